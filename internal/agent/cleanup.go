@@ -46,7 +46,7 @@ func CleanUp(cfg Config, log *slog.Logger, out io.Writer) error {
 	step("the pods' interfaces", removePods(links))
 	step("programs on the node's devices", links.RemoveFilters(loader.FromNetdev, loader.ToNetdev, loader.FromDevice, loader.ToDevice))
 	step("devices, routes and masquerading", links.CleanUp())
-	step("pinned maps and programs in "+filepath.Join(cfg.BPFRoot, "hawser"), os.RemoveAll(filepath.Join(cfg.BPFRoot, "hawser")))
+	step("pinned maps and programs in "+cfg.mapsDir(), os.RemoveAll(cfg.mapsDir()))
 	queue := deletequeue.Dir(cfg.SocketPath)
 	for _, path := range []string{
 		filepath.Join(cfg.StateDir, "state"), filepath.Join(cfg.StateDir, "policies"), filepath.Join(cfg.StateDir, "policies-k8s"), queue, deletequeue.Unreleased(queue),

@@ -15,6 +15,7 @@ import (
 
 	"github.com/hawser-net/hawser/internal/agent/addressing"
 	"github.com/hawser-net/hawser/internal/agent/hubble"
+	"github.com/hawser-net/hawser/internal/agent/network"
 	"github.com/hawser-net/hawser/internal/clusterhealth"
 	"github.com/hawser-net/hawser/internal/clustermesh"
 	"github.com/hawser-net/hawser/internal/cniconf"
@@ -31,11 +32,15 @@ import (
 	"github.com/hawser-net/hawser/internal/storedial"
 )
 
+// NetworkOptions are what the node's network is told.
+type NetworkOptions = network.Options
+
 // Config is everything the agent can be told. The names of its flags are those of the field
 // where they exist there, so that configuration written for it is understood.
 type Config struct {
 	daemon.Options
 	daemon.Cluster
+	NetworkOptions
 	// AcceptWithout names protections of the field that the configuration asks for and that are
 	// gone without.
 	AcceptWithout []string
@@ -46,38 +51,12 @@ type Config struct {
 
 	NodeName string
 
-	EnableIPv4 bool
-	EnableIPv6 bool
-	IPv4Range  string
-	IPv6Range  string
-	NodeIPv4   string
-	NodeIPv6   string
-	// RouterIPv4 and RouterIPv6 are the node's own addresses in the pod network, of its pod CIDRs;
-	// by default the agent chooses.
-	RouterIPv4, RouterIPv6 string
-
-	Devices []string
-	MTU     int
-
-	RoutingMode    string // tunnel or native
-	TunnelProtocol string // vxlan
-	TunnelPort     uint16
-	MasqueradeIPv4 bool
-	MasqueradeIPv6 bool
-	// NativeCIDRs are destinations that are not masqueraded besides the pod CIDRs of known nodes.
-	NativeIPv4CIDR string
-	NativeIPv6CIDR string
-	// BigTCPIPv4 and BigTCPIPv6 have packets of TCP be larger than 64 KiB inside the node, as far
-	// as the device takes them.
-	BigTCPIPv4, BigTCPIPv6 bool
+	IPv4Range string
+	IPv6Range string
 	// PodReservedPorts are ports that no socket of a pod gets without asking for one, PodPMTUD how
 	// pods find the MTU of a path where nobody says that packets are too large; see
 	// podReservedPorts and validatePods.
 	PodReservedPorts, PodPMTUD string
-	// DirectRoutes has native routing set routes to the pods of other nodes, and SkipUnreachable
-	// none through nodes that are not on the network of the device.
-	DirectRoutes, SkipUnreachable bool
-
 	// KubeProxyReplacement has the agent do for the node itself, and for what comes from outside,
 	// what it does for pods in any case: lead to services. CgroupRoot is the cgroup of the node's
 	// own processes; empty for the mounted hierarchy.
@@ -189,12 +168,10 @@ const (
 func Defaults() Config {
 	host, _ := os.Hostname() // empty on failure: Validate then asks for --node-name
 	c := Config{
-		Options: daemon.Defaults(), Cluster: daemon.ClusterDefaults(),
+		Options: daemon.Defaults(), Cluster: daemon.ClusterDefaults(), NetworkOptions: network.Defaults(),
 		Flows: hubble.Defaults(), SocketPath: "/var/run/cilium/cilium.sock", StateDir: "/var/run/cilium", BPFRoot: "/sys/fs/bpf",
-		NodeName:   host,
-		EnableIPv4: true, EnableIPv6: true,
+		NodeName:    host,
 		LBAlgorithm: lbRandom, LBMode: string(service.ForwardSNAT), SNATPorts: datapath.DefaultMasqueradePorts().String(),
-		RoutingMode: "tunnel", TunnelProtocol: "vxlan", TunnelPort: 8472, MasqueradeIPv4: true, MasqueradeIPv6: true, DirectRoutes: true,
 		PodReservedPorts: reservedAuto, PodPMTUD: pmtudBlackhole,
 		ClusterMesh: clustermesh.Defaults(), EnablePolicy: "default", AllowLocalhost: "auto", PolicyDefaultLocalCluster: true, NonDefaultDeny: true,
 		EnableK8s: k8s.InPod(), K8s: k8s.Defaults(), Policies: policies.Defaults(), CRDWait: 5 * time.Minute, IPAM: addressing.ClusterPool, DefaultPool: ipam.DefaultPool, PreAllocation: []string{ipam.DefaultPool + "=8"}, DatapathMode: datapathVeth, PodReadiness: readinessLoose,
@@ -213,39 +190,19 @@ func Defaults() Config {
 func (c *Config) Flags(fs *pflag.FlagSet) {
 	c.Options.Flags(fs)
 	c.Cluster.Flags(fs)
+	c.NetworkOptions.Flags(fs)
 	fs.StringSliceVar(&c.AcceptWithout, confdir.AcceptFlag, c.AcceptWithout,
 		"options of Cilium that protect something Hawser has nothing for, such as enable-wireguard: the agent starts although the configuration sets them")
 	fs.StringVar(&c.SocketPath, "socket-path", c.SocketPath, "unix socket of the agent's API")
 	fs.StringVar(&c.StateDir, "state-dir", c.StateDir, "directory for what must survive a restart of the agent")
 	fs.StringVar(&c.BPFRoot, "bpf-root", c.BPFRoot, "BPF filesystem in which maps and programs are pinned; mounted if it is not")
 	fs.StringVar(&c.NodeName, "node-name", c.NodeName, "name of this node; K8S_NODE_NAME or the host name by default")
-	fs.BoolVar(&c.EnableIPv4, "enable-ipv4", c.EnableIPv4, "give pods IPv4 addresses")
-	fs.BoolVar(&c.EnableIPv6, "enable-ipv6", c.EnableIPv6, "give pods IPv6 addresses")
 	fs.StringVar(&c.IPv4Range, "ipv4-range", c.IPv4Range, "IPv4 range of this node's pods, such as 10.0.1.0/24")
 	fs.StringVar(&c.IPv6Range, "ipv6-range", c.IPv6Range, "IPv6 range of this node's pods, such as fd00:1::/112")
-	fs.StringVar(&c.NodeIPv4, "ipv4-node", c.NodeIPv4, "IPv4 address of this node; that of the device by default")
-	fs.StringVar(&c.NodeIPv6, "ipv6-node", c.NodeIPv6, "IPv6 address of this node; that of the device by default")
-	fs.StringVar(&c.RouterIPv4, flagRouter4, c.RouterIPv4, "IPv4 address of this node in the pod network, the gateway of its pods: a free one of its pod CIDR; by default the agent chooses")
-	fs.StringVar(&c.RouterIPv6, flagRouter6, c.RouterIPv6, "the same for IPv6")
-	fs.StringSliceVar(&c.Devices, "devices", c.Devices, "device towards other nodes; that of the default route by default")
-	fs.IntVar(&c.MTU, "mtu", c.MTU, "MTU of the network between nodes; that of the device by default")
-	fs.StringVar(&c.RoutingMode, "routing-mode", c.RoutingMode, "how packets travel between nodes: tunnel or native")
-	fs.StringVar(&c.TunnelProtocol, "tunnel-protocol", c.TunnelProtocol, "encapsulation in tunnel mode: vxlan")
-	fs.Uint16Var(&c.TunnelPort, "tunnel-port", c.TunnelPort, "UDP port of the encapsulation")
-	fs.BoolVar(&c.MasqueradeIPv4, "enable-ipv4-masquerade", c.MasqueradeIPv4, "give pod traffic that leaves the cluster the node's IPv4 address")
-	fs.BoolVar(&c.MasqueradeIPv6, "enable-ipv6-masquerade", c.MasqueradeIPv6, "give pod traffic that leaves the cluster the node's IPv6 address")
-	fs.BoolVar(&c.BigTCPIPv4, flagBigTCP4, c.BigTCPIPv4, "let IPv4 packets of TCP be up to 192 KiB before segmentation and after reassembly, on the device and in new pods; with native routing")
-	fs.BoolVar(&c.BigTCPIPv6, flagBigTCP6, c.BigTCPIPv6, "the same for IPv6 packets before segmentation")
 	fs.StringVar(&c.PodReservedPorts, flagReservedPorts, c.PodReservedPorts,
 		"ports that sockets of pods get only if they ask for them, such as 8472,20000-20100; auto for that of the tunnel, empty for none")
 	fs.StringVar(&c.PodPMTUD, flagPMTUD, c.PodPMTUD, "how TCP of pods finds the MTU of a path itself: blackhole (when packets vanish that are too large), "+
 		"always, disabled, or unset to leave it to the kernel's default")
-	fs.StringVar(&c.NativeIPv4CIDR, "ipv4-native-routing-cidr", c.NativeIPv4CIDR, "IPv4 range that is never masqueraded")
-	fs.StringVar(&c.NativeIPv6CIDR, "ipv6-native-routing-cidr", c.NativeIPv6CIDR, "IPv6 range that is never masqueraded")
-	fs.BoolVar(&c.DirectRoutes, "auto-direct-node-routes", c.DirectRoutes,
-		"with native routing, set a route to each other node's pods through that node; without it the network between the nodes must know where pods are")
-	fs.BoolVar(&c.SkipUnreachable, "direct-routing-skip-unreachable", c.SkipUnreachable,
-		"with such routes, leave out nodes that are not on the network of the device: its routers must know where their pods are")
 	fs.BoolVar(&c.KubeProxyReplacement, "kube-proxy-replacement", c.KubeProxyReplacement,
 		"lead the node's own processes, and clients outside of the cluster, to services; without it that is kube-proxy's, and pods' traffic alone is ours")
 	fs.StringVar(&c.CgroupRoot, "cgroup-root", c.CgroupRoot, "cgroup (version 2) of the node's own processes; where such cgroups are mounted by default")
@@ -326,6 +283,20 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	c.Flows.Flags(fs)
 }
 
+// validateRanges checks the ranges of this node's pods.
+func (c *Config) validateRanges() error {
+	check := func(family, value string, on, v4 bool) error {
+		switch {
+		case !on, value == "" && c.EnableK8s: // Kubernetes says which
+			return nil
+		case value == "":
+			return fmt.Errorf("--%s-range: not given; each node needs a range of its own, or --enable-%s=false", family, family)
+		}
+		return network.ValidRange(family+"-range", value, v4)
+	}
+	return errors.Join(check("ipv4", c.IPv4Range, c.EnableIPv4, true), check("ipv6", c.IPv6Range, c.EnableIPv6, false))
+}
+
 // store says how to open the key-value store.
 func (c *Config) store() storedial.Config {
 	return storedial.Config{Kind: c.KVStore, Options: c.KVStoreOpts, LeaseTTL: c.KVStoreLeaseTTL, MaxQuorumFailures: c.KVStoreMaxQuorumFailures}
@@ -388,6 +359,29 @@ func (c *Config) snatPorts() datapath.PortRange {
 	return r
 }
 
+// nodePortRanges are the ranges of addresses at which node ports are served.
+func (c *Config) nodePortRanges() (out []netip.Prefix, err error) {
+	for _, r := range c.NodePortAddresses {
+		p, perr := netip.ParsePrefix(r)
+		if perr != nil || p.Addr().Is4In6() {
+			err = errors.Join(err, fmt.Errorf("--nodeport-addresses: %q is no range of addresses such as 192.0.2.0/24 or 2001:db8::/64", r))
+			continue
+		}
+		out = append(out, p.Masked())
+	}
+	return out, err
+}
+
+// cniFile says which CNI configuration the agent writes.
+func (c *Config) cniFile() cniconf.Config {
+	f := c.CNI
+	f.Debug = c.Debug
+	if def := Defaults(); c.SocketPath != def.SocketPath {
+		f.SocketPath = c.SocketPath
+	}
+	return f
+}
+
 // validateLabels checks what must be so if identities are made by some labels only.
 func (c *Config) validateLabels() error {
 	if narrow, err := relevance.ParseFlag(c.IdentityLabels); err != nil || !narrow {
@@ -417,7 +411,7 @@ func (c *Config) validateLabels() error {
 
 // Validate checks every option and joins all faults in one error.
 func (c *Config) Validate() error {
-	errs := []error{c.Options.Validate(), c.Cluster.Validate()}
+	errs := []error{c.Options.Validate(), c.Cluster.Validate(), c.NetworkOptions.Validate()}
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	oneOf := func(flag, value string, allowed ...string) {
 		for _, a := range allowed {
@@ -427,7 +421,6 @@ func (c *Config) Validate() error {
 		}
 		bad("--%s: %q is not one of %s", flag, value, strings.Join(allowed, ", "))
 	}
-	oneOf("routing-mode", c.RoutingMode, "tunnel", "native")
 	oneOf("bpf-lb-algorithm", c.LBAlgorithm, lbRandom, lbMaglev)
 	oneOf("bpf-lb-mode", c.LBMode, string(service.ForwardSNAT), string(service.ForwardDSR), string(service.ForwardHybrid))
 	if r, err := datapath.ParsePortRange(c.SNATPorts); err != nil {
@@ -438,14 +431,10 @@ func (c *Config) Validate() error {
 	if !c.KubeProxyReplacement && (c.LBMode == string(service.ForwardDSR) || c.LBMode == string(service.ForwardHybrid)) {
 		bad("--bpf-lb-mode: %s needs --kube-proxy-replacement: without it kube-proxy leads clients outside", c.LBMode)
 	}
-	oneOf("tunnel-protocol", c.TunnelProtocol, "vxlan")
 	oneOf("enable-policy", c.EnablePolicy, "default", "always", "never")
 	oneOf("allow-localhost", c.AllowLocalhost, "always", "auto", "policy")
 	if c.NodeName == "" {
 		bad("--node-name: the host has no name; give one")
-	}
-	if !c.EnableIPv4 && !c.EnableIPv6 {
-		bad("--enable-ipv4 and --enable-ipv6 are both off: pods would have no address")
 	}
 	switch {
 	case c.IPAM == addressing.ClusterPool || c.IPAM == addressing.Kubernetes:
@@ -493,51 +482,7 @@ func (c *Config) Validate() error {
 	} else if m.Operator() && !c.EnableK8s && c.KVStore == "" {
 		bad("--%s: %s needs --enable-k8s or --kvstore: a node on its own has no operator", identity.ManagementFlag, m)
 	}
-	checkRange := func(flag, value string, v4 bool) {
-		p, err := netip.ParsePrefix(value)
-		switch {
-		case value == "" && c.EnableK8s && strings.HasSuffix(flag, "-range"):
-			// Kubernetes says which.
-		case value == "":
-			bad("--%s: not given; each node needs a range of its own, or --enable-%s=false", flag, flag[:4])
-		case err != nil:
-			bad("--%s: %q is not a CIDR", flag, value)
-		case p.Addr().Is4() != v4:
-			bad("--%s: %q is of the wrong address family", flag, value)
-		case p != p.Masked():
-			bad("--%s: %q has address bits beyond its length; did you mean %s?", flag, value, p.Masked())
-		}
-	}
-	if c.EnableIPv4 {
-		checkRange("ipv4-range", c.IPv4Range, true)
-	}
-	if c.EnableIPv6 {
-		checkRange("ipv6-range", c.IPv6Range, false)
-	}
-	if c.NativeIPv4CIDR != "" {
-		checkRange("ipv4-native-routing-cidr", c.NativeIPv4CIDR, true)
-	}
-	if c.NativeIPv6CIDR != "" {
-		checkRange("ipv6-native-routing-cidr", c.NativeIPv6CIDR, false)
-	}
-	checkAddr := func(flag, value string, v4 bool) {
-		if ip, err := netip.ParseAddr(value); value != "" && (err != nil || ip.Is4() != v4) {
-			bad("--%s: %q is not an address of that family", flag, value)
-		}
-	}
-	checkAddr("ipv4-node", c.NodeIPv4, true)
-	checkAddr("ipv6-node", c.NodeIPv6, false)
-	checkAddr(flagRouter4, c.RouterIPv4, true)
-	checkAddr(flagRouter6, c.RouterIPv6, false)
-	if len(c.Devices) > 1 {
-		bad("--devices: %s: one device is supported", strings.Join(c.Devices, ","))
-	}
-	if c.MTU != 0 && (c.MTU < 1280 || c.MTU > 65535) {
-		bad("--mtu: %d is outside 1280 to 65535", c.MTU)
-	}
-	if c.TunnelPort == 0 {
-		bad("--tunnel-port: must not be 0")
-	}
+	errs = append(errs, c.validateRanges())
 	atLeastSecond := func(flag string, d time.Duration) {
 		if d < time.Second {
 			bad("--%s: %s is below one second", flag, d)
@@ -576,11 +521,8 @@ func (c *Config) Validate() error {
 			bad("--kube-proxy-replacement-healthz-bind-address: %q is not host:port", c.ProxyHealthzAddr)
 		}
 	}
-	for _, r := range c.NodePortAddresses {
-		if p, err := netip.ParsePrefix(r); err != nil || p.Addr().Is4In6() {
-			bad("--nodeport-addresses: %q is no range of addresses such as 192.0.2.0/24 or 2001:db8::/64", r)
-		}
-	}
+	_, err := c.nodePortRanges()
+	errs = append(errs, err)
 	if c.HealthPort < 0 || c.HealthPort > 65535 {
 		bad("--agent-health-port: %d is not a port", c.HealthPort)
 	}

@@ -89,3 +89,32 @@ func (s *syncGate) wait(ctx context.Context) error {
 		return ctx.Err()
 	}
 }
+
+// latch opens once.
+type latch struct {
+	opened chan struct{}
+	once   sync.Once
+}
+
+func newLatch() *latch { return &latch{opened: make(chan struct{})} }
+
+func (l *latch) open() { l.once.Do(func() { close(l.opened) }) }
+
+func (l *latch) isOpen() bool {
+	select {
+	case <-l.opened:
+		return true
+	default:
+		return false
+	}
+}
+
+// wait returns when the latch is open, or ctx ends.
+func (l *latch) wait(ctx context.Context) error {
+	select {
+	case <-l.opened:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"slices"
 	"sync"
 	"time"
@@ -19,21 +18,18 @@ import (
 
 // identityLabels follows which labels make identities in this cluster
 // (docs/design/0007-lazy-identities.md): it has the node's endpoints made by them, holds back rules
-// that need others, and tells the operator how far the node is. Nil stands for an agent that makes
-// identities for itself, by all labels.
+// that need others, and tells the operator how far the node is. Where agents make identities for
+// themselves all labels count.
 type identityLabels struct {
-	a         *api
-	k         *kube
-	log       *slog.Logger
-	narrow    bool // as the option says
-	base      *labels.Filter
+	kubeConfig
+	put       func([]policy.Change)
 	published *relevance.Published
-	gate      *enforcement.LabelGate
+	gate      *enforcement.LabelGate // nil if all labels count
 
-	// heard is closed when it is known by which keys endpoints are made, ready when rules may be
-	// put in force.
-	heard, ready chan struct{}
-	wake         chan struct{}
+	// heard opens when it is known by which keys endpoints are made, ready when rules may be put in
+	// force; open opens when new pods can be judged.
+	heard, ready, open *latch
+	wake               chan struct{}
 
 	mu       sync.Mutex
 	known    bool
@@ -42,64 +38,57 @@ type identityLabels struct {
 	answered relevance.Answer
 }
 
-// newIdentityLabels returns nil if this agent's identities are not the operator's business.
-func newIdentityLabels(a *api, k *kube, base *labels.Filter, log *slog.Logger) (*identityLabels, error) {
-	if !k.cfg.management().Operator() || k.cfg.identityMode() != identityCRD || k.cfg.KVStore != "" {
-		return nil, nil
+// newIdentityLabels returns what puts rules in force by way of put, at once if this agent's
+// identities are not the operator's business.
+func newIdentityLabels(c kubeConfig, put func([]policy.Change), open *latch) (*identityLabels, error) {
+	l := &identityLabels{kubeConfig: c, put: put, open: open, heard: newLatch(), ready: newLatch(), wake: make(chan struct{}, 1)}
+	if !c.cfg.management().Operator() || c.cfg.identityMode() != identityCRD || c.cfg.KVStore != "" {
+		return l, nil
 	}
-	p, err := relevance.New(k.client, k.cfg.inNamespace(), k.cfg.NodeName, log)
-	if err != nil {
-		return nil, err
-	}
-	return &identityLabels{
-		a: a, k: k, log: log, base: base, narrow: k.cfg.narrowLabels(), published: p,
-		heard: make(chan struct{}), ready: make(chan struct{}), wake: make(chan struct{}, 1),
-	}, nil
-}
-
-// rules returns what is to be told of rules of the cluster in place of put.
-func (l *identityLabels) rules(put func([]policy.Change)) func(context.Context, []policy.Change) {
-	if l == nil {
-		return func(_ context.Context, list []policy.Change) { put(list) }
-	}
+	var err error
+	l.published, err = relevance.New(c.cluster.client, c.cfg.inNamespace(), c.cfg.NodeName, c.log)
 	l.gate = enforcement.NewLabelGate(put)
-	return func(ctx context.Context, list []policy.Change) {
-		select {
-		case <-l.ready:
-			l.gate.Apply(list)
-			l.stir()
-		case <-ctx.Done():
-		}
+	return l, err
+}
+
+// apply puts rules of the cluster in force as far as identities have the labels that they need.
+func (l *identityLabels) apply(ctx context.Context, list []policy.Change) {
+	if l.gate == nil {
+		l.put(list)
+		return
+	}
+	if l.ready.wait(ctx) == nil {
+		l.gate.Apply(list)
+		l.stir()
 	}
 }
 
-// start begins to follow. It must be called after rules. known is called when it is known by which
-// labels endpoints are made.
+// start begins to follow. known is called when it is known by which labels endpoints are made.
 func (l *identityLabels) start(run *group, known func()) {
-	if l == nil {
+	if l.gate == nil {
 		known()
 		return
 	}
 	run.start("identity-labels", func(ctx context.Context) error {
-		if !l.narrow {
+		if !l.cfg.narrowLabels() {
 			narrowed, err := l.published.Narrowed(ctx)
 			if err != nil {
 				return nil // ctx has ended
 			}
 			if !narrowed {
 				l.gate.Permit(labels.AllKeys())
-				close(l.heard)
-				close(l.ready)
+				l.heard.open()
+				l.ready.open()
 				known()
 				return nil
 			}
-			if l.k.cfg.StaticCNPPath != "" {
+			if l.cfg.StaticCNPPath != "" {
 				return fmt.Errorf("identities of this cluster are made by the labels that its policies select (ConfigMap %s/%s), and rules of files "+
 					"(--static-cnp-path) may select others; turn --%s of the operator to %s first, and wait until that ConfigMap is gone",
-					l.k.cfg.inNamespace(), relevance.ConfigMapName, relevance.Flag, relevance.AllLabels)
+					l.cfg.inNamespace(), relevance.ConfigMapName, relevance.Flag, relevance.AllLabels)
 			}
 			l.log.Warn("identities of this cluster are made by the labels that policies select, and so they are on this node, whatever its option says",
-				"option", relevance.Flag, "configmap", l.k.cfg.inNamespace()+"/"+relevance.ConfigMapName)
+				"option", relevance.Flag, "configmap", l.cfg.inNamespace()+"/"+relevance.ConfigMapName)
 		}
 		return l.published.Run(ctx, func(s relevance.State, there bool) { l.hear(s, there, known) })
 	})
@@ -109,12 +98,8 @@ func (l *identityLabels) start(run *group, known func()) {
 // await returns when endpoints of before a restart may be taken up, or ctx ends: they would change
 // their identity twice otherwise.
 func (l *identityLabels) await(ctx context.Context) {
-	if l == nil || !l.narrow {
-		return
-	}
-	select {
-	case <-l.heard:
-	case <-ctx.Done():
+	if l.gate != nil && l.cfg.narrowLabels() {
+		_ = l.heard.wait(ctx) // it ends with ctx as well
 	}
 }
 
@@ -130,12 +115,12 @@ func (l *identityLabels) hear(s relevance.State, there bool, known func()) {
 	}
 	first := !l.known
 	l.state, l.there, l.known = s, there, true
-	l.a.lifecycle.SetFilter(l.base.Narrow(s.Keys))
+	l.lifecycle.SetFilter(l.filter.Narrow(s.Keys))
 	l.gate.Restrict(s.Settled)
 	l.mu.Unlock()
 	l.log.Info("labels of identities", "generation", s.Generation, "keys", s.Keys.List(), "all", s.Keys.All(), "settled", s.Settled.List(), "allSettled", s.Settled.All())
 	if first {
-		close(l.heard)
+		l.heard.open()
 		known()
 	}
 	l.stir()
@@ -143,7 +128,7 @@ func (l *identityLabels) hear(s relevance.State, there bool, known func()) {
 
 // judged returns the keys of the labels by which rules are judged.
 func (l *identityLabels) judged() labels.Keys {
-	if l == nil || l.gate == nil {
+	if l.gate == nil {
 		return labels.AllKeys()
 	}
 	return l.gate.Permitted()
@@ -166,9 +151,7 @@ const (
 
 // follow does what is to be done after hear, until ctx ends.
 func (l *identityLabels) follow(ctx context.Context) error {
-	select {
-	case <-l.heard:
-	case <-ctx.Done():
+	if l.heard.wait(ctx) != nil {
 		return nil
 	}
 	l.mu.Lock()
@@ -204,12 +187,7 @@ func (l *identityLabels) advance(ctx context.Context) (busy bool, err error) {
 	l.mu.Lock()
 	s, there := l.state, l.there
 	l.mu.Unlock()
-	begun := true
-	select {
-	case <-l.ready:
-	default:
-		begun = false
-	}
+	begun := l.ready.isOpen()
 	if !begun || !l.gate.Permitted().Covers(s.Settled) {
 		switch ok, err := l.caughtUp(ctx, s); {
 		case err != nil:
@@ -217,20 +195,17 @@ func (l *identityLabels) advance(ctx context.Context) (busy bool, err error) {
 		case !ok:
 			busy = true
 		default:
-			l.settle(s, begun)
+			l.settle(s)
 		}
 	}
-	select {
-	case <-l.k.open: // Refilter's condition
-		if err := l.a.lifecycle.Refilter(ctx); err != nil {
-			return true, err
-		}
-	default:
+	if !l.open.isOpen() { // Refilter's condition
 		busy = true
+	} else if err := l.lifecycle.Refilter(ctx); err != nil {
+		return true, err
 	}
 	held := l.gate.Waiting()
 	l.report(held, s)
-	unsettled := l.a.lifecycle.Unsettled()
+	unsettled := l.lifecycle.Unsettled()
 	busy = busy || unsettled > 0
 	if !there || s.Generation == 0 {
 		return busy, nil
@@ -239,16 +214,14 @@ func (l *identityLabels) advance(ctx context.Context) (busy bool, err error) {
 }
 
 // settle lets rules be judged by the settled keys of a state, unless there is another one by now.
-func (l *identityLabels) settle(s relevance.State, begun bool) {
+func (l *identityLabels) settle(s relevance.State) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.same(s) {
 		return
 	}
 	l.gate.Permit(s.Settled)
-	if !begun {
-		close(l.ready)
-	}
+	l.ready.open()
 }
 
 // same says whether a state is still the one that was heard last. It must be called with mu held.
@@ -290,16 +263,16 @@ func (l *identityLabels) answer(ctx context.Context, s relevance.State, made, bu
 // the cluster, and its kernel does.
 func (l *identityLabels) caughtUp(ctx context.Context, s relevance.State) (bool, error) {
 	heard := s.Endpoints
-	if l.k.cfg.EndpointSlices {
+	if l.cfg.EndpointSlices {
 		heard = s.Slices
 	}
-	if l.k.endpoints.Reached() < heard || l.k.numbers.Reached() < s.Identities {
+	if l.objects.endpoints.Reached() < heard || l.tables.objects.Reached() < s.Identities {
 		return false, nil
 	}
 	// What was heard of identities is handed on a moment later.
 	missing := map[identity.ID]string{}
-	l.a.policy.View(func(e *policy.Engine) {
-		l.k.numbers.Live(func(id allocator.ID, text string) bool {
+	l.tables.policy.View(func(e *policy.Engine) {
+		l.tables.objects.Live(func(id allocator.ID, text string) bool {
 			if !e.Knows(identity.ID(id)) {
 				missing[identity.ID(id)] = text
 			}
@@ -307,11 +280,11 @@ func (l *identityLabels) caughtUp(ctx context.Context, s relevance.State) (bool,
 		})
 	})
 	for id, text := range missing {
-		if set, err := labels.ParseKV(text); err == nil && l.a.identities.Validate(id, set) == nil {
+		if set, err := labels.ParseKV(text); err == nil && l.tables.identities.Validate(id, set) == nil {
 			return false, nil
 		}
 	}
-	if err := l.a.addresses.WaitTried(ctx, l.a.cache.Table().Revision()); err != nil {
+	if err := l.tables.addresses.WaitTried(ctx, l.tables.cache.Table().Revision()); err != nil {
 		return false, fmt.Errorf("tell the kernel of the identities of other nodes' pods: %w", err)
 	}
 	return true, nil
@@ -324,16 +297,16 @@ const partLabels = "identity-labels"
 func (l *identityLabels) report(held []policy.Owner, s relevance.State) {
 	switch {
 	case len(held) > 0:
-		l.a.components.Set(partLabels, rest.StateWarning, fmt.Sprintf("%d policies wait until the identities of all pods have the labels that they select, among them %s; "+
+		l.tables.components.Set(partLabels, rest.StateWarning, fmt.Sprintf("%d policies wait until the identities of all pods have the labels that they select, among them %s; "+
 			"hawser operator status tells for whom", len(held), held[0]))
 	case s.Keys.All():
-		l.a.components.Set(partLabels, rest.StateOk, "all labels make identities")
+		l.tables.components.Set(partLabels, rest.StateOk, "all labels make identities")
 	default:
-		l.a.components.Set(partLabels, rest.StateOk, fmt.Sprintf("labels with %d keys make identities", len(s.Keys.List())))
+		l.tables.components.Set(partLabels, rest.StateOk, fmt.Sprintf("labels with %d keys make identities", len(s.Keys.List())))
 	}
 }
 
 // waits says whether the rules of an owner, as they are now, are held back.
 func (l *identityLabels) waits(o policy.Owner) bool {
-	return l != nil && l.gate != nil && slices.Contains(l.gate.Waiting(), o)
+	return l.gate != nil && slices.Contains(l.gate.Waiting(), o)
 }

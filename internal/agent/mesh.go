@@ -20,24 +20,31 @@ import (
 // mesh is what the agent has to do with other clusters; nil if there are none.
 type mesh struct {
 	*clustermesh.Mesh
-	a *api
-	// heard is closed when all other clusters were heard, or the time for that is over.
-	heard chan struct{}
+	cfg    Config
+	tables *tables
+	// globals, outside of Kubernetes nil, counts services that other clusters share.
+	globals func() int
+	// synced opens when all other clusters were heard, or the time for that is over.
+	synced *latch
+	log    *slog.Logger
 }
 
-// newMesh makes the part that follows other clusters, if there is a directory of them.
-func newMesh(a *api, log *slog.Logger) (*mesh, error) {
-	m := &mesh{a: a, heard: make(chan struct{})}
-	if a.cfg.ClusterMesh.Dir == "" {
+// newMesh makes the part that follows other clusters, if there is a directory of them. Otherwise
+// synced is open.
+func newMesh(cfg Config, t *tables, o *objects, synced *latch, log *slog.Logger) (*mesh, error) {
+	if cfg.ClusterMesh.Dir == "" {
+		synced.open()
 		return nil, nil
 	}
-	sinks := clustermesh.Sinks{Identities: meshIdentities{a}, Nodes: a.nodes, Addresses: a.cache}
-	if a.kube != nil {
-		sinks.Services = a.kube.services.Engine()
+	m := &mesh{cfg: cfg, tables: t, synced: synced, log: log}
+	sinks := clustermesh.Sinks{Identities: meshIdentities{t}, Nodes: t.nodes, Addresses: t.cache}
+	if o != nil {
+		sinks.Services = o.services.Engine()
+		m.globals = o.services.Engine().Globals
 	}
 	var err error
 	m.Mesh, err = clustermesh.New(clustermesh.Params{
-		Config: a.cfg.ClusterMesh, Name: a.cfg.ClusterName, ID: a.cfg.ClusterID, MaxClusters: a.cfg.MaxConnectedClusters, Sinks: sinks, Open: openRemote, Log: log,
+		Config: cfg.ClusterMesh, Name: cfg.ClusterName, ID: cfg.ClusterID, MaxClusters: cfg.MaxConnectedClusters, Sinks: sinks, Open: openRemote, Log: log,
 	})
 	return m, err
 }
@@ -51,55 +58,37 @@ func openRemote(ctx context.Context, file string, log *slog.Logger) (kvstore.Bac
 }
 
 // meshIdentities hands identities of other clusters to policy and to the lists.
-type meshIdentities struct{ a *api }
+type meshIdentities struct{ *tables }
 
 // SetIdentities implements [clustermesh.Identities].
 func (s meshIdentities) SetIdentities(upserts map[identity.ID]labels.Set, deletes []identity.ID) error {
-	return s.a.identities.Apply(s.a.policy, upserts, deletes)
+	return s.identities.Apply(s.policy, upserts, deletes)
 }
 
 // start begins to follow. It must be called before gate is waited for.
-func (m *mesh) start(run *group, gate *syncGate, log *slog.Logger) {
+func (m *mesh) start(run *group, gate *syncGate) {
 	if m == nil {
 		return
 	}
 	m.setMine()
-	synced := gate.expect()
+	heard := gate.expect()
 	run.start("clustermesh", m.Run)
 	run.start("clustermesh-synced", func(ctx context.Context) error {
-		wait, cancel := context.WithTimeout(ctx, m.a.cfg.ClusterMesh.SyncTimeout)
+		wait, cancel := context.WithTimeout(ctx, m.cfg.ClusterMesh.SyncTimeout)
 		defer cancel()
 		if err := m.WaitSynced(wait); err != nil && ctx.Err() == nil {
-			log.Warn("not all other clusters were heard; what only they could want is forgotten", "error", err)
+			m.log.Warn("not all other clusters were heard; what only they could want is forgotten", "error", err)
 		}
-		close(m.heard)
-		synced()
+		m.synced.open()
+		heard()
 		return nil
 	})
 }
 
 // register adds the metrics of other clusters.
 func (m *mesh) register(reg *prometheus.Registry) {
-	if m == nil {
-		return
-	}
-	var globals func() int
-	if m.a.kube != nil {
-		globals = m.a.kube.services.Engine().Globals
-	}
-	reg.MustRegister(m.Collector(m.a.cfg.NodeName, globals))
-}
-
-// waitHeard waits until what other clusters say is known as far as it can be.
-func (m *mesh) waitHeard(ctx context.Context) error {
-	if m == nil {
-		return nil
-	}
-	select {
-	case <-m.heard:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
+	if m != nil {
+		reg.MustRegister(m.Collector(m.cfg.NodeName, m.globals))
 	}
 }
 
@@ -108,9 +97,9 @@ func (m *mesh) setMine() {
 	if m == nil {
 		return
 	}
-	mine := m.a.pool.CIDRs(ipam.Both)
-	for key, n := range m.a.nodes.Table().All() {
-		if key.Cluster != m.a.cfg.ClusterName {
+	mine := m.tables.pool.CIDRs(ipam.Both)
+	for key, n := range m.tables.nodes.Table().All() {
+		if key.Cluster != m.cfg.ClusterName {
 			continue
 		}
 		mine = append(mine, n.PodCIDRs()...)
@@ -129,8 +118,8 @@ func (m *mesh) Status() rest.ClusterMeshStatus {
 	var out rest.ClusterMeshStatus
 	list, fault := m.Mesh.Status()
 	out.Fault = fault
-	if m.a.kube != nil {
-		out.NumGlobalServices = m.a.kube.services.Engine().Globals()
+	if m.globals != nil {
+		out.NumGlobalServices = m.globals()
 	}
 	for _, s := range list {
 		out.Clusters = append(out.Clusters, rest.RemoteCluster{

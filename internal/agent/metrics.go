@@ -79,7 +79,7 @@ func (m *metricsSet) observe(next server.StrictHandlerFunc, operation string) se
 
 // stateCollector reads the agent's state when it is asked.
 type stateCollector struct {
-	a *api
+	*parts
 
 	drops, dropBytes, forwards, forwardBytes *prometheus.Desc
 	endpoints, ips, ipCapacity               *prometheus.Desc
@@ -93,12 +93,12 @@ type stateCollector struct {
 	connectivity, since                      *prometheus.Desc
 }
 
-func newStateCollector(a *api) *stateCollector {
+func newStateCollector(p *parts) *stateCollector {
 	d := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc("cilium_"+name, help, labels, nil)
 	}
 	return &stateCollector{
-		a:     a,
+		parts: p,
 		drops: d("drop_count_total", "Packets dropped.", "reason", "direction"), dropBytes: d("drop_bytes_total", "Bytes dropped.", "reason", "direction"),
 		forwards: d("forward_count_total", "Packets forwarded.", "direction"), forwardBytes: d("forward_bytes_total", "Bytes forwarded.", "direction"),
 		endpoints: d("endpoint_state", "Endpoints by state.", "endpoint_state"), ips: d("ip_addresses", "Addresses given out.", "family"),
@@ -132,8 +132,8 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 	counter := func(d *prometheus.Desc, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, v, labels...)
 	}
-	a := c.a
-	if rows, err := a.maps.Metrics(); err == nil {
+	t := c.tables
+	if rows, err := c.kernel.maps.Metrics(); err == nil {
 		for _, r := range rows {
 			if r.Reason == datapath.ReasonForwarded {
 				counter(c.forwards, float64(r.Packets), r.Direction.String())
@@ -149,14 +149,14 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 		}
 	}
 	states := map[endpoint.State]int{}
-	for _, row := range a.registry.List() {
+	for _, row := range t.registry.List() {
 		states[row.State]++
 	}
 	for s, n := range states {
 		gauge(c.endpoints, float64(n), string(s))
 	}
 	used, capacity := map[string]int{}, map[string]int{}
-	for _, u := range a.pool.Usage() {
+	for _, u := range t.pool.Usage() {
 		used[u.Family.String()] += u.Used
 		capacity[u.Family.String()] += u.Capacity
 	}
@@ -164,9 +164,9 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 		gauge(c.ips, float64(used[family]), family)
 		gauge(c.ipCapacity, float64(capacity[family]), family)
 	}
-	gauge(c.temporary, float64(a.identities.Temporary()))
+	gauge(c.temporary, float64(t.identities.Temporary()))
 	kinds := map[string]int{}
-	for _, k := range a.identities.List() {
+	for _, k := range t.identities.List() {
 		switch {
 		case k.ID.IsReserved():
 			kinds["reserved"]++
@@ -181,42 +181,42 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 	for kind, n := range kinds {
 		gauge(c.identities, float64(n), kind)
 	}
-	gauge(c.edited, float64(len(a.edited())))
-	gauge(c.nodes, float64(a.nodes.Table().Len()))
-	lost := a.monitor.Lost()
+	gauge(c.edited, float64(len(t.edited())))
+	gauge(c.nodes, float64(t.nodes.Table().Len()))
+	lost := c.monitor.Lost()
 	for _, kind := range []datapath.EventType{datapath.EventDrop, datapath.EventVerdict, datapath.EventTrace} {
 		counter(c.lost, float64(lost[kind]), kind.String())
 	}
-	if shares, err := c.a.maps.FlowShares(); err == nil {
+	if shares, err := c.kernel.maps.FlowShares(); err == nil {
 		excess := 0
 		for _, s := range shares {
 			excess += s.Excess
 		}
 		gauge(c.excess, float64(excess))
 	}
-	for state, n := range a.rest.PolicyFileStates() {
+	for state, n := range c.rest.PolicyFileStates() {
 		gauge(c.policyFiles, float64(n), state)
 	}
-	gauge(c.policyRevision, float64(a.policy.Revision()))
-	if sets, err := a.maps.RuleSets(); err == nil {
+	gauge(c.policyRevision, float64(t.policy.Revision()))
+	if sets, err := c.kernel.maps.RuleSets(); err == nil {
 		gauge(c.ruleSets, float64(len(sets)))
 	}
-	_, inAudit := a.policy.Audit()
+	_, inAudit := t.policy.Audit()
 	gauge(c.auditedEP, float64(inAudit))
-	gauge(c.locked, float64(a.policy.Locked()))
-	if a.store != nil {
+	gauge(c.locked, float64(t.policy.Locked()))
+	if t.store != nil {
 		up := 0.0
-		if a.store.Status().Healthy() {
+		if t.store.Status().Healthy() {
 			up = 1
 		}
 		gauge(c.kvstoreUp, up)
 	}
-	c.health(gauge)
-	for _, node := range a.routeFaults.nodes() {
+	c.collectHealth(gauge)
+	for _, node := range c.network.Unrouted() {
 		gauge(c.unrouted, 1, node)
 	}
 	failed := 0
-	for _, p := range a.components.List() {
+	for _, p := range t.components.List() {
 		if p.State == "Failure" {
 			failed++
 		}
@@ -224,12 +224,12 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 	gauge(c.unhealthy, float64(failed))
 }
 
-// health tells which nodes answer.
-func (c *stateCollector) health(gauge func(d *prometheus.Desc, v float64, labels ...string)) {
-	if c.a.health == nil {
+// collectHealth tells which nodes answer.
+func (c *stateCollector) collectHealth(gauge func(d *prometheus.Desc, v float64, labels ...string)) {
+	if c.health == nil {
 		return
 	}
-	all, _ := c.a.health.Statuses()
+	all, _ := c.health.Statuses()
 	for _, kind := range []struct {
 		name  string
 		total *prometheus.Desc

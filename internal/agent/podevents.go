@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -83,43 +84,56 @@ func (p *pendingPods) look(rows []endpoint.Endpoint, now time.Time) (due []pendi
 	return due
 }
 
-// tellPending hands the Events that are due to writePending. What does not fit is not written:
-// Events are for people, and the status says the same.
-func (k *kube) tellPending(p *pendingPods, to chan<- pending) {
-	if k == nil {
+// podEvents writes Events at pods that wait for their identity; nil outside of Kubernetes.
+type podEvents struct {
+	cfg     Config
+	log     *slog.Logger
+	client  *k8s.Client
+	pending *pendingPods
+	due     chan pending
+}
+
+func newPodEvents(cfg Config, client *k8s.Client, log *slog.Logger) *podEvents {
+	return &podEvents{cfg: cfg, log: log, client: client, pending: newPendingPods(), due: make(chan pending, eventBurst)}
+}
+
+// look has the Events written that are due. What does not fit is not written: Events are for
+// people, and the status says the same. It is for one goroutine.
+func (p *podEvents) look(rows []endpoint.Endpoint) {
+	if p == nil {
 		return
 	}
-	for _, d := range p.look(k.a.registry.List(), time.Now()) {
+	for _, d := range p.pending.look(rows, time.Now()) {
 		select {
-		case to <- d:
+		case p.due <- d:
 		default:
-			k.log.Debug("too many Events at pods wait to be written", "pod", d.row.Pod())
+			p.log.Debug("too many Events at pods wait to be written", "pod", d.row.Pod())
 		}
 	}
 }
 
-// writePending writes Events until ctx ends, beside whoever gives pods their identities: a server
-// that is slow to take Events delays nobody. What fails is only logged.
-func (k *kube) writePending(ctx context.Context, due <-chan pending) {
-	if k == nil {
+// run writes Events until ctx ends, beside whoever gives pods their identities: a server that is
+// slow to take Events delays nobody. What fails is only logged.
+func (p *podEvents) run(ctx context.Context) {
+	if p == nil {
 		return
 	}
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case d := <-due:
-			k.writeEvent(ctx, d)
+		case d := <-p.due:
+			p.write(ctx, d)
 		}
 	}
 }
 
-func (k *kube) writeEvent(ctx context.Context, d pending) {
-	e := pendingEvent(d, k.cfg.NodeName, k.cfg.management())
+func (p *podEvents) write(ctx context.Context, d pending) {
+	e := pendingEvent(d, p.cfg.NodeName, p.cfg.management())
 	ctx, cancel := context.WithTimeout(ctx, k8s.RequestTimeout)
 	defer cancel()
-	if _, err := k.client.Kube.EventsV1().Events(e.Namespace).Create(ctx, e, metav1.CreateOptions{}); err != nil {
-		k.log.Debug("an Event at a pod could not be written", "pod", d.row.Pod(), "reason", e.Reason, "error", err)
+	if _, err := p.client.Kube.EventsV1().Events(e.Namespace).Create(ctx, e, metav1.CreateOptions{}); err != nil {
+		p.log.Debug("an Event at a pod could not be written", "pod", d.row.Pod(), "reason", e.Reason, "error", err)
 	}
 }
 

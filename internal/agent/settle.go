@@ -3,11 +3,14 @@ package agent
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/hawser-net/hawser/api/rest"
+	"github.com/hawser-net/hawser/internal/agent/component"
+	"github.com/hawser-net/hawser/internal/agent/identities"
 	"github.com/hawser-net/hawser/internal/endpoint"
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/pkg/allocator"
@@ -24,39 +27,46 @@ const settleDelay = time.Second
 // partTemporary is the name under which the status shows endpoints that wait for their identity.
 const partTemporary = "identities"
 
-// settleIdentities gives endpoints with temporary identities their own as soon as these are known,
-// until ctx ends.
-func (a *api) settleIdentities(ctx context.Context) error {
-	select {
-	case <-a.inForce:
-	case <-ctx.Done():
+// settler gives endpoints with temporary identities their own.
+type settler struct {
+	log        *slog.Logger
+	lifecycle  *endpoint.Lifecycle
+	identities *identities.Identities
+	registry   *endpoint.Registry
+	components *component.Statuses
+	events     *podEvents // nil outside of Kubernetes
+	inForce    *latch
+}
+
+// run does so as soon as these are known, until ctx ends.
+func (s *settler) run(ctx context.Context) error {
+	if s.inForce.wait(ctx) != nil {
 		return nil
 	}
-	told, due := newPendingPods(), make(chan pending, eventBurst)
 	var writer sync.WaitGroup
-	writer.Go(func() { a.kube.writePending(ctx, due) })
+	writer.Go(func() { s.events.run(ctx) })
 	defer writer.Wait() // all below return when ctx has ended
 	for {
 		var waiting endpoint.Waiting
-		if a.identities.Temporary() > 0 {
+		if s.identities.Temporary() > 0 {
 			var err error
-			waiting, err = a.lifecycle.Settle(ctx)
+			waiting, err = s.lifecycle.Settle(ctx)
 			if ctx.Err() != nil {
 				return nil
 			}
 			if err != nil {
-				a.log.Warn("some endpoints keep temporary identities for now", "error", err)
+				s.log.Warn("some endpoints keep temporary identities for now", "error", err)
 			}
 		}
-		a.reportWaiting(waiting.Endpoints)
-		a.kube.tellPending(told, due)
+		s.report(waiting.Endpoints)
+		s.events.look(s.registry.List())
 		again := settleInterval
 		if waiting.Next > 0 {
 			again = min(again, waiting.Next)
 		}
 		pause := time.NewTimer(again)
 		select {
-		case <-a.identities.Arrived:
+		case <-s.identities.Arrived:
 		case <-pause.C:
 		case <-ctx.Done():
 		}
@@ -67,13 +77,13 @@ func (a *api) settleIdentities(ctx context.Context) error {
 	}
 }
 
-// reportWaiting says in the status how many endpoints have temporary identities.
-func (a *api) reportWaiting(n int) {
+// report says in the status how many endpoints have temporary identities.
+func (s *settler) report(n int) {
 	if n == 0 {
-		a.components.Set(partTemporary, rest.StateOk, "all endpoints have their identity")
+		s.components.Set(partTemporary, rest.StateOk, "all endpoints have their identity")
 		return
 	}
-	a.components.Set(partTemporary, rest.StateWarning, fmt.Sprintf(
+	s.components.Set(partTemporary, rest.StateWarning, fmt.Sprintf(
 		"%d endpoints wait for an identity and have a temporary one: their own policies are enforced, others see them as %s or as before", n, identity.Init))
 }
 
@@ -82,23 +92,23 @@ const partEdited = "edited-identities"
 
 // edited returns the numbers of which the place where identities are kept says something else than
 // what they stand for.
-func (a *api) edited() []allocator.ID {
-	list := a.identities.Edited()
-	if a.kube != nil && a.kube.numbers != nil {
-		list = append(list, a.kube.numbers.Edited()...)
+func (t *tables) edited() []allocator.ID {
+	list := t.identities.Edited()
+	if t.objects != nil {
+		list = append(list, t.objects.Edited()...)
 		slices.Sort(list)
 	}
 	return slices.Compact(list)
 }
 
 // reportEdited says in the status which identities somebody edited.
-func (a *api) reportEdited() {
-	list := a.edited()
+func (t *tables) reportEdited() {
+	list := t.edited()
 	if len(list) == 0 {
-		a.components.Set(partEdited, rest.StateOk, "all identities are as they were made")
+		t.components.Set(partEdited, rest.StateOk, "all identities are as they were made")
 		return
 	}
 	shown := list[:min(len(list), 10)]
-	a.components.Set(partEdited, rest.StateWarning, fmt.Sprintf(
+	t.components.Set(partEdited, rest.StateWarning, fmt.Sprintf(
 		"somebody edited the labels of %d identities, among them %v: on this node they mean what they meant; the log has their labels, give them these back", len(list), shown))
 }

@@ -17,6 +17,8 @@ var agentPackages = map[string][]string{
 	"health":      {},
 	"hubble":      {"monitor"},
 	"monitor":     {},
+	"network":     {"component"},
+	"placement":   {"component"},
 	"restapi":     {"addressing", "component", "health", "hubble", "identities", "monitor"},
 }
 

@@ -1,4 +1,4 @@
-package agent
+package network
 
 import (
 	"errors"
@@ -11,32 +11,33 @@ import (
 	"github.com/hawser-net/hawser/internal/datapath/link"
 )
 
-// nodeFacts are what the agent finds out about its host before it changes anything.
-type nodeFacts struct {
-	device     string
-	ipv4, ipv6 netip.Addr
+// Host is what the agent finds out about its host before it changes anything.
+type Host struct {
+	// Device is that towards other nodes; empty if there is none.
+	Device     string
+	IPv4, IPv6 netip.Addr
 }
 
-// findNode completes what the configuration says of the node with what the host says.
-func findNode(cfg Config) (nodeFacts, error) {
-	var f nodeFacts
+// FindHost completes what the options say of the node with what the host says.
+func FindHost(cfg Options) (Host, error) {
+	var f Host
 	if len(cfg.Devices) > 0 {
-		f.device = cfg.Devices[0]
+		f.Device = cfg.Devices[0]
 	} else {
 		var err error
-		if f.device, err = link.DefaultDevice(); err != nil {
+		if f.Device, err = link.DefaultDevice(); err != nil {
 			return f, fmt.Errorf("find the device of the default route: %w; give --devices", err)
 		}
 	}
 	var addrs []netip.Addr
-	if f.device != "" {
-		dev, err := net.InterfaceByName(f.device)
+	if f.Device != "" {
+		dev, err := net.InterfaceByName(f.Device)
 		if err != nil {
-			return f, fmt.Errorf("--devices: %s: %w", f.device, err)
+			return f, fmt.Errorf("--devices: %s: %w", f.Device, err)
 		}
 		list, err := dev.Addrs()
 		if err != nil {
-			return f, fmt.Errorf("addresses of device %s: %w", f.device, err)
+			return f, fmt.Errorf("addresses of device %s: %w", f.Device, err)
 		}
 		for _, a := range list {
 			if n, ok := a.(*net.IPNet); ok {
@@ -57,29 +58,29 @@ func findNode(cfg Config) (nodeFacts, error) {
 		}
 		return netip.Addr{}
 	}
-	f.ipv4, f.ipv6 = pick(cfg.NodeIPv4, true), pick(cfg.NodeIPv6, false)
-	if !f.ipv4.IsValid() && !f.ipv6.IsValid() {
+	f.IPv4, f.IPv6 = pick(cfg.NodeIPv4, true), pick(cfg.NodeIPv6, false)
+	if !f.IPv4.IsValid() && !f.IPv6.IsValid() {
 		where := "there is no default route"
-		if f.device != "" {
-			where = "device " + f.device + " has none"
+		if f.Device != "" {
+			where = "device " + f.Device + " has none"
 		}
 		return f, errors.New("the node has no address: " + where + "; give --devices, --ipv4-node or --ipv6-node")
 	}
 	return f, nil
 }
 
-// suffix is the address by which this node marks its references in the key-value store.
-func (f nodeFacts) suffix() string {
-	if f.ipv4.IsValid() {
-		return f.ipv4.String()
+// Suffix is the address by which this node marks its references in the key-value store.
+func (f Host) Suffix() string {
+	if f.IPv4.IsValid() {
+		return f.IPv4.String()
 	}
-	return f.ipv6.String()
+	return f.IPv6.String()
 }
 
-// hosts are the addresses under which this node announces its pods.
-func (f nodeFacts) hosts() []netip.Addr {
+// Addresses are the addresses under which this node announces its pods.
+func (f Host) Addresses() []netip.Addr {
 	var out []netip.Addr
-	for _, ip := range []netip.Addr{f.ipv4, f.ipv6} {
+	for _, ip := range []netip.Addr{f.IPv4, f.IPv6} {
 		if ip.IsValid() {
 			out = append(out, ip)
 		}
@@ -87,19 +88,19 @@ func (f nodeFacts) hosts() []netip.Addr {
 	return out
 }
 
-// hostFor is the underlay address to announce for a pod's address: packets of both families travel
+// Underlay is the address to announce for pods: packets of both families travel
 // over IPv4 between nodes that have it.
-func (f nodeFacts) hostFor(netip.Addr) netip.Addr {
-	if f.ipv4.IsValid() {
-		return f.ipv4
+func (f Host) Underlay() netip.Addr {
+	if f.IPv4.IsValid() {
+		return f.IPv4
 	}
-	return f.ipv6
+	return f.IPv6
 }
 
-// hostAddresses are all addresses by which this host may speak to its pods: besides those towards
+// All are all addresses by which this host may speak to its pods: besides those towards
 // other nodes, whatever else it has, of any device but loopback.
-func (f nodeFacts) hostAddresses(log *slog.Logger) []netip.Addr {
-	out := f.hosts()
+func (f Host) All(log *slog.Logger) []netip.Addr {
+	out := f.Addresses()
 	list, err := net.InterfaceAddrs()
 	if err != nil {
 		log.Warn("cannot list the host's addresses; only those towards other nodes count as the host's", "error", err)

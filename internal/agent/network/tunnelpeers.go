@@ -1,4 +1,4 @@
-package agent
+package network
 
 import (
 	"fmt"
@@ -15,7 +15,7 @@ import (
 // believed of them: a node of this cluster speaks for this cluster's identities, one of another for
 // that cluster's. Of two nodes with one address the first in the list has it, so one of this
 // cluster if any; mine are this node's own addresses, which nobody else has.
-func (c Config) tunnelPeers(peers []datapath.Peer, mine ...netip.Addr) ([]datapath.TunnelPeer, error) {
+func (c *Config) tunnelPeers(peers []datapath.Peer, mine ...netip.Addr) ([]datapath.TunnelPeer, error) {
 	taken := make(map[netip.Addr]bool, len(peers))
 	for _, a := range mine {
 		taken[a] = true
@@ -31,7 +31,7 @@ func (c Config) tunnelPeers(peers []datapath.Peer, mine ...netip.Addr) ([]datapa
 		if p.Cluster == "" {
 			id = c.ClusterID
 		}
-		first, last, err := identity.Range(id, c.MaxConnectedClusters)
+		first, last, err := identity.Range(id, c.MaxClusters)
 		if err != nil {
 			return nil, fmt.Errorf("identities of node %s: %w", p.Name, err)
 		}
@@ -58,15 +58,15 @@ func nodeNumber(name string) uint32 {
 // admitPeers has the kernel take tunnelled packets from the other nodes. Nodes that are not among
 // peers any more are taken out only if all have been heard of: until then what the agent before
 // this one has written stands.
-func (a *api) admitPeers(peers []datapath.Peer, facts nodeFacts, all bool) error {
-	if a.cfg.RoutingMode != "tunnel" {
+func (n *Network) admitPeers(peers []datapath.Peer, all bool) error {
+	if !n.cfg.Tunnel() {
 		return nil
 	}
-	wanted, err := a.cfg.tunnelPeers(peers, facts.hosts()...)
+	wanted, err := n.cfg.tunnelPeers(peers, n.cfg.Host.Addresses()...)
 	if err != nil {
 		return err
 	}
-	present, err := a.maps.TunnelPeers()
+	present, err := n.cfg.Peers.TunnelPeers()
 	if err != nil {
 		return err
 	}
@@ -79,7 +79,7 @@ func (a *api) admitPeers(peers []datapath.Peer, facts nodeFacts, all bool) error
 		stale[addr] = all
 	}
 	// This node's own address may have been another's.
-	for _, addr := range facts.hosts() {
+	for _, addr := range n.cfg.Host.Addresses() {
 		if _, there := known[addr]; there {
 			stale[addr] = true
 		}
@@ -88,7 +88,7 @@ func (a *api) admitPeers(peers []datapath.Peer, facts nodeFacts, all bool) error
 		delete(stale, p.Addr)
 	}
 	wanted = slices.DeleteFunc(wanted, func(p datapath.TunnelPeer) bool { return known[p.Addr] == p })
-	if err := a.maps.UpsertTunnelPeers(wanted); err != nil {
+	if err := n.cfg.Peers.UpsertTunnelPeers(wanted); err != nil {
 		return err
 	}
 	var gone []netip.Addr
@@ -97,5 +97,5 @@ func (a *api) admitPeers(peers []datapath.Peer, facts nodeFacts, all bool) error
 			gone = append(gone, addr)
 		}
 	}
-	return a.maps.DeleteTunnelPeers(gone)
+	return n.cfg.Peers.DeleteTunnelPeers(gone)
 }

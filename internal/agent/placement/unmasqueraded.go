@@ -1,30 +1,18 @@
-package agent
+package placement
 
 import (
 	"fmt"
 	"log/slog"
 	"net/netip"
 	"slices"
-	"strings"
 	"sync"
 
 	"github.com/hawser-net/hawser/internal/endpoint"
 )
 
-// skipsMasquerade says whether the packets of the pod for which an address is asked leave the
-// cluster under it: what the plugin is told, and tells back when it has the endpoint made. An owner
-// that is no namespace/pod is none of Kubernetes.
-func (k *kube) skipsMasquerade(owner string) bool {
-	if k == nil {
-		return false
-	}
-	namespace, _, pod := strings.Cut(owner, "/")
-	return pod && k.pods.SkipsMasquerade(namespace)
-}
-
-// unmasqueraded is the book of addresses of this node's endpoints under which packets leave the
+// Unmasqueraded are the addresses of this node's endpoints under which packets leave the
 // cluster as they are. It is safe for concurrent use.
-type unmasqueraded struct {
+type Unmasqueraded struct {
 	// tell has the kernel leave these addresses, and no others, as they are.
 	tell func([]netip.Addr) error
 	log  *slog.Logger
@@ -34,13 +22,14 @@ type unmasqueraded struct {
 	stale  bool // the kernel has not taken them
 }
 
-func newUnmasqueraded(tell func([]netip.Addr) error, log *slog.Logger) *unmasqueraded {
-	return &unmasqueraded{tell: tell, log: log, owners: map[netip.Addr]uint16{}}
+// NewUnmasqueraded returns none. tell has the kernel leave addresses, and no others, as they are.
+func NewUnmasqueraded(tell func([]netip.Addr) error, log *slog.Logger) *Unmasqueraded {
+	return &Unmasqueraded{tell: tell, log: log, owners: map[netip.Addr]uint16{}}
 }
 
-// restore is told of the endpoints of before a restart, before the node's network is set up: their
+// Restore is told of the endpoints of before a restart, before the node's network is set up: their
 // flows must not meet one that has forgotten them.
-func (u *unmasqueraded) restore(rows []endpoint.Endpoint) error {
+func (u *Unmasqueraded) Restore(rows []endpoint.Endpoint) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	for _, row := range rows {
@@ -53,7 +42,7 @@ func (u *unmasqueraded) restore(rows []endpoint.Endpoint) error {
 
 // set makes the kernel treat the row's addresses as the row says. What does not change anything
 // costs nothing.
-func (u *unmasqueraded) set(row endpoint.Endpoint) error {
+func (u *Unmasqueraded) set(row endpoint.Endpoint) error {
 	plain := row.Plain()
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -76,7 +65,7 @@ func (u *unmasqueraded) set(row endpoint.Endpoint) error {
 }
 
 // remove forgets the row's addresses, unless they are another endpoint's by now.
-func (u *unmasqueraded) remove(row endpoint.Endpoint) {
+func (u *Unmasqueraded) remove(row endpoint.Endpoint) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	changed := false
@@ -96,7 +85,7 @@ func (u *unmasqueraded) remove(row endpoint.Endpoint) {
 
 // push tells the kernel. It is called with mu held. What fails the kernel is told again with the
 // next endpoint that comes, changes or goes, and with the node's next change or repair.
-func (u *unmasqueraded) push() error {
+func (u *Unmasqueraded) push() error {
 	ips := make([]netip.Addr, 0, len(u.owners))
 	for ip := range u.owners {
 		ips = append(ips, ip)

@@ -1,4 +1,4 @@
-package agent
+package network
 
 import (
 	"errors"
@@ -12,10 +12,10 @@ import (
 	"github.com/hawser-net/hawser/internal/datapath"
 )
 
-// routeFaults are the routes that are not in place, by the node whose pods are not reached. One bad
+// faults are the routes that are not in place, by the node whose pods are not reached. One bad
 // node must neither keep the agent from working nor hide among the others. It is safe for
 // concurrent use.
-type routeFaults struct {
+type faults struct {
 	mu     sync.Mutex
 	byNode map[string]string // what is wrong, by the node's name; empty for this node's own network
 }
@@ -26,7 +26,7 @@ const maxFaultsTold = 5
 // note takes the outcome of a round: what SetNode returned, and the claims that were refused
 // before. It logs what is new and what is mended, and returns the error without which the node
 // would work.
-func (f *routeFaults) note(err error, refused []*datapath.RouteError, log *slog.Logger) error {
+func (f *faults) note(err error, refused []*datapath.RouteError, log *slog.Logger) error {
 	routes, rest := datapath.RouteErrors(err)
 	now := map[string]string{}
 	for _, r := range slices.Concat(refused, routes) {
@@ -53,14 +53,14 @@ func (f *routeFaults) note(err error, refused []*datapath.RouteError, log *slog.
 }
 
 // nodes returns the names of the nodes whose pods are not reached, sorted.
-func (f *routeFaults) nodes() []string {
+func (f *faults) nodes() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Sorted(maps.Keys(f.byNode))
 }
 
 // err is what the status says of the faults, nil if there are none.
-func (f *routeFaults) err() error {
+func (f *faults) err() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if len(f.byNode) == 0 {

@@ -1,0 +1,47 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/time/rate"
+)
+
+// filterCheck is how often all interfaces are looked at for their programs, for what the kernel did
+// not tell.
+const filterCheck = 5 * time.Second
+
+// GuardFilters puts programs back on interfaces from which somebody else took them, as soon as the
+// kernel tells of it. A pod's interface that cannot have them back is shut; see
+// docs/design/0009-attachment.md. reattach does so for pods, restored is told how many interfaces
+// and hooks got theirs back.
+func (n *Network) GuardFilters(ctx context.Context, reattach func(ifIndex int) (int, error), restored func(int)) error {
+	log := n.cfg.Log
+	often := rate.Sometimes{First: 10, Interval: time.Second}
+	failed := false
+	return n.cfg.Links.WatchFilters(ctx, filterCheck, func(ifIndex int) {
+		hooks, err := n.cfg.Programs.ReattachNode(ifIndex)
+		pods, perr := reattach(ifIndex)
+		err = errors.Join(err, perr)
+		if back := hooks + pods; back > 0 {
+			restored(back)
+			often.Do(func() {
+				log.Warn("somebody took programs off interfaces; they are back. Look for another network plugin, or a script, that removes"+
+					" clsact or filters of tc", "ifindex", ifIndex, "interfaces", back)
+			})
+		}
+		switch {
+		case err != nil:
+			often.Do(func() {
+				log.Error("interfaces cannot have their programs back; pods' are shut, and it is tried again", "error", err)
+			})
+			n.cfg.Components.Report("filters", err, "")
+			failed = true
+		case ifIndex == 0 || !failed:
+			failed = false
+			n.cfg.Components.Report("filters", nil, fmt.Sprintf("all programs are in place; looked at every %v, and when the kernel tells of a change", filterCheck))
+		}
+	})
+}

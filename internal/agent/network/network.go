@@ -1,0 +1,286 @@
+package network
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"sync"
+
+	"github.com/hawser-net/hawser/internal/agent/component"
+	"github.com/hawser-net/hawser/internal/announce"
+	"github.com/hawser-net/hawser/internal/datapath"
+	"github.com/hawser-net/hawser/internal/datapath/link"
+	"github.com/hawser-net/hawser/internal/datapath/loader"
+	"github.com/hawser-net/hawser/internal/endpoint"
+	"github.com/hawser-net/hawser/internal/ipam"
+	"github.com/hawser-net/hawser/internal/ipcache"
+	"github.com/hawser-net/hawser/internal/node"
+)
+
+// TunnelPeers is the kernel's map of whom it takes tunnelled packets from.
+type TunnelPeers interface {
+	UpsertTunnelPeers(peers []datapath.TunnelPeer) error
+	DeleteTunnelPeers(addrs []netip.Addr) error
+	TunnelPeers() ([]datapath.TunnelPeer, error)
+}
+
+// Config is what a node's network consists of, and gives it what it uses.
+type Config struct {
+	Options
+	// Self is this node, ClusterID the number of its cluster, of MaxClusters.
+	Self                   node.Key
+	ClusterID, MaxClusters uint32
+	Host                   Host
+	// KubeProxyReplacement has the programs lead the node's own processes, and all clients
+	// outside, to services. CgroupRoot is the cgroup of these processes; empty for the mounted
+	// hierarchy. MasqueradePorts are those in whose name clients outside are sent on.
+	KubeProxyReplacement bool
+	CgroupRoot           string
+	MasqueradePorts      datapath.PortRange
+	// HostPorts says whether a pod of this node had host ports under the agent before.
+	HostPorts bool
+	// Aggregation and CTTimeouts are for the programs.
+	Aggregation datapath.Aggregation
+	CTTimeouts  datapath.CTTimeouts
+	// Dir is where state is kept, and Write writes a file there, whole or not at all.
+	Dir   string
+	Write func(path string, data []byte) error
+
+	Links      *link.Links
+	Programs   *loader.Loader
+	Peers      TunnelPeers
+	Pool       *ipam.IPAM
+	Registry   *endpoint.Registry
+	Cache      *ipcache.Cache
+	Nodes      *announce.Nodes
+	Components *component.Statuses
+	Log        *slog.Logger
+}
+
+// Network is the node's own networking. Its methods may be called from any goroutine; Configure
+// comes before Run.
+type Network struct {
+	cfg           Config
+	faults        faults
+	routerFile    AddressFile
+	routersBefore []netip.Addr
+	peerFile      peerFile
+
+	// moved says that the node's addresses have changed, or what is served there; cidrsMoved that
+	// its pod CIDRs have, and the other nodes have been told; damaged that somebody has changed
+	// something.
+	moved, cidrsMoved, damaged chan struct{}
+
+	mu               sync.Mutex
+	router4, router6 netip.Addr
+	devices          datapath.Devices
+	// hostPorts says whether a pod of this node has host ports, outsideLed whether the programs
+	// were told to lead clients outside to services.
+	hostPorts, outsideLed bool
+	// heldPeers are the other nodes as last told to the kernel, at first by the agent before;
+	// peersHeard says that this one has heard of all.
+	heldPeers  []datapath.Peer
+	peersHeard bool
+	// keeping: the pods' packets are still judged by the programs and maps of an agent before.
+	keeping bool
+}
+
+// New returns the network as the agent before has left it. It changes nothing.
+func New(cfg Config) *Network {
+	n := &Network{
+		cfg: cfg, hostPorts: cfg.HostPorts, moved: make(chan struct{}, 1), cidrsMoved: make(chan struct{}, 1), damaged: make(chan struct{}, 1),
+		routerFile: AddressFile{Path: filepath.Join(cfg.Dir, "router.json"), Write: cfg.Write},
+		peerFile:   peerFile{path: filepath.Join(cfg.Dir, "peers.json"), write: cfg.Write},
+	}
+	n.routersBefore = n.routerFile.Load(cfg.Log)
+	n.heldPeers = n.peerFile.load(cfg.Log)
+	return n
+}
+
+// Devices are the node's devices as they were last set up.
+func (n *Network) Devices() datapath.Devices {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.devices
+}
+
+// Unrouted returns the names of the nodes whose pods are not reached.
+func (n *Network) Unrouted() []string { return n.faults.nodes() }
+
+// wake has Run look at what a channel stands for.
+func wake(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default: // it is due already
+	}
+}
+
+// NoteMoved has the node's addresses, and what is served there, looked at again.
+func (n *Network) NoteMoved() { wake(n.moved) }
+
+// NoteCIDRs has what other nodes claim of this one's pod CIDRs looked at again.
+func (n *Network) NoteCIDRs() { wake(n.cidrsMoved) }
+
+// SetHostPorts says whether a pod of this node has host ports.
+func (n *Network) SetHostPorts(some bool) {
+	n.mu.Lock()
+	n.hostPorts = some
+	n.mu.Unlock()
+	n.NoteMoved()
+}
+
+// leadsOutside says whether the programs lead clients outside to services: to all in kube-proxy's
+// place, or to host ports, of which kube-proxy knows nothing, where a pod has some.
+func (n *Network) leadsOutside(devices datapath.Devices) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return devices.NativeIfIndex != 0 && (n.cfg.KubeProxyReplacement || n.hostPorts)
+}
+
+// NodeAddresses are the addresses at which node ports and host ports can be served now, sorted.
+func (n *Network) NodeAddresses() ([]netip.Addr, error) {
+	all, err := n.cfg.Links.NodeAddresses()
+	if err != nil {
+		return nil, fmt.Errorf("serve node ports at the node's addresses: %w", err)
+	}
+	ips := n.cfg.Host.Addresses()
+	for _, at := range all {
+		ips = append(ips, at.IP)
+	}
+	slices.SortFunc(ips, netip.Addr.Compare)
+	return slices.Compact(ips), nil
+}
+
+// WatchDamage has what somebody else changes repaired, until ctx ends.
+func (n *Network) WatchDamage(ctx context.Context) error {
+	return n.cfg.Links.Watch(ctx, func(reason string) {
+		n.cfg.Log.Warn("somebody changed the node's network; repairing it", "what", reason)
+		wake(n.damaged)
+	})
+}
+
+// WatchAddresses follows the node's addresses until ctx ends.
+func (n *Network) WatchAddresses(ctx context.Context) error {
+	return n.cfg.Links.WatchAddresses(ctx, n.NoteMoved)
+}
+
+// desired is what the node's own networking should be, given the nodes known now, and what of
+// their claims is refused.
+func (n *Network) desired() (datapath.Node, []*datapath.RouteError) {
+	peers, refused := n.peers()
+	router4, router6 := n.Routers()
+	d := datapath.Node{
+		Tunnel: n.cfg.Tunnel(), TunnelPort: n.cfg.TunnelPort, Device: n.cfg.Host.Device, MTU: n.cfg.MTU,
+		RouterIPv4: router4, RouterIPv6: router6,
+		Masquerade4: n.cfg.MasqueradeIPv4 && n.cfg.EnableIPv4, Masquerade6: n.cfg.MasqueradeIPv6 && n.cfg.EnableIPv6,
+		DirectRoutes: n.cfg.DirectRoutes, SkipUnreachable: n.cfg.SkipUnreachable,
+		BigTCP4: n.cfg.BigTCPIPv4, BigTCP6: n.cfg.BigTCPIPv6,
+		Peers: peers,
+	}
+	d.PodCIDRs = n.cfg.Pool.Prefixes()
+	d.ClusterCIDRs = slices.Clone(d.PodCIDRs)
+	for _, p := range d.Peers {
+		d.ClusterCIDRs = append(d.ClusterCIDRs, p.PodCIDRs...)
+		// Nodes see pods by their own addresses, which policy on host traffic depends on.
+		for _, ip := range valid(p.IPv4, p.IPv6) {
+			d.ClusterCIDRs = append(d.ClusterCIDRs, ipcache.Single(ip))
+		}
+	}
+	for _, c := range []string{n.cfg.NativeIPv4CIDR, n.cfg.NativeIPv6CIDR} {
+		if c != "" {
+			d.ClusterCIDRs = append(d.ClusterCIDRs, netip.MustParsePrefix(c)) // Validate has parsed it
+		}
+	}
+	return d, refused
+}
+
+// Configure brings devices and programs to what they should be.
+func (n *Network) Configure() error {
+	desired, refused := n.desired()
+	devices, err := n.cfg.Links.SetNode(desired)
+	if err := n.faults.note(err, refused, n.cfg.Log); err != nil {
+		return fmt.Errorf("set up the node's network: %w", err)
+	}
+	// Before the programs, which may be the first that ask for it.
+	if err := n.admitPeers(desired.Peers, false); err != nil {
+		return fmt.Errorf("let the other nodes in: %w", err)
+	}
+	cgroup, err := n.cgroup()
+	if err != nil {
+		return err
+	}
+	nodePort := n.leadsOutside(devices)
+	var others []int
+	if nodePort {
+		others = devices.Others
+	}
+	if nodePort && n.cfg.KubeProxyReplacement {
+		// Before a port is lent the programs ask whether a socket has it; one that comes later is
+		// not asked for.
+		if err := n.cfg.Links.ReservePorts(n.cfg.MasqueradePorts); err != nil {
+			n.cfg.Log.Warn("sockets of this node may get ports by which clients outside are sent on to other nodes", "error", err)
+		}
+	}
+	host := n.cfg.Host
+	if err := n.cfg.Programs.Configure(datapath.Config{
+		NodeIPv4Elsewhere: n.elsewhere(host.IPv4), NodeIPv6Elsewhere: n.elsewhere(host.IPv6),
+		Tunnel: n.cfg.Tunnel(), TunnelIfIndex: devices.TunnelIfIndex, HostIfIndex: devices.HostIfIndex,
+		NativeIfIndex: devices.NativeIfIndex, NativeMAC: devices.NativeMAC, RouterIPv4: desired.RouterIPv4, RouterIPv6: desired.RouterIPv6, HostMAC: devices.HostMAC,
+		NodeIPv4: host.IPv4, NodeIPv6: host.IPv6, DualStackWorld: n.cfg.EnableIPv4 && n.cfg.EnableIPv6,
+		CgroupRoot: cgroup, NetNSCookie: devices.NetNSCookie, TunnelPort: n.cfg.TunnelPort,
+		NodePort: nodePort, OtherIfIndexes: others, NativeMTU: devices.DeviceMTU, MasqueradePorts: n.cfg.MasqueradePorts,
+		Aggregation: n.cfg.Aggregation, CTTimeouts: n.cfg.CTTimeouts,
+	}); err != nil {
+		return fmt.Errorf("load the programs: %w", err)
+	}
+	if err := n.cfg.Links.RemoveFiltersBut(others, loader.FromDevice, loader.ToDevice); err != nil {
+		n.cfg.Log.Warn("programs stay on devices that need none any more", "error", err)
+	}
+	n.mu.Lock()
+	n.devices, n.outsideLed = devices, nodePort
+	n.mu.Unlock()
+	n.reportBigTCP(devices)
+	return nil
+}
+
+// elsewhere says whether an address of this node is on none of its interfaces.
+func (n *Network) elsewhere(ip netip.Addr) bool {
+	if !ip.IsValid() || n.cfg.Links.IsLocal(ip) {
+		return false
+	}
+	n.cfg.Log.Info("this node's address is on none of its interfaces; the tunnel's packets have the source that the route to the other node chooses", "address", ip)
+	return true
+}
+
+// otherDevices says whether devices, and what is done at them, are not those that the programs were
+// configured with.
+func (n *Network) otherDevices(now datapath.Devices) bool {
+	before := n.Devices()
+	n.mu.Lock()
+	led := n.outsideLed
+	n.mu.Unlock()
+	if lead := n.leadsOutside(now); lead != led || lead && !slices.Equal(now.Others, before.Others) {
+		return true
+	}
+	return now.TunnelIfIndex != before.TunnelIfIndex || now.HostIfIndex != before.HostIfIndex ||
+		now.NativeIfIndex != before.NativeIfIndex || now.NativeMAC.String() != before.NativeMAC.String() || now.HostMAC.String() != before.HostMAC.String()
+}
+
+// cgroup returns the cgroup whose processes are led to services, empty if that is not the agent's
+// to do.
+func (n *Network) cgroup() (string, error) {
+	if !n.cfg.KubeProxyReplacement {
+		return "", nil
+	}
+	if n.cfg.CgroupRoot != "" {
+		return n.cfg.CgroupRoot, nil
+	}
+	root, err := loader.FindCgroup()
+	if err != nil {
+		return "", fmt.Errorf("--kube-proxy-replacement: %w; mount one, or name it with --cgroup-root", err)
+	}
+	return root, nil
+}

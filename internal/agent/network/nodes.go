@@ -1,0 +1,216 @@
+package network
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net/netip"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/hawser-net/hawser/internal/datapath"
+	"github.com/hawser-net/hawser/internal/ipam"
+	"github.com/hawser-net/hawser/internal/ipcache"
+	"github.com/hawser-net/hawser/internal/node"
+	"github.com/hawser-net/hawser/internal/table"
+)
+
+// Cluster is what Run asks, and tells, of what goes on beside it.
+type Cluster struct {
+	// Wait returns when the table of nodes has those that there were when the agent started, of
+	// all clusters, or ctx ends. Synced is called once they are in the kernel's tables.
+	Wait   func(context.Context) error
+	Synced func()
+	// Changed is told that the table of nodes, or this node's pod CIDRs, have changed, Size how
+	// many nodes there are.
+	Changed func()
+	Size    func(nodes int)
+	// Serve has node ports and host ports served at the addresses that the node has now.
+	Serve func() error
+	// Repair repairs the interfaces of endpoints.
+	Repair func() error
+}
+
+// peers are the other nodes, and what they claim in vain. Until they have all been heard of, those
+// that the agent before this one knew are among them: their routes are in use, and traffic with
+// them is not masqueraded.
+func (n *Network) peers() ([]datapath.Peer, []*datapath.RouteError) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	peers, refused := n.cfg.Nodes.Peers(n.heldPeers, !n.peersHeard)
+	n.heldPeers = peers
+	return peers, refused
+}
+
+// peerFile keeps the other nodes on disk for the next agent.
+type peerFile struct {
+	path  string
+	write func(path string, data []byte) error
+}
+
+func (f peerFile) load(log *slog.Logger) []datapath.Peer {
+	data, err := os.ReadFile(f.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	var peers []datapath.Peer
+	if err == nil {
+		err = json.Unmarshal(data, &peers)
+	}
+	if err != nil {
+		log.Warn("cannot read the nodes known before; their routes come back when they are heard of", "file", f.path, "error", err)
+		return nil
+	}
+	return peers
+}
+
+func (f peerFile) save(peers []datapath.Peer) error {
+	data, err := json.Marshal(peers)
+	if err != nil {
+		return err
+	}
+	return f.write(f.path, data)
+}
+
+// PlaceSelf claims the node's own addresses for the host identity.
+func (n *Network) PlaceSelf() {
+	n.cfg.Cache.SetNode(ipcache.Node{
+		Name: n.cfg.Self.String(), Local: true, IPs: n.cfg.Host.All(n.cfg.Log), RouterIPs: n.RouterAddresses(), Host: n.cfg.Host.Underlay(),
+	})
+}
+
+// repairInterval is how often the node's network is set again even if nothing is known to have
+// changed: not everything that others can damage is reported.
+const repairInterval = 5 * time.Minute
+
+// retryInterval is how long what could not be set waits to be tried again, unless something
+// changes.
+const retryInterval = 10 * time.Second
+
+// Run keeps routes and the address table as the table of nodes says, and repairs what others take
+// away, until ctx ends. What cannot be set is tried again with every change, and every ten seconds.
+func (n *Network) Run(ctx context.Context, c Cluster) error {
+	watch := n.cfg.Nodes.Table().Watch()
+	defer watch.Close()
+	retry := time.NewTicker(retryInterval)
+	defer retry.Stop()
+	listed := make(chan struct{})
+	go func() {
+		if c.Wait(ctx) == nil {
+			close(listed)
+		}
+	}()
+	failed, all := false, false
+	last := time.Now()
+	for {
+		var repair bool
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-listed:
+			listed, all = nil, true
+			n.applyNodes(watch, c)
+			n.mu.Lock()
+			n.peersHeard = true
+			n.mu.Unlock()
+			c.Synced()
+		case <-watch.Changed():
+		case <-n.damaged:
+			repair = true
+		case <-n.moved:
+			n.PlaceSelf()
+		case <-n.cidrsMoved:
+			// What other nodes claim of them, or of those that are not this node's any more, is
+			// seen anew.
+			for key, other := range n.cfg.Nodes.Table().All() {
+				n.claimNode(key, other)
+			}
+			c.Changed()
+		case <-retry.C:
+			if repair = time.Since(last) > repairInterval; !failed && !repair {
+				continue
+			}
+		}
+		n.applyNodes(watch, c)
+		peers, err := n.bring(c, all)
+		if repair {
+			n.PlaceSelf()
+			last = time.Now()
+			if rerr := c.Repair(); rerr != nil {
+				err = errors.Join(err, rerr)
+				last = time.Time{} // due again at the next tick
+			}
+		}
+		err = errors.Join(err, n.faults.err())
+		failed = err != nil
+		n.cfg.Components.Report("routes", err, fmt.Sprintf("%d other nodes", peers))
+		c.Size(peers + 1)
+	}
+}
+
+// bring brings the node's own networking to the table of nodes, and returns how many others there
+// are. all says that all have been heard of.
+func (n *Network) bring(c Cluster, all bool) (peers int, err error) {
+	desired, refused := n.desired()
+	devices, err := n.cfg.Links.SetNode(desired)
+	if err = n.faults.note(err, refused, n.cfg.Log); err == nil && n.otherDevices(devices) {
+		// Somebody removed or added one, and the programs know and are on those of before.
+		n.cfg.Log.Info("the node's devices, or what is served there, are not those of before; setting them up again")
+		err = n.Configure()
+	}
+	err = errors.Join(err, c.Serve(), n.admitPeers(desired.Peers, all))
+	if serr := n.peerFile.save(desired.Peers); serr != nil {
+		n.cfg.Log.Warn("cannot store the nodes for the next agent", "error", serr)
+	}
+	return len(desired.Peers), err
+}
+
+// applyNodes claims the addresses of the nodes that changed.
+func (n *Network) applyNodes(watch *table.Observer[node.Key, node.Node], c Cluster) {
+	changes, err := watch.Poll()
+	if err != nil {
+		return // closed: the agent ends
+	}
+	for _, ch := range changes {
+		if ch.Deleted && ch.Key != n.cfg.Self {
+			n.cfg.Cache.DeleteNode(ch.Key.String())
+		} else if !ch.Deleted {
+			n.claimNode(ch.Key, ch.Value)
+		}
+	}
+	if len(changes) > 0 {
+		c.Changed()
+	}
+}
+
+// claimNode claims the addresses of a node that is not this one.
+func (n *Network) claimNode(key node.Key, other node.Node) {
+	if key == n.cfg.Self {
+		return
+	}
+	host := other.UnderlayIPv4()
+	if !host.IsValid() {
+		host = other.UnderlayIPv6()
+	}
+	n.cfg.Cache.SetNode(ipcache.Node{
+		Name: key.String(), IPs: other.NodeIPs(), RouterIPs: other.RouterIPs(), PodCIDRs: n.notOurs(other.PodCIDRs()), HealthIPs: n.notInOurs(other.HealthIPs()), Host: host,
+	})
+}
+
+// notOurs leaves out what another node claims of this node's own pod networks.
+func (n *Network) notOurs(cidrs []netip.Prefix) []netip.Prefix {
+	own := n.cfg.Pool.CIDRs(ipam.Both)
+	return slices.DeleteFunc(slices.Clone(cidrs), func(c netip.Prefix) bool { return slices.ContainsFunc(own, c.Overlaps) })
+}
+
+// notInOurs leaves out addresses in this node's own pod networks.
+func (n *Network) notInOurs(ips []netip.Addr) []netip.Addr {
+	own := n.cfg.Pool.CIDRs(ipam.Both)
+	return slices.DeleteFunc(ips, func(ip netip.Addr) bool {
+		return slices.ContainsFunc(own, func(p netip.Prefix) bool { return p.Contains(ip) })
+	})
+}

@@ -1,0 +1,193 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"strings"
+	"time"
+
+	flowpb "github.com/hawser-net/hawser/api/flow"
+	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/agent/addressing"
+	"github.com/hawser-net/hawser/internal/agent/health"
+	"github.com/hawser-net/hawser/internal/agent/network"
+	"github.com/hawser-net/hawser/internal/identity"
+	"github.com/hawser-net/hawser/internal/ipcache"
+	"github.com/hawser-net/hawser/internal/k8s"
+	"github.com/hawser-net/hawser/internal/k8s/endpoints"
+	"github.com/hawser-net/hawser/internal/k8s/nodes"
+	"github.com/hawser-net/hawser/internal/k8s/pods"
+	"github.com/hawser-net/hawser/internal/k8s/policies"
+	"github.com/hawser-net/hawser/internal/k8s/services"
+	"github.com/hawser-net/hawser/internal/labels"
+	"github.com/hawser-net/hawser/internal/service"
+)
+
+// objects are the objects of Kubernetes that this node follows, into the tables that other sources
+// fill too, and those that it writes for others. Nil stands for a node outside of Kubernetes.
+type objects struct {
+	pods      *pods.Pods
+	nodes     *nodes.Nodes
+	endpoints *endpoints.Endpoints
+	services  *services.Services
+	policies  *policies.Policies
+}
+
+// newObjects returns what follows and writes objects; it does neither yet. changed is told of pods
+// whose labels may have changed, meshSynced opens when other clusters were heard.
+func newObjects(cfg Config, host network.Host, filter *labels.Filter, c *cluster, k *kernel, t *tables, net *network.Network, meshSynced *latch, changed func(k8s.Key), log *slog.Logger) (o *objects, err error) {
+	if c == nil {
+		return nil, nil
+	}
+	o = &objects{}
+	pc := pods.Config{Client: c.client, NodeName: cfg.NodeName, Cluster: cfg.ClusterName, Changed: changed, Log: log}
+	ec := endpoints.Config{
+		Hosts: host.Addresses(), Slices: cfg.EndpointSlices, Silent: cfg.NoEndpointObjects, Shared: cfg.management().Operator(), Accept: t.acceptable,
+		Learned: func(wait time.Duration) { t.metrics.known.Observe(wait.Seconds()) }, Log: log,
+	}
+	if t.gates != nil {
+		pc.Gated, ec.Echoed = t.gates.add, t.gates.add
+	}
+	if o.pods, err = pods.New(pc); err != nil {
+		return nil, err
+	}
+	if o.nodes, err = newNodeObjects(cfg, filter, c, t, log); err != nil {
+		return nil, err
+	}
+	// With a key-value store the other nodes are heard of there: two sources would take turns.
+	var cache endpoints.Cache = t.cache
+	if cfg.KVStore != "" {
+		cache = deafCache{}
+	}
+	if o.endpoints, err = endpoints.New(ec, c.client, cache); err != nil {
+		return nil, err
+	}
+	pol := cfg.Policies
+	pol.Keep = filepath.Join(cfg.StateDir, "policies-k8s")
+	if o.policies, err = policies.New(pol, c.client, log); err != nil {
+		return nil, err
+	}
+	o.services, err = newServices(cfg, host, c, k, net, meshSynced, log)
+	return o, err
+}
+
+// newNodeObjects returns what follows CiliumNodes and writes this node's own.
+func newNodeObjects(cfg Config, filter *labels.Filter, c *cluster, t *tables, log *slog.Logger) (*nodes.Nodes, error) {
+	var learned nodes.Sink = t.nodes
+	if cfg.KVStore != "" {
+		learned = nodes.Deaf{}
+	}
+	report := func(err error) { t.components.Report(partPodCIDRs, err, "as assigned") }
+	own := func(o *v2.CiliumNode) {
+		says, err := c.addressing.Changed(o, t.podCIDRs())
+		if err != nil {
+			log.Error("the node's pod CIDRs have changed", "error", err)
+		}
+		if says {
+			report(err)
+		}
+	}
+	var fill func(*v2.CiliumNode, bool)
+	if given := c.assigned(); given != nil {
+		own, fill = given.Hear, given.Fill
+	}
+	mode := cfg.IPAM
+	return nodes.New(nodes.Config{
+		Self: cfg.self(), ClusterID: cfg.ClusterID, WritePodCIDRs: mode == addressing.Kubernetes || mode == addressing.Delegated || c.addressing.Fixed(),
+		Own: own, Fill: fill, Log: log,
+		LabelFilter: filter.Fingerprint(), Management: string(cfg.management()),
+	}, c.client, learned)
+}
+
+// newServices returns what follows services and keeps the kernel's table of them.
+func newServices(cfg Config, host network.Host, c *cluster, k *kernel, n *network.Network, meshSynced *latch, log *slog.Logger) (*services.Services, error) {
+	within, err := cfg.nodePortRanges()
+	if err != nil {
+		return nil, err
+	}
+	var healthListen func(uint16) (net.Listener, error)
+	var sockets service.Sockets
+	if cfg.KubeProxyReplacement {
+		healthListen, sockets = health.ListenForBalancers, nodeSockets{k}
+	}
+	return services.New(services.Config{
+		NodeName: cfg.NodeName, NodeAddrs: host.Addresses(), Announced: host.Addresses(), Within: within, KubeProxy: !cfg.KubeProxyReplacement,
+		HostPorts:  n.SetHostPorts,
+		Heard:      meshSynced.wait,
+		Consistent: cfg.LBAlgorithm == lbMaglev,
+		Forwarding: service.Forwarding(cfg.LBMode), PerService: cfg.LBModeAnnotation, HealthListen: healthListen, Sockets: sockets, Kernel: k.maps, Log: log,
+	}, c.client)
+}
+
+// serve has node ports and host ports served at the addresses that the node has now.
+func (o *objects) serve(n *network.Network) error {
+	if o == nil {
+		return nil
+	}
+	ips, err := n.NodeAddresses()
+	if err == nil {
+		o.services.SetNodeAddrs(ips)
+	}
+	return err
+}
+
+// skipsMasquerade says whether the packets of the pod for which an address is asked leave the
+// cluster under it: what the plugin is told, and tells back when it has the endpoint made. An owner
+// that is no namespace/pod is none of Kubernetes.
+func (o *objects) skipsMasquerade(owner string) bool {
+	if o == nil {
+		return false
+	}
+	namespace, _, pod := strings.Cut(owner, "/")
+	return pod && o.pods.SkipsMasquerade(namespace)
+}
+
+// workload returns what made a pod of this node; nil if that is not known.
+func (o *objects) workload(namespace, pod string) *flowpb.Workload {
+	return workloadOf(o.pods.Workload(k8s.Key{Namespace: namespace, Name: pod}))
+}
+
+// remoteWorkload returns what made a pod of another node; nil if that is not known.
+func (o *objects) remoteWorkload(at netip.Addr, namespace, pod string) *flowpb.Workload {
+	return workloadOf(o.endpoints.Workload(at, k8s.Key{Namespace: namespace, Name: pod}))
+}
+
+func workloadOf(w pods.Workload) *flowpb.Workload {
+	if w.Name == "" {
+		return nil
+	}
+	return &flowpb.Workload{Kind: w.Kind, Name: w.Name}
+}
+
+// waitNodes waits until the table of nodes has those that this cluster had when the agent started.
+func (o *objects) waitNodes(ctx context.Context) error {
+	if o == nil {
+		return nil
+	}
+	return o.nodes.WaitSynced(ctx)
+}
+
+// deafCache is what the sources of Kubernetes tell where a key-value store is listened to.
+type deafCache struct{}
+
+func (deafCache) Upsert(netip.Prefix, ipcache.Claim) (uint64, error)            { return 0, nil }
+func (deafCache) Delete(netip.Prefix, ipcache.Source, string) (revision uint64) { return 0 }
+
+// firstWellKnown is the first of the numbers below the allocated ones that pods can have:
+// well-known and fixed ones.
+const firstWellKnown = 100
+
+// acceptable tells why a pod of another node cannot have an identity.
+func (t *tables) acceptable(id identity.ID) error {
+	switch {
+	case id >= t.idMin && id <= t.idMax, id == identity.Health, id == identity.Init, id == identity.Unmanaged:
+		return nil
+	case id >= firstWellKnown && id < identity.MinGlobal:
+		return nil
+	}
+	return fmt.Errorf("identity %s is not one that a pod can have", id)
+}

@@ -1,0 +1,104 @@
+package placement
+
+import (
+	"cmp"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"sync"
+
+	"github.com/hawser-net/hawser/internal/agent/component"
+	"github.com/hawser-net/hawser/internal/endpoint"
+	"github.com/hawser-net/hawser/internal/identity"
+	"github.com/hawser-net/hawser/internal/ipcache"
+	"github.com/hawser-net/hawser/internal/table"
+)
+
+// Kernel is the kernel's map of addresses.
+type Kernel interface {
+	ipcache.KernelMap
+	// Resolve returns the identity that the kernel has for an address or prefix, 0 if none.
+	Resolve(netip.Prefix) (uint32, error)
+}
+
+// Policy is told of the prefixes that the kernel does not know as they are.
+type Policy interface {
+	SetUnplaced(kind string, list []endpoint.Unplaced) error
+}
+
+// AddressesConfig gives Addresses what they use.
+type AddressesConfig struct {
+	Log    *slog.Logger
+	Cache  *ipcache.Cache
+	Kernel Kernel
+	// Tunnel says that other nodes' pods are reached through the tunnel.
+	Tunnel bool
+	// Outside is the identity of an address that nobody claims.
+	Outside    func(netip.Addr) identity.ID
+	Policy     Policy
+	Components *component.Statuses
+}
+
+// Addresses brings the kernel to the address cache. What there is no room for locks the endpoints
+// whose rules name it. It must run.
+type Addresses struct {
+	*table.Reconciler[netip.Prefix, ipcache.Entry]
+	cfg     AddressesConfig
+	judging sync.Mutex // the last look counts
+}
+
+// NewAddresses returns Addresses of which the kernel has been told nothing.
+func NewAddresses(cfg AddressesConfig) (*Addresses, error) {
+	a := &Addresses{cfg: cfg}
+	var err error
+	a.Reconciler, err = table.NewReconciler(table.ReconcilerConfig{Name: "ipcache", Log: cfg.Log, Failing: a.judge},
+		cfg.Cache.Table(), ipcache.NewMaps(cfg.Kernel, cfg.Tunnel))
+	return a, err
+}
+
+// judge tells policy which addresses and prefixes the kernel's maps have no room for, and whom the
+// kernel takes them for, so that endpoints whose rules tell the two apart are locked until there is
+// room.
+func (a *Addresses) judge() {
+	a.judging.Lock()
+	defer a.judging.Unlock()
+	var list []endpoint.Unplaced
+	var cause error
+	for p, status := range a.Failing() {
+		u := endpoint.Unplaced{Prefix: p, Identity: a.desired(p)}
+		known, err := a.cfg.Kernel.Resolve(p)
+		if err != nil {
+			a.cfg.Log.Error("cannot tell whom the kernel takes an address for", "prefix", p, "error", err)
+		}
+		if u.TakenFor = identity.ID(known); known == 0 {
+			u.TakenFor = a.cfg.Outside(p.Addr())
+		}
+		if u.TakenFor != u.Identity {
+			list = append(list, u)
+		}
+		cause = status.Err
+	}
+	slices.SortFunc(list, func(x, y endpoint.Unplaced) int {
+		return cmp.Or(x.Prefix.Addr().Compare(y.Prefix.Addr()), cmp.Compare(x.Prefix.Bits(), y.Prefix.Bits()))
+	})
+	if len(list) > 0 {
+		cause = fmt.Errorf("the kernel does not know %d addresses and prefixes, as %s; endpoints whose rules name them drop all their packets (--bpf-ipcache-max, --bpf-ipcache-prefix-max): %w",
+			len(list), list[0].Prefix, cause)
+	}
+	a.cfg.Components.Report("addresses", cause, "the kernel knows all addresses and prefixes")
+	if err := a.cfg.Policy.SetUnplaced("address", list); err != nil {
+		a.cfg.Log.Error("policy is not in force in full", "error", err)
+	}
+}
+
+// desired is the identity that the kernel should know a prefix by.
+func (a *Addresses) desired(p netip.Prefix) identity.ID {
+	for bits := p.Bits(); bits >= 0; bits-- {
+		around, _ := p.Addr().Prefix(bits)
+		if e, ok := a.cfg.Cache.Table().Get(around); ok {
+			return e.Identity
+		}
+	}
+	return a.cfg.Outside(p.Addr())
+}

@@ -1,0 +1,149 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/hawser-net/hawser/api/rest"
+	"github.com/hawser-net/hawser/api/rest/server"
+	"github.com/hawser-net/hawser/internal/agent/health"
+	"github.com/hawser-net/hawser/internal/agent/restapi"
+	"github.com/hawser-net/hawser/internal/daemon"
+	"github.com/hawser-net/hawser/internal/deletequeue"
+	"github.com/hawser-net/hawser/internal/endpoint"
+)
+
+// serve begins to serve flows, probes, the REST API, metrics and health checks. The socket of the
+// API is the caller's to remove.
+func (p *parts) serve(run *group) error {
+	cfg, log := p.cfg, p.log
+	if err := p.hubble.Start(run.start); err != nil {
+		return err
+	}
+	if p.health != nil {
+		run.start("cluster-health", p.health.Probe)
+		run.start("health-answers", p.health.Answer)
+		run.start("health-api", p.serveHealthAPI)
+	}
+	handler := server.NewHandler(p.rest, log.With("part", "api"), p.startup.Guard, restapi.GuardAccess(cfg.APIAccess), p.tables.metrics.observe)
+	listener, err := restapi.Listen(cfg.SocketPath, "--socket-path", log)
+	if err != nil {
+		return err
+	}
+	run.start("api", func(ctx context.Context) error {
+		defer close(p.stopping)
+		return daemon.Serve(ctx, listener, handler)
+	})
+	run.start("delete-queue", p.replayDeletions)
+	if cfg.PrometheusAddr != "" {
+		run.start("metrics", func(ctx context.Context) error {
+			l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", cfg.PrometheusAddr)
+			if err != nil {
+				return err
+			}
+			return serveMetrics(ctx, l, p.tables.metrics.registry, metricsTimeout)
+		})
+	}
+	if cfg.HealthPort != 0 {
+		run.start("health", func(ctx context.Context) error { return serveLocal(ctx, cfg.HealthPort, p.healthHandler()) })
+	}
+	if cfg.ProxyHealthzAddr != "" && cfg.KubeProxyReplacement {
+		h := health.ProxyHandler(func() bool { return p.inForce.isOpen() && p.rest.Status().Cilium.State != rest.StateFailure })
+		run.start("kube-proxy-healthz", func(ctx context.Context) error { return health.ServeProxy(ctx, cfg.ProxyHealthzAddr, h, log) })
+	}
+	return nil
+}
+
+// install writes the CNI configuration once endpoint requests are let in. It returns false if the
+// agent has ended before.
+func (p *parts) install(run *group) bool {
+	if p.startup.Wait(run.ctx) != nil {
+		return false
+	}
+	if err := p.cni.Install(); err != nil {
+		p.log.Error("cannot write the CNI configuration", "error", err)
+	}
+	run.start("cni", p.cni.Run)
+	return true
+}
+
+// serveHealthAPI answers, at a socket beside the agent's own, clients that ask there which nodes
+// are reachable.
+func (p *parts) serveHealthAPI(ctx context.Context) error {
+	log := p.log.With("part", "health")
+	path := filepath.Join(filepath.Dir(p.cfg.SocketPath), "health.sock")
+	l, err := restapi.Listen(path, "--socket-path", log)
+	if err != nil {
+		log.Warn("clients of health.sock are not answered", "error", err)
+		return nil
+	}
+	defer os.Remove(path)
+	return daemon.Serve(ctx, l, p.rest.HealthHandler(time.Now()))
+}
+
+// healthHandler answers the node's own health checks with the agent's state and what it is about.
+//
+//   - GET /healthz and /livez: 200 as long as the process works. The state is read behind the locks
+//     of every part, so a part that holds its lock for ever keeps it from answering. What fails in
+//     the kernel, or is away, a new process would find as it is, and pods could not start
+//     meanwhile.
+//   - GET /readyz: 503 while pods cannot be attached or policy is not in force.
+func (p *parts) healthHandler() http.Handler {
+	mux := http.NewServeMux()
+	answer := func(code func(rest.State) int) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) {
+			st := p.rest.Status()
+			w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+			w.WriteHeader(code(st.Cilium.State))
+			fmt.Fprintln(w, st.Cilium.State, st.Cilium.Msg)
+		}
+	}
+	live := answer(func(rest.State) int { return http.StatusOK })
+	mux.HandleFunc("GET /healthz", live)
+	mux.HandleFunc("GET /livez", live)
+	mux.HandleFunc("GET /readyz", answer(func(s rest.State) int {
+		if s == rest.StateFailure {
+			return http.StatusServiceUnavailable
+		}
+		return http.StatusOK
+	}))
+	return mux
+}
+
+// replayDeletions does what plugins asked for while no agent answered, then lets endpoint requests
+// in. It waits for plugins that hold the queue.
+func (p *parts) replayDeletions(ctx context.Context) error {
+	n, err := deletequeue.Replay(ctx, deletequeue.Dir(p.cfg.SocketPath), func(ctx context.Context, e deletequeue.Entry) error {
+		if e.ContainerID != "" {
+			p.lifecycle.DeleteContainer(ctx, e.ContainerID)
+			return nil
+		}
+		ref, err := endpoint.ParseRef(e.EndpointID)
+		if err != nil {
+			return nil // nobody can delete it: the file must not come back for ever
+		}
+		row, err := p.tables.registry.Find(ref)
+		if err != nil {
+			return nil // gone already
+		}
+		_, err = p.lifecycle.Delete(ctx, row.ID)
+		if errors.Is(err, endpoint.ErrNotFound) {
+			return nil
+		}
+		return err
+	}, p.startup.Open)
+	if err != nil && ctx.Err() == nil {
+		p.log.Error("some queued deletions could not be done", "error", err)
+		p.startup.Open() // the queue is kept; serving nobody would not make it shorter
+	}
+	if n > 0 {
+		p.log.Info("did what was queued while no agent ran", "deletions", n)
+	}
+	return nil
+}
