@@ -3,9 +3,10 @@ package agent
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/spf13/pflag"
 
 	"github.com/hawser-net/hawser/api/rest"
 	"github.com/hawser-net/hawser/internal/datapath"
@@ -20,19 +21,53 @@ const (
 
 	pmtudBlackhole = "blackhole"
 	pmtudUnset     = "unset"
+
+	datapathVeth = "veth"
+	datapathAuto = "auto"
 )
+
+// PodOptions say what pods get besides addresses and routes.
+type PodOptions struct {
+	// PodReservedPorts are ports that no socket of a pod gets without asking for one, PodPMTUD how
+	// pods find the MTU of a path where nobody says that packets are too large; see
+	// podReservedPorts.
+	PodReservedPorts, PodPMTUD string
+	// DatapathMode is how pods are connected: veth, or auto for the same.
+	DatapathMode string
+}
+
+func podDefaults() PodOptions {
+	return PodOptions{PodReservedPorts: reservedAuto, PodPMTUD: pmtudBlackhole, DatapathMode: datapathVeth}
+}
+
+// Flags binds the options to command-line flags; the current values are the defaults shown.
+func (o *PodOptions) Flags(fs *pflag.FlagSet) {
+	fs.StringVar(&o.PodReservedPorts, flagReservedPorts, o.PodReservedPorts,
+		"ports that sockets of pods get only if they ask for them, such as 8472,20000-20100; auto for that of the tunnel, empty for none")
+	fs.StringVar(&o.PodPMTUD, flagPMTUD, o.PodPMTUD, "how TCP of pods finds the MTU of a path itself: blackhole (when packets vanish that are too large), "+
+		"always, disabled, or unset to leave it to the kernel's default")
+	fs.StringVar(&o.DatapathMode, "datapath-mode", o.DatapathMode, "how pods are connected: veth (a pair of interfaces), or auto, which is the same")
+}
 
 // pmtudModes are the values of flagPMTUD; those but unset are values of the kernel's
 // tcp_mtu_probing (RFC 4821).
 func pmtudModes() []string { return []string{pmtudBlackhole, "always", "disabled", pmtudUnset} }
 
-// validatePods checks these options.
-func (c *Config) validatePods() error {
-	_, err := c.podReservedPorts()
-	if c.PodPMTUD != "" && !slices.Contains(pmtudModes(), c.PodPMTUD) {
-		err = errors.Join(err, fmt.Errorf("--%s: %q is not one of %s", flagPMTUD, c.PodPMTUD, strings.Join(pmtudModes(), ", ")))
+// Validate checks every option and joins all faults in one error.
+func (o *PodOptions) Validate() error {
+	var f faults
+	if o.PodPMTUD != "" {
+		f.oneOf(flagPMTUD, o.PodPMTUD, pmtudModes()...)
 	}
-	return err
+	switch o.DatapathMode {
+	case datapathVeth, datapathAuto:
+	case "lb-only":
+		f.bad("--datapath-mode: lb-only is not supported: the agent attaches pods and leads to services on one node, there is no load balancer without pods; "+
+			"set %s, with --kube-proxy-replacement for clients outside", datapathVeth)
+	default:
+		f.bad("--datapath-mode: %q is not supported: pods get veth pairs; set %s", o.DatapathMode, datapathVeth)
+	}
+	return errors.Join(f...)
 }
 
 // podReservedPorts returns the ports that are reserved in pods in the kernel's form, such as

@@ -12,12 +12,6 @@ import (
 	"github.com/hawser-net/hawser/internal/k8s/endpoints"
 )
 
-// Values of --pod-readiness.
-const (
-	readinessLoose  = "loose"
-	readinessStrict = "strict"
-)
-
 // gates are this node's pods whose readiness gates are to be looked at. It is safe for concurrent
 // use.
 type gates struct {

@@ -80,7 +80,8 @@ func (a *announcer) Refresh() { a.objects.nodes.Refresh() }
 // Report implements [addressing.Agent]: it says how the node's addresses are.
 func (a *announcer) Report(err error) { a.tables.components.Report(partPodCIDRs, err, "as assigned") }
 
-// AddressesMoved implements [addressing.Agent]: it has the other nodes told of this one's pod CIDRs.
+// AddressesMoved implements [addressing.Agent]: it has the other nodes told of this one's pod
+// CIDRs.
 func (a *announcer) AddressesMoved() {
 	if err := a.announce(); err != nil {
 		a.log.Error("cannot tell the other nodes of this one's pod CIDRs", "error", err)

@@ -1,0 +1,127 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/hawser-net/hawser/internal/agent/addressing"
+	"github.com/hawser-net/hawser/internal/agent/network"
+	"github.com/hawser-net/hawser/internal/ipam"
+)
+
+// AddressOptions say which addresses this node's pods get.
+type AddressOptions struct {
+	IPv4Range string
+	IPv6Range string
+	// IPAM is who says which addresses this node's pods get, where IPv4Range and IPv6Range do not:
+	// kubernetes, cluster-pool, multi-pool or crd; with delegated-plugin they are of the same
+	// ranges as with kubernetes, and another plugin gives them.
+	IPAM string
+	// DefaultPool is the pool of pods for which no other is meant, and PreAllocation how many
+	// addresses more than are in use this node has of a pool, as "pool=number"; both count with
+	// multi-pool.
+	DefaultPool   string
+	PreAllocation []string
+	// NodeUpdate is how often the CiliumNode says which addresses are used, with crd.
+	NodeUpdate     time.Duration
+	IPAMExpiration time.Duration
+}
+
+func addressDefaults() AddressOptions {
+	return AddressOptions{
+		IPAM: addressing.ClusterPool, DefaultPool: ipam.DefaultPool, PreAllocation: []string{ipam.DefaultPool + "=8"},
+		IPAMExpiration: 10 * time.Minute, NodeUpdate: 15 * time.Second,
+	}
+}
+
+// Flags binds the options to command-line flags; the current values are the defaults shown.
+func (o *AddressOptions) Flags(fs *pflag.FlagSet) {
+	fs.StringVar(&o.IPv4Range, "ipv4-range", o.IPv4Range, "IPv4 range of this node's pods, such as 10.0.1.0/24")
+	fs.StringVar(&o.IPv6Range, "ipv6-range", o.IPv6Range, "IPv6 range of this node's pods, such as fd00:1::/112")
+	fs.StringVar(&o.IPAM, "ipam", o.IPAM, "who says which addresses this node's pods get in Kubernetes, if no range is given: cluster-pool (the operator), multi-pool (the operator, out of CiliumPodIPPools), kubernetes (the Node), crd (single addresses of the CiliumNode) or delegated-plugin (the IPAM plugin of the CNI configuration, out of the Node's or the given range)")
+	fs.StringVar(&o.DefaultPool, "ipam-default-ip-pool", o.DefaultPool, "with --ipam multi-pool, name of the pool of pods for which no other is meant; the operator must be told the same")
+	fs.StringSliceVar(&o.PreAllocation, addressing.PreAllocationFlag, o.PreAllocation,
+		"with --ipam multi-pool, how many addresses of a pool the node has in advance of pods, such as default=8,edge=4; of other pools it asks for what pods need")
+	fs.DurationVar(&o.NodeUpdate, "ipam-cilium-node-update-rate", o.NodeUpdate,
+		"with --ipam crd, how often the CiliumNode says which addresses are used; what the operator waits for at most ten times as often")
+	fs.DurationVar(&o.IPAMExpiration, "ipam-expiration", o.IPAMExpiration, "how long an address waits for its endpoint")
+}
+
+// validateAddresses checks these options: what they may say depends on where the node is.
+func (c *Config) validateAddresses() error {
+	var f faults
+	f.atLeastSecond("ipam-expiration", c.IPAMExpiration)
+	var err error
+	switch {
+	case c.IPAM == addressing.ClusterPool || c.IPAM == addressing.Kubernetes:
+	case c.IPAM == addressing.Delegated:
+		err = c.validateDelegated()
+	case c.IPAM == addressing.MultiPool && c.EnableK8s:
+		err = c.validateMultiPool()
+	case c.IPAM == addressing.CRD && c.EnableK8s:
+		err = c.validateSingles()
+	case c.EnableK8s:
+		f.bad("--ipam: %q is not supported: use %s (the operator gives each node a block), %s (the operator, out of pools), %s (the Node's pod CIDR), %s (an IPAM plugin, out of the same) or %s (single addresses of the CiliumNode)",
+			c.IPAM, addressing.ClusterPool, addressing.MultiPool, addressing.Kubernetes, addressing.Delegated, addressing.CRD)
+	default:
+		f.bad("--ipam: %q is not supported: leave it out, without Kubernetes --ipv4-range and --ipv6-range say which addresses pods get", c.IPAM)
+	}
+	return errors.Join(append(f, err, c.validateRanges())...)
+}
+
+// validateRanges checks the ranges of this node's pods.
+func (c *Config) validateRanges() error {
+	check := func(family, value string, on, v4 bool) error {
+		switch {
+		case !on, value == "" && c.EnableK8s: // Kubernetes says which
+			return nil
+		case value == "":
+			return fmt.Errorf("--%s-range: not given; each node needs a range of its own, or --enable-%s=false", family, family)
+		}
+		return network.ValidRange(family+"-range", value, v4)
+	}
+	return errors.Join(check("ipv4", c.IPv4Range, c.EnableIPv4, true), check("ipv6", c.IPv6Range, c.EnableIPv6, false))
+}
+
+// validateMultiPool checks what counts with pools only.
+func (c *Config) validateMultiPool() error {
+	_, err := addressing.ParsePreAllocation(c.PreAllocation, c.DefaultPool)
+	errs := []error{err}
+	if c.DefaultPool == "" {
+		errs = append(errs, errors.New("--ipam-default-ip-pool: must not be empty"))
+	}
+	if c.IPv4Range != "" || c.IPv6Range != "" {
+		errs = append(errs, fmt.Errorf("--ipv4-range and --ipv6-range cannot be used with --ipam=%s: the pools say which addresses pods get", addressing.MultiPool))
+	}
+	return errors.Join(errs...)
+}
+
+// validateSingles checks what counts where a node has single addresses.
+func (c *Config) validateSingles() error {
+	var errs []error
+	if c.RoutingMode != "native" {
+		errs = append(errs, fmt.Errorf("--ipam=%s: the network leads to each pod's own address, and no tunnel does: set --routing-mode=native", c.IPAM))
+	}
+	if c.IPAM == addressing.CRD && (c.EnableIPv4 && c.MasqueradeIPv4 && c.NativeIPv4CIDR == "" || c.EnableIPv6 && c.MasqueradeIPv6 && c.NativeIPv6CIDR == "") {
+		errs = append(errs, fmt.Errorf("--ipam=%s: pods of other nodes are in no pod CIDR: say with --ipv4-native-routing-cidr and --ipv6-native-routing-cidr "+
+			"where packets are not masqueraded, or switch masquerading off", c.IPAM))
+	}
+	if c.IPv4Range != "" || c.IPv6Range != "" {
+		errs = append(errs, fmt.Errorf("--ipv4-range and --ipv6-range cannot be used with --ipam=%s: the CiliumNode says which addresses pods get", c.IPAM))
+	}
+	if c.NodeUpdate < time.Second {
+		errs = append(errs, fmt.Errorf("--ipam-cilium-node-update-rate: %s is below a second", c.NodeUpdate))
+	}
+	return errors.Join(errs...)
+}
+
+// validateDelegated checks what counts only where a plugin gives the addresses.
+func (c *Config) validateDelegated() error {
+	if c.HealthChecking && c.HealthEndpoint {
+		return fmt.Errorf("--ipam=%s: the node's health endpoint would have an address that the plugin may give to a pod; set --enable-endpoint-health-checking=false", addressing.Delegated)
+	}
+	return nil
+}

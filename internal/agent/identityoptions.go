@@ -1,0 +1,155 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/hawser-net/hawser/internal/identity"
+	"github.com/hawser-net/hawser/internal/k8s/relevance"
+)
+
+// Values of --identity-allocation-mode.
+const (
+	identityCRD     = "crd"
+	identityKVStore = "kvstore"
+	// In both places; read from one.
+	identityBothKVStore = "doublewrite-readkvstore"
+	identityBothCRD     = "doublewrite-readcrd"
+)
+
+// IdentityOptions say which labels make identities, who makes these, and where they are kept.
+type IdentityOptions struct {
+	// IdentityMode is where identities are kept: crd, kvstore, or empty for the first without a
+	// key-value store.
+	IdentityMode string
+	// WellKnown gives certain system pods identities that every cluster has.
+	WellKnown bool
+	// ManagementMode and ManageCID say together who makes identities; see management.
+	ManagementMode, ManageCID string
+	// IdentityLabels says which labels make identities: a value of relevance.Flag. See
+	// narrowLabels.
+	IdentityLabels    string
+	Labels            []string
+	LabelPrefixFile   string
+	FixedIdentities   map[string]string
+	AllocationTimeout time.Duration
+	AllocationSync    time.Duration
+}
+
+func identityDefaults() IdentityOptions {
+	return IdentityOptions{
+		IdentityLabels: relevance.AllLabels, FixedIdentities: map[string]string{}, WellKnown: true, AllocationTimeout: 2 * time.Minute, AllocationSync: 5 * time.Minute,
+	}
+}
+
+// Flags binds the options to command-line flags; the current values are the defaults shown.
+func (o *IdentityOptions) Flags(fs *pflag.FlagSet) {
+	fs.StringVar(&o.IdentityMode, "identity-allocation-mode", o.IdentityMode, "where identities are kept: crd or kvstore, "+
+		"or in both and read from one: doublewrite-readkvstore or doublewrite-readcrd; by default kvstore if there is one, else crd")
+	fs.BoolVar(&o.WellKnown, identity.WellKnownFlag, o.WellKnown, "give certain system pods, such as CoreDNS, identities of fixed numbers; not for clusters that are connected with others")
+	fs.StringVar(&o.ManagementMode, identity.ManagementFlag, o.ManagementMode,
+		"who makes identities: agent (the default), operator or both; with operator a pod whose identity is not known yet starts with a temporary one")
+	fs.StringVar(&o.ManageCID, identity.ManageCIDFlag, o.ManageCID, "true is the same as --identity-management-mode=operator, false the same as agent")
+	fs.Lookup(identity.ManageCIDFlag).NoOptDefVal = "true"
+	fs.StringVar(&o.IdentityLabels, relevance.Flag, o.IdentityLabels,
+		"which labels make identities, of those that --labels leaves: all, or policy (those that some policy selects); needs the same of the operator")
+	fs.StringSliceVar(&o.Labels, "labels", o.Labels, "label prefixes that make or (with !) do not make an identity, added to the default list")
+	fs.StringVar(&o.LabelPrefixFile, "label-prefix-file", o.LabelPrefixFile, "JSON file of label prefixes that replaces the default list")
+	fs.StringToStringVar(&o.FixedIdentities, "fixed-identity-mapping", o.FixedIdentities, "identities 128 to 255 by name, such as 128=kv-store")
+	fs.DurationVar(&o.AllocationTimeout, "identity-allocation-timeout", o.AllocationTimeout, "how long to try to get an identity")
+	fs.DurationVar(&o.AllocationSync, "identity-allocation-sync-interval", o.AllocationSync, "how often this node's identity keys are repaired")
+}
+
+// Validate checks every option and joins all faults in one error. Where identities can be kept
+// depends on more: see Config.validateIdentities.
+func (o *IdentityOptions) Validate() error {
+	var f faults
+	f.atLeastSecond("identity-allocation-timeout", o.AllocationTimeout)
+	f.atLeastSecond("identity-allocation-sync-interval", o.AllocationSync)
+	_, err := identity.ParseManagement(o.ManagementMode, o.ManageCID)
+	return errors.Join(append(f, err)...)
+}
+
+// management is who makes identities, of a configuration that is valid.
+func (o *IdentityOptions) management() identity.Management {
+	m, err := identity.ParseManagement(o.ManagementMode, o.ManageCID)
+	if err != nil {
+		return identity.ManagedByAgent
+	}
+	return m
+}
+
+// narrowLabels says whether only labels make identities that policies select, of a configuration
+// that is valid.
+func (o *IdentityOptions) narrowLabels() bool { return o.IdentityLabels == relevance.PolicyLabels }
+
+// identityMode is where identities are kept.
+func (c *Config) identityMode() string {
+	switch {
+	case c.IdentityMode != "":
+		return c.IdentityMode
+	case c.EnableK8s && c.KVStore == "":
+		return identityCRD
+	}
+	return identityKVStore
+}
+
+// inBothPlaces says whether identities are kept as objects and in the key-value store.
+func (c *Config) inBothPlaces() bool {
+	return c.identityMode() == identityBothKVStore || c.identityMode() == identityBothCRD
+}
+
+// validateIdentities checks that identities can be kept, and made, as the options say.
+func (c *Config) validateIdentities() error {
+	var f faults
+	mode := c.identityMode()
+	m, err := identity.ParseManagement(c.ManagementMode, c.ManageCID)
+	if c.EnableK8s {
+		f.oneOf("identity-allocation-mode", mode, identityCRD, identityKVStore, identityBothKVStore, identityBothCRD)
+		if mode != identityCRD && c.KVStore == "" {
+			f.bad("--identity-allocation-mode: %s needs --kvstore", mode)
+		}
+		if c.inBothPlaces() && err == nil && m != identity.ManagedByAgent {
+			f.bad("--identity-allocation-mode: with %s agents make identities; --%s must be %s", mode, identity.ManagementFlag, identity.ManagedByAgent)
+		}
+		if c.NoEndpointObjects && !c.EndpointSlices && mode != identityKVStore {
+			f.bad("--disable-endpoint-crd: without --enable-cilium-endpoint-slice no node would hear of another's pods")
+		}
+	} else if mode != identityKVStore {
+		f.bad("--identity-allocation-mode: %s needs --enable-k8s", c.IdentityMode)
+	}
+	if err == nil && m.Operator() && !c.EnableK8s && c.KVStore == "" {
+		f.bad("--%s: %s needs --enable-k8s or --kvstore: a node on its own has no operator", identity.ManagementFlag, m)
+	}
+	return errors.Join(append(f, c.validateLabels())...)
+}
+
+// validateLabels checks what must be so if identities are made by some labels only.
+func (c *Config) validateLabels() error {
+	if narrow, err := relevance.ParseFlag(c.IdentityLabels); err != nil || !narrow {
+		return err
+	}
+	var errs []error
+	bad := func(format string, args ...any) {
+		errs = append(errs, fmt.Errorf("--"+relevance.Flag+"="+relevance.PolicyLabels+" "+format, args...))
+	}
+	if c.identityMode() != identityCRD || c.KVStore != "" {
+		bad("needs --identity-allocation-mode=%s and no --kvstore: who reads identities from a key-value store does not hear by which labels they are made", identityCRD)
+	}
+	if !c.management().Operator() {
+		bad("needs --%s=%s or %s: one has to say for all which labels count", identity.ManagementFlag, identity.ManagedByOperator, identity.ManagedByBoth)
+	}
+	if c.NoEndpointObjects {
+		bad("needs CiliumEndpoints, by which agents say which identity a pod has (no --disable-endpoint-crd)")
+	}
+	if c.StaticCNPPath != "" {
+		bad("cannot be used with --static-cnp-path: the operator does not know which labels the rules of files select")
+	}
+	if c.ClusterMesh.Dir != "" {
+		bad("cannot be used with --clustermesh-config: the identities of other clusters are made by other labels")
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,104 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/spf13/pflag"
+
+	"github.com/hawser-net/hawser/internal/datapath"
+	"github.com/hawser-net/hawser/internal/service"
+)
+
+// The ways to choose a backend.
+const (
+	lbRandom = "random"
+	lbMaglev = "maglev"
+)
+
+// ServiceOptions say who is led to services, and how.
+type ServiceOptions struct {
+	// KubeProxyReplacement has the agent do for the node itself, and for what comes from outside,
+	// what it does for pods in any case: lead to services. CgroupRoot is the cgroup of the node's
+	// own processes; empty for the mounted hierarchy.
+	KubeProxyReplacement bool
+	CgroupRoot           string
+	// NodePortAddresses are the ranges of which an address of the node must be for node ports and
+	// host ports to be served there; none for all.
+	NodePortAddresses []string
+	// ProxyHealthzAddr is where /healthz of kube-proxy is answered in its place; empty for nowhere.
+	ProxyHealthzAddr string
+	// LBAlgorithm is how a backend is chosen for a client outside of the cluster, random or maglev,
+	// and LBMode how its packets reach one on another node: snat, dsr or hybrid. LBModeAnnotation
+	// has an annotation of a service say otherwise for it.
+	LBAlgorithm      string
+	LBMode           string
+	LBModeAnnotation bool
+	// SNATPorts is the range of ports in whose name clients outside are sent on to other nodes.
+	SNATPorts string
+}
+
+func serviceDefaults() ServiceOptions {
+	return ServiceOptions{LBAlgorithm: lbRandom, LBMode: string(service.ForwardSNAT), SNATPorts: datapath.DefaultMasqueradePorts().String()}
+}
+
+// Flags binds the options to command-line flags; the current values are the defaults shown.
+func (o *ServiceOptions) Flags(fs *pflag.FlagSet) {
+	fs.BoolVar(&o.KubeProxyReplacement, "kube-proxy-replacement", o.KubeProxyReplacement,
+		"lead the node's own processes, and clients outside of the cluster, to services; without it that is kube-proxy's, and pods' traffic alone is ours")
+	fs.StringVar(&o.CgroupRoot, "cgroup-root", o.CgroupRoot, "cgroup (version 2) of the node's own processes; where such cgroups are mounted by default")
+	fs.StringSliceVar(&o.NodePortAddresses, "nodeport-addresses", o.NodePortAddresses,
+		"ranges, such as 192.0.2.0/24, of the node's addresses at which node ports and host ports are served; all addresses of all devices by default")
+	fs.StringVar(&o.ProxyHealthzAddr, "kube-proxy-replacement-healthz-bind-address", o.ProxyHealthzAddr,
+		"with --kube-proxy-replacement, where balancers find kube-proxy's /healthz, such as 0.0.0.0:10256; empty for nowhere")
+	fs.StringVar(&o.LBAlgorithm, "bpf-lb-algorithm", o.LBAlgorithm,
+		"how a backend is chosen for a client outside of the cluster: random, or maglev, by which all nodes choose the same")
+	fs.StringVar(&o.LBMode, "bpf-lb-mode", o.LBMode, "how packets of clients outside reach a pod on another node: snat (in this node's name), "+
+		"dsr (in the client's own name, and the other node answers) or hybrid (dsr for TCP, snat for the rest)")
+	fs.StringVar(&o.SNATPorts, "snat-port-range", o.SNATPorts, "ports in whose name, with --kube-proxy-replacement, clients outside are sent on to pods of other nodes; "+
+		"they are reserved from the node's own sockets")
+	fs.BoolVar(&o.LBModeAnnotation, "bpf-lb-mode-annotation", o.LBModeAnnotation, "let the annotation "+service.AnnotationForwarding+
+		" of a service (snat or dsr) say how packets of its clients outside reach a pod on another node")
+}
+
+// Validate checks every option and joins all faults in one error.
+func (o *ServiceOptions) Validate() error {
+	var f faults
+	f.oneOf("bpf-lb-algorithm", o.LBAlgorithm, lbRandom, lbMaglev)
+	f.oneOf("bpf-lb-mode", o.LBMode, string(service.ForwardSNAT), string(service.ForwardDSR), string(service.ForwardHybrid))
+	if r, err := datapath.ParsePortRange(o.SNATPorts); err != nil {
+		f.bad("--snat-port-range: %w", err)
+	} else if r.First < 1024 {
+		f.bad("--snat-port-range: ports below 1024 are those of well-known services")
+	}
+	if !o.KubeProxyReplacement && (o.LBMode == string(service.ForwardDSR) || o.LBMode == string(service.ForwardHybrid)) {
+		f.bad("--bpf-lb-mode: %s needs --kube-proxy-replacement: without it kube-proxy leads clients outside", o.LBMode)
+	}
+	f.address("kube-proxy-replacement-healthz-bind-address", o.ProxyHealthzAddr)
+	_, err := o.nodePortRanges()
+	return errors.Join(append(f, err)...)
+}
+
+// nodePortRanges are the ranges of addresses at which node ports are served.
+func (o *ServiceOptions) nodePortRanges() (out []netip.Prefix, err error) {
+	for _, r := range o.NodePortAddresses {
+		p, perr := netip.ParsePrefix(r)
+		if perr != nil || p.Addr().Is4In6() {
+			err = errors.Join(err, fmt.Errorf("--nodeport-addresses: %q is no range of addresses such as 192.0.2.0/24 or 2001:db8::/64", r))
+			continue
+		}
+		out = append(out, p.Masked())
+	}
+	return out, err
+}
+
+// snatPorts are the ports in whose name clients outside are sent on, of a configuration that is
+// valid.
+func (o *ServiceOptions) snatPorts() datapath.PortRange {
+	r, err := datapath.ParsePortRange(o.SNATPorts)
+	if err != nil {
+		return datapath.DefaultMasqueradePorts()
+	}
+	return r
+}
