@@ -43,6 +43,7 @@ func (n *names) add(limit int, s string, bucket int64) {
 	if s == "" {
 		return
 	}
+	s = cut(s)
 	if *n == nil {
 		*n = make(names)
 	}
@@ -80,7 +81,7 @@ type pods map[string]*podState
 
 // add notes what a flow of a node tells of a pod; the one that was not seen for longest makes room.
 func (p *pods) add(limit int, s side, node string, bucket int64) {
-	name := s.endpoint.GetPodName()
+	name := cut(s.endpoint.GetPodName())
 	if name == "" {
 		return
 	}
@@ -98,7 +99,7 @@ func (p *pods) add(limit int, s side, node string, bucket int64) {
 	if bucket >= have.last {
 		have.identity = cmp.Or(s.endpoint.GetIdentity(), have.identity)
 		if s.endpoint.GetID() != 0 { // the node's own
-			have.node = node
+			have.node = cut(node)
 		}
 	}
 	have.seen = have.with(bucket)

@@ -24,6 +24,8 @@ type Status struct {
 	Connected bool   `json:"connected"`
 	Error     string `json:"error,omitempty"`
 	Nodes     []Node `json:"nodes"`
+	// Marks says why no changes of policies are known, if the server does not tell of them.
+	Marks string `json:"marks,omitempty"`
 }
 
 // Node is one whose flows there are, or should be.
@@ -53,6 +55,7 @@ type Follower struct {
 	err              string
 	nodes            []Node
 	health           Health
+	events           string // why nothing is known of changes of policies
 
 	reach reachCache
 }
@@ -61,7 +64,7 @@ type Follower struct {
 func (f *Follower) Status() Status {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	s := Status{Connected: f.streams && f.answers, Nodes: append([]Node{}, f.nodes...)}
+	s := Status{Connected: f.streams && f.answers, Nodes: append([]Node{}, f.nodes...), Marks: f.events}
 	if !s.Connected {
 		s.Error = f.err
 	}
@@ -79,6 +82,7 @@ func (f *Follower) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() { f.watchNodes(ctx) })
+	wg.Go(func() { f.watchEvents(ctx) })
 	if f.Nodes != nil {
 		wg.Go(func() { f.watchHealth(ctx) })
 	}

@@ -99,6 +99,12 @@ type Edge struct {
 	DeniedBy  []string `json:"deniedBy,omitempty"`
 }
 
+// What Flow.Type and Flow.Direction are of verdicts about what comes in.
+const (
+	typeVerdict      = "policy-verdict"
+	directionIngress = "ingress"
+)
+
 // Flow is one flow for people.
 type Flow struct {
 	Time        time.Time `json:"time"`
@@ -138,6 +144,7 @@ type Snapshot struct {
 	Workloads []Workload `json:"workloads"`
 	Edges     []Edge     `json:"edges"`
 	Timeline  []Sum      `json:"timeline"` // the whole window, oldest first
+	Marks     []Mark     `json:"marks"`    // changes of policies within the window, oldest first
 	Lost      uint64     `json:"lost"`     // events that no flow tells of, since the start
 	NotShown  uint64     `json:"notShown"` // flows for which there was no room, since the start
 }
@@ -159,6 +166,32 @@ func (c count) forwarded() uint64 {
 func (c *count) add(d count) {
 	c.egress, c.ingress, c.denied = c.egress+d.egress, c.ingress+d.ingress, c.denied+d.denied
 	c.dropped, c.audited, c.turnedAway = c.dropped+d.dropped, c.audited+d.audited, c.turnedAway+d.turnedAway
+}
+
+// addFlow adds what a flow says: of a verdict of policy, at which end of the connection.
+func (c *count) addFlow(verdict string, policy, ingress bool) {
+	switch verdict {
+	case flow.Verdict_FORWARDED.String(), flow.Verdict_REDIRECTED.String():
+		switch {
+		case !policy:
+		case ingress:
+			c.ingress++
+		default:
+			c.egress++
+		}
+	case flow.Verdict_DROPPED.String(), flow.Verdict_ERROR.String():
+		switch {
+		case !policy:
+			c.dropped++
+		case ingress:
+			c.denied++
+			c.turnedAway++
+		default:
+			c.denied++
+		}
+	case flow.Verdict_AUDIT.String():
+		c.audited++
+	}
 }
 
 func (c count) refused() uint64 { return uint64(max(c.denied, c.dropped)) }
@@ -198,6 +231,8 @@ type Graph struct {
 	next      int
 	lost      uint64
 	notShown  uint64
+	marks     []*Mark // by time
+	marked    int     // since the start
 	swept     time.Time
 }
 
@@ -296,29 +331,12 @@ func (g *Graph) count(e *edge, f *flow.Flow, number int64) {
 	if e.numbers[i] != number {
 		e.numbers[i], e.counts[i] = number, count{}
 	}
-	c := &e.counts[i]
-	verdict := isVerdict(f)
-	switch f.GetVerdict() {
-	case flow.Verdict_FORWARDED, flow.Verdict_REDIRECTED:
-		switch {
-		case !verdict || !begins(f): // of a connection that was counted when it began
-		case f.GetTrafficDirection() == flow.TrafficDirection_INGRESS:
-			c.ingress++
-		default:
-			c.egress++
-		}
-	case flow.Verdict_DROPPED, flow.Verdict_ERROR:
-		if verdict {
-			c.denied++
-			if f.GetTrafficDirection() == flow.TrafficDirection_INGRESS {
-				c.turnedAway++
-			}
-		} else {
-			c.dropped++
-		}
+	passed := f.GetVerdict() == flow.Verdict_FORWARDED || f.GetVerdict() == flow.Verdict_REDIRECTED
+	if !passed || begins(f) { // others were counted when their connection began
+		e.counts[i].addFlow(f.GetVerdict().String(), isVerdict(f), f.GetTrafficDirection() == flow.TrafficDirection_INGRESS)
+	}
+	if f.GetVerdict() == flow.Verdict_DROPPED || f.GetVerdict() == flow.Verdict_ERROR {
 		e.reasons.add(g.limits.Details, flows.ReasonText(f), number)
-	case flow.Verdict_AUDIT:
-		c.audited++
 	}
 	for _, p := range slices.Concat(f.GetEgressAllowedBy(), f.GetIngressAllowedBy()) {
 		e.allowed.add(g.limits.Details, policyName(p), number)
@@ -412,6 +430,7 @@ func (g *Graph) sweep(now time.Time) {
 		return
 	}
 	g.swept = now
+	g.dropMarks(now)
 	for pod, o := range g.owners {
 		if now.Sub(o.seen) >= Window {
 			delete(g.owners, pod)
@@ -454,7 +473,7 @@ func (g *Graph) Snapshot(from, to time.Time) Snapshot {
 	lo, hi := clamp(from, first), clamp(to, last)
 	s := Snapshot{
 		Now: now, From: bucketStart(lo), To: bucketStart(hi + 1), Timeline: make([]Sum, buckets),
-		Workloads: []Workload{}, Edges: []Edge{}, Lost: g.lost, NotShown: g.notShown,
+		Workloads: []Workload{}, Edges: []Edge{}, Marks: g.copyMarks(), Lost: g.lost, NotShown: g.notShown,
 	}
 	for i := range s.Timeline {
 		s.Timeline[i].Start = bucketStart(first + int64(i))
@@ -539,11 +558,11 @@ func (g *Graph) Flows(n int, want func(*Flow) bool) []Flow {
 // so that the two nodes of a connection mean the same.
 func (g *Graph) identify(s side, now time.Time) Workload {
 	ep := s.endpoint
-	if ns := ep.GetNamespace(); ns != "" {
-		w := Workload{Kind: KindPod, Namespace: ns, Name: ep.GetPodName()}
+	if ns := cut(ep.GetNamespace()); ns != "" {
+		w := Workload{Kind: KindPod, Namespace: ns, Name: cut(ep.GetPodName())}
 		pod := ns + "/" + w.Name
 		if len(ep.GetWorkloads()) > 0 {
-			o := owner{ep.GetWorkloads()[0].GetName(), ep.GetWorkloads()[0].GetKind(), now}
+			o := owner{cut(ep.GetWorkloads()[0].GetName()), cut(ep.GetWorkloads()[0].GetKind()), now}
 			w.Kind, w.Name, w.Type = KindWorkload, o.name, o.kind
 			if _, ok := g.owners[pod]; ok || len(g.owners) < g.limits.Workloads*10 {
 				g.owners[pod] = o
@@ -555,7 +574,7 @@ func (g *Graph) identify(s side, now time.Time) Workload {
 		}
 		if w.Name == "" {
 			// A pod of another node whose name this node does not know.
-			w.Name = cmp.Or(nameByLabels(ep.GetLabels()), fmt.Sprintf("identity %d", ep.GetIdentity()))
+			w.Name = cmp.Or(cut(nameByLabels(ep.GetLabels())), fmt.Sprintf("identity %d", ep.GetIdentity()))
 		}
 		w.ID = ns + "/" + w.Name
 		return w
@@ -567,12 +586,12 @@ func (g *Graph) identify(s side, now time.Time) Workload {
 	}
 	for _, l := range ep.GetLabels() {
 		if name, ok := strings.CutPrefix(l, "reserved:"); ok {
-			w.Name = name
+			w.Name = cut(name)
 			break
 		}
 	}
 	if w.Name == "unknown" && ep.GetPodName() != "" {
-		w.Kind, w.Name = KindPod, ep.GetPodName()
+		w.Kind, w.Name = KindPod, cut(ep.GetPodName())
 	}
 	w.ID = ":" + w.Name
 	return w
@@ -631,14 +650,25 @@ const (
 
 func policyName(p *flow.Policy) string {
 	if p.GetNamespace() == "" {
-		return p.GetName()
+		return cut(p.GetName())
 	}
-	return p.GetNamespace() + "/" + p.GetName()
+	return cut(p.GetNamespace() + "/" + p.GetName())
+}
+
+// maxName is how much of a name is kept: whoever sends flows makes it as long as it likes, and
+// Kubernetes none longer than this.
+const maxName = 600
+
+func cut(s string) string {
+	if len(s) <= maxName {
+		return s
+	}
+	return strings.ToValidUTF8(s[:maxName], "") + "…"
 }
 
 func newFlow(f *flow.Flow, at time.Time, protocol string, src, dst side) Flow {
 	out := Flow{
-		Time: at, Node: f.GetNodeName(), Source: sideName(src), Destination: sideName(dst), Protocol: protocol,
+		Time: at, Node: cut(f.GetNodeName()), Source: sideName(src), Destination: sideName(dst), Protocol: protocol,
 		Verdict: f.GetVerdict().String(), Reply: f.GetIsReply().GetValue(),
 	}
 	switch f.GetEventType().GetType() {
@@ -647,11 +677,11 @@ func newFlow(f *flow.Flow, at time.Time, protocol string, src, dst side) Flow {
 	case eventTrace:
 		out.Type = "trace"
 	case eventPolicyVerdict:
-		out.Type = "policy-verdict"
+		out.Type = typeVerdict
 	}
 	switch f.GetTrafficDirection() {
 	case flow.TrafficDirection_INGRESS:
-		out.Direction = "ingress"
+		out.Direction = directionIngress
 	case flow.TrafficDirection_EGRESS:
 		out.Direction = "egress"
 	}
@@ -669,10 +699,10 @@ func newFlow(f *flow.Flow, at time.Time, protocol string, src, dst side) Flow {
 
 // sideName is a pod or an address, with its port if there is one.
 func sideName(s side) string {
-	name := s.address
-	if pod := s.endpoint.GetPodName(); pod != "" {
+	name := cut(s.address)
+	if pod := cut(s.endpoint.GetPodName()); pod != "" {
 		name = pod
-		if ns := s.endpoint.GetNamespace(); ns != "" {
+		if ns := cut(s.endpoint.GetNamespace()); ns != "" {
 			name = ns + "/" + pod
 		}
 	} else if a, err := netip.ParseAddr(name); err == nil && a.Is6() && s.port != 0 {

@@ -42,6 +42,7 @@ const (
 //	                            since 1970, or until now
 //	GET /api/flows?edge=&workload=&verdict=&until=&limit=
 //	                            []Flow until that time, the latest first
+//	GET /api/change?id=         Effect of a change of policies
 //	GET /api/status             Status
 //	GET /api/health             Health
 //	GET /api/reach?ns=          Reach, of all namespaces or of some
@@ -120,6 +121,13 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.serveMap(w, r)
 	case "/api/flows":
 		s.serveFlows(w, r)
+	case "/api/change":
+		effect, ok := s.graph.Effect(r.URL.Query().Get("id"))
+		if !ok {
+			http.Error(w, "this change of policies is no longer known: it is more than a quarter of an hour ago", http.StatusNotFound)
+			return
+		}
+		answer(w, r, effect)
 	case "/api/status":
 		answer(w, r, s.follower.Status())
 	case "/api/health":

@@ -16,7 +16,16 @@ export interface Edge {
 export interface Sum { start: string; forwarded: number; dropped: number; audited: number }
 
 export interface Snapshot {
-  now: string; from: string; to: string; workloads: Workload[]; edges: Edge[]; timeline: Sum[]; lost: number; notShown: number;
+  now: string; from: string; to: string; workloads: Workload[]; edges: Edge[]; timeline: Sum[]; marks: Mark[]; lost: number; notShown: number;
+}
+
+// Mark is a change of policies: marks.go.
+export interface Mark { id: string; time: string; last: string; policies: { kind?: string; policy: string; deleted?: boolean }[]; leftOut?: number; nodes: number }
+
+// Effect is what was judged otherwise after a change than before.
+export interface Effect extends Mark {
+  from: string; to: string; compared: number; edgesLeftOut?: number;
+  edges: { id: string; source: string; destination: string; protocol: string; port?: number; before: string; after: string; allowedBy?: string[]; deniedBy?: string[] }[];
 }
 
 export interface Flow {
@@ -36,7 +45,7 @@ export interface NodeHealth {
 export interface Failure { from: string; to: string; since: string; ways: string[] | null }
 export interface Latency { from: string; to: string; seconds: number }
 
-export interface Status { connected: boolean; error?: string; nodes: Node[] }
+export interface Status { connected: boolean; error?: string; nodes: Node[]; marks?: string }
 
 // Reach says who may reach whom: reach.go.
 export interface Reach {

@@ -25,3 +25,29 @@ export function time(text: string): string {
 export function amount(n: number): string {
   return n < 10000 ? String(n) : new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 }).format(n);
 }
+
+// rate is how often something happens, of what happened in some seconds.
+export function rate(n: number, seconds: number): string {
+  const each = n / seconds, round = (x: number) => x < 10 ? String(Math.max(0.1, Math.round(x * 10) / 10)) : amount(Math.round(x));
+  return each >= 1 ? `${round(each)}/s` : `${round(each * 60)}/min`;
+}
+
+// renew replaces what is in a box if it is otherwise than before. What has the focus keeps it, and
+// what was scrolled to stays in sight: pages are drawn anew every two seconds.
+export function renew(box: HTMLElement, children: Node[]): void {
+  const fresh = el("div", {}, ...children);
+  if (fresh.innerHTML === box.innerHTML) return;
+  const focusable = () => [...box.querySelectorAll<HTMLElement>("button, summary, a, [tabindex]")];
+  const at = focusable().indexOf(document.activeElement as HTMLElement), key = keyOf(document.activeElement), scrolled = box.scrollTop;
+  box.replaceChildren(...fresh.childNodes);
+  box.scrollTop = scrolled;
+  if (at < 0) return;
+  const all = focusable();
+  (all.find(e => key && keyOf(e) === key) ?? all[at])?.focus({ preventScroll: true });
+}
+
+// keyOf tells buttons of a box apart, wherever they are.
+function keyOf(e: Element | null): string { return e instanceof HTMLElement ? e.dataset.edge ?? e.dataset.pair ?? e.className : ""; }
+
+// isolated keeps a name that is written from right to left from turning what is around it.
+export function isolated(name: string): string { return /^[\x20-\x7e]*$/.test(name) ? name : `\u2068${name}\u2069`; }

@@ -1,10 +1,12 @@
-import { type Flow, type Health, type Reach, type Snapshot, type Status, get } from "./api";
-import { byId, el, time } from "./dom";
+import { type Edge, type Effect, type Flow, type Health, type Reach, type Snapshot, type Status, get } from "./api";
+import { byId, el, renew } from "./dom";
 import { Graph } from "./map";
 import { May, accessPanel, matrixView } from "./matrix";
 import { nodesView } from "./nodes";
 import { edgeRow, edgesPanel, flowTable, workloadPanel } from "./panel";
 import { WhatIf } from "./whatif";
+import { markPanel } from "./changes";
+import { drawTimeline } from "./timeline";
 import { type Shown, type State, filter, fromAddress, pairId, toAddress, views } from "./state";
 
 const poll = 2000; // milliseconds
@@ -20,7 +22,9 @@ let last: Status | undefined;
 let may: May | undefined;
 let health: Health | undefined; // of nodes, when they were last looked at
 const whatIf = new WhatIf(byId("whatif"));
-const graph = new Graph(byId("map"), select);
+const graph = new Graph(byId("map"), select, text => { byId("spoken").textContent = text; });
+let effect: Effect | undefined; // of the change of policies that is selected
+let effectProblem = "";
 
 // set changes what is shown; `again` asks the server for it.
 function set(change: Partial<State>, again = false): void {
@@ -31,7 +35,7 @@ function set(change: Partial<State>, again = false): void {
 }
 
 function select(id: string): void {
-  if (id !== state.selected) flows = undefined;
+  if (id !== state.selected) [flows, effect, effectProblem] = [undefined, undefined, ""];
   set({ selected: id });
   void refreshFlows();
   void refreshReach();
@@ -63,7 +67,8 @@ async function refresh(): Promise<void> {
 // refreshFlows asks for the latest flows of what is selected, or of all.
 async function refreshFlows(): Promise<void> {
   const all = state.view === "flows";
-  if (!all && !state.selected) return;
+  if (state.selected.startsWith("c:")) void refreshEffect();
+  if (!all && !/^[wpe]:/.test(state.selected)) return;
   const key = `${state.view}|${state.selected}|${state.verdict}|${state.until}`;
   const [kind, id] = [state.selected.slice(0, 2), state.selected.slice(2)];
   const verdict = { dropped: "DROPPED", forwarded: "FORWARDED", audited: "AUDIT" }[state.verdict];
@@ -80,12 +85,26 @@ async function refreshFlows(): Promise<void> {
   } catch { /* refresh shows what is wrong */ }
 }
 
+// refreshEffect asks what a change of policies has changed.
+async function refreshEffect(): Promise<void> {
+  const mine = state.selected;
+  try {
+    const found = await get<Effect>("change", { id: mine.slice(2) });
+    if (mine !== state.selected) return;
+    [effect, effectProblem] = [found, ""];
+  } catch (e) {
+    if (mine === state.selected) effectProblem = e instanceof TypeError ? "hawser ui does not answer" : String((e as Error).message);
+  }
+  drawPanel();
+}
+
 function showStatus(s: Status): void {
   const e = byId("status"), connected = s.nodes.filter(n => n.state === "connected").length;
   const bad = !s.connected || connected < s.nodes.length;
   const missed = snapshot && snapshot.lost + snapshot.notShown;
   e.className = bad ? "bad" : "";
   e.textContent = (s.connected ? `${connected} of ${s.nodes.length} nodes` : `no flows: ${s.error ?? "connecting"}`) + (missed ? `, ${missed} events missed` : "");
+  byId("marks").dataset.note = s.marks ? "Changes of policies are not known: the server does not tell of them." : "";
   last = s;
   drawNodes();
 }
@@ -109,10 +128,10 @@ function draw(): void {
   if (!snapshot) return;
   shown = filter(snapshot, state);
   drawNamespaces(snapshot);
-  drawTime(snapshot);
+  drawTimeline(snapshot, state, at => set({ until: at >= now() - 5 ? 0 : at }, true), select);
   drawList();
   if (state.view === "map") {
-    graph.show(shown);
+    graph.show(shown, Math.max(1, (Date.parse(snapshot.to) - Date.parse(snapshot.from)) / 1000));
     const edge = state.selected.startsWith("e:") && shown.edges.find(e => e.id === state.selected.slice(2));
     graph.pick(edge ? `p:${pairId(edge)}` : state.selected);
   }
@@ -141,59 +160,48 @@ function drawNamespaces(s: Snapshot): void {
   " multicast and neighbour discovery"));
 }
 
-function drawTime(s: Snapshot): void {
-  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-  svg.setAttribute("viewBox", `0 0 ${s.timeline.length} 30`);
-  svg.setAttribute("preserveAspectRatio", "none");
-  const bar = (x: number, y: number, height: number, kind: string) => {
-    const r = document.createElementNS("http://www.w3.org/2000/svg", "rect");
-    for (const [k, v] of Object.entries({ x, y, height, width: kind === "chosen" ? 1 : 0.85, class: kind })) r.setAttribute(k, String(v));
-    svg.append(r);
-  };
-  const top = Math.log2(2 + Math.max(...s.timeline.map(t => t.forwarded + t.dropped + t.audited)));
-  const from = Date.parse(s.from), to = Date.parse(s.to);
-  s.timeline.forEach((t, i) => {
-    const at = Date.parse(t.start);
-    if (at >= from && at < to) bar(i, 0, 30, "chosen");
-    const high = (n: number) => n ? Math.max(2, 30 * Math.log2(1 + n) / top) : 0;
-    const sum = high(t.forwarded + t.audited), out = high(t.dropped);
-    bar(i, 30 - sum, sum, "in");
-    bar(i, 30 - out, out, "out");
-  });
-  byId("histogram").replaceChildren(svg);
-  const until = byId<HTMLInputElement>("until"), end = now();
-  until.min = String(end - 900);
-  until.max = String(end);
-  until.step = "10";
-  if (document.activeElement !== until || !state.until) until.value = String(state.until || end);
-  byId("when").textContent = state.until ? `until ${time(s.to)}` : time(s.now);
-}
-
 function drawList(): void {
   const order = [...shown.edges].sort((a, b) => b.dropped - a.dropped || b.audited - a.audited || b.forwarded - a.forwarded || a.id.localeCompare(b.id));
-  const box = byId("list"), focused = (document.activeElement as HTMLElement | null)?.dataset.edge;
-  box.replaceChildren(...order.slice(0, listed).map(e => edgeRow(e, shown, state.selected === `e:${e.id}`, select)));
-  if (order.length > listed) box.append(el("div", { class: "more" }, `and ${order.length - listed} more: search for them`));
-  if (focused) [...box.children].find(c => (c as HTMLElement).dataset.edge === focused && ((c as HTMLElement).focus(), true));
+  const rows: HTMLElement[] = order.slice(0, listed).map(e => edgeRow(e, shown, state.selected === `e:${e.id}`, select));
+  if (order.length > listed) rows.push(el("div", { class: "more" }, `and ${order.length - listed} more: search for them`));
+  renew(byId("list"), rows);
+}
+
+// bundled are the edges of one line of a large map, between namespaces.
+function bundled(key: string): Edge[] {
+  const end = (id: string) => { const ns = shown.workloads.get(id)?.namespace; return ns ? `g:${ns}` : `w:${id}`; };
+  return shown.edges.filter(e => `${end(e.source)}>${end(e.destination)}` === key);
+}
+
+function panelOf(kind: string, id: string): HTMLElement[] {
+  switch (kind) {
+    case "w:": {
+      const w = shown.workloads.get(id);
+      return w ? workloadPanel(w, shown, may?.selecting(id) ?? [], select) : [];
+    }
+    case "c:": {
+      const mark = snapshot?.marks.find(m => m.id === id);
+      return mark ? markPanel(mark, effect, effectProblem, shown, select, at => set({ until: at >= now() - 5 ? 0 : at, view: "map" }, true))
+        : [el("p", {}, "This change of policies is more than a quarter of an hour ago.")];
+    }
+    case "b:": {
+      const edges = bundled(id), [from = "", to = ""] = id.split(">").map(end => end.slice(2).replace(/^:/, ""));
+      return edges.length ? [el("h2", {}, `${from} → ${to}`), el("p", { class: "more" }, `${edges.length} kinds of connections`), ...edges.slice(0, listed).map(e => edgeRow(e, shown, false, select))] : [];
+    }
+  }
+  const edges = kind === "p:" ? shown.pairs.get(id)?.edges ?? [] : shown.edges.filter(e => e.id === id);
+  const [from = "", to = ""] = edges[0] ? [edges[0].source, edges[0].destination] : may?.ends(id) ?? [];
+  const access = accessPanel(may?.access(from, to));
+  if (edges.length) return edgesPanel(edges, flows, access, shown, select);
+  return access.length ? [el("h2", {}, `${from.replace(/^:/, "")} → ${to.replace(/^:/, "")}`), el("p", {}, "Not seen in this time, or the filters leave it out."), ...access] : [];
 }
 
 function drawPanel(): void {
-  const panel = byId("panel"), [kind, id] = [state.selected.slice(0, 2), state.selected.slice(2)];
-  let content: HTMLElement[] = [];
-  if (kind === "w:") {
-    const w = shown.workloads.get(id);
-    if (w) content = workloadPanel(w, shown, may?.selecting(id) ?? [], select);
-  } else if (id) {
-    const edges = kind === "p:" ? shown.pairs.get(id)?.edges ?? [] : shown.edges.filter(e => e.id === id);
-    const [from = "", to = ""] = edges[0] ? [edges[0].source, edges[0].destination] : may?.ends(id) ?? [];
-    const access = accessPanel(may?.access(from, to));
-    content = edges.length ? edgesPanel(edges, flows, access, shown, select)
-      : access.length ? [el("h2", {}, `${from.replace(/^:/, "")} → ${to.replace(/^:/, "")}`), el("p", {}, "Not seen in this time, or the filters leave it out."), ...access] : [];
-  }
+  const panel = byId("panel"), [kind, id] = [state.selected.slice(0, 2), state.selected.slice(2)], was = panel.hidden;
+  let content = id ? panelOf(kind, id) : [];
   if (state.selected && !content.length) content = [el("p", {}, "What is selected has no traffic in this time, or the filters leave it out.")];
-  const was = panel.hidden;
   panel.hidden = !content.length;
-  panel.replaceChildren(el("button", { class: "close", title: "Close (Esc)", click: () => select("") }, "✕"), ...content);
+  renew(panel, [el("button", { class: "close", title: "Close (Esc)", "aria-label": "Close", click: () => select("") }, "✕"), ...content]);
   if (was !== panel.hidden) graph.resize();
 }
 
@@ -224,7 +232,7 @@ async function refreshReach(): Promise<void> {
   } catch { /* refresh shows what is wrong */ }
 }
 
-function drawFlows(): void { byId("flows").replaceChildren(flowTable(flows ?? [], false)); }
+function drawFlows(): void { renew(byId("flows"), [flowTable(flows ?? [], false)]); }
 
 function show(view: State["view"]): void {
   set({ view });
@@ -245,6 +253,12 @@ function step(by: number): void {
 // now is the server's time: the browser's clock may be another.
 function now(): number { return Math.floor(Date.parse(snapshot?.now ?? new Date().toISOString()) / 1000); }
 
+// stepMark leads from a change of policies to the one before it, from none to the latest.
+function stepMark(): void {
+  const marks = snapshot?.marks ?? [], at = marks.findIndex(m => `c:${m.id}` === state.selected), next = marks[at > 0 ? at - 1 : marks.length - 1];
+  if (next) select(`c:${next.id}`);
+}
+
 function hold(): void {
   set({ until: state.until ? 0 : now() }, true);
 }
@@ -254,7 +268,7 @@ byId("views").append(...views.map((v, i) => el("button", { role: "tab", "data-vi
 byId("search").addEventListener("input", e => set({ query: (e.target as HTMLInputElement).value }));
 byId("verdict").addEventListener("change", e => { set({ verdict: (e.target as HTMLSelectElement).value }); void refreshFlows(); });
 byId("span").addEventListener("change", e => set({ span: Number((e.target as HTMLSelectElement).value) }, true));
-byId("until").addEventListener("input", e => set({ until: Number((e.target as HTMLInputElement).value) }, true));
+byId("until").addEventListener("input", e => { const at = Number((e.target as HTMLInputElement).value); set({ until: at >= now() - 5 ? 0 : at }, true); });
 byId("live").addEventListener("click", hold);
 byId("arrange").addEventListener("click", () => graph.arrange());
 byId("help-button").addEventListener("click", () => byId<HTMLDialogElement>("help").showModal());
@@ -276,6 +290,7 @@ addEventListener("keydown", e => {
     "/": () => byId("search").focus(), "j": () => step(1), "k": () => step(-1), "l": hold, "a": () => graph.arrange(), "f": () => graph.fit(),
     "d": () => set({ verdict: state.verdict === "dropped" ? "" : "dropped" }), "?": () => byId<HTMLDialogElement>("help").showModal(),
     "1": () => show("map"), "2": () => show("matrix"), "3": () => show("flows"), "4": () => show("nodes"), "5": () => show("whatif"),
+    "c": stepMark,
     "m": () => set({ view: "matrix", matrix: state.matrix === "differences" ? "" : "differences" }),
   };
   const key = keys[e.key];

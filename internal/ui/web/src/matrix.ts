@@ -91,7 +91,7 @@ export function matrixView(shown: Shown, s: State, may: May | undefined, set: (m
     computed?.reach.leftOut ? `${computed.reach.leftOut} identities more: choose namespaces.` : ""].filter(Boolean);
   const table = el("table", { "aria-label": "Who reaches whom", keydown: walk },
     el("thead", {}, el("tr", {}, el("th", {}, "from ↓ to →"), ...columns.map(c => el("th", { scope: "col", title: name(c) }, el("span", {}, name(c)))))),
-    el("tbody", {}, ...rows.map(r => el("tr", {}, el("th", { class: "side", scope: "row" }, name(r)), ...columns.map(c => cell(r, c))))));
+    el("tbody", {}, ...rows.map(r => el("tr", {}, el("th", { class: "side", scope: "row", title: name(r) }, name(r)), ...columns.map(c => cell(r, c))))));
   table.querySelector("td button")?.setAttribute("tabindex", "0");
   return [
     el("div", { class: "modes" }, ...(may && !may.reach.error ? matrixModes.map(([mode, text]) =>

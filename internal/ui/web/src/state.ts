@@ -1,3 +1,4 @@
+import { isolated } from "./dom";
 import type { Edge, Snapshot, Workload } from "./api";
 
 export const views = ["map", "matrix", "flows", "nodes", "whatif"] as const;
@@ -101,5 +102,5 @@ export function filter(snapshot: Snapshot, s: State): Shown {
 }
 
 export function title(w: Workload | undefined, id: string): string {
-  return w ? (w.namespace ? `${w.namespace}/${w.name}` : w.name) : id;
+  return isolated(w ? (w.namespace ? `${w.namespace}/${w.name}` : w.name) : id);
 }

@@ -1,0 +1,321 @@
+package ui
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/hawser-net/hawser/api/flow"
+	"github.com/hawser-net/hawser/api/observer"
+)
+
+const (
+	// maxMarks is how many changes of policies are kept, maxMarked how many policies each names,
+	// and maxMarkNodes how many nodes are counted that told of it.
+	maxMarks     = 200
+	maxMarked    = 64
+	maxMarkNodes = 8192
+	// markSpan is how long after the first event others belong to the same change: what is applied
+	// at once reaches nodes one after the other.
+	markSpan = 5 * time.Second
+	// markSettles is how long a node takes from an event until packets are judged by it.
+	markSettles = time.Second
+	// effectSpan is how long before and after a change verdicts are compared.
+	effectSpan = 5 * time.Minute
+	// eventsEvery is how long a server is left alone that tells of no events.
+	eventsEvery = 30 * time.Second
+)
+
+// Mark is a change of policies: all that came within seconds, on whatever nodes.
+type Mark struct {
+	ID       string       `json:"id"`
+	Time     time.Time    `json:"time"` // of the first event
+	Last     time.Time    `json:"last"`
+	Policies []MarkPolicy `json:"policies"`
+	LeftOut  int          `json:"leftOut,omitempty"` // events about further policies
+	Nodes    int          `json:"nodes"`
+
+	nodes  map[string]bool
+	events map[[2]string]bool // a node and a policy
+}
+
+// MarkPolicy is a policy that was changed, or deleted.
+type MarkPolicy struct {
+	Kind    string `json:"kind,omitempty"`
+	Policy  string `json:"policy"` // "namespace/name"
+	Deleted bool   `json:"deleted,omitempty"`
+}
+
+// Effect is which connections were judged otherwise after a change than before.
+type Effect struct {
+	Mark
+	// From and To are the times that were compared: neither reaches beyond another change.
+	From time.Time `json:"from"`
+	To   time.Time `json:"to"`
+	// Compared is how many kinds of connections were seen both before and after.
+	Compared int          `json:"compared"`
+	Edges    []EffectEdge `json:"edges"`
+	// LeftOut is how many more there are.
+	LeftOut int `json:"edgesLeftOut,omitempty"`
+}
+
+// EffectEdge is an edge whose verdict is another: "let in", "refused", "audited" or several of
+// them.
+type EffectEdge struct {
+	ID          string   `json:"id"`
+	Source      string   `json:"source"`
+	Destination string   `json:"destination"`
+	Protocol    string   `json:"protocol"`
+	Port        uint32   `json:"port,omitempty"`
+	Before      string   `json:"before"`
+	After       string   `json:"after"`
+	AllowedBy   []string `json:"allowedBy,omitempty"`
+	DeniedBy    []string `json:"deniedBy,omitempty"`
+}
+
+// maxEffect is how many edges an Effect has.
+const maxEffect = 200
+
+// Changed notes that a node has told of a policy that changed.
+func (g *Graph) Changed(node string, at time.Time, n *flow.PolicyUpdateNotification, deleted bool) {
+	p, node := markPolicy(n, deleted), cut(node)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	now := g.now()
+	if at.After(now) { // a node's clock that is ahead
+		at = now
+	}
+	if now.Sub(at) >= Window {
+		return
+	}
+	key := [2]string{node, fmt.Sprint(p)}
+	// A node that tells of the same policy again tells of another change.
+	i := slices.IndexFunc(g.marks, func(m *Mark) bool {
+		return !m.events[key] && at.Sub(m.Time) < markSpan && m.Last.Sub(at) < markSpan
+	})
+	if i < 0 {
+		g.marked++
+		g.marks = append(g.marks, &Mark{
+			ID: fmt.Sprint(g.marked), Time: at, Last: at, nodes: map[string]bool{}, events: map[[2]string]bool{},
+		})
+		i = len(g.marks) - 1
+	}
+	m := g.marks[i]
+	m.Time, m.Last = minTime(m.Time, at), maxTimeOf(m.Last, at)
+	if len(m.nodes) < maxMarkNodes {
+		m.nodes[node] = true
+	}
+	m.Nodes = len(m.nodes)
+	if len(m.events) < maxMarkNodes {
+		m.events[key] = true
+	}
+	switch {
+	case slices.Contains(m.Policies, p):
+	case len(m.Policies) < maxMarked:
+		m.Policies = append(m.Policies, p)
+		slices.SortFunc(m.Policies, func(a, b MarkPolicy) int { return cmp.Or(cmp.Compare(a.Policy, b.Policy), cmp.Compare(a.Kind, b.Kind)) })
+	default:
+		m.LeftOut++
+	}
+	slices.SortStableFunc(g.marks, func(a, b *Mark) int { return a.Time.Compare(b.Time) })
+	if len(g.marks) > maxMarks {
+		g.marks = slices.Delete(g.marks, 0, len(g.marks)-maxMarks)
+	}
+}
+
+func minTime(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
+}
+
+func maxTimeOf(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}
+
+// markPolicy reads the labels by which events name a policy.
+func markPolicy(n *flow.PolicyUpdateNotification, deleted bool) MarkPolicy {
+	var name, namespace, kind string
+	for _, l := range n.GetLabels() {
+		// Sources other than k8s name policies likewise.
+		_, l, _ = strings.Cut(l, ":")
+		key, value, _ := strings.Cut(l, "=")
+		switch key {
+		case "io.cilium.k8s.policy.name":
+			name = value
+		case "io.cilium.k8s.policy.namespace":
+			namespace = value + "/"
+		case "io.cilium.k8s.policy.derived-from":
+			kind = value
+		}
+	}
+	if name == "" {
+		name = cut(strings.Join(n.GetLabels(), ", "))
+	}
+	return MarkPolicy{Kind: cut(kind), Policy: cut(cmp.Or(namespace+name, "a policy without a name")), Deleted: deleted}
+}
+
+// dropMarks forgets those that are older than the window.
+func (g *Graph) dropMarks(now time.Time) {
+	g.marks = slices.DeleteFunc(g.marks, func(m *Mark) bool { return now.Sub(m.Last) >= Window })
+}
+
+// Marks returns the changes of policies within the window, oldest first.
+func (g *Graph) copyMarks() []Mark {
+	out := []Mark{}
+	for _, m := range g.marks {
+		out = append(out, m.copied())
+	}
+	return out
+}
+
+func (m *Mark) copied() Mark {
+	return Mark{ID: m.ID, Time: m.Time, Last: m.Last, Policies: slices.Clone(m.Policies), LeftOut: m.LeftOut, Nodes: m.Nodes}
+}
+
+// Effect returns what was judged otherwise after a change of policies than before, and whether
+// there is such a change.
+func (g *Graph) Effect(id string) (Effect, bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	now := g.now()
+	i := slices.IndexFunc(g.marks, func(m *Mark) bool { return m.ID == id })
+	if i < 0 {
+		return Effect{}, false
+	}
+	m := g.marks[i]
+	settled := m.Last.Add(markSettles)
+	out := Effect{Mark: m.copied(), From: m.Time.Add(-effectSpan), To: minTime(settled.Add(effectSpan), now), Edges: []EffectEdge{}}
+	if i > 0 {
+		out.From = maxTimeOf(out.From, g.marks[i-1].Last.Add(markSettles))
+	}
+	if i+1 < len(g.marks) {
+		out.To = minTime(out.To, g.marks[i+1].Time)
+	}
+	before, after := g.between(out.From, m.Time), g.between(settled, out.To)
+	for id, b := range before {
+		a, e := after[id], g.edges[id]
+		if a == (outcome{}) || b == (outcome{}) || e == nil {
+			continue
+		}
+		out.Compared++
+		if a == b {
+			continue
+		}
+		lo, hi := settled.UnixNano()/int64(BucketLength), out.To.UnixNano()/int64(BucketLength)
+		out.Edges = append(out.Edges, EffectEdge{
+			ID: id, Source: e.Source, Destination: e.Destination, Protocol: e.Protocol, Port: e.Port, Before: b.String(), After: a.String(),
+			AllowedBy: e.allowed.within(lo, hi), DeniedBy: e.denied.within(lo, hi),
+		})
+	}
+	// What is refused now comes first.
+	slices.SortFunc(out.Edges, func(a, b EffectEdge) int {
+		return cmp.Or(-cmp.Compare(a.After, b.After), cmp.Compare(a.ID, b.ID))
+	})
+	if len(out.Edges) > maxEffect {
+		out.LeftOut, out.Edges = len(out.Edges)-maxEffect, out.Edges[:maxEffect]
+	}
+	return out, true
+}
+
+// outcome is what became of packets of an edge.
+type outcome struct{ forwarded, dropped, audited bool }
+
+func (o outcome) String() string {
+	var parts []string
+	for _, p := range []struct {
+		is   bool
+		name string
+	}{{o.dropped, "refused"}, {o.audited, "audited"}, {o.forwarded, "let in"}} {
+		if p.is {
+			parts = append(parts, p.name)
+		}
+	}
+	return strings.Join(parts, " and ")
+}
+
+// between returns what became of each edge from one time to another. Whole buckets count by their
+// sums, and what is in the first and the last by the flows that are still kept.
+func (g *Graph) between(from, to time.Time) map[string]outcome {
+	counts := make(map[string]count)
+	lo, hi := from.UnixNano()/int64(BucketLength), to.UnixNano()/int64(BucketLength)
+	for id, e := range g.edges {
+		var all count
+		for i, number := range e.numbers {
+			if number > lo && number < hi {
+				all.add(e.counts[i])
+			}
+		}
+		counts[id] = all
+	}
+	for i := range g.flows {
+		f := &g.flows[i]
+		bucket := f.Time.UnixNano() / int64(BucketLength)
+		if f.Edge == "" || bucket != lo && bucket != hi || f.Time.Before(from) || !f.Time.Before(to) {
+			continue
+		}
+		c := counts[f.Edge]
+		c.addFlow(f.Verdict, f.Type == typeVerdict, f.Direction == directionIngress)
+		counts[f.Edge] = c
+	}
+	out := make(map[string]outcome)
+	for id, c := range counts {
+		if o := (outcome{c.forwarded() > 0, c.refused() > 0, c.audited > 0}); o != (outcome{}) {
+			out[id] = o
+		}
+	}
+	return out
+}
+
+// watchEvents follows what agents tell of policies that change.
+func (f *Follower) watchEvents(ctx context.Context) {
+	since := time.Now().Add(-Window)
+	for ctx.Err() == nil {
+		last, err := f.followEvents(ctx, since)
+		if last.After(since) {
+			since = last.Add(time.Nanosecond) // none is told twice
+		}
+		wait := retryAfter
+		f.set(func() {
+			f.events = ""
+			if code := status.Code(err); code == codes.Unimplemented || code == codes.PermissionDenied {
+				f.events, wait = message(err), eventsEvery
+			}
+		})
+		pause(ctx, wait)
+	}
+}
+
+func (f *Follower) followEvents(ctx context.Context, since time.Time) (last time.Time, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := f.Client.GetAgentEvents(ctx, &observer.GetAgentEventsRequest{Follow: true, Since: timestamppb.New(since)})
+	if err != nil {
+		return last, err
+	}
+	for {
+		res, err := stream.Recv()
+		if err != nil {
+			return last, err
+		}
+		at := res.GetTime().AsTime()
+		if at.After(last) && !at.After(time.Now()) {
+			last = at
+		}
+		switch ev := res.GetAgentEvent(); ev.GetType() {
+		case flow.AgentEventType_POLICY_UPDATED, flow.AgentEventType_POLICY_DELETED:
+			f.Graph.Changed(res.GetNodeName(), at, ev.GetPolicyUpdate(), ev.GetType() == flow.AgentEventType_POLICY_DELETED)
+		}
+	}
+}
