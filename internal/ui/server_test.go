@@ -86,6 +86,22 @@ func newStand(t testing.TB) *stand {
 	}
 	s.serve()
 	t.Cleanup(func() { s.end() })
+	s.page()
+	return s
+}
+
+// newPageOf returns the page of a server that is there, without a record of its own.
+func newPageOf(t testing.TB, socket string) *stand {
+	t.Helper()
+	s := &stand{t: t, socket: socket}
+	s.page()
+	return s
+}
+
+// page starts the page of the server at the socket.
+func (s *stand) page() {
+	s.t.Helper()
+	t := s.t
 	conn, err := grpc.NewClient("unix://"+s.socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
@@ -99,7 +115,6 @@ func newStand(t testing.TB) *stand {
 	done := make(chan struct{})
 	go func() { defer close(done); follower.Run(ctx) }()
 	t.Cleanup(func() { s.http.Close(); cancel(); <-done })
-	return s
 }
 
 // serve starts the server of flows.
