@@ -28,6 +28,7 @@ const (
 	encapTestMapEventsTrace        = "events_trace"
 	encapTestMapEventsVerdict      = "events_verdict"
 	encapTestMapFragments          = "fragments"
+	encapTestMapInterfaces         = "interfaces"
 	encapTestMapIpcache            = "ipcache"
 	encapTestMapIpcachePrefix      = "ipcache_prefix"
 	encapTestMapLbAffinity         = "lb_affinity"
@@ -112,6 +113,7 @@ type encapTestMapSpecs struct {
 	EventsTrace        *ebpf.MapSpec `ebpf:"events_trace"`
 	EventsVerdict      *ebpf.MapSpec `ebpf:"events_verdict"`
 	Fragments          *ebpf.MapSpec `ebpf:"fragments"`
+	Interfaces         *ebpf.MapSpec `ebpf:"interfaces"`
 	Ipcache            *ebpf.MapSpec `ebpf:"ipcache"`
 	IpcachePrefix      *ebpf.MapSpec `ebpf:"ipcache_prefix"`
 	LbAffinity         *ebpf.MapSpec `ebpf:"lb_affinity"`
@@ -170,6 +172,7 @@ type encapTestMaps struct {
 	EventsTrace        *ebpf.Map `ebpf:"events_trace"`
 	EventsVerdict      *ebpf.Map `ebpf:"events_verdict"`
 	Fragments          *ebpf.Map `ebpf:"fragments"`
+	Interfaces         *ebpf.Map `ebpf:"interfaces"`
 	Ipcache            *ebpf.Map `ebpf:"ipcache"`
 	IpcachePrefix      *ebpf.Map `ebpf:"ipcache_prefix"`
 	LbAffinity         *ebpf.Map `ebpf:"lb_affinity"`
@@ -203,6 +206,7 @@ func (m *encapTestMaps) Close() error {
 		m.EventsTrace,
 		m.EventsVerdict,
 		m.Fragments,
+		m.Interfaces,
 		m.Ipcache,
 		m.IpcachePrefix,
 		m.LbAffinity,

@@ -1,6 +1,7 @@
 //go:build ignore
 
-/* Packets from the network that joins the nodes: ingress of the native device.
+/* Packets from the network that joins the nodes: ingress of the native device, and of each
+ * interface that a cloud attaches to the node.
  *
  * Whoever claims to be this node or one of its pods is not heard: they do not come by the network.
  * What is for a service goes to a backend. If the network routes pod addresses natively, what
@@ -66,7 +67,9 @@ static __always_inline int from_netdev_packet(struct __sk_buff *ctx, struct repo
 			return action;
 	}
 	struct endpoint *ep = endpoint_at(&p.dst);
-	if (!ep)
+	/* An interface that is not of the cloud yet, or not any more, brings nobody of the cluster:
+	 * to_pod judges it as any other. */
+	if (!ep || (cfg.interfaces && !joins_nodes(ctx->ifindex)))
 		return TC_ACT_OK;
 	struct ipcache_value *from = ipcache_lookup(&p.src, p.v6);
 	__u32 identity = from ? from->identity : world_identity(p.v6);

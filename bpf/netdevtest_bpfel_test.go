@@ -28,6 +28,7 @@ const (
 	netdevTestMapEventsTrace        = "events_trace"
 	netdevTestMapEventsVerdict      = "events_verdict"
 	netdevTestMapFragments          = "fragments"
+	netdevTestMapInterfaces         = "interfaces"
 	netdevTestMapIpcache            = "ipcache"
 	netdevTestMapIpcachePrefix      = "ipcache_prefix"
 	netdevTestMapLbAffinity         = "lb_affinity"
@@ -110,6 +111,7 @@ type netdevTestMapSpecs struct {
 	EventsTrace        *ebpf.MapSpec `ebpf:"events_trace"`
 	EventsVerdict      *ebpf.MapSpec `ebpf:"events_verdict"`
 	Fragments          *ebpf.MapSpec `ebpf:"fragments"`
+	Interfaces         *ebpf.MapSpec `ebpf:"interfaces"`
 	Ipcache            *ebpf.MapSpec `ebpf:"ipcache"`
 	IpcachePrefix      *ebpf.MapSpec `ebpf:"ipcache_prefix"`
 	LbAffinity         *ebpf.MapSpec `ebpf:"lb_affinity"`
@@ -168,6 +170,7 @@ type netdevTestMaps struct {
 	EventsTrace        *ebpf.Map `ebpf:"events_trace"`
 	EventsVerdict      *ebpf.Map `ebpf:"events_verdict"`
 	Fragments          *ebpf.Map `ebpf:"fragments"`
+	Interfaces         *ebpf.Map `ebpf:"interfaces"`
 	Ipcache            *ebpf.Map `ebpf:"ipcache"`
 	IpcachePrefix      *ebpf.Map `ebpf:"ipcache_prefix"`
 	LbAffinity         *ebpf.Map `ebpf:"lb_affinity"`
@@ -201,6 +204,7 @@ func (m *netdevTestMaps) Close() error {
 		m.EventsTrace,
 		m.EventsVerdict,
 		m.Fragments,
+		m.Interfaces,
 		m.Ipcache,
 		m.IpcachePrefix,
 		m.LbAffinity,

@@ -68,7 +68,7 @@ type overlayTestConfig struct {
 	FragmentBits     uint8
 	FragmentNodeBits uint8
 	NewsFlags        uint8
-	Pad2             uint8
+	Interfaces       uint8
 	MasqueradeShare  uint32
 	Node4Elsewhere   uint8
 	Node6Elsewhere   uint8
@@ -158,6 +158,12 @@ type overlayTestFragValue struct {
 	Kind     uint8
 	IcmpType uint8
 	Pad      uint8
+}
+
+type overlayTestInterface struct {
+	_   structs.HostLayout
+	Mac [6]uint8
+	Pad [2]uint8
 }
 
 type overlayTestIpcacheValue struct {
@@ -335,6 +341,7 @@ const (
 	overlayTestMapEventsTrace        = "events_trace"
 	overlayTestMapEventsVerdict      = "events_verdict"
 	overlayTestMapFragments          = "fragments"
+	overlayTestMapInterfaces         = "interfaces"
 	overlayTestMapIpcache            = "ipcache"
 	overlayTestMapIpcachePrefix      = "ipcache_prefix"
 	overlayTestMapLbAffinity         = "lb_affinity"
@@ -419,6 +426,7 @@ type overlayTestMapSpecs struct {
 	EventsTrace        *ebpf.MapSpec `ebpf:"events_trace"`
 	EventsVerdict      *ebpf.MapSpec `ebpf:"events_verdict"`
 	Fragments          *ebpf.MapSpec `ebpf:"fragments"`
+	Interfaces         *ebpf.MapSpec `ebpf:"interfaces"`
 	Ipcache            *ebpf.MapSpec `ebpf:"ipcache"`
 	IpcachePrefix      *ebpf.MapSpec `ebpf:"ipcache_prefix"`
 	LbAffinity         *ebpf.MapSpec `ebpf:"lb_affinity"`
@@ -477,6 +485,7 @@ type overlayTestMaps struct {
 	EventsTrace        *ebpf.Map `ebpf:"events_trace"`
 	EventsVerdict      *ebpf.Map `ebpf:"events_verdict"`
 	Fragments          *ebpf.Map `ebpf:"fragments"`
+	Interfaces         *ebpf.Map `ebpf:"interfaces"`
 	Ipcache            *ebpf.Map `ebpf:"ipcache"`
 	IpcachePrefix      *ebpf.Map `ebpf:"ipcache_prefix"`
 	LbAffinity         *ebpf.Map `ebpf:"lb_affinity"`
@@ -510,6 +519,7 @@ func (m *overlayTestMaps) Close() error {
 		m.EventsTrace,
 		m.EventsVerdict,
 		m.Fragments,
+		m.Interfaces,
 		m.Ipcache,
 		m.IpcachePrefix,
 		m.LbAffinity,

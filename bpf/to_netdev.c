@@ -1,6 +1,7 @@
 //go:build ignore
 
-/* Packets that the node sends out: egress of the native device.
+/* Packets that the node sends out: egress of the native device, and of each interface that a cloud
+ * attaches to the node.
  *
  * Other nodes believe what comes through the tunnel from this node's address, so nothing goes to
  * the tunnel's port that this node has not encapsulated itself: others' packets get its address
@@ -79,11 +80,17 @@ static __always_inline bool claims_cluster(const struct packet *p)
 /* Says whether a frame is another device's, which sends by this one, as far as the frame tells. */
 static __always_inline bool is_child(struct __sk_buff *ctx, const struct eth_header *eth)
 {
+	__u32 ifindex = ctx->ifindex;
+	struct interface *other = NULL;
 	__u8 known = 0, differ = 0;
 
+	if (cfg.interfaces && ifindex != cfg.native_ifindex)
+		other = bpf_map_lookup_elem(&interfaces, &ifindex);
 	for (int i = 0; i < 6; i++) {
-		known |= cfg.native_mac[i];
-		differ |= cfg.native_mac[i] ^ eth->src[i];
+		__u8 mac = other ? other->mac[i] : cfg.native_mac[i];
+
+		known |= mac;
+		differ |= mac ^ eth->src[i];
 	}
 	return is_tagged(ctx) || (known && differ);
 }
@@ -94,7 +101,7 @@ static __noinline int check_source(struct __sk_buff *ctx, const struct packet *p
 {
 	__u32 by = ctx->ingress_ifindex;
 
-	if (here && (is_sent_by_pod(ctx) || (by && by == cfg.native_ifindex)))
+	if (here && (is_sent_by_pod(ctx) || joins_nodes(by)))
 		return 0;
 	if (is_host(&p->src, p->v6))
 		/* Nodes hand each other clients' packets so; this node's were sent on by its

@@ -45,7 +45,8 @@ struct config {
 	__u8 fragment_node_bits;
 	/* The TCP flags of which the first packet in each direction of a flow is news. */
 	__u8 news_flags;
-	__u8 pad2;
+	/* Others than the native device join the nodes as well: those of the map interfaces. */
+	__u8 interfaces;
 	/* How many entries of masquerade clients with one hash of their address may have
 	 * together. */
 	__u32 masquerade_share;

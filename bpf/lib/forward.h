@@ -21,6 +21,14 @@ static __always_inline struct endpoint *endpoint_at(const struct addr *a)
 	return bpf_map_lookup_elem(&addresses, a);
 }
 
+/* Says whether an interface is one of those that join the nodes. */
+static __always_inline bool joins_nodes(__u32 ifindex)
+{
+	if (!ifindex)
+		return false;
+	return ifindex == cfg.native_ifindex || (cfg.interfaces && bpf_map_lookup_elem(&interfaces, &ifindex));
+}
+
 /* Says whether the endpoint may take part in traffic at all. Returns 0 or a drop reason. */
 static __always_inline int endpoint_ready(const struct endpoint *ep)
 {
@@ -235,7 +243,9 @@ static __noinline __maybe_unused __u32 device_to(struct __sk_buff *ctx, const st
 /* Has a packet leave the node, by the only device if there is but one: then nobody is asked. */
 static __always_inline int leave(struct __sk_buff *ctx, const struct addr *from, const struct addr *to, bool v6)
 {
-	return bpf_redirect_neigh(cfg.other_devices ? device_to(ctx, from, to, v6) : cfg.native_ifindex, NULL, 0, 0);
+	bool several = cfg.other_devices || cfg.interfaces;
+
+	return bpf_redirect_neigh(several ? device_to(ctx, from, to, v6) : cfg.native_ifindex, NULL, 0, 0);
 }
 
 /* Sends a packet out through the node's device, past the stack. An answer has the port that its
@@ -323,9 +333,9 @@ static __noinline __maybe_unused int stack_source(struct __sk_buff *ctx, const s
 	 * could claim to be one. */
 	if (cfg.tunnel && has_tunnel(entry))
 		return DROP_INVALID_SOURCE_IP;
-	/* Who belongs to the cluster comes by the device that joins its nodes. Nodes may have
+	/* Who belongs to the cluster comes by a device that joins its nodes. Nodes may have
 	 * others, by which they are like anybody; pods have not. */
-	if ((by && by == cfg.native_ifindex) || is_outside(s->src_identity))
+	if (joins_nodes(by) || is_outside(s->src_identity))
 		return 0;
 	/* Nor has the node's stack: a process that binds a pod's address is not the pod. */
 	if (!is_node(s->src_identity))

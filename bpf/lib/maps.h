@@ -188,6 +188,21 @@ struct {
 	__type(value, struct tunnel_peer);
 } tunnel_peers SEC(".maps");
 
+/* The interfaces besides the native device that join the nodes, by their index: those of a cloud.
+ * Each has its programs before it has a row. */
+struct interface {
+	__u8 mac[6];
+	__u8 pad[2];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 128);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u32);
+	__type(value, struct interface);
+} interfaces SEC(".maps");
+
 /* Blocks of addresses that rules name, and the identities that stand for them in rule sets. They
  * are nobody's own: what has an address keeps its identity beside that of the block. */
 struct {

@@ -285,7 +285,7 @@ static __always_inline int client_of(const struct __sk_buff *ctx, const struct p
 	if (forged(p, from) || (from && from->identity == ID_HOST))
 		return DROP_INVALID_SOURCE_IP;
 	*identity = from ? from->identity : world_identity(p->v6);
-	if (!cfg.other_devices || likely(ctx->ifindex == cfg.native_ifindex) || is_outside(*identity))
+	if (!(cfg.other_devices || cfg.interfaces) || likely(joins_nodes(ctx->ifindex)) || is_outside(*identity))
 		return 0;
 	if (!is_node(*identity))
 		return DROP_INVALID_SOURCE_IP;

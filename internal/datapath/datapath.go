@@ -162,6 +162,9 @@ type Config struct {
 	// says which packets of clients outside have room for what another node must be told to answer
 	// them itself.
 	NativeMTU int
+	// Interfaces says that others besides the native device join the nodes: those of a cloud, which
+	// the loader is told of one by one. It needs native routing.
+	Interfaces bool
 	// TunnelPort is the UDP port of the encapsulation; 0 without a tunnel.
 	TunnelPort uint16
 	// NodePort has the native device lead clients outside of the cluster to services.
@@ -475,6 +478,9 @@ type Node struct {
 	// BigTCP4 and BigTCP6 have packets of TCP be larger than 64 KiB before segmentation and after
 	// reassembly (BIG TCP), as far as Device takes them; with native routing only.
 	BigTCP4, BigTCP6 bool
+	// Interfaces says that pods have addresses of a cloud's interfaces, which somebody reconciles
+	// besides; without it their rules and routes are removed.
+	Interfaces bool
 	// DirectRoutes has routes to the pods of all Peers in native mode, each through the peer, which
 	// must be on the network of Device; without it the network itself knows where pods are.
 	// SkipUnreachable has no route to a peer that is on another network, and no error either: the
@@ -505,7 +511,8 @@ type Devices struct {
 	NativeIfIndex int
 	NativeMAC     net.HardwareAddr
 	HostMAC       net.HardwareAddr
-	// Others are further devices with Ethernet headers on which the node has addresses, sorted.
+	// Others are further devices with Ethernet headers on which the node has addresses, sorted;
+	// interfaces of a cloud that are reconciled already are not among them.
 	Others []int
 	// NetNSCookie is the kernel's number of the network namespace.
 	NetNSCookie uint64

@@ -33,7 +33,7 @@ type Interface struct {
 	// without one have no rules.
 	Subnets []Subnet
 	// VPCCIDRs are where packets from Pods are led by this interface, under their own addresses;
-	// elsewhere the main table leads them. None stands for everywhere.
+	// elsewhere the main table leads them. None of a family stands for everywhere.
 	VPCCIDRs []netip.Prefix
 	// Pods are the addresses of the interface that endpoints of this node have.
 	Pods []netip.Addr

@@ -22,6 +22,7 @@ func settings(cfg datapath.Config) (fromPodConfig, error) {
 		NativeIfindex: uint32(cfg.NativeIfIndex),
 		NodePort:      flag(cfg.NodePort),
 		OtherDevices:  flag(len(cfg.OtherIfIndexes) > 0),
+		Interfaces:    flag(cfg.Interfaces),
 		NativeMtu:     uint16(min(cfg.NativeMTU, math.MaxUint16)),
 		Tunnel:        flag(cfg.Tunnel),
 		DualStack:     flag(cfg.DualStackWorld),
@@ -39,6 +40,9 @@ func settings(cfg datapath.Config) (fromPodConfig, error) {
 	}
 	if cfg.Tunnel && cfg.TunnelPort == 0 {
 		errs = append(errs, errors.New("tunnelling needs the port of the tunnel, which nobody but nodes may send to"))
+	}
+	if cfg.Interfaces && (cfg.Tunnel || cfg.NativeIfIndex == 0) {
+		errs = append(errs, errors.New("interfaces of a cloud need native routing, and the index of the native device"))
 	}
 	if cfg.NodePort && cfg.NativeIfIndex == 0 {
 		errs = append(errs, errors.New("services for clients outside of the cluster need the index of the native device"))

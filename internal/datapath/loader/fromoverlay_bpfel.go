@@ -28,6 +28,7 @@ const (
 	fromOverlayMapEventsTrace        = "events_trace"
 	fromOverlayMapEventsVerdict      = "events_verdict"
 	fromOverlayMapFragments          = "fragments"
+	fromOverlayMapInterfaces         = "interfaces"
 	fromOverlayMapIpcache            = "ipcache"
 	fromOverlayMapIpcachePrefix      = "ipcache_prefix"
 	fromOverlayMapLbAffinity         = "lb_affinity"
@@ -110,6 +111,7 @@ type fromOverlayMapSpecs struct {
 	EventsTrace        *ebpf.MapSpec `ebpf:"events_trace"`
 	EventsVerdict      *ebpf.MapSpec `ebpf:"events_verdict"`
 	Fragments          *ebpf.MapSpec `ebpf:"fragments"`
+	Interfaces         *ebpf.MapSpec `ebpf:"interfaces"`
 	Ipcache            *ebpf.MapSpec `ebpf:"ipcache"`
 	IpcachePrefix      *ebpf.MapSpec `ebpf:"ipcache_prefix"`
 	LbAffinity         *ebpf.MapSpec `ebpf:"lb_affinity"`
@@ -168,6 +170,7 @@ type fromOverlayMaps struct {
 	EventsTrace        *ebpf.Map `ebpf:"events_trace"`
 	EventsVerdict      *ebpf.Map `ebpf:"events_verdict"`
 	Fragments          *ebpf.Map `ebpf:"fragments"`
+	Interfaces         *ebpf.Map `ebpf:"interfaces"`
 	Ipcache            *ebpf.Map `ebpf:"ipcache"`
 	IpcachePrefix      *ebpf.Map `ebpf:"ipcache_prefix"`
 	LbAffinity         *ebpf.Map `ebpf:"lb_affinity"`
@@ -201,6 +204,7 @@ func (m *fromOverlayMaps) Close() error {
 		m.EventsTrace,
 		m.EventsVerdict,
 		m.Fragments,
+		m.Interfaces,
 		m.Ipcache,
 		m.IpcachePrefix,
 		m.LbAffinity,

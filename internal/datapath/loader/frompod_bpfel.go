@@ -68,7 +68,7 @@ type fromPodConfig struct {
 	FragmentBits     uint8
 	FragmentNodeBits uint8
 	NewsFlags        uint8
-	Pad2             uint8
+	Interfaces       uint8
 	MasqueradeShare  uint32
 	Node4Elsewhere   uint8
 	Node6Elsewhere   uint8
@@ -158,6 +158,12 @@ type fromPodFragValue struct {
 	Kind     uint8
 	IcmpType uint8
 	Pad      uint8
+}
+
+type fromPodInterface struct {
+	_   structs.HostLayout
+	Mac [6]uint8
+	Pad [2]uint8
 }
 
 type fromPodIpcacheValue struct {
@@ -335,6 +341,7 @@ const (
 	fromPodMapEventsTrace        = "events_trace"
 	fromPodMapEventsVerdict      = "events_verdict"
 	fromPodMapFragments          = "fragments"
+	fromPodMapInterfaces         = "interfaces"
 	fromPodMapIpcache            = "ipcache"
 	fromPodMapIpcachePrefix      = "ipcache_prefix"
 	fromPodMapLbAffinity         = "lb_affinity"
@@ -417,6 +424,7 @@ type fromPodMapSpecs struct {
 	EventsTrace        *ebpf.MapSpec `ebpf:"events_trace"`
 	EventsVerdict      *ebpf.MapSpec `ebpf:"events_verdict"`
 	Fragments          *ebpf.MapSpec `ebpf:"fragments"`
+	Interfaces         *ebpf.MapSpec `ebpf:"interfaces"`
 	Ipcache            *ebpf.MapSpec `ebpf:"ipcache"`
 	IpcachePrefix      *ebpf.MapSpec `ebpf:"ipcache_prefix"`
 	LbAffinity         *ebpf.MapSpec `ebpf:"lb_affinity"`
@@ -475,6 +483,7 @@ type fromPodMaps struct {
 	EventsTrace        *ebpf.Map `ebpf:"events_trace"`
 	EventsVerdict      *ebpf.Map `ebpf:"events_verdict"`
 	Fragments          *ebpf.Map `ebpf:"fragments"`
+	Interfaces         *ebpf.Map `ebpf:"interfaces"`
 	Ipcache            *ebpf.Map `ebpf:"ipcache"`
 	IpcachePrefix      *ebpf.Map `ebpf:"ipcache_prefix"`
 	LbAffinity         *ebpf.Map `ebpf:"lb_affinity"`
@@ -508,6 +517,7 @@ func (m *fromPodMaps) Close() error {
 		m.EventsTrace,
 		m.EventsVerdict,
 		m.Fragments,
+		m.Interfaces,
 		m.Ipcache,
 		m.IpcachePrefix,
 		m.LbAffinity,

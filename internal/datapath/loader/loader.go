@@ -129,6 +129,9 @@ func (l *Loader) Configure(cfg datapath.Config) error {
 		closeAll(old) // the filters hold references of their own
 	}
 	l.cfg = cfg
+	if err := l.forgetInterfaces(); err != nil {
+		return err
+	}
 	return l.attachAll(fresh)
 }
 
@@ -137,7 +140,8 @@ func (l *Loader) Configure(cfg datapath.Config) error {
 func (l *Loader) attachAll(endpoints bool) error {
 	l.attachOthers(0)
 	_, err := l.attachHooks(0, entries(l.cfg)...)
-	errs := []error{err}
+	_, ierr := l.attachInterfaces(0)
+	errs := []error{err, ierr}
 	if !l.keeping {
 		errs = append(errs, l.attachCgroup(l.cfg.CgroupRoot)) // whose services are not known yet
 	}
@@ -247,9 +251,15 @@ func others(ifIndex int) []deviceHook {
 // them. What keeps a device from them is logged when it changes: the rest of the node is as well as
 // it was.
 func (l *Loader) attachOthers(only int) (attached int) {
+	// These have the programs of the device that joins the nodes.
+	joining, err := l.maps.Interfaces()
+	if err != nil {
+		l.log.Warn("Clients outside may not be led to services at devices", "error", err)
+		return 0
+	}
 	stdmaps.DeleteFunc(l.missing, func(ifIndex int, _ string) bool { return !slices.Contains(l.cfg.OtherIfIndexes, ifIndex) })
 	for _, ifIndex := range l.cfg.OtherIfIndexes {
-		if only != 0 && ifIndex != only {
+		if only != 0 && ifIndex != only || slices.Contains(joining, ifIndex) {
 			continue
 		}
 		n, err := l.attachHooks(0, others(ifIndex)...)
@@ -320,8 +330,9 @@ func (l *Loader) ReattachNode(ifIndex int) (attached int, err error) {
 		return 0, nil
 	}
 	attached, err = l.attachHooks(ifIndex, entries(l.cfg)...)
+	more, ierr := l.attachInterfaces(ifIndex)
 	last, lerr := l.attachExit(ifIndex)
-	attached, err = attached+last+l.attachOthers(ifIndex), errors.Join(err, lerr)
+	attached, err = attached+more+last+l.attachOthers(ifIndex), errors.Join(err, ierr, lerr)
 	if ifIndex == 0 && l.cfg.CgroupRoot != "" && !l.keeping {
 		err = errors.Join(err, l.attachCgroup(l.cfg.CgroupRoot))
 	}

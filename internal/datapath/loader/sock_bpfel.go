@@ -28,6 +28,7 @@ const (
 	sockMapEventsTrace        = "events_trace"
 	sockMapEventsVerdict      = "events_verdict"
 	sockMapFragments          = "fragments"
+	sockMapInterfaces         = "interfaces"
 	sockMapIpcache            = "ipcache"
 	sockMapIpcachePrefix      = "ipcache_prefix"
 	sockMapLbAffinity         = "lb_affinity"
@@ -124,6 +125,7 @@ type sockMapSpecs struct {
 	EventsTrace        *ebpf.MapSpec `ebpf:"events_trace"`
 	EventsVerdict      *ebpf.MapSpec `ebpf:"events_verdict"`
 	Fragments          *ebpf.MapSpec `ebpf:"fragments"`
+	Interfaces         *ebpf.MapSpec `ebpf:"interfaces"`
 	Ipcache            *ebpf.MapSpec `ebpf:"ipcache"`
 	IpcachePrefix      *ebpf.MapSpec `ebpf:"ipcache_prefix"`
 	LbAffinity         *ebpf.MapSpec `ebpf:"lb_affinity"`
@@ -182,6 +184,7 @@ type sockMaps struct {
 	EventsTrace        *ebpf.Map `ebpf:"events_trace"`
 	EventsVerdict      *ebpf.Map `ebpf:"events_verdict"`
 	Fragments          *ebpf.Map `ebpf:"fragments"`
+	Interfaces         *ebpf.Map `ebpf:"interfaces"`
 	Ipcache            *ebpf.Map `ebpf:"ipcache"`
 	IpcachePrefix      *ebpf.Map `ebpf:"ipcache_prefix"`
 	LbAffinity         *ebpf.Map `ebpf:"lb_affinity"`
@@ -215,6 +218,7 @@ func (m *sockMaps) Close() error {
 		m.EventsTrace,
 		m.EventsVerdict,
 		m.Fragments,
+		m.Interfaces,
 		m.Ipcache,
 		m.IpcachePrefix,
 		m.LbAffinity,

@@ -28,6 +28,7 @@ const (
 	toNetdevMapEventsTrace        = "events_trace"
 	toNetdevMapEventsVerdict      = "events_verdict"
 	toNetdevMapFragments          = "fragments"
+	toNetdevMapInterfaces         = "interfaces"
 	toNetdevMapIpcache            = "ipcache"
 	toNetdevMapIpcachePrefix      = "ipcache_prefix"
 	toNetdevMapLbAffinity         = "lb_affinity"
@@ -110,6 +111,7 @@ type toNetdevMapSpecs struct {
 	EventsTrace        *ebpf.MapSpec `ebpf:"events_trace"`
 	EventsVerdict      *ebpf.MapSpec `ebpf:"events_verdict"`
 	Fragments          *ebpf.MapSpec `ebpf:"fragments"`
+	Interfaces         *ebpf.MapSpec `ebpf:"interfaces"`
 	Ipcache            *ebpf.MapSpec `ebpf:"ipcache"`
 	IpcachePrefix      *ebpf.MapSpec `ebpf:"ipcache_prefix"`
 	LbAffinity         *ebpf.MapSpec `ebpf:"lb_affinity"`
@@ -168,6 +170,7 @@ type toNetdevMaps struct {
 	EventsTrace        *ebpf.Map `ebpf:"events_trace"`
 	EventsVerdict      *ebpf.Map `ebpf:"events_verdict"`
 	Fragments          *ebpf.Map `ebpf:"fragments"`
+	Interfaces         *ebpf.Map `ebpf:"interfaces"`
 	Ipcache            *ebpf.Map `ebpf:"ipcache"`
 	IpcachePrefix      *ebpf.Map `ebpf:"ipcache_prefix"`
 	LbAffinity         *ebpf.Map `ebpf:"lb_affinity"`
@@ -201,6 +204,7 @@ func (m *toNetdevMaps) Close() error {
 		m.EventsTrace,
 		m.EventsVerdict,
 		m.Fragments,
+		m.Interfaces,
 		m.Ipcache,
 		m.IpcachePrefix,
 		m.LbAffinity,

@@ -123,6 +123,12 @@ type kernelFragValue struct {
 	Pad      uint8
 }
 
+type kernelInterface struct {
+	_   structs.HostLayout
+	Mac [6]uint8
+	Pad [2]uint8
+}
+
 type kernelIpcacheValue struct {
 	_        structs.HostLayout
 	Tunnel   kernelAddr
@@ -298,6 +304,7 @@ const (
 	kernelMapEventsTrace        = "events_trace"
 	kernelMapEventsVerdict      = "events_verdict"
 	kernelMapFragments          = "fragments"
+	kernelMapInterfaces         = "interfaces"
 	kernelMapIpcache            = "ipcache"
 	kernelMapIpcachePrefix      = "ipcache_prefix"
 	kernelMapLbAffinity         = "lb_affinity"
@@ -378,6 +385,7 @@ type kernelMapSpecs struct {
 	EventsTrace        *ebpf.MapSpec `ebpf:"events_trace"`
 	EventsVerdict      *ebpf.MapSpec `ebpf:"events_verdict"`
 	Fragments          *ebpf.MapSpec `ebpf:"fragments"`
+	Interfaces         *ebpf.MapSpec `ebpf:"interfaces"`
 	Ipcache            *ebpf.MapSpec `ebpf:"ipcache"`
 	IpcachePrefix      *ebpf.MapSpec `ebpf:"ipcache_prefix"`
 	LbAffinity         *ebpf.MapSpec `ebpf:"lb_affinity"`
@@ -436,6 +444,7 @@ type kernelMaps struct {
 	EventsTrace        *ebpf.Map `ebpf:"events_trace"`
 	EventsVerdict      *ebpf.Map `ebpf:"events_verdict"`
 	Fragments          *ebpf.Map `ebpf:"fragments"`
+	Interfaces         *ebpf.Map `ebpf:"interfaces"`
 	Ipcache            *ebpf.Map `ebpf:"ipcache"`
 	IpcachePrefix      *ebpf.Map `ebpf:"ipcache_prefix"`
 	LbAffinity         *ebpf.Map `ebpf:"lb_affinity"`
@@ -469,6 +478,7 @@ func (m *kernelMaps) Close() error {
 		m.EventsTrace,
 		m.EventsVerdict,
 		m.Fragments,
+		m.Interfaces,
 		m.Ipcache,
 		m.IpcachePrefix,
 		m.LbAffinity,

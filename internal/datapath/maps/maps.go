@@ -164,7 +164,7 @@ func (m *Maps) IDs() ([]ebpf.MapID, error) {
 func mapNames() []string {
 	return []string{
 		kernelMapEndpoints, kernelMapAddresses, kernelMapRuleSets, kernelMapPolicy,
-		kernelMapIpcache, kernelMapIpcachePrefix, kernelMapTunnelPeers, kernelMapBlocks, kernelMapLbServices, kernelMapLbSlots,
+		kernelMapIpcache, kernelMapIpcachePrefix, kernelMapTunnelPeers, kernelMapInterfaces, kernelMapBlocks, kernelMapLbServices, kernelMapLbSlots,
 		kernelMapLbMembers, kernelMapLbRanges, kernelMapLbTables, kernelMapLbRefused, kernelMapLbAffinity, kernelMapLbSockets, kernelMapCt,
 		kernelMapCtAccounts, kernelMapCtExcess, kernelMapMasquerade, kernelMapMasqueradeAccounts, kernelMapFragments,
 		kernelMapMetrics, kernelMapMonitor,

@@ -1,0 +1,100 @@
+package loader
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+// The interfaces that a cloud attaches to the node join the nodes as the native device does: each
+// has the same programs. The programs believe of packets that come by one what they believe of
+// those that come by the native device for as long as it has a row, which it gets after its
+// programs and loses before them. The rows stay when an agent ends, and say to the next one where
+// programs are.
+
+// AttachInterface puts the programs on an interface that joins the nodes, and has what comes by it
+// believed from then on. The interface should be down until it returns nil. It is idempotent.
+func (l *Loader) AttachInterface(ifIndex int, mac net.HardwareAddr) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.cfg.Interfaces {
+		return fmt.Errorf("attach programs to interface %d: the programs know of no interfaces besides the native device", ifIndex)
+	}
+	if _, err := l.attachHooks(0, l.joiningHooks(ifIndex)...); err != nil {
+		return err
+	}
+	if ifIndex == l.cfg.NativeIfIndex {
+		return nil
+	}
+	exit, err := l.filters.FilterProgram(ifIndex, false)
+	if err != nil {
+		return fmt.Errorf("look for %s on interface %d: %w", ToNetdev, ifIndex, err)
+	}
+	if exit == 0 {
+		return fmt.Errorf("interface %d waits until the programs of an earlier agent are replaced: until then nothing would judge what leaves by it", ifIndex)
+	}
+	return l.maps.UpsertInterface(ifIndex, mac)
+}
+
+// DetachInterface has nothing believed any more of what comes by an interface. Its programs stay,
+// and judge it as one by which nobody of the cluster comes; they go with the interface or with
+// link.RemoveFiltersBut.
+func (l *Loader) DetachInterface(ifIndex int) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.maps.DeleteInterface(ifIndex)
+}
+
+// Interfaces lists the interfaces besides the native device of which AttachInterface was told, also
+// by an agent before this one.
+func (l *Loader) Interfaces() ([]int, error) { return l.maps.Interfaces() }
+
+// joiningHooks are those of an interface that joins the nodes. What leaves is judged first: see
+// attachExit for when it is not.
+func (l *Loader) joiningHooks(ifIndex int) []deviceHook {
+	hooks := []deviceHook{{ifIndex: ifIndex, name: ToNetdev}, {ifIndex: ifIndex, ingress: true, name: FromNetdev}}
+	if l.keeping {
+		return hooks[1:]
+	}
+	return hooks
+}
+
+// attachInterfaces puts the programs where they are not yet on the interfaces that have rows, or on
+// one of them. One that is gone loses its row.
+func (l *Loader) attachInterfaces(only int) (attached int, err error) {
+	all, err := l.maps.Interfaces()
+	if err != nil {
+		return 0, err
+	}
+	slices.Sort(all)
+	var errs []error
+	for _, ifIndex := range all {
+		if only != 0 && ifIndex != only {
+			continue
+		}
+		n, err := l.attachHooks(0, l.joiningHooks(ifIndex)...)
+		attached += n
+		if errors.Is(err, unix.ENODEV) {
+			err = l.maps.DeleteInterface(ifIndex)
+		}
+		errs = append(errs, err)
+	}
+	return attached, errors.Join(errs...)
+}
+
+// forgetInterfaces removes the rows if no interfaces of a cloud are configured: an agent before
+// this one had some.
+func (l *Loader) forgetInterfaces() error {
+	if l.cfg.Interfaces {
+		return nil
+	}
+	all, err := l.maps.Interfaces()
+	errs := []error{err}
+	for _, ifIndex := range all {
+		errs = append(errs, l.maps.DeleteInterface(ifIndex))
+	}
+	return errors.Join(errs...)
+}
