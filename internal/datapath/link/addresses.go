@@ -61,7 +61,7 @@ func (l *Links) otherDevices(d *datapath.Devices) error {
 		return err
 	}
 	for _, a := range all {
-		if a.Ethernet && a.IfIndex != d.NativeIfIndex {
+		if a.Ethernet && a.IfIndex != d.NativeIfIndex && !l.cloud[a.IfIndex] {
 			d.Others = append(d.Others, a.IfIndex)
 		}
 	}

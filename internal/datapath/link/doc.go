@@ -8,8 +8,9 @@
 //     in tunnel mode, hawser_vxlan;
 //   - the host side of every pod's veth pair, named "lxc" plus twelve hexadecimal digits. The CNI
 //     plugin creates it, this package brings it up and removes it;
-//   - every route with the routing protocol number RouteProtocol. Routes of any other protocol are
-//     never changed or removed;
+//   - every route and every rule with the routing protocol number RouteProtocol, in the main table
+//     and, for interfaces of a cloud, in others. Those of any other protocol are never changed or
+//     removed;
 //   - the nftables table "hawser" of the inet family;
 //   - the filter at priority 1, handle 1 of the clsact hooks of interfaces it was given.
 //
@@ -23,7 +24,8 @@
 //
 // The host side of a pod is created down. Programs are attached first, then [Links.EnsureEndpoint]
 // brings it up. In the same way SetNode leaves a tunnel device that it has just created down, and
-// [Links.ReplaceFilter] brings it up once its ingress program is there.
+// [Links.ReplaceFilter] brings it up once its ingress program is there. An interface of a cloud is
+// brought up by [Interfaces] after it has its programs.
 //
 // # Removal
 //

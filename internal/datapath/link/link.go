@@ -80,6 +80,11 @@ type Links struct {
 	trackTunnel bool           // under nodeMu: the kernel cannot leave the tunnel out of connection tracking
 	node        *datapath.Node // under nodeMu: what SetNode was last given, nil before
 	plain       []netip.Addr   // under nodeMu: pods that are not masqueraded, sorted
+	native      int            // under nodeMu: the device towards other nodes, of the last SetNode
+	cloud       map[int]bool   // under nodeMu: interfaces of the last Interfaces.Set
+	vpc         []netip.Prefix // under nodeMu: networks of the cloud, as Interfaces.Set has them
+	vpcKnown    bool           // under nodeMu: it has been called
+	pathsGone   bool           // under nodeMu: no rules of a cloud's interfaces are left
 
 	mu               sync.Mutex
 	router4, router6 netip.Addr     // of the last SetNode

@@ -124,11 +124,16 @@ func (l *Links) SetUnmasqueraded(pods []netip.Addr) error {
 	return l.reconcileMasquerade(*l.node)
 }
 
-// reconcileMasquerade makes our table hold what n asks for. If more differs than the pods that are
-// not masqueraded it is replaced whole in one transaction; flows already translated keep their
-// translation, which is in conntrack. Without masquerading there is no table: then nothing of ours
-// needs conntrack, and the tunnel no exception.
+// reconcileMasquerade makes our table hold what n asks for; networks of the cloud are not
+// masqueraded. If more differs than the pods that are not masqueraded it is replaced whole in one
+// transaction; flows already translated keep their translation, which is in conntrack. Without
+// masquerading there is no table: then nothing of ours needs conntrack, and the tunnel no
+// exception.
 func (l *Links) reconcileMasquerade(n datapath.Node) error {
+	if n.Interfaces && !l.vpcKnown {
+		return nil // what an agent before this one excepted stays so until it is known
+	}
+	n.ClusterCIDRs = slices.Concat(n.ClusterCIDRs, l.vpc)
 	want, port := masqRules(n, l.plain), untrackedPort(n)
 	if len(want) == 0 {
 		return l.removeMasquerade()

@@ -52,6 +52,7 @@ func (l *Links) SetNode(n datapath.Node) (datapath.Devices, error) {
 	if err := l.nativeDevice(n, &d); err != nil {
 		return d, err
 	}
+	l.native = d.NativeIfIndex
 	if err := l.hostDevices(n, &d); err != nil {
 		return d, err
 	}
@@ -88,7 +89,7 @@ func (l *Links) SetNode(n datapath.Node) (datapath.Devices, error) {
 	errs = append(errs, err)
 	errs = append(errs, l.removeAddresses(d.HostIfIndex, stale))
 	l.node = &n
-	errs = append(errs, l.reconcileMasquerade(n), l.reconcileGuard(n))
+	errs = append(errs, l.reconcileMasquerade(n), l.reconcileGuard(n), l.leaveCloud(n))
 	return d, errors.Join(errs...)
 }
 
@@ -373,20 +374,20 @@ func (l *Links) IsLocal(ip netip.Addr) bool {
 	return err == nil && len(routes) > 0 && routes[0].Type == unix.RTN_LOCAL
 }
 
-// CleanUp removes hawser_host, hawser_net, hawser_vxlan, our routes and masquerading, and puts
-// segment sizes back. The pods' interfaces stay; nothing being there is not an error.
+// CleanUp removes hawser_host, hawser_net, hawser_vxlan, our routes, rules and masquerading, and
+// puts segment sizes back. The pods' interfaces stay; nothing being there is not an error.
 func (l *Links) CleanUp() error {
 	l.nodeMu.Lock()
 	defer l.nodeMu.Unlock()
 	var errs []error
-	routes, err := l.ourRoutes()
+	routes, err := l.ourRoutes(false)
 	errs = append(errs, err)
 	var reqs []*request
 	for _, r := range routes {
 		reqs = append(reqs, r.request(unix.RTM_DELROUTE, 0, unix.ESRCH, unix.ENODEV, unix.ENOENT))
 	}
 	errs = append(errs, l.rt.run(reqs...)...)
-	errs = append(errs, l.forgetSegments())
+	errs = append(errs, l.forgetSegments(), l.removePaths())
 	for _, name := range []string{HostDevice, TunnelDevice} {
 		link, err := l.h.LinkByName(name)
 		if errors.As(err, &netlink.LinkNotFoundError{}) {

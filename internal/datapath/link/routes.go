@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -29,6 +30,7 @@ type route struct {
 	mtu int
 	// unreachable answers with an ICMP error instead of forwarding; dev is 0.
 	unreachable bool
+	table       int // 0 is the main one
 }
 
 func (r route) String() string {
@@ -43,6 +45,9 @@ func (r route) String() string {
 	if r.dev != 0 {
 		fmt.Fprintf(&b, " dev %d", r.dev)
 	}
+	if r.table != 0 {
+		fmt.Fprintf(&b, " table %d", r.table)
+	}
 	return b.String()
 }
 
@@ -56,7 +61,7 @@ func (r route) request(typ, flags int, ignore ...syscall.Errno) *request {
 	msg := nl.NewRtMsg()
 	msg.Family = uint8(family(r.dst.Addr()))
 	msg.Dst_len = uint8(r.dst.Bits())
-	msg.Table = unix.RT_TABLE_MAIN
+	msg.Table = uint8(cmp.Or(r.table, unix.RT_TABLE_MAIN))
 	msg.Protocol = RouteProtocol
 	msg.Type = unix.RTN_UNICAST
 	msg.Scope = unix.RT_SCOPE_UNIVERSE
@@ -154,23 +159,31 @@ func desiredRoutes(n datapath.Node, d datapath.Devices) (out []route, peers map[
 	return out, peers, errors.Join(errs...)
 }
 
-// ourRoutes lists the routes of the main table that carry our protocol number.
-func (l *Links) ourRoutes() ([]route, error) {
-	var out []route
-	families := []int{unix.AF_INET}
-	if l.ipv6 {
-		families = append(families, unix.AF_INET6)
+// ourRoutes lists the routes of the main table that carry our protocol number, or with tables those
+// of all others.
+func (l *Links) ourRoutes(tables bool) ([]route, error) {
+	filter := netlink.Route{Protocol: RouteProtocol, Table: unix.RT_TABLE_MAIN}
+	if tables {
+		filter.Table = unix.RT_TABLE_UNSPEC
 	}
-	for _, fam := range families {
-		list, err := l.h.RouteListFiltered(fam, &netlink.Route{Protocol: RouteProtocol, Table: unix.RT_TABLE_MAIN},
-			netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TABLE)
+	var out []route
+	for _, fam := range l.families() {
+		list, err := dump(func() ([]netlink.Route, error) {
+			return l.h.RouteListFiltered(fam, &filter, netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TABLE)
+		})
 		if err != nil {
 			return nil, fmt.Errorf("list routes: %w", err)
 		}
 		for _, nr := range list {
+			if tables && nr.Table == unix.RT_TABLE_MAIN {
+				continue
+			}
 			r, err := fromNetlink(nr, fam)
 			if err != nil {
 				return nil, err
+			}
+			if tables {
+				r.table = nr.Table
 			}
 			out = append(out, r)
 		}
@@ -178,20 +191,23 @@ func (l *Links) ourRoutes() ([]route, error) {
 	return out, nil
 }
 
+// families are the address families that the kernel has.
+func (l *Links) families() []int {
+	if l.ipv6 {
+		return []int{unix.AF_INET, unix.AF_INET6}
+	}
+	return []int{unix.AF_INET}
+}
+
 func fromNetlink(nr netlink.Route, fam int) (route, error) {
 	r := route{dev: nr.LinkIndex, mtu: nr.MTU, unreachable: nr.Type == unix.RTN_UNREACHABLE}
 	if nr.Dst == nil {
-		r.dst = netip.PrefixFrom(netip.IPv4Unspecified(), 0)
-		if fam == unix.AF_INET6 {
-			r.dst = netip.PrefixFrom(netip.IPv6Unspecified(), 0)
-		}
+		r.dst = everywhere(fam == unix.AF_INET6)
 	} else {
-		addr, ok := netip.AddrFromSlice(nr.Dst.IP)
-		if !ok {
-			return r, fmt.Errorf("the kernel lists a route with a malformed destination %v", nr.Dst)
+		var err error
+		if r.dst, err = fromIPNet(nr.Dst, fam); err != nil {
+			return r, fmt.Errorf("the kernel lists a route: %w", err)
 		}
-		ones, _ := nr.Dst.Mask.Size()
-		r.dst = netip.PrefixFrom(unmapIf4(addr, fam), ones)
 	}
 	if gw, ok := netip.AddrFromSlice(nr.Gw); ok {
 		r.gw = unmapIf4(gw, fam)
@@ -205,6 +221,23 @@ func fromNetlink(nr netlink.Route, fam int) (route, error) {
 	return r, nil
 }
 
+// everywhere is the prefix of all addresses of a family.
+func everywhere(v6 bool) netip.Prefix {
+	if v6 {
+		return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+	}
+	return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+}
+
+func fromIPNet(n *net.IPNet, fam int) (netip.Prefix, error) {
+	addr, ok := netip.AddrFromSlice(n.IP)
+	if !ok {
+		return netip.Prefix{}, fmt.Errorf("malformed destination %v", n)
+	}
+	ones, _ := n.Mask.Size()
+	return netip.PrefixFrom(unmapIf4(addr, fam), ones), nil
+}
+
 func unmapIf4(a netip.Addr, fam int) netip.Addr {
 	if fam == unix.AF_INET {
 		return a.Unmap()
@@ -216,7 +249,7 @@ func unmapIf4(a netip.Addr, fam int) netip.Addr {
 // the router address. peers names the peer to which a destination leads. It returns what it could
 // not do; the rest is done.
 func (l *Links) reconcileRoutes(want []route, peers map[netip.Prefix]string, n datapath.Node, endpointDevs map[int]bool) error {
-	have, err := l.ourRoutes()
+	have, err := l.ourRoutes(false)
 	if err != nil {
 		return err
 	}

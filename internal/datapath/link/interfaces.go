@@ -1,0 +1,327 @@
+package link
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/hawser-net/hawser/internal/datapath"
+)
+
+// InterfacePrograms judge what passes an interface that joins the nodes. Package datapath/loader
+// implements it.
+type InterfacePrograms interface {
+	// AttachInterface puts the programs on an interface, which is down unless somebody else has
+	// brought it up, and has what comes by it believed from then on.
+	AttachInterface(ifIndex int, mac net.HardwareAddr) error
+	// DetachInterface has nothing believed any more.
+	DetachInterface(ifIndex int) error
+	// Interfaces lists those between the two, besides the native device.
+	Interfaces() ([]int, error)
+}
+
+// Interfaces makes the interfaces that a cloud attaches to the node carry packets of pods: each is
+// up, has its programs, a table of routes, and rules that lead packets from its addresses there.
+// All rules with the routing protocol number RouteProtocol are its own, and all routes with it
+// outside of the main table; what is none of these is never touched.
+//
+// An interface comes up after its programs are attached and before anything is routed by it. There
+// is no moment in which it carries what nothing judges, unless somebody else brings it up; then
+// what comes by it is not believed to be of the cluster until it has its programs.
+//
+// It is safe for concurrent use.
+type Interfaces struct {
+	links    *Links
+	programs InterfacePrograms
+	log      *slog.Logger
+	changed  chan struct{} // has Run look at what is wanted now
+
+	mu     sync.Mutex // one reconciliation at a time
+	begun  bool       // Set has been called
+	want   []datapath.Interface
+	states []datapath.InterfaceState // of the last reconciliation
+	failed error                     // of the last reconciliation
+}
+
+// NewInterfaces returns an Interfaces that has touched nothing yet: see Set. There is one for a
+// node.
+func NewInterfaces(l *Links, programs InterfacePrograms, log *slog.Logger) *Interfaces {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	return &Interfaces{links: l, programs: programs, log: log, changed: make(chan struct{}, 1)}
+}
+
+// Set makes the node's interfaces those of want. It compares with the kernel and touches only what
+// differs, does as much as it can, and returns a state for each of want, in its order. The error
+// joins what failed; that an interface is absent is none. It needs a SetNode before it.
+//
+// Addresses that are not in want lose their rules at once, also those that an agent before this one
+// has left.
+func (i *Interfaces) Set(want []datapath.Interface) ([]datapath.InterfaceState, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.want, i.begun = slices.Clone(want), true
+	states, err := i.reconcile()
+	select {
+	case i.changed <- struct{}{}:
+	default:
+	}
+	return states, err
+}
+
+// reconcile is called under the lock.
+func (i *Interfaces) reconcile() ([]datapath.InterfaceState, error) {
+	i.states, i.failed = i.links.setInterfaces(i.want, i.programs)
+	return slices.Clone(i.states), i.failed
+}
+
+// cloudInterface is a wanted interface as the kernel has it.
+type cloudInterface struct {
+	datapath.Interface
+	link   netlink.Link
+	native bool
+	// ready says that it is up and judged: only then anything new is led there.
+	ready bool
+}
+
+func (c *cloudInterface) index() int { return c.link.Attrs().Index }
+
+// setInterfaces makes interfaces, routes, rules and exceptions of masquerading be as wanted.
+func (l *Links) setInterfaces(want []datapath.Interface, programs InterfacePrograms) ([]datapath.InterfaceState, error) {
+	l.nodeMu.Lock()
+	defer l.nodeMu.Unlock()
+	states := make([]datapath.InterfaceState, len(want))
+	for n, w := range want {
+		states[n].MAC = w.MAC
+	}
+	if l.native == 0 {
+		err := errors.New("the device towards other nodes is not known yet: SetNode comes first")
+		for n := range states {
+			states[n].Err = err
+		}
+		return states, err
+	}
+	all, err := l.listLinks()
+	if err != nil {
+		return states, err
+	}
+	var errs []error
+	var found []*cloudInterface
+	for n, fault := range faultsOf(want) {
+		c, err := l.findInterface(all, want[n])
+		if fault != nil {
+			err = fault
+		}
+		if c != nil {
+			states[n].Name, states[n].IfIndex = c.link.Attrs().Name, c.index()
+		}
+		if err == nil {
+			found = append(found, c)
+			err = l.raiseInterface(c, programs)
+			c.ready = err == nil
+		}
+		states[n].Err = err
+		if !errors.Is(err, datapath.ErrNoInterface) {
+			errs = append(errs, err)
+		}
+	}
+	l.cloud = map[int]bool{}
+	for _, c := range found {
+		l.cloud[c.index()] = true
+	}
+	errs = append(errs, partAddresses(found))
+	failed, err := l.reconcilePaths(found)
+	errs = append(errs, err)
+	for n, s := range states {
+		if s.Err == nil {
+			states[n].Err = failed[s.IfIndex]
+		}
+	}
+	errs = append(errs, forgetOthers(found, programs), l.exceptVPC(want))
+	return states, errors.Join(errs...)
+}
+
+// faultsOf is pure: what makes each of want impossible, by itself or beside those before it.
+func faultsOf(want []datapath.Interface) []error {
+	out := make([]error, len(want))
+	macs, numbers := map[string]bool{}, map[int]bool{}
+	for n, w := range want {
+		out[n] = w.Validate()
+		switch {
+		case out[n] != nil:
+			continue
+		case macs[w.MAC.String()]:
+			out[n] = fmt.Errorf("interface %s is there twice", w.MAC)
+		case numbers[w.Number]:
+			out[n] = fmt.Errorf("interface %s has number %d, which another has", w.MAC, w.Number)
+		}
+		macs[w.MAC.String()], numbers[w.Number] = true, true
+	}
+	return out
+}
+
+// findInterface finds an interface by its hardware address, which others may have taken over from
+// it: networks on top of it, and bridges and bonds of which it is a part. Where a machine shows an
+// interface twice, as Azure does with accelerated networking, the upper one counts.
+func (l *Links) findInterface(all []netlink.Link, want datapath.Interface) (*cloudInterface, error) {
+	var found, part netlink.Link
+	for _, link := range all {
+		a := link.Attrs()
+		if !bytes.Equal(a.HardwareAddr, want.MAC) || a.EncapType != "ether" || isOwnDevice(a.Name) {
+			continue
+		}
+		// Machines have them without a kind, namespaces as the end of a pair.
+		if kind := link.Type(); kind != "device" && kind != "veth" || isEndpointLink(link) {
+			continue
+		}
+		if a.MasterIndex != 0 {
+			part = link
+			continue
+		}
+		if found != nil {
+			return nil, fmt.Errorf("interfaces %s and %s both have the hardware address %s: give the one that is not the cloud's another", found.Attrs().Name, a.Name, want.MAC)
+		}
+		found = link
+	}
+	if found == nil && part != nil {
+		return nil, fmt.Errorf("interface %s (%s) is a part of interface %d, which takes its packets: take it out", part.Attrs().Name, want.MAC, part.Attrs().MasterIndex)
+	}
+	if found == nil {
+		return nil, fmt.Errorf("hardware address %s: %w", want.MAC, datapath.ErrNoInterface)
+	}
+	return &cloudInterface{Interface: want, link: found, native: found.Attrs().Index == l.native}, nil
+}
+
+func isOwnDevice(name string) bool {
+	return name == HostDevice || name == NetDevice || name == TunnelDevice
+}
+
+// raiseInterface has an interface judged, and then up.
+func (l *Links) raiseInterface(c *cloudInterface, programs InterfacePrograms) error {
+	name := c.link.Attrs().Name
+	if err := programs.AttachInterface(c.index(), c.MAC); err != nil {
+		return errors.Join(err, programs.DetachInterface(c.index()))
+	}
+	// A packet may come by another interface than that by which its answer goes; the programs check
+	// sources.
+	settings := []setting{
+		{path: "net/ipv4/conf/" + name + "/rp_filter", value: "0"},
+		{path: "net/ipv4/conf/" + name + "/forwarding", value: "1"},
+	}
+	if !c.native {
+		// Else a router's advertisement would lead what is the native device's by this one.
+		settings = append(settings,
+			setting{path: "net/ipv4/conf/" + name + "/send_redirects", value: "0"},
+			setting{path: "net/ipv6/conf/" + name + "/accept_ra", value: "0", optional: true},
+			// Nobody else has the interface's link-local address; looking for him takes a second in
+			// which no neighbour is found.
+			setting{path: "net/ipv6/conf/" + name + "/accept_dad", value: "0", optional: true})
+	}
+	if err := l.inNS(func() error { return apply(settings) }); err != nil {
+		return err
+	}
+	if !c.native && c.MTU != 0 {
+		if err := l.setMTU(c.link, c.MTU); err != nil {
+			return err
+		}
+	}
+	if c.link.Attrs().Flags&net.FlagUp == 0 {
+		if err := errors.Join(l.rt.run(linkUp(c.index()))...); err != nil {
+			return err
+		}
+	}
+	if c.native || !c.Address.IsValid() {
+		return nil
+	}
+	return l.addOwnAddress(c)
+}
+
+// addOwnAddress gives an interface the node's address on it, without the route to its subnet: that
+// is the native device's, if both have the same.
+func (l *Links) addOwnAddress(c *cloudInterface) error {
+	addrs, err := l.h.AddrList(c.link, family(c.Address.Addr()))
+	if err != nil {
+		return fmt.Errorf("list addresses of %s: %w", c.link.Attrs().Name, err)
+	}
+	for _, a := range addrs {
+		if ip, ok := netip.AddrFromSlice(a.IP); ok && ip.Unmap() == c.Address.Addr() {
+			return nil
+		}
+	}
+	ip := c.Address.Addr()
+	addr := &netlink.Addr{IPNet: &net.IPNet{IP: ip.AsSlice(), Mask: net.CIDRMask(c.Address.Bits(), ip.BitLen())}, Flags: unix.IFA_F_NOPREFIXROUTE}
+	if ip.Is6() {
+		addr.Flags |= unix.IFA_F_NODAD
+	}
+	if err := l.h.AddrAdd(c.link, addr); err != nil {
+		return fmt.Errorf("add address %s to %s: %w", c.Address, c.link.Attrs().Name, err)
+	}
+	return nil
+}
+
+// partAddresses leaves each address to the first of the interfaces that have it.
+func partAddresses(found []*cloudInterface) error {
+	var errs []error
+	owner := map[netip.Addr]*cloudInterface{}
+	for _, c := range found {
+		c.Pods = slices.DeleteFunc(slices.Clone(c.Pods), func(ip netip.Addr) bool {
+			other := owner[ip]
+			if other == nil {
+				owner[ip] = c
+				return false
+			}
+			if other != c {
+				errs = append(errs, fmt.Errorf("address %s is on interface %s as well as on %s: the first has its packets", ip, other.MAC, c.MAC))
+			}
+			return true
+		})
+	}
+	return errors.Join(errs...)
+}
+
+// forgetOthers has nothing believed of what comes by interfaces that are none of the cloud's any
+// more.
+func forgetOthers(found []*cloudInterface, programs InterfacePrograms) error {
+	known, err := programs.Interfaces()
+	errs := []error{err}
+	for _, index := range known {
+		if !slices.ContainsFunc(found, func(c *cloudInterface) bool { return c.index() == index }) {
+			errs = append(errs, programs.DetachInterface(index))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// exceptVPC has what pods send to networks of the cloud leave under their own addresses.
+func (l *Links) exceptVPC(want []datapath.Interface) error {
+	var vpc []netip.Prefix
+	for _, w := range want {
+		for _, p := range w.VPCCIDRs {
+			if p.IsValid() {
+				vpc = append(vpc, p.Masked())
+			}
+		}
+	}
+	slices.SortFunc(vpc, func(a, b netip.Prefix) int {
+		return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
+	})
+	vpc = slices.Compact(vpc)
+	if l.vpcKnown && slices.Equal(vpc, l.vpc) {
+		return nil
+	}
+	l.vpc, l.vpcKnown = vpc, true
+	if l.node == nil {
+		return nil
+	}
+	return l.reconcileMasquerade(*l.node)
+}
