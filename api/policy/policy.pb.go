@@ -1372,8 +1372,7 @@ func (x *Decision) GetReason() string {
 type Rule struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Policy *PolicyName            `protobuf:"bytes,1,opt,name=policy,proto3" json:"policy,omitempty"`
-	// Where it stands, such as "spec.ingress[0]", or "spec.ingress[0].toPorts[1]" where one of its
-	// lists of ports decides; "spec" for what isolates.
+	// Where it stands, such as "spec.ingress[0]"; "spec" for what isolates.
 	Path string `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
 	// The document of the request, or the file of the node, that the policy is in, and the line where
 	// the entry begins. Empty for objects of Kubernetes; no line if that is not known.

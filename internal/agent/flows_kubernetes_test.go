@@ -70,11 +70,12 @@ func TestKubernetesFlows(t *testing.T) {
 		})
 	}
 	has("a connection that the policy allows", func() { _ = once(front.ns, web.both(80)[0], time.Second) }, func(f *flowpb.Flow) bool {
-		by, made := f.GetIngressAllowedBy(), f.GetSource().GetWorkloads()
+		by, made, self := f.GetIngressAllowedBy(), f.GetSource().GetWorkloads(), f.GetDestination().GetWorkloads()
 		return f.GetVerdict() == flowpb.Verdict_FORWARDED && f.GetTrafficDirection() == flowpb.TrafficDirection_INGRESS && f.GetDestination().GetPodName() == "web" &&
 			len(by) == 1 && by[0].GetNamespace() == "default" && by[0].GetName() == "guard" &&
 			slices.Contains(by[0].GetLabels(), "k8s:io.cilium.k8s.policy.derived-from=NetworkPolicy") &&
-			len(made) == 1 && made[0].GetKind() == "Deployment" && made[0].GetName() == "front"
+			len(made) == 1 && made[0].GetKind() == "Deployment" && made[0].GetName() == "front" &&
+			len(self) == 1 && self[0].GetKind() == "Pod" && self[0].GetName() == "web" && f.GetDestination().GetNodeName() == f.GetNodeName()
 	})
 	has("a service without backends", func() { _ = once(front.ns, empty, 50*time.Millisecond) }, func(f *flowpb.Flow) bool {
 		return f.GetEventType().GetType() == flows.EventDrop && f.GetDropReasonDesc() == flowpb.DropReason_SERVICE_BACKEND_NOT_FOUND &&

@@ -27,6 +27,7 @@ import (
 	"github.com/hawser-net/hawser/internal/endpoint"
 	"github.com/hawser-net/hawser/internal/ipam"
 	"github.com/hawser-net/hawser/internal/labels"
+	"github.com/hawser-net/hawser/internal/policy"
 	"github.com/hawser-net/hawser/internal/policydir"
 )
 
@@ -172,6 +173,7 @@ func (p *parts) newHubble(version string) (*hubble.Hubble, error) {
 			return serveMetrics(ctx, l, registry, metricsTimeout)
 		},
 		Report:   t.components.Set,
+		RuleLine: func(o policy.Owner, path string) (string, int) { return p.files.RuleLine(o, path) }, // they are made later
 		Services: func(s grpc.ServiceRegistrar) { healthpb.RegisterNodeHealthServer(s, p.rest.HealthService()) },
 	}
 	if p.objects != nil {

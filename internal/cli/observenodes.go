@@ -85,9 +85,10 @@ func (a *app) observeStatusCommand() *cobra.Command {
 		},
 		func(cmd *cobra.Command, st *observer.ServerStatusResponse) error {
 			out := a.facts()
-			out.add("Flows", fmt.Sprintf("%d of %d", st.GetNumFlows(), st.GetMaxFlows()))
-			out.add("Seen", fmt.Sprint(st.GetSeenFlows()))
-			out.add("Rate", fmt.Sprintf("%.1f/s", st.GetFlowsRate()))
+			least := bounds(st.GetNumUnavailableNodes().GetValue() > 0, false) // of nodes that do not answer nothing is counted
+			out.add("Flows", fmt.Sprintf("%s%d of %d", least, st.GetNumFlows(), st.GetMaxFlows()))
+			out.add("Seen", least+fmt.Sprint(st.GetSeenFlows()))
+			out.add("Rate", fmt.Sprintf("%s%.1f/s", least, st.GetFlowsRate()))
 			out.add("Uptime", flowUptime(st.GetUptimeNs()))
 			if st.GetNumConnectedNodes() != nil {
 				look := good

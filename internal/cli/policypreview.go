@@ -303,7 +303,28 @@ func ruleText(r *policypb.Rule) string {
 	if r.GetPolicy() == nil {
 		return r.GetPath()
 	}
-	return printable(policyText(r.GetPolicy()) + " " + r.GetPath())
+	text := policyText(r.GetPolicy()) + " " + r.GetPath()
+	switch {
+	case r.GetLine() > 0:
+		text += fmt.Sprintf(" (%s:%d)", r.GetDocument(), r.GetLine())
+	case r.GetDocument() != "":
+		text += " (" + r.GetDocument() + ")"
+	}
+	return printable(text)
+}
+
+// bounds are the words for what a count may be otherwise: more, for what is missing, or less, for
+// what may have been counted twice; none for one that is exact.
+func bounds(more, less bool) string {
+	switch {
+	case more && less:
+		return "about "
+	case more:
+		return "at least "
+	case less:
+		return "at most "
+	}
+	return ""
 }
 
 func decisionText(d *policypb.Decision) string {
@@ -337,12 +358,17 @@ func (a *app) writePreview(w io.Writer, res *policypb.PreviewResponse) error {
 	for _, p := range res.GetProblems() {
 		fmt.Fprintln(&b, a.paint(warn, printable("nothing of "+p.GetNodeName()+": "+p.GetProblem())))
 	}
+	missing := sum.GetEventsLost() > 0 || len(res.GetProblems()) > 0
+	atMost := sum.GetChangedAtMost()
 	fmt.Fprintf(&b, "\n%d flows judged", sum.GetFlows())
 	if sum.GetOldest() != nil {
 		fmt.Fprintf(&b, ", since %s", sum.GetOldest().AsTime().Local().Format("Jan _2 15:04:05"))
 	}
 	if n := sum.GetFlowsNotJudged(); n > 0 {
 		fmt.Fprintf(&b, "; %d cannot be", n)
+	}
+	if n := sum.GetEventsLost(); n > 0 {
+		fmt.Fprintf(&b, "; %d events are lost, so that what was seen is more than what is counted", n)
 	}
 	b.WriteString("\n")
 	for _, part := range []struct {
@@ -351,7 +377,7 @@ func (a *app) writePreview(w io.Writer, res *policypb.PreviewResponse) error {
 		n     uint64
 		look  style
 	}{{policypb.Verdict_DENIED, "Seen, and would be refused", sum.GetRefused(), bad}, {policypb.Verdict_ALLOWED, "Seen, and would be allowed", sum.GetAllowed(), good}} {
-		fmt.Fprintf(&b, "\n%s: %s\n", part.title, a.paint(part.look, fmt.Sprint(part.n)))
+		fmt.Fprintf(&b, "\n%s: %s\n", part.title, a.paint(part.look, bounds(missing, atMost && part.n > 0)+fmt.Sprint(part.n)))
 		t := a.table("SOURCE", "DESTINATION", "PORT", "SEEN", "LAST", "DECIDED BY")
 		for _, c := range res.GetConnections() {
 			if c.GetAfter() != part.after {
@@ -367,7 +393,7 @@ func (a *app) writePreview(w io.Writer, res *policypb.PreviewResponse) error {
 		}
 	}
 	if n := sum.GetConnectionsLeftOut(); n > 0 {
-		fmt.Fprintf(&b, "%d more are not shown\n", n)
+		fmt.Fprintf(&b, "%s%d more are not shown\n", bounds(false, atMost), n)
 	}
 	for _, part := range []struct {
 		title string
@@ -378,7 +404,7 @@ func (a *app) writePreview(w io.Writer, res *policypb.PreviewResponse) error {
 		{"Pairs that open", sum.GetPairsOpened(), (*policypb.PairChange).GetOpened, (*policypb.PairChange).GetAfter},
 		{"Pairs that close", sum.GetPairsClosed(), (*policypb.PairChange).GetClosed, (*policypb.PairChange).GetAfter},
 	} {
-		fmt.Fprintf(&b, "\n%s: %d\n", part.title, part.n)
+		fmt.Fprintf(&b, "\n%s: %s%d\n", part.title, bounds(sum.GetPartiesLeftOut() > 0, false), part.n)
 		t := a.table("SOURCE", "DESTINATION", "PORTS", "POLICIES")
 		for _, p := range res.GetPairs() {
 			if list := part.ports(p); len(list) > 0 {

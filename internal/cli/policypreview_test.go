@@ -52,7 +52,7 @@ func (p *policies) Preview(req *policypb.PreviewRequest, stream policypb.Policy_
 			Source: front, Destination: db, Protocol: "TCP", Port: 5432, Before: policypb.Verdict_ALLOWED, After: policypb.Verdict_DENIED, Count: 12,
 			LastSeen: timestamppb.New(agentTime), Decision: &policypb.Decision{Direction: flow.TrafficDirection_INGRESS, Rules: []*policypb.Rule{{Policy: deny, Path: "spec"}}, Reason: "no rule allows it; enforced"},
 		}}
-		pieces[3].Summary.Refused = 1
+		pieces[3].Summary.Refused, pieces[3].Summary.ChangedAtMost = 1, true
 	}
 	for _, piece := range pieces {
 		if err := stream.Send(piece); err != nil {
@@ -94,7 +94,7 @@ func (p *policies) Explain(context.Context, *policypb.ExplainRequest) (*policypb
 		Verdict: policypb.Verdict_DENIED,
 		Egress:  &policypb.ExplainSide{Verdict: policypb.Verdict_ALLOWED},
 		Ingress: &policypb.ExplainSide{Verdict: policypb.Verdict_DENIED, Reason: "enforced by x", Steps: []*policypb.ExplainStep{
-			{Rule: &policypb.Rule{Policy: &policypb.PolicyName{Namespace: "shop", Name: "db"}, Path: "spec.ingress[0]"}, Reason: "allow front\x1b, but the peer does not match"},
+			{Rule: &policypb.Rule{Policy: &policypb.PolicyName{Namespace: "shop", Name: "db"}, Path: "spec.ingress[0]", Document: "db.yaml", Line: 7}, Reason: "allow front\x1b, but the peer does not match"},
 		}},
 		Suggestions: []*policypb.Suggestion{{Text: "let shop/db receive from world", Document: "kind: X\n"}},
 	}, nil
@@ -128,7 +128,7 @@ func TestPolicyPreview(t *testing.T) {
 		want []string
 	}{
 		{"policy preview " + dir + " --delete old --delete shop/db,NetworkPolicy/shop/x", ExitRefused, []string{
-			"added NetworkPolicy shop/deny (x.yaml, line 3)", "warning: x.yaml: odd", "7 flows judged", "Seen, and would be refused: 1",
+			"added NetworkPolicy shop/deny (x.yaml, line 3)", "warning: x.yaml: odd", "7 flows judged", "Seen, and would be refused: at most 1",
 			"shop/front   shop/db", "5432/TCP   12", "ingress: shop/deny spec (no rule allows it)", "Seen, and would be allowed: 0",
 			"Pairs that close: 4", "0-79/TCP", "3 more pairs are not shown",
 		}},
@@ -141,7 +141,7 @@ func TestPolicyPreview(t *testing.T) {
 		{"policy preview --delete lies", ExitOK, []string{"?        ?             1/TCP"}},
 		{"policy preview --delete endless", ExitError, []string{"larger than 32 MiB"}},
 		{"policy matrix -n lies", ExitOK, []string{"?        ?             ?"}},
-		{"observe --explain", ExitOK, []string{"ingress of the receiver: no rule allows it (enforced by x)", "shop/db spec.ingress[0]: allow front", "to let shop/db receive from world", "      kind: X"}},
+		{"observe --explain", ExitOK, []string{"ingress of the receiver: no rule allows it (enforced by x)", "shop/db spec.ingress[0] (db.yaml:7): allow front", "to let shop/db receive from world", "      kind: X"}},
 		{"observe --explain -o json", ExitUsage, []string{"--explain"}},
 	} {
 		var stdout, stderr bytes.Buffer

@@ -30,6 +30,8 @@ type Party struct {
 	Identity       uint32
 	Namespace, Pod string
 	Workloads      []*flow.Workload
+	// Node is the node that the address is on, cluster/node; empty if that is not known.
+	Node string
 }
 
 // Directory is what a node knows of the ends of flows. What it returns is shared between flows and
@@ -145,7 +147,7 @@ func (m *Maker) name(e *flow.Endpoint, addr netip.Addr, number uint16) {
 			who = at
 		}
 	}
-	e.ID, e.Namespace, e.PodName, e.Workloads = uint32(who.Endpoint), who.Namespace, who.Pod, who.Workloads
+	e.ID, e.Namespace, e.PodName, e.Workloads, e.NodeName = uint32(who.Endpoint), who.Namespace, who.Pod, who.Workloads, who.Node
 	var namespace string
 	e.Labels, namespace = m.Directory.Labels(e.Identity)
 	if e.Namespace == "" {

@@ -28,6 +28,9 @@ type Object struct {
 	Clusterwide *v2.CiliumClusterwideNetworkPolicy
 	// Rules is what policy.Parse made of it.
 	Rules []*policy.Rule
+	// Lines has the lines of the file at which rules and their entries begin, by path; those that
+	// are known.
+	Lines map[string]int
 }
 
 // Decode reads the content of a file; name is used in owners. All faults are reported: unknown and
@@ -70,6 +73,7 @@ func decode(name string, data []byte) ([]Object, error) {
 			}
 		}
 		seen[obj.Owner] = true
+		obj.Lines = linesOf(doc, obj.Rules)
 		out = append(out, *obj)
 	}
 	if len(errs) > 0 {

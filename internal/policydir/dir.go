@@ -172,6 +172,24 @@ func (d *Dir) watch() (<-chan notice, func()) {
 	return notices, stop
 }
 
+// RuleLine returns in which file the policy of an owner is, and at which line what a path names
+// begins, as of the version in force; no file if it is in none, 0 if the line is not known.
+func (d *Dir) RuleLine(o policy.Owner, path string) (name string, line int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	name, _, _ = strings.Cut(string(o), "/")
+	f := d.files[name]
+	if f == nil {
+		return "", 0
+	}
+	for _, obj := range f.objects {
+		if obj.Owner == o {
+			return name, obj.Lines[path]
+		}
+	}
+	return "", 0
+}
+
 // scan reads the directory and returns what must be applied.
 func (d *Dir) scan() ([]policy.Change, error) {
 	names, err := list(d.cfg.Path)

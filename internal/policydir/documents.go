@@ -22,6 +22,8 @@ type Document struct {
 	Line  int
 	Name  policy.Name
 	Rules []*policy.Rule
+	// Lines has the lines at which rules and their entries begin, by path; those that are known.
+	Lines map[string]int
 }
 
 // Documents reads policies of all kinds: those that may be in files of the directory, NetworkPolicy
@@ -52,7 +54,7 @@ func Documents(data []byte) ([]Document, error) {
 			continue
 		}
 		seen[name] = line
-		out = append(out, Document{Line: line, Name: name, Rules: rules})
+		out = append(out, Document{Line: line, Name: name, Rules: rules, Lines: linesOf(doc, rules)})
 	}
 	if len(errs) > 0 {
 		return nil, errors.Join(errs...)

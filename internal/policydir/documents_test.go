@@ -1,8 +1,12 @@
 package policydir
 
 import (
+	"bytes"
+	"maps"
 	"strings"
 	"testing"
+
+	"go.yaml.in/yaml/v3"
 
 	"github.com/hawser-net/hawser/internal/policy"
 )
@@ -82,6 +86,62 @@ func TestDocumentsNamesLineAndFault(t *testing.T) {
 	}
 }
 
+// TestLinesOfRules: a rule is found at its line, whatever else its text has; what is not spelt out
+// has none.
+func TestLinesOfRules(t *testing.T) {
+	t.Parallel()
+	const text = `# first
+apiVersion: cilium.io/v2
+kind: CiliumNetworkPolicy
+metadata: {name: two}
+specs:
+- endpointSelector: {}
+  ingress:
+  - fromEndpoints: [{}]
+  # another
+  - fromEntities:
+    - world
+    toPorts: &ports
+    - ports: [{port: "80"}]
+- endpointSelector: {}
+  egress: [
+    {toEntities: [world]}, {toEntities: [host],
+     toPorts: *ports}]
+--- # the next one
+apiVersion: cilium.io/v2
+kind: CiliumClusterwideNetworkPolicy
+metadata: {name: one}
+spec: &spec
+  endpointSelector: {}
+  ingressDeny: [{fromEntities: [world]}]
+`
+	docs, err := Documents([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []map[string]int{
+		{"specs[0]": 6, "specs[0].ingress[0]": 8, "specs[0].ingress[1]": 10, "specs[1]": 14, "specs[1].egress[0]": 16, "specs[1].egress[1]": 16},
+		{"spec": 22, "spec.ingressDeny[0]": 24},
+	}
+	for i, d := range docs {
+		if !maps.Equal(d.Lines, want[i]) {
+			t.Errorf("lines of %v: %v, want %v", d.Name, d.Lines, want[i])
+		}
+	}
+	objects, err := Decode("a.yaml", []byte(text))
+	if err != nil || len(objects) != 2 || !maps.Equal(objects[1].Lines, want[1]) {
+		t.Errorf("a file: %+v, %v", objects, err)
+	}
+	for _, path := range []string{"", ".", "spec[", "spec[0", "spec[0]", "spec[-1]", "spec.ingressDeny[1]", "spec.ingressDeny[0]]", "spec.ingressDeny[0][0]", "nothing"} {
+		var root yaml.Node
+		if err := yaml.Unmarshal([]byte("spec: {ingressDeny: [{}]}\nloop: &a [*a]\n"), &root); err == nil {
+			if n := lineAt(root.Content[0], path); n != 0 && path != "spec.ingressDeny[0]]" {
+				t.Errorf("%q is at line %d", path, n)
+			}
+		}
+	}
+}
+
 func FuzzDocuments(f *testing.F) {
 	f.Add([]byte(everyKind))
 	f.Add([]byte("a: &a [*a]\n---\n..."))
@@ -93,6 +153,11 @@ func FuzzDocuments(f *testing.F) {
 		for _, d := range docs {
 			if d.Name.Name == "" || len(d.Rules) == 0 || d.Line < 1 {
 				t.Fatalf("%+v of %q", d, data)
+			}
+			for path, line := range d.Lines {
+				if line < 1 || line > 2+bytes.Count(data, []byte("\n")) {
+					t.Fatalf("%s is at line %d of %q", path, line, data)
+				}
 			}
 		}
 	})

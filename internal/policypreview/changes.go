@@ -36,6 +36,24 @@ type changes struct {
 	warnings []string
 	// other are the rules that are not in force already.
 	other []*policy.Rule
+	// given has the documents that were given, by the owner of their rules.
+	given map[policy.Owner]given
+}
+
+// given is where a policy is in what was given.
+type given struct {
+	document string
+	lines    map[string]int
+}
+
+// places tells where rules are: in what was given, else where the node has them.
+func (c *changes) places(otherwise places) places {
+	return func(o policy.Owner, path string) (string, int) {
+		if g, ok := c.given[o]; ok {
+			return g.document, g.lines[path]
+		}
+		return otherwise(o, path)
+	}
 }
 
 // newChanges reads what is asked about. Errors name the document and the line.
@@ -54,9 +72,9 @@ func newChanges(req *policypb.PreviewRequest, inForce map[policy.Owner][]*policy
 	for _, o := range slices.Sorted(maps.Keys(inForce)) {
 		owners[o.Policy()] = append(owners[o.Policy()], o)
 	}
-	c := &changes{}
+	c := &changes{given: map[policy.Owner]given{}}
 	var errs []error
-	given := map[policy.Name]string{}
+	names := map[policy.Name]string{}
 	for i, d := range req.GetDocuments() {
 		name := cmp.Or(d.GetName(), fmt.Sprintf("document %d", i+1))
 		docs, err := policydir.Documents(d.GetContent())
@@ -65,16 +83,16 @@ func newChanges(req *policypb.PreviewRequest, inForce map[policy.Owner][]*policy
 			continue
 		}
 		for _, doc := range docs {
-			if before, ok := given[doc.Name]; ok {
+			if before, ok := names[doc.Name]; ok {
 				errs = append(errs, fmt.Errorf("%s: line %d: %s is in %s too", name, doc.Line, doc.Name, before))
 				continue
 			}
-			given[doc.Name] = name
+			names[doc.Name] = name
 			c.add(name, doc, owners[doc.Name], inForce)
 		}
 	}
 	for _, d := range req.GetDelete() {
-		errs = append(errs, c.delete(policy.Name{Kind: d.GetKind(), Namespace: d.GetNamespace(), Name: d.GetName()}, owners, given))
+		errs = append(errs, c.delete(policy.Name{Kind: d.GetKind(), Namespace: d.GetNamespace(), Name: d.GetName()}, owners, names))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
@@ -102,6 +120,7 @@ func (c *changes) add(document string, doc policydir.Document, replaced []policy
 		}
 	}
 	c.rules = append(c.rules, policy.Change{Owner: owner, Rules: doc.Rules})
+	c.given[owner] = given{document, doc.Lines}
 	c.told = append(c.told, ch)
 	if ch.Action != policypb.ChangeAction_UNCHANGED {
 		c.other = append(c.other, doc.Rules...)

@@ -73,7 +73,7 @@ func explain(agent Agent, f *flowpb.Flow) (*policypb.ExplainResponse, error) {
 		return nil, notFound("%v", err)
 	}
 	out.Verdict = verdictOf(res.Allowed)
-	out.Egress, out.Ingress = explainSide(&res.Egress), explainSide(&res.Ingress)
+	out.Egress, out.Ingress = explainSide(&res.Egress, agent.RuleLine), explainSide(&res.Ingress, agent.RuleLine)
 	for _, side := range []*policy.TraceSide{&res.Egress, &res.Ingress} {
 		if !side.Verdict.Pass() {
 			out.Suggestions = append(out.Suggestions, suggest(side, &src, &dst, proto, port))
@@ -105,7 +105,7 @@ func (x *explained) find(agent Agent, e *policy.Engine, addr netip.Addr) {
 	}
 }
 
-func explainSide(s *policy.TraceSide) *policypb.ExplainSide {
+func explainSide(s *policy.TraceSide, at places) *policypb.ExplainSide {
 	out := &policypb.ExplainSide{Verdict: verdictOf(s.Verdict.Pass()), Enforced: s.Enforced, Reason: s.Why}
 	// What matches comes first, so that it is not cut off.
 	steps := slices.Clone(s.Steps)
@@ -128,7 +128,7 @@ func explainSide(s *policy.TraceSide) *policypb.ExplainSide {
 		if _, rest, ok := strings.Cut(text, ": "); ok {
 			text = rest
 		}
-		out.Steps = append(out.Steps, &policypb.ExplainStep{Rule: ruleOf(step), Effect: effect, Reason: text, Decides: step.Decides})
+		out.Steps = append(out.Steps, &policypb.ExplainStep{Rule: at.ruleOf(step), Effect: effect, Reason: text, Decides: step.Decides})
 	}
 	return out
 }
@@ -143,30 +143,43 @@ func rank(s policy.TraceStep) int {
 	return 2
 }
 
+// places tells in which document a rule or an entry of one is, and at which line: no document for
+// an object of Kubernetes, and 0 for a line that is not known.
+type places func(o policy.Owner, path string) (document string, line int)
+
 // ruleOf names the entry of a step; what lets the node itself in is nobody's.
-func ruleOf(s policy.TraceStep) *policypb.Rule {
+func (at places) ruleOf(s policy.TraceStep) *policypb.Rule {
 	if s.Local {
 		return &policypb.Rule{Path: "(allow-localhost)"}
 	}
-	return &policypb.Rule{Policy: nameMessage(s.Owner.Policy()), Path: s.Path}
+	return at.rule(s.Owner, s.Path)
+}
+
+func (at places) rule(o policy.Owner, path string) *policypb.Rule {
+	r := &policypb.Rule{Policy: nameMessage(o.Policy()), Path: path}
+	if at != nil {
+		document, line := at(o, path)
+		r.Document, r.Line = document, uint32(line)
+	}
+	return r
 }
 
 // decisionOf tells what settles a trace: the side that refuses, else whatever allows on both.
-func decisionOf(res *policy.TraceResult) *policypb.Decision {
+func decisionOf(res *policy.TraceResult, at places) *policypb.Decision {
 	for _, side := range []*policy.TraceSide{&res.Egress, &res.Ingress} {
 		if !side.Verdict.Pass() {
 			d := &policypb.Decision{Direction: direction(side.Direction), Reason: side.Verdict.String()}
-			d.Rules = settling(side)
+			d.Rules = settling(side, at)
 			if len(d.Rules) == 0 {
 				d.Reason = "no rule allows it; " + side.Why
-				d.Rules = isolating(side)
+				d.Rules = isolating(side, at)
 			}
 			return d
 		}
 	}
 	d := &policypb.Decision{Direction: flowpb.TrafficDirection_INGRESS, Reason: res.Ingress.Verdict.String()}
-	if d.Rules = settling(&res.Ingress); len(d.Rules) == 0 {
-		if rules := settling(&res.Egress); len(rules) > 0 {
+	if d.Rules = settling(&res.Ingress, at); len(d.Rules) == 0 {
+		if rules := settling(&res.Egress, at); len(rules) > 0 {
 			return &policypb.Decision{Direction: flowpb.TrafficDirection_EGRESS, Rules: rules, Reason: res.Egress.Verdict.String()}
 		}
 		d.Reason = "neither side is isolated any more"
@@ -182,19 +195,19 @@ func direction(d datapath.Direction) flowpb.TrafficDirection {
 }
 
 // settling returns the entries that decide a side.
-func settling(side *policy.TraceSide) (out []*policypb.Rule) {
+func settling(side *policy.TraceSide, at places) (out []*policypb.Rule) {
 	for _, s := range side.Steps {
 		if s.Decides && !s.Pass {
-			out = append(out, ruleOf(s))
+			out = append(out, at.ruleOf(s))
 		}
 	}
 	return out
 }
 
 // isolating returns the policies by which what no rule allows is dropped.
-func isolating(side *policy.TraceSide) (out []*policypb.Rule) {
+func isolating(side *policy.TraceSide, at places) (out []*policypb.Rule) {
 	for _, by := range side.EnforcedBy[:min(len(side.EnforcedBy), maxNamed)] {
-		out = append(out, &policypb.Rule{Policy: nameMessage(by.Owner.Policy()), Path: by.Path})
+		out = append(out, at.rule(by.Owner, by.Path))
 	}
 	return out
 }
@@ -210,7 +223,7 @@ func suggest(side *policy.TraceSide, src, dst *explained, proto uint8, port uint
 	switch {
 	case side.Verdict == policy.Denied:
 		var who []string
-		for _, r := range settling(side) {
+		for _, r := range settling(side, nil) {
 			who = append(who, policy.Name{Kind: r.GetPolicy().GetKind(), Namespace: r.GetPolicy().GetNamespace(), Name: r.GetPolicy().GetName()}.String()+" "+r.GetPath())
 		}
 		out.Text = "change or remove " + strings.Join(who, ", ") + ": what it denies no other rule can allow"

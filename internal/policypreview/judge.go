@@ -22,6 +22,9 @@ type Agent interface {
 	View(f func(*policy.Engine))
 	// Endpoint returns by what the engine knows a local endpoint, and the identity that others see.
 	Endpoint(number uint16) (s policy.Subject, seen identity.ID, ok bool)
+	// RuleLine returns in which file of the node a rule is, and at which line, by its path; no
+	// file for an object of Kubernetes, 0 for a line that is not known.
+	RuleLine(o policy.Owner, path string) (file string, line int)
 	// Addresses lists which identity has which address.
 	Addresses() iter.Seq2[netip.Addr, identity.ID]
 }
@@ -40,6 +43,7 @@ type judge struct {
 	snap     *policy.Snapshot
 	outside  map[netip.Addr]identity.ID
 	subjects map[policy.Subject]bool // judged by policies of this cluster
+	places   places
 }
 
 func newJudge(agent Agent) (*judge, error) {

@@ -96,6 +96,7 @@ func (j *judge) preview(ctx context.Context, agent Agent, ring *flows.Ring[flows
 			if err := j.put(ch.rules); err != nil {
 				return nil, err
 			}
+			j.places = ch.places(agent.RuleLine)
 			room = matrix[0].ranges + maxRanges
 		}
 		if err := rec.judge(ctx, j, moment); err != nil {
@@ -105,7 +106,7 @@ func (j *judge) preview(ctx context.Context, agent Agent, ring *flows.Ring[flows
 			return nil, err
 		}
 	}
-	sum := &policypb.PreviewSummary{Flows: rec.flows, FlowsNotJudged: rec.others, PartiesLeftOut: uint32(left)}
+	sum := &policypb.PreviewSummary{Flows: rec.flows, FlowsNotJudged: rec.others, PartiesLeftOut: uint32(left), EventsLost: rec.lost}
 	if !rec.oldest.IsZero() {
 		sum.Oldest = timestamppb.New(rec.oldest)
 	}
@@ -277,7 +278,7 @@ func (j *judge) decision(s *seen) *policypb.Decision {
 	if s.dst.subject == (policy.Subject{}) {
 		res.Ingress = policy.TraceSide{Direction: datapath.Ingress, Verdict: policy.DefaultAllowed}
 	}
-	return decisionOf(&res)
+	return decisionOf(&res, j.places)
 }
 
 // partyOf is an end as the engine traces it.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"testing"
+	"time"
 
 	flowpb "github.com/hawser-net/hawser/api/flow"
 	policypb "github.com/hawser-net/hawser/api/policy"
@@ -335,6 +336,7 @@ func TestRepliesAndRefusalsAreCountedOnce(t *testing.T) {
 		f.Verdict, f.EventType.Type, f.DropReasonDesc = flowpb.Verdict_DROPPED, 1, flowpb.DropReason_TTL_EXCEEDED
 	}, false)
 	add(func(f *flowpb.Flow) { f.IsReply = nil }, false)
+	w.ring.Lose(flowpb.LostEventSource_PERF_EVENT_RING_BUFFER, 42, time.Now())
 	res := w.preview(&policypb.PreviewRequest{Documents: []*policypb.Document{{Name: "deny.yaml", Content: []byte(`
 apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy
@@ -349,14 +351,39 @@ spec: {podSelector: {matchLabels: {app: db}}, policyTypes: [Ingress]}
 		t.Errorf("told: %v", c)
 	}
 	if r := c.GetDecision().GetRules(); len(r) != 1 || r[0].GetPolicy().GetName() != "deny" || r[0].GetPath() != "spec" ||
+		r[0].GetDocument() != "deny.yaml" || r[0].GetLine() != 5 ||
 		c.GetDecision().GetDirection() != flowpb.TrafficDirection_INGRESS {
 		t.Errorf("settled by %v", c.GetDecision())
 	}
-	if sum := res.GetSummary(); sum.GetFlows() != 5 || sum.GetFlowsNotJudged() != 1 || sum.GetRefused() != 1 || sum.GetAllowed() != 0 {
+	if sum := res.GetSummary(); sum.GetFlows() != 5 || sum.GetFlowsNotJudged() != 1 || sum.GetRefused() != 1 || sum.GetAllowed() != 0 || sum.GetEventsLost() != 42 {
 		t.Errorf("summary: %v", sum)
 	}
 	if ch := res.GetChanges(); len(ch) != 1 || ch[0].GetAction() != policypb.ChangeAction_ADDED || ch[0].GetLine() != 2 {
 		t.Errorf("changes: %v", ch)
+	}
+}
+
+// TestLinesOfFilesOfTheNode: what a policy in a file of the node says is explained with its file and
+// line, and so is what it settles when another policy is asked about.
+func TestLinesOfFilesOfTheNode(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, rand.New(rand.NewPCG(1, 1)), 0)
+	front := w.podEnd(w.addPod(podSet(t, "shop", map[string]string{"app": "front"}), w.addr(1)))
+	db := w.podEnd(w.addPod(podSet(t, "shop", map[string]string{"app": "db"}), w.addr(2)))
+	objects, err := policydir.Decode("node.yaml", []byte(`{apiVersion: cilium.io/v2, kind: CiliumNetworkPolicy, metadata: {name: guard, namespace: shop},
+spec: {endpointSelector: {matchLabels: {app: db}}, ingressDeny: [{fromEntities: [all]}]}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.inFile = objects[0].Owner
+	w.put(w.inFile, objects[0].Rules, oracle.FromObject(objects[0].Namespaced))
+	res, err := w.server().Explain(t.Context(), &policypb.ExplainRequest{Flow: flowBetween(front, db, datapath.ProtoTCP, 80)})
+	if err != nil || len(res.GetIngress().GetSteps()) != 1 {
+		t.Fatalf("%v, %v", res, err)
+	}
+	path := "spec.ingressDeny[0]"
+	if r := res.GetIngress().GetSteps()[0].GetRule(); r.GetPath() != path || r.GetDocument() != "node.yaml" || int(r.GetLine()) != len(path) {
+		t.Errorf("explained by %v", r)
 	}
 }
 

@@ -40,6 +40,8 @@ type record struct {
 	// flows were judged, others cannot be.
 	flows, others uint64
 	oldest        time.Time
+	// lost counts events that were lost meanwhile, and flows that were overwritten.
+	lost uint64
 }
 
 // samples is how many pods or addresses of each end are remembered.
@@ -51,37 +53,43 @@ const readBatch = 1024
 // workloadsOf returns the workloads that flows tell of.
 func workloadsOf(ctx context.Context, ring *flows.Ring[flows.Entry]) (names, error) {
 	out := names{}
-	err := eachFlow(ctx, ring, func(e *flows.Entry) {
+	_, err := eachEntry(ctx, ring, func(e *flows.Entry) {
+		if e.Flow == nil {
+			return
+		}
 		out.note(e.Flow.GetSource())
 		out.note(e.Flow.GetDestination())
 	})
 	return out, err
 }
 
-// eachFlow calls f for the flows that a ring has now.
-func eachFlow(ctx context.Context, ring *flows.Ring[flows.Entry], f func(*flows.Entry)) error {
+// eachEntry calls f for what a ring has now, and returns how many entries were overwritten before.
+func eachEntry(ctx context.Context, ring *flows.Ring[flows.Entry], f func(*flows.Entry)) (overwritten uint64, err error) {
 	at, end := ring.Bounds()
 	buf := make([]flows.Entry, readBatch)
 	for at < end {
 		if err := ctx.Err(); err != nil {
-			return err
+			return overwritten, err
 		}
 		n, missed, _ := ring.Read(at, buf[:min(uint64(len(buf)), end-at)])
 		at += uint64(n) + missed
+		overwritten += missed
 		for i := range buf[:n] {
-			if buf[i].Flow != nil {
-				f(&buf[i])
-			}
+			f(&buf[i])
 		}
 	}
-	return nil
+	return overwritten, nil
 }
 
 // read collects the connections that the ring tells of, since a time.
 func (j *judge) read(ctx context.Context, agent Agent, ring *flows.Ring[flows.Entry], since time.Time) (*record, error) {
 	r := &record{byKey: map[connection]*seen{}, workloads: names{}}
-	err := eachFlow(ctx, ring, func(e *flows.Entry) {
+	overwritten, err := eachEntry(ctx, ring, func(e *flows.Entry) {
 		if e.Time.Before(since) {
+			return
+		}
+		if e.Flow == nil {
+			r.lost += min(e.Lost.GetNumEventsLost(), 1<<48) // it cannot overflow
 			return
 		}
 		r.workloads.note(e.Flow.GetSource())
@@ -97,6 +105,7 @@ func (j *judge) read(ctx context.Context, agent Agent, ring *flows.Ring[flows.En
 			r.others++
 		}
 	})
+	r.lost += overwritten
 	return r, err
 }
 

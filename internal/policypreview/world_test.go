@@ -44,6 +44,8 @@ type world struct {
 	// deaf has heard of nothing yet; judged are the keys of labels that count, nil for all.
 	deaf   bool
 	judged *labels.Keys
+	// inFile is the owner of a policy that is in a file of the node.
+	inFile policy.Owner
 }
 
 type pod struct {
@@ -77,6 +79,13 @@ func (w *world) Endpoint(number uint16) (policy.Subject, identity.ID, bool) {
 		}
 	}
 	return policy.Subject{}, 0, false
+}
+
+func (w *world) RuleLine(o policy.Owner, path string) (string, int) {
+	if w.inFile != "" && o == w.inFile {
+		return "node.yaml", len(path)
+	}
+	return "", 0
 }
 
 func (w *world) Addresses() iter.Seq2[netip.Addr, identity.ID] {

@@ -342,6 +342,9 @@ type previewMerge struct {
 	first, any *policypb.PreviewResponse
 	answered   int
 	refusal    error
+	// loose says that what is counted may have been counted twice: of what has no place in byKey
+	// nobody can tell what two nodes saw.
+	loose bool
 }
 
 // add adds the answer of a node.
@@ -382,8 +385,11 @@ func (m *previewMerge) add(node string, pairs bool, a nodePreview) {
 	}
 	// What the node had no room for counts, too. Another may tell of the same: there are at most so
 	// many.
-	m.sum.Refused = plus64(m.sum.GetRefused(), sum.GetRefused()-min(sum.GetRefused(), refused))
-	m.sum.Allowed = plus64(m.sum.GetAllowed(), sum.GetAllowed()-min(sum.GetAllowed(), allowed))
+	moreRefused, moreAllowed := sum.GetRefused()-min(sum.GetRefused(), refused), sum.GetAllowed()-min(sum.GetAllowed(), allowed)
+	m.sum.Refused = plus64(m.sum.GetRefused(), moreRefused)
+	m.sum.Allowed = plus64(m.sum.GetAllowed(), moreAllowed)
+	m.sum.EventsLost = plus64(m.sum.GetEventsLost(), sum.GetEventsLost())
+	m.loose = m.loose || moreRefused > 0 || moreAllowed > 0 || sum.GetConnectionsLeftOut() > 0
 }
 
 // addConnection adds what one node saw: a connection may be seen by its sender's node and by its
@@ -394,6 +400,7 @@ func (m *previewMerge) addConnection(c *policypb.Connection) {
 	have := m.byKey[key]
 	if have == nil {
 		if len(m.byKey) >= maxMerged {
+			m.loose = true
 			m.count(c)
 			m.sum.ConnectionsLeftOut = plus64(m.sum.GetConnectionsLeftOut(), 1)
 			return
@@ -477,5 +484,7 @@ func (m *previewMerge) pieces(req *policypb.PreviewRequest) []*policypb.PreviewR
 	pairs := m.first.GetSummary()
 	m.sum.PairsOpened, m.sum.PairsClosed, m.sum.PairsLeftOut, m.sum.PartiesLeftOut =
 		pairs.GetPairsOpened(), pairs.GetPairsClosed(), pairs.GetPairsLeftOut(), pairs.GetPartiesLeftOut()
+	m.sum.ChangedAtMost = m.loose && m.answered > 1
+	m.sum.UnchangedAtMost = m.sum.GetUnchanged() > 0 && m.answered > 1
 	return append(out, &policypb.PreviewResponse{Summary: m.sum})
 }

@@ -180,7 +180,7 @@ func TestRelayAnswersWhatPoliciesMean(t *testing.T) {
 	if db.GetEgress() != 5 || db.GetIngress() != 5 || db.GetCount() != 5 || len(db.GetSources()) != 2 || net.GetCount() != 3 {
 		t.Errorf("counted %v and %v", db, net)
 	}
-	if sum := res.GetSummary(); sum.GetFlows() != 30 || sum.GetRefused() != 2 || sum.GetPairsClosed() != 1 {
+	if sum := res.GetSummary(); sum.GetFlows() != 30 || sum.GetRefused() != 2 || sum.GetPairsClosed() != 1 || sum.GetChangedAtMost() || sum.GetUnchangedAtMost() {
 		t.Errorf("summary %v", sum)
 	}
 	if p := res.GetProblems(); len(p) != 1 || p[0].GetNodeName() != s.nodes[3].name() || p[0].GetProblem() != "broken" {
@@ -349,7 +349,7 @@ func TestPreviewsOfNodesAreMerged(t *testing.T) {
 				Source: party(from, 16384), Destination: party(to, id), Protocol: "TCP", Port: 80, After: policypb.Verdict_DENIED,
 				Egress: egress, Ingress: ingress, Count: max(egress, ingress),
 			}},
-			Summary: &policypb.PreviewSummary{Refused: refused, Allowed: 2, Unchanged: 3, ConnectionsLeftOut: refused + 1},
+			Summary: &policypb.PreviewSummary{Refused: refused, Allowed: 2, Unchanged: 3, EventsLost: 5, ConnectionsLeftOut: refused + 1},
 		}
 	}
 	const temporary = 0x01010000 // the same number is another's on each node
@@ -372,7 +372,8 @@ func TestPreviewsOfNodesAreMerged(t *testing.T) {
 		if c := out.GetConnections()[0]; c.GetCount() != 4 || c.GetEgress() != 4 || c.GetIngress() != 4 || c.GetSource().GetName() != "front" || c.GetDestination().GetName() != "db" {
 			t.Errorf("one connection is told as %v", c)
 		}
-		if sum := out.GetSummary(); sum.GetRefused() != 3+7 || sum.GetAllowed() != 8 || sum.GetUnchanged() != 12 {
+		if sum := out.GetSummary(); sum.GetRefused() != 3+7 || sum.GetAllowed() != 8 || sum.GetUnchanged() != 12 ||
+			!sum.GetChangedAtMost() || !sum.GetUnchangedAtMost() || sum.GetEventsLost() != 20 {
 			t.Errorf("summary %v", sum)
 		}
 		// What a node says does not make less of what others do.

@@ -3,6 +3,7 @@ package hubble
 import (
 	"net/netip"
 	"slices"
+	"time"
 
 	flowpb "github.com/hawser-net/hawser/api/flow"
 	"github.com/hawser-net/hawser/internal/datapath"
@@ -11,7 +12,9 @@ import (
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/ipcache"
 	"github.com/hawser-net/hawser/internal/labels"
+	"github.com/hawser-net/hawser/internal/node"
 	"github.com/hawser-net/hawser/internal/policy"
+	"github.com/hawser-net/hawser/internal/table"
 )
 
 // directory is what the agent's tables know of the ends of flows. It is for one goroutine.
@@ -20,6 +23,7 @@ type directory struct {
 	// texts has the labels of identities as flows show them, so that flows share them.
 	texts   map[identity.ID]labelTexts
 	answers answers
+	hosts   hosts
 }
 
 // maxTexts bounds of how many identities the labels are remembered.
@@ -34,7 +38,7 @@ type labelTexts struct {
 var _ flows.Directory = (*directory)(nil)
 
 func newDirectory(n Node) *directory {
-	return &directory{node: n, texts: map[identity.ID]labelTexts{}, answers: newAnswers()}
+	return &directory{node: n, texts: map[identity.ID]labelTexts{}, answers: newAnswers(), hosts: hosts{self: n.Self.String()}}
 }
 
 // Endpoint implements [flows.Directory].
@@ -48,7 +52,7 @@ func (d *directory) Endpoint(number uint16) flows.Party {
 
 // local is an endpoint of this node.
 func (d *directory) local(row endpoint.Endpoint) flows.Party {
-	p := flows.Party{Endpoint: row.ID, Identity: uint32(row.Seen()), Namespace: row.Namespace, Pod: row.PodName}
+	p := flows.Party{Endpoint: row.ID, Identity: uint32(row.Seen()), Namespace: row.Namespace, Pod: row.PodName, Node: d.hosts.self}
 	if d.node.Workload != nil && row.PodName != "" {
 		if w := d.node.Workload(row.Namespace, row.PodName); w != nil {
 			p.Workloads = []*flowpb.Workload{w}
@@ -66,7 +70,7 @@ func (d *directory) Party(addr netip.Addr) flows.Party {
 	if !ok {
 		return flows.Party{}
 	}
-	p := flows.Party{Identity: uint32(e.Identity)}
+	p := flows.Party{Identity: uint32(e.Identity), Node: d.nodeOf(addr, e)}
 	p.Namespace, p.Pod = e.Pod()
 	if d.node.RemoteWorkload != nil && p.Pod != "" && e.Source == ipcache.KVStore {
 		if w := d.node.RemoteWorkload(addr, p.Namespace, p.Pod); w != nil {
@@ -74,6 +78,57 @@ func (d *directory) Party(addr netip.Addr) flows.Party {
 		}
 	}
 	return p
+}
+
+// nodeOf is the node that an address of the cluster is on: the node that hosts it, or the one whose
+// own address it is.
+func (d *directory) nodeOf(addr netip.Addr, e ipcache.Entry) string {
+	switch {
+	case e.Identity == identity.Host:
+		return d.hosts.self
+	case e.Host().IsValid():
+		addr = e.Host()
+	case isOutside(e.Identity):
+		return ""
+	}
+	return d.hosts.at(addr, d.node.Nodes, time.Now())
+}
+
+// isOutside reports whether an identity stands for what is outside of the cluster.
+func isOutside(id identity.ID) bool {
+	switch id {
+	case identity.World, identity.WorldIPv4, identity.WorldIPv6:
+		return true
+	}
+	return id.Scope() == identity.LocalScope && !id.IsTemporary()
+}
+
+// hosts knows nodes by their addresses.
+type hosts struct {
+	self     string
+	names    map[netip.Addr]string // empty for an address of several nodes
+	revision uint64
+	read     time.Time
+}
+
+// hostsAge is how long nodes that changed are not read again: there may be thousands.
+const hostsAge = time.Second
+
+// at returns the node that has an address; empty if none is known, or more than one.
+func (h *hosts) at(addr netip.Addr, nodes *table.Table[node.Key, node.Node], now time.Time) string {
+	if rev := nodes.Revision(); h.names == nil || rev != h.revision && now.Sub(h.read) >= hostsAge {
+		h.names, h.revision, h.read = map[netip.Addr]string{}, rev, now
+		for key, n := range nodes.All() {
+			for _, a := range n.Addresses {
+				if before, ok := h.names[a.IP]; ok && before != key.String() {
+					h.names[a.IP] = ""
+					continue
+				}
+				h.names[a.IP] = key.String()
+			}
+		}
+	}
+	return h.names[addr]
 }
 
 // Labels implements [flows.Directory].

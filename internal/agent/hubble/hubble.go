@@ -72,6 +72,9 @@ type Node struct {
 	InForce func() bool
 	// Judged returns the keys of the labels by which rules are judged.
 	Judged func() labels.Keys
+	// RuleLine returns in which file a rule is, and at which line; see [policypreview.Agent]. It is
+	// nil if there are none.
+	RuleLine func(o policy.Owner, path string) (file string, line int)
 	// Labels returns the labels of an identity.
 	Labels func(identity.ID) (labels.Set, bool)
 	// Workload returns what made a pod of this node; nil if that is not known. It is nil

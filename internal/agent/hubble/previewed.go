@@ -25,6 +25,14 @@ func (p previewed) Judged() labels.Keys { return p.node.Judged() }
 // View implements [policypreview.Agent].
 func (p previewed) View(f func(*policy.Engine)) { p.node.Policy.View(f) }
 
+// RuleLine implements [policypreview.Agent].
+func (p previewed) RuleLine(o policy.Owner, path string) (string, int) {
+	if p.node.RuleLine == nil {
+		return "", 0
+	}
+	return p.node.RuleLine(o, path)
+}
+
 // Endpoint implements [policypreview.Agent].
 func (p previewed) Endpoint(number uint16) (policy.Subject, identity.ID, bool) {
 	row, ok := p.node.Endpoints.Get(number)

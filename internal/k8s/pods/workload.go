@@ -7,8 +7,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Workload is what made a pod, such as a Deployment. It is the zero value for a pod that somebody
-// made himself.
+// Workload is what made a pod, such as a Deployment; the pod itself, if somebody made it himself. It
+// is the zero value if that is not known.
 type Workload struct{ Kind, Name string }
 
 // workloadOf returns what made a pod. A ReplicaSet that a Deployment made has its name and the hash
@@ -16,7 +16,7 @@ type Workload struct{ Kind, Name string }
 func workloadOf(o *corev1.Pod) Workload {
 	owner := metav1.GetControllerOf(o)
 	if owner == nil {
-		return Workload{}
+		return Workload{"Pod", o.Name}
 	}
 	hash := o.Labels[labelTemplateHash]
 	if name, ok := strings.CutSuffix(owner.Name, "-"+hash); ok && hash != "" && owner.Kind == "ReplicaSet" {
