@@ -13,6 +13,17 @@ type TLSFiles struct {
 	Cert, Key string
 	// ClientCAs are the authorities of which one must have signed a client's certificate.
 	ClientCAs []string
+	// Expiry is told of the certificates of clients, if it is not nil.
+	Expiry *Expiry
+}
+
+// Files are those that [Expiry] looks at, with names that begin with prefix.
+func (f TLSFiles) Files(prefix string) []CertificateFile {
+	out := []CertificateFile{{Name: prefix + "server", Path: f.Cert}}
+	for _, path := range f.ClientCAs {
+		out = append(out, CertificateFile{Name: prefix + "client-authorities", Path: path, Authorities: true})
+	}
+	return out
 }
 
 // Config returns a configuration by which only clients with a certificate are served. The files are
@@ -50,5 +61,6 @@ func (f TLSFiles) read() (*tls.Config, error) {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13, ClientAuth: tls.RequireAndVerifyClientCert,
 		Certificates: []tls.Certificate{cert}, ClientCAs: pool, NextProtos: []string{"h2"},
+		VerifyConnection: f.Expiry.Seen,
 	}, nil
 }

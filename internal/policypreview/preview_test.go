@@ -363,8 +363,8 @@ spec: {podSelector: {matchLabels: {app: db}}, policyTypes: [Ingress]}
 	}
 }
 
-// TestLinesOfFilesOfTheNode: what a policy in a file of the node says is explained with its file and
-// line, and so is what it settles when another policy is asked about.
+// TestLinesOfFilesOfTheNode: what a policy in a file of the node says is explained with its file
+// and line.
 func TestLinesOfFilesOfTheNode(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, rand.New(rand.NewPCG(1, 1)), 0)

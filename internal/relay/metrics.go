@@ -18,7 +18,7 @@ func newMetrics(r *Relay) *metrics {
 		registry: prometheus.NewRegistry(),
 		flows:    prometheus.NewCounter(prometheus.CounterOpts{Name: "hubble_relay_flows_total", Help: "Flows that were sent to clients."}),
 	}
-	m.registry.MustRegister(m.flows, nodeCollector{r})
+	m.registry.MustRegister(m.flows, nodeCollector{r}, r.expiry)
 	return m
 }
 

@@ -44,6 +44,7 @@ type Relay struct {
 	namespaces recent[[]*observer.Namespace]
 	health     *health.Server
 	metrics    *metrics
+	expiry     *flowserver.Expiry
 }
 
 // New returns a relay that does nothing until Run.
@@ -55,6 +56,15 @@ func New(cfg Config, log *slog.Logger, version string) (*Relay, error) {
 		cfg: cfg, log: log, version: version, started: time.Now(), roster: newRoster(cfg.nodes), dialing: make(chan struct{}, dialing),
 		local: insecure.NewCredentials(), requests: requests{stopping: make(chan struct{})}, namespaces: newRecent[[]*observer.Namespace](), health: health.NewServer(),
 	}
+	var files []flowserver.CertificateFile
+	if !cfg.NoClientTLS {
+		files = append(files, cfg.ClientTLS.files()...)
+	}
+	if !cfg.NoServerTLS {
+		files = append(files, cfg.ServerTLS.Files("")...)
+	}
+	r.expiry = flowserver.NewExpiry(log, nil, files...)
+	r.cfg.ClientTLS.expiry, r.cfg.ServerTLS.Expiry = r.expiry, r.expiry
 	r.metrics = newMetrics(r)
 	r.health.SetServingStatus(observer.Observer_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_NOT_SERVING)
 	return r, nil
@@ -112,6 +122,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	}
 	r.running.Go(func() { r.followPeers(serving) })
 	r.running.Go(func() { r.watchHealth(serving) })
+	r.running.Go(func() { _ = r.expiry.Run(serving) })
 	r.log.Info("relay serves flows", "address", listener.Addr(), "peers", r.cfg.PeerService, "version", r.version)
 	select {
 	case err = <-failed:

@@ -8,6 +8,8 @@ import (
 
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/hawser-net/hawser/internal/flowserver"
 )
 
 // TLSFiles are the files from which a client has its certificate, and by which it knows servers.
@@ -15,6 +17,17 @@ type TLSFiles struct {
 	Cert, Key string
 	// CAs are the authorities of which one must have signed a server's certificate.
 	CAs []string
+	// expiry is told of the certificates of servers, if it is not nil.
+	expiry *flowserver.Expiry
+}
+
+// files are those that expiry looks at.
+func (f TLSFiles) files() []flowserver.CertificateFile {
+	out := []flowserver.CertificateFile{{Name: "client", Path: f.Cert}}
+	for _, path := range f.CAs {
+		out = append(out, flowserver.CertificateFile{Name: "server-authorities", Path: path, Authorities: true})
+	}
+	return out
 }
 
 // credentials are those for a connection to a server of that name. The files are read now, so that
@@ -36,6 +49,7 @@ func (f TLSFiles) credentials(serverName string) (credentials.TransportCredentia
 	}
 	return credentials.NewTLS(&tls.Config{
 		MinVersion: tls.VersionTLS13, ServerName: serverName, RootCAs: pool, Certificates: []tls.Certificate{cert},
+		VerifyConnection: f.expiry.Seen,
 	}), nil
 }
 

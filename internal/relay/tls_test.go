@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -127,6 +128,25 @@ func TestCertificates(t *testing.T) {
 	if err := ask(client(&ours)); err != nil {
 		t.Errorf("a client with a certificate: %v", err)
 	}
+	// When certificates end can be read, of its own and of those that it has seen.
+	controllers.Eventually(t, patience, func() string {
+		list, err := s.relay.metrics.registry.Gather()
+		if err != nil {
+			return err.Error()
+		}
+		left := map[string]bool{}
+		for _, f := range list {
+			for _, m := range f.GetMetric() {
+				if f.GetName() == "hawser_certificate_seconds_left" && m.GetGauge().GetValue() > 0 {
+					left[m.GetLabel()[0].GetValue()] = true
+				}
+			}
+		}
+		if want := map[string]bool{"client": true, "server-authorities": true, "server": true, "client-authorities": true, "peers": true}; !maps.Equal(left, want) {
+			return fmt.Sprintf("time is left of %v", left)
+		}
+		return ""
+	})
 	for who, creds := range map[string]credentials.TransportCredentials{
 		"without a certificate": client(nil), "of another authority": client(&others), "without TLS": insecure.NewCredentials(),
 	} {

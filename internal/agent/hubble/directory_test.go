@@ -12,8 +12,8 @@ import (
 	"github.com/hawser-net/hawser/internal/table"
 )
 
-// TestNodesOfBothEnds: pods and nodes are on the node that the tables say; an address that two nodes
-// claim is on neither, and what is outside of the cluster on none.
+// TestNodesOfBothEnds: pods and nodes are on the node that the tables say; an address that two
+// nodes claim is on neither, and what is outside of the cluster on none.
 func TestNodesOfBothEnds(t *testing.T) {
 	t.Parallel()
 	nodes := table.New[node.Key](node.Node.Equal)

@@ -104,6 +104,7 @@ type Hubble struct {
 	node     Node
 	log      *slog.Logger
 	recorder *recorder
+	expiry   *flowserver.Expiry // nil without TLS
 }
 
 // New returns a Hubble that records nothing yet; nil if cfg wants none.
@@ -129,6 +130,10 @@ func New(cfg Config, n Node, log *slog.Logger) (*Hubble, error) {
 	}}
 	if len(asked) > 0 {
 		h.recorder.metrics = flowmetrics.New(asked)
+	}
+	if cfg.ListenAddress != "" && !cfg.NoTLS {
+		h.expiry = flowserver.NewExpiry(log, h.certificates, cfg.TLS.Files("flow-")...)
+		h.cfg.TLS.Expiry = h.expiry
 	}
 	return h, nil
 }
@@ -182,11 +187,23 @@ func (h *Hubble) Start(start func(part string, run func(context.Context) error))
 	if cfg.ListenAddress != "" {
 		start("flow-server", func(ctx context.Context) error { return h.serve(ctx, srv) })
 	}
+	if h.expiry != nil {
+		start("flow-certificates", h.expiry.Run)
+	}
 	if metrics != nil {
 		start("flow-metrics", h.serveMetrics)
 		start("flow-metrics-sweep", h.sweepMetrics)
 	}
 	return nil
+}
+
+// certificates says in the agent's status whether certificates end soon.
+func (h *Hubble) certificates(problem string) {
+	if problem != "" {
+		h.node.Report("flow-certificates", rest.StateWarning, problem)
+		return
+	}
+	h.node.Report("flow-certificates", rest.StateOk, "none ends soon")
 }
 
 // serve serves flows on TCP until ctx ends.

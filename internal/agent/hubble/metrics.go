@@ -17,6 +17,11 @@ func (h *Hubble) serveMetrics(ctx context.Context) error {
 	if err := registry.Register(h.recorder.metrics); err != nil {
 		return err
 	}
+	if h.expiry != nil {
+		if err := registry.Register(h.expiry); err != nil {
+			return err
+		}
+	}
 	return h.keepServing(ctx, "flow-metrics", h.cfg.MetricsAddress, func(listen func() (net.Listener, error)) error {
 		l, err := listen()
 		if err != nil {

@@ -7,8 +7,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Workload is what made a pod, such as a Deployment; the pod itself, if somebody made it himself. It
-// is the zero value if that is not known.
+// Workload is what made a pod, such as a Deployment; the pod itself, if somebody made it himself.
+// It is the zero value if that is not known.
 type Workload struct{ Kind, Name string }
 
 // workloadOf returns what made a pod. A ReplicaSet that a Deployment made has its name and the hash

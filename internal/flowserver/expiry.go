@@ -1,0 +1,231 @@
+package flowserver
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+const (
+	// expiryInterval is how often certificates are looked at.
+	expiryInterval = time.Minute
+	// expiryWarning is how long before its end a certificate is warned of, or a fifth of its time,
+	// whichever is shorter.
+	expiryWarning = 30 * 24 * time.Hour
+	// expiryRepeat is after how long a warning is logged again.
+	expiryRepeat = 24 * time.Hour
+	// maxPeers is of how many others the certificates are remembered, maxPEM how much of a file is
+	// read.
+	maxPeers = 8192
+	maxPEM   = 1 << 20
+	// maxToldPeers is how many others a warning names.
+	maxToldPeers = 5
+)
+
+// CertificateFile is a file whose certificates are looked at.
+type CertificateFile struct {
+	// Name says what it is for, in the metric and to people.
+	Name, Path string
+	// Authorities says that the file has several, of which one is enough.
+	Authorities bool
+}
+
+// term is from when to when a certificate is valid.
+type term struct{ begin, end time.Time }
+
+// soon says whether it ends so soon that somebody should know.
+func (t term) soon(now time.Time) bool {
+	return !t.end.IsZero() && t.end.Sub(now) < min(expiryWarning, t.end.Sub(t.begin)/5)
+}
+
+// Expiry tells when certificates end, those of files and of others who were spoken with: in the
+// log, to whoever is reported to, and as a metric. It is safe for concurrent use.
+type Expiry struct {
+	log    *slog.Logger
+	report func(problem string)
+	files  []CertificateFile
+
+	mu     sync.Mutex
+	own    map[string]term
+	peers  map[string]term
+	logged map[string]time.Time
+}
+
+// NewExpiry returns one that looks at files. report is told what is wrong, in one text, and the
+// empty text when nothing is; it may be nil.
+func NewExpiry(log *slog.Logger, report func(problem string), files ...CertificateFile) *Expiry {
+	return &Expiry{log: log, report: report, files: files, own: map[string]term{}, peers: map[string]term{}, logged: map[string]time.Time{}}
+}
+
+// Seen remembers the certificate of who is at the other end of a connection. It has the form of
+// [tls.Config.VerifyConnection] and never fails.
+func (e *Expiry) Seen(st tls.ConnectionState) error {
+	if e == nil || len(st.PeerCertificates) == 0 {
+		return nil
+	}
+	leaf := st.PeerCertificates[0]
+	name := leaf.Subject.CommonName
+	if len(leaf.DNSNames) > 0 {
+		name = leaf.DNSNames[0]
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if _, known := e.peers[name]; (known || len(e.peers) < maxPeers) && len(name) <= 255 {
+		e.peers[name] = term{leaf.NotBefore, leaf.NotAfter}
+	}
+	return nil
+}
+
+// Run looks at the certificates all the time, until ctx ends.
+func (e *Expiry) Run(ctx context.Context) error {
+	tick := time.NewTicker(expiryInterval)
+	defer tick.Stop()
+	for {
+		e.check(time.Now())
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// check looks at all certificates.
+func (e *Expiry) check(now time.Time) {
+	own := map[string]term{}
+	var problems []string
+	for _, f := range e.files {
+		if f.Path == "" {
+			continue
+		}
+		t, err := termOf(f)
+		switch {
+		case err != nil:
+			continue // who reads the file for a connection says what is wrong with it
+		case t.soon(now):
+			problems = append(problems, ends("the certificate "+f.Name+" ("+f.Path+")", t, now))
+		}
+		own[f.Name] = earlier(own[f.Name], t)
+	}
+	e.mu.Lock()
+	e.own = own
+	// One that ended long ago is of somebody who has gone, or who cannot be spoken with any more.
+	maps.DeleteFunc(e.peers, func(_ string, t term) bool { return now.Sub(t.end) > expiryRepeat })
+	var peers []string
+	for _, name := range slices.Sorted(maps.Keys(e.peers)) {
+		if e.peers[name].soon(now) {
+			peers = append(peers, ends(fmt.Sprintf("the certificate of %q", name), e.peers[name], now))
+		}
+	}
+	if more := len(peers) - maxToldPeers; more > 0 {
+		peers = append(peers[:maxToldPeers], fmt.Sprintf("so do those of %d others", more))
+	}
+	problems = append(problems, peers...)
+	var fresh []string
+	maps.DeleteFunc(e.logged, func(_ string, at time.Time) bool { return now.Sub(at) >= expiryRepeat })
+	for _, text := range problems {
+		what, _, _ := strings.Cut(text, " in ")
+		if e.logged[what].IsZero() && len(e.logged) < maxPeers {
+			e.logged[what], fresh = now, append(fresh, text)
+		}
+	}
+	e.mu.Unlock()
+	for _, text := range fresh {
+		e.log.Warn("A certificate ends soon; connections fail afterwards", "what", text)
+	}
+	if e.report != nil {
+		e.report(strings.Join(problems, "; "))
+	}
+}
+
+// ends says when a certificate ends, to people.
+func ends(what string, t term, now time.Time) string {
+	if left := t.end.Sub(now); left > 0 {
+		return fmt.Sprintf("%s ends in %v, at %s", what, left.Round(time.Minute), t.end.UTC().Format(time.RFC3339))
+	}
+	return fmt.Sprintf("%s has ended, at %s", what, t.end.UTC().Format(time.RFC3339))
+}
+
+// earlier is the one of two terms that ends first; the second if there was none.
+func earlier(a, b term) term {
+	if a.end.IsZero() || b.end.Before(a.end) {
+		return b
+	}
+	return a
+}
+
+// termOf returns for how long what a file has is valid: all of a chain, or one of several
+// authorities.
+func termOf(f CertificateFile) (out term, err error) {
+	file, err := os.Open(f.Path)
+	if err != nil {
+		return term{}, err
+	}
+	defer file.Close()
+	data, err := io.ReadAll(io.LimitReader(file, maxPEM))
+	if err != nil {
+		return term{}, err
+	}
+	for {
+		var block *pem.Block
+		if block, data = pem.Decode(data); block == nil {
+			break
+		}
+		if block.Type != "CERTIFICATE" {
+			continue
+		}
+		c, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return term{}, err
+		}
+		t := term{c.NotBefore, c.NotAfter}
+		switch {
+		case !f.Authorities:
+			out = earlier(out, t)
+		case t.end.After(out.end):
+			out = t
+		}
+	}
+	if out.end.IsZero() {
+		return term{}, errors.New("it holds no certificate")
+	}
+	return out, nil
+}
+
+var secondsLeft = prometheus.NewDesc("hawser_certificate_seconds_left",
+	"Time until a certificate ends, less than 0 afterwards; peers is the first of those of others who were spoken with.", []string{"certificate"}, nil)
+
+// Describe implements [prometheus.Collector].
+func (e *Expiry) Describe(ch chan<- *prometheus.Desc) { ch <- secondsLeft }
+
+// Collect implements [prometheus.Collector].
+func (e *Expiry) Collect(ch chan<- prometheus.Metric) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	tell := func(name string, t term) {
+		ch <- prometheus.MustNewConstMetric(secondsLeft, prometheus.GaugeValue, time.Until(t.end).Seconds(), name)
+	}
+	for name, t := range e.own {
+		tell(name, t)
+	}
+	var first term
+	for _, t := range e.peers {
+		first = earlier(first, t)
+	}
+	if len(e.peers) > 0 {
+		tell("peers", first)
+	}
+}

@@ -1,0 +1,171 @@
+package flowserver
+
+import (
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/hawser-net/hawser/internal/testenv"
+)
+
+// TestCertificatesThatEnd: the end of short-lived certificates, of files and of a client, is told
+// before it comes, once in a day in the log, and no more when files are renewed.
+func TestCertificatesThatEnd(t *testing.T) {
+	t.Parallel()
+	ours := testenv.NewAuthority(t) // it and what it issues is valid for two hours, one of them past
+	dir := t.TempDir()
+	write := func(name string, data []byte) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	const name = "n1.prod.hubble-grpc.cilium.io"
+	cert, key := ours.Issue(t, name)
+	files := TLSFiles{Cert: write("crt", cert), Key: write("key", key), ClientCAs: []string{write("ca", ours.PEM())}}
+	var log bytes.Buffer
+	var told string
+	e := NewExpiry(slog.New(slog.NewTextHandler(&log, nil)), func(problem string) { told = problem },
+		append(files.Files("flow-"), CertificateFile{Name: "missing", Path: filepath.Join(dir, "none")}, CertificateFile{Name: "no file"})...)
+	files.Expiry = e
+	cfg, err := files.Config()
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	// A client of whom the server learns the certificate by a handshake.
+	mine, mineKey := ours.Issue(t, "relay\n", x509.ExtKeyUsageClientAuth)
+	pair, err := tls.X509KeyPair(mine, mineKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(ours.PEM())
+	a, b := net.Pipe()
+	defer a.Close()
+	defer b.Close()
+	client := tls.Client(a, &tls.Config{ServerName: name, RootCAs: roots, Certificates: []tls.Certificate{pair}, NextProtos: []string{"h2"}, MinVersion: tls.VersionTLS13})
+	done := make(chan error, 1)
+	go func() {
+		err := client.HandshakeContext(t.Context())
+		if err == nil {
+			_, err = client.Read(make([]byte, 1)) // what comes after a handshake
+		}
+		done <- err
+	}()
+	server := tls.Server(b, cfg)
+	if err := server.HandshakeContext(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := server.Write([]byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+
+	now := time.Now()
+	if e.check(now); told != "" || log.Len() > 0 {
+		t.Errorf("of certificates that have an hour is told %q, %s", told, &log)
+	}
+	left := func() map[string]float64 {
+		registry := prometheus.NewRegistry()
+		registry.MustRegister(e)
+		list, err := registry.Gather()
+		if err != nil || len(list) != 1 || list[0].GetName() != "hawser_certificate_seconds_left" {
+			t.Fatalf("%v, %v", list, err)
+		}
+		out := map[string]float64{}
+		for _, m := range list[0].GetMetric() {
+			out[m.GetLabel()[0].GetValue()] = m.GetGauge().GetValue()
+		}
+		return out
+	}
+	got := left()
+	for _, what := range []string{"flow-server", "flow-client-authorities", "peers"} {
+		if s := got[what]; s < 3000 || s > 3600 {
+			t.Errorf("%s has %v seconds left", what, s)
+		}
+	}
+	if len(got) != 3 {
+		t.Errorf("told are %v", got)
+	}
+	e.check(now.Add(50 * time.Minute))
+	for _, want := range []string{"the certificate flow-server (" + files.Cert + ") ends in 10m0s, at ", "flow-client-authorities", `the certificate of "relay\n" ends in 10m0s`} {
+		if !strings.Contains(told, want) || strings.Contains(told, "\n") {
+			t.Errorf("ten minutes before is told %q, want %q in it", told, want)
+		}
+	}
+	e.check(now.Add(51 * time.Minute))
+	if n := strings.Count(log.String(), "level=WARN"); n != 3 {
+		t.Errorf("logged %d times:\n%s", n, &log)
+	}
+	if e.check(now.Add(2 * time.Hour)); !strings.Contains(told, "the certificate flow-server ("+files.Cert+") has ended, at ") {
+		t.Errorf("afterwards is told %q", told)
+	}
+	// An authority that ends does no harm beside one that does not.
+	other := testenv.NewAuthority(t)
+	write("ca", append(ours.PEM(), other.PEM()...))
+	if got, err := termOf(files.Files("")[1]); err != nil || !got.end.Equal(other.Cert.NotAfter) {
+		t.Errorf("two authorities: %v, %v", got, err)
+	}
+	if got, err := termOf(CertificateFile{Path: files.ClientCAs[0]}); err != nil || !got.end.Equal(ours.Cert.NotAfter) {
+		t.Errorf("a chain: %v, %v", got, err)
+	}
+}
+
+// TestPeersOfExpiryAreBounded: however many certificates are shown, so many are remembered, and
+// those that ended are forgotten.
+func TestPeersOfExpiryAreBounded(t *testing.T) {
+	t.Parallel()
+	var told string
+	e := NewExpiry(slog.New(slog.DiscardHandler), func(problem string) { told = problem })
+	now := time.Now()
+	show := func(name string, end time.Time) {
+		c := &x509.Certificate{DNSNames: []string{name}, NotBefore: now.Add(-100 * time.Hour), NotAfter: end}
+		if err := e.Seen(tls.ConnectionState{PeerCertificates: []*x509.Certificate{c}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 2 * maxPeers {
+		show(strings.Repeat("x", i%300)+string(rune('a'+i/300)), now.Add(time.Hour))
+	}
+	if len(e.peers) > maxPeers {
+		t.Errorf("%d peers", len(e.peers))
+	}
+	if e.check(now); !strings.Contains(told, "others") || len(told) > 4096 {
+		t.Errorf("told is %q", told)
+	}
+	e.check(now.Add(26 * time.Hour))
+	if len(e.peers) != 0 || told != "" {
+		t.Errorf("%d peers that ended, %q", len(e.peers), told)
+	}
+	var none *Expiry
+	if err := none.Seen(tls.ConnectionState{}); err != nil {
+		t.Error(err)
+	}
+}
+
+func FuzzTermOf(f *testing.F) {
+	f.Add([]byte("-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----\n"), true)
+	f.Add([]byte("x"), false)
+	path := filepath.Join(f.TempDir(), "f")
+	f.Fuzz(func(t *testing.T, data []byte, authorities bool) {
+		if err := os.WriteFile(path, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := termOf(CertificateFile{Path: path, Authorities: authorities}); err == nil && got.end.IsZero() {
+			t.Fatalf("%q has a certificate without an end", data)
+		}
+	})
+}
