@@ -103,7 +103,7 @@ func (ag *Agent) newParts(cfg Config, host network.Host, filter *labels.Filter, 
 	book := newBook(cfg, t.pool, c, p.stopping)
 	p.lifecycle = endpoint.NewLifecycle(endpoint.Config{
 		Log: log.With("part", "endpoint"), Registry: t.registry, Store: store, Filter: filter, Identities: t.identities,
-		Addresses: book.Endpoints(), Placer: p.placer, Policy: t.policy, Maps: k.maps, Programs: k.programs, Links: k.links,
+		Addresses: book.Endpoints(), Placer: p.placer, Policy: t.policy, Rows: k.maps, Programs: k.programs, Links: k.links,
 		IdentityTimeout: cfg.AllocationTimeout, SettleDelay: settleDelay, OrphanGrace: cfg.OrphanGrace, Step: ag.step,
 		StateChanged: p.hubble.EndpointChanged,
 	})

@@ -41,7 +41,7 @@ type tables struct {
 	addresses  *placement.Addresses // brings the kernel to cache
 	nodes      *announce.Nodes
 	shared     *announce.Addresses
-	policy     *endpoint.Policy
+	policy     *enforcement.Policy
 	namedPorts *enforcement.NamedPorts
 	gates      *gates // nil if pods do not wait for others to know them
 
@@ -117,12 +117,12 @@ func (t *tables) close() {
 }
 
 // newPolicy returns the owner of the policy engine and of the kernel's rule sets.
-func newPolicy(cfg Config, k *kernel, log *slog.Logger) (*endpoint.Policy, error) {
+func newPolicy(cfg Config, k *kernel, log *slog.Logger) (*enforcement.Policy, error) {
 	engine, err := newEngine(cfg)
 	if err != nil {
 		return nil, err
 	}
-	p, err := endpoint.NewPolicy(log, engine, k.maps)
+	p, err := enforcement.NewPolicy(log, engine, k.maps)
 	if err != nil {
 		return nil, err
 	}

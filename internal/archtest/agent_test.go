@@ -18,8 +18,8 @@ var agentPackages = map[string][]string{
 	"hubble":      {"monitor"},
 	"monitor":     {},
 	"network":     {"component"},
-	"placement":   {"component"},
-	"restapi":     {"addressing", "component", "health", "hubble", "identities", "monitor"},
+	"placement":   {"component", "enforcement"},
+	"restapi":     {"addressing", "component", "enforcement", "health", "hubble", "identities", "monitor"},
 }
 
 func TestTheAgentIsWiredFromAbove(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -114,6 +115,13 @@ type Endpoint struct {
 	Locked bool
 	// Audit has pass what the endpoint's policy refuses, and nothing else that is dropped.
 	Audit bool
+}
+
+// Same says whether the kernel stores the same of two rows: all but the name of the interface.
+func (e Endpoint) Same(o Endpoint) bool {
+	return e.ID == o.ID && e.IfIndex == o.IfIndex && slices.Equal(e.MAC, o.MAC) && slices.Equal(e.HostMAC, o.HostMAC) &&
+		e.IPv4 == o.IPv4 && e.IPv6 == o.IPv6 && e.Identity == o.Identity && e.RuleSet == o.RuleSet &&
+		e.PolicyGeneration == o.PolicyGeneration && e.Incarnation == o.Incarnation && e.Locked == o.Locked && e.Audit == o.Audit
 }
 
 // IPCacheEntry says who is behind a prefix and how to get there.

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-
-	"github.com/hawser-net/hawser/internal/datapath"
 )
 
 // AuditMode says whether what an endpoint's policy refuses passes and is only told of.
@@ -38,53 +36,6 @@ func AuditOf(on bool) AuditMode {
 		return AuditEnabled
 	}
 	return AuditDisabled
-}
-
-// kernelRow is the endpoint's kernel row under a binding. It must be called with mu held.
-func (p *Policy) kernelRow(ep Endpoint, ruleSet datapath.RuleSetID, generation uint32, locked bool) datapath.Endpoint {
-	row := ep.datapathRow(ruleSet, generation, locked)
-	row.Audit = p.audits(ep)
-	return row
-}
-
-// audits reports whether an endpoint is to be in audit mode. It must be called with mu held.
-func (p *Policy) audits(ep Endpoint) bool {
-	return ep.Audit == AuditEnabled || ep.Audit == AuditInherited && p.audit
-}
-
-// stale reports whether the kernel may have a row with another mode, or nobody knows which row. It
-// must be called with mu held.
-func (p *Policy) stale(b *boundRow) bool {
-	return b.dirty() || b.written && b.kernel.Audit != p.audits(b.endpoint)
-}
-
-// SetAudit says whether endpoints that inherit it are in audit mode. Flows that it let pass are
-// judged again when it ends. What cannot be written is returned as ErrRowNotWritten, and written by
-// Retry; other errors are of endpoints that drop all their packets, in either mode.
-func (p *Policy) SetAudit(on bool) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.audit = on
-	var errs []error
-	for _, b := range p.rows {
-		if p.stale(b) {
-			errs = append(errs, p.rebind(b))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// Audit returns the mode of endpoints that inherit it, and how many endpoints are in audit mode by
-// whatever says so, or may be because a row could not be written.
-func (p *Policy) Audit() (on bool, endpoints int) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, b := range p.rows {
-		if b.kernel.Audit {
-			endpoints++
-		}
-	}
-	return p.audit, endpoints
 }
 
 // SetAudit changes an endpoint's audit mode, which it keeps when the agent starts again, also

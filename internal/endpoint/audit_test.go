@@ -1,4 +1,4 @@
-package endpoint
+package endpoint_test
 
 import (
 	"errors"
@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/hawser-net/hawser/internal/datapath"
+	. "github.com/hawser-net/hawser/internal/endpoint"
 )
 
 // TestAuditMode: an endpoint has the mode that was set for it, else the node's; it keeps it when
@@ -38,7 +39,7 @@ func TestAuditMode(t *testing.T) {
 				n++
 			}
 		}
-		if _, got := p.cfg.Policy.Audit(); got != n {
+		if _, got := p.policy.Audit(); got != n {
 			t.Errorf("%s: %d endpoints in audit mode, want %d", what, got, n)
 		}
 	}
@@ -50,7 +51,7 @@ func TestAuditMode(t *testing.T) {
 	}
 	node := func(on bool) {
 		t.Helper()
-		if err := p.cfg.Policy.SetAudit(on); err != nil {
+		if err := p.policy.SetAudit(on); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -105,21 +106,21 @@ func TestAuditModeFailedWrite(t *testing.T) {
 			for _, on := range []bool{true, false} {
 				before := m.row(row)
 				m.fault = failing(op)
-				if err := p.cfg.Policy.SetAudit(on); !errors.Is(err, errInjected) {
+				if err := p.policy.SetAudit(on); !errors.Is(err, errInjected) {
 					t.Errorf("%s failed: the change of the mode says %v", op, err)
 				}
-				if _, n := p.cfg.Policy.Audit(); n != 1 {
+				if _, n := p.policy.Audit(); n != 1 {
 					t.Errorf("%s failed: %d endpoints are told of as in audit mode, want 1, which may be", op, n)
 				}
 				m.fault = failing()
-				if err := p.cfg.Policy.Retry(); err != nil {
+				if err := p.policy.Retry(); err != nil {
 					t.Error(err)
 				}
 				after := m.row(row)
 				if after.Audit != on || after.RuleSet != before.RuleSet || after.PolicyGeneration == before.PolicyGeneration {
 					t.Errorf("%s failed, synced %v: tried again the row is %+v, was %+v, want audit mode %v", op, synced, after, before, on)
 				}
-				if _, n := p.cfg.Policy.Audit(); (n == 1) != on {
+				if _, n := p.policy.Audit(); (n == 1) != on {
 					t.Errorf("%s failed: tried again %d endpoints are in audit mode", op, n)
 				}
 			}
@@ -148,7 +149,7 @@ func TestAuditModeUndone(t *testing.T) {
 	if k := m.row(row); k.Audit {
 		t.Errorf("the change failed, the kernel has %+v", k)
 	}
-	if got, _ := p.cfg.Registry.Get(row.ID); got.Audit != AuditInherited {
+	if got, _ := p.registry.Get(row.ID); got.Audit != AuditInherited {
 		t.Errorf("the change failed, the endpoint has mode %q", got.Audit)
 	}
 	p.audit("undone")
@@ -161,14 +162,14 @@ func TestAuditModeEndsAtRestart(t *testing.T) {
 	t.Parallel()
 	m, dir := newMachine(), t.TempDir()
 	p := started(t, m, dir)
-	if err := setRules(t, p.cfg.Policy, "a", allowPorts("web", 80, 3)); err != nil {
+	if err := setRules(t, p.policy, "a", allowPorts("web", 80, 3)); err != nil {
 		t.Fatal(err)
 	}
 	web, db, own := p.mustCreateApp(1, "web"), p.mustCreateApp(2, "db"), p.mustCreateApp(3, "web")
 	if _, err := p.SetAudit(t.Context(), own.ID, AuditEnabled); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.cfg.Policy.SetAudit(true); err != nil {
+	if err := p.policy.SetAudit(true); err != nil {
 		t.Fatal(err)
 	}
 	before := map[uint16]datapath.Endpoint{}
@@ -187,7 +188,7 @@ func TestAuditModeEndsAtRestart(t *testing.T) {
 			t.Errorf("before the rules are heard endpoint %d has %+v, had %+v", row.ID, k, old)
 		}
 	}
-	if k := m.row(own); !sameRow(k, before[own.ID]) {
+	if k := m.row(own); !k.Same(before[own.ID]) {
 		t.Errorf("who has the mode of its own has %+v, had %+v", k, before[own.ID])
 	}
 }
@@ -199,7 +200,7 @@ func TestAuditModeLocked(t *testing.T) {
 	t.Parallel()
 	m, dir := newMachine(), t.TempDir()
 	p := started(t, m, dir)
-	pol := p.cfg.Policy
+	pol := p.policy
 	web := p.mustCreateApp(1, "web")
 	m.room = 3
 	want := func(what string, err error, on bool) {
@@ -218,7 +219,7 @@ func TestAuditModeLocked(t *testing.T) {
 			t.Errorf("%s: %v", mode, err)
 		}
 		want(string(mode), nil, mode == AuditEnabled)
-		if got, _ := p.cfg.Registry.Get(web.ID); got.Audit != mode || row.Audit != mode || !got.Kernel.Locked {
+		if got, _ := p.registry.Get(web.ID); got.Audit != mode || row.Audit != mode || !got.Kernel.Locked {
 			t.Errorf("%s: the endpoint has mode %q, its kernel row is %+v", mode, got.Audit, got.Kernel)
 		}
 	}

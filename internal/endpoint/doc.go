@@ -7,10 +7,10 @@
 // kernel is brought there by way of the interfaces of internal/datapath. The row's state and log
 // say how far that has come and what went wrong.
 //
-// Policy is the one owner of the policy engine and of the kernel's rule sets and endpoint rows.
-// Store keeps the rows on disk for the next agent: Lifecycle.Load and Resume take over what is
-// there without touching a packet, and Policy.Synced brings it up to date once everything has been
-// heard.
+// Policy has the kernel judge endpoints; the agent's, the one owner of the policy engine and of the
+// kernel's rule sets and endpoint rows, is in internal/agent/enforcement. Store keeps the rows on
+// disk for the next agent: Lifecycle.Load and Resume take over what is there without touching a
+// packet, and the policy brings it up to date once everything has been heard.
 //
 // The package starts no goroutine that outlives a call. What always holds: a pod's interface is up
 // only with programs on it; an endpoint whose rules cannot be put in force whole drops everything;

@@ -26,6 +26,15 @@ var (
 	ErrSuperseded = errors.New("endpoint creation was superseded")
 )
 
+// ErrNotHeard says that an endpoint drops all its packets because the rules, or the identities that
+// they name, have not been heard yet.
+var ErrNotHeard = errors.New("the policies and identities of the cluster have not all been heard yet")
+
+// ErrRowNotWritten says that the kernel goes on with an endpoint's earlier row, or with a part of
+// the new one, until Retry. An error of a change that is none of these is about endpoints that drop
+// all their packets, or about what is to be removed: the change itself is in force.
+var ErrRowNotWritten = errors.New("the kernel row was not written")
+
 // Attachment is what the CNI plugin tells about a pod's interface. It does not change while the
 // endpoint lives.
 type Attachment struct {
@@ -193,11 +202,19 @@ func (e Endpoint) become(id identity.ID) Endpoint {
 	return e
 }
 
-// datapathRow is the kernel row of the endpoint under the given policy binding.
-func (e Endpoint) datapathRow(ruleSet datapath.RuleSetID, generation uint32, locked bool) datapath.Endpoint {
+// KernelRow is the kernel row of the endpoint under the given policy binding.
+func (e Endpoint) KernelRow(ruleSet datapath.RuleSetID, generation uint32, locked bool) datapath.Endpoint {
 	return datapath.Endpoint{
 		ID: e.ID, IfIndex: e.IfIndex, IfName: e.IfName, MAC: e.MAC, HostMAC: e.HostMAC,
 		IPv4: e.IPv4, IPv6: e.IPv6, Identity: uint32(e.Seen()),
 		RuleSet: ruleSet, PolicyGeneration: generation, Locked: locked,
 	}
+}
+
+// Subject is by what the policy engine knows the endpoint: all endpoints of one subject share one rule
+// set. Its own labels choose its rules, whatever the cluster says of its number. A temporary
+// identity is a subject like any other and nobody's peer: what the kernel has of it is the rule
+// set; the row carries the identity that others see.
+func (e Endpoint) Subject() policy.Subject {
+	return policy.Subject{Identity: e.Identity, NamedPorts: policy.FormatNamedPorts(e.NamedPorts), Labels: e.IdentityLabels.KVString()}
 }

@@ -1,4 +1,4 @@
-package endpoint
+package endpoint_test
 
 import (
 	"context"
@@ -12,7 +12,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hawser-net/hawser/internal/agent/enforcement"
 	"github.com/hawser-net/hawser/internal/datapath"
+	. "github.com/hawser-net/hawser/internal/endpoint"
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/labels"
 	"github.com/hawser-net/hawser/internal/policy"
@@ -404,6 +406,10 @@ type process struct {
 	machine *machine
 	dir     string
 	clock   time.Time
+
+	registry *Registry
+	store    *Store
+	policy   *enforcement.Policy
 	*Lifecycle
 }
 
@@ -428,7 +434,7 @@ func boot(t testing.TB, m *machine, dir string, change ...func(*Config)) *proces
 	m.mu.Unlock()
 	kernel := fakeMaps{machine: m}
 	log := slog.New(slog.DiscardHandler)
-	p, err := NewPolicy(log, testEngine(t), kernel)
+	p, err := enforcement.NewPolicy(log, testEngine(t), kernel)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -436,11 +442,11 @@ func boot(t testing.TB, m *machine, dir string, change ...func(*Config)) *proces
 	if err != nil {
 		t.Fatal(err)
 	}
-	proc := &process{t: t, machine: m, dir: dir, clock: time.Unix(1e9, 0)}
+	proc := &process{t: t, machine: m, dir: dir, clock: time.Unix(1e9, 0), registry: NewRegistry(), store: store, policy: p}
 	cfg := Config{
-		Log: log, Registry: NewRegistry(), Store: store, Filter: labels.DefaultFilter(),
+		Log: log, Registry: proc.registry, Store: store, Filter: labels.DefaultFilter(),
 		Identities: fakeIdentities{m}, Addresses: fakeAddresses{m}, Placer: fakePlacer{m, boot}, Policy: p,
-		Maps: kernel, Programs: fakeNode{m}, Links: fakeNode{m},
+		Rows: kernel, Programs: fakeNode{m}, Links: fakeNode{m},
 		IdentityTimeout: time.Second, OrphanGrace: time.Minute, Now: func() time.Time { return proc.clock },
 	}
 	for _, c := range change {
@@ -464,7 +470,7 @@ func (p *process) restore() {
 	if err := p.Load(ctx); err != nil {
 		p.t.Fatal(err)
 	}
-	for _, row := range p.cfg.Registry.List() {
+	for _, row := range p.registry.List() {
 		if row.Identity.IsTemporary() {
 			if err := p.machine.temporary.Restore(row.Identity, row.IdentityLabels); err != nil {
 				p.t.Fatal(err)
@@ -478,7 +484,7 @@ func (p *process) restore() {
 	if err := p.Reacquire(ctx); err != nil {
 		p.t.Fatal(err)
 	}
-	if err := p.cfg.Policy.Synced(); err != nil {
+	if err := p.policy.Synced(); err != nil {
 		p.t.Fatal(err)
 	}
 	if _, err := p.Settle(ctx); err != nil {
@@ -488,12 +494,12 @@ func (p *process) restore() {
 
 // plug does what the plugin does before it asks for an endpoint.
 func (p *process) plug(n int) CreateRequest {
-	row := testRow(n)
+	row := RowOf(n)
 	p.machine.mu.Lock()
 	p.machine.links[row.IfIndex] = row.IfName
 	for _, ip := range row.Addresses() {
 		if _, taken := p.machine.given[ip]; !taken {
-			p.machine.given[ip] = row.owner()
+			p.machine.given[ip] = row.Owner()
 		}
 	}
 	p.machine.mu.Unlock()
@@ -524,14 +530,14 @@ func (p *process) audit(when string) {
 	refs, given, placed := map[string]int{}, map[netip.Addr]string{}, map[netip.Addr]identity.ID{}
 	kernel := map[int]bool{}
 	sets := map[datapath.RuleSetID]bool{}
-	for _, row := range p.cfg.Registry.List() {
+	for _, row := range p.registry.List() {
 		if row.State != StateReady {
 			bad("endpoint %d is %s", row.ID, row.State)
 		}
 		refs[refKey(row.Identity, row.IdentityLabels)]++
 		kernel[row.IfIndex] = true
 		for _, ip := range row.Addresses() {
-			given[ip], placed[ip] = row.owner(), row.Seen()
+			given[ip], placed[ip] = row.Owner(), row.Seen()
 		}
 		k, ok := m.endpoints[row.IfIndex]
 		if !ok {
@@ -542,15 +548,15 @@ func (p *process) audit(when string) {
 		if k.ID != row.ID || k.Identity != uint32(row.Seen()) || identity.ID(k.Identity).IsTemporary() || k.IPv4 != row.IPv4 || k.IPv6 != row.IPv6 || k.Locked {
 			bad("endpoint %d has the kernel row %+v", row.ID, k)
 		}
-		if known, _ := p.cfg.Policy.Row(row.ID); !sameRow(known, k) {
+		if known, _ := p.policy.Row(row.ID); !known.Same(k) {
 			bad("endpoint %d: policy believes %+v, the kernel has %+v", row.ID, known, k)
 		}
 		if !m.attached[row.IfIndex] || !m.up[row.IfIndex] {
 			bad("endpoint %d: programs attached %v, interface up %v", row.ID, m.attached[row.IfIndex], m.up[row.IfIndex])
 		}
 		// The rule set is what the engine says.
-		p.cfg.Policy.View(func(e *policy.Engine) {
-			b, _, _, _ := e.RuleSetOf(SubjectOf(row))
+		p.policy.View(func(e *policy.Engine) {
+			b, _, _, _ := e.RuleSetOf(row.Subject())
 			want, _ := e.RuleSet(b.RuleSet)
 			have := m.sets[k.RuleSet]
 			if want.IngressEnforced != have.IngressEnforced || want.EgressEnforced != have.EgressEnforced || !maps.Equal(want.Entries, have.Entries) {
@@ -584,19 +590,19 @@ func (p *process) audit(when string) {
 	if !maps.Equal(placed, m.placed) {
 		bad("addresses placed %v, want %v", m.placed, placed)
 	}
-	records, err := p.cfg.Store.Load()
+	records, err := p.store.Load()
 	if err != nil {
 		bad("%v", err)
 	}
-	if len(records) != p.cfg.Registry.Len() {
-		bad("%d records on disk for %d endpoints", len(records), p.cfg.Registry.Len())
+	if len(records) != p.registry.Len() {
+		bad("%d records on disk for %d endpoints", len(records), p.registry.Len())
 	}
 	for _, r := range records {
-		if row, _ := p.cfg.Registry.Get(r.ID); row.Identity != r.Identity || row.User.String() != r.User.String() {
+		if row, _ := p.registry.Get(r.ID); row.Identity != r.Identity || row.User.String() != r.User.String() {
 			bad("endpoint %d is on disk with identity %d and labels %s", r.ID, r.Identity, r.User)
 		}
 	}
-	if len(p.creating)+len(p.locks) > 0 {
-		bad("%d creations and %d locks are remembered", len(p.creating), len(p.locks))
+	if creations, locks := p.Remembered(); creations+locks > 0 {
+		bad("%d creations and %d locks are remembered", creations, locks)
 	}
 }

@@ -1,4 +1,4 @@
-package endpoint
+package endpoint_test
 
 import (
 	"errors"
@@ -6,7 +6,9 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/hawser-net/hawser/internal/agent/enforcement"
 	"github.com/hawser-net/hawser/internal/datapath"
+	. "github.com/hawser-net/hawser/internal/endpoint"
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/labels"
 )
@@ -17,7 +19,7 @@ func TestLargestGivesWay(t *testing.T) {
 	t.Parallel()
 	m := newMachine()
 	p := started(t, m, t.TempDir())
-	pol := p.cfg.Policy
+	pol := p.policy
 	m.room = 100
 	for app, ports := range map[string]int{"big": 60, "greedy": 20} {
 		if err := setRules(t, pol, app, allowPorts(app, 80, ports)); err != nil {
@@ -78,7 +80,7 @@ func TestUnplaced(t *testing.T) {
 	t.Parallel()
 	m := newMachine()
 	p := started(t, m, t.TempDir())
-	pol := p.cfg.Policy
+	pol := p.policy
 	outer, inner := identity.LocalScope+1, identity.LocalScope+2
 	for id, cidr := range map[identity.ID]string{outer: "10.0.0.0/8", inner: "10.1.0.0/16"} {
 		if err := pol.SetIdentities(map[identity.ID]labels.Set{id: identity.CIDRLabels(netip.MustParsePrefix(cidr), false)}, nil); err != nil {
@@ -106,7 +108,7 @@ func TestUnplaced(t *testing.T) {
 			}
 		}
 	}
-	missing := []Unplaced{{Prefix: netip.MustParsePrefix("10.1.0.0/16"), Identity: inner, TakenFor: outer}}
+	missing := []enforcement.Unplaced{{Prefix: netip.MustParsePrefix("10.1.0.0/16"), Identity: inner, TakenFor: outer}}
 	check("at first", false)
 	if err := pol.SetUnplaced("address", missing); !errors.Is(err, datapath.ErrFull) {
 		t.Errorf("locking an endpoint says %v", err)

@@ -1,9 +1,10 @@
-package endpoint
+package endpoint_test
 
 import (
 	"errors"
 	"testing"
 
+	. "github.com/hawser-net/hawser/internal/endpoint"
 	"github.com/hawser-net/hawser/internal/labels"
 )
 
@@ -21,7 +22,7 @@ func TestNewMapsBeforeRules(t *testing.T) {
 	t.Parallel()
 	m, dir := newMachine(), t.TempDir()
 	p := started(t, m, dir)
-	if err := setRules(t, p.cfg.Policy, "a", allowPorts("web", 80, 3)); err != nil {
+	if err := setRules(t, p.policy, "a", allowPorts("web", 80, 3)); err != nil {
 		t.Fatal(err)
 	}
 	row := p.mustCreateApp(1, "web")
@@ -51,7 +52,7 @@ func TestNewMapsBeforeRules(t *testing.T) {
 		t.Fatal(err)
 	}
 	locked("with another label")
-	if err := p.cfg.Policy.Retry(); err != nil {
+	if err := p.policy.Retry(); err != nil {
 		t.Fatal(err)
 	}
 	locked("tried again")
@@ -65,15 +66,15 @@ func TestNewMapsBeforeRules(t *testing.T) {
 		t.Fatal(err)
 	}
 	locked("resumed again")
-	if err := setRules(t, p.cfg.Policy, "a", allowPorts("web", 80, 3)); err != nil {
+	if err := setRules(t, p.policy, "a", allowPorts("web", 80, 3)); err != nil {
 		t.Fatal(err)
 	}
-	p.cfg.Policy.Heard()
+	p.policy.Heard()
 	locked("before addresses are known")
 	if err := p.Reacquire(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.cfg.Policy.Synced(); err != nil {
+	if err := p.policy.Synced(); err != nil {
 		t.Fatal(err)
 	}
 	if k := m.row(row); k.Locked || !m.sets[k.RuleSet].IngressEnforced {
@@ -89,7 +90,7 @@ func TestNothingOpensBeforeRules(t *testing.T) {
 	t.Parallel()
 	m, dir := newMachine(), t.TempDir()
 	p := started(t, m, dir)
-	if err := setRules(t, p.cfg.Policy, "a", allowPorts("web", 80, 3)); err != nil {
+	if err := setRules(t, p.policy, "a", allowPorts("web", 80, 3)); err != nil {
 		t.Fatal(err)
 	}
 	web := p.mustCreateApp(1, "web")
@@ -119,19 +120,19 @@ func TestNothingOpensBeforeRules(t *testing.T) {
 	if _, err := p.SetLabels(t.Context(), web.ID, labels.NewSet(labels.New(labels.SourceK8s, "tier", "front")), nil); err != nil {
 		t.Fatal(err)
 	}
-	web, _ = p.cfg.Registry.Get(web.ID)
+	web, _ = p.registry.Get(web.ID)
 	if k := m.row(web); k.Locked || k.RuleSet != before.RuleSet || k.Identity != uint32(web.Identity) || k.Identity == before.Identity {
 		t.Errorf("the first web has %+v after a change of its labels", k)
 	}
-	if err := setRules(t, p.cfg.Policy, "a", allowPorts("web", 80, 3)); err != nil {
+	if err := setRules(t, p.policy, "a", allowPorts("web", 80, 3)); err != nil {
 		t.Fatal(err)
 	}
-	p.cfg.Policy.Heard()
+	p.policy.Heard()
 	third := p.mustCreateApp(3, "other")
 	if k := m.row(third); k.Locked || m.sets[k.RuleSet].IngressEnforced {
 		t.Errorf("another endpoint, when the rules have been heard, has %+v", k)
 	}
-	if err := p.cfg.Policy.Synced(); err != nil {
+	if err := p.policy.Synced(); err != nil {
 		t.Fatal(err)
 	}
 	for _, row := range []Endpoint{web, same} {
@@ -149,7 +150,7 @@ func TestRulesHeard(t *testing.T) {
 	restarted := func(rules string) (*machine, *process) {
 		m, dir := newMachine(), t.TempDir()
 		p := started(t, m, dir)
-		if err := setRules(t, p.cfg.Policy, "a", rules); err != nil {
+		if err := setRules(t, p.policy, "a", rules); err != nil {
 			t.Fatal(err)
 		}
 		p.mustCreateApp(1, "web")
@@ -160,7 +161,7 @@ func TestRulesHeard(t *testing.T) {
 		if _, err := p.Resume(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if err := setRules(t, p.cfg.Policy, "a", rules); err != nil {
+		if err := setRules(t, p.policy, "a", rules); err != nil {
 			t.Fatal(err)
 		}
 		return m, p
@@ -170,14 +171,14 @@ func TestRulesHeard(t *testing.T) {
 	if _, err := p.Create(t.Context(), namespaced(p.plug(2), "early")); !errors.Is(err, ErrNotHeard) {
 		t.Errorf("before the rules are known an endpoint was made, %v", err)
 	}
-	p.cfg.Policy.RulesHeard()
+	p.policy.RulesHeard()
 	if k := m.row(p.mustCreateApp(3, "new")); k.Locked || !m.sets[k.RuleSet].IngressEnforced {
 		t.Errorf("with the rules known a new endpoint has %+v", k)
 	}
 
 	_, p = restarted("  endpointSelector: {matchLabels: {app: web}}\n  ingress: [{fromEntities: [all]}]\n" +
 		"  ingressDeny: [{fromEndpoints: [{matchLabels: {app: evil}}]}]\n")
-	p.cfg.Policy.RulesHeard()
+	p.policy.RulesHeard()
 	if _, err := p.Create(t.Context(), namespaced(p.plug(2), "evil")); !errors.Is(err, ErrNotHeard) {
 		t.Errorf("an endpoint was made whom another one may deny, %v", err)
 	}

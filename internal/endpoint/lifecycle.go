@@ -50,6 +50,27 @@ type Placer interface {
 	Withdraw(row Endpoint)
 }
 
+// Policy has the kernel judge the packets of endpoints by the rules for their identities.
+type Policy interface {
+	// Attach brings the kernel to the row, and returns what it has of it, and the revision of the
+	// policy that this implements. An error that is no ErrRowNotWritten says why the endpoint
+	// drops all its packets; before the rules have been heard it may do so without one.
+	Attach(row Endpoint) (kernel datapath.Endpoint, revision uint64, err error)
+	// Restore makes an endpoint of before a restart known, and leaves what the kernel has of it.
+	Restore(row Endpoint) error
+	// Detach has the endpoint's interface drop everything. It is fine if it does.
+	Detach(id uint16) error
+	// Row returns what the kernel has of an endpoint, as Attach does.
+	Row(id uint16) (kernel datapath.Endpoint, revision uint64)
+}
+
+// Rows are the kernel's rows of endpoints, of which those are removed that have no endpoint any
+// more. All others are Policy's.
+type Rows interface {
+	Endpoints() ([]datapath.Endpoint, error)
+	DeleteEndpoint(ifIndex int) error
+}
+
 // Config is what a Lifecycle needs.
 type Config struct {
 	Log        *slog.Logger
@@ -59,8 +80,8 @@ type Config struct {
 	Identities Identities
 	Addresses  Addresses
 	Placer     Placer
-	Policy     *Policy
-	Maps       datapath.Maps
+	Policy     Policy
+	Rows       Rows
 	Programs   datapath.Programs
 	Links      datapath.Links
 	// IdentityTimeout bounds the wait for an identity.

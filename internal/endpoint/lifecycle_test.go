@@ -1,4 +1,4 @@
-package endpoint
+package endpoint_test
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	. "github.com/hawser-net/hawser/internal/endpoint"
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/labels"
 )
@@ -45,7 +46,7 @@ func TestCreateUndoesEverything(t *testing.T) {
 			}
 			fakeAddresses{m}.Free(ip)
 		}
-		if err := p.cfg.Policy.Retry(); err != nil {
+		if err := p.policy.Retry(); err != nil {
 			t.Errorf("%s: %v", op, err)
 		}
 		p.audit(op + " failed")
@@ -64,7 +65,7 @@ func TestCreateRefusesDuplicates(t *testing.T) {
 		"address":    func(r *CreateRequest) { r.IPv4 = first.IPv4 },
 		"number":     func(r *CreateRequest) { r.ID = first.ID },
 	} {
-		row := testRow(2)
+		row := RowOf(2)
 		req := CreateRequest{Attachment: row.Attachment, Labels: row.Labels}
 		change(&req)
 		if _, err := p.Create(t.Context(), req); !errors.Is(err, ErrExists) {
@@ -77,7 +78,7 @@ func TestCreateRefusesDuplicates(t *testing.T) {
 		"no interface": func(r *CreateRequest) { r.IfIndex = 0 },
 		"no mac":       func(r *CreateRequest) { r.MAC = nil },
 	} {
-		row := testRow(3)
+		row := RowOf(3)
 		req := CreateRequest{Attachment: row.Attachment}
 		change(&req)
 		if _, err := p.Create(t.Context(), req); !errors.Is(err, ErrInvalid) {
@@ -123,7 +124,7 @@ func TestDeleteCancelsCreation(t *testing.T) {
 			result <- err
 		}()
 		<-h.reached
-		row := p.cfg.Registry.List()[0]
+		row := p.registry.List()[0]
 		deleted := make(chan error, 1)
 		go func() {
 			_, err := p.Delete(context.Background(), row.ID)
@@ -131,9 +132,7 @@ func TestDeleteCancelsCreation(t *testing.T) {
 		}()
 		// When it waits for the row it has cancelled the creation.
 		for waiting := false; !waiting; time.Sleep(time.Millisecond) {
-			p.mu.Lock()
-			waiting = p.locks[row.ID].users > 1
-			p.mu.Unlock()
+			waiting = p.Queued(row.ID)
 		}
 		close(h.letGo)
 		if err := <-result; !errors.Is(err, ErrSuperseded) {
@@ -166,7 +165,7 @@ func TestNewerCreationSupersedes(t *testing.T) {
 	second := p.plug(2)
 	second.PodName = first.PodName
 	for _, ip := range second.Addresses() {
-		m.given[ip] = second.owner()
+		m.given[ip] = second.Owner()
 	}
 	done := make(chan error, 1)
 	go func() {
@@ -174,11 +173,7 @@ func TestNewerCreationSupersedes(t *testing.T) {
 		done <- err
 	}()
 	for waiting := false; !waiting; time.Sleep(time.Millisecond) {
-		p.mu.Lock()
-		for _, lock := range p.locks {
-			waiting = waiting || lock.users > 1
-		}
-		p.mu.Unlock()
+		waiting = p.Queued(0)
 	}
 	close(h.letGo)
 	if err := <-result; !errors.Is(err, ErrSuperseded) {
@@ -215,7 +210,7 @@ func TestRelabel(t *testing.T) {
 		m.fault = failing()
 		if op == "InstallRuleSet" || op == "UpsertEndpoint" {
 			// Policy tries again by itself.
-			if rerr := p.cfg.Policy.Retry(); rerr != nil {
+			if rerr := p.policy.Retry(); rerr != nil {
 				t.Errorf("%s: %v", op, rerr)
 			}
 			if err == nil {
@@ -237,7 +232,7 @@ func TestRelabel(t *testing.T) {
 	}
 	p.audit("after the change")
 	p = started(t, m, dir)
-	if again, _ := p.cfg.Registry.Get(row.ID); again.Identity != got.Identity {
+	if again, _ := p.registry.Get(row.ID); again.Identity != got.Identity {
 		t.Errorf("after a restart the identity is %d, want %d", again.Identity, got.Identity)
 	}
 	p.audit("after the restart")
@@ -278,7 +273,7 @@ func TestRestoredReferences(t *testing.T) {
 		if _, err := p.Resume(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if err := p.reacquire(t.Context(), p.cfg.Registry.List()[0].ID); err != nil { // the first only
+		if err := p.ReacquireOne(t.Context(), p.registry.List()[0].ID); err != nil { // the first only
 			t.Fatal(err)
 		}
 		if err := change(p, second.ID); err != nil {
@@ -287,7 +282,7 @@ func TestRestoredReferences(t *testing.T) {
 		if err := p.Reacquire(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if err := p.cfg.Policy.Synced(); err != nil {
+		if err := p.policy.Synced(); err != nil {
 			t.Fatal(err)
 		}
 		p.audit(name)
@@ -343,17 +338,17 @@ func TestCrashAtEveryStep(t *testing.T) {
 
 		p = started(t, m, dir)
 		// The runtime deletes, however far the agent had come.
-		if row, err := p.cfg.Registry.Find(Ref{Kind: RefAttachment, Text: req.AttachmentID()}); err == nil {
+		if row, err := p.registry.Find(Ref{Kind: RefAttachment, Text: req.AttachmentID()}); err == nil {
 			if _, err := p.Delete(t.Context(), row.ID); err != nil {
 				t.Errorf("%s: %v", step, err)
 			}
 		}
 		m.unplug(req.IfIndex)
 		p.audit("crashed at " + step)
-		if p.cfg.Registry.Len() != 1 {
-			t.Errorf("crashed at %s: %d endpoints are left, want the neighbour only", step, p.cfg.Registry.Len())
+		if p.registry.Len() != 1 {
+			t.Errorf("crashed at %s: %d endpoints are left, want the neighbour only", step, p.registry.Len())
 		}
-		if _, ok := p.cfg.Registry.Get(neighbour.ID); !ok {
+		if _, ok := p.registry.Get(neighbour.ID); !ok {
 			t.Errorf("crashed at %s: the neighbour is gone", step)
 		}
 		p.mustCreate(1)
@@ -370,9 +365,9 @@ func TestRestoreDropsWhatIsGone(t *testing.T) {
 	m.unplug(gone.IfIndex)
 	// An interface may have the number of one that is gone.
 	p.mustCreate(3)
-	m.links[testRow(3).IfIndex] = "lxcother"
+	m.links[RowOf(3).IfIndex] = "lxcother"
 	p = started(t, m, dir)
-	if rows := p.cfg.Registry.List(); len(rows) != 1 || rows[0].ID != stays.ID {
+	if rows := p.registry.List(); len(rows) != 1 || rows[0].ID != stays.ID {
 		t.Errorf("restored %d endpoints, want number %d only", len(rows), stays.ID)
 	}
 	p.audit("after the restart")
@@ -519,7 +514,7 @@ func TestRenumber(t *testing.T) {
 	p.Renumber(t.Context(), row.IdentityLabels, 5000)
 	p.Renumber(t.Context(), row.IdentityLabels, 5000) // the news may come twice
 	p.audit("after the news")
-	for _, r := range p.cfg.Registry.List()[:2] {
+	for _, r := range p.registry.List()[:2] {
 		if r.Identity != 5000 {
 			t.Errorf("endpoint %d has identity %d", r.ID, r.Identity)
 		}
@@ -559,8 +554,8 @@ func TestRandomLife(t *testing.T) {
 		var log []string
 		for range 20 {
 			n := 1 + rnd.IntN(pods)
-			ref := Ref{Kind: RefAttachment, Text: testRow(n).AttachmentID()}
-			row, err := p.cfg.Registry.Find(ref)
+			ref := Ref{Kind: RefAttachment, Text: RowOf(n).AttachmentID()}
+			row, err := p.registry.Find(ref)
 			there := err == nil
 			switch k := rnd.IntN(14); {
 			case k < 5 && !there:
@@ -602,16 +597,16 @@ func TestRandomLife(t *testing.T) {
 				if rnd.IntN(3) > 0 {
 					spec = allowPorts(app, 80+rnd.IntN(3), 1+rnd.IntN(4))
 				}
-				err := setRules(t, p.cfg.Policy, app, spec)
+				err := setRules(t, p.policy, app, spec)
 				log = append(log, fmt.Sprintf("rules %s: %v", app, err))
 			case k < 11:
 				id := identity.ID(3000 + rnd.IntN(5))
 				set, _ := labels.PodLabels(labels.Pod{Namespace: "ns", Labels: map[string]string{"app": fmt.Sprint(id)}, Cluster: "default"})
 				var err error
 				if rnd.IntN(2) == 0 {
-					err = p.cfg.Policy.SetIdentities(map[identity.ID]labels.Set{id: set}, nil)
+					err = p.policy.SetIdentities(map[identity.ID]labels.Set{id: set}, nil)
 				} else {
-					err = p.cfg.Policy.SetIdentities(nil, []identity.ID{id})
+					err = p.policy.SetIdentities(nil, []identity.ID{id})
 				}
 				log = append(log, fmt.Sprintf("identity %d: %v", id, err))
 			case k < 12:
@@ -625,7 +620,7 @@ func TestRandomLife(t *testing.T) {
 				waiting, err := p.Settle(t.Context())
 				log = append(log, fmt.Sprintf("settle: %+v, %v", waiting, err))
 			default:
-				err := errors.Join(p.cfg.Policy.Retry(), p.Recover(t.Context()))
+				err := errors.Join(p.policy.Retry(), p.Recover(t.Context()))
 				log = append(log, fmt.Sprintf("retry: %v", err))
 			}
 			m.mu.Lock()
@@ -638,7 +633,7 @@ func TestRandomLife(t *testing.T) {
 			}
 		}
 		m.fault = failing()
-		if err := errors.Join(p.cfg.Policy.Retry(), p.Recover(t.Context())); err != nil {
+		if err := errors.Join(p.policy.Retry(), p.Recover(t.Context())); err != nil {
 			t.Fatalf("round %d: %v\n%q", round, err, log)
 		}
 		p.audit(fmt.Sprintf("round %d", round))
@@ -687,7 +682,7 @@ func TestCrowd(t *testing.T) {
 		})
 		wg.Go(func() {
 			for i := range 10 {
-				if err := setRules(t, p.cfg.Policy, fmt.Sprint(n), allowPorts("web", 80+i, 1+n%3)); err != nil {
+				if err := setRules(t, p.policy, fmt.Sprint(n), allowPorts("web", 80+i, 1+n%3)); err != nil {
 					t.Error(err)
 				}
 			}

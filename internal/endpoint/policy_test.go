@@ -1,4 +1,4 @@
-package endpoint
+package endpoint_test
 
 import (
 	"errors"
@@ -10,14 +10,16 @@ import (
 	"sigs.k8s.io/yaml"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/agent/enforcement"
 	"github.com/hawser-net/hawser/internal/datapath"
+	. "github.com/hawser-net/hawser/internal/endpoint"
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/labels"
 	"github.com/hawser-net/hawser/internal/policy"
 )
 
 // setRules puts a policy in the namespace of the test rows in force; text is its spec.
-func setRules(t testing.TB, p *Policy, owner, spec string) error {
+func setRules(t testing.TB, p *enforcement.Policy, owner, spec string) error {
 	t.Helper()
 	var rules []*policy.Rule
 	if spec != "" {
@@ -80,7 +82,7 @@ func TestRestartWritesNothing(t *testing.T) {
 	m, dir := newMachine(), t.TempDir()
 	p := started(t, m, dir)
 	for _, spec := range []struct{ owner, spec string }{{"a", allowPorts("web", 80, 3)}, {"b", allowPorts("db", 5432, 1)}} {
-		if err := setRules(t, p.cfg.Policy, spec.owner, spec.spec); err != nil {
+		if err := setRules(t, p.policy, spec.owner, spec.spec); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -99,8 +101,8 @@ func TestRestartWritesNothing(t *testing.T) {
 		// The rules come at any moment: before the endpoints, between, or last.
 		learn := func(at int) {
 			if at == round {
-				_ = setRules(t, p.cfg.Policy, "a", allowPorts("web", 80, 3))
-				_ = setRules(t, p.cfg.Policy, "b", allowPorts("db", 5432, 1))
+				_ = setRules(t, p.policy, "a", allowPorts("web", 80, 3))
+				_ = setRules(t, p.policy, "b", allowPorts("db", 5432, 1))
 			}
 		}
 		learn(0)
@@ -112,7 +114,7 @@ func TestRestartWritesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		learn(2)
-		if err := p.cfg.Policy.Synced(); err != nil {
+		if err := p.policy.Synced(); err != nil {
 			t.Fatal(err)
 		}
 		if w := m.takeWrites(); len(w) > 0 {
@@ -128,7 +130,7 @@ func TestRestartWithOtherRules(t *testing.T) {
 	t.Parallel()
 	m, dir := newMachine(), t.TempDir()
 	p := started(t, m, dir)
-	if err := setRules(t, p.cfg.Policy, "a", allowPorts("web", 80, 1)); err != nil {
+	if err := setRules(t, p.policy, "a", allowPorts("web", 80, 1)); err != nil {
 		t.Fatal(err)
 	}
 	row := p.mustCreateApp(1, "web")
@@ -145,13 +147,13 @@ func TestRestartWithOtherRules(t *testing.T) {
 	if err := p.Reacquire(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := setRules(t, p.cfg.Policy, "a", allowPorts("web", 443, 1)); err != nil {
+	if err := setRules(t, p.policy, "a", allowPorts("web", 443, 1)); err != nil {
 		t.Fatal(err)
 	}
-	if got := m.row(row); !sameRow(got, before) {
+	if got := m.row(row); !got.Same(before) {
 		t.Errorf("the row changed before everything was heard: %+v", got)
 	}
-	if err := p.cfg.Policy.Synced(); err != nil {
+	if err := p.policy.Synced(); err != nil {
 		t.Fatal(err)
 	}
 	after := m.row(row)
@@ -174,8 +176,8 @@ func TestNoRuleSetIsBorrowed(t *testing.T) {
 	rules := func(p *process) {
 		// db admits peer-1 only; web admits peer-1 and peer-2.
 		if err := errors.Join(
-			setRules(t, p.cfg.Policy, "web", "  endpointSelector: {matchLabels: {app: web}}\n  ingress: [{fromEndpoints: [{matchExpressions: [{key: peer, operator: Exists}]}]}]\n"),
-			setRules(t, p.cfg.Policy, "db", "  endpointSelector: {matchLabels: {app: db}}\n  ingress: [{fromEndpoints: [{matchLabels: {peer: \"1\"}}]}]\n"),
+			setRules(t, p.policy, "web", "  endpointSelector: {matchLabels: {app: web}}\n  ingress: [{fromEndpoints: [{matchExpressions: [{key: peer, operator: Exists}]}]}]\n"),
+			setRules(t, p.policy, "db", "  endpointSelector: {matchLabels: {app: db}}\n  ingress: [{fromEndpoints: [{matchLabels: {peer: \"1\"}}]}]\n"),
 		); err != nil {
 			t.Fatal(err)
 		}
@@ -185,7 +187,7 @@ func TestNoRuleSetIsBorrowed(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := p.cfg.Policy.SetIdentities(map[identity.ID]labels.Set{identity.ID(1000 + n): set}, nil); err != nil {
+		if err := p.policy.SetIdentities(map[identity.ID]labels.Set{identity.ID(1000 + n): set}, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -218,7 +220,7 @@ func TestNoRuleSetIsBorrowed(t *testing.T) {
 	if err := p.Reacquire(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.cfg.Policy.Synced(); err != nil {
+	if err := p.policy.Synced(); err != nil {
 		t.Fatal(err)
 	}
 	p.audit("at the end")
@@ -234,7 +236,7 @@ func TestOrderOfWrites(t *testing.T) {
 	}
 	m.takeWrites()
 	for i := range 5 {
-		if err := setRules(t, p.cfg.Policy, "a", allowPorts("web", 80+i, 1+i%2)); err != nil {
+		if err := setRules(t, p.policy, "a", allowPorts("web", 80+i, 1+i%2)); err != nil {
 			t.Fatal(err)
 		}
 		w := m.takeWrites()
@@ -257,7 +259,7 @@ func TestOverflowFailsClosed(t *testing.T) {
 	p := started(t, m, t.TempDir())
 	web, other := p.mustCreateApp(1, "web"), p.mustCreateApp(2, "other")
 	m.room = 10
-	err := setRules(t, p.cfg.Policy, "a", allowPorts("web", 1000, 20))
+	err := setRules(t, p.policy, "a", allowPorts("web", 1000, 20))
 	if !errors.Is(err, datapath.ErrFull) {
 		t.Fatalf("error %v, want one that wraps ErrFull", err)
 	}
@@ -270,17 +272,17 @@ func TestOverflowFailsClosed(t *testing.T) {
 	if _, err := p.Create(t.Context(), namespaced(p.plug(3), "web")); !errors.Is(err, datapath.ErrFull) {
 		t.Errorf("a pod whose rules do not fit was created: %v", err)
 	}
-	if err := p.cfg.Policy.Retry(); !errors.Is(err, datapath.ErrFull) {
+	if err := p.policy.Retry(); !errors.Is(err, datapath.ErrFull) {
 		t.Errorf("a retry without room: %v", err)
 	}
 	m.room = 100
-	if err := p.cfg.Policy.Retry(); err != nil {
+	if err := p.policy.Retry(); err != nil {
 		t.Errorf("a retry with room: %v", err)
 	}
 	if k := m.row(web); k.Locked {
 		t.Error("the endpoint is still locked after the retry")
 	}
-	for _, ip := range testRow(3).Addresses() { // the plugin's, after the refusal
+	for _, ip := range RowOf(3).Addresses() { // the plugin's, after the refusal
 		fakeAddresses{m}.Free(ip)
 	}
 	p.audit("at the end")
@@ -292,12 +294,12 @@ func TestDeltaFailureFailsClosed(t *testing.T) {
 	t.Parallel()
 	m := newMachine()
 	p := started(t, m, t.TempDir())
-	if err := setRules(t, p.cfg.Policy, "a", "  endpointSelector: {matchLabels: {app: web}}\n  ingress: [{fromEndpoints: [{matchLabels: {app: front}}]}]\n"); err != nil {
+	if err := setRules(t, p.policy, "a", "  endpointSelector: {matchLabels: {app: web}}\n  ingress: [{fromEndpoints: [{matchLabels: {app: front}}]}]\n"); err != nil {
 		t.Fatal(err)
 	}
 	web := p.mustCreateApp(1, "web")
 	set, _ := labels.PodLabels(labels.Pod{Namespace: "ns", Labels: map[string]string{"app": "front"}, Cluster: "default"})
-	add := func() error { return p.cfg.Policy.SetIdentities(map[identity.ID]labels.Set{2000: set}, nil) }
+	add := func() error { return p.policy.SetIdentities(map[identity.ID]labels.Set{2000: set}, nil) }
 
 	m.fault = func(op string) error {
 		if op == "UpdateRuleSet" {
@@ -316,14 +318,14 @@ func TestDeltaFailureFailsClosed(t *testing.T) {
 		}
 		return nil
 	}
-	if err := p.cfg.Policy.SetIdentities(nil, []identity.ID{2000}); !errors.Is(err, errInjected) {
+	if err := p.policy.SetIdentities(nil, []identity.ID{2000}); !errors.Is(err, errInjected) {
 		t.Errorf("error %v, want the injected one", err)
 	}
 	if k := m.row(web); !k.Locked {
 		t.Error("the endpoint of a mixed rule set is not locked")
 	}
 	m.fault = func(string) error { return nil }
-	if err := p.cfg.Policy.Retry(); err != nil {
+	if err := p.policy.Retry(); err != nil {
 		t.Error(err)
 	}
 	p.audit("after the retry")
@@ -349,7 +351,7 @@ func TestDetachThatFailsIsRetried(t *testing.T) {
 		t.Errorf("the row that stays is %+v, want it locked", k)
 	}
 	m.fault = func(string) error { return nil }
-	if err := p.cfg.Policy.Retry(); err != nil {
+	if err := p.policy.Retry(); err != nil {
 		t.Error(err)
 	}
 	p.audit("after the retry")
@@ -373,7 +375,7 @@ func TestIncarnation(t *testing.T) {
 			t.Errorf("after %s: incarnation %d, was %d", after, got, first)
 		}
 	}
-	if err := setRules(t, p.cfg.Policy, "a", allowPorts("web", 80, 1)); err != nil {
+	if err := setRules(t, p.policy, "a", allowPorts("web", 80, 1)); err != nil {
 		t.Fatal(err)
 	}
 	same("other rules")
@@ -383,7 +385,7 @@ func TestIncarnation(t *testing.T) {
 	same("other labels")
 	p = started(t, m, dir)
 	same("a restart")
-	if err := setRules(t, p.cfg.Policy, "a", allowPorts("web", 443, 1)); err != nil {
+	if err := setRules(t, p.policy, "a", allowPorts("web", 443, 1)); err != nil {
 		t.Fatal(err)
 	}
 	same("other rules after a restart")
@@ -427,17 +429,19 @@ func TestGenerationsAreNotReused(t *testing.T) {
 // TestRuleSetNumbersUsedUp: whoever needs a rule set when all numbers have been given is locked.
 func TestRuleSetNumbersUsedUp(t *testing.T) {
 	t.Parallel()
-	m := newMachine()
-	p := started(t, m, t.TempDir())
+	m, dir := newMachine(), t.TempDir()
+	p := started(t, m, dir)
 	web, db := p.mustCreateApp(1, "web"), p.mustCreateApp(2, "db")
-	p.cfg.Policy.nextSet = datapath.MaxRuleSet - 1
-	if err := setRules(t, p.cfg.Policy, "a", allowPorts("web", 80, 1)); err != nil {
+	// One that an earlier agent has left.
+	m.sets[datapath.MaxRuleSet-1] = datapath.RuleSet{ID: datapath.MaxRuleSet - 1, Entries: map[datapath.PolicyKey]datapath.PolicyEntry{{Identity: 1}: {}}}
+	p = started(t, m, dir)
+	if err := setRules(t, p.policy, "a", allowPorts("web", 80, 1)); err != nil {
 		t.Fatal(err)
 	}
 	if k := m.row(web); k.Locked || k.RuleSet != datapath.MaxRuleSet {
 		t.Errorf("with the last number the row is %+v", k)
 	}
-	if err := setRules(t, p.cfg.Policy, "b", allowPorts("db", 80, 1)); err == nil {
+	if err := setRules(t, p.policy, "b", allowPorts("db", 80, 1)); err == nil {
 		t.Error("a rule set without a number is no error")
 	}
 	if k := m.row(db); !k.Locked || k.RuleSet != 0 {

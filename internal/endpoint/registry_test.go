@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -13,27 +12,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
-
-	"github.com/hawser-net/hawser/internal/labels"
 )
-
-// testRow returns a row that conflicts with that of no other n.
-func testRow(n int) Endpoint {
-	return Endpoint{
-		Attachment: Attachment{
-			ContainerID: fmt.Sprintf("container-%d", n), ContainerIfName: "eth0", IfName: fmt.Sprintf("lxc%d", n), IfIndex: 100 + n,
-			MAC: net.HardwareAddr{2, 0, 0, 0, 0, byte(n)}, HostMAC: net.HardwareAddr{2, 1, 0, 0, 0, byte(n)},
-			IPv4: netip.AddrFrom4([4]byte{10, 0, byte(n >> 8), byte(n)}), IPv6: netip.MustParseAddr(fmt.Sprintf("fd00::%x", n)),
-			Namespace: "ns", PodName: fmt.Sprintf("pod-%d", n),
-		},
-		Labels: labels.NewSet(labels.New(labels.SourceK8s, "app", fmt.Sprintf("app-%d", n))), Created: time.Unix(1000, 0).UTC(),
-	}
-}
 
 func TestRegistryRefusesDuplicates(t *testing.T) {
 	t.Parallel()
 	r := NewRegistry()
-	first, err := r.insert(testRow(1))
+	first, err := r.insert(RowOf(1))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,7 +28,7 @@ func TestRegistryRefusesDuplicates(t *testing.T) {
 		"ipv6":       func(e *Endpoint) { e.IPv6 = first.IPv6 },
 		"interface":  func(e *Endpoint) { e.IfName = first.IfName },
 	} {
-		row := testRow(2)
+		row := RowOf(2)
 		change(&row)
 		if _, err := r.insert(row); !errors.Is(err, ErrExists) {
 			t.Errorf("same %s: error %v, want ErrExists", name, err)
@@ -53,7 +37,7 @@ func TestRegistryRefusesDuplicates(t *testing.T) {
 			t.Fatalf("same %s: a refused row left a trace", name)
 		}
 	}
-	if _, err := r.insert(testRow(2)); err != nil {
+	if _, err := r.insert(RowOf(2)); err != nil {
 		t.Errorf("a row without a conflict was refused: %v", err)
 	}
 }
@@ -61,13 +45,13 @@ func TestRegistryRefusesDuplicates(t *testing.T) {
 func TestRegistryFind(t *testing.T) {
 	t.Parallel()
 	r := NewRegistry()
-	row := testRow(1)
+	row := RowOf(1)
 	row.ContainerName = "web"
 	row, err := r.insert(row)
 	if err != nil {
 		t.Fatal(err)
 	}
-	second := testRow(2)
+	second := RowOf(2)
 	second.ContainerID, second.ContainerIfName, second.PodName = row.ContainerID, "eth1", row.PodName
 	if _, err := r.insert(second); err != nil {
 		t.Fatal(err)
@@ -104,7 +88,7 @@ func TestRegistryIndexesFollowRows(t *testing.T) {
 	for range 2000 {
 		if rnd.IntN(3) > 0 {
 			n := rnd.IntN(40)
-			row, err := r.insert(testRow(n))
+			row, err := r.insert(RowOf(n))
 			conflict := false
 			for _, m := range live {
 				conflict = conflict || m == n
@@ -132,9 +116,9 @@ func TestRegistryIndexesFollowRows(t *testing.T) {
 func TestRegistryNumbersRest(t *testing.T) {
 	t.Parallel()
 	r := NewRegistry()
-	a, _ := r.insert(testRow(1))
+	a, _ := r.insert(RowOf(1))
 	r.remove(a.ID)
-	b, _ := r.insert(testRow(1))
+	b, _ := r.insert(RowOf(1))
 	if a.ID == b.ID {
 		t.Errorf("number %d was given out again at once", a.ID)
 	}
@@ -149,7 +133,7 @@ func TestStore(t *testing.T) {
 	}
 	var want []Endpoint
 	for n := 1; n <= 3; n++ {
-		row := testRow(n)
+		row := RowOf(n)
 		row.ID, row.State, row.Identity = uint16(n), StateReady, 300
 		row.IdentityLabels = row.Labels
 		if err := s.Put(row); err != nil {
@@ -194,5 +178,29 @@ func TestStore(t *testing.T) {
 	}
 	if got, err := s.Load(); len(got) != 2 || err != nil {
 		t.Errorf("loaded %d rows, %v; want 2", len(got), err)
+	}
+}
+
+// TestPastIsBounded: of endpoints that are gone the latest are remembered.
+func TestPastIsBounded(t *testing.T) {
+	t.Parallel()
+	r := NewRegistry()
+	for n := 1; n <= maxPast+10; n++ {
+		row, err := r.insert(RowOf(n % 200))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.remove(row.ID)
+	}
+	if _, err := r.Past(Ref{Kind: RefLocalID, Local: 10}); !errors.Is(err, ErrNotFound) {
+		t.Errorf("the tenth is still remembered: %v", err)
+	}
+	for _, id := range []uint16{11, maxPast + 10} {
+		if row, err := r.Past(Ref{Kind: RefLocalID, Local: id}); err != nil || row.ID != id {
+			t.Errorf("endpoint %d: %+v, %v", id, row, err)
+		}
+	}
+	if len(r.past) != maxPast {
+		t.Errorf("%d are remembered, want %d", len(r.past), maxPast)
 	}
 }

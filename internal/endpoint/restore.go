@@ -33,7 +33,7 @@ func (l *Lifecycle) Load(ctx context.Context) error {
 	for _, row := range rows {
 		if present[row.IfIndex] != row.IfName {
 			c.Log.Info("an endpoint's interface is gone; removing the endpoint", "endpoint", row.ID, "interface", row.IfName)
-			if err := c.Maps.DeleteEndpoint(row.IfIndex); err != nil {
+			if err := c.Rows.DeleteEndpoint(row.IfIndex); err != nil {
 				return fmt.Errorf("remove the kernel row of endpoint %d: %w", row.ID, err)
 			}
 			if err := c.Store.Delete(row.ID); err != nil {
@@ -66,7 +66,7 @@ func (l *Lifecycle) Load(ctx context.Context) error {
 // returns how many endpoints there are.
 func (l *Lifecycle) Resume(ctx context.Context) (restored int, err error) {
 	c := &l.cfg
-	kernel, err := c.Maps.Endpoints()
+	kernel, err := c.Rows.Endpoints()
 	if err != nil {
 		return 0, fmt.Errorf("list endpoint rows: %w", err)
 	}
@@ -78,7 +78,7 @@ func (l *Lifecycle) Resume(ctx context.Context) (restored int, err error) {
 	for _, k := range kernel {
 		if !owned[k.IfIndex] {
 			c.Log.Info("removing a kernel row that has no endpoint", "endpoint", k.ID, "ifindex", k.IfIndex)
-			if err := c.Maps.DeleteEndpoint(k.IfIndex); err != nil {
+			if err := c.Rows.DeleteEndpoint(k.IfIndex); err != nil {
 				return 0, fmt.Errorf("remove the orphaned kernel row of interface %d: %w", k.IfIndex, err)
 			}
 		}
@@ -100,7 +100,7 @@ func (l *Lifecycle) Resume(ctx context.Context) (restored int, err error) {
 				continue
 			}
 		}
-		if err := c.Links.EnsureEndpoint(row.datapathRow(0, 0, false)); err != nil {
+		if err := c.Links.EnsureEndpoint(row.KernelRow(0, 0, false)); err != nil {
 			c.Log.Error("cannot bring up a restored endpoint", "endpoint", row.ID, "error", err)
 		}
 		restored++
@@ -244,7 +244,7 @@ func (l *Lifecycle) Repair() error {
 				continue
 			}
 		}
-		errs = append(errs, l.cfg.Links.EnsureEndpoint(row.datapathRow(0, 0, false)))
+		errs = append(errs, l.cfg.Links.EnsureEndpoint(row.KernelRow(0, 0, false)))
 	}
 	return errors.Join(errs...)
 }
@@ -285,7 +285,7 @@ func (l *Lifecycle) Reattach(ifIndex int) (restored int, err error) {
 		err := l.attach(row)
 		// One that is only being made comes up when its row and rules are there.
 		if err == nil && (row.State.inForce() || row.State == StateRestoring && row.Identity != 0) {
-			err = l.cfg.Links.EnsureEndpoint(row.datapathRow(0, 0, false))
+			err = l.cfg.Links.EnsureEndpoint(row.KernelRow(0, 0, false))
 		}
 		switch {
 		case errors.Is(err, unix.ENODEV): // it has just gone; its endpoint follows

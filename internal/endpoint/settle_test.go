@@ -1,4 +1,4 @@
-package endpoint
+package endpoint_test
 
 import (
 	"context"
@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	. "github.com/hawser-net/hawser/internal/endpoint"
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/labels"
 	"github.com/hawser-net/hawser/internal/policy"
@@ -18,7 +19,7 @@ func TestTemporaryIdentity(t *testing.T) {
 	t.Parallel()
 	m, dir := newMachine(), t.TempDir()
 	p := started(t, m, dir)
-	if err := setRules(t, p.cfg.Policy, "web", allowPorts("web", 80, 2)); err != nil {
+	if err := setRules(t, p.policy, "web", allowPorts("web", 80, 2)); err != nil {
 		t.Fatal(err)
 	}
 	m.withheld = true
@@ -45,16 +46,16 @@ func TestTemporaryIdentity(t *testing.T) {
 		t.Errorf("nothing to settle yet: %+v, %v", waiting, err)
 	}
 	p = boot(t, m, dir)
-	if err := setRules(t, p.cfg.Policy, "web", allowPorts("web", 80, 2)); err != nil {
+	if err := setRules(t, p.policy, "web", allowPorts("web", 80, 2)); err != nil {
 		t.Fatal(err)
 	}
 	p.restore()
-	for _, row := range p.cfg.Registry.List() {
+	for _, row := range p.registry.List() {
 		if row.Identity != first.Identity || row.State != StateReady {
 			t.Errorf("after a restart endpoint %d is %s with %s", row.ID, row.State, row.Identity)
 		}
 	}
-	if now := m.endpoints[first.IfIndex]; !sameRow(now, before) {
+	if now := m.endpoints[first.IfIndex]; !now.Same(before) {
 		t.Errorf("a restart has changed the kernel row %+v to %+v", before, now)
 	}
 	p.audit("after a restart")
@@ -106,7 +107,7 @@ func TestTemporaryRelabel(t *testing.T) {
 		p.audit("tier " + v)
 		p = started(t, m, dir)
 		p.audit("restart with tier " + v)
-		if row, _ = p.cfg.Registry.Get(row.ID); row.Seen() != known {
+		if row, _ = p.registry.Get(row.ID); row.Seen() != known {
 			t.Errorf("after a restart it is seen as %s", row.Seen())
 		}
 	}
@@ -120,7 +121,7 @@ func TestTemporaryRelabel(t *testing.T) {
 		p.audit("waiting for the others")
 		p.clock = p.clock.Add(time.Second / 2)
 	}
-	if row, _ = p.cfg.Registry.Get(row.ID); row.Identity.IsTemporary() || row.Identity == known || row.Seen() != row.Identity {
+	if row, _ = p.registry.Get(row.ID); row.Identity.IsTemporary() || row.Identity == known || row.Seen() != row.Identity {
 		t.Errorf("settled as %s, seen as %s", row.Identity, row.Seen())
 	}
 	// Back to labels whose number is known.
@@ -159,7 +160,7 @@ func TestSettleDelayOfEachChange(t *testing.T) {
 		if w.Next != want {
 			t.Errorf("due in %s, not in %s", w.Next, want)
 		}
-		if row, _ = p.cfg.Registry.Get(row.ID); row.Identity.IsTemporary() != (want > 0) || want > 0 && row.Seen() != known {
+		if row, _ = p.registry.Get(row.ID); row.Identity.IsTemporary() != (want > 0) || want > 0 && row.Seen() != known {
 			t.Errorf("identity %s, seen as %s, with %s to go; known before: %s", row.Identity, row.Seen(), want, known)
 		}
 	}
@@ -215,7 +216,7 @@ func TestTemporaryRace(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	for _, row := range p.cfg.Registry.List() {
+	for _, row := range p.registry.List() {
 		if row.Identity.IsTemporary() {
 			t.Errorf("endpoint %d still has %s", row.ID, row.Identity)
 		}
@@ -247,7 +248,7 @@ func TestSettleFails(t *testing.T) {
 		if waiting, err := p.Settle(t.Context()); waiting.Endpoints != 1 || err == nil {
 			t.Errorf("%s fails: %+v wait, %v", op, waiting, err)
 		}
-		if now, _ := p.cfg.Registry.Get(row.ID); now.Identity != row.Identity {
+		if now, _ := p.registry.Get(row.ID); now.Identity != row.Identity {
 			t.Errorf("%s fails: the endpoint has %s, it had %s", op, now.Identity, row.Identity)
 		}
 		p.audit(op + " failed")
@@ -265,12 +266,12 @@ func TestTemporaryIsNobodysPeer(t *testing.T) {
 	m := newMachine()
 	p := started(t, m, t.TempDir())
 	spec := "  endpointSelector: {}\n  ingress:\n  - fromEndpoints: [{matchLabels: {app: web}}]\n  - fromEntities: [cluster]\n"
-	if err := setRules(t, p.cfg.Policy, "all", spec); err != nil {
+	if err := setRules(t, p.policy, "all", spec); err != nil {
 		t.Fatal(err)
 	}
 	m.withheld = true
 	row := p.mustCreateApp(1, "web")
-	if err := p.cfg.Policy.SetIdentities(map[identity.ID]labels.Set{300: row.IdentityLabels}, nil); err != nil {
+	if err := p.policy.SetIdentities(map[identity.ID]labels.Set{300: row.IdentityLabels}, nil); err != nil {
 		t.Fatal(err)
 	}
 	p.audit("with a peer of the same labels") // no entry of a temporary number
@@ -281,7 +282,7 @@ func TestTemporaryIsNobodysPeer(t *testing.T) {
 	if !allowed[300] || !allowed[identity.Init] { // init is one of the cluster
 		t.Errorf("the rules allow %v", allowed)
 	}
-	p.cfg.Policy.View(func(e *policy.Engine) {
+	p.policy.View(func(e *policy.Engine) {
 		if _, known := e.Labels(row.Identity); known {
 			t.Errorf("%s is known as a peer", row.Identity)
 		}

@@ -1,4 +1,4 @@
-package endpoint
+package endpoint_test
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	. "github.com/hawser-net/hawser/internal/endpoint"
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/labels"
 )
@@ -31,7 +32,7 @@ func history(row Endpoint) []string {
 
 func (p *process) now(id uint16) Endpoint {
 	p.t.Helper()
-	row, ok := p.cfg.Registry.Get(id)
+	row, ok := p.registry.Get(id)
 	if !ok {
 		p.t.Fatalf("endpoint %d is gone", id)
 	}
@@ -73,7 +74,7 @@ func TestStates(t *testing.T) {
 		if ref.Kind == RefLocalID {
 			ref.Local = row.ID
 		}
-		past, err := p.cfg.Registry.Past(ref)
+		past, err := p.registry.Past(ref)
 		if err != nil {
 			t.Errorf("%s: %v", id, err)
 			continue
@@ -87,37 +88,13 @@ func TestStates(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.fault = failing()
-	past, err := p.cfg.Registry.Past(Ref{Kind: RefIP, Addr: testRow(2).IPv4})
+	past, err := p.registry.Past(Ref{Kind: RefIP, Addr: RowOf(2).IPv4})
 	if err != nil {
 		t.Fatal(err)
 	}
 	p.wantHistory("not created", past, "creating", "waiting-for-identity", "waiting-to-regenerate", "regenerating", "invalid!")
 	if last := past.Log[len(past.Log)-1]; !strings.Contains(last.Message, errInjected.Error()) {
 		t.Errorf("the log does not say why: %+v", last)
-	}
-}
-
-// TestPastIsBounded: of endpoints that are gone the latest are remembered.
-func TestPastIsBounded(t *testing.T) {
-	t.Parallel()
-	r := NewRegistry()
-	for n := 1; n <= maxPast+10; n++ {
-		row, err := r.insert(testRow(n % 200))
-		if err != nil {
-			t.Fatal(err)
-		}
-		r.remove(row.ID)
-	}
-	if _, err := r.Past(Ref{Kind: RefLocalID, Local: 10}); !errors.Is(err, ErrNotFound) {
-		t.Errorf("the tenth is still remembered: %v", err)
-	}
-	for _, id := range []uint16{11, maxPast + 10} {
-		if row, err := r.Past(Ref{Kind: RefLocalID, Local: id}); err != nil || row.ID != id {
-			t.Errorf("endpoint %d: %+v, %v", id, row, err)
-		}
-	}
-	if len(r.past) != maxPast {
-		t.Errorf("%d are remembered, want %d", len(r.past), maxPast)
 	}
 }
 
@@ -168,7 +145,7 @@ func TestFailedChange(t *testing.T) {
 				t.Fatalf("%s: %v", op, err)
 			}
 		}
-		if now := p.now(row.ID); now.State != StateNotReady || len(now.Log) >= maxLog {
+		if now := p.now(row.ID); now.State != StateNotReady || len(now.Log) >= MaxLog {
 			t.Errorf("%s goes on failing: the endpoint is %s, %d lines", op, now.State, len(now.Log))
 		}
 		m.fault = failing()
@@ -260,7 +237,7 @@ func TestRecoverWaitsForNobody(t *testing.T) {
 		}
 	}
 	m.fault = failing()
-	unlock := p.lock(rows[0].ID)
+	unlock := p.Lock(rows[0].ID)
 	if err := p.Recover(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -320,7 +297,7 @@ func TestTakenOverWithAnotherIdentity(t *testing.T) {
 	}
 	m.numbers = map[string]identity.ID{} // the store lost it
 	m.fault = once("AttachEndpoint")
-	if err := p.reacquire(context.Background(), row.ID); !errors.Is(err, errInjected) {
+	if err := p.ReacquireOne(context.Background(), row.ID); !errors.Is(err, errInjected) {
 		t.Fatal(err)
 	}
 	if now := p.now(row.ID); now.State != StateRestoring || now.Identity != row.Identity {
@@ -330,7 +307,7 @@ func TestTakenOverWithAnotherIdentity(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.wantHistory("taken over", p.now(row.ID), "restoring", "waiting-to-regenerate", "regenerating", "restoring!", "waiting-to-regenerate", "regenerating", "ready")
-	if err := p.cfg.Policy.Synced(); err != nil {
+	if err := p.policy.Synced(); err != nil {
 		t.Fatal(err)
 	}
 	p.audit("at the end")

@@ -1,4 +1,4 @@
-package endpoint
+package endpoint_test
 
 import (
 	"testing"
@@ -9,7 +9,7 @@ import (
 // TestWhoCanDoWithoutPolicyDoesNotWait: while the engine is in use, which may take long, its
 // revision can be read and a view is refused.
 func TestWhoCanDoWithoutPolicyDoesNotWait(t *testing.T) {
-	p := boot(t, newMachine(), t.TempDir()).cfg.Policy
+	p := boot(t, newMachine(), t.TempDir()).policy
 	ran := func() (ran bool) {
 		if did := p.TryView(func(*policy.Engine) { ran = true }); did != ran {
 			t.Errorf("it says %v and was %v", did, ran)

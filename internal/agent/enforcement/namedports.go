@@ -9,7 +9,6 @@ import (
 	"sync"
 
 	"github.com/hawser-net/hawser/internal/datapath"
-	"github.com/hawser-net/hawser/internal/endpoint"
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/ipcache"
 	"github.com/hawser-net/hawser/internal/policy"
@@ -20,7 +19,7 @@ import (
 // together, by the claims in the address cache: an egress rule may call a peer's port by its name.
 type NamedPorts struct {
 	log    *slog.Logger
-	policy *endpoint.Policy
+	policy *Policy
 	watch  *table.Observer[netip.Prefix, ipcache.Entry]
 
 	mu sync.Mutex
@@ -36,7 +35,7 @@ type portsOf struct {
 }
 
 // NewNamedPorts returns one that has told nothing yet. It must run.
-func NewNamedPorts(log *slog.Logger, p *endpoint.Policy, cache *ipcache.Cache) *NamedPorts {
+func NewNamedPorts(log *slog.Logger, p *Policy, cache *ipcache.Cache) *NamedPorts {
 	return &NamedPorts{log: log, policy: p, watch: cache.Table().Watch(), byPrefix: map[netip.Prefix]portsOf{}, byID: map[identity.ID]map[string]int{}}
 }
 

@@ -17,7 +17,6 @@ import (
 	"sync"
 
 	"github.com/hawser-net/hawser/internal/datapath"
-	"github.com/hawser-net/hawser/internal/endpoint"
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/labels"
 	"github.com/hawser-net/hawser/internal/policy"
@@ -45,7 +44,7 @@ type Identities interface {
 // RulesConfig gives rules what they use.
 type RulesConfig struct {
 	Log        *slog.Logger
-	Policy     *endpoint.Policy
+	Policy     *Policy
 	Identities Identities
 	Prefixes   Prefixes
 	Blocks     Blocks
@@ -218,16 +217,16 @@ func (r *Rules) placeBlocks() error {
 // reportBlocks tells policy which blocks the kernel does not have, and which it finds instead of
 // them.
 func (r *Rules) reportBlocks(placed map[netip.Prefix]identity.ID) error {
-	var list []endpoint.Unplaced
+	var list []Unplaced
 	for p, id := range r.missingBlocks {
-		u := endpoint.Unplaced{Prefix: p, Identity: id}
+		u := Unplaced{Prefix: p, Identity: id}
 		for bits := p.Bits(); bits >= 0 && u.TakenFor == 0; bits-- {
 			around, _ := p.Addr().Prefix(bits)
 			u.TakenFor = placed[around]
 		}
 		list = append(list, u)
 	}
-	slices.SortFunc(list, func(a, b endpoint.Unplaced) int { return cmp.Compare(a.Identity, b.Identity) })
+	slices.SortFunc(list, func(a, b Unplaced) int { return cmp.Compare(a.Identity, b.Identity) })
 	return r.cfg.Policy.SetUnplaced("block", list)
 }
 

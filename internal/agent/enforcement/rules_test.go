@@ -39,7 +39,7 @@ func (noIdentities) Remove(identity.ID)          {}
 type ruleBench struct {
 	t      *testing.T
 	node   *fake.Node
-	policy *endpoint.Policy
+	policy *Policy
 	rules  *Rules
 	dir    string
 	// changed has what was told of changes.
@@ -52,7 +52,7 @@ func (b *ruleBench) start() {
 	b.t.Helper()
 	engine, err := policy.New(policy.Defaults())
 	if err == nil {
-		b.policy, err = endpoint.NewPolicy(slog.New(slog.DiscardHandler), engine, b.node.Maps)
+		b.policy, err = NewPolicy(slog.New(slog.DiscardHandler), engine, b.node.Maps)
 	}
 	if err != nil {
 		b.t.Fatal(err)
@@ -240,7 +240,7 @@ func TestFullBlockMap(t *testing.T) {
 		t.Fatal(err)
 	}
 	log := slog.New(slog.DiscardHandler)
-	pol, err := endpoint.NewPolicy(log, engine, kernel)
+	pol, err := NewPolicy(log, engine, kernel)
 	if err != nil {
 		t.Fatal(err)
 	}

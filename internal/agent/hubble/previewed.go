@@ -4,7 +4,6 @@ import (
 	"iter"
 	"net/netip"
 
-	"github.com/hawser-net/hawser/internal/endpoint"
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/labels"
 	"github.com/hawser-net/hawser/internal/policy"
@@ -39,7 +38,7 @@ func (p previewed) Endpoint(number uint16) (policy.Subject, identity.ID, bool) {
 	if !ok {
 		return policy.Subject{}, 0, false
 	}
-	return endpoint.SubjectOf(row), row.Seen(), true
+	return row.Subject(), row.Seen(), true
 }
 
 // Addresses implements [policypreview.Agent].

@@ -116,7 +116,7 @@ type ConfirmerConfig struct {
 	Addresses *ipcache.Cache
 	Kernel    *table.Reconciler[netip.Prefix, ipcache.Entry]
 	Endpoints *endpoint.Registry
-	Policy    *endpoint.Policy
+	Policy    interface{ View(func(*policy.Engine)) }
 	// Nodes returns how many nodes there are.
 	Nodes func() int
 	Log   *slog.Logger

@@ -9,7 +9,7 @@ import (
 	"sync"
 
 	"github.com/hawser-net/hawser/internal/agent/component"
-	"github.com/hawser-net/hawser/internal/endpoint"
+	"github.com/hawser-net/hawser/internal/agent/enforcement"
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/ipcache"
 	"github.com/hawser-net/hawser/internal/table"
@@ -24,7 +24,7 @@ type Kernel interface {
 
 // Policy is told of the prefixes that the kernel does not know as they are.
 type Policy interface {
-	SetUnplaced(kind string, list []endpoint.Unplaced) error
+	SetUnplaced(kind string, list []enforcement.Unplaced) error
 }
 
 // AddressesConfig gives Addresses what they use.
@@ -63,10 +63,10 @@ func NewAddresses(cfg AddressesConfig) (*Addresses, error) {
 func (a *Addresses) judge() {
 	a.judging.Lock()
 	defer a.judging.Unlock()
-	var list []endpoint.Unplaced
+	var list []enforcement.Unplaced
 	var cause error
 	for p, status := range a.Failing() {
-		u := endpoint.Unplaced{Prefix: p, Identity: a.desired(p)}
+		u := enforcement.Unplaced{Prefix: p, Identity: a.desired(p)}
 		known, err := a.cfg.Kernel.Resolve(p)
 		if err != nil {
 			a.cfg.Log.Error("cannot tell whom the kernel takes an address for", "prefix", p, "error", err)
@@ -79,7 +79,7 @@ func (a *Addresses) judge() {
 		}
 		cause = status.Err
 	}
-	slices.SortFunc(list, func(x, y endpoint.Unplaced) int {
+	slices.SortFunc(list, func(x, y enforcement.Unplaced) int {
 		return cmp.Or(x.Prefix.Addr().Compare(y.Prefix.Addr()), cmp.Compare(x.Prefix.Bits(), y.Prefix.Bits()))
 	})
 	if len(list) > 0 {

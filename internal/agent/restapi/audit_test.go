@@ -8,6 +8,7 @@ import (
 
 	"github.com/hawser-net/hawser/api/rest"
 	"github.com/hawser-net/hawser/api/rest/server"
+	"github.com/hawser-net/hawser/internal/agent/enforcement"
 	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/datapath/fake"
 	"github.com/hawser-net/hawser/internal/endpoint"
@@ -24,7 +25,7 @@ func TestAuditModeConfig(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pol, err := endpoint.NewPolicy(slog.New(slog.DiscardHandler), engine, node.Maps)
+	pol, err := enforcement.NewPolicy(slog.New(slog.DiscardHandler), engine, node.Maps)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -145,7 +145,7 @@ func numbers(ids []identity.ID) []int {
 func (a *API) endpointPolicy(row endpoint.Endpoint) rest.EndpointPolicyStatus {
 	p := rest.EndpointPolicy{PolicyEnabled: rest.EndpointPolicyEnabledNone, ID: int(row.Identity), PolicyRevision: int(a.Policy.Revision())}
 	a.Policy.View(func(e *policy.Engine) {
-		binding, ingress, egress, ok := e.RuleSetOf(endpoint.SubjectOf(row))
+		binding, ingress, egress, ok := e.RuleSetOf(row.Subject())
 		switch {
 		case !ok:
 			return

@@ -13,6 +13,7 @@ import (
 	"github.com/hawser-net/hawser/api/rest/server"
 	"github.com/hawser-net/hawser/internal/agent/addressing"
 	"github.com/hawser-net/hawser/internal/agent/component"
+	"github.com/hawser-net/hawser/internal/agent/enforcement"
 	"github.com/hawser-net/hawser/internal/agent/health"
 	"github.com/hawser-net/hawser/internal/agent/hubble"
 	"github.com/hawser-net/hawser/internal/agent/identities"
@@ -82,7 +83,7 @@ type Config struct {
 
 	Registry   *endpoint.Registry
 	Lifecycle  *endpoint.Lifecycle
-	Policy     *endpoint.Policy
+	Policy     *enforcement.Policy
 	Identities *identities.Identities
 	// FirstID and LastID are the identities that this cluster gives to label sets.
 	FirstID, LastID identity.ID

@@ -1,4 +1,4 @@
-package endpoint
+package enforcement
 
 import (
 	"cmp"
@@ -12,10 +12,23 @@ import (
 	"sync/atomic"
 
 	"github.com/hawser-net/hawser/internal/datapath"
+	"github.com/hawser-net/hawser/internal/endpoint"
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/labels"
 	"github.com/hawser-net/hawser/internal/policy"
 )
+
+// Kernel is what the kernel holds of endpoints and of their rule sets.
+type Kernel interface {
+	UpsertEndpoint(datapath.Endpoint) error
+	DeleteEndpoint(ifIndex int) error
+	Endpoints() ([]datapath.Endpoint, error)
+	InstallRuleSet(datapath.RuleSet) error
+	UpdateRuleSet(datapath.RuleSetDelta) error
+	DeleteRuleSet(datapath.RuleSetID) error
+	RuleSets() ([]datapath.RuleSet, error)
+	LastGeneration() (uint32, error)
+}
 
 // Policy joins the pure policy engine to the kernel: it is the only caller of the engine and the
 // only writer of the kernel's rule sets and endpoint rows. Every change goes through one lock, so
@@ -33,7 +46,7 @@ import (
 // that the kernel has for it from before the restart, or drops everything until Synced.
 type Policy struct {
 	log  *slog.Logger
-	maps datapath.Maps
+	maps Kernel
 
 	mu        sync.Mutex
 	engine    *policy.Engine
@@ -69,7 +82,7 @@ type kernelSet struct {
 
 // boundRow is an endpoint's row with what it was last written as, or if it never was, tried as.
 type boundRow struct {
-	endpoint Endpoint
+	endpoint endpoint.Endpoint
 	subject  policy.Subject
 	binding  policy.Binding // the engine's binding that kernel implements
 	kernel   datapath.Endpoint
@@ -88,17 +101,8 @@ func (b *boundRow) pointsAt(number datapath.RuleSetID) bool {
 // dirty reports whether it is not known which row the kernel has.
 func (b *boundRow) dirty() bool { return len(b.tried) > 0 }
 
-// ErrNotHeard says that an endpoint drops all its packets because the rules, or the identities that
-// they name, have not been heard yet.
-var ErrNotHeard = errors.New("the policies and identities of the cluster have not all been heard yet")
-
-// ErrRowNotWritten says that the kernel goes on with an endpoint's earlier row, or with a part of
-// the new one, until Retry. An error of a change that is none of these is about endpoints that drop
-// all their packets, or about what is to be removed: the change itself is in force.
-var ErrRowNotWritten = errors.New("the kernel row was not written")
-
 // NewPolicy reads what the kernel holds and returns a Policy that goes on from there.
-func NewPolicy(log *slog.Logger, engine *policy.Engine, kernel datapath.Maps) (*Policy, error) {
+func NewPolicy(log *slog.Logger, engine *policy.Engine, kernel Kernel) (*Policy, error) {
 	p := &Policy{
 		log: log, maps: kernel, engine: engine,
 		rows: map[uint16]*boundRow{}, bySubject: map[policy.Subject]map[uint16]*boundRow{},
@@ -130,16 +134,8 @@ func NewPolicy(log *slog.Logger, engine *policy.Engine, kernel datapath.Maps) (*
 	return p, nil
 }
 
-// SubjectOf says by what the engine knows an endpoint: all endpoints of one subject share one rule
-// set. Its own labels choose its rules, whatever the cluster says of its number. A temporary
-// identity is a subject like any other and nobody's peer: what the kernel has of it is the rule
-// set; the row carries the identity that others see.
-func SubjectOf(ep Endpoint) policy.Subject {
-	return policy.Subject{Identity: ep.Identity, NamedPorts: policy.FormatNamedPorts(ep.NamedPorts), Labels: ep.IdentityLabels.KVString()}
-}
-
 // introduce makes the endpoint's identity known as a peer, unless the cluster has told of it.
-func (p *Policy) introduce(ep Endpoint) {
+func (p *Policy) introduce(ep endpoint.Endpoint) {
 	if !p.engine.Knows(ep.Identity) {
 		p.engine.SetIdentity(ep.Identity, ep.IdentityLabels)
 	}
@@ -150,10 +146,10 @@ func (p *Policy) introduce(ep Endpoint) {
 // step. If its rules do not fit into the kernel, the row is written locked, which drops
 // everything, and the error says so. Before Heard the rule set is one of before the restart, or the
 // row is locked without an error.
-func (p *Policy) Attach(ep Endpoint) (datapath.Endpoint, uint64, error) {
+func (p *Policy) Attach(ep endpoint.Endpoint) (datapath.Endpoint, uint64, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	subject := SubjectOf(ep)
+	subject := ep.Subject()
 	p.introduce(ep)
 	old := p.rows[ep.ID]
 	if old == nil || old.subject != subject {
@@ -206,7 +202,7 @@ func (p *Policy) bindBefore(b *boundRow) error {
 	}
 	row := p.kernelRow(b.endpoint, from.RuleSet, b.kernel.PolicyGeneration, from.Locked || from.RuleSet == 0)
 	b.tellApart(&row)
-	if !b.written || b.dirty() || !sameRow(b.kernel, row) {
+	if !b.written || b.dirty() || !b.kernel.Same(row) {
 		p.newGeneration(&row)
 		b.tellApart(&row)
 		if err := p.write(b, row); err != nil {
@@ -248,7 +244,7 @@ func (p *Policy) write(b *boundRow, row datapath.Endpoint) error {
 		if !slices.Contains(b.tried, row.RuleSet) {
 			b.tried = append(b.tried, row.RuleSet)
 		}
-		return fmt.Errorf("endpoint %d: %w: %w", row.ID, ErrRowNotWritten, err)
+		return fmt.Errorf("endpoint %d: %w: %w", row.ID, endpoint.ErrRowNotWritten, err)
 	}
 	delete(p.gone, row.IfIndex) // the interface has an endpoint again
 	b.kernel, b.written, b.tried = row, true, nil
@@ -299,7 +295,7 @@ func (p *Policy) WaitHeard(ctx context.Context) error {
 // force until Synced. Only its audit mode is what it is to be now: what that depends on is known.
 // If that cannot be written Retry does it. An endpoint that has no kernel row, because the maps are
 // new, gets a locked one until then.
-func (p *Policy) Restore(ep Endpoint) error {
+func (p *Policy) Restore(ep endpoint.Endpoint) error {
 	rows, err := p.maps.Endpoints()
 	if err != nil {
 		return err
@@ -312,7 +308,7 @@ func (p *Policy) Restore(ep Endpoint) error {
 	defer p.mu.Unlock()
 	kernel := rows[i]
 	kernel.IfName = ep.IfName
-	b := &boundRow{endpoint: ep, subject: SubjectOf(ep), kernel: kernel, written: true, held: !p.synced}
+	b := &boundRow{endpoint: ep, subject: ep.Subject(), kernel: kernel, written: true, held: !p.synced}
 	p.introduce(ep)
 	p.engine.AddSubject(b.subject)
 	p.index(b)
@@ -326,10 +322,10 @@ func (p *Policy) Restore(ep Endpoint) error {
 }
 
 // restoreLocked makes an endpoint known that the kernel does not know.
-func (p *Policy) restoreLocked(ep Endpoint) error {
+func (p *Policy) restoreLocked(ep endpoint.Endpoint) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	b := &boundRow{endpoint: ep, subject: SubjectOf(ep), held: !p.synced}
+	b := &boundRow{endpoint: ep, subject: ep.Subject(), held: !p.synced}
 	p.engine.SetIdentity(ep.Identity, ep.IdentityLabels)
 	p.engine.AddSubject(b.subject)
 	p.index(b)
@@ -701,7 +697,7 @@ func (p *Policy) bind(b *boundRow) error {
 		p.newGeneration(&row)
 	}
 	b.tellApart(&row)
-	if !b.written || b.dirty() || !sameRow(b.kernel, row) {
+	if !b.written || b.dirty() || !b.kernel.Same(row) {
 		if err := p.write(b, row); err != nil {
 			return err
 		}
@@ -722,13 +718,6 @@ func (b *boundRow) tellApart(row *datapath.Endpoint) {
 	if row.Incarnation = b.kernel.Incarnation; !b.written {
 		row.Incarnation = row.PolicyGeneration
 	}
-}
-
-// sameRow compares what the kernel stores of a row.
-func sameRow(a, b datapath.Endpoint) bool {
-	return a.ID == b.ID && a.IfIndex == b.IfIndex && slices.Equal(a.MAC, b.MAC) && slices.Equal(a.HostMAC, b.HostMAC) &&
-		a.IPv4 == b.IPv4 && a.IPv6 == b.IPv6 && a.Identity == b.Identity && a.RuleSet == b.RuleSet &&
-		a.PolicyGeneration == b.PolicyGeneration && a.Incarnation == b.Incarnation && a.Locked == b.Locked && a.Audit == b.Audit
 }
 
 func (p *Policy) index(b *boundRow) {
