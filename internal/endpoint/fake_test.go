@@ -91,11 +91,8 @@ func (m *machine) entries() int {
 	return n
 }
 
-// fakeMaps is the machine as datapath.Maps. Methods that a Lifecycle has no use for panic.
-type fakeMaps struct {
-	datapath.Maps
-	*machine
-}
+// fakeMaps is the machine as what the lifecycle and its policy use of the kernel's maps.
+type fakeMaps struct{ *machine }
 
 func (m fakeMaps) UpsertEndpoint(ep datapath.Endpoint) error {
 	return m.do("UpsertEndpoint", func() error {
@@ -203,16 +200,7 @@ func (m fakeMaps) LastGeneration() (uint32, error) {
 	return last, nil
 }
 
-func (m fakeMaps) CT(fn func(datapath.CTEntry) bool) error {
-	for _, f := range m.flows {
-		if !fn(f) {
-			break
-		}
-	}
-	return nil
-}
-
-// fakeNode is the machine as datapath.Programs and datapath.Links.
+// fakeNode is the machine as Programs and Links.
 type fakeNode struct{ *machine }
 
 func (m fakeNode) AttachEndpoint(ifIndex int) error {
@@ -230,8 +218,6 @@ func (m fakeNode) Attached(ifIndex int) (bool, error) {
 	defer m.mu.Unlock()
 	return m.attached[ifIndex], nil
 }
-
-func (m fakeNode) Configure(datapath.Config) error { return nil }
 
 func (m fakeNode) EnsureEndpoint(ep datapath.Endpoint) error {
 	return m.do("EnsureEndpoint", func() error {
@@ -268,8 +254,6 @@ func (m fakeNode) EndpointLinks() ([]datapath.EndpointLink, error) {
 	}
 	return out, nil
 }
-
-func (m fakeNode) SetNode(datapath.Node) (datapath.Devices, error) { return datapath.Devices{}, nil }
 
 func (m *machine) unplug(ifIndex int) {
 	delete(m.links, ifIndex)

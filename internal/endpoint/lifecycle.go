@@ -71,6 +71,20 @@ type Rows interface {
 	DeleteEndpoint(ifIndex int) error
 }
 
+// Programs judge the packets of interfaces; see [datapath.Programs].
+type Programs interface {
+	AttachEndpoint(ifIndex int) error
+	Attached(ifIndex int) (bool, error)
+}
+
+// Links are the host sides of pods' interfaces; see [datapath.Links].
+type Links interface {
+	EnsureEndpoint(row datapath.Endpoint) error
+	ShutEndpoint(ifIndex int) error
+	DeleteEndpoint(ifName string, ifIndex int) error
+	EndpointLinks() ([]datapath.EndpointLink, error)
+}
+
 // Config is what a Lifecycle needs.
 type Config struct {
 	Log        *slog.Logger
@@ -82,8 +96,8 @@ type Config struct {
 	Placer     Placer
 	Policy     Policy
 	Rows       Rows
-	Programs   datapath.Programs
-	Links      datapath.Links
+	Programs   Programs
+	Links      Links
 	// IdentityTimeout bounds the wait for an identity.
 	IdentityTimeout time.Duration
 	// SettleDelay is how long an endpoint that others know by an earlier identity keeps that
