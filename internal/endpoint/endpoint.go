@@ -211,8 +211,8 @@ func (e Endpoint) KernelRow(ruleSet datapath.RuleSetID, generation uint32, locke
 	}
 }
 
-// Subject is by what the policy engine knows the endpoint: all endpoints of one subject share one rule
-// set. Its own labels choose its rules, whatever the cluster says of its number. A temporary
+// Subject is by what the policy engine knows the endpoint: all endpoints of one subject share one
+// rule set. Its own labels choose its rules, whatever the cluster says of its number. A temporary
 // identity is a subject like any other and nobody's peer: what the kernel has of it is the rule
 // set; the row carries the identity that others see.
 func (e Endpoint) Subject() policy.Subject {
