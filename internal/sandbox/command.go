@@ -55,8 +55,8 @@ With ` + "`up --kubernetes`" + ` it is a Kubernetes cluster instead, with kubele
 		forCluster(&cfg, execCommand(open), func(_ *cobra.Command, c *kube.Cluster, args []string) error { return c.Exec(args[0], args[1:]) }),
 		forCluster(&cfg, shellCommand(open), func(_ *cobra.Command, c *kube.Cluster, args []string) error { return c.Shell(args[0]) }),
 		notForCluster(&cfg, reachCommand(open), kubectl),
-		kubectlCommand(&cfg), nodeCommand(&cfg))
-	for _, hidden := range []*cobra.Command{etcdCommand(), serveCommand(), kubeNodeCommand(), kubeForwardCommand()} {
+		kubectlCommand(&cfg), nodeCommand(&cfg), cloudCommand(&cfg))
+	for _, hidden := range []*cobra.Command{etcdCommand(), serveCommand(), kubeNodeCommand(), kubeForwardCommand(), cloudServeCommand()} {
 		run := hidden.RunE
 		hidden.RunE = func(cmd *cobra.Command, args []string) error {
 			cmd.SilenceUsage = true
@@ -89,8 +89,12 @@ func upCommand(cfg *Config, open opener) *cobra.Command {
 		Short: "Start the nodes, and with --demo three tiers of pods and their policies; or with --kubernetes a real cluster",
 		Example: `  hawser sandbox up --demo
   hawser sandbox up --name big --nodes 5 --routing-mode native
-  hawser sandbox up --kubernetes --nodes 3 --dual-stack --yes`,
+  hawser sandbox up --kubernetes --nodes 3 --dual-stack --yes
+  hawser sandbox up --cloud aws --yes`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if k.mode == "" && k.cloud != "" {
+				k.mode = kube.Full
+			}
 			if k.mode != "" {
 				return upKubernetes(cfg, &k, cmd)
 			}

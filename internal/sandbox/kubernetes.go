@@ -3,12 +3,14 @@ package sandbox
 import (
 	"fmt"
 	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/hawser-net/hawser/internal/sandbox/kube"
 	"github.com/hawser-net/hawser/internal/sandbox/machine"
+	"github.com/hawser-net/hawser/internal/sandbox/region"
 )
 
 // kubernetesFlags are those of up that concern clusters with Kubernetes.
@@ -19,6 +21,7 @@ type kubernetesFlags struct {
 	kubeProxy bool
 	manifest  string
 	store     string
+	cloud     string
 	id        int
 	yes       bool
 }
@@ -31,6 +34,7 @@ func (k *kubernetesFlags) flags(fs *pflag.FlagSet) {
 	fs.BoolVar(&k.kubeProxy, "kube-proxy", false, "with --kubernetes: run kube-proxy (the default but with --cni hawser)")
 	fs.StringVar(&k.manifest, "manifest", "", "with --kubernetes: a file of Hawser's objects, as the chart renders them, instead of deploy/hawser.yaml")
 	fs.StringVar(&k.store, "store", "", "with --kubernetes: keep identities in etcd or consul, instead of objects of Kubernetes")
+	fs.StringVar(&k.cloud, "cloud", "", "a Kubernetes cluster in a cloud of this machine, whose pods have that cloud's addresses: "+strings.Join(region.Providers(), ", "))
 	fs.IntVar(&k.id, "cluster-id", 0, "with --kubernetes: a number of 1 to 255 that no other cluster has, to connect clusters; addresses follow from it")
 	fs.BoolVarP(&k.yes, "yes", "y", false, "with --kubernetes: install missing Debian packages")
 }
@@ -74,7 +78,7 @@ func upKubernetes(cfg *Config, k *kubernetesFlags, cmd *cobra.Command) error {
 	}
 	c := clusterConfig(cfg, cmd)
 	c.Mode, c.Nodes, c.DualStack, c.CNI, c.KubeProxy, c.Install = k.mode, cfg.Nodes, k.dualStack, k.cni, k.kubeProxy, k.yes
-	c.ID, c.Store = k.id, k.store
+	c.ID, c.Store, c.Cloud = k.id, k.store, k.cloud
 	if k.manifest != "" {
 		path, err := filepath.Abs(k.manifest)
 		if err != nil {

@@ -79,6 +79,7 @@ func small(t *testing.T, scenarios ...string) Config {
 	cfg.Numbers, cfg.InUse, cfg.CollectEvery = 120, 10, time.Second
 	cfg.StreamPods, cfg.StreamNodes, cfg.Observers, cfg.StreamRate = 40, 6, 2, 50
 	cfg.MeshPods = 500
+	cfg.IPAMNodes, cfg.IPAMRate, cfg.IPAMRest = 20, 60, time.Second
 	cfg.CollectAgents, cfg.CollectUnused = 25, 240
 	cfg.Sizes, cfg.Quiet = []int{60, 120}, 100*time.Millisecond
 	cfg.Patience = 2 * time.Minute
@@ -560,5 +561,26 @@ func TestMesh(t *testing.T) {
 	t.Logf("%+v", v.Figures)
 	if len(v.Figures) != 6 || len(v.Checks) != 1 {
 		t.Errorf("figures %+v, checks %+v", v.Figures, v.Checks)
+	}
+}
+
+// TestIPAM runs the scenario at a small size: all nodes get their addresses, by three calls each
+// that change the cloud, and an operator that may ask too often is refused and gets there.
+func TestIPAM(t *testing.T) {
+	t.Parallel()
+	report, err := Run(t.Context(), small(t, "ipam"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range report.Scenarios[0].Variants {
+		t.Logf("%s: %+v", v.Name, v.Figures)
+		for _, action := range []string{"CreateNetworkInterface", "AttachNetworkInterface"} {
+			if n := v.value(action + ", a node"); n < 1 || n > 3 {
+				t.Errorf("%s: %s was called %g times a node", v.Name, action, n)
+			}
+		}
+		if len(v.Checks) != 3 {
+			t.Errorf("%s: checks %+v", v.Name, v.Checks)
+		}
 	}
 }

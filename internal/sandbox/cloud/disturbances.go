@@ -1,6 +1,6 @@
 // Package cloud is what the clouds of a machine have in common, each a package below it: how they
-// are disturbed. They throttle, are slow, refuse and lose answers as the real ones do to their
-// users.
+// answer requests, and how they are disturbed. They throttle, are slow, refuse, answer from the
+// past and lose answers as the real ones do to their users. A cloud's own is its [Protocol].
 package cloud
 
 import (
@@ -16,6 +16,8 @@ type Fault struct {
 	// errors if it is 0.
 	Code, Message string
 	Status        int
+	// RetryAfter is in how many seconds to come back, told if it is above 0.
+	RetryAfter int
 	// Drop closes the connection without an answer.
 	Drop bool
 	// After has the request take effect first.

@@ -45,6 +45,7 @@ type state struct {
 	KubeProxy bool   `json:"kubeProxy"`
 	Manifest  string `json:"manifest,omitempty"` // of the product, if not the checkout's
 	Store     string `json:"store,omitempty"`    // of identities, if not Kubernetes
+	Cloud     string `json:"cloud,omitempty"`    // that the nodes are in
 	Port      int    `json:"port"`               // of the loopback
 	// Flows says that there is a relay of them, and PagePort is its page's port on the loopback.
 	Flows    bool   `json:"flows,omitempty"`
@@ -210,7 +211,7 @@ func (c *Cluster) create(ctx context.Context, p prepared) (*state, error) {
 	}
 	defer listener.Close()
 	st := &state{
-		Name: c.cfg.Name, Created: time.Now(), ID: c.cfg.ID, Mode: c.cfg.Mode, DualStack: c.cfg.DualStack, CNI: c.cfg.CNI, KubeProxy: c.cfg.KubeProxy, Manifest: c.cfg.Manifest, Store: c.cfg.Store,
+		Name: c.cfg.Name, Created: time.Now(), ID: c.cfg.ID, Mode: c.cfg.Mode, DualStack: c.cfg.DualStack, CNI: c.cfg.CNI, KubeProxy: c.cfg.KubeProxy, Manifest: c.cfg.Manifest, Store: c.cfg.Store, Cloud: c.cfg.Cloud,
 		Port: listener.port, Flows: c.cfg.showsFlows(), BinDir: c.cfg.BinDir, Programs: p.programs, Source: p.source, Processes: map[string]machine.Process{},
 	}
 	if st.Mode == Full {
@@ -237,6 +238,11 @@ func (c *Cluster) create(ctx context.Context, p prepared) (*state, error) {
 	if st.Flows {
 		if err := writeHubblePKI(c.path("pki", hubbleDir), st); err != nil {
 			return nil, fmt.Errorf("certificates: %w", err)
+		}
+	}
+	if st.Cloud != "" {
+		if err := c.writeCloud(st); err != nil {
+			return nil, fmt.Errorf("cloud: %w", err)
 		}
 	}
 	if err := c.createNetwork(st); err != nil {
@@ -279,8 +285,11 @@ func (c *Cluster) createNetwork(st *state) error {
 	if err := createWorld(c.netns(worldName), world); err != nil {
 		return err
 	}
-	if err := st.plan().master().join(c.netns(worldName), c.netns(masterName), world); err != nil {
+	if err := st.plan().master().join(c.netns(worldName), c.netns(masterName), world, true); err != nil {
 		return err
+	}
+	if st.Cloud != "" {
+		return c.makeRouter()
 	}
 	return errors.Join(routesTo(c.netns(worldName), bridgeName, st.Nodes), routesTo(c.netns(masterName), "eth0", st.Nodes))
 }
@@ -470,6 +479,9 @@ func describe(st *state) string {
 		text += fmt.Sprintf(", number %d", st.ID)
 	}
 	text += ", network " + st.CNI
+	if st.Cloud != "" {
+		text += " in the cloud " + st.Cloud
+	}
 	if st.CNI == None {
 		text += " yet"
 	}

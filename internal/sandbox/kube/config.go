@@ -8,6 +8,8 @@ import (
 	"regexp"
 	"slices"
 	"time"
+
+	"github.com/hawser-net/hawser/internal/sandbox/region"
 )
 
 // Modes of a cluster.
@@ -46,6 +48,8 @@ type Config struct {
 	// Store keeps identities, nodes and addresses of pods: Etcd or Consul; empty for objects of
 	// Kubernetes.
 	Store string
+	// Cloud is the cloud that the nodes are in, one of region.Providers; empty for none.
+	Cloud string
 	// KubeProxy runs kube-proxy on every node.
 	KubeProxy bool
 	// Install says that missing Debian packages may be installed.
@@ -106,6 +110,10 @@ func (c *Config) Validate() error {
 	if c.Store != "" && (c.CNI != Hawser || c.Mode != Full) {
 		errs = append(errs, errors.New("a store of identities is for nodes on the network "+Hawser))
 	}
+	if c.Cloud != "" && !slices.Contains(region.Providers(), c.Cloud) {
+		errs = append(errs, fmt.Errorf("cloud %q: want one of %v", c.Cloud, region.Providers()))
+	}
+	errs = append(errs, c.validateCloud())
 	if len(c.Self) == 0 {
 		errs = append(errs, errors.New("the running program's path is unknown"))
 	}

@@ -2,6 +2,7 @@ package kube
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	_ "embed"
 	"errors"
@@ -89,6 +90,7 @@ func listen(port int) (*listener, error) {
 // program describes a process of the control plane.
 type program struct {
 	name  string
+	place string // whose network it has; empty for the control plane's
 	argv  []string
 	ready bool // it says when it is ready
 	files []*os.File
@@ -96,7 +98,7 @@ type program struct {
 
 func (c *Cluster) start(st *state, p program) error {
 	process, err := machine.Daemon{
-		Namespace: c.netns(masterName), Argv: p.argv, Log: c.log(p.name), Ready: p.ready, Timeout: c.cfg.StartTimeout, Files: p.files,
+		Namespace: c.netns(cmp.Or(p.place, masterName)), Argv: p.argv, Log: c.log(p.name), Ready: p.ready, Timeout: c.cfg.StartTimeout, Files: p.files,
 	}.Start()
 	if err != nil {
 		return fmt.Errorf("%s: %w", p.name, err)
@@ -163,6 +165,9 @@ func (c *Cluster) controllers(st *state) []program {
 // startStore starts etcd, the API server and the way to it. It does not wait for the API server.
 func (c *Cluster) startStore(ctx context.Context, st *state, l *listener) error {
 	all := []program{c.forwarder(st, l), c.etcd(), c.apiServer(st)}
+	if st.Cloud != "" {
+		all = append(all, c.cloudServer())
+	}
 	if st.meshed() {
 		all = append(all, c.meshStore(st))
 	}
@@ -258,6 +263,9 @@ func (c *Cluster) waitAccount(ctx context.Context, st *state) error {
 // restartControlPlane starts again what has died of it.
 func (c *Cluster) restartControlPlane(ctx context.Context, st *state) error {
 	all := append([]program{c.etcd(), c.apiServer(st)}, c.controllers(st)...)
+	if st.Cloud != "" {
+		all = append(all, c.cloudServer())
+	}
 	if st.meshed() {
 		all = append(all, c.meshStore(st))
 	}
@@ -312,6 +320,11 @@ func (c *Cluster) deploy(ctx context.Context, st *state) error {
 	}
 	if st.Flows {
 		if err := c.deployHubbleSecret(ctx, st); err != nil {
+			return err
+		}
+	}
+	if st.Cloud != "" {
+		if err := c.deployCloud(ctx, st); err != nil {
 			return err
 		}
 	}

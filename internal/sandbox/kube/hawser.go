@@ -104,7 +104,7 @@ func adaptManifest(data []byte, st *state) ([]byte, error) {
 				}
 				config[k] = v
 			}
-			for _, options := range []map[string]string{st.storeOptions(), st.hubbleOptions()} {
+			for _, options := range []map[string]string{st.storeOptions(), st.hubbleOptions(), st.cloudOptions()} {
 				for k, v := range options {
 					config[k] = v
 				}
@@ -123,6 +123,9 @@ func adaptManifest(data []byte, st *state) ([]byte, error) {
 			}
 			if kind == "Deployment" && st.meshed() {
 				meshOperator(spec)
+			}
+			if kind == "Deployment" && st.Cloud != "" {
+				st.cloudOperator(spec)
 			}
 		}
 		text, err := yaml.Marshal(object)

@@ -37,8 +37,10 @@ func (h host) hardwareAddr() net.HardwareAddr {
 	return append(net.HardwareAddr{0x02, 0}, v4[:]...)
 }
 
-// join makes the namespace of a host with eth0 on the bridge and a default route to the world.
-func (h host) join(world, path string, via host) error {
+// join makes the namespace of a host with eth0 on the bridge and a default route to the world. One
+// that is not to be bridged has a link of its own to the world, with IPv4 alone: a cloud leads to
+// it.
+func (h host) join(world, path string, via host, bridged bool) error {
 	if err := machine.CreateNamespace(path); err != nil {
 		return err
 	}
@@ -53,7 +55,10 @@ func (h host) join(world, path string, via host) error {
 			return fmt.Errorf("bridge: %w", err)
 		}
 		attrs := netlink.NewLinkAttrs()
-		attrs.Name, attrs.MasterIndex = h.Name, bridge.Attrs().Index
+		attrs.Name = h.Name
+		if bridged {
+			attrs.MasterIndex = bridge.Attrs().Index
+		}
 		veth := &netlink.Veth{LinkAttrs: attrs, PeerName: "eth0", PeerNamespace: netlink.NsFd(int(f.Fd())), PeerHardwareAddr: h.hardwareAddr()}
 		if err := nl.LinkAdd(veth); err != nil {
 			return fmt.Errorf("link of %s: %w", h.Name, err)
@@ -68,6 +73,9 @@ func (h host) join(world, path string, via host) error {
 		return err
 	}
 	err = machine.WithNetlink(path, func(nl *netlink.Handle) error {
+		if !bridged {
+			return errors.Join(machine.AddressAndUp(nl, "eth0", netip.PrefixFrom(h.IPv4, 24)), machine.AddRoute(nl, "eth0", netip.Prefix{}, via.IPv4))
+		}
 		if err := machine.AddressAndUp(nl, "eth0", netip.PrefixFrom(h.IPv4, 24), netip.PrefixFrom(h.IPv6, 64)); err != nil {
 			return err
 		}

@@ -197,6 +197,9 @@ func (c *Cluster) PrintNext(w io.Writer) {
 			fmt.Fprintf(w, "  %s   the same in a browser\n", url)
 		}
 	}
+	if st, err := c.load(); err == nil && st.Cloud != "" {
+		fmt.Fprintf(w, "  hawser sandbox cloud%s   what the cloud has; its subcommands have it fail\n", name)
+	}
 	if c.cfg.ID != 0 {
 		fmt.Fprintf(w, "  hawser clustermesh connect %s OTHER      connect it with a cluster that has another --cluster-id\n", c.cfg.Name)
 	}

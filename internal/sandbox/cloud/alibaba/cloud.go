@@ -48,20 +48,14 @@ type Interface struct {
 type instance struct{ id, kind, vswitch string }
 
 type vswitch struct {
+	cloud.Addresses
 	id, vpc, zone string
-	cidr          netip.Prefix
 	tags          map[string]string
-	reserved      map[netip.Addr]bool
 }
 
 type group struct {
 	id, vpc string
 	tags    map[string]string
-}
-
-type moment struct {
-	at         time.Time
-	interfaces map[string]Interface
 }
 
 // Cloud is a region. Make one with [New]; its methods may be called at any time from anywhere.
@@ -75,19 +69,18 @@ type Cloud struct {
 	groups     map[string]*group
 	types      map[string]Type
 	instances  map[string]*instance
-	interfaces map[string]Interface
-	past       []moment
+	interfaces cloud.History[Interface]
 
-	lag, takes time.Duration
-	pageSize   int
+	takes    time.Duration
+	pageSize int
 }
 
 // New returns a region in which nothing is but some types of instances.
 func New() *Cloud {
 	return &Cloud{
 		vpcs: map[string][]netip.Prefix{}, vswitches: map[string]*vswitch{}, groups: map[string]*group{}, instances: map[string]*instance{},
-		interfaces: map[string]Interface{}, pageSize: 500,
-		types: map[string]Type{"ecs.g7.large": {3, 6}, "ecs.g7.xlarge": {4, 15}, "ecs.g7.2xlarge": {4, 15}, "ecs.t6.small": {1, 2}},
+		pageSize: 500,
+		types:    map[string]Type{"ecs.g7.large": {3, 6}, "ecs.g7.xlarge": {4, 15}, "ecs.g7.2xlarge": {4, 15}, "ecs.t6.small": {1, 2}},
 	}
 }
 
@@ -103,20 +96,7 @@ func (c *Cloud) AddVPC(id string, cidrs ...netip.Prefix) {
 func (c *Cloud) AddVSwitch(id, vpc, zone string, cidr netip.Prefix, tags map[string]string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s := &vswitch{id: id, vpc: vpc, zone: zone, cidr: cidr.Masked(), tags: tags}
-	s.reset()
-	c.vswitches[id] = s
-}
-
-func (s *vswitch) reset() {
-	s.reserved = map[netip.Addr]bool{}
-	var all []netip.Addr
-	for a := s.cidr.Addr(); s.cidr.Contains(a); a = a.Next() {
-		all = append(all, a)
-	}
-	for _, a := range append(all[:1:1], all[len(all)-3:]...) {
-		s.reserved[a] = true
-	}
+	c.vswitches[id] = &vswitch{Addresses: cloud.NewAddresses(cidr, 1, 3), id: id, vpc: vpc, zone: zone, tags: tags}
 }
 
 // AddGroup adds a security group.
@@ -143,22 +123,43 @@ func (c *Cloud) AddInstance(id, kind, vswitch string, groups ...string) (netip.A
 	return i.Primary, nil
 }
 
+// Place has the first interface of an instance have an address and a hardware address, as whoever
+// starts one may choose.
+func (c *Cloud) Place(instance string, ip netip.Addr, mac string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, i := range c.interfaces.Now() {
+		if i.Instance == instance && i.Main {
+			i.Primary, i.MAC = ip, mac
+			c.put(i)
+			return
+		}
+	}
+}
+
+// Keep has addresses of a vSwitch never be given.
+func (c *Cloud) Keep(id string, ips ...netip.Addr) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.vswitches[id].Keep(ips...)
+}
+
 // Terminate releases an instance: its interfaces are deleted or left, as each says.
 func (c *Cloud) Terminate(id string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.instances, id)
-	c.change(func() {
-		for k, i := range c.interfaces {
+	c.change(func(all map[string]Interface) {
+		for k, i := range all {
 			if i.Instance != id {
 				continue
 			}
 			if i.DeleteOnRelease {
-				delete(c.interfaces, k)
+				delete(all, k)
 				continue
 			}
 			i.Instance = ""
-			c.interfaces[k] = i
+			all[k] = i
 		}
 	})
 }
@@ -167,14 +168,14 @@ func (c *Cloud) Terminate(id string) {
 func (c *Cloud) Interfaces() []Interface {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return slices.SortedFunc(maps.Values(c.interfaces), func(a, b Interface) int { return strings.Compare(a.ID, b.ID) })
+	return slices.SortedFunc(maps.Values(c.interfaces.Now()), func(a, b Interface) int { return strings.Compare(a.ID, b.ID) })
 }
 
 // Lag has descriptions of interfaces be that old.
 func (c *Cloud) Lag(d time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.lag = d
+	c.interfaces.Lag(d)
 }
 
 // Takes has making and attaching an interface take that long.
@@ -196,38 +197,14 @@ func (c *Cloud) Pages(n int) {
 func (c *Cloud) Exhaust(id string, free int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s := c.vswitches[id]
-	s.reset()
-	all := c.free(s)
-	for k, a := range all {
-		if k < len(all)-free {
-			s.reserved[a] = true
-		}
-	}
+	c.vswitches[id].Exhaust(c.taken(), free)
 }
 
 // ---- what is in it; all of this must be called with mu held ----------------------------------
 
-func (c *Cloud) change(f func()) {
-	c.past = append(c.past, moment{time.Now(), maps.Clone(c.interfaces)})
-	for len(c.past) > 1 && time.Since(c.past[1].at) > c.lag {
-		c.past = c.past[1:]
-	}
-	f()
-}
+func (c *Cloud) change(f func(map[string]Interface)) { c.interfaces.Change(f) }
 
-func (c *Cloud) put(i Interface) { c.change(func() { c.interfaces[i.ID] = i }) }
-
-// seen returns the interfaces as descriptions show them: as they were before what has changed
-// within the lag.
-func (c *Cloud) seen() map[string]Interface {
-	for _, m := range c.past {
-		if time.Since(m.at) < c.lag {
-			return m.interfaces
-		}
-	}
-	return c.interfaces
-}
+func (c *Cloud) put(i Interface) { c.interfaces.Put(i.ID, i) }
 
 // statusOf is what an interface is now.
 func statusOf(i Interface) string {
@@ -240,21 +217,19 @@ func statusOf(i Interface) string {
 	return "Available"
 }
 
-func (c *Cloud) free(s *vswitch) (out []netip.Addr) {
-	taken := maps.Clone(s.reserved)
-	for _, i := range c.interfaces {
-		taken[i.Primary] = true
+// taken are the addresses of all interfaces.
+func (c *Cloud) taken() map[netip.Addr]bool {
+	out := map[netip.Addr]bool{}
+	for _, i := range c.interfaces.Now() {
+		out[i.Primary] = true
 		for _, a := range i.Addresses {
-			taken[a] = true
-		}
-	}
-	for a := s.cidr.Addr(); s.cidr.Contains(a); a = a.Next() {
-		if !taken[a] {
-			out = append(out, a)
+			out[a] = true
 		}
 	}
 	return out
 }
+
+func (c *Cloud) free(s *vswitch) []netip.Addr { return s.Free(c.taken()) }
 
 func (c *Cloud) newInterface(id string, groups []string, addresses int) (Interface, *Fault) {
 	s := c.vswitches[id]

@@ -56,9 +56,9 @@ func (c *Cloud) metadata(id string) map[string]string {
 	s := c.vswitches[in.vswitch]
 	out := map[string]string{
 		"instance-id": id, "instance/instance-type": in.kind, "zone-id": s.zone, "region-id": strings.TrimRight(s.zone, "abcdef"),
-		"vpc-id": s.vpc, "vswitch-id": s.id, "vswitch-cidr-block": s.cidr.String(), "vpc-cidr-block": c.vpcs[s.vpc][0].String(),
+		"vpc-id": s.vpc, "vswitch-id": s.id, "vswitch-cidr-block": s.CIDR.String(), "vpc-cidr-block": c.vpcs[s.vpc][0].String(),
 	}
-	for _, i := range c.interfaces {
+	for _, i := range c.interfaces.Now() {
 		if i.Instance != id {
 			continue
 		}

@@ -16,49 +16,31 @@ import (
 
 // ServeHTTP implements [http.Handler]: one action of an RPC API.
 func (c *Cloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	r.Body = http.MaxBytesReader(w, r.Body, 1<<20)
-	if err := r.ParseForm(); err != nil {
-		refuse(w, &Fault{Code: "InvalidParameter", Message: err.Error()})
-		return
+	p := cloud.Protocol{
+		Read: c.read, Type: "application/json", Encode: json.Marshal,
+		Refusal: func(f *Fault) any {
+			return answer{"Code": f.Code, "Message": f.Message, "RequestId": "0", "HostId": "localhost"}
+		},
+		Throttled: Fault{Code: "Throttling.User", Message: "Request was denied due to user flow control."},
 	}
-	action := r.Form.Get("Action")
-	f, admitted := c.Arrive(r, action)
-	switch {
-	case r.Form.Get("Signature") == "" || r.Form.Get("AccessKeyId") == "":
-		refuse(w, &Fault{Code: "MissingAccessKeyId", Message: "AccessKeyId is mandatory for this action."})
-		return
-	case !admitted:
-		refuse(w, &Fault{Code: "Throttling.User", Message: "Request was denied due to user flow control."})
-		return
-	case f != nil && !f.After:
-		refuse(w, f)
-		return
-	}
-	answer, fault := c.act(action, r.Form)
-	if f != nil {
-		fault = f
-	}
-	if fault != nil {
-		refuse(w, fault)
-		return
-	}
-	answer["RequestId"] = "0"
-	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(answer)
+	p.Serve(&c.Disturbances, w, r)
 }
 
-func refuse(w http.ResponseWriter, f *Fault) {
-	if f.Drop {
-		cloud.Drop(w)
-		return
+func (c *Cloud) read(r *http.Request) (string, cloud.Act, *Fault) {
+	if err := r.ParseForm(); err != nil {
+		return "", nil, &Fault{Code: "InvalidParameter", Message: err.Error()}
 	}
-	status := f.Status
-	if status == 0 {
-		status = http.StatusBadRequest
+	if r.Form.Get("Signature") == "" || r.Form.Get("AccessKeyId") == "" {
+		return "", nil, &Fault{Code: "MissingAccessKeyId", Message: "AccessKeyId is mandatory for this action."}
 	}
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(map[string]string{"Code": f.Code, "Message": f.Message, "RequestId": "0", "HostId": "localhost"})
+	action := r.Form.Get("Action")
+	return action, func(_ http.ResponseWriter, r *http.Request) (any, *Fault) {
+		out, f := c.act(action, r.Form)
+		if f == nil {
+			out["RequestId"] = "0"
+		}
+		return out, f
+	}, nil
 }
 
 type answer = map[string]any
@@ -154,7 +136,7 @@ func (c *Cloud) item(i Interface) answer {
 
 func (c *Cloud) describeInterfaces(form url.Values) (answer, *Fault) {
 	all, ids := []any{}, list(form, "NetworkInterfaceId")
-	seen := c.seen()
+	seen := c.interfaces.Seen()
 	for _, id := range slices.Sorted(maps.Keys(seen)) {
 		i := seen[id]
 		if is(form, "InstanceId", i.Instance) && is(form, "Status", statusOf(i)) && is(form, "VpcId", c.vswitches[i.VSwitch].vpc) && has(form, i.Tags) && (len(ids) == 0 || slices.Contains(ids, id)) {
@@ -168,7 +150,7 @@ func (c *Cloud) describeVSwitches(form url.Values) (answer, *Fault) {
 	all := []any{}
 	for _, id := range slices.Sorted(maps.Keys(c.vswitches)) {
 		if s := c.vswitches[id]; is(form, "VpcId", s.vpc) {
-			all = append(all, answer{"VSwitchId": id, "VpcId": s.vpc, "ZoneId": s.zone, "CidrBlock": s.cidr.String(), "AvailableIpAddressCount": len(c.free(s)), "Tags": tagItems(s.tags, "Key", "Value")})
+			all = append(all, answer{"VSwitchId": id, "VpcId": s.vpc, "ZoneId": s.zone, "CidrBlock": s.CIDR.String(), "AvailableIpAddressCount": len(c.free(s)), "Tags": tagItems(s.tags, "Key", "Value")})
 		}
 	}
 	return c.paged(form, "VSwitches", "VSwitch", all)
@@ -244,7 +226,7 @@ func (c *Cloud) create(form url.Values) (answer, *Fault) {
 
 // one returns the interface that a request is about, if it can be changed.
 func (c *Cloud) one(form url.Values, states ...string) (Interface, *Fault) {
-	i, ok := c.interfaces[form.Get("NetworkInterfaceId")]
+	i, ok := c.interfaces.Now()[form.Get("NetworkInterfaceId")]
 	if !ok {
 		return i, &Fault{Code: "InvalidEniId.NotFound", Message: "The specified ENI does not exist.", Status: 404}
 	}
@@ -264,7 +246,7 @@ func (c *Cloud) attach(form url.Values) (answer, *Fault) {
 		return nil, &Fault{Code: "InvalidEcsId.NotFound", Message: "The specified instance does not exist.", Status: 404}
 	}
 	n := 0
-	for _, o := range c.interfaces {
+	for _, o := range c.interfaces.Now() {
 		if o.Instance == in.id {
 			n++
 		}
@@ -286,7 +268,7 @@ func (c *Cloud) remove(form url.Values) (answer, *Fault) {
 	if f != nil {
 		return nil, f
 	}
-	c.change(func() { delete(c.interfaces, i.ID) })
+	c.change(func(m map[string]Interface) { delete(m, i.ID) })
 	return answer{}, nil
 }
 

@@ -54,20 +54,14 @@ type instance struct {
 }
 
 type subnet struct {
+	cloud.Addresses
 	id, vpc, zone string
-	cidr          netip.Prefix
 	tags          map[string]string
-	reserved      map[netip.Addr]bool
 }
 
 type group struct {
 	id, vpc string
 	tags    map[string]string
-}
-
-type moment struct {
-	at         time.Time
-	interfaces map[string]Interface
 }
 
 // Cloud is a region. Make one with [New]; its methods may be called at any time from anywhere.
@@ -83,10 +77,8 @@ type Cloud struct {
 	groups     map[string]*group
 	types      map[string]Type
 	instances  map[string]*instance
-	interfaces map[string]Interface
-	past       []moment // of interfaces, oldest first
+	interfaces cloud.History[Interface]
 
-	lag      time.Duration
 	pageSize int
 	quota    int // of interfaces
 }
@@ -95,7 +87,7 @@ type Cloud struct {
 func New() *Cloud {
 	return &Cloud{
 		vpcs: map[string][]netip.Prefix{}, subnets: map[string]*subnet{}, groups: map[string]*group{}, instances: map[string]*instance{},
-		interfaces: map[string]Interface{}, pageSize: 1000,
+		pageSize: 1000,
 		types: map[string]Type{
 			"t2.small":  {Interfaces: 3, Addresses: 4, Hypervisor: "xen"},
 			"t3.nano":   {Interfaces: 2, Addresses: 2, Hypervisor: "nitro"},
@@ -118,18 +110,7 @@ func (c *Cloud) AddVPC(id string, cidrs ...netip.Prefix) {
 func (c *Cloud) AddSubnet(id, vpc, zone string, cidr netip.Prefix, tags map[string]string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s := &subnet{id: id, vpc: vpc, zone: zone, cidr: cidr.Masked(), tags: tags, reserved: map[netip.Addr]bool{}}
-	a := s.cidr.Addr()
-	for range 4 {
-		s.reserved[a] = true
-		a = a.Next()
-	}
-	last := a
-	for ; s.cidr.Contains(a); a = a.Next() {
-		last = a
-	}
-	s.reserved[last] = true
-	c.subnets[id] = s
+	c.subnets[id] = &subnet{Addresses: cloud.NewAddresses(cidr, 4, 1), id: id, vpc: vpc, zone: zone, tags: tags}
 }
 
 // AddGroup adds a security group.
@@ -156,22 +137,43 @@ func (c *Cloud) AddInstance(id, kind, subnet string, groups []string, tags map[s
 	return i.Primary, nil
 }
 
+// Place has the first interface of an instance have an address and a hardware address, as whoever
+// starts one may choose.
+func (c *Cloud) Place(instance string, ip netip.Addr, mac string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, i := range c.interfaces.Now() {
+		if i.Instance == instance && i.Index == 0 {
+			i.Primary, i.MAC = ip, mac
+			c.put(i)
+			return
+		}
+	}
+}
+
+// Keep has addresses of a subnet never be given.
+func (c *Cloud) Keep(id string, ips ...netip.Addr) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.subnets[id].Keep(ips...)
+}
+
 // Terminate ends an instance: its interfaces are deleted or left, as each says.
 func (c *Cloud) Terminate(id string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.instances, id)
-	c.change(func() {
-		for k, i := range c.interfaces {
+	c.change(func(all map[string]Interface) {
+		for k, i := range all {
 			if i.Instance != id {
 				continue
 			}
 			if i.DeleteOnTermination {
-				delete(c.interfaces, k)
+				delete(all, k)
 				continue
 			}
 			i.Attachment, i.Instance, i.Index = "", "", 0
-			c.interfaces[k] = i
+			all[k] = i
 		}
 	})
 }
@@ -180,14 +182,14 @@ func (c *Cloud) Terminate(id string) {
 func (c *Cloud) Interfaces() []Interface {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return slices.SortedFunc(maps.Values(c.interfaces), func(a, b Interface) int { return strings.Compare(a.ID, b.ID) })
+	return slices.SortedFunc(maps.Values(c.interfaces.Now()), func(a, b Interface) int { return strings.Compare(a.ID, b.ID) })
 }
 
 // Lag has descriptions of interfaces be that old ("Eventual consistency in the Amazon EC2 API").
 func (c *Cloud) Lag(d time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.lag = d
+	c.interfaces.Lag(d)
 }
 
 // Pages has descriptions come in pages of n.
@@ -210,26 +212,14 @@ func (c *Cloud) Exhaust(id string, free int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := c.subnets[id]
-	first := s.cidr.Addr().Next().Next().Next().Next() // behind the reserved ones
-	last := first
-	for a := first; s.cidr.Contains(a); a = a.Next() {
-		delete(s.reserved, a)
-		last = a
-	}
-	s.reserved[last] = true
-	all := c.free(s)
-	for k, a := range all {
-		if k < len(all)-free {
-			s.reserved[a] = true
-		}
-	}
+	s.Exhaust(c.taken(s), free)
 }
 
 // Detach takes addresses from an interface behind its owner's back.
 func (c *Cloud) Detach(id string, addrs ...netip.Addr) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	i := c.interfaces[id]
+	i := c.interfaces.Now()[id]
 	i.Addresses = slices.DeleteFunc(slices.Clone(i.Addresses), func(a netip.Addr) bool { return slices.Contains(addrs, a) })
 	c.put(i)
 }
@@ -241,30 +231,13 @@ func (c *Cloud) id(kind string) string {
 	return fmt.Sprintf("%s-%017x", kind, c.serial)
 }
 
-func (c *Cloud) change(f func()) {
-	c.past = append(c.past, moment{time.Now(), maps.Clone(c.interfaces)})
-	for len(c.past) > 0 && time.Since(c.past[0].at) > c.lag && (len(c.past) < 2 || time.Since(c.past[1].at) > c.lag) {
-		c.past = c.past[1:]
-	}
-	f()
-}
+func (c *Cloud) change(f func(map[string]Interface)) { c.interfaces.Change(f) }
 
-func (c *Cloud) put(i Interface) { c.change(func() { c.interfaces[i.ID] = i }) }
-
-// seen returns the interfaces as descriptions show them: as they were before what has changed
-// within the lag.
-func (c *Cloud) seen() map[string]Interface {
-	for _, m := range c.past {
-		if time.Since(m.at) < c.lag {
-			return m.interfaces
-		}
-	}
-	return c.interfaces
-}
+func (c *Cloud) put(i Interface) { c.interfaces.Put(i.ID, i) }
 
 func (c *Cloud) taken(s *subnet) map[netip.Addr]bool {
-	out := maps.Clone(s.reserved)
-	for _, i := range c.interfaces {
+	out := map[netip.Addr]bool{}
+	for _, i := range c.interfaces.Now() {
 		if i.Subnet != s.id {
 			continue
 		}
@@ -281,25 +254,14 @@ func (c *Cloud) taken(s *subnet) map[netip.Addr]bool {
 	return out
 }
 
-func (c *Cloud) free(s *subnet) (out []netip.Addr) {
-	taken := c.taken(s)
-	for a := s.cidr.Addr(); s.cidr.Contains(a); a = a.Next() {
-		if !taken[a] {
-			out = append(out, a)
-		}
-	}
-	return out
-}
+func (c *Cloud) free(s *subnet) []netip.Addr { return s.Free(c.taken(s)) }
 
 // freePrefixes returns the blocks of 16 of which nothing is taken.
 func (c *Cloud) freePrefixes(s *subnet) (out []netip.Prefix) {
-	taken := c.taken(s)
-	for a := s.cidr.Addr(); s.cidr.Contains(a); {
-		p, ok := netip.PrefixFrom(a, 28), true
-		for ; p.Contains(a); a = a.Next() {
-			ok = ok && !taken[a]
-		}
-		if ok {
+	free := map[netip.Prefix]int{}
+	for _, a := range c.free(s) {
+		p := netip.PrefixFrom(a, 28).Masked()
+		if free[p]++; free[p] == 16 {
 			out = append(out, p)
 		}
 	}
@@ -316,7 +278,7 @@ func (c *Cloud) newInterface(id string, groups []string, addresses, prefixes int
 			return Interface{}, &Fault{Code: "InvalidGroup.NotFound", Message: fmt.Sprintf("The security group '%s' does not exist", g)}
 		}
 	}
-	if c.quota > 0 && len(c.interfaces) >= c.quota {
+	if c.quota > 0 && len(c.interfaces.Now()) >= c.quota {
 		return Interface{}, &Fault{Code: "NetworkInterfaceLimitExceeded", Message: "The maximum number of network interfaces has been reached."}
 	}
 	free := c.free(s)
@@ -325,9 +287,9 @@ func (c *Cloud) newInterface(id string, groups []string, addresses, prefixes int
 	}
 	i := Interface{ID: c.id("eni"), Subnet: id, Primary: free[0], Groups: groups, Tags: map[string]string{}}
 	i.MAC = fmt.Sprintf("02:00:00:%02x:%02x:%02x", byte(c.serial>>16), byte(c.serial>>8), byte(c.serial))
-	c.interfaces[i.ID] = i // so that its primary address is taken
+	c.interfaces.Now()[i.ID] = i // so that its primary address is taken
 	f := c.extend(&i, addresses, prefixes)
-	delete(c.interfaces, i.ID)
+	delete(c.interfaces.Now(), i.ID)
 	return i, f
 }
 

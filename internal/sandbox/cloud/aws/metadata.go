@@ -105,7 +105,7 @@ func (m *metadata) values() (map[string]string, bool) {
 	if err == nil {
 		out["dynamic/instance-identity/document"] = string(document)
 	}
-	for _, i := range c.interfaces {
+	for _, i := range c.interfaces.Now() {
 		if i.Instance != in.id {
 			continue
 		}
@@ -115,7 +115,7 @@ func (m *metadata) values() (map[string]string, bool) {
 		}
 		at := "meta-data/network/interfaces/macs/" + i.MAC + "/"
 		out[at+"interface-id"], out[at+"device-number"], out[at+"mac"] = i.ID, strconv.Itoa(i.Index), i.MAC
-		out[at+"subnet-id"], out[at+"subnet-ipv4-cidr-block"], out[at+"vpc-id"] = s.id, s.cidr.String(), s.vpc
+		out[at+"subnet-id"], out[at+"subnet-ipv4-cidr-block"], out[at+"vpc-id"] = s.id, s.CIDR.String(), s.vpc
 		out[at+"vpc-ipv4-cidr-block"] = c.vpcs[s.vpc][0].String()
 		out[at+"security-group-ids"] = strings.Join(i.Groups, "\n")
 		addrs, cidrs := []string{i.Primary.String()}, []string{}

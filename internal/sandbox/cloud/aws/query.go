@@ -15,40 +15,12 @@ import (
 
 // ServeHTTP implements [http.Handler]: one action of the query API.
 func (c *Cloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	r.Body = http.MaxBytesReader(w, r.Body, 1<<20)
-	if err := r.ParseForm(); err != nil {
-		refuse(w, &Fault{Code: "MalformedQueryString", Message: err.Error()})
-		return
+	p := cloud.Protocol{
+		Read: c.read, Type: "text/xml;charset=UTF-8", Encode: xml.Marshal,
+		Refusal:   func(f *Fault) any { return errorAnswer{Code: f.Code, Message: f.Message, ID: "0"} },
+		Throttled: Fault{Code: "RequestLimitExceeded", Message: "Request limit exceeded.", Status: http.StatusServiceUnavailable},
 	}
-	action := r.Form.Get("Action")
-	if r.Header.Get("Authorization") == "" {
-		refuse(w, &Fault{Code: "MissingAuthenticationToken", Message: "Request is missing Authentication Token", Status: http.StatusForbidden})
-		return
-	}
-	f, admitted := c.Arrive(r, action)
-	if !admitted {
-		refuse(w, &Fault{Code: "RequestLimitExceeded", Message: "Request limit exceeded.", Status: http.StatusServiceUnavailable})
-		return
-	}
-	if f != nil && !f.After {
-		refuse(w, f)
-		return
-	}
-	answer, fault := c.act(action, r.Form)
-	switch {
-	case f != nil:
-		refuse(w, f)
-	case fault != nil:
-		refuse(w, fault)
-	default:
-		out, err := xml.Marshal(answer)
-		if err != nil {
-			refuse(w, &Fault{Code: "InternalError", Message: err.Error(), Status: http.StatusInternalServerError})
-			return
-		}
-		w.Header().Set("Content-Type", "text/xml;charset=UTF-8")
-		_, _ = w.Write(out)
-	}
+	p.Serve(&c.Disturbances, w, r)
 }
 
 type errorAnswer struct {
@@ -58,21 +30,15 @@ type errorAnswer struct {
 	ID      string   `xml:"RequestID"`
 }
 
-func refuse(w http.ResponseWriter, f *Fault) {
-	if f.Drop {
-		cloud.Drop(w)
-		return
+func (c *Cloud) read(r *http.Request) (string, cloud.Act, *Fault) {
+	if err := r.ParseForm(); err != nil {
+		return "", nil, &Fault{Code: "MalformedQueryString", Message: err.Error()}
 	}
-	status := f.Status
-	if status == 0 {
-		status = http.StatusBadRequest
+	if r.Header.Get("Authorization") == "" {
+		return "", nil, &Fault{Code: "MissingAuthenticationToken", Message: "Request is missing Authentication Token", Status: http.StatusForbidden}
 	}
-	out, err := xml.Marshal(errorAnswer{Code: f.Code, Message: f.Message, ID: "0"})
-	if err != nil {
-		panic(http.ErrAbortHandler)
-	}
-	w.WriteHeader(status)
-	_, _ = w.Write(out)
+	action := r.Form.Get("Action")
+	return action, func(_ http.ResponseWriter, r *http.Request) (any, *Fault) { return c.act(action, r.Form) }, nil
 }
 
 func (c *Cloud) act(action string, form url.Values) (any, *Fault) {
@@ -250,7 +216,7 @@ type interfacesAnswer struct {
 
 func (c *Cloud) describeInterfaces(form url.Values) (any, *Fault) {
 	var all []interfaceItem
-	ids, seen := list(form, "NetworkInterfaceId"), c.seen()
+	ids, seen := list(form, "NetworkInterfaceId"), c.interfaces.Seen()
 	for _, id := range ids {
 		if _, ok := seen[id]; !ok {
 			return nil, noInterface(id)
@@ -297,7 +263,7 @@ func (c *Cloud) describeSubnets(form url.Values) (any, *Fault) {
 			return nil, f
 		}
 		if ids := list(form, "SubnetId"); ok && (len(ids) == 0 || slices.Contains(ids, s.id)) {
-			all = append(all, subnetItem{s.id, s.vpc, s.cidr.String(), s.zone, len(c.free(s)), tagItems(s.tags)})
+			all = append(all, subnetItem{s.id, s.vpc, s.CIDR.String(), s.zone, len(c.free(s)), tagItems(s.tags)})
 		}
 	}
 	slices.SortFunc(all, func(a, b subnetItem) int { return strings.Compare(a.ID, b.ID) })
@@ -400,7 +366,7 @@ type createAnswer struct {
 
 func (c *Cloud) create(form url.Values) (any, *Fault) {
 	token := form.Get("ClientToken")
-	for _, i := range c.interfaces {
+	for _, i := range c.interfaces.Now() {
 		if token != "" && i.token == token {
 			return createAnswer{Item: c.item(i)}, nil
 		}
@@ -434,7 +400,7 @@ type attachAnswer struct {
 }
 
 func (c *Cloud) attach(form url.Values) (any, *Fault) {
-	i, ok := c.interfaces[form.Get("NetworkInterfaceId")]
+	i, ok := c.interfaces.Now()[form.Get("NetworkInterfaceId")]
 	if !ok {
 		return nil, noInterface(form.Get("NetworkInterfaceId"))
 	}
@@ -450,7 +416,7 @@ func (c *Cloud) attach(form url.Values) (any, *Fault) {
 		return nil, f
 	}
 	n := 0
-	for _, o := range c.interfaces {
+	for _, o := range c.interfaces.Now() {
 		if o.Instance != in.id {
 			continue
 		}
@@ -476,7 +442,7 @@ type modifyAnswer struct {
 }
 
 func (c *Cloud) modify(form url.Values) (any, *Fault) {
-	i, ok := c.interfaces[form.Get("NetworkInterfaceId")]
+	i, ok := c.interfaces.Now()[form.Get("NetworkInterfaceId")]
 	if !ok {
 		return nil, noInterface(form.Get("NetworkInterfaceId"))
 	}
@@ -497,7 +463,7 @@ type assignAnswer struct {
 }
 
 func (c *Cloud) assign(form url.Values) (any, *Fault) {
-	i, ok := c.interfaces[form.Get("NetworkInterfaceId")]
+	i, ok := c.interfaces.Now()[form.Get("NetworkInterfaceId")]
 	if !ok {
 		return nil, noInterface(form.Get("NetworkInterfaceId"))
 	}
@@ -530,7 +496,7 @@ type unassignAnswer struct {
 }
 
 func (c *Cloud) unassign(form url.Values) (any, *Fault) {
-	i, ok := c.interfaces[form.Get("NetworkInterfaceId")]
+	i, ok := c.interfaces.Now()[form.Get("NetworkInterfaceId")]
 	if !ok {
 		return nil, noInterface(form.Get("NetworkInterfaceId"))
 	}
@@ -561,13 +527,13 @@ type deleteAnswer struct {
 }
 
 func (c *Cloud) deleteInterface(form url.Values) (any, *Fault) {
-	i, ok := c.interfaces[form.Get("NetworkInterfaceId")]
+	i, ok := c.interfaces.Now()[form.Get("NetworkInterfaceId")]
 	if !ok {
 		return nil, noInterface(form.Get("NetworkInterfaceId"))
 	}
 	if i.Attachment != "" {
 		return nil, &Fault{Code: "InvalidParameterValue", Message: fmt.Sprintf("Network interface '%s' is currently in use.", i.ID)}
 	}
-	c.change(func() { delete(c.interfaces, i.ID) })
+	c.change(func(m map[string]Interface) { delete(m, i.ID) })
 	return deleteAnswer{Return: true}, nil
 }

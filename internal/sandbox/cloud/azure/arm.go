@@ -83,70 +83,38 @@ func etag(n int) string { return fmt.Sprintf(`W/"%d"`, n) }
 // it is counted and scripted is the permission that it needs, without its provider:
 // "networkInterfaces/write".
 func (c *Cloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	r.Body = http.MaxBytesReader(w, r.Body, 4<<20)
-	action, serve := c.route(r)
-	f, admitted := c.Arrive(r, action)
-	switch {
-	case !strings.HasPrefix(r.Header.Get("Authorization"), "Bearer "):
-		refuse(w, &Fault{Code: "AuthenticationFailed", Message: "Authentication failed. The 'Authorization' header is missing.", Status: http.StatusUnauthorized})
-		return
-	case !admitted:
-		w.Header().Set("Retry-After", "1")
-		refuse(w, &Fault{Code: "TooManyRequests", Message: "The request is being throttled.", Status: http.StatusTooManyRequests})
-		return
-	case r.URL.Query().Get("api-version") == "":
-		refuse(w, &Fault{Code: "MissingApiVersionParameter", Message: "The api-version query parameter (?api-version=) is required for all requests."})
-		return
-	case f != nil && !f.After:
-		refuse(w, f)
-		return
+	p := cloud.Protocol{
+		Read: c.read, Type: "application/json; charset=utf-8", Encode: json.Marshal,
+		Refusal: func(f *Fault) any {
+			return map[string]any{"error": map[string]string{"code": f.Code, "message": f.Message}}
+		},
+		Throttled: Fault{Code: "TooManyRequests", Message: "The request is being throttled.", Status: http.StatusTooManyRequests, RetryAfter: 1},
 	}
-	c.mu.Lock()
-	c.finish()
-	answer, fault := serve(w, r)
-	c.mu.Unlock()
-	if f != nil {
-		fault = f
-	}
-	if fault != nil {
-		refuse(w, fault)
-		return
-	}
-	text, err := json.Marshal(answer)
-	if err != nil {
-		refuse(w, &Fault{Code: "InternalServerError", Message: err.Error(), Status: http.StatusInternalServerError})
-		return
-	}
-	w.Header().Set("Content-Type", "application/json; charset=utf-8")
-	_, _ = w.Write(text)
+	p.Serve(&c.Disturbances, w, r)
 }
 
-func refuse(w http.ResponseWriter, f *Fault) {
-	if f.Drop {
-		cloud.Drop(w)
-		return
+func (c *Cloud) read(r *http.Request) (string, cloud.Act, *Fault) {
+	if !strings.HasPrefix(r.Header.Get("Authorization"), "Bearer ") {
+		return "", nil, &Fault{Code: "AuthenticationFailed", Message: "Authentication failed. The 'Authorization' header is missing.", Status: http.StatusUnauthorized}
 	}
-	status := f.Status
-	if status == 0 {
-		status = http.StatusBadRequest
+	if r.URL.Query().Get("api-version") == "" {
+		return "", nil, &Fault{Code: "MissingApiVersionParameter", Message: "The api-version query parameter (?api-version=) is required for all requests."}
 	}
-	text, err := json.Marshal(map[string]any{"error": map[string]string{"code": f.Code, "message": f.Message}})
-	if err != nil {
-		panic(http.ErrAbortHandler)
-	}
-	w.Header().Set("Content-Type", "application/json; charset=utf-8")
-	w.WriteHeader(status)
-	_, _ = w.Write(text)
+	action, act := c.route(r)
+	return action, func(w http.ResponseWriter, r *http.Request) (any, *Fault) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.finish()
+		return act(w, r)
+	}, nil
 }
-
-type handler func(w http.ResponseWriter, r *http.Request) (any, *Fault)
 
 func missing(id string) *Fault {
 	return &Fault{Code: "ResourceNotFound", Message: fmt.Sprintf("The Resource '%s' was not found.", id), Status: http.StatusNotFound}
 }
 
 // route finds what a request is for. Paths are alike in whichever case.
-func (c *Cloud) route(r *http.Request) (action string, h handler) {
+func (c *Cloud) route(r *http.Request) (action string, h cloud.Act) {
 	verb := "read"
 	if r.Method == http.MethodPut {
 		verb = "write"
@@ -214,10 +182,10 @@ func (c *Cloud) link(r *http.Request, path string) string {
 	return scheme + "://" + r.Host + path + "?api-version=" + r.URL.Query().Get("api-version")
 }
 
-func (c *Cloud) list(is func(Interface) bool) handler {
+func (c *Cloud) list(is func(Interface) bool) cloud.Act {
 	return func(_ http.ResponseWriter, r *http.Request) (any, *Fault) {
 		all := []any{}
-		seen := c.seen()
+		seen := c.interfaces.Seen()
 		for _, k := range slices.Sorted(maps.Keys(seen)) {
 			if is(seen[k]) {
 				all = append(all, c.item(seen[k]))
@@ -243,7 +211,7 @@ func (c *Cloud) network(id string) (any, *Fault) {
 	subnets := []any{}
 	for _, s := range n.subnets {
 		uses := []reference{}
-		for _, i := range c.interfaces {
+		for _, i := range c.interfaces.Now() {
 			for _, x := range i.Configs {
 				if key(x.Subnet) == key(s.id) {
 					uses = append(uses, reference{i.ID + "/ipConfigurations/" + x.Name})
@@ -251,10 +219,10 @@ func (c *Cloud) network(id string) (any, *Fault) {
 			}
 		}
 		// Private endpoints, load balancers and such: it does not matter what the others are.
-		for k := range len(s.reserved) - 5 {
+		for k := range s.Others() {
 			uses = append(uses, reference{s.id + "/other/" + strconv.Itoa(k)})
 		}
-		subnets = append(subnets, map[string]any{"id": s.id, "properties": map[string]any{"addressPrefix": s.cidr.String(), "ipConfigurations": uses}})
+		subnets = append(subnets, map[string]any{"id": s.id, "properties": map[string]any{"addressPrefix": s.CIDR.String(), "ipConfigurations": uses}})
 	}
 	var spaces []string
 	for _, p := range n.spaces {
@@ -270,14 +238,14 @@ func (c *Cloud) machine(id string) (any, *Fault) {
 	}
 	var list []reference
 	for _, nic := range m.interfaces {
-		list = append(list, reference{c.interfaces[nic].ID})
+		list = append(list, reference{c.interfaces.Now()[nic].ID})
 	}
 	return map[string]any{"id": m.id, "name": m.name, "location": location, "properties": map[string]any{"networkProfile": map[string]any{"networkInterfaces": list}}}, nil
 }
 
-func (c *Cloud) oneInterface(id, verb string) handler {
+func (c *Cloud) oneInterface(id, verb string) cloud.Act {
 	return func(w http.ResponseWriter, r *http.Request) (any, *Fault) {
-		i, ok := c.interfaces[id]
+		i, ok := c.interfaces.Now()[id]
 		if !ok {
 			return nil, missing(id)
 		}
@@ -384,7 +352,7 @@ func (c *Cloud) instance(m *machine) instanceItem {
 	out.Properties.State, out.Properties.Hardware.Size = state(m.updated), m.size
 	out.Properties.Storage = map[string]any{"imageReference": map[string]string{"id": "/subscriptions/other/providers/Microsoft.Compute/galleries/images"}}
 	for k, nic := range m.interfaces {
-		i := c.interfaces[nic]
+		i := c.interfaces.Now()[nic]
 		n := interfaceModel{Name: i.Name}
 		n.Properties.Primary = k == 0
 		for _, x := range m.model[i.Name] {
@@ -396,7 +364,7 @@ func (c *Cloud) instance(m *machine) instanceItem {
 	return out
 }
 
-func (c *Cloud) oneInstance(id, verb string) handler {
+func (c *Cloud) oneInstance(id, verb string) cloud.Act {
 	return func(w http.ResponseWriter, r *http.Request) (any, *Fault) {
 		m := c.machines[id]
 		if m == nil {

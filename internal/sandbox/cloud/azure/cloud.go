@@ -51,9 +51,8 @@ type Interface struct {
 }
 
 type subnet struct {
-	id       string
-	cidr     netip.Prefix
-	reserved map[netip.Addr]bool
+	cloud.Addresses
+	id string
 }
 
 type network struct {
@@ -91,25 +90,18 @@ type Cloud struct {
 	networks   map[string]*network // all maps are by ID in lower case
 	machines   map[string]*machine
 	sets       map[string]string // names
-	interfaces map[string]Interface
-	past       []moment
+	interfaces cloud.History[Interface]
 	operations map[string]*operation
 
-	lag      time.Duration
 	takes    time.Duration
 	pageSize int
-}
-
-type moment struct {
-	at         time.Time
-	interfaces map[string]Interface
 }
 
 // New returns an empty resource group.
 func New(subscription, group string) *Cloud {
 	return &Cloud{
 		subscription: subscription, group: group, networks: map[string]*network{}, machines: map[string]*machine{}, sets: map[string]string{},
-		interfaces: map[string]Interface{}, operations: map[string]*operation{}, pageSize: 1000,
+		operations: map[string]*operation{}, pageSize: 1000,
 	}
 }
 
@@ -134,24 +126,9 @@ func (c *Cloud) AddSubnet(name, network string, cidr netip.Prefix) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	n := c.networks[key(c.id("Microsoft.Network/virtualNetworks", network))]
-	s := &subnet{id: n.id + "/subnets/" + name, cidr: cidr.Masked()}
-	s.reset()
+	s := &subnet{Addresses: cloud.NewAddresses(cidr, 4, 1), id: n.id + "/subnets/" + name}
 	n.subnets = append(n.subnets, s)
 	return s.id
-}
-
-func (s *subnet) reset() {
-	s.reserved = map[netip.Addr]bool{}
-	a := s.cidr.Addr()
-	for range 4 {
-		s.reserved[a] = true
-		a = a.Next()
-	}
-	last := a
-	for ; s.cidr.Contains(a); a = a.Next() {
-		last = a
-	}
-	s.reserved[last] = true
 }
 
 // AddMachine adds a virtual machine with an interface in each of the subnets, and returns its ID.
@@ -192,13 +169,32 @@ func (c *Cloud) AddMachine(set, name string, subnets ...string) (string, error) 
 	return m.id, nil
 }
 
+// Place has the first interface of a machine have an address and a hardware address, as whoever
+// makes one may choose.
+func (c *Cloud) Place(id string, ip netip.Addr, mac string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	m := c.machines[key(id)]
+	i := c.interfaces.Now()[m.interfaces[0]]
+	i.MAC, i.Configs = strings.ToUpper(strings.ReplaceAll(mac, ":", "-")), slices.Clone(i.Configs)
+	i.Configs[0].Address = ip
+	c.put(i)
+}
+
+// Keep has addresses of a subnet never be given.
+func (c *Cloud) Keep(id string, ips ...netip.Addr) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.subnet(id).Keep(ips...)
+}
+
 // Terminate deletes a machine with its interfaces.
 func (c *Cloud) Terminate(id string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.machines, key(id))
-	c.change(func() {
-		maps.DeleteFunc(c.interfaces, func(_ string, i Interface) bool { return key(i.Machine) == key(id) })
+	c.change(func(all map[string]Interface) {
+		maps.DeleteFunc(all, func(_ string, i Interface) bool { return key(i.Machine) == key(id) })
 	})
 }
 
@@ -207,14 +203,14 @@ func (c *Cloud) Interfaces() []Interface {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.finish()
-	return slices.SortedFunc(maps.Values(c.interfaces), func(a, b Interface) int { return strings.Compare(a.ID, b.ID) })
+	return slices.SortedFunc(maps.Values(c.interfaces.Now()), func(a, b Interface) int { return strings.Compare(a.ID, b.ID) })
 }
 
 // Lag has lists of interfaces be that old.
 func (c *Cloud) Lag(d time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.lag = d
+	c.interfaces.Lag(d)
 }
 
 // Takes has asynchronous operations take that long.
@@ -236,21 +232,14 @@ func (c *Cloud) Pages(n int) {
 func (c *Cloud) Exhaust(id string, free int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s := c.subnet(id)
-	s.reset()
-	all := c.free(s)
-	for k, a := range all {
-		if k < len(all)-free {
-			s.reserved[a] = true
-		}
-	}
+	c.subnet(id).Exhaust(c.taken(), free)
 }
 
 // Touch changes an interface as somebody else would who does something to it: its etag is another.
 func (c *Cloud) Touch(id string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	i := c.interfaces[key(id)]
+	i := c.interfaces.Now()[key(id)]
 	i.etag++
 	c.put(i)
 	if m := c.machines[key(i.Machine)]; m != nil {
@@ -260,26 +249,9 @@ func (c *Cloud) Touch(id string) {
 
 // ---- what is in it; all of this must be called with mu held ----------------------------------
 
-func (c *Cloud) change(f func()) {
-	c.past = append(c.past, moment{time.Now(), maps.Clone(c.interfaces)})
-	for len(c.past) > 1 && time.Since(c.past[1].at) > c.lag {
-		c.past = c.past[1:]
-	}
-	f()
-}
+func (c *Cloud) change(f func(map[string]Interface)) { c.interfaces.Change(f) }
 
-func (c *Cloud) put(i Interface) { c.change(func() { c.interfaces[key(i.ID)] = i }) }
-
-// seen returns the interfaces as lists show them: as they were before what has changed within the
-// lag.
-func (c *Cloud) seen() map[string]Interface {
-	for _, m := range c.past {
-		if time.Since(m.at) < c.lag {
-			return m.interfaces
-		}
-	}
-	return c.interfaces
-}
+func (c *Cloud) put(i Interface) { c.interfaces.Put(key(i.ID), i) }
 
 func (c *Cloud) subnet(id string) *subnet {
 	for _, n := range c.networks {
@@ -292,20 +264,18 @@ func (c *Cloud) subnet(id string) *subnet {
 	return nil
 }
 
-func (c *Cloud) free(s *subnet) (out []netip.Addr) {
-	taken := maps.Clone(s.reserved)
-	for _, i := range c.interfaces {
+// taken are the addresses of all configurations.
+func (c *Cloud) taken() map[netip.Addr]bool {
+	out := map[netip.Addr]bool{}
+	for _, i := range c.interfaces.Now() {
 		for _, x := range i.Configs {
-			taken[x.Address] = true
-		}
-	}
-	for a := s.cidr.Addr(); s.cidr.Contains(a); a = a.Next() {
-		if !taken[a] {
-			out = append(out, a)
+			out[x.Address] = true
 		}
 	}
 	return out
 }
+
+func (c *Cloud) free(s *subnet) []netip.Addr { return s.Free(c.taken()) }
 
 // fill gives each configuration of an interface that has none an address.
 func (c *Cloud) fill(i *Interface) *Fault {
@@ -324,7 +294,7 @@ func (c *Cloud) fill(i *Interface) *Fault {
 		}
 		free := slices.DeleteFunc(c.free(s), func(a netip.Addr) bool { return used[a] })
 		if len(free) == 0 {
-			return &Fault{Code: "SubnetIsFull", Message: fmt.Sprintf("Subnet %s with address prefix %s does not have enough available IP addresses to satisfy the request.", s.id, s.cidr)}
+			return &Fault{Code: "SubnetIsFull", Message: fmt.Sprintf("Subnet %s with address prefix %s does not have enough available IP addresses to satisfy the request.", s.id, s.CIDR)}
 		}
 		x.Address = free[0]
 		used[free[0]] = true
@@ -349,7 +319,7 @@ func (c *Cloud) finish() {
 // stays in the model.
 func (c *Cloud) apply(m *machine) *Fault {
 	for _, id := range m.interfaces {
-		i, ok := c.interfaces[id]
+		i, ok := c.interfaces.Now()[id]
 		if !ok {
 			continue
 		}

@@ -46,14 +46,14 @@ func (c *Cloud) metadata(id string) any {
 	}
 	var list []any
 	for _, nic := range m.interfaces {
-		i := c.interfaces[nic]
+		i := c.interfaces.Now()[nic]
 		var addrs []any
 		for _, x := range i.Configs {
 			addrs = append(addrs, map[string]string{"privateIpAddress": x.Address.String(), "publicIpAddress": ""})
 		}
 		s := c.subnet(i.Configs[0].Subnet)
 		list = append(list, map[string]any{"macAddress": strings.ReplaceAll(i.MAC, "-", ""), "ipv4": map[string]any{
-			"ipAddress": addrs, "subnet": []any{map[string]string{"address": s.cidr.Addr().String(), "prefix": strconv.Itoa(s.cidr.Bits())}},
+			"ipAddress": addrs, "subnet": []any{map[string]string{"address": s.CIDR.Addr().String(), "prefix": strconv.Itoa(s.CIDR.Bits())}},
 		}})
 	}
 	return map[string]any{

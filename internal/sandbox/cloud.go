@@ -1,0 +1,183 @@
+package sandbox
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hawser-net/hawser/internal/sandbox/cloud"
+	"github.com/hawser-net/hawser/internal/sandbox/machine"
+	"github.com/hawser-net/hawser/internal/sandbox/region"
+)
+
+// cloudCommand shows the cloud that a cluster is in, and has it fail.
+func cloudCommand(cfg *Config) *cobra.Command {
+	var format string
+	run := func(order func(args []string) (region.Order, error)) func(*cobra.Command, []string) error {
+		return func(cmd *cobra.Command, args []string) error {
+			cluster, err := openCluster(clusterConfig(cfg, cmd), cmd)
+			if err != nil {
+				return err
+			}
+			client, err := cluster.Cloud()
+			if err != nil {
+				return err
+			}
+			st, err := client.Status(cmd.Context())
+			if order != nil {
+				var o region.Order
+				if o, err = order(args); err == nil {
+					st, err = client.Order(cmd.Context(), o)
+				}
+			}
+			if err != nil {
+				return err
+			}
+			return write(cmd.OutOrStdout(), machine.Palette(colourful(cmd.OutOrStdout())), format, st, func(w io.Writer, _ bool) { printCloud(w, st) })
+		}
+	}
+	cmd := &cobra.Command{
+		Use: "cloud", Args: cobra.NoArgs,
+		Short: "Show the cloud that the nodes are in, and have it fail",
+		Long: `Show the instances, interfaces, subnets and addresses of the cloud of a cluster that was started
+with ` + "`up --cloud`" + `, and how often it was asked for what. The subcommands have it do to its users
+what clouds do; what the operator makes of it is in status.ipam.operator-status of the CiliumNodes.`,
+		Example: `  hawser sandbox cloud
+  hawser sandbox cloud fail quota
+  hawser sandbox cloud fill subnet-pods --free 3
+  hawser sandbox kubectl -- get ciliumnodes -o custom-columns=NODE:.metadata.name,ERROR:.status.ipam.operator-status.error
+  hawser sandbox cloud calm`,
+		RunE: run(nil),
+	}
+	cmd.PersistentFlags().StringVarP(&format, "output", "o", "", "json or yaml instead of text for people")
+	var times int
+	var message string
+	fail := &cobra.Command{
+		Use: "fail " + strings.Join(region.Reasons(), "|") + "|ACTION CODE", Args: cobra.RangeArgs(1, 2),
+		Short:   "Refuse requests: for want of quota or of a permission, or those of an action with an error code",
+		Example: "  hawser sandbox cloud fail CreateNetworkInterface InternalError --times 3",
+		RunE: run(func(args []string) (region.Order, error) {
+			if len(args) == 1 {
+				return region.Order{Do: "fail", Reason: args[0], Times: times}, nil
+			}
+			return region.Order{Do: "fail", Action: args[0], Code: args[1], Message: message, Times: times}, nil
+		}),
+	}
+	fail.Flags().IntVar(&times, "times", 0, "how often; 0 until `cloud calm`")
+	fail.Flags().StringVar(&message, "message", "", "text of the error")
+	var free int
+	fill := &cobra.Command{
+		Use: "fill [SUBNET]", Args: cobra.MaximumNArgs(1),
+		Short: "Have others take the addresses of a subnet, or of all",
+		RunE: run(func(args []string) (region.Order, error) {
+			return region.Order{Do: "fill", Subnet: strings.Join(args, ""), Free: free}, nil
+		}),
+	}
+	fill.Flags().IntVar(&free, "free", 0, "how many addresses are left")
+	cmd.AddCommand(fail, fill, &cobra.Command{
+		Use: "throttle RATE", Args: cobra.ExactArgs(1),
+		Short: "Answer so many requests a second and no more; 0 for all",
+		RunE: run(func(args []string) (region.Order, error) {
+			rate, err := strconv.ParseFloat(args[0], 64)
+			if err != nil || rate < 0 {
+				return region.Order{}, fmt.Errorf("%q is no number of requests", args[0])
+			}
+			return region.Order{Do: "throttle", Rate: rate}, nil
+		}),
+	}, &cobra.Command{
+		Use: "slow DURATION", Args: cobra.ExactArgs(1),
+		Short: "Have each answer take that long, such as 2s; 0s for no longer than it needs",
+		RunE: run(func(args []string) (region.Order, error) {
+			d, err := time.ParseDuration(args[0])
+			return region.Order{Do: "slow", Latency: d}, err
+		}),
+	}, &cobra.Command{
+		Use: "terminate INSTANCE", Args: cobra.ExactArgs(1),
+		Short: "End an instance in the cloud: its interfaces are unplugged, and its node goes on without them",
+		RunE: run(func(args []string) (region.Order, error) {
+			return region.Order{Do: "terminate", Instance: args[0]}, nil
+		}),
+	}, &cobra.Command{
+		Use: "calm", Args: cobra.NoArgs,
+		Short: "End all that the others began",
+		RunE:  run(func([]string) (region.Order, error) { return region.Order{Do: "calm"}, nil }),
+	})
+	return cmd
+}
+
+// printCloud shows a cloud to people.
+func printCloud(w io.Writer, st region.Status) {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	defer t.Flush()
+	fmt.Fprintf(t, "SUBNET (%s)\tCIDR\tFREE\n", st.Provider)
+	for _, s := range st.Subnets {
+		fmt.Fprintf(t, "%s\t%s\t%d\n", short(s.ID), s.CIDR, s.Free)
+	}
+	fmt.Fprintf(t, "\nINSTANCE\tTYPE\tINTERFACE\tSUBNET\tADDRESSES\n")
+	show := func(i cloud.Interface, instance, kind string) {
+		list := []string{i.Primary.String()}
+		for _, a := range i.Addresses {
+			list = append(list, a.String())
+		}
+		for _, p := range i.Prefixes {
+			list = append(list, p.String())
+		}
+		fmt.Fprintf(t, "%s\t%s\t%d: %s\t%s\t%d: %s\n", instance, kind, i.Index, short(i.ID), short(i.Subnet), len(list), strings.Join(list, " "))
+	}
+	for _, x := range st.Instances {
+		instance, kind := short(x.ID), x.Type
+		for _, i := range st.Interfaces {
+			if i.Instance == x.ID {
+				show(i, instance, kind)
+				instance, kind = "", ""
+			}
+		}
+	}
+	for _, i := range st.Interfaces {
+		if i.Instance == "" {
+			show(i, "(none)", "")
+		}
+	}
+	fmt.Fprintf(t, "\nCALL\tTIMES\n")
+	for _, action := range slices.Sorted(maps.Keys(st.Calls)) {
+		fmt.Fprintf(t, "%s\t%d\n", action, st.Calls[action])
+	}
+	for _, d := range st.Disturbances {
+		fmt.Fprintf(t, "\n%s", d)
+	}
+	if len(st.Disturbances) > 0 {
+		fmt.Fprintf(t, "\n(`hawser sandbox cloud calm` ends it)\n")
+	}
+}
+
+// short is the last part of a path: Azure's names are long.
+func short(id string) string { return id[strings.LastIndexByte(id, '/')+1:] }
+
+// cloudServeCommand is the process of a cloud; see package region.
+func cloudServeCommand() *cobra.Command {
+	var spec string
+	var readyFD int
+	cmd := &cobra.Command{
+		Use: "cloud-serve", Hidden: true, Args: cobra.NoArgs,
+		Short: "be a cloud (run by up)",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			s, err := region.Load(spec)
+			if err != nil {
+				return err
+			}
+			return region.Serve(cmd.Context(), s, func() error { return machine.SignalReady(readyFD) }, slog.New(slog.NewTextHandler(os.Stderr, nil)))
+		},
+	}
+	cmd.Flags().StringVar(&spec, "spec", "", "file that says what is in it")
+	cmd.Flags().IntVar(&readyFD, "ready-fd", 0, "descriptor to tell when ready")
+	return cmd
+}

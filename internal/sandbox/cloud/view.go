@@ -1,0 +1,39 @@
+package cloud
+
+import "net/netip"
+
+// View is what a cloud has, in the words that all clouds share: for people who look, and for the
+// network that leads its addresses. All lists are sorted by ID.
+type View struct {
+	Instances  []Instance  `json:"instances"`
+	Interfaces []Interface `json:"interfaces"`
+	Subnets    []Subnet    `json:"subnets"`
+}
+
+// Instance is a machine.
+type Instance struct {
+	ID   string `json:"id"`
+	Type string `json:"type"`
+}
+
+// Interface is a network interface.
+type Interface struct {
+	ID     string `json:"id"`
+	Subnet string `json:"subnet"`
+	// MAC is its hardware address, with colons.
+	MAC string `json:"mac"`
+	// Instance is whose it is, empty if it is not attached, and Index its number there, from 0.
+	Instance  string         `json:"instance,omitempty"`
+	Index     int            `json:"index"`
+	Primary   netip.Addr     `json:"primary"`
+	Addresses []netip.Addr   `json:"addresses,omitempty"` // secondary ones
+	Prefixes  []netip.Prefix `json:"prefixes,omitempty"`
+}
+
+// Subnet is one, with how many of its addresses nobody has.
+type Subnet struct {
+	ID   string       `json:"id"`
+	Zone string       `json:"zone,omitempty"`
+	CIDR netip.Prefix `json:"cidr"`
+	Free int          `json:"free"`
+}
