@@ -8,6 +8,7 @@ import (
 
 // Defines values for DatapathMode.
 const (
+	DatapathModeLbOnly   DatapathMode = "lb-only"
 	DatapathModeNetkit   DatapathMode = "netkit"
 	DatapathModeNetkitL2 DatapathMode = "netkit-l2"
 	DatapathModeVeth     DatapathMode = "veth"
@@ -16,6 +17,8 @@ const (
 // Valid indicates whether the value is a known member of the DatapathMode enum.
 func (e DatapathMode) Valid() bool {
 	switch e {
+	case DatapathModeLbOnly:
+		return true
 	case DatapathModeNetkit:
 		return true
 	case DatapathModeNetkitL2:

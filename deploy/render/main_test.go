@@ -95,6 +95,8 @@ func TestValues(t *testing.T) {
 			[]string{`hubble-disable-tls: "true"`, `--disable-client-tls`, `--disable-server-tls`, `hubble-peer.kube-system.svc.cluster.local:80`}, []string{`kind: Secret`, `hubble-tls-`, `name: hubble-tls`}},
 		{"the page", "hubble: {enabled: true, relay: {enabled: true}, ui: {enabled: true}}", []string{`--token-file=`, `name: hubble-ui-token`, `--server=hubble-relay.kube-system.svc.cluster.local:443`},
 			[]string{`NodePort`, `LoadBalancer`, `kind: Ingress`}},
+		{"nodes without pods", "balancer: {nodeSelector: {role: balancer}}\nrouting: {mode: native}",
+			[]string{`name: hawser-balancer`, `--datapath-mode=lb-only`, `nodeSelector:\n +role: balancer`, `key: "role", operator: NotIn, values: \["balancer"\]`}, nil},
 		{"further options", "extraConfig: {bpf-ct-max: 524288, debug: true, mtu: 1400}", []string{`bpf-ct-max: "524288"`, `debug: "true"`, `mtu: "1400"`}, []string{`debug: "false"`}},
 		{"further arguments", "agent: {extraArgs: ['', --debug]}\noperator: {extraArgs: ['']}", []string{`config-map\n +- "--debug"\n`}, []string{`- ""\n`}}, // helm reads {} as ['']
 		{"image", "image: {repository: registry.example/hawser, tag: v1, pullPolicy: Always, pullSecrets: [{name: s}]}", []string{`image: registry.example/hawser:v1`, `imagePullSecrets:\n +- name: s`}, []string{`hawser:dev`}},

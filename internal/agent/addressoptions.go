@@ -76,7 +76,7 @@ func (c *Config) validateAddresses() error {
 func (c *Config) validateRanges() error {
 	check := func(family, value string, on, v4 bool) error {
 		switch {
-		case !on, value == "" && c.EnableK8s: // Kubernetes says which
+		case !on, value == "" && (c.EnableK8s || c.lbOnly()): // Kubernetes says which, or there are none
 			return nil
 		case value == "":
 			return fmt.Errorf("--%s-range: not given; each node needs a range of its own, or --enable-%s=false", family, family)

@@ -22,6 +22,7 @@ type Agent struct {
 
 // New returns an agent for a valid configuration. It touches nothing.
 func New(cfg Config, log *slog.Logger, version string, flags map[string]string) (*Agent, error) {
+	cfg.forMode()
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}

@@ -42,6 +42,9 @@ func connect(ctx context.Context, cfg *Config, host network.Host, log *slog.Logg
 		return nil, err
 	}
 	c := &cluster{client: client, kinds: newLatch(), addressing: newAddressing(cfg, host, log.With("part", "ipam"))}
+	if cfg.lbOnly() {
+		return c, nil
+	}
 	found, err := addressing.Await(ctx, c.addressing, client)
 	cfg.IPv4Range, cfg.IPv6Range, c.pools, c.singles = found.Ranges.V4, found.Ranges.V6, found.Pools, found.Singles
 	return c, err

@@ -63,6 +63,7 @@ doing both when the agent stops.`,
 			if !fs.Changed("enable-k8s") {
 				cfg.EnableK8s = cfg.EnableK8s || cfg.K8s.KubeconfigPath != "" || cfg.K8s.APIServer != ""
 			}
+			cfg.forMode()
 			return confdir.Unprotected(fs, getenv)
 		},
 		Run: func(ctx context.Context, log *slog.Logger, fs *pflag.FlagSet) error {

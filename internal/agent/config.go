@@ -82,7 +82,7 @@ func (c *Config) Validate() error {
 	return errors.Join(c.Options.Validate(), c.Cluster.Validate(), c.NodeOptions.Validate(), c.NetworkOptions.Validate(), c.PodOptions.Validate(),
 		c.ServiceOptions.Validate(), c.StoreOptions.Validate(), c.KubernetesOptions.Validate(), c.IdentityOptions.Validate(), c.PolicyOptions.Validate(),
 		c.ConntrackOptions.Validate(), c.HealthOptions.Validate(), c.Maps.Validate(), c.CNI.Validate(), c.ClusterMesh.Validate(c.ClusterID), c.Flows.Validate(),
-		c.validateAddresses(), c.validateIdentities(), c.validateReservedPorts())
+		c.validateAddresses(), c.validateServices(), c.validateIdentities(), c.validateReservedPorts())
 }
 
 // validateReservedPorts checks the ports that pods must ask for: the tunnel's may be among them.

@@ -37,7 +37,7 @@ func openKernel(ctx context.Context, cfg Config, log *slog.Logger) (k *kernel, e
 	if k.maps, err = maps.Open(cfg.Maps); err != nil {
 		return nil, err
 	}
-	if !cfg.EnableK8s {
+	if !cfg.balances() {
 		if err := forgetServices(ctx, k.maps); err != nil {
 			return nil, err
 		}

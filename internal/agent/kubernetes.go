@@ -14,15 +14,12 @@ import (
 	"github.com/hawser-net/hawser/api/rest/server"
 	"github.com/hawser-net/hawser/internal/agent/addressing"
 	"github.com/hawser-net/hawser/internal/agent/enforcement"
-	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/endpoint"
 	"github.com/hawser-net/hawser/internal/k8s"
 	"github.com/hawser-net/hawser/internal/k8s/apiserver"
 	"github.com/hawser-net/hawser/internal/k8s/pods"
 	"github.com/hawser-net/hawser/internal/labels"
 	"github.com/hawser-net/hawser/internal/policy"
-	"github.com/hawser-net/hawser/internal/service"
-	"github.com/hawser-net/hawser/internal/table"
 )
 
 // kubeConfig is what kube uses.
@@ -162,7 +159,7 @@ func (k *kube) putRules(inForce, admit func()) func([]policy.Change) {
 	}
 }
 
-// startRules begins to follow the rules and the services of the cluster.
+// startRules begins to follow the rules of the cluster.
 func (k *kube) startRules(run *group) {
 	k.labels.start(run, k.creation.expect())
 	follow := k.cluster.afterKinds(func(ctx context.Context) error {
@@ -186,8 +183,6 @@ func (k *kube) startRules(run *group) {
 		}
 		return follow(ctx)
 	})
-	servicesHeard := k.everything.expect()
-	run.start("services", func(ctx context.Context) error { return k.objects.services.Run(ctx, servicesHeard) })
 }
 
 // PolicyObjects shows the policies of the cluster as if each were a file.
@@ -211,11 +206,6 @@ func (k *kube) PolicyObjects(describe func(policy.Owner) string) []rest.PolicyFi
 
 // PolicyCounts counts the policies of the cluster.
 func (k *kube) PolicyCounts() (ok, faulty int) { return k.objects.policies.Counts() }
-
-// Services is the table of frontends.
-func (k *kube) Services() *table.Table[datapath.ServiceFrontend, service.Frontend] {
-	return k.objects.services.Table()
-}
 
 // Named says whether the node's addresses are of pools that have names.
 func (k *kube) Named() bool { return k.cluster.pools != nil }

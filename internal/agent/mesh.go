@@ -12,6 +12,7 @@ import (
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/ipam"
 	"github.com/hawser-net/hawser/internal/ipcache"
+	"github.com/hawser-net/hawser/internal/k8s/services"
 	"github.com/hawser-net/hawser/internal/labels"
 	"github.com/hawser-net/hawser/internal/storedial"
 	"github.com/hawser-net/hawser/pkg/kvstore"
@@ -31,16 +32,16 @@ type mesh struct {
 
 // newMesh makes the part that follows other clusters, if there is a directory of them. Otherwise
 // synced is open.
-func newMesh(cfg Config, t *tables, o *objects, synced *latch, log *slog.Logger) (*mesh, error) {
+func newMesh(cfg Config, t *tables, s *services.Services, synced *latch, log *slog.Logger) (*mesh, error) {
 	if cfg.ClusterMesh.Dir == "" {
 		synced.open()
 		return nil, nil
 	}
 	m := &mesh{cfg: cfg, tables: t, synced: synced, log: log}
 	sinks := clustermesh.Sinks{Identities: meshIdentities{t}, Nodes: t.nodes, Addresses: t.cache}
-	if o != nil {
-		sinks.Services = o.services.Engine()
-		m.globals = o.services.Engine().Globals
+	if s != nil {
+		sinks.Services = s.Engine()
+		m.globals = s.Engine().Globals
 	}
 	var err error
 	m.Mesh, err = clustermesh.New(clustermesh.Params{

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/netip"
 	"path/filepath"
 	"strings"
@@ -13,7 +12,6 @@ import (
 	flowpb "github.com/hawser-net/hawser/api/flow"
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/internal/agent/addressing"
-	"github.com/hawser-net/hawser/internal/agent/health"
 	"github.com/hawser-net/hawser/internal/agent/network"
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/ipcache"
@@ -22,9 +20,7 @@ import (
 	"github.com/hawser-net/hawser/internal/k8s/nodes"
 	"github.com/hawser-net/hawser/internal/k8s/pods"
 	"github.com/hawser-net/hawser/internal/k8s/policies"
-	"github.com/hawser-net/hawser/internal/k8s/services"
 	"github.com/hawser-net/hawser/internal/labels"
-	"github.com/hawser-net/hawser/internal/service"
 )
 
 // objects are the objects of Kubernetes that this node follows, into the tables that other sources
@@ -33,13 +29,12 @@ type objects struct {
 	pods      *pods.Pods
 	nodes     *nodes.Nodes
 	endpoints *endpoints.Endpoints
-	services  *services.Services
 	policies  *policies.Policies
 }
 
 // newObjects returns what follows and writes objects; it does neither yet. changed is told of pods
-// whose labels may have changed, meshSynced opens when other clusters were heard.
-func newObjects(cfg Config, host network.Host, filter *labels.Filter, c *cluster, k *kernel, t *tables, net *network.Network, meshSynced *latch, changed func(k8s.Key), log *slog.Logger) (o *objects, err error) {
+// whose labels may have changed.
+func newObjects(cfg Config, host network.Host, filter *labels.Filter, c *cluster, t *tables, changed func(k8s.Key), log *slog.Logger) (o *objects, err error) {
 	if c == nil {
 		return nil, nil
 	}
@@ -71,8 +66,7 @@ func newObjects(cfg Config, host network.Host, filter *labels.Filter, c *cluster
 	if o.policies, err = policies.New(pol, c.client, log); err != nil {
 		return nil, err
 	}
-	o.services, err = newServices(cfg, host, c, k, net, meshSynced, log)
-	return o, err
+	return o, nil
 }
 
 // newNodeObjects returns what follows CiliumNodes and writes this node's own.
@@ -101,38 +95,6 @@ func newNodeObjects(cfg Config, filter *labels.Filter, c *cluster, t *tables, lo
 		Own: own, Fill: fill, Log: log,
 		LabelFilter: filter.Fingerprint(), Management: string(cfg.management()),
 	}, c.client, learned)
-}
-
-// newServices returns what follows services and keeps the kernel's table of them.
-func newServices(cfg Config, host network.Host, c *cluster, k *kernel, n *network.Network, meshSynced *latch, log *slog.Logger) (*services.Services, error) {
-	within, err := cfg.nodePortRanges()
-	if err != nil {
-		return nil, err
-	}
-	var healthListen func(uint16) (net.Listener, error)
-	var sockets service.Sockets
-	if cfg.KubeProxyReplacement {
-		healthListen, sockets = health.ListenForBalancers, nodeSockets{k}
-	}
-	return services.New(services.Config{
-		NodeName: cfg.NodeName, NodeAddrs: host.Addresses(), Announced: host.Addresses(), Within: within, KubeProxy: !cfg.KubeProxyReplacement,
-		HostPorts:  n.SetHostPorts,
-		Heard:      meshSynced.wait,
-		Consistent: cfg.LBAlgorithm == lbMaglev,
-		Forwarding: service.Forwarding(cfg.LBMode), PerService: cfg.LBModeAnnotation, HealthListen: healthListen, Sockets: sockets, Kernel: k.maps, Log: log,
-	}, c.client)
-}
-
-// serve has node ports and host ports served at the addresses that the node has now.
-func (o *objects) serve(n *network.Network) error {
-	if o == nil {
-		return nil
-	}
-	ips, err := n.NodeAddresses()
-	if err == nil {
-		o.services.SetNodeAddrs(ips)
-	}
-	return err
 }
 
 // skipsMasquerade says whether the packets of the pod for which an address is asked leave the

@@ -26,6 +26,7 @@ import (
 	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/endpoint"
 	"github.com/hawser-net/hawser/internal/ipam"
+	"github.com/hawser-net/hawser/internal/k8s/services"
 	"github.com/hawser-net/hawser/internal/labels"
 	"github.com/hawser-net/hawser/internal/policy"
 	"github.com/hawser-net/hawser/internal/policydir"
@@ -42,8 +43,10 @@ type parts struct {
 	cluster *cluster // nil outside of Kubernetes, as the next two
 	objects *objects
 	kube    *kube
-	mesh    *mesh // nil without other clusters
-	files   *policydir.Dir
+	// services is nil if nobody tells of any.
+	services *services.Services
+	mesh     *mesh // nil without other clusters
+	files    *policydir.Dir
 
 	network   *network.Network
 	placer    *placement.Placer
@@ -75,13 +78,16 @@ func (ag *Agent) newParts(cfg Config, host network.Host, filter *labels.Filter, 
 	p.network = p.newNetwork()
 	relabels := newPodQueue()
 	var err error
-	if p.objects, err = newObjects(cfg, host, filter, c, k, t, p.network, p.meshSynced, relabels.add, log.With("part", "kubernetes")); err != nil {
+	if p.objects, err = newObjects(cfg, host, filter, c, t, relabels.add, log.With("part", "kubernetes")); err != nil {
 		return nil, err
 	}
-	if err := p.objects.serve(p.network); err != nil {
+	if p.services, err = newServices(cfg, host, c, k, p.network, p.meshSynced, t.components, log.With("part", "services")); err != nil {
 		return nil, err
 	}
-	if p.mesh, err = newMesh(cfg, t, p.objects, p.meshSynced, log.With("part", "clustermesh")); err != nil {
+	if err := p.serveAddresses(); err != nil {
+		return nil, err
+	}
+	if p.mesh, err = newMesh(cfg, t, p.services, p.meshSynced, log.With("part", "clustermesh")); err != nil {
 		return nil, err
 	}
 	p.plain = placement.NewUnmasqueraded(k.links.SetUnmasqueraded, log.With("part", "link"))
@@ -177,7 +183,10 @@ func (p *parts) newHubble(version string) (*hubble.Hubble, error) {
 		Services: func(s grpc.ServiceRegistrar) { healthpb.RegisterNodeHealthServer(s, p.rest.HealthService()) },
 	}
 	if p.objects != nil {
-		n.Workload, n.RemoteWorkload, n.Frontends = p.objects.workload, p.objects.remoteWorkload, p.objects.services.Table()
+		n.Workload, n.RemoteWorkload = p.objects.workload, p.objects.remoteWorkload
+	}
+	if p.services != nil {
+		n.Frontends = p.services.Table()
 	}
 	return hubble.New(p.cfg.Flows, n, log)
 }
@@ -243,6 +252,9 @@ func (p *parts) newREST(version string, flags map[string]string, book *addressin
 	}
 	if p.kube != nil {
 		c.Kubernetes = p.kube
+	}
+	if p.services != nil {
+		c.Services = p.services.Table()
 	}
 	return restapi.New(c)
 }

@@ -32,7 +32,8 @@ type PodOptions struct {
 	// pods find the MTU of a path where nobody says that packets are too large; see
 	// podReservedPorts.
 	PodReservedPorts, PodPMTUD string
-	// DatapathMode is how pods are connected: veth, or auto for the same.
+	// DatapathMode is how pods are connected: veth, or auto for the same; or lb-only for a node
+	// without pods that leads clients to services.
 	DatapathMode string
 }
 
@@ -46,7 +47,8 @@ func (o *PodOptions) Flags(fs *pflag.FlagSet) {
 		"ports that sockets of pods get only if they ask for them, such as 8472,20000-20100; auto for that of the tunnel, empty for none")
 	fs.StringVar(&o.PodPMTUD, flagPMTUD, o.PodPMTUD, "how TCP of pods finds the MTU of a path itself: blackhole (when packets vanish that are too large), "+
 		"always, disabled, or unset to leave it to the kernel's default")
-	fs.StringVar(&o.DatapathMode, "datapath-mode", o.DatapathMode, "how pods are connected: veth (a pair of interfaces), or auto, which is the same")
+	fs.StringVar(&o.DatapathMode, "datapath-mode", o.DatapathMode, "how pods are connected: veth (a pair of interfaces), or auto, which is the same; "+
+		"or lb-only: the node has no pods and leads clients to services whose backends are on other machines")
 }
 
 // pmtudModes are the values of flagPMTUD; those but unset are values of the kernel's
@@ -60,12 +62,9 @@ func (o *PodOptions) Validate() error {
 		f.oneOf(flagPMTUD, o.PodPMTUD, pmtudModes()...)
 	}
 	switch o.DatapathMode {
-	case datapathVeth, datapathAuto:
-	case "lb-only":
-		f.bad("--datapath-mode: lb-only is not supported: the agent attaches pods and leads to services on one node, there is no load balancer without pods; "+
-			"set %s, with --kube-proxy-replacement for clients outside", datapathVeth)
+	case datapathVeth, datapathAuto, datapathLBOnly:
 	default:
-		f.bad("--datapath-mode: %q is not supported: pods get veth pairs; set %s", o.DatapathMode, datapathVeth)
+		f.bad("--datapath-mode: %q is not supported: pods get veth pairs; set %s, or %s for a node without pods", o.DatapathMode, datapathVeth, datapathLBOnly)
 	}
 	return errors.Join(f...)
 }

@@ -38,6 +38,9 @@ func (p *parts) bringUp(ctx context.Context, run *group) (restored int, forgo fu
 	if p.health != nil {
 		p.health.Reserve()
 	}
+	if err := p.refusePods(); err != nil {
+		return 0, nil, err
+	}
 	if err := p.network.TakeRouters(); err != nil {
 		return 0, nil, err
 	}
@@ -94,6 +97,10 @@ func (p *parts) follow(run *group, forgo func(context.Context)) error {
 	}
 	if p.kube != nil {
 		p.kube.start(run, p.announcer)
+	}
+	if p.services != nil {
+		servicesHeard := p.everything.expect()
+		run.start("services", func(ctx context.Context) error { return p.services.Run(ctx, servicesHeard) })
 	}
 	run.start("identities", func(ctx context.Context) error {
 		return t.identities.Run(ctx, t.policy, identitiesSynced, func(set labels.Set, id identity.ID) {
@@ -158,7 +165,7 @@ func (p *parts) startNetwork(run *group, synced func()) {
 					s.SetClusterSize(nodes)
 				}
 			},
-			Serve:  func() error { return p.objects.serve(p.network) },
+			Serve:  p.serveAddresses,
 			Repair: p.lifecycle.Repair,
 		})
 	})

@@ -31,7 +31,7 @@ func (p *parts) serve(run *group) error {
 		run.start("health-answers", p.health.Answer)
 		run.start("health-api", p.serveHealthAPI)
 	}
-	handler := server.NewHandler(p.rest, log.With("part", "api"), p.startup.Guard, restapi.GuardAccess(cfg.APIAccess), p.tables.metrics.observe)
+	handler := server.NewHandler(p.rest, log.With("part", "api"), p.startup.Guard, restapi.GuardPods(cfg.DatapathMode), restapi.GuardAccess(cfg.APIAccess), p.tables.metrics.observe)
 	listener, err := restapi.Listen(cfg.SocketPath, "--socket-path", log)
 	if err != nil {
 		return err

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"time"
 
 	"github.com/spf13/pflag"
 
@@ -37,10 +38,16 @@ type ServiceOptions struct {
 	LBModeAnnotation bool
 	// SNATPorts is the range of ports in whose name clients outside are sent on to other nodes.
 	SNATPorts string
+	// ServicesFile is where services come from without Kubernetes, and ServicesInterval how often
+	// it is looked at.
+	ServicesFile     string
+	ServicesInterval time.Duration
 }
 
+const flagServicesFile = "lb-state-file"
+
 func serviceDefaults() ServiceOptions {
-	return ServiceOptions{LBAlgorithm: lbRandom, LBMode: string(service.ForwardSNAT), SNATPorts: datapath.DefaultMasqueradePorts().String()}
+	return ServiceOptions{LBAlgorithm: lbRandom, LBMode: string(service.ForwardSNAT), SNATPorts: datapath.DefaultMasqueradePorts().String(), ServicesInterval: time.Second}
 }
 
 // Flags binds the options to command-line flags; the current values are the defaults shown.
@@ -60,6 +67,9 @@ func (o *ServiceOptions) Flags(fs *pflag.FlagSet) {
 		"they are reserved from the node's own sockets")
 	fs.BoolVar(&o.LBModeAnnotation, "bpf-lb-mode-annotation", o.LBModeAnnotation, "let the annotation "+service.AnnotationForwarding+
 		" of a service (snat or dsr) say how packets of its clients outside reach a pod on another node")
+	fs.StringVar(&o.ServicesFile, flagServicesFile, o.ServicesFile,
+		"without Kubernetes, file of services: YAML or JSON with Services under \"services\" and EndpointSlices under \"endpoints\"; read again when it changes")
+	fs.DurationVar(&o.ServicesInterval, flagServicesFile+"-interval", o.ServicesInterval, "how often it is looked whether that file has changed")
 }
 
 // Validate checks every option and joins all faults in one error.
@@ -74,6 +84,9 @@ func (o *ServiceOptions) Validate() error {
 	}
 	if !o.KubeProxyReplacement && (o.LBMode == string(service.ForwardDSR) || o.LBMode == string(service.ForwardHybrid)) {
 		f.bad("--bpf-lb-mode: %s needs --kube-proxy-replacement: without it kube-proxy leads clients outside", o.LBMode)
+	}
+	if o.ServicesFile != "" && o.ServicesInterval < 10*time.Millisecond {
+		f.bad("--%s-interval: %s is below 10ms", flagServicesFile, o.ServicesInterval)
 	}
 	f.address("kube-proxy-replacement-healthz-bind-address", o.ProxyHealthzAddr)
 	_, err := o.nodePortRanges()

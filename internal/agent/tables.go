@@ -158,6 +158,10 @@ func newPool(cfg Config, assigned assigned, registry *endpoint.Registry, links *
 		row, ok := registry.ByAddr(ip)
 		return fmt.Sprintf("endpoint %d", row.ID), ok
 	}}
+	if cfg.lbOnly() {
+		pc.None = true
+		return ipam.New(pc)
+	}
 	if assigned != nil {
 		pc.Assigned, pc.DefaultPool = assigned.Families(), cfg.DefaultPool
 		pool, err := ipam.New(pc)

@@ -95,6 +95,10 @@ func (p *Plugin) addPod(conf netConf, args *skel.CmdArgs, log *logger) (result *
 	if err != nil {
 		return nil, agentError("cannot read the agent's configuration", err)
 	}
+	if cfg.DatapathMode == rest.DatapathModeLbOnly {
+		return nil, fail(cnitypes.ErrInternal, "this node has no pods", fmt.Errorf("the agent's --datapath-mode is %s: the node only leads clients to services; "+
+			"schedule pods elsewhere (a taint, or kubectl cordon)", cfg.DatapathMode))
+	}
 	if mode := cfg.DatapathMode; mode != "" && mode != rest.DatapathModeVeth {
 		return nil, fail(cnitypes.ErrInternal, "unsupported datapath mode", fmt.Errorf("the agent wants %q, this plugin makes veth pairs", mode))
 	}

@@ -475,6 +475,9 @@ type Node struct {
 	MTU    int
 	// RouterIPv4 and RouterIPv6 go onto hawser_host.
 	RouterIPv4, RouterIPv6 netip.Addr
+	// Balance4 and Balance6 say that the node has no pods and no router address, and leads to the
+	// pods of other nodes all the same.
+	Balance4, Balance6 bool
 	// PodCIDRs are this node's, ClusterCIDRs everything that must not be masqueraded.
 	PodCIDRs     []netip.Prefix
 	ClusterCIDRs []netip.Prefix

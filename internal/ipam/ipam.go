@@ -109,6 +109,8 @@ type Config struct {
 	// Assigned, if not empty, are the families of a node whose CIDRs are told by [IPAM.Assign]; the
 	// two above are not set then.
 	Assigned Families
+	// None is set on a node without pods: nobody gets an address. None of the above is set then.
+	None bool
 	// DefaultPool is the pool of who names none, [DefaultPool] by default.
 	DefaultPool string
 	// Expiration is how long an address allocated with expiration is kept, 10 minutes by default.
@@ -162,7 +164,10 @@ func (c *Config) Validate() error {
 	if given && c.Assigned != 0 {
 		errs = append(errs, errors.New("the node's pod CIDRs are assigned and cannot be given"))
 	}
-	if !given && c.Assigned == 0 {
+	if c.None && (given || c.Assigned != 0) {
+		errs = append(errs, errors.New("a node without pods has no pod CIDR"))
+	}
+	if !given && c.Assigned == 0 && !c.None {
 		errs = append(errs, errors.New("the node has no pod CIDR"))
 	}
 	if c.Expiration < 0 {
@@ -346,6 +351,9 @@ func (m *IPAM) AllocateFrom(families Families, owner string, pools Choice, expir
 	defer m.mu.Unlock()
 	if !m.open {
 		return Result{}, ErrNotOpen
+	}
+	if m.cfg.None {
+		return Result{}, fmt.Errorf("%w: the node has no pods, so it gives out no addresses", ErrDisabled)
 	}
 	if families &= m.families; families == 0 {
 		return Result{}, fmt.Errorf("%w: the node gives out %v addresses only", ErrDisabled, m.families)

@@ -613,3 +613,32 @@ func TestTake(t *testing.T) {
 		}
 	}
 }
+
+// TestNone: a node without pods gives nobody an address, and has none itself.
+func TestNone(t *testing.T) {
+	t.Parallel()
+	m, err := New(Config{None: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Open()
+	if _, err := m.AllocateNext(Both, "default/pod", "", true); !errors.Is(err, ErrDisabled) {
+		t.Errorf("an address is given: %v", err)
+	}
+	ip := netip.MustParseAddr("10.0.0.1")
+	if err := m.Allocate(ip, "default/pod", ""); !errors.Is(err, ErrDisabled) {
+		t.Errorf("an address that is named is given: %v", err)
+	}
+	if err := m.Restore(ip, "default/pod"); err == nil {
+		t.Error("an address of before is restored")
+	}
+	if r, err := m.AllocateRouter(ip); err != nil || r.IPv4 != nil || r.IPv6 != nil {
+		t.Errorf("the node itself is given %+v, %v", r, err)
+	}
+	if len(m.CIDRs(Both)) != 0 || m.Families() != 0 {
+		t.Errorf("the node has %v of %v", m.CIDRs(Both), m.Families())
+	}
+	if _, err := New(Config{None: true, IPv4CIDR: netip.MustParsePrefix("10.0.0.0/24")}); err == nil {
+		t.Error("a node without pods has a pod CIDR")
+	}
+}

@@ -178,7 +178,8 @@ func (n *Network) desired() (datapath.Node, []*datapath.RouteError) {
 		Masquerade4: n.cfg.MasqueradeIPv4 && n.cfg.EnableIPv4, Masquerade6: n.cfg.MasqueradeIPv6 && n.cfg.EnableIPv6,
 		DirectRoutes: n.cfg.DirectRoutes, SkipUnreachable: n.cfg.SkipUnreachable,
 		BigTCP4: n.cfg.BigTCPIPv4, BigTCP6: n.cfg.BigTCPIPv6,
-		Peers: peers,
+		Peers:    peers,
+		Balance4: n.cfg.NoPods && n.cfg.EnableIPv4, Balance6: n.cfg.NoPods && n.cfg.EnableIPv6,
 	}
 	d.PodCIDRs = n.cfg.Pool.Prefixes()
 	d.ClusterCIDRs = slices.Clone(d.PodCIDRs)

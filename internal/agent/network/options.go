@@ -46,6 +46,8 @@ type Options struct {
 	// DirectRoutes has native routing set routes to the pods of other nodes, and SkipUnreachable
 	// none through nodes that are not on the network of the device.
 	DirectRoutes, SkipUnreachable bool
+	// NoPods says that the node has none. It is no flag.
+	NoPods bool
 }
 
 // Defaults returns the options of a node that is told nothing.

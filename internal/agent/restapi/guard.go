@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/hawser-net/hawser/api/rest"
 	"github.com/hawser-net/hawser/api/rest/server"
 )
 
@@ -61,6 +62,23 @@ func GuardAccess(allowed []string) server.StrictMiddlewareFunc {
 		}
 	}
 }
+
+// GuardPods answers 501 to operations that have to do with pods of a node that has none: it only
+// balances.
+func GuardPods(mode string) server.StrictMiddlewareFunc {
+	return func(next server.StrictHandlerFunc, operation string) server.StrictHandlerFunc {
+		if mode != string(rest.DatapathModeLbOnly) || !slices.Contains(forPods, operation) {
+			return next
+		}
+		return func(context.Context, http.ResponseWriter, *http.Request, any) (any, error) {
+			return nil, server.Errorf(http.StatusNotImplemented, "%s: this node has no pods and gives out no addresses, as the agent's --datapath-mode is %s: it only leads clients to services",
+				operation, mode)
+		}
+	}
+}
+
+// forPods are the operations that attach a pod.
+var forPods = []string{"CreateEndpoint", "AllocateIP", "ReserveIP", "ReleaseIP"}
 
 // mayCall says whether the configuration allows an operation.
 func mayCall(allowed []string, operation string) bool {

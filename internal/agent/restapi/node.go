@@ -27,7 +27,7 @@ func (a *API) GetConfig(context.Context, server.GetConfigRequestObject) (server.
 		Status: rest.DaemonConfigurationStatus{
 			Realized: spec, Immutable: rest.ConfigurationMap(a.Flags), Addressing: a.hostAddressing(),
 			DeviceMTU: devices.DeviceMTU, RouteMTU: devices.RouteMTU,
-			DatapathMode: rest.DatapathModeVeth, ConfiguredDatapathMode: a.Options.DatapathMode, IPAMMode: a.ipamMode(),
+			DatapathMode: a.datapathMode(), ConfiguredDatapathMode: a.Options.DatapathMode, IPAMMode: a.ipamMode(),
 			Masquerade:           a.Options.MasqueradeIPv4 || a.Options.MasqueradeIPv6,
 			MasqueradeProtocols:  rest.EnabledProtocols{IPv4: a.Options.MasqueradeIPv4 && a.Options.EnableIPv4, IPv6: a.Options.MasqueradeIPv6 && a.Options.EnableIPv6},
 			KVStoreConfiguration: rest.KVStoreConfiguration{Type: a.Options.KVStore, Options: rest.ConfigurationMap(redact(a.Options.KVStoreOpts))},
@@ -36,6 +36,14 @@ func (a *API) GetConfig(context.Context, server.GetConfigRequestObject) (server.
 	}
 	a.PodSettings(&out.Status)
 	return server.GetConfig200JSONResponse(out), nil
+}
+
+// datapathMode is how pods are connected, or that there are none.
+func (a *API) datapathMode() rest.DatapathMode {
+	if a.Options.DatapathMode == string(rest.DatapathModeLbOnly) {
+		return rest.DatapathModeLbOnly
+	}
+	return rest.DatapathModeVeth
 }
 
 // ipamMode is the word for where the node's ranges come from. Without Kubernetes it is the one for
@@ -118,7 +126,7 @@ func (a *API) FullStatus() rest.StatusResponse {
 func (a *API) Status() rest.StatusResponse {
 	st := rest.StatusResponse{
 		Kubernetes:   a.kubernetesStatus(),
-		DatapathMode: rest.DatapathModeVeth, ConfiguredDatapathMode: a.Options.DatapathMode, AttachMode: "tc",
+		DatapathMode: a.datapathMode(), ConfiguredDatapathMode: a.Options.DatapathMode, AttachMode: "tc",
 		IdentityRange: rest.IdentityRange{MinIdentity: int(a.FirstID), MaxIdentity: int(a.LastID)},
 		Masquerading: rest.Masquerading{
 			Enabled: a.Options.MasqueradeIPv4 || a.Options.MasqueradeIPv6, Mode: "nftables",
@@ -229,6 +237,9 @@ func (a *API) ipamStatus() rest.IPAMStatus {
 		text = append(text, line)
 	}
 	out.Status = strings.Join(text, ", ")
+	if a.datapathMode() == rest.DatapathModeLbOnly {
+		out.Status = "none: the node has no pods"
+	}
 	return out
 }
 

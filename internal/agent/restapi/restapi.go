@@ -60,8 +60,6 @@ type Kubernetes interface {
 	// PolicyObjects are the policies of the cluster, PolicyCounts how many are well and faulty.
 	PolicyObjects(describe func(policy.Owner) string) []rest.PolicyFile
 	PolicyCounts() (ok, faulty int)
-	// Services is the table of frontends.
-	Services() *table.Table[datapath.ServiceFrontend, service.Frontend]
 	// Named says whether addresses are of pools that have names.
 	Named() bool
 	Status() rest.K8SStatus
@@ -95,14 +93,16 @@ type Config struct {
 	Nodes           *announce.Nodes
 	Store           kvstore.Backend // nil on a node on its own
 	Kubernetes      Kubernetes      // nil outside of Kubernetes
-	Mesh            Mesh
-	Files           *policydir.Dir
-	CNI             *cniconf.Manager
-	Events          *monitor.Monitor
-	Hubble          *hubble.Hubble
-	Components      *component.Statuses
-	Health          *health.Health // nil if nodes do not probe each other
-	Metrics         prometheus.Gatherer
+	// Services is the table of frontends, nil if nobody tells of services.
+	Services   *table.Table[datapath.ServiceFrontend, service.Frontend]
+	Mesh       Mesh
+	Files      *policydir.Dir
+	CNI        *cniconf.Manager
+	Events     *monitor.Monitor
+	Hubble     *hubble.Hubble
+	Components *component.Statuses
+	Health     *health.Health // nil if nodes do not probe each other
+	Metrics    prometheus.Gatherer
 
 	// Routers are the node's own addresses in the pod network, Devices its devices now.
 	Routers func() (v4, v6 netip.Addr)

@@ -15,14 +15,14 @@ import (
 )
 
 // ListServices is GET /service: the frontends as they should be, which is what the kernel has
-// unless it is said to lag behind. A node outside of Kubernetes has none.
+// unless it is said to lag behind. A node that nobody tells of services has none.
 func (a *API) ListServices(context.Context, server.ListServicesRequestObject) (server.ListServicesResponseObject, error) {
 	out := server.ListServices200JSONResponse{}
-	if a.Kubernetes == nil {
+	if a.Services == nil {
 		return out, nil
 	}
 	var rows []service.Frontend
-	for _, r := range a.Kubernetes.Services().All() {
+	for _, r := range a.Services.All() {
 		rows = append(rows, r)
 	}
 	slices.SortFunc(rows, func(x, y service.Frontend) int { return x.Compare(y.ServiceFrontend) })

@@ -109,7 +109,10 @@ func NetNSCookie() (uint64, error) {
 
 func validateNode(n datapath.Node) error {
 	var errs []error
-	if !n.RouterIPv4.IsValid() && !n.RouterIPv6.IsValid() {
+	if (n.Balance4 || n.Balance6) && n.Tunnel {
+		errs = append(errs, errors.New("a node without pods has no address for the inside of a tunnel: it needs native routing"))
+	}
+	if !n.RouterIPv4.IsValid() && !n.RouterIPv6.IsValid() && !n.Balance4 && !n.Balance6 {
 		errs = append(errs, errors.New("the node has no router address in either family"))
 	}
 	if n.RouterIPv4.IsValid() && !n.RouterIPv4.Is4() {

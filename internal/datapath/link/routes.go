@@ -118,7 +118,7 @@ func desiredRoutes(n datapath.Node, d datapath.Devices) (out []route, peers map[
 		for _, p := range peer.PodCIDRs {
 			p = p.Masked()
 			src := router(p)
-			if !src.IsValid() {
+			if balance := p.Addr().Is4() && n.Balance4 || p.Addr().Is6() && n.Balance6; !src.IsValid() && !balance {
 				continue // this node does not have the family
 			}
 			other, dup := peers[p]

@@ -32,7 +32,7 @@ func forwardingSettings(n datapath.Node) []setting {
 		// The node is the pods' only way out; there is no better one to redirect them to.
 		{path: "net/ipv4/conf/all/send_redirects", value: "0"},
 	}
-	if n.RouterIPv6.IsValid() {
+	if n.RouterIPv6.IsValid() || n.Balance6 {
 		if n.Device != "" {
 			// Forwarding makes the kernel ignore router advertisements, and forget the default
 			// route learnt from one, unless the device says 2.

@@ -6,6 +6,8 @@
 // reconciler and one that goes through the flows after a change, and waits for all of them. Until
 // everything that exists has been heard, the kernel keeps what an earlier agent wrote.
 //
+// Outside of Kubernetes a [File] of the same objects is followed instead.
+//
 // What is not followed: services that name another proxy (label
 // service.kubernetes.io/service-proxy-name), and slices of headless services.
 package services

@@ -54,6 +54,8 @@ type Config struct {
 	// Heard waits until what other clusters offer is known as far as it can be; nil if there are
 	// none.
 	Heard func(context.Context) error
+	// File, if not nil, is where services come from in place of Kubernetes.
+	File *File
 	// Kernel is where the rows go.
 	Kernel datapath.Services
 	// Log receives what goes wrong; nil discards it.
@@ -78,8 +80,8 @@ type Services struct {
 
 // New returns a part that has heard of nothing. It makes no request; the caller must call Run.
 func New(cfg Config, client *k8s.Client) (*Services, error) {
-	if cfg.NodeName == "" || cfg.Kernel == nil || client == nil {
-		return nil, errors.New("services: the node's name, the kernel's table and a client are needed")
+	if cfg.NodeName == "" || cfg.Kernel == nil || (client == nil) == (cfg.File == nil) {
+		return nil, errors.New("services: the node's name, the kernel's table, and a client or a file are needed")
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -133,12 +135,14 @@ func (s *Services) Run(ctx context.Context, synced func()) error {
 			}
 		})
 	}
-	heard := make(chan struct{}, 4)
-	hear := func() { heard <- struct{}{} }
-	start(func(ctx context.Context) error { return s.followServices(ctx, hear) })
-	start(func(ctx context.Context) error { return s.followSlices(ctx, hear) })
-	start(func(ctx context.Context) error { return s.followPods(ctx, hear) })
-	start(func(ctx context.Context) error { return s.followNode(ctx, hear) })
+	sources := []func(context.Context, func()) error{s.followServices, s.followSlices, s.followPods, s.followNode}
+	if s.cfg.File != nil {
+		sources = []func(context.Context, func()) error{s.followFile}
+	}
+	heard := make(chan struct{}, len(sources))
+	for _, follow := range sources {
+		start(func(ctx context.Context) error { return follow(ctx, func() { heard <- struct{}{} }) })
+	}
 	start(s.reconciler.Run)
 	start(s.settle)
 	start(s.checks.run)

@@ -1,0 +1,195 @@
+package services
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/hawser-net/hawser/internal/service"
+)
+
+// File is where services come from on a node outside of Kubernetes. The file has, as YAML or JSON,
+// Services under "services" and EndpointSlices under "endpoints".
+type File struct {
+	Path string
+	// Interval is how often it is looked whether the file has changed.
+	Interval time.Duration
+	// Report is told after each change what is wrong with the file, nil if nothing is.
+	Report func(error)
+}
+
+// maxFileSize bounds the file: some ten thousand services.
+const maxFileSize = 32 << 20
+
+// state is what a file says.
+type state struct {
+	services map[service.Name]service.Service
+	slices   map[service.Name]service.Slice
+}
+
+// parseFile reads the content of a file of services. All of it must make sense: what an API server
+// would refuse is an error, and then nothing of it counts.
+func parseFile(data []byte) (state, error) {
+	var doc struct {
+		Services  []corev1.Service            `json:"services"`
+		Endpoints []discoveryv1.EndpointSlice `json:"endpoints"`
+	}
+	out := state{map[service.Name]service.Service{}, map[service.Name]service.Slice{}}
+	if err := yaml.UnmarshalStrict(data, &doc); err != nil {
+		return out, err
+	}
+	var errs []error
+	for i := range doc.Services {
+		o := &doc.Services[i]
+		it := fromService(o)
+		_, twice := out.services[it.Name]
+		switch {
+		case o.Name == "":
+			errs = append(errs, fmt.Errorf("service %d has no name", i+1))
+		case twice:
+			errs = append(errs, fmt.Errorf("service %s is there twice", it.Name))
+		default:
+			errs = append(errs, checkService(o, it))
+		}
+		out.services[it.Name] = it
+	}
+	for i := range doc.Endpoints {
+		o := &doc.Endpoints[i]
+		it := fromSlice(o)
+		_, twice := out.slices[it.Name]
+		switch {
+		case o.Name == "":
+			errs = append(errs, fmt.Errorf("the slice %d under endpoints has no name", i+1))
+		case twice:
+			errs = append(errs, fmt.Errorf("slice %s is there twice", it.Name))
+		default:
+			errs = append(errs, checkSlice(o, it))
+		}
+		out.slices[it.Name] = it
+	}
+	return out, errors.Join(errs...)
+}
+
+// checkService tells what of a service was not understood.
+func checkService(o *corev1.Service, it service.Service) error {
+	if len(it.Ports) != len(o.Spec.Ports) {
+		return fmt.Errorf("service %s has a port that is none: want a port of 1 to 65535 and protocol TCP, UDP or SCTP", it.Name)
+	}
+	ips := append([]string{o.Spec.ClusterIP}, o.Spec.ClusterIPs...)
+	ips = append(ips, o.Spec.ExternalIPs...)
+	for _, in := range o.Status.LoadBalancer.Ingress {
+		ips = append(ips, in.IP)
+	}
+	for _, ip := range ips {
+		if _, err := netip.ParseAddr(ip); ip != "" && ip != corev1.ClusterIPNone && err != nil {
+			return fmt.Errorf("service %s: %q is not an IP address", it.Name, ip)
+		}
+	}
+	for _, r := range o.Spec.LoadBalancerSourceRanges {
+		if restricted, list := sources([]string{r}); restricted && len(list) == 0 {
+			return fmt.Errorf("service %s: %q is no range of clients", it.Name, r)
+		}
+	}
+	return nil
+}
+
+// checkSlice tells what of a slice was not understood.
+func checkSlice(o *discoveryv1.EndpointSlice, it service.Slice) error {
+	if it.Service == "" {
+		return fmt.Errorf("slice %s does not say of which service it is: set the label %s", it.Name, discoveryv1.LabelServiceName)
+	}
+	if len(it.Ports) != len(o.Ports) {
+		return fmt.Errorf("slice %s has a port that is none, or its addressType is neither IPv4 nor IPv6", it.Name)
+	}
+	for _, e := range o.Endpoints {
+		for _, text := range e.Addresses {
+			ip, err := netip.ParseAddr(text)
+			if err != nil || ip.Is4() != (o.AddressType == discoveryv1.AddressTypeIPv4) {
+				return fmt.Errorf("slice %s: %q is no address of addressType %s", it.Name, text, o.AddressType)
+			}
+		}
+	}
+	return nil
+}
+
+// followFile has the engine know what the file says, now and after each change, until ctx ends. A
+// file that cannot be read changes nothing. synced is called when one was read.
+func (s *Services) followFile(ctx context.Context, synced func()) error {
+	tick := time.NewTicker(s.cfg.File.Interval)
+	defer tick.Stop()
+	var last []byte
+	var fault string
+	have := state{}
+	for first := true; ; first = false {
+		data, err := readFile(s.cfg.File.Path)
+		if err == nil && (have.services == nil || !bytes.Equal(data, last)) {
+			var now state
+			if now, err = parseFile(data); err == nil {
+				s.replace(have, now)
+				if have.services == nil {
+					synced()
+				}
+				have, last = now, data
+				s.cfg.Log.Info("read the services", "file", s.cfg.File.Path, "services", len(now.services), "slices", len(now.slices))
+			}
+		}
+		if err != nil {
+			err = fmt.Errorf("services are those of before: %s: %w", s.cfg.File.Path, err)
+		}
+		if text := fmt.Sprint(err); first || text != fault {
+			if fault = text; err != nil {
+				s.cfg.Log.Error("cannot read the file of services", "error", err)
+			}
+			if s.cfg.File.Report != nil {
+				s.cfg.File.Report(err)
+			}
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+func readFile(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxFileSize+1))
+	if err == nil && len(data) > maxFileSize {
+		err = fmt.Errorf("the file is larger than %d bytes", maxFileSize)
+	}
+	return data, err
+}
+
+// replace has the engine know now in place of before.
+func (s *Services) replace(before, now state) {
+	for n, it := range now.slices {
+		s.engine.UpsertSlice(it)
+		delete(before.slices, n)
+	}
+	for n, it := range now.services {
+		s.engine.UpsertService(it)
+		s.checks.set(n, it.HealthPort)
+		delete(before.services, n)
+	}
+	for n := range before.services {
+		s.engine.DeleteService(n)
+		s.checks.set(n, 0)
+	}
+	for n := range before.slices {
+		s.engine.DeleteSlice(n)
+	}
+}

@@ -1,0 +1,81 @@
+package services
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/hawser-net/hawser/internal/service"
+)
+
+const goodFile = `
+services:
+- metadata: {namespace: default, name: web}
+  spec: {type: NodePort, clusterIPs: [10.96.0.80, "fd00::80"], externalIPs: [198.51.100.1], ports: [{name: http, port: 80, nodePort: 30080}]}
+- metadata: {namespace: other, name: web}
+  spec: {clusterIP: None}
+endpoints:
+- metadata: {namespace: default, name: web-1, labels: {kubernetes.io/service-name: web}}
+  addressType: IPv4
+  ports: [{name: http, port: 8080}]
+  endpoints: [{addresses: [192.0.2.11]}, {addresses: [192.0.2.12], conditions: {ready: false, serving: true, terminating: true}}]
+`
+
+// TestParseFile reads a file, and refuses what an API server would.
+func TestParseFile(t *testing.T) {
+	t.Parallel()
+	got, err := parseFile([]byte(goodFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	web := got.services[service.Name{Namespace: "default", Name: "web"}]
+	slice := got.slices[service.Name{Namespace: "default", Name: "web-1"}]
+	if len(got.services) != 2 || len(web.ClusterIPs) != 2 || len(web.ExternalIPs) != 1 || web.Ports[0].NodePort != 30080 {
+		t.Errorf("services are %+v", got.services)
+	}
+	if slice.Service != "web" || len(slice.Endpoints) != 2 || !slice.Endpoints[0].Ready || slice.Endpoints[1].Ready || !slice.Endpoints[1].Terminating {
+		t.Errorf("the slice is %+v", slice)
+	}
+	if _, err := parseFile(nil); err != nil {
+		t.Errorf("an empty file has no services, and that is fine: %v", err)
+	}
+	for change, want := range map[[2]string]string{
+		{"10.96.0.80", "10.96.0.800"}:                         "10.96.0.800",
+		{"198.51.100.1", "here"}:                              "here",
+		{"port: 80,", "port: 80000,"}:                         "port",
+		{"name: web}\n  spec: {type", "}\n  spec: {type"}:     "service 1 has no name",
+		{"namespace: other", "namespace: default"}:            "twice",
+		{"192.0.2.11", "2001:db8::1"}:                         "no address of addressType IPv4",
+		{"addressType: IPv4", "addressType: FQDN"}:            "addressType",
+		{"kubernetes.io/service-name: web", "app: web"}:       "set the label",
+		{"endpoints:\n- ", "slices:\n- "}:                     "slices",
+		{"ready: false", "ready: maybe"}:                      "ready of type bool",
+		{"{name: http, port: 8080}", "{name: http, port: 0}"}: "port that is none",
+	} {
+		text := strings.Replace(goodFile, change[0], change[1], 1)
+		if text == goodFile {
+			t.Fatalf("%q is not in the file", change[0])
+		}
+		if _, err := parseFile([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: error %v, want it to name %q", change[1], err, want)
+		}
+	}
+}
+
+// FuzzParseFile: whatever is in the file, all that is taken of it can be acted on.
+func FuzzParseFile(f *testing.F) {
+	f.Add([]byte(goodFile))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		got, err := parseFile(data)
+		if err != nil {
+			return
+		}
+		e := service.New(service.Local{Node: "n1"})
+		for _, s := range got.slices {
+			e.UpsertSlice(s)
+		}
+		for _, s := range got.services {
+			e.UpsertService(s)
+		}
+		e.Synced()
+	})
+}
