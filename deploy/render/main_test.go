@@ -69,6 +69,10 @@ func TestValues(t *testing.T) {
 			[]string{`cluster-pool`}},
 		{"addresses of another plugin", "ipam: {mode: delegated-plugin}\nextraConfig: {read-cni-conf: /host/etc/cni/net.d/hawser.in}",
 			[]string{`ipam: "delegated-plugin"`, `enable-endpoint-health-checking: "false"`, `read-cni-conf: "/host/etc/cni/net.d/hawser.in"`}, []string{`cluster-pool`}},
+		{"addresses of a cloud", "ipam: {mode: eni}\nrouting: {mode: native}\nextraConfig: {aws-release-excess-ips: true}",
+			[]string{`ipam: "eni"`, `allow-pod-instance-metadata: "false"`, `aws-release-excess-ips: "true"`, `ciliumnodes/status\]\n +verbs: \[patch\]\n  - apiGroups: \[cilium.io\]\n +resources: \[ciliumendpoints\]\n +verbs: \[create, patch, delete\]`}, []string{`cluster-pool-ipv4`}},
+		{"addresses of another", "ipam: {mode: azure, cloud: {podMetadata: true}}\nrouting: {mode: native}\nextraConfig: {azure-subscription-id: s}",
+			[]string{`ipam: "azure"`, `allow-pod-instance-metadata: "true"`, `azure-subscription-id: "s"`}, nil},
 		{"addresses of pools, from cluster-pool", "ipam: {mode: multi-pool, multiPool: {migrateFromClusterPool: true}}",
 			[]string{`enable-cluster-pool-to-multi-pool-migration: "true"`}, []string{`auto-create`, `ciliumpodippools\]\n +verbs: \[get, list, watch, create\]`}},
 		{"metrics", "prometheus: {agent: {enabled: true}, operator: {enabled: true}, podMonitor: {enabled: true, labels: {release: prom}}}",
@@ -125,9 +129,11 @@ func TestValues(t *testing.T) {
 func TestSchema(t *testing.T) {
 	t.Parallel()
 	for values, want := range map[string]string{
-		"ipv5: {enabled: true}":                        "ipv5",
-		"agent: {priorityClass: x}":                    "priorityClass",
-		"ipam: {mode: magic}":                          "mode",
+		"ipv5: {enabled: true}":     "ipv5",
+		"agent: {priorityClass: x}": "priorityClass",
+		"ipam: {mode: magic}":       "mode",
+		"ipam: {mode: eni}":         "routing.mode=native",
+		"ipam: {mode: alibabacloud}\nrouting: {mode: native}\nipv6: {enabled: true}": "ipv6.enabled=false",
 		"cluster: {name: Not_A_Name}":                  "name",
 		"operator: {replicas: 0}":                      "replicas",
 		"cni: {confFile: a/b.conflist}":                "confFile",

@@ -17,15 +17,16 @@ type AddressOptions struct {
 	IPv4Range string
 	IPv6Range string
 	// IPAM is who says which addresses this node's pods get, where IPv4Range and IPv6Range do not:
-	// kubernetes, cluster-pool, multi-pool or crd; with delegated-plugin they are of the same
-	// ranges as with kubernetes, and another plugin gives them.
+	// kubernetes, cluster-pool, multi-pool, crd, or a cloud: eni, azure or alibabacloud; with
+	// delegated-plugin they are of the same ranges as with kubernetes, and another plugin gives
+	// them.
 	IPAM string
 	// DefaultPool is the pool of pods for which no other is meant, and PreAllocation how many
 	// addresses more than are in use this node has of a pool, as "pool=number"; both count with
 	// multi-pool.
 	DefaultPool   string
 	PreAllocation []string
-	// NodeUpdate is how often the CiliumNode says which addresses are used, with crd.
+	// NodeUpdate is how often the CiliumNode says which addresses are used, with crd and clouds.
 	NodeUpdate     time.Duration
 	IPAMExpiration time.Duration
 }
@@ -41,12 +42,12 @@ func addressDefaults() AddressOptions {
 func (o *AddressOptions) Flags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.IPv4Range, "ipv4-range", o.IPv4Range, "IPv4 range of this node's pods, such as 10.0.1.0/24")
 	fs.StringVar(&o.IPv6Range, "ipv6-range", o.IPv6Range, "IPv6 range of this node's pods, such as fd00:1::/112")
-	fs.StringVar(&o.IPAM, "ipam", o.IPAM, "who says which addresses this node's pods get in Kubernetes, if no range is given: cluster-pool (the operator), multi-pool (the operator, out of CiliumPodIPPools), kubernetes (the Node), crd (single addresses of the CiliumNode) or delegated-plugin (the IPAM plugin of the CNI configuration, out of the Node's or the given range)")
+	fs.StringVar(&o.IPAM, "ipam", o.IPAM, "who says which addresses this node's pods get in Kubernetes, if no range is given: cluster-pool (the operator), multi-pool (the operator, out of CiliumPodIPPools), kubernetes (the Node), crd (single addresses of the CiliumNode), eni, azure or alibabacloud (those of the network interfaces of the cloud) or delegated-plugin (the IPAM plugin of the CNI configuration, out of the Node's or the given range)")
 	fs.StringVar(&o.DefaultPool, "ipam-default-ip-pool", o.DefaultPool, "with --ipam multi-pool, name of the pool of pods for which no other is meant; the operator must be told the same")
 	fs.StringSliceVar(&o.PreAllocation, addressing.PreAllocationFlag, o.PreAllocation,
 		"with --ipam multi-pool, how many addresses of a pool the node has in advance of pods, such as default=8,edge=4; of other pools it asks for what pods need")
 	fs.DurationVar(&o.NodeUpdate, "ipam-cilium-node-update-rate", o.NodeUpdate,
-		"with --ipam crd, how often the CiliumNode says which addresses are used; what the operator waits for at most ten times as often")
+		"with --ipam crd, eni, azure or alibabacloud, how often the CiliumNode says which addresses are used; what the operator waits for at most ten times as often")
 	fs.DurationVar(&o.IPAMExpiration, "ipam-expiration", o.IPAMExpiration, "how long an address waits for its endpoint")
 }
 
@@ -63,9 +64,13 @@ func (c *Config) validateAddresses() error {
 		err = c.validateMultiPool()
 	case c.IPAM == addressing.CRD && c.EnableK8s:
 		err = c.validateSingles()
+	case addressing.OfCloud(c.IPAM) && c.EnableK8s:
+		err = errors.Join(c.validateSingles(), c.validateCloud())
+	case addressing.OfCloud(c.IPAM):
+		f.bad("--ipam: %s needs --enable-k8s: the operator shows in the CiliumNode what the cloud has assigned", c.IPAM)
 	case c.EnableK8s:
-		f.bad("--ipam: %q is not supported: use %s (the operator gives each node a block), %s (the operator, out of pools), %s (the Node's pod CIDR), %s (an IPAM plugin, out of the same) or %s (single addresses of the CiliumNode)",
-			c.IPAM, addressing.ClusterPool, addressing.MultiPool, addressing.Kubernetes, addressing.Delegated, addressing.CRD)
+		f.bad("--ipam: %q is not supported: use %s (the operator gives each node a block), %s (the operator, out of pools), %s (the Node's pod CIDR), %s (an IPAM plugin, out of the same), %s (single addresses of the CiliumNode), or %s, %s or %s (those of a cloud's network interfaces)",
+			c.IPAM, addressing.ClusterPool, addressing.MultiPool, addressing.Kubernetes, addressing.Delegated, addressing.CRD, addressing.ENI, addressing.Azure, addressing.AlibabaCloud)
 	default:
 		f.bad("--ipam: %q is not supported: leave it out, without Kubernetes --ipv4-range and --ipv6-range say which addresses pods get", c.IPAM)
 	}

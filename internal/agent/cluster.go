@@ -45,6 +45,9 @@ func connect(ctx context.Context, cfg *Config, host network.Host, log *slog.Logg
 	if cfg.lbOnly() {
 		return c, nil
 	}
+	if c.addressing.Describe, err = cfg.describe(ctx, log.With("part", "ipam")); err != nil {
+		return nil, err
+	}
 	found, err := addressing.Await(ctx, c.addressing, client)
 	cfg.IPv4Range, cfg.IPv6Range, c.pools, c.singles = found.Ranges.V4, found.Ranges.V6, found.Pools, found.Singles
 	return c, err

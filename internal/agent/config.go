@@ -34,6 +34,7 @@ type Config struct {
 	NodeOptions
 	NetworkOptions
 	AddressOptions
+	CloudOptions
 	PodOptions
 	ServiceOptions
 	StoreOptions
@@ -68,7 +69,7 @@ func Defaults() Config {
 // Flags binds the configuration to command-line flags; the current values are the defaults shown.
 func (c *Config) Flags(fs *pflag.FlagSet) {
 	for _, part := range []interface{ Flags(*pflag.FlagSet) }{
-		&c.Options, &c.Cluster, &c.NodeOptions, &c.NetworkOptions, &c.AddressOptions, &c.PodOptions, &c.ServiceOptions, &c.StoreOptions,
+		&c.Options, &c.Cluster, &c.NodeOptions, &c.NetworkOptions, &c.AddressOptions, &c.CloudOptions, &c.PodOptions, &c.ServiceOptions, &c.StoreOptions,
 		&c.KubernetesOptions, &c.IdentityOptions, &c.PolicyOptions, &c.ConntrackOptions, &c.HealthOptions,
 		&c.ClusterMesh, &c.Maps, &c.CNI, &c.Flows,
 	} {
@@ -81,7 +82,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 func (c *Config) Validate() error {
 	return errors.Join(c.Options.Validate(), c.Cluster.Validate(), c.NodeOptions.Validate(), c.NetworkOptions.Validate(), c.PodOptions.Validate(),
 		c.ServiceOptions.Validate(), c.StoreOptions.Validate(), c.KubernetesOptions.Validate(), c.IdentityOptions.Validate(), c.PolicyOptions.Validate(),
-		c.ConntrackOptions.Validate(), c.HealthOptions.Validate(), c.Maps.Validate(), c.CNI.Validate(), c.ClusterMesh.Validate(c.ClusterID), c.Flows.Validate(),
+		c.ConntrackOptions.Validate(), c.CloudOptions.Validate(), c.HealthOptions.Validate(), c.Maps.Validate(), c.CNI.Validate(), c.ClusterMesh.Validate(c.ClusterID), c.Flows.Validate(),
 		c.validateAddresses(), c.validateServices(), c.validateIdentities(), c.validateReservedPorts())
 }
 

@@ -23,6 +23,8 @@ type kernel struct {
 	maps     *maps.Maps
 	links    *link.Links
 	programs *loader.Loader
+	// interfaces are those of a cloud, where pods have addresses of them.
+	interfaces *link.Interfaces
 }
 
 // openKernel opens what the agent before has left in the kernel, or makes it anew. It must be
@@ -46,6 +48,7 @@ func openKernel(ctx context.Context, cfg Config, log *slog.Logger) (k *kernel, e
 		return nil, err
 	}
 	k.programs = loader.New(k.maps, k.links, log.With("part", "loader"))
+	k.interfaces = link.NewInterfaces(k.links, k.programs, log.With("part", "link"))
 	return k, nil
 }
 

@@ -142,10 +142,16 @@ func (ag *Agent) newParts(cfg Config, host network.Host, filter *labels.Filter, 
 // newNetwork returns the node's own networking.
 func (p *parts) newNetwork() *network.Network {
 	cfg := p.cfg
+	ofCloud := addressing.OfCloud(cfg.IPAM)
+	if ofCloud {
+		cfg.DirectRoutes = false // the cloud knows where pods are
+	}
 	return network.New(network.Config{
 		Options: cfg.NetworkOptions, Self: cfg.self(), ClusterID: cfg.ClusterID, MaxClusters: cfg.MaxConnectedClusters, Host: p.host,
 		KubeProxyReplacement: cfg.KubeProxyReplacement, CgroupRoot: cfg.CgroupRoot, MasqueradePorts: cfg.snatPorts(),
 		HostPorts:   p.cluster != nil && hadHostPorts(p.kernel.maps, p.log.With("part", "kubernetes")),
+		Interfaces:  ofCloud,
+		NotForPods:  cfg.notForPods(),
 		Aggregation: cfg.Flows.MonitorAggregation(),
 		CTTimeouts:  datapath.CTTimeouts{TCP: cfg.CTTCP, TCPSyn: cfg.CTTCPSyn, TCPFin: cfg.CTTCPFin, Any: cfg.CTAny},
 		Dir:         filepath.Join(cfg.StateDir, "state"), Write: writeState,

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/hawser-net/hawser/api/rest"
+	"github.com/hawser-net/hawser/internal/agent/addressing"
 	"github.com/hawser-net/hawser/internal/agent/health"
 	"github.com/hawser-net/hawser/internal/agent/identities"
 	"github.com/hawser-net/hawser/internal/agent/network"
@@ -50,6 +51,7 @@ func (p *parts) bringUp(ctx context.Context, run *group) (restored int, forgo fu
 	if err := p.network.Configure(); err != nil {
 		return 0, nil, err
 	}
+	p.connectInterfaces()
 	p.network.PlaceSelf()
 	// The rules come before the pods: an endpoint that is new to the kernel must not be open for as
 	// long as the files take to be read.
@@ -63,6 +65,17 @@ func (p *parts) bringUp(ctx context.Context, run *group) (restored int, forgo fu
 	}
 	p.tables.pool.Open()
 	return restored, forgo, nil
+}
+
+// connectInterfaces has the packets of pods leave by the network interfaces of the cloud that their
+// addresses are of: those of before the restart at once, later ones before a pod gets them.
+func (p *parts) connectInterfaces() {
+	if !addressing.OfCloud(p.cfg.IPAM) {
+		return
+	}
+	p.cluster.singles.Connect(addressing.Uplinks{
+		Network: p.kernel.interfaces, MTU: p.network.Devices().DeviceMTU, Masquerade: p.cfg.MasqueradeIPv4, Direct: p.cfg.NativeCIDRs(),
+	})
 }
 
 // followFiles begins to follow the policy files. It returns what opens when they have been read.
@@ -143,6 +156,11 @@ func (p *parts) startNetwork(run *group, synced func()) {
 	run.start("filters", func(ctx context.Context) error {
 		return p.network.GuardFilters(ctx, p.lifecycle.Reattach, func(n int) { p.tables.metrics.reattached.Add(float64(n)) })
 	})
+	if addressing.OfCloud(p.cfg.IPAM) {
+		run.start("interfaces", func(ctx context.Context) error {
+			return p.kernel.interfaces.Run(ctx, p.cluster.singles.InterfacesChanged)
+		})
+	}
 	run.start("damage", p.network.WatchDamage)
 	run.start("node-addresses", p.network.WatchAddresses)
 	run.start("routes", func(ctx context.Context) error {

@@ -4,9 +4,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/netip"
-	"os"
 	"slices"
-	"strings"
 	"sync"
 
 	"github.com/hawser-net/hawser/internal/agent/network"
@@ -51,9 +49,7 @@ func (a *announcer) self() node.Node {
 			n.IPv6HealthIP = ip
 		}
 	}
-	if id, err := os.ReadFile("/proc/sys/kernel/random/boot_id"); err == nil {
-		n.BootID = strings.TrimSpace(string(id))
-	}
+	n.BootID = bootID()
 	return n
 }
 

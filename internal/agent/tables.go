@@ -185,6 +185,9 @@ func newBook(cfg Config, pool *ipam.IPAM, c *cluster, stopping <-chan struct{}) 
 	if c.assigned() != nil {
 		b.Node = cfg.NodeName
 	}
+	if addressing.OfCloud(cfg.IPAM) {
+		b.InterfaceOf, b.Direct = c.singles.InterfaceOf, cfg.NativeCIDRs()
+	}
 	return b
 }
 

@@ -229,6 +229,36 @@ func (m *Manager) content() ([]byte, error) {
 	return b, nil
 }
 
+// Sections returns the sections of the plugin's own configuration in the file that c reads: those
+// of an IPAM, and of clouds, are the agent's to go by. Without a file there are none.
+func (c Config) Sections() (map[string]json.RawMessage, error) {
+	if c.ReadPath == "" {
+		return nil, nil
+	}
+	c.Defaults()
+	c.WritePath = "" // a list
+	content, err := (&Manager{cfg: c}).content()
+	if err != nil {
+		return nil, err
+	}
+	var list struct {
+		Plugins []map[string]json.RawMessage `json:"plugins"`
+	}
+	if err := json.Unmarshal(content, &list); err != nil {
+		return nil, fmt.Errorf("CNI configuration %s: %w", c.ReadPath, err)
+	}
+	for _, p := range list.Plugins {
+		var kind string
+		if json.Unmarshal(p["type"], &kind) == nil && (kind == c.Plugin || kind == fieldPlugin) {
+			return p, nil
+		}
+	}
+	return nil, fmt.Errorf("CNI configuration %s: it names no plugin %s", c.ReadPath, c.Plugin)
+}
+
+// fieldPlugin is the name under which configurations of the field call the plugin.
+const fieldPlugin = "cilium-cni"
+
 // Install writes the configuration if it is not there already and renames others' if asked to.
 // Call it when the agent is ready to serve the plugin.
 func (m *Manager) Install() error {

@@ -248,3 +248,32 @@ func TestValidate(t *testing.T) {
 		}
 	}
 }
+
+// TestSections: of what is read the agent goes by the part of its own plugin.
+func TestSections(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "in.json")
+	for text, want := range map[string]string{
+		`{"name": "n", "type": "hawser-cni", "ipam": {"pre-allocate": 4}}`:                                                       `{"pre-allocate": 4}`,
+		`{"name": "n", "plugins": [{"type": "portmap", "ipam": {"a": 1}}, {"type": "cilium-cni", "ipam": {"min-allocate": 2}}]}`: `{"min-allocate": 2}`,
+		`{"name": "n", "type": "hawser-cni"}`:                                                                                    "",
+		`{"name": "n", "plugins": [{"type": "bridge"}]}`:                                                                         "error",
+		`{"name": "n", "plugins": [{"type": ["hawser-cni"]}]}`:                                                                   "error",
+		`{"plugins": [{"type": "hawser-cni"}]}`:                                                                                  "error",
+		`{`:                                                                                                                      "error",
+	} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		got, err := Config{ReadPath: path, WritePath: "/etc/cni/net.d/05-cilium.conf"}.Sections()
+		if have := strings.Join(strings.Fields(string(got["ipam"])), " "); (err != nil) != (want == "error") || err == nil && strings.NewReplacer("{ ", "{", " }", "}").Replace(have) != want {
+			t.Errorf("%s: %s, %v", text, got["ipam"], err)
+		}
+	}
+	if got, err := (Config{}).Sections(); got != nil || err != nil {
+		t.Errorf("without a file: %v, %v", got, err)
+	}
+	if _, err := (Config{ReadPath: filepath.Join(t.TempDir(), "gone")}).Sections(); err == nil {
+		t.Error("a file that is not there")
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"strings"
 )
@@ -125,4 +126,18 @@ func azureMAC(text string) string {
 		parts = append(parts, text[k:k+2])
 	}
 	return strings.Join(parts, ":")
+}
+
+// Addresses are those at which a cloud serves metadata and credentials to whoever asks from the
+// machine.
+func Addresses(cloud Cloud) []netip.Addr {
+	switch cloud {
+	case AWS:
+		return []netip.Addr{netip.MustParseAddr("169.254.169.254"), netip.MustParseAddr("fd00:ec2::254")}
+	case Azure:
+		return []netip.Addr{netip.MustParseAddr("169.254.169.254")}
+	case Alibaba:
+		return []netip.Addr{netip.MustParseAddr("100.100.100.200")}
+	}
+	return nil
 }

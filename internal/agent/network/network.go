@@ -42,6 +42,10 @@ type Config struct {
 	MasqueradePorts      datapath.PortRange
 	// HostPorts says whether a pod of this node had host ports under the agent before.
 	HostPorts bool
+	// Interfaces has packets of pods leave by the network interfaces that their addresses are of,
+	// and NotForPods are addresses that no pod reaches.
+	Interfaces bool
+	NotForPods []netip.Addr
 	// Aggregation and CTTimeouts are for the programs.
 	Aggregation datapath.Aggregation
 	CTTimeouts  datapath.CTTimeouts
@@ -178,6 +182,7 @@ func (n *Network) desired() (datapath.Node, []*datapath.RouteError) {
 		Masquerade4: n.cfg.MasqueradeIPv4 && n.cfg.EnableIPv4, Masquerade6: n.cfg.MasqueradeIPv6 && n.cfg.EnableIPv6,
 		DirectRoutes: n.cfg.DirectRoutes, SkipUnreachable: n.cfg.SkipUnreachable,
 		BigTCP4: n.cfg.BigTCPIPv4, BigTCP6: n.cfg.BigTCPIPv6,
+		Interfaces: n.cfg.Interfaces, NotForPods: n.cfg.NotForPods,
 		Peers:    peers,
 		Balance4: n.cfg.NoPods && n.cfg.EnableIPv4, Balance6: n.cfg.NoPods && n.cfg.EnableIPv6,
 	}
@@ -190,11 +195,7 @@ func (n *Network) desired() (datapath.Node, []*datapath.RouteError) {
 			d.ClusterCIDRs = append(d.ClusterCIDRs, ipcache.Single(ip))
 		}
 	}
-	for _, c := range []string{n.cfg.NativeIPv4CIDR, n.cfg.NativeIPv6CIDR} {
-		if c != "" {
-			d.ClusterCIDRs = append(d.ClusterCIDRs, netip.MustParsePrefix(c)) // Validate has parsed it
-		}
-	}
+	d.ClusterCIDRs = append(d.ClusterCIDRs, n.cfg.NativeCIDRs()...)
 	return d, refused
 }
 
@@ -233,6 +234,7 @@ func (n *Network) Configure() error {
 		NodeIPv4: host.IPv4, NodeIPv6: host.IPv6, DualStackWorld: n.cfg.EnableIPv4 && n.cfg.EnableIPv6,
 		CgroupRoot: cgroup, NetNSCookie: devices.NetNSCookie, TunnelPort: n.cfg.TunnelPort,
 		NodePort: nodePort, OtherIfIndexes: others, NativeMTU: devices.DeviceMTU, MasqueradePorts: n.cfg.MasqueradePorts,
+		Interfaces:  n.cfg.Interfaces,
 		Aggregation: n.cfg.Aggregation, CTTimeouts: n.cfg.CTTimeouts,
 	}); err != nil {
 		return fmt.Errorf("load the programs: %w", err)

@@ -86,6 +86,16 @@ func (o *Options) Flags(fs *pflag.FlagSet) {
 // Tunnel says whether other nodes' pods are reached through a tunnel.
 func (o *Options) Tunnel() bool { return o.RoutingMode == "tunnel" }
 
+// NativeCIDRs are the destinations of the options that are not masqueraded, of valid options.
+func (o *Options) NativeCIDRs() (out []netip.Prefix) {
+	for _, c := range []string{o.NativeIPv4CIDR, o.NativeIPv6CIDR} {
+		if c != "" {
+			out = append(out, netip.MustParsePrefix(c))
+		}
+	}
+	return out
+}
+
 // BigTCP returns the options that ask for packets beyond 64 KiB.
 func (o *Options) BigTCP() (flags []string) {
 	if o.BigTCPIPv4 {
