@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -94,8 +95,12 @@ func TestValidate(t *testing.T) {
 			c.KVStore, c.KVStoreLeaseTTL = "etcd", 1
 			c.KVStoreOpts["etcd.address"] = "http://127.0.0.1:2379"
 		},
-		"--ipam: \"eni\"":                       func(c *Config) { c.IPAM = "eni" },
-		"Node's pod CIDR":                       func(c *Config) { c.EnableK8s, c.IPAM = true, "alibabacloud" },
+		"--ipam: eni needs --enable-k8s":        func(c *Config) { c.IPAM = "eni" },
+		"Node's pod CIDR":                       func(c *Config) { c.EnableK8s, c.IPAM = true, "cluster-pool-v3" },
+		"--ipam=azure: the network leads":       func(c *Config) { c.EnableK8s, c.IPAM, c.EnableIPv6 = true, "azure", false },
+		"--ipam=alibabacloud: the operator has": func(c *Config) { c.EnableK8s, c.IPAM, c.RoutingMode = true, "alibabacloud", "native" },
+		"--instance-metadata-endpoint":          func(c *Config) { c.MetadataEndpoint = "https://user@x/path" },
+		"min-allocate is 9":                     func(c *Config) { c.Wanted.MinAllocate, c.Wanted.MaxAllocate = 9, 8 },
 		"crd: the network leads":                func(c *Config) { c.EnableK8s, c.IPAM, c.RoutingMode = true, "crd", "tunnel" },
 		"--ipam: \"multi-pool\"":                func(c *Config) { c.IPAM = "multi-pool" },
 		"cannot be used with --ipam=multi-pool": func(c *Config) { c.EnableK8s, c.IPAM = true, "multi-pool" },
@@ -174,4 +179,28 @@ func FuzzConfig(f *testing.F) {
 			t.Errorf("a valid configuration makes no engine: %v", err)
 		}
 	})
+}
+
+// TestValidateClouds: a node of a cloud needs Kubernetes, native routing and IPv4, and nothing else.
+func TestValidateClouds(t *testing.T) {
+	for _, mode := range []string{"eni", "azure", "alibabacloud"} {
+		c := Defaults()
+		c.EnableK8s, c.IPAM, c.RoutingMode, c.EnableIPv6 = true, mode, "native", false
+		if err := c.Validate(); err != nil {
+			t.Errorf("%s: %v", mode, err)
+		}
+		if len(c.notForPods()) == 0 {
+			t.Errorf("%s: pods reach the instance metadata", mode)
+		}
+		c.MetadataEndpoint = "http://192.0.2.7"
+		if !slices.Contains(c.notForPods(), netip.MustParseAddr("192.0.2.7")) {
+			t.Errorf("%s: pods reach the instance metadata where they are", mode)
+		}
+		if c.PodMetadata = true; c.notForPods() != nil {
+			t.Errorf("%s: pods are kept from %v", mode, c.notForPods())
+		}
+	}
+	if c := Defaults(); c.notForPods() != nil {
+		t.Error("without a cloud pods are kept from something")
+	}
 }
