@@ -366,7 +366,8 @@ func (r *Reconciler[K, V]) apply(ctx context.Context, changes []Change[K, V]) {
 		return // what failed now failed because we are leaving
 	}
 	var perRow RowErrors
-	if err != nil && !errors.As(err, &perRow) {
+	whole := err != nil && !errors.As(err, &perRow)
+	if whole {
 		perRow = make(RowErrors, len(rows))
 		for i := range rows {
 			perRow[i] = err
@@ -377,7 +378,7 @@ func (r *Reconciler[K, V]) apply(ctx context.Context, changes []Change[K, V]) {
 	if len(perRow) == 0 && len(r.failing) == 0 {
 		return
 	}
-	now := time.Now()
+	now, reported := time.Now(), false
 	for i, c := range changes {
 		f := r.failing[c.Key]
 		if perRow[i] == nil {
@@ -392,7 +393,10 @@ func (r *Reconciler[K, V]) apply(ctx context.Context, changes []Change[K, V]) {
 			f = &failure[K, V]{status: Status{Phase: Failed, Since: now}}
 			r.failing[c.Key] = f
 			r.turned = true
-			r.cfg.Log.Warn("could not reconcile", "target", r.cfg.Name, "key", c.Key, "delete", c.Deleted, "error", perRow[i])
+			if !reported { // once for a batch that fails as a whole
+				r.cfg.Log.Warn("could not reconcile", "target", r.cfg.Name, "key", c.Key, "rows", len(changes), "delete", c.Deleted, "error", perRow[i])
+			}
+			reported = whole
 		}
 		f.change = c
 		f.status.Deleting, f.status.Err, f.status.Last = c.Deleted, perRow[i], now
