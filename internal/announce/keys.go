@@ -50,6 +50,10 @@ func (t *Timing) Validate() error {
 	return errors.Join(errs...)
 }
 
+// maxBytes bounds the values of one transaction, so that a change waits behind a large batch for a
+// moment only. etcd refuses requests above 1.5 MB.
+const maxBytes = 256 << 10
+
 // KeysConfig is what [Keys] is made from. Prefix, What and Owned must be given.
 type KeysConfig struct {
 	Timing
@@ -57,27 +61,38 @@ type KeysConfig struct {
 	Prefix string
 	// What is under it, for messages: "addresses".
 	What string
-	// Owned reports whether a key with a value is this node's.
+	// Owned reports whether a key with a value is this writer's to remove.
 	Owned func(name string, value []byte) bool
-	// Put and Delete are told of every key that appears, changes or goes, also those of this node,
-	// and Listed when all were told that were there at the start. They are called one at a time;
-	// nil functions are not called.
+	// Foreign, if not nil, reports whether a key with a value has another writer that keeps it. It
+	// is neither overwritten nor removed, even if it is announced here.
+	Foreign func(name string, value []byte) bool
+	// Permanent keys outlive their writer. One that the store has with the announced value is not
+	// written again. Other keys are leased, and each announcement is written, so that its key is on
+	// this writer's lease.
+	Permanent bool
+	// Insist writes again at once what another writer has changed, not only at the next comparison.
+	Insist bool
+	// Batch bounds the keys of one transaction, [kvstore.MaxTxnOps] by default. A store that adds
+	// conditions of its own, or Consul, takes fewer.
+	Batch int
+	// Put and Delete are called for every key that appears, changes or goes, also those of this
+	// writer, and Listed after all that were there at the start. They are called one at a time; nil
+	// functions are not called.
 	Put    func(ctx context.Context, name string, value []byte)
 	Delete func(ctx context.Context, name string)
 	Listed func(ctx context.Context)
-	// Observed is told of a key that is or was this node's, or should be, when the store has said
-	// something of it. It must neither block nor call back.
+	// Observed is called for a key that is or was this writer's, or should be, after an event of the
+	// store about it. It must neither block nor call back.
 	Observed func(name string)
 	// Log receives what is worth knowing; nil discards it.
 	Log *slog.Logger
 }
 
-// Keys keeps this node's keys under a prefix of the store, each on this node's lease, and follows
-// all that are there.
+// Keys keeps one writer's keys under a prefix of the store, and follows all that are there.
 //
 // What was announced is written again when its key or lease is lost, and when another writer
 // changed it, then within the resync interval, or when the store is listed anew. A key is only
-// removed while it is this node's. All methods are safe for concurrent use.
+// removed while it is this writer's. All methods are safe for concurrent use.
 type Keys struct {
 	cfg    KeysConfig
 	store  kvstore.Backend
@@ -86,7 +101,8 @@ type Keys struct {
 	synced chan struct{}
 
 	mu sync.Mutex
-	// seen has the values of this node's keys, and of those that are wanted, as the watch told.
+	// seen has the values of this writer's keys, of those that are wanted and of foreign ones, as
+	// the watch reported them.
 	seen map[string]string
 	// pruning says that a Prune was asked for: every listing that is complete is followed by one.
 	pruning bool
@@ -97,6 +113,12 @@ func NewKeys(cfg KeysConfig, store kvstore.Backend) (*Keys, error) {
 	cfg.Timing.Defaults()
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Batch == 0 {
+		cfg.Batch = kvstore.MaxTxnOps
+	}
+	if cfg.Foreign == nil {
+		cfg.Foreign = func(string, []byte) bool { return false }
 	}
 	if cfg.Prefix == "" || cfg.What == "" || cfg.Owned == nil {
 		return nil, errors.New("announce: keys need a prefix, a name and an owner")
@@ -112,7 +134,7 @@ func NewKeys(cfg KeysConfig, store kvstore.Backend) (*Keys, error) {
 	}
 	var err error
 	k.writer, err = table.NewReconciler(table.ReconcilerConfig{
-		Name: "key-value store of " + cfg.What, Log: cfg.Log, BatchSize: kvstore.MaxTxnOps,
+		Name: "key-value store of " + cfg.What, Log: cfg.Log, BatchSize: cfg.Batch,
 		MinBackoff: cfg.MinBackoff, MaxBackoff: cfg.MaxBackoff,
 	}, k.wanted, keysTarget{k})
 	return k, err
@@ -135,8 +157,26 @@ func (k *Keys) WaitWritten(ctx context.Context, name string, revision uint64) er
 	return k.writer.WaitDone(ctx, name, revision)
 }
 
-// Seen returns what the store has said last of a key that is this node's, or should be: so all who
-// listen were told.
+// WaitTried waits until every announcement and withdrawal up to a revision was tried once.
+func (k *Keys) WaitTried(ctx context.Context, revision uint64) error {
+	return k.writer.WaitTried(ctx, revision)
+}
+
+// WaitComplete waits until the store has every key that is announced, and none of this writer's
+// that is not. It includes a [Keys.Prune].
+func (k *Keys) WaitComplete(ctx context.Context) error {
+	if err := k.WaitSynced(ctx); err != nil {
+		return err
+	}
+	if err := k.writer.WaitAll(ctx, k.wanted.Revision()); err != nil {
+		return err
+	}
+	k.Prune()
+	return k.writer.WaitPruned(ctx)
+}
+
+// Seen returns the last value that the watch reported of a key that is this writer's, or should be:
+// every other watcher was sent it too.
 func (k *Keys) Seen(name string) (value []byte, ok bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -144,7 +184,7 @@ func (k *Keys) Seen(name string) (value []byte, ok bool) {
 	return []byte(v), ok
 }
 
-// WaitSynced waits until all keys were told that the store held when Run began.
+// WaitSynced waits until all keys were reported that the store held when Run began.
 func (k *Keys) WaitSynced(ctx context.Context) error {
 	select {
 	case <-k.synced:
@@ -154,7 +194,7 @@ func (k *Keys) WaitSynced(ctx context.Context) error {
 	}
 }
 
-// Prune removes from the store the keys of this node that are not announced. It is to be called
+// Prune removes from the store the keys of this writer that are not announced. It is to be called
 // when all that is left was announced, and takes effect as soon as the store's keys are known. From
 // then on it does so whenever they are listed anew: a store that went back to an old copy has keys
 // again that were withdrawn since.
@@ -173,7 +213,7 @@ func (k *Keys) Prune() {
 func (k *Keys) Status() table.Summary { return k.writer.Summary() }
 
 // Run watches and writes until ctx ends, and returns its cause. It is called once. The keys are
-// left in the store: they go with the lease.
+// left in the store: leased ones go with the lease.
 func (k *Keys) Run(ctx context.Context) error {
 	stop := k.store.ObserveLostLeases(k.cfg.Prefix+"/", func(keys []string) {
 		for _, key := range keys {
@@ -271,23 +311,46 @@ func (k *Keys) listed(ctx context.Context) {
 	}
 }
 
-// saw notes what the store has under a name if it is this node's or should be.
+// saw notes what the store has under a name if it is this writer's, should be, or must be left
+// alone.
 func (k *Keys) saw(name string, value []byte) {
-	own := k.cfg.Owned(name, value)
+	if name == "" || kvstore.JoinKey(name) != name {
+		return // the store would refuse to remove it, and all that is removed with it
+	}
+	own, foreign := k.cfg.Owned(name, value), k.cfg.Foreign(name, value)
 	want, wanted := k.wanted.Get(name)
-	if (own || wanted) && k.cfg.Observed != nil {
-		defer k.cfg.Observed(name)
-	}
 	k.mu.Lock()
-	defer k.mu.Unlock()
-	if !own && !wanted {
+	if own || wanted || foreign {
+		k.seen[name] = string(value)
+	} else {
 		delete(k.seen, name)
-		return
 	}
-	k.seen[name] = string(value)
-	if wanted && !own && want != string(value) {
-		k.cfg.Log.Warn("another node announces what is this one's", "of", k.cfg.What, "key", name)
+	k.mu.Unlock()
+	if wanted && want != string(value) {
+		if !own && !foreign {
+			k.cfg.Log.Warn("another node announces what is this one's", "of", k.cfg.What, "key", name)
+		}
+		if k.cfg.Insist {
+			k.wanted.Touch(name)
+		}
 	}
+	if (own || wanted) && k.cfg.Observed != nil {
+		k.cfg.Observed(name)
+	}
+}
+
+// keep reports whether an announcement must not be written: its key is foreign, or permanent and as
+// it should be.
+func (k *Keys) keep(name, value string) bool {
+	k.mu.Lock()
+	seen, ok := k.seen[name]
+	k.mu.Unlock()
+	return ok && (k.cfg.Permanent && seen == value || k.cfg.Foreign(name, []byte(seen)))
+}
+
+// removable reports whether a key with a value may be removed.
+func (k *Keys) removable(name string, value []byte) bool {
+	return k.cfg.Owned(name, value) && !k.cfg.Foreign(name, value)
 }
 
 // keysTarget writes announcements to the store.
@@ -331,9 +394,22 @@ func (t keysTarget) Update(ctx context.Context, rows []table.Row[string, string]
 }
 
 func (t keysTarget) update(ctx context.Context, rows []table.Row[string, string]) error {
-	ops := make([]kvstore.Op, len(rows))
-	for i, r := range rows {
-		ops[i] = kvstore.PutOp(t.key(r.Key), []byte(r.Value), kvstore.Leased)
+	lifetime := kvstore.Leased
+	if t.k.cfg.Permanent {
+		lifetime = kvstore.Permanent
+	}
+	ops, bytes := make([]kvstore.Op, 0, len(rows)), 0
+	for _, r := range rows {
+		if !t.k.keep(r.Key, r.Value) {
+			ops = append(ops, kvstore.PutOp(t.key(r.Key), []byte(r.Value), lifetime))
+			bytes += len(r.Value)
+		}
+	}
+	if len(ops) == 0 {
+		return nil
+	}
+	if len(ops) > 1 && bytes > maxBytes {
+		return kvstore.ErrTxnTooLarge
 	}
 	_, err := t.k.store.Txn(ctx, kvstore.Txn{Then: ops})
 	return err
@@ -341,7 +417,7 @@ func (t keysTarget) update(ctx context.Context, rows []table.Row[string, string]
 
 // Delete implements [table.Target]: one transaction for the batch if the store has what was written
 // last. Else that transaction says what the store has, and a second one deletes what is this
-// node's: withdrawals that have waited are often of addresses which were never written.
+// writer's: withdrawals that have waited are often of keys which were never written.
 func (t keysTarget) Delete(ctx context.Context, rows []table.Row[string, string]) error {
 	ctx, cancel := context.WithTimeout(ctx, t.k.cfg.WriteTimeout)
 	defer cancel()
@@ -363,7 +439,7 @@ func (t keysTarget) delete(ctx context.Context, rows []table.Row[string, string]
 	return t.removeRead(ctx, res.Results)
 }
 
-// remove deletes those of the keys that are this node's, at most [kvstore.MaxTxnOps]. It returns
+// remove deletes those of the keys that are this writer's, at most [KeysConfig.Batch]. It returns
 // [table.RowErrors] if some changed meanwhile.
 func (t keysTarget) remove(ctx context.Context, names []string) error {
 	var look kvstore.Txn
@@ -377,7 +453,7 @@ func (t keysTarget) remove(ctx context.Context, names []string) error {
 	return t.removeRead(ctx, res.Results)
 }
 
-// removeRead deletes what was read if it is this node's, and still the same. read has a key or none
+// removeRead deletes what was read if it is this writer's, and still the same. read has a key or none
 // for each row.
 func (t keysTarget) removeRead(ctx context.Context, read [][]kvstore.KeyValue) error {
 	var txn kvstore.Txn
@@ -387,8 +463,8 @@ func (t keysTarget) removeRead(ctx context.Context, read [][]kvstore.KeyValue) e
 			continue
 		}
 		kv := kvs[0]
-		if !t.k.cfg.Owned(strings.TrimPrefix(kv.Key, t.k.cfg.Prefix+"/"), kv.Value) {
-			continue // not ours, or no more
+		if !t.k.removable(strings.TrimPrefix(kv.Key, t.k.cfg.Prefix+"/"), kv.Value) {
+			continue // not ours, or not any more
 		}
 		txn.If = append(txn.If, kvstore.ModRevisionIs(kv.Key, kv.ModRevision))
 		txn.Then = append(txn.Then, kvstore.DeleteOp(kv.Key))
@@ -416,18 +492,18 @@ func (t keysTarget) Prune(ctx context.Context, desired iter.Seq2[string, string]
 	}
 	t.k.mu.Lock()
 	var stale []string
-	for name := range t.k.seen {
-		if !wanted[name] {
+	for name, value := range t.k.seen {
+		if !wanted[name] && t.k.removable(name, []byte(value)) {
 			stale = append(stale, name)
 		}
 	}
 	t.k.mu.Unlock()
-	for batch := range slices.Chunk(stale, kvstore.MaxTxnOps) {
+	for batch := range slices.Chunk(stale, t.k.cfg.Batch) {
 		rctx, cancel := context.WithTimeout(ctx, t.k.cfg.WriteTimeout)
 		err := inParts(batch, func(part []string) error { return t.remove(rctx, part) })
 		cancel()
 		if err != nil {
-			return fmt.Errorf("removing %s that this node does not have: %w", t.k.cfg.What, err) // all is tried again
+			return fmt.Errorf("removing %s that are not announced: %w", t.k.cfg.What, err) // all is tried again
 		}
 		t.k.cfg.Log.Info("removed keys of what this node does not have", "of", t.k.cfg.What, "keys", len(batch), "first", batch[0])
 	}

@@ -22,10 +22,10 @@ import (
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
-// namespaceAnnotation says whether the services of a namespace are shared.
+// namespaceAnnotation reports whether the services of a namespace are shared.
 const namespaceAnnotation = "clustermesh.cilium.io/global"
 
-// globalNamespace says whether services of a namespace can be shared.
+// globalNamespace reports whether services of a namespace can be shared.
 func (c Config) globalNamespace(annotations map[string]string) bool {
 	if v, ok := annotations[namespaceAnnotation]; ok {
 		return strings.EqualFold(v, "true")
@@ -39,12 +39,12 @@ func order(o metav1.Object) uint64 {
 	return n
 }
 
-// service says what other clusters are told of a service with its endpoints; nothing if it is not
+// service returns what other clusters read of a service with its endpoints; nothing if it is not
 // shared.
-func (c Config) service(s *corev1.Service, slices []discoveryv1.EndpointSlice, global bool) (said, error) {
+func (c Config) service(s *corev1.Service, slices []discoveryv1.EndpointSlice, global bool) (export, error) {
 	mesh := service.ReadMesh(s.Annotations)
 	if !mesh.Shared || !global || s.Spec.Type == corev1.ServiceTypeExternalName {
-		return said{}, nil
+		return export{}, nil
 	}
 	out := service.Shared{
 		Cluster: c.ClusterName, ClusterID: c.ClusterID, Name: service.Name{Namespace: s.Namespace, Name: s.Name},
@@ -67,7 +67,7 @@ func (c Config) service(s *corev1.Service, slices []discoveryv1.EndpointSlice, g
 		addSlice(&out, sl)
 	}
 	value, err := out.Marshal()
-	return said{order: order(s), values: map[string]string{out.Name.String(): string(value)}}, err
+	return export{order: order(s), values: map[string]string{out.Name.String(): string(value)}}, err
 }
 
 // addSlice adds the endpoints of a slice that serve.
@@ -140,40 +140,40 @@ func address(text string) (netip.Addr, bool) {
 	return ip.Unmap(), err == nil && ip.Zone() == "" && !ip.IsUnspecified()
 }
 
-// node says what other clusters are told of a node.
-func (c Config) node(o *v2.CiliumNode) (said, error) {
+// node returns what other clusters read of a node.
+func (c Config) node(o *v2.CiliumNode) (export, error) {
 	n, err := nodes.Read(o, c.ClusterName, c.ClusterID)
 	if err == nil {
 		err = n.Validate(maxClusterID)
 	}
 	if err != nil {
-		return said{}, fmt.Errorf("CiliumNode %s: %w", o.Name, err)
+		return export{}, fmt.Errorf("CiliumNode %s: %w", o.Name, err)
 	}
 	value, err := json.Marshal(n)
-	return said{order: order(o), values: map[string]string{o.Name: string(value)}}, err
+	return export{order: order(o), values: map[string]string{o.Name: string(value)}}, err
 }
 
 // maxClusterID is the largest number that a cluster can have at all; that this cluster's is
 // possible is checked elsewhere.
 const maxClusterID = 511
 
-// identity says what other clusters are told of an identity, in the form of the store.
-func (c Config) identity(o *v2.CiliumIdentity, layout kvstore.Layout) (said, error) {
+// identity returns what other clusters read of an identity, in the form of the store.
+func (c Config) identity(o *v2.CiliumIdentity, layout kvstore.Layout) (export, error) {
 	id, err := strconv.ParseUint(o.Name, 10, 32)
 	if err != nil || strconv.FormatUint(id, 10) != o.Name {
-		return said{}, fmt.Errorf("CiliumIdentity %s: the name is no number", o.Name)
+		return export{}, fmt.Errorf("CiliumIdentity %s: the name is no number", o.Name)
 	}
 	if _, _, rests := k8sids.Retired(o); rests || o.DeletionTimestamp != nil {
-		return said{}, nil
+		return export{}, nil
 	}
 	set, err := k8sids.ParseSecurityLabels(o.SecurityLabels)
 	if err != nil {
-		return said{}, fmt.Errorf("CiliumIdentity %s: %w", o.Name, err)
+		return export{}, fmt.Errorf("CiliumIdentity %s: %w", o.Name, err)
 	}
-	return said{order: order(o), values: map[string]string{o.Name: layout.Encode(set.KVString())}}, nil
+	return export{order: order(o), values: map[string]string{o.Name: layout.Encode(set.KVString())}}, nil
 }
 
-// pod is what an object says of one pod.
+// pod is what an object has of one pod.
 type pod struct {
 	namespace, name string
 	identity        int64
@@ -183,19 +183,19 @@ type pod struct {
 	key             int
 }
 
-// endpoint says what other clusters are told of an endpoint; nothing as long as it has no identity.
-func (c Config) endpoint(o *v2.CiliumEndpoint) (said, error) {
+// endpoint returns what other clusters read of an endpoint; nothing as long as it has no identity.
+func (c Config) endpoint(o *v2.CiliumEndpoint) (export, error) {
 	p := pod{namespace: o.Namespace, name: o.Name, networking: o.Status.Networking, ports: o.Status.NamedPorts, account: o.Status.ServiceAccount, key: o.Status.Encryption.Key}
 	if o.Status.Identity != nil {
 		p.identity = o.Status.Identity.ID
 	}
 	values, err := p.values()
-	return said{order(o), values}, err
+	return export{order(o), values}, err
 }
 
-// slice says what other clusters are told of the endpoints of a slice.
-func (c Config) slice(o *v2alpha1.CiliumEndpointSlice) (said, error) {
-	out := said{order: order(o), values: map[string]string{}}
+// slice returns what other clusters read of the endpoints of a slice.
+func (c Config) slice(o *v2alpha1.CiliumEndpointSlice) (export, error) {
+	out := export{order: order(o), values: map[string]string{}}
 	var fault error
 	for _, e := range o.Endpoints {
 		p := pod{namespace: o.Namespace, name: e.Name, identity: e.IdentityID, networking: e.Networking, ports: e.NamedPorts, account: e.ServiceAccount, key: e.Encryption.Key}

@@ -2,8 +2,8 @@
 // are shared and, where agents keep their state as objects of Kubernetes, nodes, identities and
 // addresses of pods.
 //
-// For each kind a mirror keeps the keys that the objects of Kubernetes stand for: conversions are
-// pure functions, a [book] has what each object says of which key, and a writer brings the store
+// For each kind a mirror announces the keys that the objects of Kubernetes stand for: conversions
+// are pure functions, an [index] has the keys of each object, and [announce.Keys] brings the store
 // there. Events only say which object to look at again; every ten minutes all are looked at, and
 // keys that no object stands for are removed. After the first of these rounds a canary says that
 // the kind is complete. All keys but those of identities hang on the lease of the operator: they go

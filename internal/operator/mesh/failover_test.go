@@ -16,31 +16,31 @@ import (
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
-// cluster is what the objects of a cluster say, and leaders that write it.
+// cluster is what the objects of a cluster stand for, and leaders that write it.
 type cluster struct {
 	*testing.T
 	open func() kvstore.Backend
 	read kvstore.Backend
 
 	mu  sync.Mutex
-	all map[string]said
+	all map[string]export
 }
 
-func (c *cluster) say(object, key, value string) {
+func (c *cluster) set(object, key, value string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.all[object] = said{1, map[string]string{key: value}}
+	c.all[object] = export{1, map[string]string{key: value}}
 }
 
 // lead starts an operator that leads, until stop is called.
 func (c *cluster) lead(kind, prefix string, permanent bool) (m *mirror, stop func()) {
 	c.Helper()
 	backend := c.open()
-	m, err := newMirror(kind, "c1", prefix, permanent, backend, slog.New(slog.DiscardHandler))
+	m, err := newMirror(mirrorConfig{kind: kind, cluster: "c1", prefix: prefix, permanent: permanent}, backend, slog.New(slog.DiscardHandler))
 	if err != nil {
 		c.Fatal(err)
 	}
-	m.all = func(context.Context) (map[string]said, error) {
+	m.all = func(context.Context) (map[string]export, error) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		return maps.Clone(c.all), nil
@@ -88,7 +88,7 @@ func TestFailover(t *testing.T) {
 	t.Parallel()
 	const n = 20_000
 	server := testenv.StartEtcd(t)
-	c := &cluster{T: t, all: map[string]said{}, open: func() kvstore.Backend {
+	c := &cluster{T: t, all: map[string]export{}, open: func() kvstore.Backend {
 		cfg := storedial.Defaults()
 		cfg.Kind, cfg.Options = "etcd", map[string]string{"etcd.address": server.Endpoint()}
 		b, err := storedial.Open(t.Context(), cfg, slog.New(slog.DiscardHandler))
@@ -101,7 +101,7 @@ func TestFailover(t *testing.T) {
 	t.Cleanup(func() { _ = c.read.Close() })
 	const prefix = "cilium/state/ip/v1/default"
 	for i := range n {
-		c.say(fmt.Sprintf("endpoint %05d", i), fmt.Sprintf("10.%d.%d.%d", i/62500, i/250%250, i%250), fmt.Sprintf(`{"IP":"10.0.0.1","HostIP":"192.0.2.1","ID":%d}`, 196608+i))
+		c.set(fmt.Sprintf("endpoint %05d", i), fmt.Sprintf("10.%d.%d.%d", i/62500, i/250%250, i%250), fmt.Sprintf(`{"IP":"10.0.0.1","HostIP":"192.0.2.1","ID":%d}`, 196608+i))
 	}
 	_, stop := c.lead("addresses", prefix, false)
 	complete := func() bool { return len(c.pairs("cilium/synced/c1/")) == 1 }
@@ -121,11 +121,11 @@ func TestFailover(t *testing.T) {
 
 	m, _ := c.lead("addresses", prefix, false)
 	c.until(time.Minute, "the second leader has not begun", func() bool { pending, _ := m.left(); return pending > n/2 })
-	if err := m.take("endpoint new", func() (said, error) { return said{2, map[string]string{"10.200.0.1": "new"}}, nil }); err != nil {
+	if err := m.update("endpoint new", func() (export, error) { return export{2, map[string]string{"10.200.0.1": "new"}}, nil }); err != nil {
 		t.Fatal(err)
 	}
-	c.say("endpoint new", "10.200.0.1", "new")
-	news := c.until(time.Minute, "other clusters are not told of a new pod", func() bool { _, err := c.read.Get(t.Context(), prefix+"/10.200.0.1"); return err == nil })
+	c.set("endpoint new", "10.200.0.1", "new")
+	news := c.until(time.Minute, "a new pod is not exported", func() bool { _, err := c.read.Get(t.Context(), prefix+"/10.200.0.1"); return err == nil })
 	pending, _ := m.left()
 	second := c.until(2*time.Minute, "the second leader has not written everything", complete)
 	t.Logf("%d keys: written first in %v, by the next leader in %v; a new pod is told of after %v, with %d keys still waiting", n, first, news+second, news, pending)
@@ -147,11 +147,11 @@ func TestFailover(t *testing.T) {
 func TestFailoverPermanent(t *testing.T) {
 	t.Parallel()
 	mem := kvstore.NewMemory()
-	c := &cluster{T: t, all: map[string]said{}, open: func() kvstore.Backend { return mem.Client() }}
+	c := &cluster{T: t, all: map[string]export{}, open: func() kvstore.Backend { return mem.Client() }}
 	c.read = c.open()
 	const prefix = "cilium/state/identities/v1/id"
 	for i := range 1000 {
-		c.say(fmt.Sprint("identity ", i), fmt.Sprint(196608+i), fmt.Sprintf("k8s:app=%d;", i))
+		c.set(fmt.Sprint("identity ", i), fmt.Sprint(196608+i), fmt.Sprintf("k8s:app=%d;", i))
 	}
 	complete := func() bool { return len(c.pairs("cilium/synced/c1/")) == 1 }
 	_, stop := c.lead("identities", prefix, true)
@@ -194,10 +194,10 @@ func TestFailoverPermanent(t *testing.T) {
 func TestCanaryLost(t *testing.T) {
 	t.Parallel()
 	mem := kvstore.NewMemory()
-	c := &cluster{T: t, all: map[string]said{}, open: func() kvstore.Backend { return mem.Client() }}
+	c := &cluster{T: t, all: map[string]export{}, open: func() kvstore.Backend { return mem.Client() }}
 	c.read = c.open()
 	for i := range 200 {
-		c.say(fmt.Sprint("service ", i), fmt.Sprint("shop/", i), "{}")
+		c.set(fmt.Sprint("service ", i), fmt.Sprint("shop/", i), "{}")
 	}
 	const prefix = "cilium/state/services/v1/c1"
 	complete := func() bool { return len(c.pairs("cilium/synced/c1/")) == 1 }
@@ -219,7 +219,7 @@ func TestCanaryLost(t *testing.T) {
 func TestForeignStore(t *testing.T) {
 	t.Parallel()
 	mem := kvstore.NewMemory()
-	c := &cluster{T: t, all: map[string]said{}, open: func() kvstore.Backend { return mem.Client() }}
+	c := &cluster{T: t, all: map[string]export{}, open: func() kvstore.Backend { return mem.Client() }}
 	c.read = c.open()
 	put := func(key, value string) {
 		t.Helper()
@@ -231,7 +231,7 @@ func TestForeignStore(t *testing.T) {
 	put("cilium/cluster-config/c2", `{"id":2}`)
 	put("cilium/cluster-config/c1", `{"id":1}`)
 	put("cilium/state/services/v1/c1/shop/left", "{}")
-	c.say("service web", "shop/web", "{}")
+	c.set("service web", "shop/web", "{}")
 	_, stop := c.lead("services", "cilium/state/services/v1/c1", false)
 	time.Sleep(500 * time.Millisecond)
 	if got := c.pairs("cilium/state/"); len(got) != 1 {

@@ -38,26 +38,25 @@ func TestMain(m *testing.M) {
 	)
 }
 
-// TestBook: what counts for a key depends on what is said now, not on the order in which it was
-// said.
-func TestBook(t *testing.T) {
-	b := newBook()
+// TestIndex: what counts for a key depends on the objects as they are now, not on the order of events.
+func TestIndex(t *testing.T) {
+	b := newIndex()
 	steps := []struct {
 		object string
-		said   said
+		export export
 		want   map[string]string
 	}{
-		{"a", said{1, map[string]string{"k": "a1"}}, map[string]string{"k": "a1"}},
-		{"b", said{3, map[string]string{"k": "b3", "l": "b3"}}, map[string]string{"k": "b3", "l": "b3"}},
-		{"a", said{2, map[string]string{"k": "a2", "m": "a2"}}, map[string]string{"k": "b3", "l": "b3", "m": "a2"}},
-		{"a", said{4, map[string]string{"k": "a4"}}, map[string]string{"k": "a4", "l": "b3"}},
-		{"a", said{}, map[string]string{"k": "b3", "l": "b3"}},
-		{"b", said{5, map[string]string{"l": "b5"}}, map[string]string{"l": "b5"}},
-		{"b", said{}, map[string]string{}},
+		{"a", export{1, map[string]string{"k": "a1"}}, map[string]string{"k": "a1"}},
+		{"b", export{3, map[string]string{"k": "b3", "l": "b3"}}, map[string]string{"k": "b3", "l": "b3"}},
+		{"a", export{2, map[string]string{"k": "a2", "m": "a2"}}, map[string]string{"k": "b3", "l": "b3", "m": "a2"}},
+		{"a", export{4, map[string]string{"k": "a4"}}, map[string]string{"k": "a4", "l": "b3"}},
+		{"a", export{}, map[string]string{"k": "b3", "l": "b3"}},
+		{"b", export{5, map[string]string{"l": "b5"}}, map[string]string{"l": "b5"}},
+		{"b", export{}, map[string]string{}},
 	}
 	seen := map[string]string{}
 	for i, s := range steps {
-		for _, key := range b.set(s.object, s.said) {
+		for _, key := range b.set(s.object, s.export) {
 			if v, ok := b.value(key); ok {
 				seen[key] = v
 			} else {
@@ -68,7 +67,7 @@ func TestBook(t *testing.T) {
 			t.Errorf("step %d (-want +got):\n%s", i, diff)
 		}
 	}
-	if len(b.said)+len(b.speakers) != 0 {
+	if len(b.exports)+len(b.objects) != 0 {
 		t.Errorf("left: %+v", b)
 	}
 }
@@ -102,7 +101,7 @@ func sliceObject() *discoveryv1.EndpointSlice {
 	}
 }
 
-// TestService: which services are shared, and what is said of them.
+// TestService: which services are shared, and what is exported of them.
 func TestService(t *testing.T) {
 	cfg := Config{ClusterName: "c1", ClusterID: 3, GlobalNamespaces: true}
 	const whole = `{"cluster":"c1","namespace":"shop","name":"web","frontends":{"10.96.0.9":{"http":{"Protocol":"TCP","Port":80}}},` +

@@ -2,13 +2,13 @@ package mesh
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/hawser-net/hawser/internal/announce"
 	"github.com/hawser-net/hawser/internal/clustermesh"
 	"github.com/hawser-net/hawser/internal/operator/rounds"
 	"github.com/hawser-net/hawser/internal/storekeys"
@@ -18,116 +18,121 @@ import (
 const (
 	// roundInterval is how often all objects are looked at.
 	roundInterval = 10 * time.Minute
-	// batchKeys and batchBytes are how much one transaction writes: what every store takes, of
-	// which Consul takes least, with a condition or two beside, and little enough that a change
-	// waits for a moment only.
-	batchKeys, batchBytes = 60, 256 << 10
-	// writeTimeout bounds one write, writeRetry is the pause after one that failed.
+	// batchKeys is how many keys one transaction writes: what every store takes, of which Consul
+	// takes least, with a condition or two beside.
+	batchKeys = 60
+	// writeTimeout bounds the write of the canary.
 	writeTimeout = 30 * time.Second
-	writeRetry   = time.Second
-	// pendingPoll is how often it is looked whether the store has written what failed before.
-	pendingPoll = 200 * time.Millisecond
 )
-
-// entry is a key and its value as they stand in the store.
-type entry struct{ name, value string }
-
-// GetKeyName implements [kvstore.SharedKey].
-func (e entry) GetKeyName() string { return e.name }
-
-// Marshal implements [kvstore.SharedKey].
-func (e entry) Marshal() ([]byte, error) { return []byte(e.value), nil }
 
 // mirror keeps the keys of one kind.
 //
-// Changes are written before everything else. What a new leader finds as it should be is backlog:
-// it must be written again, to be on the lease of this operator, but nobody waits for it, as it
-// stays on the lease of the last one for minutes. Keys without a lease are left as they are.
+// Changes are written before everything else. What a new leader finds as it should be must be
+// written again, to be on the lease of this operator, but nobody waits for it, as it stays on the
+// lease of the last one for minutes: it is announced a batch at a time, so that a change waits for
+// one batch and not for all. Keys without a lease are left as they are.
 type mirror struct {
-	kind      string
-	log       *slog.Logger
-	store     *kvstore.SharedStore[entry]
-	permanent bool
-	// backend and canary: where to write that the kind is complete.
+	kind    string
+	log     *slog.Logger
+	keys    *announce.Keys
 	backend kvstore.Backend
-	canary  string
+	// canary is the key that says that the kind is complete.
+	canary    string
+	permanent bool
 	// all reads every object of the kind from the cache.
-	all func(context.Context) (map[string]said, error)
+	all func(context.Context) (map[string]export, error)
 	// admit returns an error if the store is another cluster's.
 	admit func(context.Context) error
-	// foreign says whether a value was written by somebody who looks after it.
-	foreign func(value string) bool
-	// own says whether a key that no object stands for is this cluster's to remove.
+	// own reports whether a key that no object stands for is this cluster's to remove.
 	own func(name, value string) bool
 
-	mu       sync.Mutex
-	book     *book
-	changed  map[string]bool // keys to look at
-	backlog  map[string]bool // keys to write again, when nothing else is to be done
-	written  map[string]bool // keys that are as they should be, on the lease of this operator if on any
-	busy     bool            // keys are being written
+	mu    sync.Mutex
+	index *index
+	// refresh has keys that are as they should be, on the lease of a former leader. As long as there
+	// are any, keys that are not announced must not be removed.
+	refresh  map[string]bool
+	surveyed bool // all objects were looked at once, and what they stand for is announced
 	warned   bool
-	surveyed bool      // all objects were looked at once
-	limit    int       // keys of a transaction
 	complete time.Time // when the store had everything last
-	wake     chan struct{}
-	clean    chan struct{} // closed and replaced when nothing is left to write
 }
 
-// newMirror makes a mirror of a prefix. permanent keys outlive the operator.
-func newMirror(kind, cluster, prefix string, permanent bool, backend kvstore.Backend, log *slog.Logger) (*mirror, error) {
-	base, _, _ := strings.Cut(prefix, "/v1")
-	m := &mirror{
-		kind: kind, log: log.With("kind", kind), permanent: permanent,
-		backend: backend, canary: kvstore.JoinKey(storekeys.SyncedPrefix, cluster, base+"/v1"),
-		admit:   func(ctx context.Context) error { return clustermesh.CheckOwner(ctx, backend, cluster) },
-		foreign: func(string) bool { return false }, own: func(string, string) bool { return true },
-		book: newBook(), changed: map[string]bool{}, backlog: map[string]bool{}, written: map[string]bool{}, wake: make(chan struct{}, 1), clean: make(chan struct{}),
-		limit: batchKeys,
+// mirrorConfig is what a mirror is made from.
+type mirrorConfig struct {
+	kind, cluster, prefix string
+	permanent             bool // keys outlive the operator
+	// own reports whether a key that no object stands for is this cluster's to remove, foreign
+	// whether a value was written by somebody who keeps it up to date. By default all keys are the
+	// cluster's, and none is foreign.
+	own     func(name, value string) bool
+	foreign func(value string) bool
+}
+
+func newMirror(cfg mirrorConfig, backend kvstore.Backend, log *slog.Logger) (*mirror, error) {
+	if cfg.own == nil {
+		cfg.own = func(string, string) bool { return true }
 	}
-	look := func(e entry) { m.look(e.name) }
+	if cfg.foreign == nil {
+		cfg.foreign = func(string) bool { return false }
+	}
+	base, _, _ := strings.Cut(cfg.prefix, "/v1")
+	m := &mirror{
+		kind: cfg.kind, log: log.With("kind", cfg.kind), permanent: cfg.permanent, own: cfg.own,
+		backend: backend, canary: kvstore.JoinKey(storekeys.SyncedPrefix, cfg.cluster, base+"/v1"),
+		admit: func(ctx context.Context) error { return clustermesh.CheckOwner(ctx, backend, cfg.cluster) },
+		index: newIndex(), refresh: map[string]bool{},
+	}
 	var err error
-	m.store, err = kvstore.NewSharedStore(kvstore.SharedConfig[entry]{
-		Backend: backend, Prefix: prefix, Permanent: permanent, Logger: m.log,
-		Unmarshal: func(name string, value []byte) (entry, error) { return entry{name, string(value)}, nil },
-		Observer:  kvstore.SharedObserver[entry]{OnUpdate: look, OnDelete: look},
-	})
+	m.keys, err = announce.NewKeys(announce.KeysConfig{
+		Prefix: cfg.prefix, What: cfg.kind, Permanent: cfg.permanent, Insist: true, Batch: batchKeys, Log: m.log,
+		Owned:   func(name string, value []byte) bool { return cfg.own(name, string(value)) },
+		Foreign: func(_ string, value []byte) bool { return cfg.foreign(string(value)) },
+		Put: func(_ context.Context, name string, value []byte) {
+			m.stored(name, string(value), cfg.foreign(string(value)))
+		},
+	}, backend)
 	return m, err
 }
 
-// look has a key looked at again whose value in the store has changed.
-func (m *mirror) look(name string) {
+// stored takes note of a key that was written to the store.
+func (m *mirror) stored(name, value string, foreign bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	// What no object stands for may be what an old copy of the store has brought back.
-	if _, ok := m.book.value(name); ok || m.written[name] || m.surveyed {
-		m.touch(name)
+	_, ok := m.index.value(name)
+	switch {
+	case ok && foreign && !m.warned:
+		m.warned = true
+		m.log.Warn("agents write this themselves; set --synchronize-k8s-nodes=false", "key", name)
+	case !ok && m.surveyed && len(m.refresh) == 0 && m.own(name, value):
+		m.keys.Prune() // an old copy of the store may have brought it back
 	}
 }
 
-// touch marks keys. The caller holds mu.
-func (m *mirror) touch(names ...string) {
-	for _, n := range names {
-		m.changed[n] = true
-		delete(m.backlog, n)
-	}
-	select {
-	case m.wake <- struct{}{}:
-	default: // it is awake
-	}
-}
-
-// take reads what an object says now, and has the store brought there. read is called with nobody
-// else reading, so that what is read later counts.
-func (m *mirror) take(object string, read func() (said, error)) error {
+// update reads what an object stands for now, and has the store brought there. read is called with
+// nobody else reading, so that what is read later counts.
+func (m *mirror) update(object string, read func() (export, error)) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	s, err := read()
-	if err != nil {
-		return err
+	e, err := read()
+	if err == nil {
+		m.announce(m.index.set(object, e))
 	}
-	m.touch(m.book.set(object, s)...)
-	return nil
+	return err
+}
+
+// announce announces keys as they are in the index, once that is complete. The caller holds mu.
+func (m *mirror) announce(names []string) (revision uint64) {
+	if !m.surveyed {
+		return 0
+	}
+	for _, name := range names {
+		delete(m.refresh, name)
+		if value, ok := m.index.value(name); ok {
+			revision = m.keys.Announce(name, []byte(value))
+		} else {
+			revision = m.keys.Withdraw(name)
+		}
+	}
+	return revision
 }
 
 // run keeps the store until ctx ends.
@@ -136,48 +141,58 @@ func (m *mirror) run(parent context.Context) error {
 	defer wg.Wait()
 	ctx, cancel := context.WithCancelCause(parent)
 	defer cancel(nil)
-	wg.Go(func() {
-		if err := m.store.Run(ctx); err != nil {
-			cancel(err)
-		}
-	})
-	if err := m.store.WaitForSync(ctx); err != nil {
-		if parent.Err() != nil {
-			return nil
-		}
-		return err
+	if err := m.start(ctx, func() { wg.Go(func() { cancel(m.keys.Run(ctx)) }) }); err == nil {
+		// The lease of the canary is asked for after those of the keys: when it is known to be lost
+		// they are known to be.
+		lost, stop := kvstore.LostLease(m.backend, m.canary)
+		defer stop()
+		_ = rounds.Every(ctx, roundInterval, lost, m.logged(m.round))
 	}
-	lost, stop := kvstore.LostLease(m.backend, m.canary)
-	defer stop()
-	writing := false
-	_ = rounds.Every(ctx, roundInterval, lost, func(ctx context.Context) error {
-		err := m.admit(ctx)
-		if err == nil && !writing {
-			writing = true
-			wg.Go(func() { m.write(ctx) })
-		}
-		if err == nil {
-			err = m.round(ctx)
-		}
-		if err != nil && ctx.Err() == nil {
-			m.log.Warn("cannot bring the store in line with the cluster, trying again", "error", err)
-		}
-		return err
-	})
 	if parent.Err() != nil {
 		return nil
 	}
 	return context.Cause(ctx)
 }
 
+// start calls f as soon as the store is not another cluster's, and waits until the keys are known.
+func (m *mirror) start(ctx context.Context, f func()) error {
+	ask, admitted := context.WithCancel(ctx)
+	defer admitted()
+	_ = rounds.Every(ask, roundInterval, nil, m.logged(func(ctx context.Context) error {
+		err := m.admit(ctx)
+		if err == nil {
+			admitted()
+		}
+		return err
+	}))
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	f()
+	return m.keys.WaitSynced(ctx)
+}
+
+func (m *mirror) logged(f func(context.Context) error) func(context.Context) error {
+	return func(ctx context.Context) error {
+		err := f(ctx)
+		if err != nil && ctx.Err() == nil {
+			m.log.Warn("cannot bring the store in line with the cluster, trying again", "error", err)
+		}
+		return err
+	}
+}
+
 // round looks at every object, and at every key that is in the store.
 func (m *mirror) round(ctx context.Context) error {
+	if err := m.admit(ctx); err != nil {
+		return err
+	}
 	if err := m.survey(ctx); err != nil {
 		return err
 	}
 	// A key that the store refuses must not keep everything from being looked at again.
 	wctx, cancel := context.WithTimeout(ctx, roundInterval)
-	err := m.settled(wctx)
+	err := m.write(wctx)
 	cancel()
 	if err != nil {
 		return fmt.Errorf("not everything is written: %w", err)
@@ -193,29 +208,34 @@ func (m *mirror) round(ctx context.Context) error {
 	return nil
 }
 
-// settled waits until nothing is left to write.
-func (m *mirror) settled(ctx context.Context) error {
-	poll := time.NewTicker(pendingPoll)
-	defer poll.Stop()
+// write waits until the store has everything that is announced, and announces meanwhile what is to
+// be refreshed.
+func (m *mirror) write(ctx context.Context) error {
 	for {
-		m.mu.Lock()
-		clean, done := m.clean, len(m.changed)+len(m.backlog) == 0 && !m.busy
-		m.mu.Unlock()
-		if done && m.store.Pending() == 0 {
-			return nil
+		revision, more := m.refreshBatch()
+		if !more {
+			return m.keys.WaitComplete(ctx)
 		}
-		if done {
-			clean = nil // what has failed is written by the store itself
-		}
-		select {
-		case <-clean:
-		case <-poll.C:
-		case <-ctx.Done():
-			return ctx.Err()
+		if err := m.keys.WaitTried(ctx, revision); err != nil {
+			return err
 		}
 	}
 }
 
+// refreshBatch announces some of the keys that are to be refreshed.
+func (m *mirror) refreshBatch() (revision uint64, more bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	names := make([]string, 0, batchKeys)
+	for name := range m.refresh {
+		if names = append(names, name); len(names) == batchKeys {
+			break
+		}
+	}
+	return m.announce(names), len(names) > 0
+}
+
+// survey looks at all objects.
 func (m *mirror) survey(ctx context.Context) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -223,28 +243,29 @@ func (m *mirror) survey(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for object := range m.book.said {
+	for object := range m.index.exports {
 		if _, still := all[object]; !still {
-			m.touch(m.book.set(object, said{})...)
+			m.announce(m.index.set(object, export{}))
 		}
 	}
-	for object, s := range all {
-		m.touch(m.book.set(object, s)...)
+	for object, e := range all {
+		m.announce(m.index.set(object, e))
 	}
-	left := 0
-	for name := range m.store.SharedKeysMap() {
-		if _, ok := m.book.value(name); !ok {
-			m.touch(name)
-			left++
-		}
-	}
-	for key := range m.book.speakers { // what is there may be another's, or on another operator's lease
-		if !m.written[key] && !m.backlog[key] {
-			m.touch(key)
-		}
+	m.log.Debug("looked at everything", "objects", len(all), "keys", len(m.index.objects))
+	if m.surveyed {
+		return nil
 	}
 	m.surveyed = true
-	m.log.Debug("looked at everything", "objects", len(all), "keys", len(m.book.speakers), "left-overs", left)
+	var announced []string
+	for key := range m.index.objects {
+		want, _ := m.index.value(key)
+		if have, ok := m.keys.Seen(key); ok && string(have) == want && !m.permanent {
+			m.refresh[key] = true
+		} else {
+			announced = append(announced, key)
+		}
+	}
+	m.announce(announced)
 	return nil
 }
 
@@ -253,116 +274,9 @@ func (m *mirror) survey(ctx context.Context) error {
 func (m *mirror) left() (keys int, complete time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return len(m.changed) + len(m.backlog) + m.store.Pending(), m.complete
-}
-
-// write writes what has changed, and then the backlog, until ctx ends.
-func (m *mirror) write(ctx context.Context) {
-	for ctx.Err() == nil {
-		b := m.next()
-		if b.empty() {
-			select {
-			case <-m.wake:
-			case <-ctx.Done():
-			}
-			continue
-		}
-		wctx, cancel := context.WithTimeout(ctx, writeTimeout)
-		err := m.store.Apply(wctx, b.update, b.remove)
-		cancel()
-		if errors.Is(err, kvstore.ErrTxnTooLarge) {
-			m.mu.Lock()
-			m.limit = max(m.limit/2, 1)
-			m.mu.Unlock()
-		}
-		if err != nil && ctx.Err() == nil {
-			// From here on the store tries, each key alone in the end.
-			m.log.Warn("cannot tell other clusters of changes yet, trying again", "keys", len(b.update)+len(b.remove), "error", err)
-			select {
-			case <-time.After(writeRetry):
-			case <-ctx.Done():
-			}
-		}
+	if !m.surveyed {
+		return len(m.index.objects), m.complete
 	}
-}
-
-// batch is what one transaction writes.
-type batch struct {
-	update []entry
-	remove []string
-	bytes  int
-}
-
-func (b *batch) empty() bool { return len(b.update)+len(b.remove) == 0 }
-
-func (b *batch) full(limit int) bool {
-	return len(b.update)+len(b.remove) >= limit || b.bytes >= batchBytes
-}
-
-// next takes up to a batch of keys, those of changes first. It is empty if there is nothing to do.
-func (m *mirror) next() (b batch) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for name := range m.changed {
-		if b.full(m.limit) {
-			break
-		}
-		delete(m.changed, name)
-		if m.decide(name, &b) {
-			m.backlog[name] = true
-		}
-	}
-	// What is left of the batch, so that changes that never end do not keep the backlog from
-	// getting done before the lease of the last leader ends.
-	for name := range m.backlog {
-		if b.full(m.limit) {
-			break
-		}
-		delete(m.backlog, name)
-		if m.decide(name, &b) {
-			want, _ := m.book.value(name)
-			m.put(name, want, &b)
-		}
-	}
-	if m.busy = !b.empty(); !m.busy {
-		close(m.clean)
-		m.clean = make(chan struct{})
-	}
-	return b
-}
-
-// decide adds to a batch what a key needs now. It reports whether the key is as it should be but on
-// the lease of another operator. The caller holds mu.
-func (m *mirror) decide(name string, b *batch) (refresh bool) {
-	if name == "" || strings.HasPrefix(name, "/") || kvstore.JoinKey(name) != name {
-		return false // whoever wrote that, the store refuses it, and all that is written with it
-	}
-	have, known := m.store.Get(name)
-	want, ok := m.book.value(name)
-	equal := ok && known && have.value == want
-	switch {
-	case known && m.foreign(have.value) && !equal: // somebody else looks after it
-		if ok && !m.warned {
-			m.warned = true
-			m.log.Warn("agents write this themselves; set --synchronize-k8s-nodes=false", "key", name)
-		}
-	case equal && (m.permanent || m.written[name]):
-		m.written[name] = true
-	case equal:
-		return true
-	case ok:
-		m.put(name, want, b)
-	case m.written[name] || known && m.own(name, have.value):
-		delete(m.written, name)
-		b.remove = append(b.remove, name)
-		b.bytes += len(name)
-	}
-	return false
-}
-
-// put adds a key to a batch. The caller holds mu.
-func (m *mirror) put(name, value string, b *batch) {
-	m.written[name] = true
-	b.update = append(b.update, entry{name, value})
-	b.bytes += len(name) + len(value)
+	s := m.keys.Status()
+	return s.Pending + s.Failed + len(m.refresh), m.complete
 }

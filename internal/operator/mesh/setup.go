@@ -59,32 +59,32 @@ type exporter struct {
 	backend kvstore.Backend
 	log     *slog.Logger
 	mirrors []*mirror
-	// first and last are the numbers that this cluster may give.
+	// first and last are the identity IDs that this cluster may give.
 	first, last identity.ID
 }
 
 // add adds a mirror to m. It runs once the caches are filled.
-func (x *exporter) add(m manager.Manager, mi *mirror, all func(context.Context) (map[string]said, error)) error {
+func (x *exporter) add(m manager.Manager, mi *mirror, all func(context.Context) (map[string]export, error)) error {
 	mi.all = all
 	x.mirrors = append(x.mirrors, mi)
 	return m.Add(manager.RunnableFunc(mi.run))
 }
 
-// reconcile returns a reconciler that has a mirror take what an object says now.
-func (x *exporter) reconcile(mi *mirror, prefix string, read func(context.Context, types.NamespacedName) (said, error)) reconcile.Reconciler {
+// reconcile returns a reconciler that updates a mirror from one object.
+func (x *exporter) reconcile(mi *mirror, prefix string, read func(context.Context, types.NamespacedName) (export, error)) reconcile.Reconciler {
 	return reconcile.Func(func(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-		return reconcile.Result{}, mi.take(prefix+req.String(), func() (said, error) {
+		return reconcile.Result{}, mi.update(prefix+req.String(), func() (export, error) {
 			s, err := read(ctx, req.NamespacedName)
 			if apierrors.IsNotFound(err) {
-				return said{}, nil
+				return export{}, nil
 			}
 			return s, err
 		})
 	})
 }
 
-// tolerate logs an object that makes no sense, and keeps what it says nevertheless.
-func (x *exporter) tolerate(s said, err error) said {
+// tolerate logs an object that makes no sense, and keeps what it stands for nevertheless.
+func (x *exporter) tolerate(s export, err error) export {
 	if err != nil {
 		x.log.Warn("other clusters are not told of an object that makes no sense", "error", err)
 	}
@@ -101,7 +101,9 @@ func options() controller.Options {
 // ---- services -----------------------------------------------------------------------------------
 
 func (x *exporter) services(m manager.Manager) error {
-	mi, err := newMirror("services", x.cfg.ClusterName, kvstore.JoinKey(storekeys.ServicesPrefix, x.cfg.ClusterName), false, x.backend, x.log)
+	mi, err := newMirror(mirrorConfig{
+		kind: "services", cluster: x.cfg.ClusterName, prefix: kvstore.JoinKey(storekeys.ServicesPrefix, x.cfg.ClusterName),
+	}, x.backend, x.log)
 	if err != nil {
 		return err
 	}
@@ -123,12 +125,12 @@ func (x *exporter) services(m manager.Manager) error {
 	if err != nil {
 		return err
 	}
-	return x.add(m, mi, func(ctx context.Context) (map[string]said, error) {
+	return x.add(m, mi, func(ctx context.Context) (map[string]export, error) {
 		var list corev1.ServiceList
 		if err := x.cache.List(ctx, &list); err != nil {
 			return nil, err
 		}
-		out := map[string]said{}
+		out := map[string]export{}
 		for i := range list.Items {
 			key := client.ObjectKeyFromObject(&list.Items[i])
 			s, err := x.service(ctx, key)
@@ -160,19 +162,19 @@ func (x *exporter) servicesOf(ctx context.Context, ns client.Object) []reconcile
 	return out
 }
 
-// service reads what a service says.
-func (x *exporter) service(ctx context.Context, key types.NamespacedName) (said, error) {
+// service reads what a service stands for.
+func (x *exporter) service(ctx context.Context, key types.NamespacedName) (export, error) {
 	var s corev1.Service
 	if err := x.cache.Get(ctx, key, &s); err != nil {
-		return said{}, err
+		return export{}, err
 	}
 	var ns corev1.Namespace
 	if err := x.cache.Get(ctx, types.NamespacedName{Name: key.Namespace}, &ns); err != nil {
-		return said{}, err
+		return export{}, err
 	}
 	var list discoveryv1.EndpointSliceList
 	if err := x.cache.List(ctx, &list, client.InNamespace(key.Namespace), client.MatchingFields{serviceField: key.Name}); err != nil {
-		return said{}, err
+		return export{}, err
 	}
 	return x.cfg.service(&s, list.Items, x.cfg.globalNamespace(ns.Annotations))
 }
@@ -180,26 +182,28 @@ func (x *exporter) service(ctx context.Context, key types.NamespacedName) (said,
 // ---- what agents write themselves where they use the store --------------------------------------
 
 func (x *exporter) nodes(m manager.Manager) error {
-	mi, err := newMirror("nodes", x.cfg.ClusterName, kvstore.JoinKey(storekeys.NodesPrefix, x.cfg.ClusterName), false, x.backend, x.log)
+	mi, err := newMirror(mirrorConfig{
+		kind: "nodes", cluster: x.cfg.ClusterName, prefix: kvstore.JoinKey(storekeys.NodesPrefix, x.cfg.ClusterName),
+		foreign: func(value string) bool { return strings.Contains(value, `"Source":"`+node.SourceLocal+`"`) },
+	}, x.backend, x.log)
 	if err != nil {
 		return err
 	}
-	mi.foreign = func(value string) bool { return strings.Contains(value, `"Source":"`+node.SourceLocal+`"`) }
 	if err := builder.ControllerManagedBy(m).Named("mesh-nodes").For(&v2.CiliumNode{}).WithOptions(options()).
-		Complete(x.reconcile(mi, "", func(ctx context.Context, key types.NamespacedName) (said, error) {
+		Complete(x.reconcile(mi, "", func(ctx context.Context, key types.NamespacedName) (export, error) {
 			var o v2.CiliumNode
 			err := x.cache.Get(ctx, key, &o)
 			if err == nil {
 				return x.tolerate(x.cfg.node(&o)), nil
 			}
-			return said{}, err
+			return export{}, err
 		})); err != nil {
 		return err
 	}
-	return x.add(m, mi, func(ctx context.Context) (map[string]said, error) {
+	return x.add(m, mi, func(ctx context.Context) (map[string]export, error) {
 		var list v2.CiliumNodeList
 		err := x.cache.List(ctx, &list)
-		out := map[string]said{}
+		out := map[string]export{}
 		for i := range list.Items {
 			o := &list.Items[i]
 			out[named("", o)] = x.tolerate(x.cfg.node(o))
@@ -208,38 +212,40 @@ func (x *exporter) nodes(m manager.Manager) error {
 	})
 }
 
-// named is how an object is called in the book.
+// named is how an object is called in the index.
 func named(prefix string, o client.Object) string {
 	return prefix + client.ObjectKeyFromObject(o).String()
 }
 
-// ours says whether a number is one of this cluster's pods.
+// ours reports whether an ID is one of this cluster's pods.
 func (x *exporter) ours(id identity.ID) bool { return x.first <= id && id <= x.last }
 
 func (x *exporter) identities(m manager.Manager) error {
-	mi, err := newMirror("identities", x.cfg.ClusterName, kvstore.JoinKey(storekeys.IdentitiesPrefix, "id"), true, x.backend, x.log)
+	mi, err := newMirror(mirrorConfig{
+		kind: "identities", cluster: x.cfg.ClusterName, prefix: kvstore.JoinKey(storekeys.IdentitiesPrefix, "id"), permanent: true,
+		own: func(name, _ string) bool {
+			id, err := strconv.ParseUint(name, 10, 32)
+			return err == nil && x.ours(identity.ID(id))
+		},
+	}, x.backend, x.log)
 	if err != nil {
 		return err
 	}
-	mi.own = func(name, _ string) bool {
-		id, err := strconv.ParseUint(name, 10, 32)
-		return err == nil && x.ours(identity.ID(id))
-	}
 	if err := builder.ControllerManagedBy(m).Named("mesh-identities").For(&v2.CiliumIdentity{}).WithOptions(options()).
-		Complete(x.reconcile(mi, "", func(ctx context.Context, key types.NamespacedName) (said, error) {
+		Complete(x.reconcile(mi, "", func(ctx context.Context, key types.NamespacedName) (export, error) {
 			var o v2.CiliumIdentity
 			err := x.cache.Get(ctx, key, &o)
 			if err == nil {
 				return x.tolerate(x.cfg.identity(&o, x.backend.Layout())), nil
 			}
-			return said{}, err
+			return export{}, err
 		})); err != nil {
 		return err
 	}
-	return x.add(m, mi, func(ctx context.Context) (map[string]said, error) {
+	return x.add(m, mi, func(ctx context.Context) (map[string]export, error) {
 		var list v2.CiliumIdentityList
 		err := x.cache.List(ctx, &list)
-		out := map[string]said{}
+		out := map[string]export{}
 		for i := range list.Items {
 			o := &list.Items[i]
 			out[named("", o)] = x.tolerate(x.cfg.identity(o, x.backend.Layout()))
@@ -249,39 +255,41 @@ func (x *exporter) identities(m manager.Manager) error {
 }
 
 func (x *exporter) addresses(m manager.Manager) error {
-	mi, err := newMirror("addresses", x.cfg.ClusterName, kvstore.JoinKey(storekeys.IPsPrefix, storekeys.DefaultAddressSpace), false, x.backend, x.log)
+	mi, err := newMirror(mirrorConfig{
+		kind: "addresses", cluster: x.cfg.ClusterName, prefix: kvstore.JoinKey(storekeys.IPsPrefix, storekeys.DefaultAddressSpace),
+		foreign: func(value string) bool { return strings.Contains(value, `"Metadata":"cilium-global:`) },
+		own: func(name, value string) bool {
+			p, err := ipcache.ParsePair(name, []byte(value))
+			return err == nil && x.ours(p.Identity)
+		},
+	}, x.backend, x.log)
 	if err != nil {
 		return err
 	}
-	mi.foreign = func(value string) bool { return strings.Contains(value, `"Metadata":"cilium-global:`) }
-	mi.own = func(name, value string) bool {
-		p, err := ipcache.ParsePair(name, []byte(value))
-		return err == nil && x.ours(p.Identity)
-	}
 	if err := builder.ControllerManagedBy(m).Named("mesh-endpoints").For(&v2.CiliumEndpoint{}).WithOptions(options()).
-		Complete(x.reconcile(mi, ofEndpoint, func(ctx context.Context, key types.NamespacedName) (said, error) {
+		Complete(x.reconcile(mi, ofEndpoint, func(ctx context.Context, key types.NamespacedName) (export, error) {
 			var o v2.CiliumEndpoint
 			err := x.cache.Get(ctx, key, &o)
 			if err == nil {
 				return x.tolerate(x.cfg.endpoint(&o)), nil
 			}
-			return said{}, err
+			return export{}, err
 		})); err != nil {
 		return err
 	}
 	if err := builder.ControllerManagedBy(m).Named("mesh-endpoint-slices").For(&v2alpha1.CiliumEndpointSlice{}).WithOptions(options()).
-		Complete(x.reconcile(mi, ofSlice, func(ctx context.Context, key types.NamespacedName) (said, error) {
+		Complete(x.reconcile(mi, ofSlice, func(ctx context.Context, key types.NamespacedName) (export, error) {
 			var o v2alpha1.CiliumEndpointSlice
 			err := x.cache.Get(ctx, key, &o)
 			if err == nil {
 				return x.tolerate(x.cfg.slice(&o)), nil
 			}
-			return said{}, err
+			return export{}, err
 		})); err != nil {
 		return err
 	}
-	return x.add(m, mi, func(ctx context.Context) (map[string]said, error) {
-		out := map[string]said{}
+	return x.add(m, mi, func(ctx context.Context) (map[string]export, error) {
+		out := map[string]export{}
 		var list v2.CiliumEndpointList
 		if err := x.cache.List(ctx, &list); err != nil {
 			return nil, err
@@ -300,7 +308,7 @@ func (x *exporter) addresses(m manager.Manager) error {
 	})
 }
 
-// The two kinds of object that speak of addresses.
+// The two kinds of object that have addresses.
 const (
 	ofEndpoint = "endpoint "
 	ofSlice    = "slice "
