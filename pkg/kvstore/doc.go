@@ -3,8 +3,7 @@
 //
 // [Backend] holds what a store must do itself: reads at one revision, transactions with conditions,
 // watches that never lose a change for good, and leases. Everything else is built from those in
-// this package: [Put], [CreateIfAbsent], [CompareAndSwap], [Delete], and [SharedStore], typed
-// objects that many writers keep side by side.
+// this package: [Put], [CreateIfAbsent], [CompareAndSwap] and [Delete].
 //
 // # Promises of every backend
 //
