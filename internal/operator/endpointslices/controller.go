@@ -16,8 +16,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
@@ -32,8 +34,13 @@ const (
 	PriorityValue = "priority"
 )
 
-// requestTimeout bounds one request to the API server.
-const requestTimeout = 30 * time.Second
+const (
+	// requestTimeout bounds one request to the API server.
+	requestTimeout = 30 * time.Second
+	// firstRetry and lastRetry bound the pause after failures in a row.
+	firstRetry = 100 * time.Millisecond
+	lastRetry  = 30 * time.Second
+)
 
 // Setup adds what makes slices to m; or, if there are to be none, their deletion. resolve is needed
 // in slim mode only.
@@ -54,7 +61,7 @@ func Setup(m manager.Manager, cfg Config, resolve Resolve, reg prometheus.Regist
 	}
 	c := &controller{
 		client: m.GetClient(), live: m.GetAPIReader(), cache: m.GetCache(), log: log, metrics: mt, rates: rates,
-		index: newIndex(cfg.Max, randomName), agenda: newAgenda(cfg.Delay), urgent: map[string]bool{}, nodes: map[string]bool{}, wake: make(chan struct{}, 1),
+		index: newIndex(cfg.Max, randomName), delay: cfg.Delay, since: map[string]time.Time{}, urgent: map[string]bool{}, nodes: map[string]bool{},
 	}
 	c.limiter = rate.NewLimiter(limitOf(rates.For(0)))
 	if cfg.Mode == ModeSlim {
@@ -77,14 +84,18 @@ type controller struct {
 	metrics *metrics
 	rates   Rates
 	limiter *rate.Limiter
-	wake    chan struct{}
+	// delay is the time from the first change of a slice to its write, so that what changes in the
+	// meantime costs no further write.
+	delay time.Duration
 
-	mu     sync.Mutex
-	index  *index
-	agenda *agenda
-	slim   *slim           // nil if CiliumEndpoints are the source
-	urgent map[string]bool // namespaces with priority
-	nodes  map[string]bool
+	mu      sync.Mutex
+	index   *index
+	queue   priorityqueue.PriorityQueue[string] // of slices to be written; nil until the index has begun
+	since   map[string]time.Time                // when the oldest change came that is not written
+	writing string                              // the slice that is being written
+	slim    *slim                               // nil if CiliumEndpoints are the source
+	urgent  map[string]bool                     // namespaces with priority
+	nodes   map[string]bool
 }
 
 // Start implements [manager.Runnable].
@@ -104,6 +115,7 @@ func (c *controller) Start(ctx context.Context) error {
 		c.slim.apply(c.index)
 	}
 	c.index.begin()
+	c.queue = newQueue()
 	c.plan()
 	slices, endpoints := len(c.index.slices), len(c.index.want)
 	c.mu.Unlock()
@@ -154,7 +166,7 @@ func (c *controller) watch(ctx context.Context) ([]toolscache.InformerSynced, er
 }
 
 // follow has a kind's objects told, one at a time, with the lock held; what then may have to be
-// written comes on the agenda.
+// written is queued.
 func follow[T client.Object](ctx context.Context, c *controller, kind T, set, drop func(T)) (toolscache.InformerSynced, error) {
 	informer, err := c.cache.GetInformer(ctx, kind, cache.BlockUntilSynced(false))
 	if err != nil {
@@ -210,7 +222,16 @@ func (c *controller) limit() {
 	c.limiter.SetBurst(b)
 }
 
-// plan puts on the agenda what has changed. It must be called with the lock held.
+// The priority of slices in a namespace with priority; that of others is 0.
+const urgent = 1
+
+func newQueue() priorityqueue.PriorityQueue[string] {
+	return priorityqueue.New("ciliumendpointslices", func(o *priorityqueue.Opts[string]) {
+		o.RateLimiter = workqueue.NewTypedItemExponentialFailureRateLimiter[string](firstRetry, lastRetry)
+	})
+}
+
+// plan queues what has changed. It must be called with the lock held.
 func (c *controller) plan() {
 	if !c.index.begun {
 		return // what little is known must not be taken for all there is
@@ -218,69 +239,81 @@ func (c *controller) plan() {
 	if c.slim != nil {
 		c.slim.apply(c.index)
 	}
-	dirty := c.index.takeDirty()
-	now := time.Now()
-	for _, name := range dirty {
-		s := c.index.slices[name]
-		c.agenda.add(name, s != nil && c.urgent[s.namespace], now)
-	}
-	if len(dirty) > 0 {
-		select {
-		case c.wake <- struct{}{}:
-		default: // it is awake
+	for _, name := range c.index.takeDirty() {
+		if name != c.writing { // that is looked at again when it is done
+			c.add(name)
 		}
 	}
+}
+
+// add queues a slice. It must be called with the lock held.
+func (c *controller) add(name string) {
+	if _, there := c.since[name]; !there {
+		c.since[name] = time.Now()
+	}
+	priority := 0
+	if s := c.index.slices[name]; s != nil && c.urgent[s.namespace] {
+		priority = urgent
+	}
+	c.queue.AddWithOpts(priorityqueue.AddOpts{After: c.delay, Priority: &priority}, name)
 }
 
 // ---- writing ------------------------------------------------------------------------------------
 
-// work writes what is on the agenda until ctx ends.
+// work writes what is queued until ctx ends.
 func (c *controller) work(ctx context.Context) {
-	for ctx.Err() == nil {
-		c.mu.Lock()
-		t, ok, wait := c.agenda.take(time.Now())
-		c.mu.Unlock()
-		if ok {
-			c.do(ctx, t)
-			continue
+	defer context.AfterFunc(ctx, c.queue.ShutDown)()
+	for {
+		name, priority, closed := c.queue.GetWithPriority()
+		if closed {
+			return
 		}
-		var timer <-chan time.Time
-		if wait > 0 {
-			timer = time.After(wait)
-		}
-		select {
-		case <-ctx.Done():
-		case <-c.wake:
-		case <-timer:
-		}
+		c.do(ctx, name, priority)
+		c.queue.Done(name)
 	}
 }
 
-// do brings one slice to what it should be, or puts it back on the agenda.
-func (c *controller) do(ctx context.Context, t task) {
-	err := c.sync(ctx, t)
-	if ctx.Err() != nil {
-		return
-	}
-	if err == nil {
-		if t.failures > 3 {
-			c.log.Info("a CiliumEndpointSlice could be written", "slice", t.name, "failures", t.failures)
-		}
-		return
-	}
-	kind := fatal
-	if passing(err) {
-		kind = transient
-	}
-	c.metrics.syncs.WithLabelValues(failed, kind).Inc()
-	level := slog.LevelDebug // others may have written it: that is no fault
-	if !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) && (t.failures == 0 || t.failures%10 == 9) {
-		level = slog.LevelWarn
-	}
-	c.log.Log(ctx, level, "cannot write a CiliumEndpointSlice, trying again", "slice", t.name, "failures", t.failures+1, "error", err)
+// do brings one slice to what it should be, or queues it again.
+func (c *controller) do(ctx context.Context, name string, priority int) {
+	c.mu.Lock()
+	c.writing = name
+	since := c.since[name]
+	delete(c.since, name)
+	c.mu.Unlock()
+	err := c.sync(ctx, name, priority, since)
+	failures := c.queue.NumRequeues(name)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.agenda.retry(t, time.Now())
+	c.writing = ""
+	switch {
+	case ctx.Err() != nil:
+	case err == nil:
+		c.queue.Forget(name)
+		if c.toDo(name) {
+			c.add(name)
+		}
+		if failures > 3 {
+			c.log.Info("a CiliumEndpointSlice could be written", "slice", name, "failures", failures)
+		}
+	default:
+		kind := fatal
+		if passing(err) {
+			kind = transient
+		}
+		c.metrics.syncs.WithLabelValues(failed, kind).Inc()
+		level := slog.LevelDebug // others may have written it: that is no fault
+		if !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) && (failures == 0 || failures%10 == 9) {
+			level = slog.LevelWarn
+		}
+		c.log.Log(ctx, level, "cannot write a CiliumEndpointSlice, trying again", "slice", name, "failures", failures+1, "error", err)
+		c.since[name] = since
+		c.queue.AddWithOpts(priorityqueue.AddOpts{RateLimited: true, Priority: &priority}, name)
+	}
+}
+
+// toDo reports whether a slice is to be written or looked at. It must be called with the lock held.
+func (c *controller) toDo(name string) bool {
+	return c.index.doubtful(name) || c.index.plan(name).action != leave
 }
 
 // passing reports whether a failure is one that goes away without anybody's doing.
@@ -294,10 +327,9 @@ func passing(err error) bool {
 }
 
 // sync writes one slice if it must be written.
-func (c *controller) sync(ctx context.Context, t task) error {
+func (c *controller) sync(ctx context.Context, name string, priority int, since time.Time) error {
 	c.mu.Lock()
-	doubtful := c.index.doubtful(t.name)
-	idle := !doubtful && c.index.plan(t.name).action == leave
+	doubtful, idle := c.index.doubtful(name), !c.toDo(name)
 	c.mu.Unlock()
 	if idle {
 		return nil
@@ -306,17 +338,17 @@ func (c *controller) sync(ctx context.Context, t task) error {
 		return err
 	}
 	if doubtful {
-		if err := c.look(ctx, t.name); err != nil {
+		if err := c.look(ctx, name); err != nil {
 			return err
 		}
 	}
 	c.mu.Lock()
-	w := c.index.plan(t.name) // there may be more to write by now
+	w := c.index.plan(name) // there may be more to write by now
 	c.mu.Unlock()
 	if w.action == leave {
 		return nil
 	}
-	c.metrics.waited.WithLabelValues(queueOf(t.fast)).Observe(time.Since(t.since).Seconds())
+	c.metrics.waited.WithLabelValues(queueOf(priority == urgent)).Observe(time.Since(since).Seconds())
 	if err := c.write(ctx, w); err != nil {
 		return err
 	}

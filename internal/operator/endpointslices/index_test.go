@@ -8,11 +8,13 @@ import (
 	"slices"
 	"strconv"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/api/v2alpha1"
@@ -489,44 +491,53 @@ func TestOfEndpoint(t *testing.T) {
 	}
 }
 
-func TestAgenda(t *testing.T) {
+// TestQueue: slices come in the order of their first change, each when its delay is over, those with
+// priority first; one that failed comes after pauses that grow, or sooner if it changes.
+func TestQueue(t *testing.T) {
 	t.Parallel()
-	start := time.Unix(1000, 0)
-	at := func(ms int) time.Time { return start.Add(time.Duration(ms) * time.Millisecond) }
-	a := newAgenda(500 * time.Millisecond)
-	take := func(ms int, want string, wait time.Duration) task {
-		t.Helper()
-		got, ok, w := a.take(at(ms))
-		if ok != (want != "") || got.name != want || w != wait {
-			t.Fatalf("after %d ms: %q, %t, wait %s; want %q, wait %s", ms, got.name, ok, w, want, wait)
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue()
+		defer q.ShutDown()
+		start := time.Now()
+		add := func(name string, priority int) {
+			q.AddWithOpts(priorityqueue.AddOpts{After: 500 * time.Millisecond, Priority: &priority}, name)
+			synctest.Wait()
 		}
-		return got
-	}
-	take(0, "", 0)
-	a.add("b", false, at(0))
-	a.add("a", false, at(100))
-	a.add("b", false, at(200)) // no later than it was
-	a.add("fast", true, at(300))
-	take(400, "", 100*time.Millisecond)
-	take(500, "b", 0)
-	take(800, "fast", 0)
-	failed := take(800, "a", 0)
-	take(800, "", 0)
-	a.retry(failed, at(800))
-	a.add("a", true, at(801))
-	take(850, "", 50*time.Millisecond)
-	again := take(900, "a", 0)
-	if !again.fast || again.failures != 1 || !again.since.Equal(at(100)) {
-		t.Errorf("%+v", again)
-	}
-	pauses := []time.Duration{}
-	for range 40 {
-		a.retry(again, at(0))
-		_, _, wait := a.take(at(0))
-		pauses = append(pauses, wait)
-		again, _, _ = a.take(at(60_000))
-	}
-	if pauses[0] != 200*time.Millisecond || pauses[39] != lastRetry || !slices.IsSorted(pauses) {
-		t.Errorf("pauses %v", pauses)
-	}
+		take := func(want string, at time.Duration) {
+			t.Helper()
+			got, _, _ := q.GetWithPriority()
+			if now := time.Since(start); got != want || now != at {
+				t.Errorf("%q after %s; want %q after %s", got, now, want, at)
+			}
+		}
+		add("b", 0)
+		time.Sleep(100 * time.Millisecond)
+		add("a", 0)
+		time.Sleep(100 * time.Millisecond)
+		add("b", 0) // no later than it was
+		time.Sleep(100 * time.Millisecond)
+		add("fast", urgent)
+		take("b", 500*time.Millisecond)
+		time.Sleep(310 * time.Millisecond)
+		take("fast", 810*time.Millisecond)
+		take("a", 810*time.Millisecond)
+		for _, name := range []string{"b", "fast", "a"} {
+			q.Done(name)
+		}
+		var pauses []time.Duration
+		for range 20 {
+			failed := time.Now()
+			q.AddRateLimited("a")
+			take("a", time.Since(start)+min(firstRetry<<len(pauses), lastRetry))
+			pauses = append(pauses, time.Since(failed))
+			q.Done("a")
+		}
+		if pauses[0] != firstRetry || pauses[19] != lastRetry || !slices.IsSorted(pauses) {
+			t.Errorf("pauses %v", pauses)
+		}
+		q.AddRateLimited("a")
+		add("a", 0)
+		take("a", time.Since(start)+500*time.Millisecond)
+		q.Done("a")
+	})
 }

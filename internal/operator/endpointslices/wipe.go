@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
@@ -19,18 +20,14 @@ const wipeRetry = 10 * time.Second
 // that believed them would believe what is old.
 func setupWipe(m manager.Manager, log *slog.Logger) error {
 	return m.Add(manager.RunnableFunc(func(ctx context.Context) error {
-		for {
+		_ = wait.PollUntilContextCancel(ctx, wipeRetry, true, func(ctx context.Context) (bool, error) {
 			err := wipe(ctx, m.GetClient(), m.GetAPIReader(), log)
-			if err == nil || ctx.Err() != nil {
-				return nil
+			if err != nil && ctx.Err() == nil {
+				log.Warn("cannot delete the CiliumEndpointSlices, which nobody keeps any more; trying again", "error", err)
 			}
-			log.Warn("cannot delete the CiliumEndpointSlices, which nobody keeps any more; trying again", "error", err)
-			select {
-			case <-ctx.Done():
-				return nil
-			case <-time.After(wipeRetry):
-			}
-		}
+			return err == nil, nil
+		})
+		return nil
 	}))
 }
 
