@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/time/rate"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -72,26 +73,24 @@ func (o *Operator) runCluster(ctx context.Context, c *kubeSide) error {
 
 // awaitServer returns when the API server answers, with an error if it is too old.
 func (o *Operator) awaitServer(ctx context.Context, p *kube.Prober) error {
-	pause := 100 * time.Millisecond
-	for {
+	pauses := wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Steps: 32, Cap: 5 * time.Second}
+	err := pauses.DelayFunc().Until(ctx, true, true, func(ctx context.Context) (bool, error) {
 		attempt, cancel := context.WithTimeout(ctx, probeTimeout)
+		defer cancel()
 		info, err := p.Version(attempt)
-		cancel()
 		if err == nil {
 			o.log.Info("the API server answers", "version", info.GitVersion)
-			return crds.CheckServer(info)
+			return true, crds.CheckServer(info)
 		}
-		if ctx.Err() != nil {
-			return nil
+		if ctx.Err() == nil {
+			o.log.Warn("waiting for the API server", "error", err)
 		}
-		o.log.Warn("waiting for the API server", "error", err)
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(pause):
-		}
-		pause = min(2*pause, 5*time.Second)
+		return false, nil
+	})
+	if ctx.Err() != nil {
+		return nil
 	}
+	return err
 }
 
 // lead does what only one operator may do, until ctx ends.

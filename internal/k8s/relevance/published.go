@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/hawser-net/hawser/internal/k8s"
 	"github.com/hawser-net/hawser/internal/labels"
@@ -40,23 +41,18 @@ func New(client *k8s.Client, namespace, node string, log *slog.Logger) (*Publish
 // Narrowed asks until it is known whether the operator has published anything, or ctx ends. An
 // agent without the right to know is one of a cluster that was never told of the option.
 func (p *Published) Narrowed(ctx context.Context) (bool, error) {
-	for {
-		try, cancel := context.WithTimeout(ctx, k8s.RequestTimeout)
-		_, err := p.client.Urgent.CoreV1().ConfigMaps(p.namespace).Get(try, ConfigMapName, metav1.GetOptions{})
-		cancel()
-		switch {
-		case err == nil:
+	narrowed := false
+	err := wait.PollUntilContextCancel(ctx, retry, true, func(ctx context.Context) (bool, error) {
+		ctx, cancel := context.WithTimeout(ctx, k8s.RequestTimeout)
+		defer cancel()
+		_, err := p.client.Urgent.CoreV1().ConfigMaps(p.namespace).Get(ctx, ConfigMapName, metav1.GetOptions{})
+		if narrowed = err == nil; narrowed || apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
 			return true, nil
-		case apierrors.IsNotFound(err), apierrors.IsForbidden(err):
-			return false, nil
-		case ctx.Err() != nil:
-			return false, ctx.Err()
 		}
 		p.log.Debug("cannot tell yet which labels make identities", "error", err)
-		if !sleep(ctx, retry) {
-			return false, ctx.Err()
-		}
-	}
+		return false, nil
+	})
+	return narrowed, err
 }
 
 // Run makes the node known to the operator, and then tells heard what is published, whenever that
@@ -97,16 +93,13 @@ func (p *Published) Run(ctx context.Context, heard func(s State, there bool)) er
 // register sees to it that the node is known. What an earlier agent of the node has answered still
 // holds.
 func (p *Published) register(ctx context.Context) error {
-	for {
+	return wait.PollUntilContextCancel(ctx, retry, true, func(ctx context.Context) (bool, error) {
 		err := p.Tell(ctx, Answer{})
-		if err == nil || ctx.Err() != nil {
-			return err
+		if err != nil && ctx.Err() == nil {
+			p.log.Warn("cannot tell the operator that this node follows the labels that make identities; trying again", "error", err)
 		}
-		p.log.Warn("cannot tell the operator that this node follows the labels that make identities; trying again", "error", err)
-		if !sleep(ctx, retry) {
-			return ctx.Err()
-		}
-	}
+		return err == nil, nil
+	})
 }
 
 // Tell gives the node's answer.
@@ -118,16 +111,4 @@ func (p *Published) Tell(ctx context.Context, a Answer) error {
 		return fmt.Errorf("answer the operator by Lease %s/%s: %w", p.namespace, o.Name, err)
 	}
 	return nil
-}
-
-// sleep waits, and reports whether ctx goes on.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

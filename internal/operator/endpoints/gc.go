@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
@@ -45,18 +46,14 @@ type collector struct {
 
 // wipe deletes every CiliumEndpoint, once.
 func (c *collector) wipe(ctx context.Context) error {
-	for {
+	_ = wait.PollUntilContextCancel(ctx, wipeRetry, true, func(ctx context.Context) (bool, error) {
 		err := c.deleteAll(ctx)
-		if err == nil || ctx.Err() != nil {
-			return nil
+		if err != nil && ctx.Err() == nil {
+			c.log.Warn("cannot delete the CiliumEndpoints, which nobody keeps any more; trying again", "error", err)
 		}
-		c.log.Warn("cannot delete the CiliumEndpoints, which nobody keeps any more; trying again", "error", err)
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(wipeRetry):
-		}
-	}
+		return err == nil, nil
+	})
+	return nil
 }
 
 func (c *collector) deleteAll(ctx context.Context) error {

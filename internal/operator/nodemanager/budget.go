@@ -90,11 +90,7 @@ func (b *Budget) wait(ctx context.Context) error {
 		if left <= 0 {
 			return nil
 		}
-		t := time.NewTimer(left)
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-			t.Stop()
+		if !Sleep(ctx, left) {
 			return ctx.Err()
 		}
 	}

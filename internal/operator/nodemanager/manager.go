@@ -126,8 +126,8 @@ func waitingOn(o client.Object) string {
 	return p.Spec.NodeName
 }
 
-// pause waits, and reports whether ctx goes on.
-func pause(ctx context.Context, d time.Duration) bool {
+// Sleep waits, and reports whether ctx goes on.
+func Sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
@@ -157,7 +157,7 @@ func (m *Manager) resync(ctx context.Context) error {
 			failures = 0
 			m.metrics.resyncs.Inc()
 		}
-		if !pause(ctx, next) {
+		if !Sleep(ctx, next) {
 			return nil
 		}
 	}
@@ -229,7 +229,7 @@ func (m *Manager) collect(ctx context.Context) error {
 	if m.cfg.GCInterval == 0 {
 		return nil
 	}
-	for pause(ctx, m.cfg.GCInterval) {
+	for Sleep(ctx, m.cfg.GCInterval) {
 		for _, i := range m.leftBehind() {
 			if err := m.provider.Delete(ctx, i.ID); err != nil {
 				m.log.Warn("an interface that was left behind cannot be deleted", "interface", i.ID, "error", err)

@@ -369,11 +369,7 @@ func (p *Provider) reaches(ctx context.Context, id, status string) (*eni, error)
 				return &all[k], nil
 			}
 		}
-		t := time.NewTimer(p.poll)
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-			t.Stop()
+		if !nodemanager.Sleep(ctx, p.poll) {
 			return nil, &nodemanager.Error{Text: fmt.Sprintf("interface %s does not become %s", id, status), Err: ctx.Err()}
 		}
 	}

@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
-	"time"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore/runtime"
 
@@ -161,7 +160,7 @@ func (p *Provider) replace(ctx context.Context, permission, id, version string, 
 	for !poller.Done() {
 		// The cloud may want to be asked seldom, but not so seldom that a change which has ended is
 		// not seen to.
-		if !sleep(ctx, max(wait, min(retryAfter(answer), 30*p.poll))) {
+		if !nodemanager.Sleep(ctx, max(wait, min(retryAfter(answer), 30*p.poll))) {
 			return ctx.Err()
 		}
 		wait = min(wait*3/2, 10*p.poll)
@@ -178,17 +177,6 @@ func (p *Provider) replace(ctx context.Context, permission, id, version string, 
 		_, err := poller.Result(ctx)
 		return explain(permission, err)
 	})
-}
-
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-	}
-	return true
 }
 
 // object is a resource as it was read: what is not known of it stays as it is, for a resource is
