@@ -167,12 +167,6 @@ func (w *Writer) Add(e Entry) error {
 // Close releases the lock.
 func (w *Writer) Close() error { return w.lock.Close() }
 
-// Pending returns the number of deletions that wait. A missing directory holds none.
-func Pending(dir string) (int, error) {
-	files, err := pending(dir)
-	return len(files), err
-}
-
 // Replay takes the lock exclusively and calls fn for each queued deletion, in no order. A file goes
 // when fn returned nil for it; files that fail, or make no sense, are reported together in err, the
 // latter being removed. Finally, and still under the lock, it calls ready, which must make the

@@ -33,8 +33,8 @@ func TestWriteAndReplay(t *testing.T) {
 	one := Entry{EndpointID: "cni-attachment-id:abc:eth0"}
 	two := Entry{ContainerID: "def"}
 	add(t, dir, one, two, one)
-	if n, err := Pending(dir); n != 2 || err != nil {
-		t.Fatalf("pending %d, %v", n, err)
+	if waiting, err := pending(dir); len(waiting) != 2 || err != nil {
+		t.Fatalf("pending %v, %v", waiting, err)
 	}
 	// The file's name and content are an interface to other agents.
 	name := fmt.Sprintf("%x.delete", sha256.Sum256([]byte(one.EndpointID)))

@@ -41,7 +41,7 @@ func ParseFixed(entries []string) (Fixed, error) {
 			case name == "" || labels.Reserved(name).Validate() != nil:
 				errs = append(errs, fmt.Errorf("fixed identity %q: the name is not a label key", clip(part)))
 				continue
-			case IsReservedName(name):
+			case isReservedName(name):
 				errs = append(errs, fmt.Errorf("fixed identity %q: the name is reserved", clip(part)))
 				continue
 			}

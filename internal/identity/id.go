@@ -210,8 +210,8 @@ func ReservedIDs() []ID {
 	return ids
 }
 
-// IsReservedName reports whether name may follow "reserved:" without being user-reserved.
-func IsReservedName(name string) bool {
+// isReservedName reports whether name may follow "reserved:" without being user-reserved.
+func isReservedName(name string) bool {
 	switch name {
 	case nameCluster, nameClusterMesh, nameNone:
 		return true

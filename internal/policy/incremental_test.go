@@ -338,3 +338,10 @@ func TestSharing(t *testing.T) {
 		t.Fatalf("an identity that no rule selects gives %+v", u)
 	}
 }
+
+func peerName(id identity.ID) string {
+	if id == 0 {
+		return "any"
+	}
+	return id.String()
+}

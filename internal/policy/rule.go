@@ -109,13 +109,6 @@ type Change struct {
 	Rules []*Rule
 }
 
-func peerName(id identity.ID) string {
-	if id == 0 {
-		return "any"
-	}
-	return id.String()
-}
-
 // action returns what the clause does in a tier where order counts.
 func (c *Clause) action() datapath.TierAction {
 	switch {

@@ -363,28 +363,3 @@ func (d *Dir) Objects() []Object {
 	slices.SortFunc(out, func(a, b Object) int { return strings.Compare(string(a.Owner), string(b.Owner)) })
 	return out
 }
-
-// Load reads a directory once: the good files' policies, sorted by owner, and the faults of the
-// others, joined.
-func Load(path string) ([]Object, error) {
-	names, err := list(path)
-	if err != nil {
-		return nil, err
-	}
-	var out []Object
-	var errs []error
-	for _, name := range names {
-		data, err := readFile(filepath.Join(path, name))
-		var objects []Object
-		if err == nil {
-			objects, err = Decode(name, data)
-		}
-		if err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", name, err))
-			continue
-		}
-		out = append(out, objects...)
-	}
-	slices.SortFunc(out, func(a, b Object) int { return strings.Compare(string(a.Owner), string(b.Owner)) })
-	return out, errors.Join(errs...)
-}

@@ -124,7 +124,7 @@ func (s *Server) admit() (done func(), err error) {
 
 // Matrix implements [policypb.PolicyServer].
 func (s *Server) Matrix(req *policypb.MatrixRequest, stream policypb.Policy_MatrixServer) error {
-	if err := CheckMatrix(req); err != nil {
+	if err := checkMatrix(req); err != nil {
 		return err
 	}
 	done, err := s.admit()
@@ -154,8 +154,8 @@ func sendAll[T any](ctx context.Context, pieces []T, send func(T) error) error {
 	return nil
 }
 
-// CheckMatrix fails with InvalidArgument if a request makes no sense.
-func CheckMatrix(req *policypb.MatrixRequest) error {
+// checkMatrix fails with InvalidArgument if a request makes no sense.
+func checkMatrix(req *policypb.MatrixRequest) error {
 	if len(req.GetNamespaces()) > 256 {
 		return invalid("%d namespaces are too many; up to 256 are asked for at once", len(req.GetNamespaces()))
 	}

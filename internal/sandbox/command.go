@@ -18,8 +18,8 @@ import (
 	"github.com/hawser-net/hawser/internal/sandbox/machine"
 )
 
-// ErrUnexpected is returned by the reach command when the network did not do what the policies say.
-var ErrUnexpected = errors.New("the network does not do what the policies say")
+// errUnexpected is returned by the reach command when the network did not do what the policies say.
+var errUnexpected = errors.New("the network does not do what the policies say")
 
 // NewCommand returns the command `sandbox` with its subcommands, to be put below the program's root
 // command. Two hidden ones, etcd and serve, are how the sandbox runs its own processes.
@@ -112,7 +112,7 @@ func upCommand(cfg *Config, open opener) *cobra.Command {
 				}
 				m.Print(s.out, bool(s.paint))
 				if m.Unexpected > 0 {
-					return ErrUnexpected
+					return errUnexpected
 				}
 			}
 			s.PrintNext(s.out, cfg.Demo)
@@ -273,7 +273,7 @@ compared with what an independent reading of the policy files allows. The exit c
 				return err
 			}
 			if m.Unexpected > 0 {
-				return ErrUnexpected
+				return errUnexpected
 			}
 			return nil
 		},

@@ -125,7 +125,7 @@ func (k *keeper) load(log *slog.Logger) map[policy.Owner]kept {
 		if err == nil {
 			p, object, err = parseKept(text)
 		}
-		owner := OwnerOf(p.kind, p.key)
+		owner := ownerOf(p.kind, p.key)
 		if err == nil && k.path(owner) != path {
 			err = fmt.Errorf("is the copy of %s", owner)
 		}

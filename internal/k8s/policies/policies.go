@@ -132,8 +132,8 @@ func New(cfg Config, client *k8s.Client, log *slog.Logger) (*Policies, error) {
 	}, nil
 }
 
-// OwnerOf returns the owner of an object's rules: "k8s/Kind/namespace/name", or "k8s/Kind/name".
-func OwnerOf(kind string, key k8s.Key) policy.Owner {
+// ownerOf returns the owner of an object's rules: "k8s/Kind/namespace/name", or "k8s/Kind/name".
+func ownerOf(kind string, key k8s.Key) policy.Owner {
 	if key.Namespace == "" {
 		return policy.Owner("k8s/" + kind + "/" + key.Name)
 	}
@@ -264,7 +264,7 @@ func (p *Policies) followKubernetes(ctx context.Context, synced func()) error {
 
 // upsert notes an object as it is now, and keeps its text if something of it is in force.
 func (p *Policies) upsert(kind string, key k8s.Key, rules []*policy.Rule, fault error, text func() ([]byte, error)) {
-	owner := OwnerOf(kind, key)
+	owner := ownerOf(kind, key)
 	if len(rules) > 0 {
 		p.keep(owner, kind, text)
 	} else {
@@ -306,7 +306,7 @@ func (p *Policies) upsert(kind string, key k8s.Key, rules []*policy.Rule, fault 
 
 // remove notes that an object is gone.
 func (p *Policies) remove(kind string, key k8s.Key) {
-	owner := OwnerOf(kind, key)
+	owner := ownerOf(kind, key)
 	p.forget(owner)
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -148,8 +148,8 @@ func LastLines(file string, n int) string {
 	return strings.Join(lines[max(0, len(lines)-n):], "\n  ") + "\n  (log: " + file + ")"
 }
 
-// ProcessesIn lists the processes whose main thread is in one of the namespaces.
-func ProcessesIn(namespaces map[Inode]bool) ([]Process, error) {
+// processesIn lists the processes whose main thread is in one of the namespaces.
+func processesIn(namespaces map[Inode]bool) ([]Process, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		return nil, err
@@ -201,7 +201,7 @@ func EndAll(namespaces map[Inode]bool, polite time.Duration) (ended int, err err
 	seen := map[Process]unix.Signal{}
 	deadline := time.Now().Add(polite)
 	for {
-		procs, err := ProcessesIn(namespaces)
+		procs, err := processesIn(namespaces)
 		if err != nil {
 			return len(seen), err
 		}
