@@ -185,8 +185,8 @@ func TestKeysForeign(t *testing.T) {
 	})
 }
 
-// TestKeysComplete: after WaitComplete the store has what is announced, and nothing of this writer's
-// besides. Permanent keys that were as they should be are not written, leased ones are.
+// TestKeysComplete: after WaitComplete the store has what is announced, and nothing else of this
+// writer's. Permanent keys that were as they should be are not written, leased ones are.
 func TestKeysComplete(t *testing.T) {
 	thingsTest(t, func(t *testing.T, permanent bool) {
 		w := start(t, kvstore.NewMemory(), func(c *KeysConfig) {

@@ -491,8 +491,8 @@ func TestOfEndpoint(t *testing.T) {
 	}
 }
 
-// TestQueue: slices come in the order of their first change, each when its delay is over, those with
-// priority first; one that failed comes after pauses that grow, or sooner if it changes.
+// TestQueue: slices come in the order of their first change, each when its delay is over, those
+// with priority first; one that failed comes after pauses that grow, or sooner if it changes.
 func TestQueue(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

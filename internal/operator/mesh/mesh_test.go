@@ -38,7 +38,8 @@ func TestMain(m *testing.M) {
 	)
 }
 
-// TestIndex: what counts for a key depends on the objects as they are now, not on the order of events.
+// TestIndex: what counts for a key depends on the objects as they are now, not on the order of
+// events.
 func TestIndex(t *testing.T) {
 	b := newIndex()
 	steps := []struct {

@@ -48,8 +48,8 @@ type mirror struct {
 
 	mu    sync.Mutex
 	index *index
-	// refresh has keys that are as they should be, on the lease of a former leader. As long as there
-	// are any, keys that are not announced must not be removed.
+	// refresh has keys that are as they should be, on the lease of a former leader. As long as
+	// there are any, keys that are not announced must not be removed.
 	refresh  map[string]bool
 	surveyed bool // all objects were looked at once, and what they stand for is announced
 	warned   bool
