@@ -81,8 +81,8 @@ type KeysConfig struct {
 	Put    func(ctx context.Context, name string, value []byte)
 	Delete func(ctx context.Context, name string)
 	Listed func(ctx context.Context)
-	// Observed is called for a key that is or was this writer's, or should be, after an event of the
-	// store about it. It must neither block nor call back.
+	// Observed is called for a key that is or was this writer's, or should be, after an event of
+	// the store about it. It must neither block nor call back.
 	Observed func(name string)
 	// Log receives what is worth knowing; nil discards it.
 	Log *slog.Logger
@@ -453,8 +453,8 @@ func (t keysTarget) remove(ctx context.Context, names []string) error {
 	return t.removeRead(ctx, res.Results)
 }
 
-// removeRead deletes what was read if it is this writer's, and still the same. read has a key or none
-// for each row.
+// removeRead deletes what was read if it is this writer's, and still the same. read has a key or
+// none for each row.
 func (t keysTarget) removeRead(ctx context.Context, read [][]kvstore.KeyValue) error {
 	var txn kvstore.Txn
 	var index []int
