@@ -16,7 +16,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/hawser-net/hawser/internal/testenv"
+	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
 )
 
 // openFiles counts the descriptors of the agent.
@@ -34,7 +34,7 @@ func (n *machineNode) openFiles() int {
 func TestChurnLeavesNothing(t *testing.T) {
 	t.Parallel()
 	n, _ := newNode(t)
-	store := testenv.StartEtcd(t)
+	store := kvstoretest.StartEtcd(t)
 	n.flags = append(n.flags, "--prometheus-serve-addr", "127.0.0.1:9962", "--kvstore", "etcd", "--kvstore-opt", "etcd.address="+store.Endpoint())
 	n.start()
 	client := store.Client()

@@ -11,6 +11,7 @@ import (
 	"github.com/hawser-net/hawser/internal/storekeys"
 	"github.com/hawser-net/hawser/internal/testenv"
 	"github.com/hawser-net/hawser/pkg/kvstore"
+	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
 )
 
 // TestEditedKeyIsTold is TestEditedIdentityIsTold where numbers are keys of a store: while the
@@ -19,7 +20,7 @@ import (
 func TestEditedKeyIsTold(t *testing.T) {
 	t.Parallel()
 	testenv.RequireRoot(t)
-	store := testenv.StartEtcd(t)
+	store := kvstoretest.StartEtcd(t)
 	ns1, ns2 := twoNamespaces(t)
 	n1, n2 := nodeIn(t, ns1, "n1", "10.0.1.0/24", "fd00:1::/112"), nodeIn(t, ns2, "n2", "10.0.2.0/24", "fd00:2::/112")
 	for _, n := range []*machineNode{n1, n2} {

@@ -26,6 +26,7 @@ import (
 	"github.com/hawser-net/hawser/internal/flows"
 	"github.com/hawser-net/hawser/internal/testenv"
 	"github.com/hawser-net/hawser/internal/testenv/controllers"
+	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
 )
 
 // connection is what tells a TCP connection between two pods from others: the ports of both ends.
@@ -154,11 +155,11 @@ func (n *machineNode) flowConn(path string) *grpc.ClientConn {
 func TestFlows(t *testing.T) {
 	t.Parallel()
 	testenv.RequireRoot(t)
-	store := testenv.StartEtcd(t)
+	store := kvstoretest.StartEtcd(t)
 	ns1, ns2 := twoNamespaces(t)
 	n1, n2 := nodeIn(t, ns1, "n1", "10.0.1.0/24", "fd00:1::/112"), nodeIn(t, ns2, "n2", "10.0.2.0/24", "fd00:2::/112")
 	n1.race = true
-	ours, others := testenv.NewAuthority(t), testenv.NewAuthority(t)
+	ours, others := kvstoretest.NewAuthority(t), kvstoretest.NewAuthority(t)
 	cert, key := ours.Issue(t, "n1.default.hubble-grpc.cilium.io")
 	for name, data := range map[string][]byte{"crt": cert, "key": key, "ca": ours.PEM()} {
 		if err := os.WriteFile(n1.path(name), data, 0o600); err != nil {
@@ -352,7 +353,7 @@ func TestFlows(t *testing.T) {
 		_, err = observer.NewObserverClient(conn).GetNamespaces(ctx, &observer.GetNamespacesRequest{})
 		return err
 	}
-	client := func(a testenv.Authority) credentials.TransportCredentials {
+	client := func(a kvstoretest.Authority) credentials.TransportCredentials {
 		roots := x509.NewCertPool()
 		roots.AppendCertsFromPEM(ours.PEM())
 		cert, key := a.Issue(t, "relay", x509.ExtKeyUsageClientAuth)
@@ -386,7 +387,7 @@ func TestFlows(t *testing.T) {
 func TestFlowsAreServedWhenCertificatesCome(t *testing.T) {
 	t.Parallel()
 	n, _ := newNode(t)
-	ca := testenv.NewAuthority(t)
+	ca := kvstoretest.NewAuthority(t)
 	cert, key := ca.Issue(t, "n1")
 	n.flags = append(n.flags, "--enable-hubble", "--hubble-socket-path", n.path("run/hubble.sock"), "--hubble-listen-address", "127.0.0.1:4244",
 		"--hubble-tls-cert-file", n.path("crt"), "--hubble-tls-key-file", n.path("key"), "--hubble-tls-client-ca-files", n.path("ca"))

@@ -17,6 +17,7 @@ import (
 
 	"github.com/hawser-net/hawser/api/rest"
 	"github.com/hawser-net/hawser/internal/testenv"
+	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
 )
 
 // otherLayout makes the pinned maps those of another layout, as they are for an agent of the next
@@ -150,7 +151,7 @@ func TestNewLayoutUnderTraffic(t *testing.T) {
 	for name, flags := range map[string]func(testing.TB) []string{
 		"alone": func(testing.TB) []string { return nil },
 		"etcd": func(t testing.TB) []string {
-			return []string{"--kvstore", "etcd", "--kvstore-opt", "etcd.address=" + testenv.StartEtcd(t).Endpoint()}
+			return []string{"--kvstore", "etcd", "--kvstore-opt", "etcd.address=" + kvstoretest.StartEtcd(t).Endpoint()}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

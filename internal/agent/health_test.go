@@ -25,6 +25,7 @@ import (
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/testenv"
 	"github.com/hawser-net/hawser/internal/testenv/controllers"
+	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
 )
 
 // insideAgent is the namespace of an agent's health endpoint, which has no name: a descriptor of
@@ -184,7 +185,7 @@ func TestClusterHealth(t *testing.T) {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
 			testenv.RequireRoot(t)
-			store := testenv.StartEtcd(t)
+			store := kvstoretest.StartEtcd(t)
 			ns1, ns2 := twoNamespaces(t)
 			n1, n2 := nodeIn(t, ns1, "n1", "10.0.1.0/24", "fd00:1::/112"), nodeIn(t, ns2, "n2", "10.0.2.0/24", "fd00:2::/112")
 			n1.race = mode == "tunnel"

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hawser-net/hawser/internal/testenv"
+	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
 )
 
 // hop sends datagrams that get no further than ttl hops until somebody on the way says so, and
@@ -78,7 +79,7 @@ func TestHops(t *testing.T) {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
 			testenv.RequireRoot(t)
-			store := testenv.StartEtcd(t)
+			store := kvstoretest.StartEtcd(t)
 			ns1, ns2 := testenv.NewNetNS(t), testenv.NewNetNS(t)
 			testenv.Connect(t, ns1, "eth0", []string{"192.0.2.1/24", "2001:db8::1/64"}, ns2, "eth0", []string{"192.0.2.2/24", "2001:db8::2/64"})
 			n1, n2 := nodeIn(t, ns1, "n1", "10.0.1.0/24", "fd00:1::/112"), nodeIn(t, ns2, "n2", "10.0.2.0/24", "fd00:2::/112")

@@ -16,20 +16,21 @@ import (
 
 	"github.com/hawser-net/hawser/api/rest"
 	"github.com/hawser-net/hawser/internal/testenv"
+	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
 )
 
 // meshCluster is a cluster of one node with an etcd of its own.
 type meshCluster struct {
 	*machineNode
 	name string
-	etcd *testenv.Etcd
+	etcd *kvstoretest.Etcd
 	raw  *clientv3.Client
 }
 
 // newMeshCluster makes a cluster on a namespace that has an eth0. Its agent does not run yet.
 func newMeshCluster(t *testing.T, ns *testenv.NetNS, name string, id int) *meshCluster {
 	t.Helper()
-	etcd := testenv.StartEtcd(t)
+	etcd := kvstoretest.StartEtcd(t)
 	c := &meshCluster{
 		machineNode: nodeIn(t, ns, "n1", fmt.Sprintf("10.%d.1.0/24", id), fmt.Sprintf("fd00:%d::/112", id)), name: name, etcd: etcd, raw: etcd.Client(),
 	}

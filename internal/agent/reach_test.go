@@ -25,6 +25,7 @@ import (
 	"github.com/hawser-net/hawser/api/rest"
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/testenv"
+	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
 )
 
 // ask sends a datagram of the given size until it is answered, and returns whether it was. With
@@ -300,7 +301,7 @@ func TestTwoNodes(t *testing.T) {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
 			testenv.RequireRoot(t)
-			store := testenv.StartEtcd(t)
+			store := kvstoretest.StartEtcd(t)
 			ns1, ns2 := testenv.NewNetNS(t), testenv.NewNetNS(t)
 			testenv.Connect(t, ns1, "eth0", []string{"192.0.2.1/24", "2001:db8::1/64"}, ns2, "eth0", []string{"192.0.2.2/24", "2001:db8::2/64"})
 			n1, n2 := nodeIn(t, ns1, "n1", "10.0.1.0/24", "fd00:1::/112"), nodeIn(t, ns2, "n2", "10.0.2.0/24", "fd00:2::/112")
@@ -444,7 +445,7 @@ func TestTwoNodes(t *testing.T) {
 
 // onlyUsed waits until the store has references only to identities that endpoints of the nodes
 // have, and one for each.
-func onlyUsed(t testing.TB, store *testenv.Etcd, nodes ...*machineNode) {
+func onlyUsed(t testing.TB, store *kvstoretest.Etcd, nodes ...*machineNode) {
 	t.Helper()
 	c := store.Client()
 	for end := time.Now().Add(60 * time.Second); ; time.Sleep(100 * time.Millisecond) {

@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/hawser-net/hawser/internal/k8s/pods"
-	"github.com/hawser-net/hawser/internal/testenv"
+	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
 )
 
 // gate returns the condition of a pod's readiness gate, "" if it has none.
@@ -109,7 +109,7 @@ func TestPodReadinessWithStore(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := newKubeCluster(t)
-			store := testenv.StartEtcd(t)
+			store := kvstoretest.StartEtcd(t)
 			ns, _ := twoNamespaces(t)
 			n := c.node(ns, "n1", "10.0.1.0/24", "fd00:1::/112")
 			c.allowGates()

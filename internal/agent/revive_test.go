@@ -15,6 +15,7 @@ import (
 	"github.com/hawser-net/hawser/internal/storekeys"
 	"github.com/hawser-net/hawser/internal/testenv"
 	"github.com/hawser-net/hawser/pkg/kvstore"
+	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
 )
 
 // denyEvil lets everybody in but pods app=evil.
@@ -108,7 +109,7 @@ func parseAll(t *testing.T, texts []string) labels.Set {
 func TestRevivedKeyIsRefused(t *testing.T) {
 	t.Parallel()
 	testenv.RequireRoot(t)
-	store := testenv.StartEtcd(t)
+	store := kvstoretest.StartEtcd(t)
 	ns1, ns2 := twoNamespaces(t)
 	n1, n2 := nodeIn(t, ns1, "n1", "10.0.1.0/24", "fd00:1::/112"), nodeIn(t, ns2, "n2", "10.0.2.0/24", "fd00:2::/112")
 	for _, n := range []*machineNode{n1, n2} {

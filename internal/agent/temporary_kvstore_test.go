@@ -17,14 +17,14 @@ import (
 	"github.com/hawser-net/hawser/internal/labels"
 	"github.com/hawser-net/hawser/internal/storedial"
 	"github.com/hawser-net/hawser/internal/storekeys"
-	"github.com/hawser-net/hawser/internal/testenv"
 	"github.com/hawser-net/hawser/pkg/allocator"
 	"github.com/hawser-net/hawser/pkg/kvstore"
+	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
 )
 
 // guarded gives an etcd the users root and agent, each with its name as the password. The agent may
 // read everything, and write nodes and addresses, but no identities.
-func guarded(t *testing.T, store *testenv.Etcd) {
+func guarded(t *testing.T, store *kvstoretest.Etcd) {
 	t.Helper()
 	c := store.Client()
 	must := func(_ any, err error) {
@@ -50,7 +50,7 @@ func guarded(t *testing.T, store *testenv.Etcd) {
 }
 
 // clientFile writes the file of an etcd client for a user of [guarded].
-func clientFile(t *testing.T, path string, store *testenv.Etcd, user string) string {
+func clientFile(t *testing.T, path string, store *kvstoretest.Etcd, user string) string {
 	t.Helper()
 	text := fmt.Sprintf("endpoints: [%q]\nusername: %s\npassword: %s\n", store.Endpoint(), user, user)
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
@@ -142,7 +142,7 @@ func (m *keyMaker) writers(t testing.TB) map[string]int {
 func TestTemporaryWithKeys(t *testing.T) {
 	t.Parallel()
 	c := newKubeCluster(t)
-	store := testenv.StartEtcd(t)
+	store := kvstoretest.StartEtcd(t)
 	guarded(t, store)
 	ns1, ns2 := twoNamespaces(t)
 	n1, n2 := c.node(ns1, "n1", "10.0.1.0/24", "fd00:1::/112"), c.node(ns2, "n2", "10.0.2.0/24", "fd00:2::/112")

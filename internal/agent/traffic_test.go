@@ -17,7 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/hawser-net/hawser/internal/testenv"
+	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
 )
 
 // roomy makes the socket's buffers so large that a test process that gets no processor for seconds
@@ -285,7 +285,7 @@ func TestRestartUnderTraffic(t *testing.T) {
 	for name, flags := range map[string]func(testing.TB) []string{
 		"alone": func(testing.TB) []string { return nil },
 		"etcd": func(t testing.TB) []string {
-			return []string{"--kvstore", "etcd", "--kvstore-opt", "etcd.address=" + testenv.StartEtcd(t).Endpoint()}
+			return []string{"--kvstore", "etcd", "--kvstore-opt", "etcd.address=" + kvstoretest.StartEtcd(t).Endpoint()}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

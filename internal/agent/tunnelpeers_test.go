@@ -10,7 +10,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/hawser-net/hawser/internal/testenv"
+	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
 )
 
 // tunnelFrom waits until the kernel takes tunnelled packets from exactly these addresses, and from
@@ -37,7 +37,7 @@ func (n *machineNode) tunnelFrom(what string, want map[string]string) {
 func TestTunnelPeersFollowNodes(t *testing.T) {
 	t.Parallel()
 	n, _ := newNode(t)
-	etcd := testenv.StartEtcd(t)
+	etcd := kvstoretest.StartEtcd(t)
 	store, err := clientv3.New(clientv3.Config{Endpoints: []string{etcd.Endpoint()}})
 	if err != nil {
 		t.Fatal(err)

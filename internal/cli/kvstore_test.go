@@ -11,8 +11,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/hawser-net/hawser/internal/testenv"
 	"github.com/hawser-net/hawser/pkg/kvstore"
+	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
 )
 
 // runLine runs a command line with a store, or with the real drivers if store is nil.
@@ -83,7 +83,7 @@ func TestKVStoreWatch(t *testing.T) {
 
 func TestKVStoreOnEtcd(t *testing.T) {
 	t.Parallel()
-	etcd := testenv.StartEtcd(t)
+	etcd := kvstoretest.StartEtcd(t)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	line := func(args ...string) (int, string, string) {

@@ -14,8 +14,8 @@ import (
 
 	policypb "github.com/hawser-net/hawser/api/policy"
 	"github.com/hawser-net/hawser/internal/flowserver"
-	"github.com/hawser-net/hawser/internal/testenv"
 	"github.com/hawser-net/hawser/internal/testenv/controllers"
+	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
 )
 
 // TestRenewedAuthority: a connection that is kept goes on when the authority of server and clients
@@ -32,7 +32,7 @@ func TestRenewedAuthority(t *testing.T) {
 	}
 	replace := func() {
 		t.Helper()
-		authority := testenv.NewAuthority(t)
+		authority := kvstoretest.NewAuthority(t)
 		write("ca", authority.PEM())
 		for name, usage := range map[string]x509.ExtKeyUsage{"server": x509.ExtKeyUsageServerAuth, "client": x509.ExtKeyUsageClientAuth} {
 			cert, key := authority.Issue(t, name, usage)

@@ -18,24 +18,24 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/hawser-net/hawser/internal/storedial"
-	"github.com/hawser-net/hawser/internal/testenv"
 	"github.com/hawser-net/hawser/pkg/kvstore"
+	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
 )
 
 // secureCluster is the etcd of cluster b: it speaks TLS, wants a certificate of its clients, and
 // knows users.
 type secureCluster struct {
 	*testing.T
-	etcd *testenv.Etcd
-	ca   testenv.Authority
+	etcd *kvstoretest.Etcd
+	ca   kvstoretest.Authority
 }
 
 // newSecureCluster fills the store. The user remote has the rights that docs/user/clustermesh.md
 // says are enough, and no others.
 func newSecureCluster(t *testing.T) *secureCluster {
 	t.Helper()
-	c := &secureCluster{T: t, ca: testenv.NewAuthority(t)}
-	c.etcd = testenv.StartSecureEtcd(t, c.ca)
+	c := &secureCluster{T: t, ca: kvstoretest.NewAuthority(t)}
+	c.etcd = kvstoretest.StartSecureEtcd(t, c.ca)
 	raw := c.etcd.Client()
 	must := func(_ any, err error) {
 		t.Helper()
@@ -69,7 +69,7 @@ func newSecureCluster(t *testing.T) *secureCluster {
 
 // file writes what a directory has of the cluster: its settings, and the certificates that these
 // name.
-func (c *secureCluster) file(dir, password string, certificates testenv.Authority) {
+func (c *secureCluster) file(dir, password string, certificates kvstoretest.Authority) {
 	c.Helper()
 	cert, key := certificates.Issue(c.T, "a", x509.ExtKeyUsageClientAuth)
 	path := func(name string) string { return filepath.Join(dir, name) }
@@ -143,7 +143,7 @@ func TestSecureStore(t *testing.T) {
 	c := newSecureCluster(t)
 	for name, wrong := range map[string]func(dir string){
 		"password":    func(dir string) { c.file(dir, "guessed", c.ca) },
-		"certificate": func(dir string) { c.file(dir, "secret of remote", testenv.NewAuthority(t)) },
+		"certificate": func(dir string) { c.file(dir, "secret of remote", kvstoretest.NewAuthority(t)) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()

@@ -24,6 +24,7 @@ import (
 	"github.com/hawser-net/hawser/pkg/allocator/conformance"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 	"github.com/hawser-net/hawser/pkg/kvstore/etcd"
+	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
 )
 
 const first, last = 256, 65535
@@ -31,7 +32,7 @@ const first, last = 256, 65535
 // places are a real etcd and a real API server.
 type places struct {
 	*testing.T
-	etcd   *testenv.Etcd
+	etcd   *kvstoretest.Etcd
 	server *kubeapi.Server
 	store  kvstore.Backend
 	client *k8s.Client
@@ -39,7 +40,7 @@ type places struct {
 
 func newPlaces(t *testing.T) *places {
 	t.Helper()
-	p := &places{T: t, etcd: testenv.StartEtcd(t), server: kubeapi.Start(t)}
+	p := &places{T: t, etcd: kvstoretest.StartEtcd(t), server: kubeapi.Start(t)}
 	p.server.DefineResources()
 	p.store = p.open()
 	var err error

@@ -34,8 +34,8 @@ import (
 	"github.com/hawser-net/hawser/internal/flowserver"
 	"github.com/hawser-net/hawser/internal/node"
 	"github.com/hawser-net/hawser/internal/table"
-	"github.com/hawser-net/hawser/internal/testenv"
 	"github.com/hawser-net/hawser/internal/testenv/controllers"
+	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
 )
 
 // patience is how long something may take on a busy machine.
@@ -693,7 +693,7 @@ func TestOnlyKnownClientsAreServed(t *testing.T) {
 	s := newStand(t, 8, nil)
 	s.add(3)
 	dir := t.TempDir()
-	ours, others := testenv.NewAuthority(t), testenv.NewAuthority(t)
+	ours, others := kvstoretest.NewAuthority(t), kvstoretest.NewAuthority(t)
 	write := func(name string, data []byte) string {
 		path := filepath.Join(dir, name)
 		if err := os.WriteFile(path, data, 0o600); err != nil {
@@ -731,7 +731,7 @@ func TestOnlyKnownClientsAreServed(t *testing.T) {
 	}
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(ours.PEM())
-	client := func(a *testenv.Authority) credentials.TransportCredentials {
+	client := func(a *kvstoretest.Authority) credentials.TransportCredentials {
 		c := &tls.Config{RootCAs: roots, ServerName: name, MinVersion: tls.VersionTLS13}
 		if a != nil {
 			cert, key := a.Issue(t, "relay", x509.ExtKeyUsageClientAuth)

@@ -8,14 +8,14 @@ import (
 
 	"github.com/hawser-net/hawser/internal/storedial"
 	"github.com/hawser-net/hawser/internal/storekeys"
-	"github.com/hawser-net/hawser/internal/testenv"
 	"github.com/hawser-net/hawser/pkg/kvstore"
+	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
 )
 
 // TestOnConsul lets an operator look after a real Consul: the one that HAWSER_CONSUL names.
 func TestOnConsul(t *testing.T) {
 	t.Parallel()
-	address := testenv.StartConsul(t)
+	address := kvstoretest.StartConsul(t)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	c := &cluster{t, ctx, nil}

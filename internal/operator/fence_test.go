@@ -8,15 +8,15 @@ import (
 
 	"github.com/hawser-net/hawser/internal/operator/election"
 	"github.com/hawser-net/hawser/internal/storedial"
-	"github.com/hawser-net/hawser/internal/testenv"
 	"github.com/hawser-net/hawser/pkg/kvstore"
+	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
 )
 
 // TestFencedStore: a leader that goes on after another has begun to lead changes nothing, whatever
 // its clock says.
 func TestFencedStore(t *testing.T) {
 	t.Parallel()
-	server := testenv.StartEtcd(t)
+	server := kvstoretest.StartEtcd(t)
 	ctx := t.Context()
 	open := func() kvstore.Backend {
 		t.Helper()

@@ -39,8 +39,8 @@ import (
 	"github.com/hawser-net/hawser/internal/operator/election"
 	"github.com/hawser-net/hawser/internal/operator/kube"
 	"github.com/hawser-net/hawser/internal/storekeys"
-	"github.com/hawser-net/hawser/internal/testenv"
 	"github.com/hawser-net/hawser/internal/testenv/kubeapi"
+	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
 )
 
 // asOperator in its environment makes the test binary an operator.
@@ -616,7 +616,7 @@ func TestIdentities(t *testing.T) {
 // TestIdentitiesInStore is the same where identities are keys of a store: "KVStore compatibility"
 // of CFP-27752. Collection goes on all the time.
 func TestIdentitiesInStore(t *testing.T) {
-	etcd := testenv.StartEtcd(t)
+	etcd := kvstoretest.StartEtcd(t)
 	takeTurns(t, "--identity-allocation-mode=kvstore", "--kvstore=etcd", "--kvstore-opt=etcd.address="+etcd.Endpoint(), "--identity-gc-interval=1s",
 		"--identity-heartbeat-timeout=1s")
 	c := etcd.Client()
@@ -629,7 +629,7 @@ func TestIdentitiesInStore(t *testing.T) {
 // TestDeletedNodes: an agent's key of a node that was deleted goes at once, and the keys of all
 // others stay, those of agents without Kubernetes too.
 func TestDeletedNodes(t *testing.T) {
-	etcd := testenv.StartEtcd(t)
+	etcd := kvstoretest.StartEtcd(t)
 	w := newWorld(t)
 	there := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "there"}}
 	doomed := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "doomed"}}

@@ -19,9 +19,9 @@ import (
 
 	"github.com/hawser-net/hawser/internal/storedial"
 	"github.com/hawser-net/hawser/internal/storekeys"
-	"github.com/hawser-net/hawser/internal/testenv"
 	"github.com/hawser-net/hawser/pkg/allocator"
 	"github.com/hawser-net/hawser/pkg/kvstore"
+	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
 )
 
 func TestMain(m *testing.M) {
@@ -51,14 +51,14 @@ func freeAddr(t *testing.T) string {
 type cluster struct {
 	*testing.T
 	ctx  context.Context
-	etcd *testenv.Etcd
+	etcd *kvstoretest.Etcd
 }
 
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	t.Cleanup(cancel)
-	return &cluster{t, ctx, testenv.StartEtcd(t)}
+	return &cluster{t, ctx, kvstoretest.StartEtcd(t)}
 }
 
 func (c *cluster) config() Config {

@@ -21,8 +21,8 @@ import (
 	"github.com/hawser-net/hawser/api/relay"
 	"github.com/hawser-net/hawser/internal/flowserver"
 	"github.com/hawser-net/hawser/internal/node"
-	"github.com/hawser-net/hawser/internal/testenv"
 	"github.com/hawser-net/hawser/internal/testenv/controllers"
+	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
 )
 
 // freePort returns an address at which nobody listens.
@@ -40,7 +40,7 @@ func freePort(t *testing.T) string {
 // that show a certificate of theirs; clients are served only with one. Renewed files count for the
 // next connection.
 func TestCertificates(t *testing.T) {
-	ours, others := testenv.NewAuthority(t), testenv.NewAuthority(t)
+	ours, others := kvstoretest.NewAuthority(t), kvstoretest.NewAuthority(t)
 	dir := t.TempDir()
 	write := func(name string, data []byte) string {
 		path := filepath.Join(dir, name)
@@ -53,7 +53,7 @@ func TestCertificates(t *testing.T) {
 		return path
 	}
 	ca := write("ca", ours.PEM())
-	pair := func(a *testenv.Authority, name string, usage ...x509.ExtKeyUsage) (cert, key string) {
+	pair := func(a *kvstoretest.Authority, name string, usage ...x509.ExtKeyUsage) (cert, key string) {
 		c, k := a.Issue(t, name, usage...)
 		return write(name+".crt", c), write(name+".key", k)
 	}
@@ -113,7 +113,7 @@ func TestCertificates(t *testing.T) {
 		_, err = observer.NewObserverClient(conn).GetNodes(ctx, &observer.GetNodesRequest{})
 		return err
 	}
-	client := func(a *testenv.Authority) credentials.TransportCredentials {
+	client := func(a *kvstoretest.Authority) credentials.TransportCredentials {
 		c := &tls.Config{RootCAs: roots, ServerName: "relay.example", MinVersion: tls.VersionTLS13}
 		if a != nil {
 			cert, key := a.Issue(t, "client", x509.ExtKeyUsageClientAuth)

@@ -21,6 +21,7 @@ import (
 	"github.com/hawser-net/hawser/pkg/kvstore"
 	"github.com/hawser-net/hawser/pkg/kvstore/consul"
 	"github.com/hawser-net/hawser/pkg/kvstore/etcd"
+	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
 )
 
 func TestCompare(t *testing.T) {
@@ -67,7 +68,7 @@ func TestLabels(t *testing.T) {
 func TestMigrateToConsul(t *testing.T) {
 	t.Parallel()
 	cfg := consul.Defaults()
-	cfg.Address = testenv.StartConsul(t)
+	cfg.Address = kvstoretest.StartConsul(t)
 	for _, plain := range []bool{false, true} {
 		t.Run(fmt.Sprint("plain ", plain), func(t *testing.T) {
 			cfg.PlainKeys = plain
@@ -122,7 +123,7 @@ func TestMigrate(t *testing.T) {
 	server := kubeapi.Start(t)
 	server.DefineResources()
 	cfg := etcd.Defaults()
-	cfg.Endpoints, cfg.QPS = []string{testenv.StartEtcd(t).Endpoint()}, 0
+	cfg.Endpoints, cfg.QPS = []string{kvstoretest.StartEtcd(t).Endpoint()}, 0
 	store, err := etcd.New(t.Context(), cfg, nil)
 	if err != nil {
 		t.Fatal(err)

@@ -10,7 +10,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"go.uber.org/goleak"
 
-	"github.com/hawser-net/hawser/internal/testenv/controllers"
+	"github.com/hawser-net/hawser/internal/testenv"
 )
 
 // TestNodeAddresses: the addresses by which others reach the node are those of all its devices, but
@@ -61,7 +61,7 @@ func TestNodeAddresses(t *testing.T) {
 	changed, done := make(chan struct{}, 100), make(chan error, 1)
 	go func() { done <- n.WatchAddresses(ctx, func() { changed <- struct{}{} }) }()
 	// The watch has begun once it sees something.
-	controllers.Eventually(t, time.Minute, func() string {
+	testenv.Eventually(t, time.Minute, func() string {
 		n.output(t, "ip", "addr", "add", "198.51.100.2/24", "dev", "eth1")
 		n.output(t, "ip", "addr", "del", "198.51.100.2/24", "dev", "eth1")
 		select {

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hawser-net/hawser/internal/datapath"
-	"github.com/hawser-net/hawser/internal/testenv/controllers"
+	"github.com/hawser-net/hawser/internal/testenv"
 )
 
 // TestInner makes an endpoint that is a part of this process, twice: the second takes the first
@@ -76,7 +76,7 @@ func TestInner(t *testing.T) {
 	}
 	h.Close()
 	in.Close()
-	controllers.Eventually(t, time.Minute, func() string {
+	testenv.Eventually(t, time.Minute, func() string {
 		if list, err := n.EndpointLinks(); err != nil || len(list) > 0 {
 			return "the interface is there without its namespace"
 		}

@@ -18,7 +18,6 @@ import (
 	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/datapath/loader"
 	"github.com/hawser-net/hawser/internal/testenv"
-	"github.com/hawser-net/hawser/internal/testenv/controllers"
 )
 
 // TestOtherDevices: a client outside that comes by another device than the one that joins the nodes
@@ -117,7 +116,7 @@ func TestOtherDevices(t *testing.T) {
 			forged, refused := n1.dropped(t, datapath.ReasonInvalidSourceIP), n1.dropped(t, datapath.ReasonPolicyDenied)
 			lies()
 			// All have been judged before the rules change.
-			controllers.Eventually(t, time.Minute, func() string {
+			testenv.Eventually(t, time.Minute, func() string {
 				pods, nodes := n1.dropped(t, datapath.ReasonInvalidSourceIP)-forged, n1.dropped(t, datapath.ReasonPolicyDenied)-refused
 				if pods < 2 || nodes < 2 {
 					return fmt.Sprintf("%d packets were dropped that claim to be a pod's, and %d that claim to be a node's, want 2 of each", pods, nodes)

@@ -13,9 +13,9 @@ import (
 
 	k8sids "github.com/hawser-net/hawser/internal/k8s/identities"
 	"github.com/hawser-net/hawser/internal/storekeys"
-	"github.com/hawser-net/hawser/internal/testenv"
 	"github.com/hawser-net/hawser/pkg/allocator"
 	"github.com/hawser-net/hawser/pkg/kvstore"
+	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
 )
 
 // referrers returns who refers to the labels of identities, by number.
@@ -93,7 +93,7 @@ func (l *leader) expire(tn *town) { tn.inspect(l.store.RevokeLeases(context.Back
 // last one ends, and so none is collected; "KVStore compatibility" of CFP-27752.
 func TestReferencesOfLeaders(t *testing.T) {
 	t.Parallel()
-	tn := newTown(t, servers.Take(t), quickGC, inEtcd(testenv.StartEtcd(t)))
+	tn := newTown(t, servers.Take(t), quickGC, inEtcd(kvstoretest.StartEtcd(t)))
 	tn.namespace("a", nil)
 	var pods []*corev1.Pod
 	for i := range 12 {
@@ -142,7 +142,7 @@ func TestReferencesOfLeaders(t *testing.T) {
 // that are in use stay.
 func TestNobodyLeads(t *testing.T) {
 	t.Parallel()
-	tn := newTown(t, servers.Take(t), inEtcd(testenv.StartEtcd(t)), func(tn *town) { tn.gc.Interval = 20 * time.Millisecond })
+	tn := newTown(t, servers.Take(t), inEtcd(kvstoretest.StartEtcd(t)), func(tn *town) { tn.gc.Interval = 20 * time.Millisecond })
 	tn.namespace("a", nil)
 	p, q := tn.pod("a", "one", map[string]string{"app": "web"}, onNode), tn.pod("a", "two", map[string]string{"app": "db"})
 	tn.endpoint(p)
@@ -178,7 +178,7 @@ func TestNobodyLeads(t *testing.T) {
 // TestStoreIsAway has the store be away for a while in which pods come and go.
 func TestStoreIsAway(t *testing.T) {
 	t.Parallel()
-	etcd := testenv.StartEtcd(t)
+	etcd := kvstoretest.StartEtcd(t)
 	tn := newTown(t, servers.Take(t), quickGC, inEtcd(etcd))
 	tn.namespace("a", nil)
 	tn.lead()

@@ -21,8 +21,8 @@ import (
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/labels"
-	"github.com/hawser-net/hawser/internal/testenv"
 	"github.com/hawser-net/hawser/internal/testenv/controllers"
+	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
 )
 
 // wholeLists notes requests for all objects of the kinds that use identities.
@@ -75,7 +75,7 @@ func TestFewAreAskedAboutSingly(t *testing.T) {
 			env := servers.Take(t)
 			in := func(*town) {}
 			if mode == "keys" {
-				in = inEtcd(testenv.StartEtcd(t))
+				in = inEtcd(kvstoretest.StartEtcd(t))
 			}
 			tn := newTown(t, env, in)
 			tn.gc.Interval, tn.gc.Agents, tn.gc.Timeout = 200*time.Millisecond, mode == "agents", time.Millisecond
@@ -252,7 +252,7 @@ func TestOneUnknownKeepsNothingElse(t *testing.T) {
 			env := servers.Take(t)
 			in := func(*town) {}
 			if mode == "keys" {
-				in = inEtcd(testenv.StartEtcd(t))
+				in = inEtcd(kvstoretest.StartEtcd(t))
 			}
 			tn := newTown(t, env, in)
 			tn.gc.Interval, tn.gc.Agents, tn.gc.Timeout = 200*time.Millisecond, false, time.Millisecond

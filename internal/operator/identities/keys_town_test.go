@@ -21,10 +21,10 @@ import (
 	"github.com/hawser-net/hawser/internal/operator/rounds"
 	"github.com/hawser-net/hawser/internal/storedial"
 	"github.com/hawser-net/hawser/internal/storekeys"
-	"github.com/hawser-net/hawser/internal/testenv"
 	"github.com/hawser-net/hawser/internal/testenv/controllers"
 	"github.com/hawser-net/hawser/pkg/allocator"
 	"github.com/hawser-net/hawser/pkg/kvstore"
+	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
 )
 
 // This file is the half of a town that keeps its numbers in an etcd.
@@ -44,12 +44,12 @@ func homes(t *testing.T, f func(t *testing.T, env *controllers.Env, in func(*tow
 	})
 	t.Run("keys", func(t *testing.T) {
 		t.Parallel()
-		f(t, servers.Take(t), inEtcd(testenv.StartEtcd(t)))
+		f(t, servers.Take(t), inEtcd(kvstoretest.StartEtcd(t)))
 	})
 }
 
 // inEtcd has a town keep its numbers in an etcd, where none are left from before.
-func inEtcd(etcd *testenv.Etcd) func(*town) {
+func inEtcd(etcd *kvstoretest.Etcd) func(*town) {
 	return func(tn *town) {
 		tn.etcd = etcd
 		tn.keys = tn.open()

@@ -26,9 +26,9 @@ import (
 	"github.com/hawser-net/hawser/internal/identity"
 	k8sids "github.com/hawser-net/hawser/internal/k8s/identities"
 	"github.com/hawser-net/hawser/internal/operator/kube"
-	"github.com/hawser-net/hawser/internal/testenv"
 	"github.com/hawser-net/hawser/internal/testenv/controllers"
 	"github.com/hawser-net/hawser/pkg/kvstore"
+	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
 )
 
 type clientObject = client.Object
@@ -47,7 +47,7 @@ type town struct {
 	ctx     context.Context
 
 	// etcd keeps the numbers, if it is not nil; keys is the test's own connection to it.
-	etcd      *testenv.Etcd
+	etcd      *kvstoretest.Etcd
 	keys      kvstore.Backend
 	operators *atomic.Int64
 	metrics   *prometheus.Registry // of the operator that was started last

@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"github.com/hawser-net/hawser/internal/storedial"
-	"github.com/hawser-net/hawser/internal/testenv"
 	"github.com/hawser-net/hawser/internal/testenv/controllers"
 	"github.com/hawser-net/hawser/pkg/kvstore"
+	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
 )
 
 // cluster is what the objects of a cluster stand for, and leaders that write it.
@@ -87,7 +87,7 @@ func (c *cluster) pairs(prefix string) []kvstore.KeyValue {
 func TestFailover(t *testing.T) {
 	t.Parallel()
 	const n = 20_000
-	server := testenv.StartEtcd(t)
+	server := kvstoretest.StartEtcd(t)
 	c := &cluster{T: t, all: map[string]export{}, open: func() kvstore.Backend {
 		cfg := storedial.Defaults()
 		cfg.Kind, cfg.Options = "etcd", map[string]string{"etcd.address": server.Endpoint()}

@@ -23,6 +23,7 @@ import (
 	definitions "github.com/hawser-net/hawser/api/crds"
 	"github.com/hawser-net/hawser/internal/operator/crds"
 	"github.com/hawser-net/hawser/internal/operator/kube"
+	"github.com/hawser-net/hawser/internal/testenv"
 	"github.com/hawser-net/hawser/internal/testenv/kubeapi"
 )
 
@@ -144,18 +145,8 @@ func (e *Env) Create(t testing.TB, o client.Object) {
 	}
 }
 
-// Eventually asks until f returns "".
+// Eventually is [testenv.Eventually].
 func Eventually(t testing.TB, within time.Duration, f func() string) {
 	t.Helper()
-	deadline := time.Now().Add(within)
-	for {
-		problem := f()
-		if problem == "" {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("after %s: %s", within, problem)
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
+	testenv.Eventually(t, within, f)
 }

@@ -23,7 +23,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/hawser-net/hawser/internal/sandbox/kube/parts"
-	"github.com/hawser-net/hawser/internal/testenv"
+	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
 )
 
 // Version is the version of Kubernetes that tests run against.
@@ -62,7 +62,7 @@ func program(t testing.TB, name string) string {
 func Start(t testing.TB, flags ...string) *Server {
 	t.Helper()
 	k := &Server{t: t, path: program(t, "kube-apiserver")}
-	etcd := testenv.StartEtcd(t)
+	etcd := kvstoretest.StartEtcd(t)
 	dir, err := os.MkdirTemp("", "hawser-kube-")
 	if err != nil {
 		t.Fatalf("kube-apiserver directory: %v", err)
