@@ -368,7 +368,9 @@ func TestEncapsulation(t *testing.T) {
 // TestFromOverlay: the VNI is the identity, if a peer may have it.
 func TestFromOverlay(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
-		n := newNode(t, testConfig())
+		cfg := testConfig()
+		cfg.TunnelIfIndex = 1
+		n := newNode(t, cfg)
 		spec, err := loadOverlayTest()
 		p := n.testObject(spec, err, "overlay_with_vni", nil)
 		f := frame{src: r, dst: a, proto: tcp, sport: 1, dport: 2, tcpFlags: syn, ethSrc: bMAC, ethDst: bHost}
@@ -444,7 +446,7 @@ func TestOverlayReplyBeforeNews(t *testing.T) {
 func TestFromHost(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		cfg := testConfig()
-		cfg.Tunnel, cfg.TunnelIfIndex, cfg.TunnelPort = true, 1, tunnelPort
+		cfg.Tunnel, cfg.TunnelIfIndex, cfg.TunnelPort, cfg.HostIfIndex = true, 1, tunnelPort, hostIf
 		n := newNode(t, cfg)
 		run := func(f frame) func() result {
 			return func() result { return n.run(n.loader.Program(loader.FromHost), n.ifA, 0, f.bytes()) }
@@ -463,7 +465,9 @@ func TestFromHost(t *testing.T) {
 // TestFromNetdev: native routing delivers what the cluster sends, and leaves the rest to the stack.
 func TestFromNetdev(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
-		n := newNode(t, testConfig())
+		cfg := testConfig()
+		cfg.NativeIfIndex = nativeIf
+		n := newNode(t, cfg)
 		n.must(n.maps.UpsertIPCache([]datapath.IPCacheEntry{{Prefix: netip.PrefixFrom(r, r.BitLen()), Identity: idR}}))
 		run := func(f frame) func() result {
 			return func() result {

@@ -11,9 +11,9 @@ import (
 	"github.com/hawser-net/hawser/internal/datapath/loader"
 )
 
-// nativeIf is the device towards other nodes in these tests, and elsewhereIf one towards somebody
-// else.
-const nativeIf, elsewhereIf = 7, 9
+// nativeIf is the device towards other nodes in these tests, hostIf the node's own, and elsewhereIf
+// one towards somebody else.
+const nativeIf, elsewhereIf, hostIf = 7, 9, 10
 
 // unrouted is added to the interface that a packet came in by if this node's stack has not routed
 // it.
@@ -283,6 +283,7 @@ func TestStackSource(t *testing.T) {
 		for name, cfg := range map[string]datapath.Config{
 			"tunnel": tunnelConfig(false), "tunnel and services": tunnelConfig(true), "native": nativeConfig(false), "native and services": nativeConfig(true),
 		} {
+			cfg.HostIfIndex = hostIf
 			n := newNode(t, cfg)
 			block := netip.MustParseAddr("1.2.3.4")
 			if v6 {

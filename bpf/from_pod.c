@@ -77,10 +77,10 @@ static __always_inline int from_pod_packet(struct __sk_buff *ctx, struct report 
 			return -reason;
 	}
 
-	struct sides sides = {};
-	struct found found;
-	side_src(&sides, ep);
-	reason = find(ctx, &p, &sides, report, &found);
+	struct found found = {};
+	struct sides *sides = &found.c.sides;
+	side_src(sides, ep);
+	reason = find(ctx, &p, report, &found);
 	if (!reason)
 		reason = translate(ctx, &p, &found, LB_INSIDE);
 	if (unlikely(reason == DROP_NO_BACKEND)) {
@@ -96,7 +96,7 @@ static __always_inline int from_pod_packet(struct __sk_buff *ctx, struct report 
 	if (unlikely(is_hairpin(&found))) {
 		/* Nobody keeps a pod from itself. */
 		local = ep;
-		sides = (struct sides){.src_identity = ep->identity, .dst_identity = ep->identity,
+		*sides = (struct sides){.src_identity = ep->identity, .dst_identity = ep->identity,
 				       .src_owner = ep->incarnation, .dst_owner = ep->incarnation,
 				       .src_endpoint = ep->id};
 	} else {
@@ -109,20 +109,20 @@ static __always_inline int from_pod_packet(struct __sk_buff *ctx, struct report 
 				report->endpoint = local->id;
 				return -reason;
 			}
-			side_dst(&sides, local);
+			side_dst(sides, local);
 		} else {
 			if (is_loopback(&p.dst, p.v6))
 				return -DROP_NO_ENDPOINT;
-			sides.dst_identity = destination(&p, &remote);
+			sides->dst_identity = destination(&p, &remote);
 			/* As the packet is after translation: who writes services chooses their
 			 * backends. */
 			if (unlikely(misuses_tunnel(&p, remote)))
 				return -DROP_TUNNEL_NOT_FROM_NODE;
-			if (unlikely(is_node(sides.dst_identity) || sides.dst_identity == ID_HOST))
-				sides.dst_identity = answered_identity(&found, sides.dst_identity);
+			if (unlikely(is_node(sides->dst_identity) || sides->dst_identity == ID_HOST))
+				sides->dst_identity = answered_identity(&found, sides->dst_identity);
 		}
 	}
-	reason = judge_found(ctx, &p, &sides, report, &found);
+	reason = judge_found(ctx, &p, report, &found);
 	if (reason)
 		return -reason;
 	if (local) {

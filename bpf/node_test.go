@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	stdmaps "maps"
 	"net"
 	"net/netip"
 	"runtime"
@@ -269,6 +270,9 @@ func (c *skbContext) tunnelledFrom(a netip.Addr) {
 // runAs puts a frame through a program with what the kernel knows of it.
 func (n *node) runAs(p *ebpf.Program, ctx skbContext, in []byte) result {
 	n.t.Helper()
+	if p == nil {
+		n.t.Fatal("the program has no hook with these settings, so it is not loaded")
+	}
 	r := result{out: make([]byte, len(in)+64)}
 	err := n.ns.do(func() error {
 		opts := &ebpf.RunOptions{
@@ -380,6 +384,8 @@ func (n *node) testObject(spec *ebpf.CollectionSpec, err error, name string, cha
 	for mapName, m := range n.maps.Replacements() {
 		spec.Maps[mapName].MaxEntries = m.MaxEntries()
 	}
+	// What it is made of is a program, too, which the node has anyway.
+	stdmaps.DeleteFunc(spec.Programs, func(other string, _ *ebpf.ProgramSpec) bool { return other != name })
 	if v := spec.Variables["cfg"]; v != nil {
 		c := overlayTestConfig{HasRouter4: 1, HasRouter6: 1, HasNode4: 1, HasNode6: 1, Tunnel: 1, TunnelIfindex: 1, TunnelPort: uint32(maps.NetworkOrder(tunnelPort)),
 			TimeoutTcp: 100, TimeoutTcpSyn: 100, TimeoutTcpFin: 100, TimeoutAny: 100}

@@ -9,7 +9,7 @@ static __always_inline int to_pod_packet(struct __sk_buff *ctx, struct report *r
 {
 	__u32 ifindex = ctx->ifindex;
 	struct endpoint *ep = bpf_map_lookup_elem(&endpoints, &ifindex);
-	struct sides sides = {};
+	struct found found = {};
 	struct eth_header eth;
 	struct packet p;
 	int reason;
@@ -38,11 +38,11 @@ static __always_inline int to_pod_packet(struct __sk_buff *ctx, struct report *r
 	reason = parse_transport(ctx, &p, fragments_of(ep, INGRESS));
 	if (reason)
 		return -reason;
-	reason = stack_source(ctx, &p, &sides);
+	reason = stack_source(ctx, &p, &found.c.sides);
 	if (reason)
 		return -reason;
-	side_dst(&sides, ep);
-	reason = judge(ctx, &p, &sides, report);
+	side_dst(&found.c.sides, ep);
+	reason = judge(ctx, &p, report, &found);
 	if (reason)
 		return -reason;
 	report->outcome = OUTCOME_ENDPOINT;

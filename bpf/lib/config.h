@@ -113,7 +113,7 @@ static __always_inline bool is_node(__u32 identity)
 
 static __always_inline bool cfg_addr_equal(const struct addr *a, const volatile struct addr *c)
 {
-	return a->d[0] == c->d[0] && a->d[1] == c->d[1];
+	return ((a->d[0] ^ c->d[0]) | (a->d[1] ^ c->d[1])) == 0;
 }
 
 static __always_inline bool is_router6(const struct addr *a)

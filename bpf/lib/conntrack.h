@@ -120,20 +120,22 @@ static __noinline __maybe_unused bool ct_sample(const struct ct_key *key, __u32 
 	return cfg.news_interval && (last + phase) / cfg.news_interval != (now + phase) / cfg.news_interval;
 }
 
-/* Tells of a packet that passes though one side's policy refuses it. Not inlined, as it is rare:
- * its caller has no stack to spare. */
-__noinline int audit(struct __sk_buff *ctx, const struct report *report, int verdict, __u32 direction, __u32 endpoint)
+/* Tells what one side's policy says of a packet to those who want to know, and counts it if it is
+ * refused and passes all the same. Not inlined, as it is rare: its caller has no stack to spare. */
+__noinline int tell_verdict(struct __sk_buff *ctx, const struct report *report, int verdict, __u32 direction, __u32 endpoint)
 {
 	if (!report)
 		return 0;
-	count(ctx, POLICY_AUDITED, direction);
+	if (verdict & AUDITED)
+		count(ctx, POLICY_AUDITED, direction);
 	if (monitor_flags() & MONITOR_VERDICTS) {
 		struct report told = *report;
 
 		told.type = EVENT_VERDICT;
 		told.reason = verdict & VERDICT_REASON_MASK;
 		told.match = verdict >> VERDICT_MATCH_SHIFT;
-		told.outcome = OUTCOME_AUDITED;
+		if (verdict & AUDITED)
+			told.outcome = OUTCOME_AUDITED;
 		told.direction = direction;
 		told.endpoint = endpoint;
 		emit(ctx, &told);
@@ -151,23 +153,10 @@ static __always_inline int judge_side(struct __sk_buff *ctx, struct report *repo
 				     about(direction, v6, proto, port));
 	int reason = verdict & VERDICT_REASON_MASK;
 
-	if (unlikely(verdict & AUDITED)) {
-		audit(ctx, report, verdict, direction, endpoint);
-		return 0;
-	}
-
-	if (unlikely(monitor_flags() & MONITOR_VERDICTS)) {
-		__u32 was_direction = report->direction, was_endpoint = report->endpoint;
-
-		report->type = EVENT_VERDICT;
-		report->reason = reason;
-		report->match = verdict >> VERDICT_MATCH_SHIFT;
-		report->direction = direction;
-		report->endpoint = endpoint;
-		emit(ctx, report);
-		report->match = MATCH_NONE;
-		report->direction = was_direction;
-		report->endpoint = was_endpoint;
+	if (unlikely(verdict & AUDITED || monitor_flags() & MONITOR_VERDICTS)) {
+		tell_verdict(ctx, report, verdict, direction, endpoint);
+		if (verdict & AUDITED)
+			return 0;
 	}
 	if (reason) {
 		report->direction = direction;
@@ -264,19 +253,25 @@ struct translation {
 	bool kept : 1; /* the backend is remembered, and its incarnation was found's then */
 };
 
-/* What conntrack knows of a packet. */
-struct found {
+/* A packet as conntrack sees it. No pointers: global functions are given it. */
+struct ct_packet {
 	struct ct_key key;
-	struct ct_value *flow; /* NULL if none is known; it may have expired */
+	struct sides sides;
 	struct translation nat; /* how the packet was translated before it was looked up */
 	__u32 now;
-	__u32 owner; /* the incarnation of the packet's source, 0 if it is not of this node */
-	__u32 backend_owner; /* of the backend when it was chosen, 0 likewise */
+	__u32 backend_owner; /* of the backend when it was chosen, 0 if it is not of this node */
 	__u16 port; /* by which a new flow is judged */
 	bool swapped; /* the packet goes from b to a */
 	bool related : 1;
 	bool answer : 1; /* of a service: it has to come from there */
 	bool prolonged : 1; /* the flow, through a service, lives longer now */
+	bool readmitted : 1; /* the flow's entry has been replaced */
+};
+
+/* What conntrack knows of a packet. Its sides are set by who asks. */
+struct found {
+	struct ct_packet c;
+	struct ct_value *flow; /* NULL if none is known; it may have expired */
 };
 
 static __always_inline bool ct_alive(const struct ct_value *flow, __u32 now)
@@ -312,47 +307,41 @@ static __always_inline __u32 ct_source_owner(const struct ct_value *flow, bool s
  * destination not everybody knows yet whose it is. An error may come from any router on the way. */
 static __always_inline void lookup_flow(struct found *f)
 {
-	f->flow = bpf_map_lookup_elem(&ct, &f->key);
-	if (f->flow && unlikely(ct_source_owner(f->flow, f->swapped) != f->owner) && !(f->related && !f->owner))
+	f->flow = bpf_map_lookup_elem(&ct, &f->c.key);
+	if (f->flow && unlikely(ct_source_owner(f->flow, f->c.swapped) != f->c.sides.src_owner) && !(f->c.related && !f->c.sides.src_owner))
 		f->flow = NULL;
 }
 
 /* Looks a packet's flow up by the addresses and ports that the packet has now. */
 static __always_inline void find_flow(const struct packet *p, struct found *f)
 {
-	f->swapped = ct_key_set(&f->key, &p->src, &p->dst, p->sport, p->dport, p->proto);
+	f->c.swapped = ct_key_set(&f->c.key, &p->src, &p->dst, p->sport, p->dport, p->proto);
 	lookup_flow(f);
 }
 
-/* Finds what is known of a packet. Returns 0 or a drop reason. */
-static __always_inline int find(struct __sk_buff *ctx, struct packet *p, const struct sides *s,
-				struct report *report, struct found *f)
+/* Finds what is known of a packet; of *f nothing is set but the sides. Returns 0 or a drop
+ * reason. */
+static __always_inline int find(struct __sk_buff *ctx, struct packet *p, struct report *report, struct found *f)
 {
-	f->now = ct_now();
-	f->owner = s->src_owner;
-	f->flow = NULL;
-	f->related = false;
-	f->answer = false;
-	f->prolonged = false;
-	memset(&f->nat, 0, sizeof(f->nat));
+	f->c.now = ct_now();
 	switch (p->kind) {
 	case KIND_FLOW:
-		f->port = ntohs(p->dport);
+		f->c.port = ntohs(p->dport);
 		break;
 	case KIND_ECHO:
 	case KIND_ECHO_REPLY:
-		f->port = p->icmp_type;
+		f->c.port = p->icmp_type;
 		break;
 	case KIND_ICMP:
-		f->port = p->icmp_type;
+		f->c.port = p->icmp_type;
 		return 0;
 	case KIND_ERROR: {
-		int reason = related_key(ctx, p, s, &f->swapped, &f->key);
+		int reason = related_key(ctx, p, &f->c.sides, &f->c.swapped, &f->c.key);
 
 		if (reason)
 			return reason;
-		f->related = true;
-		f->port = 0;
+		f->c.related = true;
+		f->c.port = 0;
 		lookup_flow(f);
 		report->ct_state = CT_STATE_RELATED;
 		return 0;
@@ -369,7 +358,7 @@ static __always_inline int find(struct __sk_buff *ctx, struct packet *p, const s
  * counts. */
 static __noinline __maybe_unused __u32 answered_identity(const struct found *f, __u32 identity)
 {
-	if (ct_alive(f->flow, f->now) && !!(f->flow->flags & CT_OPENED_BY_B) != f->swapped &&
+	if (ct_alive(f->flow, f->c.now) && !!(f->flow->flags & CT_OPENED_BY_B) != f->c.swapped &&
 	    !is_node(f->flow->src_identity) && f->flow->src_identity != ID_HOST)
 		return f->flow->src_identity;
 	return identity;
@@ -576,105 +565,121 @@ __noinline int readmit_flow(const struct ct_key *key, const struct sides *s, boo
 	return bpf_map_update_elem(&ct, key, &next, BPF_ANY) ? DROP_CT_FULL : 0;
 }
 
-/* Judges a packet between two sides of which find has been asked. Returns 0 or a drop reason, and
- * writes who met whom, and the direction that refused, into the report. Not inlined: its variables
- * need a stack of their own. */
-static __noinline __maybe_unused int judge_flow(struct __sk_buff *ctx, struct packet *p,
-						const struct sides *s, struct report *report,
-						struct found *f)
+/* Says whether the policy of one side of a flow is to be asked again: that of the side that opened
+ * it (CT_SRC_JUDGED) or of the other (CT_DST_JUDGED). It is if it may say something else than when
+ * the flow was judged, because of itself or of whom either side is. */
+static __always_inline bool side_changed(const struct sides *s, bool related, const struct ct_value *flow, bool forward,
+					 __u32 judged)
 {
-	/* The destination is somebody else than the flow was for. */
-	if (f->flow && unlikely(ct_source_owner(f->flow, !f->swapped) != s->dst_owner))
-		f->flow = NULL;
-	struct ct_value *flow = f->flow;
-	bool swapped = f->swapped;
-	bool alive = ct_alive(flow, f->now);
-	__u16 port = f->port;
+	__u32 generation = judged == CT_SRC_JUDGED ? flow->src_generation : flow->dst_generation;
+	__u32 differ = 0;
+
+	if (forward == (judged == CT_SRC_JUDGED)) {
+		if (!s->src_rule_set)
+			return false;
+		differ = s->src_generation ^ generation;
+	} else {
+		if (!s->dst_rule_set)
+			return false;
+		differ = s->dst_generation ^ generation;
+	}
+	if (!related && forward)
+		differ |= (s->src_identity ^ flow->src_identity) | (s->dst_identity ^ flow->dst_identity);
+	else if (!related)
+		differ |= (s->dst_identity ^ flow->src_identity) | (s->src_identity ^ flow->dst_identity);
+	return differ || !(flow->flags & judged);
+}
+
+/* Judges a packet between two sides of which find has been asked, by its flow if there is one.
+ * Returns 0 or a drop reason, and writes who met whom, and the direction that refused, into the
+ * report. A global function: it is most of what there is to verify. */
+__noinline int judge_flow(struct __sk_buff *ctx, const struct packet *p, struct ct_packet *c, struct ct_value *flow,
+			  struct report *report)
+{
+	if (!p || !c || !report)
+		return DROP_MALFORMED;
+	const struct sides *s = &c->sides;
+	bool swapped = c->swapped;
+	bool alive = ct_alive(flow, c->now);
 
 	report->src_identity = s->src_identity;
 	report->dst_identity = s->dst_identity;
 	if (p->kind == KIND_ICMP)
-		return judge_own(ctx, report, s, p, port);
+		return judge_own(ctx, report, s, p, c->port);
 	/* Only clients use a service's address, and theirs have been translated by now. */
 	if (alive && unlikely(flow->flags & CT_SERVICE))
-		return f->related ? DROP_UNKNOWN_RELATED : DROP_INVALID_SOURCE_IP;
+		return c->related ? DROP_UNKNOWN_RELATED : DROP_INVALID_SOURCE_IP;
 	/* The same two ends may meet directly and through a service. They can't at once: the later
 	 * takes over, and lb_select sees to it that a translation is not that. */
-	bool translated = f->nat.on;
-	if (alive && !f->related && unlikely(!!(flow->flags & CT_TRANSLATED) != translated) &&
+	bool translated = c->nat.on;
+	if (alive && !c->related && unlikely(!!(flow->flags & CT_TRANSLATED) != translated) &&
 	    !(flow->flags & CT_DIRECT) && !!(flow->flags & CT_OPENED_BY_B) == swapped)
 		alive = false;
 
 	if (alive && !(ct_opens(p) && ct_reopens(flow->flags, swapped))) {
 		__u32 flags = flow->flags;
 		bool forward = !!(flags & CT_OPENED_BY_B) == swapped;
-		/* The sides in the order of the flow's opening. */
-		__u32 src_identity = forward ? s->src_identity : s->dst_identity;
-		__u32 dst_identity = forward ? s->dst_identity : s->src_identity;
-		__u32 src_rule_set = forward ? s->src_rule_set : s->dst_rule_set;
-		__u32 dst_rule_set = forward ? s->dst_rule_set : s->src_rule_set;
-		__u32 src_generation = forward ? s->src_generation : s->dst_generation;
-		__u32 dst_generation = forward ? s->dst_generation : s->src_generation;
-
-		/* An error may come from any router on the way: what counts are the ends. */
-		if (f->related) {
-			src_identity = flow->src_identity;
-			dst_identity = flow->dst_identity;
-		}
-		bool same = src_identity == flow->src_identity && dst_identity == flow->dst_identity;
-		bool src_known = same && (flags & CT_SRC_JUDGED) &&
-				 src_generation == flow->src_generation;
-		bool dst_known = same && (flags & CT_DST_JUDGED) &&
-				 dst_generation == flow->dst_generation;
-		bool judge_src = src_rule_set && !src_known;
-		bool judge_dst = dst_rule_set && !dst_known;
+		bool judge_src = side_changed(s, c->related, flow, forward, CT_SRC_JUDGED);
+		bool judge_dst = side_changed(s, c->related, flow, forward, CT_DST_JUDGED);
 
 		if (unlikely(judge_src || judge_dst)) {
 			int reason = 0;
+			__u16 port;
+			/* The sides in the order of the flow's opening. An error may come from any
+			 * router on the way: what counts are the ends. */
+			__u32 src_identity = c->related ? flow->src_identity : forward ? s->src_identity : s->dst_identity;
+			__u32 dst_identity = c->related ? flow->dst_identity : forward ? s->dst_identity : s->src_identity;
 
 			report->ct_state = CT_STATE_REJUDGED;
 			/* A pod of another node said who it is when it opened the flow. That this
 			 * node knows only the network of its address, because the news has not come
 			 * yet or the store of such news is away, says nothing else: replies to it
 			 * must not be lost for that. */
-			if (!forward && !src_rule_set && src_identity == ID_UNMANAGED)
+			if (!forward && !s->dst_rule_set && src_identity == ID_UNMANAGED)
 				src_identity = flow->src_identity;
 			/* The port that the opener asked for; a flow of echoes is judged as its
 			 * request. */
-			if (f->key.proto == PROTO_ICMP)
+			if (c->key.proto == PROTO_ICMP)
 				port = ICMP_ECHO;
-			else if (f->key.proto == PROTO_ICMPV6)
+			else if (c->key.proto == PROTO_ICMPV6)
 				port = ICMPV6_ECHO;
 			else
-				port = ntohs(flags & CT_OPENED_BY_B ? f->key.port_a : f->key.port_b);
+				port = ntohs(flags & CT_OPENED_BY_B ? c->key.port_a : c->key.port_b);
+			const struct addr *opener = &c->key.a, *other = &c->key.b;
+			if (flags & CT_OPENED_BY_B) {
+				/* A branch: the verifier does not take an offset that is computed. */
+				asm volatile("");
+				opener = &c->key.b;
+				other = &c->key.a;
+			}
 			if (judge_src)
-				reason = judge_side(ctx, report, src_rule_set,
+				reason = judge_side(ctx, report, forward ? s->src_rule_set : s->dst_rule_set,
 						    forward ? s->src_endpoint : s->dst_endpoint,
-						    dst_identity, flags & CT_OPENED_BY_B ? &f->key.a : &f->key.b,
-						    p->v6, EGRESS, f->key.proto, port);
+						    dst_identity, other,
+						    p->v6, EGRESS, c->key.proto, port);
 			if (!reason && judge_dst)
-				reason = judge_side(ctx, report, dst_rule_set,
+				reason = judge_side(ctx, report, forward ? s->dst_rule_set : s->src_rule_set,
 						    forward ? s->dst_endpoint : s->src_endpoint,
-						    src_identity, flags & CT_OPENED_BY_B ? &f->key.b : &f->key.a,
-						    p->v6, INGRESS, f->key.proto, port);
+						    src_identity, opener,
+						    p->v6, INGRESS, c->key.proto, port);
 			/* The entry stays as it is, so every packet of the flow is judged again, in
 			 * the direction of its opening, until it expires. Were it gone, an answer
 			 * under way would open the flow anew from the other side, and what was just
 			 * refused would pass as answers to that. */
 			if (reason)
 				return reason;
-			if (readmit_flow(&f->key, s, forward, (__u64)src_identity << 32 | dst_identity))
+			if (readmit_flow(&c->key, s, forward, (__u64)src_identity << 32 | dst_identity))
 				return DROP_CT_FULL;
-			flow = bpf_map_lookup_elem(&ct, &f->key);
-			f->flow = flow;
+			c->readmitted = true;
+			flow = bpf_map_lookup_elem(&ct, &c->key);
 			if (!flow)
 				return 0;
 		}
 		/* Verdicts are told in the direction of the opening, what becomes of the packet in
 		 * the packet's own. */
-		if (f->related) {
+		if (c->related) {
 			report->ct_state = CT_STATE_RELATED;
-			f->answer = (flags & CT_TRANSLATED) && !forward;
+			c->answer = (flags & CT_TRANSLATED) && !forward;
 			return 0;
 		}
 
@@ -697,12 +702,12 @@ static __noinline __maybe_unused int judge_flow(struct __sk_buff *ctx, struct pa
 		/* Who acknowledges has been answered, by whichever way. */
 		if (unlikely(flags & CT_DIRECT) && (p->tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_ACK)
 			flags |= CT_SEEN_REPLY;
-		__u32 expires = f->now + ct_lifetime(p->proto, flags);
+		__u32 expires = c->now + ct_lifetime(p->proto, flags);
 		if (flow->expires != expires) {
-			if (ct_sample(&f->key, flow->expires, before, f->now))
+			if (ct_sample(&c->key, flow->expires, before, c->now))
 				report->news = 1;
 			flow->expires = expires;
-			f->prolonged = flags & CT_TRANSLATED;
+			c->prolonged = flags & CT_TRANSLATED;
 		}
 		__u32 news = flags & (CT_SEEN_REPLY | CT_FIN_FORWARD | CT_FIN_REVERSE | CT_RST |
 				      0xFFu << CT_TOLD_FORWARD | 0xFFu << CT_TOLD_REVERSE);
@@ -711,22 +716,22 @@ static __noinline __maybe_unused int judge_flow(struct __sk_buff *ctx, struct pa
 			report->news = 1;
 		}
 		if (unlikely(flags & CT_EXCESS))
-			ct_forgive(&f->key, forward == !!flow->src_owner ? s->src_endpoint : s->dst_endpoint);
-		f->answer = (flags & CT_TRANSLATED) && !forward;
+			ct_forgive(&c->key, forward == !!flow->src_owner ? s->src_endpoint : s->dst_endpoint);
+		c->answer = (flags & CT_TRANSLATED) && !forward;
 		return 0;
 	}
-	if (f->related)
+	if (c->related)
 		return DROP_UNKNOWN_RELATED;
 
 	/* Nothing known: this packet opens the flow, whatever it is. An echo reply opens
 	 * nothing. */
 	report->ct_state = CT_STATE_NEW;
 	report->news = 1;
-	int reason = judge_own(ctx, report, s, p, port);
+	int reason = judge_own(ctx, report, s, p, c->port);
 	if (reason || p->kind == KIND_ECHO_REPLY)
 		return reason;
 
-	return open_flow(&f->key, s, &f->nat, (swapped ? CT_OPENED_BY_B : 0) | ct_packet_flags(p, true), f->now);
+	return open_flow(&c->key, s, &c->nat, (swapped ? CT_OPENED_BY_B : 0) | ct_packet_flags(p, true), c->now);
 }
 
 /* Sets the key of what is remembered of a client's choice, from its packet to the backend. */
@@ -776,39 +781,50 @@ __noinline int forget_choice(const struct packet *p, const struct translation *n
 	return DROP_SERVICE_CHANGING;
 }
 
-/* As judge_flow, and has answers of a service come from there. */
-static __always_inline int judge_found(struct __sk_buff *ctx, struct packet *p, const struct sides *s,
-				       struct report *report, struct found *f)
+/* As judge_flow, and keeps the flow that was found up to date. */
+static __always_inline int judge_one(struct __sk_buff *ctx, const struct packet *p, struct report *report, struct found *f)
 {
-	if (unlikely(f->nat.kept && f->backend_owner != s->dst_owner))
-		return forget_choice(p, &f->nat);
-	int reason = judge_flow(ctx, p, s, report, f);
+	/* The destination is somebody else than the flow was for. */
+	if (f->flow && unlikely(ct_source_owner(f->flow, !f->c.swapped) != f->c.sides.dst_owner))
+		f->flow = NULL;
+	int reason = judge_flow(ctx, p, &f->c, f->flow, report);
+
+	if (unlikely(f->c.readmitted))
+		f->flow = bpf_map_lookup_elem(&ct, &f->c.key);
+	return reason;
+}
+
+/* As judge_flow, and has answers of a service come from there. */
+static __always_inline int judge_found(struct __sk_buff *ctx, struct packet *p, struct report *report, struct found *f)
+{
+	const struct sides *s = &f->c.sides;
+
+	if (unlikely(f->c.nat.kept && f->c.backend_owner != s->dst_owner))
+		return forget_choice(p, &f->c.nat);
+	int reason = judge_one(ctx, p, report, f);
 
 	/* An entry that takes the place of a dead one counts too, until the agent counts anew. */
 	if (!reason && unlikely(report->ct_state == CT_STATE_NEW && p->kind != KIND_ECHO_REPLY))
-		ct_account(&f->key, ct_payer(s), f->now);
-	if (!reason && unlikely(f->nat.fresh))
-		reason = remember_choice(p, &f->nat, s, f->now);
-	else if (unlikely(f->prolonged) && f->flow)
-		mirror_expiry(&f->key, f->flow);
-	if (likely(reason || !f->answer || !f->flow)) /* the last for the verifier */
+		ct_account(&f->c.key, ct_payer(s), f->c.now);
+	if (!reason && unlikely(f->c.nat.fresh))
+		reason = remember_choice(p, &f->c.nat, s, f->c.now);
+	else if (unlikely(f->c.prolonged) && f->flow)
+		mirror_expiry(&f->c.key, f->flow);
+	if (likely(reason || !f->c.answer || !f->flow)) /* the last for the verifier */
 		return reason;
-	if (unlikely(f->related))
-		return untranslate_error(ctx, p, &f->key, f->flow);
+	if (unlikely(f->c.related))
+		return untranslate_error(ctx, p, &f->c.key, f->flow);
 	return untranslate(ctx, p, f->flow);
 }
 
-/* Judges a packet between two sides, as judge_found. */
-static __always_inline int judge(struct __sk_buff *ctx, struct packet *p, const struct sides *s,
-				 struct report *report)
+/* Judges a packet between two sides, those of *f, as judge_found. */
+static __always_inline int judge(struct __sk_buff *ctx, struct packet *p, struct report *report, struct found *f)
 {
-	struct found f;
-
-	report->src_identity = s->src_identity;
-	report->dst_identity = s->dst_identity;
-	int reason = find(ctx, p, s, report, &f);
+	report->src_identity = f->c.sides.src_identity;
+	report->dst_identity = f->c.sides.dst_identity;
+	int reason = find(ctx, p, report, f);
 
 	if (reason)
 		return reason;
-	return judge_found(ctx, p, s, report, &f);
+	return judge_found(ctx, p, report, f);
 }

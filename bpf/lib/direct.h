@@ -38,17 +38,17 @@ static __noinline __maybe_unused bool can_carry(struct __sk_buff *ctx, const str
 static __noinline __maybe_unused int choose_direct(struct __sk_buff *ctx, const struct packet *p, struct found *f,
 						   const struct ipcache_value *remote, __u32 client)
 {
-	bool wanted = f->nat.direct;
+	bool wanted = f->c.nat.direct;
 
-	if (ct_alive(f->flow, f->now) && !(ct_opens(p) && ct_closing(f->flow->flags))) {
-		f->nat.direct = f->flow->flags & CT_DIRECT;
+	if (ct_alive(f->flow, f->c.now) && !(ct_opens(p) && ct_closing(f->flow->flags))) {
+		f->c.nat.direct = f->flow->flags & CT_DIRECT;
 		return 0;
 	}
-	f->nat.direct = false;
+	f->c.nat.direct = false;
 	if (!wanted || !remote || !is_world(client) || remote->identity < ID_WELL_KNOWN_MIN ||
 	    remote->identity >= ID_LOCAL_MIN || (cfg.tunnel && !has_tunnel(remote)))
 		return 0;
-	f->nat.direct = (p->proto == PROTO_TCP && !ct_opens(p)) || can_carry(ctx, p);
+	f->c.nat.direct = (p->proto == PROTO_TCP && !ct_opens(p)) || can_carry(ctx, p);
 	return 0;
 }
 
@@ -154,25 +154,25 @@ static __noinline __maybe_unused int translate_carried(struct __sk_buff *ctx, st
 	__u16 client_port = ports[1];
 	int reason = 0;
 
-	f->now = ct_now();
-	f->swapped = ct_key_set(&f->key, &p->src, &backend, client_port, ports[0], p->proto);
+	f->c.now = ct_now();
+	f->c.swapped = ct_key_set(&f->c.key, &p->src, &backend, client_port, ports[0], p->proto);
 	lookup_flow(f);
-	if (f->flow && ct_source_owner(f->flow, !f->swapped) != ep->incarnation)
+	if (f->flow && ct_source_owner(f->flow, !f->c.swapped) != ep->incarnation)
 		f->flow = NULL;
-	if (!ct_alive(f->flow, f->now) && !served_elsewhere(p))
+	if (!ct_alive(f->flow, f->c.now) && !served_elsewhere(p))
 		return DROP_NO_BACKEND;
 	/* The plain packets of two flows could not be told apart. */
-	if (!lb_port_free(p, f->flow, f->swapped, client_port, 0, f->now))
+	if (!lb_port_free(p, f->flow, f->c.swapped, client_port, 0, f->c.now))
 		return DROP_NO_PORT;
-	f->nat.on = true;
-	f->nat.direct = true;
-	f->nat.service = p->dst;
-	f->nat.port = p->dport;
-	f->port = ntohs(ports[0]);
+	f->c.nat.on = true;
+	f->c.nat.direct = true;
+	f->c.nat.service = p->dst;
+	f->c.nat.port = p->dport;
+	f->c.port = ntohs(ports[0]);
 	if (client_port != p->sport) {
 		struct addr client = p->src;
 
-		f->nat.client_port = p->sport;
+		f->c.nat.client_port = p->sport;
 		reason = rewrite_end(ctx, p, &client, client_port, false);
 	}
 	if (!reason)
@@ -185,8 +185,8 @@ static __noinline __maybe_unused int translate_carried(struct __sk_buff *ctx, st
 static __noinline __maybe_unused int deliver_carried(struct __sk_buff *ctx, struct packet *p, const struct endpoint *ep,
 						     struct report *report)
 {
-	struct sides sides = {};
 	struct found found = {};
+	struct sides *sides = &found.c.sides;
 	struct gre_header gre;
 	__u32 plain = ETH_LEN + carry_room(p->v6) - sizeof(gre);
 	int reason;
@@ -206,17 +206,17 @@ static __noinline __maybe_unused int deliver_carried(struct __sk_buff *ctx, stru
 	if (p->kind != KIND_FLOW)
 		return -DROP_UNKNOWN_L4;
 	struct ipcache_value *from = ipcache_lookup(&p->src, p->v6);
-	sides.src_identity = from ? from->identity : world_identity(p->v6);
-	report->src_identity = sides.src_identity;
-	if (!is_world(sides.src_identity) || forged(p, from))
+	sides->src_identity = from ? from->identity : world_identity(p->v6);
+	report->src_identity = sides->src_identity;
+	if (!is_world(sides->src_identity) || forged(p, from))
 		return -DROP_INVALID_SOURCE_IP;
 	reason = endpoint_ready(ep);
 	if (reason)
 		return -reason;
-	side_dst(&sides, ep);
+	side_dst(sides, ep);
 	reason = translate_carried(ctx, p, ep, gre.key, &found);
 	if (!reason)
-		reason = judge_found(ctx, p, &sides, report, &found);
+		reason = judge_found(ctx, p, report, &found);
 	if (reason)
 		return -reason;
 	return deliver(ctx, p, ep, report);
@@ -228,5 +228,5 @@ static __noinline __maybe_unused bool was_carried(const struct packet *p)
 	struct found f = {};
 
 	find_flow(p, &f);
-	return ct_alive(f.flow, ct_now()) && (f.flow->flags & CT_DIRECT) && !!(f.flow->flags & CT_OPENED_BY_B) == f.swapped;
+	return ct_alive(f.flow, ct_now()) && (f.flow->flags & CT_DIRECT) && !!(f.flow->flags & CT_OPENED_BY_B) == f.c.swapped;
 }

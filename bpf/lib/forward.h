@@ -127,7 +127,7 @@ static __noinline __maybe_unused int deliver_from(struct __sk_buff *ctx, struct 
 						  const struct endpoint *ep, __u32 src_identity,
 						  struct report *report)
 {
-	struct sides sides = {.src_identity = src_identity};
+	struct found found = {.c.sides.src_identity = src_identity};
 	int reason;
 
 	report->endpoint = ep->id;
@@ -136,8 +136,8 @@ static __noinline __maybe_unused int deliver_from(struct __sk_buff *ctx, struct 
 	reason = endpoint_ready(ep);
 	if (reason)
 		return -reason;
-	side_dst(&sides, ep);
-	reason = judge(ctx, p, &sides, report);
+	side_dst(&found.c.sides, ep);
+	reason = judge(ctx, p, report, &found);
 	if (reason)
 		return -reason;
 	return deliver(ctx, p, ep, report);

@@ -103,7 +103,7 @@ static __always_inline bool lb_collides(const struct found *f)
 {
 	const __u32 other = CT_TRANSLATED | CT_HAIRPIN | CT_DIRECT;
 
-	return (f->flow->flags & other) == CT_TRANSLATED && !!(f->flow->flags & CT_OPENED_BY_B) == f->swapped;
+	return (f->flow->flags & other) == CT_TRANSLATED && !!(f->flow->flags & CT_OPENED_BY_B) == f->c.swapped;
 }
 
 /* Makes a packet for a service one for its backend. Returns 0 or a drop reason. */
@@ -149,14 +149,14 @@ static __noinline __maybe_unused int translate_error(struct __sk_buff *ctx, stru
 {
 	const struct ct_value *entry = f->flow;
 	bool by_b = entry->flags & CT_OPENED_BY_B, hairpin = entry->flags & CT_HAIRPIN;
-	__u16 client_port = by_b ? f->key.port_b : f->key.port_a;
+	__u16 client_port = by_b ? f->c.key.port_b : f->c.key.port_a;
 	bool replace = hairpin || entry->client_port;
-	struct addr client = by_b ? f->key.b : f->key.a;
+	struct addr client = by_b ? f->c.key.b : f->c.key.a;
 	struct addr backend = entry->nat;
 	__u16 backend_port = entry->nat_port;
 	int reason = 0;
 
-	if (by_b != f->swapped)
+	if (by_b != f->c.swapped)
 		return 0;
 	if (entry->client_port)
 		client_port = entry->client_port;
@@ -172,7 +172,7 @@ static __noinline __maybe_unused int translate_error(struct __sk_buff *ctx, stru
 		reason = rewrite_end(ctx, p, &backend, p->dport, true);
 	if (reason)
 		return reason;
-	f->swapped = ct_key_set(&f->key, &client, &backend, client_port, backend_port, f->key.proto);
+	f->c.swapped = ct_key_set(&f->c.key, &client, &backend, client_port, backend_port, f->c.key.proto);
 	lookup_flow(f);
 	return 0;
 }
@@ -208,56 +208,56 @@ static __always_inline int translate(struct __sk_buff *ctx, struct packet *p, st
 	int err;
 
 	if (unlikely(p->kind != KIND_FLOW)) {
-		if (f->related && ct_alive(f->flow, f->now) && (f->flow->flags & CT_SERVICE))
+		if (f->c.related && ct_alive(f->flow, f->c.now) && (f->flow->flags & CT_SERVICE))
 			return translate_error(ctx, p, f);
 		return 0;
 	}
-	to.owner = f->owner;
-	if (ct_alive(f->flow, f->now) && likely(!(f->flow->flags & CT_SERVICE))) {
+	to.owner = f->c.sides.src_owner;
+	if (ct_alive(f->flow, f->c.now) && likely(!(f->flow->flags & CT_SERVICE))) {
 		if (likely(scope != LB_INSIDE || !lb_collides(f)))
 			return 0;
-		fresh = !lb_aside(p, &to, f->now, &backend_owner);
+		fresh = !lb_aside(p, &to, f->c.now, &backend_owner);
 		if (fresh) {
-			err = lb_settle(p, &to, f->now);
+			err = lb_settle(p, &to, f->c.now);
 			/* If its ends are free after all, it need not be put aside. */
 			if (err || !to.client_port)
 				return err;
 		}
-	} else if (ct_alive(f->flow, f->now)) {
+	} else if (ct_alive(f->flow, f->c.now)) {
 		to.addr = f->flow->nat;
 		to.port = f->flow->nat_port;
 		to.client_port = f->flow->client_port;
 		to.flags = f->flow->flags & (CT_HAIRPIN | CT_DIRECT);
 		backend_owner = f->flow->dst_generation;
-	} else if (scope != LB_INSIDE || ct_opens(p) || !lb_aside(p, &to, f->now, &backend_owner)) {
+	} else if (scope != LB_INSIDE || ct_opens(p) || !lb_aside(p, &to, f->c.now, &backend_owner)) {
 		struct lb_key key;
 
 		lb_key_set(&key, p, scope);
-		err = lb_choose(&key, &p->src, p->sport, f->now, &to);
+		err = lb_choose(&key, &p->src, p->sport, f->c.now, &to);
 		if (err == LB_NONE && scope == LB_INSIDE && lb_key_of_node(&key, p))
-			err = lb_choose(&key, &p->src, p->sport, f->now, &to);
+			err = lb_choose(&key, &p->src, p->sport, f->c.now, &to);
 		if (err == LB_NONE)
 			return 0;
 		if (err < 0)
 			return -err;
-		err = lb_settle(p, &to, f->now);
+		err = lb_settle(p, &to, f->c.now);
 		if (err)
 			return err;
 		fresh = true;
 	}
-	f->nat.on = true;
-	f->nat.fresh = fresh;
-	f->nat.kept = !fresh;
-	f->backend_owner = backend_owner;
-	f->nat.hairpin = to.flags & CT_HAIRPIN;
-	f->nat.direct = to.flags & CT_DIRECT;
-	f->nat.service = p->dst;
-	f->nat.port = p->dport;
-	f->nat.client_port = to.client_port ? p->sport : 0;
+	f->c.nat.on = true;
+	f->c.nat.fresh = fresh;
+	f->c.nat.kept = !fresh;
+	f->c.backend_owner = backend_owner;
+	f->c.nat.hairpin = to.flags & CT_HAIRPIN;
+	f->c.nat.direct = to.flags & CT_DIRECT;
+	f->c.nat.service = p->dst;
+	f->c.nat.port = p->dport;
+	f->c.nat.client_port = to.client_port ? p->sport : 0;
 	err = lb_send_to(ctx, p, &to);
 	if (err)
 		return err;
-	f->port = ntohs(p->dport);
+	f->c.port = ntohs(p->dport);
 	find_flow(p, f);
 	return 0;
 }
@@ -265,5 +265,5 @@ static __always_inline int translate(struct __sk_buff *ctx, struct packet *p, st
 /* Says whether a packet, translated or not, belongs to a flow between a pod and itself. */
 static __always_inline bool is_hairpin(const struct found *f)
 {
-	return f->nat.hairpin || (ct_alive(f->flow, f->now) && (f->flow->flags & CT_HAIRPIN));
+	return f->c.nat.hairpin || (ct_alive(f->flow, f->c.now) && (f->flow->flags & CT_HAIRPIN));
 }

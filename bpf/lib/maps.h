@@ -52,7 +52,7 @@ enum {
 
 /* Bits of rule_set.shapes: bit n (0 to 16) says that some entry has a protocol and 16-n port bits,
  * bit 17 that some entry has no protocol. So the lowest bit set is the most specific. */
-enum { SHAPE_ANY_PROTO = 17 };
+enum { SHAPE_ANY_PORT = 16, SHAPE_ANY_PROTO = 17, SHAPES_OF_RANGES = 0xFFFE };
 
 /* Second index of rule_set.shapes: what an entry says about the peer. */
 enum {

@@ -168,8 +168,10 @@ __noinline int known_port(const struct ct_key *key, const struct packet *p, cons
 
 /* A port by lot that a client may have, in host byte order: of those that are anybody's and those
  * kept for him, or of the latter alone. Where there are too few to divide, all are anybody's. */
-static __always_inline __u16 port_by_lot(const struct addr *client, bool kept_alone)
+__noinline __u32 port_by_lot(const struct addr *client, bool kept_alone)
 {
+	if (!client)
+		return 0;
 	__u32 kept = cfg.masquerade_ports / MASQUERADE_KEPT / MASQUERADE_GROUPS;
 	__u32 common = cfg.masquerade_ports - kept * MASQUERADE_GROUPS;
 	__u32 lot = bpf_get_prandom_u32();
@@ -181,6 +183,12 @@ static __always_inline __u16 port_by_lot(const struct addr *client, bool kept_al
 	if (lot >= common)
 		lot += addr_hash(client) % MASQUERADE_GROUPS * kept;
 	return cfg.masquerade_first + lot;
+}
+
+/* Says whether the port of *key is not to be had: lent to a flow that lives, or the node's own. */
+__noinline int port_taken(struct __sk_buff *ctx, const struct masquerade_key *key, bool v6)
+{
+	return !key || masquerade_alive(bpf_map_lookup_elem(&masquerade, key), ct_now()) || port_in_use(ctx, key, v6);
 }
 
 /* As known_port, for a flow that has none. Returns 0 if none is found. */
@@ -205,7 +213,7 @@ __noinline int new_port(struct __sk_buff *ctx, const struct ct_key *key, const s
 	for (int i = 0; i < MASQUERADE_TRIES && i < tries; i++) {
 		if (tries > 1)
 			lent.port = htons(port_by_lot(&p->src, i >= MASQUERADE_TRIES / 2));
-		if (masquerade_alive(bpf_map_lookup_elem(&masquerade, &lent), ct_now()) || port_in_use(ctx, &lent, p->v6))
+		if (port_taken(ctx, &lent, p->v6))
 			continue;
 		if (lend_port(&lent, p, expires))
 			return remember_port(key, lent.port) ? lent.port : 0;
@@ -231,12 +239,12 @@ static __noinline __maybe_unused int send_on(struct __sk_buff *ctx, struct packe
 	struct addr as;
 	int port, reason;
 
-	if (f->nat.direct && remote)
-		return send_direct(ctx, p, &f->nat, remote, report);
+	if (f->c.nat.direct && remote)
+		return send_direct(ctx, p, &f->c.nat, remote, report);
 	sender(&as, tunnel, p->v6);
 	if (addr_is_zero(&as))
 		return -DROP_NO_BACKEND;
-	port = masquerade_port(ctx, &f->key, p, &as);
+	port = masquerade_port(ctx, &f->c.key, p, &as);
 	if (!port)
 		return p->proto == PROTO_SCTP ? -DROP_SCTP_PORT : -DROP_NO_PORT;
 	reason = rewrite_end(ctx, p, &as, port, false);
@@ -303,8 +311,8 @@ static __noinline __maybe_unused int translate_outside(struct __sk_buff *ctx, st
  * NOT_A_SERVICE. */
 static __noinline __maybe_unused int node_port(struct __sk_buff *ctx, struct packet *p, struct report *report)
 {
-	struct found found = {.now = ct_now()};
-	struct sides sides = {};
+	struct found found = {.c.now = ct_now()};
+	struct sides *sides = &found.c.sides;
 	int reason;
 
 	if (!lb_is_frontend(p, LB_OUTSIDE))
@@ -315,12 +323,12 @@ static __noinline __maybe_unused int node_port(struct __sk_buff *ctx, struct pac
 		return turn_away(ctx, p, report);
 	if (reason)
 		return -reason;
-	if (!found.nat.on)
+	if (!found.c.nat.on)
 		return NOT_A_SERVICE;
-	reason = client_of(ctx, p, &sides.src_identity);
+	reason = client_of(ctx, p, &sides->src_identity);
 	if (reason)
 		return -reason;
-	report->src_identity = sides.src_identity;
+	report->src_identity = sides->src_identity;
 
 	struct endpoint *ep = endpoint_at(&p->dst);
 	struct ipcache_value *remote = NULL;
@@ -329,22 +337,22 @@ static __noinline __maybe_unused int node_port(struct __sk_buff *ctx, struct pac
 		reason = endpoint_ready(ep);
 		if (reason)
 			return -reason;
-		side_dst(&sides, ep);
+		side_dst(sides, ep);
 	} else if (is_host(&p->dst, p->v6)) {
-		sides.dst_identity = ID_HOST;
+		sides->dst_identity = ID_HOST;
 	} else {
 		remote = ipcache_lookup(&p->dst, p->v6);
-		sides.dst_identity = remote ? remote->identity : world_identity(p->v6);
+		sides->dst_identity = remote ? remote->identity : world_identity(p->v6);
 	}
 	if (unlikely(!ep && misuses_tunnel(p, remote)))
 		return -DROP_TUNNEL_NOT_FROM_NODE;
-	choose_direct(ctx, p, &found, remote, sides.src_identity);
-	reason = judge_found(ctx, p, &sides, report, &found);
+	choose_direct(ctx, p, &found, remote, sides->src_identity);
+	reason = judge_found(ctx, p, report, &found);
 	if (reason)
 		return -reason;
 	if (ep)
 		return deliver(ctx, p, ep, report);
-	if (!remote && sides.dst_identity == ID_HOST) {
+	if (!remote && sides->dst_identity == ID_HOST) {
 		report->outcome = OUTCOME_STACK;
 		return TC_ACT_OK;
 	}
@@ -400,28 +408,28 @@ __noinline int prolong(const struct ct_key *key, const struct ct_value *flow, bo
 static __noinline __maybe_unused int node_port_answer(struct __sk_buff *ctx, struct packet *p,
 						      struct report *report)
 {
-	struct found found = {.now = ct_now()};
+	struct found found = {.c.now = ct_now()};
+	struct sides *sides = &found.c.sides;
 	struct masquerade_value to;
-	struct sides sides = {};
 	int reason;
 
-	if (p->kind != KIND_FLOW || !find_client(p, found.now, &to))
+	if (p->kind != KIND_FLOW || !find_client(p, found.c.now, &to))
 		return NOT_A_SERVICE;
 	reason = rewrite_end(ctx, p, &to.client, to.client_port, true);
 	if (reason)
 		return -reason;
 	find_flow(p, &found);
-	if (!ct_alive(found.flow, found.now) || !(found.flow->flags & CT_TRANSLATED))
+	if (!ct_alive(found.flow, found.c.now) || !(found.flow->flags & CT_TRANSLATED))
 		return -DROP_UNKNOWN_RELATED;
 	/* Its own node has judged it. */
-	sides.src_identity = found.flow->dst_identity;
-	sides.dst_identity = found.flow->src_identity;
-	reason = judge_found(ctx, p, &sides, report, &found);
+	sides->src_identity = found.flow->dst_identity;
+	sides->dst_identity = found.flow->src_identity;
+	reason = judge_found(ctx, p, report, &found);
 	if (reason)
 		return -reason;
 	/* A client may be silent while it is told something. */
 	if (found.flow && found.flow->expires != to.expires)
-		prolong(&found.key, found.flow, report->program == PROGRAM_FROM_OVERLAY, p->v6);
+		prolong(&found.c.key, found.flow, report->program == PROGRAM_FROM_OVERLAY, p->v6);
 	return send_out(ctx, p, report);
 }
 
@@ -432,27 +440,27 @@ static __noinline __maybe_unused int node_port_answer(struct __sk_buff *ctx, str
 static __noinline __maybe_unused int error_to_client(struct __sk_buff *ctx, struct packet *p, struct found *f)
 {
 	/* The key is that of a packet from the flow's other end. */
-	__u16 port = f->swapped ? f->key.port_a : f->key.port_b;
+	__u16 port = f->c.swapped ? f->c.key.port_a : f->c.key.port_b;
 	struct masquerade_key lent = {};
 	struct addr client, backend;
 	int reason;
 
-	if (!may_be_lent(f->key.proto, port))
+	if (!may_be_lent(f->c.key.proto, port))
 		return NOT_A_SERVICE;
-	lent.node = f->swapped ? f->key.a : f->key.b;
-	lent.backend = f->swapped ? f->key.b : f->key.a;
+	lent.node = f->c.swapped ? f->c.key.a : f->c.key.b;
+	lent.backend = f->c.swapped ? f->c.key.b : f->c.key.a;
 	lent.port = port;
-	lent.backend_port = f->swapped ? f->key.port_b : f->key.port_a;
-	lent.proto = f->key.proto;
+	lent.backend_port = f->c.swapped ? f->c.key.port_b : f->c.key.port_a;
+	lent.proto = f->c.key.proto;
 	struct masquerade_value *entry = bpf_map_lookup_elem(&masquerade, &lent);
-	if (!masquerade_alive(entry, f->now))
+	if (!masquerade_alive(entry, f->c.now))
 		return NOT_A_SERVICE;
 	__u16 client_port = entry->client_port;
 	client = entry->client;
 	backend = lent.backend;
-	ct_key_set(&f->key, &backend, &client, lent.backend_port, client_port, lent.proto);
-	f->flow = bpf_map_lookup_elem(&ct, &f->key);
-	if (!ct_alive(f->flow, f->now) || !(f->flow->flags & CT_TRANSLATED))
+	ct_key_set(&f->c.key, &backend, &client, lent.backend_port, client_port, lent.proto);
+	f->flow = bpf_map_lookup_elem(&ct, &f->c.key);
+	if (!ct_alive(f->flow, f->c.now) || !(f->flow->flags & CT_TRANSLATED))
 		return DROP_UNKNOWN_RELATED;
 	reason = rewrite_quoted(ctx, p, &client, client_port, false);
 	if (!reason)
@@ -465,14 +473,14 @@ static __noinline __maybe_unused int error_to_client(struct __sk_buff *ctx, stru
 /* Gives a backend an error about what it has sent to a client outside. Returns an action, or a drop
  * reason negated. */
 static __always_inline int error_to_backend(struct __sk_buff *ctx, struct packet *p, struct found *f,
-					    struct sides *sides, struct report *report)
+					    struct report *report)
 {
 	struct addr as;
 	int reason = translate_error(ctx, p, f);
 
 	if (reason)
 		return -reason;
-	if (!ct_alive(f->flow, f->now) || !(f->flow->flags & CT_TRANSLATED))
+	if (!ct_alive(f->flow, f->c.now) || !(f->flow->flags & CT_TRANSLATED))
 		return -DROP_UNKNOWN_RELATED;
 	if (is_host(&p->dst, p->v6)) {
 		report->outcome = OUTCOME_STACK;
@@ -484,8 +492,8 @@ static __always_inline int error_to_backend(struct __sk_buff *ctx, struct packet
 		reason = endpoint_ready(ep);
 		if (reason)
 			return -reason;
-		side_dst(sides, ep);
-		reason = judge_flow(ctx, p, sides, report, f);
+		side_dst(&f->c.sides, ep);
+		reason = judge_one(ctx, p, report, f);
 		return reason ? -reason : deliver(ctx, p, ep, report);
 	}
 	struct ipcache_value *remote = ipcache_lookup(&p->dst, p->v6);
@@ -512,45 +520,43 @@ static __always_inline int error_to_backend(struct __sk_buff *ctx, struct packet
  * is for. Returns an action, a drop reason negated, or NOT_A_SERVICE. */
 static __noinline __maybe_unused int node_port_error(struct __sk_buff *ctx, struct packet *p, struct report *report)
 {
-	struct found found = {.now = ct_now(), .related = true};
-	struct sides sides = {};
+	struct found found = {.c.now = ct_now(), .c.related = true};
 	int reason;
 
-	if (related_key(ctx, p, &sides, &found.swapped, &found.key))
+	if (related_key(ctx, p, &found.c.sides, &found.c.swapped, &found.c.key))
 		return NOT_A_SERVICE;
 	reason = error_to_client(ctx, p, &found);
 	if (reason != NOT_A_SERVICE) {
 		report->ct_state = CT_STATE_RELATED;
 		if (!reason)
-			reason = untranslate_error(ctx, p, &found.key, found.flow);
+			reason = untranslate_error(ctx, p, &found.c.key, found.flow);
 		return reason ? -reason : send_out(ctx, p, report);
 	}
-	found.flow = bpf_map_lookup_elem(&ct, &found.key);
-	if (!ct_alive(found.flow, found.now))
+	found.flow = bpf_map_lookup_elem(&ct, &found.c.key);
+	if (!ct_alive(found.flow, found.c.now))
 		return NOT_A_SERVICE;
 	report->ct_state = CT_STATE_RELATED;
-	if (!(found.flow->flags & CT_SERVICE) || !!(found.flow->flags & CT_OPENED_BY_B) != found.swapped)
+	if (!(found.flow->flags & CT_SERVICE) || !!(found.flow->flags & CT_OPENED_BY_B) != found.c.swapped)
 		return NOT_A_SERVICE;
-	return error_to_backend(ctx, p, &found, &sides, report);
+	return error_to_backend(ctx, p, &found, report);
 }
 
 /* Gives the answer of a process of the node to a service's client the service's name. Returns an
  * action or a drop reason negated. */
 static __always_inline int answer_client(struct __sk_buff *ctx, struct packet *p, struct report *report)
 {
-	struct sides sides = {.src_identity = ID_HOST};
-	struct found found = {};
+	struct found found = {.c.sides.src_identity = ID_HOST};
 	int reason;
 
 	if (!is_host(&p->src, p->v6) || parse_transport(ctx, p, (__u64)EGRESS << 32) || (p->kind != KIND_FLOW && p->kind != KIND_ERROR))
 		return TC_ACT_OK;
-	if (find(ctx, p, &sides, report, &found))
+	if (find(ctx, p, report, &found))
 		return TC_ACT_OK;
-	if (!ct_alive(found.flow, found.now) || !(found.flow->flags & CT_TRANSLATED) ||
-	    !!(found.flow->flags & CT_OPENED_BY_B) == found.swapped)
+	if (!ct_alive(found.flow, found.c.now) || !(found.flow->flags & CT_TRANSLATED) ||
+	    !!(found.flow->flags & CT_OPENED_BY_B) == found.c.swapped)
 		return TC_ACT_OK;
-	sides.dst_identity = found.flow->src_identity;
-	reason = judge_found(ctx, p, &sides, report, &found);
+	found.c.sides.dst_identity = found.flow->src_identity;
+	reason = judge_found(ctx, p, report, &found);
 	if (reason)
 		return -reason;
 	/* The port is the client's choice. */

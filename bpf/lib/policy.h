@@ -95,18 +95,23 @@ static __always_inline __u32 policy_matched(bool peer, __u32 shape)
 {
 	if (shape == SHAPE_ANY_PROTO)
 		return peer ? MATCH_L3_ONLY : MATCH_ALL;
-	if (shape == 16) /* no bit of the port */
+	if (shape == SHAPE_ANY_PORT)
 		return peer ? MATCH_L3_PROTO : MATCH_PROTO_ONLY;
 	return peer ? MATCH_L3_L4 : MATCH_L4_ONLY;
 }
 
 /* Adds what the most specific entry of the identity in the key (0: entries of any) says, probing
- * only for the shapes that the rule set has. */
-static __always_inline __u64 policy_match(__u64 says, struct policy_key *key, __u32 what, __u32 shapes)
+ * only for the shapes that the rule set has. A global function, as it is called three times. */
+__noinline __u64 policy_match(__u64 says, struct policy_key *key, __u32 what, __u32 shapes)
 {
+	if (!key)
+		return says;
 	key->proto = what >> 16;
-	for (__u32 i = 0; i <= SHAPE_ANY_PROTO && shapes; i++, shapes >>= 1) {
-		if (!(shapes & 1))
+	for (__u32 i = 0; i <= SHAPE_ANY_PROTO; i++) {
+		/* Hardly a rule has a range of ports. */
+		if (i == 1 && !(shapes & SHAPES_OF_RANGES))
+			i = SHAPE_ANY_PORT;
+		if (!(shapes >> i & 1))
 			continue;
 		if (i == SHAPE_ANY_PROTO) {
 			key->proto = 0;
@@ -123,10 +128,9 @@ static __always_inline __u64 policy_match(__u64 says, struct policy_key *key, __
 	return says;
 }
 
-/* Finds the identity of the block that an address, in its two halves, is in; 0 if it is in none. */
-static __always_inline __u32 block_of(struct prefix *key, __u64 address0, __u64 address1, bool v6)
+/* Finds the identity of the block that an address is in; 0 if it is in none. */
+static __always_inline __u32 block_of(const struct prefix *key)
 {
-	prefix_set(key, address0, address1, v6);
 	__u32 *block = bpf_map_lookup_elem(&blocks, key);
 
 	return block ? *block : 0;
@@ -166,6 +170,14 @@ __noinline int policy_verdict(__u32 rule_set, __u32 identity, __u64 address0, __
 {
 	__u64 says = SAYS_NOTHING | (rule_set & RULE_SET_AUDIT ? SAYS_AUDIT : 0);
 
+	/* The callers leave little room on the stack: both keys share theirs, the address is in its
+	 * place from the start, and what the rule set says is read when it is needed. */
+	union {
+		struct prefix prefix;
+		struct policy_key policy;
+	} key;
+
+	prefix_set(&key.prefix, address0, address1, what & ABOUT_V6);
 	rule_set &= ~RULE_SET_AUDIT;
 	struct rule_set *rules = bpf_map_lookup_elem(&rule_sets, &rule_set);
 
@@ -175,15 +187,9 @@ __noinline int policy_verdict(__u32 rule_set, __u32 identity, __u64 address0, __
 	const __u32 *shapes = rules->shapes[direction];
 
 	says |= rules->enforced[direction] ? SAYS_ENFORCED : 0;
-	/* The callers leave little room on the stack: both keys share theirs, and what the rule set
-	 * says is read when it is needed. */
-	union {
-		struct prefix prefix;
-		struct policy_key policy;
-	} key;
 
 	if (shapes[PEER_BLOCK]) {
-		__u32 block = block_of(&key.prefix, address0, address1, what & ABOUT_V6);
+		__u32 block = block_of(&key.prefix);
 
 		if (block) {
 			policy_key_set(&key.policy, rule_set, block, direction);

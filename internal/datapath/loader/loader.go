@@ -13,12 +13,14 @@ import (
 	stdmaps "maps"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
 	"github.com/hawser-net/hawser/internal/datapath"
@@ -111,7 +113,8 @@ func (l *Loader) Configure(cfg datapath.Config) error {
 	}
 	rodata.FragmentBits, rodata.FragmentNodeBits = l.maps.FragmentPlaces()
 	rodata.MasqueradeShare = l.maps.MasqueradeShare()
-	digest, err := l.digestOf(rodata)
+	used := objectsFor(cfg)
+	digest, err := l.digestOf(used, rodata)
 	if err != nil {
 		return err
 	}
@@ -120,7 +123,7 @@ func (l *Loader) Configure(cfg datapath.Config) error {
 	defer l.mu.Unlock()
 	fresh := digest != l.digest
 	if fresh {
-		programs, ids, err := l.obtain(rodata, digest)
+		programs, ids, err := l.obtain(used, rodata, digest)
 		if err != nil {
 			return err
 		}
@@ -380,24 +383,45 @@ func objects() []object {
 	}
 }
 
+// objectsFor returns the objects that have a hook with these settings. The rest is not even
+// verified, which is most of what a node's first start takes.
+func objectsFor(cfg datapath.Config) []object {
+	return slices.DeleteFunc(objects(), func(o object) bool {
+		switch o.name {
+		case FromOverlay:
+			return cfg.TunnelIfIndex == 0
+		case FromHost:
+			return cfg.HostIfIndex == 0
+		case FromNetdev, ToNetdev:
+			return cfg.NativeIfIndex == 0
+		case FromDevice, ToDevice:
+			return len(cfg.OtherIfIndexes) == 0
+		case sock:
+			return cfg.CgroupRoot == ""
+		}
+		return false
+	})
+}
+
 // programNames returns the names of all programs of the objects.
-func programNames() []string {
+func programNames(objects []object) []string {
 	var names []string
-	for _, o := range objects() {
+	for _, o := range objects {
 		if o.name != sock {
 			names = append(names, o.name)
+			continue
 		}
-	}
-	for _, h := range cgroupHooks() {
-		names = append(names, h.name)
+		for _, h := range cgroupHooks() {
+			names = append(names, h.name)
+		}
 	}
 	return names
 }
 
 // digestOf returns a digest of everything that the programs depend on.
-func (l *Loader) digestOf(rodata fromPodConfig) (string, error) {
+func (l *Loader) digestOf(used []object, rodata fromPodConfig) (string, error) {
 	sum := sha256.New()
-	for _, o := range objects() {
+	for _, o := range used {
 		sum.Write(o.elf)
 	}
 	if err := binary.Write(sum, binary.NativeEndian, rodata); err != nil {
@@ -422,14 +446,14 @@ const pinPrefix = "programs-"
 // obtain returns the programs with these settings: those pinned, or newly loaded ones, which it
 // pins. Reading the objects takes longer than all else at an agent's restart, so it happens only to
 // load them.
-func (l *Loader) obtain(rodata fromPodConfig, digest string) (map[string]*ebpf.Program, map[string]int, error) {
+func (l *Loader) obtain(used []object, rodata fromPodConfig, digest string) (map[string]*ebpf.Program, map[string]int, error) {
 	programs := make(map[string]*ebpf.Program)
 	dir := ""
 	if l.maps.Dir() != "" {
 		dir = filepath.Join(l.maps.Dir(), pinPrefix+digest)
 	}
 	pinned := dir != ""
-	for _, name := range programNames() {
+	for _, name := range programNames(used) {
 		if !pinned {
 			break
 		}
@@ -446,7 +470,7 @@ func (l *Loader) obtain(rodata fromPodConfig, digest string) (map[string]*ebpf.P
 	if !pinned {
 		closeAll(programs)
 		var err error
-		if programs, err = l.load(rodata); err != nil {
+		if programs, err = l.load(used, rodata); err != nil {
 			return nil, nil, err
 		}
 		if dir != "" {
@@ -470,38 +494,57 @@ func (l *Loader) obtain(rodata fromPodConfig, digest string) (map[string]*ebpf.P
 	return programs, ids, nil
 }
 
-// load verifies the programs and binds them to the maps.
-func (l *Loader) load(rodata fromPodConfig) (map[string]*ebpf.Program, error) {
+// load verifies the programs, on all processors, and binds them to the maps.
+func (l *Loader) load(used []object, rodata fromPodConfig) (map[string]*ebpf.Program, error) {
+	var mu sync.Mutex // guards programs
 	programs := make(map[string]*ebpf.Program)
 	replacements := l.maps.Replacements()
-	for _, o := range objects() {
-		spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(o.elf))
-		if err == nil {
-			err = spec.Variables["cfg"].Set(rodata)
-		}
-		if err != nil {
-			closeAll(programs)
-			return nil, fmt.Errorf("read the built-in object of %s: %w", o.name, err)
-		}
-		for mapName, km := range replacements {
-			if ms := spec.Maps[mapName]; ms != nil {
-				ms.MaxEntries = km.MaxEntries() // sizes are a matter of the maps alone
+	var group errgroup.Group
+	group.SetLimit(runtime.GOMAXPROCS(0))
+	for _, o := range used {
+		group.Go(func() error {
+			spec, err := o.spec(rodata, replacements)
+			if err != nil {
+				return err
 			}
-		}
-		c, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replacements})
-		if err != nil {
-			closeAll(programs)
-			if errors.Is(err, ebpf.ErrNotSupported) {
-				err = fmt.Errorf("%w: %w", datapath.ErrUnsupported, err)
+			c, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replacements})
+			if err != nil {
+				if errors.Is(err, ebpf.ErrNotSupported) {
+					err = fmt.Errorf("%w: %w", datapath.ErrUnsupported, err)
+				}
+				return fmt.Errorf("load program %s: %w", o.name, err)
 			}
-			return nil, fmt.Errorf("load program %s: %w", o.name, err)
-		}
-		for program := range spec.Programs {
-			programs[program] = c.DetachProgram(program)
-		}
-		c.Close()
+			defer c.Close()
+			mu.Lock()
+			defer mu.Unlock()
+			for program := range spec.Programs {
+				programs[program] = c.DetachProgram(program)
+			}
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		closeAll(programs)
+		return nil, err
 	}
 	return programs, nil
+}
+
+// spec reads an object and fills in the settings.
+func (o object) spec(rodata fromPodConfig, replacements map[string]*ebpf.Map) (*ebpf.CollectionSpec, error) {
+	spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(o.elf))
+	if err == nil {
+		err = spec.Variables["cfg"].Set(rodata)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the built-in object of %s: %w", o.name, err)
+	}
+	for name, m := range replacements {
+		if ms := spec.Maps[name]; ms != nil {
+			ms.MaxEntries = m.MaxEntries() // sizes are a matter of the maps alone
+		}
+	}
+	return spec, nil
 }
 
 // publish pins programs so that the directory appears with all of them or not at all.

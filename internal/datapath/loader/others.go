@@ -127,7 +127,7 @@ func foreignProgram(id int) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("identify program %d: %w", id, err)
 	}
-	if slices.Contains(programNames(), info.Name) {
+	if slices.Contains(programNames(objects()), info.Name) {
 		return "", nil
 	}
 	return cmp.Or(info.Name, "without a name"), nil
