@@ -647,7 +647,7 @@ __noinline int judge_flow(struct __sk_buff *ctx, const struct packet *p, struct 
 				port = ntohs(flags & CT_OPENED_BY_B ? c->key.port_a : c->key.port_b);
 			const struct addr *opener = &c->key.a, *other = &c->key.b;
 			if (flags & CT_OPENED_BY_B) {
-				/* A branch: the verifier does not take an offset that is computed. */
+				/* A branch: the verifier takes no computed offset. */
 				asm volatile("");
 				opener = &c->key.b;
 				other = &c->key.a;

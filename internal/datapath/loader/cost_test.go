@@ -28,9 +28,9 @@ func modes() map[string]datapath.Config {
 	return map[string]datapath.Config{"native": native, "tunnel": tunnel, "native, services outside": balanced, "all": all}
 }
 
-// TestVerifierCost: what the verifier has to look at is bounded, in every mode. That is most of what
-// a node's first start and each upgrade take, and of the time of the tests. The kernel's own limit is
-// a million instructions a program; others than this one may count more of them.
+// TestVerifierCost: what the verifier has to look at is bounded, in every mode. That is most of
+// what a node's first start and each upgrade take, and of the time of the tests. The kernel's own
+// limit is a million instructions a program; others than this one may count more of them.
 func TestVerifierCost(t *testing.T) {
 	testenv.RequireRoot(t)
 	const programMost, nodeMost = 90_000, 330_000
