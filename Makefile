@@ -85,7 +85,7 @@ kube-programs: ## build every program of a Kubernetes cluster, once, minutes
 	@hack/need.sh go
 	@go run ./hack/kubebuild kube-apiserver kubectl kube-controller-manager kube-scheduler kubelet kube-proxy agnhost containerd containerd-shim-runc-v2 ctr coredns
 
-test: ## all tests with the race detector; those that need no server first (root for all of them)
+test: ## all tests with the race detector; those that need no server while the servers are built (root for all of them)
 	@$(MAKE) --no-print-directory web && hack/need.sh chromium || echo "the tests of the page will be skipped"
 	@hack/need.sh go gcc runc iptables conntrack nft busybox /usr/lib/cni/ptp
 	@go run ./hack/gotest -servers '$(MAKE) --no-print-directory bin/consul kube-programs' -- -race -p 3 -parallel 6 -timeout 25m $(PACKAGES)

@@ -4,7 +4,7 @@
 // suite that skips what it can't do reports success for what it did not look at.
 //
 //	gotest -- ARGS...            runs `go test -json ARGS...`
-//	gotest -servers CMD -- ARGS  tests what needs no server, runs CMD, tests the rest
+//	gotest -servers CMD -- ARGS  tests what needs no server, while CMD runs; then the rest
 //	gotest -fuzztime 3s -- ARGS  runs every fuzz target for that long after the tests
 //	gotest -fuzztime 3s          runs the fuzz targets only
 //
@@ -15,6 +15,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -43,7 +44,7 @@ func main() { os.Exit(run()) }
 
 func run() int {
 	fuzz := flag.Duration("fuzztime", 0, "run the fuzz targets, each for this long, instead of the tests")
-	servers := flag.String("servers", "", "command that builds the servers that some tests run; packages that need none are tested before")
+	servers := flag.String("servers", "", "command that builds the servers that some tests run; packages that need none are tested meanwhile")
 	skips := flag.String("skips", "hack/skips.txt", "file of the tests that may be skipped")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -142,18 +143,18 @@ func below(folder, dir string) bool {
 	return dir == "." || folder == dir || strings.HasPrefix(folder, dir+"/")
 }
 
-// testModules runs the tests of all modules. If there is a command that builds servers, what needs
-// none comes first: the first results are there long before the servers are.
+// testModules runs the tests of all modules. If there is a command that builds servers, it runs
+// beside the tests that need none, and gives way to them: the first results are there long before
+// the servers are, and no processor waits for a test.
 func testModules(ctx context.Context, r *report, modules, args []string, servers string) error {
-	var errs []error
-	late := make(map[string][]string)
+	first, late := make(map[string][]string), make(map[string][]string)
 	for _, m := range modules {
 		own, ok := argsFor(m, modules, args)
-		if !ok || ctx.Err() != nil {
+		if !ok {
 			continue
 		}
 		if servers == "" {
-			errs = append(errs, runTests(ctx, r, m, own))
+			first[m] = own
 			continue
 		}
 		early, rest, err := split(ctx, m, own)
@@ -161,33 +162,75 @@ func testModules(ctx context.Context, r *report, modules, args []string, servers
 			return err
 		}
 		if early != nil {
-			errs = append(errs, runTests(ctx, r, m, early))
+			first[m] = early
 		}
 		if rest != nil {
 			late[m] = rest
 		}
 	}
-	if len(late) > 0 && ctx.Err() == nil {
-		cmd := exec.CommandContext(ctx, "sh", "-c", servers)
-		cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
-		cmd.Stdout, cmd.Stderr = r.w, os.Stderr
-		if err := cmd.Run(); err != nil {
-			return errors.Join(append(errs, fmt.Errorf("%s: %w", servers, err))...)
-		}
+	built := make(chan error, 1)
+	if len(late) > 0 {
+		go func() { built <- r.stage("the servers", func() error { return build(ctx, r.w, servers) }) }()
 	}
+	err := r.stage("tests that need no server", func() error { return testEach(ctx, r, modules, first) })
+	if len(late) == 0 {
+		return err
+	}
+	if buildErr := <-built; buildErr != nil {
+		return errors.Join(err, buildErr)
+	}
+	return errors.Join(err, r.stage("tests that need one", func() error { return testEach(ctx, r, modules, late) }))
+}
+
+// testEach runs the tests of modules, each with its arguments.
+func testEach(ctx context.Context, r *report, modules []string, args map[string][]string) error {
+	var errs []error
 	for _, m := range modules {
-		if late[m] != nil && ctx.Err() == nil {
-			errs = append(errs, runTests(ctx, r, m, late[m]))
+		if args[m] != nil && ctx.Err() == nil {
+			errs = append(errs, runTests(ctx, r, m, args[m]))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// build runs the command that builds servers, at a low priority.
+func build(ctx context.Context, w io.Writer, servers string) error {
+	cmd := exec.CommandContext(ctx, "nice", "-n", "10", "sh", "-c", servers)
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.Stdout, cmd.Stderr = w, os.Stderr
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("%s: %w", servers, err)
+	}
+	return nil
 }
 
 // slow are packages that start servers, or take minutes to compile: a test that depends on one
 // comes late.
 func slow() []string {
 	const product = "github.com/hawser-net/hawser/"
-	return []string{product + "internal/testenv", product + "pkg/kvstore/kvstoretest", "k8s.io/client-go/kubernetes"}
+	return []string{product + "internal/testenv/kubeapi", product + "pkg/kvstore/kvstoretest", "k8s.io/client-go/kubernetes"}
+}
+
+// longest are the packages whose tests take longest, in that order. They start first, so that none
+// of them runs alone at the end.
+func longest() []string {
+	const product = "github.com/hawser-net/hawser/"
+	return []string{
+		product + "internal/agent", product + "internal/bench/scale", product + "internal/operator", product + "internal/operator/identities",
+		product + "internal/operator/endpointslices", product + "internal/k8s/endpoints", product + "internal/doublewrite", product + "internal/sandbox",
+		product + "bpf", product + "internal/datapath/loader",
+	}
+}
+
+// longestFirst sorts packages so that those of longest come first.
+func longestFirst(packages []string) {
+	rank := func(name string) int {
+		if i := slices.Index(longest(), name); i >= 0 {
+			return i
+		}
+		return len(longest())
+	}
+	slices.SortStableFunc(packages, func(a, b string) int { return cmp.Compare(rank(a), rank(b)) })
 }
 
 // split divides the packages that args name in a module into those whose tests depend on nothing
@@ -234,6 +277,7 @@ func split(ctx context.Context, module string, args []string) (early, late []str
 			isLate[name] = true
 		}
 	}
+	longestFirst(all)
 	for _, name := range all {
 		if isLate[name] {
 			late = append(late, name)
@@ -290,6 +334,14 @@ type report struct {
 	results map[string]string // "package Test" -> pass, fail, skip
 	broken  []string          // packages that failed without a failing test: build, panic, time-out
 	start   time.Time
+}
+
+// stage runs a part of the work and says how long it took.
+func (r *report) stage(what string, run func() error) error {
+	began := time.Now()
+	err := run()
+	fmt.Fprintf(r.w, "%s: %s\n", what, time.Since(began).Round(time.Second))
+	return err
 }
 
 func newReport(w io.Writer, allowed map[string]bool, strict bool) *report {

@@ -157,12 +157,12 @@ func TestSplit(t *testing.T) {
 	t.Parallel()
 	const product = "github.com/hawser-net/hawser/"
 	flags := []string{"-race", "-p", "3"}
-	patterns := []string{"./internal/labels", "./internal/operator/nodes", "./hack/gotest"}
+	patterns := []string{"./internal/labels", "./internal/operator/nodes", "./hack/gotest", "./internal/datapath/loader"}
 	early, late, err := split(t.Context(), "../..", append(slices.Clone(flags), patterns...))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := append(slices.Clone(flags), product+"internal/labels", product+"hack/gotest"); !sameWords(early, want) {
+	if want := append(slices.Clone(flags), product+"internal/labels", product+"hack/gotest", product+"internal/datapath/loader"); !sameWords(early, want) {
 		t.Errorf("first %q, want %q", early, want)
 	}
 	if want := append(slices.Clone(flags), product+"internal/operator/nodes"); !sameWords(late, want) {
@@ -176,4 +176,21 @@ func TestSplit(t *testing.T) {
 
 func sameWords(a, b []string) bool {
 	return cmp.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
+}
+
+// TestLongestFirst: what takes longest starts first, the rest keeps its order, and every package
+// that is named is there.
+func TestLongestFirst(t *testing.T) {
+	t.Parallel()
+	const product = "github.com/hawser-net/hawser/"
+	got := []string{product + "api/v2", product + "internal/operator", product + "cmd/hawser", product + "internal/agent"}
+	longestFirst(got)
+	if diff := cmp.Diff([]string{product + "internal/agent", product + "internal/operator", product + "api/v2", product + "cmd/hawser"}, got); diff != "" {
+		t.Error(diff)
+	}
+	for _, name := range longest() {
+		if _, err := os.Stat(filepath.Join("../..", strings.TrimPrefix(name, product))); err != nil {
+			t.Error(err)
+		}
+	}
 }
