@@ -181,7 +181,8 @@ func FuzzConfig(f *testing.F) {
 	})
 }
 
-// TestValidateClouds: a node of a cloud needs Kubernetes, native routing and IPv4, and nothing else.
+// TestValidateClouds: a node of a cloud needs Kubernetes, native routing and IPv4, and nothing
+// else.
 func TestValidateClouds(t *testing.T) {
 	for _, mode := range []string{"eni", "azure", "alibabacloud"} {
 		c := Defaults()

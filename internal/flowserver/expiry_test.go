@@ -14,14 +14,14 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/hawser-net/hawser/internal/testenv"
+	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
 )
 
 // TestCertificatesThatEnd: the end of short-lived certificates, of files and of a client, is told
 // before it comes, once in a day in the log, and no more when files are renewed.
 func TestCertificatesThatEnd(t *testing.T) {
 	t.Parallel()
-	ours := testenv.NewAuthority(t) // it and what it issues is valid for two hours, one of them past
+	ours := kvstoretest.NewAuthority(t) // it and what it issues is valid for two hours, one of them past
 	dir := t.TempDir()
 	write := func(name string, data []byte) string {
 		path := filepath.Join(dir, name)
@@ -114,7 +114,7 @@ func TestCertificatesThatEnd(t *testing.T) {
 		t.Errorf("afterwards is told %q", told)
 	}
 	// An authority that ends does no harm beside one that does not.
-	other := testenv.NewAuthority(t)
+	other := kvstoretest.NewAuthority(t)
 	write("ca", append(ours.PEM(), other.PEM()...))
 	if got, err := termOf(files.Files("")[1]); err != nil || !got.end.Equal(other.Cert.NotAfter) {
 		t.Errorf("two authorities: %v, %v", got, err)
