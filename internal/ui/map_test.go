@@ -15,13 +15,18 @@ import (
 
 // changed records that an agent has heard of a policy of shop.
 func (s *stand) changed(name string, at time.Time) {
+	s.record.AddEvent(flows.Event{Time: at, Event: policyEvent(name)})
+}
+
+// policyEvent is what an agent tells of a policy of shop that changed.
+func policyEvent(name string) *flow.AgentEvent {
 	const prefix = "k8s:io.cilium.k8s.policy."
-	s.record.Events.Add(flows.Event{Time: at, Event: &flow.AgentEvent{
+	return &flow.AgentEvent{
 		Type: flow.AgentEventType_POLICY_UPDATED,
 		Notification: &flow.AgentEvent_PolicyUpdate{PolicyUpdate: &flow.PolicyUpdateNotification{Labels: []string{
 			prefix + "derived-from=CiliumNetworkPolicy", prefix + "name=" + name, prefix + "namespace=shop",
 		}}},
-	}})
+	}
 }
 
 // drawn is the library that draws the map.
@@ -69,6 +74,12 @@ func TestMap(t *testing.T) {
 	}
 	b.until("each line has its rate", drawn+`.edges("[pair]").every(e => /^[●✕] [0-9.]+\/min$/.test(e.data("label")))`)
 	b.picture("map-lines")
+	// Narrow windows, and those at 200 %, have all of the page, and no more than fits.
+	for _, size := range [][2]int64{{640, 400}, {420, 800}, {1280, 760}} {
+		b.size(size[0], size[1])
+		b.until("a page that fits", `document.documentElement.scrollWidth <= innerWidth && document.documentElement.scrollHeight <= innerHeight && document.getElementById("map").clientHeight > 60`)
+		b.picture(fmt.Sprint("map-", size[0]))
+	}
 	b.run("the map", focus("#map"))
 	b.key(kb.ArrowRight)
 	b.until("the first workload", `document.getElementById("spoken").textContent !== ""`)

@@ -300,7 +300,10 @@ func (f *Follower) watchEvents(ctx context.Context) {
 func (f *Follower) followEvents(ctx context.Context, since time.Time) (last time.Time, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stream, err := f.Client.GetAgentEvents(ctx, &observer.GetAgentEventsRequest{Follow: true, Since: timestamppb.New(since)})
+	stream, err := f.Client.GetAgentEvents(ctx, &observer.GetAgentEventsRequest{
+		Follow: true, Since: timestamppb.New(since),
+		Types: []flow.AgentEventType{flow.AgentEventType_POLICY_UPDATED, flow.AgentEventType_POLICY_DELETED}, // others tell of all
+	})
 	if err != nil {
 		return last, err
 	}

@@ -86,6 +86,9 @@ func (judge) Preview(req *policy.PreviewRequest, stream policy.Policy_PreviewSer
 		}
 		return nil
 	}
+	if strings.Contains(content, "bounded") {
+		return stream.Send(&policy.PreviewResponse{Summary: &policy.PreviewSummary{Refused: 3, Allowed: 2, Unchanged: 7, ChangedAtMost: true, PairsOpened: 4, PartiesLeftOut: 1, EventsLost: uint64(strings.Count(content, "lost"))}})
+	}
 	other, warning := "<i>cache</i>", "the selector matches <b>nobody</b>"
 	if strings.Contains(content, "name: strict") {
 		other, warning = "cache", "nothing selects tier: frontend"
@@ -251,6 +254,12 @@ func TestPolicyPage(t *testing.T) {
 	b.run("an error", evaluate(`document.getElementById("document").value = "no policy"`))
 	b.run("judge", click("#judge"))
 	b.until("why", `document.querySelector("#preview [role=alert]")?.textContent === "what if, line 1: <b>no policy</b>"`)
+	b.run("numbers that are bounded", evaluate(`document.getElementById("document").value = "bounded"`))
+	b.run("judge", click("#judge"))
+	b.until("at most, at least", `["At most 3 of the kinds", "at most 2 that were refused", "7 stay", "at least 4 would be opened"].every(x => document.getElementById("preview").textContent.includes(x))`)
+	b.run("and some are missing", evaluate(`document.getElementById("document").value = "bounded, lost"`))
+	b.run("judge", click("#judge"))
+	b.until("about", `["About 3 of the kinds", "at least 7 stay", "1 events were lost"].every(x => document.getElementById("preview").textContent.includes(x))`)
 	// A server that does not answer about what may be does not hold up what is seen.
 	b.run("a matrix that never comes", evaluate(`location.hash = "#view=matrix&ns=shop&ns=slow"`))
 	b.until("what was seen", `document.body.dataset.edges === "2" && !document.getElementById("matrix").hidden`)
@@ -296,14 +305,17 @@ func TestManual(t *testing.T) {
 		s.add(stats, db, 5432, false, "db-clients")
 		s.add(world, db, 5432, false, "db-clients")
 	}
+	s.changed("db-clients", time.Now().Add(-4*time.Minute))
 	b := newBrowser(t, s)
-	b.size(1100, 620)
+	b.size(1280, 720)
 	b.run("the page", navigate(s.url))
 	b.until("all connections", `document.body.dataset.edges === "7"`)
+	b.until("a change", `document.querySelectorAll("#marks button").length === 1`)
 	b.run("the first, which is refused", click("#list .row"))
 	b.until("who refused", `document.getElementById("panel").textContent.includes("Refused byshop/db-clients") && document.querySelectorAll("#panel .last tbody tr").length === 5`)
-	b.picture("observe-map")
+	b.picture("observe-connection")
 	b.key(kb.Escape)
+	b.picture("observe-map")
 	b.key("2")
 	b.until("who may", `!!document.querySelector("#matrix button[data-pair='shop/archive>shop/db']")`)
 	b.picture("observe-matrix")

@@ -55,6 +55,11 @@ type Preview struct {
 	PairsOut    uint64 `json:"pairsLeftOut"`
 	PartiesOut  uint32 `json:"partiesLeftOut"`
 	ConnectsOut uint64 `json:"connectionsLeftOut"`
+	// ChangedAtMost is whether Refused and Allowed may count connections twice, UnchangedAtMost the
+	// same of Unchanged. EventsLost are those that no flow tells of: counts are at least so many.
+	ChangedAtMost   bool   `json:"changedAtMost,omitempty"`
+	UnchangedAtMost bool   `json:"unchangedAtMost,omitempty"`
+	EventsLost      uint64 `json:"eventsLost,omitempty"`
 }
 
 // Change is a policy that would be otherwise.
@@ -207,6 +212,7 @@ func (p *Preview) count(s *policy.PreviewSummary) {
 	p.Refused, p.Allowed, p.Unchanged = s.GetRefused(), s.GetAllowed(), s.GetUnchanged()
 	p.Opened, p.Closed, p.Flows, p.NotJudged = s.GetPairsOpened(), s.GetPairsClosed(), s.GetFlows(), s.GetFlowsNotJudged()
 	p.PairsOut, p.PartiesOut, p.ConnectsOut = s.GetPairsLeftOut(), s.GetPartiesLeftOut(), s.GetConnectionsLeftOut()
+	p.ChangedAtMost, p.UnchangedAtMost, p.EventsLost = s.GetChangedAtMost(), s.GetUnchangedAtMost(), s.GetEventsLost()
 	if s.GetOldest() != nil {
 		p.Oldest = s.GetOldest().AsTime().Format(time.RFC3339)
 	}

@@ -170,7 +170,7 @@ func (c *cluster) run(f func(context.Context) error) (end func()) {
 	return end
 }
 
-// apply puts a policy in force.
+// apply puts a policy in force, of which both agents tell.
 func (c *cluster) apply(name, text string) {
 	c.t.Helper()
 	docs, err := policydir.Documents([]byte(text))
@@ -182,6 +182,9 @@ func (c *cluster) apply(name, text string) {
 	c.mu.Unlock()
 	if err != nil {
 		c.t.Fatal(err)
+	}
+	for _, n := range c.nodes {
+		n.record.AddEvent(flows.Event{Time: time.Now(), Event: policyEvent(name)})
 	}
 }
 
@@ -234,6 +237,7 @@ func TestPageOfRelay(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, "front", "db", "archive", "intruder")
 	c.apply("db-clients", dbClients)
+	time.Sleep(1200 * time.Millisecond) // until nodes judge by it
 	for range 5 {
 		c.connect("front", "db", 5432, true)
 		c.connect("intruder", "db", 5432, false)
@@ -279,15 +283,20 @@ func TestPageOfRelay(t *testing.T) {
 
 	// Once the policy is in force, the page has what it refuses.
 	c.apply("db-clients", strings.Replace(strict, "name: strict", "name: db-clients", 1))
+	time.Sleep(1200 * time.Millisecond) // until nodes judge by it
 	c.connect("front", "db", 5432, false)
 	b.key(kb.Escape)
 	b.key("2")
 	b.until("partly refused, and no more allowed", cell("shop/front", "shop/db")+`?.title.endsWith(": partly refused, policies refuse it")`)
+	b.key("c")
+	b.until("the change of both nodes that did it", `["Policies changed at", "shop/db-clients", "Told by 2 nodes", "● let in ⇒ ✕ refused"].every(x => document.getElementById("panel").textContent.includes(x))`)
+	b.key(kb.Escape)
 	c.nodes[1].end()
 	b.until("a node that is gone", `document.getElementById("status").className === "bad" && document.getElementById("status").textContent.startsWith("1 of 2 nodes")`)
 	b.key("4")
 	b.until("which one", `/prod.n2✕ unavailable/.test(document.getElementById("nodes").textContent)`)
 	judge(strict)
+	b.until("that not all is known", `document.querySelector("#preview .verdict")?.textContent.startsWith("○ Nothing that is known") && document.getElementById("preview").textContent.includes("at least 2 stay as they are")`)
 	b.until("whose flows are missing", `document.getElementById("preview").textContent.includes("Nothing of prod/n2")`)
 	b.picture("relay-gone")
 }

@@ -64,6 +64,7 @@ export interface Preview {
   pairs: { source: string; destination: string; before: string; after: string; opened?: string[]; closed?: string[]; policies?: string[] }[];
   refused: number; allowed: number; unchanged: number; opened: number; closed: number; flows: number; notJudged: number; oldest?: string;
   pairsLeftOut: number; partiesLeftOut: number; connectionsLeftOut: number;
+  changedAtMost?: boolean; unchangedAtMost?: boolean; eventsLost?: number;
 }
 
 // The token is in the address that hawser ui prints, and stays in this browser for this server.

@@ -62,13 +62,22 @@ function table(name: string, heads: string[], rows: (string | HTMLElement)[][]):
     el("tbody", {}, ...rows.map(r => el("tr", {}, ...r.map(c => el("td", {}, c))))));
 }
 
+// bound is how exact a number is: what is missing makes it larger, what may count twice smaller.
+function bound(n: number, least: boolean, most: boolean): string {
+  return `${least && most ? "about " : least ? "at least " : most ? "at most " : ""}${amount(n)}`;
+}
+
 function preview(p: Preview): HTMLElement[] {
+  const missing = p.problems.length > 0 || !!p.eventsLost, changed = (n: number) => bound(n, missing, !!p.changedAtMost);
+  const pairs = (n: number) => bound(n, p.partiesLeftOut > 0, false), refused = changed(p.refused);
   const out: HTMLElement[] = [
-    el("p", { class: p.refused ? "verdict dropped" : "verdict" }, p.refused ? `✕ ${amount(p.refused)} of the kinds of connections that were seen would be refused.` : "● Nothing that was seen would be refused."),
-    el("p", {}, `${amount(p.allowed)} that were refused would be allowed, ${amount(p.unchanged)} stay as they are. ` +
-      `Of pairs, ${amount(p.opened)} would be opened and ${amount(p.closed)} closed. Judged were ${amount(p.flows)} flows${p.oldest ? ` since ${new Date(p.oldest).toLocaleString([], { hour12: false })}` : ""}` +
+    el("p", { class: p.refused ? "verdict dropped" : "verdict" }, p.refused ? `✕ ${refused[0]!.toUpperCase()}${refused.slice(1)} of the kinds of connections that were seen would be refused.`
+      : missing ? "○ Nothing that is known to have been seen would be refused, but not all is known." : "● Nothing that was seen would be refused."),
+    el("p", {}, `${changed(p.allowed)} that were refused would be allowed, ${bound(p.unchanged, missing, !!p.unchangedAtMost)} stay as they are. ` +
+      `Of pairs, ${pairs(p.opened)} would be opened and ${pairs(p.closed)} closed. Judged were ${amount(p.flows)} flows${p.oldest ? ` since ${new Date(p.oldest).toLocaleString([], { hour12: false })}` : ""}` +
       `${p.notJudged ? `; ${amount(p.notJudged)} cannot be` : ""}.`),
   ];
+  if (p.eventsLost) out.push(el("p", { class: "warning" }, `⚠ ${amount(p.eventsLost)} events were lost before they were judged.`));
   for (const w of p.warnings) out.push(el("p", { class: "warning" }, `⚠ ${w}`));
   for (const w of p.problems) out.push(el("p", { class: "warning" }, `⚠ Nothing of ${w}`));
   if (p.changes.length) out.push(el("h3", {}, "Policies"), table("changes", ["", "Policy", "Kind", "Line"], p.changes.map(c => [c.action, c.policy, c.kind, c.line ? String(c.line) : ""])));
