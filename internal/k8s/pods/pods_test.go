@@ -122,7 +122,7 @@ func TestPods(t *testing.T) {
 	}
 	for name, want := range map[string]pods.Workload{
 		"deployed": {Kind: "Deployment", Name: "front"}, "replicated": {Kind: "ReplicaSet", Name: "back"}, "daemon": {Kind: "DaemonSet", Name: "log-5d4f"},
-		"known": {}, "elsewhere": {},
+		"known": {Kind: "Pod", Name: "known"}, "elsewhere": {},
 	} {
 		if got := p.Workload(key(name)); got != want {
 			t.Errorf("%s was made by %+v, want %+v", name, got, want)
