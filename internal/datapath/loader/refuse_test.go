@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/hawser-net/hawser/internal/datapath"
@@ -133,9 +134,14 @@ func TestServicePathMTU(t *testing.T) {
 			n1, n2 := newTestNode(t, 1, tunnel), newTestNode(t, 2, tunnel)
 			join(t, n1, n2)
 			outside := outsideOf(t, n1, n2)
-			// The second node is the router on the way, and its device there takes less than the
-			// client thinks.
-			must(t, n2.h.LinkSetMTU(byName(t, n2.h, "out0"), 1300))
+			// The second node is the router on the way, and sends less at once than the client
+			// thinks. Were it the device that takes less, it would drop what the client sends
+			// whenever that is one segment, as after a SYN that was lost.
+			for _, client := range []string{"172.16.0.2", "fd98::2"} {
+				must(t, n2.h.RouteAdd(&netlink.Route{
+					LinkIndex: byName(t, n2.h, "out0").Attrs().Index, Dst: netlink.NewIPNet(net.ParseIP(client)), MTU: 1300, MTULock: true,
+				}))
+			}
 			a, r := n1.pod(t, 1001, n2), n2.pod(t, 1003, n1)
 			for _, ns := range []*testenv.NetNS{a.ns, r.ns, n1.ns} {
 				serve(t, ns)
