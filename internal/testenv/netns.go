@@ -1,6 +1,7 @@
 package testenv
 
 import (
+	"errors"
 	"net"
 	"os"
 	"path/filepath"
@@ -92,7 +93,9 @@ func (n *NetNS) Netlink(t testing.TB) *netlink.Handle {
 }
 
 // Connect joins two namespaces by a veth pair, gives each end its addresses (in CIDR notation, IPv6
-// without duplicate address detection) and brings both up. The pair goes with the namespaces.
+// without duplicate address detection, also of link-local ones: a router has none to ask for
+// neighbours by meanwhile, so packets would be late) and brings both up. The pair goes with the
+// namespaces.
 func Connect(t testing.TB, a *NetNS, aName string, aAddrs []string, b *NetNS, bName string, bAddrs []string) {
 	t.Helper()
 	ha, hb := a.Netlink(t), b.Netlink(t)
@@ -103,10 +106,11 @@ func Connect(t testing.TB, a *NetNS, aName string, aAddrs []string, b *NetNS, bN
 		t.Fatalf("veth %s to %s: %v", aName, bName, err)
 	}
 	for _, end := range []struct {
+		ns    *NetNS
 		h     *netlink.Handle
 		name  string
 		addrs []string
-	}{{ha, aName, aAddrs}, {hb, bName, bAddrs}} {
+	}{{a, ha, aName, aAddrs}, {b, hb, bName, bAddrs}} {
 		link, err := end.h.LinkByName(end.name)
 		if err != nil {
 			t.Fatalf("find %s: %v", end.name, err)
@@ -122,6 +126,12 @@ func Connect(t testing.TB, a *NetNS, aName string, aAddrs []string, b *NetNS, bN
 			if err := end.h.AddrAdd(link, addr); err != nil {
 				t.Fatalf("address %s on %s: %v", s, end.name, err)
 			}
+		}
+		err = end.ns.Do(func() error {
+			return os.WriteFile("/proc/sys/net/ipv6/conf/"+end.name+"/accept_dad", []byte("0"), 0o644)
+		})
+		if err != nil && !errors.Is(err, os.ErrNotExist) { // IPv6 may be off
+			t.Fatalf("%s without duplicate address detection: %v", end.name, err)
 		}
 		if err := end.h.LinkSetUp(link); err != nil {
 			t.Fatalf("bring %s up: %v", end.name, err)
