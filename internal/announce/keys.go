@@ -163,16 +163,20 @@ func (k *Keys) WaitTried(ctx context.Context, revision uint64) error {
 }
 
 // WaitComplete waits until the store has every key that is announced, and none of this writer's
-// that is not. It includes a [Keys.Prune].
+// that is not. It includes a [Keys.Prune], which does not wait for keys that the store refuses.
 func (k *Keys) WaitComplete(ctx context.Context) error {
 	if err := k.WaitSynced(ctx); err != nil {
 		return err
 	}
-	if err := k.writer.WaitAll(ctx, k.wanted.Revision()); err != nil {
+	upTo := k.wanted.Revision()
+	if err := k.writer.WaitTried(ctx, upTo); err != nil {
 		return err
 	}
 	k.Prune()
-	return k.writer.WaitPruned(ctx)
+	if err := k.writer.WaitPruned(ctx); err != nil {
+		return err
+	}
+	return k.writer.WaitAll(ctx, upTo)
 }
 
 // Seen returns the last value that the watch reported of a key that is this writer's, or should be:

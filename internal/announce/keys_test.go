@@ -251,6 +251,33 @@ func TestKeysRefused(t *testing.T) {
 	})
 }
 
+// TestKeysCompleteRefused: a key that the store refuses keeps nothing from being removed, and the
+// store is not said to be complete before it has that key.
+func TestKeysCompleteRefused(t *testing.T) {
+	thingsTest(t, func(t *testing.T, permanent bool) {
+		w := start(t, kvstore.NewMemory(), func(c *KeysConfig) { c.Permanent = permanent })
+		w.put("gone", "mine")
+		w.mu.Lock()
+		w.refuse = "things/refused"
+		w.mu.Unlock()
+		w.Announce("refused", []byte("1"))
+		w.Announce("here", []byte("1"))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if err := w.WaitComplete(ctx); err == nil || !strings.Contains(err.Error(), "too large") {
+			t.Errorf("WaitComplete: %v, want what the store said", err)
+		}
+		w.want(map[string]string{"here": "1"})
+		w.mu.Lock()
+		w.refuse = ""
+		w.mu.Unlock()
+		if err := w.WaitComplete(t.Context()); err != nil {
+			t.Error(err)
+		}
+		w.want(map[string]string{"here": "1", "refused": "1"})
+	})
+}
+
 // TestKeysConverge: several writers announce and withdraw at random under faults; in the end the
 // store, and what each was told of it, is what was announced last.
 func TestKeysConverge(t *testing.T) {
