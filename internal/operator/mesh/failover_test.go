@@ -35,8 +35,14 @@ func (c *cluster) set(object, key, value string) {
 // lead starts an operator that leads, until stop is called.
 func (c *cluster) lead(kind, prefix string, permanent bool) (m *mirror, stop func()) {
 	c.Helper()
-	backend := c.open()
-	m, err := newMirror(mirrorConfig{kind: kind, cluster: "c1", prefix: prefix, permanent: permanent}, backend, slog.New(slog.DiscardHandler))
+	return c.leadWith(mirrorConfig{kind: kind, prefix: prefix, permanent: permanent}, c.open(), slog.New(slog.DiscardHandler), nil)
+}
+
+// leadWith is lead with a store and a log. before, if not nil, is called before the mirror runs.
+func (c *cluster) leadWith(cfg mirrorConfig, backend kvstore.Backend, log *slog.Logger, before func(*mirror)) (m *mirror, stop func()) {
+	c.Helper()
+	cfg.cluster = "c1"
+	m, err := newMirror(cfg, backend, log)
 	if err != nil {
 		c.Fatal(err)
 	}
@@ -44,6 +50,9 @@ func (c *cluster) lead(kind, prefix string, permanent bool) (m *mirror, stop fun
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		return maps.Clone(c.all), nil
+	}
+	if before != nil {
+		before(m)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)

@@ -45,6 +45,8 @@ type mirror struct {
 	admit func(context.Context) error
 	// own reports whether a key that no object stands for is this cluster's to remove.
 	own func(name, value string) bool
+	// foreign reports whether a value was written by somebody who keeps it up to date.
+	foreign func(value string) bool
 
 	mu    sync.Mutex
 	index *index
@@ -76,7 +78,7 @@ func newMirror(cfg mirrorConfig, backend kvstore.Backend, log *slog.Logger) (*mi
 	}
 	base, _, _ := strings.Cut(cfg.prefix, "/v1")
 	m := &mirror{
-		kind: cfg.kind, log: log.With("kind", cfg.kind), permanent: cfg.permanent, own: cfg.own,
+		kind: cfg.kind, log: log.With("kind", cfg.kind), permanent: cfg.permanent, own: cfg.own, foreign: cfg.foreign,
 		backend: backend, canary: kvstore.JoinKey(storekeys.SyncedPrefix, cfg.cluster, base+"/v1"),
 		admit: func(ctx context.Context) error { return clustermesh.CheckOwner(ctx, backend, cfg.cluster) },
 		index: newIndex(), refresh: map[string]bool{},
@@ -87,23 +89,31 @@ func newMirror(cfg mirrorConfig, backend kvstore.Backend, log *slog.Logger) (*mi
 		Owned:   func(name string, value []byte) bool { return cfg.own(name, string(value)) },
 		Foreign: func(_ string, value []byte) bool { return cfg.foreign(string(value)) },
 		Put: func(_ context.Context, name string, value []byte) {
-			m.stored(name, string(value), cfg.foreign(string(value)))
+			m.stored(name, string(value))
 		},
 	}, backend)
 	return m, err
 }
 
 // stored takes note of a key that was written to the store.
-func (m *mirror) stored(name, value string, foreign bool) {
+func (m *mirror) stored(name, value string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	_, ok := m.index.value(name)
 	switch {
-	case ok && foreign && !m.warned:
+	case ok:
+		m.check(name, value)
+	case m.surveyed && len(m.refresh) == 0 && m.own(name, value):
+		m.keys.Prune() // an old copy of the store may have brought it back
+	}
+}
+
+// check warns, once, if a key that an object stands for is kept by somebody else. The caller holds
+// mu.
+func (m *mirror) check(name, value string) {
+	if m.foreign(value) && !m.warned {
 		m.warned = true
 		m.log.Warn("agents write this themselves; set --synchronize-k8s-nodes=false", "key", name)
-	case !ok && m.surveyed && len(m.refresh) == 0 && m.own(name, value):
-		m.keys.Prune() // an old copy of the store may have brought it back
 	}
 }
 
@@ -127,6 +137,9 @@ func (m *mirror) announce(names []string) (revision uint64) {
 	for _, name := range names {
 		delete(m.refresh, name)
 		if value, ok := m.index.value(name); ok {
+			if have, there := m.keys.Seen(name); there { // since before the object was known
+				m.check(name, string(have))
+			}
 			revision = m.keys.Announce(name, []byte(value))
 		} else {
 			revision = m.keys.Withdraw(name)
