@@ -296,29 +296,76 @@ const changeWindow = 10 * time.Second
 // maxChanges is how many changes of policies are shown beside flows of the past, the latest.
 const maxChanges = 10000
 
+// maxTold is how many tellings of changes are remembered, each by one node.
+const maxTold = 1 << 14
+
 // policyChanges shows changes of policies between flows. Each node tells of each: the first counts.
 type policyChanges struct {
 	mu    sync.Mutex // guards what is written
 	write func(*observer.GetAgentEventsResponse) error
-	told  map[string]time.Time
+	// told are the changes of each policy, in the order in which they were shown, and count how
+	// many nodes they have together.
+	told  map[string][]toldChange
+	count int
 	// past are those that were before the flows to come, in the order of time.
 	past []*observer.GetAgentEventsResponse
 }
 
+// toldChange is a change that was shown, and the nodes that told of it.
+type toldChange struct {
+	what  string // how the policy changed
+	at    time.Time
+	nodes map[string]bool
+}
+
 // add shows a change, if no other node has told it. mu is held.
 func (p *policyChanges) add(res *observer.GetAgentEventsResponse) error {
-	at := res.GetTime().AsTime()
 	if u := res.GetAgentEvent().GetPolicyUpdate(); u != nil {
-		key := fmt.Sprint(res.GetAgentEvent().GetType(), u.GetRuleCount(), u.GetLabels())
-		if before, ok := p.told[key]; ok && at.Sub(before).Abs() < changeWindow {
+		what := fmt.Sprint(res.GetAgentEvent().GetType(), u.GetRuleCount())
+		if p.known(fmt.Sprint(u.GetLabels()), what, res.GetNodeName(), res.GetTime().AsTime()) {
 			return nil
 		}
-		if len(p.told) >= maxExplained {
-			clear(p.told)
-		}
-		p.told[key] = at
 	}
 	return p.write(res)
+}
+
+// known says whether another node has told of a change, and remembers that this one has. A node
+// tells of changes in their order: what it tells is the first alike after the last that it told.
+func (p *policyChanges) known(policy, what, node string, at time.Time) bool {
+	if p.count >= maxTold {
+		p.forget(at)
+	}
+	if p.count >= maxTold { // shown too often rather than not at all
+		return false
+	}
+	list := p.told[policy]
+	next := len(list)
+	for next > 0 && !list[next-1].nodes[node] {
+		next--
+	}
+	p.count++
+	for _, c := range list[next:] {
+		if c.what == what && at.Sub(c.at).Abs() < changeWindow {
+			c.nodes[node] = true
+			return true
+		}
+	}
+	p.told[policy] = append(list, toldChange{what, at, map[string]bool{node: true}})
+	return false
+}
+
+// forget drops the changes to which nothing that is told of a time can belong.
+func (p *policyChanges) forget(at time.Time) {
+	p.count = 0
+	for policy, list := range p.told {
+		list = slices.DeleteFunc(list, func(c toldChange) bool { return at.Sub(c.at).Abs() >= changeWindow })
+		if p.told[policy] = list; len(list) == 0 {
+			delete(p.told, policy)
+		}
+		for _, c := range list {
+			p.count += len(c.nodes)
+		}
+	}
 }
 
 // take returns those of the past that were not after a time. mu is held.
@@ -352,7 +399,7 @@ func (a *app) beside(ctx context.Context, writer *flowWriter, o *observeOptions,
 	if err != nil {
 		return nil, err
 	}
-	p := &policyChanges{write: show, told: map[string]time.Time{}}
+	p := &policyChanges{write: show, told: map[string][]toldChange{}}
 	req := &observer.GetAgentEventsRequest{Types: policyEvents, Follow: o.follow, Since: q.since, Until: q.until}
 	if !o.follow {
 		req.Number = maxChanges

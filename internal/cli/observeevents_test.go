@@ -9,7 +9,10 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	"github.com/hawser-net/hawser/api/flow"
+	"github.com/hawser-net/hawser/api/observer"
 	"github.com/hawser-net/hawser/internal/flows"
 )
 
@@ -35,7 +38,7 @@ func TestObserveAgentEvents(t *testing.T) {
 	add(0.6, &flow.AgentEvent{Type: flow.AgentEventType_SERVICE_UPSERTED, Notification: &flow.AgentEvent_ServiceUpsert{ServiceUpsert: &flow.ServiceUpsertNotification{
 		Namespace: "shop", Name: "db", Type: "ClusterIP", FrontendAddress: &flow.ServiceUpsertNotificationAddr{Ip: "10.96.0.1", Port: 80}}}})
 	record.AddEvent(policyEvent(2.5, updated, "guard"))
-	record.AddEvent(policyEvent(2.6, updated, "guard")) // another node tells of it
+	record.AddEvent(policyEvent(2.6, updated, "guard")) // the same node: another change
 	record.AddEvent(policyEvent(9, deleted, "guard"))
 	line := func(second float64, node, what string) string {
 		return agentTime.Add(time.Duration(second*float64(time.Second))).Local().Format("Jan _2 15:04:05.000") + node + ": " + what + "\n"
@@ -76,9 +79,9 @@ func TestObserveAgentEvents(t *testing.T) {
 		args  string
 		order []string
 	}{
-		{"--policy-changes", []string{"front-1", "lost", guard, "u2", "u3", gone}},
-		{"--policy-changes --all", []string{early, "front-1", "lost", guard, "u2", "u3", gone}},
-		{"--policy-changes --since 2026-03-01T12:30:02Z", []string{"lost", guard, "u2", "u3", gone}},
+		{"--policy-changes", []string{"front-1", "lost", guard, guard, "u2", "u3", gone}},
+		{"--policy-changes --all", []string{early, "front-1", "lost", guard, guard, "u2", "u3", gone}},
+		{"--policy-changes --since 2026-03-01T12:30:02Z", []string{"lost", guard, guard, "u2", "u3", gone}},
 		{"--policy-changes --first 1", []string{"front-1"}},
 		{"--policy-changes --pod nobody/x", []string{"lost"}},
 		{"--policy-changes --follow --since 2026-03-01T12:30:08Z --until 2026-03-01T12:30:10Z", nil},
@@ -93,6 +96,53 @@ func TestObserveAgentEvents(t *testing.T) {
 		}
 		if !ok {
 			t.Errorf("%s: %d %s, want %q\n%s", row.args, code, errs, row.order, out)
+		}
+	}
+}
+
+// TestPolicyChangesOfNodes: what several nodes tell of one change is shown once, and every change of
+// a policy is shown, however soon it follows another.
+func TestPolicyChangesOfNodes(t *testing.T) {
+	for name, row := range map[string]struct{ told, want string }{
+		"one change":               {"n1 U 0, n2 U 1, n3 U 9", "n1 U 0"},
+		"one node":                 {"n1 U 0, n1 D 1, n1 U 2", "n1 U 0, n1 D 1, n1 U 2"},
+		"updates only":             {"n1 U 0, n1 U 1, n2 U 1, n2 U 2, n3 U 2", "n1 U 0, n1 U 1"},
+		"one node after the other": {"n1 U 0, n1 D 1, n1 U 2, n2 U 3, n2 D 4, n2 U 5", "n1 U 0, n1 D 1, n1 U 2"},
+		"one is gone":              {"n1 U 0, n2 U 0, n2 D 1, n2 U 2", "n1 U 0, n2 D 1, n2 U 2"},
+		"first the deletion":       {"n1 U 0, n2 D 1, n2 U 2, n1 D 2, n1 U 3", "n1 U 0, n2 D 1, n2 U 2"},
+		"long after":               {"n1 U 0, n2 U 20", "n1 U 0, n2 U 20"},
+	} {
+		var got []string
+		p := &policyChanges{told: map[string][]toldChange{}}
+		p.write = func(res *observer.GetAgentEventsResponse) error {
+			kind := map[flow.AgentEventType]string{flow.AgentEventType_POLICY_UPDATED: "U", flow.AgentEventType_POLICY_DELETED: "D"}[res.GetAgentEvent().GetType()]
+			got = append(got, fmt.Sprint(res.GetNodeName(), " ", kind, " ", res.GetTime().AsTime().Sub(agentTime).Seconds()))
+			return nil
+		}
+		for _, text := range strings.Split(row.told, ", ") {
+			var node, kind string
+			var second int
+			if _, err := fmt.Sscan(text, &node, &kind, &second); err != nil {
+				t.Fatal(err)
+			}
+			ev := policyEvent(float64(second), map[string]flow.AgentEventType{"U": flow.AgentEventType_POLICY_UPDATED, "D": flow.AgentEventType_POLICY_DELETED}[kind], "guard")
+			if err := p.add(&observer.GetAgentEventsResponse{Time: timestamppb.New(ev.Time), NodeName: node, AgentEvent: ev.Event}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if strings.Join(got, ", ") != row.want {
+			t.Errorf("%s: shown are %q, want %q", name, got, row.want)
+		}
+	}
+	// However much is told, so much is remembered, and what is recent is not told twice.
+	p := &policyChanges{told: map[string][]toldChange{}}
+	for i := range 3 * maxTold {
+		at := agentTime.Add(time.Duration(i) * 2 * time.Millisecond)
+		if p.known(fmt.Sprint(i), "U", "n1", at) || !p.known(fmt.Sprint(i), "U", "n2", at) {
+			t.Fatalf("change %d", i)
+		}
+		if p.count > maxTold {
+			t.Fatalf("%d are remembered", p.count)
 		}
 	}
 }

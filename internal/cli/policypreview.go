@@ -393,7 +393,7 @@ func (a *app) writePreview(w io.Writer, res *policypb.PreviewResponse) error {
 		}
 	}
 	if n := sum.GetConnectionsLeftOut(); n > 0 {
-		fmt.Fprintf(&b, "%s%d more are not shown\n", bounds(false, atMost), n)
+		fmt.Fprintf(&b, "%s%d more are not shown\n", bounds(missing, atMost), n)
 	}
 	for _, part := range []struct {
 		title string

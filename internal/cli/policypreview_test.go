@@ -39,6 +39,13 @@ func (p *policies) Preview(req *policypb.PreviewRequest, stream policypb.Policy_
 			}
 		}
 	}
+	if d := req.GetDelete(); len(d) > 0 && strings.HasPrefix(d[0].GetName(), "bounded") {
+		res := &policypb.PreviewResponse{Summary: &policypb.PreviewSummary{Refused: 9, ConnectionsLeftOut: 8, ChangedAtMost: strings.Contains(d[0].GetName(), "twice")}}
+		if strings.Contains(d[0].GetName(), "missing") {
+			res.Problems = []*policypb.NodeProblem{{NodeName: "n2", Problem: "gone"}}
+		}
+		return stream.Send(res)
+	}
 	front, db := &policypb.Party{Namespace: "shop", Name: "front", Identity: 1}, &policypb.Party{Namespace: "shop", Name: "db", Identity: 2}
 	deny := &policypb.PolicyName{Kind: "NetworkPolicy", Namespace: "shop", Name: "deny"}
 	pieces := []*policypb.PreviewResponse{
@@ -139,6 +146,10 @@ func TestPolicyPreview(t *testing.T) {
 		{"policy preview " + dir + "/none.yaml", ExitError, []string{"none.yaml"}},
 		{"policy matrix", ExitOK, []string{"80/TCP   shop/db", "2 more pairs pass without any policy", "5 identities are too many"}},
 		{"policy preview --delete lies", ExitOK, []string{"?        ?             1/TCP"}},
+		{"policy preview --delete bounded", ExitRefused, []string{"refused: 9", "\n8 more are not shown"}},
+		{"policy preview --delete bounded-missing", ExitRefused, []string{"refused: at least 9", "\nat least 8 more are not shown"}},
+		{"policy preview --delete bounded-twice", ExitRefused, []string{"refused: at most 9", "\nat most 8 more are not shown"}},
+		{"policy preview --delete bounded-missing-twice", ExitRefused, []string{"refused: about 9", "\nabout 8 more are not shown"}},
 		{"policy preview --delete endless", ExitError, []string{"larger than 32 MiB"}},
 		{"policy matrix -n lies", ExitOK, []string{"?        ?             ?"}},
 		{"observe --explain", ExitOK, []string{"ingress of the receiver: no rule allows it (enforced by x)", "shop/db spec.ingress[0] (db.yaml:7): allow front", "to let shop/db receive from world", "      kind: X"}},
