@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -31,6 +32,8 @@ const (
 	effectSpan = 5 * time.Minute
 	// eventsEvery is how long a server is left alone that tells of no events.
 	eventsEvery = 30 * time.Second
+	// maxAhead is how many events are remembered of nodes whose clocks are ahead.
+	maxAhead = 4096
 )
 
 // Mark is a change of policies: all that came within seconds, on whatever nodes.
@@ -56,7 +59,8 @@ type MarkPolicy struct {
 // Effect is which connections were judged otherwise after a change than before.
 type Effect struct {
 	Mark
-	// From and To are the times that were compared: neither reaches beyond another change.
+	// From and To are the times that were compared: neither reaches beyond another change, or beyond
+	// what is still kept.
 	From time.Time `json:"from"`
 	To   time.Time `json:"to"`
 	// Compared is how many kinds of connections were seen both before and after.
@@ -197,6 +201,8 @@ func (g *Graph) Effect(id string) (Effect, bool) {
 	m := g.marks[i]
 	settled := m.Last.Add(markSettles)
 	out := Effect{Mark: m.copied(), From: m.Time.Add(-effectSpan), To: minTime(settled.Add(effectSpan), now), Edges: []EffectEdge{}}
+	// Sums that are older are not kept, or are those of a change that is as old as they are.
+	out.From = minTime(m.Time, maxTimeOf(out.From, now.Add(BucketLength-Window)))
 	if i > 0 {
 		out.From = maxTimeOf(out.From, g.marks[i-1].Last.Add(markSettles))
 	}
@@ -278,6 +284,34 @@ func (g *Graph) between(from, to time.Time) map[string]outcome {
 	return out
 }
 
+// aheadEvent is an event of a node whose clock is ahead: the next stream, which begins at the time
+// up to which all are known, has it once more.
+type aheadEvent struct {
+	node, policy string
+	at           int64
+	revision     uint64
+}
+
+// again says whether an event was told before, by the stream that ended, and remembers those that
+// the next one will tell again.
+func (f *Follower) again(e aheadEvent, now time.Time) bool {
+	if f.ahead[e] {
+		return true
+	}
+	if e.at > now.UnixNano() {
+		if len(f.ahead) >= maxAhead { // by now those that were ahead are told by no other stream
+			maps.DeleteFunc(f.ahead, func(e aheadEvent, _ bool) bool { return now.UnixNano()-e.at > int64(markSpan) })
+		}
+		if f.ahead == nil {
+			f.ahead = map[aheadEvent]bool{}
+		}
+		if len(f.ahead) < maxAhead {
+			f.ahead[e] = true
+		}
+	}
+	return false
+}
+
 // watchEvents follows what agents tell of policies that change.
 func (f *Follower) watchEvents(ctx context.Context) {
 	since := time.Now().Add(-Window)
@@ -318,7 +352,12 @@ func (f *Follower) followEvents(ctx context.Context, since time.Time) (last time
 		}
 		switch ev := res.GetAgentEvent(); ev.GetType() {
 		case flow.AgentEventType_POLICY_UPDATED, flow.AgentEventType_POLICY_DELETED:
-			f.Graph.Changed(res.GetNodeName(), at, ev.GetPolicyUpdate(), ev.GetType() == flow.AgentEventType_POLICY_DELETED)
+			deleted := ev.GetType() == flow.AgentEventType_POLICY_DELETED
+			key := aheadEvent{cut(res.GetNodeName()), fmt.Sprint(markPolicy(ev.GetPolicyUpdate(), deleted)), at.UnixNano(), ev.GetPolicyUpdate().GetRevision()}
+			if f.again(key, time.Now()) {
+				continue
+			}
+			f.Graph.Changed(res.GetNodeName(), at, ev.GetPolicyUpdate(), deleted)
 		}
 	}
 }

@@ -1,12 +1,18 @@
 package ui
 
 import (
+	"context"
 	"fmt"
+	"io"
 	"strings"
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	"github.com/hawser-net/hawser/api/flow"
+	"github.com/hawser-net/hawser/api/observer"
 )
 
 // policyLabels name a policy as agents do.
@@ -118,6 +124,103 @@ func TestEffect(t *testing.T) {
 	}
 	if _, ok := g.Effect("7"); ok {
 		t.Error("a change that never was has an effect")
+	}
+}
+
+// TestEffectOfWhatIsKept: an old change is compared with what is still kept before it, and says so.
+func TestEffectOfWhatIsKept(t *testing.T) {
+	g, now := testGraph(DefaultLimits())
+	start := testTime
+	front, db, cache := pod("shop", "front", "front-0", 1), pod("shop", "db", "db-0", 2), pod("shop", "cache", "cache-0", 3)
+	g.Add(verdict(start, front, db, 5432, ok, in))
+	*now = start.Add(4 * time.Minute)
+	g.Add(verdict(now.Add(-time.Second), front, cache, 5432, ok, in))
+	g.Changed("n1", *now, policyLabels("NetworkPolicy", "shop", "strict"), false)
+	*now = start.Add(4*time.Minute + 20*time.Second)
+	g.Add(verdict(*now, front, db, 5432, no, in))
+	g.Add(verdict(*now, front, cache, 5432, no, in))
+	id := g.Snapshot(time.Time{}, time.Time{}).Marks[0].ID
+	for _, row := range []struct {
+		age, from time.Duration // of the change, and from when on there is a comparison
+		compared  int
+	}{{5 * time.Minute, -time.Minute, 2}, {12 * time.Minute, 4*time.Minute + 12*time.Minute - Window + BucketLength, 1}, {Window - 2*time.Second, 4 * time.Minute, 0}} {
+		*now = start.Add(4*time.Minute + row.age)
+		e, ok := g.Effect(id)
+		if !ok || !e.From.Equal(start.Add(row.from)) || e.Compared != row.compared {
+			t.Errorf("%v after the change: %v, compared %d from %v on, want %d from %v on", row.age, ok, e.Compared, e.From.Sub(start), row.compared, row.from)
+		}
+	}
+}
+
+// ahead is a server whose agent's clock is ahead, and whose streams of events end.
+type ahead struct {
+	observer.ObserverClient
+	events []*observer.GetAgentEventsResponse
+}
+
+func (a ahead) GetAgentEvents(_ context.Context, req *observer.GetAgentEventsRequest, _ ...grpc.CallOption) (grpc.ServerStreamingClient[observer.GetAgentEventsResponse], error) {
+	s := &aheadStream{}
+	for _, ev := range a.events {
+		if !ev.GetTime().AsTime().Before(req.GetSince().AsTime()) {
+			s.left = append(s.left, ev)
+		}
+	}
+	return s, nil
+}
+
+type aheadStream struct {
+	grpc.ServerStreamingClient[observer.GetAgentEventsResponse]
+	left []*observer.GetAgentEventsResponse
+}
+
+func (s *aheadStream) Recv() (*observer.GetAgentEventsResponse, error) {
+	if len(s.left) == 0 {
+		return nil, io.EOF
+	}
+	ev := s.left[0]
+	s.left = s.left[1:]
+	return ev, nil
+}
+
+// TestMarksOfClockAhead: what a node whose clock is ahead tells is one change also after the stream
+// has ended and begun again, and what it tells besides is another.
+func TestMarksOfClockAhead(t *testing.T) {
+	g := NewGraph(DefaultLimits())
+	event := func(ahead time.Duration, revision uint64) *observer.GetAgentEventsResponse {
+		n := policyLabels("NetworkPolicy", "shop", "db")
+		n.Revision = revision
+		return &observer.GetAgentEventsResponse{NodeName: "n1", Time: timestamppb.New(time.Now().Add(ahead)),
+			AgentEvent: &flow.AgentEvent{Type: flow.AgentEventType_POLICY_UPDATED, Notification: &flow.AgentEvent_PolicyUpdate{PolicyUpdate: n}}}
+	}
+	server := &ahead{events: []*observer.GetAgentEventsResponse{event(3*time.Second, 7)}}
+	f := &Follower{Client: server, Graph: g}
+	since := time.Now().Add(-Window)
+	for range 3 {
+		last, err := f.followEvents(t.Context(), since)
+		if err != io.EOF {
+			t.Fatal(err)
+		}
+		if !last.IsZero() {
+			t.Fatalf("the next stream would begin at %v", last)
+		}
+	}
+	if marks := g.Snapshot(time.Time{}, time.Time{}).Marks; len(marks) != 1 {
+		t.Errorf("%d changes, want 1", len(marks))
+	}
+	server.events = append(server.events, event(3*time.Second, 8))
+	if _, err := f.followEvents(t.Context(), since); err != io.EOF {
+		t.Fatal(err)
+	}
+	if marks := g.Snapshot(time.Time{}, time.Time{}).Marks; len(marks) != 2 {
+		t.Errorf("%d changes, want 2", len(marks))
+	}
+	// However much is told, so much is remembered.
+	server.events = nil
+	for i := range 3 * maxAhead {
+		server.events = append(server.events, event(time.Minute, uint64(i)))
+	}
+	if _, err := f.followEvents(t.Context(), since); err != io.EOF || len(f.ahead) > maxAhead {
+		t.Errorf("%v, %d are remembered", err, len(f.ahead))
 	}
 }
 

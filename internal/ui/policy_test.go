@@ -87,7 +87,12 @@ func (judge) Preview(req *policy.PreviewRequest, stream policy.Policy_PreviewSer
 		return nil
 	}
 	if strings.Contains(content, "bounded") {
-		return stream.Send(&policy.PreviewResponse{Summary: &policy.PreviewSummary{Refused: 3, Allowed: 2, Unchanged: 7, ChangedAtMost: true, PairsOpened: 4, PartiesLeftOut: 1, EventsLost: uint64(strings.Count(content, "lost"))}})
+		res := &policy.PreviewResponse{Summary: &policy.PreviewSummary{Refused: 3, Allowed: 2, Unchanged: 7, ChangedAtMost: !strings.Contains(content, "once"), PairsOpened: 4, PartiesLeftOut: 1,
+			ConnectionsLeftOut: 6, EventsLost: uint64(strings.Count(content, "lost"))}}
+		if strings.Contains(content, "gone") {
+			res.Problems = []*policy.NodeProblem{{NodeName: "n2", Problem: "it does not answer"}}
+		}
+		return stream.Send(res)
 	}
 	other, warning := "<i>cache</i>", "the selector matches <b>nobody</b>"
 	if strings.Contains(content, "name: strict") {
@@ -256,10 +261,13 @@ func TestPolicyPage(t *testing.T) {
 	b.until("why", `document.querySelector("#preview [role=alert]")?.textContent === "what if, line 1: <b>no policy</b>"`)
 	b.run("numbers that are bounded", evaluate(`document.getElementById("document").value = "bounded"`))
 	b.run("judge", click("#judge"))
-	b.until("at most, at least", `["At most 3 of the kinds", "at most 2 that were refused", "7 stay", "at least 4 would be opened"].every(x => document.getElementById("preview").textContent.includes(x))`)
+	b.until("at most, at least", `["At most 3 of the kinds", "at most 2 that were refused", "7 stay", "at least 4 would be opened", "and at most 6 more"].every(x => document.getElementById("preview").textContent.includes(x))`)
 	b.run("and some are missing", evaluate(`document.getElementById("document").value = "bounded, lost"`))
 	b.run("judge", click("#judge"))
-	b.until("about", `["About 3 of the kinds", "at least 7 stay", "1 events were lost"].every(x => document.getElementById("preview").textContent.includes(x))`)
+	b.until("about", `["About 3 of the kinds", "at least 7 stay", "1 events were lost", "and about 6 more"].every(x => document.getElementById("preview").textContent.includes(x))`)
+	b.run("a node is missing", evaluate(`document.getElementById("document").value = "bounded once, gone"`))
+	b.run("judge", click("#judge"))
+	b.until("at least", `["At least 3 of the kinds", "and at least 6 more"].every(x => document.getElementById("preview").textContent.includes(x))`)
 	// A server that does not answer about what may be does not hold up what is seen.
 	b.run("a matrix that never comes", evaluate(`location.hash = "#view=matrix&ns=shop&ns=slow"`))
 	b.until("what was seen", `document.body.dataset.edges === "2" && !document.getElementById("matrix").hidden`)

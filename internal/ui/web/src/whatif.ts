@@ -84,7 +84,7 @@ function preview(p: Preview): HTMLElement[] {
   if (p.connections.length) out.push(el("h3", {}, "Connections that were seen"), table("connections", ["Would be", "From", "To", "Port", "Seen", "Last", "Why"], p.connections.map(c => [
     c.refused ? el("span", { class: "dropped" }, "✕ refused") : el("span", { class: "forwarded" }, "● allowed"), c.source, c.destination, c.port, amount(c.count),
     new Date(c.seen).toLocaleTimeString([], { hour12: false }), [...(c.rules ?? []), c.reason ?? ""].filter(Boolean).join(", ")])));
-  if (p.connectionsLeftOut) out.push(el("p", { class: "more" }, `and ${amount(p.connectionsLeftOut)} more`));
+  if (p.connectionsLeftOut) out.push(el("p", { class: "more" }, `and ${changed(p.connectionsLeftOut)} more`));
   if (p.pairs.length) out.push(el("h3", {}, "Who may reach whom"), table("pairs", ["From", "To", "Before", "After", "Opened", "Closed"], p.pairs.map(c => [
     c.source, c.destination, c.before, c.after, el("span", { class: "forwarded" }, (c.opened ?? []).map(o => `+ ${o}`).join(", ")),
     el("span", { class: "dropped" }, (c.closed ?? []).map(o => `− ${o}`).join(", "))])));
