@@ -100,8 +100,8 @@ func TestObserveAgentEvents(t *testing.T) {
 	}
 }
 
-// TestPolicyChangesOfNodes: what several nodes tell of one change is shown once, and every change of
-// a policy is shown, however soon it follows another.
+// TestPolicyChangesOfNodes: what several nodes tell of one change is shown once, and every change
+// of a policy is shown, however soon it follows another.
 func TestPolicyChangesOfNodes(t *testing.T) {
 	for name, row := range map[string]struct{ told, want string }{
 		"one change":               {"n1 U 0, n2 U 1, n3 U 9", "n1 U 0"},

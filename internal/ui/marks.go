@@ -59,8 +59,8 @@ type MarkPolicy struct {
 // Effect is which connections were judged otherwise after a change than before.
 type Effect struct {
 	Mark
-	// From and To are the times that were compared: neither reaches beyond another change, or beyond
-	// what is still kept.
+	// From and To are the times that were compared: neither reaches beyond another change, or
+	// beyond what is still kept.
 	From time.Time `json:"from"`
 	To   time.Time `json:"to"`
 	// Compared is how many kinds of connections were seen both before and after.
