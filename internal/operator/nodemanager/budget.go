@@ -16,12 +16,24 @@ import (
 const (
 	firstPause = 500 * time.Millisecond
 	lastPause  = 30 * time.Second
+	// readAttempts is how often a call that changes nothing is made before its refusals count.
+	readAttempts = 5
+	// slowest is the fewest calls a second to which refusals bring the rate, if it is not below
+	// that anyway; the pauses see to less.
+	slowest = 0.5
+	// faster is what a call that is not refused multiplies the rate with, until it is again what
+	// is configured.
+	faster = 1.05
 )
 
 // Budget bounds the calls of an operator to a cloud, which counts those of a whole account. Make
 // one with [NewBudget].
 type Budget struct {
+	// limiter allows what is configured, and less after the cloud has refused: what an account may
+	// ask is not known, and others ask with it.
 	limiter *rate.Limiter
+	qps     rate.Limit
+	burst   int
 	// held fails if this operator does not lead: the call is another's to make then.
 	held    func() error
 	metrics *Metrics
@@ -33,13 +45,14 @@ type Budget struct {
 
 // NewBudget allows qps calls a second after a burst, as long as cfg.Held says so.
 func NewBudget(cfg Config, m *Metrics) *Budget {
-	return &Budget{limiter: rate.NewLimiter(rate.Limit(cfg.QPS), cfg.Burst), held: cfg.Held, metrics: m}
+	qps := rate.Limit(cfg.QPS)
+	return &Budget{limiter: rate.NewLimiter(qps, cfg.Burst), qps: qps, burst: cfg.Burst, held: cfg.Held, metrics: m}
 }
 
 // ErrNotLeading is the error of a call that another operator is to make.
 var ErrNotLeading = errors.New("this operator does not lead any more")
 
-// Do makes a call when the budget allows it.
+// Do makes a call once, when the budget allows it.
 func (b *Budget) Do(ctx context.Context, operation string, call func(context.Context) error) error {
 	start := time.Now()
 	if err := b.wait(ctx); err != nil {
@@ -55,13 +68,35 @@ func (b *Budget) Do(ctx context.Context, operation string, call func(context.Con
 	b.metrics.called(operation, err, asked.Sub(start), time.Since(asked))
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	switch {
+	switch limit := b.limiter.Limit(); {
 	case kindOf(err) != Throttled:
 		b.pauses = 0
+		if limit < b.qps {
+			limit = min(limit*faster, b.qps)
+			b.limiter.SetLimit(limit)
+		}
+		if limit == b.qps {
+			b.limiter.SetBurst(b.burst)
+		}
 	case !time.Now().Before(b.until): // one pause for all calls that were under way
 		pause := min(firstPause<<min(b.pauses, 10), lastPause)
 		b.pauses++
 		b.until = time.Now().Add(max(jitter(pause), min(afterOf(err), lastPause)))
+		b.limiter.SetLimit(max(limit/2, min(slowest, b.qps)))
+		b.limiter.SetBurst(1)
+	}
+	return err
+}
+
+// Read makes a call that changes nothing, and makes it again if the cloud says that there are too
+// many. Whoever reads page by page, or follows a change, would begin anew otherwise: if the cloud
+// allows fewer calls at once than that takes, each attempt would use up what is allowed and none
+// come to its end.
+func (b *Budget) Read(ctx context.Context, operation string, call func(context.Context) error) (err error) {
+	for range readAttempts {
+		if err = b.Do(ctx, operation, call); kindOf(err) != Throttled {
+			return err
+		}
 	}
 	return err
 }

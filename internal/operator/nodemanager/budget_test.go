@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/time/rate"
 )
 
 // TestRetryAfter has a cloud say for how long it wants to be asked nothing: longer than the pause
@@ -72,5 +75,61 @@ func TestRetryAfter(t *testing.T) {
 		if !slices.Contains(names, "cilium_operator_ipam_"+want) {
 			t.Errorf("no cilium_operator_ipam_%s among %v", want, names)
 		}
+	}
+}
+
+// TestScarce has a cloud allow two calls at once and few a second, of an operator that is told to
+// ask for far more: what takes many calls, each of which the next depends on, comes to its end, and
+// so do changes beside it.
+func TestScarce(t *testing.T) {
+	t.Parallel()
+	metrics, err := NewMetrics(prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := Defaults()
+	cfg.QPS, cfg.Burst = 200, 100
+	b := NewBudget(cfg, metrics)
+	allowed := rate.NewLimiter(10, 2)
+	var calls, refused atomic.Int32
+	cloud := func(context.Context) error {
+		calls.Add(1)
+		if !allowed.Allow() {
+			refused.Add(1)
+			return &Error{Kind: Throttled, Text: "too often"}
+		}
+		return nil
+	}
+	var work sync.WaitGroup
+	ctx, cancel := context.WithTimeout(t.Context(), 45*time.Second)
+	defer cancel()
+	for k := range 4 {
+		work.Go(func() {
+			for i := 0; i < 10 && ctx.Err() == nil; i++ { // pages, and a change after each
+				if err := b.Read(ctx, "read", cloud); err != nil {
+					t.Errorf("reader %d begins anew at page %d: %v", k, i, err)
+				}
+				for b.Do(ctx, "change", cloud) != nil && ctx.Err() == nil {
+				}
+			}
+		})
+	}
+	work.Wait()
+	if ctx.Err() != nil {
+		t.Error("not all calls are made: ", calls.Load(), " of which are refused: ", refused.Load())
+	}
+	t.Logf("%d calls, %d of them refused", calls.Load(), refused.Load())
+	if calls.Load() > 2*80 {
+		t.Errorf("%d calls for 80, %d of them refused", calls.Load(), refused.Load())
+	}
+	// What the cloud allows again is used again.
+	allowed.SetLimit(rate.Inf)
+	for range 200 {
+		if err := b.Read(t.Context(), "read", func(context.Context) error { return nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if limit, burst := b.limiter.Limit(), b.limiter.Burst(); limit != 200 || burst != 100 {
+		t.Errorf("%v calls a second after a burst of %d", limit, burst)
 	}
 }

@@ -41,7 +41,7 @@ func (s Suite) Run(t *testing.T) {
 		name string
 		do   func(*Trial)
 	}{
-		{"nodes", s.nodes}, {"refusals", s.refusals}, {"throttle", s.throttle},
+		{"nodes", s.nodes}, {"refusals", s.refusals}, {"throttle", s.throttle}, {"scarce", s.scarce},
 	} {
 		t.Run(x.name, func(t *testing.T) { x.do(&Trial{t, env, s.New(t)}) })
 	}
@@ -194,4 +194,26 @@ func (s Suite) throttle(tr *Trial) {
 	if allowed := perSecond * (1 + time.Since(begun).Seconds()); float64(total) > 2*allowed+20 {
 		tr.Errorf("%d calls, %.0f were allowed", total, allowed)
 	}
+}
+
+// scarce has the cloud allow fewer calls at once than it takes to read it, of an operator that is
+// told to ask for a hundred times as many: it reads all and nodes get their addresses nevertheless.
+func (s Suite) scarce(tr *Trial) {
+	const perSecond, nodes = 2, 4
+	tr.Cloud.Pages(2)
+	tr.Cloud.Disturbed().Throttle(perSecond, perSecond)
+	begun := time.Now()
+	tr.Run(func(c *nodemanager.Config) { c.Resync = 15 * time.Second })
+	for i := range nodes {
+		tr.Node(fmt.Sprint("scarce-", i), nil)
+	}
+	controllers.Eventually(tr.T, Patience, func() string {
+		for i := range nodes {
+			if n := tr.Get(fmt.Sprint("scarce-", i)); len(n.Spec.IPAM.Pool) < 8 {
+				return fmt.Sprintf("%s has %d addresses: %s", n.Name, len(n.Spec.IPAM.Pool), n.Status.IPAM.OperatorStatus.Error)
+			}
+		}
+		return ""
+	})
+	tr.Logf("%v", time.Since(begun))
 }

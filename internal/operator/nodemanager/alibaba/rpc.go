@@ -117,9 +117,13 @@ func (c *client) do(ctx context.Context, action string, p params, into any) erro
 	return json.Unmarshal(text, into)
 }
 
-// call makes one call within the budget.
+// call makes a call within the budget.
 func (p *Provider) call(ctx context.Context, action string, in params, into any) error {
-	return p.budget.Do(ctx, action, func(ctx context.Context) error { return explain(action, p.client.do(ctx, action, in, into)) })
+	do := p.budget.Do
+	if strings.HasPrefix(action, "Describe") {
+		do = p.budget.Read
+	}
+	return do(ctx, action, func(ctx context.Context) error { return explain(action, p.client.do(ctx, action, in, into)) })
 }
 
 // pages makes calls until all pages of a list are read. decode takes one, and returns how many

@@ -41,9 +41,13 @@ func New(ctx context.Context, cfg Config, b *nodemanager.Budget, options ...func
 	return &Provider{cfg: cfg, ec2: client, budget: b}, nil
 }
 
-// call makes one call within the budget.
+// call makes a call within the budget.
 func call[In, Out, Option any](ctx context.Context, p *Provider, operation string, f func(context.Context, In, ...Option) (Out, error), in In) (out Out, err error) {
-	err = p.budget.Do(ctx, operation, func(ctx context.Context) error {
+	do := p.budget.Do
+	if strings.HasPrefix(operation, "Describe") {
+		do = p.budget.Read
+	}
+	err = do(ctx, operation, func(ctx context.Context) error {
 		var err error
 		out, err = f(ctx, in)
 		return explain(operation, err)

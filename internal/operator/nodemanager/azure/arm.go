@@ -56,9 +56,13 @@ type nic struct {
 	} `json:"properties"`
 }
 
-// send makes one request within the budget: permission is what it needs.
+// send makes a request within the budget: permission is what it needs.
 func (p *Provider) send(ctx context.Context, permission, method, at, version string, body any, etag string, into any) (answer *http.Response, err error) {
-	err = p.budget.Do(ctx, permission, func(ctx context.Context) error {
+	do := p.budget.Do
+	if method == http.MethodGet {
+		do = p.budget.Read
+	}
+	err = do(ctx, permission, func(ctx context.Context) error {
 		err := func() error {
 			if !strings.Contains(at, "?") {
 				at = p.arm.Endpoint() + at + "?api-version=" + version
@@ -164,7 +168,7 @@ func (p *Provider) replace(ctx context.Context, permission, id, version string, 
 			return ctx.Err()
 		}
 		wait = min(wait*3/2, 10*p.poll)
-		err := p.budget.Do(ctx, "operations/read", func(ctx context.Context) error {
+		err := p.budget.Read(ctx, "operations/read", func(ctx context.Context) error {
 			var err error
 			answer, err = poller.Poll(ctx)
 			return explain(permission, err)
@@ -173,7 +177,7 @@ func (p *Provider) replace(ctx context.Context, permission, id, version string, 
 			return err
 		}
 	}
-	return p.budget.Do(ctx, permission, func(ctx context.Context) error {
+	return p.budget.Read(ctx, permission, func(ctx context.Context) error {
 		_, err := poller.Result(ctx)
 		return explain(permission, err)
 	})
