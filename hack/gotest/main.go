@@ -69,7 +69,7 @@ func run() int {
 		runErr = errors.Join(runErr, runFuzz(ctx, r, modules, *fuzz))
 	}
 	ok := r.close()
-	if runErr != nil && ok {
+	if runErr != nil {
 		fmt.Fprintln(os.Stderr, "gotest:", runErr)
 	}
 	if runErr != nil || !ok || ctx.Err() != nil {
@@ -148,6 +148,7 @@ func below(folder, dir string) bool {
 // the servers are, and no processor waits for a test.
 func testModules(ctx context.Context, r *report, modules, args []string, servers string) error {
 	first, late := make(map[string][]string), make(map[string][]string)
+	var waiting []string // the packages of late
 	for _, m := range modules {
 		own, ok := argsFor(m, modules, args)
 		if !ok {
@@ -166,6 +167,11 @@ func testModules(ctx context.Context, r *report, modules, args []string, servers
 		}
 		if rest != nil {
 			late[m] = rest
+			for _, a := range rest {
+				if !slices.Contains(own, a) { // no flag
+					waiting = append(waiting, short(a))
+				}
+			}
 		}
 	}
 	built := make(chan error, 1)
@@ -177,6 +183,7 @@ func testModules(ctx context.Context, r *report, modules, args []string, servers
 		return err
 	}
 	if buildErr := <-built; buildErr != nil {
+		r.unrun = waiting
 		return errors.Join(err, buildErr)
 	}
 	return errors.Join(err, r.stage("tests that need one", func() error { return testEach(ctx, r, modules, late) }))
@@ -294,7 +301,8 @@ func split(ctx context.Context, module string, args []string) (early, late []str
 	return early, late, nil
 }
 
-// runTests feeds r with the events of `go test` in a module. A failing test is an error, too.
+// runTests feeds r with the events of `go test` in a module. It returns an error if something went
+// wrong that r does not know of.
 func runTests(ctx context.Context, r *report, module string, args []string) error {
 	cmd := exec.CommandContext(ctx, "go", append([]string{"test", "-json"}, args...)...)
 	cmd.Dir = module
@@ -307,8 +315,12 @@ func runTests(ctx context.Context, r *report, module string, args []string) erro
 	if err := cmd.Start(); err != nil {
 		return err
 	}
+	before := r.failures()
 	r.read(out)
 	if err := cmd.Wait(); err != nil {
+		if cmd.ProcessState.ExitCode() == 1 && r.failures() > before {
+			return nil
+		}
 		return fmt.Errorf("go test in %s: %w", module, err)
 	}
 	return nil
@@ -333,7 +345,19 @@ type report struct {
 	parents map[string]bool
 	results map[string]string // "package Test" -> pass, fail, skip
 	broken  []string          // packages that failed without a failing test: build, panic, time-out
+	unrun   []string          // packages that were not tested, because the servers were not built
 	start   time.Time
+}
+
+// failures counts what close will report as failed.
+func (r *report) failures() int {
+	n := len(r.broken)
+	for _, result := range r.results {
+		if result == "fail" {
+			n++
+		}
+	}
+	return n
 }
 
 // stage runs a part of the work and says how long it took.
@@ -461,12 +485,18 @@ func (r *report) close() bool {
 	for _, p := range r.broken {
 		bad = append(bad, "did not run to its end: "+p)
 	}
+	for _, p := range r.unrun {
+		bad = append(bad, "not tested, as the servers it needs were not built: "+p)
+	}
 	for _, line := range bad {
 		fmt.Fprintln(r.w, line)
 	}
 	failed += len(r.broken)
-	fmt.Fprintf(r.w, "took %s\n%d passed, %d failed, %d skipped\n",
-		time.Since(r.start).Round(time.Second), passed, failed, skipped)
+	fmt.Fprintf(r.w, "took %s\n%d passed, %d failed, %d skipped", time.Since(r.start).Round(time.Second), passed, failed, skipped)
+	if len(r.unrun) > 0 {
+		fmt.Fprintf(r.w, ", %d packages not tested", len(r.unrun))
+	}
+	fmt.Fprintln(r.w)
 	return len(bad) == 0
 }
 

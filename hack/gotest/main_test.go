@@ -178,6 +178,41 @@ func sameWords(a, b []string) bool {
 	return cmp.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
 }
 
+// TestServersNotBuilt: an early test fails, and the servers cannot be built. The report names the
+// failing test and the packages that were not tested, and the reason is returned.
+func TestServersNotBuilt(t *testing.T) {
+	dir := t.TempDir()
+	t.Chdir(dir)
+	t.Setenv("GOFLAGS", "-mod=mod")
+	for name, src := range map[string]string{
+		"go.mod":                          "module github.com/hawser-net/hawser\n\ngo 1.24\n",
+		"early/a_test.go":                 "package early\nimport \"testing\"\nfunc TestEarly(t *testing.T) { t.Fatal(\"wrong\") }\n",
+		"late/a_test.go":                  "package late\nimport (\n_ \"github.com/hawser-net/hawser/internal/testenv/kubeapi\"\n\"testing\"\n)\nfunc TestLate(t *testing.T) {}\n",
+		"internal/testenv/kubeapi/api.go": "package kubeapi\n",
+	} {
+		if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(name, []byte(src), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var out bytes.Buffer
+	r := newReport(&out, nil, false)
+	err := testModules(t.Context(), r, []string{"."}, []string{"-vet=off", "./early", "./late"}, "false")
+	if err == nil || !strings.Contains(err.Error(), "false: exit status 1") || strings.Contains(err.Error(), "go test") {
+		t.Errorf("%v, want that the servers could not be built, and nothing of tests", err)
+	}
+	if r.close() {
+		t.Error("all is said to be well")
+	}
+	for _, want := range []string{"failed: early TestEarly", "were not built: late", "0 passed, 1 failed, 0 skipped, 1 packages not tested"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("output lacks %q:\n%s", want, &out)
+		}
+	}
+}
+
 // TestLongestFirst: what takes longest starts first, the rest keeps its order, and every package
 // that is named is there.
 func TestLongestFirst(t *testing.T) {
