@@ -277,7 +277,10 @@ func (c *controller) work(ctx context.Context) {
 func (c *controller) do(ctx context.Context, name string, priority int) {
 	c.mu.Lock()
 	c.writing = name
-	since := c.since[name]
+	since, known := c.since[name]
+	if !known { // queued again while it was taken, and the change of now came after that was written
+		since = time.Now()
+	}
 	delete(c.since, name)
 	c.mu.Unlock()
 	err := c.sync(ctx, name, priority, since)
