@@ -118,10 +118,10 @@ type Endpoint struct {
 }
 
 // Same says whether the kernel stores the same of two rows: all but the name of the interface.
-func (e Endpoint) Same(o Endpoint) bool {
-	return e.ID == o.ID && e.IfIndex == o.IfIndex && slices.Equal(e.MAC, o.MAC) && slices.Equal(e.HostMAC, o.HostMAC) &&
-		e.IPv4 == o.IPv4 && e.IPv6 == o.IPv6 && e.Identity == o.Identity && e.RuleSet == o.RuleSet &&
-		e.PolicyGeneration == o.PolicyGeneration && e.Incarnation == o.Incarnation && e.Locked == o.Locked && e.Audit == o.Audit
+func (ep Endpoint) Same(o Endpoint) bool {
+	return ep.ID == o.ID && ep.IfIndex == o.IfIndex && slices.Equal(ep.MAC, o.MAC) && slices.Equal(ep.HostMAC, o.HostMAC) &&
+		ep.IPv4 == o.IPv4 && ep.IPv6 == o.IPv6 && ep.Identity == o.Identity && ep.RuleSet == o.RuleSet &&
+		ep.PolicyGeneration == o.PolicyGeneration && ep.Incarnation == o.Incarnation && ep.Locked == o.Locked && ep.Audit == o.Audit
 }
 
 // IPCacheEntry says who is behind a prefix and how to get there.
