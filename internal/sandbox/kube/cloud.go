@@ -44,7 +44,7 @@ func (c *Cluster) cloudSpec() string   { return c.path("cloud.json") }
 func (c *Cluster) Cloud() (region.Client, error) {
 	st, err := c.load()
 	if err == nil && st.Cloud == "" {
-		err = fmt.Errorf("cluster %q is in no cloud: start one with `hawser sandbox up --cloud aws`", st.Name)
+		err = fmt.Errorf("cluster %q is in no cloud", st.Name)
 	}
 	return region.Client{Socket: c.cloudSocket()}, err
 }
@@ -130,6 +130,12 @@ func (s *state) cloudOptions() map[string]string {
 		set[k] = v
 	}
 	return set
+}
+
+// cloudRule is what the agent may do in a cloud besides: it says which addresses its pods use. The
+// chart gives it with ipam.mode, and the checkout's manifest is of another one.
+func cloudRule() map[string]any {
+	return map[string]any{"apiGroups": []any{"cilium.io"}, "resources": []any{"ciliumnodes/status"}, "verbs": []any{"patch"}}
 }
 
 // cloudOperator gives the operator credentials, and the authority of the cloud's certificate.

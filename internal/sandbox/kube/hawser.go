@@ -17,6 +17,7 @@ import (
 const (
 	hawserImage     = "docker.io/library/hawser:dev" // as a runtime completes the name hawser:dev of the manifest
 	hawserConfig    = "cilium-config"
+	agentRole       = "hawser-agent"
 	manifestOfAgent = "deploy/hawser.yaml"
 )
 
@@ -111,6 +112,10 @@ func adaptManifest(data []byte, st *state) ([]byte, error) {
 			}
 			if st.meshed() {
 				config["clustermesh-config"], config["enable-well-known-identities"] = "/var/lib/cilium/clustermesh", "false" // as the chart does
+			}
+		case "ClusterRole":
+			if rules, ok := object["rules"].([]any); ok && st.Cloud != "" && at(object, "metadata", "name") == agentRole {
+				object["rules"] = append(rules, cloudRule())
 			}
 		case "DaemonSet", "Deployment":
 			spec, ok := at(object, "spec", "template", "spec").(map[string]any)

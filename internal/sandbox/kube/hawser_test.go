@@ -12,6 +12,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"sigs.k8s.io/yaml"
+
+	"github.com/hawser-net/hawser/internal/sandbox/region"
 )
 
 const smallManifest = `# Comment.
@@ -130,6 +132,28 @@ func TestAdaptManifest(t *testing.T) {
 		text := strings.Replace(smallManifest, broken.from, broken.to, 1)
 		if _, err := adaptManifest([]byte(text), &state{}); err == nil || !strings.Contains(err.Error(), broken.want) {
 			t.Errorf("without %q: %v", broken.from, err)
+		}
+	}
+}
+
+// TestCloudManifest looks what a cloud makes of the checkout's own manifest: the agent may write
+// which addresses it uses, and nobody else may more than before.
+func TestCloudManifest(t *testing.T) {
+	data, err := os.ReadFile(filepath.Join("..", "..", "..", manifestOfAgent))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const rule = "ciliumnodes/status"
+	for cloud, want := range map[string]int{"": 1, region.AWS: 2, region.Azure: 2, region.Alibaba: 2} {
+		got, err := adaptManifest(data, &state{Name: "x", Cloud: cloud})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := bytes.Count(got, []byte(rule)); n != want {
+			t.Errorf("cloud %q: %d rules for %s, want %d", cloud, n, rule, want)
+		}
+		if n := bytes.Count(got, []byte("SSL_CERT_FILE")); n != want-1 {
+			t.Errorf("cloud %q: %d containers have the authority of its certificate, want %d", cloud, n, want-1)
 		}
 	}
 }
