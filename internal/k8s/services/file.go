@@ -143,7 +143,11 @@ func (s *Services) followFile(ctx context.Context, synced func()) error {
 			}
 		}
 		if err != nil {
-			err = fmt.Errorf("services are those of before: %s: %w", s.cfg.File.Path, err)
+			known := "services are those of before"
+			if have.services == nil {
+				known = "no services are known yet, and the agent does not become ready before the file can be read"
+			}
+			err = fmt.Errorf("%s: %s: %w", known, s.cfg.File.Path, err)
 		}
 		if text := fmt.Sprint(err); first || text != fault {
 			if fault = text; err != nil {

@@ -1,9 +1,14 @@
 package services
 
 import (
+	"context"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/hawser-net/hawser/internal/datapath/fake"
 	"github.com/hawser-net/hawser/internal/service"
 )
 
@@ -58,6 +63,71 @@ func TestParseFile(t *testing.T) {
 		if _, err := parseFile([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: error %v, want it to name %q", change[1], err, want)
 		}
+	}
+}
+
+// TestBrokenFileFirst: the first file makes no sense. It is reported that no services are known,
+// not that there are those of before; once it is mended the start goes on, and a later fault says
+// that the services are those of before.
+func TestBrokenFileFirst(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "services.yaml")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(path+".new", []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(path+".new", path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	reports, synced := make(chan error, 10), make(chan struct{})
+	next := func() error {
+		t.Helper()
+		select {
+		case err := <-reports:
+			return err
+		case <-time.After(20 * time.Second):
+			t.Fatal("nothing is reported")
+			return nil
+		}
+	}
+	write("services: here")
+	s, err := New(Config{NodeName: "n1", Kernel: fake.New().Maps, File: &File{
+		Path: path, Interval: 10 * time.Millisecond, Report: func(err error) { reports <- err },
+	}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.followFile(ctx, func() { close(synced) }) }()
+	defer func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}()
+	if err := next(); err == nil || !strings.Contains(err.Error(), "no services are known yet") || strings.Contains(err.Error(), "of before") {
+		t.Errorf("reported: %v, want that no services are known yet", err)
+	}
+	select {
+	case <-synced:
+		t.Error("the start goes on without services")
+	default:
+	}
+	write(goodFile)
+	if err := next(); err != nil {
+		t.Errorf("reported: %v, want that all is well", err)
+	}
+	select {
+	case <-synced:
+	case <-time.After(20 * time.Second):
+		t.Error("the file is mended, and the start does not go on")
+	}
+	write("services: here")
+	if err := next(); err == nil || !strings.Contains(err.Error(), "services are those of before") {
+		t.Errorf("reported: %v, want that services are those of before", err)
 	}
 }
 
