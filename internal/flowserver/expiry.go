@@ -1,7 +1,9 @@
 package flowserver
 
 import (
+	"cmp"
 	"context"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
@@ -33,7 +35,15 @@ const (
 	maxPEM   = 1 << 20
 	// maxToldPeers is how many others a warning names.
 	maxToldPeers = 5
+	// A connection may stay up for months after the files that it was made with were renewed. So what
+	// others showed is forgotten after peerMemory, or this share of a certificate's time, and a relay
+	// has nodes show it anew after a third of that.
+	peerMemory      = 3 * time.Hour
+	peerMemoryShare = 3.0 / 10
 )
+
+// othersToo begins what is said of those who are not named.
+const othersToo = "so do those of "
 
 // CertificateFile is a file whose certificates are looked at.
 type CertificateFile struct {
@@ -51,27 +61,45 @@ func (t term) soon(now time.Time) bool {
 	return !t.end.IsZero() && t.end.Sub(now) < min(expiryWarning, t.end.Sub(t.begin)/5)
 }
 
+// memory is how long it is known from one handshake that a certificate is in use.
+func (t term) memory() time.Duration {
+	return min(peerMemory, time.Duration(float64(t.end.Sub(t.begin))*peerMemoryShare))
+}
+
+// shownTerm is what somebody showed, under which name, and when.
+type shownTerm struct {
+	term
+	name string
+	at   time.Time
+}
+
+// current says whether it is known to be in use still.
+func (s shownTerm) current(now time.Time) bool { return now.Sub(s.at) <= s.memory() }
+
 // Expiry tells when certificates end, those of files and of others who were spoken with: in the
 // log, to whoever is reported to, and as a metric. It is safe for concurrent use.
 type Expiry struct {
 	log    *slog.Logger
 	report func(problem string)
 	files  []CertificateFile
+	now    func() time.Time
 
-	mu     sync.Mutex
-	own    map[string]term
-	peers  map[string]term
+	mu  sync.Mutex
+	own map[string]term
+	// peers are clients by their certificates, of which several may have one name, and servers by
+	// the names under which they were asked, of which several may have one certificate.
+	peers  map[string]shownTerm
 	logged map[string]time.Time
 }
 
 // NewExpiry returns one that looks at files. report is told what is wrong, in one text, and the
 // empty text when nothing is; it may be nil.
 func NewExpiry(log *slog.Logger, report func(problem string), files ...CertificateFile) *Expiry {
-	return &Expiry{log: log, report: report, files: files, own: map[string]term{}, peers: map[string]term{}, logged: map[string]time.Time{}}
+	return &Expiry{log: log, report: report, files: files, now: time.Now, own: map[string]term{}, peers: map[string]shownTerm{}, logged: map[string]time.Time{}}
 }
 
-// Seen remembers the certificate of who is at the other end of a connection. It has the form of
-// [tls.Config.VerifyConnection] and never fails.
+// Seen remembers the certificate of a client. It has the form of [tls.Config.VerifyConnection], as
+// SeenServer has, and never fails.
 func (e *Expiry) Seen(st tls.ConnectionState) error {
 	if e == nil || len(st.PeerCertificates) == 0 {
 		return nil
@@ -81,12 +109,34 @@ func (e *Expiry) Seen(st tls.ConnectionState) error {
 	if len(leaf.DNSNames) > 0 {
 		name = leaf.DNSNames[0]
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if _, known := e.peers[name]; (known || len(e.peers) < maxPeers) && len(name) <= 255 {
-		e.peers[name] = term{leaf.NotBefore, leaf.NotAfter}
+	sum := sha256.Sum256(leaf.Raw)
+	e.remember("client "+string(sum[:]), name, leaf)
+	return nil
+}
+
+// SeenServer remembers the certificate of a server, in place of what it showed before.
+func (e *Expiry) SeenServer(st tls.ConnectionState) error {
+	if e != nil && len(st.PeerCertificates) > 0 {
+		e.remember("server "+st.ServerName, st.ServerName, st.PeerCertificates[0])
 	}
 	return nil
+}
+
+func (e *Expiry) remember(key, name string, leaf *x509.Certificate) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if _, known := e.peers[key]; (known || len(e.peers) < maxPeers) && len(name) <= 255 {
+		e.peers[key] = shownTerm{term{leaf.NotBefore, leaf.NotAfter}, name, e.now()}
+	}
+}
+
+// Outdated says whether a server should show its certificate anew, before what is known of it is
+// forgotten; not if it has shown none.
+func (e *Expiry) Outdated(serverName string) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	s, ok := e.peers["server "+serverName]
+	return ok && e.now().Sub(s.at) > s.memory()/3
 }
 
 // Run looks at the certificates all the time, until ctx ends.
@@ -94,7 +144,7 @@ func (e *Expiry) Run(ctx context.Context) error {
 	tick := time.NewTicker(expiryInterval)
 	defer tick.Stop()
 	for {
-		e.check(time.Now())
+		e.check(e.now())
 		select {
 		case <-ctx.Done():
 			return nil
@@ -122,22 +172,25 @@ func (e *Expiry) check(now time.Time) {
 	}
 	e.mu.Lock()
 	e.own = own
-	// One that ended long ago is of somebody who has gone, or who cannot be spoken with any more.
-	maps.DeleteFunc(e.peers, func(_ string, t term) bool { return now.Sub(t.end) > expiryRepeat })
+	maps.DeleteFunc(e.peers, func(_ string, s shownTerm) bool { return !s.current(now) })
 	var peers []string
-	for _, name := range slices.Sorted(maps.Keys(e.peers)) {
-		if e.peers[name].soon(now) {
-			peers = append(peers, ends(fmt.Sprintf("the certificate of %q", name), e.peers[name], now))
+	for _, s := range slices.SortedFunc(maps.Values(e.peers), func(a, b shownTerm) int { return cmp.Or(cmp.Compare(a.name, b.name), a.end.Compare(b.end)) }) {
+		// One that was shown before it ended soon may have been renewed since.
+		if s.soon(now) && s.soon(s.at) {
+			peers = append(peers, ends(fmt.Sprintf("the certificate of %q", s.name), s.term, now))
 		}
 	}
 	if more := len(peers) - maxToldPeers; more > 0 {
-		peers = append(peers[:maxToldPeers], fmt.Sprintf("so do those of %d others", more))
+		peers = append(peers[:maxToldPeers], fmt.Sprintf("%s%d others", othersToo, more))
 	}
 	problems = append(problems, peers...)
 	var fresh []string
 	maps.DeleteFunc(e.logged, func(_ string, at time.Time) bool { return now.Sub(at) >= expiryRepeat })
 	for _, text := range problems {
 		what, _, _ := strings.Cut(text, " in ")
+		if strings.HasPrefix(what, othersToo) {
+			what = othersToo // how many they are changes all the time
+		}
 		if e.logged[what].IsZero() && len(e.logged) < maxPeers {
 			e.logged[what], fresh = now, append(fresh, text)
 		}
@@ -206,7 +259,7 @@ func termOf(f CertificateFile) (out term, err error) {
 }
 
 var secondsLeft = prometheus.NewDesc("hawser_certificate_seconds_left",
-	"Time until a certificate ends, less than 0 afterwards; peers is the first of those of others who were spoken with.", []string{"certificate"}, nil)
+	"Time until a certificate ends, less than 0 afterwards; peers is the first of those that others showed of late.", []string{"certificate"}, nil)
 
 // Describe implements [prometheus.Collector].
 func (e *Expiry) Describe(ch chan<- *prometheus.Desc) { ch <- secondsLeft }
@@ -216,16 +269,18 @@ func (e *Expiry) Collect(ch chan<- prometheus.Metric) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	tell := func(name string, t term) {
-		ch <- prometheus.MustNewConstMetric(secondsLeft, prometheus.GaugeValue, time.Until(t.end).Seconds(), name)
+		ch <- prometheus.MustNewConstMetric(secondsLeft, prometheus.GaugeValue, t.end.Sub(e.now()).Seconds(), name)
 	}
 	for name, t := range e.own {
 		tell(name, t)
 	}
 	var first term
-	for _, t := range e.peers {
-		first = earlier(first, t)
+	for _, s := range e.peers {
+		if s.current(e.now()) {
+			first = earlier(first, s.term)
+		}
 	}
-	if len(e.peers) > 0 {
+	if !first.end.IsZero() {
 		tell("peers", first)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 
 	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
 )
@@ -51,28 +52,32 @@ func TestCertificatesThatEnd(t *testing.T) {
 	}
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(ours.PEM())
-	a, b := net.Pipe()
-	defer a.Close()
-	defer b.Close()
-	client := tls.Client(a, &tls.Config{ServerName: name, RootCAs: roots, Certificates: []tls.Certificate{pair}, NextProtos: []string{"h2"}, MinVersion: tls.VersionTLS13})
-	done := make(chan error, 1)
-	go func() {
-		err := client.HandshakeContext(t.Context())
-		if err == nil {
-			_, err = client.Read(make([]byte, 1)) // what comes after a handshake
+	handshake := func() {
+		t.Helper()
+		a, b := net.Pipe()
+		defer a.Close()
+		defer b.Close()
+		client := tls.Client(a, &tls.Config{ServerName: name, RootCAs: roots, Certificates: []tls.Certificate{pair}, NextProtos: []string{"h2"}, MinVersion: tls.VersionTLS13})
+		done := make(chan error, 1)
+		go func() {
+			err := client.HandshakeContext(t.Context())
+			if err == nil {
+				_, err = client.Read(make([]byte, 1)) // what comes after a handshake
+			}
+			done <- err
+		}()
+		server := tls.Server(b, cfg)
+		if err := server.HandshakeContext(t.Context()); err != nil {
+			t.Fatal(err)
 		}
-		done <- err
-	}()
-	server := tls.Server(b, cfg)
-	if err := server.HandshakeContext(t.Context()); err != nil {
-		t.Fatal(err)
+		if _, err := server.Write([]byte("x")); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
 	}
-	if _, err := server.Write([]byte("x")); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
+	handshake()
 
 	now := time.Now()
 	if e.check(now); told != "" || log.Len() > 0 {
@@ -100,6 +105,12 @@ func TestCertificatesThatEnd(t *testing.T) {
 	if len(got) != 3 {
 		t.Errorf("told are %v", got)
 	}
+	// Until it is shown again, nobody knows that the client has it still.
+	if e.check(now.Add(50 * time.Minute)); !strings.Contains(told, "flow-server") || strings.Contains(told, "relay") {
+		t.Errorf("ten minutes before is told %q", told)
+	}
+	e.now = func() time.Time { return now.Add(50 * time.Minute) }
+	handshake()
 	e.check(now.Add(50 * time.Minute))
 	for _, want := range []string{"the certificate flow-server (" + files.Cert + ") ends in 10m0s, at ", "flow-client-authorities", `the certificate of "relay\n" ends in 10m0s`} {
 		if !strings.Contains(told, want) || strings.Contains(told, "\n") {
@@ -124,6 +135,65 @@ func TestCertificatesThatEnd(t *testing.T) {
 	}
 }
 
+// TestRenewedPeers: who stays connected for as long as a certificate is valid, and has renewed it
+// meanwhile, is not warned of; who shows one that ends soon is, whoever else has its name.
+func TestRenewedPeers(t *testing.T) {
+	t.Parallel()
+	start := time.Now()
+	at := start
+	var told string
+	e := NewExpiry(slog.New(slog.DiscardHandler), func(problem string) { told = problem })
+	e.now = func() time.Time { return at }
+	state := func(server string, hours int) tls.ConnectionState {
+		end := start.Add(time.Duration(hours) * time.Hour)
+		leaf := &x509.Certificate{DNSNames: []string{"*.prod.hubble-grpc.cilium.io"}, NotBefore: start, NotAfter: end, Raw: []byte(end.String())}
+		return tls.ConnectionState{ServerName: server, PeerCertificates: []*x509.Certificate{leaf}}
+	}
+	left := func() time.Duration {
+		ch := make(chan prometheus.Metric, 10)
+		e.Collect(ch)
+		if len(ch) == 0 {
+			return 0
+		}
+		var m dto.Metric
+		if err := (<-ch).Write(&m); err != nil {
+			t.Fatal(err)
+		}
+		return time.Duration(m.GetGauge().GetValue() * float64(time.Second)).Round(time.Minute)
+	}
+	step := func(what string, hours float64, seen func(tls.ConnectionState) error, server string, ends int, want string, wantLeft time.Duration) {
+		t.Helper()
+		at = start.Add(time.Duration(hours * float64(time.Hour)))
+		if seen != nil {
+			if err := seen(state(server, ends)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		e.check(at)
+		if got := strings.Count(told, " ends in "); (want == "") != (told == "") || !strings.Contains(told, want) || got > 1 || left() != wantLeft {
+			t.Errorf("%s: told is %q with %v left, want %q with %v", what, told, left(), want, wantLeft)
+		}
+	}
+	step("a client", 0, e.Seen, "", 100, "", 100*time.Hour)
+	step("long after", 81, nil, "", 0, "", 0)
+	step("when it would have ended", 101, nil, "", 0, "", 0)
+	step("the renewed one", 101, e.Seen, "", 300, "", 199*time.Hour)
+	step("another client of that name", 101, e.Seen, "", 105, `"*.prod.hubble-grpc.cilium.io" ends in 4h`, 4*time.Hour)
+	step("and the first again", 101, e.Seen, "", 300, `"*.prod.hubble-grpc.cilium.io" ends in 4h`, 4*time.Hour)
+	step("both are gone", 106, nil, "", 0, "", 0)
+
+	step("a server", 280, e.SeenServer, "n1.prod", 300, `"n1.prod" ends in 20h`, 20*time.Hour)
+	step("another with a certificate alike", 280, e.SeenServer, "n2.prod", 1000, `"n1.prod" ends in 20h`, 20*time.Hour)
+	if e.Outdated("n1.prod") || e.Outdated("n3.prod") {
+		t.Error("what was just shown, or never, is out of date")
+	}
+	step("an hour later", 281.1, nil, "", 0, `"n1.prod" ends in 18h54m`, 18*time.Hour+54*time.Minute)
+	if !e.Outdated("n1.prod") {
+		t.Error("after an hour it need not be shown anew")
+	}
+	step("it is renewed", 281.1, e.SeenServer, "n1.prod", 1000, "", 718*time.Hour+54*time.Minute)
+}
+
 // TestPeersOfExpiryAreBounded: however many certificates are shown, so many are remembered, and
 // those that ended are forgotten.
 func TestPeersOfExpiryAreBounded(t *testing.T) {
@@ -132,7 +202,7 @@ func TestPeersOfExpiryAreBounded(t *testing.T) {
 	e := NewExpiry(slog.New(slog.DiscardHandler), func(problem string) { told = problem })
 	now := time.Now()
 	show := func(name string, end time.Time) {
-		c := &x509.Certificate{DNSNames: []string{name}, NotBefore: now.Add(-100 * time.Hour), NotAfter: end}
+		c := &x509.Certificate{DNSNames: []string{name}, NotBefore: now.Add(-100 * time.Hour), NotAfter: end, Raw: []byte(name)}
 		if err := e.Seen(tls.ConnectionState{PeerCertificates: []*x509.Certificate{c}}); err != nil {
 			t.Fatal(err)
 		}

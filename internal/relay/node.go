@@ -99,12 +99,35 @@ func (r *Relay) serveNode(ctx context.Context, m *member, p peerNode, log *slog.
 	log.Info("node is connected")
 	err = r.probe(ctx, conn, func(st *observer.ServerStatusResponse) {
 		r.roster.update(m, relay.NodeState_NODE_CONNECTED, conn, "", st)
+		r.showAnew(ctx, p, log)
 	})
 	if ctx.Err() == nil {
 		log.Warn("node is not connected any more", "error", text(err))
 		r.roster.update(m, relay.NodeState_NODE_UNAVAILABLE, nil, text(err), nil) // before the streams end
 	}
 	return err
+}
+
+// showAnew has a node and the relay show each other certificates, by a connection besides that
+// which stays up: both may have been renewed since that was made.
+func (r *Relay) showAnew(ctx context.Context, p peerNode, log *slog.Logger) {
+	if p.serverName == "" || r.cfg.NoClientTLS || !r.expiry.Outdated(p.serverName) {
+		return
+	}
+	select {
+	case r.dialing <- struct{}{}:
+	case <-ctx.Done():
+		return
+	}
+	defer func() { <-r.dialing }()
+	conn, _, err := r.connect(ctx, p)
+	if err != nil {
+		if ctx.Err() == nil {
+			log.Warn("node is connected, but a new connection to it fails", "error", text(err))
+		}
+		return
+	}
+	conn.Close()
 }
 
 func (r *Relay) connect(ctx context.Context, p peerNode) (*grpc.ClientConn, *observer.ServerStatusResponse, error) {

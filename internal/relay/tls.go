@@ -49,7 +49,7 @@ func (f TLSFiles) credentials(serverName string) (credentials.TransportCredentia
 	}
 	return credentials.NewTLS(&tls.Config{
 		MinVersion: tls.VersionTLS13, ServerName: serverName, RootCAs: pool, Certificates: []tls.Certificate{cert},
-		VerifyConnection: f.expiry.Seen,
+		VerifyConnection: f.expiry.SeenServer,
 	}), nil
 }
 

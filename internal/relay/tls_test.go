@@ -2,16 +2,24 @@ package relay
 
 import (
 	"context"
+	"crypto/ed25519"
+	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/pem"
 	"fmt"
+	"log/slog"
 	"maps"
+	"math/big"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
@@ -176,6 +184,106 @@ func TestCertificates(t *testing.T) {
 	}
 	if _, err := observer.NewObserverClient(conn).GetNodes(t.Context(), &observer.GetNodesRequest{}); err == nil {
 		t.Error("the address of probes tells of nodes")
+	}
+}
+
+// TestRenewedCertificates: a relay and a node that stay connected learn of each other's renewed
+// certificates, without a break.
+func TestRenewedCertificates(t *testing.T) {
+	dir := t.TempDir()
+	ca := filepath.Join(dir, "ca")
+	authorityKey, signer, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	authority := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: time.Now(), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}
+	der, err := x509.CreateCertificate(rand.Reader, authority, authority, authorityKey, signer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	// issue writes a certificate that ends so soon, as files that are replaced.
+	issue := func(name string, left time.Duration, usage x509.ExtKeyUsage) (cert, key string) {
+		public, private, err := ed25519.GenerateKey(rand.Reader)
+		if err != nil {
+			t.Fatal(err)
+		}
+		der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()), DNSNames: []string{name}, NotBefore: time.Now(),
+			NotAfter: time.Now().Add(left), ExtKeyUsage: []x509.ExtKeyUsage{usage}}, authority, public, signer)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pkcs8, err := x509.MarshalPKCS8PrivateKey(private)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for end, block := range map[string]*pem.Block{"crt": {Type: "CERTIFICATE", Bytes: der}, "key": {Type: "PRIVATE KEY", Bytes: pkcs8}} {
+			path := filepath.Join(dir, name+"."+end)
+			if err := os.WriteFile(path+".new", pem.EncodeToMemory(block), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Rename(path+".new", path); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return filepath.Join(dir, name+".crt"), filepath.Join(dir, name+".key")
+	}
+	var seen *flowserver.Expiry
+	const short = 30 * time.Second // a tenth of it is when it is shown anew
+	n1 := flowserver.ServerName(node.Key{Cluster: "prod", Name: "n1"})
+	s := newStand(t, 1, func(c *Config) {
+		c.ClientTLS.Cert, c.ClientTLS.Key = issue("relay-client", short, x509.ExtKeyUsageClientAuth)
+		c.ClientTLS.CAs = []string{ca}
+	}, func(n node.Key) credentials.TransportCredentials {
+		files := flowserver.TLSFiles{ClientCAs: []string{ca}}
+		files.Cert, files.Key = issue(n1, short, x509.ExtKeyUsageServerAuth)
+		seen = flowserver.NewExpiry(slog.New(slog.DiscardHandler), nil)
+		files.Expiry = seen
+		cfg, err := files.Config()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return credentials.NewTLS(cfg)
+	})
+	left := func(e *flowserver.Expiry) float64 {
+		ch := make(chan prometheus.Metric, 10)
+		e.Collect(ch)
+		close(ch)
+		for m := range ch {
+			var out dto.Metric
+			if err := m.Write(&out); err == nil && out.GetLabel()[0].GetValue() == "peers" {
+				return out.GetGauge().GetValue()
+			}
+		}
+		return 0
+	}
+	conn := func() *grpc.ClientConn {
+		s.relay.roster.mu.Lock()
+		defer s.relay.roster.mu.Unlock()
+		for _, m := range s.relay.roster.members {
+			return m.view.conn
+		}
+		return nil
+	}
+	controllers.Eventually(t, patience, func() string {
+		if a, b := left(s.relay.expiry), left(seen); a <= 0 || b <= 0 || conn() == nil {
+			return fmt.Sprintf("the relay saw %v, the node %v", a, b)
+		}
+		return ""
+	})
+	first := conn()
+	issue("relay-client", time.Hour, x509.ExtKeyUsageClientAuth)
+	issue(n1, time.Hour, x509.ExtKeyUsageServerAuth)
+	controllers.Eventually(t, patience, func() string {
+		if a, b := left(s.relay.expiry), left(seen); a < 1000 || b < 1000 {
+			return fmt.Sprintf("the relay saw %v, the node %v", a, b)
+		}
+		return ""
+	})
+	if conn() != first {
+		t.Error("the connection to the node is another one")
 	}
 }
 
