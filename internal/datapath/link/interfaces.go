@@ -43,10 +43,10 @@ type Interfaces struct {
 	links    *Links
 	programs InterfacePrograms
 	log      *slog.Logger
-	changed  chan struct{} // has Run look at what is wanted now
 
 	mu     sync.Mutex // one reconciliation at a time
 	begun  bool       // Set has been called
+	told   string     // the outcome that Set returned last, or Run called changed with
 	want   []datapath.Interface
 	states []datapath.InterfaceState // of the last reconciliation
 	failed error                     // of the last reconciliation
@@ -58,7 +58,7 @@ func NewInterfaces(l *Links, programs InterfacePrograms, log *slog.Logger) *Inte
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &Interfaces{links: l, programs: programs, log: log, changed: make(chan struct{}, 1)}
+	return &Interfaces{links: l, programs: programs, log: log}
 }
 
 // Set makes the node's interfaces those of want. It compares with the kernel and touches only what
@@ -72,11 +72,12 @@ func (i *Interfaces) Set(want []datapath.Interface) ([]datapath.InterfaceState, 
 	defer i.mu.Unlock()
 	i.want, i.begun = slices.Clone(want), true
 	states, err := i.reconcile()
-	select {
-	case i.changed <- struct{}{}:
-	default:
-	}
+	i.told = outcome(states, err)
 	return states, err
+}
+
+func outcome(states []datapath.InterfaceState, err error) string {
+	return fmt.Sprintf("%v %v", states, err)
 }
 
 // reconcile is called under the lock.
@@ -105,15 +106,11 @@ func (l *Links) setInterfaces(want []datapath.Interface, programs InterfaceProgr
 		states[n].MAC = w.MAC
 	}
 	if l.native == 0 {
-		err := errors.New("the device towards other nodes is not known yet: SetNode comes first")
-		for n := range states {
-			states[n].Err = err
-		}
-		return states, err
+		return fail(states, errors.New("the device towards other nodes is not known yet: SetNode comes first"))
 	}
 	all, err := l.listLinks()
 	if err != nil {
-		return states, err
+		return fail(states, err)
 	}
 	var errs []error
 	var found []*cloudInterface
@@ -142,6 +139,11 @@ func (l *Links) setInterfaces(want []datapath.Interface, programs InterfaceProgr
 	errs = append(errs, partAddresses(found))
 	failed, err := l.reconcilePaths(found)
 	errs = append(errs, err)
+	if failed == nil {
+		// Nothing is known of the ways to the interfaces: for what is not known to pass, nothing is
+		// given to pods.
+		fail(states, err)
+	}
 	for n, s := range states {
 		if s.Err == nil {
 			states[n].Err = failed[s.IfIndex]
@@ -149,6 +151,14 @@ func (l *Links) setInterfaces(want []datapath.Interface, programs InterfaceProgr
 	}
 	errs = append(errs, forgetOthers(found, programs), l.exceptVPC(want))
 	return states, errors.Join(errs...)
+}
+
+// fail has every state without an error of its own have err.
+func fail(states []datapath.InterfaceState, err error) ([]datapath.InterfaceState, error) {
+	for n := range states {
+		states[n].Err = cmp.Or(states[n].Err, err)
+	}
+	return states, err
 }
 
 // faultsOf is pure: what makes each of want impossible, by itself or beside those before it.
@@ -316,12 +326,14 @@ func (l *Links) exceptVPC(want []datapath.Interface) error {
 		return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
 	})
 	vpc = slices.Compact(vpc)
-	if l.vpcKnown && slices.Equal(vpc, l.vpc) {
+	if l.vpcKnown && !l.vpcFailed && slices.Equal(vpc, l.vpc) {
 		return nil
 	}
 	l.vpc, l.vpcKnown = vpc, true
 	if l.node == nil {
 		return nil
 	}
-	return l.reconcileMasquerade(*l.node)
+	err := l.reconcileMasquerade(*l.node)
+	l.vpcFailed = err != nil
+	return err
 }

@@ -26,9 +26,9 @@ const (
 )
 
 // Run repeats the last Set when an interface of it comes or goes, when somebody else takes away
-// what it had made, when it has failed, and from time to time. It calls changed with what Set would
-// have returned whenever that is not what it was called with last; it has no lock meanwhile. Before
-// the first Set it touches nothing. It returns nil when ctx ends.
+// what it had made, when it or Set has failed, and from time to time. It calls changed with what Set
+// would have returned the first time, and whenever that is not what Set returned, or changed was
+// called with, last; it has no lock meanwhile. Before the first Set it touches nothing. It returns nil when ctx ends.
 func (i *Interfaces) Run(ctx context.Context, changed func([]datapath.InterfaceState, error)) error {
 	w, err := i.links.listen(ctx, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE,
 		unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR)
@@ -36,10 +36,11 @@ func (i *Interfaces) Run(ctx context.Context, changed func([]datapath.InterfaceS
 		return fmt.Errorf("watch the cloud's interfaces: %w", err)
 	}
 	defer w.close()
-	told, retry := "", time.Duration(0)
+	first, retry := true, time.Duration(0)
 	next := time.Now() // what has happened before the watch began was not heard
 	for ctx.Err() == nil {
-		got, err := w.next(max(0, time.Until(next)))
+		// Set may fail meanwhile.
+		got, err := w.next(min(max(0, time.Until(next)), interfaceRetry))
 		switch {
 		case errors.Is(err, unix.ENOBUFS):
 			next = time.Now()
@@ -48,19 +49,28 @@ func (i *Interfaces) Run(ctx context.Context, changed func([]datapath.InterfaceS
 		case slices.ContainsFunc(got, i.concerns):
 			next = earlier(next, time.Now().Add(plugSettle))
 		}
-		if ctx.Err() != nil || time.Now().Before(next) {
+		if ctx.Err() != nil {
 			continue
 		}
 		i.mu.Lock()
+		if retry == 0 && i.failed != nil {
+			next = time.Now()
+		}
+		if time.Now().Before(next) {
+			i.mu.Unlock()
+			continue
+		}
 		if !i.begun {
 			i.mu.Unlock()
 			next = time.Now().Add(plugSettle)
 			continue
 		}
 		states, err := i.reconcile()
+		now := outcome(states, err)
+		tell := first || now != i.told
+		first, i.told = false, now
 		i.mu.Unlock()
-		if now := fmt.Sprintf("%v %v", states, err); now != told {
-			told = now
+		if tell {
 			changed(states, err)
 		}
 		next = time.Now().Add(interfaceCheck)

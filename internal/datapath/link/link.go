@@ -84,6 +84,7 @@ type Links struct {
 	cloud       map[int]bool   // under nodeMu: interfaces of the last Interfaces.Set
 	vpc         []netip.Prefix // under nodeMu: networks of the cloud, as Interfaces.Set has them
 	vpcKnown    bool           // under nodeMu: it has been called
+	vpcFailed   bool           // under nodeMu: they could not be taken out of masquerading
 	pathsGone   bool           // under nodeMu: no rules of a cloud's interfaces are left
 
 	mu               sync.Mutex
