@@ -69,7 +69,7 @@ func TestProvidersAgree(t *testing.T) {
 		}
 		field, value, _ := c.provider.Status(o, cloud, attached)
 		o = patched(t, o, map[string]any{field: value})
-		list, err := interfacesOf(string(c.cloud), o)
+		list, err := interfacesOf(string(c.cloud), o, nil)
 		if err != nil || len(list) != 2 || list[0].ID != "if-1" || list[1].ID != "if-2" || list[1].Number != 1 || list[1].MAC != "02:00:00:00:00:02" ||
 			list[1].Subnet.String() != "10.0.2.0/24" || list[1].Gateway.String() != c.gateway {
 			t.Errorf("%s: the agent reads %+v, %v", c.cloud, list, err)

@@ -27,6 +27,9 @@ type Interface struct {
 	Gateway netip.Addr   `json:"gateway"`
 	// Networks are the CIDRs within which the cloud leads packets to the addresses of pods.
 	Networks []netip.Prefix `json:"networks"`
+	// Kept is set if the object does not show it so any more: it is as it was before, for addresses
+	// that pods have, and no other address of it is given.
+	Kept bool `json:"kept,omitempty"`
 }
 
 // Bounds of what is believed of a CiliumNode's status: whoever may write it is not to have the
@@ -38,8 +41,9 @@ const (
 )
 
 // interfacesOf reads the interfaces that an object shows, in the order of their numbers, and what
-// of them makes no sense: that is left out.
-func interfacesOf(mode string, o *v2.CiliumNode) ([]Interface, error) {
+// of them makes no sense: that is left out. Those of needed are there in any case, as they were if
+// the object does not show them: pods have addresses of them.
+func interfacesOf(mode string, o *v2.CiliumNode, needed []Interface) ([]Interface, error) {
 	var all []shownInterface
 	switch mode {
 	case ENI:
@@ -66,29 +70,83 @@ func interfacesOf(mode string, o *v2.CiliumNode) ([]Interface, error) {
 	slices.SortFunc(all, func(a, b shownInterface) int {
 		return cmp.Or(cmp.Compare(a.number, b.number), strings.Compare(a.id, b.id))
 	})
-	var out []Interface
-	var faults []error
+	read, faulty := map[string]Interface{}, map[string]error{}
 	for _, s := range all {
 		i, err := s.read()
-		for _, other := range out {
-			switch {
-			case err != nil:
-			case other.Number == i.Number:
-				err = fmt.Errorf("its number %d is that of %.100q", i.Number, other.ID)
-			case other.MAC == i.MAC:
-				err = fmt.Errorf("its hardware address is that of %.100q", other.ID)
-			}
+		if _, twice := read[s.id]; err == nil && twice {
+			err = errors.New("it is shown twice")
 		}
-		if err == nil && len(out) == datapath.MaxInterfaces {
-			err = fmt.Errorf("there are %d others", len(out))
+		if err != nil {
+			faulty[s.id] = err
+			continue
+		}
+		read[s.id] = i
+	}
+	out := keep(needed, read, faulty)
+	taken := map[string]bool{}
+	for _, i := range out {
+		taken[i.ID] = true
+	}
+	var faults []error
+	for _, s := range all {
+		i, ok := read[s.id]
+		err := faulty[s.id]
+		if ok && err == nil && !taken[s.id] {
+			if err = conflict(out, i); err == nil && len(out) >= datapath.MaxInterfaces {
+				err = fmt.Errorf("there are %d others", len(out))
+			}
+			if err == nil {
+				out = append(out, i)
+			}
 		}
 		if err != nil {
 			faults = append(faults, fmt.Errorf("the CiliumNode's status of network interface %.200q makes no sense, its addresses are given to no pod: %w", s.id, err))
-			continue
 		}
-		out = append(out, i)
 	}
+	slices.SortFunc(out, func(a, b Interface) int { return cmp.Compare(a.Number, b.Number) })
 	return out, few(faults)
+}
+
+// keep returns those of needed: as they are shown now, or else as they were. If what is shown of
+// them does not fit together, those whose number or hardware address is another stay as they were.
+func keep(needed []Interface, shown map[string]Interface, faulty map[string]error) []Interface {
+	pick := func(may func(was, is Interface) bool) (out []Interface, err error) {
+		for _, was := range needed {
+			is, ok := shown[was.ID]
+			if !ok || faulty[was.ID] != nil || !may(was, is) {
+				is = was
+				is.Kept = true
+			}
+			err = cmp.Or(err, conflict(out, is))
+			out = append(out, is)
+		}
+		return out, err
+	}
+	out, err := pick(func(Interface, Interface) bool { return true })
+	if err == nil {
+		return out
+	}
+	out, _ = pick(func(was, is Interface) bool {
+		same := was.Number == is.Number && was.MAC == is.MAC
+		if !same && faulty[is.ID] == nil {
+			faulty[is.ID] = fmt.Errorf("others have number %d or hardware address %s", is.Number, is.MAC)
+		}
+		return same
+	})
+	return out
+}
+
+// conflict says why an interface cannot be beside others.
+func conflict(others []Interface, i Interface) error {
+	for _, other := range others {
+		switch {
+		case other.Number == i.Number:
+			return fmt.Errorf("its number %d is that of %.100q", i.Number, other.ID)
+		case other.MAC == i.MAC:
+			return fmt.Errorf("its hardware address is that of %.100q", other.ID)
+		}
+	}
+	return nil
 }
 
 // few joins the first of many errors.

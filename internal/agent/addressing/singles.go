@@ -65,8 +65,6 @@ type Singles struct {
 	// shown is what the object says of them that makes no sense.
 	uplinks *uplinks
 	shown   error
-	// lost are addresses that are in use and were taken away, each with what it was of.
-	lost map[netip.Addr]string
 }
 
 // returnRest is how long addresses are not given that the node has by a server that was put back:
@@ -82,6 +80,8 @@ type singlesState struct {
 	Pool map[netip.Addr]string `json:"pool,omitempty"`
 	// Leaving are addresses whose release was agreed to.
 	Leaving map[netip.Addr]bool `json:"leaving,omitempty"`
+	// Lost are addresses that are in use and were taken away, each with what it was of.
+	Lost map[netip.Addr]string `json:"lost,omitempty"`
 	// Interfaces are those of the machine, in the modes of clouds.
 	Interfaces []Interface `json:"interfaces,omitempty"`
 }
@@ -103,7 +103,7 @@ func NewSingles(cfg Config, client *k8s.Client) (*Singles, error) {
 }
 
 func newSingles(cfg Config) (*Singles, error) {
-	s := &Singles{cfg: cfg, path: filepath.Join(cfg.Dir, "addresses.json"), log: cfg.Log, tell: newTeller(), returned: map[netip.Addr]time.Time{}, rest: returnRest, lost: map[netip.Addr]string{}}
+	s := &Singles{cfg: cfg, path: filepath.Join(cfg.Dir, "addresses.json"), log: cfg.Log, tell: newTeller(), returned: map[netip.Addr]time.Time{}, rest: returnRest}
 	data, err := os.ReadFile(s.path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -160,8 +160,12 @@ func (s *Singles) want() map[netip.Addr]bool {
 	for _, ip := range s.before {
 		want[ip] = false
 	}
-	for ip := range s.state.Pool {
-		want[ip] = !s.state.Leaving[ip] && s.passes(ip)
+	shown := map[string]bool{}
+	for _, i := range s.state.Interfaces {
+		shown[i.ID] = !i.Kept
+	}
+	for ip, id := range s.state.Pool {
+		want[ip] = !s.state.Leaving[ip] && (shown[id] || s.uplinks == nil) && s.passes(ip)
 	}
 	return want
 }
@@ -254,20 +258,15 @@ func (s *Singles) take(o *v2.CiliumNode, sure bool) {
 		}
 	}
 	s.doubt, s.unsaved = doubt, nil
-	next.Interfaces, s.shown = interfacesOf(s.cfg.Mode, o)
-	before := s.state.Pool
-	if maps.Equal(next.Pool, before) && maps.Equal(next.Leaving, s.state.Leaving) && reflect.DeepEqual(next.Interfaces, s.state.Interfaces) {
+	used := s.inUse()
+	next.Lost = s.lostTo(next.Pool, used)
+	next.Interfaces, s.shown = interfacesOf(s.cfg.Mode, o, s.needed(next, used))
+	if maps.Equal(next.Pool, s.state.Pool) && maps.Equal(next.Leaving, s.state.Leaving) && maps.Equal(next.Lost, s.state.Lost) && reflect.DeepEqual(next.Interfaces, s.state.Interfaces) {
 		s.state.UID, s.state.Generation = next.UID, next.Generation
 	} else if err := s.store(next); err != nil {
 		s.unsaved = fmt.Errorf("what is assigned to this node is not used: %w", err)
 		readAt(time.Now().Add(writeRetry))
 	} else if s.book != nil {
-		for _, a := range s.book.Dump() {
-			of, was := before[a.IP]
-			if _, is := next.Pool[a.IP]; was && !is {
-				s.lost[a.IP] = of
-			}
-		}
 		s.book.AssignSingles(s.want())
 		s.tell.moved()
 	}
@@ -291,10 +290,6 @@ func (s *Singles) inspect() {
 				lost = append(lost, fmt.Sprintf("%s (%s)", a.IP, a.Owner))
 			}
 		}
-		maps.DeleteFunc(s.lost, func(ip netip.Addr, _ string) bool {
-			_, again := s.state.Pool[ip]
-			return again || !given[ip]
-		})
 		if len(lost) > 0 {
 			errs = append(errs, fmt.Errorf("addresses are in use that are not in spec.ipam.pool of CiliumNode %s, so that nobody may lead packets here: %s; delete their pods", s.cfg.Self.Name, strings.Join(lost, ", ")))
 		}
@@ -472,7 +467,7 @@ func orNil(text string) any {
 func (s *Singles) await(ctx context.Context, used bool) error {
 	if !used {
 		s.mu.Lock()
-		s.state.Pool = nil // of an earlier life: they may be another node's by now
+		s.state.Pool, s.state.Lost = nil, nil // of an earlier life: they may be another node's by now
 		s.mu.Unlock()
 	}
 	if used && s.missing() == nil {
@@ -525,6 +520,7 @@ func (s *Singles) Run(ctx context.Context, agent Agent) error {
 			s.tell.pass(agent)
 		}
 		s.mu.Lock()
+		s.forget()
 		s.inspect()
 		s.mu.Unlock()
 		s.connect()
@@ -546,12 +542,16 @@ func (s *Singles) Run(ctx context.Context, agent Agent) error {
 	}
 }
 
-// sooner is how long to wait if the object is to be read before the end of wait.
+// sooner is how long to wait if the object is to be read, or the interfaces are to be set up again,
+// before the end of wait.
 func (s *Singles) sooner(wait time.Duration) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if left := time.Until(s.later); !s.later.IsZero() && left > 0 {
-		return min(wait, left)
+		wait = min(wait, left)
+	}
+	if s.uplinks != nil && !s.uplinks.retry.IsZero() {
+		wait = min(wait, max(time.Until(s.uplinks.retry), 0))
 	}
 	return wait
 }

@@ -47,6 +47,10 @@ type uplinks struct {
 	// faults are why those of other interfaces do not, by the interface, and since when.
 	faults map[string]uplinkFault
 	err    error
+	// retry is when they are set up again because something failed, zero if nothing did, and pause
+	// is how long that waits the next time.
+	retry time.Time
+	pause time.Duration
 }
 
 var errNotSet = errors.New("nobody says whether it was set up")
@@ -99,8 +103,75 @@ func (s *Singles) resourceOf(ip netip.Addr) (string, bool) {
 	if r, ok := s.state.Pool[ip]; ok {
 		return r, true
 	}
-	r, ok := s.lost[ip]
+	r, ok := s.state.Lost[ip]
 	return r, ok
+}
+
+// inUse says which addresses pods have, or can have again: as long as there is no book, any. mu is
+// held.
+func (s *Singles) inUse() func(netip.Addr) bool {
+	if s.book == nil {
+		return func(netip.Addr) bool { return true }
+	}
+	used := map[netip.Addr]bool{}
+	for _, a := range s.book.Dump() {
+		used[a.IP] = true
+	}
+	for _, ip := range s.before {
+		used[ip] = true
+	}
+	return func(ip netip.Addr) bool { return used[ip] }
+}
+
+// lostTo are the addresses in use that a pool has not. mu is held.
+func (s *Singles) lostTo(pool map[netip.Addr]string, used func(netip.Addr) bool) map[netip.Addr]string {
+	lost := map[netip.Addr]string{}
+	for _, had := range []map[netip.Addr]string{s.state.Lost, s.state.Pool} {
+		for ip, id := range had {
+			if _, is := pool[ip]; !is && used(ip) {
+				lost[ip] = id
+			}
+		}
+	}
+	return lost
+}
+
+// needed are the interfaces known so far of which next has addresses in use. mu is held.
+func (s *Singles) needed(next singlesState, used func(netip.Addr) bool) []Interface {
+	ids := map[string]bool{}
+	for _, addrs := range []map[netip.Addr]string{next.Pool, next.Lost} {
+		for ip, id := range addrs {
+			if used(ip) {
+				ids[id] = true
+			}
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(s.state.Interfaces), func(i Interface) bool { return !ids[i.ID] })
+}
+
+// forget drops what was kept for addresses that nobody has any more. mu is held.
+func (s *Singles) forget() {
+	if s.unsaved != nil {
+		return // it is read again, which drops them too
+	}
+	used := s.inUse()
+	next := s.state
+	next.Lost = s.lostTo(s.state.Pool, used)
+	needed := map[string]bool{}
+	for _, i := range s.needed(next, used) {
+		needed[i.ID] = true
+	}
+	next.Interfaces = slices.DeleteFunc(slices.Clone(s.state.Interfaces), func(i Interface) bool { return i.Kept && !needed[i.ID] })
+	if maps.Equal(next.Lost, s.state.Lost) && len(next.Interfaces) == len(s.state.Interfaces) {
+		return
+	}
+	if err := s.store(next); err != nil {
+		s.log.Warn("addresses that nobody uses any more keep their interfaces", "error", err)
+		return
+	}
+	if s.object != nil {
+		s.take(s.object, false) // what could not be beside those that went can be now
+	}
 }
 
 // connect brings the interfaces to what the addresses need, if they are not. Only one goroutine may
@@ -116,7 +187,8 @@ func (s *Singles) connect() {
 		return
 	}
 	want, ids := s.wantedInterfaces()
-	if !u.dirty && reflect.DeepEqual(want, u.want) {
+	due := !u.retry.IsZero() && !time.Now().Before(u.retry)
+	if !u.dirty && !due && reflect.DeepEqual(want, u.want) {
 		s.mu.Unlock()
 		return
 	}
@@ -127,10 +199,11 @@ func (s *Singles) connect() {
 	defer s.mu.Unlock()
 	u.want, u.err = want, err
 	passes, faults := map[netip.Addr]bool{}, map[string]uplinkFault{}
+	all := unexplained(err, states)
 	for k, i := range want {
 		fault := cmp.Or(err, errNotSet)
 		if k < len(states) {
-			fault = states[k].Err
+			fault = cmp.Or(states[k].Err, all)
 		}
 		if fault == nil {
 			for _, ip := range i.Pods {
@@ -147,6 +220,12 @@ func (s *Singles) connect() {
 	first := u.passes == nil
 	moved := first || !maps.Equal(passes, u.passes)
 	u.passes, u.faults = passes, faults
+	if err == nil && len(faults) == 0 {
+		u.retry, u.pause = time.Time{}, 0
+	} else {
+		u.pause = min(max(2*u.pause, writeRetry), writeRetryMost)
+		u.retry = time.Now().Add(u.pause)
+	}
 	if moved && s.book != nil {
 		s.book.AssignSingles(s.want())
 		if !first {
@@ -156,13 +235,32 @@ func (s *Singles) connect() {
 	s.inspect()
 }
 
+// unexplained is what of an error is of no state: then no interface is known to be as it should be.
+func unexplained(err error, states []datapath.InterfaceState) error {
+	if err == nil {
+		return nil
+	}
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		for _, part := range joined.Unwrap() {
+			if rest := unexplained(part, states); rest != nil {
+				return rest
+			}
+		}
+		return nil
+	}
+	if slices.ContainsFunc(states, func(s datapath.InterfaceState) bool { return errors.Is(s.Err, err) }) {
+		return nil
+	}
+	return err
+}
+
 // wantedInterfaces are those of which the node has addresses, and the ID of each. mu is held.
 func (s *Singles) wantedInterfaces() (want []datapath.Interface, ids []string) {
 	addrs := map[string][]netip.Addr{}
 	for ip, id := range s.state.Pool {
 		addrs[id] = append(addrs[id], ip)
 	}
-	for ip, id := range s.lost {
+	for ip, id := range s.state.Lost {
 		addrs[id] = append(addrs[id], ip)
 	}
 	for _, i := range s.state.Interfaces {
@@ -199,7 +297,7 @@ func (s *Singles) interfaceFaults() (errs []error) {
 	}
 	known := map[string]bool{}
 	for _, i := range s.state.Interfaces {
-		known[i.ID] = true
+		known[i.ID] = !i.Kept
 		f, ok := s.uplinks.faults[i.ID]
 		if ok && (!errors.Is(f.err, datapath.ErrNoInterface) || time.Since(f.since) > slowInterface) {
 			errs = append(errs, fmt.Errorf("packets of network interface %.200q (%s) do not pass, and its addresses are given to no pod: %w", i.ID, i.MAC, f.err))

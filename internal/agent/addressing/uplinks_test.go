@@ -130,7 +130,7 @@ func TestInterfacesOf(t *testing.T) {
 			"eni-s 02:00:00:00:00:04 3 172.16.16.0/24 172.16.16.253 [172.16.0.0/12 172.16.16.0/24 192.168.0.0/16]",
 		CRD: "",
 	} {
-		list, err := interfacesOf(mode, o)
+		list, err := interfacesOf(mode, o, nil)
 		var got []string
 		for _, i := range list {
 			got = append(got, fmt.Sprint(i.ID, " ", i.MAC, " ", i.Number, " ", i.Subnet, " ", i.Gateway, " ", i.Networks))
@@ -172,7 +172,7 @@ func TestInterfacesOfAStranger(t *testing.T) {
 		e := o.Status.ENI.ENIs["eni-1"]
 		spoil(&e)
 		o.Status.ENI.ENIs["eni-1"] = e
-		list, err := interfacesOf(ENI, o)
+		list, err := interfacesOf(ENI, o, nil)
 		if err == nil || len(list) != 1 || list[0].ID != "eni-0" {
 			t.Errorf("%s: %+v, %v", name, list, err)
 		}
@@ -183,7 +183,7 @@ func TestInterfacesOfAStranger(t *testing.T) {
 	for n := range 5000 {
 		o.Status.ENI.ENIs[fmt.Sprint("eni-", strings.Repeat("x", 500), n)] = v2.ENI{MAC: fmt.Sprintf("02:00:00:00:%02x:%02x", n/256, n%256), Number: n, Subnet: v2.ENISubnet{CIDR: "10.0.0.0/24"}}
 	}
-	list, err := interfacesOf(ENI, o)
+	list, err := interfacesOf(ENI, o, nil)
 	if len(list) > datapath.MaxInterfaces || err == nil || len(err.Error()) > 4096 {
 		t.Errorf("%d interfaces, an error of %d bytes", len(list), len(fmt.Sprint(err)))
 	}
@@ -338,6 +338,7 @@ func TestUplinksModel(t *testing.T) {
 			dir := t.TempDir()
 			k := &kernel{plugged: map[string]bool{}}
 			pool := map[int][]string{0: {"10.0.0.10"}}
+			hidden := map[int]bool{} // interfaces that the status does not show for a while
 			pods := map[netip.Addr]string{}
 			var s *Singles
 			var book *ipam.IPAM
@@ -371,7 +372,13 @@ func TestUplinksModel(t *testing.T) {
 			}
 			hear := func() {
 				generation++
-				served.Store(eniNode(generation, pool))
+				o := eniNode(generation, pool)
+				for n, is := range hidden {
+					if is {
+						delete(o.Status.ENI.ENIs, fmt.Sprint("eni-", n))
+					}
+				}
+				served.Store(o)
 				s.Hear(served.Load())
 			}
 			s, book = eniSingles(t, dir)
@@ -415,14 +422,24 @@ func TestUplinksModel(t *testing.T) {
 				case 7:
 					stop()
 					start()
+				case 8:
+					hidden[n] = !hidden[n]
+					hear()
 				}
 				if rng.IntN(2) == 0 {
 					synctest.Wait()
+					for ip, pod := range pods {
+						if !k.told(ip) {
+							t.Fatalf("seed %d: %s of %s lost its interface", seed, ip, pod)
+						}
+					}
 				}
 				if rng.IntN(8) == 0 {
 					time.Sleep(time.Minute)
 				}
 			}
+			clear(hidden)
+			hear()
 			// At rest all that is plugged can be given, and nothing else.
 			time.Sleep(time.Hour)
 			synctest.Wait()

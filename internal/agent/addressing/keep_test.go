@@ -1,0 +1,225 @@
+package addressing
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/datapath"
+	"github.com/hawser-net/hawser/internal/ipam"
+)
+
+// TestInterfaceInUseStays: whatever becomes of a CiliumNode, the interface of an address that a pod
+// has stays set up until the pod is gone, also over a restart of the agent. New addresses of it are
+// given to nobody meanwhile.
+func TestInterfaceInUseStays(t *testing.T) {
+	t.Parallel()
+	const pod = "ns/p"
+	ip := netip.MustParseAddr("10.0.1.10")
+	pool := map[int][]string{1: {"10.0.1.10", "10.0.1.11"}}
+	for name, change := range map[string]func() *v2.CiliumNode{
+		"a status without it": func() *v2.CiliumNode {
+			o := eniNode(2, pool)
+			delete(o.Status.ENI.ENIs, "eni-1")
+			return o
+		},
+		"a status that makes no sense": func() *v2.CiliumNode {
+			o := eniNode(2, pool)
+			o.Status.ENI.ENIs["eni-1"] = v2.ENI{ID: "eni-1"}
+			return o
+		},
+		"a new object": func() *v2.CiliumNode {
+			o := eniNode(1, nil)
+			o.UID = "u2"
+			return o
+		},
+		"another with its number": func() *v2.CiliumNode {
+			o := eniNode(2, pool)
+			e := o.Status.ENI.ENIs["eni-1"]
+			e.ID, e.MAC = "eni-0a", macOf(7)
+			o.Status.ENI.ENIs["eni-0a"] = e
+			o.Spec.IPAM.Pool["10.0.1.12"] = v2.AllocationIP{Resource: "eni-0a"}
+			return o
+		},
+		"another with its hardware address": func() *v2.CiliumNode {
+			o := eniNode(2, pool)
+			e := o.Status.ENI.ENIs["eni-1"]
+			e.ID, e.Number = "eni-0a", 0
+			o.Status.ENI.ENIs["eni-0a"] = e
+			o.Spec.IPAM.Pool["10.0.1.12"] = v2.AllocationIP{Resource: "eni-0a"}
+			return o
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				dir := t.TempDir()
+				s, book := eniSingles(t, dir)
+				s.Hear(eniNode(1, map[int][]string{1: {"10.0.1.10"}}))
+				k := &kernel{plugged: map[string]bool{macOf(1): true, macOf(7): true}}
+				s.Connect(Uplinks{Network: k})
+				book.Open()
+				runSingles(t, s)
+				if r, err := book.AllocateNext(ipam.IPv4, pod, "", false); err != nil || r.IPv4.IP != ip {
+					t.Fatal(r, err)
+				}
+				o := change()
+				s.Hear(o)
+				synctest.Wait()
+				if i, ok := s.InterfaceOf(ip); !k.leads(ip) || !ok || i.MAC != macOf(1) || i.Number != 1 {
+					t.Errorf("a pod's packets are not led any more: %+v, %v", i, ok)
+				}
+				if _, ok := o.Status.ENI.ENIs["eni-0a"]; ok {
+					if _, err := book.AllocateNext(ipam.IPv4, pod, "", false); err != nil {
+						t.Errorf("the one known before gives nothing: %v", err)
+					}
+				}
+				if r, err := book.AllocateNext(ipam.IPv4, pod, "", false); err == nil {
+					t.Errorf("%s is given", r.IPv4.IP)
+				}
+
+				// The agent is started again.
+				next, book2 := eniSingles(t, dir)
+				next.before = []netip.Addr{ip}
+				book2.AssignSingles(next.want())
+				if err := book2.Restore(ip, pod); err != nil {
+					t.Fatal(err)
+				}
+				k2 := &kernel{plugged: k.plugged}
+				next.Connect(Uplinks{Network: k2})
+				if !k2.leads(ip) {
+					t.Error("a pod's packets are not led after a restart")
+				}
+				next.Hear(o)
+				runSingles(t, next)
+				synctest.Wait()
+				if !k2.leads(ip) {
+					t.Error("a pod's packets are not led after a restart, with the object")
+				}
+
+				// The pod goes, and the interface with it.
+				book2.FreeOf(ip, pod)
+				time.Sleep(time.Second)
+				synctest.Wait()
+				if _, shown := o.Spec.IPAM.Pool[ip.String()]; !shown && k2.told(ip) {
+					t.Error("a freed address is still told")
+				}
+				if i, ok := next.InterfaceOf(ip); ok && o.Status.ENI.ENIs["eni-1"].MAC == "" {
+					t.Errorf("an interface that nobody uses is kept: %+v", i)
+				}
+			})
+		})
+	}
+}
+
+// TestTakenAwayOverRestart: an address that was taken away while a pod has it keeps its interface
+// when the agent is started again.
+func TestTakenAwayOverRestart(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		ip := netip.MustParseAddr("10.0.1.10")
+		s, book := eniSingles(t, dir)
+		s.Hear(eniNode(1, map[int][]string{1: {"10.0.1.10"}}))
+		k := &kernel{plugged: map[string]bool{macOf(1): true}}
+		s.Connect(Uplinks{Network: k})
+		book.Open()
+		if _, err := book.AllocateNext(ipam.IPv4, "ns/p", "", false); err != nil {
+			t.Fatal(err)
+		}
+		s.Hear(eniNode(2, map[int][]string{1: {"10.0.1.11"}}))
+		next, book2 := eniSingles(t, dir)
+		next.before = []netip.Addr{ip}
+		book2.AssignSingles(next.want())
+		if err := book2.Restore(ip, "ns/p"); err != nil {
+			t.Fatal(err)
+		}
+		k2 := &kernel{plugged: k.plugged}
+		next.Connect(Uplinks{Network: k2})
+		if _, ok := next.InterfaceOf(ip); !ok || !k2.told(ip) {
+			t.Error("it lost its interface")
+		}
+	})
+}
+
+// once is a kernel whose answers a test spoils.
+type once struct {
+	kernel
+	spoilMu sync.Mutex
+	spoil   func([]datapath.InterfaceState) error // for one Set
+}
+
+func (k *once) Set(want []datapath.Interface) ([]datapath.InterfaceState, error) {
+	states, err := k.kernel.Set(want)
+	k.spoilMu.Lock()
+	defer k.spoilMu.Unlock()
+	if k.spoil != nil {
+		err = k.spoil(states)
+		k.spoil = nil
+	}
+	return states, err
+}
+
+// TestUplinksTryAgain: what failed once is tried again, without anybody saying that something has
+// changed. Until then nothing is given, also if the error is no one interface's.
+func TestUplinksTryAgain(t *testing.T) {
+	t.Parallel()
+	broken := errors.New("the list of rules was interrupted")
+	for name, c := range map[string]struct {
+		spoil func([]datapath.InterfaceState) error
+		given int // before it is tried again
+	}{
+		"of an interface": {func(st []datapath.InterfaceState) error {
+			st[0].Err = fmt.Errorf("raise: %w", broken)
+			return errors.Join(nil, st[0].Err)
+		}, 1},
+		"of none": {func([]datapath.InterfaceState) error { return errors.Join(broken) }, 0},
+		"of none and an interface": {func(st []datapath.InterfaceState) error {
+			st[0].Err = errors.New("x")
+			return errors.Join(st[0].Err, broken)
+		}, 0},
+		"of an interface, no error": {func(st []datapath.InterfaceState) error { st[1].Err = broken; return nil }, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s, book := eniSingles(t, t.TempDir())
+				s.Hear(eniNode(1, map[int][]string{0: {"10.0.0.10"}, 1: {"10.0.1.10"}}))
+				k := &once{kernel: kernel{plugged: map[string]bool{macOf(0): true, macOf(1): true}}, spoil: c.spoil}
+				s.Connect(Uplinks{Network: k})
+				book.Open()
+				runSingles(t, s)
+				give := func() (list []netip.Addr) {
+					for {
+						r, err := book.AllocateNext(ipam.IPv4, "ns/p", "", false)
+						if err != nil {
+							return list
+						}
+						list = append(list, r.IPv4.IP)
+					}
+				}
+				synctest.Wait()
+				first := give()
+				if len(first) != c.given {
+					t.Errorf("given after a failure: %v, want %d", first, c.given)
+				}
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				if all := slices.Concat(first, give()); len(all) != 2 {
+					t.Errorf("given in the end: %v", all)
+				}
+				k.mu.Lock()
+				defer k.mu.Unlock()
+				if k.sets > 3 {
+					t.Errorf("set %d times", k.sets)
+				}
+			})
+		})
+	}
+}
