@@ -35,9 +35,9 @@ const (
 	maxPEM   = 1 << 20
 	// maxToldPeers is how many others a warning names.
 	maxToldPeers = 5
-	// A connection may stay up for months after the files that it was made with were renewed. So what
-	// others showed is forgotten after peerMemory, or this share of a certificate's time, and a relay
-	// has nodes show it anew after a third of that.
+	// A connection may stay up for months after the files that it was made with were renewed. So
+	// what others showed is forgotten after peerMemory, or this share of a certificate's time, and
+	// a relay has nodes show it anew after a third of that.
 	peerMemory      = 3 * time.Hour
 	peerMemoryShare = 3.0 / 10
 )
