@@ -31,7 +31,7 @@ type CloudOptions struct {
 // Flags binds the options to command-line flags; the current values are the defaults shown.
 func (o *CloudOptions) Flags(fs *pflag.FlagSet) {
 	o.Wanted.Flags(fs)
-	fs.StringVar(&o.MetadataEndpoint, "instance-metadata-endpoint", o.MetadataEndpoint, "with --ipam eni, azure or alibabacloud, URL of the instance metadata service; that of the cloud by default")
+	fs.StringVar(&o.MetadataEndpoint, "instance-metadata-endpoint", o.MetadataEndpoint, "with --ipam eni, azure or alibabacloud, URL of the instance metadata service, with an IP address; that of the cloud by default")
 	fs.BoolVar(&o.PodMetadata, "allow-pod-instance-metadata", o.PodMetadata,
 		"with --ipam eni, azure or alibabacloud, let pods reach the instance metadata service, which gives whoever asks the credentials of the instance")
 }
@@ -60,8 +60,8 @@ func (c *Config) notForPods() []netip.Addr {
 	}
 	out := instance.Addresses(instance.Cloud(c.IPAM))
 	if u, err := url.Parse(c.MetadataEndpoint); err == nil {
-		if ip, err := netip.ParseAddr(u.Hostname()); err == nil && !ip.IsLoopback() {
-			out = append(out, ip)
+		if ip, err := netip.ParseAddr(u.Hostname()); err == nil && !ip.Unmap().IsLoopback() {
+			out = append(out, ip.Unmap())
 		}
 	}
 	return out

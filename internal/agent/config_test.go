@@ -197,6 +197,14 @@ func TestValidateClouds(t *testing.T) {
 		if !slices.Contains(c.notForPods(), netip.MustParseAddr("192.0.2.7")) {
 			t.Errorf("%s: pods reach the instance metadata where they are", mode)
 		}
+		c.MetadataEndpoint = "http://[::ffff:192.0.2.8]"
+		if !slices.Contains(c.notForPods(), netip.MustParseAddr("192.0.2.8")) {
+			t.Errorf("%s: pods reach the instance metadata at a mapped address", mode)
+		}
+		c.MetadataEndpoint = "http://metadata.internal"
+		if err := c.Validate(); err == nil {
+			t.Errorf("%s: a metadata service by name, which pods are not kept from, is taken", mode)
+		}
 		if c.PodMetadata = true; c.notForPods() != nil {
 			t.Errorf("%s: pods are kept from %v", mode, c.notForPods())
 		}

@@ -331,7 +331,7 @@ func TestEndpoint(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	for _, bad := range []string{"169.254.169.254", "https://x", "http://", "http://user:secret@x", "http://x/latest", "http://x?y", "file:///etc/passwd"} {
+	for _, bad := range []string{"169.254.169.254", "https://x", "http://", "http://user:secret@x", "http://x/latest", "http://x?y", "http://metadata.internal", "http://localhost:80", "http://[fe80::1%25eth0]", "file:///etc/passwd"} {
 		if CheckEndpoint(bad) == nil {
 			t.Errorf("%q is taken", bad)
 		}

@@ -116,6 +116,10 @@ func CheckEndpoint(endpoint string) error {
 	if err != nil || u.Scheme != "http" || u.Host == "" || u.User != nil || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" {
 		return fmt.Errorf("%q is no address of a metadata service such as http://169.254.169.254", endpoint)
 	}
+	// Pods are kept from addresses: of a name nobody knows which it will have.
+	if ip, err := netip.ParseAddr(u.Hostname()); err != nil || ip.Zone() != "" {
+		return fmt.Errorf("%q names no IP address, from which pods could be kept: give http://ADDRESS", endpoint)
+	}
 	return nil
 }
 
