@@ -262,10 +262,15 @@ func (c *controller) add(name string) {
 
 // work writes what is queued until ctx ends.
 func (c *controller) work(ctx context.Context) {
-	defer context.AfterFunc(ctx, c.queue.ShutDown)()
+	defer c.queue.ShutDown()
+	// A queue that is shut down under who waits at it may keep a goroutine that hands an item to
+	// nobody, and holds the queue's lock. So it is shut down when nobody waits: the name of no
+	// slice ends the wait.
+	first := urgent + 1
+	defer context.AfterFunc(ctx, func() { c.queue.AddWithOpts(priorityqueue.AddOpts{Priority: &first}, "") })()
 	for {
 		name, priority, closed := c.queue.GetWithPriority()
-		if closed {
+		if closed || ctx.Err() != nil {
 			return
 		}
 		c.do(ctx, name, priority)
