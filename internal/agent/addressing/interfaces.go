@@ -198,12 +198,8 @@ func (s shownInterface) read() (Interface, error) {
 			return i, fmt.Errorf("its VPC has more than %d networks", maxNetworks)
 		}
 	}
-	i.Networks = slices.SortedFunc(maps.Keys(networks), comparePrefix)
+	i.Networks = slices.SortedFunc(maps.Keys(networks), netip.Prefix.Compare)
 	return i, nil
-}
-
-func comparePrefix(a, b netip.Prefix) int {
-	return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
 }
 
 // networkOf reads a network in which pods can be.

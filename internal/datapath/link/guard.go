@@ -3,7 +3,6 @@ package link
 import (
 	"bytes"
 	"crypto/sha256"
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -29,21 +28,14 @@ func (l *Links) reconcileGuard(n datapath.Node) error {
 	want := slices.Clone(n.NotForPods)
 	slices.SortFunc(want, netip.Addr.Compare)
 	want = slices.Compact(want)
+	if len(want) == 0 {
+		return l.removeTable(guardTable)
+	}
 	c, err := l.nft()
 	if err != nil {
 		return err
 	}
 	table := &nftables.Table{Name: guardTable, Family: nftables.TableFamilyINet}
-	if len(want) == 0 {
-		if _, err := c.ListTableOfFamily(guardTable, nftables.TableFamilyINet); err != nil {
-			return nil // no such table, or a kernel without nftables
-		}
-		c.DelTable(table)
-		if err := c.Flush(); err != nil && !errors.Is(err, unix.ENOENT) {
-			return fmt.Errorf("remove nftables table %s: %w", guardTable, err)
-		}
-		return nil
-	}
 	if guardUnchanged(c, table, want) {
 		return nil
 	}
@@ -97,8 +89,7 @@ func installGuard(c *nftables.Conn, table *nftables.Table, want []netip.Addr, re
 // guardMark identifies the rules; it is stored with each.
 func guardMark(want []netip.Addr) []byte {
 	sum := sha256.Sum256(fmt.Appendf(nil, "guard 1 %v", want))
-	text := fmt.Sprintf("hawser %x\x00", sum[:16])
-	return append([]byte{0, byte(len(text))}, text...)
+	return ruleComment(fmt.Sprintf("hawser %x", sum[:16]))
 }
 
 func guardUnchanged(c *nftables.Conn, table *nftables.Table, want []netip.Addr) bool {

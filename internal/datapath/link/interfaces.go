@@ -322,9 +322,7 @@ func (l *Links) exceptVPC(want []datapath.Interface) error {
 			}
 		}
 	}
-	slices.SortFunc(vpc, func(a, b netip.Prefix) int {
-		return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
-	})
+	slices.SortFunc(vpc, netip.Prefix.Compare)
 	vpc = slices.Compact(vpc)
 	if l.vpcKnown && !l.vpcFailed && slices.Equal(vpc, l.vpc) {
 		return nil

@@ -71,12 +71,7 @@ func disjoint(in []netip.Prefix) []netip.Prefix {
 	for i, p := range in {
 		masked[i] = p.Masked()
 	}
-	slices.SortFunc(masked, func(a, b netip.Prefix) int {
-		if c := a.Addr().Compare(b.Addr()); c != 0 {
-			return c
-		}
-		return a.Bits() - b.Bits()
-	})
+	slices.SortFunc(masked, netip.Prefix.Compare)
 	var out []netip.Prefix
 	for _, p := range masked {
 		if len(out) > 0 && out[len(out)-1].Overlaps(p) {
@@ -279,10 +274,15 @@ func (m masqFamily) add(c *nftables.Conn, table *nftables.Table, chain *nftables
 	return nil
 }
 
-// userData is the fingerprint as a comment in the form nft itself writes (type 0, length, text), so
-// that it shows in "nft list ruleset".
+// userData is the fingerprint as the comment of a rule.
 func (m masqFamily) userData() []byte {
-	text := fmt.Sprintf("hawser %x\x00", m.fingerprint())
+	return ruleComment(fmt.Sprintf("hawser %x", m.fingerprint()))
+}
+
+// ruleComment writes a comment of a rule as nft itself does (type 0, length, text and its zero), so
+// that it shows in "nft list ruleset".
+func ruleComment(text string) []byte {
+	text += "\x00"
 	return append([]byte{0, byte(len(text))}, text...)
 }
 
@@ -375,18 +375,21 @@ func sameElements(have, want []nftables.SetElement) bool {
 	return true
 }
 
-func (l *Links) removeMasquerade() error {
+func (l *Links) removeMasquerade() error { return l.removeTable(nftTable) }
+
+// removeTable removes a table of ours, if it is there.
+func (l *Links) removeTable(name string) error {
 	c, err := l.nft()
 	if err != nil {
 		return err
 	}
-	if _, err := c.ListTableOfFamily(nftTable, nftables.TableFamilyINet); err != nil {
+	if _, err := c.ListTableOfFamily(name, nftables.TableFamilyINet); err != nil {
 		// No such table, or a kernel without nftables: nothing of ours is there.
 		return nil
 	}
-	c.DelTable(&nftables.Table{Name: nftTable, Family: nftables.TableFamilyINet})
+	c.DelTable(&nftables.Table{Name: name, Family: nftables.TableFamilyINet})
 	if err := c.Flush(); err != nil && !errors.Is(err, unix.ENOENT) {
-		return fmt.Errorf("remove nftables table %s: %w", nftTable, err)
+		return fmt.Errorf("remove nftables table %s: %w", name, err)
 	}
 	return nil
 }

@@ -65,8 +65,7 @@ func addUntracked(c *nftables.Conn, table *nftables.Table, port uint16) {
 
 // untrackedMark is stored with the rules, as a comment like that of the masquerading rules.
 func untrackedMark(port uint16) []byte {
-	text := fmt.Sprintf("hawser untracked 1 %d\x00", port)
-	return append([]byte{0, byte(len(text))}, text...)
+	return ruleComment(fmt.Sprintf("hawser untracked 1 %d", port))
 }
 
 // untrackedUnchanged reports whether the chains are as wanted; with port 0 they must be absent.
