@@ -173,19 +173,22 @@ func TestLBOnly(t *testing.T) {
 		t.Errorf("%d connections reached a backend that is none any more", now-before)
 	}
 
-	// A file that makes no sense changes nothing, and the status tells.
-	l.write("services: [{metadata: {name: web}, spec: {clusterIP: nonsense}}]\n")
-	controllers.Eventually(t, time.Minute, func() string {
-		if text := l.status(); !strings.Contains(text, "nonsense") {
-			return "the status does not tell of the file: " + text
-		}
-		return ""
-	})
-	reach("a broken file", 2)
+	// A file that makes no sense, or in which nothing is, changes nothing, and the status tells.
+	for text, fault := range map[string]string{"services: [{metadata: {name: web}, spec: {clusterIP: nonsense}}]\n": "nonsense", "": "there is no list"} {
+		l.write(text)
+		controllers.Eventually(t, time.Minute, func() string {
+			if text := l.status(); !strings.Contains(text, fault) {
+				return "the status does not tell of the file: " + text
+			}
+			return ""
+		})
+		reach("a broken file", 2)
+	}
 	n.kill()
 	reach("no agent", 4)
+	l.emptyAtTheStart(func() { reach("an agent that cannot read its file", 2) })
 	l.services(0)
-	n.start()
+	n.ready()
 	controllers.Eventually(t, time.Minute, func() string { return l.backendsListed(l.backend4[1], false) })
 	before = connections(1)
 	reach("after a restart", 4)
@@ -193,6 +196,31 @@ func TestLBOnly(t *testing.T) {
 		t.Errorf("%d connections reached a backend that went while no agent ran", now-before)
 	}
 	n.stop()
+}
+
+// emptyAtTheStart: an agent that finds its file cut to nothing says so, does not become ready and
+// takes no service away.
+func (l *balancerLab) emptyAtTheStart(reach func()) {
+	l.t.Helper()
+	if err := os.Truncate(l.balancer.path("services.yaml"), 0); err != nil {
+		l.t.Fatal(err)
+	}
+	l.balancer.launch()
+	controllers.Eventually(l.t, time.Minute, func() string {
+		st, err := l.balancer.client.Health(l.t.Context(), false)
+		if err != nil {
+			return err.Error()
+		}
+		if slices.ContainsFunc(st.Parts, func(p rest.PartStatus) bool { return p.Name == "sync" }) {
+			l.t.Fatal("the agent says that it has heard everything, and there was nothing in the file")
+		}
+		if i := slices.IndexFunc(st.Parts, func(p rest.PartStatus) bool { return p.Name == "services-file" }); i < 0 || st.Parts[i].State != rest.StateFailure ||
+			!strings.Contains(st.Parts[i].Msg, "no services are known yet") {
+			return fmt.Sprintf("the status does not tell of the file: %+v", st.Parts)
+		}
+		return ""
+	})
+	reach()
 }
 
 func (l *balancerLab) status() string {

@@ -37,19 +37,23 @@ type state struct {
 }
 
 // parseFile reads the content of a file of services. All of it must make sense: what an API server
-// would refuse is an error, and then nothing of it counts.
+// would refuse is an error, and then nothing of it counts. That there are no services must be said:
+// a file is empty while somebody writes it in place, or after his disk was full.
 func parseFile(data []byte) (state, error) {
 	var doc struct {
-		Services  []corev1.Service            `json:"services"`
+		Services  *[]corev1.Service           `json:"services"`
 		Endpoints []discoveryv1.EndpointSlice `json:"endpoints"`
 	}
 	out := state{map[service.Name]service.Service{}, map[service.Name]service.Slice{}}
 	if err := yaml.UnmarshalStrict(data, &doc); err != nil {
 		return out, err
 	}
+	if doc.Services == nil {
+		return out, errors.New(`there is no list "services"; write "services: []" if there are to be none`)
+	}
 	var errs []error
-	for i := range doc.Services {
-		o := &doc.Services[i]
+	for i := range *doc.Services {
+		o := &(*doc.Services)[i]
 		it := fromService(o)
 		_, twice := out.services[it.Name]
 		switch {
@@ -126,31 +130,32 @@ func checkSlice(o *discoveryv1.EndpointSlice, it service.Slice) error {
 func (s *Services) followFile(ctx context.Context, synced func()) error {
 	tick := time.NewTicker(s.cfg.File.Interval)
 	defer tick.Stop()
-	var last []byte
-	var fault string
-	have := state{}
-	for first := true; ; first = false {
-		data, err := readFile(s.cfg.File.Path)
-		if err == nil && (have.services == nil || !bytes.Equal(data, last)) {
+	var have state
+	reported, fault := false, ""
+	for look := (looker{path: s.cfg.File.Path}); ; {
+		data, err := look.changed()
+		if data != nil {
 			var now state
 			if now, err = parseFile(data); err == nil {
 				s.replace(have, now)
 				if have.services == nil {
 					synced()
 				}
-				have, last = now, data
+				have = now
 				s.cfg.Log.Info("read the services", "file", s.cfg.File.Path, "services", len(now.services), "slices", len(now.slices))
 			}
+			look.fault = err
 		}
 		if err != nil {
-			known := "services are those of before"
+			kept := "services are those of before"
 			if have.services == nil {
-				known = "no services are known yet, and the agent does not become ready before the file can be read"
+				kept = "no services are known yet, and the agent does not become ready before the file can be read"
 			}
-			err = fmt.Errorf("%s: %s: %w", known, s.cfg.File.Path, err)
+			err = fmt.Errorf("%s: %s: %w", kept, s.cfg.File.Path, err)
 		}
-		if text := fmt.Sprint(err); first || text != fault {
-			if fault = text; err != nil {
+		known := err != nil || have.services != nil
+		if text := fmt.Sprint(err); known && (!reported || text != fault) {
+			if reported, fault = true, text; err != nil {
 				s.cfg.Log.Error("cannot read the file of services", "error", err)
 			}
 			if s.cfg.File.Report != nil {
@@ -163,6 +168,33 @@ func (s *Services) followFile(ctx context.Context, synced func()) error {
 			return nil
 		}
 	}
+}
+
+// looker looks at a file again and again.
+type looker struct {
+	path string
+	seen []byte // at the last look, nil if it failed
+	last []byte // what changed returned last
+	// fault is what is wrong with that; whoever asked says so.
+	fault error
+}
+
+// changed returns what is in the file if that is not what it returned last, else nil and what was
+// wrong with that. It counts only when two looks have found the same: while a file is written, the
+// first half of it is a file as well, whether in place or as a new one.
+func (l *looker) changed() ([]byte, error) {
+	data, err := readFile(l.path)
+	if err != nil {
+		l.seen = nil
+		return nil, err
+	}
+	settled := l.seen != nil && bytes.Equal(data, l.seen)
+	l.seen = data
+	if !settled || l.last != nil && bytes.Equal(data, l.last) {
+		return nil, l.fault
+	}
+	l.last = data
+	return data, nil
 }
 
 func readFile(path string) ([]byte, error) {

@@ -2,6 +2,8 @@ package services
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -40,8 +42,13 @@ func TestParseFile(t *testing.T) {
 	if slice.Service != "web" || len(slice.Endpoints) != 2 || !slice.Endpoints[0].Ready || slice.Endpoints[1].Ready || !slice.Endpoints[1].Terminating {
 		t.Errorf("the slice is %+v", slice)
 	}
-	if _, err := parseFile(nil); err != nil {
-		t.Errorf("an empty file has no services, and that is fine: %v", err)
+	if got, err := parseFile([]byte("services: []")); err != nil || got.services == nil || len(got.services) != 0 {
+		t.Errorf("a file that says that there are no services: %+v, %v", got, err)
+	}
+	for _, text := range []string{"", "\n", "# services\n", "{}", "services:\n", "endpoints: []\n"} {
+		if _, err := parseFile([]byte(text)); err == nil || !strings.Contains(err.Error(), `write "services: []"`) {
+			t.Errorf("%q: error %v, want it to say that there is no list, and how to write an empty one", text, err)
+		}
 	}
 	for change, want := range map[[2]string]string{
 		{"10.96.0.80", "10.96.0.800"}:                         "10.96.0.800",
@@ -66,7 +73,7 @@ func TestParseFile(t *testing.T) {
 	}
 }
 
-// TestBrokenFileFirst: the first file makes no sense. It is reported that no services are known,
+// TestBrokenFileFirst: the first file is empty. It is reported that no services are known,
 // not that there are those of before; once it is mended the start goes on, and a later fault says
 // that the services are those of before.
 func TestBrokenFileFirst(t *testing.T) {
@@ -92,7 +99,7 @@ func TestBrokenFileFirst(t *testing.T) {
 			return nil
 		}
 	}
-	write("services: here")
+	write("")
 	s, err := New(Config{NodeName: "n1", Kernel: fake.New().Maps, File: &File{
 		Path: path, Interval: 10 * time.Millisecond, Report: func(err error) { reports <- err },
 	}}, nil)
@@ -101,7 +108,7 @@ func TestBrokenFileFirst(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- s.followFile(ctx, func() { close(synced) }) }()
+	go func() { done <- s.followFile(ctx, func() { s.engine.Synced(); close(synced) }) }()
 	defer func() {
 		cancel()
 		if err := <-done; err != nil {
@@ -125,10 +132,67 @@ func TestBrokenFileFirst(t *testing.T) {
 	case <-time.After(20 * time.Second):
 		t.Error("the file is mended, and the start does not go on")
 	}
-	write("services: here")
-	if err := next(); err == nil || !strings.Contains(err.Error(), "services are those of before") {
-		t.Errorf("reported: %v, want that services are those of before", err)
+	for _, text := range []string{"services: here", ""} {
+		write(text)
+		if err := next(); err == nil || !strings.Contains(err.Error(), "services are those of before") {
+			t.Errorf("%q: reported: %v, want that services are those of before", text, err)
+		}
+		if n := s.Table().Len(); n == 0 {
+			t.Errorf("%q: no services are left", text)
+		}
+		write(goodFile)
+		if err := next(); err != nil {
+			t.Errorf("reported: %v, want that all is well again", err)
+		}
 	}
+}
+
+// TestFileWrittenInPlace: while the file is written in place, or cut to nothing, or gone, the
+// services are those of before; nothing of a half that would make sense by itself is taken. What is
+// there to stay counts, also if it is shorter.
+func TestFileWrittenInPlace(t *testing.T) {
+	t.Parallel()
+	l := looker{path: filepath.Join(t.TempDir(), "services.yaml")}
+	look := func(what, want string) {
+		t.Helper()
+		if data, err := l.changed(); err != nil || string(data) != want {
+			t.Errorf("%s: %q, %v, want %q", what, data, err, want)
+		}
+	}
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(l.path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := l.changed(); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("no file: %v", err)
+	}
+	write(goodFile[:len(goodFile)/2])
+	look("half a file", "")
+	write(goodFile)
+	look("the whole file, which may go on", "")
+	look("the file as it stays", goodFile)
+	look("nothing has changed", "")
+	write("")
+	look("cut to nothing", "")
+	write(goodFile)
+	look("written again", "")
+	look("the same as before", "")
+	write("")
+	look("cut to nothing", "")
+	if data, err := l.changed(); data == nil || len(data) > 0 || err != nil {
+		t.Errorf("it stays empty, which is to be judged: %q, %v", data, err)
+	}
+	if err := os.Remove(l.path); err != nil {
+		t.Fatal(err)
+	}
+	if data, err := l.changed(); data != nil || !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the file is gone: %q, %v", data, err)
+	}
+	write(goodFile)
+	look("it comes again", "")
+	look("it has come again", goodFile)
 }
 
 // FuzzParseFile: whatever is in the file, all that is taken of it can be acted on.
