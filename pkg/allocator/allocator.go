@@ -44,6 +44,8 @@ type Allocator struct {
 	mu       sync.Mutex
 	running  bool
 	isClosed bool
+	ctx      context.Context // of Run; nil before
+	requests sync.WaitGroup  // the goroutines of pending requests
 	local    map[string]*localKey
 	localIDs map[ID]*localKey
 	picking  map[ID]int // picked and not yet in the cache
@@ -64,7 +66,9 @@ type localKey struct {
 	// NoID then.
 	was   ID
 	refs  int
-	users int // calls that hold or wait for the turn
+	users int // those that hold or wait for the turn
+	// pending is the request that calls of Allocate wait for, nil if there is none.
+	pending *pending
 	// unwanted: the store may hold a reference of this node that no one here uses.
 	unwanted bool
 	// wrong: the reference in the store must be looked at.
@@ -128,7 +132,7 @@ func (a *Allocator) Run(ctx context.Context) error {
 		a.mu.Unlock()
 		return errors.New("allocator: Run is called a second time, or after Close")
 	}
-	a.running, a.cancel = true, cancel
+	a.running, a.ctx, a.cancel = true, ctx, cancel
 	a.mu.Unlock()
 	close(a.began)
 	defer close(a.done)
@@ -145,8 +149,11 @@ func (a *Allocator) Run(ctx context.Context) error {
 	}()
 	err := a.backend.ListAndWatch(ctx, (*mutations)(a))
 	stopped := ctx.Err() != nil
-	cancel()
+	a.mu.Lock()
+	cancel() // under the lock: no request begins afterwards
+	a.mu.Unlock()
 	wg.Wait()
+	a.requests.Wait()
 	if stopped {
 		return nil
 	}
@@ -237,6 +244,10 @@ func (a *Allocator) GetEvents() AllocatorEventChan { return a.set.events }
 // Errors of the store are met with new attempts while ctx lasts. An error that wraps [ErrExhausted]
 // names the range that is full; one that wraps [ErrUnassigned] comes at once from a backend that
 // makes no numbers.
+//
+// All calls for one key wait for one request, which outlives them, and lasts as long as
+// [WithTimeout] says. Those who still wait then begin the next. A number that nobody waits for any
+// more is given back.
 func (a *Allocator) Allocate(ctx context.Context, key AllocatorKey) (id ID, isNew bool, err error) {
 	text, err := canonical(key)
 	if err != nil {
@@ -253,46 +264,13 @@ func (a *Allocator) Allocate(ctx context.Context, key AllocatorKey) (id ID, isNe
 	if err := a.WaitForInitialSync(ctx); err != nil {
 		return NoID, false, err
 	}
-	lk, id, err := a.enter(text, key)
-	if err != nil || id != NoID {
-		return id, false, err
+	for again := true; again; {
+		id, isNew, again, err = a.wait(ctx, text, key)
 	}
-	defer a.leave(lk)
-	select {
-	case lk.turn <- struct{}{}:
-		defer func() { <-lk.turn }()
-	case <-ctx.Done():
-		return NoID, false, fmt.Errorf("allocate %q: %w", text, ctx.Err())
-	}
-	// Whoever had the turn before may have done the work.
-	if id := a.join(lk); id != NoID {
-		return id, false, nil
-	}
-	id, isNew, err = a.acquire(ctx, lk, 1)
 	if err != nil {
 		return NoID, false, fmt.Errorf("allocate %q: %w", text, err)
 	}
 	return id, isNew, nil
-}
-
-// enter returns the number at once if the key is in use here; otherwise the caller must leave.
-func (a *Allocator) enter(text string, key AllocatorKey) (*localKey, ID, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.isClosed {
-		return nil, NoID, ErrClosed
-	}
-	lk := a.local[text]
-	if lk == nil {
-		lk = &localKey{key: key, text: text, turn: make(chan struct{}, 1)}
-		a.local[text] = lk
-	}
-	if lk.refs > 0 && lk.id != NoID { // without a number while it is being renumbered
-		lk.refs++
-		return lk, lk.id, nil
-	}
-	lk.users++
-	return lk, NoID, nil
 }
 
 func (a *Allocator) leave(lk *localKey) {
@@ -309,23 +287,13 @@ func (a *Allocator) tidyLocal(lk *localKey) {
 	}
 }
 
-// join takes a reference if the key is in use here.
-func (a *Allocator) join(lk *localKey) ID {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if lk.refs == 0 || lk.id == NoID {
-		return NoID
-	}
-	lk.refs++
-	return lk.id
-}
-
-// joinKnown is join for a key by its text. It works before anything was heard of the store.
+// joinKnown takes a reference if the key is in use here. It works before anything was heard of the
+// store.
 func (a *Allocator) joinKnown(text string) ID {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	lk := a.local[text]
-	if lk == nil || lk.refs == 0 || lk.id == NoID || a.isClosed {
+	if lk == nil || !lk.inUse() || a.isClosed {
 		return NoID
 	}
 	lk.refs++
@@ -381,10 +349,10 @@ func (a *Allocator) setID(lk *localKey, id ID) {
 	}
 }
 
-// acquire gets a number from the store and adds refs references. The caller has the key's turn. The
-// key has no number, or the one that lk.was will name, until the new one is certain: nobody is told
-// of a number that may have to be given back.
-func (a *Allocator) acquire(ctx context.Context, lk *localKey, refs int) (id ID, isNew bool, err error) {
+// acquire gets a number from the store, and gives a reference to everybody who waits for p, which
+// may be nil. The caller has the key's turn. The key has no number, or the one that lk.was will
+// name, until the new one is certain: nobody is told of a number that may have to be given back.
+func (a *Allocator) acquire(ctx context.Context, lk *localKey, p *pending) (id ID, isNew bool, err error) {
 	withdrawals := 0
 	for attempt := 0; ; {
 		mark := a.cache.mark()
@@ -401,7 +369,7 @@ func (a *Allocator) acquire(ctx context.Context, lk *localKey, refs int) (id ID,
 			again, err = a.verify(ctx, lk, got, mark, withdrawals)
 		}
 		if err == nil && !again {
-			a.settle(lk, got.ID, refs, mark)
+			a.settle(lk, got.ID, p, mark)
 			picks.done()
 			return got.ID, got.IsNew, nil
 		}
@@ -428,16 +396,16 @@ func (a *Allocator) acquire(ctx context.Context, lk *localKey, refs int) (id ID,
 }
 
 // settle books a number that a key has now. mark was taken before the number was acquired.
-func (a *Allocator) settle(lk *localKey, id ID, refs, mark int) {
+func (a *Allocator) settle(lk *localKey, id ID, p *pending, mark int) {
 	a.mu.Lock()
 	was := lk.was
 	a.setID(lk, id)
 	lk.was = NoID
-	lk.refs += refs
-	if lk.refs > 0 { // else the last user has gone meanwhile, and waits for the turn to take the reference back
-		lk.unwanted = false
-	}
-	renumbered := was != NoID && was != id && lk.refs > refs
+	renumbered := was != NoID && was != id && lk.refs > 0
+	lk.serve(p)
+	// Whoever wanted it may have gone meanwhile: then the reference is taken back.
+	lk.unwanted = lk.refs == 0
+	unwanted := lk.unwanted
 	a.mu.Unlock()
 	// From here on the watch sees to it that a number deleted by others comes back; what it told
 	// before went unnoticed. If it began anew meanwhile, the store may have been put back to an
@@ -447,7 +415,7 @@ func (a *Allocator) settle(lk *localKey, id ID, refs, mark int) {
 	lk.wrong = lk.wrong || doubt
 	doubt = lk.wrong
 	a.mu.Unlock()
-	if doubt {
+	if doubt || unwanted {
 		a.wake()
 	}
 	if renumbered {

@@ -194,7 +194,7 @@ func (a *Allocator) repair(ctx context.Context, lk *localKey) error {
 		case refs == 0 || !wrong:
 			return nil
 		case id == NoID: // an earlier attempt to renumber failed
-			_, _, err := a.acquire(ctx, lk, 0)
+			_, _, err := a.acquire(ctx, lk, nil)
 			return err
 		}
 		mark := a.cache.mark()
@@ -224,7 +224,7 @@ func (a *Allocator) repair(ctx context.Context, lk *localKey) error {
 		if !a.cache.isEdited(id, lk.text) {
 			a.log.Warn("the number of a key in use on this node must change", "key", lk.text, "because", conflict)
 		}
-		_, _, err = a.acquire(ctx, lk, 0)
+		_, _, err = a.acquire(ctx, lk, nil)
 		return err
 	}()
 	if err != nil {

@@ -85,7 +85,8 @@ func WithBackend(b Backend) AllocatorOption { return func(s *settings) { s.backe
 // repaired, 5 minutes if not given.
 func WithSyncInterval(d time.Duration) AllocatorOption { return func(s *settings) { s.sync = d } }
 
-// WithTimeout bounds an Allocate whose context has no deadline, 2 minutes if not given.
+// WithTimeout bounds one request for a number, and an Allocate whose context has no deadline, 2
+// minutes if not given.
 func WithTimeout(d time.Duration) AllocatorOption { return func(s *settings) { s.timeout = d } }
 
 // WithRest sets how long a deleted number is not chosen again if others are free, 15 minutes if not

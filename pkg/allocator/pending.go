@@ -1,0 +1,149 @@
+package allocator
+
+import "context"
+
+// pending is the one request for the number of a key that all calls of Allocate wait for. It
+// outlives them: where a store is slower than everybody's timeout, what is given up half-way would
+// start again each time and never end.
+type pending struct {
+	ctx  context.Context
+	done chan struct{} // closed when id, isNew, again and err are set
+
+	// These are guarded by Allocator.mu.
+	waiting int
+	// served: each of those who waited has a reference, or err; no other call may join.
+	served bool
+	isNew  bool
+
+	id    ID
+	again bool // the time of the request is up, not that of who waits
+	err   error
+}
+
+// wait waits for the request for a key's number, which it begins if there is none, unless ctx ends
+// first. It returns at once if the key is in use here. Of those who wait for a number one gets
+// isNew.
+func (a *Allocator) wait(ctx context.Context, text string, key AllocatorKey) (id ID, isNew, again bool, err error) {
+	p, id, err := a.enter(ctx, text, key)
+	if p == nil {
+		return id, false, false, err
+	}
+	select {
+	case <-p.done:
+	case <-ctx.Done():
+		if a.leaveRequest(p) {
+			return NoID, false, false, ctx.Err()
+		}
+		<-p.done // in a moment
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	isNew, p.isNew = p.isNew, false
+	return p.id, isNew, p.again, p.err
+}
+
+// enter returns the number if the key is in use here, else the request for it.
+func (a *Allocator) enter(ctx context.Context, text string, key AllocatorKey) (*pending, ID, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.isClosed || a.ctx.Err() != nil {
+		return nil, NoID, ErrClosed
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, NoID, err
+	}
+	lk := a.local[text]
+	if lk == nil {
+		lk = &localKey{key: key, text: text, turn: make(chan struct{}, 1)}
+		a.local[text] = lk
+	}
+	if lk.inUse() {
+		lk.refs++
+		return nil, lk.id, nil
+	}
+	if p := lk.pending; p == nil || p.ctx.Err() != nil {
+		p = &pending{done: make(chan struct{})}
+		var cancel context.CancelFunc
+		p.ctx, cancel = context.WithTimeout(a.ctx, a.set.timeout)
+		lk.pending = p
+		lk.users++
+		a.requests.Go(func() {
+			defer cancel()
+			a.request(lk, p)
+		})
+	}
+	lk.pending.waiting++
+	return lk.pending, NoID, nil
+}
+
+// leaveRequest takes a call from those who wait, unless they were served in this very moment.
+func (a *Allocator) leaveRequest(p *pending) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !p.served {
+		p.waiting--
+	}
+	return !p.served
+}
+
+// request gets the number from the store.
+func (a *Allocator) request(lk *localKey, p *pending) {
+	defer a.leave(lk)
+	defer close(p.done)
+	id, isNew, err := a.find(p.ctx, lk, p)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	p.id, p.isNew, p.err = id, isNew, err
+	switch {
+	case err == nil:
+	case a.ctx.Err() != nil:
+		p.err = ErrClosed
+	default:
+		p.again = p.ctx.Err() != nil
+	}
+	if !p.served { // it failed
+		p.waiting = 0
+		lk.serve(p)
+	}
+}
+
+// find waits for the key's turn. Whoever had it before may have done the work.
+func (a *Allocator) find(ctx context.Context, lk *localKey, p *pending) (id ID, isNew bool, err error) {
+	select {
+	case lk.turn <- struct{}{}:
+		defer func() { <-lk.turn }()
+	case <-ctx.Done():
+		return NoID, false, ctx.Err()
+	}
+	if id := a.join(lk, p); id != NoID {
+		return id, false, nil
+	}
+	return a.acquire(ctx, lk, p)
+}
+
+// join serves those who wait if the key is in use by now.
+func (a *Allocator) join(lk *localKey, p *pending) ID {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !lk.inUse() {
+		return NoID
+	}
+	lk.serve(p)
+	return lk.id
+}
+
+// inUse must be called with mu held. A key that is being renumbered has users but no number.
+func (lk *localKey) inUse() bool { return lk.refs > 0 && lk.id != NoID }
+
+// serve gives a reference to everybody who waits for p, if there is one. It must be called with mu
+// held.
+func (lk *localKey) serve(p *pending) {
+	if p == nil {
+		return
+	}
+	p.served = true
+	lk.refs += p.waiting
+	if lk.pending == p {
+		lk.pending = nil
+	}
+}
