@@ -59,16 +59,21 @@ type Identities struct {
 	events allocator.AllocatorEventChan
 	fixed  identity.Fixed
 	temps  *identity.Temporaries
-	// pending are the requests for identities, where this node may make them.
-	pending *pendingAllocations
 	// Arrived says that an identity came for which a temporary one may stand.
 	Arrived chan struct{}
 
-	// handing is held while what was heard is brought to the kernel.
+	ctx    context.Context // of the goroutines of wg
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+
+	// applying is held while changes of the store are brought to the kernel.
 	applying sync.Mutex
 
 	mu    sync.RWMutex
 	known map[identity.ID]labels.Set
+	// pending are the label sets, as text, for whose ID a temporary one stands where this node may
+	// ask for one; each ends the goroutine that does.
+	pending map[string]context.CancelFunc
 	// since is from when on labels have a temporary identity.
 	since map[identity.ID]time.Time
 	// ended are IDs of which was heard that they stand for nothing any more, until that is
@@ -88,20 +93,28 @@ func New(cfg Config) (*Identities, error) {
 	}
 	events := make(allocator.AllocatorEventChan, 1024)
 	alloc, err := allocator.NewAllocator(k8sids.Key{}, cfg.Store, allocator.WithMin(allocator.ID(cfg.First)), allocator.WithMax(allocator.ID(cfg.Last)),
-		allocator.WithEvents(events), allocator.WithMasterKeyProtection(), allocator.WithSyncInterval(cfg.SyncInterval), allocator.WithLogger(cfg.Log))
+		allocator.WithEvents(events), allocator.WithMasterKeyProtection(), allocator.WithSyncInterval(cfg.SyncInterval),
+		allocator.WithTimeout(cfg.Timeout), allocator.WithLogger(cfg.Log))
 	if err != nil {
 		return nil, err
 	}
 	ids := &Identities{
 		cfg: cfg, log: cfg.Log, alloc: alloc, events: events, fixed: fixedSet, known: map[identity.ID]labels.Set{}, since: map[identity.ID]time.Time{},
 		ended: map[identity.ID]struct{}{}, temps: identity.NewTemporaries(), Arrived: make(chan struct{}, 1),
+		pending: map[string]context.CancelFunc{},
 	}
-	ids.pending = newPendingAllocations(waitTimeout, cfg.Timeout, ids.allocate, ids.releasePending, ids.notify)
+	ids.ctx, ids.cancel = context.WithCancel(context.Background())
 	return ids, nil
 }
 
-// Close ends all requests and waits for them. No identity can be acquired afterwards.
-func (ids *Identities) Close() { ids.pending.stop() }
+// Close ends all requests for identities for which temporary ones stand, and waits for them. No
+// identity may be acquired afterwards.
+func (ids *Identities) Close() {
+	ids.mu.Lock()
+	ids.cancel() // under the lock: none begins afterwards
+	ids.mu.Unlock()
+	ids.wg.Wait()
+}
 
 // RunAllocator keeps what the store says of identities, and what it is to say of this node's, until
 // ctx ends.

@@ -58,7 +58,7 @@ type seeker struct {
 	stop  func()
 }
 
-func newSeeker(t *testing.T) *seeker {
+func newSeeker(t *testing.T, last identity.ID) *seeker {
 	t.Helper()
 	store := &moody{Backend: kvstore.NewMemory().Client()}
 	b, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{Store: store, BasePath: storekeys.IdentitiesPrefix, Suffix: "192.0.2.1", KeyType: k8sids.Key{}})
@@ -66,7 +66,7 @@ func newSeeker(t *testing.T) *seeker {
 		t.Fatal(err)
 	}
 	ids, err := New(Config{
-		Log: slog.New(slog.DiscardHandler), Store: b, First: 256, Last: 65535, Management: identity.ManagedByAgent, Timeout: 2 * time.Minute, SyncInterval: 5 * time.Minute,
+		Log: slog.New(slog.DiscardHandler), Store: b, First: 256, Last: last, Management: identity.ManagedByAgent, Timeout: 2 * time.Minute, SyncInterval: 5 * time.Minute,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -133,18 +133,22 @@ func (s *seeker) quiet() {
 	s.store.set(0, nil)
 	time.Sleep(30 * time.Minute) // the allocator looks after what failed
 	synctest.Wait()
-	s.pending.mu.Lock()
-	defer s.pending.mu.Unlock()
-	if n, m := s.references(), len(s.pending.byText); n != 0 || m != 0 || s.temps.Len() != 0 {
-		s.t.Errorf("%d references, %d searches and %d temporary identities are left", n, m, s.temps.Len())
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n, m := s.references(), len(s.pending); n != 0 || m != 0 || s.temps.Len() != 0 {
+		s.t.Errorf("%d references, %d pending allocations and %d temporary identities are left", n, m, s.temps.Len())
 	}
 }
 
-func TestPursuit(t *testing.T) {
+func TestPendingAllocations(t *testing.T) {
 	run := func(name string, f func(*testing.T, *seeker)) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := newSeeker(t)
+				last := identity.ID(65535)
+				if name == "no number is free" {
+					last = 258
+				}
+				s := newSeeker(t, last)
 				defer s.stop()
 				f(t, s)
 				s.quiet()
@@ -152,7 +156,7 @@ func TestPursuit(t *testing.T) {
 		})
 	}
 	run("a store that answers", func(t *testing.T, s *seeker) {
-		s.store.set(time.Second, nil) // slow, but within patience
+		s.store.set(time.Second, nil) // slow, but within the timeout
 		id, took := s.acquire(app("web"))
 		again, at := s.acquire(app("web"))
 		if id.IsTemporary() || again != id || took > waitTimeout || at != 0 {
@@ -212,7 +216,7 @@ func TestPursuit(t *testing.T) {
 		if !id.IsTemporary() || took != waitTimeout {
 			t.Errorf("%s after %s", id, took)
 		}
-		time.Sleep(time.Hour) // searches end, and are begun again
+		time.Sleep(time.Hour) // requests end, and are begun again
 		if same, took := s.acquire(app("web")); same != id || took != 0 {
 			t.Errorf("%s after %s, want %s at once", same, took, id)
 		}
@@ -255,8 +259,6 @@ func TestPursuit(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		full := errors.Join(allocator.ErrExhausted)
-		s.pending.allocate = func(context.Context, labels.Set) (identity.ID, error) { return 0, full }
 		if id, err := s.Acquire(t.Context(), app("web")); !errors.Is(err, allocator.ErrExhausted) {
 			t.Errorf("%s, %v", id, err)
 		}
@@ -266,12 +268,12 @@ func TestPursuit(t *testing.T) {
 	})
 }
 
-// TestPursuitsLeakNothing has endpoints come, go, and settle, in a store that is slow, away or
-// well: what nobody uses is given back.
-func TestPursuitsLeakNothing(t *testing.T) {
+// TestPendingAllocationsLeakNothing has endpoints come, go, and settle, in a store that is slow,
+// away or well: what nobody uses is given back.
+func TestPendingAllocationsLeakNothing(t *testing.T) {
 	for seed := range uint64(20) {
 		synctest.Test(t, func(t *testing.T) {
-			s := newSeeker(t)
+			s := newSeeker(t, 65535)
 			defer s.stop()
 			var wg sync.WaitGroup
 			for e := range 12 {

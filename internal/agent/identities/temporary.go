@@ -52,7 +52,7 @@ func (ids *Identities) releaseTemporary(id identity.ID) {
 	ids.mu.Lock()
 	defer ids.mu.Unlock()
 	if ids.temps.Release(id) {
-		ids.pending.releaseTemporary(ids.known[id])
+		ids.endPending(ids.known[id])
 		delete(ids.known, id)
 		if since, ok := ids.since[id]; ok && ids.cfg.Temporary != nil {
 			ids.cfg.Temporary.Observe(time.Since(since).Seconds())

@@ -12,7 +12,7 @@ import (
 // TestTemporaryIdentityIsMeasured: how long labels had a temporary identity is told once, when
 // nobody has it any more.
 func TestTemporaryIdentityIsMeasured(t *testing.T) {
-	s := newSeeker(t)
+	s := newSeeker(t, 65535)
 	defer s.stop()
 	var told []float64
 	s.cfg.Temporary = prometheus.ObserverFunc(func(v float64) { told = append(told, v) })
