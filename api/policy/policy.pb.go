@@ -1882,7 +1882,9 @@ type ExplainSide struct {
 	Reason string         `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	Steps  []*ExplainStep `protobuf:"bytes,4,rep,name=steps,proto3" json:"steps,omitempty"`
 	// There are more steps.
-	StepsLeftOut  uint32 `protobuf:"varint,5,opt,name=steps_left_out,json=stepsLeftOut,proto3" json:"steps_left_out,omitempty"`
+	StepsLeftOut uint32 `protobuf:"varint,5,opt,name=steps_left_out,json=stepsLeftOut,proto3" json:"steps_left_out,omitempty"`
+	// By which rules what no rule allows is dropped; none if no rule asks for that.
+	EnforcedBy    []*Rule `protobuf:"bytes,6,rep,name=enforced_by,json=enforcedBy,proto3" json:"enforced_by,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1950,6 +1952,13 @@ func (x *ExplainSide) GetStepsLeftOut() uint32 {
 		return x.StepsLeftOut
 	}
 	return 0
+}
+
+func (x *ExplainSide) GetEnforcedBy() []*Rule {
+	if x != nil {
+		return x.EnforcedBy
+	}
+	return nil
 }
 
 // ExplainStep is an entry of a rule that selects the party.
@@ -2224,13 +2233,15 @@ const file_policy_policy_proto_rawDesc = "" +
 	"\averdict\x18\x03 \x01(\x0e2\x19.hawser.policy.v1.VerdictR\averdict\x125\n" +
 	"\x06egress\x18\x04 \x01(\v2\x1d.hawser.policy.v1.ExplainSideR\x06egress\x127\n" +
 	"\aingress\x18\x05 \x01(\v2\x1d.hawser.policy.v1.ExplainSideR\aingress\x12>\n" +
-	"\vsuggestions\x18\x06 \x03(\v2\x1c.hawser.policy.v1.SuggestionR\vsuggestions\"\xd1\x01\n" +
+	"\vsuggestions\x18\x06 \x03(\v2\x1c.hawser.policy.v1.SuggestionR\vsuggestions\"\x8a\x02\n" +
 	"\vExplainSide\x123\n" +
 	"\averdict\x18\x01 \x01(\x0e2\x19.hawser.policy.v1.VerdictR\averdict\x12\x1a\n" +
 	"\benforced\x18\x02 \x01(\bR\benforced\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x123\n" +
 	"\x05steps\x18\x04 \x03(\v2\x1d.hawser.policy.v1.ExplainStepR\x05steps\x12$\n" +
-	"\x0esteps_left_out\x18\x05 \x01(\rR\fstepsLeftOut\"\x9d\x01\n" +
+	"\x0esteps_left_out\x18\x05 \x01(\rR\fstepsLeftOut\x127\n" +
+	"\venforced_by\x18\x06 \x03(\v2\x16.hawser.policy.v1.RuleR\n" +
+	"enforcedBy\"\x9d\x01\n" +
 	"\vExplainStep\x12*\n" +
 	"\x04rule\x18\x01 \x01(\v2\x16.hawser.policy.v1.RuleR\x04rule\x120\n" +
 	"\x06effect\x18\x02 \x01(\x0e2\x18.hawser.policy.v1.EffectR\x06effect\x12\x16\n" +
@@ -2360,20 +2371,21 @@ var file_policy_policy_proto_depIdxs = []int32{
 	26, // 41: hawser.policy.v1.ExplainResponse.suggestions:type_name -> hawser.policy.v1.Suggestion
 	0,  // 42: hawser.policy.v1.ExplainSide.verdict:type_name -> hawser.policy.v1.Verdict
 	25, // 43: hawser.policy.v1.ExplainSide.steps:type_name -> hawser.policy.v1.ExplainStep
-	18, // 44: hawser.policy.v1.ExplainStep.rule:type_name -> hawser.policy.v1.Rule
-	3,  // 45: hawser.policy.v1.ExplainStep.effect:type_name -> hawser.policy.v1.Effect
-	28, // 46: hawser.policy.v1.Suggestion.direction:type_name -> flow.TrafficDirection
-	9,  // 47: hawser.policy.v1.Policy.Matrix:input_type -> hawser.policy.v1.MatrixRequest
-	13, // 48: hawser.policy.v1.Policy.Preview:input_type -> hawser.policy.v1.PreviewRequest
-	22, // 49: hawser.policy.v1.Policy.Explain:input_type -> hawser.policy.v1.ExplainRequest
-	10, // 50: hawser.policy.v1.Policy.Matrix:output_type -> hawser.policy.v1.MatrixResponse
-	14, // 51: hawser.policy.v1.Policy.Preview:output_type -> hawser.policy.v1.PreviewResponse
-	23, // 52: hawser.policy.v1.Policy.Explain:output_type -> hawser.policy.v1.ExplainResponse
-	50, // [50:53] is the sub-list for method output_type
-	47, // [47:50] is the sub-list for method input_type
-	47, // [47:47] is the sub-list for extension type_name
-	47, // [47:47] is the sub-list for extension extendee
-	0,  // [0:47] is the sub-list for field type_name
+	18, // 44: hawser.policy.v1.ExplainSide.enforced_by:type_name -> hawser.policy.v1.Rule
+	18, // 45: hawser.policy.v1.ExplainStep.rule:type_name -> hawser.policy.v1.Rule
+	3,  // 46: hawser.policy.v1.ExplainStep.effect:type_name -> hawser.policy.v1.Effect
+	28, // 47: hawser.policy.v1.Suggestion.direction:type_name -> flow.TrafficDirection
+	9,  // 48: hawser.policy.v1.Policy.Matrix:input_type -> hawser.policy.v1.MatrixRequest
+	13, // 49: hawser.policy.v1.Policy.Preview:input_type -> hawser.policy.v1.PreviewRequest
+	22, // 50: hawser.policy.v1.Policy.Explain:input_type -> hawser.policy.v1.ExplainRequest
+	10, // 51: hawser.policy.v1.Policy.Matrix:output_type -> hawser.policy.v1.MatrixResponse
+	14, // 52: hawser.policy.v1.Policy.Preview:output_type -> hawser.policy.v1.PreviewResponse
+	23, // 53: hawser.policy.v1.Policy.Explain:output_type -> hawser.policy.v1.ExplainResponse
+	51, // [51:54] is the sub-list for method output_type
+	48, // [48:51] is the sub-list for method input_type
+	48, // [48:48] is the sub-list for extension type_name
+	48, // [48:48] is the sub-list for extension extendee
+	0,  // [0:48] is the sub-list for field type_name
 }
 
 func init() { file_policy_policy_proto_init() }

@@ -53,26 +53,34 @@ func (a *app) explanation(res *policypb.ExplainResponse) string {
 		settled := false
 		for _, s := range x.side.GetSteps() {
 			if s.GetDecides() && s.GetEffect() == policypb.Effect_DENY {
-				fmt.Fprintf(&b, "    %s: %s: %s\n", x.name, a.paint(bad, ruleText(s.GetRule())), printable(s.GetReason()))
+				fmt.Fprintf(&b, "    %s: %s: %s\n", x.name, a.paint(bad, printable(s.GetRule().Text())), printable(s.GetReason()))
 				settled = true
 			}
 		}
 		if settled {
 			continue
 		}
-		fmt.Fprintf(&b, "    %s: %s (%s)\n", x.name, a.paint(bad, "no rule allows it"), printable(x.side.GetReason()))
+		why := x.side.GetReason()
+		if by := x.side.GetEnforcedBy(); len(by) > 0 {
+			var rules []string
+			for _, r := range by {
+				rules = append(rules, r.Text())
+			}
+			why = strings.Join(rules, ", ")
+		}
+		fmt.Fprintf(&b, "    %s: %s (%s)\n", x.name, a.paint(bad, "no rule allows it"), printable(why))
 		for i, s := range x.side.GetSteps() {
 			if i == 3 {
 				break
 			}
-			fmt.Fprintf(&b, "      %s: %s\n", ruleText(s.GetRule()), printable(s.GetReason()))
+			fmt.Fprintf(&b, "      %s: %s\n", printable(s.GetRule().Text()), printable(s.GetReason()))
 		}
 	}
 	if res.GetVerdict() == policypb.Verdict_ALLOWED {
 		b.WriteString("    by the policies of now it would pass\n")
 	}
 	for _, s := range res.GetSuggestions() {
-		fmt.Fprintf(&b, "    to %s\n", printable(strings.TrimPrefix(s.GetText(), "to ")))
+		fmt.Fprintf(&b, "    %s\n", printable(s.GetText()))
 		for line := range strings.Lines(s.GetDocument()) {
 			b.WriteString("      " + printable(strings.TrimSuffix(line, "\n")) + "\n")
 		}

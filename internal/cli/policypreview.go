@@ -58,32 +58,15 @@ func (q *policyQuestion) ask(a *app, f func(policypb.PolicyClient) error) error 
 	return flowError(err, cmp.Or(q.server.address, a.cfg.Getenv(envFlowServer), defaultFlowServer))
 }
 
-// maxAnswer is how much of an answer is held, in bytes: a matrix of as many parties as there may be
-// takes about a third.
-const maxAnswer = 32 << 20
-
-// whole reads an answer that comes in pieces.
-func whole[T any, M interface {
+// readAnswer reads an answer that comes in pieces.
+func readAnswer[T any, M interface {
 	*T
 	proto.Message
 }](stream grpc.ServerStreamingClient[T], err error) (M, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := M(new(T))
-	for size := 0; ; {
-		piece, err := stream.Recv()
-		if errors.Is(err, io.EOF) {
-			return out, nil
-		}
-		if err != nil {
-			return nil, err
-		}
-		if size += proto.Size(M(piece)); size > maxAnswer {
-			return nil, fmt.Errorf("the server's answer is larger than %d MiB; ask for less of it", maxAnswer>>20)
-		}
-		proto.Merge(out, M(piece))
-	}
+	return policypb.Read[T, M](stream, policypb.MaxAnswer)
 }
 
 // writeAnswer writes an answer as JSON, with the names of the protobuf definitions.
@@ -150,7 +133,7 @@ The exit code is 0 if nothing that was seen would be refused, and 5 if something
 		}
 		var res *policypb.PreviewResponse
 		err = q.ask(a, func(c policypb.PolicyClient) (err error) {
-			res, err = whole(c.Preview(cmd.Context(), req))
+			res, err = readAnswer(c.Preview(cmd.Context(), req))
 			return err
 		})
 		if err != nil {
@@ -242,76 +225,13 @@ func parsePolicyName(text string) (*policypb.PolicyName, error) {
 	return n, nil
 }
 
-// policyText names a policy for people.
-func policyText(n *policypb.PolicyName) string {
-	if n.GetNamespace() == "" {
-		return n.GetName()
-	}
-	return n.GetNamespace() + "/" + n.GetName()
-}
+// partyAt names the party at a place for people.
+func partyAt(list []*policypb.Party, place uint32) string { return printable(list[place].Text()) }
 
-// at is what stands at a place that a server tells; nil if there is nothing.
-func at[T any](list []*T, place uint32) *T {
-	if uint64(place) < uint64(len(list)) {
-		return list[place]
-	}
-	return nil
-}
+// portOf writes ports for people, as policies have them.
+func portOf(protocol, ports string) string { return ports + "/" + protocol }
 
-// partyText names a party for people; "?" if there is none.
-func partyText(p *policypb.Party) string {
-	if p == nil {
-		return "?"
-	}
-	text := p.GetName()
-	if p.GetNamespace() != "" {
-		text = p.GetNamespace() + "/" + text
-	}
-	if p.GetCluster() != "" {
-		text += " of " + p.GetCluster()
-	}
-	return printable(text)
-}
-
-func portRangeText(r *policypb.PortRange) string {
-	switch {
-	case r.GetProtocol() == "ANY":
-		return "other protocols"
-	case r.GetFirst() == 0 && r.GetLast() == 65535:
-		return r.GetProtocol()
-	case r.GetFirst() == r.GetLast():
-		return fmt.Sprintf("%d/%s", r.GetFirst(), r.GetProtocol())
-	}
-	return fmt.Sprintf("%d-%d/%s", r.GetFirst(), r.GetLast(), r.GetProtocol())
-}
-
-// portsText names ports for people; everything if it is that.
-func portsText(list []*policypb.PortRange) string {
-	var out []string
-	all := true
-	for _, r := range list {
-		out = append(out, portRangeText(r))
-		all = all && r.GetFirst() == 0 && r.GetLast() == 65535
-	}
-	if all && len(list) == 6 {
-		return "everything"
-	}
-	return strings.Join(out, ", ")
-}
-
-func ruleText(r *policypb.Rule) string {
-	if r.GetPolicy() == nil {
-		return r.GetPath()
-	}
-	text := policyText(r.GetPolicy()) + " " + r.GetPath()
-	switch {
-	case r.GetLine() > 0:
-		text += fmt.Sprintf(" (%s:%d)", r.GetDocument(), r.GetLine())
-	case r.GetDocument() != "":
-		text += " (" + r.GetDocument() + ")"
-	}
-	return printable(text)
-}
+func listText(list []string) string { return printable(strings.Join(list, ", ")) }
 
 // bounds are the words for what a count may be otherwise: more, for what is missing, or less, for
 // what may have been counted twice; none for one that is exact.
@@ -327,21 +247,6 @@ func bounds(more, less bool) string {
 	return ""
 }
 
-func decisionText(d *policypb.Decision) string {
-	var rules []string
-	for _, r := range d.GetRules() {
-		rules = append(rules, ruleText(r))
-	}
-	if len(rules) == 0 {
-		return printable(d.GetReason())
-	}
-	text := strings.ToLower(d.GetDirection().String()) + ": " + strings.Join(rules, ", ")
-	if strings.HasPrefix(d.GetReason(), "no rule allows") {
-		text += " (no rule allows it)"
-	}
-	return text
-}
-
 func (a *app) writePreview(w io.Writer, res *policypb.PreviewResponse) error {
 	sum := res.GetSummary()
 	var b strings.Builder
@@ -350,7 +255,7 @@ func (a *app) writePreview(w io.Writer, res *policypb.PreviewResponse) error {
 		if ch.GetDocument() != "" {
 			where = fmt.Sprintf(" (%s, line %d)", printable(ch.GetDocument()), ch.GetLine())
 		}
-		fmt.Fprintf(&b, "%s %s %s%s\n", strings.ToLower(ch.GetAction().String()), ch.GetPolicy().GetKind(), printable(policyText(ch.GetPolicy())), where)
+		fmt.Fprintf(&b, "%s %s %s%s\n", strings.ToLower(ch.GetAction().String()), ch.GetPolicy().GetKind(), printable(ch.GetPolicy().Text()), where)
 	}
 	for _, text := range res.GetWarnings() {
 		fmt.Fprintln(&b, a.paint(warn, "warning: "+printable(text)))
@@ -383,8 +288,8 @@ func (a *app) writePreview(w io.Writer, res *policypb.PreviewResponse) error {
 			if c.GetAfter() != part.after {
 				continue
 			}
-			t.row(partyText(c.GetSource()), partyText(c.GetDestination()), portRangeText(&policypb.PortRange{Protocol: c.GetProtocol(), First: c.GetPort(), Last: c.GetPort()}),
-				c.GetCount(), c.GetLastSeen().AsTime().Local().Format("Jan _2 15:04:05"), decisionText(c.GetDecision()))
+			t.row(printable(c.GetSource().Text()), printable(c.GetDestination().Text()), listText(policypb.PortsText([]*policypb.PortRange{{Protocol: c.GetProtocol(), First: c.GetPort(), Last: c.GetPort()}}, portOf)),
+				c.GetCount(), c.GetLastSeen().AsTime().Local().Format("Jan _2 15:04:05"), printable(c.GetDecision().Text()))
 		}
 		if len(t.rows) > 0 {
 			if err := t.write(&b); err != nil {
@@ -398,17 +303,17 @@ func (a *app) writePreview(w io.Writer, res *policypb.PreviewResponse) error {
 	for _, part := range []struct {
 		title string
 		n     uint64
-		ports func(*policypb.PairChange) []*policypb.PortRange
-		side  func(*policypb.PairChange) *policypb.Access
+		has   func(*policypb.PairChange) []*policypb.PortRange
+		ports func(*policypb.PairChange, func(protocol, ports string) string) []string
 	}{
-		{"Pairs that open", sum.GetPairsOpened(), (*policypb.PairChange).GetOpened, (*policypb.PairChange).GetAfter},
-		{"Pairs that close", sum.GetPairsClosed(), (*policypb.PairChange).GetClosed, (*policypb.PairChange).GetAfter},
+		{"Pairs that open", sum.GetPairsOpened(), (*policypb.PairChange).GetOpened, (*policypb.PairChange).OpenedText},
+		{"Pairs that close", sum.GetPairsClosed(), (*policypb.PairChange).GetClosed, (*policypb.PairChange).ClosedText},
 	} {
 		fmt.Fprintf(&b, "\n%s: %s%d\n", part.title, bounds(sum.GetPartiesLeftOut() > 0, false), part.n)
 		t := a.table("SOURCE", "DESTINATION", "PORTS", "POLICIES")
 		for _, p := range res.GetPairs() {
-			if list := part.ports(p); len(list) > 0 {
-				t.row(partyText(at(res.GetParties(), p.GetSource())), partyText(at(res.GetParties(), p.GetDestination())), portsText(list), accessPolicies(part.side(p)))
+			if len(part.has(p)) > 0 {
+				t.row(partyAt(res.GetParties(), p.GetSource()), partyAt(res.GetParties(), p.GetDestination()), listText(part.ports(p, portOf)), accessPolicies(p.GetAfter()))
 			}
 		}
 		if len(t.rows) > 0 {
@@ -432,7 +337,7 @@ func accessPolicies(x *policypb.Access) string {
 	var out []string
 	for _, side := range []*policypb.AccessSide{x.GetEgress(), x.GetIngress()} {
 		for _, p := range side.GetPolicies() {
-			out = append(out, printable(policyText(p)))
+			out = append(out, printable(p.Text()))
 		}
 	}
 	slices.Sort(out)
@@ -459,7 +364,7 @@ only; -o json has them all.`,
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
 		var res *policypb.MatrixResponse
 		err := q.ask(a, func(c policypb.PolicyClient) (err error) {
-			res, err = whole(c.Matrix(cmd.Context(), req))
+			res, err = readAnswer(c.Matrix(cmd.Context(), req))
 			return err
 		})
 		if err != nil {
@@ -478,12 +383,10 @@ func (a *app) writeMatrix(w io.Writer, res *policypb.MatrixResponse) error {
 	free := 0
 	for _, row := range res.GetRows() {
 		for i, n := range row.GetAccesses() {
-			x := at(res.GetAccesses(), n)
+			x := res.GetAccesses()[n]
 			by := accessPolicies(x)
 			passes := cell{strings.ToLower(x.GetVerdict().String()), good}
 			switch {
-			case x == nil:
-				passes = cell{"?", warn}
 			case x.GetVerdict() == policypb.Verdict_UNKNOWN:
 				continue
 			case x.GetVerdict() == policypb.Verdict_ALLOWED && by == "":
@@ -492,14 +395,14 @@ func (a *app) writeMatrix(w io.Writer, res *policypb.MatrixResponse) error {
 			case x.GetVerdict() == policypb.Verdict_DENIED:
 				passes = cell{"nothing", bad}
 			case x.GetVerdict() == policypb.Verdict_PARTIAL:
-				passes = cell{portsText(x.GetPorts()), warn}
+				passes = cell{listText(policypb.PortsText(x.GetPorts(), portOf)), warn}
 			default:
 				passes = cell{"everything", good}
 			}
 			if x.GetByAddress() {
 				passes.text += " (by address)"
 			}
-			t.row(partyText(at(res.GetParties(), row.GetSource())), partyText(at(res.GetParties(), uint32(i))), passes, by)
+			t.row(partyAt(res.GetParties(), row.GetSource()), partyAt(res.GetParties(), uint32(i)), passes, by)
 		}
 	}
 	if err := t.write(w); err != nil {

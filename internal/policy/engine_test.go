@@ -215,7 +215,7 @@ func TestTrace(t *testing.T) {
 		pass bool
 		want []string
 	}{
-		{Party{Identity: 301}, 80, true, []string{"* f/a/web spec.ingress[0]: allow {any:app=front}@a@local on 80/TCP", "enforced by f/a/web spec", "verdict: allowed"}},
+		{Party{Identity: 301}, 80, true, []string{"* f/a/web spec.ingress[0]: allow {any:app=front}@a@local on 80/TCP", "enforced by CiliumNetworkPolicy a/web spec", "verdict: allowed"}},
 		{Party{Identity: 301}, 81, false, []string{"but the port does not match", "ingress: denied by default"}},
 		{Party{Identity: 302}, 80, false, []string{"but the peer does not match"}},
 		{Party{Identity: identity.WorldIPv4}, 80, false, []string{"* f/a/web spec.ingressDeny[0]: deny entity:world on ANY", "egress: allowed by default (not an endpoint"}},

@@ -86,6 +86,15 @@ func (s *TraceStep) Matches() bool { return s.PeerMatch != "" && s.PortMatch != 
 
 // String returns one line for people.
 func (s *TraceStep) String() string {
+	where := fmt.Sprintf("%s %s", s.Owner, s.Path)
+	if s.Local {
+		where = "(allow-localhost)"
+	}
+	return where + ": " + s.What()
+}
+
+// What says for people what the entry does about the packet, without where it stands.
+func (s *TraceStep) What() string {
 	verb := "allow"
 	switch {
 	case s.Deny:
@@ -96,19 +105,15 @@ func (s *TraceStep) String() string {
 	if s.Tier != TierOrdinary {
 		verb = s.Tier.String() + ", " + verb
 	}
-	where := fmt.Sprintf("%s %s", s.Owner, s.Path)
-	if s.Local {
-		where = "(allow-localhost)"
-	}
 	switch {
 	case s.ByAddress:
-		return fmt.Sprintf("%s: %s by address, but the peer's is not given", where, verb)
+		return verb + " by address, but the peer's is not given"
 	case s.PeerMatch == "":
-		return fmt.Sprintf("%s: %s, but the peer does not match", where, verb)
+		return verb + ", but the peer does not match"
 	case s.PortMatch == "":
-		return fmt.Sprintf("%s: %s %s, but the port does not match", where, verb, s.PeerMatch)
+		return fmt.Sprintf("%s %s, but the port does not match", verb, s.PeerMatch)
 	}
-	return fmt.Sprintf("%s: %s %s on %s", where, verb, s.PeerMatch, s.PortMatch)
+	return fmt.Sprintf("%s %s on %s", verb, s.PeerMatch, s.PortMatch)
 }
 
 // String returns the explanation for people, several lines.
@@ -223,7 +228,7 @@ func (e *Engine) traceSide(dir datapath.Direction, self, other *peer, at netip.A
 	side.Why = e.why(dir, self, rules, side.Enforced)
 	for _, er := range rules {
 		if len(er.Faults) > 0 {
-			side.Why += fmt.Sprintf("; %s %s is not fully enforced: %s", er.owner, er.Path, strings.Join(er.Faults, ", "))
+			side.Why += fmt.Sprintf("; %s %s is not fully enforced: %s", er.owner.Policy(), er.Path, strings.Join(er.Faults, ", "))
 		}
 	}
 	slices.SortStableFunc(rules, inOrder)
@@ -338,7 +343,7 @@ func (e *Engine) why(dir datapath.Direction, self *peer, rules []*engineRule, en
 	}
 	for _, er := range rules {
 		if er.enforces[dir] {
-			return fmt.Sprintf("enforced by %s %s", er.owner, er.Path)
+			return fmt.Sprintf("enforced by %s %s", er.owner.Policy(), er.Path)
 		}
 	}
 	return "enforced"

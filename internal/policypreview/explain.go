@@ -106,7 +106,7 @@ func (x *explained) find(agent Agent, e *policy.Engine, addr netip.Addr) {
 }
 
 func explainSide(s *policy.TraceSide, at places) *policypb.ExplainSide {
-	out := &policypb.ExplainSide{Verdict: verdictOf(s.Verdict.Pass()), Enforced: s.Enforced, Reason: s.Why}
+	out := &policypb.ExplainSide{Verdict: verdictOf(s.Verdict.Pass()), Enforced: s.Enforced, Reason: s.Why, EnforcedBy: isolating(s, at)}
 	// What matches comes first, so that it is not cut off.
 	steps := slices.Clone(s.Steps)
 	slices.SortStableFunc(steps, func(a, b policy.TraceStep) int { return cmp.Compare(rank(a), rank(b)) })
@@ -124,11 +124,7 @@ func explainSide(s *policy.TraceSide, at places) *policypb.ExplainSide {
 		case step.Matches():
 			effect = policypb.Effect_ALLOW
 		}
-		text := step.String()
-		if _, rest, ok := strings.Cut(text, ": "); ok {
-			text = rest
-		}
-		out.Steps = append(out.Steps, &policypb.ExplainStep{Rule: at.ruleOf(step), Effect: effect, Reason: text, Decides: step.Decides})
+		out.Steps = append(out.Steps, &policypb.ExplainStep{Rule: at.ruleOf(step), Effect: effect, Reason: step.What(), Decides: step.Decides})
 	}
 	return out
 }

@@ -35,6 +35,8 @@ const (
 	// busyTime is how long a node is asked again that computes a preview for somebody else.
 	busyTime  = 10 * time.Second
 	busyRetry = 300 * time.Millisecond
+	// maxAnswer is how much of a node's answer is held, in bytes.
+	maxAnswer = 16 * maxMessage
 	// maxMerged is how many sorts of connections of all nodes are told apart.
 	maxMerged = 20000
 )
@@ -125,7 +127,7 @@ func (p *policies) matrixOf(ctx context.Context, v view, req *policypb.MatrixReq
 	if err != nil {
 		return false, err
 	}
-	var told matrixPlaces
+	var told policypb.MatrixPlaces
 	for {
 		res, err := from.Recv()
 		if errors.Is(err, io.EOF) {
@@ -135,8 +137,8 @@ func (p *policies) matrixOf(ctx context.Context, v view, req *policypb.MatrixReq
 			return sent, err
 		}
 		late.Stop()
-		if !told.add(res) {
-			return sent, status.Errorf(codes.Internal, "the answer of %s refers to what it does not tell", v.name)
+		if err := told.Add(res); err != nil {
+			return sent, status.Errorf(codes.Internal, "%s: %v", v.name, err)
 		}
 		if sent = true; res.GetNodeName() != "" {
 			res.NodeName = v.name
@@ -145,26 +147,6 @@ func (p *policies) matrixOf(ctx context.Context, v view, req *policypb.MatrixReq
 			return sent, err
 		}
 	}
-}
-
-// matrixPlaces is how much of a matrix was told, which rows may refer to.
-type matrixPlaces struct{ parties, accesses int }
-
-// add returns false for a piece that refers to what was not told.
-func (m *matrixPlaces) add(res *policypb.MatrixResponse) bool {
-	m.parties += len(res.GetParties())
-	m.accesses += len(res.GetAccesses())
-	for _, row := range res.GetRows() {
-		if uint64(row.GetSource()) >= uint64(m.parties) || len(row.GetAccesses()) > m.parties {
-			return false
-		}
-		for _, n := range row.GetAccesses() {
-			if uint64(n) >= uint64(m.accesses) {
-				return false
-			}
-		}
-	}
-	return true
 }
 
 // Explain implements [policypb.PolicyServer]: the node that saw the flow answers, or any other.
@@ -298,35 +280,14 @@ func readPreview(ctx context.Context, conn *grpc.ClientConn, req *policypb.Previ
 	if err != nil {
 		return nil, err
 	}
-	out := &policypb.PreviewResponse{}
-	for size := 0; ; {
-		piece, err := stream.Recv()
-		if errors.Is(err, io.EOF) {
-			return out, checkPlaces(out)
-		}
-		if err != nil {
-			// Whoever is busy refuses without beginning to answer, so that there is no header.
-			if md, _ := stream.Header(); md != nil && status.Code(err) == codes.ResourceExhausted {
-				err = fmt.Errorf("its answer cannot be read: %s", text(err))
-			}
-			return nil, err
-		}
-		if size += proto.Size(piece); size > 16*maxMessage {
-			return nil, errors.New("its answer is too large")
-		}
-		proto.Merge(out, piece)
-	}
-}
-
-// checkPlaces fails for an answer that refers to parties which it does not tell.
-func checkPlaces(res *policypb.PreviewResponse) error {
-	most := uint64(len(res.GetParties()))
-	for _, p := range res.GetPairs() {
-		if uint64(p.GetSource()) >= most || uint64(p.GetDestination()) >= most {
-			return errors.New("its answer refers to what it does not tell")
+	out, err := policypb.Read(stream, maxAnswer)
+	// Whoever is busy refuses without beginning to answer, so that there is no header.
+	if status.Code(err) == codes.ResourceExhausted {
+		if md, _ := stream.Header(); md != nil {
+			err = fmt.Errorf("its answer cannot be read: %s", text(err))
 		}
 	}
-	return nil
+	return out, err
 }
 
 // previewMerge puts the answers of nodes together. It is safe for concurrent use.

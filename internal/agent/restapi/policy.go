@@ -263,7 +263,7 @@ func traceSide(s policy.TraceSide) rest.PolicyTraceDirection {
 		if step.Local {
 			rule = "(allow-localhost)"
 		}
-		out.Steps = append(out.Steps, rest.PolicyTraceStep{Rule: rule, Effect: effect, Reason: strings.TrimPrefix(step.String(), rule+": ")})
+		out.Steps = append(out.Steps, rest.PolicyTraceStep{Rule: rule, Effect: effect, Reason: step.What()})
 	}
 	return out
 }

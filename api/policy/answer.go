@@ -1,0 +1,70 @@
+package policy
+
+import (
+	"errors"
+	"fmt"
+	"io"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+)
+
+// MaxAnswer is how much of an answer is held, in bytes: a matrix of as many parties as there may be
+// takes about a third.
+const MaxAnswer = 32 << 20
+
+// errPlaces is of an answer that refers to parties or accesses which it does not tell.
+var errPlaces = errors.New("the server's answer refers to what it does not tell")
+
+// Read reads an answer that comes in pieces, of most bytes at most. What parts of the answer refer
+// to is there.
+func Read[T any, M interface {
+	*T
+	proto.Message
+}](stream grpc.ServerStreamingClient[T], most int) (M, error) {
+	out := M(new(T))
+	for size := 0; ; {
+		piece, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+		if size += proto.Size(M(piece)); size > most {
+			return nil, fmt.Errorf("the server's answer is larger than %d MiB; ask for less of it", most>>20)
+		}
+		proto.Merge(out, M(piece))
+	}
+	switch res := any(out).(type) {
+	case *MatrixResponse:
+		return out, new(MatrixPlaces).Add(res)
+	case *PreviewResponse:
+		for _, p := range res.GetPairs() {
+			if most := uint64(len(res.GetParties())); uint64(p.GetSource()) >= most || uint64(p.GetDestination()) >= most {
+				return nil, errPlaces
+			}
+		}
+	}
+	return out, nil
+}
+
+// MatrixPlaces is how much of a matrix was told, which its rows may refer to.
+type MatrixPlaces struct{ parties, accesses int }
+
+// Add fails for a piece that refers to what was not told.
+func (m *MatrixPlaces) Add(res *MatrixResponse) error {
+	m.parties += len(res.GetParties())
+	m.accesses += len(res.GetAccesses())
+	for _, row := range res.GetRows() {
+		if uint64(row.GetSource()) >= uint64(m.parties) || len(row.GetAccesses()) > m.parties {
+			return errPlaces
+		}
+		for _, n := range row.GetAccesses() {
+			if uint64(n) >= uint64(m.accesses) {
+				return errPlaces
+			}
+		}
+	}
+	return nil
+}
