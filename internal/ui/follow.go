@@ -59,7 +59,8 @@ type Follower struct {
 
 	ahead map[aheadEvent]bool // only for the goroutine that watches events
 
-	reach reachCache
+	reach    reachCache
+	explains explainCache
 }
 
 // Status returns how it goes now.

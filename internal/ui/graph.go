@@ -202,6 +202,7 @@ type edge struct {
 	counts                   [buckets]count
 	numbers                  [buckets]int64 // of the bucket that is in counts
 	reasons, allowed, denied names
+	refused                  *flow.Flow // by policy, the last one
 }
 
 type workload struct {
@@ -334,6 +335,9 @@ func (g *Graph) count(e *edge, f *flow.Flow, number int64) {
 	passed := f.GetVerdict() == flow.Verdict_FORWARDED || f.GetVerdict() == flow.Verdict_REDIRECTED
 	if !passed || begins(f) { // others were counted when their connection began
 		e.counts[i].addFlow(f.GetVerdict().String(), isVerdict(f), f.GetTrafficDirection() == flow.TrafficDirection_INGRESS)
+	}
+	if f.GetVerdict() == flow.Verdict_DROPPED && flows.RefusedByPolicy(f) {
+		e.refused = question(f)
 	}
 	if f.GetVerdict() == flow.Verdict_DROPPED || f.GetVerdict() == flow.Verdict_ERROR {
 		e.reasons.add(g.limits.Details, flows.ReasonText(f), number)

@@ -44,6 +44,23 @@ const covered = `(() => {
 	return out.join("; ");
 })()`
 
+// struck says through which names on lines another line goes: through none, other than below one.
+const struck = `(() => {
+	const cy = ` + drawn + `, out = [], lines = cy.edges("[routed]").map(e => {
+		const [s, [a, b], t] = [e.sourceEndpoint(), e.controlPoints(), e.targetEndpoint()], m = { x: (a.x + b.x) / 2, y: (a.y + b.y) / 2 }, points = [];
+		for (const [p, q, r] of [[s, a, m], [m, b, t]]) for (let i = 0; i <= 100; i++) {
+			const u = i / 100, v = 1 - u;
+			points.push({ x: v * v * p.x + 2 * v * u * q.x + u * u * r.x, y: v * v * p.y + 2 * v * u * q.y + u * u * r.y });
+		}
+		return { e, points };
+	});
+	for (const e of cy.edges("[told]")) {
+		const box = e.boundingBox({ includeNodes: false, includeEdges: false, includeOverlays: false });
+		for (const l of lines) if (l.e.id() !== e.id() && !(e.data("over") && !l.e.data("over")) && l.points.some(p => p.x > box.x1 + 4 && p.x < box.x2 - 4 && p.y > box.y1 + 4 && p.y < box.y2 - 4)) out.push(l.e.id() + " through " + e.id());
+	}
+	return out.join("; ");
+})()`
+
 // TestMap: a pair of which one port is let in and another refused has a line of each; nothing
 // covers a name; arrows lead from workload to workload and say where one is.
 func TestMap(t *testing.T) {
@@ -71,6 +88,9 @@ func TestMap(t *testing.T) {
 		`+drawn+`.getElementById("d:shop/front>shop/db").length === 1 && `+drawn+`.getElementById("f:shop/front>shop/db").length === 0`)
 	if text, err := chromedp.Run(b.ctx, chromedp.Evaluate[string](covered)); err != nil || text != "" {
 		t.Errorf("covered are %s (%v)", text, err)
+	}
+	if text, err := chromedp.Run(b.ctx, chromedp.Evaluate[string](struck)); err != nil || text != "" {
+		t.Errorf("lines go through names: %s (%v)", text, err)
 	}
 	b.until("each line has its rate", drawn+`.edges("[pair]").every(e => /^[●✕] [0-9.]+\/min$/.test(e.data("label")))`)
 	b.picture("map-lines")

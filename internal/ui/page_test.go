@@ -139,6 +139,12 @@ func (b *browser) dark() {
 	b.until("dark", `getComputedStyle(document.body).backgroundColor === "rgb(20, 23, 27)"`)
 }
 
+// print has the page be as it is printed, from a browser with dark colours.
+func (b *browser) print() {
+	b.t.Helper()
+	b.run("print", enable(emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Media: "print", Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: "dark"}}}))
+}
+
 func navigate(url string) chromedp.Action[chromedp.Void] { return chromedp.Navigate(url) }
 func evaluate(expression string) chromedp.Action[chromedp.Void] {
 	return chromedp.Evaluate[chromedp.Void](expression)

@@ -2,15 +2,18 @@ package ui_test
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/chromedp/chromedp/kb"
+	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -60,6 +63,37 @@ func (judge) Matrix(req *policy.MatrixRequest, stream policy.Policy_MatrixServer
 	})
 }
 
+// suggested is what would let a connection pass.
+const suggested = `apiVersion: cilium.io/v2
+kind: CiliumNetworkPolicy
+metadata:
+  name: db-from-collector-tcp-5432
+  namespace: shop
+spec:
+  endpointSelector: {matchLabels: {app: db}}
+  ingress:
+  - fromEndpoints: [{matchLabels: {app: collector, io.kubernetes.pod.namespace: stats}}]
+    toPorts: [{ports: [{port: "5432", protocol: TCP}]}]
+`
+
+func (judge) Explain(_ context.Context, req *policy.ExplainRequest) (*policy.ExplainResponse, error) {
+	f := req.GetFlow()
+	if f.GetNodeName() != "prod/n1" || f.GetIP().GetDestination() == "" || f.GetSource().GetIdentity() == 0 || f.GetL4().GetTCP() == nil || f.GetIsReply() == nil {
+		return nil, status.Error(codes.InvalidArgument, "the flow says too little")
+	}
+	name := &policy.PolicyName{Kind: "CiliumNetworkPolicy", Namespace: "shop", Name: "db-clients"}
+	side := &policy.ExplainSide{Verdict: policy.Verdict_DENIED, Enforced: true, Reason: "enforced by CiliumNetworkPolicy shop/db-clients spec",
+		EnforcedBy: []*policy.Rule{{Policy: name, Path: "spec", Document: "db.yaml", Line: 5}},
+		Steps:      []*policy.ExplainStep{{Rule: &policy.Rule{Policy: name, Path: "spec.ingress[0]", Document: "db.yaml", Line: 8}, Reason: "allow app=front, but <b>the peer</b> does not match"}}}
+	out := &policy.ExplainResponse{Verdict: policy.Verdict_DENIED, Egress: &policy.ExplainSide{Verdict: policy.Verdict_ALLOWED}, Ingress: side,
+		Suggestions: []*policy.Suggestion{{Text: "let shop/db receive from stats/collector on 5432/TCP", Document: suggested}}}
+	if f.GetSource().GetIdentity() == 2 {
+		side.Steps = append(side.Steps, &policy.ExplainStep{Rule: &policy.Rule{Policy: name, Path: "spec.ingressDeny[0]"}, Effect: policy.Effect_DENY, Decides: true, Reason: "deny world on ANY"})
+		out.Suggestions = []*policy.Suggestion{{Text: "change or remove CiliumNetworkPolicy shop/db-clients spec.ingressDeny[0]: what it denies no other rule can allow"}}
+	}
+	return out, nil
+}
+
 func (judge) Preview(req *policy.PreviewRequest, stream policy.Policy_PreviewServer) error {
 	content := string(req.GetDocuments()[0].GetContent())
 	party := func(name string) *policy.Party { return &policy.Party{Namespace: "shop", Name: name} }
@@ -72,12 +106,14 @@ func (judge) Preview(req *policy.PreviewRequest, stream policy.Policy_PreviewSer
 		return status.Error(codes.InvalidArgument, "what if, line 1: <b>no policy</b>")
 	case strings.Contains(content, "busy"):
 		return status.Error(codes.ResourceExhausted, "another is being judged")
+	case strings.Contains(content, "lies"):
+		return stream.Send(&policy.PreviewResponse{Pairs: []*policy.PairChange{{Source: 1 << 31}}})
 	case strings.Contains(content, "huge"):
 		for range 5 {
-			res := &policy.PreviewResponse{}
+			res := &policy.PreviewResponse{Parties: []*policy.Party{party("front")}}
 			for range 1000 {
 				res.Connections = append(res.Connections, connection("db", policy.Verdict_DENIED))
-				res.Pairs = append(res.Pairs, &policy.PairChange{Source: 1 << 31})
+				res.Pairs = append(res.Pairs, &policy.PairChange{})
 				res.Warnings = append(res.Warnings, "w")
 			}
 			if err := stream.Send(res); err != nil {
@@ -174,6 +210,7 @@ func TestPreviewRequests(t *testing.T) {
 		{"by PUT", "PUT", yaml, "", "kind: x", s.client(), 405, "GET"},
 		{"too large", "POST", yaml, "", strings.Repeat("#", 401<<10), s.client(), 413, "KiB"},
 		{"no policy", "POST", yaml, "", "no policy", s.client(), 200, `"error":"what if, line 1`},
+		{"of a server that lies", "POST", yaml, "", "lies", s.client(), 200, `"error":"the server's answer refers to what it does not tell`},
 		{"while another is judged", "POST", yaml, "", "busy", s.client(), 200, `"error":"another`},
 	} {
 		if code, text := send(c.client, c.method, c.kind, c.host, c.body); code != c.want || !strings.Contains(text, c.says) {
@@ -182,6 +219,37 @@ func TestPreviewRequests(t *testing.T) {
 	}
 	if code, text := send(s.client(), "POST", yaml, "", "huge"); code != 200 || len(text) > 1<<20 || bytes.Count([]byte(text), []byte(`"refused":true`)) != 600 {
 		t.Errorf("more than was asked for: %d, %d bytes", code, len(text))
+	}
+}
+
+// TestExplain: of a refusal the page tells which rules refuse, where they stand and what would
+// allow it, by the flow that was refused; of what no policy refused it tells nothing.
+func TestExplain(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	stats, db, world := endpoint("stats", "collector", 1004), endpoint("shop", "db", 1002), &flow.Endpoint{Identity: 2, Labels: []string{"reserved:world"}}
+	s.add(stats, db, 5432, false, "")
+	s.add(world, db, 5432, false, "db-clients")
+	s.add(stats, db, 9100, true, "")
+	s.eventually("the flows", func() bool { return len(s.graph.Snapshot(time.Time{}, time.Time{}).Edges) == 3 })
+	explain := func(edge string) ui.Explanation {
+		return fetch[ui.Explanation](t, s.client(), s.http.URL+"/api/explain?edge="+url.QueryEscape(edge))
+	}
+	got := explain("stats/collector>shop/db>TCP/5432")
+	want := ui.Explanation{Refused: true, Sides: []ui.ExplainedSide{{
+		Whose: "receiver", Rules: []string{"shop/db-clients spec (db.yaml:5)"}, Reason: "enforced by CiliumNetworkPolicy shop/db-clients spec",
+		Near: []string{"shop/db-clients spec.ingress[0] (db.yaml:8): allow app=front, but <b>the peer</b> does not match"},
+	}}, Suggestions: []ui.Suggestion{{Text: "let shop/db receive from stats/collector on 5432/TCP", Document: suggested}}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("no rule allows it (-want +got):\n%s", diff)
+	}
+	if got := explain(":world>shop/db>TCP/5432"); len(got.Sides) != 1 || !got.Sides[0].Denied || !slices.Equal(got.Sides[0].Rules, []string{"shop/db-clients spec.ingressDeny[0]"}) || got.Suggestions[0].Document != "" {
+		t.Errorf("a rule denies it: %+v", got)
+	}
+	for _, edge := range []string{"stats/collector>shop/db>TCP/9100", "nobody>nobody>TCP/1", ""} {
+		if got := explain(edge); got.Error == "" || got.Refused {
+			t.Errorf("%q: %+v", edge, got)
+		}
 	}
 }
 
@@ -246,6 +314,12 @@ func TestPolicyPage(t *testing.T) {
 	b.until("the pair in the address", `location.hash.includes("selected=p%3Ashop%2Farchive")`)
 	b.key(kb.Escape)
 
+	b.run("a refused pair", click(`#matrix button[data-pair="shop/front>shop/db"]`))
+	b.until("why it is refused", `["Why TCP 5432 is refused", "receiver: no rule allows it", "shop/db-clients spec (db.yaml:5)", "but <b>the peer</b> does not match", "Let shop/db receive from"].every(x => document.getElementById("panel").textContent.includes(x))`)
+	b.run("its suggestion", click("#panel .try"))
+	b.until("is judged", `document.getElementById("document").value.includes("db-from-collector") && !document.getElementById("whatif").hidden && !!document.querySelector("#preview .verdict")`)
+	b.run("another page", evaluate(`document.getElementById("document").value = ""; document.activeElement.blur()`))
+	b.key("2")
 	b.key("5")
 	b.until("the field", `document.activeElement.id === "document"`)
 	b.key("2")
@@ -254,7 +328,7 @@ func TestPolicyPage(t *testing.T) {
 	b.until("what would be refused", `document.querySelector("#preview .verdict")?.textContent.includes("1 of the kinds") && document.querySelectorAll("#preview .connections tbody tr").length === 2 &&
 		document.querySelector("#preview .connections tbody tr").textContent.includes("✕ refusedshop/frontshop/dbTCP 543240")`)
 	b.until("names as text", `document.getElementById("preview").textContent.includes("shop/<i>cache</i>") && document.getElementById("preview").textContent.includes("matches <b>nobody</b>")`)
-	b.until("pairs", `document.querySelector("#preview .pairs tbody")?.textContent === "shop/frontshop/dballoweddenied− ANY"`)
+	b.until("pairs", `document.querySelector("#preview .pairs tbody")?.textContent === "shop/frontshop/dballoweddenied− everything"`)
 	b.picture("whatif")
 	b.run("an error", evaluate(`document.getElementById("document").value = "no policy"`))
 	b.run("judge", click("#judge"))
@@ -279,6 +353,18 @@ func TestPolicyPage(t *testing.T) {
 	b.dark()
 	b.until("told apart by all, in dark", colours+` === ""`)
 	b.picture("whatif-dark")
+	b.run("what if", evaluate(`location.hash = "#view=whatif"`))
+	b.until("what if", `!document.getElementById("whatif").hidden`)
+	b.print()
+	b.until("as much as there is, in dark on light", `document.getElementById("preview").clientHeight > 100 && document.getElementById("preview").getBoundingClientRect().bottom <= document.documentElement.scrollHeight && getComputedStyle(document.body).backgroundColor === "rgb(255, 255, 255)" && document.getElementById("timeline").clientHeight === 0`)
+	b.picture("whatif-print")
+	b.run("the matrix", evaluate(`location.hash = "#view=matrix"`))
+	b.until("the matrix", `!!`+cell("shop/front", "shop/db"))
+	b.picture("matrix-print")
+	b.run("the map", evaluate(`location.hash = "#view=map&selected=p:shop/front>shop/db"`))
+	b.until("the map", `!document.getElementById("panel").hidden && getComputedStyle(document.getElementById("panel")).overflow === "visible"`)
+	b.picture("map-print")
+	b.dark()
 	b.size(800, 600)
 	b.run("the matrix", evaluate(`location.hash = "#view=matrix"`))
 	b.until("the matrix", `!!`+cell("shop/front", "shop/db"))

@@ -23,8 +23,6 @@ const (
 	previewTimeout = 45 * time.Second
 	// maxPreview is how many connections of each sort, and how many pairs, are told of.
 	maxPreview = 300
-	// maxPreviewParties is at how many places the parties of pairs are.
-	maxPreviewParties = 4096
 	// documentType is what a document is sent as. No form of a page can send it.
 	documentType = "application/yaml"
 	noPreview    = "the server does not preview policies"
@@ -78,8 +76,8 @@ type Connection struct {
 	Refused     bool      `json:"refused"` // and not allowed
 	Count       uint64    `json:"count"`
 	Seen        time.Time `json:"seen"`
-	Reason      string    `json:"reason,omitempty"`
-	Rules       []string  `json:"rules,omitempty"`
+	// Why names the rules that decide.
+	Why string `json:"why"`
 }
 
 // PairChange is a pair between which something else would pass.
@@ -127,83 +125,55 @@ func (s *Server) servePreview(w http.ResponseWriter, r *http.Request) {
 	answer(w, r, Preview{Error: text})
 }
 
-// askPreview puts the pieces of an answer together, and holds no more of it than was asked for.
+// askPreview asks the server, and keeps no more of the answer than was asked for.
 func askPreview(ctx context.Context, client policy.PolicyClient, content []byte) (*Preview, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stream, err := client.Preview(ctx, &policy.PreviewRequest{
-		Documents: []*policy.Document{{Name: "what if", Content: content}}, Connections: maxPreview, Pairs: maxPreview,
+		Documents: []*policy.Document{{Name: "document", Content: content}}, Connections: maxPreview, Pairs: maxPreview,
 	})
 	if err != nil {
 		return nil, err
 	}
-	out := &Preview{Changes: []Change{}, Warnings: []string{}, Problems: []string{}, Connections: []Connection{}, Pairs: []PairChange{}}
-	var parties []*policy.Party
-	var pairs []*policy.PairChange
-	for {
-		res, err := stream.Recv()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			return nil, err
-		}
-		if res.GetNodeName() != "" {
-			out.Node = res.GetNodeName()
-		}
-		if res.GetTime() != nil {
-			out.Time = res.GetTime().AsTime()
-		}
-		for _, c := range res.GetChanges() {
-			out.Changes = bounded(out.Changes, Change{actionName(c.GetAction()), c.GetPolicy().GetKind(), policyText(c.GetPolicy()), c.GetLine()}, maxPreview)
-		}
-		for _, text := range res.GetWarnings() {
-			out.Warnings = bounded(out.Warnings, text, maxPreview)
-		}
-		for _, p := range res.GetProblems() {
-			out.Problems = bounded(out.Problems, p.GetNodeName()+": "+p.GetProblem(), maxPreview)
-		}
-		for _, c := range res.GetConnections() {
-			out.Connections = bounded(out.Connections, newConnection(c), 2*maxPreview) // of each sort
-		}
-		for _, p := range res.GetParties() {
-			parties = bounded(parties, p, maxPreviewParties)
-		}
-		for _, p := range res.GetPairs() {
-			pairs = bounded(pairs, p, maxPreview)
-		}
-		out.count(res.GetSummary())
+	res, err := policy.Read(stream, maxAnswer)
+	if err != nil {
+		return nil, err
 	}
-	name := func(i uint32) string {
-		if int(i) < len(parties) {
-			return partyName(parties[i])
-		}
-		return "?"
+	out := &Preview{
+		Node: res.GetNodeName(), Time: res.GetTime().AsTime(),
+		Changes: []Change{}, Warnings: []string{}, Problems: []string{}, Connections: []Connection{}, Pairs: []PairChange{},
 	}
-	for _, p := range pairs {
+	for _, c := range first(res.GetChanges(), maxPreview) {
+		out.Changes = append(out.Changes, Change{actionName(c.GetAction()), c.GetPolicy().GetKind(), c.GetPolicy().Text(), c.GetLine()})
+	}
+	out.Warnings = append(out.Warnings, first(res.GetWarnings(), maxPreview)...)
+	for _, p := range first(res.GetProblems(), maxPreview) {
+		out.Problems = append(out.Problems, p.GetNodeName()+": "+p.GetProblem())
+	}
+	for _, c := range first(res.GetConnections(), 2*maxPreview) { // of each sort
+		out.Connections = append(out.Connections, newConnection(c))
+	}
+	for _, p := range first(res.GetPairs(), maxPreview) {
 		after := newAccess(p.GetAfter())
 		one := PairChange{
-			Source: name(p.GetSource()), Destination: name(p.GetDestination()), Before: verdictName(p.GetBefore().GetVerdict()), After: after.Verdict,
+			Source: res.GetParties()[p.GetSource()].Text(), Destination: res.GetParties()[p.GetDestination()].Text(),
+			Before: verdictName(p.GetBefore().GetVerdict()), After: after.Verdict,
 			Policies: append(after.Egress.Policies, after.Ingress.Policies...),
 		}
-		for _, r := range p.GetOpened() {
-			one.Opened = append(one.Opened, portsName(r))
+		if len(p.GetOpened()) > 0 {
+			one.Opened = p.OpenedText(portOf)
 		}
-		for _, r := range p.GetClosed() {
-			one.Closed = append(one.Closed, portsName(r))
+		if len(p.GetClosed()) > 0 {
+			one.Closed = p.ClosedText(portOf)
 		}
 		out.Pairs = append(out.Pairs, one)
 	}
+	out.count(res.GetSummary())
 	return out, nil
 }
 
-// bounded appends unless there are that many.
-func bounded[T any](list []T, one T, most int) []T {
-	if len(list) >= most {
-		return list
-	}
-	return append(list, one)
-}
+// first returns as many of a list.
+func first[T any](list []T, most int) []T { return list[:min(len(list), most)] }
 
 func (p *Preview) count(s *policy.PreviewSummary) {
 	if s == nil {
@@ -220,27 +190,13 @@ func (p *Preview) count(s *policy.PreviewSummary) {
 
 func newConnection(c *policy.Connection) Connection {
 	out := Connection{
-		Source: partyName(c.GetSource()), Destination: partyName(c.GetDestination()), Port: c.GetProtocol(), Refused: c.GetAfter() == policy.Verdict_DENIED,
-		Count: c.GetCount(), Seen: c.GetLastSeen().AsTime(), Reason: c.GetDecision().GetReason(),
+		Source: c.GetSource().Text(), Destination: c.GetDestination().Text(), Port: c.GetProtocol(), Refused: c.GetAfter() == policy.Verdict_DENIED,
+		Count: c.GetCount(), Seen: c.GetLastSeen().AsTime(), Why: c.GetDecision().Text(),
 	}
 	if c.GetPort() != 0 {
-		out.Port = fmt.Sprintf("%s %d", c.GetProtocol(), c.GetPort())
-	}
-	for _, r := range c.GetDecision().GetRules() {
-		out.Rules = append(out.Rules, policyText(r.GetPolicy())+" "+r.GetPath())
+		out.Port = portOf(c.GetProtocol(), fmt.Sprint(c.GetPort()))
 	}
 	return out
-}
-
-func partyName(p *policy.Party) string {
-	name := p.GetName()
-	if p.GetNamespace() != "" {
-		name = p.GetNamespace() + "/" + name
-	}
-	if p.GetCluster() != "" {
-		name = p.GetCluster() + "/" + name
-	}
-	return name
 }
 
 func actionName(a policy.ChangeAction) string {

@@ -1,11 +1,8 @@
 package ui
 
 import (
-	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"time"
@@ -21,6 +18,8 @@ const (
 	// take.
 	reachAge     = 10 * time.Second
 	reachTimeout = 20 * time.Second
+	// maxAnswer is how much of an answer of the server is held, in bytes.
+	maxAnswer = 16 << 20
 	// maxParties is how many parties are compared. A row of them is a row of the answer.
 	maxParties = 400
 	// maxNamespaces is how many namespaces one may ask for.
@@ -91,14 +90,10 @@ func (f *Follower) Reach(ctx context.Context, namespaces []string) (Reach, error
 		return Reach{Error: "the server does not compute who may reach whom"}, nil
 	}
 	c := &f.reach
-	f.set(func() {
-		if c.turn == nil {
-			c.turn = make(chan struct{}, 1)
-		}
-	})
+	turn := f.turnOf(&c.turn)
 	select {
-	case c.turn <- struct{}{}:
-		defer func() { <-c.turn }()
+	case turn <- struct{}{}:
+		defer func() { <-turn }()
 	case <-ctx.Done():
 		return Reach{}, ctx.Err()
 	}
@@ -123,6 +118,16 @@ func (f *Follower) Reach(ctx context.Context, namespaces []string) (Reach, error
 	return c.last, nil
 }
 
+// turnOf returns the channel that has room for whoever may change what is remembered.
+func (f *Follower) turnOf(turn *chan struct{}) chan struct{} {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if *turn == nil {
+		*turn = make(chan struct{}, 1)
+	}
+	return *turn
+}
+
 // askMatrix puts the pieces of an answer together, of at most so many parties.
 func askMatrix(ctx context.Context, client policy.PolicyClient, namespaces []string) (*policy.MatrixResponse, error) {
 	ctx, cancel := context.WithCancel(ctx)
@@ -131,27 +136,14 @@ func askMatrix(ctx context.Context, client policy.PolicyClient, namespaces []str
 	if err != nil {
 		return nil, err
 	}
-	all := &policy.MatrixResponse{}
-	for {
-		res, err := stream.Recv()
-		if errors.Is(err, io.EOF) {
-			return all, nil
-		}
-		if err != nil {
-			return nil, err
-		}
-		all.NodeName, all.Revision = cmp.Or(res.GetNodeName(), all.NodeName), max(res.GetRevision(), all.Revision)
-		all.PartiesLeftOut = max(res.GetPartiesLeftOut(), all.PartiesLeftOut)
-		if res.GetTime() != nil {
-			all.Time = res.GetTime()
-		}
-		all.Parties = append(all.Parties, res.GetParties()...)
-		all.Accesses = append(all.Accesses, res.GetAccesses()...)
-		all.Rows = append(all.Rows, res.GetRows()...)
-		if len(all.Parties) > maxParties || len(all.Accesses) > maxParties*maxParties || len(all.Rows) > maxParties {
-			return nil, fmt.Errorf("the server tells of more than the %d parties that it was asked for", maxParties)
-		}
+	all, err := policy.Read(stream, maxAnswer)
+	if err != nil {
+		return nil, err
 	}
+	if len(all.GetParties()) > maxParties {
+		return nil, fmt.Errorf("the server tells of more than the %d parties that it was asked for", maxParties)
+	}
+	return all, nil
 }
 
 // newReach makes an answer for the page: of workloads, where policies judge identities. A workload
@@ -235,15 +227,17 @@ func newAccess(all ...*policy.Access) (out Access) {
 	names := [2]map[string]bool{{}, {}}
 	for _, a := range all {
 		verdicts[verdictName(a.GetVerdict())] = true
-		for _, p := range a.GetPorts() {
-			ports[portsName(p)] = true
+		if len(a.GetPorts()) > 0 {
+			for _, p := range policy.PortsText(a.GetPorts(), portOf) {
+				ports[p] = true
+			}
 		}
 		out.ByAddress = out.ByAddress || a.GetByAddress()
 		out.Egress.Enforced = out.Egress.Enforced || a.GetEgress().GetEnforced()
 		out.Ingress.Enforced = out.Ingress.Enforced || a.GetIngress().GetEnforced()
 		for i, s := range []*policy.AccessSide{a.GetEgress(), a.GetIngress()} {
 			for _, p := range s.GetPolicies() {
-				names[i][policyText(p)] = true
+				names[i][p.Text()] = true
 			}
 		}
 	}
@@ -280,21 +274,5 @@ func verdictName(v policy.Verdict) string {
 	return mayUnknown
 }
 
-// portsName is a range of ports for people.
-func portsName(p *policy.PortRange) string {
-	switch {
-	case p.GetFirst() == 0 && p.GetLast() >= 65535:
-		return p.GetProtocol()
-	case p.GetFirst() == p.GetLast():
-		return fmt.Sprintf("%s %d", p.GetProtocol(), p.GetFirst())
-	}
-	return fmt.Sprintf("%s %d-%d", p.GetProtocol(), p.GetFirst(), p.GetLast())
-}
-
-// policyText is a policy as flows name it.
-func policyText(p *policy.PolicyName) string {
-	if p.GetNamespace() == "" {
-		return p.GetName()
-	}
-	return p.GetNamespace() + "/" + p.GetName()
-}
+// portOf writes ports as flows have them here.
+func portOf(protocol, ports string) string { return protocol + " " + ports }

@@ -46,6 +46,7 @@ const (
 //	GET /api/status             Status
 //	GET /api/health             Health
 //	GET /api/reach?ns=          Reach, of all namespaces or of some
+//	GET /api/explain?edge=      Explanation of the last refusal by policy
 //	POST /api/preview           Preview of the policies in the body
 //
 // The data need the token, as "Authorization: Bearer". The page has it from the fragment of its
@@ -134,6 +135,12 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		answer(w, r, s.follower.Health())
 	case "/api/reach":
 		s.serveReach(w, r)
+	case "/api/explain":
+		res, err := s.follower.Explain(r.Context(), r.URL.Query().Get("edge"))
+		if err != nil {
+			return // who asked has gone
+		}
+		answer(w, r, res)
 	case "/api/preview":
 		if r.Method != http.MethodPost {
 			h.Set("Allow", "POST")

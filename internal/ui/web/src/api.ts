@@ -60,11 +60,17 @@ export interface AccessSide { enforced?: boolean; policies?: string[] }
 // Preview says what other policies would change: preview.go.
 export interface Preview {
   error?: string; node: string; changes: { action: string; kind: string; policy: string; line?: number }[]; warnings: string[]; problems: string[];
-  connections: { source: string; destination: string; port: string; refused: boolean; count: number; seen: string; reason?: string; rules?: string[] }[];
+  connections: { source: string; destination: string; port: string; refused: boolean; count: number; seen: string; why: string }[];
   pairs: { source: string; destination: string; before: string; after: string; opened?: string[]; closed?: string[]; policies?: string[] }[];
   refused: number; allowed: number; unchanged: number; opened: number; closed: number; flows: number; notJudged: number; oldest?: string;
   pairsLeftOut: number; partiesLeftOut: number; connectionsLeftOut: number;
   changedAtMost?: boolean; unchangedAtMost?: boolean; eventsLost?: number;
+}
+
+// Explanation says why policy refuses a connection, and what would allow it: explain.go.
+export interface Explanation {
+  error?: string; refused: boolean; sides: { whose: string; denied: boolean; rules: string[] | null; reason: string; near: string[] | null }[] | null;
+  suggestions: { text: string; document?: string }[] | null;
 }
 
 // The token is in the address that hawser ui prints, and stays in this browser for this server.

@@ -197,8 +197,9 @@ function nested(boxes: Box[], lines: Line[], titles: Map<string, { w: number; h:
   return { places: out, w: all.w, h: all.h };
 }
 
-// Route is where a line goes; its label is left out where there is no room for it.
-export interface Route { from: Point; to: Point; bends: [Point, Point]; middle: Point; label: Point | undefined }
+// Route is where a line goes; its label is left out where there is no room for it. It is over other
+// lines if the label hides some of them.
+export interface Route { from: Point; to: Point; bends: [Point, Point]; middle: Point; label: Point | undefined; over: boolean }
 
 interface Rect { x1: number; y1: number; x2: number; y2: number }
 const rect = (at: Point, w: number, h: number): Rect => ({ x1: at.x - w / 2, y1: at.y - h / 2, x2: at.x + w / 2, y2: at.y + h / 2 });
@@ -212,7 +213,7 @@ function along(from: Point, to: Point, [a, b]: [Point, Point], t: number): Point
   return { x: v * v * p.x + 2 * v * u * q.x + u * u * r.x, y: v * v * p.y + 2 * v * u * q.y + u * u * r.y };
 }
 
-// Ask is a line to be led; one that must have its label has it wherever that is.
+// Ask is a line to be led; one that must have its label has it also where it hides others.
 export interface Ask { id: string; source: string; target: string; label: { w: number; h: number; must: boolean; above: boolean } | undefined }
 
 export interface Card extends Point { w: number; h: number; group: string }
@@ -250,7 +251,7 @@ export function route(cards: Map<string, Card>, asks: Ask[], down: Arranged["dow
     const step = side.x ? Math.min(8, (me.h - 8) / list.length) : Math.min(18, (me.w - 16) / list.length);
     list.forEach((s, i) => ports.set(s.ask, { ...ports.get(s.ask), [s.end]: (i - (list.length - 1) / 2) * step }));
   }
-  const rects = new Map([...cards].map(([id, c]) => [id, rect(c, c.w + 8, c.h + 8)])), taken: Rect[] = [], out = new Map<string, Route>();
+  const rects = new Map([...cards].map(([id, c]) => [id, rect(c, c.w + 8, c.h + 8)])), out = new Map<string, Route>();
   for (const ask of asks) {
     const a = cards.get(ask.source), b = cards.get(ask.target), port = ports.get(ask), both = ends.get(ask);
     if (!a || !b || !port || !both) continue;
@@ -271,20 +272,41 @@ export function route(cards: Map<string, Card>, asks: Ask[], down: Arranged["dow
       if (!best || cost < best.cost) best = { bends, cost };
       if (best.cost === 0) break;
     }
-    const { bends } = best!, middle = along(from, to, bends, 0.5);
-    let label: Point | undefined;
-    if (ask.label) {
-      const { w, h, must } = ask.label, turn = ask.label.above ? -1 : 1, off = both[0].x ? { x: 0, y: turn * (h / 2 + 3) } : { x: turn * (w / 2 + 4), y: 0 };
-      // Beside the line where there is room, else on it.
-      const near = [0.5, 0.42, 0.58, 0.34, 0.66, 0.26, 0.74].map(t => along(from, to, bends, t));
-      const free = [1, 0, -1].flatMap(s => near.map(p => ({ x: p.x + s * off.x, y: p.y + s * off.y }))).find(p => {
-        const r = rect(p, w, h);
-        return !taken.some(other => overlap(r, other)) && ![...rects.values()].some(other => overlap(r, other));
-      });
-      label = free ?? (must ? middle : undefined);
-      if (label) taken.push(rect(label, w, h));
-    }
-    out.set(ask.id, { from, to, bends, middle, label });
+    const { bends } = best!;
+    out.set(ask.id, { from, to, bends, middle: along(from, to, bends, 0.5), label: undefined, over: false });
   }
+  label(asks, ends, out, [...rects.values()]);
   return out;
+}
+
+// label finds places for the labels of lines: beside the line or on it, where no card is, no other
+// label and no other line. One that there must be is where it hides least.
+function label(asks: Ask[], ends: Map<Ask, [Point, Point]>, routes: Map<string, Route>, cards: Rect[]): void {
+  const taken: Rect[] = [], drawn = new Map([...routes].map(([id, r]) => [id, trace(r)]));
+  for (const ask of asks) {
+    const r = routes.get(ask.id), side = ends.get(ask)?.[0];
+    if (!r || !side || !ask.label) continue;
+    const { w, h, must } = ask.label, turn = ask.label.above ? -1 : 1, off = side.x ? { x: 0, y: turn * (h / 2 + 3) } : { x: turn * (w / 2 + 4), y: 0 };
+    const near = [0.5, 0.42, 0.58, 0.34, 0.66, 0.26, 0.74, 0.18, 0.82, 0.1, 0.9].map(t => along(r.from, r.to, r.bends, t));
+    let least = must ? Infinity : 1;
+    for (const p of [1, 0, -1].flatMap(s => near.map(p => ({ x: p.x + s * off.x, y: p.y + s * off.y })))) {
+      const box = rect(p, w, h);
+      if (taken.some(other => overlap(box, other)) || cards.some(other => overlap(box, other))) continue;
+      let hidden = 0;
+      for (const [id, line] of drawn) if (id !== ask.id && overlap(box, line.box)) for (const q of line.points) if (q.x > box.x1 && q.x < box.x2 && q.y > box.y1 && q.y < box.y2) hidden++;
+      if (hidden >= least) continue;
+      [least, r.label] = [hidden, p];
+      if (!hidden) break;
+    }
+    if (must) r.label ??= r.middle;
+    r.over = least > 0;
+    if (r.label) taken.push(rect(r.label, w, h));
+  }
+}
+
+// trace is where a line is drawn: points so near to each other that none leaps over a label.
+function trace(r: Route): { box: Rect; points: Point[] } {
+  const n = Math.min(200, Math.ceil((Math.hypot(r.bends[0].x - r.from.x, r.bends[0].y - r.from.y) + Math.hypot(r.bends[1].x - r.bends[0].x, r.bends[1].y - r.bends[0].y) + Math.hypot(r.to.x - r.bends[1].x, r.to.y - r.bends[1].y)) / 8) + 2);
+  const points = Array.from({ length: n + 1 }, (_, i) => along(r.from, r.to, r.bends, i / n)), xs = points.map(p => p.x), ys = points.map(p => p.y);
+  return { box: { x1: Math.min(...xs), y1: Math.min(...ys), x2: Math.max(...xs) + 1, y2: Math.max(...ys) + 1 }, points };
 }

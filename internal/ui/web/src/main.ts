@@ -1,9 +1,9 @@
-import { type Edge, type Effect, type Flow, type Health, type Reach, type Snapshot, type Status, get } from "./api";
+import { type Edge, type Effect, type Explanation, type Flow, type Health, type Reach, type Snapshot, type Status, get } from "./api";
 import { byId, el, renew } from "./dom";
 import { Graph } from "./map";
 import { May, accessPanel, matrixView } from "./matrix";
 import { nodesView } from "./nodes";
-import { edgeRow, edgesPanel, flowTable, workloadPanel } from "./panel";
+import { byPolicy, edgeRow, edgesPanel, flowTable, whyPanel, workloadPanel } from "./panel";
 import { WhatIf } from "./whatif";
 import { markPanel } from "./changes";
 import { drawTimeline } from "./timeline";
@@ -25,6 +25,7 @@ const whatIf = new WhatIf(byId("whatif"));
 const graph = new Graph(byId("map"), select, text => { byId("spoken").textContent = text; });
 let effect: Effect | undefined; // of the change of policies that is selected
 let effectProblem = "";
+let why: { edge: string; at: number; found?: Explanation } = { edge: "", at: 0 }; // of what is selected and refused
 
 // set changes what is shown; `again` asks the server for it.
 function set(change: Partial<State>, again = false): void {
@@ -39,6 +40,7 @@ function select(id: string): void {
   set({ selected: id });
   void refreshFlows();
   void refreshReach();
+  void refreshWhy();
 }
 
 let busy: AbortController | undefined;
@@ -55,6 +57,7 @@ async function refresh(): Promise<void> {
     snapshot = map;
     showStatus(status);
     draw();
+    void refreshWhy();
     void refreshReach(); // a server that takes its time for that does not hold up the rest
     await refreshFlows();
   } catch (e) {
@@ -83,6 +86,26 @@ async function refreshFlows(): Promise<void> {
     if (all) drawFlows();
     drawPanel();
   } catch { /* refresh shows what is wrong */ }
+}
+
+// chosen are the edges that are selected.
+function chosen(): Edge[] {
+  const [kind, id] = [state.selected.slice(0, 2), state.selected.slice(2)];
+  return kind === "p:" ? shown.pairs.get(id)?.edges ?? [] : kind === "e:" ? shown.edges.filter(e => e.id === id) : [];
+}
+
+// refreshWhy asks, now and then, why policy refuses what is selected.
+async function refreshWhy(): Promise<void> {
+  const edge = byPolicy(chosen())?.id ?? "";
+  if (!edge || edge === why.edge && Date.now() - why.at < reachPoll) return;
+  why = { edge, at: Date.now(), found: edge === why.edge ? why.found : undefined };
+  try {
+    const found = await get<Explanation>("explain", { edge });
+    if (why.edge === edge) why.found = found;
+  } catch (e) {
+    if (why.edge === edge) why.found = { error: e instanceof TypeError ? "hawser ui does not answer" : String((e as Error).message), refused: true, sides: null, suggestions: null };
+  }
+  drawPanel();
 }
 
 // refreshEffect asks what a change of policies has changed.
@@ -189,11 +212,17 @@ function panelOf(kind: string, id: string): HTMLElement[] {
       return edges.length ? [el("h2", {}, `${from} → ${to}`), el("p", { class: "more" }, `${edges.length} kinds of connections`), ...edges.slice(0, listed).map(e => edgeRow(e, shown, false, select))] : [];
     }
   }
-  const edges = kind === "p:" ? shown.pairs.get(id)?.edges ?? [] : shown.edges.filter(e => e.id === id);
+  const edges = chosen(), refused = byPolicy(edges);
   const [from = "", to = ""] = edges[0] ? [edges[0].source, edges[0].destination] : may?.ends(id) ?? [];
   const access = accessPanel(may?.access(from, to));
-  if (edges.length) return edgesPanel(edges, flows, access, shown, select);
+  if (edges.length) return edgesPanel(edges, flows, access, refused ? whyPanel(refused, why.edge === refused.id ? why.found : undefined, tryOut) : [], shown, select);
   return access.length ? [el("h2", {}, `${from.replace(/^:/, "")} → ${to.replace(/^:/, "")}`), el("p", {}, "Not seen in this time, or the filters leave it out."), ...access] : [];
+}
+
+// tryOut has What if judge a policy that is suggested.
+function tryOut(document: string): void {
+  show("whatif");
+  whatIf.put(document);
 }
 
 function drawPanel(): void {

@@ -62,7 +62,7 @@ export class Graph {
       this.cy.nodes("[workload]").forEach(n => { this.places.set(n.id(), { ...n.position() }); });
       this.lead();
     });
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.cy.style(this.style()));
+    for (const media of ["(prefers-color-scheme: dark)", "print"]) matchMedia(media).addEventListener("change", () => this.cy.style(this.style()));
     box.addEventListener("keydown", e => this.key(e));
     box.addEventListener("blur", () => this.point(""));
   }
@@ -102,6 +102,7 @@ export class Graph {
       { selector: "edge[kind = 'audited']", style: { ...line("audited"), "line-style": "dotted" } },
       // Refused: the line does not arrive.
       { selector: "edge[kind = 'dropped']", style: { ...line("dropped"), "line-style": "dashed", "line-dash-pattern": [7, 4], "target-arrow-shape": "tee", "arrow-scale": 1.1, "opacity": 1, "z-index": 2, "font-weight": "bold" } },
+      { selector: "edge[?over]", style: { "z-index": 3 } },
       { selector: "edge[?bundle]", style: { "curve-style": "straight", "opacity": 0.3, "arrow-scale": 1.6, "line-cap": "round" } },
       { selector: "edge[?many]", style: { "curve-style": "straight", "opacity": 0.35, "width": 1.5, "arrow-scale": 0.6 } },
       { selector: "edge[?many][kind = 'dropped']", style: { "opacity": 1, "width": 3, "arrow-scale": 1 } },
@@ -238,7 +239,7 @@ export class Graph {
     const routes = route(cards, asks, this.down);
     this.cy.batch(() => edges.forEach(e => {
       const r = routes.get(e.id());
-      e.data(r ? { routed: true, ...relative(r, cards.get(String(e.data("source")))!, cards.get(String(e.data("target")))!), told: r.label ? e.data("label") : undefined }
+      e.data(r ? { routed: true, ...relative(r, cards.get(String(e.data("source")))!, cards.get(String(e.data("target")))!), told: r.label ? e.data("label") : undefined, over: r.over && !!r.label }
         : { routed: false, told: e.data("label"), dx: 0, dy: 0 });
     }));
   }

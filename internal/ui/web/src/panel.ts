@@ -1,4 +1,4 @@
-import { type Edge, type Endpoint, type Flow, type Workload } from "./api";
+import { type Edge, type Endpoint, type Explanation, type Flow, type Workload } from "./api";
 import { amount, el, time } from "./dom";
 import { type Shown, title } from "./state";
 
@@ -47,19 +47,39 @@ function endpoints(all: Endpoint[] | undefined): HTMLElement[] {
       el("td", {}, e.identity ? String(e.identity) : ""), el("td", {}, e.node ?? "")))))];
 }
 
-export function edgesPanel(edges: Edge[], flows: Flow[] | undefined, access: HTMLElement[], shown: Shown, select: (id: string) => void): HTMLElement[] {
+// byPolicy finds the edge of which the refusal by policy is explained.
+export function byPolicy(edges: Edge[]): Edge | undefined { return edges.find(e => e.dropped && e.reasons?.some(r => /^POLICY_DEN/.test(r))); }
+
+// whyPanel says why policy refuses, and what would let it pass.
+export function whyPanel(e: Edge, why: Explanation | undefined, try_: (document: string) => void): HTMLElement[] {
+  const head = el("h3", {}, `Why ${port(e)} is refused, by the policies of now`);
+  if (!why) return [head, el("p", { class: "more" }, "…")];
+  if (why.error) return [head, el("p", { class: "more" }, why.error)];
+  return [
+    head,
+    ...(why.refused ? [] : [el("p", { class: "forwarded" }, "● It would pass now.")]),
+    ...(why.sides ?? []).flatMap(s => [
+      el("p", { class: "dropped" }, `✕ ${s.whose}: ${s.denied ? "a rule denies it" : s.rules?.length ? "no rule allows it; isolated by" : s.reason}`),
+      ...(s.rules?.length ? [el("ul", { class: "chips rules" }, ...s.rules.map(r => el("li", {}, r)))] : []),
+      ...(s.near?.length ? [el("ul", { class: "near" }, ...s.near.map(n => el("li", {}, n)))] : []),
+    ]),
+    ...(why.suggestions ?? []).flatMap(s => [
+      el("p", {}, s.text.charAt(0).toUpperCase() + s.text.slice(1), s.document ? ":" : "."),
+      ...(s.document ? [el("pre", { class: "suggested" }, s.document), el("button", { class: "try", click: () => try_(s.document!) }, "What if this were in force?")] : []),
+    ]),
+  ];
+}
+
+export function edgesPanel(edges: Edge[], flows: Flow[] | undefined, access: HTMLElement[], why: HTMLElement[], shown: Shown, select: (id: string) => void): HTMLElement[] {
   const first = edges[0];
   if (!first) return [];
   const all = (pick: (e: Edge) => string[] | undefined) => [...new Set(edges.flatMap(e => pick(e) ?? []))].sort();
   const end = (id: string) => el("button", { click: () => select(`w:${id}`) }, title(shown.workloads.get(id), id));
-  const denied = all(e => e.deniedBy), dropped = edges.some(e => e.dropped);
   return [
     el("h2", {}, end(first.source), " → ", end(first.destination)),
     ...edges.map(e => edgeRow(e, shown, false, select)),
-    ...chips("Let in by", all(e => e.allowedBy)), ...chips("Refused by", denied), ...chips("Reasons", all(e => e.reasons)),
-    dropped && !denied.length && all(e => e.reasons).includes("POLICY_DENIED")
-      ? el("p", {}, "No rule allows it. `hawser policy trace` says what would.") : undefined,
-    ...access,
+    ...chips("Let in by", all(e => e.allowedBy)), ...chips("Refused by", all(e => e.deniedBy)), ...chips("Reasons", all(e => e.reasons)),
+    ...why, ...access,
     el("h3", {}, "Last flows"),
     flows ? flowTable(flows, true) : el("p", { class: "more" }, "…"),
   ].filter((e): e is HTMLElement => e !== undefined);

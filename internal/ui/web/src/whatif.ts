@@ -28,6 +28,12 @@ export class WhatIf {
 
   focus(): void { this.text.focus(); }
 
+  // put has a document judged that comes from elsewhere in the page.
+  put(document: string): void {
+    this.text.value = document;
+    void this.judge();
+  }
+
   private async read(f: File | undefined): Promise<void> {
     if (!f) return;
     if (f.size > 400 * 1024) return this.fail("The file is larger than 400 KiB.");
@@ -83,7 +89,7 @@ function preview(p: Preview): HTMLElement[] {
   if (p.changes.length) out.push(el("h3", {}, "Policies"), table("changes", ["", "Policy", "Kind", "Line"], p.changes.map(c => [c.action, c.policy, c.kind, c.line ? String(c.line) : ""])));
   if (p.connections.length) out.push(el("h3", {}, "Connections that were seen"), table("connections", ["Would be", "From", "To", "Port", "Seen", "Last", "Why"], p.connections.map(c => [
     c.refused ? el("span", { class: "dropped" }, "✕ refused") : el("span", { class: "forwarded" }, "● allowed"), c.source, c.destination, c.port, amount(c.count),
-    new Date(c.seen).toLocaleTimeString([], { hour12: false }), [...(c.rules ?? []), c.reason ?? ""].filter(Boolean).join(", ")])));
+    new Date(c.seen).toLocaleTimeString([], { hour12: false }), c.why])));
   if (p.connectionsLeftOut) out.push(el("p", { class: "more" }, `and ${changed(p.connectionsLeftOut)} more`));
   if (p.pairs.length) out.push(el("h3", {}, "Who may reach whom"), table("pairs", ["From", "To", "Before", "After", "Opened", "Closed"], p.pairs.map(c => [
     c.source, c.destination, c.before, c.after, el("span", { class: "forwarded" }, (c.opened ?? []).map(o => `+ ${o}`).join(", ")),
