@@ -83,8 +83,12 @@ static __always_inline int from_pod_packet(struct __sk_buff *ctx, struct report 
 	reason = find(ctx, &p, report, &found);
 	if (!reason)
 		reason = translate(ctx, &p, &found, LB_INSIDE);
-	if (unlikely(reason == DROP_NO_BACKEND)) {
-		reason = refuse(ctx, &p, report);
+	/* Here, and not in the stack, where others flush tables. As the packet is after
+	 * translation: who writes services chooses their backends. */
+	if (!reason && unlikely(is_not_for_pods(&p.dst)))
+		reason = DROP_NOT_FOR_PODS;
+	if (unlikely(reason == DROP_NO_BACKEND || reason == DROP_NOT_FOR_PODS)) {
+		reason = refuse(ctx, &p, report, reason);
 		if (!reason)
 			return answer(ctx, report);
 	}

@@ -44,6 +44,10 @@ type overlayTestConfig struct {
 		_ structs.HostLayout
 		B [16]uint8
 	}
+	NotForPods [4]struct {
+		_ structs.HostLayout
+		B [16]uint8
+	}
 	NetnsCookie      uint64
 	TunnelIfindex    uint32
 	HostIfindex      uint32
@@ -73,7 +77,10 @@ type overlayTestConfig struct {
 	Node4Elsewhere   uint8
 	Node6Elsewhere   uint8
 	NativeMac        [6]uint8
+	NotForPodsCount  uint8
+	_                [3]byte
 	NewsInterval     uint32
+	_                [4]byte
 }
 
 type overlayTestCtAccount struct {

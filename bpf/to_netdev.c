@@ -65,6 +65,15 @@ static __always_inline bool is_sent_by_pod(const struct __sk_buff *ctx)
 	return ctx->tc_index == SENT_BY_POD && by && bpf_map_lookup_elem(&endpoints, &by);
 }
 
+/* Says whether a packet is a pod's, or somebody's outside, and not the node's own: whoever has led
+ * it on since, and under whichever name. */
+static __always_inline bool is_sent_on(const struct __sk_buff *ctx)
+{
+	__u32 by = ctx->ingress_ifindex;
+
+	return by && (joins_nodes(by) || bpf_map_lookup_elem(&endpoints, &by));
+}
+
 /* Says whether a packet claims to be from somebody of the cluster, whom other nodes would believe
  * it. */
 static __always_inline bool claims_cluster(const struct packet *p)
@@ -146,6 +155,8 @@ static __always_inline int to_netdev_packet(struct __sk_buff *ctx, struct report
 		return cfg.tunnel && (child || ctx->ingress_ifindex) ? -reason : TC_ACT_OK;
 	if (to_tunnel_port(ctx, &p))
 		return -DROP_TUNNEL_NOT_FROM_NODE;
+	if (unlikely(is_not_for_pods(&p.dst)) && is_sent_on(ctx))
+		return -DROP_NOT_FOR_PODS;
 	reason = cfg.tunnel ? 0 : check_source(ctx, &p, here, child);
 	if (reason)
 		return -reason;

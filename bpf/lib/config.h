@@ -3,6 +3,8 @@
 #pragma once
 #include "addr.h"
 
+enum { NOT_FOR_PODS_MAX = 4 };
+
 struct config {
 	struct addr router4;
 	struct addr router6;
@@ -11,6 +13,8 @@ struct config {
 	/* Whom a pod sees when it reaches itself through a service. */
 	struct addr loopback4;
 	struct addr loopback6;
+	/* Addresses that no pod reaches, and nobody else through this node. */
+	struct addr not_for_pods[NOT_FOR_PODS_MAX];
 	/* The network namespace whose sockets are the node's own. */
 	__u64 netns_cookie;
 	__u32 tunnel_ifindex;
@@ -55,6 +59,8 @@ struct config {
 	__u8 node4_elsewhere;
 	__u8 node6_elsewhere;
 	__u8 native_mac[6]; /* all 0 if unknown */
+	/* How many of not_for_pods there are. */
+	__u8 not_for_pods_count;
 	__u32 news_interval; /* ticks between samples of a flow, 0 for none */
 };
 
@@ -124,6 +130,15 @@ static __always_inline bool is_router6(const struct addr *a)
 static __always_inline bool is_loopback(const struct addr *a, bool v6)
 {
 	return v6 ? cfg_addr_equal(a, &cfg.loopback6) : cfg_addr_equal(a, &cfg.loopback4);
+}
+
+/* Says whether pods do not reach an address. */
+static __always_inline bool is_not_for_pods(const struct addr *a)
+{
+	for (int i = 0; i < NOT_FOR_PODS_MAX; i++)
+		if (i < cfg.not_for_pods_count && cfg_addr_equal(a, &cfg.not_for_pods[i]))
+			return true;
+	return false;
 }
 
 /* Says whether the address is one of this node's own. */

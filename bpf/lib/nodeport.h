@@ -261,7 +261,7 @@ static __noinline __maybe_unused int turn_away(struct __sk_buff *ctx, const stru
 	int reason = DROP_NO_BACKEND;
 
 	if (!forged(p, ipcache_lookup(&p->src, p->v6)))
-		reason = refuse(ctx, p, report);
+		reason = refuse(ctx, p, report, DROP_NO_BACKEND);
 	if (reason)
 		return -reason;
 	report->outcome = OUTCOME_ANSWERED;

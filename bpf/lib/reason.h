@@ -34,5 +34,6 @@ enum reason {
 	DROP_SCTP_PORT = 28,
 	/* Counted beside what then becomes of the packet. */
 	POLICY_AUDITED = 29,
+	DROP_NOT_FOR_PODS = 30,
 	REASON_MAX = 32,
 };

@@ -1,6 +1,6 @@
-/* The answer to a packet for a service that nobody serves: what a host answers whose port is
- * closed, a reset to TCP and "port unreachable" to the rest. So clients know at once, instead of
- * when they are tired of waiting. */
+/* The answer to a packet for a service that nobody serves, or for an address that is not for pods:
+ * what a host answers whose port is closed, a reset to TCP and "port unreachable" to the rest. So
+ * clients know at once, instead of when they are tired of waiting. */
 #pragma once
 #include "clock.h"
 #include "config.h"
@@ -157,18 +157,19 @@ static __noinline __maybe_unused int answer_unreachable(struct __sk_buff *ctx, c
 	return answer_network(ctx, p, proto, len);
 }
 
-/* Counts and reports a packet for a service without backends as dropped, and turns it into the
- * answer that refuses it, with the hardware addresses swapped. Returns 0 if there is an answer to
- * send, or the drop reason. Nothing is answered to resets, to fragments, whose rest would be
- * refused again, and to packets with options, which nobody sends to a service. */
-static __noinline __maybe_unused int refuse(struct __sk_buff *ctx, const struct packet *p, struct report *report)
+/* Counts and reports a packet as dropped for a reason, as that its service has no backends, and
+ * turns it into the answer that refuses it, with the hardware addresses swapped. Returns 0 if there
+ * is an answer to send, or the reason to drop it without. Nothing is answered to resets, to
+ * fragments, whose rest would be refused again, and to packets with options, which nobody sends to
+ * a service. */
+static __noinline __maybe_unused int refuse(struct __sk_buff *ctx, const struct packet *p, struct report *report, int reason)
 {
 	__u32 plain = ETH_LEN + (p->v6 ? sizeof(struct ipv6_header) : sizeof(struct ipv4_header));
 
 	if (p->fragment || p->l4 != plain || p->kind != KIND_FLOW || (p->tcp_flags & TCP_RST) || !may_refuse())
-		return DROP_NO_BACKEND;
-	report->reason = DROP_NO_BACKEND;
-	count(ctx, DROP_NO_BACKEND, report->direction);
+		return reason;
+	report->reason = reason;
+	count(ctx, reason, report->direction);
 	if (unlikely(monitor_flags() & MONITOR_DROPS)) {
 		report->type = EVENT_DROP;
 		emit(ctx, report);

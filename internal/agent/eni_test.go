@@ -1,10 +1,12 @@
 package agent
 
 import (
+	"errors"
 	"net"
 	"net/http"
 	"net/netip"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -140,6 +142,17 @@ func TestKubernetesENI(t *testing.T) {
 		}
 	}
 	check("at first")
+	// Nothing that somebody can flush keeps pods from the metadata.
+	in(ns, "nft flush ruleset")
+	if err := client.ns.Do(func() error {
+		c, err := net.DialTimeout("tcp", metadata.String(), 2*time.Second)
+		if err == nil {
+			c.Close()
+		}
+		return err
+	}); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("a pod asks for the instance metadata after nftables were flushed: %v, want a refusal", err)
+	}
 	at := netip.AddrPortFrom(client.ip4, 81)
 	serveEcho(t, client.ns, at)
 	if err := once(outside, at, patient); err != nil {

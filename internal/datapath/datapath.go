@@ -209,6 +209,10 @@ type Config struct {
 	// DualStackWorld gives what is outside the cluster one identity a family, world-ipv4 (9) and
 	// world-ipv6 (10), instead of world (2) for both. Identities of prefixes must be chosen alike.
 	DualStackWorld bool
+	// NotForPods are addresses that neither pods reach nor whoever comes to the node by its
+	// network, as the metadata service of a cloud, which gives whoever asks the credentials of the
+	// machine. The node itself does. There are at most four.
+	NotForPods []netip.Addr
 	// CTTimeouts are the lifetimes of conntrack entries since the last packet; those that are 0 are
 	// as in DefaultCTTimeouts.
 	CTTimeouts CTTimeouts
@@ -481,11 +485,8 @@ type Node struct {
 	// PodCIDRs are this node's, ClusterCIDRs everything that must not be masqueraded.
 	PodCIDRs     []netip.Prefix
 	ClusterCIDRs []netip.Prefix
-	// NotForPods are addresses that no pod reaches, as the metadata service of a cloud, which gives
-	// whoever asks the credentials of the machine. The node itself does.
-	NotForPods  []netip.Addr
-	Masquerade4 bool
-	Masquerade6 bool
+	Masquerade4  bool
+	Masquerade6  bool
 	// BigTCP4 and BigTCP6 have packets of TCP be larger than 64 KiB before segmentation and after
 	// reassembly (BIG TCP), as far as Device takes them; with native routing only.
 	BigTCP4, BigTCP6 bool

@@ -51,6 +51,7 @@ const (
 	ReasonUnknownTunnelPeer DropReason = 27 // tunnelled packet from an address that no known node has
 	ReasonSCTPPort          DropReason = 28 // SCTP whose port would have to change, which its checksum forbids
 	ReasonPolicyAudited     DropReason = 29 // no drop: what policy refused and audit mode let pass is counted by it
+	ReasonNotForPods        DropReason = 30 // packet to an address that pods do not reach, as that of a cloud's metadata service
 )
 
 var reasonNames = [...]string{
@@ -60,7 +61,7 @@ var reasonNames = [...]string{
 	"encapsulation-failed", "unsupported-neighbour-discovery", "multicast", "unknown-related-icmp",
 	"invalid-identity", "mtu-exceeded", "no-backend", "no-port",
 	"no-local-backend", "source-range", "service-changing", "tunnel-not-from-node", "unknown-tunnel-peer",
-	"sctp-port", "policy-audited",
+	"sctp-port", "policy-audited", "not-for-pods",
 }
 
 // String returns the stable name used in metrics, events and the command line.

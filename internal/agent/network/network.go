@@ -182,9 +182,9 @@ func (n *Network) desired() (datapath.Node, []*datapath.RouteError) {
 		Masquerade4: n.cfg.MasqueradeIPv4 && n.cfg.EnableIPv4, Masquerade6: n.cfg.MasqueradeIPv6 && n.cfg.EnableIPv6,
 		DirectRoutes: n.cfg.DirectRoutes, SkipUnreachable: n.cfg.SkipUnreachable,
 		BigTCP4: n.cfg.BigTCPIPv4, BigTCP6: n.cfg.BigTCPIPv6,
-		Interfaces: n.cfg.Interfaces, NotForPods: n.cfg.NotForPods,
-		Peers:    peers,
-		Balance4: n.cfg.NoPods && n.cfg.EnableIPv4, Balance6: n.cfg.NoPods && n.cfg.EnableIPv6,
+		Interfaces: n.cfg.Interfaces,
+		Peers:      peers,
+		Balance4:   n.cfg.NoPods && n.cfg.EnableIPv4, Balance6: n.cfg.NoPods && n.cfg.EnableIPv6,
 	}
 	d.PodCIDRs = n.cfg.Pool.Prefixes()
 	d.ClusterCIDRs = slices.Clone(d.PodCIDRs)
@@ -234,7 +234,7 @@ func (n *Network) Configure() error {
 		NodeIPv4: host.IPv4, NodeIPv6: host.IPv6, DualStackWorld: n.cfg.EnableIPv4 && n.cfg.EnableIPv6,
 		CgroupRoot: cgroup, NetNSCookie: devices.NetNSCookie, TunnelPort: n.cfg.TunnelPort,
 		NodePort: nodePort, OtherIfIndexes: others, NativeMTU: devices.DeviceMTU, MasqueradePorts: n.cfg.MasqueradePorts,
-		Interfaces:  n.cfg.Interfaces,
+		Interfaces: n.cfg.Interfaces, NotForPods: n.cfg.NotForPods,
 		Aggregation: n.cfg.Aggregation, CTTimeouts: n.cfg.CTTimeouts,
 	}); err != nil {
 		return fmt.Errorf("load the programs: %w", err)

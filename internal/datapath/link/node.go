@@ -89,7 +89,7 @@ func (l *Links) SetNode(n datapath.Node) (datapath.Devices, error) {
 	errs = append(errs, err)
 	errs = append(errs, l.removeAddresses(d.HostIfIndex, stale))
 	l.node = &n
-	errs = append(errs, l.reconcileMasquerade(n), l.reconcileGuard(n), l.leaveCloud(n))
+	errs = append(errs, l.reconcileMasquerade(n), l.leaveCloud(n))
 	return d, errors.Join(errs...)
 }
 
@@ -403,6 +403,6 @@ func (l *Links) CleanUp() error {
 			errs = append(errs, fmt.Errorf("remove %s: %w", name, err))
 		}
 	}
-	errs = append(errs, l.removeMasquerade(), l.reconcileGuard(datapath.Node{}))
+	errs = append(errs, l.removeMasquerade())
 	return errors.Join(errs...)
 }

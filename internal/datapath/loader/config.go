@@ -96,6 +96,15 @@ func settings(cfg datapath.Config) (fromPodConfig, error) {
 		*a.to, *a.has = a.addr.As16(), 1
 	}
 
+	if n := len(cfg.NotForPods); n > len(c.NotForPods) {
+		errs = append(errs, fmt.Errorf("%d addresses are not for pods, want at most %d", n, len(c.NotForPods)))
+	} else {
+		c.NotForPodsCount = uint8(n)
+		for i, a := range cfg.NotForPods {
+			c.NotForPods[i].B = a.As16()
+		}
+	}
+
 	c.Node4Elsewhere, c.Node6Elsewhere = flag(cfg.NodeIPv4Elsewhere), flag(cfg.NodeIPv6Elsewhere)
 
 	ports := cfg.MasqueradePorts

@@ -25,7 +25,12 @@ func modes() map[string]datapath.Config {
 	balanced.NodePort = true
 	all := tunnel
 	all.NodePort, all.OtherIfIndexes, all.DualStackWorld = true, []int{6}, true
-	return map[string]datapath.Config{"native": native, "tunnel": tunnel, "native, services outside": balanced, "all": all}
+	cloud := balanced
+	cloud.Interfaces = true
+	for n := byte(1); n <= 4; n++ {
+		cloud.NotForPods = append(cloud.NotForPods, netip.AddrFrom4([4]byte{169, 254, 169, n}))
+	}
+	return map[string]datapath.Config{"native": native, "tunnel": tunnel, "native, services outside": balanced, "all": all, "a cloud": cloud}
 }
 
 // TestVerifierCost: what the verifier has to look at is bounded, in every mode. That is most of

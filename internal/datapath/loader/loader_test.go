@@ -150,8 +150,9 @@ func TestConfigErrors(t *testing.T) {
 	err := l.Configure(datapath.Config{
 		Tunnel: true, RouterIPv4: netip.MustParseAddr("fd00::1"), NodeIPv6: netip.MustParseAddr("1.2.3.4"),
 		HostMAC: []byte{1}, CTTimeouts: datapath.CTTimeouts{TCP: -1}, NativeIfIndex: -1,
+		NotForPods: make([]netip.Addr, 5),
 	})
-	for _, want := range []string{"tunnel device", "router IPv4", "node IPv6", "hardware address", "lifetime of TCP", "negative", "number of its network namespace"} {
+	for _, want := range []string{"tunnel device", "router IPv4", "node IPv6", "hardware address", "lifetime of TCP", "negative", "5 addresses are not for pods", "number of its network namespace"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error does not speak of %q: %v", want, err)
 		}
