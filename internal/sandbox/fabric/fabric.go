@@ -19,6 +19,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -63,6 +65,10 @@ type port struct {
 func (f *Fabric) Apply(v cloud.View) error {
 	ports, err := f.ports(v)
 	errs := []error{err}
+	// Before anything is led: it fails closed.
+	if err := f.strict(); err != nil {
+		return errors.Join(append(errs, err)...)
+	}
 	errs = append(errs, machine.WithNetlink(f.Router, func(h *netlink.Handle) error { return f.apply(h, v, ports) }))
 	return errors.Join(errs...)
 }
@@ -124,7 +130,7 @@ func (f *Fabric) unplug(h *netlink.Handle, ports []port) error {
 	return errors.Join(errs...)
 }
 
-// plug sees that an interface is in its host's namespace, and its other end here is up and strict.
+// plug sees that an interface is in its host's namespace, and its other end here is up.
 func (f *Fabric) plug(h *netlink.Handle, p port) error {
 	link, err := h.LinkByName(p.link)
 	var missing netlink.LinkNotFoundError
@@ -140,17 +146,48 @@ func (f *Fabric) plug(h *netlink.Handle, p port) error {
 	if err != nil {
 		return err
 	}
-	// The kernel's filter of reverse paths drops what comes under an address that is led elsewhere.
-	// It answers for addresses of the subnet, which the instance takes for neighbours.
+	// It answers for addresses of the subnet, which the instance takes for neighbours, at once, and
+	// whoever asks: the kernel's filter of reverse paths would drop questions, too (see strict).
 	err = machine.InNamespace(f.Router, func() error {
-		dir := "/proc/sys/net/ipv4/conf/" + p.link + "/"
-		return errors.Join(os.WriteFile(dir+"rp_filter", []byte("1"), 0o644), os.WriteFile(dir+"proxy_arp", []byte("1"), 0o644),
-			os.WriteFile(dir+"send_redirects", []byte("0"), 0o644))
+		var errs []error
+		for path, value := range map[string]string{"conf/%s/rp_filter": "0", "conf/%s/proxy_arp": "1", "neigh/%s/proxy_delay": "0", "conf/%s/send_redirects": "0"} {
+			errs = append(errs, os.WriteFile("/proc/sys/net/ipv4/"+fmt.Sprintf(path, p.link), []byte(value), 0o644))
+		}
+		return errors.Join(errs...)
 	})
 	if err != nil {
 		return err
 	}
 	return h.LinkSetUp(link)
+}
+
+// strict drops packets that come by an interface under an address that is led elsewhere, or nowhere.
+// It concerns packets only: a cloud's gateway answers questions for its hardware address under any
+// address, such as those of a node on an interface whose addresses are all of pods.
+func (f *Fabric) strict() error {
+	ns, err := os.Open(f.Router)
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	c, err := nftables.New(nftables.WithNetNSFd(int(ns.Fd())))
+	if err != nil {
+		return err
+	}
+	table := &nftables.Table{Name: "fabric", Family: nftables.TableFamilyIPv4}
+	c.AddTable(table)
+	chain := &nftables.Chain{Name: "sources", Table: table, Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityRaw}
+	c.AddChain(chain)
+	c.FlushChain(chain)
+	c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: []expr.Any{ // fib saddr . iif oif missing drop
+		&expr.Fib{Register: 1, FlagSADDR: true, FlagIIF: true, FlagPRESENT: true, ResultOIF: true},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{0}},
+		&expr.Verdict{Kind: expr.VerdictDrop},
+	}})
+	if err := c.Flush(); err != nil {
+		return fmt.Errorf("filter of sources in nftables: %w", err)
+	}
+	return nil
 }
 
 // make makes the pair of links, one end already in the host's namespace. It is down there, as a

@@ -186,3 +186,46 @@ func TestFabric(t *testing.T) {
 		t.Errorf("the interface does not come back: %v", err)
 	}
 }
+
+// TestGatewayAnswersEveryAddress: a node asks for its gateway's hardware address on a second
+// interface, which has no address itself, under the one of its first: pods' packets leave it only
+// if the gateway answers, as those of clouds do. What is no question is dropped as before.
+func TestGatewayAnswersEveryAddress(t *testing.T) {
+	t.Parallel()
+	testenv.RequireRoot(t)
+	router := testenv.NewNetNS(t)
+	for path, value := range map[string]string{"ip_forward": "1", "conf/all/rp_filter": "0"} {
+		router.Must(t, func() error { return os.WriteFile("/proc/sys/net/ipv4/"+path, []byte(value), 0o644) })
+	}
+	in(t, router, "ip", "addr", "add", "10.9.0.1/32", "dev", "lo")
+	a, b := newInstance(t, router, 1), newInstance(t, router, 2)
+	f := Fabric{Router: router.Path(), Hosts: []Host{a.host, b.host}, Gateway: func(p netip.Prefix) netip.Addr { return p.Addr().Next() }}
+	a1 := a.eni(1, "10.8.0.5", "10.8.0.6")
+	view := cloud.View{
+		Subnets:    []cloud.Subnet{{ID: "nodes", CIDR: netip.MustParsePrefix("10.9.0.0/24")}, {ID: "pods", CIDR: netip.MustParsePrefix("10.8.0.0/24")}},
+		Interfaces: []cloud.Interface{a.first, b.first, a1},
+	}
+	if err := f.Apply(view); err != nil {
+		t.Fatal(err)
+	}
+	a.configure(t, "eth1")
+	in(t, a.ns, "ip", "rule", "add", "from", "10.8.0.0/24", "lookup", "100", "priority", "111")
+	pod := instance{ns: testenv.NewNetNS(t)}
+	testenv.Connect(t, pod.ns, "eth0", []string{"10.8.0.6/32", "10.8.0.66/32"}, a.ns, "pod", []string{"169.254.1.1/32"})
+	in(t, pod.ns, "ip", "route", "add", "default", "via", "169.254.1.1", "dev", "eth0", "onlink")
+	for _, ip := range []string{"10.8.0.6/32", "10.8.0.66/32"} {
+		in(t, a.ns, "ip", "route", "add", ip, "dev", "pod")
+	}
+	a.ns.Must(t, func() error { return os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0o644) })
+	if !reaches(t, pod, "10.8.0.6", b, "10.9.0.12") {
+		t.Error("a pod's packets do not leave by an interface without an address")
+	}
+	if reaches(t, pod, "10.8.0.66", b, "10.9.0.12") {
+		t.Error("a pod's packet passes under an address that is assigned to nobody")
+	}
+	// The node's own address by the second interface is refused as a source of packets still.
+	in(t, a.ns, "ip", "route", "replace", "10.9.0.12/32", "via", "10.8.0.1", "dev", "eth1", "onlink")
+	if reaches(t, a, "10.9.0.11", b, "10.9.0.12") {
+		t.Error("a packet passes under the address of another interface of the instance")
+	}
+}
