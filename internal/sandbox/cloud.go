@@ -49,7 +49,7 @@ func cloudCommand(cfg *Config) *cobra.Command {
 		Use: "cloud", Args: cobra.NoArgs,
 		Short: "Show the cloud that the nodes are in, and have it fail",
 		Long: `Show the instances, interfaces, subnets and addresses of the cloud of a cluster that was started
-with ` + "`up --cloud`" + `, which is refused for now, and how often it was asked for what. The subcommands have it do to its users
+with ` + "`up --cloud`" + `, and how often it was asked for what. The subcommands have it do to its users
 what clouds do; what the operator makes of it is in status.ipam.operator-status of the CiliumNodes.`,
 		Example: `  hawser sandbox cloud
   hawser sandbox cloud fail quota

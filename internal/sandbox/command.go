@@ -89,11 +89,11 @@ func upCommand(cfg *Config, open opener) *cobra.Command {
 		Short: "Start the nodes, and with --demo three tiers of pods and their policies; or with --kubernetes a real cluster",
 		Example: `  hawser sandbox up --demo
   hawser sandbox up --name big --nodes 5 --routing-mode native
-  hawser sandbox up --kubernetes --nodes 3 --dual-stack --yes`,
+  hawser sandbox up --kubernetes --nodes 3 --dual-stack --yes
+  hawser sandbox up --cloud aws --yes`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if k.cloud != "" {
-				cmd.SilenceUsage = true
-				return errCloud
+			if k.mode == "" && k.cloud != "" {
+				k.mode = kube.Full
 			}
 			if k.mode != "" {
 				return upKubernetes(cfg, &k, cmd)

@@ -1,7 +1,6 @@
 package sandbox
 
 import (
-	"errors"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -35,7 +34,7 @@ func (k *kubernetesFlags) flags(fs *pflag.FlagSet) {
 	fs.BoolVar(&k.kubeProxy, "kube-proxy", false, "with --kubernetes: run kube-proxy (the default but with --cni hawser)")
 	fs.StringVar(&k.manifest, "manifest", "", "with --kubernetes: a file of Hawser's objects, as the chart renders them, instead of deploy/hawser.yaml")
 	fs.StringVar(&k.store, "store", "", "with --kubernetes: keep identities in etcd or consul, instead of objects of Kubernetes")
-	fs.StringVar(&k.cloud, "cloud", "", "refused for now: a Kubernetes cluster in a cloud of this machine, whose pods have that cloud's addresses: "+strings.Join(region.Providers(), ", "))
+	fs.StringVar(&k.cloud, "cloud", "", "a Kubernetes cluster in a cloud of this machine, whose pods have that cloud's addresses: "+strings.Join(region.Providers(), ", "))
 	fs.IntVar(&k.id, "cluster-id", 0, "with --kubernetes: a number of 1 to 255 that no other cluster has, to connect clusters; addresses follow from it")
 	fs.BoolVarP(&k.yes, "yes", "y", false, "with --kubernetes: install missing Debian packages")
 }
@@ -70,12 +69,6 @@ func openCluster(cfg kube.Config, cmd *cobra.Command) (*kube.Cluster, error) {
 	return kube.New(cfg, cmd.OutOrStdout(), colourful(cmd.OutOrStdout()))
 }
 
-// errCloud refuses clusters in a cloud: nodes become Ready there and pods get addresses, and then
-// the packets of pods do not pass. The cloud's router drops a node's questions for its hardware
-// address, as they come under the node's address by another interface than the one that has it.
-var errCloud = errors.New("--cloud: clusters in a cloud of this machine are refused for now: their pods get addresses, but reach nobody. " +
-	"`hawser sandbox up --kubernetes` starts a cluster without a cloud")
-
 // upKubernetes is up with --kubernetes.
 func upKubernetes(cfg *Config, k *kubernetesFlags, cmd *cobra.Command) error {
 	for _, name := range []string{"demo", "routing-mode", "enable-policy", "agent-arg", "ipv6"} {
@@ -85,7 +78,7 @@ func upKubernetes(cfg *Config, k *kubernetesFlags, cmd *cobra.Command) error {
 	}
 	c := clusterConfig(cfg, cmd)
 	c.Mode, c.Nodes, c.DualStack, c.CNI, c.KubeProxy, c.Install = k.mode, cfg.Nodes, k.dualStack, k.cni, k.kubeProxy, k.yes
-	c.ID, c.Store = k.id, k.store
+	c.ID, c.Store, c.Cloud = k.id, k.store, k.cloud
 	if k.manifest != "" {
 		path, err := filepath.Abs(k.manifest)
 		if err != nil {

@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
-	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -19,7 +17,6 @@ import (
 	"github.com/hawser-net/hawser/internal/sandbox/kube"
 	"github.com/hawser-net/hawser/internal/sandbox/kube/image"
 	"github.com/hawser-net/hawser/internal/sandbox/kube/parts"
-	"github.com/hawser-net/hawser/internal/sandbox/region"
 	"github.com/hawser-net/hawser/internal/testenv"
 )
 
@@ -233,23 +230,6 @@ func eventually(t *testing.T, timeout time.Duration, try func() error) {
 		case <-ctx.Done():
 			t.Fatalf("after %v: %v", timeout, err)
 		case <-time.After(500 * time.Millisecond):
-		}
-	}
-}
-
-// A cluster in a cloud is refused before anything of it is made, with each cloud's name.
-func TestCloudRefused(t *testing.T) {
-	for _, cloud := range region.Providers() {
-		root := filepath.Join(t.TempDir(), "r")
-		cmd := NewCommand()
-		cmd.SetArgs([]string{"up", "--cloud", cloud, "--root-dir", root})
-		cmd.SetOut(io.Discard)
-		cmd.SetErr(io.Discard)
-		if err := cmd.ExecuteContext(t.Context()); !errors.Is(err, errCloud) {
-			t.Errorf("up --cloud %s: %v", cloud, err)
-		}
-		if _, err := os.Stat(root); err == nil {
-			t.Errorf("up --cloud %s: %s was made", cloud, root)
 		}
 	}
 }

@@ -24,6 +24,7 @@ type Status struct {
 	Server     string    `json:"server"` // URL, as seen from the machine
 	CNI        string    `json:"cni"`
 	KubeProxy  bool      `json:"kubeProxy"`
+	Cloud      string    `json:"cloud,omitempty"` // that the nodes are in
 	// Page is the address of the page of flows, and Relay where their relay is asked; empty if
 	// there is none.
 	Page      string          `json:"page,omitempty"`
@@ -73,7 +74,7 @@ func (c *Cluster) Status(ctx context.Context) (*Status, error) {
 	}
 	out := &Status{
 		Name: st.Name, Kubernetes: parts.Version, Created: st.Created, Kubeconfig: c.Kubeconfig(), Server: loopbackURL(st.Port),
-		CNI: st.CNI, KubeProxy: st.KubeProxy, Processes: []ProcessStatus{}, Nodes: []NodeStatus{},
+		CNI: st.CNI, KubeProxy: st.KubeProxy, Cloud: st.Cloud, Processes: []ProcessStatus{}, Nodes: []NodeStatus{},
 	}
 	if st.Flows {
 		out.Page, out.Relay = c.pageURL(st), "unix://"+c.relaySocket()
@@ -105,6 +106,9 @@ func (c *Cluster) Status(ctx context.Context) (*Status, error) {
 	}
 	for _, n := range st.Nodes {
 		ns := NodeStatus{Name: n.Name, Addresses: n.addresses(), PodCIDRs: n.podCIDRs(), PID: n.Init.PID, Logs: c.nodeDir(n.Name) + "/var/log", Health: "ok"}
+		if st.Cloud != "" {
+			ns.PodCIDRs = []string{} // single addresses, which Cloud shows
+		}
 		object, known := objects[n.Name]
 		ready, why := object.ready(time.Time{})
 		switch {
@@ -133,6 +137,9 @@ func (s *Status) Print(w io.Writer, colour bool) {
 	if s.KubeProxy {
 		network += " with kube-proxy"
 	}
+	if s.Cloud != "" {
+		network += " in the cloud " + s.Cloud
+	}
 	fmt.Fprintf(w, "cluster %s, up since %s, Kubernetes %s, network %s\n", paint.Bold(s.Name), s.Created.Format(time.DateTime), s.Kubernetes, network)
 	fmt.Fprintf(w, "KUBECONFIG=%s  (%s)\n", s.Kubeconfig, s.Server)
 	if s.Page != "" {
@@ -151,6 +158,9 @@ func (s *Status) Print(w io.Writer, colour bool) {
 	fmt.Fprintln(w)
 	fmt.Fprintln(t, "NODE\tADDRESSES\tPOD RANGES\tLOGS\tHEALTH")
 	for _, n := range s.Nodes {
+		if s.Cloud != "" {
+			n.PodCIDRs = []string{"of the cloud"}
+		}
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", n.Name, strings.Join(n.Addresses, " "), strings.Join(n.PodCIDRs, " "), n.Logs, health(n.Health))
 	}
 	_ = t.Flush()
