@@ -161,9 +161,9 @@ func (f *Fabric) plug(h *netlink.Handle, p port) error {
 	return h.LinkSetUp(link)
 }
 
-// strict drops packets that come by an interface under an address that is led elsewhere, or nowhere.
-// It concerns packets only: a cloud's gateway answers questions for its hardware address under any
-// address, such as those of a node on an interface whose addresses are all of pods.
+// strict drops packets that come by an interface under an address that is led elsewhere, or
+// nowhere. It concerns packets only: a cloud's gateway answers questions for its hardware address
+// under any address, such as those of a node on an interface whose addresses are all of pods.
 func (f *Fabric) strict() error {
 	ns, err := os.Open(f.Router)
 	if err != nil {
