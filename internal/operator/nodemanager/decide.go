@@ -262,7 +262,7 @@ func (v *View) grow(d *Decision, want, ask int) {
 	d.Fault = v.whyNot(d)
 	// A node that is full is no fault as long as no pod waits.
 	if d.AtCapacity && d.Available > d.Used && v.Pending <= d.Available-d.Used {
-		d.Fault = ""
+		d.Fault, d.Stale = "", false
 	}
 }
 
@@ -349,6 +349,9 @@ func (v *View) whyNot(d *Decision) string {
 		d.AtCapacity = true
 		return fmt.Sprintf("instance type %s holds no more than %d interfaces with %d addresses each: use a larger type, prefix delegation, or fewer pods per node",
 			v.InstanceType, v.Limits.Interfaces, v.Limits.Addresses)
+	}
+	d.Stale = true
+	switch {
 	case place && len(v.Choice) == 0:
 		return fmt.Sprintf("no subnet for a new interface: %s", v.Chosen)
 	case place && len(v.Groups) == 0:

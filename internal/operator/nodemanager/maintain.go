@@ -50,7 +50,7 @@ func (m *Manager) maintain(ctx context.Context, req reconcile.Request) (reconcil
 
 // turns takes turns of deciding, writing and calling. It returns when to look again.
 func (m *Manager) turns(ctx context.Context, o *v2.CiliumNode) (time.Duration, error) {
-	live := false
+	live, looked := false, false
 	for range maxSteps {
 		pending, err := m.pending(ctx, o)
 		if err != nil {
@@ -64,6 +64,13 @@ func (m *Manager) turns(ctx context.Context, o *v2.CiliumNode) (time.Duration, e
 			return wait, nil
 		}
 		w := m.decide(o, pending, limits, live)
+		if w.unseen && !looked {
+			looked = true
+			if err = m.lookFor(ctx, o); err != nil {
+				return m.failed(ctx, o, err)
+			}
+			continue
+		}
 		rest := w.Step.Call == Nothing && w.nothing()
 		if !live && !rest {
 			// What the cache shows may be old; what is released depends on what is.
@@ -170,6 +177,8 @@ type work struct {
 	// blocked is set if the call must wait; next is when to look again.
 	blocked bool
 	next    time.Duration
+	// unseen is set if no interface of the instance is known.
+	unseen bool
 	// spent are the addresses that were set aside for the call.
 	subnet string
 	spent  int
@@ -188,7 +197,7 @@ func (m *Manager) decide(o *v2.CiliumNode, pending int, limits Limits, live bool
 		w.status = m.told(o, fmt.Sprintf("instance %s is that of node %s: delete the CiliumNode that is not its", o.Spec.InstanceID, other))
 		return w
 	}
-	if m.fault != nil {
+	if m.inv.snapshot == nil {
 		if !errors.Is(m.fault, errNotRead) {
 			w.status = m.told(o, m.fault.Error())
 		}
@@ -196,10 +205,19 @@ func (m *Manager) decide(o *v2.CiliumNode, pending int, limits Limits, live bool
 	}
 	v := m.view(o, n, pending, limits)
 	if len(v.Attached) == 0 {
+		w.unseen = true
+		if left := time.Until(n.lookAt); n.looks < maxLooks {
+			w.next = max(left, minInterval)
+		}
 		w.status = m.told(o, fmt.Sprintf("instance %s has no network interface that can be seen: it is gone, or the operator's region or account is another", o.Spec.InstanceID))
 		return w
 	}
+	n.looks, n.lookAt = 0, time.Time{}
 	w.Decision = Decide(v)
+	if m.fault != nil && w.Stale {
+		// What was known stays good for all others.
+		w.Fault += "; the cloud cannot be read, so that it is not known whether this has changed: " + m.fault.Error()
+	}
 	n.excess, n.lacks, n.atCapacity = w.Excess, w.Needed > 0 || w.Fault != "", w.AtCapacity
 	m.metrics.available.WithLabelValues(o.Name).Set(float64(w.Available - w.Used))
 	m.metrics.used.WithLabelValues(o.Name).Set(float64(w.Used))
@@ -224,6 +242,35 @@ func (m *Manager) decide(o *v2.CiliumNode, pending int, limits Limits, live bool
 		m.inv.spend(w.subnet, w.spent)
 	}
 	return w
+}
+
+// lookFor reads an instance of which nothing is known: it is younger than the last description of
+// the cloud, or the cloud answers from the past. One that is not found a few times is left to the
+// next description of everything.
+func (m *Manager) lookFor(ctx context.Context, o *v2.CiliumNode) error {
+	m.mu.Lock()
+	n := m.nodes[o.Name]
+	if n == nil || n.looks == maxLooks || time.Now().Before(n.lookAt) {
+		m.mu.Unlock()
+		return nil
+	}
+	n.lookAt = time.Now().Add(jitter(firstBackoff << n.looks))
+	n.looks++
+	m.mu.Unlock()
+	begun, instance := time.Now(), m.provider.Instance(o)
+	list, err := m.provider.ReadInstance(ctx, instance)
+	if err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.inv.replaceInstance(instance, list, begun)
+	for _, i := range list {
+		if _, ok := m.inv.snapshot.Subnets[i.Subnet]; !ok && i.Subnet != "" {
+			m.rereads()
+		}
+	}
+	return nil
 }
 
 // restore gives back what was set aside for a call that was not made.

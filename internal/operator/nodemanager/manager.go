@@ -38,6 +38,8 @@ const (
 	// The pause after a failure doubles from the first to the second.
 	firstBackoff = 500 * time.Millisecond
 	lastBackoff  = 5 * time.Minute
+	// maxLooks is how often an instance of which nothing is known is read alone: within 15 seconds.
+	maxLooks = 6
 	// gcBatch bounds the interfaces that one collection removes.
 	gcBatch = 25
 
@@ -53,6 +55,7 @@ type Manager struct {
 	client   client.Client
 	live     client.Reader
 	kick     chan event.GenericEvent
+	reread   chan struct{} // of capacity 1: the cloud is to be read before its time
 
 	mu    sync.Mutex // for what is below; held while nothing is waited for
 	inv   *inventory
@@ -70,6 +73,10 @@ type node struct {
 	notBefore         time.Time
 	why               string // of the last failure, for people
 	lacks, atCapacity bool
+	// looks counts how often its instance was looked for alone in vain; lookAt is when it may be
+	// again.
+	looks  int
+	lookAt time.Time
 }
 
 var errNotRead = errors.New("the cloud has not been read yet")
@@ -78,7 +85,7 @@ var errNotRead = errors.New("the cloud has not been read yet")
 // until that has succeeded nodes get nothing, and their status says why.
 func Setup(ctx context.Context, m manager.Manager, cfg Config, p Provider, metrics *Metrics, log *slog.Logger) error {
 	n := &Manager{
-		cfg: cfg, provider: p, metrics: metrics, log: log, client: m.GetClient(), live: m.GetAPIReader(), kick: make(chan event.GenericEvent, 1024),
+		cfg: cfg, provider: p, metrics: metrics, log: log, client: m.GetClient(), live: m.GetAPIReader(), kick: make(chan event.GenericEvent, 1024), reread: make(chan struct{}, 1),
 		inv: newInventory(cfg.Settle), fault: errNotRead, nodes: map[string]*node{}, owner: map[string]string{}, left: map[string]bool{},
 	}
 	err := m.GetFieldIndexer().IndexField(ctx, &corev1.Pod{}, podsOfNode, func(o client.Object) []string {
@@ -150,23 +157,49 @@ func (m *Manager) resync(ctx context.Context) error {
 		m.take(ctx, s, begun, err)
 		next := m.cfg.Resync
 		if err != nil {
-			m.log.Error("the cloud cannot be read; nodes get and give no addresses until it can", "error", err, "cause", errors.Unwrap(err))
+			m.log.Error("the cloud cannot be read; what was known of it before is used, and nodes that need to know more wait", "error", err, "cause", errors.Unwrap(err))
 			next = jitter(min(firstBackoff<<min(failures, 10), m.cfg.Resync))
 			failures++
 		} else {
 			failures = 0
 			m.metrics.resyncs.Inc()
 		}
-		if !Sleep(ctx, next) {
+		if !m.rest(ctx, next) {
 			return nil
 		}
+	}
+}
+
+// rest waits for the next description, which comes early if somebody cannot do without, but not at
+// once: others may need one, too. It reports whether ctx goes on.
+func (m *Manager) rest(ctx context.Context, d time.Duration) bool {
+	early := d / 10
+	if !Sleep(ctx, early) {
+		return false
+	}
+	t := time.NewTimer(d - early)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-m.reread:
+	case <-t.C:
+	}
+	return true
+}
+
+// rereads has the cloud be read before its time.
+func (m *Manager) rereads() {
+	select {
+	case m.reread <- struct{}{}:
+	default:
 	}
 }
 
 // take books a description and has nodes looked at for whom it says something new.
 func (m *Manager) take(ctx context.Context, s *Snapshot, begun time.Time, err error) {
 	m.mu.Lock()
-	all := (m.fault == nil) != (err == nil)
+	all := m.inv.snapshot == nil
 	changed := map[string]bool{}
 	if m.fault = err; err == nil {
 		before := m.inv.interfaces
@@ -275,7 +308,7 @@ func (m *Manager) claim(name, instance string) (n *node, other string) {
 		if m.owner[n.instance] == name {
 			delete(m.owner, n.instance)
 		}
-		n.instance, n.excess = instance, nil
+		n.instance, n.excess, n.looks, n.lookAt = instance, nil, 0, time.Time{}
 	}
 	if o := m.owner[instance]; o != "" && o != name {
 		return n, o

@@ -185,6 +185,9 @@ type Decision struct {
 	Again time.Duration
 	// Fault is for people: what is missing and what to do. "" if nothing is.
 	Fault string
+	// Stale is set if Fault may be of the past: it is of subnets or groups, which are read with all
+	// of the cloud only.
+	Stale bool
 	// AtCapacity is set if the instance can hold no more.
 	AtCapacity bool
 	// Available, Used and Needed are counts of addresses.

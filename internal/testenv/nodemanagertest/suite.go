@@ -32,6 +32,8 @@ type Suite struct {
 	Dry string
 	// Refusals are to be explained. Each is of a node's first addresses.
 	Refusals []Refusal
+	// Unread is of an action that is called as everything is read, and for nothing else.
+	Unread Refusal
 }
 
 // Run runs all of it on one API server, but FaultPoints.
@@ -41,7 +43,7 @@ func (s Suite) Run(t *testing.T) {
 		name string
 		do   func(*Trial)
 	}{
-		{"nodes", s.nodes}, {"refusals", s.refusals}, {"throttle", s.throttle}, {"scarce", s.scarce},
+		{"nodes", s.nodes}, {"refusals", s.refusals}, {"unread", s.unread}, {"newcomer", s.newcomer}, {"throttle", s.throttle}, {"scarce", s.scarce},
 	} {
 		t.Run(x.name, func(t *testing.T) { x.do(&Trial{t, env, s.New(t)}) })
 	}
@@ -115,6 +117,59 @@ func (s Suite) refusals(tr *Trial) {
 		refuse.Store(nil)
 		tr.Settles(name, 0, 8, 8, "")
 	}
+}
+
+// unread has everything be read once only. Before that nodes get nothing, and say why; after it what
+// is known stays good, also for a node that comes later: only who needs to know whether a subnet has
+// addresses again waits, and says so.
+func (s Suite) unread(tr *Trial) {
+	var refuse atomic.Bool
+	refuse.Store(true)
+	tr.Cloud.Disturbed().Script(func(action string) *cloud.Fault {
+		if action == s.Unread.Action && refuse.Load() {
+			return &s.Unread.Fault
+		}
+		return nil
+	})
+	reads := func() int { return tr.Cloud.Disturbed().Calls()[s.Unread.Action] }
+	tr.Run(nil)
+	tr.Node("first", nil)
+	controllers.Eventually(tr.T, Patience, func() string { return Missing(tr.Get("first").Status.IPAM.OperatorStatus.Error, s.Unread.Say) })
+	if n := len(tr.Get("first").Spec.IPAM.Pool); n > 0 {
+		tr.Errorf("%d addresses of a cloud that nothing is known of", n)
+	}
+	refuse.Store(false)
+	tr.Settles("first", 0, 8, 8, "")
+
+	refuse.Store(true)
+	before := reads()
+	controllers.Eventually(tr.T, Patience, func() string {
+		if reads() < before+2 {
+			return "it has not been tried to read all again"
+		}
+		return ""
+	})
+	tr.Settles("first", 9, 17, 17, "")
+	tr.Settles("first", 0, 8, 8, "")
+	tr.Node("second", nil)
+	tr.Settles("second", 0, 8, 8, "")
+	tr.Cloud.Exhaust(0)
+	tr.Settles("second", 5, 8, 8, s.Dry)
+	tr.Settles("second", 5, 8, 8, "the cloud cannot be read")
+	tr.Settles("second", 5, 8, 8, s.Unread.Say)
+	tr.Settles("first", 0, 8, 8, "")
+	tr.Cloud.Exhaust(100000)
+	refuse.Store(false)
+	tr.Settles("second", 5, 13, 13, "")
+}
+
+// newcomer has a node come when all has been read and is not again for long: nobody waits for that.
+func (s Suite) newcomer(tr *Trial) {
+	tr.Run(func(c *nodemanager.Config) { c.Resync = time.Hour })
+	tr.Node("there", nil)
+	tr.Settles("there", 0, 8, 8, "")
+	tr.Node("new", nil)
+	tr.Settles("new", 0, 8, 8, "")
 }
 
 // FaultPoints ends the operator at each call that changes the cloud: before it takes effect, after,

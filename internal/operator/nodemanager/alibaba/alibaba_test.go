@@ -142,14 +142,14 @@ func suite() nodemanagertest.Suite {
 		New:     func(t *testing.T) nodemanagertest.Cloud { return newRegion(t) },
 		Changes: []string{"CreateNetworkInterface", "AttachNetworkInterface", "AssignPrivateIpAddresses", "UnassignPrivateIpAddresses"},
 		Dry:     "no free address in subnet vsw-pods (100.64.0.0/24)",
+		Unread:  nodemanagertest.Refusal{Action: "DescribeVSwitches", Fault: fake.Fault{Code: "Forbidden.RAM", Status: 403}, Say: "permission vpc:DescribeVSwitches is missing"},
 		Refusals: []nodemanagertest.Refusal{
 			{Action: "DescribeInstanceTypes", Fault: fake.Fault{Code: "Forbidden.RAM", Status: 403}, Say: "permission ecs:DescribeInstanceTypes is missing"},
 			{Action: "CreateNetworkInterface", Fault: fake.Fault{Code: "Forbidden.RAM", Message: "0x1234", Status: 403}, Say: "permission ecs:CreateNetworkInterface is missing"},
-			{Action: "DescribeVSwitches", Fault: fake.Fault{Code: "Forbidden.RAM", Status: 403}, Say: "permission vpc:DescribeVSwitches is missing"},
 			{Action: "CreateNetworkInterface", Fault: fake.Fault{Code: "Throttling.User"}, Say: "asked more often than the account may"},
 			{Action: "AttachNetworkInterface", Fault: fake.Fault{Code: "EniPerInstanceLimitExceeded", Status: 403}, Say: "the instance holds no more network interfaces"},
 			{Action: "CreateNetworkInterface", Fault: fake.Fault{Drop: true}, Say: "Alibaba Cloud does not answer CreateNetworkInterface"},
-			{Action: "DescribeVpcs", Fault: fake.Fault{Code: "InvalidAccessKeyId.NotFound", Status: 404}, Say: "does not accept the operator's credentials (InvalidAccessKeyId.NotFound)"},
+			{Action: "CreateNetworkInterface", Fault: fake.Fault{Code: "InvalidAccessKeyId.NotFound", Status: 404}, Say: "does not accept the operator's credentials (InvalidAccessKeyId.NotFound)"},
 		},
 	}
 }

@@ -127,6 +127,7 @@ func suite() nodemanagertest.Suite {
 		New:     func(t *testing.T) nodemanagertest.Cloud { return newRegion(t) },
 		Changes: []string{"CreateNetworkInterface", "AttachNetworkInterface", "ModifyNetworkInterfaceAttribute", "AssignPrivateIpAddresses", "UnassignPrivateIpAddresses"},
 		Dry:     "no free address in subnet subnet-pods (100.64.0.0/24)",
+		Unread:  nodemanagertest.Refusal{Action: "DescribeSubnets", Fault: fake.Fault{Code: "AuthFailure", Message: "no", Status: 401}, Say: "does not accept the operator's credentials (AuthFailure)"},
 		Refusals: []nodemanagertest.Refusal{
 			{Action: "DescribeInstanceTypes", Fault: fake.Fault{Code: "UnauthorizedOperation", Message: "no", Status: 403}, Say: "permission ec2:DescribeInstanceTypes is missing"},
 			{Action: "CreateNetworkInterface", Fault: fake.Fault{Code: "UnauthorizedOperation", Message: "Encoded authorization failure message: 0x1234", Status: 403}, Say: "permission ec2:CreateNetworkInterface is missing"},
@@ -134,7 +135,6 @@ func suite() nodemanagertest.Suite {
 			{Action: "AttachNetworkInterface", Fault: fake.Fault{Code: "AttachmentLimitExceeded", Message: "too many"}, Say: "the instance holds no more network interfaces"},
 			{Action: "CreateNetworkInterface", Fault: fake.Fault{Code: "RequestLimitExceeded", Message: "no", Status: 503}, Say: "asked more often than the account may"},
 			{Action: "CreateNetworkInterface", Fault: fake.Fault{Drop: true}, Say: "AWS does not answer CreateNetworkInterface"},
-			{Action: "DescribeSubnets", Fault: fake.Fault{Code: "AuthFailure", Message: "no", Status: 401}, Say: "does not accept the operator's credentials (AuthFailure)"},
 		},
 	}
 }

@@ -64,8 +64,11 @@ func (p *Provider) send(ctx context.Context, permission, method, at, version str
 	}
 	err = do(ctx, permission, func(ctx context.Context) error {
 		err := func() error {
-			if !strings.Contains(at, "?") {
+			if strings.HasPrefix(at, "/") {
 				at = p.arm.Endpoint() + at + "?api-version=" + version
+			}
+			if !p.same(at) { // a request bears the operator's token
+				return &nodemanager.Error{Text: fmt.Sprintf("Azure: what %s is asked of is not at its endpoint", permission)}
 			}
 			req, err := runtime.NewRequest(ctx, method, at)
 			if err != nil {
@@ -114,7 +117,6 @@ func list[T any](ctx context.Context, p *Provider, permission, at, version strin
 		}
 		all = append(all, page.Value...)
 		if next = page.Next; next != "" && !p.same(next) {
-			// A request bears the operator's token.
 			return nil, &nodemanager.Error{Text: fmt.Sprintf("Azure: the list for %s goes on elsewhere than at its endpoint", permission)}
 		}
 	}

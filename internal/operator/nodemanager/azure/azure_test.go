@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -143,7 +144,8 @@ func suite() nodemanagertest.Suite {
 		Message: "The client has permission to perform action 'Microsoft.Compute/virtualMachineScaleSets/virtualMachines/write' on scope '/0x1234'; however, it does not have permission to perform action(s) 'Microsoft.Network/virtualNetworks/subnets/join/action' on the linked scope(s) '/0x1234'."}
 	return nodemanagertest.Suite{
 		New: newGroup, Changes: []string{putNIC, putVM},
-		Dry: "no free address in subnet /subscriptions/sub-1/resourcegroups/nodes/providers/microsoft.network/virtualnetworks/net/subnets/pods (100.64.0.0/23)",
+		Dry:    "no free address in subnet /subscriptions/sub-1/resourcegroups/nodes/providers/microsoft.network/virtualnetworks/net/subnets/pods (100.64.0.0/23)",
+		Unread: nodemanagertest.Refusal{Action: "virtualNetworks/read", Fault: fake.Fault{Code: "ExpiredAuthenticationToken", Status: http.StatusUnauthorized}, Say: "does not accept the operator's credentials (ExpiredAuthenticationToken)"},
 		Refusals: []nodemanagertest.Refusal{
 			{Action: putNIC, Fault: denied, Say: "permission Microsoft.Network/networkInterfaces/write is missing"},
 			{Action: putVM, Fault: linked, Say: "permission Microsoft.Network/virtualNetworks/subnets/join/action is missing"},
@@ -151,7 +153,6 @@ func suite() nodemanagertest.Suite {
 			{Action: putVM, Fault: fake.Fault{Code: "AnotherOperationInProgress", Status: http.StatusTooManyRequests}, Say: "something else is changing"},
 			{Action: putNIC, Fault: fake.Fault{Code: "TooManyRequests", Status: http.StatusTooManyRequests}, Say: "asked more often than the subscription may"},
 			{Action: putVM, Fault: fake.Fault{Drop: true}, Say: "does not answer a request for Microsoft.Compute/virtualMachineScaleSets/virtualMachines/write"},
-			{Action: "virtualNetworks/read", Fault: fake.Fault{Code: "ExpiredAuthenticationToken", Status: http.StatusUnauthorized}, Say: "does not accept the operator's credentials (ExpiredAuthenticationToken)"},
 			{Action: putVM, Fault: fake.Fault{Code: "ScopeLocked", Status: http.StatusConflict}, Say: "a lock keeps Azure from changing"},
 		},
 	}
@@ -194,6 +195,46 @@ func TestSecrets(t *testing.T) {
 		if p.same(at) != same {
 			t.Errorf("the token would be sent to %s: %t", at, !same)
 		}
+	}
+}
+
+// TestForeignInstance has CiliumNodes name what is no machine of the resource group as their
+// instance: nothing is asked for it, here or elsewhere, with the operator's token.
+func TestForeignInstance(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t).(*group)
+	var asked atomic.Int32
+	elsewhere := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked.Add(1) }))
+	defer elsewhere.Close()
+	metrics, err := nodemanager.NewMetrics(prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := g.provider(nodemanager.NewBudget(nodemanager.Defaults(), metrics))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const own = "/subscriptions/sub-1/resourcegroups/nodes/providers/microsoft.compute/virtualmachines/"
+	at := strings.TrimPrefix(elsewhere.URL, "https://")
+	for _, id := range []string{
+		elsewhere.URL + "/x?api-version=1", "@" + at + "/x", "." + at, own + "../../../x", own + "x/../y", own + "x?y=z", own + "x#y", own + "x%2fy", own + "x/y", own,
+		"/subscriptions/sub-2/resourcegroups/nodes/providers/microsoft.compute/virtualmachines/x", "",
+	} {
+		if list, err := p.ReadInstance(t.Context(), id); err != nil || len(list) > 0 {
+			t.Errorf("%q: %v, %v", id, list, err)
+		}
+		if id == "" || strings.HasPrefix(id, "/") {
+			continue
+		}
+		if err := p.get(t.Context(), readVM, id, computeVersion, nil); err == nil {
+			t.Errorf("%q was asked for", id)
+		}
+	}
+	if n := len(g.Calls()); n > 0 || asked.Load() > 0 {
+		t.Errorf("asked: %v, elsewhere %d times", g.Calls(), asked.Load())
+	}
+	if list, err := p.ReadInstance(t.Context(), own+"gone"); err != nil || len(list) > 0 || len(g.Calls()) != 1 {
+		t.Errorf("a machine that is gone: %v, %v, %v", list, err, g.Calls())
 	}
 }
 

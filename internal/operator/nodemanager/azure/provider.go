@@ -12,6 +12,7 @@ import (
 	"crypto/rand"
 	"fmt"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -44,7 +45,7 @@ const (
 	readNIC      = "Microsoft.Network/networkInterfaces/read"
 	writeNIC     = "Microsoft.Network/networkInterfaces/write"
 	readNetwork  = "Microsoft.Network/virtualNetworks/read"
-	readMachine  = "Microsoft.Compute/virtualMachines/read"
+	readVM       = "Microsoft.Compute/virtualMachines/read"
 	readSets     = "Microsoft.Compute/virtualMachineScaleSets/read"
 	readSetNICs  = "Microsoft.Compute/virtualMachineScaleSets/networkInterfaces/read"
 	readOneNIC   = "Microsoft.Compute/virtualMachineScaleSets/virtualMachines/networkInterfaces/read"
@@ -53,6 +54,10 @@ const (
 	setsInID     = "/virtualmachinescalesets/"
 	interfacesIn = "/networkinterfaces/"
 )
+
+// machineForm is that of the ID of a machine, or of an instance of a scale set, after the resource
+// group.
+var machineForm = regexp.MustCompile(`^/(virtualmachines|virtualmachinescalesets/[a-z0-9._-]+/virtualmachines)/[a-z0-9][a-z0-9._-]*$`)
 
 // Provider implements [nodemanager.Provider]. Make it with [New].
 type Provider struct {
@@ -168,8 +173,22 @@ func (p *Provider) readNetworks(ctx context.Context, s *nodemanager.Snapshot) er
 	return nil
 }
 
-// ReadInstance implements [nodemanager.Provider].
+// ReadInstance implements [nodemanager.Provider]. A machine that is gone has no interfaces, and
+// neither has what is no machine of the resource group: who may write a CiliumNode says what is
+// asked for here, with the operator's token.
 func (p *Provider) ReadInstance(ctx context.Context, instance string) ([]nodemanager.Interface, error) {
+	if id, ok := strings.CutPrefix(instance, key(p.cfg.group("Microsoft.Compute"))); !ok || !machineForm.MatchString(id) {
+		return nil, nil
+	}
+	out, err := p.readMachine(ctx, instance)
+	switch nodemanager.CodeOf(err) {
+	case "ResourceNotFound", "ParentResourceNotFound", "NotFound":
+		return nil, nil
+	}
+	return out, err
+}
+
+func (p *Provider) readMachine(ctx context.Context, instance string) ([]nodemanager.Interface, error) {
 	var all []nic
 	var err error
 	if strings.Contains(instance, setsInID) {
@@ -186,7 +205,7 @@ func (p *Provider) ReadInstance(ctx context.Context, instance string) ([]nodeman
 			} `json:"networkProfile"`
 		} `json:"properties"`
 	}
-	if err := p.get(ctx, readMachine, instance, computeVersion, &m); err != nil {
+	if err := p.get(ctx, readVM, instance, computeVersion, &m); err != nil {
 		return nil, err
 	}
 	for _, r := range m.Properties.Network.Interfaces {
