@@ -136,8 +136,8 @@ func azureTrial(t *testing.T) killTrial {
 	c := azure.New("sub-1", "group-1")
 	c.AddNetwork("net-1", netip.MustParsePrefix("10.0.0.0/16"))
 	subnet := c.AddSubnet("nodes", "net-1", netip.MustParsePrefix("10.0.0.0/22"))
-	// Tokens of a managed identity, as App Service gives them: of the services of this kind the only
-	// one whose address the environment can say.
+	// Tokens of a managed identity, as App Service gives them: of the services of this kind it is
+	// the only one whose address the environment can say.
 	tokens := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("X-IDENTITY-HEADER") != "mine" {
 			http.Error(w, "who?", http.StatusForbidden)
@@ -252,8 +252,8 @@ func (k killTrial) run(t *testing.T) {
 	_ = x.p.ended(30 * time.Second)
 }
 
-// next starts an operator. Nobody has to wait for the lease of one that was killed: how that goes is
-// shown elsewhere, see TestFailover.
+// next starts an operator. Nobody has to wait for the lease of one that was killed: how that goes
+// is shown elsewhere, see TestFailover.
 func (x *killing) next() {
 	x.Helper()
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: election.LockName, Namespace: "default"}}

@@ -119,9 +119,9 @@ func (s Suite) refusals(tr *Trial) {
 	}
 }
 
-// unread has everything be read once only. Before that nodes get nothing, and say why; after it what
-// is known stays good, also for a node that comes later: only who needs to know whether a subnet has
-// addresses again waits, and says so.
+// unread has everything be read once only. Before that nodes get nothing, and say why; after it
+// what is known stays good, also for a node that comes later: only who needs to know whether a
+// subnet has addresses again waits, and says so.
 func (s Suite) unread(tr *Trial) {
 	var refuse atomic.Bool
 	refuse.Store(true)
