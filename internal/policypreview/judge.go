@@ -44,6 +44,7 @@ type judge struct {
 	outside  map[netip.Addr]identity.ID
 	subjects map[policy.Subject]bool // judged by policies of this cluster
 	places   places
+	names    map[string]*namesakes // by nameKey, once they are asked for
 }
 
 func newJudge(agent Agent) (*judge, error) {

@@ -33,7 +33,7 @@ func (j *judge) party(id identity.ID, workloads names) *policypb.Party {
 	}
 	if ns := set.Value(labels.SourceK8s, labels.KeyNamespace); ns != "" {
 		p.Kind, p.Namespace = policypb.PartyKind_PARTY_PODS, ns
-		p.Name = cmp.Or(workloads[id], nameOf(set))
+		p.Name = cmp.Or(workloads[id], j.nameOf(set))
 		if c := set.Value(labels.SourceK8s, labels.KeyCluster); c != j.snap.Config.ClusterName {
 			p.Cluster = c
 		}
@@ -41,9 +41,81 @@ func (j *judge) party(id identity.ID, workloads names) *policypb.Party {
 	}
 	p.Kind, p.Name = policypb.PartyKind_PARTY_ENTITY, id.String()
 	if !slices.ContainsFunc(set, func(l labels.Label) bool { return l.Source == labels.SourceReserved }) {
-		p.Kind, p.Name = policypb.PartyKind_PARTY_PODS, nameOf(set)
+		p.Kind, p.Name = policypb.PartyKind_PARTY_PODS, j.nameOf(set)
 	}
 	return p
+}
+
+// namesakes are identities whose labels call their pods alike.
+type namesakes struct {
+	n int
+	// labels says how many of them have a label of the pods' own; nil of one that is alone.
+	labels map[string]int
+}
+
+// nameKey is what is alike of namesakes.
+func nameKey(set labels.Set) string {
+	return set.Value(labels.SourceK8s, labels.KeyCluster) + "/" + set.Value(labels.SourceK8s, labels.KeyNamespace) + "/" + nameOf(set)
+}
+
+// nameOf is what labels call pods, with those labels that tell them from others of that name.
+func (j *judge) nameOf(set labels.Set) string {
+	if j.names == nil {
+		j.names = map[string]*namesakes{}
+		for _, s := range j.snap.Identities {
+			if s.Value(labels.SourceK8s, labels.KeyNamespace) == "" {
+				continue
+			}
+			key := nameKey(s)
+			if j.names[key] == nil {
+				j.names[key] = &namesakes{}
+			}
+			j.names[key].n++
+		}
+		for _, s := range j.snap.Identities {
+			all := j.names[nameKey(s)]
+			if all == nil || all.n == 1 {
+				continue
+			}
+			if all.labels == nil {
+				all.labels = map[string]int{}
+			}
+			for _, l := range ownLabels(s) {
+				all.labels[l.Key+"="+l.Value]++
+			}
+		}
+	}
+	all := j.names[nameKey(set)]
+	if all == nil || all.n == 1 {
+		return nameOf(set)
+	}
+	return apart(set, func(label string) bool { return all.labels[label] < all.n })
+}
+
+// apart is what labels call pods, with those labels that differ.
+func apart(set labels.Set, differs func(label string) bool) string {
+	var own []string
+	for _, l := range ownLabels(set) {
+		if text := l.Key + "=" + l.Value; differs(text) {
+			own = append(own, text)
+		}
+	}
+	if len(own) == 0 {
+		return nameOf(set)
+	}
+	return nameOf(set) + " (" + strings.Join(own, ", ") + ")"
+}
+
+// namedFor is what labels call pods, told from others of that name.
+func namedFor(set, other labels.Set) string {
+	if nameKey(set) != nameKey(other) {
+		return nameOf(set)
+	}
+	theirs := map[string]bool{}
+	for _, l := range ownLabels(other) {
+		theirs[l.Key+"="+l.Value] = true
+	}
+	return apart(set, func(label string) bool { return !theirs[label] })
 }
 
 // nameOf is what labels call pods: by those that are customary, else all of the pods' own.

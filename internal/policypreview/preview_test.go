@@ -480,3 +480,42 @@ func TestPieces(t *testing.T) {
 		}
 	}
 }
+
+// TestNamesakes: pods that labels call alike are told apart by the labels that differ, in the
+// matrix, in previews and in suggestions; others keep their name.
+func TestNamesakes(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, rand.New(rand.NewPCG(1, 1)), 0)
+	add := func(n byte, ns string, own map[string]string) somebody {
+		return w.podEnd(w.addPod(podSet(t, ns, own), w.addr(n)))
+	}
+	front := add(1, "shop", map[string]string{"app": "shop", "tier": "front"})
+	db := add(2, "shop", map[string]string{"app": "shop", "tier": "db"})
+	add(3, "shop", map[string]string{"app": "shop"})
+	add(4, "stats", map[string]string{"app": "shop", "tier": "db"})
+	var names []string
+	for _, p := range w.matrix(&policypb.MatrixRequest{Namespaces: []string{"shop", "stats"}}).Parties {
+		if p.GetKind() == policypb.PartyKind_PARTY_PODS && p.GetNamespace() != "kube-system" {
+			names = append(names, p.Text())
+		}
+	}
+	if want := []string{"shop/shop", "shop/shop (tier=db)", "shop/shop (tier=front)", "stats/shop"}; !slices.Equal(names, want) {
+		t.Errorf("the matrix is of %q, want %q", names, want)
+	}
+	docs, err := policydir.Documents([]byte("apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: deny, namespace: shop}\nspec: {podSelector: {}}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.put(ownerOf(docs[0].Name), docs[0].Rules, oracle.Policy{})
+	res, err := w.server().Explain(t.Context(), &policypb.ExplainRequest{Flow: flowBetween(front, db, datapath.ProtoTCP, 80)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s := res.GetSuggestions(); len(s) != 1 || s[0].GetText() != "let shop/shop (tier=db) receive from shop/shop (tier=front) on 80/TCP" {
+		t.Errorf("suggested is %v", s)
+	}
+	in := res.GetIngress()
+	if by := in.GetEnforcedBy(); in.GetReason() != "enforced by NetworkPolicy shop/deny spec" || len(by) != 1 || by[0].Text() != "shop/deny spec" {
+		t.Errorf("it is refused by %q, %v", in.GetReason(), by)
+	}
+}
