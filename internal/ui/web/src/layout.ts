@@ -279,14 +279,18 @@ export function route(cards: Map<string, Card>, asks: Ask[], down: Arranged["dow
   return out;
 }
 
+// crowded is how many labels there must be for them not to hide anything either.
+const crowded = 8;
+
 // label finds places for the labels of lines: beside the line or on it, where no card is, no other
 // label and no other line. One that there must be is where it hides least.
 function label(asks: Ask[], ends: Map<Ask, [Point, Point]>, routes: Map<string, Route>, cards: Rect[]): void {
+  const crowd = asks.filter(a => a.label?.must).length > crowded;
   const taken: Rect[] = [], drawn = new Map([...routes].map(([id, r]) => [id, trace(r)]));
   for (const ask of asks) {
     const r = routes.get(ask.id), side = ends.get(ask)?.[0];
     if (!r || !side || !ask.label) continue;
-    const { w, h, must } = ask.label, turn = ask.label.above ? -1 : 1, off = side.x ? { x: 0, y: turn * (h / 2 + 3) } : { x: turn * (w / 2 + 4), y: 0 };
+    const { w, h } = ask.label, must = ask.label.must && !crowd, turn = ask.label.above ? -1 : 1, off = side.x ? { x: 0, y: turn * (h / 2 + 3) } : { x: turn * (w / 2 + 4), y: 0 };
     const near = [0.5, 0.42, 0.58, 0.34, 0.66, 0.26, 0.74, 0.18, 0.82, 0.1, 0.9].map(t => along(r.from, r.to, r.bends, t));
     let least = must ? Infinity : 1;
     for (const p of [1, 0, -1].flatMap(s => near.map(p => ({ x: p.x + s * off.x, y: p.y + s * off.y })))) {
@@ -299,7 +303,7 @@ function label(asks: Ask[], ends: Map<Ask, [Point, Point]>, routes: Map<string, 
       if (!hidden) break;
     }
     if (must) r.label ??= r.middle;
-    r.over = least > 0;
+    r.over = !!r.label && least > 0;
     if (r.label) taken.push(rect(r.label, w, h));
   }
 }

@@ -239,8 +239,8 @@ export class Graph {
     const routes = route(cards, asks, this.down);
     this.cy.batch(() => edges.forEach(e => {
       const r = routes.get(e.id());
-      e.data(r ? { routed: true, ...relative(r, cards.get(String(e.data("source")))!, cards.get(String(e.data("target")))!), told: r.label ? e.data("label") : undefined, over: r.over && !!r.label }
-        : { routed: false, told: e.data("label"), dx: 0, dy: 0 });
+      e.data(r ? { routed: true, ...relative(r, cards.get(String(e.data("source")))!, cards.get(String(e.data("target")))!), told: r.label ? e.data("label") : undefined, over: r.over }
+        : { routed: false, told: asks.length <= labelled / 4 ? e.data("label") : undefined, dx: 0, dy: 0 });
     }));
   }
 
