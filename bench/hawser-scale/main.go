@@ -49,7 +49,7 @@ func run(args []string) int {
 	if r == nil {
 		return report(err)
 	}
-	err = errors.Join(err, r.Markdown(os.Stdout), r.Write(cfg.Out))
+	err = errors.Join(err, r.Markdown(os.Stdout), r.Write(cfg.Out, scale.Scenarios()))
 	fmt.Fprintln(os.Stderr, "the report is in", filepath.Join(cfg.Out, "report.md"))
 	return report(err)
 }

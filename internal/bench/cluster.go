@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/hawser-net/hawser/internal/bench/child"
 	"github.com/hawser-net/hawser/internal/storekeys"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
@@ -32,7 +33,7 @@ func remotePod(i, identities int) (key, value string) {
 
 // waitAddresses waits until the node's kernel knows of that many addresses.
 func (n *node) waitAddresses(ctx context.Context, count int) error {
-	return poll(ctx, 60*time.Second, 50*time.Millisecond, func() error {
+	return child.Poll(ctx, 60*time.Second, 50*time.Millisecond, func() error {
 		k, err := n.kernel()
 		if err != nil {
 			return err

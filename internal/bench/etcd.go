@@ -12,6 +12,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
+	"github.com/hawser-net/hawser/internal/bench/child"
 	"github.com/hawser-net/hawser/internal/sandbox/etcd"
 )
 
@@ -31,7 +32,7 @@ func ServeEtcd(ctx context.Context, dir string) error {
 
 // etcdServer is a running member.
 type etcdServer struct {
-	proc   *process
+	proc   *child.Process
 	dir    string
 	client *clientv3.Client
 }
@@ -44,14 +45,14 @@ func (b *bencher) startEtcd(ctx context.Context) (*etcdServer, error) {
 		return nil, err
 	}
 	e := &etcdServer{dir: dir}
-	if e.proc, err = startProcess(nil, filepath.Join(dir, "log"), append(append([]string(nil), b.cfg.Self...), dir)); err != nil {
+	if e.proc, err = child.Start("etcd", filepath.Join(dir, "log"), nil, append(append([]string(nil), b.cfg.Self...), dir)...); err != nil {
 		return nil, err
 	}
 	e.client, err = newEtcdClient(e.address())
 	if err != nil {
 		return nil, errors.Join(err, e.stop())
 	}
-	err = poll(ctx, 30*time.Second, 20*time.Millisecond, func() error {
+	err = child.Poll(ctx, 30*time.Second, 20*time.Millisecond, func() error {
 		ctx, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
 		_, err := e.client.Get(ctx, "ready")
@@ -71,7 +72,7 @@ func (e *etcdServer) stop() error {
 	if e.client != nil {
 		_ = e.client.Close()
 	}
-	return e.proc.stop(5 * time.Second)
+	return e.proc.Stop(5 * time.Second)
 }
 
 // put writes many keys, 100 a transaction.

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/hawser-net/hawser/internal/atomicfile"
+	"github.com/hawser-net/hawser/internal/bench/child"
 	"github.com/hawser-net/hawser/internal/datapath/maps"
 )
 
@@ -34,7 +35,7 @@ type node struct {
 	rig   *rig
 	name  string
 	ns    *namespace
-	agent *process
+	agent *child.Process
 	index int
 }
 
@@ -121,7 +122,7 @@ func (r *rig) writePolicy(name, text string) error {
 func (r *rig) close() error {
 	var errs []error
 	for _, n := range r.nodes {
-		errs = append(errs, n.agent.stop(15*time.Second))
+		errs = append(errs, n.agent.Stop(15*time.Second))
 	}
 	if r.etcd != nil {
 		errs = append(errs, r.etcd.stop())
@@ -166,23 +167,29 @@ func (n *node) start(more ...string) error {
 		"--agent-health-port", "0",
 	}, more...)
 	var err error
-	n.agent, err = startProcess(n.ns, n.path("agent.log"), argv)
+	n.agent, err = child.Start("the agent of "+n.name, n.path("agent.log"), n.ns.do, argv...)
 	return err
+}
+
+// memory returns the resident set of the agent in bytes.
+func (n *node) memory() (float64, error) {
+	u, err := n.agent.Usage()
+	return float64(u.Memory), err
 }
 
 // waitReady waits until the agent says that it is well.
 func (n *node) waitReady(ctx context.Context) error {
-	err := poll(ctx, 60*time.Second, time.Millisecond, func() error {
-		if n.agent.ended() {
+	err := child.Poll(ctx, 60*time.Second, time.Millisecond, func() error {
+		if n.agent.Ended() {
 			return nil
 		}
 		return n.healthy(ctx)
 	})
-	if n.agent.ended() {
-		return fmt.Errorf("the agent of %s ended: %s", n.name, n.agent.tail())
+	if n.agent.Ended() {
+		return fmt.Errorf("the agent of %s ended: %s", n.name, n.agent.Tail())
 	}
 	if err != nil {
-		return fmt.Errorf("the agent of %s is not ready: %w: %s", n.name, err, n.agent.tail())
+		return fmt.Errorf("the agent of %s is not ready: %w: %s", n.name, err, n.agent.Tail())
 	}
 	return nil
 }

@@ -32,7 +32,7 @@ func (b *bencher) agentStart(ctx context.Context) (err error) {
 	}
 	var took pairs
 	for range pick(b, 9, 3) {
-		n.agent.kill()
+		n.agent.Kill()
 		start := time.Now()
 		if err := exec.Command(filepath.Join(b.cfg.BinDir, "hawser-agent"), "--version").Run(); err != nil {
 			return err
@@ -64,7 +64,7 @@ func (b *bencher) agentMemory(ctx context.Context) (err error) {
 	}
 	n := r.nodes[0]
 	time.Sleep(2 * time.Second) // what a start leaves behind is no idle memory
-	idle, err := n.agent.memory()
+	idle, err := n.memory()
 	if err != nil {
 		return err
 	}
@@ -75,7 +75,7 @@ func (b *bencher) agentMemory(ctx context.Context) (err error) {
 	if err := r.etcd.put(ctx, 2*identities, identityKeys); err != nil {
 		return err
 	}
-	before, err := n.agent.memory()
+	before, err := n.memory()
 	if err != nil {
 		return err
 	}
@@ -89,7 +89,7 @@ func (b *bencher) agentMemory(ctx context.Context) (err error) {
 	}
 	arrived := time.Since(start)
 	time.Sleep(2 * time.Second)
-	after, err := n.agent.memory()
+	after, err := n.memory()
 	if err != nil {
 		return err
 	}
@@ -99,7 +99,7 @@ func (b *bencher) agentMemory(ctx context.Context) (err error) {
 		Baseline: float64(pods) / written.Seconds(), BaselineName: "writing their keys, 100 a transaction", Higher: true, Samples: pods})
 
 	// A restarted agent reads them all at once.
-	if err := n.agent.stop(15 * time.Second); err != nil {
+	if err := n.agent.Stop(15 * time.Second); err != nil {
 		return err
 	}
 	start = time.Now()
@@ -111,7 +111,7 @@ func (b *bencher) agentMemory(ctx context.Context) (err error) {
 	}
 	b.add(Figure{Row: "memory", Name: fmt.Sprintf("start to ready, %d remote pods", pods), Unit: "ms", Value: ms(time.Since(start)), Samples: 1})
 	time.Sleep(3 * time.Second)
-	restarted, err := n.agent.memory()
+	restarted, err := n.memory()
 	if err != nil {
 		return err
 	}

@@ -257,7 +257,7 @@ func (b *bencher) addBurst(ctx context.Context) (err error) {
 		}
 		coldPods = append(coldPods, p)
 	}
-	n.agent.kill()
+	n.agent.Kill()
 	if err := n.start(); err != nil {
 		return err
 	}

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+
+	"github.com/hawser-net/hawser/internal/bench/child"
 )
 
 // manyRules returns policies of about n rules: those of app=server let app=client in at the ports
@@ -37,7 +39,7 @@ func manyRules(n int) string {
 // checkRules makes sure that the nodes' kernels hold rule sets of that size.
 func (r *rig) checkRules(ctx context.Context, n int) error {
 	for _, node := range r.nodes {
-		err := poll(ctx, 10*time.Second, 20*time.Millisecond, func() error {
+		err := child.Poll(ctx, 10*time.Second, 20*time.Millisecond, func() error {
 			k, err := node.kernel()
 			if err != nil {
 				return err
@@ -284,7 +286,7 @@ func (r *rig) flowPods(ctx context.Context, client, server *node) (path, error) 
 		return p, err
 	}
 	// Across nodes, the one hears of the other's pods a little later.
-	err = poll(ctx, 20*time.Second, 50*time.Millisecond, func() error {
+	err = child.Poll(ctx, 20*time.Second, 50*time.Millisecond, func() error {
 		_, err := p.roundTrips(time.Millisecond, placements()[0])
 		return err
 	})

@@ -6,9 +6,6 @@ import (
 	"fmt"
 	"math"
 	"net"
-	"os"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -18,6 +15,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/hawser-net/hawser/api/observer"
+	"github.com/hawser-net/hawser/internal/bench/child"
 	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/datapath/loader"
 )
@@ -152,12 +150,12 @@ func (b *bencher) observingAgent(ctx context.Context) (err error) {
 	each := pick(b, 10*time.Second, 2*time.Second)
 	idle := make([]float64, len(rates))
 	for i, rate := range rates {
-		if idle[i], _, err = n.agent.whileSending(ctx, out, rate, each); err != nil {
+		if idle[i], _, err = whileSending(ctx, n.agent, out, rate, each); err != nil {
 			return err
 		}
 	}
 	for _, level := range []string{"none", "medium"} {
-		if err := errors.Join(n.agent.stop(15*time.Second), n.start(options("--monitor-aggregation", level)...), n.waitReady(ctx)); err != nil {
+		if err := errors.Join(n.agent.Stop(15*time.Second), n.start(options("--monitor-aggregation", level)...), n.waitReady(ctx)); err != nil {
 			return err
 		}
 		for i, rate := range rates {
@@ -165,7 +163,7 @@ func (b *bencher) observingAgent(ctx context.Context) (err error) {
 			if err != nil {
 				return err
 			}
-			used, sent, err := n.agent.whileSending(ctx, out, rate, each)
+			used, sent, err := whileSending(ctx, n.agent, out, rate, each)
 			if err != nil {
 				return err
 			}
@@ -202,13 +200,13 @@ const datagramsAtOnce = 64
 // whileSending sends datagrams at a rate a second for a while, or as many as the machine can, and
 // returns how much of a processor the process has used meanwhile, in percent, and how many were
 // sent.
-func (p *process) whileSending(ctx context.Context, out *net.UDPConn, rate int, d time.Duration) (percent, sent float64, err error) {
+func whileSending(ctx context.Context, p *child.Process, out *net.UDPConn, rate int, d time.Duration) (percent, sent float64, err error) {
 	batch := make([]ipv4.Message, datagramsAtOnce)
 	for i := range batch {
 		batch[i].Buffers = [][]byte{[]byte("x")}
 	}
 	sender := ipv4.NewPacketConn(out)
-	before, err := p.processor()
+	before, err := p.Usage()
 	if err != nil {
 		return 0, 0, err
 	}
@@ -232,29 +230,6 @@ func (p *process) whileSending(ctx context.Context, out *net.UDPConn, rate int, 
 		}
 	}
 	took := time.Since(start)
-	after, err := p.processor()
-	return 100 * (after - before).Seconds() / took.Seconds(), sent, err
-}
-
-// processor returns how long the process has run on processors, in user's code and in the kernel's.
-func (p *process) processor() (time.Duration, error) {
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
-	if err != nil {
-		return 0, err
-	}
-	// The name, in parentheses, may have blanks; the times are fields 14 and 15 of proc(5).
-	fields := strings.Fields(string(data[strings.LastIndexByte(string(data), ')')+1:]))
-	const user, system = 14 - 3, 15 - 3
-	if len(fields) <= system {
-		return 0, fmt.Errorf("%q is no status of a process", data)
-	}
-	var ticks uint64
-	for _, field := range fields[user : system+1] {
-		n, err := strconv.ParseUint(field, 10, 64)
-		if err != nil {
-			return 0, fmt.Errorf("the status of the process: %w", err)
-		}
-		ticks += n
-	}
-	return time.Duration(ticks) * (time.Second / 100), nil // USER_HZ is 100 for programs
+	after, err := p.Usage()
+	return 100 * (after.CPU - before.CPU).Seconds() / took.Seconds(), sent, err
 }

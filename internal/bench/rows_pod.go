@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/hawser-net/hawser/internal/bench/child"
 	"github.com/hawser-net/hawser/internal/sandbox/kube"
 	"github.com/hawser-net/hawser/internal/sandbox/kube/image"
 )
@@ -278,7 +279,7 @@ func (c *podCluster) up(ctx context.Context) error {
 	if c.kube, err = kubernetes.NewForConfig(config); err != nil {
 		return err
 	}
-	return poll(ctx, podTimeout, 200*time.Millisecond, func() error {
+	return child.Poll(ctx, podTimeout, 200*time.Millisecond, func() error {
 		list, err := c.kube.CoreV1().Pods(metav1.NamespaceSystem).List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return err
@@ -391,7 +392,7 @@ func (c *podCluster) empty(ctx context.Context) error {
 	if err := pods.DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: new(int64(1))}, metav1.ListOptions{}); err != nil {
 		return err
 	}
-	return poll(ctx, podTimeout, 100*time.Millisecond, func() error {
+	return child.Poll(ctx, podTimeout, 100*time.Millisecond, func() error {
 		list, err := pods.List(ctx, metav1.ListOptions{})
 		if err == nil && len(list.Items) > 0 {
 			err = fmt.Errorf("%d pods are not gone, the first: %s", len(list.Items), describePod(&list.Items[0]))

@@ -26,6 +26,7 @@ import (
 	"github.com/hawser-net/hawser/api/crds"
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/api/v2alpha1"
+	"github.com/hawser-net/hawser/internal/bench/child"
 	"github.com/hawser-net/hawser/internal/k8s"
 	"github.com/hawser-net/hawser/internal/sandbox/kube/parts"
 )
@@ -35,15 +36,15 @@ import (
 type cluster struct {
 	r    *runner
 	dir  string
-	etcd *process
-	api  *process
+	etcd *child.Process
+	api  *child.Process
 	// rest reaches the server with all rights and without limits.
 	rest *rest.Config
 	// client is the harness's own.
 	client *k8s.Client
 	// kubeconfig is a file for other programs.
 	kubeconfig string
-	operators  []*process
+	operators  []*child.Process
 	started    int // operators, ever
 }
 
@@ -62,7 +63,7 @@ func (r *runner) newCluster(ctx context.Context) (_ *cluster, err error) {
 			err = errors.Join(err, c.close())
 		}
 	}()
-	if c.etcd, err = startProcess("etcd", filepath.Join(dir, "etcd.log"), nil, append(append([]string(nil), r.cfg.Self...), dir)...); err != nil {
+	if c.etcd, err = child.Start("etcd", filepath.Join(dir, "etcd.log"), nil, append(append([]string(nil), r.cfg.Self...), dir)...); err != nil {
 		return c, err
 	}
 	if err := c.startAPI(); err != nil {
@@ -71,21 +72,21 @@ func (r *runner) newCluster(ctx context.Context) (_ *cluster, err error) {
 	if c.client, err = k8s.New(c.rest); err != nil {
 		return c, err
 	}
-	err = poll(ctx, readyTimeout, 50*time.Millisecond, func() error {
-		for _, p := range []*process{c.etcd, c.api} {
-			if p.ended() {
+	err = child.Poll(ctx, readyTimeout, 50*time.Millisecond, func() error {
+		for _, p := range []*child.Process{c.etcd, c.api} {
+			if p.Ended() {
 				return nil
 			}
 		}
 		return c.client.Urgent.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
 	})
-	for _, p := range []*process{c.etcd, c.api} {
-		if p.ended() {
-			return c, fmt.Errorf("%s ended: %w: %s", p.name, p.err, p.tail())
+	for _, p := range []*child.Process{c.etcd, c.api} {
+		if p.Ended() {
+			return c, fmt.Errorf("%s ended: %w: %s", p.Name, p.Err(), p.Tail())
 		}
 	}
 	if err != nil {
-		return c, fmt.Errorf("kube-apiserver is not ready: %w: %s", err, c.api.tail())
+		return c, fmt.Errorf("kube-apiserver is not ready: %w: %s", err, c.api.Tail())
 	}
 	return c, c.define(ctx)
 }
@@ -129,7 +130,7 @@ func (c *cluster) startAPI() error {
 	if err := writeKubeconfig(c.kubeconfig, c.rest.Host, token); err != nil {
 		return err
 	}
-	c.api, err = startProcess("kube-apiserver", filepath.Join(c.dir, "kube-apiserver.log"), nil, program,
+	c.api, err = child.Start("kube-apiserver", filepath.Join(c.dir, "kube-apiserver.log"), nil, program,
 		"--etcd-servers=unix://"+filepath.Join(c.dir, "client.sock"), fmt.Sprintf("--secure-port=%d", port), "--bind-address=127.0.0.1",
 		"--advertise-address=127.0.0.1", "--cert-dir="+filepath.Join(c.dir, "certs"), "--token-auth-file="+tokens, "--authorization-mode=RBAC",
 		"--allow-privileged=true", "--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file="+accounts,
@@ -184,12 +185,12 @@ func (c *cluster) transport() *http.Transport {
 func (c *cluster) close() error {
 	var errs []error
 	for _, p := range c.operators {
-		errs = append(errs, p.stop(15*time.Second))
+		errs = append(errs, p.Stop(15*time.Second))
 	}
 	if c.api != nil {
-		c.api.kill() // in peace it would wait a minute for its watches
+		c.api.Kill() // in peace it would wait a minute for its watches
 	}
-	errs = append(errs, c.etcd.stop(15*time.Second))
+	errs = append(errs, c.etcd.Stop(15*time.Second))
 	if !c.r.cfg.Keep {
 		errs = append(errs, os.RemoveAll(filepath.Join(c.dir, "data")))
 	}

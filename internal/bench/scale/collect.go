@@ -14,6 +14,8 @@ import (
 	"k8s.io/client-go/rest"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/bench/child"
+	"github.com/hawser-net/hawser/internal/bench/scale/report"
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/k8s"
 	"github.com/hawser-net/hawser/internal/k8s/identities"
@@ -38,7 +40,7 @@ const (
 )
 
 // collect is the scenario of many identities that end at once.
-func (r *runner) collect(ctx context.Context, s *Scenario) error {
+func (r *runner) collect(ctx context.Context, s *report.Scenario) error {
 	unused, used := r.cfg.CollectUnused, r.collectUsed()
 	s.Text = fmt.Sprintf("%d agents follow %d identities, of which %d have a pod and an endpoint. An operator starts, which finds the others unused. How fast does it end them, "+
 		"what is each agent sent, what does that cost, and what do others notice who write a pod, or make an identity, meanwhile?", r.cfg.CollectAgents, unused+used, used)
@@ -48,10 +50,10 @@ func (r *runner) collect(ctx context.Context, s *Scenario) error {
 		"each agent) is not part of it. A new identity is timed from the answer to its creation, by all agents; 0 is before the answer. All act with the right system:masters, which the server's fair "+
 		"queueing exempts.", min(collectReal, r.cfg.CollectAgents), r.cfg.CollectEvery, 15*time.Minute)
 	s.Limits = []string{"what is written of an identity is sent to every agent: the operator writes no faster than so many agents can be told, and the API server's processors count"}
-	plot := Plot{File: "collect.svg", Title: "Unused identities", X: "seconds since the operator's start", Y: "identities"}
+	plot := report.Plot{File: "collect.svg", Title: "Unused identities", X: "seconds since the operator's start", Y: "identities"}
 	var errs []error
 	for _, mode := range []string{modeOperator, modeAgents} {
-		v := Variant{Name: mode}
+		v := report.Variant{Name: mode}
 		line, err := r.collectIn(ctx, mode, &v)
 		if err != nil {
 			v.Error = err.Error()
@@ -71,7 +73,7 @@ func (r *runner) collectUsed() int { return max(1, r.cfg.CollectUnused/collectSh
 type collecting struct {
 	r      *runner
 	c      *cluster
-	v      *Variant
+	v      *report.Variant
 	ears   []*ear
 	news   *news
 	said   int // how many new identities there were
@@ -82,7 +84,7 @@ type collecting struct {
 }
 
 // collectIn measures one way to make identities.
-func (r *runner) collectIn(ctx context.Context, mode string, v *Variant) (line Line, err error) {
+func (r *runner) collectIn(ctx context.Context, mode string, v *report.Variant) (line report.Line, err error) {
 	line.Name = mode
 	r.say("  %s: %d agents", mode, r.cfg.CollectAgents)
 	c, err := r.newCluster(ctx)
@@ -327,12 +329,12 @@ func (g *collecting) notice(ctx context.Context, done <-chan struct{}) (noticed,
 }
 
 // figures notes it. when says when it was.
-func (n noticed) figures(v *Variant, when string) {
-	v.figure("a pod is written "+when+", p50", quantile(n.writes, 0.5), "ms", "")
-	v.figure("a pod is written "+when+", p99", quantile(n.writes, 0.99), "ms", "")
-	v.figure("an agent hears of a new identity "+when+", p50", quantile(n.heard, 0.5), "ms", "")
-	v.figure("an agent hears of a new identity "+when+", p99", quantile(n.heard, 0.99), "ms", "")
-	v.figure("the last agent hears of it "+when+", slowest", quantile(n.last, 1), "ms", fmt.Sprintf("of %d", len(n.last)))
+func (n noticed) figures(v *report.Variant, when string) {
+	v.Figure("a pod is written "+when+", p50", report.Quantile(n.writes, 0.5), "ms", "")
+	v.Figure("a pod is written "+when+", p99", report.Quantile(n.writes, 0.99), "ms", "")
+	v.Figure("an agent hears of a new identity "+when+", p50", report.Quantile(n.heard, 0.5), "ms", "")
+	v.Figure("an agent hears of a new identity "+when+", p99", report.Quantile(n.heard, 0.99), "ms", "")
+	v.Figure("the last agent hears of it "+when+", slowest", report.Quantile(n.last, 1), "ms", fmt.Sprintf("of %d", len(n.last)))
 }
 
 // quiet measures what others notice while nothing ends.
@@ -348,7 +350,7 @@ func (g *collecting) quiet(ctx context.Context) error {
 
 // mass starts an operator, and measures until all unused identities have ended. The points that it
 // returns tell how many were left when.
-func (g *collecting) mass(ctx context.Context, mode string) ([]Point, error) {
+func (g *collecting) mass(ctx context.Context, mode string) ([]report.Point, error) {
 	alone := Config{Lease: collectLease}
 	flags := slices.Concat([]string{"--identity-gc-interval", g.r.cfg.CollectEvery.String(), "--identity-heartbeat-timeout", "0s", "--cilium-endpoint-gc-interval", "1h",
 		"--set-cilium-is-up-condition=false", "--remove-cilium-node-taints=false"},
@@ -379,38 +381,38 @@ func (g *collecting) mass(ctx context.Context, mode string) ([]Point, error) {
 	if err != nil {
 		return points, err
 	}
-	did, heard, used := after.since(before), sum(g.ears).since(told), g.c.processorTime()
+	did, heard, used := after.Since(before), sum(g.ears).since(told), g.c.processorTime()
 	n, agents := float64(len(g.dead)), float64(len(g.ears))
-	g.v.Calls = did.calledFor()
-	g.v.figure("agents", agents, "", "")
-	g.v.figure("unused identities", n, "", "")
-	g.v.figure("the first has ended, after the operator's start", first.Seconds(), "s", "two looks at least, where agents make identities three, and a mark for each identity")
-	g.v.figure("all have ended", took.Seconds(), "s", "")
-	g.v.figure("ends a second", n/max((took-first).Seconds(), 1e-3), "", "")
-	g.v.figure("events an agent, an end", float64(heard.events)/agents/n, "", "where agents make identities each is marked first; new identities and bookmarks are among them")
-	g.v.figure("bytes an agent, an end", float64(heard.bytes)/agents/n, "", "")
-	g.v.figure("bytes to all agents a second", float64(heard.bytes)/took.Seconds()/1e6, "MB/s", "")
+	g.v.Calls = did.CustomResources()
+	g.v.Figure("agents", agents, "", "")
+	g.v.Figure("unused identities", n, "", "")
+	g.v.Figure("the first has ended, after the operator's start", first.Seconds(), "s", "two looks at least, where agents make identities three, and a mark for each identity")
+	g.v.Figure("all have ended", took.Seconds(), "s", "")
+	g.v.Figure("ends a second", n/max((took-first).Seconds(), 1e-3), "", "")
+	g.v.Figure("events an agent, an end", float64(heard.events)/agents/n, "", "where agents make identities each is marked first; new identities and bookmarks are among them")
+	g.v.Figure("bytes an agent, an end", float64(heard.bytes)/agents/n, "", "")
+	g.v.Figure("bytes to all agents a second", float64(heard.bytes)/took.Seconds()/1e6, "MB/s", "")
 	for _, name := range []string{"kube-apiserver", "etcd", "operators", harness} {
-		g.v.figure("processor time of "+name, (used[name] - busy[name]).Seconds(), "s", "")
+		g.v.Figure("processor time of "+name, (used[name] - busy[name]).Seconds(), "s", "")
 	}
 	api := (used["kube-apiserver"] - busy["kube-apiserver"]).Seconds()
-	g.v.figure("processor time of kube-apiserver an event and agent", api/max(float64(heard.events), 1)*1e6, "µs", "all it did in that time, divided by all events that it sent to agents")
-	g.v.figure("processor time of the harness an event and agent", (used[harness]-busy[harness]).Seconds()/max(float64(heard.events), 1)*1e6, "µs",
+	g.v.Figure("processor time of kube-apiserver an event and agent", api/max(float64(heard.events), 1)*1e6, "µs", "all it did in that time, divided by all events that it sent to agents")
+	g.v.Figure("processor time of the harness an event and agent", (used[harness]-busy[harness]).Seconds()/max(float64(heard.events), 1)*1e6, "µs",
 		"most agents only read; it has the other end of each connection, with its encryption")
-	g.v.figure("watches that ended", float64(heard.watches), "", "an agent goes on where it was")
-	g.v.figure("watches that the server ended because they were slow", did.ended[v2.ResourceIdentities], "", "those of the operator and the harness too")
-	g.v.figure("agents that had to read everything again", float64(heard.lists), "", "")
+	g.v.Figure("watches that ended", float64(heard.watches), "", "an agent goes on where it was")
+	g.v.Figure("watches that the server ended because they were slow", did.Ended[v2.ResourceIdentities], "", "those of the operator and the harness too")
+	g.v.Figure("agents that had to read everything again", float64(heard.lists), "", "")
 	beside.figures(g.v, "meanwhile")
 	return points, nil
 }
 
 // ends waits until all unused identities have ended. It returns how many were left when, and when
 // the first one was gone.
-func (g *collecting) ends(ctx context.Context, operator *process, began time.Time) (points []Point, first time.Duration, err error) {
+func (g *collecting) ends(ctx context.Context, operator *child.Process, began time.Time) (points []report.Point, first time.Duration, err error) {
 	all, best, moved := len(g.dead), len(g.dead), time.Now()
-	err = poll(ctx, 24*time.Hour, 200*time.Millisecond, func() error {
+	err = child.Poll(ctx, 24*time.Hour, 200*time.Millisecond, func() error {
 		left := g.census.has(g.dead)
-		points = append(points, Point{time.Since(began).Seconds(), float64(left)})
+		points = append(points, report.Point{X: time.Since(began).Seconds(), Y: float64(left)})
 		g.r.progress(all-left, all, "have ended")
 		if first == 0 && left < all {
 			first = time.Since(began)
@@ -418,17 +420,17 @@ func (g *collecting) ends(ctx context.Context, operator *process, began time.Tim
 		if left < best {
 			best, moved = left, time.Now()
 		}
-		if left == 0 || operator.ended() || time.Since(moved) > g.r.cfg.Patience {
+		if left == 0 || operator.Ended() || time.Since(moved) > g.r.cfg.Patience {
 			return nil
 		}
 		return fmt.Errorf("%d of %d are left", left, all)
 	})
 	switch {
 	case err != nil:
-	case operator.ended():
-		err = fmt.Errorf("the operator ended: %s", operator.tail())
+	case operator.Ended():
+		err = fmt.Errorf("the operator ended: %s", operator.Tail())
 	case best > 0:
-		err = fmt.Errorf("%d of %d unused identities are left, and none has ended for %v: %s", best, all, g.r.cfg.Patience, operator.tail())
+		err = fmt.Errorf("%d of %d unused identities are left, and none has ended for %v: %s", best, all, g.r.cfg.Patience, operator.Tail())
 	}
 	return points, first, err
 }
@@ -457,9 +459,9 @@ func (g *collecting) judge(ctx context.Context) error {
 	}
 	slices.SortFunc(taken, strings.Compare)
 	slices.SortFunc(left, strings.Compare)
-	g.v.check("no identity in use was collected, not even to come back", false, taken)
-	g.v.check("no unused identity is left", false, left)
-	g.v.check("every label set has one identity", false, w.oneNumberEach())
-	g.v.check("every pod's endpoint has the number and the labels of its pod's labels", false, w.everyPodIsTold(g.r.filter))
+	g.v.Check("no identity in use was collected, not even to come back", false, taken)
+	g.v.Check("no unused identity is left", false, left)
+	g.v.Check("every label set has one identity", false, w.oneNumberEach())
+	g.v.Check("every pod's endpoint has the number and the labels of its pod's labels", false, w.everyPodIsTold(g.r.filter))
 	return nil
 }

@@ -15,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/bench/child"
+	"github.com/hawser-net/hawser/internal/bench/scale/report"
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/k8s"
 	"github.com/hawser-net/hawser/internal/k8s/identities"
@@ -42,7 +44,7 @@ func (c *Config) collectorFlags() []string {
 }
 
 // fill is scenario (c): the whole range of numbers.
-func (r *runner) fill(ctx context.Context, s *Scenario) (err error) {
+func (r *runner) fill(ctx context.Context, s *report.Scenario) (err error) {
 	s.Text = fmt.Sprintf("%d agents make identities until all %d numbers are taken. Then %d pods come with labels that have none, and an operator starts that collects "+
 		"what nobody uses; %d identities have a pod and an endpoint.", fillers, r.cfg.Numbers, late, r.cfg.InUse)
 	s.Shared = "Nothing is shared: each agent has its own connection and its own watch of all identities. They make identities without pods, as fast as they are answered. " +
@@ -56,7 +58,7 @@ func (r *runner) fill(ctx context.Context, s *Scenario) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, c.close()) }()
-	s.Variants = []Variant{{Name: "value"}}
+	s.Variants = []report.Variant{{Name: "value"}}
 	v := &s.Variants[0]
 	f := &filling{r: r, c: c, v: v, last: firstNumber + identity.ID(r.cfg.Numbers) - 1}
 	stop, err := f.start(ctx)
@@ -68,7 +70,7 @@ func (r *runner) fill(ctx context.Context, s *Scenario) (err error) {
 	if err != nil {
 		return err
 	}
-	s.Plots = append(s.Plots, Plot{File: "identities.svg", Title: "Identities", X: "seconds", Y: "identities", Lines: []Line{line}})
+	s.Plots = append(s.Plots, report.Plot{File: "identities.svg", Title: "Identities", X: "seconds", Y: "identities", Lines: []report.Line{line}})
 	if err := f.beFull(ctx); err != nil {
 		return err
 	}
@@ -81,7 +83,7 @@ func (r *runner) fill(ctx context.Context, s *Scenario) (err error) {
 type filling struct {
 	r      *runner
 	c      *cluster
-	v      *Variant
+	v      *report.Variant
 	last   identity.ID
 	agents []*allocated
 	census *census
@@ -172,8 +174,8 @@ func (f *filling) timed(ctx context.Context, from, n int) ([]float64, error) {
 }
 
 // fillUp takes all numbers. The line that it returns tells how many were taken when.
-func (f *filling) fillUp(ctx context.Context) (Line, error) {
-	line := Line{Name: "filling", Points: []Point{{0, 0}}}
+func (f *filling) fillUp(ctx context.Context) (report.Line, error) {
+	line := report.Line{Name: "filling", Points: []report.Point{{}}}
 	n := f.r.cfg.Numbers
 	ends := min(single, n/10)
 	first, err := f.timed(ctx, 0, ends)
@@ -193,7 +195,7 @@ func (f *filling) fillUp(ctx context.Context) (Line, error) {
 		mu.Lock()
 		defer mu.Unlock()
 		if done++; done%max(1, n/100) == 0 {
-			line.Points = append(line.Points, Point{time.Since(began).Seconds(), float64(ends + done)})
+			line.Points = append(line.Points, report.Point{X: time.Since(began).Seconds(), Y: float64(ends + done)})
 			f.r.progress(ends+done, n, "numbers taken")
 		}
 		return err
@@ -201,23 +203,23 @@ func (f *filling) fillUp(ctx context.Context) (Line, error) {
 		return line, err
 	}
 	took := time.Since(began)
-	line.Points = append(line.Points, Point{took.Seconds(), float64(n - ends)})
+	line.Points = append(line.Points, report.Point{X: took.Seconds(), Y: float64(n - ends)})
 	f.v.Processors = stretch.end(f.c)
 	after, err := f.c.traffic(ctx)
 	if err != nil {
 		return line, err
 	}
-	did := after.since(before)
+	did := after.Since(before)
 	last, err := f.timed(ctx, n-ends, ends)
 	if err != nil {
 		return line, err
 	}
-	f.v.figure("numbers", float64(n), "", "")
-	f.v.figure("new identities, all agents together", float64(n-2*ends)/took.Seconds(), "a second", "")
-	f.v.figure("API calls a new identity", did.sum(v2.ResourceIdentities)/float64(n-2*ends), "", "more than 1 where the number tried first belongs to other labels and the agent has not heard so yet")
-	f.v.figure("one new identity when nearly none is taken, p50", quantile(first, 0.5), "ms", "")
-	f.v.figure("one new identity when nearly all are taken, p50", quantile(last, 0.5), "ms", "")
-	f.v.figure("one new identity when nearly all are taken, slowest", quantile(last, 1), "ms", "")
+	f.v.Figure("numbers", float64(n), "", "")
+	f.v.Figure("new identities, all agents together", float64(n-2*ends)/took.Seconds(), "a second", "")
+	f.v.Figure("API calls a new identity", did.Sum(v2.ResourceIdentities)/float64(n-2*ends), "", "more than 1 where the number tried first belongs to other labels and the agent has not heard so yet")
+	f.v.Figure("one new identity when nearly none is taken, p50", report.Quantile(first, 0.5), "ms", "")
+	f.v.Figure("one new identity when nearly all are taken, p50", report.Quantile(last, 0.5), "ms", "")
+	f.v.Figure("one new identity when nearly all are taken, slowest", report.Quantile(last, 1), "ms", "")
 	return line, nil
 }
 
@@ -240,28 +242,28 @@ func (f *filling) beFull(ctx context.Context) error {
 	}
 	began := time.Now()
 	_, err = f.allocate(ctx, n)
-	f.v.figure("refusal of a new identity when all are taken", time.Since(began).Seconds()*1000, "ms", "")
+	f.v.Figure("refusal of a new identity when all are taken", time.Since(began).Seconds()*1000, "ms", "")
 	var wrong []string
 	if !errors.Is(err, allocator.ErrExhausted) {
 		wrong = append(wrong, fmt.Sprintf("the agent says %v", err))
 	} else {
 		f.v.Texts = append(f.v.Texts, fmt.Sprintf("what the agent says when all are taken: \"%v\"", err))
 	}
-	f.v.check("an agent that finds no number says so", false, wrong)
+	f.v.Check("an agent that finds no number says so", false, wrong)
 	known, err := f.timed(ctx, 0, min(single, n/10))
 	if err != nil {
 		return fmt.Errorf("labels that have a number, when no other is left: %w", err)
 	}
-	f.v.figure("a known identity when all are taken, p50", quantile(known, 0.5), "ms", "")
+	f.v.Figure("a known identity when all are taken, p50", report.Quantile(known, 0.5), "ms", "")
 	after, err := f.c.traffic(ctx)
 	if err != nil {
 		return err
 	}
 	wrong = nil
-	if calls := after.since(before).sum(v2.ResourceIdentities); calls > 0 {
+	if calls := after.Since(before).Sum(v2.ResourceIdentities); calls > 0 {
 		wrong = append(wrong, fmt.Sprintf("%g calls", calls))
 	}
-	f.v.check("neither needs the API server", false, wrong)
+	f.v.Check("neither needs the API server", false, wrong)
 	return nil
 }
 
@@ -315,8 +317,8 @@ func (c *cluster) endpoint(ctx context.Context, namespace, name string, uid type
 }
 
 // recover has pods wait for numbers, and an operator collect those that nobody uses.
-func (f *filling) recover(ctx context.Context) (Line, error) {
-	line := Line{Name: "collecting"}
+func (f *filling) recover(ctx context.Context) (report.Line, error) {
+	line := report.Line{Name: "collecting"}
 	inUse, err := f.use(ctx)
 	if err != nil {
 		return line, err
@@ -352,13 +354,13 @@ func (f *filling) recover(ctx context.Context) (Line, error) {
 	}
 	// An identity that waits for its pod's endpoint may be collected, and comes back: what is
 	// waited for is that all others are gone.
-	err = poll(ctx, patience, 200*time.Millisecond, func() error {
+	err = child.Poll(ctx, patience, 200*time.Millisecond, func() error {
 		n := f.census.count()
-		line.Points = append(line.Points, Point{time.Since(began).Seconds(), float64(n)})
+		line.Points = append(line.Points, report.Point{X: time.Since(began).Seconds(), Y: float64(n)})
 		f.r.progress(f.r.cfg.Numbers-n, f.r.cfg.Numbers-len(inUse), "collected")
-		if operator.ended() {
+		if operator.Ended() {
 			cancel()
-			return fmt.Errorf("the operator ended: %s", operator.tail())
+			return fmt.Errorf("the operator ended: %s", operator.Tail())
 		}
 		if n > len(inUse)+late {
 			return fmt.Errorf("%d identities are left of which %d are in use", n, len(inUse)+late)
@@ -372,20 +374,20 @@ func (f *filling) recover(ctx context.Context) (Line, error) {
 	wg.Wait()
 	close(served)
 	moments := slices.Sorted(channel(served))
-	f.v.figure("pods without a number that have one in the end", float64(len(moments)), "", fmt.Sprintf("of %d", late))
-	f.v.figure("first of them served, after the operator's start", quantile(moments, 0), "s", "")
-	f.v.figure("last of them served", quantile(moments, 1), "s", "")
-	f.v.figure("all unused identities are gone after", took, "s", "")
+	f.v.Figure("pods without a number that have one in the end", float64(len(moments)), "", fmt.Sprintf("of %d", late))
+	f.v.Figure("first of them served, after the operator's start", report.Quantile(moments, 0), "s", "")
+	f.v.Figure("last of them served", report.Quantile(moments, 1), "s", "")
+	f.v.Figure("all unused identities are gone after", took, "s", "")
 	after, err := f.c.traffic(ctx)
 	if err != nil {
 		return line, err
 	}
-	did := after.since(before)
-	f.v.Calls = did.calledFor()
-	f.v.figure("writes a collected identity", did.writes(v2.ResourceIdentities)/float64(f.r.cfg.Numbers-len(inUse)), "", "")
-	if u, err := operator.usage(); err == nil {
-		f.v.figure("operator, memory at most", float64(u.peak)/(1<<20), "MiB", "")
-		f.v.figure("operator, processor time", u.cpu.Seconds(), "s", "")
+	did := after.Since(before)
+	f.v.Calls = did.CustomResources()
+	f.v.Figure("writes a collected identity", did.Writes(v2.ResourceIdentities)/float64(f.r.cfg.Numbers-len(inUse)), "", "")
+	if u, err := operator.Usage(); err == nil {
+		f.v.Figure("operator, memory at most", float64(u.Peak)/(1<<20), "MiB", "")
+		f.v.Figure("operator, processor time", u.CPU.Seconds(), "s", "")
 	}
 	return line, f.checkSurvivors(ctx, inUse)
 }
@@ -419,15 +421,15 @@ func (f *filling) checkSurvivors(ctx context.Context, inUse map[string]types.UID
 			wrong = append(wrong, "identity "+name+" was collected although an endpoint names it")
 		}
 	}
-	f.v.check("no identity in use was collected, not even to come back", false, wrong)
-	f.v.check("every label set has one identity", false, w.oneNumberEach())
-	f.v.check("every pod's endpoint has the number and the labels of its pod's labels", false, w.everyPodIsTold(f.r.filter))
+	f.v.Check("no identity in use was collected, not even to come back", false, wrong)
+	f.v.Check("every label set has one identity", false, w.oneNumberEach())
+	f.v.Check("every pod's endpoint has the number and the labels of its pod's labels", false, w.everyPodIsTold(f.r.filter))
 	wrong = nil
 	for name := range now {
 		if n, err := strconv.ParseUint(name, 10, 32); err != nil || identity.ID(n) < firstNumber || identity.ID(n) > f.last {
 			wrong = append(wrong, name)
 		}
 	}
-	f.v.check("every number is of the cluster's range", false, wrong)
+	f.v.Check("every number is of the cluster's range", false, wrong)
 	return nil
 }

@@ -16,6 +16,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/bench/child"
+	"github.com/hawser-net/hawser/internal/bench/scale/report"
 	"github.com/hawser-net/hawser/internal/k8s"
 	"github.com/hawser-net/hawser/internal/sandbox/cloud/aws"
 )
@@ -28,7 +30,7 @@ const (
 )
 
 // ipam is the scenario of nodes that get their addresses from a cloud.
-func (r *runner) ipam(ctx context.Context, s *Scenario) error {
+func (r *runner) ipam(ctx context.Context, s *report.Scenario) error {
 	s.Text = fmt.Sprintf("%d nodes come at once to a cloud that allows %g requests a second. An operator makes each of them a network interface with %d addresses. "+
 		"When does a node have them, how often is the cloud asked, and what does it cost when all have what they need?", r.cfg.IPAMNodes, r.cfg.IPAMRate, pool)
 	s.Shared = "The cloud is that of internal/sandbox/cloud/aws, in the process of the harness, which the operator asks by AWS's own SDK; it is as slow as a real one (100 ms a request) and " +
@@ -37,14 +39,14 @@ func (r *runner) ipam(ctx context.Context, s *Scenario) error {
 		"what the cloud allows: an interface takes three calls (make, attach, keep it from outliving its instance), and as many addresses as the node needs come with the first of them",
 		"an operator for which the cloud allows less than it is told by --limit-ipam-api-qps finds out by refusals, and pauses",
 	}
-	plot := Plot{File: "ipam.svg", Title: "Nodes that have their addresses", X: "seconds since the operator's start", Y: "nodes"}
+	plot := report.Plot{File: "ipam.svg", Title: "Nodes that have their addresses", X: "seconds since the operator's start", Y: "nodes"}
 	var errs []error
 	for _, v := range []struct {
 		name string
 		qps  float64
 	}{{"within what the cloud allows", r.cfg.IPAMRate * 0.9}, {"asked for twice as much", r.cfg.IPAMRate * 2}} {
-		out := Variant{Name: v.name}
-		line := Line{Name: v.name}
+		out := report.Variant{Name: v.name}
+		line := report.Line{Name: v.name}
 		points, err := r.ipamAt(ctx, v.qps, &out)
 		if err != nil {
 			out.Error = err.Error()
@@ -61,7 +63,7 @@ func (r *runner) ipam(ctx context.Context, s *Scenario) error {
 // allotting is one run of the scenario.
 type allotting struct {
 	c     *cluster
-	v     *Variant
+	v     *report.Variant
 	cloud *aws.Cloud
 
 	mu   sync.Mutex
@@ -71,7 +73,7 @@ type allotting struct {
 }
 
 // ipamAt measures an operator that asks qps times a second.
-func (r *runner) ipamAt(ctx context.Context, qps float64, v *Variant) (points []Point, err error) {
+func (r *runner) ipamAt(ctx context.Context, qps float64, v *report.Variant) (points []report.Point, err error) {
 	r.say("  %d nodes, %g requests a second allowed, %g wanted", r.cfg.IPAMNodes, r.cfg.IPAMRate, qps)
 	g := &allotting{v: v, cloud: aws.New(), full: map[string]time.Time{}, all: make(chan struct{}), want: r.cfg.IPAMNodes}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -124,7 +126,7 @@ func (g *allotting) populate(ctx context.Context, nodes int) error {
 func instanceOf(i int) string { return fmt.Sprintf("i-%017x", i) }
 
 // measure starts the operator, and looks until all nodes have their addresses, and on.
-func (g *allotting) measure(ctx context.Context, r *runner, qps float64) (points []Point, err error) {
+func (g *allotting) measure(ctx context.Context, r *runner, qps float64) (points []report.Point, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	var following sync.WaitGroup
 	defer following.Wait()
@@ -143,10 +145,10 @@ func (g *allotting) measure(ctx context.Context, r *runner, qps float64) (points
 	}
 	select {
 	case <-g.all:
-	case <-operator.done:
-		return nil, fmt.Errorf("the operator ended: %w: %s", operator.err, operator.tail())
+	case <-operator.Done():
+		return nil, fmt.Errorf("the operator ended: %w: %s", operator.Err(), operator.Tail())
 	case <-time.After(r.cfg.Patience):
-		return nil, fmt.Errorf("after %v %d of %d nodes have their addresses: %s", r.cfg.Patience, len(g.times(began)), g.want, operator.tail())
+		return nil, fmt.Errorf("after %v %d of %d nodes have their addresses: %s", r.cfg.Patience, len(g.times(began)), g.want, operator.Tail())
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
@@ -157,30 +159,30 @@ func (g *allotting) measure(ctx context.Context, r *runner, qps float64) (points
 	if err != nil {
 		return nil, err
 	}
-	used, err := operator.usage()
+	used, err := operator.Usage()
 	if err != nil {
 		return nil, err
 	}
 	times := g.times(began)
 	n := float64(g.want)
-	g.v.figure("nodes", n, "", "")
-	g.v.figure("a node has its addresses, p50", quantile(times, 0.5), "s", "since the operator's start")
-	g.v.figure("a node has its addresses, p99", quantile(times, 0.99), "s", "")
-	g.v.figure("all nodes have them", took.Seconds(), "s", fmt.Sprintf("%.0f s at least: three calls each", 3*n/min(qps, r.cfg.IPAMRate)))
+	g.v.Figure("nodes", n, "", "")
+	g.v.Figure("a node has its addresses, p50", report.Quantile(times, 0.5), "s", "since the operator's start")
+	g.v.Figure("a node has its addresses, p99", report.Quantile(times, 0.99), "s", "")
+	g.v.Figure("all nodes have them", took.Seconds(), "s", fmt.Sprintf("%.0f s at least: three calls each", 3*n/min(qps, r.cfg.IPAMRate)))
 	total := 0
 	for _, action := range slices.Sorted(maps.Keys(calls)) {
 		total += calls[action]
 		if !strings.HasPrefix(action, "Describe") {
-			g.v.figure(action+", a node", float64(calls[action])/n, "", "refused ones count")
+			g.v.Figure(action+", a node", float64(calls[action])/n, "", "refused ones count")
 		}
 	}
-	g.v.figure("requests to the cloud, a node", float64(total)/n, "", "those that describe count")
-	g.v.figure("requests to the cloud a second", float64(total)/took.Seconds(), "", fmt.Sprintf("%g are answered", r.cfg.IPAMRate))
-	g.v.figure("writes of CiliumNodes, a node", after.since(before).sum(v2.ResourceNodes)/n, "", "")
-	g.v.figure("operator, memory at most", float64(used.peak)/(1<<20), "MiB", "")
-	g.v.figure("operator, processor time a node", used.cpu.Seconds()/n*1000, "ms", "")
+	g.v.Figure("requests to the cloud, a node", float64(total)/n, "", "those that describe count")
+	g.v.Figure("requests to the cloud a second", float64(total)/took.Seconds(), "", fmt.Sprintf("%g are answered", r.cfg.IPAMRate))
+	g.v.Figure("writes of CiliumNodes, a node", after.Since(before).Sum(v2.ResourceNodes)/n, "", "")
+	g.v.Figure("operator, memory at most", float64(used.Peak)/(1<<20), "MiB", "")
+	g.v.Figure("operator, processor time a node", used.CPU.Seconds()/n*1000, "ms", "")
 	for k, t := range times {
-		points = append(points, Point{t, float64(k + 1)})
+		points = append(points, report.Point{X: t, Y: float64(k + 1)})
 	}
 	if err := g.rest(ctx, r.cfg.IPAMRest, operator); err != nil {
 		return points, err
@@ -189,7 +191,7 @@ func (g *allotting) measure(ctx context.Context, r *runner, qps float64) (points
 }
 
 // rest measures what is asked of a cloud when no node needs anything.
-func (g *allotting) rest(ctx context.Context, watch time.Duration, operator *process) error {
+func (g *allotting) rest(ctx context.Context, watch time.Duration, operator *child.Process) error {
 	before, busy := g.cloud.Calls(), g.c.processorTime()["operators"]
 	select {
 	case <-time.After(watch):
@@ -200,11 +202,11 @@ func (g *allotting) rest(ctx context.Context, watch time.Duration, operator *pro
 	for action, k := range g.cloud.Calls() {
 		n += k - before[action]
 	}
-	g.v.figure("requests to the cloud a minute at rest", float64(n)/watch.Minutes(), "", fmt.Sprintf("seen for %v", watch))
-	g.v.figure("operator, processors at rest", (g.c.processorTime()["operators"]-busy).Seconds()/watch.Seconds(), "", "")
-	used, err := operator.usage()
+	g.v.Figure("requests to the cloud a minute at rest", float64(n)/watch.Minutes(), "", fmt.Sprintf("seen for %v", watch))
+	g.v.Figure("operator, processors at rest", (g.c.processorTime()["operators"]-busy).Seconds()/watch.Seconds(), "", "")
+	used, err := operator.Usage()
 	if err == nil {
-		g.v.figure("operator, memory at rest", float64(used.memory)/(1<<20), "MiB", "")
+		g.v.Figure("operator, memory at rest", float64(used.Memory)/(1<<20), "MiB", "")
 	}
 	return err
 }
@@ -266,8 +268,8 @@ func (g *allotting) judge(ctx context.Context) error {
 		}
 	}
 	slices.Sort(wrong)
-	g.v.check("each address that a node is told of is assigned to an interface of its instance", false, wrong)
-	g.v.check("each address that the cloud has assigned is told to a node", false, slices.Sorted(maps.Keys(assigned)))
-	g.v.check("no interface is left unattached", false, loose)
+	g.v.Check("each address that a node is told of is assigned to an interface of its instance", false, wrong)
+	g.v.Check("each address that the cloud has assigned is told to a node", false, slices.Sorted(maps.Keys(assigned)))
+	g.v.Check("no interface is left unattached", false, loose)
 	return nil
 }

@@ -11,6 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/bench/child"
+	"github.com/hawser-net/hawser/internal/bench/scale/report"
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/k8s/identities"
 	"github.com/hawser-net/hawser/internal/k8s/nodes"
@@ -22,7 +24,7 @@ import (
 const podsAnIdentity, podsANode = 50, 100
 
 // memory is scenario (d): what operator and agent need.
-func (r *runner) memory(ctx context.Context, s *Scenario) (err error) {
+func (r *runner) memory(ctx context.Context, s *report.Scenario) (err error) {
 	s.Text = fmt.Sprintf("A cluster grows to %v pods, %d on a node and %d with the same labels, and is left alone at each size. One operator and one agent, the programs "+
 		"that are installed, hear of all of it. At the last size both are started anew.", r.cfg.Sizes, podsANode, podsAnIdentity)
 	s.Shared = "Nothing is shared. The agent has a namespace of its own, with a link that leads nowhere, and the kernel's programs and maps; the other nodes have no agents: " +
@@ -51,39 +53,29 @@ func (r *runner) memory(ctx context.Context, s *Scenario) (err error) {
 	if err := errors.Join(g.agent.start(), g.marker(ctx)); err != nil {
 		return err
 	}
-	lines := []Line{{Name: "operator"}, {Name: "agent"}, {Name: "kube-apiserver"}}
-	var before, now Variant
+	lines := []report.Line{{Name: "operator"}, {Name: "agent"}, {Name: "kube-apiserver"}}
+	var before, now report.Variant
 	for _, size := range append([]int{0}, r.cfg.Sizes...) {
 		before = now
-		now = Variant{Name: fmt.Sprintf("%d pods", size)}
+		now = report.Variant{Name: fmt.Sprintf("%d pods", size)}
 		if err := g.to(ctx, size, &now); err != nil {
 			return err
 		}
 		for i, name := range []string{"operator", "agent", "kube-apiserver"} {
-			lines[i].Points = append(lines[i].Points, Point{float64(size), now.value(name + ", memory")})
+			lines[i].Points = append(lines[i].Points, report.Point{X: float64(size), Y: now.Value(name + ", memory")})
 		}
 		if size > 0 {
 			grown := float64(size - g.last)
 			for _, name := range []string{"operator", "agent"} {
 				const mib = 1 << 20
-				now.figure(name+", memory a pod more", (now.value(name+", memory")-before.value(name+", memory"))*mib/grown, "bytes", "")
+				now.Figure(name+", memory a pod more", (now.Value(name+", memory")-before.Value(name+", memory"))*mib/grown, "bytes", "")
 			}
 		}
 		g.last = size
 		s.Variants = append(s.Variants, now)
 	}
-	s.Plots = append(s.Plots, Plot{File: "memory.svg", Title: "Memory", X: "pods", Y: "MiB resident", Lines: lines})
+	s.Plots = append(s.Plots, report.Plot{File: "memory.svg", Title: "Memory", X: "pods", Y: "MiB resident", Lines: lines})
 	return g.restart(ctx, &s.Variants[len(s.Variants)-1])
-}
-
-// value returns a figure, 0 if there is none.
-func (v *Variant) value(name string) float64 {
-	for _, f := range v.Figures {
-		if f.Name == name {
-			return f.Value
-		}
-	}
-	return 0
 }
 
 // growing is one run of the scenario.
@@ -91,7 +83,7 @@ type growing struct {
 	r          *runner
 	c          *cluster
 	agent      *realAgent
-	operator   *process
+	operator   *child.Process
 	last       int
 	markers    int
 	at         netip.Addr // the last marker's
@@ -215,13 +207,13 @@ func (c *cluster) node(ctx context.Context, n int) error {
 }
 
 // to brings the cluster to a size and measures.
-func (g *growing) to(ctx context.Context, size int, v *Variant) error {
+func (g *growing) to(ctx context.Context, size int, v *report.Variant) error {
 	g.r.say("  %d pods", size)
-	operator, err := g.operator.usage()
+	operator, err := g.operator.Usage()
 	if err != nil {
 		return err
 	}
-	agent, err := g.agent.proc.usage()
+	agent, err := g.agent.proc.Usage()
 	if err != nil {
 		return err
 	}
@@ -232,13 +224,13 @@ func (g *growing) to(ctx context.Context, size int, v *Variant) error {
 }
 
 // measure lets everything come to rest and notes what is used, and what was since two looks.
-func (g *growing) measure(ctx context.Context, v *Variant, operator, agent use, pods float64) error {
+func (g *growing) measure(ctx context.Context, v *report.Variant, operator, agent child.Use, pods float64) error {
 	g.rest(ctx)
-	var rested []use
-	for _, p := range []*process{g.operator, g.agent.proc, g.c.api} {
-		u, err := p.usage()
+	var rested []child.Use
+	for _, p := range []*child.Process{g.operator, g.agent.proc, g.c.api} {
+		u, err := p.Usage()
 		if err != nil {
-			return errors.Join(err, fmt.Errorf("%s: %s", p.name, p.tail()))
+			return errors.Join(err, fmt.Errorf("%s: %s", p.Name, p.Tail()))
 		}
 		rested = append(rested, u)
 	}
@@ -246,22 +238,22 @@ func (g *growing) measure(ctx context.Context, v *Variant, operator, agent use, 
 	const mib = 1 << 20
 	for i, p := range []struct {
 		name string
-		proc *process
-		was  use
-	}{{"operator", g.operator, operator}, {"agent", g.agent.proc, agent}, {"kube-apiserver", g.c.api, use{}}} {
-		u, err := p.proc.usage()
+		proc *child.Process
+		was  child.Use
+	}{{"operator", g.operator, operator}, {"agent", g.agent.proc, agent}, {"kube-apiserver", g.c.api, child.Use{}}} {
+		u, err := p.proc.Usage()
 		if err != nil {
 			return err
 		}
-		v.figure(p.name+", memory", float64(u.memory)/mib, "MiB", "")
-		v.figure(p.name+", memory at most so far", float64(u.peak)/mib, "MiB", "")
+		v.Figure(p.name+", memory", float64(u.Memory)/mib, "MiB", "")
+		v.Figure(p.name+", memory at most so far", float64(u.Peak)/mib, "MiB", "")
 		if p.proc == g.c.api {
 			continue
 		}
 		if pods > 0 {
-			v.figure(p.name+", processor time a pod more", (rested[i].cpu-p.was.cpu).Seconds()*1e6/pods, "µs", "")
+			v.Figure(p.name+", processor time a pod more", (rested[i].CPU-p.was.CPU).Seconds()*1e6/pods, "µs", "")
 		}
-		v.figure(p.name+", processors at rest", (u.cpu-rested[i].cpu).Seconds()/g.r.cfg.Quiet.Seconds(), "", "")
+		v.Figure(p.name+", processors at rest", (u.CPU-rested[i].CPU).Seconds()/g.r.cfg.Quiet.Seconds(), "", "")
 	}
 	return nil
 }
@@ -275,9 +267,9 @@ func (g *growing) rest(ctx context.Context) {
 }
 
 // restart starts the programs anew at the size that was reached.
-func (g *growing) restart(ctx context.Context, v *Variant) error {
+func (g *growing) restart(ctx context.Context, v *report.Variant) error {
 	g.r.say("  both anew")
-	if err := errors.Join(g.agent.proc.stop(20*time.Second), g.operator.stop(20*time.Second)); err != nil {
+	if err := errors.Join(g.agent.proc.Stop(20*time.Second), g.operator.Stop(20*time.Second)); err != nil {
 		return err
 	}
 	began := time.Now()
@@ -287,7 +279,7 @@ func (g *growing) restart(ctx context.Context, v *Variant) error {
 	if err := g.agent.knows(ctx, g.at.String(), g.r.cfg.Patience); err != nil {
 		return err
 	}
-	v.figure("agent, started anew: knows all pods after", time.Since(began).Seconds(), "s", "")
+	v.Figure("agent, started anew: knows all pods after", time.Since(began).Seconds(), "s", "")
 	began = time.Now()
 	var err error
 	if g.operator, err = g.c.startOperator(g.r.cfg.leaseFlags()...); err != nil {
@@ -296,18 +288,18 @@ func (g *growing) restart(ctx context.Context, v *Variant) error {
 	if _, err := g.c.awaitLeader(ctx, ""); err != nil {
 		return err
 	}
-	v.figure("operator, started anew: leads after", time.Since(began).Seconds(), "s", "")
+	v.Figure("operator, started anew: leads after", time.Since(began).Seconds(), "s", "")
 	g.rest(ctx)
 	g.rest(ctx)
 	const mib = 1 << 20
-	for name, p := range map[string]*process{"operator": g.operator, "agent": g.agent.proc} {
-		u, err := p.usage()
+	for name, p := range map[string]*child.Process{"operator": g.operator, "agent": g.agent.proc} {
+		u, err := p.Usage()
 		if err != nil {
-			return errors.Join(err, fmt.Errorf("%s: %s", p.name, p.tail()))
+			return errors.Join(err, fmt.Errorf("%s: %s", p.Name, p.Tail()))
 		}
-		v.figure(name+", started anew: memory", float64(u.memory)/mib, "MiB", "")
-		v.figure(name+", started anew: memory at most", float64(u.peak)/mib, "MiB", "")
-		v.figure(name+", started anew: processor time", u.cpu.Seconds(), "s", "")
+		v.Figure(name+", started anew: memory", float64(u.Memory)/mib, "MiB", "")
+		v.Figure(name+", started anew: memory at most", float64(u.Peak)/mib, "MiB", "")
+		v.Figure(name+", started anew: processor time", u.CPU.Seconds(), "s", "")
 	}
 	return nil
 }

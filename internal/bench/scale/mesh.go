@@ -16,6 +16,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/bench/child"
+	"github.com/hawser-net/hawser/internal/bench/scale/report"
 	"github.com/hawser-net/hawser/internal/storedial"
 	"github.com/hawser-net/hawser/internal/storekeys"
 	"github.com/hawser-net/hawser/pkg/kvstore"
@@ -32,7 +34,7 @@ const (
 )
 
 // mesh is the scenario of a cluster that others follow.
-func (r *runner) mesh(ctx context.Context, s *Scenario) (err error) {
+func (r *runner) mesh(ctx context.Context, s *report.Scenario) (err error) {
 	s.Text = fmt.Sprintf("%d pods of a cluster are exported into a key-value store that another cluster reads. New pods come, %g a second; when %d are there, the operator that leads "+
 		"is killed. How long does it take until the other cluster is told of a new pod?", r.cfg.MeshPods, meshRate, meshBefore)
 	s.Shared = "The other cluster is one watch of the store, with a connection of its own. There are no agents: CiliumEndpoints are written by the harness."
@@ -46,13 +48,13 @@ func (r *runner) mesh(ctx context.Context, s *Scenario) (err error) {
 	if err != nil {
 		return err
 	}
-	store, err := startProcess("store", filepath.Join(dir, "etcd.log"), nil, append(slices.Clone(r.cfg.Self), dir)...)
+	store, err := child.Start("store", filepath.Join(dir, "etcd.log"), nil, append(slices.Clone(r.cfg.Self), dir)...)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, store.stop(15*time.Second)) }()
+	defer func() { err = errors.Join(err, store.Stop(15*time.Second)) }()
 	m := &meshed{c: c, address: "unix://" + filepath.Join(dir, "client.sock"), made: map[string]time.Time{}, told: map[string]time.Time{}, from: r.cfg.MeshPods}
-	s.Variants = []Variant{{Name: "etcd"}}
+	s.Variants = []report.Variant{{Name: "etcd"}}
 	return m.run(ctx, r, &s.Variants[0])
 }
 
@@ -86,7 +88,7 @@ func (m *meshed) create(ctx context.Context, i int) error {
 	return err
 }
 
-func (m *meshed) run(ctx context.Context, r *runner, v *Variant) error {
+func (m *meshed) run(ctx context.Context, r *runner, v *report.Variant) error {
 	if err := m.c.namespace(ctx, meshNamespace, nil); err != nil {
 		return err
 	}
@@ -113,7 +115,7 @@ func (m *meshed) run(ctx context.Context, r *runner, v *Variant) error {
 	if err != nil {
 		return fmt.Errorf("the first leader: %w", err)
 	}
-	v.figure("everything told first", first.Sub(began).Seconds(), "s", fmt.Sprintf("%d pods, from the operator's start", m.from))
+	v.Figure("everything told first", first.Sub(began).Seconds(), "s", fmt.Sprintf("%d pods, from the operator's start", m.from))
 	r.say("  %d pods were told of in %s", m.from, first.Sub(began).Round(time.Millisecond))
 
 	n := meshBefore + int(meshRate*(max(r.cfg.Lease, 5*time.Second).Seconds()+20))
@@ -121,7 +123,7 @@ func (m *meshed) run(ctx context.Context, r *runner, v *Variant) error {
 	err = paced(ctx, n, meshRate, func(ctx context.Context, i int) error {
 		if i == meshBefore {
 			killed = time.Now()
-			leader.kill()
+			leader.Kill()
 		}
 		return m.create(ctx, m.from+i)
 	})
@@ -135,7 +137,7 @@ func (m *meshed) run(ctx context.Context, r *runner, v *Variant) error {
 	if err != nil {
 		return fmt.Errorf("the next leader: %w", err)
 	}
-	_ = poll(ctx, r.cfg.Patience, 20*time.Millisecond, func() error { // judge names those that are left
+	_ = child.Poll(ctx, r.cfg.Patience, 20*time.Millisecond, func() error { // judge names those that are left
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		if len(m.told) < m.from+n {
@@ -143,7 +145,7 @@ func (m *meshed) run(ctx context.Context, r *runner, v *Variant) error {
 		}
 		return nil
 	})
-	v.figure("everything told again by the next leader", again.Sub(killed).Seconds(), "s", "from the end of the last one")
+	v.Figure("everything told again by the next leader", again.Sub(killed).Seconds(), "s", "from the end of the last one")
 	m.judge(v, n, killed)
 	return nil
 }
@@ -178,7 +180,7 @@ func (m *meshed) follow(ctx context.Context, other kvstore.Backend) (stop func()
 // await waits until the other cluster is told, after a moment, that it knows everything, and
 // returns when that was.
 func (m *meshed) await(ctx context.Context, patience time.Duration, after time.Time) (at time.Time, err error) {
-	err = poll(ctx, patience, 20*time.Millisecond, func() error {
+	err = child.Poll(ctx, patience, 20*time.Millisecond, func() error {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		for _, w := range m.whole {
@@ -194,7 +196,7 @@ func (m *meshed) await(ctx context.Context, patience time.Duration, after time.T
 
 // judge tells how long new pods were unknown: those that came before the leader was killed, and
 // after.
-func (m *meshed) judge(v *Variant, n int, killed time.Time) {
+func (m *meshed) judge(v *report.Variant, n int, killed time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var before, after []float64
@@ -216,7 +218,7 @@ func (m *meshed) judge(v *Variant, n int, killed time.Time) {
 		}
 	}
 	slices.Sort(unknown)
-	v.check("the other cluster knows every pod", false, unknown)
+	v.Check("the other cluster knows every pod", false, unknown)
 	for _, part := range []struct {
 		name  string
 		waits []float64
@@ -226,7 +228,7 @@ func (m *meshed) judge(v *Variant, n int, killed time.Time) {
 		}
 		slices.Sort(part.waits)
 		note := fmt.Sprintf("%d of %d new pods", len(part.waits), n)
-		v.figure("new pod known "+part.name+", p50", quantile(part.waits, 0.5), "s", note)
-		v.figure("new pod known "+part.name+", max", part.waits[len(part.waits)-1], "s", note)
+		v.Figure("new pod known "+part.name+", p50", report.Quantile(part.waits, 0.5), "s", note)
+		v.Figure("new pod known "+part.name+", max", part.waits[len(part.waits)-1], "s", note)
 	}
 }

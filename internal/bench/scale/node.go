@@ -21,6 +21,7 @@ import (
 
 	"github.com/hawser-net/hawser/api/rest/client"
 	"github.com/hawser-net/hawser/internal/bench"
+	"github.com/hawser-net/hawser/internal/bench/child"
 )
 
 // realNode is the number of the node with a real agent: far from those of stubs and of pods without
@@ -32,7 +33,7 @@ const realNode = 65000
 type realAgent struct {
 	c       *cluster
 	dir     string
-	proc    *process
+	proc    *child.Process
 	api     *client.Client
 	forward *forwarder
 	starts  int
@@ -110,14 +111,14 @@ func (a *realAgent) start(flags ...string) (err error) {
 		"--bpf-root", filepath.Join(a.dir, "bpf"), "--k8s-kubeconfig-path", filepath.Join(a.dir, "kubeconfig"), "--ipam", "kubernetes", "--enable-ipv6=false",
 		"--agent-health-port", "0",
 	}, flags)
-	a.proc, err = startProcess("agent", filepath.Join(a.c.dir, fmt.Sprintf("agent-%d.log", a.starts)), a.enter, argv...)
+	a.proc, err = child.Start("agent", filepath.Join(a.c.dir, fmt.Sprintf("agent-%d.log", a.starts)), a.enter, argv...)
 	return err
 }
 
 // knows waits until the agent says that an address has an identity.
 func (a *realAgent) knows(ctx context.Context, ip string, patience time.Duration) error {
-	err := poll(ctx, patience, 20*time.Millisecond, func() error {
-		if a.proc.ended() {
+	err := child.Poll(ctx, patience, 20*time.Millisecond, func() error {
+		if a.proc.Ended() {
 			return nil
 		}
 		list, err := a.api.IPs(ctx, ip+"/32", nil)
@@ -126,8 +127,8 @@ func (a *realAgent) knows(ctx context.Context, ip string, patience time.Duration
 		}
 		return err
 	})
-	if a.proc.ended() {
-		return fmt.Errorf("the agent ended: %s", a.proc.tail())
+	if a.proc.Ended() {
+		return fmt.Errorf("the agent ended: %s", a.proc.Tail())
 	}
 	if err != nil {
 		return fmt.Errorf("the agent does not know %s: %w", ip, err)
@@ -137,7 +138,7 @@ func (a *realAgent) knows(ctx context.Context, ip string, patience time.Duration
 
 // close ends the agent and removes the node.
 func (a *realAgent) close() error {
-	err := a.proc.stop(20 * time.Second)
+	err := a.proc.Stop(20 * time.Second)
 	if a.api != nil {
 		a.api.Close()
 	}

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/hawser-net/hawser/internal/bench/child"
 )
 
 // The operators' lease: its name, and the namespace they run in if they are told none.
@@ -18,13 +20,13 @@ const (
 )
 
 // startOperator starts one more operator, with identities as objects. It does not wait for it.
-func (c *cluster) startOperator(flags ...string) (*process, error) {
+func (c *cluster) startOperator(flags ...string) (*child.Process, error) {
 	c.started++
 	argv := slices.Concat(c.r.cfg.Operator, []string{
 		"--k8s-kubeconfig-path", c.kubeconfig, "--identity-allocation-mode", "crd", "--ipam", "kubernetes",
 		"--operator-api-serve-addr", "", "--enable-metrics=false",
 	}, flags)
-	p, err := startProcess(fmt.Sprintf("operator %d", c.started), filepath.Join(c.dir, fmt.Sprintf("operator-%d.log", c.started)), nil, argv...)
+	p, err := child.Start(fmt.Sprintf("operator %d", c.started), filepath.Join(c.dir, fmt.Sprintf("operator-%d.log", c.started)), nil, argv...)
 	if err == nil {
 		c.operators = append(c.operators, p)
 	}
@@ -45,8 +47,10 @@ func (c *cluster) holder(ctx context.Context) (string, error) {
 
 // awaitLeader waits until somebody leads who is not the one named.
 func (c *cluster) awaitLeader(ctx context.Context, not string) (leader string, err error) {
-	running := func() bool { return slices.ContainsFunc(c.operators, func(p *process) bool { return !p.ended() }) }
-	err = poll(ctx, 2*time.Minute, 20*time.Millisecond, func() (err error) {
+	running := func() bool {
+		return slices.ContainsFunc(c.operators, func(p *child.Process) bool { return !p.Ended() })
+	}
+	err = child.Poll(ctx, 2*time.Minute, 20*time.Millisecond, func() (err error) {
 		leader, err = c.holder(ctx)
 		if err == nil && (leader == "" || leader == not) && running() {
 			err = errors.New("nobody leads")
@@ -57,14 +61,14 @@ func (c *cluster) awaitLeader(ctx context.Context, not string) (leader string, e
 		err = errors.New("all have ended")
 	}
 	if err != nil {
-		return "", fmt.Errorf("no operator leads: %w: %s", err, c.operators[len(c.operators)-1].tail())
+		return "", fmt.Errorf("no operator leads: %w: %s", err, c.operators[len(c.operators)-1].Tail())
 	}
 	return leader, nil
 }
 
 // startOperators starts a leader, waits until it leads, and then starts another one that is to
 // follow it.
-func (c *cluster) startOperators(ctx context.Context, flags ...string) (leader *process, name string, err error) {
+func (c *cluster) startOperators(ctx context.Context, flags ...string) (leader *child.Process, name string, err error) {
 	if leader, err = c.startOperator(flags...); err != nil {
 		return nil, "", err
 	}

@@ -8,11 +8,12 @@ import (
 	"sync"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/bench/child"
+	"github.com/hawser-net/hawser/internal/bench/scale/report"
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/k8s"
 	"github.com/hawser-net/hawser/internal/labels"
@@ -30,7 +31,7 @@ const agentsAConnection = 25
 
 // relabel is scenario (a): many agents, each with a pod of one deployment, and one label of their
 // namespace that changes.
-func (r *runner) relabel(ctx context.Context, s *Scenario) error {
+func (r *runner) relabel(ctx context.Context, s *report.Scenario) error {
 	s.Text = "Every agent has one pod of the same deployment. Their namespace gets another label, which is part of every pod's identity, so each agent needs " +
 		"a number for a label set that nobody has seen before, at the same moment. The operator that leads is killed right after."
 	s.Shared = fmt.Sprintf("%d agents share a TCP connection, each with its own limit of requests and its own watches of its pods, namespaces and identities. "+
@@ -42,10 +43,10 @@ func (r *runner) relabel(ctx context.Context, s *Scenario) error {
 		"agents: an agent that has not heard of the new identity yet asks for it: a creation, which is refused, and a read. No leader is waited for",
 		"random: every agent makes an identity of its own, and every agent must hear of all of them: events grow with the square of the number of agents",
 	}
-	plot := Plot{File: "relabel.svg", Title: "Pods with their new identity", X: "seconds since the namespace's new label", Y: "% of pods"}
+	plot := report.Plot{File: "relabel.svg", Title: "Pods with their new identity", X: "seconds since the namespace's new label", Y: "% of pods"}
 	var errs []error
 	for _, mode := range r.cfg.Modes {
-		v := Variant{Name: mode}
+		v := report.Variant{Name: mode}
 		line, err := r.relabelIn(ctx, mode, &v)
 		if err != nil {
 			v.Error = err.Error()
@@ -73,7 +74,7 @@ func (r *runner) sourceFor(mode string) func(*k8s.Client) (identitySource, error
 }
 
 // relabelIn measures one mode.
-func (r *runner) relabelIn(ctx context.Context, mode string, v *Variant) (line Line, err error) {
+func (r *runner) relabelIn(ctx context.Context, mode string, v *report.Variant) (line report.Line, err error) {
 	line.Name = mode
 	n := r.cfg.Agents
 	if mode == modeRandom {
@@ -85,7 +86,7 @@ func (r *runner) relabelIn(ctx context.Context, mode string, v *Variant) (line L
 		return line, err
 	}
 	defer func() { err = errors.Join(err, c.close()) }()
-	var leader *process
+	var leader *child.Process
 	var name string
 	if mode != modeRandom {
 		if leader, name, err = c.startOperators(ctx, append(r.operatorFlags(mode), r.cfg.leaseFlags()...)...); err != nil {
@@ -113,7 +114,7 @@ func (r *runner) relabelIn(ctx context.Context, mode string, v *Variant) (line L
 			r.progress(i, n, "pods")
 		}
 		// Not so fast that requests pile up: what is measured comes later.
-		if err := poll(ctx, r.cfg.Patience, 20*time.Millisecond, func() error {
+		if err := child.Poll(ctx, r.cfg.Patience, 20*time.Millisecond, func() error {
 			if waiting := i - watch.count("one"); waiting > pilePods {
 				return fmt.Errorf("%d pods wait for their identities", waiting)
 			}
@@ -129,7 +130,7 @@ func (r *runner) relabelIn(ctx context.Context, mode string, v *Variant) (line L
 	if err := r.await(ctx, watch, "one", n); err != nil {
 		return line, err
 	}
-	v.figure("pods", float64(n), "", "")
+	v.Figure("pods", float64(n), "", "")
 
 	before, err := c.traffic(ctx)
 	if err != nil {
@@ -144,15 +145,15 @@ func (r *runner) relabelIn(ctx context.Context, mode string, v *Variant) (line L
 	}
 	if leader != nil {
 		time.Sleep(r.cfg.KillAfter)
-		leader.kill()
+		leader.Kill()
 	}
 	err = r.await(ctx, watch, "two", n)
 	times := watch.since("two", at)
 	v.Processors = stretch.end(c)
-	line.Points = shares(times, n)
-	v.figure("median pod has its new identity after", quantile(times, 0.5), "s", "")
-	v.figure("99 % have it after", quantile(times, 0.99), "s", "")
-	v.figure("all have it after", quantile(times, 1), "s", "")
+	line.Points = report.Shares(times, n)
+	v.Figure("median pod has its new identity after", report.Quantile(times, 0.5), "s", "")
+	v.Figure("99 % have it after", report.Quantile(times, 0.99), "s", "")
+	v.Figure("all have it after", report.Quantile(times, 1), "s", "")
 	if leader != nil {
 		if _, lerr := c.awaitLeader(ctx, name); lerr != nil {
 			err = errors.Join(err, lerr)
@@ -163,21 +164,21 @@ func (r *runner) relabelIn(ctx context.Context, mode string, v *Variant) (line L
 	if err := errors.Join(err, terr); err != nil {
 		return line, err
 	}
-	did := after.since(before)
-	v.Calls = did.calledFor()
+	did := after.Since(before)
+	v.Calls = did.CustomResources()
 	made, first := watch.made(at)
-	v.figure("identities made for the one new label set", float64(made), "", "goal: 1")
-	v.figure("the first of them after", first.Seconds(), "s", "")
-	v.figure("API calls for identities, an agent", (did.sum("ciliumidentities"))/float64(n), "", "")
-	v.figure("API calls for endpoints, a pod", (did.sum("ciliumendpoints"))/float64(n), "", "1 is a patch, no less is possible without slices")
-	v.figure("identity events sent", did.events["ciliumidentities"]+did.events["CiliumIdentity"], "", "")
-	v.figure("agents that had to try again", float64(fleet.attempts()), "", "")
+	v.Figure("identities made for the one new label set", float64(made), "", "goal: 1")
+	v.Figure("the first of them after", first.Seconds(), "s", "")
+	v.Figure("API calls for identities, an agent", (did.Sum("ciliumidentities"))/float64(n), "", "")
+	v.Figure("API calls for endpoints, a pod", (did.Sum("ciliumendpoints"))/float64(n), "", "1 is a patch, no less is possible without slices")
+	v.Figure("identity events sent", did.Events["ciliumidentities"]+did.Events["CiliumIdentity"], "", "")
+	v.Figure("agents that had to try again", float64(fleet.attempts()), "", "")
 	w, err := c.world(ctx)
 	if err != nil {
 		return line, err
 	}
-	v.check("every label set has one identity", mode == modeRandom, w.oneNumberEach())
-	v.check("every pod's endpoint has the number and the labels of its pod's labels", false, w.everyPodIsTold(r.filter))
+	v.Check("every label set has one identity", mode == modeRandom, w.oneNumberEach())
+	v.Check("every pod's endpoint has the number and the labels of its pod's labels", false, w.everyPodIsTold(r.filter))
 	return line, nil
 }
 

@@ -10,13 +10,14 @@ import (
 	"slices"
 	"time"
 
+	"github.com/hawser-net/hawser/internal/bench/scale/report"
 	"github.com/hawser-net/hawser/internal/labels"
 )
 
 // scenario is one question.
 type scenario struct {
 	name, title string
-	run         func(*runner, context.Context, *Scenario) error
+	run         func(*runner, context.Context, *report.Scenario) error
 	// typical is how long it takes at the default sizes on two processors.
 	typical time.Duration
 }
@@ -54,7 +55,7 @@ type runner struct {
 
 // Run runs the scenarios and returns what was found, also when some failed or an invariant did not
 // hold; then there is an error too.
-func Run(ctx context.Context, cfg Config) (*Report, error) {
+func Run(ctx context.Context, cfg Config) (*report.Report, error) {
 	cfg.complete()
 	if err := cfg.validate(); err != nil {
 		return nil, err
@@ -72,7 +73,7 @@ func Run(ctx context.Context, cfg Config) (*Report, error) {
 		cfg: cfg, dir: dir, filter: labels.DefaultFilter(), started: time.Now(),
 		log: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	}
-	report := newReport()
+	found := report.New()
 	var errs []error
 	all := slices.DeleteFunc(scenarios(), func(s scenario) bool { return len(cfg.Scenarios) > 0 && !slices.Contains(cfg.Scenarios, s.name) })
 	for i, s := range all {
@@ -84,7 +85,7 @@ func Run(ctx context.Context, cfg Config) (*Report, error) {
 			left += later.typical
 		}
 		r.say("%d/%d %s: %s (about %s left at the default sizes)", i+1, len(all), s.name, s.title, left)
-		result := newScenario(s)
+		result := report.NewScenario(s.name, s.title)
 		began := time.Now()
 		err := s.run(r, ctx, result)
 		result.Seconds = time.Since(began).Seconds()
@@ -94,10 +95,10 @@ func Run(ctx context.Context, cfg Config) (*Report, error) {
 			errs = append(errs, fmt.Errorf("%s: %w", s.name, err))
 		}
 		for _, v := range result.Variants {
-			errs = append(errs, v.broken(s.name)...)
+			errs = append(errs, v.Broken(s.name)...)
 		}
 		if ctx.Err() == nil { // what was cut short says nothing, and must not take the place of what an earlier run found
-			report.Scenarios = append(report.Scenarios, *result)
+			found.Scenarios = append(found.Scenarios, *result)
 		}
 	}
 	errs = append(errs, ctx.Err())
@@ -106,7 +107,7 @@ func Run(ctx context.Context, cfg Config) (*Report, error) {
 	} else {
 		errs = append(errs, os.RemoveAll(dir))
 	}
-	return report, errors.Join(errs...)
+	return found, errors.Join(errs...)
 }
 
 func (r *runner) say(format string, args ...any) {

@@ -1,13 +1,8 @@
 package scale
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
-	"encoding/xml"
-	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -17,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -123,7 +117,7 @@ func TestIdentities(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := report.Write(cfg.Out); err != nil {
+	if err := report.Write(cfg.Out, Scenarios()); err != nil {
 		t.Fatal(err)
 	}
 	text, err := os.ReadFile(filepath.Join(cfg.Out, "report.md"))
@@ -150,12 +144,12 @@ func TestCollect(t *testing.T) {
 		t.Logf("%s: %+v", v.Name, v.Figures)
 		// Where agents make identities one is marked before it ends, and either is an event. It
 		// names its labels.
-		events, least := v.value("events an agent, an end"), map[string]float64{modeOperator: 1, modeAgents: 2}[v.Name]
-		if bytes := v.value("bytes an agent, an end"); events < least || bytes < 200*least {
+		events, least := v.Value("events an agent, an end"), map[string]float64{modeOperator: 1, modeAgents: 2}[v.Name]
+		if bytes := v.Value("bytes an agent, an end"); events < least || bytes < 200*least {
 			t.Errorf("%s: an agent hears of an end by %g events, %g bytes", v.Name, events, bytes)
 		}
 		for _, name := range []string{"a pod is written before, p50", "a pod is written meanwhile, p99"} {
-			if v.value(name) <= 0 {
+			if v.Value(name) <= 0 {
 				t.Errorf("%s: %s: nothing was measured", v.Name, name)
 			}
 		}
@@ -217,10 +211,10 @@ func TestStream(t *testing.T) {
 	}
 	for _, v := range report.Scenarios[0].Variants {
 		// What an agent hears of a pod cannot be less than its address, identity and name.
-		if heard := v.value("watch bytes an agent, a pod"); heard < 50 {
+		if heard := v.Value("watch bytes an agent, a pod"); heard < 50 {
 			t.Errorf("%s: %g bytes tell an agent of a pod", v.Name, heard)
 		}
-		if p99, most := v.value("every agent knows a pod, p99"), v.value("every agent knows a pod, slowest"); p99 <= 0 || p99 > most {
+		if p99, most := v.Value("every agent knows a pod, p99"), v.Value("every agent knows a pod, slowest"); p99 <= 0 || p99 > most {
 			t.Errorf("%s: 99 %% of the pods are known after %g s, all after %g s", v.Name, p99, most)
 		}
 	}
@@ -240,12 +234,12 @@ func TestMemory(t *testing.T) {
 	}
 	for _, v := range variants {
 		for _, name := range []string{"operator", "agent"} {
-			if mib := v.value(name + ", memory"); mib < 10 {
+			if mib := v.Value(name + ", memory"); mib < 10 {
 				t.Errorf("%s: the %s has %g MiB", v.Name, name, mib)
 			}
 		}
 	}
-	if took := variants[2].value("agent, started anew: knows all pods after"); took <= 0 {
+	if took := variants[2].Value("agent, started anew: knows all pods after"); took <= 0 {
 		t.Errorf("a new agent knows all pods after %g s", took)
 	}
 }
@@ -369,187 +363,6 @@ func TestInvariants(t *testing.T) {
 	}
 }
 
-func TestTraffic(t *testing.T) {
-	t.Parallel()
-	const before = `# TYPE apiserver_request_total counter
-apiserver_request_total{code="201",resource="ciliumidentities",verb="POST"} 5
-apiserver_request_total{code="409",resource="ciliumidentities",verb="POST"} 2
-apiserver_request_total{code="200",resource="",verb="GET"} 9
-`
-	const after = `# TYPE apiserver_request_total counter
-apiserver_request_total{code="201",resource="ciliumidentities",verb="POST"} 6
-apiserver_request_total{code="409",resource="ciliumidentities",verb="POST"} 5
-apiserver_request_total{code="200",resource="ciliumidentities",verb="GET"} 3
-apiserver_request_total{code="200",resource="ciliumidentities",verb="WATCH"} 7
-apiserver_request_total{code="200",resource="pods",verb="PATCH"} 4
-# TYPE apiserver_watch_events_total counter
-apiserver_watch_events_total{group="cilium.io",resource="ciliumidentities",version="v2"} 8
-# TYPE apiserver_watch_events_sizes histogram
-apiserver_watch_events_sizes_bucket{resource="ciliumidentities",le="+Inf"} 8
-apiserver_watch_events_sizes_sum{resource="ciliumidentities"} 4096
-apiserver_watch_events_sizes_count{resource="ciliumidentities"} 8
-`
-	a, err := parseTraffic([]byte(before))
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := parseTraffic([]byte(after))
-	if err != nil {
-		t.Fatal(err)
-	}
-	did := b.since(a)
-	if diff := cmp.Diff([]Call{
-		{Verb: "CREATE", Resource: "ciliumidentities", Count: 4, Refused: 3}, {Verb: "GET", Resource: "ciliumidentities", Count: 3},
-	}, did.calledFor()); diff != "" {
-		t.Errorf("calls (-want +got):\n%s", diff)
-	}
-	if n := did.sum("ciliumidentities"); n != 7 {
-		t.Errorf("%g calls for identities, want 7", n)
-	}
-	if all, some := did.writes(), did.writes("pods"); all != 8 || some != 4 {
-		t.Errorf("%g writes, %g of pods, want 8 and 4", all, some)
-	}
-	if did.events["ciliumidentities"] != 8 || did.bytes["ciliumidentities"] != 4096 {
-		t.Errorf("watched: %v, %v", did.events, did.bytes)
-	}
-	if _, err := parseTraffic([]byte("{")); err == nil {
-		t.Error("nonsense is metrics")
-	}
-}
-
-// TestPlot writes charts of all sorts of lines: each must be well-formed, and show what it is
-// given.
-func TestPlot(t *testing.T) {
-	t.Parallel()
-	for _, p := range []Plot{
-		{Title: "nothing", X: "x", Y: "y"},
-		{Title: "a <b> & c", X: "x", Y: "y", Lines: []Line{{Name: "one", Points: []Point{{0, 0}}}}},
-		{Title: "two", X: "x", Y: "y", Lines: []Line{{Name: "one", Points: shares([]float64{1, 2, 3}, 4)}, {Name: "two", Points: []Point{{0, 12345}, {1e6, 3}}}}},
-	} {
-		var b bytes.Buffer
-		if err := p.SVG(&b); err != nil {
-			t.Fatal(err)
-		}
-		text := b.String()
-		for d := xml.NewDecoder(&b); ; {
-			_, err := d.Token()
-			if errors.Is(err, io.EOF) {
-				break
-			}
-			if err != nil {
-				t.Fatalf("%s: %v:\n%s", p.Title, err, text)
-			}
-		}
-		if strings.Contains(text, "NaN") || strings.Contains(text, "Inf") {
-			t.Errorf("%s: not a number in\n%s", p.Title, text)
-		}
-		if got := strings.Count(text, `fill="none"`); got != len(p.Lines) {
-			t.Errorf("%s: %d lines, want %d", p.Title, got, len(p.Lines))
-		}
-	}
-	if diff := cmp.Diff([]Point{{0, 0}, {1, 25}, {2, 50}, {3, 75}}, shares([]float64{1, 2, 3}, 4)); diff != "" {
-		t.Errorf("shares (-want +got):\n%s", diff)
-	}
-}
-
-// TestThin has a line with more points than a picture shows: it keeps its ends, and its order.
-func TestThin(t *testing.T) {
-	long := Line{Points: make([]Point, 5534)}
-	for i := range long.Points {
-		long.Points[i] = Point{float64(i), float64(i * i)}
-	}
-	whole := slices.Clone(long.Points)
-	long.thin()
-	if len(long.Points) != mostPoints || long.Points[0] != whole[0] || long.Points[mostPoints-1] != whole[len(whole)-1] {
-		t.Errorf("%d points, from %v to %v", len(long.Points), long.Points[0], long.Points[len(long.Points)-1])
-	}
-	if !slices.IsSortedFunc(long.Points, func(a, b Point) int { return int(a.X - b.X) }) {
-		t.Error("the points are out of order")
-	}
-	short := Line{Points: whole[:3]}
-	if short.thin(); len(short.Points) != 3 {
-		t.Errorf("%d points of 3", len(short.Points))
-	}
-}
-
-func TestReport(t *testing.T) {
-	t.Parallel()
-	r := Report{Scenarios: []Scenario{{
-		Name: "s", Title: "A question", Text: "What is done.", Shared: "Something is shared.", Limits: []string{"nothing"},
-		Variants: []Variant{
-			{Name: "a", Calls: []Call{{"GET", "x", 3, 1}}, Processors: map[string]float64{"etcd": 0.5, "harness": 1}},
-			{Name: "b"},
-		},
-		Plots: []Plot{{File: "s.svg", Title: "plot"}},
-	}}}
-	a, b := &r.Scenarios[0].Variants[0], &r.Scenarios[0].Variants[1]
-	a.figure("time", 1.234, "s", "a note")
-	b.figure("time", 250000, "s", "a note")
-	b.figure("other", 0.00123, "", "")
-	a.check("all is well", false, []string{"1", "2", "3", "4"})
-	b.check("all is well", true, []string{"1"})
-	if errs := a.broken("s"); len(errs) != 1 || !strings.Contains(errs[0].Error(), "4 times: 1; 2; 3") {
-		t.Errorf("broken: %v", errs)
-	}
-	if errs := b.broken("s"); len(errs) != 0 {
-		t.Errorf("what is for comparison counts: %v", errs)
-	}
-	var md, js bytes.Buffer
-	if err := errors.Join(r.Markdown(&md), r.JSON(&js)); err != nil {
-		t.Fatal(err)
-	}
-	for _, want := range []string{
-		"## A question (`s`)", "|       |      a |        b |", "| time  | 1.23 s | 250000 s |", "| other |        |  0.00123 |", "- time: a note\n",
-		"- **does not hold**: a: all is well, 4 times: 1; 2; 3", "- does not hold, as expected: b: all is well, 1 times: 1",
-		"| GET x     | 3 (1 refused) |", "![plot](s.svg)", "- nothing\n- a: the processors", "harness 1.00, etcd 0.50", "How it is measured: Something is shared.",
-	} {
-		if !strings.Contains(md.String(), want) {
-			t.Errorf("no %q in\n%s", want, md.String())
-		}
-	}
-	var back Report
-	if err := json.Unmarshal(js.Bytes(), &back); err != nil || len(back.Scenarios[0].Variants) != 2 {
-		t.Errorf("JSON: %v, %+v", err, back)
-	}
-}
-
-// TestReportKeeps writes reports one after the other into a directory: each replaces its own
-// scenarios, unless they are another machine's.
-func TestReportKeeps(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	here := Machine{Kernel: "6.18", CPUs: 2, Kubernetes: "v1"}
-	write := func(m Machine, scenarios ...Scenario) string {
-		t.Helper()
-		r := Report{Machine: m, Scenarios: scenarios}
-		if err := r.Write(dir); err != nil {
-			t.Fatal(err)
-		}
-		var out []string
-		for _, s := range r.Scenarios {
-			out = append(out, s.Name+"="+s.Text)
-		}
-		return strings.Join(out, " ")
-	}
-	for _, step := range []struct{ got, want string }{
-		{write(here, Scenario{Name: "stream", Text: "1"}), "stream=1"},
-		{write(here, Scenario{Name: "relabel", Text: "2"}), "relabel=2 stream=1"},
-		{write(here, Scenario{Name: "stream", Text: "3"}), "relabel=2 stream=3"},
-		{write(Machine{Kernel: "6.6"}, Scenario{Name: "memory", Text: "4"}), "memory=4"},
-	} {
-		if step.got != step.want {
-			t.Errorf("the report has %q, want %q", step.got, step.want)
-		}
-	}
-	if err := os.WriteFile(filepath.Join(dir, reportFile), []byte("{"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	r := Report{Machine: here}
-	if err := r.Write(dir); err == nil || !strings.Contains(err.Error(), reportFile) {
-		t.Errorf("over a report that cannot be read: %v", err)
-	}
-}
-
 // TestMesh: another cluster knows every pod, also those that came when no operator led.
 func TestMesh(t *testing.T) {
 	t.Parallel()
@@ -575,7 +388,7 @@ func TestIPAM(t *testing.T) {
 	for _, v := range report.Scenarios[0].Variants {
 		t.Logf("%s: %+v", v.Name, v.Figures)
 		for _, action := range []string{"CreateNetworkInterface", "AttachNetworkInterface"} {
-			if n := v.value(action + ", a node"); n < 1 || n > 3 {
+			if n := v.Value(action + ", a node"); n < 1 || n > 3 {
 				t.Errorf("%s: %s was called %g times a node", v.Name, action, n)
 			}
 		}

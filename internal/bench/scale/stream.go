@@ -13,6 +13,8 @@ import (
 
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/api/v2alpha1"
+	"github.com/hawser-net/hawser/internal/bench/scale/report"
+	"github.com/hawser-net/hawser/internal/bench/scale/traffic"
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/ipcache"
 	"github.com/hawser-net/hawser/internal/k8s"
@@ -32,7 +34,7 @@ const (
 func streamModes() []string { return []string{streamEndpoints, streamSlices, streamSlim} }
 
 // stream is scenario (b): pods that come at a steady rate, and who hears of them when.
-func (r *runner) stream(ctx context.Context, s *Scenario) error {
+func (r *runner) stream(ctx context.Context, s *report.Scenario) error {
 	s.Text = fmt.Sprintf("%d pods come at %g a second on %d nodes, %d with the same labels. Every agent tells the others of its pods.",
 		r.cfg.StreamPods, r.cfg.StreamRate, r.cfg.StreamNodes, podsAnIdentity)
 	s.Shared = fmt.Sprintf("%d agents hear of all pods, over connections and watches of their own, and their figures are shown; a pod is known when the last of them has it in its "+
@@ -43,10 +45,10 @@ func (r *runner) stream(ctx context.Context, s *Scenario) error {
 		streamSlices + ", " + streamSlim + ": a slice waits half a second for more changes, and at most ten are written a second (--ces-rate-limits): that is what a pod waits for, " +
 			"and 1,000 pods a second at best",
 	}
-	plot := Plot{File: "stream.svg", Title: "Pods that every agent knows", X: "seconds since the pod was created", Y: "% of pods"}
+	plot := report.Plot{File: "stream.svg", Title: "Pods that every agent knows", X: "seconds since the pod was created", Y: "% of pods"}
 	var errs []error
 	for _, mode := range streamModes() {
-		v := Variant{Name: mode}
+		v := report.Variant{Name: mode}
 		line, err := r.streamIn(ctx, mode, &v)
 		if err != nil {
 			v.Error = err.Error()
@@ -60,7 +62,7 @@ func (r *runner) stream(ctx context.Context, s *Scenario) error {
 }
 
 // streamIn measures one way.
-func (r *runner) streamIn(ctx context.Context, mode string, v *Variant) (line Line, err error) {
+func (r *runner) streamIn(ctx context.Context, mode string, v *report.Variant) (line report.Line, err error) {
 	line.Name = mode
 	r.say("  %s", mode)
 	c, err := r.newCluster(ctx)
@@ -114,19 +116,19 @@ func (r *runner) streamIn(ctx context.Context, mode string, v *Variant) (line Li
 	if err != nil {
 		return line, err
 	}
-	line.Points = shares(st.figures(v, after.since(before)), r.cfg.StreamPods)
+	line.Points = report.Shares(st.figures(v, after.Since(before)), r.cfg.StreamPods)
 	w, err := c.world(ctx)
 	if err != nil {
 		return line, err
 	}
-	v.check("every label set has one identity", false, w.oneNumberEach())
+	v.Check("every label set has one identity", false, w.oneNumberEach())
 	if mode == streamSlim {
-		v.check("every pod is in one slice, with the number of its labels", false, w.everyPodIsInOneSlice(r.filter))
+		v.Check("every pod is in one slice, with the number of its labels", false, w.everyPodIsInOneSlice(r.filter))
 		return line, nil
 	}
-	v.check("every pod's endpoint has the number and the labels of its pod's labels", false, w.everyPodIsTold(r.filter))
+	v.Check("every pod's endpoint has the number and the labels of its pod's labels", false, w.everyPodIsTold(r.filter))
 	if mode == streamSlices {
-		v.check("every endpoint is in one slice, as it is", false, w.everyEndpointIsInOneSlice())
+		v.Check("every endpoint is in one slice, as it is", false, w.everyEndpointIsInOneSlice())
 	}
 	return line, nil
 }
@@ -277,7 +279,7 @@ func (st *streaming) run(ctx context.Context) error {
 }
 
 // figures notes what was found, and returns how long each pod took.
-func (st *streaming) figures(v *Variant, did traffic) []float64 {
+func (st *streaming) figures(v *report.Variant, did traffic.Traffic) []float64 {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	var took []float64
@@ -292,14 +294,14 @@ func (st *streaming) figures(v *Variant, did traffic) []float64 {
 		}
 	}
 	pods := float64(st.r.cfg.StreamPods)
-	v.Calls = did.calledFor()
-	v.figure("pods", pods, "", "")
-	v.figure("pods created", pods/max(last.Sub(first).Seconds(), 1e-3), "a second", "")
-	v.figure("every agent knows a pod, p50", quantile(took, 0.5), "s", "")
-	v.figure("every agent knows a pod, p99", quantile(took, 0.99), "s", "")
-	v.figure("every agent knows a pod, slowest", quantile(took, 1), "s", "")
-	v.figure("API writes a pod, all custom resources", did.writes(v2.ResourceIdentities, v2.ResourceEndpoints, v2alpha1.ResourceEndpointSlices)/pods, "", "")
-	v.figure("API writes a pod, slices", did.writes(v2alpha1.ResourceEndpointSlices)/pods, "", "")
+	v.Calls = did.CustomResources()
+	v.Figure("pods", pods, "", "")
+	v.Figure("pods created", pods/max(last.Sub(first).Seconds(), 1e-3), "a second", "")
+	v.Figure("every agent knows a pod, p50", report.Quantile(took, 0.5), "s", "")
+	v.Figure("every agent knows a pod, p99", report.Quantile(took, 0.99), "s", "")
+	v.Figure("every agent knows a pod, slowest", report.Quantile(took, 1), "s", "")
+	v.Figure("API writes a pod, all custom resources", did.Writes(v2.ResourceIdentities, v2.ResourceEndpoints, v2alpha1.ResourceEndpointSlices)/pods, "", "")
+	v.Figure("API writes a pod, slices", did.Writes(v2alpha1.ResourceEndpointSlices)/pods, "", "")
 	events, bytes := 0.0, 0.0
 	for _, m := range st.meters {
 		m.mu.Lock()
@@ -311,10 +313,10 @@ func (st *streaming) figures(v *Variant, did traffic) []float64 {
 		}
 		m.mu.Unlock()
 	}
-	v.figure("watch events an agent, a pod", events/pods, "", "of custom resources; bookmarks are among them")
-	v.figure("watch bytes an agent, a pod", bytes/pods, "", "")
-	v.figure("watch bytes to all agents at this rate", bytes/pods*st.r.cfg.StreamRate*float64(st.r.cfg.StreamNodes)/1e6, "MB/s", "")
-	return sorted(took)
+	v.Figure("watch events an agent, a pod", events/pods, "", "of custom resources; bookmarks are among them")
+	v.Figure("watch bytes an agent, a pod", bytes/pods, "", "")
+	v.Figure("watch bytes to all agents at this rate", bytes/pods*st.r.cfg.StreamRate*float64(st.r.cfg.StreamNodes)/1e6, "MB/s", "")
+	return report.Sorted(took)
 }
 
 // meter counts what an agent hears over watches, by resource.

@@ -1,4 +1,5 @@
-package scale
+// Package report is what a run of the benchmark of large clusters found, for programs and people.
+package report
 
 import (
 	"encoding/json"
@@ -94,7 +95,8 @@ type Call struct {
 	Refused  float64 `json:"refused,omitempty"`
 }
 
-func newReport() *Report {
+// New returns an empty report of this machine.
+func New() *Report {
 	r := &Report{Machine: Machine{CPUs: runtime.NumCPU(), Kubernetes: parts.Version}}
 	var u unix.Utsname
 	if unix.Uname(&u) == nil {
@@ -103,8 +105,9 @@ func newReport() *Report {
 	return r
 }
 
-func newScenario(s scenario) *Scenario {
-	out := &Scenario{Name: s.name, Title: s.title, Taken: time.Now().UTC().Truncate(time.Second)}
+// NewScenario returns one that begins now, without answers.
+func NewScenario(name, title string) *Scenario {
+	out := &Scenario{Name: name, Title: title, Taken: time.Now().UTC().Truncate(time.Second)}
 	if data, err := os.ReadFile("/proc/loadavg"); err == nil {
 		_, _ = fmt.Sscan(string(data), &out.Load) // 0 says that it is unknown
 	}
@@ -113,7 +116,7 @@ func newScenario(s scenario) *Scenario {
 
 // keep takes over what an earlier report in a directory says of scenarios that this one has not
 // run. Without one, or with one of another machine, it does nothing.
-func (r *Report) keep(dir string) error {
+func (r *Report) keep(dir string, order []string) error {
 	data, err := os.ReadFile(filepath.Join(dir, reportFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -133,7 +136,7 @@ func (r *Report) keep(dir string) error {
 		have[s.Name] = s
 	}
 	r.Scenarios = nil
-	for _, name := range Scenarios() {
+	for _, name := range order {
 		if s, ok := have[name]; ok {
 			r.Scenarios = append(r.Scenarios, s)
 		}
@@ -144,23 +147,33 @@ func (r *Report) keep(dir string) error {
 // reportFile is the report for programs.
 const reportFile = "report.json"
 
-// figure adds a number.
-func (v *Variant) figure(name string, value float64, unit, note string) {
+// Figure adds a number.
+func (v *Variant) Figure(name string, value float64, unit, note string) {
 	v.Figures = append(v.Figures, Figure{Name: name, Value: value, Unit: unit, Note: note})
+}
+
+// Value returns a figure, 0 if there is none.
+func (v *Variant) Value(name string) float64 {
+	for _, f := range v.Figures {
+		if f.Name == name {
+			return f.Value
+		}
+	}
+	return 0
 }
 
 // shownWrong is how many of the things that are wrong a report names.
 const shownWrong = 3
 
-// check adds an invariant with what does not hold of it.
-func (v *Variant) check(name string, comparison bool, wrong []string) {
+// Check adds an invariant with what does not hold of it.
+func (v *Variant) Check(name string, comparison bool, wrong []string) {
 	v.Checks = append(v.Checks, Check{
 		Name: name, Holds: len(wrong) == 0, Comparison: comparison, Count: len(wrong), Wrong: slices.Clone(wrong[:min(shownWrong, len(wrong))]),
 	})
 }
 
-// broken returns the invariants that should hold and do not.
-func (v *Variant) broken(scenario string) []error {
+// Broken returns the invariants that should hold and do not.
+func (v *Variant) Broken(scenario string) []error {
 	var errs []error
 	for _, c := range v.Checks {
 		if !c.Holds && !c.Comparison {
@@ -170,8 +183,8 @@ func (v *Variant) broken(scenario string) []error {
 	return errs
 }
 
-// number prints three significant digits, and whole numbers as they are.
-func number(v float64) string {
+// Number prints three significant digits, and whole numbers as they are.
+func Number(v float64) string {
 	switch a := math.Abs(v); {
 	case v == math.Trunc(v) && a < 1e6:
 		return strconv.FormatFloat(v, 'f', 0, 64)
@@ -189,12 +202,12 @@ func number(v float64) string {
 
 // Write writes report.json, report.md and the plots into a directory, which is made if there is
 // none. What an earlier run on this machine left there of other scenarios becomes part of the
-// report.
-func (r *Report) Write(dir string) error {
+// report; order are the names of all scenarios.
+func (r *Report) Write(dir string, order []string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	if err := r.keep(dir); err != nil {
+	if err := r.keep(dir, order); err != nil {
 		return err
 	}
 	for _, s := range r.Scenarios {
@@ -292,7 +305,7 @@ func (s *Scenario) rows() [][]string {
 		for _, v := range s.Variants {
 			cell := ""
 			if i := slices.IndexFunc(v.Figures, func(f Figure) bool { return f.Name == name }); i >= 0 {
-				cell = strings.TrimSpace(number(v.Figures[i].Value) + " " + v.Figures[i].Unit)
+				cell = strings.TrimSpace(Number(v.Figures[i].Value) + " " + v.Figures[i].Unit)
 			}
 			row = append(row, cell)
 		}
@@ -333,9 +346,9 @@ func (s *Scenario) calls(b *strings.Builder, head []string) {
 			if counts[what] == nil {
 				counts[what] = make([]string, len(s.Variants))
 			}
-			cell := number(c.Count)
+			cell := Number(c.Count)
 			if c.Refused > 0 {
-				cell += fmt.Sprintf(" (%s refused)", number(c.Refused))
+				cell += fmt.Sprintf(" (%s refused)", Number(c.Refused))
 			}
 			counts[what][i] = cell
 		}

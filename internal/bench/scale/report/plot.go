@@ -1,4 +1,4 @@
-package scale
+package report
 
 import (
 	"cmp"
@@ -97,11 +97,11 @@ func (p Plot) SVG(w io.Writer) error {
 	text(plotLeft, 20, "start", ` font-size="14" font-weight="bold"`, p.Title)
 	for v := 0.0; v <= topX+stepX/2; v += stepX {
 		fmt.Fprintf(&b, `<path d="M%.1f %d V%d" stroke="#ddd"/>`+"\n", x(v), plotTop, plotBottom)
-		text(x(v), plotBottom+18, "middle", "", mark(v))
+		text(x(v), plotBottom+18, "middle", "", Mark(v))
 	}
 	for v := 0.0; v <= topY+stepY/2; v += stepY {
 		fmt.Fprintf(&b, `<path d="M%d %.1f H%d" stroke="#ddd"/>`+"\n", plotLeft, y(v), plotRight)
-		text(plotLeft-8, y(v)+4, "end", "", mark(v))
+		text(plotLeft-8, y(v)+4, "end", "", Mark(v))
 	}
 	text((plotLeft+plotRight)/2, plotBottom+42, "middle", "", p.X)
 	text(18, (plotTop+plotBottom)/2, "middle", fmt.Sprintf(` transform="rotate(-90 18 %d)"`, (plotTop+plotBottom)/2), p.Y)
@@ -123,8 +123,8 @@ func (p Plot) SVG(w io.Writer) error {
 	return err
 }
 
-// mark prints a value at an axis.
-func mark(v float64) string {
+// Mark prints a value at an axis.
+func Mark(v float64) string {
 	if math.Abs(v) >= 10000 {
 		return fmt.Sprintf("%gk", math.Round(v/100)/10)
 	}
@@ -137,9 +137,9 @@ func escape(s string) string {
 	return b.String()
 }
 
-// shares turns moments, ascending, into a line of how many per cent of n had come by then, in few
+// Shares turns moments, ascending, into a line of how many per cent of n had come by then, in few
 // points.
-func shares(moments []float64, n int) []Point {
+func Shares(moments []float64, n int) []Point {
 	const most = 200
 	out := []Point{{0, 0}}
 	every := max(1, len(moments)/most)
@@ -151,10 +151,11 @@ func shares(moments []float64, n int) []Point {
 	return out
 }
 
-func sorted(values []float64) []float64 { return slices.Sorted(slices.Values(values)) }
+// Sorted returns a sorted copy.
+func Sorted(values []float64) []float64 { return slices.Sorted(slices.Values(values)) }
 
-// quantile returns the q-th quantile of values; 0 if there are none.
-func quantile[T cmp.Ordered](values []T, q float64) T {
+// Quantile returns the q-th quantile of values; 0 if there are none.
+func Quantile[T cmp.Ordered](values []T, q float64) T {
 	var zero T
 	if len(values) == 0 {
 		return zero
