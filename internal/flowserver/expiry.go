@@ -197,7 +197,7 @@ func (e *Expiry) check(now time.Time) {
 	}
 	e.mu.Unlock()
 	for _, text := range fresh {
-		e.log.Warn("A certificate ends soon; connections fail afterwards", "what", text)
+		e.log.Warn("A certificate ends soon; connections fail afterwards", "error", text)
 	}
 	if e.report != nil {
 		e.report(strings.Join(problems, "; "))

@@ -16,6 +16,7 @@ import (
 
 	api "github.com/hawser-net/hawser/api/operator"
 	"github.com/hawser-net/hawser/internal/daemon"
+	"github.com/hawser-net/hawser/internal/flowserver"
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/operator/election"
 	"github.com/hawser-net/hawser/internal/operator/identities"
@@ -125,6 +126,7 @@ func (o *Operator) Run(ctx context.Context) error {
 		}()
 	}
 	if store != nil {
+		start("certificates", o.storeCertificates().Run)
 		start("heartbeat", func(ctx context.Context) error { return o.heartbeat(ctx, store) })
 		start("cluster-config", func(ctx context.Context) error { return o.clusterConfig(ctx, store) })
 		start("lock-gc", func(ctx context.Context) error { return o.collectLocks(ctx, ids) })
@@ -185,6 +187,15 @@ func (o *Operator) listeners() []*listener {
 			handler: func(kvstore.Backend, *kubeSide) http.Handler { return pprofHandler() }})
 	}
 	return out
+}
+
+// storeCertificates tells before those end by which operator and store know each other.
+func (o *Operator) storeCertificates() *flowserver.Expiry {
+	own, authorities := o.cfg.Store.Certificates()
+	e := flowserver.NewExpiry(o.log.With("part", "certificates"), nil,
+		flowserver.CertificateFile{Name: "store", Path: own}, flowserver.CertificateFile{Name: "store-authorities", Path: authorities, Authorities: true})
+	o.metrics.registry.MustRegister(e)
+	return e
 }
 
 // openStore opens the key-value store and what collects in it.

@@ -78,6 +78,20 @@ func Open(ctx context.Context, c Config, log *slog.Logger) (kvstore.Backend, err
 	return open(ctx, log)
 }
 
+// Certificates returns the files of the certificate that the store is shown, and of the authorities
+// of the store's own; empty for none. Open tells of settings that cannot be read.
+func (c Config) Certificates() (own, authorities string) {
+	switch c.Kind {
+	case "etcd":
+		if f, err := etcd.ReadFile(c.Options["etcd.config"]); err == nil && !f.InsecureTransport {
+			return f.CertFile, f.TrustedCAFile
+		}
+	case "consul":
+		return c.Options["consul.certFile"], c.Options["consul.caFile"]
+	}
+	return "", ""
+}
+
 // opener checks the settings.
 func (c Config) opener() (func(context.Context, *slog.Logger) (kvstore.Backend, error), error) {
 	switch c.Kind {
