@@ -35,9 +35,13 @@ type Interface struct {
 // Bounds of what is believed of a CiliumNode's status: whoever may write it is not to have the
 // agent do much for nothing, nor to take all of the world out of masquerading.
 const (
-	maxNetworks = 64
-	minBits     = 8 // of a network; no cloud gives a VPC a larger one
-	maxFaults   = 4 // that are told; the others are counted
+	maxNetworks    = 64
+	maxAllNetworks = 256 // of all interfaces, as not all clouds show those of the VPC
+	// maxRules is for how many rules of the kernel, which it asks one after the other, addresses
+	// are taken that no pod has: with five networks of a VPC for 2,700 addresses.
+	maxRules  = 16384
+	minBits   = 8 // of a network; no cloud gives a VPC a larger one
+	maxFaults = 4 // that are told; the others are counted
 )
 
 // interfacesOf reads the interfaces that an object shows, in the order of their numbers, and what
@@ -83,20 +87,30 @@ func interfacesOf(mode string, o *v2.CiliumNode, needed []Interface) ([]Interfac
 		read[s.id] = i
 	}
 	out := keep(needed, read, faulty)
-	taken := map[string]bool{}
+	taken, networks := map[string]bool{}, map[netip.Prefix]bool{}
 	for _, i := range out {
 		taken[i.ID] = true
+		for _, p := range i.Networks {
+			networks[p] = true
+		}
 	}
 	var faults []error
 	for _, s := range all {
 		i, ok := read[s.id]
 		err := faulty[s.id]
 		if ok && err == nil && !taken[s.id] {
-			if err = conflict(out, i); err == nil && len(out) >= datapath.MaxInterfaces {
-				err = fmt.Errorf("there are %d others", len(out))
+			with := maps.Clone(networks)
+			for _, p := range i.Networks {
+				with[p] = true
 			}
-			if err == nil {
-				out = append(out, i)
+			switch err = conflict(out, i); {
+			case err != nil:
+			case len(out) >= datapath.MaxInterfaces:
+				err = fmt.Errorf("there are %d others", len(out))
+			case len(with) > maxAllNetworks:
+				err = fmt.Errorf("all interfaces have more than %d networks with it", maxAllNetworks)
+			default:
+				out, networks = append(out, i), with
 			}
 		}
 		if err != nil {
@@ -134,6 +148,21 @@ func keep(needed []Interface, shown map[string]Interface, faulty map[string]erro
 		return same
 	})
 	return out
+}
+
+// misplaced says why an address cannot be a pod's on an interface, or nothing.
+func (i Interface) misplaced(ip netip.Addr) string {
+	first := i.Subnet.Addr()
+	host := ip.BitLen() - i.Subnet.Bits()
+	switch {
+	case !i.Subnet.Contains(ip):
+		return "not within its subnet"
+	case ip == i.Gateway:
+		return "that of the cloud's router"
+	case host > 1 && (ip == first || ip.Is4() && ip == lastAddress(i.Subnet)):
+		return "that of the subnet itself"
+	}
+	return ""
 }
 
 // conflict says why an interface cannot be beside others.
@@ -223,13 +252,15 @@ func firstAddress(p netip.Prefix) netip.Addr { return p.Addr().Next() }
 
 // thirdLastAddress is Alibaba Cloud's router (VPC, "VPCs and vSwitches": the last three addresses
 // of a vSwitch are the cloud's).
-func thirdLastAddress(p netip.Prefix) netip.Addr {
+func thirdLastAddress(p netip.Prefix) netip.Addr { return lastAddress(p).Prev().Prev() }
+
+func lastAddress(p netip.Prefix) netip.Addr {
 	b := p.Addr().AsSlice()
 	for bit := p.Bits(); bit < 8*len(b); bit++ {
 		b[bit/8] |= 0x80 >> (bit % 8)
 	}
 	last, _ := netip.AddrFromSlice(b)
-	return last.Prev().Prev()
+	return last
 }
 
 // namedAddress is the one that the object names, the first if it names none.

@@ -164,8 +164,9 @@ func (s *Singles) want() map[netip.Addr]bool {
 	for _, i := range s.state.Interfaces {
 		shown[i.ID] = !i.Kept
 	}
+	misplaced := s.misplaced()
 	for ip, id := range s.state.Pool {
-		want[ip] = !s.state.Leaving[ip] && (shown[id] || s.uplinks == nil) && s.passes(ip)
+		want[ip] = !s.state.Leaving[ip] && (shown[id] || s.uplinks == nil) && misplaced[ip] == "" && s.passes(ip)
 	}
 	return want
 }

@@ -47,6 +47,8 @@ type uplinks struct {
 	// faults are why those of other interfaces do not, by the interface, and since when.
 	faults map[string]uplinkFault
 	err    error
+	// beyond is how many addresses are not set up because there are too many.
+	beyond int
 	// retry is when they are set up again because something failed, zero if nothing did, and pause
 	// is how long that waits the next time.
 	retry time.Time
@@ -186,7 +188,8 @@ func (s *Singles) connect() {
 		s.mu.Unlock()
 		return
 	}
-	want, ids := s.wantedInterfaces()
+	want, ids, beyond := s.wantedInterfaces()
+	u.beyond = beyond
 	due := !u.retry.IsZero() && !time.Now().Before(u.retry)
 	if !u.dirty && !due && reflect.DeepEqual(want, u.want) {
 		s.mu.Unlock()
@@ -254,17 +257,32 @@ func unexplained(err error, states []datapath.InterfaceState) error {
 	return err
 }
 
-// wantedInterfaces are those of which the node has addresses, and the ID of each. mu is held.
-func (s *Singles) wantedInterfaces() (want []datapath.Interface, ids []string) {
-	addrs := map[string][]netip.Addr{}
-	for ip, id := range s.state.Pool {
-		addrs[id] = append(addrs[id], ip)
+// wantedInterfaces are those of which the node has addresses, and the ID of each; beyond is how
+// many addresses are left out because the kernel would have too many rules. What pods have is
+// there, whatever it is. mu is held.
+func (s *Singles) wantedInterfaces() (want []datapath.Interface, ids []string, beyond int) {
+	used, misplaced := s.inUse(), s.misplaced()
+	pods, spare := map[string][]netip.Addr{}, map[string][]netip.Addr{}
+	for _, addrs := range []map[netip.Addr]string{s.state.Pool, s.state.Lost} {
+		for ip, id := range addrs {
+			switch {
+			case used(ip):
+				pods[id] = append(pods[id], ip)
+			case misplaced[ip] == "":
+				spare[id] = append(spare[id], ip)
+			}
+		}
 	}
-	for ip, id := range s.state.Lost {
-		addrs[id] = append(addrs[id], ip)
+	rules := 0
+	for _, i := range s.state.Interfaces {
+		rules += len(pods[i.ID]) * s.rulesOf(i)
 	}
 	for _, i := range s.state.Interfaces {
-		pods := addrs[i.ID]
+		slices.SortFunc(spare[i.ID], netip.Addr.Compare)
+		room := min(len(spare[i.ID]), max(0, maxRules-rules)/s.rulesOf(i))
+		rules += room * s.rulesOf(i)
+		beyond += len(spare[i.ID]) - room
+		pods := append(pods[i.ID], spare[i.ID][:room]...)
 		if len(pods) == 0 {
 			continue
 		}
@@ -280,7 +298,39 @@ func (s *Singles) wantedInterfaces() (want []datapath.Interface, ids []string) {
 		}
 		want, ids = append(want, d), append(ids, i.ID)
 	}
-	return want, ids
+	return want, ids, beyond
+}
+
+// rulesOf is how many rules each address of an interface needs at most. mu is held.
+func (s *Singles) rulesOf(i Interface) int {
+	if !s.uplinks.Masquerade {
+		return 2
+	}
+	return 1 + len(i.Networks) + len(s.uplinks.Direct)
+}
+
+// misplaced are the addresses of the pool that cannot be a pod's where the pool says that they are,
+// each with why. mu is held.
+func (s *Singles) misplaced() map[netip.Addr]string {
+	known := map[string]Interface{}
+	for _, i := range s.state.Interfaces {
+		known[i.ID] = i
+	}
+	out := map[netip.Addr]string{}
+	for ip, id := range s.state.Pool {
+		i, ok := known[id]
+		if !ok {
+			continue // what is wrong is another thing
+		}
+		why := i.misplaced(ip)
+		if slices.Contains(s.cfg.Hosts, ip) {
+			why = "the node's own"
+		}
+		if why != "" {
+			out[ip] = why
+		}
+	}
+	return out
 }
 
 // passes says whether packets from and to an address pass. As long as nobody has set up interfaces,
@@ -315,6 +365,13 @@ func (s *Singles) interfaceFaults() (errs []error) {
 	var lacking []error
 	for _, id := range slices.Sorted(maps.Keys(unknown)) {
 		lacking = append(lacking, fmt.Errorf("%d addresses in spec.ipam.pool of CiliumNode %s are of network interface %.200q, which its status does not show; they are given to no pod", unknown[id], s.cfg.Self.Name, id))
+	}
+	if n := s.uplinks.beyond; n > 0 {
+		lacking = append(lacking, fmt.Errorf("%d addresses in spec.ipam.pool of CiliumNode %s are given to no pod: the kernel would have more than %d rules for addresses", n, s.cfg.Self.Name, maxRules))
+	}
+	misplaced := s.misplaced()
+	for _, ip := range slices.SortedFunc(maps.Keys(misplaced), netip.Addr.Compare) {
+		lacking = append(lacking, fmt.Errorf("address %s in spec.ipam.pool of CiliumNode %s is given to no pod: it is %s (network interface %.200q)", ip, s.cfg.Self.Name, misplaced[ip], s.state.Pool[ip]))
 	}
 	return append(errs, few(lacking))
 }

@@ -502,3 +502,134 @@ func TestThrough(t *testing.T) {
 		t.Errorf("where there are no interfaces: %v, %v", ok, err)
 	}
 }
+
+// TestMisplacedAddresses: an address that cannot be a pod's on the interface that the pool names is
+// given to nobody, set up for nobody, and said; one that a pod has already keeps its way.
+func TestMisplacedAddresses(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, book := eniSingles(t, t.TempDir())
+		s.cfg.Hosts = []netip.Addr{netip.MustParseAddr("10.0.1.4")}
+		faulty := map[string]string{"10.0.1.1": "the cloud's router", "10.0.1.4": "the node's own", "10.0.2.9": "not within its subnet", "10.0.1.0": "the subnet itself", "10.0.1.255": "the subnet itself", "fd00::9": "not within its subnet"}
+		pool := append(slices.Collect(maps.Keys(faulty)), "10.0.1.10")
+		had := netip.MustParseAddr("192.0.2.7") // as a subnet was that somebody has rewritten since
+		pool = append(pool, had.String())
+		s.Hear(eniNode(1, map[int][]string{1: pool}))
+		if err := book.Restore(had, "ns/had"); err != nil {
+			t.Fatal(err)
+		}
+		k := &kernel{plugged: map[string]bool{macOf(1): true}}
+		s.Connect(Uplinks{Network: k, Masquerade: true})
+		book.Open()
+		agent := runSingles(t, s)
+		synctest.Wait()
+		if r, err := book.AllocateNext(ipam.IPv4, "ns/p", "", false); err != nil || r.IPv4.IP.String() != "10.0.1.10" {
+			t.Errorf("%+v, %v", r.IPv4, err)
+		}
+		for range faulty {
+			if r, err := book.AllocateNext(ipam.IPv4, "ns/none", "", false); err == nil {
+				t.Errorf("%s is given", r.IPv4.IP)
+			}
+		}
+		for text, why := range faulty {
+			if err := book.Allocate(netip.MustParseAddr(text), "ns/none", ""); err == nil {
+				t.Errorf("%s is given to who asks for it", text)
+			}
+			if k.told(netip.MustParseAddr(text)) {
+				t.Errorf("%s is led to an interface", text)
+			}
+			if why != s.misplaced()[netip.MustParseAddr(text)] && !strings.Contains(s.misplaced()[netip.MustParseAddr(text)], why) {
+				t.Errorf("%s is %q", text, s.misplaced()[netip.MustParseAddr(text)])
+			}
+		}
+		if !k.told(had) {
+			t.Error("a pod's address has no way any more")
+		}
+		if fault, _, _ := agent.seen(); !strings.Contains(fault, "10.0.1.0 in spec.ipam.pool of CiliumNode n1 is given to no pod") || !strings.Contains(fault, "and 3 more") {
+			t.Errorf("it is said: %q", fault)
+		}
+		book.FreeOf(had, "ns/had")
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if k.told(had) {
+			t.Error("it is led after it was freed")
+		}
+		if r, err := book.AllocateNext(ipam.IPv4, "ns/next", "", false); err == nil {
+			t.Errorf("%s is given again", r.IPv4.IP)
+		}
+	})
+}
+
+// TestTooMuchInOneObject: whatever a CiliumNode has, the kernel is not told of more than it bears;
+// what pods have comes first, the rest is said and given to nobody.
+func TestTooMuchInOneObject(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, book := eniSingles(t, t.TempDir())
+		o := eniNode(1, map[int][]string{0: nil, 1: nil})
+		for n := range 20000 {
+			o.Spec.IPAM.Pool[netip.AddrFrom4([4]byte{10, 1, byte(n / 250), byte(n%250 + 2)}).String()] = v2.AllocationIP{Resource: "eni-1"}
+		}
+		e := o.Status.ENI.ENIs["eni-1"]
+		e.Subnet.CIDR = "10.1.0.0/16"
+		for n := range 59 {
+			e.VPC.CIDRs = append(e.VPC.CIDRs, fmt.Sprintf("10.%d.0.0/16", n+2))
+		}
+		o.Status.ENI.ENIs["eni-1"] = e
+		s.Hear(o)
+		last := netip.MustParseAddr("10.1.79.251")
+		if err := book.Restore(last, "ns/last"); err != nil {
+			t.Fatal(err)
+		}
+		k := &kernel{plugged: map[string]bool{macOf(0): true, macOf(1): true}}
+		s.Connect(Uplinks{Network: k, Masquerade: true})
+		book.Open()
+		agent := runSingles(t, s)
+		synctest.Wait()
+		rules := 0
+		for _, i := range k.want {
+			rules += len(i.Pods) * (1 + len(i.VPCCIDRs))
+		}
+		if rules > maxRules || rules < maxRules/2 {
+			t.Errorf("%d rules", rules)
+		}
+		if !k.told(last) {
+			t.Error("a pod's address is not led")
+		}
+		for n := 0; ; n++ {
+			r, err := book.AllocateNext(ipam.IPv4, "ns/p", "", false)
+			if err != nil {
+				if n < 200 || n > maxRules {
+					t.Errorf("%d addresses are given, then %v", n, err)
+				}
+				break
+			}
+			if !k.told(r.IPv4.IP) {
+				t.Fatalf("%s is given and has no way", r.IPv4.IP)
+			}
+		}
+		if fault, _, _ := agent.seen(); !strings.Contains(fault, "addresses in spec.ipam.pool of CiliumNode n1 are given to no pod: the kernel would have more than 16384 rules") || len(fault) > 4096 {
+			t.Errorf("it is said: %.4000q", fault)
+		}
+	})
+	// Each interface for itself is within its bound.
+	o := ciliumNode(1)
+	o.Status.ENI.ENIs = map[string]v2.ENI{}
+	for n := range 100 {
+		e := v2.ENI{MAC: macOf(n), Number: n, Subnet: v2.ENISubnet{CIDR: fmt.Sprintf("10.0.%d.0/24", n)}}
+		for k := range 60 {
+			e.VPC.CIDRs = append(e.VPC.CIDRs, fmt.Sprintf("11.%d.%d.0/24", n, k))
+		}
+		o.Status.ENI.ENIs[fmt.Sprint("eni-", n)] = e
+	}
+	list, err := interfacesOf(ENI, o, nil)
+	networks := map[netip.Prefix]bool{}
+	for _, i := range list {
+		for _, p := range i.Networks {
+			networks[p] = true
+		}
+	}
+	if len(list) == 0 || len(networks) > maxAllNetworks || err == nil || !strings.Contains(err.Error(), "all interfaces have more than 256 networks") {
+		t.Errorf("%d interfaces with %d networks: %v", len(list), len(networks), err)
+	}
+}
