@@ -183,15 +183,21 @@ func faultsOf(want []datapath.Interface) []error {
 // findInterface finds an interface by its hardware address, which others may have taken over from
 // it: networks on top of it, and bridges and bonds of which it is a part. Where a machine shows an
 // interface twice, as Azure does with accelerated networking, the upper one counts.
+//
+// A machine's interfaces have no kind. The end of a pair can be another network's of containers,
+// and whoever writes what is wanted must not have that believed: it counts only where the device
+// towards other nodes is one as well, as in a machine that is a namespace itself, and its other end
+// is not here.
 func (l *Links) findInterface(all []netlink.Link, want datapath.Interface) (*cloudInterface, error) {
+	inPairs := slices.ContainsFunc(all, func(link netlink.Link) bool { return link.Attrs().Index == l.native && link.Type() == "veth" })
 	var found, part netlink.Link
 	for _, link := range all {
 		a := link.Attrs()
 		if !bytes.Equal(a.HardwareAddr, want.MAC) || a.EncapType != "ether" || isOwnDevice(a.Name) {
 			continue
 		}
-		// Machines have them without a kind, namespaces as the end of a pair.
-		if kind := link.Type(); kind != "device" && kind != "veth" || isEndpointLink(link) {
+		pair := link.Type() == "veth" && inPairs && a.NetNsID >= 0 && !isEndpointLink(link)
+		if link.Type() != "device" && !pair {
 			continue
 		}
 		if a.MasterIndex != 0 {

@@ -399,12 +399,42 @@ func TestInterfaceFound(t *testing.T) {
 		t.Errorf("%s, %v", stateOf(states), err)
 	}
 	run("link set ens1 nomaster")
-	run("link add name forged address " + mac + " type veth peer name forgery")
+	run("link add name pair address " + mac + " type veth peer name forgery")
+	if states, err := i.Set([]datapath.Interface{interfaceAt(1, 5)}); err != nil || states[0].Name != "ens1" {
+		t.Errorf("a pair of which both ends are here: %s, %v", stateOf(states), err)
+	}
+	far := netlink.NewLinkAttrs()
+	far.Name, far.HardwareAddr = "forged", cloudMAC(1)
+	must(t, n.h.LinkAdd(&netlink.Veth{LinkAttrs: far, PeerName: "forgery", PeerNamespace: netlink.NsFd(n.far)}))
 	if states, err := i.Set([]datapath.Interface{interfaceAt(1, 5)}); err == nil || !strings.Contains(states[0].Err.Error(), "both have") {
 		t.Errorf("%s, %v", stateOf(states), err)
 	}
 	if left := n.ways(t); len(left) != 0 {
 		t.Errorf("packets go by one of two that may be it: %v", left)
+	}
+}
+
+// TestContainersAreNoInterfaces: on a machine the end of a pair is never the cloud's, whatever its
+// hardware address is: nothing of it is touched, judged as the cluster's, or led there.
+func TestContainersAreNoInterfaces(t *testing.T) {
+	n := newNode(t)
+	run := func(command string) { t.Helper(); n.output(t, "ip", strings.Fields(command)...) }
+	// A device without a kind cannot be made; what counts is that it is none of a pair.
+	run("link add name eth9 type bridge")
+	run("address add 192.0.9.1/24 dev eth9")
+	run("link set eth9 up")
+	on := cloudNode()
+	on.Device = "eth9"
+	_, err := n.SetNode(on)
+	must(t, err)
+	n.plug(t, 1)
+	j := newJudges(t, n)
+	states, err := NewInterfaces(n.Links, j, nil).Set([]datapath.Interface{interfaceAt(1, 5)})
+	if err != nil || !errors.Is(states[0].Err, datapath.ErrNoInterface) {
+		t.Errorf("%s, %v", stateOf(states), err)
+	}
+	if len(j.rows) != 0 || len(n.ways(t)) != 0 || linkNamed(t, n.h, "ens1").Attrs().Flags&net.FlagUp != 0 {
+		t.Errorf("a container's interface is the cloud's: %v, %v", j.rows, n.ways(t))
 	}
 }
 
