@@ -64,6 +64,7 @@ type noFilters struct{}
 
 func (noFilters) ReplaceFilter(int, bool, int, string) error { return nil }
 func (noFilters) FilterProgram(int, bool) (int, error)       { return 0, nil }
+func (noFilters) RemoveFiltersOn(int, ...string) error       { return nil }
 
 // namespace is a thread in a network namespace of its own with two interfaces, all that test runs
 // need of the world. It is shared by all tests and goes with the process.

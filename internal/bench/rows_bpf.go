@@ -37,6 +37,7 @@ type noFilters struct{}
 
 func (noFilters) ReplaceFilter(int, bool, int, string) error { return nil }
 func (noFilters) FilterProgram(int, bool) (int, error)       { return 0, nil }
+func (noFilters) RemoveFiltersOn(int, ...string) error       { return nil }
 
 // bpfNode is the datapath of a node with two pods, on maps of its own.
 type bpfNode struct {

@@ -131,23 +131,40 @@ func (l *Links) RemoveFiltersBut(on []int, names ...string) error {
 	}
 	var errs []error
 	for _, link := range all {
-		if slices.Contains(on, link.Attrs().Index) {
-			continue
+		if !slices.Contains(on, link.Attrs().Index) {
+			errs = append(errs, l.removeFilters(link, names))
 		}
-		for _, ingress := range []bool{true, false} {
-			parent, side := hook(ingress)
-			filters, err := l.h.FilterList(link, parent)
-			if err != nil {
-				continue // no hooks on this interface, or it has just gone
+	}
+	return errors.Join(errs...)
+}
+
+// RemoveFiltersOn is RemoveFilters for one interface; that it is gone is no error.
+func (l *Links) RemoveFiltersOn(ifIndex int, names ...string) error {
+	link, err := l.h.LinkByIndex(ifIndex)
+	if errors.As(err, &netlink.LinkNotFoundError{}) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("look for interface %d: %w", ifIndex, err)
+	}
+	return l.removeFilters(link, names)
+}
+
+func (l *Links) removeFilters(link netlink.Link, names []string) error {
+	var errs []error
+	for _, ingress := range []bool{true, false} {
+		parent, side := hook(ingress)
+		filters, err := l.h.FilterList(link, parent)
+		if err != nil {
+			continue // no hooks on this interface, or it has just gone
+		}
+		for _, f := range filters {
+			bpf, ok := f.(*netlink.BpfFilter)
+			if !ok || bpf.Priority != filterPriority || bpf.Handle != filterHandle || !slices.Contains(names, bpf.Name) {
+				continue
 			}
-			for _, f := range filters {
-				bpf, ok := f.(*netlink.BpfFilter)
-				if !ok || bpf.Priority != filterPriority || bpf.Handle != filterHandle || !slices.Contains(names, bpf.Name) {
-					continue
-				}
-				if err := l.h.FilterDel(bpf); err != nil && !errors.Is(err, unix.ENODEV) && !errors.Is(err, unix.ENOENT) {
-					errs = append(errs, fmt.Errorf("take %s off %s of %s: %w", bpf.Name, side, link.Attrs().Name, err))
-				}
+			if err := l.h.FilterDel(bpf); err != nil && !errors.Is(err, unix.ENODEV) && !errors.Is(err, unix.ENOENT) {
+				errs = append(errs, fmt.Errorf("take %s off %s of %s: %w", bpf.Name, side, link.Attrs().Name, err))
 			}
 		}
 	}

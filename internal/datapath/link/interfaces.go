@@ -23,8 +23,11 @@ type InterfacePrograms interface {
 	// AttachInterface puts the programs on an interface, which is down unless somebody else has
 	// brought it up, and has what comes by it believed from then on.
 	AttachInterface(ifIndex int, mac net.HardwareAddr) error
-	// DetachInterface has nothing believed any more.
+	// DetachInterface has nothing believed any more; the programs stay.
 	DetachInterface(ifIndex int) error
+	// ForgetInterface has nothing believed any more, and takes the programs off. That the interface
+	// is gone is no error.
+	ForgetInterface(ifIndex int) error
 	// Interfaces lists those between the two, besides the native device.
 	Interfaces() ([]int, error)
 }
@@ -306,13 +309,13 @@ func partAddresses(found []*cloudInterface) error {
 }
 
 // forgetOthers has nothing believed of what comes by interfaces that are none of the cloud's any
-// more.
+// more, and takes the programs off them.
 func forgetOthers(found []*cloudInterface, programs InterfacePrograms) error {
 	known, err := programs.Interfaces()
 	errs := []error{err}
 	for _, index := range known {
 		if !slices.ContainsFunc(found, func(c *cloudInterface) bool { return c.index() == index }) {
-			errs = append(errs, programs.DetachInterface(index))
+			errs = append(errs, programs.ForgetInterface(index))
 		}
 	}
 	return errors.Join(errs...)

@@ -59,6 +59,8 @@ func (j *judges) DetachInterface(ifIndex int) error {
 	return nil
 }
 
+func (j *judges) ForgetInterface(ifIndex int) error { return j.DetachInterface(ifIndex) }
+
 func (j *judges) Interfaces() (out []int, _ error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()

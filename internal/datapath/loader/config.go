@@ -21,7 +21,7 @@ func settings(cfg datapath.Config) (fromPodConfig, error) {
 		HostIfindex:   uint32(cfg.HostIfIndex),
 		NativeIfindex: uint32(cfg.NativeIfIndex),
 		NodePort:      flag(cfg.NodePort),
-		OtherDevices:  flag(len(cfg.OtherIfIndexes) > 0),
+		OtherDevices:  flag(len(cfg.OtherIfIndexes) > 0 && !cfg.Interfaces), // which says the same
 		Interfaces:    flag(cfg.Interfaces),
 		NativeMtu:     uint16(min(cfg.NativeMTU, math.MaxUint16)),
 		Tunnel:        flag(cfg.Tunnel),

@@ -3,6 +3,7 @@ package loader_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/vishvananda/netlink"
@@ -51,6 +52,23 @@ func (f *tcFilters) ReplaceFilter(ifIndex int, ingress bool, progFD int, name st
 		f.mu.Unlock()
 	}
 	return err
+}
+
+func (f *tcFilters) RemoveFiltersOn(ifIndex int, names ...string) error {
+	for _, ingress := range []bool{true, false} {
+		list, err := f.h.FilterList(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Index: ifIndex}}, side(ingress))
+		if err != nil {
+			continue // it is gone
+		}
+		for _, filter := range list {
+			if bpf, ok := filter.(*netlink.BpfFilter); ok && slices.Contains(names, bpf.Name) {
+				if err := f.h.FilterDel(bpf); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
 }
 
 func (f *tcFilters) FilterProgram(ifIndex int, ingress bool) (int, error) {

@@ -41,11 +41,26 @@ func (l *Loader) AttachInterface(ifIndex int, mac net.HardwareAddr) error {
 
 // DetachInterface has nothing believed any more of what comes by an interface. Its programs stay,
 // and judge it as one by which nobody of the cluster comes; they go with the interface or with
-// link.RemoveFiltersBut.
+// ForgetInterface.
 func (l *Loader) DetachInterface(ifIndex int) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.maps.DeleteInterface(ifIndex)
+}
+
+// ForgetInterface has nothing believed any more of what comes by an interface, and takes the
+// programs off: it is none of the cloud's. That it is gone is no error.
+func (l *Loader) ForgetInterface(ifIndex int) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.forgetInterface(ifIndex)
+}
+
+func (l *Loader) forgetInterface(ifIndex int) error {
+	if err := l.maps.DeleteInterface(ifIndex); err != nil || ifIndex == l.cfg.NativeIfIndex {
+		return err // the native device has them for itself
+	}
+	return l.filters.RemoveFiltersOn(ifIndex, FromNetdev, ToNetdev)
 }
 
 // Interfaces lists the interfaces besides the native device of which AttachInterface was told, also
@@ -85,8 +100,8 @@ func (l *Loader) attachInterfaces(only int) (attached int, err error) {
 	return attached, errors.Join(errs...)
 }
 
-// forgetInterfaces removes the rows if no interfaces of a cloud are configured: an agent before
-// this one had some.
+// forgetInterfaces removes rows and programs if no interfaces of a cloud are configured: an agent
+// before this one had some.
 func (l *Loader) forgetInterfaces() error {
 	if l.cfg.Interfaces {
 		return nil
@@ -94,7 +109,7 @@ func (l *Loader) forgetInterfaces() error {
 	all, err := l.maps.Interfaces()
 	errs := []error{err}
 	for _, ifIndex := range all {
-		errs = append(errs, l.maps.DeleteInterface(ifIndex))
+		errs = append(errs, l.forgetInterface(ifIndex))
 	}
 	return errors.Join(errs...)
 }

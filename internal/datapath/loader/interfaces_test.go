@@ -611,3 +611,98 @@ func (f *endingFilters) FilterProgram(ifIndex int, ingress bool) (int, error) {
 	}
 	return f.tcFilters.FilterProgram(ifIndex, ingress)
 }
+
+// TestInterfaceForgotten: an interface that is none of the cloud's any more has none of its
+// programs, and the native device keeps its own; an interface that is only faulty keeps them. That
+// an agent without a cloud comes after one with is the same.
+func TestInterfaceForgotten(t *testing.T) {
+	v := newVPC(t)
+	n1 := v.node(t, 1)
+	a := n1.pod(t, 1001)
+	v.wire(t, n1.ns, "ens1", 11)
+	n1.own(t, 11, a)
+	ens1 := byName(t, n1.h, "ens1").Attrs().Index
+	programs := func(what string, ifIndex, want int) {
+		t.Helper()
+		got := 0
+		for _, ingress := range []bool{true, false} {
+			id, err := n1.links.FilterProgram(ifIndex, ingress)
+			must(t, err)
+			if id != 0 {
+				got++
+			}
+		}
+		if got != want {
+			t.Errorf("%s: %d programs, want %d", what, got, want)
+		}
+	}
+	n1.testNode.loader = newLoader(t, n1.testNode, realFilters{n1})
+	must(t, n1.loader.Configure(n1.cfg))
+	n1.ifs = link.NewInterfaces(n1.links, n1.loader, nil)
+	for _, attempt := range []string{"first", "again"} {
+		n1.set(t, n1.iface(1, 11, a))
+		programs(attempt, ens1, 2)
+		n1.set(t)
+		programs(attempt+", forgotten", ens1, 0)
+		programs(attempt+", the native device", n1.cfg.NativeIfIndex, 2)
+	}
+	n1.set(t, n1.iface(1, 11, a))
+	must(t, n1.loader.DetachInterface(ens1))
+	programs("faulty", ens1, 2)
+	n1.set(t, n1.iface(1, 11, a))
+	must(t, n1.h.LinkDel(byName(t, n1.h, "ens1")))
+	n1.set(t)
+	if rows, err := n1.maps.Interfaces(); err != nil || len(rows) != 0 {
+		t.Errorf("of an interface that is gone: %v, %v", rows, err)
+	}
+
+	v.wire(t, n1.ns, "ens1", 11)
+	n1.own(t, 11, a)
+	ens1 = byName(t, n1.h, "ens1").Attrs().Index
+	n1.set(t, n1.iface(1, 11, a))
+	programs("another", ens1, 2)
+	n1.cfg.Interfaces = false
+	must(t, n1.loader.Configure(n1.cfg))
+	programs("without a cloud", ens1, 0)
+	programs("without a cloud, the native device", n1.cfg.NativeIfIndex, 2)
+}
+
+// realFilters are those of the node's links, whichever these are by then.
+type realFilters struct{ *cloudNode }
+
+func (f realFilters) ReplaceFilter(ifIndex int, ingress bool, progFD int, name string) error {
+	return f.links.ReplaceFilter(ifIndex, ingress, progFD, name)
+}
+
+func (f realFilters) FilterProgram(ifIndex int, ingress bool) (int, error) {
+	return f.links.FilterProgram(ifIndex, ingress)
+}
+
+func (f realFilters) RemoveFiltersOn(ifIndex int, names ...string) error {
+	return f.links.RemoveFiltersOn(ifIndex, names...)
+}
+
+// TestOthersBesideInterfaces: which devices besides the cloud's are for clients outside is known
+// only when the cloud's interfaces are; no program is loaded anew or replaced for that.
+func TestOthersBesideInterfaces(t *testing.T) {
+	v := newVPC(t)
+	n1 := v.node(t, 1)
+	a := n1.pod(t, 1001)
+	v.wire(t, n1.ns, "ens1", 11)
+	n1.own(t, 11, a)
+	f := &tcFilters{h: n1.h}
+	n1.testNode.loader = newLoader(t, n1.testNode, f)
+	n1.cfg.NodePort, n1.cfg.OtherIfIndexes = true, []int{byName(t, n1.h, "ens1").Attrs().Index} // the system has given it an address
+	must(t, n1.loader.Configure(n1.cfg))
+	before, replaced := n1.loader.Program(loader.FromPod), f.replaced
+	n1.ifs = link.NewInterfaces(n1.links, n1.loader, nil)
+	n1.set(t, n1.iface(1, 11, a))
+	if n := f.replaced - replaced; n != 2 {
+		t.Errorf("%d programs are put on for an interface, want 2", n)
+	}
+	replaced, n1.cfg.OtherIfIndexes = f.replaced, nil
+	must(t, n1.loader.Configure(n1.cfg))
+	if f.replaced != replaced || n1.loader.Program(loader.FromPod) != before {
+		t.Errorf("%d programs are replaced because an interface is the cloud's", f.replaced-replaced)
+	}
+}

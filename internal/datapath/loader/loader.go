@@ -48,6 +48,9 @@ type Filters interface {
 	ReplaceFilter(ifIndex int, ingress bool, progFD int, name string) error
 	// FilterProgram returns the kernel's number of the program on a hook, 0 if there is none.
 	FilterProgram(ifIndex int, ingress bool) (progID int, err error)
+	// RemoveFiltersOn takes the programs of these names off the hooks of an interface, which may be
+	// gone.
+	RemoveFiltersOn(ifIndex int, names ...string) error
 }
 
 // Loader keeps one node's programs.
@@ -395,7 +398,9 @@ func objectsFor(cfg datapath.Config) []object {
 		case FromNetdev, ToNetdev:
 			return cfg.NativeIfIndex == 0
 		case FromDevice, ToDevice:
-			return len(cfg.OtherIfIndexes) == 0
+			// Which devices are others is known when the cloud's interfaces are; then nothing is to
+			// be loaded anew.
+			return len(cfg.OtherIfIndexes) == 0 && !(cfg.Interfaces && cfg.NodePort)
 		case sock:
 			return cfg.CgroupRoot == ""
 		}
