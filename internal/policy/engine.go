@@ -9,6 +9,7 @@ import (
 	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/labels"
+	"github.com/hawser-net/hawser/internal/policy/index"
 )
 
 // Engine keeps rules, identities and subjects, and computes rule sets. Setters only note what
@@ -28,18 +29,18 @@ type Engine struct {
 	// temporary are the labels of temporary identities that subjects have. They are nobody's peers.
 	temporary map[identity.ID]*peer
 
-	byNS     map[string][]*peer        // by namespace label, whatever its source
-	byKV     map[kv]map[*peer]struct{} // built when first needed; see labelled
+	byNS     map[string][]*peer              // by namespace label, whatever its source
+	byKV     map[index.KV]map[*peer]struct{} // built when first needed; see labelled
 	reserved map[*peer]struct{}
 	ports    map[identity.ID]string // named ports by identity
 
 	owners     map[Owner][]*engineRule
-	ruleIndex  index[*engineRule]
+	ruleIndex  index.Index[*engineRule]
 	rules      int
 	lastSerial uint64
 
 	selectors map[string]*activeSelector
-	selIndex  index[*activeSelector]
+	selIndex  index.Index[*activeSelector]
 	cidrs     prefixIndex // prefixes outside the cluster
 	blocks    prefixIndex // blocks of addresses
 
@@ -69,7 +70,7 @@ type engineRule struct {
 	// namedIngress: the outcome depends on the subject's named ports.
 	namedIngress bool
 	enforces     [2]bool
-	anchors      []anchor
+	anchors      []index.Anchor
 }
 
 // compiledClause is a clause with its ports cut into keys.
@@ -88,7 +89,7 @@ type compiledClause struct {
 // activeSelector is a selector that some rule set uses, with what it selects.
 type activeSelector struct {
 	sel     *Selector
-	anchors []anchor
+	anchors []index.Anchor
 	ids     map[identity.ID]*peer
 	users   []user
 }
@@ -259,7 +260,7 @@ func (e *Engine) addRule(o Owner, r *Rule) *engineRule {
 	}
 	er.anchors = r.Subject.anchors(&e.cfg)
 	for _, a := range er.anchors {
-		e.ruleIndex.add(a, er)
+		e.ruleIndex.Add(a, er)
 	}
 	e.rules++
 	e.touchSubjects(er)
@@ -268,7 +269,7 @@ func (e *Engine) addRule(o Owner, r *Rule) *engineRule {
 
 func (e *Engine) removeRule(er *engineRule) {
 	for _, a := range er.anchors {
-		e.ruleIndex.remove(a, er)
+		e.ruleIndex.Remove(a, er)
 	}
 	e.rules--
 	e.touchSubjects(er)
@@ -379,7 +380,7 @@ func (e *Engine) addPeer(p *peer) {
 	if e.byKV != nil {
 		e.indexPeer(p)
 	}
-	e.selIndex.visit(p.anyNamespace, p.set, func(as *activeSelector) { e.offer(as, p) })
+	e.selIndex.Visit(p.anyNamespace, p.set, func(as *activeSelector) { e.offer(as, p) })
 	if x := e.prefixes(p); x != nil {
 		x.visitCovering(p.prefix, func(as *activeSelector) { e.offer(as, p) })
 	}
@@ -418,7 +419,7 @@ func (e *Engine) touchUsers(as *activeSelector, id identity.ID) {
 func (e *Engine) removePeer(p *peer) {
 	delete(e.peers, p.id)
 	if p.anyNamespace != "" {
-		if list := without(e.byNS[p.anyNamespace], p); len(list) > 0 {
+		if list := index.Without(e.byNS[p.anyNamespace], p); len(list) > 0 {
 			e.byNS[p.anyNamespace] = list
 		} else {
 			delete(e.byNS, p.anyNamespace)
@@ -430,7 +431,7 @@ func (e *Engine) removePeer(p *peer) {
 	delete(e.reserved, p)
 	if e.byKV != nil {
 		for i := range p.set {
-			k := kv{p.set[i].Key, p.set[i].Value}
+			k := index.KV{Key: p.set[i].Key, Value: p.set[i].Value}
 			delete(e.byKV[k], p)
 			if len(e.byKV[k]) == 0 {
 				delete(e.byKV, k)
@@ -446,9 +447,9 @@ func (e *Engine) removePeer(p *peer) {
 
 // labelled returns the identities with a label. The index behind it is built when a selector that
 // no namespace confines first asks, and kept up from then on.
-func (e *Engine) labelled(k kv) map[*peer]struct{} {
+func (e *Engine) labelled(k index.KV) map[*peer]struct{} {
 	if e.byKV == nil {
-		e.byKV = make(map[kv]map[*peer]struct{}, len(e.peers))
+		e.byKV = make(map[index.KV]map[*peer]struct{}, len(e.peers))
 		for _, p := range e.peers {
 			e.indexPeer(p)
 		}
@@ -458,7 +459,7 @@ func (e *Engine) labelled(k kv) map[*peer]struct{} {
 
 func (e *Engine) indexPeer(p *peer) {
 	for i := range p.set {
-		k := kv{p.set[i].Key, p.set[i].Value}
+		k := index.KV{Key: p.set[i].Key, Value: p.set[i].Value}
 		m := e.byKV[k]
 		if m == nil {
 			m = map[*peer]struct{}{}

@@ -157,7 +157,7 @@ func (ps *parser) ipBlock(at string, b *networkingv1.IPBlock) *Selector {
 	if !ok {
 		return nil
 	}
-	slices.SortFunc(except, comparePrefix)
+	slices.SortFunc(except, netip.Prefix.Compare)
 	return newBlockSelector(cidr, slices.Compact(except))
 }
 

@@ -614,17 +614,10 @@ func (ps *parser) cidrSet(at, name string, in []v2.CIDRRule) peerList {
 			out.faulty = true
 			continue
 		}
-		slices.SortFunc(except, comparePrefix)
+		slices.SortFunc(except, netip.Prefix.Compare)
 		out.peers = append(out.peers, newCIDRSelector(p, slices.Compact(except)))
 	}
 	return out
-}
-
-func comparePrefix(a, b netip.Prefix) int {
-	if c := a.Addr().Compare(b.Addr()); c != 0 {
-		return c
-	}
-	return a.Bits() - b.Bits()
 }
 
 // prefix reads a prefix, or an address as a prefix of full length, and masks it.
@@ -774,7 +767,7 @@ func (ps *parser) icmps(field string, in []v2.ICMPRule) []PortMatch {
 				ps.fail(fat+".type", "is missing")
 				continue
 			}
-			typ, named := icmpTypes(m.Proto == datapath.ProtoICMPv6)[f.Type.Text]
+			typ, named := datapath.ICMPTypes(m.Proto == datapath.ProtoICMPv6)[f.Type.Text]
 			if !named {
 				n, err := strconv.ParseUint(f.Type.Text, 10, 8)
 				if err != nil {

@@ -34,7 +34,7 @@ func prefixesOf(rules []*Rule, kind selectorKind) []netip.Prefix {
 			}
 		}
 	}
-	slices.SortFunc(out, comparePrefix)
+	slices.SortFunc(out, netip.Prefix.Compare)
 	return slices.Compact(out)
 }
 

@@ -6,6 +6,7 @@ import (
 
 	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/identity"
+	"github.com/hawser-net/hawser/internal/policy/index"
 )
 
 // ruleSet is a rule set in the making or in use.
@@ -129,7 +130,7 @@ func (e *Engine) rulesOf(p *peer, dst []*engineRule) []*engineRule {
 	if e.cfg.Mode == ModeNever {
 		return dst
 	}
-	e.ruleIndex.visit(p.anyNamespace, p.set, func(er *engineRule) {
+	e.ruleIndex.Visit(p.anyNamespace, p.set, func(er *engineRule) {
 		if er.Subject.match(&e.cfg, p) {
 			dst = append(dst, er)
 		}
@@ -257,18 +258,18 @@ func (e *Engine) activate(sel *Selector) *activeSelector {
 	}
 	e.selectors[sel.text] = as
 	for _, a := range as.anchors {
-		e.selIndex.add(a, as)
+		e.selIndex.Add(a, as)
 		switch {
-		case a.namespace != "":
-			for _, p := range e.byNS[a.namespace] {
+		case a.Namespace != "":
+			for _, p := range e.byNS[a.Namespace] {
 				e.offer(as, p)
 			}
-		case a.reserved:
+		case a.Reserved:
 			for p := range e.reserved {
 				e.offer(as, p)
 			}
-		case a.kv != (kv{}):
-			for p := range e.labelled(a.kv) {
+		case a.KV != (index.KV{}):
+			for p := range e.labelled(a.KV) {
 				e.offer(as, p)
 			}
 		default:
@@ -312,7 +313,7 @@ func (e *Engine) leave(rs *ruleSet) {
 func (e *Engine) deactivate(as *activeSelector) {
 	delete(e.selectors, as.sel.text)
 	for _, a := range as.anchors {
-		e.selIndex.remove(a, as)
+		e.selIndex.Remove(a, as)
 	}
 	switch as.sel.kind {
 	case byCIDR:
@@ -321,7 +322,7 @@ func (e *Engine) deactivate(as *activeSelector) {
 		e.blocks.remove(as)
 	}
 	for _, p := range as.ids {
-		p.selectors = without(p.selectors, as)
+		p.selectors = index.Without(p.selectors, as)
 	}
 }
 

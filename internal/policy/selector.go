@@ -7,6 +7,7 @@ import (
 
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/labels"
+	"github.com/hawser-net/hawser/internal/policy/index"
 )
 
 // Selector selects identities: by labels, by a prefix outside the cluster, by a block of addresses,
@@ -285,11 +286,11 @@ func (s *Selector) isNone() bool { return s.kind == byEntity && s.entity == iden
 
 // anchors returns the places of the index under which everything that the selector can match is
 // found. An anchor that is neither a namespace nor a label is "everything".
-func (s *Selector) anchors(cfg *Config) []anchor {
-	outside := []anchor{
-		{kv: kv{identity.World.String(), ""}, reserved: true},
-		{kv: kv{identity.WorldIPv4.String(), ""}, reserved: true},
-		{kv: kv{identity.WorldIPv6.String(), ""}, reserved: true},
+func (s *Selector) anchors(cfg *Config) []index.Anchor {
+	outside := []index.Anchor{
+		{KV: index.KV{Key: identity.World.String()}, Reserved: true},
+		{KV: index.KV{Key: identity.WorldIPv4.String()}, Reserved: true},
+		{KV: index.KV{Key: identity.WorldIPv6.String()}, Reserved: true},
 	}
 	switch s.kind {
 	case byBlock:
@@ -301,22 +302,22 @@ func (s *Selector) anchors(cfg *Config) []anchor {
 		return outside
 	case byEntity:
 		if s.entity == identity.EntityAll {
-			return []anchor{{}}
+			return []index.Anchor{{}}
 		}
 		reserved, local, anyCluster, _ := identity.EntityMembers(s.entity)
 		if anyCluster {
-			return []anchor{{}}
+			return []index.Anchor{{}}
 		}
-		var out []anchor
+		var out []index.Anchor
 		for _, name := range reserved {
-			out = append(out, anchor{kv: kv{name, ""}, reserved: true})
+			out = append(out, index.Anchor{KV: index.KV{Key: name}, Reserved: true})
 		}
 		if local {
-			out = append(out, anchor{kv: kv{labels.KeyCluster, cfg.ClusterName}})
+			out = append(out, index.Anchor{KV: index.KV{Key: labels.KeyCluster, Value: cfg.ClusterName}})
 		}
 		return out
 	}
-	a := anchor{namespace: s.namespace}
+	a := index.Anchor{Namespace: s.namespace}
 	for i := range s.reqs {
 		v, ok := s.reqs[i].equality()
 		switch {
@@ -324,14 +325,14 @@ func (s *Selector) anchors(cfg *Config) []anchor {
 		case s.reqs[i].worldwide():
 			return outside
 		case s.reqs[i].key == labels.KeyNamespace:
-			if a.namespace == "" {
-				a.namespace = v
+			if a.Namespace == "" {
+				a.Namespace = v
 			}
-		case a.kv.key == "":
-			a.kv = kv{s.reqs[i].key, v}
+		case a.KV.Key == "":
+			a.KV = index.KV{Key: s.reqs[i].key, Value: v}
 		}
 	}
-	return []anchor{a}
+	return []index.Anchor{a}
 }
 
 // isAround reports whether the selector names a block that the address is in.

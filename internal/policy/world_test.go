@@ -292,7 +292,7 @@ func (x *prefixIDs) allocate(t testing.TB, e *Engine, want []netip.Prefix, label
 			gone = append(gone, p)
 		}
 	}
-	slices.SortFunc(gone, comparePrefix)
+	slices.SortFunc(gone, netip.Prefix.Compare)
 	return gone
 }
 
