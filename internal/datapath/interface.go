@@ -26,9 +26,6 @@ type Interface struct {
 	Number int
 	// MTU is that of the interface, 0 for what it has already.
 	MTU int
-	// Address is one that the node itself is to have on it, with the length of its subnet; the zero
-	// Prefix stands for none. The device towards other nodes has its own and is given none.
-	Address netip.Prefix
 	// Subnets are where its addresses are from, at most one of a family. Addresses of a family
 	// without one have no rules.
 	Subnets []Subnet
@@ -78,9 +75,6 @@ func (i Interface) Validate() error {
 	}
 	if i.MTU != 0 && (i.MTU < 1280 || i.MTU > 65535) {
 		bad("MTU %d is not within 1280 to 65535", i.MTU)
-	}
-	if i.Address != (netip.Prefix{}) && (!i.Address.IsValid() || i.Address.Addr().Is4In6()) {
-		bad("its own address %v is malformed", i.Address)
 	}
 	var has4, has6 bool
 	for _, s := range i.Subnets {

@@ -10,7 +10,7 @@ import (
 func TestInterfaceValidate(t *testing.T) {
 	mac, _ := net.ParseMAC("02:00:00:00:00:01")
 	good := Interface{
-		MAC: mac, Number: 1, MTU: 9001, Address: netip.MustParsePrefix("10.0.1.4/24"),
+		MAC: mac, Number: 1, MTU: 9001,
 		Subnets:  []Subnet{{CIDR: netip.MustParsePrefix("10.0.1.0/24")}, {CIDR: netip.MustParsePrefix("fd00:1::/64"), Gateway: netip.MustParseAddr("fe80::1")}},
 		VPCCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}, Pods: []netip.Addr{netip.MustParseAddr("10.0.1.5")},
 	}
@@ -28,7 +28,6 @@ func TestInterfaceValidate(t *testing.T) {
 		{func(i *Interface) { i.Number = -1 }, "number -1"},
 		{func(i *Interface) { i.Number = MaxInterfaces }, "number 128"},
 		{func(i *Interface) { i.MTU = 100 }, "MTU 100"},
-		{func(i *Interface) { i.Address = netip.MustParsePrefix("::ffff:10.0.0.1/120") }, "malformed"},
 		{func(i *Interface) { i.Subnets = []Subnet{{}} }, "malformed"},
 		{func(i *Interface) { i.Subnets = append(i.Subnets[:1:1], i.Subnets[0]) }, "several subnets"},
 		{func(i *Interface) {

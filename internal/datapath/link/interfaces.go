@@ -12,7 +12,6 @@ import (
 	"sync"
 
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
 	"github.com/hawser-net/hawser/internal/datapath"
 )
@@ -255,35 +254,7 @@ func (l *Links) raiseInterface(c *cloudInterface, programs InterfacePrograms) er
 		}
 	}
 	if c.link.Attrs().Flags&net.FlagUp == 0 {
-		if err := errors.Join(l.rt.run(linkUp(c.index()))...); err != nil {
-			return err
-		}
-	}
-	if c.native || !c.Address.IsValid() {
-		return nil
-	}
-	return l.addOwnAddress(c)
-}
-
-// addOwnAddress gives an interface the node's address on it, without the route to its subnet: that
-// is the native device's, if both have the same.
-func (l *Links) addOwnAddress(c *cloudInterface) error {
-	addrs, err := l.h.AddrList(c.link, family(c.Address.Addr()))
-	if err != nil {
-		return fmt.Errorf("list addresses of %s: %w", c.link.Attrs().Name, err)
-	}
-	for _, a := range addrs {
-		if ip, ok := netip.AddrFromSlice(a.IP); ok && ip.Unmap() == c.Address.Addr() {
-			return nil
-		}
-	}
-	ip := c.Address.Addr()
-	addr := &netlink.Addr{IPNet: &net.IPNet{IP: ip.AsSlice(), Mask: net.CIDRMask(c.Address.Bits(), ip.BitLen())}, Flags: unix.IFA_F_NOPREFIXROUTE}
-	if ip.Is6() {
-		addr.Flags |= unix.IFA_F_NODAD
-	}
-	if err := l.h.AddrAdd(c.link, addr); err != nil {
-		return fmt.Errorf("add address %s to %s: %w", c.Address, c.link.Attrs().Name, err)
+		return errors.Join(l.rt.run(linkUp(c.index()))...)
 	}
 	return nil
 }

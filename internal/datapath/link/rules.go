@@ -93,9 +93,6 @@ func pathsOf(c *cloudInterface) (p paths) {
 			p.routes = append(p.routes, route{dst: netip.PrefixFrom(gw, gw.BitLen()), dev: c.index(), table: table})
 		}
 		p.routes = append(p.routes, route{dst: everywhere(v6), gw: gw, dev: c.index(), table: table})
-		if own := c.Address.Addr(); own.IsValid() && !c.native && own.Is6() == v6 {
-			p.rules = append(p.rules, rule{src: netip.PrefixFrom(own, own.BitLen()), priority: egressPriority, table: table})
-		}
 		var vpc []netip.Prefix
 		for _, d := range c.VPCCIDRs {
 			if d.Addr().Is6() == v6 {

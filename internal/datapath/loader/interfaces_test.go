@@ -48,9 +48,18 @@ func (v *vpc) sysctl(t testing.TB, path, value string) {
 // gateways are the router's addresses in subnet k.
 func gateways(k int) (v4, v6 netip.Addr) { return ip("10.200.%d.1", k), ip("fd00:200:%d::1", k) }
 
-// wire attaches an interface, in subnet k, to a namespace, as a cloud does: it is down, and has no
-// address.
+// wire attaches an interface, in subnet k, to a node, as a cloud does: it is down, and has the
+// address that the operating system gives it.
 func (v *vpc) wire(t testing.TB, ns *testenv.NetNS, name string, k int) net.HardwareAddr {
+	t.Helper()
+	mac := v.bare(t, ns, name, k)
+	h := ns.Netlink(t)
+	addAddr(t, h, byName(t, h, name), ip("10.200.%d.4", k), 32)
+	return mac
+}
+
+// bare is wire without an address.
+func (v *vpc) bare(t testing.TB, ns *testenv.NetNS, name string, k int) net.HardwareAddr {
 	t.Helper()
 	h := ns.Netlink(t)
 	attrs := named(name)
@@ -80,7 +89,7 @@ func (v *vpc) assign(t testing.TB, k int, addrs ...netip.Addr) {
 func (v *vpc) machine(t testing.TB, k int, addrs ...netip.Addr) *testenv.NetNS {
 	t.Helper()
 	ns := testenv.NewNetNS(t)
-	v.wire(t, ns, "eth0", k)
+	v.bare(t, ns, "eth0", k)
 	v.assign(t, k, addrs[:2]...)
 	h := ns.Netlink(t)
 	eth0 := byName(t, h, "eth0")
@@ -111,7 +120,7 @@ type cloudNode struct {
 func (v *vpc) node(t testing.TB, n byte) *cloudNode {
 	t.Helper()
 	c := &cloudNode{testNode: newTestNode(t, n, false), vpc: v}
-	c.cfg.NativeMAC = v.wire(t, c.ns, "eth0", int(n))
+	c.cfg.NativeMAC = v.bare(t, c.ns, "eth0", int(n))
 	v.assign(t, int(n), c.cfg.NodeIPv4, c.cfg.NodeIPv6)
 	eth0 := byName(t, c.h, "eth0")
 	must(t, c.h.LinkSetUp(eth0))
@@ -149,7 +158,7 @@ func (c *cloudNode) desired() datapath.Node {
 func (c *cloudNode) iface(number, k int, pods ...*testPod) datapath.Interface {
 	v4, v6 := gateways(k)
 	i := datapath.Interface{
-		MAC: net.HardwareAddr{2, 0, 0, 0, 2, byte(k)}, Number: number, Address: netip.PrefixFrom(ip("10.200.%d.4", k), 24),
+		MAC: net.HardwareAddr{2, 0, 0, 0, 2, byte(k)}, Number: number,
 		Subnets: []datapath.Subnet{
 			{CIDR: netip.PrefixFrom(v4, 24).Masked(), Gateway: v4}, {CIDR: netip.PrefixFrom(v6, 64).Masked(), Gateway: v6},
 		},
