@@ -143,11 +143,11 @@ func below(folder, dir string) bool {
 	return dir == "." || folder == dir || strings.HasPrefix(folder, dir+"/")
 }
 
-// testModules runs the tests of all modules. If there is a command that builds servers, it runs
-// beside the tests that need none, and gives way to them: the first results are there long before
-// the servers are, and no processor waits for a test.
+// testModules runs the tests of all modules. If there is a command that builds servers, and it has
+// something to build, it runs beside the tests that need none, and gives way to them: the first
+// results are there long before the servers are, and no processor waits for a test.
 func testModules(ctx context.Context, r *report, modules, args []string, servers string) error {
-	first, late := make(map[string][]string), make(map[string][]string)
+	whole, first, late := make(map[string][]string), make(map[string][]string), make(map[string][]string)
 	var waiting []string // the packages of late
 	for _, m := range modules {
 		own, ok := argsFor(m, modules, args)
@@ -158,10 +158,11 @@ func testModules(ctx context.Context, r *report, modules, args []string, servers
 			first[m] = own
 			continue
 		}
-		early, rest, err := split(ctx, m, own)
+		all, early, rest, err := split(ctx, m, own)
 		if err != nil {
 			return err
 		}
+		whole[m] = all
 		if early != nil {
 			first[m] = early
 		}
@@ -174,30 +175,54 @@ func testModules(ctx context.Context, r *report, modules, args []string, servers
 			}
 		}
 	}
-	built := make(chan error, 1)
-	if len(late) > 0 {
-		go func() { built <- r.stage("the servers", func() error { return build(ctx, r.w, servers) }) }()
-	}
-	err := r.stage("tests that need no server", func() error { return testEach(ctx, r, modules, first) })
 	if len(late) == 0 {
-		return err
+		return r.stage("tests", func() error { return testEach(ctx, r, modules, first) })
 	}
-	if buildErr := <-built; buildErr != nil {
+	built := make(chan error, 1)
+	go func() { built <- r.stage("the servers", func() error { return build(ctx, r.w, servers) }) }()
+	var early error
+	select {
+	case err := <-built:
+		if err == nil {
+			// All that is divided waits for the longest of each part.
+			return r.stage("tests", func() error { return testEach(ctx, r, modules, whole) })
+		}
+		built <- err
+	case <-time.After(patience):
+	}
+	early = r.stage("tests that need no server", func() error { return testEach(ctx, r, modules, first) })
+	if err := <-built; err != nil {
 		r.unrun = waiting
-		return errors.Join(err, buildErr)
+		return errors.Join(early, err)
 	}
-	return errors.Join(err, r.stage("tests that need one", func() error { return testEach(ctx, r, modules, late) }))
+	return errors.Join(early, r.stage("tests that need one", func() error { return testEach(ctx, r, modules, late) }))
 }
 
-// testEach runs the tests of modules, each with its arguments.
+// patience is how long servers may take that need not be built, but looked at.
+const patience = 20 * time.Second
+
+// testEach runs the tests of modules, each with its arguments. Those of the first module and those
+// of the others run side by side: of the others one package at a time, so that they fill the time in
+// which the first waits for its last packages.
 func testEach(ctx context.Context, r *report, modules []string, args map[string][]string) error {
-	var errs []error
-	for _, m := range modules {
+	var wg sync.WaitGroup
+	var first, others error
+	wg.Go(func() {
+		if m := modules[0]; args[m] != nil {
+			first = runTests(ctx, r, m, args[m])
+		}
+	})
+	for _, m := range modules[1:] {
 		if args[m] != nil && ctx.Err() == nil {
-			errs = append(errs, runTests(ctx, r, m, args[m]))
+			own := args[m]
+			if args[modules[0]] != nil {
+				own = append(slices.Clone(own), "-p", "1")
+			}
+			others = errors.Join(others, runTests(ctx, r, m, own))
 		}
 	}
-	return errors.Join(errs...)
+	wg.Wait()
+	return errors.Join(first, others)
 }
 
 // build runs the command that builds servers, at a low priority.
@@ -223,9 +248,10 @@ func slow() []string {
 func longest() []string {
 	const product = "github.com/hawser-net/hawser/"
 	return []string{
-		product + "internal/agent", product + "internal/bench/scale", product + "internal/operator", product + "internal/operator/identities",
-		product + "internal/operator/endpointslices", product + "internal/k8s/endpoints", product + "internal/doublewrite", product + "internal/sandbox",
-		product + "bpf", product + "internal/datapath/loader",
+		product + "internal/agent", product + "internal/operator/identities", product + "internal/operator", product + "internal/bench/scale",
+		product + "internal/operator/endpointslices", product + "internal/sandbox", product + "internal/k8s/endpoints", product + "internal/k8s/identities",
+		product + "internal/doublewrite", product + "internal/k8s/policies", product + "bpf", product + "internal/datapath/loader",
+		product + "pkg/kvstore/etcd", product + "pkg/allocator",
 	}
 }
 
@@ -241,8 +267,9 @@ func longestFirst(packages []string) {
 }
 
 // split divides the packages that args name in a module into those whose tests depend on nothing
-// slow and the others. Both come back as arguments of `go test`, nil if there is no such package.
-func split(ctx context.Context, module string, args []string) (early, late []string, err error) {
+// slow and the others. Both come back as arguments of `go test`, nil if there is no such package;
+// whole are those of all, the longest first.
+func split(ctx context.Context, module string, args []string) (whole, early, late []string, err error) {
 	var flags, patterns []string
 	for _, a := range args {
 		if isPattern(a) {
@@ -255,7 +282,7 @@ func split(ctx context.Context, module string, args []string) (early, late []str
 	cmd.Dir, cmd.Stderr = module, os.Stderr
 	out, err := cmd.Output()
 	if err != nil {
-		return nil, nil, fmt.Errorf("go list in %s: %w", module, err)
+		return nil, nil, nil, fmt.Errorf("go list in %s: %w", module, err)
 	}
 	early, late = slices.Clone(flags), slices.Clone(flags)
 	isLate := make(map[string]bool)
@@ -268,7 +295,7 @@ func split(ctx context.Context, module string, args []string) (early, late []str
 		if err := dec.Decode(&pkg); errors.Is(err, io.EOF) {
 			break
 		} else if err != nil {
-			return nil, nil, fmt.Errorf("go list in %s: %w", module, err)
+			return nil, nil, nil, fmt.Errorf("go list in %s: %w", module, err)
 		}
 		// A package is listed by itself; as "p.test", its tests' program; and as "q [p.test]",
 		// compiled for that.
@@ -285,6 +312,7 @@ func split(ctx context.Context, module string, args []string) (early, late []str
 		}
 	}
 	longestFirst(all)
+	whole = append(slices.Clone(flags), all...)
 	for _, name := range all {
 		if isLate[name] {
 			late = append(late, name)
@@ -298,7 +326,7 @@ func split(ctx context.Context, module string, args []string) (early, late []str
 	if len(late) == len(flags) {
 		late = nil
 	}
-	return early, late, nil
+	return whole, early, late, nil
 }
 
 // runTests feeds r with the events of `go test` in a module. It returns an error if something went
@@ -315,10 +343,9 @@ func runTests(ctx context.Context, r *report, module string, args []string) erro
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	before := r.failures()
-	r.read(out)
+	failed := r.read(out)
 	if err := cmd.Wait(); err != nil {
-		if cmd.ProcessState.ExitCode() == 1 && r.failures() > before {
+		if cmd.ProcessState.ExitCode() == 1 && failed {
 			return nil
 		}
 		return fmt.Errorf("go test in %s: %w", module, err)
@@ -339,6 +366,7 @@ type event struct {
 // report collects events and prints a line a package, the output of what failed, and the totals.
 type report struct {
 	w       io.Writer
+	mu      sync.Mutex      // guards output, parents, results and broken while tests run
 	allowed map[string]bool // "package Test" that may be skipped
 	strict  bool            // other skips are failures
 	output  map[string][]string
@@ -347,17 +375,6 @@ type report struct {
 	broken  []string          // packages that failed without a failing test: build, panic, time-out
 	unrun   []string          // packages that were not tested, because the servers were not built
 	start   time.Time
-}
-
-// failures counts what close will report as failed.
-func (r *report) failures() int {
-	n := len(r.broken)
-	for _, result := range r.results {
-		if result == "fail" {
-			n++
-		}
-	}
-	return n
 }
 
 // stage runs a part of the work and says how long it took.
@@ -375,7 +392,9 @@ func newReport(w io.Writer, allowed map[string]bool, strict bool) *report {
 	}
 }
 
-func (r *report) read(in io.Reader) {
+// read takes the events of one `go test`, and says whether something failed. Several may be read at
+// once.
+func (r *report) read(in io.Reader) (failed bool) {
 	s := bufio.NewScanner(in)
 	s.Buffer(nil, 16<<20)
 	for s.Scan() {
@@ -384,8 +403,12 @@ func (r *report) read(in io.Reader) {
 			fmt.Fprintln(r.w, s.Text()) // not an event: let it be seen
 			continue
 		}
+		failed = failed || e.Action == "fail" || e.Action == "build-fail"
+		r.mu.Lock()
 		r.add(e)
+		r.mu.Unlock()
 	}
+	return failed
 }
 
 func (r *report) add(e event) {

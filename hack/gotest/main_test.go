@@ -158,9 +158,12 @@ func TestSplit(t *testing.T) {
 	const product = "github.com/hawser-net/hawser/"
 	flags := []string{"-race", "-p", "3"}
 	patterns := []string{"./internal/labels", "./internal/operator/nodes", "./hack/gotest", "./internal/datapath/loader"}
-	early, late, err := split(t.Context(), "../..", append(slices.Clone(flags), patterns...))
+	whole, early, late, err := split(t.Context(), "../..", append(slices.Clone(flags), patterns...))
 	if err != nil {
 		t.Fatal(err)
+	}
+	if want := append(slices.Clone(early), late[len(flags):]...); !sameWords(whole, want) {
+		t.Errorf("all %q, want %q", whole, want)
 	}
 	if want := append(slices.Clone(flags), product+"internal/labels", product+"hack/gotest", product+"internal/datapath/loader"); !sameWords(early, want) {
 		t.Errorf("first %q, want %q", early, want)
@@ -168,7 +171,7 @@ func TestSplit(t *testing.T) {
 	if want := append(slices.Clone(flags), product+"internal/operator/nodes"); !sameWords(late, want) {
 		t.Errorf("then %q, want %q", late, want)
 	}
-	early, late, err = split(t.Context(), "../..", []string{"-race", "./internal/labels"})
+	_, early, late, err = split(t.Context(), "../..", []string{"-race", "./internal/labels"})
 	if err != nil || late != nil || len(early) != 2 {
 		t.Errorf("%q, %q, %v: want one package that comes first", early, late, err)
 	}
@@ -178,17 +181,19 @@ func sameWords(a, b []string) bool {
 	return cmp.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
 }
 
-// TestServersNotBuilt: an early test fails, and the servers cannot be built. The report names the
-// failing test and the packages that were not tested, and the reason is returned.
-func TestServersNotBuilt(t *testing.T) {
-	dir := t.TempDir()
-	t.Chdir(dir)
+// inProduct goes to a module with a package that needs a server, late, and one that needs none, early,
+// whose test fails; and with a module of its own in pkg.
+func inProduct(t *testing.T) {
+	t.Helper()
+	t.Chdir(t.TempDir())
 	t.Setenv("GOFLAGS", "-mod=mod")
 	for name, src := range map[string]string{
 		"go.mod":                          "module github.com/hawser-net/hawser\n\ngo 1.24\n",
 		"early/a_test.go":                 "package early\nimport \"testing\"\nfunc TestEarly(t *testing.T) { t.Fatal(\"wrong\") }\n",
 		"late/a_test.go":                  "package late\nimport (\n_ \"github.com/hawser-net/hawser/internal/testenv/kubeapi\"\n\"testing\"\n)\nfunc TestLate(t *testing.T) {}\n",
 		"internal/testenv/kubeapi/api.go": "package kubeapi\n",
+		"pkg/go.mod":                      "module github.com/hawser-net/hawser/pkg\n\ngo 1.24\n",
+		"pkg/a/a_test.go":                 "package a\nimport \"testing\"\nfunc TestLibrary(t *testing.T) {}\n",
 	} {
 		if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
 			t.Fatal(err)
@@ -197,6 +202,42 @@ func TestServersNotBuilt(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+}
+
+// TestServersAreThere: where nothing is to be built, all tests run together, those of the other
+// modules beside.
+func TestServersAreThere(t *testing.T) {
+	inProduct(t)
+	file, err := os.Create("out")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	r := newReport(file, nil, false)
+	if err := testModules(t.Context(), r, []string{".", "pkg"}, []string{"-vet=off", "-p", "2", "./..."}, "true"); err != nil {
+		t.Error(err)
+	}
+	if r.close() {
+		t.Error("all is said to be well")
+	}
+	out, err := os.ReadFile("out")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"failed: early TestEarly", "ok    late", "ok    pkg/a", "\ntests: ", "2 passed, 1 failed, 0 skipped\n"} {
+		if !strings.Contains(string(out), want) {
+			t.Errorf("output lacks %q:\n%s", want, out)
+		}
+	}
+	if strings.Contains(string(out), "tests that need") {
+		t.Errorf("divided for nothing:\n%s", out)
+	}
+}
+
+// TestServersNotBuilt: an early test fails, and the servers cannot be built. The report names the
+// failing test and the packages that were not tested, and the reason is returned.
+func TestServersNotBuilt(t *testing.T) {
+	inProduct(t)
 	file, err := os.Create("out") // several write to it at the same time, as to the standard output
 	if err != nil {
 		t.Fatal(err)
