@@ -35,7 +35,7 @@ func TestAttachTwice(t *testing.T) {
 		t.Errorf("ADD of what is there: %s, %v", out, err)
 	}
 	talk("after the second ADD")
-	n.sameAudit(before, "after the second ADD", 10*time.Second)
+	n.sameAudit(before, "after the second ADD")
 	n.stop()
 }
 

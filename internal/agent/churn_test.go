@@ -81,7 +81,7 @@ func TestChurnLeavesNothing(t *testing.T) {
 	cycle(2) // what is made once and stays
 	// The last interfaces go a moment later.
 	settled := n.audit()
-	for deadline := time.Now().Add(5 * time.Second); ; {
+	for deadline := time.Now().Add(20 * time.Second); ; {
 		time.Sleep(200 * time.Millisecond)
 		now := n.audit()
 		if fmt.Sprint(now) == fmt.Sprint(settled) || time.Now().After(deadline) {
@@ -98,7 +98,7 @@ func TestChurnLeavesNothing(t *testing.T) {
 		}
 		return true
 	}
-	for deadline := time.Now().Add(20 * time.Second); !gone(); time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !gone(); time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("keys of the store by prefix before the churn: %v", keys())
 		}
@@ -109,13 +109,13 @@ func TestChurnLeavesNothing(t *testing.T) {
 	began := time.Now()
 	cycle(rounds)
 	t.Logf("%d times ADD and DEL in %v", rounds*workers, time.Since(began).Round(time.Millisecond))
-	n.sameAudit(settled, "after the churn", 10*time.Second)
+	n.sameAudit(settled, "after the churn")
 	for _, p := range pods {
 		if links := p.ns.LinkNames(t); len(links) != 1 {
 			t.Errorf("the namespace of %s is left with %q", p.name, links)
 		}
 	}
-	for deadline := time.Now().Add(20 * time.Second); !gone(); time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !gone(); time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("keys of the store by prefix: %v", keys())
 		}

@@ -75,7 +75,7 @@ func TestPluginKilled(t *testing.T) {
 		}
 	}
 	wg.Wait()
-	n.sameAudit(before, "after the crashes", 20*time.Second)
+	n.sameAudit(before, "after the crashes")
 	for _, v := range victims {
 		wg.Go(func() {
 			if links := v.pod.ns.LinkNames(t); len(links) != 1 {
@@ -97,7 +97,7 @@ func TestPluginKilled(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	n.sameAudit(before, "at the end", 20*time.Second)
+	n.sameAudit(before, "at the end")
 	if ep := neighbour.endpoint(); ep.Status.State != rest.EndpointStateReady {
 		t.Errorf("the neighbour is %s", ep.Status.State)
 	}
@@ -141,7 +141,7 @@ func TestAgentKilled(t *testing.T) {
 		if err := victim.del(); err != nil {
 			t.Errorf("DEL after a crash at %s: %v", step, err)
 		}
-		n.sameAudit(before, "crashed at "+step, 15*time.Second)
+		n.sameAudit(before, "crashed at "+step)
 		if links := victim.ns.LinkNames(t); len(links) != 1 {
 			t.Errorf("%s: the pod's namespace is left with %q", step, links)
 		}
@@ -160,7 +160,7 @@ func TestAgentKilled(t *testing.T) {
 			t.Fatalf("stopped after step %s", step)
 		}
 	}
-	n.sameAudit(before, "at the end", 15*time.Second)
+	n.sameAudit(before, "at the end")
 	n.stop()
 }
 
@@ -199,6 +199,6 @@ func TestKilledInACrowd(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		n.sameAudit(before, fmt.Sprintf("round %d", round), 20*time.Second)
+		n.sameAudit(before, fmt.Sprintf("round %d", round))
 	}
 }

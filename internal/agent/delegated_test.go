@@ -184,7 +184,7 @@ func TestDelegatedPlugin(t *testing.T) {
 		}
 	}
 	n.holds("all are gone")
-	n.sameAudit(before, "all are gone", 10*time.Second)
+	n.sameAudit(before, "all are gone")
 }
 
 // TestDelegatedHostile: an IPAM plugin that fails, answers nonsense or gives what is not free gets
@@ -249,7 +249,7 @@ func TestDelegatedHostile(t *testing.T) {
 		if want := "ADD " + p.container + "\nDEL " + p.container + "\n"; string(text) != want {
 			t.Errorf("%s: the plugin was called %q, want %q", what, text, want)
 		}
-		n.sameAudit(before, what, 10*time.Second)
+		n.sameAudit(before, what)
 		if names := p.ns.LinkNames(t); !slices.Equal(names, []string{"lo"}) {
 			t.Errorf("%s: the pod has %v", what, names)
 		}
@@ -264,7 +264,7 @@ func TestDelegatedHostile(t *testing.T) {
 	if err := p.del(env("fail-del")...); err == nil || !strings.Contains(err.Error(), "keeps") {
 		t.Errorf("DEL: %v", err)
 	}
-	n.sameAudit(before, "a refused DEL", 10*time.Second)
+	n.sameAudit(before, "a refused DEL")
 	if err := p.del(env("")...); err != nil {
 		t.Error(err)
 	}

@@ -127,7 +127,7 @@ func TestKubernetesPolicies(t *testing.T) {
 	n2.launch()
 	n2.ready()
 	expect("after a restart", near6, near.both(81)[1], far4, far4b)
-	n2.sameAudit(before, "after a restart", 5*time.Second)
+	n2.sameAudit(before, "after a restart")
 
 	// People can see why.
 	files, err := n2.client.PolicyFiles(t.Context())

@@ -161,11 +161,12 @@ func (c *kubeCluster) pod(n *machineNode, name string, labels map[string]string)
 
 func (c *kubeCluster) eventually(what string, ok func() bool) {
 	c.t.Helper()
-	for end := time.Now().Add(40 * time.Second); !ok(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(end) {
-			c.t.Fatalf("never: %s", what)
+	testenv.Eventually(c.t, time.Minute, func() string {
+		if !ok() {
+			return what
 		}
-	}
+		return ""
+	})
 }
 
 func (c *kubeCluster) endpoints() *gentype.ClientWithList[*v2.CiliumEndpoint, *v2.CiliumEndpointList] {

@@ -264,7 +264,7 @@ func (l *balancerLab) noPods(t *testing.T) {
 			t.Errorf("%s %s: %d %s, want 501 and the mode", call[0], call[1], code, text)
 		}
 	}
-	n.sameAudit(before, "after attempts to attach pods", time.Second)
+	n.sameAudit(before, "after attempts to attach pods")
 	cfg, err := n.client.Config(t.Context())
 	if err != nil || cfg.Status.DatapathMode != rest.DatapathModeLbOnly || cfg.Status.Addressing.IPv4.Enabled {
 		t.Errorf("the configuration says %q, addresses %+v: %v", cfg.Status.DatapathMode, cfg.Status.Addressing, err)

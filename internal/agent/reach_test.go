@@ -510,7 +510,7 @@ func TestPolicyChange(t *testing.T) {
 	until := func(want bool, why string) {
 		t.Helper()
 		for _, f := range flows {
-			deadline := time.Now().Add(10 * time.Second)
+			deadline := time.Now().Add(40 * time.Second)
 			for passes(f) != want {
 				if time.Now().After(deadline) {
 					for _, name := range []string{"endpoints", "policy", "ct"} {
@@ -564,7 +564,7 @@ func TestPolicyChange(t *testing.T) {
 	n.policy("web.yaml", faulty)
 	reported := func() rest.PolicyFile {
 		t.Helper()
-		for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		for deadline := time.Now().Add(40 * time.Second); ; time.Sleep(10 * time.Millisecond) {
 			files, err := n.client.PolicyFiles(t.Context())
 			if err == nil && len(files) == 1 && files[0].State == rest.PolicyFileStateFaulty {
 				return files[0]

@@ -195,7 +195,7 @@ func TestTemporaryRestart(t *testing.T) {
 			t.Errorf("the restart has changed the temporary identity from %d to %d", was, id)
 		}
 	}
-	n1.sameAudit(before, "after restarts", 10*time.Second)
+	n1.sameAudit(before, "after restarts")
 	c.Stop()
 	n1.kill()
 	n1.launch()

@@ -171,7 +171,7 @@ func TestREST(t *testing.T) {
 		n.expect(list)
 		// The address that a failed creation named is still the caller's: nobody's, here.
 		n.call("DELETE", "/ipam/10.0.1.14", "")
-		n.sameAudit(before, "after refused creations", 2*time.Second)
+		n.sameAudit(before, "after refused creations")
 	})
 
 	t.Run("labels", func(t *testing.T) {
@@ -336,7 +336,7 @@ func TestREST(t *testing.T) {
 		if err := n.newPod("late", nil).add(); err == nil || !strings.Contains(err.Error(), "allocated") {
 			t.Errorf("ADD without a free address: %v", err)
 		}
-		for deadline := time.Now().Add(10 * time.Second); len(n.addresses()) != free; time.Sleep(20 * time.Millisecond) {
+		for deadline := time.Now().Add(30 * time.Second); len(n.addresses()) != free; time.Sleep(20 * time.Millisecond) {
 			if time.Now().After(deadline) {
 				t.Fatalf("addresses did not expire: %v", n.addresses())
 			}
@@ -512,7 +512,7 @@ func TestFence(t *testing.T) {
 	if err := stays.del(); err != nil {
 		t.Error(err)
 	}
-	n.sameAudit(before, "after both are gone", 10*time.Second)
+	n.sameAudit(before, "after both are gone")
 }
 
 // TestSecondAgent: a node has one agent.
@@ -528,7 +528,7 @@ func TestSecondAgent(t *testing.T) {
 		if n.cmd.ProcessState.ExitCode() == 0 {
 			t.Error("a second agent on the same state ended with success")
 		}
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		t.Error("a second agent runs on the same state")
 	}
 	n.kill()

@@ -185,13 +185,14 @@ func (c *kubeCluster) watchLeaks(nodes ...*machineNode) {
 	c.t.Cleanup(func() { cancel(); wg.Wait() })
 	wg.Go(func() {
 		for ctx.Err() == nil {
+			began := time.Now()
 			if found := c.leaks(ctx, nodes...); len(found) > 0 {
 				c.t.Errorf("temporary identities where none may be: %q", found)
 				return
 			}
 			select {
 			case <-ctx.Done():
-			case <-time.After(30 * time.Millisecond):
+			case <-time.After(testenv.Breath(began)):
 			}
 		}
 	})

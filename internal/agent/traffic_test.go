@@ -149,7 +149,7 @@ func (f *flow) counts() (sent, got int) {
 func (f *flow) finish() (sent int, lost []time.Time) {
 	close(f.stop)
 	f.sending.Wait() // or the connection could be closed under the last one
-	deadline := time.Now().Add(3 * time.Second)
+	deadline := time.Now().Add(20 * time.Second)
 	for time.Now().Before(deadline) {
 		if s, g := f.counts(); s == g {
 			break

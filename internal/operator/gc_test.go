@@ -44,6 +44,7 @@ func (p *somePods) set(known bool, used identity.ID) {
 // TestUsedWithoutReference collects in a store where nobody refers to any number: what pods use, or
 // an address has, stays, and so does everything as long as the pods are not known.
 func TestUsedWithoutReference(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	cfg := c.config()
 	cfg.HeartbeatTimeout = 0
@@ -130,6 +131,7 @@ func TestUsedWithoutReference(t *testing.T) {
 // TestUnusedKeysAreSpared collects where the operator makes identities: what nobody uses goes when
 // it was unused for the heartbeat timeout, at once if hardly any number is free.
 func TestUnusedKeysAreSpared(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	cfg := c.config()
 	cfg.HeartbeatTimeout = time.Hour

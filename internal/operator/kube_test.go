@@ -39,6 +39,7 @@ import (
 	"github.com/hawser-net/hawser/internal/operator/election"
 	"github.com/hawser-net/hawser/internal/operator/kube"
 	"github.com/hawser-net/hawser/internal/storekeys"
+	"github.com/hawser-net/hawser/internal/testenv"
 	"github.com/hawser-net/hawser/internal/testenv/kubeapi"
 	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
 )
@@ -210,17 +211,7 @@ func (p *process) ended(within time.Duration) error {
 
 func (w *world) eventually(within time.Duration, f func() string) {
 	w.Helper()
-	deadline := time.Now().Add(within)
-	for {
-		problem := f()
-		if problem == "" {
-			return
-		}
-		if time.Now().After(deadline) {
-			w.Fatalf("after %s: %s", within, problem)
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
+	testenv.Eventually(w, within, f)
 }
 
 // leader returns which of the operators leads, by the lease; nil if none of them.
@@ -404,6 +395,7 @@ func crdsServed(w *world) string {
 
 // TestDutiesOfLeader has one operator do everything once, as far as it shows from outside.
 func TestDutiesOfLeader(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	ctx := t.Context()
 	tiers := &unstructured.Unstructured{}
@@ -563,7 +555,7 @@ spec:
 		`cilium_operator_cluster_pool_prefixes_held{family="ipv4"} 1`,
 		`cilium_operator_unmanaged_pods 0`, `cilium_operator_cluster_pool_nodes_waiting 0`, `go_goroutines`, `controller_runtime_reconcile_total`,
 	} {
-		w.eventually(10*time.Second, func() string {
+		w.eventually(30*time.Second, func() string {
 			if _, body := c.http(prom, "/metrics"); !strings.Contains(body, want) {
 				return "metrics without " + want
 			}
@@ -571,7 +563,7 @@ spec:
 		})
 	}
 	// What it tells of itself.
-	w.eventually(10*time.Second, func() string {
+	w.eventually(30*time.Second, func() string {
 		code, body := c.http(p.api, "/v1/status")
 		var st api.Status
 		if err := json.Unmarshal([]byte(body), &st); code != 200 || err != nil {
@@ -595,7 +587,7 @@ spec:
 		t.Errorf("the operator lacks a right:\n%s", text)
 	}
 	w.server.Stop()
-	w.eventually(10*time.Second, func() string {
+	w.eventually(30*time.Second, func() string {
 		if code, body := c.http(p.api, "/readyz"); code != 500 || !strings.Contains(body, "kubernetes:") {
 			return fmt.Sprintf("health without a server: %d %s", code, body)
 		}
@@ -610,12 +602,14 @@ spec:
 // TestIdentities has two operators make identities with the rights that the manual page names; one
 // takes over from the other. It is "Operator changes 2" of CFP-27752.
 func TestIdentities(t *testing.T) {
+	t.Parallel()
 	takeTurns(t)
 }
 
 // TestIdentitiesInStore is the same where identities are keys of a store: "KVStore compatibility"
 // of CFP-27752. Collection goes on all the time.
 func TestIdentitiesInStore(t *testing.T) {
+	t.Parallel()
 	etcd := kvstoretest.StartEtcd(t)
 	takeTurns(t, "--identity-allocation-mode=kvstore", "--kvstore=etcd", "--kvstore-opt=etcd.address="+etcd.Endpoint(), "--identity-gc-interval=1s",
 		"--identity-heartbeat-timeout=1s")
@@ -629,6 +623,7 @@ func TestIdentitiesInStore(t *testing.T) {
 // TestDeletedNodes: an agent's key of a node that was deleted goes at once, and the keys of all
 // others stay, those of agents without Kubernetes too.
 func TestDeletedNodes(t *testing.T) {
+	t.Parallel()
 	etcd := kvstoretest.StartEtcd(t)
 	w := newWorld(t)
 	there := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "there"}}
@@ -748,6 +743,7 @@ func takeTurns(t *testing.T, more ...string) {
 // that the manual page names; then another one that makes none deletes what is left. It is where
 // "Operator acts on Pod instead of CEP changes" of CFP-27752 leads to.
 func TestSlices(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.grant("hawser-operator-identities")
 	w.grant("hawser-operator-slices")
@@ -802,6 +798,7 @@ func TestSlices(t *testing.T) {
 // TestNoEndpointObjects has the operator remove CiliumEndpoints that nobody keeps, with the rights
 // it has.
 func TestNoEndpointObjects(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	p := w.start("only", "--disable-endpoint-crd", "--identity-gc-interval=0", "--ipam=kubernetes", "--validate-network-policy=false")
 	w.leading(60*time.Second, p)
@@ -814,7 +811,7 @@ func TestNoEndpointObjects(t *testing.T) {
 	})
 	// It may have looked before: another one surely finds it.
 	p.signal(syscall.SIGTERM)
-	if err := p.ended(15 * time.Second); err != nil {
+	if err := p.ended(30 * time.Second); err != nil {
 		t.Errorf("ended with %v", err)
 	}
 	w.start("second", "--disable-endpoint-crd", "--identity-gc-interval=0", "--ipam=kubernetes", "--skip-crd-creation")

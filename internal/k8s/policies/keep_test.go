@@ -51,6 +51,7 @@ func run(t *testing.T, p *policies.Policies) (f *force, stop func()) {
 // the server is heard: of one that is faulty now what can be enforced is in force, one that is gone
 // goes.
 func TestRecall(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	cnp := `{apiVersion: policy.networking.k8s.io/v1alpha2, kind: ClusterNetworkPolicy, metadata: {name: tier}, spec: {tier: Admin, priority: 1, subject: {namespaces: {}}, ingress: [{name: x, action: Deny, from: [{namespaces: {}}]}]}}`
 	for _, m := range []string{denyAll, web, all} {
@@ -123,6 +124,7 @@ func TestRecall(t *testing.T) {
 // TestRecallDamaged: copies that are damaged in any way are left out and removed; the others are
 // recalled.
 func TestRecallDamaged(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	for _, m := range []string{denyAll, web, all} {
 		c.mustApply(m)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ import (
 
 	v2 "github.com/hawser-net/hawser/api/v2"
 	k8sids "github.com/hawser-net/hawser/internal/k8s/identities"
+	"github.com/hawser-net/hawser/internal/testenv"
 	"github.com/hawser-net/hawser/internal/testenv/controllers"
 )
 
@@ -65,7 +67,8 @@ func playKilledAtEveryWrite(t *testing.T, env *controllers.Env, in func(*town), 
 				}
 				return tn.wrong(s)
 			}
-			for survived = false; !survived; time.Sleep(20 * time.Millisecond) {
+			for began := time.Now(); !survived; time.Sleep(testenv.Breath(began)) {
+				began = time.Now()
 				select {
 				case <-k.dead:
 				default:
@@ -165,11 +168,15 @@ func playBadWeather(t *testing.T, env *controllers.Env, in func(*town), seed uin
 	one, two := newWeather(seed), newWeather(seed+100)
 	tn.operator(one.connection())
 	tn.operator(two.connection())
-	tn.churn(r, 30)
+	steps := 15
+	if os.Getenv("HAWSER_LONG") != "" {
+		steps = 60
+	}
+	tn.churn(r, steps)
 	one.start(stuck) // the other one goes on with what it sees
-	tn.churn(r, 60)
+	tn.churn(r, 2*steps)
 	two.start("")
-	tn.churn(r, 60)
+	tn.churn(r, 2*steps)
 	one.stop()
 	two.stop()
 	tn.settled()
