@@ -202,8 +202,8 @@ func testModules(ctx context.Context, r *report, modules, args []string, servers
 const patience = 20 * time.Second
 
 // testEach runs the tests of modules, each with its arguments. Those of the first module and those
-// of the others run side by side: of the others one package at a time, so that they fill the time in
-// which the first waits for its last packages.
+// of the others run side by side: of the others one package at a time, so that they fill the time
+// in which the first waits for its last packages.
 func testEach(ctx context.Context, r *report, modules []string, args map[string][]string) error {
 	var wg sync.WaitGroup
 	var first, others error

@@ -181,8 +181,8 @@ func sameWords(a, b []string) bool {
 	return cmp.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
 }
 
-// inProduct goes to a module with a package that needs a server, late, and one that needs none, early,
-// whose test fails; and with a module of its own in pkg.
+// inProduct goes to a module with a package that needs a server, late, and one that needs none,
+// early, whose test fails; and with a module of its own in pkg.
 func inProduct(t *testing.T) {
 	t.Helper()
 	t.Chdir(t.TempDir())

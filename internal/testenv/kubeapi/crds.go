@@ -48,7 +48,8 @@ func (k *Server) DefineResources() {
 	for _, crd := range list {
 		version := crd.Spec.Versions[0].Name
 		for {
-			// The first answer is that the storage of the kind is made, and to ask again in a second, which is far too late.
+			// The first answer is that the storage of the kind is being made, and to ask again in a
+			// second, which is far too late.
 			_, err := client.Discovery().RESTClient().Get().AbsPath("/apis", crd.Spec.Group, version, crd.Spec.Names.Plural).MaxRetries(0).DoRaw(ctx)
 			if err == nil {
 				break

@@ -1,6 +1,6 @@
-// Package discover takes the place of a module of the same name in the Consul server that tests run.
-// That one finds other servers by the clouds they run in, with a client of each cloud: a third of what
-// there is to compile of Consul. A server of tests is alone, and finds nobody.
+// Package discover takes the place of a module of the same name in the Consul server that tests
+// run. That one finds other servers by the clouds they run in, with a client of each cloud: a
+// quarter of what there is to compile of Consul. A server of tests is alone, and finds nobody.
 package discover
 
 import (
