@@ -76,7 +76,7 @@ pictures: web ## take the pictures of docs/user/observe.md anew
 bin/consul: test/consul/go.mod $(wildcard test/consul/discover/*.go)
 	@hack/need.sh go
 	@mkdir -p bin
-	@echo "building a Consul server, without clients of clouds, for the tests of its driver: about 5 minutes on two cores the first time, then cached"
+	@echo "building a Consul server, without clients of clouds, for the tests of its driver: about 3 minutes on two cores the first time, then cached"
 	@start=$$(date +%s); cd test/consul && GOFLAGS=-mod=mod CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o ../../bin/consul github.com/hashicorp/consul; \
 	  echo "built bin/consul in $$(( $$(date +%s) - start )) s"
 
