@@ -543,16 +543,12 @@ func (s *Singles) Run(ctx context.Context, agent Agent) error {
 	}
 }
 
-// sooner is how long to wait if the object is to be read, or the interfaces are to be set up again,
-// before the end of wait.
+// sooner is how long to wait if the object is to be read before the end of wait.
 func (s *Singles) sooner(wait time.Duration) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if left := time.Until(s.later); !s.later.IsZero() && left > 0 {
 		wait = min(wait, left)
-	}
-	if s.uplinks != nil && !s.uplinks.retry.IsZero() {
-		wait = min(wait, max(time.Until(s.uplinks.retry), 0))
 	}
 	return wait
 }

@@ -15,7 +15,8 @@ import (
 )
 
 // Network sets up network interfaces of the node. Set is told of all that there are to be, and says
-// of which packets pass, in the same order.
+// of which packets pass, in the same order. It goes on trying what failed by itself: whoever has it
+// calls [Singles.InterfacesChanged] when there is another outcome.
 type Network interface {
 	Set([]datapath.Interface) ([]datapath.InterfaceState, error)
 }
@@ -49,10 +50,6 @@ type uplinks struct {
 	err    error
 	// beyond is how many addresses are not set up because there are too many.
 	beyond int
-	// retry is when they are set up again because something failed, zero if nothing did, and pause
-	// is how long that waits the next time.
-	retry time.Time
-	pause time.Duration
 }
 
 var errNotSet = errors.New("nobody says whether it was set up")
@@ -65,7 +62,7 @@ type uplinkFault struct {
 // Connect has the node's network interfaces set up, now and whenever its addresses change. From
 // now on an address is given only if packets from and to it pass. It comes after the addresses of
 // endpoints of before are in the book, which must not be without their interfaces for a moment, and
-// before the book is opened. What fails is reported by Run, and tried again.
+// before the book is opened. What fails is reported by Run.
 func (s *Singles) Connect(u Uplinks) {
 	s.mu.Lock()
 	s.uplinks = &uplinks{Uplinks: u, dirty: true}
@@ -190,8 +187,7 @@ func (s *Singles) connect() {
 	}
 	want, ids, beyond := s.wantedInterfaces()
 	u.beyond = beyond
-	due := !u.retry.IsZero() && !time.Now().Before(u.retry)
-	if !u.dirty && !due && reflect.DeepEqual(want, u.want) {
+	if !u.dirty && reflect.DeepEqual(want, u.want) {
 		s.mu.Unlock()
 		return
 	}
@@ -223,12 +219,6 @@ func (s *Singles) connect() {
 	first := u.passes == nil
 	moved := first || !maps.Equal(passes, u.passes)
 	u.passes, u.faults = passes, faults
-	if err == nil && len(faults) == 0 {
-		u.retry, u.pause = time.Time{}, 0
-	} else {
-		u.pause = min(max(2*u.pause, writeRetry), writeRetryMost)
-		u.retry = time.Now().Add(u.pause)
-	}
 	if moved && s.book != nil {
 		s.book.AssignSingles(s.want())
 		if !first {
