@@ -218,6 +218,9 @@ func (m *Manager) decide(o *v2.CiliumNode, pending int, limits Limits, live bool
 		// What was known stays good for all others.
 		w.Fault += "; the cloud cannot be read, so that it is not known whether this has changed: " + m.fault.Error()
 	}
+	if len(o.Spec.IPAM.StaticIPTags) > 0 && w.Fault == "" {
+		w.Fault = "spec.ipam.static-ip-tags asks for a public address, which the operator does not assign: remove them"
+	}
 	n.excess, n.lacks, n.atCapacity = w.Excess, w.Needed > 0 || w.Fault != "", w.AtCapacity
 	m.metrics.available.WithLabelValues(o.Name).Set(float64(w.Available - w.Used))
 	m.metrics.used.WithLabelValues(o.Name).Set(float64(w.Used))

@@ -170,6 +170,9 @@ func (s Suite) newcomer(tr *Trial) {
 	tr.Settles("there", 0, 8, 8, "")
 	tr.Node("new", nil)
 	tr.Settles("new", 0, 8, 8, "")
+	// What is not done is said, and keeps nobody from the rest.
+	tr.Node("public", func(s *v2.NodeSpec) { s.IPAM.StaticIPTags = map[string]string{"for": "edge"} })
+	tr.Settles("public", 0, 8, 8, "static-ip-tags")
 }
 
 // FaultPoints ends the operator at each call that changes the cloud: before it takes effect, after,
