@@ -223,7 +223,7 @@ func (f *Fabric) gateways(h *netlink.Handle, v cloud.View) error {
 		if routes, err := h.RouteGet(gateway.AsSlice()); err == nil && len(routes) > 0 && routes[0].Type == unix.RTN_LOCAL {
 			continue
 		}
-		err := h.AddrReplace(lo, &netlink.Addr{IPNet: machine.IPNet(netip.PrefixFrom(gateway, gateway.BitLen()))})
+		err := h.AddrReplace(lo, &netlink.Addr{IPNet: machine.IPNet(netip.PrefixFrom(gateway, gateway.BitLen())), Scope: int(netlink.SCOPE_HOST)})
 		if err != nil {
 			err = fmt.Errorf("gateway of subnet %s: %w", s.ID, err)
 		}

@@ -51,7 +51,12 @@ func newWorld(t *testing.T, provider string) *world {
 	w.certificate()
 	router.Must(t, func() error { return os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0o644) })
 	w.must(machine.WithNetlink(router.Path(), func(h *netlink.Handle) error {
-		return machine.AddressAndUp(h, "lo", netip.MustParsePrefix("10.99.0.1/32"))
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name = "br0"
+		if err := h.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}); err != nil {
+			return err
+		}
+		return machine.AddressAndUp(h, "br0", netip.MustParsePrefix("10.99.0.1/24"))
 	}))
 	for k := 1; k <= 2; k++ {
 		ns := testenv.NewNetNS(t)
@@ -214,6 +219,18 @@ func TestMetadata(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, provider)
 			for k, h := range w.spec.Hosts {
+				// Nobody gets packets from the service's address but answers of it.
+				w.must(machine.InNamespace(w.spec.Router, func() error {
+					c, err := net.Dial("udp", netip.AddrPortFrom(h.IPv4, 9).String())
+					if err != nil {
+						return err
+					}
+					defer c.Close()
+					if from := c.LocalAddr().(*net.UDPAddr).AddrPort().Addr(); from != w.spec.API.Addr() {
+						t.Errorf("the router speaks to %s under %s", h.Name, from)
+					}
+					return nil
+				}))
 				var text string
 				switch provider {
 				case Azure:

@@ -45,7 +45,8 @@ func Serve(ctx context.Context, s Spec, ready func() error, log *slog.Logger) er
 			return err
 		}
 		at := s.MetadataAddr()
-		return h.AddrReplace(lo, &netlink.Addr{IPNet: machine.IPNet(netip.PrefixFrom(at, at.BitLen()))})
+		// Of the host alone, so that the router speaks to nobody under it.
+		return h.AddrReplace(lo, &netlink.Addr{IPNet: machine.IPNet(netip.PrefixFrom(at, at.BitLen())), Scope: int(netlink.SCOPE_HOST)})
 	})
 	if err != nil {
 		return fmt.Errorf("address of the metadata service: %w", err)
