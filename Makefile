@@ -28,7 +28,7 @@ SANDBOX_BINARIES := hawser hawser-agent hawser-cni hawser-relay
 export HAWSER_CONSUL := $(CURDIR)/bin/consul
 VERSION  := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 
-.PHONY: help sandbox sandbox-down cluster cluster-down cluster-status chart-test build kube-apiserver kube-programs test test-long fuzz e2e e2e-smoke e2e-conformance bad-days oracle soak soak-short mesh attack bench scale verify lint fmt generate web pictures clean
+.PHONY: help sandbox sandbox-down cluster cluster-down cluster-status chart-test build kube-apiserver kube-programs test test-long fuzz e2e e2e-smoke e2e-conformance bad-days oracle soak soak-short mesh clouds attack bench scale verify lint fmt generate web pictures clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -133,6 +133,9 @@ soak-short: build bin/render ## the first steps of two soaks, 4 min, the same ea
 
 mesh: build ## connect two clusters of their own, and see whether pods reach each other by policy, 4 min; MESH='-keep' (root)
 	@go build -o bin/meshtest ./test/cluster/mesh && bin/meshtest $(MESH)
+
+clouds: build ## a cluster in a cloud of this machine: bursts, a dry subnet, throttling, the end of an instance, 6 min; CLOUDS='-cloud azure,alibaba -short' (root)
+	@go build -o bin/cloudtest ./test/cluster/clouds && bin/cloudtest $(CLOUDS)
 
 attack: build ## adversaries in pods, on nodes and beside them against a sandbox, 4 min; ATTACK='-run vxlan -modes tunnel' for some (root)
 	@go build -o bin/attack ./test/attack && bin/attack $(ATTACK)

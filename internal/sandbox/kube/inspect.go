@@ -24,6 +24,9 @@ type Info struct {
 	// Store is what keeps identities, if it is not Kubernetes; StoreSocket is where it listens, and
 	// StoreDir has its data.
 	Store, StoreSocket, StoreDir string
+	// Cloud is what the nodes are in, empty if in none, and CloudSocket where it is looked at and
+	// disturbed.
+	Cloud, CloudSocket string
 	// EtcdDir has the data of Kubernetes' own etcd.
 	EtcdDir string
 	// Processes are those of the control plane, by the names of their programs.
@@ -62,6 +65,7 @@ func Inspect(name string) (*Info, error) {
 	info := &Info{
 		Name: st.Name, ID: st.ID, Kubeconfig: c.Kubeconfig(), DualStack: st.DualStack, CNI: st.CNI, Processes: st.Processes,
 		Store: st.Store, StoreSocket: c.storeSocket(), StoreDir: c.storeDir(), EtcdDir: c.etcdDir(),
+		Cloud: st.Cloud, CloudSocket: c.cloudSocket(),
 		World: c.netns(worldName), ControlPlane: c.netns(masterName),
 		WorldIPv4: st.plan().world().IPv4, WorldIPv6: st.plan().world().IPv6,
 	}

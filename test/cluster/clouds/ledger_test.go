@@ -1,0 +1,65 @@
+package main
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/sandbox/cloud"
+	"github.com/hawser-net/hawser/internal/sandbox/region"
+)
+
+// accounts are of one pod on one of two nodes, about which all agree.
+func accounts() *ledger {
+	node := func(name string, ips ...string) v2.CiliumNode {
+		n := v2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		n.Spec.IPAM.Pool, n.Status.IPAM.Used = v2.AllocationMap{}, v2.AllocationMap{}
+		for _, ip := range ips {
+			n.Spec.IPAM.Pool[ip] = v2.AllocationIP{Resource: "eni-" + name}
+		}
+		return n
+	}
+	eni := func(name, primary string, ips ...string) cloud.Interface {
+		i := cloud.Interface{ID: "eni-" + name, Instance: "i-" + name, Index: 1, Primary: netip.MustParseAddr(primary)}
+		for _, ip := range ips {
+			i.Addresses = append(i.Addresses, netip.MustParseAddr(ip))
+		}
+		return i
+	}
+	l := &ledger{
+		provider: region.AWS, nodes: []v2.CiliumNode{node("n1", "10.0.0.2", "10.0.0.3"), node("n2", "10.0.0.5")},
+		cloud: cloud.View{Interfaces: []cloud.Interface{eni("n1", "10.0.0.1", "10.0.0.2", "10.0.0.3"), eni("n2", "10.0.0.4", "10.0.0.5")}},
+		pods: []corev1.Pod{{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "b"}, Spec: corev1.PodSpec{NodeName: "n1"}, Status: corev1.PodStatus{PodIP: "10.0.0.2"},
+		}},
+	}
+	l.nodes[0].Status.IPAM.Used["10.0.0.2"] = v2.AllocationIP{Owner: "a/b", Resource: "eni-n1"}
+	return l
+}
+
+// TestFaults: whatever one of the four says otherwise is found.
+func TestFaults(t *testing.T) {
+	for want, change := range map[string]func(*ledger){
+		"":                         func(*ledger) {},
+		"attached to no instance":  func(l *ledger) { l.cloud.Interfaces[1].Instance, l.nodes = "", l.nodes[:1] },
+		"assigned it to nobody":    func(l *ledger) { l.cloud.Interfaces[0].Addresses = l.cloud.Interfaces[0].Addresses[:1] },
+		"in no pool":               func(l *ledger) { delete(l.nodes[0].Spec.IPAM.Pool, "10.0.0.3") },
+		"in the pools of n1 and":   func(l *ledger) { l.nodes[1].Spec.IPAM.Pool["10.0.0.3"] = v2.AllocationIP{} },
+		"by its pool":              func(l *ledger) { l.nodes[0].Spec.IPAM.Pool["10.0.0.3"] = v2.AllocationIP{Resource: "eni-n2"} },
+		"not in its pool":          func(l *ledger) { l.nodes[1].Status.IPAM.Used["10.0.0.9"] = v2.AllocationIP{Owner: "router"} },
+		"its node says":            func(l *ledger) { l.nodes[0].Status.IPAM.Used["10.0.0.2"] = v2.AllocationIP{Owner: "a/c"} },
+		"no pod that runs":         func(l *ledger) { l.pods = nil },
+		"is the address of a/b an": func(l *ledger) { l.pods = append(l.pods, l.pods[0]) },
+	} {
+		l := accounts()
+		change(l)
+		got := strings.Join(l.faults(), "; ")
+		if (want == "") != (got == "") || !strings.Contains(got, want) {
+			t.Errorf("want %q, got %q", want, got)
+		}
+	}
+}
