@@ -165,7 +165,8 @@ func (c *scene) here() (out []string) {
 	return out
 }
 
-// everyone is a probe of each pod to each, to the service and to the world, and of the world to each.
+// everyone is a probe of each pod to each, to the service and to the world, and of the world to
+// each pod.
 func (c *scene) everyone() (out []probe) {
 	for _, from := range c.here() {
 		p := c.pods[from]
