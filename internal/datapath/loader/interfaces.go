@@ -3,6 +3,7 @@ package loader
 import (
 	"errors"
 	"fmt"
+	stdmaps "maps"
 	"net"
 	"slices"
 
@@ -36,7 +37,11 @@ func (l *Loader) AttachInterface(ifIndex int, mac net.HardwareAddr) error {
 	if exit == 0 {
 		return fmt.Errorf("interface %d waits until the programs of an earlier agent are replaced: until then nothing would judge what leaves by it", ifIndex)
 	}
-	return l.maps.UpsertInterface(ifIndex, mac)
+	if err := l.maps.UpsertInterface(ifIndex, mac); err != nil {
+		return err
+	}
+	delete(l.bare, ifIndex)
+	return nil
 }
 
 // DetachInterface has nothing believed any more of what comes by an interface. Its programs stay,
@@ -45,7 +50,11 @@ func (l *Loader) AttachInterface(ifIndex int, mac net.HardwareAddr) error {
 func (l *Loader) DetachInterface(ifIndex int) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.maps.DeleteInterface(ifIndex)
+	if err := l.maps.DeleteInterface(ifIndex); err != nil || ifIndex == l.cfg.NativeIfIndex {
+		return err
+	}
+	l.bare[ifIndex] = true
+	return nil
 }
 
 // ForgetInterface has nothing believed any more of what comes by an interface, and takes the
@@ -57,15 +66,33 @@ func (l *Loader) ForgetInterface(ifIndex int) error {
 }
 
 func (l *Loader) forgetInterface(ifIndex int) error {
-	if err := l.maps.DeleteInterface(ifIndex); err != nil || ifIndex == l.cfg.NativeIfIndex {
-		return err // the native device has them for itself
+	if err := l.maps.DeleteInterface(ifIndex); err != nil {
+		return err
 	}
-	return l.filters.RemoveFiltersOn(ifIndex, FromNetdev, ToNetdev)
+	if ifIndex != l.cfg.NativeIfIndex { // which has them for itself
+		l.bare[ifIndex] = true // the row, which said so, is gone
+		if err := l.filters.RemoveFiltersOn(ifIndex, FromNetdev, ToNetdev); err != nil {
+			return err
+		}
+	}
+	delete(l.bare, ifIndex)
+	return nil
 }
 
-// Interfaces lists the interfaces besides the native device of which AttachInterface was told, also
-// by an agent before this one.
-func (l *Loader) Interfaces() ([]int, error) { return l.maps.Interfaces() }
+// Interfaces lists the interfaces besides the native device that have rows, also those of an agent
+// before this one, and those that have lost theirs but maybe not their programs.
+func (l *Loader) Interfaces() ([]int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.interfaces()
+}
+
+func (l *Loader) interfaces() ([]int, error) {
+	all, err := l.maps.Interfaces()
+	all = slices.AppendSeq(all, stdmaps.Keys(l.bare))
+	slices.Sort(all)
+	return slices.Compact(all), err
+}
 
 // joiningHooks are those of an interface that joins the nodes. What leaves is judged first: see
 // attachExit for when it is not.
@@ -106,7 +133,7 @@ func (l *Loader) forgetInterfaces() error {
 	if l.cfg.Interfaces {
 		return nil
 	}
-	all, err := l.maps.Interfaces()
+	all, err := l.interfaces()
 	errs := []error{err}
 	for _, ifIndex := range all {
 		errs = append(errs, l.forgetInterface(ifIndex))

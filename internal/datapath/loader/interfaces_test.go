@@ -631,6 +631,7 @@ func TestInterfaceForgotten(t *testing.T) {
 	v.wire(t, n1.ns, "ens1", 11)
 	n1.own(t, 11, a)
 	ens1 := byName(t, n1.h, "ens1").Attrs().Index
+	var refuse error
 	programs := func(what string, ifIndex, want int) {
 		t.Helper()
 		got := 0
@@ -645,7 +646,7 @@ func TestInterfaceForgotten(t *testing.T) {
 			t.Errorf("%s: %d programs, want %d", what, got, want)
 		}
 	}
-	n1.testNode.loader = newLoader(t, n1.testNode, realFilters{n1})
+	n1.testNode.loader = newLoader(t, n1.testNode, realFilters{n1, &refuse})
 	must(t, n1.loader.Configure(n1.cfg))
 	n1.ifs = link.NewInterfaces(n1.links, n1.loader, nil)
 	for _, attempt := range []string{"first", "again"} {
@@ -658,6 +659,17 @@ func TestInterfaceForgotten(t *testing.T) {
 	n1.set(t, n1.iface(1, 11, a))
 	must(t, n1.loader.DetachInterface(ens1))
 	programs("faulty", ens1, 2)
+	n1.set(t)
+	programs("faulty, then none of the cloud's", ens1, 0)
+	n1.set(t, n1.iface(1, 11, a))
+	refuse = errors.New("busy")
+	if _, err := n1.ifs.Set(nil); err == nil {
+		t.Error("that programs stay is no error")
+	}
+	programs("not taken off", ens1, 2)
+	refuse = nil
+	n1.set(t)
+	programs("taken off at the next attempt", ens1, 0)
 	n1.set(t, n1.iface(1, 11, a))
 	must(t, n1.h.LinkDel(byName(t, n1.h, "ens1")))
 	n1.set(t)
@@ -676,8 +688,12 @@ func TestInterfaceForgotten(t *testing.T) {
 	programs("without a cloud, the native device", n1.cfg.NativeIfIndex, 2)
 }
 
-// realFilters are those of the node's links, whichever these are by then.
-type realFilters struct{ *cloudNode }
+// realFilters are those of the node's links, whichever these are by then. With an error nothing is
+// taken off.
+type realFilters struct {
+	*cloudNode
+	refuse *error
+}
 
 func (f realFilters) ReplaceFilter(ifIndex int, ingress bool, progFD int, name string) error {
 	return f.links.ReplaceFilter(ifIndex, ingress, progFD, name)
@@ -688,6 +704,9 @@ func (f realFilters) FilterProgram(ifIndex int, ingress bool) (int, error) {
 }
 
 func (f realFilters) RemoveFiltersOn(ifIndex int, names ...string) error {
+	if *f.refuse != nil {
+		return *f.refuse
+	}
 	return f.links.RemoveFiltersOn(ifIndex, names...)
 }
 

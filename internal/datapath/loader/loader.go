@@ -67,6 +67,7 @@ type Loader struct {
 	cfg      datapath.Config      // of the last Configure
 	keeping  bool                 // programs of other maps stay until ReplaceOthers
 	others   map[programOn]bool   // whether these work on other maps
+	bare     map[int]bool         // interfaces that have lost their rows, but maybe not their programs
 	missing  map[int]string       // why devices of others(cfg) lack programs, as it was logged
 }
 
@@ -76,7 +77,7 @@ var _ datapath.Programs = (*Loader)(nil)
 // outlive the Loader; the programs are pinned beside its maps, or not at all if these are not
 // pinned.
 func New(m *maps.Maps, f Filters, log *slog.Logger) *Loader {
-	return &Loader{maps: m, filters: f, log: log, others: make(map[programOn]bool), missing: make(map[int]string)}
+	return &Loader{maps: m, filters: f, log: log, others: make(map[programOn]bool), bare: make(map[int]bool), missing: make(map[int]string)}
 }
 
 // Close gives the programs' file descriptors back. What is pinned or attached stays in the kernel.
