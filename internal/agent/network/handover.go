@@ -35,7 +35,15 @@ func (n *Network) ReplacePrograms() {
 		return
 	}
 	n.setKeeping(false)
+	n.removeGuard()
 	n.cfg.Log.Info("the programs and maps of before were replaced")
+}
+
+// removeGuard removes what kept pods from addresses before the programs did.
+func (n *Network) removeGuard() {
+	if err := n.cfg.Links.RemoveGuard(); err != nil {
+		n.cfg.Log.Warn("an nftables table of an agent before this one stays", "error", err)
+	}
 }
 
 // Keeping says whether the programs of an agent before are in charge.

@@ -242,6 +242,9 @@ func (n *Network) Configure() error {
 	if err := n.cfg.Links.RemoveFiltersBut(others, loader.FromDevice, loader.ToDevice); err != nil {
 		n.cfg.Log.Warn("programs stay on devices that need none any more", "error", err)
 	}
+	if !n.Keeping() {
+		n.removeGuard()
+	}
 	n.mu.Lock()
 	n.devices, n.outsideLed = devices, nodePort
 	n.mu.Unlock()

@@ -156,3 +156,88 @@ func TestInterfacesFailOnce(t *testing.T) {
 	j.refuse(ens1, nil)
 	expect(5 * time.Second)
 }
+
+// TestInterfacesFailBesideOthers: what fails in one call of Set is tried again within a second,
+// although something else has failed for so long that it is tried rarely by now.
+func TestInterfacesFailBesideOthers(t *testing.T) {
+	n := newNode(t)
+	_, err := n.SetNode(cloudNode())
+	must(t, err)
+	n.plug(t, 1)
+	n.plug(t, 2)
+	ens1, ens2 := linkNamed(t, n.h, "ens1").Attrs().Index, linkNamed(t, n.h, "ens2").Attrs().Index
+	rounds := make(chan struct{}, 64)
+	j := &interrupted{judges: newJudges(t, n), list: func() { rounds <- struct{}{} }}
+	j.refuse(ens2, errors.New("never"))
+	i := NewInterfaces(n.Links, j, nil)
+	want := []datapath.Interface{interfaceAt(1, 5), interfaceAt(2, 6)}
+	if _, err = i.Set(want); err == nil {
+		t.Fatal("no error without programs")
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	told, done := make(chan string, 64), make(chan error, 1)
+	go func() {
+		done <- i.Run(ctx, func(states []datapath.InterfaceState, err error) { told <- stateOf(states) })
+	}()
+	defer func() {
+		cancel()
+		must(t, <-done)
+	}()
+	// After 4 s in which nothing else caused an attempt the next is in 8 s.
+	for last, waited := time.Now(), time.Duration(0); waited < 3500*time.Millisecond; last = time.Now() {
+		<-rounds
+		waited = time.Since(last)
+	}
+	j.refuse(ens1, errors.New("busy"))
+	if _, err := i.Set(want); err == nil {
+		t.Fatal("no error without programs")
+	}
+	for len(told) > 0 {
+		<-told // before it failed
+	}
+	j.refuse(ens1, nil)
+	deadline := time.After(4 * time.Second)
+	for {
+		select {
+		case got := <-told:
+			if strings.HasPrefix(got, "01 ready, ") {
+				return
+			}
+		case <-deadline:
+			t.Fatal("not told that packets of the first pass")
+		}
+	}
+}
+
+// TestInterfaceNotForgottenWhileLed: as long as pods' packets may be led to an interface that is
+// none of the cloud's any more, it keeps its programs; it is believed nothing.
+func TestInterfaceNotForgottenWhileLed(t *testing.T) {
+	n := newNode(t)
+	_, err := n.SetNode(cloudNode())
+	must(t, err)
+	n.plug(t, 1)
+	n.plug(t, 2)
+	ens1 := linkNamed(t, n.h, "ens1").Attrs().Index
+	j := &interrupted{judges: newJudges(t, n)}
+	i := NewInterfaces(n.Links, j, nil)
+	_, err = i.Set([]datapath.Interface{interfaceAt(1, 5)})
+	must(t, err)
+	good, closed := n.Links.h, closedHandle(t)
+	t.Cleanup(func() { n.Links.h = good })
+	j.attach = func() { n.Links.h = closed }
+	other := interfaceAt(2, 6)
+	other.MTU = 0
+	_, err = i.Set([]datapath.Interface{other})
+	n.Links.h, j.attach = good, nil
+	if err == nil || !strings.Contains(fmt.Sprint(n.ways(t)), "10.20.1.5") {
+		t.Fatalf("rules are gone: %v, %v", err, n.ways(t))
+	}
+	if j.rows[ens1] || !j.bare[ens1] {
+		t.Errorf("rules lead to an interface that is believed: %v, or has lost its programs: %v", j.rows[ens1], !j.bare[ens1])
+	}
+	_, err = i.Set([]datapath.Interface{other})
+	must(t, err)
+	if strings.Contains(fmt.Sprint(n.ways(t)), "10.20.1.5") || j.rows[ens1] || j.bare[ens1] {
+		t.Errorf("left in the end: %v, %v, %v", n.ways(t), j.rows, j.bare)
+	}
+}

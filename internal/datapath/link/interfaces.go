@@ -27,7 +27,8 @@ type InterfacePrograms interface {
 	// ForgetInterface has nothing believed any more, and takes the programs off. That the interface
 	// is gone is no error.
 	ForgetInterface(ifIndex int) error
-	// Interfaces lists those between the two, besides the native device.
+	// Interfaces lists those, besides the native device, that AttachInterface was told of and
+	// ForgetInterface was not, or not with success.
 	Interfaces() ([]int, error)
 }
 
@@ -51,7 +52,7 @@ type Interfaces struct {
 	told   string     // the outcome that Set returned last, or Run called changed with
 	want   []datapath.Interface
 	states []datapath.InterfaceState // of the last reconciliation
-	failed error                     // of the last reconciliation
+	again  bool                      // Set has failed since Run looked
 }
 
 // NewInterfaces returns an Interfaces that has touched nothing yet: see Set. There is one for a
@@ -74,7 +75,7 @@ func (i *Interfaces) Set(want []datapath.Interface) ([]datapath.InterfaceState, 
 	defer i.mu.Unlock()
 	i.want, i.begun = slices.Clone(want), true
 	states, err := i.reconcile()
-	i.told = outcome(states, err)
+	i.told, i.again = outcome(states, err), err != nil
 	return states, err
 }
 
@@ -84,8 +85,9 @@ func outcome(states []datapath.InterfaceState, err error) string {
 
 // reconcile is called under the lock.
 func (i *Interfaces) reconcile() ([]datapath.InterfaceState, error) {
-	i.states, i.failed = i.links.setInterfaces(i.want, i.programs)
-	return slices.Clone(i.states), i.failed
+	states, err := i.links.setInterfaces(i.want, i.programs)
+	i.states = states
+	return slices.Clone(states), err
 }
 
 // cloudInterface is a wanted interface as the kernel has it.
@@ -139,7 +141,7 @@ func (l *Links) setInterfaces(want []datapath.Interface, programs InterfaceProgr
 		l.cloud[c.index()] = true
 	}
 	errs = append(errs, partAddresses(found))
-	failed, err := l.reconcilePaths(found)
+	failed, left, err := l.reconcilePaths(found)
 	errs = append(errs, err)
 	if failed == nil {
 		// Nothing is known of the ways to the interfaces: for what is not known to pass, nothing is
@@ -151,7 +153,7 @@ func (l *Links) setInterfaces(want []datapath.Interface, programs InterfaceProgr
 			states[n].Err = failed[s.IfIndex]
 		}
 	}
-	errs = append(errs, forgetOthers(found, programs), l.exceptVPC(want))
+	errs = append(errs, forgetOthers(found, programs, left), l.exceptVPC(want))
 	return states, errors.Join(errs...)
 }
 
@@ -280,12 +282,16 @@ func partAddresses(found []*cloudInterface) error {
 }
 
 // forgetOthers has nothing believed of what comes by interfaces that are none of the cloud's any
-// more, and takes the programs off them.
-func forgetOthers(found []*cloudInterface, programs InterfacePrograms) error {
+// more, and takes the programs off them, unless pods' packets may still be led there.
+func forgetOthers(found []*cloudInterface, programs InterfacePrograms, led bool) error {
 	known, err := programs.Interfaces()
 	errs := []error{err}
 	for _, index := range known {
-		if !slices.ContainsFunc(found, func(c *cloudInterface) bool { return c.index() == index }) {
+		switch {
+		case slices.ContainsFunc(found, func(c *cloudInterface) bool { return c.index() == index }):
+		case led:
+			errs = append(errs, programs.DetachInterface(index))
+		default:
 			errs = append(errs, programs.ForgetInterface(index))
 		}
 	}

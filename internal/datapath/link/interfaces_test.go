@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -26,13 +27,14 @@ type judges struct {
 	n    *node
 	mu   sync.Mutex
 	rows map[int]bool
+	bare map[int]bool // without a row, and not forgotten
 	fail map[int]error
 	// upBefore are the interfaces that were up when their programs came.
 	upBefore []string
 }
 
 func newJudges(t testing.TB, n *node) *judges {
-	return &judges{t: t, n: n, rows: map[int]bool{}, fail: map[int]error{}}
+	return &judges{t: t, n: n, rows: map[int]bool{}, bare: map[int]bool{}, fail: map[int]error{}}
 }
 
 func (j *judges) AttachInterface(ifIndex int, mac net.HardwareAddr) error {
@@ -49,6 +51,7 @@ func (j *judges) AttachInterface(ifIndex int, mac net.HardwareAddr) error {
 		return err
 	}
 	j.rows[ifIndex] = true
+	delete(j.bare, ifIndex)
 	return nil
 }
 
@@ -56,10 +59,17 @@ func (j *judges) DetachInterface(ifIndex int) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	delete(j.rows, ifIndex)
+	j.bare[ifIndex] = true
 	return nil
 }
 
-func (j *judges) ForgetInterface(ifIndex int) error { return j.DetachInterface(ifIndex) }
+func (j *judges) ForgetInterface(ifIndex int) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	delete(j.rows, ifIndex)
+	delete(j.bare, ifIndex)
+	return nil
+}
 
 func (j *judges) Interfaces() (out []int, _ error) {
 	j.mu.Lock()
@@ -67,7 +77,7 @@ func (j *judges) Interfaces() (out []int, _ error) {
 	for index := range j.rows {
 		out = append(out, index)
 	}
-	return out, nil
+	return slices.AppendSeq(out, maps.Keys(j.bare)), nil
 }
 
 func (j *judges) refuse(ifIndex int, err error) {

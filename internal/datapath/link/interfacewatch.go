@@ -54,8 +54,9 @@ func (i *Interfaces) Run(ctx context.Context, changed func([]datapath.InterfaceS
 			continue
 		}
 		i.mu.Lock()
-		if retry == 0 && i.failed != nil {
-			next = time.Now()
+		if i.again {
+			// Whatever has failed before may have been waited for long by now.
+			i.again, retry, next = false, 0, time.Now()
 		}
 		if time.Now().Before(next) {
 			i.mu.Unlock()

@@ -377,6 +377,10 @@ func sameElements(have, want []nftables.SetElement) bool {
 
 func (l *Links) removeMasquerade() error { return l.removeTable(nftTable) }
 
+// RemoveGuard removes the nftables table by which agents before this one kept pods from addresses.
+// The programs do that: it comes after them.
+func (l *Links) RemoveGuard() error { return l.removeTable("hawser_guard") }
+
 // removeTable removes a table of ours, if it is there.
 func (l *Links) removeTable(name string) error {
 	c, err := l.nft()

@@ -317,3 +317,19 @@ func inIntervals(elems []nftables.SetElement, ip netip.Addr) bool {
 	}
 	return in
 }
+
+// TestGuardOfBefore: the table by which agents before this one kept pods from addresses goes when
+// it is told to, and when all does.
+func TestGuardOfBefore(t *testing.T) {
+	n := newNode(t)
+	_, err := n.SetNode(tunnelNode())
+	must(t, err)
+	for what, remove := range map[string]func() error{"told": n.RemoveGuard, "all": n.CleanUp} {
+		n.output(t, "nft", "add table inet hawser_guard; add table inet others")
+		must(t, remove())
+		if out := n.output(t, "nft", "list", "tables"); strings.Contains(out, "hawser_guard") || !strings.Contains(out, "others") {
+			t.Errorf("%s: %s", what, out)
+		}
+		must(t, remove()) // which is none is no error
+	}
+}

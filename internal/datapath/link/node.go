@@ -403,6 +403,6 @@ func (l *Links) CleanUp() error {
 			errs = append(errs, fmt.Errorf("remove %s: %w", name, err))
 		}
 	}
-	errs = append(errs, l.removeMasquerade())
+	errs = append(errs, l.removeMasquerade(), l.RemoveGuard())
 	return errors.Join(errs...)
 }

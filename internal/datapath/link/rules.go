@@ -220,17 +220,18 @@ func removals(found []*cloudInterface, have paths) (out []*request) {
 }
 
 // reconcilePaths makes our rules, and our routes outside of the main table, those of the interfaces
-// found. It returns by index what failed, and all of that joined.
+// found. It returns by index what failed, whether there may be some left of others, and all errors
+// joined.
 //
 // Additions come first: an address that has moved to another interface is led there before the rule
 // of the old one goes.
-func (l *Links) reconcilePaths(found []*cloudInterface) (failed map[int]error, err error) {
+func (l *Links) reconcilePaths(found []*cloudInterface) (failed map[int]error, left bool, err error) {
 	var have paths
 	if have.routes, err = l.ourRoutes(true); err != nil {
-		return nil, err
+		return nil, true, err
 	}
 	if have.rules, err = l.ourRules(); err != nil {
-		return nil, err
+		return nil, true, err
 	}
 	failed = map[int]error{}
 	var errs []error
@@ -248,13 +249,13 @@ func (l *Links) reconcilePaths(found []*cloudInterface) (failed map[int]error, e
 			errs = append(errs, err)
 		}
 	}
-	errs = append(errs, l.rt.run(removals(found, have)...)...)
-	return failed, errors.Join(errs...)
+	rest := errors.Join(l.rt.run(removals(found, have)...)...)
+	return failed, rest != nil, errors.Join(append(errs, rest)...)
 }
 
 // removePaths removes all rules of ours, and the tables that they lead to.
 func (l *Links) removePaths() error {
-	_, err := l.reconcilePaths(nil)
+	_, _, err := l.reconcilePaths(nil)
 	return err
 }
 
