@@ -87,12 +87,9 @@ func interfacesOf(mode string, o *v2.CiliumNode, needed []Interface) ([]Interfac
 		read[s.id] = i
 	}
 	out := keep(needed, read, faulty)
-	taken, networks := map[string]bool{}, map[netip.Prefix]bool{}
+	taken, networks := map[string]bool{}, networksOf(out)
 	for _, i := range out {
 		taken[i.ID] = true
-		for _, p := range i.Networks {
-			networks[p] = true
-		}
 	}
 	var faults []error
 	for _, s := range all {
@@ -122,7 +119,8 @@ func interfacesOf(mode string, o *v2.CiliumNode, needed []Interface) ([]Interfac
 }
 
 // keep returns those of needed: as they are shown now, or else as they were. If what is shown of
-// them does not fit together, those whose number or hardware address is another stay as they were.
+// them does not fit together, those whose number or hardware address is another stay as they were;
+// if they have too many networks, those that have others than before as well.
 func keep(needed []Interface, shown map[string]Interface, faulty map[string]error) []Interface {
 	pick := func(may func(was, is Interface) bool) (out []Interface, err error) {
 		for _, was := range needed {
@@ -137,16 +135,34 @@ func keep(needed []Interface, shown map[string]Interface, faulty map[string]erro
 		return out, err
 	}
 	out, err := pick(func(Interface, Interface) bool { return true })
-	if err == nil {
+	tooMany := len(networksOf(out)) > maxAllNetworks
+	if err == nil && !tooMany {
 		return out
 	}
 	out, _ = pick(func(was, is Interface) bool {
-		same := was.Number == is.Number && was.MAC == is.MAC
-		if !same && faulty[is.ID] == nil {
+		moved := was.Number != is.Number || was.MAC != is.MAC
+		grown := tooMany && slices.ContainsFunc(is.Networks, func(p netip.Prefix) bool { return !slices.Contains(was.Networks, p) })
+		switch {
+		case !moved && !grown:
+			return true
+		case moved && err != nil:
 			faulty[is.ID] = fmt.Errorf("others have number %d or hardware address %s", is.Number, is.MAC)
+		default:
+			faulty[is.ID] = fmt.Errorf("all interfaces that pods have addresses of have more than %d networks", maxAllNetworks)
 		}
-		return same
+		return false
 	})
+	return out
+}
+
+// networksOf are the networks of some interfaces.
+func networksOf(list []Interface) map[netip.Prefix]bool {
+	out := map[netip.Prefix]bool{}
+	for _, i := range list {
+		for _, p := range i.Networks {
+			out[p] = true
+		}
+	}
 	return out
 }
 

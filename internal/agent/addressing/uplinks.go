@@ -186,6 +186,10 @@ func (s *Singles) connect() {
 		return
 	}
 	want, ids, beyond := s.wantedInterfaces()
+	for s.withdraw(want) {
+		// Meanwhile pods may have got some.
+		want, ids, beyond = s.wantedInterfaces()
+	}
 	u.beyond = beyond
 	if !u.dirty && reflect.DeepEqual(want, u.want) {
 		s.mu.Unlock()
@@ -226,6 +230,28 @@ func (s *Singles) connect() {
 		}
 	}
 	s.inspect()
+}
+
+// withdraw has the addresses that are set up and not in want given to nobody, before they are taken
+// down. It returns whether there are any. mu is held.
+func (s *Singles) withdraw(want []datapath.Interface) bool {
+	stay := map[netip.Addr]bool{}
+	for _, i := range want {
+		for _, ip := range i.Pods {
+			if s.uplinks.passes[ip] {
+				stay[ip] = true
+			}
+		}
+	}
+	if len(stay) == len(s.uplinks.passes) {
+		return false
+	}
+	s.uplinks.passes = stay
+	if s.book != nil {
+		s.book.AssignSingles(s.want())
+		s.tell.moved()
+	}
+	return true
 }
 
 // unexplained is what of an error is of no state: then no interface is known to be as it should be.
@@ -296,7 +322,7 @@ func (s *Singles) rulesOf(i Interface) int {
 	if !s.uplinks.Masquerade {
 		return 2
 	}
-	return 1 + len(i.Networks) + len(s.uplinks.Direct)
+	return 1 + max(1, len(i.Networks)+len(s.uplinks.Direct))
 }
 
 // misplaced are the addresses of the pool that cannot be a pod's where the pool says that they are,

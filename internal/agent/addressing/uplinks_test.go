@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -27,10 +28,14 @@ type kernel struct {
 	plugged map[string]bool // by hardware address; the others are not there
 	want    []datapath.Interface
 	sets    int
-	broken  error // of all interfaces
+	broken  error                      // of all interfaces
+	before  func([]datapath.Interface) // is called with what is to be set
 }
 
 func (k *kernel) Set(want []datapath.Interface) (states []datapath.InterfaceState, err error) {
+	if k.before != nil {
+		k.before(want)
+	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.want = want
@@ -632,4 +637,88 @@ func TestTooMuchInOneObject(t *testing.T) {
 	if len(list) == 0 || len(networks) > maxAllNetworks || err == nil || !strings.Contains(err.Error(), "all interfaces have more than 256 networks") {
 		t.Errorf("%d interfaces with %d networks: %v", len(list), len(networks), err)
 	}
+
+	// Nor if pods have addresses of them, and the status shows more of all than before.
+	small := ciliumNode(1)
+	small.Status.ENI.ENIs = map[string]v2.ENI{}
+	for id, e := range o.Status.ENI.ENIs {
+		e.VPC.CIDRs = e.VPC.CIDRs[:1]
+		small.Status.ENI.ENIs[id] = e
+	}
+	needed, err := interfacesOf(ENI, small, nil)
+	if err != nil || len(needed) != 100 {
+		t.Fatalf("%d interfaces, %v", len(needed), err)
+	}
+	list, err = interfacesOf(ENI, o, needed)
+	for n := range needed {
+		needed[n].Kept = true // no other address of it is given
+	}
+	if !reflect.DeepEqual(needed, list) {
+		t.Errorf("%d interfaces with %d networks, want those of before", len(list), len(networksOf(list)))
+	}
+	if err == nil || !strings.Contains(err.Error(), "more than 256 networks") {
+		t.Errorf("it is said: %v", err)
+	}
+	// One that alone has more than before is as it is shown, while there is room.
+	one := small.Status.ENI.ENIs["eni-7"]
+	one.VPC.CIDRs = o.Status.ENI.ENIs["eni-7"].VPC.CIDRs[:56]
+	small.Status.ENI.ENIs["eni-7"] = one
+	if list, err = interfacesOf(ENI, small, needed); err != nil || len(networksOf(list)) != 255 || slices.ContainsFunc(list, func(i Interface) bool { return i.Kept }) {
+		t.Errorf("%d networks, %v", len(networksOf(list)), err)
+	}
+}
+
+// TestGivenOnlyWhileLed: where the kernel would have too many rules by now, no pod gets an address
+// while its rules go.
+func TestGivenOnlyWhileLed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, book := eniSingles(t, t.TempDir())
+		object := func(generation int64, networks int) *v2.CiliumNode {
+			o := eniNode(generation, map[int][]string{0: nil})
+			for n := range 1000 {
+				o.Spec.IPAM.Pool[netip.AddrFrom4([4]byte{10, 1, byte(n / 250), byte(n%250 + 2)}).String()] = v2.AllocationIP{Resource: "eni-0"}
+			}
+			e := o.Status.ENI.ENIs["eni-0"]
+			e.Subnet.CIDR = "10.1.0.0/16"
+			for n := range networks {
+				e.VPC.CIDRs = append(e.VPC.CIDRs, fmt.Sprintf("10.%d.0.0/16", n+2))
+			}
+			o.Status.ENI.ENIs["eni-0"] = e
+			return o
+		}
+		s.Hear(object(1, 0))
+		k := &kernel{plugged: map[string]bool{macOf(0): true}}
+		s.Connect(Uplinks{Network: k, Masquerade: true})
+		book.Open()
+		runSingles(t, s)
+		synctest.Wait()
+		if !k.told(netip.MustParseAddr("10.1.3.251")) {
+			t.Fatal("not all addresses are led at first")
+		}
+		given := 0
+		k.before = func(want []datapath.Interface) {
+			led := map[netip.Addr]bool{}
+			for _, i := range want {
+				for _, ip := range i.Pods {
+					led[ip] = true
+				}
+			}
+			for {
+				r, err := book.AllocateNext(ipam.IPv4, "ns/p", "", false)
+				if err != nil {
+					return
+				}
+				if given++; !led[r.IPv4.IP] {
+					t.Errorf("%s is given while its rules go", r.IPv4.IP)
+					return
+				}
+			}
+		}
+		s.Hear(object(2, 55))
+		synctest.Wait()
+		if given == 0 || given == 1000 {
+			t.Errorf("%d addresses are given", given)
+		}
+	})
 }
