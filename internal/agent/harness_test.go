@@ -543,8 +543,10 @@ func (n *machineNode) audit() []string {
 		err := filepath.WalkDir(n.path(d), func(path string, _ fs.DirEntry, err error) error {
 			if strings.HasSuffix(path, ".tmp") {
 				// It is written at the moment, unless it has been left.
-				if info, err := os.Stat(path); err != nil || time.Since(info.ModTime()) < 2*time.Second {
-					return nil
+				for end := time.Now().Add(2 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+					if _, err := os.Stat(path); err != nil {
+						return nil
+					}
 				}
 			}
 			if err == nil && !strings.HasSuffix(path, "deleteQueue") && !strings.HasSuffix(path, "lockfile") {

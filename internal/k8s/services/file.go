@@ -177,7 +177,12 @@ type looker struct {
 	last []byte // what changed returned last
 	// fault is what is wrong with that; whoever asked says so.
 	fault error
+	// restless is how many looks in a row have each found something else than the one before.
+	restless int
 }
+
+// maxRestless is after how many looks a file that is never the same at two of them is an error.
+const maxRestless = 10
 
 // changed returns what is in the file if that is not what it returned last, else nil and what was
 // wrong with that. It counts only when two looks have found the same: while a file is written, the
@@ -190,6 +195,12 @@ func (l *looker) changed() ([]byte, error) {
 	}
 	settled := l.seen != nil && bytes.Equal(data, l.seen)
 	l.seen = data
+	if l.restless++; settled {
+		l.restless = 0
+	}
+	if l.restless > maxRestless {
+		return nil, fmt.Errorf("it has changed between any two of the last %d looks, and counts only when two find the same: write it less often", maxRestless)
+	}
 	if !settled || l.last != nil && bytes.Equal(data, l.last) {
 		return nil, l.fault
 	}

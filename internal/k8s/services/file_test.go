@@ -193,6 +193,15 @@ func TestFileWrittenInPlace(t *testing.T) {
 	write(goodFile)
 	look("it comes again", "")
 	look("it has come again", goodFile)
+	for i := range maxRestless {
+		write(goodFile + strings.Repeat("#", i+1))
+		look("it changes all the time", "")
+	}
+	write(goodFile + "# for long")
+	if data, err := l.changed(); data != nil || err == nil {
+		t.Errorf("it has changed at each look: %q, %v", data, err)
+	}
+	look("it stays", goodFile+"# for long")
 }
 
 // FuzzParseFile: whatever is in the file, all that is taken of it can be acted on.

@@ -223,7 +223,7 @@ func (c *scene) ask(probes []probe) error {
 }
 
 // traffic has flows between the first and last pods of all nodes, which are on different
-// interfaces, while something happens. None of their messages may be lost.
+// interfaces, while something happens. None of their messages may be lost, or arrive elsewhere.
 func (c *scene) traffic(ctx context.Context, during func() error) error {
 	var plan []flows.Flow
 	var ends []string
@@ -247,16 +247,19 @@ func (c *scene) traffic(ctx context.Context, during func() error) error {
 		return err
 	}
 	err = during()
-	sent, lost, why := 0, 0, ""
+	sent, lost, wrong, why := 0, 0, 0, ""
 	for _, r := range running.Stop() {
-		if sent += r.Sent; r.Bad() {
-			lost += r.Lost
+		sent, lost, wrong = sent+r.Sent, lost+r.Lost, wrong+r.Wrong
+		switch {
+		case r.Bad():
 			why = r.Name + ": " + strings.Join(r.Why, ", ")
+		case r.Sent == 0:
+			err = errors.Join(err, fmt.Errorf("%s: nothing was sent", r.Name))
 		}
 	}
-	c.say("  %d flows, %d messages, %d lost", len(plan), sent, lost)
-	if lost > 0 {
-		err = errors.Join(err, fmt.Errorf("%d messages were lost, such as of %s", lost, why))
+	c.say("  %d flows, %d messages, %d lost, %d answered by others", len(plan), sent, lost, wrong)
+	if lost > 0 || wrong > 0 {
+		err = errors.Join(err, fmt.Errorf("%d messages were lost and %d answered by others, such as of %s", lost, wrong, why))
 	}
 	return err
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -67,9 +68,14 @@ func (c *scene) metadata(context.Context) error {
 	spec := region.Spec{Provider: c.provider}
 	at := netip.AddrPortFrom(spec.MetadataAddr(), 80)
 	for _, name := range c.names {
-		if conn, err := c.pods[name].Namespace.Dial("tcp", at, probeTime); err == nil {
+		conn, err := c.pods[name].Namespace.Dial("tcp", at, 5*time.Second)
+		if err == nil {
 			lab.Reset(conn)
 			return fmt.Errorf("pod %s reaches %s, which tells whoever asks the credentials of the machine", name, at)
+		}
+		// Silence could have any cause.
+		if !errors.Is(err, unix.ECONNREFUSED) {
+			return fmt.Errorf("pod %s is not refused at once by %s: %w", name, at, err)
 		}
 	}
 	for _, n := range c.nodes {
@@ -90,7 +96,7 @@ func (c *scene) metadata(context.Context) error {
 			return fmt.Errorf("node %s does not reach %s: %w", n, at, err)
 		}
 	}
-	c.say("  %d pods do not, %d nodes do", len(c.names), len(c.nodes))
+	c.say("  %d pods are refused, %d nodes do", len(c.names), len(c.nodes))
 	return nil
 }
 
@@ -149,12 +155,14 @@ func (c *scene) scale(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		began := time.Now()
+		began, killed := time.Now(), 0
 		for range 3 {
 			for _, n := range c.nodes {
-				if _, err := c.Exec(ctx, n, "sh", "-c", "pkill -KILL -x hawser-operator || true"); err != nil {
+				out, err := c.Exec(ctx, n, "sh", "-c", "if pkill -KILL -x hawser-operator; then echo killed; else test $? = 1; fi")
+				if err != nil {
 					return err
 				}
+				killed += strings.Count(out, "killed")
 			}
 			select {
 			case <-ctx.Done():
@@ -165,7 +173,10 @@ func (c *scene) scale(ctx context.Context) error {
 		if err := c.WaitReady(ctx, 2*patience, pods...); err != nil {
 			return err
 		}
-		c.say("  %d pods at once are ready after %.1f s, of which all operators were killed three times in the first 6", len(pods), time.Since(began).Seconds())
+		if killed < 2 {
+			return fmt.Errorf("%d operators were killed", killed)
+		}
+		c.say("  %d pods at once are ready after %.1f s; %d operators were killed in the first 6", len(pods), time.Since(began).Seconds(), killed)
 		if err := c.agree(ctx); err != nil {
 			return err
 		}
