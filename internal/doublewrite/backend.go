@@ -144,13 +144,19 @@ func (b *Backend) acquire(ctx context.Context, key allocator.AllocatorKey, numbe
 	return b.make(ctx, key, numbers)
 }
 
+// otherTimeout bounds how long a number that one place has waits for the other one. A store that is
+// away answers when the request's time is up, and pods would wait that long.
+const otherTimeout = 2 * time.Second
+
 // known takes a number into use that the place that is read has. The other one may be away.
 func (b *Backend) known(ctx context.Context, key allocator.AllocatorKey, numbers allocator.Numbers) (allocator.Acquired, error) {
 	a, err := b.reads.Acquire(ctx, key, numbers)
 	if err != nil {
 		return a, err
 	}
-	err = b.other.Restore(ctx, allocator.Reference{ID: a.ID, Key: key})
+	bounded, cancel := context.WithTimeout(ctx, otherTimeout)
+	defer cancel()
+	err = b.other.Restore(bounded, allocator.Reference{ID: a.ID, Key: key})
 	switch {
 	case err == nil:
 	case conflict(err):
