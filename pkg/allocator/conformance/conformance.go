@@ -387,6 +387,7 @@ func (s *suite) release() {
 	web := s.key("web")
 	a.must(a.Release(s.ctx, allocator.NoID, web)) // there is none, and that is no fault
 	id := a.acquire(web).ID
+	a.hears(id, web.GetKey()) // else it could not know of it after the last reference has gone
 	b.hears(id, web.GetKey())
 	b.acquire(web)
 	a.must(a.Release(s.ctx, id, web))
