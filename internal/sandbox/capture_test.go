@@ -3,6 +3,7 @@ package sandbox
 import (
 	"encoding/binary"
 	"errors"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -22,15 +23,16 @@ type opening struct {
 // capture is what packets at the interfaces of pods, and of the world, say: which connections left
 // whom, and which arrived.
 type capture struct {
-	mu         sync.Mutex
-	left, came map[opening]bool
+	mu   sync.Mutex
+	left map[opening]int // packets
+	came map[opening]bool
 }
 
 // startCapture listens in the namespaces of these parties until the test ends. A datagram to one of
 // ports opens a connection, one from them answers.
 func startCapture(t *testing.T, parties []party, ports []uint16) *capture {
 	t.Helper()
-	c := &capture{left: map[opening]bool{}, came: map[opening]bool{}}
+	c := &capture{left: map[opening]int{}, came: map[opening]bool{}}
 	for _, p := range parties {
 		var fd int
 		err := machine.InNamespace(p.netns, func() (err error) {
@@ -83,7 +85,7 @@ func (c *capture) add(p party, packet []byte, outgoing bool, ports []uint16) {
 	defer c.mu.Unlock()
 	switch {
 	case outgoing && slices.Contains(p.addrs, o.from.Addr()):
-		c.left[o] = true
+		c.left[o]++
 	case !outgoing && slices.Contains(p.addrs, o.to.Addr()):
 		c.came[o] = true
 	}
@@ -133,4 +135,12 @@ func (c *capture) openings() (left, came map[opening]bool) {
 		came[o] = true
 	}
 	return left, came
+}
+
+// packets is how many opened each connection so far. Connections of which there are more later had
+// their ports used twice.
+func (c *capture) packets() map[opening]int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return maps.Clone(c.left)
 }
