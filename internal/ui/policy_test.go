@@ -101,8 +101,12 @@ func (judge) Preview(req *policy.PreviewRequest, stream policy.Policy_PreviewSer
 	content := string(req.GetDocuments()[0].GetContent())
 	party := func(name string) *policy.Party { return &policy.Party{Namespace: "shop", Name: name} }
 	connection := func(to string, after policy.Verdict) *policy.Connection {
+		reason := "no rule allows it"
+		if after == policy.Verdict_ALLOWED {
+			reason = ""
+		}
 		return &policy.Connection{Source: party("front"), Destination: party(to), Protocol: "TCP", Port: 5432, After: after, Count: 40, LastSeen: timestamppb.Now(),
-			Decision: &policy.Decision{Reason: "no rule allows it", Rules: []*policy.Rule{{Policy: &policy.PolicyName{Namespace: "shop", Name: "strict"}, Path: "spec"}}}}
+			Decision: &policy.Decision{Reason: reason, Rules: []*policy.Rule{{Policy: &policy.PolicyName{Namespace: "shop", Name: "strict"}, Path: "spec"}}}}
 	}
 	switch {
 	case strings.Contains(content, "no policy"):
@@ -133,13 +137,13 @@ func (judge) Preview(req *policy.PreviewRequest, stream policy.Policy_PreviewSer
 		}
 		return stream.Send(res)
 	}
-	other, warning := "<i>cache</i>", "the selector matches <b>nobody</b>"
+	other, warnings := "<i>cache</i>", []string{"the selector matches <b>nobody</b>"}
 	if strings.Contains(content, "name: strict") {
-		other, warning = "cache", "nothing selects tier: frontend"
+		other, warnings = "cache", nil
 	}
 	if err := stream.Send(&policy.PreviewResponse{
 		NodeName: "prod/n1", Changes: []*policy.PolicyChange{{Policy: &policy.PolicyName{Kind: "CiliumNetworkPolicy", Namespace: "shop", Name: "strict"}, Action: policy.ChangeAction_ADDED, Line: 1}},
-		Connections: []*policy.Connection{connection("db", policy.Verdict_DENIED), connection(other, policy.Verdict_ALLOWED)}, Warnings: []string{warning},
+		Connections: []*policy.Connection{connection("db", policy.Verdict_DENIED), connection(other, policy.Verdict_ALLOWED)}, Warnings: warnings,
 	}); err != nil {
 		return err
 	}

@@ -14,6 +14,7 @@ import (
 
 	"k8s.io/client-go/rest"
 
+	"github.com/hawser-net/hawser/internal/bench/scale/fanout"
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/ipcache"
 	"github.com/hawser-net/hawser/internal/k8s"
@@ -68,8 +69,8 @@ type row struct {
 type agentOptions struct {
 	// transport is the connection that it shares.
 	transport *http.Transport
-	// hub, if not nil, answers its watch of endpoints.
-	hub *hub
+	// endpoints, if not nil, answers its watch of endpoints.
+	endpoints *fanout.Watch
 	// wrap, if not nil, sees its requests.
 	wrap func(http.RoundTripper) http.RoundTripper
 	// ids makes its source of identities.
@@ -104,8 +105,8 @@ func (c *cluster) newAgent(number int, opts agentOptions, log *slog.Logger) (*ag
 	rc := &rest.Config{
 		Host: c.rest.Host, BearerToken: c.rest.BearerToken, Transport: opts.transport, QPS: limits.QPS, Burst: limits.Burst, UserAgent: limits.UserAgent,
 	}
-	if opts.hub != nil {
-		rc.Wrap(func(next http.RoundTripper) http.RoundTripper { return opts.hub.filter(a.host.String(), next) })
+	if opts.endpoints != nil {
+		rc.Wrap(func(next http.RoundTripper) http.RoundTripper { return opts.endpoints.Filter(a.host.String(), next) })
 	}
 	if opts.wrap != nil {
 		rc.Wrap(opts.wrap)

@@ -64,10 +64,10 @@ type Config struct {
 	StreamRate                         float64
 
 	// IPAMNodes come to a cloud that allows IPAMRate requests a second; what is asked when all have
-	// their addresses is watched for IPAMRest.
-	IPAMNodes int
-	IPAMRate  float64
-	IPAMRest  time.Duration
+	// their addresses is watched for IPAMRest. IPAMPods come at IPAMPodRate a second.
+	IPAMNodes, IPAMPods   int
+	IPAMRate, IPAMPodRate float64
+	IPAMRest              time.Duration
 
 	// MeshPods is how many pods another cluster knows before new ones come.
 	MeshPods int
@@ -98,7 +98,7 @@ func Defaults() Config {
 		Agents: 5000, RandomAgents: 500, Modes: []string{modeOperator, modeAgents, modeRandom}, KillAfter: 0,
 		Numbers: 65280, InUse: 500, CollectEvery: 10 * time.Second, Sizes: []int{10000, 40000}, Quiet: 6 * time.Second,
 		StreamPods: 4000, StreamNodes: 200, Observers: 4, StreamRate: 100, MeshPods: 20000, CollectAgents: 500, CollectUnused: 3000,
-		IPAMNodes: 500, IPAMRate: 20, IPAMRest: time.Minute,
+		IPAMNodes: 500, IPAMPods: 2500, IPAMRate: 20, IPAMPodRate: 100, IPAMRest: time.Minute,
 		Patience: 5 * time.Minute, BinDir: "bin", Out: "bin/scale",
 	}
 }
@@ -135,6 +135,7 @@ func (c *Config) full() {
 	set(&c.Observers, d.Observers, 8)
 	set(&c.MeshPods, d.MeshPods, 100000)
 	set(&c.IPAMNodes, d.IPAMNodes, 5000)
+	set(&c.IPAMPods, d.IPAMPods, 40000)
 	set(&c.CollectAgents, d.CollectAgents, 5000)
 	set(&c.CollectUnused, d.CollectUnused, 60000)
 	if slices.Equal(c.Sizes, d.Sizes) {
@@ -166,6 +167,8 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.IntVar(&c.Observers, "observers", c.Observers, "stream: agents that hear of all pods, with connections and watches of their own")
 	fs.IntVar(&c.IPAMNodes, "ipam-nodes", c.IPAMNodes, "ipam: nodes that come at once")
 	fs.Float64Var(&c.IPAMRate, "ipam-rate", c.IPAMRate, "ipam: requests a second that the cloud allows")
+	fs.IntVar(&c.IPAMPods, "ipam-pods", c.IPAMPods, "ipam: pods that come when nodes have their addresses")
+	fs.Float64Var(&c.IPAMPodRate, "ipam-pod-rate", c.IPAMPodRate, "ipam: how many of them a second")
 	fs.DurationVar(&c.IPAMRest, "ipam-rest", c.IPAMRest, "ipam: how long it is watched what is asked at rest")
 	fs.IntVar(&c.MeshPods, "mesh-pods", c.MeshPods, "mesh: pods that the other cluster knows before new ones come")
 	fs.DurationVar(&c.Lease, "lease", c.Lease, "how long the operators' lease lasts; 0 for their default")
@@ -200,8 +203,9 @@ func (c *Config) validate() error {
 	if c.StreamPods < 1 || c.StreamNodes > 0 && (c.StreamPods-1)/c.StreamNodes+1 > mostPods {
 		bad("--stream-pods: %d on %d nodes is not 1 to %d each", c.StreamPods, c.StreamNodes, mostPods)
 	}
-	if c.IPAMNodes < 1 || c.IPAMNodes > 100*nodesASubnet || c.IPAMRate < 1 || c.IPAMRest <= 0 {
-		bad("--ipam-nodes, --ipam-rate and --ipam-rest: %d, %g and %v: want 1 to %d, 1 and more, and some time", c.IPAMNodes, c.IPAMRate, c.IPAMRest, 100*nodesASubnet)
+	if c.IPAMNodes < 1 || c.IPAMNodes > 100*nodesASubnet || c.IPAMRate < 1 || c.IPAMRest <= 0 || c.IPAMPods < 1 || c.IPAMPods > 10*c.IPAMNodes || c.IPAMPodRate <= 0 {
+		bad("--ipam-nodes, --ipam-rate, --ipam-rest, --ipam-pods and --ipam-pod-rate: %d, %g, %v, %d and %g: want 1 to %d, 1 and more, some time, up to 10 a node, above 0",
+			c.IPAMNodes, c.IPAMRate, c.IPAMRest, c.IPAMPods, c.IPAMPodRate, 100*nodesASubnet)
 	}
 	if c.MeshPods < 1 || c.MeshPods > 1<<23 {
 		bad("--mesh-pods: %d is not 1 to %d", c.MeshPods, 1<<23)

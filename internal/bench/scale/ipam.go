@@ -27,17 +27,22 @@ const (
 	nodesASubnet = 100
 	// pool is how many addresses a node has in advance of pods: the default of the field.
 	pool = 8
+	// instanceType holds 42 addresses of pods on three interfaces.
+	instanceType = "m5.xlarge"
 )
 
 // ipam is the scenario of nodes that get their addresses from a cloud.
 func (r *runner) ipam(ctx context.Context, s *report.Scenario) error {
 	s.Text = fmt.Sprintf("%d nodes come at once to a cloud that allows %g requests a second. An operator makes each of them a network interface with %d addresses. "+
-		"When does a node have them, how often is the cloud asked, and what does it cost when all have what they need?", r.cfg.IPAMNodes, r.cfg.IPAMRate, pool)
+		"When does a node have them? Then %d pods come at %g a second: how long does a pod wait for its address, how often is the cloud asked, and what does it cost when all have what they need?",
+		r.cfg.IPAMNodes, r.cfg.IPAMRate, pool, r.cfg.IPAMPods, r.cfg.IPAMPodRate)
 	s.Shared = "The cloud is that of internal/sandbox/cloud/aws, in the process of the harness, which the operator asks by AWS's own SDK; it is as slow as a real one (100 ms a request) and " +
-		"throttles by one bucket, where EC2 has several. There are no agents: the harness writes the CiliumNodes, in which no pod uses an address."
+		"throttles by one bucket, where EC2 has several. There are no agents: the harness writes the CiliumNodes, gives pods " +
+		"the addresses that it reads there, and says once a second which are used. No kubelet writes the status of a pod."
 	s.Limits = []string{
 		"what the cloud allows: an interface takes three calls (make, attach, keep it from outliving its instance), and as many addresses as the node needs come with the first of them",
 		"an operator for which the cloud allows less than it is told by --limit-ipam-api-qps finds out by refusals, and pauses",
+		"a pod that finds an address which was assigned in advance waits for nothing; one that does not waits for a call, and that for its turn among those of all nodes",
 	}
 	plot := report.Plot{File: "ipam.svg", Title: "Nodes that have their addresses", X: "seconds since the operator's start", Y: "nodes"}
 	var errs []error
@@ -70,12 +75,15 @@ type allotting struct {
 	full map[string]time.Time // nodes that have their addresses, and since when
 	all  chan struct{}
 	want int
+
+	nodes  map[string]*allotted
+	waited []float64 // seconds of each pod
 }
 
 // ipamAt measures an operator that asks qps times a second.
 func (r *runner) ipamAt(ctx context.Context, qps float64, v *report.Variant) (points []report.Point, err error) {
 	r.say("  %d nodes, %g requests a second allowed, %g wanted", r.cfg.IPAMNodes, r.cfg.IPAMRate, qps)
-	g := &allotting{v: v, cloud: aws.New(), full: map[string]time.Time{}, all: make(chan struct{}), want: r.cfg.IPAMNodes}
+	g := &allotting{v: v, cloud: aws.New(), full: map[string]time.Time{}, nodes: map[string]*allotted{}, all: make(chan struct{}), want: r.cfg.IPAMNodes}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
@@ -109,16 +117,16 @@ func (g *allotting) populate(ctx context.Context, nodes int) error {
 		subnet := fmt.Sprintf("subnet-%d", i/nodesASubnet)
 		if i%nodesASubnet == 0 {
 			n := i / nodesASubnet
-			g.cloud.AddSubnet(subnet, "vpc", "eu-test-1a", netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(n / 32), byte(n % 32 * 8), 0}), 21), nil)
+			g.cloud.AddSubnet(subnet, "vpc", "eu-test-1a", netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(n / 16), byte(n % 16 * 16), 0}), 20), nil)
 		}
-		if _, err := g.cloud.AddInstance(instanceOf(i), "m5.large", subnet, []string{"sg"}, nil); err != nil {
+		if _, err := g.cloud.AddInstance(instanceOf(i), instanceType, subnet, []string{"sg"}, nil); err != nil {
 			return err
 		}
 	}
 	return each(ctx, nodes, func(ctx context.Context, i int) error {
 		first := 1
 		o := &v2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: nodeOf(i)}}
-		o.Spec.InstanceID, o.Spec.ENI.InstanceType, o.Spec.ENI.FirstInterfaceIndex = instanceOf(i), "m5.large", &first
+		o.Spec.InstanceID, o.Spec.ENI.InstanceType, o.Spec.ENI.FirstInterfaceIndex = instanceOf(i), instanceType, &first
 		return g.c.client.UrgentV2.Post().Resource(v2.ResourceNodes).Body(o).Do(ctx).Error()
 	})
 }
@@ -184,6 +192,9 @@ func (g *allotting) measure(ctx context.Context, r *runner, qps float64) (points
 	for k, t := range times {
 		points = append(points, report.Point{X: t, Y: float64(k + 1)})
 	}
+	if err := g.pods(ctx, r); err != nil {
+		return points, err
+	}
 	if err := g.rest(ctx, r.cfg.IPAMRest, operator); err != nil {
 		return points, err
 	}
@@ -215,11 +226,17 @@ func (g *allotting) rest(ctx context.Context, watch time.Duration, operator *chi
 func (g *allotting) follow(ctx context.Context) error {
 	return k8s.Follow(ctx, k8s.Kind(g.c.client.V2, v2.ResourceNodes, ""), k8s.Options[*v2.CiliumNode]{}, k8s.Handler[*v2.CiliumNode]{
 		Upsert: func(o *v2.CiliumNode) {
+			g.mu.Lock()
+			defer g.mu.Unlock()
+			n := g.node(o.Name)
+			n.pool = make(map[string]bool, len(o.Spec.IPAM.Pool))
+			for a := range o.Spec.IPAM.Pool {
+				n.pool[a] = true
+			}
+			g.give(n)
 			if len(o.Spec.IPAM.Pool) < pool {
 				return
 			}
-			g.mu.Lock()
-			defer g.mu.Unlock()
 			if _, had := g.full[o.Name]; had {
 				return
 			}

@@ -13,6 +13,7 @@ import (
 
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/internal/bench/child"
+	"github.com/hawser-net/hawser/internal/bench/scale/fanout"
 	"github.com/hawser-net/hawser/internal/bench/scale/report"
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/k8s"
@@ -102,7 +103,7 @@ func (r *runner) relabelIn(ctx context.Context, mode string, v *report.Variant) 
 		return line, err
 	}
 	defer func() { err = errors.Join(err, stop()) }()
-	fleet, err := r.startAgents(ctx, c, n, agentOptions{hub: watch.hub, ids: r.sourceFor(mode), shared: mode == modeOperator})
+	fleet, err := r.startAgents(ctx, c, n, agentOptions{endpoints: watch.endpoints, ids: r.sourceFor(mode), shared: mode == modeOperator})
 	if err != nil {
 		return line, err
 	}
@@ -215,8 +216,8 @@ func (r *runner) startAgents(ctx context.Context, c *cluster, n int, opts agentO
 
 // observer watches what comes of a label of a namespace.
 type observer struct {
-	hub   *hub
-	label string
+	endpoints *fanout.Watch
+	label     string
 
 	mu         sync.Mutex
 	seen       map[string]map[k8s.Key]time.Time // by the label's value: when an endpoint first had it
@@ -227,7 +228,7 @@ type observer struct {
 // observe starts to watch. The context that it returns ends if that fails, stop ends it.
 func (c *cluster) observe(ctx context.Context, label string) (_ *observer, _ context.Context, stop func() error, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	o := &observer{hub: newHub(c.client, c.r.log), label: labels.SourceK8s + ":" + labels.KeyNamespaceLabels + "." + label + "=",
+	o := &observer{endpoints: fanout.New(c.client, c.r.log), label: labels.SourceK8s + ":" + labels.KeyNamespaceLabels + "." + label + "=",
 		seen: map[string]map[k8s.Key]time.Time{}, identities: map[string]time.Time{}, moved: make(chan struct{}, 1)}
 	var wg sync.WaitGroup
 	var errs []error
@@ -249,7 +250,7 @@ func (c *cluster) observe(ctx context.Context, label string) (_ *observer, _ con
 	}
 	synced := make(chan struct{}, 2)
 	done := func() { synced <- struct{}{} }
-	start(o.hub.run)
+	start(o.endpoints.Run)
 	start(func(ctx context.Context) error {
 		return k8s.Follow(ctx, k8s.Kind(c.client.UrgentV2, v2.ResourceEndpoints, ""), k8s.Options[*v2.CiliumEndpoint]{}, k8s.Handler[*v2.CiliumEndpoint]{
 			Upsert: o.endpoint, Delete: func(k8s.Key) {}, Synced: done,

@@ -73,7 +73,7 @@ func small(t *testing.T, scenarios ...string) Config {
 	cfg.Numbers, cfg.InUse, cfg.CollectEvery = 120, 10, time.Second
 	cfg.StreamPods, cfg.StreamNodes, cfg.Observers, cfg.StreamRate = 40, 6, 2, 50
 	cfg.MeshPods = 500
-	cfg.IPAMNodes, cfg.IPAMRate, cfg.IPAMRest = 20, 60, time.Second
+	cfg.IPAMNodes, cfg.IPAMRate, cfg.IPAMRest, cfg.IPAMPods, cfg.IPAMPodRate = 20, 60, time.Second, 120, 50
 	cfg.CollectAgents, cfg.CollectUnused = 25, 240
 	cfg.Sizes, cfg.Quiet = []int{60, 120}, 100*time.Millisecond
 	cfg.Patience = 2 * time.Minute
@@ -394,6 +394,13 @@ func TestIPAM(t *testing.T) {
 		}
 		if len(v.Checks) != 3 {
 			t.Errorf("%s: checks %+v", v.Name, v.Checks)
+		}
+		// Addresses come several at once, and most before they are needed.
+		if n := v.Value("requests that change the cloud, a pod"); n <= 0 || n >= 1 {
+			t.Errorf("%s: %g requests a pod that change the cloud", v.Name, n)
+		}
+		if there, wait := v.Value("pods for which an address was there"), v.Value("a pod waits for its address, p99"); there < 50 || wait <= 0 || wait > 30 {
+			t.Errorf("%s: an address was there for %g %% of the pods, the others wait up to %g s", v.Name, there, wait)
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/api/v2alpha1"
+	"github.com/hawser-net/hawser/internal/bench/scale/fanout"
 	"github.com/hawser-net/hawser/internal/bench/scale/report"
 	"github.com/hawser-net/hawser/internal/bench/scale/traffic"
 	"github.com/hawser-net/hawser/internal/identity"
@@ -87,10 +88,10 @@ func (r *runner) streamIn(ctx context.Context, mode string, v *report.Variant) (
 			return line, err
 		}
 	}
-	h, stop := c.startHub(ctx)
+	shared, stop := c.shareWatch(ctx)
 	defer func() { err = errors.Join(err, stop()) }()
 	st := newStreaming(r, c, mode == streamSlim)
-	agents, err := st.agents(mode, h)
+	agents, err := st.agents(mode, shared)
 	if err != nil {
 		return line, err
 	}
@@ -146,13 +147,13 @@ func streamFlags(mode string) []string {
 	return nil
 }
 
-// startHub runs a hub until stop is called.
-func (c *cluster) startHub(ctx context.Context) (h *hub, stop func() error) {
-	h = newHub(c.client, c.r.log)
+// shareWatch runs a watch of endpoints for all agents until stop is called.
+func (c *cluster) shareWatch(ctx context.Context) (w *fanout.Watch, stop func() error) {
+	w = fanout.New(c.client, c.r.log)
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan error, 1)
-	go func() { done <- h.run(ctx) }()
-	return h, func() error { cancel(); return <-done }
+	go func() { done <- w.Run(ctx) }()
+	return w, func() error { cancel(); return <-done }
 }
 
 // streaming is one run of the scenario.
@@ -177,7 +178,7 @@ func newStreaming(r *runner, c *cluster, slim bool) *streaming {
 }
 
 // agents makes all agents; the first ones are the observers.
-func (st *streaming) agents(mode string, h *hub) ([]*agent, error) {
+func (st *streaming) agents(mode string, w *fanout.Watch) ([]*agent, error) {
 	var agents []*agent
 	var shared *http.Transport
 	for i := range st.r.cfg.StreamNodes {
@@ -196,7 +197,7 @@ func (st *streaming) agents(mode string, h *hub) ([]*agent, error) {
 			if shared == nil || i%agentsAConnection == 0 {
 				shared = st.c.transport()
 			}
-			opts.transport, opts.hub = shared, h
+			opts.transport, opts.endpoints = shared, w
 		}
 		a, err := st.c.newAgent(i, opts, st.r.log)
 		if err != nil {

@@ -1,4 +1,7 @@
-package scale
+// Package fanout shares one watch of CiliumEndpoints among thousands of agents in one process: each
+// gets only those of its own node, as from the server (see the Kubernetes API's documentation of
+// watches and of sendInitialEvents). Everything in it may be used by several goroutines.
+package fanout
 
 import (
 	"bufio"
@@ -17,38 +20,39 @@ import (
 	"github.com/hawser-net/hawser/internal/k8s"
 )
 
-// hub is one watch of all CiliumEndpoints that many stub agents share, each of which hears its own
-// node's only. Without it, every change of every pod would be sent to every agent and read there,
-// thousands times thousands: more than one machine can do. The agents do not know: the hub answers
-// their requests in the place of the server, in the server's words.
-type hub struct {
+// Watch is one watch of all CiliumEndpoints that many agents share. Without it, every change of
+// every pod would be sent to every agent and read there, thousands times thousands: more than one
+// machine can do. The agents do not know: it answers their requests in the place of the server, in
+// the server's words.
+type Watch struct {
 	client *k8s.Client
 	log    *slog.Logger
 
 	mu       sync.Mutex
-	synced   chan struct{}        // closed when all objects are known
-	objects  map[string]hubObject // by UID
+	synced   chan struct{}     // closed when all objects are known
+	objects  map[string]object // by UID
 	revision string
 	subs     map[*subscription]bool
 }
 
-type hubObject struct {
+type object struct {
 	node string
 	raw  json.RawMessage
 }
 
-func newHub(client *k8s.Client, log *slog.Logger) *hub {
-	return &hub{client: client, log: log, synced: make(chan struct{}), objects: map[string]hubObject{}, subs: map[*subscription]bool{}}
+// New returns a watch that begins with [Watch.Run]. It says in log when it has to begin anew.
+func New(client *k8s.Client, log *slog.Logger) *Watch {
+	return &Watch{client: client, log: log, synced: make(chan struct{}), objects: map[string]object{}, subs: map[*subscription]bool{}}
 }
 
-// hubEvent is what the hub reads of an event.
-type hubEvent struct {
+// event is what the watch reads of an event.
+type event struct {
 	Type   string          `json:"type"`
 	Object json.RawMessage `json:"object"`
 }
 
-// hubMeta is what the hub reads of an object.
-type hubMeta struct {
+// meta is what the watch reads of an object.
+type meta struct {
 	Metadata struct {
 		UID             string            `json:"uid"`
 		ResourceVersion string            `json:"resourceVersion"`
@@ -65,29 +69,29 @@ type hubMeta struct {
 // documentation of sendInitialEvents).
 const initialEventsEnd = "k8s.io/initial-events-end"
 
-// hubPause is the pause before the hub watches again: a server that is too busy ends watches.
-const hubPause = 200 * time.Millisecond
+// pause is the pause before it watches again: a server that is too busy ends watches.
+const pause = 200 * time.Millisecond
 
-// run watches until ctx ends, and returns nil then. When the watch ends, so do those of the agents,
+// Run watches until ctx ends, and returns nil then. When the watch ends, so do those of the agents,
 // who begin anew as they would with the server.
-func (h *hub) run(ctx context.Context) error {
+func (w *Watch) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
-		err := h.watch(ctx)
+		err := w.follow(ctx)
 		if ctx.Err() == nil {
-			h.log.Warn("the watch of endpoints that agents share has ended and begins anew", "error", err)
+			w.log.Warn("the watch of endpoints that agents share has ended and begins anew", "error", err)
 		}
-		h.restart()
+		w.restart()
 		select {
 		case <-ctx.Done():
-		case <-time.After(hubPause):
+		case <-time.After(pause):
 		}
 	}
 	return nil
 }
 
-// watch hears events until that fails.
-func (h *hub) watch(ctx context.Context) error {
-	body, err := h.client.UrgentV2.Get().Resource(v2.ResourceEndpoints).Param("watch", "true").Param("allowWatchBookmarks", "true").
+// follow takes in events until that fails.
+func (w *Watch) follow(ctx context.Context) error {
+	body, err := w.client.UrgentV2.Get().Resource(v2.ResourceEndpoints).Param("watch", "true").Param("allowWatchBookmarks", "true").
 		Param("sendInitialEvents", "true").Param("resourceVersionMatch", "NotOlderThan").Param("timeoutSeconds", "86400").Stream(ctx)
 	if err != nil {
 		return err
@@ -99,17 +103,17 @@ func (h *hub) watch(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := h.hear(line); err != nil {
+		if err := w.handle(line); err != nil {
 			return err
 		}
 	}
 }
 
 // ready waits until all objects are known.
-func (h *hub) ready(ctx context.Context) error {
-	h.mu.Lock()
-	synced := h.synced
-	h.mu.Unlock()
+func (w *Watch) ready(ctx context.Context) error {
+	w.mu.Lock()
+	synced := w.synced
+	w.mu.Unlock()
 	select {
 	case <-synced:
 		return nil
@@ -118,37 +122,37 @@ func (h *hub) ready(ctx context.Context) error {
 	}
 }
 
-// hear takes one event in.
-func (h *hub) hear(line []byte) error {
-	var ev hubEvent
-	var meta hubMeta
+// handle takes one event in.
+func (w *Watch) handle(line []byte) error {
+	var ev event
+	var of meta
 	if err := json.Unmarshal(line, &ev); err != nil {
 		return err
 	}
 	if ev.Type == "ERROR" {
 		return fmt.Errorf("the server says %s", ev.Object)
 	}
-	if err := json.Unmarshal(ev.Object, &meta); err != nil {
+	if err := json.Unmarshal(ev.Object, &of); err != nil {
 		return err
 	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.revision = meta.Metadata.ResourceVersion
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.revision = of.Metadata.ResourceVersion
 	switch ev.Type {
 	case "BOOKMARK":
-		if meta.Metadata.Annotations[initialEventsEnd] == "true" {
-			close(h.synced)
+		if of.Metadata.Annotations[initialEventsEnd] == "true" {
+			close(w.synced)
 		}
 		return nil
 	case "ADDED", "MODIFIED":
-		h.objects[meta.Metadata.UID] = hubObject{meta.Status.Networking.Node, ev.Object}
+		w.objects[of.Metadata.UID] = object{of.Status.Networking.Node, ev.Object}
 	case "DELETED":
-		delete(h.objects, meta.Metadata.UID)
+		delete(w.objects, of.Metadata.UID)
 	default:
 		return fmt.Errorf("the server says %s: %s", ev.Type, ev.Object)
 	}
-	for s := range h.subs {
-		if s.node == meta.Status.Networking.Node {
+	for s := range w.subs {
+		if s.node == of.Status.Networking.Node {
 			s.push(line)
 		}
 	}
@@ -156,35 +160,35 @@ func (h *hub) hear(line []byte) error {
 }
 
 // restart forgets everything.
-func (h *hub) restart() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
+func (w *Watch) restart() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	select {
-	case <-h.synced:
-		h.synced = make(chan struct{})
+	case <-w.synced:
+		w.synced = make(chan struct{})
 	default: // whoever waits goes on to
 	}
-	clear(h.objects)
-	for s := range h.subs {
+	clear(w.objects)
+	for s := range w.subs {
 		s.end(io.EOF)
 	}
-	clear(h.subs)
+	clear(w.subs)
 }
 
-// filter returns a transport that answers watches of endpoints from the hub, with those of one
+// Filter returns a transport that answers watches of endpoints from the shared watch, with those of one
 // node, and passes everything else on.
-func (h *hub) filter(node string, next http.RoundTripper) http.RoundTripper {
-	return hubTransport{h, node, next}
+func (w *Watch) Filter(node string, next http.RoundTripper) http.RoundTripper {
+	return transport{w, node, next}
 }
 
-type hubTransport struct {
-	hub  *hub
-	node string
-	next http.RoundTripper
+type transport struct {
+	watch *Watch
+	node  string
+	next  http.RoundTripper
 }
 
 // RoundTrip implements http.RoundTripper.
-func (t hubTransport) RoundTrip(req *http.Request) (*http.Response, error) {
+func (t transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	q := req.URL.Query()
 	if req.Method != http.MethodGet || !strings.HasSuffix(req.URL.Path, "/"+v2.ResourceEndpoints) || q.Get("watch") != "true" {
 		return t.next.RoundTrip(req)
@@ -198,16 +202,16 @@ func (t hubTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 		resp.Body = io.NopCloser(strings.NewReader(gone))
 		return resp, nil
 	}
-	if err := t.hub.ready(req.Context()); err != nil {
+	if err := t.watch.ready(req.Context()); err != nil {
 		return nil, err
 	}
-	s := t.hub.subscribe(t.node)
+	s := t.watch.subscribe(t.node)
 	stop := context.AfterFunc(req.Context(), func() { s.end(req.Context().Err()) })
 	s.closed = func() {
 		stop()
-		t.hub.mu.Lock()
-		defer t.hub.mu.Unlock()
-		delete(t.hub.subs, s)
+		t.watch.mu.Lock()
+		defer t.watch.mu.Unlock()
+		delete(t.watch.subs, s)
 	}
 	resp.Body = s
 	return resp, nil
@@ -224,20 +228,20 @@ type subscription struct {
 	err  error
 }
 
-func (h *hub) subscribe(node string) *subscription {
+func (w *Watch) subscribe(node string) *subscription {
 	s := &subscription{node: node}
 	s.more.L = &s.mu
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, o := range h.objects {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, o := range w.objects {
 		if o.node == node {
 			s.push(fmt.Appendf(nil, `{"type":"ADDED","object":%s}`+"\n", o.raw))
 		}
 	}
 	const bookmark = `{"type":"BOOKMARK","object":{"kind":"CiliumEndpoint","apiVersion":"cilium.io/v2","metadata":{"resourceVersion":%q,` +
 		`"creationTimestamp":null,"annotations":{"` + initialEventsEnd + `":"true"}}}}` + "\n"
-	s.push(fmt.Appendf(nil, bookmark, h.revision))
-	h.subs[s] = true
+	s.push(fmt.Appendf(nil, bookmark, w.revision))
+	w.subs[s] = true
 	return s
 }
 
