@@ -175,8 +175,8 @@ func (w *Watch) restart() {
 	clear(w.subs)
 }
 
-// Filter returns a transport that answers watches of endpoints from the shared watch, with those of one
-// node, and passes everything else on.
+// Filter returns a transport that answers watches of endpoints from the shared watch, with those of
+// one node, and passes everything else on.
 func (w *Watch) Filter(node string, next http.RoundTripper) http.RoundTripper {
 	return transport{w, node, next}
 }
