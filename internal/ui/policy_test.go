@@ -325,6 +325,16 @@ func TestPolicyPage(t *testing.T) {
 	b.until("why it is refused", `["Why TCP 5432 is refused", "receiver: no rule allows it", "shop/db-clients spec (db.yaml:5)", "but <b>the peer</b> does not match", "Let shop/db receive from"].every(x => document.getElementById("panel").textContent.includes(x))`)
 	b.run("its suggestion", click("#panel .try"))
 	b.until("is judged", `document.getElementById("document").value.includes("db-from-collector") && !document.getElementById("whatif").hidden && !!document.querySelector("#preview .verdict")`)
+	// What somebody typed stays, however many suggestions are tried beside it; they do not pile up.
+	b.run("what somebody types", evaluate(`document.getElementById("document").value = "typed"; document.activeElement.blur(); location.hash = "#view=matrix"`))
+	for range 2 {
+		b.until("the pair again", `!!document.querySelector("#matrix button[data-pair='shop/front>shop/db']")`)
+		b.run("the pair", click(`#matrix button[data-pair="shop/front>shop/db"]`))
+		b.until("its suggestion", `!!document.querySelector("#panel .try")`)
+		b.run("its suggestion", click("#panel .try"))
+		b.until("beside what was typed", `/^typed\n---\n[^]*db-from-collector/.test(document.getElementById("document").value) && document.getElementById("document").value.split("---").length === 2`)
+		b.run("back", evaluate(`document.activeElement.blur(); location.hash = "#view=matrix"`))
+	}
 	b.run("another page", evaluate(`document.getElementById("document").value = ""; document.activeElement.blur()`))
 	b.key("2")
 	b.key("5")

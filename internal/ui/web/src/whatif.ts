@@ -7,6 +7,9 @@ export class WhatIf {
   private text: HTMLTextAreaElement;
   private result = el("div", { id: "preview", "aria-live": "polite" });
   private asked = 0;
+  // own is what is not from elsewhere in the page, and placed all of the text after put.
+  private own = "";
+  private placed = "";
 
   constructor(box: HTMLElement) {
     this.text = el("textarea", { id: "document", spellcheck: "false", autocomplete: "off", "aria-label": "Policies, YAML", placeholder: "Paste policies here, or drop a file: YAML, one or several documents" });
@@ -28,9 +31,12 @@ export class WhatIf {
 
   focus(): void { this.text.focus(); }
 
-  // put has a document judged that comes from elsewhere in the page.
+  // put has a document judged that comes from elsewhere in the page, beside what somebody wrote. It
+  // takes the place of the last such document, unless somebody has changed the text since.
   put(document: string): void {
-    this.text.value = document;
+    if (this.text.value !== this.placed) this.own = this.text.value;
+    this.text.value = this.own.trim() ? `${this.own.trimEnd()}\n---\n${document}` : document;
+    this.placed = this.text.value;
     void this.judge();
   }
 
