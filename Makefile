@@ -73,7 +73,7 @@ pictures: web ## take the pictures of docs/user/observe.md anew
 	@hack/need.sh go chromium
 	HAWSER_PICTURES=$(CURDIR)/docs/user go test ./internal/ui -run TestManual -count=1
 
-bin/consul: test/consul/go.mod $(wildcard test/consul/discover/*.go)
+bin/consul: test/consul/go.mod $(wildcard test/consul/discover/go.mod test/consul/discover/*.go test/consul/discover/provider/*/*.go)
 	@hack/need.sh go
 	@mkdir -p bin
 	@echo "building a Consul server, without clients of clouds, for the tests of its driver: about 3 minutes on two cores the first time, then cached"
