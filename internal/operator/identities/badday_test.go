@@ -169,8 +169,11 @@ func playBadWeather(t *testing.T, env *controllers.Env, in func(*town), seed uin
 	tn.operator(one.connection())
 	tn.operator(two.connection())
 	steps := 15
-	if os.Getenv("HAWSER_LONG") != "" {
+	switch {
+	case os.Getenv("HAWSER_LONG") != "":
 		steps = 60
+	case os.Getenv("CI") == "true":
+		steps = 30
 	}
 	tn.churn(r, steps)
 	one.start(stuck) // the other one goes on with what it sees

@@ -426,8 +426,11 @@ func TestBookAgreesWithOracle(t *testing.T) {
 	t.Parallel()
 	rules := testRules(t, 300, 307)
 	seeds := uint64(10)
-	if os.Getenv("HAWSER_LONG") != "" {
+	switch {
+	case os.Getenv("HAWSER_LONG") != "":
 		seeds = 300
+	case os.Getenv("CI") == "true":
+		seeds = 30
 	}
 	for seed := range seeds {
 		r := rand.New(rand.NewPCG(seed, 1))
