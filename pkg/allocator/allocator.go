@@ -388,6 +388,7 @@ func (a *Allocator) acquire(ctx context.Context, lk *localKey, p *pending) (id I
 			return NoID, false, err
 		}
 		a.log.Info("allocation failed, trying again", "key", lk.text, "error", err)
+		a.noteFailed(p, err)
 		if perr := retry.Wait(ctx, attempt-1, 20*time.Millisecond, time.Second); perr != nil {
 			a.giveBack(lk)
 			return NoID, false, err

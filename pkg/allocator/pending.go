@@ -1,6 +1,9 @@
 package allocator
 
-import "context"
+import (
+	"context"
+	"fmt"
+)
 
 // pending is the one request for the number of a key that all calls of Allocate wait for. It
 // outlives them: where a store is slower than everybody's timeout, what is given up half-way would
@@ -14,6 +17,8 @@ type pending struct {
 	// served: each of those who waited has a reference, or err; no other call may join.
 	served bool
 	isNew  bool
+	// failed is the error of the last attempt.
+	failed error
 
 	id    ID
 	again bool // the time of the request is up, not that of who waits
@@ -31,7 +36,10 @@ func (a *Allocator) wait(ctx context.Context, text string, key AllocatorKey) (id
 	select {
 	case <-p.done:
 	case <-ctx.Done():
-		if a.leaveRequest(p) {
+		if left, failed := a.leaveRequest(p); left {
+			if failed != nil {
+				return NoID, false, false, fmt.Errorf("%w; the last attempt: %w", ctx.Err(), failed)
+			}
 			return NoID, false, false, ctx.Err()
 		}
 		<-p.done // in a moment
@@ -76,14 +84,25 @@ func (a *Allocator) enter(ctx context.Context, text string, key AllocatorKey) (*
 	return lk.pending, NoID, nil
 }
 
-// leaveRequest takes a call from those who wait, unless they were served in this very moment.
-func (a *Allocator) leaveRequest(p *pending) bool {
+// leaveRequest takes a call from those who wait, unless they were served in this very moment. It
+// returns what the last attempt failed with, too.
+func (a *Allocator) leaveRequest(p *pending) (left bool, failed error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if !p.served {
 		p.waiting--
 	}
-	return !p.served
+	return !p.served, p.failed
+}
+
+// noteFailed keeps the error of an attempt for those who stop waiting for p, which may be nil.
+func (a *Allocator) noteFailed(p *pending, err error) {
+	if p == nil {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	p.failed = err
 }
 
 // request gets the number from the store.

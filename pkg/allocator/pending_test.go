@@ -95,6 +95,16 @@ func TestPendingRequest(t *testing.T) {
 			t.Errorf("a reference to %s is left", got)
 		}
 	})
+	run("a store that refuses", 0, func(t *testing.T, n *node, _ func() int) {
+		refused := errors.New("permission denied")
+		n.store.SetFault(func(context.Context, kvstore.MemoryCall) (before, after error) { return refused, nil })
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, _, err := n.Allocate(ctx, key); !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, refused) {
+			t.Errorf("who stops waiting reads %v", err)
+		}
+		n.store.SetFault(nil)
+	})
 	run("a store that does not answer", time.Hour, func(t *testing.T, n *node, requests func() int) {
 		giveUp(t, n, 150*time.Second)
 		if got := requests(); got < 3 { // none lasts longer than its time
