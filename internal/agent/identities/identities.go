@@ -72,8 +72,8 @@ type Identities struct {
 	mu    sync.RWMutex
 	known map[identity.ID]labels.Set
 	// pending are the label sets, as text, for whose ID a temporary one stands where this node may
-	// ask for one; each ends the goroutine that does.
-	pending map[string]context.CancelFunc
+	// ask for one.
+	pending map[string]*pendingID
 	// since is from when on labels have a temporary identity.
 	since map[identity.ID]time.Time
 	// ended are IDs of which was heard that they stand for nothing any more, until that is
@@ -101,7 +101,7 @@ func New(cfg Config) (*Identities, error) {
 	ids := &Identities{
 		cfg: cfg, log: cfg.Log, alloc: alloc, events: events, fixed: fixedSet, known: map[identity.ID]labels.Set{}, since: map[identity.ID]time.Time{},
 		ended: map[identity.ID]struct{}{}, temps: identity.NewTemporaries(), Arrived: make(chan struct{}, 1),
-		pending: map[string]context.CancelFunc{},
+		pending: map[string]*pendingID{},
 	}
 	ids.ctx, ids.cancel = context.WithCancel(context.Background())
 	return ids, nil

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/wait"
+
 	"github.com/hawser-net/hawser/internal/identity"
 	k8sids "github.com/hawser-net/hawser/internal/k8s/identities"
 	"github.com/hawser-net/hawser/internal/labels"
@@ -19,22 +21,31 @@ const (
 	// above what a busy store takes, because a temporary identity is extra work for everybody, and
 	// far below what a runtime waits for a plugin.
 	waitTimeout = 2 * time.Second
-	// pendingRetry is the pause after a request for an ID failed for which a temporary one stands.
+	// pendingRetry is the first pause after a request for an ID failed for which a temporary one
+	// stands, pendingMost the longest, up to a fifth of it more by chance.
 	pendingRetry = 5 * time.Second
+	pendingMost  = 50 * time.Second
 	// releaseTimeout bounds how long an ID that nobody wants any more is given back; the allocator
 	// does it later if need be.
 	releaseTimeout = 10 * time.Second
 )
 
+// pendingID is the request for an ID that a temporary one stands for.
+type pendingID struct {
+	cancel context.CancelFunc // ends it
+	why    error              // what failed last
+}
+
 // acquireOrAllocate returns the ID of a set, makes it if there is none, and returns a temporary one
 // if whoever keeps IDs does not answer in time. It takes a reference to it. The allocator's request
 // goes on meanwhile.
 func (ids *Identities) acquireOrAllocate(ctx context.Context, set labels.Set) (identity.ID, error) {
-	wait := waitTimeout
-	if ids.isPending(set) {
-		wait = 0 // others have waited
+	most := waitTimeout
+	pending, failed := ids.pendingOf(set)
+	if pending {
+		most = 0 // others have waited
 	}
-	bounded, cancel := context.WithTimeout(ctx, wait)
+	bounded, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
 	id, why := ids.allocate(bounded, set)
 	if why == nil || errors.Is(why, allocator.ErrExhausted) || errors.Is(why, allocator.ErrClosed) || errors.Is(why, errInvalid) {
@@ -43,23 +54,31 @@ func (ids *Identities) acquireOrAllocate(ctx context.Context, set labels.Set) (i
 	if err := ctx.Err(); err != nil {
 		return 0, fmt.Errorf("waiting for an identity: %w", err)
 	}
-	temporary, err := ids.useTemporary(set)
+	if failed != nil {
+		why = failed // who does not wait learns nothing by asking
+	}
+	temporary, err := ids.useTemporary(set, why)
 	if err != nil {
 		return 0, fmt.Errorf("no identity could be had for %s (%w), and %w", set, why, err)
 	}
 	return temporary, nil
 }
 
-// isPending says whether a temporary identity stands in for a set's ID, which was asked for.
-func (ids *Identities) isPending(set labels.Set) bool {
+// pendingOf says whether a temporary identity stands in for a set's ID, which was asked for, and
+// what the last request for it failed with.
+func (ids *Identities) pendingOf(set labels.Set) (pending bool, failed error) {
 	ids.mu.RLock()
 	defer ids.mu.RUnlock()
-	return ids.pending[set.KVString()] != nil
+	p := ids.pending[set.KVString()]
+	if p == nil {
+		return false, nil
+	}
+	return true, p.why
 }
 
 // useTemporary takes a temporary identity into use. With the first use a goroutine begins that
 // holds a reference to the set's own ID, as soon as there is one, until the last use ends.
-func (ids *Identities) useTemporary(set labels.Set) (identity.ID, error) {
+func (ids *Identities) useTemporary(set labels.Set, why error) (identity.ID, error) {
 	ids.mu.Lock()
 	defer ids.mu.Unlock()
 	temporary, err := ids.temps.Acquire(set)
@@ -67,13 +86,14 @@ func (ids *Identities) useTemporary(set labels.Set) (identity.ID, error) {
 		return 0, err
 	}
 	if _, had := ids.known[temporary]; !had {
-		ids.log.Warn("no answer to the question for an identity yet; a temporary one is used meanwhile", "labels", set.String(), "identity", temporary)
+		ids.log.Warn("no answer to the question for an identity yet; a temporary one is used meanwhile", "labels", set.String(), "identity", temporary, "error", why)
 	}
 	ids.known[temporary] = set
 	if text := set.KVString(); ids.pending[text] == nil && ids.ctx.Err() == nil {
 		ctx, cancel := context.WithCancel(ids.ctx)
-		ids.pending[text] = cancel
-		ids.wg.Go(func() { ids.hold(ctx, set) })
+		p := &pendingID{cancel: cancel, why: why}
+		ids.pending[text] = p
+		ids.wg.Go(func() { ids.hold(ctx, set, p) })
 	}
 	return temporary, nil
 }
@@ -81,21 +101,32 @@ func (ids *Identities) useTemporary(set labels.Set) (identity.ID, error) {
 // endPending must be called with mu held, when no temporary identity stands for the set any more.
 func (ids *Identities) endPending(set labels.Set) {
 	text := set.KVString()
-	if cancel := ids.pending[text]; cancel != nil {
-		cancel()
+	if p := ids.pending[text]; p != nil {
+		p.cancel()
 		delete(ids.pending, text)
 	}
 }
 
 // hold gets the ID of a set, says that it is there, and holds it until ctx ends.
-func (ids *Identities) hold(ctx context.Context, set labels.Set) {
-	for {
+func (ids *Identities) hold(ctx context.Context, set labels.Set, p *pendingID) {
+	pauses := wait.Backoff{Duration: pendingRetry, Factor: 2, Jitter: 0.2, Steps: 8, Cap: pendingMost}
+	for logged := ""; ; {
 		_, err := ids.allocate(ctx, set)
 		if err == nil {
 			break
 		}
+		if ctx.Err() != nil || errors.Is(err, allocator.ErrClosed) {
+			return
+		}
+		ids.mu.Lock()
+		p.why = err
+		ids.mu.Unlock()
+		if text := err.Error(); text != logged {
+			ids.log.Warn("a request for an identity failed; it is made again within a minute, and a temporary one is used meanwhile", "labels", set.String(), "error", err)
+			logged = text
+		}
 		select {
-		case <-time.After(pendingRetry):
+		case <-time.After(pauses.Step()):
 		case <-ctx.Done():
 			return
 		}

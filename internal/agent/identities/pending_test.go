@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -50,23 +52,60 @@ func (m *moody) Txn(ctx context.Context, txn kvstore.Txn) (kvstore.TxnResult, er
 	return m.Backend.Txn(ctx, txn)
 }
 
+// asked returns how many requests came.
+func (m *moody) asked() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.txns
+}
+
+// lockedBuffer is a log.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// logged returns how many warnings of failed requests have all of these in them.
+func (s *seeker) logged(words ...string) (n int) {
+	for line := range strings.Lines(s.log.String()) {
+		if strings.Contains(line, "a request for an identity failed") && !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(line, w) }) {
+			n++
+		}
+	}
+	return n
+}
+
 // seeker is the identities of a node that makes numbers, on a moody store.
 type seeker struct {
 	*Identities
 	t     *testing.T
+	log   *lockedBuffer
 	store *moody
 	stop  func()
 }
 
 func newSeeker(t *testing.T, last identity.ID) *seeker {
 	t.Helper()
+	log := &lockedBuffer{}
 	store := &moody{Backend: kvstore.NewMemory().Client()}
 	b, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{Store: store, BasePath: storekeys.IdentitiesPrefix, Suffix: "192.0.2.1", KeyType: k8sids.Key{}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	ids, err := New(Config{
-		Log: slog.New(slog.DiscardHandler), Store: b, First: 256, Last: last, Management: identity.ManagedByAgent, Timeout: 2 * time.Minute, SyncInterval: 5 * time.Minute,
+		Log: slog.New(slog.NewTextHandler(log, nil)), Store: b, First: 256, Last: last, Management: identity.ManagedByAgent, Timeout: 2 * time.Minute, SyncInterval: 5 * time.Minute,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -78,7 +117,7 @@ func newSeeker(t *testing.T, last identity.ID) *seeker {
 		none := sinkFunc(func(map[identity.ID]labels.Set, []identity.ID) error { return nil })
 		_ = ids.Run(ctx, none, func() {}, func(labels.Set, identity.ID) {})
 	})
-	return &seeker{ids, t, store, func() {
+	return &seeker{ids, t, log, store, func() {
 		cancel()
 		wg.Wait()
 		ids.Close()
@@ -242,6 +281,23 @@ func TestPendingAllocations(t *testing.T) {
 		id, took := s.acquire(app("web"))
 		if !id.IsTemporary() || took > waitTimeout {
 			t.Errorf("%s after %s", id, took)
+		}
+		began := s.store.asked()
+		time.Sleep(time.Hour)
+		// A request is 16 attempts; a minute passes between two at most.
+		if n := (s.store.asked() - began) / 16; n < 40 || n > 80 {
+			t.Errorf("%d requests within an hour", n)
+		}
+		if n := s.logged("no quorum", "app=web"); n != 1 {
+			t.Errorf("an error that stays is logged %d times:\n%s", n, s.log)
+		}
+		s.store.set(0, errors.New("permission denied"))
+		time.Sleep(5 * time.Minute)
+		if n, m := s.logged("permission denied", "app=web"), s.logged("no quorum", "app=web"); n != 1 || m != 1 {
+			t.Errorf("an error that changes is logged %d and %d times:\n%s", n, m, s.log)
+		}
+		if _, why := s.pendingOf(app("web")); why == nil || !strings.Contains(why.Error(), "permission denied") {
+			t.Errorf("who does not wait reads %v", why)
 		}
 		s.give(id, app("web"))
 	})
