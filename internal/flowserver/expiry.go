@@ -42,6 +42,9 @@ const (
 	peerMemoryShare = 3.0 / 10
 )
 
+// CertificateKey is the key of the log by which warnings of several certificates are told apart.
+const CertificateKey = "certificate"
+
 // othersToo begins what is said of those who are not named.
 const othersToo = "so do those of "
 
@@ -197,7 +200,7 @@ func (e *Expiry) check(now time.Time) {
 	}
 	e.mu.Unlock()
 	for _, text := range fresh {
-		e.log.Warn("A certificate ends soon; connections fail afterwards", "error", text)
+		e.log.Warn("A certificate ends soon; connections fail afterwards", CertificateKey, whose(text), "error", text)
 	}
 	if e.report != nil {
 		e.report(strings.Join(problems, "; "))
@@ -210,6 +213,13 @@ func ends(what string, t term, now time.Time) string {
 		return fmt.Sprintf("%s ends in %v, at %s", what, left.Round(time.Minute), t.end.UTC().Format(time.RFC3339))
 	}
 	return fmt.Sprintf("%s has ended, at %s", what, t.end.UTC().Format(time.RFC3339))
+}
+
+// whose is the certificate that ends says something of.
+func whose(text string) string {
+	what, _, _ := strings.Cut(text, " ends in ")
+	what, _, _ = strings.Cut(what, " has ended, at ")
+	return what
 }
 
 // earlier is the one of two terms that ends first; the second if there was none.

@@ -14,7 +14,6 @@ import (
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	api "github.com/hawser-net/hawser/api/operator"
 	"github.com/hawser-net/hawser/internal/daemon"
 	"github.com/hawser-net/hawser/internal/flowserver"
 	"github.com/hawser-net/hawser/internal/identity"
@@ -56,7 +55,7 @@ func New(cfg Config, log *slog.Logger, version string) (*Operator, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	seen := &problems{list: map[[2]string]*api.Problem{}}
+	seen := newProblems()
 	log = slog.New(seen.watch(log.Handler()))
 	o := &Operator{cfg: cfg, log: log, version: version, metrics: newMetrics(), started: time.Now(), problems: seen}
 	var err error

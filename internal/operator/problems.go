@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	api "github.com/hawser-net/hawser/api/operator"
+	"github.com/hawser-net/hawser/internal/flowserver"
 )
 
 // maxProblems bounds how many different problems are kept, and maxProblemText how long one may be.
@@ -20,13 +21,19 @@ const (
 // search the log.
 type problems struct {
 	mu   sync.Mutex
-	list map[[2]string]*api.Problem // by part and message
+	list map[problemKey]*api.Problem
 }
 
-func (p *problems) note(r slog.Record, part, fault string) {
+// problemKey is what problems have in common of which the last is kept: the certificate is of those
+// that are about one.
+type problemKey struct{ part, message, certificate string }
+
+func newProblems() *problems { return &problems{list: map[problemKey]*api.Problem{}} }
+
+func (p *problems) note(r slog.Record, part, certificate, fault string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	k := [2]string{part, r.Message}
+	k := problemKey{part, r.Message, certificate}
 	e := p.list[k]
 	if e == nil {
 		if len(p.list) >= maxProblems {
@@ -75,17 +82,19 @@ func (h *problemHandler) Enabled(ctx context.Context, level slog.Level) bool {
 // Handle implements slog.Handler.
 func (h *problemHandler) Handle(ctx context.Context, r slog.Record) error {
 	if r.Level >= slog.LevelWarn {
-		part, fault := h.part, ""
+		part, certificate, fault := h.part, "", ""
 		r.Attrs(func(a slog.Attr) bool {
 			switch a.Key {
 			case "part":
 				part = a.Value.String()
+			case flowserver.CertificateKey:
+				certificate = a.Value.String()
 			case "error":
 				fault = a.Value.String()
 			}
 			return true
 		})
-		h.to.note(r, part, fault)
+		h.to.note(r, part, certificate, fault)
 	}
 	if !h.next.Enabled(ctx, r.Level) {
 		return nil

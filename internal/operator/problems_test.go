@@ -7,8 +7,6 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
-
-	api "github.com/hawser-net/hawser/api/operator"
 )
 
 // TestProblems: what was logged as a problem is kept, once for each part and message, the newest of
@@ -16,7 +14,7 @@ import (
 func TestProblems(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
-	p := &problems{list: map[[2]string]*api.Problem{}}
+	p := newProblems()
 	log := slog.New(p.watch(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelError})))
 	part := log.With("part", "a").WithGroup("g")
 	log.Info("all is well")
