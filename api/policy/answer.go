@@ -7,17 +7,48 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// MaxAnswer is how much of an answer is held, in bytes: a matrix of as many parties as there may be
-// takes about a third.
+// MaxAnswer is how much of an answer is held, in bytes as [Read] counts them: the rows of a matrix
+// of as many parties as there may be take about a third.
 const MaxAnswer = 32 << 20
+
+// elementCost is what a message within an answer costs beside its bytes, or an element of a list of
+// texts: however short it is on the way, it takes about so much memory.
+const elementCost = 128
 
 // errPlaces is of an answer that refers to parties or accesses which it does not tell.
 var errPlaces = errors.New("the server's answer refers to what it does not tell")
 
-// Read reads an answer that comes in pieces, of most bytes at most. What parts of the answer refer
-// to is there.
+// cost is how much of an answer m is: its bytes, and the cost of all that is in it.
+func cost(m protoreflect.Message) int {
+	return proto.Size(m.Interface()) + elementCost*elements(m)
+}
+
+// elements counts messages, m itself with those that are in it, and texts in lists. Numbers in lists
+// take a few times their bytes at most, so that these bound them.
+func elements(m protoreflect.Message) int {
+	n := 1
+	m.Range(func(field protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		message := field.Message() != nil
+		switch {
+		case field.IsList() && message:
+			for i := range v.List().Len() {
+				n += elements(v.List().Get(i).Message())
+			}
+		case field.IsList() && (field.Kind() == protoreflect.StringKind || field.Kind() == protoreflect.BytesKind):
+			n += v.List().Len()
+		case message && !field.IsMap():
+			n += elements(v.Message())
+		}
+		return true
+	})
+	return n
+}
+
+// Read reads an answer that comes in pieces, of most bytes at most, where every message in it costs
+// some beside its own. What parts of the answer refer to is there.
 func Read[T any, M interface {
 	*T
 	proto.Message
@@ -31,7 +62,7 @@ func Read[T any, M interface {
 		if err != nil {
 			return nil, err
 		}
-		if size += proto.Size(M(piece)); size > most {
+		if size += cost(M(piece).ProtoReflect()); size > most {
 			return nil, fmt.Errorf("the server's answer is larger than %d MiB; ask for less of it", most>>20)
 		}
 		proto.Merge(out, M(piece))

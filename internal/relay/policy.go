@@ -35,7 +35,7 @@ const (
 	// busyTime is how long a node is asked again that computes a preview for somebody else.
 	busyTime  = 10 * time.Second
 	busyRetry = 300 * time.Millisecond
-	// maxAnswer is how much of a node's answer is held, in bytes.
+	// maxAnswer is how much of a node's answer is held, as policypb.Read counts it.
 	maxAnswer = 16 * maxMessage
 	// maxMerged is how many sorts of connections of all nodes are told apart.
 	maxMerged = 20000

@@ -18,7 +18,7 @@ const (
 	// take.
 	reachAge     = 10 * time.Second
 	reachTimeout = 20 * time.Second
-	// maxAnswer is how much of an answer of the server is held, in bytes.
+	// maxAnswer is how much of an answer of the server is held, as policy.Read counts it.
 	maxAnswer = 16 << 20
 	// maxParties is how many parties are compared. A row of them is a row of the answer.
 	maxParties = 400
