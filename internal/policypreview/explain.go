@@ -247,7 +247,7 @@ func suggest(side *policy.TraceSide, src, dst *explained, proto uint8, port uint
 	if side.Direction == datapath.Egress {
 		what = "send to"
 	}
-	out.Text = fmt.Sprintf("let %s/%s %s %s on %s", ns, namedFor(self.set, other.set), what, otherName(other, self), policy.PortMatch{Proto: proto, First: port, Last: port})
+	out.Text = fmt.Sprintf("let %s/%s %s %s on %s", ns, namedFor(self, other), what, otherName(other, self), policy.PortMatch{Proto: proto, First: port, Last: port})
 	doc := map[string]any{
 		"apiVersion": v2.APIVersion, "kind": v2.KindNetworkPolicy,
 		"metadata": map[string]any{"name": objectName(side.Direction, self, other, proto, port), "namespace": ns},
@@ -308,7 +308,7 @@ func matchLabels(list []labels.Label) map[string]any {
 
 func otherName(x, than *explained) string {
 	if ns := x.set.Value(labels.SourceK8s, labels.KeyNamespace); ns != "" {
-		return ns + "/" + namedFor(x.set, than.set)
+		return ns + "/" + namedFor(x, than)
 	}
 	if isOutside(x.Identity) {
 		return x.Addr.String()

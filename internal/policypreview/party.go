@@ -3,6 +3,7 @@ package policypreview
 import (
 	"cmp"
 	"slices"
+	"strconv"
 	"strings"
 
 	flowpb "github.com/hawser-net/hawser/api/flow"
@@ -33,7 +34,7 @@ func (j *judge) party(id identity.ID, workloads names) *policypb.Party {
 	}
 	if ns := set.Value(labels.SourceK8s, labels.KeyNamespace); ns != "" {
 		p.Kind, p.Namespace = policypb.PartyKind_PARTY_PODS, ns
-		p.Name = cmp.Or(workloads[id], j.nameOf(set))
+		p.Name = cmp.Or(workloads[id], j.nameOf(id, set))
 		if c := set.Value(labels.SourceK8s, labels.KeyCluster); c != j.snap.Config.ClusterName {
 			p.Cluster = c
 		}
@@ -41,7 +42,7 @@ func (j *judge) party(id identity.ID, workloads names) *policypb.Party {
 	}
 	p.Kind, p.Name = policypb.PartyKind_PARTY_ENTITY, id.String()
 	if !slices.ContainsFunc(set, func(l labels.Label) bool { return l.Source == labels.SourceReserved }) {
-		p.Kind, p.Name = policypb.PartyKind_PARTY_PODS, j.nameOf(set)
+		p.Kind, p.Name = policypb.PartyKind_PARTY_PODS, j.nameOf(id, set)
 	}
 	return p
 }
@@ -59,7 +60,7 @@ func nameKey(set labels.Set) string {
 }
 
 // nameOf is what labels call pods, with those labels that tell them from others of that name.
-func (j *judge) nameOf(set labels.Set) string {
+func (j *judge) nameOf(id identity.ID, set labels.Set) string {
 	if j.names == nil {
 		j.names = map[string]*namesakes{}
 		for _, s := range j.snap.Identities {
@@ -89,11 +90,12 @@ func (j *judge) nameOf(set labels.Set) string {
 	if all == nil || all.n == 1 {
 		return nameOf(set)
 	}
-	return apart(set, func(label string) bool { return all.labels[label] < all.n })
+	return apart(id, set, func(label string) bool { return all.labels[label] < all.n })
 }
 
-// apart is what labels call pods, with those labels that differ.
-func apart(set labels.Set, differs func(label string) bool) string {
+// apart is what labels call pods, with those labels that differ, or with some of them and the
+// identity.
+func apart(id identity.ID, set labels.Set, differs func(label string) bool) string {
 	var own []string
 	for _, l := range ownLabels(set) {
 		if text := l.Key + "=" + l.Value; differs(text) {
@@ -103,11 +105,15 @@ func apart(set labels.Set, differs func(label string) bool) string {
 	if len(own) == 0 {
 		return nameOf(set)
 	}
+	if len(own) > maxNameLabels {
+		own = append(own[:maxNameLabels], "…", "identity "+strconv.FormatUint(uint64(id), 10))
+	}
 	return nameOf(set) + " (" + strings.Join(own, ", ") + ")"
 }
 
 // namedFor is what labels call pods, told from others of that name.
-func namedFor(set, other labels.Set) string {
+func namedFor(x, than *explained) string {
+	set, other := x.set, than.set
 	if nameKey(set) != nameKey(other) {
 		return nameOf(set)
 	}
@@ -115,10 +121,13 @@ func namedFor(set, other labels.Set) string {
 	for _, l := range ownLabels(other) {
 		theirs[l.Key+"="+l.Value] = true
 	}
-	return apart(set, func(label string) bool { return !theirs[label] })
+	return apart(x.Identity, set, func(label string) bool { return !theirs[label] })
 }
 
-// nameOf is what labels call pods: by those that are customary, else all of the pods' own.
+// maxNameLabels is how many labels a name has at most.
+const maxNameLabels = 3
+
+// nameOf is what labels call pods: by those that are customary, else the first of the pods' own.
 func nameOf(set labels.Set) string {
 	for _, key := range []string{"app.kubernetes.io/name", "k8s-app", "app", "name", "run"} {
 		if l, ok := set.Get(key); ok && l.Value != "" {
@@ -128,6 +137,9 @@ func nameOf(set labels.Set) string {
 	var own []string
 	for _, l := range ownLabels(set) {
 		own = append(own, l.Key+"="+l.Value)
+	}
+	if len(own) > maxNameLabels {
+		own = append(own[:maxNameLabels], "…")
 	}
 	return cmp.Or(strings.Join(own, ","), "(no labels)")
 }

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -478,6 +479,38 @@ func TestPieces(t *testing.T) {
 		if !slices.Equal(got, list) {
 			t.Fatalf("%v became %v", list, got)
 		}
+	}
+}
+
+// TestLongNames: of many labels a name has a few, and the identity, so that it is nobody else's.
+func TestLongNames(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, rand.New(rand.NewPCG(1, 1)), 0)
+	for n := range 4 {
+		own := map[string]string{}
+		for i := range 20 {
+			own[fmt.Sprintf("label-%02d", i)] = "v"
+		}
+		own["z"] = fmt.Sprint(n)
+		w.addPod(podSet(t, "nameless", own), w.addr(byte(1+n)))
+		own["app"] = "shop"
+		for i := range 20 {
+			own[fmt.Sprintf("label-%02d", i)] = fmt.Sprint(n / 2)
+		}
+		w.addPod(podSet(t, "shop", own), w.addr(byte(11+n)))
+	}
+	names := map[string]bool{}
+	for _, p := range w.matrix(&policypb.MatrixRequest{Namespaces: []string{"shop", "nameless"}}).Parties {
+		if ns := p.GetNamespace(); ns != "shop" && ns != "nameless" {
+			continue
+		}
+		names[p.Text()] = true
+		if n := strings.Count(p.GetName(), "="); n > 4 || n < 3 || p.GetNamespace() == "shop" && !strings.Contains(p.GetName(), fmt.Sprintf(", …, identity %d)", p.GetIdentity())) {
+			t.Errorf("a name is %q", p.GetName())
+		}
+	}
+	if len(names) != 8 {
+		t.Errorf("of 8 identities there are %d names: %v", len(names), names)
 	}
 }
 
