@@ -26,8 +26,8 @@ func cost(m protoreflect.Message) int {
 	return proto.Size(m.Interface()) + elementCost*elements(m)
 }
 
-// elements counts messages, m itself with those that are in it, and texts in lists. Numbers in lists
-// take a few times their bytes at most, so that these bound them.
+// elements counts messages, m itself with those that are in it, and texts in lists. Numbers in
+// lists take a few times their bytes at most, so that these bound them.
 func elements(m protoreflect.Message) int {
 	n := 1
 	m.Range(func(field protoreflect.FieldDescriptor, v protoreflect.Value) bool {

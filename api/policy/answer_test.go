@@ -22,7 +22,8 @@ func (p *pieces[T]) Recv() (*T, error) {
 	return p.piece, nil
 }
 
-// TestEmptyElementsCost: what is next to nothing on the way takes memory, too, and is bounded by it.
+// TestEmptyElementsCost: what is next to nothing on the way takes memory, too, and is bounded by
+// it.
 func TestEmptyElementsCost(t *testing.T) {
 	t.Parallel()
 	const each, most = 1000, 1 << 20

@@ -22,7 +22,8 @@ import (
 )
 
 // TestStoreCertificates: before the certificate ends by which the operator speaks with the store it
-// is among the operator's problems, as is that of the store's authorities, and its time is a metric.
+// is among the operator's problems, as is that of the store's authorities, and its time is a
+// metric.
 func TestStoreCertificates(t *testing.T) {
 	t.Parallel()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
