@@ -189,3 +189,31 @@ func TestSecrets(t *testing.T) {
 	r.server.Close()
 	check("no server")
 }
+
+// TestForeignInstance has CiliumNodes name what is no instance: the cloud is not asked.
+func TestForeignInstance(t *testing.T) {
+	t.Parallel()
+	r := newRegion(t)
+	metrics, err := nodemanager.NewMetrics(prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := r.provider(nodemanager.NewBudget(nodemanager.Defaults(), metrics))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Start("a", ""); err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []string{"i-*", "i-?", "*", "i-", "", "i-a\n", "eni-a"} {
+		if list, err := p.ReadInstance(t.Context(), id); err == nil || !strings.Contains(err.Error(), "is no instance ID of Alibaba Cloud") {
+			t.Errorf("%q: %v, %v", id, list, err)
+		}
+	}
+	if n := len(r.Calls()); n > 0 {
+		t.Errorf("asked: %v", r.Calls())
+	}
+	if list, err := p.ReadInstance(t.Context(), "i-a"); err != nil || len(list) != 1 {
+		t.Errorf("one's own: %v, %v", list, err)
+	}
+}

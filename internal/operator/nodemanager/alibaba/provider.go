@@ -13,6 +13,7 @@ import (
 	"net/netip"
 	"net/url"
 	"os"
+	"regexp"
 	"slices"
 	"strconv"
 	"time"
@@ -28,6 +29,10 @@ const (
 	// attachTime is how long an interface may take to be made, or attached.
 	attachTime = 2 * time.Minute
 )
+
+// instanceForm is that of the ID of an instance. What has another is not asked for: who may write a
+// CiliumNode says what it is.
+var instanceForm = regexp.MustCompile(`^i-[0-9a-z-]+$`)
 
 // Provider implements [nodemanager.Provider]. Make it with [New].
 type Provider struct {
@@ -199,6 +204,9 @@ func (p *Provider) readENIs(ctx context.Context, in params) (all []eni, err erro
 
 // ReadInstance implements [nodemanager.Provider].
 func (p *Provider) ReadInstance(ctx context.Context, instance string) ([]nodemanager.Interface, error) {
+	if !instanceForm.MatchString(instance) {
+		return nil, &nodemanager.Error{Text: fmt.Sprintf("%q is no instance ID of Alibaba Cloud: correct spec.instance-id of the CiliumNode", instance)}
+	}
 	attached, err := p.readInterfaces(ctx, params{"InstanceId": instance})
 	if err != nil {
 		return nil, err

@@ -6,10 +6,12 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/aws/aws-sdk-go-v2/config"
 	"github.com/aws/aws-sdk-go-v2/credentials"
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -210,6 +212,11 @@ func TestManager(t *testing.T) {
 	tr.node("nowhere", "m5.large", 1, func(s *v2.NodeSpec) { s.ENI.SubnetTags = map[string]string{"for": "nobody"} })
 	tr.Settles("nowhere", 0, 0, 0, "none in eu-test-1a of vpc-1 has the tags of spec.eni.subnet-tags")
 
+	// ---- one that would be read as the instances of all, for EC2 knows wildcards ---------------
+	tr.node("wild", "m5.large", 1, func(s *v2.NodeSpec) { s.InstanceID = "i-*" })
+	tr.Settles("wild", 0, 0, 0, `"i-*" is no instance ID of AWS: correct spec.instance-id`)
+	tr.Settles("tags", 0, 8, 8, "")
+
 	// ---- an instance that ends, and its node; what it leaves behind is removed ----------------
 	keep := false
 	tr.node("end", "m5.large", 1, func(s *v2.NodeSpec) { s.ENI.DeleteOnTermination = &keep })
@@ -257,4 +264,35 @@ func TestPrefixes(t *testing.T) {
 	tr.cloud.Exhaust(14)
 	tr.node("scattered", "m5.large", 1, nil)
 	tr.Settles("scattered", 0, 8, 8, "")
+}
+
+// TestForeignInstance has CiliumNodes name what is no instance: EC2, which would take it for a
+// pattern, is not asked.
+func TestForeignInstance(t *testing.T) {
+	t.Parallel()
+	r := newRegion(t)
+	metrics, err := nodemanager.NewMetrics(prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, _, err := r.Provider(t.Context(), nodemanager.NewBudget(nodemanager.Defaults(), metrics))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"a", "b"} {
+		if _, err := r.Start(name, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, id := range []string{"i-*", "i-?", "*", `i-\a`, "i-", "", "i-a\n", "eni-a"} {
+		if list, err := p.ReadInstance(t.Context(), id); err == nil || !strings.Contains(err.Error(), "is no instance ID of AWS") {
+			t.Errorf("%q: %v, %v", id, list, err)
+		}
+	}
+	if n := len(r.Calls()); n > 0 {
+		t.Errorf("asked: %v", r.Calls())
+	}
+	if list, err := p.ReadInstance(t.Context(), "i-a"); err != nil || len(list) != 1 {
+		t.Errorf("one's own: %v, %v", list, err)
+	}
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -17,6 +18,10 @@ import (
 
 	"github.com/hawser-net/hawser/internal/operator/nodemanager"
 )
+
+// instanceForm is that of the ID of an instance. What has another is not asked for: who may write a
+// CiliumNode says what it is, and EC2 knows wildcards in filters.
+var instanceForm = regexp.MustCompile(`^i-[0-9a-z-]+$`)
 
 // Provider implements [nodemanager.Provider]. Make it with [New].
 type Provider struct {
@@ -160,6 +165,9 @@ func (p *Provider) readInterfaces(ctx context.Context, filters ...types.Filter) 
 
 // ReadInstance implements [nodemanager.Provider].
 func (p *Provider) ReadInstance(ctx context.Context, instance string) ([]nodemanager.Interface, error) {
+	if !instanceForm.MatchString(instance) {
+		return nil, &nodemanager.Error{Text: fmt.Sprintf("%q is no instance ID of AWS: correct spec.instance-id of the CiliumNode", instance)}
+	}
 	attached, err := p.readInterfaces(ctx, filter("attachment.instance-id", instance))
 	if err != nil {
 		return nil, err

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -91,6 +92,27 @@ func number(form url.Values, name string) (int, *Fault) {
 	return n, nil
 }
 
+// matches reports whether a value is that of a filter, which may have wildcards ("List and filter
+// using the CLI and API"): * is any characters, ? is one or none, and a backslash escapes them.
+func matches(pattern, got string) bool {
+	form := ""
+	for i := 0; i < len(pattern); i++ {
+		switch c := pattern[i]; {
+		case c == '*':
+			form += "(?s:.*)"
+		case c == '?':
+			form += "(?s:.?)"
+		case c == '\\' && i+1 < len(pattern):
+			i++
+			form += regexp.QuoteMeta(pattern[i : i+1])
+		default:
+			form += regexp.QuoteMeta(pattern[i : i+1])
+		}
+	}
+	ok, err := regexp.MatchString("^"+form+"$", got)
+	return ok && err == nil
+}
+
 // filtered reports whether something has one of the values of each filter.
 func filtered(form url.Values, fields map[string]string, tags map[string]string) (bool, *Fault) {
 	for i := 1; form.Get(fmt.Sprintf("Filter.%d.Name", i)) != ""; i++ {
@@ -104,7 +126,7 @@ func filtered(form url.Values, fields map[string]string, tags map[string]string)
 		if !ok {
 			return false, &Fault{Code: "InvalidParameterValue", Message: fmt.Sprintf("The filter '%s' is invalid", name)}
 		}
-		if !slices.Contains(list(form, fmt.Sprintf("Filter.%d.Value", i)), got) {
+		if !slices.ContainsFunc(list(form, fmt.Sprintf("Filter.%d.Value", i)), func(v string) bool { return matches(v, got) }) {
 			return false, nil
 		}
 	}
