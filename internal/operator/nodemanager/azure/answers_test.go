@@ -14,6 +14,7 @@ import (
 
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/internal/operator/nodemanager"
+	fake "github.com/hawser-net/hawser/internal/sandbox/cloud/azure"
 )
 
 // answering returns a resource group whose answers change goes over, and a provider that uses it.
@@ -192,6 +193,33 @@ func TestCanceled(t *testing.T) {
 		one := start(t, g, p, action)
 		if units, err := p.Assign(t.Context(), nodemanager.Step{Interface: one(), Addresses: 2}); err != nil || len(units) != 2 {
 			t.Errorf("%s: %v, %v", action, units, err)
+		}
+	}
+}
+
+// TestInterfaceGone has an interface be detached and deleted after its machine was read: this is no
+// answer, where the end of the machine is one.
+func TestInterfaceGone(t *testing.T) {
+	t.Parallel()
+	for _, x := range []struct {
+		action, gone string
+		fails        bool
+	}{
+		{putNIC, "networkInterfaces/read", true}, {putNIC, "virtualMachines/read", false},
+		{putVM, "virtualMachineScaleSets/virtualMachines/networkInterfaces/read", false},
+	} {
+		g, p := answering(t, func(_ *http.Request, _ http.Header, body []byte) []byte { return body })
+		one := start(t, g, p, x.action)
+		i := one()
+		g.Script(func(action string) *fake.Fault {
+			if action == x.gone {
+				return &fake.Fault{Code: "ResourceNotFound", Status: http.StatusNotFound}
+			}
+			return nil
+		})
+		list, err := p.ReadInstance(t.Context(), i.Instance)
+		if len(list) > 0 || (err != nil) != x.fails || g.Calls()[x.gone] < 2 {
+			t.Errorf("%s: %v, %v, %v", x.gone, list, err, g.Calls())
 		}
 	}
 }

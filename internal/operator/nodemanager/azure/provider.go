@@ -180,19 +180,11 @@ func (p *Provider) ReadInstance(ctx context.Context, instance string) ([]nodeman
 	if id, ok := strings.CutPrefix(instance, key(p.cfg.group("Microsoft.Compute"))); !ok || !machineForm.MatchString(id) {
 		return nil, nil
 	}
-	out, err := p.readMachine(ctx, instance)
-	switch nodemanager.CodeOf(err) {
-	case "ResourceNotFound", "ParentResourceNotFound", "NotFound":
-		return nil, nil
-	}
-	return out, err
-}
-
-func (p *Provider) readMachine(ctx context.Context, instance string) ([]nodemanager.Interface, error) {
-	var all []nic
-	var err error
 	if strings.Contains(instance, setsInID) {
-		all, err = list[nic](ctx, p, readOneNIC, instance+"/networkInterfaces", setNICVersion)
+		all, err := list[nic](ctx, p, readOneNIC, instance+"/networkInterfaces", setNICVersion)
+		if gone(err) {
+			return nil, nil
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -205,17 +197,32 @@ func (p *Provider) readMachine(ctx context.Context, instance string) ([]nodemana
 			} `json:"networkProfile"`
 		} `json:"properties"`
 	}
-	if err := p.get(ctx, readVM, instance, computeVersion, &m); err != nil {
+	err := p.get(ctx, readVM, instance, computeVersion, &m)
+	if gone(err) {
+		return nil, nil
+	}
+	if err != nil {
 		return nil, err
 	}
+	var all []nic
 	for _, r := range m.Properties.Network.Interfaces {
 		var n nic
+		// One that is gone is not the machine's end: it was detached meanwhile, and is read again.
 		if err := p.get(ctx, readNIC, r.ID, networkVersion, &n); err != nil {
 			return nil, err
 		}
 		all = append(all, n)
 	}
 	return interfaces(all)
+}
+
+// gone reports whether an error says that there is not what was asked for.
+func gone(err error) bool {
+	switch nodemanager.CodeOf(err) {
+	case "ResourceNotFound", "ParentResourceNotFound", "NotFound":
+		return true
+	}
+	return false
 }
 
 // interfaces understands the interfaces of machines. Their places on the machine are: the primary
