@@ -28,6 +28,7 @@ type change struct {
 type inventory struct {
 	settle     time.Duration
 	snapshot   *Snapshot
+	begun      time.Time            // when the snapshot was
 	interfaces map[string]Interface // by ID
 	byInstance map[string][]string
 	changes    []change // oldest first
@@ -41,7 +42,7 @@ func newInventory(settle time.Duration) *inventory {
 
 // replace takes a description that was begun at a time.
 func (v *inventory) replace(s *Snapshot, begun time.Time) {
-	v.snapshot = s
+	v.snapshot, v.begun = s, begun
 	v.interfaces = make(map[string]Interface, len(s.Interfaces))
 	for _, i := range s.Interfaces {
 		v.interfaces[i.ID] = i
@@ -55,11 +56,17 @@ func (v *inventory) replace(s *Snapshot, begun time.Time) {
 	v.index()
 }
 
-// replaceInstance takes a description of one instance.
+// replaceInstance takes a description of one instance, unless that of everything is newer. What it
+// says of others does not count: who may write a CiliumNode says what is asked for.
 func (v *inventory) replaceInstance(instance string, list []Interface, begun time.Time) {
+	if begun.Before(v.begun) {
+		return
+	}
 	maps.DeleteFunc(v.interfaces, func(_ string, i Interface) bool { return i.Instance == instance })
 	for _, i := range list {
-		v.interfaces[i.ID] = i
+		if i.Instance == instance {
+			v.interfaces[i.ID] = i
+		}
 	}
 	v.again(begun, func(i Interface) bool { return i.Instance == instance })
 	v.index()

@@ -206,10 +206,15 @@ func (m *Manager) decide(o *v2.CiliumNode, pending int, limits Limits, live bool
 	v := m.view(o, n, pending, limits)
 	if len(v.Attached) == 0 {
 		w.unseen = true
-		if left := time.Until(n.lookAt); n.looks < maxLooks {
-			w.next = max(left, minInterval)
+		w.Fault = fmt.Sprintf("instance %s has no network interface that can be seen: it is gone, or the operator's region or account is another", o.Spec.InstanceID)
+		blocked := time.Until(n.notBefore)
+		if blocked > 0 {
+			w.Fault = n.why
 		}
-		w.status = m.told(o, fmt.Sprintf("instance %s has no network interface that can be seen: it is gone, or the operator's region or account is another", o.Spec.InstanceID))
+		if m.looksFor(n) {
+			w.next = max(time.Until(n.lookAt), blocked, minInterval)
+		}
+		w.status = m.told(o, w.Fault)
 		return w
 	}
 	n.looks, n.lookAt = 0, time.Time{}
@@ -217,9 +222,6 @@ func (m *Manager) decide(o *v2.CiliumNode, pending int, limits Limits, live bool
 	if m.fault != nil && w.Stale {
 		// What was known stays good for all others.
 		w.Fault += "; the cloud cannot be read, so that it is not known whether this has changed: " + m.fault.Error()
-	}
-	if len(o.Spec.IPAM.StaticIPTags) > 0 && w.Fault == "" {
-		w.Fault = "spec.ipam.static-ip-tags asks for a public address, which the operator does not assign: remove them"
 	}
 	n.excess, n.lacks, n.atCapacity = w.Excess, w.Needed > 0 || w.Fault != "", w.AtCapacity
 	m.metrics.available.WithLabelValues(o.Name).Set(float64(w.Available - w.Used))
@@ -234,6 +236,9 @@ func (m *Manager) decide(o *v2.CiliumNode, pending int, limits Limits, live bool
 			w.Fault = n.why
 		}
 	}
+	if len(o.Spec.IPAM.StaticIPTags) > 0 && w.Fault == "" { // no deficit: no call brings it
+		w.Fault = "spec.ipam.static-ip-tags asks for a public address, which the operator does not assign: remove them"
+	}
 	field, value, same := m.provider.Status(o, m.inv.snapshot, v.Attached)
 	w.status = join(m.told(o, w.Fault), releases(o, w.Releases))
 	if !same {
@@ -247,18 +252,29 @@ func (m *Manager) decide(o *v2.CiliumNode, pending int, limits Limits, live bool
 	return w
 }
 
+// looksFor reports whether the instance of a node is still looked for alone. It must be called with
+// mu held.
+func (m *Manager) looksFor(n *node) bool { return n.looks < maxLooks || m.fault != nil }
+
 // lookFor reads an instance of which nothing is known: it is younger than the last description of
 // the cloud, or the cloud answers from the past. One that is not found a few times is left to the
-// next description of everything.
+// next description of everything, or looked for now and then if there is none.
 func (m *Manager) lookFor(ctx context.Context, o *v2.CiliumNode) error {
 	m.mu.Lock()
-	n := m.nodes[o.Name]
-	if n == nil || n.looks == maxLooks || time.Now().Before(n.lookAt) {
+	n, now := m.nodes[o.Name], time.Now()
+	if n == nil || !m.looksFor(n) || now.Before(n.lookAt) || now.Before(n.notBefore) {
 		m.mu.Unlock()
 		return nil
 	}
-	n.lookAt = time.Now().Add(jitter(firstBackoff << n.looks))
-	n.looks++
+	if !m.looks.Allow() {
+		n.lookAt = now.Add(jitter(lookRest))
+		m.mu.Unlock()
+		return nil
+	}
+	n.lookAt = now.Add(refresh())
+	if n.looks < maxLooks {
+		n.lookAt = now.Add(jitter(firstBackoff << n.looks))
+	}
 	m.mu.Unlock()
 	begun, instance := time.Now(), m.provider.Instance(o)
 	list, err := m.provider.ReadInstance(ctx, instance)
@@ -267,6 +283,7 @@ func (m *Manager) lookFor(ctx context.Context, o *v2.CiliumNode) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	n.looks = min(n.looks+1, maxLooks)
 	m.inv.replaceInstance(instance, list, begun)
 	for _, i := range list {
 		if _, ok := m.inv.snapshot.Subnets[i.Subnet]; !ok && i.Subnet != "" {

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -40,6 +41,12 @@ const (
 	lastBackoff  = 5 * time.Minute
 	// maxLooks is how often an instance of which nothing is known is read alone: within 15 seconds.
 	maxLooks = 6
+	// lookRate and lookBurst bound these reads of all nodes together, each of which is two calls:
+	// CiliumNodes that have outlived their instances leave room for the calls of others. Who finds
+	// none left tries again after lookRest.
+	lookRate  = 1
+	lookBurst = 4
+	lookRest  = 4 * time.Second
 	// gcBatch bounds the interfaces that one collection removes.
 	gcBatch = 25
 
@@ -56,6 +63,7 @@ type Manager struct {
 	live     client.Reader
 	kick     chan event.GenericEvent
 	reread   chan struct{} // of capacity 1: the cloud is to be read before its time
+	looks    *rate.Limiter // of single reads for instances of which nothing is known
 
 	mu    sync.Mutex // for what is below; held while nothing is waited for
 	inv   *inventory
@@ -74,20 +82,25 @@ type node struct {
 	why               string // of the last failure, for people
 	lacks, atCapacity bool
 	// looks counts how often its instance was looked for alone in vain; lookAt is when it may be
-	// again.
+	// again. Another instance begins no new count: who writes the CiliumNode can name many.
 	looks  int
 	lookAt time.Time
 }
 
 var errNotRead = errors.New("the cloud has not been read yet")
 
+func newManager(cfg Config, p Provider, metrics *Metrics, log *slog.Logger) *Manager {
+	return &Manager{
+		cfg: cfg, provider: p, metrics: metrics, log: log, kick: make(chan event.GenericEvent, 1024), reread: make(chan struct{}, 1), looks: rate.NewLimiter(lookRate, lookBurst),
+		inv: newInventory(cfg.Settle), fault: errNotRead, nodes: map[string]*node{}, owner: map[string]string{}, left: map[string]bool{},
+	}
+}
+
 // Setup adds the node manager to m. It returns at once: the cloud is read when m has started, and
 // until that has succeeded nodes get nothing, and their status says why.
 func Setup(ctx context.Context, m manager.Manager, cfg Config, p Provider, metrics *Metrics, log *slog.Logger) error {
-	n := &Manager{
-		cfg: cfg, provider: p, metrics: metrics, log: log, client: m.GetClient(), live: m.GetAPIReader(), kick: make(chan event.GenericEvent, 1024), reread: make(chan struct{}, 1),
-		inv: newInventory(cfg.Settle), fault: errNotRead, nodes: map[string]*node{}, owner: map[string]string{}, left: map[string]bool{},
-	}
+	n := newManager(cfg, p, metrics, log)
+	n.client, n.live = m.GetClient(), m.GetAPIReader()
 	err := m.GetFieldIndexer().IndexField(ctx, &corev1.Pod{}, podsOfNode, func(o client.Object) []string {
 		if name := waitingOn(o); name != "" {
 			return []string{name}
@@ -149,22 +162,26 @@ func Sleep(ctx context.Context, d time.Duration) bool {
 func (m *Manager) resync(ctx context.Context) error {
 	failures := 0
 	for {
+		select {
+		case <-m.reread: // this is what was wanted
+		default:
+		}
 		begun := time.Now()
 		s, err := m.provider.Read(ctx)
 		if ctx.Err() != nil {
 			return nil
 		}
 		m.take(ctx, s, begun, err)
-		next := m.cfg.Resync
+		rest, next := m.rest, m.cfg.Resync
 		if err != nil {
 			m.log.Error("the cloud cannot be read; what was known of it before is used, and nodes that need to know more wait", "error", err, "cause", errors.Unwrap(err))
-			next = jitter(min(firstBackoff<<min(failures, 10), m.cfg.Resync))
+			rest, next = Sleep, jitter(min(firstBackoff<<min(failures, 10), m.cfg.Resync))
 			failures++
 		} else {
 			failures = 0
 			m.metrics.resyncs.Inc()
 		}
-		if !m.rest(ctx, next) {
+		if !rest(ctx, next) {
 			return nil
 		}
 	}
@@ -308,7 +325,7 @@ func (m *Manager) claim(name, instance string) (n *node, other string) {
 		if m.owner[n.instance] == name {
 			delete(m.owner, n.instance)
 		}
-		n.instance, n.excess, n.looks, n.lookAt = instance, nil, 0, time.Time{}
+		n.instance, n.excess = instance, nil
 	}
 	if o := m.owner[instance]; o != "" && o != name {
 		return n, o
