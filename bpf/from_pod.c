@@ -87,7 +87,8 @@ static __always_inline int from_pod_packet(struct __sk_buff *ctx, struct report 
 	 * translation: who writes services chooses their backends. */
 	if (!reason && unlikely(is_not_for_pods(&p.dst)))
 		reason = DROP_NOT_FOR_PODS;
-	if (unlikely(reason == DROP_NO_BACKEND || reason == DROP_NOT_FOR_PODS)) {
+	/* In the name of a backend nobody would take the answer. */
+	if (unlikely(reason == DROP_NO_BACKEND || (reason == DROP_NOT_FOR_PODS && !found.c.nat.on))) {
 		reason = refuse(ctx, &p, report, reason);
 		if (!reason)
 			return answer(ctx, report);

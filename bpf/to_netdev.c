@@ -148,6 +148,9 @@ static __always_inline int to_netdev_packet(struct __sk_buff *ctx, struct report
 	reason = parse_network(ctx, &p, type);
 	if (here && p.v6 && is_encapsulated(ctx, p.fragment))
 		return TC_ACT_OK;
+	/* Also by what is on top of this device. Other namespaces' indexes mean nothing here. */
+	if (here && !reason && unlikely(is_not_for_pods(&p.dst)) && is_sent_on(ctx))
+		return -DROP_NOT_FOR_PODS;
 	if (unlikely(child) && !claims_cluster(&p))
 		return TC_ACT_OK;
 	/* Others' headers that are not understood may be followed by anything. */
@@ -155,8 +158,6 @@ static __always_inline int to_netdev_packet(struct __sk_buff *ctx, struct report
 		return cfg.tunnel && (child || ctx->ingress_ifindex) ? -reason : TC_ACT_OK;
 	if (to_tunnel_port(ctx, &p))
 		return -DROP_TUNNEL_NOT_FROM_NODE;
-	if (unlikely(is_not_for_pods(&p.dst)) && is_sent_on(ctx))
-		return -DROP_NOT_FOR_PODS;
 	reason = cfg.tunnel ? 0 : check_source(ctx, &p, here, child);
 	if (reason)
 		return -reason;

@@ -325,6 +325,9 @@ static __noinline __maybe_unused int node_port(struct __sk_buff *ctx, struct pac
 		return -reason;
 	if (!found.c.nat.on)
 		return NOT_A_SERVICE;
+	/* Who writes services chooses their backends, and this node asks in its own name. */
+	if (unlikely(is_not_for_pods(&p->dst)))
+		return -DROP_NOT_FOR_PODS;
 	reason = client_of(ctx, p, &sides->src_identity);
 	if (reason)
 		return -reason;
