@@ -150,10 +150,23 @@ func evaluate(expression string) chromedp.Action[chromedp.Void] {
 	return chromedp.Evaluate[chromedp.Void](expression)
 }
 func click(selector string) chromedp.Action[chromedp.Void] {
-	return chromedp.Click(chromedp.CSS(selector))
+	return again(chromedp.Click(chromedp.CSS(selector)))
 }
 func focus(selector string) chromedp.Action[chromedp.Void] {
-	return chromedp.Focus(chromedp.CSS(selector))
+	return again(chromedp.Focus(chromedp.CSS(selector)))
+}
+
+// again repeats what failed because the page was drawn anew between the look for an element and
+// what was to be done to it.
+func again(action chromedp.Action[chromedp.Void]) chromedp.Action[chromedp.Void] {
+	return func(ctx context.Context, target *chromedp.Target) (out chromedp.Void, err error) {
+		for range 10 {
+			if out, err = action(ctx, target); err == nil || !strings.Contains(err.Error(), "-32000") {
+				break
+			}
+		}
+		return out, err
+	}
 }
 
 // cpu is how many seconds the page's thread has computed.
