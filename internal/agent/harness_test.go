@@ -322,7 +322,8 @@ func (n *machineNode) stop() {
 	case <-time.After(10 * time.Second):
 		n.t.Fatal("the agent still runs 10 s after SIGTERM")
 	}
-	if took := time.Since(began); took > 3*time.Second {
+	// A second on an idle machine; on a busy one the race detector needs several.
+	if took := time.Since(began); took > 7*time.Second {
 		n.t.Errorf("the agent needed %v to end", took)
 	}
 	if code := n.cmd.ProcessState.ExitCode(); code != 0 {
