@@ -67,16 +67,16 @@ func playKilledAtEveryWrite(t *testing.T, env *controllers.Env, in func(*town), 
 				}
 				return tn.wrong(s)
 			}
-			for began := time.Now(); !survived; time.Sleep(testenv.Breath(began)) {
-				began = time.Now()
+			for killed := false; !killed && !survived; {
+				began := time.Now()
 				select {
 				case <-k.dead:
+					killed = true
 				default:
 					if survived = done() == ""; !survived {
-						continue
+						time.Sleep(testenv.Breath(began))
 					}
 				}
-				break
 			}
 			stop()
 			tn.operator()
