@@ -34,7 +34,7 @@ func startServer(t *testing.T, cfg consul.Config, args ...string) (end func()) {
 	defer c.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	for kvstore.Put(ctx, c, "test/up", nil, kvstore.Permanent) != nil {
+	for kvstore.Put(ctx, c, "test/up", nil, kvstore.Leased) != nil { // a lease needs more than a key
 		select {
 		case <-ctx.Done():
 			t.Fatal("consul does not come up")

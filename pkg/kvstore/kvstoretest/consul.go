@@ -1,6 +1,7 @@
 package kvstoretest
 
 import (
+	"encoding/json"
 	"net"
 	"net/http"
 	"os"
@@ -29,8 +30,17 @@ func StartConsul(t testing.TB) (address string) {
 	}
 }
 
+// writable reports whether a session can be made: Consul writes keys a moment before it knows the
+// node that a session belongs to.
 func writable(t testing.TB, address string) bool {
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, "http://"+address+"/v1/kv/up", nil)
+	var session struct{ ID string }
+	return put(t, address, "session/create", &session) && put(t, address, "session/destroy/"+session.ID, nil)
+}
+
+// put sends a request without a body, decodes the answer into v unless that is nil, and reports
+// whether it went through.
+func put(t testing.TB, address, path string, v any) bool {
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, "http://"+address+"/v1/"+path, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,7 +50,7 @@ func writable(t testing.TB, address string) bool {
 		return false
 	}
 	defer resp.Body.Close()
-	return resp.StatusCode == http.StatusOK
+	return resp.StatusCode == http.StatusOK && (v == nil || json.NewDecoder(resp.Body).Decode(v) == nil)
 }
 
 // RunConsul starts a Consul of one member that keeps everything in memory, with more arguments. end
