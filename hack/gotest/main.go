@@ -4,6 +4,7 @@
 // suite that skips what it can't do reports success for what it did not look at.
 //
 //	gotest -- ARGS...            runs `go test -json ARGS...`
+//	gotest -again -- ARGS        looks a second time at a few failed tests; see report.runAgain
 //	gotest -servers CMD -- ARGS  tests what needs no server, while CMD runs; then the rest
 //	gotest -fuzztime 3s -- ARGS  runs every fuzz target for that long after the tests
 //	gotest -fuzztime 3s          runs the fuzz targets only
@@ -23,6 +24,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -46,6 +48,7 @@ func run() int {
 	fuzz := flag.Duration("fuzztime", 0, "run the fuzz targets, each for this long, instead of the tests")
 	servers := flag.String("servers", "", "command that builds the servers that some tests run; packages that need none are tested meanwhile")
 	skips := flag.String("skips", "hack/skips.txt", "file of the tests that may be skipped")
+	again := flag.Bool("again", false, "run up to three failed tests again, each alone; one that passes twice is reported as flaky, and is no failure")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -64,6 +67,9 @@ func run() int {
 	var runErr error
 	if flag.NArg() > 0 {
 		runErr = testModules(ctx, r, modules, flag.Args(), *servers)
+		if *again && runErr == nil && ctx.Err() == nil {
+			runErr = r.stage("failed tests, each alone", func() error { return r.runAgain(ctx, modules, flag.Args()) })
+		}
 	}
 	if *fuzz > 0 && ctx.Err() == nil {
 		runErr = errors.Join(runErr, runFuzz(ctx, r, modules, *fuzz))
@@ -373,6 +379,8 @@ type report struct {
 	parents map[string]bool
 	results map[string]string // "package Test" -> pass, fail, skip
 	broken  []string          // packages that failed without a failing test: build, panic, time-out
+	severe  bool              // something raced or panicked
+	flaky   []string          // tests that failed beside the others, and passed alone
 	unrun   []string          // packages that were not tested, because the servers were not built
 	start   time.Time
 }
@@ -419,6 +427,7 @@ func (r *report) add(e event) {
 	switch e.Action {
 	case "output", "build-output":
 		r.output[key] = append(r.output[key], e.Output)
+		r.severe = r.severe || strings.Contains(e.Output, "WARNING: DATA RACE") || strings.HasPrefix(e.Output, "panic: ")
 	case "pass", "fail", "skip":
 		if e.Test == "" {
 			r.closePackage(e)
@@ -470,6 +479,48 @@ func (r *report) closePackage(e event) {
 	}
 }
 
+// maxAgain bounds the tests that are run again: many failures are no accident.
+const maxAgain = 3
+
+// runAgain runs each failed test twice more, without others beside it. Thousands of tests with real
+// servers on a few processors fail now and then because one of them waited too long: who reads the
+// report must see that apart from what fails every time. A test that passes now is reported as
+// flaky, with its first output above: that is a fault to be mended, in the test or in the product.
+// Nothing is run again after a race, a panic, a package that did not run to its end, or more than a
+// few failures. args are those of the first run.
+func (r *report) runAgain(ctx context.Context, modules, args []string) error {
+	failed := make(map[string]bool)
+	for key, result := range r.results {
+		if result == "fail" {
+			failed[topLevel(key)] = true
+		}
+	}
+	if len(failed) == 0 || len(failed) > maxAgain || len(r.broken) > 0 || r.severe {
+		return nil
+	}
+	flags := slices.DeleteFunc(slices.Clone(args), isPattern)
+	for _, key := range slices.Sorted(maps.Keys(failed)) {
+		pkg, test, _ := strings.Cut(key, " ")
+		home := "."
+		for _, m := range modules {
+			if below(short(pkg), m) && below(m, home) {
+				home = m
+			}
+		}
+		alone := newReport(r.w, r.allowed, r.strict)
+		if err := runTests(ctx, alone, home, append(slices.Clone(flags), "-count=2", "-run=^"+test+"$", pkg)); err != nil {
+			return err
+		}
+		if alone.results[key] != "pass" || len(alone.broken) > 0 || slices.Contains(slices.Collect(maps.Values(alone.results)), "fail") {
+			continue
+		}
+		maps.DeleteFunc(r.results, func(k, result string) bool { return topLevel(k) == key && result == "fail" })
+		maps.Copy(r.results, alone.results)
+		r.flaky = append(r.flaky, short(key))
+	}
+	return nil
+}
+
 // close prints the totals and reports whether all is well. Only leaves are counted: a test with
 // subtests is as good as they are.
 func (r *report) close() bool {
@@ -511,11 +562,17 @@ func (r *report) close() bool {
 	for _, p := range r.unrun {
 		bad = append(bad, "not tested, as the servers it needs were not built: "+p)
 	}
+	for _, name := range r.flaky {
+		fmt.Fprintln(r.w, "flaky: "+name+": failed beside the other tests, as shown above, and passed twice alone")
+	}
 	for _, line := range bad {
 		fmt.Fprintln(r.w, line)
 	}
 	failed += len(r.broken)
 	fmt.Fprintf(r.w, "took %s\n%d passed, %d failed, %d skipped", time.Since(r.start).Round(time.Second), passed, failed, skipped)
+	if len(r.flaky) > 0 {
+		fmt.Fprintf(r.w, ", %d flaky", len(r.flaky))
+	}
 	if len(r.unrun) > 0 {
 		fmt.Fprintf(r.w, ", %d packages not tested", len(r.unrun))
 	}

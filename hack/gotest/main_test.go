@@ -65,6 +65,88 @@ func TestReport(t *testing.T) {
 	}
 }
 
+// TestRunAgain runs `go test` on tests that fail once, always, every other time, and by a race.
+func TestRunAgain(t *testing.T) {
+	const head = "package a\nimport (\"os\"; \"testing\")\nvar _ = os.Exit\n"
+	const once = `func TestOnce(t *testing.T) {
+	t.Run("part", func(t *testing.T) {
+		f, err := os.OpenFile("ran", os.O_CREATE|os.O_EXCL, 0o600)
+		if err == nil {
+			f.Close()
+			t.Error("the first time")
+		}
+	})
+}
+`
+	const everyOther = `func TestEveryOther(t *testing.T) {
+	if os.Remove("flag") != nil {
+		return
+	}
+	t.Error("the flag was there")
+}
+`
+	const always = "func TestAlways(t *testing.T) { t.Error(\"always\") }\n"
+	const raced = "func TestRaced(t *testing.T) { if os.Remove(\"flag\") == nil { t.Error(\"WARNING: DATA RACE\") } }\n"
+	const panics = "func TestPanics(t *testing.T) { if os.Remove(\"flag\") == nil { panic(\"once\") } }\n"
+	many := ""
+	for _, name := range []string{"A", "B", "C", "D"} {
+		many += "func Test" + name + "(t *testing.T) { if os.Remove(\"" + name + "\") == nil { t.Error(\"once\") } }\n"
+	}
+	for _, tt := range []struct {
+		name, src string
+		files     []string // that are there for the first run
+		later     string   // one that is there for the second
+		ok        bool
+		want      string
+	}{
+		{"a test that failed once is flaky", once, nil, "", true, "flaky: m/a TestOnce"},
+		{"a test that fails again has failed", once + always, nil, "", false, "failed: m/a TestAlways"},
+		{"both runs alone count", everyOther, []string{"flag"}, "flag", false, "failed: m/a TestEveryOther"},
+		{"a race is not looked at again", raced, []string{"flag"}, "", false, "failed: m/a TestRaced"},
+		{"nor is a panic", panics, []string{"flag"}, "", false, "failed: m/a TestPanics"},
+		{"nor are many failures", many, []string{"A", "B", "C", "D"}, "", false, "failed: m/a TestA"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			root := t.TempDir()
+			t.Chdir(root)
+			write := func(name, text string) {
+				if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			write("go.mod", "module m\n\ngo 1.24\n")
+			write("a/a_test.go", head+tt.src)
+			for _, f := range tt.files {
+				write("a/"+f, "")
+			}
+			var out bytes.Buffer
+			r := newReport(&out, nil, true)
+			args := []string{"-count=1", "./..."}
+			if err := runTests(t.Context(), r, ".", args); err != nil {
+				t.Fatal(err)
+			}
+			if tt.later != "" {
+				write("a/"+tt.later, "")
+			}
+			if err := r.runAgain(t.Context(), []string{"."}, args); err != nil {
+				t.Fatal(err)
+			}
+			if ok := r.close(); ok != tt.ok {
+				t.Errorf("ok = %v, want %v", ok, tt.ok)
+			}
+			if !strings.Contains(out.String(), tt.want) {
+				t.Errorf("output lacks %q", tt.want)
+			}
+			if t.Failed() {
+				t.Logf("output:\n%s", &out)
+			}
+		})
+	}
+}
+
 func TestReadSkipsDemandsReason(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "skips")
 	write := func(s string) {
