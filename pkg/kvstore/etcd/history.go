@@ -28,6 +28,9 @@ type history struct {
 	cluster  uint64
 	breaks   int64
 	newest   change
+	// later is the newest change that was seen while the store was in doubt: it may come from the
+	// connection that broke, so it is asked for as well.
+	later change
 	// doubts counts the connections that were made. As long as it is not trusted, newest stays as
 	// it is.
 	doubts, trusted int64
@@ -45,8 +48,12 @@ type change struct {
 func (h *history) remember(ch change) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.doubts == h.trusted && ch.revision > h.newest.revision {
-		h.newest = ch
+	last := &h.newest
+	if h.doubts != h.trusted {
+		last = &h.later
+	}
+	if ch.revision > last.revision {
+		*last = ch
 	}
 }
 
@@ -65,15 +72,20 @@ func (h *history) doubted() (newest change, doubts int64, ok bool) {
 	return h.newest, h.doubts, h.doubts != h.trusted
 }
 
-// resolve books whether the store still had the change after so many doubts.
+// resolve records whether the store still had the change after so many doubts. It is trusted when
+// it has what was seen since, too.
 func (h *history) resolve(doubts int64, same bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.trusted = doubts
-	if !same {
+	switch {
+	case !same:
 		h.breaks++
 		h.revision, h.newest = 0, change{}
+	case h.later.revision > h.newest.revision:
+		h.newest, h.later = h.later, change{}
+		return
 	}
+	h.later, h.trusted = change{}, doubts
 }
 
 // seen returns the newest revision known; take it before sending a request.
@@ -99,7 +111,7 @@ func (h *history) note(before int64, cluster uint64, revision int64) bool {
 	h.cluster = cluster
 	if broke {
 		h.breaks++
-		h.revision, h.newest = revision, change{}
+		h.revision, h.newest, h.later = revision, change{}, change{}
 		return true
 	}
 	h.revision = max(h.revision, revision)
@@ -124,23 +136,23 @@ func (c *Client) verifyLoop() {
 		case <-c.conn.Context().Done():
 			return
 		}
-		for failures := 0; ; failures++ {
+		// A store that changes all the time is asked again and again, so at growing intervals.
+		for asked := 0; ; asked++ {
 			newest, doubts, ok := c.history.doubted()
 			if !ok {
 				break
 			}
+			if asked > 0 && !retry.Sleep(c.conn.Context(), retryPause(asked-1, 5*time.Second)) {
+				return
+			}
 			same, err := c.verify(newest)
-			if err == nil {
-				failures = 0
-				c.history.resolve(doubts, same)
-				if !same {
-					c.log.Warn("etcd went back in time: it was restored or replaced, everything is listed again", "lost", newest.key, "revision", newest.revision)
-					c.conn.BreakWatches()
-				}
+			if err != nil {
 				continue
 			}
-			if !retry.Sleep(c.conn.Context(), retryPause(failures, 5*time.Second)) {
-				return
+			c.history.resolve(doubts, same)
+			if !same {
+				c.log.Warn("etcd went back in time: it was restored or replaced, everything is listed again", "lost", newest.key, "revision", newest.revision)
+				c.conn.BreakWatches()
 			}
 		}
 	}
