@@ -23,7 +23,11 @@ func TestReasons(t *testing.T) {
 		"INVALID_SOURCE_MAC": "invalid-source-mac",
 	}
 	matches := regexp.MustCompile(`(?m)^\t(?:DROP_)?(\w+) = ([1-9]\d*),`).FindAllStringSubmatch(string(source), -1)
-	matches = matches[:len(matches)-1] // REASON_MAX
+	limit := matches[len(matches)-1]
+	matches = matches[:len(matches)-1]
+	if most, _ := strconv.Atoi(limit[2]); limit[1] != "REASON_MAX" || most <= len(matches) {
+		t.Errorf("%s is %d with %d reasons: packets dropped for the last ones are not counted; raise REASON_MAX", limit[1], most, len(matches))
+	}
 	for i, m := range matches {
 		number, _ := strconv.Atoi(m[2])
 		if number != i+1 {
