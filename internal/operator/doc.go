@@ -5,19 +5,24 @@
 //
 //   - writes the heartbeat, by which nodes see that somebody looks after the store;
 //   - writes the cluster's own description, by which other clusters recognise it;
-//   - collects identities that nobody refers to any more, unless the operator makes them: then that
-//     is the leader's;
+//   - collects identities that nobody refers to any more, where there is no Kubernetes cluster: in
+//     one that is the leader's;
 //   - removes locks that other writers left behind.
 //
 // In a Kubernetes cluster the one operator that leads
 //
 //   - defines the custom resources (package crds);
-//   - gives nodes blocks of addresses (clusterpool, on pool);
+//   - gives nodes blocks of addresses (clusterpool, multipool, both on pool), or has a cloud give
+//     them single ones (nodemanager);
 //   - tells Kubernetes which nodes have a network, and collects CiliumNodes (nodes);
 //   - collects CiliumEndpoints, and restarts pods that have none (endpoints);
 //   - makes CiliumEndpointSlices (endpointslices);
-//   - makes identities, if it is told to, and collects CiliumIdentities (identities);
-//   - tells of policies whether they can be enforced (policies).
+//   - makes identities, if it is told to, and collects CiliumIdentities (identities); says by which
+//     labels (relevance);
+//   - tells of policies whether they can be enforced (policies), and makes policies of groups of a
+//     cloud (groups);
+//   - compares the places where identities are, while a cluster moves from one to the other;
+//   - writes what other clusters read of this one (mesh).
 //
 // # Several operators
 //
