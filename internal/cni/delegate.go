@@ -44,9 +44,16 @@ func (c netConf) delegated(agent rest.DaemonConfigurationStatus) (bool, error) {
 	case agent.IPAMMode != ipamModeDelegated && mode != "":
 		return false, fmt.Errorf("ipam type %q: the agent gives the addresses (its --ipam is %q); remove ipam, or start the agent with --ipam=%s",
 			mode, agent.IPAMMode, ipamModeDelegated)
+	case mode == needsInterface:
+		return false, fmt.Errorf("ipam type %q is not supported: it asks for an address over the pod's interface, which is made when the pod has one; "+
+			"name a plugin that needs no interface, such as host-local", mode)
 	}
 	return c.IPAM.mode() != "", nil
 }
+
+// needsInterface is the IPAM plugin of the CNI project that is refused. Its requests are
+// broadcasts, which would lead nowhere from a pod: its network ends at the node.
+const needsInterface = "dhcp"
 
 // delegate is the IPAM plugin that the configuration names.
 type delegate struct {

@@ -82,6 +82,38 @@ func TestDelegate(t *testing.T) {
 	f.clean("after GC and DEL")
 }
 
+// TestDelegateStatic: static of the CNI project gives what the configuration names, and what the
+// runtime asks for by the capability ips.
+func TestDelegateStatic(t *testing.T) {
+	t.Parallel()
+	f, _, _ := delegating(t)
+	env := []string{"CNI_PATH=" + testenv.IPAMPlugin(t, "static"), "PATH=" + os.Getenv("PATH")}
+	for what, conf := range map[string]map[string]any{
+		"named": {"ipam": map[string]any{"type": "static", "addresses": []map[string]string{
+			{"address": "10.1.0.9/24", "gateway": "10.1.0.1"}, {"address": "fd00:1::9/64", "gateway": "fd00:1::1"},
+		}}},
+		"asked for": {
+			"ipam": map[string]any{"type": "static"}, "capabilities": map[string]bool{"ips": true},
+			"runtimeConfig": map[string]any{"ips": []string{"10.1.0.9/24", "fd00:1::9/64"}},
+		},
+	} {
+		f.must("STATUS", conf, env...)
+		out := f.must("ADD", conf, env...)
+		var got current.Result
+		if err := json.Unmarshal(out, &got); err != nil {
+			t.Fatal(err)
+		}
+		if len(got.IPs) != 2 || got.IPs[0].Address.String() != "fd00:1::9/128" || got.IPs[1].Address.String() != "10.1.0.9/32" || got.IPs[1].Gateway.String() != "10.1.0.1" {
+			t.Errorf("%s: result %s", what, out)
+		}
+		conf["prevResult"] = json.RawMessage(out)
+		f.must("CHECK", conf, env...)
+		delete(conf, "prevResult")
+		f.must("DEL", conf, env...)
+		f.clean(what)
+	}
+}
+
 // TestDelegateReleasedLater: the address of an endpoint that GC has deleted is released by the next
 // GC if the IPAM plugin failed, or the answer of the agent was lost, and not if the attachment was
 // made again.
@@ -216,6 +248,7 @@ func TestDelegateRefusals(t *testing.T) {
 		"the agent gives":       {"cluster-pool", hostileConf, cnitypes.ErrInvalidNetworkConfig, "--ipam=delegated-plugin"},
 		"no such plugin":        {ipamModeDelegated, map[string]any{"ipam": map[string]any{"type": "nobody"}}, cnitypes.ErrInternal, "nobody"},
 		"a path":                {ipamModeDelegated, map[string]any{"ipam": map[string]any{"type": "../hostile"}}, cnitypes.ErrInternal, "../hostile"},
+		"one over the network":  {ipamModeDelegated, map[string]any{"ipam": map[string]any{"type": "dhcp"}}, cnitypes.ErrInvalidNetworkConfig, "over the pod's interface"},
 		"another capability":    {ipamModeDelegated, map[string]any{"ipam": hostileConf["ipam"], "capabilities": map[string]bool{"mac": true}}, cnitypes.ErrInvalidNetworkConfig, "mac"},
 		"the plugin of plugins": {ipamModeDelegated, map[string]any{"ipam": map[string]any{"type": filepath.Base(f.bin)}}, cnitypes.ErrInternal, "itself"},
 	} {
