@@ -6,11 +6,10 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/hawser-net/hawser/internal/atomicfile"
+	"github.com/hawser-net/hawser/internal/sandbox/machine"
 )
 
 // demoPolicies are what the demo enforces; Up copies them to the sandbox, where they can be edited.
@@ -100,15 +99,7 @@ func (s *Sandbox) PrintNext(w io.Writer, demo bool) {
 	if s.cfg.Name != Defaults().Name {
 		name = " --name " + s.cfg.Name
 	}
-	cmd := "hawser sandbox"
-	if len(s.cfg.Self) > 0 {
-		cmd = strings.Join(s.cfg.Self, " ")
-		if wd, err := os.Getwd(); err == nil {
-			if rel, err := filepath.Rel(wd, s.cfg.Self[0]); err == nil && !strings.HasPrefix(rel, "..") {
-				cmd = strings.Join(append([]string{rel}, s.cfg.Self[1:]...), " ")
-			}
-		}
-	}
+	cmd := machine.Typed(s.cfg.Self...)
 	fmt.Fprintf(w, "\n%s\n", s.paint.Bold("Try next:"))
 	var lines [][2]string
 	line := func(args, what string) { lines = append(lines, [2]string{cmd + " " + args, what}) }

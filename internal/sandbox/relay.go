@@ -48,7 +48,7 @@ func (s *Sandbox) startRelay(ctx context.Context, st *state) error {
 	for {
 		last := s.relayHealth(ctx, len(st.Nodes))
 		if last == nil {
-			s.say("flows of all nodes: hawser observe --server %s (%s)", s.relaySocket(), since(began))
+			s.say("flows of all nodes: %s observe --server %s (%s)", machine.Typed(s.cfg.Self[:1]...), s.relaySocket(), since(began))
 			return nil
 		}
 		if !st.Relay.Alive() {

@@ -212,5 +212,8 @@ func (c *Cluster) pageURL(st *state) string {
 	return loopbackPage(st.PagePort) + "#token=" + string(token)
 }
 
+// program is this program as a person types it.
+func (c *Cluster) program() string { return machine.Typed(c.cfg.Self[:1]...) }
+
 // observeCommand shows the flows of all nodes.
-func (c *Cluster) observeCommand() string { return "hawser observe --server " + c.relaySocket() }
+func (c *Cluster) observeCommand() string { return c.program() + " observe --server " + c.relaySocket() }

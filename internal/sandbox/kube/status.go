@@ -189,17 +189,18 @@ func (c *Cluster) PrintNext(w io.Writer) {
 	if c.cfg.Name != Defaults().Name {
 		name = " --name " + c.cfg.Name
 	}
+	sandbox := machine.Typed(c.cfg.Self...)
 	fmt.Fprintf(w, "\n%s\n  export KUBECONFIG=%s\n", paint.Bold("Next:"), c.Kubeconfig())
 	if c.cfg.Mode == Full && c.cfg.CNI == None {
 		fmt.Fprintf(w, "  helm install hawser deploy/helm/hawser --namespace kube-system%s\n", c.chartFlags())
 	}
 	if c.cfg.Mode == Full {
-		fmt.Fprintf(w, `  hawser sandbox kubectl%[1]s -- get nodes,pods -A -o wide
-  hawser sandbox kubectl%[1]s -- create deployment web --image=%[2]s --replicas=3 -- /agnhost netexec
-  hawser sandbox exec%[1]s n1 -- ctr -n k8s.io containers ls     a shell command on a node
-  hawser sandbox node kill%[1]s n2                               a power cut, and
-  hawser sandbox node start%[1]s n2                              its end
-`, name, image.AgnhostName)
+		fmt.Fprintf(w, `  %[3]s kubectl%[1]s -- get nodes,pods -A -o wide
+  %[3]s kubectl%[1]s -- create deployment web --image=%[2]s --replicas=3 -- /agnhost netexec
+  %[3]s exec%[1]s n1 -- ctr -n k8s.io containers ls     a shell command on a node
+  %[3]s node kill%[1]s n2                               a power cut, and
+  %[3]s node start%[1]s n2                              its end
+`, name, image.AgnhostName, sandbox)
 	}
 	if st, err := c.load(); err == nil && st.Flows {
 		fmt.Fprintf(w, "  %s --follow   who talks to whom, on all nodes\n", c.observeCommand())
@@ -208,10 +209,10 @@ func (c *Cluster) PrintNext(w io.Writer) {
 		}
 	}
 	if st, err := c.load(); err == nil && st.Cloud != "" {
-		fmt.Fprintf(w, "  hawser sandbox cloud%s   what the cloud has; its subcommands have it fail\n", name)
+		fmt.Fprintf(w, "  %s cloud%s   what the cloud has; its subcommands have it fail\n", sandbox, name)
 	}
 	if c.cfg.ID != 0 {
-		fmt.Fprintf(w, "  hawser clustermesh connect %s OTHER      connect it with a cluster that has another --cluster-id\n", c.cfg.Name)
+		fmt.Fprintf(w, "  %s clustermesh connect %s OTHER      connect it with a cluster that has another --cluster-id\n", c.program(), c.cfg.Name)
 	}
-	fmt.Fprintf(w, "  hawser sandbox status%[1]s\n  hawser sandbox down%[1]s\n", name)
+	fmt.Fprintf(w, "  %[2]s status%[1]s\n  %[2]s down%[1]s\n", name, sandbox)
 }
