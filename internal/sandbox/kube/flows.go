@@ -216,4 +216,6 @@ func (c *Cluster) pageURL(st *state) string {
 func (c *Cluster) program() string { return machine.Typed(c.cfg.Self[:1]...) }
 
 // observeCommand shows the flows of all nodes.
-func (c *Cluster) observeCommand() string { return c.program() + " observe --server " + c.relaySocket() }
+func (c *Cluster) observeCommand() string {
+	return c.program() + " observe --server " + c.relaySocket()
+}
