@@ -355,7 +355,7 @@ func (v *View) whyNot(d *Decision) string {
 	case place && len(v.Choice) == 0:
 		return fmt.Sprintf("no subnet for a new interface: %s", v.Chosen)
 	case place && len(v.Groups) == 0:
-		return "no security group for a new interface: nothing has the tags of spec.eni.security-group-tags"
+		return "no security group for a new interface: none of its VPC has the tags in the node's spec (security-group-tags)"
 	}
 	if place {
 		for _, id := range v.Choice {

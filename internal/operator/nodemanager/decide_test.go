@@ -444,3 +444,28 @@ func TestReleasedIsInNoPool(t *testing.T) {
 		}
 	}
 }
+
+// TestWhyNot: a node that cannot have more is told what is missing, in words that hold for each
+// cloud.
+func TestWhyNot(t *testing.T) {
+	t.Parallel()
+	for want, change := range map[string]func(*View){
+		"no security group for a new interface: none of its VPC has the tags in the node's spec (security-group-tags)":                        func(v *View) { v.Groups = nil },
+		"no subnet for a new interface: none has the tags":                                                                                    func(v *View) { v.Choice, v.Chosen = nil, "none has the tags" },
+		`instance type "t" is not known`:                                                                                                      func(v *View) { v.Limits = Limits{} },
+		"instance type t holds no more than 1 interfaces with 2 addresses each: use a larger type, prefix delegation, or fewer pods per node": func(v *View) { v.Limits.Interfaces, v.Pending = 1, 9 },
+		"no free address in subnet s (10.0.0.0/24): add a subnet that the node may use, or release addresses there":                           func(v *View) { v.Subnets["s"] = Subnet{ID: "s", CIDR: "10.0.0.0/24"} },
+		`the instance has no interface "eth1": correct the interface's name in the spec of the node`:                                          func(v *View) { v.Limits.Interfaces, v.Only = 1, "eth1" },
+		"9 pods wait for addresses and max-allocate is 1: raise spec.ipam.max-allocate of the node":                                           func(v *View) { v.Pending, v.MaxAllocate = 9, 1 },
+	} {
+		v := View{
+			InstanceType: "t", PreAllocate: 8, Pending: 1, Limits: Limits{Interfaces: 2, Addresses: 2}, Groups: []string{"sg"},
+			Subnets: map[string]Subnet{"s": {ID: "s", CIDR: "10.0.0.0/24", Free: 9}}, Choice: []string{"s"},
+			Attached: []Interface{{ID: "eni-0", Attachment: "a", Subnet: "s", Primary: netip.MustParseAddr("10.0.0.9"), Held: []netip.Prefix{netip.MustParsePrefix("10.0.0.8/32")}}},
+		}
+		change(&v)
+		if d := Decide(&v); d.Fault != want || d.Step.Call != Nothing {
+			t.Errorf("%q and %s, want %q", d.Fault, d.Step.Call, want)
+		}
+	}
+}
