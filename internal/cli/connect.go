@@ -157,7 +157,7 @@ func (a *app) connect(ctx context.Context, cmd *cobra.Command, two pair) error {
 	for i, side := range two.sides {
 		followed, err := side.Followed(ctx)
 		if err != nil {
-			return fmt.Errorf("cluster %s: %w", side.Called, err)
+			return err
 		}
 		other := facts[1-i]
 		for name, id := range followed {

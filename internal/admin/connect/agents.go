@@ -69,11 +69,13 @@ func (c *Cluster) WaitForgotten(ctx context.Context, name string) error {
 	})
 }
 
-// Followed returns the numbers of the clusters that the agents follow, by name.
+// Followed returns the numbers of the clusters that the agents follow, by name. It waits until an
+// agent runs and all that do have answered: those of a cluster that was just started are Ready a
+// moment later than its nodes.
 func (c *Cluster) Followed(ctx context.Context) (map[string]uint32, error) {
 	out := map[string]uint32{}
 	var mu sync.Mutex
-	err := c.each(ctx, func(m rest.ClusterMeshStatus) error {
+	err := c.wait(ctx, "does not say yet which clusters it follows", func(m rest.ClusterMeshStatus) error {
 		mu.Lock()
 		defer mu.Unlock()
 		for _, r := range m.Clusters {

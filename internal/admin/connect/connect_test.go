@@ -191,5 +191,12 @@ func TestSecret(t *testing.T) {
 	}
 	soon, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
 	defer cancel()
+	_, err = c.Followed(soon)
+	want(t, err, "cluster here does not say yet which clusters it follows: none of its agents runs")
+	if soon.Err() == nil {
+		t.Error("did not wait for an agent that runs")
+	}
+	soon, cancel = context.WithTimeout(ctx, 100*time.Millisecond)
+	defer cancel()
 	want(t, c.WaitFollows(soon, "b"), "does not follow cluster b yet: none of its agents runs")
 }
