@@ -29,8 +29,6 @@ var longTests = map[string]bool{
 	"internal/operator/identities/controller_test.go: TestController": true,
 	"internal/operator/identities/gc_test.go: TestCollection":         true,
 	"internal/operator/kube_test.go: TestDutiesOfLeader":              true,
-	"internal/operator/multipool/book_test.go: TestSettle":            true,
-	"internal/operator/multipool/book_test.go: world":                 true,
 }
 
 // largePackages are packages that are larger, with how large they may be. None grows, or is added.

@@ -1,9 +1,9 @@
-// Package assign has nodes be given blocks of addresses: it is the loop around a book that decides
-// which. It reads a node from the server itself before the book is asked, writes what the book
-// answers into spec.ipam of the node's CiliumNode, if that is still as it was read, and what cannot
-// be done into status.ipam.operator-status.error.
+// Package assign has nodes be given blocks of addresses: it is the loop around an index that
+// decides which. It reads a node from the server itself before the index is asked, writes what the
+// index answers into spec.ipam of the node's CiliumNode, if that is still as it was read, and what
+// cannot be done into status.ipam.operator-status.error.
 //
-// A node of which the book says that it needs nothing costs no request. One that could not be
+// A node of which the index says that it needs nothing costs no request. One that could not be
 // served is looked at again whenever something was released, and every 15 seconds.
 package assign
 
@@ -43,16 +43,16 @@ const (
 	WaitingRetry = 15 * time.Second
 )
 
-// Book decides what nodes have. Its methods are called one at a time, and must not wait for
+// Index decides what nodes have. Its methods are called one at a time, and must not wait for
 // anything.
-type Book interface {
+type Index interface {
 	// Agrees reports whether a view of a node that may be old leaves nothing to do.
 	Agrees(n *v2.CiliumNode) bool
-	// Settle decides about a node, which is as the server has it now.
-	Settle(n *v2.CiliumNode) Answer
-	// Wrote tells that the node has what Settle answered; served says that nothing was wrong.
+	// Reconcile decides about a node, which is as the server has it now.
+	Reconcile(n *v2.CiliumNode) Answer
+	// Wrote means that the node has what Reconcile answered; served means that nothing was wrong.
 	Wrote(name string, served bool)
-	// Forget is told that a node is gone. It reports whether anything became free.
+	// Forget is called when a node is gone. It reports whether anything became free.
 	Forget(name string) bool
 }
 
@@ -65,8 +65,8 @@ type Answer struct {
 	Annotations map[string]any
 	// Faults are for people, in the node's status.
 	Faults []string
-	// Displaced are nodes that lost something to this one, which is older. Their status is to be
-	// told.
+	// Displaced are nodes that lost something to this one, which is older. Their status must say
+	// so.
 	Displaced []string
 	// Released is set if something became free.
 	Released bool
@@ -75,31 +75,31 @@ type Answer struct {
 // Config is what a [Controller] is made from.
 type Config struct {
 	// Name is the controller's, by which a manager tells it from others.
-	Name string
-	Book Book
-	// Measure is called when what is held may have changed, like the methods of Book.
+	Name  string
+	Index Index
+	// Measure is called when what is held may have changed, like the methods of Index.
 	Measure func()
 	// Waits counts the nodes that wait for something.
 	Waits prometheus.Gauge
 	Log   *slog.Logger
 }
 
-// Controller keeps the nodes in line with the book. Make it with New and give it nodes with Add.
+// Controller keeps the nodes in line with the index. Make it with New and give it nodes with Add.
 type Controller struct {
-	cfg    Config
-	log    *slog.Logger
-	client client.Client
-	live   client.Reader
-	kick   chan event.GenericEvent
+	cfg     Config
+	log     *slog.Logger
+	client  client.Client
+	live    client.Reader
+	trigger chan event.GenericEvent
 
-	mu      sync.Mutex      // for the book; not held while the server is asked
+	mu      sync.Mutex      // for the index; not held while the server is asked
 	waiting map[string]bool // nodes that would be better off if something were released
 }
 
 // New returns a controller that does nothing yet.
 func New(m manager.Manager, cfg Config) *Controller {
 	return &Controller{
-		cfg: cfg, log: cfg.Log, client: m.GetClient(), live: m.GetAPIReader(), kick: make(chan event.GenericEvent, 1024), waiting: map[string]bool{},
+		cfg: cfg, log: cfg.Log, client: m.GetClient(), live: m.GetAPIReader(), trigger: make(chan event.GenericEvent, 1024), waiting: map[string]bool{},
 	}
 }
 
@@ -120,12 +120,12 @@ func (c *Controller) EachNode(ctx context.Context, do func(*v2.CiliumNode)) erro
 	}
 }
 
-// Add has m run the controller. What nodes hold must have been booked.
+// Add has m run the controller. What nodes hold must have been recorded.
 func (c *Controller) Add(m manager.Manager) error {
 	c.measure()
 	err := builder.ControllerManagedBy(m).Named(c.cfg.Name).
 		For(&v2.CiliumNode{}).
-		WatchesRawSource(source.Channel(c.kick, &handler.EnqueueRequestForObject{})).
+		WatchesRawSource(source.Channel(c.trigger, &handler.EnqueueRequestForObject{})).
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: workers,
 			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](100*time.Millisecond, 30*time.Second),
@@ -137,7 +137,7 @@ func (c *Controller) Add(m manager.Manager) error {
 	return nil
 }
 
-// With calls f as the methods of Book are called.
+// With calls f as the methods of Index are called.
 func (c *Controller) With(f func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -148,7 +148,7 @@ func (c *Controller) With(f func()) {
 func (c *Controller) Look(ctx context.Context, names []string) {
 	for _, name := range names {
 		select {
-		case c.kick <- kicked(name):
+		case c.trigger <- eventFor(name):
 		case <-ctx.Done():
 			return
 		}
@@ -186,38 +186,38 @@ func (c *Controller) reconcile(ctx context.Context, req reconcile.Request) (reco
 	if !live.DeletionTimestamp.IsZero() {
 		return reconcile.Result{}, nil // it comes again when it is gone
 	}
-	return c.settle(ctx, live)
+	return c.apply(ctx, live)
 }
 
-// agrees says whether a node as the cache shows it needs nothing.
+// agrees reports whether a node as the cache shows it needs nothing.
 func (c *Controller) agrees(cached *v2.CiliumNode) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	ok := c.cfg.Book.Agrees(cached)
+	ok := c.cfg.Index.Agrees(cached)
 	if ok {
 		delete(c.waiting, cached.Name)
 	}
 	return ok
 }
 
-// forget books that a node is gone.
+// forget records that a node is gone.
 func (c *Controller) forget(name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.waiting, name)
-	if c.cfg.Book.Forget(name) {
+	if c.cfg.Index.Forget(name) {
 		c.log.Info("a node is gone, and addresses are free", "node", name)
-		c.wake()
+		c.enqueueWaiting()
 	}
 }
 
-// decide asks the book about a node as the server has it now.
+// decide asks the index about a node as the server has it now.
 func (c *Controller) decide(live *v2.CiliumNode) Answer {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	a := c.cfg.Book.Settle(live)
+	a := c.cfg.Index.Reconcile(live)
 	if a.Released {
-		c.wake()
+		c.enqueueWaiting()
 	}
 	for _, name := range a.Displaced {
 		c.log.Warn("an older node has the same addresses", "node", name, "older", live.Name)
@@ -226,12 +226,12 @@ func (c *Controller) decide(live *v2.CiliumNode) Answer {
 	return a
 }
 
-// note books what has been written of a node. It reports whether the node waits for something.
+// note records what has been written of a node. It reports whether the node waits for something.
 func (c *Controller) note(name string, a Answer) (waits bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	served := len(a.Faults) == 0
-	c.cfg.Book.Wrote(name, served)
+	c.cfg.Index.Wrote(name, served)
 	if served {
 		delete(c.waiting, name)
 		return false
@@ -240,8 +240,8 @@ func (c *Controller) note(name string, a Answer) (waits bool) {
 	return true
 }
 
-// settle brings a node, as the server has it now, in line with the book.
-func (c *Controller) settle(ctx context.Context, live *v2.CiliumNode) (reconcile.Result, error) {
+// apply brings a node, as the server has it now, in line with the index.
+func (c *Controller) apply(ctx context.Context, live *v2.CiliumNode) (reconcile.Result, error) {
 	a := c.decide(live)
 	if a.IPAM != nil {
 		if err := c.write(ctx, live, a); err != nil {
@@ -252,7 +252,7 @@ func (c *Controller) settle(ctx context.Context, live *v2.CiliumNode) (reconcile
 		}
 		c.log.Info("gave addresses to a node", "node", live.Name, "podCIDRs", live.Spec.IPAM.PodCIDRs, "pools", live.Spec.IPAM.Pools.Allocated)
 	}
-	if err := c.tell(ctx, live, strings.Join(a.Faults, "; ")); err != nil {
+	if err := c.writeStatus(ctx, live, strings.Join(a.Faults, "; ")); err != nil {
 		return reconcile.Result{}, err
 	}
 	if c.note(live.Name, a) {
@@ -278,8 +278,8 @@ func (c *Controller) write(ctx context.Context, live *v2.CiliumNode, a Answer) e
 	return nil
 }
 
-// tell writes what is wrong into the node's status, or that nothing is.
-func (c *Controller) tell(ctx context.Context, live *v2.CiliumNode, fault string) error {
+// writeStatus writes what is wrong into the node's status, or that nothing is.
+func (c *Controller) writeStatus(ctx context.Context, live *v2.CiliumNode, fault string) error {
 	if live.Status.IPAM.OperatorStatus.Error == fault {
 		return nil
 	}
@@ -302,8 +302,9 @@ func (c *Controller) tell(ctx context.Context, live *v2.CiliumNode, fault string
 	return nil
 }
 
-// wake has nodes looked at that wait for something to be released. It must be called with mu held.
-func (c *Controller) wake() {
+// enqueueWaiting has nodes looked at that wait for something to be released. It must be called with
+// mu held.
+func (c *Controller) enqueueWaiting() {
 	for name := range c.waiting {
 		c.enqueue(name)
 	}
@@ -312,12 +313,12 @@ func (c *Controller) wake() {
 // enqueue has a node looked at soon. If the channel is full it is looked at when its time comes.
 func (c *Controller) enqueue(name string) {
 	select {
-	case c.kick <- kicked(name):
+	case c.trigger <- eventFor(name):
 	default:
 	}
 }
 
-func kicked(name string) event.GenericEvent {
+func eventFor(name string) event.GenericEvent {
 	n := &v2.CiliumNode{}
 	n.Name = name
 	return event.GenericEvent{Object: n}

@@ -13,7 +13,7 @@ import (
 
 var rangeFlags = [2]string{"cluster-pool-ipv4-cidr", "cluster-pool-ipv6-cidr"}
 
-// Config says what nodes are given addresses from.
+// Config defines what nodes are given addresses from.
 type Config struct {
 	// IPv4 and IPv6 are ranges in the form of CIDRs, used in their order. A family without ranges
 	// is not served.
@@ -89,12 +89,12 @@ func (c *Config) ranges(f int) ([]netip.Prefix, error) {
 	return out, errors.Join(errs...)
 }
 
-// book returns an empty book of the ranges.
-func (c *Config) book() (*book, error) {
+// index returns an empty index of the ranges.
+func (c *Config) index() (*index, error) {
 	v4, err4 := c.ranges(0)
 	v6, err6 := c.ranges(1)
 	if err := errors.Join(err4, err6); err != nil {
 		return nil, err
 	}
-	return newBook(v4, c.IPv4Bits, v6, c.IPv6Bits)
+	return newIndex(v4, c.IPv4Bits, v6, c.IPv6Bits)
 }

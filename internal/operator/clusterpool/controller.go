@@ -15,7 +15,7 @@ import (
 // Setup reads what nodes hold, from the server itself, and adds the controller that gives blocks to
 // nodes to m. It returns when everything was read.
 func Setup(ctx context.Context, m manager.Manager, cfg Config, reg prometheus.Registerer, log *slog.Logger) error {
-	b, err := cfg.book()
+	b, err := cfg.index()
 	if err != nil {
 		return err
 	}
@@ -23,7 +23,7 @@ func Setup(ctx context.Context, m manager.Manager, cfg Config, reg prometheus.Re
 	if err != nil {
 		return err
 	}
-	c := assign.New(m, assign.Config{Name: "cluster-pool", Book: kept{b}, Measure: measure, Waits: waits, Log: log})
+	c := assign.New(m, assign.Config{Name: "cluster-pool", Index: indexAdapter{b}, Measure: measure, Waits: waits, Log: log})
 	var nodes []node
 	if err := c.EachNode(ctx, func(n *v2.CiliumNode) { nodes = append(nodes, viewOf(n)) }); err != nil {
 		return err
@@ -33,8 +33,8 @@ func Setup(ctx context.Context, m manager.Manager, cfg Config, reg prometheus.Re
 	return c.Add(m)
 }
 
-// register registers what is measured of the book.
-func (b *book) register(reg prometheus.Registerer) (measure func(), waits prometheus.Gauge, err error) {
+// register registers what is measured of the index.
+func (b *index) register(reg prometheus.Registerer) (measure func(), waits prometheus.Gauge, err error) {
 	held := prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "cilium_operator_cluster_pool_prefixes_held", Help: "Prefixes that nodes hold.",
 	}, []string{"family"})
@@ -64,15 +64,15 @@ func viewOf(n *v2.CiliumNode) node {
 	return node{name: n.Name, uid: string(n.UID), created: n.CreationTimestamp.Time, cidrs: n.Spec.IPAM.PodCIDRs}
 }
 
-// kept is the book as the controller asks it.
-type kept struct{ *book }
+// indexAdapter is the index as the controller asks it.
+type indexAdapter struct{ *index }
 
-// Agrees implements [assign.Book].
-func (k kept) Agrees(n *v2.CiliumNode) bool { return k.agrees(viewOf(n)) }
+// Agrees implements [assign.Index].
+func (k indexAdapter) Agrees(n *v2.CiliumNode) bool { return k.agrees(viewOf(n)) }
 
-// Settle implements [assign.Book].
-func (k kept) Settle(n *v2.CiliumNode) assign.Answer {
-	a := k.settle(viewOf(n))
+// Reconcile implements [assign.Index].
+func (k indexAdapter) Reconcile(n *v2.CiliumNode) assign.Answer {
+	a := k.reconcile(viewOf(n))
 	out := assign.Answer{Faults: a.faults, Displaced: a.displaced, Released: a.released}
 	if len(a.cidrs) != len(n.Spec.IPAM.PodCIDRs) {
 		out.IPAM = map[string]any{"podCIDRs": a.cidrs}
@@ -80,8 +80,8 @@ func (k kept) Settle(n *v2.CiliumNode) assign.Answer {
 	return out
 }
 
-// Wrote implements [assign.Book].
-func (k kept) Wrote(name string, served bool) { k.wrote(name, served) }
+// Wrote implements [assign.Index].
+func (k indexAdapter) Wrote(name string, served bool) { k.wrote(name, served) }
 
-// Forget implements [assign.Book].
-func (k kept) Forget(name string) bool { return k.forget(name) }
+// Forget implements [assign.Index].
+func (k indexAdapter) Forget(name string) bool { return k.forget(name) }

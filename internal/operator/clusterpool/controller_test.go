@@ -167,7 +167,7 @@ func TestController(t *testing.T) {
 		tr.wants("old", "", "10.0.0.0/24")
 		tr.edit("young")
 		tr.wants("young", "", "10.0.1.0/24")
-		// The older one takes it by hand; it is told to the younger, also after a restart.
+		// The older one takes it by hand; the younger's status reports it, also after a restart.
 		tr.edit("old", "10.0.1.0/24")
 		tr.wants("young", "of node old", "10.0.1.0/24")
 		stop()

@@ -21,7 +21,7 @@ const (
 	migrateFlag = "enable-cluster-pool-to-multi-pool-migration"
 )
 
-// Config says how nodes are given blocks of pools.
+// Config defines how nodes are given blocks of pools.
 type Config struct {
 	// Create are pools to make if there is none of the name:
 	// "name=ipv4-cidrs:10.0.0.0/16,10.1.0.0/16;ipv4-mask-size:24", with the same for ipv6, several
@@ -32,11 +32,11 @@ type Config struct {
 	// Migrate has nodes keep blocks of cluster-pool as such of the default pool.
 	Migrate bool
 
-	rest time.Duration // see restTime
+	quarantineTime time.Duration // see defaultQuarantine
 }
 
 // Defaults returns a configuration that makes no pool.
-func Defaults() Config { return Config{Default: ipam.DefaultPool, rest: restTime} }
+func Defaults() Config { return Config{Default: ipam.DefaultPool, quarantineTime: defaultQuarantine} }
 
 // Flags binds the configuration to command-line flags; the current values are the defaults shown.
 func (c *Config) Flags(fs *pflag.FlagSet) {

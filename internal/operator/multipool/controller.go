@@ -25,15 +25,15 @@ import (
 // from the server itself, and adds the controllers that follow the pools and give blocks to nodes
 // to m. It returns when everything was read.
 func Setup(ctx context.Context, m manager.Manager, cfg Config, reg prometheus.Registerer, log *slog.Logger) error {
-	b := newBook(cfg.Default, cfg.Migrate)
-	b.rest = cfg.rest
+	b := newIndex(cfg.Default, cfg.Migrate)
+	b.quarantineTime = cfg.quarantineTime
 	measure, waits, err := b.register(reg)
 	if err != nil {
 		return err
 	}
 	f := &follower{
-		client: m.GetClient(), live: m.GetAPIReader(), book: b, log: log,
-		nodes: assign.New(m, assign.Config{Name: "multi-pool", Book: kept{b}, Measure: measure, Waits: waits, Log: log}),
+		client: m.GetClient(), live: m.GetAPIReader(), index: b, log: log,
+		nodes: assign.New(m, assign.Config{Name: "multi-pool", Index: indexAdapter{b}, Measure: measure, Waits: waits, Log: log}),
 	}
 	if err := f.create(ctx, cfg); err != nil {
 		return err
@@ -51,8 +51,8 @@ func Setup(ctx context.Context, m manager.Manager, cfg Config, reg prometheus.Re
 	return nil
 }
 
-// register registers what is measured of the book.
-func (b *book) register(reg prometheus.Registerer) (measure func(), waits prometheus.Gauge, err error) {
+// register registers what is measured of the index.
+func (b *index) register(reg prometheus.Registerer) (measure func(), waits prometheus.Gauge, err error) {
 	held := prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "cilium_operator_multi_pool_prefixes_held", Help: "Prefixes of all pools that nodes hold.",
 	}, []string{"family"})
@@ -71,13 +71,13 @@ func (b *book) register(reg prometheus.Registerer) (measure func(), waits promet
 	}, waits, nil
 }
 
-// follower keeps the book in line with the pools.
+// follower keeps the index in line with the pools.
 type follower struct {
 	client client.Client
 	live   client.Reader
 	log    *slog.Logger
 	nodes  *assign.Controller
-	book   *book // only within nodes.With
+	index  *index // only within nodes.With
 }
 
 // create makes the pools of the configuration that do not exist. Those that do are left as they
@@ -100,40 +100,40 @@ func (f *follower) create(ctx context.Context, cfg Config) error {
 	return nil
 }
 
-// restore reads the pools, and books what nodes hold now.
+// restore reads the pools, and records what nodes hold now.
 func (f *follower) restore(ctx context.Context) error {
 	var pools v2alpha1.CiliumPodIPPoolList
 	if err := f.live.List(ctx, &pools); err != nil {
 		return fmt.Errorf("CiliumPodIPPools cannot be read, and without them no block of addresses can be given out: %w", err)
 	}
 	for i := range pools.Items {
-		f.learn(&pools.Items[i])
+		f.updatePool(&pools.Items[i])
 	}
 	var nodes []node
 	if err := f.nodes.EachNode(ctx, func(n *v2.CiliumNode) { nodes = append(nodes, viewOf(n)) }); err != nil {
 		return err
 	}
 	f.nodes.With(func() {
-		f.book.restore(nodes)
-		f.log.Info("read what nodes hold", "pools", len(f.book.givers), "nodes", len(nodes), "ipv4", f.book.held[0].Len(), "ipv6", f.book.held[1].Len())
+		f.index.restore(nodes)
+		f.log.Info("read what nodes hold", "pools", len(f.index.allocators), "nodes", len(nodes), "ipv4", f.index.held[0].Len(), "ipv6", f.index.held[1].Len())
 	})
 	return nil
 }
 
-// learn has blocks be given of a pool as it is now. It reports whether nodes may be the better or
-// the worse for it.
-func (f *follower) learn(o *v2alpha1.CiliumPodIPPool) (changed bool) {
+// updatePool has blocks be given of a pool as it is now. It reports whether nodes may be the better
+// or the worse for it.
+func (f *follower) updatePool(o *v2alpha1.CiliumPodIPPool) (changed bool) {
 	p, ignored, err := ippools.Read(o)
 	f.nodes.With(func() {
 		switch {
 		case p.Fault != nil:
-			changed = f.book.faultyPool(o.Name, p.Fault)
+			changed = f.index.faultyPool(o.Name, p.Fault)
 		case ignored:
-			changed = f.book.removePool(o.Name)
+			changed = f.index.removePool(o.Name)
 		default:
 			var fault error
-			if changed, fault = f.book.setPool(p); fault != nil {
-				changed, err = f.book.faultyPool(o.Name, fault), fault
+			if changed, fault = f.index.setPool(p); fault != nil {
+				changed, err = f.index.faultyPool(o.Name, fault), fault
 			}
 		}
 	})
@@ -152,16 +152,16 @@ func (f *follower) reconcile(ctx context.Context, req reconcile.Request) (reconc
 	}
 	var changed bool
 	if err == nil {
-		changed = f.learn(o)
+		changed = f.updatePool(o)
 	} else {
-		f.nodes.With(func() { changed = f.book.removePool(req.Name) })
+		f.nodes.With(func() { changed = f.index.removePool(req.Name) })
 	}
 	if !changed {
 		return reconcile.Result{}, nil
 	}
 	f.log.Info("a pool of addresses has changed", "pool", req.Name)
 	var names []string
-	f.nodes.With(func() { names = slices.Collect(maps.Keys(f.book.nodes)) })
+	f.nodes.With(func() { names = slices.Collect(maps.Keys(f.index.nodes)) })
 	f.nodes.Look(ctx, names)
 	return reconcile.Result{}, nil
 }
@@ -178,15 +178,15 @@ func viewOf(n *v2.CiliumNode) node {
 	return v
 }
 
-// kept is the book as the controller asks it.
-type kept struct{ *book }
+// indexAdapter is the index as the controller asks it.
+type indexAdapter struct{ *index }
 
-// Agrees implements [assign.Book].
-func (k kept) Agrees(n *v2.CiliumNode) bool { return k.agrees(viewOf(n)) }
+// Agrees implements [assign.Index].
+func (k indexAdapter) Agrees(n *v2.CiliumNode) bool { return k.agrees(viewOf(n)) }
 
-// Settle implements [assign.Book].
-func (k kept) Settle(n *v2.CiliumNode) assign.Answer {
-	a := k.settle(viewOf(n), time.Now())
+// Reconcile implements [assign.Index].
+func (k indexAdapter) Reconcile(n *v2.CiliumNode) assign.Answer {
+	a := k.reconcile(viewOf(n), time.Now())
 	out := assign.Answer{Faults: a.faults, Released: a.released}
 	if a.changed {
 		allocated := make([]v2.IPAMPoolAllocation, 0, len(a.allocated))
@@ -202,8 +202,8 @@ func (k kept) Settle(n *v2.CiliumNode) assign.Answer {
 	return out
 }
 
-// Wrote implements [assign.Book].
-func (k kept) Wrote(name string, served bool) { k.wrote(name, served) }
+// Wrote implements [assign.Index].
+func (k indexAdapter) Wrote(name string, served bool) { k.wrote(name, served) }
 
-// Forget implements [assign.Book].
-func (k kept) Forget(name string) bool { return k.forget(name, time.Now()) }
+// Forget implements [assign.Index].
+func (k indexAdapter) Forget(name string) bool { return k.forget(name, time.Now()) }

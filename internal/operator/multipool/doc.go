@@ -9,9 +9,9 @@
 // # A block is never given twice
 //
 // Before the first block is given, all CiliumNodes are read from the server, not from a cache, and
-// what they have is booked: in one book for all pools, whose ranges may overlap and change hands. A
-// block is booked before it is written. Nobody is given what any node has in its object, whoever
-// wrote it there.
+// what they have is indexed: in one index for all pools, whose ranges may overlap and change hands.
+// A block is recorded before it is written. Nobody is given what any node has in its object,
+// whoever wrote it there.
 //
 // That a block is not in its node's object any more is no proof that no pod uses it: the object may
 // have been deleted, or edited by somebody else, and the agent writes it as it was. So the block

@@ -24,9 +24,9 @@ func config(v4, v6 string) Config {
 	return c
 }
 
-func testBook(t testing.TB, c Config) *book {
+func testIndex(t testing.TB, c Config) *index {
 	t.Helper()
-	b, err := c.book()
+	b, err := c.index()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,7 +67,7 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-func TestSettle(t *testing.T) {
+func TestReconcile(t *testing.T) {
 	t.Parallel()
 	type step struct {
 		node   node
@@ -155,10 +155,10 @@ func TestSettle(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			b := testBook(t, tt.config)
+			b := testIndex(t, tt.config)
 			b.restore(tt.restore)
 			for i, s := range tt.steps {
-				a := b.settle(s.node)
+				a := b.reconcile(s.node)
 				if diff := cmp.Diff(s.want, a.cidrs, cmpopts.EquateEmpty()); diff != "" {
 					t.Errorf("step %d: podCIDRs (-want +got):\n%s", i, diff)
 				}
@@ -203,7 +203,7 @@ func (s server) list() []node {
 
 func world(t *testing.T, r *rand.Rand, seed uint64) {
 	cfg := config("10.0.0.0/21", "fd00::/109") // eight blocks of each
-	b := testBook(t, cfg)
+	b := testIndex(t, cfg)
 	srv := server{}
 	history := map[string][]node{} // what a cache may still show of a node
 	clock := 0
@@ -222,7 +222,7 @@ func world(t *testing.T, r *rand.Rand, seed uint64) {
 		if view != nil && b.agrees(*view) {
 			return
 		}
-		a := b.settle(*live)
+		a := b.reconcile(*live)
 		if slices.Equal(a.cidrs, live.cidrs) {
 			return
 		}
@@ -251,7 +251,7 @@ func world(t *testing.T, r *rand.Rand, seed uint64) {
 			log = append(log, "delete "+name)
 		case op < 7:
 			log = append(log, "restart")
-			b = testBook(t, cfg)
+			b = testIndex(t, cfg)
 			b.restore(srv.list())
 		default:
 			var view *node
@@ -262,7 +262,7 @@ func world(t *testing.T, r *rand.Rand, seed uint64) {
 		}
 		disjoint(t, seed, srv, log)
 	}
-	// Let it come to rest, with a cache that is up to date.
+	// Let it converge, with a cache that is up to date.
 	for range 60 {
 		for name := range history {
 			reconcile(name, srv[name])

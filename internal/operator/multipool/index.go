@@ -31,7 +31,7 @@ type allocation struct {
 	allowFirst, allowLast bool
 }
 
-// node is what the book needs to know of a CiliumNode.
+// node is what the index needs to know of a CiliumNode.
 type node struct {
 	name    string
 	uid     string
@@ -59,8 +59,8 @@ type answer struct {
 	released bool
 }
 
-// complain notes a fault once.
-func (a *answer) complain(format string, args ...any) {
+// addFault notes a fault once.
+func (a *answer) addFault(format string, args ...any) {
 	if text := fmt.Sprintf(format, args...); !slices.Contains(a.faults, text) {
 		a.faults = append(a.faults, text)
 	}
@@ -79,7 +79,7 @@ func (a *answer) give(name string, block netip.Prefix) {
 	}
 }
 
-// member is a node in the book, or one that is gone while blocks rest in its name.
+// member is a node in the index, or one that is gone whose blocks are in quarantine.
 type member struct {
 	uid string // "" when it is gone
 	// served is set if nothing was to be complained about, and the node had what it was to have,
@@ -91,39 +91,39 @@ type member struct {
 	// lost are CIDRs that the node has and that overlap what somebody had first. Its pods may use
 	// them, so nobody is given anything of them.
 	lost []netip.Prefix
-	// rests are CIDRs that the node was seen to have, and has no more, with the time until which
-	// they stay its own.
-	rests map[netip.Prefix]time.Time
+	// quarantined are CIDRs that the node was seen to have, and has no more, with the time until
+	// which they stay its own.
+	quarantined map[netip.Prefix]time.Time
 }
 
 func newMember(uid string) *member {
-	return &member{uid: uid, given: map[netip.Prefix]string{}, rests: map[netip.Prefix]time.Time{}}
+	return &member{uid: uid, given: map[netip.Prefix]string{}, quarantined: map[netip.Prefix]time.Time{}}
 }
 
-// giver is a pool that blocks are given of.
-type giver struct {
+// allocator is a pool that blocks are given of.
+type allocator struct {
 	ippools.Pool
 	blocks [2]*pool.Pool // nil where the pool has none of the family
 }
 
-// restTime is how long a block is nobody else's after its node was seen without it. That it is not
-// in the node's object is no proof that no pod uses it: the object may have been deleted, or edited
-// by somebody else, and the agent writes it as it was.
-const restTime = 2 * time.Minute
+// defaultQuarantine is how long a block is nobody else's after its node was seen without it. That
+// it is not in the node's object is no proof that no pod uses it: the object may have been deleted,
+// or edited by somebody else, and the agent writes it as it was.
+const defaultQuarantine = 2 * time.Minute
 
-// book says which node holds which blocks of which pool. What always holds: no two nodes hold
+// index records which node holds which blocks of which pool. What always holds: no two nodes hold
 // overlapping blocks, and nobody is given what any node has. It is plain memory and not safe for
-// concurrent use. It has no clock: times are told, and must not go back.
-type book struct {
-	standard string // the name of the default pool
-	migrate  bool
-	rest     time.Duration
-	resting  int           // of all nodes
-	held     [2]*pool.Pool // of IPv4 and IPv6; shared by all givers
-	of       map[netip.Prefix]string
-	givers   map[string]*giver
-	faulty   map[string]error // pools whose objects make no sense; their givers, if they have any, are of before
-	nodes    map[string]*member
+// concurrent use. It has no clock: times are arguments, and must not go back.
+type index struct {
+	defaultPool       string // the name of the default pool
+	migrate           bool
+	quarantineTime    time.Duration
+	quarantinedBlocks int           // of all nodes
+	held              [2]*pool.Pool // of IPv4 and IPv6; shared by all givers
+	of                map[netip.Prefix]string
+	allocators        map[string]*allocator
+	faulty            map[string]error // pools whose objects make no sense; their givers, if they have any, are of before
+	nodes             map[string]*member
 }
 
 var familyNames = [2]string{"IPv4", "IPv6"}
@@ -135,8 +135,8 @@ func family(p netip.Prefix) int {
 	return 1
 }
 
-func newBook(standard string, migrate bool) *book {
-	b := &book{standard: standard, migrate: migrate, rest: restTime, of: map[netip.Prefix]string{}, givers: map[string]*giver{}, faulty: map[string]error{}, nodes: map[string]*member{}}
+func newIndex(defaultPool string, migrate bool) *index {
+	b := &index{defaultPool: defaultPool, migrate: migrate, quarantineTime: defaultQuarantine, of: map[netip.Prefix]string{}, allocators: map[string]*allocator{}, faulty: map[string]error{}, nodes: map[string]*member{}}
 	for f, bits := range [2]int{32, 128} {
 		b.held[f], _ = pool.New(nil, bits) // without ranges there is nothing to be wrong
 	}
@@ -144,14 +144,14 @@ func newBook(standard string, migrate bool) *book {
 }
 
 // setPool has blocks be given of a pool as it is now. It reports whether anything changed by that.
-func (b *book) setPool(p ippools.Pool) (changed bool, err error) {
-	before := b.givers[p.Name]
+func (b *index) setPool(p ippools.Pool) (changed bool, err error) {
+	before := b.allocators[p.Name]
 	if before != nil && before.Equal(p) {
 		changed = b.faulty[p.Name] != nil
 		delete(b.faulty, p.Name)
 		return changed, nil
 	}
-	now := &giver{Pool: p}
+	now := &allocator{Pool: p}
 	for f, part := range [2]ippools.Family{p.IPv4, p.IPv6} {
 		if len(part.Ranges) == 0 {
 			continue
@@ -164,21 +164,21 @@ func (b *book) setPool(p ippools.Pool) (changed bool, err error) {
 			return false, fmt.Errorf("CiliumPodIPPool %s: %w", p.Name, err)
 		}
 	}
-	b.givers[p.Name] = now
+	b.allocators[p.Name] = now
 	delete(b.faulty, p.Name)
 	return true, nil
 }
 
 // faultyPool notes that a pool makes no sense. It is as it was before; if it was not, nothing is
-// known of it. It reports whether that is news.
-func (b *book) faultyPool(name string, fault error) (changed bool) {
+// known of it. It reports whether that is new.
+func (b *index) faultyPool(name string, fault error) (changed bool) {
 	before := b.faulty[name]
 	b.faulty[name] = fault
 	return before == nil || before.Error() != fault.Error()
 }
 
-// meant says why a pool may not be as it is meant; nothing if it is.
-func (b *book) meant(name string) string {
+// faultHint reports why a pool may not be as it is meant; nothing if it is.
+func (b *index) faultHint(name string) string {
 	if fault := b.faulty[name]; fault != nil {
 		return fmt.Sprintf(" (what counts is its last good version: %v)", fault)
 	}
@@ -186,10 +186,10 @@ func (b *book) meant(name string) string {
 }
 
 // removePool has nothing more be given of a pool. What nodes hold of it they keep.
-func (b *book) removePool(name string) (changed bool) {
-	_, given := b.givers[name]
+func (b *index) removePool(name string) (changed bool) {
+	_, given := b.allocators[name]
 	_, faulty := b.faulty[name]
-	delete(b.givers, name)
+	delete(b.allocators, name)
 	delete(b.faulty, name)
 	return given || faulty
 }
@@ -225,16 +225,16 @@ func (n node) blocks(legacy string) (good []block, bad []string) {
 }
 
 // legacy is the pool that a node's blocks of cluster-pool are of; "" is none.
-func (b *book) legacy(n node) string {
+func (b *index) legacy(n node) string {
 	if b.migrate && len(n.requested) > 0 {
-		return b.standard
+		return b.defaultPool
 	}
 	return ""
 }
 
-// restore books what nodes hold already, the oldest node first, before anything is given out. What
-// an operator before has marked as another's comes last: who had it first keeps it.
-func (b *book) restore(nodes []node) {
+// restore records what nodes hold already, the oldest node first, before anything is given out.
+// What an operator before has marked as another's comes last: who had it first keeps it.
+func (b *index) restore(nodes []node) {
 	nodes = slices.Clone(nodes)
 	slices.SortFunc(nodes, func(x, y node) int {
 		return cmp.Or(x.created.Compare(y.created), cmp.Compare(x.name, y.name))
@@ -248,19 +248,19 @@ func (b *book) restore(nodes []node) {
 			own, bad := n.blocks(b.legacy(n))
 			marks := strings.Split(n.disputed, ",")
 			for _, o := range own {
-				if slices.Contains(marks, o.prefix.String()) == marked && b.enter(n.name, o) != nil {
+				if slices.Contains(marks, o.prefix.String()) == marked && b.insert(n.name, o) != nil {
 					m.lost = append(m.lost, o.prefix)
 				}
 			}
-			m.served = len(bad) == 0 && len(m.lost) == 0 // who lost something is told when it is looked at
+			m.served = len(bad) == 0 && len(m.lost) == 0 // the status of who lost something reports it later
 		}
 	}
 	b.avoid()
 }
 
-// enter books a block that a node has. The error, if somebody is in the way, is a
+// insert records a block that a node has. The error, if somebody is in the way, is a
 // [pool.TakenError].
-func (b *book) enter(name string, o block) error {
+func (b *index) insert(name string, o block) error {
 	err := b.held[family(o.prefix)].Claim(name, o.prefix)
 	if err == nil {
 		b.of[o.prefix] = o.pool
@@ -269,7 +269,7 @@ func (b *book) enter(name string, o block) error {
 }
 
 // avoid has nobody be given what nodes have and do not hold.
-func (b *book) avoid() {
+func (b *index) avoid() {
 	var lost [2][]netip.Prefix
 	for _, m := range b.nodes {
 		for _, p := range m.lost {
@@ -282,7 +282,7 @@ func (b *book) avoid() {
 }
 
 // agrees reports whether a view of n that may be old leaves nothing to do.
-func (b *book) agrees(n node) bool {
+func (b *index) agrees(n node) bool {
 	m := b.nodes[n.name]
 	if m == nil || m.uid != n.uid || !m.served || len(m.given) > 0 {
 		return false
@@ -304,7 +304,7 @@ func (b *book) agrees(n node) bool {
 		}
 	}
 	for _, a := range n.allocated {
-		if s := b.givers[a.pool]; s != nil && (s.AllowFirst != a.allowFirst || s.AllowLast != a.allowLast) {
+		if s := b.allocators[a.pool]; s != nil && (s.AllowFirst != a.allowFirst || s.AllowLast != a.allowLast) {
 			return false
 		}
 	}
@@ -318,11 +318,11 @@ func (b *book) agrees(n node) bool {
 	return true
 }
 
-// listed counts the blocks that a node holds and that do not rest.
-func (b *book) listed(name string, m *member) (n int) {
+// listed counts the blocks that a node holds and that are not in quarantine.
+func (b *index) listed(name string, m *member) (n int) {
 	for _, held := range b.held {
 		for _, p := range held.Holds(name) {
-			if m.rests[p].IsZero() {
+			if m.quarantined[p].IsZero() {
 				n++
 			}
 		}
@@ -330,30 +330,30 @@ func (b *book) listed(name string, m *member) (n int) {
 	return n
 }
 
-// covers says whether a block is one that its pool has, as far as that is known.
-func (b *book) covers(o block) bool {
-	s := b.givers[o.pool]
+// covers reports whether a block is one that its pool has, as far as that is known.
+func (b *index) covers(o block) bool {
+	s := b.allocators[o.pool]
 	return s == nil && b.faulty[o.pool] != nil || s != nil && s.Covers(o.prefix)
 }
 
 // has counts the addresses of a pool that a node has for its pods. Those of blocks that the pool
 // does not have any more do not count, nor those that were another's first.
-func (b *book) has(name, of string, f int) int {
-	s := b.givers[of]
+func (b *index) has(name, of string, f int) int {
+	s := b.allocators[of]
 	if s == nil {
 		return 0
 	}
 	n := 0
 	for _, p := range b.held[f].Holds(name) {
-		if _, rests := b.nodes[name].rests[p]; !rests && b.of[p] == of && s.Covers(p) {
+		if _, quarantined := b.nodes[name].quarantined[p]; !quarantined && b.of[p] == of && s.Covers(p) {
 			n += ipam.Capacity(ipam.Block{Prefix: p, AllowFirst: s.AllowFirst, AllowLast: s.AllowLast})
 		}
 	}
 	return n
 }
 
-// settle decides about n, which must be as the server has it now.
-func (b *book) settle(n node, now time.Time) answer {
+// reconcile decides about n, which must be as the server has it now.
+func (b *index) reconcile(n node, now time.Time) answer {
 	a := answer{released: b.expire(now), podCIDRs: n.podCIDRs}
 	m := b.nodes[n.name]
 	if m == nil {
@@ -370,9 +370,9 @@ func (b *book) settle(n node, now time.Time) answer {
 	}
 	own, bad := n.blocks(b.legacy(n))
 	for _, text := range bad {
-		a.complain("spec.ipam: %q is not a CIDR; remove it", text)
+		a.addFault("spec.ipam: %q is not a CIDR; remove it", text)
 	}
-	b.lay(n, m, own, now, &a)
+	b.quarantineMissing(n, m, own, now, &a)
 	b.claim(n, m, own, &a)
 	b.adopt(n, own, &a)
 	for _, r := range n.requested {
@@ -381,7 +381,7 @@ func (b *book) settle(n node, now time.Time) answer {
 		}
 	}
 	for i, x := range a.allocated {
-		if s := b.givers[x.pool]; s != nil && (s.AllowFirst != x.allowFirst || s.AllowLast != x.allowLast) {
+		if s := b.allocators[x.pool]; s != nil && (s.AllowFirst != x.allowFirst || s.AllowLast != x.allowLast) {
 			a.allocated[i].allowFirst, a.allocated[i].allowLast, a.changed = s.AllowFirst, s.AllowLast, true
 		}
 	}
@@ -390,14 +390,14 @@ func (b *book) settle(n node, now time.Time) answer {
 	return a
 }
 
-// lay lays to rest what n does not have any more. A block whose write may still arrive is given
-// once more: the write is the same.
-func (b *book) lay(n node, m *member, own []block, now time.Time, a *answer) {
+// quarantineMissing starts the quarantine of what n does not have any more. A block whose write may
+// still arrive is given once more: the write is the same.
+func (b *index) quarantineMissing(n node, m *member, own []block, now time.Time, a *answer) {
 	listed := map[netip.Prefix]bool{}
 	for _, o := range own {
 		listed[o.prefix] = true
 		delete(m.given, o.prefix)
-		b.revive(m, o.prefix)
+		b.endQuarantine(m, o.prefix)
 	}
 	for _, p := range b.known(n.name, m) {
 		if listed[p] {
@@ -408,25 +408,25 @@ func (b *book) lay(n node, m *member, own []block, now time.Time, a *answer) {
 			continue
 		}
 		delete(m.given, p)
-		b.lie(m, p, now)
+		b.startQuarantine(m, p, now)
 	}
 }
 
-// claim books the blocks that a node has. Who was there first keeps what two have, as nobody can
+// claim records the blocks that a node has. Who was there first keeps what two have, as nobody can
 // tell which pods use it.
-func (b *book) claim(n node, m *member, own []block, a *answer) {
+func (b *index) claim(n node, m *member, own []block, a *answer) {
 	before := m.lost
-	m.lost = slices.DeleteFunc(slices.Clone(before), func(p netip.Prefix) bool { return m.rests[p].IsZero() })
+	m.lost = slices.DeleteFunc(slices.Clone(before), func(p netip.Prefix) bool { return m.quarantined[p].IsZero() })
 	var marks []string
 	for _, o := range own {
-		if err := b.enter(n.name, o); err != nil {
+		if err := b.insert(n.name, o); err != nil {
 			m.lost = append(m.lost, o.prefix)
 			marks = append(marks, o.prefix.String())
-			a.complain("spec.ipam: %s", dispute(n.name, err))
+			a.addFault("spec.ipam: %s", dispute(n.name, err))
 			continue
 		}
 		if o.pool != "" && !b.covers(o) {
-			a.complain("pool %q does not have %s (any more), of which this node has pods: add it to CiliumPodIPPool %s again, or delete the pods with its addresses; "+
+			a.addFault("pool %q does not have %s (any more), of which this node has pods: add it to CiliumPodIPPool %s again, or delete the pods with its addresses; "+
 				"nobody is given new ones of it", o.pool, o.prefix, o.pool)
 		}
 	}
@@ -437,7 +437,7 @@ func (b *book) claim(n node, m *member, own []block, a *answer) {
 	}
 }
 
-// dispute says what is wrong with a block of a node that cannot be booked.
+// dispute reports what is wrong with a block of a node that cannot be recorded.
 func dispute(name string, err error) string {
 	var taken *pool.TakenError
 	switch {
@@ -451,16 +451,16 @@ func dispute(name string, err error) string {
 
 // adopt makes a node's blocks of cluster-pool such of the default pool, if its agent asks for
 // pools.
-func (b *book) adopt(n node, own []block, a *answer) {
+func (b *index) adopt(n node, own []block, a *answer) {
 	if len(n.podCIDRs) == 0 || len(n.requested) == 0 {
 		return
 	}
 	if !b.migrate {
-		a.complain("spec.ipam.podCIDRs are left of another mode; start the operator with --%s to have them be blocks of pool %q, or remove them", migrateFlag, b.standard)
+		a.addFault("spec.ipam.podCIDRs are left of another mode; start the operator with --%s to have them be blocks of pool %q, or remove them", migrateFlag, b.defaultPool)
 		return
 	}
 	for _, o := range own {
-		if o.pool == b.standard {
+		if o.pool == b.defaultPool {
 			a.give(o.pool, o.prefix)
 		}
 	}
@@ -468,16 +468,16 @@ func (b *book) adopt(n node, own []block, a *answer) {
 }
 
 // give gives a node blocks of a pool until it has as many addresses as it needs.
-func (b *book) give(f int, n node, m *member, of string, needed int, a *answer) {
+func (b *index) give(f int, n node, m *member, of string, needed int, a *answer) {
 	have := b.has(n.name, of, f)
 	if have >= needed {
 		return
 	}
-	s := b.givers[of]
-	// What rests in the node's own name is free for it, unless another node has it.
+	s := b.allocators[of]
+	// What is in quarantine in the node's own name is free for it, unless another node has it.
 	for _, p := range b.held[f].Holds(n.name) {
-		if have < needed && s != nil && !m.rests[p].IsZero() && b.of[p] == of && s.Covers(p) && !b.held[f].Avoids(p) {
-			b.revive(m, p)
+		if have < needed && s != nil && !m.quarantined[p].IsZero() && b.of[p] == of && s.Covers(p) && !b.held[f].Avoids(p) {
+			b.endQuarantine(m, p)
 			m.given[p] = n.version
 			a.give(of, p)
 			have = b.has(n.name, of, f)
@@ -488,23 +488,23 @@ func (b *book) give(f int, n node, m *member, of string, needed int, a *answer) 
 	}
 	switch {
 	case s == nil && b.faulty[of] != nil:
-		a.complain("pool %q: the node needs %d %s addresses, and what there is of the pool is not known: %v", of, needed, familyNames[f], b.faulty[of])
+		a.addFault("pool %q: the node needs %d %s addresses, and what there is of the pool is not known: %v", of, needed, familyNames[f], b.faulty[of])
 		return
 	case s == nil:
-		a.complain("there is no CiliumPodIPPool %s, of which %d %s addresses are asked for; create it", of, needed, familyNames[f])
+		a.addFault("there is no CiliumPodIPPool %s, of which %d %s addresses are asked for; create it", of, needed, familyNames[f])
 		return
 	case s.blocks[f] == nil:
-		a.complain("CiliumPodIPPool %s has no %s range, and %d addresses are asked for; add one%s", of, familyNames[f], needed, b.meant(of))
+		a.addFault("CiliumPodIPPool %s has no %s range, and %d addresses are asked for; add one%s", of, familyNames[f], needed, b.faultHint(of))
 		return
 	}
 	for have < needed {
 		if len(b.held[f].Holds(n.name)) >= maxBlocks {
-			a.complain("the node has %d %s blocks already and asks for more addresses of pool %q; pools with larger blocks (maskSize) need fewer", maxBlocks, familyNames[f], of)
+			a.addFault("the node has %d %s blocks already and asks for more addresses of pool %q; pools with larger blocks (maskSize) need fewer", maxBlocks, familyNames[f], of)
 			return
 		}
 		p, err := s.blocks[f].Allocate(n.name)
 		if err != nil {
-			a.complain("pool %q: the node needs %d %s addresses and has %d: %v; add a range to CiliumPodIPPool %s%s%s", of, needed, familyNames[f], have, err, of, b.patience(), b.meant(of))
+			a.addFault("pool %q: the node needs %d %s addresses and has %d: %v; add a range to CiliumPodIPPool %s%s%s", of, needed, familyNames[f], have, err, of, b.waitHint(), b.faultHint(of))
 			return
 		}
 		b.of[p], m.given[p] = of, n.version
@@ -513,31 +513,32 @@ func (b *book) give(f int, n node, m *member, of string, needed int, a *answer) 
 	}
 }
 
-// patience says that something may become free by itself.
-func (b *book) patience() string {
-	if b.resting == 0 {
+// waitHint adds that something may become free by itself.
+func (b *index) waitHint() string {
+	if b.quarantinedBlocks == 0 {
 		return ""
 	}
-	return fmt.Sprintf(", or wait: what nodes handed back in the last %s is not given yet", b.rest)
+	return fmt.Sprintf(", or wait: what nodes handed back in the last %s is not given yet", b.quarantineTime)
 }
 
-// wrote tells the book that the node has what settle answered; served says that nothing was wrong.
-func (b *book) wrote(name string, served bool) {
+// wrote records that the node has what reconcile answered; served means that nothing was wrong.
+func (b *index) wrote(name string, served bool) {
 	if m := b.nodes[name]; m != nil {
 		clear(m.given)
 		m.served = served
 	}
 }
 
-// forget lays to rest what a node had that is gone. It comes back to the node if that comes back.
-func (b *book) forget(name string, now time.Time) (released bool) {
+// forget starts the quarantine of what a node had that is gone. It comes back to the node if that
+// comes back.
+func (b *index) forget(name string, now time.Time) (released bool) {
 	if m := b.nodes[name]; m != nil {
 		m.uid, m.served = "", false
 		clear(m.given)
 		for _, p := range b.known(name, m) {
-			b.lie(m, p, now)
+			b.startQuarantine(m, p, now)
 		}
-		if len(m.rests) == 0 {
+		if len(m.quarantined) == 0 {
 			delete(b.nodes, name)
 		}
 	}
@@ -545,44 +546,44 @@ func (b *book) forget(name string, now time.Time) (released bool) {
 }
 
 // known are the CIDRs that a node has or had: those that it holds and those that it lost.
-func (b *book) known(name string, m *member) []netip.Prefix {
+func (b *index) known(name string, m *member) []netip.Prefix {
 	return slices.Concat(b.held[0].Holds(name), b.held[1].Holds(name), m.lost)
 }
 
-// lie has a CIDR rest that a node has no more.
-func (b *book) lie(m *member, p netip.Prefix, now time.Time) {
-	if _, ok := m.rests[p]; !ok {
-		m.rests[p] = now.Add(b.rest)
-		b.resting++
+// startQuarantine keeps a CIDR from other nodes that a node has no more.
+func (b *index) startQuarantine(m *member, p netip.Prefix, now time.Time) {
+	if _, ok := m.quarantined[p]; !ok {
+		m.quarantined[p] = now.Add(b.quarantineTime)
+		b.quarantinedBlocks++
 	}
 }
 
-// revive ends the rest of a CIDR that a node has again.
-func (b *book) revive(m *member, p netip.Prefix) {
-	if _, ok := m.rests[p]; ok {
-		delete(m.rests, p)
-		b.resting--
+// endQuarantine ends it for a CIDR that a node has again, or that is free.
+func (b *index) endQuarantine(m *member, p netip.Prefix) {
+	if _, ok := m.quarantined[p]; ok {
+		delete(m.quarantined, p)
+		b.quarantinedBlocks--
 	}
 }
 
-// expire releases what has rested. It reports whether that was anything.
-func (b *book) expire(now time.Time) (released bool) {
-	if b.resting == 0 {
+// expire releases what was in quarantine for long enough. It reports whether that was anything.
+func (b *index) expire(now time.Time) (released bool) {
+	if b.quarantinedBlocks == 0 {
 		return false
 	}
 	for name, m := range b.nodes {
-		for p, end := range m.rests {
+		for p, end := range m.quarantined {
 			if now.Before(end) {
 				continue
 			}
-			b.revive(m, p)
+			b.endQuarantine(m, p)
 			if b.held[family(p)].ReleaseOne(name, p) {
 				delete(b.of, p)
 			}
 			m.lost = slices.DeleteFunc(m.lost, func(l netip.Prefix) bool { return l == p })
 			released = true
 		}
-		if m.uid == "" && len(m.rests) == 0 {
+		if m.uid == "" && len(m.quarantined) == 0 {
 			delete(b.nodes, name)
 		}
 	}

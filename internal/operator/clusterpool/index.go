@@ -11,7 +11,7 @@ import (
 	"github.com/hawser-net/hawser/internal/operator/pool"
 )
 
-// node is what the book needs to know of a CiliumNode.
+// node is what the index needs to know of a CiliumNode.
 type node struct {
 	name    string
 	uid     string
@@ -25,14 +25,13 @@ type answer struct {
 	cidrs []string
 	// faults are for people, in the node's status.
 	faults []string
-	// displaced are nodes that lost a prefix to this one, which is older. Their status is to be
-	// told.
+	// displaced are nodes that lost a prefix to this one, which is older. Their status must say so.
 	displaced []string
 	// released is set if a prefix became free.
 	released bool
 }
 
-// member is a node in the book.
+// member is a node in the index.
 type member struct {
 	uid     string
 	created time.Time
@@ -41,9 +40,9 @@ type member struct {
 	served bool
 }
 
-// book says which node holds which blocks of addresses. What always holds: no two nodes hold
+// index records which node holds which blocks of addresses. What always holds: no two nodes hold
 // overlapping prefixes. It is plain memory and not safe for concurrent use.
-type book struct {
+type index struct {
 	pools   [2]*pool.Pool // of IPv4 and IPv6
 	serving [2]bool       // whether nodes are given blocks of the family
 	nodes   map[string]*member
@@ -58,17 +57,17 @@ func family(p netip.Prefix) int {
 	return 1
 }
 
-func newBook(v4 []netip.Prefix, v4Bits int, v6 []netip.Prefix, v6Bits int) (*book, error) {
+func newIndex(v4 []netip.Prefix, v4Bits int, v6 []netip.Prefix, v6Bits int) (*index, error) {
 	p4, err4 := pool.New(v4, v4Bits)
 	p6, err6 := pool.New(v6, v6Bits)
 	if err := errors.Join(err4, err6); err != nil {
 		return nil, err
 	}
-	return &book{pools: [2]*pool.Pool{p4, p6}, serving: [2]bool{len(v4) > 0, len(v6) > 0}, nodes: map[string]*member{}}, nil
+	return &index{pools: [2]*pool.Pool{p4, p6}, serving: [2]bool{len(v4) > 0, len(v6) > 0}, nodes: map[string]*member{}}, nil
 }
 
-// restore books what nodes hold already, the oldest node first, before anything is given out.
-func (b *book) restore(nodes []node) {
+// restore records what nodes hold already, the oldest node first, before anything is given out.
+func (b *index) restore(nodes []node) {
 	nodes = slices.Clone(nodes)
 	slices.SortFunc(nodes, func(x, y node) int {
 		return cmp.Or(x.created.Compare(y.created), cmp.Compare(x.name, y.name))
@@ -77,7 +76,7 @@ func (b *book) restore(nodes []node) {
 		parsed, bad := parse(n.cidrs)
 		served := len(bad) == 0
 		for _, p := range parsed {
-			// Who is in the way is older; the node is told when it is looked at.
+			// Who is in the way is older; its status reports it when it is looked at.
 			served = b.pools[family(p)].Claim(n.name, p) == nil && served
 		}
 		b.nodes[n.name] = &member{uid: n.uid, created: n.created, served: served}
@@ -85,7 +84,7 @@ func (b *book) restore(nodes []node) {
 }
 
 // agrees reports whether a view of n that may be old leaves nothing to do.
-func (b *book) agrees(n node) bool {
+func (b *index) agrees(n node) bool {
 	m := b.nodes[n.name]
 	if m == nil || m.uid != n.uid || !m.served {
 		return false
@@ -112,9 +111,9 @@ func (b *book) agrees(n node) bool {
 	return true
 }
 
-// settle decides about n, which must be as the server has it now: what is not in it any more is
+// reconcile decides about n, which must be as the server has it now: what is not in it any more is
 // released.
-func (b *book) settle(n node) answer {
+func (b *index) reconcile(n node) answer {
 	var a answer
 	m := b.nodes[n.name]
 	if m != nil && m.uid != n.uid { // another node of the same name
@@ -152,8 +151,8 @@ func (b *book) settle(n node) answer {
 	return a
 }
 
-// claim books the prefixes that a node has.
-func (b *book) claim(pl *pool.Pool, n node, own []netip.Prefix, a *answer) {
+// claim records the prefixes that a node has.
+func (b *index) claim(pl *pool.Pool, n node, own []netip.Prefix, a *answer) {
 	for _, p := range own {
 		var rival string
 		for _, h := range pl.Overlapping(p) {
@@ -184,7 +183,7 @@ func (b *book) claim(pl *pool.Pool, n node, own []netip.Prefix, a *answer) {
 
 // give gives a node that has no block of a family one. It is the one that was given to it before,
 // if that has not arrived.
-func (b *book) give(f int, n node, a *answer) {
+func (b *index) give(f int, n node, a *answer) {
 	blocks := b.pools[f].Holds(n.name)
 	if len(blocks) == 0 {
 		block, err := b.pools[f].Allocate(n.name)
@@ -201,7 +200,7 @@ func (b *book) give(f int, n node, a *answer) {
 
 // older reports whether n comes before the holder in the order of age, in which the first keeps
 // what two have.
-func (b *book) older(n node, holder string) bool {
+func (b *index) older(n node, holder string) bool {
 	h := b.nodes[holder]
 	if h == nil {
 		return true
@@ -209,15 +208,15 @@ func (b *book) older(n node, holder string) bool {
 	return cmp.Or(n.created.Compare(h.created), cmp.Compare(n.name, holder)) < 0
 }
 
-// wrote tells the book that the node has what settle answered; served says that nothing was wrong.
-func (b *book) wrote(name string, served bool) {
+// wrote records that the node has what reconcile answered; served means that nothing was wrong.
+func (b *index) wrote(name string, served bool) {
 	if m := b.nodes[name]; m != nil {
 		m.served = served
 	}
 }
 
 // forget releases what a node holds that is gone. It reports whether that was anything.
-func (b *book) forget(name string) bool {
+func (b *index) forget(name string) bool {
 	delete(b.nodes, name)
 	n := 0
 	for _, pl := range b.pools {

@@ -27,9 +27,9 @@ func pool4(name string, list ...string) ippools.Pool {
 	return ippools.Pool{Name: name, IPv4: ippools.Family{Ranges: ranges(list...), Bits: 28}}
 }
 
-func testBook(t testing.TB, migrate bool, pools ...ippools.Pool) *book {
+func testIndex(t testing.TB, migrate bool, pools ...ippools.Pool) *index {
 	t.Helper()
-	b := newBook("default", migrate)
+	b := newIndex("default", migrate)
 	for _, p := range pools {
 		if _, err := b.setPool(p); err != nil {
 			t.Fatal(err)
@@ -52,8 +52,8 @@ func (n node) with(pool string, cidrs ...string) node {
 	return n
 }
 
-// noon is when tests begin.
-var noon = time.Unix(1<<30, 0)
+// startTime is when tests begin.
+var startTime = time.Unix(1<<30, 0)
 
 // fault is what the status of the node says.
 func (a answer) fault() string { return strings.Join(a.faults, "; ") }
@@ -67,13 +67,13 @@ func (a answer) shown() string {
 	return strings.Join(out, "; ")
 }
 
-func TestSettle(t *testing.T) {
+func TestReconcile(t *testing.T) {
 	wide := ippools.Pool{Name: "default", IPv4: ippools.Family{Ranges: ranges("10.0.0.0/24"), Bits: 28}, IPv6: ippools.Family{Ranges: ranges("fd00::/112"), Bits: 124}}
 	t.Run("as many blocks as are needed, of both families", func(t *testing.T) {
-		b := testBook(t, false, wide)
+		b := testIndex(t, false, wide)
 		n := aged("a", 1, 0)
 		n.requested = []request{{"default", [2]int{15, 8}}}
-		a := b.settle(n, noon)
+		a := b.reconcile(n, startTime)
 		if a.shown() != "default 10.0.0.0/28,10.0.0.16/28,fd00::/124" || a.fault() != "" || !a.changed {
 			t.Errorf("%+v", a)
 		}
@@ -86,23 +86,23 @@ func TestSettle(t *testing.T) {
 		if b.agrees(n) {
 			t.Error("nothing is left to do, and more is asked for")
 		}
-		if a := b.settle(n, noon); a.shown() != "default 10.0.0.0/28,10.0.0.16/28,fd00::/124,10.0.0.32/28" {
+		if a := b.reconcile(n, startTime); a.shown() != "default 10.0.0.0/28,10.0.0.16/28,fd00::/124,10.0.0.32/28" {
 			t.Errorf("grown: %s", a.shown())
 		}
 	})
 	t.Run("outermost addresses count if the pool allows them", func(t *testing.T) {
 		p := wide
 		p.AllowFirst, p.AllowLast = true, true
-		a := testBook(t, false, p).settle(aged("a", 1, 16), noon)
+		a := testIndex(t, false, p).reconcile(aged("a", 1, 16), startTime)
 		if a.shown() != "default 10.0.0.0/28" || !a.allocated[0].allowFirst || !a.allocated[0].allowLast {
 			t.Errorf("%+v", a)
 		}
 	})
 	t.Run("what is missing is said", func(t *testing.T) {
-		b := testBook(t, false, pool4("default", "10.0.0.0/28"))
+		b := testIndex(t, false, pool4("default", "10.0.0.0/28"))
 		n := aged("a", 1, 0)
 		n.requested = []request{{"blue", [2]int{3, 0}}, {"default", [2]int{15, 2}}}
-		a := b.settle(n, noon)
+		a := b.reconcile(n, startTime)
 		for _, want := range []string{
 			"there is no CiliumPodIPPool blue, of which 3 IPv4 addresses are asked for; create it",
 			"CiliumPodIPPool default has no IPv6 range, and 2 addresses are asked for; add one",
@@ -120,32 +120,32 @@ func TestSettle(t *testing.T) {
 		}
 		n.requested = n.requested[1:]
 		n.requested[0].needed[1] = 0
-		if a := b.settle(n, noon); a.shown() != "default 10.0.0.0/28,10.9.0.0/28" || a.fault() != "" {
+		if a := b.reconcile(n, startTime); a.shown() != "default 10.0.0.0/28,10.9.0.0/28" || a.fault() != "" {
 			t.Errorf("the pool has grown: %s, %q", a.shown(), a.fault())
 		}
 	})
 	t.Run("a write whose outcome is unknown", func(t *testing.T) {
-		b := testBook(t, false, pool4("default", "10.0.0.0/27"))
+		b := testIndex(t, false, pool4("default", "10.0.0.0/27"))
 		n := aged("a", 1, 8)
-		if a := b.settle(n, noon); a.shown() != "default 10.0.0.0/28" {
+		if a := b.reconcile(n, startTime); a.shown() != "default 10.0.0.0/28" {
 			t.Fatal(a.shown())
 		}
 		n.requested = nil // the agent asks for nothing any more, in the object of the same version
-		if a := b.settle(n, noon); a.shown() != "default 10.0.0.0/28" || a.released {
+		if a := b.reconcile(n, startTime); a.shown() != "default 10.0.0.0/28" || a.released {
 			t.Errorf("the write may still arrive, and its block is given away: %s", a.shown())
 		}
 		n.version = "2"
-		if a := b.settle(n, noon); a.shown() != "" || a.released {
+		if a := b.reconcile(n, startTime); a.shown() != "" || a.released {
 			t.Errorf("the write may have arrived, and have been edited away, and its block does not rest: %s", a.shown())
 		}
-		if a := b.settle(n, noon.Add(restTime)); a.shown() != "" || !a.released {
+		if a := b.reconcile(n, startTime.Add(defaultQuarantine)); a.shown() != "" || !a.released {
 			t.Errorf("the write cannot arrive any more, and its block stays booked: %s", a.shown())
 		}
 	})
 	t.Run("a pool that lost a range", func(t *testing.T) {
-		b := testBook(t, false, pool4("default", "10.0.0.0/27"), pool4("blue", "10.1.0.0/28"))
+		b := testIndex(t, false, pool4("default", "10.0.0.0/27"), pool4("blue", "10.1.0.0/28"))
 		n := aged("a", 1, 8).with("default", "10.0.0.0/28")
-		if a := b.settle(n, noon); a.fault() != "" || a.changed {
+		if a := b.reconcile(n, startTime); a.fault() != "" || a.changed {
 			t.Fatalf("%+v", a)
 		}
 		// The range is now another pool's.
@@ -157,34 +157,34 @@ func TestSettle(t *testing.T) {
 		if b.agrees(n) {
 			t.Error("nothing is left to do")
 		}
-		a := b.settle(n, noon)
+		a := b.reconcile(n, startTime)
 		if a.shown() != "default 10.0.0.0/28,10.0.0.16/28" || !strings.Contains(a.fault(), `pool "default" does not have 10.0.0.0/28 (any more)`) {
 			t.Errorf("%s, %q", a.shown(), a.fault())
 		}
 		other := aged("b", 2, 0)
 		other.requested = []request{{"blue", [2]int{1, 0}}}
-		if a := b.settle(other, noon); a.shown() != "" || !strings.Contains(a.fault(), "all 1 block of /28 in 10.0.0.0/28 are held") {
+		if a := b.reconcile(other, startTime); a.shown() != "" || !strings.Contains(a.fault(), "all 1 block of /28 in 10.0.0.0/28 are held") {
 			t.Errorf("a block in use was given of its new pool: %s, %q", a.shown(), a.fault())
 		}
 		n.allocated, n.version = []allocation{{pool: "default", cidrs: []string{"10.0.0.16/28"}}}, "3"
-		if a := b.settle(n, noon); a.fault() != "" || a.released {
+		if a := b.reconcile(n, startTime); a.fault() != "" || a.released {
 			t.Errorf("handed back: %+v", a)
 		}
-		if a := b.settle(other, noon); a.shown() != "" || !strings.Contains(a.fault(), "or wait: what nodes handed back in the last 2m0s is not given yet") {
+		if a := b.reconcile(other, startTime); a.shown() != "" || !strings.Contains(a.fault(), "or wait: what nodes handed back in the last 2m0s is not given yet") {
 			t.Errorf("what was handed back did not rest: %s, %q", a.shown(), a.fault())
 		}
-		if a := b.settle(other, noon.Add(restTime)); a.shown() != "blue 10.0.0.0/28" {
+		if a := b.reconcile(other, startTime.Add(defaultQuarantine)); a.shown() != "blue 10.0.0.0/28" {
 			t.Errorf("%s, %q", a.shown(), a.fault())
 		}
 	})
 	t.Run("a pool that makes no sense", func(t *testing.T) {
-		b := testBook(t, false)
+		b := testIndex(t, false)
 		n := aged("a", 1, 15).with("default", "10.0.0.0/28")
 		b.restore([]node{n})
 		if !b.faultyPool("default", errors.New("maskSize is wrong")) || b.faultyPool("default", errors.New("maskSize is wrong")) {
 			t.Error("what is news")
 		}
-		a := b.settle(n, noon)
+		a := b.reconcile(n, startTime)
 		if want := `pool "default": the node needs 15 IPv4 addresses, and what there is of the pool is not known: maskSize is wrong`; a.fault() != want || a.changed {
 			t.Errorf("%q, %s", a.fault(), a.shown())
 		}
@@ -192,50 +192,53 @@ func TestSettle(t *testing.T) {
 			t.Fatal(err)
 		}
 		b.faultyPool("default", errors.New("still wrong"))
-		if a := b.settle(n, noon); !strings.Contains(a.fault(), "are held") || !strings.Contains(a.fault(), "what counts is its last good version: still wrong") {
+		if a := b.reconcile(n, startTime); !strings.Contains(a.fault(), "are held") || !strings.Contains(a.fault(), "what counts is its last good version: still wrong") {
 			t.Errorf("%q", a.fault())
 		}
-		if changed, err := b.setPool(pool4("default", "10.0.0.0/28")); !changed || err != nil || strings.Contains(b.settle(n, noon).fault(), "wrong") {
-			t.Errorf("good again: %t, %v, %q", changed, err, b.settle(n, noon).fault())
+		if changed, err := b.setPool(pool4("default", "10.0.0.0/28")); !changed || err != nil || strings.Contains(b.reconcile(n, startTime).fault(), "wrong") {
+			t.Errorf("good again: %t, %v, %q", changed, err, b.reconcile(n, startTime).fault())
 		}
 	})
+}
+
+func TestReconcileConflicts(t *testing.T) {
 	t.Run("who had it first keeps what two have", func(t *testing.T) {
-		b := testBook(t, false, pool4("default", "10.0.0.0/26"))
+		b := testIndex(t, false, pool4("default", "10.0.0.0/26"))
 		first, second := aged("a", 2, 1).with("default", "10.0.0.0/28"), aged("b", 1, 1).with("default", "10.0.0.0/28")
-		if a := b.settle(first, noon); a.fault() != "" || a.changed {
+		if a := b.reconcile(first, startTime); a.fault() != "" || a.changed {
 			t.Fatal(a.fault())
 		}
-		a := b.settle(second, noon)
+		a := b.reconcile(second, startTime)
 		if a.shown() != "default 10.0.0.0/28,10.0.0.16/28" || a.disputed != "10.0.0.0/28" || !strings.Contains(a.fault(), "10.0.0.0/28 overlaps 10.0.0.0/28 of node a, which had it first") {
 			t.Errorf("%+v", a)
 		}
-		if a := b.settle(first, noon); a.fault() != "" || a.changed {
+		if a := b.reconcile(first, startTime); a.fault() != "" || a.changed {
 			t.Errorf("who had it first: %+v", a)
 		}
 		second.allocated, second.disputed, second.version = a.allocated, a.disputed, "2"
 		// Another operator goes by the mark, not by the age.
-		b = testBook(t, false, pool4("default", "10.0.0.0/26"))
+		b = testIndex(t, false, pool4("default", "10.0.0.0/26"))
 		b.restore([]node{first, second})
-		if a := b.settle(first, noon); a.fault() != "" || a.changed {
+		if a := b.reconcile(first, startTime); a.fault() != "" || a.changed {
 			t.Errorf("after a restart: %+v", a)
 		}
 		// Who had it first hands it back: it is the other's, and never a third's.
 		first.allocated, first.requested, first.version = nil, nil, "3"
-		b.settle(first, noon)
+		b.reconcile(first, startTime)
 		third := aged("c", 3, 40)
-		if a := b.settle(third, noon.Add(restTime)); a.shown() != "default 10.0.0.32/28,10.0.0.48/28" || !strings.Contains(a.fault(), "are held or in dispute") {
+		if a := b.reconcile(third, startTime.Add(defaultQuarantine)); a.shown() != "default 10.0.0.32/28,10.0.0.48/28" || !strings.Contains(a.fault(), "are held or in dispute") {
 			t.Errorf("a third was given %s, %q", a.shown(), a.fault())
 		}
-		if a := b.settle(second, noon.Add(restTime)); a.disputed != "" || a.fault() != "" || !a.changed {
+		if a := b.reconcile(second, startTime.Add(defaultQuarantine)); a.disputed != "" || a.fault() != "" || !a.changed {
 			t.Errorf("the only one that has it: %+v", a)
 		}
 	})
 	t.Run("a node that has a block of its own and one around it", func(t *testing.T) {
-		b := testBook(t, false, pool4("default", "10.0.0.0/26"))
+		b := testIndex(t, false, pool4("default", "10.0.0.0/26"))
 		nodes := []node{aged("a", 1, 14).with("default", "10.0.0.0/28"), aged("b", 2, 14).with("default", "10.0.0.16/28"), aged("c", 3, 14).with("default", "10.0.0.32/28")}
 		b.restore(nodes)
 		greedy := aged("a", 1, 28).with("default", "10.0.0.0/28", "10.0.0.0/26")
-		a := b.settle(greedy, noon)
+		a := b.reconcile(greedy, startTime)
 		if a.shown() != "default 10.0.0.0/28,10.0.0.0/26" || a.disputed != "10.0.0.0/26" || !strings.Contains(a.fault(), "10.0.0.0/26 overlaps 10.0.0.0/28, which the node has, too") {
 			t.Errorf("%s, %q, %q", a.shown(), a.disputed, a.fault())
 		}
@@ -244,66 +247,69 @@ func TestSettle(t *testing.T) {
 				t.Errorf("%s lost something", n.name)
 			}
 		}
-		if a := b.settle(aged("d", 4, 1), noon); a.shown() != "" {
+		if a := b.reconcile(aged("d", 4, 1), startTime); a.shown() != "" {
 			t.Errorf("a block was given that a node has: %s", a.shown())
 		}
 	})
 	t.Run("a node that is gone, and comes back as another object", func(t *testing.T) {
-		b := testBook(t, false, pool4("default", "10.0.0.0/28"))
+		b := testIndex(t, false, pool4("default", "10.0.0.0/28"))
 		n := aged("a", 1, 1).with("default", "10.0.0.0/28")
 		b.restore([]node{n})
-		if b.forget("a", noon) {
+		if b.forget("a", startTime) {
 			t.Error("its block is free at once")
 		}
-		b.forget("a", noon.Add(restTime/2)) // looking again does not begin anew
-		if a := b.settle(aged("b", 2, 1), noon.Add(restTime/2)); a.shown() != "" {
+		b.forget("a", startTime.Add(defaultQuarantine/2)) // looking again does not begin anew
+		if a := b.reconcile(aged("b", 2, 1), startTime.Add(defaultQuarantine/2)); a.shown() != "" {
 			t.Errorf("its block was given at once: %s", a.shown())
 		}
 		again := n
 		again.uid, again.created, again.version = "a2", n.created.Add(time.Hour), "9"
-		if a := b.settle(again, noon.Add(restTime/2)); a.fault() != "" || a.changed {
+		if a := b.reconcile(again, startTime.Add(defaultQuarantine/2)); a.fault() != "" || a.changed {
 			t.Errorf("made again: %+v", a)
 		}
-		if b.forget("a", noon.Add(restTime)); b.nodes["a"] == nil {
+		if b.forget("a", startTime.Add(defaultQuarantine)); b.nodes["a"] == nil {
 			t.Error("gone at once")
 		}
-		if a := b.settle(aged("b", 2, 1), noon.Add(2*restTime)); a.shown() != "default 10.0.0.0/28" || b.nodes["a"] != nil {
+		if a := b.reconcile(aged("b", 2, 1), startTime.Add(2*defaultQuarantine)); a.shown() != "default 10.0.0.0/28" || b.nodes["a"] != nil {
 			t.Errorf("gone for long: %s, %q", a.shown(), a.fault())
 		}
 	})
 	t.Run("a block that was edited away", func(t *testing.T) {
-		b := testBook(t, false, pool4("default", "10.0.0.0/28"))
+		b := testIndex(t, false, pool4("default", "10.0.0.0/28"))
 		n, thief := aged("a", 2, 1).with("default", "10.0.0.0/28"), aged("b", 1, 1).with("default", "10.0.0.0/28")
 		b.restore([]node{n})
 		without := aged("a", 2, 0)
 		without.version = "2"
-		b.settle(without, noon)
-		if a := b.settle(thief, noon); a.disputed != "10.0.0.0/28" {
+		b.reconcile(without, startTime)
+		if a := b.reconcile(thief, startTime); a.disputed != "10.0.0.0/28" {
 			t.Errorf("who took it: %+v", a)
 		}
 		n.version = "3" // the agent writes it again
-		if a := b.settle(n, noon.Add(restTime/2)); a.fault() != "" || a.changed {
+		if a := b.reconcile(n, startTime.Add(defaultQuarantine/2)); a.fault() != "" || a.changed {
 			t.Errorf("whose it was: %+v", a)
 		}
-		if a := b.settle(thief, noon.Add(2*restTime)); a.disputed != "10.0.0.0/28" {
+		if a := b.reconcile(thief, startTime.Add(2*defaultQuarantine)); a.disputed != "10.0.0.0/28" {
 			t.Errorf("who took it: %+v", a)
 		}
 	})
+}
+
+func TestReconcileInput(t *testing.T) {
 	t.Run("nodes of cluster-pool", func(t *testing.T) {
 		old := aged("a", 1, 0)
 		old.podCIDRs = []string{"10.0.0.0/28"}
 		for _, migrate := range []bool{false, true} {
-			b := testBook(t, migrate, pool4("default", "10.0.0.0/27"))
+			b := testIndex(t, migrate, pool4("default", "10.0.0.0/27"))
 			b.restore([]node{old})
-			if a := b.settle(old, noon); a.changed || a.fault() != "" || !b.agrees(old) {
+			if a := b.reconcile(old, startTime); a.changed || a.fault() != "" || !b.agrees(old) {
 				t.Errorf("an agent that does not ask for pools: %+v", a)
 			}
-			if a := b.settle(aged("b", 2, 8), noon); a.shown() != "default 10.0.0.16/28" {
+			if a := b.reconcile(aged("b", 2, 8), startTime); a.shown() != "default 10.0.0.16/28" {
 				t.Errorf("another node was given %s", a.shown())
 			}
 			now := aged("a", 1, 8)
 			now.podCIDRs, now.version = old.podCIDRs, "2"
-			a := b.settle(now, noon)
+			a := b.reconcile(now, startTime)
 			if migrate && (a.shown() != "default 10.0.0.0/28" || len(a.podCIDRs) > 0 || a.fault() != "") {
 				t.Errorf("migrated: %+v", a)
 			}
@@ -315,14 +321,14 @@ func TestSettle(t *testing.T) {
 	t.Run("a node that asks for too much", func(t *testing.T) {
 		p := pool4("default", "10.0.0.0/16")
 		p.IPv4.Bits = 32
-		a := testBook(t, false, p).settle(aged("a", 1, 5000), noon)
+		a := testIndex(t, false, p).reconcile(aged("a", 1, 5000), startTime)
 		if len(a.allocated[0].cidrs) != maxBlocks || !strings.Contains(a.fault(), "the node has 512 IPv4 blocks already") {
 			t.Errorf("%d blocks, %q", len(a.allocated[0].cidrs), a.fault())
 		}
 	})
 	t.Run("text that is no CIDR", func(t *testing.T) {
-		b := testBook(t, false, pool4("default", "10.0.0.0/27"))
-		if a := b.settle(aged("a", 1, 1).with("default", "none"), noon); !strings.Contains(a.fault(), `"none" is not a CIDR`) || a.shown() != "default none,10.0.0.0/28" {
+		b := testIndex(t, false, pool4("default", "10.0.0.0/27"))
+		if a := b.reconcile(aged("a", 1, 1).with("default", "none"), startTime); !strings.Contains(a.fault(), `"none" is not a CIDR`) || a.shown() != "default none,10.0.0.0/28" {
 			t.Errorf("%s, %q", a.shown(), a.fault())
 		}
 	})
@@ -474,10 +480,10 @@ func (s *server) apply(w inFlight) bool {
 // pools, nodes that come and go, and operators that restart, with writes that are lost, or arrive
 // late, or whose answer is lost. Somebody writes what others have into objects and what is in use
 // out of them, deletes objects whose pods stay, and puts the server back to what it was; the agents
-// write again what their pods use, within the time that blocks rest. The operator never takes
-// anything and never gives what another node has or uses; no two nodes have the same but by such an
-// edit, and then one of them is marked, unless it was the first. At the end a naive count says who
-// should have what.
+// write again what their pods use, within the time that blocks are in quarantine. The operator
+// never takes anything and never gives what another node has or uses; no two nodes have the same
+// but by such an edit, and then one of them is marked, unless it was the first. At the end a naive
+// count says who should have what.
 func TestWorld(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(300) {
@@ -485,209 +491,252 @@ func TestWorld(t *testing.T) {
 	}
 }
 
+// simulation is the world of [TestWorld] with one seed.
+type simulation struct {
+	t       *testing.T
+	r       *rand.Rand
+	seed    uint64
+	pools   map[string]ippools.Pool
+	b       *index
+	s       *server
+	history map[string][]node // what each node was, the oldest first
+	log     []string
+	calm    bool // no write is lost or late any more
+}
+
 func world(t *testing.T, r *rand.Rand, seed uint64) {
-	places := []string{"10.0.0.0/26", "10.0.0.64/27", "10.0.1.0/27", "10.0.0.0/25"} // the last overlaps the first two
-	draw := func(name string) ippools.Pool {
-		var list []string
-		for _, p := range places[:3] {
-			if r.IntN(2) == 0 {
-				list = append(list, p)
-			}
-		}
-		if r.IntN(5) == 0 || len(list) == 0 {
-			list = places[3:]
-		}
-		p := pool4(name, list...)
-		p.IPv4.Bits = 28 + r.IntN(2)
-		return p
-	}
-	pools := map[string]ippools.Pool{"default": draw("default"), "edge": draw("edge")}
-	fresh := func() *book {
-		b := newBook("default", true)
-		for _, p := range pools {
-			if _, err := b.setPool(p); err != nil {
-				t.Fatal(err)
-			}
-		}
-		return b
-	}
-	b := fresh()
-	s := &server{nodes: map[string]*node{}, uses: map[string]map[string]bool{}, now: noon, forged: map[string]bool{}, unseen: map[string]bool{}, offered: map[string]bool{}}
-	history := map[string][]node{}
-	var log []string
-	say := func(args ...any) { log = append(log, fmt.Sprint(args...)) }
-	fail := func(format string, args ...any) {
-		t.Helper()
-		t.Fatalf("seed %d: %s\n%s", seed, fmt.Sprintf(format, args...), strings.Join(log, "\n"))
-	}
-	calm := false
-	reconcile := func(name string, view *node) {
-		live := s.nodes[name]
-		if live == nil {
-			b.forget(name, s.now)
-			return
-		}
-		if view != nil && b.agrees(*view) {
-			return
-		}
-		a := b.settle(live.copied(), s.now)
-		delete(s.unseen, name)
-		s.judge(live.copied(), a, fail)
-		if !a.changed {
-			b.wrote(name, len(a.faults) == 0)
-			return
-		}
-		w := inFlight{name, live.uid, live.version, a}
-		switch what := r.IntN(6); {
-		case what == 0 && !calm:
-			say("lost ", name, " ", a.shown())
-		case what == 1 && !calm:
-			s.flying = append(s.flying, w)
-			say("on its way ", name, " ", a.shown())
-		case what == 2 && !calm:
-			s.apply(w)
-			say("written, answer lost ", name, " ", a.shown())
-		default:
-			if s.apply(w) {
-				b.wrote(name, len(a.faults) == 0)
-			}
-			say("written ", name, " ", a.shown())
-		}
-		history[name] = append(history[name], s.nodes[name].copied())
-	}
-	edit := func(n *node) {
-		s.clock++
-		n.version = fmt.Sprint(s.clock)
-		history[n.name] = append(history[n.name], n.copied())
-	}
-	// settled has the agents write what their pods use, as they do within seconds.
-	settled := func() {
-		for _, name := range slices.Sorted(maps.Keys(s.uses)) {
-			n := s.heal(name)
-			edit(n)
-			s.forge(name)
-		}
-	}
+	w := &simulation{t: t, r: r, seed: seed, history: map[string][]node{}}
+	w.pools = map[string]ippools.Pool{"default": w.draw("default"), "edge": w.draw("edge")}
+	w.b = w.fresh()
+	w.s = &server{nodes: map[string]*node{}, uses: map[string]map[string]bool{}, now: startTime, forged: map[string]bool{}, unseen: map[string]bool{}, offered: map[string]bool{}}
 	for range 200 {
-		s.clock++
-		name := fmt.Sprint("n", r.IntN(5))
-		n := s.nodes[name]
-		switch op := r.IntN(29); {
-		case n == nil && s.uses[name] != nil: // its agent makes it again
-			edit(s.heal(name))
-			s.forge(name)
-			say("made again ", name, " ", s.nodes[name].allocated)
-		case op == 24: // time passes
-			settled()
-			s.now = s.now.Add(time.Duration(r.IntN(int(2 * restTime))))
-			say("later")
-		case op == 25 && n != nil: // somebody writes what others may have into the object
-			c := []string{"10.0.0.0/28", "10.0.0.16/28", "10.0.0.64/29", "10.0.0.0/26", "10.0.1.0/27"}[r.IntN(5)]
-			if !slices.Contains(n.all(), c) {
-				n.allocated = append(n.allocated, allocation{pool: []string{"default", "edge"}[r.IntN(2)], cidrs: []string{c}})
-				edit(n)
-				s.forge(name)
-				say("forged ", name, " ", c)
-			}
-		case op == 26 && n != nil: // somebody writes a block out of it
-			if len(n.allocated) > 0 {
-				n.allocated = n.allocated[1:]
-				edit(n)
-				say("taken ", name)
-			}
-		case op == 27 && n != nil: // somebody deletes the object, the pods stay
-			delete(s.nodes, name)
-			say("object deleted ", name)
-		case op == 28: // the server goes back to what it was, but for the nodes that are new
-			for _, name := range slices.Sorted(maps.Keys(s.nodes)) {
-				if h := history[name]; len(h) > 0 && s.nodes[name].uid == h[len(h)/2].uid {
-					old := h[len(h)/2].copied()
-					s.nodes[name] = &old
-				}
-			}
-			s.flying = nil
-			settled()
-			say("put back")
-		case op < 3 && n == nil:
-			n = &node{name: name, uid: fmt.Sprint("u", s.clock), created: time.Unix(int64(s.clock), 0)}
-			s.nodes[name], s.uses[name] = n, map[string]bool{}
-			edit(n)
-			say("create ", name)
-		case op < 4 && n != nil:
-			delete(s.nodes, name)
-			delete(s.uses, name)
-			say("delete ", name)
-		case op < 5:
-			say("restart")
-			settled()
-			s.flying = nil // who leads no more sends nothing: see election.Fence
-			b = fresh()
-			b.restore(s.list())
-			clear(s.unseen)
-		case op < 7:
-			p := draw([]string{"default", "edge"}[r.IntN(2)])
-			pools[p.Name] = p
-			if _, err := b.setPool(p); err != nil {
-				fail("%v", err)
-			}
-			say("pool ", p.Name, " ", p.IPv4)
-		case op < 11 && n != nil: // the agent asks
-			n.requested = nil
-			for _, p := range []string{"default", "edge"} {
-				if v := r.IntN(40); v > 0 {
-					n.requested = append(n.requested, request{p, [2]int{v, 0}})
-				}
-			}
-			edit(n)
-			say("asks ", name, " ", n.requested)
-		case op < 14 && n != nil: // pods come and go
-			for _, x := range n.allocated {
-				for _, c := range x.cidrs {
-					// What is in dispute gives no new addresses.
-					s.uses[name][c] = r.IntN(2) == 0 && (s.uses[name][c] || !strings.Contains(n.disputed, c))
-				}
-			}
-		case op < 17 && n != nil: // the agent hands a block back
-			for i, x := range n.allocated {
-				for j, c := range x.cidrs {
-					if !s.uses[name][c] {
-						n.allocated[i].cidrs = slices.Delete(n.allocated[i].cidrs, j, j+1)
-						delete(s.forged, name+" "+c)
-						edit(n)
-						say("hands back ", name, " ", c)
-						break
-					}
-				}
-			}
-		case op < 18 && len(s.flying) > 0:
-			i := r.IntN(len(s.flying))
-			say("arrives ", s.flying[i].name, " ", s.apply(s.flying[i]))
-			s.flying = slices.Delete(s.flying, i, i+1)
-		default:
-			var view *node
-			if h := history[name]; len(h) > 0 && r.IntN(2) == 0 {
-				view = &h[r.IntN(len(h))]
-			}
-			reconcile(name, view)
-		}
-		disjoint(s, fail)
+		w.step()
+		disjoint(w.s, w.fail)
 	}
-	calm, s.flying = true, nil
-	settled()
+	w.converge()
+	disjoint(w.s, w.fail)
+	marked(w.s, w.fail)
+	w.checkServed()
+}
+
+func (w *simulation) note(args ...any) { w.log = append(w.log, fmt.Sprint(args...)) }
+
+func (w *simulation) fail(format string, args ...any) {
+	w.t.Helper()
+	w.t.Fatalf("seed %d: %s\n%s", w.seed, fmt.Sprintf(format, args...), strings.Join(w.log, "\n"))
+}
+
+// draw returns a pool of some ranges.
+func (w *simulation) draw(name string) ippools.Pool {
+	places := []string{"10.0.0.0/26", "10.0.0.64/27", "10.0.1.0/27", "10.0.0.0/25"} // the last overlaps the first two
+	var list []string
+	for _, p := range places[:3] {
+		if w.r.IntN(2) == 0 {
+			list = append(list, p)
+		}
+	}
+	if w.r.IntN(5) == 0 || len(list) == 0 {
+		list = places[3:]
+	}
+	p := pool4(name, list...)
+	p.IPv4.Bits = 28 + w.r.IntN(2)
+	return p
+}
+
+// fresh returns the index of an operator that starts.
+func (w *simulation) fresh() *index {
+	b := newIndex("default", true)
+	for _, p := range w.pools {
+		if _, err := b.setPool(p); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	return b
+}
+
+// reconcile has the operator look at a node, if a view of it that may be old shows a need.
+func (w *simulation) reconcile(name string, view *node) {
+	s := w.s
+	live := s.nodes[name]
+	if live == nil {
+		w.b.forget(name, s.now)
+		return
+	}
+	if view != nil && w.b.agrees(*view) {
+		return
+	}
+	a := w.b.reconcile(live.copied(), s.now)
+	delete(s.unseen, name)
+	s.judge(live.copied(), a, w.fail)
+	if !a.changed {
+		w.b.wrote(name, len(a.faults) == 0)
+		return
+	}
+	write := inFlight{name, live.uid, live.version, a}
+	switch what := w.r.IntN(6); {
+	case what == 0 && !w.calm:
+		w.note("lost ", name, " ", a.shown())
+	case what == 1 && !w.calm:
+		s.flying = append(s.flying, write)
+		w.note("on its way ", name, " ", a.shown())
+	case what == 2 && !w.calm:
+		s.apply(write)
+		w.note("written, answer lost ", name, " ", a.shown())
+	default:
+		if s.apply(write) {
+			w.b.wrote(name, len(a.faults) == 0)
+		}
+		w.note("written ", name, " ", a.shown())
+	}
+	w.history[name] = append(w.history[name], s.nodes[name].copied())
+}
+
+// edit notes that a node is as somebody wrote it.
+func (w *simulation) edit(n *node) {
+	s := w.s
+	s.clock++
+	n.version = fmt.Sprint(s.clock)
+	w.history[n.name] = append(w.history[n.name], n.copied())
+}
+
+// agentsRewrite has the agents write what their pods use, as they do within seconds.
+func (w *simulation) agentsRewrite() {
+	s := w.s
+	for _, name := range slices.Sorted(maps.Keys(s.uses)) {
+		n := s.heal(name)
+		w.edit(n)
+		s.forge(name)
+	}
+}
+
+// step does one random thing.
+func (w *simulation) step() {
+	s := w.s
+	s.clock++
+	name := fmt.Sprint("n", w.r.IntN(5))
+	n := s.nodes[name]
+	switch op := w.r.IntN(29); {
+	case n == nil && s.uses[name] != nil: // its agent makes it again
+		w.edit(s.heal(name))
+		s.forge(name)
+		w.note("made again ", name, " ", s.nodes[name].allocated)
+	case op == 24: // time passes
+		w.agentsRewrite()
+		s.now = s.now.Add(time.Duration(w.r.IntN(int(2 * defaultQuarantine))))
+		w.note("later")
+	case op == 25 && n != nil: // somebody writes what others may have into the object
+		c := []string{"10.0.0.0/28", "10.0.0.16/28", "10.0.0.64/29", "10.0.0.0/26", "10.0.1.0/27"}[w.r.IntN(5)]
+		if !slices.Contains(n.all(), c) {
+			n.allocated = append(n.allocated, allocation{pool: []string{"default", "edge"}[w.r.IntN(2)], cidrs: []string{c}})
+			w.edit(n)
+			s.forge(name)
+			w.note("forged ", name, " ", c)
+		}
+	case op == 26 && n != nil: // somebody writes a block out of it
+		if len(n.allocated) > 0 {
+			n.allocated = n.allocated[1:]
+			w.edit(n)
+			w.note("taken ", name)
+		}
+	case op == 27 && n != nil: // somebody deletes the object, the pods stay
+		delete(s.nodes, name)
+		w.note("object deleted ", name)
+	case op == 28: // the server goes back to what it was, but for the nodes that are new
+		for _, name := range slices.Sorted(maps.Keys(s.nodes)) {
+			if h := w.history[name]; len(h) > 0 && s.nodes[name].uid == h[len(h)/2].uid {
+				old := h[len(h)/2].copied()
+				s.nodes[name] = &old
+			}
+		}
+		s.flying = nil
+		w.agentsRewrite()
+		w.note("put back")
+	case op < 3 && n == nil:
+		n = &node{name: name, uid: fmt.Sprint("u", s.clock), created: time.Unix(int64(s.clock), 0)}
+		s.nodes[name], s.uses[name] = n, map[string]bool{}
+		w.edit(n)
+		w.note("create ", name)
+	case op < 4 && n != nil:
+		delete(s.nodes, name)
+		delete(s.uses, name)
+		w.note("delete ", name)
+	case op < 5:
+		w.note("restart")
+		w.agentsRewrite()
+		s.flying = nil // who leads no more sends nothing: see election.Fence
+		w.b = w.fresh()
+		w.b.restore(s.list())
+		clear(s.unseen)
+	case op < 7:
+		p := w.draw([]string{"default", "edge"}[w.r.IntN(2)])
+		w.pools[p.Name] = p
+		if _, err := w.b.setPool(p); err != nil {
+			w.fail("%v", err)
+		}
+		w.note("pool ", p.Name, " ", p.IPv4)
+	case op < 11 && n != nil: // the agent asks
+		n.requested = nil
+		for _, p := range []string{"default", "edge"} {
+			if v := w.r.IntN(40); v > 0 {
+				n.requested = append(n.requested, request{p, [2]int{v, 0}})
+			}
+		}
+		w.edit(n)
+		w.note("asks ", name, " ", n.requested)
+	case op < 14 && n != nil: // pods come and go
+		for _, x := range n.allocated {
+			for _, c := range x.cidrs {
+				// What is in dispute gives no new addresses.
+				s.uses[name][c] = w.r.IntN(2) == 0 && (s.uses[name][c] || !strings.Contains(n.disputed, c))
+			}
+		}
+	case op < 17 && n != nil: // the agent hands a block back
+		for i, x := range n.allocated {
+			for j, c := range x.cidrs {
+				if !s.uses[name][c] {
+					n.allocated[i].cidrs = slices.Delete(n.allocated[i].cidrs, j, j+1)
+					delete(s.forged, name+" "+c)
+					w.edit(n)
+					w.note("hands back ", name, " ", c)
+					break
+				}
+			}
+		}
+	case op < 18 && len(s.flying) > 0:
+		i := w.r.IntN(len(s.flying))
+		w.note("arrives ", s.flying[i].name, " ", s.apply(s.flying[i]))
+		s.flying = slices.Delete(s.flying, i, i+1)
+	default:
+		var view *node
+		if h := w.history[name]; len(h) > 0 && w.r.IntN(2) == 0 {
+			view = &h[w.r.IntN(len(h))]
+		}
+		w.reconcile(name, view)
+	}
+}
+
+// converge has everything arrive and every node be looked at until nothing is left to do.
+func (w *simulation) converge() {
+	s := w.s
+	w.calm, s.flying = true, nil
+	w.agentsRewrite()
 	for range 20 {
-		s.now = s.now.Add(restTime)
-		for name := range history {
+		s.now = s.now.Add(defaultQuarantine)
+		for name := range w.history {
 			var view *node
 			if n := s.nodes[name]; n != nil {
 				c := n.copied()
 				view = &c
 			}
-			reconcile(name, view)
+			w.reconcile(name, view)
 		}
 	}
-	disjoint(s, fail)
-	marked(s, fail)
-	// Who lacks something lacks it because no block of the pool is free.
+}
+
+// checkServed checks that who lacks something lacks it because no block of the pool is free, and
+// has that in its status.
+func (w *simulation) checkServed() {
+	s := w.s
 	var held []netip.Prefix
 	for _, n := range s.nodes {
 		good, _ := n.blocks("")
@@ -697,7 +746,7 @@ func world(t *testing.T, r *rand.Rand, seed uint64) {
 	}
 	for name, n := range s.nodes {
 		for _, q := range n.requested {
-			p, has := pools[q.pool], 0
+			p, has := w.pools[q.pool], 0
 			good, _ := n.blocks("")
 			for _, o := range good {
 				if o.pool == q.pool && p.Covers(o.prefix) && !slices.Contains(strings.Split(n.disputed, ","), o.prefix.String()) {
@@ -705,10 +754,10 @@ func world(t *testing.T, r *rand.Rand, seed uint64) {
 				}
 			}
 			if has < q.needed[0] && free(p, held) {
-				fail("%s needs %d addresses of %s and has %d, and a block is free", name, q.needed[0], q.pool, has)
+				w.fail("%s needs %d addresses of %s and has %d, and a block is free", name, q.needed[0], q.pool, has)
 			}
-			if a := b.settle(n.copied(), s.now); has < q.needed[0] && a.fault() == "" {
-				fail("%s needs %d addresses of %s and has %d, and nobody is told", name, q.needed[0], q.pool, has)
+			if a := w.b.reconcile(n.copied(), s.now); has < q.needed[0] && a.fault() == "" {
+				w.fail("%s needs %d addresses of %s and has %d, and nobody is told", name, q.needed[0], q.pool, has)
 			}
 		}
 	}
