@@ -7,14 +7,14 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Config says whether and how often groups are looked up.
+// Config defines whether and how often groups are looked up.
 type Config struct {
 	// Interval is the time between two looks at the same group; 0 for never, then policies with
 	// groups allow nobody for them.
 	Interval time.Duration
 }
 
-// Defaults returns the configuration of an operator that is told nothing.
+// Defaults returns the configuration of an operator that is given no options.
 func Defaults() Config { return Config{Interval: 10 * time.Minute} }
 
 // Flags binds the configuration to command-line flags; the current values are the defaults shown.

@@ -45,9 +45,9 @@ func Setup(m manager.Manager, cfg Config, from Provider, log *slog.Logger) error
 	if cfg.Interval == 0 {
 		return nil
 	}
-	b := newBook(from, cfg.Interval)
+	b := newCache(from, cfg.Interval)
 	for _, kind := range []string{v2.KindNetworkPolicy, v2.KindClusterwideNetworkPolicy} {
-		c := &controller{client: m.GetClient(), book: b, interval: cfg.Interval, log: log, kind: kind}
+		c := &controller{client: m.GetClient(), cache: b, interval: cfg.Interval, log: log, kind: kind}
 		err := builder.ControllerManagedBy(m).Named("groups-"+kind).
 			For(c.empty(), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 			Owns(c.empty(), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
@@ -62,7 +62,7 @@ func Setup(m manager.Manager, cfg Config, from Provider, log *slog.Logger) error
 // controller keeps the derivatives of policies of one kind.
 type controller struct {
 	client   client.Client
-	book     *book
+	cache    *cache
 	interval time.Duration
 	log      *slog.Logger
 	kind     string
@@ -83,7 +83,7 @@ type parent struct {
 
 // rules returns the policy's rules. Of a policy that is refused they are without those entries that
 // name groups and are not understood as a whole: a derivative would allow the members of the groups
-// what is left of such an entry, or of its last good version. left tells which.
+// what is left of such an entry, or of its last good version. left names it.
 func (p *parent) rules(refused error) (out []*v2.Rule, left error) {
 	whole := understood(refused)
 	var errs []error
@@ -151,7 +151,7 @@ func (c *controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	}
 	fault, err := c.keep(ctx, obj, rules, name)
 	if err == nil {
-		err = c.tell(ctx, obj, p.Status, name, errors.Join(fault, left))
+		err = c.writeStatus(ctx, obj, p.Status, name, errors.Join(fault, left))
 	}
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("%s %s: %w", c.kind, req, err)
@@ -170,8 +170,8 @@ func derivativeName(obj *unstructured.Unstructured) string {
 	return strings.TrimRight(name[:min(len(name), maxName-len(tail))], "-.") + tail
 }
 
-// keep brings the derivative of a policy to what it should be. fault tells which groups could not
-// be looked up.
+// keep brings the derivative of a policy to what it should be. fault names the groups that could
+// not be looked up.
 func (c *controller) keep(ctx context.Context, obj *unstructured.Unstructured, from []*v2.Rule, name string) (fault, err error) {
 	source, err := digest(from)
 	if err != nil {
@@ -188,7 +188,7 @@ func (c *controller) keep(ctx context.Context, obj *unstructured.Unstructured, f
 	}
 	unknown := false
 	rules, fault := derive(from, func(g v2.Group) (Members, error) {
-		m, known, err := c.book.find(ctx, g)
+		m, known, err := c.cache.find(ctx, g)
 		unknown = unknown || !known
 		return m, err
 	})
@@ -250,7 +250,7 @@ func (c *controller) object(of *unstructured.Unstructured, name, source string, 
 	return out, nil
 }
 
-// same says whether a derivative is what it should be.
+// same reports whether a derivative is what it should be.
 func same(have, want *unstructured.Unstructured) bool {
 	if _, extra := have.Object["spec"]; extra {
 		return false
@@ -260,14 +260,14 @@ func same(have, want *unstructured.Unstructured) bool {
 	return err == nil && err2 == nil && string(a) == string(b) && maps.Equal(have.GetLabels(), want.GetLabels()) && maps.Equal(have.GetAnnotations(), want.GetAnnotations())
 }
 
-// tell writes what became of the groups into the status of the policy, if that is news.
-func (c *controller) tell(ctx context.Context, obj *unstructured.Unstructured, have v2.NetworkPolicyStatus, name string, fault error) error {
+// writeStatus writes what became of the groups into the status of the policy, if that has changed.
+func (c *controller) writeStatus(ctx context.Context, obj *unstructured.Unstructured, have v2.NetworkPolicyStatus, name string, fault error) error {
 	ok, text := fault == nil, ""
 	if fault != nil {
 		text = fault.Error()
 		text = strings.ToValidUTF8(text[:min(len(text), 4096)], "")
 	}
-	if old, told := have.DerivativePolicies[name]; told && old.OK == ok && old.Error == text {
+	if old, reported := have.DerivativePolicies[name]; reported && old.OK == ok && old.Error == text {
 		return nil
 	}
 	// A merge keeps what is not said, so each field is.
@@ -297,7 +297,7 @@ func (c *controller) drop(ctx context.Context, obj *unstructured.Unstructured, h
 		err = c.client.Delete(ctx, old, client.Preconditions{UID: &uid})
 	}
 	err = client.IgnoreNotFound(err)
-	if _, told := have.DerivativePolicies[name]; told {
+	if _, reported := have.DerivativePolicies[name]; reported {
 		err = errors.Join(err, c.patchStatus(ctx, obj, map[string]any{name: nil}))
 	}
 	if err != nil {

@@ -106,8 +106,8 @@ func (c *cluster) members(p *v2.CiliumNetworkPolicy, want ...string) *v2.CiliumN
 	return d
 }
 
-// told waits until the status of p says ok, or an error with that text.
-func (c *cluster) told(p *v2.CiliumNetworkPolicy, fault string) {
+// waitStatus waits until the status of p says ok, or an error with that text.
+func (c *cluster) waitStatus(p *v2.CiliumNetworkPolicy, fault string) {
 	c.Helper()
 	c.eventually(fmt.Sprintf("status of %s", p.Name), func() error {
 		got := &v2.CiliumNetworkPolicy{}
@@ -133,7 +133,7 @@ func TestDerivatives(t *testing.T) {
 	plain := c.cnp("plain", `{endpointSelector: {}, egress: [{toCIDR: [10.0.0.0/8]}]}`)
 	p := c.cnp("p", `{endpointSelector: {}, egress: [{toGroups: [{aws: {securityGroupsIds: [sg-1]}}], toPorts: [{ports: [{port: "80", protocol: TCP}]}]}, {toEntities: [host]}]}`)
 	d := c.members(p, "10.0.0.1/32")
-	c.told(p, "")
+	c.waitStatus(p, "")
 	if len(d.Specs) != 1 || len(d.Specs[0].Egress) != 1 || len(d.Specs[0].Egress[0].ToPorts) != 1 || !metav1.IsControlledBy(d, p) {
 		t.Errorf("derivative %+v, owned by %+v", d.Specs, d.OwnerReferences)
 	}
@@ -155,11 +155,11 @@ func TestDerivatives(t *testing.T) {
 
 	// AWS fails: what was known stays, also for the next operator, and the status says so.
 	c.ec2.breakDown(true)
-	c.told(p, "UnauthorizedOperation")
+	c.waitStatus(p, "UnauthorizedOperation")
 	c.members(p, "10.0.0.1/32", "10.0.0.2/32")
 	c.stop()
 	c.run()
-	c.told(p, "UnauthorizedOperation")
+	c.waitStatus(p, "UnauthorizedOperation")
 	time.Sleep(1500 * time.Millisecond)
 	c.members(p, "10.0.0.1/32", "10.0.0.2/32")
 
@@ -167,7 +167,7 @@ func TestDerivatives(t *testing.T) {
 	// has not seen.
 	fresh := c.cnp("fresh", `{endpointSelector: {}, egress: [{toGroups: [{aws: {securityGroupsIds: [sg-1]}}]}]}`)
 	c.members(fresh)
-	c.told(fresh, "UnauthorizedOperation")
+	c.waitStatus(fresh, "UnauthorizedOperation")
 	if err := c.Client.Get(t.Context(), client.ObjectKeyFromObject(p), p); err != nil {
 		t.Fatal(err)
 	}
@@ -181,7 +181,7 @@ func TestDerivatives(t *testing.T) {
 	c.ec2.breakDown(false)
 	c.members(p, "10.0.0.1/32", "10.0.0.2/32")
 	c.members(fresh, "10.0.0.1/32", "10.0.0.2/32")
-	c.told(p, "")
+	c.waitStatus(p, "")
 
 	// An edit that cannot be understood ends what the last good version allowed; what is understood
 	// of it is allowed still.

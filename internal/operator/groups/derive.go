@@ -21,7 +21,7 @@ type Members []netip.Addr
 // lookup returns the members of a group.
 type lookup func(v2.Group) (Members, error)
 
-// named says whether any entry that allows names groups.
+// named reports whether any entry that allows names groups.
 func named(rules []*v2.Rule) bool {
 	return slices.ContainsFunc(rules, func(r *v2.Rule) bool {
 		return slices.ContainsFunc(r.Ingress, func(e v2.IngressRule) bool { return e.FromGroups != nil }) ||
@@ -50,7 +50,7 @@ func understood(refused error) func(rule, entry string) bool {
 	}
 }
 
-// under says whether a field is the one at path or a part of it.
+// under reports whether a field is the one at path or a part of it.
 func under(field, path string) bool {
 	rest, ok := strings.CutPrefix(field, path)
 	return ok && (rest == "" || rest[0] == '.' || rest[0] == '[')
@@ -74,8 +74,8 @@ func faultyFields(err error) (fields []string, ok bool) {
 }
 
 // derive returns the rules of the derivative policy: the entries of rules that name groups, with
-// their members instead. A group that cannot be looked up has no members; the error tells which.
-// Rules must be valid.
+// their members instead. A group that cannot be looked up has no members; the error names it. Rules
+// must be valid.
 func derive(rules []*v2.Rule, find lookup) ([]*v2.Rule, error) {
 	var out []*v2.Rule
 	var errs []error

@@ -114,12 +114,12 @@ func (f *fakeProvider) Members(context.Context, v2.Group) (Members, error) {
 	return f.members, f.err
 }
 
-// TestBook: many policies cost one look; a failing provider costs nobody the members that were
+// TestCache: many policies cost one look; a failing provider costs nobody the members that were
 // known.
-func TestBook(t *testing.T) {
+func TestCache(t *testing.T) {
 	t.Parallel()
 	f := &fakeProvider{members: addrs("10.0.0.1")}
-	b := newBook(f, time.Minute)
+	b := newCache(f, time.Minute)
 	now := time.Unix(0, 0)
 	b.now = func() time.Time { return now }
 	look := func(g v2.Group, wantAsked int, wantKnown bool, wantFault bool) {

@@ -11,9 +11,9 @@
 // edit that cannot be understood ends what the last good version allowed.
 //
 // A group that was looked up before keeps its members while looking it up fails, unless the policy
-// was changed meanwhile. What became of a policy is told in its status.derivativePolicies. A
-// derivative belongs to its policy and goes with it, by its owner reference; one that somebody
-// changes is put right.
+// was changed meanwhile. What became of a policy is in its status.derivativePolicies. A derivative
+// belongs to its policy and goes with it, by its owner reference; one that somebody changes is put
+// right.
 //
 // The package owns the derivative policies, and status.derivativePolicies of the others. It starts
 // no goroutine but the controllers it adds to the manager.

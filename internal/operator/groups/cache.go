@@ -15,9 +15,9 @@ type Provider interface {
 	Members(ctx context.Context, g v2.Group) (Members, error)
 }
 
-// book remembers the members of groups, so that many policies with the same group cost one look,
+// cache remembers the members of groups, so that many policies with the same group cost one look,
 // and a failing provider nobody's traffic.
-type book struct {
+type cache struct {
 	from     Provider
 	interval time.Duration
 	now      func() time.Time
@@ -37,13 +37,13 @@ type entry struct {
 	wanted  time.Time // when somebody last asked
 }
 
-func newBook(from Provider, interval time.Duration) *book {
-	return &book{from: from, interval: interval, now: time.Now, groups: map[string]*entry{}}
+func newCache(from Provider, interval time.Duration) *cache {
+	return &cache{from: from, interval: interval, now: time.Now, groups: map[string]*entry{}}
 }
 
 // find returns the members of g, looked up anew if the last look is an interval ago or failed. With
 // an error it returns those of before, if any, and whether they were known.
-func (b *book) find(ctx context.Context, g v2.Group) (m Members, known bool, err error) {
+func (b *cache) find(ctx context.Context, g v2.Group) (m Members, known bool, err error) {
 	k := key(g)
 	b.mu.Lock()
 	e := b.groups[k]
@@ -69,7 +69,7 @@ func (b *book) find(ctx context.Context, g v2.Group) (m Members, known bool, err
 }
 
 // forget drops groups that nobody asked for in a while. It must be called with mu held.
-func (b *book) forget() {
+func (b *cache) forget() {
 	for k, e := range b.groups {
 		if b.now().Sub(e.wanted) > 4*b.interval {
 			delete(b.groups, k)
