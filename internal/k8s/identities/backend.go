@@ -70,7 +70,7 @@ func New(cfg Config) (*Backend, error) {
 	}
 	b.prober = Prober{Objects: b.objects, First: cfg.First, Last: cfg.Last, Text: b.text, Salt: b.readSalt, Known: func(id allocator.ID) (Entry, bool) {
 		e, ok := b.index.get(id)
-		// Of one that was edited before it was heard of, only the server knows whose it is.
+		// Of one that was edited before it was observed, only the server knows whose it is.
 		return Entry{Text: e.text, Resting: e.resting, Since: e.since, Life: e.uid, Certain: e.certain}, ok && (e.text != "" || !e.edited)
 	}, Full: func(text string) bool { return b.index.full(text, int(cfg.Last-cfg.First)+1) }, Seal: b.seals.Allow}
 	return b, nil
@@ -88,7 +88,7 @@ func (b *Backend) readSalt(ctx context.Context) (string, error) {
 }
 
 // Objects without a digest, as earlier versions made them, get one when they are used. Every node
-// hears of each, so no node writes more of them in its time than these, of whatever number it uses:
+// observes each, so no node writes more of them in its time than these, of whatever number it uses:
 // with 5,000 nodes about 80 a second at most, and no object twice.
 const (
 	sealRate  = rate.Limit(1.0 / 60)
@@ -127,7 +127,7 @@ func (b *Backend) Acquire(ctx context.Context, key allocator.AllocatorKey, numbe
 // keep makes sure that an object which the watch has shown is not about to be deleted. It reports
 // false if it is gone or another's.
 func (b *Backend) keep(ctx context.Context, id allocator.ID, text string, security map[string]string) (bool, error) {
-	// The index is told before the cache is: what is missing from it is gone.
+	// The index is changed before the cache is: what is missing from it is gone.
 	if e, ok := b.index.get(id); !ok || e.resting || !e.marked {
 		return ok && !e.resting && e.text == text, nil
 	}
@@ -214,7 +214,7 @@ func (b *Backend) Check(ctx context.Context, refs []allocator.Reference) ([]allo
 		switch {
 		case !ok || e.text != ref.Key.GetKey() || e.marked || e.resting:
 			wrong = append(wrong, ref)
-		case e.bare && e.certain && e.edited: // who hears of it first believes the edit
+		case e.bare && e.certain && e.edited: // who observes it first believes the edit
 			wrong = append(wrong, ref)
 		case e.bare && e.certain && seals > 0:
 			seals--
@@ -262,7 +262,7 @@ func (b *Backend) GetByID(ctx context.Context, id allocator.ID) (allocator.Alloc
 	if _, _, rests := Retired(got); rests {
 		return nil, fmt.Errorf("number %s rests: %w", id, allocator.ErrIdentityNonExistent)
 	}
-	if intact, told := Intact(got); told && !intact {
+	if intact, sealed := Intact(got); sealed && !intact {
 		return nil, fmt.Errorf("number %s means nothing until it has its labels back, which somebody edited: %w", id, allocator.ErrIdentityNonExistent)
 	}
 	key, err := b.read(got)

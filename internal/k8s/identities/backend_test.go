@@ -194,7 +194,7 @@ func allocate(t *testing.T, agents []*allocator.Allocator, sets []key, meanwhile
 	return got
 }
 
-// disagreement says which agents have other numbers than the first, "" for none.
+// disagreement reports which agents have other numbers than the first, "" for none.
 func disagreement(got []map[string]allocator.ID) (out string) {
 	for i := range got {
 		if diff := cmp.Diff(got[0], got[i]); diff != "" {
@@ -494,7 +494,7 @@ func TestResting(t *testing.T) {
 }
 
 // TestEdited: other labels than those that it was made with change nothing of what a number means,
-// however it gets them; told until they are taken back.
+// however it gets them; reported until they are taken back.
 func TestEdited(t *testing.T) {
 	t.Parallel()
 	server, c := start(t)
@@ -516,7 +516,7 @@ func TestEdited(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	told := func(when string, want bool) {
+	wantEdited := func(when string, want bool) {
 		t.Helper()
 		for end := time.Now().Add(20 * time.Second); slices.Contains(b.Edited(), id) != want; time.Sleep(10 * time.Millisecond) {
 			if time.Now().After(end) {
@@ -528,22 +528,22 @@ func TestEdited(t *testing.T) {
 		}
 	}
 	edit(evil.GetAsMap())
-	told("given other labels", true)
+	wantEdited("given other labels", true)
 	edit(map[string]string{})
-	told("emptied", true)
+	wantEdited("emptied", true)
 	edit(evil.GetAsMap())
-	told("given other labels after it was emptied", true)
+	wantEdited("given other labels after it was emptied", true)
 	if got, err := a.Get(t.Context(), evil); err != nil || got == id {
 		t.Errorf("the other labels have %s, %v", got, err)
 	}
 	edit(web.GetAsMap())
-	told("given its labels back", false)
+	wantEdited("given its labels back", false)
 }
 
-// TestEditedBeforeHeard: an agent that starts while edits stand sees that they are edits, and goes
-// by none of them. A number means nothing to it until it has its labels back: as soon as somebody
-// takes these into use.
-func TestEditedBeforeHeard(t *testing.T) {
+// TestEditedBeforeObserved: an agent that starts while edits stand sees that they are edits, and
+// goes by none of them. A number means nothing to it until it has its labels back: as soon as
+// somebody takes these into use.
+func TestEditedBeforeObserved(t *testing.T) {
 	t.Parallel()
 	server, c := start(t)
 	before := agent(t, server, 300, 400, nil)
@@ -825,7 +825,7 @@ func TestNumbersCannotBeAimedAt(t *testing.T) {
 
 // TestSameSecond: two writers make an object each for a set of labels in one second, which is all
 // that objects say of their age. Who uses the larger number follows to the smaller at once, and not
-// with the next comparison: both are told before.
+// with the next comparison: both are reported before.
 func TestSameSecond(t *testing.T) {
 	t.Parallel()
 	server, c := start(t)

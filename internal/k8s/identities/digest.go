@@ -11,7 +11,7 @@ import (
 
 // DigestAnnotation holds a digest of the labels that an object was given as an identity: 32
 // hexadecimal digits, and behind a slash the [TakenAnnotation] of the incarnation that it is of, if
-// there is one. Whoever hears of an object first sees by it whether somebody has edited the labels
+// there is one. Whoever observes an object first sees by it whether somebody has edited the labels
 // since. It is there to find mistakes: who may write the labels may write the annotation too.
 const DigestAnnotation = "hawser.net/labels-digest"
 
@@ -48,14 +48,15 @@ func Given(o *v2.CiliumIdentity) string {
 	return sum
 }
 
-// Intact says whether the labels of an object, which does not rest, are those that it was given.
-// told is false if the object does not say which these were.
-func Intact(o *v2.CiliumIdentity) (intact, told bool) {
+// Intact reports whether the labels of an object, which is not in quarantine, are those that it was
+// given. sealed is false if the object does not say which these were.
+func Intact(o *v2.CiliumIdentity) (intact, sealed bool) {
 	sum := Given(o)
 	return sum == Digest(o.SecurityLabels), sum != ""
 }
 
-// WasGiven says whether an object says that it was given these labels, whatever labels it has now.
+// WasGiven reports whether an object says that it was given these labels, whatever labels it has
+// now.
 func WasGiven(o *v2.CiliumIdentity, security map[string]string) bool {
 	return Given(o) == Digest(security)
 }

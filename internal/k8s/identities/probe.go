@@ -47,9 +47,9 @@ type Prober struct {
 	Salt func(context.Context) (string, error)
 	// Text returns the canonical string of an object's labels, "" if they cannot be read.
 	Text func(*v2.CiliumIdentity) string
-	// Known says what a watch has shown of a number; ok is false if there is no object. It may be
-	// behind. It spares requests and decides nothing, but that a number which is known to be other
-	// labels' is passed over.
+	// Known reports what a watch has shown of a number; ok is false if there is no object. It may
+	// be behind. It spares requests and decides nothing, but that a number which is known to be
+	// other labels' is passed over.
 	Known func(allocator.ID) (e Entry, ok bool)
 	// Full, if not nil, says at once what Known says of all numbers together: that each is other
 	// labels' than these, and none rests. So thousands that wait for a number cost next to nothing.
@@ -63,7 +63,7 @@ type Prober struct {
 type Taken struct {
 	ID     allocator.ID
 	Object *v2.CiliumIdentity
-	// Made says that this call created the object.
+	// Made means that this call created the object.
 	Made bool
 }
 
@@ -105,7 +105,7 @@ func (p *Prober) Probe(ctx context.Context, text string, security map[string]str
 	// identity.
 	slices.SortStableFunc(resting, func(x, y rest) int { return x.since.Compare(y.since) })
 	for _, r := range resting {
-		if got, err := p.seize(ctx, r.id, text, security, &steps); err != nil || got.ID != allocator.NoID {
+		if got, err := p.takeOver(ctx, r.id, text, security, &steps); err != nil || got.ID != allocator.NoID {
 			return got, err
 		}
 	}
@@ -145,7 +145,8 @@ func (p *Prober) try(ctx context.Context, id allocator.ID, text string, security
 	}
 }
 
-// of says whether an object is, or was before it rested or was edited, the identity of a label set.
+// of reports whether an object is, or was before its quarantine or an edit, the identity of a label
+// set.
 func (p *Prober) of(o *v2.CiliumIdentity, id allocator.ID, text string, security map[string]string) bool {
 	if o.DeletionTimestamp != nil {
 		return false
@@ -153,14 +154,14 @@ func (p *Prober) of(o *v2.CiliumIdentity, id allocator.ID, text string, security
 	if was, _, rests := Retired(o); rests {
 		return was == text
 	}
-	intact, told := Intact(o)
-	if told && !intact {
+	intact, sealed := Intact(o)
+	if sealed && !intact {
 		return WasGiven(o, security)
 	}
-	return p.Text(o) == text || !told && p.certain(o, id, text)
+	return p.Text(o) == text || !sealed && p.certain(o, id, text)
 }
 
-// certain says whether an object without a digest is known to have been given these labels.
+// certain reports whether an object without a digest is known to have been given these labels.
 func (p *Prober) certain(o *v2.CiliumIdentity, id allocator.ID, text string) bool {
 	if o.Generation == 1 {
 		return p.Text(o) == text
@@ -170,15 +171,15 @@ func (p *Prober) certain(o *v2.CiliumIdentity, id allocator.ID, text string) boo
 }
 
 // use takes an object of the right labels into use: it must not be about to be collected, and must
-// not rest; if it was edited it gets its labels back, and if it has no digest it gets one, should
-// it be certain that it was not edited. It reports false if the object has changed and must be read
-// again.
+// not be in quarantine; if it was edited it gets its labels back, and if it has no digest it gets
+// one, should it be certain that it was not edited. It reports false if the object has changed and
+// must be read again.
 func (p *Prober) use(ctx context.Context, o *v2.CiliumIdentity, id allocator.ID, text string, security map[string]string) (*v2.CiliumIdentity, bool, error) {
 	_, marked := o.Annotations[HeartbeatAnnotation]
 	_, _, rests := Retired(o)
-	intact, told := Intact(o)
-	edited := !rests && !intact && (told || p.Text(o) != text)
-	bare := !rests && !told && maps.Equal(o.SecurityLabels, security) && p.certain(o, id, text)
+	intact, sealed := Intact(o)
+	edited := !rests && !intact && (sealed || p.Text(o) != text)
+	bare := !rests && !sealed && maps.Equal(o.SecurityLabels, security) && p.certain(o, id, text)
 	if !marked && !rests && !edited && !(bare && p.Seal != nil && p.Seal()) {
 		return o, true, nil
 	}
@@ -205,9 +206,9 @@ func (p *Prober) update(ctx context.Context, o *v2.CiliumIdentity, verb string) 
 	return now, true, nil
 }
 
-// seize takes a number that rests after other labels. It returns NoID if the number has become
+// takeOver takes a number that rests after other labels. It returns NoID if the number has become
 // others'.
-func (p *Prober) seize(ctx context.Context, id allocator.ID, text string, security map[string]string, steps *int) (Taken, error) {
+func (p *Prober) takeOver(ctx context.Context, id allocator.ID, text string, security map[string]string, steps *int) (Taken, error) {
 	for {
 		got, other, err := p.try(ctx, id, text, security, steps) // it may have rested long enough
 		if err != nil || other == nil {

@@ -11,13 +11,13 @@ import (
 	"github.com/hawser-net/hawser/pkg/allocator"
 )
 
-// Annotations of a number that rests: when it was retired, in RFC 3339, and the canonical string of
-// the labels that it had.
+// Annotations of a number in quarantine: when it was retired, in RFC 3339, and the canonical string
+// of the labels that it had.
 const (
 	RetiredAnnotation       = "hawser.net/retired"
 	RetiredLabelsAnnotation = "hawser.net/retired-labels"
-	// TakenAnnotation is on a number that rested and was given to other labels, as no other was
-	// free: the version of the object that was taken.
+	// TakenAnnotation is on a number that was in quarantine and was given to other labels, as no
+	// other was free: the version of the object that was taken.
 	TakenAnnotation = "hawser.net/taken"
 )
 
@@ -30,10 +30,10 @@ func Incarnation(o *v2.CiliumIdentity) types.UID {
 	return o.UID
 }
 
-// Retire makes o, an object that nobody uses, the record of a number that rests: it has no labels,
-// so it is nobody's identity, but the object holds the number. Every writer, of whatever version,
-// meets it and goes on to another number; none has to remember anything. canonical is what o's
-// labels were.
+// Retire makes o, an object that nobody uses, the record of a number in quarantine: it has no
+// labels, so it is nobody's identity, but the object holds the number. Every writer, of whatever
+// version, meets it and goes on to another number; none has to remember anything. canonical is what
+// o's labels were.
 func Retire(o *v2.CiliumIdentity, canonical string, now time.Time) {
 	if o.Annotations == nil {
 		o.Annotations = map[string]string{}
@@ -45,8 +45,8 @@ func Retire(o *v2.CiliumIdentity, canonical string, now time.Time) {
 	delete(o.Labels, labels.KeyNamespace)
 }
 
-// Retired says whether an object is the record of a number that rests, since when, and what it
-// stood for. The zero time is one that cannot be read.
+// Retired reports whether an object is the record of a number in quarantine, since when, and what
+// it stood for. The zero time is one that cannot be read.
 func Retired(o *v2.CiliumIdentity) (canonical string, since time.Time, ok bool) {
 	text, marked := o.Annotations[RetiredAnnotation]
 	if !marked || len(o.SecurityLabels) > 0 { // whoever gave it labels has taken it into use
@@ -59,8 +59,8 @@ func Retired(o *v2.CiliumIdentity) (canonical string, since time.Time, ok bool) 
 	return o.Annotations[RetiredLabelsAnnotation], since, true
 }
 
-// Revive makes o the identity of these security labels. It may have rested, or been changed by
-// somebody.
+// Revive makes o the identity of these security labels. It may have been in quarantine, or been
+// changed by somebody.
 func Revive(o *v2.CiliumIdentity, security map[string]string) {
 	delete(o.Annotations, HeartbeatAnnotation)
 	delete(o.Annotations, RetiredAnnotation)

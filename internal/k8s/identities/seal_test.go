@@ -40,8 +40,8 @@ func edit(t *testing.T, c *objects, id allocator.ID, k key, annotations map[stri
 	}
 }
 
-// wrong says what is wrong with an object that is to be that of these labels, intact and sealed; ""
-// if nothing is.
+// wrong reports what is wrong with an object that is to be that of these labels, intact and sealed;
+// "" if nothing is.
 func wrong(t *testing.T, c *objects, id allocator.ID, k key) string {
 	o, err := c.Get(context.WithoutCancel(t.Context()), id.String(), metav1.GetOptions{})
 	if err != nil {
@@ -220,7 +220,7 @@ func TestEditedWithoutDigest(t *testing.T) {
 	})
 }
 
-// TestEditTakenIntoUse: an agent that hears of an object without a digest only when it is edited
+// TestEditTakenIntoUse: an agent that observes an object without a digest only when it is edited
 // cannot know that, and takes its number into use for the labels of the edit. When the edit is
 // undone, by hand or by who knew better, it means the same to that agent as to one that has known
 // the object all the time.
@@ -281,7 +281,7 @@ func TestEditTakenIntoUse(t *testing.T) {
 				}
 				controllers.Eventually(t, time.Minute, func() string {
 					for name, a := range map[string]*allocator.Allocator{"before": before, "after": after} {
-						// First, as who has not heard of it yet would make another number.
+						// First, as who has not observed it yet would make another number.
 						if k, err := a.GetByID(t.Context(), 333); err != nil || k.GetKey() != web.GetKey() {
 							return fmt.Sprintf("to the agent that runs from %s the edit on, it means %v, %v", name, k, err)
 						}

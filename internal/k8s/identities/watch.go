@@ -25,16 +25,16 @@ type entry struct {
 	resting bool // see Retire
 	since   time.Time
 	uid     types.UID // its incarnation
-	// edited says that somebody gave the object other labels than text; see Backend.Edited.
+	// edited means that somebody gave the object other labels than text; see Backend.Edited.
 	edited bool
-	// bare says that the object has no digest and could have one, certain that text is no edit: see
-	// Entry.
+	// bare means that the object has no digest and could have one, certain that text is no edit:
+	// see Entry.
 	bare, certain bool
-	// expected is the time of Backend.Expect, as long as no object was heard of.
+	// expected is the time of Backend.Expect, as long as no object was observed.
 	expected time.Time
 }
 
-// mayBeTaken says whether labels that are not known here can get the number, all others being
+// mayBeTaken reports whether labels that are not known here can get the number, all others being
 // theirs.
 func (e entry) mayBeTaken() bool { return e.resting || e.text == "" && e.edited }
 
@@ -45,7 +45,7 @@ type index struct {
 	mu     sync.RWMutex
 	byID   map[allocator.ID]entry
 	byText map[string][]allocator.ID // nearly always one
-	rests  int                       // how many rest, or were edited before they were heard of
+	rests  int                       // how many rest, or were edited before they were observed
 
 	reached atomic.Uint64 // see Backend.Reached
 }
@@ -89,7 +89,7 @@ func (x *index) oldest(text string) allocator.ID {
 	return best
 }
 
-// full says whether each of so many numbers is that of other labels than these, and none rests.
+// full reports whether each of so many numbers is that of other labels than these, and none rests.
 func (x *index) full(text string, numbers int) bool {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -144,10 +144,10 @@ func (x *index) drop(id allocator.ID) {
 	}
 }
 
-// Reached returns up to which resource version the watch has told of identities, 0 for none.
+// Reached returns up to which resource version the watch has notified of identities, 0 for none.
 func (b *Backend) Reached() uint64 { return b.index.reached.Load() }
 
-// Expect says what a number meant at a time, to a backend that has not heard of any object yet:
+// Expect reports what a number meant at a time, to a backend that has not observed any object yet:
 // labels of this node's own pods from before a restart. An object that is older, and was given
 // other labels since, was edited meanwhile.
 func (b *Backend) Expect(id allocator.ID, text string, at time.Time) {
@@ -161,7 +161,7 @@ func (b *Backend) Expect(id allocator.ID, text string, at time.Time) {
 // packets by them. So what an edit says is not taken over, but told. A number that was deleted and
 // made again, or taken for other labels, is another incarnation.
 //
-// What an object means that is heard of first is what it says, if its digest agrees; if it does
+// What an object means that is observed first is what it says, if its digest agrees; if it does
 // not, it means nothing until it has its labels back. Objects that others made have no digest. One
 // of these that was changed since it was made (its generation tells) may be an edit itself. So as
 // long as nobody who knows has given it a digest, it means what it says now, whoever uses it: else
@@ -169,17 +169,17 @@ func (b *Backend) Expect(id allocator.ID, text string, at time.Time) {
 func (b *Backend) keepMeaning(o *v2.CiliumIdentity, m *allocator.Mapping, e *entry) {
 	e.uid = Incarnation(o)
 	changed := o.Generation > 1 // https://kubernetes.io/docs/reference/using-api/api-concepts: not by annotations
-	known, heard := b.index.get(m.ID)
-	intact, told := Intact(o)
-	if heard && !known.expected.IsZero() && changed && !o.CreationTimestamp.After(known.expected) && (!told || b.given(o, known.text)) {
+	known, confirmed := b.index.get(m.ID)
+	intact, sealed := Intact(o)
+	if confirmed && !known.expected.IsZero() && changed && !o.CreationTimestamp.After(known.expected) && (!sealed || b.given(o, known.text)) {
 		known.uid, known.certain = e.uid, true
 	}
-	heard = heard && known.uid == e.uid
-	if m.Key != nil && !told {
+	confirmed = confirmed && known.uid == e.uid
+	if m.Key != nil && !sealed {
 		security, err := labelsOf(m.Key)
 		e.bare = err == nil && maps.Equal(security, o.SecurityLabels) // written as we write them
 	}
-	sure := heard && !known.resting && known.text != "" && (known.certain || told && b.given(o, known.text))
+	sure := confirmed && !known.resting && known.text != "" && (known.certain || sealed && b.given(o, known.text))
 	switch {
 	case e.resting:
 	case sure && e.text != known.text:
@@ -195,25 +195,25 @@ func (b *Backend) keepMeaning(o *v2.CiliumIdentity, m *allocator.Mapping, e *ent
 		return
 	case sure:
 		e.certain = true
-	case told && !intact:
+	case sealed && !intact:
 		b.cfg.Log.Error("somebody edited the labels of an identity before this node heard of it; it means nothing until it has its labels back",
 			"identity", m.ID, "edited", o.SecurityLabels)
 		m.Key, e.text, e.edited = nil, "", true
 		return
 	default:
 		e.certain = intact || !changed
-		if heard && !known.resting && known.text != "" && known.text != e.text {
+		if confirmed && !known.resting && known.text != "" && known.text != e.text {
 			b.cfg.Log.Warn("an identity has other labels than when this node heard of it first, of which was not known whether they were an edit: it means what it says now",
-				"identity", m.ID, "before", known.text, "labels", o.SecurityLabels, "digest", told)
+				"identity", m.ID, "before", known.text, "labels", o.SecurityLabels, "digest", sealed)
 		}
 	}
-	if heard && known.edited {
+	if confirmed && known.edited {
 		b.cfg.Log.Info("an identity that somebody had edited has its labels back, or was retired", "identity", m.ID)
 	}
 }
 
-// given says whether an object says that it was given the labels that text is the canonical string
-// of.
+// given reports whether an object says that it was given the labels that text is the canonical
+// string of.
 func (b *Backend) given(o *v2.CiliumIdentity, text string) bool {
 	key, err := b.cfg.KeyType.PutKey(text)
 	if err != nil {

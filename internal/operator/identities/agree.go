@@ -15,7 +15,7 @@ import (
 	"github.com/hawser-net/hawser/internal/k8s/nodes"
 )
 
-// errDiffer says that agents and operator would make different identities of a pod's labels. Then
+// errDiffer means that agents and operator would make different identities of a pod's labels. Then
 // what the operator knows of pods does not say which identities are in use.
 var errDiffer = errors.New("agents make other labels count for identities than this operator, so no identity is collected until they agree; " +
 	"give all the same --labels and --label-prefix-file")

@@ -34,7 +34,7 @@ const (
 // It is more than the pods that a node has.
 const maxSpent = 512
 
-// refusal says why a number does not become a set's by the word of endpoints.
+// refusal reports why a number does not become a set's by the claim of endpoints.
 func (b *index) refusal(s *setEntry, id identity.ID) refusal {
 	n := b.numbers[id]
 	switch {

@@ -157,25 +157,25 @@ func TestDisputes(t *testing.T) {
 
 // agentClient returns a client with the rights of an agent where the operator makes identities, and
 // checks that it can make none.
-func (tn *town) agentClient() client.Client {
-	tn.Helper()
-	auth := tn.Server.AuthInfo(kubeapi.Agent)
+func (tc *testCluster) agentClient() client.Client {
+	tc.Helper()
+	auth := tc.Server.AuthInfo(kubeapi.Agent)
 	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: kubeapi.Agent}}
-	tn.edit(role, func(client.Object) {
+	tc.edit(role, func(client.Object) {
 		role.Rules = slices.DeleteFunc(role.Rules, func(r rbacv1.PolicyRule) bool {
 			return slices.Equal(r.Resources, []string{"ciliumidentities"}) && slices.Contains(r.Verbs, "create")
 		})
 	})
-	cfg := rest.CopyConfig(tn.Server.Config)
+	cfg := rest.CopyConfig(tc.Server.Config)
 	kube.Apart(cfg)
 	cfg.QPS, cfg.Burst = 2000, 2000
 	cfg.Impersonate = rest.ImpersonationConfig{UserName: auth.Impersonate, Groups: auth.ImpersonateGroups}
 	scheme, err := kube.Scheme()
-	tn.inspect(err)
+	tc.inspect(err)
 	c, err := client.New(cfg, client.Options{Scheme: scheme})
-	tn.inspect(err)
-	tn.until(func() string {
-		err := c.Create(tn.ctx, &v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: "9999"}, SecurityLabels: map[string]string{"k8s:a": "b"}}, client.DryRunAll)
+	tc.inspect(err)
+	tc.until(func() string {
+		err := c.Create(tc.ctx, &v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: "9999"}, SecurityLabels: map[string]string{"k8s:a": "b"}}, client.DryRunAll)
 		if !apierrors.IsForbidden(err) {
 			return fmt.Sprintf("an agent may make identities: %v", err)
 		}
@@ -207,32 +207,32 @@ func TestHostileAgent(t *testing.T) {
 	homes(t, playHostileAgent)
 }
 
-func playHostileAgent(t *testing.T, env *controllers.Env, in func(*town)) {
-	tn := newTown(t, env, in)
-	evil := tn.agentClient()
+func playHostileAgent(t *testing.T, env *controllers.Env, in func(*testCluster)) {
+	tc := newTestCluster(t, env, in)
+	evil := tc.agentClient()
 	onEvil := func(p *corev1.Pod) { p.Spec.NodeName = "evil" }
 	app := func(name string) map[string]string { return map[string]string{"app": name} }
 	var wrote corrections
-	tn.operator(wrote.connection())
-	tn.namespace("a", nil)
-	mine, theirs := tn.pod("a", "mine", app("web"), onEvil), tn.pod("a", "theirs", app("web"), onNode)
-	e := tn.endpoint(mine)
-	tn.endpoint(theirs)
-	idle := tn.pod("a", "idle", app("idle"), onNode)
-	_, want := tn.identityOf(idle, 0)
+	tc.operator(wrote.connection())
+	tc.namespace("a", nil)
+	mine, theirs := tc.pod("a", "mine", app("web"), onEvil), tc.pod("a", "theirs", app("web"), onNode)
+	e := tc.endpoint(mine)
+	tc.endpoint(theirs)
+	idle := tc.pod("a", "idle", app("idle"), onNode)
+	_, want := tc.identityOf(idle, 0)
 	idleText := strings.Join(slices.Sorted(slices.Values(want.Labels)), ",")
-	web := tn.settled().numberOfPod(mine)
-	idleNumber := tn.numberOfLabels(idle)
-	tn.remove([]*corev1.Pod{idle}) // its number waits to be collected
+	web := tc.waitSynced().numberOfPod(mine)
+	idleNumber := tc.numberOfLabels(idle)
+	tc.remove([]*corev1.Pod{idle}) // its number waits to be collected
 
 	write := func(pod *corev1.Pod, f func(*v2.CiliumEndpoint)) {
 		t.Helper()
 		for {
 			e := &v2.CiliumEndpoint{}
-			tn.inspect(evil.Get(tn.ctx, client.ObjectKeyFromObject(pod), e))
+			tc.inspect(evil.Get(tc.ctx, client.ObjectKeyFromObject(pod), e))
 			before := e.DeepCopy()
 			f(e)
-			err := evil.Patch(tn.ctx, e, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+			err := evil.Patch(tc.ctx, e, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
 			if err == nil {
 				return
 			}
@@ -242,12 +242,12 @@ func playHostileAgent(t *testing.T, env *controllers.Env, in func(*town)) {
 		}
 	}
 	claim := func(pod *corev1.Pod, number identity.ID) {
-		_, id := tn.identityOf(pod, number)
+		_, id := tc.identityOf(pod, number)
 		write(pod, func(e *v2.CiliumEndpoint) { e.Status.Identity = id })
 	}
 	unmoved := func(what string) {
 		t.Helper()
-		s := tn.settled()
+		s := tc.waitSynced()
 		if s.numberOfPod(mine) != web || s.numberOfPod(theirs) != web {
 			t.Errorf("%s: the pods of %s have %s and %s", what, web, s.numberOfPod(mine), s.numberOfPod(theirs))
 		}
@@ -259,13 +259,13 @@ func playHostileAgent(t *testing.T, env *controllers.Env, in func(*town)) {
 		claim(mine, id)
 	}
 	unmoved("200 claims")
-	if n, most := wrote.n.Load(), 30+4*int64(time.Since(began)/tn.control.MaxBackoff); n > most {
+	if n, most := wrote.n.Load(), 30+4*int64(time.Since(began)/tc.control.MaxBackoff); n > most {
 		t.Errorf("200 claims in %s: the operator wrote %d times, more than %d", time.Since(began), n, most)
 	}
-	if n := len(tn.state().objects); n != 2 {
+	if n := len(tc.state().objects); n != 2 {
 		t.Errorf("%d identities, not 2", n)
 	}
-	if tn.refusals() == 0 {
+	if tc.refusals() == 0 {
 		t.Error("no refused claim is counted")
 	}
 
@@ -278,19 +278,19 @@ func playHostileAgent(t *testing.T, env *controllers.Env, in func(*town)) {
 		g := e.DeepCopy()
 		g.ObjectMeta = metav1.ObjectMeta{Namespace: "a", Name: ghost.Name}
 		g.Status.Identity = &v2.EndpointIdentity{ID: int64(22000 + i), Labels: []string{fmt.Sprintf("k8s:app=ghost%d", i)}}
-		tn.inspect(evil.Create(tn.ctx, g))
+		tc.inspect(evil.Create(tc.ctx, g))
 	}
 	unmoved("strangers' labels")
 
 	// A number of others, for a pod whose labels have none yet.
-	fresh := tn.prepared("fresh", app("fresh"), onEvil, idleNumber, evil)
+	fresh := tc.prepared("fresh", app("fresh"), onEvil, idleNumber, evil)
 	// One number, for many labels at once, while none of them has any.
 	var many []*corev1.Pod
 	for i := range 5 {
-		many = append(many, tn.prepared(fmt.Sprint("many", i), app(fmt.Sprint("many", i)), onEvil, 23000, evil))
+		many = append(many, tc.prepared(fmt.Sprint("many", i), app(fmt.Sprint("many", i)), onEvil, 23000, evil))
 	}
 	unmoved("others' numbers")
-	s := tn.settled()
+	s := tc.waitSynced()
 	if s.numberOfPod(fresh) == decimal(idleNumber) {
 		t.Errorf("a pod has the number of labels that it does not have")
 	}
@@ -311,32 +311,32 @@ func playHostileAgent(t *testing.T, env *controllers.Env, in func(*town)) {
 
 // prepared makes a pod whose endpoint is there first, and claims a number for the labels that the
 // pod will have.
-func (tn *town) prepared(name string, labels map[string]string, on func(*corev1.Pod), number identity.ID, as client.Client) *corev1.Pod {
-	tn.Helper()
+func (tc *testCluster) prepared(name string, labels map[string]string, on func(*corev1.Pod), number identity.ID, as client.Client) *corev1.Pod {
+	tc.Helper()
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: name, Labels: labels}, Spec: corev1.PodSpec{ServiceAccountName: "default"}}
-	_, id := tn.identityOf(p, number)
+	_, id := tc.identityOf(p, number)
 	e := &v2.CiliumEndpoint{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: name}} // of no owner, which fits any
 	e.Status.Networking = &v2.EndpointNetworking{Addressing: []*v2.AddressPair{{IPv4: "10.0.0.9"}}, NodeIP: "192.0.2.1"}
 	e.Status.Identity = id
-	if err := as.Create(tn.ctx, e); err != nil {
-		tn.Fatal(err)
+	if err := as.Create(tc.ctx, e); err != nil {
+		tc.Fatal(err)
 	}
-	return tn.pod("a", name, labels, on)
+	return tc.pod("a", name, labels, on)
 }
 
 // numberOfLabels waits until a pod's labels have a number, and returns it.
-func (tn *town) numberOfLabels(p *corev1.Pod) (id identity.ID) {
-	tn.Helper()
+func (tc *testCluster) numberOfLabels(p *corev1.Pod) (id identity.ID) {
+	tc.Helper()
 	var ns corev1.Namespace
-	tn.inspect(tn.Client.Get(tn.ctx, client.ObjectKey{Name: p.Namespace}, &ns))
-	t, err := tn.rules.target(p, ns.Labels)
-	tn.inspect(err)
-	tn.until(func() string {
-		names := tn.state().live[t.text]
+	tc.inspect(tc.Client.Get(tc.ctx, client.ObjectKey{Name: p.Namespace}, &ns))
+	t, err := tc.rules.target(p, ns.Labels)
+	tc.inspect(err)
+	tc.until(func() string {
+		names := tc.state().live[t.text]
 		if len(names) != 1 {
 			return fmt.Sprintf("%s has the numbers %v", t.text, names)
 		}
-		id, _ = numberOf(names[0], tn.rules.First, tn.rules.Last)
+		id, _ = numberOf(names[0], tc.rules.First, tc.rules.Last)
 		return ""
 	})
 	return id
@@ -350,10 +350,10 @@ func labelsOf(o *v2.CiliumIdentity) (out []string) {
 }
 
 // refusals returns how many claims the operators refused.
-func (tn *town) refusals() (n float64) {
-	tn.Helper()
-	families, err := tn.metrics.Gather()
-	tn.inspect(err)
+func (tc *testCluster) refusals() (n float64) {
+	tc.Helper()
+	families, err := tc.metrics.Gather()
+	tc.inspect(err)
 	for _, f := range families {
 		if f.GetName() == "cilium_operator_cid_controller_refused_claims_total" {
 			for _, m := range f.Metric {

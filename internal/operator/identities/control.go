@@ -13,9 +13,9 @@ import (
 	"github.com/hawser-net/hawser/internal/labels"
 )
 
-// Control says how the operator makes identities. Use [ControlDefaults].
+// Control defines how the operator makes identities. Use [ControlDefaults].
 type Control struct {
-	// Labels, LabelPrefixFile and Fixed are what agents are told by the options of the same names.
+	// Labels, LabelPrefixFile and Fixed are what agents have as options of the same names.
 	Labels          []string
 	LabelPrefixFile string
 	Fixed           map[string]string
@@ -27,7 +27,7 @@ type Control struct {
 	// Resync is the time between two looks at everything, MaxBackoff the longest pause between two
 	// tries of what failed. Tests shorten them.
 	Resync, MaxBackoff time.Duration
-	// Agents says that agents make identities too. Then what one that says so of itself names in
+	// Agents means that agents make identities too. Then what one that says so of itself names in
 	// its endpoints is left alone; see 0005 in docs/design.
 	Agents bool
 	// Await, if not nil, returns when it is known which labels count; nothing is made or collected
@@ -37,7 +37,7 @@ type Control struct {
 	Workers int
 }
 
-// ControlDefaults returns the configuration of an operator that is told nothing.
+// ControlDefaults returns the configuration of an operator that is given no options.
 func ControlDefaults() Control {
 	return Control{Fixed: map[string]string{}, WellKnown: true, Budget: 1000, Resync: 10 * time.Minute, MaxBackoff: time.Minute, Workers: 8}
 }

@@ -29,9 +29,9 @@ const (
 	minBackoff = 50 * time.Millisecond
 	// writeTimeout bounds the requests of one try.
 	writeTimeout = 30 * time.Second
-	// maxTold bounds how many pods of one set of labels are told that there is no identity for
-	// them.
-	maxTold = 10
+	// maxNotified bounds how many pods of one set of labels are notified that there is no identity
+	// for them.
+	maxNotified = 10
 )
 
 // Controller makes identities and names them in endpoints. It runs in a manager, which [Setup] adds
@@ -52,13 +52,13 @@ type Controller struct {
 	// writes bounds what is written of identities that no pod waits for, see [pace].
 	writes *rate.Limiter
 
-	mu      sync.Mutex
-	index   *index
-	running bool                // all there was at the start is in the index
-	have    versions            // of what was booked
-	differ  int                 // nodes whose agents make other labels count, as agree saw last
-	told    map[string]bool     // sets of labels whose pods know that there is no number
-	refused map[key]identity.ID // claims whose pods know that they were refused
+	mu       sync.Mutex
+	index    *index
+	running  bool                // all there was at the start is in the index
+	have     versions            // of what was indexed
+	differ   int                 // nodes whose agents make other labels count, as agree saw last
+	notified map[string]bool     // sets of labels whose pods know that there is no number
+	refused  map[key]identity.ID // claims whose pods know that they were refused
 
 	disputes disputes
 }
@@ -77,7 +77,7 @@ type queue[T comparable] struct {
 func Setup(m manager.Manager, cfg Control, rules *Rules, keys *Keys, reg prometheus.Registerer, log *slog.Logger) (*Controller, error) {
 	c := &Controller{
 		cfg: cfg, client: m.GetClient(), live: m.GetAPIReader(), events: m.GetEventRecorder("hawser-operator"), log: log,
-		writes: rate.NewLimiter(leastPerSecond, leastPerSecond), index: newIndex(rules, cfg.Budget), told: map[string]bool{}, refused: map[key]identity.ID{}, have: versions{}, disputes: disputes{of: map[key]dispute{}},
+		writes: rate.NewLimiter(leastPerSecond, leastPerSecond), index: newIndex(rules, cfg.Budget), notified: map[string]bool{}, refused: map[key]identity.ID{}, have: versions{}, disputes: disputes{of: map[key]dispute{}},
 	}
 	var err error
 	if c.asker, err = newAsker(m, c); err != nil {
@@ -145,7 +145,7 @@ func (c *Controller) serve(ctx context.Context, wg *sync.WaitGroup) {
 	c.flush()
 	summary := c.index.summary()
 	c.mu.Unlock()
-	c.log.Info("looking after identities", "ready", summary.ready, "missing", summary.missing, "duplicates", summary.duplicates, "resting", summary.resting)
+	c.log.Info("looking after identities", "ready", summary.ready, "missing", summary.missing, "duplicates", summary.duplicates, "resting", summary.quarantined)
 	ticker := time.NewTicker(c.cfg.Resync)
 	defer ticker.Stop()
 	for {
@@ -163,7 +163,7 @@ func (c *Controller) resync() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.index.all()
-	clear(c.told)
+	clear(c.notified)
 	clear(c.refused)
 	c.disputes.tidy(time.Now(), c.cfg.MaxBackoff)
 	c.flush()
@@ -215,8 +215,8 @@ func (q *queue[T]) waited(item T) time.Duration {
 	return time.Since(since)
 }
 
-// errChanged says that an object is not as it was known to be. What it is now will be told, or is
-// read at the next try.
+// errChanged means that an object is not as it was known to be. What it is now will be observed, or
+// is read at the next try.
 var errChanged = errors.New("the object has changed meanwhile")
 
 // work does what is queued until the queue is shut down.
@@ -251,7 +251,7 @@ func work[T comparable](ctx context.Context, c *Controller, q *queue[T], do func
 	}
 }
 
-// known tells the prober what the cache has.
+// known gives the prober what the cache has.
 func (c *Controller) known(id allocator.ID) (k8sids.Entry, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -259,10 +259,10 @@ func (c *Controller) known(id allocator.ID) (k8sids.Entry, bool) {
 	if n == nil || n.given != "" { // whose an edited one is, only the object says
 		return k8sids.Entry{}, false
 	}
-	return k8sids.Entry{Text: n.text, Resting: n.resting, Since: n.since, Life: n.life, Certain: n.certain}, true
+	return k8sids.Entry{Text: n.text, Resting: n.quarantined, Since: n.since, Life: n.life, Certain: n.certain}, true
 }
 
-// full says whether the cache shows that every number is other labels'.
+// full reports whether the cache shows that every number is other labels'.
 func (c *Controller) full(text string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -282,10 +282,9 @@ func (c *Controller) InUse() (used func(identity.ID) bool, ok bool) {
 }
 
 // Users asks the server itself which of some numbers must not be collected, and joins that with
-// what the caches have; of other numbers it says that they are in use, and of those of which it
-// cannot be told. It fails while the caches are not filled, or show less than the server, or agents
-// make other identities than the operator. Of a few numbers it asks one by one, and of none not at
-// all.
+// what the caches have; of other numbers it says that they are in use, and of those for which it is
+// not known. It fails while the caches are not filled, or show less than the server, or agents make
+// other identities than the operator. Of a few numbers it asks one by one, and of none not at all.
 func (c *Controller) Users(ctx context.Context, numbers []identity.ID) (used func(identity.ID) bool, err error) {
 	cached, ok := c.InUse()
 	if !ok {
@@ -350,7 +349,7 @@ func (c *Controller) Count() (n Count, ok bool) {
 		switch {
 		case id < c.index.rules.First || id > c.index.rules.Last:
 			continue
-		case number.resting:
+		case number.quarantined:
 			n.Resting++
 			continue
 		}
@@ -365,7 +364,7 @@ func (c *Controller) Count() (n Count, ok bool) {
 	return n, c.running
 }
 
-// second says whether a number's labels have an older one.
+// second reports whether a number's labels have an older one.
 func (c *Controller) second(id identity.ID) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -398,7 +397,7 @@ func (c *Controller) follow(ctx context.Context, informers cache.Cache) error {
 	var errs []error
 	add := func(s toolscache.InformerSynced, err error) { synced, errs = append(synced, s), append(errs, err) }
 	if c.cfg.Agents { // else nobody's word stands for his endpoints
-		add(handle(ctx, informers, booked(c, c.index.setNode), booked(c, func(o *v2.CiliumNode) { c.index.dropNode(client.ObjectKeyFromObject(o)) })))
+		add(handle(ctx, informers, indexed(c, c.index.setNode), indexed(c, func(o *v2.CiliumNode) { c.index.dropNode(client.ObjectKeyFromObject(o)) })))
 	}
 	add(follow(ctx, c, informers, kindNamespaces, c.index.setNamespace, func(k key) { c.index.dropNamespace(k.Name) }))
 	add(c.identityStore.follow(ctx, informers, indexObserver{c}))
@@ -417,24 +416,24 @@ func (c *Controller) follow(ctx context.Context, informers cache.Cache) error {
 // follow has objects of a kind that uses identities change the index, and notes up to which version
 // it did.
 func follow[T any, P object[T]](ctx context.Context, c *Controller, informers cache.Cache, kind string, set func(P), drop func(key)) (toolscache.InformerSynced, error) {
-	return handle(ctx, informers, booked(c, func(o P) {
+	return handle(ctx, informers, indexed(c, func(o P) {
 		set(o)
 		c.have.note(kind, o)
-	}), booked(c, func(o P) {
+	}), indexed(c, func(o P) {
 		drop(client.ObjectKeyFromObject(o))
 		c.have.note(kind, o)
 	}))
 }
 
-// heard returns the highest versions of what is in the index, by kind.
-func (c *Controller) heard() versions {
+// observed returns the highest versions of what is in the index, by kind.
+func (c *Controller) observed() versions {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return maps.Clone(c.have)
 }
 
-// booked has f change the index.
-func booked[T any](c *Controller, f func(T)) func(T) {
+// indexed has f change the index.
+func indexed[T any](c *Controller, f func(T)) func(T) {
 	return func(o T) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -446,8 +445,8 @@ func booked[T any](c *Controller, f func(T)) func(T) {
 // indexObserver is the [observer] that writes into the index.
 type indexObserver struct{ c *Controller }
 
-func (k indexObserver) setNumber(now *numberEntry) { booked(k.c, k.c.index.setNumber)(now) }
-func (k indexObserver) dropNumber(id identity.ID)  { booked(k.c, k.c.index.dropNumber)(id) }
+func (k indexObserver) setNumber(now *numberEntry) { indexed(k.c, k.c.index.setNumber)(now) }
+func (k indexObserver) dropNumber(id identity.ID)  { indexed(k.c, k.c.index.dropNumber)(id) }
 
 // object is a pointer to a kind of object.
 type object[T any] interface {
@@ -455,8 +454,8 @@ type object[T any] interface {
 	client.Object
 }
 
-// handle has objects of one kind told to set and drop. What drop is told is the object as it was
-// when it was deleted, or as it was known last.
+// handle calls set and drop with objects of one kind. What drop gets is the object as it was when
+// it was deleted, or as it was known last.
 func handle[T any, P object[T]](ctx context.Context, informers cache.Cache, set, drop func(P)) (toolscache.InformerSynced, error) {
 	informer, err := informers.GetInformer(ctx, P(new(T)))
 	if err != nil {

@@ -43,8 +43,8 @@ type step struct {
 	rv  string
 }
 
-// decideSet says what is to be done for a set of labels. It has no consequences but those for the
-// budget.
+// decideSet reports what is to be done for a set of labels. It has no consequences but those for
+// the budget.
 func (b *index) decideSet(text string) step {
 	s := b.sets[text]
 	if _, kept := b.kept[text]; kept { // whoever holds the reference brings back what others delete or change
@@ -68,7 +68,7 @@ func (b *index) decideSet(text string) step {
 		return st
 	}
 	for _, n := range s.numbers { // whether or not anybody needs it
-		if n.says == text || n.given != "" { // which labels to give back is not known
+		if n.nowText == text || n.given != "" { // which labels to give back is not known
 			continue
 		}
 		if st.labels == nil { // no pod has them
@@ -82,7 +82,7 @@ func (b *index) decideSet(text string) step {
 		return st
 	}
 	for _, n := range s.numbers {
-		if n.bare && n.certain && n.says == text && b.used(n.id) {
+		if n.bare && n.certain && n.nowText == text && b.used(n.id) {
 			st.action, st.id, st.uid, st.rv = seal, n.id, n.uid, n.rv
 			return st
 		}
@@ -93,7 +93,7 @@ func (b *index) decideSet(text string) step {
 	if len(s.numbers) > 0 {
 		return step{}
 	}
-	if id := b.carried(s); id != 0 {
+	if id := b.referenced(s); id != 0 {
 		st.action, st.id = restore, id
 		return st
 	}
@@ -111,9 +111,9 @@ func (b *index) decideSet(text string) step {
 	return st
 }
 
-// needed says whether a reference to a set's number must be kept: pods are to have it, or endpoints
-// name it still. That endpoints name a number is no reason to make a reference: somebody may have
-// given it to these labels since.
+// needed reports whether a reference to a set's number must be kept: pods are to have it, or
+// endpoints name it still. That endpoints name a number is no reason to make a reference: somebody
+// may have given it to these labels since.
 func (b *index) needed(s *setEntry) bool {
 	if s == nil || s.number != 0 {
 		return false
@@ -130,7 +130,7 @@ func (b *index) keep(text string) {
 	}
 }
 
-// gaveUp says that the number of a set could not be made: it does not count against the budget
+// gaveUp reports that the number of a set could not be made: it does not count against the budget
 // meanwhile.
 func (b *index) gaveUp(text string) {
 	if s := b.sets[text]; s != nil && s.reserved {
@@ -155,17 +155,17 @@ func (b *index) duplicate(s *setEntry) *numberEntry {
 		return nil
 	}
 	for _, n := range s.numbers[1:] {
-		if b.made[n.id] == n.uid && b.named[n.id] == 0 && n.says == n.text {
+		if b.made[n.id] == n.uid && b.named[n.id] == 0 && n.nowText == n.text {
 			return n
 		}
 	}
 	return nil
 }
 
-// carried returns a number that endpoints of the set's pods carry for these very labels, and that
-// can become the set's; 0 if there is none. Of several it is the one that pods of most nodes carry,
-// then the smallest.
-func (b *index) carried(s *setEntry) identity.ID {
+// referenced returns a number that endpoints of the set's pods carry for these very labels, and
+// that can become the set's; 0 if there is none. Of several it is the one that pods of most nodes
+// carry, then the smallest.
+func (b *index) referenced(s *setEntry) identity.ID {
 	var best identity.ID
 	for id, nodes := range s.claims {
 		if b.refusal(s, id) == believed && (best == 0 || len(nodes) > len(s.claims[best]) || (len(nodes) == len(s.claims[best]) && id < best)) {
@@ -175,7 +175,7 @@ func (b *index) carried(s *setEntry) identity.ID {
 	return best
 }
 
-// of says whether an endpoint is a pod's.
+// of reports whether an endpoint is a pod's.
 func (e *endpointEntry) of(p *podEntry) bool {
 	return !e.alien && (e.owner == "" || e.owner == p.obj.UID)
 }
@@ -188,18 +188,19 @@ type correction struct {
 	// had is the number that it names, 0 for none.
 	had, id identity.ID
 	labels  labels.Set
-	// doubt says that the endpoint was written after what is known of its pod and namespace, so
+	// doubt means that the endpoint was written after what is known of its pod and namespace, so
 	// that whoever wrote it may have known more.
 	doubt bool
-	// refused says why its claim of the number that it names is not believed; "" if it claims none.
+	// refused reports why its claim of the number that it names is not believed; "" if it claims
+	// none.
 	refused refusal
 	pod     types.UID
 	blank   bool // it has no status at all
 }
 
-// decideEndpoint says how an endpoint's identity is wrong; ok is false if it is right, or there is
-// nothing right to name yet. Whoever named a number of the pod's labels is not contradicted, even
-// if there is an older one.
+// decideEndpoint returns how an endpoint's identity is wrong; ok is false if it is right, or there
+// is nothing right to name yet. Whoever named a number of the pod's labels is not contradicted,
+// even if there is an older one.
 func (b *index) decideEndpoint(k key) (c correction, ok bool) {
 	e, known := b.endpoints[k]
 	p := b.pods[k]
@@ -209,14 +210,14 @@ func (b *index) decideEndpoint(k key) (c correction, ok bool) {
 	s := p.set
 	right := s.number
 	if right == 0 {
-		if n := b.numbers[e.id]; n != nil && !n.resting && n.text == s.text {
+		if n := b.numbers[e.id]; n != nil && !n.quarantined && n.text == s.text {
 			return correction{}, false
 		}
 		if _, kept := b.kept[s.text]; b.references && !kept { // it may be collected still
 			return correction{}, false
 		}
 		for _, n := range s.numbers {
-			if _, held := b.held[n.id]; n.says == s.text && !held {
+			if _, held := b.held[n.id]; n.nowText == s.text && !held {
 				right = n.id
 				break
 			}
@@ -239,7 +240,7 @@ func (b *index) decideEndpoint(k key) (c correction, ok bool) {
 	}, true
 }
 
-// agentKnows says whether a number is left alone because it is an identity, of whatever labels,
+// agentKnows reports whether a number is left alone because it is an identity, of whatever labels,
 // that the agent of the pod's node has made or found: one that makes identities and expects nobody
 // else to write them would put back what is corrected, and the two would take turns.
 func (b *index) agentKnows(p *podEntry, id identity.ID) bool {
@@ -247,11 +248,11 @@ func (b *index) agentKnows(p *podEntry, id identity.ID) bool {
 		return false
 	}
 	n := b.numbers[id]
-	return n != nil && !n.resting
+	return n != nil && !n.quarantined
 }
 
-// used says whether a number must not be collected: an endpoint or a slice names it, or pods are to
-// have it.
+// used reports whether a number must not be collected: an endpoint or a slice names it, or pods are
+// to have it.
 func (b *index) used(id identity.ID) bool {
 	if b.named[id] > 0 {
 		return true
@@ -273,7 +274,7 @@ func (b *index) hold(id identity.ID) bool {
 	return true
 }
 
-// release ends hold. If the number was collected, the watch will tell.
+// release ends hold. If the number was collected, the watch will show it.
 func (b *index) release(id identity.ID) {
 	delete(b.held, id)
 	if n := b.numbers[id]; n != nil && n.set != nil {
@@ -287,7 +288,7 @@ type summary struct {
 	// without a node need, Waiting none because of the budget.
 	ready, missing, unscheduled, waiting int
 	// duplicates are objects beyond the first of their labels, resting those that no labels have.
-	duplicates, resting int
+	duplicates, quarantined int
 	// edited are objects with other labels than those that they stand for.
 	edited int
 }
@@ -310,9 +311,9 @@ func (b *index) summary() summary {
 	}
 	for _, n := range b.numbers {
 		switch {
-		case n.resting:
-			c.resting++
-		case n.says != n.text:
+		case n.quarantined:
+			c.quarantined++
+		case n.nowText != n.text:
 			c.edited++
 		}
 	}

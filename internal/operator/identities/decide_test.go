@@ -98,7 +98,7 @@ func TestEdited(t *testing.T) {
 	if n := b.summary().edited; n != 1 {
 		t.Errorf("%d edited", n)
 	}
-	// One that nobody ever needed is told by what it said first, too.
+	// One that nobody ever needed goes by what its labels were first, too.
 	o = w.addNumber(b, 301, target{labels: web.labels, text: web.text})
 	w.update(b, o, func(o *v2.CiliumIdentity) { o.SecurityLabels = map[string]string{} })
 	if n := b.numbers[301]; n.text != web.text || b.summary().edited != 2 {
@@ -206,12 +206,12 @@ func TestAgentsOfTheirOwn(t *testing.T) {
 	_, db := w.addPod(b, "two", "db", "n")
 	w.addNumber(b, 310, web)
 	o := w.addNumber(b, 320, db)
-	says := func(mode identity.Management) {
+	setMode := func(mode identity.Management) {
 		n := &v2.CiliumNode{ObjectMeta: w.meta("", "n")}
 		n.Annotations = map[string]string{nodes.ManagementAnnotation: string(mode)}
 		b.setNode(n)
 	}
-	says(identity.ManagedByAgent)
+	setMode(identity.ManagedByAgent)
 	k := w.claims(b, p, 320)
 	if c, ok := b.decideEndpoint(k); ok {
 		t.Errorf("an identity that the agent named: %+v", c)
@@ -221,20 +221,20 @@ func TestAgentsOfTheirOwn(t *testing.T) {
 		t.Errorf("nobody's number: %+v", c)
 	}
 	w.claims(b, p, 320)
-	resting := w.update(b, o, func(o *v2.CiliumIdentity) { k8sids.Retire(o, db.text, time.Unix(0, 0)) })
+	quarantined := w.update(b, o, func(o *v2.CiliumIdentity) { k8sids.Retire(o, db.text, time.Unix(0, 0)) })
 	if c, ok := b.decideEndpoint(k); !ok || c.id != 310 {
 		t.Errorf("a number that rests: %+v", c)
 	}
-	w.update(b, resting, func(o *v2.CiliumIdentity) { k8sids.Revive(o, k8sids.SecurityLabels(db.labels)) })
+	w.update(b, quarantined, func(o *v2.CiliumIdentity) { k8sids.Revive(o, k8sids.SecurityLabels(db.labels)) })
 	b.take()
-	says(identity.ManagedByBoth)
+	setMode(identity.ManagedByBoth)
 	if _, endpoints := b.take(); len(endpoints) == 0 {
 		t.Error("nobody looks at the endpoints of an agent that lets others write identities now")
 	}
 	if c, ok := b.decideEndpoint(k); !ok || c.id != 310 {
 		t.Errorf("an agent that lets others write identities: %+v", c)
 	}
-	says(identity.ManagedByAgent)
+	setMode(identity.ManagedByAgent)
 	b.dropNode(key{Name: "n"})
 	if c, ok := b.decideEndpoint(k); !ok || c.id != 310 || len(b.agents) != 0 {
 		t.Errorf("a node that is gone: %+v", c)

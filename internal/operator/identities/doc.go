@@ -6,8 +6,8 @@
 // Pods, Namespaces, CiliumEndpoints, CiliumEndpointSlices and CiliumIdentities go in
 // ([Controller]); out come the identities that should exist, and the identity that each endpoint
 // should name. What is to be done is a function of the objects (index, decide.go); an event only
-// says what to look at again. Everything is looked at again every ten minutes, and what failed is
-// tried for ever.
+// says what to look at again. Everything is looked at again every ten minutes, and what failed
+// is tried for ever.
 //
 //   - A set of labels that a pod has, on a node or not yet, gets one number. Where it is looked for
 //     is the same for every writer (package internal/k8s/identities), so another leader, or agents,
@@ -36,7 +36,7 @@
 // are plenty. An identity that two looks, an interval apart, found unused (and marked) at the same
 // resource version ends, if the server itself still shows nobody who uses it, and on the condition
 // of that very resource version. While the caches do not show all that the server does, none ends:
-// an operator that hears nothing must not judge by what it has not heard.
+// an operator that observes nothing must not judge by what it has not observed.
 //
 // It ends by losing its labels: the object stays, without any, for as long as the number rests, and
 // is then deleted. So no writer gives the number to other labels meanwhile, whether or not it saw

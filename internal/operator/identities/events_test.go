@@ -18,26 +18,26 @@ func TestEventOfClaim(t *testing.T) {
 	homes(t, playEventOfClaim)
 }
 
-func playEventOfClaim(t *testing.T, env *controllers.Env, in func(*town)) {
-	tn := newTown(t, env, in)
-	tn.operator()
-	tn.namespace("claims", nil)
-	web := tn.pod("claims", "web", map[string]string{"app": "web"}, onNode)
-	tn.endpoint(web)
-	number := tn.settled().numberOfPod(web)
+func playEventOfClaim(t *testing.T, env *controllers.Env, in func(*testCluster)) {
+	tc := newTestCluster(t, env, in)
+	tc.operator()
+	tc.namespace("claims", nil)
+	web := tc.pod("claims", "web", map[string]string{"app": "web"}, onNode)
+	tc.endpoint(web)
+	number := tc.waitSynced().numberOfPod(web)
 	id, err := strconv.Atoi(number)
 	if err != nil {
 		t.Fatal(err)
 	}
-	thief := tn.pod("claims", "thief", map[string]string{"app": "thief"}, onNode)
-	_, claim := tn.identityOf(thief, identity.ID(id))
-	tn.endpoint(thief, claim)
-	if now := tn.settled().numberOfPod(thief); now == number {
+	thief := tc.pod("claims", "thief", map[string]string{"app": "thief"}, onNode)
+	_, claim := tc.identityOf(thief, identity.ID(id))
+	tc.endpoint(thief, claim)
+	if now := tc.waitSynced().numberOfPod(thief); now == number {
 		t.Errorf("the claim of %s was believed", number)
 	}
-	tn.until(func() string {
+	tc.until(func() string {
 		var list corev1.EventList
-		if err := tn.Client.List(tn.ctx, &list, client.InNamespace("claims")); err != nil {
+		if err := tc.Client.List(tc.ctx, &list, client.InNamespace("claims")); err != nil {
 			return err.Error()
 		}
 		for _, ev := range list.Items {

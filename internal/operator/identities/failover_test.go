@@ -19,10 +19,10 @@ import (
 )
 
 // referrers returns who refers to the labels of identities, by number.
-func (tn *town) referrers() map[string][]string {
-	tn.Helper()
-	l, err := tn.keys.List(tn.ctx, references)
-	tn.inspect(err)
+func (tc *testCluster) referrers() map[string][]string {
+	tc.Helper()
+	l, err := tc.keys.List(tc.ctx, references)
+	tc.inspect(err)
 	out := map[string][]string{}
 	for _, kv := range l.Pairs {
 		out[string(kv.Value)] = append(out[string(kv.Value)], kv.Key[strings.LastIndexByte(kv.Key, '/')+1:])
@@ -32,21 +32,21 @@ func (tn *town) referrers() map[string][]string {
 
 // collectElsewhere collects by references alone, as an operator does that knows no pods, until the
 // test ends.
-func (tn *town) collectElsewhere(every time.Duration) {
-	tn.Helper()
-	b, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{Store: tn.open(), BasePath: storekeys.IdentitiesPrefix, KeyType: k8sids.Key{}})
-	tn.inspect(err)
-	ctx, cancel := context.WithCancel(tn.ctx)
+func (tc *testCluster) collectElsewhere(every time.Duration) {
+	tc.Helper()
+	b, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{Store: tc.open(), BasePath: storekeys.IdentitiesPrefix, KeyType: k8sids.Key{}})
+	tc.inspect(err)
+	ctx, cancel := context.WithCancel(tc.ctx)
 	done := make(chan struct{})
-	tn.Cleanup(func() { cancel(); <-done })
+	tc.Cleanup(func() { cancel(); <-done })
 	go func() {
 		defer close(done)
 		var seen map[allocator.ID]int64
-		r := allocator.Range{Min: allocator.ID(tn.rules.First), Max: allocator.ID(tn.rules.Last)}
+		r := allocator.Range{Min: allocator.ID(tc.rules.First), Max: allocator.ID(tc.rules.Last)}
 		for ctx.Err() == nil {
 			next, _, err := b.RunGC(ctx, nil, r, seen)
 			if err != nil && ctx.Err() == nil {
-				tn.Error(err)
+				tc.Error(err)
 			}
 			seen = next
 			select {
@@ -58,10 +58,10 @@ func (tn *town) collectElsewhere(every time.Duration) {
 }
 
 // ended returns the numbers that were deleted so far.
-func (tn *town) ended() (names []string) {
-	tn.mu.Lock()
-	defer tn.mu.Unlock()
-	for _, s := range tn.seen {
+func (tc *testCluster) ended() (names []string) {
+	tc.mu.Lock()
+	defer tc.mu.Unlock()
+	for _, s := range tc.seen {
 		if s.kind == watch.Deleted {
 			names = append(names, s.name)
 		}
@@ -77,42 +77,42 @@ type leader struct {
 }
 
 // lead starts an operator.
-func (tn *town) lead() *leader {
-	tn.Helper()
+func (tc *testCluster) lead() *leader {
+	tc.Helper()
 	l := &leader{}
-	l.stop = tn.operator(connection{store: func(b kvstore.Backend) kvstore.Backend { l.store = b; return b }})
-	l.name = fmt.Sprint("operator-", tn.operators.Load())
+	l.stop = tc.operator(connection{store: func(b kvstore.Backend) kvstore.Backend { l.store = b; return b }})
+	l.name = fmt.Sprint("operator-", tc.operators.Load())
 	return l
 }
 
 // expire is what happens when its leases have run out.
-func (l *leader) expire(tn *town) { tn.inspect(l.store.RevokeLeases(context.Background())) }
+func (l *leader) expire(tc *testCluster) { tc.inspect(l.store.RevokeLeases(context.Background())) }
 
 // TestReferencesOfLeaders has one operator lead after the other, numbers being keys of a store that
 // is collected all the time: a new leader refers to every number in use before the lease of the
 // last one ends, and so none is collected; "KVStore compatibility" of CFP-27752.
 func TestReferencesOfLeaders(t *testing.T) {
 	t.Parallel()
-	tn := newTown(t, servers.Take(t), quickGC, inEtcd(kvstoretest.StartEtcd(t)))
-	tn.namespace("a", nil)
+	tc := newTestCluster(t, servers.Take(t), quickGC, inEtcd(kvstoretest.StartEtcd(t)))
+	tc.namespace("a", nil)
 	var pods []*corev1.Pod
 	for i := range 12 {
-		p := tn.pod("a", fmt.Sprint("p", i), map[string]string{"app": fmt.Sprint(i % 4)}, onNode)
+		p := tc.pod("a", fmt.Sprint("p", i), map[string]string{"app": fmt.Sprint(i % 4)}, onNode)
 		pods = append(pods, p)
 		if i%4 > 0 {
-			tn.endpoint(p)
+			tc.endpoint(p)
 		} // else nothing but the pod says that its number is used
 	}
-	old := tn.lead()
-	before := tn.settled().live
+	old := tc.lead()
+	before := tc.waitSynced().live
 	if len(before) != 4 {
 		t.Fatalf("%d identities for 4 sets of labels", len(before))
 	}
-	tn.collectElsewhere(50 * time.Millisecond)
+	tc.collectElsewhere(50 * time.Millisecond)
 	for range 3 {
-		next := tn.lead() // two lead at once, for a while
-		tn.until(func() string {
-			by := tn.referrers()
+		next := tc.lead() // two lead at once, for a while
+		tc.until(func() string {
+			by := tc.referrers()
 			for _, numbers := range before {
 				if !slices.Contains(by[numbers[0]], next.name) {
 					return fmt.Sprintf("%s does not refer to %s: %v", next.name, numbers[0], by)
@@ -121,17 +121,17 @@ func TestReferencesOfLeaders(t *testing.T) {
 			return ""
 		})
 		old.stop()
-		old.expire(tn)
-		time.Sleep(6 * tn.gc.Interval)
-		if s := tn.settled(); len(s.objects) != len(before) || len(tn.ended()) > 0 {
-			t.Fatalf("numbers in use have ended: %v; there are %d of %d", tn.ended(), len(s.objects), len(before))
+		old.expire(tc)
+		time.Sleep(6 * tc.gc.Interval)
+		if s := tc.waitSynced(); len(s.objects) != len(before) || len(tc.ended()) > 0 {
+			t.Fatalf("numbers in use have ended: %v; there are %d of %d", tc.ended(), len(s.objects), len(before))
 		}
 		old = next
 	}
-	tn.remove(pods)
-	tn.until(func() string {
-		if s := tn.state(); len(s.objects) > 0 {
-			return fmt.Sprintf("%d identities of nobody are still there: %v", len(s.objects), tn.referrers())
+	tc.remove(pods)
+	tc.until(func() string {
+		if s := tc.state(); len(s.objects) > 0 {
+			return fmt.Sprintf("%d identities of nobody are still there: %v", len(s.objects), tc.referrers())
 		}
 		return ""
 	})
@@ -142,35 +142,35 @@ func TestReferencesOfLeaders(t *testing.T) {
 // that are in use stay.
 func TestNobodyLeads(t *testing.T) {
 	t.Parallel()
-	tn := newTown(t, servers.Take(t), inEtcd(kvstoretest.StartEtcd(t)), func(tn *town) { tn.gc.Interval = 20 * time.Millisecond })
-	tn.namespace("a", nil)
-	p, q := tn.pod("a", "one", map[string]string{"app": "web"}, onNode), tn.pod("a", "two", map[string]string{"app": "db"})
-	tn.endpoint(p)
-	gone := tn.pod("a", "gone", map[string]string{"app": "gone"}, onNode)
-	last := tn.lead()
-	before := tn.settled()
+	tc := newTestCluster(t, servers.Take(t), inEtcd(kvstoretest.StartEtcd(t)), func(tc *testCluster) { tc.gc.Interval = 20 * time.Millisecond })
+	tc.namespace("a", nil)
+	p, q := tc.pod("a", "one", map[string]string{"app": "web"}, onNode), tc.pod("a", "two", map[string]string{"app": "db"})
+	tc.endpoint(p)
+	gone := tc.pod("a", "gone", map[string]string{"app": "gone"}, onNode)
+	last := tc.lead()
+	before := tc.waitSynced()
 	last.stop()
-	last.expire(tn)
-	if by := tn.referrers(); len(by) > 0 {
+	last.expire(tc)
+	if by := tc.referrers(); len(by) > 0 {
 		t.Fatalf("somebody refers to numbers: %v", by)
 	}
-	tn.remove([]*corev1.Pod{gone})
-	tn.lead()
-	tn.until(func() string {
-		if n := len(tn.state().objects); n != 2 {
+	tc.remove([]*corev1.Pod{gone})
+	tc.lead()
+	tc.until(func() string {
+		if n := len(tc.state().objects); n != 2 {
 			return fmt.Sprintf("%d identities, want the 2 that are in use", n)
 		}
 		return ""
 	})
-	time.Sleep(20 * tn.gc.Interval)
-	after := tn.settled()
+	time.Sleep(20 * tc.gc.Interval)
+	after := tc.waitSynced()
 	for _, pod := range []*corev1.Pod{p, q} {
-		set, _ := tn.identityOf(pod, 0)
+		set, _ := tc.identityOf(pod, 0)
 		if text := textOfSet(set); !slices.Equal(before.live[text], after.live[text]) {
 			t.Errorf("%s had %v and has %v", text, before.live[text], after.live[text])
 		}
 	}
-	if ended := tn.ended(); len(ended) != 1 {
+	if ended := tc.ended(); len(ended) != 1 {
 		t.Errorf("%v have ended, want one", ended)
 	}
 }
@@ -179,18 +179,18 @@ func TestNobodyLeads(t *testing.T) {
 func TestStoreIsAway(t *testing.T) {
 	t.Parallel()
 	etcd := kvstoretest.StartEtcd(t)
-	tn := newTown(t, servers.Take(t), quickGC, inEtcd(etcd))
-	tn.namespace("a", nil)
-	tn.lead()
-	p := tn.pod("a", "one", map[string]string{"app": "web"}, onNode)
-	tn.endpoint(p)
-	number := tn.settled().numberOfPod(p)
+	tc := newTestCluster(t, servers.Take(t), quickGC, inEtcd(etcd))
+	tc.namespace("a", nil)
+	tc.lead()
+	p := tc.pod("a", "one", map[string]string{"app": "web"}, onNode)
+	tc.endpoint(p)
+	number := tc.waitSynced().numberOfPod(p)
 	etcd.Stop()
-	q := tn.pod("a", "two", map[string]string{"app": "db"}, onNode)
-	tn.endpoint(q)
+	q := tc.pod("a", "two", map[string]string{"app": "db"}, onNode)
+	tc.endpoint(q)
 	time.Sleep(time.Second)
 	etcd.Start()
-	s := tn.settled()
+	s := tc.waitSynced()
 	if s.numberOfPod(p) != number || s.numberOfPod(q) == "" {
 		t.Errorf("the pods have %s, which was %s, and %q", s.numberOfPod(p), number, s.numberOfPod(q))
 	}

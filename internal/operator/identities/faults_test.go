@@ -118,7 +118,7 @@ type weather struct {
 	mu  sync.Mutex
 	rng *rand.Rand
 	on  bool
-	// stuck are watches of these resources that tell nothing new meanwhile.
+	// stuck are watches of these resources that deliver nothing new meanwhile.
 	stuck string
 	clear chan struct{}
 }
@@ -191,7 +191,7 @@ func (w *weather) wrap(cfg *rest.Config) {
 	})
 }
 
-// watchBody is a watch that breaks now and then, or tells nothing.
+// watchBody is a watch that breaks now and then, or delivers nothing.
 type watchBody struct {
 	io.ReadCloser
 	w    *weather

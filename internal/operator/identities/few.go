@@ -31,7 +31,7 @@ const few = 64
 // numberField is the field of CiliumEndpoints by which the server finds those that name a number.
 const numberField = "status.identity.id"
 
-// errNotSelectable says that the server cannot find endpoints by number: its definition of them is
+// errNotSelectable means that the server cannot find endpoints by number: its definition of them is
 // older.
 var errNotSelectable = errors.New("the server cannot select CiliumEndpoints by " + numberField)
 
@@ -121,10 +121,10 @@ func selectorOf(text string) (namespace string, own client.MatchingLabels, ok bo
 }
 
 // caughtUp returns nil if the caches show what the server has of what uses identities, else an
-// error that wraps [errBehind]. It reads next to nothing: watches from where the caches are tell
+// error that wraps [errBehind]. It reads next to nothing: watches from where the caches are show
 // what they have missed.
 func (a *asker) caughtUp(ctx context.Context) error {
-	have, err := a.heard(ctx)
+	have, err := a.observed(ctx)
 	if err != nil {
 		return err
 	}
@@ -148,7 +148,7 @@ func (a *asker) caughtUp(ctx context.Context) error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	return settled(ctx, newest, a.heard)
+	return waitCaughtUp(ctx, newest, a.observed)
 }
 
 // listOf returns an empty object and an empty list of a kind.
@@ -165,12 +165,12 @@ func listOf(kind string) (client.Object, client.ObjectList) {
 }
 
 // missed returns the highest version of objects of a kind that the server has written after since,
-// that are still there, and that may not have been heard of.
+// that are still there, and that may not have been observed.
 //
-// The version of what was heard last may be older than the server remembers: nothing of the kind
+// The version of what was observed last may be older than the server remembers: nothing of the kind
 // was written for long, or the server was restarted. Then a watch begins where the cache itself is,
-// which is told now and then how far that is; a cache whose version the server does not remember
-// either is behind.
+// which is notified now and then how far that is; a cache whose version the server does not
+// remember either is behind.
 func (a *asker) missed(ctx context.Context, kind string, since uint64) (uint64, error) {
 	if since > 0 {
 		v, err := a.written(ctx, kind, since)
@@ -212,7 +212,7 @@ func (a *asker) reached(ctx context.Context, kind string) (all, newest uint64, e
 	return all, shown[kind], err
 }
 
-// errTooOld says that the server does not know any more what has happened since a version.
+// errTooOld means that the server does not know any more what has happened since a version.
 var errTooOld = fmt.Errorf("%w: the server does not remember what the operator has not heard", errBehind)
 
 // written returns the highest version of objects of a kind that the server has written after since

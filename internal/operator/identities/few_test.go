@@ -73,23 +73,23 @@ func TestFewAreAskedAboutSingly(t *testing.T) {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
 			env := servers.Take(t)
-			in := func(*town) {}
+			in := func(*testCluster) {}
 			if mode == "keys" {
 				in = inEtcd(kvstoretest.StartEtcd(t))
 			}
-			tn := newTown(t, env, in)
-			tn.gc.Interval, tn.gc.Agents, tn.gc.Timeout = 200*time.Millisecond, mode == "agents", time.Millisecond
+			tc := newTestCluster(t, env, in)
+			tc.gc.Interval, tc.gc.Agents, tc.gc.Timeout = 200*time.Millisecond, mode == "agents", time.Millisecond
 			lists := &wholeLists{}
-			tn.namespace("default", nil)
+			tc.namespace("default", nil)
 			if mode == "agents" { // no pods are known
 				cfg := rest.CopyConfig(env.Server.Config)
 				cfg.QPS, cfg.Burst = 2000, 2000
 				lists.wrap(cfg)
 				env.RunOn(t, cfg, func(_ context.Context, m manager.Manager, log *slog.Logger) error {
-					return SetupGC(m, tn.gc, func(Stats, time.Duration, error) {}, log)
+					return SetupGC(m, tc.gc, func(Stats, time.Duration, error) {}, log)
 				})
 			} else {
-				tn.operator(connection{api: lists.wrap})
+				tc.operator(connection{api: lists.wrap})
 			}
 			next := identity.ID(1000)
 			// collected plants identities, and waits until they have ended.
@@ -97,13 +97,13 @@ func TestFewAreAskedAboutSingly(t *testing.T) {
 				t.Helper()
 				var names []string
 				for range n {
-					o := tn.plant(next, map[string]string{"k8s:app": decimal(next)})
-					tn.meddle(o.Name)
+					o := tc.plant(next, map[string]string{"k8s:app": decimal(next)})
+					tc.tamper(o.Name)
 					names = append(names, o.Name)
 					next++
 				}
-				tn.until(func() string {
-					objects := tn.state().objects
+				tc.until(func() string {
+					objects := tc.state().objects
 					for _, name := range names {
 						if o := objects[name]; o != nil && textOf(o) != "" {
 							return "identity " + name + ", which nobody uses, has not ended"
@@ -120,7 +120,7 @@ func TestFewAreAskedAboutSingly(t *testing.T) {
 			}
 			env.Server.Stop()
 			env.Server.Start()
-			tn.until(func() string { // caches list again, each when it has found out
+			tc.until(func() string { // caches list again, each when it has found out
 				lists.begin()
 				collected(1)
 				if seen := lists.noted(); len(seen) > 0 {
@@ -250,13 +250,13 @@ func TestOneUnknownKeepsNothingElse(t *testing.T) {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
 			env := servers.Take(t)
-			in := func(*town) {}
+			in := func(*testCluster) {}
 			if mode == "keys" {
 				in = inEtcd(kvstoretest.StartEtcd(t))
 			}
-			tn := newTown(t, env, in)
-			tn.gc.Interval, tn.gc.Agents, tn.gc.Timeout = 200*time.Millisecond, false, time.Millisecond
-			tn.namespace("default", nil)
+			tc := newTestCluster(t, env, in)
+			tc.gc.Interval, tc.gc.Agents, tc.gc.Timeout = 200*time.Millisecond, false, time.Millisecond
+			tc.namespace("default", nil)
 			refuse := func(cfg *rest.Config) {
 				cfg.Wrap(func(next http.RoundTripper) http.RoundTripper {
 					return wrapped(next, func(r *http.Request) (*http.Response, error) {
@@ -268,16 +268,16 @@ func TestOneUnknownKeepsNothingElse(t *testing.T) {
 				})
 			}
 			plant := func(number identity.ID, app string) {
-				tn.plant(number, map[string]string{"k8s:app": app})
-				tn.meddle(decimal(number))
+				tc.plant(number, map[string]string{"k8s:app": app})
+				tc.tamper(decimal(number))
 			}
 			plant(1000, "unknown")
-			tn.operator(connection{api: refuse})
+			tc.operator(connection{api: refuse})
 			plant(1001, "team/web")
 			for number := identity.ID(1002); number < 1005; number++ {
 				plant(number, decimal(number))
-				tn.until(func() string {
-					objects := tn.state().objects
+				tc.until(func() string {
+					objects := tc.state().objects
 					if o := objects["1000"]; o == nil || textOf(o) == "" {
 						t.Fatal("an identity has ended though it may be in use")
 					}
@@ -293,7 +293,7 @@ func TestOneUnknownKeepsNothingElse(t *testing.T) {
 	}
 }
 
-// TestMissed has a watch tell what the caches have not heard.
+// TestMissed has a watch tell what the caches have not observed.
 func TestMissed(t *testing.T) {
 	t.Parallel()
 	env := servers.Take(t)

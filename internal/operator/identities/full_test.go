@@ -19,10 +19,10 @@ import (
 func TestFullRange(t *testing.T) {
 	const sets = 5000
 	rules := testRules(t, 256, 65535)
-	c := &Controller{index: newIndex(rules, 0), told: map[string]bool{}}
-	entry := func(id identity.ID, resting bool) *numberEntry {
+	c := &Controller{index: newIndex(rules, 0), notified: map[string]bool{}}
+	entry := func(id identity.ID, quarantined bool) *numberEntry {
 		text := fmt.Sprintf("k8s:app=%d;", id)
-		return &numberEntry{id: id, uid: types.UID(text), text: text, says: text, resting: resting}
+		return &numberEntry{id: id, uid: types.UID(text), text: text, nowText: text, quarantined: quarantined}
 	}
 	for id := rules.First; id <= rules.Last; id++ {
 		c.index.setNumber(entry(id, false))

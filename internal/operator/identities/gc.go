@@ -31,7 +31,7 @@ const HeartbeatAnnotation = k8sids.HeartbeatAnnotation
 // DefaultRest is how long a number rests after it was collected.
 const DefaultRest = 15 * time.Minute
 
-// Config says how identities are collected.
+// Config defines how identities are collected.
 type Config struct {
 	// Interval is the time from the start of one look to that of the next; 0 for never.
 	Interval time.Duration
@@ -46,11 +46,11 @@ type Config struct {
 	Lost      time.Duration
 	Namespace string
 	// Limiter bounds how many identities end. Besides, all that is written of identities is bounded
-	// by what their agents are told by it, see [pace].
+	// by what their agents receive because of it, see [pace].
 	Limiter *rate.Limiter
 	// First and Last bound the numbers of this cluster: others are left alone.
 	First, Last uint32
-	// Agents says that agents make identities: one is marked before it is collected, so that an
+	// Agents means that agents make identities: one is marked before it is collected, so that an
 	// agent which takes it into use can say so.
 	Agents bool
 	// Pods, if not nil, makes identities for pods: one that a pod is to have is in use, even if no
@@ -70,7 +70,7 @@ type Stats struct {
 	Resting, Freed, Awaited int
 }
 
-// SetupGC adds the collection of identities to m. report is told of every look.
+// SetupGC adds the collection of identities to m. report is called with every look.
 func SetupGC(m manager.Manager, cfg Config, report func(Stats, time.Duration, error), log *slog.Logger) error {
 	a, err := newAsker(m, cfg.Pods)
 	if err != nil {
@@ -117,11 +117,11 @@ type look struct {
 	// the next ones came early.
 	until time.Time
 	text  string // what it stands for
-	// certain says that text is no edit, so that another one would be.
+	// certain means that text is no edit, so that another one would be.
 	certain bool
 }
 
-// same says whether an object is as another look saw it.
+// same reports whether an object is as another look saw it.
 func (l look) same(other look) bool { return l.uid == other.uid && l.rv == other.rv }
 
 type collector struct {
@@ -135,13 +135,13 @@ type collector struct {
 	needless chan []*coordinationv1.Lease
 	// grace is how long an identity of the operator's is spared in this look.
 	grace time.Duration
-	// rate says how many identities may be written a second in a cluster of so many agents, and
+	// rate returns how many identities may be written a second in a cluster of so many agents, and
 	// writes sees to it.
 	rate   func(agents int) rate.Limit
 	writes *rate.Limiter
 }
 
-// Plenty says whether so many numbers are free of those from first to last that identities which
+// Plenty reports whether so many numbers are free of those from first to last that identities which
 // nobody uses need not end at once.
 func Plenty(taken int, first, last identity.ID) bool {
 	return taken < int(last-first+1)/4*3
@@ -151,12 +151,12 @@ func newCollector(a *asker, cfg Config, log *slog.Logger) *collector {
 	c := &collector{asker: a, cfg: cfg, log: log, now: time.Now, looks: map[string]look{}, needless: make(chan []*coordinationv1.Lease, 1),
 		rate: pace, writes: rate.NewLimiter(rate.Inf, leastPerSecond)}
 	if cfg.Pods != nil {
-		c.writes = cfg.Pods.writes // agents are told of both
+		c.writes = cfg.Pods.writes // agents receive both
 	}
 	return c
 }
 
-// errEmpty says that the caches are not filled yet.
+// errEmpty means that the caches are not filled yet.
 var errEmpty = errors.New("the pods of the cluster are not known yet")
 
 // round looks at all identities once.
@@ -185,8 +185,8 @@ func (c *collector) round(ctx context.Context) (Stats, error) {
 	todo := map[fate][]*v2.CiliumIdentity{}
 	for i := range all.Items {
 		o := &all.Items[i]
-		_, _, rests := k8sids.Retired(o)
-		if rests {
+		_, _, quarantined := k8sids.Retired(o)
+		if quarantined {
 			stats.Resting++
 		} else {
 			stats.Alive++
@@ -197,7 +197,7 @@ func (c *collector) round(ctx context.Context) (Stats, error) {
 		}
 		l, fate := c.judge(o, used(number))
 		looks[o.Name] = l
-		if l.dead && !rests && fate == toKeep {
+		if l.dead && !quarantined && fate == toKeep {
 			stats.Unused++
 		}
 		todo[fate] = append(todo[fate], o)
@@ -267,7 +267,7 @@ func (c *collector) round(ctx context.Context) (Stats, error) {
 const (
 	// maxFaults is how many writes in a row may fail before the others wait for the next look.
 	maxFaults = 100
-	// maxErrors bounds how many errors of a look are told.
+	// maxErrors bounds how many errors of a look are reported.
 	maxErrors = 5
 )
 
@@ -325,7 +325,7 @@ const (
 	toFree
 )
 
-// judge says what is to become of an object.
+// judge reports what is to become of an object.
 func (c *collector) judge(o *v2.CiliumIdentity, used bool) (look, fate) {
 	last, known := c.looks[o.Name]
 	now := look{uid: k8sids.Incarnation(o), rv: o.ResourceVersion, used: last.used}
@@ -334,11 +334,11 @@ func (c *collector) judge(o *v2.CiliumIdentity, used bool) (look, fate) {
 	if same && last.dead {
 		now.until = last.until
 	}
-	if _, since, rests := k8sids.Retired(o); rests {
+	if _, since, quarantined := k8sids.Retired(o); quarantined {
 		return c.judgeResting(now, same && last.dead, again, used, since)
 	}
 	now.text = textOf(o)
-	intact, told := k8sids.Intact(o)
+	intact, sealed := k8sids.Intact(o)
 	sure := known && last.uid == now.uid && last.text != "" && last.certain
 	switch {
 	case sure && last.text != now.text:
@@ -346,12 +346,12 @@ func (c *collector) judge(o *v2.CiliumIdentity, used bool) (look, fate) {
 		c.log.Warn("an identity is not collected, because somebody edited its labels; give it its labels back", "identity", o.Name, "labels", last.text, "edited", now.text)
 		now.text, now.certain, now.used = last.text, true, c.now()
 		return now, toKeep
-	case told && !intact && !sure:
+	case sealed && !intact && !sure:
 		c.log.Warn("an identity is not collected, because somebody edited its labels; give it its labels back", "identity", o.Name, "edited", now.text)
 		now.text, now.used = "", c.now()
 		return now, toKeep
 	}
-	now.certain = sure || intact || !told && o.Generation <= 1
+	now.certain = sure || intact || !sealed && o.Generation <= 1
 	_, marked := o.Annotations[HeartbeatAnnotation]
 	switch {
 	case used:
@@ -377,7 +377,7 @@ func (c *collector) judge(o *v2.CiliumIdentity, used bool) (look, fate) {
 	return now, toKeep
 }
 
-// judgeResting says whether a number has rested enough: by the clock of whoever retired it and
+// judgeResting reports whether a number has rested enough: by the clock of whoever retired it and
 // after one more look, or by this process's own, so that a clock that goes wrong neither ends a
 // rest at once nor makes it last for ever. rested says that it did at the last look, again that
 // this counts.
@@ -445,7 +445,7 @@ func (c *collector) patch(ctx context.Context, o *v2.CiliumIdentity, action stri
 	switch {
 	case err == nil:
 		written := version(into.ResourceVersion)
-		c.heardOf(ctx, o, func(now *v2.CiliumIdentity) bool { return version(now.ResourceVersion) >= written })
+		c.waitObserved(ctx, o, func(now *v2.CiliumIdentity) bool { return version(now.ResourceVersion) >= written })
 		return true, nil
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
 		return false, nil // somebody wrote it: the next look sees
@@ -462,7 +462,7 @@ func (c *collector) free(ctx context.Context, o *v2.CiliumIdentity) (bool, error
 	switch {
 	case err == nil:
 		c.log.Debug("a number has rested", "identity", o.Name)
-		c.heardOf(ctx, o, func(now *v2.CiliumIdentity) bool { return now.UID != uid })
+		c.waitObserved(ctx, o, func(now *v2.CiliumIdentity) bool { return now.UID != uid })
 		return true, nil
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
 		return false, nil

@@ -102,7 +102,7 @@ func (tr *trial) identities() map[string]bool {
 	}
 	out := map[string]bool{}
 	for _, id := range all.Items {
-		if _, _, rests := k8sids.Retired(&id); rests {
+		if _, _, quarantined := k8sids.Retired(&id); quarantined {
 			continue
 		}
 		_, out[id.Name] = id.Annotations[HeartbeatAnnotation]
@@ -195,7 +195,7 @@ func TestCollection(t *testing.T) {
 			tr.pass()
 		}
 		o := tr.get("1000")
-		if was, since, rests := k8sids.Retired(o); !rests || was != "k8s:app=1000;" || tr.clock.Sub(since) > time.Second {
+		if was, since, quarantined := k8sids.Retired(o); !quarantined || was != "k8s:app=1000;" || tr.clock.Sub(since) > time.Second {
 			t.Fatalf("after its end: %v, %v", o.Annotations, o.SecurityLabels)
 		}
 		if len(o.ManagedFields) > 0 {
@@ -308,17 +308,17 @@ func TestCollection(t *testing.T) {
 		tr.pass() // 30 minutes by this clock
 		tr.freed("1001")
 	})
-	agentsSay := func(tr *trial, cfg Config) {
+	confirmations := func(tr *trial, cfg Config) {
 		tr.Create(tr.T, &v2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: "one"}})
 		for v := range uint64(3) {
-			tr.Create(tr.T, k8sids.Heard{Node: "one", Version: v + 1}.Lease("kube-system"))
+			tr.Create(tr.T, k8sids.Confirmation{Node: "one", Version: v + 1}.Lease("kube-system"))
 		}
 		env.Run(tr.T, func(_ context.Context, m manager.Manager, log *slog.Logger) error {
 			return SetupGC(m, cfg, func(Stats, time.Duration, error) {}, log)
 		})
 		controllers.Eventually(tr.T, time.Minute, func() string {
 			var left coordinationv1.LeaseList
-			if err := tr.Client.List(tr.Context(), &left, client.InNamespace("kube-system"), client.MatchingLabels{k8sids.HeardLabel: k8sids.HeardLabelValue}); err != nil {
+			if err := tr.Client.List(tr.Context(), &left, client.InNamespace("kube-system"), client.MatchingLabels{k8sids.ConfirmationLabel: k8sids.ConfirmationLabelValue}); err != nil {
 				return err.Error()
 			}
 			if len(left.Items) != 1 || !strings.HasSuffix(left.Items[0].Name, ".3") {
@@ -327,11 +327,11 @@ func TestCollection(t *testing.T) {
 			return ""
 		})
 	}
-	run("what agents say where nothing is collected", func(tr *trial) { agentsSay(tr, Config{Namespace: "kube-system"}) })
+	run("what agents say where nothing is collected", func(tr *trial) { confirmations(tr, Config{Namespace: "kube-system"}) })
 	run("what agents say where no number rests", func(tr *trial) {
 		cfg := testConfig()
 		cfg.Lost, cfg.Namespace = 24*time.Hour, "kube-system"
-		agentsSay(tr, cfg)
+		confirmations(tr, cfg)
 	})
 	run("a rest until all agents have let go", func(tr *trial) {
 		tr.cfg.Lost, tr.cfg.Namespace = 24*time.Hour, "default"
@@ -342,7 +342,9 @@ func TestCollection(t *testing.T) {
 		k8sids.Retire(o, "k8s:app=x;", tr.clock)
 		tr.Create(tr.T, o)
 		ended := version(o.ResourceVersion)
-		say := func(node string, v uint64) { tr.Create(tr.T, k8sids.Heard{Node: node, Version: v}.Lease("default")) }
+		say := func(node string, v uint64) {
+			tr.Create(tr.T, k8sids.Confirmation{Node: node, Version: v}.Lease("default"))
+		}
 		waits := func(what string) {
 			t.Helper()
 			for range 4 {
@@ -364,20 +366,20 @@ func TestCollection(t *testing.T) {
 		say("slow", ended)
 		say("slow", 0)
 		waits("slow has taken back what it said")
-		tr.Create(tr.T, k8sids.Heard{Node: "slow", Version: ended, Origin: "again"}.Lease("default"))
+		tr.Create(tr.T, k8sids.Confirmation{Node: "slow", Version: ended, Origin: "again"}.Lease("default"))
 		tr.pass()
 		tr.freed("1000")
 		var left coordinationv1.LeaseList
 		if err := tr.Client.List(tr.Context(), &left, client.InNamespace("default")); err != nil {
 			t.Fatal(err)
 		}
-		said := map[string]int{}
+		confirmed := map[string]int{}
 		for i := range left.Items {
-			if h, ok := k8sids.ReadHeard(&left.Items[i]); ok {
-				said[h.Node]++
+			if h, ok := k8sids.ReadConfirmation(&left.Items[i]); ok {
+				confirmed[h.Node]++
 			}
 		}
-		if diff := cmp.Diff(map[string]int{"fast": 1, "slow": 1, "gone": 1}, said); diff != "" {
+		if diff := cmp.Diff(map[string]int{"fast": 1, "slow": 1, "gone": 1}, confirmed); diff != "" {
 			t.Errorf("Leases that are left (-want +got):\n%s", diff)
 		}
 		// One that says nothing for long enough counts as lost, by the clock of this operator
@@ -415,9 +417,9 @@ func TestCollection(t *testing.T) {
 		k8sids.Retire(o, "k8s:app=x;", tr.clock)
 		tr.Create(tr.T, o)
 		for v := range uint64(20) {
-			tr.Create(tr.T, k8sids.Heard{Node: "one", Version: v + 1}.Lease("default"))
+			tr.Create(tr.T, k8sids.Confirmation{Node: "one", Version: v + 1}.Lease("default"))
 		}
-		tr.Create(tr.T, k8sids.Heard{Node: "one", Version: version(o.ResourceVersion)}.Lease("default"))
+		tr.Create(tr.T, k8sids.Confirmation{Node: "one", Version: version(o.ResourceVersion)}.Lease("default"))
 		leases := func() int {
 			var all coordinationv1.LeaseList
 			if err := tr.Client.List(tr.Context(), &all, client.InNamespace("default")); err != nil {
@@ -500,8 +502,8 @@ func TestCollection(t *testing.T) {
 			_, deleted := tr.pass()
 			gone = append(gone, deleted...)
 		}
-		if was, _, rests := k8sids.Retired(tr.get("1000")); !rests || was != "k8s:app=1000;" || len(gone) != 1 {
-			t.Errorf("with its labels back: rests %t, of %q", rests, was)
+		if was, _, quarantined := k8sids.Retired(tr.get("1000")); !quarantined || was != "k8s:app=1000;" || len(gone) != 1 {
+			t.Errorf("with its labels back: rests %t, of %q", quarantined, was)
 		}
 	})
 	run("edited before it was heard of", func(tr *trial) {
@@ -520,8 +522,8 @@ func TestCollection(t *testing.T) {
 		for range 6 {
 			tr.pass()
 		}
-		if was, _, rests := k8sids.Retired(tr.get("1000")); !rests || was != "k8s:app=1000;" {
-			t.Errorf("with its labels back: rests %t, of %q", rests, was)
+		if was, _, quarantined := k8sids.Retired(tr.get("1000")); !quarantined || was != "k8s:app=1000;" {
+			t.Errorf("with its labels back: rests %t, of %q", quarantined, was)
 		}
 	})
 	run("another operator takes over a rest", func(tr *trial) {

@@ -39,7 +39,7 @@ type identityStore interface {
 	release(ctx context.Context, text string) error
 }
 
-// observer is told of numbers.
+// observer is notified of numbers.
 type observer interface {
 	setNumber(now *numberEntry)
 	dropNumber(id identity.ID)
@@ -50,6 +50,6 @@ type made struct {
 	// id is the number, and uid what to know it by, if this call made it; 0 and "" else.
 	id  identity.ID
 	uid types.UID
-	// held says that a reference keeps the number in force until release.
+	// held means that a reference keeps the number in force until release.
 	held bool
 }

@@ -27,31 +27,31 @@ type key = types.NamespacedName
 // came, with two exceptions that cost nothing when they are forgotten: what an object's labels were
 // before somebody changed them, and which objects this process made.
 //
-// Objects that it is told of are kept and must not be changed.
+// Objects that it is notified of are kept and must not be changed.
 type index struct {
 	rules  *Rules
 	budget int // of identities for pods that no node has; below 0 for any
 
-	namespaces map[string]namespaceEntry
-	pods       map[key]*podEntry
-	inside     map[string]map[key]*podEntry // pods by namespace
-	sets       map[string]*setEntry         // by canonical labels
-	endpoints  map[key]endpointEntry
-	numbers    map[identity.ID]*numberEntry
-	resting    int // how many of them rest
-	slices     map[string]map[identity.ID]int
-	named      map[identity.ID]int                 // how many endpoints and entries of slices name a number
-	claimed    map[identity.ID]map[string]struct{} // sets that claim a number
-	spent      map[string]int                      // numbers that came back by the word of a node since the last look at everything
-	made       map[identity.ID]types.UID           // objects that this process made
+	namespaces  map[string]namespaceEntry
+	pods        map[key]*podEntry
+	inside      map[string]map[key]*podEntry // pods by namespace
+	sets        map[string]*setEntry         // by canonical labels
+	endpoints   map[key]endpointEntry
+	numbers     map[identity.ID]*numberEntry
+	quarantined int // how many of them are in quarantine
+	slices      map[string]map[identity.ID]int
+	named       map[identity.ID]int                 // how many endpoints and entries of slices name a number
+	claimed     map[identity.ID]map[string]struct{} // sets that claim a number
+	spent       map[string]int                      // numbers that came back by the word of a node since the last look at everything
+	made        map[identity.ID]types.UID           // objects that this process made
 
 	agents map[string]struct{} // nodes whose agents make identities themselves and leave it to nobody else
 
 	held map[identity.ID]struct{} // about to be collected
 	full map[uint64]int           // pods by the labels that they had if all counted; see target.full
 
-	// references says that a number is in force only while somebody holds a reference to it; kept
-	// are the sets that this process holds one to.
+	// references means that a number is in force only while somebody holds a reference to it;
+	// kept are the sets that this process holds one to.
 	references bool
 	kept       map[string]struct{}
 
@@ -90,7 +90,7 @@ type setEntry struct {
 	scheduled int
 	claims    map[identity.ID]map[string]int // how many pods of a node claim a number
 	numbers   []*numberEntry                 // oldest first; nearly always one
-	// counted says that the set counts against the budget; reserved that it does so because an
+	// counted means that the set counts against the budget; reserved that it does so because an
 	// object is being made.
 	counted, reserved bool
 }
@@ -110,16 +110,16 @@ type numberEntry struct {
 	life types.UID // its incarnation
 	rv   string
 	born int64 // in units of the identity store's own
-	// text is what the number stands for: what the object said first. says is what it says now.
+	// text is what the number stands for: what the object said first. nowText is what it says now.
 	// They differ if somebody edited it.
-	text, says string
+	text, nowText string
 	// given, if not "", is a digest of what the number stands for. It was edited before this
-	// process heard of it, so text is "".
+	// process observed it, so text is "".
 	given string
-	// certain says that text is no edit: it was there when the object was made, or agrees with the
-	// object's digest. bare says that there is no digest, and could be one.
+	// certain means that text is no edit: it was there when the object was made, or agrees with
+	// the object's digest. bare says that there is no digest, and could be one.
 	certain, bare bool
-	resting       bool
+	quarantined   bool
 	since         time.Time // when it began to rest
 	set           *setEntry // of text, unless it rests
 }
@@ -194,7 +194,7 @@ func (b *index) setPod(obj *corev1.Pod) {
 	b.place(k, p)
 }
 
-// samePod says whether two versions of a pod have the same identity.
+// samePod reports whether two versions of a pod have the same identity.
 func samePod(x, y *corev1.Pod) bool {
 	return x.UID == y.UID && counts(x) == counts(y) && x.Spec.ServiceAccountName == y.Spec.ServiceAccountName && maps.Equal(x.Labels, y.Labels)
 }
@@ -404,7 +404,7 @@ func (b *index) account(s *setEntry) {
 	}
 }
 
-// pending says whether a set has pods, but none of a node, and no number.
+// pending reports whether a set has pods, but none of a node, and no number.
 func (s *setEntry) pending() bool { return len(s.pods) > 0 && s.scheduled == 0 && len(s.numbers) == 0 }
 
 // ---- endpoints and slices -----------------------------------------------------------------------
@@ -532,38 +532,38 @@ func (r *Rules) numberEntryOf(obj *v2.CiliumIdentity) (now *numberEntry, ok bool
 		return nil, false
 	}
 	now = &numberEntry{id: id, uid: obj.UID, life: k8sids.Incarnation(obj), rv: obj.ResourceVersion, born: obj.CreationTimestamp.Unix()}
-	if was, since, rests := k8sids.Retired(obj); rests {
-		now.text, now.says, now.resting, now.since = was, was, true, since
+	if was, since, quarantined := k8sids.Retired(obj); quarantined {
+		now.text, now.nowText, now.quarantined, now.since = was, was, true, since
 		return now, true
 	}
 	set, err := k8sids.ParseSecurityLabels(obj.SecurityLabels)
 	if err == nil {
-		now.says = set.KVString()
+		now.nowText = set.KVString()
 	}
-	now.text = now.says
-	switch intact, told := k8sids.Intact(obj); {
+	now.text = now.nowText
+	switch intact, sealed := k8sids.Intact(obj); {
 	case intact:
 		now.certain = true
-	case told:
+	case sealed:
 		now.text, now.given = "", k8sids.Given(obj)
 	default:
 		now.certain = obj.Generation <= 1 // nobody has changed the labels since it was made
-		now.bare = now.says != "" && maps.Equal(k8sids.SecurityLabels(set), obj.SecurityLabels)
+		now.bare = now.nowText != "" && maps.Equal(k8sids.SecurityLabels(set), obj.SecurityLabels)
 	}
 	return now, true
 }
 
-// standsFor has a number go on to stand for what it stood for: labels of an identity never change,
-// because nodes judge packets by them. Where it was not certain what that was, it is what the
-// object says now: else an edit would be defended against whoever undoes it.
-func (n *numberEntry) standsFor(old *numberEntry) {
+// inheritText has a number go on to stand for what it stood for: labels of an identity never
+// change, because nodes judge packets by them. Where it was not certain what that was, it is what
+// the object says now: else an edit would be defended against whoever undoes it.
+func (n *numberEntry) inheritText(old *numberEntry) {
 	if old.text == "" || !old.certain && !n.wasGiven(old.text) {
 		return
 	}
 	n.text, n.given, n.certain = old.text, "", true
 }
 
-// wasGiven says whether an edited object says that it was given the labels that text is the
+// wasGiven reports whether an edited object says that it was given the labels that text is the
 // canonical string of.
 func (n *numberEntry) wasGiven(text string) bool {
 	if n.given == "" {
@@ -577,11 +577,11 @@ func (n *numberEntry) wasGiven(text string) bool {
 func (b *index) setNumber(now *numberEntry) {
 	id := now.id
 	old := b.numbers[id]
-	same := old != nil && old.life == now.life && old.resting == now.resting
-	if same && !now.resting {
-		now.standsFor(old)
+	same := old != nil && old.life == now.life && old.quarantined == now.quarantined
+	if same && !now.quarantined {
+		now.inheritText(old)
 	}
-	if same && old.says == now.says && old.text == now.text && old.given == now.given { // somebody annotated it
+	if same && old.nowText == now.nowText && old.text == now.text && old.given == now.given { // somebody annotated it
 		if old.bare && !now.bare && old.set != nil {
 			b.dirtySets[old.set.text] = struct{}{} // there may be another one
 		}
@@ -598,12 +598,12 @@ func (b *index) setNumber(now *numberEntry) {
 	b.attach(now)
 }
 
-// allTaken says whether every number is another set's, and none rests.
+// allTaken reports whether every number is another set's, and none rests.
 func (b *index) allTaken(text string) bool {
 	if s := b.sets[text]; s != nil && len(s.numbers) > 0 {
 		return false
 	}
-	return b.resting == 0 && len(b.numbers) == int(b.rules.Last-b.rules.First)+1
+	return b.quarantined == 0 && len(b.numbers) == int(b.rules.Last-b.rules.First)+1
 }
 
 // dropNumber notes that a number is gone.
@@ -618,8 +618,8 @@ func (b *index) dropNumber(id identity.ID) {
 // attach puts a number under its set.
 func (b *index) attach(n *numberEntry) {
 	b.touchClaims(n.id)
-	if n.resting {
-		b.resting++
+	if n.quarantined {
+		b.quarantined++
 		b.dirtySets[n.text] = struct{}{} // whoever still needs it takes it back
 		return
 	}
@@ -634,8 +634,8 @@ func (b *index) attach(n *numberEntry) {
 // detach is the inverse of attach.
 func (b *index) detach(n *numberEntry) {
 	b.touchClaims(n.id)
-	if n.resting {
-		b.resting--
+	if n.quarantined {
+		b.quarantined--
 	}
 	s := n.set
 	if s == nil {
@@ -683,7 +683,7 @@ func (b *index) take() (sets []string, endpoints []key) {
 	return sets, endpoints
 }
 
-// sameLabels says whether an endpoint's status gives these labels.
+// sameLabels reports whether an endpoint's status gives these labels.
 func sameLabels(have []string, want labels.Set) bool {
 	if len(have) != len(want) {
 		return false

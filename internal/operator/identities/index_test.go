@@ -96,7 +96,7 @@ func (w *worldly) podsOf(text string) (out []key) {
 // live returns the numbers of a set of labels, the oldest first.
 func (w *worldly) live(text string) (out []*v2.CiliumIdentity) {
 	for _, o := range w.numbers {
-		if _, _, rests := k8sids.Retired(o); !rests && textOf(o) == text {
+		if _, _, quarantined := k8sids.Retired(o); !quarantined && textOf(o) == text {
 			out = append(out, o)
 		}
 	}
@@ -108,7 +108,7 @@ func (w *worldly) live(text string) (out []*v2.CiliumIdentity) {
 	return out
 }
 
-// owned says whether an endpoint is a pod's.
+// owned reports whether an endpoint is a pod's.
 func owned(e *v2.CiliumEndpoint, p *corev1.Pod) bool {
 	if len(e.OwnerReferences) == 0 {
 		return true
@@ -139,7 +139,7 @@ func (w *worldly) lost(k key) identity.ID {
 		return 0
 	}
 	if o := w.numbers[decimal(id)]; o != nil {
-		if was, _, rests := k8sids.Retired(o); rests && was == text {
+		if was, _, quarantined := k8sids.Retired(o); quarantined && was == text {
 			return id
 		}
 		return 0
@@ -231,7 +231,7 @@ func (w *worldly) used(id identity.ID) bool {
 	if o == nil {
 		return false
 	}
-	if _, _, rests := k8sids.Retired(o); rests {
+	if _, _, quarantined := k8sids.Retired(o); quarantined {
 		return false
 	}
 	text := textOf(o)
@@ -247,7 +247,7 @@ func (w *worldly) texts() map[string]bool {
 		}
 	}
 	for _, o := range w.numbers {
-		if was, _, rests := k8sids.Retired(o); rests {
+		if was, _, quarantined := k8sids.Retired(o); quarantined {
 			out[was] = true
 		} else {
 			out[textOf(o)] = true
@@ -257,7 +257,7 @@ func (w *worldly) texts() map[string]bool {
 	return out
 }
 
-// change does one random thing to the cluster and tells b of it.
+// change does one random thing to the cluster and notifies b of it.
 func (w *worldly) change(r *rand.Rand, b *index) string {
 	ns, name := fmt.Sprint("ns", r.IntN(3)), fmt.Sprint("pod", r.IntN(5))
 	k := key{Namespace: ns, Name: name}
@@ -362,27 +362,27 @@ func (w *worldly) change(r *rand.Rand, b *index) string {
 	}
 }
 
-// anew returns an index that hears of everything in some order.
+// anew returns an index that observes everything in some order.
 func (w *worldly) anew(r *rand.Rand) *index {
 	b := newIndex(w.rules, -1)
-	var tell []func()
+	var events []func()
 	for _, o := range w.namespaces {
-		tell = append(tell, func() { b.setNamespace(o) })
+		events = append(events, func() { b.setNamespace(o) })
 	}
 	for _, o := range w.pods {
-		tell = append(tell, func() { b.setPod(o) })
+		events = append(events, func() { b.setPod(o) })
 	}
 	for _, o := range w.endpoints {
-		tell = append(tell, func() { b.setEndpoint(o) })
+		events = append(events, func() { b.setEndpoint(o) })
 	}
 	for _, o := range w.numbers {
-		tell = append(tell, func() { setObject(b, o) })
+		events = append(events, func() { setObject(b, o) })
 	}
 	for _, o := range w.slices {
-		tell = append(tell, func() { b.setSlice(o) })
+		events = append(events, func() { b.setSlice(o) })
 	}
-	r.Shuffle(len(tell), func(i, j int) { tell[i], tell[j] = tell[j], tell[i] })
-	for _, f := range tell {
+	r.Shuffle(len(events), func(i, j int) { events[i], events[j] = events[j], events[i] })
+	for _, f := range events {
 		f()
 	}
 	return b
@@ -419,10 +419,10 @@ func decisionsOf(w *worldly, b *index) map[string]string {
 	return out
 }
 
-// TestBookAgreesWithOracle does random things to a cluster: what is to be done must always be what
+// TestIndexAgreesWithOracle does random things to a cluster: what is to be done must always be what
 // a computation from all objects says, whatever the order in which they came; and whatever changes
 // must be looked at again. It is "Operator changes 5" of CFP-27752, and "Two CEP writing sources".
-func TestBookAgreesWithOracle(t *testing.T) {
+func TestIndexAgreesWithOracle(t *testing.T) {
 	t.Parallel()
 	rules := testRules(t, 300, 307)
 	seeds := uint64(10)
@@ -491,7 +491,7 @@ func TestBookAgreesWithOracle(t *testing.T) {
 	}
 }
 
-// setObject and dropObject tell an index of an identity that is an object.
+// setObject and dropObject notify an index of an identity that is an object.
 func setObject(b *index, o *v2.CiliumIdentity) {
 	if now, ok := b.rules.numberEntryOf(o); ok {
 		b.setNumber(now)

@@ -44,11 +44,11 @@ func (c *Controller) LabelSets() (now, full int) {
 // Versions are the highest resource versions of objects of these kinds.
 type Versions struct{ Endpoints, Slices, Identities uint64 }
 
-// Told asks the server whether everybody is told of an identity that is made by the present keys
-// for every pod: whether no CiliumEndpoint and no CiliumEndpointSlice names another one. why says
-// of which one that is not so; it is empty if it is so of all. Who has heard the versions has heard
-// all that.
-func (c *Controller) Told(ctx context.Context) (v Versions, why string, err error) {
+// Applied asks the server whether everybody uses an identity that is made by the present keys for
+// every pod: whether no CiliumEndpoint and no CiliumEndpointSlice names another one. why says of
+// which one that is not so; it is empty if it is so of all. Who has observed the versions has
+// observed all that.
+func (c *Controller) Applied(ctx context.Context) (v Versions, why string, err error) {
 	c.mu.Lock()
 	if !c.running {
 		why = "the operator does not know the cluster yet"
@@ -92,8 +92,8 @@ func (c *Controller) Told(ctx context.Context) (v Versions, why string, err erro
 	return v, why, nil
 }
 
-// right says whether a number is one that a pod is to have. What is no pod's, or no pod's any more,
-// is not judged.
+// right reports whether a number is one that a pod is to have. What is no pod's, or no pod's any
+// more, is not judged.
 func (c *Controller) right(k key, id identity.ID) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -105,5 +105,5 @@ func (c *Controller) right(k key, id identity.ID) bool {
 		return id == p.set.number
 	}
 	n := c.index.numbers[id]
-	return n != nil && !n.resting && n.says == p.set.text
+	return n != nil && !n.quarantined && n.nowText == p.set.text
 }

@@ -23,7 +23,7 @@ import (
 	"github.com/hawser-net/hawser/internal/testenv/controllers"
 )
 
-// muffler is a connection whose watches of some kinds tell nothing while it is on. Requests are
+// muffler is a connection whose watches of some kinds deliver nothing while it is on. Requests are
 // answered.
 type muffler struct {
 	kinds []string
@@ -83,7 +83,7 @@ func (b *muffledBody) Read(p []byte) (int, error) {
 
 // lagging is an operator whose watches a test can silence, with a slow collection.
 type lagging struct {
-	*town
+	*testCluster
 	*muffler
 	deleted atomic.Int64
 	behind  atomic.Int64 // looks that were refused because the caches are behind
@@ -92,7 +92,7 @@ type lagging struct {
 }
 
 func newLagging(t *testing.T, env *controllers.Env, agents bool, limit rate.Limit) *lagging {
-	l := &lagging{town: newTown(t, env), muffler: &muffler{kinds: []string{"pods", "ciliumendpoints"}}}
+	l := &lagging{testCluster: newTestCluster(t, env), muffler: &muffler{kinds: []string{"pods", "ciliumendpoints"}}}
 	l.gc.Interval, l.gc.Agents, l.gc.Timeout, l.gc.Limiter = 200*time.Millisecond, agents, time.Millisecond, rate.NewLimiter(limit, 1)
 	cfg := rest.CopyConfig(env.Server.Config)
 	cfg.QPS, cfg.Burst = 2000, 2000
@@ -137,14 +137,14 @@ func (l *lagging) plant(name string) {
 	}
 }
 
-// mine says that the test itself is to blame for what becomes of a number.
+// mine reports that the test itself is to blame for what becomes of a number.
 func (l *lagging) mine(name string) {
-	l.town.mu.Lock()
-	defer l.town.mu.Unlock()
-	l.meddled[name], l.planted[name] = true, true
+	l.testCluster.mu.Lock()
+	defer l.testCluster.mu.Unlock()
+	l.tampered[name], l.planted[name] = true, true
 }
 
-func (l *lagging) rests(name string) bool {
+func (l *lagging) quarantined(name string) bool {
 	l.Helper()
 	o := &v2.CiliumIdentity{}
 	if err := l.Client.Get(l.ctx, key{Name: name}, o); err != nil {
@@ -153,8 +153,8 @@ func (l *lagging) rests(name string) bool {
 	return len(o.SecurityLabels) == 0
 }
 
-// TestCachesAreBehind: an operator whose watches tell nothing collects no identity, neither one
-// that is taken into use meanwhile nor any other, and says so; when they tell again, it does.
+// TestCachesAreBehind: an operator whose watches deliver nothing collects no identity, neither one
+// that is taken into use meanwhile nor any other, and says so; when they deliver again, it does.
 func TestCachesAreBehind(t *testing.T) {
 	t.Parallel()
 	for _, agents := range []bool{false, true} {
@@ -163,7 +163,7 @@ func TestCachesAreBehind(t *testing.T) {
 			t.Parallel()
 			l := newLagging(t, servers.Take(t), agents, rate.Inf)
 			l.plant("1000")
-			l.until("an operator that hears collects", func() bool { return l.rests("1000") })
+			l.until("an operator that hears collects", func() bool { return l.quarantined("1000") })
 			l.muffler.on()
 			l.namespace("default", nil)
 			used := &v2.CiliumEndpoint{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "unheard"}}
@@ -176,25 +176,25 @@ func TestCachesAreBehind(t *testing.T) {
 			before := l.behind.Load()
 			l.until("the operator says that it is behind", func() bool { return l.behind.Load() >= before+2 })
 			for _, name := range []string{"1001", "1002"} {
-				if l.rests(name) {
+				if l.quarantined(name) {
 					t.Errorf("identity %s was collected by an operator that hears nothing", name)
 				}
 			}
 			l.muffler.off()
-			l.until("an operator that hears again collects", func() bool { return l.rests("1002") })
-			if l.rests("1001") {
+			l.until("an operator that hears again collects", func() bool { return l.quarantined("1002") })
+			if l.quarantined("1001") {
 				t.Error("an identity in use was collected")
 			}
 			if err := l.Client.Delete(l.ctx, used); err != nil {
 				t.Fatal(err)
 			}
-			l.until("the other one is collected after its use", func() bool { return l.rests("1001") })
+			l.until("the other one is collected after its use", func() bool { return l.quarantined("1001") })
 		})
 	}
 }
 
 // TestUsedDuringCollection: of two identities that a slow look is to end, the second is taken into
-// use when the first has ended. The operator's watches tell nothing of that; the server is asked
+// use when the first has ended. The operator's watches deliver nothing of that; the server is asked
 // again.
 func TestUsedDuringCollection(t *testing.T) {
 	t.Parallel()
@@ -206,7 +206,7 @@ func TestUsedDuringCollection(t *testing.T) {
 	}
 	var rest []string
 	l.until("one has ended", func() bool {
-		rest = slices.DeleteFunc(slices.Clone(names), l.rests)
+		rest = slices.DeleteFunc(slices.Clone(names), l.quarantined)
 		return len(rest) < len(names)
 	})
 	l.muffler.on()
@@ -220,7 +220,7 @@ func TestUsedDuringCollection(t *testing.T) {
 	before := l.behind.Load()
 	l.until("the operator says that it is behind", func() bool { return l.behind.Load() > before })
 	for _, name := range rest {
-		if l.rests(name) {
+		if l.quarantined(name) {
 			t.Errorf("identity %s was collected after it was taken into use", name)
 		}
 	}

@@ -28,7 +28,7 @@ import (
 )
 
 // TestMassCollection has many dead identities go from among fewer live ones, under the limits that
-// an operator has unless told otherwise: "Background & Motivation" of CFP-27752, where the
+// an operator has unless configured otherwise: "Background & Motivation" of CFP-27752, where the
 // collection cannot keep up. With HAWSER_LONG it is 60,000 among 5,000, and prints what it took.
 func TestMassCollection(t *testing.T) {
 	t.Parallel()
@@ -133,7 +133,7 @@ func massCollection(t *testing.T, agents bool) {
 	}
 	alive, size := 0, 0
 	for i := range all.Items {
-		if _, _, rests := k8sids.Retired(&all.Items[i]); rests {
+		if _, _, quarantined := k8sids.Retired(&all.Items[i]); quarantined {
 			if size == 0 {
 				b, err := json.Marshal(&all.Items[i])
 				if err != nil {

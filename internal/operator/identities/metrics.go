@@ -5,16 +5,16 @@ import "github.com/prometheus/client_golang/prometheus"
 // controlMetrics are what the controller counts. Names are those of the field where a metric means
 // the same there.
 type controlMetrics struct {
-	c         *Controller
-	count     *prometheus.CounterVec
-	latency   *prometheus.HistogramVec
-	refused   *prometheus.CounterVec
-	sets      *prometheus.Desc
-	duplicate *prometheus.Desc
-	resting   *prometheus.Desc
-	edited    *prometheus.Desc
-	pending   *prometheus.Desc
-	differ    *prometheus.Desc
+	c           *Controller
+	count       *prometheus.CounterVec
+	latency     *prometheus.HistogramVec
+	refused     *prometheus.CounterVec
+	sets        *prometheus.Desc
+	duplicate   *prometheus.Desc
+	quarantined *prometheus.Desc
+	edited      *prometheus.Desc
+	pending     *prometheus.Desc
+	differ      *prometheus.Desc
 }
 
 func newControlMetrics(c *Controller) *controlMetrics {
@@ -36,8 +36,8 @@ func newControlMetrics(c *Controller) *controlMetrics {
 		sets: prometheus.NewDesc(prefix+"label_sets",
 			"Sets of labels that pods have: ready have an identity, missing have none yet, waiting are those of them that the budget keeps waiting.",
 			[]string{"state"}, nil),
-		duplicate: prometheus.NewDesc(prefix+"duplicate_identities", "Identities beyond the oldest of their labels.", nil, nil),
-		resting:   prometheus.NewDesc(prefix+"resting_identities", "Numbers that were collected and rest before they are used again.", nil, nil),
+		duplicate:   prometheus.NewDesc(prefix+"duplicate_identities", "Identities beyond the oldest of their labels.", nil, nil),
+		quarantined: prometheus.NewDesc(prefix+"resting_identities", "Numbers that were collected and rest before they are used again.", nil, nil),
 		edited: prometheus.NewDesc(prefix+"edited_identities",
 			"Identities whose objects somebody gave other labels. They stand for what they stood for, and get their labels back.", nil, nil),
 		differ: prometheus.NewDesc(prefix+"label_filter_mismatches",
@@ -52,7 +52,7 @@ func (m *controlMetrics) Describe(ch chan<- *prometheus.Desc) {
 	m.count.Describe(ch)
 	m.latency.Describe(ch)
 	m.refused.Describe(ch)
-	for _, d := range []*prometheus.Desc{m.sets, m.duplicate, m.resting, m.edited, m.pending, m.differ} {
+	for _, d := range []*prometheus.Desc{m.sets, m.duplicate, m.quarantined, m.edited, m.pending, m.differ} {
 		ch <- d
 	}
 }
@@ -72,7 +72,7 @@ func (m *controlMetrics) Collect(ch chan<- prometheus.Metric) {
 	gauge(m.sets, n.missing, "missing")
 	gauge(m.sets, n.waiting, "waiting")
 	gauge(m.duplicate, n.duplicates)
-	gauge(m.resting, n.resting)
+	gauge(m.quarantined, n.quarantined)
 	gauge(m.edited, n.edited)
 	gauge(m.pending, n.unscheduled)
 	gauge(m.differ, differ)

@@ -24,17 +24,17 @@ import (
 // agent is what an agent does about identities: the real allocator and backend, and an endpoint for
 // each pod.
 type agent struct {
-	*town
+	*testCluster
 	alloc *allocator.Allocator
 }
 
 // agent starts one, in a mode.
-func (tn *town) agent(mode identity.Management) (a *agent, stop func()) {
-	tn.Helper()
-	first, last := allocator.ID(tn.rules.First), allocator.ID(tn.rules.Last)
-	backend, err := tn.agentBackend(first, last)
+func (tc *testCluster) agent(mode identity.Management) (a *agent, stop func()) {
+	tc.Helper()
+	first, last := allocator.ID(tc.rules.First), allocator.ID(tc.rules.Last)
+	backend, err := tc.agentBackend(first, last)
 	if err != nil {
-		tn.Fatal(err)
+		tc.Fatal(err)
 	}
 	if !mode.Agent() {
 		backend = allocator.ReadOnly(backend)
@@ -42,27 +42,27 @@ func (tn *town) agent(mode identity.Management) (a *agent, stop func()) {
 	alloc, err := allocator.NewAllocator(k8sids.Key{}, backend, allocator.WithMin(first), allocator.WithMax(last), allocator.WithMasterKeyProtection(),
 		allocator.WithSyncInterval(time.Second))
 	if err != nil {
-		tn.Fatal(err)
+		tc.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- alloc.Run(ctx) }()
-	return &agent{tn, alloc}, sync.OnceFunc(func() {
+	return &agent{tc, alloc}, sync.OnceFunc(func() {
 		cancel()
 		if err := <-done; err != nil {
-			tn.Error(err)
+			tc.Error(err)
 		}
 	})
 }
 
 // agentBackend is what an agent opens.
-func (tn *town) agentBackend(first, last allocator.ID) (allocator.Backend, error) {
-	if tn.keys != nil {
+func (tc *testCluster) agentBackend(first, last allocator.ID) (allocator.Backend, error) {
+	if tc.keys != nil {
 		return allocator.NewKVStoreBackend(allocator.KVStoreConfig{
-			Store: tn.open(), BasePath: storekeys.IdentitiesPrefix, Suffix: fmt.Sprint("192.0.2.", tn.operators.Add(1)), KeyType: k8sids.Key{},
+			Store: tc.open(), BasePath: storekeys.IdentitiesPrefix, Suffix: fmt.Sprint("192.0.2.", tc.operators.Add(1)), KeyType: k8sids.Key{},
 		})
 	}
-	c, err := k8s.New(tn.Server.Config)
+	c, err := k8s.New(tc.Server.Config)
 	if err != nil {
 		return nil, err
 	}
@@ -100,32 +100,32 @@ func TestBoth(t *testing.T) {
 	homes(t, playBoth)
 }
 
-func playBoth(t *testing.T, env *controllers.Env, in func(*town)) {
-	tn := newTown(t, env, in)
-	tn.operator()
-	tn.operator()
+func playBoth(t *testing.T, env *controllers.Env, in func(*testCluster)) {
+	tc := newTestCluster(t, env, in)
+	tc.operator()
+	tc.operator()
 	var agents []*agent
 	for range 4 {
-		a, stop := tn.agent(identity.ManagedByBoth)
+		a, stop := tc.agent(identity.ManagedByBoth)
 		t.Cleanup(stop)
 		agents = append(agents, a)
 	}
-	tn.namespace("a", map[string]string{"team": "x"})
+	tc.namespace("a", map[string]string{"team": "x"})
 	var pods []*corev1.Pod
 	var wg sync.WaitGroup
 	for i := range 24 {
-		p := tn.pod("a", fmt.Sprint("p", i), map[string]string{"app": fmt.Sprint(i % 6)}, onNode)
+		p := tc.pod("a", fmt.Sprint("p", i), map[string]string{"app": fmt.Sprint(i % 6)}, onNode)
 		pods = append(pods, p)
 		wg.Go(func() { agents[i%len(agents)].attach(p) })
 	}
 	wg.Wait()
-	if n := len(tn.settled().objects); n != 6 {
+	if n := len(tc.waitSynced().objects); n != 6 {
 		t.Errorf("%d identities for 6 sets of labels", n)
 	}
-	tn.namespace("a", map[string]string{"team": "y"})
+	tc.namespace("a", map[string]string{"team": "y"})
 	for i, p := range pods { // every agent wants the new numbers at once
 		wg.Go(func() {
-			_, id := tn.identityOf(p, 0)
+			_, id := tc.identityOf(p, 0)
 			set, err := labels.ParseSet(id.Labels)
 			if err == nil {
 				_, _, err = agents[i%len(agents)].alloc.Allocate(t.Context(), k8sids.Key{Set: set})
@@ -136,7 +136,7 @@ func playBoth(t *testing.T, env *controllers.Env, in func(*town)) {
 		})
 	}
 	wg.Wait()
-	if n := len(tn.settled().objects); n != 12 {
+	if n := len(tc.waitSynced().objects); n != 12 {
 		t.Errorf("%d identities for 6 sets of labels before and 6 after", n)
 	}
 }
@@ -148,9 +148,9 @@ func TestMigration(t *testing.T) {
 	homes(t, playMigration)
 }
 
-func playMigration(t *testing.T, env *controllers.Env, in func(*town)) {
-	tn := newTown(t, env, quickGC, in)
-	tn.namespace("a", nil)
+func playMigration(t *testing.T, env *controllers.Env, in func(*testCluster)) {
+	tc := newTestCluster(t, env, quickGC, in)
+	tc.namespace("a", nil)
 	numbers := map[string]string{}
 	var old []*corev1.Pod
 	stopAgent, stopOperator := func() {}, func() {}
@@ -161,22 +161,22 @@ func playMigration(t *testing.T, env *controllers.Env, in func(*town)) {
 		stopOperator()
 		stopAgent()
 		stopOperator = func() {}
-		tn.gc.Agents = modes[0].Agent()
+		tc.gc.Agents = modes[0].Agent()
 		if modes[0].Operator() {
-			stopOperator = tn.operator()
+			stopOperator = tc.operator()
 		}
 		var a *agent
-		a, stopAgent = tn.agent(modes[1])
+		a, stopAgent = tc.agent(modes[1])
 		for j := range 4 {
-			p := tn.pod("a", fmt.Sprintf("p%d-%d", i, j), map[string]string{"app": fmt.Sprint((i + j) % 6)}, onNode)
+			p := tc.pod("a", fmt.Sprintf("p%d-%d", i, j), map[string]string{"app": fmt.Sprint((i + j) % 6)}, onNode)
 			a.attach(p)
 			old = append(old, p)
 		}
 		if i > 1 { // the oldest go
-			tn.remove(old[:4])
+			tc.remove(old[:4])
 			old = old[4:]
 		}
-		s := tn.settled()
+		s := tc.waitSynced()
 		now := map[string]string{}
 		for _, p := range old {
 			n := s.numberOfPod(p)

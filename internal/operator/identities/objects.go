@@ -161,14 +161,14 @@ func (h *objectStore) has(ctx context.Context, id identity.ID, text string) (boo
 	if err != nil {
 		return false, fmt.Errorf("read identity %d: %w", id, err)
 	}
-	_, _, rests := k8sids.Retired(o)
-	return !rests && textOf(o) == text, nil
+	_, _, quarantined := k8sids.Retired(o)
+	return !quarantined && textOf(o) == text, nil
 }
 
 // release has nothing to do: what keeps an object are the pods and endpoints themselves.
 func (h *objectStore) release(context.Context, string) error { return nil }
 
-// changed says whether a write failed because the object is another than was known.
+// changed reports whether a write failed because the object is another than was known.
 func changed(err error) bool {
 	return apierrors.IsNotFound(err) || apierrors.IsConflict(err) || apierrors.IsInvalid(err)
 }

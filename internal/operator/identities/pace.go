@@ -11,11 +11,11 @@ import (
 	v2 "github.com/hawser-net/hawser/api/v2"
 )
 
-// What is written of an identity is told to every agent, which costs API servers 20 µs of a
+// What is written of an identity is sent to every agent, which costs API servers 20 µs of a
 // processor and 700 bytes each (docs/design/0015-collection.md). toldPerSecond bounds what all of
 // them together may need: 20 processors. But identities must end faster than they are made, and
 // nobody needs more than mostPerSecond. What the servers of this cluster have to spare is less as a
-// rule: see [collector.heardOf].
+// rule: see [collector.waitObserved].
 const (
 	toldPerSecond  = 1_000_000
 	leastPerSecond = 42
@@ -28,19 +28,18 @@ func pace(agents int) rate.Limit {
 }
 
 // writers is how many identities are written at once, so how many are written at most that have not
-// been told. A server keeps ten events at least for each watch that does not take them at once, and
-// ends the watch if there are more for long.
+// been observed. A server keeps ten events at least for each watch that does not take them at once,
+// and ends the watch if there are more for long.
 const writers = 8
 
-// hearPause is the time between two looks whether this process has been told of what it has
-// written.
-const hearPause = 5 * time.Millisecond
+// observePause is the time between two looks whether this process has observed what it has written.
+const observePause = 5 * time.Millisecond
 
-// heardOf waits until this process's own watch shows what became of an object that was written:
-// agents are told at about the same time. So a server that has too little time for its watchers is
-// given no more to tell them. It waits for no longer than [catchUp]: a watch that stands still is
-// found out before anything else ends.
-func (c *collector) heardOf(ctx context.Context, o *v2.CiliumIdentity, shows func(*v2.CiliumIdentity) bool) {
+// waitObserved waits until this process's own watch shows what became of an object that was
+// written: agents observe it at about the same time. So a server that has too little time for its
+// watchers is given no more to send them. It waits for no longer than [catchUp]: a watch that
+// stands still is found before anything else ends.
+func (c *collector) waitObserved(ctx context.Context, o *v2.CiliumIdentity, shows func(*v2.CiliumIdentity) bool) {
 	ctx, cancel := context.WithTimeout(ctx, catchUp)
 	defer cancel()
 	for {
@@ -52,7 +51,7 @@ func (c *collector) heardOf(ctx context.Context, o *v2.CiliumIdentity, shows fun
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(hearPause):
+		case <-time.After(observePause):
 		}
 	}
 }

@@ -22,9 +22,9 @@ func TestPace(t *testing.T) {
 	}
 }
 
-// TestWritesWaitForTheWatch: no more is written than the operator has been told of, but for a few,
-// whether it is a mark, an end, or that of a record, and the next write does not come before the
-// watch shows one of these.
+// TestWritesWaitForTheWatch: no more is written than the operator has been notified of, but for a
+// few, whether it is a mark, an end, or that of a record, and the next write does not come before
+// the watch shows one of these.
 func TestWritesWaitForTheWatch(t *testing.T) {
 	t.Parallel()
 	tr := newTrial(t, servers.Take(t))
@@ -32,7 +32,7 @@ func TestWritesWaitForTheWatch(t *testing.T) {
 	for i := range n {
 		tr.identity(fmt.Sprint(1000 + i))
 	}
-	slow := &slowWatch{Client: tr.client, old: map[string]*unheard{}}
+	slow := &slowWatch{Client: tr.client, old: map[string]*unobserved{}}
 	tr.client = slow
 	for pass, what := range []string{"", "", "marks", "", "ends", "", "records"} {
 		slow.writes = 0
@@ -58,12 +58,12 @@ type slowWatch struct {
 	client.Client
 
 	mu           sync.Mutex
-	old          map[string]*unheard
+	old          map[string]*unobserved
 	writes, most int
 }
 
-// unheard is an object as it was before it was written.
-type unheard struct {
+// unobserved is an object as it was before it was written.
+type unobserved struct {
 	o    *v2.CiliumIdentity
 	left int // how often it is shown so
 }
@@ -89,7 +89,7 @@ func (s *slowWatch) write(ctx context.Context, name string, f func() error) erro
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.writes++
-	s.old[name] = &unheard{before, 20}
+	s.old[name] = &unobserved{before, 20}
 	s.most = max(s.most, len(s.old))
 	return nil
 }

@@ -16,7 +16,7 @@ import (
 )
 
 // undoer is an admission webhook, say, that puts back what is written to endpoints: the server says
-// that all is well, and since nothing has changed it tells nobody.
+// that all is well, and since nothing has changed it notifies nobody.
 type undoer struct {
 	on    atomic.Bool
 	times atomic.Int64
@@ -45,22 +45,22 @@ func TestResync(t *testing.T) {
 	homes(t, playResync)
 }
 
-func playResync(t *testing.T, env *controllers.Env, in func(*town)) {
+func playResync(t *testing.T, env *controllers.Env, in func(*testCluster)) {
 	for _, regular := range []bool{true, false} {
 		t.Run(fmt.Sprintf("every so often %t", regular), func(t *testing.T) {
-			tn := newTown(t, env, in, func(tn *town) {
-				tn.control.Resync = time.Hour
+			tc := newTestCluster(t, env, in, func(tc *testCluster) {
+				tc.control.Resync = time.Hour
 				if regular {
-					tn.control.Resync = 2 * time.Second
+					tc.control.Resync = 2 * time.Second
 				}
 			})
 			u := &undoer{}
 			u.on.Store(true)
-			tn.operator(connection{api: u.wrap})
-			tn.namespace("a", nil)
-			p := tn.pod("a", "lost", map[string]string{"app": "web"}, onNode)
-			e := tn.endpoint(p)
-			tn.until(func() string {
+			tc.operator(connection{api: u.wrap})
+			tc.namespace("a", nil)
+			p := tc.pod("a", "lost", map[string]string{"app": "web"}, onNode)
+			e := tc.endpoint(p)
+			tc.until(func() string {
 				if u.times.Load() == 0 {
 					return "the operator names no identity"
 				}
@@ -68,26 +68,26 @@ func playResync(t *testing.T, env *controllers.Env, in func(*town)) {
 			})
 			u.on.Store(false)
 			if regular {
-				tn.settled()
+				tc.waitSynced()
 				return
 			}
 			// What comes later is told, and done; the other one stays as it is.
-			q := tn.pod("a", "later", map[string]string{"app": "db"}, onNode)
-			tn.endpoint(q)
-			tn.until(func() string {
-				if tn.state().numberOfPod(q) == "" {
+			q := tc.pod("a", "later", map[string]string{"app": "db"}, onNode)
+			tc.endpoint(q)
+			tc.until(func() string {
+				if tc.state().numberOfPod(q) == "" {
 					return "the operator does not work"
 				}
 				return ""
 			})
-			if number := tn.state().numberOfPod(p); number != "" {
+			if number := tc.state().numberOfPod(p); number != "" {
 				t.Errorf("the endpoint has %s: nothing was lost that only a look at everything finds", number)
 			}
 			// A leader that begins looks at everything, too.
-			tn.operator()
-			tn.settled()
+			tc.operator()
+			tc.waitSynced()
 			var now v2.CiliumEndpoint
-			if err := tn.Client.Get(tn.ctx, client.ObjectKeyFromObject(e), &now); err != nil || now.UID != e.UID {
+			if err := tc.Client.Get(tc.ctx, client.ObjectKeyFromObject(e), &now); err != nil || now.UID != e.UID {
 				t.Errorf("the endpoint is another one: %v", err)
 			}
 		})

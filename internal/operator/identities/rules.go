@@ -11,8 +11,8 @@ import (
 	"github.com/hawser-net/hawser/internal/labels"
 )
 
-// Rules say which labels make a pod's identity. Agents must be told the same, or they and the
-// operator mean different identities.
+// Rules define which labels make a pod's identity. Agents must have the same options, or they and
+// the operator mean different identities.
 type Rules struct {
 	// Cluster is the cluster's name.
 	Cluster string
@@ -48,7 +48,7 @@ type target struct {
 
 var errNoLabels = errors.New("no label of the pod makes an identity: see --labels and --label-prefix-file")
 
-// counts says whether a pod has an identity at all: not if it shares its node's network, and not
+// counts reports whether a pod has an identity at all: not if it shares its node's network, and not
 // any more when it has ended.
 func counts(p *corev1.Pod) bool {
 	return !p.Spec.HostNetwork && p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed

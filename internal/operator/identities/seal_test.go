@@ -79,7 +79,7 @@ func TestSeal(t *testing.T) {
 	if n := b.summary().edited; n != 0 {
 		t.Errorf("%d edited", n)
 	}
-	o = w.update(b, o, func(o *v2.CiliumIdentity) { // sealed and edited, and heard of only then
+	o = w.update(b, o, func(o *v2.CiliumIdentity) { // sealed and edited, and observed only then
 		k8sids.Seal(o)
 		o.SecurityLabels = k8sids.SecurityLabels(db.labels)
 	})
@@ -105,30 +105,30 @@ func TestSealed(t *testing.T) {
 	t.Parallel()
 	env := servers.Take(t)
 	var c *Controller
-	tn := newTown(t, env, func(tn *town) { tn.tune = func(started *Controller) { c = started } })
-	tn.namespace("a", nil)
+	tc := newTestCluster(t, env, func(tc *testCluster) { tc.tune = func(started *Controller) { c = started } })
+	tc.namespace("a", nil)
 	sets := map[string]map[string]string{}
 	old := func(app string, number identity.ID) *corev1.Pod {
 		t.Helper()
-		p := tn.pod("a", app, map[string]string{"app": app}, onNode)
-		set, id := tn.identityOf(p, number)
+		p := tc.pod("a", app, map[string]string{"app": app}, onNode)
+		set, id := tc.identityOf(p, number)
 		sets[decimal(number)] = set
-		tn.plant(number, maps.Clone(set), func(o *v2.CiliumIdentity) { delete(o.Annotations, k8sids.DigestAnnotation) })
-		tn.meddle(decimal(number))
-		tn.endpoint(p, id)
+		tc.plant(number, maps.Clone(set), func(o *v2.CiliumIdentity) { delete(o.Annotations, k8sids.DigestAnnotation) })
+		tc.tamper(decimal(number))
+		tc.endpoint(p, id)
 		return p
 	}
 	get := func(number string) *v2.CiliumIdentity {
 		t.Helper()
 		var o v2.CiliumIdentity
-		if err := tn.Client.Get(tn.ctx, client.ObjectKey{Name: number}, &o); err != nil {
+		if err := tc.Client.Get(tc.ctx, client.ObjectKey{Name: number}, &o); err != nil {
 			t.Fatal(err)
 		}
 		return &o
 	}
 	relabel := func(number, app string) {
 		t.Helper()
-		tn.edit(&v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: number}}, func(o client.Object) {
+		tc.edit(&v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: number}}, func(o client.Object) {
 			o.(*v2.CiliumIdentity).SecurityLabels["k8s:app"] = app
 		})
 	}
@@ -146,9 +146,9 @@ func TestSealed(t *testing.T) {
 	old("web", 4000)
 	edited := old("before", 4001)
 	relabel("4001", "evil")
-	stop := tn.operator()
+	stop := tc.operator()
 	sealed("4000")
-	s := tn.settled() // which waits until the edited one's pod has another number
+	s := tc.waitSynced() // which waits until the edited one's pod has another number
 	if got := get("4001"); k8sids.Given(got) != "" || got.SecurityLabels["k8s:app"] != "evil" {
 		t.Errorf("edited while no operator ran: %v, %v", got.SecurityLabels, got.Annotations)
 	}
@@ -168,16 +168,16 @@ func TestSealed(t *testing.T) {
 	stop()
 
 	// As long as objects wait for their digests, edits are seen, and pods get identities.
-	tn.tune = func(started *Controller) {
+	tc.tune = func(started *Controller) {
 		c = started
 		c.writes.SetBurst(0)
 	}
 	old("waiting", 4003)
-	stop = tn.operator()
-	p := tn.pod("a", "new", map[string]string{"app": "new"}, onNode)
-	tn.endpoint(p)
-	tn.until(func() string {
-		if tn.state().numberOfPod(p) == "" {
+	stop = tc.operator()
+	p := tc.pod("a", "new", map[string]string{"app": "new"}, onNode)
+	tc.endpoint(p)
+	tc.until(func() string {
+		if tc.state().numberOfPod(p) == "" {
 			return "a new pod has no identity"
 		}
 		return ""

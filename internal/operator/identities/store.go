@@ -20,7 +20,7 @@ import (
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
-// Keys says which key-value store keeps the numbers.
+// Keys defines which key-value store keeps the numbers.
 type Keys struct {
 	// Store is the connection. It must stay open while the controller runs, and is not closed.
 	Store kvstore.Backend
@@ -133,7 +133,7 @@ func (h *keyStore) has(ctx context.Context, id identity.ID, text string) (bool, 
 	return h.store.Layout().Decode(string(kv.Value)) == text, nil
 }
 
-// seal has nothing to do: a store tells with what a key was made.
+// seal has nothing to do: a store records with what a key was made.
 func (h *keyStore) seal(context.Context, step) error { return nil }
 
 // withdraw has nothing to do: the allocator gives back what somebody else made before it.
@@ -150,8 +150,8 @@ func (h *keyStore) release(ctx context.Context, text string) error {
 	return nil
 }
 
-// keyBackend is the store as the allocator sees it. It tells the observer what it tells the
-// allocator.
+// keyBackend is the store as the allocator sees it. It notifies the observer of what it notifies
+// the allocator.
 type keyBackend struct {
 	*allocator.KVStoreBackend
 	identityStore *keyStore
@@ -159,11 +159,11 @@ type keyBackend struct {
 
 // ListAndWatch implements [allocator.Backend].
 func (b *keyBackend) ListAndWatch(ctx context.Context, handler allocator.CacheMutations) error {
-	return b.KVStoreBackend.ListAndWatch(ctx, &teller{handler, b.identityStore, make(map[allocator.ID]int64)})
+	return b.KVStoreBackend.ListAndWatch(ctx, &notifyingHandler{handler, b.identityStore, make(map[allocator.ID]int64)})
 }
 
-// teller tells the observer what the allocator has been told.
-type teller struct {
+// notifyingHandler notifies the observer of what the allocator is notified of.
+type notifyingHandler struct {
 	allocator.CacheMutations
 	identityStore *keyStore
 	// originals are the numbers of which is known what they were made with, and when they were
@@ -172,14 +172,14 @@ type teller struct {
 }
 
 // OnListDone implements [allocator.CacheMutations].
-func (t *teller) OnListDone(revision int64) {
+func (t *notifyingHandler) OnListDone(revision int64) {
 	t.CacheMutations.OnListDone(revision)
 	t.identityStore.listed.Store(true)
 }
 
 // OnUpsert implements [allocator.CacheMutations]. A number stands for what it was made with,
 // whatever is written over it; where that is not known, for nothing that is given to anybody.
-func (t *teller) OnUpsert(m allocator.Mapping) {
+func (t *notifyingHandler) OnUpsert(m allocator.Mapping) {
 	t.CacheMutations.OnUpsert(m)
 	if !t.ours(m.ID) {
 		return
@@ -190,16 +190,16 @@ func (t *teller) OnUpsert(m allocator.Mapping) {
 		t.originals[m.ID] = m.Made
 	}
 	if m.Key != nil && t.originals[m.ID] == m.Made {
-		now.text, now.says, now.certain = m.Key.GetKey(), m.Key.GetKey(), true
+		now.text, now.nowText, now.certain = m.Key.GetKey(), m.Key.GetKey(), true
 	}
 	if m.Edited {
-		now.says = ""
+		now.nowText = ""
 	}
 	t.identityStore.observer.setNumber(now)
 }
 
 // OnDelete implements [allocator.CacheMutations].
-func (t *teller) OnDelete(id allocator.ID, revision int64) {
+func (t *notifyingHandler) OnDelete(id allocator.ID, revision int64) {
 	t.CacheMutations.OnDelete(id, revision)
 	delete(t.originals, id)
 	if t.ours(id) {
@@ -207,6 +207,6 @@ func (t *teller) OnDelete(id allocator.ID, revision int64) {
 	}
 }
 
-func (t *teller) ours(id allocator.ID) bool {
+func (t *notifyingHandler) ours(id allocator.ID) bool {
 	return id >= allocator.ID(t.identityStore.rules.First) && id <= allocator.ID(t.identityStore.rules.Last)
 }

@@ -98,7 +98,7 @@ func (v versions) note(kind string, o client.Object) {
 	}
 }
 
-// errBehind says that the caches do not show what the server has. Then they do not show either who
+// errBehind means that the caches do not show what the server has. Then they do not show either who
 // uses an identity.
 var errBehind = errors.New("the operator's view of the cluster is behind the API server's, so no identity is collected")
 
@@ -152,7 +152,7 @@ func (l *liveCheck) unused(o *v2.CiliumIdentity, text string, f func() (bool, er
 	return l.pods.hold(number, f)
 }
 
-// inUse says whether somebody uses a number, or is to use what it stands for.
+// inUse reports whether somebody uses a number, or is to use what it stands for.
 func (l *liveCheck) inUse(now *use, number identity.ID, text string) bool {
 	return now.named[int64(number)] || l.pods != nil && now.texts[text] && !l.pods.second(number)
 }
@@ -204,7 +204,7 @@ func (l *liveCheck) current(number identity.ID, text string) (*use, error) {
 	return &now, nil
 }
 
-// over says whether nothing can be known any more in this look.
+// over reports whether nothing can be known any more in this look.
 func (l *liveCheck) over() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -245,29 +245,29 @@ func (l *liveCheck) ask() error {
 	if err != nil {
 		return err
 	}
-	if err := settled(l.ctx, now.newest, l.heard); err != nil {
+	if err := waitCaughtUp(l.ctx, now.newest, l.observed); err != nil {
 		return err
 	}
 	l.use = now
 	return nil
 }
 
-// heard returns up to which versions the caches know what uses identities.
-func (a *asker) heard(ctx context.Context) (versions, error) {
+// observed returns up to which versions the caches know what uses identities.
+func (a *asker) observed(ctx context.Context) (versions, error) {
 	if a.pods != nil {
-		return a.pods.heard(), nil
+		return a.pods.observed(), nil
 	}
 	have := versions{}
 	_, err := inUse(ctx, a.client, 0, have)
 	return have, err
 }
 
-// settled waits until heard reaches newest. After a while it gives up, with an error that wraps
-// [errBehind]. What was deleted meanwhile may never be heard of again at its version: then a later
-// look finds the server without it.
-func settled(ctx context.Context, newest versions, heard func(context.Context) (versions, error)) error {
+// waitCaughtUp waits until observed reaches newest. After a while it gives up, with an error that
+// wraps [errBehind]. What was deleted meanwhile may never be observed again at its version: then a
+// later look finds the server without it.
+func waitCaughtUp(ctx context.Context, newest versions, observed func(context.Context) (versions, error)) error {
 	for end := time.Now().Add(catchUp); ; {
-		have, err := heard(ctx)
+		have, err := observed(ctx)
 		if err != nil {
 			return err
 		}
@@ -295,7 +295,7 @@ func liveUse(ctx context.Context, from client.Reader, rules *Rules) (use, error)
 }
 
 // inUse returns the numbers that endpoints and slices name. limit is the size of a page; 0 for
-// everything at once, which a cache can do only. newest, if not nil, is told the versions.
+// everything at once, which a cache can do only. newest, if not nil, receives the versions.
 func inUse(ctx context.Context, from client.Reader, limit int64, newest versions) (map[int64]bool, error) {
 	used := map[int64]bool{}
 	err := eachPage(ctx, from, limit, func() client.ObjectList { return &v2.CiliumEndpointList{} }, func(page client.ObjectList) {
@@ -326,7 +326,7 @@ func inUse(ctx context.Context, from client.Reader, limit int64, newest versions
 }
 
 // wanted returns the labels that pods are to have an identity for, as the server has them. newest
-// is told the versions.
+// receives the versions.
 func wanted(ctx context.Context, from client.Reader, rules *Rules, newest versions) (map[string]bool, error) {
 	namespaces, err := namespaceLabels(ctx, from, newest)
 	if err != nil {
@@ -351,7 +351,7 @@ func wanted(ctx context.Context, from client.Reader, rules *Rules, newest versio
 	return texts, nil
 }
 
-// namespaceLabels returns the labels of all namespaces. newest is told the versions.
+// namespaceLabels returns the labels of all namespaces. newest receives the versions.
 func namespaceLabels(ctx context.Context, from client.Reader, newest versions) (map[string]map[string]string, error) {
 	namespaces := map[string]map[string]string{}
 	err := eachPage(ctx, from, pageSize, func() client.ObjectList { return &corev1.NamespaceList{} }, func(page client.ObjectList) {

@@ -21,7 +21,7 @@ import (
 )
 
 // doSet does the next thing that a set of labels needs. What follows from it is done when the
-// identity store has told of it.
+// identity store has reported it.
 func (c *Controller) doSet(ctx context.Context, text string) error {
 	c.mu.Lock()
 	st := c.index.decideSet(text)
@@ -50,7 +50,7 @@ func (c *Controller) doSet(ctx context.Context, text string) error {
 		c.index.gaveUp(text)
 	}
 	if err == nil {
-		delete(c.told, text)
+		delete(c.notified, text)
 	}
 	if err == nil && st.action == restore {
 		c.index.noteRestored(text, st.id)
@@ -64,7 +64,7 @@ func (c *Controller) doSet(ctx context.Context, text string) error {
 	c.flush()
 	c.mu.Unlock()
 	if errors.Is(err, allocator.ErrExhausted) {
-		c.tell(st, err)
+		c.notify(st, err)
 	}
 	return err
 }
@@ -95,18 +95,18 @@ func (c *Controller) release(ctx context.Context, text string) error {
 	return err
 }
 
-// tell has pods of a set show that there is no identity for them, once.
-func (c *Controller) tell(st step, err error) {
+// notify has pods of a set show that there is no identity for them, once.
+func (c *Controller) notify(st step, err error) {
 	c.mu.Lock()
 	var pods []*corev1.Pod
-	if s := c.index.sets[st.text]; s != nil && !c.told[st.text] {
+	if s := c.index.sets[st.text]; s != nil && !c.notified[st.text] {
 		for _, p := range s.pods {
-			if pods = append(pods, p.obj); len(pods) == maxTold {
+			if pods = append(pods, p.obj); len(pods) == maxNotified {
 				break
 			}
 		}
 	}
-	c.told[st.text] = true
+	c.notified[st.text] = true
 	c.mu.Unlock()
 	for _, p := range pods {
 		c.events.Eventf(p, nil, corev1.EventTypeWarning, "IdentityNotMade", "MakeIdentity",

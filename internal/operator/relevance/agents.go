@@ -134,7 +134,7 @@ func named(nodes []string) []string {
 	return nodes
 }
 
-// lost says whether Kubernetes has given up a node.
+// lost reports whether Kubernetes has given up a node.
 func (c *Controller) lost(n *corev1.Node, now time.Time) bool {
 	for _, cond := range n.Status.Conditions {
 		if cond.Type == corev1.NodeReady {

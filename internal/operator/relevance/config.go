@@ -10,7 +10,7 @@ import (
 	k8skeys "github.com/hawser-net/hawser/internal/k8s/relevance"
 )
 
-// Config says which labels make identities. Use [Defaults].
+// Config defines which labels make identities. Use [Defaults].
 type Config struct {
 	// Labels is which labels count: a value of the option.
 	Labels string
@@ -24,7 +24,7 @@ type Config struct {
 	MaxPause, Idle time.Duration
 }
 
-// Defaults returns the configuration of an operator that is told nothing: all labels count.
+// Defaults returns the configuration of an operator that is given no options: all labels count.
 func Defaults() Config {
 	return Config{Labels: k8skeys.AllLabels, Rest: 10 * time.Minute, Lost: 5 * time.Minute, MaxPause: 3 * time.Second, Idle: 10 * time.Second}
 }
@@ -35,7 +35,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.DurationVar(&c.Rest, k8skeys.Flag+"-rest", c.Rest, "how long a label goes on to make identities after the last policy that selected it is gone")
 }
 
-// Narrow says whether only labels count that policies select, for a configuration that is valid.
+// Narrow reports whether only labels count that policies select, for a configuration that is valid.
 func (c *Config) Narrow() bool { return c.Labels == k8skeys.PolicyLabels }
 
 // Validate checks every option and joins all faults in one error.

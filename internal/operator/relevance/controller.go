@@ -27,7 +27,7 @@ import (
 type Identities interface {
 	SetKeys(labels.Keys)
 	LabelSets() (now, full int)
-	Told(context.Context) (v identities.Versions, why string, err error)
+	Applied(context.Context) (v identities.Versions, why string, err error)
 }
 
 // Controller leads the cluster from one choice of keys to the next. It runs in a manager, which
@@ -43,13 +43,13 @@ type Controller struct {
 	rules  *policies.Policies
 	// known is closed when it is known by which keys identities are made.
 	known chan struct{}
-	// moved says that policies have changed.
+	// moved is sent to when policies have changed.
 	moved chan struct{}
 	// absent is since when nodes are not there whose agents have answered. It is run's.
 	absent map[string]time.Time
 
 	mu      sync.Mutex
-	heard   bool // all policies
+	synced  bool // all policies
 	byOwner map[policy.Owner]labels.Keys
 	state   k8skeys.State
 	object  *corev1.ConfigMap // as last read or written; nil if there is none
@@ -64,7 +64,7 @@ func New(cfg Config, namespace string, log *slog.Logger) *Controller {
 	}
 }
 
-// Await returns when ids was told by which keys identities are made, or ctx ends. See
+// Await returns when ids knows by which keys identities are made, or ctx ends. See
 // identities.Control.
 func (c *Controller) Await(ctx context.Context) {
 	select {
@@ -131,10 +131,10 @@ func (c *Controller) run(ctx context.Context) error {
 	return nil
 }
 
-// changed is told of policies.
+// changed is called with changes of policies.
 func (c *Controller) changed(list []policy.Change) {
 	c.mu.Lock()
-	c.heard = true
+	c.synced = true
 	for _, ch := range list {
 		if delete(c.byOwner, ch.Owner); len(ch.Rules) > 0 {
 			c.byOwner[ch.Owner] = policy.LabelKeys(ch.Rules)
@@ -157,7 +157,7 @@ func (c *Controller) wanted() (keys labels.Keys, ok bool) {
 	for _, k := range c.byOwner {
 		keys = keys.Union(k)
 	}
-	return keys, c.heard
+	return keys, c.synced
 }
 
 // begin reads what is published, or publishes the first state. there is false if nothing is
@@ -166,7 +166,7 @@ func (c *Controller) begin(ctx context.Context) (there bool, err error) {
 	found, err := c.read(ctx)
 	switch {
 	case err != nil && apierrors.IsForbidden(err) && !c.cfg.Narrow():
-		return false, nil // of a cluster that was never told of the option
+		return false, nil // of a cluster that never had the option
 	case err != nil || found:
 		return found, err
 	case !c.cfg.Narrow():
@@ -326,9 +326,9 @@ func (c *Controller) step(ctx context.Context, need labels.Keys) (changed bool, 
 		}
 	}
 	var seen identities.Versions
-	f.told = func() bool {
+	f.applied = func() bool {
 		var why string
-		if seen, why, err = c.ids.Told(ctx); err != nil || why == "" {
+		if seen, why, err = c.ids.Applied(ctx); err != nil || why == "" {
 			return err == nil
 		}
 		waits = append(waits, why)
@@ -344,7 +344,7 @@ func (c *Controller) step(ctx context.Context, need labels.Keys) (changed bool, 
 	return true, nil, c.publish(ctx, s)
 }
 
-// finish takes away what is published when all labels count and nobody needs to be told.
+// finish takes away what is published when all labels count and nobody needs to know.
 func (c *Controller) finish(ctx context.Context) {
 	if err := c.client.Delete(ctx, c.object); err != nil && !apierrors.IsNotFound(err) {
 		c.log.Warn("cannot remove what was published of the labels of identities; all labels count all the same", "error", err)
@@ -373,7 +373,7 @@ func (c *Controller) pause(ctx context.Context, d time.Duration, sooner <-chan s
 	}
 }
 
-// Status tells how far it is, nil if all labels count and nothing else is meant to be.
+// Status reports how far it is, nil if all labels count and nothing else is meant to be.
 func (c *Controller) Status() *api.IdentityLabels {
 	c.mu.Lock()
 	s, published, waits := c.state, c.state.Generation > 0, c.waits

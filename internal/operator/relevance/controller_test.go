@@ -30,8 +30,8 @@ const patience = 90 * time.Second
 
 const namespace = "default"
 
-// town is a cluster with one node, whose agent the test plays.
-type town struct {
+// testCluster is a cluster with one node, whose agent the test plays.
+type testCluster struct {
 	*testing.T
 	*controllers.Env
 	ctx  context.Context
@@ -40,128 +40,128 @@ type town struct {
 	stop func()
 }
 
-func newTown(t *testing.T) *town {
-	tn := &town{T: t, Env: controllers.Start(t), ctx: t.Context(), cfg: Defaults()}
-	tn.cfg.Labels, tn.cfg.Rest, tn.cfg.MaxPause, tn.cfg.Idle = k8skeys.PolicyLabels, 0, 200*time.Millisecond, 200*time.Millisecond
-	return tn
+func newTestCluster(t *testing.T) *testCluster {
+	tc := &testCluster{T: t, Env: controllers.Start(t), ctx: t.Context(), cfg: Defaults()}
+	tc.cfg.Labels, tc.cfg.Rest, tc.cfg.MaxPause, tc.cfg.Idle = k8skeys.PolicyLabels, 0, 200*time.Millisecond, 200*time.Millisecond
+	return tc
 }
 
 // operator begins one, in place of the one before.
-func (tn *town) operator() {
-	tn.Helper()
-	if tn.stop != nil {
-		tn.stop()
+func (tc *testCluster) operator() {
+	tc.Helper()
+	if tc.stop != nil {
+		tc.stop()
 	}
-	tn.stop = tn.Env.Run(tn.T, func(_ context.Context, m manager.Manager, log *slog.Logger) error {
+	tc.stop = tc.Env.Run(tc.T, func(_ context.Context, m manager.Manager, log *slog.Logger) error {
 		control := identities.ControlDefaults()
 		rules, err := control.Rules("default", identity.MinGlobal, 65535)
 		if err != nil {
 			return err
 		}
-		tn.c = New(tn.cfg, namespace, log)
-		control.Await = tn.c.Await
+		tc.c = New(tc.cfg, namespace, log)
+		control.Await = tc.c.Await
 		reg := prometheus.NewRegistry()
 		ids, err := identities.Setup(m, control, rules, nil, reg, log)
 		if err != nil {
 			return err
 		}
-		return tn.c.Setup(m, ids, reg)
+		return tc.c.Setup(m, ids, reg)
 	})
 }
 
-func (tn *town) make(o client.Object) {
-	tn.Helper()
-	if err := tn.Client.Create(tn.ctx, o); err != nil {
-		tn.Fatal(err)
+func (tc *testCluster) make(o client.Object) {
+	tc.Helper()
+	if err := tc.Client.Create(tc.ctx, o); err != nil {
+		tc.Fatal(err)
 	}
 }
 
 // pod makes a pod with an endpoint that names no identity yet.
-func (tn *town) pod(name string, set map[string]string) {
-	tn.Helper()
+func (tc *testCluster) pod(name string, set map[string]string) {
+	tc.Helper()
 	p := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: set},
 		Spec:       corev1.PodSpec{NodeName: "n1", ServiceAccountName: "default", Containers: []corev1.Container{{Name: "c", Image: "i"}}},
 	}
-	tn.make(p)
-	tn.make(&v2.CiliumEndpoint{
+	tc.make(p)
+	tc.make(&v2.CiliumEndpoint{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: name, UID: p.UID}}},
 		Status:     v2.EndpointStatus{Networking: &v2.EndpointNetworking{NodeIP: "192.0.2.1", Addressing: []*v2.AddressPair{{IPv4: "10.0.0.1"}}}},
 	})
 }
 
 // policy makes one that selects pods by a key.
-func (tn *town) policy(name string, sel metav1.LabelSelector) {
-	tn.Helper()
-	tn.make(&networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: networkingv1.NetworkPolicySpec{PodSelector: sel}})
+func (tc *testCluster) policy(name string, sel metav1.LabelSelector) {
+	tc.Helper()
+	tc.make(&networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: networkingv1.NetworkPolicySpec{PodSelector: sel}})
 }
 
-func (tn *town) noPolicy(name string) {
-	tn.Helper()
-	if err := tn.Client.Delete(tn.ctx, &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}); err != nil {
-		tn.Fatal(err)
+func (tc *testCluster) noPolicy(name string) {
+	tc.Helper()
+	if err := tc.Client.Delete(tc.ctx, &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}); err != nil {
+		tc.Fatal(err)
 	}
 }
 
 // published returns what the ConfigMap says; false if there is none.
-func (tn *town) published() (k8skeys.State, bool) {
-	tn.Helper()
+func (tc *testCluster) published() (k8skeys.State, bool) {
+	tc.Helper()
 	var o corev1.ConfigMap
-	if err := tn.Client.Get(tn.ctx, client.ObjectKey{Namespace: namespace, Name: k8skeys.ConfigMapName}, &o); err != nil {
+	if err := tc.Client.Get(tc.ctx, client.ObjectKey{Namespace: namespace, Name: k8skeys.ConfigMapName}, &o); err != nil {
 		return k8skeys.State{}, false
 	}
 	s, err := k8skeys.Read(&o)
 	if err != nil {
-		tn.Fatal(err)
+		tc.Fatal(err)
 	}
 	return s, true
 }
 
 // answers plays the agent.
-func (tn *town) answer(a k8skeys.Answer) {
-	tn.Helper()
-	tn.make(a.Lease(namespace, "n1"))
+func (tc *testCluster) answer(a k8skeys.Answer) {
+	tc.Helper()
+	tc.make(a.Lease(namespace, "n1"))
 }
 
-func (tn *town) eventually(what string, ok func() bool) {
-	tn.Helper()
+func (tc *testCluster) eventually(what string, ok func() bool) {
+	tc.Helper()
 	for end := time.Now().Add(patience); !ok(); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {
-			s, there := tn.published()
-			tn.Fatalf("%s: not after %v; published: %v %+v, status %+v", what, patience, there, s, tn.c.Status())
+			s, there := tc.published()
+			tc.Fatalf("%s: not after %v; published: %v %+v, status %+v", what, patience, there, s, tc.c.Status())
 		}
 	}
 }
 
 // until waits for keys to be published, with which all policies may be judged or not.
-func (tn *town) until(keys, settled labels.Keys) k8skeys.State {
-	tn.Helper()
+func (tc *testCluster) until(keys, settled labels.Keys) k8skeys.State {
+	tc.Helper()
 	var s k8skeys.State
-	tn.eventually(fmt.Sprintf("keys %q, settled %q", keys, settled), func() bool {
+	tc.eventually(fmt.Sprintf("keys %q, settled %q", keys, settled), func() bool {
 		var there bool
-		s, there = tn.published()
+		s, there = tc.published()
 		return there && s.Keys.Equal(keys) && s.Settled.Equal(settled)
 	})
 	return s
 }
 
 // stays checks that nothing is published for a while that is long for the operator.
-func (tn *town) stays(s k8skeys.State) {
-	tn.Helper()
+func (tc *testCluster) stays(s k8skeys.State) {
+	tc.Helper()
 	for range 10 {
 		time.Sleep(100 * time.Millisecond)
-		if now, _ := tn.published(); now.Generation != s.Generation {
-			tn.Fatalf("generation %d was followed by %+v, although nobody has answered", s.Generation, now)
+		if now, _ := tc.published(); now.Generation != s.Generation {
+			tc.Fatalf("generation %d was followed by %+v, although nobody has answered", s.Generation, now)
 		}
 	}
 }
 
 // numbers returns which identities the endpoints name.
-func (tn *town) numbers() map[string]int64 {
-	tn.Helper()
+func (tc *testCluster) numbers() map[string]int64 {
+	tc.Helper()
 	var list v2.CiliumEndpointList
-	if err := tn.Client.List(tn.ctx, &list); err != nil {
-		tn.Fatal(err)
+	if err := tc.Client.List(tc.ctx, &list); err != nil {
+		tc.Fatal(err)
 	}
 	out := map[string]int64{}
 	for _, e := range list.Items {
@@ -175,83 +175,83 @@ func (tn *town) numbers() map[string]int64 {
 // TestController plays an agent and somebody with kubectl: seed 002, "CID lazy creation".
 func TestController(t *testing.T) {
 	t.Parallel()
-	tn := newTown(t)
-	tn.make(&v2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})
+	tc := newTestCluster(t)
+	tc.make(&v2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})
 	for _, p := range []struct{ name, app, tier string }{{"a", "web", "front"}, {"b", "web", "back"}, {"c", "db", "back"}} {
-		tn.pod(p.name, map[string]string{"app": p.app, "tier": p.tier})
+		tc.pod(p.name, map[string]string{"app": p.app, "tier": p.tier})
 	}
 	all, app, tier := labels.AllKeys(), labels.KeysOf("app"), labels.KeysOf("tier")
 	both := app.Union(tier)
-	tn.policy("by-app", metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}})
+	tc.policy("by-app", metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}})
 
 	// An agent that does not take part keeps all labels.
-	tn.operator()
-	tn.stays(tn.until(all, app))
-	tn.eventually("an identity for each pod", func() bool { n := tn.numbers(); return n["a"]*n["b"]*n["c"] != 0 && n["a"] != n["b"] })
+	tc.operator()
+	tc.stays(tc.until(all, app))
+	tc.eventually("an identity for each pod", func() bool { n := tc.numbers(); return n["a"]*n["b"]*n["c"] != 0 && n["a"] != n["b"] })
 
 	// It judges by no other label: those are left out, and pods share identities.
-	s := tn.until(all, app)
-	tn.answer(k8skeys.Answer{Made: s.Generation, Judged: s.Generation})
-	tn.until(app, app)
-	tn.eventually("one identity for two pods", func() bool { n := tn.numbers(); return n["a"] == n["b"] && n["a"] != n["c"] })
+	s := tc.until(all, app)
+	tc.answer(k8skeys.Answer{Made: s.Generation, Judged: s.Generation})
+	tc.until(app, app)
+	tc.eventually("one identity for two pods", func() bool { n := tc.numbers(); return n["a"] == n["b"] && n["a"] != n["c"] })
 	want := &api.IdentityLabels{Generation: s.Generation + 1, Keys: []string{"app"}, Settled: []string{"app"}, Identities: 2, WithAllLabels: 3}
-	if diff := cmp.Diff(want, tn.c.Status()); diff != "" {
+	if diff := cmp.Diff(want, tc.c.Status()); diff != "" {
 		t.Errorf("status: -want +got\n%s", diff)
 	}
 
 	// A policy with another key: identities are made by it at once, and judged by when the agent
 	// says that it has them, and all endpoints name them.
-	tn.policy("by-tier", metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "tier", Operator: metav1.LabelSelectorOpDoesNotExist}}})
-	s = tn.until(both, app)
-	tn.stays(s)
-	if st := tn.c.Status(); len(st.WaitingFor) != 1 || st.WaitingFor[0] != "the agent of node n1" {
+	tc.policy("by-tier", metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "tier", Operator: metav1.LabelSelectorOpDoesNotExist}}})
+	s = tc.until(both, app)
+	tc.stays(s)
+	if st := tc.c.Status(); len(st.WaitingFor) != 1 || st.WaitingFor[0] != "the agent of node n1" {
 		t.Errorf("it waits for %q", st.WaitingFor)
 	}
-	tn.eventually("identities by both", func() bool { n := tn.numbers(); return n["a"] != n["b"] && n["b"] != n["c"] })
-	tn.answer(k8skeys.Answer{Made: s.Generation})
-	s = tn.until(both, both)
+	tc.eventually("identities by both", func() bool { n := tc.numbers(); return n["a"] != n["b"] && n["b"] != n["c"] })
+	tc.answer(k8skeys.Answer{Made: s.Generation})
+	s = tc.until(both, both)
 	if s.Endpoints == 0 || s.Identities == 0 {
 		t.Errorf("no versions to wait for: %+v", s)
 	}
 
 	// Another operator goes on, and makes nothing by other labels meanwhile.
-	before := tn.numbers()
-	tn.operator()
-	tn.stays(s)
-	if diff := cmp.Diff(before, tn.numbers()); diff != "" {
+	before := tc.numbers()
+	tc.operator()
+	tc.stays(s)
+	if diff := cmp.Diff(before, tc.numbers()); diff != "" {
 		t.Errorf("another operator gave pods other identities: -before +after\n%s", diff)
 	}
 
 	// The policy goes, and so does its key.
-	tn.noPolicy("by-tier")
-	s = tn.until(both, app)
-	tn.stays(s)
-	tn.answer(k8skeys.Answer{Made: s.Generation, Judged: s.Generation})
-	s = tn.until(app, app)
+	tc.noPolicy("by-tier")
+	s = tc.until(both, app)
+	tc.stays(s)
+	tc.answer(k8skeys.Answer{Made: s.Generation, Judged: s.Generation})
+	s = tc.until(app, app)
 
 	// Somebody deletes what is published: nothing is judged by what may not be there.
-	if err := tn.Client.Delete(tn.ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: k8skeys.ConfigMapName}}); err != nil {
+	if err := tc.Client.Delete(tc.ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: k8skeys.ConfigMapName}}); err != nil {
 		t.Fatal(err)
 	}
-	lost := tn.until(all, labels.Keys{})
+	lost := tc.until(all, labels.Keys{})
 	if lost.Generation <= s.Generation-1 {
 		t.Errorf("generation %d comes after %d", lost.Generation, s.Generation)
 	}
-	tn.answer(k8skeys.Answer{Made: lost.Generation, Judged: lost.Generation})
-	s = tn.until(all, app)
-	tn.answer(k8skeys.Answer{Made: s.Generation, Judged: s.Generation})
-	tn.until(app, app)
+	tc.answer(k8skeys.Answer{Made: lost.Generation, Judged: lost.Generation})
+	s = tc.until(all, app)
+	tc.answer(k8skeys.Answer{Made: s.Generation, Judged: s.Generation})
+	tc.until(app, app)
 
 	// The option is taken back: all labels count again, by the same steps, and nothing is left.
-	tn.cfg.Labels = k8skeys.AllLabels
-	tn.operator()
-	s = tn.until(all, app)
-	tn.stays(s)
-	tn.answer(k8skeys.Answer{Made: s.Generation, Judged: s.Generation})
-	tn.eventually("nothing is published", func() bool { _, there := tn.published(); return !there })
-	tn.eventually("an identity for each pod", func() bool { n := tn.numbers(); return n["a"] != n["b"] && n["b"] != n["c"] })
-	tn.eventually("no status", func() bool { return tn.c.Status() == nil })
-	tn.stop()
+	tc.cfg.Labels = k8skeys.AllLabels
+	tc.operator()
+	s = tc.until(all, app)
+	tc.stays(s)
+	tc.answer(k8skeys.Answer{Made: s.Generation, Judged: s.Generation})
+	tc.eventually("nothing is published", func() bool { _, there := tc.published(); return !there })
+	tc.eventually("an identity for each pod", func() bool { n := tc.numbers(); return n["a"] != n["b"] && n["b"] != n["c"] })
+	tc.eventually("no status", func() bool { return tc.c.Status() == nil })
+	tc.stop()
 }
 
 func TestLost(t *testing.T) {

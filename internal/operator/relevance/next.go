@@ -14,9 +14,9 @@ type facts struct {
 	need labels.Keys
 	// made and judged say whether every agent has answered so for the present generation.
 	made, judged bool
-	// told says whether all endpoints are told of with identities by the present keys. It is only
-	// asked if made.
-	told func() bool
+	// applied reports whether all endpoints have identities by the present keys. It is only asked
+	// if made.
+	applied func() bool
 }
 
 // next returns what is to be published after s, and whether that is anything else. Keys that come
@@ -27,7 +27,7 @@ func next(s k8skeys.State, f facts) (k8skeys.State, bool) {
 	case !s.Keys.Covers(f.need):
 		s.Keys = s.Keys.Union(f.need)
 	case !s.Settled.Covers(f.need):
-		if !f.made || !f.told() {
+		if !f.made || !f.applied() {
 			return s, false
 		}
 		s.Settled = s.Settled.Union(f.need)

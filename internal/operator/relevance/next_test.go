@@ -24,19 +24,19 @@ func TestNext(t *testing.T) {
 	}{
 		{"nothing to do", app, app, facts{need: app}, app, app, false},
 		{"a key comes", app, app, facts{need: both}, both, app, true},
-		{"it is not made by all agents", both, app, facts{need: both, told: yes}, both, app, false},
-		{"it is not told of by all endpoints", both, app, facts{need: both, made: true, told: no}, both, app, false},
-		{"it is judged by", both, app, facts{need: both, made: true, told: yes}, both, both, true},
+		{"it is not made by all agents", both, app, facts{need: both, applied: yes}, both, app, false},
+		{"it is not applied to all endpoints", both, app, facts{need: both, made: true, applied: no}, both, app, false},
+		{"it is judged by", both, app, facts{need: both, made: true, applied: yes}, both, both, true},
 		{"a key goes", both, both, facts{need: app, made: true, judged: true}, both, app, true},
 		{"somebody judges by it still", both, app, facts{need: app, made: true}, both, app, false},
 		{"it is left out", both, app, facts{need: app, judged: true}, app, app, true},
-		{"it comes back while it goes", both, app, facts{need: both, made: true, told: yes}, both, both, true},
+		{"it comes back while it goes", both, app, facts{need: both, made: true, applied: yes}, both, both, true},
 		{"it goes while it comes", both, app, facts{need: app}, both, app, false},
 		{"the first narrowing", all, all, facts{need: app}, all, app, true},
 		{"the first narrowing, everybody follows", all, app, facts{need: app, judged: true}, app, app, true},
 		{"no labels at all", all, none, facts{need: none, judged: true}, none, none, true},
 		{"a rule that needs all", app, app, facts{need: all}, all, app, true},
-		{"a rule that needs all may be judged", all, app, facts{need: all, made: true, told: yes}, all, all, true},
+		{"a rule that needs all may be judged", all, app, facts{need: all, made: true, applied: yes}, all, all, true},
 		{"another key comes while one goes", both, app, facts{need: labels.KeysOf("app", "new")}, labels.KeysOf("app", "tier", "new"), app, true},
 	} {
 		got, changed := next(k8skeys.State{Generation: 4, Keys: c.keys, Settled: c.settled}, c.f)
@@ -56,13 +56,13 @@ type node struct {
 	made     labels.Keys // by which its pods have their identities
 	relabels labels.Keys // to which it is changing them
 	inForce  labels.Keys // that its rules use
-	api      labels.Keys // that the rules need which it has heard
+	api      labels.Keys // that the rules need which it has observed
 	answer   k8skeys.Answer
 }
 
-// Whatever the order in which agents hear and do things, no agent judges by a key by which some
-// other agent's pods are not made. Agents hear late, change pods in steps of their own, and answer
-// when they have.
+// Whatever the order in which agents observe and do things, no agent judges by a key by which some
+// other agent's pods are not made. Agents observe late, change pods in steps of their own, and
+// answer when they have.
 func TestNoRuleIsJudgedByAMissingLabel(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(300) {
@@ -93,13 +93,13 @@ func TestNoRuleIsJudgedByAMissingLabel(t *testing.T) {
 				for _, n := range nodes {
 					made, j = made && n.answer.Made >= published.Generation, j && n.answer.Judged >= published.Generation
 				}
-				published, _ = next(published, facts{need: api, made: made, judged: j, told: func() bool { return true }})
-			case 2: // an agent hears what is published
+				published, _ = next(published, facts{need: api, made: made, judged: j, applied: func() bool { return true }})
+			case 2: // an agent observes what is published
 				n.seen = published
 				n.relabels = published.Keys
 			case 3: // it has changed its pods
 				n.made = n.relabels
-			case 4: // it hears of rules, and puts them in force if it may
+			case 4: // it observes rules, and puts them in force if it may
 				if n.api = api; n.seen.Settled.Covers(n.api) {
 					n.inForce = n.api
 				}

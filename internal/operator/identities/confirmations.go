@@ -17,22 +17,22 @@ import (
 	"github.com/hawser-net/hawser/internal/operator/rounds"
 )
 
-// DefaultLost is how long a number waits for an agent that says nothing. Numbers are many, so it
-// may be long: who repairs a node within a day finds that its kernel means by every number what the
-// others mean.
+// DefaultLost is how long a number waits for an agent that confirms nothing. Numbers are many, so
+// it may be long: who repairs a node within a day finds that its kernel means by every number what
+// the others mean.
 const DefaultLost = 24 * time.Hour
 
 // strayLease is how old a Lease is before it is deleted because its node is not there: an agent may
-// say what it has heard before its node is known.
+// confirm something before its node is known.
 const strayLease = time.Hour
 
-// releasedByAll returns those of the objects, whose numbers have rested, that all agents have let
-// go of, or have had time enough to, and how many are left. After an error it is none.
+// releasedByAll returns those of the objects, whose numbers were in quarantine, that all agents
+// have released, or have had time enough to, and how many are left. After an error it is none.
 func (c *collector) releasedByAll(ctx context.Context, list []*v2.CiliumIdentity, looks map[string]look) (free []*v2.CiliumIdentity, awaited int, err error) {
 	if len(list) == 0 || c.cfg.Lost == 0 {
 		return list, 0, nil
 	}
-	said, needless, err := c.said(ctx)
+	confirmed, needless, err := c.confirmed(ctx)
 	if err != nil {
 		return nil, len(list), err
 	}
@@ -41,7 +41,7 @@ func (c *collector) releasedByAll(ctx context.Context, list []*v2.CiliumIdentity
 	default: // the last ones are still being deleted: the next look finds these again
 	}
 	least := uint64(math.MaxUint64)
-	for _, v := range said {
+	for _, v := range confirmed {
 		least = min(least, v)
 	}
 	var newest uint64
@@ -55,14 +55,14 @@ func (c *collector) releasedByAll(ctx context.Context, list []*v2.CiliumIdentity
 		free = append(free, o)
 	}
 	awaited = len(list) - len(free)
-	c.tellSlow(said, newest, awaited)
+	c.logSlow(confirmed, newest, awaited)
 	return free, awaited, nil
 }
 
-// tellSlow logs which nodes numbers wait for that ended up to a version, when that changes.
-func (c *collector) tellSlow(said map[string]uint64, newest uint64, numbers int) {
+// logSlow logs which nodes numbers wait for that ended up to a version, when that changes.
+func (c *collector) logSlow(confirmed map[string]uint64, newest uint64, numbers int) {
 	var slow []string
-	for node, v := range said {
+	for node, v := range confirmed {
 		if v < newest {
 			slow = append(slow, node)
 		}
@@ -80,10 +80,10 @@ func (c *collector) tellSlow(said map[string]uint64, newest uint64, numbers int)
 		"nodes", strings.Join(slow[:min(len(slow), maxDiffer)], " "), "count", len(slow), "numbers", numbers, "lost-after", c.cfg.Lost)
 }
 
-// said asks the server up to which version the agent of each node has let go of the numbers that
-// ended, and which Leases nobody needs. A node counts as long as it has a CiliumNode. One whose
-// agent never said anything, as an older one, is not among them.
-func (c *collector) said(ctx context.Context) (said map[string]uint64, needless []*coordinationv1.Lease, err error) {
+// confirmed asks the server up to which version the agent of each node has released the numbers
+// that ended, and which Leases nobody needs. A node counts as long as it has a CiliumNode. One
+// whose agent never confirmed anything, as an older one, is not among them.
+func (c *collector) confirmed(ctx context.Context) (confirmed map[string]uint64, needless []*coordinationv1.Lease, err error) {
 	here := map[string]bool{}
 	err = eachNode(ctx, c.live, false, func(o *metav1.ObjectMeta) { here[o.Name] = true })
 	if err != nil {
@@ -93,19 +93,19 @@ func (c *collector) said(ctx context.Context) (said map[string]uint64, needless 
 	err = eachPage(ctx, c.live, pageSize, func() client.ObjectList { return &coordinationv1.LeaseList{} }, func(page client.ObjectList) {
 		for i := range page.(*coordinationv1.LeaseList).Items {
 			o := &page.(*coordinationv1.LeaseList).Items[i]
-			if h, ok := k8sids.ReadHeard(o); !ok || here[h.Node] {
+			if h, ok := k8sids.ReadConfirmation(o); !ok || here[h.Node] {
 				all = append(all, o)
 			} else if time.Since(o.CreationTimestamp.Time) >= strayLease {
 				needless = append(needless, o)
 			}
 		}
-	}, client.InNamespace(c.cfg.Namespace), client.MatchingLabels{k8sids.HeardLabel: k8sids.HeardLabelValue})
+	}, client.InNamespace(c.cfg.Namespace), client.MatchingLabels{k8sids.ConfirmationLabel: k8sids.ConfirmationLabelValue})
 	if err != nil {
 		return nil, nil, fmt.Errorf("list of Leases in namespace %s, by which agents tell which identities have ended; until it can be read no number is used again: %w",
 			c.cfg.Namespace, err)
 	}
-	said, more := k8sids.SumUp(all)
-	return said, append(needless, more...), nil
+	confirmed, more := k8sids.SumUp(all)
+	return confirmed, append(needless, more...), nil
 }
 
 // leaseWriters is how many Leases are deleted at once: there may be as many as agents, and nothing
@@ -127,7 +127,7 @@ func (c *collector) remove(ctx context.Context, needless []*coordinationv1.Lease
 // tidying looks for superfluous Leases now and then and deletes them, until ctx ends.
 func (c *collector) tidying(ctx context.Context) error {
 	return rounds.Every(ctx, strayLease, nil, func(ctx context.Context) error {
-		_, needless, err := c.said(ctx)
+		_, needless, err := c.confirmed(ctx)
 		if err == nil {
 			err = c.remove(ctx, needless)
 		}

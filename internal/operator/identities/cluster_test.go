@@ -36,9 +36,9 @@ type clientObject = client.Object
 // waitTimeout is how long a machine under load may take.
 const waitTimeout = 90 * time.Second
 
-// town is a cluster in which tests play the kubelet, the agents and people with kubectl, and
+// testCluster is a cluster in which tests play the kubelet, the agents and people with kubectl, and
 // operators run.
-type town struct {
+type testCluster struct {
 	*testing.T
 	*controllers.Env
 	rules   *Rules
@@ -54,16 +54,16 @@ type town struct {
 	tune      func(*Controller)    // if not nil, changes what is started
 
 	mu       sync.Mutex
-	meddled  map[string]bool // numbers that the test itself changed or deleted
+	tampered map[string]bool // numbers that the test itself changed or deleted
 	seen     []sighting
 	planted  map[string]bool // numbers that the test made
 	emptying bool
-	// unfenced says that several operators write at once, which an election's fence keeps from
-	// happening. Then one may collect an identity that another one names at that moment: it must
-	// come back. early are these.
-	unfenced bool
-	early    []ending
-	watching sync.WaitGroup
+	// concurrentWriters means that several operators write at once, which an election's fence
+	// keeps from happening. Then one may collect an identity that another one names at that moment:
+	// it must come back. early are these.
+	concurrentWriters bool
+	early             []ending
+	watching          sync.WaitGroup
 }
 
 // sighting is an event of an identity.
@@ -80,45 +80,45 @@ type ending struct {
 	at int // how many events there had been
 }
 
-// newTown gives a test an empty cluster: what others left on the server is deleted first.
-func newTown(t *testing.T, env *controllers.Env, change ...func(*town)) *town {
+// newTestCluster gives a test an empty cluster: what others left on the server is deleted first.
+func newTestCluster(t *testing.T, env *controllers.Env, change ...func(*testCluster)) *testCluster {
 	t.Helper()
-	tn := &town{T: t, Env: env, rules: testRules(t, 256, 65535), control: ControlDefaults(), operators: &atomic.Int64{}, meddled: map[string]bool{}, planted: map[string]bool{}}
-	tn.control.MaxBackoff = 500 * time.Millisecond
+	tc := &testCluster{T: t, Env: env, rules: testRules(t, 256, 65535), control: ControlDefaults(), operators: &atomic.Int64{}, tampered: map[string]bool{}, planted: map[string]bool{}}
+	tc.control.MaxBackoff = 500 * time.Millisecond
 	// Collection never gets in the way of a test that does not ask for it.
-	tn.gc = Config{Interval: 0, Rest: time.Hour, Limiter: rate.NewLimiter(rate.Inf, 1)}
+	tc.gc = Config{Interval: 0, Rest: time.Hour, Limiter: rate.NewLimiter(rate.Inf, 1)}
 	for _, f := range change {
-		f(tn)
+		f(tc)
 	}
-	tn.gc.First, tn.gc.Last = uint32(tn.rules.First), uint32(tn.rules.Last)
+	tc.gc.First, tc.gc.Last = uint32(tc.rules.First), uint32(tc.rules.Last)
 	var cancel context.CancelFunc
-	tn.ctx, cancel = context.WithCancel(context.Background())
-	tn.empty()
-	if tn.keys != nil {
-		tn.follow()
+	tc.ctx, cancel = context.WithCancel(context.Background())
+	tc.empty()
+	if tc.keys != nil {
+		tc.follow()
 	} else {
-		tn.record()
+		tc.record()
 	}
 	t.Cleanup(func() {
-		tn.mu.Lock()
-		tn.emptying = true
-		tn.mu.Unlock()
-		tn.empty()
+		tc.mu.Lock()
+		tc.emptying = true
+		tc.mu.Unlock()
+		tc.empty()
 		cancel()
-		tn.watching.Wait()
+		tc.watching.Wait()
 	})
-	return tn
+	return tc
 }
 
 // empty deletes all pods, endpoints and identities, and the labels of namespaces.
-func (tn *town) empty() {
-	tn.Helper()
+func (tc *testCluster) empty() {
+	tc.Helper()
 	var pods corev1.PodList
 	var eps v2.CiliumEndpointList
 	var ids v2.CiliumIdentityList
 	for _, list := range []client.ObjectList{&pods, &eps, &ids} {
-		if err := tn.Client.List(tn.ctx, list); err != nil {
-			tn.Fatal(err)
+		if err := tc.Client.List(tc.ctx, list); err != nil {
+			tc.Fatal(err)
 		}
 	}
 	var all []client.Object
@@ -132,38 +132,38 @@ func (tn *town) empty() {
 		all = append(all, &ids.Items[i])
 	}
 	for _, o := range all {
-		if err := tn.Client.Delete(tn.ctx, o, client.GracePeriodSeconds(0)); client.IgnoreNotFound(err) != nil {
-			tn.Fatal(err)
+		if err := tc.Client.Delete(tc.ctx, o, client.GracePeriodSeconds(0)); client.IgnoreNotFound(err) != nil {
+			tc.Fatal(err)
 		}
 	}
 }
 
 // record follows all identities, for the invariants that are about what happened.
-func (tn *town) record() {
-	tn.Helper()
+func (tc *testCluster) record() {
+	tc.Helper()
 	scheme, err := kube.Scheme()
 	if err != nil {
-		tn.Fatal(err)
+		tc.Fatal(err)
 	}
-	cfg := rest.CopyConfig(tn.Server.Config)
+	cfg := rest.CopyConfig(tc.Server.Config)
 	kube.Apart(cfg)
 	c, err := client.NewWithWatch(cfg, client.Options{Scheme: scheme})
 	if err != nil {
-		tn.Fatal(err)
+		tc.Fatal(err)
 	}
 	var ids v2.CiliumIdentityList
-	if err := c.List(tn.ctx, &ids); err != nil {
-		tn.Fatal(err)
+	if err := c.List(tc.ctx, &ids); err != nil {
+		tc.Fatal(err)
 	}
-	w, err := c.Watch(tn.ctx, &v2.CiliumIdentityList{}, &client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: ids.ResourceVersion}})
+	w, err := c.Watch(tc.ctx, &v2.CiliumIdentityList{}, &client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: ids.ResourceVersion}})
 	if err != nil {
-		tn.Fatal(err)
+		tc.Fatal(err)
 	}
-	tn.watching.Go(func() {
+	tc.watching.Go(func() {
 		defer w.Stop()
 		for {
 			select {
-			case <-tn.ctx.Done():
+			case <-tc.ctx.Done():
 				return
 			case ev, ok := <-w.ResultChan():
 				if !ok {
@@ -171,55 +171,56 @@ func (tn *town) record() {
 				}
 				if o, ok := ev.Object.(*v2.CiliumIdentity); ok {
 					if ev.Type == watch.Deleted || textOf(o) == "" {
-						tn.checkUnused(o)
+						tc.checkUnused(o)
 					}
-					tn.mu.Lock()
-					tn.seen = append(tn.seen, sighting{ev.Type, o.Name, o.UID, textOf(o)})
-					tn.mu.Unlock()
+					tc.mu.Lock()
+					tc.seen = append(tc.seen, sighting{ev.Type, o.Name, o.UID, textOf(o)})
+					tc.mu.Unlock()
 				}
 			}
 		}
 	})
 }
 
-// checkUnused says if an identity ended while an endpoint named it that was not written since.
-func (tn *town) checkUnused(o *v2.CiliumIdentity) {
+// checkUnused reports whether an identity ended while an endpoint named it that was not written
+// since.
+func (tc *testCluster) checkUnused(o *v2.CiliumIdentity) {
 	var eps v2.CiliumEndpointList
-	if err := tn.Client.List(tn.ctx, &eps); err != nil {
+	if err := tc.Client.List(tc.ctx, &eps); err != nil {
 		return // the test ends, or the server is away
 	}
-	tn.mu.Lock()
-	defer tn.mu.Unlock()
+	tc.mu.Lock()
+	defer tc.mu.Unlock()
 	for _, e := range eps.Items {
 		id := e.Status.Identity
-		if id == nil || fmt.Sprint(id.ID) != o.Name || version(e.ResourceVersion) > version(o.ResourceVersion) || tn.meddled[o.Name] || tn.emptying {
+		if id == nil || fmt.Sprint(id.ID) != o.Name || version(e.ResourceVersion) > version(o.ResourceVersion) || tc.tampered[o.Name] || tc.emptying {
 			continue
 		}
-		if !tn.unfenced {
-			tn.Errorf("identity %s ended while endpoint %s/%s named it", o.Name, e.Namespace, e.Name)
+		if !tc.concurrentWriters {
+			tc.Errorf("identity %s ended while endpoint %s/%s named it", o.Name, e.Namespace, e.Name)
 			continue
 		}
-		was, _, rests := k8sids.Retired(o)
-		if !rests {
+		was, _, quarantined := k8sids.Retired(o)
+		if !quarantined {
 			was = textOf(o)
 		}
-		tn.Logf("identity %s ended while endpoint %s/%s named it", o.Name, e.Namespace, e.Name)
-		tn.early = append(tn.early, ending{sighting{name: o.Name, text: was}, len(tn.seen)})
+		tc.Logf("identity %s ended while endpoint %s/%s named it", o.Name, e.Namespace, e.Name)
+		tc.early = append(tc.early, ending{sighting{name: o.Name, text: was}, len(tc.seen)})
 	}
 }
 
-// lost says which identity ended too early, is named still, and has not come back; "" for none.
-func (tn *town) lost(s state) string {
-	tn.mu.Lock()
-	defer tn.mu.Unlock()
+// lost reports which identity ended too early, is named still, and has not come back; "" for none.
+func (tc *testCluster) lost(s state) string {
+	tc.mu.Lock()
+	defer tc.mu.Unlock()
 	named := map[string]bool{}
 	for _, e := range s.endpoints {
 		if id := e.Status.Identity; id != nil {
 			named[fmt.Sprint(id.ID)] = true
 		}
 	}
-	for _, end := range tn.early {
-		back := slices.ContainsFunc(tn.seen[end.at:], func(ev sighting) bool { return ev.name == end.name && ev.text == end.text })
+	for _, end := range tc.early {
+		back := slices.ContainsFunc(tc.seen[end.at:], func(ev sighting) bool { return ev.name == end.name && ev.text == end.text })
 		if named[end.name] && !back {
 			return fmt.Sprintf("identity %s ended in use and has not come back: %s", end.name, end.text)
 		}
@@ -234,13 +235,13 @@ type connection struct {
 }
 
 // operator starts an operator. change may break its connections.
-func (tn *town) operator(change ...connection) (stop func()) {
-	tn.Helper()
-	cfg := rest.CopyConfig(tn.Server.Config)
+func (tc *testCluster) operator(change ...connection) (stop func()) {
+	tc.Helper()
+	cfg := rest.CopyConfig(tc.Server.Config)
 	cfg.QPS, cfg.Burst = 2000, 2000
 	var store kvstore.Backend
-	if tn.keys != nil {
-		store = tn.open()
+	if tc.keys != nil {
+		store = tc.open()
 	}
 	for _, f := range change {
 		if f.api != nil {
@@ -250,70 +251,70 @@ func (tn *town) operator(change ...connection) (stop func()) {
 			store = f.store(store)
 		}
 	}
-	return tn.RunOn(tn.T, cfg, func(_ context.Context, m manager.Manager, log *slog.Logger) error {
+	return tc.RunOn(tc.T, cfg, func(_ context.Context, m manager.Manager, log *slog.Logger) error {
 		setup := func(keys *Keys) (*Controller, error) {
-			tn.metrics = prometheus.NewRegistry()
-			return Setup(m, tn.control, tn.rules, keys, tn.metrics, log)
+			tc.metrics = prometheus.NewRegistry()
+			return Setup(m, tc.control, tc.rules, keys, tc.metrics, log)
 		}
 		if store != nil {
-			return tn.keySetup(m, setup, store)
+			return tc.keySetup(m, setup, store)
 		}
 		c, err := setup(nil)
 		if err != nil {
 			return err
 		}
-		if tn.tune != nil {
-			tn.tune(c)
+		if tc.tune != nil {
+			tc.tune(c)
 		}
-		gc := tn.gc
+		gc := tc.gc
 		gc.Pods = c
 		return SetupGC(m, gc, func(Stats, time.Duration, error) {}, log)
 	})
 }
 
 // namespace makes a namespace, or gives one that exists these labels.
-func (tn *town) namespace(name string, labels map[string]string) {
-	tn.Helper()
-	err := tn.Client.Create(tn.ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}})
+func (tc *testCluster) namespace(name string, labels map[string]string) {
+	tc.Helper()
+	err := tc.Client.Create(tc.ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}})
 	if err == nil {
 		return
 	}
 	if !apierrors.IsAlreadyExists(err) {
-		tn.Fatal(err)
+		tc.Fatal(err)
 	}
-	tn.edit(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, func(o client.Object) {
+	tc.edit(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, func(o client.Object) {
 		o.SetLabels(maps.Clone(labels))
 	})
 }
 
 // edit reads an object, changes it and writes it, until nobody was faster.
-func (tn *town) edit(o client.Object, f func(client.Object)) {
-	tn.Helper()
+func (tc *testCluster) edit(o client.Object, f func(client.Object)) {
+	tc.Helper()
 	for {
-		err := tn.Client.Get(tn.ctx, client.ObjectKeyFromObject(o), o)
+		err := tc.Client.Get(tc.ctx, client.ObjectKeyFromObject(o), o)
 		if err == nil {
 			f(o)
-			err = tn.Client.Update(tn.ctx, o)
+			err = tc.Client.Update(tc.ctx, o)
 		}
 		if err == nil {
 			return
 		}
 		if !apierrors.IsConflict(err) {
-			tn.Fatal(err)
+			tc.Fatal(err)
 		}
 	}
 }
 
 // pod makes a pod that no node has yet.
-func (tn *town) pod(namespace, name string, labels map[string]string, change ...func(*corev1.Pod)) *corev1.Pod {
-	tn.Helper()
+func (tc *testCluster) pod(namespace, name string, labels map[string]string, change ...func(*corev1.Pod)) *corev1.Pod {
+	tc.Helper()
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: labels}}
 	p.Spec = corev1.PodSpec{ServiceAccountName: "default", Containers: []corev1.Container{{Name: "c", Image: "i"}}}
 	for _, f := range change {
 		f(p)
 	}
-	if err := tn.Client.Create(tn.ctx, p); err != nil {
-		tn.Fatal(err)
+	if err := tc.Client.Create(tc.ctx, p); err != nil {
+		tc.Fatal(err)
 	}
 	return p
 }
@@ -322,8 +323,8 @@ func (tn *town) pod(namespace, name string, labels map[string]string, change ...
 func onNode(p *corev1.Pod) { p.Spec.NodeName = "node" }
 
 // endpoint plays the agent: a pod has its endpoint, without an identity, or with one.
-func (tn *town) endpoint(p *corev1.Pod, id ...*v2.EndpointIdentity) *v2.CiliumEndpoint {
-	tn.Helper()
+func (tc *testCluster) endpoint(p *corev1.Pod, id ...*v2.EndpointIdentity) *v2.CiliumEndpoint {
+	tc.Helper()
 	e := &v2.CiliumEndpoint{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name,
 		OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: p.Name, UID: p.UID}}}}
 	e.Status.Networking = &v2.EndpointNetworking{Addressing: []*v2.AddressPair{{IPv4: "10.0.0.1"}}, NodeIP: "192.0.2.1"}
@@ -331,51 +332,51 @@ func (tn *town) endpoint(p *corev1.Pod, id ...*v2.EndpointIdentity) *v2.CiliumEn
 	if len(id) > 0 {
 		e.Status.Identity = id[0]
 	}
-	if err := tn.Client.Create(tn.ctx, e); err != nil {
-		tn.Fatal(err)
+	if err := tc.Client.Create(tc.ctx, e); err != nil {
+		tc.Fatal(err)
 	}
 	return e
 }
 
 // plant makes an identity, as somebody else.
-func (tn *town) plant(number identity.ID, set map[string]string, change ...func(*v2.CiliumIdentity)) *v2.CiliumIdentity {
-	tn.Helper()
+func (tc *testCluster) plant(number identity.ID, set map[string]string, change ...func(*v2.CiliumIdentity)) *v2.CiliumIdentity {
+	tc.Helper()
 	o := &v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: decimal(number)}, SecurityLabels: set}
 	k8sids.Seal(o)
 	for _, f := range change {
 		f(o)
 	}
-	if tn.keys != nil {
-		tn.inspect(kvstore.Put(tn.ctx, tn.keys, masters+o.Name, []byte(textOf(o)), kvstore.Permanent))
+	if tc.keys != nil {
+		tc.inspect(kvstore.Put(tc.ctx, tc.keys, masters+o.Name, []byte(textOf(o)), kvstore.Permanent))
 	} else {
-		tn.inspect(tn.Client.Create(tn.ctx, o))
+		tc.inspect(tc.Client.Create(tc.ctx, o))
 	}
-	tn.mu.Lock()
-	tn.planted[o.Name] = true
-	tn.mu.Unlock()
+	tc.mu.Lock()
+	tc.planted[o.Name] = true
+	tc.mu.Unlock()
 	return o
 }
 
 // identityOf returns the labels of a pod's identity as an object has them, and as an endpoint has
 // them with a number.
-func (tn *town) identityOf(p *corev1.Pod, number identity.ID) (map[string]string, *v2.EndpointIdentity) {
-	tn.Helper()
+func (tc *testCluster) identityOf(p *corev1.Pod, number identity.ID) (map[string]string, *v2.EndpointIdentity) {
+	tc.Helper()
 	var ns corev1.Namespace
-	if err := tn.Client.Get(tn.ctx, client.ObjectKey{Name: p.Namespace}, &ns); err != nil {
-		tn.Fatal(err)
+	if err := tc.Client.Get(tc.ctx, client.ObjectKey{Name: p.Namespace}, &ns); err != nil {
+		tc.Fatal(err)
 	}
-	t, err := tn.rules.target(p, ns.Labels)
+	t, err := tc.rules.target(p, ns.Labels)
 	if err != nil {
-		tn.Fatal(err)
+		tc.Fatal(err)
 	}
 	return k8sids.SecurityLabels(t.labels), &v2.EndpointIdentity{ID: int64(number), Labels: t.labels.Strings()}
 }
 
-// meddle remembers that the test itself touched a number.
-func (tn *town) meddle(name string) {
-	tn.mu.Lock()
-	defer tn.mu.Unlock()
-	tn.meddled[name] = true
+// tamper remembers that the test itself touched a number.
+func (tc *testCluster) tamper(name string) {
+	tc.mu.Lock()
+	defer tc.mu.Unlock()
+	tc.tampered[name] = true
 }
 
 // state is everything that invariants are about, as the server has it.
@@ -387,23 +388,23 @@ type state struct {
 	objects   map[string]*v2.CiliumIdentity
 }
 
-func (tn *town) state() state {
-	tn.Helper()
-	s, err := tn.look()
-	tn.inspect(err)
+func (tc *testCluster) state() state {
+	tc.Helper()
+	s, err := tc.look()
+	tc.inspect(err)
 	return s
 }
 
-func (tn *town) look() (state, error) {
+func (tc *testCluster) look() (state, error) {
 	var namespaces corev1.NamespaceList
 	var pods corev1.PodList
 	var eps v2.CiliumEndpointList
 	for _, list := range []client.ObjectList{&namespaces, &pods, &eps} {
-		if err := tn.Client.List(tn.ctx, list); err != nil {
+		if err := tc.Client.List(tc.ctx, list); err != nil {
 			return state{}, err
 		}
 	}
-	ids, err := tn.numbers()
+	ids, err := tc.numbers()
 	if err != nil {
 		return state{}, err
 	}
@@ -419,25 +420,25 @@ func (tn *town) look() (state, error) {
 		if !counts(p) {
 			continue
 		}
-		if t, err := tn.rules.target(p, labels[p.Namespace]); err == nil {
+		if t, err := tc.rules.target(p, labels[p.Namespace]); err == nil {
 			s.targets[k] = t
 		}
 	}
 	for i := range ids {
 		o := &ids[i]
 		s.objects[o.Name] = o
-		if _, _, rests := k8sids.Retired(o); !rests {
+		if _, _, quarantined := k8sids.Retired(o); !quarantined {
 			s.live[textOf(o)] = append(s.live[textOf(o)], o.Name)
 		}
 	}
 	return s, nil
 }
 
-// wrong says what is not as it should be once everything is done.
-func (tn *town) wrong(s state) string {
+// wrong reports what is not as it should be once everything is done.
+func (tc *testCluster) wrong(s state) string {
 	// One identity for each set of labels, besides what the test planted.
 	for k, t := range s.targets {
-		ours := slices.DeleteFunc(slices.Clone(s.live[t.text]), func(name string) bool { return tn.planted[name] })
+		ours := slices.DeleteFunc(slices.Clone(s.live[t.text]), func(name string) bool { return tc.planted[name] })
 		switch {
 		case t.number != 0 && len(s.live[t.text]) > 0:
 			return fmt.Sprintf("%s has an object %v, and the number %d by rule", t.text, s.live[t.text], t.number)
@@ -469,55 +470,55 @@ func (tn *town) wrong(s state) string {
 }
 
 // always checks what must hold at any time.
-func (tn *town) always(s state) {
-	tn.Helper()
-	tn.mu.Lock()
-	defer tn.mu.Unlock()
+func (tc *testCluster) always(s state) {
+	tc.Helper()
+	tc.mu.Lock()
+	defer tc.mu.Unlock()
 	for name := range s.objects {
-		if _, ok := numberOf(name, tn.rules.First, tn.rules.Last); !ok && !tn.planted[name] {
-			tn.Errorf("identity %s is outside of %d to %d", name, tn.rules.First, tn.rules.Last)
+		if _, ok := numberOf(name, tc.rules.First, tc.rules.Last); !ok && !tc.planted[name] {
+			tc.Errorf("identity %s is outside of %d to %d", name, tc.rules.First, tc.rules.Last)
 		}
 	}
 	// A number means one set of labels as long as its object exists; after it rested it may mean
 	// another, if no other was free.
 	last := map[types.UID]string{}
-	for _, ev := range tn.seen {
-		if tn.meddled[ev.name] || tn.planted[ev.name] {
+	for _, ev := range tc.seen {
+		if tc.tampered[ev.name] || tc.planted[ev.name] {
 			continue
 		}
 		if was := last[ev.uid]; was != "" && ev.text != "" && was != ev.text {
-			tn.Errorf("identity %s was %s and became %s", ev.name, was, ev.text)
+			tc.Errorf("identity %s was %s and became %s", ev.name, was, ev.text)
 		}
 		last[ev.uid] = ev.text
 	}
 }
 
 // until asks until f returns "". It leaves the machine to others in between.
-func (tn *town) until(f func() string) {
-	tn.Helper()
+func (tc *testCluster) until(f func() string) {
+	tc.Helper()
 	for deadline := time.Now().Add(waitTimeout); ; time.Sleep(100 * time.Millisecond) {
 		problem := f()
 		if problem == "" {
 			return
 		}
 		if time.Now().After(deadline) {
-			tn.Fatalf("after %s: %s", waitTimeout, problem)
+			tc.Fatalf("after %s: %s", waitTimeout, problem)
 		}
 	}
 }
 
-// settled waits until everything is as it should be, and checks all invariants.
-func (tn *town) settled() state {
-	tn.Helper()
+// waitSynced waits until everything is as it should be, and checks all invariants.
+func (tc *testCluster) waitSynced() state {
+	tc.Helper()
 	var s state
-	tn.until(func() string {
-		s = tn.state()
-		if problem := tn.wrong(s); problem != "" {
+	tc.until(func() string {
+		s = tc.state()
+		if problem := tc.wrong(s); problem != "" {
 			return problem
 		}
-		return tn.lost(s)
+		return tc.lost(s)
 	})
-	tn.always(s)
+	tc.always(s)
 	return s
 }
 

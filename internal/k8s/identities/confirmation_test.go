@@ -20,9 +20,9 @@ import (
 // takes something back stays as long as that is there.
 func TestSumUp(t *testing.T) {
 	t.Parallel()
-	lease := func(node string, heard, made uint64) *coordinationv1.Lease {
-		o := identities.Heard{Node: node, Version: heard}.Lease("default")
-		o.Name = fmt.Sprintf("%s said %d at %d", node, heard, made)
+	lease := func(node string, confirmed, made uint64) *coordinationv1.Lease {
+		o := identities.Confirmation{Node: node, Version: confirmed}.Lease("default")
+		o.Name = fmt.Sprintf("%s said %d at %d", node, confirmed, made)
 		o.ResourceVersion = fmt.Sprint(made)
 		return o
 	}
@@ -89,17 +89,17 @@ func TestConfirmations(t *testing.T) {
 	}
 	b := agent()
 	for i, step := range []struct {
-		says, want int64
-		restart    bool
-	}{{says: 3, want: 3}, {says: 3, want: 3}, {says: 0}, {says: 3, want: 3}, {says: 2, want: 3}, {says: 0}, {says: 0}, {says: 2, want: 2}, {says: 3, want: 3},
-		{says: 3, want: 3, restart: true}, {says: 0}} {
+		confirm, want int64
+		restart       bool
+	}{{confirm: 3, want: 3}, {confirm: 3, want: 3}, {confirm: 0}, {confirm: 3, want: 3}, {confirm: 2, want: 3}, {confirm: 0}, {confirm: 0}, {confirm: 2, want: 2}, {confirm: 3, want: 3},
+		{confirm: 3, want: 3, restart: true}, {confirm: 0}} {
 		if step.restart {
 			b = agent()
 		}
-		if err := b.Confirm(t.Context(), step.says); err != nil {
+		if err := b.Confirm(t.Context(), step.confirm); err != nil {
 			t.Fatal(err)
 		}
-		list, err := c.Kube.CoordinationV1().Leases("default").List(t.Context(), metav1.ListOptions{LabelSelector: identities.HeardLabel + "=" + identities.HeardLabelValue})
+		list, err := c.Kube.CoordinationV1().Leases("default").List(t.Context(), metav1.ListOptions{LabelSelector: identities.ConfirmationLabel + "=" + identities.ConfirmationLabelValue})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -110,7 +110,7 @@ func TestConfirmations(t *testing.T) {
 		}
 		said, needless := identities.SumUp(all)
 		if got, ok := said["one"]; !ok || got != uint64(step.want) {
-			t.Fatalf("step %d says %d: it counts as %d, want %d; there are %s", i, step.says, got, step.want, strings.Join(names, " "))
+			t.Fatalf("step %d says %d: it counts as %d, want %d; there are %s", i, step.confirm, got, step.want, strings.Join(names, " "))
 		}
 		if i%2 == 1 { // the operator deletes what is needless, now and then
 			for _, o := range needless {

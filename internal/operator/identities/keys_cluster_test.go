@@ -36,11 +36,11 @@ const (
 
 // homes runs a scenario where numbers are objects, and where they are keys, each with an API server
 // for itself.
-func homes(t *testing.T, f func(t *testing.T, env *controllers.Env, in func(*town))) {
+func homes(t *testing.T, f func(t *testing.T, env *controllers.Env, in func(*testCluster))) {
 	t.Parallel()
 	t.Run("objects", func(t *testing.T) {
 		t.Parallel()
-		f(t, servers.Take(t), func(*town) {})
+		f(t, servers.Take(t), func(*testCluster) {})
 	})
 	t.Run("keys", func(t *testing.T) {
 		t.Parallel()
@@ -49,32 +49,32 @@ func homes(t *testing.T, f func(t *testing.T, env *controllers.Env, in func(*tow
 }
 
 // inEtcd has a town keep its numbers in an etcd, where none are left from before.
-func inEtcd(etcd *kvstoretest.Etcd) func(*town) {
-	return func(tn *town) {
-		tn.etcd = etcd
-		tn.keys = tn.open()
-		tn.inspect(kvstore.DeletePrefix(context.Background(), tn.keys, storekeys.StatePrefix+"/"))
+func inEtcd(etcd *kvstoretest.Etcd) func(*testCluster) {
+	return func(tc *testCluster) {
+		tc.etcd = etcd
+		tc.keys = tc.open()
+		tc.inspect(kvstore.DeletePrefix(context.Background(), tc.keys, storekeys.StatePrefix+"/"))
 	}
 }
 
 // open connects to the town's etcd until the test ends.
-func (tn *town) open() kvstore.Backend {
-	tn.Helper()
+func (tc *testCluster) open() kvstore.Backend {
+	tc.Helper()
 	cfg := storedial.Defaults()
-	cfg.Kind, cfg.Options = "etcd", map[string]string{"etcd.address": tn.etcd.Endpoint(), "etcd.qps": "2000", "etcd.bootstrapQps": "2000"}
+	cfg.Kind, cfg.Options = "etcd", map[string]string{"etcd.address": tc.etcd.Endpoint(), "etcd.qps": "2000", "etcd.bootstrapQps": "2000"}
 	b, err := storedial.Open(context.Background(), cfg, nil)
 	if err != nil {
-		tn.Fatal(err)
+		tc.Fatal(err)
 	}
-	tn.Cleanup(func() { b.Close() })
+	tc.Cleanup(func() { b.Close() })
 	return b
 }
 
 // inspect fails the test at an error of its own look into the store.
-func (tn *town) inspect(err error) {
-	tn.Helper()
+func (tc *testCluster) inspect(err error) {
+	tc.Helper()
 	if err != nil {
-		tn.Fatal(err)
+		tc.Fatal(err)
 	}
 }
 
@@ -89,13 +89,13 @@ func objectOf(kv kvstore.KeyValue) *v2.CiliumIdentity {
 }
 
 // numbers returns all identities, wherever they are kept.
-func (tn *town) numbers() ([]v2.CiliumIdentity, error) {
-	if tn.keys == nil {
+func (tc *testCluster) numbers() ([]v2.CiliumIdentity, error) {
+	if tc.keys == nil {
 		var all v2.CiliumIdentityList
-		err := tn.Client.List(tn.ctx, &all)
+		err := tc.Client.List(tc.ctx, &all)
 		return all.Items, err
 	}
-	l, err := tn.keys.List(tn.ctx, masters)
+	l, err := tc.keys.List(tc.ctx, masters)
 	var out []v2.CiliumIdentity
 	for _, kv := range l.Pairs {
 		out = append(out, *objectOf(kv))
@@ -104,42 +104,42 @@ func (tn *town) numbers() ([]v2.CiliumIdentity, error) {
 }
 
 // destroy deletes an identity, as somebody else.
-func (tn *town) destroy(name string) {
-	tn.Helper()
-	if tn.keys != nil {
-		tn.inspect(kvstore.Delete(tn.ctx, tn.keys, masters+name))
+func (tc *testCluster) destroy(name string) {
+	tc.Helper()
+	if tc.keys != nil {
+		tc.inspect(kvstore.Delete(tc.ctx, tc.keys, masters+name))
 		return
 	}
 	o := &v2.CiliumIdentity{}
 	o.Name = name
-	tn.inspect(tn.Client.Delete(tn.ctx, o))
+	tc.inspect(tc.Client.Delete(tc.ctx, o))
 }
 
 // rename gives an identity another value of the label app, as somebody else.
-func (tn *town) rename(name, app string) {
-	tn.Helper()
-	if tn.keys == nil {
+func (tc *testCluster) rename(name, app string) {
+	tc.Helper()
+	if tc.keys == nil {
 		o := &v2.CiliumIdentity{}
 		o.Name = name
-		tn.edit(o, func(o clientObject) { o.(*v2.CiliumIdentity).SecurityLabels["k8s:app"] = app })
+		tc.edit(o, func(o clientObject) { o.(*v2.CiliumIdentity).SecurityLabels["k8s:app"] = app })
 		return
 	}
-	kv, err := tn.keys.Get(tn.ctx, masters+name)
-	tn.inspect(err)
+	kv, err := tc.keys.Get(tc.ctx, masters+name)
+	tc.inspect(err)
 	o := objectOf(kv)
 	o.SecurityLabels["k8s:app"] = app
-	tn.inspect(kvstore.Put(tn.ctx, tn.keys, kv.Key, []byte(textOf(o)), kvstore.Permanent))
+	tc.inspect(kvstore.Put(tc.ctx, tc.keys, kv.Key, []byte(textOf(o)), kvstore.Permanent))
 }
 
 // released waits until nobody refers to the labels of an identity, where there are references.
-func (tn *town) released(o *v2.CiliumIdentity) {
-	tn.Helper()
-	if tn.keys == nil {
+func (tc *testCluster) released(o *v2.CiliumIdentity) {
+	tc.Helper()
+	if tc.keys == nil {
 		return
 	}
-	tn.until(func() string {
-		l, err := tn.keys.List(tn.ctx, references+textOf(o)+"/")
-		tn.inspect(err)
+	tc.until(func() string {
+		l, err := tc.keys.List(tc.ctx, references+textOf(o)+"/")
+		tc.inspect(err)
 		if len(l.Pairs) > 0 {
 			return fmt.Sprintf("somebody refers to %s: %v", o.Name, l.Pairs)
 		}
@@ -148,9 +148,9 @@ func (tn *town) released(o *v2.CiliumIdentity) {
 }
 
 // follow is record for keys.
-func (tn *town) follow() {
-	events := tn.keys.Watch(tn.ctx, masters)
-	tn.watching.Go(func() {
+func (tc *testCluster) follow() {
+	events := tc.keys.Watch(tc.ctx, masters)
+	tc.watching.Go(func() {
 		last := map[string]*v2.CiliumIdentity{}
 		for ev := range events {
 			name := strings.TrimPrefix(ev.Key, masters)
@@ -161,7 +161,7 @@ func (tn *town) follow() {
 			case kvstore.EventDelete:
 				s.kind = watch.Deleted
 				if last[name] != nil {
-					tn.checkKeyUnused(last[name])
+					tc.checkKeyUnused(last[name])
 					s.uid = last[name].UID
 				}
 			case kvstore.EventCreate, kvstore.EventModify:
@@ -169,49 +169,49 @@ func (tn *town) follow() {
 				s.uid, s.text = o.UID, textOf(o)
 				last[name] = o
 			}
-			tn.mu.Lock()
-			tn.seen = append(tn.seen, s)
-			tn.mu.Unlock()
+			tc.mu.Lock()
+			tc.seen = append(tc.seen, s)
+			tc.mu.Unlock()
 		}
 	})
 }
 
-// checkKeyUnused says if a number was deleted while an endpoint named it for its pod's labels.
-// Nobody names a number that is gone.
-func (tn *town) checkKeyUnused(o *v2.CiliumIdentity) {
-	s, err := tn.look()
-	tn.mu.Lock()
-	defer tn.mu.Unlock()
-	if err != nil || tn.meddled[o.Name] || tn.emptying {
+// checkKeyUnused reports whether a number was deleted while an endpoint named it for its pod's
+// labels. Nobody names a number that is gone.
+func (tc *testCluster) checkKeyUnused(o *v2.CiliumIdentity) {
+	s, err := tc.look()
+	tc.mu.Lock()
+	defer tc.mu.Unlock()
+	if err != nil || tc.tampered[o.Name] || tc.emptying {
 		return // the test ends, or the server is away
 	}
 	for _, e := range s.endpoints {
 		k := types.NamespacedName{Namespace: e.Namespace, Name: e.Name}
 		if id := e.Status.Identity; id != nil && decimal(identity.ID(id.ID)) == o.Name && s.targets[k].text == textOf(o) {
-			tn.Errorf("identity %s ended while endpoint %s named it", o.Name, k)
+			tc.Errorf("identity %s ended while endpoint %s named it", o.Name, k)
 		}
 	}
 }
 
 // keySetup adds the controller and the collection of keys to a manager, on a connection of their
 // own.
-func (tn *town) keySetup(m manager.Manager, setup func(*Keys) (*Controller, error), store kvstore.Backend) error {
-	keys := &Keys{Store: store, Suffix: fmt.Sprint("operator-", tn.operators.Add(1)), SyncInterval: time.Second}
+func (tc *testCluster) keySetup(m manager.Manager, setup func(*Keys) (*Controller, error), store kvstore.Backend) error {
+	keys := &Keys{Store: store, Suffix: fmt.Sprint("operator-", tc.operators.Add(1)), SyncInterval: time.Second}
 	pods, err := setup(keys)
-	if err != nil || tn.gc.Interval == 0 {
+	if err != nil || tc.gc.Interval == 0 {
 		return err
 	}
 	b, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{Store: store, BasePath: storekeys.IdentitiesPrefix, KeyType: k8sids.Key{}})
 	if err != nil {
 		return err
 	}
-	ids, err := allocator.NewAllocatorForGC(b, allocator.WithMin(allocator.ID(tn.rules.First)), allocator.WithMax(allocator.ID(tn.rules.Last)))
+	ids, err := allocator.NewAllocatorForGC(b, allocator.WithMin(allocator.ID(tc.rules.First)), allocator.WithMax(allocator.ID(tc.rules.Last)))
 	if err != nil {
 		return err
 	}
 	seen := map[allocator.ID]int64{}
 	return m.Add(manager.RunnableFunc(func(ctx context.Context) error {
-		return rounds.Every(ctx, tn.gc.Interval, nil, func(ctx context.Context) error {
+		return rounds.Every(ctx, tc.gc.Interval, nil, func(ctx context.Context) error {
 			var candidates []identity.ID
 			for id := range seen {
 				candidates = append(candidates, identity.ID(id))

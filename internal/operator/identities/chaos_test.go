@@ -21,8 +21,8 @@ import (
 )
 
 // quickGC has identities collected, and numbers rest, as fast as can be.
-func quickGC(tn *town) {
-	tn.gc.Interval, tn.gc.Rest = 300*time.Millisecond, 400*time.Millisecond
+func quickGC(tc *testCluster) {
+	tc.gc.Interval, tc.gc.Rest = 300*time.Millisecond, 400*time.Millisecond
 }
 
 // TestKilledAtEveryWrite kills an operator at its first write, at its second, and so on, once
@@ -33,39 +33,41 @@ func TestKilledAtEveryWrite(t *testing.T) {
 	t.Parallel()
 	for _, after := range []bool{false, true} {
 		t.Run(fmt.Sprint("after ", after), func(t *testing.T) {
-			homes(t, func(t *testing.T, env *controllers.Env, in func(*town)) { playKilledAtEveryWrite(t, env, in, after) })
+			homes(t, func(t *testing.T, env *controllers.Env, in func(*testCluster)) {
+				playKilledAtEveryWrite(t, env, in, after)
+			})
 		})
 	}
 }
 
-func playKilledAtEveryWrite(t *testing.T, env *controllers.Env, in func(*town), after bool) {
+func playKilledAtEveryWrite(t *testing.T, env *controllers.Env, in func(*testCluster), after bool) {
 	for n := 1; ; n++ {
 		survived := false
 		t.Run(fmt.Sprint("write ", n), func(t *testing.T) {
-			tn := newTown(t, env, quickGC, in)
-			tn.namespace("a", map[string]string{"team": "x"})
+			tc := newTestCluster(t, env, quickGC, in)
+			tc.namespace("a", map[string]string{"team": "x"})
 			for i := range 3 {
-				tn.endpoint(tn.pod("a", fmt.Sprint("p", i), map[string]string{"app": fmt.Sprint(i % 2)}, onNode))
+				tc.endpoint(tc.pod("a", fmt.Sprint("p", i), map[string]string{"app": fmt.Sprint(i % 2)}, onNode))
 			}
-			dead := tn.plant(9000, map[string]string{"k8s:app": "dead"}) // collected, and its number freed
-			edited := tn.pod("a", "edited", map[string]string{"app": "edited"}, onNode)
-			set, id := tn.identityOf(edited, 9001)
+			dead := tc.plant(9000, map[string]string{"k8s:app": "dead"}) // collected, and its number freed
+			edited := tc.pod("a", "edited", map[string]string{"app": "edited"}, onNode)
+			set, id := tc.identityOf(edited, 9001)
 			set["k8s:app"] = "changed"
-			tn.plant(9001, set)
-			tn.meddle("9001")
-			tn.endpoint(edited, id)
-			lost := tn.pod("a", "lost", map[string]string{"app": "lost"}, onNode)
-			_, id = tn.identityOf(lost, 9002)
-			tn.endpoint(lost, id)
+			tc.plant(9001, set)
+			tc.tamper("9001")
+			tc.endpoint(edited, id)
+			lost := tc.pod("a", "lost", map[string]string{"app": "lost"}, onNode)
+			_, id = tc.identityOf(lost, 9002)
+			tc.endpoint(lost, id)
 
 			k := newKiller(n, after)
-			stop := tn.operator(k.connection())
+			stop := tc.operator(k.connection())
 			done := func() string {
-				s := tn.state()
+				s := tc.state()
 				if s.objects[dead.Name] != nil {
 					return "a dead identity is still there"
 				}
-				return tn.wrong(s)
+				return tc.wrong(s)
 			}
 			for killed := false; !killed && !survived; {
 				began := time.Now()
@@ -79,9 +81,9 @@ func playKilledAtEveryWrite(t *testing.T, env *controllers.Env, in func(*town), 
 				}
 			}
 			stop()
-			tn.operator()
-			tn.until(done)
-			s := tn.settled()
+			tc.operator()
+			tc.until(done)
+			s := tc.waitSynced()
 			// What endpoints say brings back a number that is nobody's, and takes none from the
 			// labels that it has now.
 			if s.numberOfPod(edited) == "9001" || s.numberOfPod(lost) != "9002" {
@@ -101,11 +103,11 @@ func somewhere(r *rand.Rand) (namespace, name string) {
 }
 
 // churn has pods come, go and change for a while, as users do, and agents follow.
-func (tn *town) churn(r *rand.Rand, steps int) {
-	tn.Helper()
+func (tc *testCluster) churn(r *rand.Rand, steps int) {
+	tc.Helper()
 	tolerate := func(err error) {
 		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsAlreadyExists(err) && !apierrors.IsConflict(err) {
-			tn.Fatal(err)
+			tc.Fatal(err)
 		}
 	}
 	for range steps {
@@ -115,7 +117,7 @@ func (tn *town) churn(r *rand.Rand, steps int) {
 		case 0, 1, 2:
 			p := &corev1.Pod{ObjectMeta: meta, Spec: corev1.PodSpec{NodeName: "node", Containers: []corev1.Container{{Name: "c", Image: "i"}}}}
 			p.Labels = map[string]string{"app": fmt.Sprint(r.IntN(5))}
-			if err := tn.Client.Create(tn.ctx, p); err != nil {
+			if err := tc.Client.Create(tc.ctx, p); err != nil {
 				tolerate(err)
 				break
 			}
@@ -123,26 +125,26 @@ func (tn *town) churn(r *rand.Rand, steps int) {
 			e.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: name, UID: p.UID}}
 			e.Status.Networking = &v2.EndpointNetworking{NodeIP: "192.0.2.1", Addressing: []*v2.AddressPair{{IPv4: "10.0.0.1"}}}
 			if r.IntN(4) == 0 { // of a name that was used before: the agent replaces what is there
-				tolerate(tn.Client.Delete(tn.ctx, &v2.CiliumEndpoint{ObjectMeta: meta}))
+				tolerate(tc.Client.Delete(tc.ctx, &v2.CiliumEndpoint{ObjectMeta: meta}))
 			}
-			tolerate(tn.Client.Create(tn.ctx, e))
+			tolerate(tc.Client.Create(tc.ctx, e))
 		case 3, 4:
-			tolerate(tn.Client.Delete(tn.ctx, &corev1.Pod{ObjectMeta: meta}, client.GracePeriodSeconds(0)))
+			tolerate(tc.Client.Delete(tc.ctx, &corev1.Pod{ObjectMeta: meta}, client.GracePeriodSeconds(0)))
 			if r.IntN(4) > 0 { // else its endpoint stays behind
-				tolerate(tn.Client.Delete(tn.ctx, &v2.CiliumEndpoint{ObjectMeta: meta}))
+				tolerate(tc.Client.Delete(tc.ctx, &v2.CiliumEndpoint{ObjectMeta: meta}))
 			}
 		case 5, 6:
 			patch := fmt.Sprintf(`{"metadata":{"labels":{"app":"%d"}}}`, r.IntN(5))
-			tolerate(tn.Client.Patch(tn.ctx, &corev1.Pod{ObjectMeta: meta}, client.RawPatch("application/merge-patch+json", []byte(patch))))
+			tolerate(tc.Client.Patch(tc.ctx, &corev1.Pod{ObjectMeta: meta}, client.RawPatch("application/merge-patch+json", []byte(patch))))
 		case 7:
-			tn.namespace(ns, map[string]string{"team": fmt.Sprint(r.IntN(2))})
+			tc.namespace(ns, map[string]string{"team": fmt.Sprint(r.IntN(2))})
 		}
 		time.Sleep(time.Duration(r.IntN(30)) * time.Millisecond)
 	}
 }
 
-// unfenced has a town whose operators all write, though there should be one.
-func unfenced(tn *town) { tn.unfenced = true }
+// concurrentWriters has a cluster whose operators all write, though there should be one.
+func concurrentWriters(tc *testCluster) { tc.concurrentWriters = true }
 
 // TestBadWeather has two operators lead at once, both collecting, while requests fail in every way,
 // answers are lost, watches break or stand still, and pods come and go. When the weather clears,
@@ -153,21 +155,21 @@ func TestBadWeather(t *testing.T) {
 	t.Parallel()
 	for seed, stuck := range []string{"", "ciliumidentities", "pods", "ciliumendpoints", "namespaces"} {
 		t.Run(fmt.Sprintf("%d %s", seed, stuck), func(t *testing.T) {
-			homes(t, func(t *testing.T, env *controllers.Env, in func(*town)) {
+			homes(t, func(t *testing.T, env *controllers.Env, in func(*testCluster)) {
 				playBadWeather(t, env, in, uint64(seed), stuck)
 			})
 		})
 	}
 }
 
-func playBadWeather(t *testing.T, env *controllers.Env, in func(*town), seed uint64, stuck string) {
-	tn := newTown(t, env, quickGC, in, unfenced)
+func playBadWeather(t *testing.T, env *controllers.Env, in func(*testCluster), seed uint64, stuck string) {
+	tc := newTestCluster(t, env, quickGC, in, concurrentWriters)
 	r := rand.New(rand.NewPCG(seed, 3))
-	tn.namespace("ns0", nil)
-	tn.namespace("ns1", nil)
+	tc.namespace("ns0", nil)
+	tc.namespace("ns1", nil)
 	one, two := newWeather(seed), newWeather(seed+100)
-	tn.operator(one.connection())
-	tn.operator(two.connection())
+	tc.operator(one.connection())
+	tc.operator(two.connection())
 	steps := 15
 	switch {
 	case os.Getenv("HAWSER_LONG") != "":
@@ -175,14 +177,14 @@ func playBadWeather(t *testing.T, env *controllers.Env, in func(*town), seed uin
 	case os.Getenv("CI") == "true":
 		steps = 30
 	}
-	tn.churn(r, steps)
+	tc.churn(r, steps)
 	one.start(stuck) // the other one goes on with what it sees
-	tn.churn(r, 2*steps)
+	tc.churn(r, 2*steps)
 	two.start("")
-	tn.churn(r, 2*steps)
+	tc.churn(r, 2*steps)
 	one.stop()
 	two.stop()
-	tn.settled()
+	tc.waitSynced()
 }
 
 // TestLateCollection has a leader stand still after the last look before it collects an identity,
@@ -190,44 +192,44 @@ func playBadWeather(t *testing.T, env *controllers.Env, in func(*town), seed uin
 // number. Nothing else can be done about a request that is already sent.
 func TestLateCollection(t *testing.T) {
 	t.Parallel()
-	tn := newTown(t, servers.Take(t), quickGC, unfenced)
-	tn.namespace("a", nil)
-	p := tn.pod("a", "one", map[string]string{"app": "web"}, onNode)
-	set, _ := tn.identityOf(p, 9000)
-	tn.remove([]*corev1.Pod{p})
-	tn.plant(9000, set)
+	tc := newTestCluster(t, servers.Take(t), quickGC, concurrentWriters)
+	tc.namespace("a", nil)
+	p := tc.pod("a", "one", map[string]string{"app": "web"}, onNode)
+	set, _ := tc.identityOf(p, 9000)
+	tc.remove([]*corev1.Pod{p})
+	tc.plant(9000, set)
 
 	f := newFreezer("/ciliumidentities/9000")
-	stop := tn.operator(connection{api: f.wrap})
+	stop := tc.operator(connection{api: f.wrap})
 	<-f.frozen
 	stopped := make(chan struct{})
 	go func() { defer close(stopped); stop() }()
 
-	tn.gc.Interval = 0 // it is about the one that is late
-	tn.operator()
-	p = tn.pod("a", "one", map[string]string{"app": "web"}, onNode)
-	e := tn.endpoint(p)
-	if number := tn.settled().numberOfPod(p); number != "9000" {
+	tc.gc.Interval = 0 // it is about the one that is late
+	tc.operator()
+	p = tc.pod("a", "one", map[string]string{"app": "web"}, onNode)
+	e := tc.endpoint(p)
+	if number := tc.waitSynced().numberOfPod(p); number != "9000" {
 		t.Fatalf("the pod has %s", number)
 	}
 	f.thaw()
 	<-stopped
 	began := time.Now()
-	tn.until(func() string {
-		tn.mu.Lock()
-		defer tn.mu.Unlock()
-		if len(tn.early) == 0 {
+	tc.until(func() string {
+		tc.mu.Lock()
+		defer tc.mu.Unlock()
+		if len(tc.early) == 0 {
 			return "the late request had no effect"
 		}
 		return ""
 	})
-	s := tn.settled()
+	s := tc.waitSynced()
 	t.Logf("it was back within %s", time.Since(began).Round(time.Millisecond))
 	if number := s.numberOfPod(p); number != "9000" || len(s.live) != 1 {
 		t.Errorf("the pod has %s of %v", number, s.live)
 	}
 	var after v2.CiliumEndpoint
-	if err := tn.Client.Get(tn.ctx, client.ObjectKeyFromObject(e), &after); err != nil || after.UID != e.UID {
+	if err := tc.Client.Get(tc.ctx, client.ObjectKeyFromObject(e), &after); err != nil || after.UID != e.UID {
 		t.Errorf("the endpoint is another one: %v", err)
 	}
 }
@@ -237,20 +239,20 @@ func TestServerRestarts(t *testing.T) {
 	homes(t, playServerRestarts)
 }
 
-func playServerRestarts(t *testing.T, env *controllers.Env, in func(*town)) {
-	tn := newTown(t, env, quickGC, in)
-	tn.namespace("a", nil)
-	tn.operator()
-	p := tn.pod("a", "one", map[string]string{"app": "web"}, onNode)
-	tn.endpoint(p)
-	number := tn.settled().numberOfPod(p)
+func playServerRestarts(t *testing.T, env *controllers.Env, in func(*testCluster)) {
+	tc := newTestCluster(t, env, quickGC, in)
+	tc.namespace("a", nil)
+	tc.operator()
+	p := tc.pod("a", "one", map[string]string{"app": "web"}, onNode)
+	tc.endpoint(p)
+	number := tc.waitSynced().numberOfPod(p)
 	env.Server.Stop()
 	time.Sleep(time.Second)
 	env.Server.Start()
-	q := tn.pod("a", "two", map[string]string{"app": "db"}, onNode)
-	tn.endpoint(q)
-	tn.namespace("a", map[string]string{"team": "x"})
-	if now := tn.settled().numberOfPod(p); now == number {
+	q := tc.pod("a", "two", map[string]string{"app": "db"}, onNode)
+	tc.endpoint(q)
+	tc.namespace("a", map[string]string{"team": "x"})
+	if now := tc.waitSynced().numberOfPod(p); now == number {
 		t.Errorf("the namespace has other labels, and the pod still has %s", now)
 	}
 }
@@ -261,21 +263,21 @@ func TestDuplicates(t *testing.T) {
 	homes(t, playDuplicates)
 }
 
-func playDuplicates(t *testing.T, env *controllers.Env, in func(*town)) {
-	tn := newTown(t, env, quickGC, in)
-	tn.namespace("a", nil)
-	p := tn.pod("a", "one", map[string]string{"app": "web"}, onNode)
-	q := tn.pod("a", "two", map[string]string{"app": "web"}, onNode)
-	set, used := tn.identityOf(p, 9001)
-	tn.plant(9000, set)
+func playDuplicates(t *testing.T, env *controllers.Env, in func(*testCluster)) {
+	tc := newTestCluster(t, env, quickGC, in)
+	tc.namespace("a", nil)
+	p := tc.pod("a", "one", map[string]string{"app": "web"}, onNode)
+	q := tc.pod("a", "two", map[string]string{"app": "web"}, onNode)
+	set, used := tc.identityOf(p, 9001)
+	tc.plant(9000, set)
 	time.Sleep(1100 * time.Millisecond) // times of creation have seconds
-	tn.plant(9001, set)
-	tn.plant(9002, set)
-	tn.operator()
-	e := tn.endpoint(p, used)
-	tn.endpoint(q)
-	tn.until(func() string {
-		s := tn.state()
+	tc.plant(9001, set)
+	tc.plant(9002, set)
+	tc.operator()
+	e := tc.endpoint(p, used)
+	tc.endpoint(q)
+	tc.until(func() string {
+		s := tc.state()
 		if s.numberOfPod(p) != "9001" || s.numberOfPod(q) != "9000" {
 			return fmt.Sprintf("pods have %s and %s", s.numberOfPod(p), s.numberOfPod(q))
 		}
@@ -285,9 +287,9 @@ func playDuplicates(t *testing.T, env *controllers.Env, in func(*town)) {
 		return ""
 	})
 	// Its agent moves to the oldest.
-	tn.edit(e, func(o client.Object) { o.(*v2.CiliumEndpoint).Status.Identity.ID = 9000 })
-	tn.until(func() string {
-		if got := tn.state().live[textOfSet(set)]; len(got) != 1 || got[0] != "9000" {
+	tc.edit(e, func(o client.Object) { o.(*v2.CiliumEndpoint).Status.Identity.ID = 9000 })
+	tc.until(func() string {
+		if got := tc.state().live[textOfSet(set)]; len(got) != 1 || got[0] != "9000" {
 			return fmt.Sprintf("there are %v", got)
 		}
 		return ""
@@ -302,32 +304,32 @@ func TestNamespaceGoes(t *testing.T) {
 	homes(t, playNamespaceGoes)
 }
 
-func playNamespaceGoes(t *testing.T, env *controllers.Env, in func(*town)) {
-	tn := newTown(t, env, quickGC, in)
-	tn.operator()
-	tn.namespace("going", nil)
+func playNamespaceGoes(t *testing.T, env *controllers.Env, in func(*testCluster)) {
+	tc := newTestCluster(t, env, quickGC, in)
+	tc.operator()
+	tc.namespace("going", nil)
 	var pods []*corev1.Pod
 	for i := range 4 {
-		pods = append(pods, tn.pod("going", fmt.Sprint("p", i), map[string]string{"app": fmt.Sprint(i % 2)}, onNode))
+		pods = append(pods, tc.pod("going", fmt.Sprint("p", i), map[string]string{"app": fmt.Sprint(i % 2)}, onNode))
 	}
 	for _, p := range pods[:2] {
-		tn.endpoint(p)
+		tc.endpoint(p)
 	}
-	tn.settled()
+	tc.waitSynced()
 	going := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "going"}}
-	if err := tn.Client.Delete(tn.ctx, going); err != nil {
+	if err := tc.Client.Delete(tc.ctx, going); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { // nobody else here ends it
 		ctx := context.Background()
-		tn.inspect(tn.Client.Get(ctx, client.ObjectKeyFromObject(going), going))
+		tc.inspect(tc.Client.Get(ctx, client.ObjectKeyFromObject(going), going))
 		going.Spec.Finalizers = nil
-		tn.inspect(tn.Client.SubResource("finalize").Update(ctx, going))
+		tc.inspect(tc.Client.SubResource("finalize").Update(ctx, going))
 	})
-	tn.settled() // pods that still run have what they had
-	tn.remove(pods)
-	tn.until(func() string {
-		for _, o := range tn.state().objects {
+	tc.waitSynced() // pods that still run have what they had
+	tc.remove(pods)
+	tc.until(func() string {
+		for _, o := range tc.state().objects {
 			return "identity " + o.Name + " is still there: " + textOf(o)
 		}
 		return ""
@@ -335,15 +337,15 @@ func playNamespaceGoes(t *testing.T, env *controllers.Env, in func(*town)) {
 }
 
 // remove deletes pods and their endpoints.
-func (tn *town) remove(pods []*corev1.Pod) {
-	tn.Helper()
+func (tc *testCluster) remove(pods []*corev1.Pod) {
+	tc.Helper()
 	for _, p := range pods {
-		if err := tn.Client.Delete(tn.ctx, p, client.GracePeriodSeconds(0)); client.IgnoreNotFound(err) != nil {
-			tn.Fatal(err)
+		if err := tc.Client.Delete(tc.ctx, p, client.GracePeriodSeconds(0)); client.IgnoreNotFound(err) != nil {
+			tc.Fatal(err)
 		}
 		e := &v2.CiliumEndpoint{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name}}
-		if err := tn.Client.Delete(tn.ctx, e); client.IgnoreNotFound(err) != nil {
-			tn.Fatal(err)
+		if err := tc.Client.Delete(tc.ctx, e); client.IgnoreNotFound(err) != nil {
+			tc.Fatal(err)
 		}
 	}
 }
@@ -353,38 +355,38 @@ func (tn *town) remove(pods []*corev1.Pod) {
 func TestCollectionWithoutHeartbeat(t *testing.T) {
 	t.Parallel()
 	env := servers.Take(t)
-	tn := newTown(t, env, func(tn *town) {
-		tn.gc.Interval, tn.gc.Rest = 400*time.Millisecond, time.Hour
+	tc := newTestCluster(t, env, func(tc *testCluster) {
+		tc.gc.Interval, tc.gc.Rest = 400*time.Millisecond, time.Hour
 	})
-	tn.operator()
-	tn.namespace("a", nil)
-	waiting := tn.pod("a", "waiting", map[string]string{"app": "waiting"}) // has no node, and keeps its identity
-	p := tn.pod("a", "one", map[string]string{"app": "web"}, onNode)
-	tn.endpoint(p)
-	s := tn.settled()
+	tc.operator()
+	tc.namespace("a", nil)
+	waiting := tc.pod("a", "waiting", map[string]string{"app": "waiting"}) // has no node, and keeps its identity
+	p := tc.pod("a", "one", map[string]string{"app": "web"}, onNode)
+	tc.endpoint(p)
+	s := tc.waitSynced()
 	number := s.numberOfPod(p)
-	tn.remove([]*corev1.Pod{p})
-	tn.until(func() string {
-		o := tn.state().objects[number]
+	tc.remove([]*corev1.Pod{p})
+	tc.until(func() string {
+		o := tc.state().objects[number]
 		if o == nil {
 			return "the number does not rest: its object is gone"
 		}
-		if was, since, rests := k8sids.Retired(o); !rests || !strings.Contains(was, "k8s:app=web;") || time.Since(since) > time.Minute {
+		if was, since, quarantined := k8sids.Retired(o); !quarantined || !strings.Contains(was, "k8s:app=web;") || time.Since(since) > time.Minute {
 			return fmt.Sprintf("identity %s: %v, %v", number, o.Annotations, o.SecurityLabels)
 		}
 		return ""
 	})
 	// The labels come back and get their number; nobody else does.
-	q := tn.pod("a", "again", map[string]string{"app": "web"}, onNode)
-	tn.endpoint(q)
-	if now := tn.settled().numberOfPod(q); now != number {
+	q := tc.pod("a", "again", map[string]string{"app": "web"}, onNode)
+	tc.endpoint(q)
+	if now := tc.waitSynced().numberOfPod(q); now != number {
 		t.Errorf("labels that came back have %s, not %s", now, number)
 	}
-	set, _ := tn.identityOf(waiting, 0)
-	if len(tn.state().live[textOfSet(set)]) != 1 {
+	set, _ := tc.identityOf(waiting, 0)
+	if len(tc.state().live[textOfSet(set)]) != 1 {
 		t.Error("the identity of a pod without a node was collected")
 	}
-	for _, o := range tn.state().objects {
+	for _, o := range tc.state().objects {
 		if o.Annotations[HeartbeatAnnotation] != "" {
 			t.Errorf("identity %s has a mark", o.Name)
 		}
