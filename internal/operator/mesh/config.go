@@ -4,14 +4,14 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Config says what is written. Start from [Defaults].
+// Config defines what is written. Start from [Defaults].
 type Config struct {
 	// Services writes services that are shared, Nodes nodes, identities and addresses of pods.
 	Services, Nodes bool
 	// GlobalNamespaces has services of namespaces shared that do not say whether theirs are.
 	GlobalNamespaces bool
 
-	// Objects says that agents keep their state as objects of Kubernetes, so that somebody must
+	// Objects means that agents keep their state as objects of Kubernetes, so that somebody must
 	// bring it to the store. It is no flag, as are the others below: the cluster's name and number.
 	Objects     bool
 	ClusterName string
@@ -21,7 +21,7 @@ type Config struct {
 	MaxConnectedClusters uint32
 }
 
-// Defaults returns the configuration of an operator that is told nothing.
+// Defaults returns the configuration of an operator that is given no options.
 func Defaults() Config { return Config{Services: true, Nodes: true, GlobalNamespaces: true} }
 
 // Flags binds the configuration to command-line flags; the current values are the defaults shown.
@@ -33,6 +33,6 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 		"share services of namespaces without the annotation clustermesh.cilium.io/global")
 }
 
-// Whole says whether all that other clusters read is written here, so that canaries can tell them
-// when they have heard it.
+// Whole reports whether all that other clusters read is written here, so that canaries can mark
+// when it is complete.
 func (c Config) Whole() bool { return c.Services && c.Nodes && c.Objects }

@@ -201,7 +201,7 @@ func (c Config) slice(o *v2alpha1.CiliumEndpointSlice) (export, error) {
 		p := pod{namespace: o.Namespace, name: e.Name, identity: e.IdentityID, networking: e.Networking, ports: e.NamedPorts, account: e.ServiceAccount, key: e.Encryption.Key}
 		values, err := p.values()
 		if err != nil {
-			fault = err // the others are told
+			fault = err // the others still go out
 			continue
 		}
 		for k, v := range values {

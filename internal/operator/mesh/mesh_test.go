@@ -143,22 +143,22 @@ func TestService(t *testing.T) {
 	}
 }
 
-// rig is an API server, a store, and an operator's part that comes and goes.
-type rig struct {
+// harness is an API server, a store, and an operator's part that comes and goes.
+type harness struct {
 	*testing.T
 	*controllers.Env
 	store *kvstore.Memory
 	read  kvstore.Backend
 }
 
-func newRig(t *testing.T) *rig {
-	r := &rig{T: t, Env: controllers.Start(t), store: kvstore.NewMemory()}
+func newHarness(t *testing.T) *harness {
+	r := &harness{T: t, Env: controllers.Start(t), store: kvstore.NewMemory()}
 	r.read = r.store.Client()
 	t.Cleanup(func() { _ = r.read.Close() })
 	return r
 }
 
-func (r *rig) run(cfg Config) (stop func()) {
+func (r *harness) run(cfg Config) (stop func()) {
 	backend := r.store.Client()
 	end := r.Env.Run(r.T, func(_ context.Context, m manager.Manager, log *slog.Logger) error {
 		return Setup(m, cfg, backend, prometheus.NewRegistry(), log)
@@ -176,7 +176,7 @@ func (r *rig) run(cfg Config) (stop func()) {
 }
 
 // keys are those under a prefix, with their values.
-func (r *rig) keys(prefix string) map[string]string {
+func (r *harness) keys(prefix string) map[string]string {
 	r.Helper()
 	l, err := r.read.List(r.Context(), prefix)
 	if err != nil {
@@ -193,7 +193,7 @@ func (r *rig) keys(prefix string) map[string]string {
 }
 
 // wants waits until exactly these keys are under a prefix, and each value contains what is given.
-func (r *rig) wants(prefix string, want map[string]string) {
+func (r *harness) wants(prefix string, want map[string]string) {
 	r.Helper()
 	controllers.Eventually(r.T, 60*time.Second, func() string {
 		have := r.keys(prefix)
@@ -209,7 +209,7 @@ func (r *rig) wants(prefix string, want map[string]string) {
 	})
 }
 
-func (r *rig) update(o client.Object, change func()) {
+func (r *harness) update(o client.Object, change func()) {
 	r.Helper()
 	if err := r.Client.Get(r.Context(), client.ObjectKeyFromObject(o), o); err != nil {
 		r.Fatal(err)
@@ -220,7 +220,7 @@ func (r *rig) update(o client.Object, change func()) {
 	}
 }
 
-func (r *rig) remove(o client.Object) {
+func (r *harness) remove(o client.Object) {
 	r.Helper()
 	if err := r.Client.Delete(r.Context(), o, client.GracePeriodSeconds(0)); err != nil {
 		r.Fatal(err)
@@ -238,7 +238,7 @@ const (
 // TestServices: services come into the store, change, and go, by themselves, their endpoints and
 // their namespace.
 func TestServices(t *testing.T) {
-	r := newRig(t)
+	r := newHarness(t)
 	r.Create(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}})
 	for key, value := range map[string]string{"c1/gone/web": "{}", "c2/shop/web": "another cluster's"} { // left over, and not ours
 		if err := kvstore.Put(t.Context(), r.read, "cilium/state/services/v1/"+key, []byte(value), kvstore.Leased); err != nil {
@@ -285,7 +285,7 @@ func TestServices(t *testing.T) {
 // TestObjects: nodes, identities and addresses of a cluster that keeps its state as objects reach
 // other clusters, "KVStore compatibility" of CFP-27752.
 func TestObjects(t *testing.T) {
-	r := newRig(t)
+	r := newHarness(t)
 	r.Create(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}})
 	n := &v2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
 	n.Spec.Addresses = []v2.NodeAddress{{Type: "InternalIP", IP: "192.0.2.1"}}

@@ -31,8 +31,8 @@ func (l *lines) count(text string) int {
 	return strings.Count(l.buf.String(), text)
 }
 
-// TestAgentsWriteTheirOwn: agents keep their nodes' keys, and the operator is told to do so, too.
-// It says once that one of them must stop, whichever it sees first, and leaves the key alone.
+// TestAgentsWriteTheirOwn: agents keep their nodes' keys, and the operator is configured to do so,
+// too. It says once that one of them must stop, whichever it sees first, and leaves the key alone.
 func TestAgentsWriteTheirOwn(t *testing.T) {
 	t.Parallel()
 	const (
