@@ -19,7 +19,7 @@ const (
 // EnableFlag is the name of the flag of Config.Enable.
 const EnableFlag = "enable-cilium-endpoint-slice"
 
-// Config says how slices are made. Use [Defaults].
+// Config defines how slices are made. Use [Defaults].
 type Config struct {
 	// Enable has slices made. Without it those that are there are deleted, once.
 	Enable bool
@@ -33,7 +33,7 @@ type Config struct {
 	Delay time.Duration
 }
 
-// Defaults returns the configuration of an operator that is told nothing.
+// Defaults returns the configuration of an operator that is given no options.
 func Defaults() Config {
 	return Config{Mode: ModeDefault, Max: 100, Rates: `[{"nodes":0,"limit":10,"burst":20}]`, Delay: 500 * time.Millisecond}
 }

@@ -100,14 +100,14 @@ type controller struct {
 
 // Start implements [manager.Runnable].
 func (c *controller) Start(ctx context.Context) error {
-	heard, err := c.watch(ctx)
+	allSynced, err := c.watch(ctx)
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil
 		}
 		return fmt.Errorf("controller of CiliumEndpointSlices: %w", err)
 	}
-	if !toolscache.WaitForCacheSync(ctx.Done(), heard...) {
+	if !toolscache.WaitForCacheSync(ctx.Done(), allSynced...) {
 		return nil
 	}
 	c.mu.Lock()
@@ -124,13 +124,14 @@ func (c *controller) Start(ctx context.Context) error {
 	return nil
 }
 
-// ---- hearing ------------------------------------------------------------------------------------
+// ---- watches ------------------------------------------------------------------------------------
 
-// watch has the index told of everything. What it returns tells when all was that exists.
+// watch starts informers that keep the index up to date. What it returns reports when all has been
+// observed that exists.
 func (c *controller) watch(ctx context.Context) ([]toolscache.InformerSynced, error) {
-	var heard []toolscache.InformerSynced
+	var allSynced []toolscache.InformerSynced
 	add := func(synced toolscache.InformerSynced, err error) error {
-		heard = append(heard, synced)
+		allSynced = append(allSynced, synced)
 		return err
 	}
 	err := errors.Join(
@@ -156,23 +157,23 @@ func (c *controller) watch(ctx context.Context) ([]toolscache.InformerSynced, er
 		err = add(follow(ctx, c, &v2.CiliumEndpoint{},
 			func(o *v2.CiliumEndpoint) { c.index.set(client.ObjectKeyFromObject(o), ofEndpoint(o)) },
 			func(o *v2.CiliumEndpoint) { c.index.set(client.ObjectKeyFromObject(o), nil) }))
-		return heard, err
+		return allSynced, err
 	}
 	err = errors.Join(
 		add(follow(ctx, c, &corev1.Pod{}, c.slim.setPod, func(o *corev1.Pod) { c.slim.dropPod(client.ObjectKeyFromObject(o)) })),
 		add(follow(ctx, c, &v2.CiliumIdentity{}, c.slim.setIdentity, func(o *v2.CiliumIdentity) { c.slim.dropIdentity(o.Name) })),
 	)
-	return heard, err
+	return allSynced, err
 }
 
-// follow has a kind's objects told, one at a time, with the lock held; what then may have to be
-// written is queued.
+// follow calls set and drop with a kind's objects, one at a time, with the lock held; what then may
+// have to be written is queued.
 func follow[T client.Object](ctx context.Context, c *controller, kind T, set, drop func(T)) (toolscache.InformerSynced, error) {
 	informer, err := c.cache.GetInformer(ctx, kind, cache.BlockUntilSynced(false))
 	if err != nil {
 		return nil, fmt.Errorf("watching %T: %w", kind, err)
 	}
-	tell := func(f func(T), o any) {
+	notify := func(f func(T), o any) {
 		if gone, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
 			o = gone.Obj
 		}
@@ -186,7 +187,7 @@ func follow[T client.Object](ctx context.Context, c *controller, kind T, set, dr
 		c.plan()
 	}
 	reg, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-		AddFunc: func(o any) { tell(set, o) }, UpdateFunc: func(_, o any) { tell(set, o) }, DeleteFunc: func(o any) { tell(drop, o) },
+		AddFunc: func(o any) { notify(set, o) }, UpdateFunc: func(_, o any) { notify(set, o) }, DeleteFunc: func(o any) { notify(drop, o) },
 	})
 	if err != nil {
 		return nil, fmt.Errorf("watching %T: %w", kind, err)
@@ -364,7 +365,7 @@ func (c *controller) sync(ctx context.Context, name string, priority int, since 
 	return nil
 }
 
-// write does what the index has planned, and tells it what came of it.
+// write does what the index has planned, and notes what came of it.
 func (c *controller) write(ctx context.Context, w write) error {
 	uid, version := w.slice.UID, w.slice.ResourceVersion
 	request, cancel := context.WithTimeout(ctx, requestTimeout)
@@ -402,7 +403,7 @@ func (c *controller) write(ctx context.Context, w write) error {
 	return nil
 }
 
-// look asks the server for a slice and tells the index.
+// look asks the server for a slice and notifies the index.
 func (c *controller) look(ctx context.Context, name string) error {
 	c.mu.Lock()
 	uid := c.index.uidOf(name)

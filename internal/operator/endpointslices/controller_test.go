@@ -51,12 +51,12 @@ type wire struct {
 type fault int
 
 const (
-	none     fault = iota
-	refused        // answered with a status, and not done
-	unsent         // not sent
-	unheard        // done, and the answer is lost
-	deadThen       // not sent, and the operator dies
-	deadDone       // done, and the operator dies before it hears
+	none       fault = iota
+	refused          // answered with a status, and not done
+	unsent           // not sent
+	unanswered       // done, and the answer is lost
+	deadThen         // not sent, and the operator dies
+	deadDone         // done, and the operator dies before it gets the answer
 )
 
 // WrappedRoundTripper lets client-go find the connections.
@@ -81,7 +81,7 @@ func (w *wire) RoundTrip(r *http.Request) (*http.Response, error) {
 		return &http.Response{StatusCode: code, Status: fmt.Sprint(code), Header: h, Body: io.NopCloser(strings.NewReader(body)), Request: r, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}, nil
 	case unsent, deadThen:
 		return nil, errWire
-	case unheard, deadDone:
+	case unanswered, deadDone:
 		if resp, err := w.next.RoundTrip(r); err == nil {
 			resp.Body.Close()
 		}
@@ -208,8 +208,8 @@ func (b *bench) wanted() map[key]*entry {
 	return out
 }
 
-// settled waits until the steady state is reached: the one invariant of all scenarios.
-func (b *bench) settled(most int) {
+// waitSynced waits until the steady state is reached: the one invariant of all scenarios.
+func (b *bench) waitSynced(most int) {
 	b.Helper()
 	controllers.Eventually(b.T, 90*time.Second, func() string { return wrong(b.wanted(), b.slices(), most) })
 }
@@ -353,7 +353,7 @@ func bulk(b *bench) {
 	began := time.Now()
 	b.make(all...)
 	made := time.Since(began)
-	b.settled(100)
+	b.waitSynced(100)
 	writes := o.writes.Load()
 	per := float64(writes) / pods
 	b.Logf("%d endpoints made in %s, known in slices after %s: %d slices, %d writes, %.4f per pod", pods, made.Round(time.Millisecond),
@@ -377,7 +377,7 @@ func bulk(b *bench) {
 			b.Fatal(err)
 		}
 	}
-	b.settled(100)
+	b.waitSynced(100)
 	if n := len(b.slices()); n != 0 {
 		b.Errorf("%d slices of nothing", n)
 	}
@@ -420,11 +420,11 @@ func churn(b *bench) {
 	b.make(keep("churn", 25)...)
 	cfg := quick()
 	cfg.Max = 10
-	o := b.start(cfg, nil, func(int64) fault { return []fault{none, none, none, refused, unsent, unheard}[rand.IntN(6)] })
-	b.settled(10)
+	o := b.start(cfg, nil, func(int64) fault { return []fault{none, none, none, refused, unsent, unanswered}[rand.IntN(6)] })
+	b.waitSynced(10)
 	stop := b.witness(isKept)
 	b.life("churn", 300, 5*time.Millisecond)
-	b.settled(10)
+	b.waitSynced(10)
 	stop()
 	o.stop()
 	b.still(cfg, nil)
@@ -437,7 +437,7 @@ func killed(b *bench) {
 	cfg := quick()
 	cfg.Max = 10
 	first := b.start(cfg, nil, nil)
-	b.settled(10)
+	b.waitSynced(10)
 	first.stop()
 	stop := b.witness(isKept)
 	for round := range 3 {
@@ -462,7 +462,7 @@ func killed(b *bench) {
 		}
 	}
 	last := b.start(cfg, nil, nil)
-	b.settled(cfg.Max)
+	b.waitSynced(cfg.Max)
 	stop()
 	last.stop()
 	b.still(cfg, nil)
@@ -474,11 +474,11 @@ func leaders(b *bench) {
 	b.make(keep("leaders", 25)...)
 	cfg := quick()
 	cfg.Max = 10
-	one, two := b.start(cfg, nil, nil), b.start(cfg, nil, func(int64) fault { return []fault{none, none, unheard}[rand.IntN(3)] })
-	b.settled(10)
+	one, two := b.start(cfg, nil, nil), b.start(cfg, nil, func(int64) fault { return []fault{none, none, unanswered}[rand.IntN(3)] })
+	b.waitSynced(10)
 	stop := b.witness(isKept)
 	b.life("leaders", 300, 5*time.Millisecond)
-	b.settled(10)
+	b.waitSynced(10)
 	stop()
 	one.stop()
 	two.stop()
@@ -492,7 +492,7 @@ func byHand(b *bench) {
 	cfg := quick()
 	cfg.Max = 10
 	o := b.start(cfg, nil, nil)
-	b.settled(10)
+	b.waitSynced(10)
 	ctx := context.Background()
 	for n, edit := range []func(*v2alpha1.CiliumEndpointSlice) error{
 		func(s *v2alpha1.CiliumEndpointSlice) error { return b.env.Client.Delete(ctx, s) },
@@ -525,7 +525,7 @@ func byHand(b *bench) {
 		if err := edit(&all[n%len(all)]); err != nil {
 			b.Fatalf("edit %d: %v", n, err)
 		}
-		b.settled(10)
+		b.waitSynced(10)
 	}
 	// What others write into the metadata stays.
 	s := b.slices()[0]
@@ -536,7 +536,7 @@ func byHand(b *bench) {
 	if err := b.env.Client.Delete(ctx, cep("by-hand", s.Endpoints[0].Name, 0)); err != nil {
 		b.Fatal(err)
 	}
-	b.settled(10)
+	b.waitSynced(10)
 	if err := b.env.Client.Get(ctx, client.ObjectKeyFromObject(&s), &s); err != nil || s.Labels["team"] != "a" {
 		b.Errorf("labels of the slice: %v, %v", s.Labels, err)
 	}
@@ -553,7 +553,7 @@ func moves(b *bench) {
 		cfg.Max = most
 		stop := b.witness(isKept)
 		o := b.start(cfg, nil, nil)
-		b.settled(most)
+		b.waitSynced(most)
 		stop()
 		o.stop()
 	}
@@ -568,7 +568,7 @@ func late(b *bench) {
 		b.make(cep("late", fmt.Sprint("pod-", n), 0))
 	}
 	b.make(cep("late", "last", 300))
-	b.settled(100)
+	b.waitSynced(100)
 	if all := b.slices(); len(all) != 1 || len(all[0].Endpoints) != 1 {
 		b.Errorf("slices: %+v", all)
 	}
@@ -578,7 +578,7 @@ func late(b *bench) {
 			b.Fatal(err)
 		}
 	}
-	b.settled(100)
+	b.waitSynced(100)
 	if all := b.slices(); len(all) != 1 || len(all[0].Endpoints) != 6 {
 		b.Errorf("slices: %+v", all)
 	}
@@ -596,14 +596,14 @@ func bornAgain(b *bench) {
 		return e
 	}
 	b.make(owned("a", "a1", 300), owned("b", "b1", 300))
-	b.settled(100)
+	b.waitSynced(100)
 	for _, e := range []*v2.CiliumEndpoint{owned("a", "a2", 301), owned("b", "b2", 0)} {
 		if err := b.env.Client.Delete(context.Background(), cep("born", e.Name, 0)); err != nil {
 			b.Fatal(err)
 		}
 		b.make(e)
 	}
-	b.settled(100)
+	b.waitSynced(100)
 	if all := b.slices(); len(all) != 1 || len(all[0].Endpoints) != 1 || all[0].Endpoints[0].PodUID != "a2" {
 		b.Errorf("slices: %+v", all)
 	}
@@ -662,9 +662,9 @@ func offAndOn(b *bench) {
 		b.Errorf("%d writes where there was nothing to delete", n)
 	}
 	o = b.start(quick(), nil, nil)
-	b.settled(100)
+	b.waitSynced(100)
 	o.stop()
-	o = b.start(off, nil, func(n int64) fault { return []fault{unheard, none}[min(n-1, 1)] })
+	o = b.start(off, nil, func(n int64) fault { return []fault{unanswered, none}[min(n-1, 1)] })
 	controllers.Eventually(b.T, 60*time.Second, func() string {
 		if n := len(b.slices()); n != 0 {
 			return fmt.Sprint(n, " slices left")
@@ -676,6 +676,6 @@ func offAndOn(b *bench) {
 		b.Errorf("%d of 30 CiliumEndpoints are left", n)
 	}
 	o = b.start(quick(), nil, nil)
-	b.settled(100)
+	b.waitSynced(100)
 	o.stop()
 }

@@ -21,11 +21,11 @@
 //
 // A slice that is to be written waits for half a second, or longer if the limit of writes demands
 // it, and is written once with all that came meanwhile. The limit depends on the number of nodes,
-// because each of them hears of every write. Slices of namespaces with the annotation
+// because each of them observes every write. Slices of namespaces with the annotation
 // cilium.io/ces-namespace: priority go before all others.
 //
 // # Goroutines
 //
-// One that writes; it lives as long as the manager. Watches tell the index in goroutines of the
+// One that writes; it lives as long as the manager. Watches notify the index in goroutines of the
 // manager's cache. The package keeps no table but the index.
 package endpointslices

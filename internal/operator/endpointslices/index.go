@@ -12,7 +12,7 @@ import (
 	"github.com/hawser-net/hawser/api/v2alpha1"
 )
 
-// index says which endpoint belongs into which slice. It is told which endpoints there are, and
+// index reports which endpoint belongs into which slice. It is given which endpoints there are, and
 // what slices the server has; what is to be written it answers to plan. It does no I/O and is not
 // safe for concurrent use.
 //
@@ -34,7 +34,7 @@ type index struct {
 	open   map[string]map[*slice]struct{} // by namespace, those with room
 	dirty  map[string]struct{}            // slices to be looked at
 
-	// dead are slices known to be deleted, of which late news may come; deadOrder is the order in
+	// dead are slices known to be deleted, of which late events may come; deadOrder is the order in
 	// which they are forgotten.
 	dead      map[types.UID]struct{}
 	deadOrder []types.UID
@@ -81,7 +81,7 @@ func newIndex(most int, name func() string) *index {
 	}
 }
 
-// begin says that everything was told that exists: from now on endpoints are given places.
+// begin marks that everything was observed that exists: from now on endpoints are given places.
 func (b *index) begin() {
 	b.begun = true
 	keys := slices.SortedFunc(maps.Keys(b.want), compareKeys)
@@ -91,7 +91,7 @@ func (b *index) begin() {
 		}
 	}
 	for _, k := range keys {
-		b.settle(k)
+		b.reassign(k)
 	}
 	for _, s := range b.slices {
 		b.dirty[s.name] = struct{}{}
@@ -102,7 +102,7 @@ func compareKeys(x, y key) int {
 	return cmp.Or(cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name))
 }
 
-// set says what is to be said of an endpoint; nil if it is to be in no slice.
+// set takes the wanted entry of an endpoint; nil if it is to be in no slice.
 func (b *index) set(k key, e *entry) {
 	if same(b.want[k], e) {
 		return
@@ -112,7 +112,7 @@ func (b *index) set(k key, e *entry) {
 	} else {
 		b.want[k] = b.shared(k, e)
 	}
-	b.settle(k)
+	b.reassign(k)
 }
 
 // shared returns what a slice has of an entry if that is the same: one copy is enough.
@@ -153,8 +153,8 @@ func versionOf(o metav1.Object) uint64 {
 	return n
 }
 
-// observe says what the server has, or had: what is older than what is known already does not
-// count. Answers to writes and watches may so be told in any order.
+// observe takes what the server has, or had: what is older than what is known already does not
+// count. Answers to writes and watches may so come in any order.
 func (b *index) observe(o *v2alpha1.CiliumEndpointSlice) {
 	s := b.slices[o.Name]
 	version := versionOf(o)
@@ -208,7 +208,7 @@ func (b *index) abandon(s *slice) {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(names)) {
-		b.settle(key{Namespace: s.namespace, Name: name})
+		b.reassign(key{Namespace: s.namespace, Name: name})
 	}
 }
 
@@ -217,7 +217,7 @@ func (b *index) isDead(uid types.UID) bool {
 	return dead
 }
 
-// gone says that the server has a slice no more. Another one of that name is not meant.
+// gone notes that the server has a slice no more. Another one of that name is not meant.
 func (b *index) gone(name string, uid types.UID) {
 	if !b.isDead(uid) {
 		b.dead[uid] = struct{}{}
@@ -235,18 +235,18 @@ func (b *index) gone(name string, uid types.UID) {
 	b.reconsider(s, old)
 }
 
-// doubt says that a write of a slice was sent and that nobody knows what came of it. Until the
-// server is asked, with an answer that observe is told, nothing leaves another slice because it is
+// doubt notes that a write of a slice was sent and that nobody knows what came of it. Until the
+// server is asked, with an answer that observe is given, nothing leaves another slice because it is
 // in this one.
 func (b *index) doubt(name string) {
 	if s := b.slices[name]; s != nil {
 		s.unsure = true
 		b.dirty[name] = struct{}{}
-		b.settleAll(s)
+		b.reassignAll(s)
 	}
 }
 
-// lacks says that the server, asked for a slice of that name, had none. uid is what the index had
+// lacks notes that the server, asked for a slice of that name, had none. uid is what the index had
 // of it when it was asked.
 func (b *index) lacks(name string, uid types.UID) {
 	s := b.slices[name]
@@ -290,10 +290,10 @@ func (b *index) reconsider(s *slice, old map[string]*entry) {
 	b.dirty[s.name] = struct{}{}
 	for name := range old {
 		if s.has[name] == nil {
-			b.settle(key{Namespace: s.namespace, Name: name})
+			b.reassign(key{Namespace: s.namespace, Name: name})
 		}
 	}
-	b.settleAll(s)
+	b.reassignAll(s)
 	b.forget(s)
 }
 
@@ -307,16 +307,16 @@ func (b *index) makeRoom(s *slice) {
 		k := key{Namespace: s.namespace, Name: name}
 		if p := b.at[k]; p.pending == s && len(s.holds) > b.max {
 			p.pending = nil
-			b.settle(k)
+			b.reassign(k)
 		}
 	}
 }
 
-// settleAll decides about all endpoints of a slice, in an order that does not depend on chance:
+// reassignAll decides about all endpoints of a slice, in an order that does not depend on chance:
 // they may need places.
-func (b *index) settleAll(s *slice) {
+func (b *index) reassignAll(s *slice) {
 	for _, name := range slices.Sorted(maps.Keys(s.has)) {
-		b.settle(key{Namespace: s.namespace, Name: name})
+		b.reassign(key{Namespace: s.namespace, Name: name})
 	}
 }
 
@@ -351,8 +351,8 @@ func (b *index) forget(s *slice) {
 	}
 }
 
-// settle decides where an endpoint belongs and which slices hold it for now.
-func (b *index) settle(k key) {
+// reassign decides where an endpoint belongs and which slices hold it for now.
+func (b *index) reassign(k key) {
 	if !b.begun {
 		return
 	}
@@ -361,7 +361,7 @@ func (b *index) settle(k key) {
 	if w == nil {
 		p.assigned, p.pending = nil, nil
 	} else {
-		b.house(k, p)
+		b.assign(k, p)
 		in = append(in, p.assigned)
 		there := same(p.assigned.has[k.Name], w)
 		if !there || p.assigned.unsure { // it stays where it is
@@ -414,8 +414,8 @@ func (b *index) measure(s *slice) {
 	space[s] = struct{}{}
 }
 
-// house decides to which slice an endpoint is assigned.
-func (b *index) house(k key, p *place) {
+// assign decides to which slice an endpoint is assigned.
+func (b *index) assign(k key, p *place) {
 	if s := b.preferred(k, p); s != nil {
 		p.assigned, p.pending = s, nil
 		return
@@ -503,7 +503,7 @@ type write struct {
 	added, changed, removed int
 }
 
-// plan says what is to be done to a slice now.
+// plan reports what is to be done to a slice now.
 func (b *index) plan(name string) write {
 	s := b.slices[name]
 	if s == nil {

@@ -20,15 +20,15 @@ import (
 	"github.com/hawser-net/hawser/api/v2alpha1"
 )
 
-// server is a naive API server: it keeps slices, gives versions, and remembers all news.
+// server is a naive API server: it keeps slices, gives versions, and remembers all events.
 type server struct {
 	version int
 	slices  map[string]v2alpha1.CiliumEndpointSlice
-	news    []news
+	events  []events
 }
 
-// news is an event of the watch.
-type news struct {
+// events is an event of the watch.
+type events struct {
 	gone  bool
 	slice v2alpha1.CiliumEndpointSlice
 }
@@ -53,7 +53,7 @@ func (s *server) put(o v2alpha1.CiliumEndpointSlice) *v2alpha1.CiliumEndpointSli
 	o.ResourceVersion = strconv.Itoa(s.version)
 	o = *o.DeepCopy()
 	s.slices[o.Name] = o
-	s.news = append(s.news, news{slice: o})
+	s.events = append(s.events, events{slice: o})
 	return &o
 }
 
@@ -61,23 +61,23 @@ func (s *server) drop(name string) {
 	if o, ok := s.slices[name]; ok {
 		s.version++
 		delete(s.slices, name)
-		s.news = append(s.news, news{gone: true, slice: o})
+		s.events = append(s.events, events{gone: true, slice: o})
 	}
 }
 
 // actor is an operator as far as these tests need one: an index, and how far its watch has come.
 type actor struct {
-	index  *index
-	server *server
-	heard  int
-	queue  map[string]bool
-	writes int
-	// alone says that nobody else writes.
+	index     *index
+	server    *server
+	delivered int
+	queue     map[string]bool
+	writes    int
+	// alone means that nobody else writes.
 	alone bool
 }
 
 func (w *world) newActor() *actor {
-	a := &actor{index: newIndex(w.max, w.name), server: w.server, heard: len(w.server.news), queue: map[string]bool{}, alone: w.alone}
+	a := &actor{index: newIndex(w.max, w.name), server: w.server, delivered: len(w.server.events), queue: map[string]bool{}, alone: w.alone}
 	for _, o := range w.server.all() {
 		a.index.observe(&o)
 	}
@@ -95,13 +95,13 @@ func (a *actor) collect() {
 	}
 }
 
-// hear tells the index one event.
-func (a *actor) hear() bool {
-	if a.heard == len(a.server.news) {
+// deliver hands the index one event.
+func (a *actor) deliver() bool {
+	if a.delivered == len(a.server.events) {
 		return false
 	}
-	n := a.server.news[a.heard]
-	a.heard++
+	n := a.server.events[a.delivered]
+	a.delivered++
 	if n.gone {
 		a.index.gone(n.slice.Name, n.slice.UID)
 	} else {
@@ -111,7 +111,7 @@ func (a *actor) hear() bool {
 	return true
 }
 
-// sync writes one slice. lost says that the answer does not arrive.
+// sync writes one slice. lost means that the answer does not arrive.
 func (a *actor) sync(t *testing.T, name string, lost bool) {
 	delete(a.queue, name)
 	if a.index.doubtful(name) {
@@ -128,7 +128,7 @@ func (a *actor) sync(t *testing.T, name string, lost bool) {
 	}
 	a.writes++
 	there, exists := a.server.slices[name]
-	before, ignorant := a.server.all(), !a.alone && a.heard < len(a.server.news)
+	before, ignorant := a.server.all(), !a.alone && a.delivered < len(a.server.events)
 	fresh := exists && there.UID == w.slice.UID && there.ResourceVersion == w.slice.ResourceVersion
 	if w.action == create && exists || w.action != create && !fresh { // read it again
 		if exists {
@@ -239,12 +239,12 @@ func (w *world) byHand() {
 	w.server.put(s)
 }
 
-// settle lets everybody do what they have to, in random order, until nobody has anything to do.
-func (w *world) settle(t *testing.T) {
+// converge lets everybody do what they have to, in random order, until nobody has anything to do.
+func (w *world) converge(t *testing.T) {
 	for n := 0; ; n++ {
 		idle := true
 		for _, a := range w.actors {
-			for a.hear() {
+			for a.deliver() {
 				idle = false
 			}
 			for _, name := range slices.Sorted(maps.Keys(a.queue)) {
@@ -268,10 +268,10 @@ func (w *world) check(t *testing.T) {
 	}
 }
 
-// TestBookProperties has operators, one or two at once, live through random days, and compares what
-// comes of it with the oracle. No write of theirs may make an endpoint vanish, however late news
-// come; afterwards an operator that starts has nothing to write.
-func TestBookProperties(t *testing.T) {
+// TestIndexProperties has operators, one or two at once, live through random days, and compares
+// what comes of it with the oracle. No write of theirs may make an endpoint vanish, however late
+// events come; afterwards an operator that starts has nothing to write.
+func TestIndexProperties(t *testing.T) {
 	t.Parallel()
 	rounds := 200
 	if testing.Short() {
@@ -297,7 +297,7 @@ func TestBookProperties(t *testing.T) {
 				case r < 40:
 					w.set(w.randomKey(), nil)
 				case r < 60:
-					a.hear()
+					a.deliver()
 				case r < 92:
 					if names := slices.Sorted(maps.Keys(a.queue)); len(names) > 0 {
 						a.sync(t, names[w.IntN(len(names))], w.IntN(8) == 0)
@@ -314,7 +314,7 @@ func TestBookProperties(t *testing.T) {
 					w.actors[w.IntN(len(w.actors))] = w.newActor()
 				}
 			}
-			w.settle(t)
+			w.converge(t)
 			w.check(t)
 			for range 2 {
 				again := w.newActor()
@@ -339,7 +339,7 @@ func TestFill(t *testing.T) {
 		k := key{Namespace: string(rune('a' + n%2)), Name: fmt.Sprint("p", n)}
 		w.set(k, testEntry(k.Name, 300))
 	}
-	w.settle(t)
+	w.converge(t)
 	w.check(t)
 	if n := len(w.server.all()); n != 22 || a.writes != n {
 		t.Errorf("%d slices in %d writes, want 22 in as many", n, a.writes)
@@ -362,15 +362,15 @@ func TestFill(t *testing.T) {
 		w.set(key{Namespace: "a", Name: fmt.Sprint("p", 2*n)}, nil)
 	}
 	w.set(key{Namespace: "a", Name: "new"}, testEntry("new", 300))
-	w.settle(t)
+	w.converge(t)
 	w.check(t)
 	if diff := cmp.Diff([]int{20, 26, 100, 100, 100, 100, 100, 100, 100, 100, 100}, sizes()); diff != "" {
 		t.Error(diff)
 	}
 }
 
-// TestOldNews: what is heard late does not count.
-func TestOldNews(t *testing.T) {
+// TestOldEvents: what is observed late does not count.
+func TestOldEvents(t *testing.T) {
 	t.Parallel()
 	b := newIndex(10, func() string { return "ces-new" })
 	slice := func(uid, version string, names ...string) *v2alpha1.CiliumEndpointSlice {
@@ -461,8 +461,8 @@ func TestSame(t *testing.T) {
 	}
 }
 
-// TestOfEndpoint says which CiliumEndpoints are told of in slices: none without an identity,
-// "Operator changes 6" of CFP-27752.
+// TestOfEndpoint checks which CiliumEndpoints are in slices: none without an identity, "Operator
+// changes 6" of CFP-27752.
 func TestOfEndpoint(t *testing.T) {
 	t.Parallel()
 	o := &v2.CiliumEndpoint{ObjectMeta: metav1.ObjectMeta{

@@ -56,7 +56,7 @@ func queueOf(isFast bool) string {
 	return standard
 }
 
-// wrote books a write that succeeded.
+// wrote records a write that succeeded.
 func (m *metrics) wrote(w write) {
 	m.syncs.WithLabelValues(succeeded, "").Inc()
 	if w.action != remove {

@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// mostLimit and mostBurst bound what can be configured: every node hears of every write.
+	// mostLimit and mostBurst bound what can be configured: every node observes every write.
 	mostLimit = 50
 	mostBurst = 100
 )

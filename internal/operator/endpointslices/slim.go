@@ -16,8 +16,8 @@ import (
 	"github.com/hawser-net/hawser/internal/labels"
 )
 
-// Resolve says which identity a pod in a namespace with these labels has: the canonical form of its
-// labels, or a number if these labels have one by rule. The operator's controller of identities
+// Resolve reports which identity a pod in a namespace with these labels has: the canonical form of
+// its labels, or a number if these labels have one by rule. The operator's controller of identities
 // must use the same.
 type Resolve func(pod *corev1.Pod, namespace map[string]string) (canonical string, number int64, err error)
 
@@ -127,7 +127,7 @@ func (s *slim) wear(k key) {
 	setMember(s.wearers, st.canonical, k, false)
 	st.canonical, st.fixed = "", 0
 	if ns, known := s.namespaces[k.Namespace]; known {
-		if text, id, err := s.resolve(st.pod, ns); err == nil { // if not, whoever makes identities tells why
+		if text, id, err := s.resolve(st.pod, ns); err == nil { // if not, whoever makes identities reports why
 			st.canonical, st.fixed = text, id
 		}
 	}
@@ -176,7 +176,7 @@ func (s *slim) setIdentity(o *v2.CiliumIdentity) {
 	}
 	s.dropIdentity(o.Name)
 	text := canonical(o.SecurityLabels)
-	if intact, told := identities.Intact(o); text == "" || told && !intact { // pods must not get a number by an edit
+	if intact, sealed := identities.Intact(o); text == "" || sealed && !intact { // pods must not get a number by an edit
 		return
 	}
 	s.identities[o.Name] = text
@@ -219,7 +219,7 @@ func (s *slim) dropIdentity(name string) {
 	s.touch(s.wearers[text])
 }
 
-// apply tells the index what has changed.
+// apply notifies the index of what has changed.
 func (s *slim) apply(b *index) {
 	for _, k := range slices.SortedFunc(maps.Keys(s.dirty), compareKeys) {
 		b.set(k, s.entry(k, b.known(k)))
@@ -274,7 +274,7 @@ func (s *slim) entry(k key, before *entry) *entry {
 	return e
 }
 
-// namedPorts returns the ports of a pod that have names, as an agent would tell them.
+// namedPorts returns the ports of a pod that have names, as an agent would report them.
 func namedPorts(p *corev1.Pod) []v2.NamedPort {
 	var out []v2.NamedPort
 	containers := slices.Clone(p.Spec.Containers)

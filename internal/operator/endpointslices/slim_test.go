@@ -59,7 +59,7 @@ func slimNode(name string, ips ...string) *v2.CiliumNode {
 	return n
 }
 
-// TestSlimEntries tells of objects one after the other, and compares what is said of pods.
+// TestSlimEntries delivers objects one after the other, and compares the entries of pods.
 func TestSlimEntries(t *testing.T) {
 	t.Parallel()
 	b, s := newIndex(100, randomName), newSlim(resolveApp)
@@ -179,7 +179,7 @@ func slimMode(b *bench) {
 		}
 		return out
 	}
-	settled := func(n int) {
+	waitSynced := func(n int) {
 		b.Helper()
 		controllers.Eventually(b.T, 60*time.Second, func() string {
 			w := wanted()
@@ -190,7 +190,7 @@ func slimMode(b *bench) {
 		})
 	}
 	o := b.start(cfg, resolveApp, nil)
-	settled(30)
+	waitSynced(30)
 	stop := b.witness(isKept)
 	patch := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"env":"prod"}}}`))
 	if err := b.env.Client.Patch(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "slim"}}, patch); err != nil {
@@ -198,7 +198,7 @@ func slimMode(b *bench) {
 	}
 	time.Sleep(300 * time.Millisecond)
 	b.env.Create(b.T, identityOf("301", "web", "prod"))
-	settled(30)
+	waitSynced(30)
 	o.stop()
 	b.still(cfg, resolveApp)
 	// While nobody runs, the identity goes: a new operator keeps what slices say until there is
@@ -209,14 +209,14 @@ func slimMode(b *bench) {
 	b.still(cfg, resolveApp)
 	b.env.Create(b.T, identityOf("302", "web", "prod"))
 	o = b.start(cfg, resolveApp, nil)
-	settled(30)
+	waitSynced(30)
 	stop()
 	for n := range 25 {
 		if err := b.env.Client.Delete(ctx, slimPod("slim", fmt.Sprint("kept-", n), ""), client.GracePeriodSeconds(0)); err != nil {
 			b.Fatal(err)
 		}
 	}
-	settled(5)
+	waitSynced(5)
 	o.stop()
 }
 
