@@ -358,7 +358,7 @@ func (w *world) objects() []v2.CiliumNode {
 	return all.Items
 }
 
-// audit compares what the cloud has assigned with what nodes are told, in both directions, when
+// audit compares what the cloud has assigned with what nodes are given, in both directions, when
 // each has five pods.
 func (x *killing) audit() string {
 	place := func(instance, nic string) string { return strings.ToLower(instance + " " + nic) }

@@ -123,7 +123,7 @@ func TestENIWithOperator(t *testing.T) {
 	t.Cleanup(metadata.Close)
 	env.Run(t, func(ctx context.Context, m manager.Manager, log *slog.Logger) error {
 		cfg := nodemanager.Defaults()
-		cfg.QPS, cfg.Burst, cfg.Resync, cfg.Settle, cfg.ReleaseDelay, cfg.ReleaseExcess = 200, 100, time.Second, time.Second, 0, true
+		cfg.QPS, cfg.Burst, cfg.Resync, cfg.MaxLag, cfg.ReleaseDelay, cfg.ReleaseExcess = 200, 100, time.Second, time.Second, 0, true
 		metrics, err := nodemanager.NewMetrics(prometheus.NewRegistry())
 		if err != nil {
 			return err

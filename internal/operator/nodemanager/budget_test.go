@@ -57,7 +57,7 @@ func TestRetryAfter(t *testing.T) {
 		t.Errorf("a call past its deadline: %v", err)
 	}
 
-	// ---- what is told of it -------------------------------------------------------------------
+	// ---- what is reported of it ---------------------------------------------------------------
 	metrics.took(&Step{Call: Assign, Interface: Interface{Subnet: "a"}}, nil, time.Second)
 	metrics.took(&Step{Call: Create, Subnet: "a"}, errors.New("no"), time.Second)
 	metrics.took(&Step{Call: Unassign, Interface: Interface{Subnet: "a"}}, nil, time.Second)
@@ -78,9 +78,9 @@ func TestRetryAfter(t *testing.T) {
 	}
 }
 
-// TestScarce has a cloud allow two calls at once and few a second, of an operator that is told to
-// ask for far more: what takes many calls, each of which the next depends on, comes to its end, and
-// so do changes beside it.
+// TestScarce has a cloud allow two calls at once and few a second, of an operator that is
+// configured to ask for far more: what takes many calls, each of which the next depends on, comes
+// to its end, and so do changes beside it.
 func TestScarce(t *testing.T) {
 	t.Parallel()
 	metrics, err := NewMetrics(prometheus.NewRegistry())

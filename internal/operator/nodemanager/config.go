@@ -29,13 +29,13 @@ type Config struct {
 
 	// Resync is how often everything in the cloud is read.
 	Resync time.Duration
-	// Settle is how long a description of the cloud may be behind changes that were made.
-	Settle time.Duration
+	// MaxLag is how long a description of the cloud may be behind changes that were made.
+	MaxLag time.Duration
 }
 
 // Defaults returns the field's.
 func Defaults() Config {
-	return Config{QPS: 4, Burst: 20, Workers: 50, ReleaseDelay: 180, GCInterval: 5 * time.Minute, Resync: resyncInterval, Settle: settleTime}
+	return Config{QPS: 4, Burst: 20, Workers: 50, ReleaseDelay: 180, GCInterval: 5 * time.Minute, Resync: resyncInterval, MaxLag: maxLag}
 }
 
 // Flags binds the configuration to command-line flags; the current values are the defaults shown.

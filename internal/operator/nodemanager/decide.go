@@ -24,8 +24,8 @@ type held struct {
 // leaving reports whether the agent has promised not to use it.
 func (h *held) leaving() bool { return h.ready == size(h.unit) && !h.used && !h.refused }
 
-// Decide says what becomes of a node. It changes nothing that v refers to. The same view gives the
-// same decision.
+// Decide reports what becomes of a node. It changes nothing that v refers to. The same view gives
+// the same decision.
 func Decide(v *View) Decision {
 	d := Decision{Pool: map[netip.Addr]string{}, Releases: map[netip.Addr]v2.IPReleaseStatus{}, Excess: map[netip.Prefix]time.Time{}}
 	units, assigned := v.units()
@@ -324,7 +324,7 @@ func (v *View) add(d *Decision, ask int, prefixes bool) bool {
 	return false
 }
 
-// whyNot says why no address can be had, and what to do.
+// whyNot reports why no address can be had, and what to do.
 func (v *View) whyNot(d *Decision) string {
 	if v.Limits.Interfaces == 0 {
 		return fmt.Sprintf("instance type %q is not known", v.InstanceType)
@@ -373,7 +373,7 @@ func (v *View) subnetText(id string) string {
 	return "subnet " + id
 }
 
-// blame tells of addresses that pods use and the cloud does not route here.
+// blame returns addresses that pods use and the cloud does not route here.
 func (v *View) blame(d *Decision, assigned map[netip.Addr]bool) {
 	if len(v.Attached) == 0 {
 		return

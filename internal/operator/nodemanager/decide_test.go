@@ -109,7 +109,7 @@ func (w *world) create(subnet string, addresses, prefixes int) {
 	w.take(p)
 	i := Interface{ID: fmt.Sprint("eni-", w.made), Subnet: subnet, Primary: p.Addr(), Managed: w.made > 0, DeleteOnTermination: w.made == 0}
 	if w.made > 0 && w.r.IntN(8) == 0 {
-		i.Primary = netip.Addr{} // it has one that is never told
+		i.Primary = netip.Addr{} // it has one that is never reported
 	}
 	w.made++
 	w.assign(&i, addresses, prefixes)
@@ -197,7 +197,7 @@ func keys(m map[netip.Addr]string) map[netip.Addr]bool {
 
 // agent does something that agents do: pods come and go, and answers to what is marked.
 func (w *world) agent(quiet bool) {
-	// What pods use is told a while later, or at once.
+	// What pods use is reported a while later, or at once.
 	if quiet || w.r.IntN(2) == 0 {
 		w.v.Used = map[netip.Addr]string{}
 		for a := range w.pods {
@@ -281,9 +281,9 @@ func (w *world) check() string {
 	return ""
 }
 
-// settled says by counting whether a node at rest has what the watermarks ask for, or there is
-// nothing to be had.
-func (w *world) settled(d Decision) string {
+// checkConverged says by counting whether a node at rest has what the watermarks ask for, or there
+// is nothing to be had.
+func (w *world) checkConverged(d Decision) string {
 	free := len(w.v.Pool) - len(w.pods)
 	lacks := free < w.v.PreAllocate || len(w.v.Pool) < w.v.MinAllocate || free < w.v.Pending
 	if w.v.MaxAllocate > 0 && len(w.v.Pool) >= w.v.MaxAllocate {
@@ -355,11 +355,11 @@ func TestWorld(t *testing.T) {
 			fail(w.check())
 			w.v.Now = w.v.Now.Add(time.Second)
 		}
-		fail(w.settled(d))
+		fail(w.checkConverged(d))
 	}
 }
 
-// TestNoPrimary has the cloud tell no primary address of an interface: the pool has none either.
+// TestNoPrimary has the cloud report no primary address of an interface: the pool has none either.
 func TestNoPrimary(t *testing.T) {
 	held := netip.MustParsePrefix("10.0.0.7/32")
 	v := &View{

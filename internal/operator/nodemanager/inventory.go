@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// settleTime is how long a description may be behind the changes that were made ("Eventual
+// maxLag is how long a description may be behind the changes that were made ("Eventual
 // consistency in the Amazon EC2 API"). Until then, what was changed counts, not what is described.
-const settleTime = 2 * time.Minute
+const maxLag = 2 * time.Minute
 
 // prefixesRest is how long no prefix is asked of a subnet that had none.
 const prefixesRest = 10 * time.Minute
@@ -26,7 +26,7 @@ type change struct {
 // inventory is what is known of a cloud: the last description, and on top of it what was changed
 // since. It has no lock of its own.
 type inventory struct {
-	settle     time.Duration
+	lag        time.Duration
 	snapshot   *Snapshot
 	begun      time.Time            // when the snapshot was
 	interfaces map[string]Interface // by ID
@@ -36,8 +36,8 @@ type inventory struct {
 	scattered  map[string]time.Time // subnets without a prefix
 }
 
-func newInventory(settle time.Duration) *inventory {
-	return &inventory{settle: settle, limits: map[string]Limits{}, scattered: map[string]time.Time{}, interfaces: map[string]Interface{}}
+func newInventory(lag time.Duration) *inventory {
+	return &inventory{lag: lag, limits: map[string]Limits{}, scattered: map[string]time.Time{}, interfaces: map[string]Interface{}}
 }
 
 // replace takes a description that was begun at a time.
@@ -74,7 +74,7 @@ func (v *inventory) replaceInstance(instance string, list []Interface, begun tim
 
 // again makes the changes that a description may lack.
 func (v *inventory) again(begun time.Time, of func(Interface) bool) {
-	v.changes = slices.DeleteFunc(v.changes, func(c change) bool { return begun.Sub(c.at) > v.settle })
+	v.changes = slices.DeleteFunc(v.changes, func(c change) bool { return begun.Sub(c.at) > v.lag })
 	for _, c := range v.changes {
 		if of(c.iface) {
 			v.apply(c)

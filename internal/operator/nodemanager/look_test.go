@@ -187,8 +187,8 @@ func TestRereads(t *testing.T) {
 	}
 }
 
-// TestStaticTagsAreNoDeficit has a node ask for what nobody assigns: it is told so, and lacks
-// nothing.
+// TestStaticTagsAreNoDeficit has a node ask for what nobody assigns: its status reports it, and it
+// lacks nothing.
 func TestStaticTagsAreNoDeficit(t *testing.T) {
 	t.Parallel()
 	m := newReads(t, &reads{})

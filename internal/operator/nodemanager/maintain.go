@@ -71,8 +71,8 @@ func (m *Manager) turns(ctx context.Context, o *v2.CiliumNode) (time.Duration, e
 			}
 			continue
 		}
-		rest := w.Step.Call == Nothing && w.nothing()
-		if !live && !rest {
+		idle := w.Step.Call == Nothing && w.nothing()
+		if !live && !idle {
 			// What the cache shows may be old; what is released depends on what is.
 			if o, err = m.read(ctx, o.Name); err != nil {
 				return 0, err
@@ -107,7 +107,7 @@ func (m *Manager) read(ctx context.Context, name string) (*v2.CiliumNode, error)
 	return o, nil
 }
 
-// failed tells of a failure and has the node wait.
+// failed reports a failure and has the node wait.
 func (m *Manager) failed(ctx context.Context, o *v2.CiliumNode, err error) (time.Duration, error) {
 	if ctx.Err() != nil || errors.Is(err, ErrNotLeading) {
 		return 0, ErrNotLeading
@@ -118,7 +118,7 @@ func (m *Manager) failed(ctx context.Context, o *v2.CiliumNode, err error) (time
 	if rerr != nil {
 		return 0, rerr
 	}
-	_, werr := m.patch(ctx, o, "status", m.told(o, err.Error()))
+	_, werr := m.patch(ctx, o, "status", m.faultPatch(o, err.Error()))
 	return d, werr
 }
 
@@ -194,12 +194,12 @@ func (m *Manager) decide(o *v2.CiliumNode, pending int, limits Limits, live bool
 	w := &work{next: refresh()}
 	n, other := m.claim(o.Name, m.provider.Instance(o))
 	if other != "" {
-		w.status = m.told(o, fmt.Sprintf("instance %s is that of node %s: delete the CiliumNode that is not its", o.Spec.InstanceID, other))
+		w.status = m.faultPatch(o, fmt.Sprintf("instance %s is that of node %s: delete the CiliumNode that is not its", o.Spec.InstanceID, other))
 		return w
 	}
 	if m.inv.snapshot == nil {
 		if !errors.Is(m.fault, errNotRead) {
-			w.status = m.told(o, m.fault.Error())
+			w.status = m.faultPatch(o, m.fault.Error())
 		}
 		return w
 	}
@@ -214,7 +214,7 @@ func (m *Manager) decide(o *v2.CiliumNode, pending int, limits Limits, live bool
 		if m.looksFor(n) {
 			w.next = max(time.Until(n.lookAt), blocked, minInterval)
 		}
-		w.status = m.told(o, w.Fault)
+		w.status = m.faultPatch(o, w.Fault)
 		return w
 	}
 	n.looks, n.lookAt = 0, time.Time{}
@@ -240,7 +240,7 @@ func (m *Manager) decide(o *v2.CiliumNode, pending int, limits Limits, live bool
 		w.Fault = "spec.ipam.static-ip-tags asks for a public address, which the operator does not assign: remove them"
 	}
 	field, value, same := m.provider.Status(o, m.inv.snapshot, v.Attached)
-	w.status = join(m.told(o, w.Fault), releases(o, w.Releases))
+	w.status = join(m.faultPatch(o, w.Fault), releases(o, w.Releases))
 	if !same {
 		w.status = join(w.status, map[string]any{field: value})
 	}
@@ -335,8 +335,8 @@ func (m *Manager) view(o *v2.CiliumNode, n *node, pending int, limits Limits) *V
 // defaultPreAllocate is the field's.
 const defaultPreAllocate = 8
 
-// told returns the patch by which the status tells a fault, or that there is none.
-func (m *Manager) told(o *v2.CiliumNode, fault string) map[string]any {
+// faultPatch returns the patch by which the status shows a fault, or that there is none.
+func (m *Manager) faultPatch(o *v2.CiliumNode, fault string) map[string]any {
 	if o.Status.IPAM.OperatorStatus.Error == fault {
 		return nil
 	}

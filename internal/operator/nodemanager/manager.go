@@ -61,7 +61,7 @@ type Manager struct {
 	log      *slog.Logger
 	client   client.Client
 	live     client.Reader
-	kick     chan event.GenericEvent
+	trigger  chan event.GenericEvent
 	reread   chan struct{} // of capacity 1: the cloud is to be read before its time
 	looks    *rate.Limiter // of single reads for instances of which nothing is known
 
@@ -91,8 +91,8 @@ var errNotRead = errors.New("the cloud has not been read yet")
 
 func newManager(cfg Config, p Provider, metrics *Metrics, log *slog.Logger) *Manager {
 	return &Manager{
-		cfg: cfg, provider: p, metrics: metrics, log: log, kick: make(chan event.GenericEvent, 1024), reread: make(chan struct{}, 1), looks: rate.NewLimiter(lookRate, lookBurst),
-		inv: newInventory(cfg.Settle), fault: errNotRead, nodes: map[string]*node{}, owner: map[string]string{}, left: map[string]bool{},
+		cfg: cfg, provider: p, metrics: metrics, log: log, trigger: make(chan event.GenericEvent, 1024), reread: make(chan struct{}, 1), looks: rate.NewLimiter(lookRate, lookBurst),
+		inv: newInventory(cfg.MaxLag), fault: errNotRead, nodes: map[string]*node{}, owner: map[string]string{}, left: map[string]bool{},
 	}
 }
 
@@ -120,7 +120,7 @@ func Setup(ctx context.Context, m manager.Manager, cfg Config, p Provider, metri
 			}
 			return out
 		})).
-		WatchesRawSource(source.Channel(n.kick, &handler.EnqueueRequestForObject{})).
+		WatchesRawSource(source.Channel(n.trigger, &handler.EnqueueRequestForObject{})).
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: cfg.Workers,
 			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](minInterval, lastBackoff),
@@ -172,24 +172,24 @@ func (m *Manager) resync(ctx context.Context) error {
 			return nil
 		}
 		m.take(ctx, s, begun, err)
-		rest, next := m.rest, m.cfg.Resync
+		pause, next := m.pause, m.cfg.Resync
 		if err != nil {
 			m.log.Error("the cloud cannot be read; what was known of it before is used, and nodes that need to know more wait", "error", err, "cause", errors.Unwrap(err))
-			rest, next = Sleep, jitter(min(firstBackoff<<min(failures, 10), m.cfg.Resync))
+			pause, next = Sleep, jitter(min(firstBackoff<<min(failures, 10), m.cfg.Resync))
 			failures++
 		} else {
 			failures = 0
 			m.metrics.resyncs.Inc()
 		}
-		if !rest(ctx, next) {
+		if !pause(ctx, next) {
 			return nil
 		}
 	}
 }
 
-// rest waits for the next description, which comes early if somebody cannot do without, but not at
+// pause waits for the next description, which comes early if somebody cannot do without, but not at
 // once: others may need one, too. It reports whether ctx goes on.
-func (m *Manager) rest(ctx context.Context, d time.Duration) bool {
+func (m *Manager) pause(ctx context.Context, d time.Duration) bool {
 	early := d / 10
 	if !Sleep(ctx, early) {
 		return false
@@ -213,7 +213,7 @@ func (m *Manager) rereads() {
 	}
 }
 
-// take books a description and has nodes looked at for whom it says something new.
+// take records a description and has nodes looked at for which it changes something.
 func (m *Manager) take(ctx context.Context, s *Snapshot, begun time.Time, err error) {
 	m.mu.Lock()
 	all := m.inv.snapshot == nil
@@ -266,7 +266,7 @@ func (m *Manager) look(ctx context.Context, names ...string) {
 		n := &v2.CiliumNode{}
 		n.Name = name
 		select {
-		case m.kick <- event.GenericEvent{Object: n}:
+		case m.trigger <- event.GenericEvent{Object: n}:
 		case <-ctx.Done():
 			return
 		}
@@ -314,7 +314,7 @@ func (m *Manager) leftBehind() (out []Interface) {
 	return out
 }
 
-// claim books whose instance a node is. It returns the node that has it already.
+// claim records whose instance a node is. It returns the node that has it already.
 func (m *Manager) claim(name, instance string) (n *node, other string) {
 	n = m.nodes[name]
 	if n == nil {
@@ -347,7 +347,7 @@ func (m *Manager) forget(name string) {
 	}
 }
 
-// backoff books a failure and returns how long nothing is asked of the cloud for the node.
+// backoff records a failure and returns how long nothing is asked of the cloud for the node.
 func (m *Manager) backoff(name, why string) time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -51,7 +51,7 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 	return m, nil
 }
 
-// called books a call.
+// called records a call.
 func (m *Metrics) called(operation string, err error, waited, took time.Duration) {
 	code := "OK"
 	var e *Error
@@ -65,7 +65,7 @@ func (m *Metrics) called(operation string, err error, waited, took time.Duration
 	m.waited.WithLabelValues(operation).Observe(waited.Seconds())
 }
 
-// took books how long a step took, whatever has become of it.
+// took records how long a step took, whatever has become of it.
 func (m *Metrics) took(s *Step, err error, d time.Duration) {
 	status := "success"
 	if err != nil {
@@ -81,7 +81,7 @@ func (m *Metrics) took(s *Step, err error, d time.Duration) {
 	}
 }
 
-// made books a step that was made.
+// made records a step that was made.
 func (m *Metrics) made(s *Step) {
 	switch s.Call {
 	case Assign:

@@ -5,7 +5,7 @@ package nodemanager
 const (
 	ManagedTag = "io.cilium/cilium-managed"
 	ClusterTag = "io.cilium/cluster-name"
-	// InstanceTag says which instance an interface is made for: whoever finds one that is not
+	// InstanceTag reports which instance an interface is made for: whoever finds one that is not
 	// attached knows what to do with it.
 	InstanceTag = "io.cilium/instance-id"
 )

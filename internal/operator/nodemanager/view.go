@@ -38,7 +38,7 @@ type Interface struct {
 	Tags        map[string]string
 	// Managed is set if an operator of this cluster has made it.
 	Managed bool
-	// Primary is not valid as long as the cloud does not tell it.
+	// Primary is not valid as long as the cloud does not report it.
 	Primary netip.Addr
 	// Held are the secondary addresses, each as a prefix of full length, and the delegated
 	// prefixes.
@@ -181,7 +181,7 @@ type Decision struct {
 	Step Step
 	// Excess is to be handed to the next decision.
 	Excess map[netip.Prefix]time.Time
-	// Again says when time alone changes the decision; 0 for never.
+	// Again reports when time alone changes the decision; 0 for never.
 	Again time.Duration
 	// Fault is for people: what is missing and what to do. "" if nothing is.
 	Fault string

@@ -46,7 +46,7 @@ func (m *Meter) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// Note books a round of a kind.
+// Note records a round of a kind.
 func (m *Meter) Note(kind string, took time.Duration, err error) {
 	if m == nil {
 		return
@@ -67,7 +67,7 @@ func (m *Meter) Removed(kind string, n int) {
 	}
 }
 
-// Measure returns f with its rounds booked. One that ctx ended is not.
+// Measure returns f with its rounds recorded. One that ctx ended is not.
 func (m *Meter) Measure(kind string, f func(context.Context) error) func(context.Context) error {
 	return func(ctx context.Context) error {
 		began := time.Now()
@@ -79,10 +79,10 @@ func (m *Meter) Measure(kind string, f func(context.Context) error) func(context
 	}
 }
 
-// Every calls f at once and then every interval, from start to start, and when kick says so, until
+// Every calls f at once and then every interval, from start to start, and when trigger fires, until
 // ctx ends. After a failure it tries again sooner, first after a twelfth of the interval, but at
 // least a second. It runs in the caller's goroutine and returns nil.
-func Every(ctx context.Context, interval time.Duration, kick <-chan struct{}, f func(context.Context) error) error {
+func Every(ctx context.Context, interval time.Duration, trigger <-chan struct{}, f func(context.Context) error) error {
 	soon := min(interval, max(interval/12, time.Second))
 	retry := soon
 	for {
@@ -102,7 +102,7 @@ func Every(ctx context.Context, interval time.Duration, kick <-chan struct{}, f 
 		case <-ctx.Done():
 			t.Stop()
 			return nil
-		case <-kick:
+		case <-trigger:
 			t.Stop()
 		case <-t.C:
 		}

@@ -18,7 +18,7 @@ func TestEvery(t *testing.T) {
 		interval time.Duration
 		takes    time.Duration
 		fails    []bool // of each round; the last one for all that follow
-		kicks    []time.Duration
+		triggers []time.Duration
 		want     []time.Duration // when rounds begin
 	}{
 		{"from start to start", 60 * s, 10 * s, []bool{false}, nil, []time.Duration{0, 60 * s, 120 * s}},
@@ -34,15 +34,15 @@ func TestEvery(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
 				began := time.Now()
-				kick := make(chan struct{})
-				for _, at := range tt.kicks {
+				trigger := make(chan struct{})
+				for _, at := range tt.triggers {
 					go func() {
 						time.Sleep(at)
-						kick <- struct{}{}
+						trigger <- struct{}{}
 					}()
 				}
 				var got []time.Duration
-				err := Every(ctx, tt.interval, kick, func(context.Context) error {
+				err := Every(ctx, tt.interval, trigger, func(context.Context) error {
 					got = append(got, time.Since(began))
 					if len(got) == len(tt.want) {
 						cancel()

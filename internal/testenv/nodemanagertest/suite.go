@@ -17,9 +17,9 @@ import (
 
 // Refusal is one of a cloud, and what people are told.
 type Refusal struct {
-	Action string
-	Fault  cloud.Fault
-	Say    string
+	Action  string
+	Fault   cloud.Fault
+	Message string
 }
 
 // Suite is what differs between clouds.
@@ -55,19 +55,19 @@ func (s Suite) nodes(tr *Trial) {
 	tr.Cloud.Pages(2)
 	tr.Run(nil)
 	tr.Node("grow", nil)
-	tr.Settles("grow", 0, 8, 8, "")
-	tr.Settles("grow", 17, 25, 25, "")
-	tr.Settles("grow", 3, 11, 11, "")
+	tr.Converges("grow", 0, 8, 8, "")
+	tr.Converges("grow", 17, 25, 25, "")
+	tr.Converges("grow", 3, 11, 11, "")
 
 	tr.Cloud.Exhaust(3)
-	tr.Settles("grow", 11, 12, 15, s.Dry)
+	tr.Converges("grow", 11, 12, 15, s.Dry)
 	tr.Cloud.Exhaust(100000)
-	tr.Settles("grow", 11, 19, 19, "")
+	tr.Converges("grow", 11, 19, 19, "")
 
 	thief := &v2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: "thief"}, Spec: tr.Get("grow").Spec}
 	thief.Spec.IPAM = v2.IPAMSpec{}
 	tr.Create(tr.T, thief)
-	controllers.Eventually(tr.T, Patience, func() string {
+	controllers.Eventually(tr.T, Timeout, func() string {
 		n := tr.Get("thief")
 		if len(n.Spec.IPAM.Pool) > 0 {
 			return "it has addresses of another's instance"
@@ -76,21 +76,21 @@ func (s Suite) nodes(tr *Trial) {
 	})
 
 	tr.Node("end", nil)
-	end := tr.Settles("end", 0, 8, 8, "")
+	end := tr.Converges("end", 0, 8, 8, "")
 	tr.Cloud.Terminate(end.Spec.InstanceID)
-	controllers.Eventually(tr.T, Patience, func() string {
+	controllers.Eventually(tr.T, Timeout, func() string {
 		return Missing(tr.Get("end").Status.IPAM.OperatorStatus.Error, "no network interface that can be seen")
 	})
 	if err := tr.Client.Delete(tr.Context(), tr.Get("end")); err != nil {
 		tr.Fatal(err)
 	}
-	controllers.Eventually(tr.T, Patience, func() string {
+	controllers.Eventually(tr.T, Timeout, func() string {
 		if loose := tr.Cloud.Loose(); len(loose) > 0 {
 			return fmt.Sprint("left behind: ", loose)
 		}
 		return ""
 	})
-	tr.Settles("grow", 11, 19, 19, "")
+	tr.Converges("grow", 11, 19, 19, "")
 }
 
 // refusals has the cloud refuse, and the status of the node say what to do, until it does not.
@@ -107,15 +107,15 @@ func (s Suite) refusals(tr *Trial) {
 		refuse.Store(&r)
 		name := fmt.Sprint("refused-", k)
 		tr.nodeFor(name, r.Action, nil)
-		controllers.Eventually(tr.T, Patience, func() string {
+		controllers.Eventually(tr.T, Timeout, func() string {
 			said := tr.Get(name).Status.IPAM.OperatorStatus.Error
 			if strings.Contains(said, "0x1234") || strings.Contains(said, "secret") {
 				tr.Errorf("the status says %q", said)
 			}
-			return Missing(said, r.Say)
+			return Missing(said, r.Message)
 		})
 		refuse.Store(nil)
-		tr.Settles(name, 0, 8, 8, "")
+		tr.Converges(name, 0, 8, 8, "")
 	}
 }
 
@@ -134,45 +134,45 @@ func (s Suite) unread(tr *Trial) {
 	reads := func() int { return tr.Cloud.Disturbed().Calls()[s.Unread.Action] }
 	tr.Run(nil)
 	tr.Node("first", nil)
-	controllers.Eventually(tr.T, Patience, func() string { return Missing(tr.Get("first").Status.IPAM.OperatorStatus.Error, s.Unread.Say) })
+	controllers.Eventually(tr.T, Timeout, func() string { return Missing(tr.Get("first").Status.IPAM.OperatorStatus.Error, s.Unread.Message) })
 	if n := len(tr.Get("first").Spec.IPAM.Pool); n > 0 {
 		tr.Errorf("%d addresses of a cloud that nothing is known of", n)
 	}
 	refuse.Store(false)
-	tr.Settles("first", 0, 8, 8, "")
+	tr.Converges("first", 0, 8, 8, "")
 
 	refuse.Store(true)
 	before := reads()
-	controllers.Eventually(tr.T, Patience, func() string {
+	controllers.Eventually(tr.T, Timeout, func() string {
 		if reads() < before+2 {
 			return "it has not been tried to read all again"
 		}
 		return ""
 	})
-	tr.Settles("first", 9, 17, 17, "")
-	tr.Settles("first", 0, 8, 8, "")
+	tr.Converges("first", 9, 17, 17, "")
+	tr.Converges("first", 0, 8, 8, "")
 	tr.Node("second", nil)
-	tr.Settles("second", 0, 8, 8, "")
+	tr.Converges("second", 0, 8, 8, "")
 	tr.Cloud.Exhaust(0)
-	tr.Settles("second", 5, 8, 8, s.Dry)
-	tr.Settles("second", 5, 8, 8, "the cloud cannot be read")
-	tr.Settles("second", 5, 8, 8, s.Unread.Say)
-	tr.Settles("first", 0, 8, 8, "")
+	tr.Converges("second", 5, 8, 8, s.Dry)
+	tr.Converges("second", 5, 8, 8, "the cloud cannot be read")
+	tr.Converges("second", 5, 8, 8, s.Unread.Message)
+	tr.Converges("first", 0, 8, 8, "")
 	tr.Cloud.Exhaust(100000)
 	refuse.Store(false)
-	tr.Settles("second", 5, 13, 13, "")
+	tr.Converges("second", 5, 13, 13, "")
 }
 
 // newcomer has a node come when all has been read and is not again for long: nobody waits for that.
 func (s Suite) newcomer(tr *Trial) {
 	tr.Run(func(c *nodemanager.Config) { c.Resync = time.Hour })
 	tr.Node("there", nil)
-	tr.Settles("there", 0, 8, 8, "")
+	tr.Converges("there", 0, 8, 8, "")
 	tr.Node("new", nil)
-	tr.Settles("new", 0, 8, 8, "")
+	tr.Converges("new", 0, 8, 8, "")
 	// What is not done is said, and keeps nobody from the rest.
 	tr.Node("public", func(s *v2.NodeSpec) { s.IPAM.StaticIPTags = map[string]string{"for": "edge"} })
-	tr.Settles("public", 0, 8, 8, "static-ip-tags")
+	tr.Converges("public", 0, 8, 8, "static-ip-tags")
 }
 
 // FaultPoints ends the operator at each call that changes the cloud: before it takes effect, after,
@@ -211,7 +211,7 @@ func (tr *Trial) faultPoint(name, action, when string) {
 	stop := tr.Run(nil)
 	tr.nodeFor(name, action, nil)
 	use := 0
-	controllers.Eventually(tr.T, Patience, func() string {
+	controllers.Eventually(tr.T, Timeout, func() string {
 		n := tr.Agent(name, use)
 		select {
 		case <-struck:
@@ -229,7 +229,7 @@ func (tr *Trial) faultPoint(name, action, when string) {
 	stop()
 	close(ended)
 	defer tr.Run(nil)()
-	tr.Settles(name, 5, 13, 13, "")
+	tr.Converges(name, 5, 13, 13, "")
 }
 
 // throttle has the cloud allow little: nodes get their addresses nevertheless, and the cloud is not
@@ -243,7 +243,7 @@ func (s Suite) throttle(tr *Trial) {
 		tr.Node(fmt.Sprint("slow-", i), nil)
 	}
 	for i := range 3 {
-		tr.Settles(fmt.Sprint("slow-", i), 0, 8, 8, "")
+		tr.Converges(fmt.Sprint("slow-", i), 0, 8, 8, "")
 	}
 	total := 0
 	for _, n := range tr.Cloud.Disturbed().Calls() {
@@ -255,7 +255,8 @@ func (s Suite) throttle(tr *Trial) {
 }
 
 // scarce has the cloud allow fewer calls at once than it takes to read it, of an operator that is
-// told to ask for a hundred times as many: it reads all and nodes get their addresses nevertheless.
+// configured to ask for a hundred times as many: it reads all and nodes get their addresses
+// nevertheless.
 func (s Suite) scarce(tr *Trial) {
 	const perSecond, nodes = 2, 4
 	tr.Cloud.Pages(2)
@@ -265,7 +266,7 @@ func (s Suite) scarce(tr *Trial) {
 	for i := range nodes {
 		tr.Node(fmt.Sprint("scarce-", i), nil)
 	}
-	controllers.Eventually(tr.T, Patience, func() string {
+	controllers.Eventually(tr.T, Timeout, func() string {
 		for i := range nodes {
 			if n := tr.Get(fmt.Sprint("scarce-", i)); len(n.Spec.IPAM.Pool) < 8 {
 				return fmt.Sprintf("%s has %d addresses: %s", n.Name, len(n.Spec.IPAM.Pool), n.Status.IPAM.OperatorStatus.Error)

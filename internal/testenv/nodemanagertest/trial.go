@@ -23,8 +23,8 @@ import (
 	"github.com/hawser-net/hawser/internal/testenv/controllers"
 )
 
-// Patience is for a machine that does much else.
-const Patience = 3 * time.Minute
+// Timeout is for a machine that does much else.
+const Timeout = 3 * time.Minute
 
 // Cloud is a cloud of this machine, and how a provider speaks to it.
 type Cloud interface {
@@ -45,8 +45,8 @@ type Cloud interface {
 	// Assigned returns the addresses that an instance's pods may have, each with its interface, or
 	// what is wrong with the interfaces.
 	Assigned(instance string) (map[string]string, error)
-	// Told compares the status of a node with the cloud.
-	Told(n *v2.CiliumNode) string
+	// CheckStatus compares the status of a node with the cloud.
+	CheckStatus(n *v2.CiliumNode) string
 	// Loose returns interfaces that are not attached.
 	Loose() []string
 }
@@ -63,7 +63,7 @@ func (tr *Trial) Run(change func(*nodemanager.Config)) (stop func()) {
 	tr.Helper()
 	return tr.Env.Run(tr.T, func(ctx context.Context, m manager.Manager, log *slog.Logger) error {
 		cfg := nodemanager.Defaults()
-		cfg.QPS, cfg.Burst, cfg.Resync, cfg.Settle, cfg.ReleaseDelay, cfg.GCInterval, cfg.ReleaseExcess = 200, 100, time.Second, 2*time.Second, 0, time.Second, true
+		cfg.QPS, cfg.Burst, cfg.Resync, cfg.MaxLag, cfg.ReleaseDelay, cfg.GCInterval, cfg.ReleaseExcess = 200, 100, time.Second, 2*time.Second, 0, time.Second, true
 		if change != nil {
 			change(&cfg)
 		}
@@ -174,15 +174,15 @@ func (tr *Trial) audit(n *v2.CiliumNode) string {
 			return a + " is used and not assigned"
 		}
 	}
-	return tr.Cloud.Told(n)
+	return tr.Cloud.CheckStatus(n)
 }
 
-// Settles waits until a node with use pods has between least and most addresses, all of which are
+// Converges waits until a node with use pods has between least and most addresses, all of which are
 // its, and says fault.
-func (tr *Trial) Settles(name string, use, least, most int, fault string) *v2.CiliumNode {
+func (tr *Trial) Converges(name string, use, least, most int, fault string) *v2.CiliumNode {
 	tr.Helper()
 	var n *v2.CiliumNode
-	controllers.Eventually(tr.T, Patience, func() string {
+	controllers.Eventually(tr.T, Timeout, func() string {
 		n = tr.Agent(name, use)
 		if said := n.Status.IPAM.OperatorStatus.Error; fault == "" && said != "" || !strings.Contains(said, fault) {
 			return fmt.Sprintf("the status says %q, not %q", said, fault)
@@ -201,7 +201,7 @@ func (tr *Trial) Settles(name string, use, least, most int, fault string) *v2.Ci
 	return n
 }
 
-// Missing says that a text lacks another; "" if it has it.
+// Missing reports that a text lacks another; "" if it has it.
 func Missing(text, want string) string {
 	if strings.Contains(text, want) {
 		return ""

@@ -96,8 +96,8 @@ func (r *region) Assigned(instance string) (map[string]string, error) {
 	return out, nil
 }
 
-// Told implements [nodemanagertest.Cloud].
-func (r *region) Told(n *v2.CiliumNode) string {
+// CheckStatus implements [nodemanagertest.Cloud].
+func (r *region) CheckStatus(n *v2.CiliumNode) string {
 	at := map[string]bool{}
 	for _, i := range r.Interfaces() {
 		if i.Instance != n.Spec.InstanceID {
@@ -142,19 +142,19 @@ func suite() nodemanagertest.Suite {
 		New:     func(t *testing.T) nodemanagertest.Cloud { return newRegion(t) },
 		Changes: []string{"CreateNetworkInterface", "AttachNetworkInterface", "AssignPrivateIpAddresses", "UnassignPrivateIpAddresses"},
 		Dry:     "no free address in subnet vsw-pods (100.64.0.0/24)",
-		Unread:  nodemanagertest.Refusal{Action: "DescribeVSwitches", Fault: fake.Fault{Code: "Forbidden.RAM", Status: 403}, Say: "permission vpc:DescribeVSwitches is missing"},
+		Unread:  nodemanagertest.Refusal{Action: "DescribeVSwitches", Fault: fake.Fault{Code: "Forbidden.RAM", Status: 403}, Message: "permission vpc:DescribeVSwitches is missing"},
 		Refusals: []nodemanagertest.Refusal{
-			{Action: "DescribeInstanceTypes", Fault: fake.Fault{Code: "Forbidden.RAM", Status: 403}, Say: "permission ecs:DescribeInstanceTypes is missing"},
-			{Action: "CreateNetworkInterface", Fault: fake.Fault{Code: "Forbidden.RAM", Message: "0x1234", Status: 403}, Say: "permission ecs:CreateNetworkInterface is missing"},
-			{Action: "CreateNetworkInterface", Fault: fake.Fault{Code: "Throttling.User"}, Say: "asked more often than the account may"},
-			{Action: "AttachNetworkInterface", Fault: fake.Fault{Code: "EniPerInstanceLimitExceeded", Status: 403}, Say: "the instance holds no more network interfaces"},
-			{Action: "CreateNetworkInterface", Fault: fake.Fault{Drop: true}, Say: "Alibaba Cloud does not answer CreateNetworkInterface"},
-			{Action: "CreateNetworkInterface", Fault: fake.Fault{Code: "InvalidAccessKeyId.NotFound", Status: 404}, Say: "does not accept the operator's credentials (InvalidAccessKeyId.NotFound)"},
+			{Action: "DescribeInstanceTypes", Fault: fake.Fault{Code: "Forbidden.RAM", Status: 403}, Message: "permission ecs:DescribeInstanceTypes is missing"},
+			{Action: "CreateNetworkInterface", Fault: fake.Fault{Code: "Forbidden.RAM", Message: "0x1234", Status: 403}, Message: "permission ecs:CreateNetworkInterface is missing"},
+			{Action: "CreateNetworkInterface", Fault: fake.Fault{Code: "Throttling.User"}, Message: "asked more often than the account may"},
+			{Action: "AttachNetworkInterface", Fault: fake.Fault{Code: "EniPerInstanceLimitExceeded", Status: 403}, Message: "the instance holds no more network interfaces"},
+			{Action: "CreateNetworkInterface", Fault: fake.Fault{Drop: true}, Message: "Alibaba Cloud does not answer CreateNetworkInterface"},
+			{Action: "CreateNetworkInterface", Fault: fake.Fault{Code: "InvalidAccessKeyId.NotFound", Status: 404}, Message: "does not accept the operator's credentials (InvalidAccessKeyId.NotFound)"},
 		},
 	}
 }
 
-// TestSecrets has calls fail in each way, and nothing that is told, or written to the log, have
+// TestSecrets has calls fail in each way, and nothing that is reported, or written to the log, have
 // what requests are signed with in it: their URLs do.
 func TestSecrets(t *testing.T) {
 	t.Parallel()

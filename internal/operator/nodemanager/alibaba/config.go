@@ -15,8 +15,8 @@ import (
 // not tell of.
 const indexTag = "cilium-eni-index"
 
-// Config says which of Alibaba Cloud is used, and how. Credentials come from where the SDK looks:
-// environment, OIDC, files, the RAM role of the instance.
+// Config defines which of Alibaba Cloud is used, and how. Credentials come from where the SDK
+// looks: environment, OIDC, files, the RAM role of the instance.
 type Config struct {
 	// Region is by default that of the instance that the operator runs on.
 	Region string

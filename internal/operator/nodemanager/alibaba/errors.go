@@ -12,9 +12,9 @@ import (
 	"github.com/hawser-net/hawser/internal/operator/nodemanager"
 )
 
-// explain says what an error means and what a person can do. What is another each time (numbers of
-// requests) is left out: the text is kept in objects. The codes are those of the API references of
-// ECS and VPC.
+// explain reports what an error means and what a person can do. What is another each time (numbers
+// of requests) is left out: the text is kept in objects. The codes are those of the API references
+// of ECS and VPC.
 func explain(action string, err error) error {
 	if err == nil || errors.Is(err, context.Canceled) {
 		return err

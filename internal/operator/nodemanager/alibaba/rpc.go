@@ -31,8 +31,8 @@ const (
 )
 
 // client makes the calls of ECS and VPC. The SDK knows credentials, signs, and names errors; the
-// requests are sent here, for its own client cannot be told to stop, and changes itself when it is
-// used by many at once.
+// requests are sent here, for its own client cannot be stopped, and changes itself when it is used
+// by many at once.
 type client struct {
 	region, endpoint string
 	http             *http.Client

@@ -9,8 +9,8 @@ import (
 	"github.com/hawser-net/hawser/internal/operator/nodemanager"
 )
 
-// Config says which of AWS is used, and how. Credentials and the region come from where the AWS SDK
-// looks: environment, files, web identity, instance metadata.
+// Config defines which of AWS is used, and how. Credentials and the region come from where the AWS
+// SDK looks: environment, files, web identity, instance metadata.
 type Config struct {
 	// ReleaseExcess has superfluous addresses be released.
 	ReleaseExcess bool

@@ -94,8 +94,8 @@ func (r *region) Assigned(instance string) (map[string]string, error) {
 	return out, nil
 }
 
-// Told implements [nodemanagertest.Cloud].
-func (r *region) Told(n *v2.CiliumNode) string {
+// CheckStatus implements [nodemanagertest.Cloud].
+func (r *region) CheckStatus(n *v2.CiliumNode) string {
 	for _, i := range r.Interfaces() {
 		if e := n.Status.ENI.ENIs[i.ID]; i.Instance == n.Spec.InstanceID && (e.Number != i.Index || len(e.Addresses) != len(i.Addresses)+16*len(i.Prefixes)) {
 			return fmt.Sprintf("status of %s: %+v", i.ID, e)
@@ -129,14 +129,14 @@ func suite() nodemanagertest.Suite {
 		New:     func(t *testing.T) nodemanagertest.Cloud { return newRegion(t) },
 		Changes: []string{"CreateNetworkInterface", "AttachNetworkInterface", "ModifyNetworkInterfaceAttribute", "AssignPrivateIpAddresses", "UnassignPrivateIpAddresses"},
 		Dry:     "no free address in subnet subnet-pods (100.64.0.0/24)",
-		Unread:  nodemanagertest.Refusal{Action: "DescribeSubnets", Fault: fake.Fault{Code: "AuthFailure", Message: "no", Status: 401}, Say: "does not accept the operator's credentials (AuthFailure)"},
+		Unread:  nodemanagertest.Refusal{Action: "DescribeSubnets", Fault: fake.Fault{Code: "AuthFailure", Message: "no", Status: 401}, Message: "does not accept the operator's credentials (AuthFailure)"},
 		Refusals: []nodemanagertest.Refusal{
-			{Action: "DescribeInstanceTypes", Fault: fake.Fault{Code: "UnauthorizedOperation", Message: "no", Status: 403}, Say: "permission ec2:DescribeInstanceTypes is missing"},
-			{Action: "CreateNetworkInterface", Fault: fake.Fault{Code: "UnauthorizedOperation", Message: "Encoded authorization failure message: 0x1234", Status: 403}, Say: "permission ec2:CreateNetworkInterface is missing"},
-			{Action: "CreateNetworkInterface", Fault: fake.Fault{Code: "NetworkInterfaceLimitExceeded", Message: "too many"}, Say: "quota of network interfaces"},
-			{Action: "AttachNetworkInterface", Fault: fake.Fault{Code: "AttachmentLimitExceeded", Message: "too many"}, Say: "the instance holds no more network interfaces"},
-			{Action: "CreateNetworkInterface", Fault: fake.Fault{Code: "RequestLimitExceeded", Message: "no", Status: 503}, Say: "asked more often than the account may"},
-			{Action: "CreateNetworkInterface", Fault: fake.Fault{Drop: true}, Say: "AWS does not answer CreateNetworkInterface"},
+			{Action: "DescribeInstanceTypes", Fault: fake.Fault{Code: "UnauthorizedOperation", Message: "no", Status: 403}, Message: "permission ec2:DescribeInstanceTypes is missing"},
+			{Action: "CreateNetworkInterface", Fault: fake.Fault{Code: "UnauthorizedOperation", Message: "Encoded authorization failure message: 0x1234", Status: 403}, Message: "permission ec2:CreateNetworkInterface is missing"},
+			{Action: "CreateNetworkInterface", Fault: fake.Fault{Code: "NetworkInterfaceLimitExceeded", Message: "too many"}, Message: "quota of network interfaces"},
+			{Action: "AttachNetworkInterface", Fault: fake.Fault{Code: "AttachmentLimitExceeded", Message: "too many"}, Message: "the instance holds no more network interfaces"},
+			{Action: "CreateNetworkInterface", Fault: fake.Fault{Code: "RequestLimitExceeded", Message: "no", Status: 503}, Message: "asked more often than the account may"},
+			{Action: "CreateNetworkInterface", Fault: fake.Fault{Drop: true}, Message: "AWS does not answer CreateNetworkInterface"},
 		},
 	}
 }
@@ -175,8 +175,8 @@ func TestManager(t *testing.T) {
 
 	// ---- growth over interfaces, and back -----------------------------------------------------
 	tr.node("grow", "m5.large", 0, nil)
-	tr.Settles("grow", 0, 8, 8, "")
-	n := tr.Settles("grow", 17, 25, 25, "")
+	tr.Converges("grow", 0, 8, 8, "")
+	n := tr.Converges("grow", 17, 25, 25, "")
 	if len(n.Status.ENI.ENIs) != 3 {
 		t.Errorf("interfaces: %+v", n.Status.ENI.ENIs)
 	}
@@ -187,53 +187,53 @@ func TestManager(t *testing.T) {
 		}
 	}
 	// It is full: nothing is wrong as long as addresses are free.
-	tr.Settles("grow", 20, 27, 27, "")
-	tr.Settles("grow", 27, 27, 27, "instance type m5.large holds no more than 3 interfaces with 10 addresses each")
-	tr.Settles("grow", 3, 11, 11, "")
+	tr.Converges("grow", 20, 27, 27, "")
+	tr.Converges("grow", 27, 27, 27, "instance type m5.large holds no more than 3 interfaces with 10 addresses each")
+	tr.Converges("grow", 3, 11, 11, "")
 
 	// ---- pods that wait -----------------------------------------------------------------------
 	tr.node("surge", "m5.xlarge", 0, nil)
-	tr.Settles("surge", 0, 8, 8, "")
+	tr.Converges("surge", 0, 8, 8, "")
 	for i := range 30 {
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("surge-", i), Namespace: "default"}}
 		p.Spec.NodeName, p.Spec.Containers = "surge", []corev1.Container{{Name: "c", Image: "none"}}
 		tr.Create(t, p)
 	}
-	tr.Settles("surge", 0, 30, 30, "")
+	tr.Converges("surge", 0, 30, 30, "")
 
 	// ---- prefixes, tags and index -------------------------------------------------------------
 	tr.node("tags", "m5.large", 1, func(s *v2.NodeSpec) { s.ENI.SecurityGroupTags = map[string]string{"for": "pods"} })
-	n = tr.Settles("tags", 0, 8, 8, "")
+	n = tr.Converges("tags", 0, 8, 8, "")
 	for _, e := range n.Status.ENI.ENIs {
 		if e.Number == 1 && !slices.Equal(e.SecurityGroups, []string{"sg-pods"}) {
 			t.Errorf("security groups by tag: %v", e.SecurityGroups)
 		}
 	}
 	tr.node("nowhere", "m5.large", 1, func(s *v2.NodeSpec) { s.ENI.SubnetTags = map[string]string{"for": "nobody"} })
-	tr.Settles("nowhere", 0, 0, 0, "none in eu-test-1a of vpc-1 has the tags of spec.eni.subnet-tags")
+	tr.Converges("nowhere", 0, 0, 0, "none in eu-test-1a of vpc-1 has the tags of spec.eni.subnet-tags")
 
 	// ---- one that would be read as the instances of all, for EC2 knows wildcards ---------------
 	tr.node("wild", "m5.large", 1, func(s *v2.NodeSpec) { s.InstanceID = "i-*" })
-	tr.Settles("wild", 0, 0, 0, `"i-*" is no instance ID of AWS: correct spec.instance-id`)
-	tr.Settles("tags", 0, 8, 8, "")
+	tr.Converges("wild", 0, 0, 0, `"i-*" is no instance ID of AWS: correct spec.instance-id`)
+	tr.Converges("tags", 0, 8, 8, "")
 
 	// ---- an instance that ends, and its node; what it leaves behind is removed ----------------
 	keep := false
 	tr.node("end", "m5.large", 1, func(s *v2.NodeSpec) { s.ENI.DeleteOnTermination = &keep })
-	controllers.Eventually(t, nodemanagertest.Patience, func() string {
+	controllers.Eventually(t, nodemanagertest.Timeout, func() string {
 		if n := tr.Agent("end", 0); len(n.Spec.IPAM.Pool) != 8 {
 			return fmt.Sprint(len(n.Spec.IPAM.Pool), n.Status.IPAM.OperatorStatus)
 		}
 		return ""
 	})
 	tr.cloud.Terminate("i-end")
-	controllers.Eventually(t, nodemanagertest.Patience, func() string {
+	controllers.Eventually(t, nodemanagertest.Timeout, func() string {
 		return nodemanagertest.Missing(tr.Get("end").Status.IPAM.OperatorStatus.Error, "no network interface that can be seen")
 	})
 	if err := tr.Client.Delete(t.Context(), tr.Get("end")); err != nil {
 		t.Fatal(err)
 	}
-	controllers.Eventually(t, nodemanagertest.Patience, func() string {
+	controllers.Eventually(t, nodemanagertest.Timeout, func() string {
 		for _, i := range tr.cloud.Interfaces() {
 			if i.Tags[nodemanager.InstanceTag] == "i-end" {
 				return i.ID + " is still there"
@@ -251,19 +251,19 @@ func TestPrefixes(t *testing.T) {
 	tr.cloud.prefix = true
 	tr.Run(nil)
 	tr.node("nitro", "m5.large", 1, nil)
-	tr.Settles("nitro", 0, 16, 16, "")
-	tr.Settles("nitro", 30, 48, 48, "")
-	n := tr.Settles("nitro", 0, 16, 16, "")
+	tr.Converges("nitro", 0, 16, 16, "")
+	tr.Converges("nitro", 30, 48, 48, "")
+	n := tr.Converges("nitro", 0, 16, 16, "")
 	for _, e := range n.Status.ENI.ENIs {
 		if e.Number == 1 && len(e.Prefixes) != 1 {
 			t.Errorf("prefixes: %v", e.Prefixes)
 		}
 	}
 	tr.node("xen", "t2.small", 1, nil)
-	tr.Settles("xen", 0, 6, 6, "")
+	tr.Converges("xen", 0, 6, 6, "")
 	tr.cloud.Exhaust(14)
 	tr.node("scattered", "m5.large", 1, nil)
-	tr.Settles("scattered", 0, 8, 8, "")
+	tr.Converges("scattered", 0, 8, 8, "")
 }
 
 // TestForeignInstance has CiliumNodes name what is no instance: EC2, which would take it for a

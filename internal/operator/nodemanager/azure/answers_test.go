@@ -128,7 +128,7 @@ func TestOtherConfigurations(t *testing.T) {
 func isOperation(r *http.Request) bool { return strings.Contains(r.URL.Path, "/operations/") }
 
 // TestEndlessOperation has a change never end, and be asked about once a day: whoever waits for it
-// is told so soon.
+// is known so soon.
 func TestEndlessOperation(t *testing.T) {
 	t.Parallel()
 	for _, action := range []string{putNIC, putVM} {

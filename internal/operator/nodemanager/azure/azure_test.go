@@ -103,8 +103,8 @@ func (g *group) Assigned(instance string) (map[string]string, error) {
 	return out, nil
 }
 
-// Told implements [nodemanagertest.Cloud].
-func (g *group) Told(n *v2.CiliumNode) string {
+// CheckStatus implements [nodemanagertest.Cloud].
+func (g *group) CheckStatus(n *v2.CiliumNode) string {
 	for _, i := range g.Interfaces() {
 		if !strings.EqualFold(i.Machine, n.Spec.InstanceID) {
 			continue
@@ -145,21 +145,22 @@ func suite() nodemanagertest.Suite {
 	return nodemanagertest.Suite{
 		New: newGroup, Changes: []string{putNIC, putVM},
 		Dry:    "no free address in subnet /subscriptions/sub-1/resourcegroups/nodes/providers/microsoft.network/virtualnetworks/net/subnets/pods (100.64.0.0/23)",
-		Unread: nodemanagertest.Refusal{Action: "virtualNetworks/read", Fault: fake.Fault{Code: "ExpiredAuthenticationToken", Status: http.StatusUnauthorized}, Say: "does not accept the operator's credentials (ExpiredAuthenticationToken)"},
+		Unread: nodemanagertest.Refusal{Action: "virtualNetworks/read", Fault: fake.Fault{Code: "ExpiredAuthenticationToken", Status: http.StatusUnauthorized}, Message: "does not accept the operator's credentials (ExpiredAuthenticationToken)"},
 		Refusals: []nodemanagertest.Refusal{
-			{Action: putNIC, Fault: denied, Say: "permission Microsoft.Network/networkInterfaces/write is missing"},
-			{Action: putVM, Fault: linked, Say: "permission Microsoft.Network/virtualNetworks/subnets/join/action is missing"},
-			{Action: putNIC, Fault: fake.Fault{Code: "PreconditionFailed", Status: http.StatusPreconditionFailed, Message: "0x1234"}, Say: "somebody else has changed"},
-			{Action: putVM, Fault: fake.Fault{Code: "AnotherOperationInProgress", Status: http.StatusTooManyRequests}, Say: "something else is changing"},
-			{Action: putNIC, Fault: fake.Fault{Code: "TooManyRequests", Status: http.StatusTooManyRequests}, Say: "asked more often than the subscription may"},
-			{Action: putVM, Fault: fake.Fault{Drop: true}, Say: "does not answer a request for Microsoft.Compute/virtualMachineScaleSets/virtualMachines/write"},
-			{Action: putVM, Fault: fake.Fault{Code: "ScopeLocked", Status: http.StatusConflict}, Say: "a lock keeps Azure from changing"},
+			{Action: putNIC, Fault: denied, Message: "permission Microsoft.Network/networkInterfaces/write is missing"},
+			{Action: putVM, Fault: linked, Message: "permission Microsoft.Network/virtualNetworks/subnets/join/action is missing"},
+			{Action: putNIC, Fault: fake.Fault{Code: "PreconditionFailed", Status: http.StatusPreconditionFailed, Message: "0x1234"}, Message: "somebody else has changed"},
+			{Action: putVM, Fault: fake.Fault{Code: "AnotherOperationInProgress", Status: http.StatusTooManyRequests}, Message: "something else is changing"},
+			{Action: putNIC, Fault: fake.Fault{Code: "TooManyRequests", Status: http.StatusTooManyRequests}, Message: "asked more often than the subscription may"},
+			{Action: putVM, Fault: fake.Fault{Drop: true}, Message: "does not answer a request for Microsoft.Compute/virtualMachineScaleSets/virtualMachines/write"},
+			{Action: putVM, Fault: fake.Fault{Code: "ScopeLocked", Status: http.StatusConflict}, Message: "a lock keeps Azure from changing"},
 		},
 	}
 }
 
-// TestSecrets has calls fail in each way, and nothing that is told, or written to the log, have the
-// token in it; nor is it sent anywhere but to the endpoint, wherever lists and operations go on.
+// TestSecrets has calls fail in each way, and nothing that is reported, or written to the log, have
+// the token in it; nor is it sent anywhere but to the endpoint, wherever lists and operations go
+// on.
 func TestSecrets(t *testing.T) {
 	t.Parallel()
 	g := newGroup(t).(*group)

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Config says which of Azure is used, and how. Credentials come from where the Azure SDK looks
+// Config defines which of Azure is used, and how. Credentials come from where the Azure SDK looks
 // (environment, workload identity, managed identity), unless UserAssignedIdentity names one.
 type Config struct {
 	Subscription  string
@@ -30,7 +30,7 @@ type Config struct {
 // Defaults returns the configuration of who says nothing.
 func Defaults() Config { return Config{Cloud: "AzurePublicCloud"} }
 
-// clouds are those of the SDK, by the names that machines tell.
+// clouds are those of the SDK, by the names that machines report.
 func clouds() map[string]cloud.Configuration {
 	return map[string]cloud.Configuration{"AzurePublicCloud": cloud.AzurePublic, "AzureUSGovernmentCloud": cloud.AzureGovernment, "AzureChinaCloud": cloud.AzureChina}
 }

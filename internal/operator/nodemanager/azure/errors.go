@@ -21,7 +21,7 @@ import (
 // action finds the permissions in the text of a refusal; the last one is that which is missing.
 var action = regexp.MustCompile(`'(Microsoft\.[A-Za-z]+/[A-Za-z/]+)'`)
 
-// explain says what an error means and what a person can do. What Azure says itself is left out
+// explain reports what an error means and what a person can do. What Azure says itself is left out
 // where it is another each time (numbers of requests and clients): the text is kept in objects. The
 // codes are those of "Troubleshoot common Azure deployment errors" and "Understand how Azure
 // Resource Manager throttles requests".

@@ -36,7 +36,7 @@ const (
 	// firstPoll is the first pause between two looks at what is under way.
 	firstPoll = time.Second
 	// longestChange is how long a change is waited for. What waits is a worker of the node manager;
-	// nobody changes the interface as long as the cloud does not say that it has settled.
+	// nobody changes the interface as long as the cloud does not report that it is done.
 	longestChange = 5 * time.Minute
 )
 
@@ -328,8 +328,8 @@ func (p *Provider) Assign(ctx context.Context, s nodemanager.Step) ([]netip.Pref
 	return units, nil
 }
 
-// stays reports whether a configuration stays when others are added: what was told to a scale set's
-// instance once and could not be had is not told again.
+// stays reports whether a configuration stays when others are added: what was asked of a scale
+// set's instance once and could not be had is not asked again.
 func stays(n *nic, x *ipConfig) bool {
 	return x.Properties.Primary || !strings.HasPrefix(x.Name, ownConfig) || addressOf(n, x.Name).IsValid()
 }
@@ -374,7 +374,7 @@ func (p *Provider) edit(ctx context.Context, id string, edit func(n *nic, config
 	if err != nil {
 		return nil, err
 	}
-	if err := settled(n.Properties.State); err != nil {
+	if err := checkIdle(n.Properties.State); err != nil {
 		return nil, err
 	}
 	with := func(configs []ipConfig) ([]bool, []ipConfig, error) { return edit(n, configs) }
@@ -390,8 +390,8 @@ func (p *Provider) edit(ctx context.Context, id string, edit func(n *nic, config
 	return after, p.get(ctx, read, id, version, after)
 }
 
-// settled refuses what somebody is changing: what it will be is not known.
-func settled(state string) error {
+// checkIdle refuses what somebody is changing: what it will be is not known.
+func checkIdle(state string) error {
 	switch state {
 	case "", "Succeeded", "Failed", "Canceled":
 		return nil
@@ -439,7 +439,7 @@ func (p *Provider) editInstance(ctx context.Context, id, name string, edit func(
 	if err := o.into(&m); err != nil {
 		return err
 	}
-	if err := settled(m.Properties.State); err != nil {
+	if err := checkIdle(m.Properties.State); err != nil {
 		return err
 	}
 	found := false
