@@ -59,15 +59,15 @@ const (
 	modeBothReadCRD     = "doublewrite-readcrd"
 )
 
-// Config is everything the operator can be told. The names of its flags are those of the field
-// where they exist there.
+// Config is everything that can be configured of the operator. The names of its flags are those of
+// the field where they exist there.
 type Config struct {
 	daemon.Options
 	daemon.Cluster
 
 	Store storedial.Config
 
-	// Kubernetes says whether there is a Kubernetes cluster to look after. It is no flag:
+	// Kubernetes decides whether there is a Kubernetes cluster to look after. It is no flag:
 	// NewCommand finds out.
 	Kubernetes bool
 	// Hostname begins the name under which this operator stands for election. It is no flag.
@@ -76,7 +76,7 @@ type Config struct {
 	Election election.Config
 	// SkipCRDs leaves the definitions of custom resources to somebody else.
 	SkipCRDs bool
-	// IPAM says where nodes get their pods' addresses from: one of the ipam constants.
+	// IPAM decides where nodes get their pods' addresses from: one of the ipam constants.
 	IPAM  string
 	Pool  clusterpool.Config
 	Pools multipool.Config
@@ -91,13 +91,13 @@ type Config struct {
 	Mesh      mesh.Config
 	// ValidatePolicies writes the condition Valid of policies.
 	ValidatePolicies bool
-	// Groups says whether policies with groups of a cloud provider are followed.
+	// Groups decides whether policies with groups of a cloud provider are followed.
 	Groups groups.Config
 	// PolicyNodeStatusInterval is the time between two looks for nodes that are gone in the status
 	// of policies; 0 for never.
 	PolicyNodeStatusInterval time.Duration
 
-	// AllocationMode says where identities are kept: one of the mode constants.
+	// AllocationMode decides where identities are kept: one of the mode constants.
 	AllocationMode string
 	// CompareInterval is how often the places are compared if identities are in both.
 	CompareInterval time.Duration
@@ -105,7 +105,7 @@ type Config struct {
 	ManagementMode, ManageCID string
 	// Identities counts if the operator makes identities.
 	Identities identities.Control
-	// Relevance says which labels make identities, if the operator makes them.
+	// Relevance decides which labels make identities, if the operator makes them.
 	Relevance relevance.Config
 	// HeartbeatTimeout is how long an identity must be unused before it is marked, where agents
 	// make identities as Kubernetes objects, and else before it ends.
@@ -119,7 +119,7 @@ type Config struct {
 	// next; 0 switches it off.
 	GCInterval time.Duration
 	// At most GCRateLimit identities are deleted in GCRateInterval; 0 for as many as agents can be
-	// told of.
+	// notified of.
 	GCRateInterval time.Duration
 	GCRateLimit    int
 
@@ -140,7 +140,7 @@ type Config struct {
 	EnableMetrics  bool
 }
 
-// Defaults returns the configuration of an operator that is told nothing.
+// Defaults returns the configuration of an operator that is given no options.
 func Defaults() Config {
 	return Config{
 		Options: daemon.Defaults(), Cluster: daemon.ClusterDefaults(),
@@ -284,15 +284,15 @@ func (c *Config) Management() (identity.Management, error) {
 	return identity.ParseManagement(c.ManagementMode, c.ManageCID)
 }
 
-// keysByOperator says whether identities are kept in the store, and made there by the operator. A
-// reference of the leader keeps a number then, and not those of agents alone: so it is the leader
+// keysByOperator reports whether identities are kept in the store, and made there by the operator.
+// A reference of the leader keeps a number then, and not those of agents alone: so it is the leader
 // who collects.
 func (c *Config) keysByOperator() bool {
 	m, err := c.Management()
 	return err == nil && m.Operator() && c.Kubernetes && c.AllocationMode == modeKVStore
 }
 
-// mesh says what other clusters are told of this one.
+// mesh returns what other clusters see of this one.
 func (c *Config) mesh() mesh.Config {
 	m := c.Mesh
 	m.ClusterName, m.ClusterID, m.MaxConnectedClusters, m.Objects = c.ClusterName, c.ClusterID, c.MaxConnectedClusters, c.AllocationMode == modeCRD

@@ -14,12 +14,12 @@
 //   - defines the custom resources (package crds);
 //   - gives nodes blocks of addresses (clusterpool, multipool, both on pool), or has a cloud give
 //     them single ones (nodemanager);
-//   - tells Kubernetes which nodes have a network, and collects CiliumNodes (nodes);
+//   - reports to Kubernetes which nodes have a network, and collects CiliumNodes (nodes);
 //   - collects CiliumEndpoints, and restarts pods that have none (endpoints);
 //   - makes CiliumEndpointSlices (endpointslices);
-//   - makes identities, if it is told to, and collects CiliumIdentities (identities); says by which
-//     labels (relevance);
-//   - tells of policies whether they can be enforced (policies), and makes policies of groups of a
+//   - makes identities, if it is configured to, and collects CiliumIdentities (identities), and
+//     decides by which labels (relevance);
+//   - reports of policies whether they can be enforced (policies), and makes policies of groups of a
 //     cloud (groups);
 //   - compares the places where identities are, while a cluster moves from one to the other;
 //   - writes what other clusters read of this one (mesh).

@@ -66,7 +66,7 @@ func TestFencedStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	has(leaderKey, "two")
-	// The first one was frozen meanwhile, and its clock has not told it yet.
+	// The first one was frozen meanwhile, and its clock does not show it yet.
 	if err := put(one, "k", "4"); !errors.Is(err, election.ErrLost) {
 		t.Errorf("a write of the former leader: %v", err)
 	}

@@ -18,12 +18,13 @@ import (
 // as many as one transaction deletes.
 const gcBurst = 42
 
-// storeRate is how many identities end a second in a key-value store unless told otherwise: every
-// agent follows them there, and the store is the only server. Where they are objects it depends on
-// the number of agents, see [identities.Config].
+// storeRate is how many identities end a second in a key-value store unless configured otherwise:
+// every agent follows them there, and the store is the only server. Where they are objects it
+// depends on the number of agents, see [identities.Config].
 const storeRate = rate.Limit(2500.0 / 60)
 
-// gcLimiter bounds how fast identities are deleted: by so many a second unless told otherwise.
+// gcLimiter bounds how fast identities are deleted: by so many a second unless configured
+// otherwise.
 func (o *Operator) gcLimiter(otherwise rate.Limit) *rate.Limiter {
 	if o.cfg.GCRateLimit == 0 {
 		return rate.NewLimiter(otherwise, gcBurst)

@@ -239,7 +239,7 @@ func (o *Operator) addIdentities(m manager.Manager) error {
 		if err != nil {
 			return err
 		}
-		// Before it makes anything, it hears by which labels.
+		// Before it makes anything, it learns by which labels.
 		keys := relevance.New(o.cfg.Relevance, o.cfg.Kube.InNamespace(), o.log.With("part", "identity-labels"))
 		control := o.cfg.Identities
 		control.Await, control.Agents = keys.Await, management.Agent()
@@ -276,8 +276,8 @@ func (o *Operator) addKeys(m manager.Manager, c *kubeSide, rules *identities.Rul
 	}))
 }
 
-// podsOf tells which of some numbers pods and their endpoints use; it fails as long as that is not
-// known.
+// podsOf reports which of some numbers pods and their endpoints use; it fails as long as that is
+// not known.
 type podsOf interface {
 	Users(ctx context.Context, numbers []identity.ID) (used func(identity.ID) bool, err error)
 }

@@ -562,7 +562,7 @@ spec:
 			return ""
 		})
 	}
-	// What it tells of itself.
+	// What it reports of itself.
 	w.eventually(30*time.Second, func() string {
 		code, body := c.http(p.api, "/v1/status")
 		var st api.Status

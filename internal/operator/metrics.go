@@ -53,7 +53,7 @@ func newMetrics() *metrics {
 	return m
 }
 
-// collected books a round of collection of identities that are kept in a place.
+// collected records a round of collection of identities that are kept in a place.
 func (m *metrics) collected(place string, n identities.Stats, took time.Duration, err error) {
 	outcome := "success"
 	if err != nil {
@@ -72,7 +72,7 @@ func (m *metrics) collected(place string, n identities.Stats, took time.Duration
 	}
 }
 
-// watchElection adds a metric that tells whether this operator leads.
+// watchElection adds a metric that shows whether this operator leads.
 func (m *metrics) watchElection(e *election.Election) {
 	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "cilium_operator_leader_election_master_status", Help: "Whether this operator leads.",

@@ -39,7 +39,7 @@ type Operator struct {
 	problems *problems
 	// cache is the leader's view of the cluster, nil while this operator does not lead.
 	cache atomic.Pointer[client.Reader]
-	// keys says which labels make identities, nil while this operator does not lead or does not
+	// keys reports which labels make identities, nil while this operator does not lead or does not
 	// make them.
 	keys atomic.Pointer[relevance.Controller]
 	// inStore makes identities in a key-value store, nil while this operator does not lead or does
@@ -70,11 +70,11 @@ const lostGrace = time.Second
 // Run does the duties until ctx ends; then it returns nil. Its keys stay in the store until their
 // lease ends, so that a restart, or another operator, goes on with them. It returns an error if an
 // address to serve at cannot be had, or a part fails for good. An unreachable store is no such
-// failure: the health check tells of it. If the operator led and lost that, Run returns at once an
+// failure: the health check reports it. If the operator led and lost that, Run returns at once an
 // error that wraps [election.ErrLost], without waiting for all of its goroutines: the process must
 // end.
 func (o *Operator) Run(ctx context.Context) error {
-	// ---- listen first: a wrong address must be told before anything is done -------------------
+	// ---- listen first: a wrong address must be reported before anything is done ---------------
 	var served []*listener
 	defer func() {
 		for _, s := range served {
@@ -188,7 +188,7 @@ func (o *Operator) listeners() []*listener {
 	return out
 }
 
-// storeCertificates tells before those end by which operator and store know each other.
+// storeCertificates warns before those end by which operator and store know each other.
 func (o *Operator) storeCertificates() *flowserver.Expiry {
 	own, authorities := o.cfg.Store.Certificates()
 	e := flowserver.NewExpiry(o.log.With("part", "certificates"), nil,

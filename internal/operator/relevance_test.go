@@ -7,7 +7,7 @@ import (
 	"github.com/hawser-net/hawser/internal/operator/endpointslices"
 )
 
-// Identities by some labels are refused where somebody would not hear by which.
+// Identities by some labels are refused where somebody would not learn by which.
 func TestValidateRelevance(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -191,7 +191,7 @@ func serving(crd *apiextensionsv1.CustomResourceDefinition) (state string, fatal
 	return state, nil
 }
 
-// retry calls f until it succeeds, ctx ends, or the server refuses what it was told.
+// retry calls f until it succeeds, ctx ends, or the server refuses the request.
 func retry(ctx context.Context, log *slog.Logger, what string, f func() error) error {
 	pause := pollInterval
 	for {

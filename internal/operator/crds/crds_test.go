@@ -150,13 +150,13 @@ func TestDefinitions(t *testing.T) {
 	if now := get(); now.UID == slow.UID || !now.DeletionTimestamp.IsZero() {
 		t.Errorf("the definition is %s, deleted at %v; want another than %s", now.UID, now.DeletionTimestamp, slow.UID)
 	}
-	// What the server refuses is told at once.
+	// What the server refuses is reported at once.
 	bad := defs[0].DeepCopy()
 	bad.Name = "wrong.cilium.io"
 	if err := crds.Register(ctx, env.Client, []*apiextensionsv1.CustomResourceDefinition{bad}, log); err == nil || ctx.Err() != nil {
 		t.Errorf("a definition that is not valid: %v", err)
 	}
-	// Waiting tells what is missing.
+	// Waiting reports what is missing.
 	short, cancelShort := context.WithTimeout(ctx, 300*time.Millisecond)
 	defer cancelShort()
 	err = crds.Wait(short, env.Client, []string{name, "missing.cilium.io"}, log)

@@ -1,7 +1,7 @@
 // Package election has one of several operators lead, by a Lease of Kubernetes.
 //
 // What always holds: whoever leads stops before another begins, as long as the clocks of both
-// machines run at about the same rate. A leader that cannot renew its lease is told to stop when
+// machines run at about the same rate. A leader that cannot renew its lease must stop when
 // RenewDeadline has passed, well before LeaseDuration, when others take over; a leader that ends by
 // its own will gives the lease back only after its work has ended. A leader whose process was
 // frozen beyond that time finds out by [Election.Fence], which refuses to send what it was about to
@@ -38,14 +38,14 @@ import (
 // make do not lead at once.
 const LockName = "cilium-operator-resource-lock"
 
-// ErrLost says that another may lead by now: the process must end without another write.
+// ErrLost means that another may lead by now: the process must end without another write.
 var ErrLost = errors.New("leadership is lost")
 
 // stopGrace is how long Run waits for the work of a leader that has lost its lease. It is shorter
 // than what is left of the lease by then.
 const stopGrace = time.Second
 
-// Config says how long a lease lasts. Use [Defaults].
+// Config defines how long a lease lasts. Use [Defaults].
 type Config struct {
 	// LeaseDuration is how long others wait for a leader that is silent.
 	LeaseDuration time.Duration
@@ -174,7 +174,7 @@ func (e *Election) Run(ctx context.Context, lead func(context.Context) error) er
 		// The library adds to the pause up to JitterFactor times of it.
 		RetryPeriod: time.Duration(float64(e.cfg.RetryPeriod) / (1 + leaderelection.JitterFactor)),
 		// The lease is given back below, after the work. The library would do so while the work
-		// still ends, and when the server is away it would tell of the loss only after it has tried
+		// still ends, and when the server is away it would report the loss only after it has tried
 		// in vain.
 		ReleaseOnCancel: false,
 		Callbacks: leaderelection.LeaderCallbacks{

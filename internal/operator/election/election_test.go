@@ -92,7 +92,7 @@ type arena struct {
 	log     *syncBuffer
 }
 
-func (a *arena) stand(id string, kube *rest.Config, work func(context.Context) error) *candidate {
+func (a *arena) run(id string, kube *rest.Config, work func(context.Context) error) *candidate {
 	a.Helper()
 	e, err := New(a.times, kube, a.namespace, id, slog.New(slog.NewTextHandler(a.log, nil)))
 	if err != nil {
@@ -184,9 +184,9 @@ func TestElection(t *testing.T) {
 
 	run("released on exit", func(a *arena) {
 		a.times.LeaseDuration, a.times.RenewDeadline = time.Minute, 40*time.Second // nobody waits for a lease to end
-		first := a.stand("first", kube.Config, untilEnd)
+		first := a.run("first", kube.Config, untilEnd)
 		a.leads(first, 60*time.Second)
-		second := a.stand("second", kube.Config, untilEnd)
+		second := a.run("second", kube.Config, untilEnd)
 		time.Sleep(quick().RetryPeriod * 3)
 		if second.Leading() || second.Held() == nil || second.Leader() != "first" {
 			a.Errorf("the second leads: %t, %v, sees %q", second.Leading(), second.Held(), second.Leader())
@@ -203,11 +203,11 @@ func TestElection(t *testing.T) {
 	})
 	run("work that fails", func(a *arena) {
 		fault := errors.New("the work failed")
-		first := a.stand("first", kube.Config, func(context.Context) error { return fault })
+		first := a.run("first", kube.Config, func(context.Context) error { return fault })
 		if err := a.ended(first, 60*time.Second); !errors.Is(err, fault) {
 			a.Errorf("ended with %v", err)
 		}
-		second := a.stand("second", kube.Config, func(context.Context) error { return nil })
+		second := a.run("second", kube.Config, func(context.Context) error { return nil })
 		if err := a.ended(second, 2*time.Second); err == nil {
 			a.Error("a leader that just stops working is no fault")
 		}
@@ -230,7 +230,7 @@ func TestElection(t *testing.T) {
 				return next.RoundTrip(r)
 			})
 		})
-		first := a.stand("first", cfg, func(context.Context) error { close(ending); return nil })
+		first := a.run("first", cfg, func(context.Context) error { close(ending); return nil })
 		if err := a.ended(first, 60*time.Second); err == nil {
 			a.Error("a leader that just stops working is no fault")
 		}
@@ -253,9 +253,9 @@ func TestElection(t *testing.T) {
 				}
 			})
 		})
-		first := a.stand("first", cfg, untilEnd)
+		first := a.run("first", cfg, untilEnd)
 		a.leads(first, 60*time.Second)
-		second := a.stand("second", kube.Config, untilEnd)
+		second := a.run("second", kube.Config, untilEnd)
 		began := time.Now()
 		close(cut)
 		err := a.ended(first, 30*time.Second)
@@ -280,7 +280,7 @@ func TestElection(t *testing.T) {
 				}
 			})
 		})
-		first := a.stand("first", cfg, func(context.Context) error { <-stuck; return nil })
+		first := a.run("first", cfg, func(context.Context) error { <-stuck; return nil })
 		a.leads(first, 60*time.Second)
 		close(cut)
 		if err := a.ended(first, 30*time.Second); !errors.Is(err, ErrLost) {
@@ -289,28 +289,28 @@ func TestElection(t *testing.T) {
 		close(stuck)
 	})
 	run("cancelled while waiting", func(a *arena) {
-		first := a.stand("first", kube.Config, untilEnd)
+		first := a.run("first", kube.Config, untilEnd)
 		a.leads(first, 60*time.Second)
-		second := a.stand("second", kube.Config, untilEnd)
+		second := a.run("second", kube.Config, untilEnd)
 		second.cancel()
 		if err := a.ended(second, 30*time.Second); err != nil {
 			a.Error(err)
 		}
 	})
 	run("server restarts", func(a *arena) {
-		first := a.stand("first", kube.Config, untilEnd)
+		first := a.run("first", kube.Config, untilEnd)
 		a.leads(first, 60*time.Second)
 		kube.Stop()
 		if err := a.ended(first, 30*time.Second); !errors.Is(err, ErrLost) {
 			a.Errorf("ended with %v", err)
 		}
 		kube.Start()
-		a.leads(a.stand("second", kube.Config, untilEnd), 60*time.Second)
+		a.leads(a.run("second", kube.Config, untilEnd), 60*time.Second)
 	})
 	run("many", func(a *arena) {
 		var all []*candidate
 		for _, id := range []string{"a", "b", "c", "d", "e"} {
-			all = append(all, a.stand(id, kube.Config, untilEnd))
+			all = append(all, a.run(id, kube.Config, untilEnd))
 		}
 		for len(all) > 0 {
 			next := make(chan int, len(all))

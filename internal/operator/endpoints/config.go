@@ -15,15 +15,15 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// Config says how endpoints are looked after. Use [Defaults].
+// Config defines how endpoints are looked after. Use [Defaults].
 type Config struct {
-	// Meter, if not nil, is told what is collected.
+	// Meter, if not nil, records what is collected.
 	Meter *rounds.Meter
 
 	// GCInterval is the time between two looks for CiliumEndpoints without a pod. 0 means that
 	// there are to be none at all: they are deleted once.
 	GCInterval time.Duration
-	// NoObjects says that agents write no CiliumEndpoints: they are deleted once.
+	// NoObjects means that agents write no CiliumEndpoints: they are deleted once.
 	NoObjects bool
 	// RestartInterval is the time between two looks for pods without an endpoint, of those that
 	// RestartSelector selects; 0 for never.
@@ -31,7 +31,7 @@ type Config struct {
 	RestartSelector string
 }
 
-// Defaults returns the configuration of an operator that is told nothing.
+// Defaults returns the configuration of an operator that is given no options.
 func Defaults() Config {
 	return Config{GCInterval: 5 * time.Minute, RestartInterval: 15 * time.Second, RestartSelector: "k8s-app=kube-dns"}
 }

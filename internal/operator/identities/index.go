@@ -433,7 +433,7 @@ func (b *index) dropEndpoint(k key) {
 	b.touchEndpoint(k)
 }
 
-// touchEndpoint has an endpoint looked at, and what it says of its pod's labels booked.
+// touchEndpoint has an endpoint looked at, and what it says of its pod's labels recorded.
 func (b *index) touchEndpoint(k key) {
 	b.dirtyEndpoints[k] = struct{}{}
 	if p := b.pods[k]; p != nil {

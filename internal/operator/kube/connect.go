@@ -22,7 +22,7 @@ import (
 	"github.com/hawser-net/hawser/internal/k8s"
 )
 
-// Config says how to reach the API server. Use [Defaults].
+// Config defines how to reach the API server. Use [Defaults].
 type Config struct {
 	// Enable allows the use of Kubernetes; see [Config.InUse].
 	Enable bool
@@ -34,8 +34,8 @@ type Config struct {
 	Namespace string
 }
 
-// Defaults returns the configuration of an operator that is told nothing. It has room for a mass of
-// identities that end, at the default rate of collection, beside everything else.
+// Defaults returns the configuration of an operator that is given no options. It has room for a
+// mass of identities that end, at the default rate of collection, beside everything else.
 func Defaults() Config { return Config{Enable: true, QPS: 500, Burst: 1000} }
 
 // EnableFlag is the name of the flag of Config.Enable. Whoever gives it demands what it says.

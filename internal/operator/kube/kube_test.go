@@ -101,11 +101,11 @@ func TestProber(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		patience := time.Minute
+		wait := time.Minute
 		if tt.answer == "" {
-			patience = 200 * time.Millisecond
+			wait = 200 * time.Millisecond
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		ctx, cancel := context.WithTimeout(t.Context(), wait)
 		v, err := p.Version(ctx)
 		cancel()
 		if tt.want == "" && (err != nil || v.GitVersion != tt.version) || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {

@@ -1,5 +1,5 @@
-// Package nodes tells Kubernetes which nodes have a network, by taints and conditions of Nodes, and
-// removes the CiliumNodes of nodes that are gone.
+// Package nodes reports to Kubernetes which nodes have a network, by taints and conditions of
+// Nodes, and removes the CiliumNodes of nodes that are gone.
 //
 // It writes Node.spec.taints, as far as the agent's own taint goes, and the condition
 // NetworkUnavailable of Nodes. It deletes CiliumNodes that have no Node, no owner and no annotation
@@ -19,9 +19,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// Config says how nodes are looked after. Use [Defaults].
+// Config defines how nodes are looked after. Use [Defaults].
 type Config struct {
-	// Meter, if not nil, is told what is collected.
+	// Meter, if not nil, records what is collected.
 	Meter *rounds.Meter
 
 	// RemoveTaints and SetTaints say whether the taint is removed from nodes whose agent is ready,
@@ -29,7 +29,7 @@ type Config struct {
 	RemoveTaints, SetTaints bool
 	// TaintKey is the key of the taint by which nodes keep pods away until their agent is ready.
 	TaintKey string
-	// SetCondition says whether the condition NetworkUnavailable becomes False when the agent is
+	// SetCondition decides whether the condition NetworkUnavailable becomes False when the agent is
 	// ready.
 	SetCondition bool
 	// Workers is how many nodes are looked after at once.
@@ -43,7 +43,7 @@ type Config struct {
 	GCInterval time.Duration
 }
 
-// Defaults returns the configuration of an operator that is told nothing.
+// Defaults returns the configuration of an operator that is given no options.
 func Defaults() Config {
 	return Config{
 		RemoveTaints: true, SetCondition: true, TaintKey: "node.cilium.io/agent-not-ready", Workers: 10, AgentLabels: "k8s-app=cilium",

@@ -126,7 +126,7 @@ type change struct {
 	up      bool            // the condition is to be written
 }
 
-// decide says what is to become of a node with these agents.
+// decide reports what is to become of a node with these agents.
 func decide(node *corev1.Node, agents []corev1.Pod, cfg Config) change {
 	scheduled, ready := false, false
 	for i := range agents {

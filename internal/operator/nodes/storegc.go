@@ -25,7 +25,7 @@ import (
 
 // SetupStoreGC adds the removal of keys of nodes that are gone from a key-value store to m. Agents
 // put these keys on a lease of a quarter of an hour, in which the node's pod CIDR may have been
-// given to another node, and who hears of both sends its packets to the node that is gone. Nodes
+// given to another node, and who observes both sends its packets to the node that is gone. Nodes
 // that were none of Kubernetes stay: agents without Kubernetes may share the store. A node was one
 // of Kubernetes if its agent says so, or if it was seen to be deleted.
 func SetupStoreGC(m manager.Manager, cfg Config, store kvstore.Backend, cluster string, log *slog.Logger) error {
@@ -79,7 +79,7 @@ func (c *storeCollector) note(name string) {
 	c.deleted[name] = true
 }
 
-// wasNode says whether a node was seen to be one of Kubernetes that was deleted.
+// wasNode reports whether a node was seen to be one of Kubernetes that was deleted.
 func (c *storeCollector) wasNode(name string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -62,17 +62,17 @@ type clusterPolicies struct {
 	server  rest.Interface
 	kind    schema.GroupVersionKind
 	look    time.Duration
-	tell    *teller
+	report  *reporter
 	log     *slog.Logger
 }
 
-func setupCluster(m manager.Manager, look time.Duration, tell *teller, log *slog.Logger) error {
+func setupCluster(m manager.Manager, look time.Duration, report *reporter, log *slog.Logger) error {
 	d, err := discovery.NewDiscoveryClientForConfigAndClient(m.GetConfig(), m.GetHTTPClient())
 	if err != nil {
 		return fmt.Errorf("what the API server serves: %w", err)
 	}
 	gv := schema.GroupVersion{Group: policyv1alpha2.GroupVersion.Group, Version: policyv1alpha2.GroupVersion.Version}
-	c := &clusterPolicies{m, d.RESTClient(), gv.WithKind(policies.KindCluster), look, tell, log}
+	c := &clusterPolicies{m, d.RESTClient(), gv.WithKind(policies.KindCluster), look, report, log}
 	return m.Add(manager.RunnableFunc(c.run))
 }
 
@@ -125,7 +125,7 @@ func (c *clusterPolicies) follow(ctx context.Context) error {
 		return fmt.Errorf("a cache: %w", err)
 	}
 	yes, no := true, false
-	v := &validator{reader: store, client: c.manager.GetClient(), tell: c.tell, kind: c.kind}
+	v := &validator{reader: store, client: c.manager.GetClient(), report: c.report, kind: c.kind}
 	ctl, err := controller.NewUnmanaged("validator-"+c.kind.Kind, controller.Options{
 		Reconciler: v, SkipNameValidation: &yes, UsePriorityQueue: &no, Logger: c.manager.GetLogger(),
 	})

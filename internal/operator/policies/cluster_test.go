@@ -74,8 +74,8 @@ func TestReplaceStandard(t *testing.T) {
 	}
 }
 
-// told returns the texts of the Events that a policy has.
-func told(t testing.TB, env *controllers.Env, kind, name string) (texts []string) {
+// eventsOf returns the texts of the Events that a policy has.
+func eventsOf(t testing.TB, env *controllers.Env, kind, name string) (texts []string) {
 	t.Helper()
 	var list eventsv1.EventList
 	if err := env.Client.List(t.Context(), &list); err != nil {
@@ -155,7 +155,7 @@ func TestClusterNetworkPolicy(t *testing.T) {
 		wants(good, "False", "NotEnforceable", field)
 		for _, name := range []string{good, bad} {
 			controllers.Eventually(t, 30*time.Second, func() string {
-				if texts := told(t, env, policies.KindCluster, name); len(texts) != 1 || !strings.Contains(texts[0], field) {
+				if texts := eventsOf(t, env, policies.KindCluster, name); len(texts) != 1 || !strings.Contains(texts[0], field) {
 					return fmt.Sprintf("Events of %s: %q; want one that names the field", name, texts)
 				}
 				return ""
@@ -196,7 +196,7 @@ func TestEvents(t *testing.T) {
 	wants := func(u *unstructured.Unstructured, fields ...string) {
 		t.Helper()
 		controllers.Eventually(t, 30*time.Second, func() string {
-			texts := told(t, env, u.GetKind(), u.GetName())
+			texts := eventsOf(t, env, u.GetKind(), u.GetName())
 			if len(texts) != len(fields) {
 				return fmt.Sprintf("Events of %s: %q; want %d", u.GetKind(), texts, len(fields))
 			}
@@ -225,7 +225,7 @@ func TestEvents(t *testing.T) {
 	// Whatever the second operator had to say of the first fault, it would have said before this.
 	for _, u := range all {
 		wants(u, "spec.egress[0].toFQDNs", "spec.egress[0].toServices")
-		if texts := told(t, env, u.GetKind(), "good"); len(texts) > 0 {
+		if texts := eventsOf(t, env, u.GetKind(), "good"); len(texts) > 0 {
 			t.Errorf("Events of a good %s: %q", u.GetKind(), texts)
 		}
 	}
@@ -236,12 +236,12 @@ func TestEvents(t *testing.T) {
 func TestNetworkPolicyEvent(t *testing.T) {
 	t.Parallel()
 	recorder := events.NewFakeRecorder(10)
-	tell := newTeller(recorder, slog.New(slog.DiscardHandler))
+	report := newReporter(recorder, slog.New(slog.DiscardHandler))
 	p := &networkingv1.NetworkPolicy{
 		ObjectMeta: metav1.ObjectMeta{Name: "old", Namespace: "default"},
 		Spec:       networkingv1.NetworkPolicySpec{Ingress: []networkingv1.NetworkPolicyIngressRule{{From: []networkingv1.NetworkPolicyPeer{{IPBlock: &networkingv1.IPBlock{CIDR: "010.0.0.0/8"}}}}}},
 	}
-	n := &networkPolicies{one{p}, tell}
+	n := &networkPolicies{one{p}, report}
 	req := requestOf(p)
 	if _, err := n.Reconcile(t.Context(), req); err != nil {
 		t.Fatal(err)
@@ -267,10 +267,10 @@ func TestNetworkPolicyEvent(t *testing.T) {
 func TestManyEvents(t *testing.T) {
 	t.Parallel()
 	recorder := events.NewFakeRecorder(10 * eventBurst)
-	tell := newTeller(recorder, slog.New(slog.DiscardHandler))
+	report := newReporter(recorder, slog.New(slog.DiscardHandler))
 	began := time.Now()
 	for range 9 * eventBurst {
-		tell.refused(&networkingv1.NetworkPolicy{}, "NetworkPolicy", "default/a", errors.New(strings.Repeat("ä", maxNote)))
+		report.refused(&networkingv1.NetworkPolicy{}, "NetworkPolicy", "default/a", errors.New(strings.Repeat("ä", maxNote)))
 	}
 	most := eventBurst + int(time.Since(began)/eventPause) + 1
 	if n := len(recorder.Events); n < eventBurst || n > most {

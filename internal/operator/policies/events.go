@@ -27,23 +27,23 @@ const (
 	maxNote = 1024
 )
 
-// teller says of a policy that it is refused, in the log and in an Event. It may be used by several
+// reporter reports that a policy is refused, in the log and in an Event. It may be used by several
 // goroutines.
-type teller struct {
+type reporter struct {
 	events events.EventRecorder
 	limit  *rate.Limiter
 	log    *slog.Logger
 }
 
-func newTeller(r events.EventRecorder, log *slog.Logger) *teller {
-	return &teller{r, rate.NewLimiter(rate.Every(eventPause), eventBurst), log}
+func newReporter(r events.EventRecorder, log *slog.Logger) *reporter {
+	return &reporter{r, rate.NewLimiter(rate.Every(eventPause), eventBurst), log}
 }
 
-// refused tells what is wrong with a policy. Its text names the field.
-func (t *teller) refused(obj runtime.Object, kind, name string, fault error) {
-	told := t.limit.Allow()
-	t.log.Warn("a policy is not valid: nodes isolate whom it selects, and grant only what is not at fault", "kind", kind, "policy", name, "fault", fault, "event", told)
-	if told {
+// refused reports what is wrong with a policy. Its text names the field.
+func (t *reporter) refused(obj runtime.Object, kind, name string, fault error) {
+	sent := t.limit.Allow()
+	t.log.Warn("a policy is not valid: nodes isolate whom it selects, and grant only what is not at fault", "kind", kind, "policy", name, "fault", fault, "event", sent)
+	if sent {
 		t.events.Eventf(obj, nil, corev1.EventTypeWarning, "PolicyRefused", "Validate", "%s", clip(fault.Error(), maxNote))
 	}
 }
@@ -56,11 +56,11 @@ func clip(text string, length int) string {
 	return strings.ToValidUTF8(text[:length-3], "") + "..."
 }
 
-// networkPolicies tells of those of Kubernetes. The server checks them well, so that few are
+// networkPolicies reports those of Kubernetes. The server checks them well, so that few are
 // refused.
 type networkPolicies struct {
 	reader client.Reader
-	tell   *teller
+	report *reporter
 }
 
 // Reconcile looks at one NetworkPolicy.
@@ -70,7 +70,7 @@ func (n *networkPolicies) Reconcile(ctx context.Context, req reconcile.Request) 
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	if _, fault := policy.ParseNetworkPolicy(obj); fault != nil {
-		n.tell.refused(obj, policies.KindKubernetes, req.String(), fault)
+		n.report.refused(obj, policies.KindKubernetes, req.String(), fault)
 	}
 	return reconcile.Result{}, nil
 }

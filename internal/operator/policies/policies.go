@@ -1,10 +1,10 @@
-// Package policies tells of every network policy whether nodes can enforce it, and if not, which
+// Package policies reports for every network policy whether nodes can enforce it, and if not, which
 // field is at fault: CiliumNetworkPolicy, CiliumClusterwideNetworkPolicy and, where it is defined,
 // ClusterNetworkPolicy in their condition Valid, all of them and NetworkPolicy, which has no place
 // for conditions, in an Event. Nodes decide for themselves, by the same code: what is said here is
 // for people.
 //
-// It writes that one condition and leaves the others alone. An Event is told when the condition
+// It writes that one condition and leaves the others alone. An Event is sent when the condition
 // changes, so once by all operators that ever lead; that of a NetworkPolicy when it changes or an
 // operator begins to lead. There are no more than one a second for long: the log has what is left
 // out.
@@ -58,22 +58,22 @@ func Setup(m manager.Manager, groups bool, log *slog.Logger) error {
 }
 
 func setup(m manager.Manager, groups bool, look time.Duration, log *slog.Logger) error {
-	tell := newTeller(m.GetEventRecorder("hawser-operator"), log)
+	report := newReporter(m.GetEventRecorder("hawser-operator"), log)
 	// A write of the status does not change the generation: the condition written here starts
 	// nothing, and others' writes of it are not fought over.
 	edited := builder.WithPredicates(predicate.GenerationChangedPredicate{})
 	for _, kind := range []string{v2.KindNetworkPolicy, v2.KindClusterwideNetworkPolicy} {
-		v := &validator{m.GetClient(), m.GetClient(), groups, tell, v2.SchemeGroupVersion().WithKind(kind)}
+		v := &validator{m.GetClient(), m.GetClient(), groups, report, v2.SchemeGroupVersion().WithKind(kind)}
 		if err := builder.ControllerManagedBy(m).Named("validator-"+kind).For(v.empty(), edited).Complete(v); err != nil {
 			return fmt.Errorf("controller of the condition of a %s: %w", kind, err)
 		}
 	}
-	n := &networkPolicies{m.GetClient(), tell}
+	n := &networkPolicies{m.GetClient(), report}
 	err := builder.ControllerManagedBy(m).Named("validator-"+policies.KindKubernetes).For(&networkingv1.NetworkPolicy{}, edited).Complete(n)
 	if err != nil {
 		return fmt.Errorf("controller of %s: %w", policies.KindKubernetes, err)
 	}
-	return setupCluster(m, look, tell, log)
+	return setupCluster(m, look, report, log)
 }
 
 // validator writes the condition of policies of one kind. It reads them as the server has them: a
@@ -83,7 +83,7 @@ type validator struct {
 	reader client.Reader
 	client client.Client
 	groups bool
-	tell   *teller
+	report *reporter
 	kind   schema.GroupVersionKind
 }
 
@@ -121,7 +121,7 @@ func (v *validator) Reconcile(ctx context.Context, req reconcile.Request) (recon
 		return reconcile.Result{}, fmt.Errorf("status of policy %s: %w", req, err)
 	}
 	if fault != nil {
-		v.tell.refused(obj, v.kind.Kind, req.String(), fault)
+		v.report.refused(obj, v.kind.Kind, req.String(), fault)
 	}
 	return reconcile.Result{}, nil
 }
@@ -157,7 +157,7 @@ func (v *validator) judge(obj *unstructured.Unstructured) error {
 	return err
 }
 
-// namesGroups says whether a field fromGroups or toGroups is somewhere in a valid policy.
+// namesGroups reports whether a field fromGroups or toGroups is somewhere in a valid policy.
 func namesGroups(tree any) bool {
 	switch tree := tree.(type) {
 	case map[string]any:

@@ -52,7 +52,7 @@ type Pool struct {
 	bits   int            // length of a block's prefix
 	*space
 	// next is where the search for a free block starts: behind the last one given out, so that a
-	// block that was released rests as long as there are others.
+	// block that was released stays unused as long as there are others.
 	nextRange int
 	next      netip.Addr
 }
@@ -102,7 +102,7 @@ func New(ranges []netip.Prefix, bits int) (*Pool, error) {
 
 // Share returns a pool of blocks of /bits in other ranges. What is held in it is what is held in p.
 // It goes on where before, which may be nil, would have gone on, so that a block that was released
-// rests as long as without the change.
+// stays unused as long as without the change.
 func (p *Pool) Share(ranges []netip.Prefix, bits int, before *Pool) (*Pool, error) {
 	n, err := cutInto(ranges, bits, p.space)
 	if err != nil || before == nil {
@@ -130,9 +130,9 @@ func cutInto(ranges []netip.Prefix, bits int, s *space) (*Pool, error) {
 	return p, nil
 }
 
-// Claim books prefix for owner. It is no error if owner holds exactly that prefix already. Nothing
-// is booked with an error, which is a [*TakenError] if somebody is in the way; that may be owner
-// itself with another prefix.
+// Claim records prefix for owner. It is no error if owner holds exactly that prefix already.
+// Nothing is recorded with an error, which is a [*TakenError] if somebody is in the way; that may
+// be owner itself with another prefix.
 func (p *Pool) Claim(owner string, prefix netip.Prefix) error {
 	if !prefix.IsValid() {
 		return errors.New("the prefix is not valid")
@@ -148,7 +148,7 @@ func (p *Pool) Claim(owner string, prefix netip.Prefix) error {
 	return nil
 }
 
-// Allocate books a free block for owner. An error wraps [ErrExhausted].
+// Allocate records a free block for owner. An error wraps [ErrExhausted].
 func (p *Pool) Allocate(owner string) (netip.Prefix, error) {
 	// Every range is searched from its start, the one where the search begins from there, and at
 	// the end that one once more.
@@ -184,7 +184,7 @@ func (p *Pool) Allocate(owner string) (netip.Prefix, error) {
 }
 
 // Avoid has no block be allocated that overlaps one of these prefixes, which may overlap each other
-// and what is held. It replaces what it was told before, for all pools that share what is held.
+// and what is held. It replaces what it was given before, for all pools that share what is held.
 // Claims do not heed it.
 func (p *Pool) Avoid(prefixes []netip.Prefix) {
 	sorted := slices.SortedFunc(slices.Values(prefixes), func(a, b netip.Prefix) int {
@@ -198,7 +198,7 @@ func (p *Pool) Avoid(prefixes []netip.Prefix) {
 	}
 }
 
-// Avoids reports whether prefix overlaps one that [Pool.Avoid] was told.
+// Avoids reports whether prefix overlaps one that [Pool.Avoid] was given.
 func (p *Pool) Avoids(prefix netip.Prefix) bool {
 	_, ok := overlap(p.avoid, prefix)
 	return ok
