@@ -250,7 +250,7 @@ func (l *identityLabels) answer(ctx context.Context, s relevance.State, made, bu
 	if now == before {
 		return busy, nil
 	}
-	if err := l.published.Tell(ctx, now); err != nil {
+	if err := l.published.Confirm(ctx, now); err != nil {
 		return true, err
 	}
 	l.mu.Lock()

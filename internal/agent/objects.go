@@ -45,7 +45,7 @@ func newObjects(cfg Config, host network.Host, filter *labels.Filter, c *cluster
 		Learned: func(wait time.Duration) { t.metrics.known.Observe(wait.Seconds()) }, Log: log,
 	}
 	if t.gates != nil {
-		pc.Gated, ec.Echoed = t.gates.add, t.gates.add
+		pc.Gated, ec.OnPublished = t.gates.add, t.gates.add
 	}
 	if o.pods, err = pods.New(pc); err != nil {
 		return nil, err
@@ -73,7 +73,7 @@ func newObjects(cfg Config, host network.Host, filter *labels.Filter, c *cluster
 func newNodeObjects(cfg Config, filter *labels.Filter, c *cluster, t *tables, log *slog.Logger) (*nodes.Nodes, error) {
 	var learned nodes.Sink = t.nodes
 	if cfg.KVStore != "" {
-		learned = nodes.Deaf{}
+		learned = nodes.Discard{}
 	}
 	report := func(err error) { t.components.Report(partPodCIDRs, err, "as assigned") }
 	own := func(o *v2.CiliumNode) {

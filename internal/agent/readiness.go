@@ -97,7 +97,7 @@ func (k *kube) knownToAll(key k8s.Key) (uid string, known endpoints.Known, ok bo
 	if k.cfg.KVStore == "" {
 		return k.objects.endpoints.Known(key)
 	}
-	want, ok := k.objects.endpoints.Told(key)
+	want, ok := k.objects.endpoints.Wanted(key)
 	if !ok {
 		return "", endpoints.KnownNot, false
 	}

@@ -25,8 +25,8 @@ type AddressesConfig struct {
 	// Prefix is where addresses are found in the store, that of the default address space by
 	// default.
 	Prefix string
-	// Observed, if not nil, is told of an address that is or was announced here when the store has
-	// said something of it; see [Addresses.Told]. It must neither block nor call back.
+	// Observed, if not nil, is notified of an address that is or was announced here when the store
+	// has said something of it; see [Addresses.Told]. It must neither block nor call back.
 	Observed func(netip.Prefix)
 	// Log receives what is worth knowing; nil discards it.
 	Log *slog.Logger
@@ -109,9 +109,9 @@ func (s *Addresses) put(_ context.Context, name string, value []byte) {
 	}
 }
 
-// Announce tells the other nodes of an address until it is withdrawn, and returns a revision for
-// [Addresses.WaitWritten]. Announcing a prefix again replaces what was told before. The host must
-// be one of this node's.
+// Announce publishes an address to the other nodes until it is withdrawn, and returns a revision
+// for [Addresses.WaitWritten]. Announcing a prefix again replaces what was announced before. The
+// host must be one of this node's.
 func (s *Addresses) Announce(p ipcache.Pair) (revision uint64, err error) {
 	err = p.Validate()
 	if err == nil && !slices.Contains(s.cfg.Hosts, p.Host) {
@@ -137,9 +137,9 @@ func (s *Addresses) WaitWritten(ctx context.Context, p netip.Prefix, revision ui
 	return s.keys.WaitWritten(ctx, name(p), revision)
 }
 
-// Told returns under which identity the other nodes are told of an address that this one announces:
-// the store has it so, and has said so to all who listen. ok is false if it has not, or has it as
-// another node's.
+// Told returns under which identity the other nodes are notified of an address that this one
+// announces: the store has it so, and has said so to all who listen. ok is false if it has not, or
+// has it as another node's.
 func (s *Addresses) Told(p netip.Prefix) (id identity.ID, ok bool) {
 	value, seen := s.keys.Seen(name(p))
 	if !seen {

@@ -27,7 +27,7 @@ type world struct {
 	other  *kvstore.MemoryClient // of the rest of the world
 	cache  *ipcache.Cache
 	shared *Addresses
-	echoes []netip.Prefix // what was told of, in order
+	echoes []netip.Prefix // what Observed was called with, in order
 }
 
 const addrPrefix = storekeys.IPsPrefix + "/default/"
@@ -187,7 +187,7 @@ func TestAnnouncements(t *testing.T) {
 		}
 		announce("10.0.1.0", 400)
 		w.wantStore(want)
-		w.wantCache(map[string]string{}) // our own are no news
+		w.wantCache(map[string]string{}) // our own change nothing
 
 		rev := w.shared.Withdraw(pfx("10.0.1.4/32"))
 		if err := w.shared.WaitWritten(t.Context(), pfx("10.0.1.4/32"), rev); err != nil {
@@ -276,7 +276,7 @@ func TestLostAnswers(t *testing.T) {
 	})
 }
 
-// TestBacklog has more addresses come and go, while the store is slow, than it is told of in
+// TestBacklog has more addresses come and go, while the store is slow, than it is notified of in
 // between: that costs few requests, not some for each address.
 func TestBacklog(t *testing.T) {
 	sharing(t, nil, func(t *testing.T, w *world) {
@@ -439,8 +439,8 @@ func TestAddressesConfig(t *testing.T) {
 	}
 }
 
-// TestTold: what the other nodes are told of this one's addresses is what came back from the store,
-// and whoever asked is told when that changes.
+// TestTold: what the other nodes know of this one's addresses is what came back from the store, and
+// whoever asked is notified when that changes.
 func TestTold(t *testing.T) {
 	sharing(t, nil, func(t *testing.T, w *world) {
 		mine := pair("10.0.1.1", "192.0.2.1", 300)

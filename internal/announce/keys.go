@@ -15,7 +15,7 @@ import (
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
-// Timing says how keys are written.
+// Timing defines how keys are written.
 type Timing struct {
 	// Resync is how often it is checked that the store has what was announced, 5 minutes by
 	// default.
@@ -104,7 +104,8 @@ type Keys struct {
 	// seen has the values of this writer's keys, of those that are wanted and of foreign ones, as
 	// the watch reported them.
 	seen map[string]string
-	// pruning says that a Prune was asked for: every listing that is complete is followed by one.
+	// pruning means that a Prune was asked for: every listing that is complete is followed by
+	// one.
 	pruning bool
 }
 
@@ -296,7 +297,7 @@ func (k *Keys) event(ctx context.Context, e kvstore.Event) {
 	}
 }
 
-// listed is called when the store has told of all keys.
+// listed is called when the store has notified of all keys.
 func (k *Keys) listed(ctx context.Context) {
 	// A store that went back to an old copy is listed anew, and has what was announced then.
 	k.resync()

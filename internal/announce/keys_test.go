@@ -279,7 +279,7 @@ func TestKeysCompleteRefused(t *testing.T) {
 }
 
 // TestKeysConverge: several writers announce and withdraw at random under faults; in the end the
-// store, and what each was told of it, is what was announced last.
+// store, and what each has of it, is what was announced last.
 func TestKeysConverge(t *testing.T) {
 	thingsTest(t, func(t *testing.T, permanent bool) {
 		mem := kvstore.NewMemory()

@@ -52,7 +52,7 @@ func NewNodes(cfg NodesConfig, store kvstore.Backend) (*Nodes, error) {
 		Owned:  func(name string, _ []byte) bool { return name == s.self },
 		Put:    s.put,
 		Delete: s.remove,
-		Listed: func(ctx context.Context) { _ = s.Settle(ctx) }, // fails when ctx ends only
+		Listed: func(ctx context.Context) { _ = s.WaitApplied(ctx) }, // fails when ctx ends only
 	}, store)
 	return s, err
 }
@@ -76,7 +76,7 @@ func (s *Nodes) remove(ctx context.Context, name string) {
 	}
 }
 
-// Announce sets what is told of the local node. It is written as long as Run runs, and again
+// Announce sets what is published of the local node. It is written as long as Run runs, and again
 // whenever it gets lost.
 func (s *Nodes) Announce(n node.Node) error {
 	s.announcing.Lock()

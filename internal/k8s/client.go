@@ -24,7 +24,7 @@ import (
 	"github.com/hawser-net/hawser/api/v2alpha1"
 )
 
-// Server says where the API server is.
+// Server reports where the API server is.
 type Server struct {
 	// KubeconfigPath is a kubeconfig file. Without one, the service account of the pod is used.
 	KubeconfigPath string
@@ -33,14 +33,14 @@ type Server struct {
 	APIServer string
 }
 
-// Config says how to reach the API server.
+// Config defines how to reach the API server.
 type Config struct {
 	Server
 	// QPS and Burst bound the requests a second that nobody waits for. Those that a pod waits for
 	// are not bounded.
 	QPS   float32
 	Burst int
-	// UserAgent tells the server who asks.
+	// UserAgent shows the server who asks.
 	UserAgent string
 }
 
@@ -83,7 +83,8 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// InPod reports whether the process runs in a pod: whether Kubernetes told it where its API is.
+// InPod reports whether the process runs in a pod: whether Kubernetes gave it the address of its
+// API.
 func InPod() bool {
 	return os.Getenv("KUBERNETES_SERVICE_HOST") != "" && os.Getenv("KUBERNETES_SERVICE_PORT") != ""
 }

@@ -5,15 +5,15 @@
 // the server is away.
 //
 // [Follow] is the one way in which the agent learns of objects. It lists a kind, then watches it,
-// and tells a [Handler] of each object that appears, changes or goes, from one goroutine and in
+// and notifies a [Handler] of each object that appears, changes or goes, from one goroutine and in
 // order. What it promises:
 //
-//   - After the first complete list it calls Synced, once. Whatever existed then has been told
+//   - After the first complete list it calls Synced, once. Whatever existed then has been delivered
 //     before.
 //   - Connection loss, restarts of the server and expired watches (410 Gone) cost time only. What
-//     was heard stays; after a new list the handler is told of what is missing from it, and of what
+//     was observed stays; after a new list the handler is notified of what is missing from it, and of what
 //     changed, but not of what did not.
-//   - An object that was replaced by another one of the same name is deleted first, then told as
+//   - An object that was replaced by another one of the same name is deleted first, then delivered as
 //     new.
 //   - Nothing of an object is kept by Follow but its name, UID and version: the handler keeps what
 //     it needs. Options.Transform drops what nobody needs before even a first list is held in full;

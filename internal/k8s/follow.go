@@ -82,7 +82,7 @@ func (m metadataKind) Watch(ctx context.Context, opts metav1.ListOptions) (watch
 
 // Options changes how a kind is followed.
 type Options[T Object] struct {
-	// Log is told when the kind cannot be followed, and when it can again; nil discards it.
+	// Log gets a line when the kind cannot be followed, and when it can again; nil discards it.
 	Log *slog.Logger
 	// FieldSelector and LabelSelector narrow what is followed, at the server.
 	FieldSelector, LabelSelector string
@@ -92,24 +92,26 @@ type Options[T Object] struct {
 	Transform func(T) T
 }
 
-// Handler is told of objects. Its functions are called one at a time, in order; one that takes long
-// holds the others up and nothing else. Upsert and Delete must not be nil.
+// Handler is notified of objects. Its functions are called one at a time, in order; one that takes
+// long holds the others up and nothing else. Upsert and Delete must not be nil.
 type Handler[T Object] struct {
-	// Upsert is told of an object that is new or has changed. It may keep the object but must not
-	// change it.
+	// Upsert is notified of an object that is new or has changed. It may keep the object but must
+	// not change it.
 	Upsert func(T)
-	// Delete is told of one that is gone.
+	// Delete is notified of one that is gone.
 	Delete func(Key)
-	// Synced is called once, when everything has been told that existed at the start; it may be
-	// nil.
+	// Synced is called once, when everything has been delivered that existed at the start; it may
+	// be nil.
 	Synced func()
-	// Listing and Listed, if not nil, are called before and after what a list changes is told: the
-	// first, and those when a watch had to begin anew. A list is told in no order; what comes
-	// between lists is told in the order of the objects' resource versions. revision is the list's.
+	// Listing and Listed, if not nil, are called before and after what a list changes is delivered:
+	// the first, and those when a watch had to begin anew. A list is delivered in no order; what
+	// comes between lists is delivered in the order of the objects' resource versions. revision is
+	// the list's.
 	Listing func()
 	Listed  func(revision string)
-	// Reached, if not nil, is told the resource version of each object, gone ones included, and of
-	// each list, after everything of it was told: what has been written up to it is known.
+	// Reached, if not nil, is called with the resource version of each object, gone ones included,
+	// and of each list, after everything of it was delivered: what has been written up to it is
+	// known.
 	Reached func(version string)
 }
 
@@ -119,8 +121,8 @@ func followBackoff() *wait.Backoff {
 	return &wait.Backoff{Duration: 200 * time.Millisecond, Cap: 10 * time.Second, Steps: 50, Factor: 2, Jitter: 1}
 }
 
-// Follow tells h of all objects of a source until ctx ends, and returns nil then. See the package's
-// doc for what it promises. It returns an error only for what can never work, at once.
+// Follow notifies h of all objects of a source until ctx ends, and returns nil then. See the
+// package's doc for what it promises. It returns an error only for what can never work, at once.
 func Follow[T Object](ctx context.Context, src Source, opts Options[T], h Handler[T]) error {
 	typ := reflect.TypeFor[T]()
 	if typ.Kind() != reflect.Pointer {
@@ -196,7 +198,7 @@ func (f *follower[T]) listWatch(src Source) *cache.ListWatch {
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			w, err := src.Watch(ctx, narrow(o))
-			// A server too old for lists by watch says so; the list that follows will tell.
+			// A server too old for lists by watch says so; the list that follows will show it.
 			if o.SendInitialEvents == nil || !apierrors.IsInvalid(err) {
 				f.note(ctx, err)
 			}
@@ -311,8 +313,8 @@ func (f *follower[T]) Replace(list []any, revision string) error {
 	return nil
 }
 
-// Advance raises a mark to a resource version that Handler.Reached was told, if that is a number
-// and higher. Numbers are what API servers use and promise to compare.
+// Advance raises a mark to a resource version that Handler.Reached was called with, if that is a
+// number and higher. Numbers are what API servers use and promise to compare.
 func Advance(mark *atomic.Uint64, version string) {
 	n, err := strconv.ParseUint(version, 10, 64)
 	if err != nil {

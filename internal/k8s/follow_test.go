@@ -39,15 +39,15 @@ func newClient(t testing.TB, server *kubeapi.Server) *k8s.Client {
 	return c
 }
 
-// record keeps what a handler is told, in order.
+// record keeps what a handler is called with, in order.
 type record struct {
-	mu     sync.Mutex
-	told   []string
-	values map[k8s.Key]string
-	synced int
-	calls  int // handler calls under way
-	races  int
-	last   *corev1.ConfigMap
+	mu       sync.Mutex
+	observed []string
+	values   map[k8s.Key]string
+	synced   int
+	calls    int // handler calls under way
+	races    int
+	last     *corev1.ConfigMap
 }
 
 func (r *record) enter() func() {
@@ -63,18 +63,18 @@ func (r *record) handler() k8s.Handler[*corev1.ConfigMap] {
 	return k8s.Handler[*corev1.ConfigMap]{
 		Upsert: func(m *corev1.ConfigMap) {
 			defer r.enter()()
-			r.told = append(r.told, "upsert "+m.Name+"="+m.Data["v"])
+			r.observed = append(r.observed, "upsert "+m.Name+"="+m.Data["v"])
 			r.values[k8s.KeyOf(m)] = m.Data["v"]
 			r.last = m
 		},
 		Delete: func(k k8s.Key) {
 			defer r.enter()()
-			r.told = append(r.told, "delete "+k.Name)
+			r.observed = append(r.observed, "delete "+k.Name)
 			delete(r.values, k)
 		},
 		Synced: func() {
 			defer r.enter()()
-			r.told = append(r.told, "synced")
+			r.observed = append(r.observed, "synced")
 			r.synced++
 		},
 	}
@@ -83,12 +83,12 @@ func (r *record) handler() k8s.Handler[*corev1.ConfigMap] {
 func (r *record) take() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	out := r.told
-	r.told = nil
+	out := r.observed
+	r.observed = nil
 	return out
 }
 
-// eventually waits until what was told since the last take is exactly want.
+// eventually waits until what was delivered since the last take is exactly want.
 func (r *record) eventually(t *testing.T, want ...string) {
 	t.Helper()
 	var got []string
@@ -98,7 +98,7 @@ func (r *record) eventually(t *testing.T, want ...string) {
 		}
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Fatalf("told (-want +got):\n%s", diff)
+		t.Fatalf("observed (-want +got):\n%s", diff)
 	}
 }
 
@@ -155,7 +155,7 @@ func TestFollow(t *testing.T) {
 		t.Fatalf("first list (-want +got):\n%s", diff)
 	}
 	if r.last.ManagedFields != nil || r.last.Data["big"] != "" {
-		t.Error("the handler was told what the transform drops")
+		t.Error("the handler was observed what the transform drops")
 	}
 
 	b := create(configMap("b", "1"))
@@ -168,7 +168,7 @@ func TestFollow(t *testing.T) {
 	remove("b")
 	r.eventually(t, "delete b")
 
-	// A restart tells nothing that is known, and hears what comes after.
+	// A restart notifies of nothing that is known, and observes what comes after.
 	server.Stop()
 	time.Sleep(300 * time.Millisecond)
 	server.Start()
@@ -284,14 +284,14 @@ func TestFollowGone(t *testing.T) {
 		got = append(got, r.take()...)
 	}
 	if len(got) < 4 || got[0] != "delete deleted" {
-		t.Fatalf("told %v, the deletion should be first", got)
+		t.Fatalf("observed %v, the deletion should be first", got)
 	}
 	if i, j := slices.Index(got, "delete replaced"), slices.Index(got, "upsert replaced=2"); i < 0 || j < i {
-		t.Errorf("told %v, a replaced object should be deleted, then told", got)
+		t.Errorf("observed %v, a replaced object should be deleted, then told", got)
 	}
 	slices.Sort(got)
 	if diff := cmp.Diff([]string{"delete deleted", "delete replaced", "upsert changed=2", "upsert replaced=2"}, got); diff != "" {
-		t.Errorf("told (-want +got):\n%s", diff)
+		t.Errorf("observed (-want +got):\n%s", diff)
 	}
 }
 
@@ -307,7 +307,7 @@ func TestFollowMetadata(t *testing.T) {
 		done <- k8s.Follow(ctx, c.MetadataOf(corev1.SchemeGroupVersion.WithResource("namespaces")), k8s.Options[*metav1.PartialObjectMetadata]{},
 			k8s.Handler[*metav1.PartialObjectMetadata]{
 				Upsert: func(o *metav1.PartialObjectMetadata) {
-					if o.Name == "told" {
+					if o.Name == "observed" {
 						found <- o.Labels
 					}
 				},
@@ -315,16 +315,16 @@ func TestFollowMetadata(t *testing.T) {
 			})
 	}()
 	defer func() { cancel(); <-done }()
-	if _, err := c.Kube.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "told", Labels: map[string]string{"team": "x"}}}, metav1.CreateOptions{}); err != nil {
+	if _, err := c.Kube.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "observed", Labels: map[string]string{"team": "x"}}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	select {
 	case got := <-found:
-		if got["team"] != "x" || got["kubernetes.io/metadata.name"] != "told" {
+		if got["team"] != "x" || got["kubernetes.io/metadata.name"] != "observed" {
 			t.Errorf("labels %v", got)
 		}
 	case <-time.After(30 * time.Second):
-		t.Fatal("never told of the namespace")
+		t.Fatal("never observed of the namespace")
 	}
 }
 

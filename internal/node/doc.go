@@ -1,4 +1,5 @@
-// Package node knows the nodes of the cluster. It knows no store: who hears of nodes tells [Nodes].
+// Package node knows the nodes of the cluster. It knows no store: who observes nodes hands them to
+// [Nodes].
 //
 // [Nodes] owns the table of nodes. Its SetLocal writes the local row, its Run all others; who wants
 // to follow it uses the table's observers. In it are the local node as soon as it was set, and

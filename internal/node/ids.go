@@ -24,7 +24,7 @@ func (d *ids) assign(nodes []table.Row[Key, Node], self Key) []ID {
 			d.of[r.Key], used[id] = id, true
 		}
 	}
-	// New ones are numbered by name, so that nodes heard of together get the same numbers
+	// New ones are numbered by name, so that nodes observed together get the same numbers
 	// everywhere.
 	nodes = slices.Clone(nodes)
 	slices.SortFunc(nodes, func(a, b table.Row[Key, Node]) int {

@@ -29,7 +29,7 @@ func ParseKey(s string) (Key, error) {
 	return Key{cluster, name}, nil
 }
 
-// AddressType says what a node's address is for.
+// AddressType reports what a node's address is for.
 type AddressType string
 
 // The types of address. Those with names instead of addresses exist on the wire but are dropped.
@@ -54,8 +54,8 @@ const SourceLocal = "local"
 // have nodes besides that Kubernetes never had.
 const KubernetesAnnotation = "network.hawser.net/kubernetes-node"
 
-// Node is what a node tells the others of itself. Nodes are shared: who holds one must not change
-// its slices and maps.
+// Node is what a node publishes of itself. Nodes are shared: who holds one must not change its
+// slices and maps.
 type Node struct {
 	Name    string
 	Cluster string
@@ -71,7 +71,7 @@ type Node struct {
 	IPv6HealthIP  netip.Addr
 	IPv4IngressIP netip.Addr
 	IPv6IngressIP netip.Addr
-	// Source says how the writer knows the node: [SourceLocal] for its own, "custom-resource",
+	// Source defines how the writer knows the node: [SourceLocal] for its own, "custom-resource",
 	// "kvstore"...
 	Source          string
 	EncryptionKey   uint8

@@ -190,7 +190,7 @@ func TestPeers(t *testing.T) {
 }
 
 // A node that claims what another has does not get it, whatever its name, whenever it comes, and
-// whether or not this process has heard of the other yet.
+// whether or not this process has observed the other yet.
 func TestPeersKeepWhatTheyHave(t *testing.T) {
 	t.Parallel()
 	mk := func(name, ip string, cidrs ...string) Node {

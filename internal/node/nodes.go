@@ -50,8 +50,8 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Nodes keeps the table of all nodes, as it is told of them. Its methods are safe for concurrent
-// use.
+// Nodes keeps the table of all nodes, as it is notified of them. Its methods are safe for
+// concurrent use.
 type Nodes struct {
 	cfg   Config
 	table *table.Table[Key, Node]
@@ -105,7 +105,7 @@ func (s *Nodes) SetLocal(n Node) (changed bool, err error) {
 	return true, nil
 }
 
-// Run does what Learn, Forget and Dismiss tell, and removes nodes when their time has come, until
+// Run does what Learn, Forget and Dismiss ask, and removes nodes when their time has come, until
 // ctx ends; it returns the cause. It is called once.
 func (s *Nodes) Run(ctx context.Context) error {
 	timer := time.NewTimer(0)
@@ -126,7 +126,7 @@ func (s *Nodes) Run(ctx context.Context) error {
 	}
 }
 
-// Learn tells of another node. It waits for Run if that is far behind.
+// Learn records another node. It waits for Run if that is far behind.
 func (s *Nodes) Learn(ctx context.Context, n Node) error {
 	if n.Key() == s.cfg.Self {
 		return nil // this node knows best
@@ -137,11 +137,11 @@ func (s *Nodes) Learn(ctx context.Context, n Node) error {
 	return s.tell(ctx, func() { s.learn(n) })
 }
 
-// Forget tells that a node is gone, as Learn does. It stays for Config.DeleteDelay.
+// Forget records that a node is gone, as Learn does. It stays for Config.DeleteDelay.
 func (s *Nodes) Forget(ctx context.Context, k Key) error { return s.tell(ctx, func() { s.forget(k) }) }
 
-// Dismiss tells that a node is gone for good, as Forget does: somebody has said so, and it goes at
-// once. A node that is dismissed before it is learned is no fault.
+// Dismiss records that a node is gone for good, as Forget does: somebody has said so, and it goes
+// at once. A node that is dismissed before it is learned is no fault.
 func (s *Nodes) Dismiss(ctx context.Context, k Key) error {
 	return s.tell(ctx, func() {
 		if _, known := s.table.Get(k); known && k != s.cfg.Self {
@@ -159,8 +159,8 @@ func (s *Nodes) tell(ctx context.Context, what func()) error {
 	}
 }
 
-// Settle waits until everything that Learn and Forget were told before is in the table.
-func (s *Nodes) Settle(ctx context.Context) error {
+// WaitApplied waits until everything that Learn and Forget were called with before is in the table.
+func (s *Nodes) WaitApplied(ctx context.Context) error {
 	done := make(chan struct{})
 	if err := s.tell(ctx, func() { close(done) }); err != nil {
 		return err

@@ -17,10 +17,10 @@ import (
 // Where nodes claim overlapping pod CIDRs one of them has them, and the others' claims are refused:
 // self before all, then who held them before, so that nobody takes from a node what it has. Of
 // claims that are new the first by name has them, and those of self's cluster before all others: a
-// route must not depend on the order in which nodes were heard of.
+// route must not depend on the order in which nodes were observed.
 //
 // held is what Peers returned before, perhaps in an earlier process. With await nodes of held that
-// are not among nodes have not been heard of yet: they are returned as they were.
+// are not among nodes have not been observed yet: they are returned as they were.
 func Peers(nodes iter.Seq2[Key, Node], self Key, held []datapath.Peer, await bool) (peers []datapath.Peer, refused []*datapath.RouteError) {
 	var sorted []Node
 	var claimed prefixSet

@@ -177,7 +177,7 @@ func TestENIWithOperator(t *testing.T) {
 		}
 		stopping := make(chan struct{})
 		book = &Book{IPAM: pool, Node: "n1", InterfaceOf: s.InterfaceOf, Stopping: stopping}
-		own, err := nodes.New(nodes.Config{Self: cfg.Self, Own: s.Hear, Fill: s.Fill}, client, nodes.Deaf{})
+		own, err := nodes.New(nodes.Config{Self: cfg.Self, Own: s.Hear, Fill: s.Fill}, client, nodes.Discard{})
 		if err == nil {
 			err = own.Announce(node.Node{Name: "n1", Cluster: "default", Addresses: []node.Address{{Type: node.InternalIP, IP: cfg.Hosts[0]}}})
 		}

@@ -19,7 +19,7 @@ func (c *Config) askOperator(ctx context.Context, client *k8s.Client, heard func
 	if err := client.WaitForKinds(ctx, c.KindsWait, c.Log, v2.Resource(v2.ResourceNodes)); err != nil {
 		return err
 	}
-	asking, err := nodes.New(nodes.Config{Self: c.Self, ClusterID: c.ClusterID, Own: heard, Fill: fill, Log: c.Log}, client, nodes.Deaf{})
+	asking, err := nodes.New(nodes.Config{Self: c.Self, ClusterID: c.ClusterID, Own: heard, Fill: fill, Log: c.Log}, client, nodes.Discard{})
 	if err != nil {
 		return err
 	}

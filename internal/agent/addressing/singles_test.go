@@ -253,7 +253,7 @@ func (a *nodeAgent) start(pods map[netip.Addr]string) {
 	if err := s.Attach(a.book); err != nil {
 		a.Fatal(err)
 	}
-	own, err := nodes.New(nodes.Config{Self: cfg.Self, Own: s.Hear, Fill: s.Fill}, client, nodes.Deaf{})
+	own, err := nodes.New(nodes.Config{Self: cfg.Self, Own: s.Hear, Fill: s.Fill}, client, nodes.Discard{})
 	if err != nil {
 		a.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-// Package apiserver tells at which addresses the Kubernetes API itself is served: those of the
+// Package apiserver reports at which addresses the Kubernetes API itself is served: those of the
 // EndpointSlices of the service default/kubernetes.
 //
 // [Run] starts no goroutine but those of following objects.
@@ -15,13 +15,13 @@ import (
 	"github.com/hawser-net/hawser/internal/k8s"
 )
 
-// Run tells changed all addresses, sorted, whenever they are others than before, and first when
-// they have all been heard. It ends with ctx and returns nil then.
+// Run calls changed with all addresses, sorted, whenever they are others than before, and first
+// when they have all been observed. It ends with ctx and returns nil then.
 func Run(ctx context.Context, client *k8s.Client, log *slog.Logger, changed func([]netip.Addr)) error {
 	slicesOf := map[k8s.Key][]netip.Addr{}
 	synced := false
 	var last []netip.Addr
-	tell := func() {
+	notify := func() {
 		if !synced {
 			return
 		}
@@ -48,15 +48,15 @@ func Run(ctx context.Context, client *k8s.Client, log *slog.Logger, changed func
 				}
 			}
 			slicesOf[k8s.KeyOf(o)] = list
-			tell()
+			notify()
 		},
 		Delete: func(key k8s.Key) {
 			delete(slicesOf, key)
-			tell()
+			notify()
 		},
 		Synced: func() {
 			synced = true
-			tell()
+			notify()
 		},
 	})
 }

@@ -47,13 +47,13 @@ func (l *logged) String() string {
 }
 
 // node runs the Endpoints of a node until the test ends.
-func (r *rig) node(host string, slices bool, out *logged) *endpoints.Endpoints {
+func (r *harness) node(host string, slices bool, out *logged) *endpoints.Endpoints {
 	r.t.Helper()
 	return r.nodeBy(r.client, host, slices, out)
 }
 
 // nodeBy is node with a connection of its own.
-func (r *rig) nodeBy(c *k8s.Client, host string, slices bool, out *logged) *endpoints.Endpoints {
+func (r *harness) nodeBy(c *k8s.Client, host string, slices bool, out *logged) *endpoints.Endpoints {
 	r.t.Helper()
 	e, err := endpoints.New(endpoints.Config{
 		Hosts: []netip.Addr{netip.MustParseAddr(host)}, Slices: slices, Interval: interval, Log: slog.New(slog.NewTextHandler(out, nil)),
@@ -75,7 +75,7 @@ func (r *rig) nodeBy(c *k8s.Client, host string, slices bool, out *logged) *endp
 }
 
 // counted returns a connection, and how many requests were made by it.
-func (r *rig) counted() (*atomic.Int64, *k8s.Client) {
+func (r *harness) counted() (*atomic.Int64, *k8s.Client) {
 	r.t.Helper()
 	n := &atomic.Int64{}
 	cfg := rest.CopyConfig(r.server.Config)
@@ -96,8 +96,8 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
 
-// tells waits until the object tells of a pod on a node, by an address.
-func (r *rig) tells(what string, uid types.UID, host, ip string) *v2.CiliumEndpoint {
+// waitObject waits until the object describes a pod on a node, by an address.
+func (r *harness) waitObject(what string, uid types.UID, host, ip string) *v2.CiliumEndpoint {
 	r.t.Helper()
 	var o *v2.CiliumEndpoint
 	r.eventually(func() (wrong string) {
@@ -115,55 +115,55 @@ func (r *rig) tells(what string, uid types.UID, host, ip string) *v2.CiliumEndpo
 }
 
 // TestForceDeleted: a node goes on running a pod that was deleted by force, and another node runs
-// the pod that took its name. The object tells of the pod that exists, whichever node comes first,
+// the pod that took its name. The object describes the pod that exists, whichever node comes first,
 // and no node makes and deletes it again and again.
 func TestForceDeleted(t *testing.T) {
 	for _, slices := range []bool{false, true} {
 		t.Run(fmt.Sprintf("slices=%t", slices), func(t *testing.T) {
 			t.Parallel()
-			r := newRig(t)
+			r := newHarness(t)
 			r.namespace("team")
 			var logs logged
 			asked, counted := r.counted()
 			one, two := r.nodeBy(counted, ownHost, slices, &logs), r.node(otherHost, slices, &logs)
 			old := r.pod("team", "web")
 			one.Set(local(old, 7, 500))
-			r.tells("the pod before", old.UID, ownHost, "10.0.1.7")
+			r.waitObject("the pod before", old.UID, ownHost, "10.0.1.7")
 			if err := r.client.Kube.CoreV1().Pods("team").Delete(t.Context(), "web", *metav1.NewDeleteOptions(0)); err != nil {
 				t.Fatal(err)
 			}
 			pod := r.pod("team", "web")
 			two.Set(local(pod, 9, 500))
-			r.tells("the pod that exists", pod.UID, otherHost, "10.0.1.9")
+			r.waitObject("the pod that exists", pod.UID, otherHost, "10.0.1.9")
 			one.Set(local(old, 7, 501)) // such as a change of the namespace's labels
 			time.Sleep(10 * interval)   // for both to compare
-			settled := r.tells("the nodes have compared", pod.UID, otherHost, "10.0.1.9")
+			converged := r.waitObject("the nodes have compared", pod.UID, otherHost, "10.0.1.9")
 			before := asked.Load()
 			time.Sleep(10 * interval)
 			// A comparison makes three requests at most, and looks at this one less and less often.
 			if n := asked.Load() - before; n > 3*12 {
 				t.Errorf("the node of the pod that is gone made %d requests within ten comparisons", n)
 			}
-			if now := r.tells("the nodes compare again", pod.UID, otherHost, "10.0.1.9"); now.UID != settled.UID || now.ResourceVersion != settled.ResourceVersion {
-				t.Errorf("two nodes write one object: %s at %s, then %s at %s", settled.UID, settled.ResourceVersion, now.UID, now.ResourceVersion)
+			if now := r.waitObject("the nodes compare again", pod.UID, otherHost, "10.0.1.9"); now.UID != converged.UID || now.ResourceVersion != converged.ResourceVersion {
+				t.Errorf("two nodes write one object: %s at %s, then %s at %s", converged.UID, converged.ResourceVersion, now.UID, now.ResourceVersion)
 			}
 			if n := strings.Count(logs.String(), "cannot tell"); n < 1 || n > 2 {
 				t.Errorf("the node of the pod that is gone says so %d times:\n%s", n, logs.String())
 			}
 			one.Remove(local(old, 7, 501))
 			time.Sleep(3 * interval)
-			if now := r.tells("the endpoint of the pod before is gone", pod.UID, otherHost, "10.0.1.9"); now.UID != settled.UID {
+			if now := r.waitObject("the endpoint of the pod before is gone", pod.UID, otherHost, "10.0.1.9"); now.UID != converged.UID {
 				t.Error("the object was deleted with the endpoint of another pod")
 			}
 		})
 	}
 }
 
-// TestSameNameOnOneNode: the endpoint of a pod that is gone is told of again after the one of the
+// TestSameNameOnOneNode: the endpoint of a pod that is gone is published again after the one of the
 // pod that took its name, as after a restart of the agent.
 func TestSameNameOnOneNode(t *testing.T) {
 	t.Parallel()
-	r := newRig(t)
+	r := newHarness(t)
 	r.namespace("team")
 	old := r.pod("team", "web")
 	if err := r.client.Kube.CoreV1().Pods("team").Delete(t.Context(), "web", *metav1.NewDeleteOptions(0)); err != nil {
@@ -183,7 +183,7 @@ func TestSameNameOnOneNode(t *testing.T) {
 		}
 		return ""
 	})
-	if now := r.tells("the pod that exists", pod.UID, ownHost, "10.0.1.9"); now.UID != made.UID {
+	if now := r.waitObject("the pod that exists", pod.UID, ownHost, "10.0.1.9"); now.UID != made.UID {
 		t.Error("its object was made anew")
 	}
 	// Another one of the name, while the endpoints of both before are there.
@@ -192,23 +192,23 @@ func TestSameNameOnOneNode(t *testing.T) {
 	}
 	third := r.pod("team", "web")
 	e.Set(local(third, 11, 500))
-	r.tells("a third pod of the name", third.UID, ownHost, "10.0.1.11")
+	r.waitObject("a third pod of the name", third.UID, ownHost, "10.0.1.11")
 }
 
-// TestInterfaces: a pod has two interfaces. The object tells of the one with the lower number, and
+// TestInterfaces: a pod has two interfaces. The object describes the one with the lower number, and
 // of the other when that is gone.
 func TestInterfaces(t *testing.T) {
 	t.Parallel()
-	r := newRig(t)
+	r := newHarness(t)
 	r.namespace("team")
 	pod := r.pod("team", "web")
 	var logs logged
 	e := r.node(ownHost, false, &logs)
 	e.Set(local(pod, 8, 500))
 	e.Set(local(pod, 7, 500))
-	r.tells("two interfaces", pod.UID, ownHost, "10.0.1.7")
+	r.waitObject("two interfaces", pod.UID, ownHost, "10.0.1.7")
 	e.Remove(local(pod, 7, 500))
-	r.tells("the first is gone", pod.UID, ownHost, "10.0.1.8")
+	r.waitObject("the first is gone", pod.UID, ownHost, "10.0.1.8")
 	e.Remove(local(pod, 8, 500))
 	r.eventually(func() string {
 		if _, err := r.get("team", "web"); !apierrors.IsNotFound(err) {
@@ -222,7 +222,7 @@ func TestInterfaces(t *testing.T) {
 // changes the object's.
 func TestRelabel(t *testing.T) {
 	t.Parallel()
-	r := newRig(t)
+	r := newHarness(t)
 	r.namespace("team")
 	pod := r.pod("team", "web")
 	var logs logged
@@ -262,13 +262,13 @@ func TestRelabel(t *testing.T) {
 // TestRefusedPatch: a change that the server does not take is no success.
 func TestRefusedPatch(t *testing.T) {
 	t.Parallel()
-	r := newRig(t)
+	r := newHarness(t)
 	r.namespace("team")
 	pod := r.pod("team", "web")
 	var logs logged
 	e := r.node(ownHost, false, &logs)
 	e.Set(local(pod, 7, 500))
-	r.tells("a new pod", pod.UID, ownHost, "10.0.1.7")
+	r.waitObject("a new pod", pod.UID, ownHost, "10.0.1.7")
 	bad := local(pod, 7, 500)
 	bad.State = "no such state"
 	e.Set(bad)

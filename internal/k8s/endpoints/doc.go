@@ -2,17 +2,17 @@
 // CiliumEndpointSlices.
 //
 // [Endpoints] follows the objects of all nodes. What the others' say becomes claims in the address
-// cache, which is told by nobody else about them. This node's own objects are brought to what
+// cache, which learns of them from nobody else. This node's own objects are brought to what
 // [Endpoints.Set] and [Endpoints.Remove] said: made with the pod as their owner, changed by patches
 // that name the object's UID, taken over if an agent before this one made them, and deleted when
 // their endpoint is gone. With slices it is the operator that makes them from these objects, and
-// only the claims come from there; then no object of another node is heard of, if the definition
+// only the claims come from there; then no object of another node is observed, if the definition
 // lets a node select its own.
 //
 // What always holds: an object is changed or deleted only if it is this node's, and is the one that
 // was looked at; a claim is made only for an identity that the caller's Accept agrees to; of
 // several objects that claim an address the one that was written last counts. An address is not
-// forgotten while an object claims it, in whatever order a list is told: so a pod that moves from
+// forgotten while an object claims it, in whatever order a list arrives: so a pod that moves from
 // one slice to another is known all the time.
 //
 // An API server that is away changes nothing: claims stay, and what is to be written is written

@@ -23,25 +23,25 @@ import (
 
 // Config is what [Endpoints] is made from.
 type Config struct {
-	// Hosts are this node's addresses. The first is told as the node of its pods; objects that
+	// Hosts are this node's addresses. The first is published as the node of its pods; objects that
 	// name any of them are this node's.
 	Hosts []netip.Addr
 	// Slices has other nodes' pods taken from CiliumEndpointSlices.
 	Slices bool
-	// Shared says that the operator writes status.identity of this node's objects too. Then an
-	// identity is written when the endpoint has got it, and what the operator makes of that
-	// later stands.
+	// Shared means that the operator writes status.identity of this node's objects too. Then an
+	// identity is written when the endpoint has got it, and what the operator makes of that later
+	// stands.
 	Shared bool
 	// Silent has no object written for this node's pods, and none read: the operator makes
 	// slices without them, or a key-value store does without both.
 	Silent bool
-	// Accept says whether a pod of another node may have an identity.
+	// Accept reports whether a pod of another node may have an identity.
 	Accept func(identity.ID) error
-	// Echoed, if not nil, is told of a pod of this node of which something has come back from
-	// the API server, or of which Set has said something; see Known. It must neither block nor
+	// OnPublished, if not nil, is called with a pod of this node of which something has come back
+	// from the API server, or of which Set has said something; see Known. It must neither block nor
 	// call back.
-	Echoed func(k8s.Key)
-	// Learned, if not nil, is told how long ago a pod was created that has got its first
+	OnPublished func(k8s.Key)
+	// Learned, if not nil, is called with how long ago a pod was created that has got its first
 	// identity here, see learned.go.
 	Learned func(age time.Duration)
 	// Interval is how often this node's objects are compared with what they should be, 10
@@ -60,26 +60,26 @@ type Endpoints struct {
 	index  *index
 	began  time.Time
 	synced chan struct{}
-	// reached is up to where the objects were heard that tell of other nodes' pods.
+	// reached is up to where the objects were observed that describe other nodes' pods.
 	reached atomic.Uint64
 
 	mu     sync.Mutex
 	locals map[k8s.Key][]Local // this node's endpoints of a name, in the order in which they came
-	want   map[k8s.Key]Local   // of each, the one that the object tells of
+	want   map[k8s.Key]Local   // of each, the one that the object describes
 	exists map[k8s.Key]string  // UID of the pod of a name, as the API server said when two were known
 	// mirrors are the UIDs of the objects of static pods, by the UID by which the runtime knows
 	// the pod.
 	mirrors map[string]string
-	have    map[k8s.Key]object      // this node's objects, as the watch told them
+	have    map[k8s.Key]object      // this node's objects, as the watch delivered them
 	said    map[k8s.Key]identity.ID // the identity last written, or found to be there
 	made    map[k8s.Key]creation
 	lost    map[k8s.Key]string // UID of the pod whose object somebody else deleted
-	counted map[k8s.Key]string // UID of the pod of which Learned was told
+	counted map[k8s.Key]string // UID of the pod with which Learned was called
 	// relabelled are the labels last written to an object, and when.
 	relabelled map[k8s.Key]relabelling
-	echo       map[k8s.Key]echo
+	published  map[k8s.Key]publication
 	dirty      map[k8s.Key]bool
-	wake       chan struct{}
+	trigger    chan struct{}
 }
 
 // New returns Endpoints that do nothing until Run.
@@ -107,12 +107,12 @@ func New(cfg Config, client *k8s.Client, cache Cache) (*Endpoints, error) {
 	return &Endpoints{
 		cfg: cfg, client: c, alpha: alpha, pods: client.Kube.CoreV1(), index: newIndex(cache, cfg.Log), began: time.Now(), synced: make(chan struct{}),
 		locals: map[k8s.Key][]Local{}, want: map[k8s.Key]Local{}, exists: map[k8s.Key]string{}, mirrors: map[string]string{}, have: map[k8s.Key]object{}, said: map[k8s.Key]identity.ID{},
-		made: map[k8s.Key]creation{}, lost: map[k8s.Key]string{}, counted: map[k8s.Key]string{}, relabelled: map[k8s.Key]relabelling{}, echo: map[k8s.Key]echo{}, dirty: map[k8s.Key]bool{}, wake: make(chan struct{}, 1),
+		made: map[k8s.Key]creation{}, lost: map[k8s.Key]string{}, counted: map[k8s.Key]string{}, relabelled: map[k8s.Key]relabelling{}, published: map[k8s.Key]publication{}, dirty: map[k8s.Key]bool{}, trigger: make(chan struct{}, 1),
 	}, nil
 }
 
-// Set says that this node has an endpoint, or that it has changed. An endpoint that is no pod's has
-// no object.
+// Set records that this node has an endpoint, or that it has changed. An endpoint that is no pod's
+// has no object.
 func (e *Endpoints) Set(l Local) {
 	if err := l.Validate(); err != nil {
 		e.cfg.Log.Debug("an endpoint is not told to other nodes", "reason", err)
@@ -136,14 +136,14 @@ func (e *Endpoints) Set(l Local) {
 	}
 	e.locals[key] = list
 	e.choose(key)
-	if e.cfg.Echoed != nil {
-		e.cfg.Echoed(key)
+	if e.cfg.OnPublished != nil {
+		e.cfg.OnPublished(key)
 	}
 }
 
-// Mirror says that the object of the static pod which the runtime knows by a UID has another UID.
-// The kubelet makes it anew when somebody deletes it, while the pod goes on. Of a pod of its own,
-// whose UIDs are one, it says nothing.
+// Mirror records that the object of the static pod which the runtime knows by a UID has another
+// UID. The kubelet makes it anew when somebody deletes it, while the pod goes on. Of a pod of its
+// own, whose UIDs are one, it says nothing.
 func (e *Endpoints) Mirror(runtime, uid string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -162,8 +162,8 @@ func (e *Endpoints) Mirror(runtime, uid string) {
 	}
 }
 
-// Remove says that an endpoint is gone. Another one of its pod, or of a pod of the same name, is
-// told of instead.
+// Remove records that an endpoint is gone. Another one of its pod, or of a pod of the same name, is
+// published instead.
 func (e *Endpoints) Remove(l Local) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -179,7 +179,7 @@ func (e *Endpoints) Remove(l Local) {
 	e.choose(key)
 }
 
-// choose decides which of the endpoints of a name the object tells of: of the pod that the API
+// choose decides which of the endpoints of a name the object describes: of the pod that the API
 // server says exists, if it was asked, else of the pod that came last, and of its interfaces the
 // one with the lowest number. It must be called with mu held.
 func (e *Endpoints) choose(key k8s.Key) {
@@ -187,7 +187,7 @@ func (e *Endpoints) choose(key k8s.Key) {
 	if len(list) == 0 {
 		if _, ok := e.want[key]; ok {
 			delete(e.want, key)
-			delete(e.echo, key)
+			delete(e.published, key)
 			delete(e.relabelled, key)
 			delete(e.made, key)
 			delete(e.lost, key)
@@ -207,7 +207,7 @@ func (e *Endpoints) choose(key k8s.Key) {
 		}
 	}
 	if old, ok := e.want[key]; ok && !best.sameEndpoint(old) {
-		delete(e.echo, key)
+		delete(e.published, key)
 	}
 	e.want[key] = best
 	e.touch(key)
@@ -217,12 +217,12 @@ func (e *Endpoints) choose(key k8s.Key) {
 func (e *Endpoints) touch(key k8s.Key) {
 	e.dirty[key] = true
 	select {
-	case e.wake <- struct{}{}:
+	case e.trigger <- struct{}{}:
 	default:
 	}
 }
 
-// WaitSynced waits until everything was told that existed when Run began.
+// WaitSynced waits until everything was observed that existed when Run began.
 func (e *Endpoints) WaitSynced(ctx context.Context) error {
 	select {
 	case <-e.synced:
@@ -238,7 +238,7 @@ func (e *Endpoints) Workload(at netip.Addr, pod k8s.Key) pods.Workload {
 	return e.index.workloadAt(at, pod)
 }
 
-// Reached returns up to which resource version the cache was told of other nodes' pods, of
+// Reached returns up to which resource version the cache observed other nodes' pods, of
 // CiliumEndpointSlices if these are followed, else of CiliumEndpoints; 0 for none.
 func (e *Endpoints) Reached() uint64 { return e.reached.Load() }
 
@@ -315,7 +315,7 @@ func slim(o *v2.CiliumEndpoint) *v2.CiliumEndpoint {
 	return o
 }
 
-// own says whether an object is this node's.
+// own reports whether an object is this node's.
 func (e *Endpoints) own(n *v2.EndpointNetworking) bool {
 	if n == nil {
 		return false
@@ -326,15 +326,15 @@ func (e *Endpoints) own(n *v2.EndpointNetworking) bool {
 
 // objects returns the handler of CiliumEndpoints.
 func (e *Endpoints) objects(synced func()) k8s.Handler[*v2.CiliumEndpoint] {
-	h := k8s.Handler[*v2.CiliumEndpoint]{Upsert: e.heard, Delete: e.gone, Synced: synced}
+	h := k8s.Handler[*v2.CiliumEndpoint]{Upsert: e.observe, Delete: e.gone, Synced: synced}
 	if !e.cfg.Slices {
 		h.Listing, h.Listed, h.Reached = e.index.beginList, func(string) { e.index.endList() }, e.advance
 	}
 	return h
 }
 
-// heard is told of every node's objects.
-func (e *Endpoints) heard(o *v2.CiliumEndpoint) {
+// observe is called with every node's objects.
+func (e *Endpoints) observe(o *v2.CiliumEndpoint) {
 	key := k8s.KeyOf(o)
 	who := "endpoint/" + key.String()
 	own := e.own(o.Status.Networking)
@@ -352,7 +352,7 @@ func (e *Endpoints) heard(o *v2.CiliumEndpoint) {
 		if o.Status.Identity != nil {
 			id = o.Status.Identity.ID
 		}
-		e.echoed(key, id, o.Status.Networking)
+		e.observePublished(key, id, o.Status.Networking)
 	}
 	if own || e.cfg.Slices || o.Status.Networking == nil || o.Status.Identity == nil {
 		e.index.remove(who)
@@ -377,10 +377,10 @@ func (e *Endpoints) gone(key k8s.Key) {
 			e.touch(key)
 		}
 	}
-	_, told := e.echo[key]
+	_, published := e.published[key]
 	e.mu.Unlock()
-	if told && !e.cfg.Slices {
-		e.echoed(key, 0, nil)
+	if published && !e.cfg.Slices {
+		e.observePublished(key, 0, nil)
 	}
 	e.index.remove("endpoint/" + key.String())
 }
@@ -407,7 +407,7 @@ func (e *Endpoints) slices(synced func()) k8s.Handler[*v2alpha1.CiliumEndpointSl
 				key := k8s.Key{Namespace: s.Namespace, Name: ep.Name}
 				if e.own(ep.Networking) {
 					e.measureOwn(key, ep.IdentityID)
-					e.echoed(key, ep.IdentityID, ep.Networking)
+					e.observePublished(key, ep.IdentityID, ep.Networking)
 				}
 				if ep.Networking == nil || e.own(ep.Networking) {
 					continue

@@ -35,8 +35,8 @@ const (
 	otherHost = "192.0.2.2"
 )
 
-// rig is an API server with an Endpoints on it.
-type rig struct {
+// harness is an API server with an Endpoints on it.
+type harness struct {
 	t      *testing.T
 	server *kubeapi.Server
 	client *k8s.Client
@@ -44,9 +44,9 @@ type rig struct {
 	alpha  rest.Interface
 }
 
-func newRig(t *testing.T) *rig {
+func newHarness(t *testing.T) *harness {
 	t.Helper()
-	r := &rig{t: t, server: kubeapi.Start(t)}
+	r := &harness{t: t, server: kubeapi.Start(t)}
 	r.server.DefineResources()
 	var err error
 	if r.client, err = k8s.New(r.server.Config); err != nil {
@@ -62,7 +62,7 @@ func newRig(t *testing.T) *rig {
 }
 
 // start runs Endpoints until the test ends, or until stop is called.
-func (r *rig) start(slices bool, locals ...endpoints.Local) (e *endpoints.Endpoints, cache *ipcache.Cache, stop func()) {
+func (r *harness) start(slices bool, locals ...endpoints.Local) (e *endpoints.Endpoints, cache *ipcache.Cache, stop func()) {
 	r.t.Helper()
 	cache = ipcache.New()
 	e, err := endpoints.New(endpoints.Config{
@@ -101,14 +101,14 @@ func (r *rig) start(slices bool, locals ...endpoints.Local) (e *endpoints.Endpoi
 	return e, cache, stop
 }
 
-func (r *rig) namespace(name string) {
+func (r *harness) namespace(name string) {
 	r.t.Helper()
 	if _, err := r.client.Kube.CoreV1().Namespaces().Create(r.t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
 		r.t.Fatal(err)
 	}
 }
 
-func (r *rig) pod(namespace, name string) *corev1.Pod {
+func (r *harness) pod(namespace, name string) *corev1.Pod {
 	r.t.Helper()
 	pod, err := r.client.Kube.CoreV1().Pods(namespace).Create(r.t.Context(), &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"app": name}},
@@ -130,12 +130,12 @@ func local(pod *corev1.Pod, number uint16, id identity.ID) endpoints.Local {
 	}
 }
 
-func (r *rig) get(namespace, name string) (*v2.CiliumEndpoint, error) {
+func (r *harness) get(namespace, name string) (*v2.CiliumEndpoint, error) {
 	o := &v2.CiliumEndpoint{}
 	return o, r.v2.Get().Namespace(namespace).Resource(v2.ResourceEndpoints).Name(name).Do(context.Background()).Into(o)
 }
 
-func (r *rig) create(o *v2.CiliumEndpoint) *v2.CiliumEndpoint {
+func (r *harness) create(o *v2.CiliumEndpoint) *v2.CiliumEndpoint {
 	r.t.Helper()
 	made := &v2.CiliumEndpoint{}
 	if err := r.v2.Post().Namespace(o.Namespace).Resource(v2.ResourceEndpoints).Body(o).Do(r.t.Context()).Into(made); err != nil {
@@ -144,7 +144,7 @@ func (r *rig) create(o *v2.CiliumEndpoint) *v2.CiliumEndpoint {
 	return made
 }
 
-func (r *rig) delete(namespace, name string) {
+func (r *harness) delete(namespace, name string) {
 	r.t.Helper()
 	if err := r.v2.Delete().Namespace(namespace).Resource(v2.ResourceEndpoints).Name(name).Do(r.t.Context()).Error(); err != nil {
 		r.t.Fatal(err)
@@ -163,7 +163,7 @@ func object(namespace, name, host, ip string, id int64) *v2.CiliumEndpoint {
 }
 
 // eventually waits until wrong returns "".
-func (r *rig) eventually(wrong func() string) {
+func (r *harness) eventually(wrong func() string) {
 	r.t.Helper()
 	deadline := time.Now().Add(20 * time.Second)
 	for {
@@ -180,7 +180,7 @@ func (r *rig) eventually(wrong func() string) {
 
 func TestOwn(t *testing.T) {
 	t.Parallel()
-	r := newRig(t)
+	r := newHarness(t)
 	r.namespace("team")
 	web := r.pod("team", "web")
 	// Of before: one that is still wanted, one that is not, and one of another node.
@@ -283,8 +283,8 @@ func TestOwn(t *testing.T) {
 	})
 }
 
-// tell is what the cache has for an address: identity, host and pod, or "nobody".
-func tell(cache *ipcache.Cache, ip string) string {
+// describe returns what the cache has for an address: identity, host and pod, or "nobody".
+func describe(cache *ipcache.Cache, ip string) string {
 	e, ok := cache.Table().Get(ipcache.Single(netip.MustParseAddr(ip)))
 	if !ok {
 		return "nobody"
@@ -293,10 +293,10 @@ func tell(cache *ipcache.Cache, ip string) string {
 	return fmt.Sprintf("%d on %s: %s/%s", e.Identity, e.Host(), ns, pod)
 }
 
-func (r *rig) believes(cache *ipcache.Cache, ip, want string) {
+func (r *harness) believes(cache *ipcache.Cache, ip, want string) {
 	r.t.Helper()
 	r.eventually(func() string {
-		if got := tell(cache, ip); got != want {
+		if got := describe(cache, ip); got != want {
 			return fmt.Sprintf("%s is %s, want %s", ip, got, want)
 		}
 		return ""
@@ -307,14 +307,14 @@ func (r *rig) believes(cache *ipcache.Cache, ip, want string) {
 // CFP-27752, and believe none that cannot be.
 func TestOthers(t *testing.T) {
 	t.Parallel()
-	r := newRig(t)
+	r := newHarness(t)
 	r.namespace("team")
 	r.create(object("team", "a", otherHost, "10.0.2.1", 300))
 	_, cache, stop := r.start(false)
-	if got := tell(cache, "10.0.2.1"); got != "300 on 192.0.2.2: team/a" {
+	if got := describe(cache, "10.0.2.1"); got != "300 on 192.0.2.2: team/a" {
 		t.Errorf("after the first list: %s", got)
 	}
-	// A second object claims the address: the one heard last counts, and when it goes the other
+	// A second object claims the address: the one observed last counts, and when it goes the other
 	// does.
 	r.create(object("team", "b", "192.0.2.3", "10.0.2.1", 301))
 	r.believes(cache, "10.0.2.1", "301 on 192.0.2.3: team/b")
@@ -343,14 +343,14 @@ func TestOthers(t *testing.T) {
 	r.create(object("team", "last", otherHost, "10.0.2.30", 300))
 	r.believes(cache, "10.0.2.30", "300 on 192.0.2.2: team/last")
 	for _, ip := range []string{"10.0.2.20", "127.0.0.1", "10.0.2.21", "10.0.2.22", "10.0.1.22"} {
-		if got := tell(cache, ip); got != "nobody" {
+		if got := describe(cache, ip); got != "nobody" {
 			t.Errorf("%s was believed to be %s", ip, got)
 		}
 	}
 	// The server goes and comes back, with one object less.
 	r.server.Stop()
 	time.Sleep(200 * time.Millisecond)
-	if got := tell(cache, "10.0.2.2"); !strings.HasPrefix(got, "300") {
+	if got := describe(cache, "10.0.2.2"); !strings.HasPrefix(got, "300") {
 		t.Errorf("without the server, 10.0.2.2 is %s", got)
 	}
 	r.server.Start()
@@ -361,7 +361,7 @@ func TestOthers(t *testing.T) {
 
 func TestSlices(t *testing.T) {
 	t.Parallel()
-	r := newRig(t)
+	r := newHarness(t)
 	slice := func(name string, pods ...string) *v2alpha1.CiliumEndpointSlice {
 		s := &v2alpha1.CiliumEndpointSlice{ObjectMeta: metav1.ObjectMeta{Name: name}, Namespace: "team", Endpoints: []v2alpha1.CoreCiliumEndpoint{}}
 		for _, pod := range pods {
@@ -392,7 +392,7 @@ func TestSlices(t *testing.T) {
 	put(slice("ces-1", "a", "b"), false)
 	_, cache, _ := r.start(true)
 	at := func(pod string) string { return fmt.Sprintf("10.0.2.%d", pod[0]) }
-	if got := tell(cache, at("b")); got != "300 on 192.0.2.2: team/b" {
+	if got := describe(cache, at("b")); got != "300 on 192.0.2.2: team/b" {
 		t.Errorf("after the first list b is %s", got)
 	}
 	// b moves to another slice, and is known all the time.
@@ -400,7 +400,7 @@ func TestSlices(t *testing.T) {
 	r.believes(cache, at("c"), "300 on 192.0.2.2: team/c")
 	put(slice("ces-1", "a", "d"), true)
 	r.believes(cache, at("d"), "300 on 192.0.2.2: team/d")
-	if got := tell(cache, at("b")); got != "300 on 192.0.2.2: team/b" {
+	if got := describe(cache, at("b")); got != "300 on 192.0.2.2: team/b" {
 		t.Errorf("after its move b is %s", got)
 	}
 	if err := r.alpha.Delete().Resource(v2alpha1.ResourceEndpointSlices).Name("ces-2").Do(t.Context()).Error(); err != nil {
@@ -440,11 +440,11 @@ func (w *watched) last() string {
 	return w.selectors[len(w.selectors)-1]
 }
 
-// TestOwnOnly has an agent that reads slices hear of its own CiliumEndpoints only, where their
+// TestOwnOnly has an agent that reads slices observe its own CiliumEndpoints only, where their
 // definition allows that, and do its work in any case.
 func TestOwnOnly(t *testing.T) {
 	t.Parallel()
-	r := newRig(t)
+	r := newHarness(t)
 	r.namespace("ns")
 	seen := &watched{}
 	rc := rest.CopyConfig(r.server.Config)

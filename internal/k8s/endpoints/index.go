@@ -24,11 +24,11 @@ type Cache interface {
 
 // index has what each object says of which address. Several may claim one while a pod follows
 // another, or moves from one slice to the other: then the one that was written last counts,
-// whichever was heard last, and when it goes the one before. It is safe for concurrent use.
+// whichever was observed last, and when it goes the one before. It is safe for concurrent use.
 //
-// A list is told in no order. While one is told, what is not said any more counts as before, until
+// A list arrives in no order. While one arrives, what is not in it any more counts as before, until
 // something newer is said: so an address does not get lost, nor goes back to what was said before,
-// because the object that it left is told before the one that it came to.
+// because the object that it left arrives before the one that it came to.
 type index struct {
 	cache Cache
 	log   *slog.Logger
@@ -36,12 +36,12 @@ type index struct {
 	mu   sync.Mutex
 	said map[string]statement
 	// holder is who counts for an address, others are those who claim it too.
-	holder map[netip.Addr]string
-	others map[netip.Addr][]string
-	heard  uint64 // how many statements there were
+	holder   map[netip.Addr]string
+	others   map[netip.Addr][]string
+	sequence uint64 // how many statements there were
 
 	listing bool
-	stale   map[stale]age // while a list is told
+	stale   map[stale]age // while a list arrives
 }
 
 // stale is a claim that nobody makes any more.
@@ -59,8 +59,8 @@ type statement struct {
 }
 
 // age orders statements: by the version of what was written, and those of one version by when they
-// were heard.
-type age struct{ version, heard uint64 }
+// were observed.
+type age struct{ version, sequence uint64 }
 
 func (s statement) addrs() []netip.Addr {
 	var out []netip.Addr
@@ -88,14 +88,14 @@ func newIndex(cache Cache, log *slog.Logger) *index {
 	}
 }
 
-// beginList says that a list is told from now on.
+// beginList notes that a list arrives from now on.
 func (b *index) beginList() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.listing = true
 }
 
-// endList says that the list was told.
+// endList notes that the list has arrived.
 func (b *index) endList() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -110,8 +110,8 @@ func (b *index) endList() {
 func (b *index) set(who string, s statement) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.heard++
-	s.heard = b.heard
+	b.sequence++
+	s.sequence = b.sequence
 	for _, ip := range b.said[who].addrs() {
 		if ip != s.ip4 && ip != s.ip6 {
 			b.leave(ip, who, b.said[who].age)
@@ -158,10 +158,10 @@ func (b *index) newer(ip netip.Addr, x, y string) bool {
 		return b.said[who].age
 	}
 	ax, ay := of(x), of(y)
-	return cmp.Or(cmp.Compare(ax.version, ay.version), cmp.Compare(ax.heard, ay.heard)) > 0
+	return cmp.Or(cmp.Compare(ax.version, ay.version), cmp.Compare(ax.sequence, ay.sequence)) > 0
 }
 
-// elect has the one count for an address who should, and tells the cache what it says. The address
+// elect has the one count for an address who should, and hands the cache its claim. The address
 // must have a holder.
 func (b *index) elect(ip netip.Addr) {
 	best := b.holder[ip]
@@ -175,8 +175,8 @@ func (b *index) elect(ip netip.Addr) {
 		b.others[ip] = append(b.others[ip], old)
 		b.holder[ip] = best
 	}
-	if _, gone := b.stale[stale{ip, best}]; !gone { // what it said of the address stays as it is, until the list was told
-		b.say(ip, b.said[best].claim)
+	if _, gone := b.stale[stale{ip, best}]; !gone { // what it said of the address stays as it is, until the list has arrived
+		b.apply(ip, b.said[best].claim)
 	}
 }
 
@@ -204,7 +204,7 @@ func (b *index) remove(who string) {
 	}
 }
 
-// leave takes who from those who claim an address, at the end of the list if one is told.
+// leave takes who from those who claim an address, at the end of the list if one arrives.
 func (b *index) leave(ip netip.Addr, who string, said age) {
 	if b.listing {
 		b.stale[stale{ip, who}] = said
@@ -231,7 +231,7 @@ func (b *index) drop(ip netip.Addr, who string) {
 	b.elect(ip)
 }
 
-func (b *index) say(ip netip.Addr, c ipcache.Claim) {
+func (b *index) apply(ip netip.Addr, c ipcache.Claim) {
 	if _, err := b.cache.Upsert(ipcache.Single(ip), c); err != nil {
 		b.log.Warn("ignored an address that makes no sense", "address", ip, "pod", c.Namespace+"/"+c.Pod, "error", err)
 	}

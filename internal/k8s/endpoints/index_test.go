@@ -53,7 +53,7 @@ type author struct {
 	slices  map[string]v2alpha1.CiliumEndpointSlice
 	want    map[string]int64    // identity by pod
 	ips     map[string]string   // by pod
-	news    []func(h handler)   // what a watch would tell
+	events  []func(h handler)   // what a watch would deliver
 	at      []map[string]sliceV // what the server had then
 }
 
@@ -75,7 +75,7 @@ func (a *author) write(name string, pods []string) {
 	if len(pods) == 0 {
 		if _, there := a.slices[name]; there {
 			delete(a.slices, name)
-			a.news = append(a.news, func(h handler) { h.Delete(k8s.Key{Name: name}) })
+			a.events = append(a.events, func(h handler) { h.Delete(k8s.Key{Name: name}) })
 			a.at = append(a.at, maps.Clone(a.slices))
 		}
 		return
@@ -85,7 +85,7 @@ func (a *author) write(name string, pods []string) {
 		s.Endpoints = append(s.Endpoints, a.entry(pods[i]))
 	}
 	a.slices[name] = s
-	a.news = append(a.news, func(h handler) { h.Upsert(s.DeepCopy()) })
+	a.events = append(a.events, func(h handler) { h.Upsert(s.DeepCopy()) })
 	a.at = append(a.at, maps.Clone(a.slices))
 }
 
@@ -158,7 +158,7 @@ func (a *author) act() {
 	}
 }
 
-// TestInterleavings has an operator move pods between slices, while a reader hears of it late, or
+// TestInterleavings has an operator move pods between slices, while a reader observes it late, or
 // in lists in any order. The addresses of pods that are there all the time never get lost, and
 // never go back to an older identity; and what is believed after each event is what an oracle makes
 // of the slices.
@@ -175,7 +175,7 @@ func TestInterleavings(t *testing.T) {
 				a.want[fmt.Sprint("kept-", i)] = 300
 				a.write(fmt.Sprint("ces-", i%3), append(a.pods(fmt.Sprint("ces-", i%3)), fmt.Sprint("kept-", i)))
 			}
-			begin := len(a.news)
+			begin := len(a.events)
 			kept := netip.MustParsePrefix("10.0.2.0/24")
 			m := &memory{t: t, has: map[netip.Addr]ipcache.Claim{}, kept: kept.Contains}
 			e := &Endpoints{
@@ -184,10 +184,10 @@ func TestInterleavings(t *testing.T) {
 			}
 			h := e.slices(func() {})
 			known := map[string]string{} // versions by slice
-			heard := begin
+			delivered := begin
 			list := func() {
 				h.Listing()
-				now := a.at[heard-1]
+				now := a.at[delivered-1]
 				for name := range known { // as Follow does: what is gone first
 					if _, there := now[name]; !there {
 						delete(known, name)
@@ -205,7 +205,7 @@ func TestInterleavings(t *testing.T) {
 			}
 			remember := func() {
 				known = map[string]string{}
-				for n, s := range a.at[heard-1] {
+				for n, s := range a.at[delivered-1] {
 					known[n] = s.ResourceVersion
 				}
 			}
@@ -215,18 +215,18 @@ func TestInterleavings(t *testing.T) {
 				a.act()
 				switch a.IntN(10) {
 				case 0: // the watch was away: a list of what is now, or of a while ago
-					heard += a.IntN(len(a.news) - heard + 1)
+					delivered += a.IntN(len(a.events) - delivered + 1)
 					list()
 				case 1, 2, 3: // it is behind
 				default:
-					for heard < len(a.news) && a.IntN(4) > 0 {
-						a.news[heard](h)
-						heard++
-						believes(t, m, a.at[heard-1])
+					for delivered < len(a.events) && a.IntN(4) > 0 {
+						a.events[delivered](h)
+						delivered++
+						believes(t, m, a.at[delivered-1])
 					}
 				}
 				remember()
-				believes(t, m, a.at[heard-1])
+				believes(t, m, a.at[delivered-1])
 				if t.Failed() {
 					return
 				}

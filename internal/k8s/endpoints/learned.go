@@ -10,27 +10,29 @@ import (
 
 // How long it takes from a pod's creation until a node knows its identity.
 //
-// A node hears of another node's pod by its CiliumEndpoint, which says when the pod was created; so
-// each node tells for itself. Slices do not say that: there a pod's own node tells, when the slice
-// comes back to it that all others hear of too. A pod counts once, when it gets its first identity.
-// What is told anew counts for nothing: a pod whose sandbox is another, an object that somebody
-// deleted, what there was before this agent, or the one that told of it, was started.
+// A node observes another node's pod by its CiliumEndpoint, which says when the pod was created; so
+// each node measures for itself. Slices do not have that: there a pod's own node measures it, when
+// the slice comes back to it that all others observe too. A pod counts once, when it gets its first
+// identity. What is published anew counts for nothing: a pod whose sandbox is another, an object
+// that somebody deleted, what there was before this agent, or the one that published it, was
+// started.
 //
 // Kubernetes cuts the time of creation to whole seconds. So an age is up to a second too high, half
 // a second on average, and never too low, as far as the clocks of API server and node agree.
 
-// CreatedAnnotation is on the CiliumEndpoint of a pod that other nodes are told of for the first
+// CreatedAnnotation is on the CiliumEndpoint of a pod that other nodes get to know for the first
 // time: when the pod was created, in RFC 3339.
 const CreatedAnnotation = "hawser.net/pod-created"
 
-// firstTime says whether others are told of a pod for the first time, and of when it was created.
+// firstTime reports whether others get to know a pod for the first time, and of when it was
+// created.
 func (e *Endpoints) firstTime(l Local) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return !l.PodCreated.IsZero() && e.made[l.Key()].uid != l.UID && e.lost[l.Key()] != l.UID
 }
 
-// measure tells how long ago another node's pod was created, if its object names an identity for
+// measure reports how long ago another node's pod was created, if its object names an identity for
 // the first time.
 func (e *Endpoints) measure(who string, o *v2.CiliumEndpoint) {
 	if e.cfg.Learned == nil || identity.ID(o.Status.Identity.ID).IsReserved() || o.CreationTimestamp.Time.Before(e.began) {
@@ -45,8 +47,8 @@ func (e *Endpoints) measure(who string, o *v2.CiliumEndpoint) {
 	}
 }
 
-// measureOwn tells how long ago a pod of this node was created, if a slice names an identity for it
-// for the first time.
+// measureOwn reports how long ago a pod of this node was created, if a slice names an identity for
+// it for the first time.
 func (e *Endpoints) measureOwn(key k8s.Key, id int64) {
 	if e.cfg.Learned == nil || id == 0 || identity.ID(id).IsReserved() {
 		return

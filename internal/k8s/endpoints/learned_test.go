@@ -15,24 +15,24 @@ import (
 	"github.com/hawser-net/hawser/internal/k8s"
 )
 
-// learner returns Endpoints that follow nothing, and what they tell of ages.
-func learner() (e *Endpoints, told *[]time.Duration) {
-	told = &[]time.Duration{}
+// learner returns Endpoints that follow nothing, and what they report of ages.
+func learner() (e *Endpoints, reported *[]time.Duration) {
+	reported = &[]time.Duration{}
 	return &Endpoints{
 		cfg: Config{Hosts: []netip.Addr{netip.MustParseAddr("192.0.2.1")}, Accept: func(identity.ID) error { return nil },
-			Learned: func(age time.Duration) { *told = append(*told, age) }, Log: slog.New(slog.DiscardHandler)},
+			Learned: func(age time.Duration) { *reported = append(*reported, age) }, Log: slog.New(slog.DiscardHandler)},
 		index: newIndex(ipcache.New(), slog.New(slog.DiscardHandler)), began: time.Now().Add(-time.Minute),
 		want: map[k8s.Key]Local{}, counted: map[k8s.Key]string{}, made: map[k8s.Key]creation{}, lost: map[k8s.Key]string{},
-	}, told
+	}, reported
 }
 
-// TestLearned: how long ago a pod of another node was created is told once, when its object names
-// an identity of its own for the first time, and not of what was there before, or says nothing, or
-// what cannot be.
+// TestLearned: how long ago a pod of another node was created is reported once, when its object
+// names an identity of its own for the first time, and not of what was there before, or says
+// nothing, or what cannot be.
 func TestLearned(t *testing.T) {
 	t.Parallel()
-	e, told := learner()
-	say := func(name string, id int64, age time.Duration, created string, want int) {
+	e, reported := learner()
+	learn := func(name string, id int64, age time.Duration, created string, want int) {
 		t.Helper()
 		o := &v2.CiliumEndpoint{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, ResourceVersion: "1", CreationTimestamp: metav1.NewTime(time.Now().Add(-age))}}
 		o.Annotations = map[string]string{"other": "one"}
@@ -41,39 +41,39 @@ func TestLearned(t *testing.T) {
 		}
 		o.Status.Identity = &v2.EndpointIdentity{ID: id}
 		o.Status.Networking = &v2.EndpointNetworking{NodeIP: "192.0.2.2", Addressing: []*v2.AddressPair{{IPv4: "10.0.0.1"}}}
-		e.heard(slim(o))
-		if len(*told) != want {
-			t.Errorf("%s with identity %d: told %v, want %d", name, id, *told, want)
+		e.observe(slim(o))
+		if len(*reported) != want {
+			t.Errorf("%s with identity %d: reported %v, want %d", name, id, *reported, want)
 		}
 	}
 	ago := func(d time.Duration) string { return time.Now().Add(-d).UTC().Format(time.RFC3339) }
-	say("new", int64(identity.Init), 3*time.Second, ago(40*time.Second), 0)
-	say("new", 1000, 5*time.Second, ago(42*time.Second), 1)
-	say("new", 1001, 6*time.Second, ago(43*time.Second), 1)
-	say("old", 1000, time.Hour, ago(2*time.Hour), 1)
-	say("silent", 1000, time.Second, "", 1)
-	say("liar", 1000, 3*time.Second, ago(-time.Hour), 1)
-	say("unreadable", 1000, 3*time.Second, "yesterday", 1)
-	say("ahead", 1000, -time.Minute, ago(-30*time.Second), 2) // by a clock that is ahead
-	if ages := *told; len(ages) == 2 && (ages[0] < 42*time.Second || ages[0] > 5*time.Minute || ages[1] != 0) {
+	learn("new", int64(identity.Init), 3*time.Second, ago(40*time.Second), 0)
+	learn("new", 1000, 5*time.Second, ago(42*time.Second), 1)
+	learn("new", 1001, 6*time.Second, ago(43*time.Second), 1)
+	learn("old", 1000, time.Hour, ago(2*time.Hour), 1)
+	learn("silent", 1000, time.Second, "", 1)
+	learn("liar", 1000, 3*time.Second, ago(-time.Hour), 1)
+	learn("unreadable", 1000, 3*time.Second, "yesterday", 1)
+	learn("ahead", 1000, -time.Minute, ago(-30*time.Second), 2) // by a clock that is ahead
+	if ages := *reported; len(ages) == 2 && (ages[0] < 42*time.Second || ages[0] > 5*time.Minute || ages[1] != 0) {
 		t.Errorf("ages: %v", ages)
 	}
 }
 
-// TestLearnedFromSlices: slices do not say when a pod was created; its own node tells when it hears
-// its own slice.
+// TestLearnedFromSlices: slices do not say when a pod was created; its own node reports it when it
+// observes its own slice.
 func TestLearnedFromSlices(t *testing.T) {
 	t.Parallel()
-	e, told := learner()
+	e, reported := learner()
 	e.cfg.Slices = true
 	h := e.slices(func() {})
-	say := func(name string, id int64, want int) {
+	learn := func(name string, id int64, want int) {
 		t.Helper()
 		h.Upsert(&v2alpha1.CiliumEndpointSlice{ObjectMeta: metav1.ObjectMeta{Name: "one"}, Namespace: "default", Endpoints: []v2alpha1.CoreCiliumEndpoint{{
 			Name: name, IdentityID: id, Networking: &v2.EndpointNetworking{NodeIP: "192.0.2.1", Addressing: []*v2.AddressPair{{IPv4: "10.0.0.1"}}},
 		}}})
-		if len(*told) != want {
-			t.Errorf("%s with identity %d: told %v, want %d", name, id, *told, want)
+		if len(*reported) != want {
+			t.Errorf("%s with identity %d: reported %v, want %d", name, id, *reported, want)
 		}
 	}
 	pod := func(name, uid string, created time.Time) {
@@ -82,17 +82,17 @@ func TestLearnedFromSlices(t *testing.T) {
 	created := time.Now().Add(-42 * time.Second)
 	pod("new", "1", created)
 	pod("restored", "2", time.Time{})
-	say("gone", 1000, 0)
-	say("restored", 1000, 0)
-	say("new", 0, 0)
-	say("new", int64(identity.Init), 0)
-	say("new", 1000, 1)
-	say("new", 1001, 1)
+	learn("gone", 1000, 0)
+	learn("restored", 1000, 0)
+	learn("new", 0, 0)
+	learn("new", int64(identity.Init), 0)
+	learn("new", 1000, 1)
+	learn("new", 1001, 1)
 	pod("new", "3", created) // another of its name
-	say("new", 1001, 2)
-	for _, age := range *told {
+	learn("new", 1001, 2)
+	for _, age := range *reported {
 		if age < 42*time.Second || age > 5*time.Minute {
-			t.Errorf("ages: %v", *told)
+			t.Errorf("ages: %v", *reported)
 		}
 	}
 }

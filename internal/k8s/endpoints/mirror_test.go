@@ -12,11 +12,11 @@ import (
 )
 
 // TestStaticPod: the object of a static pod is made anew while the pod goes on. Its CiliumEndpoint
-// becomes the new object's, whether the agent hears of that first or has to ask, and goes with the
+// becomes the new object's, whether the agent observes that first or has to ask, and goes with the
 // endpoint.
 func TestStaticPod(t *testing.T) {
 	t.Parallel()
-	r := newRig(t)
+	r := newHarness(t)
 	r.namespace("team")
 	const runtime = "1f4c0ffee1f4c0ffee1f4c0ffee1f4c0"
 	mirror := func() *corev1.Pod {
@@ -51,23 +51,23 @@ func TestStaticPod(t *testing.T) {
 	}
 	e.Mirror(runtime, string(pod.UID))
 	e.Set(endpoint())
-	r.tells("a static pod", pod.UID, ownHost, "10.0.1.7")
+	r.waitObject("a static pod", pod.UID, ownHost, "10.0.1.7")
 	for _, collect := range []bool{true, false} {
 		pod = remade(collect)
-		e.Mirror(runtime, string(pod.UID)) // as the watch of pods tells
+		e.Mirror(runtime, string(pod.UID)) // as the watch of pods shows
 		e.Set(endpoint())
-		r.tells("made anew, and heard of", pod.UID, ownHost, "10.0.1.7")
+		r.waitObject("made anew, and heard of", pod.UID, ownHost, "10.0.1.7")
 	}
 	pod = remade(true)
 	e.Set(endpoint())
-	r.tells("made anew, and not heard of", pod.UID, ownHost, "10.0.1.7")
+	r.waitObject("made anew, and not heard of", pod.UID, ownHost, "10.0.1.7")
 	if uid, _, ok := e.Known(k8s.Key{Namespace: "team", Name: "web"}); !ok || types.UID(uid) != pod.UID {
 		t.Errorf("the endpoint is known as pod %q's, want %q", uid, pod.UID)
 	}
-	// An agent that starts, and has not heard of pods yet.
+	// An agent that starts, and has not observed pods yet.
 	again := r.node(ownHost, false, &logs)
 	again.Set(endpoint())
-	r.tells("after a restart", pod.UID, ownHost, "10.0.1.7")
+	r.waitObject("after a restart", pod.UID, ownHost, "10.0.1.7")
 	e.Remove(endpoint())
 	again.Remove(endpoint())
 	r.eventually(func() string {

@@ -20,7 +20,7 @@ import (
 // agent's side.
 func TestTwoWriters(t *testing.T) {
 	t.Parallel()
-	r := newRig(t)
+	r := newHarness(t)
 	r.namespace("team")
 	e, err := endpoints.New(endpoints.Config{
 		Hosts: []netip.Addr{netip.MustParseAddr(ownHost)}, Shared: true, Interval: 100 * time.Millisecond, Log: slog.New(slog.DiscardHandler),

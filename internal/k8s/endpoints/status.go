@@ -36,7 +36,7 @@ type Local struct {
 	// endpoint already, or it does not count.
 	PodCreated time.Time
 
-	// runtime is the UID that Set was told: the UID of a static pod's object is another, see
+	// runtime is the UID that Set was given: the UID of a static pod's object is another, see
 	// Mirror.
 	runtime string
 }
@@ -44,10 +44,10 @@ type Local struct {
 // Key returns the name of the endpoint's object.
 func (l Local) Key() k8s.Key { return k8s.Key{Namespace: l.Namespace, Name: l.Pod} }
 
-// sameEndpoint says whether o is the same endpoint, of before or after a change.
+// sameEndpoint reports whether o is the same endpoint, of before or after a change.
 func (l Local) sameEndpoint(o Local) bool { return l.Number == o.Number && l.UID == o.UID }
 
-// Validate says what keeps the endpoint from having an object.
+// Validate reports what keeps the endpoint from having an object.
 func (l Local) Validate() error {
 	switch {
 	case l.Namespace == "" || l.Pod == "" || l.UID == "":
@@ -58,8 +58,8 @@ func (l Local) Validate() error {
 	return nil
 }
 
-// state returns what is told of a state: others need to know only whether the endpoint forwards
-// traffic.
+// state returns what is published of a state: others need to know only whether the endpoint
+// forwards traffic.
 func state(s string) v2.EndpointState {
 	switch v2.EndpointState(s) {
 	case v2.EndpointNotReady, v2.EndpointRestoring, v2.EndpointWaitingToRegenerate, v2.EndpointRegenerating, v2.EndpointReady, v2.EndpointDisconnecting, v2.EndpointDisconnected:
@@ -116,7 +116,7 @@ type remote struct {
 	networking *v2.EndpointNetworking
 	ports      []v2.NamedPort
 	account    string
-	workload   pods.Workload // zero if it is not told
+	workload   pods.Workload // zero if it is not published
 	encryptKey int
 	version    uint64
 }

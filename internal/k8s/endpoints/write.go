@@ -37,7 +37,7 @@ type creation struct {
 	at  time.Time
 }
 
-// recent says whether the object was made for this pod less than the given time ago.
+// recent reports whether the object was made for this pod less than the given time ago.
 func (c creation) recent(uid string, within time.Duration) bool {
 	return c.uid == uid && time.Since(c.at) < within
 }
@@ -48,7 +48,7 @@ type relabelling struct {
 	at     time.Time
 }
 
-// errGone says that the pod of an endpoint is not the one that has its name now, if any has.
+// errGone means that the pod of an endpoint is not the one that has its name now, if any has.
 var errGone = errors.New("it is not written, as the pod does not exist any more: it was deleted by force, or while this node was cut off")
 
 func seen(o *v2.CiliumEndpoint, own bool) object {
@@ -73,7 +73,7 @@ func (e *Endpoints) write(ctx context.Context) error {
 		e.dirty = map[k8s.Key]bool{}
 		e.mu.Unlock()
 		for key := range keys {
-			wrote, err := e.bring(ctx, key)
+			wrote, err := e.syncObject(ctx, key)
 			switch {
 			case ctx.Err() != nil:
 				return nil
@@ -81,14 +81,14 @@ func (e *Endpoints) write(ctx context.Context) error {
 				if tried.failed(key, err) {
 					e.cfg.Log.Warn("cannot tell the other nodes of a pod yet", "pod", key, "error", err)
 				}
-			case wrote && tried.wrote(key), !wrote && tried.settled(key):
+			case wrote && tried.wrote(key), !wrote && tried.done(key):
 				e.cfg.Log.Info("told the other nodes of a pod", "pod", key)
 			}
 		}
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-e.wake:
+		case <-e.trigger:
 		case <-compare.C:
 			tried.tick()
 			e.mu.Lock()
@@ -115,7 +115,7 @@ func (e *Endpoints) pause() time.Duration {
 // maxMissed is how many comparisons an object misses at most between two attempts.
 const maxMissed = 8
 
-// attempts are the objects that were written in vain, or of which the watch has not told yet. They
+// attempts are the objects that were written in vain, or which the watch has not shown yet. They
 // are tried again at the comparisons, and less and less often: a server that is late with one
 // node's objects is likely to have thousands of nodes ask, and each attempt that comes too early
 // makes all the others later. One that cannot be reached is not troubled by that, and wants to be
@@ -139,34 +139,34 @@ func (r attempts) wait(key k8s.Key, missed int) *attempt {
 	return a
 }
 
-// failed notes an attempt in vain. It reports whether that is news.
-func (r attempts) failed(key k8s.Key, err error) (news bool) {
+// failed notes an attempt in vain. It reports whether that is a change.
+func (r attempts) failed(key k8s.Key, err error) (changed bool) {
 	missed := 1
 	if last := r[key]; last != nil && (busy(err) || errors.Is(err, errGone)) {
 		missed = min(2*last.missed, maxMissed)
 	}
 	a := r.wait(key, missed)
-	news, a.failed = !a.failed, true
-	return news
+	changed, a.failed = !a.failed, true
+	return changed
 }
 
-// wrote notes an attempt that the server has accepted; the watch is to tell what came of it, and
-// one that is late is no reason to write the same again. It reports whether that is news.
-func (r attempts) wrote(key k8s.Key) (news bool) {
+// wrote notes an attempt that the server has accepted; the watch is to show what came of it, and
+// one that is late is no reason to write the same again. It reports whether that is a change.
+func (r attempts) wrote(key k8s.Key) (changed bool) {
 	a := r.wait(key, maxMissed)
-	news, a.failed = a.failed, false
-	return news
+	changed, a.failed = a.failed, false
+	return changed
 }
 
-// settled forgets an object, which is as it should be. It reports whether that is news.
-func (r attempts) settled(key k8s.Key) (news bool) {
+// done forgets an object, which is as it should be. It reports whether that is a change.
+func (r attempts) done(key k8s.Key) (changed bool) {
 	a := r[key]
 	delete(r, key)
 	return a != nil && a.failed
 }
 
-// busy says whether a server is there that has too much to do: it has refused, or not answered in
-// time.
+// busy reports whether a server is there that has too much to do: it has refused, or not answered
+// in time.
 func busy(err error) bool {
 	if status := apierrors.APIStatus(nil); errors.As(err, &status) {
 		return true
@@ -184,16 +184,16 @@ func (r attempts) tick() {
 	}
 }
 
-// due says whether an object is to be looked at in this comparison.
+// due reports whether an object is to be looked at in this comparison.
 func (r attempts) due(key k8s.Key) bool {
 	a := r[key]
 	return a == nil || a.left <= 0
 }
 
-// bring does the one next thing that an object needs, and reports whether there was any. What came
-// of it is told by the watch alone, so that no answer that comes late counts; what is not as it
-// should be at the next comparison is tried again.
-func (e *Endpoints) bring(ctx context.Context, key k8s.Key) (wrote bool, err error) {
+// syncObject does the one next thing that an object needs, and reports whether there was any. What
+// came of it is shown by the watch alone, so that no answer that comes late counts; what is not as
+// it should be at the next comparison is tried again.
+func (e *Endpoints) syncObject(ctx context.Context, key k8s.Key) (wrote bool, err error) {
 	e.mu.Lock()
 	want, wanted := e.want[key]
 	have, exists := e.have[key]
@@ -259,14 +259,14 @@ func (e *Endpoints) podUID(ctx context.Context, key k8s.Key) (string, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.exists[key] = uid
-	// Only if there is another to tell of: to look again at once would help nobody.
+	// Only if there is another to publish: to look again at once would help nobody.
 	if e.want[key].UID != uid && slices.ContainsFunc(e.locals[key], func(l Local) bool { return l.UID == uid }) {
 		e.choose(key)
 	}
 	return uid, nil
 }
 
-// speaksFor says whether the object is to tell of the pod with this UID.
+// speaksFor reports whether the object is to describe the pod with this UID.
 func (e *Endpoints) speaksFor(key k8s.Key, uid string) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -274,8 +274,9 @@ func (e *Endpoints) speaksFor(key k8s.Key, uid string) bool {
 	return ok && want.UID == uid
 }
 
-// mustRelabel says whether the object's labels are to become those of the pod. When somebody else,
-// such as an admission webhook, makes others of them at once, they are not written again and again.
+// mustRelabel reports whether the object's labels are to become those of the pod. When somebody
+// else, such as an admission webhook, makes others of them at once, they are not written again and
+// again.
 func (e *Endpoints) mustRelabel(want Local, have object) bool {
 	labels := want.podLabels()
 	if maps.Equal(have.labels, labels) {
@@ -287,9 +288,9 @@ func (e *Endpoints) mustRelabel(want Local, have object) bool {
 	return !maps.Equal(last.labels, labels) || time.Since(last.at) >= maxMissed*e.cfg.Interval
 }
 
-// keepIdentity says whether the identity that an object names is to stay. It is while this node
+// keepIdentity reports whether the identity that an object names is to stay. It is while this node
 // knows none; and where the operator writes it too, once it has been this one: the operator may
-// have heard of labels before this node has, and neither is to undo what the other does.
+// have observed labels before this node has, and neither is to undo what the other does.
 func (e *Endpoints) keepIdentity(want Local, have object) bool {
 	if want.Identity == 0 {
 		return true
@@ -352,7 +353,7 @@ func (e *Endpoints) create(ctx context.Context, l Local) error {
 			found := seen(there, e.own(there.Status.Networking))
 			_, err = e.adjust(ctx, l, found)
 			if err == nil && string(found.owner) != l.UID && there.DeletionTimestamp == nil {
-				// It has made room. Who hears of its own objects only is not told so.
+				// It has made room. Who observes its own objects only does not see that.
 				e.mu.Lock()
 				e.touch(l.Key())
 				e.mu.Unlock()
@@ -373,7 +374,7 @@ func (e *Endpoints) create(ctx context.Context, l Local) error {
 }
 
 // patch writes status, and with relabel the pod's labels. It returns nil if the object is another
-// one by now, or was changed by the operator where that writes too: the watch tells.
+// one by now, or was changed by the operator where that writes too: the watch shows it.
 func (e *Endpoints) patch(ctx context.Context, want Local, have object, status v2.EndpointStatus, relabel bool) error {
 	key := want.Key()
 	type op struct {
@@ -413,8 +414,8 @@ func (e *Endpoints) patch(ctx context.Context, want Local, have object, status v
 	return nil
 }
 
-// replaced says whether the object is not the one that is known, as which a patch was refused; if
-// not, the server refuses what the patch says.
+// replaced reports whether the object is not the one that is known, as which a patch was refused;
+// if not, the server refuses what the patch says.
 func (e *Endpoints) replaced(ctx context.Context, key k8s.Key, have object) bool {
 	now := &v2.CiliumEndpoint{}
 	err := e.client.Get().Namespace(key.Namespace).Resource(v2.ResourceEndpoints).Name(key.Name).Do(ctx).Into(now)

@@ -41,14 +41,14 @@ func TestAttempts(t *testing.T) {
 		{"accepted, and not told by the watch", nil, []int{8, 16, 24}},
 	} {
 		r := attempts{}
-		try := func() (news bool) {
+		try := func() (changed bool) {
 			if tt.err == nil {
 				return r.wrote(key)
 			}
 			return r.failed(key, tt.err)
 		}
 		if try() != (tt.err != nil) {
-			t.Errorf("%s: news are failures, and the first of them", tt.name)
+			t.Errorf("%s: changed are failures, and the first of them", tt.name)
 		}
 		var at []int
 		for n := range 30 {
@@ -61,7 +61,7 @@ func TestAttempts(t *testing.T) {
 			}
 			at = append(at, n+1)
 			if try() {
-				t.Errorf("%s: the same again is news", tt.name)
+				t.Errorf("%s: the same again is changed", tt.name)
 			}
 		}
 		if !slices.Equal(at, tt.at) {
@@ -70,7 +70,7 @@ func TestAttempts(t *testing.T) {
 		if tt.err != nil && (!r.wrote(key) || r.wrote(key)) {
 			t.Errorf("%s: success is not told once", tt.name)
 		}
-		if r.settled(key) || !r.due(key) || len(r) > 0 {
+		if r.done(key) || !r.due(key) || len(r) > 0 {
 			t.Errorf("%s: what is as it should be is not forgotten", tt.name)
 		}
 	}
@@ -84,8 +84,8 @@ func TestAttempts(t *testing.T) {
 	if !r.due(key) {
 		t.Error("it waits longer than one comparison for a server that was away")
 	}
-	// What somebody else has written as it should be is told, too.
-	if !r.settled(key) || r.settled(key) {
+	// What somebody else has written as it should be is reported, too.
+	if !r.done(key) || r.done(key) {
 		t.Error("success is not told once")
 	}
 }

@@ -632,7 +632,7 @@ func TestEditedWhileAway(t *testing.T) {
 		}
 		ids[k.GetKey()] = id
 	}
-	stopped := time.Now().Add(time.Second) // an object tells when it was made to the second
+	stopped := time.Now().Add(time.Second) // an object shows when it was made to the second
 	label := func(key, as allocator.MapKey) {
 		t.Helper()
 		o, err := c.Get(t.Context(), ids[key.GetKey()].String(), metav1.GetOptions{})

@@ -158,14 +158,14 @@ func (b *Backend) Expect(id allocator.ID, text string, at time.Time) {
 
 // keepMeaning has a number go on to mean what it means. An object gets its labels when it is made,
 // loses them when it is retired, and may get them back; it never gets others, as every node judges
-// packets by them. So what an edit says is not taken over, but told. A number that was deleted and
-// made again, or taken for other labels, is another incarnation.
+// packets by them. So what an edit says is not taken over, but reported. A number that was deleted
+// and made again, or taken for other labels, is another incarnation.
 //
 // What an object means that is observed first is what it says, if its digest agrees; if it does
 // not, it means nothing until it has its labels back. Objects that others made have no digest. One
-// of these that was changed since it was made (its generation tells) may be an edit itself. So as
-// long as nobody who knows has given it a digest, it means what it says now, whoever uses it: else
-// those who began with an edit would hold on to it when it is undone.
+// of these that was changed since it was made (its generation shows it) may be an edit itself. So
+// as long as nobody who knows has given it a digest, it means what it says now, whoever uses it:
+// else those who began with an edit would hold on to it when it is undone.
 func (b *Backend) keepMeaning(o *v2.CiliumIdentity, m *allocator.Mapping, e *entry) {
 	e.uid = Incarnation(o)
 	changed := o.Generation > 1 // https://kubernetes.io/docs/reference/using-api/api-concepts: not by annotations

@@ -82,15 +82,15 @@ func TestFault(t *testing.T) {
 			t.Errorf("%s: %+v", when, got)
 		}
 	}
-	p.heard(object("p", ranges))
+	p.observe(object("p", ranges))
 	is("never good", "10.0.0.0/24", true, false, false)
-	p.heard(object("p", others))
+	p.observe(object("p", others))
 	is("with good ranges", "10.9.0.0/24", false, false, false)
-	p.heard(object("p", good))
+	p.observe(object("p", good))
 	is("good", "10.0.0.0/24", false, true, true)
-	p.heard(object("p", others))
+	p.observe(object("p", others))
 	is("with other ranges", "10.9.0.0/24", false, true, true)
-	p.heard(object("p", ranges))
+	p.observe(object("p", ranges))
 	is("without good ranges", "10.9.0.0/24", false, true, true)
 }
 

@@ -37,8 +37,8 @@ type Pool struct {
 	// AllowFirst and AllowLast say whether the outermost addresses of each block may be given out.
 	AllowFirst, AllowLast bool
 	SkipMasquerade        bool
-	// Fault says why it is not known what there is of the pool, or whether it is to be ignored; nil
-	// if it is. It has no ranges then, and nothing may be concluded from that.
+	// Fault reports why it is not known what there is of the pool, or whether it is to be ignored;
+	// nil if it is. It has no ranges then, and nothing may be concluded from that.
 	Fault error
 
 	// Both are nil if pods must ask for the pool.
@@ -60,14 +60,14 @@ func (p Pool) Of(ip netip.Addr) Family {
 	return p.IPv6
 }
 
-// Covers says whether a block is the pool's to give: it lies within one of the ranges.
+// Covers reports whether a block is the pool's to give: it lies within one of the ranges.
 func (p Pool) Covers(block netip.Prefix) bool {
 	return slices.ContainsFunc(p.Of(block.Addr()).Ranges, func(r netip.Prefix) bool {
 		return r.Bits() <= block.Bits() && r.Contains(block.Addr())
 	})
 }
 
-// Equal says whether two pools give the same blocks in the same way.
+// Equal reports whether two pools give the same blocks in the same way.
 func (p Pool) Equal(o Pool) bool {
 	same := func(a, b Family) bool { return a.Bits == b.Bits && slices.Equal(a.Ranges, b.Ranges) }
 	return p.Name == o.Name && same(p.IPv4, o.IPv4) && same(p.IPv6, o.IPv6) && p.AllowFirst == o.AllowFirst && p.AllowLast == o.AllowLast
@@ -160,7 +160,7 @@ func selector(field string, s *v2.LabelSelector) (k8slabels.Selector, error) {
 	return parsed, nil
 }
 
-// selects says whether a pod uses the pool without asking for it.
+// selects reports whether a pod uses the pool without asking for it.
 func (p Pool) selects(pod, namespace map[string]string) bool {
 	return (p.pods != nil || p.namespaces != nil) &&
 		(p.pods == nil || p.pods.Matches(k8slabels.Set(pod))) &&

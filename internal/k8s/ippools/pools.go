@@ -29,7 +29,7 @@ type Pools struct {
 }
 
 // New returns Pools that know nothing until Run. changed is called from Run's goroutine whenever a
-// pool has changed, and when all were heard.
+// pool has changed, and when all were observed.
 func New(client *k8s.Client, changed func(), log *slog.Logger) *Pools {
 	return &Pools{client: client, changed: changed, log: log, synced: make(chan struct{}), pools: map[string]Pool{}}
 }
@@ -41,7 +41,7 @@ func (p *Pools) Run(ctx context.Context) error {
 		return err
 	}
 	return k8s.Follow(ctx, k8s.Kind(c, v2alpha1.ResourcePodIPPools, ""), k8s.Options[*v2alpha1.CiliumPodIPPool]{Log: p.log}, k8s.Handler[*v2alpha1.CiliumPodIPPool]{
-		Upsert: p.heard,
+		Upsert: p.observe,
 		Delete: func(key k8s.Key) { p.forget(key.Name) },
 		Synced: func() {
 			close(p.synced)
@@ -50,10 +50,10 @@ func (p *Pools) Run(ctx context.Context) error {
 	})
 }
 
-// Synced is closed when all pools have been heard.
+// Synced is closed when all pools have been observed.
 func (p *Pools) Synced() <-chan struct{} { return p.synced }
 
-func (p *Pools) heard(o *v2alpha1.CiliumPodIPPool) {
+func (p *Pools) observe(o *v2alpha1.CiliumPodIPPool) {
 	pool, ignored, err := Read(o)
 	if err != nil {
 		p.log.Warn("a pool of addresses makes no sense; what was known of it stays", "error", err)
@@ -82,18 +82,18 @@ func (p *Pools) forget(name string) {
 	p.changed()
 }
 
-// Get returns a pool. heard says whether all have been heard, so that one that is not there does
-// not exist.
-func (p *Pools) Get(name string) (pool Pool, ok, heard bool) {
+// Get returns a pool. synced reports whether all have been observed, so that one that is not there
+// does not exist.
+func (p *Pools) Get(name string) (pool Pool, ok, synced bool) {
 	select {
 	case <-p.synced:
-		heard = true
+		synced = true
 	default:
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	pool, ok = p.pools[name]
-	return pool, ok, heard
+	return pool, ok, synced
 }
 
 // All returns the pools by name.

@@ -25,29 +25,29 @@ import (
 // labels; see labels.Filter.Fingerprint.
 const LabelFilterAnnotation = "network.hawser.net/label-filter"
 
-// ManagementAnnotation says on a CiliumNode who makes identities by what the node's agent was told:
-// an identity.Management.
+// ManagementAnnotation says on a CiliumNode who makes identities by how the node's agent is
+// configured: an identity.Management.
 const ManagementAnnotation = "network.hawser.net/identity-management"
 
-// Sink is told of other nodes.
+// Sink receives other nodes.
 type Sink interface {
 	Learn(ctx context.Context, n node.Node) error
 	Forget(ctx context.Context, k node.Key) error
-	// Settle waits until what was told before is known.
-	Settle(ctx context.Context) error
+	// WaitApplied waits until what was handed over before is applied.
+	WaitApplied(ctx context.Context) error
 }
 
-// Deaf is a Sink that is told in vain.
-type Deaf struct{}
+// Discard is a Sink that ignores everything.
+type Discard struct{}
 
 // Learn returns nil.
-func (Deaf) Learn(context.Context, node.Node) error { return nil }
+func (Discard) Learn(context.Context, node.Node) error { return nil }
 
 // Forget returns nil.
-func (Deaf) Forget(context.Context, node.Key) error { return nil }
+func (Discard) Forget(context.Context, node.Key) error { return nil }
 
-// Settle returns nil.
-func (Deaf) Settle(context.Context) error { return nil }
+// WaitApplied returns nil.
+func (Discard) WaitApplied(context.Context) error { return nil }
 
 // Config is what [Nodes] is made from.
 type Config struct {
@@ -68,7 +68,7 @@ type Config struct {
 	// first time or is a copy of the one that there is; it must not change what the two share. It
 	// is called whenever the object may be written: see [Nodes.Refresh].
 	Fill func(o *v2.CiliumNode, made bool)
-	// Own, if not nil, is told of the local node's object whenever it has changed; it must not
+	// Own, if not nil, is notified of the local node's object whenever it has changed; it must not
 	// change the object.
 	Own func(*v2.CiliumNode)
 	// Retry is the pause after a write that failed, 5 seconds by default.
@@ -79,16 +79,16 @@ type Config struct {
 
 // Nodes is described with the package. Its methods are safe for concurrent use.
 type Nodes struct {
-	cfg    Config
-	client rest.Interface
-	kube   *k8s.Client
-	sink   Sink
-	synced chan struct{}
-	wake   chan struct{}
+	cfg     Config
+	client  rest.Interface
+	kube    *k8s.Client
+	sink    Sink
+	synced  chan struct{}
+	trigger chan struct{}
 
 	mu   sync.Mutex
 	want *node.Node
-	have *v2.CiliumNode // the local node's object as the watch told it; nil if there is none
+	have *v2.CiliumNode // the local node's object as the watch delivered it; nil if there is none
 }
 
 // New returns Nodes that do nothing until Run.
@@ -106,10 +106,10 @@ func New(cfg Config, client *k8s.Client, sink Sink) (*Nodes, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Nodes{cfg: cfg, client: c, kube: client, sink: sink, synced: make(chan struct{}), wake: make(chan struct{}, 1)}, nil
+	return &Nodes{cfg: cfg, client: c, kube: client, sink: sink, synced: make(chan struct{}), trigger: make(chan struct{}, 1)}, nil
 }
 
-// Announce sets what is told of the local node.
+// Announce sets what is published of the local node.
 func (n *Nodes) Announce(local node.Node) error {
 	if local.Key() != n.cfg.Self {
 		return fmt.Errorf("cannot announce node %v: this is %v", local.Key(), n.cfg.Self)
@@ -126,12 +126,12 @@ func (n *Nodes) Refresh() { n.touch() }
 
 func (n *Nodes) touch() {
 	select {
-	case n.wake <- struct{}{}:
+	case n.trigger <- struct{}{}:
 	default:
 	}
 }
 
-// WaitSynced waits until the sink was told of all nodes that existed when Run began.
+// WaitSynced waits until the sink was notified of all nodes that existed when Run began.
 func (n *Nodes) WaitSynced(ctx context.Context) error {
 	select {
 	case <-n.synced:
@@ -150,17 +150,17 @@ func (n *Nodes) Run(ctx context.Context) error {
 	defer wg.Wait()
 	wg.Go(func() { n.write(ctx) })
 	return k8s.Follow(ctx, k8s.Kind(n.client, v2.ResourceNodes, ""), k8s.Options[*v2.CiliumNode]{Log: n.cfg.Log}, k8s.Handler[*v2.CiliumNode]{
-		Upsert: func(o *v2.CiliumNode) { n.heard(ctx, o) },
+		Upsert: func(o *v2.CiliumNode) { n.observe(ctx, o) },
 		Delete: func(key k8s.Key) { n.gone(ctx, key) },
 		Synced: func() {
-			if n.sink.Settle(ctx) == nil {
+			if n.sink.WaitApplied(ctx) == nil {
 				close(n.synced)
 			}
 		},
 	})
 }
 
-func (n *Nodes) heard(ctx context.Context, o *v2.CiliumNode) {
+func (n *Nodes) observe(ctx context.Context, o *v2.CiliumNode) {
 	if o.Name == n.cfg.Self.Name {
 		n.mu.Lock()
 		n.have = o
@@ -204,7 +204,7 @@ func (n *Nodes) write(ctx context.Context) {
 	var retry <-chan time.Time
 	warned, conflicts := false, 0
 	for {
-		err := n.bring(ctx)
+		err := n.syncObject(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return
@@ -218,7 +218,7 @@ func (n *Nodes) write(ctx context.Context) {
 				conflicts++
 			}
 			// The operator writes into an object as soon as it is there: to meet it once or twice
-			// is nothing to tell.
+			// is nothing to publish.
 			if !warned && (conflicts == 0 || conflicts > maxConflicts) {
 				warned = true
 				n.cfg.Log.Warn("cannot tell the other nodes of this one yet", "error", err)
@@ -228,13 +228,13 @@ func (n *Nodes) write(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-n.wake:
+		case <-n.trigger:
 		case <-retry:
 		}
 	}
 }
 
-func (n *Nodes) bring(ctx context.Context) error {
+func (n *Nodes) syncObject(ctx context.Context) error {
 	n.mu.Lock()
 	want, have := n.want, n.have
 	n.mu.Unlock()

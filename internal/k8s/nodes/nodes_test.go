@@ -23,7 +23,7 @@ import (
 	"github.com/hawser-net/hawser/internal/testenv/kubeapi"
 )
 
-// sink keeps what it is told.
+// sink keeps what it gets.
 type sink struct {
 	mu    sync.Mutex
 	known map[string]string
@@ -46,7 +46,7 @@ func (s *sink) Forget(_ context.Context, k node.Key) error {
 	return nil
 }
 
-func (s *sink) Settle(context.Context) error { return nil }
+func (s *sink) WaitApplied(context.Context) error { return nil }
 
 func (s *sink) get(name string) string {
 	s.mu.Lock()
@@ -140,7 +140,7 @@ func TestNodes(t *testing.T) {
 		return cmp.Diff(want, got.Spec)
 	}
 	eventually(t, matches)
-	// What the operator writes stays, and is told.
+	// What the operator writes stays, and is delivered.
 	patch := func(name, body string) {
 		t.Helper()
 		if err := c.Patch(types.MergePatchType).Resource(v2.ResourceNodes).Name(name).Body([]byte(body)).Do(ctx).Error(); err != nil {

@@ -15,7 +15,7 @@ import (
 )
 
 // ReadinessGate is the condition that a pod names in spec.readinessGates if it is not to be ready
-// before all nodes are told of its addresses and its identity.
+// before all nodes are notified of its addresses and its identity.
 const ReadinessGate corev1.PodConditionType = "network.hawser.net/identity-known"
 
 // Gate returns whether a known pod declares [ReadinessGate], and whether its condition is true.

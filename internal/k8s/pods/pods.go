@@ -22,7 +22,7 @@ import (
 	"github.com/hawser-net/hawser/internal/policy"
 )
 
-// ErrNotFound says that Kubernetes has no such pod.
+// ErrNotFound means that Kubernetes has no such pod.
 var ErrNotFound = errors.New("no such pod in Kubernetes")
 
 // Info is what an endpoint of a pod is to have.
@@ -53,14 +53,14 @@ type Config struct {
 	Client *k8s.Client
 	// NodeName is this node's name in Kubernetes, Cluster the cluster's name.
 	NodeName, Cluster string
-	// Changed is told of a pod whose labels or ports may be others than before. It is called from
-	// the goroutines that follow, which it must not hold up.
+	// Changed is notified of a pod whose labels or ports may be others than before. It is called
+	// from the goroutines that follow, which it must not hold up.
 	Changed func(k8s.Key)
-	// Gated, if not nil, is told of a pod that declares the gate [ReadinessGate], whenever
-	// something is heard of it. It must not block.
+	// Gated, if not nil, is notified of a pod that declares the gate [ReadinessGate], whenever
+	// something is observed of it. It must not block.
 	Gated func(k8s.Key)
-	// Patience is how long Get waits for the watch before it asks the server, 300 ms by default.
-	Patience time.Duration
+	// WaitTimeout is how long Get waits for the watch before it asks the server, 300 ms by default.
+	WaitTimeout time.Duration
 	// Log receives what is worth knowing; nil discards it.
 	Log *slog.Logger
 }
@@ -104,7 +104,7 @@ type Pods struct {
 	mu         sync.Mutex
 	pods       map[k8s.Key]pod
 	namespaces map[string]namespace
-	moved      chan struct{} // closed when something is told
+	moved      chan struct{} // closed when something changes
 }
 
 // New returns Pods that know nothing until Run.
@@ -112,8 +112,8 @@ func New(cfg Config) (*Pods, error) {
 	if cfg.Client == nil || cfg.NodeName == "" || cfg.Changed == nil {
 		return nil, errors.New("pods: a client, the node's name and somebody to tell of changes are needed")
 	}
-	if cfg.Patience == 0 {
-		cfg.Patience = 300 * time.Millisecond
+	if cfg.WaitTimeout == 0 {
+		cfg.WaitTimeout = 300 * time.Millisecond
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -129,7 +129,7 @@ func (p *Pods) Run(ctx context.Context) error {
 	defer cancel(nil)
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	heard := make(chan struct{}, 2)
+	synced := make(chan struct{}, 2)
 	follow := func(f func(context.Context) error) {
 		wg.Go(func() {
 			if err := f(ctx); err != nil {
@@ -140,16 +140,16 @@ func (p *Pods) Run(ctx context.Context) error {
 	follow(func(ctx context.Context) error {
 		return k8s.Follow(ctx, k8s.Kind(p.cfg.Client.Kube.CoreV1().RESTClient(), "pods", ""), k8s.Options[*corev1.Pod]{
 			Log: p.cfg.Log, FieldSelector: "spec.nodeName=" + p.cfg.NodeName, Transform: slim,
-		}, k8s.Handler[*corev1.Pod]{Upsert: p.upsertPod, Delete: p.deletePod, Synced: func() { heard <- struct{}{} }})
+		}, k8s.Handler[*corev1.Pod]{Upsert: p.upsertPod, Delete: p.deletePod, Synced: func() { synced <- struct{}{} }})
 	})
 	follow(func(ctx context.Context) error {
 		return k8s.Follow(ctx, p.cfg.Client.MetadataOf(corev1.SchemeGroupVersion.WithResource("namespaces")), k8s.Options[*metav1.PartialObjectMetadata]{
 			Log: p.cfg.Log, Transform: slimNamespace,
-		}, k8s.Handler[*metav1.PartialObjectMetadata]{Upsert: p.upsertNamespace, Delete: p.deleteNamespace, Synced: func() { heard <- struct{}{} }})
+		}, k8s.Handler[*metav1.PartialObjectMetadata]{Upsert: p.upsertNamespace, Delete: p.deleteNamespace, Synced: func() { synced <- struct{}{} }})
 	})
-	for range cap(heard) {
+	for range cap(synced) {
 		select {
-		case <-heard:
+		case <-synced:
 		case <-ctx.Done():
 		}
 	}
@@ -163,7 +163,7 @@ func (p *Pods) Run(ctx context.Context) error {
 	return nil
 }
 
-// Synced is closed when all pods of the node and all namespaces have been told.
+// Synced is closed when all pods of the node and all namespaces have been observed.
 func (p *Pods) Synced() <-chan struct{} { return p.synced }
 
 // slim drops what is not needed of a pod.
@@ -309,7 +309,7 @@ func (p *Pods) announce() {
 	p.moved = make(chan struct{})
 }
 
-// matches says whether a pod is the one that a runtime calls by a UID; the empty UID is any.
+// matches reports whether a pod is the one that a runtime calls by a UID; the empty UID is any.
 func (o pod) matches(uid string) bool { return uid == "" || uid == o.uid || uid == o.static }
 
 // info makes the answer.
@@ -322,22 +322,22 @@ func (p *Pods) info(key k8s.Key, o pod, ns namespace) (Info, error) {
 	}}, err
 }
 
-// SkipsMasquerade says whether a namespace has the annotation [SkipMasquerade], as far as the watch
-// has told.
+// SkipsMasquerade reports whether a namespace has the annotation [SkipMasquerade], as far as the
+// watch has shown.
 func (p *Pods) SkipsMasquerade(name string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.namespaces[name].plain
 }
 
-// Workload returns what made a pod, as far as the watch has told.
+// Workload returns what made a pod, as far as the watch has shown.
 func (p *Pods) Workload(key k8s.Key) Workload {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.pods[key].workload
 }
 
-// Known returns what the watch has told of a pod. An empty uid is that of any pod of the name.
+// Known returns what the watch has shown of a pod. An empty uid is that of any pod of the name.
 func (p *Pods) Known(key k8s.Key, uid string) (info Info, ok bool, err error) {
 	p.mu.Lock()
 	o, found := p.pods[key]
@@ -354,8 +354,8 @@ func (p *Pods) Known(key k8s.Key, uid string) (info Info, ok bool, err error) {
 // pod that Kubernetes does not have is an error that wraps ErrNotFound; so is one that was replaced
 // by another of the same name.
 func (p *Pods) Get(ctx context.Context, key k8s.Key, uid string) (Info, error) {
-	patience := time.NewTimer(p.cfg.Patience)
-	defer patience.Stop()
+	timeout := time.NewTimer(p.cfg.WaitTimeout)
+	defer timeout.Stop()
 	for {
 		p.mu.Lock()
 		moved := p.moved
@@ -368,7 +368,7 @@ func (p *Pods) Get(ctx context.Context, key k8s.Key, uid string) (Info, error) {
 			continue
 		case <-ctx.Done():
 			return Info{}, fmt.Errorf("pod %s: %w", key, ctx.Err())
-		case <-patience.C:
+		case <-timeout.C:
 		}
 		return p.ask(ctx, key, uid)
 	}

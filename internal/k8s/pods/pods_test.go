@@ -147,7 +147,7 @@ func TestPods(t *testing.T) {
 	if err := <-late; err != nil {
 		t.Error(err)
 	}
-	// Changes are told once each, and only those that matter.
+	// Changes are reported once each, and only those that matter.
 	before := changes("known")
 	patch := func(body string) {
 		t.Helper()

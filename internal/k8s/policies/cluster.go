@@ -29,7 +29,7 @@ const clusterResource = "clusternetworkpolicies"
 // whether it is gone.
 func (p *Policies) followCluster(ctx context.Context, synced func()) error {
 	var once sync.Once
-	tell := func() { once.Do(synced) }
+	markSynced := func() { once.Do(synced) }
 	for ctx.Err() == nil {
 		served, err := p.serves(ctx)
 		wait := p.cfg.Look
@@ -40,12 +40,12 @@ func (p *Policies) followCluster(ctx context.Context, synced func()) error {
 			wait = min(wait, time.Second)
 		case served:
 			p.log.Info("ClusterNetworkPolicy is defined here, and enforced", "version", clusterVersion().Version)
-			if err := p.followWhileServed(ctx, tell); err != nil {
+			if err := p.followWhileServed(ctx, markSynced); err != nil {
 				return err
 			}
 			continue
 		default:
-			tell()
+			markSynced()
 		}
 		select {
 		case <-time.After(wait):

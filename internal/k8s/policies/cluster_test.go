@@ -81,7 +81,7 @@ func TestClusterNetworkPolicy(t *testing.T) {
 		t.Errorf("the policy became %+v", r)
 	}
 
-	// A later start hears of it in its first batch.
+	// A later start observes it in its first batch.
 	_, again := c.start(cfg)
 	again.until(t, has("k8s/NetworkPolicy/a/deny", owner))
 	again.mu.Lock()

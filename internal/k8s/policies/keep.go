@@ -23,13 +23,13 @@ import (
 	"github.com/hawser-net/hawser/internal/policy"
 )
 
-// keeper holds a copy of each policy on disk as it was heard last, a file each, for an agent that
-// starts while the API server is away. Without a directory it holds nothing. It is for one
+// diskCache holds a copy of each policy on disk as it was observed last, a file each, for an agent
+// that starts while the API server is away. Without a directory it holds nothing. It is for one
 // goroutine at a time.
 //
 // A file has a line with the version of this format, a checksum and the kind, and then the object
 // in JSON.
-type keeper struct {
+type diskCache struct {
 	dir string
 	// sums are those of what is on disk, so that only what changes is written.
 	sums map[policy.Owner]sum
@@ -44,7 +44,7 @@ const (
 	keptMax = 8 << 20
 )
 
-// kept is a policy as it was heard last.
+// kept is a policy as it was observed last.
 type kept struct {
 	kind   string
 	key    k8s.Key
@@ -53,11 +53,11 @@ type kept struct {
 	loaded time.Time
 }
 
-func newKeeper(dir string) *keeper { return &keeper{dir: dir, sums: map[policy.Owner]sum{}} }
+func newDiskCache(dir string) *diskCache { return &diskCache{dir: dir, sums: map[policy.Owner]sum{}} }
 
 // path is where the copy of an owner's object is. Names of objects are longer than those of files
 // may be.
-func (k *keeper) path(owner policy.Owner) string {
+func (k *diskCache) path(owner policy.Owner) string {
 	h := sha256.Sum256([]byte(owner))
 	return filepath.Join(k.dir, hex.EncodeToString(h[:16])+keptSuffix)
 }
@@ -67,7 +67,7 @@ func keptSum(kind string, object []byte) [sha256.Size]byte {
 }
 
 // put stores an object, atomically, unless it is there already.
-func (k *keeper) put(owner policy.Owner, kind string, object []byte) error {
+func (k *diskCache) put(owner policy.Owner, kind string, object []byte) error {
 	if k.dir == "" {
 		return nil
 	}
@@ -88,7 +88,7 @@ func (k *keeper) put(owner policy.Owner, kind string, object []byte) error {
 }
 
 // drop removes an owner's copy.
-func (k *keeper) drop(owner policy.Owner) error {
+func (k *diskCache) drop(owner policy.Owner) error {
 	if k.dir == "" {
 		return nil
 	}
@@ -101,7 +101,7 @@ func (k *keeper) drop(owner policy.Owner) error {
 
 // load reads all copies. One that is damaged, or that this agent does not accept, is logged and
 // removed.
-func (k *keeper) load(log *slog.Logger) map[policy.Owner]kept {
+func (k *diskCache) load(log *slog.Logger) map[policy.Owner]kept {
 	out := map[policy.Owner]kept{}
 	if k.dir == "" {
 		return out
@@ -187,7 +187,7 @@ func parseKept(text []byte) (p kept, object []byte, err error) {
 	return p, object, p.check()
 }
 
-// check says what is wrong with a copy of which nothing can be enforced.
+// check reports what is wrong with a copy of which nothing can be enforced.
 func (p *kept) check() error {
 	if p.key.Name == "" {
 		return errors.New("has no name")
@@ -200,9 +200,9 @@ func (p *kept) check() error {
 
 // Recall reads the copies of policies that an agent before has kept and returns their rules, sorted
 // by owner, as what was in force last. It is to be called once, before Run. Those that Run then
-// hears to be gone are taken away in its first batch.
+// observes to be gone are taken away in its first batch.
 func (p *Policies) Recall() []policy.Change {
-	found := p.keeper.load(p.log)
+	found := p.diskCache.load(p.log)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for owner, old := range found {
@@ -227,7 +227,7 @@ func (p *Policies) keep(owner policy.Owner, kind string, object func() ([]byte, 
 	defer p.keeping.Unlock()
 	text, err := object()
 	if err == nil {
-		err = p.keeper.put(owner, kind, text)
+		err = p.diskCache.put(owner, kind, text)
 	}
 	if err != nil {
 		p.log.Warn("a policy cannot be kept for a restart", "policy", owner, "error", err)
@@ -238,13 +238,13 @@ func (p *Policies) keep(owner policy.Owner, kind string, object func() ([]byte, 
 func (p *Policies) forget(owner policy.Owner) {
 	p.keeping.Lock()
 	defer p.keeping.Unlock()
-	if err := p.keeper.drop(owner); err != nil {
+	if err := p.diskCache.drop(owner); err != nil {
 		p.log.Warn("the copy of a policy that is gone cannot be removed", "policy", owner, "error", err)
 	}
 }
 
-// settleKept takes away what was recalled and is not in Kubernetes any more.
-func (p *Policies) settleKept() {
+// dropStale takes away what was recalled and is not in Kubernetes any more.
+func (p *Policies) dropStale() {
 	p.mu.Lock()
 	var gone []policy.Owner
 	for owner := range p.kept {

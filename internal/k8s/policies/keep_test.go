@@ -35,7 +35,7 @@ func recalled(t *testing.T, c *cluster, cfg policies.Config) (*policies.Policies
 // run has a part follow the server until stop is called.
 func run(t *testing.T, p *policies.Policies) (f *force, stop func()) {
 	t.Helper()
-	f = &force{rules: map[policy.Owner][]*policy.Rule{}, news: make(chan struct{}, 1)}
+	f = &force{rules: map[policy.Owner][]*policy.Rule{}, delivered: make(chan struct{}, 1)}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- p.Run(ctx, f.apply) }()
@@ -48,8 +48,8 @@ func run(t *testing.T, p *policies.Policies) (f *force, stop func()) {
 }
 
 // TestRecall: policies survive the agent. What happened to the objects meanwhile counts as soon as
-// the server is heard: of one that is faulty now what can be enforced is in force, one that is gone
-// goes.
+// the server is observed: of one that is faulty now what can be enforced is in force, one that is
+// gone goes.
 func TestRecall(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)

@@ -27,7 +27,7 @@ const (
 	KindCluster    = "ClusterNetworkPolicy"
 )
 
-// Config says which kinds are followed.
+// Config defines which kinds are followed.
 type Config struct {
 	// Cilium, CiliumClusterwide and Kubernetes enable CiliumNetworkPolicy,
 	// CiliumClusterwideNetworkPolicy and NetworkPolicy.
@@ -40,8 +40,8 @@ type Config struct {
 	// Gather is how long a change waits for others, so that what comes together is put in force
 	// together.
 	Gather time.Duration
-	// Keep is a directory for copies of policies as they were heard last, for Recall; empty keeps
-	// none.
+	// Keep is a directory for copies of policies as they were observed last, for Recall; empty
+	// keeps none.
 	Keep string
 }
 
@@ -70,18 +70,18 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Status tells what became of an object.
+// Status reports what became of an object.
 type Status struct {
 	Owner policy.Owner
 	// Kind, Namespace and Name name the object; a clusterwide one has no namespace.
 	Kind, Namespace, Name string
 	// Err is the fault of the object, nil if it is in force as it is written.
 	Err error
-	// InForce says whether there are rules of it in force: with Err what can be enforced of it.
+	// InForce reports whether there are rules of it in force: with Err what can be enforced of it.
 	InForce bool
 	Rules   int
-	// Loaded is when it was heard as it is in force; zero if it is not as it is written. Failed is
-	// since when the object is faulty.
+	// Loaded is when it was observed as it is in force; zero if it is not as it is written. Failed
+	// is since when the object is faulty.
 	Loaded, Failed time.Time
 }
 
@@ -98,15 +98,15 @@ type Policies struct {
 	objects map[policy.Owner]*Status
 	pending map[policy.Owner][]*policy.Rule // to be put in force; nil rules take away
 	changed chan struct{}
-	// kept are the rules of before the restart of objects that have not been heard of since; nil
+	// kept are the rules of before the restart of objects that have not been observed since; nil
 	// when all have.
 	kept map[policy.Owner][]*policy.Rule
 
-	keeping sync.Mutex // guards keeper
-	keeper  *keeper
+	keeping   sync.Mutex // guards diskCache
+	diskCache *diskCache
 }
 
-// New returns a Policies that has heard of nothing. It makes no request.
+// New returns a Policies that has observed nothing. It makes no request.
 func New(cfg Config, client *k8s.Client, log *slog.Logger) (*Policies, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -128,7 +128,7 @@ func New(cfg Config, client *k8s.Client, log *slog.Logger) (*Policies, error) {
 	return &Policies{
 		cfg: cfg, client: client, ours: ours, theirs: theirs, log: log,
 		objects: map[policy.Owner]*Status{}, pending: map[policy.Owner][]*policy.Rule{}, changed: make(chan struct{}, 1),
-		kept: map[policy.Owner][]*policy.Rule{}, keeper: newKeeper(cfg.Keep),
+		kept: map[policy.Owner][]*policy.Rule{}, diskCache: newDiskCache(cfg.Keep),
 	}, nil
 }
 
@@ -141,22 +141,22 @@ func ownerOf(kind string, key k8s.Key) policy.Owner {
 }
 
 // Run follows Kubernetes and calls apply with everything there is, then with what changes, until
-// ctx ends; then it returns nil. The first call happens when every kind has been heard, even if
+// ctx ends; then it returns nil. The first call happens when every kind has been observed, even if
 // there is nothing to apply. Calls do not overlap, and changes are sorted by owner.
 func (p *Policies) Run(ctx context.Context, apply func([]policy.Change)) error {
 	follow := p.followers()
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	heard := make(chan struct{}, len(follow))
+	synced := make(chan struct{}, len(follow))
 	var running sync.WaitGroup
 	for _, f := range follow {
 		running.Go(func() {
-			if err := f(ctx, func() { heard <- struct{}{} }); err != nil {
+			if err := f(ctx, func() { synced <- struct{}{} }); err != nil {
 				stop(err)
 			}
 		})
 	}
-	running.Go(func() { p.deliver(ctx, len(follow), heard, apply) })
+	running.Go(func() { p.deliver(ctx, len(follow), synced, apply) })
 	running.Wait()
 	if err := context.Cause(ctx); err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("policies of Kubernetes: %w", err)
@@ -164,16 +164,16 @@ func (p *Policies) Run(ctx context.Context, apply func([]policy.Change)) error {
 	return nil
 }
 
-// deliver hands on what is pending, from the moment that all kinds have been heard.
-func (p *Policies) deliver(ctx context.Context, kinds int, heard <-chan struct{}, apply func([]policy.Change)) {
+// deliver hands on what is pending, from the moment that all kinds have been observed.
+func (p *Policies) deliver(ctx context.Context, kinds int, synced <-chan struct{}, apply func([]policy.Change)) {
 	for range kinds {
 		select {
-		case <-heard:
+		case <-synced:
 		case <-ctx.Done():
 			return
 		}
 	}
-	p.settleKept()
+	p.dropStale()
 	first := p.take()
 	apply(first)
 	ok, faulty := p.Counts()

@@ -95,10 +95,10 @@ func (c *cluster) remove(kind, namespace, name string) {
 
 // force is what is in force, by what Run hands out.
 type force struct {
-	mu      sync.Mutex
-	batches [][]policy.Change
-	rules   map[policy.Owner][]*policy.Rule
-	news    chan struct{}
+	mu        sync.Mutex
+	batches   [][]policy.Change
+	rules     map[policy.Owner][]*policy.Rule
+	delivered chan struct{}
 }
 
 func (f *force) apply(changes []policy.Change) {
@@ -111,7 +111,7 @@ func (f *force) apply(changes []policy.Change) {
 		}
 	}
 	select {
-	case f.news <- struct{}{}:
+	case f.delivered <- struct{}{}:
 	default:
 	}
 }
@@ -123,7 +123,7 @@ func (c *cluster) start(cfg policies.Config) (*policies.Policies, *force) {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	f := &force{rules: map[policy.Owner][]*policy.Rule{}, news: make(chan struct{}, 1)}
+	f := &force{rules: map[policy.Owner][]*policy.Rule{}, delivered: make(chan struct{}, 1)}
 	ctx, cancel := context.WithCancel(c.t.Context())
 	done := make(chan error, 1)
 	go func() { done <- p.Run(ctx, f.apply) }()
@@ -148,7 +148,7 @@ func (f *force) until(t *testing.T, check func(map[policy.Owner][]*policy.Rule) 
 			return
 		}
 		select {
-		case <-f.news:
+		case <-f.delivered:
 		case <-time.After(20 * time.Millisecond):
 		case <-deadline:
 			t.Fatal(err)

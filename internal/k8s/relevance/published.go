@@ -39,7 +39,7 @@ func New(client *k8s.Client, namespace, node string, log *slog.Logger) (*Publish
 }
 
 // Narrowed asks until it is known whether the operator has published anything, or ctx ends. An
-// agent without the right to know is one of a cluster that was never told of the option.
+// agent without the right to know is one of a cluster that never had the option.
 func (p *Published) Narrowed(ctx context.Context) (bool, error) {
 	narrowed := false
 	err := wait.PollUntilContextCancel(ctx, retry, true, func(ctx context.Context) (bool, error) {
@@ -55,19 +55,19 @@ func (p *Published) Narrowed(ctx context.Context) (bool, error) {
 	return narrowed, err
 }
 
-// Run makes the node known to the operator, and then tells heard what is published, whenever that
-// changes, until ctx ends; then it returns nil. there is false if nothing is: then all labels
+// Run makes the node known to the operator, and then calls changed with what is published, whenever
+// that changes, until ctx ends; then it returns nil. there is false if nothing is: then all labels
 // count. So they do in a state of generation 0, which is what cannot be understood, and by which
 // nothing may be judged. The node is known before the first call, so that the operator never goes
 // on without it. Calls do not overlap.
-func (p *Published) Run(ctx context.Context, heard func(s State, there bool)) error {
+func (p *Published) Run(ctx context.Context, changed func(s State, there bool)) error {
 	if err := p.register(ctx); err != nil {
 		return nil // ctx has ended
 	}
-	told := false
-	tell := func(s State, there bool) {
-		told = true
-		heard(s, there)
+	notified := false
+	notify := func(s State, there bool) {
+		notified = true
+		changed(s, there)
 	}
 	source := k8s.Kind(p.client.Kube.CoreV1().RESTClient(), "configmaps", p.namespace)
 	return k8s.Follow(ctx, source, k8s.Options[*corev1.ConfigMap]{Log: p.log, FieldSelector: "metadata.name=" + ConfigMapName}, k8s.Handler[*corev1.ConfigMap]{
@@ -79,12 +79,12 @@ func (p *Published) Run(ctx context.Context, heard func(s State, there bool)) er
 			if err != nil {
 				s = State{Keys: labels.AllKeys()}
 			}
-			tell(s, true)
+			notify(s, true)
 		},
-		Delete: func(k8s.Key) { tell(State{}, false) },
+		Delete: func(k8s.Key) { notify(State{}, false) },
 		Synced: func() {
-			if !told {
-				tell(State{}, false)
+			if !notified {
+				notify(State{}, false)
 			}
 		},
 	})
@@ -94,7 +94,7 @@ func (p *Published) Run(ctx context.Context, heard func(s State, there bool)) er
 // holds.
 func (p *Published) register(ctx context.Context) error {
 	return wait.PollUntilContextCancel(ctx, retry, true, func(ctx context.Context) (bool, error) {
-		err := p.Tell(ctx, Answer{})
+		err := p.Confirm(ctx, Answer{})
 		if err != nil && ctx.Err() == nil {
 			p.log.Warn("cannot tell the operator that this node follows the labels that make identities; trying again", "error", err)
 		}
@@ -102,8 +102,8 @@ func (p *Published) register(ctx context.Context) error {
 	})
 }
 
-// Tell gives the node's answer.
-func (p *Published) Tell(ctx context.Context, a Answer) error {
+// Confirm gives the node's answer.
+func (p *Published) Confirm(ctx context.Context, a Answer) error {
 	ctx, cancel := context.WithTimeout(ctx, k8s.RequestTimeout)
 	defer cancel()
 	o := a.Lease(p.namespace, p.node)

@@ -59,9 +59,9 @@ type State struct {
 	// Settled are those by which all identities in use are made, and policies may be judged. They
 	// are among Keys.
 	Settled labels.Keys
-	// Endpoints, Slices and Identities are versions of objects of these kinds: who has heard these
-	// knows an identity made by Settled for every pod that was there. 0 if nothing of the kind
-	// matters.
+	// Endpoints, Slices and Identities are versions of objects of these kinds: who has observed
+	// these knows an identity made by Settled for every pod that was there. 0 if nothing of the
+	// kind matters.
 	Endpoints, Slices, Identities uint64
 }
 

@@ -56,7 +56,7 @@ func sources(list []string) (restricted bool, out []netip.Prefix) {
 	return len(list) > 0, out
 }
 
-// fromService says what a Service asks for. One that asks for nothing here, as one of type
+// fromService reports what a Service asks for. One that asks for nothing here, as one of type
 // ExternalName, has no addresses.
 func fromService(o *corev1.Service) service.Service {
 	s := service.Service{Name: service.Name{Namespace: o.Namespace, Name: o.Name}, Created: o.CreationTimestamp.Time}
@@ -111,7 +111,7 @@ func fromService(o *corev1.Service) service.Service {
 	return s
 }
 
-// fromSlice says what an EndpointSlice has. Conditions that are not given mean what the API says
+// fromSlice reports what an EndpointSlice has. Conditions that are not given mean what the API says
 // that they do.
 func fromSlice(o *discoveryv1.EndpointSlice) service.Slice {
 	s := service.Slice{Name: service.Name{Namespace: o.Namespace, Name: o.Name}, Service: o.Labels[discoveryv1.LabelServiceName]}

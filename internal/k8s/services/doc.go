@@ -4,7 +4,7 @@
 // [Services] is the whole part: it owns the engine of package service and the reconciler that
 // writes its table to the kernel. Run starts a goroutine for each kind followed, one for the
 // reconciler and one that goes through the flows after a change, and waits for all of them. Until
-// everything that exists has been heard, the kernel keeps what an earlier agent wrote.
+// everything that exists has been observed, the kernel keeps what an earlier agent wrote.
 //
 // Outside of Kubernetes a [File] of the same objects is followed instead.
 //

@@ -23,7 +23,7 @@ type File struct {
 	Path string
 	// Interval is how often it is looked whether the file has changed.
 	Interval time.Duration
-	// Report is told after each change what is wrong with the file, nil if nothing is.
+	// Report is called after each change with what is wrong with the file, nil if nothing is.
 	Report func(error)
 }
 
@@ -83,7 +83,7 @@ func parseFile(data []byte) (state, error) {
 	return out, errors.Join(errs...)
 }
 
-// checkService tells what of a service was not understood.
+// checkService reports what of a service was not understood.
 func checkService(o *corev1.Service, it service.Service) error {
 	if len(it.Ports) != len(o.Spec.Ports) {
 		return fmt.Errorf("service %s has a port that is none: want a port of 1 to 65535 and protocol TCP, UDP or SCTP", it.Name)
@@ -106,7 +106,7 @@ func checkService(o *corev1.Service, it service.Service) error {
 	return nil
 }
 
-// checkSlice tells what of a slice was not understood.
+// checkSlice reports what of a slice was not understood.
 func checkSlice(o *discoveryv1.EndpointSlice, it service.Slice) error {
 	if it.Service == "" {
 		return fmt.Errorf("slice %s does not say of which service it is: set the label %s", it.Name, discoveryv1.LabelServiceName)
@@ -193,15 +193,15 @@ func (l *looker) changed() ([]byte, error) {
 		l.seen = nil
 		return nil, err
 	}
-	settled := l.seen != nil && bytes.Equal(data, l.seen)
+	unchanged := l.seen != nil && bytes.Equal(data, l.seen)
 	l.seen = data
-	if l.restless++; settled {
+	if l.restless++; unchanged {
 		l.restless = 0
 	}
 	if l.restless > maxRestless {
 		return nil, fmt.Errorf("it has changed between any two of the last %d looks, and counts only when two find the same: write it less often", maxRestless)
 	}
-	if !settled || l.last != nil && bytes.Equal(data, l.last) {
+	if !unchanged || l.last != nil && bytes.Equal(data, l.last) {
 		return nil, l.fault
 	}
 	l.last = data

@@ -22,7 +22,7 @@ import (
 	"github.com/hawser-net/hawser/internal/table"
 )
 
-// Config says what the part works with.
+// Config defines what the part works with.
 type Config struct {
 	// NodeName is this node's name in Kubernetes.
 	NodeName string
@@ -32,11 +32,11 @@ type Config struct {
 	Within    []netip.Prefix
 	// Announced are the node's addresses that other nodes know.
 	Announced []netip.Addr
-	// KubeProxy says that kube-proxy leads clients outside to services; host ports are not among
+	// KubeProxy means that kube-proxy leads clients outside to services; host ports are not among
 	// what it knows.
 	KubeProxy bool
-	// HostPorts is told whether pods of this node have host ports, when that changes; it may be
-	// nil, and must not block.
+	// HostPorts is called with whether pods of this node have host ports, when that changes; it may
+	// be nil, and must not block.
 	HostPorts func(bool)
 	// Consistent has clients outside be given the same backend by every node.
 	Consistent bool
@@ -51,9 +51,9 @@ type Config struct {
 	// Sockets are those of the node's own processes that have backends; nil if nobody gives them
 	// any.
 	Sockets service.Sockets
-	// Heard waits until what other clusters offer is known as far as it can be; nil if there are
-	// none.
-	Heard func(context.Context) error
+	// WaitSynced waits until what other clusters offer is known as far as it can be; nil if there
+	// are none.
+	WaitSynced func(context.Context) error
 	// File, if not nil, is where services come from in place of Kubernetes.
 	File *File
 	// Kernel is where the rows go.
@@ -64,21 +64,21 @@ type Config struct {
 
 // Services follows services and keeps the kernel's table. Make one with New; it serves one Run.
 type Services struct {
-	cfg        Config
-	client     *k8s.Client
-	engine     *service.Engine
-	reconciler *table.Reconciler[datapath.ServiceFrontend, service.Frontend]
-	flows      *service.Flows
-	changed    chan struct{}
-	checks     *checks
-	unsettled  string      // of the goroutine that settles: why sockets could not be ended
-	heard      atomic.Bool // all is known that sockets may have as backends
+	cfg         Config
+	client      *k8s.Client
+	engine      *service.Engine
+	reconciler  *table.Reconciler[datapath.ServiceFrontend, service.Frontend]
+	flows       *service.Flows
+	changed     chan struct{}
+	checks      *checks
+	socketFault string      // of the goroutine that refreshes: why sockets could not be ended
+	observed    atomic.Bool // all is known that sockets may have as backends
 
 	mu   sync.Mutex
 	zone string
 }
 
-// New returns a part that has heard of nothing. It makes no request; the caller must call Run.
+// New returns a part that has observed nothing. It makes no request; the caller must call Run.
 func New(cfg Config, client *k8s.Client) (*Services, error) {
 	if cfg.NodeName == "" || cfg.Kernel == nil || (client == nil) == (cfg.File == nil) {
 		return nil, errors.New("services: the node's name, the kernel's table, and a client or a file are needed")
@@ -101,7 +101,7 @@ func (s *Services) Table() *table.Table[datapath.ServiceFrontend, service.Fronte
 	return s.engine.Table()
 }
 
-// Engine returns what computes the table, so that others can tell it of other clusters' services.
+// Engine returns what computes the table, so that others can add other clusters' services.
 func (s *Services) Engine() *service.Engine { return s.engine }
 
 // Status counts the frontends by whether the kernel has them.
@@ -123,7 +123,7 @@ func (s *Services) noteChanged() {
 }
 
 // Run follows Kubernetes until ctx ends, and returns nil then. synced is called once, when
-// everything that exists has been heard and the kernel's table holds it; it may be nil.
+// everything that exists has been observed and the kernel's table holds it; it may be nil.
 func (s *Services) Run(ctx context.Context, synced func()) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -139,17 +139,17 @@ func (s *Services) Run(ctx context.Context, synced func()) error {
 	if s.cfg.File != nil {
 		sources = []func(context.Context, func()) error{s.followFile}
 	}
-	heard := make(chan struct{}, len(sources))
+	observed := make(chan struct{}, len(sources))
 	for _, follow := range sources {
-		start(func(ctx context.Context) error { return follow(ctx, func() { heard <- struct{}{} }) })
+		start(func(ctx context.Context) error { return follow(ctx, func() { observed <- struct{}{} }) })
 	}
 	start(s.reconciler.Run)
-	start(s.settle)
+	start(s.refresh)
 	start(s.checks.run)
 	start(func(ctx context.Context) error {
-		for range cap(heard) {
+		for range cap(observed) {
 			select {
-			case <-heard:
+			case <-observed:
 			case <-ctx.Done():
 				return nil
 			}
@@ -162,12 +162,12 @@ func (s *Services) Run(ctx context.Context, synced func()) error {
 			synced()
 		}
 		s.cfg.Log.Info("services are in force", "frontends", s.engine.Table().Len())
-		// A socket cannot get its backend back: before other clusters were heard, none of theirs
+		// A socket cannot get its backend back: before other clusters were observed, none of theirs
 		// would be one.
-		if s.cfg.Heard != nil && s.cfg.Heard(ctx) != nil {
+		if s.cfg.WaitSynced != nil && s.cfg.WaitSynced(ctx) != nil {
 			return nil // ctx has ended
 		}
-		s.heard.Store(true)
+		s.observed.Store(true)
 		s.noteChanged()
 		return nil
 	})
@@ -178,12 +178,12 @@ func (s *Services) Run(ctx context.Context, synced func()) error {
 	return nil
 }
 
-// settlePause is the least time between two looks through the flows.
-const settlePause = time.Second
+// refreshPause is the least time between two looks through the flows.
+const refreshPause = time.Second
 
-// settle goes through the flows after each change, and once more a little later: a packet that met
+// refresh goes through the flows after each change, and once more a little later: a packet that met
 // the old rows may have been on its way to be remembered.
-func (s *Services) settle(ctx context.Context) error {
+func (s *Services) refresh(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	<-timer.C
 	defer timer.Stop()
@@ -200,24 +200,24 @@ func (s *Services) settle(ctx context.Context) error {
 		if err := s.flows.Settle(ctx); err != nil && ctx.Err() == nil {
 			s.cfg.Log.Warn("some flows may go on to backends that are none any more, for as long as they last", "error", err)
 		}
-		if s.cfg.Sockets != nil && s.heard.Load() {
-			s.settleSockets()
+		if s.cfg.Sockets != nil && s.observed.Load() {
+			s.endSockets()
 		}
 		if again {
-			timer.Reset(settlePause)
+			timer.Reset(refreshPause)
 		}
 		select {
-		case <-time.After(settlePause / 4):
+		case <-time.After(refreshPause / 4):
 		case <-ctx.Done():
 			return nil
 		}
 	}
 }
 
-func (s *Services) settleSockets() {
+func (s *Services) endSockets() {
 	n, err := s.flows.SettleSockets(s.cfg.Sockets)
-	if text := fmt.Sprint(err); err != nil && text != s.unsettled {
-		s.unsettled = text // a kernel that cannot end sockets is told of once
+	if text := fmt.Sprint(err); err != nil && text != s.socketFault {
+		s.socketFault = text // a kernel that cannot end sockets is reported once
 		s.cfg.Log.Warn("some processes of the node may go on sending to backends that are none any more", "error", err)
 	}
 	if n > 0 {
@@ -270,16 +270,16 @@ func (s *Services) followSlices(ctx context.Context, synced func()) error {
 }
 
 func (s *Services) followPods(ctx context.Context, synced func()) error {
-	heard, had := false, false
-	tell := func() {
-		if has := s.engine.HostPorts(); heard && s.cfg.HostPorts != nil && has != had {
+	observed, had := false, false
+	notify := func() {
+		if has := s.engine.HostPorts(); observed && s.cfg.HostPorts != nil && has != had {
 			had = has
 			s.cfg.HostPorts(has)
 		}
 	}
 	set := func(pod service.Name, ports []service.HostPort) {
 		s.engine.SetHostPorts(pod, ports)
-		tell()
+		notify()
 	}
 	return k8s.Follow(ctx, k8s.Kind(s.client.Kube.CoreV1().RESTClient(), "pods", ""), k8s.Options[*corev1.Pod]{
 		Log: s.cfg.Log, FieldSelector: "spec.nodeName=" + s.cfg.NodeName,
@@ -287,8 +287,8 @@ func (s *Services) followPods(ctx context.Context, synced func()) error {
 		Upsert: func(o *corev1.Pod) { set(named(k8s.KeyOf(o)), fromPod(o)) },
 		Delete: func(k k8s.Key) { set(named(k), nil) },
 		Synced: func() {
-			heard, had = true, !s.engine.HostPorts() // whoever is told does not know of before
-			tell()
+			observed, had = true, !s.engine.HostPorts() // whoever is notified does not know of before
+			notify()
 			synced()
 		},
 	})

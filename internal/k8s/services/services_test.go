@@ -40,7 +40,7 @@ type cluster struct {
 	// healthListen opens health check ports; nil for none.
 	healthListen func(port uint16) (net.Listener, error)
 	sockets      service.Sockets
-	heard        func(context.Context) error
+	observed     func(context.Context) error
 }
 
 func newCluster(t *testing.T) *cluster {
@@ -65,7 +65,7 @@ func (c *cluster) run() (synced <-chan struct{}, stop func()) {
 	var err error
 	c.part, err = services.New(services.Config{
 		NodeName: "n1", NodeAddrs: []netip.Addr{netip.MustParseAddr("192.168.0.1")}, Kernel: c.kernel.Maps, Log: slog.New(slog.DiscardHandler),
-		PerService: true, HealthListen: c.healthListen, Sockets: c.sockets, Heard: c.heard,
+		PerService: true, HealthListen: c.healthListen, Sockets: c.sockets, WaitSynced: c.observed,
 	}, c.client)
 	c.must(err)
 	ctx, cancel := context.WithCancel(c.t.Context())
@@ -324,17 +324,17 @@ func (s *someSockets) state() (looked int, left []netip.AddrPort) {
 }
 
 // TestSocketsOfOtherClusters: after a restart, sockets with backends in other clusters are left
-// alone until these have been heard. Then those end whose backend is none any more.
+// alone until these have been observed. Then those end whose backend is none any more.
 func TestSocketsOfOtherClusters(t *testing.T) {
 	testenv.CheckLeaks(t)
 	c := newCluster(t)
 	here, there, gone := netip.MustParseAddrPort("10.0.0.1:5353"), netip.MustParseAddrPort("10.7.0.1:5353"), netip.MustParseAddrPort("10.7.0.2:5353")
 	sockets := &someSockets{frontend: netip.MustParseAddrPort("10.96.1.1:53"), left: []netip.AddrPort{here, there, gone}}
-	heard := make(chan struct{})
+	observed := make(chan struct{})
 	c.sockets = sockets
-	c.heard = func(ctx context.Context) error {
+	c.observed = func(ctx context.Context) error {
 		select {
-		case <-heard:
+		case <-observed:
 			return nil
 		case <-ctx.Done():
 			return ctx.Err()
@@ -365,7 +365,7 @@ func TestSocketsOfOtherClusters(t *testing.T) {
 		Cluster: "c7", Name: service.Name{Namespace: "default", Name: "web"}, Offered: true,
 		Backends: map[netip.Addr]map[string]service.SharedPort{there.Addr(): {"dns": {Proto: 17, Port: 5353}}},
 	})
-	close(heard)
+	close(observed)
 	controllers.Eventually(t, time.Minute, func() string {
 		if looked, left := sockets.state(); !slices.Equal(left, []netip.AddrPort{here, there}) {
 			return fmt.Sprintf("after %d looks the sockets of %v are left", looked, left)

@@ -16,19 +16,19 @@ import (
 	"github.com/hawser-net/hawser/internal/k8s/endpoints"
 )
 
-// TestKnown follows the news of a pod back to its own node, the indicator of "Loose and Strict
+// TestKnown follows the state of a pod back to its own node, the indicator of "Loose and Strict
 // modes for pod readiness" in CFP-27752: by its CiliumEndpoint, and by slices.
 func TestKnown(t *testing.T) {
 	t.Parallel()
-	r := newRig(t)
+	r := newHarness(t)
 	r.namespace("team")
 	pod := r.pod("team", "web")
 	key := k8s.Key{Namespace: "team", Name: "web"}
 	begin := func(slices bool) (*endpoints.Endpoints, chan k8s.Key, func()) {
-		told := make(chan k8s.Key, 1000)
+		notified := make(chan k8s.Key, 1000)
 		e, err := endpoints.New(endpoints.Config{
 			Hosts: []netip.Addr{netip.MustParseAddr(ownHost)}, Slices: slices, Shared: true,
-			Accept: func(identity.ID) error { return nil }, Echoed: func(k k8s.Key) { told <- k },
+			Accept: func(identity.ID) error { return nil }, OnPublished: func(k k8s.Key) { notified <- k },
 		}, r.client, ipcache.New())
 		if err != nil {
 			t.Fatal(err)
@@ -42,14 +42,14 @@ func TestKnown(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		return e, told, stop
+		return e, notified, stop
 	}
-	expect := func(what string, e *endpoints.Endpoints, told chan k8s.Key, want endpoints.Known) {
+	expect := func(what string, e *endpoints.Endpoints, notified chan k8s.Key, want endpoints.Known) {
 		t.Helper()
 		r.eventually(func() string {
-			for len(told) > 0 {
-				if k := <-told; k != key {
-					t.Errorf("told of %s", k)
+			for len(notified) > 0 {
+				if k := <-notified; k != key {
+					t.Errorf("notified of %s", k)
 				}
 			}
 			if uid, known, ok := e.Known(key); !ok || known != want || uid != string(pod.UID) {
@@ -63,28 +63,28 @@ func TestKnown(t *testing.T) {
 		l.Number = 7
 		return l
 	}
-	e, told, stop := begin(false)
+	e, notified, stop := begin(false)
 	if _, _, ok := e.Known(key); ok {
 		t.Error("something is known of a pod that is not there")
 	}
 	e.Set(at(7, 0))
-	expect("without an identity", e, told, endpoints.KnownNot)
+	expect("without an identity", e, notified, endpoints.KnownNot)
 	e.Set(at(7, 500))
-	expect("with an identity", e, told, endpoints.KnownWhole)
+	expect("with an identity", e, notified, endpoints.KnownWhole)
 	e.Set(at(7, 0))
-	expect("with an identity of before", e, told, endpoints.KnownBefore)
+	expect("with an identity of before", e, notified, endpoints.KnownBefore)
 	e.Set(at(7, 501))
-	expect("with another", e, told, endpoints.KnownWhole)
+	expect("with another", e, notified, endpoints.KnownWhole)
 	e.Set(at(8, 501))
-	expect("with another address", e, told, endpoints.KnownWhole)
+	expect("with another address", e, notified, endpoints.KnownWhole)
 	r.delete("team", "web")
-	expect("made again", e, told, endpoints.KnownWhole)
+	expect("made again", e, notified, endpoints.KnownWhole)
 	stop()
 
-	e, told, stop = begin(true)
+	e, notified, stop = begin(true)
 	defer stop()
 	e.Set(at(8, 501))
-	expect("the object is not what nodes are told by", e, told, endpoints.KnownNot)
+	expect("the object is not what nodes are notified by", e, notified, endpoints.KnownNot)
 	slice := &v2alpha1.CiliumEndpointSlice{ObjectMeta: metav1.ObjectMeta{Name: "s1"}, Namespace: "team", Endpoints: []v2alpha1.CoreCiliumEndpoint{{
 		Name: "web", IdentityID: 501, Networking: &v2.EndpointNetworking{NodeIP: ownHost, Addressing: []*v2.AddressPair{{IPv4: "10.0.1.8"}}},
 	}}}
@@ -92,10 +92,10 @@ func TestKnown(t *testing.T) {
 	if err := r.alpha.Post().Resource(v2alpha1.ResourceEndpointSlices).Body(slice).Do(t.Context()).Into(made); err != nil {
 		t.Fatal(err)
 	}
-	expect("one of two addresses", e, told, endpoints.KnownNot)
+	expect("one of two addresses", e, notified, endpoints.KnownNot)
 	made.Endpoints[0].Networking.Addressing[0].IPv6 = "fd00:1::8"
 	if err := r.alpha.Put().Resource(v2alpha1.ResourceEndpointSlices).Name("s1").Body(made).Do(t.Context()).Error(); err != nil {
 		t.Fatal(err)
 	}
-	expect("in a slice", e, told, endpoints.KnownWhole)
+	expect("in a slice", e, notified, endpoints.KnownWhole)
 }
