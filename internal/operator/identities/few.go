@@ -199,7 +199,7 @@ func (a *asker) reached(ctx context.Context, kind string) (all, newest uint64, e
 		return 0, 0, fmt.Errorf("cache of %s: %T does not say how far it is", kind, informer)
 	}
 	if all = version(store.GetStore().LastStoreSyncResourceVersion()); all == 0 {
-		return 0, 0, fmt.Errorf("%w: nothing was heard of %s", errBehind, kind)
+		return 0, 0, fmt.Errorf("%w: nothing was observed of %s", errBehind, kind)
 	}
 	if err := a.client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 		return 0, 0, fmt.Errorf("list of %s: %w", kind, err)
@@ -213,7 +213,7 @@ func (a *asker) reached(ctx context.Context, kind string) (all, newest uint64, e
 }
 
 // errTooOld means that the server does not know any more what has happened since a version.
-var errTooOld = fmt.Errorf("%w: the server does not remember what the operator has not heard", errBehind)
+var errTooOld = fmt.Errorf("%w: the server does not remember what the operator has not observed", errBehind)
 
 // written returns the highest version of objects of a kind that the server has written after since
 // and that are still there.

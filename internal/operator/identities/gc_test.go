@@ -358,11 +358,11 @@ func TestCollection(t *testing.T) {
 		say("fast", ended)
 		say("slow", 1)
 		say("gone", 1) // no such node
-		waits("slow has not heard of it")
+		waits("slow has not observed it")
 		say("slow", ended-1)
-		waits("slow has not heard of it either")
+		waits("slow has not observed it either")
 		say("slow", ended+1000)
-		waits("slow has heard of what has not happened yet: the server was put back since")
+		waits("slow has observed what has not happened yet: the server was put back since")
 		say("slow", ended)
 		say("slow", 0)
 		waits("slow has taken back what it said")
@@ -506,7 +506,7 @@ func TestCollection(t *testing.T) {
 			t.Errorf("with its labels back: rests %t, of %q", quarantined, was)
 		}
 	})
-	run("edited before it was heard of", func(tr *trial) {
+	run("edited before it was observed", func(tr *trial) {
 		o := k8sids.NewObject(1000, map[string]string{"k8s:app": "1000"})
 		o.SecurityLabels = map[string]string{"k8s:app": "evil"}
 		tr.Create(tr.T, o)

@@ -70,7 +70,7 @@ func TestSeal(t *testing.T) {
 	drop(300)
 
 	o = bare(300, web, 2)
-	want("it may have been edited before it was heard of", web, nothing, 0)
+	want("it may have been edited before it was observed", web, nothing, 0)
 	o = label(o, db)
 	want("edited, or undone", db, nothing, 0)
 	want("the labels that it had", web, create, 0)
