@@ -181,7 +181,7 @@ func (f *follower[T]) note(ctx context.Context, err error) {
 		// The end, or a list anew: neither is a fault.
 	case !f.failing || time.Since(f.said) > followRemind:
 		f.failing, f.said = true, time.Now()
-		f.log.Warn("cannot follow objects of Kubernetes; what was heard before stays in force, trying again", "error", err)
+		f.log.Warn("cannot follow objects of Kubernetes; what was observed before stays in force, trying again", "error", err)
 	}
 }
 

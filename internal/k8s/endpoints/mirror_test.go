@@ -56,11 +56,11 @@ func TestStaticPod(t *testing.T) {
 		pod = remade(collect)
 		e.Mirror(runtime, string(pod.UID)) // as the watch of pods shows
 		e.Set(endpoint())
-		r.waitObject("made anew, and heard of", pod.UID, ownHost, "10.0.1.7")
+		r.waitObject("made anew, and observed", pod.UID, ownHost, "10.0.1.7")
 	}
 	pod = remade(true)
 	e.Set(endpoint())
-	r.waitObject("made anew, and not heard of", pod.UID, ownHost, "10.0.1.7")
+	r.waitObject("made anew, and not observed", pod.UID, ownHost, "10.0.1.7")
 	if uid, _, ok := e.Known(k8s.Key{Namespace: "team", Name: "web"}); !ok || types.UID(uid) != pod.UID {
 		t.Errorf("the endpoint is known as pod %q's, want %q", uid, pod.UID)
 	}

@@ -196,14 +196,14 @@ func (b *Backend) keepMeaning(o *v2.CiliumIdentity, m *allocator.Mapping, e *ent
 	case sure:
 		e.certain = true
 	case sealed && !intact:
-		b.cfg.Log.Error("somebody edited the labels of an identity before this node heard of it; it means nothing until it has its labels back",
+		b.cfg.Log.Error("somebody edited the labels of an identity before this node observed it; it means nothing until it has its labels back",
 			"identity", m.ID, "edited", o.SecurityLabels)
 		m.Key, e.text, e.edited = nil, "", true
 		return
 	default:
 		e.certain = intact || !changed
 		if confirmed && !known.resting && known.text != "" && known.text != e.text {
-			b.cfg.Log.Warn("an identity has other labels than when this node heard of it first, of which was not known whether they were an edit: it means what it says now",
+			b.cfg.Log.Warn("an identity has other labels than when this node observed it first, of which was not known whether they were an edit: it means what it says now",
 				"identity", m.ID, "before", known.text, "labels", o.SecurityLabels, "digest", sealed)
 		}
 	}

@@ -359,7 +359,7 @@ func TestSocketsOfOtherClusters(t *testing.T) {
 		})
 	}
 	if looked, left := sockets.state(); looked > 0 {
-		t.Errorf("before other clusters were heard, sockets were looked at %d times; those of %v are left", looked, left)
+		t.Errorf("before other clusters were observed, sockets were looked at %d times; those of %v are left", looked, left)
 	}
 	c.part.Engine().SetShared(service.Shared{
 		Cluster: "c7", Name: service.Name{Namespace: "default", Name: "web"}, Offered: true,
