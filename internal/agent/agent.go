@@ -74,7 +74,7 @@ func (ag *Agent) Run(ctx context.Context) error {
 
 	// ==== from here on the machine is changed ====================================================
 
-	restored, forgo, err := p.bringUp(ctx, run)
+	restored, release, err := p.bringUp(ctx, run)
 	if errors.Is(err, errEnded) {
 		return run.wait()
 	}
@@ -82,7 +82,7 @@ func (ag *Agent) Run(ctx context.Context) error {
 		return err
 	}
 	log.Info("the node's network is up", "restored", restored, "took", time.Since(started).Round(time.Millisecond))
-	if err := p.follow(run, forgo); err != nil {
+	if err := p.follow(run, release); err != nil {
 		return err
 	}
 	if err := p.serve(run); err != nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/hawser-net/hawser/internal/testenv/controllers"
 )
 
-// TestAuditMode: a pod in audit mode is reached by whom its policy refuses, and everybody is told;
-// another with the same rules is not, also not after a restart of the agent.
+// TestAuditMode: a pod in audit mode is reached by whom its policy refuses, and it is reported
+// everywhere; another with the same rules is not, also not after a restart of the agent.
 func TestAuditMode(t *testing.T) {
 	t.Parallel()
 	n, _ := newNode(t)

@@ -89,7 +89,7 @@ func TestChurnLeavesNothing(t *testing.T) {
 		}
 		settled = now
 	}
-	// The store is told a moment later, too.
+	// The store has it a moment later, too.
 	gone := func() bool {
 		for prefix, n := range keys() {
 			if n > 0 && prefix != "cilium/state/nodes/v1/" {

@@ -93,7 +93,7 @@ func (c *Config) describe(ctx context.Context, log *slog.Logger) (func(o *v2.Cil
 	return func(o *v2.CiliumNode, _ bool) { wanted.Write(o, cloud, facts) }, nil
 }
 
-// bootID names this boot of the machine; "" if the kernel does not tell.
+// bootID names this boot of the machine; "" if the kernel does not report it.
 func bootID() string {
 	id, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	return strings.TrimSpace(string(id))

@@ -75,7 +75,7 @@ func newAddressing(cfg *Config, host network.Host, log *slog.Logger) addressing.
 type assigned interface {
 	Families() ipam.Families
 	Attach(*ipam.IPAM) error
-	Hear(*v2.CiliumNode)
+	Observe(*v2.CiliumNode)
 	Fill(o *v2.CiliumNode, made bool)
 	Run(context.Context, addressing.Agent) error
 }

@@ -23,11 +23,12 @@ import (
 	"github.com/hawser-net/hawser/internal/storedial"
 )
 
-// NetworkOptions are what the node's network is told.
+// NetworkOptions configure the node's network.
 type NetworkOptions = network.Options
 
-// Config is everything the agent can be told, a part for each concern. The names of its flags are
-// those of the field where they exist there, so that configuration written for it is understood.
+// Config is everything that can be configured of the agent, a part for each concern. The names of
+// its flags are those of the field where they exist there, so that configuration written for it is
+// understood.
 type Config struct {
 	daemon.Options
 	daemon.Cluster
@@ -53,7 +54,7 @@ type Config struct {
 	Flows hubble.Config
 }
 
-// Defaults returns the configuration of an agent that is told nothing.
+// Defaults returns the configuration of an agent without options.
 func Defaults() Config {
 	c := Config{
 		Options: daemon.Defaults(), Cluster: daemon.ClusterDefaults(), NodeOptions: nodeDefaults(), NetworkOptions: network.Defaults(),
@@ -150,7 +151,7 @@ func (o *NodeOptions) Validate() error {
 	return errors.Join(f...)
 }
 
-// cniFile says which CNI configuration the agent writes.
+// cniFile reports which CNI configuration the agent writes.
 func (c *Config) cniFile() cniconf.Config {
 	f := c.CNI
 	f.Debug = c.Debug
@@ -185,7 +186,7 @@ func (o *StoreOptions) Flags(fs *pflag.FlagSet) {
 // Validate checks every option and joins all faults in one error.
 func (o *StoreOptions) Validate() error { return o.store().Validate() }
 
-// store says how to open the key-value store.
+// store defines how to open the key-value store.
 func (o *StoreOptions) store() storedial.Config {
 	return storedial.Config{Kind: o.KVStore, Options: o.KVStoreOpts, LeaseTTL: o.KVStoreLeaseTTL, MaxQuorumFailures: o.KVStoreMaxQuorumFailures}
 }
@@ -254,7 +255,7 @@ func (o *ConntrackOptions) Validate() error {
 	return errors.Join(f...)
 }
 
-// HealthOptions say who is told whether this node works, and which nodes reach each other.
+// HealthOptions configure who learns whether this node works, and which nodes reach each other.
 type HealthOptions struct {
 	HealthPort int
 	// HealthChecking has the agent probe all nodes and answer theirs at ClusterHealthPort;

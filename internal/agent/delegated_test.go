@@ -166,7 +166,7 @@ func TestDelegatedPlugin(t *testing.T) {
 	n.holds("GC", a, b)
 
 	// A DEL without an agent frees the address at once; nobody can be given it before the agent has
-	// heard of that.
+	// observed that.
 	n.kill()
 	if err := b.del(plugins); err != nil {
 		t.Error(err)

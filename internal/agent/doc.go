@@ -9,5 +9,5 @@
 //
 // What always holds: the kernel keeps forwarding and enforcing when the agent stops, however it
 // stops; and an agent that starts changes nothing about a pod that was there before until it has
-// heard everything that policy depends on.
+// observed everything that policy depends on.
 package agent

@@ -14,10 +14,10 @@ import (
 	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
 )
 
-// TestEditedKeyIsTold is TestEditedIdentityIsTold where numbers are keys of a store: while the
-// agent that uses a number stands still, what somebody writes over its key lets nobody in; status
-// and metrics tell of it until the agent goes on, which gives the number its key back.
-func TestEditedKeyIsTold(t *testing.T) {
+// TestEditedKeyIsReported is TestEditedIdentityIsReported where numbers are keys of a store: while
+// the agent that uses a number stands still, what somebody writes over its key lets nobody in;
+// status and metrics show it until the agent goes on, which gives the number its key back.
+func TestEditedKeyIsReported(t *testing.T) {
 	t.Parallel()
 	testenv.RequireRoot(t)
 	store := kvstoretest.StartEtcd(t)

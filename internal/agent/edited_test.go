@@ -11,9 +11,9 @@ import (
 	"github.com/hawser-net/hawser/api/rest"
 )
 
-// TestEditedIdentityIsTold: an identity that somebody gives the labels of friends lets nobody in,
-// and opens no pod of its own; status and metrics tell of it until it has its labels back.
-func TestEditedIdentityIsTold(t *testing.T) {
+// TestEditedIdentityIsReported: an identity that somebody gives the labels of friends lets nobody
+// in, and opens no pod of its own; status and metrics show it until it has its labels back.
+func TestEditedIdentityIsReported(t *testing.T) {
 	t.Parallel()
 	c := newKubeCluster(t)
 	c.readOnlyIdentities()

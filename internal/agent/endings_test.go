@@ -79,7 +79,7 @@ func (c *kubeCluster) collecting(lost time.Duration) (stop func()) {
 	return stop
 }
 
-// fate says what has become of a number.
+// fate reports what has become of a number.
 func (c *kubeCluster) fate(number int) string {
 	c.t.Helper()
 	o, err := c.identities().Get(c.t.Context(), strconv.Itoa(number), metav1.GetOptions{})

@@ -169,7 +169,7 @@ func TestKubernetesENI(t *testing.T) {
 		t.Errorf("after a restart: %v", err)
 	}
 
-	// What a plugin is told of the interface.
+	// What a plugin gets of the interface.
 	c.assignENI("n1", enis, map[string]string{"10.0.0.10": "eni-0", "100.64.0.10": "eni-1", "100.64.0.11": "eni-1"})
 	c.eventually("another address is answered with its interface", func() bool {
 		code, text := n.call(http.MethodPost, "/ipam?owner=other&family=ipv4", "")

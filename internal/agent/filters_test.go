@@ -18,7 +18,7 @@ import (
 	"github.com/hawser-net/hawser/api/rest"
 )
 
-// filtered says whether both hooks of an interface have a program at our place.
+// filtered reports whether both hooks of an interface have a program at our place.
 func filtered(h *netlink.Handle, l netlink.Link, parents ...uint32) bool {
 	for _, parent := range parents {
 		list, err := h.FilterList(l, parent)

@@ -15,7 +15,7 @@ import (
 )
 
 // TestFloodHidesNoDrop: while a pod floods the node with packets, both such as are refused and such
-// as open flows, who follows what is dropped is told of each packet of another pod that is.
+// as open flows, who follows what is dropped sees each packet of another pod that is.
 func TestFloodHidesNoDrop(t *testing.T) {
 	t.Parallel()
 	n, _ := newNode(t)

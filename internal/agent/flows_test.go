@@ -32,7 +32,7 @@ import (
 // connection is what tells a TCP connection between two pods from others: the ports of both ends.
 type connection struct{ from, to uint32 }
 
-// sniffOpenings listens on a pod's interface and returns a function that tells which TCP
+// sniffOpenings listens on a pod's interface and returns a function that returns which TCP
 // connections over IPv4 its packets have tried to open so far.
 func sniffOpenings(t testing.TB, pod *machinePod) func() map[connection]bool {
 	t.Helper()
@@ -78,7 +78,7 @@ func sniffOpenings(t testing.TB, pod *machinePod) func() map[connection]bool {
 	}
 }
 
-// flowsOf follows the flows that a server tells, until the test ends.
+// flowsOf follows the flows that a server reports, until the test ends.
 type flowsOf struct {
 	mu   sync.Mutex
 	list []*flowpb.Flow
@@ -195,7 +195,7 @@ func TestFlows(t *testing.T) {
 		t.Errorf("while nobody follows, the node that keeps none has seen %v, %v", st, err)
 	}
 	receiver, sender := followFlows(t, here, &observer.GetFlowsRequest{}), followFlows(t, there, &observer.GetFlowsRequest{})
-	// A stream exists when its server has admitted it: what happens from then on it tells.
+	// A stream exists when its server has admitted it: what happens from then on it reports.
 	probe := func(o *flowsOf, kind int32) func() string {
 		return func() string {
 			_ = once(intruder.ns, to81, 20*time.Millisecond)
@@ -217,7 +217,7 @@ func TestFlows(t *testing.T) {
 		_ = once(front.ns, to81, 20*time.Millisecond)
 		_ = once(intruder.ns, to80, 20*time.Millisecond)
 	}
-	// What the capture has seen, the flows tell: no connection more and none less.
+	// What the capture has seen, the flows show: no connection more and none less.
 	wanted := func(seen map[connection]bool, port uint32) map[connection]bool {
 		out := maps.Clone(seen)
 		maps.DeleteFunc(out, func(c connection, _ bool) bool { return c.to != port })
@@ -321,7 +321,7 @@ func TestFlows(t *testing.T) {
 		}
 	}
 
-	// Nodes tell of each other, and on the network only those are told anything who have a
+	// Nodes notify each other, and on the network only those are told anything who have a
 	// certificate.
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()

@@ -58,7 +58,7 @@ func (g *group) abort() error {
 	return g.wait()
 }
 
-// syncGate opens when everything that was expected has been told.
+// syncGate opens when everything that was expected has arrived.
 type syncGate struct {
 	wg   sync.WaitGroup
 	done chan struct{}
@@ -67,7 +67,7 @@ type syncGate struct {
 
 func newSyncGate() *syncGate { return &syncGate{done: make(chan struct{})} }
 
-// expect returns a function to call when one thing has been heard; more calls have no effect.
+// expect returns a function to call when one thing has been observed; more calls have no effect.
 func (s *syncGate) expect() func() {
 	s.wg.Add(1)
 	return sync.OnceFunc(s.wg.Done)

@@ -167,7 +167,7 @@ func TestNewLayoutUnderTraffic(t *testing.T) {
 				n.otherLayout(i%2 == 1)
 				n.start()
 				if got := n.layouts(); len(got) != 1 || got[0] == "maps-v0" {
-					t.Errorf("the agent has heard everything, and the maps %v are pinned", got)
+					t.Errorf("the agent has observed everything, and the maps %v are pinned", got)
 				}
 			}
 			c.finish()
@@ -224,7 +224,7 @@ func TestNewLayoutWithoutAPIServer(t *testing.T) {
 			c.Start()
 			n.ready()
 			if got := n.layouts(); len(got) != 1 || got[0] == "maps-v0" {
-				t.Errorf("the agent has heard everything, and the maps %v are pinned", got)
+				t.Errorf("the agent has observed everything, and the maps %v are pinned", got)
 			}
 			traffic.finish()
 			n.stop()

@@ -107,7 +107,7 @@ var build = sync.OnceValues(func() (string, error) {
 	return binaries, nil
 })
 
-// long says whether the full counts are wanted.
+// long reports whether the full counts are wanted.
 func long() bool { return os.Getenv("HAWSER_LONG") != "" }
 
 // count is how often to do something: normally, with -short, and at full size.
@@ -271,10 +271,10 @@ func (n *machineNode) start(env ...string) {
 	n.ready()
 }
 
-// ready waits until the agent serves endpoint requests and has heard everything.
+// ready waits until the agent serves endpoint requests and has observed everything.
 func (n *machineNode) ready() { n.t.Helper(); n.serving(true) }
 
-// serving waits until the agent serves endpoint requests, and has heard everything if it shall.
+// serving waits until the agent serves endpoint requests, and has observed everything if it shall.
 func (n *machineNode) serving(all bool) {
 	n.t.Helper()
 	deadline := time.Now().Add(60 * time.Second)
@@ -293,7 +293,7 @@ func (n *machineNode) serving(all bool) {
 		select {
 		case <-n.exited:
 			n.t.Fatalf("the agent ended: %v", n.cmd.ProcessState)
-		case <-time.After(5 * time.Millisecond): // another process: nothing tells
+		case <-time.After(5 * time.Millisecond): // another process: nothing notifies this one
 		}
 		if time.Now().After(deadline) {
 			n.t.Fatalf("the agent is not ready after a minute: %v", err)

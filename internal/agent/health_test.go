@@ -141,8 +141,8 @@ func (n *machineNode) wantHealth(what, of string, want ...string) {
 	})
 }
 
-// tellsClientsOfFlows waits until a node tells them that just these ways do not work, since a time.
-func (n *machineNode) tellsClientsOfFlows(since time.Time, want ...string) {
+// showsClientsOfFlows waits until a node shows them that just these ways do not work, since a time.
+func (n *machineNode) showsClientsOfFlows(since time.Time, want ...string) {
 	n.t.Helper()
 	client := health.NewNodeHealthClient(n.flowConn(n.path("run/hubble.sock")))
 	controllers.Eventually(n.t, time.Minute, func() string {
@@ -202,7 +202,7 @@ func TestClusterHealth(t *testing.T) {
 				}
 			}
 
-			// The endpoint: identity 4, told to the other node, and of use in policies.
+			// The endpoint: identity 4, known to the other node, and of use in policies.
 			ep, err := n2.client.Endpoint(t.Context(), "container-name:"+"cilium-health-ep")
 			if err != nil || ep.Status.Identity.ID != int(identity.Health) || ep.Status.State != rest.EndpointStateReady {
 				t.Fatalf("the health endpoint: %+v, %v", ep.Status.Identity, err)
@@ -234,8 +234,8 @@ func TestClusterHealth(t *testing.T) {
 			n1.wantHealth("echo requests are dropped on their way", "n2", "node icmp4", "node icmp6")
 			n2.wantHealth("echo requests to itself are dropped", "n1")
 			n1.wantHealth("a node is cut off from another", "n1")
-			n1.tellsClientsOfFlows(began, "default/n1 to default/n2: icmp 192.0.2.2, icmp 2001:db8::2")
-			n2.tellsClientsOfFlows(began)
+			n1.showsClientsOfFlows(began, "default/n1 to default/n2: icmp 192.0.2.2, icmp 2001:db8::2")
+			n2.showsClientsOfFlows(began)
 			st, err := n1.client.Health(t.Context(), false)
 			sum := st.Cluster.CiliumHealth
 			_, stamp, named := strings.Cut(sum.Msg, "default/n2 since ")
@@ -262,7 +262,8 @@ func TestClusterHealth(t *testing.T) {
 				t.Errorf("n2 says that %v nodes are unreachable", m["cilium_unreachable_nodes"])
 			}
 
-			// All that n2 sends is lost: neither hears the other, and each is well with itself.
+			// All that n2 sends is lost: neither gets anything from the other, and each is well
+			// with itself.
 			n2.done("nft", "flush", "chain", "inet", "cut", "in")
 			n1.wantHealth("nothing is dropped", "n2")
 			n2.done("tc", "qdisc", "add", "dev", "eth0", "root", "blackhole")

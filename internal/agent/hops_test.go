@@ -15,7 +15,7 @@ import (
 
 // hop sends datagrams that get no further than ttl hops until somebody on the way says so, and
 // returns who.
-func hop(t testing.TB, ns namespace, to netip.AddrPort, ttl int, patience time.Duration) (netip.Addr, error) {
+func hop(t testing.TB, ns namespace, to netip.AddrPort, ttl int, timeout time.Duration) (netip.Addr, error) {
 	t.Helper()
 	family, level, recvErr, setTTL := unix.AF_INET, unix.SOL_IP, unix.IP_RECVERR, unix.IP_TTL
 	var peer unix.Sockaddr
@@ -38,11 +38,11 @@ func hop(t testing.TB, ns namespace, to netip.AddrPort, ttl int, patience time.D
 		t.Fatal(err)
 	}
 	buf, oob := make([]byte, 512), make([]byte, 512)
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(timeout); time.Now().Before(deadline); {
 		if _, err := unix.Write(fd, []byte("how far")); err != nil && !errors.Is(err, unix.EHOSTUNREACH) {
 			return netip.Addr{}, err
 		}
-		fds := []unix.PollFd{{Fd: int32(fd)}} // errors are told in any case
+		fds := []unix.PollFd{{Fd: int32(fd)}} // errors are returned in any case
 		if n, err := unix.Poll(fds, 200); n == 0 || err != nil {
 			continue
 		}

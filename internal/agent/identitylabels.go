@@ -18,18 +18,18 @@ import (
 
 // identityLabels follows which labels make identities in this cluster
 // (docs/design/0007-lazy-identities.md): it has the node's endpoints made by them, holds back rules
-// that need others, and tells the operator how far the node is. Where agents make identities for
-// themselves all labels count.
+// that need others, and reports to the operator how far the node is. Where agents make identities
+// for themselves all labels count.
 type identityLabels struct {
 	kubeConfig
 	put       func([]policy.Change)
 	published *relevance.Published
 	gate      *enforcement.LabelGate // nil if all labels count
 
-	// heard opens when it is known by which keys endpoints are made, ready when rules may be put in
-	// force; open opens when new pods can be judged.
-	heard, ready, open *latch
-	wake               chan struct{}
+	// observed opens when it is known by which keys endpoints are made, ready when rules may be put
+	// in force; open opens when new pods can be judged.
+	observed, ready, open *latch
+	trigger               chan struct{}
 
 	mu       sync.Mutex
 	known    bool
@@ -41,7 +41,7 @@ type identityLabels struct {
 // newIdentityLabels returns what puts rules in force by way of put, at once if this agent's
 // identities are not the operator's business.
 func newIdentityLabels(c kubeConfig, put func([]policy.Change), open *latch) (*identityLabels, error) {
-	l := &identityLabels{kubeConfig: c, put: put, open: open, heard: newLatch(), ready: newLatch(), wake: make(chan struct{}, 1)}
+	l := &identityLabels{kubeConfig: c, put: put, open: open, observed: newLatch(), ready: newLatch(), trigger: make(chan struct{}, 1)}
 	if !c.cfg.management().Operator() || c.cfg.identityMode() != identityCRD || c.cfg.KVStore != "" {
 		return l, nil
 	}
@@ -59,7 +59,7 @@ func (l *identityLabels) apply(ctx context.Context, list []policy.Change) {
 	}
 	if l.ready.wait(ctx) == nil {
 		l.gate.Apply(list)
-		l.stir()
+		l.notify()
 	}
 }
 
@@ -77,7 +77,7 @@ func (l *identityLabels) start(run *group, known func()) {
 			}
 			if !narrowed {
 				l.gate.Permit(labels.AllKeys())
-				l.heard.open()
+				l.observed.open()
 				l.ready.open()
 				known()
 				return nil
@@ -90,7 +90,7 @@ func (l *identityLabels) start(run *group, known func()) {
 			l.log.Warn("identities of this cluster are made by the labels that policies select, and so they are on this node, whatever its option says",
 				"option", relevance.Flag, "configmap", l.cfg.inNamespace()+"/"+relevance.ConfigMapName)
 		}
-		return l.published.Run(ctx, func(s relevance.State, there bool) { l.hear(s, there, known) })
+		return l.published.Run(ctx, func(s relevance.State, there bool) { l.observe(s, there, known) })
 	})
 	run.start("identity-labels-follow", l.follow)
 }
@@ -99,12 +99,12 @@ func (l *identityLabels) start(run *group, known func()) {
 // their identity twice otherwise.
 func (l *identityLabels) await(ctx context.Context) {
 	if l.gate != nil && l.cfg.narrowLabels() {
-		_ = l.heard.wait(ctx) // it ends with ctx as well
+		_ = l.observed.wait(ctx) // it ends with ctx as well
 	}
 }
 
-// hear is told what is published. New endpoints are made by it from here on.
-func (l *identityLabels) hear(s relevance.State, there bool, known func()) {
+// observe is called with what is published. New endpoints are made by it from here on.
+func (l *identityLabels) observe(s relevance.State, there bool, known func()) {
 	l.mu.Lock()
 	switch {
 	case there:
@@ -120,10 +120,10 @@ func (l *identityLabels) hear(s relevance.State, there bool, known func()) {
 	l.mu.Unlock()
 	l.log.Info("labels of identities", "generation", s.Generation, "keys", s.Keys.List(), "all", s.Keys.All(), "settled", s.Settled.List(), "allSettled", s.Settled.All())
 	if first {
-		l.heard.open()
+		l.observed.open()
 		known()
 	}
-	l.stir()
+	l.notify()
 }
 
 // judged returns the keys of the labels by which rules are judged.
@@ -134,24 +134,24 @@ func (l *identityLabels) judged() labels.Keys {
 	return l.gate.Permitted()
 }
 
-// stir has follow look.
-func (l *identityLabels) stir() {
+// notify has follow look.
+func (l *identityLabels) notify() {
 	select {
-	case l.wake <- struct{}{}:
+	case l.trigger <- struct{}{}:
 	default: // it is awake
 	}
 }
 
-// Pauses between looks: while something is under way, and when nothing is, because endpoints settle
-// without telling.
+// Pauses between looks: while something is under way, and when nothing is, because endpoints get
+// their identities without a notification.
 const (
 	labelsBusy = 100 * time.Millisecond
 	labelsIdle = 5 * time.Second
 )
 
-// follow does what is to be done after hear, until ctx ends.
+// follow does what is to be done after observe, until ctx ends.
 func (l *identityLabels) follow(ctx context.Context) error {
-	if l.heard.wait(ctx) != nil {
+	if l.observed.wait(ctx) != nil {
 		return nil
 	}
 	l.mu.Lock()
@@ -173,7 +173,7 @@ func (l *identityLabels) follow(ctx context.Context) error {
 		}
 		t := time.NewTimer(pause)
 		select {
-		case <-l.wake:
+		case <-l.trigger:
 		case <-t.C:
 		case <-ctx.Done():
 		}
@@ -195,7 +195,7 @@ func (l *identityLabels) advance(ctx context.Context) (busy bool, err error) {
 		case !ok:
 			busy = true
 		default:
-			l.settle(s)
+			l.permit(s)
 		}
 	}
 	if !l.open.isOpen() { // Refilter's condition
@@ -205,16 +205,16 @@ func (l *identityLabels) advance(ctx context.Context) (busy bool, err error) {
 	}
 	held := l.gate.Waiting()
 	l.report(held, s)
-	unsettled := l.lifecycle.Unsettled()
-	busy = busy || unsettled > 0
+	relabelling := l.lifecycle.Unsettled()
+	busy = busy || relabelling > 0
 	if !there || s.Generation == 0 {
 		return busy, nil
 	}
-	return l.answer(ctx, s, unsettled == 0, busy)
+	return l.answer(ctx, s, relabelling == 0, busy)
 }
 
-// settle lets rules be judged by the settled keys of a state, unless there is another one by now.
-func (l *identityLabels) settle(s relevance.State) {
+// permit lets rules be judged by the settled keys of a state, unless there is another one by now.
+func (l *identityLabels) permit(s relevance.State) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.same(s) {
@@ -224,12 +224,13 @@ func (l *identityLabels) settle(s relevance.State) {
 	l.ready.open()
 }
 
-// same says whether a state is still the one that was heard last. It must be called with mu held.
+// same reports whether a state is still the one that was observed last. It must be called with mu
+// held.
 func (l *identityLabels) same(s relevance.State) bool {
 	return l.state.Generation == s.Generation && l.state.Keys.Equal(s.Keys) && l.state.Settled.Equal(s.Settled)
 }
 
-// answer tells the operator how far this node is, if that is further than it knows.
+// answer reports to the operator how far this node is, if that is further than it knows.
 func (l *identityLabels) answer(ctx context.Context, s relevance.State, made, busy bool) (bool, error) {
 	l.mu.Lock()
 	if !l.same(s) { // what was looked at is not what is published now
@@ -259,17 +260,17 @@ func (l *identityLabels) answer(ctx context.Context, s relevance.State, made, bu
 	return busy, nil
 }
 
-// caughtUp says whether this node knows an identity by the settled keys of a state for every pod of
-// the cluster, and its kernel does.
+// caughtUp reports whether this node knows an identity by the settled keys of a state for every pod
+// of the cluster, and its kernel does.
 func (l *identityLabels) caughtUp(ctx context.Context, s relevance.State) (bool, error) {
-	heard := s.Endpoints
+	observed := s.Endpoints
 	if l.cfg.EndpointSlices {
-		heard = s.Slices
+		observed = s.Slices
 	}
-	if l.objects.endpoints.Reached() < heard || l.tables.objects.Reached() < s.Identities {
+	if l.objects.endpoints.Reached() < observed || l.tables.objects.Reached() < s.Identities {
 		return false, nil
 	}
-	// What was heard of identities is handed on a moment later.
+	// What was observed of identities is handed on a moment later.
 	missing := map[identity.ID]string{}
 	l.tables.policy.View(func(e *policy.Engine) {
 		l.tables.objects.Live(func(id allocator.ID, text string) bool {
@@ -306,7 +307,7 @@ func (l *identityLabels) report(held []policy.Owner, s relevance.State) {
 	}
 }
 
-// waits says whether the rules of an owner, as they are now, are held back.
+// waits reports whether the rules of an owner, as they are now, are held back.
 func (l *identityLabels) waits(o policy.Owner) bool {
 	return l.gate != nil && slices.Contains(l.gate.Waiting(), o)
 }

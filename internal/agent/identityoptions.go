@@ -29,7 +29,7 @@ type IdentityOptions struct {
 	WellKnown bool
 	// ManagementMode and ManageCID say together who makes identities; see management.
 	ManagementMode, ManageCID string
-	// IdentityLabels says which labels make identities: a value of relevance.Flag. See
+	// IdentityLabels decides which labels make identities: a value of relevance.Flag. See
 	// narrowLabels.
 	IdentityLabels    string
 	Labels            []string
@@ -82,7 +82,7 @@ func (o *IdentityOptions) management() identity.Management {
 	return m
 }
 
-// narrowLabels says whether only labels make identities that policies select, of a configuration
+// narrowLabels reports whether only labels make identities that policies select, of a configuration
 // that is valid.
 func (o *IdentityOptions) narrowLabels() bool { return o.IdentityLabels == relevance.PolicyLabels }
 
@@ -97,7 +97,7 @@ func (c *Config) identityMode() string {
 	return identityKVStore
 }
 
-// inBothPlaces says whether identities are kept as objects and in the key-value store.
+// inBothPlaces reports whether identities are kept as objects and in the key-value store.
 func (c *Config) inBothPlaces() bool {
 	return c.identityMode() == identityBothKVStore || c.identityMode() == identityBothCRD
 }

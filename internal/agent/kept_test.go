@@ -54,6 +54,6 @@ func TestKnownSinceCreation(t *testing.T) {
 		o, err := c.endpoints().Get(t.Context(), "slow", metav1.GetOptions{})
 		return err == nil && o.UID != before.UID && o.Status.Identity != nil
 	})
-	c.pod(n1, "another", map[string]string{"app": "web"}) // is heard of later
+	c.pod(n1, "another", map[string]string{"app": "web"}) // is observed later
 	counted(2)
 }

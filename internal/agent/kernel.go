@@ -52,7 +52,7 @@ func openKernel(ctx context.Context, cfg Config, log *slog.Logger) (k *kernel, e
 	return k, nil
 }
 
-// close lets go of the kernel, which goes on.
+// close releases the kernel, which goes on.
 func (k *kernel) close() {
 	if k.programs != nil {
 		k.programs.Close()
@@ -85,12 +85,12 @@ func forgetServices(ctx context.Context, kernel datapath.Services) error {
 	return nil
 }
 
-// hadHostPorts says whether the kernel's table has a host port for clients outside. It counts until
-// it is known what pods there are.
+// hadHostPorts reports whether the kernel's table has a host port for clients outside. It counts
+// until it is known what pods there are.
 func hadHostPorts(kernel datapath.Services, log *slog.Logger) bool {
 	rows, err := kernel.Services()
 	if err != nil {
-		log.Warn("cannot read the kernel's table of services; clients outside find host ports when all pods have been heard", "error", err)
+		log.Warn("cannot read the kernel's table of services; clients outside find host ports when all pods have been observed", "error", err)
 	}
 	return slices.ContainsFunc(rows, func(s datapath.Service) bool { return s.Scope == datapath.ServiceOutside })
 }

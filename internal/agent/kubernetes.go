@@ -34,7 +34,7 @@ type kubeConfig struct {
 	filter    *labels.Filter
 	relabels  *podQueue
 	servers   *apiServers
-	// everything opens when all that policy depends on has been heard.
+	// everything opens when all that policy depends on has been observed.
 	everything *syncGate
 }
 
@@ -68,13 +68,14 @@ func newKube(c kubeConfig) (*kube, error) {
 	return k, err
 }
 
-// identitiesSynced says that the identities of the cluster are known. Only the first call counts.
+// identitiesSynced records that the identities of the cluster are known. Only the first call
+// counts.
 func (k *kube) identitiesSynced() {
 	k.noteIdentities()
 	k.identitiesKnown.open()
 }
 
-// start begins to follow and to write. agent is told what becomes of assigned addresses.
+// start begins to follow and to write. agent is notified of what becomes of assigned addresses.
 func (k *kube) start(run *group, agent addressing.Agent) {
 	c, o := k.cluster, k.objects
 	run.start("kubernetes", func(ctx context.Context) error { return c.followKinds(ctx, k.cfg, k.log) })
@@ -92,7 +93,7 @@ func (k *kube) start(run *group, agent addressing.Agent) {
 		run.start("node-addressing", func(ctx context.Context) error { return given.Run(ctx, agent) })
 	}
 	k.startEndpoints(run)
-	serversHeard := k.everything.expect()
+	serversSynced := k.everything.expect()
 	run.start("api-servers", func(ctx context.Context) error {
 		// The labels of this node's own identity are among those that come first.
 		if k.identitiesKnown.wait(ctx) != nil {
@@ -100,13 +101,13 @@ func (k *kube) start(run *group, agent addressing.Agent) {
 		}
 		return apiserver.Run(ctx, c.client, k.log, func(list []netip.Addr) {
 			k.servers.set(list)
-			serversHeard()
+			serversSynced()
 		})
 	})
 	k.startRules(run)
 	run.start("pods-admitted", func(ctx context.Context) error {
 		if k.creation.wait(ctx) == nil {
-			k.tables.policy.Heard()
+			k.tables.policy.Observed()
 			k.open.open()
 		}
 		return nil
@@ -116,13 +117,13 @@ func (k *kube) start(run *group, agent addressing.Agent) {
 // startEndpoints begins to follow the pods of this node and of others.
 func (k *kube) startEndpoints(run *group) {
 	o := k.objects
-	addressesHeard, podsHeard, placed := k.everything.expect(), k.everything.expect(), k.creation.expect()
+	addressesSynced, podsSynced, placed := k.everything.expect(), k.everything.expect(), k.creation.expect()
 	run.start("cilium-endpoints", k.cluster.afterKinds(o.endpoints.Run))
 	run.start("cilium-endpoints-synced", func(ctx context.Context) error {
 		if o.endpoints.WaitSynced(ctx) != nil {
 			return nil
 		}
-		addressesHeard()
+		addressesSynced()
 		// A deny of a peer whose address the kernel does not know yet would let it through.
 		if k.tables.addresses.WaitTried(ctx, k.tables.cache.Table().Revision()) == nil {
 			placed()
@@ -133,7 +134,7 @@ func (k *kube) startEndpoints(run *group) {
 		select {
 		case <-o.pods.Synced():
 			k.logGone()
-			podsHeard()
+			podsSynced()
 		case <-ctx.Done():
 		}
 		return nil
@@ -141,7 +142,7 @@ func (k *kube) startEndpoints(run *group) {
 }
 
 // recallAfter is how long the API server may be away before policies are those of before the
-// restart. With one that answers they are heard once.
+// restart. With one that answers they are observed once.
 const recallAfter = 3 * time.Second
 
 // putRules returns what puts rules of the cluster in force, and calls inForce and admit when the
@@ -170,8 +171,8 @@ func (k *kube) startRules(run *group) {
 		select {
 		case <-k.cluster.kinds.opened:
 		case <-time.After(recallAfter):
-			// Nobody is judged by them before all has been heard; they are for people to see, and
-			// keep their prefixes and blocks of addresses in the kernel.
+			// Nobody is judged by them before all has been observed; they are for people to see,
+			// and keep their prefixes and blocks of addresses in the kernel.
 			if len(kept) > 0 {
 				k.log.Info("the API server is away; its policies of before stay in force", "policies", len(kept))
 			}
@@ -207,15 +208,15 @@ func (k *kube) PolicyObjects(describe func(policy.Owner) string) []rest.PolicyFi
 // PolicyCounts counts the policies of the cluster.
 func (k *kube) PolicyCounts() (ok, faulty int) { return k.objects.policies.Counts() }
 
-// Named says whether the node's addresses are of pools that have names.
+// Named reports whether the node's addresses are of pools that have names.
 func (k *kube) Named() bool { return k.cluster.pools != nil }
 
-// admitWait is how long a new pod waits for the rules to be heard before the runtime is asked to
+// admitWait is how long a new pod waits for the rules to be observed before the runtime is asked to
 // try again.
 const admitWait = 20 * time.Second
 
 // Complete fills in what Kubernetes says of the pod of a new endpoint. A pod must not begin before
-// the rules have been heard that may isolate it. Labels that the runtime gives (CNI convention
+// the rules have been observed that may isolate it. Labels that the runtime gives (CNI convention
 // args.cni.labels) would be gone with the pod's next change, and no operator would know them: they
 // are refused.
 func (k *kube) Complete(ctx context.Context, req *endpoint.CreateRequest, given []string) error {
@@ -228,7 +229,7 @@ func (k *kube) Complete(ctx context.Context, req *endpoint.CreateRequest, given 
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-time.After(admitWait):
-		return server.Errorf(http.StatusServiceUnavailable, "the agent has not heard all rules and identities from Kubernetes yet; try again in a moment")
+		return server.Errorf(http.StatusServiceUnavailable, "the agent has not observed all rules and identities from Kubernetes yet; try again in a moment")
 	}
 	info, err := k.objects.pods.Get(ctx, k8s.Key{Namespace: req.Namespace, Name: req.PodName}, req.PodUID)
 	switch {
@@ -263,7 +264,7 @@ func (k *kube) watchStatus(ctx context.Context) error {
 		version, err := k.cluster.client.Version(ctx)
 		now := rest.K8SStatus{State: rest.StateOk, Msg: strings.TrimPrefix(version, "v") + " at " + k.cluster.client.Host()}
 		if err != nil {
-			now = rest.K8SStatus{State: rest.StateFailure, Msg: err.Error() + "; what was heard before stays in force"}
+			now = rest.K8SStatus{State: rest.StateFailure, Msg: err.Error() + "; what was observed before stays in force"}
 		}
 		if ctx.Err() != nil {
 			return nil

@@ -534,9 +534,9 @@ func TestKubernetesRules(t *testing.T) {
 			serveEcho(t, server.ns, to)
 		}
 	}
-	// connects says whether a connection is made within a while; TCP, for the rules are for TCP.
-	connects := func(p *machinePod, to netip.AddrPort, patience time.Duration) bool {
-		for end := time.Now().Add(patience); ; {
+	// connects reports whether a connection is made within a while; TCP, for the rules are for TCP.
+	connects := func(p *machinePod, to netip.AddrPort, timeout time.Duration) bool {
+		for end := time.Now().Add(timeout); ; {
 			var conn net.Conn
 			err := p.ns.Do(func() (err error) {
 				conn, err = net.DialTimeout("tcp", to.String(), 300*time.Millisecond)

@@ -30,7 +30,7 @@ type KubernetesOptions struct {
 	// Namespace is that of the agents and the operator; empty for "default".
 	Namespace string
 	// PodReadiness is loose, or strict for pods with a readiness gate to wait until the cluster is
-	// told of their identity.
+	// notified of their identity.
 	PodReadiness string
 }
 

@@ -11,7 +11,7 @@ import (
 // services on other machines.
 const datapathLBOnly = "lb-only"
 
-// lbOnly says whether the node has no pods.
+// lbOnly reports whether the node has no pods.
 func (c *Config) lbOnly() bool { return c.DatapathMode == datapathLBOnly }
 
 // forMode sets what follows from the datapath mode. With lb-only packets go to backends as the
@@ -45,7 +45,7 @@ func (c *Config) validateServices() error {
 	return errors.Join(errs...)
 }
 
-// refusePods says why a node that has pods cannot be one without.
+// refusePods reports why a node that has pods cannot be one without.
 func (p *parts) refusePods() error {
 	if n := len(p.tables.registry.List()); p.cfg.lbOnly() && n > 0 {
 		return fmt.Errorf("--datapath-mode=%s: %d pods of this node are attached: drain the node first, or start the agent with %s", datapathLBOnly, n, datapathVeth)

@@ -173,7 +173,7 @@ func TestLBOnly(t *testing.T) {
 		t.Errorf("%d connections reached a backend that is none any more", now-before)
 	}
 
-	// A file that makes no sense, or in which nothing is, changes nothing, and the status tells.
+	// A file that makes no sense, or in which nothing is, changes nothing, and the status shows it.
 	for text, fault := range map[string]string{"services: [{metadata: {name: web}, spec: {clusterIP: nonsense}}]\n": "nonsense", "": "there is no list"} {
 		l.write(text)
 		controllers.Eventually(t, time.Minute, func() string {
@@ -212,7 +212,7 @@ func (l *balancerLab) emptyAtTheStart(reach func()) {
 			return err.Error()
 		}
 		if slices.ContainsFunc(st.Parts, func(p rest.PartStatus) bool { return p.Name == "sync" }) {
-			l.t.Fatal("the agent says that it has heard everything, and there was nothing in the file")
+			l.t.Fatal("the agent says that it has observed everything, and there was nothing in the file")
 		}
 		if i := slices.IndexFunc(st.Parts, func(p rest.PartStatus) bool { return p.Name == "services-file" }); i < 0 || st.Parts[i].State != rest.StateFailure ||
 			!strings.Contains(st.Parts[i].Msg, "no services are known yet") {
@@ -232,7 +232,7 @@ func (l *balancerLab) status() string {
 	return fmt.Sprintf("%+v", st)
 }
 
-// backendsListed says what is wrong if a backend is in the list of services, or not.
+// backendsListed reports what is wrong if a backend is in the list of services, or not.
 func (l *balancerLab) backendsListed(ip netip.Addr, want bool) string {
 	l.t.Helper()
 	list, err := l.balancer.client.Services(l.t.Context())
@@ -271,7 +271,7 @@ func (l *balancerLab) noPods(t *testing.T) {
 	}
 }
 
-// refuses: a service without backends tells its clients at once.
+// refuses: a service without backends refuses its clients at once.
 func (l *balancerLab) refuses(t *testing.T) {
 	at := netip.AddrPortFrom(l.balanced4, 81)
 	began := time.Now()
@@ -287,7 +287,7 @@ func (l *balancerLab) refuses(t *testing.T) {
 
 // forgedAnswers: only the backend answers for the service, however many ports others try: a
 // stranger from the backend's port, and the backend's machine from another one. The backend itself
-// does the same, and the client hears it.
+// does the same, and the client sees it.
 func (l *balancerLab) forgedAnswers(t *testing.T) {
 	c := dialUDP(t, l.client, netip.AddrPortFrom(l.balanced4, 82))
 	defer c.Close()
@@ -381,8 +381,8 @@ func in(t testing.TB, ns *testenv.NetNS, name string, args ...string) {
 }
 
 // asks sends a datagram and waits for it to come back.
-func asks(c *net.UDPConn, text string, patience time.Duration) error {
-	_ = c.SetDeadline(time.Now().Add(patience))
+func asks(c *net.UDPConn, text string, timeout time.Duration) error {
+	_ = c.SetDeadline(time.Now().Add(timeout))
 	if _, err := c.Write([]byte(text)); err != nil {
 		return err
 	}

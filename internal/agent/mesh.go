@@ -25,7 +25,7 @@ type mesh struct {
 	tables *tables
 	// globals, outside of Kubernetes nil, counts services that other clusters share.
 	globals func() int
-	// synced opens when all other clusters were heard, or the time for that is over.
+	// synced opens when all other clusters were observed, or the time for that is over.
 	synced *latch
 	log    *slog.Logger
 }
@@ -72,16 +72,16 @@ func (m *mesh) start(run *group, gate *syncGate) {
 		return
 	}
 	m.setMine()
-	heard := gate.expect()
+	synced := gate.expect()
 	run.start("clustermesh", m.Run)
 	run.start("clustermesh-synced", func(ctx context.Context) error {
 		wait, cancel := context.WithTimeout(ctx, m.cfg.ClusterMesh.SyncTimeout)
 		defer cancel()
 		if err := m.WaitSynced(wait); err != nil && ctx.Err() == nil {
-			m.log.Warn("not all other clusters were heard; what only they could want is forgotten", "error", err)
+			m.log.Warn("not all other clusters were observed; what only they could want is forgotten", "error", err)
 		}
 		m.synced.open()
-		heard()
+		synced()
 		return nil
 	})
 }
@@ -93,7 +93,7 @@ func (m *mesh) register(reg *prometheus.Registry) {
 	}
 }
 
-// setMine says which addresses are this cluster's own, as the table of nodes has them.
+// setMine reports which addresses are this cluster's own, as the table of nodes has them.
 func (m *mesh) setMine() {
 	if m == nil {
 		return

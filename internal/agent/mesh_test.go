@@ -50,7 +50,7 @@ func (c *meshCluster) put(key, value string) {
 	}
 }
 
-// follow tells the agent of another cluster.
+// follow configures the agent with another cluster.
 func (c *meshCluster) follow(other *meshCluster) {
 	c.t.Helper()
 	path := filepath.Join(c.path("mesh"), other.name)
@@ -73,7 +73,7 @@ func (c *meshCluster) remote(name, what string, right func(rest.RemoteCluster) b
 		if time.Now().After(deadline) {
 			c.t.Fatalf("cluster %s as %s sees it, %s: %+v, %v", name, c.name, what, st.ClusterMesh, err)
 		}
-		time.Sleep(10 * time.Millisecond) // another process: nothing tells
+		time.Sleep(10 * time.Millisecond) // another process: nothing notifies this one
 	}
 }
 
@@ -144,8 +144,8 @@ func TestTwoClusters(t *testing.T) {
 	for _, to := range front.both(80) {
 		reaches(t, "to the other cluster, which has no policy", web.ns, to, 1450)
 	}
-	// The other cluster's store dies: what was heard stays in force, and identities that are known
-	// still tell who is who.
+	// The other cluster's store dies: what was observed stays in force, and identities that are
+	// known still tell who is who.
 	a.etcd.Stop()
 	b.remote("alpha", "without its store", func(r rest.RemoteCluster) bool { return !r.Connected && r.Ready && r.NumEndpoints >= 4 })
 	for _, to := range web.both(80) {

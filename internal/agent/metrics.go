@@ -224,7 +224,7 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 	gauge(c.unhealthy, float64(failed))
 }
 
-// collectHealth tells which nodes answer.
+// collectHealth reports which nodes answer.
 func (c *stateCollector) collectHealth(gauge func(d *prometheus.Desc, v float64, labels ...string)) {
 	if c.health == nil {
 		return

@@ -60,7 +60,7 @@ func (c *kubeCluster) makers() {
 }
 
 // history follows which identities a pod's CiliumEndpoint names, one after the other. What it
-// returns tells those so far.
+// returns gives those so far.
 func (c *kubeCluster) history(pod string) func() []int64 {
 	c.t.Helper()
 	w, err := c.endpoints().Watch(c.t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=" + pod})

@@ -18,11 +18,11 @@ func connectsAt(t *testing.T, what string, from namespace, to string, want bool)
 	t.Helper()
 	at := netip.MustParseAddrPort(to)
 	controllers.Eventually(t, time.Minute, func() string {
-		patience := patient
+		timeout := patient
 		if !want {
-			patience = impatient
+			timeout = impatient
 		}
-		if err := once(from, at, patience); (err == nil) != want {
+		if err := once(from, at, timeout); (err == nil) != want {
 			return fmt.Sprintf("%s: %s: %v; is to be reached: %v", what, at, err, want)
 		}
 		return ""

@@ -32,8 +32,8 @@ type objects struct {
 	policies  *policies.Policies
 }
 
-// newObjects returns what follows and writes objects; it does neither yet. changed is told of pods
-// whose labels may have changed.
+// newObjects returns what follows and writes objects; it does neither yet. changed is called with
+// pods whose labels may have changed.
 func newObjects(cfg Config, host network.Host, filter *labels.Filter, c *cluster, t *tables, changed func(k8s.Key), log *slog.Logger) (o *objects, err error) {
 	if c == nil {
 		return nil, nil
@@ -53,10 +53,10 @@ func newObjects(cfg Config, host network.Host, filter *labels.Filter, c *cluster
 	if o.nodes, err = newNodeObjects(cfg, filter, c, t, log); err != nil {
 		return nil, err
 	}
-	// With a key-value store the other nodes are heard of there: two sources would take turns.
+	// With a key-value store the other nodes are observed there: two sources would take turns.
 	var cache endpoints.Cache = t.cache
 	if cfg.KVStore != "" {
-		cache = deafCache{}
+		cache = discardCache{}
 	}
 	if o.endpoints, err = endpoints.New(ec, c.client, cache); err != nil {
 		return nil, err
@@ -87,7 +87,7 @@ func newNodeObjects(cfg Config, filter *labels.Filter, c *cluster, t *tables, lo
 	}
 	var fill func(*v2.CiliumNode, bool)
 	if given := c.assigned(); given != nil {
-		own, fill = given.Hear, given.Fill
+		own, fill = given.Observe, given.Fill
 	}
 	mode := cfg.IPAM
 	return nodes.New(nodes.Config{
@@ -97,9 +97,9 @@ func newNodeObjects(cfg Config, filter *labels.Filter, c *cluster, t *tables, lo
 	}, c.client, learned)
 }
 
-// skipsMasquerade says whether the packets of the pod for which an address is asked leave the
-// cluster under it: what the plugin is told, and tells back when it has the endpoint made. An owner
-// that is no namespace/pod is none of Kubernetes.
+// skipsMasquerade reports whether the packets of the pod for which an address is asked leave the
+// cluster under it: what the plugin gets, and returns when it has the endpoint made. An owner that
+// is no namespace/pod is none of Kubernetes.
 func (o *objects) skipsMasquerade(owner string) bool {
 	if o == nil {
 		return false
@@ -133,17 +133,17 @@ func (o *objects) waitNodes(ctx context.Context) error {
 	return o.nodes.WaitSynced(ctx)
 }
 
-// deafCache is what the sources of Kubernetes tell where a key-value store is listened to.
-type deafCache struct{}
+// discardCache ignores what the sources of Kubernetes claim where a key-value store is the source.
+type discardCache struct{}
 
-func (deafCache) Upsert(netip.Prefix, ipcache.Claim) (uint64, error)            { return 0, nil }
-func (deafCache) Delete(netip.Prefix, ipcache.Source, string) (revision uint64) { return 0 }
+func (discardCache) Upsert(netip.Prefix, ipcache.Claim) (uint64, error)            { return 0, nil }
+func (discardCache) Delete(netip.Prefix, ipcache.Source, string) (revision uint64) { return 0 }
 
 // firstWellKnown is the first of the numbers below the allocated ones that pods can have:
 // well-known and fixed ones.
 const firstWellKnown = 100
 
-// acceptable tells why a pod of another node cannot have an identity.
+// acceptable reports why a pod of another node cannot have an identity.
 func (t *tables) acceptable(id identity.ID) error {
 	switch {
 	case id >= t.idMin && id <= t.idMax, id == identity.Health, id == identity.Init, id == identity.Unmanaged:

@@ -22,7 +22,7 @@ import (
 )
 
 // TestOtherFilterStopsCollection: an agent that was started with other --labels than the operator
-// tells so by its CiliumNode, and no identity is collected until it has the same.
+// shows so by its CiliumNode, and no identity is collected until it has the same.
 func TestOtherFilterStopsCollection(t *testing.T) {
 	t.Parallel()
 	c, n1, _, _ := operatorManaged(t)

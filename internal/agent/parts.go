@@ -43,7 +43,7 @@ type parts struct {
 	cluster *cluster // nil outside of Kubernetes, as the next two
 	objects *objects
 	kube    *kube
-	// services is nil if nobody tells of any.
+	// services is nil if there is no source of them.
 	services *services.Services
 	mesh     *mesh // nil without other clusters
 	files    *policydir.Dir
@@ -62,9 +62,9 @@ type parts struct {
 	rest    *restapi.API
 	startup *restapi.StartupGate
 
-	everything *syncGate     // opens when all that policy depends on has been heard
-	meshSynced *latch        // opens when other clusters have been heard
-	inForce    *latch        // opens when policy is that of everything there was to hear
+	everything *syncGate     // opens when all that policy depends on has been observed
+	meshSynced *latch        // opens when other clusters have been observed
+	inForce    *latch        // opens when policy is that of everything there was to observe
 	stopping   chan struct{} // closed when the agent ends
 }
 
@@ -106,10 +106,10 @@ func (ag *Agent) newParts(cfg Config, host network.Host, filter *labels.Filter, 
 	if err != nil {
 		return nil, err
 	}
-	book := newBook(cfg, t.pool, c, p.stopping)
+	addrs := newAddressAllocator(cfg, t.pool, c, p.stopping)
 	p.lifecycle = endpoint.NewLifecycle(endpoint.Config{
 		Log: log.With("part", "endpoint"), Registry: t.registry, Store: store, Filter: filter, Identities: t.identities,
-		Addresses: book.Endpoints(), Placer: p.placer, Policy: t.policy, Rows: k.maps, Programs: k.programs, Links: k.links,
+		Addresses: addrs.Endpoints(), Placer: p.placer, Policy: t.policy, Rows: k.maps, Programs: k.programs, Links: k.links,
 		IdentityTimeout: cfg.AllocationTimeout, SettleDelay: settleDelay, OrphanGrace: cfg.OrphanGrace, Step: ag.step,
 		StateChanged: p.hubble.EndpointChanged,
 	})
@@ -133,7 +133,7 @@ func (ag *Agent) newParts(cfg Config, host network.Host, filter *labels.Filter, 
 	if p.health, err = p.newHealth(); err != nil {
 		return nil, err
 	}
-	p.rest = p.newREST(ag.version, ag.flags, book)
+	p.rest = p.newREST(ag.version, ag.flags, addrs)
 	t.metrics.registry.MustRegister(newStateCollector(p))
 	p.mesh.register(t.metrics.registry)
 	return p, nil
@@ -160,7 +160,7 @@ func (p *parts) newNetwork() *network.Network {
 	})
 }
 
-// newPlacer returns what tells where this node's endpoints are.
+// newPlacer returns what publishes where this node's endpoints are.
 func (p *parts) newPlacer() *placement.Placer {
 	c := placement.Config{
 		Log: p.log, Cluster: p.cfg.ClusterName, Node: p.cfg.NodeName, Host: p.host.Underlay(), Cache: p.tables.cache, Addresses: p.tables.addresses,
@@ -237,7 +237,7 @@ func (p *parts) waitNodes(ctx context.Context) error {
 }
 
 // newREST returns the API, with what its operations show and change of the agent.
-func (p *parts) newREST(version string, flags map[string]string, book *addressing.Book) *restapi.API {
+func (p *parts) newREST(version string, flags map[string]string, addrs *addressing.Allocator) *restapi.API {
 	cfg, t := &p.cfg, p.tables
 	c := restapi.Config{
 		Log: p.log, Version: version, Flags: flags,
@@ -249,7 +249,7 @@ func (p *parts) newREST(version string, flags map[string]string, book *addressin
 			MapDirectory: cfg.Maps.Dir, APIAccess: cfg.APIAccess, Management: cfg.management(),
 		},
 		Registry: t.registry, Lifecycle: p.lifecycle, Policy: t.policy, Identities: t.identities, FirstID: t.idMin, LastID: t.idMax,
-		Pool: t.pool, Book: book, Maps: p.kernel.maps, Programs: p.kernel.programs, Addresses: t.cache, Nodes: t.nodes, Store: t.store, Mesh: p.mesh,
+		Pool: t.pool, Allocator: addrs, Maps: p.kernel.maps, Programs: p.kernel.programs, Addresses: t.cache, Nodes: t.nodes, Store: t.store, Mesh: p.mesh,
 		Files: p.files, CNI: p.cni, Events: p.monitor, Hubble: p.hubble, Components: t.components, Health: p.health, Metrics: t.metrics.registry,
 		Routers: p.network.Routers, Devices: p.network.Devices, Outside: cfg.outside,
 		PodSettings:   func(st *rest.DaemonConfigurationStatus) { cfg.podSettings(st, p.network.Devices()) },
@@ -291,13 +291,13 @@ func (p *parts) awaitPrograms(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	return server.Errorf(http.StatusServiceUnavailable, "the agent has new maps and has not heard all that belongs there yet; try again in a moment")
+	return server.Errorf(http.StatusServiceUnavailable, "the agent has new maps and has not observed all that belongs there yet; try again in a moment")
 }
 
 // awaitRules waits for as long as a new endpoint may wait until the rules and identities have been
-// heard.
+// observed.
 func (p *parts) awaitRules(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, admitWait)
 	defer cancel()
-	return p.tables.policy.WaitHeard(ctx)
+	return p.tables.policy.WaitObserved(ctx)
 }

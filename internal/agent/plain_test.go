@@ -72,7 +72,7 @@ func TestSkipMasquerade(t *testing.T) {
 		if _, err := c.client.Kube.CoreV1().Namespaces().Patch(t.Context(), name, types.MergePatchType, []byte(body), metav1.PatchOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		// The watch tells; what it has told is in the answer to a request for an address.
+		// The watch delivers; what it has delivered is in the answer to a request for an address.
 		c.eventually("the agent knows the annotation", func() bool {
 			got, err := n.client.AllocateIP(t.Context(), rest.AllocateIPParams{Owner: name + "/probe"})
 			if err != nil {

@@ -60,9 +60,9 @@ func TestPendingEvents(t *testing.T) {
 	n.stop()
 }
 
-// TestPendingBook: an endpoint is told of once for each wait, many are told of slowly, and what is
-// gone is forgotten.
-func TestPendingBook(t *testing.T) {
+// TestPendingReports: an endpoint is reported once for each wait, many are reported slowly, and
+// what is gone is forgotten.
+func TestPendingReports(t *testing.T) {
 	t.Parallel()
 	temporary := identity.MinTemporary
 	now := time.Now()

@@ -50,7 +50,8 @@ const relabelRetry = 2 * time.Second
 const relabelWorkers = 16
 
 // followLabels gives endpoints the labels that their pods have now, until ctx ends. It begins when
-// new pods can be judged: an endpoint of before a restart would get rules that were heard in part.
+// new pods can be judged: an endpoint of before a restart would get rules that were observed in
+// part.
 func (k *kube) followLabels(ctx context.Context) error {
 	if k.open.wait(ctx) != nil {
 		return nil
@@ -72,7 +73,7 @@ func (k *kube) followLabels(ctx context.Context) error {
 			}
 			wg.Go(func() {
 				defer func() { <-slots }()
-				if err := k.bringLabels(ctx, key); err != nil && ctx.Err() == nil {
+				if err := k.syncLabels(ctx, key); err != nil && ctx.Err() == nil {
 					k.log.Warn("a pod's endpoint keeps its old labels for now", "pod", key, "error", err)
 					select {
 					case <-time.After(relabelRetry):
@@ -85,7 +86,7 @@ func (k *kube) followLabels(ctx context.Context) error {
 	}
 }
 
-func (k *kube) bringLabels(ctx context.Context, key k8s.Key) error {
+func (k *kube) syncLabels(ctx context.Context, key k8s.Key) error {
 	var errs []error
 	for _, row := range k.tables.registry.List() {
 		if row.Namespace != key.Namespace || row.PodName != key.Name {

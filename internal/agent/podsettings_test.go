@@ -119,7 +119,7 @@ func TestPodSettings(t *testing.T) {
 
 // upload sends bytes to a TCP server in another namespace and returns how many of them have
 // arrived, unharmed, when all have or patience is over.
-func upload(t testing.TB, from namespace, to namespace, at netip.AddrPort, size int, patience time.Duration) int {
+func upload(t testing.TB, from namespace, to namespace, at netip.AddrPort, size int, timeout time.Duration) int {
 	t.Helper()
 	var l net.Listener
 	if err := to.Do(func() (err error) { l, err = net.Listen("tcp", at.String()); return err }); err != nil {
@@ -132,7 +132,7 @@ func upload(t testing.TB, from namespace, to namespace, at netip.AddrPort, size 
 	}
 	var arrived atomic.Int64
 	received := make(chan error, 1)
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(timeout)
 	go func() {
 		received <- func() error {
 			if err := l.(*net.TCPListener).SetDeadline(deadline); err != nil {
@@ -161,7 +161,7 @@ func upload(t testing.TB, from namespace, to namespace, at netip.AddrPort, size 
 		}()
 	}()
 	var c net.Conn
-	err := from.Do(func() (err error) { c, err = net.DialTimeout("tcp", at.String(), patience); return err })
+	err := from.Do(func() (err error) { c, err = net.DialTimeout("tcp", at.String(), timeout); return err })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -199,11 +199,11 @@ func TestBlackHole(t *testing.T) {
 			})
 			for _, at := range []string{outside4, outside6} {
 				const size = 100_000
-				patience := 4 * time.Second
+				timeout := 4 * time.Second
 				if through {
-					patience = 60 * time.Second // three retransmissions until the kernel suspects anything
+					timeout = 60 * time.Second // three retransmissions until the kernel suspects anything
 				}
-				got := upload(t, p.ns, outside, netip.AddrPortFrom(netip.MustParseAddr(at), 7777), size, patience)
+				got := upload(t, p.ns, outside, netip.AddrPortFrom(netip.MustParseAddr(at), 7777), size, timeout)
 				if through && got != size || !through && got == size {
 					t.Errorf("to %s: %d of %d bytes arrived", at, got, size)
 				}
@@ -221,7 +221,7 @@ func run(name string, args ...string) error {
 	return nil
 }
 
-// largest listens on a device and returns a function that tells how long the longest frame was
+// largest listens on a device and returns a function that returns how long the longest frame was
 // since it was last asked. A frame that waits for segmentation counts whole.
 func largest(t testing.TB, ns namespace, device string) func() int {
 	t.Helper()

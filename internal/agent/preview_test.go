@@ -57,8 +57,8 @@ func TestPreviewIsWhatHappens(t *testing.T) {
 		port     uint16
 	}
 	attempts := []attempt{{"front", "web", 80}, {"front", "web", 81}, {"intruder", "web", 80}, {"web", "front", 80}, {"front", "intruder", 80}}
-	try := func(x attempt, patience time.Duration) error {
-		return once(pods[x.from].ns, netip.AddrPortFrom(pods[x.to].ip4, x.port), patience)
+	try := func(x attempt, timeout time.Duration) error {
+		return once(pods[x.from].ns, netip.AddrPortFrom(pods[x.to].ip4, x.port), timeout)
 	}
 	for _, x := range attempts {
 		controllers.Eventually(t, time.Minute, func() string {
@@ -84,11 +84,11 @@ func TestPreviewIsWhatHappens(t *testing.T) {
 		t.Helper()
 		controllers.Eventually(t, time.Minute, func() string {
 			for _, x := range attempts {
-				patience := 10 * time.Second
+				timeout := 10 * time.Second
 				if refused[x] {
-					patience = 200 * time.Millisecond
+					timeout = 200 * time.Millisecond
 				}
-				if err := try(x, patience); (err != nil) != refused[x] {
+				if err := try(x, timeout); (err != nil) != refused[x] {
 					return fmt.Sprintf("%v: %v; to be refused: %v", x, err, refused[x])
 				}
 			}
@@ -98,7 +98,7 @@ func TestPreviewIsWhatHappens(t *testing.T) {
 
 	deny := &policypb.PreviewRequest{Documents: []*policypb.Document{{Name: "web.yaml", Content: []byte(denyWeb)}}}
 	var refused map[attempt]bool
-	controllers.Eventually(t, time.Minute, func() string { // flows are told a little later
+	controllers.Eventually(t, time.Minute, func() string { // flows are reported a little later
 		res, err := previewOf(t.Context(), client, deny)
 		if err != nil {
 			return err.Error()

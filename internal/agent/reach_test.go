@@ -30,7 +30,7 @@ import (
 
 // ask sends a datagram of the given size until it is answered, and returns whether it was. With
 // df it must not be fragmented on its way.
-func ask(t testing.TB, ns namespace, to netip.AddrPort, size int, df bool, patience time.Duration) error {
+func ask(t testing.TB, ns namespace, to netip.AddrPort, size int, df bool, timeout time.Duration) error {
 	t.Helper()
 	c := dialUDP(t, ns, to)
 	if c == nil {
@@ -60,7 +60,7 @@ func ask(t testing.TB, ns namespace, to netip.AddrPort, size int, df bool, patie
 		msg[i] = byte(rand.Uint32())
 	}
 	buf := make([]byte, 64<<10)
-	for deadline := time.Now().Add(patience); ; {
+	for deadline := time.Now().Add(timeout); ; {
 		if _, err := c.Write(msg); err != nil {
 			return err
 		}
@@ -79,7 +79,7 @@ func ask(t testing.TB, ns namespace, to netip.AddrPort, size int, df bool, patie
 }
 
 // ping sends echo requests until one is answered.
-func ping(t testing.TB, ns namespace, to netip.Addr, patience time.Duration) error {
+func ping(t testing.TB, ns namespace, to netip.Addr, timeout time.Duration) error {
 	t.Helper()
 	network, listen, proto := "ip4:icmp", "0.0.0.0", 1
 	var request, reply icmp.Type = ipv4.ICMPTypeEcho, ipv4.ICMPTypeEchoReply
@@ -94,7 +94,7 @@ func ping(t testing.TB, ns namespace, to netip.Addr, patience time.Duration) err
 	defer c.Close()
 	id := int(rand.Uint32() & 0xffff)
 	buf := make([]byte, 2048)
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(timeout); time.Now().Before(deadline); {
 		b, err := (&icmp.Message{Type: request, Body: &icmp.Echo{ID: id, Seq: 1, Data: []byte("hawser")}}).Marshal(nil)
 		if err != nil {
 			return err
@@ -267,7 +267,8 @@ func TestOneNode(t *testing.T) {
 	}
 }
 
-// dialForged sends from pod a with an address that is not its own, and returns whether b heard it.
+// dialForged sends from pod a with an address that is not its own, and returns whether b observed
+// it.
 func dialForged(t *testing.T, a, b *machinePod) bool {
 	t.Helper()
 	h := a.ns.Netlink(t)

@@ -33,27 +33,27 @@ func (g *gates) storeObserved(p netip.Prefix) {
 const gateRetry = 2 * time.Second
 
 // keepGates opens the readiness gates of pods whose address and identity have come back by the way
-// on which all nodes are told, until ctx ends. A gate that is open stays so while labels change,
-// because the others know the pod by its earlier identity; it is closed if the pod has got another
-// address.
+// on which all nodes are notified, until ctx ends. A gate that is open stays so while labels
+// change, because the others know the pod by its earlier identity; it is closed if the pod has got
+// another address.
 func (k *kube) keepGates(ctx context.Context) error {
 	select {
 	case <-k.objects.pods.Synced():
 	case <-ctx.Done():
 		return nil
 	}
-	// What was not heard yet after a restart must not close the gates of pods that are known.
-	heard := k.objects.endpoints.WaitSynced
+	// What was not observed yet after a restart must not close the gates of pods that are known.
+	synced := k.objects.endpoints.WaitSynced
 	if k.cfg.KVStore != "" {
-		heard = k.tables.shared.WaitSynced
+		synced = k.tables.shared.WaitSynced
 	}
-	if heard(ctx) != nil {
+	if synced(ctx) != nil {
 		return nil
 	}
 	for {
 		failed := false
 		for key := range k.tables.gates.take() {
-			if err := k.bringGate(ctx, key); err != nil && ctx.Err() == nil {
+			if err := k.updateGate(ctx, key); err != nil && ctx.Err() == nil {
 				k.log.Warn("a pod's readiness gate stays as it is for now", "pod", key, "error", err)
 				k.tables.gates.add(key)
 				failed = true
@@ -73,8 +73,8 @@ func (k *kube) keepGates(ctx context.Context) error {
 	}
 }
 
-// bringGate brings one pod's gate to what is known.
-func (k *kube) bringGate(ctx context.Context, key k8s.Key) error {
+// updateGate brings one pod's gate to what is known.
+func (k *kube) updateGate(ctx context.Context, key k8s.Key) error {
 	uid, known, ok := k.knownToAll(key)
 	if !ok {
 		return nil
@@ -90,9 +90,9 @@ func (k *kube) bringGate(ctx context.Context, key k8s.Key) error {
 	return k.objects.pods.SetGate(ctx, key, uid, false, "AddressUnknown", "other nodes are not told of the pod's address yet")
 }
 
-// knownToAll returns how far the news of a pod's endpoint has come, by the way on which the other
-// nodes hear of it: the key-value store if there is one, whatever is told of the pod beside it,
-// else objects of Kubernetes. ok is false if there is no such endpoint.
+// knownToAll returns how far the state of a pod's endpoint has come, by the way on which the other
+// nodes observe it: the key-value store if there is one, whatever is published of the pod beside
+// it, else objects of Kubernetes. ok is false if there is no such endpoint.
 func (k *kube) knownToAll(key k8s.Key) (uid string, known endpoints.Known, ok bool) {
 	if k.cfg.KVStore == "" {
 		return k.objects.endpoints.Known(key)
@@ -106,7 +106,7 @@ func (k *kube) knownToAll(key k8s.Key) (uid string, known endpoints.Known, ok bo
 		if !ip.IsValid() {
 			continue
 		}
-		// A pod that has had none but a temporary identity is told of as init.
+		// A pod that has had none but a temporary identity is published as init.
 		switch id, told := k.tables.shared.Told(ipcache.Single(ip)); {
 		case !told, id == identity.Init:
 			return want.UID, endpoints.KnownNot, true

@@ -59,7 +59,7 @@ func (c *kubeCluster) gated(n *machineNode, name string, labels map[string]strin
 	return n.attached(name, nil)
 }
 
-// gateHistory follows the condition of a pod's readiness gate from now on. What it returns tells
+// gateHistory follows the condition of a pod's readiness gate from now on. What it returns reports
 // the states so far.
 func (c *kubeCluster) gateHistory(pod string) func() []corev1.ConditionStatus {
 	c.t.Helper()
@@ -94,7 +94,7 @@ func (c *kubeCluster) gateHistory(pod string) func() []corev1.ConditionStatus {
 }
 
 // TestPodReadinessWithStore is "Loose and Strict modes for pod readiness" of CFP-27752 where the
-// nodes hear of each other's pods by a key-value store: what objects say of a pod, or that there
+// nodes observe each other's pods by a key-value store: what objects say of a pod, or that there
 // are none, does not matter. A gate stays closed while the store does not know the pod, however
 // much Kubernetes knows.
 func TestPodReadinessWithStore(t *testing.T) {
@@ -165,7 +165,7 @@ func TestPodReadinessWithStore(t *testing.T) {
 				t.Errorf("the gate of a pod that all know was %v over a restart", h)
 			}
 
-			// Another sandbox, with other addresses, of which the store does not hear.
+			// Another sandbox, with other addresses, which the store does not have.
 			store.Stop()
 			if err := web.del(); err != nil {
 				t.Fatal(err)

@@ -24,8 +24,8 @@ import (
 	told "github.com/hawser-net/hawser/internal/operator/policies"
 )
 
-// tellers runs what of the operator tells of policies, until the test ends.
-func (c *kubeCluster) tellers() (stop func()) {
+// reporters runs what of the operator reports of policies, until the test ends.
+func (c *kubeCluster) reporters() (stop func()) {
 	c.t.Helper()
 	ctrllog.SetLogger(logr.Discard()) // the library complains if nobody does
 	log := slog.New(slog.DiscardHandler)
@@ -138,7 +138,7 @@ func TestRefusedPolicies(t *testing.T) {
 		}
 	}
 	expect("without policies", false)
-	stop := c.tellers()
+	stop := c.reporters()
 	c.cilium("web", "web", `ingress: [{fromEndpoints: [{matchLabels: {app: friend}}], toPorts: [{ports: [{port: "81"}], rules: {http: [{method: GET}]}}, {ports: [{port: "80"}]}]}]`)
 	c.cilium("names", "names", `egress: [{toFQDNs: [{matchName: example.com}]}, {toEndpoints: [{matchLabels: {app: friend}}], toPorts: [{ports: [{port: "80"}]}]}]`)
 	c.cilium("open", "open", `ingressDeny: [{fromEndpoints: [{matchLabels: {app: evil}}], toPorts: [{ports: [{port: "080"}]}]}], ingress: [{fromEntities: [all]}]`)

@@ -173,7 +173,7 @@ func TestTemporaryRestart(t *testing.T) {
 	t.Parallel()
 	c, n1, n2, vnis := operatorManaged(t)
 	c.network("web", "web", fromApp("client"))
-	c.eventually("the policy is heard", func() bool {
+	c.eventually("the policy is observed", func() bool {
 		files, err := n1.client.PolicyFiles(t.Context())
 		return err == nil && slices.ContainsFunc(files, func(f rest.PolicyFile) bool { return f.InForce })
 	})

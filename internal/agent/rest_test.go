@@ -392,7 +392,7 @@ func TestREST(t *testing.T) {
 			{method: "GET", path: "/healthz", code: 200, text: `"endpoints"`},
 			{method: "GET", path: "/healthz", header: []string{"brief", "true"}, code: 200, text: `"Ok"`},
 		})
-		// A client of /cluster/nodes is told once.
+		// A client of /cluster/nodes gets it once.
 		first, err := n.client.ClusterNodes(ctx, 0)
 		if err != nil || len(first.NodesAdded) != 1 {
 			t.Fatalf("%+v, %v", first, err)

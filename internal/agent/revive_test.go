@@ -35,7 +35,7 @@ func TestRevivedPeerIsRefused(t *testing.T) {
 	t.Parallel()
 	c, n1, n2, _ := operatorManaged(t)
 	n1.policy("web.yaml", denyEvil)
-	c.eventually("the policy is heard", func() bool {
+	c.eventually("the policy is observed", func() bool {
 		files, err := n1.client.PolicyFiles(t.Context())
 		return err == nil && slices.ContainsFunc(files, func(f rest.PolicyFile) bool { return f.InForce })
 	})

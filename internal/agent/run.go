@@ -17,13 +17,13 @@ import (
 	"github.com/hawser-net/hawser/internal/policy"
 )
 
-// errEnded says that the agent has ended before it was up.
+// errEnded means that the agent has ended before it was up.
 var errEnded = errors.New("the agent has ended")
 
 // bringUp sets up the node itself: addresses, devices, programs. Restored endpoints come first,
 // because the router must not take one of their addresses. It returns how many there are, and what
 // ends the uses of their identities that were made for them meanwhile.
-func (p *parts) bringUp(ctx context.Context, run *group) (restored int, forgo func(context.Context), err error) {
+func (p *parts) bringUp(ctx context.Context, run *group) (restored int, release func(context.Context), err error) {
 	run.start("link", p.kernel.links.Run)
 	run.start("ipcache", p.tables.addresses.Run)
 	run.start("named-ports", p.tables.namedPorts.Run)
@@ -59,12 +59,12 @@ func (p *parts) bringUp(ctx context.Context, run *group) (restored int, forgo fu
 		return 0, nil, errEnded
 	}
 	p.rest.NoteUserLabels()
-	forgo = p.tables.identities.Restore(p.tables.registry.List())
+	release = p.tables.identities.Restore(p.tables.registry.List())
 	if restored, err = p.lifecycle.Resume(ctx); err != nil {
 		return 0, nil, err
 	}
 	p.tables.pool.Open()
-	return restored, forgo, nil
+	return restored, release, nil
 }
 
 // connectInterfaces has the packets of pods leave by the network interfaces of the cloud that their
@@ -80,7 +80,7 @@ func (p *parts) connectInterfaces() {
 
 // followFiles begins to follow the policy files. It returns what opens when they have been read.
 func (p *parts) followFiles(run *group) *latch {
-	read, heard := newLatch(), p.everything.expect()
+	read, synced := newLatch(), p.everything.expect()
 	run.start("policy-files", func(ctx context.Context) error {
 		return p.files.Run(ctx, func(changes []policy.Change) {
 			err := p.rules.Apply(changes)
@@ -89,21 +89,21 @@ func (p *parts) followFiles(run *group) *latch {
 			}
 			p.tables.components.Report("rules", err, "all rules are in force")
 			p.tables.metrics.policyUp.Add(float64(len(changes)))
-			heard()
+			synced()
 			read.open()
 		})
 	})
 	return read
 }
 
-// follow begins to follow the sources, and to keep the kernel as the tables say. forgo is that of
+// follow begins to follow the sources, and to keep the kernel as the tables say. release is that of
 // bringUp.
-func (p *parts) follow(run *group, forgo func(context.Context)) error {
+func (p *parts) follow(run *group, release func(context.Context)) error {
 	t := p.tables
 	identitiesSynced := p.identitiesSynced(p.everything.expect())
 	nodesSynced, addressesSynced := p.everything.expect(), p.everything.expect()
 	if p.kube == nil {
-		t.policy.RulesHeard() // from the files
+		t.policy.RulesObserved() // from the files
 	}
 	if err := p.announcer.announce(); err != nil {
 		return err
@@ -112,8 +112,8 @@ func (p *parts) follow(run *group, forgo func(context.Context)) error {
 		p.kube.start(run, p.announcer)
 	}
 	if p.services != nil {
-		servicesHeard := p.everything.expect()
-		run.start("services", func(ctx context.Context) error { return p.services.Run(ctx, servicesHeard) })
+		servicesSynced := p.everything.expect()
+		run.start("services", func(ctx context.Context) error { return p.services.Run(ctx, servicesSynced) })
 	}
 	run.start("identities", func(ctx context.Context) error {
 		return t.identities.Run(ctx, t.policy, identitiesSynced, func(set labels.Set, id identity.ID) {
@@ -131,7 +131,7 @@ func (p *parts) follow(run *group, forgo func(context.Context)) error {
 	})
 	p.mesh.start(run, p.everything)
 	p.startNetwork(run, nodesSynced)
-	p.startEndpoints(run, forgo)
+	p.startEndpoints(run, release)
 	run.start("synced", p.whenSynced)
 	run.start("ipam", t.pool.Run)
 	run.start("events", func(ctx context.Context) error { return p.monitor.Run(ctx, p.kernel.maps) })
@@ -140,14 +140,14 @@ func (p *parts) follow(run *group, forgo func(context.Context)) error {
 }
 
 // identitiesSynced returns what is to be called when the identities of the cluster are known.
-func (p *parts) identitiesSynced(heard func()) func() {
+func (p *parts) identitiesSynced(synced func()) func() {
 	return func() {
 		if p.kube != nil {
 			p.kube.identitiesSynced()
 		} else {
-			p.tables.policy.Heard()
+			p.tables.policy.Observed()
 		}
-		heard()
+		synced()
 	}
 }
 
@@ -191,22 +191,22 @@ func (p *parts) startNetwork(run *group, synced func()) {
 
 // startEndpoints begins to give endpoints their identities, restored ones first, and to undo what
 // is left of failed changes.
-func (p *parts) startEndpoints(run *group, forgo func(context.Context)) {
+func (p *parts) startEndpoints(run *group, release func(context.Context)) {
 	t := p.tables
-	settler := &settler{
+	replacer := &replacer{
 		log: p.log, lifecycle: p.lifecycle, identities: t.identities, registry: t.registry, components: t.components, inForce: p.inForce,
 	}
 	if p.cluster != nil {
-		settler.events = newPodEvents(p.cfg, p.cluster.client, p.log.With("part", "kubernetes"))
+		replacer.events = newPodEvents(p.cfg, p.cluster.client, p.log.With("part", "kubernetes"))
 	}
-	run.start("temporary-identities", settler.run)
+	run.start("temporary-identities", replacer.run)
 	run.start("restored", func(ctx context.Context) error {
 		if p.kube != nil {
 			p.kube.labels.await(ctx)
 		}
 		err := p.lifecycle.Reacquire(ctx)
 		if ctx.Err() == nil {
-			forgo(ctx)
+			release(ctx)
 		}
 		return err
 	})
@@ -221,8 +221,8 @@ func (p *parts) startEndpoints(run *group, forgo func(context.Context)) {
 // gone through; that goes on beyond.
 const pruneWait = 30 * time.Second
 
-// whenSynced removes what only an earlier agent needed, once everything has been heard that could
-// still want it.
+// whenSynced removes what only an earlier agent needed, once everything has been observed that
+// could still want it.
 func (p *parts) whenSynced(ctx context.Context) error {
 	t := p.tables
 	if p.everything.wait(ctx) != nil {
@@ -248,7 +248,7 @@ func (p *parts) whenSynced(ctx context.Context) error {
 	if err := p.rules.DropRestored(); err != nil {
 		p.log.Warn("cannot clear up after the prefixes of earlier rules", "error", err)
 	}
-	t.components.Set("sync", rest.StateOk, "everything was heard")
+	t.components.Set("sync", rest.StateOk, "everything was observed")
 	// The first listings, and the look through the kernel's maps, take much more memory than what
 	// is kept of them.
 	debug.FreeOSMemory()

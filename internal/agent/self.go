@@ -15,7 +15,7 @@ import (
 // partPodCIDRs is the name under which the status shows the node's pod CIDRs.
 const partPodCIDRs = "pod-cidrs"
 
-// announcer tells the other nodes what this one is.
+// announcer publishes to the other nodes what this one is.
 type announcer struct {
 	cfg     Config
 	log     *slog.Logger
@@ -26,10 +26,10 @@ type announcer struct {
 	// health are the addresses of the node's health endpoint.
 	health func() []netip.Addr
 
-	announcing sync.Mutex // what is newest is told last
+	announcing sync.Mutex // what is newest is published last
 }
 
-// self is what this node tells the others of itself.
+// self is what this node publishes of itself.
 func (a *announcer) self() node.Node {
 	n := node.Node{Name: a.cfg.NodeName, Cluster: a.cfg.ClusterName, ClusterID: a.cfg.ClusterID, Source: node.SourceLocal}
 	if a.objects != nil {
@@ -53,7 +53,7 @@ func (a *announcer) self() node.Node {
 	return n
 }
 
-// announce tells the other nodes what this one is now.
+// announce publishes to the other nodes what this one is now.
 func (a *announcer) announce() error {
 	a.announcing.Lock()
 	defer a.announcing.Unlock()
@@ -76,7 +76,7 @@ func (a *announcer) Refresh() { a.objects.nodes.Refresh() }
 // Report implements [addressing.Agent]: it says how the node's addresses are.
 func (a *announcer) Report(err error) { a.tables.components.Report(partPodCIDRs, err, "as assigned") }
 
-// AddressesMoved implements [addressing.Agent]: it has the other nodes told of this one's pod
+// AddressesMoved implements [addressing.Agent]: it publishes to the other nodes this one's pod
 // CIDRs.
 func (a *announcer) AddressesMoved() {
 	if err := a.announce(); err != nil {

@@ -11,11 +11,12 @@ import (
 	"github.com/hawser-net/hawser/internal/service"
 )
 
-// balances says whether there is a source of services.
+// balances reports whether there is a source of services.
 func (c *Config) balances() bool { return c.EnableK8s || c.ServicesFile != "" }
 
 // newServices returns what follows services, of Kubernetes or of a file, and keeps the kernel's
-// table of them; nil if nobody tells of any. meshSynced opens when other clusters were heard.
+// table of them; nil if there is no source of them. meshSynced opens when other clusters were
+// observed.
 func newServices(cfg Config, host network.Host, c *cluster, k *kernel, n *network.Network, meshSynced *latch, statuses *component.Statuses, log *slog.Logger) (*services.Services, error) {
 	if !cfg.balances() {
 		return nil, nil

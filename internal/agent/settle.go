@@ -17,18 +17,18 @@ import (
 )
 
 // settleInterval is how often endpoints with temporary identities are looked at although nothing
-// was heard.
+// was observed.
 const settleInterval = 5 * time.Second
 
-// settleDelay is how long other nodes are given to hear of an identity before a pod whose labels
-// have changed begins to use it. It is many times what an API server needs to tell all its clients.
+// settleDelay is how long other nodes have to observe an identity before a pod whose labels have
+// changed begins to use it. It is many times what an API server needs to notify all its clients.
 const settleDelay = time.Second
 
 // partTemporary is the name under which the status shows endpoints that wait for their identity.
 const partTemporary = "identities"
 
-// settler gives endpoints with temporary identities their own.
-type settler struct {
+// replacer gives endpoints with temporary identities their own.
+type replacer struct {
 	log        *slog.Logger
 	lifecycle  *endpoint.Lifecycle
 	identities *identities.Identities
@@ -39,7 +39,7 @@ type settler struct {
 }
 
 // run does so as soon as these are known, until ctx ends.
-func (s *settler) run(ctx context.Context) error {
+func (s *replacer) run(ctx context.Context) error {
 	if s.inForce.wait(ctx) != nil {
 		return nil
 	}
@@ -78,7 +78,7 @@ func (s *settler) run(ctx context.Context) error {
 }
 
 // report says in the status how many endpoints have temporary identities.
-func (s *settler) report(n int) {
+func (s *replacer) report(n int) {
 	if n == 0 {
 		s.components.Set(partTemporary, rest.StateOk, "all endpoints have their identity")
 		return

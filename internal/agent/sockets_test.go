@@ -51,8 +51,8 @@ func askForEver(to string) int {
 					fmt.Println(last)
 				}
 			}
-			// The first who waits for an answer is told, and who sends that there is nobody to send
-			// to.
+			// The first who waits for an answer gets an error, and who sends that there is nobody
+			// to send to.
 			if errors.Is(err, syscall.ECONNABORTED) || errors.Is(err, syscall.EDESTADDRREQ) {
 				fmt.Println("ended")
 				break
@@ -124,8 +124,8 @@ func answerAs(t *testing.T, ns namespace, at netip.AddrPort, name string) {
 }
 
 // TestSocketsOfFormerBackends: a process of the node whose socket for datagrams is connected to a
-// service is told when its backend is none any more, and meets another when it connects anew; also
-// when the backend went while no agent ran. Who has another backend is left alone.
+// service is notified when its backend is none any more, and meets another when it connects anew;
+// also when the backend went while no agent ran. Who has another backend is left alone.
 func TestSocketsOfFormerBackends(t *testing.T) {
 	t.Parallel()
 	c := newKubeCluster(t)

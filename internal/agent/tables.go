@@ -179,9 +179,9 @@ func newPool(cfg Config, assigned assigned, registry *endpoint.Registry, links *
 	return ipam.New(pc)
 }
 
-// newBook returns the pool as those see it who ask for addresses.
-func newBook(cfg Config, pool *ipam.IPAM, c *cluster, stopping <-chan struct{}) *addressing.Book {
-	b := &addressing.Book{IPAM: pool, Delegated: cfg.IPAM == addressing.Delegated, Stopping: stopping}
+// newAddressAllocator returns the pool as those see it who ask for addresses.
+func newAddressAllocator(cfg Config, pool *ipam.IPAM, c *cluster, stopping <-chan struct{}) *addressing.Allocator {
+	b := &addressing.Allocator{IPAM: pool, Delegated: cfg.IPAM == addressing.Delegated, Stopping: stopping}
 	if c.assigned() != nil {
 		b.Node = cfg.NodeName
 	}

@@ -198,7 +198,7 @@ func (c *kubeCluster) watchLeaks(nodes ...*machineNode) {
 	})
 }
 
-// sniffVNIs listens on a node's uplink and returns a function that tells which VNIs were seen so
+// sniffVNIs listens on a node's uplink and returns a function that returns which VNIs were seen so
 // far.
 func sniffVNIs(t testing.TB, ns *testenv.NetNS) func() map[uint32]int {
 	t.Helper()
@@ -315,7 +315,7 @@ func TestTemporaryStart(t *testing.T) {
 		s.Egress = []networkingv1.NetworkPolicyEgressRule{{To: []networkingv1.NetworkPolicyPeer{{PodSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "client"}}}}}}
 	})
 	for _, name := range []string{"web", "locked"} {
-		c.eventually("the policies are heard", func() bool {
+		c.eventually("the policies are observed", func() bool {
 			files, err := n1.client.PolicyFiles(t.Context())
 			return err == nil && slices.ContainsFunc(files, func(f rest.PolicyFile) bool { return f.Path == "k8s/NetworkPolicy/default/"+name && f.InForce })
 		})

@@ -119,7 +119,7 @@ func startFlow(t testing.TB, name string, ns namespace, to netip.AddrPort) *flow
 			binary.BigEndian.PutUint64(msg, uint64(len(f.sent)))
 			f.sent = append(f.sent, time.Now())
 			f.mu.Unlock()
-			_, _ = f.conn.Write(msg) // a refusal of an earlier one may be told here
+			_, _ = f.conn.Write(msg) // a refusal of an earlier one may be returned here
 		}
 	})
 	f.done.Go(func() {
@@ -166,8 +166,8 @@ func (f *flow) finish() (sent int, lost []time.Time) {
 	return len(f.sent), lost
 }
 
-// startStream keeps a TCP connection busy with questions and answers until the function returned
-// is called, which tells how many there were.
+// startStream keeps a TCP connection busy with questions and answers until the function returned is
+// called, which returns how many there were.
 func startStream(t testing.TB, ns namespace, to netip.AddrPort) (finish func() (int, error)) {
 	t.Helper()
 	var c net.Conn
@@ -244,14 +244,14 @@ const resend = 200 * time.Millisecond
 
 // once makes one connection with one question and its answer. It fails, too, if a packet had to be
 // sent again: time alone says nothing on a busy machine.
-func once(ns namespace, to netip.AddrPort, patience time.Duration) error {
+func once(ns namespace, to netip.AddrPort, timeout time.Duration) error {
 	began := time.Now()
 	var c net.Conn
-	if err := ns.Do(func() (err error) { c, err = net.DialTimeout("tcp", to.String(), patience); return err }); err != nil {
+	if err := ns.Do(func() (err error) { c, err = net.DialTimeout("tcp", to.String(), timeout); return err }); err != nil {
 		return err
 	}
 	defer c.Close()
-	_ = c.SetDeadline(time.Now().Add(patience))
+	_ = c.SetDeadline(time.Now().Add(timeout))
 	if _, err := c.Write([]byte("question")); err != nil {
 		return err
 	}

@@ -32,8 +32,8 @@ func (n *machineNode) tunnelFrom(what string, want map[string]string) {
 	}
 }
 
-// TestTunnelPeersFollowNodes: the kernel hears through the tunnel the addresses of the nodes that
-// there are, of either family, through changes of a node, its end, and restarts of the agent.
+// TestTunnelPeersFollowNodes: the kernel observes through the tunnel the addresses of the nodes
+// that there are, of either family, through changes of a node, its end, and restarts of the agent.
 func TestTunnelPeersFollowNodes(t *testing.T) {
 	t.Parallel()
 	n, _ := newNode(t)

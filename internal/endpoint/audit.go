@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// AuditMode says whether what an endpoint's policy refuses passes and is only told of.
+// AuditMode decides whether what an endpoint's policy refuses passes and is only reported.
 type AuditMode string
 
 // Modes of an endpoint.

@@ -86,7 +86,7 @@ func TestAuditMode(t *testing.T) {
 }
 
 // TestAuditModeFailedWrite: a row that could not be written, or was written in part, has the mode
-// that it should have after Retry, before the rules have been heard and after.
+// that it should have after Retry, before the rules have been observed and after.
 func TestAuditModeFailedWrite(t *testing.T) {
 	t.Parallel()
 	for _, op := range []string{"UpsertEndpoint", "UpsertAddresses"} {
@@ -156,7 +156,7 @@ func TestAuditModeUndone(t *testing.T) {
 }
 
 // TestAuditModeEndsAtRestart: who starts the agent again without audit mode does not wait for the
-// rules to be heard: the rows of endpoints that inherited it leave it at once, with the rule set
+// rules to be observed: the rows of endpoints that inherited it leave it at once, with the rule set
 // that they have. Other rows stay as they are.
 func TestAuditModeEndsAtRestart(t *testing.T) {
 	t.Parallel()
@@ -185,7 +185,7 @@ func TestAuditModeEndsAtRestart(t *testing.T) {
 	}
 	for _, row := range []Endpoint{web, db} {
 		if k, old := m.row(row), before[row.ID]; k.Audit || k.Locked || k.RuleSet != old.RuleSet || k.PolicyGeneration <= old.PolicyGeneration {
-			t.Errorf("before the rules are heard endpoint %d has %+v, had %+v", row.ID, k, old)
+			t.Errorf("before the rules are observed endpoint %d has %+v, had %+v", row.ID, k, old)
 		}
 	}
 	if k := m.row(own); !k.Same(before[own.ID]) {
@@ -194,7 +194,7 @@ func TestAuditModeEndsAtRestart(t *testing.T) {
 }
 
 // TestAuditModeLocked: the mode of an endpoint whose rules do not fit changes as another's does,
-// its own and the node's. That it drops everything is told, and is no row that could not be
+// its own and the node's. That it drops everything is reported, and is no row that could not be
 // written.
 func TestAuditModeLocked(t *testing.T) {
 	t.Parallel()

@@ -3,14 +3,14 @@
 //
 // An endpoint is a row, not an object with a life of its own. Registry is the table of rows; the
 // Lifecycle is its only writer, everybody may read. A row is made by Lifecycle.Create from what the
-// CNI plugin tells, its labels give it an identity, the identity gives it a rule set, and the
+// CNI plugin reports, its labels give it an identity, the identity gives it a rule set, and the
 // kernel is brought there by way of the interfaces of internal/datapath. The row's state and log
 // say how far that has come and what went wrong.
 //
 // Policy has the kernel judge endpoints; the agent's, the one owner of the policy engine and of the
 // kernel's rule sets and endpoint rows, is in internal/agent/enforcement. Store keeps the rows on
 // disk for the next agent: Lifecycle.Load and Resume take over what is there without touching a
-// packet, and the policy brings it up to date once everything has been heard.
+// packet, and the policy brings it up to date once everything has been observed.
 //
 // The package starts no goroutine that outlives a call. What always holds: a pod's interface is up
 // only with programs on it; an endpoint whose rules cannot be put in force whole drops everything;

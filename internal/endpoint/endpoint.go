@@ -26,16 +26,16 @@ var (
 	ErrSuperseded = errors.New("endpoint creation was superseded")
 )
 
-// ErrNotHeard says that an endpoint drops all its packets because the rules, or the identities that
-// they name, have not been heard yet.
-var ErrNotHeard = errors.New("the policies and identities of the cluster have not all been heard yet")
+// ErrNotObserved means that an endpoint drops all its packets because the rules, or the identities
+// that they name, have not been observed yet.
+var ErrNotObserved = errors.New("the policies and identities of the cluster have not all been observed yet")
 
-// ErrRowNotWritten says that the kernel goes on with an endpoint's earlier row, or with a part of
+// ErrRowNotWritten means that the kernel goes on with an endpoint's earlier row, or with a part of
 // the new one, until Retry. An error of a change that is none of these is about endpoints that drop
 // all their packets, or about what is to be removed: the change itself is in force.
 var ErrRowNotWritten = errors.New("the kernel row was not written")
 
-// Attachment is what the CNI plugin tells about a pod's interface. It does not change while the
+// Attachment is what the CNI plugin reports about a pod's interface. It does not change while the
 // endpoint lives.
 type Attachment struct {
 	ContainerID     string           `json:"container-id"`
@@ -80,7 +80,7 @@ func (a Attachment) AttachmentID() string {
 	return a.ContainerID + ":" + a.ContainerIfName
 }
 
-// Health says that the endpoint is the node's own, by which its network is probed.
+// Health reports that the endpoint is the node's own, by which its network is probed.
 func (e Endpoint) Health() bool { return e.Labels.HasReserved("health") }
 
 // Pod returns namespace/name, or "" if the endpoint is not a pod's.
@@ -134,7 +134,7 @@ type Endpoint struct {
 	State State `json:"state"`
 	// Insisted says of an endpoint that is not ready that whoever changes it tries again.
 	Insisted bool `json:"-"`
-	// Referenced says that this process holds a reference to Identity. A restored endpoint knows
+	// Referenced means that this process holds a reference to Identity. A restored endpoint knows
 	// its identity before it does.
 	Referenced bool `json:"-"`
 	// Kernel is the row last written to the kernel.
@@ -177,9 +177,9 @@ func (e Endpoint) withLog(now time.Time, ok bool, message string) Endpoint {
 
 // Seen returns the identity that the endpoint's packets carry and by which everybody else judges
 // it, on this node and on others. That is its own, unless that is temporary: then it is the one by
-// which the cluster last knew it, because nobody has told the others anything else yet; or init if
-// it had none. A temporary identity itself decides by which rules the endpoint's packets are judged
-// on its own side and is never seen by anybody.
+// which the cluster last knew it, because nobody has published anything else yet; or init if it had
+// none. A temporary identity itself decides by which rules the endpoint's packets are judged on its
+// own side and is never seen by anybody.
 func (e Endpoint) Seen() identity.ID {
 	switch {
 	case !e.Identity.IsTemporary():

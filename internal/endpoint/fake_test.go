@@ -440,7 +440,7 @@ func boot(t testing.TB, m *machine, dir string, change ...func(*Config)) *proces
 	return proc
 }
 
-// started is a process that has restored and heard everything.
+// started is a process that has restored and observed everything.
 func started(t testing.TB, m *machine, dir string, change ...func(*Config)) *process {
 	t.Helper()
 	p := boot(t, m, dir, change...)

@@ -40,11 +40,10 @@ type Addresses interface {
 	Free(ip netip.Addr)
 }
 
-// Placer tells this node and the others where an endpoint's addresses are.
+// Placer publishes to this node and the others where an endpoint's addresses are.
 type Placer interface {
-	// Place announces the row's addresses under its identity, replacing what was said before.
-	// It returns when this node's kernel knows; other nodes are told soon, retried until they
-	// are.
+	// Place announces the row's addresses under its identity, replacing what was said before. It
+	// returns when this node's kernel knows; other nodes are notified soon, retried until they are.
 	Place(ctx context.Context, row Endpoint) error
 	// Withdraw takes the announcement back.
 	Withdraw(row Endpoint)
@@ -53,8 +52,8 @@ type Placer interface {
 // Policy has the kernel judge the packets of endpoints by the rules for their identities.
 type Policy interface {
 	// Attach brings the kernel to the row, and returns what it has of it, and the revision of the
-	// policy that this implements. An error that is no ErrRowNotWritten says why the endpoint
-	// drops all its packets; before the rules have been heard it may do so without one.
+	// policy that this implements. An error that is no ErrRowNotWritten says why the endpoint drops
+	// all its packets; before the rules have been observed it may do so without one.
 	Attach(row Endpoint) (kernel datapath.Endpoint, revision uint64, err error)
 	// Restore makes an endpoint of before a restart known, and leaves what the kernel has of it.
 	Restore(row Endpoint) error
@@ -100,8 +99,8 @@ type Config struct {
 	Links      Links
 	// IdentityTimeout bounds the wait for an identity.
 	IdentityTimeout time.Duration
-	// SettleDelay is how long an endpoint that others know by an earlier identity keeps that
-	// after its next one has become known here, for the others to hear of it too.
+	// SettleDelay is how long an endpoint that others know by an earlier identity keeps that after
+	// its next one has become known here, for the others to observe it too.
 	SettleDelay time.Duration
 	// OrphanGrace is how long a pod interface without an endpoint is left alone, for the plugin
 	// that is about to make one.
@@ -109,7 +108,7 @@ type Config struct {
 	// Step, if not nil, is called with the name of each step of a creation or deletion just
 	// before it is done, for tests that stop the process there.
 	Step func(step string)
-	// StateChanged, if not nil, is told of each row that is new or has another state than
+	// StateChanged, if not nil, is called with each row that is new or has another state than
 	// before, which is empty for a new one, and why. It must not wait.
 	StateChanged func(before State, row Endpoint, message string)
 	Now          func() time.Time
@@ -309,7 +308,7 @@ func (l *Lifecycle) build(ctx context.Context, row Endpoint, req CreateRequest) 
 	}
 
 	c.Step("place")
-	// Other nodes and the kernel are told while the interface is prepared: the two do not
+	// Other nodes and the kernel are notified while the interface is prepared: the two do not
 	// depend on each other, and each is a round trip.
 	placed, place := make(chan error, 1), row
 	go func() { placed <- c.Placer.Place(ctx, place) }()
@@ -325,7 +324,7 @@ func (l *Lifecycle) build(ctx context.Context, row Endpoint, req CreateRequest) 
 		return row, err
 	}
 	if row.Kernel.Locked {
-		return row, ErrNotHeard // a pod that begins now would have no network
+		return row, ErrNotObserved // a pod that begins now would have no network
 	}
 	c.Step("commit-addresses")
 	for _, ip := range row.Addresses() {
@@ -506,7 +505,7 @@ func (l *Lifecycle) relabel(ctx context.Context, old, row Endpoint, again bool) 
 		row, _ = l.set(row, old.State, "labels changed, identity kept")
 		return row, l.cfg.Store.Put(row)
 	}
-	// Attempts after the first are told when they succeed: the log would hold nothing else
+	// Attempts after the first are reported when they succeed: the log would hold nothing else
 	// soon.
 	first := old.State != StateNotReady
 	if first {
@@ -529,7 +528,7 @@ func (l *Lifecycle) relabel(ctx context.Context, old, row Endpoint, again bool) 
 			}
 			return old, fmt.Errorf("endpoint %d keeps its labels: %w", row.ID, err)
 		}
-		row.Due = time.Time{} // the others have not had time yet to hear of this identity
+		row.Due = time.Time{} // the others have not had time yet to observe this identity
 		row = row.become(id)
 		row.Referenced = true
 	}

@@ -512,7 +512,7 @@ func TestRenumber(t *testing.T) {
 	p.mustCreate(3)
 	m.numbers[row.IdentityLabels.String()] = 5000
 	p.Renumber(t.Context(), row.IdentityLabels, 5000)
-	p.Renumber(t.Context(), row.IdentityLabels, 5000) // the news may come twice
+	p.Renumber(t.Context(), row.IdentityLabels, 5000) // the event may come twice
 	p.audit("after the news")
 	for _, r := range p.registry.List()[:2] {
 		if r.Identity != 5000 {

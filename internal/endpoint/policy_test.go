@@ -75,8 +75,8 @@ func (m *machine) row(row Endpoint) datapath.Endpoint {
 	return m.endpoints[row.IfIndex]
 }
 
-// TestRestartWritesNothing: an agent that starts again and hears what the one before had heard
-// leaves the kernel as it is, to the last row.
+// TestRestartWritesNothing: an agent that starts again and observes what the one before had
+// observed leaves the kernel as it is, to the last row.
 func TestRestartWritesNothing(t *testing.T) {
 	t.Parallel()
 	m, dir := newMachine(), t.TempDir()
@@ -125,7 +125,7 @@ func TestRestartWritesNothing(t *testing.T) {
 }
 
 // TestRestartWithOtherRules: what changed while no agent ran is put in force once everything was
-// heard, and not before, and flows are judged again.
+// observed, and not before, and flows are judged again.
 func TestRestartWithOtherRules(t *testing.T) {
 	t.Parallel()
 	m, dir := newMachine(), t.TempDir()
@@ -151,7 +151,7 @@ func TestRestartWithOtherRules(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := m.row(row); !got.Same(before) {
-		t.Errorf("the row changed before everything was heard: %+v", got)
+		t.Errorf("the row changed before everything was observed: %+v", got)
 	}
 	if err := p.policy.Synced(); err != nil {
 		t.Fatal(err)
@@ -167,7 +167,7 @@ func TestRestartWithOtherRules(t *testing.T) {
 	p.audit("at the end")
 }
 
-// TestNoRuleSetIsBorrowed: before everything was heard a rule set may for a moment look like
+// TestNoRuleSetIsBorrowed: before everything was observed a rule set may for a moment look like
 // another that a restored endpoint is judged by, and must not become one with it.
 func TestNoRuleSetIsBorrowed(t *testing.T) {
 	t.Parallel()

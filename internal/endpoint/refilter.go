@@ -63,7 +63,7 @@ func (l *Lifecycle) refilter(ctx context.Context, id uint16) error {
 	return err
 }
 
-// otherwise says whether the filter divides an endpoint's labels in another way than they are.
+// otherwise reports whether the filter divides an endpoint's labels in another way than they are.
 func (l *Lifecycle) otherwise(row Endpoint) bool {
 	set, _ := l.split(row)
 	return !set.Equal(row.IdentityLabels)

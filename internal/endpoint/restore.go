@@ -18,7 +18,7 @@ func (l *Lifecycle) Load(ctx context.Context) error {
 	c := &l.cfg
 	rows, err := c.Store.Load()
 	if err != nil {
-		// What could not be read is told. Its kernel row, if it has one, goes in Resume: an
+		// What could not be read is reported. Its kernel row, if it has one, goes in Resume: an
 		// endpoint that nobody is responsible for must not go on.
 		c.Log.Error("some endpoint records cannot be read", "error", err)
 	}

@@ -18,8 +18,8 @@ const settleWorkers = 16
 type Waiting struct {
 	// Endpoints is how many have a temporary identity still.
 	Endpoints int
-	// Next is in how long Settle is to be called again although nothing was heard; 0 if it need not
-	// be.
+	// Next is in how long Settle is to be called again although nothing was observed; 0 if it need
+	// not be.
 	Next time.Duration
 }
 
@@ -27,12 +27,12 @@ type Waiting struct {
 // known by now. The endpoint's kernel row is replaced in one write, so every packet is judged by
 // the old identity or by the new one; its rule set is the same before and after. Call it when
 // identities have become known, and not before Policy.Synced: a restored endpoint would get rules
-// that were heard in part.
+// that were observed in part.
 //
-// Other nodes hear of a new identity at the same time as this one, or a moment later. A new pod has
+// Other nodes observe a new identity at the same time as this one, or a moment later. A new pod has
 // its identity at once. One that they know by the identity of its earlier labels keeps that for
 // Config.SettleDelay, so that they do not drop packets of its flows for being of an identity
-// unheard of.
+// unobserved of.
 func (l *Lifecycle) Settle(ctx context.Context) (Waiting, error) {
 	var (
 		workers errgroup.Group
@@ -69,7 +69,7 @@ func (l *Lifecycle) Settle(ctx context.Context) (Waiting, error) {
 }
 
 // settle does one endpoint, or says whether it waits for an identity, and how long for others to
-// hear of it.
+// observe it.
 func (l *Lifecycle) settle(ctx context.Context, id uint16) (waiting bool, wait time.Duration, err error) {
 	unlock := l.lock(id)
 	defer unlock()

@@ -111,7 +111,7 @@ func TestTemporaryRelabel(t *testing.T) {
 			t.Errorf("after a restart it is seen as %s", row.Seen())
 		}
 	}
-	// Its number becomes known; the others are given time to hear of it.
+	// Its number becomes known; the others are given time to observe it.
 	p = started(t, m, dir, func(c *Config) { c.SettleDelay = time.Second })
 	m.withheld = false
 	for step, want := range []Waiting{{1, time.Second}, {1, time.Second / 2}, {}} {
@@ -131,7 +131,7 @@ func TestTemporaryRelabel(t *testing.T) {
 	p.audit("at the end")
 }
 
-// TestSettleDelayOfEachChange: the others are given time to hear of an identity at every change of
+// TestSettleDelayOfEachChange: the others are given time to observe an identity at every change of
 // labels, also at one that comes while the last one's identity is waited for; and no more than
 // that, if only the ports change meanwhile.
 func TestSettleDelayOfEachChange(t *testing.T) {

@@ -13,7 +13,7 @@ const (
 	StateWaitingForIdentity State = "waiting-for-identity"
 	// StateNotReady: a change failed. The endpoint forwards and is judged as before the change.
 	StateNotReady State = "not-ready"
-	// StateWaitingToRegenerate: its identity is known, the record and other nodes are told.
+	// StateWaitingToRegenerate: its identity is known, the record and other nodes are notified.
 	StateWaitingToRegenerate State = "waiting-to-regenerate"
 	// StateRegenerating: its rules, row, programs and interface are being brought into the kernel.
 	StateRegenerating State = "regenerating"
@@ -47,5 +47,5 @@ func (s State) mayFollow(next State) bool {
 	return s == next || slices.Contains(transitions[s], next)
 }
 
-// inForce says whether the kernel forwards for an endpoint in state s, and judges it.
+// inForce reports whether the kernel forwards for an endpoint in state s, and judges it.
 func (s State) inForce() bool { return s == StateReady || s == StateNotReady }

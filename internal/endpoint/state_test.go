@@ -108,7 +108,7 @@ func TestFailedChange(t *testing.T) {
 		p := started(t, m, t.TempDir())
 		row := p.mustCreate(1)
 
-		// Through the API: the caller is told, and the change is over.
+		// Through the API: the caller is notified, and the change is over.
 		m.fault = once(op)
 		if _, err := p.SetLabels(t.Context(), row.ID, other, nil); !errors.Is(err, errInjected) {
 			t.Fatalf("%s: %v", op, err)

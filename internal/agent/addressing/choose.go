@@ -22,13 +22,13 @@ type Plain struct{ IPv4, IPv6 bool }
 // Or is what either says.
 func (p Plain) Or(o Plain) Plain { return Plain{p.IPv4 || o.IPv4, p.IPv6 || o.IPv6} }
 
-// Pods says what Kubernetes says of a pod.
+// Pods reports what Kubernetes says of a pod.
 type Pods interface {
 	Get(ctx context.Context, key k8s.Key, uid string) (pods.Info, error)
 }
 
-// heardWait is how long a new pod waits until it is known which pools there are.
-const heardWait = 20 * time.Second
+// syncWait is how long a new pod waits until it is known which pools there are.
+const syncWait = 20 * time.Second
 
 // For returns the pools from which the pod for which an address is asked is to have it, and whether
 // it leaves the cluster under it. A pool that the request names counts, if it comes from nobody who
@@ -40,7 +40,7 @@ func (n *Pools) For(ctx context.Context, dir Pods, owner, named string) (ipam.Ch
 	if n == nil || !isPod || named != "" {
 		return both, Plain{}, nil
 	}
-	if err := n.awaitHeard(ctx); err != nil {
+	if err := n.waitSynced(ctx); err != nil {
 		return both, Plain{}, err
 	}
 	info, err := dir.Get(ctx, k8s.Key{Namespace: namespace, Name: name}, "")
@@ -57,17 +57,17 @@ func (n *Pools) For(ctx context.Context, dir Pods, owner, named string) (ipam.Ch
 	return choice, plain, nil
 }
 
-// awaitHeard waits until it is known which pools there are.
-func (n *Pools) awaitHeard(ctx context.Context) error {
-	patience := time.NewTimer(heardWait)
-	defer patience.Stop()
+// waitSynced waits until it is known which pools there are.
+func (n *Pools) waitSynced(ctx context.Context) error {
+	timeout := time.NewTimer(syncWait)
+	defer timeout.Stop()
 	select {
 	case <-n.catalog.Synced():
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-patience.C:
-		return server.Errorf(http.StatusServiceUnavailable, "the agent has not heard of all CiliumPodIPPools yet; try again in a moment")
+	case <-timeout.C:
+		return server.Errorf(http.StatusServiceUnavailable, "the agent has not observed all CiliumPodIPPools yet; try again in a moment")
 	}
 }
 

@@ -140,7 +140,7 @@ func TestENIWithOperator(t *testing.T) {
 	dir := t.TempDir()
 	net1 := &pluggedBy{kernel: kernel{plugged: map[string]bool{}}, cloud: cloud, instance: "i-n1"}
 	pods := map[netip.Addr]string{}
-	start := func() (book *Book, stop func()) {
+	start := func() (book *Allocator, stop func()) {
 		t.Helper()
 		cfg := singlesConfig(dir)
 		cfg.Mode, cfg.KindsWait, cfg.Hosts = ENI, time.Minute, []netip.Addr{netip.MustParseAddr("10.0.0.4")}
@@ -176,8 +176,8 @@ func TestENIWithOperator(t *testing.T) {
 			t.Fatal(err)
 		}
 		stopping := make(chan struct{})
-		book = &Book{IPAM: pool, Node: "n1", InterfaceOf: s.InterfaceOf, Stopping: stopping}
-		own, err := nodes.New(nodes.Config{Self: cfg.Self, Own: s.Hear, Fill: s.Fill}, client, nodes.Discard{})
+		book = &Allocator{IPAM: pool, Node: "n1", InterfaceOf: s.InterfaceOf, Stopping: stopping}
+		own, err := nodes.New(nodes.Config{Self: cfg.Self, Own: s.Observe, Fill: s.Fill}, client, nodes.Discard{})
 		if err == nil {
 			err = own.Announce(node.Node{Name: "n1", Cluster: "default", Addresses: []node.Address{{Type: node.InternalIP, IP: cfg.Hosts[0]}}})
 		}
@@ -200,7 +200,7 @@ func TestENIWithOperator(t *testing.T) {
 		var wg sync.WaitGroup
 		wg.Go(func() { _ = own.Run(ctx) })
 		wg.Go(func() { _ = s.Run(ctx, refresher{own}) })
-		wg.Go(func() { // what the kernel tells
+		wg.Go(func() { // what the kernel reports
 			for ctx.Err() == nil {
 				net1.follow()
 				s.InterfacesChanged(nil, nil)
@@ -281,7 +281,7 @@ func TestENIWithOperator(t *testing.T) {
 		book.FreeOf(r.IPv4.IP, "ns/again")
 		return ""
 	})
-	// What is superfluous goes back, and the kernel is told of nothing that is not the node's.
+	// What is superfluous goes back, and the kernel is given nothing that is not the node's.
 	controllers.Eventually(t, 2*time.Minute, func() string {
 		if err := env.Client.Get(t.Context(), types.NamespacedName{Name: "n1"}, o); err != nil {
 			return err.Error()

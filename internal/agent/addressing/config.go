@@ -34,10 +34,10 @@ const (
 	Delegated = "delegated-plugin"
 )
 
-// OfCloud says whether the addresses of a mode are those of network interfaces of a cloud.
+// OfCloud reports whether the addresses of a mode are those of network interfaces of a cloud.
 func OfCloud(mode string) bool { return mode == ENI || mode == Azure || mode == AlibabaCloud }
 
-// Single says whether a node has single addresses in a mode.
+// Single reports whether a node has single addresses in a mode.
 func Single(mode string) bool { return mode == CRD || OfCloud(mode) }
 
 // PreAllocationFlag is the option that [ParsePreAllocation] reads.

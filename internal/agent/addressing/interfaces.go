@@ -41,7 +41,7 @@ const (
 	// are taken that no pod has: with five networks of a VPC for 2,700 addresses.
 	maxRules  = 16384
 	minBits   = 8 // of a network; no cloud gives a VPC a larger one
-	maxFaults = 4 // that are told; the others are counted
+	maxFaults = 4 // that are shown; the others are counted
 )
 
 // interfacesOf reads the interfaces that an object shows, in the order of their numbers, and what
@@ -166,7 +166,7 @@ func networksOf(list []Interface) map[netip.Prefix]bool {
 	return out
 }
 
-// misplaced says why an address cannot be a pod's on an interface, or nothing.
+// misplaced reports why an address cannot be a pod's on an interface, or nothing.
 func (i Interface) misplaced(ip netip.Addr) string {
 	first := i.Subnet.Addr()
 	host := ip.BitLen() - i.Subnet.Bits()
@@ -181,7 +181,7 @@ func (i Interface) misplaced(ip netip.Addr) string {
 	return ""
 }
 
-// conflict says why an interface cannot be beside others.
+// conflict reports why an interface cannot be beside others.
 func conflict(others []Interface, i Interface) error {
 	for _, other := range others {
 		switch {
@@ -202,7 +202,7 @@ func few(errs []error) error {
 	return errors.Join(errs...)
 }
 
-// alibabaNumberTag has the place of an interface of Alibaba Cloud, which the cloud does not tell.
+// alibabaNumberTag has the place of an interface of Alibaba Cloud, which the cloud does not report.
 const alibabaNumberTag = "cilium-eni-index"
 
 // shownInterface is an interface as an object has it.

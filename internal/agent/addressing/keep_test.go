@@ -61,7 +61,7 @@ func TestInterfaceInUseStays(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				dir := t.TempDir()
 				s, book := eniSingles(t, dir)
-				s.Hear(eniNode(1, map[int][]string{1: {"10.0.1.10"}}))
+				s.Observe(eniNode(1, map[int][]string{1: {"10.0.1.10"}}))
 				k := &kernel{plugged: map[string]bool{macOf(1): true, macOf(7): true}}
 				s.Connect(Uplinks{Network: k})
 				book.Open()
@@ -70,7 +70,7 @@ func TestInterfaceInUseStays(t *testing.T) {
 					t.Fatal(r, err)
 				}
 				o := change()
-				s.Hear(o)
+				s.Observe(o)
 				synctest.Wait()
 				if i, ok := s.InterfaceOf(ip); !k.leads(ip) || !ok || i.MAC != macOf(1) || i.Number != 1 {
 					t.Errorf("a pod's packets are not led any more: %+v, %v", i, ok)
@@ -96,7 +96,7 @@ func TestInterfaceInUseStays(t *testing.T) {
 				if !k2.leads(ip) {
 					t.Error("a pod's packets are not led after a restart")
 				}
-				next.Hear(o)
+				next.Observe(o)
 				runSingles(t, next)
 				synctest.Wait()
 				if !k2.leads(ip) {
@@ -126,14 +126,14 @@ func TestTakenAwayOverRestart(t *testing.T) {
 		dir := t.TempDir()
 		ip := netip.MustParseAddr("10.0.1.10")
 		s, book := eniSingles(t, dir)
-		s.Hear(eniNode(1, map[int][]string{1: {"10.0.1.10"}}))
+		s.Observe(eniNode(1, map[int][]string{1: {"10.0.1.10"}}))
 		k := &kernel{plugged: map[string]bool{macOf(1): true}}
 		s.Connect(Uplinks{Network: k})
 		book.Open()
 		if _, err := book.AllocateNext(ipam.IPv4, "ns/p", "", false); err != nil {
 			t.Fatal(err)
 		}
-		s.Hear(eniNode(2, map[int][]string{1: {"10.0.1.11"}}))
+		s.Observe(eniNode(2, map[int][]string{1: {"10.0.1.11"}}))
 		next, book2 := eniSingles(t, dir)
 		next.before = []netip.Addr{ip}
 		book2.AssignSingles(next.want())
@@ -190,7 +190,7 @@ func TestUplinksTryAgain(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				s, book := eniSingles(t, t.TempDir())
-				s.Hear(eniNode(1, map[int][]string{0: {"10.0.0.10"}, 1: {"10.0.1.10"}}))
+				s.Observe(eniNode(1, map[int][]string{0: {"10.0.0.10"}, 1: {"10.0.1.10"}}))
 				k := &once{kernel: kernel{plugged: map[string]bool{macOf(0): true, macOf(1): true}}, spoil: c.spoil}
 				s.Connect(Uplinks{Network: k})
 				book.Open()

@@ -19,16 +19,16 @@ func (n *Pools) ask(needs map[string]ipam.Count, now time.Time) bool {
 		return false
 	}
 	if n.since.IsZero() {
-		n.since = now.Add(rand.N(askPatience / 2)) // not all nodes at once
+		n.since = now.Add(rand.N(askDelay / 2)) // not all nodes at once
 	}
-	if !n.urgent(needs) && now.Sub(n.since) < askPatience {
+	if !n.urgent(needs) && now.Sub(n.since) < askDelay {
 		return false
 	}
 	n.asked, n.since = needs, time.Time{}
 	return true
 }
 
-// urgent says whether more is needed than the node has and has asked for. mu is held.
+// urgent reports whether more is needed than the node has and has asked for. mu is held.
 func (n *Pools) urgent(needs map[string]ipam.Count) bool {
 	if n.pool == nil {
 		return true
@@ -106,7 +106,7 @@ func inAdvance(used, ahead int) int {
 	return (used+ahead-1)/ahead*ahead + ahead
 }
 
-// tend says what is needed now, and hands back what has been superfluous for long enough.
+// tend reports what is needed now, and hands back what has been superfluous for long enough.
 func (n *Pools) tend(now time.Time) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -137,14 +137,14 @@ func (n *Pools) tend(now time.Time) {
 			_ = n.assign() // they are the node's as before
 			handed = false
 		} else {
-			n.tell.moved()
+			n.notify.moved()
 		}
 	}
 	if handed { // what is asked for must not bring it back
 		n.asked, n.since = needs, time.Time{}
 	}
 	if n.ask(needs, now) || handed || n.gone() {
-		n.tell.refresh()
+		n.notify.refresh()
 	}
 }
 
@@ -168,7 +168,7 @@ func (n *Pools) superfluous(needs map[string]ipam.Count, now time.Time) []netip.
 			since = now
 		}
 		idle[u.CIDR] = since
-		if now.Sub(since) >= n.patience {
+		if now.Sub(since) >= n.releaseAfter {
 			out = append(out, u.CIDR)
 		}
 	}

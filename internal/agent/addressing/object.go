@@ -13,13 +13,13 @@ import (
 	"github.com/hawser-net/hawser/internal/node"
 )
 
-// askOperator makes this node's CiliumNode, if need be, with what fill writes into it, and tells
-// heard of it until ctx ends.
-func (c *Config) askOperator(ctx context.Context, client *k8s.Client, heard func(*v2.CiliumNode), fill func(o *v2.CiliumNode, made bool)) error {
+// askOperator makes this node's CiliumNode, if need be, with what fill writes into it, and calls
+// observed with it until ctx ends.
+func (c *Config) askOperator(ctx context.Context, client *k8s.Client, observed func(*v2.CiliumNode), fill func(o *v2.CiliumNode, made bool)) error {
 	if err := client.WaitForKinds(ctx, c.KindsWait, c.Log, v2.Resource(v2.ResourceNodes)); err != nil {
 		return err
 	}
-	asking, err := nodes.New(nodes.Config{Self: c.Self, ClusterID: c.ClusterID, Own: heard, Fill: fill, Log: c.Log}, client, nodes.Discard{})
+	asking, err := nodes.New(nodes.Config{Self: c.Self, ClusterID: c.ClusterID, Own: observed, Fill: fill, Log: c.Log}, client, nodes.Discard{})
 	if err != nil {
 		return err
 	}

@@ -29,8 +29,8 @@ import (
 // hands back what is unused.
 //
 // No address is lost or given twice over a crash: what is assigned is stored before an address of
-// it is given, and that it is handed back is stored before the operator is told. An object that is
-// older than the last one read is no news, unless the server itself confirms it: then it was put
+// it is given, and that it is handed back is stored before the operator is asked. An object that is
+// older than the last one read is ignored, unless the server itself confirms it: then it was put
 // back.
 //
 // Its object does not take a CIDR from a node whose pods use it: such a CIDR gives no new
@@ -38,18 +38,18 @@ import (
 type Pools struct {
 	cfg  Config
 	path string
-	// patience is how long a CIDR must have been superfluous before it is handed back: its pods may
-	// be starting anew, and its addresses rest meanwhile.
-	patience time.Duration
-	log      *slog.Logger
-	catalog  catalog
+	// releaseAfter is how long a CIDR must have been superfluous before it is handed back: its pods
+	// may be starting anew, and its addresses rest meanwhile.
+	releaseAfter time.Duration
+	log          *slog.Logger
+	catalog      catalog
 	// ask has the operator asked until ctx ends, live reads the node's object from the server.
-	askAs func(ctx context.Context, heard func(*v2.CiliumNode)) error
-	live  func(context.Context) (*v2.CiliumNode, error)
-	tell  teller
+	askAs  func(ctx context.Context, observed func(*v2.CiliumNode)) error
+	live   func(context.Context) (*v2.CiliumNode, error)
+	notify notifier
 
 	mu    sync.Mutex
-	doubt bool       // an object was told of that is older than the last one
+	doubt bool       // an object was observed that is older than the last one
 	pool  *ipam.IPAM // nil until Attach
 	state poolState
 	asked map[string]ipam.Count      // what is to stand in the object
@@ -57,10 +57,10 @@ type Pools struct {
 	idle  map[netip.Prefix]time.Time // since when a CIDR is superfluous
 }
 
-// catalog says which pools there are.
+// catalog reports which pools there are.
 type catalog interface {
-	// Get returns a pool; heard is false as long as not all are known.
-	Get(name string) (p ippools.Pool, ok, heard bool)
+	// Get returns a pool; observed is false as long as not all are known.
+	Get(name string) (p ippools.Pool, ok, observed bool)
 	All() []ippools.Pool
 	Synced() <-chan struct{}
 	Run(ctx context.Context) error
@@ -88,13 +88,13 @@ type assignedCIDR struct {
 	Gone     bool `json:"gone,omitempty"`
 }
 
-// releasePatience is how long a CIDR is superfluous before it is handed back.
-const releasePatience = 30 * time.Second
+// releaseDelay is how long a CIDR is superfluous before it is handed back.
+const releaseDelay = 30 * time.Second
 
-// askPatience is how long the object may say that other numbers are needed than are, if the node
-// has enough: a write for each pod would be one for each agent to hear. It is half as long again at
+// askDelay is how long the object may say that other numbers are needed than are, if the node has
+// enough: a write for each pod would be one for each agent to observe. It is half as long again at
 // most.
-const askPatience = 2 * time.Minute
+const askDelay = 2 * time.Minute
 
 // NewPools returns the pools of a node as they were when its last agent ended.
 func NewPools(cfg Config, client *k8s.Client) (*Pools, error) {
@@ -104,8 +104,8 @@ func NewPools(cfg Config, client *k8s.Client) (*Pools, error) {
 	}
 	n.catalog = ippools.New(client, n.look, n.log)
 	n.live = func(ctx context.Context) (*v2.CiliumNode, error) { return cfg.ownNode(ctx, client) }
-	n.askAs = func(ctx context.Context, heard func(*v2.CiliumNode)) error {
-		return cfg.askOperator(ctx, client, heard, n.Fill)
+	n.askAs = func(ctx context.Context, observed func(*v2.CiliumNode)) error {
+		return cfg.askOperator(ctx, client, observed, n.Fill)
 	}
 	return n, nil
 }
@@ -113,8 +113,8 @@ func NewPools(cfg Config, client *k8s.Client) (*Pools, error) {
 // newPools returns pools that know no server.
 func newPools(cfg Config) (*Pools, error) {
 	n := &Pools{
-		cfg: cfg, path: filepath.Join(cfg.Dir, "pools.json"), patience: releasePatience, log: cfg.Log, catalog: noCatalog{},
-		tell: newTeller(), idle: map[netip.Prefix]time.Time{},
+		cfg: cfg, path: filepath.Join(cfg.Dir, "pools.json"), releaseAfter: releaseDelay, log: cfg.Log, catalog: noCatalog{},
+		notify: newNotifier(), idle: map[netip.Prefix]time.Time{},
 	}
 	data, err := os.ReadFile(n.path)
 	switch {
@@ -130,7 +130,7 @@ func newPools(cfg Config) (*Pools, error) {
 	return n, nil
 }
 
-// noCatalog is that of a node that has not heard of any pool.
+// noCatalog is that of a node that has not observed any pool.
 type noCatalog struct{}
 
 func (noCatalog) Get(string) (ippools.Pool, bool, bool) { return ippools.Pool{}, false, false }
@@ -162,8 +162,8 @@ func (n *Pools) clear() {
 	n.state = poolState{Releasing: n.state.Releasing}
 }
 
-// missing says which family of the default pool the node has no CIDR of that nobody disputes; nil
-// if it can begin.
+// missing reports which family of the default pool the node has no CIDR of that nobody disputes;
+// nil if it can begin.
 func (n *Pools) missing() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -200,10 +200,10 @@ func (n *Pools) assign() error {
 	want := map[string][]ipam.Block{}
 	var outside, disputed, gone []string
 	for name, cidrs := range n.state.Pools {
-		spec, ok, heard := n.catalog.Get(name)
+		spec, ok, observed := n.catalog.Get(name)
 		for _, c := range cidrs {
 			b := ipam.Block{Prefix: c.CIDR, AllowFirst: c.AllowFirst, AllowLast: c.AllowLast, Drained: c.Disputed || c.Gone}
-			if heard && (!ok || spec.Fault == nil && !spec.Covers(c.CIDR)) {
+			if observed && (!ok || spec.Fault == nil && !spec.Covers(c.CIDR)) {
 				b.Drained = true
 				outside = append(outside, fmt.Sprintf("%s of pool %q", c.CIDR, name))
 			}
@@ -236,7 +236,7 @@ func (n *Pools) assign() error {
 		slices.Sort(outside)
 		n.log.Warn("this node has CIDRs that their pools do not have (any more); no new pod gets an address of them", "cidrs", outside)
 	}
-	n.tell.report(err)
+	n.notify.report(err)
 	return nil
 }
 
@@ -253,8 +253,8 @@ func (n *Pools) store(next poolState) error {
 	return nil
 }
 
-// Hear is told of this node's object whenever it has changed.
-func (n *Pools) Hear(o *v2.CiliumNode) {
+// Observe is called with this node's object whenever it has changed.
+func (n *Pools) Observe(o *v2.CiliumNode) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.older(o) {
@@ -265,7 +265,7 @@ func (n *Pools) Hear(o *v2.CiliumNode) {
 	n.take(o, false)
 }
 
-// older says whether an object is one of before. mu is held.
+// older reports whether an object is one of before. mu is held.
 func (n *Pools) older(o *v2.CiliumNode) bool {
 	return string(o.UID) == n.state.UID && o.Generation < n.state.Generation
 }
@@ -357,13 +357,13 @@ func (n *Pools) take(o *v2.CiliumNode, back bool) {
 	}
 	if err := n.store(next); err != nil {
 		n.log.Error("what is assigned to this node is not used", "error", err)
-		n.tell.report(err)
+		n.notify.report(err)
 		return
 	}
 	n.log.Info("the operator has assigned pod CIDRs", "pools", text(next.Pools))
-	n.settle()
+	n.applyAssigned()
 	if back || n.gone() {
-		n.tell.refresh()
+		n.notify.refresh()
 	}
 }
 
@@ -380,7 +380,7 @@ func (n *Pools) used() map[netip.Prefix]string {
 	return out
 }
 
-// gone says whether a CIDR is in use that the object does not have. mu is held.
+// gone reports whether a CIDR is in use that the object does not have. mu is held.
 func (n *Pools) gone() bool {
 	for _, cidrs := range n.state.Pools {
 		if slices.ContainsFunc(cidrs, func(c assignedCIDR) bool { return c.Gone }) {
@@ -390,19 +390,19 @@ func (n *Pools) gone() bool {
 	return false
 }
 
-// look is told that pools have changed.
+// look is called when pools have changed.
 func (n *Pools) look() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.settle()
+	n.applyAssigned()
 }
 
-// settle takes over what is assigned, and says what is needed. mu is held.
-func (n *Pools) settle() {
+// applyAssigned takes over what is assigned, and says what is needed. mu is held.
+func (n *Pools) applyAssigned() {
 	_ = n.assign()
-	n.tell.moved()
+	n.notify.moved()
 	if n.ask(n.wanted(), time.Now()) {
-		n.tell.refresh()
+		n.notify.refresh()
 	}
 }
 

@@ -34,7 +34,7 @@ func testConfig(dir string) Config {
 	}
 }
 
-// counter is an agent that counts what it is told.
+// counter is an agent that counts what it is called with.
 type counter struct{ writes, moves int }
 
 func (c *counter) Refresh()        { c.writes++ }
@@ -96,12 +96,12 @@ func TestInAdvance(t *testing.T) {
 func TestNodePoolsCrash(t *testing.T) {
 	t.Parallel()
 	const kept, spare = "10.0.0.0/28", "10.0.0.16/28"
-	for _, at := range []string{"stored", "written", "heard"} {
+	for _, at := range []string{"stored", "written", "observed"} {
 		t.Run(at, func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
 			n, pool := nodePoolsAt(t, dir)
-			n.Hear(ciliumNode(5, kept, spare))
+			n.Observe(ciliumNode(5, kept, spare))
 			if _, err := pool.AllocateNext(ipam.IPv4, "a/b", "", false); err != nil {
 				t.Fatal(err)
 			}
@@ -113,7 +113,7 @@ func TestNodePoolsCrash(t *testing.T) {
 			n.asked = map[string]ipam.Count{} // as if few were needed
 			n.cfg.Ahead = map[string]int{"default": 1}
 			n.tend(now)
-			n.tend(now.Add(releasePatience))
+			n.tend(now.Add(releaseDelay))
 			if got := fmt.Sprint(n.state.Releasing); got != "["+spare+"]" {
 				t.Fatalf("handed back: %s", got)
 			}
@@ -122,29 +122,29 @@ func TestNodePoolsCrash(t *testing.T) {
 			if got := fmt.Sprint(o.Spec.IPAM.Pools.Allocated[0].CIDRs); got != "["+kept+"]" {
 				t.Errorf("the object is to have %s", got)
 			}
-			if at == "heard" {
-				n.Hear(ciliumNode(6, kept))
+			if at == "observed" {
+				n.Observe(ciliumNode(6, kept))
 			}
 			n, pool = nodePoolsAt(t, dir) // after the crash
-			n.Hear(ciliumNode(5, kept, spare))
+			n.Observe(ciliumNode(5, kept, spare))
 			if got := fmt.Sprint(pool.CIDRs(ipam.IPv4)); got != "["+kept+"]" {
 				t.Errorf("an old version of the object has the node have %s", got)
 			}
 			if at != "stored" {
-				n.Hear(ciliumNode(6, kept))
+				n.Observe(ciliumNode(6, kept))
 			} else {
 				o := ciliumNode(5, kept, spare)
 				n.Fill(o, false)
-				n.Hear(ciliumNode(6, o.Spec.IPAM.Pools.Allocated[0].CIDRs...))
+				n.Observe(ciliumNode(6, o.Spec.IPAM.Pools.Allocated[0].CIDRs...))
 			}
 			if len(n.state.Releasing) > 0 {
 				t.Errorf("%v are still handed back", n.state.Releasing)
 			}
-			n.Hear(ciliumNode(5, kept, spare))
+			n.Observe(ciliumNode(5, kept, spare))
 			if got := fmt.Sprint(pool.CIDRs(ipam.IPv4)); got != "["+kept+"]" {
 				t.Errorf("an old version has the node have %s", got)
 			}
-			n.Hear(ciliumNode(7, kept, spare)) // assigned anew
+			n.Observe(ciliumNode(7, kept, spare)) // assigned anew
 			if got := fmt.Sprint(pool.CIDRs(ipam.IPv4)); got != "["+kept+" "+spare+"]" {
 				t.Errorf("what is assigned anew is not used: %s", got)
 			}
@@ -158,11 +158,11 @@ func TestNodePools(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	n, pool := nodePoolsAt(t, dir)
-	fault := func() error { return n.tell.due.fault }
+	fault := func() error { return n.notify.due.fault }
 	if err := n.missing(); err == nil || !strings.Contains(err.Error(), `a CIDR (ipv4) of pool "default"`) {
 		t.Errorf("missing: %v", err)
 	}
-	n.Hear(ciliumNode(1, "10.0.0.0/28"))
+	n.Observe(ciliumNode(1, "10.0.0.0/28"))
 	if n.missing() != nil || fault() != nil {
 		t.Errorf("missing: %v, fault %v", n.missing(), fault())
 	}
@@ -180,7 +180,7 @@ func TestNodePools(t *testing.T) {
 	if got := o.Spec.IPAM.Pools.Requested[0].Needed.IPv4Addrs; got != 16 {
 		t.Errorf("with an address in use %d are asked for, want 16", got)
 	}
-	n.Hear(ciliumNode(2, "none", "10.0.1.0/28"))
+	n.Observe(ciliumNode(2, "none", "10.0.1.0/28"))
 	if fault() == nil || !strings.Contains(fault().Error(), "pods of this node use 10.0.0.0/28, which is not assigned to it any more") {
 		t.Errorf("fault: %v", fault())
 	}
@@ -199,7 +199,7 @@ func TestNodePools(t *testing.T) {
 	if err := os.WriteFile(dir, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	n.Hear(ciliumNode(3, "10.0.1.0/28", "10.0.2.0/28"))
+	n.Observe(ciliumNode(3, "10.0.1.0/28", "10.0.2.0/28"))
 	if got := fmt.Sprint(pool.CIDRs(ipam.IPv4)); strings.Contains(got, "10.0.2.0") || fault() == nil {
 		t.Errorf("what is not stored is used: %s, %v", got, fault())
 	}
@@ -211,15 +211,15 @@ func TestNodePoolsTaken(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	n, pool := nodePoolsAt(t, dir)
-	n.Hear(ciliumNode(1, "10.0.0.0/28", "10.0.0.16/28"))
+	n.Observe(ciliumNode(1, "10.0.0.0/28", "10.0.0.16/28"))
 	got, err := pool.AllocateNext(ipam.IPv4, "a/b", "", false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	n.tell.pass(&counter{})
-	n.Hear(ciliumNode(2))
+	n.notify.pass(&counter{})
+	n.Observe(ciliumNode(2))
 	told := counter{}
-	if n.tell.pass(&told); told.writes == 0 {
+	if n.notify.pass(&told); told.writes == 0 {
 		t.Error("nothing is written")
 	}
 	if _, err := pool.AllocateNext(ipam.IPv4, "a/c", "", false); err == nil {
@@ -246,7 +246,7 @@ func TestNodePoolsTaken(t *testing.T) {
 	pool.Open()
 	o = ciliumNode(2)
 	n.Fill(o, false)
-	n.Hear(ciliumNode(3, o.Spec.IPAM.Pools.Allocated[0].CIDRs...))
+	n.Observe(ciliumNode(3, o.Spec.IPAM.Pools.Allocated[0].CIDRs...))
 	if _, err := pool.AllocateNext(ipam.IPv4, "a/c", "", false); err != nil {
 		t.Errorf("what is assigned again is not used: %v", err)
 	}
@@ -257,15 +257,15 @@ func TestNodePoolsTaken(t *testing.T) {
 func TestNodePoolsDisputed(t *testing.T) {
 	t.Parallel()
 	n, pool := nodePoolsAt(t, t.TempDir())
-	fault := func() error { return n.tell.due.fault }
-	n.Hear(ciliumNode(1, "10.0.0.0/28"))
+	fault := func() error { return n.notify.due.fault }
+	n.Observe(ciliumNode(1, "10.0.0.0/28"))
 	got, err := pool.AllocateNext(ipam.IPv4, "a/b", "", false)
 	if err != nil {
 		t.Fatal(err)
 	}
 	o := ciliumNode(1, "10.0.0.0/28")
 	o.Annotations = map[string]string{ippools.DisputedAnnotation: "10.0.0.0/28"}
-	n.Hear(o)
+	n.Observe(o)
 	if _, err := pool.AllocateNext(ipam.IPv4, "a/c", "", false); err == nil {
 		t.Error("an address was given that another node may give")
 	}
@@ -277,7 +277,7 @@ func TestNodePoolsDisputed(t *testing.T) {
 	}
 	now := time.Now()
 	n.tend(now)
-	n.tend(now.Add(releasePatience))
+	n.tend(now.Add(releaseDelay))
 	n.Fill(o, false)
 	if got := o.Spec.IPAM.Pools.Allocated; len(got) > 0 {
 		t.Errorf("it does not go back: %v", got)
@@ -291,7 +291,7 @@ func TestNodePoolsPutBack(t *testing.T) {
 	n, pool := nodePoolsAt(t, t.TempDir())
 	now := ciliumNode(9, "10.0.0.0/28")
 	n.live = func(context.Context) (*v2.CiliumNode, error) { return now, nil }
-	n.Hear(now)
+	n.Observe(now)
 	if _, err := pool.AllocateNext(ipam.IPv4, "a/b", "", false); err != nil {
 		t.Fatal(err)
 	}
@@ -302,11 +302,11 @@ func TestNodePoolsPutBack(t *testing.T) {
 		}
 	}
 	old := ciliumNode(4, "10.0.0.16/28")
-	n.Hear(old)
+	n.Observe(old)
 	n.confirm(t.Context())
 	cidrs("[10.0.0.0/28]") // it was late, no more
 	now = old
-	n.Hear(old)
+	n.Observe(old)
 	cidrs("[10.0.0.0/28]")
 	n.confirm(t.Context())
 	cidrs("[10.0.0.0/28]")
@@ -318,7 +318,7 @@ func TestNodePoolsPutBack(t *testing.T) {
 	if got := fmt.Sprint(o.Spec.IPAM.Pools.Allocated); got != "[{false false [10.0.0.0/28] default}]" {
 		t.Errorf("the object is to have %s", got)
 	}
-	n.Hear(ciliumNode(5, "10.0.0.0/28", "10.0.0.32/28"))
+	n.Observe(ciliumNode(5, "10.0.0.0/28", "10.0.0.32/28"))
 	cidrs("[10.0.0.0/28 10.0.0.32/28]")
 }
 
@@ -328,7 +328,7 @@ func TestNodePoolsFaultyPool(t *testing.T) {
 	n, pool := nodePoolsAt(t, t.TempDir())
 	known := ippools.Pool{Name: "default", Fault: errors.New("makes no sense")}
 	n.catalog = one{known: &known}
-	n.Hear(ciliumNode(1, "10.0.0.0/28"))
+	n.Observe(ciliumNode(1, "10.0.0.0/28"))
 	if _, err := pool.AllocateNext(ipam.IPv4, "a/b", "", false); err != nil {
 		t.Error(err)
 	}
@@ -349,15 +349,15 @@ func TestNodePoolsAsk(t *testing.T) {
 	n, pool := nodePoolsAt(t, t.TempDir())
 	n.cfg.Ahead = map[string]int{} // each pod changes what is needed
 	told := counter{}
-	n.Hear(ciliumNode(1, "10.0.0.0/27")) // 30 addresses
+	n.Observe(ciliumNode(1, "10.0.0.0/27")) // 30 addresses
 	now, step := time.Now(), func(want int, when string) {
 		t.Helper()
-		if n.tell.pass(&told); told.writes != want {
+		if n.notify.pass(&told); told.writes != want {
 			t.Errorf("%s: %d writes, want %d", when, told.writes, want)
 		}
 		told.writes = 0
 	}
-	n.tell.pass(&told)
+	n.notify.pass(&told)
 	n.asked, n.since, told.writes = n.wanted(), time.Time{}, 0
 	var given []netip.Addr
 	for range 30 {
@@ -384,7 +384,7 @@ func TestNodePoolsAsk(t *testing.T) {
 		n.tend(now.Add(time.Second))
 	}
 	step(0, "fewer")
-	n.tend(now.Add(2 * askPatience))
+	n.tend(now.Add(2 * askDelay))
 	step(1, "fewer for long")
 	if got := n.asked["default"].IPv4; got != 2 { // and one that waits
 		t.Errorf("%d are asked for, want 2", got)

@@ -109,7 +109,7 @@ func (c *Config) ranges(ctx context.Context, client *k8s.Client) (Ranges, error)
 	return got, nil
 }
 
-// Fixed says whether the configuration names the ranges.
+// Fixed reports whether the configuration names the ranges.
 func (c *Config) Fixed() bool { return c.lacks(c.Given) == nil }
 
 // rangesFile is where the ranges are kept for the next agent.
@@ -143,7 +143,7 @@ func (c *Config) readRanges(list []string) Ranges {
 	return r
 }
 
-// lacks tells which family's range is missing.
+// lacks reports which family's range is missing.
 func (c *Config) lacks(r Ranges) error {
 	var missing []string
 	if c.Families&ipam.IPv4 != 0 && r.V4 == "" {
@@ -163,7 +163,7 @@ func (c *Config) awaitRanges(ctx context.Context, client *k8s.Client) (Ranges, e
 	var mu sync.Mutex
 	var found Ranges
 	missing := "the object"
-	heard := func(list []string) bool {
+	observed := func(list []string) bool {
 		r := c.readRanges(list)
 		mu.Lock()
 		defer mu.Unlock()
@@ -179,7 +179,7 @@ func (c *Config) awaitRanges(ctx context.Context, client *k8s.Client) (Ranges, e
 		return k8s.Follow(ctx, k8s.Kind(client.Kube.CoreV1().RESTClient(), "nodes", ""), k8s.Options[*corev1.Node]{
 			Log: c.Log, FieldSelector: "metadata.name=" + c.Self.Name,
 		}, k8s.Handler[*corev1.Node]{Upsert: func(n *corev1.Node) {
-			if heard(n.Spec.PodCIDRs) {
+			if observed(n.Spec.PodCIDRs) {
 				done()
 			}
 		}, Delete: func(k8s.Key) {}})
@@ -188,7 +188,7 @@ func (c *Config) awaitRanges(ctx context.Context, client *k8s.Client) (Ranges, e
 		where = "spec.ipam.podCIDRs of CiliumNode " + c.Self.Name + ", which the operator fills in"
 		follow = func(ctx context.Context, done func()) error {
 			return c.askOperator(ctx, client, func(o *v2.CiliumNode) {
-				if heard(o.Spec.IPAM.PodCIDRs) {
+				if observed(o.Spec.IPAM.PodCIDRs) {
 					done()
 				}
 			}, nil)
@@ -244,7 +244,7 @@ func until(ctx context.Context, follow func(ctx context.Context, done func()) er
 	}
 }
 
-// Changed tells that pods use CIDRs which the operator does not assign any more (ClusterPool): a
+// Changed reports that pods use CIDRs which the operator does not assign any more (ClusterPool): a
 // node cannot change its ranges while pods have addresses from them. says is false if the object
 // says nothing of it.
 func (c *Config) Changed(o *v2.CiliumNode, used []netip.Prefix) (says bool, err error) {

@@ -36,7 +36,7 @@ func (n *Pools) await(ctx context.Context) error {
 	}
 	return until(ctx, func(ctx context.Context, done func()) error {
 		return n.askAs(ctx, func(o *v2.CiliumNode) {
-			if n.Hear(o); n.missing() == nil {
+			if n.Observe(o); n.missing() == nil {
 				done()
 			}
 		})
@@ -59,8 +59,8 @@ func (n *Pools) Follow(ctx context.Context) error { return n.catalog.Run(ctx) }
 // tendEvery is how often superfluous CIDRs are looked for.
 const tendEvery = 5 * time.Second
 
-// Run asks for what is needed, hands back what is not, and tells the agent, until ctx ends. Attach
-// comes before it.
+// Run asks for what is needed, hands back what is not, and notifies the agent, until ctx ends.
+// Attach comes before it.
 func (n *Pools) Run(ctx context.Context, agent Agent) error {
 	tick := time.NewTicker(tendEvery)
 	defer tick.Stop()
@@ -70,8 +70,8 @@ func (n *Pools) Run(ctx context.Context, agent Agent) error {
 			return nil
 		case <-tick.C:
 		case <-n.pool.DemandMoved():
-		case <-n.tell.wake:
-			n.tell.pass(agent)
+		case <-n.notify.trigger:
+			n.notify.pass(agent)
 		}
 		n.confirm(ctx)
 		n.tend(time.Now())

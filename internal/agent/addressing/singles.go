@@ -28,23 +28,23 @@ import (
 // modes of clouds): spec.ipam.pool and ipv6-pool, which somebody else fills in. The node says in
 // the status which are used by whom, and answers whether an address may be taken away again.
 //
-// It answers that once the book gives the address to nobody any more, and that is stored, so that
-// it holds over a crash. An address whose release was agreed to is given again only when a read
-// from the server itself shows it in the pool and not as being released: a version of the object
-// from before the agreement proves nothing.
+// It answers that once the allocator gives the address to nobody any more, and that is stored, so
+// that it holds over a crash. An address whose release was agreed to is given again only when a
+// read from the server itself shows it in the pool and not as being released: a version of the
+// object from before the agreement proves nothing.
 type Singles struct {
 	cfg  Config
 	path string
 	log  *slog.Logger
 	// askAs has the object made and followed until ctx ends, live reads it from the server, and
 	// patch changes its status if it is still the version that is named.
-	askAs func(ctx context.Context, heard func(*v2.CiliumNode)) error
-	live  func(context.Context) (*v2.CiliumNode, error)
-	patch func(ctx context.Context, o *v2.CiliumNode, status map[string]any) (*v2.CiliumNode, error)
-	tell  teller
+	askAs  func(ctx context.Context, observed func(*v2.CiliumNode)) error
+	live   func(context.Context) (*v2.CiliumNode, error)
+	patch  func(ctx context.Context, o *v2.CiliumNode, status map[string]any) (*v2.CiliumNode, error)
+	notify notifier
 
 	mu sync.Mutex
-	// Only a read from the server tells more: with doubt at once, else at later, if that is set.
+	// Only a read from the server shows more: with doubt at once, else at later, if that is set.
 	doubt bool
 	later time.Time
 	book  *ipam.IPAM // nil until Attach
@@ -55,7 +55,7 @@ type Singles struct {
 	// reported last, nil if nothing was yet.
 	unsaved error
 	fault   *string
-	// object is the newest one, nil until one was heard of.
+	// object is the newest one, nil until one was observed.
 	object *v2.CiliumNode
 	// returned are addresses that came with an earlier state of the object to which the server was
 	// put back, and when; they rest for a while.
@@ -96,14 +96,14 @@ func NewSingles(cfg Config, client *k8s.Client) (*Singles, error) {
 	s.patch = func(ctx context.Context, o *v2.CiliumNode, status map[string]any) (*v2.CiliumNode, error) {
 		return cfg.patchStatus(ctx, client, o, status)
 	}
-	s.askAs = func(ctx context.Context, heard func(*v2.CiliumNode)) error {
-		return cfg.askOperator(ctx, client, heard, s.Fill)
+	s.askAs = func(ctx context.Context, observed func(*v2.CiliumNode)) error {
+		return cfg.askOperator(ctx, client, observed, s.Fill)
 	}
 	return s, nil
 }
 
 func newSingles(cfg Config) (*Singles, error) {
-	s := &Singles{cfg: cfg, path: filepath.Join(cfg.Dir, "addresses.json"), log: cfg.Log, tell: newTeller(), returned: map[netip.Addr]time.Time{}, rest: returnRest}
+	s := &Singles{cfg: cfg, path: filepath.Join(cfg.Dir, "addresses.json"), log: cfg.Log, notify: newNotifier(), returned: map[netip.Addr]time.Time{}, rest: returnRest}
 	data, err := os.ReadFile(s.path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -154,7 +154,7 @@ func (s *Singles) Attach(book *ipam.IPAM) error {
 	return nil
 }
 
-// want is what the book is to have. mu is held.
+// want is what the allocator is to have. mu is held.
 func (s *Singles) want() map[netip.Addr]bool {
 	want := map[netip.Addr]bool{}
 	for _, ip := range s.before {
@@ -171,19 +171,19 @@ func (s *Singles) want() map[netip.Addr]bool {
 	return want
 }
 
-// Hear is told of this node's object whenever it has changed.
-func (s *Singles) Hear(o *v2.CiliumNode) {
+// Observe is called with this node's object whenever it has changed.
+func (s *Singles) Observe(o *v2.CiliumNode) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if string(o.UID) == s.state.UID && o.Generation < s.state.Generation {
 		s.doubt = true
-		s.tell.again()
+		s.notify.again()
 		return
 	}
 	s.take(o, false)
 }
 
-// confirm reads the object from the server, if what was heard is not enough to go by.
+// confirm reads the object from the server, if what was observed is not enough to go by.
 func (s *Singles) confirm(ctx context.Context) error {
 	s.mu.Lock()
 	due := s.doubt || !s.later.IsZero() && !time.Now().Before(s.later)
@@ -260,7 +260,7 @@ func (s *Singles) take(o *v2.CiliumNode, sure bool) {
 	}
 	s.doubt, s.unsaved = doubt, nil
 	used := s.inUse()
-	next.Lost = s.lostTo(next.Pool, used)
+	next.Lost = s.missingFrom(next.Pool, used)
 	next.Interfaces, s.shown = interfacesOf(s.cfg.Mode, o, s.needed(next, used))
 	if maps.Equal(next.Pool, s.state.Pool) && maps.Equal(next.Leaving, s.state.Leaving) && maps.Equal(next.Lost, s.state.Lost) && reflect.DeepEqual(next.Interfaces, s.state.Interfaces) {
 		s.state.UID, s.state.Generation = next.UID, next.Generation
@@ -269,17 +269,17 @@ func (s *Singles) take(o *v2.CiliumNode, sure bool) {
 		readAt(time.Now().Add(writeRetry))
 	} else if s.book != nil {
 		s.book.AssignSingles(s.want())
-		s.tell.moved()
+		s.notify.moved()
 	}
 	s.later = later
 	s.inspect()
 	if !sure {
-		s.tell.again() // to read, or because the status may be to be written; who reads goes on itself
+		s.notify.again() // to read, or because the status may be to be written; who reads goes on itself
 	}
 }
 
-// inspect reports what is wrong with the addresses, if that has changed, and has the book forget
-// those that were in use when they were taken away, once they are not. mu is held.
+// inspect reports what is wrong with the addresses, if that has changed, and has the allocator
+// forget those that were in use when they were taken away, once they are not. mu is held.
 func (s *Singles) inspect() {
 	errs := []error{s.unsaved}
 	if s.book != nil {
@@ -300,7 +300,7 @@ func (s *Singles) inspect() {
 			return !wanted && !given[p.Addr()]
 		}) {
 			s.book.AssignSingles(want)
-			s.tell.moved()
+			s.notify.moved()
 		}
 	}
 	errs = append(errs, s.interfaceFaults()...)
@@ -310,7 +310,7 @@ func (s *Singles) inspect() {
 	}
 	if s.fault == nil || *s.fault != text {
 		s.fault = &text
-		s.tell.report(err)
+		s.notify.report(err)
 		if err != nil {
 			s.log.Warn("this node's addresses are not as they should be", "error", err)
 		}
@@ -347,7 +347,7 @@ func (s *Singles) Fill(o *v2.CiliumNode, made bool) {
 
 // status returns what is to be another in an object's status, and whether that should be soon: the
 // answers to what is asked, and the addresses that are used. It agrees to a release only after the
-// book gives the address to nobody, and that is stored.
+// allocator gives the address to nobody, and that is stored.
 func (s *Singles) status(o *v2.CiliumNode) (patch map[string]any, soon bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -426,7 +426,7 @@ func (s *Singles) answers(pool v2.AllocationMap, steps map[string]v2.IPReleaseSt
 	return out
 }
 
-// has says whether an address is in a pool, however it is spelled.
+// has reports whether an address is in a pool, however it is spelled.
 func has(pool v2.AllocationMap, ip netip.Addr) bool {
 	for text := range pool {
 		if a, err := netip.ParseAddr(text); err == nil && a == ip {
@@ -477,7 +477,7 @@ func (s *Singles) await(ctx context.Context, used bool) error {
 	}
 	return until(ctx, func(ctx context.Context, done func()) error {
 		return s.askAs(ctx, func(o *v2.CiliumNode) {
-			if s.Hear(o); s.missing() == nil {
+			if s.Observe(o); s.missing() == nil {
 				done()
 			}
 		})
@@ -500,9 +500,10 @@ const writeRetry, writeRetryMost = time.Second, 30 * time.Second
 // conflicts is how often in a row the object is read and written again at once.
 const conflicts = 3
 
-// Run writes the status of the node's object and tells the agent, until ctx ends. It is the only
+// Run writes the status of the node's object and notifies the agent, until ctx ends. It is the only
 // writer of the agent's part of it. What can wait is written every [Config.UpdateInterval], what
-// the operator waits for at most ten times as often. Attach comes before it, and the book is open.
+// the operator waits for at most ten times as often. Attach comes before it, and the allocator is
+// open.
 func (s *Singles) Run(ctx context.Context, agent Agent) error {
 	s.mu.Lock()
 	s.before = nil
@@ -517,8 +518,8 @@ func (s *Singles) Run(ctx context.Context, agent Agent) error {
 			return nil
 		case <-timer.C:
 		case <-s.book.DemandMoved():
-		case <-s.tell.wake:
-			s.tell.pass(agent)
+		case <-s.notify.trigger:
+			s.notify.pass(agent)
 		}
 		s.mu.Lock()
 		s.forget()
@@ -564,7 +565,7 @@ func (s *Singles) write(ctx context.Context, last time.Time) (wait time.Duration
 		o := s.object
 		s.mu.Unlock()
 		if o == nil {
-			return -1, nil // it is made, and heard of
+			return -1, nil // it is made, and observed
 		}
 		status, soon := s.status(o)
 		if status == nil {
@@ -581,7 +582,7 @@ func (s *Singles) write(ctx context.Context, last time.Time) (wait time.Duration
 		if now, err = s.patch(ctx, o, status); err == nil {
 			s.mu.Lock()
 			if s.object == o {
-				s.object = now // what the watch tells later is this version or a newer one
+				s.object = now // what the watch delivers later is this version or a newer one
 			}
 			s.mu.Unlock()
 			return 0, nil

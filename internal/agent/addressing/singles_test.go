@@ -90,7 +90,7 @@ func TestSinglesHandshake(t *testing.T) {
 	if s.missing() == nil {
 		t.Error("nothing is missing")
 	}
-	s.Hear(shown(1, []string{a, b}, a+"=marked-for-release"))
+	s.Observe(shown(1, []string{a, b}, a+"=marked-for-release"))
 	if got, _ := s.status(s.object); released(got)[a] != v2.IPDoNotRelease {
 		t.Errorf("before the endpoints are restored: %v", got)
 	}
@@ -107,7 +107,7 @@ func TestSinglesHandshake(t *testing.T) {
 	if used[a] != (v2.AllocationIP{Owner: "ns/p", Resource: "eni-1"}) || len(used) != 1 {
 		t.Errorf("used: %v", used)
 	}
-	s.Hear(shown(1, []string{a, b}, a+"=do-not-release", b+"=marked-for-release"))
+	s.Observe(shown(1, []string{a, b}, a+"=do-not-release", b+"=marked-for-release"))
 	if got, _ := s.status(s.object); released(got)[b] != v2.IPReadyForRelease || len(released(got)) != 1 {
 		t.Errorf("one that is free: %v", got)
 	}
@@ -123,7 +123,7 @@ func TestSinglesHandshake(t *testing.T) {
 	}
 	free("after it was agreed to", false)
 
-	// The agent ends before it has said so, and the next one hears of the version of before.
+	// The agent ends before it has said so, and the next one observes the version of before.
 	if s, book = singlesAt(t, dir); s.object != nil {
 		t.Fatal("it remembers an object")
 	}
@@ -131,7 +131,7 @@ func TestSinglesHandshake(t *testing.T) {
 		t.Fatal(err)
 	}
 	book.Open()
-	s.Hear(shown(1, []string{a, b}))
+	s.Observe(shown(1, []string{a, b}))
 	free("by a version of before", false)
 	s.live = func(context.Context) (*v2.CiliumNode, error) { return nil, errors.New("away") }
 	if s.confirm(t.Context()) == nil {
@@ -146,21 +146,21 @@ func TestSinglesHandshake(t *testing.T) {
 	}
 	free("while it is marked", false)
 	s.live = func(context.Context) (*v2.CiliumNode, error) { return shown(1, []string{a, b}), nil }
-	s.Hear(shown(1, []string{a, b}))
+	s.Observe(shown(1, []string{a, b}))
 	if err := s.confirm(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	free("when the mark was taken back", true)
 
-	// It goes for good, and an old version is no news.
-	s.Hear(shown(1, []string{a, b}, b+"=marked-for-release"))
+	// It goes for good, and an old version changes nothing.
+	s.Observe(shown(1, []string{a, b}, b+"=marked-for-release"))
 	s.status(s.object)
-	s.Hear(shown(2, []string{a}, b+"=released"))
+	s.Observe(shown(2, []string{a}, b+"=released"))
 	if got, _ := s.status(s.object); len(released(got)) != 1 || released(got)[b] != nil {
 		t.Errorf("of what was released the entry stays: %v", got)
 	}
 	s.live = func(context.Context) (*v2.CiliumNode, error) { return shown(2, []string{a}), nil }
-	s.Hear(shown(1, []string{a, b}))
+	s.Observe(shown(1, []string{a, b}))
 	free("by an old version", false)
 	if err := s.confirm(t.Context()); err != nil {
 		t.Fatal(err)
@@ -168,9 +168,9 @@ func TestSinglesHandshake(t *testing.T) {
 	free("by an old version, and asked", false)
 
 	// Somebody takes away what is used: the pod keeps it, and it is said.
-	s.Hear(shown(3, nil))
-	if s.tell.due.fault == nil || !strings.Contains(s.tell.due.fault.Error(), a) {
-		t.Errorf("fault: %v", s.tell.due.fault)
+	s.Observe(shown(3, nil))
+	if s.notify.due.fault == nil || !strings.Contains(s.notify.due.fault.Error(), a) {
+		t.Errorf("fault: %v", s.notify.due.fault)
 	}
 	if got, _ := s.status(s.object); len(got) == 0 {
 		t.Error("it is not said to be used")
@@ -179,7 +179,7 @@ func TestSinglesHandshake(t *testing.T) {
 	// The server is put back to a version that has what was released.
 	s.live = func(context.Context) (*v2.CiliumNode, error) { return shown(2, []string{a, b}), nil }
 	for range 2 {
-		s.Hear(shown(2, []string{a, b}))
+		s.Observe(shown(2, []string{a, b}))
 		if err := s.confirm(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -253,7 +253,7 @@ func (a *nodeAgent) start(pods map[netip.Addr]string) {
 	if err := s.Attach(a.book); err != nil {
 		a.Fatal(err)
 	}
-	own, err := nodes.New(nodes.Config{Self: cfg.Self, Own: s.Hear, Fill: s.Fill}, client, nodes.Discard{})
+	own, err := nodes.New(nodes.Config{Self: cfg.Self, Own: s.Observe, Fill: s.Fill}, client, nodes.Discard{})
 	if err != nil {
 		a.Fatal(err)
 	}
@@ -263,7 +263,7 @@ func (a *nodeAgent) start(pods map[netip.Addr]string) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = own.Run(ctx) })
-	// The object is heard of before the endpoints are restored, as in an agent that is late.
+	// The object is observed before the endpoints are restored, as in an agent that is late.
 	for ip, pod := range pods {
 		if err := a.book.Restore(ip, pod); err != nil {
 			a.Errorf("a pod has lost its address: %v", err)
@@ -403,7 +403,7 @@ func TestSinglesWithOperator(t *testing.T) {
 	}
 }
 
-// told is an agent that notes what it is told.
+// told is an agent that notes what it is called with.
 type told struct {
 	mu     sync.Mutex
 	faults []string // "" if nothing is wrong
@@ -515,9 +515,9 @@ func TestSinglesPutBackReads(t *testing.T) {
 			time.Sleep(time.Millisecond)
 			return shown(2, []string{"10.0.0.1", "10.0.0.2"}), nil
 		}
-		s.Hear(shown(3, []string{"10.0.0.1"}))
+		s.Observe(shown(3, []string{"10.0.0.1"}))
 		runSingles(t, s)
-		s.Hear(shown(2, []string{"10.0.0.1", "10.0.0.2"}))
+		s.Observe(shown(2, []string{"10.0.0.1", "10.0.0.2"}))
 		capacity := func(want int) {
 			t.Helper()
 			synctest.Wait()
@@ -547,13 +547,13 @@ func TestSinglesInUseOutsidePool(t *testing.T) {
 				dir := t.TempDir()
 				s, book := singlesAt(t, dir)
 				book.Open()
-				s.Hear(shown(1, []string{a, b}))
+				s.Observe(shown(1, []string{a, b}))
 				res, err := book.AllocateNext(ipam.IPv4, "ns/p", "", false)
 				if err != nil {
 					t.Fatal(err)
 				}
 				if restart {
-					s.Hear(shown(2, []string{b}))
+					s.Observe(shown(2, []string{b}))
 					if s, err = newSingles(singlesConfig(dir)); err != nil {
 						t.Fatal(err)
 					}
@@ -563,15 +563,15 @@ func TestSinglesInUseOutsidePool(t *testing.T) {
 					if err := s.Attach(book); err != nil {
 						t.Fatal(err)
 					}
-					s.before = []netip.Addr{res.IPv4.IP}      // as if its endpoint were on disk
-					s.Hear(shown(2, []string{b, "10.0.0.3"})) // before it is restored
+					s.before = []netip.Addr{res.IPv4.IP}         // as if its endpoint were on disk
+					s.Observe(shown(2, []string{b, "10.0.0.3"})) // before it is restored
 					if err := book.Restore(res.IPv4.IP, "ns/p"); err != nil {
 						t.Fatal(err)
 					}
 					book.Open()
 				}
 				agent := runSingles(t, s)
-				s.Hear(shown(2, []string{b}))
+				s.Observe(shown(2, []string{b}))
 				time.Sleep(time.Second)
 				synctest.Wait()
 				fault, said, moves := agent.seen()
@@ -593,8 +593,8 @@ func TestSinglesInUseOutsidePool(t *testing.T) {
 	}
 }
 
-// TestSinglesFailedWrite: what could not be stored is not used, said, and tried again without news
-// of the object.
+// TestSinglesFailedWrite: what could not be stored is not used, said, and tried again without an
+// event of the object.
 func TestSinglesFailedWrite(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -616,7 +616,7 @@ func TestSinglesFailedWrite(t *testing.T) {
 			return now, nil
 		}
 		agent := runSingles(t, s)
-		s.Hear(now)
+		s.Observe(now)
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		if fault, _, _ := agent.seen(); !strings.Contains(fault, "disk full") || len(book.Usage()) != 0 {
@@ -641,10 +641,10 @@ func TestSinglesReleasedAndStillInPool(t *testing.T) {
 	const a, b = "10.0.0.1", "10.0.0.2"
 	s, book := singlesAt(t, t.TempDir())
 	book.Open()
-	s.Hear(shown(1, []string{a, b}, b+"=marked-for-release"))
+	s.Observe(shown(1, []string{a, b}, b+"=marked-for-release"))
 	status, _ := s.status(s.object)
-	s.Hear(patched(t, s.object, status))
-	s.Hear(shown(1, []string{a, b}, b+"=released"))
+	s.Observe(patched(t, s.object, status))
+	s.Observe(shown(1, []string{a, b}, b+"=released"))
 	if status, _ := s.status(s.object); status != nil {
 		t.Errorf("the entry of an address that is still in the pool: %v", status)
 	}
@@ -653,21 +653,21 @@ func TestSinglesReleasedAndStillInPool(t *testing.T) {
 			t.Errorf("%s was given to a pod", r.IPv4.IP)
 		}
 	}
-	s.Hear(shown(2, []string{a}, b+"=released"))
+	s.Observe(shown(2, []string{a}, b+"=released"))
 	status, _ = s.status(s.object)
 	if v, ok := released(status)[b]; !ok || v != nil {
 		t.Errorf("the entry of an address that has gone: %v", status)
 	}
 }
 
-// TestSinglesOfAnEarlierLife: a node without endpoints has only what it is told now, however long
+// TestSinglesOfAnEarlierLife: a node without endpoints has only what it is given now, however long
 // that takes.
 func TestSinglesOfAnEarlierLife(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
 		before, _ := singlesAt(t, dir)
-		before.Hear(shown(1, []string{"10.0.0.1"}))
+		before.Observe(shown(1, []string{"10.0.0.1"}))
 		s, err := newSingles(singlesConfig(dir))
 		if err != nil {
 			t.Fatal(err)
@@ -681,8 +681,8 @@ func TestSinglesOfAnEarlierLife(t *testing.T) {
 		if err := s.await(ctx, false); err == nil {
 			t.Errorf("it starts with %v", s.state.Pool)
 		}
-		s.askAs = func(ctx context.Context, heard func(*v2.CiliumNode)) error {
-			heard(shown(1, []string{"10.0.0.1"}))
+		s.askAs = func(ctx context.Context, observed func(*v2.CiliumNode)) error {
+			observed(shown(1, []string{"10.0.0.1"}))
 			<-ctx.Done()
 			return ctx.Err()
 		}
@@ -698,7 +698,7 @@ func TestSinglesUsedIsWrittenOnce(t *testing.T) {
 	t.Parallel()
 	s, book := singlesAt(t, t.TempDir())
 	book.Open()
-	s.Hear(shown(1, []string{"10.0.0.1"}))
+	s.Observe(shown(1, []string{"10.0.0.1"}))
 	if _, err := book.AllocateNext(ipam.IPv4, "ns/p", "", false); err != nil {
 		t.Fatal(err)
 	}
@@ -710,7 +710,7 @@ func TestSinglesUsedIsWrittenOnce(t *testing.T) {
 		for _, pool := range [][]string{nil, {"10.0.0.1"}} { // without a pool nothing says of what the address is
 			o := shown(1, pool)
 			o.Status.IPAM.Used = was
-			s.Hear(o)
+			s.Observe(o)
 			status, _ := s.status(o)
 			if again, _ := s.status(patched(t, o, status)); again != nil {
 				t.Errorf("of %v in pool %v: %v, and then again %v", was, pool, status, again)

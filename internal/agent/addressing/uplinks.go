@@ -14,9 +14,9 @@ import (
 	"github.com/hawser-net/hawser/internal/datapath"
 )
 
-// Network sets up network interfaces of the node. Set is told of all that there are to be, and says
-// of which packets pass, in the same order. It goes on trying what failed by itself: whoever has it
-// calls [Singles.InterfacesChanged] when there is another outcome.
+// Network sets up network interfaces of the node. Set is called with all that there are to be, and
+// says of which packets pass, in the same order. It goes on trying what failed by itself: whoever
+// has it calls [Singles.InterfacesChanged] when there is another outcome.
 type Network interface {
 	Set([]datapath.Interface) ([]datapath.InterfaceState, error)
 }
@@ -32,7 +32,7 @@ type Uplinks struct {
 	Direct     []netip.Prefix
 }
 
-// slowInterface is how long an interface that the operator has told of may take to be there before
+// slowInterface is how long an interface that the operator has assigned may take to be there before
 // that is a fault: attaching one takes seconds.
 const slowInterface = 20 * time.Second
 
@@ -59,10 +59,10 @@ type uplinkFault struct {
 	since time.Time
 }
 
-// Connect has the node's network interfaces set up, now and whenever its addresses change. From
-// now on an address is given only if packets from and to it pass. It comes after the addresses of
-// endpoints of before are in the book, which must not be without their interfaces for a moment, and
-// before the book is opened. What fails is reported by Run.
+// Connect has the node's network interfaces set up, now and whenever its addresses change. From now
+// on an address is given only if packets from and to it pass. It comes after the addresses of
+// endpoints of before are in the allocator, which must not be without their interfaces for a
+// moment, and before the allocator is opened. What fails is reported by Run.
 func (s *Singles) Connect(u Uplinks) {
 	s.mu.Lock()
 	s.uplinks = &uplinks{Uplinks: u, dirty: true}
@@ -70,15 +70,15 @@ func (s *Singles) Connect(u Uplinks) {
 	s.connect()
 }
 
-// InterfacesChanged is told that interfaces are not what they were when they were set up: one came
-// or went, or somebody changed one.
+// InterfacesChanged is called when interfaces are not what they were when they were set up: one
+// came or went, or somebody changed one.
 func (s *Singles) InterfacesChanged([]datapath.InterfaceState, error) {
 	s.mu.Lock()
 	if s.uplinks != nil {
 		s.uplinks.dirty = true
 	}
 	s.mu.Unlock()
-	s.tell.again()
+	s.notify.again()
 }
 
 // InterfaceOf returns the network interface that an address of the node is of.
@@ -106,8 +106,8 @@ func (s *Singles) resourceOf(ip netip.Addr) (string, bool) {
 	return r, ok
 }
 
-// inUse says which addresses pods have, or can have again: as long as there is no book, any. mu is
-// held.
+// inUse reports which addresses pods have, or can have again: as long as there is no allocator,
+// any. mu is held.
 func (s *Singles) inUse() func(netip.Addr) bool {
 	if s.book == nil {
 		return func(netip.Addr) bool { return true }
@@ -122,8 +122,8 @@ func (s *Singles) inUse() func(netip.Addr) bool {
 	return func(ip netip.Addr) bool { return used[ip] }
 }
 
-// lostTo are the addresses in use that a pool has not. mu is held.
-func (s *Singles) lostTo(pool map[netip.Addr]string, used func(netip.Addr) bool) map[netip.Addr]string {
+// missingFrom are the addresses in use that a pool has not. mu is held.
+func (s *Singles) missingFrom(pool map[netip.Addr]string, used func(netip.Addr) bool) map[netip.Addr]string {
 	lost := map[netip.Addr]string{}
 	for _, had := range []map[netip.Addr]string{s.state.Lost, s.state.Pool} {
 		for ip, id := range had {
@@ -155,7 +155,7 @@ func (s *Singles) forget() {
 	}
 	used := s.inUse()
 	next := s.state
-	next.Lost = s.lostTo(s.state.Pool, used)
+	next.Lost = s.missingFrom(s.state.Pool, used)
 	needed := map[string]bool{}
 	for _, i := range s.needed(next, used) {
 		needed[i.ID] = true
@@ -176,7 +176,7 @@ func (s *Singles) forget() {
 // connect brings the interfaces to what the addresses need, if they are not. Only one goroutine may
 // call it.
 //
-// All addresses of the node are told, whether or not a pod has them: so an ADD waits for nothing,
+// All addresses of the node are set up, whether or not a pod has them: so an ADD waits for nothing,
 // and there are hardly more of them than pods.
 func (s *Singles) connect() {
 	s.mu.Lock()
@@ -226,7 +226,7 @@ func (s *Singles) connect() {
 	if moved && s.book != nil {
 		s.book.AssignSingles(s.want())
 		if !first {
-			s.tell.moved()
+			s.notify.moved()
 		}
 	}
 	s.inspect()
@@ -249,7 +249,7 @@ func (s *Singles) withdraw(want []datapath.Interface) bool {
 	s.uplinks.passes = stay
 	if s.book != nil {
 		s.book.AssignSingles(s.want())
-		s.tell.moved()
+		s.notify.moved()
 	}
 	return true
 }
@@ -349,8 +349,8 @@ func (s *Singles) misplaced() map[netip.Addr]string {
 	return out
 }
 
-// passes says whether packets from and to an address pass. As long as nobody has set up interfaces,
-// or where there are none to set up, nothing speaks against it. mu is held.
+// passes reports whether packets from and to an address pass. As long as nobody has set up
+// interfaces, or where there are none to set up, nothing speaks against it. mu is held.
 func (s *Singles) passes(ip netip.Addr) bool {
 	return s.uplinks == nil || s.uplinks.passes == nil || s.uplinks.passes[ip]
 }

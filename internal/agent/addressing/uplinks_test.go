@@ -22,7 +22,7 @@ import (
 	"github.com/hawser-net/hawser/internal/ipam"
 )
 
-// kernel is a node's network interfaces, which come and go. It keeps what it is told.
+// kernel is a node's network interfaces, which come and go. It keeps what it is given.
 type kernel struct {
 	mu      sync.Mutex
 	plugged map[string]bool // by hardware address; the others are not there
@@ -65,14 +65,14 @@ func (k *kernel) has(mac string) bool {
 	return k.plugged[mac]
 }
 
-// leads says whether packets of an address pass.
+// leads reports whether packets of an address pass.
 func (k *kernel) leads(ip netip.Addr) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return slices.ContainsFunc(k.want, func(i datapath.Interface) bool { return k.plugged[i.MAC.String()] && slices.Contains(i.Pods, ip) })
 }
 
-// told says whether an address is among those that were told last.
+// told reports whether an address is among those that were given last.
 func (k *kernel) told(ip netip.Addr) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -147,7 +147,7 @@ func TestInterfacesOf(t *testing.T) {
 }
 
 // TestInterfacesOfAStranger: what makes no sense in a status is said and left out, and whatever it
-// says, what the kernel is told is valid and bounded.
+// says, what the kernel is given is valid and bounded.
 func TestInterfacesOfAStranger(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string]func(*v2.ENI){
@@ -201,7 +201,7 @@ func TestUplinks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
 		s, book := eniSingles(t, dir)
-		s.Hear(eniNode(1, map[int][]string{0: {"10.0.0.10"}, 1: {"10.0.1.10"}}))
+		s.Observe(eniNode(1, map[int][]string{0: {"10.0.0.10"}, 1: {"10.0.1.10"}}))
 		net1 := &kernel{plugged: map[string]bool{macOf(0): true}}
 		native := netip.MustParsePrefix("172.20.0.0/16")
 		s.Connect(Uplinks{Network: net1, MTU: 9001, Masquerade: true, Direct: []netip.Prefix{native}})
@@ -229,7 +229,7 @@ func TestUplinks(t *testing.T) {
 		give("10.0.1.10")
 
 		// It goes, and new addresses with it; the pod's own are the kernel's to lead again.
-		s.Hear(eniNode(2, map[int][]string{0: {"10.0.0.10"}, 1: {"10.0.1.10", "10.0.1.11"}}))
+		s.Observe(eniNode(2, map[int][]string{0: {"10.0.0.10"}, 1: {"10.0.1.10", "10.0.1.11"}}))
 		synctest.Wait()
 		net1.plug(macOf(1), false)
 		s.InterfacesChanged(nil, nil)
@@ -256,7 +256,7 @@ func TestUplinks(t *testing.T) {
 
 		// Somebody takes an address away that is used: it stays with its interface until it is
 		// free.
-		s.Hear(eniNode(3, map[int][]string{0: {"10.0.0.10"}, 1: {"10.0.1.11"}}))
+		s.Observe(eniNode(3, map[int][]string{0: {"10.0.0.10"}, 1: {"10.0.1.11"}}))
 		synctest.Wait()
 		ip := netip.MustParseAddr("10.0.1.10")
 		if i, ok := s.InterfaceOf(ip); !ok || i.ID != "eni-1" || !net1.told(ip) {
@@ -299,7 +299,7 @@ func TestUplinksFaults(t *testing.T) {
 		s, book := eniSingles(t, t.TempDir())
 		o := eniNode(1, map[int][]string{0: {"10.0.0.10"}, 1: {"10.0.1.10"}})
 		delete(o.Status.ENI.ENIs, "eni-1")
-		s.Hear(o)
+		s.Observe(o)
 		k := &kernel{plugged: map[string]bool{macOf(0): true, macOf(1): true}, broken: errors.New("no room for rules")}
 		s.Connect(Uplinks{Network: k})
 		book.Open()
@@ -318,7 +318,7 @@ func TestUplinksFaults(t *testing.T) {
 		k.mu.Unlock()
 		s.InterfacesChanged(nil, nil)
 		o = eniNode(1, map[int][]string{0: {"10.0.0.10"}, 1: {"10.0.1.10"}}) // the status alone has changed
-		s.Hear(o)
+		s.Observe(o)
 		synctest.Wait()
 		if fault, _, _ := agent.seen(); fault != "" {
 			t.Errorf("in the end: %q", fault)
@@ -384,7 +384,7 @@ func TestUplinksModel(t *testing.T) {
 					}
 				}
 				served.Store(o)
-				s.Hear(served.Load())
+				s.Observe(served.Load())
 			}
 			s, book = eniSingles(t, dir)
 			hear()
@@ -490,8 +490,8 @@ func TestThrough(t *testing.T) {
 	t.Parallel()
 	native := netip.MustParsePrefix("172.20.0.0/16")
 	s, book := eniSingles(t, t.TempDir())
-	s.Hear(eniNode(1, map[int][]string{1: {"10.0.1.10"}}))
-	b := &Book{IPAM: book, Node: "n1", InterfaceOf: s.InterfaceOf, Direct: []netip.Prefix{native, netip.MustParsePrefix("fd00::/8")}}
+	s.Observe(eniNode(1, map[int][]string{1: {"10.0.1.10"}}))
+	b := &Allocator{IPAM: book, Node: "n1", InterfaceOf: s.InterfaceOf, Direct: []netip.Prefix{native, netip.MustParsePrefix("fd00::/8")}}
 	i, ok, err := b.Through(netip.MustParseAddr("10.0.1.10"))
 	mac, _ := net.ParseMAC(i.MAC)
 	if err != nil || !ok || i.Number != 1 || mac.String() != macOf(1) || i.Gateway.String() != "10.0.1.1" || len(i.Networks) != 4 || !slices.Contains(i.Networks, native) {
@@ -503,7 +503,7 @@ func TestThrough(t *testing.T) {
 	if _, _, err := b.Through(netip.MustParseAddr("10.0.9.9")); err == nil || !strings.Contains(err.Error(), "CiliumNode n1") {
 		t.Errorf("an address that is not the node's: %v", err)
 	}
-	if _, ok, err := (&Book{IPAM: book}).Through(netip.MustParseAddr("10.0.1.10")); ok || err != nil {
+	if _, ok, err := (&Allocator{IPAM: book}).Through(netip.MustParseAddr("10.0.1.10")); ok || err != nil {
 		t.Errorf("where there are no interfaces: %v, %v", ok, err)
 	}
 }
@@ -519,7 +519,7 @@ func TestMisplacedAddresses(t *testing.T) {
 		pool := append(slices.Collect(maps.Keys(faulty)), "10.0.1.10")
 		had := netip.MustParseAddr("192.0.2.7") // as a subnet was that somebody has rewritten since
 		pool = append(pool, had.String())
-		s.Hear(eniNode(1, map[int][]string{1: pool}))
+		s.Observe(eniNode(1, map[int][]string{1: pool}))
 		if err := book.Restore(had, "ns/had"); err != nil {
 			t.Fatal(err)
 		}
@@ -565,7 +565,7 @@ func TestMisplacedAddresses(t *testing.T) {
 	})
 }
 
-// TestTooMuchInOneObject: whatever a CiliumNode has, the kernel is not told of more than it bears;
+// TestTooMuchInOneObject: whatever a CiliumNode has, the kernel is not given more than it bears;
 // what pods have comes first, the rest is said and given to nobody.
 func TestTooMuchInOneObject(t *testing.T) {
 	t.Parallel()
@@ -581,7 +581,7 @@ func TestTooMuchInOneObject(t *testing.T) {
 			e.VPC.CIDRs = append(e.VPC.CIDRs, fmt.Sprintf("10.%d.0.0/16", n+2))
 		}
 		o.Status.ENI.ENIs["eni-1"] = e
-		s.Hear(o)
+		s.Observe(o)
 		last := netip.MustParseAddr("10.1.79.251")
 		if err := book.Restore(last, "ns/last"); err != nil {
 			t.Fatal(err)
@@ -687,7 +687,7 @@ func TestGivenOnlyWhileLed(t *testing.T) {
 			o.Status.ENI.ENIs["eni-0"] = e
 			return o
 		}
-		s.Hear(object(1, 0))
+		s.Observe(object(1, 0))
 		k := &kernel{plugged: map[string]bool{macOf(0): true}}
 		s.Connect(Uplinks{Network: k, Masquerade: true})
 		book.Open()
@@ -715,7 +715,7 @@ func TestGivenOnlyWhileLed(t *testing.T) {
 				}
 			}
 		}
-		s.Hear(object(2, 55))
+		s.Observe(object(2, 55))
 		synctest.Wait()
 		if given == 0 || given == 1000 {
 			t.Errorf("%d addresses are given", given)

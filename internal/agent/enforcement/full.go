@@ -24,9 +24,9 @@ type Unplaced struct {
 	TakenFor identity.ID
 }
 
-// SetUnplaced says which prefixes of a kind the kernel does not know as they are, in place of what
-// was said of that kind before. An endpoint whose rules tell one of them from whom it is taken for
-// drops all its packets for as long.
+// SetUnplaced reports which prefixes of a kind the kernel does not know as they are, in place of
+// what was said of that kind before. An endpoint whose rules notify one of them from whom it is
+// taken for drops all its packets for as long.
 func (p *Policy) SetUnplaced(kind string, list []Unplaced) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -77,21 +77,21 @@ func (p *Policy) misleads(rs datapath.RuleSet) error {
 	if len(p.unplaced) == 0 {
 		return nil
 	}
-	says := map[identity.ID]map[datapath.PolicyKey]datapath.PolicyEntry{}
+	want := map[identity.ID]map[datapath.PolicyKey]datapath.PolicyEntry{}
 	for _, list := range p.unplaced {
 		for _, u := range list {
-			says[u.Identity] = nil
+			want[u.Identity] = nil
 			if u.TakenFor != 0 { // the entries of 0 are those of any
-				says[u.TakenFor] = nil
+				want[u.TakenFor] = nil
 			}
 		}
 	}
 	for k, e := range rs.Entries {
 		id := identity.ID(k.Identity)
-		if m, wanted := says[id]; wanted {
+		if m, wanted := want[id]; wanted {
 			if m == nil {
 				m = map[datapath.PolicyKey]datapath.PolicyEntry{}
-				says[id] = m
+				want[id] = m
 			}
 			k.Identity = 0
 			m[k] = e
@@ -101,7 +101,7 @@ func (p *Policy) misleads(rs datapath.RuleSet) error {
 	count := 0
 	for _, list := range p.unplaced {
 		for _, u := range list {
-			if !maps.Equal(says[u.Identity], says[u.TakenFor]) {
+			if !maps.Equal(want[u.Identity], want[u.TakenFor]) {
 				count++
 				if !first.IsValid() {
 					first = u.Prefix
@@ -169,7 +169,7 @@ func (p *Policy) isHeld(number datapath.RuleSetID) bool {
 }
 
 // Locked returns how many endpoints drop all their packets because something does not fit into the
-// kernel's maps, or because their rules have not been heard.
+// kernel's maps, or because their rules have not been observed.
 func (p *Policy) Locked() (n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

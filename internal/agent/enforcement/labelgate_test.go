@@ -52,7 +52,7 @@ func TestLabelGate(t *testing.T) {
 	}
 	a, b, c := selecting(t, "a", "k1"), selecting(t, "b", "k2"), selecting(t, "c", "k1")
 	g.Permit(labels.KeysOf("k1"))
-	expect("before anything was heard")
+	expect("before anything was observed")
 	g.Apply([]policy.Change{a, b})
 	expect("all there is", "a closed b")
 	if !g.Needed().Equal(labels.KeysOf("k1")) || !slices.Equal(g.Waiting(), []policy.Owner{"b"}) {

@@ -15,7 +15,7 @@ import (
 	"github.com/hawser-net/hawser/internal/table"
 )
 
-// NamedPorts tells the policy engine which named ports the endpoints of an identity have, all
+// NamedPorts reports to the policy engine which named ports the endpoints of an identity have, all
 // together, by the claims in the address cache: an egress rule may call a peer's port by its name.
 type NamedPorts struct {
 	log    *slog.Logger
@@ -34,7 +34,7 @@ type portsOf struct {
 	text string
 }
 
-// NewNamedPorts returns one that has told nothing yet. It must run.
+// NewNamedPorts returns one that has reported nothing yet. It must run.
 func NewNamedPorts(log *slog.Logger, p *Policy, cache *ipcache.Cache) *NamedPorts {
 	return &NamedPorts{log: log, policy: p, watch: cache.Table().Watch(), byPrefix: map[netip.Prefix]portsOf{}, byID: map[identity.ID]map[string]int{}}
 }
@@ -52,7 +52,7 @@ func (b *NamedPorts) Run(ctx context.Context) error {
 	}
 }
 
-// Sync tells the engine what has changed in the cache until now.
+// Sync notifies the engine of what has changed in the cache until now.
 func (b *NamedPorts) Sync() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -41,9 +41,9 @@ type Kernel interface {
 // the engine knows only a part of what its rule sets follow from, so those that only restored
 // endpoints want are neither written nor compared before.
 //
-// Until Heard it knows so little that nobody may be judged by it: a policy not heard yet, or an
-// identity that a deny names, would leave a pod open. Whatever is attached before gets the rule set
-// that the kernel has for it from before the restart, or drops everything until Synced.
+// Until Observed it knows so little that nobody may be judged by it: a policy not observed yet, or
+// an identity that a deny names, would leave a pod open. Whatever is attached before gets the rule
+// set that the kernel has for it from before the restart, or drops everything until Synced.
 type Policy struct {
 	log  *slog.Logger
 	maps Kernel
@@ -67,12 +67,12 @@ type Policy struct {
 
 	// left are the kernel's rule sets that the engine does not want: those of before the restart
 	// that nothing has adopted yet, and those that are to be removed.
-	left  map[datapath.RuleSetID]datapath.RuleSet
-	heard chan struct{} // closed by Heard
-	// rulesHeard is earlier than heard where identities are kept elsewhere.
-	rulesHeard bool
-	synced     bool
-	audit      bool // endpoints that do not say otherwise are in audit mode
+	left     map[datapath.RuleSetID]datapath.RuleSet
+	observed chan struct{} // closed by Observed
+	// rulesObserved is earlier than observed where identities are kept elsewhere.
+	rulesObserved bool
+	synced        bool
+	audit         bool // endpoints that do not say otherwise are in audit mode
 }
 
 // kernelSet is a rule set of the engine under its number in the kernel.
@@ -87,7 +87,7 @@ type boundRow struct {
 	binding  policy.Binding // the engine's binding that kernel implements
 	kernel   datapath.Endpoint
 	written  bool
-	held     bool // restored, or attached before Heard: left as it is until Synced
+	held     bool // restored, or attached before Observed: left as it is until Synced
 	// tried are the rule sets of writes that have failed since, perhaps half-way: while there are
 	// any it is not known which row the kernel has.
 	tried []datapath.RuleSetID
@@ -109,7 +109,7 @@ func NewPolicy(log *slog.Logger, engine *policy.Engine, kernel Kernel) (*Policy,
 		bindings: map[policy.Subject]policy.Binding{}, sets: map[datapath.RuleSetID]*kernelSet{},
 		failed: map[datapath.RuleSetID]error{}, waiting: map[datapath.RuleSetID]struct{}{}, gone: map[int]*boundRow{},
 		unplaced: map[string][]Unplaced{}, misled: map[datapath.RuleSetID]error{},
-		left: map[datapath.RuleSetID]datapath.RuleSet{}, heard: make(chan struct{}),
+		left: map[datapath.RuleSetID]datapath.RuleSet{}, observed: make(chan struct{}),
 	}
 	existing, err := kernel.RuleSets()
 	if err != nil {
@@ -134,7 +134,7 @@ func NewPolicy(log *slog.Logger, engine *policy.Engine, kernel Kernel) (*Policy,
 	return p, nil
 }
 
-// introduce makes the endpoint's identity known as a peer, unless the cluster has told of it.
+// introduce makes the endpoint's identity known as a peer, unless the cluster has published it.
 func (p *Policy) introduce(ep endpoint.Endpoint) {
 	if !p.engine.Knows(ep.Identity) {
 		p.engine.SetIdentity(ep.Identity, ep.IdentityLabels)
@@ -142,10 +142,10 @@ func (p *Policy) introduce(ep endpoint.Endpoint) {
 }
 
 // Attach makes the kernel judge the endpoint's packets by the policy of its identity, and returns
-// its kernel row. Attaching an endpoint again under another identity replaces the row in one
-// step. If its rules do not fit into the kernel, the row is written locked, which drops
-// everything, and the error says so. Before Heard the rule set is one of before the restart, or the
-// row is locked without an error.
+// its kernel row. Attaching an endpoint again under another identity replaces the row in one step.
+// If its rules do not fit into the kernel, the row is written locked, which drops everything, and
+// the error says so. Before Observed the rule set is one of before the restart, or the row is
+// locked without an error.
 func (p *Policy) Attach(ep endpoint.Endpoint) (datapath.Endpoint, uint64, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -155,7 +155,7 @@ func (p *Policy) Attach(ep endpoint.Endpoint) (datapath.Endpoint, uint64, error)
 	if old == nil || old.subject != subject {
 		p.engine.AddSubject(subject)
 	}
-	b := &boundRow{endpoint: ep, subject: subject, held: !p.hasHeard()}
+	b := &boundRow{endpoint: ep, subject: subject, held: !p.hasObserved()}
 	if old != nil {
 		b.kernel, b.written, b.tried = old.kernel, old.written, old.tried
 		p.unindex(old)
@@ -181,10 +181,10 @@ func (p *Policy) rebind(b *boundRow) error {
 	return p.bind(b)
 }
 
-// bindBefore writes the row that an endpoint has until the rules have been heard: with the rule set
-// that another endpoint of its subject has from before the restart, or the one it had itself, or
-// locked. A new one gets its own as soon as the rules are known, if no endpoint here has one that
-// denies: who is not known yet then lacks a grant, and gets nothing besides.
+// bindBefore writes the row that an endpoint has until the rules have been observed: with the rule
+// set that another endpoint of its subject has from before the restart, or the one it had itself,
+// or locked. A new one gets its own as soon as the rules are known, if no endpoint here has one
+// that denies: who is not known yet then lacks a grant, and gets nothing besides.
 func (p *Policy) bindBefore(b *boundRow) error {
 	from := b.kernel
 	if !b.written {
@@ -196,21 +196,21 @@ func (p *Policy) bindBefore(b *boundRow) error {
 			break
 		}
 	}
-	if from.Locked && !b.written && p.rulesHeard && !p.denies() {
+	if from.Locked && !b.written && p.rulesObserved && !p.denies() {
 		b.held = false
 		return p.bind(b)
 	}
 	row := p.kernelRow(b.endpoint, from.RuleSet, b.kernel.PolicyGeneration, from.Locked || from.RuleSet == 0)
-	b.tellApart(&row)
+	b.setIncarnation(&row)
 	if !b.written || b.dirty() || !b.kernel.Same(row) {
 		p.newGeneration(&row)
-		b.tellApart(&row)
+		b.setIncarnation(&row)
 		if err := p.write(b, row); err != nil {
 			return err
 		}
 	}
 	if row.Locked {
-		p.log.Warn("an endpoint drops all its packets until the rules have been heard", "endpoint", row.ID)
+		p.log.Warn("an endpoint drops all its packets until the rules have been observed", "endpoint", row.ID)
 	}
 	return nil
 }
@@ -240,7 +240,7 @@ func (p *Policy) write(b *boundRow, row datapath.Endpoint) error {
 		if !b.written {
 			b.kernel = row
 		}
-		b.kernel.Audit = b.kernel.Audit || row.Audit // who asks hears that it may be open
+		b.kernel.Audit = b.kernel.Audit || row.Audit // who asks learns that it may be open
 		if !slices.Contains(b.tried, row.RuleSet) {
 			b.tried = append(b.tried, row.RuleSet)
 		}
@@ -251,40 +251,41 @@ func (p *Policy) write(b *boundRow, row datapath.Endpoint) error {
 	return nil
 }
 
-// RulesHeard says that all rules have been heard, though perhaps not what there is of identities.
-func (p *Policy) RulesHeard() {
+// RulesObserved records that all rules have been observed, though perhaps not what there is of
+// identities.
+func (p *Policy) RulesObserved() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.rulesHeard = true
+	p.rulesObserved = true
 }
 
-// Heard says that all rules and identities have been heard once, so that new endpoints can be
-// judged by them.
-func (p *Policy) Heard() {
+// Observed records that all rules and identities have been observed once, so that new endpoints can
+// be judged by them.
+func (p *Policy) Observed() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.setHeard()
+	p.setObserved()
 }
 
-func (p *Policy) setHeard() {
-	if !p.hasHeard() {
-		close(p.heard)
+func (p *Policy) setObserved() {
+	if !p.hasObserved() {
+		close(p.observed)
 	}
 }
 
-func (p *Policy) hasHeard() bool {
+func (p *Policy) hasObserved() bool {
 	select {
-	case <-p.heard:
+	case <-p.observed:
 		return true
 	default:
 		return false
 	}
 }
 
-// WaitHeard waits for Heard.
-func (p *Policy) WaitHeard(ctx context.Context) error {
+// WaitObserved waits for Observed.
+func (p *Policy) WaitObserved(ctx context.Context) error {
 	select {
-	case <-p.heard:
+	case <-p.observed:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
@@ -335,12 +336,12 @@ func (p *Policy) restoreLocked(ep endpoint.Endpoint) error {
 	}
 	row := p.kernelRow(ep, 0, 0, true)
 	p.newGeneration(&row)
-	b.tellApart(&row)
-	p.log.Warn("the kernel's maps are new: a restored endpoint drops all packets that are judged by them until the rules have been heard", "endpoint", ep.ID)
+	b.setIncarnation(&row)
+	p.log.Warn("the kernel's maps are new: a restored endpoint drops all packets that are judged by them until the rules have been observed", "endpoint", ep.ID)
 	return errors.Join(err, p.write(b, row))
 }
 
-// Synced says that everything which policy depends on has been heard once: rules, identities,
+// Synced records that everything which policy depends on has been observed once: rules, identities,
 // nodes. The rows of restored endpoints are now brought up to date, and the rule sets that none
 // needs any more are removed.
 func (p *Policy) Synced() error {
@@ -350,7 +351,7 @@ func (p *Policy) Synced() error {
 		return nil
 	}
 	errs := []error{p.apply(p.engine.Flush())}
-	p.setHeard()
+	p.setObserved()
 	p.synced = true
 	for _, id := range slices.Sorted(maps.Keys(p.waiting)) {
 		errs = append(errs, p.ready(id))
@@ -407,7 +408,7 @@ func (p *Policy) Detach(id uint16) error {
 }
 
 // Change runs f on the engine, alone, and brings the kernel to the result. It is how rules and
-// identities get in. The error tells what could not be written; the endpoints concerned are
+// identities get in. The error reports what could not be written; the endpoints concerned are
 // locked until Retry succeeds.
 func (p *Policy) Change(f func(*policy.Engine) error) error {
 	p.mu.Lock()
@@ -696,7 +697,7 @@ func (p *Policy) bind(b *boundRow) error {
 	if !same || (b.binding != (policy.Binding{}) && b.binding.Generation != want.Generation) {
 		p.newGeneration(&row)
 	}
-	b.tellApart(&row)
+	b.setIncarnation(&row)
 	if !b.written || b.dirty() || !b.kernel.Same(row) {
 		if err := p.write(b, row); err != nil {
 			return err
@@ -712,9 +713,9 @@ func (p *Policy) bind(b *boundRow) error {
 	return nil
 }
 
-// tellApart gives a row that is about to be written its incarnation: the number of the endpoint's
-// first writing, which is no other endpoint's.
-func (b *boundRow) tellApart(row *datapath.Endpoint) {
+// setIncarnation gives a row that is about to be written its incarnation: the number of the
+// endpoint's first writing, which is no other endpoint's.
+func (b *boundRow) setIncarnation(row *datapath.Endpoint) {
 	if row.Incarnation = b.kernel.Incarnation; !b.written {
 		row.Incarnation = row.PolicyGeneration
 	}

@@ -22,7 +22,7 @@ import (
 	"github.com/hawser-net/hawser/internal/policy"
 )
 
-// Prefixes tells the kernel which identity is behind a prefix that rules name.
+// Prefixes configures in the kernel which identity is behind a prefix that rules name.
 type Prefixes interface {
 	// PlacePrefixes returns when the kernel knows.
 	PlacePrefixes(upserts map[netip.Prefix]identity.ID, deletes []netip.Prefix) error
@@ -35,7 +35,7 @@ type Blocks interface {
 	Blocks() ([]datapath.Block, error)
 }
 
-// Identities is told of the identities of prefixes and blocks, for display.
+// Identities is notified of the identities of prefixes and blocks, for display.
 type Identities interface {
 	Add(identity.ID, labels.Set)
 	Remove(identity.ID)
@@ -53,7 +53,7 @@ type RulesConfig struct {
 	// it, atomically.
 	Checkpoint string
 	Write      func(path string, data []byte) error
-	// Changed, if not nil, is told of what was applied, as far as that was possible.
+	// Changed, if not nil, is called with what was applied, as far as that was possible.
 	Changed func([]policy.Change)
 }
 
@@ -130,7 +130,7 @@ func (r *Rules) restoreBlocks() error {
 	return nil
 }
 
-// Apply puts all changes in force together. The error tells what could not be done; the rest is.
+// Apply puts all changes in force together. The error reports what could not be done; the rest is.
 func (r *Rules) Apply(changes []policy.Change) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -214,8 +214,8 @@ func (r *Rules) placeBlocks() error {
 	return errors.Join(fmt.Errorf("rules about addresses do not hold in full: %w", err), lerr, r.reportBlocks(placed))
 }
 
-// reportBlocks tells policy which blocks the kernel does not have, and which it finds instead of
-// them.
+// reportBlocks reports to policy which blocks the kernel does not have, and which it finds instead
+// of them.
 func (r *Rules) reportBlocks(placed map[netip.Prefix]identity.ID) error {
 	var list []Unplaced
 	for p, id := range r.missingBlocks {

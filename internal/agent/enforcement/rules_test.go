@@ -42,7 +42,7 @@ type ruleBench struct {
 	policy *Policy
 	rules  *Rules
 	dir    string
-	// changed has what was told of changes.
+	// changed has what was reported of changes.
 	changed []string
 }
 
@@ -104,7 +104,7 @@ func (b *ruleBench) apply(changes ...policy.Change) {
 	}
 }
 
-// passes says which of the addresses the subject may send to, whoever has them.
+// passes reports which of the addresses the subject may send to, whoever has them.
 func (b *ruleBench) passes(want map[string]bool) {
 	b.t.Helper()
 	got := map[string]bool{}
@@ -144,7 +144,7 @@ func TestRulesPlaceBlocks(t *testing.T) {
 		t.Errorf("the kernel has %v", before)
 	}
 
-	// A restart, after which the policies are heard again, but for one.
+	// A restart, after which the policies are observed again, but for one.
 	b.start()
 	b.apply(egress(t, "inner", "10.2.3.0/24", "10.2.3.4/32"), egress(t, "wide", "10.0.0.0/8", "10.2.0.0/16"), egress(t, "new", "12.0.0.0/8"))
 	after := b.blocks()
@@ -157,7 +157,7 @@ func TestRulesPlaceBlocks(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, left := b.blocks()["fd00::/8"]; left || len(b.blocks()) != 5 {
-		t.Errorf("once all is heard the kernel has %v", b.blocks())
+		t.Errorf("once all is observed the kernel has %v", b.blocks())
 	}
 	b.passes(map[string]bool{"10.3.0.1": true, "10.2.0.1": false, "10.2.3.1": true, "10.2.3.4": false, "12.0.0.1": true, "fd00::1": false})
 
@@ -169,8 +169,8 @@ func TestRulesPlaceBlocks(t *testing.T) {
 	}
 }
 
-// TestChangesOfRules: a policy is told as changed if its rules are others, not because it was read
-// again.
+// TestChangesOfRules: a policy is reported as changed if its rules are others, not because it was
+// read again.
 func TestChangesOfRules(t *testing.T) {
 	t.Parallel()
 	b := &ruleBench{t: t, node: fake.New(), dir: t.TempDir()}

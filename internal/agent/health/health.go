@@ -1,6 +1,6 @@
-// Package health tells which nodes reach each other: it answers other nodes' probes, at the node's
-// addresses and at those of its health endpoint, and probes theirs. It also answers balancers that
-// ask the node, in kube-proxy's place, whether it leads to services.
+// Package health finds out which nodes reach each other: it answers other nodes' probes, at the
+// node's addresses and at those of its health endpoint, and probes theirs. It also answers
+// balancers that ask the node, in kube-proxy's place, whether it leads to services.
 package health
 
 import (
@@ -43,7 +43,7 @@ const (
 	maxRetry   = 30 * time.Second
 )
 
-// Config says what a node's health consists of, and gives it what it uses.
+// Config defines what a node's health consists of, and gives it what it uses.
 type Config struct {
 	Self node.Key
 	// Nodes are all nodes; Local are those of this node's addresses that others probe.
@@ -65,12 +65,12 @@ type Config struct {
 	Routers func() (v4, v6 netip.Addr)
 	// Devices are the node's devices now.
 	Devices func() datapath.Devices
-	// InForce says whether an endpoint can be judged by rules that are known.
+	// InForce reports whether an endpoint can be judged by rules that are known.
 	InForce func() bool
 	// Before are the endpoint's addresses of before a restart; Save keeps them for the next.
 	Before []netip.Addr
 	Save   func(v4, v6 netip.Addr) error
-	// Announce tells the other nodes of the endpoint's addresses, which are Addresses.
+	// Announce publishes the endpoint's addresses to the other nodes, which are Addresses.
 	Announce func() error
 
 	Log *slog.Logger
@@ -98,7 +98,7 @@ type Health struct {
 
 	mu sync.Mutex
 	// reserved are addresses that are kept for the endpoint, announced those that it has and others
-	// are told of.
+	// are notified of.
 	reserved, announced []netip.Addr
 }
 
@@ -123,12 +123,12 @@ func New(cfg Config) (*Health, error) {
 	return h, nil
 }
 
-// has says whether this node has an address of a family.
+// has reports whether this node has an address of a family.
 func (h *Health) has(v4 bool) bool {
 	return slices.ContainsFunc(h.cfg.Local, func(ip netip.Addr) bool { return ip.Is4() == v4 })
 }
 
-// probes says whether addresses of a family are probed.
+// probes reports whether addresses of a family are probed.
 func (h *Health) probes(v4 bool) bool {
 	if v4 {
 		return h.has(true) || h.cfg.IPv4
@@ -151,7 +151,7 @@ func (h *Health) Reserve() {
 		}
 		h.reserved = append(h.reserved, ip)
 	}
-	h.announced = slices.Clone(h.reserved) // or all nodes would hear of each restart, twice
+	h.announced = slices.Clone(h.reserved) // or all nodes would observe each restart, twice
 }
 
 // Addresses are those of this node's health endpoint.
@@ -215,7 +215,7 @@ func (h *Health) Answer(ctx context.Context) error {
 		} else {
 			pause, retry = retry, min(2*retry, maxRetry)
 		}
-		if text := fmt.Sprint(err); text != warned && ctx.Err() == nil && !errors.Is(err, endpoint.ErrNotHeard) {
+		if text := fmt.Sprint(err); text != warned && ctx.Err() == nil && !errors.Is(err, endpoint.ErrNotObserved) {
 			if err != nil {
 				h.log.Warn("other nodes' probes are not all answered", "error", err)
 			}
@@ -293,7 +293,7 @@ func (h *Health) ensure(ctx context.Context, serve func(net.Listener)) error {
 		}
 	}
 	if !h.cfg.InForce() {
-		return endpoint.ErrNotHeard // it would be undone at once; or its neighbours are judged by other maps yet
+		return endpoint.ErrNotObserved // it would be undone at once; or its neighbours are judged by other maps yet
 	}
 	if h.inner != nil { // somebody deleted it
 		h.inner.Close()
@@ -337,10 +337,10 @@ func (h *Health) ensure(ctx context.Context, serve func(net.Listener)) error {
 		h.log.Warn("the health endpoint gets other addresses after a restart", "error", err)
 	}
 	h.mu.Lock()
-	told := slices.Equal(h.announced, have)
+	unchanged := slices.Equal(h.announced, have)
 	h.announced = have
 	h.mu.Unlock()
-	if told {
+	if unchanged {
 		return unanswered
 	}
 	return errors.Join(unanswered, h.cfg.Announce())

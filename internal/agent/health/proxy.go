@@ -48,7 +48,7 @@ func ServeProxy(ctx context.Context, addr string, h http.Handler, log *slog.Logg
 }
 
 // ProxyHandler answers as kube-proxy does whether services are led to their backends on this node:
-// with status 200, or 503 as long as not all of them have been heard, or while they are not in
+// with status 200, or 503 as long as not all of them have been observed, or while they are not in
 // force.
 func ProxyHandler(well func() bool) http.Handler {
 	mux := http.NewServeMux()

@@ -25,7 +25,7 @@ type question struct {
 // answer is who answers for a verdict.
 type answer struct {
 	policies []*flowpb.Policy
-	// byAddress says that it depends on the address of the peer, which the question had not.
+	// byAddress means that it depends on the address of the peer, which the question had not.
 	byAddress bool
 }
 
@@ -75,7 +75,7 @@ func (a *answers) get(q question, peer netip.Addr, revision uint64, ask func(que
 	}
 }
 
-// allow says whether a question of an endpoint may be asked now.
+// allow reports whether a question of an endpoint may be asked now.
 func (a *answers) allow(endpoint uint16) bool {
 	limit := a.limits[endpoint]
 	if limit == nil {

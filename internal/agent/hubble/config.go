@@ -50,7 +50,7 @@ var tcpFlagBits = map[string]uint8{
 	"fin": 1 << 0, "syn": 1 << 1, "rst": 1 << 2, "psh": 1 << 3, "ack": 1 << 4, "urg": 1 << 5, "ece": 1 << 6, "cwr": 1 << 7, "all": 0xff,
 }
 
-// defaultPort is where nodes serve flows to relays, unless they are told otherwise.
+// defaultPort is where nodes serve flows to relays, unless configured otherwise.
 const defaultPort = 4244
 
 // Defaults returns a Config that records nothing, and what is used once it does.
@@ -100,7 +100,7 @@ func (c *Config) events() datapath.MonitorFlags {
 	return datapath.MonitorDrops | datapath.MonitorVerdicts | datapath.MonitorTraces
 }
 
-// MonitorAggregation is what the programs are told of [Config.Aggregation].
+// MonitorAggregation is what the programs get of [Config.Aggregation].
 func (c *Config) MonitorAggregation() datapath.Aggregation {
 	if !c.Enable {
 		return datapath.Aggregation{}

@@ -31,8 +31,8 @@ func (h *Hubble) event(kind flowpb.AgentEventType, ev *flowpb.AgentEvent) {
 	h.recorder.record.AddEvent(flows.Event{Time: time.Now(), Event: ev})
 }
 
-// PolicyChanged tells readers of the agent's events of policies that changed. What the agent hears
-// of when it starts is no change: it was in force before.
+// PolicyChanged notifies readers of the agent's events of policies that changed. What the agent
+// observes when it starts is no change: it was in force before.
 func (h *Hubble) PolicyChanged(changes []policy.Change) {
 	if h == nil || !h.node.InForce() {
 		return
@@ -48,7 +48,7 @@ func (h *Hubble) PolicyChanged(changes []policy.Change) {
 	}
 }
 
-// EndpointChanged tells readers of the agent's events of an endpoint that was in another state
+// EndpointChanged notifies readers of the agent's events of an endpoint that was in another state
 // before, which is empty for one that is new.
 func (h *Hubble) EndpointChanged(before endpoint.State, row endpoint.Endpoint, message string) {
 	if h == nil {
@@ -98,7 +98,7 @@ func follow[K comparable, V any](ctx context.Context, h *Hubble, what string, t 
 	limit, leftOut := rate.NewLimiter(changesASecond, changesAtOnce), 0
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
-	tell := func() {
+	notify := func() {
 		if leftOut > 0 && limit.Allow() {
 			h.event(flowpb.AgentEventType_AGENT_EVENT_UNKNOWN, &flowpb.AgentEvent{Notification: &flowpb.AgentEvent_Unknown{Unknown: &flowpb.AgentEventUnknown{
 				Type: what, Notification: fmt.Sprintf("%d changes are left out", leftOut),
@@ -111,7 +111,7 @@ func follow[K comparable, V any](ctx context.Context, h *Hubble, what string, t 
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
-			tell()
+			notify()
 		case <-watch.Changed():
 			for {
 				changes, err := watch.Poll()
@@ -133,7 +133,7 @@ func follow[K comparable, V any](ctx context.Context, h *Hubble, what string, t 
 	}
 }
 
-// followAddresses tells readers of the agent's events whose addresses are, until ctx ends.
+// followAddresses reports to readers of the agent's events whose addresses are, until ctx ends.
 func (h *Hubble) followAddresses(ctx context.Context) error {
 	return follow(ctx, h, "ipcache", h.node.Addresses.Table(), func(ch table.Change[netip.Prefix, ipcache.Entry]) {
 		n := &flowpb.IPCacheNotification{
@@ -154,8 +154,8 @@ func (h *Hubble) followAddresses(ctx context.Context) error {
 // maxBackends is how many backends of a service an event names.
 const maxBackends = 256
 
-// followServices tells readers of the agent's events of services, until ctx ends: of each address
-// and port by itself.
+// followServices notifies readers of the agent's events of services, until ctx ends: of each
+// address and port by itself.
 func (h *Hubble) followServices(ctx context.Context) error {
 	return follow(ctx, h, "service", h.node.Frontends, func(ch table.Change[datapath.ServiceFrontend, service.Frontend]) {
 		row := ch.Value

@@ -36,7 +36,7 @@ func (fixedPolicy) Revision() uint64 { return 42 }
 
 // TestAgentEvents: what becomes of endpoints, addresses and services can be read, not what was
 // there before; a flood of addresses leaves the other events where they are, and how many were left
-// out is told.
+// out is sent.
 func TestAgentEvents(t *testing.T) {
 	t.Parallel()
 	cache := ipcache.New()
@@ -130,17 +130,17 @@ func TestAgentEvents(t *testing.T) {
 		h.EndpointChanged(before, row, "why")
 		before = s
 	}
-	var told []string
+	var sent []string
 	for _, ev := range events() {
 		if u, r := ev.GetEndpointUpdate(), ev.GetEndpointRegenerate(); u.GetId()+r.GetId() == 9 {
-			told = append(told, ev.GetType().String()+r.GetError()+u.GetError())
+			sent = append(sent, ev.GetType().String()+r.GetError()+u.GetError())
 		}
 	}
-	if want := "ENDPOINT_CREATED ENDPOINT_REGENERATE_SUCCESS ENDPOINT_REGENERATE_FAILUREwhy ENDPOINT_REGENERATE_SUCCESS ENDPOINT_DELETED"; strings.Join(told, " ") != want {
-		t.Errorf("of an endpoint is told %v", told)
+	if want := "ENDPOINT_CREATED ENDPOINT_REGENERATE_SUCCESS ENDPOINT_REGENERATE_FAILUREwhy ENDPOINT_REGENERATE_SUCCESS ENDPOINT_DELETED"; strings.Join(sent, " ") != want {
+		t.Errorf("of an endpoint is sent %v", sent)
 	}
 	guard := policy.Owner("k8s/NetworkPolicy/shop/guard")
-	h.PolicyChanged([]policy.Change{{Owner: guard, Rules: []*policy.Rule{{}}}}) // what the agent hears as it starts
+	h.PolicyChanged([]policy.Change{{Owner: guard, Rules: []*policy.Rule{{}}}}) // what the agent observes as it starts
 	inForce.Store(true)
 	h.PolicyChanged([]policy.Change{{Owner: guard, Rules: []*policy.Rule{{}, {}}}})
 	h.PolicyChanged([]policy.Change{{Owner: guard}})
@@ -159,18 +159,18 @@ func TestAgentEvents(t *testing.T) {
 	}
 	policies := make([]flows.Event, 8)
 	n, _, _ := h.recorder.record.Policies.Read(0, policies)
-	told = told[:0]
+	sent = sent[:0]
 	for _, e := range policies[:n] {
 		u := e.Event.GetPolicyUpdate()
-		told = append(told, fmt.Sprint(e.Event.GetType(), " ", u.GetRevision(), " ", u.GetRuleCount(), " ", u.GetLabels()))
+		sent = append(sent, fmt.Sprint(e.Event.GetType(), " ", u.GetRevision(), " ", u.GetRuleCount(), " ", u.GetLabels()))
 	}
 	named := "[k8s:io.cilium.k8s.policy.derived-from=NetworkPolicy k8s:io.cilium.k8s.policy.name=guard k8s:io.cilium.k8s.policy.namespace=shop]"
-	if want := []string{"POLICY_UPDATED 42 2 " + named, "POLICY_DELETED 42 0 " + named}; !slices.Equal(told, want) {
-		t.Errorf("of policies is told %q, want %q", told, want)
+	if want := []string{"POLICY_UPDATED 42 2 " + named, "POLICY_DELETED 42 0 " + named}; !slices.Equal(sent, want) {
+		t.Errorf("of policies is sent %q, want %q", sent, want)
 	}
 	for _, ev := range events() {
 		if ev.GetIpcacheUpdate().GetCidr() == addr(1).String() {
-			t.Error("what was there before is told as a change")
+			t.Error("what was there before is sent as a change")
 		}
 	}
 }

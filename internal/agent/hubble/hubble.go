@@ -68,7 +68,7 @@ type Node struct {
 	Endpoints Endpoints
 	Addresses Addresses
 	Policy    Policy
-	// InForce reports whether everything has been heard and is in the kernel.
+	// InForce reports whether everything has been observed and is in the kernel.
 	InForce func() bool
 	// Judged returns the keys of the labels by which rules are judged.
 	Judged func() labels.Keys
@@ -84,8 +84,7 @@ type Node struct {
 	RemoteWorkload func(at netip.Addr, namespace, pod string) *flowpb.Workload
 	// Frontends are the addresses and ports of services; nil if the node serves none.
 	Frontends *table.Table[datapath.ServiceFrontend, service.Frontend]
-	// Services adds what clients of flows are told beside these. It is called by Start or
-	// later.
+	// Services adds what clients of flows get beside these. It is called by Start or later.
 	Services func(grpc.ServiceRegistrar)
 
 	// Listen opens a unix socket for those who may use the agent's API; option is what names
@@ -93,7 +92,7 @@ type Node struct {
 	Listen func(path, option string) (net.Listener, error)
 	// ServeMetrics serves a registry until ctx ends.
 	ServeMetrics func(ctx context.Context, l net.Listener, registry *prometheus.Registry) error
-	// Report is told how a part fares.
+	// Report is called with how a part fares.
 	Report func(part string, state rest.State, msg string)
 }
 

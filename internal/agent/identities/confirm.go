@@ -22,10 +22,10 @@ const (
 	// released them.
 	confirmInterval = time.Second
 	// confirmSpread is over how long all nodes together spread their confirmations, per node: all
-	// hear of an ending at once.
+	// observe an ending at once.
 	confirmSpread = 10 * time.Millisecond
 	// Where IDs end all the time, a node confirms confirmBurst times at once, and then every
-	// confirmEvery: an ID is quarantined for longer than that, unless the operator is told
+	// confirmEvery: an ID is quarantined for longer than that, unless the operator is configured
 	// otherwise, and where identities are objects each confirmation of each node is an object that
 	// somebody has to delete.
 	confirmEvery = 5 * time.Minute
@@ -70,7 +70,7 @@ func newSchedule(spread func() time.Duration) *schedule {
 func (w *schedule) next(now time.Time, applied, ended int64) action {
 	if applied < w.confirmed { // the store was put back to an earlier state: what was confirmed is of another one
 		w.confirmed, w.due, w.withdraw = 0, time.Time{}, true
-		w.retry = now.Add(w.spread()) // all nodes hear of it at once
+		w.retry = now.Add(w.spread()) // all nodes observe it at once
 	}
 	switch {
 	case now.Before(w.retry):
@@ -110,7 +110,7 @@ func (w *schedule) failed(now time.Time) { w.retry = now.Add(confirmRetry/2 + ra
 // ConfirmerConfig gives a Confirmer what of a node may use an identity.
 type ConfirmerConfig struct {
 	Identities *Identities
-	// InForce is closed when policy is that of everything there was to hear.
+	// InForce is closed when policy is that of everything there was to observe.
 	InForce <-chan struct{}
 	// Addresses are the cluster's, Kernel is what brings the kernel to them.
 	Addresses *ipcache.Cache
@@ -122,8 +122,8 @@ type ConfirmerConfig struct {
 	Log   *slog.Logger
 }
 
-// Confirmer tells whoever collects identities, when some have ended, that this node uses them no
-// more: no ID is given to other labels before (docs/design/0010-reuse.md).
+// Confirmer confirms to whoever collects identities, when some have ended, that this node uses them
+// no more: no ID is given to other labels before (docs/design/0010-reuse.md).
 type Confirmer struct{ ConfirmerConfig }
 
 // NewConfirmer returns one that has confirmed nothing.
@@ -177,12 +177,12 @@ func (c *Confirmer) Run(ctx context.Context) error {
 
 // perform does it. It reports false if there is nothing to do, or this node uses an ID that has
 // ended.
-func (c *Confirmer) perform(ctx context.Context, what action, told, applied int64) (done bool, err error) {
+func (c *Confirmer) perform(ctx context.Context, what action, confirmed, applied int64) (done bool, err error) {
 	switch what {
 	case withdrawAction:
 		err = c.confirm(ctx, 0)
 	case repeatAction:
-		err = c.confirm(ctx, told)
+		err = c.confirm(ctx, confirmed)
 	case confirmAction:
 		return c.confirmUpTo(ctx, applied)
 	case nothing:
@@ -216,7 +216,7 @@ func (c *Confirmer) confirmUpTo(ctx context.Context, revision int64) (done bool,
 	}
 	for _, e := range c.Addresses.All() {
 		if gone[e.Identity] {
-			return false, nil // its pod's end was not heard yet
+			return false, nil // its pod's end was not observed yet
 		}
 	}
 	if err := c.Kernel.WaitTried(ctx, c.Addresses.Table().Revision()); err != nil {
@@ -229,8 +229,8 @@ func (c *Confirmer) confirmUpTo(ctx context.Context, revision int64) (done bool,
 	return true, nil
 }
 
-// usesEnded says whether rules or endpoints of this node use an ID that stands for nothing
-// any more.
+// usesEnded reports whether rules or endpoints of this node use an ID that stands for nothing any
+// more.
 func (c *Confirmer) usesEnded() bool {
 	for _, row := range c.Endpoints.List() {
 		if c.Identities.inRange(row.Identity) && !c.Identities.assigned(row.Identity) {

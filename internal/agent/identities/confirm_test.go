@@ -47,7 +47,7 @@ func TestWords(t *testing.T) {
 	// The last of them, too, is said in the end; and then nothing but that, now and then.
 	play(confirmEvery+20*time.Second, 0)
 	if w.confirmed != applied {
-		t.Errorf("said up to %d, heard up to %d", w.confirmed, applied)
+		t.Errorf("said up to %d, observed up to %d", w.confirmed, applied)
 	}
 	said, w.at = nil, now
 	play(3*confirmRepeat-time.Minute, 0)

@@ -24,7 +24,7 @@ import (
 	"github.com/hawser-net/hawser/pkg/allocator"
 )
 
-// Config says how a node's identities are made and found.
+// Config defines how a node's identities are made and found.
 type Config struct {
 	Log *slog.Logger
 	// Store is where the cluster's identities are kept.
@@ -43,9 +43,9 @@ type Config struct {
 	Timeout, SyncInterval time.Duration
 	// Referenced returns the IDs that addresses known here have. It may be nil: see Run.
 	Referenced func() map[identity.ID]bool
-	// Expect, if not nil, tells the store what an ID meant at a time.
+	// Expect, if not nil, reminds the store what an ID meant at a time.
 	Expect func(id allocator.ID, text string, at time.Time)
-	// Temporary, if not nil, is told for how many seconds labels had a temporary identity.
+	// Temporary, if not nil, observes for how many seconds labels had a temporary identity.
 	Temporary prometheus.Observer
 }
 
@@ -59,7 +59,7 @@ type Identities struct {
 	events allocator.AllocatorEventChan
 	fixed  identity.Fixed
 	temps  *identity.Temporaries
-	// Arrived says that an identity came for which a temporary one may stand.
+	// Arrived means that an identity came for which a temporary one may stand.
 	Arrived chan struct{}
 
 	ctx    context.Context // of the goroutines of wg
@@ -76,12 +76,12 @@ type Identities struct {
 	pending map[string]*pendingID
 	// since is from when on labels have a temporary identity.
 	since map[identity.ID]time.Time
-	// ended are IDs of which was heard that they stand for nothing any more, until that is
+	// ended are IDs of which was observed that they stand for nothing any more, until that is
 	// confirmed.
 	ended map[identity.ID]struct{}
 }
 
-// New returns identities of which none is heard of yet. It must be closed.
+// New returns identities of which none is observed yet. It must be closed.
 func New(cfg Config) (*Identities, error) {
 	var fixed []string
 	for id, name := range cfg.Fixed {
@@ -126,7 +126,7 @@ func (ids *Identities) Edited() []allocator.ID { return ids.alloc.Edited() }
 // Temporary returns how many temporary identities there are.
 func (ids *Identities) Temporary() int { return ids.temps.Len() }
 
-// Sink is told what becomes known, in order.
+// Sink receives what becomes known, in order.
 type Sink interface {
 	SetIdentities(upserts map[identity.ID]labels.Set, deletes []identity.ID) error
 }
@@ -170,12 +170,12 @@ func (ids *Identities) allocate(ctx context.Context, set labels.Set) (identity.I
 	return identity.ID(id), nil
 }
 
-// errInvalid says that the store gives labels an ID that it must not.
+// errInvalid means that the store gives labels an ID that it must not.
 var errInvalid = errors.New("this is not believed")
 
-// Validate tells why an ID from the store is not taken for the identity of these labels: a
-// ID of another range would give reserved, node-local or other clusters' identities labels of
-// somebody's choice, and labels that the network derives would turn a pod into a host or a prefix.
+// Validate reports why an ID from the store is not taken for the identity of these labels: a ID of
+// another range would give reserved, node-local or other clusters' identities labels of somebody's
+// choice, and labels that the network derives would turn a pod into a host or a prefix.
 func (ids *Identities) Validate(id identity.ID, set labels.Set) error {
 	if id < ids.cfg.First || id > ids.cfg.Last {
 		return fmt.Errorf("the store gives %s the number %d, which is outside of this cluster's %d to %d; delete that key from the store: %w", set, id, ids.cfg.First, ids.cfg.Last, errInvalid)
@@ -203,7 +203,7 @@ func (ids *Identities) Release(ctx context.Context, id identity.ID, set labels.S
 // nor new pods with the same labels have to wait for a store that is away. The function it returns
 // gives these uses back, when the endpoints have their own. Temporary identities are the endpoints'
 // own from here on.
-func (ids *Identities) Restore(rows []endpoint.Endpoint) (forgo func(ctx context.Context)) {
+func (ids *Identities) Restore(rows []endpoint.Endpoint) (release func(ctx context.Context)) {
 	var assumed []labels.Set
 	for _, row := range rows {
 		if _, ok, err := ids.byRule(row.IdentityLabels); ok || err != nil || row.Identity == 0 {
@@ -392,13 +392,13 @@ func (ids *Identities) Apply(sink Sink, upserts map[identity.ID]labels.Set, dele
 	return sink.SetIdentities(upserts, deletes)
 }
 
-// inRange says whether an ID is one that this cluster gives to labels.
+// inRange reports whether an ID is one that this cluster gives to labels.
 func (ids *Identities) inRange(id identity.ID) bool { return id >= ids.cfg.First && id <= ids.cfg.Last }
 
-// assigned says whether an ID of this cluster stands for labels, by what was heard.
+// assigned reports whether an ID of this cluster stands for labels, by what was observed.
 func (ids *Identities) assigned(id identity.ID) bool { return ids.alloc.Stands(allocator.ID(id)) }
 
-// unconfirmed returns the IDs that have ended since that was confirmed last, once what was heard of
+// unconfirmed returns the IDs that have ended since that was confirmed last, once what was observed
 // them is in the kernel.
 func (ids *Identities) unconfirmed() []identity.ID {
 	ids.applying.Lock()

@@ -24,8 +24,8 @@ func (f sinkFunc) SetIdentities(up map[identity.ID]labels.Set, del []identity.ID
 	return f(up, del)
 }
 
-// heard returns identities of which a test says what is heard.
-func heard(t *testing.T, cfg Config) *Identities {
+// observed returns identities of which a test says what is observed.
+func observed(t *testing.T, cfg Config) *Identities {
 	t.Helper()
 	cfg.Log, cfg.First, cfg.Last = slog.New(slog.DiscardHandler), 256, 65535
 	cfg.Timeout, cfg.SyncInterval = time.Minute, time.Minute
@@ -48,7 +48,7 @@ func heard(t *testing.T, cfg Config) *Identities {
 // have, changes nothing: one key could otherwise make the world a pod, or a pod a host.
 func TestStoreCannotRedefineIdentities(t *testing.T) {
 	t.Parallel()
-	ids := heard(t, Config{})
+	ids := observed(t, Config{})
 	set := func(s string) k8sids.Key {
 		parsed, err := labels.ParseKV(s)
 		if err != nil {
@@ -106,7 +106,7 @@ func TestDeletedInUse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		used := map[identity.ID]bool{300: true, 301: true}
 		var mu sync.Mutex
-		ids := heard(t, Config{Referenced: func() map[identity.ID]bool {
+		ids := observed(t, Config{Referenced: func() map[identity.ID]bool {
 			mu.Lock()
 			defer mu.Unlock()
 			return maps.Clone(used)
@@ -140,7 +140,7 @@ func TestDeletedInUse(t *testing.T) {
 		for id := allocator.ID(300); id < 303; id++ {
 			ids.events <- allocator.AllocatorEvent{Kind: allocator.EventUpsert, ID: id, Key: k8sids.Key{Set: app("web")}}
 		}
-		want("heard", 300, 301, 302)
+		want("observed", 300, 301, 302)
 		for id := allocator.ID(300); id < 303; id++ {
 			ids.events <- allocator.AllocatorEvent{Kind: allocator.EventDelete, ID: id}
 		}

@@ -64,7 +64,7 @@ func (ids *Identities) acquireOrAllocate(ctx context.Context, set labels.Set) (i
 	return temporary, nil
 }
 
-// pendingOf says whether a temporary identity stands in for a set's ID, which was asked for, and
+// pendingOf reports whether a temporary identity stands in for a set's ID, which was asked for, and
 // what the last request for it failed with.
 func (ids *Identities) pendingOf(set labels.Set) (pending bool, failed error) {
 	ids.mu.RLock()

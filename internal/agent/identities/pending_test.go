@@ -156,7 +156,7 @@ func (s *seeker) references() int {
 	return len(l.Pairs)
 }
 
-// called says whether endpoints with temporary identities were told to look again.
+// called reports whether endpoints with temporary identities were asked to look again.
 func (s *seeker) called() bool {
 	select {
 	case <-s.Arrived:

@@ -18,17 +18,17 @@ import (
 	"github.com/hawser-net/hawser/pkg/allocator"
 )
 
-// scriptedNumbers is a home of numbers that tells what a test has it tell.
+// scriptedNumbers is a store of numbers that reports what a test has it report.
 type scriptedNumbers struct {
 	allocator.Backend
-	say chan allocator.Mapping
+	mappings chan allocator.Mapping
 }
 
 func (s *scriptedNumbers) ListAndWatch(ctx context.Context, handler allocator.CacheMutations) error {
 	handler.OnListDone(1)
 	for {
 		select {
-		case m := <-s.say:
+		case m := <-s.mappings:
 			handler.OnUpsert(m)
 		case <-ctx.Done():
 			return ctx.Err()
@@ -53,7 +53,7 @@ func TestRevivedIdentityIsDenied(t *testing.T) {
 		}
 		return set
 	}
-	numbers := &scriptedNumbers{say: make(chan allocator.Mapping)}
+	numbers := &scriptedNumbers{mappings: make(chan allocator.Mapping)}
 	ids, err := New(Config{Log: slog.New(slog.DiscardHandler), Store: numbers, First: 256, Last: 65535, Timeout: time.Minute, SyncInterval: time.Minute})
 	if err != nil {
 		t.Fatal(err)
@@ -122,16 +122,16 @@ func TestRevivedIdentityIsDenied(t *testing.T) {
 			}
 		}
 	}
-	tell := func(id allocator.ID, key allocator.AllocatorKey) {
-		numbers.say <- allocator.Mapping{ID: id, Key: key, Created: 1}
+	emit := func(id allocator.ID, key allocator.AllocatorKey) {
+		numbers.mappings <- allocator.Mapping{ID: id, Key: key, Created: 1}
 	}
-	tell(400, evil)
+	emit(400, evil)
 	becomes("made", 400, true)
-	tell(400, nil)
+	emit(400, nil)
 	becomes("retired", 400, false)
-	tell(400, evil)
+	emit(400, evil)
 	becomes("revived", 400, true)
-	tell(401, nil)
-	tell(401, evil)
-	becomes("retired when first heard of, and revived", 401, true)
+	emit(401, nil)
+	emit(401, evil)
+	becomes("retired when first observed, and revived", 401, true)
 }

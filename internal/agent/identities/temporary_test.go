@@ -9,13 +9,13 @@ import (
 	"github.com/hawser-net/hawser/internal/identity"
 )
 
-// TestTemporaryIdentityIsMeasured: how long labels had a temporary identity is told once, when
+// TestTemporaryIdentityIsMeasured: how long labels had a temporary identity is observed once, when
 // nobody has it any more.
 func TestTemporaryIdentityIsMeasured(t *testing.T) {
 	s := newSeeker(t, 65535)
 	defer s.stop()
-	var told []float64
-	s.cfg.Temporary = prometheus.ObserverFunc(func(v float64) { told = append(told, v) })
+	var measured []float64
+	s.cfg.Temporary = prometheus.ObserverFunc(func(v float64) { measured = append(measured, v) })
 	take := func() identity.ID {
 		id, err := s.temps.Acquire(app("a"))
 		if err != nil {
@@ -30,12 +30,12 @@ func TestTemporaryIdentityIsMeasured(t *testing.T) {
 	s.mu.Unlock()
 	take()
 	s.releaseTemporary(id)
-	if len(told) > 0 {
-		t.Errorf("told %v while somebody has it", told)
+	if len(measured) > 0 {
+		t.Errorf("measured %v while somebody has it", measured)
 	}
 	s.releaseTemporary(id)
-	if len(told) != 1 || told[0] < 60 || told[0] > 600 {
-		t.Errorf("told %v; want a minute", told)
+	if len(measured) != 1 || measured[0] < 60 || measured[0] > 600 {
+		t.Errorf("measured %v; want a minute", measured)
 	}
 	if len(s.since) > 0 {
 		t.Errorf("remembered: %v", s.since)

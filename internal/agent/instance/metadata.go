@@ -52,7 +52,7 @@ var (
 // maxID bounds an ID, in bytes.
 const maxID = 512
 
-// Facts are what the metadata say of the machine. What a cloud does not tell is empty.
+// Facts are what the metadata say of the machine. What a cloud does not report is empty.
 type Facts struct {
 	// ID is that of the machine, as spec.instance-id of a CiliumNode has it.
 	ID   string `json:"id"`
@@ -67,7 +67,7 @@ type Facts struct {
 	MAC string `json:"mac"`
 }
 
-// Config says where metadata are read, and how long that may take.
+// Config defines where metadata are read, and how long that may take.
 type Config struct {
 	Cloud Cloud
 	// Endpoint is an URL; "" for the cloud's own.
@@ -76,7 +76,8 @@ type Config struct {
 	Timeout, Attempt time.Duration
 	// Pause is the time after the first attempt that failed; it doubles.
 	Pause time.Duration
-	// Has says whether this machine has an interface with a hardware address; nil asks the kernel.
+	// Has reports whether this machine has an interface with a hardware address; nil asks the
+	// kernel.
 	Has func(net.HardwareAddr) (bool, error)
 	// Path is where the facts are kept, Boot names the boot for which they hold, and Save stores a
 	// file there. Without a path nothing is kept.
@@ -107,7 +108,8 @@ func (c *Config) Defaults() {
 	}
 }
 
-// CheckEndpoint says what is wrong with an address of a metadata service; "" is that of the cloud.
+// CheckEndpoint reports what is wrong with an address of a metadata service; "" is that of the
+// cloud.
 func CheckEndpoint(endpoint string) error {
 	if endpoint == "" {
 		return nil
@@ -296,7 +298,7 @@ func (s *service) ask(ctx context.Context, method, path string, headers ...strin
 	return string(body), nil
 }
 
-// statusError is an answer that is none. The body is not told: it may be anything.
+// statusError is an answer that is none. The body is not shown: it may be anything.
 type statusError struct {
 	path string
 	code int

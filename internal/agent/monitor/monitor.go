@@ -18,13 +18,13 @@ type Source interface {
 	Events(ctx context.Context, fn func(datapath.Event)) error
 }
 
-// Kernel is told which kinds of event to emit.
+// Kernel is configured with which kinds of event to emit.
 type Kernel interface {
 	// SetMonitor has the kernel emit events of some kinds for [datapath.MonitorLifetime].
 	SetMonitor(datapath.MonitorFlags) error
 }
 
-// Monitor spreads the kernel's events to those who watch. While nobody does, the kernel is told to
+// Monitor spreads the kernel's events to those who watch. While nobody does, the kernel is asked to
 // emit none. It is safe for concurrent use.
 type Monitor struct {
 	log    *slog.Logger
@@ -94,8 +94,8 @@ func (m *Monitor) Run(ctx context.Context, src Source) error {
 	return src.Events(ctx, m.publish)
 }
 
-// repeat tells the kernel once more which kinds somebody wants; that nobody wants any only if so
-// asked.
+// repeat configures once more in the kernel which kinds somebody wants; that nobody wants any only
+// if so asked.
 func (m *Monitor) repeat(always bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -115,7 +115,7 @@ func flagsOf(kind datapath.EventType) datapath.MonitorFlags {
 	return datapath.MonitorTraces | datapath.MonitorNews
 }
 
-// wants says whether an event is of a kind that the watcher has asked for.
+// wants reports whether an event is of a kind that the watcher has asked for.
 func (s *Subscription) wants(ev datapath.Event) bool {
 	flags := s.flags & flagsOf(ev.Type)
 	return flags != 0 && (flags != datapath.MonitorNews || ev.News)
@@ -154,7 +154,7 @@ func (s *Subscription) add(ev datapath.Event) {
 	}
 }
 
-// room says whether an event may wait. The caller holds the lock.
+// room reports whether an event may wait. The caller holds the lock.
 func (s *Subscription) room(ev datapath.Event) bool {
 	n := len(s.waiting[ev.Type])
 	if n < queueSize/2 || n == queueSize {
@@ -200,7 +200,7 @@ func (m *Monitor) Subscribe(flags datapath.MonitorFlags) (*Subscription, func())
 	}
 }
 
-// update tells the kernel which kinds somebody wants. The caller holds the lock.
+// update configures in the kernel which kinds somebody wants. The caller holds the lock.
 func (m *Monitor) update() {
 	var flags datapath.MonitorFlags
 	for s := range m.subs {

@@ -8,7 +8,7 @@ import (
 	"github.com/hawser-net/hawser/internal/datapath"
 )
 
-// reportBigTCP says what became of the options: a device may take no packets beyond 64 KiB.
+// reportBigTCP reports what became of the options: a device may take no packets beyond 64 KiB.
 func (n *Network) reportBigTCP(devices datapath.Devices) {
 	const part = "big-tcp"
 	asked := n.cfg.BigTCP()

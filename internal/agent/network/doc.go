@@ -4,6 +4,6 @@
 //
 // Network.Run follows the table of nodes and repairs what others take away. What always holds: one
 // node that claims nonsense keeps neither the agent from working nor other nodes from being
-// reached; and until all nodes have been heard of, those that the agent before knew keep their
+// reached; and until all nodes have been observed, those that the agent before knew keep their
 // routes.
 package network

@@ -20,8 +20,8 @@ type faults struct {
 	byNode map[string]string // what is wrong, by the node's name; empty for this node's own network
 }
 
-// maxFaultsTold bounds how many nodes a status names.
-const maxFaultsTold = 5
+// maxFaultsShown bounds how many nodes a status names.
+const maxFaultsShown = 5
 
 // note takes the outcome of a round: what SetNode returned, and the claims that were refused
 // before. It logs what is new and what is mended, and returns the error without which the node
@@ -66,13 +66,13 @@ func (f *faults) err() error {
 	if len(f.byNode) == 0 {
 		return nil
 	}
-	var told []string
+	var texts []string
 	for _, node := range slices.Sorted(maps.Keys(f.byNode)) {
-		if len(told) == maxFaultsTold {
-			told = append(told, fmt.Sprintf("and those of %d more nodes: see the log", len(f.byNode)-maxFaultsTold))
+		if len(texts) == maxFaultsShown {
+			texts = append(texts, fmt.Sprintf("and those of %d more nodes: see the log", len(f.byNode)-maxFaultsShown))
 			break
 		}
-		told = append(told, f.byNode[node])
+		texts = append(texts, f.byNode[node])
 	}
-	return errors.New("not all routes are in place: " + strings.Join(told, "; "))
+	return errors.New("not all routes are in place: " + strings.Join(texts, "; "))
 }

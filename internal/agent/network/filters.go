@@ -14,9 +14,9 @@ import (
 const filterCheck = 5 * time.Second
 
 // GuardFilters puts programs back on interfaces from which somebody else took them, as soon as the
-// kernel tells of it. A pod's interface that cannot have them back is shut; see
-// docs/design/0009-attachment.md. reattach does so for pods, restored is told how many interfaces
-// and hooks got theirs back.
+// kernel reports it. A pod's interface that cannot have them back is shut; see
+// docs/design/0009-attachment.md. reattach does so for pods, restored is called with how many
+// interfaces and hooks got theirs back.
 func (n *Network) GuardFilters(ctx context.Context, reattach func(ifIndex int) (int, error), restored func(int)) error {
 	log := n.cfg.Log
 	often := rate.Sometimes{First: 10, Interval: time.Second}

@@ -5,7 +5,8 @@ import "fmt"
 // KeepPrograms has the programs of restored endpoints stay in charge if they work on other maps
 // than this agent's: those of another layout, or maps whose pins were removed. They know the rules,
 // identities and addresses that were in force; the new maps know nothing until everything has been
-// heard. What is to be judged by the new maps before that is locked there (see enforcement.Policy).
+// observed. What is to be judged by the new maps before that is locked there (see
+// enforcement.Policy).
 func (n *Network) KeepPrograms() error {
 	var pods []int
 	for _, row := range n.cfg.Registry.List() {
@@ -46,7 +47,7 @@ func (n *Network) removeGuard() {
 	}
 }
 
-// Keeping says whether the programs of an agent before are in charge.
+// Keeping reports whether the programs of an agent before are in charge.
 func (n *Network) Keeping() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()

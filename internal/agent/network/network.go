@@ -40,7 +40,7 @@ type Config struct {
 	KubeProxyReplacement bool
 	CgroupRoot           string
 	MasqueradePorts      datapath.PortRange
-	// HostPorts says whether a pod of this node had host ports under the agent before.
+	// HostPorts reports whether a pod of this node had host ports under the agent before.
 	HostPorts bool
 	// Interfaces has packets of pods leave by the network interfaces that their addresses are of,
 	// and NotForPods are addresses that no pod reaches.
@@ -73,21 +73,21 @@ type Network struct {
 	routersBefore []netip.Addr
 	peerFile      peerFile
 
-	// moved says that the node's addresses have changed, or what is served there; cidrsMoved that
-	// its pod CIDRs have, and the other nodes have been told; damaged that somebody has changed
-	// something.
+	// moved means that the node's addresses have changed, or what is served there; cidrsMoved
+	// that its pod CIDRs have, and the other nodes have been notified; damaged that somebody has
+	// changed something.
 	moved, cidrsMoved, damaged chan struct{}
 
 	mu               sync.Mutex
 	router4, router6 netip.Addr
 	devices          datapath.Devices
-	// hostPorts says whether a pod of this node has host ports, outsideLed whether the programs
-	// were told to lead clients outside to services.
+	// hostPorts reports whether a pod of this node has host ports, outsideLed whether the programs
+	// are configured to lead clients outside to services.
 	hostPorts, outsideLed bool
-	// heldPeers are the other nodes as last told to the kernel, at first by the agent before;
-	// peersHeard says that this one has heard of all.
-	heldPeers  []datapath.Peer
-	peersHeard bool
+	// heldPeers are the other nodes as last given to the kernel, at first by the agent before;
+	// peersSynced says that this one has observed all.
+	heldPeers   []datapath.Peer
+	peersSynced bool
 	// keeping: the pods' packets are still judged by the programs and maps of an agent before.
 	keeping bool
 }
@@ -114,8 +114,8 @@ func (n *Network) Devices() datapath.Devices {
 // Unrouted returns the names of the nodes whose pods are not reached.
 func (n *Network) Unrouted() []string { return n.faults.nodes() }
 
-// wake has Run look at what a channel stands for.
-func wake(c chan<- struct{}) {
+// signal has Run look at what a channel stands for.
+func signal(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:
 	default: // it is due already
@@ -123,12 +123,12 @@ func wake(c chan<- struct{}) {
 }
 
 // NoteMoved has the node's addresses, and what is served there, looked at again.
-func (n *Network) NoteMoved() { wake(n.moved) }
+func (n *Network) NoteMoved() { signal(n.moved) }
 
 // NoteCIDRs has what other nodes claim of this one's pod CIDRs looked at again.
-func (n *Network) NoteCIDRs() { wake(n.cidrsMoved) }
+func (n *Network) NoteCIDRs() { signal(n.cidrsMoved) }
 
-// SetHostPorts says whether a pod of this node has host ports.
+// SetHostPorts reports whether a pod of this node has host ports.
 func (n *Network) SetHostPorts(some bool) {
 	n.mu.Lock()
 	n.hostPorts = some
@@ -136,8 +136,8 @@ func (n *Network) SetHostPorts(some bool) {
 	n.NoteMoved()
 }
 
-// leadsOutside says whether the programs lead clients outside to services: to all in kube-proxy's
-// place, or to host ports, of which kube-proxy knows nothing, where a pod has some.
+// leadsOutside reports whether the programs lead clients outside to services: to all in
+// kube-proxy's place, or to host ports, of which kube-proxy knows nothing, where a pod has some.
 func (n *Network) leadsOutside(devices datapath.Devices) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -162,7 +162,7 @@ func (n *Network) NodeAddresses() ([]netip.Addr, error) {
 func (n *Network) WatchDamage(ctx context.Context) error {
 	return n.cfg.Links.Watch(ctx, func(reason string) {
 		n.cfg.Log.Warn("somebody changed the node's network; repairing it", "what", reason)
-		wake(n.damaged)
+		signal(n.damaged)
 	})
 }
 
@@ -228,7 +228,7 @@ func (n *Network) Configure() error {
 	}
 	host := n.cfg.Host
 	if err := n.cfg.Programs.Configure(datapath.Config{
-		NodeIPv4Elsewhere: n.elsewhere(host.IPv4), NodeIPv6Elsewhere: n.elsewhere(host.IPv6),
+		NodeIPv4Elsewhere: n.addressElsewhere(host.IPv4), NodeIPv6Elsewhere: n.addressElsewhere(host.IPv6),
 		Tunnel: n.cfg.Tunnel(), TunnelIfIndex: devices.TunnelIfIndex, HostIfIndex: devices.HostIfIndex,
 		NativeIfIndex: devices.NativeIfIndex, NativeMAC: devices.NativeMAC, RouterIPv4: desired.RouterIPv4, RouterIPv6: desired.RouterIPv6, HostMAC: devices.HostMAC,
 		NodeIPv4: host.IPv4, NodeIPv6: host.IPv6, DualStackWorld: n.cfg.EnableIPv4 && n.cfg.EnableIPv6,
@@ -252,8 +252,8 @@ func (n *Network) Configure() error {
 	return nil
 }
 
-// elsewhere says whether an address of this node is on none of its interfaces.
-func (n *Network) elsewhere(ip netip.Addr) bool {
+// addressElsewhere reports whether an address of this node is on none of its interfaces.
+func (n *Network) addressElsewhere(ip netip.Addr) bool {
 	if !ip.IsValid() || n.cfg.Links.IsLocal(ip) {
 		return false
 	}
@@ -261,8 +261,8 @@ func (n *Network) elsewhere(ip netip.Addr) bool {
 	return true
 }
 
-// otherDevices says whether devices, and what is done at them, are not those that the programs were
-// configured with.
+// otherDevices reports whether devices, and what is done at them, are not those that the programs
+// were configured with.
 func (n *Network) otherDevices(now datapath.Devices) bool {
 	before := n.Devices()
 	n.mu.Lock()

@@ -19,13 +19,13 @@ import (
 	"github.com/hawser-net/hawser/internal/table"
 )
 
-// Cluster is what Run asks, and tells, of what goes on beside it.
+// Cluster is what Run asks, and notifies, of what goes on beside it.
 type Cluster struct {
 	// Wait returns when the table of nodes has those that there were when the agent started, of
 	// all clusters, or ctx ends. Synced is called once they are in the kernel's tables.
 	Wait   func(context.Context) error
 	Synced func()
-	// Changed is told that the table of nodes, or this node's pod CIDRs, have changed, Size how
+	// Changed is called when the table of nodes, or this node's pod CIDRs, have changed, Size how
 	// many nodes there are.
 	Changed func()
 	Size    func(nodes int)
@@ -35,13 +35,13 @@ type Cluster struct {
 	Repair func() error
 }
 
-// peers are the other nodes, and what they claim in vain. Until they have all been heard of, those
+// peers are the other nodes, and what they claim in vain. Until they have all been observed, those
 // that the agent before this one knew are among them: their routes are in use, and traffic with
 // them is not masqueraded.
 func (n *Network) peers() ([]datapath.Peer, []*datapath.RouteError) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	peers, refused := n.cfg.Nodes.Peers(n.heldPeers, !n.peersHeard)
+	peers, refused := n.cfg.Nodes.Peers(n.heldPeers, !n.peersSynced)
 	n.heldPeers = peers
 	return peers, refused
 }
@@ -62,7 +62,7 @@ func (f peerFile) load(log *slog.Logger) []datapath.Peer {
 		err = json.Unmarshal(data, &peers)
 	}
 	if err != nil {
-		log.Warn("cannot read the nodes known before; their routes come back when they are heard of", "file", f.path, "error", err)
+		log.Warn("cannot read the nodes known before; their routes come back when they are observed", "file", f.path, "error", err)
 		return nil
 	}
 	return peers
@@ -115,7 +115,7 @@ func (n *Network) Run(ctx context.Context, c Cluster) error {
 			listed, all = nil, true
 			n.applyNodes(watch, c)
 			n.mu.Lock()
-			n.peersHeard = true
+			n.peersSynced = true
 			n.mu.Unlock()
 			c.Synced()
 		case <-watch.Changed():
@@ -136,7 +136,7 @@ func (n *Network) Run(ctx context.Context, c Cluster) error {
 			}
 		}
 		n.applyNodes(watch, c)
-		peers, err := n.bring(c, all)
+		peers, err := n.syncHost(c, all)
 		if repair {
 			n.PlaceSelf()
 			last = time.Now()
@@ -153,8 +153,8 @@ func (n *Network) Run(ctx context.Context, c Cluster) error {
 }
 
 // bring brings the node's own networking to the table of nodes, and returns how many others there
-// are. all says that all have been heard of.
-func (n *Network) bring(c Cluster, all bool) (peers int, err error) {
+// are. all says that all have been observed.
+func (n *Network) syncHost(c Cluster, all bool) (peers int, err error) {
 	desired, refused := n.desired()
 	devices, err := n.cfg.Links.SetNode(desired)
 	if err = n.faults.note(err, refused, n.cfg.Log); err == nil && n.otherDevices(devices) {

@@ -19,7 +19,7 @@ const (
 	FlagBigTCP6 = "enable-ipv6-big-tcp"
 )
 
-// Options are what a node's network is told.
+// Options configure a node's network.
 type Options struct {
 	EnableIPv4 bool
 	EnableIPv6 bool
@@ -46,11 +46,11 @@ type Options struct {
 	// DirectRoutes has native routing set routes to the pods of other nodes, and SkipUnreachable
 	// none through nodes that are not on the network of the device.
 	DirectRoutes, SkipUnreachable bool
-	// NoPods says that the node has none. It is no flag.
+	// NoPods means that the node has none. It is no flag.
 	NoPods bool
 }
 
-// Defaults returns the options of a node that is told nothing.
+// Defaults returns the options of a node without options.
 func Defaults() Options {
 	return Options{
 		EnableIPv4: true, EnableIPv6: true,
@@ -83,7 +83,7 @@ func (o *Options) Flags(fs *pflag.FlagSet) {
 		"with such routes, leave out nodes that are not on the network of the device: its routers must know where their pods are")
 }
 
-// Tunnel says whether other nodes' pods are reached through a tunnel.
+// Tunnel reports whether other nodes' pods are reached through a tunnel.
 func (o *Options) Tunnel() bool { return o.RoutingMode == "tunnel" }
 
 // NativeCIDRs are the destinations of the options that are not masqueraded, of valid options.
@@ -148,7 +148,7 @@ func (o *Options) Validate() error {
 	return errors.Join(errs...)
 }
 
-// checkRange says what is wrong with a range; an empty one is fine.
+// checkRange reports what is wrong with a range; an empty one is fine.
 func checkRange(flag, value string, v4 bool) error {
 	if value == "" {
 		return nil
@@ -156,7 +156,7 @@ func checkRange(flag, value string, v4 bool) error {
 	return ValidRange(flag, value, v4)
 }
 
-// ValidRange says why the value of an option is not a range of a family.
+// ValidRange reports why the value of an option is not a range of a family.
 func ValidRange(flag, value string, v4 bool) error {
 	p, err := netip.ParsePrefix(value)
 	switch {

@@ -104,7 +104,7 @@ func (n *Network) preferredRouters(before []netip.Addr) (wanted, preferred []net
 	return wanted, slices.Concat(wanted, before)
 }
 
-// checkRouters says which router addresses of the configuration the node could not have.
+// checkRouters reports which router addresses of the configuration the node could not have.
 func (n *Network) checkRouters(wanted []netip.Addr) error {
 	var errs []error
 	router4, router6 := n.Routers()

@@ -56,7 +56,7 @@ func nodeNumber(name string) uint32 {
 }
 
 // admitPeers has the kernel take tunnelled packets from the other nodes. Nodes that are not among
-// peers any more are taken out only if all have been heard of: until then what the agent before
+// peers any more are taken out only if all have been observed: until then what the agent before
 // this one has written stands.
 func (n *Network) admitPeers(peers []datapath.Peer, all bool) error {
 	if !n.cfg.Tunnel() {

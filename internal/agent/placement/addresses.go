@@ -22,7 +22,7 @@ type Kernel interface {
 	Resolve(netip.Prefix) (uint32, error)
 }
 
-// Policy is told of the prefixes that the kernel does not know as they are.
+// Policy is notified of the prefixes that the kernel does not know as they are.
 type Policy interface {
 	SetUnplaced(kind string, list []enforcement.Unplaced) error
 }
@@ -32,7 +32,7 @@ type AddressesConfig struct {
 	Log    *slog.Logger
 	Cache  *ipcache.Cache
 	Kernel Kernel
-	// Tunnel says that other nodes' pods are reached through the tunnel.
+	// Tunnel means that other nodes' pods are reached through the tunnel.
 	Tunnel bool
 	// Outside is the identity of an address that nobody claims.
 	Outside    func(netip.Addr) identity.ID
@@ -48,7 +48,7 @@ type Addresses struct {
 	judging sync.Mutex // the last look counts
 }
 
-// NewAddresses returns Addresses of which the kernel has been told nothing.
+// NewAddresses returns Addresses of which the kernel has nothing yet.
 func NewAddresses(cfg AddressesConfig) (*Addresses, error) {
 	a := &Addresses{cfg: cfg}
 	var err error
@@ -57,9 +57,9 @@ func NewAddresses(cfg AddressesConfig) (*Addresses, error) {
 	return a, err
 }
 
-// judge tells policy which addresses and prefixes the kernel's maps have no room for, and whom the
-// kernel takes them for, so that endpoints whose rules tell the two apart are locked until there is
-// room.
+// judge reports to policy which addresses and prefixes the kernel's maps have no room for, and whom
+// the kernel takes them for, so that endpoints whose rules tell the two apart are locked until
+// there is room.
 func (a *Addresses) judge() {
 	a.judging.Lock()
 	defer a.judging.Unlock()

@@ -18,7 +18,7 @@ import (
 	"github.com/hawser-net/hawser/internal/k8s/endpoints"
 )
 
-// Objects tell the other nodes of this node's pods by objects of Kubernetes.
+// Objects publish this node's pods to the other nodes by objects of Kubernetes.
 type Objects interface {
 	Set(endpoints.Local)
 	Remove(endpoints.Local)
@@ -34,13 +34,13 @@ type Config struct {
 	Cache         *ipcache.Cache
 	Addresses     *Addresses
 	Shared        *announce.Addresses
-	// Wait says that other nodes read Shared, so that an endpoint waits for it.
+	// Wait means that other nodes read Shared, so that an endpoint waits for it.
 	Wait          bool
 	Unmasqueraded *Unmasqueraded
 	Objects       Objects // nil outside of Kubernetes
 }
 
-// Placer says where addresses are: to this node's kernel by way of the address table, and to the
+// Placer reports where addresses are: to this node's kernel by way of the address table, and to the
 // other nodes by way of the key-value store and of objects.
 type Placer struct {
 	cfg Config
@@ -48,7 +48,7 @@ type Placer struct {
 	late atomic.Bool
 }
 
-// New returns a placer of which nobody has been told anything.
+// New returns a placer that has published nothing.
 func New(cfg Config) *Placer { return &Placer{cfg: cfg} }
 
 // announceWait bounds how long an endpoint waits for the key-value store to take its addresses. A
@@ -59,8 +59,8 @@ const announceWait = 500 * time.Millisecond
 // announceLate is the wait while the store was away the last time.
 const announceLate = 10 * time.Millisecond
 
-// Place claims the row's addresses and tells the other nodes. A temporary identity is told to
-// nobody: see endpoint.Endpoint.Seen.
+// Place claims the row's addresses and publishes them to the other nodes. A temporary identity is
+// published to nobody: see endpoint.Endpoint.Seen.
 func (p *Placer) Place(ctx context.Context, row endpoint.Endpoint) error {
 	if err := p.cfg.Unmasqueraded.set(row); err != nil {
 		return err
@@ -105,7 +105,7 @@ func (p *Placer) Place(ctx context.Context, row endpoint.Endpoint) error {
 		p.cfg.Objects.Set(local(row, ports))
 	}
 	if !p.cfg.Wait || row.State == endpoint.StateRestoring {
-		return nil // nobody to tell, or they have been told
+		return nil // nobody to notify, or they have been
 	}
 	wait := announceWait
 	if p.late.Load() {
@@ -167,7 +167,7 @@ func (p *Placer) PlacePrefixes(upserts map[netip.Prefix]identity.ID, deletes []n
 	return nil
 }
 
-// local is what other nodes are told of an endpoint by objects.
+// local is what is published of an endpoint by objects.
 func local(row endpoint.Endpoint, ports []ipcache.NamedPort) endpoints.Local {
 	id := row.Identity
 	if id.IsTemporary() {

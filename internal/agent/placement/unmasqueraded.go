@@ -13,22 +13,22 @@ import (
 // Unmasqueraded are the addresses of this node's endpoints under which packets leave the
 // cluster as they are. It is safe for concurrent use.
 type Unmasqueraded struct {
-	// tell has the kernel leave these addresses, and no others, as they are.
-	tell func([]netip.Addr) error
-	log  *slog.Logger
+	// apply has the kernel leave these addresses, and no others, as they are.
+	apply func([]netip.Addr) error
+	log   *slog.Logger
 
-	mu     sync.Mutex // held while the kernel is told, so that the last word is the last change
+	mu     sync.Mutex // held while the kernel is updated, so that the last word is the last change
 	owners map[netip.Addr]uint16
 	stale  bool // the kernel has not taken them
 }
 
-// NewUnmasqueraded returns none. tell has the kernel leave addresses, and no others, as they are.
-func NewUnmasqueraded(tell func([]netip.Addr) error, log *slog.Logger) *Unmasqueraded {
-	return &Unmasqueraded{tell: tell, log: log, owners: map[netip.Addr]uint16{}}
+// NewUnmasqueraded returns none. apply has the kernel leave addresses, and no others, as they are.
+func NewUnmasqueraded(apply func([]netip.Addr) error, log *slog.Logger) *Unmasqueraded {
+	return &Unmasqueraded{apply: apply, log: log, owners: map[netip.Addr]uint16{}}
 }
 
-// Restore is told of the endpoints of before a restart, before the node's network is set up: their
-// flows must not meet one that has forgotten them.
+// Restore is called with the endpoints of before a restart, before the node's network is set up:
+// their flows must not meet one that has forgotten them.
 func (u *Unmasqueraded) Restore(rows []endpoint.Endpoint) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -83,14 +83,14 @@ func (u *Unmasqueraded) remove(row endpoint.Endpoint) {
 	}
 }
 
-// push tells the kernel. It is called with mu held. What fails the kernel is told again with the
-// next endpoint that comes, changes or goes, and with the node's next change or repair.
+// push updates the kernel. It is called with mu held. What fails is tried again with the next
+// endpoint that comes, changes or goes, and with the node's next change or repair.
 func (u *Unmasqueraded) push() error {
 	ips := make([]netip.Addr, 0, len(u.owners))
 	for ip := range u.owners {
 		ips = append(ips, ip)
 	}
-	err := u.tell(ips)
+	err := u.apply(ips)
 	if u.stale = err != nil; u.stale {
 		return fmt.Errorf("except pods from masquerading: %w", err)
 	}

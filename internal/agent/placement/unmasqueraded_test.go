@@ -9,22 +9,22 @@ import (
 	"github.com/hawser-net/hawser/internal/endpoint"
 )
 
-// TestUnmasqueradedBook: an address is whose it was given to last.
-func TestUnmasqueradedBook(t *testing.T) {
+// TestUnmasqueradedIndex: an address is whose it was given to last.
+func TestUnmasqueradedIndex(t *testing.T) {
 	t.Parallel()
-	var told []netip.Addr
+	var applied []netip.Addr
 	calls := 0
 	fail := error(nil)
-	u := NewUnmasqueraded(func(ips []netip.Addr) error { calls++; told = ips; return fail }, slog.New(slog.DiscardHandler))
+	u := NewUnmasqueraded(func(ips []netip.Addr) error { calls++; applied = ips; return fail }, slog.New(slog.DiscardHandler))
 	row := func(id uint16, four, six bool) (r endpoint.Endpoint) {
 		r.ID, r.PlainIPv4, r.PlainIPv6 = id, four, six
 		r.IPv4, r.IPv6 = netip.MustParseAddr("10.0.1.7"), netip.MustParseAddr("fd00:1::7")
 		return r
 	}
-	expect := func(what string, wantCalls, wantTold int, err error) {
+	expect := func(what string, wantCalls, wantApplied int, err error) {
 		t.Helper()
-		if err != nil || calls != wantCalls || len(told) != wantTold {
-			t.Errorf("%s: %v, told %v in call %d; want %d in call %d", what, err, told, calls, wantTold, wantCalls)
+		if err != nil || calls != wantCalls || len(applied) != wantApplied {
+			t.Errorf("%s: %v, applied %v in call %d; want %d in call %d", what, err, applied, calls, wantApplied, wantCalls)
 		}
 	}
 	expect("nothing asked", 0, 0, u.set(row(1, false, false)))

@@ -34,7 +34,7 @@ func endpointError(err error) error {
 		return server.Errorf(http.StatusBadRequest, "%w", err)
 	case errors.Is(err, endpoint.ErrSuperseded):
 		return server.Errorf(http.StatusConflict, "%w", err)
-	case errors.Is(err, endpoint.ErrNotHeard):
+	case errors.Is(err, endpoint.ErrNotObserved):
 		return server.Errorf(http.StatusServiceUnavailable, "%w; try again in a moment", err)
 	}
 	return err
@@ -92,7 +92,7 @@ func (a *API) CreateEndpoint(ctx context.Context, req server.CreateEndpointReque
 		}
 	}
 	row, err := a.Lifecycle.Create(ctx, create)
-	if errors.Is(err, endpoint.ErrNotHeard) && a.AwaitRules(ctx) == nil {
+	if errors.Is(err, endpoint.ErrNotObserved) && a.AwaitRules(ctx) == nil {
 		row, err = a.Lifecycle.Create(ctx, create)
 	}
 	if err != nil {
@@ -269,9 +269,9 @@ func (a *API) PatchEndpoint(ctx context.Context, req server.PatchEndpointRequest
 	return server.PatchEndpoint200JSONResponse(a.endpointModel(row)), nil
 }
 
-// checkUserLabels says which of a user's labels the endpoint cannot be given. Where the operator
+// checkUserLabels reports which of a user's labels the endpoint cannot be given. Where the operator
 // makes identities it makes them of what Kubernetes says of a pod: it would never make one with a
-// label that only this agent knows, and would tell the other nodes of the pod's own. Labels of
+// label that only this agent knows, and would publish the pod's own to the other nodes. Labels of
 // before that can be deleted.
 func (a *API) checkUserLabels(row endpoint.Endpoint, user labels.Set) error {
 	if row.Health() {
@@ -292,14 +292,14 @@ func (a *API) checkUserLabels(row endpoint.Endpoint, user labels.Set) error {
 	return nil
 }
 
-// operatorNames says whether it is the operator that makes an endpoint's identity, of what it knows
-// of it.
+// operatorNames reports whether it is the operator that makes an endpoint's identity, of what it
+// knows of it.
 func (a *API) operatorNames(row endpoint.Endpoint) bool {
 	mode := a.Options.Management
 	return mode.Operator() && (!mode.Agent() || row.Pod() != "")
 }
 
-// NoteUserLabels tells of restored endpoints that have labels of users where checkUserLabels would
+// NoteUserLabels logs restored endpoints that have labels of users where checkUserLabels would
 // refuse them.
 func (a *API) NoteUserLabels() {
 	for _, row := range a.Registry.List() {
@@ -492,8 +492,8 @@ func (a *API) PatchEndpointLabels(ctx context.Context, req server.PatchEndpointL
 	return server.PatchEndpointLabels200Response{}, nil
 }
 
-// GetEndpointLog is GET /endpoint/{id}/log, newest first. It tells also of endpoints that are gone,
-// or could not be made.
+// GetEndpointLog is GET /endpoint/{id}/log, newest first. It has also endpoints that are gone, or
+// could not be made.
 func (a *API) GetEndpointLog(_ context.Context, req server.GetEndpointLogRequestObject) (server.GetEndpointLogResponseObject, error) {
 	ref, err := a.reference(req.ID)
 	if err != nil {

@@ -80,7 +80,7 @@ func GuardPods(mode string) server.StrictMiddlewareFunc {
 // forPods are the operations that attach a pod.
 var forPods = []string{"CreateEndpoint", "AllocateIP", "ReserveIP", "ReleaseIP"}
 
-// mayCall says whether the configuration allows an operation.
+// mayCall reports whether the configuration allows an operation.
 func mayCall(allowed []string, operation string) bool {
 	return slices.Contains(allowed, "*") || slices.Contains(allowed, operation)
 }

@@ -38,7 +38,7 @@ func (a *API) healthSummary() rest.Status {
 	return a.Health.Summary()
 }
 
-// HealthService is what clients of flows are told of the nodes' health.
+// HealthService is what clients of flows get of the nodes' health.
 func (a *API) HealthService() *clusterhealth.Service {
 	s := &clusterhealth.Service{Self: a.localName()}
 	switch {

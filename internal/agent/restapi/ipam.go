@@ -47,7 +47,7 @@ func (a *API) AllocateIP(ctx context.Context, req server.AllocateIPRequestObject
 	if err != nil {
 		return nil, err
 	}
-	res, err := a.Book.Give(ctx, families, req.Params.Owner, pools, req.Params.Expiration)
+	res, err := a.Allocator.Give(ctx, families, req.Params.Owner, pools, req.Params.Expiration)
 	if err != nil {
 		if errors.Is(err, ipam.ErrDisabled) {
 			return nil, server.Errorf(http.StatusBadRequest, "%w", err)
@@ -67,7 +67,7 @@ func (a *API) AllocateIP(ctx context.Context, req server.AllocateIPRequestObject
 	if err := errors.Join(through4, through6); err != nil {
 		for _, given := range []*ipam.Allocation{res.IPv4, res.IPv6} {
 			if given != nil {
-				a.Book.FreeOf(given.IP, given.Owner)
+				a.Allocator.FreeOf(given.IP, given.Owner)
 			}
 		}
 		return nil, server.Errorf(http.StatusBadGateway, "%w; try again in a moment", err)
@@ -75,12 +75,12 @@ func (a *API) AllocateIP(ctx context.Context, req server.AllocateIPRequestObject
 	return server.AllocateIP201JSONResponse(out), nil
 }
 
-// address tells of one address: its gateway is the router, or where it is of a network interface of
-// a cloud the cloud's router. That one is for those who route pods themselves; pods here have the
-// router.
+// address describes one address: its gateway is the router, or where it is of a network interface
+// of a cloud the cloud's router. That one is for those who route pods themselves; pods here have
+// the router.
 func (a *API) address(given *ipam.Allocation, plain bool) (rest.IPAMAddressResponse, error) {
 	out := rest.IPAMAddressResponse{IP: given.IP.String(), ExpirationUUID: given.UUID, Gateway: a.router(given.IP.Is4()).String(), SkipMasquerade: plain}
-	i, ok, err := a.Book.Through(given.IP)
+	i, ok, err := a.Allocator.Through(given.IP)
 	if err != nil || !ok {
 		return out, err
 	}

@@ -98,7 +98,7 @@ func (a *API) identityAt(ip netip.Addr) identity.ID {
 	return a.Outside(ip)
 }
 
-// cniStatus says whether the CNI configuration is in place.
+// cniStatus reports whether the CNI configuration is in place.
 func (a *API) cniStatus() rest.Status {
 	path, err := a.CNI.Status()
 	switch {

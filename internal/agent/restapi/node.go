@@ -122,7 +122,7 @@ func (a *API) FullStatus() rest.StatusResponse {
 }
 
 // Status puts together the state of every part. The whole is a failure only if pods cannot be
-// attached or policy is not in force; what merely delays news from other nodes is a warning.
+// attached or policy is not in force; what merely delays updates from other nodes is a warning.
 func (a *API) Status() rest.StatusResponse {
 	st := rest.StatusResponse{
 		Kubernetes:   a.kubernetesStatus(),
@@ -183,7 +183,7 @@ func (a *API) Status() rest.StatusResponse {
 	return st
 }
 
-// policyPart says which policy is in force, and which files are not as they should be.
+// policyPart reports which policy is in force, and which files are not as they should be.
 func (a *API) policyPart() rest.PartStatus {
 	states := a.PolicyFileStates()
 	p := rest.PartStatus{Name: "policy-files", State: rest.StateOk, Msg: fmt.Sprintf("%d in force, revision %d", states["ok"], a.Policy.Revision())}

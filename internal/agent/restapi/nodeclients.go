@@ -8,8 +8,8 @@ import (
 	"github.com/hawser-net/hawser/api/rest"
 )
 
-// nodeClients remembers what each client of GET /cluster/nodes was told, so that it can be told
-// only what changed. Clients that do not ask for a while are forgotten and start again.
+// nodeClients remembers what each client of GET /cluster/nodes got, so that it can be sent only
+// what changed. Clients that do not ask for a while are forgotten and start again.
 type nodeClients struct {
 	mu      sync.Mutex
 	next    int
@@ -17,7 +17,7 @@ type nodeClients struct {
 }
 
 type nodeClient struct {
-	told map[string]rest.NodeElement
+	sent map[string]rest.NodeElement
 	last time.Time
 }
 
@@ -41,7 +41,7 @@ func (c *nodeClients) changes(id int, self string, nodes []rest.NodeElement) res
 	}
 	cl := c.clients[id]
 	if cl == nil {
-		cl = &nodeClient{told: map[string]rest.NodeElement{}}
+		cl = &nodeClient{sent: map[string]rest.NodeElement{}}
 		if len(c.clients) < maxNodeClients { // beyond, clients are served but not remembered
 			c.next++
 			id = c.next
@@ -53,15 +53,15 @@ func (c *nodeClients) changes(id int, self string, nodes []rest.NodeElement) res
 	current := map[string]rest.NodeElement{}
 	for _, n := range nodes {
 		current[n.Name] = n
-		if old, known := cl.told[n.Name]; !known || !reflect.DeepEqual(old, n) {
+		if old, known := cl.sent[n.Name]; !known || !reflect.DeepEqual(old, n) {
 			out.NodesAdded = append(out.NodesAdded, n)
 		}
 	}
-	for name, n := range cl.told {
+	for name, n := range cl.sent {
 		if _, still := current[name]; !still {
 			out.NodesRemoved = append(out.NodesRemoved, n)
 		}
 	}
-	cl.told = current
+	cl.sent = current
 	return out
 }

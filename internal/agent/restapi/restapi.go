@@ -60,7 +60,7 @@ type Kubernetes interface {
 	// PolicyObjects are the policies of the cluster, PolicyCounts how many are well and faulty.
 	PolicyObjects(describe func(policy.Owner) string) []rest.PolicyFile
 	PolicyCounts() (ok, faulty int)
-	// Named says whether addresses are of pools that have names.
+	// Named reports whether addresses are of pools that have names.
 	Named() bool
 	Status() rest.K8SStatus
 }
@@ -86,14 +86,14 @@ type Config struct {
 	// FirstID and LastID are the identities that this cluster gives to label sets.
 	FirstID, LastID identity.ID
 	Pool            *ipam.IPAM
-	Book            *addressing.Book
+	Allocator       *addressing.Allocator
 	Maps            *maps.Maps
 	Programs        *loader.Loader
 	Addresses       *ipcache.Cache
 	Nodes           *announce.Nodes
 	Store           kvstore.Backend // nil on a node on its own
 	Kubernetes      Kubernetes      // nil outside of Kubernetes
-	// Services is the table of frontends, nil if nobody tells of services.
+	// Services is the table of frontends, nil if there is no source of services.
 	Services   *table.Table[datapath.ServiceFrontend, service.Frontend]
 	Mesh       Mesh
 	Files      *policydir.Dir
@@ -109,7 +109,7 @@ type Config struct {
 	Devices func() datapath.Devices
 	// Outside is the identity of an address that nobody claims.
 	Outside func(netip.Addr) identity.ID
-	// PodSettings completes what the plugin is told.
+	// PodSettings completes what the plugin gets.
 	PodSettings func(*rest.DaemonConfigurationStatus)
 	// PoolsFor says from which pools an owner gets addresses.
 	PoolsFor func(ctx context.Context, owner, pool string) (ipam.Choice, addressing.Plain, error)

@@ -15,7 +15,7 @@ import (
 )
 
 // ListServices is GET /service: the frontends as they should be, which is what the kernel has
-// unless it is said to lag behind. A node that nobody tells of services has none.
+// unless it is said to lag behind. A node without a source of services has none.
 func (a *API) ListServices(context.Context, server.ListServicesRequestObject) (server.ListServicesResponseObject, error) {
 	out := server.ListServices200JSONResponse{}
 	if a.Services == nil {

@@ -17,7 +17,7 @@ func (m *machine) emptied() {
 }
 
 // TestNewMapsBeforeRules: an endpoint that the kernel's maps do not know is locked until everything
-// has been heard, whatever is done to it before.
+// has been observed, whatever is done to it before.
 func TestNewMapsBeforeRules(t *testing.T) {
 	t.Parallel()
 	m, dir := newMachine(), t.TempDir()
@@ -69,7 +69,7 @@ func TestNewMapsBeforeRules(t *testing.T) {
 	if err := setRules(t, p.policy, "a", allowPorts("web", 80, 3)); err != nil {
 		t.Fatal(err)
 	}
-	p.policy.Heard()
+	p.policy.Observed()
 	locked("before addresses are known")
 	if err := p.Reacquire(t.Context()); err != nil {
 		t.Fatal(err)
@@ -78,12 +78,12 @@ func TestNewMapsBeforeRules(t *testing.T) {
 		t.Fatal(err)
 	}
 	if k := m.row(row); k.Locked || !m.sets[k.RuleSet].IngressEnforced {
-		t.Fatalf("when everything has been heard: %+v", k)
+		t.Fatalf("when everything has been observed: %+v", k)
 	}
 	p.audit("at the end")
 }
 
-// TestNothingOpensBeforeRules: before the rules have been heard a new endpoint has the rule set
+// TestNothingOpensBeforeRules: before the rules have been observed a new endpoint has the rule set
 // that another of the same identity has from before, or is not made at all, and a changed one keeps
 // the rule set that it had.
 func TestNothingOpensBeforeRules(t *testing.T) {
@@ -111,7 +111,7 @@ func TestNothingOpensBeforeRules(t *testing.T) {
 		t.Errorf("a second web has %+v, want the rule set of the first, which has %+v", k, before)
 	}
 	other := p.plug(3)
-	if _, err := p.Create(t.Context(), namespaced(other, "other")); !errors.Is(err, ErrNotHeard) {
+	if _, err := p.Create(t.Context(), namespaced(other, "other")); !errors.Is(err, ErrNotObserved) {
 		t.Errorf("an endpoint of another identity was made, %v", err)
 	}
 	for _, ip := range other.Addresses() {
@@ -127,10 +127,10 @@ func TestNothingOpensBeforeRules(t *testing.T) {
 	if err := setRules(t, p.policy, "a", allowPorts("web", 80, 3)); err != nil {
 		t.Fatal(err)
 	}
-	p.policy.Heard()
+	p.policy.Observed()
 	third := p.mustCreateApp(3, "other")
 	if k := m.row(third); k.Locked || m.sets[k.RuleSet].IngressEnforced {
-		t.Errorf("another endpoint, when the rules have been heard, has %+v", k)
+		t.Errorf("another endpoint, when the rules have been observed, has %+v", k)
 	}
 	if err := p.policy.Synced(); err != nil {
 		t.Fatal(err)
@@ -143,9 +143,9 @@ func TestNothingOpensBeforeRules(t *testing.T) {
 	p.audit("at the end")
 }
 
-// TestRulesHeard: with the rules known, and identities not, a new endpoint is made with its own
+// TestRulesObserved: with the rules known, and identities not, a new endpoint is made with its own
 // rules, unless some endpoint's rules deny: whom they mean is not known.
-func TestRulesHeard(t *testing.T) {
+func TestRulesObserved(t *testing.T) {
 	t.Parallel()
 	restarted := func(rules string) (*machine, *process) {
 		m, dir := newMachine(), t.TempDir()
@@ -168,18 +168,18 @@ func TestRulesHeard(t *testing.T) {
 	}
 	const allow = "  endpointSelector: {}\n  ingress: [{fromEndpoints: [{matchLabels: {app: friend}}]}]\n"
 	m, p := restarted(allow)
-	if _, err := p.Create(t.Context(), namespaced(p.plug(2), "early")); !errors.Is(err, ErrNotHeard) {
+	if _, err := p.Create(t.Context(), namespaced(p.plug(2), "early")); !errors.Is(err, ErrNotObserved) {
 		t.Errorf("before the rules are known an endpoint was made, %v", err)
 	}
-	p.policy.RulesHeard()
+	p.policy.RulesObserved()
 	if k := m.row(p.mustCreateApp(3, "new")); k.Locked || !m.sets[k.RuleSet].IngressEnforced {
 		t.Errorf("with the rules known a new endpoint has %+v", k)
 	}
 
 	_, p = restarted("  endpointSelector: {matchLabels: {app: web}}\n  ingress: [{fromEntities: [all]}]\n" +
 		"  ingressDeny: [{fromEndpoints: [{matchLabels: {app: evil}}]}]\n")
-	p.policy.RulesHeard()
-	if _, err := p.Create(t.Context(), namespaced(p.plug(2), "evil")); !errors.Is(err, ErrNotHeard) {
+	p.policy.RulesObserved()
+	if _, err := p.Create(t.Context(), namespaced(p.plug(2), "evil")); !errors.Is(err, ErrNotObserved) {
 		t.Errorf("an endpoint was made whom another one may deny, %v", err)
 	}
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/hawser-net/hawser/internal/ipam"
 )
 
-// Book is the book of the node's addresses as those who ask for them see it.
-type Book struct {
+// Allocator allocates the node's addresses as those who ask for them see it.
+type Allocator struct {
 	*ipam.IPAM
 	// Node names the CiliumNode whose operator assigns the addresses, "" if none does.
 	Node string
@@ -30,7 +30,7 @@ type Book struct {
 
 // Through says by which network interface packets of an address leave, and to which networks under
 // it. ok is false if that is of no interface's concern; err is not nil if the interface has gone.
-func (b *Book) Through(ip netip.Addr) (i Interface, ok bool, err error) {
+func (b *Allocator) Through(ip netip.Addr) (i Interface, ok bool, err error) {
 	if b.InterfaceOf == nil {
 		return i, false, nil
 	}
@@ -50,9 +50,9 @@ const assignWait = 10 * time.Second
 
 // Give gives addresses. Where the operator assigns them it waits a while for more, if there is none
 // left.
-func (b *Book) Give(ctx context.Context, families ipam.Families, owner string, pools ipam.Choice, expire bool) (ipam.Result, error) {
-	patience := time.NewTimer(assignWait)
-	defer patience.Stop()
+func (b *Allocator) Give(ctx context.Context, families ipam.Families, owner string, pools ipam.Choice, expire bool) (ipam.Result, error) {
+	timeout := time.NewTimer(assignWait)
+	defer timeout.Stop()
 	for {
 		moved := b.Moved()
 		res, err := b.AllocateFrom(families, owner, pools, expire)
@@ -64,14 +64,14 @@ func (b *Book) Give(ctx context.Context, families ipam.Families, owner string, p
 			continue
 		case <-ctx.Done():
 		case <-b.Stopping:
-		case <-patience.C:
+		case <-timeout.C:
 		}
 		return res, fmt.Errorf("%w; status.ipam.operator-status.error of CiliumNode %s says if the operator cannot assign more", err, b.Node)
 	}
 }
 
-// Endpoints is the book as endpoints use it.
-func (b *Book) Endpoints() endpoint.Addresses {
+// Endpoints is the allocator as endpoints use it.
+func (b *Allocator) Endpoints() endpoint.Addresses {
 	if b.Delegated {
 		return delegated{given{b.IPAM}}
 	}
@@ -124,9 +124,10 @@ func (p given) Free(ip netip.Addr) {
 	_ = p.pool.Free(ip) // it fails only if the address is free already, which is what is wanted
 }
 
-// delegated are addresses that another plugin gives. The agent keeps its own book of who has which:
-// it takes what the plugin gave when the endpoint is made, and refuses what somebody has, what the
-// node itself has, and what is not of the node's pod CIDRs, to which the other nodes have no route.
+// delegated are addresses that another plugin gives. The agent keeps its own table of who has
+// which: it takes what the plugin gave when the endpoint is made, and refuses what somebody has,
+// what the node itself has, and what is not of the node's pod CIDRs, to which the other nodes have
+// no route.
 type delegated struct{ given }
 
 // Claim takes an address that nobody has yet.
