@@ -22,7 +22,7 @@ const (
 	operationTimeout = 10 * time.Second
 	// runGrace is how long callers wait for somebody to call Run.
 	runGrace = 10 * time.Second
-	// editTimeout bounds the wait for the watch to tell whether somebody edited a number.
+	// editTimeout bounds the wait for the watch to show whether somebody edited a number.
 	editTimeout = 2 * time.Second
 )
 
@@ -62,8 +62,7 @@ type localKey struct {
 
 	// The rest is guarded by Allocator.mu.
 	id ID
-	// was is the number that the users of the key have been told, while it has to change; id is
-	// NoID then.
+	// was is the number that the users of the key have, while it has to change; id is NoID then.
 	was   ID
 	refs  int
 	users int // those that hold or wait for the turn
@@ -287,8 +286,8 @@ func (a *Allocator) tidyLocal(lk *localKey) {
 	}
 }
 
-// joinKnown takes a reference if the key is in use here. It works before anything was heard of the
-// store.
+// joinKnown takes a reference if the key is in use here. It works before anything was observed of
+// the store.
 func (a *Allocator) joinKnown(text string) ID {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -303,8 +302,8 @@ func (a *Allocator) joinKnown(text string) ID {
 // Assume takes key into use with the number that this node had for it before it was restarted. It
 // makes no round trip and works while the store is away: the reference is written, or found to be
 // there, as soon as it can be. If the number has become another key's meanwhile, or the key another
-// number's, that one is taken and told by an [EventRenumbered], as after the loss of a lease. Each
-// Assume that succeeds needs one [Allocator.Release].
+// number's, that one is taken and announced by an [EventRenumbered], as after the loss of a lease.
+// Each Assume that succeeds needs one [Allocator.Release].
 func (a *Allocator) Assume(key AllocatorKey, id ID) error {
 	text, err := canonical(key)
 	if err != nil {
@@ -351,7 +350,7 @@ func (a *Allocator) setID(lk *localKey, id ID) {
 
 // acquire gets a number from the store, and gives a reference to everybody who waits for p, which
 // may be nil. The caller has the key's turn. The key has no number, or the one that lk.was will
-// name, until the new one is certain: nobody is told of a number that may have to be given back.
+// name, until the new one is certain: nobody gets a number that may have to be given back.
 func (a *Allocator) acquire(ctx context.Context, lk *localKey, p *pending) (id ID, isNew bool, err error) {
 	withdrawals := 0
 	for attempt := 0; ; {
@@ -396,7 +395,7 @@ func (a *Allocator) acquire(ctx context.Context, lk *localKey, p *pending) (id I
 	}
 }
 
-// settle books a number that a key has now. mark was taken before the number was acquired.
+// settle records a number that a key has now. mark was taken before the number was acquired.
 func (a *Allocator) settle(lk *localKey, id ID, p *pending, mark int) {
 	a.mu.Lock()
 	was := lk.was
@@ -408,9 +407,9 @@ func (a *Allocator) settle(lk *localKey, id ID, p *pending, mark int) {
 	lk.unwanted = lk.refs == 0
 	unwanted := lk.unwanted
 	a.mu.Unlock()
-	// From here on the watch sees to it that a number deleted by others comes back; what it told
-	// before went unnoticed. If it began anew meanwhile, the store may have been put back to an
-	// earlier state. A lease that was lost meanwhile has marked the key already.
+	// From here on the watch sees to it that a number deleted by others comes back; what it
+	// delivered before went unnoticed. If it began anew meanwhile, the store may have been put back
+	// to an earlier state. A lease that was lost meanwhile has marked the key already.
 	doubt := !a.cache.holds(id, lk.text) || a.cache.mark() != mark
 	a.mu.Lock()
 	lk.wrong = lk.wrong || doubt

@@ -39,8 +39,8 @@ type Backend interface {
 	// [ErrIdentityNonExistent].
 	GetByID(ctx context.Context, id ID) (AllocatorKey, error)
 
-	// ListAndWatch tells handler all numbers and then every change, until ctx ends. Calls come from
-	// one goroutine, except OnReferencesLost.
+	// ListAndWatch notifies handler of all numbers and then every change, until ctx ends. Calls
+	// come from one goroutine, except OnReferencesLost.
 	ListAndWatch(ctx context.Context, handler CacheMutations) error
 
 	// RunGC deletes the numbers that nobody refers to, that are within r, and that were found so,
@@ -52,9 +52,9 @@ type Backend interface {
 	// returns those held now.
 	RunLocksGC(ctx context.Context, previous map[string]Lock) (map[string]Lock, error)
 
-	// Confirm says that this node goes by no number any more that ended up to revision, which
-	// ListAndWatch has told. Whoever collects gives no number to other keys before every node that
-	// has ever confirmed anything has confirmed its end, or counts as lost.
+	// Confirm means that this node goes by no number any more that ended up to revision, which
+	// ListAndWatch has delivered. Whoever collects gives no number to other keys before every node
+	// that has ever confirmed anything has confirmed its end, or counts as lost.
 	Confirm(ctx context.Context, revision int64) error
 
 	// ObserveLostConfirmation calls lost, which must not block, when what Confirm said last is lost
@@ -74,22 +74,22 @@ type Numbers interface {
 	// Pick returns a number of the range that nobody is known to use, at random. It returns an
 	// error that wraps [ErrExhausted] if there is none.
 	Pick() (ID, error)
-	// Rests says that a number was deleted, and when. It is not picked if any other is free.
+	// Rests means that a number was deleted, and when. It is not picked if any other is free.
 	Rests(id ID, since time.Time)
-	// Taken says that a picked number turned out to be used.
+	// Taken means that a picked number turned out to be used.
 	Taken(id ID)
 }
 
 // Acquired is the outcome of [Backend.Acquire].
 type Acquired struct {
 	ID ID
-	// IsNew says that the number was made.
+	// IsNew means that the number was made.
 	IsNew bool
 	// Revision is one that the watch must have reached before it is known that no older number for
 	// the key exists; 0 if that is known already.
 	Revision int64
-	// Settled says that an older number for the key is known, but that others use this one and do
-	// not give it back: it is to be accepted.
+	// Settled means that an older number for the key is known, but that others use this one and
+	// do not give it back: it is to be accepted.
 	Settled bool
 }
 
@@ -97,15 +97,15 @@ type Acquired struct {
 type Reference struct {
 	ID  ID
 	Key AllocatorKey
-	// Edited says that the number was made for Key, and that somebody has written another key over
-	// it: see [Mapping].
+	// Edited means that the number was made for Key, and that somebody has written another key
+	// over it: see [Mapping].
 	Edited bool
 }
 
 // Range is the numbers from Min to Max, both included, with Mask or-ed to each.
 type Range struct{ Min, Max, Mask ID }
 
-// Contains says whether id is a number of the range.
+// Contains reports whether id is a number of the range.
 func (r Range) Contains(id ID) bool {
 	if id&r.Mask != r.Mask {
 		return false
@@ -116,8 +116,8 @@ func (r Range) Contains(id ID) bool {
 
 // CacheMutations receives the numbers that a backend sees.
 type CacheMutations interface {
-	// OnListDone is called when all numbers have been told, as of revision: at the start, and again
-	// whenever the watch had to begin anew.
+	// OnListDone is called when all numbers have been delivered, as of revision: at the start, and
+	// again whenever the watch had to begin anew.
 	OnListDone(revision int64)
 	// OnUpsert is called when a number appears or is written again.
 	OnUpsert(m Mapping)
@@ -138,19 +138,19 @@ type Mapping struct {
 	Created int64
 	// Revision is that of the change, 0 during a listing.
 	Revision int64
-	// Made names the change that made the number. Where the store tells, another key under the same
-	// Made is an edit by hand: a number gets another key only when it is made anew. 0 if the store
-	// does not tell, or if the backend sees to edits itself.
+	// Made names the change that made the number. Where the store shows it, another key under the
+	// same Made is an edit by hand: a number gets another key only when it is made anew. 0 if the
+	// store does not show it, or if the backend sees to edits itself.
 	Made int64
-	// Original says that Key is what the number was made with, or what nodes go by that use it, and
-	// not something that was written over it since.
+	// Original means that Key is what the number was made with, or what nodes go by that use it,
+	// and not something that was written over it since.
 	Original bool
-	// Edited says that the store has another key for the number than Key, which is what nodes go by
-	// that use it.
+	// Edited means that the store has another key for the number than Key, which is what nodes go
+	// by that use it.
 	Edited bool
 }
 
-// GCStats says what a round of garbage collection found and did.
+// GCStats reports what a round of garbage collection found and did.
 type GCStats struct {
 	// Alive numbers are referred to. Dead ones are not, and were left for the next round. Deleted
 	// ones were, and are gone.

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// errRelisted says that the watch began anew while a caller waited for a revision: the store may
+// errRelisted means that the watch began anew while a caller waited for a revision: the store may
 // have gone back in time, so the caller must begin again.
 var errRelisted = errors.New("the watch of the store began anew")
 
@@ -30,10 +30,10 @@ type entry struct {
 	missing bool
 }
 
-// usable says whether the number is there, and certain to be its key's.
+// usable reports whether the number is there, and certain to be its key's.
 func (e *entry) usable() bool { return !e.missing && (e.original || e.made == 0) }
 
-// cache holds the numbers of one store as its watch tells them.
+// cache holds the numbers of one store as its watch delivers them.
 type cache struct {
 	mu      sync.RWMutex
 	numbers Range // those that are counted
@@ -70,7 +70,7 @@ func (c *cache) advance(revision int64) {
 	}
 }
 
-// listDone says whether it was the first.
+// listDone reports whether it was the first.
 func (c *cache) listDone(revision int64) (first bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -86,7 +86,7 @@ func (c *cache) listDone(revision int64) (first bool) {
 	}
 }
 
-// rewrite books that a number was written again since it was made, and returns its entry; nil if
+// rewrite records that a number was written again since it was made, and returns its entry; nil if
 // this is another number, or nothing is known of what it was made with. It goes on to stand for
 // that: every node judges by it, and only somebody who knows nothing of this protocol writes
 // anything else. edited says that this is so now, changed that it was not before, or the other way
@@ -124,7 +124,7 @@ func (c *cache) edited() (out []ID) {
 	return out
 }
 
-// isEdited says whether the number was made for the key, and edited since.
+// isEdited reports whether the number was made for the key, and edited since.
 func (c *cache) isEdited(id ID, text string) bool {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -132,9 +132,9 @@ func (c *cache) isEdited(id ID, text string) bool {
 	return e != nil && e.edited && e.text == text
 }
 
-// upsert books a number and returns the one it replaces, if its key was another. changed says that
-// the number has a key of which nobody was told: it is new, or it had another one, or none that can
-// be read, as a number that rests.
+// upsert records a number and returns the one it replaces, if its key was another. changed says
+// that the number has a key which nobody was notified of: it is new, or it had another one, or none
+// that can be read, as a number that rests.
 func (c *cache) upsert(m Mapping) (replaced *entry, changed bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -190,7 +190,7 @@ func (c *cache) drop(e *entry) {
 	}
 }
 
-// remove books a deletion and returns what was there. If keep is set the number stays, marked as
+// remove records a deletion and returns what was there. If keep is set the number stays, marked as
 // missing.
 func (c *cache) remove(id ID, revision int64, keep func(*entry) bool) (gone *entry, kept bool) {
 	c.mu.Lock()
@@ -225,7 +225,7 @@ func (c *cache) heard() (applied, ended int64) {
 	return c.applied, c.ended
 }
 
-// stands says whether a number stands for a key in the store.
+// stands reports whether a number stands for a key in the store.
 func (c *cache) stands(id ID) bool {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -286,7 +286,7 @@ func (c *cache) get(id ID) (key AllocatorKey, ok bool) {
 	return e.key, true
 }
 
-// holds says whether the store is known to have the number for the key.
+// holds reports whether the store is known to have the number for the key.
 func (c *cache) holds(id ID, text string) bool {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -294,7 +294,7 @@ func (c *cache) holds(id ID, text string) bool {
 	return e != nil && e.text == text && !e.missing && !e.edited
 }
 
-// used says whether a number is taken, and if not, since when it rests.
+// used reports whether a number is taken, and if not, since when it rests.
 func (c *cache) used(id ID) (taken bool, rested time.Time) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -302,7 +302,7 @@ func (c *cache) used(id ID) (taken bool, rested time.Time) {
 	return taken, c.resting[id]
 }
 
-// full says whether every number of the range is taken.
+// full reports whether every number of the range is taken.
 func (c *cache) full() bool {
 	c.mu.RLock()
 	defer c.mu.RUnlock()

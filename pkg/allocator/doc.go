@@ -38,8 +38,8 @@
 // and id/<number> is free, put both, else show what is there. Two nodes that do not know of each
 // other can at most make two numbers for one key one after the other, when the first has lost all
 // its references in between; the later one is given back as soon as the watch shows the older,
-// before anybody is told of it. Duplicates that others have made, and have told, heal when the
-// watch shows them: the oldest wins, and the users of the rest follow with [EventRenumbered].
+// before anybody gets it. Duplicates that others have made, and have used, heal when the watch
+// shows them: the oldest wins, and the users of the rest follow with [EventRenumbered].
 //
 // # Use
 //

@@ -29,7 +29,7 @@ const (
 	opRelease
 	opLookup
 	// opLose: the references of a node, or of all, may have gone from the store: its lease ended,
-	// or the store went back in time. The node has not heard of it. What it says about the keys it
+	// or the store went back in time. The node has not observed it. What it says about the keys it
 	// holds binds nobody until it has released them all.
 	opLose
 	// opCrash: a node ended. It holds nothing afterwards.
@@ -50,7 +50,7 @@ type keyState struct {
 	vague uint64 // nodes whose references may have been lost
 }
 
-// certain says whether somebody holds the key for certain.
+// certain reports whether somebody holds the key for certain.
 func (s *keyState) certain() bool {
 	for n, c := range s.held {
 		if c > 0 && s.vague&(1<<n) == 0 {

@@ -47,8 +47,8 @@ type historyWorld struct {
 	ops     atomic.Int64
 	want    int64
 	limit   time.Duration // of the work; 0: none
-	// restored says that the store went back in time: references that were given back may be there
-	// again.
+	// restored means that the store went back in time: references that were given back may be
+	// there again.
 	restored bool
 }
 
@@ -227,7 +227,7 @@ func (n *historyNode) disturb() {
 	n.mu.Unlock()
 }
 
-// expire ends the leases of a node's references, as the store does when it has not heard of the
+// expire ends the leases of a node's references, as the store does when it has not observed the
 // node for too long.
 func (w *historyWorld) expire(ctx context.Context, n *historyNode) {
 	n.disturb()
@@ -595,7 +595,7 @@ func (n *historyNode) holds() map[string]int {
 	return out
 }
 
-// disorder says what is not as it must be in the end.
+// disorder reports what is not as it must be in the end.
 func (w *historyWorld) disorder(ctx context.Context) string {
 	numbers := map[string]allocator.ID{}
 	owners := map[allocator.ID]string{}

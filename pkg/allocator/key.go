@@ -26,23 +26,23 @@ func ParseID(s string) (ID, error) {
 }
 
 var (
-	// ErrExhausted says that every number of the range is taken. The error that wraps it names the
+	// ErrExhausted means that every number of the range is taken. The error that wraps it names the
 	// range.
 	ErrExhausted = errors.New("no number is free")
-	// ErrUnassigned says that a key has no number, and that this node makes none: see [ReadOnly].
+	// ErrUnassigned means that a key has no number, and that this node makes none: see [ReadOnly].
 	ErrUnassigned = errors.New("no number has been assigned")
-	// ErrIdentityNonExistent says that the store has no key for a number.
+	// ErrIdentityNonExistent means that the store has no key for a number.
 	ErrIdentityNonExistent = errors.New("identity does not exist")
-	// ErrNotInUse says that a key was released more often than it was allocated on this node.
+	// ErrNotInUse means that a key was released more often than it was allocated on this node.
 	ErrNotInUse = errors.New("key is not in use on this node")
-	// ErrNotRunning says that Run, which follows the store, has not been called.
+	// ErrNotRunning means that Run, which follows the store, has not been called.
 	ErrNotRunning = errors.New("Run is not running, so nothing is known of the store")
-	// ErrClosed says that the allocator has been closed.
+	// ErrClosed means that the allocator has been closed.
 	ErrClosed = errors.New("allocator is closed")
 )
 
-// ConflictError says that a key that this node uses under one number has another in the store, or
-// that its number belongs to another key.
+// ConflictError reports that a key that this node uses under one number has another in the store,
+// or that its number belongs to another key.
 type ConflictError struct {
 	Key string
 	// Held is the number that this node uses.

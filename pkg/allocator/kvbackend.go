@@ -18,11 +18,11 @@ import (
 // Waiting for a lock does not count.
 const maxSteps = 32
 
-// ErrContended says that others changed the same keys too often for a call to come through. It may
+// ErrContended means that others changed the same keys too often for a call to come through. It may
 // be repeated.
 var ErrContended = errors.New("too many others are changing the same keys")
 
-// KVStoreConfig says where an allocator lives in a key-value store.
+// KVStoreConfig configures where an allocator lives in a key-value store.
 type KVStoreConfig struct {
 	// Store is the connection. The backend does not close it.
 	Store kvstore.Backend
@@ -336,7 +336,7 @@ func (b *KVStoreBackend) Get(ctx context.Context, key AllocatorKey) (ID, error) 
 	return b.GetIf(ctx, key)
 }
 
-// ErrConditionFailed says that a condition of [KVStoreBackend.GetIf] did not hold.
+// ErrConditionFailed means that a condition of [KVStoreBackend.GetIf] did not hold.
 var ErrConditionFailed = errors.New("a condition does not hold")
 
 // GetIf is Get under conditions on the store, for example that a lock is still held: if one does

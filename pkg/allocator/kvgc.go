@@ -21,7 +21,8 @@ type dead struct {
 	id  ID
 	key string
 	mod int64
-	// rewritten says that its key was written again since it was made: somebody may have edited it.
+	// rewritten means that its key was written again since it was made: somebody may have edited
+	// it.
 	rewritten bool
 	// alone says, for each of the key's directories, that nothing was listed there: not even
 	// references to another number.

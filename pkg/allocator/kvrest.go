@@ -18,8 +18,8 @@ import (
 // Writers of other programs know nothing of these records, which stand beside the directories that
 // they read, and go by what they remember themselves.
 //
-// A record goes when its time has passed and every node has let go of the number: heard/<node> says
-// up to which revision the node has heard of the end of numbers, and goes by none of them. It is on
+// A record goes when its time has passed and every node has released the number: heard/<node> says
+// up to which revision the node has observed the end of numbers, and goes by none of them. It is on
 // the node's lease, so a node whose lease has run out is not waited for.
 
 // restRecord is the record of a number that rests.
@@ -50,7 +50,7 @@ func (b *KVStoreBackend) rests(ctx context.Context) ([]restRecord, error) {
 	return out, nil
 }
 
-// learnRests tells a plan and the allocator which numbers rest.
+// learnRests shows a plan and the allocator which numbers rest.
 func (b *KVStoreBackend) learnRests(ctx context.Context, p *plan, numbers Numbers) error {
 	list, err := b.rests(ctx)
 	if err != nil {

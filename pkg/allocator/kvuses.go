@@ -17,7 +17,7 @@ type user struct {
 }
 
 // uses finds out what nodes use numbers for that were written again since they were made, while a
-// watch tells of them. One goroutine uses it.
+// watch reports them. One goroutine uses it.
 type uses struct {
 	backend *KVStoreBackend
 	// all is who refers to which number by a listing of all references, at revision; nil if there
@@ -49,8 +49,8 @@ func (u *uses) of(ctx context.Context, id ID, kv *kvstore.KeyValue) (user, error
 	}
 }
 
-// reach lets go of a listing that does not know what the watch tells now. One that is newer serves
-// for all that was told until then.
+// reach drops a listing that does not know what the watch delivers now. One that is newer serves
+// for all that was delivered until then.
 func (u *uses) reach(revision int64) {
 	if revision > u.revision {
 		u.all = nil
@@ -117,7 +117,7 @@ func (u *uses) list(ctx context.Context) error {
 	return nil
 }
 
-// believe completes what is told of a number that was written again since it was made, when nobody
+// believe completes what is known of a number that was written again since it was made, when nobody
 // here knows what it was made with: by what nodes use it for.
 func (b *KVStoreBackend) believe(m *Mapping, u user) {
 	key, err := b.typ.PutKey(u.key)

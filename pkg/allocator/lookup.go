@@ -119,7 +119,7 @@ func (a *Allocator) ForeachCache(fn RangeFunc) {
 // What is known was handed to the events before.
 func (a *Allocator) Heard() (applied, ended int64) { return a.cache.heard() }
 
-// Stands says whether, by what was heard of the store itself, a number stands for a key.
+// Stands says whether, by what was observed of the store itself, a number stands for a key.
 func (a *Allocator) Stands(id ID) bool { return a.cache.stands(id) }
 
 // Edited returns the numbers of which the store says something else than the key that they were
@@ -127,7 +127,7 @@ func (a *Allocator) Stands(id ID) bool { return a.cache.stands(id) }
 // them gives it back.
 func (a *Allocator) Edited() []ID { return a.cache.edited() }
 
-// Confirm tells those who collect that this node has let go of every number that ended up to a
+// Confirm tells those who collect that this node has released every number that ended up to a
 // revision, see [Backend.Confirm].
 func (a *Allocator) Confirm(ctx context.Context, revision int64) error {
 	return a.backend.Confirm(ctx, revision)
@@ -210,7 +210,7 @@ func (rc *RemoteCache) WaitForSync(ctx context.Context) error {
 	}
 }
 
-// Close ends the watch, waits for it, and has the events tell that all the cache's numbers are
+// Close ends the watch, waits for it, and has the events report that all the cache's numbers are
 // gone. Closing again does nothing.
 func (rc *RemoteCache) Close() {
 	rc.cancel()

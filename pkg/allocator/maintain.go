@@ -10,9 +10,9 @@ import (
 	"github.com/hawser-net/hawser/pkg/internal/retry"
 )
 
-// verify waits until the watch has told everything up to the number got, and gives the number back
-// if there is an older one for the same key: nodes that did not know of each other's numbers so
-// agree on the oldest. again says that the caller must begin anew.
+// verify waits until the watch has delivered everything up to the number got, and gives the number
+// back if there is an older one for the same key: nodes that did not know of each other's numbers
+// so agree on the oldest. again says that the caller must begin anew.
 func (a *Allocator) verify(ctx context.Context, lk *localKey, got Acquired, mark, withdrawals int) (again bool, err error) {
 	err = a.cache.waitFor(ctx, mark, got.Revision, a.done)
 	switch {
@@ -235,8 +235,8 @@ func (a *Allocator) repair(ctx context.Context, lk *localKey) error {
 	return err
 }
 
-// ended books that the node's reference to a key is gone. The caller has the key's turn, and nobody
-// uses the key.
+// ended records that the node's reference to a key is gone. The caller has the key's turn, and
+// nobody uses the key.
 func (a *Allocator) ended(lk *localKey) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -244,8 +244,8 @@ func (a *Allocator) ended(lk *localKey) {
 	a.setID(lk, NoID)
 }
 
-// settleMissing tells of the end of a number that the store has lost and that this node no longer
-// keeps alive.
+// settleMissing notifies of the end of a number that the store has lost and that this node no
+// longer keeps alive.
 func (a *Allocator) settleMissing(id ID) {
 	if e := a.cache.forget(id); e != nil && e.key != nil {
 		a.events.push(AllocatorEvent{Kind: EventDelete, ID: id, Key: e.key})

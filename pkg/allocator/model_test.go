@@ -26,7 +26,7 @@ type world struct {
 	// told is what callers have been told and have not released: the number of each key on each
 	// node.
 	told map[string]allocator.ID // "node key"
-	// drop says which conditions the store ignores.
+	// drop names which conditions the store ignores.
 	drop func(txn kvstore.Txn, c kvstore.Cond) bool
 	// verify is whether allocators give way to older numbers.
 	verify bool
@@ -231,7 +231,7 @@ func (w *world) pairs(under string) []kvstore.KeyValue {
 	return l.Pairs
 }
 
-// broken says which promise does not hold.
+// broken reports which promise does not hold.
 func (w *world) broken() string {
 	number, owner := map[string]allocator.ID{}, map[allocator.ID]string{}
 	masters := map[string]string{}

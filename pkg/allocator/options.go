@@ -53,8 +53,8 @@ type AllocatorOption func(*settings)
 
 // WithEvents sends the changes of the numbers to events. The channel is not closed. A slow reader
 // holds nothing up: events queue in memory, at most two for each number that there is or was when
-// the reader read last. What comes and goes in between is not told, and a number may be told to be
-// gone that was not told before.
+// the reader read last. What comes and goes in between is not delivered, and a number may be
+// reported gone that was not delivered before.
 func WithEvents(events AllocatorEventChan) AllocatorOption {
 	return func(s *settings) { s.events = events }
 }
@@ -90,13 +90,13 @@ func WithSyncInterval(d time.Duration) AllocatorOption { return func(s *settings
 func WithTimeout(d time.Duration) AllocatorOption { return func(s *settings) { s.timeout = d } }
 
 // WithRest sets how long a deleted number is not chosen again if others are free, 15 minutes if not
-// given: nodes that have not heard of its end must not take its next owner for the last one.
+// given: nodes that have not observed its end must not take its next owner for the last one.
 func WithRest(d time.Duration) AllocatorOption { return func(s *settings) { s.rest = d } }
 
 // WithLogger sets the log, none if not given.
 func WithLogger(log *slog.Logger) AllocatorOption { return func(s *settings) { s.log = log } }
 
-// EventKind says what happened to a number.
+// EventKind is what happened to a number.
 type EventKind uint8
 
 // The kinds of [AllocatorEvent].
@@ -105,7 +105,7 @@ const (
 	EventUpsert EventKind = iota + 1
 	// EventDelete: the number is gone.
 	EventDelete
-	// EventSync: all numbers that were there at the start have been told. It comes once.
+	// EventSync: all numbers that were there at the start have been delivered. It comes once.
 	EventSync
 	// EventRenumbered: a key that this node uses had to change its number, from OldID to ID, since
 	// the store has the key or the number otherwise. It can only happen after this node's reference

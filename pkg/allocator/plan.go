@@ -124,7 +124,7 @@ func (p paths) reference(path string) (key, node string, ok bool) {
 	return p.layout.Decode(path[:i]), path[i+1:], true
 }
 
-// locked says whether somebody holds the lock of a key, or waits for it.
+// locked reports whether somebody holds the lock of a key, or waits for it.
 func (p paths) locked(key string, pairs []kvstore.KeyValue) bool {
 	_, session := p.layout.Session(p.allLocks(), key)
 	return slices.ContainsFunc(pairs, func(kv kvstore.KeyValue) bool {
@@ -145,11 +145,11 @@ type view struct {
 	tried    ID
 	// master is the master key of the number tried; nil if there is none.
 	master *kvstore.KeyValue
-	// rests says that the number tried rests.
+	// rests means that the number tried rests.
 	rests bool
 	// references stand directly under the key's directory.
 	references []reference
-	// locked says that a lock is held or waited for.
+	// locked means that a lock is held or waited for.
 	locked bool
 	// noValues, for each directory of references, and noLocks say that there was nothing at all
 	// under the key's directories, neither of the key nor of one whose name goes on with a slash.
@@ -179,8 +179,8 @@ type plan struct {
 }
 
 // maxYields bounds that wait. Whoever made the younger number gives it back as soon as it sees the
-// older one, unless it never saw that before it told its caller: then the younger one is in force
-// and stays. The pauses grow, see [KVStoreBackend.execute].
+// older one, unless it never saw that before it answered its caller: then the younger one is in
+// force and stays. The pauses grow, see [KVStoreBackend.execute].
 const maxYields = 6
 
 // step is the next thing to do.
@@ -193,10 +193,10 @@ type step struct {
 
 	id  ID
 	txn kvstore.Txn
-	// creates says that the transaction makes the master key, fresh that the number was picked for
-	// it.
+	// creates means that the transaction makes the master key, fresh that the number was picked
+	// for it.
 	creates, fresh bool
-	// trusted says that the watch has seen the master key, so that it is known to be the oldest.
+	// trusted means that the watch has seen the master key, so that it is known to be the oldest.
 	trusted bool
 }
 
@@ -331,7 +331,7 @@ func (p *plan) inForce(v *view, numbers Numbers) (reference, bool) {
 	return best, p.clash(v) == nil
 }
 
-// clash says why a held number cannot be restored.
+// clash reports why a held number cannot be restored.
 func (p *plan) clash(v *view) *ConflictError {
 	if p.held == NoID {
 		return nil
@@ -435,7 +435,7 @@ func (p *plan) see(s step, r kvstore.TxnResult) *view {
 	return v
 }
 
-// shown is the part of a view that tells of a key: what was read by lookLocks and lookReferences.
+// shown is the part of a view that describes a key: what was read by lookLocks and lookReferences.
 func (p paths) shown(key string, revision int64, locks []kvstore.KeyValue, found [][]kvstore.KeyValue) *view {
 	v := &view{revision: revision, locked: p.locked(key, locks), noLocks: len(locks) == 0}
 	for i, dir := range p.referenceDirs(key) {

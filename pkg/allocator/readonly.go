@@ -7,10 +7,11 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// ReadOnly returns a backend that hears what b hears and writes nothing: numbers are made, and kept
-// alive, by others. [Allocator.Allocate] returns the number that is in force for a key, or an error
-// that wraps [ErrUnassigned]. If the number of a key in use changes, the allocator tells by an
-// [EventRenumbered], as always; if it vanishes, it stays in use here until there is one again.
+// ReadOnly returns a backend that observes what b observes and writes nothing: numbers are made,
+// and kept alive, by others. [Allocator.Allocate] returns the number that is in force for a key, or
+// an error that wraps [ErrUnassigned]. If the number of a key in use changes, the allocator
+// notifies by an [EventRenumbered], as always; if it vanishes, it stays in use here until there is
+// one again.
 func ReadOnly(b Backend) Backend { return readOnly{b} }
 
 type readOnly struct{ Backend }

@@ -115,7 +115,7 @@ func TestLeaseLostDuringRepair(t *testing.T) {
 }
 
 // A lease that is lost between the store's answer and the end of Allocate takes a reference that
-// nobody had booked yet.
+// nobody had recorded yet.
 func TestLeaseLostDuringAllocate(t *testing.T) {
 	t.Parallel()
 	mem := kvstore.NewMemory()

@@ -36,7 +36,7 @@ func newScripted() *scripted { return &scripted{say: make(chan func(allocator.Ca
 
 // TestRevivedNumberIsTold: a number that loses its key, as an object that rests does, and gets one
 // again is told to everybody, with whatever key and however often, if it rested when it was first
-// heard of too; and nothing is told twice.
+// observed too; and nothing is delivered twice.
 func TestRevivedNumberIsTold(t *testing.T) {
 	t.Parallel()
 	web, db := allocator.StringKey("app=web"), allocator.StringKey("app=db")

@@ -12,15 +12,16 @@
 //   - Revisions grow with every change. [KeyValue.ModRevision] names the last change of a key,
 //     [KeyValue.CreateRevision] the one that made it.
 //   - [Backend.List] shows the whole prefix as it was at one revision, however many pages it took.
-//   - A watch tells the present state, then [EventListDone], then every change in order. After a
+//   - A watch delivers the present state, then [EventListDone], then every change in order. After a
 //     break it resumes; where the store no longer holds the changes in between, it lists again,
-//     tells what is new, what changed and what vanished, and closes with another EventListDone. A
-//     store that keeps no history, Consul, may tell only the last of several quick changes of one
-//     key.
+//     delivers what is new, what changed and what vanished, and closes with another EventListDone.
+//     A store that keeps no history, Consul, may deliver only the last of several quick changes of
+//     one key.
 //   - A leased key lives as long as the client that wrote it, and one lease TTL longer. The backend
 //     makes the leases, keeps them alive, puts at most [MaxKeysPerLease] keys on each, and replaces
 //     one that was lost. A lost lease takes its keys with it; the functions given to
-//     [Backend.ObserveLostLeases] are then told which, so that whoever owns them writes them again.
+//     [Backend.ObserveLostLeases] are then called with them, so that whoever owns them writes them
+//     again.
 //   - Every call ends when its context ends. An error that is neither [ErrNotFound] nor [ErrClosed]
 //     leaves open whether a write took place, unless it says otherwise: repeat it in a way that is
 //     safe to repeat.

@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// DefaultHeartbeatKey is where backends look for the heartbeat if they are told no other key.
+// DefaultHeartbeatKey is where backends look for the heartbeat unless they are configured with
+// another key.
 const DefaultHeartbeatKey = ".hawser/heartbeat"
 
 // HeartbeatStaleAfter is how long the heartbeat may stay as it is before its reader should worry,
@@ -25,8 +26,8 @@ type Heartbeat struct {
 	missed   bool      // the store has not been read since a read failed
 }
 
-// Note books that the key was read and has that ModRevision, 0 if it does not exist: its lease may
-// have run out, which is silence as well.
+// Note records that the key was read and has that ModRevision, 0 if it does not exist: its lease
+// may have run out, which is silence as well.
 func (h *Heartbeat) Note(revision int64, now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -42,7 +43,7 @@ func (h *Heartbeat) Note(revision int64, now time.Time) {
 	h.missed = false
 }
 
-// Miss books that the key could not be read. That is a fault of its own kind, and not the
+// Miss records that the key could not be read. That is a fault of its own kind, and not the
 // operator's.
 func (h *Heartbeat) Miss() {
 	h.mu.Lock()

@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// Known is what one watch has told its reader. Backends use it to turn listings and changes into
-// events: whether a key is new to the reader, and what vanished while the watch was broken. The
-// zero value is ready. It is not safe for concurrent use.
+// Known is what one watch has delivered to its reader. Backends use it to turn listings and changes
+// into events: whether a key is new to the reader, and what vanished while the watch was broken.
+// The zero value is ready. It is not safe for concurrent use.
 type Known struct {
 	// Prefix is what all keys begin with. A watch may know a key for every pod of a cluster, so the
 	// part that they share is not kept with each.
@@ -47,7 +47,7 @@ func (k *Known) Relist(l Listing) []Event {
 	return append(events, Event{Kind: EventListDone, Revision: l.Revision})
 }
 
-// Put returns the event for a write, or none if the reader was told already.
+// Put returns the event for a write, or none if the reader has it already.
 func (k *Known) Put(kv KeyValue) (Event, bool) {
 	rest := k.rest(kv.Key)
 	old, known := k.mod[rest]
@@ -77,7 +77,7 @@ func (k *Known) Delete(key string, revision int64) (Event, bool) {
 	return Event{Kind: EventDelete, KeyValue: KeyValue{Key: key}, Revision: revision}, true
 }
 
-// Distrust makes the next listing tell every key again, as after a restore of the store from a
+// Distrust makes the next listing deliver every key again, as after a restore of the store from a
 // backup: revisions may then name other content.
 func (k *Known) Distrust() {
 	for key := range k.mod {

@@ -14,9 +14,9 @@ import (
 const MaxKeysPerLease = 1000
 
 var (
-	// ErrNotFound says that the store answered and has no such key.
+	// ErrNotFound means that the store answered and has no such key.
 	ErrNotFound = errors.New("key not found")
-	// ErrClosed says that the backend was closed; nothing was sent.
+	// ErrClosed means that the backend was closed; nothing was sent.
 	ErrClosed = driver.ErrClosed
 )
 
@@ -33,7 +33,7 @@ type Backend interface {
 	// Txn evaluates the conditions and runs one of the two branches, atomically.
 	Txn(ctx context.Context, txn Txn) (TxnResult, error)
 
-	// Watch tells the present state under prefix and then its changes, until ctx ends or the
+	// Watch delivers the present state under prefix and then its changes, until ctx ends or the
 	// backend is closed; then the channel is closed. It never fails: while the store cannot be
 	// reached it is silent. A reader that stops reading must end ctx.
 	Watch(ctx context.Context, prefix string) <-chan Event
@@ -45,7 +45,7 @@ type Backend interface {
 	ObserveLostLeases(prefix string, lost func(keys []string)) (stop func())
 
 	// RevokeLeases gives up every lease of this backend, and so deletes every key it wrote with
-	// one. It is for a node that leaves for good; observers of lost leases are not told. Later
+	// one. It is for a node that leaves for good; observers of lost leases are not notified. Later
 	// leased writes take a new lease.
 	RevokeLeases(ctx context.Context) error
 
@@ -99,7 +99,7 @@ type Listing struct {
 	Revision int64
 }
 
-// EventKind says what happened to a key.
+// EventKind is what happened to a key.
 type EventKind uint8
 
 // The kinds of event of a watch.
@@ -188,5 +188,5 @@ type EndpointStatus struct {
 	Message string
 }
 
-// Healthy says whether the store can be used now.
+// Healthy reports whether the store can be used now.
 func (s Status) Healthy() bool { return s.State == StateOK || s.State == StateDegraded }

@@ -21,7 +21,7 @@ const memoryHistory = 1 << 16
 // stands for the servers; [Memory.Client] gives connections to it. Faults are injected per
 // connection ([MemoryClient.SetFault], [MemoryClient.BreakWatches], [MemoryClient.ExpireLeases])
 // and in the store ([Memory.Compact], [Memory.Save]). Nothing happens by the clock: leases end only
-// when told to.
+// when asked to.
 type Memory struct {
 	mu        sync.Mutex
 	revision  int64
@@ -396,7 +396,7 @@ func (c *MemoryClient) dropLeases() []string {
 }
 
 // ExpireLeases ends all leases of this connection, as the store does with a client it has not heard
-// of: the keys go, then the observers are told. It returns when they have been.
+// from: the keys go, then the observers are notified. It returns when they have been.
 func (c *MemoryClient) ExpireLeases() {
 	c.mu.Lock()
 	keys := c.dropLeases()

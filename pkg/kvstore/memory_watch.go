@@ -27,7 +27,7 @@ type memoryWatch struct {
 	prefix string
 	send   func(...Event) bool
 	known  Known
-	next   int64 // first revision not yet told
+	next   int64 // first revision not yet delivered
 	// restored is how often the store had gone back when it was listed.
 	restored int
 }
@@ -55,7 +55,7 @@ func (w *memoryWatch) run(ctx context.Context) {
 	}
 }
 
-// follow tells changes until the stream breaks, and says whether the watch must list again.
+// follow delivers changes until the stream breaks, and reports whether the watch must list again.
 func (w *memoryWatch) follow(ctx context.Context) (relist bool) {
 	m := w.client.store
 	broken := w.client.conn.Broken()

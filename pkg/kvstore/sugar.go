@@ -43,14 +43,14 @@ func DeletePrefix(ctx context.Context, b Backend, prefix string) error {
 	return err
 }
 
-// LostLease returns a channel that tells when the lease of a key, or of a key that begins like it,
-// is gone, so that its writer writes it again. One that is not read tells once. stop ends it.
+// LostLease returns a channel that signals when the lease of a key, or of a key that begins like
+// it, is gone, so that its writer writes it again. One that is not read signals once. stop ends it.
 func LostLease(b Backend, key string) (lost <-chan struct{}, stop func()) {
 	ch := make(chan struct{}, 1)
 	return ch, b.ObserveLostLeases(key, func([]string) {
 		select {
 		case ch <- struct{}{}:
-		default: // it is told already
+		default: // it is signaled already
 		}
 	})
 }

@@ -9,8 +9,8 @@ import (
 // the default limit of an etcd server.
 const MaxTxnOps = 128
 
-// ErrTxnTooLarge says that a transaction within [MaxTxnOps] is more than this store can do at once.
-// Nothing was written; smaller ones may go through.
+// ErrTxnTooLarge means that a transaction within [MaxTxnOps] is more than this store can do at
+// once. Nothing was written; smaller ones may go through.
 var ErrTxnTooLarge = errors.New("transaction is too large for this key-value store")
 
 // Txn is a transaction: if all conditions hold, Then is run, otherwise Else. No branch may write
@@ -22,7 +22,7 @@ type Txn struct {
 
 // TxnResult is the outcome of a transaction.
 type TxnResult struct {
-	// Succeeded says that all conditions held and Then was run.
+	// Succeeded means that all conditions held and Then was run.
 	Succeeded bool
 	// Revision is the store's revision after the transaction; writes of the branch carry it.
 	Revision int64
@@ -31,7 +31,7 @@ type TxnResult struct {
 	Results [][]KeyValue
 }
 
-// CondKind says what a condition compares.
+// CondKind is what a condition compares.
 type CondKind uint8
 
 // The kinds of condition. Those on a prefix must hold for every key under it, and so hold when
@@ -103,7 +103,7 @@ func PrefixUnchangedSince(prefix string, revision int64) Cond {
 	return Cond{Kind: CondPrefixUnchangedSince, Key: prefix, Revision: revision}
 }
 
-// OpKind says what an operation does.
+// OpKind is what an operation does.
 type OpKind uint8
 
 // The kinds of operation.

@@ -32,8 +32,8 @@ type Harness struct {
 	// they hang on nothing, because others know who uses a number: then Release takes nothing back,
 	// and RunGC fails.
 	LoseReferences func(t *testing.T)
-	// OwnOrder says that the backend tries numbers in an order of its own, and not those that the
-	// allocator picks.
+	// OwnOrder means that the backend tries numbers in an order of its own, and not those that
+	// the allocator picks.
 	OwnOrder bool
 }
 
@@ -91,7 +91,7 @@ type node struct {
 
 func (s *suite) key(text string) allocator.AllocatorKey { return s.h.Key(s.name + text) }
 
-// open makes a node, and waits until it has heard of all numbers.
+// open makes a node, and waits until it has observed all numbers.
 func (s *suite) open(name string) *node {
 	s.Helper()
 	n := &node{Backend: s.h.Open(s.T, name), s: s, known: map[allocator.ID]string{}}
@@ -160,7 +160,7 @@ func (n *node) OnReferencesLost(keys []string) {
 	n.lost = append(n.lost, keys...)
 }
 
-// hears waits until the watch has told that a number is a key's; "" for nobody's.
+// hears waits until the watch has delivered that a number is a key's; "" for nobody's.
 func (n *node) hears(id allocator.ID, text string) {
 	n.s.Helper()
 	n.s.until(fmt.Sprintf("a node hears that %s is %q", id, text), func() bool {
@@ -187,7 +187,7 @@ func (n *node) has(key allocator.AllocatorKey, want allocator.ID) {
 	n.s.Helper()
 	var got allocator.ID
 	var err error
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(2 * time.Millisecond) { // some go by what they have heard
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(2 * time.Millisecond) { // some go by what they have observed
 		if got, err = n.Get(n.s.ctx, key); err == nil && got == want {
 			return
 		}
@@ -214,7 +214,7 @@ func (n *node) must(err error) {
 	}
 }
 
-// wrong says which of the references are not in order.
+// wrong reports which of the references are not in order.
 func (n *node) wrong(refs ...allocator.Reference) []allocator.ID {
 	n.s.Helper()
 	list, err := n.Check(n.s.ctx, refs)

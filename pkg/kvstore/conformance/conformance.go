@@ -30,7 +30,7 @@ type Harness struct {
 	// BreakWatches cuts the streams of a connection's watches; they may come back by themselves.
 	BreakWatches func(t *testing.T, b kvstore.Backend)
 	// Coalesces is set for a store without history: of several quick changes of one key its watches
-	// may tell only the last.
+	// may deliver only the last.
 	Coalesces bool
 }
 

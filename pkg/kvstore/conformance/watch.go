@@ -223,7 +223,7 @@ func (s *suite) watchResumes() {
 	}
 }
 
-// watchResumesSlowly breaks a watch while it waits for its reader, with more to tell than any
+// watchResumesSlowly breaks a watch while it waits for its reader, with more to deliver than any
 // channel keeps.
 func (s *suite) watchResumesSlowly() {
 	if s.h.BreakWatches == nil {
@@ -278,7 +278,7 @@ func (s *suite) watchRelists() {
 		s.h.BreakWatches(s.T, s.b)
 	}
 	// Whether the watch resumed or listed again, the reader must end at the same state, without
-	// ever being told of a key's deletion twice.
+	// ever getting a key's deletion twice.
 	s.putOn(other, s.key("end"), "1", kvstore.Permanent)
 	state := map[string]string{"kept": "1", "changed": "1", "deleted": "1", "recreated": "1"}
 	for state["end"] == "" {
@@ -303,7 +303,7 @@ func (s *suite) watchRelists() {
 			delete(state, key)
 		}
 	}
-	// A listing tells keys in their order, so "recreated" may come after "end".
+	// A listing delivers keys in their order, so "recreated" may come after "end".
 	for state["recreated"] != "2" {
 		ev := s.next(ch)
 		if ev.Kind == kvstore.EventDelete {

@@ -22,10 +22,10 @@
 //
 // # Watches
 //
-// Consul keeps no history: of several quick changes of one key only the last may be told. A key
-// that was deleted and made again in between is told as deleted and created. When a tree is deleted
-// from above a watched prefix, the keys may be told to be gone a second later. Everything else is
-// as package kvstore promises.
+// Consul keeps no history: of several quick changes of one key only the last may be delivered. A
+// key that was deleted and made again in between is delivered as deleted and created. When a tree
+// is deleted from above a watched prefix, the keys may be reported gone a second later. Everything
+// else is as package kvstore promises.
 //
 // # Goroutines
 //
@@ -208,7 +208,7 @@ func retryPause(failures int, most time.Duration) time.Duration {
 	return retry.Backoff(failures, 10*time.Millisecond, most)
 }
 
-// gone says that Consul answered that a session does not exist.
+// gone reports that Consul answered that a session does not exist.
 func gone(err error) bool {
 	var status api.StatusError
 	if errors.As(err, &status) {

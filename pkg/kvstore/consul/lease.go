@@ -67,7 +67,7 @@ func (c *Client) keepAlive(ctx context.Context, l *leases.Lease[string]) {
 	}
 }
 
-// lose takes a lease out of use and tells the observers.
+// lose takes a lease out of use and notifies the observers.
 func (c *Client) lose(l *leases.Lease[string]) {
 	keys, ok := c.leases.Remove(l)
 	if !ok {
@@ -75,7 +75,7 @@ func (c *Client) lose(l *leases.Lease[string]) {
 	}
 	l.Stop()
 	c.log.Warn("a session in consul is gone, its keys must be written again", "session", l.ID, "keys", len(keys))
-	c.observers.Tell(keys)
+	c.observers.Notify(keys)
 }
 
 // dropLost is called when a write met a session that Consul does not know. It finds out which.

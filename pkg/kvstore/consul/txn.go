@@ -304,28 +304,28 @@ func (c *Client) write(ctx context.Context, conds []kvstore.Cond, branch []kvsto
 		o.add(api.KVSet, api.KVTxnOp{Key: guard, Flags: rand.Uint64()})
 	}
 	if err := o.check(); err != nil {
-		c.leases.Settle(held, nil, leases.NotSent)
+		c.leases.Finish(held, nil, leases.NotSent)
 		return 0, false, err
 	}
 	both, done, err := c.conn.Begin(ctx)
 	if err != nil {
-		c.leases.Settle(held, nil, leases.NotSent)
+		c.leases.Finish(held, nil, leases.NotSent)
 		return 0, false, err
 	}
 	defer done()
 	ok, resp, _, err := c.consul.Txn().Txn(o.list, consistent(both))
 	switch {
 	case err != nil:
-		c.observers.Tell(c.leases.Settle(held, nil, leases.Unknown))
+		c.observers.Notify(c.leases.Finish(held, nil, leases.Unknown))
 		return 0, false, err
 	case !ok:
-		c.leases.Settle(held, nil, leases.NotSent)
+		c.leases.Finish(held, nil, leases.NotSent)
 		if strings.Contains(refusal(resp).Error(), "invalid session") {
 			c.dropLost(ctx, held)
 		}
 		return 0, false, nil
 	}
-	c.observers.Tell(c.leases.Settle(held, branch, leases.Done))
+	c.observers.Notify(c.leases.Finish(held, branch, leases.Done))
 	for _, r := range resp.Results {
 		if r.KV != nil {
 			index = max(index, r.KV.ModifyIndex)

@@ -26,17 +26,17 @@ func (c *Client) Watch(ctx context.Context, prefix string) <-chan kvstore.Event 
 	})
 }
 
-// watch is the state of one watch: what it told its reader, and the index of that.
+// watch is the state of one watch: what it delivered to its reader, and the index of that.
 type watch struct {
 	client *Client
 	prefix string
 	send   func(...kvstore.Event) bool
 	known  map[string]kvstore.KeyValue
 	index  uint64 // to ask for changes after
-	// doubt says that the last query failed: whoever answers next may have older data, and would
+	// doubt means that the last query failed: whoever answers next may have older data, and would
 	// let a query for a later index wait.
 	doubt bool
-	told  int64 // the last revision told
+	told  int64 // the last revision delivered
 	// sentinel is nil while the reader knows no key.
 	sentinel *sentinel
 }
@@ -100,8 +100,8 @@ func byKey(pairs []kvstore.KeyValue) map[string]kvstore.KeyValue {
 	return m
 }
 
-// follow waits for a change and tells it. A break of the watches ends the query only: what it
-// brought is told, for nobody would ask for it again.
+// follow waits for a change and delivers it. A break of the watches ends the query only: what it
+// brought is delivered, for nobody would ask for it again.
 func (w *watch) follow(ctx context.Context) error {
 	pairs, index, err := w.query(ctx)
 	if err != nil {
@@ -117,7 +117,7 @@ func (w *watch) follow(ctx context.Context) error {
 }
 
 // query waits until the index of the prefix has changed, the watches are broken, or the sentinel
-// has found that the index does not tell. After a query that failed it does not wait.
+// has found that the index does not show. After a query that failed it does not wait.
 func (w *watch) query(ctx context.Context) (api.KVPairs, uint64, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	broken := w.client.conn.Broken()
@@ -150,8 +150,8 @@ func (w *watch) query(ctx context.Context) (api.KVPairs, uint64, error) {
 	return pairs, meta.LastIndex, nil
 }
 
-// changes compares a listing with what was told: first what was written, in order, then what is
-// gone.
+// changes compares a listing with what was delivered: first what was written, in order, then what
+// is gone.
 func (w *watch) changes(l kvstore.Listing) []kvstore.Event {
 	now := byKey(l.Pairs)
 	var events []kvstore.Event
@@ -179,7 +179,7 @@ func (w *watch) changes(l kvstore.Listing) []kvstore.Event {
 	slices.SortStableFunc(events, func(a, b kvstore.Event) int {
 		return cmp.Or(cmp.Compare(a.Revision, b.Revision), cmp.Compare(a.Key, b.Key))
 	})
-	for i := range events { // a deletion in between may be older than what was told before
+	for i := range events { // a deletion in between may be older than what was delivered before
 		events[i].Revision = max(events[i].Revision, w.told)
 		w.told = events[i].Revision
 	}

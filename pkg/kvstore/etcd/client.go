@@ -260,7 +260,7 @@ func (c *Client) ListPages(ctx context.Context, prefix string, page func([]kvsto
 	return revision, c.conn.Fault(ctx, "list", prefix, err)
 }
 
-// pages reads pages, all at the revision of the first. page is told how many keys there are in all.
+// pages reads pages, all at the revision of the first. page gets how many keys there are in all.
 func (c *Client) pages(ctx context.Context, prefix string, page func(part []kvstore.KeyValue, all int64)) (revision int64, err error) {
 	over := c.listing()
 	defer func() { over(err == nil) }()
@@ -327,7 +327,7 @@ func (c *Client) txn(ctx context.Context, txn kvstore.Txn) (kvstore.TxnResult, e
 	}
 	done, err := c.begin(ctx)
 	if err != nil {
-		c.leases.Settle(held, nil, leases.NotSent)
+		c.leases.Finish(held, nil, leases.NotSent)
 		return kvstore.TxnResult{}, err
 	}
 	defer done()
@@ -335,12 +335,12 @@ func (c *Client) txn(ctx context.Context, txn kvstore.Txn) (kvstore.TxnResult, e
 	before := c.history.seen()
 	resp, err := c.etcd.Do(clientv3.WithRequireLeader(ctx), req)
 	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
-		c.leases.Settle(held, nil, leases.NotSent)
+		c.leases.Finish(held, nil, leases.NotSent)
 		c.dropLost(ctx, held)
 		return kvstore.TxnResult{}, err
 	}
 	if err != nil {
-		c.observers.Tell(c.leases.Settle(held, nil, leases.Unknown))
+		c.observers.Notify(c.leases.Finish(held, nil, leases.Unknown))
 		return kvstore.TxnResult{}, err
 	}
 	r := resp.Txn()
@@ -349,7 +349,7 @@ func (c *Client) txn(ctx context.Context, txn kvstore.Txn) (kvstore.TxnResult, e
 	if succeeded {
 		branch = txn.Then
 	}
-	c.observers.Tell(c.leases.Settle(held, branch, leases.Done))
+	c.observers.Notify(c.leases.Finish(held, branch, leases.Done))
 	c.observe(before, r.Header)
 	out := kvstore.TxnResult{Succeeded: succeeded, Revision: r.Header.Revision, Results: make([][]kvstore.KeyValue, len(branch))}
 	for i, op := range branch {

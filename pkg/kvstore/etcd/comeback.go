@@ -216,7 +216,7 @@ func (c *comeback) dial(ctx context.Context, address string) (net.Conn, error) {
 	return &countedConn{Conn: conn, closed: sync.OnceFunc(c.closed)}, nil
 }
 
-// countedConn tells when it is closed.
+// countedConn reports when it is closed.
 type countedConn struct {
 	net.Conn
 	closed func()
@@ -228,7 +228,7 @@ func (c *countedConn) Close() error {
 	return c.Conn.Close()
 }
 
-// SetClusterSize tells how many clients the store has, about. After a restart of a server they come
+// SetClusterSize sets how many clients the store has, about. After a restart of a server they come
 // back one after the other, 100 a second; a client that does not know waits for up to half a
 // second.
 func (c *Client) SetClusterSize(clients int) {

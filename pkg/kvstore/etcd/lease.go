@@ -63,7 +63,7 @@ func (c *Client) keepAlive(ctx context.Context, l *leases.Lease[clientv3.LeaseID
 	}
 }
 
-// lose takes a lease out of use and tells the observers.
+// lose takes a lease out of use and notifies the observers.
 func (c *Client) lose(l *leases.Lease[clientv3.LeaseID]) {
 	keys, ok := c.leases.Remove(l)
 	if !ok {
@@ -71,7 +71,7 @@ func (c *Client) lose(l *leases.Lease[clientv3.LeaseID]) {
 	}
 	l.Stop()
 	c.log.Warn("a lease in etcd is gone, its keys must be written again", "lease", fmt.Sprintf("%x", int64(l.ID)), "keys", len(keys))
-	c.observers.Tell(keys)
+	c.observers.Notify(keys)
 }
 
 // dropLost is called when a write met a lease that etcd does not know. It finds out which.

@@ -40,7 +40,7 @@ func (f File) tlsConfig() (*tls.Config, error) {
 	return c, nil
 }
 
-// wantsTLS says whether any endpoint may be spoken to in TLS: those with http are in plain text
+// wantsTLS reports whether any endpoint may be spoken to in TLS: those with http are in plain text
 // whatever certificates there are.
 func wantsTLS(endpoints []string) bool {
 	for _, e := range endpoints {

@@ -22,8 +22,8 @@ func (c *Client) Watch(ctx context.Context, prefix string) <-chan kvstore.Event 
 	})
 }
 
-// watch is the state of one watch: what it told its reader, and the first revision it has not told
-// yet.
+// watch is the state of one watch: what it delivered to its reader, and the first revision it has
+// not delivered yet.
 type watch struct {
 	client *Client
 	prefix string
@@ -72,8 +72,8 @@ func (w *watch) run(ctx context.Context) {
 	}
 }
 
-// follow tells changes until the stream ends. It says whether it told any and whether the watch
-// must list again.
+// follow delivers changes until the stream ends. It reports whether it delivered any and whether
+// the watch must list again.
 func (w *watch) follow(ctx context.Context) (progress, relist bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -10,7 +10,7 @@ import (
 	"sync"
 )
 
-// ErrClosed says that the connection was closed; nothing was sent.
+// ErrClosed means that the connection was closed; nothing was sent.
 var ErrClosed = errors.New("key-value store is closed")
 
 // Conn is the life of a connection, and the goroutines that end with it. All methods may be called
@@ -41,7 +41,7 @@ func New(kind string, inflight int) *Conn {
 // Context ends when the connection is closed.
 func (c *Conn) Context() context.Context { return c.ctx }
 
-// Closed says whether Shut was called.
+// Closed reports whether Shut was called.
 func (c *Conn) Closed() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -58,7 +58,7 @@ func (c *Conn) Shut() (first bool) {
 	return first
 }
 
-// Wait waits for the goroutines, which Shut has told to end.
+// Wait waits for the goroutines, which Shut has asked to end.
 func (c *Conn) Wait() { c.wg.Wait() }
 
 // Go runs f in a goroutine that Wait waits for. It is false, and f does not run, if the connection
@@ -129,14 +129,14 @@ func (c *Conn) Fault(ctx context.Context, doing, key string, err error) error {
 	return fmt.Errorf("%s: %s %q: %w", c.kind, doing, key, err)
 }
 
-// Broken is closed when the watches are told to begin anew. Take it before asking the store.
+// Broken is closed when the watches are to begin anew. Take it before asking the store.
 func (c *Conn) Broken() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.broken
 }
 
-// BreakWatches tells every watch to begin anew.
+// BreakWatches has every watch begin anew.
 func (c *Conn) BreakWatches() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

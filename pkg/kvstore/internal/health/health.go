@@ -26,7 +26,7 @@ type Config struct {
 	// any age.
 	HeartbeatKey        string
 	HeartbeatStaleAfter time.Duration
-	// Servers says that the store names its single servers, so that messages count them.
+	// Servers means that the store names its single servers, so that messages count them.
 	Servers bool
 	// Leases counts the leases that the connection holds now, and the keys on them.
 	Leases func() (leases, keys int)

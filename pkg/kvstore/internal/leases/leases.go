@@ -1,5 +1,5 @@
 // Package leases is the book that the drivers of key-value stores keep of their leases: which key
-// is on which, and who is told when they are lost. It does not speak to a store.
+// is on which, and who is notified when they are lost. It does not speak to a store.
 package leases
 
 import (
@@ -27,11 +27,11 @@ type leasedKey[ID comparable] struct {
 	lease *Lease[ID]
 	// pending counts the writes under way.
 	pending int
-	// written says that a write took place, or may have.
+	// written means that a write took place, or may have.
 	written bool
 }
 
-// Reservation says which lease each leased key of one transaction goes on. It must be settled,
+// Reservation records which lease each leased key of one transaction goes on. It must be finished,
 // once.
 type Reservation[ID comparable] map[string]*leasedKey[ID]
 
@@ -141,10 +141,10 @@ const (
 	Done                   // the branch was run
 )
 
-// Settle books what became of a transaction. It returns the keys that were, or may have been,
+// Finish records what became of a transaction. It returns the keys that were, or may have been,
 // written with a lease that has been given up meanwhile: nobody keeps that one alive, so they count
 // as lost.
-func (t *Table[ID]) Settle(held Reservation[ID], branch []kvstore.Op, what Outcome) (stray []string) {
+func (t *Table[ID]) Finish(held Reservation[ID], branch []kvstore.Op, what Outcome) (stray []string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, op := range branch {
@@ -229,8 +229,8 @@ func (t *Table[ID]) Count() (leases, keys int) {
 	return len(t.list), len(t.keys)
 }
 
-// Observers are told of lost keys. All methods may be called concurrently. The zero value is empty
-// and ready.
+// Observers are notified of lost keys. All methods may be called concurrently. The zero value is
+// empty and ready.
 type Observers struct {
 	mu   sync.Mutex
 	list []*observer
@@ -254,8 +254,8 @@ func (o *Observers) Add(prefix string, lost func(keys []string)) (stop func()) {
 	}
 }
 
-// Tell calls the observers of the keys, which are sorted. No lock is held meanwhile.
-func (o *Observers) Tell(keys []string) {
+// Notify calls the observers of the keys, which are sorted. No lock is held meanwhile.
+func (o *Observers) Notify(keys []string) {
 	if len(keys) == 0 {
 		return
 	}

@@ -22,11 +22,11 @@ func TestPlaceOfAWriteUnderWay(t *testing.T) {
 	}
 	first, _ := table.Reserve(keys[:1])
 	second, _ := table.Reserve(keys[:1])
-	table.Settle(first, nil, leases.NotSent)
+	table.Finish(first, nil, leases.NotSent)
 	if _, ok := table.Reserve([]string{"more"}); ok {
 		t.Error("the place of a write under way was given away")
 	}
-	table.Settle(second, nil, leases.NotSent)
+	table.Finish(second, nil, leases.NotSent)
 	if _, ok := table.Reserve([]string{"more"}); !ok {
 		t.Error("the place of a key that was never written stays taken")
 	}
@@ -41,7 +41,7 @@ func TestUnknownOnALostLease(t *testing.T) {
 	if keys, ok := table.Remove(l); !ok || len(keys) != 0 {
 		t.Errorf("removed with %q, %v, want no key", keys, ok)
 	}
-	if stray := table.Settle(held, nil, leases.Unknown); len(stray) != 1 || stray[0] != "a" {
+	if stray := table.Finish(held, nil, leases.Unknown); len(stray) != 1 || stray[0] != "a" {
 		t.Errorf("stray keys %q, want a", stray)
 	}
 }
