@@ -11,10 +11,10 @@
 //   - After the first complete list it calls Synced, once. Whatever existed then has been delivered
 //     before.
 //   - Connection loss, restarts of the server and expired watches (410 Gone) cost time only. What
-//     was observed stays; after a new list the handler is notified of what is missing from it, and of what
-//     changed, but not of what did not.
-//   - An object that was replaced by another one of the same name is deleted first, then delivered as
-//     new.
+//     was observed stays; after a new list the handler is notified of what is missing from it, and
+//     of what changed, but not of what did not.
+//   - An object that was replaced by another one of the same name is deleted first, then delivered
+//     as new.
 //   - Nothing of an object is kept by Follow but its name, UID and version: the handler keeps what
 //     it needs. Options.Transform drops what nobody needs before even a first list is held in full;
 //     managedFields are dropped always.

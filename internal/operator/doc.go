@@ -19,8 +19,8 @@
 //   - makes CiliumEndpointSlices (endpointslices);
 //   - makes identities, if it is configured to, and collects CiliumIdentities (identities), and
 //     decides by which labels (relevance);
-//   - reports of policies whether they can be enforced (policies), and makes policies of groups of a
-//     cloud (groups);
+//   - reports of policies whether they can be enforced (policies), and makes policies of groups of
+//     a cloud (groups);
 //   - compares the places where identities are, while a cluster moves from one to the other;
 //   - writes what other clusters read of this one (mesh).
 //

@@ -1,10 +1,10 @@
 // Package nodes speaks with the other nodes about nodes, by CiliumNode objects.
 //
-// [Nodes] follows the objects of all nodes and hands the others' to a [Sink], the owner of the table
-// of nodes. The object of this node is brought to what [Nodes.Announce] said: made
-// with the Kubernetes node as its owner, and changed by updates that fail if somebody else was
-// faster. Fields that belong to others (what the operator assigns, what a cloud's controller
-// writes) are left as they are.
+// [Nodes] follows the objects of all nodes and hands the others' to a [Sink], the owner of the
+// table of nodes. The object of this node is brought to what [Nodes.Announce] said: made with the
+// Kubernetes node as its owner, and changed by updates that fail if somebody else was faster.
+// Fields that belong to others (what the operator assigns, what a cloud's controller writes) are
+// left as they are.
 //
 // Goroutines: those of [Nodes.Run], which waits for them.
 package nodes

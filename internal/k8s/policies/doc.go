@@ -12,8 +12,8 @@
 //     kinds, or a ClusterNetworkPolicy, with a field that is not known here, or a null: leaving it
 //     out could make the policy mean more.
 //   - An API server that is away changes nothing.
-//   - Policies are kept on disk as they were observed last, for an agent that starts while the server
-//     is away: see [Policies.Recall].
+//   - Policies are kept on disk as they were observed last, for an agent that starts while the
+//     server is away: see [Policies.Recall].
 //
 // A fault is written into no object by the agent: the conditions of policies are the operator's.
 //
