@@ -28,7 +28,7 @@ type Config struct {
 	SyncTimeout time.Duration
 }
 
-// Defaults returns the configuration of an agent that is told nothing.
+// Defaults returns the configuration of an agent without options.
 func Defaults() Config { return Config{SyncTimeout: time.Minute} }
 
 // Flags binds the configuration to command-line flags; the current values are the defaults shown.
@@ -71,8 +71,8 @@ type Identities interface {
 // Nodes takes nodes of other clusters.
 type Nodes interface {
 	Learn(ctx context.Context, n node.Node) error
-	// Forget is told of a node whose key is gone, which may come back soon; Dismiss of one whose
-	// cluster is not followed any more.
+	// Forget is called with a node whose key is gone, which may come back soon; Dismiss of one
+	// whose cluster is not followed any more.
 	Forget(ctx context.Context, k node.Key) error
 	Dismiss(ctx context.Context, k node.Key) error
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
-// Description is what a cluster tells others of itself, under [storekeys.ClusterConfigPrefix] in
+// Description is what a cluster publishes of itself, under [storekeys.ClusterConfigPrefix] in
 // its store.
 type Description struct {
 	ID           uint32       `json:"id,omitempty"`
@@ -80,7 +80,7 @@ const (
 	kindServices   = "services/v1"
 )
 
-// layout says where a cluster's state is in its store.
+// layout is where a cluster's state is in its store.
 type layout struct {
 	cluster string
 	cached  bool

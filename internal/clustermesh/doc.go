@@ -4,7 +4,7 @@
 //
 // [Mesh] reads a directory with a file for each other cluster, named like it, in the format of
 // etcd's client. Files may come, change and go while it runs. A cluster that cannot be reached
-// changes nothing: what was heard of it stays in force. One whose file is removed is drained:
+// changes nothing: what was observed of it stays in force. One whose file is removed is drained:
 // everything it said is taken back.
 //
 // A cluster is believed only about itself. It must describe itself with a number of its own; its
@@ -12,7 +12,7 @@
 // nodes, and neither they nor their pods may have an address of this cluster; an address of a pod
 // must be in the range of the node that hosts it. What is not so is refused, counted and logged.
 // The rules are pure functions, in judge.go, and are asked again when what they depend on changes:
-// so it does not matter who was heard first.
+// so it does not matter who was observed first.
 //
 // Mesh starts a goroutine that reads the directory and one for each cluster, which all end with
 // Run. It owns no table: it is one of the writers of those in [Sinks], under names that no other

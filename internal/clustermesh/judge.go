@@ -84,8 +84,8 @@ const (
 	minBits6 = 32
 )
 
-// node tells why a node is not believed, and returns it as it is used here. mine are the addresses
-// of this cluster's nodes and pods.
+// node reports why a node is not believed, and returns it as it is used here. mine are the
+// addresses of this cluster's nodes and pods.
 func (p peer) node(n node.Node, mine *prefixes) (node.Node, error) {
 	if n.Cluster != p.name {
 		return node.Node{}, fmt.Errorf("node %s is not one of cluster %s", n.Key(), p.name)
@@ -112,7 +112,7 @@ func (p peer) node(n node.Node, mine *prefixes) (node.Node, error) {
 	return n, nil
 }
 
-// sourceName is how nodes heard of here are marked.
+// sourceName is how nodes observed here are marked.
 const sourceName = "clustermesh"
 
 func rangeFault(c netip.Prefix, mine *prefixes) error {
@@ -129,7 +129,7 @@ func rangeFault(c netip.Prefix, mine *prefixes) error {
 	return nil
 }
 
-// address tells why an address is not believed. host is the node of the cluster that has the
+// address reports why an address is not believed. host is the node of the cluster that has the
 // address of the pair's host; known is false if none has.
 func (p peer) address(pair ipcache.Pair, host node.Node, known bool, mine *prefixes) error {
 	switch id := pair.Identity; {
@@ -151,8 +151,8 @@ func (p peer) address(pair ipcache.Pair, host node.Node, known bool, mine *prefi
 	return nil
 }
 
-// service tells why a service is not believed, and returns it without those backends that are this
-// cluster's own addresses.
+// service reports why a service is not believed, and returns it without those backends that are
+// this cluster's own addresses.
 func (p peer) service(s service.Shared, mine *prefixes) (service.Shared, error) {
 	if s.Cluster != p.name || s.ClusterID != p.id {
 		return service.Shared{}, fmt.Errorf("service %s says that it is of cluster %s with number %d", s.Name, clip(s.Cluster), s.ClusterID)

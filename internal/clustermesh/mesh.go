@@ -56,8 +56,8 @@ type noServices struct{}
 func (noServices) SetShared(service.Shared)          {}
 func (noServices) DeleteShared(string, service.Name) {}
 
-// SetMine says which addresses and ranges are this cluster's nodes' and pods': no other cluster is
-// believed about those.
+// SetMine sets which addresses and ranges are this cluster's nodes' and pods': no other cluster
+// is believed about those.
 func (m *Mesh) SetMine(list []netip.Prefix) {
 	mine := newPrefixes(list)
 	m.mu.Lock()
@@ -97,7 +97,7 @@ func (m *Mesh) followMine() (changed <-chan struct{}, forget func()) {
 	}
 }
 
-// claim books a number for a cluster, if no other one has it.
+// claim records a number for a cluster, if no other one has it.
 func (m *Mesh) claim(id uint32, name string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -208,7 +208,7 @@ func (m *Mesh) scan(ctx context.Context, running map[string]*follower) {
 		delete(running, name)
 		m.mu.Lock()
 		delete(m.remotes, name)
-		m.stir()
+		m.notify()
 		m.mu.Unlock()
 	}
 }
@@ -273,7 +273,7 @@ func (m *Mesh) files() (map[string][sha256.Size]byte, error) {
 	return out, nil
 }
 
-// WaitSynced waits until every cluster that was configured at the start was heard in full.
+// WaitSynced waits until every cluster that was configured at the start was observed in full.
 func (m *Mesh) WaitSynced(ctx context.Context) error {
 	select {
 	case <-m.scanned:
@@ -302,8 +302,8 @@ func (m *Mesh) WaitSynced(ctx context.Context) error {
 	}
 }
 
-// stir wakes who waits for a status. The caller holds mu.
-func (m *Mesh) stir() {
+// notify wakes who waits for a status. The caller holds mu.
+func (m *Mesh) notify() {
 	close(m.moved)
 	m.moved = make(chan struct{})
 }

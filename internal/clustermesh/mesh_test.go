@@ -428,7 +428,7 @@ func TestHostile(t *testing.T) {
 	w.status("b", func(s Status) bool { return strings.Contains(s.LastError, "own number 1") })
 }
 
-// TestMineMoves: what is this cluster's own may be heard of later than the other cluster.
+// TestMineMoves: what is this cluster's own may be observed later than the other cluster.
 func TestMineMoves(t *testing.T) {
 	w := newWorld(t)
 	w.put("b", cluster("b", 2))

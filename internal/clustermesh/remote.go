@@ -41,9 +41,9 @@ type remote struct {
 	// write a lot of it.
 	complaints rate.Sometimes
 
-	peer  peer // zero before the cluster was let in
-	desc  Description
-	heard map[string]*heard // by kind
+	peer     peer // zero before the cluster was let in
+	desc     Description
+	progress map[string]*progress // by kind
 
 	identities map[identity.ID]labels.Set      // handed on
 	nodes      map[string]node.Node            // all that could be read, by name
@@ -60,11 +60,11 @@ type remote struct {
 	status Status
 }
 
-// heard is how much of a kind of state was heard.
-type heard struct {
+// progress is how much of a kind of state was observed.
+type progress struct {
 	listed bool            // everything, at least once, over all connections
 	canary bool            // and the writer says that it is complete
-	fresh  map[string]bool // the keys that the present connection has told, until it has told all; nil then
+	fresh  map[string]bool // the keys that the present connection has delivered, until it has delivered all; nil then
 }
 
 func newRemote(m *Mesh, name string) *remote {
@@ -78,7 +78,7 @@ func newRemote(m *Mesh, name string) *remote {
 
 func (r *remote) reset() {
 	r.peer, r.desc = peer{}, Description{}
-	r.heard = map[string]*heard{kindIdentities: {}, kindNodes: {}, kindAddresses: {}, kindServices: {}}
+	r.progress = map[string]*progress{kindIdentities: {}, kindNodes: {}, kindAddresses: {}, kindServices: {}}
 	r.identities, r.refused = map[identity.ID]labels.Set{}, map[string]bool{}
 	r.nodes, r.believed, r.hosts = map[string]node.Node{}, map[string]node.Node{}, map[netip.Addr]string{}
 	r.pairs, r.placed = map[netip.Prefix]ipcache.Pair{}, map[netip.Prefix]bool{}
@@ -124,7 +124,7 @@ func (r *remote) connect(ctx context.Context, file string) {
 		}
 	}()
 	s := &session{remote: r, store: store}
-	for _, h := range r.heard {
+	for _, h := range r.progress {
 		h.fresh, h.canary = map[string]bool{}, false
 	}
 	s.run(ctx)

@@ -19,9 +19,9 @@ type session struct {
 	cancel context.CancelFunc // ends the watches
 	watch  func(kind string)  // begins one more; nil while there are none
 	events map[string]<-chan kvstore.Event
-	// told is when the status was last brought up to date; zero if that is due.
-	told time.Time
-	// met says that the present description was let in.
+	// updated is when the status was last brought up to date; zero if that is due.
+	updated time.Time
+	// met means that the present description was let in.
 	met atomic.Bool
 	// look is due when nodes or this cluster's addresses have changed.
 	look <-chan time.Time
@@ -45,9 +45,9 @@ func (s *session) run(ctx context.Context) {
 		}
 	}()
 	for ctx.Err() == nil {
-		if time.Since(s.told) > gather {
-			s.tell()
-			s.told = time.Now()
+		if time.Since(s.updated) > gather {
+			s.updateStatus()
+			s.updated = time.Now()
 		}
 		select {
 		case <-ctx.Done():
@@ -57,7 +57,7 @@ func (s *session) run(ctx context.Context) {
 			s.takeIdentities(e, ok)
 		case e, ok := <-s.events[kindNodes]:
 			s.take(kindNodes, e, ok)
-			if h := s.heard[kindNodes]; h.fresh == nil && s.events[kindAddresses] == nil {
+			if h := s.progress[kindNodes]; h.fresh == nil && s.events[kindAddresses] == nil {
 				s.judge(ctx) // so that the hosts of the addresses are known
 				s.watch(kindAddresses)
 			}
@@ -131,7 +131,7 @@ func (s *session) describe(ctx context.Context, to chan<- described) {
 
 // meet compares the cluster's description with what is known, and begins to follow it.
 func (s *session) meet(ctx context.Context, d described) {
-	s.told = time.Time{}
+	s.updated = time.Time{}
 	s.met.Store(false)
 	if d.err != nil {
 		s.fail(d.err)
@@ -170,7 +170,7 @@ func (s *session) meet(ctx context.Context, d described) {
 	watches, cancel := context.WithCancel(ctx)
 	s.cancel, s.events = cancel, map[string]<-chan kvstore.Event{}
 	s.watch = func(kind string) { s.events[kind] = s.store.Watch(watches, s.layout().prefix(kind)) }
-	for _, h := range s.heard {
+	for _, h := range s.progress {
 		h.fresh = map[string]bool{}
 	}
 	for _, kind := range []string{kindIdentities, kindNodes, kindServices} { // addresses when the nodes are known

@@ -8,12 +8,12 @@ import (
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
-// Status says how far one other cluster is followed.
+// Status is how far one other cluster is followed.
 type Status struct {
 	Name string
 	// ID is its number, 0 until it is known.
 	ID uint32
-	// Connected: its store answers. Ready: all it says was heard, at least once; that stays in
+	// Connected: its store answers. Ready: all it says was observed, at least once; that stays in
 	// force whatever happens.
 	Connected, Ready bool
 	// Since is when Connected last changed.
@@ -49,9 +49,9 @@ func (r *remote) snapshot() Status {
 	return r.status
 }
 
-// ready says whether everything was heard at least once.
+// ready reports whether everything was observed at least once.
 func (r *remote) ready() bool {
-	for _, h := range r.heard {
+	for _, h := range r.progress {
 		if !h.listed || r.desc.Capabilities.SyncedCanaries && !h.canary && !r.wasReady() {
 			return false
 		}
@@ -65,8 +65,8 @@ func (r *remote) wasReady() bool {
 	return r.status.Ready
 }
 
-// tell brings the status up to date.
-func (s *session) tell() {
+// updateStatus brings the status up to date.
+func (s *session) updateStatus() {
 	store, ready := s.store.Status(), s.ready()
 	s.remote.mu.Lock()
 	st := &s.remote.status
@@ -93,7 +93,7 @@ func (s *session) tell() {
 				"services", now.Services, "refused", now.Refused)
 		}
 		s.m.mu.Lock()
-		s.m.stir()
+		s.m.notify()
 		s.m.mu.Unlock()
 	}
 }

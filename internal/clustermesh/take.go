@@ -20,19 +20,19 @@ import (
 // maxBatch bounds how many identities are handed on together.
 const maxBatch = 4096
 
-// note books an event of a kind, and says whether it is of a key, whose last part it returns.
+// note records an event of a kind, and says whether it is of a key, whose last part it returns.
 func (s *session) note(kind string, e kvstore.Event, ok bool) (key string, of bool) {
 	if !ok {
 		s.events[kind] = nil // the connection ends
 		return "", false
 	}
-	h := s.heard[kind]
+	h := s.progress[kind]
 	if e.Kind == kvstore.EventListDone {
 		if h.fresh != nil {
 			s.sweep(kind, h.fresh)
 		}
 		h.listed, h.fresh = true, nil
-		s.told = time.Time{}
+		s.updated = time.Time{}
 		return "", false
 	}
 	key = strings.TrimPrefix(e.Key, s.layout().prefix(kind))
@@ -42,7 +42,7 @@ func (s *session) note(kind string, e kvstore.Event, ok bool) (key string, of bo
 	return key, true
 }
 
-// sweep forgets what an earlier connection told and this one did not.
+// sweep forgets what an earlier connection delivered and this one did not.
 func (s *session) sweep(kind string, fresh map[string]bool) {
 	var gone []string
 	add := func(key string) {
@@ -141,10 +141,10 @@ func (s *session) takeCanary(e kvstore.Event, ok bool) {
 		s.events[kindCanaries] = nil
 		return
 	}
-	for kind, h := range s.heard {
+	for kind, h := range s.progress {
 		if e.Key == s.layout().canary(kind) && e.Kind != kvstore.EventDelete {
 			h.canary = true
-			s.told = time.Time{}
+			s.updated = time.Time{}
 		}
 	}
 }
@@ -162,11 +162,11 @@ func (s *session) take(kind string, e kvstore.Event, ok bool) {
 	var err error
 	switch kind {
 	case kindNodes:
-		err = s.hearNode(key, e.Value)
+		err = s.takeNode(key, e.Value)
 	case kindAddresses:
-		err = s.hearAddress(key, e.Value)
+		err = s.takeAddress(key, e.Value)
 	case kindServices:
-		err = s.hearService(key, e.Value)
+		err = s.takeService(key, e.Value)
 	}
 	if err != nil {
 		s.refuse(kind, key, err)
@@ -174,7 +174,7 @@ func (s *session) take(kind string, e kvstore.Event, ok bool) {
 	}
 }
 
-func (s *session) hearNode(name string, value []byte) error {
+func (s *session) takeNode(name string, value []byte) error {
 	n, err := node.Parse(s.name+"/"+name, value, s.m.p.MaxClusters)
 	if err != nil {
 		return err
@@ -187,7 +187,7 @@ func (s *session) hearNode(name string, value []byte) error {
 	return nil
 }
 
-func (s *session) hearAddress(key string, value []byte) error {
+func (s *session) takeAddress(key string, value []byte) error {
 	pair, err := ipcache.ParsePair(key, value)
 	if err != nil {
 		return err
@@ -201,7 +201,7 @@ func (s *session) hearAddress(key string, value []byte) error {
 	return nil
 }
 
-func (s *session) hearService(key string, value []byte) error {
+func (s *session) takeService(key string, value []byte) error {
 	sv, err := service.ParseShared(s.name+"/"+key, value)
 	if err != nil {
 		return err

@@ -90,13 +90,13 @@ func TestCreateRefusesDuplicates(t *testing.T) {
 
 // held is a step at which a creation waits until it is let go.
 type held struct {
-	step           string
-	reached, letGo chan struct{}
-	once           sync.Once
+	step             string
+	reached, proceed chan struct{}
+	once             sync.Once
 }
 
 func holdAt(step string) *held {
-	return &held{step: step, reached: make(chan struct{}), letGo: make(chan struct{})}
+	return &held{step: step, reached: make(chan struct{}), proceed: make(chan struct{})}
 }
 
 func (h *held) config(c *Config) {
@@ -104,7 +104,7 @@ func (h *held) config(c *Config) {
 		if step == h.step {
 			h.once.Do(func() {
 				close(h.reached)
-				<-h.letGo
+				<-h.proceed
 			})
 		}
 	}
@@ -134,7 +134,7 @@ func TestDeleteCancelsCreation(t *testing.T) {
 		for waiting := false; !waiting; time.Sleep(time.Millisecond) {
 			waiting = p.Queued(row.ID)
 		}
-		close(h.letGo)
+		close(h.proceed)
 		if err := <-result; !errors.Is(err, ErrSuperseded) {
 			t.Errorf("at %s: the creation ended with %v, want ErrSuperseded", step, err)
 		}
@@ -175,7 +175,7 @@ func TestNewerCreationSupersedes(t *testing.T) {
 	for waiting := false; !waiting; time.Sleep(time.Millisecond) {
 		waiting = p.Queued(0)
 	}
-	close(h.letGo)
+	close(h.proceed)
 	if err := <-result; !errors.Is(err, ErrSuperseded) {
 		t.Errorf("the older creation ended with %v, want ErrSuperseded", err)
 	}

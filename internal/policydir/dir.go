@@ -19,7 +19,7 @@ import (
 	"github.com/hawser-net/hawser/internal/policy"
 )
 
-// Config says which directory to follow.
+// Config defines which directory to follow.
 type Config struct {
 	// Path is the directory; empty means there is none.
 	Path string
@@ -52,7 +52,7 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// FileStatus tells what became of a file.
+// FileStatus is what became of a file.
 type FileStatus struct {
 	// File is the name within the directory.
 	File string

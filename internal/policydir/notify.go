@@ -12,10 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// notice says that a file of the directory changed.
+// notice is sent when a file of the directory changed.
 type notice struct {
 	name string
-	// whole says that the change is complete: the writer has closed the file, or it was renamed
+	// whole means that the change is complete: the writer has closed the file, or it was renamed
 	// into place, or is gone. Otherwise it has been made or changed, and more may follow.
 	whole bool
 }

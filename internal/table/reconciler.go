@@ -31,7 +31,7 @@ type Target[K comparable, V any] interface {
 	Prune(ctx context.Context, desired iter.Seq2[K, V]) error
 }
 
-// RowErrors says which rows of a batch failed, by their index. The others succeeded.
+// RowErrors reports which rows of a batch failed, by their index. The others succeeded.
 type RowErrors map[int]error
 
 // Error lists the failed rows' errors.
@@ -75,7 +75,7 @@ func (p Phase) String() string {
 // costs no memory for its status.
 type Status struct {
 	Phase Phase
-	// Deleting says that the row is gone from the table but not yet from the target.
+	// Deleting means that the row is gone from the table but not yet from the target.
 	Deleting bool
 	// Err is the error of the last attempt, made at Last; Since is the first of the attempts that
 	// failed in a row, Attempts their number, Next the time of the next one.
@@ -284,7 +284,7 @@ func (r *Reconciler[K, V]) runPrune(ctx context.Context) error {
 	if r.pruneErr = err; err == nil {
 		r.lastGood = time.Now()
 	}
-	r.tell()
+	r.notify()
 	return err
 }
 
@@ -313,10 +313,10 @@ func (r *Reconciler[K, V]) round(ctx context.Context) error {
 			}
 			changes = changes[n:]
 		}
-		r.tellFailing()
+		r.notifyFailing()
 		r.mu.Lock()
 		r.done = max(r.done, r.obs.Revision())
-		r.tell()
+		r.notify()
 		r.mu.Unlock()
 	}
 	// The observer may have gone past revisions that were no changes for it.
@@ -330,15 +330,15 @@ func (r *Reconciler[K, V]) round(ctx context.Context) error {
 			return context.Cause(ctx)
 		}
 	}
-	r.tellFailing()
+	r.notifyFailing()
 	r.mu.Lock()
-	r.tell()
+	r.notify()
 	r.mu.Unlock()
 	return nil
 }
 
-// tellFailing tells that rows have begun or ceased to fail.
-func (r *Reconciler[K, V]) tellFailing() {
+// notifyFailing signals that rows have begun or ceased to fail.
+func (r *Reconciler[K, V]) notifyFailing() {
 	r.mu.Lock()
 	turned := r.turned
 	r.turned = false
@@ -445,15 +445,15 @@ func (r *Reconciler[K, V]) backoff(failures int) time.Duration {
 	return d - rand.N(d/2+1)
 }
 
-// tell wakes those who wait for progress. The caller holds mu.
-func (r *Reconciler[K, V]) tell() {
+// notify wakes those who wait for progress. The caller holds mu.
+func (r *Reconciler[K, V]) notify() {
 	if r.progress != nil {
 		close(r.progress)
 		r.progress = nil
 	}
 }
 
-// wait waits until ok says yes, which it is asked under mu. If ctx ends first the error tells its
+// wait waits until ok says yes, which it is asked under mu. If ctx ends first the error has its
 // cause and the last error that ok returned.
 func (r *Reconciler[K, V]) wait(ctx context.Context, ok func() (bool, error)) error {
 	for {

@@ -147,7 +147,7 @@ func (t *Table[K, V]) unlock(before uint64) {
 	if t.revision != before {
 		for _, o := range t.observers {
 			select {
-			case o.wake <- struct{}{}:
+			case o.trigger <- struct{}{}:
 			default: // already has a wake-up that it did not take yet
 			}
 		}
@@ -280,8 +280,8 @@ const maxBatch = 1024
 
 // Observer follows the changes of one table. Its methods are for one goroutine, except Close.
 type Observer[K comparable, V any] struct {
-	t    *Table[K, V]
-	wake chan struct{}
+	t       *Table[K, V]
+	trigger chan struct{}
 	// bookmark stands in the table's list behind the last entry that was reported.
 	bookmark entry[K, V]
 	// since is the table's revision when the observer came: tombstones up to it do not count this
@@ -300,11 +300,11 @@ var ErrClosed = errors.New("observer is closed")
 func (t *Table[K, V]) Watch() *Observer[K, V] {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	o := &Observer[K, V]{t: t, wake: make(chan struct{}, 1), since: t.revision}
+	o := &Observer[K, V]{t: t, trigger: make(chan struct{}, 1), since: t.revision}
 	o.bookmark.kind = bookmark
 	o.bookmark.insertAfter(&t.root)
 	t.observers = append(t.observers, o)
-	o.wake <- struct{}{} // look once without being told
+	o.trigger <- struct{}{} // look once without an event
 	return o
 }
 
@@ -322,7 +322,7 @@ func (o *Observer[K, V]) Next(ctx context.Context) ([]Change[K, V], error) {
 			return changes, err
 		}
 		select {
-		case <-o.wake:
+		case <-o.trigger:
 		case <-ctx.Done():
 		}
 	}
@@ -380,7 +380,7 @@ func (o *Observer[K, V]) saw(e *entry[K, V]) {
 
 // Changed returns a channel that receives a value when there may be something for Poll. It is for
 // callers that wait for other things as well; the others call Next.
-func (o *Observer[K, V]) Changed() <-chan struct{} { return o.wake }
+func (o *Observer[K, V]) Changed() <-chan struct{} { return o.trigger }
 
 // Revision returns the revision up to which changes were reported.
 func (o *Observer[K, V]) Revision() uint64 {
@@ -411,7 +411,7 @@ func (o *Observer[K, V]) Close() {
 		}
 	}
 	select {
-	case o.wake <- struct{}{}:
+	case o.trigger <- struct{}{}:
 	default:
 	}
 }
