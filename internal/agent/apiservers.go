@@ -32,7 +32,7 @@ func newAPIServers(self node.Key, host network.Host, t *tables, log *slog.Logger
 	return &apiServers{log: log, self: self, host: host, tables: t, claimed: map[netip.Prefix]ipcache.Claim{}}
 }
 
-// set reports where the API is served.
+// set records where the API is served.
 func (s *apiServers) set(list []netip.Addr) {
 	s.mu.Lock()
 	s.servers = list

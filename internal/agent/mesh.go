@@ -93,7 +93,7 @@ func (m *mesh) register(reg *prometheus.Registry) {
 	}
 }
 
-// setMine reports which addresses are this cluster's own, as the table of nodes has them.
+// setMine records which addresses are this cluster's own, as the table of nodes has them.
 func (m *mesh) setMine() {
 	if m == nil {
 		return

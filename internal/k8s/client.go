@@ -24,7 +24,7 @@ import (
 	"github.com/hawser-net/hawser/api/v2alpha1"
 )
 
-// Server reports where the API server is.
+// Server is where the API server is.
 type Server struct {
 	// KubeconfigPath is a kubeconfig file. Without one, the service account of the pod is used.
 	KubeconfigPath string

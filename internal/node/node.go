@@ -29,7 +29,7 @@ func ParseKey(s string) (Key, error) {
 	return Key{cluster, name}, nil
 }
 
-// AddressType reports what a node's address is for.
+// AddressType is what a node's address is for.
 type AddressType string
 
 // The types of address. Those with names instead of addresses exist on the wire but are dropped.

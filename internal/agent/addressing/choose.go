@@ -22,7 +22,7 @@ type Plain struct{ IPv4, IPv6 bool }
 // Or is what either says.
 func (p Plain) Or(o Plain) Plain { return Plain{p.IPv4 || o.IPv4, p.IPv6 || o.IPv6} }
 
-// Pods reports what Kubernetes says of a pod.
+// Pods returns what Kubernetes says of a pod.
 type Pods interface {
 	Get(ctx context.Context, key k8s.Key, uid string) (pods.Info, error)
 }

@@ -106,7 +106,7 @@ func inAdvance(used, ahead int) int {
 	return (used+ahead-1)/ahead*ahead + ahead
 }
 
-// tend reports what is needed now, and hands back what has been superfluous for long enough.
+// tend asks for what is needed now, and hands back what has been superfluous for long enough.
 func (n *Pools) tend(now time.Time) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -57,7 +57,7 @@ type Pools struct {
 	idle  map[netip.Prefix]time.Time // since when a CIDR is superfluous
 }
 
-// catalog reports which pools there are.
+// catalog knows which pools there are.
 type catalog interface {
 	// Get returns a pool; observed is false as long as not all are known.
 	Get(name string) (p ippools.Pool, ok, observed bool)

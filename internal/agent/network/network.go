@@ -128,7 +128,7 @@ func (n *Network) NoteMoved() { signal(n.moved) }
 // NoteCIDRs has what other nodes claim of this one's pod CIDRs looked at again.
 func (n *Network) NoteCIDRs() { signal(n.cidrsMoved) }
 
-// SetHostPorts reports whether a pod of this node has host ports.
+// SetHostPorts records whether a pod of this node has host ports.
 func (n *Network) SetHostPorts(some bool) {
 	n.mu.Lock()
 	n.hostPorts = some

@@ -40,7 +40,7 @@ type Config struct {
 	Objects       Objects // nil outside of Kubernetes
 }
 
-// Placer reports where addresses are: to this node's kernel by way of the address table, and to the
+// Placer publishes where addresses are: to this node's kernel by way of the address table, and to the
 // other nodes by way of the key-value store and of objects.
 type Placer struct {
 	cfg Config

@@ -16,7 +16,7 @@ type publication struct {
 	ips      []netip.Addr
 }
 
-// Known reports how far an endpoint's state has come.
+// Known is how far an endpoint's state has come.
 type Known int
 
 // How far.

@@ -147,7 +147,7 @@ func (x *index) drop(id allocator.ID) {
 // Reached returns up to which resource version the watch has notified of identities, 0 for none.
 func (b *Backend) Reached() uint64 { return b.index.reached.Load() }
 
-// Expect reports what a number meant at a time, to a backend that has not observed any object yet:
+// Expect takes what a number meant at a time, to a backend that has not observed any object yet:
 // labels of this node's own pods from before a restart. An object that is older, and was given
 // other labels since, was edited meanwhile.
 func (b *Backend) Expect(id allocator.ID, text string, at time.Time) {

@@ -70,7 +70,7 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Status reports what became of an object.
+// Status is what became of an object.
 type Status struct {
 	Owner policy.Owner
 	// Kind, Namespace and Name name the object; a clusterwide one has no namespace.

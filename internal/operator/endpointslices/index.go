@@ -12,7 +12,7 @@ import (
 	"github.com/hawser-net/hawser/api/v2alpha1"
 )
 
-// index reports which endpoint belongs into which slice. It is given which endpoints there are, and
+// index decides which endpoint belongs into which slice. It is given which endpoints there are, and
 // what slices the server has; what is to be written it answers to plan. It does no I/O and is not
 // safe for concurrent use.
 //

@@ -130,7 +130,7 @@ func (b *index) keep(text string) {
 	}
 }
 
-// gaveUp reports that the number of a set could not be made: it does not count against the budget
+// gaveUp records that the number of a set could not be made: it does not count against the budget
 // meanwhile.
 func (b *index) gaveUp(text string) {
 	if s := b.sets[text]; s != nil && s.reserved {

@@ -137,7 +137,7 @@ func (l *lagging) plant(name string) {
 	}
 }
 
-// mine reports that the test itself is to blame for what becomes of a number.
+// mine records that the test itself is to blame for what becomes of a number.
 func (l *lagging) mine(name string) {
 	l.testCluster.mu.Lock()
 	defer l.testCluster.mu.Unlock()

@@ -55,7 +55,7 @@ type Snapshot struct {
 	VPCs       map[string]VPC
 }
 
-// Kind reports what a refusal means for what is known.
+// Kind is what a refusal means for what is known.
 type Kind uint8
 
 // Kinds of errors of a cloud.
