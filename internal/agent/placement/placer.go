@@ -40,8 +40,8 @@ type Config struct {
 	Objects       Objects // nil outside of Kubernetes
 }
 
-// Placer publishes where addresses are: to this node's kernel by way of the address table, and to the
-// other nodes by way of the key-value store and of objects.
+// Placer publishes where addresses are: to this node's kernel by way of the address table, and to
+// the other nodes by way of the key-value store and of objects.
 type Placer struct {
 	cfg Config
 	// late: the last endpoint did not wait long enough for the key-value store.
