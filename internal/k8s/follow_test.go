@@ -155,7 +155,7 @@ func TestFollow(t *testing.T) {
 		t.Fatalf("first list (-want +got):\n%s", diff)
 	}
 	if r.last.ManagedFields != nil || r.last.Data["big"] != "" {
-		t.Error("the handler was observed what the transform drops")
+		t.Error("the handler got what the transform drops")
 	}
 
 	b := create(configMap("b", "1"))
@@ -287,7 +287,7 @@ func TestFollowGone(t *testing.T) {
 		t.Fatalf("observed %v, the deletion should be first", got)
 	}
 	if i, j := slices.Index(got, "delete replaced"), slices.Index(got, "upsert replaced=2"); i < 0 || j < i {
-		t.Errorf("observed %v, a replaced object should be deleted, then told", got)
+		t.Errorf("observed %v, a replaced object should be deleted, then delivered", got)
 	}
 	slices.Sort(got)
 	if diff := cmp.Diff([]string{"delete deleted", "delete replaced", "upsert changed=2", "upsert replaced=2"}, got); diff != "" {
@@ -324,7 +324,7 @@ func TestFollowMetadata(t *testing.T) {
 			t.Errorf("labels %v", got)
 		}
 	case <-time.After(30 * time.Second):
-		t.Fatal("never observed of the namespace")
+		t.Fatal("the namespace was never observed")
 	}
 }
 

@@ -84,7 +84,7 @@ func TestKnown(t *testing.T) {
 	e, notified, stop = begin(true)
 	defer stop()
 	e.Set(at(8, 501))
-	expect("the object is not what nodes are notified by", e, notified, endpoints.KnownNot)
+	expect("the object is not what nodes follow", e, notified, endpoints.KnownNot)
 	slice := &v2alpha1.CiliumEndpointSlice{ObjectMeta: metav1.ObjectMeta{Name: "s1"}, Namespace: "team", Endpoints: []v2alpha1.CoreCiliumEndpoint{{
 		Name: "web", IdentityID: 501, Networking: &v2.EndpointNetworking{NodeIP: ownHost, Addressing: []*v2.AddressPair{{IPv4: "10.0.1.8"}}},
 	}}}

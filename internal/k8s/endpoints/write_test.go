@@ -48,7 +48,7 @@ func TestAttempts(t *testing.T) {
 			return r.failed(key, tt.err)
 		}
 		if try() != (tt.err != nil) {
-			t.Errorf("%s: changed are failures, and the first of them", tt.name)
+			t.Errorf("%s: changes are failures, and the first of them", tt.name)
 		}
 		var at []int
 		for n := range 30 {
@@ -61,7 +61,7 @@ func TestAttempts(t *testing.T) {
 			}
 			at = append(at, n+1)
 			if try() {
-				t.Errorf("%s: the same again is changed", tt.name)
+				t.Errorf("%s: the same again is a change", tt.name)
 			}
 		}
 		if !slices.Equal(at, tt.at) {
