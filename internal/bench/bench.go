@@ -74,6 +74,7 @@ func groups() []group {
 		{"memory", "memory of the agent", (*bencher).agentMemory},
 		{"pod-ready", "pods of a real cluster, created until Ready", (*bencher).podReady},
 		{"pod-managed", "the same where the operator makes identities", (*bencher).podManaged},
+		{"ipam", "CNI ADD where a cloud gives the addresses", (*bencher).cloudAddresses},
 	}
 }
 

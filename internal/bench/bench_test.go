@@ -159,3 +159,23 @@ func TestLines(t *testing.T) {
 		t.Error(diff)
 	}
 }
+
+// TestNeeded: what the cloud is asked for in advance, after the pod has its address, is not time
+// that the pod waited for.
+func TestNeeded(t *testing.T) {
+	before := map[string]int{"AssignPrivateIpAddresses": 3, "CreateNetworkInterface": 1, "AttachNetworkInterface": 1}
+	for name, row := range map[string]struct {
+		after   map[string]int
+		answers int
+		made    bool
+	}{
+		"nothing":      {map[string]int{"AssignPrivateIpAddresses": 3, "CreateNetworkInterface": 1, "AttachNetworkInterface": 1, "DescribeSubnets": 9}, 0, false},
+		"assigned":     {map[string]int{"AssignPrivateIpAddresses": 4, "CreateNetworkInterface": 1, "AttachNetworkInterface": 1}, 1, false},
+		"two assigned": {map[string]int{"AssignPrivateIpAddresses": 5, "CreateNetworkInterface": 1, "AttachNetworkInterface": 1}, 1, false},
+		"interface":    {map[string]int{"AssignPrivateIpAddresses": 4, "CreateNetworkInterface": 2, "AttachNetworkInterface": 2}, 2, true},
+	} {
+		if answers, made := needed(before, row.after); answers != row.answers || made != row.made {
+			t.Errorf("%s: %d answers, interface made %v; want %d, %v", name, answers, made, row.answers, row.made)
+		}
+	}
+}

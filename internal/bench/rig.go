@@ -257,44 +257,71 @@ func (n *node) addPod(name, app string) (*pod, error) {
 // start of the process to its end.
 func (p *pod) plugin(command string) (time.Duration, error) {
 	n := p.node
-	conf, err := json.Marshal(map[string]any{
-		"cniVersion": "1.1.0", "name": "hawser", "type": "hawser-cni", "socket-path": n.socket(),
-		"args": map[string]any{"cni": map[string]any{"labels": []map[string]string{{"key": "app", "value": p.app}}}},
-	})
-	if err != nil {
-		return 0, err
+	a := attachment{
+		bin: n.rig.b.cfg.BinDir, inNode: n.ns.do, socket: n.socket(), netns: p.ns.path, app: p.app,
+		container: filepath.Base(n.rig.dir) + "-" + p.name, args: "K8S_POD_NAMESPACE=default;K8S_POD_NAME=" + p.name,
 	}
-	cmd := exec.Command(filepath.Join(n.rig.b.cfg.BinDir, "hawser-cni"))
+	took, ipv4, err := a.run(command)
+	if err != nil {
+		return took, fmt.Errorf("%s of %s: %w", command, p.name, err)
+	}
+	if command == "ADD" {
+		p.ipv4 = ipv4
+	}
+	return took, nil
+}
+
+// attachment is what a container runtime asks the plugin for: eth0 in a namespace.
+type attachment struct {
+	// bin is the directory of the plugin, which inNode runs on the node with the agent of socket.
+	bin    string
+	inNode func(func() error) error
+	socket string
+	// netns is the pod's namespace, container the runtime's name of it, args are CNI_ARGS. The pod
+	// has the label app, unless that is empty.
+	netns, container, args, app string
+}
+
+// run executes the plugin, and returns the time from the start of the process to its end and, of an
+// ADD, the IPv4 address.
+func (a *attachment) run(command string) (took time.Duration, ipv4 netip.Addr, err error) {
+	conf := map[string]any{"cniVersion": "1.1.0", "name": "hawser", "type": "hawser-cni", "socket-path": a.socket}
+	if a.app != "" {
+		conf["args"] = map[string]any{"cni": map[string]any{"labels": []map[string]string{{"key": "app", "value": a.app}}}}
+	}
+	text, err := json.Marshal(conf)
+	if err != nil {
+		return 0, ipv4, err
+	}
+	cmd := exec.Command(filepath.Join(a.bin, "hawser-cni"))
 	cmd.Env = []string{
-		"CNI_COMMAND=" + command, "CNI_CONTAINERID=" + filepath.Base(n.rig.dir) + "-" + p.name, "CNI_NETNS=" + p.ns.path, "CNI_IFNAME=eth0",
-		"CNI_PATH=" + n.rig.b.cfg.BinDir, "CNI_ARGS=K8S_POD_NAMESPACE=default;K8S_POD_NAME=" + p.name,
+		"CNI_COMMAND=" + command, "CNI_CONTAINERID=" + a.container, "CNI_NETNS=" + a.netns, "CNI_IFNAME=eth0", "CNI_PATH=" + a.bin, "CNI_ARGS=" + a.args,
 	}
 	var out, errOut bytes.Buffer
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(conf), &out, &errOut
-	var took time.Duration
-	err = n.ns.do(func() error {
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(text), &out, &errOut
+	err = a.inNode(func() error {
 		start := time.Now()
 		err := cmd.Run()
 		took = time.Since(start)
 		return err
 	})
 	if err != nil {
-		return took, fmt.Errorf("%s of %s: %w: %s%s", command, p.name, err, out.Bytes(), errOut.Bytes())
+		return took, ipv4, fmt.Errorf("%w: %s%s", err, out.Bytes(), errOut.Bytes())
 	}
 	if command != "ADD" {
-		return took, nil
+		return took, ipv4, nil
 	}
 	var result struct{ IPs []struct{ Address string } }
 	if err := json.Unmarshal(out.Bytes(), &result); err != nil {
-		return took, fmt.Errorf("ADD of %s: %w", p.name, err)
+		return took, ipv4, err
 	}
 	for _, ip := range result.IPs {
-		if a, err := netip.ParsePrefix(ip.Address); err == nil && a.Addr().Is4() {
-			p.ipv4 = a.Addr()
+		if p, err := netip.ParsePrefix(ip.Address); err == nil && p.Addr().Is4() {
+			ipv4 = p.Addr()
 		}
 	}
-	if !p.ipv4.IsValid() {
-		return took, fmt.Errorf("ADD of %s gave no IPv4 address: %s", p.name, out.Bytes())
+	if !ipv4.IsValid() {
+		return took, ipv4, fmt.Errorf("no IPv4 address was given: %s", out.Bytes())
 	}
-	return took, nil
+	return took, ipv4, nil
 }

@@ -107,7 +107,20 @@ func (r podRow) figure(name, unit string) Figure {
 }
 
 // podRow starts the clusters, measures, and takes them down.
-func (b *bencher) podRow(ctx context.Context, row podRow) (err error) {
+func (b *bencher) podRow(ctx context.Context, row podRow) error {
+	clusters := []*podCluster{row.ours, row.theirs}
+	return withClusters(ctx, clusters, func() error {
+		for _, c := range clusters {
+			if err := c.warm(ctx); err != nil {
+				return fmt.Errorf("cluster of %s: %w", c.what, err)
+			}
+		}
+		return errors.Join(b.podsInTurn(ctx, row), b.podsAtOnce(ctx, row))
+	})
+}
+
+// withClusters starts clusters, has measure use them, and takes them down.
+func withClusters(ctx context.Context, clusters []*podCluster, measure func() error) (err error) {
 	// Clusters are the machine's, known by their names: two of these rows at once would take each
 	// other's away. An abstract socket leaves nothing behind.
 	lock, err := net.Listen("unix", "@hawser-bench-pod-ready")
@@ -115,7 +128,7 @@ func (b *bencher) podRow(ctx context.Context, row podRow) (err error) {
 		return fmt.Errorf("another run measures pods on this machine: %w", err)
 	}
 	defer lock.Close()
-	for _, c := range []*podCluster{row.ours, row.theirs} {
+	for _, c := range clusters {
 		// What a run that was killed left has its pods.
 		if kube.Exists(kube.Defaults().Root, c.name()) {
 			if err := c.cluster.Down(ctx); err != nil {
@@ -127,12 +140,7 @@ func (b *bencher) podRow(ctx context.Context, row podRow) (err error) {
 			return fmt.Errorf("cluster of %s: %w", c.what, err)
 		}
 	}
-	for _, c := range []*podCluster{row.ours, row.theirs} {
-		if err := c.warm(ctx); err != nil {
-			return fmt.Errorf("cluster of %s: %w", c.what, err)
-		}
-	}
-	return errors.Join(b.podsInTurn(ctx, row), b.podsAtOnce(ctx, row))
+	return measure()
 }
 
 // podsInTurn starts pods one after the other, on one cluster and the other in turn.
