@@ -30,7 +30,8 @@ const (
 	dryAhead = 1
 )
 
-// cloudAddresses measures ADD on a node of AWS, against one whose pods have addresses of host scope.
+// cloudAddresses measures ADD on a node of AWS, against one whose pods have addresses of host
+// scope.
 func (b *bencher) cloudAddresses(ctx context.Context) error {
 	eni, err := b.newPodCluster("eni", func(c *kube.Config) { c.Cloud = region.AWS })
 	if err != nil {
@@ -200,8 +201,8 @@ type addressed struct {
 	pods map[string]*heldPod
 }
 
-// heldPod is a pod of Kubernetes whose volume does not exist, so that the kubelet never comes to its
-// network; ns is what it has for a namespace.
+// heldPod is a pod of Kubernetes whose volume does not exist, so that the kubelet never comes to
+// its network; ns is what it has for a namespace.
 type heldPod struct {
 	node *addressed
 	name string
