@@ -119,15 +119,23 @@ func parentInterface(mac string) (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("the agent names network interface %q: %w", mac, err)
 	}
-	links, err := netlink.LinkList()
+	// The kernel marks a listing during which others' interfaces came and went. What it has is
+	// there, but it may lack one.
+	for range 5 {
+		var links []netlink.Link
+		links, err = netlink.LinkList()
+		for _, l := range links {
+			on := []string{"vlan", "macvlan", "macvtap", "ipvlan", "bridge", "bond"}
+			if bytes.Equal(l.Attrs().HardwareAddr, want) && !slices.Contains(on, l.Type()) {
+				return l.Attrs().Index, nil
+			}
+		}
+		if !errors.Is(err, netlink.ErrDumpInterrupted) {
+			break
+		}
+	}
 	if err != nil {
 		return 0, fmt.Errorf("list network interfaces: %w", err)
-	}
-	for _, l := range links {
-		on := []string{"vlan", "macvlan", "macvtap", "ipvlan", "bridge", "bond"}
-		if bytes.Equal(l.Attrs().HardwareAddr, want) && !slices.Contains(on, l.Type()) {
-			return l.Attrs().Index, nil
-		}
 	}
 	return 0, fmt.Errorf("its network interface %s is not on this node", want)
 }
