@@ -161,7 +161,7 @@ func collect(ctx context.Context, agent *client.Client, valid map[attachment]boo
 		return removed, err
 	}
 	defer host.Close()
-	links, err := host.LinkList()
+	links, err := listLinks(host)
 	if err != nil {
 		return removed, errors.Join(append(errs, fmt.Errorf("list interfaces: %w", err))...)
 	}

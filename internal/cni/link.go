@@ -108,6 +108,17 @@ func isOwnNS(path string) bool {
 	return errA == nil && errB == nil && os.SameFile(a, b)
 }
 
+// listLinks lists all interfaces. The kernel marks a listing during which others' came and went,
+// which may lack one that was there all the time, so it is repeated a few times.
+func listLinks(h *netlink.Handle) (links []netlink.Link, err error) {
+	for range 5 {
+		if links, err = h.LinkList(); !errors.Is(err, netlink.ErrDumpInterrupted) {
+			break
+		}
+	}
+	return links, err
+}
+
 // parentInterface returns the index of the network interface by which packets of an address leave:
 // that of a cloud, which the agent names by its hardware address. Without one it is 0. Interfaces
 // that are made on top of another have its hardware address, too.
@@ -119,19 +130,17 @@ func parentInterface(mac string) (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("the agent names network interface %q: %w", mac, err)
 	}
-	// The kernel marks a listing during which others' interfaces came and went. What it has is
-	// there, but it may lack one.
-	for range 5 {
-		var links []netlink.Link
-		links, err = netlink.LinkList()
-		for _, l := range links {
-			on := []string{"vlan", "macvlan", "macvtap", "ipvlan", "bridge", "bond"}
-			if bytes.Equal(l.Attrs().HardwareAddr, want) && !slices.Contains(on, l.Type()) {
-				return l.Attrs().Index, nil
-			}
-		}
-		if !errors.Is(err, netlink.ErrDumpInterrupted) {
-			break
+	host, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return 0, err
+	}
+	defer host.Close()
+	links, err := listLinks(host)
+	// What an incomplete listing has is there.
+	for _, l := range links {
+		on := []string{"vlan", "macvlan", "macvtap", "ipvlan", "bridge", "bond"}
+		if bytes.Equal(l.Attrs().HardwareAddr, want) && !slices.Contains(on, l.Type()) {
+			return l.Attrs().Index, nil
 		}
 	}
 	if err != nil {

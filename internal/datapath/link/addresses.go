@@ -30,9 +30,9 @@ const ipvsDevice = "kube-ipvs0"
 func (l *Links) NodeAddresses() ([]NodeAddress, error) {
 	links, err := l.listLinks()
 	if err != nil {
-		return nil, fmt.Errorf("list interfaces: %w", err)
+		return nil, err
 	}
-	addrs, err := dump(func() ([]netlink.Addr, error) { return l.h.AddrList(nil, netlink.FAMILY_ALL) })
+	addrs, err := l.listAddresses(nil, netlink.FAMILY_ALL)
 	if err != nil {
 		return nil, fmt.Errorf("list addresses: %w", err)
 	}

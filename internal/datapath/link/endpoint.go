@@ -93,6 +93,11 @@ func dump[T any](list func() ([]T, error)) (all []T, err error) {
 	return all, err
 }
 
+// listAddresses lists the addresses of an interface, or of all if link is nil.
+func (l *Links) listAddresses(link netlink.Link, family int) ([]netlink.Addr, error) {
+	return dump(func() ([]netlink.Addr, error) { return l.h.AddrList(link, family) })
+}
+
 // listLinks lists all interfaces.
 func (l *Links) listLinks() ([]netlink.Link, error) {
 	links, err := dump(l.h.LinkList)

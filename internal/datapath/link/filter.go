@@ -102,7 +102,7 @@ func (l *Links) nameOf(ifIndex int) string {
 // there is none.
 func (l *Links) FilterProgram(ifIndex int, ingress bool) (progID int, err error) {
 	parent, side := hook(ingress)
-	filters, err := l.h.FilterList(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Index: ifIndex}}, parent)
+	filters, err := l.listFilters(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Index: ifIndex}}, parent)
 	if errors.Is(err, unix.EINVAL) {
 		return 0, nil // no hooks on this interface
 	}
@@ -125,9 +125,9 @@ func (l *Links) RemoveFilters(names ...string) error { return l.RemoveFiltersBut
 
 // RemoveFiltersBut is RemoveFilters for all interfaces but some.
 func (l *Links) RemoveFiltersBut(on []int, names ...string) error {
-	all, err := l.h.LinkList()
+	all, err := l.listLinks()
 	if err != nil {
-		return fmt.Errorf("list interfaces: %w", err)
+		return err
 	}
 	var errs []error
 	for _, link := range all {
@@ -150,13 +150,21 @@ func (l *Links) RemoveFiltersOn(ifIndex int, names ...string) error {
 	return l.removeFilters(link, names)
 }
 
+func (l *Links) listFilters(link netlink.Link, parent uint32) ([]netlink.Filter, error) {
+	return dump(func() ([]netlink.Filter, error) { return l.h.FilterList(link, parent) })
+}
+
 func (l *Links) removeFilters(link netlink.Link, names []string) error {
 	var errs []error
 	for _, ingress := range []bool{true, false} {
 		parent, side := hook(ingress)
-		filters, err := l.h.FilterList(link, parent)
-		if err != nil {
+		filters, err := l.listFilters(link, parent)
+		if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENOENT) {
 			continue // no hooks on this interface, or it has just gone
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("list %s filters of interface %s: %w", side, link.Attrs().Name, err))
+			continue
 		}
 		for _, f := range filters {
 			bpf, ok := f.(*netlink.BpfFilter)

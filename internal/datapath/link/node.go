@@ -164,7 +164,7 @@ func (l *Links) nativeDevice(n datapath.Node, d *datapath.Devices) error {
 		} else if d.DeviceMTU > dev.Attrs().MTU {
 			return fmt.Errorf("MTU %d is larger than the %d of device %s", d.DeviceMTU, dev.Attrs().MTU, n.Device)
 		}
-		addrs, err := l.h.AddrList(dev, unix.AF_INET)
+		addrs, err := l.listAddresses(dev, unix.AF_INET)
 		if err != nil {
 			return fmt.Errorf("addresses of device %s: %w", n.Device, err)
 		}
@@ -313,7 +313,7 @@ func (l *Links) addRouterAddresses(n datapath.Node, host int) (stale []netlink.A
 		if f.family == unix.AF_INET6 && !l.ipv6 {
 			continue
 		}
-		addrs, err := l.h.AddrList(link, f.family)
+		addrs, err := l.listAddresses(link, f.family)
 		if err != nil {
 			return nil, fmt.Errorf("list addresses of %s: %w", HostDevice, err)
 		}
