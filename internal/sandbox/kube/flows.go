@@ -141,20 +141,26 @@ func (c *Cluster) startFlows(ctx context.Context, st *state) error {
 	if st.Processes[pageName].Alive() {
 		return c.save(st)
 	}
-	l, err := listen(st.PagePort) // its address stays what it was
-	if err != nil {
-		return fmt.Errorf("page of flows: %w", err)
-	}
-	defer l.Close()
-	if err := c.start(st, c.page(st, l)); err != nil {
+	if err := c.startPage(st); err != nil {
 		return err
 	}
-	st.PagePort = l.port
 	if err := c.waitPage(ctx, st); err != nil {
 		c.say("no page of flows: %v", err)
 		delete(st.Processes, pageName)
 	}
 	return c.save(st)
+}
+
+// startPage leaves the socket to the page alone: were it open here, too, connections to a page that
+// has ended would be accepted, and wait for an answer.
+func (c *Cluster) startPage(st *state) error {
+	l, err := listen(st.PagePort) // its address stays what it was
+	if err != nil {
+		return fmt.Errorf("page of flows: %w", err)
+	}
+	defer l.Close()
+	st.PagePort = l.port
+	return c.start(st, c.page(st, l))
 }
 
 // waitPage waits until the page is served.
