@@ -117,14 +117,8 @@ func argsFor(module string, modules, args []string) (own []string, ok bool) {
 		}
 		patterns++
 		dir, all := strings.CutSuffix(a, "/...")
-		home := "." // the module that the folder is in
-		for _, m := range modules {
-			if below(path.Clean(dir), m) && below(m, home) {
-				home = m
-			}
-		}
 		switch {
-		case home == module:
+		case moduleOf(path.Clean(dir), modules) == module:
 			rel, err := filepath.Rel(module, dir)
 			if err != nil {
 				rel = dir // for `go test` to refuse
@@ -139,6 +133,17 @@ func argsFor(module string, modules, args []string) (own []string, ok bool) {
 		}
 	}
 	return own, ok || patterns == 0 && module == "."
+}
+
+// moduleOf returns the module that a folder is in.
+func moduleOf(folder string, modules []string) string {
+	home := "."
+	for _, m := range modules {
+		if below(folder, m) && below(m, home) {
+			home = m
+		}
+	}
+	return home
 }
 
 // isPattern says whether an argument of `go test` names packages, by their folders.
@@ -501,14 +506,8 @@ func (r *report) runAgain(ctx context.Context, modules, args []string) error {
 	flags := slices.DeleteFunc(slices.Clone(args), isPattern)
 	for _, key := range slices.Sorted(maps.Keys(failed)) {
 		pkg, test, _ := strings.Cut(key, " ")
-		home := "."
-		for _, m := range modules {
-			if below(short(pkg), m) && below(m, home) {
-				home = m
-			}
-		}
 		alone := newReport(r.w, r.allowed, r.strict)
-		if err := runTests(ctx, alone, home, append(slices.Clone(flags), "-count=2", "-run=^"+test+"$", pkg)); err != nil {
+		if err := runTests(ctx, alone, moduleOf(short(pkg), modules), append(slices.Clone(flags), "-count=2", "-run=^"+test+"$", pkg)); err != nil {
 			return err
 		}
 		if alone.results[key] != "pass" || len(alone.broken) > 0 || slices.Contains(slices.Collect(maps.Values(alone.results)), "fail") {

@@ -67,7 +67,7 @@ func TestReport(t *testing.T) {
 
 // TestRunAgain runs `go test` on tests that fail once, always, every other time, and by a race.
 func TestRunAgain(t *testing.T) {
-	const head = "package a\nimport (\"os\"; \"testing\")\nvar _ = os.Exit\n"
+	const head = "package a\nimport (\"os\"; \"testing\")\n"
 	const once = `func TestOnce(t *testing.T) {
 	t.Run("part", func(t *testing.T) {
 		f, err := os.OpenFile("ran", os.O_CREATE|os.O_EXCL, 0o600)
