@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hawser-net/hawser/api/rest/client"
+	"github.com/hawser-net/hawser/internal/datapath/link/netdump"
 )
 
 // pluginLink tells whether hostIfName could have made the name.
@@ -161,7 +162,7 @@ func collect(ctx context.Context, agent *client.Client, valid map[attachment]boo
 		return removed, err
 	}
 	defer host.Close()
-	links, err := listLinks(host)
+	links, err := netdump.List(host.LinkList)
 	if err != nil {
 		return removed, errors.Join(append(errs, fmt.Errorf("list interfaces: %w", err))...)
 	}

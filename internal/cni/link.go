@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hawser-net/hawser/api/rest"
+	"github.com/hawser-net/hawser/internal/datapath/link/netdump"
 )
 
 // txQueueLen of both ends; a veth pair has none by default, which keeps a queueing discipline that
@@ -108,17 +109,6 @@ func isOwnNS(path string) bool {
 	return errA == nil && errB == nil && os.SameFile(a, b)
 }
 
-// listLinks lists all interfaces. The kernel marks a listing during which others' came and went,
-// which may lack one that was there all the time, so it is repeated a few times.
-func listLinks(h *netlink.Handle) (links []netlink.Link, err error) {
-	for range 5 {
-		if links, err = h.LinkList(); !errors.Is(err, netlink.ErrDumpInterrupted) {
-			break
-		}
-	}
-	return links, err
-}
-
 // parentInterface returns the index of the network interface by which packets of an address leave:
 // that of a cloud, which the agent names by its hardware address. Without one it is 0. Interfaces
 // that are made on top of another have its hardware address, too.
@@ -135,7 +125,7 @@ func parentInterface(mac string) (int, error) {
 		return 0, err
 	}
 	defer host.Close()
-	links, err := listLinks(host)
+	links, err := netdump.List(host.LinkList)
 	// What an incomplete listing has is there.
 	for _, l := range links {
 		on := []string{"vlan", "macvlan", "macvtap", "ipvlan", "bridge", "bond"}

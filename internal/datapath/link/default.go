@@ -7,6 +7,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/hawser-net/hawser/internal/datapath/link/netdump"
 )
 
 // DefaultDevice returns the name of the device by which the default route of the network namespace
@@ -14,7 +16,7 @@ import (
 // of the least metric. It is empty if there is none.
 func DefaultDevice() (string, error) {
 	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
-		routes, err := dump(func() ([]netlink.Route, error) {
+		routes, err := netdump.List(func() ([]netlink.Route, error) {
 			return netlink.RouteListFiltered(family, &netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE)
 		})
 		if errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) {

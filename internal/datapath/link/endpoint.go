@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hawser-net/hawser/internal/datapath"
+	"github.com/hawser-net/hawser/internal/datapath/link/netdump"
 )
 
 // EnsureEndpoint implements datapath.Links. It sends everything as one datagram and may be
@@ -82,25 +83,14 @@ func isEndpointLink(link netlink.Link) bool {
 	return link.Type() == "veth" && strings.HasPrefix(link.Attrs().Name, EndpointPrefix)
 }
 
-// dump lists something. The kernel marks a listing during which something changed, which may lack
-// what was there all the time, so it is repeated a few times.
-func dump[T any](list func() ([]T, error)) (all []T, err error) {
-	for range 5 {
-		if all, err = list(); !errors.Is(err, netlink.ErrDumpInterrupted) {
-			break
-		}
-	}
-	return all, err
-}
-
 // listAddresses lists the addresses of an interface, or of all if link is nil.
 func (l *Links) listAddresses(link netlink.Link, family int) ([]netlink.Addr, error) {
-	return dump(func() ([]netlink.Addr, error) { return l.h.AddrList(link, family) })
+	return netdump.List(func() ([]netlink.Addr, error) { return l.h.AddrList(link, family) })
 }
 
 // listLinks lists all interfaces.
 func (l *Links) listLinks() ([]netlink.Link, error) {
-	links, err := dump(l.h.LinkList)
+	links, err := netdump.List(l.h.LinkList)
 	if err != nil {
 		return nil, fmt.Errorf("list interfaces: %w", err)
 	}

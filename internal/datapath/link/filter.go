@@ -8,6 +8,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/hawser-net/hawser/internal/datapath/link/netdump"
 )
 
 // Where our filters are: first of all, at a handle of their own.
@@ -151,7 +153,7 @@ func (l *Links) RemoveFiltersOn(ifIndex int, names ...string) error {
 }
 
 func (l *Links) listFilters(link netlink.Link, parent uint32) ([]netlink.Filter, error) {
-	return dump(func() ([]netlink.Filter, error) { return l.h.FilterList(link, parent) })
+	return netdump.List(func() ([]netlink.Filter, error) { return l.h.FilterList(link, parent) })
 }
 
 func (l *Links) removeFilters(link netlink.Link, names []string) error {

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hawser-net/hawser/internal/datapath"
+	"github.com/hawser-net/hawser/internal/datapath/link/netdump"
 )
 
 // gateway6 is the next hop of IPv6 routes through HostDevice. The kernel refuses a gateway that is
@@ -168,7 +169,7 @@ func (l *Links) ourRoutes(tables bool) ([]route, error) {
 	}
 	var out []route
 	for _, fam := range l.families() {
-		list, err := dump(func() ([]netlink.Route, error) {
+		list, err := netdump.List(func() ([]netlink.Route, error) {
 			return l.h.RouteListFiltered(fam, &filter, netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TABLE)
 		})
 		if err != nil {

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hawser-net/hawser/internal/datapath"
+	"github.com/hawser-net/hawser/internal/datapath/link/netdump"
 )
 
 // Numbers of rules and tables for pods whose addresses are an interface's, as the field has them:
@@ -122,7 +123,7 @@ func pathsOf(c *cloudInterface) (p paths) {
 func (l *Links) ourRules() ([]rule, error) {
 	var out []rule
 	for _, fam := range l.families() {
-		list, err := dump(func() ([]netlink.Rule, error) { return l.h.RuleList(fam) })
+		list, err := netdump.List(func() ([]netlink.Rule, error) { return l.h.RuleList(fam) })
 		if err != nil {
 			return nil, fmt.Errorf("list rules: %w", err)
 		}

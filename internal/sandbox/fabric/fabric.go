@@ -24,6 +24,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/hawser-net/hawser/internal/datapath/link/netdump"
 	"github.com/hawser-net/hawser/internal/sandbox/cloud"
 	"github.com/hawser-net/hawser/internal/sandbox/machine"
 )
@@ -115,7 +116,7 @@ func (f *Fabric) apply(h *netlink.Handle, v cloud.View, ports []port) error {
 
 // unplug removes the links of interfaces that are attached no more, or elsewhere.
 func (f *Fabric) unplug(h *netlink.Handle, ports []port) error {
-	links, err := h.LinkList()
+	links, err := netdump.List(h.LinkList)
 	if err != nil {
 		return fmt.Errorf("list the router's links: %w", err)
 	}
