@@ -149,7 +149,7 @@ bin/helm: test/helm/go.mod
 chart-test: build bin/helm ## install, upgrade and uninstall the chart with helm on a cluster of its own, 6 min; CHART='-replace' instead of kube-proxy (root)
 	@go run ./hack/chart $(CHART)
 
-bench: build ## measure against baselines of this machine, 12 min; BENCH=--quick for three, or BENCH='--rows rr,bpf' (root)
+bench: build ## measure against baselines of this machine, 15 min; BENCH=--quick for three, or BENCH='--rows rr,bpf' (root)
 	@CGO_ENABLED=0 go build -trimpath -o bin/hawser-bench ./bench/hawser-bench
 	@bin/hawser-bench --json bin/bench.json $(BENCH)
 	@echo "the same as JSON: bin/bench.json"
