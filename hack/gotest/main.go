@@ -382,26 +382,39 @@ type report struct {
 	strict  bool            // other skips are failures
 	output  map[string][]string
 	parents map[string]bool
-	results map[string]string // "package Test" -> pass, fail, skip
-	broken  []string          // packages that failed without a failing test: build, panic, time-out
-	severe  bool              // something raced or panicked
-	flaky   []string          // tests that failed beside the others, and passed alone
-	unrun   []string          // packages that were not tested, because the servers were not built
+	results map[string]string  // "package Test" -> pass, fail, skip
+	took    map[string]float64 // "package Test" -> seconds, without subtests
+	broken  []string           // packages that failed without a failing test: build, panic, time-out
+	severe  bool               // something raced or panicked
+	flaky   []string           // tests that failed beside the others, and passed alone
+	unrun   []string           // packages that were not tested, because the servers were not built
 	start   time.Time
 }
 
-// stage runs a part of the work and says how long it took.
+// stage runs a part of the work. It says how long it took, and how busy that kept the processors:
+// the rest of the time tests have waited, and more of them at once would be done sooner.
 func (r *report) stage(what string, run func() error) error {
-	began := time.Now()
+	began, before := time.Now(), childrenTime()
 	err := run()
-	fmt.Fprintf(r.w, "%s: %s\n", what, time.Since(began).Round(time.Second))
+	took := time.Since(began)
+	busy := 100 * (childrenTime() - before).Seconds() / took.Seconds() / float64(runtime.NumCPU())
+	fmt.Fprintf(r.w, "%s: %s, processors %.0f %% busy with it\n", what, took.Round(time.Second), busy)
 	return err
+}
+
+// childrenTime returns the processor time of all children that ended, and of theirs.
+func childrenTime() time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_CHILDREN, &u); err != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 func newReport(w io.Writer, allowed map[string]bool, strict bool) *report {
 	return &report{
 		w: w, allowed: allowed, strict: strict, start: time.Now(),
-		output: map[string][]string{}, parents: map[string]bool{}, results: map[string]string{},
+		output: map[string][]string{}, parents: map[string]bool{}, results: map[string]string{}, took: map[string]float64{},
 	}
 }
 
@@ -439,6 +452,9 @@ func (r *report) add(e event) {
 			return
 		}
 		r.results[key] = e.Action
+		if !strings.Contains(e.Test, "/") {
+			r.took[key] = e.Elapsed
+		}
 		for i, c := range e.Test {
 			if c == '/' {
 				r.parents[e.Package+" "+e.Test[:i]] = true
@@ -553,6 +569,12 @@ func (r *report) close() bool {
 			if r.strict && !r.allowed[name] && !r.allowed[topLevel(name)] {
 				bad = append(bad, "skipped where it must run: "+name+" (or name it in hack/skips.txt, with the reason)")
 			}
+		}
+	}
+	slowest := slices.SortedFunc(maps.Keys(r.took), func(a, b string) int { return cmp.Compare(r.took[b], r.took[a]) })
+	for _, key := range slowest[:min(len(slowest), 12)] {
+		if r.took[key] > 10 {
+			fmt.Fprintf(r.w, "long: %5.0f s  %s\n", r.took[key], short(key))
 		}
 	}
 	for _, p := range r.broken {
