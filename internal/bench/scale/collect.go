@@ -409,9 +409,10 @@ func (g *collecting) mass(ctx context.Context, mode string) ([]report.Point, err
 }
 
 // ends waits until all unused identities have ended. It returns how many were left when, and when
-// the first one was gone.
+// the first one was gone. It gives up when none has ended for the configured time, and the operator
+// has marked none meanwhile: where agents make identities, all of them are marked before one ends.
 func (g *collecting) ends(ctx context.Context, operator *child.Process, began time.Time) (points []report.Point, first time.Duration, err error) {
-	all, best, moved := len(g.dead), len(g.dead), time.Now()
+	all, best, moved, marked := len(g.dead), len(g.dead), time.Now(), 0.0
 	err = child.Poll(ctx, 24*time.Hour, 200*time.Millisecond, func() error {
 		left := g.census.has(g.dead)
 		points = append(points, report.Point{X: time.Since(began).Seconds(), Y: float64(left)})
@@ -422,8 +423,16 @@ func (g *collecting) ends(ctx context.Context, operator *child.Process, began ti
 		if left < best {
 			best, moved = left, time.Now()
 		}
-		if left == 0 || operator.Ended() || time.Since(moved) > g.r.cfg.Patience {
+		if left == 0 || operator.Ended() {
 			return nil
+		}
+		if time.Since(moved) > g.r.cfg.Patience {
+			served, err := g.c.traffic(ctx)
+			if marks := served.Calls["PATCH "+v2.ResourceIdentities]; err != nil || marks == marked {
+				return err
+			} else {
+				marked, moved = marks, time.Now()
+			}
 		}
 		return fmt.Errorf("%d of %d are left", left, all)
 	})
