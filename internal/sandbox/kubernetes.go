@@ -22,6 +22,7 @@ type kubernetesFlags struct {
 	manifest  string
 	store     string
 	cloud     string
+	instance  string // type of instances
 	id        int
 	yes       bool
 }
@@ -35,6 +36,7 @@ func (k *kubernetesFlags) flags(fs *pflag.FlagSet) {
 	fs.StringVar(&k.manifest, "manifest", "", "with --kubernetes: a file of Hawser's objects, as the chart renders them, instead of deploy/hawser.yaml")
 	fs.StringVar(&k.store, "store", "", "with --kubernetes: keep identities in etcd or consul, instead of objects of Kubernetes")
 	fs.StringVar(&k.cloud, "cloud", "", "a Kubernetes cluster in a cloud of this machine, whose pods have that cloud's addresses: "+strings.Join(region.Providers(), ", "))
+	fs.StringVar(&k.instance, "instance-type", "", "with --cloud: the type of the nodes' instances, which says how many interfaces and addresses they can have, such as m5.4xlarge or ecs.g7.4xlarge; the cloud's default is m5.xlarge or ecs.g7.xlarge")
 	fs.IntVar(&k.id, "cluster-id", 0, "with --kubernetes: a number of 1 to 255 that no other cluster has, to connect clusters; addresses follow from it")
 	fs.BoolVarP(&k.yes, "yes", "y", false, "with --kubernetes: install missing Debian packages")
 }
@@ -78,7 +80,7 @@ func upKubernetes(cfg *Config, k *kubernetesFlags, cmd *cobra.Command) error {
 	}
 	c := clusterConfig(cfg, cmd)
 	c.Mode, c.Nodes, c.DualStack, c.CNI, c.KubeProxy, c.Install = k.mode, cfg.Nodes, k.dualStack, k.cni, k.kubeProxy, k.yes
-	c.ID, c.Store, c.Cloud = k.id, k.store, k.cloud
+	c.ID, c.Store, c.Cloud, c.InstanceType = k.id, k.store, k.cloud, k.instance
 	if k.manifest != "" {
 		path, err := filepath.Abs(k.manifest)
 		if err != nil {

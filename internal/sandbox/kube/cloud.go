@@ -25,16 +25,19 @@ const (
 )
 
 // cloudPods is the subnet that is for pods.
-func cloudPods() netip.Prefix { return netip.MustParsePrefix("10.98.0.0/24") }
+func cloudPods() netip.Prefix { return netip.MustParsePrefix("10.98.0.0/22") }
 
 func (c *Config) validateCloud() error {
 	if c.Cloud == "" {
+		if c.InstanceType != "" {
+			return errors.New("an instance type is for clusters in a cloud")
+		}
 		return nil
 	}
 	if c.Mode != Full || c.CNI != Hawser || c.DualStack || c.ID != 0 || c.Store != "" || c.Manifest != "" {
 		return errors.New("a cloud is for clusters with nodes on the network " + Hawser + ", with IPv4 alone, and without a number, a store or a manifest of their own")
 	}
-	return nil
+	return region.CheckInstanceType(c.Cloud, c.InstanceType)
 }
 
 func (c *Cluster) cloudSocket() string { return c.path("cloud.sock") }
@@ -72,7 +75,7 @@ func (c *Cluster) writeCloud(st *state) error {
 	}
 	nodes, _ := st.plan().underlay()
 	spec := region.Spec{
-		Provider: st.Cloud, Router: c.netns(worldName), Nodes: nodes, Pods: cloudPods(), Kept: []netip.Addr{st.plan().world().IPv4, st.plan().master().IPv4},
+		Provider: st.Cloud, InstanceType: st.InstanceType, Router: c.netns(worldName), Nodes: nodes, Pods: cloudPods(), Kept: []netip.Addr{st.plan().world().IPv4, st.plan().master().IPv4},
 		API: netip.AddrPortFrom(st.plan().world().IPv4, cloudPort), Cert: filepath.Join(dir, "server.crt"), Key: filepath.Join(dir, "server.key"), Socket: c.cloudSocket(),
 	}
 	for _, n := range st.Nodes {

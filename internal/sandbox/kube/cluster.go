@@ -46,7 +46,9 @@ type state struct {
 	Manifest  string `json:"manifest,omitempty"` // of the product, if not the checkout's
 	Store     string `json:"store,omitempty"`    // of identities, if not Kubernetes
 	Cloud     string `json:"cloud,omitempty"`    // that the nodes are in
-	Port      int    `json:"port"`               // of the loopback
+	// InstanceType is that of the nodes in their cloud, empty for its default.
+	InstanceType string `json:"instanceType,omitempty"`
+	Port         int    `json:"port"` // of the loopback
 	// Flows says that there is a relay of them, and PagePort is its page's port on the loopback.
 	Flows    bool   `json:"flows,omitempty"`
 	PagePort int    `json:"pagePort,omitempty"`
@@ -211,7 +213,7 @@ func (c *Cluster) create(ctx context.Context, p prepared) (*state, error) {
 	}
 	defer listener.Close()
 	st := &state{
-		Name: c.cfg.Name, Created: time.Now(), ID: c.cfg.ID, Mode: c.cfg.Mode, DualStack: c.cfg.DualStack, CNI: c.cfg.CNI, KubeProxy: c.cfg.KubeProxy, Manifest: c.cfg.Manifest, Store: c.cfg.Store, Cloud: c.cfg.Cloud,
+		Name: c.cfg.Name, Created: time.Now(), ID: c.cfg.ID, Mode: c.cfg.Mode, DualStack: c.cfg.DualStack, CNI: c.cfg.CNI, KubeProxy: c.cfg.KubeProxy, Manifest: c.cfg.Manifest, Store: c.cfg.Store, Cloud: c.cfg.Cloud, InstanceType: c.cfg.InstanceType,
 		Port: listener.port, Flows: c.cfg.showsFlows(), BinDir: c.cfg.BinDir, Programs: p.programs, Source: p.source, Processes: map[string]machine.Process{},
 	}
 	if st.Mode == Full {

@@ -50,6 +50,8 @@ type Config struct {
 	Store string
 	// Cloud is the cloud that the nodes are in, one of region.Providers; empty for none.
 	Cloud string
+	// InstanceType is that of the nodes in their cloud, empty for its default.
+	InstanceType string
 	// KubeProxy runs kube-proxy on every node.
 	KubeProxy bool
 	// Install says that missing Debian packages may be installed.

@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 	"sigs.k8s.io/yaml"
 
+	"github.com/hawser-net/hawser/internal/sandbox/region"
 	"github.com/hawser-net/hawser/internal/testenv"
 )
 
@@ -31,7 +32,7 @@ func TestConfigValidate(t *testing.T) {
 	if err := good.Validate(); err != nil {
 		t.Errorf("defaults: %v", err)
 	}
-	bad := Config{Name: "-x", Root: "rel", Data: "rel", Mode: "half", Nodes: maxNodes + 1, CNI: "nobody", Store: "disk"}
+	bad := Config{Name: "-x", Root: "rel", Data: "rel", Mode: "half", Nodes: maxNodes + 1, CNI: "nobody", Store: "disk", InstanceType: "m5.xlarge"}
 	err := bad.Validate()
 	if err == nil {
 		t.Fatal("accepted")
@@ -39,10 +40,26 @@ func TestConfigValidate(t *testing.T) {
 	for _, want := range []string{
 		`cluster name "-x"`, `"rel" is not an absolute path`, `can't be both`, `kubernetes "half": want full or api`, "21 nodes: want 1 to 20",
 		`cni "nobody": want hawser, ptp or none`, `store "disk": want etcd, consul or none`,
-		"a store of identities is for nodes", "path is unknown", "start timeout 0s",
+		"a store of identities is for nodes", "an instance type is for clusters in a cloud", "path is unknown", "start timeout 0s",
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("error lacks %q: %v", want, err)
+		}
+	}
+}
+
+// An instance type is one that the cloud has.
+func TestInstanceType(t *testing.T) {
+	for _, c := range []struct{ cloud, kind, want string }{
+		{region.AWS, "", ""}, {region.AWS, "m5.4xlarge", ""}, {region.AWS, "ecs.g7.4xlarge", "want one of"},
+		{region.Alibaba, "", ""}, {region.Alibaba, "ecs.g7.4xlarge", ""}, {region.Alibaba, "m5.4xlarge", "want one of"},
+		{region.Azure, "", ""}, {region.Azure, "m5.4xlarge", "there is no choice"},
+	} {
+		cfg := Defaults()
+		cfg.Cloud, cfg.InstanceType = c.cloud, c.kind
+		err := cfg.Validate()
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s %q: want %q, got %v", c.cloud, c.kind, c.want, err)
 		}
 	}
 }

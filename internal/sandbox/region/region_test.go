@@ -159,7 +159,7 @@ func (w *world) eventually(what string, ok func() bool) {
 func TestAWS(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, AWS)
-	code, made := w.call("CreateNetworkInterface", "SubnetId", podsName, "SecurityGroupId.1", groupName, "SecondaryPrivateIpAddressCount", "3")
+	code, made := w.call("CreateNetworkInterface", "SubnetId", PodsSubnet, "SecurityGroupId.1", groupName, "SecondaryPrivateIpAddressCount", "3")
 	id := regexp.MustCompile(`eni-[0-9a-f]+`).FindString(made)
 	if code != 200 || id == "" {
 		t.Fatalf("an interface is not made: %d %s", code, made)
@@ -188,7 +188,7 @@ func TestAWS(t *testing.T) {
 			t.Errorf("want %s, got %s", want, text)
 		}
 	}
-	order(Order{Do: "fill", Subnet: podsName, Free: 2})
+	order(Order{Do: "fill", Subnet: PodsSubnet, Free: 2})
 	if _, text := w.call("AssignPrivateIpAddresses", "NetworkInterfaceId", id, "SecondaryPrivateIpAddressCount", "3"); !strings.Contains(text, "InsufficientFreeAddressesInSubnet") {
 		t.Errorf("a full subnet gives addresses: %s", text)
 	}

@@ -33,17 +33,40 @@ const (
 // Providers are the clouds that there are.
 func Providers() []string { return []string{AWS, Azure, Alibaba} }
 
+// instanceTypes are those of instances if nothing is said. Azure's is always the same, as what its
+// interfaces hold does not depend on it.
+var instanceTypes = map[string]string{AWS: "m5.xlarge", Alibaba: "ecs.g7.xlarge"}
+
+// CheckInstanceType says what is wrong with a type of instances. None is right: there is a default.
+func CheckInstanceType(provider, kind string) error {
+	var known []string
+	switch provider {
+	case AWS:
+		known = aws.New().Types()
+	case Alibaba:
+		known = alibaba.New().Types()
+	}
+	if kind == "" || slices.Contains(known, kind) {
+		return nil
+	}
+	if len(known) == 0 {
+		return fmt.Errorf("instance type %q: there is no choice in the cloud %q", kind, provider)
+	}
+	return fmt.Errorf("instance type %q: want one of %v", kind, known)
+}
+
 // Names of what is in each cloud, for those who configure its users.
 const (
 	Zone          = "eu-central-1a"
 	Region        = "eu-central-1"
 	Subscription  = "00000000-0000-0000-0000-000000000001"
 	ResourceGroup = "sandbox"
-	// PodsTag and PodsValue are the tag of the subnet that is for pods.
+	// PodsSubnet is the subnet that is for pods, of which Azure has none, and PodsTag and PodsValue
+	// are its tag.
+	PodsSubnet         = "subnet-pods"
 	PodsTag, PodsValue = "purpose", "pods"
 	vpcName            = "vpc-sandbox"
 	nodesName          = "subnet-nodes"
-	podsName           = "subnet-pods"
 	groupName          = "sg-nodes"
 )
 
@@ -62,6 +85,8 @@ type Host struct {
 // Spec is what a region consists of, and where it is served.
 type Spec struct {
 	Provider string `json:"provider"`
+	// InstanceType is that of all instances, as [CheckInstanceType] allows.
+	InstanceType string `json:"instanceType,omitempty"`
 	// Router is the path of the namespace that is the cloud's router, and has the addresses by
 	// which it is asked.
 	Router string `json:"router"`
@@ -97,6 +122,7 @@ func (s *Spec) validate() error {
 	if !slices.Contains(Providers(), s.Provider) {
 		errs = append(errs, fmt.Errorf("cloud %q: want one of %v", s.Provider, Providers()))
 	}
+	errs = append(errs, CheckInstanceType(s.Provider, s.InstanceType))
 	if !s.Nodes.IsValid() || !s.Pods.IsValid() || s.Nodes.Overlaps(s.Pods) {
 		errs = append(errs, fmt.Errorf("subnets %v and %v: want two that do not overlap", s.Nodes, s.Pods))
 	}
@@ -140,17 +166,21 @@ type Cloud interface {
 // build makes the cloud with what is in it from the start.
 func (s *Spec) build() (Cloud, error) {
 	tags := map[string]string{PodsTag: PodsValue}
+	kind := s.InstanceType
+	if kind == "" {
+		kind = instanceTypes[s.Provider]
+	}
 	var errs []error
 	switch s.Provider {
 	case AWS:
 		c := aws.New()
 		c.AddVPC(vpcName, s.Nodes, s.Pods)
 		c.AddSubnet(nodesName, vpcName, Zone, s.Nodes, nil)
-		c.AddSubnet(podsName, vpcName, Zone, s.Pods, tags)
+		c.AddSubnet(PodsSubnet, vpcName, Zone, s.Pods, tags)
 		c.AddGroup(groupName, vpcName, nil)
 		c.Keep(nodesName, s.Kept...)
 		for _, h := range s.Hosts {
-			_, err := c.AddInstance(InstanceID(s.Provider, h.Name), "m5.xlarge", nodesName, []string{groupName}, map[string]string{"Name": h.Name})
+			_, err := c.AddInstance(InstanceID(s.Provider, h.Name), kind, nodesName, []string{groupName}, map[string]string{"Name": h.Name})
 			errs = append(errs, err)
 			c.Place(InstanceID(s.Provider, h.Name), h.IPv4, h.MAC)
 		}
@@ -159,11 +189,11 @@ func (s *Spec) build() (Cloud, error) {
 		c := alibaba.New()
 		c.AddVPC(vpcName, s.Nodes, s.Pods)
 		c.AddVSwitch(nodesName, vpcName, Zone, s.Nodes, nil)
-		c.AddVSwitch(podsName, vpcName, Zone, s.Pods, tags)
+		c.AddVSwitch(PodsSubnet, vpcName, Zone, s.Pods, tags)
 		c.AddGroup(groupName, vpcName, nil)
 		c.Keep(nodesName, s.Kept...)
 		for _, h := range s.Hosts {
-			_, err := c.AddInstance(InstanceID(s.Provider, h.Name), "ecs.g7.xlarge", nodesName, groupName)
+			_, err := c.AddInstance(InstanceID(s.Provider, h.Name), kind, nodesName, groupName)
 			errs = append(errs, err)
 			c.Place(InstanceID(s.Provider, h.Name), h.IPv4, h.MAC)
 		}

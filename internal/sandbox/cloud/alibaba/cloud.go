@@ -80,8 +80,15 @@ func New() *Cloud {
 	return &Cloud{
 		vpcs: map[string][]netip.Prefix{}, vswitches: map[string]*vswitch{}, groups: map[string]*group{}, instances: map[string]*instance{},
 		pageSize: 500,
-		types:    map[string]Type{"ecs.g7.large": {3, 6}, "ecs.g7.xlarge": {4, 15}, "ecs.g7.2xlarge": {4, 15}, "ecs.t6.small": {1, 2}},
+		types:    map[string]Type{"ecs.g7.large": {3, 6}, "ecs.g7.xlarge": {4, 15}, "ecs.g7.2xlarge": {4, 15}, "ecs.g7.4xlarge": {8, 30}, "ecs.t6.small": {1, 2}},
 	}
+}
+
+// Types are the names of the types of instances, sorted.
+func (c *Cloud) Types() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Sorted(maps.Keys(c.types))
 }
 
 // AddVPC adds a VPC with its CIDRs.

@@ -89,13 +89,21 @@ func New() *Cloud {
 		vpcs: map[string][]netip.Prefix{}, subnets: map[string]*subnet{}, groups: map[string]*group{}, instances: map[string]*instance{},
 		pageSize: 1000,
 		types: map[string]Type{
-			"t2.small":  {Interfaces: 3, Addresses: 4, Hypervisor: "xen"},
-			"t3.nano":   {Interfaces: 2, Addresses: 2, Hypervisor: "nitro"},
-			"t3.small":  {Interfaces: 3, Addresses: 4, Hypervisor: "nitro"},
-			"m5.large":  {Interfaces: 3, Addresses: 10, Hypervisor: "nitro"},
-			"m5.xlarge": {Interfaces: 4, Addresses: 15, Hypervisor: "nitro"},
+			"t2.small":   {Interfaces: 3, Addresses: 4, Hypervisor: "xen"},
+			"t3.nano":    {Interfaces: 2, Addresses: 2, Hypervisor: "nitro"},
+			"t3.small":   {Interfaces: 3, Addresses: 4, Hypervisor: "nitro"},
+			"m5.large":   {Interfaces: 3, Addresses: 10, Hypervisor: "nitro"},
+			"m5.xlarge":  {Interfaces: 4, Addresses: 15, Hypervisor: "nitro"},
+			"m5.4xlarge": {Interfaces: 8, Addresses: 30, Hypervisor: "nitro"},
 		},
 	}
+}
+
+// Types are the names of the types of instances, sorted.
+func (c *Cloud) Types() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Sorted(maps.Keys(c.types))
 }
 
 // AddVPC adds a VPC with its CIDRs.
