@@ -28,6 +28,9 @@ type Interface struct {
 	Primary   netip.Addr     `json:"primary"`
 	Addresses []netip.Addr   `json:"addresses,omitempty"` // secondary ones
 	Prefixes  []netip.Prefix `json:"prefixes,omitempty"`
+	// IPv6 are its own IPv6 addresses, IPv6Prefixes those that are delegated to it.
+	IPv6         []netip.Addr   `json:"ipv6,omitempty"`
+	IPv6Prefixes []netip.Prefix `json:"ipv6Prefixes,omitempty"`
 }
 
 // Subnet is one, with how many of its addresses nobody has.
@@ -35,5 +38,7 @@ type Subnet struct {
 	ID   string       `json:"id"`
 	Zone string       `json:"zone,omitempty"`
 	CIDR netip.Prefix `json:"cidr"`
+	// IPv6 is its IPv6 CIDR block, if it has one.
+	IPv6 netip.Prefix `json:"ipv6,omitzero"`
 	Free int          `json:"free"`
 }

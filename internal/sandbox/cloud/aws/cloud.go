@@ -28,6 +28,8 @@ type Type struct {
 	Interfaces, Addresses int
 	// Hypervisor is "nitro" or "xen"; prefixes are delegated to nitro only.
 	Hypervisor string
+	// IPv6 is set if its interfaces can have IPv6 addresses: as many as of IPv4.
+	IPv6 bool
 }
 
 // Fault is what becomes of a request, but its effect.
@@ -39,6 +41,8 @@ type Interface struct {
 	Primary                      netip.Addr
 	Addresses                    []netip.Addr // secondary ones
 	Prefixes                     []netip.Prefix
+	IPv6                         []netip.Addr
+	IPv6Prefixes                 []netip.Prefix
 	Groups                       []string
 	Tags                         map[string]string
 	// Attachment is empty if it is not attached.
@@ -57,6 +61,7 @@ type subnet struct {
 	cloud.Addresses
 	id, vpc, zone string
 	tags          map[string]string
+	ipv6          netip.Prefix // not valid if it has no IPv6 CIDR block
 }
 
 type group struct {
@@ -73,6 +78,7 @@ type Cloud struct {
 	mu         sync.Mutex
 	serial     int
 	vpcs       map[string][]netip.Prefix
+	vpcsIPv6   map[string]netip.Prefix
 	subnets    map[string]*subnet
 	groups     map[string]*group
 	types      map[string]Type
@@ -86,15 +92,16 @@ type Cloud struct {
 // New returns a region in which nothing is but some types of instances.
 func New() *Cloud {
 	return &Cloud{
-		vpcs: map[string][]netip.Prefix{}, subnets: map[string]*subnet{}, groups: map[string]*group{}, instances: map[string]*instance{},
+		vpcs: map[string][]netip.Prefix{}, vpcsIPv6: map[string]netip.Prefix{}, subnets: map[string]*subnet{}, groups: map[string]*group{}, instances: map[string]*instance{},
 		pageSize: 1000,
 		types: map[string]Type{
-			"t2.small":   {Interfaces: 3, Addresses: 4, Hypervisor: "xen"},
-			"t3.nano":    {Interfaces: 2, Addresses: 2, Hypervisor: "nitro"},
-			"t3.small":   {Interfaces: 3, Addresses: 4, Hypervisor: "nitro"},
-			"m5.large":   {Interfaces: 3, Addresses: 10, Hypervisor: "nitro"},
-			"m5.xlarge":  {Interfaces: 4, Addresses: 15, Hypervisor: "nitro"},
-			"m5.4xlarge": {Interfaces: 8, Addresses: 30, Hypervisor: "nitro"},
+			"m1.small":   {Interfaces: 2, Addresses: 4, Hypervisor: "xen"},
+			"t2.small":   {Interfaces: 3, Addresses: 4, Hypervisor: "xen", IPv6: true},
+			"t3.nano":    {Interfaces: 2, Addresses: 2, Hypervisor: "nitro", IPv6: true},
+			"t3.small":   {Interfaces: 3, Addresses: 4, Hypervisor: "nitro", IPv6: true},
+			"m5.large":   {Interfaces: 3, Addresses: 10, Hypervisor: "nitro", IPv6: true},
+			"m5.xlarge":  {Interfaces: 4, Addresses: 15, Hypervisor: "nitro", IPv6: true},
+			"m5.4xlarge": {Interfaces: 8, Addresses: 30, Hypervisor: "nitro", IPv6: true},
 		},
 	}
 }

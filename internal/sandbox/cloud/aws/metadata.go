@@ -126,6 +126,7 @@ func (m *metadata) values() (map[string]string, bool) {
 			cidrs = append(cidrs, p.String())
 		}
 		out[at+"local-ipv4s"], out[at+"vpc-ipv4-cidr-blocks"] = strings.Join(addrs, "\n"), strings.Join(cidrs, "\n")
+		c.metadataIPv6(out, at, i)
 	}
 	return out, true
 }

@@ -64,6 +64,8 @@ func (c *Cloud) act(action string, form url.Values) (any, *Fault) {
 		return c.modify(form)
 	case "AssignPrivateIpAddresses":
 		return c.assign(form)
+	case "AssignIpv6Addresses":
+		return c.assignIPv6(form)
 	case "UnassignPrivateIpAddresses":
 		return c.unassign(form)
 	case "DeleteNetworkInterface":
@@ -206,6 +208,9 @@ type interfaceItem struct {
 	Tags        []tagItem       `xml:"tagSet>item"`
 	Addresses   []addressItem   `xml:"privateIpAddressesSet>item"`
 	Prefixes    []prefixItem    `xml:"ipv4PrefixSet>item"`
+
+	IPv6         []ipv6AddressItem `xml:"ipv6AddressesSet>item"`
+	IPv6Prefixes []ipv6PrefixItem  `xml:"ipv6PrefixSet>item"`
 }
 
 func (c *Cloud) item(i Interface) interfaceItem {
@@ -227,6 +232,7 @@ func (c *Cloud) item(i Interface) interfaceItem {
 	for _, p := range i.Prefixes {
 		out.Prefixes = append(out.Prefixes, prefixItem{p.String()})
 	}
+	out.IPv6, out.IPv6Prefixes = ipv6Items(i)
 	return out
 }
 
@@ -269,6 +275,8 @@ type subnetItem struct {
 	Zone string    `xml:"availabilityZone"`
 	Free int       `xml:"availableIpAddressCount"`
 	Tags []tagItem `xml:"tagSet>item"`
+
+	IPv6 []ipv6CIDRItem `xml:"ipv6CidrBlockAssociationSet>item"`
 }
 
 type subnetsAnswer struct {
@@ -285,7 +293,7 @@ func (c *Cloud) describeSubnets(form url.Values) (any, *Fault) {
 			return nil, f
 		}
 		if ids := list(form, "SubnetId"); ok && (len(ids) == 0 || slices.Contains(ids, s.id)) {
-			all = append(all, subnetItem{s.id, s.vpc, s.CIDR.String(), s.zone, len(c.free(s)), tagItems(s.tags)})
+			all = append(all, subnetItem{s.id, s.vpc, s.CIDR.String(), s.zone, len(c.free(s)), tagItems(s.tags), ipv6CIDRs(s.id, s.ipv6)})
 		}
 	}
 	slices.SortFunc(all, func(a, b subnetItem) int { return strings.Compare(a.ID, b.ID) })
@@ -301,6 +309,8 @@ type vpcItem struct {
 	ID    string     `xml:"vpcId"`
 	CIDR  string     `xml:"cidrBlock"`
 	CIDRs []cidrItem `xml:"cidrBlockAssociationSet>item"`
+
+	IPv6 []ipv6CIDRItem `xml:"ipv6CidrBlockAssociationSet>item"`
 }
 
 type vpcsAnswer struct {
@@ -312,7 +322,7 @@ type vpcsAnswer struct {
 func (c *Cloud) describeVPCs(form url.Values) (any, *Fault) {
 	var all []vpcItem
 	for id, cidrs := range c.vpcs {
-		x := vpcItem{ID: id, CIDR: cidrs[0].String()}
+		x := vpcItem{ID: id, CIDR: cidrs[0].String(), IPv6: ipv6CIDRs(id, c.vpcsIPv6[id])}
 		for _, p := range cidrs {
 			x.CIDRs = append(x.CIDRs, cidrItem{p.String()})
 		}
@@ -363,6 +373,8 @@ type typeItem struct {
 	BareMetal  bool   `xml:"bareMetal"`
 	Interfaces int    `xml:"networkInfo>maximumNetworkInterfaces"`
 	Addresses  int    `xml:"networkInfo>ipv4AddressesPerInterface"`
+	IPv6       bool   `xml:"networkInfo>ipv6Supported"`
+	IPv6Max    int    `xml:"networkInfo>ipv6AddressesPerInterface"`
 }
 
 func (c *Cloud) describeTypes(form url.Values) (any, *Fault) {
@@ -372,7 +384,11 @@ func (c *Cloud) describeTypes(form url.Values) (any, *Fault) {
 		if !ok {
 			return nil, &Fault{Code: "InvalidInstanceType", Message: fmt.Sprintf("The following supplied instance types do not exist: [%s]", name)}
 		}
-		out.Items = append(out.Items, typeItem{Name: name, Hypervisor: t.Hypervisor, Interfaces: t.Interfaces, Addresses: t.Addresses})
+		x := typeItem{Name: name, Hypervisor: t.Hypervisor, Interfaces: t.Interfaces, Addresses: t.Addresses, IPv6: t.IPv6}
+		if t.IPv6 {
+			x.IPv6Max = t.Addresses
+		}
+		out.Items = append(out.Items, x)
 	}
 	return out, nil
 }

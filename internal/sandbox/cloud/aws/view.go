@@ -17,13 +17,14 @@ func (c *Cloud) View() cloud.View {
 	}
 	for _, id := range slices.Sorted(maps.Keys(c.subnets)) {
 		s := c.subnets[id]
-		out.Subnets = append(out.Subnets, cloud.Subnet{ID: id, Zone: s.zone, CIDR: s.CIDR, Free: len(c.free(s))})
+		out.Subnets = append(out.Subnets, cloud.Subnet{ID: id, Zone: s.zone, CIDR: s.CIDR, IPv6: s.ipv6, Free: len(c.free(s))})
 	}
 	all := c.interfaces.Now()
 	for _, id := range slices.Sorted(maps.Keys(all)) {
 		i := all[id]
 		out.Interfaces = append(out.Interfaces, cloud.Interface{
 			ID: id, Subnet: i.Subnet, MAC: i.MAC, Instance: i.Instance, Index: i.Index, Primary: i.Primary, Addresses: i.Addresses, Prefixes: i.Prefixes,
+			IPv6: i.IPv6, IPv6Prefixes: i.IPv6Prefixes,
 		})
 	}
 	return out
