@@ -3,7 +3,8 @@
 // a device with its hardware address; one that it takes away is unplugged. The router leads each
 // address that the cloud has assigned to the interface that it is assigned to, whoever answers
 // there, and nothing else: what comes by an interface under an address of another one is dropped,
-// as is what is sent to an address of a subnet that nobody has.
+// as is what is sent to an address of a subnet that nobody has. All of this holds for IPv6 as well,
+// where subnets have it: each interface finds the router at [IPv6Gateway].
 //
 // What it makes follows from what the cloud has now, so it can begin anew at any time. [Fabric] is
 // for one goroutine.
@@ -104,8 +105,13 @@ func (f *Fabric) ports(v cloud.View) ([]port, error) {
 func (f *Fabric) apply(h *netlink.Handle, v cloud.View, ports []port) error {
 	errs := []error{f.unplug(h, ports)}
 	var ready []port
+	ipv6 := slices.ContainsFunc(v.Subnets, func(s cloud.Subnet) bool { return s.IPv6.IsValid() })
 	for _, p := range ports {
-		if err := f.plug(h, p); err != nil {
+		err := f.plug(h, p)
+		if err == nil && ipv6 {
+			err = f.plugIPv6(h, p)
+		}
+		if err != nil {
 			errs = append(errs, fmt.Errorf("plug interface %s into %s: %w", p.ID, p.host.Name, err))
 			continue
 		}
@@ -176,19 +182,28 @@ func (f *Fabric) strict() error {
 		return err
 	}
 	table := &nftables.Table{Name: "fabric", Family: nftables.TableFamilyIPv4}
+	sources(c, table)
+	sources(c, &nftables.Table{Name: "fabric", Family: nftables.TableFamilyIPv6}, linkLocal...)
+	if err := c.Flush(); err != nil {
+		return fmt.Errorf("filter of sources in nftables: %w", err)
+	}
+	return nil
+}
+
+// sources adds the filter of a family; what matches one of exempt passes.
+func sources(c *nftables.Conn, table *nftables.Table, exempt ...[]expr.Any) {
 	c.AddTable(table)
 	chain := &nftables.Chain{Name: "sources", Table: table, Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityRaw}
 	c.AddChain(chain)
 	c.FlushChain(chain)
+	for _, match := range exempt {
+		c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: append(slices.Clone(match), &expr.Verdict{Kind: expr.VerdictAccept})})
+	}
 	c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: []expr.Any{ // fib saddr . iif oif missing drop
 		&expr.Fib{Register: 1, FlagSADDR: true, FlagIIF: true, FlagPRESENT: true, ResultOIF: true},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{0}},
 		&expr.Verdict{Kind: expr.VerdictDrop},
 	}})
-	if err := c.Flush(); err != nil {
-		return fmt.Errorf("filter of sources in nftables: %w", err)
-	}
-	return nil
 }
 
 // make makes the pair of links, one end already in the host's namespace. It is down there, as a
@@ -251,6 +266,9 @@ func (f *Fabric) lead(h *netlink.Handle, v cloud.View, ports []port) error {
 	ways, neighbours := map[way]bool{}, map[neighbour]bool{}
 	for _, s := range v.Subnets {
 		ways[way{dst: s.CIDR.Masked()}] = true
+		if s.IPv6.IsValid() {
+			ways[way{dst: s.IPv6.Masked()}] = true
+		}
 	}
 	for _, p := range ports {
 		link, err := h.LinkByName(p.link)
@@ -259,7 +277,7 @@ func (f *Fabric) lead(h *netlink.Handle, v cloud.View, ports []port) error {
 		}
 		index := link.Attrs().Index
 		at := func(ip netip.Addr) { neighbours[neighbour{ip, index, p.mac.String()}] = true }
-		for _, ip := range append([]netip.Addr{p.Primary}, p.Addresses...) {
+		for _, ip := range slices.Concat([]netip.Addr{p.Primary}, p.Addresses, p.IPv6) {
 			ways[way{netip.PrefixFrom(ip, ip.BitLen()), index}] = true
 			at(ip)
 		}
@@ -269,20 +287,28 @@ func (f *Fabric) lead(h *netlink.Handle, v cloud.View, ports []port) error {
 				at(ip)
 			}
 		}
+		for _, cidr := range p.IPv6Prefixes {
+			ways[way{cidr.Masked(), index}] = true
+			at(ipv6Hop)
+		}
 	}
 	return errors.Join(leadWays(h, ways), leadNeighbours(h, neighbours, ports))
 }
 
 func leadWays(h *netlink.Handle, want map[way]bool) error {
-	have, err := h.RouteListFiltered(unix.AF_INET, &netlink.Route{Protocol: protocol}, netlink.RT_FILTER_PROTOCOL)
-	if err != nil {
-		return fmt.Errorf("list the fabric's routes: %w", err)
+	var have []netlink.Route
+	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
+		list, err := h.RouteListFiltered(family, &netlink.Route{Protocol: protocol}, netlink.RT_FILTER_PROTOCOL)
+		if err != nil {
+			return fmt.Errorf("list the fabric's routes: %w", err)
+		}
+		have = append(have, list...)
 	}
 	var errs []error
 	for _, r := range have {
-		ip, _ := netip.AddrFromSlice(r.Dst.IP.To4())
+		ip, _ := netip.AddrFromSlice(r.Dst.IP)
 		bits, _ := r.Dst.Mask.Size()
-		w := way{netip.PrefixFrom(ip, bits), r.LinkIndex}
+		w := way{netip.PrefixFrom(ip.Unmap(), bits), r.LinkIndex}
 		if r.Type == unix.RTN_BLACKHOLE {
 			w.link = 0 // the kernel shows loopback for some
 		}
@@ -299,6 +325,8 @@ func leadWays(h *netlink.Handle, want map[way]bool) error {
 		if w.link == 0 {
 			// Behind what the router itself has in the subnet, as the rest of the machines.
 			r.Type, r.Scope, r.Priority = unix.RTN_BLACKHOLE, netlink.SCOPE_UNIVERSE, 1000
+		} else if w.dst.Addr().Is6() && !w.dst.IsSingleIP() {
+			r.Gw = ipv6Hop.AsSlice()
 		}
 		if err := h.RouteReplace(r); err != nil {
 			errs = append(errs, fmt.Errorf("lead to %s: %w", w.dst, err))
@@ -316,12 +344,13 @@ func leadNeighbours(h *netlink.Handle, want map[neighbour]bool, ports []port) er
 	}
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(links)) {
-		have, err := h.NeighList(links[name], unix.AF_INET)
+		have, err := h.NeighList(links[name], unix.AF_UNSPEC)
 		if err != nil {
 			return fmt.Errorf("list neighbours: %w", err)
 		}
 		for _, n := range have {
-			ip, _ := netip.AddrFromSlice(n.IP.To4())
+			ip, _ := netip.AddrFromSlice(n.IP)
+			ip = ip.Unmap()
 			is := neighbour{ip, n.LinkIndex, n.HardwareAddr.String()}
 			if n.State&unix.NUD_PERMANENT == 0 {
 				continue
@@ -338,7 +367,11 @@ func leadNeighbours(h *netlink.Handle, want map[neighbour]bool, ports []port) er
 	for n := range want {
 		mac, err := net.ParseMAC(n.mac)
 		if err == nil {
-			err = h.NeighSet(&netlink.Neigh{LinkIndex: n.link, Family: unix.AF_INET, State: unix.NUD_PERMANENT, IP: n.ip.AsSlice(), HardwareAddr: mac})
+			family := unix.AF_INET
+			if n.ip.Is6() {
+				family = unix.AF_INET6
+			}
+			err = h.NeighSet(&netlink.Neigh{LinkIndex: n.link, Family: family, State: unix.NUD_PERMANENT, IP: n.ip.AsSlice(), HardwareAddr: mac})
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("neighbour %s: %w", n.ip, err))

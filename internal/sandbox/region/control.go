@@ -58,6 +58,7 @@ var reasons = map[string]map[string][]refusal{
 		"permission": {
 			{"CreateNetworkInterface", cloud.Fault{Code: "UnauthorizedOperation", Message: "You are not authorized to perform this operation.", Status: 403}},
 			{"AssignPrivateIpAddresses", cloud.Fault{Code: "UnauthorizedOperation", Message: "You are not authorized to perform this operation.", Status: 403}},
+			{"AssignIpv6Addresses", cloud.Fault{Code: "UnauthorizedOperation", Message: "You are not authorized to perform this operation.", Status: 403}},
 		},
 	},
 	Azure: {

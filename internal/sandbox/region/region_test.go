@@ -26,6 +26,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/hawser-net/hawser/internal/sandbox/cloud"
 	"github.com/hawser-net/hawser/internal/sandbox/machine"
 	"github.com/hawser-net/hawser/internal/testenv"
 )
@@ -39,7 +40,7 @@ type world struct {
 	Client
 }
 
-func newWorld(t *testing.T, provider string) *world {
+func newWorld(t *testing.T, provider string, change ...func(*Spec)) *world {
 	t.Helper()
 	router := testenv.NewNetNS(t)
 	dir := t.TempDir()
@@ -71,6 +72,9 @@ func newWorld(t *testing.T, provider string) *world {
 			return err
 		}))
 		w.nodes = append(w.nodes, ns)
+	}
+	for _, f := range change {
+		f(&w.spec)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	ready, ended := make(chan struct{}), make(chan error, 1)
@@ -209,6 +213,57 @@ func TestAWS(t *testing.T) {
 	}
 	order(Order{Do: "terminate", Instance: InstanceID(AWS, "n2")})
 	w.eventually("an interface of an instance that ended is still plugged in", func() bool { return !has() })
+}
+
+// TestAWSIPv6: a prefix that is delegated by the API is led to the node's interface, beside the
+// node's own address; there is IPv6 in no other cloud.
+func TestAWSIPv6(t *testing.T) {
+	t.Parallel()
+	all, nodes, pods := netip.MustParsePrefix("2001:db8::/56"), netip.MustParsePrefix("2001:db8:0:1::/64"), netip.MustParsePrefix("2001:db8:0:2::/64")
+	w := newWorld(t, AWS, func(s *Spec) {
+		s.IPv6, s.NodesIPv6, s.PodsIPv6 = all, nodes, pods
+		for k := range s.Hosts {
+			s.Hosts[k].IPv6 = netip.MustParseAddr(fmt.Sprintf("2001:db8:0:1::%d", 11+k))
+		}
+		for _, provider := range []string{Azure, Alibaba} {
+			other := *s
+			if other.Provider = provider; other.validate() == nil {
+				t.Errorf("IPv6 in %s", provider)
+			}
+		}
+		if err := s.validate(); err != nil {
+			t.Error(err)
+		}
+	})
+	st, err := w.Status(t.Context())
+	w.must(err)
+	first := st.Interfaces[slices.IndexFunc(st.Interfaces, func(i cloud.Interface) bool { return i.Instance == InstanceID(AWS, "n1") })]
+	if len(first.IPv6) != 1 || first.IPv6[0] != w.spec.Hosts[0].IPv6 {
+		t.Errorf("the first interface of n1 is %+v", first)
+	}
+	code, text := w.call("AssignIpv6Addresses", "NetworkInterfaceId", first.ID, "Ipv6PrefixCount", "1")
+	prefix := regexp.MustCompile(`<item>(2001:db8:0:1:[0-9a-f:]+/80)</item>`).FindStringSubmatch(text)
+	if code != 200 || len(prefix) != 2 {
+		t.Fatalf("no prefix is delegated: %d %s", code, text)
+	}
+	p := netip.MustParsePrefix(prefix[1])
+	w.eventually("the prefix is not led to the node", func() bool {
+		var out string
+		w.must(machine.WithNetlink(w.spec.Router, func(h *netlink.Handle) error {
+			link, err := h.LinkByName("n1")
+			if err != nil {
+				return err
+			}
+			for _, ip := range []netip.Addr{p.Addr().Next(), w.spec.Hosts[0].IPv6} {
+				routes, err := h.RouteGet(ip.AsSlice())
+				if err != nil || len(routes) != 1 || routes[0].LinkIndex != link.Attrs().Index {
+					out += fmt.Sprint(routes, err)
+				}
+			}
+			return nil
+		}))
+		return out == ""
+	})
 }
 
 // TestMetadata: each node is told of its own instance, in each cloud, by its own protocol.

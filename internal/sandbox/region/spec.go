@@ -80,6 +80,8 @@ type Host struct {
 	// IPv4 and MAC are those of eth0.
 	IPv4 netip.Addr `json:"ipv4"`
 	MAC  string     `json:"mac"`
+	// IPv6 is its IPv6 address, where the region has IPv6.
+	IPv6 netip.Addr `json:"ipv6,omitzero"`
 }
 
 // Spec is what a region consists of, and where it is served.
@@ -96,6 +98,11 @@ type Spec struct {
 	Nodes netip.Prefix `json:"nodes"`
 	Pods  netip.Prefix `json:"pods"`
 	Kept  []netip.Addr `json:"kept"`
+	// IPv6 is the IPv6 CIDR block of all, of which NodesIPv6 and PodsIPv6 are those of the subnets;
+	// they are not valid without IPv6, which AWS alone has here.
+	IPv6      netip.Prefix `json:"ipv6,omitzero"`
+	NodesIPv6 netip.Prefix `json:"nodesIPv6,omitzero"`
+	PodsIPv6  netip.Prefix `json:"podsIPv6,omitzero"`
 	// API is where the cloud's API is served, by the certificate Cert and its key Key (files).
 	API  netip.AddrPort `json:"api"`
 	Cert string         `json:"cert"`
@@ -125,6 +132,9 @@ func (s *Spec) validate() error {
 	errs = append(errs, CheckInstanceType(s.Provider, s.InstanceType))
 	if !s.Nodes.IsValid() || !s.Pods.IsValid() || s.Nodes.Overlaps(s.Pods) {
 		errs = append(errs, fmt.Errorf("subnets %v and %v: want two that do not overlap", s.Nodes, s.Pods))
+	}
+	if s.IPv6.IsValid() && (s.Provider != AWS || !s.IPv6.Overlaps(s.NodesIPv6) || !s.IPv6.Overlaps(s.PodsIPv6) || s.NodesIPv6.Overlaps(s.PodsIPv6)) {
+		errs = append(errs, fmt.Errorf("IPv6 subnets %v and %v of %v in %s: want two that do not overlap, in %s", s.NodesIPv6, s.PodsIPv6, s.IPv6, s.Provider, AWS))
 	}
 	if s.Router == "" || len(s.Hosts) == 0 || s.Socket == "" {
 		errs = append(errs, errors.New("a region needs a router, instances and a socket"))
@@ -184,6 +194,9 @@ func (s *Spec) build() (Cloud, error) {
 			errs = append(errs, err)
 			c.Place(InstanceID(s.Provider, h.Name), h.IPv4, h.MAC)
 		}
+		if s.IPv6.IsValid() {
+			s.addIPv6(c)
+		}
 		return c, errors.Join(errs...)
 	case Alibaba:
 		c := alibaba.New()
@@ -209,6 +222,18 @@ func (s *Spec) build() (Cloud, error) {
 		c.Place(id, h.IPv4, h.MAC)
 	}
 	return c, errors.Join(errs...)
+}
+
+// addIPv6 adds what a region of AWS has of IPv6 from the start.
+func (s *Spec) addIPv6(c *aws.Cloud) {
+	c.AddVPCIPv6(vpcName, s.IPv6)
+	c.AddSubnetIPv6(nodesName, s.NodesIPv6)
+	c.AddSubnetIPv6(PodsSubnet, s.PodsIPv6)
+	for _, h := range s.Hosts {
+		if h.IPv6.IsValid() {
+			c.PlaceIPv6(InstanceID(s.Provider, h.Name), h.IPv6)
+		}
+	}
 }
 
 // fabric is the region's network.
