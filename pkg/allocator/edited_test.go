@@ -4,10 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -383,13 +380,7 @@ func oldCopy(t *testing.T, used bool) {
 		release()
 	}
 	e.remove("/id/301")
-	data := filepath.Join(filepath.Dir(strings.TrimPrefix(server.Endpoint(), "unix://")), "data")
-	kept := t.TempDir()
-	server.Stop()
-	if err := os.CopyFS(kept, os.DirFS(data)); err != nil {
-		t.Fatal(err)
-	}
-	server.Start()
+	restore := server.Snapshot()
 	e.etcd = server.Client()
 	e.put("/id/301", "filler")
 	if used {
@@ -411,14 +402,7 @@ func oldCopy(t *testing.T, used bool) {
 	}
 	eventually(t, "the reader knows", func() bool { return means(t, reader, 300) == "now" })
 
-	server.Stop()
-	if err := os.RemoveAll(data); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.CopyFS(data, os.DirFS(kept)); err != nil {
-		t.Fatal(err)
-	}
-	server.Start()
+	restore()
 	e.etcd = server.Client()
 	eventually(t, "who uses the number for another key has another one", func() bool {
 		id, err := second.Get(t.Context(), now)

@@ -3,12 +3,9 @@ package allocator_test
 import (
 	"context"
 	"fmt"
-	"io"
-	"io/fs"
 	"log/slog"
 	"math/rand/v2"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -328,80 +325,37 @@ func (w *historyWorld) collect(ctx context.Context, rng *rand.Rand) (deleted int
 	return deleted
 }
 
-// restart stops the store and starts it again, with its data or with those of a copy taken earlier.
-func (w *historyWorld) restart(copyOf string) {
+// restart stops the store and starts it again, with its data, or has restore put back an earlier
+// copy of them.
+func (w *historyWorld) restart(restore func()) {
 	w.store.Lock()
 	defer w.store.Unlock()
 	call := w.h.now()
-	if copyOf != "" {
+	if restore != nil {
 		for _, n := range w.nodes {
 			n.disturb()
 		}
 	}
 	w.changes += w.rec.stop(w.t)
-	w.server.Stop()
-	if copyOf != "" {
+	if restore != nil {
 		w.restored = true
-		data := w.data()
-		if err := os.RemoveAll(data); err != nil {
-			w.t.Fatal(err)
-		}
-		copyDir(w.t, copyOf, data)
-	}
-	w.server.Start()
-	if copyOf != "" {
+		restore()
 		w.h.add(1000, op{kind: opLose, node: -1}, call, w.h.now(), 0)
+	} else {
+		w.server.Stop()
+		w.server.Start()
 	}
 	w.rec = record(w.t, w.raw, w.base, w.h)
-}
-
-func (w *historyWorld) data() string {
-	return filepath.Join(filepath.Dir(strings.TrimPrefix(w.server.Endpoint(), "unix://")), "data")
 }
 
 // snapshot stops the store for a copy of its data.
-func (w *historyWorld) snapshot() string {
+func (w *historyWorld) snapshot() (restore func()) {
 	w.store.Lock()
 	defer w.store.Unlock()
-	dir := w.t.TempDir()
 	w.changes += w.rec.stop(w.t)
-	w.server.Stop()
-	copyDir(w.t, w.data(), dir)
-	w.server.Start()
+	restore = w.server.Snapshot()
 	w.rec = record(w.t, w.raw, w.base, w.h)
-	return dir
-}
-
-func copyDir(t *testing.T, from, to string) {
-	t.Helper()
-	err := filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		rel, err := filepath.Rel(from, path)
-		if err != nil {
-			return err
-		}
-		dst := filepath.Join(to, rel)
-		if d.IsDir() {
-			return os.MkdirAll(dst, 0o700)
-		}
-		in, err := os.Open(path)
-		if err != nil {
-			return err
-		}
-		defer in.Close()
-		out, err := os.OpenFile(dst, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
-		if err != nil {
-			return err
-		}
-		defer out.Close()
-		_, err = io.Copy(out, in)
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	return restore
 }
 
 // TestHistory lets many nodes allocate and release the same few keys on a real etcd while
@@ -487,7 +441,7 @@ func runHistory(t *testing.T, seed uint64, nodes int, ops int64, limit time.Dura
 			}
 		})
 	}
-	var old string
+	var old func()
 	places := []float64{0.25, 0.5, 0.75}
 	restore := w.rng.IntN(2) == 0
 	for w.progress() < 1 {
@@ -496,7 +450,7 @@ func runHistory(t *testing.T, seed uint64, nodes int, ops int64, limit time.Dura
 			case 3:
 				old = w.snapshot()
 			case 2:
-				w.restart("")
+				w.restart(nil)
 			case 1:
 				if restore {
 					w.restart(old)

@@ -3,8 +3,6 @@ package etcd_test
 import (
 	"context"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -38,13 +36,7 @@ func goesBack(t *testing.T, last string) {
 	}
 	put(c, "test/x/before", "1")
 	put(c, "test/x/to-delete", "1")
-	server.Stop()
-	data := filepath.Join(filepath.Dir(strings.TrimPrefix(server.Endpoint(), "unix://")), "data")
-	kept := t.TempDir()
-	if err := os.CopyFS(kept, os.DirFS(data)); err != nil {
-		t.Fatal(err)
-	}
-	server.Start()
+	restore := server.Snapshot()
 
 	shown := map[string]string{} // what the watch has told
 	events := c.Watch(ctx, "test/x/")
@@ -82,14 +74,7 @@ func goesBack(t *testing.T, last string) {
 		until("after the write", func() bool { return len(shown) == 4 })
 	}
 
-	server.Stop()
-	if err := os.RemoveAll(data); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.CopyFS(data, os.DirFS(kept)); err != nil {
-		t.Fatal(err)
-	}
-	server.Start()
+	restore()
 	// Clients that were there wait before they come back.
 	fresh := open(t, config(server))
 	for i := range 30 {

@@ -1,7 +1,9 @@
 package kvstoretest
 
 import (
+	"bytes"
 	"encoding/json"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -51,6 +53,34 @@ func put(t testing.TB, address, path string, v any) bool {
 	}
 	defer resp.Body.Close()
 	return resp.StatusCode == http.StatusOK && (v == nil || json.NewDecoder(resp.Body).Decode(v) == nil)
+}
+
+// SnapshotConsul takes a snapshot of the Consul at an address. The function returned restores it.
+func SnapshotConsul(t testing.TB, address string) (restore func()) {
+	t.Helper()
+	request := func(method string, body []byte) []byte {
+		t.Helper()
+		req, err := http.NewRequestWithContext(t.Context(), method, "http://"+address+"/v1/snapshot", bytes.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Close = true
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatalf("snapshot of Consul: %v", err)
+		}
+		defer resp.Body.Close()
+		got, err := io.ReadAll(resp.Body)
+		if err != nil || resp.StatusCode != http.StatusOK {
+			t.Fatalf("snapshot of Consul: %s %.200q %v", resp.Status, got, err)
+		}
+		return got
+	}
+	kept := request(http.MethodGet, nil)
+	return func() {
+		t.Helper()
+		request(http.MethodPut, kept)
+	}
 }
 
 // RunConsul starts a Consul of one member that keeps everything in memory, with more arguments. end

@@ -163,6 +163,30 @@ func (e *Etcd) Stop() {
 	e.server = nil
 }
 
+// Snapshot stops the server for a copy of its data, and starts it again. The function returned puts the
+// data back to the copy, as from a backup.
+func (e *Etcd) Snapshot() (restore func()) {
+	e.t.Helper()
+	data, kept := filepath.Join(e.dir, "data"), e.t.TempDir()
+	e.Stop()
+	if err := os.CopyFS(kept, os.DirFS(data)); err != nil {
+		e.t.Fatalf("snapshot of etcd's data: %v", err)
+	}
+	e.Start()
+	return func() {
+		e.t.Helper()
+		e.Stop()
+		err := os.RemoveAll(data)
+		if err == nil {
+			err = os.CopyFS(data, os.DirFS(kept))
+		}
+		if err != nil {
+			e.t.Fatalf("restore etcd's data: %v", err)
+		}
+		e.Start()
+	}
+}
+
 // Client returns a new client of the server, closed when the test ends.
 func (e *Etcd) Client() *clientv3.Client {
 	e.t.Helper()
