@@ -32,6 +32,12 @@
 //	<base>/value/<key>/<node>     the number; a reference, on the node's lease
 //	<base>/locks/<key>/...        locks of other writers, which are honoured
 //
+// Beside these, which others may read and write, stand three of its own:
+//
+//	<base>/rest/<number>          a number that was collected and rests
+//	<base>/heard/<node>           what [KVStoreBackend.Confirm] has said last
+//	<base>/marker/<key>/<node>    for a moment: a request has seen references that do not count
+//
 // On Consul the key stands encoded in all three, and its lock is one key; see [kvstore.Layout].
 //
 // A new number is made by one transaction: if nothing stands under value/<key>/, no lock is held

@@ -158,10 +158,14 @@ func (b *KVStoreBackend) execute(ctx context.Context, p *plan, numbers Numbers) 
 			}
 		}
 		r, err := b.store.Txn(ctx, s.txn)
+		if s.marks && errors.Is(err, kvstore.ErrTxnTooLarge) {
+			p.unmarked = true // numbers that heal, if the store goes back just now, are better than none
+			continue
+		}
 		if err != nil {
 			return step{}, kvstore.TxnResult{}, err
 		}
-		if r.Succeeded {
+		if r.Succeeded && !s.marks {
 			b.note(p.key, r.Revision)
 			return s, r, nil
 		}
@@ -292,7 +296,7 @@ func (b *KVStoreBackend) revert(ctx context.Context, id ID, text, owner string) 
 	if err != nil {
 		return false, fmt.Errorf("give number %s its key %q back: %w", id, text, err)
 	}
-	own, err := b.lookAt(ctx, text)
+	own, err := b.mark(ctx, text)
 	if err != nil {
 		return false, fmt.Errorf("who refers to key %q: %w", text, err)
 	}
@@ -303,10 +307,10 @@ func (b *KVStoreBackend) revert(ctx context.Context, id ID, text, owner string) 
 	}
 	txn := kvstore.Txn{
 		If:   append(b.paths.unreferred(text, own), kvstore.ModRevisionIs(master.Key, master.ModRevision)),
-		Then: []kvstore.Op{kvstore.PutOp(master.Key, []byte(b.paths.layout.Encode(text)), kvstore.Permanent)},
+		Then: []kvstore.Op{kvstore.PutOp(master.Key, []byte(b.paths.layout.Encode(text)), kvstore.Permanent), kvstore.DeleteOp(b.paths.marker(text))},
 	}
 	if owner != "" { // an empty value is nobody's key
-		v, err := b.lookAt(ctx, owner)
+		v, err := b.mark(ctx, owner)
 		if err != nil {
 			return false, fmt.Errorf("who refers to number %s as %q: %w", id, owner, err)
 		}
@@ -314,6 +318,7 @@ func (b *KVStoreBackend) revert(ctx context.Context, id ID, text, owner string) 
 			return false, nil
 		}
 		txn.If = append(txn.If, b.paths.untouched(owner, v)...)
+		txn.Then = append(txn.Then, kvstore.DeleteOp(b.paths.marker(owner)))
 	}
 	r, err := b.store.Txn(ctx, txn)
 	if err != nil {
@@ -329,6 +334,23 @@ func (b *KVStoreBackend) lookAt(ctx context.Context, key string) (*view, error) 
 		return nil, err
 	}
 	return b.paths.shown(key, r.Revision, r.Results[0], r.Results[1:]), nil
+}
+
+// mark is lookAt with this node's marker, for a transaction that goes by what was seen: see
+// [plan.mark]. If there is too much to see for the store to write it in one transaction, the view
+// has none.
+func (b *KVStoreBackend) mark(ctx context.Context, key string) (*view, error) {
+	look := append([]kvstore.Op{b.paths.lookLocks(key)}, b.paths.lookReferences(key)...)
+	r, err := b.store.Txn(ctx, kvstore.Txn{Then: append(look, b.paths.putMarker(key))})
+	if errors.Is(err, kvstore.ErrTxnTooLarge) {
+		return b.lookAt(ctx, key)
+	}
+	if err != nil {
+		return nil, err
+	}
+	v := b.paths.shown(key, r.Revision, r.Results[0], r.Results[1:])
+	v.marked = true
+	return v, nil
 }
 
 // Get implements [Backend]. A number without a reference is not in force.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -24,17 +25,17 @@ type dead struct {
 	// rewritten means that its key was written again since it was made: somebody may have edited
 	// it.
 	rewritten bool
-	// alone says, for each of the key's directories, that nothing was listed there: not even
-	// references to another number.
-	alone []bool
+	// alone means that nothing was listed in the key's directories: not even references to another
+	// number.
+	alone bool
 }
 
 // RunGC implements [Backend].
 //
 // A number is deleted in one transaction with the proof that it may be: its master key is unchanged
-// since two rounds ago, no reference to its key exists, or if the listing showed some, to other
-// numbers, none was written since, and no other writer holds the key's lock. It rests from then on,
-// see [KVStoreConfig]. A limiter of nil is no limit.
+// since two rounds ago, no reference to its key exists, or only such as were found to be to other
+// numbers just before, and no other writer holds the key's lock. It rests from then on, see
+// [KVStoreConfig]. A limiter of nil is no limit.
 func (b *KVStoreBackend) RunGC(ctx context.Context, limiter *rate.Limiter, r Range, previous map[ID]int64) (map[ID]int64, GCStats, error) {
 	var stats GCStats
 	// The masters first: a reference written after their listing is in the second one, or is caught
@@ -58,7 +59,7 @@ func (b *KVStoreBackend) RunGC(ctx context.Context, limiter *rate.Limiter, r Ran
 			}
 		}
 	}
-	listed, err := kvstore.ListPages(ctx, b.store, b.paths.values(), func(page []kvstore.KeyValue) {
+	_, err = kvstore.ListPages(ctx, b.store, b.paths.values(), func(page []kvstore.KeyValue) {
 		for _, kv := range page {
 			refs.add(kv.Key, string(kv.Value))
 		}
@@ -75,9 +76,7 @@ func (b *KVStoreBackend) RunGC(ctx context.Context, limiter *rate.Limiter, r Ran
 		case refs.used[m.id.String()+" "+m.key], m.rewritten && refs.named[m.id.String()]:
 			stats.Alive++
 		case ok && seen == m.mod:
-			for _, dir := range b.paths.referenceDirs(m.key) {
-				m.alone = append(m.alone, !refs.under[dir])
-			}
+			m.alone = !slices.ContainsFunc(b.paths.referenceDirs(m.key), func(dir string) bool { return refs.under[dir] })
 			due = append(due, m)
 		default:
 			stats.Dead++
@@ -86,6 +85,9 @@ func (b *KVStoreBackend) RunGC(ctx context.Context, limiter *rate.Limiter, r Ran
 	}
 	for len(due) > 0 {
 		n := min(gcBatch, len(due))
+		if i := slices.IndexFunc(due[:n], func(d dead) bool { return !d.alone }); i >= 0 {
+			n = max(i, 1) // each of these by itself: it takes more conditions
+		}
 		if limiter != nil && limiter.Limit() != rate.Inf {
 			n = min(n, max(1, limiter.Burst()))
 			if err := limiter.WaitN(ctx, n); err != nil {
@@ -93,7 +95,7 @@ func (b *KVStoreBackend) RunGC(ctx context.Context, limiter *rate.Limiter, r Ran
 				return next, stats, fmt.Errorf("waiting for the deletion rate limit: %w", err)
 			}
 		}
-		deleted, err := b.collect(ctx, due[:n], listed)
+		deleted, err := b.collect(ctx, due[:n])
 		stats.Deleted += deleted
 		if err != nil {
 			keepForLater(next, due)
@@ -143,38 +145,53 @@ func keepForLater(next map[ID]int64, due []dead) {
 
 // collect deletes numbers in one transaction, and says how many. If one may not be deleted, each
 // half is tried alone.
-func (b *KVStoreBackend) collect(ctx context.Context, list []dead, listed int64) (deleted int, err error) {
+func (b *KVStoreBackend) collect(ctx context.Context, list []dead) (deleted int, err error) {
 	var txn kvstore.Txn
+	var ready []dead
 	now := time.Now()
 	for _, d := range list {
-		txn.If = append(txn.If, kvstore.ModRevisionIs(b.paths.id(d.id), d.mod))
+		conds := []kvstore.Cond{kvstore.ModRevisionIs(b.paths.id(d.id), d.mod)}
 		if d.key != "" { // an empty value is nobody's key
-			txn.If = append(txn.If, b.paths.unlocked(d.key, nil))
-			for i, dir := range b.paths.referenceDirs(d.key) {
-				txn.If = append(txn.If, unchangedSince(dir, d.alone[i], listed))
+			var v *view
+			if !d.alone {
+				if v, err = b.mark(ctx, d.key); err != nil {
+					return 0, err
+				}
+				if v.locked || v.refers(d.id) {
+					continue
+				}
 			}
+			conds = append(conds, b.paths.untouched(d.key, v)...)
 		}
+		ready = append(ready, d)
+		txn.If = append(txn.If, conds...)
 		txn.Then = append(txn.Then, kvstore.DeleteOp(b.paths.id(d.id)))
+		if !d.alone {
+			txn.Then = append(txn.Then, kvstore.DeleteOp(b.paths.marker(d.key)))
+		}
 		if b.rest > 0 {
 			txn.Then = append(txn.Then, b.putRest(d.id, now))
 		}
 	}
+	if len(ready) == 0 {
+		return 0, nil
+	}
 	r, err := b.store.Txn(ctx, txn)
 	switch {
-	case errors.Is(err, kvstore.ErrTxnTooLarge) && len(list) > 1: // as with Consul: halves may fit
+	case errors.Is(err, kvstore.ErrTxnTooLarge) && len(ready) > 1: // as with Consul: halves may fit
 	case err != nil:
 		return 0, err
 	case r.Succeeded:
-		return len(list), nil
-	case len(list) == 1:
+		return len(ready), nil
+	case len(ready) == 1:
 		return 0, nil
 	}
-	half := len(list) / 2
-	first, err := b.collect(ctx, list[:half], listed)
+	half := len(ready) / 2
+	first, err := b.collect(ctx, ready[:half])
 	if err != nil {
 		return first, err
 	}
-	second, err := b.collect(ctx, list[half:], listed)
+	second, err := b.collect(ctx, ready[half:])
 	return first + second, err
 }
 

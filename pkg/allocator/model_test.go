@@ -489,6 +489,42 @@ func TestEveryOrder(t *testing.T) {
 			neverVerify: true,
 		},
 		{
+			name: "the store goes back in time beside references of a longer key",
+			s: scenario{
+				setup: func(w *world) {
+					w.free("old", func(a *actor) { a.allocate("L") })
+					w.free("longer", func(a *actor) { a.picks = []allocator.ID{2}; a.allocate("L/x") })
+					w.copyStore()
+					w.free("old", func(a *actor) { a.release("L") })
+				},
+				actors: map[string]func(*actor){
+					"a":    func(a *actor) { a.picks = []allocator.ID{3}; a.allocate("L") },
+					"b":    func(a *actor) { a.picks = []allocator.ID{3}; a.allocate("L") },
+					"time": func(a *actor) { a.rewind() },
+				},
+			},
+			missing:     func(_ kvstore.Txn, c kvstore.Cond) bool { return under(c, "/marker/") },
+			neverVerify: true,
+		},
+		{
+			name: "the store goes back in time while a number beside a longer key is collected",
+			s: scenario{
+				setup: func(w *world) {
+					w.free("old", func(a *actor) { a.allocate("L") })
+					w.free("longer", func(a *actor) { a.picks = []allocator.ID{2}; a.allocate("L/x") })
+					w.copyStore()
+					w.free("old", func(a *actor) { a.release("L") })
+				},
+				actors: map[string]func(*actor){
+					"a":    func(a *actor) { a.refresh(); a.allocate("L") },
+					"gc":   func(a *actor) { a.collect(2) },
+					"time": func(a *actor) { a.rewind() },
+				},
+			},
+			missing:     func(_ kvstore.Txn, c kvstore.Cond) bool { return under(c, "/marker/") },
+			neverVerify: true,
+		},
+		{
 			name: "three nodes come, go and collect",
 			s: scenario{actors: map[string]func(*actor){
 				"a":  func(a *actor) { a.allocate("L"); a.release("L") },

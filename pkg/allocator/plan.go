@@ -23,6 +23,11 @@ import (
 //	    deletes it.
 //	I5  While another writer holds the key's lock, nothing makes its first reference: it may
 //	    have looked already and found none.
+//
+// They hold even if the store is put back to an older copy between a view and the transaction that
+// goes by it. What stands in the copy was written before, so that nothing in it was written since
+// the view, whatever it is: a condition on revisions says nothing. Conditions are therefore on
+// values, and where keys that do not count are in the way, on a marker: see [plan.mark].
 
 // paths builds the keys of one allocator in the store.
 type paths struct {
@@ -52,6 +57,15 @@ func (p paths) referenceDirs(key string) []string {
 	return dirs
 }
 
+// marker is where this node marks that it has seen all there is of a key.
+func (p paths) marker(key string) string {
+	return p.base + "/marker/" + p.layout.Encode(key) + "/" + p.suffix
+}
+
+func (p paths) putMarker(key string) kvstore.Op {
+	return kvstore.PutOp(p.marker(key), nil, kvstore.Leased)
+}
+
 // unlocked holds if nobody holds the lock of a key, or where locks are keys below a path, if no
 // such key was written since a view that showed none of this key.
 func (p paths) unlocked(key string, v *view) kvstore.Cond {
@@ -70,8 +84,12 @@ func (p paths) untouched(key string, v *view) []kvstore.Cond {
 	return append(p.unreferred(key, v), p.unlocked(key, v))
 }
 
-// unreferred holds if nobody refers to a key, or nobody who did not when a view of it was taken.
+// unreferred holds if nobody refers to a key, or nobody who did not when a view of it was taken. Of
+// a marked view it also asks that the store is the one that was seen.
 func (p paths) unreferred(key string, v *view) (conds []kvstore.Cond) {
+	if v != nil && v.marked {
+		conds = append(conds, kvstore.ModRevisionIs(p.marker(key), v.revision))
+	}
 	for i, dir := range p.referenceDirs(key) {
 		if v == nil {
 			conds = append(conds, kvstore.PrefixAbsent(dir))
@@ -155,6 +173,14 @@ type view struct {
 	// under the key's directories, neither of the key nor of one whose name goes on with a slash.
 	noValues []bool
 	noLocks  bool
+	// marked means that this node's marker was written at the revision of the view.
+	marked bool
+}
+
+// needsMarker reports whether only its revision could say that nothing has come since a view: there
+// are keys which do not count.
+func (p paths) needsMarker(v *view) bool {
+	return slices.Contains(v.noValues, false) || p.layout == kvstore.LayoutEtcd && !v.noLocks
 }
 
 type reference struct {
@@ -176,6 +202,9 @@ type plan struct {
 	rests map[ID]int64
 	// yielded counts how often the plan has waited for references to a younger number to go.
 	yielded int
+	// marker means that the plan may have written this node's marker, unmarked that there is too
+	// much to see for the store to write one with it.
+	marker, unmarked bool
 }
 
 // maxYields bounds that wait. Whoever made the younger number gives it back as soon as it sees the
@@ -198,6 +227,8 @@ type step struct {
 	creates, fresh bool
 	// trusted means that the watch has seen the master key, so that it is known to be the oldest.
 	trusted bool
+	// marks means that the transaction only looks, and writes the marker.
+	marks bool
 }
 
 // The places of the reads in every plan transaction's Else branch. References are the last: there
@@ -236,6 +267,9 @@ func (p *plan) next(v *view, numbers Numbers) (step, error) {
 	}
 	// There is no reference to go by. What the view showed under the directories, keys of other
 	// names further below, must still be all there is.
+	if p.paths.needsMarker(v) && !v.marked && !p.unmarked {
+		return p.mark(v.tried), nil
+	}
 	unchanged := p.paths.untouched(p.key, v)
 	if v.master != nil && p.paths.owner(v.master) == p.key {
 		return p.refer(v.tried, v, unchanged...), nil
@@ -252,8 +286,7 @@ func (p *plan) next(v *view, numbers Numbers) (step, error) {
 }
 
 // unchangedSince holds if nothing was written under the directory since it was seen at revision. Of
-// one that was empty it asks that it still is, and not for a revision: a store that was put back to
-// a copy counts on from there, and what is written then can carry a revision that was seen before.
+// one that was empty it asks that it still is, which needs no marker.
 func unchangedSince(dir string, empty bool, revision int64) kvstore.Cond {
 	if empty {
 		return kvstore.PrefixAbsent(dir)
@@ -375,7 +408,7 @@ func (p *plan) refer(id ID, v *view, conds ...kvstore.Cond) step {
 	}
 	s := step{id: id, txn: kvstore.Txn{
 		If:   append([]kvstore.Cond{kvstore.ValueIs(p.paths.id(id), master)}, conds...),
-		Then: []kvstore.Op{p.putReference(id), kvstore.GetOp(p.paths.id(id))},
+		Then: p.finish([]kvstore.Op{p.putReference(id), kvstore.GetOp(p.paths.id(id))}),
 		Else: p.look(id),
 	}}
 	if !bytes.Equal(master, ours) && p.paths.layout != kvstore.LayoutConsulPlain {
@@ -388,11 +421,27 @@ func (p *plan) refer(id ID, v *view, conds ...kvstore.Cond) step {
 func (p *plan) restore(id ID, conds ...kvstore.Cond) step {
 	return step{id: id, creates: true, txn: kvstore.Txn{
 		If: append([]kvstore.Cond{kvstore.Absent(p.paths.id(id))}, conds...),
-		Then: []kvstore.Op{
+		Then: p.finish([]kvstore.Op{
 			p.putReference(id), kvstore.PutOp(p.paths.id(id), []byte(p.paths.layout.Encode(p.key)), kvstore.Permanent), kvstore.DeleteOp(p.paths.rest(id)),
-		},
+		}),
 		Else: p.look(id),
 	}}
+}
+
+// mark looks once more, and writes this node's marker at the same revision. A transaction with the
+// condition that the marker was written at that revision finds the store that was seen: in an older
+// copy the marker is not there, or older. Only then do revisions say what has changed since.
+func (p *plan) mark(id ID) step {
+	p.marker = true
+	return step{id: id, marks: true, txn: kvstore.Txn{Then: append(p.look(id), p.paths.putMarker(p.key))}}
+}
+
+// finish adds to a branch that ends the plan the deletion of a marker.
+func (p *plan) finish(then []kvstore.Op) []kvstore.Op {
+	if p.marker {
+		then = append(then, kvstore.DeleteOp(p.paths.marker(p.key)))
+	}
+	return then
 }
 
 // create makes a number and this node's reference. A number that rests is only picked if no other
@@ -425,10 +474,10 @@ func (p *plan) look(id ID) []kvstore.Op {
 	return append(ops, p.paths.lookReferences(p.key)...)
 }
 
-// see reads the Else branch of a step's transaction.
+// see reads what a step's transaction showed, by its Else branch or with the marker.
 func (p *plan) see(s step, r kvstore.TxnResult) *view {
 	v := p.paths.shown(p.key, r.Revision, r.Results[readLocks], r.Results[readReferences:])
-	v.tried, v.rests = s.id, len(r.Results[readRest]) > 0
+	v.tried, v.rests, v.marked = s.id, len(r.Results[readRest]) > 0, s.marks
 	if m := r.Results[readMaster]; len(m) > 0 {
 		v.master = &m[0]
 	}
