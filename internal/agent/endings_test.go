@@ -239,7 +239,7 @@ func TestKeysWaitForFrozenAgent(t *testing.T) {
 	}
 	t.Cleanup(func() { keys.Close() })
 	operator, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{
-		Store: keys, BasePath: storekeys.IdentitiesPrefix, KeyType: k8sids.Key{}, Rest: time.Second, Lost: time.Hour,
+		Store: keys, BasePath: storekeys.IdentitiesPrefix, KeyType: k8sids.Key{}, Quarantine: time.Second, ConfirmTimeout: time.Hour,
 	})
 	if err != nil {
 		t.Fatal(err)

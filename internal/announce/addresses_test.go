@@ -406,7 +406,7 @@ func TestSharedAfterOldCopy(t *testing.T) {
 			synctest.Wait()
 		}
 		announce(pair("10.0.1.1", "192.0.2.1", 299))
-		back := w.mem.Save()
+		back := w.mem.Snapshot()
 		announce(pair("10.0.1.1", "192.0.2.1", 300))
 		announce(pair("10.0.1.2", "192.0.2.1", 301))
 		now := map[string]int{"10.0.1.1": 300, "10.0.1.2": 301}

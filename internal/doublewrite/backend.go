@@ -87,8 +87,8 @@ func (o *only) Known(string) allocator.ID { return allocator.NoID }
 
 func (o *only) Taken(allocator.ID) {}
 
-// Rests offers the number again: where it was made first decides whether it has rested.
-func (o *only) Rests(id allocator.ID, _ time.Time) {
+// Quarantined offers the number again: where it was made first decides whether it has rested.
+func (o *only) Quarantined(id allocator.ID, _ time.Time) {
 	if id == o.id {
 		o.offered = false
 	}
@@ -104,7 +104,7 @@ func (o *only) Pick() (allocator.ID, error) {
 
 // known says which number there is for the key that is looked for.
 type known struct {
-	allocator.Numbers
+	allocator.IDSource
 	id allocator.ID
 }
 
@@ -116,7 +116,7 @@ func (b *Backend) differs(key allocator.AllocatorKey, id allocator.ID, err error
 }
 
 // Acquire implements [allocator.Backend].
-func (b *Backend) Acquire(ctx context.Context, key allocator.AllocatorKey, numbers allocator.Numbers) (allocator.Acquired, error) {
+func (b *Backend) Acquire(ctx context.Context, key allocator.AllocatorKey, numbers allocator.IDSource) (allocator.Acquired, error) {
 	for range maxTries {
 		a, again, err := b.acquire(ctx, key, numbers)
 		if !again {
@@ -126,7 +126,7 @@ func (b *Backend) Acquire(ctx context.Context, key allocator.AllocatorKey, numbe
 	return allocator.Acquired{}, fmt.Errorf("labels %s: %w", key.GetKey(), allocator.ErrContended)
 }
 
-func (b *Backend) acquire(ctx context.Context, key allocator.AllocatorKey, numbers allocator.Numbers) (a allocator.Acquired, again bool, err error) {
+func (b *Backend) acquire(ctx context.Context, key allocator.AllocatorKey, numbers allocator.IDSource) (a allocator.Acquired, again bool, err error) {
 	if id := numbers.Known(key.GetKey()); id != allocator.NoID {
 		a, err = b.known(ctx, key, numbers)
 		return a, false, err
@@ -149,7 +149,7 @@ func (b *Backend) acquire(ctx context.Context, key allocator.AllocatorKey, numbe
 const otherTimeout = 2 * time.Second
 
 // known takes a number into use that the place that is read has. The other one may be away.
-func (b *Backend) known(ctx context.Context, key allocator.AllocatorKey, numbers allocator.Numbers) (allocator.Acquired, error) {
+func (b *Backend) known(ctx context.Context, key allocator.AllocatorKey, numbers allocator.IDSource) (allocator.Acquired, error) {
 	a, err := b.reads.Acquire(ctx, key, numbers)
 	if err != nil {
 		return a, err
@@ -175,7 +175,7 @@ func conflict(err error) bool {
 }
 
 // takeOver has the objects follow what the store has in force. It is not ok if that cannot be.
-func (b *Backend) takeOver(ctx context.Context, key allocator.AllocatorKey, id allocator.ID, numbers allocator.Numbers) (a allocator.Acquired, ok bool, err error) {
+func (b *Backend) takeOver(ctx context.Context, key allocator.AllocatorKey, id allocator.ID, numbers allocator.IDSource) (a allocator.Acquired, ok bool, err error) {
 	ref := allocator.Reference{ID: id, Key: key}
 	if b.reads == b.keys {
 		if a, err = b.keys.Acquire(ctx, key, numbers); err != nil {
@@ -203,11 +203,11 @@ func (b *Backend) takeOver(ctx context.Context, key allocator.AllocatorKey, id a
 	if err = b.keys.Restore(ctx, ref); err != nil && !conflict(err) {
 		b.log.Warn("an identity has no reference in the store yet", "labels", key.GetKey(), "identity", id, "error", err)
 	}
-	return allocator.Acquired{ID: id, Settled: true}, true, nil
+	return allocator.Acquired{ID: id, Final: true}, true, nil
 }
 
 // make finds a number by objects, and has the store agree. again says that it is to be tried again.
-func (b *Backend) make(ctx context.Context, key allocator.AllocatorKey, numbers allocator.Numbers) (a allocator.Acquired, again bool, err error) {
+func (b *Backend) make(ctx context.Context, key allocator.AllocatorKey, numbers allocator.IDSource) (a allocator.Acquired, again bool, err error) {
 	there, err := b.objects.Get(ctx, key)
 	if err != nil {
 		return a, false, err
@@ -259,7 +259,7 @@ func (b *Backend) make(ctx context.Context, key allocator.AllocatorKey, numbers 
 		}
 	}
 	if b.reads == b.objects {
-		k = allocator.Acquired{ID: k.ID, Settled: true}
+		k = allocator.Acquired{ID: k.ID, Final: true}
 	}
 	return k, false, nil
 }

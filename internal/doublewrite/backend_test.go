@@ -71,7 +71,7 @@ const (
 	readObjects = "doublewrite-readcrd"
 )
 
-// backend is the home of numbers of one node, with connections of its own.
+// backend is the allocator backend of one node, with connections of its own.
 func (p *places) backend(name, mode string) allocator.Backend {
 	p.Helper()
 	keys, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{
@@ -178,7 +178,7 @@ func (p *places) allocate(a *allocator.Allocator, set string) allocator.ID {
 	return id
 }
 
-// TestConformance runs the suite of all homes of numbers on a real etcd and a real API server,
+// TestConformance runs the suite of all allocator backends on a real etcd and a real API server,
 // reading the one and the other.
 func TestConformance(t *testing.T) {
 	p := newPlaces(t)

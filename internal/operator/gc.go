@@ -94,7 +94,7 @@ func (o *Operator) collectIdentities(ctx context.Context, ids *allocator.Allocat
 				}
 			}
 		} else {
-			taken = stats.Alive + stats.Dead + stats.Spared + stats.Resting
+			taken = stats.Alive + stats.Dead + stats.Spared + stats.Quarantined
 		}
 		for id, mod := range next {
 			if _, ok := since[id]; !ok || seen[id] != mod {
@@ -110,7 +110,7 @@ func (o *Operator) collectIdentities(ctx context.Context, ids *allocator.Allocat
 		// What waits for its second round still exists.
 		o.metrics.collected(ofKVStore, identities.Stats{
 			Alive: stats.Alive + stats.Dead + stats.Spared, Unused: stats.Dead, Deleted: stats.Deleted,
-			Resting: stats.Resting, Freed: stats.Freed, Awaited: stats.Awaited,
+			Resting: stats.Quarantined, Freed: stats.Freed, Awaited: stats.Unconfirmed,
 		}, took, err)
 		log := o.log.With("part", "identity-gc")
 		if err != nil {
@@ -122,7 +122,7 @@ func (o *Operator) collectIdentities(ctx context.Context, ids *allocator.Allocat
 			level = log.Info
 		}
 		level("looked for unused identities", "deleted", stats.Deleted, "unused", stats.Dead, "used", stats.Alive,
-			"spared", stats.Spared, "resting", stats.Resting, "freed", stats.Freed, "of-other-clusters", stats.OutOfRange, "took", took.Round(time.Millisecond))
+			"spared", stats.Spared, "resting", stats.Quarantined, "freed", stats.Freed, "of-other-clusters", stats.OutOfRange, "took", took.Round(time.Millisecond))
 		return nil
 	})
 }

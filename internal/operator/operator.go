@@ -204,7 +204,7 @@ func (o *Operator) openStore(ctx context.Context) (kvstore.Backend, *allocator.A
 		return nil, nil, err
 	}
 	backend, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{
-		Store: store, BasePath: storekeys.IdentitiesPrefix, KeyType: textKey(""), Rest: o.cfg.ReuseDelay, Lost: o.cfg.LostNodeDelay,
+		Store: store, BasePath: storekeys.IdentitiesPrefix, KeyType: textKey(""), Quarantine: o.cfg.ReuseDelay, ConfirmTimeout: o.cfg.LostNodeDelay,
 		Logger: o.log.With("part", "identity-gc"),
 	})
 	if err != nil {

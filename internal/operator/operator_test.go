@@ -298,7 +298,7 @@ func TestTwoOperators(t *testing.T) {
 		})
 		c.must(err)
 		// No protection: what an operator deletes by mistake must show.
-		a, err := allocator.NewAllocator(textKey(""), backend, allocator.WithMin(7<<16), allocator.WithMax(8<<16-1), allocator.WithRest(0))
+		a, err := allocator.NewAllocator(textKey(""), backend, allocator.WithMin(7<<16), allocator.WithMax(8<<16-1), allocator.WithQuarantine(0))
 		c.must(err)
 		ctx, cancel := context.WithCancel(c.ctx)
 		runs := make(chan error, 1)

@@ -368,7 +368,7 @@ func (a *Allocator) acquire(ctx context.Context, lk *localKey, p *pending) (id I
 			again, err = a.verify(ctx, lk, got, mark, withdrawals)
 		}
 		if err == nil && !again {
-			a.settle(lk, got.ID, p, mark)
+			a.record(lk, got.ID, p, mark)
 			picks.done()
 			return got.ID, got.IsNew, nil
 		}
@@ -395,8 +395,8 @@ func (a *Allocator) acquire(ctx context.Context, lk *localKey, p *pending) (id I
 	}
 }
 
-// settle records a number that a key has now. mark was taken before the number was acquired.
-func (a *Allocator) settle(lk *localKey, id ID, p *pending, mark int) {
+// record notes the number that a key has now. mark was taken before the number was acquired.
+func (a *Allocator) record(lk *localKey, id ID, p *pending, mark int) {
 	a.mu.Lock()
 	was := lk.was
 	a.setID(lk, id)
@@ -423,7 +423,7 @@ func (a *Allocator) settle(lk *localKey, id ID, p *pending, mark int) {
 		a.events.push(AllocatorEvent{Kind: EventRenumbered, ID: id, OldID: was, Key: lk.key})
 	}
 	if was != id {
-		a.settleMissing(was)
+		a.notifyMissing(was)
 	}
 }
 

@@ -12,7 +12,7 @@ type Backend interface {
 	// Acquire records that this node uses key and returns the key's number, which it finds or, with
 	// the help of numbers, makes. Both happen in one step: a number is never made without the
 	// reference that keeps it. After an error the reference may exist; Release takes it back.
-	Acquire(ctx context.Context, key AllocatorKey, numbers Numbers) (Acquired, error)
+	Acquire(ctx context.Context, key AllocatorKey, numbers IDSource) (Acquired, error)
 
 	// Withdraw takes back an Acquire at once: the reference, and the number if it was made and
 	// nobody else refers to it.
@@ -66,16 +66,16 @@ type Backend interface {
 	DeleteAllKeys(ctx context.Context) error
 }
 
-// Numbers is what a backend asks of the allocator while it looks for a number.
-type Numbers interface {
+// IDSource is what a backend asks of the allocator while it looks for a number.
+type IDSource interface {
 	// Known returns the number that the cache has for key, the oldest if there are several; NoID if
 	// there is none.
 	Known(key string) ID
 	// Pick returns a number of the range that nobody is known to use, at random. It returns an
 	// error that wraps [ErrExhausted] if there is none.
 	Pick() (ID, error)
-	// Rests means that a number was deleted, and when. It is not picked if any other is free.
-	Rests(id ID, since time.Time)
+	// Quarantined means that a number was deleted, and when. It is not picked if another is free.
+	Quarantined(id ID, since time.Time)
 	// Taken means that a picked number turned out to be used.
 	Taken(id ID)
 }
@@ -88,9 +88,9 @@ type Acquired struct {
 	// Revision is one that the watch must have reached before it is known that no older number for
 	// the key exists; 0 if that is known already.
 	Revision int64
-	// Settled means that an older number for the key is known, but that others use this one and
-	// do not give it back: it is to be accepted.
-	Settled bool
+	// Final means that the number is to be accepted even if an older one for the key is known:
+	// others use it and do not give it back.
+	Final bool
 }
 
 // Reference is a number that this node uses for a key.
@@ -138,10 +138,10 @@ type Mapping struct {
 	Created int64
 	// Revision is that of the change, 0 during a listing.
 	Revision int64
-	// Made names the change that made the number. Where the store shows it, another key under the
-	// same Made is an edit by hand: a number gets another key only when it is made anew. 0 if the
-	// store does not show it, or if the backend sees to edits itself.
-	Made int64
+	// Incarnation names the change that made the number. Where the store shows it, another key
+	// under the same Incarnation is an edit by hand: a number gets another key only when it is made
+	// anew. 0 if the store does not show it, or if the backend sees to edits itself.
+	Incarnation int64
 	// Original means that Key is what the number was made with, or what nodes go by that use it,
 	// and not something that was written over it since.
 	Original bool
@@ -157,9 +157,9 @@ type GCStats struct {
 	Alive, Dead, Deleted int
 	// Spared numbers were about to be deleted when a reference appeared or they changed.
 	Spared int
-	// Resting numbers were deleted and are not made again yet, Freed ones may be from now on.
-	// Awaited are those of the resting that only wait for nodes to confirm their end.
-	Resting, Freed, Awaited int
+	// Quarantined numbers were deleted and are not made again yet, Freed ones may be from now on.
+	// Unconfirmed are those of the quarantined that only wait for nodes to confirm their end.
+	Quarantined, Freed, Unconfirmed int
 	// OutOfRange numbers belong to someone else and were not looked at.
 	OutOfRange int
 }

@@ -95,7 +95,7 @@ func (c *cache) rewrite(m Mapping) (e *entry, edited, changed bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e = c.byID[m.ID]
-	if e == nil || !e.original || e.missing || m.Made == 0 || e.made != m.Made {
+	if e == nil || !e.original || e.missing || m.Incarnation == 0 || e.made != m.Incarnation {
 		return nil, false, false
 	}
 	edited = m.Key == nil || m.Key.GetKey() != e.text
@@ -138,7 +138,7 @@ func (c *cache) isEdited(id ID, text string) bool {
 func (c *cache) upsert(m Mapping) (replaced *entry, changed bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	e := &entry{id: m.ID, key: m.Key, created: m.Created, made: m.Made, original: m.Original && m.Key != nil, edited: m.Edited}
+	e := &entry{id: m.ID, key: m.Key, created: m.Created, made: m.Incarnation, original: m.Original && m.Key != nil, edited: m.Edited}
 	if m.Key != nil {
 		e.text = m.Key.GetKey()
 	}
@@ -214,9 +214,9 @@ func (c *cache) remove(id ID, revision int64, keep func(*entry) bool) (gone *ent
 	return e, kept
 }
 
-// heard returns up to where every change is in, and the last of them by which a number may have
-// ended. Both are 0 before the first listing.
-func (c *cache) heard() (applied, ended int64) {
+// appliedRevision returns up to which revision every change is in, and that of the last by which a
+// number may have ended. Both are 0 before the first listing.
+func (c *cache) appliedRevision() (applied, ended int64) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	if c.lists == 0 {
@@ -225,8 +225,8 @@ func (c *cache) heard() (applied, ended int64) {
 	return c.applied, c.ended
 }
 
-// stands reports whether a number stands for a key in the store.
-func (c *cache) stands(id ID) bool {
+// isAllocated reports whether the store has a key for a number.
+func (c *cache) isAllocated(id ID) bool {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	e := c.byID[id]

@@ -19,8 +19,8 @@
 //     it its key back. Another key comes with a number that was made anew.
 //   - The references of a node that dies end with its lease.
 //   - Numbers lie between [WithMin] and [WithMax], with [WithPrefixMask] or-ed to them. A full
-//     range is reported by [ErrExhausted]. A number that was collected rests before it is used
-//     again as long as others are free ([WithRest]).
+//     range is reported by [ErrExhausted]. A number that was collected is in quarantine: it is
+//     not used again for a while, as long as others are free ([WithQuarantine]).
 //   - A key in use on the node costs no round trip; any other costs one transaction in the common
 //     case, new or not. No lock is taken.
 //
@@ -34,7 +34,7 @@
 //
 // Beside these, which others may read and write, stand three of its own:
 //
-//	<base>/rest/<number>          a number that was collected and rests
+//	<base>/rest/<number>          a number that was collected, for its quarantine
 //	<base>/heard/<node>           what [KVStoreBackend.Confirm] has said last
 //	<base>/marker/<key>/<node>    for a moment: a request has seen references that do not count
 //

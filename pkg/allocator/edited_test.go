@@ -115,7 +115,7 @@ func TestEditedKey(t *testing.T) {
 		if ev := <-events; ev.Kind != allocator.EventDelete || ev.ID != 301 {
 			t.Fatalf("told %+v of an edit to %q", ev, value)
 		}
-		if key, err := a.GetByID(t.Context(), 300); err != nil || key.GetKey() != "web" || !a.Stands(300) {
+		if key, err := a.GetByID(t.Context(), 300); err != nil || key.GetKey() != "web" || !a.IsAllocated(300) {
 			t.Errorf("edited to %q: 300 means %v, %v", value, key, err)
 		}
 		if id, err := a.Get(t.Context(), allocator.StringKey("friend")); err != nil || id != allocator.NoID {

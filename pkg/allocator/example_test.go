@@ -109,7 +109,7 @@ func ExampleAllocator_RunGC() {
 	// round 2: 1 alive, 0 dead, 1 deleted
 }
 
-// Events tell of every number of the cluster, as it comes and goes.
+// Events report every number of the cluster, as it comes and goes.
 func ExampleWithEvents() {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
@@ -117,7 +117,7 @@ func ExampleWithEvents() {
 	events := make(allocator.AllocatorEventChan)
 	_, stop := startNode(cluster.Client(), "192.0.2.1", allocator.WithEvents(events))
 	defer stop()
-	fmt.Println((<-events).Kind) // all numbers that were there at the start have been told: none
+	fmt.Println((<-events).Kind) // all numbers that were there at the start have been delivered: none
 
 	other, stopOther := startNode(cluster.Client(), "192.0.2.2")
 	defer stopOther()

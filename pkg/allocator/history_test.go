@@ -89,7 +89,7 @@ func (n *historyNode) start() {
 	n.events = make(allocator.AllocatorEventChan, 64)
 	opts := []allocator.AllocatorOption{
 		allocator.WithMin(historyMin), allocator.WithMax(n.w.max), allocator.WithEvents(n.events), allocator.WithSyncInterval(time.Second),
-		allocator.WithRest(50 * time.Millisecond), allocator.WithLogger(slog.New(slog.DiscardHandler)),
+		allocator.WithQuarantine(50 * time.Millisecond), allocator.WithLogger(slog.New(slog.DiscardHandler)),
 	}
 	if n.n%2 == 0 {
 		opts = append(opts, allocator.WithMasterKeyProtection())

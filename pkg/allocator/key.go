@@ -77,8 +77,8 @@ type AllocatorKey interface {
 	PutKey(canonical string) (AllocatorKey, error)
 }
 
-// MapKey is a key that is made of labels. Homes of numbers that keep the labels one by one, as the
-// objects of Kubernetes, take no others; those on a key-value store take any.
+// MapKey is a key that is made of labels. Backends that keep the labels one by one, as the objects
+// of Kubernetes, take no others; those on a key-value store take any.
 type MapKey interface {
 	AllocatorKey
 

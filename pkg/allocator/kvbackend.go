@@ -33,13 +33,13 @@ type KVStoreConfig struct {
 	Suffix string
 	// KeyType is any key; it is used to read others.
 	KeyType AllocatorKey
-	// Rest is how long a number that RunGC deleted is not given to another key, if any other is
-	// free: a record in the store says so to all writers, and is deleted by RunGC. 0 leaves no
+	// Quarantine is how long a number that RunGC deleted is not given to another key, if any other
+	// is free: a record in the store says so to all writers, and is deleted by RunGC. 0 leaves no
 	// records; those that are there are heeded all the same.
-	Rest time.Duration
-	// Lost is how long RunGC waits, from its deletion, for nodes to confirm the end of such a
-	// number; 0 for not at all. A node's word, and what it is waited for, ends with its lease.
-	Lost time.Duration
+	Quarantine time.Duration
+	// ConfirmTimeout is how long RunGC waits, from its deletion, for nodes to confirm that they go
+	// by such a number no more; 0 for not at all. A node whose lease has ended is not waited for.
+	ConfirmTimeout time.Duration
 	// Logger is optional.
 	Logger *slog.Logger
 }
@@ -76,8 +76,8 @@ func NewKVStoreBackend(cfg KVStoreConfig) (*KVStoreBackend, error) {
 	if strings.Contains(cfg.Suffix, "/") {
 		errs = append(errs, fmt.Errorf("node suffix %q holds a slash", cfg.Suffix))
 	}
-	if cfg.Rest < 0 || cfg.Lost < 0 {
-		errs = append(errs, fmt.Errorf("numbers cannot rest for %s, or wait for nodes for %s", cfg.Rest, cfg.Lost))
+	if cfg.Quarantine < 0 || cfg.ConfirmTimeout < 0 {
+		errs = append(errs, fmt.Errorf("a quarantine of %s and a timeout for confirmations of %s: neither may be negative", cfg.Quarantine, cfg.ConfirmTimeout))
 	}
 	if cfg.KeyType == nil {
 		errs = append(errs, errors.New("no key type given"))
@@ -89,7 +89,7 @@ func NewKVStoreBackend(cfg KVStoreConfig) (*KVStoreBackend, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &KVStoreBackend{store: cfg.Store, paths: paths{base, cfg.Suffix, cfg.Store.Layout()}, typ: cfg.KeyType, rest: cfg.Rest, lost: cfg.Lost, log: log, written: make(map[string]int64)}, nil
+	return &KVStoreBackend{store: cfg.Store, paths: paths{base, cfg.Suffix, cfg.Store.Layout()}, typ: cfg.KeyType, rest: cfg.Quarantine, lost: cfg.ConfirmTimeout, log: log, written: make(map[string]int64)}, nil
 }
 
 func canonical(key AllocatorKey) (string, error) {
@@ -100,7 +100,7 @@ func canonical(key AllocatorKey) (string, error) {
 }
 
 // Acquire implements [Backend].
-func (b *KVStoreBackend) Acquire(ctx context.Context, key AllocatorKey, numbers Numbers) (Acquired, error) {
+func (b *KVStoreBackend) Acquire(ctx context.Context, key AllocatorKey, numbers IDSource) (Acquired, error) {
 	text, err := canonical(key)
 	if err != nil {
 		return Acquired{}, err
@@ -110,7 +110,7 @@ func (b *KVStoreBackend) Acquire(ctx context.Context, key AllocatorKey, numbers 
 	if err != nil {
 		return Acquired{}, err
 	}
-	a := Acquired{ID: s.id, IsNew: s.fresh, Settled: p.yielded >= maxYields}
+	a := Acquired{ID: s.id, IsNew: s.fresh, Final: p.yielded >= maxYields}
 	switch {
 	case s.creates:
 		a.Revision = r.Revision
@@ -122,7 +122,7 @@ func (b *KVStoreBackend) Acquire(ctx context.Context, key AllocatorKey, numbers 
 }
 
 // execute runs the steps of a plan until one goes through.
-func (b *KVStoreBackend) execute(ctx context.Context, p *plan, numbers Numbers) (step, kvstore.TxnResult, error) {
+func (b *KVStoreBackend) execute(ctx context.Context, p *plan, numbers IDSource) (step, kvstore.TxnResult, error) {
 	if b.paths.suffix == "" {
 		return step{}, kvstore.TxnResult{}, errors.New("this allocator backend has no node suffix, so it can hold no references")
 	}
@@ -462,13 +462,13 @@ func (b *KVStoreBackend) ListAndWatch(ctx context.Context, handler CacheMutation
 			handler.OnDelete(id, ev.Revision)
 			continue
 		}
-		m := Mapping{ID: id, Created: ev.CreateRevision, Revision: ev.Revision, Made: ev.CreateRevision, Original: ev.CreateRevision == ev.ModRevision}
+		m := Mapping{ID: id, Created: ev.CreateRevision, Revision: ev.Revision, Incarnation: ev.CreateRevision, Original: ev.CreateRevision == ev.ModRevision}
 		if key, err := b.typ.PutKey(b.paths.owner(&ev.KeyValue)); err == nil && key.GetKey() != "" { // an empty value is nobody's key
 			m.Key = key
 		} else {
 			b.log.Warn("a number has an unreadable key in the store", "id", id, "error", err)
 		}
-		if !m.Original && originals[id] != m.Made {
+		if !m.Original && originals[id] != m.Incarnation {
 			u, err := made.of(ctx, id, &ev.KeyValue)
 			if err != nil {
 				break // ctx has ended, or the store is closed
@@ -476,7 +476,7 @@ func (b *KVStoreBackend) ListAndWatch(ctx context.Context, handler CacheMutation
 			b.believe(&m, u)
 		}
 		if m.Original {
-			originals[id] = m.Made
+			originals[id] = m.Incarnation
 		}
 		handler.OnUpsert(m)
 	}

@@ -105,7 +105,7 @@ func (b *KVStoreBackend) RunGC(ctx context.Context, limiter *rate.Limiter, r Ran
 		due = due[n:]
 	}
 	rests, err := b.free(ctx, r, time.Now())
-	stats.Resting, stats.Freed, stats.Awaited = rests.Resting, rests.Freed, rests.Awaited
+	stats.Quarantined, stats.Freed, stats.Unconfirmed = rests.Quarantined, rests.Freed, rests.Unconfirmed
 	return next, stats, err
 }
 

@@ -51,7 +51,7 @@ func (b *KVStoreBackend) rests(ctx context.Context) ([]restRecord, error) {
 }
 
 // learnRests shows a plan and the allocator which numbers rest.
-func (b *KVStoreBackend) learnRests(ctx context.Context, p *plan, numbers Numbers) error {
+func (b *KVStoreBackend) learnRests(ctx context.Context, p *plan, numbers IDSource) error {
 	list, err := b.rests(ctx)
 	if err != nil {
 		return err
@@ -59,7 +59,7 @@ func (b *KVStoreBackend) learnRests(ctx context.Context, p *plan, numbers Number
 	p.rests = make(map[ID]int64, len(list))
 	for _, r := range list {
 		p.rests[r.id] = r.mod
-		numbers.Rests(r.id, r.since)
+		numbers.Quarantined(r.id, r.since)
 	}
 	return nil
 }
@@ -86,7 +86,7 @@ func (b *KVStoreBackend) free(ctx context.Context, r Range, now time.Time) (stat
 		if !r.Contains(rec.id) {
 			continue
 		}
-		stats.Resting++
+		stats.Quarantined++
 		seen, again := last[rec.id]
 		if again = again && seen.mod == rec.mod; !again {
 			seen = seenRest{rec.mod, now}
@@ -109,7 +109,7 @@ func (b *KVStoreBackend) free(ctx context.Context, r Range, now time.Time) (stat
 	var ready []restRecord
 	for _, rec := range due {
 		if rec.mod > confirmed && now.Sub(seenNow[rec.id].first) < b.lost {
-			stats.Awaited++
+			stats.Unconfirmed++
 			continue
 		}
 		ready = append(ready, rec)
@@ -118,7 +118,7 @@ func (b *KVStoreBackend) free(ctx context.Context, r Range, now time.Time) (stat
 		n := min(len(ready), kvstore.MaxTxnOps)
 		freed, err := b.endRest(ctx, ready[:n])
 		stats.Freed += freed
-		stats.Resting -= freed
+		stats.Quarantined -= freed
 		if err != nil {
 			return stats, fmt.Errorf("ending the rest of numbers: %w", err)
 		}

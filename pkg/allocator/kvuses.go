@@ -41,7 +41,7 @@ func (u *uses) of(ctx context.Context, id ID, kv *kvstore.KeyValue) (user, error
 		if err == nil || ctx.Err() != nil || errors.Is(err, kvstore.ErrClosed) {
 			return found, err
 		}
-		u.backend.log.Warn("cannot see what nodes use a number for that was written again since it was made; no more is told of numbers until the store answers",
+		u.backend.log.Warn("cannot see what nodes use a number for that was written again since it was made; no changes of numbers are reported until the store answers",
 			"id", id, "error", err)
 		if err := retry.Wait(ctx, try, 50*time.Millisecond, 5*time.Second); err != nil {
 			return user{}, err

@@ -56,8 +56,8 @@ func (a *Allocator) Release(ctx context.Context, key AllocatorKey) (lastUse bool
 		return later(err)
 	}
 	a.ended(lk)
-	a.settleMissing(id)
-	a.settleMissing(was)
+	a.notifyMissing(id)
+	a.notifyMissing(was)
 	return true, nil
 }
 
@@ -114,17 +114,18 @@ func (a *Allocator) ForeachCache(fn RangeFunc) {
 	}
 }
 
-// Heard returns the revision up to which every change of the store is known here, and that of the
-// last of them by which a number may have ended, a listing among these; 0 before the first listing.
-// What is known was handed to the events before.
-func (a *Allocator) Heard() (applied, ended int64) { return a.cache.heard() }
+// AppliedRevision returns the revision up to which every change of the store is known here, and
+// that of the last of them by which a number may have ended, a listing among these; 0 before the
+// first listing. What is known was handed to the events before.
+func (a *Allocator) AppliedRevision() (applied, ended int64) { return a.cache.appliedRevision() }
 
-// Stands says whether, by what was observed of the store itself, a number stands for a key.
-func (a *Allocator) Stands(id ID) bool { return a.cache.stands(id) }
+// IsAllocated reports whether the allocator's own store, as far as it was observed, has a key for a
+// number.
+func (a *Allocator) IsAllocated(id ID) bool { return a.cache.isAllocated(id) }
 
 // Edited returns the numbers of which the store says something else than the key that they were
-// made with, in order: somebody edited them. They go on to stand for that key, and whoever uses
-// them gives it back.
+// made with, in order: somebody edited them. They go on to mean that key, and whoever uses them
+// gives it back.
 func (a *Allocator) Edited() []ID { return a.cache.edited() }
 
 // Confirm tells those who collect that this node has released every number that ended up to a
@@ -222,7 +223,7 @@ func (rc *RemoteCache) Close() {
 	rc.a.mu.Unlock()
 	rc.closed.Do(func() {
 		for _, e := range rc.cache.entries() {
-			rc.tell(EventDelete, e.id, e.key)
+			rc.notify(EventDelete, e.id, e.key)
 		}
 	})
 }
@@ -245,24 +246,24 @@ func (rc *RemoteCache) OnUpsert(m Mapping) {
 	}
 	replaced, changed := rc.cache.upsert(m)
 	if replaced != nil {
-		rc.tell(EventDelete, m.ID, replaced.key)
+		rc.notify(EventDelete, m.ID, replaced.key)
 	}
 	if changed {
-		rc.tell(EventUpsert, m.ID, m.Key)
+		rc.notify(EventUpsert, m.ID, m.Key)
 	}
 }
 
 // OnDelete implements [CacheMutations].
 func (rc *RemoteCache) OnDelete(id ID, revision int64) {
 	if gone, _ := rc.cache.remove(id, revision, func(*entry) bool { return false }); gone != nil && gone.key != nil {
-		rc.tell(EventDelete, id, gone.key)
+		rc.notify(EventDelete, id, gone.key)
 	}
 }
 
 // OnReferencesLost implements [CacheMutations]: this node has none there.
 func (rc *RemoteCache) OnReferencesLost([]string) {}
 
-func (rc *RemoteCache) tell(kind EventKind, id ID, key AllocatorKey) {
+func (rc *RemoteCache) notify(kind EventKind, id ID, key AllocatorKey) {
 	rc.a.events.push(AllocatorEvent{Kind: kind, ID: id, Key: key, Remote: rc.name})
 }
 

@@ -23,7 +23,7 @@ func (a *Allocator) verify(ctx context.Context, lk *localKey, got Acquired, mark
 	case err != nil:
 		return false, err
 	}
-	if oldest := a.cache.oldest(lk.text); oldest == NoID || oldest == got.ID || got.Settled || withdrawals >= maxWithdrawals {
+	if oldest := a.cache.oldest(lk.text); oldest == NoID || oldest == got.ID || got.Final || withdrawals >= maxWithdrawals {
 		return false, nil
 	}
 	return true, a.backend.Withdraw(ctx, lk.key, got)
@@ -188,8 +188,8 @@ func (a *Allocator) repair(ctx context.Context, lk *localKey) error {
 				return err
 			}
 			a.ended(lk)
-			a.settleMissing(id)
-			a.settleMissing(was)
+			a.notifyMissing(id)
+			a.notifyMissing(was)
 			return nil
 		case refs == 0 || !wrong:
 			return nil
@@ -244,9 +244,9 @@ func (a *Allocator) ended(lk *localKey) {
 	a.setID(lk, NoID)
 }
 
-// settleMissing notifies of the end of a number that the store has lost and that this node no
+// notifyMissing notifies of the end of a number that the store has lost and that this node no
 // longer keeps alive.
-func (a *Allocator) settleMissing(id ID) {
+func (a *Allocator) notifyMissing(id ID) {
 	if e := a.cache.forget(id); e != nil && e.key != nil {
 		a.events.push(AllocatorEvent{Kind: EventDelete, ID: id, Key: e.key})
 	}

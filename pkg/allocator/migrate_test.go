@@ -202,7 +202,7 @@ func TestLookups(t *testing.T) {
 	wantDB := far.allocate(t, "db")
 	n := newNode(t, mem, "n2") // returns after WaitForInitialSync
 	wantWeb := n.allocate(t, "web")
-	eventually(t, "the watch tells the own number", func() bool { return n.Stands(wantWeb) })
+	eventually(t, "the watch tells the own number", func() bool { return n.IsAllocated(wantWeb) })
 	all := map[allocator.ID]string{}
 	n.ForeachCache(func(id allocator.ID, key allocator.AllocatorKey) { all[id] = key.GetKey() })
 	if len(all) != 2 || all[wantWeb] != "web" || all[wantDB] != "db" {

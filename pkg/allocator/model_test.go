@@ -89,10 +89,10 @@ func (w *world) actor(name string) *actor {
 	return &actor{w: w, name: name, store: store, be: be, cache: map[string]allocator.ID{}, picks: []allocator.ID{1, 2, 3}, taken: map[allocator.ID]bool{}}
 }
 
-// Known, Pick and Taken make an actor the [allocator.Numbers] of its own backend.
-func (a *actor) Known(key string) allocator.ID { return a.cache[key] }
-func (a *actor) Taken(id allocator.ID)         { a.taken[id] = true }
-func (a *actor) Rests(allocator.ID, time.Time) {}
+// Known, Pick and Taken make an actor the [allocator.IDSource] of its own backend.
+func (a *actor) Known(key string) allocator.ID       { return a.cache[key] }
+func (a *actor) Taken(id allocator.ID)               { a.taken[id] = true }
+func (a *actor) Quarantined(allocator.ID, time.Time) {}
 func (a *actor) Pick() (allocator.ID, error) {
 	for _, id := range a.picks {
 		if !a.taken[id] {
@@ -131,7 +131,7 @@ func (a *actor) allocate(key string) {
 		if a.w.verify && got.Revision != 0 {
 			a.store.turn() // the watch reaches the revision some time later
 			a.refresh()
-			if oldest := a.cache[key]; oldest != allocator.NoID && oldest != got.ID && !got.Settled {
+			if oldest := a.cache[key]; oldest != allocator.NoID && oldest != got.ID && !got.Final {
 				if err := a.be.Withdraw(context.Background(), allocator.StringKey(key), got); err != nil {
 					panic(err)
 				}

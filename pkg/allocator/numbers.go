@@ -25,10 +25,10 @@ type picker struct {
 	resting map[ID]time.Time
 }
 
-// Known implements [Numbers].
+// Known implements [IDSource].
 func (p *picker) Known(key string) ID { return p.a.cache.oldest(key) }
 
-// Taken implements [Numbers].
+// Taken implements [IDSource].
 func (p *picker) Taken(id ID) {
 	if p.taken == nil {
 		p.taken = make(map[ID]bool)
@@ -36,8 +36,8 @@ func (p *picker) Taken(id ID) {
 	p.taken[id] = true
 }
 
-// Rests implements [Numbers].
-func (p *picker) Rests(id ID, since time.Time) {
+// Quarantined implements [IDSource].
+func (p *picker) Quarantined(id ID, since time.Time) {
 	if p.resting == nil {
 		p.resting = make(map[ID]time.Time)
 	}
@@ -45,7 +45,7 @@ func (p *picker) Rests(id ID, since time.Time) {
 	p.unreserve(id) // it may be picked again, as the last that is left
 }
 
-// Pick implements [Numbers]. Numbers that rest are passed over unless no other is free; then the
+// Pick implements [IDSource]. Numbers that rest are passed over unless no other is free; then the
 // one that has rested longest among those looked at is taken.
 func (p *picker) Pick() (ID, error) {
 	r := p.a.set.numbers

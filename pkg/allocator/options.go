@@ -89,9 +89,9 @@ func WithSyncInterval(d time.Duration) AllocatorOption { return func(s *settings
 // minutes if not given.
 func WithTimeout(d time.Duration) AllocatorOption { return func(s *settings) { s.timeout = d } }
 
-// WithRest sets how long a deleted number is not chosen again if others are free, 15 minutes if not
-// given: nodes that have not observed its end must not take its next owner for the last one.
-func WithRest(d time.Duration) AllocatorOption { return func(s *settings) { s.rest = d } }
+// WithQuarantine sets how long a deleted number is not chosen again if others are free, 15 minutes
+// if not given: nodes that have not observed its end must not take its next owner for the last one.
+func WithQuarantine(d time.Duration) AllocatorOption { return func(s *settings) { s.rest = d } }
 
 // WithLogger sets the log, none if not given.
 func WithLogger(log *slog.Logger) AllocatorOption { return func(s *settings) { s.log = log } }

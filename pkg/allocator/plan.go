@@ -50,7 +50,7 @@ func (p paths) ownValue(key string) string { return p.value(key) + p.suffix }
 // referenceDirs returns the directories under which a key has references: that in which they are
 // written, and those of other forms that are read.
 func (p paths) referenceDirs(key string) []string {
-	dirs := p.layout.Forms(key)
+	dirs := p.layout.Encodings(key)
 	for i, form := range dirs {
 		dirs[i] = p.values() + form + "/"
 	}
@@ -69,7 +69,7 @@ func (p paths) putMarker(key string) kvstore.Op {
 // unlocked holds if nobody holds the lock of a key, or where locks are keys below a path, if no
 // such key was written since a view that showed none of this key.
 func (p paths) unlocked(key string, v *view) kvstore.Cond {
-	if lock, ok := p.layout.Session(p.allLocks(), key); ok {
+	if lock, ok := p.layout.LockKey(p.allLocks(), key); ok {
 		return kvstore.Unleased(lock)
 	}
 	if v == nil {
@@ -116,7 +116,7 @@ func (p paths) allReferTo(key string, id ID) []kvstore.Cond {
 
 // lookLocks reads what locked judges.
 func (p paths) lookLocks(key string) kvstore.Op {
-	if lock, ok := p.layout.Session(p.allLocks(), key); ok {
+	if lock, ok := p.layout.LockKey(p.allLocks(), key); ok {
 		return kvstore.GetOp(lock)
 	}
 	return kvstore.ListOp(p.locks(key))
@@ -144,7 +144,7 @@ func (p paths) reference(path string) (key, node string, ok bool) {
 
 // locked reports whether somebody holds the lock of a key, or waits for it.
 func (p paths) locked(key string, pairs []kvstore.KeyValue) bool {
-	_, session := p.layout.Session(p.allLocks(), key)
+	_, session := p.layout.LockKey(p.allLocks(), key)
 	return slices.ContainsFunc(pairs, func(kv kvstore.KeyValue) bool {
 		if session {
 			return kv.Lease != ""
@@ -241,7 +241,7 @@ const (
 )
 
 // next returns the next step. v is nil at first.
-func (p *plan) next(v *view, numbers Numbers) (step, error) {
+func (p *plan) next(v *view, numbers IDSource) (step, error) {
 	if v == nil {
 		if id := p.candidate(numbers); id != NoID {
 			return p.referAlone(id), nil
@@ -295,7 +295,7 @@ func unchangedSince(dir string, empty bool, revision int64) kvstore.Cond {
 }
 
 // candidate is the number to try first.
-func (p *plan) candidate(numbers Numbers) ID {
+func (p *plan) candidate(numbers IDSource) ID {
 	if p.held != NoID {
 		return p.held
 	}
@@ -307,7 +307,7 @@ func (p *plan) candidate(numbers Numbers) ID {
 }
 
 // learn notes what a view says about the number tried.
-func (p *plan) learn(v *view, numbers Numbers) {
+func (p *plan) learn(v *view, numbers IDSource) {
 	if p.refused == nil {
 		p.refused = make(map[ID]int64)
 	}
@@ -340,7 +340,7 @@ func (v *view) refers(id ID) bool {
 // inForce returns a reference that carries the number in force. References to a number that belongs
 // to another key do not count. If other writers made several, the number that the cache knows to be
 // oldest wins, then the smallest: every node decides alike.
-func (p *plan) inForce(v *view, numbers Numbers) (reference, bool) {
+func (p *plan) inForce(v *view, numbers IDSource) (reference, bool) {
 	var best reference
 	for _, r := range v.references {
 		if _, refused := p.refused[r.id]; refused || p.held != NoID && r.id != p.held {
@@ -446,7 +446,7 @@ func (p *plan) finish(then []kvstore.Op) []kvstore.Op {
 
 // create makes a number and this node's reference. A number that rests is only picked if no other
 // is free.
-func (p *plan) create(numbers Numbers, conds ...kvstore.Cond) (step, error) {
+func (p *plan) create(numbers IDSource, conds ...kvstore.Cond) (step, error) {
 	id, err := numbers.Pick()
 	if err != nil {
 		return step{}, err

@@ -17,7 +17,7 @@ func ReadOnly(b Backend) Backend { return readOnly{b} }
 type readOnly struct{ Backend }
 
 // Acquire implements [Backend].
-func (r readOnly) Acquire(ctx context.Context, key AllocatorKey, _ Numbers) (Acquired, error) {
+func (r readOnly) Acquire(ctx context.Context, key AllocatorKey, _ IDSource) (Acquired, error) {
 	id, err := r.Get(ctx, key)
 	if err != nil {
 		return Acquired{}, err
@@ -27,7 +27,7 @@ func (r readOnly) Acquire(ctx context.Context, key AllocatorKey, _ Numbers) (Acq
 	}
 	// Which of several numbers counts was decided by the store a moment ago; the cache may be
 	// behind.
-	return Acquired{ID: id, Settled: true}, nil
+	return Acquired{ID: id, Final: true}, nil
 }
 
 // Withdraw implements [Backend]. There is nothing to take back.

@@ -21,7 +21,7 @@ type hooked struct {
 	beforeAcquire, afterAcquire, afterRestore func()
 }
 
-func (h *hooked) Acquire(ctx context.Context, key allocator.AllocatorKey, numbers allocator.Numbers) (allocator.Acquired, error) {
+func (h *hooked) Acquire(ctx context.Context, key allocator.AllocatorKey, numbers allocator.IDSource) (allocator.Acquired, error) {
 	call(h.beforeAcquire)
 	defer call(h.afterAcquire)
 	return h.KVStoreBackend.Acquire(ctx, key, numbers)
@@ -303,10 +303,10 @@ func TestRemoteKeyBecomesUnreadable(t *testing.T) {
 // known is what a backend asks of an allocator whose cache is out of date.
 type known struct{ id, pick allocator.ID }
 
-func (k known) Known(string) allocator.ID     { return k.id }
-func (k known) Pick() (allocator.ID, error)   { return k.pick, nil }
-func (k known) Taken(allocator.ID)            {}
-func (k known) Rests(allocator.ID, time.Time) {}
+func (k known) Known(string) allocator.ID           { return k.id }
+func (k known) Pick() (allocator.ID, error)         { return k.pick, nil }
+func (k known) Taken(allocator.ID)                  {}
+func (k known) Quarantined(allocator.ID, time.Time) {}
 
 // A number that was nobody's a moment ago may be in force for the key now: a plan must believe the
 // references, not its memory.

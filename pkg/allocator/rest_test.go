@@ -27,7 +27,7 @@ func (c *collectors) another() {
 	store := c.mem.Client()
 	c.Cleanup(func() { store.Close() })
 	var err error
-	if c.be, err = allocator.NewKVStoreBackend(allocator.KVStoreConfig{Store: store, BasePath: base, KeyType: allocator.StringKey(""), Rest: c.rest, Lost: c.lost}); err != nil {
+	if c.be, err = allocator.NewKVStoreBackend(allocator.KVStoreConfig{Store: store, BasePath: base, KeyType: allocator.StringKey(""), Quarantine: c.rest, ConfirmTimeout: c.lost}); err != nil {
 		c.Fatal(err)
 	}
 	c.seen = nil
@@ -50,17 +50,17 @@ func TestRestIsInTheStore(t *testing.T) {
 	mem := kvstore.NewMemory()
 	c := &collectors{T: t, mem: mem, rest: time.Hour}
 	c.another()
-	few := []allocator.AllocatorOption{allocator.WithMin(1), allocator.WithMax(3), allocator.WithRest(0)}
+	few := []allocator.AllocatorOption{allocator.WithMin(1), allocator.WithMax(3), allocator.WithQuarantine(0)}
 	old := newNode(t, mem, "192.0.2.1", few...)
 	id := old.allocate(t, "old")
 	old.release(t, "old")
 	c.round()
-	if stats := c.round(); stats.Deleted != 1 || stats.Resting != 1 {
+	if stats := c.round(); stats.Deleted != 1 || stats.Quarantined != 1 {
 		t.Fatalf("the round that collects says %+v", stats)
 	}
 	c.another() // the leader changes
 	for range 3 {
-		if stats := c.round(); stats.Freed != 0 || stats.Resting != 1 {
+		if stats := c.round(); stats.Freed != 0 || stats.Quarantined != 1 {
 			t.Fatalf("another leader says %+v", stats)
 		}
 	}
@@ -191,7 +191,7 @@ func TestRestWaitsForNodes(t *testing.T) {
 				t.Fatalf("%s: %+v, %q rest", what, stats, records(t, mem))
 			}
 		}
-		if stats := c.round(); stats.Awaited != 1 || stats.Resting != 1 {
+		if stats := c.round(); stats.Unconfirmed != 1 || stats.Quarantined != 1 {
 			t.Errorf("%s: %+v", what, stats)
 		}
 	}

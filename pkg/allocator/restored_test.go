@@ -43,7 +43,7 @@ func onRestorables(t *testing.T, test func(t *testing.T, store *restorable)) {
 		mem := kvstore.NewMemory()
 		store := mem.Client()
 		t.Cleanup(func() { store.Close() })
-		test(t, &restorable{Backend: store, save: mem.Save})
+		test(t, &restorable{Backend: store, save: mem.Snapshot})
 	})
 	t.Run("etcd", func(t *testing.T) {
 		t.Parallel()

@@ -1,4 +1,4 @@
-// Package kvstore is a small face on a strongly consistent key-value store: etcd, Consul, or
+// Package kvstore is a small interface to a strongly consistent key-value store: etcd, Consul, or
 // memory.
 //
 // [Backend] holds what a store must do itself: reads at one revision, transactions with conditions,

@@ -37,7 +37,8 @@ func ExampleTxn() {
 	// south finds example/lights/north
 }
 
-// A watch delivers the present state, says when that is done, and then tells every change in order.
+// A watch delivers the present state, says when that is done, and then delivers every change, in
+// order.
 func ExampleBackend_watch() {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
@@ -70,7 +71,7 @@ func ExampleBackend_watch() {
 }
 
 // The keys that a client wrote with a lease go when the store gets nothing from it for the lease's
-// time. Whoever owns them is told and writes them again.
+// time. Whoever owns them is notified and writes them again.
 func ExampleBackend_leases() {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()

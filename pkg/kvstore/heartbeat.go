@@ -26,9 +26,9 @@ type Heartbeat struct {
 	missed   bool      // the store has not been read since a read failed
 }
 
-// Note records that the key was read and has that ModRevision, 0 if it does not exist: its lease
+// Observe records that the key was read and has that ModRevision, 0 if it does not exist: its lease
 // may have run out, which is silence as well.
-func (h *Heartbeat) Note(revision int64, now time.Time) {
+func (h *Heartbeat) Observe(revision int64, now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	beat := revision != 0 && revision != h.revision
@@ -43,9 +43,9 @@ func (h *Heartbeat) Note(revision int64, now time.Time) {
 	h.missed = false
 }
 
-// Miss records that the key could not be read. That is a fault of its own kind, and not the
+// ReadFailed records that the key could not be read. That is a fault of its own kind, and not the
 // operator's.
-func (h *Heartbeat) Miss() {
+func (h *Heartbeat) ReadFailed() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.missed = true

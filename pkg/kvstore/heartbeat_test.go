@@ -18,23 +18,23 @@ func TestHeartbeat(t *testing.T) {
 		}
 	}
 	expect(0, false)
-	h.Note(0, now) // no operator yet
+	h.Observe(0, now) // no operator yet
 	now = now.Add(time.Hour)
 	expect(0, false)
-	h.Note(7, now)
+	h.Observe(7, now)
 	expect(0, true)
 	now = now.Add(time.Minute)
-	h.Note(7, now)
+	h.Observe(7, now)
 	expect(time.Minute, true)
-	h.Note(8, now)
+	h.Observe(8, now)
 	expect(0, true)
 	now = now.Add(time.Minute)
-	h.Note(0, now) // the key's lease ran out
+	h.Observe(0, now) // the key's lease ran out
 	expect(time.Minute, true)
-	h.Miss()
+	h.ReadFailed()
 	now = now.Add(time.Hour)
-	h.Note(8, now) // the store can be read again
+	h.Observe(8, now) // the store can be read again
 	expect(0, true)
-	h.Note(3, now) // the store was restored: another revision is a beat
+	h.Observe(3, now) // the store was restored: another revision is a beat
 	expect(0, true)
 }

@@ -42,8 +42,8 @@ func (l Layout) Decode(stored string) string {
 	return string(text)
 }
 
-// Forms returns all forms of a text that are read, that which is written first.
-func (l Layout) Forms(text string) []string {
+// Encodings returns all forms in which a text is read, first that in which it is written.
+func (l Layout) Encodings(text string) []string {
 	switch l {
 	case LayoutConsul:
 		return []string{l.Encode(text), text}
@@ -53,9 +53,9 @@ func (l Layout) Forms(text string) []string {
 	return []string{text}
 }
 
-// Session returns the key that is the lock of a text below a path, and that hangs on a session
-// while the lock is held. ok is false if the locks of this layout are none such.
-func (l Layout) Session(path, text string) (key string, ok bool) {
+// LockKey returns the key that is the lock of a text below a path, and that hangs on a session
+// while the lock is held. ok is false if a lock of this layout is no single key.
+func (l Layout) LockKey(path, text string) (key string, ok bool) {
 	if l == LayoutEtcd {
 		return "", false
 	}

@@ -20,7 +20,7 @@ func TestLayout(t *testing.T) {
 		{kvstore.LayoutConsul, []string{encoded, text}, map[string]string{text: text, encoded: text, "": ""}, "locks/" + encoded + ".lock"},
 		{kvstore.LayoutConsulPlain, []string{text, encoded}, map[string]string{text: text, encoded: text, "": ""}, "locks/" + encoded + ".lock"},
 	} {
-		if got := tt.layout.Forms(text); !slices.Equal(got, tt.forms) || tt.layout.Encode(text) != tt.forms[0] {
+		if got := tt.layout.Encodings(text); !slices.Equal(got, tt.forms) || tt.layout.Encode(text) != tt.forms[0] {
 			t.Errorf("layout %d: forms %q, writes %q, want %q", tt.layout, got, tt.layout.Encode(text), tt.forms)
 		}
 		for stored, want := range tt.reads {
@@ -28,7 +28,7 @@ func TestLayout(t *testing.T) {
 				t.Errorf("layout %d: %q is %q, want %q", tt.layout, stored, got, want)
 			}
 		}
-		if got, ok := tt.layout.Session("locks/", text); got != tt.lock || ok != (tt.lock != "") {
+		if got, ok := tt.layout.LockKey("locks/", text); got != tt.lock || ok != (tt.lock != "") {
 			t.Errorf("layout %d: lock %q, want %q", tt.layout, got, tt.lock)
 		}
 	}

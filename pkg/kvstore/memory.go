@@ -20,8 +20,8 @@ const memoryHistory = 1 << 16
 // Memory is a complete key-value store in memory: revisions, transactions, watches, leases. It
 // stands for the servers; [Memory.Client] gives connections to it. Faults are injected per
 // connection ([MemoryClient.SetFault], [MemoryClient.BreakWatches], [MemoryClient.ExpireLeases])
-// and in the store ([Memory.Compact], [Memory.Save]). Nothing happens by the clock: leases end only
-// when asked to.
+// and in the store ([Memory.Compact], [Memory.Snapshot]). Nothing happens by the clock: leases end
+// only when asked to.
 type Memory struct {
 	mu        sync.Mutex
 	revision  int64
@@ -68,10 +68,10 @@ func (m *Memory) Compact() {
 	m.compacted, m.log = m.revision, nil
 }
 
-// Save copies the store, and returns a function that puts it back to the copy: keys, leases of keys
-// and revision, as a server that is restored from a backup. Watches list anew. What connections
-// believe of their leases stays as it is.
-func (m *Memory) Save() (restore func()) {
+// Snapshot copies the store, and returns a function that puts it back to the copy: keys, leases of
+// keys and revision, as a server that is restored from a backup. Watches list anew. What
+// connections believe of their leases stays as it is.
+func (m *Memory) Snapshot() (restore func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	pairs, revision := maps.Clone(m.pairs), m.revision // values are replaced, not written into
@@ -395,15 +395,15 @@ func (c *MemoryClient) dropLeases() []string {
 	return keys
 }
 
-// ExpireLeases ends all leases of this connection, as the store does with a client it has not heard
-// from: the keys go, then the observers are notified. It returns when they have been.
+// ExpireLeases ends all leases of this connection, as the store does with a client that was silent
+// for too long: the keys go, then the observers are notified. It returns when they have been.
 func (c *MemoryClient) ExpireLeases() {
 	c.mu.Lock()
 	keys := c.dropLeases()
 	observers := append([]*leaseObserver(nil), c.observers...)
 	c.mu.Unlock()
 	for _, o := range observers {
-		if under := KeysUnder(keys, o.prefix); len(under) > 0 {
+		if under := driver.KeysWithPrefix(keys, o.prefix); len(under) > 0 {
 			o.lost(under)
 		}
 	}
@@ -439,17 +439,6 @@ func (c *MemoryClient) ObserveLostLeases(prefix string, lost func(keys []string)
 			}
 		}
 	}
-}
-
-// KeysUnder returns those of the sorted keys that start with prefix. Backends use it to tell
-// observers of lost leases.
-func KeysUnder(keys []string, prefix string) []string {
-	from := sort.SearchStrings(keys, prefix)
-	to := from
-	for to < len(keys) && strings.HasPrefix(keys[to], prefix) {
-		to++
-	}
-	return keys[from:to:to]
 }
 
 // Layout implements [Backend].

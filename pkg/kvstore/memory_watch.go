@@ -26,7 +26,7 @@ type memoryWatch struct {
 	client *MemoryClient
 	prefix string
 	send   func(...Event) bool
-	known  Known
+	known  WatchState
 	next   int64 // first revision not yet delivered
 	// restored is how often the store had gone back when it was listed.
 	restored int
@@ -46,7 +46,7 @@ func (w *memoryWatch) run(ctx context.Context) {
 				retry.Sleep(ctx, time.Millisecond)
 				continue
 			}
-			if !w.send(w.known.Relist(l)...) {
+			if !w.send(w.known.Replace(l)...) {
 				return
 			}
 			w.next = l.Revision + 1

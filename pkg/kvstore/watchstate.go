@@ -5,26 +5,26 @@ import (
 	"strings"
 )
 
-// Known is what one watch has delivered to its reader. Backends use it to turn listings and changes
-// into events: whether a key is new to the reader, and what vanished while the watch was broken.
-// The zero value is ready. It is not safe for concurrent use.
-type Known struct {
+// WatchState is what one watch has delivered to its reader. Backends use it to turn listings and
+// changes into events: whether a key is new to the reader, and what vanished while the watch was
+// broken. The zero value is ready. It is not safe for concurrent use.
+type WatchState struct {
 	// Prefix is what all keys begin with. A watch may know a key for every pod of a cluster, so the
 	// part that they share is not kept with each.
 	Prefix string
 	mod    map[string]int64 // by the rest of the key
 }
 
-func (k *Known) rest(key string) string { return strings.TrimPrefix(key, k.Prefix) }
+func (w *WatchState) rest(key string) string { return strings.TrimPrefix(key, w.Prefix) }
 
-// Relist returns the events that bring a reader from what it knows to the state of the listing,
+// Replace returns the events that bring a reader from what it knows to the state of the listing,
 // closed by [EventListDone].
-func (k *Known) Relist(l Listing) []Event {
+func (w *WatchState) Replace(l Listing) []Event {
 	events := make([]Event, 0, len(l.Pairs)+1)
 	now := make(map[string]int64, len(l.Pairs))
 	for _, kv := range l.Pairs {
-		rest := k.rest(kv.Key)
-		old, known := k.mod[rest]
+		rest := w.rest(kv.Key)
+		old, known := w.mod[rest]
 		now[strings.Clone(rest)] = kv.ModRevision
 		switch {
 		case !known:
@@ -34,28 +34,28 @@ func (k *Known) Relist(l Listing) []Event {
 		}
 	}
 	var gone []string
-	for key := range k.mod {
+	for key := range w.mod {
 		if _, ok := now[key]; !ok {
 			gone = append(gone, key)
 		}
 	}
 	sort.Strings(gone)
 	for _, key := range gone {
-		events = append(events, Event{Kind: EventDelete, KeyValue: KeyValue{Key: k.Prefix + key}})
+		events = append(events, Event{Kind: EventDelete, KeyValue: KeyValue{Key: w.Prefix + key}})
 	}
-	k.mod = now
+	w.mod = now
 	return append(events, Event{Kind: EventListDone, Revision: l.Revision})
 }
 
 // Put returns the event for a write, or none if the reader has it already.
-func (k *Known) Put(kv KeyValue) (Event, bool) {
-	rest := k.rest(kv.Key)
-	old, known := k.mod[rest]
+func (w *WatchState) Put(kv KeyValue) (Event, bool) {
+	rest := w.rest(kv.Key)
+	old, known := w.mod[rest]
 	if known && old >= kv.ModRevision {
 		return Event{}, false
 	}
-	if k.mod == nil {
-		k.mod = make(map[string]int64)
+	if w.mod == nil {
+		w.mod = make(map[string]int64)
 	}
 	kind := EventCreate
 	if known {
@@ -63,24 +63,24 @@ func (k *Known) Put(kv KeyValue) (Event, bool) {
 	} else {
 		rest = strings.Clone(rest)
 	}
-	k.mod[rest] = kv.ModRevision
+	w.mod[rest] = kv.ModRevision
 	return Event{Kind: kind, KeyValue: kv, Revision: kv.ModRevision}, true
 }
 
 // Delete returns the event for a deletion at revision, or none if the reader did not know the key.
-func (k *Known) Delete(key string, revision int64) (Event, bool) {
-	rest := k.rest(key)
-	if old, known := k.mod[rest]; !known || old > revision {
+func (w *WatchState) Delete(key string, revision int64) (Event, bool) {
+	rest := w.rest(key)
+	if old, known := w.mod[rest]; !known || old > revision {
 		return Event{}, false
 	}
-	delete(k.mod, rest)
+	delete(w.mod, rest)
 	return Event{Kind: EventDelete, KeyValue: KeyValue{Key: key}, Revision: revision}, true
 }
 
-// Distrust makes the next listing deliver every key again, as after a restore of the store from a
+// Invalidate makes the next listing deliver every key again, as after a restore of the store from a
 // backup: revisions may then name other content.
-func (k *Known) Distrust() {
-	for key := range k.mod {
-		k.mod[key] = -1
+func (w *WatchState) Invalidate() {
+	for key := range w.mod {
+		w.mod[key] = -1
 	}
 }

@@ -74,7 +74,7 @@ func (k Keys) write(ctx context.Context, i Identity) (*Conflict, error) {
 		Else: []kvstore.Op{kvstore.GetOp(key)},
 	}
 	var dirs []string // references stand in one for each form of the labels
-	for _, form := range layout.Forms(i.Labels) {
+	for _, form := range layout.Encodings(i.Labels) {
 		dir := storekeys.IdentitiesPrefix + "/value/" + form + "/"
 		dirs = append(dirs, dir)
 		txn.If, txn.Else = append(txn.If, kvstore.PrefixAbsent(dir)), append(txn.Else, kvstore.ListOp(dir))

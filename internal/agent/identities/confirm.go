@@ -151,7 +151,7 @@ func (c *Confirmer) Run(ctx context.Context) error {
 	tick := time.NewTicker(confirmInterval)
 	defer tick.Stop()
 	for {
-		applied, ended := c.Identities.alloc.Heard()
+		applied, ended := c.Identities.alloc.AppliedRevision()
 		what := w.next(time.Now(), applied, ended)
 		done, err := c.perform(ctx, what, w.confirmed, applied)
 		switch {

@@ -396,7 +396,7 @@ func (ids *Identities) Apply(sink Sink, upserts map[identity.ID]labels.Set, dele
 func (ids *Identities) inRange(id identity.ID) bool { return id >= ids.cfg.First && id <= ids.cfg.Last }
 
 // assigned reports whether an ID of this cluster stands for labels, by what was observed.
-func (ids *Identities) assigned(id identity.ID) bool { return ids.alloc.Stands(allocator.ID(id)) }
+func (ids *Identities) assigned(id identity.ID) bool { return ids.alloc.IsAllocated(allocator.ID(id)) }
 
 // unconfirmed returns the IDs that have ended since that was confirmed last, once what was observed
 // them is in the kernel.

@@ -99,7 +99,7 @@ const (
 const maxSteps = 64
 
 // Acquire implements [allocator.Backend].
-func (b *Backend) Acquire(ctx context.Context, key allocator.AllocatorKey, numbers allocator.Numbers) (allocator.Acquired, error) {
+func (b *Backend) Acquire(ctx context.Context, key allocator.AllocatorKey, numbers allocator.IDSource) (allocator.Acquired, error) {
 	text := key.GetKey()
 	if text == "" {
 		return allocator.Acquired{}, errors.New("a key must not be empty")

@@ -120,7 +120,7 @@ func backend(t *testing.T, server *kubeapi.Server, first, last allocator.ID) *id
 func running(t *testing.T, backend *identities.Backend, first, last allocator.ID, events allocator.AllocatorEventChan) *allocator.Allocator {
 	t.Helper()
 	opts := []allocator.AllocatorOption{
-		allocator.WithMin(first), allocator.WithMax(last), allocator.WithMasterKeyProtection(), allocator.WithSyncInterval(2 * time.Second), allocator.WithRest(0),
+		allocator.WithMin(first), allocator.WithMax(last), allocator.WithMasterKeyProtection(), allocator.WithSyncInterval(2 * time.Second), allocator.WithQuarantine(0),
 	}
 	if events != nil {
 		opts = append(opts, allocator.WithEvents(events))

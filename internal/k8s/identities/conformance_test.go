@@ -14,7 +14,7 @@ import (
 	"github.com/hawser-net/hawser/internal/k8s/identities"
 )
 
-// TestConformance runs the suite of all homes of numbers on a real API server.
+// TestConformance runs the suite of all allocator backends on a real API server.
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	server, _ := start(t)

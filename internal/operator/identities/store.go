@@ -187,9 +187,9 @@ func (t *notifyingHandler) OnUpsert(m allocator.Mapping) {
 	now := &numberEntry{id: identity.ID(m.ID), uid: types.UID(strconv.FormatInt(m.Created, 10)), born: m.Created}
 	now.life = now.uid
 	if m.Original {
-		t.originals[m.ID] = m.Made
+		t.originals[m.ID] = m.Incarnation
 	}
-	if m.Key != nil && t.originals[m.ID] == m.Made {
+	if m.Key != nil && t.originals[m.ID] == m.Incarnation {
 		now.text, now.nowText, now.certain = m.Key.GetKey(), m.Key.GetKey(), true
 	}
 	if m.Edited {

@@ -238,7 +238,7 @@ type numbers struct {
 	taken []allocator.ID
 }
 
-// Known implements [allocator.Numbers].
+// Known implements [allocator.IDSource].
 func (p *numbers) Known(key string) (best allocator.ID) {
 	p.n.mu.Lock()
 	defer p.n.mu.Unlock()
@@ -250,7 +250,7 @@ func (p *numbers) Known(key string) (best allocator.ID) {
 	return best
 }
 
-// Pick implements [allocator.Numbers].
+// Pick implements [allocator.IDSource].
 func (p *numbers) Pick() (allocator.ID, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -265,10 +265,10 @@ func (p *numbers) Pick() (allocator.ID, error) {
 	return (p.in.Min + allocator.ID(rand.Uint64N(uint64(p.in.Max-p.in.Min)+1))) | p.in.Mask, nil
 }
 
-// Rests implements [allocator.Numbers].
-func (p *numbers) Rests(allocator.ID, time.Time) {}
+// Quarantined implements [allocator.IDSource].
+func (p *numbers) Quarantined(allocator.ID, time.Time) {}
 
-// Taken implements [allocator.Numbers].
+// Taken implements [allocator.IDSource].
 func (p *numbers) Taken(id allocator.ID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

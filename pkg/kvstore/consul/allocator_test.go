@@ -98,7 +98,7 @@ func TestAllocator(t *testing.T) {
 	wg.Wait()
 }
 
-// TestAllocatorConformance runs the suite of all homes of numbers on a real Consul.
+// TestAllocatorConformance runs the suite of all allocator backends on a real Consul.
 func TestAllocatorConformance(t *testing.T) {
 	address := kvstoretest.StartConsul(t)
 	var clients []*consul.Client

@@ -12,7 +12,7 @@ import (
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
-// The bounds of [Config.LeaseTTL]: those of Consul's sessions and of the product.
+// The bounds of [Config.LeaseTTL], within those of Consul's sessions.
 const (
 	MinLeaseTTL = 25 * time.Second
 	MaxLeaseTTL = 24 * time.Hour

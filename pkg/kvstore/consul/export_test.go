@@ -18,8 +18,8 @@ func (c *Client) SessionIDs() []string {
 // BreakWatches cuts all queries.
 func (c *Client) BreakWatches() { c.conn.BreakWatches() }
 
-// Changes returns what a watch tells that knew the one listing and reads the other.
+// Changes returns what a watch delivers that knew the one listing and reads the other.
 func Changes(before, now kvstore.Listing) []kvstore.Event {
-	w := watch{known: byKey(before.Pairs), told: before.Revision}
+	w := watch{known: byKey(before.Pairs), delivered: before.Revision}
 	return w.changes(now)
 }

@@ -8,9 +8,9 @@ import (
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
-// unheardAfter is how long the query for a prefix may take to show a deletion that a sentinel has
+// unnoticedAfter is how long the query for a prefix may take to show a deletion that a sentinel has
 // found. What it has not shown by then it does not show.
-const unheardAfter = time.Second
+const unnoticedAfter = time.Second
 
 // sentinel is a key that the reader of a watch knows, with a blocking query of its own.
 //

@@ -35,31 +35,31 @@ type watch struct {
 	index  uint64 // to ask for changes after
 	// doubt means that the last query failed: whoever answers next may have older data, and would
 	// let a query for a later index wait.
-	doubt bool
-	told  int64 // the last revision delivered
+	doubt     bool
+	delivered int64 // the last revision delivered
 	// sentinel is nil while the reader knows no key.
 	sentinel *sentinel
 }
 
 // What ends a query before its time.
 var (
-	errBroken  = errors.New("the watches are asked to begin anew")
-	errUnheard = errors.New("keys are gone, and the index of their prefix does not tell")
+	errBroken    = errors.New("the watches are asked to begin anew")
+	errUnnoticed = errors.New("keys are gone, and the index of their prefix does not show it")
 )
 
 func (w *watch) run(ctx context.Context) {
 	defer w.recall()
 	failures := 0
-	var relist kvstore.Known
+	var relist kvstore.WatchState
 	for ctx.Err() == nil {
 		var err error
 		if w.index == 0 {
 			var l kvstore.Listing
 			if l, w.index, err = w.client.list(ctx, w.prefix); err == nil {
-				events := relist.Relist(l)
-				relist = kvstore.Known{}
+				events := relist.Replace(l)
+				relist = kvstore.WatchState{}
 				w.known = byKey(l.Pairs)
-				w.told = l.Revision
+				w.delivered = l.Revision
 				w.send(events...)
 			}
 		} else {
@@ -85,9 +85,9 @@ func (w *watch) run(ctx context.Context) {
 			for _, kv := range w.known {
 				pairs = append(pairs, kv)
 			}
-			relist = kvstore.Known{}
-			relist.Relist(kvstore.Listing{Pairs: pairs})
-			relist.Distrust()
+			relist = kvstore.WatchState{}
+			relist.Replace(kvstore.Listing{Pairs: pairs})
+			relist.Invalidate()
 		}
 	}
 }
@@ -133,8 +133,8 @@ func (w *watch) query(ctx context.Context) (api.KVPairs, uint64, error) {
 		case <-broken:
 			cancel(errBroken)
 		case <-gone:
-			if retry.Sleep(ctx, unheardAfter) {
-				cancel(errUnheard)
+			if retry.Sleep(ctx, unnoticedAfter) {
+				cancel(errUnnoticed)
 			}
 		case <-ctx.Done():
 		}
@@ -180,8 +180,8 @@ func (w *watch) changes(l kvstore.Listing) []kvstore.Event {
 		return cmp.Or(cmp.Compare(a.Revision, b.Revision), cmp.Compare(a.Key, b.Key))
 	})
 	for i := range events { // a deletion in between may be older than what was delivered before
-		events[i].Revision = max(events[i].Revision, w.told)
-		w.told = events[i].Revision
+		events[i].Revision = max(events[i].Revision, w.delivered)
+		w.delivered = events[i].Revision
 	}
 	w.known = now
 	return events

@@ -33,9 +33,7 @@ type Config struct {
 	// KeepAliveInterval and KeepAliveTimeout are those of the connection's own probes. Options
 	// etcd.keepaliveHeartbeat and etcd.keepaliveTimeout.
 	KeepAliveInterval, KeepAliveTimeout time.Duration
-	// QPS bounds the requests a second, with bursts of as many. 0 is no bound. Option etcd.qps. The
-	// default is five times that of other clients of these keys, whose 20 make pods queue for the
-	// store when many start at once; in quiet times a node sends next to nothing either way.
+	// QPS bounds the requests a second, with bursts of as many. 0 is no bound. Option etcd.qps.
 	QPS int
 	// BootstrapQPS is the bound until the first listing is done, and those that began meanwhile; 0
 	// means that of QPS. Option etcd.bootstrapQps.
@@ -68,7 +66,7 @@ func Defaults() Config {
 		LeaseTTL:             15 * time.Minute,
 		KeepAliveInterval:    15 * time.Second,
 		KeepAliveTimeout:     25 * time.Second,
-		QPS:                  100,
+		QPS:                  100, // enough that no caller queues when many start at once; in quiet times a client sends next to nothing
 		ListLimit:            256,
 		MaxQuorumFailures:    2,
 		CheckInterval:        30 * time.Second,

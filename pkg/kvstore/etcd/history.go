@@ -15,8 +15,8 @@ import (
 
 // history notices that the store went back in time: it was restored from a backup, or another
 // cluster answers at its address. A watch would then wait for revisions that are years away, or go
-// on where others' writes have taken the place of those that it has told, so all watches must list
-// again.
+// on where others' writes have taken the place of those that it has delivered, so all watches must
+// list again.
 //
 // All our reads and writes are linearizable: an answer never shows an older revision than one that
 // was known before its request was sent. A store that was put back and has gone on may have reached
@@ -64,7 +64,7 @@ func (h *history) doubt() {
 	h.doubts++
 }
 
-// doubted returns the change to ask for, if the store may have gone back, and what to tell
+// doubted returns the change to ask for, if the store may have gone back, and what to give
 // [history.resolve].
 func (h *history) doubted() (newest change, doubts int64, ok bool) {
 	h.mu.Lock()
@@ -102,7 +102,7 @@ func (h *history) age() int64 {
 	return h.breaks
 }
 
-// note books an answer to a request sent when before was the newest revision, and says whether
+// note records an answer to a request sent when before was the newest revision, and says whether
 // history broke.
 func (h *history) note(before int64, cluster uint64, revision int64) bool {
 	h.mu.Lock()

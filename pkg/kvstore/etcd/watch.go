@@ -17,7 +17,7 @@ import (
 // Watch implements [kvstore.Backend].
 func (c *Client) Watch(ctx context.Context, prefix string) <-chan kvstore.Event {
 	return driver.Watch(ctx, c.conn, func(ctx context.Context, send func(...kvstore.Event) bool) {
-		w := watch{client: c, prefix: prefix, send: send, known: kvstore.Known{Prefix: prefix}}
+		w := watch{client: c, prefix: prefix, send: send, known: kvstore.WatchState{Prefix: prefix}}
 		w.run(ctx)
 	})
 }
@@ -28,7 +28,7 @@ type watch struct {
 	client *Client
 	prefix string
 	send   func(...kvstore.Event) bool
-	known  kvstore.Known
+	known  kvstore.WatchState
 	next   int64
 	age    int64 // of the history that next belongs to
 }
@@ -40,7 +40,7 @@ func (w *watch) run(ctx context.Context) {
 		if relist {
 			age := w.client.history.age()
 			if age != w.age {
-				w.known.Distrust()
+				w.known.Invalidate()
 			}
 			l, err := w.client.List(ctx, w.prefix)
 			if err != nil {
@@ -53,7 +53,7 @@ func (w *watch) run(ctx context.Context) {
 				continue
 			}
 			w.age = age
-			if !w.send(w.known.Relist(l)...) {
+			if !w.send(w.known.Replace(l)...) {
 				return
 			}
 			w.next = l.Revision + 1
@@ -100,14 +100,14 @@ func (w *watch) follow(ctx context.Context) (progress, relist bool, err error) {
 		}
 		for _, ev := range resp.Events {
 			rev := ev.Kv.ModRevision
-			var told kvstore.Event
-			var tell bool
+			var event kvstore.Event
+			var isNew bool
 			if ev.Type == mvccpb.DELETE {
-				told, tell = w.known.Delete(string(ev.Kv.Key), rev)
+				event, isNew = w.known.Delete(string(ev.Kv.Key), rev)
 			} else {
-				told, tell = w.known.Put(pair(ev.Kv))
+				event, isNew = w.known.Put(pair(ev.Kv))
 			}
-			if tell && !w.send(told) {
+			if isNew && !w.send(event) {
 				return progress, false, nil
 			}
 			w.next = rev + 1

@@ -163,8 +163,8 @@ func (e *Etcd) Stop() {
 	e.server = nil
 }
 
-// Snapshot stops the server for a copy of its data, and starts it again. The function returned puts the
-// data back to the copy, as from a backup.
+// Snapshot stops the server for a copy of its data, and starts it again. The function returned puts
+// the data back to the copy, as from a backup.
 func (e *Etcd) Snapshot() (restore func()) {
 	e.t.Helper()
 	data, kept := filepath.Join(e.dir, "data"), e.t.TempDir()

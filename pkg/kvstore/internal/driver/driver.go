@@ -7,6 +7,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sort"
+	"strings"
 	"sync"
 )
 
@@ -168,4 +170,14 @@ func Watch[Event any](ctx context.Context, c *Conn, run func(ctx context.Context
 		close(out)
 	}
 	return out
+}
+
+// KeysWithPrefix returns those of the sorted keys that start with prefix.
+func KeysWithPrefix(keys []string, prefix string) []string {
+	from := sort.SearchStrings(keys, prefix)
+	to := from
+	for to < len(keys) && strings.HasPrefix(keys[to], prefix) {
+		to++
+	}
+	return keys[from:to:to]
 }

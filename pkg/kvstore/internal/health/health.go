@@ -69,10 +69,10 @@ func (m *Monitor) Run(ctx context.Context, check func() bool) {
 // why it could not be read.
 func (m *Monitor) Heartbeat(revision int64, err error) {
 	if err != nil {
-		m.beat.Miss()
+		m.beat.ReadFailed()
 		return
 	}
-	m.beat.Note(revision, time.Now())
+	m.beat.Observe(revision, time.Now())
 }
 
 // Fault notes why there is no connection yet.

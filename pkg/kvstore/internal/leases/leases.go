@@ -1,5 +1,5 @@
-// Package leases is the book that the drivers of key-value stores keep of their leases: which key
-// is on which, and who is notified when they are lost. It does not speak to a store.
+// Package leases records the leases of the drivers of key-value stores: which key is on which, and
+// who is notified when they are lost. It does not speak to a store.
 package leases
 
 import (
@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/hawser-net/hawser/pkg/kvstore"
+	"github.com/hawser-net/hawser/pkg/kvstore/internal/driver"
 )
 
 // Lease is one lease of a store, by the store's own id for it.
@@ -263,7 +264,7 @@ func (o *Observers) Notify(keys []string) {
 	list := slices.Clone(o.list)
 	o.mu.Unlock()
 	for _, each := range list {
-		if under := kvstore.KeysUnder(keys, each.prefix); len(under) > 0 {
+		if under := driver.KeysWithPrefix(keys, each.prefix); len(under) > 0 {
 			each.lost(under)
 		}
 	}
