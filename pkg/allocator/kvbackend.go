@@ -296,25 +296,25 @@ func (b *KVStoreBackend) revert(ctx context.Context, id ID, text, owner string) 
 	if err != nil {
 		return false, fmt.Errorf("give number %s its key %q back: %w", id, text, err)
 	}
-	own, err := b.mark(ctx, text)
+	own, ok, err := b.hold(ctx, text, func(v *view) bool { // references of any form
+		return !slices.ContainsFunc(v.references, func(r reference) bool { return r.id != id })
+	})
 	if err != nil {
 		return false, fmt.Errorf("who refers to key %q: %w", text, err)
 	}
-	for _, r := range own.references { // of any form
-		if r.id != id {
-			return false, nil
-		}
+	if !ok {
+		return false, nil
 	}
 	txn := kvstore.Txn{
 		If:   append(b.paths.unreferred(text, own), kvstore.ModRevisionIs(master.Key, master.ModRevision)),
 		Then: []kvstore.Op{kvstore.PutOp(master.Key, []byte(b.paths.layout.Encode(text)), kvstore.Permanent), kvstore.DeleteOp(b.paths.marker(text))},
 	}
 	if owner != "" { // an empty value is nobody's key
-		v, err := b.mark(ctx, owner)
+		v, ok, err := b.hold(ctx, owner, func(v *view) bool { return !v.locked && !v.refers(id) })
 		if err != nil {
 			return false, fmt.Errorf("who refers to number %s as %q: %w", id, owner, err)
 		}
-		if v.locked || v.refers(id) {
+		if !ok {
 			return false, nil
 		}
 		txn.If = append(txn.If, b.paths.untouched(owner, v)...)
@@ -336,9 +336,22 @@ func (b *KVStoreBackend) lookAt(ctx context.Context, key string) (*view, error) 
 	return b.paths.shown(key, r.Revision, r.Results[0], r.Results[1:]), nil
 }
 
-// mark is lookAt with this node's marker, for a transaction that goes by what was seen: see
-// [plan.mark]. If there is too much to see for the store to write it in one transaction, the view
-// has none.
+// hold is lookAt for a transaction that goes by what was seen, if that is accepted: a view that
+// needs a marker has one, see [plan.mark].
+func (b *KVStoreBackend) hold(ctx context.Context, key string, accept func(v *view) bool) (v *view, ok bool, err error) {
+	if v, err = b.lookAt(ctx, key); err != nil || !accept(v) {
+		return nil, false, err
+	}
+	if b.paths.needsMarker(v) {
+		if v, err = b.mark(ctx, key); err != nil || !accept(v) {
+			return nil, false, err
+		}
+	}
+	return v, true, nil
+}
+
+// mark is lookAt with this node's marker. If there is too much to see for the store to write it in
+// one transaction, the view has none.
 func (b *KVStoreBackend) mark(ctx context.Context, key string) (*view, error) {
 	look := append([]kvstore.Op{b.paths.lookLocks(key)}, b.paths.lookReferences(key)...)
 	r, err := b.store.Txn(ctx, kvstore.Txn{Then: append(look, b.paths.putMarker(key))})

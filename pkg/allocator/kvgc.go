@@ -154,10 +154,11 @@ func (b *KVStoreBackend) collect(ctx context.Context, list []dead) (deleted int,
 		if d.key != "" { // an empty value is nobody's key
 			var v *view
 			if !d.alone {
-				if v, err = b.mark(ctx, d.key); err != nil {
+				var ok bool
+				if v, ok, err = b.hold(ctx, d.key, func(v *view) bool { return !v.locked && !v.refers(d.id) }); err != nil {
 					return 0, err
 				}
-				if v.locked || v.refers(d.id) {
+				if !ok {
 					continue
 				}
 			}
