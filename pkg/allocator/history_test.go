@@ -42,8 +42,12 @@ type historyWorld struct {
 	faults  atomic.Int64
 	store   sync.RWMutex // read-held by a fault, held while the store itself is down
 	ops     atomic.Int64
-	want    int64
-	limit   time.Duration // of the work; 0: none
+	// The work has parts, with a fault of the store itself after each but the last: part operations
+	// each, and no longer than limit, if that is not 0. until and deadline are the end of this one.
+	part            int64
+	limit           time.Duration
+	until, deadline atomic.Int64
+	last            atomic.Bool
 	// restored means that the store went back in time: references that were given back may be
 	// there again.
 	restored bool
@@ -149,20 +153,26 @@ func (n *historyNode) run() {
 	}
 }
 
-// progress grows from 0 to 1 with the operations done, or with the time if the machine is too busy
-// for them.
-func (w *historyWorld) progress() float64 {
-	p := float64(w.ops.Load()) / float64(w.want)
-	if w.limit > 0 {
-		p = max(p, float64(w.h.now())/float64(w.limit))
-	}
-	return p
+// begin starts a part of the work. It begins anew after each fault of the store: while that is down
+// many operations end at once, and would leave none for afterwards.
+func (w *historyWorld) begin(last bool) {
+	w.until.Store(w.ops.Load() + w.part)
+	w.deadline.Store(w.h.now() + int64(w.limit))
+	w.last.Store(last)
 }
+
+// reached reports whether this part is over: its operations are done, or the machine is too busy
+// for them.
+func (w *historyWorld) reached() bool {
+	return w.ops.Load() >= w.until.Load() || w.limit > 0 && w.h.now() >= w.deadline.Load()
+}
+
+func (w *historyWorld) done() bool { return w.last.Load() && w.reached() }
 
 // worker does random things until there have been enough.
 func (n *historyNode) worker(ctx context.Context, client int, held map[string]int, rng *rand.Rand) {
 	w := n.w
-	for ctx.Err() == nil && w.progress() < 1 {
+	for ctx.Err() == nil && !w.done() {
 		w.ops.Add(1)
 		key := w.keys[rng.IntN(len(w.keys))]
 		release := false
@@ -404,7 +414,7 @@ func runHistory(t *testing.T, seed uint64, nodes int, ops int64, limit time.Dura
 	rng := rand.New(rand.NewPCG(seed, 1))
 	server := kvstoretest.StartEtcd(t)
 	w := &historyWorld{
-		t: t, server: server, raw: server.Client(), base: "test/identities", h: &history{start: time.Now()}, want: ops, limit: limit,
+		t: t, server: server, raw: server.Client(), base: "test/identities", h: &history{start: time.Now()}, part: ops / 4, limit: limit / 4,
 		rng: rand.New(rand.NewPCG(seed, 2)),
 	}
 	for k := range 2 * nodes {
@@ -422,6 +432,7 @@ func runHistory(t *testing.T, seed uint64, nodes int, ops int64, limit time.Dura
 	var wg sync.WaitGroup
 	var deleted int
 	wg.Go(func() { deleted = w.collect(ctx, rng) })
+	w.begin(false)
 	for _, n := range w.nodes {
 		n.run()
 	}
@@ -436,29 +447,27 @@ func runHistory(t *testing.T, seed uint64, nodes int, ops int64, limit time.Dura
 		}
 		rng := rand.New(rand.NewPCG(seed, uint64(1000+i)))
 		trouble.Go(func() {
-			for w.progress() < 1 {
+			for !w.done() {
 				w.fault(ctx, mine, rng)
 			}
 		})
 	}
-	var old func()
-	places := []float64{0.25, 0.5, 0.75}
-	restore := w.rng.IntN(2) == 0
-	for w.progress() < 1 {
-		if len(places) > 0 && w.progress() > places[0] {
-			switch len(places) {
-			case 3:
-				old = w.snapshot()
-			case 2:
-				w.restart(nil)
-			case 1:
-				if restore {
-					w.restart(old)
-				}
+	var restore func()
+	goBack := w.rng.IntN(2) == 0
+	for i, fault := range []func(){
+		func() { restore = w.snapshot() },
+		func() { w.restart(nil) },
+		func() {
+			if goBack {
+				w.restart(restore)
 			}
-			places = places[1:]
+		},
+	} {
+		for !w.reached() {
+			time.Sleep(time.Millisecond)
 		}
-		time.Sleep(time.Millisecond)
+		fault()
+		w.begin(i == 2)
 	}
 	trouble.Wait()
 	for _, n := range w.nodes {
