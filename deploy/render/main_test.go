@@ -71,6 +71,7 @@ func TestValues(t *testing.T) {
 			[]string{`ipam: "delegated-plugin"`, `enable-endpoint-health-checking: "false"`, `read-cni-conf: "/host/etc/cni/net.d/hawser.in"`}, []string{`cluster-pool`}},
 		{"addresses of a cloud", "ipam: {mode: eni}\nrouting: {mode: native}\nextraConfig: {aws-release-excess-ips: true}",
 			[]string{`ipam: "eni"`, `allow-pod-instance-metadata: "false"`, `aws-release-excess-ips: "true"`, `ciliumnodes/status\]\n +verbs: \[patch\]\n  - apiGroups: \[cilium.io\]\n +resources: \[ciliumendpoints\]\n +verbs: \[create, patch, delete\]`}, []string{`cluster-pool-ipv4`}},
+		{"addresses of a cloud, of both families", "ipam: {mode: eni}\nrouting: {mode: native}\nipv6: {enabled: true}", []string{`ipam: "eni"`, `enable-ipv6: "true"`}, nil},
 		{"addresses of another", "ipam: {mode: azure, cloud: {podMetadata: true}}\nrouting: {mode: native}\nextraConfig: {azure-subscription-id: s}",
 			[]string{`ipam: "azure"`, `allow-pod-instance-metadata: "true"`, `azure-subscription-id: "s"`}, nil},
 		{"addresses of pools, from cluster-pool", "ipam: {mode: multi-pool, multiPool: {migrateFromClusterPool: true}}",

@@ -47,7 +47,10 @@ func (o *CloudOptions) Validate() error {
 
 // validateCloud checks what counts only where pods have addresses of a cloud.
 func (c *Config) validateCloud() error {
-	if c.EnableIPv6 || !c.EnableIPv4 {
+	switch {
+	case !c.EnableIPv4:
+		return fmt.Errorf("--ipam=%s: interfaces of the cloud have IPv4 addresses, and nodes need them: leave --enable-ipv4 on", c.IPAM)
+	case c.EnableIPv6 && c.IPAM != addressing.ENI:
 		return fmt.Errorf("--ipam=%s: the operator has IPv4 addresses assigned to nodes, and no others: set --enable-ipv6=false", c.IPAM)
 	}
 	return nil

@@ -186,7 +186,15 @@ func FuzzConfig(f *testing.F) {
 func TestValidateClouds(t *testing.T) {
 	for _, mode := range []string{"eni", "azure", "alibabacloud"} {
 		c := Defaults()
-		c.EnableK8s, c.IPAM, c.RoutingMode, c.EnableIPv6 = true, mode, "native", false
+		c.EnableK8s, c.IPAM, c.RoutingMode = true, mode, "native"
+		if err := c.Validate(); (err == nil) != (mode == "eni") || err != nil && !strings.Contains(err.Error(), "--ipam="+mode) {
+			t.Errorf("%s with IPv6: %v", mode, err)
+		}
+		c.EnableIPv4 = false
+		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), "--ipam="+mode) {
+			t.Errorf("%s with IPv6 alone: %v", mode, err)
+		}
+		c.EnableIPv4, c.EnableIPv6 = true, false
 		if err := c.Validate(); err != nil {
 			t.Errorf("%s: %v", mode, err)
 		}

@@ -14,11 +14,17 @@ const datapathLBOnly = "lb-only"
 // lbOnly reports whether the node has no pods.
 func (c *Config) lbOnly() bool { return c.DatapathMode == datapathLBOnly }
 
-// forMode sets what follows from the datapath mode. With lb-only packets go to backends as the
-// node's own do: nothing is encapsulated, for which the node would need an address among the pods,
-// and nothing is masqueraded but what services lead elsewhere. There is nothing that could be an
-// endpoint.
+// forMode sets what follows from the mode of IPAM, and from that of the datapath. AWS leads IPv6
+// addresses of pods everywhere, and shows no CIDR beyond which they were better masqueraded: that
+// is done only beyond the one that is given.
+//
+// With lb-only packets go to backends as the node's own do: nothing is encapsulated, for which the
+// node would need an address among the pods, and nothing is masqueraded but what services lead
+// elsewhere. There is nothing that could be an endpoint.
 func (c *Config) forMode() {
+	if c.IPAM == addressing.ENI && c.NativeIPv6CIDR == "" {
+		c.MasqueradeIPv6 = false
+	}
 	c.NoPods = c.lbOnly()
 	if !c.lbOnly() {
 		return

@@ -13,6 +13,7 @@ import (
 	"github.com/hawser-net/hawser/internal/agent/identities"
 	"github.com/hawser-net/hawser/internal/agent/network"
 	"github.com/hawser-net/hawser/internal/identity"
+	"github.com/hawser-net/hawser/internal/ipam"
 	"github.com/hawser-net/hawser/internal/labels"
 	"github.com/hawser-net/hawser/internal/policy"
 )
@@ -73,9 +74,14 @@ func (p *parts) connectInterfaces() {
 	if !addressing.OfCloud(p.cfg.IPAM) {
 		return
 	}
-	p.cluster.singles.Connect(addressing.Uplinks{
-		Network: p.kernel.interfaces, MTU: p.network.Devices().DeviceMTU, Masquerade: p.cfg.MasqueradeIPv4, Direct: p.cfg.NativeCIDRs(),
-	})
+	u := addressing.Uplinks{Network: p.kernel.interfaces, MTU: p.network.Devices().DeviceMTU, Direct: p.cfg.NativeCIDRs()}
+	if p.cfg.MasqueradeIPv4 {
+		u.Masquerade |= ipam.IPv4
+	}
+	if p.cfg.MasqueradeIPv6 {
+		u.Masquerade |= ipam.IPv6
+	}
+	p.cluster.singles.Connect(u)
 }
 
 // followFiles begins to follow the policy files. It returns what opens when they have been read.

@@ -32,8 +32,9 @@ type Interface struct {
 	// VPCCIDRs are where packets from Pods are led by this interface, under their own addresses;
 	// elsewhere the main table leads them. None of a family stands for everywhere.
 	VPCCIDRs []netip.Prefix
-	// Pods are the addresses of the interface that endpoints of this node have.
-	Pods []netip.Addr
+	// Pods are the addresses of the interface that endpoints of this node have or can get, as
+	// prefixes that do not overlap: single ones, and networks that are the interface's as a whole.
+	Pods []netip.Prefix
 }
 
 // Subnet is a network on an interface's link.
@@ -49,6 +50,14 @@ func (s Subnet) Router() netip.Addr {
 		return s.Gateway
 	}
 	return s.CIDR.Masked().Addr().Next()
+}
+
+// SpellPods writes one of Pods for people: without its length if it is an address.
+func SpellPods(p netip.Prefix) string {
+	if p.IsSingleIP() {
+		return p.Addr().String()
+	}
+	return p.String()
 }
 
 // InterfaceState says whether packets of an Interface pass.
@@ -99,9 +108,9 @@ func (i Interface) Validate() error {
 			bad("network %v is malformed", p)
 		}
 	}
-	for _, ip := range i.Pods {
-		if !ip.IsValid() || ip.Is4In6() || ip.Zone() != "" {
-			bad("address %v is malformed", ip)
+	for _, p := range i.Pods {
+		if !p.IsValid() || p.Addr().Is4In6() || p != p.Masked() {
+			bad("address %v is malformed", p)
 		}
 	}
 	return errors.Join(errs...)

@@ -12,7 +12,7 @@ func TestInterfaceValidate(t *testing.T) {
 	good := Interface{
 		MAC: mac, Number: 1, MTU: 9001,
 		Subnets:  []Subnet{{CIDR: netip.MustParsePrefix("10.0.1.0/24")}, {CIDR: netip.MustParsePrefix("fd00:1::/64"), Gateway: netip.MustParseAddr("fe80::1")}},
-		VPCCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}, Pods: []netip.Addr{netip.MustParseAddr("10.0.1.5")},
+		VPCCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}, Pods: []netip.Prefix{netip.MustParsePrefix("10.0.1.5/32"), netip.MustParsePrefix("fd00:1:0:0:5::/80")},
 	}
 	if err := good.Validate(); err != nil {
 		t.Error(err)
@@ -34,7 +34,8 @@ func TestInterfaceValidate(t *testing.T) {
 			i.Subnets = []Subnet{{CIDR: i.Subnets[0].CIDR, Gateway: netip.MustParseAddr("fe80::1")}}
 		}, "other family"},
 		{func(i *Interface) { i.VPCCIDRs = []netip.Prefix{{}} }, "malformed"},
-		{func(i *Interface) { i.Pods = []netip.Addr{{}} }, "malformed"},
+		{func(i *Interface) { i.Pods = []netip.Prefix{{}} }, "malformed"},
+		{func(i *Interface) { i.Pods = []netip.Prefix{netip.MustParsePrefix("fd00::1/80")} }, "malformed"},
 	} {
 		i := good
 		row.change(&i)

@@ -201,6 +201,7 @@ type IPAM struct {
 
 	mu       sync.Mutex
 	open     bool
+	singly   bool // addresses are those of AssignAddresses
 	families Families
 	pools    [2][]*pool // IPv4, IPv6; searched in their order
 	given    map[netip.Addr]*Allocation
@@ -249,7 +250,7 @@ func (m *IPAM) of(f Families) []*pool {
 func (m *IPAM) Families() Families { return m.families }
 
 // CIDRs returns the pod CIDRs of some families, IPv4 first, each family in the order in which it is
-// searched. Single addresses are of none.
+// searched: those that other nodes must lead to. What [IPAM.AssignAddresses] gave is of none.
 func (m *IPAM) CIDRs(families Families) []netip.Prefix {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -259,7 +260,7 @@ func (m *IPAM) CIDRs(families Families) []netip.Prefix {
 			continue
 		}
 		for _, p := range ps {
-			if p.members == nil {
+			if p.members == nil && !p.led {
 				out = append(out, p.cidr)
 			}
 		}
@@ -409,6 +410,8 @@ func (m *IPAM) next(f Families, owner, pool string, expire bool) (*Allocation, e
 	case m.cfg.Assigned == 0:
 		return nil, fmt.Errorf("%w: all %d %v addresses of pod CIDR %s are allocated; delete pods or give the node a larger CIDR",
 			ErrExhausted, total, f, strings.Join(full, ", "))
+	case len(full) == 0 && m.singly:
+		return nil, fmt.Errorf("%w: this node has no %v address that a pod may get now", ErrExhausted, f)
 	case len(full) == 0:
 		return nil, fmt.Errorf("%w: no %v pod CIDR of pool %q is assigned to this node", ErrExhausted, f, pool)
 	}
@@ -513,6 +516,9 @@ func (m *IPAM) claim(ip netip.Addr, owner string) error {
 	}
 	if o, ok := m.excluded[ip]; ok {
 		return fmt.Errorf("%w: %v is excluded for %s", ErrExists, ip, nameOf(o))
+	}
+	if m.open && p.led && p.drained {
+		return fmt.Errorf("%w: nothing of %v is given out at present", ErrInvalid, p.cidr)
 	}
 	if p.isMarked(i) {
 		if m.open && p.members != nil {

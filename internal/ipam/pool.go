@@ -22,7 +22,9 @@ type pool struct {
 	allowFirst, allowLast bool
 	// drained: nothing more is given out.
 	drained bool
-	size    uint32 // addresses in reach, by index from the CIDR's first
+	// led: the network leads to the addresses by itself, and no other node has to be told.
+	led  bool
+	size uint32 // addresses in reach, by index from the CIDR's first
 	// members, if not nil, are the addresses instead, in their order; held are those of them that
 	// are not given out again.
 	members []netip.Addr

@@ -7,8 +7,9 @@ import (
 	"slices"
 )
 
-// A node whose addresses are not of CIDRs has a pool of single ones for each family. It is a pool
-// as any other, but for which address has which number: they are counted in their order.
+// A node to whose addresses the network leads by itself has prefixes, each of which is a pool as
+// any other, and a pool of single addresses for each family: it differs in which address has which
+// number, as they are counted in their order.
 
 // newSingles returns a pool of single addresses. Those that held says are not given out.
 func newSingles(name string, members []netip.Addr, held map[netip.Addr]bool) *pool {
@@ -34,53 +35,42 @@ func (p *pool) hold(i uint32) {
 	}
 }
 
-// AssignSingles makes the node have single addresses of the default pool, and no others: those of
-// want, with whether they may be given out. Those that are given out stay the node's until they are
-// free; stays returns them. Families that are not enabled are left out.
-func (m *IPAM) AssignSingles(want map[netip.Addr]bool) (stays []netip.Addr) {
+// AssignAddresses makes the node have addresses of the default pool, to each of which the network
+// leads by itself, and no others: those of want, single ones or all of a prefix, with whether they
+// may be given out. Those that are given out stay the node's until they are free; stays returns
+// them. Families that are not enabled are left out. Prefixes do not overlap; a single address
+// within one is of it. Of those of a family the lowest is given out of first.
+func (m *IPAM) AssignAddresses(want map[netip.Prefix]bool) (stays []netip.Addr) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.singly = true
 	for i := range m.pools {
 		f := IPv4 << i
-		held := map[netip.Addr]bool{}
-		for ip, give := range want {
-			if m.families&f != 0 && familyOf(ip) == f {
-				held[ip] = !give
+		var next []*pool
+		members := map[netip.Addr]bool{}
+		for _, p := range slices.SortedFunc(maps.Keys(want), netip.Prefix.Compare) {
+			switch {
+			case m.families&f == 0 || familyOf(p.Addr()) != f:
+			case p.IsSingleIP():
+				members[p.Addr()] = !want[p]
+			default:
+				next = append(next, m.network(m.pools[i], p.Masked(), !want[p]))
 			}
 		}
+		within := func(ip netip.Addr) bool {
+			return slices.ContainsFunc(next, func(p *pool) bool { _, ok := p.index(ip); return ok })
+		}
+		maps.DeleteFunc(members, func(ip netip.Addr, _ bool) bool { return within(ip) })
 		for ip := range m.given {
-			if _, ok := want[ip]; !ok && familyOf(ip) == f {
-				held[ip] = true
+			if _, ok := members[ip]; !ok && familyOf(ip) == f && !within(ip) {
+				members[ip] = true
 				stays = append(stays, ip)
 			}
 		}
-		members := slices.SortedFunc(maps.Keys(held), netip.Addr.Compare)
-		if len(members) == 0 {
-			m.pools[i] = nil
-			continue
+		if len(members) > 0 {
+			next = append(next, m.singles(m.pools[i], members))
 		}
-		next := newSingles(m.cfg.DefaultPool, members, held)
-		for j, ip := range members {
-			at := uint32(j)
-			switch _, excluded := m.excluded[ip]; {
-			case m.given[ip] != nil:
-				if next.held[at] {
-					next.capacity++
-				}
-				next.mark(at)
-				next.count++
-			case excluded && !next.isMarked(at):
-				next.mark(at)
-				next.capacity--
-			}
-		}
-		// The search goes on where it was, so that an address just released rests.
-		if before := m.pools[i]; len(before) > 0 && before[0].size > 0 {
-			last := before[0].addr(before[0].next)
-			at, _ := slices.BinarySearchFunc(members, last, netip.Addr.Compare)
-			next.next = uint32(at) % next.size
-		}
-		m.pools[i] = []*pool{next}
+		m.pools[i] = next
 	}
 	slices.SortFunc(stays, netip.Addr.Compare)
 	close(m.assigned)
@@ -89,15 +79,69 @@ func (m *IPAM) AssignSingles(want map[netip.Addr]bool) (stays []netip.Addr) {
 	return stays
 }
 
-// Hold keeps a single address from being given out until [IPAM.AssignSingles] says otherwise. It
-// reports false if somebody has it, or as long as it is not known who has: before Open.
+// network returns the pool of a prefix: that of before, or a new one in which what is given out of
+// it is taken. m.mu is held.
+func (m *IPAM) network(before []*pool, cidr netip.Prefix, drained bool) *pool {
+	if k := slices.IndexFunc(before, func(p *pool) bool { return p.members == nil && p.cidr == cidr }); k >= 0 {
+		p := before[k]
+		p.drained = drained
+		return p
+	}
+	p := m.newPool(m.cfg.DefaultPool, Block{Prefix: cidr, Drained: drained})
+	p.led = true
+	for ip := range m.given {
+		if i, ok := p.index(ip); ok {
+			if p.isMarked(i) {
+				p.capacity++ // it was given out when nothing spoke against it
+			}
+			p.take(i)
+		}
+	}
+	return p
+}
+
+// singles returns a pool of single addresses, with whether they are held. m.mu is held.
+func (m *IPAM) singles(before []*pool, held map[netip.Addr]bool) *pool {
+	members := slices.SortedFunc(maps.Keys(held), netip.Addr.Compare)
+	next := newSingles(m.cfg.DefaultPool, members, held)
+	for j, ip := range members {
+		at := uint32(j)
+		switch _, excluded := m.excluded[ip]; {
+		case m.given[ip] != nil:
+			if next.held[at] {
+				next.capacity++
+			}
+			next.mark(at)
+			next.count++
+		case excluded && !next.isMarked(at):
+			next.mark(at)
+			next.capacity--
+		}
+	}
+	// The search goes on where it was, so that an address just released rests.
+	k := slices.IndexFunc(before, func(p *pool) bool { return p.members != nil })
+	if k >= 0 && before[k].size > 0 {
+		last := before[k].addr(before[k].next)
+		at, _ := slices.BinarySearchFunc(members, last, netip.Addr.Compare)
+		next.next = uint32(at) % next.size
+	}
+	return next
+}
+
+// Hold keeps a single address from being given out until [IPAM.AssignAddresses] says otherwise. It
+// reports false if somebody has it, or as long as it is not known who has: before Open; and for one
+// of a prefix, which the node has as a whole.
 func (m *IPAM) Hold(ip netip.Addr) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if !m.open || m.given[ip] != nil {
 		return false
 	}
-	if p, i, err := m.find(ip); err == nil && p.members != nil {
+	p, i, err := m.find(ip)
+	if err == nil && p.members == nil {
+		return false
+	}
+	if err == nil {
 		p.hold(i)
 	}
 	return true

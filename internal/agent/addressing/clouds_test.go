@@ -25,6 +25,7 @@ import (
 
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/internal/agent/instance"
+	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/ipam"
 	"github.com/hawser-net/hawser/internal/k8s"
 	"github.com/hawser-net/hawser/internal/k8s/nodes"
@@ -69,7 +70,7 @@ func TestProvidersAgree(t *testing.T) {
 		}
 		field, value, _ := c.provider.Status(o, cloud, attached)
 		o = patched(t, o, map[string]any{field: value})
-		list, err := interfacesOf(string(c.cloud), o, nil)
+		list, err := interfacesOf(string(c.cloud), ipam.Both, o, nil)
 		if err != nil || len(list) != 2 || list[0].ID != "if-1" || list[1].ID != "if-2" || list[1].Number != 1 || list[1].MAC != "02:00:00:00:00:02" ||
 			list[1].Subnet.String() != "10.0.2.0/24" || list[1].Gateway.String() != c.gateway {
 			t.Errorf("%s: the agent reads %+v, %v", c.cloud, list, err)
@@ -189,7 +190,7 @@ func TestENIWithOperator(t *testing.T) {
 				t.Errorf("a pod has lost its address: %v", err)
 			}
 		}
-		s.Connect(Uplinks{Network: net1, Masquerade: true})
+		s.Connect(Uplinks{Network: net1, Masquerade: ipam.IPv4})
 		for ip := range pods {
 			if !net1.leads(ip) {
 				t.Errorf("packets of %s do not pass after a restart", ip)
@@ -293,8 +294,8 @@ func TestENIWithOperator(t *testing.T) {
 		defer net1.mu.Unlock()
 		var told []string
 		for _, i := range net1.want {
-			for _, ip := range i.Pods {
-				told = append(told, ip.String())
+			for _, p := range i.Pods {
+				told = append(told, datapath.SpellPods(p))
 			}
 		}
 		for _, ip := range told {

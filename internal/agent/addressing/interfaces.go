@@ -13,6 +13,7 @@ import (
 
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/internal/datapath"
+	"github.com/hawser-net/hawser/internal/ipam"
 )
 
 // Interface is a network interface of the node's machine, as the node's CiliumNode shows it.
@@ -27,6 +28,8 @@ type Interface struct {
 	Gateway netip.Addr   `json:"gateway"`
 	// Networks are the CIDRs within which the cloud leads packets to the addresses of pods.
 	Networks []netip.Prefix `json:"networks"`
+	// Prefixes are what the interface has of IPv6, each as a whole, in their order.
+	Prefixes []netip.Prefix `json:"ipv6-prefixes,omitempty"`
 	// Kept is set if the object does not show it so any more: it is as it was before, for addresses
 	// that pods have, and no other address of it is given.
 	Kept bool `json:"kept,omitempty"`
@@ -39,20 +42,23 @@ const (
 	maxAllNetworks = 256 // of all interfaces, as not all clouds show those of the VPC
 	// maxRules is for how many rules of the kernel, which it asks one after the other, addresses
 	// are taken that no pod has: with five networks of a VPC for 2,700 addresses.
-	maxRules  = 16384
-	minBits   = 8 // of a network; no cloud gives a VPC a larger one
-	maxFaults = 4 // that are shown; the others are counted
+	maxRules = 16384
+	minBits  = 8 // of a network; no cloud gives a VPC a larger one
+	// maxPrefixes is for all interfaces: a node needs one, and has a bitmap of 8 KiB for each.
+	maxPrefixes = 32
+	maxFaults   = 4 // that are shown; the others are counted
 )
 
 // interfacesOf reads the interfaces that an object shows, in the order of their numbers, and what
 // of them makes no sense: that is left out. Those of needed are there in any case, as they were if
-// the object does not show them: pods have addresses of them.
-func interfacesOf(mode string, o *v2.CiliumNode, needed []Interface) ([]Interface, error) {
+// the object does not show them: pods have addresses of them. Prefixes count only with IPv6.
+func interfacesOf(mode string, families ipam.Families, o *v2.CiliumNode, needed []Interface) ([]Interface, error) {
 	var all []shownInterface
 	switch mode {
 	case ENI:
 		for id, e := range o.Status.ENI.ENIs {
-			all = append(all, shownInterface{id: id, mac: e.MAC, number: e.Number, subnet: e.Subnet.CIDR, gateway: firstAddress, networks: append([]string{e.VPC.PrimaryCIDR}, e.VPC.CIDRs...)})
+			all = append(all, shownInterface{id: id, mac: e.MAC, number: e.Number, subnet: e.Subnet.CIDR, gateway: firstAddress,
+				networks: append([]string{e.VPC.PrimaryCIDR}, e.VPC.CIDRs...), prefixes: e.IPv6Prefixes})
 		}
 	case Azure:
 		// Azure numbers no interfaces. They are there from the start, so their order stays.
@@ -114,8 +120,80 @@ func interfacesOf(mode string, o *v2.CiliumNode, needed []Interface) ([]Interfac
 			faults = append(faults, fmt.Errorf("the CiliumNode's status of network interface %.200q makes no sense, its addresses are given to no pod: %w", s.id, err))
 		}
 	}
+	if families&ipam.IPv6 != 0 {
+		prefixes := map[string][]string{}
+		for _, s := range all {
+			prefixes[s.id] = s.prefixes
+		}
+		faults = append(faults, addPrefixes(out, prefixes, needed)...)
+	}
 	slices.SortFunc(out, func(a, b Interface) int { return cmp.Compare(a.Number, b.Number) })
 	return out, few(faults)
+}
+
+// addPrefixes gives interfaces the prefixes that are shown of them, but those that make no sense,
+// and those that another has: of two the one that pods have addresses of. It returns what is wrong.
+func addPrefixes(list []Interface, shown map[string][]string, needed []Interface) (faults []error) {
+	owner := map[netip.Prefix]string{}
+	for _, i := range list {
+		if i.Kept {
+			for _, p := range i.Prefixes {
+				owner[p] = i.ID
+			}
+		}
+	}
+	for _, had := range []bool{true, false} {
+		for k, i := range list {
+			if i.Kept {
+				continue
+			}
+			was := slices.IndexFunc(needed, func(n Interface) bool { return n.ID == i.ID })
+			for _, text := range shown[i.ID] {
+				p, err := prefixOf(text)
+				if before := was >= 0 && slices.Contains(needed[was].Prefixes, p); before != had || err == nil && owner[p] == i.ID {
+					continue
+				}
+				switch {
+				case err != nil:
+				case owner[p] != "":
+					err = fmt.Errorf("%s is that of %.100q", p, owner[p])
+				case len(owner) >= maxPrefixes:
+					err = fmt.Errorf("all interfaces have more than %d", maxPrefixes)
+				default:
+					owner[p] = i.ID
+					list[k].Prefixes = append(list[k].Prefixes, p)
+				}
+				if err != nil {
+					faults = append(faults, fmt.Errorf("IPv6 prefix of network interface %.200q in the CiliumNode's status is not used: %w", i.ID, err))
+				}
+			}
+		}
+	}
+	for k := range list {
+		slices.SortFunc(list[k].Prefixes, netip.Prefix.Compare)
+	}
+	return faults
+}
+
+// prefixBits is the length of what EC2 assigns to an interface of IPv6 (Amazon EC2 User Guide,
+// "Prefix delegation for Amazon EC2 network interfaces").
+const prefixBits = 80
+
+// awsServices is where machines of AWS find metadata, name server and clock.
+var awsServices = netip.MustParsePrefix("fd00:ec2::/32")
+
+// prefixOf reads an IPv6 prefix of an interface.
+func prefixOf(text string) (netip.Prefix, error) {
+	p, err := netip.ParsePrefix(text)
+	switch {
+	case err != nil || !p.Addr().Is6() || p.Addr().Is4In6() || p.String() != text || p != p.Masked():
+		return netip.Prefix{}, fmt.Errorf("%.100q is no IPv6 prefix", text)
+	case p.Bits() != prefixBits:
+		return netip.Prefix{}, fmt.Errorf("%s is not one of %d bits, as interfaces have", p, prefixBits)
+	case !p.Addr().IsGlobalUnicast() || p.Overlaps(awsServices):
+		return netip.Prefix{}, fmt.Errorf("%s cannot be pods'", p)
+	}
+	return p, nil
 }
 
 // keep returns those of needed: as they are shown now, or else as they were. If what is shown of
@@ -166,9 +244,15 @@ func networksOf(list []Interface) map[netip.Prefix]bool {
 	return out
 }
 
-// misplaced reports why an address cannot be a pod's on an interface, or nothing.
-func (i Interface) misplaced(ip netip.Addr) string {
-	first := i.Subnet.Addr()
+// misplaced reports why an address, or a prefix, cannot be pods' on an interface, or nothing.
+func (i Interface) misplaced(p netip.Prefix) string {
+	if !p.IsSingleIP() {
+		if !slices.Contains(i.Prefixes, p) {
+			return "not one of its IPv6 prefixes"
+		}
+		return ""
+	}
+	ip, first := p.Addr(), i.Subnet.Addr()
 	host := ip.BitLen() - i.Subnet.Bits()
 	switch {
 	case !i.Subnet.Contains(ip):
@@ -179,6 +263,18 @@ func (i Interface) misplaced(ip netip.Addr) string {
 		return "that of the subnet itself"
 	}
 	return ""
+}
+
+// gateway6 is AWS's router in every subnet (Amazon VPC User Guide, "Subnet CIDR blocks": besides
+// its link-local address by EUI-64).
+var gateway6 = netip.MustParseAddr("fe80:ec2::1")
+
+// of is the interface as it is for one address: with the router and the networks of its family.
+func (i Interface) of(ip netip.Addr) Interface {
+	if ip.Is6() && len(i.Prefixes) > 0 {
+		i.Gateway, i.Networks = gateway6, i.Prefixes
+	}
+	return i
 }
 
 // conflict reports why an interface cannot be beside others.
@@ -212,6 +308,7 @@ type shownInterface struct {
 	subnet   string
 	gateway  func(netip.Prefix) netip.Addr
 	networks []string
+	prefixes []string // of IPv6
 }
 
 func (s shownInterface) read() (Interface, error) {

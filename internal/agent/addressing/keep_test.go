@@ -87,7 +87,7 @@ func TestInterfaceInUseStays(t *testing.T) {
 				// The agent is started again.
 				next, book2 := eniSingles(t, dir)
 				next.before = []netip.Addr{ip}
-				book2.AssignSingles(next.want())
+				book2.AssignAddresses(next.want())
 				if err := book2.Restore(ip, pod); err != nil {
 					t.Fatal(err)
 				}
@@ -136,7 +136,7 @@ func TestTakenAwayOverRestart(t *testing.T) {
 		s.Observe(eniNode(2, map[int][]string{1: {"10.0.1.11"}}))
 		next, book2 := eniSingles(t, dir)
 		next.before = []netip.Addr{ip}
-		book2.AssignSingles(next.want())
+		book2.AssignAddresses(next.want())
 		if err := book2.Restore(ip, "ns/p"); err != nil {
 			t.Fatal(err)
 		}

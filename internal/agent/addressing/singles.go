@@ -25,8 +25,9 @@ import (
 )
 
 // Singles are the single addresses that the node's CiliumNode shows as the node's (CRD, and the
-// modes of clouds): spec.ipam.pool and ipv6-pool, which somebody else fills in. The node says in
-// the status which are used by whom, and answers whether an address may be taken away again.
+// modes of clouds): spec.ipam.pool and ipv6-pool, which somebody else fills in; in the latter
+// prefixes with ENI. The node says in the status which are used by whom, and answers whether an
+// address may be taken away again. A prefix is the node's as long as its interface is.
 //
 // It answers that once the allocator gives the address to nobody any more, and that is stored, so
 // that it holds over a crash. An address whose release was agreed to is given again only when a
@@ -59,7 +60,7 @@ type Singles struct {
 	object *v2.CiliumNode
 	// returned are addresses that came with an earlier state of the object to which the server was
 	// put back, and when; they rest for a while.
-	returned map[netip.Addr]time.Time
+	returned map[netip.Prefix]time.Time
 	rest     time.Duration
 	// uplinks are the interfaces as they are set up, nil until Connect and where there are none;
 	// shown is what the object says of them that makes no sense.
@@ -77,11 +78,11 @@ type singlesState struct {
 	UID        string `json:"uid,omitempty"`
 	Generation int64  `json:"generation,omitempty"`
 	// Pool are the addresses that the node may use, each with what it is of: an interface.
-	Pool map[netip.Addr]string `json:"pool,omitempty"`
+	Pool byPrefix[string] `json:"pool,omitempty"`
 	// Leaving are addresses whose release was agreed to.
-	Leaving map[netip.Addr]bool `json:"leaving,omitempty"`
+	Leaving byPrefix[bool] `json:"leaving,omitempty"`
 	// Lost are addresses that are in use and were taken away, each with what it was of.
-	Lost map[netip.Addr]string `json:"lost,omitempty"`
+	Lost byPrefix[string] `json:"lost,omitempty"`
 	// Interfaces are those of the machine, in the modes of clouds.
 	Interfaces []Interface `json:"interfaces,omitempty"`
 }
@@ -103,7 +104,7 @@ func NewSingles(cfg Config, client *k8s.Client) (*Singles, error) {
 }
 
 func newSingles(cfg Config) (*Singles, error) {
-	s := &Singles{cfg: cfg, path: filepath.Join(cfg.Dir, "addresses.json"), log: cfg.Log, notify: newNotifier(), returned: map[netip.Addr]time.Time{}, rest: returnRest}
+	s := &Singles{cfg: cfg, path: filepath.Join(cfg.Dir, "addresses.json"), log: cfg.Log, notify: newNotifier(), returned: map[netip.Prefix]time.Time{}, rest: returnRest}
 	data, err := os.ReadFile(s.path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -125,16 +126,20 @@ func (s *Singles) missing() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var have ipam.Families
-	for ip := range s.state.Pool {
+	placed := s.placed()
+	for p := range s.state.Pool {
 		switch {
-		case s.state.Leaving[ip]:
-		case ip.Is4():
+		case s.state.Leaving[p] || !p.IsSingleIP() && !placed[p]:
+		case p.Addr().Is4():
 			have |= ipam.IPv4
 		default:
 			have |= ipam.IPv6
 		}
 	}
 	if lacks := s.cfg.Families &^ have; lacks != 0 {
+		if lacks == ipam.IPv6 && s.cfg.Mode == ENI {
+			return fmt.Errorf("a prefix of %d bits in ipv6-pool that its network interface has in status.eni (%s)", prefixBits, lacks)
+		}
 		return fmt.Errorf("an address (%s)", lacks)
 	}
 	return nil
@@ -150,23 +155,31 @@ func (s *Singles) Attach(book *ipam.IPAM) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.book, s.before = book, used
-	book.AssignSingles(s.want())
+	book.AssignAddresses(s.want())
 	return nil
 }
 
 // want is what the allocator is to have. mu is held.
-func (s *Singles) want() map[netip.Addr]bool {
-	want := map[netip.Addr]bool{}
+func (s *Singles) want() map[netip.Prefix]bool {
+	want := map[netip.Prefix]bool{}
 	for _, ip := range s.before {
-		want[ip] = false
+		want[single(ip)] = false
 	}
 	shown := map[string]bool{}
 	for _, i := range s.state.Interfaces {
 		shown[i.ID] = !i.Kept
 	}
-	misplaced := s.misplaced()
-	for ip, id := range s.state.Pool {
-		want[ip] = !s.state.Leaving[ip] && (shown[id] || s.uplinks == nil) && misplaced[ip] == "" && s.passes(ip)
+	misplaced, placed, used := s.misplaced(), s.placed(), sync.OnceValue(s.inUse)
+	for p, id := range s.state.Pool {
+		if !p.IsSingleIP() && !placed[p] && !used()(p) {
+			continue
+		}
+		want[p] = !s.state.Leaving[p] && (shown[id] || s.uplinks == nil) && misplaced[p] == "" && s.passes(p)
+	}
+	for p := range s.state.Lost {
+		if !p.IsSingleIP() {
+			want[p] = false
+		}
 	}
 	return want
 }
@@ -211,9 +224,9 @@ func (s *Singles) read(ctx context.Context) error {
 			"generation", o.Generation, "before", s.state.Generation)
 		for _, pool := range []v2.AllocationMap{o.Spec.IPAM.Pool, o.Spec.IPAM.IPv6Pool} {
 			for text := range pool {
-				if ip, err := netip.ParseAddr(text); err == nil {
-					if _, had := s.state.Pool[ip]; !had {
-						s.returned[ip] = time.Now()
+				if p, err := s.parse(text); err == nil {
+					if _, had := s.state.Pool[p]; !had {
+						s.returned[p] = time.Now()
 					}
 				}
 			}
@@ -227,7 +240,7 @@ func (s *Singles) read(ctx context.Context) error {
 // is held.
 func (s *Singles) take(o *v2.CiliumNode, sure bool) {
 	s.object = o
-	next := singlesState{UID: string(o.UID), Generation: o.Generation, Pool: map[netip.Addr]string{}, Leaving: map[netip.Addr]bool{}}
+	next := singlesState{UID: string(o.UID), Generation: o.Generation, Pool: byPrefix[string]{}, Leaving: byPrefix[bool]{}}
 	doubt, later := false, time.Time{}
 	readAt := func(at time.Time) {
 		if later.IsZero() || at.Before(later) {
@@ -236,24 +249,27 @@ func (s *Singles) take(o *v2.CiliumNode, sure bool) {
 	}
 	for _, pool := range []v2.AllocationMap{o.Spec.IPAM.Pool, o.Spec.IPAM.IPv6Pool} {
 		for text, a := range pool {
-			ip, err := netip.ParseAddr(text)
-			if err != nil || ip.Is4In6() || ip.Zone() != "" {
-				s.log.Warn("what is assigned to this node is no address", "address", text)
+			p, err := s.parse(text)
+			if err != nil {
+				s.log.Warn("what is assigned to this node is no address", "address", text, "error", err)
 				continue
 			}
-			next.Pool[ip] = a.Resource
-			step := stepOf(o, ip)
+			if !p.IsSingleIP() && s.cfg.Families&ipam.IPv6 == 0 {
+				continue
+			}
+			next.Pool[p] = a.Resource
+			step := stepOf(o, p)
 			agreed := step == v2.IPReadyForRelease || step == v2.IPReleased
 			switch {
 			case agreed: // also by the agent before this one
-				next.Leaving[ip] = true
-			case time.Since(s.returned[ip]) < s.rest:
-				next.Leaving[ip] = true
-				readAt(s.returned[ip].Add(s.rest))
-			case !s.state.Leaving[ip]:
+				next.Leaving[p] = true
+			case time.Since(s.returned[p]) < s.rest:
+				next.Leaving[p] = true
+				readAt(s.returned[p].Add(s.rest))
+			case !s.state.Leaving[p]:
 			case sure && step == "":
 			default:
-				next.Leaving[ip] = true
+				next.Leaving[p] = true
 				doubt = doubt || step == "" // the mark was taken back, or this version is an old one
 			}
 		}
@@ -261,14 +277,14 @@ func (s *Singles) take(o *v2.CiliumNode, sure bool) {
 	s.doubt, s.unsaved = doubt, nil
 	used := s.inUse()
 	next.Lost = s.missingFrom(next.Pool, used)
-	next.Interfaces, s.shown = interfacesOf(s.cfg.Mode, o, s.needed(next, used))
+	next.Interfaces, s.shown = interfacesOf(s.cfg.Mode, s.cfg.Families, o, s.needed(next, used))
 	if maps.Equal(next.Pool, s.state.Pool) && maps.Equal(next.Leaving, s.state.Leaving) && maps.Equal(next.Lost, s.state.Lost) && reflect.DeepEqual(next.Interfaces, s.state.Interfaces) {
 		s.state.UID, s.state.Generation = next.UID, next.Generation
 	} else if err := s.store(next); err != nil {
 		s.unsaved = fmt.Errorf("what is assigned to this node is not used: %w", err)
 		readAt(time.Now().Add(writeRetry))
 	} else if s.book != nil {
-		s.book.AssignSingles(s.want())
+		s.book.AssignAddresses(s.want())
 		s.notify.moved()
 	}
 	s.later = later
@@ -283,11 +299,10 @@ func (s *Singles) take(o *v2.CiliumNode, sure bool) {
 func (s *Singles) inspect() {
 	errs := []error{s.unsaved}
 	if s.book != nil {
-		given := map[netip.Addr]bool{}
+		given := s.inUse()
 		var lost []string
 		for _, a := range s.book.Dump() {
-			given[a.IP] = true
-			if _, ok := s.state.Pool[a.IP]; !ok {
+			if _, ok := s.state.Pool.of(a.IP); !ok {
 				lost = append(lost, fmt.Sprintf("%s (%s)", a.IP, a.Owner))
 			}
 		}
@@ -296,10 +311,10 @@ func (s *Singles) inspect() {
 		}
 		want := s.want()
 		if slices.ContainsFunc(s.book.Prefixes(), func(p netip.Prefix) bool {
-			_, wanted := want[p.Addr()]
-			return !wanted && !given[p.Addr()]
+			_, wanted := want[p]
+			return !wanted && !given(p)
 		}) {
-			s.book.AssignSingles(want)
+			s.book.AssignAddresses(want)
 			s.notify.moved()
 		}
 	}
@@ -331,11 +346,14 @@ func (s *Singles) store(next singlesState) error {
 }
 
 // stepOf is how far the release of an address is by an object.
-func stepOf(o *v2.CiliumNode, ip netip.Addr) v2.IPReleaseStatus {
-	if ip.Is4() {
-		return o.Status.IPAM.ReleaseIPs[ip.String()]
+func stepOf(o *v2.CiliumNode, p netip.Prefix) v2.IPReleaseStatus {
+	switch {
+	case !p.IsSingleIP():
+		return "" // it is not released
+	case p.Addr().Is4():
+		return o.Status.IPAM.ReleaseIPs[p.Addr().String()]
 	}
-	return o.Status.IPAM.ReleaseIPv6s[ip.String()]
+	return o.Status.IPAM.ReleaseIPv6s[p.Addr().String()]
 }
 
 // Fill writes into the node's object what the configuration and the cloud say of the node.
@@ -358,7 +376,8 @@ func (s *Singles) status(o *v2.CiliumNode) (patch map[string]any, soon bool) {
 		if a.IP.Is4() {
 			to = used4
 		}
-		to[a.IP.String()] = v2.AllocationIP{Owner: a.Owner, Resource: s.state.Pool[a.IP]}
+		resource, _ := s.state.Pool.of(a.IP)
+		to[a.IP.String()] = v2.AllocationIP{Owner: a.Owner, Resource: resource}
 	}
 	part := map[string]any{}
 	for name, diff := range map[string]map[string]any{
@@ -377,8 +396,14 @@ func (s *Singles) status(o *v2.CiliumNode) (patch map[string]any, soon bool) {
 		ahead = defaultAhead
 	}
 	soon = len(answers4)+len(answers6) > 0
+	free := map[ipam.Families]int{}
 	for _, u := range s.book.Usage() {
-		soon = soon || u.Capacity-u.Used < ahead
+		if !u.Drained {
+			free[u.Family] += u.Capacity - u.Used
+		}
+	}
+	for _, n := range free {
+		soon = soon || n < ahead
 	}
 	return map[string]any{"ipam": part}, soon
 }
@@ -389,13 +414,13 @@ func (s *Singles) answers(pool v2.AllocationMap, steps map[string]v2.IPReleaseSt
 	next := s.state
 	next.Leaving = maps.Clone(s.state.Leaving)
 	if next.Leaving == nil {
-		next.Leaving = map[netip.Addr]bool{}
+		next.Leaving = byPrefix[bool]{}
 	}
 	var agreed []netip.Addr
 	for text, step := range steps {
 		ip, err := netip.ParseAddr(text)
 		if err != nil {
-			continue // whoever wrote it knows what it is
+			continue // whoever wrote it knows what it is; no prefix is agreed to
 		}
 		switch {
 		case step == v2.IPReleased:
@@ -408,13 +433,13 @@ func (s *Singles) answers(pool v2.AllocationMap, steps map[string]v2.IPReleaseSt
 			out[text] = v2.IPDoNotRelease
 		default:
 			agreed = append(agreed, ip)
-			next.Leaving[ip] = true
+			next.Leaving[single(ip)] = true
 		}
 	}
 	if !maps.Equal(next.Leaving, s.state.Leaving) {
 		if err := s.store(next); err != nil {
 			s.log.Error("addresses that nobody uses are kept", "error", err)
-			s.book.AssignSingles(s.want())
+			s.book.AssignAddresses(s.want())
 			return out
 		}
 	}

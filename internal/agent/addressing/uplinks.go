@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/hawser-net/hawser/internal/datapath"
+	"github.com/hawser-net/hawser/internal/ipam"
 )
 
 // Network sets up network interfaces of the node. Set is called with all that there are to be, and
@@ -26,9 +27,10 @@ type Uplinks struct {
 	Network Network
 	// MTU is that of each interface, 0 for what it has.
 	MTU int
-	// Masquerade has packets to destinations outside of the interface's networks, and of Direct,
-	// leave as the node's own. Without it all packets leave by the interface of their address.
-	Masquerade bool
+	// Masquerade are the families in which packets to destinations outside of the interface's
+	// networks, and of Direct, leave as the node's own; all of IPv6 but Direct. Of another family
+	// all packets leave by the interface of their address.
+	Masquerade ipam.Families
 	Direct     []netip.Prefix
 }
 
@@ -44,7 +46,7 @@ type uplinks struct {
 	want  []datapath.Interface
 	dirty bool
 	// passes are the addresses whose packets pass, by the last answer.
-	passes map[netip.Addr]bool
+	passes map[netip.Prefix]bool
 	// faults are why those of other interfaces do not, by the interface, and since when.
 	faults map[string]uplinkFault
 	err    error
@@ -93,24 +95,23 @@ func (s *Singles) InterfaceOf(ip netip.Addr) (Interface, bool) {
 	if k < 0 {
 		return Interface{}, false
 	}
-	return s.state.Interfaces[k], true
+	return s.state.Interfaces[k].of(ip), true
 }
 
 // resourceOf is what an address is of. One that was taken away while it is used is of what it was
 // of. mu is held.
 func (s *Singles) resourceOf(ip netip.Addr) (string, bool) {
-	if r, ok := s.state.Pool[ip]; ok {
+	if r, ok := s.state.Pool.of(ip); ok {
 		return r, true
 	}
-	r, ok := s.state.Lost[ip]
-	return r, ok
+	return s.state.Lost.of(ip)
 }
 
-// inUse reports which addresses pods have, or can have again: as long as there is no allocator,
-// any. mu is held.
-func (s *Singles) inUse() func(netip.Addr) bool {
+// inUse reports which addresses, and which prefixes by one of theirs, pods have, or can have again:
+// as long as there is no allocator, any. mu is held.
+func (s *Singles) inUse() func(netip.Prefix) bool {
 	if s.book == nil {
-		return func(netip.Addr) bool { return true }
+		return func(netip.Prefix) bool { return true }
 	}
 	used := map[netip.Addr]bool{}
 	for _, a := range s.book.Dump() {
@@ -119,16 +120,16 @@ func (s *Singles) inUse() func(netip.Addr) bool {
 	for _, ip := range s.before {
 		used[ip] = true
 	}
-	return func(ip netip.Addr) bool { return used[ip] }
+	return func(p netip.Prefix) bool { return anyOf(used, p) }
 }
 
 // missingFrom are the addresses in use that a pool has not. mu is held.
-func (s *Singles) missingFrom(pool map[netip.Addr]string, used func(netip.Addr) bool) map[netip.Addr]string {
-	lost := map[netip.Addr]string{}
-	for _, had := range []map[netip.Addr]string{s.state.Lost, s.state.Pool} {
-		for ip, id := range had {
-			if _, is := pool[ip]; !is && used(ip) {
-				lost[ip] = id
+func (s *Singles) missingFrom(pool byPrefix[string], used func(netip.Prefix) bool) byPrefix[string] {
+	lost := byPrefix[string]{}
+	for _, had := range []byPrefix[string]{s.state.Lost, s.state.Pool} {
+		for p, id := range had {
+			if _, is := pool[p]; !is && used(p) {
+				lost[p] = id
 			}
 		}
 	}
@@ -136,11 +137,11 @@ func (s *Singles) missingFrom(pool map[netip.Addr]string, used func(netip.Addr) 
 }
 
 // needed are the interfaces known so far of which next has addresses in use. mu is held.
-func (s *Singles) needed(next singlesState, used func(netip.Addr) bool) []Interface {
+func (s *Singles) needed(next singlesState, used func(netip.Prefix) bool) []Interface {
 	ids := map[string]bool{}
-	for _, addrs := range []map[netip.Addr]string{next.Pool, next.Lost} {
-		for ip, id := range addrs {
-			if used(ip) {
+	for _, addrs := range []byPrefix[string]{next.Pool, next.Lost} {
+		for p, id := range addrs {
+			if used(p) {
 				ids[id] = true
 			}
 		}
@@ -201,7 +202,7 @@ func (s *Singles) connect() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	u.want, u.err = want, err
-	passes, faults := map[netip.Addr]bool{}, map[string]uplinkFault{}
+	passes, faults := map[netip.Prefix]bool{}, map[string]uplinkFault{}
 	all := unexplained(err, states)
 	for k, i := range want {
 		fault := cmp.Or(err, errNotSet)
@@ -209,8 +210,8 @@ func (s *Singles) connect() {
 			fault = cmp.Or(states[k].Err, all)
 		}
 		if fault == nil {
-			for _, ip := range i.Pods {
-				passes[ip] = true
+			for _, p := range i.Pods {
+				passes[p] = true
 			}
 			continue
 		}
@@ -224,7 +225,7 @@ func (s *Singles) connect() {
 	moved := first || !maps.Equal(passes, u.passes)
 	u.passes, u.faults = passes, faults
 	if moved && s.book != nil {
-		s.book.AssignSingles(s.want())
+		s.book.AssignAddresses(s.want())
 		if !first {
 			s.notify.moved()
 		}
@@ -235,11 +236,11 @@ func (s *Singles) connect() {
 // withdraw has the addresses that are set up and not in want given to nobody, before they are taken
 // down. It returns whether there are any. mu is held.
 func (s *Singles) withdraw(want []datapath.Interface) bool {
-	stay := map[netip.Addr]bool{}
+	stay := map[netip.Prefix]bool{}
 	for _, i := range want {
-		for _, ip := range i.Pods {
-			if s.uplinks.passes[ip] {
-				stay[ip] = true
+		for _, p := range i.Pods {
+			if s.uplinks.passes[p] {
+				stay[p] = true
 			}
 		}
 	}
@@ -248,7 +249,7 @@ func (s *Singles) withdraw(want []datapath.Interface) bool {
 	}
 	s.uplinks.passes = stay
 	if s.book != nil {
-		s.book.AssignSingles(s.want())
+		s.book.AssignAddresses(s.want())
 		s.notify.moved()
 	}
 	return true
@@ -278,14 +279,14 @@ func unexplained(err error, states []datapath.InterfaceState) error {
 // there, whatever it is. mu is held.
 func (s *Singles) wantedInterfaces() (want []datapath.Interface, ids []string, beyond int) {
 	used, misplaced := s.inUse(), s.misplaced()
-	pods, spare := map[string][]netip.Addr{}, map[string][]netip.Addr{}
-	for _, addrs := range []map[netip.Addr]string{s.state.Pool, s.state.Lost} {
-		for ip, id := range addrs {
+	pods, spare := map[string][]netip.Prefix{}, map[string][]netip.Prefix{}
+	for _, addrs := range []byPrefix[string]{s.state.Pool, s.state.Lost} {
+		for p, id := range addrs {
 			switch {
-			case used(ip):
-				pods[id] = append(pods[id], ip)
-			case misplaced[ip] == "":
-				spare[id] = append(spare[id], ip)
+			case used(p):
+				pods[id] = append(pods[id], p)
+			case misplaced[p] == "":
+				spare[id] = append(spare[id], p)
 			}
 		}
 	}
@@ -294,7 +295,7 @@ func (s *Singles) wantedInterfaces() (want []datapath.Interface, ids []string, b
 		rules += len(pods[i.ID]) * s.rulesOf(i)
 	}
 	for _, i := range s.state.Interfaces {
-		slices.SortFunc(spare[i.ID], netip.Addr.Compare)
+		slices.SortFunc(spare[i.ID], netip.Prefix.Compare)
 		room := min(len(spare[i.ID]), max(0, maxRules-rules)/s.rulesOf(i))
 		rules += room * s.rulesOf(i)
 		beyond += len(spare[i.ID]) - room
@@ -302,14 +303,17 @@ func (s *Singles) wantedInterfaces() (want []datapath.Interface, ids []string, b
 		if len(pods) == 0 {
 			continue
 		}
-		slices.SortFunc(pods, netip.Addr.Compare)
+		slices.SortFunc(pods, netip.Prefix.Compare)
 		mac, _ := net.ParseMAC(i.MAC) // it was one when it was read
 		d := datapath.Interface{MAC: mac, Number: i.Number, MTU: s.uplinks.MTU, Subnets: []datapath.Subnet{{CIDR: i.Subnet, Gateway: i.Gateway}}, Pods: pods}
-		if s.uplinks.Masquerade {
-			for _, p := range slices.Concat(i.Networks, s.uplinks.Direct) {
-				if !slices.Contains(d.VPCCIDRs, p) {
-					d.VPCCIDRs = append(d.VPCCIDRs, p)
-				}
+		if last := pods[len(pods)-1]; last.Addr().Is6() && s.cfg.Mode == ENI && i.Subnet.Addr().Is4() {
+			// The subnet itself does not matter: what counts is the router, which is the same in
+			// all.
+			d.Subnets = append(d.Subnets, datapath.Subnet{CIDR: netip.PrefixFrom(last.Addr(), 64).Masked(), Gateway: gateway6})
+		}
+		for _, p := range slices.Concat(i.Networks, s.uplinks.Direct) {
+			if s.masquerades(p) && !slices.Contains(d.VPCCIDRs, p) {
+				d.VPCCIDRs = append(d.VPCCIDRs, p)
 			}
 		}
 		want, ids = append(want, d), append(ids, i.ID)
@@ -319,31 +323,39 @@ func (s *Singles) wantedInterfaces() (want []datapath.Interface, ids []string, b
 
 // rulesOf is how many rules each address of an interface needs at most. mu is held.
 func (s *Singles) rulesOf(i Interface) int {
-	if !s.uplinks.Masquerade {
+	if s.uplinks.Masquerade == 0 {
 		return 2
 	}
 	return 1 + max(1, len(i.Networks)+len(s.uplinks.Direct))
 }
 
+// masquerades reports whether what leaves p's family's networks does so as the node. mu is held.
+func (s *Singles) masquerades(p netip.Prefix) bool {
+	if p.Addr().Is4() {
+		return s.uplinks.Masquerade&ipam.IPv4 != 0
+	}
+	return s.uplinks.Masquerade&ipam.IPv6 != 0
+}
+
 // misplaced are the addresses of the pool that cannot be a pod's where the pool says that they are,
 // each with why. mu is held.
-func (s *Singles) misplaced() map[netip.Addr]string {
+func (s *Singles) misplaced() map[netip.Prefix]string {
 	known := map[string]Interface{}
 	for _, i := range s.state.Interfaces {
 		known[i.ID] = i
 	}
-	out := map[netip.Addr]string{}
-	for ip, id := range s.state.Pool {
+	out := map[netip.Prefix]string{}
+	for p, id := range s.state.Pool {
 		i, ok := known[id]
 		if !ok {
 			continue // what is wrong is another thing
 		}
-		why := i.misplaced(ip)
-		if slices.Contains(s.cfg.Hosts, ip) {
+		why := i.misplaced(p)
+		if slices.ContainsFunc(s.cfg.Hosts, p.Contains) {
 			why = "the node's own"
 		}
 		if why != "" {
-			out[ip] = why
+			out[p] = why
 		}
 	}
 	return out
@@ -351,8 +363,8 @@ func (s *Singles) misplaced() map[netip.Addr]string {
 
 // passes reports whether packets from and to an address pass. As long as nobody has set up
 // interfaces, or where there are none to set up, nothing speaks against it. mu is held.
-func (s *Singles) passes(ip netip.Addr) bool {
-	return s.uplinks == nil || s.uplinks.passes == nil || s.uplinks.passes[ip]
+func (s *Singles) passes(p netip.Prefix) bool {
+	return s.uplinks == nil || s.uplinks.passes == nil || s.uplinks.passes[p]
 }
 
 // interfaceFaults are why addresses are given to no pod. mu is held.
@@ -386,8 +398,11 @@ func (s *Singles) interfaceFaults() (errs []error) {
 		lacking = append(lacking, fmt.Errorf("%d addresses in spec.ipam.pool of CiliumNode %s are given to no pod: the kernel would have more than %d rules for addresses", n, s.cfg.Self.Name, maxRules))
 	}
 	misplaced := s.misplaced()
-	for _, ip := range slices.SortedFunc(maps.Keys(misplaced), netip.Addr.Compare) {
-		lacking = append(lacking, fmt.Errorf("address %s in spec.ipam.pool of CiliumNode %s is given to no pod: it is %s (network interface %.200q)", ip, s.cfg.Self.Name, misplaced[ip], s.state.Pool[ip]))
+	for _, p := range slices.SortedFunc(maps.Keys(misplaced), netip.Prefix.Compare) {
+		lacking = append(lacking, fmt.Errorf("address %s in spec.ipam.pool of CiliumNode %s is given to no pod: it is %s (network interface %.200q)", datapath.SpellPods(p), s.cfg.Self.Name, misplaced[p], s.state.Pool[p]))
+	}
+	if s.cfg.Mode == ENI && s.cfg.Families&ipam.IPv6 != 0 && len(s.placed()) == 0 {
+		errs = append(errs, fmt.Errorf("spec.ipam.ipv6-pool of CiliumNode %s has no prefix for pods, which get no IPv6 address: its status.ipam.operator-status.error says what keeps the operator from assigning one", s.cfg.Self.Name))
 	}
 	return append(errs, few(lacking))
 }

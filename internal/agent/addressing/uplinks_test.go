@@ -69,14 +69,19 @@ func (k *kernel) has(mac string) bool {
 func (k *kernel) leads(ip netip.Addr) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return slices.ContainsFunc(k.want, func(i datapath.Interface) bool { return k.plugged[i.MAC.String()] && slices.Contains(i.Pods, ip) })
+	return slices.ContainsFunc(k.want, func(i datapath.Interface) bool { return k.plugged[i.MAC.String()] && leadsTo(i.Pods, ip) })
 }
 
 // told reports whether an address is among those that were given last.
 func (k *kernel) told(ip netip.Addr) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return slices.ContainsFunc(k.want, func(i datapath.Interface) bool { return slices.Contains(i.Pods, ip) })
+	return slices.ContainsFunc(k.want, func(i datapath.Interface) bool { return leadsTo(i.Pods, ip) })
+}
+
+// leadsTo reports whether an address is of one of some prefixes.
+func leadsTo(list []netip.Prefix, ip netip.Addr) bool {
+	return slices.ContainsFunc(list, func(p netip.Prefix) bool { return p.Contains(ip) })
 }
 
 func macOf(n int) string { return fmt.Sprintf("02:00:00:00:00:%02x", n+1) }
@@ -96,16 +101,40 @@ func eniNode(generation int64, interfaces map[int][]string) *v2.CiliumNode {
 	return o
 }
 
+// prefixAt is the IPv6 prefix of interface n.
+func prefixAt(n int) netip.Prefix {
+	return netip.MustParsePrefix(fmt.Sprintf("fd00:98:0:1:%d::/80", n+1))
+}
+
+// withPrefixes gives interfaces of a node their prefixes.
+func withPrefixes(o *v2.CiliumNode, numbers ...int) *v2.CiliumNode {
+	o.Spec.IPAM.IPv6Pool = v2.AllocationMap{}
+	for _, n := range numbers {
+		id, p := fmt.Sprint("eni-", n), prefixAt(n).String()
+		if e, ok := o.Status.ENI.ENIs[id]; ok {
+			e.IPv6Prefixes = append(e.IPv6Prefixes, p)
+			o.Status.ENI.ENIs[id] = e
+		}
+		o.Spec.IPAM.IPv6Pool[p] = v2.AllocationIP{Resource: id}
+	}
+	return o
+}
+
 // eniSingles are the addresses of a node on AWS whose state is in dir.
 func eniSingles(t *testing.T, dir string) (*Singles, *ipam.IPAM) {
+	return eniSinglesOf(t, dir, ipam.IPv4)
+}
+
+// eniSinglesOf is eniSingles for a node whose pods have addresses of some families.
+func eniSinglesOf(t *testing.T, dir string, families ipam.Families) (*Singles, *ipam.IPAM) {
 	t.Helper()
 	cfg := singlesConfig(dir)
-	cfg.Mode, cfg.UpdateInterval = ENI, 15*time.Second
+	cfg.Mode, cfg.UpdateInterval, cfg.Families = ENI, 15*time.Second, families
 	s, err := newSingles(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	book, err := ipam.New(ipam.Config{Assigned: ipam.IPv4})
+	book, err := ipam.New(ipam.Config{Assigned: families})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -135,7 +164,7 @@ func TestInterfacesOf(t *testing.T) {
 			"eni-s 02:00:00:00:00:04 3 172.16.16.0/24 172.16.16.253 [172.16.0.0/12 172.16.16.0/24 192.168.0.0/16]",
 		CRD: "",
 	} {
-		list, err := interfacesOf(mode, o, nil)
+		list, err := interfacesOf(mode, ipam.Both, o, nil)
 		var got []string
 		for _, i := range list {
 			got = append(got, fmt.Sprint(i.ID, " ", i.MAC, " ", i.Number, " ", i.Subnet, " ", i.Gateway, " ", i.Networks))
@@ -177,7 +206,7 @@ func TestInterfacesOfAStranger(t *testing.T) {
 		e := o.Status.ENI.ENIs["eni-1"]
 		spoil(&e)
 		o.Status.ENI.ENIs["eni-1"] = e
-		list, err := interfacesOf(ENI, o, nil)
+		list, err := interfacesOf(ENI, ipam.Both, o, nil)
 		if err == nil || len(list) != 1 || list[0].ID != "eni-0" {
 			t.Errorf("%s: %+v, %v", name, list, err)
 		}
@@ -188,7 +217,7 @@ func TestInterfacesOfAStranger(t *testing.T) {
 	for n := range 5000 {
 		o.Status.ENI.ENIs[fmt.Sprint("eni-", strings.Repeat("x", 500), n)] = v2.ENI{MAC: fmt.Sprintf("02:00:00:00:%02x:%02x", n/256, n%256), Number: n, Subnet: v2.ENISubnet{CIDR: "10.0.0.0/24"}}
 	}
-	list, err := interfacesOf(ENI, o, nil)
+	list, err := interfacesOf(ENI, ipam.Both, o, nil)
 	if len(list) > datapath.MaxInterfaces || err == nil || len(err.Error()) > 4096 {
 		t.Errorf("%d interfaces, an error of %d bytes", len(list), len(fmt.Sprint(err)))
 	}
@@ -204,7 +233,7 @@ func TestUplinks(t *testing.T) {
 		s.Observe(eniNode(1, map[int][]string{0: {"10.0.0.10"}, 1: {"10.0.1.10"}}))
 		net1 := &kernel{plugged: map[string]bool{macOf(0): true}}
 		native := netip.MustParsePrefix("172.20.0.0/16")
-		s.Connect(Uplinks{Network: net1, MTU: 9001, Masquerade: true, Direct: []netip.Prefix{native}})
+		s.Connect(Uplinks{Network: net1, MTU: 9001, Masquerade: ipam.IPv4, Direct: []netip.Prefix{native}})
 		book.Open()
 		agent := runSingles(t, s)
 		if w := net1.want; len(w) != 2 || w[1].Number != 1 || w[1].MTU != 9001 || w[1].Subnets[0].Router().String() != "10.0.1.1" || !slices.Contains(w[1].VPCCIDRs, native) ||
@@ -331,9 +360,9 @@ func TestUplinksFaults(t *testing.T) {
 	})
 }
 
-// TestUplinksModel has addresses, interfaces and pods come and go at random. No address is given
-// whose packets do not pass at that moment, and none is free or taken away while the kernel still
-// leads its packets here for long.
+// TestUplinksModel has addresses, prefixes, interfaces and pods come and go at random. No address
+// is given whose packets do not pass at that moment, and none is free or taken away while the
+// kernel still leads its packets here for long.
 func TestUplinksModel(t *testing.T) {
 	t.Parallel()
 	for range 60 {
@@ -343,17 +372,37 @@ func TestUplinksModel(t *testing.T) {
 			dir := t.TempDir()
 			k := &kernel{plugged: map[string]bool{}}
 			pool := map[int][]string{0: {"10.0.0.10"}}
-			hidden := map[int]bool{} // interfaces that the status does not show for a while
 			pods := map[netip.Addr]string{}
+			prefixes := map[int]bool{}
+			numbers := func() (out []int) {
+				for n, is := range prefixes {
+					if _, there := pool[n]; is && there {
+						out = append(out, n)
+					}
+				}
+				return out
+			}
+			had := func(n int) bool { // a pod has an address of the prefix
+				for ip := range pods {
+					if prefixAt(n).Contains(ip) {
+						return true
+					}
+				}
+				return false
+			}
+			hidden := map[int]bool{} // interfaces that the status does not show for a while
 			var s *Singles
 			var book *ipam.IPAM
 			var generation int64
 			var served atomic.Pointer[v2.CiliumNode]
 			var stop func()
 			start := func() {
-				s, book = eniSingles(t, dir)
-				for ip, pod := range pods {
+				s, book = eniSinglesOf(t, dir, ipam.Both)
+				for ip := range pods {
 					s.before = append(s.before, ip)
+				}
+				book.AssignAddresses(s.want())
+				for ip, pod := range pods {
 					if err := book.Restore(ip, pod); err != nil {
 						t.Fatalf("seed %d: %v", seed, err)
 					}
@@ -377,7 +426,7 @@ func TestUplinksModel(t *testing.T) {
 			}
 			hear := func() {
 				generation++
-				o := eniNode(generation, pool)
+				o := withPrefixes(eniNode(generation, pool), numbers()...)
 				for n, is := range hidden {
 					if is {
 						delete(o.Status.ENI.ENIs, fmt.Sprint("eni-", n))
@@ -386,13 +435,16 @@ func TestUplinksModel(t *testing.T) {
 				served.Store(o)
 				s.Observe(served.Load())
 			}
-			s, book = eniSingles(t, dir)
+			s, book = eniSinglesOf(t, dir, ipam.Both)
 			hear()
 			start()
 			defer func() { stop() }()
 			for step := range 120 {
 				n := rng.IntN(4)
-				switch rng.IntN(9) {
+				switch rng.IntN(10) {
+				case 9: // a prefix comes, or goes with pods or without
+					prefixes[n] = !prefixes[n] || had(n) && rng.IntN(4) > 0
+					hear()
 				case 0, 1: // an address more
 					if _, ok := pool[n]; ok || rng.IntN(2) == 0 {
 						pool[n] = append(slices.Clone(pool[n]), fmt.Sprintf("10.0.%d.%d", n, 10+step))
@@ -411,10 +463,17 @@ func TestUplinksModel(t *testing.T) {
 					s.InterfacesChanged(nil, nil)
 				case 4, 5:
 					name := fmt.Sprint("ns/p-", step)
-					if r, err := book.AllocateNext(ipam.IPv4, name, "", false); err == nil {
-						pods[r.IPv4.IP] = name
-						if !k.told(r.IPv4.IP) {
-							t.Fatalf("seed %d: %s is given and nothing leads its packets", seed, r.IPv4.IP)
+					families := []ipam.Families{ipam.IPv4, ipam.IPv6, ipam.Both}[rng.IntN(3)]
+					r, err := book.AllocateNext(families, name, "", false)
+					if err != nil {
+						break
+					}
+					for _, a := range []*ipam.Allocation{r.IPv4, r.IPv6} {
+						if a == nil {
+							continue
+						}
+						if pods[a.IP] = name; !k.told(a.IP) {
+							t.Fatalf("seed %d: %s is given and nothing leads its packets", seed, a.IP)
 						}
 					}
 				case 6:
@@ -445,43 +504,59 @@ func TestUplinksModel(t *testing.T) {
 			}
 			clear(hidden)
 			hear()
-			// At rest all that is plugged can be given, and nothing else.
 			time.Sleep(time.Hour)
 			synctest.Wait()
-			want := 0
-			for n, ips := range pool {
-				for _, text := range ips {
-					ip := netip.MustParseAddr(text)
-					if _, used := pods[ip]; !used && k.has(macOf(n)) {
-						want++
-					}
-					if !k.told(ip) {
-						t.Errorf("seed %d: %s is not told", seed, ip)
-					}
-				}
-			}
-			got := 0
-			for {
-				r, err := book.AllocateNext(ipam.IPv4, "ns/last", "", false)
-				if err != nil {
-					break
-				}
-				got++
-				if !k.leads(r.IPv4.IP) {
-					t.Errorf("seed %d: %s is given and its packets do not pass", seed, r.IPv4.IP)
-				}
-			}
-			if got != want {
-				t.Errorf("seed %d: %d addresses are given at rest, want %d", seed, got, want)
-			}
-			for _, i := range k.want {
-				for _, ip := range i.Pods {
-					if _, used := pods[ip]; !used && !slices.ContainsFunc(slices.Concat(slices.Collect(maps.Values(pool))...), func(text string) bool { return text == ip.String() }) {
-						t.Errorf("seed %d: the kernel still leads %s, which is not the node's", seed, ip)
-					}
-				}
-			}
+			atRest(t, fmt.Sprint("seed ", seed), k, book, pods, pool, numbers())
 		})
+	}
+}
+
+// atRest checks that all that is plugged can be given, and nothing else: addresses by interface,
+// and the prefixes of some.
+func atRest(t *testing.T, name string, k *kernel, book *ipam.IPAM, pods map[netip.Addr]string, pool map[int][]string, prefixes []int) {
+	t.Helper()
+	want, have := 0, map[netip.Prefix]bool{}
+	for n, ips := range pool {
+		for _, text := range ips {
+			ip := netip.MustParseAddr(text)
+			have[single(ip)] = true
+			if _, used := pods[ip]; !used && k.has(macOf(n)) {
+				want++
+			}
+			if !k.told(ip) {
+				t.Errorf("%s: %s is not told", name, ip)
+			}
+		}
+	}
+	passing := false
+	for _, n := range prefixes {
+		have[prefixAt(n)] = true
+		passing = passing || k.has(macOf(n))
+	}
+	got := 0
+	for {
+		r, err := book.AllocateNext(ipam.IPv4, "ns/last", "", false)
+		if err != nil {
+			break
+		}
+		got++
+		if !k.leads(r.IPv4.IP) {
+			t.Errorf("%s: %s is given and its packets do not pass", name, r.IPv4.IP)
+		}
+	}
+	if got != want {
+		t.Errorf("%s: %d addresses are given at rest, want %d", name, got, want)
+	}
+	r, err := book.AllocateNext(ipam.IPv6, "ns/last", "", false)
+	if (err == nil) != passing || err == nil && !k.leads(r.IPv6.IP) {
+		t.Errorf("%s: prefixes of %v at rest: %+v, %v", name, prefixes, r.IPv6, err)
+	}
+	for _, i := range k.want {
+		for _, p := range i.Pods {
+			if !have[p] && !slices.ContainsFunc(slices.Collect(maps.Keys(pods)), p.Contains) {
+				t.Errorf("%s: the kernel still leads %s, which is not the node's", name, p)
+			}
+		}
 	}
 }
 
@@ -524,7 +599,7 @@ func TestMisplacedAddresses(t *testing.T) {
 			t.Fatal(err)
 		}
 		k := &kernel{plugged: map[string]bool{macOf(1): true}}
-		s.Connect(Uplinks{Network: k, Masquerade: true})
+		s.Connect(Uplinks{Network: k, Masquerade: ipam.IPv4})
 		book.Open()
 		agent := runSingles(t, s)
 		synctest.Wait()
@@ -543,8 +618,8 @@ func TestMisplacedAddresses(t *testing.T) {
 			if k.told(netip.MustParseAddr(text)) {
 				t.Errorf("%s is led to an interface", text)
 			}
-			if why != s.misplaced()[netip.MustParseAddr(text)] && !strings.Contains(s.misplaced()[netip.MustParseAddr(text)], why) {
-				t.Errorf("%s is %q", text, s.misplaced()[netip.MustParseAddr(text)])
+			if got := s.misplaced()[single(netip.MustParseAddr(text))]; !strings.Contains(got, why) {
+				t.Errorf("%s is %q", text, got)
 			}
 		}
 		if !k.told(had) {
@@ -587,7 +662,7 @@ func TestTooMuchInOneObject(t *testing.T) {
 			t.Fatal(err)
 		}
 		k := &kernel{plugged: map[string]bool{macOf(0): true, macOf(1): true}}
-		s.Connect(Uplinks{Network: k, Masquerade: true})
+		s.Connect(Uplinks{Network: k, Masquerade: ipam.IPv4})
 		book.Open()
 		agent := runSingles(t, s)
 		synctest.Wait()
@@ -627,7 +702,7 @@ func TestTooMuchInOneObject(t *testing.T) {
 		}
 		o.Status.ENI.ENIs[fmt.Sprint("eni-", n)] = e
 	}
-	list, err := interfacesOf(ENI, o, nil)
+	list, err := interfacesOf(ENI, ipam.Both, o, nil)
 	networks := map[netip.Prefix]bool{}
 	for _, i := range list {
 		for _, p := range i.Networks {
@@ -645,11 +720,11 @@ func TestTooMuchInOneObject(t *testing.T) {
 		e.VPC.CIDRs = e.VPC.CIDRs[:1]
 		small.Status.ENI.ENIs[id] = e
 	}
-	needed, err := interfacesOf(ENI, small, nil)
+	needed, err := interfacesOf(ENI, ipam.Both, small, nil)
 	if err != nil || len(needed) != 100 {
 		t.Fatalf("%d interfaces, %v", len(needed), err)
 	}
-	list, err = interfacesOf(ENI, o, needed)
+	list, err = interfacesOf(ENI, ipam.Both, o, needed)
 	for n := range needed {
 		needed[n].Kept = true // no other address of it is given
 	}
@@ -663,7 +738,7 @@ func TestTooMuchInOneObject(t *testing.T) {
 	one := small.Status.ENI.ENIs["eni-7"]
 	one.VPC.CIDRs = o.Status.ENI.ENIs["eni-7"].VPC.CIDRs[:56]
 	small.Status.ENI.ENIs["eni-7"] = one
-	if list, err = interfacesOf(ENI, small, needed); err != nil || len(networksOf(list)) != 255 || slices.ContainsFunc(list, func(i Interface) bool { return i.Kept }) {
+	if list, err = interfacesOf(ENI, ipam.Both, small, needed); err != nil || len(networksOf(list)) != 255 || slices.ContainsFunc(list, func(i Interface) bool { return i.Kept }) {
 		t.Errorf("%d networks, %v", len(networksOf(list)), err)
 	}
 }
@@ -689,7 +764,7 @@ func TestGivenOnlyWhileLed(t *testing.T) {
 		}
 		s.Observe(object(1, 0))
 		k := &kernel{plugged: map[string]bool{macOf(0): true}}
-		s.Connect(Uplinks{Network: k, Masquerade: true})
+		s.Connect(Uplinks{Network: k, Masquerade: ipam.IPv4})
 		book.Open()
 		runSingles(t, s)
 		synctest.Wait()
@@ -698,10 +773,10 @@ func TestGivenOnlyWhileLed(t *testing.T) {
 		}
 		given := 0
 		k.before = func(want []datapath.Interface) {
-			led := map[netip.Addr]bool{}
+			led := map[netip.Prefix]bool{}
 			for _, i := range want {
-				for _, ip := range i.Pods {
-					led[ip] = true
+				for _, p := range i.Pods {
+					led[p] = true
 				}
 			}
 			for {
@@ -709,7 +784,7 @@ func TestGivenOnlyWhileLed(t *testing.T) {
 				if err != nil {
 					return
 				}
-				if given++; !led[r.IPv4.IP] {
+				if given++; !led[single(r.IPv4.IP)] {
 					t.Errorf("%s is given while its rules go", r.IPv4.IP)
 					return
 				}

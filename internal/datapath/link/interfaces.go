@@ -247,6 +247,10 @@ func (l *Links) raiseInterface(c *cloudInterface, programs InterfacePrograms) er
 			// which no neighbour is found.
 			setting{path: "net/ipv6/conf/" + name + "/accept_dad", value: "0", optional: true})
 	}
+	if slices.ContainsFunc(c.Subnets, func(s datapath.Subnet) bool { return s.CIDR.Addr().Is6() }) {
+		// The router of IPv6 is asked for from the interface's link-local address.
+		settings = append(settings, setting{path: "net/ipv6/conf/" + name + "/disable_ipv6", value: "0", optional: true})
+	}
 	if err := l.inNS(func() error { return apply(settings) }); err != nil {
 		return err
 	}
@@ -261,19 +265,26 @@ func (l *Links) raiseInterface(c *cloudInterface, programs InterfacePrograms) er
 	return nil
 }
 
-// partAddresses leaves each address to the first of the interfaces that have it.
+// partAddresses leaves each address, and each network of such, to the first of the interfaces that
+// have it: of two rules for one address the kernel would go by whichever was made first.
 func partAddresses(found []*cloudInterface) error {
 	var errs []error
-	owner := map[netip.Addr]*cloudInterface{}
+	owner := map[netip.Prefix]*cloudInterface{}
+	var networks []netip.Prefix
 	for _, c := range found {
-		c.Pods = slices.DeleteFunc(slices.Clone(c.Pods), func(ip netip.Addr) bool {
-			other := owner[ip]
+		c.Pods = slices.DeleteFunc(slices.Clone(c.Pods), func(p netip.Prefix) bool {
+			other := owner[p]
+			if k := slices.IndexFunc(networks, p.Overlaps); k >= 0 {
+				other = owner[networks[k]]
+			}
 			if other == nil {
-				owner[ip] = c
+				if owner[p] = c; !p.IsSingleIP() {
+					networks = append(networks, p)
+				}
 				return false
 			}
 			if other != c {
-				errs = append(errs, fmt.Errorf("address %s is on interface %s as well as on %s: the first has its packets", ip, other.MAC, c.MAC))
+				errs = append(errs, fmt.Errorf("address %s is on interface %s as well as on %s: the first has its packets", datapath.SpellPods(p), other.MAC, c.MAC))
 			}
 			return true
 		})

@@ -106,7 +106,7 @@ func interfaceAt(number int, pods ...int) datapath.Interface {
 		VPCCIDRs: []netip.Prefix{netip.MustParsePrefix("10.20.0.0/16"), netip.MustParsePrefix("10.30.0.0/16")},
 	}
 	for _, p := range pods {
-		i.Pods = append(i.Pods, netip.MustParseAddr(fmt.Sprintf("10.20.%d.%d", number, p)))
+		i.Pods = append(i.Pods, netip.MustParsePrefix(fmt.Sprintf("10.20.%d.%d/32", number, p)))
 	}
 	return i
 }
@@ -163,7 +163,7 @@ func TestInterfaces(t *testing.T) {
 	n.plug(t, 1)
 
 	one := interfaceAt(1, 5)
-	one.Pods = append(one.Pods, netip.MustParseAddr("fd20:1::5"))
+	one.Pods = append(one.Pods, netip.MustParsePrefix("fd20:1::5/128"), netip.MustParsePrefix("fd20:1:0:0:7::/80"))
 	n.output(t, "ip", strings.Fields("addr add 10.20.1.4/32 dev ens1")...) // the operating system's doing
 	two := interfaceAt(2, 6)
 	two.VPCCIDRs = nil
@@ -176,8 +176,10 @@ func TestInterfaces(t *testing.T) {
 		"10.20.1.1 dev ens1 table 11 proto 72 scope 253",
 		"111: from 10.20.1.5 to 10.20.0.0/16 lookup 11 proto 72",
 		"111: from 10.20.1.5 to 10.30.0.0/16 lookup 11 proto 72",
+		"111: from fd20:1:0:0:7::/80 lookup 11 proto 72",
 		"111: from fd20:1::5 lookup 11 proto 72",
 		"20: from all to 10.20.1.5 lookup 254 proto 72",
+		"20: from all to fd20:1:0:0:7::/80 lookup 254 proto 72",
 		"20: from all to fd20:1::5 lookup 254 proto 72",
 		"default via 10.20.1.1 dev ens1 table 11 proto 72",
 		"default via fd20:1::1 dev ens1 table 11 proto 72 metric 1024 pref medium",
@@ -222,7 +224,7 @@ func TestInterfaces(t *testing.T) {
 
 	// The second comes, and an address moves to it.
 	n.plug(t, 2)
-	one.Pods, two.Pods = nil, append(two.Pods, netip.MustParseAddr("10.20.1.5"))
+	one.Pods, two.Pods = nil, append(two.Pods, netip.MustParsePrefix("10.20.1.5/32"))
 	states, err = i.Set([]datapath.Interface{one, two})
 	must(t, err)
 	if got := stateOf(states); got != "01 ready, 02 ready" {

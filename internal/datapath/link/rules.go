@@ -100,11 +100,10 @@ func pathsOf(c *cloudInterface) (p paths) {
 				vpc = append(vpc, d)
 			}
 		}
-		for _, ip := range c.Pods {
-			if ip.Is6() != v6 {
+		for _, pod := range c.Pods {
+			if pod.Addr().Is6() != v6 {
 				continue
 			}
-			pod := netip.PrefixFrom(ip, ip.BitLen())
 			p.rules = append(p.rules, rule{dst: pod, priority: ingressPriority, table: unix.RT_TABLE_MAIN})
 			for _, d := range disjoint(vpc) {
 				if d.Bits() > 0 {

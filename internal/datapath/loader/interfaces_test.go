@@ -165,7 +165,9 @@ func (c *cloudNode) iface(number, k int, pods ...*testPod) datapath.Interface {
 		VPCCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("192.168.0.0/24")},
 	}
 	for _, p := range pods {
-		i.Pods = append(i.Pods, p.addrs()...)
+		for _, a := range p.addrs() {
+			i.Pods = append(i.Pods, netip.PrefixFrom(a, a.BitLen()))
+		}
 	}
 	return i
 }
