@@ -8,6 +8,7 @@ type View struct {
 	Instances  []Instance  `json:"instances"`
 	Interfaces []Interface `json:"interfaces"`
 	Subnets    []Subnet    `json:"subnets"`
+	StaticIPs  []StaticIP  `json:"static-ips,omitempty"`
 }
 
 // Instance is a machine.
@@ -41,4 +42,14 @@ type Subnet struct {
 	// IPv6 is its IPv6 CIDR block, if it has one.
 	IPv6 netip.Prefix `json:"ipv6,omitzero"`
 	Free int          `json:"free"`
+}
+
+// StaticIP is a public address that is kept apart from machines.
+type StaticIP struct {
+	ID   string            `json:"id"`
+	IP   netip.Addr        `json:"ip"`
+	Tags map[string]string `json:"tags,omitempty"`
+	// Interface is whose address Private it leads to, empty if it leads nowhere.
+	Interface string     `json:"interface,omitempty"`
+	Private   netip.Addr `json:"private,omitzero"`
 }

@@ -1,13 +1,14 @@
 // Package aws is the part of EC2 on one machine that pods' addresses come from: VPCs, subnets,
-// security groups, instances and their network interfaces, by the query API of EC2 (version
-// 2016-11-15) and the instance metadata service (IMDSv2), so that the official SDK works unchanged.
-// Point it there with AWS_ENDPOINT_URL.
+// security groups, instances, their network interfaces and elastic IPs, by the query API of EC2
+// (version 2016-11-15) and the instance metadata service (IMDSv2), so that the official SDK works
+// unchanged. Point it there with AWS_ENDPOINT_URL.
 //
 // Shapes of requests and answers, and error codes, are those of the Amazon EC2 API Reference
 // ("Actions", "Error codes for the Amazon EC2 API"), limits those of the Amazon EC2 User Guide
-// ("Elastic network interfaces", "Prefix delegation"). A [Cloud] can be disturbed as the real one
-// disturbs its users: it throttles, answers in pages and from the past, is slow, runs dry, refuses,
-// and loses answers. Signatures must be there and are not verified. Nothing is stored.
+// ("Elastic network interfaces", "Prefix delegation", "Elastic IP addresses"). A [Cloud] can be
+// disturbed as the real one disturbs its users: it throttles, answers in pages and from the past,
+// is slow, runs dry, refuses, and loses answers. Signatures must be there and are not verified.
+// Nothing is stored.
 package aws
 
 import (
@@ -50,6 +51,7 @@ type Interface struct {
 	Index                int
 	DeleteOnTermination  bool
 	token                string
+	given                netip.Addr // public address of the cloud's own
 }
 
 type instance struct {
@@ -84,6 +86,7 @@ type Cloud struct {
 	types      map[string]Type
 	instances  map[string]*instance
 	interfaces cloud.History[Interface]
+	elastic    cloud.History[ElasticIP]
 
 	pageSize int
 	quota    int // of interfaces
@@ -191,6 +194,7 @@ func (c *Cloud) Terminate(id string) {
 			all[k] = i
 		}
 	})
+	c.strand()
 }
 
 // Interfaces returns all interfaces as they are now, by ID.
@@ -200,11 +204,13 @@ func (c *Cloud) Interfaces() []Interface {
 	return slices.SortedFunc(maps.Values(c.interfaces.Now()), func(a, b Interface) int { return strings.Compare(a.ID, b.ID) })
 }
 
-// Lag has descriptions of interfaces be that old ("Eventual consistency in the Amazon EC2 API").
+// Lag has descriptions of interfaces and elastic IPs be that old ("Eventual consistency in the
+// Amazon EC2 API").
 func (c *Cloud) Lag(d time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.interfaces.Lag(d)
+	c.elastic.Lag(d)
 }
 
 // Pages has descriptions come in pages of n.
@@ -237,6 +243,7 @@ func (c *Cloud) Detach(id string, addrs ...netip.Addr) {
 	i := c.interfaces.Now()[id]
 	i.Addresses = slices.DeleteFunc(slices.Clone(i.Addresses), func(a netip.Addr) bool { return slices.Contains(addrs, a) })
 	c.put(i)
+	c.strand()
 }
 
 // ---- what is in it; all of this must be called with mu held ----------------------------------

@@ -70,13 +70,17 @@ func (c *Cloud) act(action string, form url.Values) (any, *Fault) {
 		return c.unassign(form)
 	case "DeleteNetworkInterface":
 		return c.deleteInterface(form)
+	case "DescribeAddresses":
+		return c.describeAddresses(form)
+	case "AssociateAddress":
+		return c.associate(form)
 	}
 	return nil, &Fault{Code: "InvalidAction", Message: fmt.Sprintf("The action %s is not valid for this web service.", action)}
 }
 
 // list returns the values of a numbered parameter.
 func list(form url.Values, name string) (out []string) {
-	for i := 1; form.Get(fmt.Sprintf("%s.%d", name, i)) != ""; i++ {
+	for i := 1; form.Has(fmt.Sprintf("%s.%d", name, i)); i++ {
 		out = append(out, form.Get(fmt.Sprintf("%s.%d", name, i)))
 	}
 	return out
@@ -173,8 +177,9 @@ func tagItems(tags map[string]string) (out []tagItem) {
 }
 
 type addressItem struct {
-	Address string `xml:"privateIpAddress"`
-	Primary bool   `xml:"primary"`
+	Address     string      `xml:"privateIpAddress"`
+	Primary     bool        `xml:"primary"`
+	Association *publicItem `xml:"association"`
 }
 
 type prefixItem struct {
@@ -205,6 +210,7 @@ type interfaceItem struct {
 	Primary     string          `xml:"privateIpAddress"`
 	Groups      []groupItem     `xml:"groupSet>item"`
 	Attachment  *attachmentItem `xml:"attachment"`
+	Association *publicItem     `xml:"association"`
 	Tags        []tagItem       `xml:"tagSet>item"`
 	Addresses   []addressItem   `xml:"privateIpAddressesSet>item"`
 	Prefixes    []prefixItem    `xml:"ipv4PrefixSet>item"`
@@ -217,8 +223,9 @@ func (c *Cloud) item(i Interface) interfaceItem {
 	s := c.subnets[i.Subnet]
 	out := interfaceItem{
 		ID: i.ID, Subnet: i.Subnet, VPC: s.vpc, Zone: s.zone, Description: i.Description, Status: "available", MAC: i.MAC,
-		Primary: i.Primary.String(), Tags: tagItems(i.Tags), Addresses: []addressItem{{i.Primary.String(), true}},
+		Primary: i.Primary.String(), Tags: tagItems(i.Tags), Association: c.association(&i, i.Primary),
 	}
+	out.Addresses = []addressItem{{i.Primary.String(), true, out.Association}}
 	for _, g := range i.Groups {
 		out.Groups = append(out.Groups, groupItem{g, g})
 	}
@@ -227,7 +234,7 @@ func (c *Cloud) item(i Interface) interfaceItem {
 		out.Attachment = &attachmentItem{i.Attachment, i.Instance, i.Index, "attached", i.DeleteOnTermination}
 	}
 	for _, a := range i.Addresses {
-		out.Addresses = append(out.Addresses, addressItem{Address: a.String()})
+		out.Addresses = append(out.Addresses, addressItem{Address: a.String(), Association: c.association(&i, a)})
 	}
 	for _, p := range i.Prefixes {
 		out.Prefixes = append(out.Prefixes, prefixItem{p.String()})
@@ -556,6 +563,7 @@ func (c *Cloud) unassign(form url.Values) (any, *Fault) {
 		i.Prefixes = slices.Delete(i.Prefixes, k, k+1)
 	}
 	c.put(i)
+	c.strand()
 	return unassignAnswer{Return: true}, nil
 }
 
@@ -573,5 +581,6 @@ func (c *Cloud) deleteInterface(form url.Values) (any, *Fault) {
 		return nil, &Fault{Code: "InvalidParameterValue", Message: fmt.Sprintf("Network interface '%s' is currently in use.", i.ID)}
 	}
 	c.change(func(m map[string]Interface) { delete(m, i.ID) })
+	c.strand()
 	return deleteAnswer{Return: true}, nil
 }

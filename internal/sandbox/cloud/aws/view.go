@@ -27,5 +27,6 @@ func (c *Cloud) View() cloud.View {
 			IPv6: i.IPv6, IPv6Prefixes: i.IPv6Prefixes,
 		})
 	}
+	out.StaticIPs = c.staticIPs()
 	return out
 }
