@@ -107,6 +107,21 @@ what clouds do; what the operator makes of it is in status.ipam.operator-status 
 			return region.Order{Do: "terminate", Instance: args[0]}, nil
 		}),
 	}, &cobra.Command{
+		Use: "elastic-ip [KEY=VALUE]...", Args: cobra.ArbitraryArgs,
+		Short:   "Allocate an elastic IP with tags, for nodes with static-ip-tags (AWS)",
+		Example: "  hawser sandbox cloud elastic-ip for=edge",
+		RunE: run(func(args []string) (region.Order, error) {
+			o := region.Order{Do: "allocate", Tags: map[string]string{}}
+			for _, a := range args {
+				k, v, ok := strings.Cut(a, "=")
+				if !ok || k == "" {
+					return o, fmt.Errorf("%q is no tag: want KEY=VALUE", a)
+				}
+				o.Tags[k] = v
+			}
+			return o, nil
+		}),
+	}, &cobra.Command{
 		Use: "calm", Args: cobra.NoArgs,
 		Short: "End all that the others began",
 		RunE:  run(func([]string) (region.Order, error) { return region.Order{Do: "calm"}, nil }),
@@ -146,6 +161,23 @@ func printCloud(w io.Writer, st region.Status) {
 		if i.Instance == "" {
 			show(i, "(none)", "")
 		}
+	}
+	if len(st.StaticIPs) > 0 {
+		fmt.Fprintf(t, "\nELASTIC IP\tTAGS\tINTERFACE\tADDRESS\n")
+	}
+	for _, a := range st.StaticIPs {
+		var tags []string
+		for _, k := range slices.Sorted(maps.Keys(a.Tags)) {
+			tags = append(tags, k+"="+a.Tags[k])
+		}
+		to := []string{"(none)", ""}
+		if a.Interface != "" {
+			to[0] = short(a.Interface)
+		}
+		if a.Private.IsValid() {
+			to[1] = a.Private.String()
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", a.IP, strings.Join(tags, " "), to[0], to[1])
 	}
 	fmt.Fprintf(t, "\nCALL\tTIMES\n")
 	for _, action := range slices.Sorted(maps.Keys(st.Calls)) {

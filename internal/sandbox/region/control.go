@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/hawser-net/hawser/internal/sandbox/cloud"
+	"github.com/hawser-net/hawser/internal/sandbox/cloud/aws"
 )
 
 // Status is what a cloud has, and what is done to it.
@@ -28,7 +29,8 @@ type Status struct {
 
 // Order has a cloud do something to its users. Do says what; the other fields belong to it.
 type Order struct {
-	// Do is "fail", "throttle", "slow", "fill", "terminate" or "calm", which ends all of it.
+	// Do is "fail", "throttle", "slow", "fill", "terminate", "allocate" or "calm", which ends what
+	// the first four began.
 	Do string `json:"do"`
 	// Fail: requests for Action are refused with Code and Message, Times often, 0 for always.
 	// Reason stands for all three: "quota" or "permission".
@@ -46,6 +48,8 @@ type Order struct {
 	Free   int    `json:"free,omitempty"`
 	// Terminate: the instance ends.
 	Instance string `json:"instance,omitempty"`
+	// Allocate: there is another public address, with Tags.
+	Tags map[string]string `json:"tags,omitempty"`
 }
 
 // Reasons are those of [Order].
@@ -175,6 +179,15 @@ func (d *disturber) obey(o Order) error {
 			return fmt.Errorf("no instance %q", o.Instance)
 		}
 		d.cloud.Terminate(o.Instance)
+	case "allocate":
+		c, ok := d.cloud.(interface {
+			AddElasticIP(tags map[string]string) (aws.ElasticIP, error)
+		})
+		if !ok {
+			return fmt.Errorf("only %s has elastic IPs here, and this is %s", AWS, d.provider)
+		}
+		_, err := c.AddElasticIP(o.Tags)
+		return err
 	case "calm":
 		for subnet := range d.filled {
 			d.cloud.Exhaust(subnet, 1<<20)

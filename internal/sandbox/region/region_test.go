@@ -206,6 +206,16 @@ func TestAWS(t *testing.T) {
 	if code, text := w.call("AssignPrivateIpAddresses", "NetworkInterfaceId", id, "SecondaryPrivateIpAddressCount", "3"); code != 200 {
 		t.Errorf("after calm: %d %s", code, text)
 	}
+	st = order(Order{Do: "allocate", Tags: map[string]string{"for": "edge"}})
+	if len(st.StaticIPs) != 1 || st.StaticIPs[0].Tags["for"] != "edge" || st.StaticIPs[0].Interface != "" {
+		t.Fatalf("elastic IPs are %+v", st.StaticIPs)
+	}
+	if code, text := w.call("AssociateAddress", "AllocationId", st.StaticIPs[0].ID, "NetworkInterfaceId", id); code != 200 {
+		t.Errorf("an elastic IP is not associated: %d %s", code, text)
+	}
+	if st, err = w.Status(t.Context()); err != nil || st.StaticIPs[0].Interface != id || !st.StaticIPs[0].Private.IsValid() {
+		t.Errorf("after it was associated: %+v, %v", st.StaticIPs, err)
+	}
 	for _, bad := range []Order{{Do: "fail", Reason: "mood"}, {Do: "fill", Subnet: "none"}, {Do: "terminate", Instance: "i-none"}, {Do: "dance"}} {
 		if _, err := w.Order(t.Context(), bad); err == nil {
 			t.Errorf("%+v is obeyed", bad)
