@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -48,6 +49,9 @@ type killTrial struct {
 	launch func(name, action string) (v2.NodeSpec, error)
 	// outlives names an interface that would be left when its instance ends.
 	outlives func() string
+	// public says what is wrong with the public address of a node that is at rest; nil where nodes
+	// have none.
+	public func(*v2.CiliumNode) string
 }
 
 // killPoint is a call in the middle of which the operator is killed.
@@ -61,6 +65,7 @@ const (
 	cloudSecret  = "very-secret-key"
 	deleteAction = "DeleteNetworkInterface"
 	attachAction = "AttachNetworkInterface"
+	publicAction = "AssociateAddress"
 )
 
 func awsTrial() killTrial {
@@ -72,7 +77,7 @@ func awsTrial() killTrial {
 		cloud: c,
 		points: []killPoint{
 			{action: "CreateNetworkInterface"}, {action: attachAction}, {action: "ModifyNetworkInterfaceAttribute"},
-			{action: "AssignPrivateIpAddresses"}, {action: "UnassignPrivateIpAddresses"}, {action: deleteAction},
+			{action: "AssignPrivateIpAddresses"}, {action: "UnassignPrivateIpAddresses"}, {action: deleteAction}, {action: publicAction},
 		},
 		flags: func(string) []string { return []string{"--ipam=eni", "--aws-release-excess-ips"} },
 		env: func(url string) []string {
@@ -81,7 +86,16 @@ func awsTrial() killTrial {
 				"AWS_CONFIG_FILE=/dev/null", "AWS_SHARED_CREDENTIALS_FILE=/dev/null", "AWS_EC2_METADATA_DISABLED=true",
 			}
 		},
-		launch: func(name, _ string) (s v2.NodeSpec, err error) {
+		launch: func(name, action string) (s v2.NodeSpec, err error) {
+			if action == publicAction {
+				// More than are needed: an operator that knows nothing has another one to take.
+				s.IPAM.StaticIPTags = map[string]string{"for": "edge"}
+				for range 3 {
+					if _, err := c.AddElasticIP(s.IPAM.StaticIPTags); err != nil {
+						return s, err
+					}
+				}
+			}
 			_, err = c.AddInstance("i-"+name, "m5.xlarge", "subnet-1", []string{"sg-1"}, nil)
 			index := 1
 			s.InstanceID, s.ENI.InstanceType, s.ENI.FirstInterfaceIndex = "i-"+name, "m5.xlarge", &index
@@ -95,7 +109,28 @@ func awsTrial() killTrial {
 			}
 			return ""
 		},
+		public: func(n *v2.CiliumNode) string { return elastic(c, n) },
 	}
+}
+
+// elastic compares the elastic IPs that lead to a node's instance with what its object says.
+func elastic(c *aws.Cloud, n *v2.CiliumNode) string {
+	var has []string
+	for _, i := range c.Interfaces() {
+		for _, x := range c.ElasticIPs() {
+			if i.Instance == n.Spec.InstanceID && x.Interface == i.ID {
+				has = append(has, x.IP.String())
+			}
+		}
+	}
+	want := []string{n.Status.IPAM.AssignedStaticIP}
+	if len(n.Spec.IPAM.StaticIPTags) == 0 {
+		want = nil
+	}
+	if !slices.Equal(has, want) {
+		return fmt.Sprintf("the elastic IPs %v lead to %s, which says %q", has, n.Name, n.Status.IPAM.AssignedStaticIP)
+	}
+	return ""
 }
 
 func alibabaTrial() killTrial {
@@ -368,6 +403,11 @@ func (x *killing) audit() string {
 		if said := n.Status.IPAM.OperatorStatus.Error; len(n.Spec.IPAM.Pool) != 13 || len(n.Status.IPAM.ReleaseIPs) > 0 || len(n.Status.IPAM.Used) != 5 || said != "" {
 			return fmt.Sprintf("%s has %d addresses, %d used and %d on their way back, and says %q",
 				n.Name, len(n.Spec.IPAM.Pool), len(n.Status.IPAM.Used), len(n.Status.IPAM.ReleaseIPs), said)
+		}
+		if x.public != nil {
+			if wrong := x.public(n); wrong != "" {
+				return wrong
+			}
 		}
 		nodes = append(nodes, n)
 	}

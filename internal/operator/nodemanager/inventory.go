@@ -115,6 +115,8 @@ func (v *inventory) apply(c change) {
 		}
 	case Unassign:
 		i.Held = slices.DeleteFunc(i.Held, func(u netip.Prefix) bool { return slices.Contains(c.units, u) })
+	case Associate:
+		i.PublicIP, i.StaticIP = c.iface.PublicIP, c.iface.StaticIP
 	case Delete:
 		delete(v.interfaces, i.ID)
 		return

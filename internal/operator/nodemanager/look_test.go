@@ -186,21 +186,3 @@ func TestRereads(t *testing.T) {
 		})
 	}
 }
-
-// TestStaticTagsAreNoDeficit has a node ask for what nobody assigns: its status reports it, and it
-// lacks nothing.
-func TestStaticTagsAreNoDeficit(t *testing.T) {
-	t.Parallel()
-	m := newReads(t, &reads{})
-	i := Interface{ID: "eni", Instance: "i-1", Attachment: "a"}
-	for k := range byte(8) {
-		i.Held = append(i.Held, netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, 0, k}), 32))
-	}
-	m.inv.replace(&Snapshot{Interfaces: []Interface{i}}, time.Now())
-	o := &v2.CiliumNode{}
-	o.Name, o.Spec.InstanceID, o.Spec.IPAM.StaticIPTags = "n", "i-1", map[string]string{"for": "edge"}
-	w := m.decide(o, 0, Limits{Interfaces: 2, Addresses: 10}, false)
-	if m.nodes["n"].lacks || w.Needed > 0 || w.status == nil {
-		t.Errorf("lacks %t, needs %d, says %v", m.nodes["n"].lacks, w.Needed, w.status)
-	}
-}

@@ -71,7 +71,7 @@ func (m *Manager) turns(ctx context.Context, o *v2.CiliumNode) (time.Duration, e
 			}
 			continue
 		}
-		idle := w.Step.Call == Nothing && w.nothing()
+		idle := w.Step.Call == Nothing && w.nothing() && !w.static
 		if !live && !idle {
 			// What the cache shows may be old; what is released depends on what is.
 			if o, err = m.read(ctx, o.Name); err != nil {
@@ -86,10 +86,15 @@ func (m *Manager) turns(ctx context.Context, o *v2.CiliumNode) (time.Duration, e
 			m.restore(w)
 			continue // the call is chosen by what the node knows now
 		}
-		if w.Step.Call == Nothing || w.blocked {
+		switch {
+		case w.Step.Call != Nothing && !w.blocked:
+			err = m.make(ctx, o, w)
+		case w.static:
+			err = m.associate(ctx, o)
+		default:
 			return w.next, nil
 		}
-		if err := m.make(ctx, o, w); err != nil {
+		if err != nil {
 			return m.failed(ctx, o, err)
 		}
 		if o, err = m.read(ctx, o.Name); err != nil {
@@ -177,6 +182,8 @@ type work struct {
 	// blocked is set if the call must wait; next is when to look again.
 	blocked bool
 	next    time.Duration
+	// static is set if a public address is to be looked for.
+	static bool
 	// unseen is set if no interface of the instance is known.
 	unseen bool
 	// spent are the addresses that were set aside for the call.
@@ -236,11 +243,9 @@ func (m *Manager) decide(o *v2.CiliumNode, pending int, limits Limits, live bool
 			w.Fault = n.why
 		}
 	}
-	if len(o.Spec.IPAM.StaticIPTags) > 0 && w.Fault == "" { // no deficit: no call brings it
-		w.Fault = "spec.ipam.static-ip-tags asks for a public address, which the operator does not assign: remove them"
-	}
+	shown := m.static(o, n, w, v.Attached) // no deficit of addresses of pods
 	field, value, same := m.provider.Status(o, m.inv.snapshot, v.Attached)
-	w.status = join(m.faultPatch(o, w.Fault), releases(o, w.Releases))
+	w.status = join(join(m.faultPatch(o, w.Fault), releases(o, w.Releases)), shown)
 	if !same {
 		w.status = join(w.status, map[string]any{field: value})
 	}

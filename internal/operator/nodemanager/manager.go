@@ -71,6 +71,8 @@ type Manager struct {
 	nodes map[string]*node // by name
 	owner map[string]string
 	left  map[string]bool // interfaces that nobody had at the last collection
+	// reserved are public addresses that calls were about lately, by ID.
+	reserved map[string]reservation
 }
 
 // node is what is remembered of a node: nothing that is not known again after a restart, but times.
@@ -85,6 +87,7 @@ type node struct {
 	// again. Another instance begins no new count: who writes the CiliumNode can name many.
 	looks  int
 	lookAt time.Time
+	static search
 }
 
 var errNotRead = errors.New("the cloud has not been read yet")
@@ -93,6 +96,7 @@ func newManager(cfg Config, p Provider, metrics *Metrics, log *slog.Logger) *Man
 	return &Manager{
 		cfg: cfg, provider: p, metrics: metrics, log: log, trigger: make(chan event.GenericEvent, 1024), reread: make(chan struct{}, 1), looks: rate.NewLimiter(lookRate, lookBurst),
 		inv: newInventory(cfg.MaxLag), fault: errNotRead, nodes: map[string]*node{}, owner: map[string]string{}, left: map[string]bool{},
+		reserved: map[string]reservation{},
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 // Provider is a cloud. Its methods may be called by many at once; each of those with a context
 // makes calls to the cloud, one attempt each, within the [Budget] it was made with, and fails with
 // an [Error] if the cloud refuses. Changes are complete when they return, as far as the cloud says.
+// One whose nodes can have public addresses is a [StaticProvider], too.
 type Provider interface {
 	// Read returns everything in the cloud that addresses of pods depend on.
 	Read(ctx context.Context) (*Snapshot, error)
@@ -68,6 +69,8 @@ const (
 	Scattered
 	// Throttled: there were too many requests.
 	Throttled
+	// Taken: what the call was to take is another's, or there is no such thing any more.
+	Taken
 )
 
 // Error is a refusal, or no answer.

@@ -34,8 +34,10 @@ type Interface struct {
 	MAC         string
 	Description string
 	PublicIP    string
-	Groups      []string
-	Tags        map[string]string
+	// StaticIP is what the cloud calls PublicIP if that is one that is kept apart from machines.
+	StaticIP string
+	Groups   []string
+	Tags     map[string]string
 	// Managed is set if an operator of this cluster has made it.
 	Managed bool
 	// Primary is not valid as long as the cloud does not report it.
@@ -149,10 +151,11 @@ const (
 	Attach
 	Modify
 	Delete
+	Associate
 )
 
 func (c Call) String() string {
-	return [...]string{"nothing", "assign addresses", "unassign addresses", "create an interface", "attach an interface", "modify an interface", "delete an interface"}[c]
+	return [...]string{"nothing", "assign addresses", "unassign addresses", "create an interface", "attach an interface", "modify an interface", "delete an interface", "associate a public address"}[c]
 }
 
 // Step is one call to a cloud.

@@ -65,6 +65,13 @@ func explain(operation string, err error) error {
 		out.Text = "the instance holds no more network interfaces: use a larger type, or detach what others have attached"
 	case "PrivateIpAddressLimitExceeded":
 		out.Text = "the network interface holds no more addresses: others have assigned some"
+	case "Resource.AlreadyAssociated", "InvalidAllocationID.NotFound":
+		out.Kind = nodemanager.Taken
+		out.Text = "the elastic IP is somebody else's since it was looked for: another one is tried by itself"
+	case "AddressLimitExceeded":
+		out.Text = "the account's quota of elastic IPs in this region is used up: have it raised (Service Quotas, EC2-VPC Elastic IPs) or release some"
+	case "Gateway.NotAttached":
+		out.Text = "the node's VPC has no internet gateway, without which it cannot have an elastic IP: attach one, or remove spec.ipam.static-ip-tags"
 	case "SecurityGroupsPerInterfaceLimitExceeded":
 		out.Text = "there are more security groups than an interface may have: name fewer in spec.eni.security-groups or by tags"
 	case "InvalidGroup.NotFound", "InvalidSecurityGroupID.NotFound", "InvalidSubnetID.NotFound":

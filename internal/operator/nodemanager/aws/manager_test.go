@@ -57,7 +57,15 @@ func (r *region) Provider(ctx context.Context, b *nodemanager.Budget) (nodemanag
 func (r *region) Disturbed() *cloud.Disturbances { return &r.Disturbances }
 
 // Start implements [nodemanagertest.Cloud]: the pods' subnet is not the node's.
-func (r *region) Start(name, _ string) (v2.NodeSpec, error) { return r.start(name, "m5.xlarge", 1) }
+func (r *region) Start(name, action string) (s v2.NodeSpec, err error) {
+	if action == "DescribeAddresses" || action == "AssociateAddress" {
+		if _, err = r.AddElasticIP(edge); err != nil {
+			return s, err
+		}
+		defer func() { s.IPAM.StaticIPTags = edge }()
+	}
+	return r.start(name, "m5.xlarge", 1)
+}
 
 func (r *region) start(name, kind string, first int) (s v2.NodeSpec, err error) {
 	_, err = r.AddInstance("i-"+name, kind, "subnet-a", []string{"sg-nodes"}, nil)
@@ -101,7 +109,7 @@ func (r *region) CheckStatus(n *v2.CiliumNode) string {
 			return fmt.Sprintf("status of %s: %+v", i.ID, e)
 		}
 	}
-	return ""
+	return r.checkPublic(n)
 }
 
 // Loose implements [nodemanagertest.Cloud].
@@ -121,13 +129,19 @@ func TestConformance(t *testing.T) {
 
 func TestFaultPoints(t *testing.T) {
 	t.Parallel()
-	suite().FaultPoints(t)
+	s := suite()
+	s.New = func(t *testing.T) nodemanagertest.Cloud {
+		r := newRegion(t) // with a subnet that has room for a node of each point
+		r.AddSubnet("subnet-pods", "vpc-1", "eu-test-1a", netip.MustParsePrefix("100.64.0.0/22"), map[string]string{"for": "pods"})
+		return r
+	}
+	s.FaultPoints(t)
 }
 
 func suite() nodemanagertest.Suite {
 	return nodemanagertest.Suite{
 		New:     func(t *testing.T) nodemanagertest.Cloud { return newRegion(t) },
-		Changes: []string{"CreateNetworkInterface", "AttachNetworkInterface", "ModifyNetworkInterfaceAttribute", "AssignPrivateIpAddresses", "UnassignPrivateIpAddresses"},
+		Changes: []string{"CreateNetworkInterface", "AttachNetworkInterface", "ModifyNetworkInterfaceAttribute", "AssignPrivateIpAddresses", "UnassignPrivateIpAddresses", "AssociateAddress"},
 		Dry:     "no free address in subnet subnet-pods (100.64.0.0/24)",
 		Unread:  nodemanagertest.Refusal{Action: "DescribeSubnets", Fault: fake.Fault{Code: "AuthFailure", Message: "no", Status: 401}, Message: "does not accept the operator's credentials (AuthFailure)"},
 		Refusals: []nodemanagertest.Refusal{
@@ -136,6 +150,11 @@ func suite() nodemanagertest.Suite {
 			{Action: "CreateNetworkInterface", Fault: fake.Fault{Code: "NetworkInterfaceLimitExceeded", Message: "too many"}, Message: "quota of network interfaces"},
 			{Action: "AttachNetworkInterface", Fault: fake.Fault{Code: "AttachmentLimitExceeded", Message: "too many"}, Message: "the instance holds no more network interfaces"},
 			{Action: "CreateNetworkInterface", Fault: fake.Fault{Code: "RequestLimitExceeded", Message: "no", Status: 503}, Message: "asked more often than the account may"},
+			{Action: "DescribeAddresses", Fault: fake.Fault{Code: "UnauthorizedOperation", Message: "no", Status: 403}, Message: "permission ec2:DescribeAddresses is missing"},
+			{Action: "AssociateAddress", Fault: fake.Fault{Code: "UnauthorizedOperation", Message: "Encoded authorization failure message: 0x1234", Status: 403}, Message: "permission ec2:AssociateAddress is missing"},
+			{Action: "AssociateAddress", Fault: fake.Fault{Code: "AddressLimitExceeded", Message: "too many"}, Message: "quota of elastic IPs"},
+			{Action: "AssociateAddress", Fault: fake.Fault{Code: "Gateway.NotAttached", Message: "Network vpc-1 is not attached to any internet gateway"}, Message: "the node's VPC has no internet gateway"},
+			{Action: "DescribeAddresses", Fault: fake.Fault{Drop: true}, Message: "AWS does not answer DescribeAddresses"},
 			{Action: "CreateNetworkInterface", Fault: fake.Fault{Drop: true}, Message: "AWS does not answer CreateNetworkInterface"},
 		},
 	}
@@ -266,11 +285,9 @@ func TestPrefixes(t *testing.T) {
 	tr.Converges("scattered", 0, 8, 8, "")
 }
 
-// TestForeignInstance has CiliumNodes name what is no instance: EC2, which would take it for a
-// pattern, is not asked.
-func TestForeignInstance(t *testing.T) {
-	t.Parallel()
-	r := newRegion(t)
+// provider is one without a manager.
+func (r *region) provider(t *testing.T) *Provider {
+	t.Helper()
 	metrics, err := nodemanager.NewMetrics(prometheus.NewRegistry())
 	if err != nil {
 		t.Fatal(err)
@@ -279,6 +296,15 @@ func TestForeignInstance(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return p.(*Provider)
+}
+
+// TestForeignInstance has CiliumNodes name what is no instance: EC2, which would take it for a
+// pattern, is not asked.
+func TestForeignInstance(t *testing.T) {
+	t.Parallel()
+	r := newRegion(t)
+	p := r.provider(t)
 	for _, name := range []string{"a", "b"} {
 		if _, err := r.Start(name, ""); err != nil {
 			t.Fatal(err)

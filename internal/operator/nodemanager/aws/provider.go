@@ -194,7 +194,7 @@ func (p *Provider) read(x *types.NetworkInterface) (nodemanager.Interface, error
 		i.Groups = append(i.Groups, aws.ToString(g.GroupId))
 	}
 	if x.Association != nil {
-		i.PublicIP = aws.ToString(x.Association.PublicIp)
+		i.PublicIP, i.StaticIP = aws.ToString(x.Association.PublicIp), aws.ToString(x.Association.AllocationId)
 	}
 	i.Managed = nodemanager.Owned(i.Tags, p.cfg.ClusterName)
 	if a := x.Attachment; a != nil && a.Status != types.AttachmentStatusDetached {
