@@ -77,7 +77,7 @@ func (c *Config) describe(ctx context.Context, log *slog.Logger) (func(o *v2.Cil
 	if !addressing.OfCloud(c.IPAM) {
 		return nil, nil
 	}
-	wanted := c.Wanted
+	wanted, cloud := c.Wanted, instance.Cloud(c.IPAM)
 	sections, err := c.CNI.Sections()
 	if err == nil {
 		err = errors.Join(wanted.Read(sections), wanted.Validate())
@@ -85,7 +85,9 @@ func (c *Config) describe(ctx context.Context, log *slog.Logger) (func(o *v2.Cil
 	if err != nil {
 		return nil, fmt.Errorf("--read-cni-conf: %w", err)
 	}
-	cloud := instance.Cloud(c.IPAM)
+	if len(wanted.StaticIPTags) > 0 && cloud != instance.AWS {
+		return nil, fmt.Errorf("--ipam-static-ip-tags (ipam.static-ip-tags of the CNI configuration): the operator assigns public addresses with --ipam=eni only, and this is %s: remove them", c.IPAM)
+	}
 	facts, err := instance.Read(ctx, instance.Config{
 		Cloud: cloud, Endpoint: c.MetadataEndpoint, Path: filepath.Join(c.StateDir, "state", "instance.json"), Boot: bootID(), Save: writeState, Log: log,
 	})

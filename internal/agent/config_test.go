@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"log/slog"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -215,6 +216,14 @@ func TestValidateClouds(t *testing.T) {
 		}
 		if c.PodMetadata = true; c.notForPods() != nil {
 			t.Errorf("%s: pods are kept from %v", mode, c.notForPods())
+		}
+		if mode == "eni" {
+			continue
+		}
+		// Before anybody is asked which machine this is.
+		c.Wanted.StaticIPTags = map[string]string{"for": "edge"}
+		if _, err := c.describe(t.Context(), slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "with --ipam=eni only") {
+			t.Errorf("%s: tags of public addresses that nobody assigns are taken: %v", mode, err)
 		}
 	}
 	if c := Defaults(); c.notForPods() != nil {

@@ -350,12 +350,12 @@ func TestWanted(t *testing.T) {
 	w.Flags(fs)
 	if err := fs.Parse([]string{
 		"--ipam-pre-allocate=16", "--ipam-min-allocate=4", "--eni-subnet-tags=for=pods", "--eni-first-interface-index=1", "--eni-delete-on-termination=false",
-		"--eni-use-primary-address", "--alibabacloud-vswitches=vsw-1,vsw-2",
+		"--eni-use-primary-address", "--alibabacloud-vswitches=vsw-1,vsw-2", "--ipam-static-ip-tags=for=none",
 	}); err != nil {
 		t.Fatal(err)
 	}
 	var conf map[string]json.RawMessage
-	if err := json.Unmarshal([]byte(`{"type": "hawser-cni", "ipam": {"pre-allocate": 2, "max-allocate": 40, "max-above-watermark": 3},
+	if err := json.Unmarshal([]byte(`{"type": "hawser-cni", "ipam": {"pre-allocate": 2, "max-allocate": 40, "max-above-watermark": 3, "static-ip-tags": {"for": "edge"}},
 		"eni": {"first-interface-index": 0, "security-groups": ["sg-1"], "subnet-tags": {"for": "others"}}, "azure": {"interface-name": "eth1"}, "alibaba-cloud": {"vswitch-tags": {"a": "b"}}}`), &conf); err != nil {
 		t.Fatal(err)
 	}
@@ -371,7 +371,7 @@ func TestWanted(t *testing.T) {
 	w.Write(o, AWS, Facts{ID: "i-1", Type: "m5.large"})
 	want := before.DeepCopy()
 	want.Spec.InstanceID = "i-1"
-	want.Spec.IPAM = v2.IPAMSpec{MinAllocate: 4, PreAllocate: 2, MaxAllocate: 40, MaxAboveWatermark: 3}
+	want.Spec.IPAM = v2.IPAMSpec{MinAllocate: 4, PreAllocate: 2, MaxAllocate: 40, MaxAboveWatermark: 3, StaticIPTags: map[string]string{"for": "edge"}}
 	want.Spec.ENI.InstanceType, want.Spec.ENI.SubnetTags, want.Spec.ENI.SecurityGroups = "m5.large", map[string]string{"for": "others"}, []string{"sg-1"}
 	want.Spec.ENI.FirstInterfaceIndex, want.Spec.ENI.DeleteOnTermination, want.Spec.ENI.UsePrimaryAddress = new(0), new(false), new(true)
 	if !reflect.DeepEqual(o, want) {
@@ -396,7 +396,7 @@ func TestWanted(t *testing.T) {
 func TestWantedRefused(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		`{"ipam": {"static-ip-tags": {"a": "b"}}}`:         "static-ip-tags",
+		`{"ipam": {"static-ip-tags": ["a"]}}`:              "static-ip-tags",
 		`{"ipam": {"podCIDRs": ["10.0.0.0/24"]}}`:          "podCIDRs",
 		`{"ipam": {"type": "host-local"}}`:                 "type",
 		`{"eni": {"instance-type": "m5.large"}}`:           "metadata",

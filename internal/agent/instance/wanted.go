@@ -20,6 +20,8 @@ type Wanted struct {
 	// MinAllocate, PreAllocate, MaxAllocate and MaxAboveWatermark are those of spec.ipam; 0 says
 	// nothing.
 	MinAllocate, PreAllocate, MaxAllocate, MaxAboveWatermark int
+	// StaticIPTags are the tags of the public addresses of which this node is to have one.
+	StaticIPTags map[string]string
 
 	ENI          v2.ENISpec
 	Azure        v2.AzureSpec
@@ -55,6 +57,7 @@ func (w *Wanted) Flags(fs *pflag.FlagSet) {
 		name  string
 		usage string
 	}{
+		{&w.StaticIPTags, "ipam-static-ip-tags", "tags of the AWS elastic IPs of which this node is to have one"},
 		{&w.ENI.SubnetTags, "eni-subnet-tags", "tags of the AWS subnets for this node's new interfaces"},
 		{&w.ENI.SecurityGroupTags, "eni-security-group-tags", "tags of the AWS security groups of this node's new interfaces"},
 		{&w.ENI.ExcludeInterfaceTags, "eni-exclude-interface-tags", "tags of AWS interfaces whose addresses pods do not get"},
@@ -93,10 +96,11 @@ var sections = []string{"ipam", "eni", "azure", "alibaba-cloud"}
 // wants something that would not happen.
 func (w *Wanted) Read(conf map[string]json.RawMessage) error {
 	var ipam struct {
-		MinAllocate       int `json:"min-allocate"`
-		PreAllocate       int `json:"pre-allocate"`
-		MaxAllocate       int `json:"max-allocate"`
-		MaxAboveWatermark int `json:"max-above-watermark"`
+		MinAllocate       int               `json:"min-allocate"`
+		PreAllocate       int               `json:"pre-allocate"`
+		MaxAllocate       int               `json:"max-allocate"`
+		MaxAboveWatermark int               `json:"max-above-watermark"`
+		StaticIPTags      map[string]string `json:"static-ip-tags"`
 	}
 	var eni v2.ENISpec
 	var azure v2.AzureSpec
@@ -130,6 +134,7 @@ func (w *Wanted) Read(conf map[string]json.RawMessage) error {
 	set(&w.PreAllocate, ipam.PreAllocate)
 	set(&w.MaxAllocate, ipam.MaxAllocate)
 	set(&w.MaxAboveWatermark, ipam.MaxAboveWatermark)
+	setMap(&w.StaticIPTags, ipam.StaticIPTags)
 	w.ENI, w.Azure, w.AlibabaCloud = overENI(w.ENI, eni), overAzure(w.Azure, azure), overAlibaba(w.AlibabaCloud, alibaba)
 	return nil
 }
@@ -140,6 +145,7 @@ func (w *Wanted) Write(o *v2.CiliumNode, cloud Cloud, f Facts) {
 	set(&o.Spec.IPAM.PreAllocate, w.PreAllocate)
 	set(&o.Spec.IPAM.MaxAllocate, w.MaxAllocate)
 	set(&o.Spec.IPAM.MaxAboveWatermark, w.MaxAboveWatermark)
+	setMap(&o.Spec.IPAM.StaticIPTags, w.StaticIPTags)
 	o.Spec.InstanceID = f.ID
 	switch cloud {
 	case AWS:
