@@ -17,9 +17,10 @@ var layers = map[string]int{
 	"internal/storekeys":  0,
 	"pkg/internal/retry":  0,
 
-	"internal/datapath": 1,
-	"internal/table":    1,
-	"pkg/kvstore":       1,
+	"internal/datapath":  1,
+	"internal/diskcache": 1,
+	"internal/table":     1,
+	"pkg/kvstore":        1,
 
 	"pkg/allocator":    2,
 	"internal/policy":  2,

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"maps"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,6 +17,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/hawser-net/hawser/internal/diskcache"
 	"github.com/hawser-net/hawser/internal/policy"
 )
 
@@ -72,9 +74,14 @@ type Dir struct {
 	cfg Config
 	log *slog.Logger
 
-	mu     sync.Mutex // guards files and dirErr
+	mu     sync.Mutex // guards all below
 	files  map[string]*file
 	dirErr error
+	// copies hold the last good version of each file, for an agent that starts while a file is
+	// faulty: the version that was in force must then still be. kept are those of before, until the
+	// directory has been read once.
+	copies *diskcache.Cache
+	kept   map[string][]byte
 }
 
 type file struct {
@@ -90,7 +97,7 @@ func New(cfg Config, log *slog.Logger) (*Dir, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	return &Dir{cfg: cfg, log: log, files: map[string]*file{}}, nil
+	return &Dir{cfg: cfg, log: log, files: map[string]*file{}, copies: diskcache.New(cfg.Keep)}, nil
 }
 
 // Run reads the directory and calls apply with everything in it, then with what changes, until ctx
@@ -104,6 +111,12 @@ func (d *Dir) Run(ctx context.Context, apply func([]policy.Change)) error {
 		<-ctx.Done()
 		return nil
 	}
+	d.mu.Lock()
+	d.kept = diskcache.Load(d.copies, d.log, func(c diskcache.Copy) (string, []byte, error) {
+		name, err := url.PathUnescape(c.Label)
+		return name, c.Content, err
+	})
+	d.mu.Unlock()
 	// Watch first, so that no change between reading and watching is missed.
 	events, closeWatch := d.watch()
 	defer closeWatch()
@@ -215,14 +228,24 @@ func (d *Dir) scan() ([]policy.Change, error) {
 				changes = append(changes, policy.Change{Owner: o.Owner})
 			}
 			delete(d.files, name)
+			d.dropCopy(name)
 			d.log.Info("Policy file removed", "file", name, "policies", len(f.objects))
 		}
 	}
-	if err := (keeper{d.cfg.Keep}).drop(present); err != nil {
-		d.log.Warn("Copies of removed policy files cannot be removed", "error", err)
+	for name := range d.kept {
+		if !present[name] {
+			d.dropCopy(name)
+		}
 	}
+	d.kept = nil
 	slices.SortFunc(changes, func(a, b policy.Change) int { return strings.Compare(string(a.Owner), string(b.Owner)) })
 	return changes, nil
+}
+
+func (d *Dir) dropCopy(name string) {
+	if err := d.copies.Drop(name); err != nil {
+		d.log.Warn("The copy of a removed policy file cannot be removed", "file", name, "error", err)
+	}
 }
 
 // list returns the names of the policy files, sorted.
@@ -250,12 +273,10 @@ func list(dir string) ([]string, error) {
 // load reads one file and returns what changes because of it.
 func (d *Dir) load(name string) []policy.Change {
 	f := d.files[name]
-	first := f == nil
-	if first {
+	if f == nil {
 		f = &file{status: FileStatus{File: name}}
 		d.files[name] = f
 	}
-	keep := keeper{d.cfg.Keep}
 	data, err := readFile(filepath.Join(d.cfg.Path, name))
 	if _, gone := os.Lstat(filepath.Join(d.cfg.Path, name)); err != nil && errors.Is(gone, fs.ErrNotExist) {
 		return nil // removed since the directory was listed; the next scan sees to it
@@ -275,7 +296,7 @@ func (d *Dir) load(name string) []policy.Change {
 			f.status.Failed = time.Now()
 		}
 		f.status.Err = err
-		if data, ok := keep.get(name); first && ok {
+		if data, ok := d.kept[name]; ok {
 			if objects, kerr := Decode(name, data); kerr == nil {
 				d.log.Info("The version of before the restart is in force", "file", name, "policies", len(objects))
 				changes := f.put(objects)
@@ -293,7 +314,7 @@ func (d *Dir) load(name string) []policy.Change {
 		return changes
 	}
 	f.good = true
-	if err := keep.put(name, data); err != nil {
+	if err := d.copies.Put(name, url.PathEscape(name), data); err != nil {
 		d.log.Warn("A policy file's good version cannot be kept for a restart", "file", name, "error", err)
 	}
 	changes := f.put(objects)

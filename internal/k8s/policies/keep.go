@@ -1,47 +1,16 @@
 package policies
 
 import (
-	"bytes"
 	"cmp"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
-	"fmt"
-	"io"
-	"io/fs"
-	"log/slog"
-	"os"
-	"path/filepath"
-	"strings"
 	"time"
 
 	networkingv1 "k8s.io/api/networking/v1"
 
-	"github.com/hawser-net/hawser/internal/atomicfile"
+	"github.com/hawser-net/hawser/internal/diskcache"
 	"github.com/hawser-net/hawser/internal/k8s"
 	"github.com/hawser-net/hawser/internal/policy"
-)
-
-// diskCache holds a copy of each policy on disk as it was observed last, a file each, for an agent
-// that starts while the API server is away. Without a directory it holds nothing. It is for one
-// goroutine at a time.
-//
-// A file has a line with the version of this format, a checksum and the kind, and then the object
-// in JSON.
-type diskCache struct {
-	dir string
-	// sums are those of what is on disk, so that only what changes is written.
-	sums map[policy.Owner]sum
-}
-
-type sum [8]byte
-
-const (
-	keptFormat = "hawser-policy-1"
-	keptSuffix = ".policy"
-	// keptMax is more than what an API server takes for an object.
-	keptMax = 8 << 20
 )
 
 // kept is a policy as it was observed last.
@@ -53,138 +22,25 @@ type kept struct {
 	loaded time.Time
 }
 
-func newDiskCache(dir string) *diskCache { return &diskCache{dir: dir, sums: map[policy.Owner]sum{}} }
-
-// path is where the copy of an owner's object is. Names of objects are longer than those of files
-// may be.
-func (k *diskCache) path(owner policy.Owner) string {
-	h := sha256.Sum256([]byte(owner))
-	return filepath.Join(k.dir, hex.EncodeToString(h[:16])+keptSuffix)
-}
-
-func keptSum(kind string, object []byte) [sha256.Size]byte {
-	return sha256.Sum256(append([]byte(kind+"\n"), object...))
-}
-
-// put stores an object, atomically, unless it is there already.
-func (k *diskCache) put(owner policy.Owner, kind string, object []byte) error {
-	if k.dir == "" {
-		return nil
-	}
-	full := keptSum(kind, object)
-	short := sum(full[:8])
-	if have, ok := k.sums[owner]; ok && have == short {
-		return nil
-	}
-	if err := os.MkdirAll(k.dir, 0o700); err != nil {
-		return err
-	}
-	text := append(fmt.Appendf(nil, "%s %x %s\n", keptFormat, full, kind), object...)
-	if err := atomicfile.Write(k.path(owner), text, 0o600, atomicfile.Process); err != nil {
-		return err
-	}
-	k.sums[owner] = short
-	return nil
-}
-
-// drop removes an owner's copy.
-func (k *diskCache) drop(owner policy.Owner) error {
-	if k.dir == "" {
-		return nil
-	}
-	delete(k.sums, owner)
-	if err := os.Remove(k.path(owner)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
-}
-
-// load reads all copies. One that is damaged, or that this agent does not accept, is logged and
-// removed.
-func (k *diskCache) load(log *slog.Logger) map[policy.Owner]kept {
-	out := map[policy.Owner]kept{}
-	if k.dir == "" {
-		return out
-	}
-	entries, err := os.ReadDir(k.dir)
-	if err != nil {
-		if !errors.Is(err, fs.ErrNotExist) {
-			log.Warn("cannot read the copies of policies of before", "directory", k.dir, "error", err)
-		}
-		return out
-	}
-	for _, e := range entries {
-		path := filepath.Join(k.dir, e.Name())
-		if !strings.HasSuffix(e.Name(), keptSuffix) {
-			_ = os.Remove(path) // half of a copy, of an agent that was killed
-			continue
-		}
-		text, at, err := readKept(path)
-		var p kept
-		var object []byte
-		if err == nil {
-			p, object, err = parseKept(text)
-		}
-		owner := ownerOf(p.kind, p.key)
-		if err == nil && k.path(owner) != path {
-			err = fmt.Errorf("is the copy of %s", owner)
-		}
-		if err != nil {
-			log.Warn("the copy of a policy of before cannot be used", "file", path, "error", err)
-			_ = os.Remove(path)
-			continue
-		}
-		full := keptSum(p.kind, object)
-		p.loaded, k.sums[owner] = at, sum(full[:8])
-		out[owner] = p
-	}
-	return out
-}
-
-func readKept(path string) (text []byte, written time.Time, err error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, written, err
-	}
-	defer f.Close()
-	st, err := f.Stat()
-	if err != nil {
-		return nil, written, err
-	}
-	text, err = io.ReadAll(io.LimitReader(f, keptMax+1))
-	if err == nil && len(text) > keptMax {
-		err = errors.New("is too large")
-	}
-	return text, st.ModTime(), err
-}
-
-// parseKept reads the content of a file.
-func parseKept(text []byte) (p kept, object []byte, err error) {
-	head, object, ok := bytes.Cut(text, []byte("\n"))
-	fields := strings.Fields(string(head))
-	if !ok || len(fields) != 3 || fields[0] != keptFormat {
-		return p, nil, fmt.Errorf("is not of the format %s", keptFormat)
-	}
-	p.kind = fields[2]
-	if want := keptSum(p.kind, object); fields[1] != hex.EncodeToString(want[:]) {
-		return p, nil, errors.New("is damaged: its checksum is another")
-	}
+// parseKept makes a policy of its copy: its kind and its object in JSON.
+func parseKept(c diskcache.Copy) (policy.Owner, kept, error) {
+	p := kept{kind: c.Label, loaded: c.Written}
 	if p.kind == KindKubernetes {
 		var o networkingv1.NetworkPolicy
-		if err := json.Unmarshal(object, &o); err != nil {
-			return p, nil, err
+		if err := json.Unmarshal(c.Content, &o); err != nil {
+			return "", p, err
 		}
 		p.key = k8s.KeyOf(&o)
 		p.rules, p.fault = policy.ParseNetworkPolicy(&o)
-		return p, object, p.check()
+	} else {
+		r := &raw{}
+		if err := json.Unmarshal(c.Content, r); err != nil {
+			return "", p, err
+		}
+		p.key = k8s.KeyOf(r)
+		p.rules, p.fault = r.parse(p.kind)
 	}
-	r := &raw{}
-	if err := json.Unmarshal(object, r); err != nil {
-		return p, nil, err
-	}
-	p.key = k8s.KeyOf(r)
-	p.rules, p.fault = r.parse(p.kind)
-	return p, object, p.check()
+	return ownerOf(p.kind, p.key), p, p.check()
 }
 
 // check reports what is wrong with a copy of which nothing can be enforced.
@@ -202,7 +58,7 @@ func (p *kept) check() error {
 // by owner, as what was in force last. It is to be called once, before Run. Those that Run then
 // observes to be gone are taken away in its first batch.
 func (p *Policies) Recall() []policy.Change {
-	found := p.diskCache.load(p.log)
+	found := diskcache.Load(p.copies, p.log, parseKept)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for owner, old := range found {
@@ -227,7 +83,7 @@ func (p *Policies) keep(owner policy.Owner, kind string, object func() ([]byte, 
 	defer p.keeping.Unlock()
 	text, err := object()
 	if err == nil {
-		err = p.diskCache.put(owner, kind, text)
+		err = p.copies.Put(string(owner), kind, text)
 	}
 	if err != nil {
 		p.log.Warn("a policy cannot be kept for a restart", "policy", owner, "error", err)
@@ -238,7 +94,7 @@ func (p *Policies) keep(owner policy.Owner, kind string, object func() ([]byte, 
 func (p *Policies) forget(owner policy.Owner) {
 	p.keeping.Lock()
 	defer p.keeping.Unlock()
-	if err := p.diskCache.drop(owner); err != nil {
+	if err := p.copies.Drop(string(owner)); err != nil {
 		p.log.Warn("the copy of a policy that is gone cannot be removed", "policy", owner, "error", err)
 	}
 }

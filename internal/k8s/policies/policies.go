@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/diskcache"
 	"github.com/hawser-net/hawser/internal/k8s"
 	"github.com/hawser-net/hawser/internal/policy"
 )
@@ -102,8 +103,8 @@ type Policies struct {
 	// when all have.
 	kept map[policy.Owner][]*policy.Rule
 
-	keeping   sync.Mutex // guards diskCache
-	diskCache *diskCache
+	keeping sync.Mutex // guards copies
+	copies  *diskcache.Cache
 }
 
 // New returns a Policies that has observed nothing. It makes no request.
@@ -128,7 +129,7 @@ func New(cfg Config, client *k8s.Client, log *slog.Logger) (*Policies, error) {
 	return &Policies{
 		cfg: cfg, client: client, ours: ours, theirs: theirs, log: log,
 		objects: map[policy.Owner]*Status{}, pending: map[policy.Owner][]*policy.Rule{}, changed: make(chan struct{}, 1),
-		kept: map[policy.Owner][]*policy.Rule{}, diskCache: newDiskCache(cfg.Keep),
+		kept: map[policy.Owner][]*policy.Rule{}, copies: diskcache.New(cfg.Keep),
 	}, nil
 }
 
