@@ -14,6 +14,7 @@ import (
 	"github.com/hawser-net/hawser/internal/labels"
 	"github.com/hawser-net/hawser/internal/policy"
 	"github.com/hawser-net/hawser/pkg/allocator"
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // identityLabels follows which labels make identities in this cluster
@@ -171,13 +172,7 @@ func (l *identityLabels) follow(ctx context.Context) error {
 		if busy || failing {
 			pause = labelsBusy
 		}
-		t := time.NewTimer(pause)
-		select {
-		case <-l.trigger:
-		case <-t.C:
-		case <-ctx.Done():
-		}
-		t.Stop()
+		retry.SleepUnless(ctx, pause, l.trigger)
 	}
 	return nil
 }

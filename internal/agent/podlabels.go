@@ -8,6 +8,7 @@ import (
 
 	"github.com/hawser-net/hawser/internal/endpoint"
 	"github.com/hawser-net/hawser/internal/k8s"
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // podQueue are pods that are to be looked at, each once however often it was added. It is safe for
@@ -75,10 +76,8 @@ func (k *kube) followLabels(ctx context.Context) error {
 				defer func() { <-slots }()
 				if err := k.syncLabels(ctx, key); err != nil && ctx.Err() == nil {
 					k.log.Warn("a pod's endpoint keeps its old labels for now", "pod", key, "error", err)
-					select {
-					case <-time.After(relabelRetry):
+					if retry.Sleep(ctx, relabelRetry) {
 						k.relabels.add(key)
-					case <-ctx.Done():
 					}
 				}
 			})

@@ -10,6 +10,7 @@ import (
 	"github.com/hawser-net/hawser/internal/ipcache"
 	"github.com/hawser-net/hawser/internal/k8s"
 	"github.com/hawser-net/hawser/internal/k8s/endpoints"
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // gates are this node's pods whose readiness gates are to be looked at. It is safe for concurrent
@@ -60,10 +61,7 @@ func (k *kube) keepGates(ctx context.Context) error {
 			}
 		}
 		if failed {
-			select {
-			case <-time.After(gateRetry):
-			case <-ctx.Done():
-			}
+			retry.Sleep(ctx, gateRetry)
 		}
 		select {
 		case <-k.tables.gates.wake:

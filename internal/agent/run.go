@@ -16,6 +16,7 @@ import (
 	"github.com/hawser-net/hawser/internal/ipam"
 	"github.com/hawser-net/hawser/internal/labels"
 	"github.com/hawser-net/hawser/internal/policy"
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // errEnded means that the agent has ended before it was up.
@@ -304,10 +305,8 @@ const recoverPause = 5 * time.Second
 // nobody else's work.
 func (p *parts) recover(ctx context.Context) error {
 	for {
-		select {
-		case <-ctx.Done():
+		if !retry.Sleep(ctx, recoverPause) {
 			return nil
-		case <-time.After(recoverPause):
 		}
 		if err := p.lifecycle.Recover(ctx); err != nil && ctx.Err() == nil {
 			p.log.Error("what is left of a failed change could not be undone", "error", err)

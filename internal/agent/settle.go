@@ -14,6 +14,7 @@ import (
 	"github.com/hawser-net/hawser/internal/endpoint"
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/pkg/allocator"
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // settleInterval is how often endpoints with temporary identities are looked at although nothing
@@ -64,14 +65,7 @@ func (s *replacer) run(ctx context.Context) error {
 		if waiting.Next > 0 {
 			again = min(again, waiting.Next)
 		}
-		pause := time.NewTimer(again)
-		select {
-		case <-s.identities.Arrived:
-		case <-pause.C:
-		case <-ctx.Done():
-		}
-		pause.Stop()
-		if ctx.Err() != nil {
+		if !retry.SleepUnless(ctx, again, s.identities.Arrived) {
 			return nil
 		}
 	}

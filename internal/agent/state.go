@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hawser-net/hawser/internal/atomicfile"
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // lockWait is how long the state directory's last owner may take to be gone: a process that was
@@ -33,10 +34,7 @@ func lockState(ctx context.Context, dir string) (unlock func(), err error) {
 		if time.Now().After(deadline) || ctx.Err() != nil {
 			return nil, fmt.Errorf("another agent works on %s (it holds %s); stop it first or choose another --state-dir", dir, path)
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(20 * time.Millisecond):
-		}
+		retry.Sleep(ctx, 20*time.Millisecond)
 	}
 }
 

@@ -15,7 +15,7 @@ var layers = map[string]int{
 	"internal/labels":     0,
 	"internal/identity":   0,
 	"internal/storekeys":  0,
-	"pkg/internal/retry":  0,
+	"pkg/retry":           0,
 
 	"internal/datapath":  1,
 	"internal/diskcache": 1,

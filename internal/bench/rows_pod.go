@@ -22,6 +22,7 @@ import (
 	"github.com/hawser-net/hawser/internal/bench/child"
 	"github.com/hawser-net/hawser/internal/sandbox/kube"
 	"github.com/hawser-net/hawser/internal/sandbox/kube/image"
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 const (
@@ -234,12 +235,10 @@ func (b *bencher) podsAtOnce(ctx context.Context, row podRow) error {
 // settle pauses for a moment, in which the kubelets finish with the pod before, and not always for
 // the same one: what either does every so often should not always meet the same cluster's pod.
 func settle(ctx context.Context) error {
-	select {
-	case <-ctx.Done():
+	if !retry.Sleep(ctx, rest/2+rand.N(rest/2)) {
 		return ctx.Err()
-	case <-time.After(rest/2 + rand.N(rest/2)):
-		return nil
 	}
+	return nil
 }
 
 // newPodCluster prepares a cluster on Hawser, but for what change changes.

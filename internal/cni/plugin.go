@@ -19,6 +19,7 @@ import (
 
 	"github.com/hawser-net/hawser/api/rest/client"
 	"github.com/hawser-net/hawser/internal/deletequeue"
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // How long to wait for the agent.
@@ -156,10 +157,8 @@ func retrying(ctx context.Context, again func(error) bool, fn func(context.Conte
 		if err == nil || !again(err) || time.Now().Add(wait).After(deadline) {
 			return err
 		}
-		select {
-		case <-ctx.Done():
+		if !retry.Sleep(ctx, wait) {
 			return errors.Join(err, ctx.Err())
-		case <-time.After(wait):
 		}
 		wait = min(2*wait, retryMax)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/labels"
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // Load reads the endpoints that an earlier agent was responsible for, takes their addresses, and
@@ -113,8 +114,7 @@ func (l *Lifecycle) Resume(ctx context.Context) (restored int, err error) {
 // agent that starts while the key-value store is away keeps all endpoints as they are. Endpoints
 // with temporary identities are left to Settle.
 func (l *Lifecycle) Reacquire(ctx context.Context) error {
-	wait := 100 * time.Millisecond
-	for {
+	for failures := 0; ; failures++ {
 		again := false
 		for _, row := range l.cfg.Registry.List() {
 			if row.State != StateRestoring || row.Identity.IsTemporary() {
@@ -131,12 +131,9 @@ func (l *Lifecycle) Reacquire(ctx context.Context) error {
 		if !again {
 			return nil
 		}
-		select {
-		case <-ctx.Done():
+		if retry.Wait(ctx, failures, 100*time.Millisecond, 10*time.Second) != nil {
 			return nil
-		case <-time.After(wait):
 		}
-		wait = min(2*wait, 10*time.Second)
 	}
 }
 

@@ -13,6 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/version"
+
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 func parseVersion(raw []byte) (string, error) {
@@ -92,10 +94,8 @@ func (c *Client) WaitForKinds(ctx context.Context, timeout time.Duration, log *s
 			log.Warn("waiting for Kubernetes", "reason", now)
 			last, said = now, time.Now()
 		}
-		select {
-		case <-ctx.Done():
+		if !retry.Sleep(ctx, kindsPoll) {
 			return context.Cause(ctx)
-		case <-time.After(kindsPoll):
 		}
 	}
 }

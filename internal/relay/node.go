@@ -16,6 +16,7 @@ import (
 
 	"github.com/hawser-net/hawser/api/observer"
 	"github.com/hawser-net/hawser/api/relay"
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 const (
@@ -59,7 +60,7 @@ func (r *Relay) dial(address, serverName string) (*grpc.ClientConn, error) {
 // lookAfter keeps a connection to a node until ctx ends.
 func (r *Relay) lookAfter(ctx context.Context, m *member, p peerNode) {
 	log := r.log.With("node", p.name, "address", p.address)
-	for wait := firstRetry; ; {
+	for failures := 0; ; failures++ {
 		began := time.Now()
 		err := r.serveNode(ctx, m, p, log)
 		if ctx.Err() != nil {
@@ -67,17 +68,14 @@ func (r *Relay) lookAfter(ctx context.Context, m *member, p peerNode) {
 		}
 		problem := text(err)
 		r.roster.update(m, relay.NodeState_NODE_UNAVAILABLE, nil, problem, nil)
-		log.Debug("node does not answer", "error", problem, "retry", wait)
 		if time.Since(began) > r.cfg.RetryTimeout {
-			wait = firstRetry
+			failures = 0
 		}
-		// Nodes that went together do not come back together.
-		select {
-		case <-ctx.Done():
+		wait := retry.Backoff(failures, firstRetry, r.cfg.RetryTimeout) // nodes that went together do not come back together
+		log.Debug("node does not answer", "error", problem, "retry", wait)
+		if !retry.Sleep(ctx, wait) {
 			return
-		case <-time.After(wait/2 + rand.N(wait/2+1)):
 		}
-		wait = min(2*wait, r.cfg.RetryTimeout)
 	}
 }
 

@@ -2,13 +2,13 @@ package relay
 
 import (
 	"context"
-	"math/rand/v2"
 	"time"
 
 	"google.golang.org/grpc"
 
 	"github.com/hawser-net/hawser/api/observer"
 	"github.com/hawser-net/hawser/api/peer"
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // peerServiceName is the name of the service in the certificate with which agents answer for it:
@@ -19,7 +19,7 @@ const peerServiceName = "hubble-peer"
 // are known stay.
 func (r *Relay) followPeers(ctx context.Context) {
 	list := uint64(0)
-	for wait := firstRetry; ; {
+	for failures := 0; ; failures++ {
 		began := time.Now()
 		list++
 		err := r.readPeers(ctx, list)
@@ -27,16 +27,14 @@ func (r *Relay) followPeers(ctx context.Context) {
 			return
 		}
 		r.roster.told(text(err))
-		r.log.Warn("nobody says which nodes there are; asking again", "service", r.cfg.PeerService, "error", text(err), "wait", wait)
 		if time.Since(began) > r.cfg.RetryTimeout {
-			wait = firstRetry
+			failures = 0
 		}
-		select {
-		case <-ctx.Done():
+		wait := retry.Backoff(failures, firstRetry, r.cfg.RetryTimeout)
+		r.log.Warn("nobody says which nodes there are; asking again", "service", r.cfg.PeerService, "error", text(err), "wait", wait)
+		if !retry.Sleep(ctx, wait) {
 			return
-		case <-time.After(wait/2 + rand.N(wait/2+1)):
 		}
-		wait = min(2*wait, r.cfg.RetryTimeout)
 	}
 }
 

@@ -22,6 +22,7 @@ import (
 	policypb "github.com/hawser-net/hawser/api/policy"
 	"github.com/hawser-net/hawser/internal/flowserver"
 	"github.com/hawser-net/hawser/internal/policypreview"
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 const (
@@ -266,10 +267,7 @@ func (p *policies) previewOf(ctx context.Context, conn *grpc.ClientConn, req *po
 		case status.Code(err) != codes.ResourceExhausted || time.Now().After(until):
 			return nodePreview{res, err}
 		}
-		select {
-		case <-one.Done():
-		case <-time.After(busyRetry):
-		}
+		retry.Sleep(one, busyRetry)
 	}
 }
 

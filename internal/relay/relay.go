@@ -22,6 +22,7 @@ import (
 	policypb "github.com/hawser-net/hawser/api/policy"
 	"github.com/hawser-net/hawser/internal/daemon"
 	"github.com/hawser-net/hawser/internal/flowserver"
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // Relay asks all nodes for clients. Make it with New and run it once.
@@ -192,10 +193,8 @@ func (r *Relay) watchHealth(ctx context.Context) {
 			return
 		case <-changed:
 		}
-		select { // thousands may change at once
-		case <-ctx.Done():
+		if !retry.Sleep(ctx, lookEvery) { // thousands may change at once
 			return
-		case <-time.After(lookEvery):
 		}
 	}
 }

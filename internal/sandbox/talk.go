@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // The demo's pods talk so often, and wait so long for an answer. That is some ten packets a second
@@ -50,10 +52,8 @@ func talk(ctx context.Context, hosts string, peers []peer) {
 		return
 	}
 	for i := rand.IntN(len(peers)); ; i++ {
-		select {
-		case <-ctx.Done():
+		if !retry.Sleep(ctx, talkEvery*3/4+rand.N(talkEvery/2)) {
 			return
-		case <-time.After(talkEvery*3/4 + rand.N(talkEvery/2)):
 		}
 		p := peers[i%len(peers)]
 		if addrs := lookup(hosts, p.name); len(addrs) > 0 {

@@ -7,11 +7,12 @@ import (
 	"iter"
 	"log/slog"
 	"maps"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // Target is what a reconciler brings to the state of a table. Its methods are called by one
@@ -237,7 +238,7 @@ func (r *Reconciler[K, V]) Run(ctx context.Context) error {
 			pruneAt = time.Time{}
 			if err != nil {
 				pruneFail++
-				pruneAt = now.Add(r.backoff(pruneFail))
+				pruneAt = now.Add(retry.Backoff(pruneFail-1, r.cfg.MinBackoff, r.cfg.MaxBackoff))
 				r.cfg.Log.Warn("could not prune", "target", r.cfg.Name, "attempts", pruneFail, "error", err)
 			} else {
 				pruneFail = 0
@@ -401,7 +402,7 @@ func (r *Reconciler[K, V]) apply(ctx context.Context, changes []Change[K, V]) {
 		f.change = c
 		f.status.Deleting, f.status.Err, f.status.Last = c.Deleted, perRow[i], now
 		f.status.Attempts++
-		f.status.Next = now.Add(r.backoff(f.status.Attempts))
+		f.status.Next = now.Add(retry.Backoff(f.status.Attempts-1, r.cfg.MinBackoff, r.cfg.MaxBackoff))
 	}
 }
 
@@ -432,17 +433,6 @@ func (r *Reconciler[K, V]) nextRetry() time.Time {
 		}
 	}
 	return next
-}
-
-// backoff returns the pause after that many failures.
-func (r *Reconciler[K, V]) backoff(failures int) time.Duration {
-	d := r.cfg.MaxBackoff
-	if shift := failures - 1; shift < 32 {
-		if e := r.cfg.MinBackoff << shift; e>>shift == r.cfg.MinBackoff && e < d {
-			d = e
-		}
-	}
-	return d - rand.N(d/2+1)
 }
 
 // notify wakes those who wait for progress. The caller holds mu.

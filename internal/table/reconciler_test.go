@@ -351,12 +351,6 @@ func TestReconcilerConfig(t *testing.T) {
 			t.Errorf("%s: no error", name)
 		}
 	}
-	r := &Reconciler[string, int]{cfg: ReconcilerConfig{MinBackoff: time.Second, MaxBackoff: time.Hour}}
-	for _, n := range []int{1, 5, 40, 100, 1 << 30} {
-		if d := r.backoff(n); d < time.Second/2 || d > time.Hour {
-			t.Errorf("backoff(%d) = %v", n, d)
-		}
-	}
 }
 
 func BenchmarkUpsertToTarget(b *testing.B) {

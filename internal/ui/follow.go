@@ -14,6 +14,7 @@ import (
 	"github.com/hawser-net/hawser/api/health"
 	"github.com/hawser-net/hawser/api/observer"
 	"github.com/hawser-net/hawser/api/policy"
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // retryAfter is how long a Follower waits before it asks a server again that has failed.
@@ -96,16 +97,7 @@ func (f *Follower) Run(ctx context.Context) {
 			since = last.Add(time.Nanosecond) // no flow is counted twice
 		}
 		f.set(func() { f.streams, f.err = false, message(err) })
-		pause(ctx, retryAfter)
-	}
-}
-
-func pause(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-	case <-t.C:
+		retry.Sleep(ctx, retryAfter)
 	}
 }
 
@@ -170,6 +162,6 @@ func (f *Follower) watchNodes(ctx context.Context) {
 				f.err = message(err)
 			}
 		})
-		pause(ctx, 5*time.Second)
+		retry.Sleep(ctx, 5*time.Second)
 	}
 }

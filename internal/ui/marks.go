@@ -15,6 +15,7 @@ import (
 
 	"github.com/hawser-net/hawser/api/flow"
 	"github.com/hawser-net/hawser/api/observer"
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 const (
@@ -327,7 +328,7 @@ func (f *Follower) watchEvents(ctx context.Context) {
 				f.events, wait = message(err), eventsEvery
 			}
 		})
-		pause(ctx, wait)
+		retry.Sleep(ctx, wait)
 	}
 }
 

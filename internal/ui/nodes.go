@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/hawser-net/hawser/api/health"
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // healthEvery is how often a server is asked which nodes reach each other.
@@ -81,7 +82,7 @@ func (f *Follower) watchHealth(ctx context.Context) {
 				f.health.Error = message(err) // what was heard before stays, with its time
 			}
 		})
-		pause(ctx, healthEvery)
+		retry.Sleep(ctx, healthEvery)
 	}
 }
 

@@ -10,8 +10,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/hawser-net/hawser/pkg/internal/retry"
 	"github.com/hawser-net/hawser/pkg/kvstore"
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // maxSteps bounds the transactions spent on one call while others keep changing the same keys.

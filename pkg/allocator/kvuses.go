@@ -5,8 +5,8 @@ import (
 	"errors"
 	"time"
 
-	"github.com/hawser-net/hawser/pkg/internal/retry"
 	"github.com/hawser-net/hawser/pkg/kvstore"
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // user is the key by which nodes refer to a number, the oldest if there are several, and when that

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/hawser-net/hawser/pkg/internal/retry"
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // verify waits until the watch has delivered everything up to the number got, and gives the number

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/hawser-net/hawser/pkg/internal/retry"
 	"github.com/hawser-net/hawser/pkg/kvstore/internal/driver"
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // BreakWatches cuts the streams of all watches of this connection. Each resumes after its last

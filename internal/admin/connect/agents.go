@@ -18,6 +18,7 @@ import (
 	"k8s.io/streaming/pkg/httpstream"
 
 	"github.com/hawser-net/hawser/api/rest"
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 const (
@@ -98,9 +99,7 @@ func (c *Cluster) wait(ctx context.Context, what string, fine func(rest.ClusterM
 		if ctx.Err() == nil || last == nil {
 			last = err
 		}
-		select {
-		case <-time.After(lookEvery):
-		case <-ctx.Done():
+		if !retry.Sleep(ctx, lookEvery) {
 			return fmt.Errorf("cluster %s %s: %w", c.Called, what, last)
 		}
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // Options say what to do.
@@ -86,9 +88,7 @@ func run(ctx context.Context, from, to place, opts Options) (Report, error) {
 		}
 	}
 	for _, i := range late {
-		select {
-		case <-time.After(sibling):
-		case <-ctx.Done():
+		if !retry.Sleep(ctx, sibling) {
 			return r, ctx.Err()
 		}
 		if err := write(i); err != nil {

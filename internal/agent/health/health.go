@@ -23,6 +23,7 @@ import (
 	"github.com/hawser-net/hawser/internal/labels"
 	"github.com/hawser-net/hawser/internal/node"
 	"github.com/hawser-net/hawser/internal/table"
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // The node's health endpoint.
@@ -206,14 +207,14 @@ func (h *Health) Answer(ctx context.Context) error {
 			}
 		})
 	}
-	warned, retry := "", firstRetry
+	warned, next := "", firstRetry
 	for {
 		err := errors.Join(h.listen(ctx, serve), h.ensure(ctx, serve))
 		pause := checkInterval
 		if err == nil {
-			retry = firstRetry
+			next = firstRetry
 		} else {
-			pause, retry = retry, min(2*retry, maxRetry)
+			pause, next = next, min(2*next, maxRetry)
 		}
 		if text := fmt.Sprint(err); text != warned && ctx.Err() == nil && !errors.Is(err, endpoint.ErrNotObserved) {
 			if err != nil {
@@ -221,13 +222,11 @@ func (h *Health) Answer(ctx context.Context) error {
 			}
 			warned = text
 		}
-		select {
-		case <-ctx.Done():
+		if !retry.Sleep(ctx, pause) {
 			if h.inner != nil {
 				h.inner.Close()
 			}
 			return nil
-		case <-time.After(pause):
 		}
 	}
 }

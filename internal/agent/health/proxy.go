@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/hawser-net/hawser/internal/clusterhealth"
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // maxBalancers is how many connections there may be at a time at each port where balancers ask:
@@ -39,9 +40,7 @@ func ServeProxy(ctx context.Context, addr string, h http.Handler, log *slog.Logg
 			return nil
 		}
 		log.Warn("balancers that ask kube-proxy's address for health are not answered; does kube-proxy still run on this node?", "error", err)
-		select {
-		case <-time.After(maxRetry):
-		case <-ctx.Done():
+		if !retry.Sleep(ctx, maxRetry) {
 			return nil
 		}
 	}

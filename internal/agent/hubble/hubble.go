@@ -31,6 +31,7 @@ import (
 	"github.com/hawser-net/hawser/internal/policypreview"
 	"github.com/hawser-net/hawser/internal/service"
 	"github.com/hawser-net/hawser/internal/table"
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // Endpoints are the endpoints of this node.
@@ -250,10 +251,8 @@ func (h *Hubble) keepServing(ctx context.Context, part, addr string, serve func(
 			h.log.Warn("nothing is served on TCP; this is tried again", "what", part, "address", addr, "error", err)
 			h.node.Report(part, rest.StateWarning, err.Error())
 		}
-		select {
-		case <-ctx.Done():
+		if !retry.Sleep(ctx, retryInterval) {
 			return nil
-		case <-time.After(retryInterval):
 		}
 	}
 }

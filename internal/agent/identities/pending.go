@@ -12,6 +12,7 @@ import (
 	k8sids "github.com/hawser-net/hawser/internal/k8s/identities"
 	"github.com/hawser-net/hawser/internal/labels"
 	"github.com/hawser-net/hawser/pkg/allocator"
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 const (
@@ -125,9 +126,7 @@ func (ids *Identities) hold(ctx context.Context, set labels.Set, p *pendingID) {
 			ids.log.Warn("a request for an identity failed; it is made again within a minute, and a temporary one is used meanwhile", "labels", set.String(), "error", err)
 			logged = text
 		}
-		select {
-		case <-time.After(pauses.Step()):
-		case <-ctx.Done():
+		if !retry.Sleep(ctx, pauses.Step()) {
 			return
 		}
 	}

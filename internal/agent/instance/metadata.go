@@ -15,6 +15,8 @@ import (
 	"regexp"
 	"strings"
 	"time"
+
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // Cloud is one whose metadata can be read. Its value is that of --ipam.
@@ -157,16 +159,12 @@ func Read(ctx context.Context, cfg Config) (Facts, error) {
 			cfg.keep(f)
 			return f, nil
 		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-timer.C:
-			pause = min(2*pause, cfg.Attempt)
-			cfg.Log.Warn("cannot find out yet which instance this is", "cloud", cloud.name, "endpoint", cfg.Endpoint, "error", err)
-		case <-ctx.Done():
-			timer.Stop()
+		if !retry.Sleep(ctx, pause) {
 			return Facts{}, fmt.Errorf("find out which instance of %s this is, from %s: %w; does the node run there, as --ipam=%s says, and %s",
 				cloud.name, cfg.Endpoint, err, cfg.Cloud, cloud.why)
 		}
+		pause = min(2*pause, cfg.Attempt)
+		cfg.Log.Warn("cannot find out yet which instance this is", "cloud", cloud.name, "endpoint", cfg.Endpoint, "error", err)
 	}
 }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/hawser-net/hawser/internal/k8s/endpoints"
 	"github.com/hawser-net/hawser/internal/k8s/pods"
 	"github.com/hawser-net/hawser/internal/labels"
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // clusterName is what the agents call their cluster: the operator's default.
@@ -223,10 +224,8 @@ func (a *agent) followLabels(ctx context.Context) error {
 				if err := a.bring(ctx, key); err != nil && ctx.Err() == nil {
 					a.attempts.Add(1)
 					a.log.Warn("a pod keeps its old identity for now", "pod", key, "error", err)
-					select {
-					case <-time.After(relabelRetry):
+					if retry.Sleep(ctx, relabelRetry) {
 						a.relabel(key)
-					case <-ctx.Done():
 					}
 				}
 			})
@@ -268,9 +267,7 @@ func (a *agent) bring(ctx context.Context, key k8s.Key) error {
 		return err
 	}
 	if r.set != nil && r.next.Equal(set) {
-		select { // others are to hear of the identity first
-		case <-time.After(settleDelay):
-		case <-ctx.Done():
+		if !retry.Sleep(ctx, settleDelay) { // others are to hear of the identity first
 			return ctx.Err()
 		}
 	}

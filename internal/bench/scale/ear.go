@@ -12,6 +12,7 @@ import (
 	"time"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // ear counts what one agent is sent over its watch of identities, and tells news of those
@@ -157,10 +158,7 @@ func (e *ear) listen(ctx context.Context, c *cluster, version string, ready func
 		if next != "" {
 			version = next
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(earPause):
-		}
+		retry.Sleep(ctx, earPause)
 	}
 	return nil
 }

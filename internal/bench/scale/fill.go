@@ -228,7 +228,7 @@ func (f *filling) fillUp(ctx context.Context) (report.Line, error) {
 func (f *filling) beFull(ctx context.Context) error {
 	n := f.r.cfg.Numbers
 	f.r.say("  full")
-	if err := retry(ctx, 50*time.Millisecond, func() error {
+	if err := persist(ctx, 50*time.Millisecond, func() error {
 		if got := f.census.count(); got != n {
 			return fmt.Errorf("%d of %d identities", got, n)
 		}
@@ -345,7 +345,7 @@ func (f *filling) recover(ctx context.Context) (report.Line, error) {
 			set, err := f.r.appSet(f.r.cfg.Numbers + i)
 			if err == nil {
 				// These stay in use: nobody gives them back.
-				err = retry(ctx, relabelRetry, func() error { _, err := f.agents[i%fillers].Acquire(ctx, set); return err })
+				err = persist(ctx, relabelRetry, func() error { _, err := f.agents[i%fillers].Acquire(ctx, set); return err })
 			}
 			if err == nil {
 				served <- time.Since(began).Seconds()

@@ -18,6 +18,7 @@ import (
 	"github.com/hawser-net/hawser/internal/k8s/identities"
 	"github.com/hawser-net/hawser/internal/labels"
 	"github.com/hawser-net/hawser/pkg/allocator"
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // identitySource gives a stub agent the numbers of label sets.
@@ -245,17 +246,15 @@ func (s *randomly) Acquire(ctx context.Context, set labels.Set) (identity.ID, er
 // Release implements identitySource.
 func (s *randomly) Release(context.Context, labels.Set) {}
 
-// retry calls f until it succeeds or ctx ends, with a pause between.
-func retry(ctx context.Context, pause time.Duration, f func() error) error {
+// persist calls f until it succeeds or ctx ends, with a pause between.
+func persist(ctx context.Context, pause time.Duration, f func() error) error {
 	for {
 		err := f()
 		if err == nil {
 			return nil
 		}
-		select {
-		case <-ctx.Done():
+		if !retry.Sleep(ctx, pause) {
 			return errors.Join(err, ctx.Err())
-		case <-time.After(pause):
 		}
 	}
 }

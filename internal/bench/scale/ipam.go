@@ -20,6 +20,7 @@ import (
 	"github.com/hawser-net/hawser/internal/bench/scale/report"
 	"github.com/hawser-net/hawser/internal/k8s"
 	"github.com/hawser-net/hawser/internal/sandbox/cloud/aws"
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 const (
@@ -204,9 +205,7 @@ func (g *allotting) measure(ctx context.Context, r *runner, qps float64) (points
 // rest measures what is asked of a cloud when no node needs anything.
 func (g *allotting) rest(ctx context.Context, watch time.Duration, operator *child.Process) error {
 	before, busy := g.cloud.Calls(), g.c.processorTime()["operators"]
-	select {
-	case <-time.After(watch):
-	case <-ctx.Done():
+	if !retry.Sleep(ctx, watch) {
 		return context.Cause(ctx)
 	}
 	n := 0

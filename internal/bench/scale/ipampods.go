@@ -13,6 +13,7 @@ import (
 
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/internal/bench/scale/report"
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 const (
@@ -101,9 +102,7 @@ func (g *allotting) pods(ctx context.Context, r *runner) error {
 		if time.Now().After(end) {
 			return fmt.Errorf("after %v more: %s", r.cfg.Patience, text)
 		}
-		select {
-		case <-time.After(100 * time.Millisecond):
-		case <-ctx.Done():
+		if !retry.Sleep(ctx, 100*time.Millisecond) {
 			return context.Cause(ctx)
 		}
 	}
@@ -173,10 +172,8 @@ func (g *allotting) short() (count int, text string) {
 // write says in CiliumNodes which addresses are used, as agents do.
 func (g *allotting) write(ctx context.Context) error {
 	for {
-		select {
-		case <-ctx.Done():
+		if !retry.Sleep(ctx, agentsWrite) {
 			return nil
-		case <-time.After(agentsWrite):
 		}
 		var names []string
 		var texts [][]byte

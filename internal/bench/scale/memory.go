@@ -17,6 +17,7 @@ import (
 	"github.com/hawser-net/hawser/internal/k8s/identities"
 	"github.com/hawser-net/hawser/internal/k8s/nodes"
 	"github.com/hawser-net/hawser/internal/labels"
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // podsAnIdentity is how many pods have the same labels in a cluster that is filled without agents,
@@ -260,10 +261,7 @@ func (g *growing) measure(ctx context.Context, v *report.Variant, operator, agen
 
 // rest waits for a quiet time.
 func (g *growing) rest(ctx context.Context) {
-	select {
-	case <-time.After(g.r.cfg.Quiet):
-	case <-ctx.Done():
-	}
+	retry.Sleep(ctx, g.r.cfg.Quiet)
 }
 
 // restart starts the programs anew at the size that was reached.

@@ -11,6 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // writers is how many requests of the harness's own are under way at once.
@@ -48,9 +50,7 @@ func paced(ctx context.Context, n int, rate float64, f func(ctx context.Context,
 	defer wg.Wait()
 	began := time.Now()
 	for i := range n {
-		select {
-		case <-time.After(time.Until(began.Add(time.Duration(float64(i) / rate * float64(time.Second))))):
-		case <-ctx.Done():
+		if !retry.Sleep(ctx, time.Until(began.Add(time.Duration(float64(i)/rate*float64(time.Second))))) {
 			return context.Cause(ctx)
 		}
 		wg.Go(func() {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/hawser-net/hawser/internal/k8s"
 	"github.com/hawser-net/hawser/internal/policy"
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // clusterVersion is the version of ClusterNetworkPolicy that is read.
@@ -47,10 +48,7 @@ func (p *Policies) followCluster(ctx context.Context, synced func()) error {
 		default:
 			markSynced()
 		}
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
-		}
+		retry.Sleep(ctx, wait)
 	}
 	return nil
 }
@@ -77,10 +75,7 @@ func (p *Policies) followWhileServed(ctx context.Context, synced func()) error {
 			served, err := p.serves(ctx)
 			gone = err == nil && !served
 			if gone && i == 0 {
-				select {
-				case <-time.After(p.cfg.Look):
-				case <-ctx.Done():
-				}
+				retry.Sleep(ctx, p.cfg.Look)
 			}
 		}
 		if !gone {

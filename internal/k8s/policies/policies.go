@@ -19,6 +19,7 @@ import (
 	"github.com/hawser-net/hawser/internal/diskcache"
 	"github.com/hawser-net/hawser/internal/k8s"
 	"github.com/hawser-net/hawser/internal/policy"
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // KindKubernetes and KindCluster are the kinds of Kubernetes' own policies; those of ours are in
@@ -186,9 +187,7 @@ func (p *Policies) deliver(ctx context.Context, kinds int, synced <-chan struct{
 			return
 		}
 		if p.cfg.Gather > 0 {
-			select {
-			case <-time.After(p.cfg.Gather):
-			case <-ctx.Done():
+			if !retry.Sleep(ctx, p.cfg.Gather) {
 				return
 			}
 		}

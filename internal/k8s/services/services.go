@@ -20,6 +20,7 @@ import (
 	"github.com/hawser-net/hawser/internal/k8s"
 	"github.com/hawser-net/hawser/internal/service"
 	"github.com/hawser-net/hawser/internal/table"
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // Config defines what the part works with.
@@ -206,9 +207,7 @@ func (s *Services) refresh(ctx context.Context) error {
 		if again {
 			timer.Reset(refreshPause)
 		}
-		select {
-		case <-time.After(refreshPause / 4):
-		case <-ctx.Done():
+		if !retry.Sleep(ctx, refreshPause/4) {
 			return nil
 		}
 	}

@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	definitions "github.com/hawser-net/hawser/api/crds"
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // minServer is the oldest server that the product works with.
@@ -61,7 +62,7 @@ func schemaVersion(crd *apiextensionsv1.CustomResourceDefinition) (*version.Vers
 // server refuses a definition for good; while the server is away it tries again until ctx ends.
 func Register(ctx context.Context, c client.Client, defs []*apiextensionsv1.CustomResourceDefinition, log *slog.Logger) error {
 	for _, def := range defs {
-		if err := retry(ctx, log, "cannot write a definition, trying again", func() error { return register(ctx, c, def, log) }); err != nil {
+		if err := persist(ctx, log, "cannot write a definition, trying again", func() error { return register(ctx, c, def, log) }); err != nil {
 			return fmt.Errorf("definition of %s: %w", def.Name, err)
 		}
 	}
@@ -163,10 +164,8 @@ func wait(ctx context.Context, c client.Client, names []string, log *slog.Logger
 			log.Warn("waiting for definitions of custom resources", "missing", strings.Join(why, "; "))
 			nag = time.Now().Add(nagInterval)
 		}
-		select {
-		case <-ctx.Done():
+		if !retry.Sleep(ctx, pollInterval) {
 			return fmt.Errorf("waiting for definitions of custom resources: %w: %s", context.Cause(ctx), strings.Join(why, "; "))
-		case <-time.After(pollInterval):
 		}
 	}
 }
@@ -191,8 +190,8 @@ func serving(crd *apiextensionsv1.CustomResourceDefinition) (state string, fatal
 	return state, nil
 }
 
-// retry calls f until it succeeds, ctx ends, or the server refuses the request.
-func retry(ctx context.Context, log *slog.Logger, what string, f func() error) error {
+// persist calls f until it succeeds, ctx ends, or the server refuses the request.
+func persist(ctx context.Context, log *slog.Logger, what string, f func() error) error {
 	pause := pollInterval
 	for {
 		err := f()
@@ -204,10 +203,8 @@ func retry(ctx context.Context, log *slog.Logger, what string, f func() error) e
 			log.Warn(what, "error", err)
 			pause = min(2*pause, nagInterval)
 		}
-		select {
-		case <-ctx.Done():
+		if !retry.Sleep(ctx, pause) {
 			return errors.Join(context.Cause(ctx), err)
-		case <-time.After(pause):
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // What is written of an identity is sent to every agent, which costs API servers 20 µs of a
@@ -48,10 +49,8 @@ func (c *collector) waitObserved(ctx context.Context, o *v2.CiliumIdentity, show
 		if apierrors.IsNotFound(err) || err == nil && shows(now) {
 			return
 		}
-		select {
-		case <-ctx.Done():
+		if !retry.Sleep(ctx, observePause) {
 			return
-		case <-time.After(observePause):
 		}
 	}
 }

@@ -17,6 +17,7 @@ import (
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/api/v2alpha1"
 	"github.com/hawser-net/hawser/internal/identity"
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // pageSize is how many objects one request reads from the server itself.
@@ -275,10 +276,8 @@ func waitCaughtUp(ctx context.Context, newest versions, observed func(context.Co
 		if err == nil || time.Now().After(end) {
 			return err
 		}
-		select {
-		case <-ctx.Done():
+		if !retry.Sleep(ctx, catchUpPause) {
 			return ctx.Err()
-		case <-time.After(catchUpPause):
 		}
 	}
 }

@@ -4,11 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"sync"
 	"time"
 
 	"golang.org/x/time/rate"
+
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // The pause of all calls when the cloud says that there are too many doubles from the first to the
@@ -79,9 +80,9 @@ func (b *Budget) Do(ctx context.Context, operation string, call func(context.Con
 			b.limiter.SetBurst(b.burst)
 		}
 	case !time.Now().Before(b.until): // one pause for all calls that were under way
-		pause := min(firstPause<<min(b.pauses, 10), lastPause)
+		pause := retry.Backoff(b.pauses, firstPause, lastPause)
 		b.pauses++
-		b.until = time.Now().Add(max(jitter(pause), min(afterOf(err), lastPause)))
+		b.until = time.Now().Add(max(pause, min(afterOf(err), lastPause)))
 		b.limiter.SetLimit(max(limit/2, min(slowest, b.qps)))
 		b.limiter.SetBurst(1)
 	}
@@ -125,11 +126,8 @@ func (b *Budget) wait(ctx context.Context) error {
 		if left <= 0 {
 			return nil
 		}
-		if !Sleep(ctx, left) {
+		if !retry.Sleep(ctx, left) {
 			return ctx.Err()
 		}
 	}
 }
-
-// jitter returns between a half and all of d.
-func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d/2+1) }

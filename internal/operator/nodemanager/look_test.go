@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // reads is a cloud that is only read: what it answers, and how often it was asked.
@@ -172,7 +173,7 @@ func TestRereads(t *testing.T) {
 			m.rereads()
 			if x.often {
 				go func() {
-					for Sleep(ctx, 100*time.Millisecond) {
+					for retry.Sleep(ctx, 100*time.Millisecond) {
 						m.rereads()
 					}
 				}()

@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // maintain looks after the pool of one node: it writes what the node is to know, makes the next
@@ -272,13 +273,13 @@ func (m *Manager) lookFor(ctx context.Context, o *v2.CiliumNode) error {
 		return nil
 	}
 	if !m.looks.Allow() {
-		n.lookAt = now.Add(jitter(lookRest))
+		n.lookAt = now.Add(retry.Backoff(0, lookRest, lookRest))
 		m.mu.Unlock()
 		return nil
 	}
 	n.lookAt = now.Add(refresh())
 	if n.looks < maxLooks {
-		n.lookAt = now.Add(jitter(firstBackoff << n.looks))
+		n.lookAt = now.Add(retry.Backoff(n.looks, firstBackoff, lastBackoff))
 	}
 	m.mu.Unlock()
 	begun, instance := time.Now(), m.provider.Instance(o)

@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 const (
@@ -150,18 +151,6 @@ func waitingOn(o client.Object) string {
 	return p.Spec.NodeName
 }
 
-// Sleep waits, and reports whether ctx goes on.
-func Sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-	}
-	return true
-}
-
 // resync reads the cloud every now and then.
 func (m *Manager) resync(ctx context.Context) error {
 	failures := 0
@@ -179,7 +168,7 @@ func (m *Manager) resync(ctx context.Context) error {
 		pause, next := m.pause, m.cfg.Resync
 		if err != nil {
 			m.log.Error("the cloud cannot be read; what was known of it before is used, and nodes that need to know more wait", "error", err, "cause", errors.Unwrap(err))
-			pause, next = Sleep, jitter(min(firstBackoff<<min(failures, 10), m.cfg.Resync))
+			pause, next = retry.Sleep, retry.Backoff(failures, firstBackoff, m.cfg.Resync)
 			failures++
 		} else {
 			failures = 0
@@ -195,18 +184,7 @@ func (m *Manager) resync(ctx context.Context) error {
 // once: others may need one, too. It reports whether ctx goes on.
 func (m *Manager) pause(ctx context.Context, d time.Duration) bool {
 	early := d / 10
-	if !Sleep(ctx, early) {
-		return false
-	}
-	t := time.NewTimer(d - early)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-m.reread:
-	case <-t.C:
-	}
-	return true
+	return retry.Sleep(ctx, early) && retry.SleepUnless(ctx, d-early, m.reread)
 }
 
 // rereads has the cloud be read before its time.
@@ -283,7 +261,7 @@ func (m *Manager) collect(ctx context.Context) error {
 	if m.cfg.GCInterval == 0 {
 		return nil
 	}
-	for Sleep(ctx, m.cfg.GCInterval) {
+	for retry.Sleep(ctx, m.cfg.GCInterval) {
 		for _, i := range m.leftBehind() {
 			if err := m.provider.Delete(ctx, i.ID); err != nil {
 				m.log.Warn("an interface that was left behind cannot be deleted", "interface", i.ID, "error", err)
@@ -359,7 +337,7 @@ func (m *Manager) backoff(name, why string) time.Duration {
 	if n == nil {
 		return firstBackoff
 	}
-	d := jitter(min(firstBackoff<<min(n.failures, 10), lastBackoff))
+	d := retry.Backoff(n.failures, firstBackoff, lastBackoff)
 	n.failures++
 	n.why = why
 	n.notBefore = time.Now().Add(d)

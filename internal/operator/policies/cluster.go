@@ -25,6 +25,7 @@ import (
 
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/internal/k8s/policies"
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 const (
@@ -86,16 +87,9 @@ func (c *clusterPolicies) run(ctx context.Context) error {
 		if err != nil && ctx.Err() == nil {
 			c.log.Warn("cannot look after ClusterNetworkPolicy, trying again", "error", err)
 		}
-		c.pause(ctx)
+		retry.Sleep(ctx, c.look)
 	}
 	return nil
-}
-
-func (c *clusterPolicies) pause(ctx context.Context) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(c.look):
-	}
 }
 
 // served asks whether the server has the kind.

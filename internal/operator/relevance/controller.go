@@ -21,6 +21,7 @@ import (
 	"github.com/hawser-net/hawser/internal/labels"
 	"github.com/hawser-net/hawser/internal/operator/identities"
 	"github.com/hawser-net/hawser/internal/policy"
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // Identities is what makes identities: the controller of package identities.
@@ -108,7 +109,7 @@ func (c *Controller) run(ctx context.Context) error {
 			return nil
 		}
 		c.log.Warn("cannot tell which labels make identities; none is made until then", "error", err)
-		if !c.pause(ctx, errPause, nil) {
+		if !retry.Sleep(ctx, errPause) {
 			return nil
 		}
 	}
@@ -258,7 +259,7 @@ func (c *Controller) lead(ctx context.Context) {
 	for ctx.Err() == nil {
 		keys, known := c.wanted()
 		if !known {
-			if !c.pause(ctx, c.cfg.MaxPause, c.moved) {
+			if !retry.SleepUnless(ctx, c.cfg.MaxPause, c.moved) {
 				return
 			}
 			continue
@@ -293,7 +294,7 @@ func (c *Controller) lead(ctx context.Context) {
 		if !until.IsZero() {
 			wait = min(wait, max(time.Until(until), 0)+time.Millisecond)
 		}
-		if !c.pause(ctx, wait, c.moved) {
+		if !retry.SleepUnless(ctx, wait, c.moved) {
 			return
 		}
 	}
@@ -357,20 +358,6 @@ func (c *Controller) finish(ctx context.Context) {
 	c.state = k8skeys.Everything()
 	c.mu.Unlock()
 	c.log.Info("all labels make identities")
-}
-
-// pause waits for a while or until something comes, and reports whether ctx goes on.
-func (c *Controller) pause(ctx context.Context, d time.Duration, sooner <-chan struct{}) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-sooner:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }
 
 // Status reports how far it is, nil if all labels count and nothing else is meant to be.

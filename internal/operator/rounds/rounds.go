@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // Meter measures rounds. A nil one measures nothing. It is safe for concurrent use.
@@ -84,7 +86,7 @@ func (m *Meter) Measure(kind string, f func(context.Context) error) func(context
 // least a second. It runs in the caller's goroutine and returns nil.
 func Every(ctx context.Context, interval time.Duration, trigger <-chan struct{}, f func(context.Context) error) error {
 	soon := min(interval, max(interval/12, time.Second))
-	retry := soon
+	again := soon
 	for {
 		began := time.Now()
 		pause := interval
@@ -92,19 +94,13 @@ func Every(ctx context.Context, interval time.Duration, trigger <-chan struct{},
 			return nil
 		}
 		if err := f(ctx); err != nil {
-			pause = retry
-			retry = min(2*retry, interval)
+			pause = again
+			again = min(2*again, interval)
 		} else {
-			retry = soon
+			again = soon
 		}
-		t := time.NewTimer(max(0, pause-time.Since(began)))
-		select {
-		case <-ctx.Done():
-			t.Stop()
+		if !retry.SleepUnless(ctx, max(0, pause-time.Since(began)), trigger) {
 			return nil
-		case <-trigger:
-			t.Stop()
-		case <-t.C:
 		}
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"sync"
 	"time"
+
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // Fault is what becomes of a request, but its effect.
@@ -76,12 +78,7 @@ func (d *Disturbances) Arrive(r *http.Request, action string) (f *Fault, admitte
 	latency, script := d.latency, d.script
 	d.mu.Unlock()
 	if latency > 0 {
-		t := time.NewTimer(latency)
-		defer t.Stop()
-		select {
-		case <-t.C:
-		case <-r.Context().Done():
-		}
+		retry.Sleep(r.Context(), latency)
 	}
 	if script != nil && admitted {
 		f = script(action) // without a lock: it may look at the cloud

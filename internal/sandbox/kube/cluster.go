@@ -20,6 +20,7 @@ import (
 	"github.com/hawser-net/hawser/internal/atomicfile"
 	"github.com/hawser-net/hawser/internal/sandbox/kube/parts"
 	"github.com/hawser-net/hawser/internal/sandbox/machine"
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // Cluster is a handle on one cluster, running or not. Its methods may be called by several
@@ -376,7 +377,7 @@ func (c *Cluster) clean() (ended int, err error) {
 	}
 	groups, err := findCgroups()
 	if err == nil {
-		err = retry(5*time.Second, func() error { return groups.remove(filepath.Join("/", cgroupBase, c.cfg.Name)) })
+		err = eventually(5*time.Second, func() error { return groups.remove(filepath.Join("/", cgroupBase, c.cfg.Name)) })
 	}
 	// Mounts of nodes went with their namespaces. Should something be mounted here all the same,
 	// what is behind it is not to be removed.
@@ -387,9 +388,9 @@ func (c *Cluster) clean() (ended int, err error) {
 	return ended, errors.Join(err, os.RemoveAll(c.dataDir()), os.RemoveAll(c.dir()))
 }
 
-// retry repeats fn until it succeeds. Processes that were killed leave their cgroups a moment
+// eventually repeats fn until it succeeds. Processes that were killed leave their cgroups a moment
 // later, and there is no notice of it.
-func retry(timeout time.Duration, fn func() error) error {
+func eventually(timeout time.Duration, fn func() error) error {
 	deadline := time.Now().Add(timeout)
 	for {
 		err := fn()
@@ -434,11 +435,9 @@ func (c *Cluster) waitNode(ctx context.Context, api *client, n *node, since time
 		if !n.Init.Alive() {
 			return fmt.Errorf("node %s ended: %s", n.Name, machine.LastLines(c.log(n.Name), 8))
 		}
-		select {
-		case <-ctx.Done():
+		if !retry.Sleep(ctx, 100*time.Millisecond) {
 			return fmt.Errorf("node %s is not Ready after %s: %s; its logs are in %s", n.Name, c.cfg.StartTimeout, why,
 				filepath.Join(c.nodeDir(n.Name), "var/log"))
-		case <-time.After(100 * time.Millisecond):
 		}
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/hawser-net/hawser/internal/sandbox/kube/image"
 	"github.com/hawser-net/hawser/internal/sandbox/kube/parts"
 	"github.com/hawser-net/hawser/internal/sandbox/machine"
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // Manifests of what a cluster runs besides its network.
@@ -227,10 +228,8 @@ func (c *Cluster) waitAPI(ctx context.Context, st *state, api *client) error {
 				return fmt.Errorf("%s ended: %s", name, machine.LastLines(c.log(name), 8))
 			}
 		}
-		select {
-		case <-ctx.Done():
+		if !retry.Sleep(ctx, 50*time.Millisecond) {
 			return fmt.Errorf("the API server is not ready (%w): %s", err, machine.LastLines(c.log("kube-apiserver"), 8))
-		case <-time.After(50 * time.Millisecond):
 		}
 	}
 }
@@ -252,10 +251,8 @@ func (c *Cluster) waitAccount(ctx context.Context, st *state) error {
 		if !st.Processes["kube-controller-manager"].Alive() {
 			return fmt.Errorf("kube-controller-manager ended: %s", machine.LastLines(c.log("kube-controller-manager"), 8))
 		}
-		select {
-		case <-ctx.Done():
+		if !retry.Sleep(ctx, 50*time.Millisecond) {
 			return fmt.Errorf("the controllers do nothing (%w): %s", err, machine.LastLines(c.log("kube-controller-manager"), 8))
-		case <-time.After(50 * time.Millisecond):
 		}
 	}
 }

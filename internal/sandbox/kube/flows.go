@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hawser-net/hawser/internal/sandbox/machine"
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // A cluster on the network of this product has a relay of its flows, and a page that shows them:
@@ -179,10 +180,8 @@ func (c *Cluster) waitPage(ctx context.Context, st *state) error {
 		if !st.Processes[pageName].Alive() {
 			return errors.New(machine.LastLines(c.log(pageName), 1))
 		}
-		select {
-		case <-ctx.Done():
+		if !retry.Sleep(ctx, 20*time.Millisecond) {
 			return fmt.Errorf("it does not answer (%w): %s", err, machine.LastLines(c.log(pageName), 3))
-		case <-time.After(20 * time.Millisecond):
 		}
 	}
 }

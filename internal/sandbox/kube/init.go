@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hawser-net/hawser/internal/sandbox/machine"
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // Places on a node. They are the same on each.
@@ -289,10 +290,8 @@ func (c *initConfig) importImages(ctx context.Context, r *reaper, from, to int) 
 			_ = conn.Close()
 			break
 		}
-		select {
-		case <-ctx.Done():
+		if !retry.Sleep(ctx, 20*time.Millisecond) {
 			return ctx.Err()
-		case <-time.After(20 * time.Millisecond):
 		}
 	}
 	for i := from; i < to; i++ {

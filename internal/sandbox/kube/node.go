@@ -45,11 +45,11 @@ func (c *Cluster) powerOff(st *state, n *node) error {
 	}
 	// The kernel removes the other end of the link when the namespace is gone, which is soon, and
 	// the name is needed again.
-	err := retry(10*time.Second, func() error { return unlink(c.netns(worldName), n.Name) })
+	err := eventually(10*time.Second, func() error { return unlink(c.netns(worldName), n.Name) })
 	// A kubelet would look for the containers of the cgroups that it finds, for seconds each.
 	groups, groupsErr := findCgroups()
 	if groupsErr == nil {
-		groupsErr = retry(5*time.Second, func() error { return groups.remove(nodeCgroup(st.Name, n.Name)) })
+		groupsErr = eventually(5*time.Second, func() error { return groups.remove(nodeCgroup(st.Name, n.Name)) })
 	}
 	return errors.Join(err, groupsErr, os.RemoveAll(filepath.Join(c.nodeDir(n.Name), "run")), os.RemoveAll(filepath.Join(c.nodeDir(n.Name), "node", importedTag)))
 }

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // reaper collects every child of a first process: those it started itself, and those that were left
@@ -109,10 +111,8 @@ func (r *reaper) keep(ctx context.Context, argv []string) error {
 			return err
 		}
 		fmt.Printf("%s ended after %s with code %d: starting it again\n", strings.Join(argv, " "), time.Since(began).Round(time.Millisecond), code)
-		select {
-		case <-ctx.Done():
+		if !retry.Sleep(ctx, time.Second) {
 			return nil
-		case <-time.After(time.Second):
 		}
 	}
 }

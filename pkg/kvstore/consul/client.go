@@ -44,11 +44,11 @@ import (
 
 	"github.com/hashicorp/consul/api"
 
-	"github.com/hawser-net/hawser/pkg/internal/retry"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 	"github.com/hawser-net/hawser/pkg/kvstore/internal/driver"
 	"github.com/hawser-net/hawser/pkg/kvstore/internal/health"
 	"github.com/hawser-net/hawser/pkg/kvstore/internal/leases"
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // GuardPrefix is above the guard keys.

@@ -8,9 +8,9 @@ import (
 
 	"github.com/hashicorp/consul/api"
 
-	"github.com/hawser-net/hawser/pkg/internal/retry"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 	"github.com/hawser-net/hawser/pkg/kvstore/internal/leases"
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // reserve finds leases for the keys, asking for another session where there is no room.

@@ -4,8 +4,8 @@ import (
 	"context"
 	"time"
 
-	"github.com/hawser-net/hawser/pkg/internal/retry"
 	"github.com/hawser-net/hawser/pkg/kvstore"
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // unnoticedAfter is how long the query for a prefix may take to show a deletion that a sentinel has

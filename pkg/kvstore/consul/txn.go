@@ -12,9 +12,9 @@ import (
 
 	"github.com/hashicorp/consul/api"
 
-	"github.com/hawser-net/hawser/pkg/internal/retry"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 	"github.com/hawser-net/hawser/pkg/kvstore/internal/leases"
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // MaxOps is how many operations Consul takes in one transaction.

@@ -10,9 +10,9 @@ import (
 
 	"github.com/hashicorp/consul/api"
 
-	"github.com/hawser-net/hawser/pkg/internal/retry"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 	"github.com/hawser-net/hawser/pkg/kvstore/internal/driver"
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // waitTime is how long a query waits for a change before it is asked again.

@@ -26,11 +26,11 @@ import (
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 
-	"github.com/hawser-net/hawser/pkg/internal/retry"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 	"github.com/hawser-net/hawser/pkg/kvstore/internal/driver"
 	"github.com/hawser-net/hawser/pkg/kvstore/internal/health"
 	"github.com/hawser-net/hawser/pkg/kvstore/internal/leases"
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // Client is a connection to etcd.

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc/backoff"
 
-	"github.com/hawser-net/hawser/pkg/internal/retry"
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 const (

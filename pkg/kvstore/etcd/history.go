@@ -10,7 +10,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/hawser-net/hawser/pkg/internal/retry"
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // history notices that the store went back in time: it was restored from a backup, or another

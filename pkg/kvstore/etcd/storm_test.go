@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/hawser-net/hawser/pkg/internal/retry"
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // storm is a server and stub clients on a clock of their own. The clients work as real ones do,

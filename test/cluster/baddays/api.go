@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/hawser-net/hawser/internal/sandbox/machine"
+	"github.com/hawser-net/hawser/pkg/retry"
 	"github.com/hawser-net/hawser/test/cluster/invariant"
 	"github.com/hawser-net/hawser/test/cluster/lab"
 )
@@ -67,10 +68,7 @@ func apiDown(ctx context.Context, d *day) (err error) {
 	if err := d.killOnNodes(ctx, "hawser-agent"); err != nil {
 		return errors.Join(err, restore())
 	}
-	select {
-	case <-ctx.Done():
-	case <-time.After(outage - time.Since(began)):
-	}
+	retry.Sleep(ctx, outage-time.Since(began))
 	if err := restore(); err != nil {
 		return err
 	}
@@ -144,10 +142,8 @@ func cniConfig(ctx context.Context, d *day) error {
 		saved[n.Name] = data
 	}
 	began := time.Now()
-	select {
-	case <-ctx.Done():
+	if !retry.Sleep(ctx, 10*time.Second) {
 		return ctx.Err()
-	case <-time.After(10 * time.Second):
 	}
 	var restored int
 	for _, n := range d.nodes {

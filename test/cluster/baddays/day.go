@@ -18,6 +18,7 @@ import (
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/internal/policy/oracle"
 	"github.com/hawser-net/hawser/internal/sandbox/kube"
+	"github.com/hawser-net/hawser/pkg/retry"
 	"github.com/hawser-net/hawser/test/cluster/flows"
 	"github.com/hawser-net/hawser/test/cluster/invariant"
 	"github.com/hawser-net/hawser/test/cluster/lab"
@@ -282,10 +283,7 @@ func (d *day) play(ctx context.Context, s scenario) (out outcome) {
 		out.Faults = append(out.Faults, err.Error())
 		return out
 	}
-	select { // so that what follows happens to flows that are well under way
-	case <-ctx.Done():
-	case <-time.After(2 * time.Second):
-	}
+	retry.Sleep(ctx, 2*time.Second) // so that what follows happens to flows that are well under way
 	if err := s.run(ctx, d); err != nil {
 		out.Faults = append(out.Faults, err.Error())
 	}
@@ -293,10 +291,7 @@ func (d *day) play(ctx context.Context, s scenario) (out outcome) {
 	if err := invariant.Hold(ctx, d.Lab, 2*time.Minute); err != nil {
 		out.Faults = append(out.Faults, fmt.Sprintf("under traffic: %v", err))
 	}
-	select {
-	case <-ctx.Done():
-	case <-time.After(2 * time.Second):
-	}
+	retry.Sleep(ctx, 2*time.Second)
 	out.add(traffic.Stop())
 	if ctx.Err() == nil {
 		d.check(ctx, &out, "after")

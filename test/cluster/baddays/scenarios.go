@@ -14,6 +14,7 @@ import (
 
 	"github.com/hawser-net/hawser/internal/sandbox/kube"
 	"github.com/hawser-net/hawser/internal/sandbox/machine"
+	"github.com/hawser-net/hawser/pkg/retry"
 	"github.com/hawser-net/hawser/test/cluster/invariant"
 	"github.com/hawser-net/hawser/test/cluster/lab"
 )
@@ -235,10 +236,8 @@ func nodeReboot(ctx context.Context, d *day) error {
 	if err := d.Sandbox(ctx, "node", "kill", node); err != nil {
 		return err
 	}
-	select {
-	case <-ctx.Done():
+	if !retry.Sleep(ctx, 10*time.Second) {
 		return ctx.Err()
-	case <-time.After(10 * time.Second):
 	}
 	began := time.Now()
 	g, gctx := errgroup.WithContext(ctx)

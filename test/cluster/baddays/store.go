@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/hawser-net/hawser/pkg/retry"
 	"github.com/hawser-net/hawser/test/cluster/invariant"
 )
 
@@ -27,10 +28,7 @@ func storeDown(ctx context.Context, d *day) error {
 	if err := d.killOnNodes(ctx, "hawser-agent"); err != nil {
 		return errors.Join(err, restore())
 	}
-	select {
-	case <-ctx.Done():
-	case <-time.After(storeOutage):
-	}
+	retry.Sleep(ctx, storeOutage)
 	if err := restore(); err != nil {
 		return err
 	}

@@ -16,6 +16,7 @@ import (
 
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/internal/sandbox/region"
+	"github.com/hawser-net/hawser/pkg/retry"
 	"github.com/hawser-net/hawser/test/cluster/lab"
 )
 
@@ -164,10 +165,8 @@ func (c *scene) scale(ctx context.Context) error {
 				}
 				killed += strings.Count(out, "killed")
 			}
-			select {
-			case <-ctx.Done():
+			if !retry.Sleep(ctx, 2*time.Second) {
 				return ctx.Err()
-			case <-time.After(2 * time.Second):
 			}
 		}
 		if err := c.WaitReady(ctx, 2*patience, pods...); err != nil {
@@ -241,10 +240,7 @@ func (c *scene) throttle(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(time.Minute):
-		}
+		retry.Sleep(ctx, time.Minute)
 		ready := 0
 		list, err := c.Kube.CoreV1().Pods(crowd).List(ctx, metav1.ListOptions{})
 		if err == nil {

@@ -30,6 +30,7 @@ import (
 	"github.com/hawser-net/hawser/internal/sandbox/kube"
 	"github.com/hawser-net/hawser/internal/storedial"
 	"github.com/hawser-net/hawser/pkg/kvstore"
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // Lab is one cluster.
@@ -204,10 +205,8 @@ func Eventually(ctx context.Context, timeout time.Duration, fn func(context.Cont
 		if time.Now().After(deadline) {
 			return fmt.Errorf("still after %s: %w", timeout, err)
 		}
-		select {
-		case <-ctx.Done():
+		if !retry.Sleep(ctx, 200*time.Millisecond) {
 			return errors.Join(ctx.Err(), err)
-		case <-time.After(200 * time.Millisecond):
 		}
 	}
 }

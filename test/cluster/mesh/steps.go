@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/hawser-net/hawser/internal/admin/connect"
+	"github.com/hawser-net/hawser/pkg/retry"
 	"github.com/hawser-net/hawser/test/cluster/flows"
 	"github.com/hawser-net/hawser/test/cluster/lab"
 )
@@ -220,10 +221,7 @@ func (m *mesh) traffic(ctx context.Context, during func() error) error {
 		return err
 	}
 	err = during()
-	select {
-	case <-ctx.Done():
-	case <-time.After(2 * time.Second):
-	}
+	retry.Sleep(ctx, 2*time.Second)
 	sent, forbidden := 0, 0
 	var bad []string
 	for _, r := range running.Stop() {

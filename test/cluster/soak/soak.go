@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/hawser-net/hawser/internal/testenv/policygen"
+	"github.com/hawser-net/hawser/pkg/retry"
 	"github.com/hawser-net/hawser/test/cluster/invariant"
 	"github.com/hawser-net/hawser/test/cluster/matrix"
 	"github.com/hawser-net/hawser/test/cluster/world"
@@ -131,10 +132,7 @@ func (s *soak) disturbed(ctx context.Context, d disturbance, c change) (err erro
 	if err == nil && d.changed != nil {
 		err = d.changed(ctx)
 	}
-	select {
-	case <-ctx.Done():
-	case <-time.After(d.lasts):
-	}
+	retry.Sleep(ctx, d.lasts)
 	if endErr := d.end(context.WithoutCancel(ctx)); endErr != nil {
 		err = errors.Join(err, fmt.Errorf("end of: %s: %w", d, endErr))
 	}

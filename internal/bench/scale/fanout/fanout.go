@@ -18,6 +18,7 @@ import (
 
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/internal/k8s"
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // Watch is one watch of all CiliumEndpoints that many agents share. Without it, every change of
@@ -81,10 +82,7 @@ func (w *Watch) Run(ctx context.Context) error {
 			w.log.Warn("the watch of endpoints that agents share has ended and begins anew", "error", err)
 		}
 		w.restart()
-		select {
-		case <-ctx.Done():
-		case <-time.After(pause):
-		}
+		retry.Sleep(ctx, pause)
 	}
 	return nil
 }

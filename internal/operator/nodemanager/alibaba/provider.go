@@ -21,6 +21,7 @@ import (
 	"github.com/aliyun/alibaba-cloud-sdk-go/sdk/auth/credentials"
 
 	"github.com/hawser-net/hawser/internal/operator/nodemanager"
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 const (
@@ -377,7 +378,7 @@ func (p *Provider) reaches(ctx context.Context, id, status string) (*eni, error)
 				return &all[k], nil
 			}
 		}
-		if !nodemanager.Sleep(ctx, p.poll) {
+		if !retry.Sleep(ctx, p.poll) {
 			return nil, &nodemanager.Error{Text: fmt.Sprintf("interface %s does not become %s", id, status), Err: ctx.Err()}
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore/runtime"
 
 	"github.com/hawser-net/hawser/internal/operator/nodemanager"
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // Versions of the parts of the API.
@@ -166,7 +167,7 @@ func (p *Provider) replace(ctx context.Context, permission, id, version string, 
 	for !poller.Done() {
 		// The cloud may want to be asked seldom, but not so seldom that a change which has ended is
 		// not seen to.
-		if !nodemanager.Sleep(ctx, max(wait, min(retryAfter(answer), 30*p.poll))) {
+		if !retry.Sleep(ctx, max(wait, min(retryAfter(answer), 30*p.poll))) {
 			return ctx.Err()
 		}
 		wait = min(wait*3/2, 10*p.poll)

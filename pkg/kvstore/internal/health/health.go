@@ -10,8 +10,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/hawser-net/hawser/pkg/internal/retry"
 	"github.com/hawser-net/hawser/pkg/kvstore"
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // Config is how a connection is checked.

@@ -1,4 +1,4 @@
-// Package retry has the pauses between attempts: the libraries' one place for backoff.
+// Package retry has the pauses between attempts: the one place for sleep and backoff.
 package retry
 
 import (
@@ -8,11 +8,16 @@ import (
 )
 
 // Sleep waits unless ctx ends first, and says whether it waited in full.
-func Sleep(ctx context.Context, d time.Duration) bool {
+func Sleep(ctx context.Context, d time.Duration) bool { return SleepUnless(ctx, d, nil) }
+
+// SleepUnless waits until sooner fires at the longest, and says whether ctx goes on.
+func SleepUnless(ctx context.Context, d time.Duration, sooner <-chan struct{}) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-t.C:
+		return true
+	case <-sooner:
 		return true
 	case <-ctx.Done():
 		return false
@@ -22,7 +27,10 @@ func Sleep(ctx context.Context, d time.Duration) bool {
 // Backoff is how long to wait after so many attempts that failed: first, doubled each time, at most
 // most, and random in its upper half.
 func Backoff(failures int, first, most time.Duration) time.Duration {
-	d := min(first<<min(failures, 20), most)
+	d := min(first, most)
+	for ; failures > 0 && d < most; failures-- {
+		d = min(2*d, most)
+	}
 	return d/2 + rand.N(d/2+1)
 }
 

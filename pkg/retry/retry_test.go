@@ -18,6 +18,11 @@ func TestWait(t *testing.T) {
 				t.Errorf("after %d failures %v, want %v to %v", failures, d, most/2, most)
 			}
 		}
+		for _, failures := range []int{-1, 40, 100, 1 << 30} {
+			if d := Backoff(failures, time.Second, time.Hour); d < time.Second/2 || d > time.Hour {
+				t.Errorf("after %d failures %v", failures, d)
+			}
+		}
 		ctx, cancel := context.WithCancel(t.Context())
 		began := time.Now()
 		if err := Wait(ctx, 2, time.Second, time.Minute); err != nil || time.Since(began) < 2*time.Second || time.Since(began) > 4*time.Second {
@@ -26,6 +31,27 @@ func TestWait(t *testing.T) {
 		time.AfterFunc(time.Second, cancel)
 		if err := Wait(ctx, 20, time.Minute, time.Hour); !errors.Is(err, context.Canceled) {
 			t.Errorf("the context ended, and Wait says %v", err)
+		}
+	})
+}
+
+// TestSleepUnless: a sleep ends with the time, with what comes sooner, and with the context.
+func TestSleepUnless(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		sooner := make(chan struct{}, 1)
+		began := time.Now()
+		if !SleepUnless(ctx, time.Minute, sooner) || time.Since(began) != time.Minute {
+			t.Errorf("waited %v", time.Since(began))
+		}
+		sooner <- struct{}{}
+		if began = time.Now(); !SleepUnless(ctx, time.Minute, sooner) || time.Since(began) != 0 {
+			t.Errorf("waited %v although something came", time.Since(began))
+		}
+		cancel()
+		if SleepUnless(ctx, time.Minute, sooner) || time.Since(began) != 0 {
+			t.Error("the context ended, and the sleep did not")
 		}
 	})
 }
