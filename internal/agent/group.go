@@ -6,50 +6,40 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+
+	"golang.org/x/sync/errgroup"
 )
 
 // group runs the agent's goroutines. The first that fails ends them all.
 type group struct {
+	all    *errgroup.Group
 	ctx    context.Context
 	cancel context.CancelFunc
 	log    *slog.Logger
-	wg     sync.WaitGroup
-
-	mu  sync.Mutex
-	err error
 }
 
 func newGroup(ctx context.Context, log *slog.Logger) *group {
 	ctx, cancel := context.WithCancel(ctx)
-	return &group{ctx: ctx, cancel: cancel, log: log}
+	all, ctx := errgroup.WithContext(ctx)
+	return &group{all: all, ctx: ctx, cancel: cancel, log: log}
 }
 
 // start runs f until the group ends.
 func (g *group) start(name string, f func(context.Context) error) {
-	g.wg.Add(1)
-	go func() {
-		defer g.wg.Done()
+	g.all.Go(func() error {
 		err := f(g.ctx)
 		if err == nil || (g.ctx.Err() != nil && errors.Is(err, context.Canceled)) {
-			return
+			return nil
 		}
-		g.mu.Lock()
-		if g.err == nil {
-			g.err = fmt.Errorf("%s: %w", name, err)
-		}
-		g.mu.Unlock()
 		g.log.Error("a part of the agent failed", "part", name, "error", err)
-		g.cancel()
-	}()
+		return fmt.Errorf("%s: %w", name, err)
+	})
 }
 
 // wait returns when the group has ended, with the failure that ended it.
 func (g *group) wait() error {
 	<-g.ctx.Done()
-	g.wg.Wait()
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.err
+	return g.all.Wait()
 }
 
 // abort ends the group, for an agent that gives up before everything runs.

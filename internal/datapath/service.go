@@ -50,7 +50,7 @@ type ServiceFrontend struct {
 
 // String returns the frontend as in "10.96.0.1:443/TCP".
 func (f ServiceFrontend) String() string {
-	s := f.Addr.String() + "/" + ProtocolName(f.Proto)
+	s := f.Addr.String() + "/" + ProtoName(f.Proto)
 	if f.Scope != ServiceInside {
 		s += " from " + f.Scope.String()
 	}
@@ -60,19 +60,6 @@ func (f ServiceFrontend) String() string {
 // Compare orders frontends by address, port, protocol and scope.
 func (f ServiceFrontend) Compare(o ServiceFrontend) int {
 	return cmp.Or(f.Addr.Compare(o.Addr), cmp.Compare(f.Proto, o.Proto), cmp.Compare(f.Scope, o.Scope))
-}
-
-// ProtocolName returns the name of a transport protocol, or its number in decimal.
-func ProtocolName(proto uint8) string {
-	switch proto {
-	case 6:
-		return "TCP"
-	case 17:
-		return "UDP"
-	case 132:
-		return "SCTP"
-	}
-	return fmt.Sprint(proto)
 }
 
 // Service is a row of the kernel's table of services: where packets for a frontend go.

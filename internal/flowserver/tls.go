@@ -48,19 +48,28 @@ func (f TLSFiles) read() (*tls.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("certificate of the server of flows: %w", err)
 	}
-	pool := x509.NewCertPool()
-	for _, path := range f.ClientCAs {
-		pem, err := os.ReadFile(path)
-		if err != nil {
-			return nil, fmt.Errorf("authorities of clients of flows: %w", err)
-		}
-		if !pool.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("authorities of clients of flows: %s holds no certificate", path)
-		}
+	pool, err := Authorities(f.ClientCAs)
+	if err != nil {
+		return nil, fmt.Errorf("authorities of clients of flows: %w", err)
 	}
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13, ClientAuth: tls.RequireAndVerifyClientCert,
 		Certificates: []tls.Certificate{cert}, ClientCAs: pool, NextProtos: []string{"h2"},
 		VerifyConnection: f.Expiry.Seen,
 	}, nil
+}
+
+// Authorities reads those that files hold.
+func Authorities(paths []string) (*x509.CertPool, error) {
+	pool := x509.NewCertPool()
+	for _, path := range paths {
+		pem, err := os.ReadFile(path)
+		if err != nil {
+			return nil, err
+		}
+		if !pool.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("%s holds no certificate", path)
+		}
+	}
+	return pool, nil
 }

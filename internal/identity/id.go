@@ -128,6 +128,16 @@ func (id ID) IsLocal() bool { return id.Scope() != GlobalScope }
 // IsBlock reports whether the number stands for a block of addresses.
 func (id ID) IsBlock() bool { return id.Scope() == BlockScope }
 
+// IsOutside reports whether the number stands for what is outside of the cluster: it follows from
+// the address and the rules.
+func (id ID) IsOutside() bool {
+	switch id {
+	case World, WorldIPv4, WorldIPv6:
+		return true
+	}
+	return id.Scope() == LocalScope && !id.IsTemporary()
+}
+
 // IsTemporary reports whether the number is one of those that stand in for a global one.
 func (id ID) IsTemporary() bool { return id >= MinTemporary && id <= MaxTemporary }
 

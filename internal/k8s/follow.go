@@ -36,6 +36,16 @@ type Key = types.NamespacedName
 // KeyOf returns an object's key.
 func KeyOf(o metav1.Object) Key { return Key{Namespace: o.GetNamespace(), Name: o.GetName()} }
 
+// VersionOf returns the version of an object as the number that Kubernetes promises it to be; 0 if
+// it is none.
+func VersionOf(o metav1.Object) uint64 {
+	n, err := strconv.ParseUint(o.GetResourceVersion(), 10, 64)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
 // Source lists and watches one kind of object.
 type Source interface {
 	List(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error)

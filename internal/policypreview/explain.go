@@ -85,7 +85,7 @@ func explain(agent Agent, f *flowpb.Flow) (*policypb.ExplainResponse, error) {
 // find fills in who an end is, by what the engine knows now, else by what the flow tells.
 func (x *explained) find(agent Agent, e *policy.Engine, addr netip.Addr) {
 	id := identity.ID(x.ep.GetIdentity())
-	if isOutside(id) {
+	if id.IsOutside() {
 		id = e.Outside(addr)
 	}
 	x.Party = policy.Party{Identity: id, Addr: addr}
@@ -310,7 +310,7 @@ func otherName(x, than *explained) string {
 	if ns := x.set.Value(labels.SourceK8s, labels.KeyNamespace); ns != "" {
 		return ns + "/" + namedFor(x, than)
 	}
-	if isOutside(x.Identity) {
+	if x.Identity.IsOutside() {
 		return x.Addr.String()
 	}
 	return x.Identity.String()

@@ -74,16 +74,6 @@ func (j *judge) labelsOf(id identity.ID) labels.Set {
 	return set
 }
 
-// isOutside reports whether an identity stands for what is outside of the cluster, so that it
-// follows from the address and the rules.
-func isOutside(id identity.ID) bool {
-	switch id {
-	case identity.World, identity.WorldIPv4, identity.WorldIPv6:
-		return true
-	}
-	return id.Scope() == identity.LocalScope && !id.IsTemporary()
-}
-
 // outsideAt is the identity of an address that nobody in the cluster has.
 func (j *judge) outsideAt(a netip.Addr) identity.ID {
 	id, ok := j.outside[a]

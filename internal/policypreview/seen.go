@@ -200,7 +200,7 @@ func (j *judge) end(agent Agent, e *flowpb.Endpoint, addr netip.Addr) (end, bool
 	if id == identity.Unknown || !addr.IsValid() {
 		return end{}, false
 	}
-	if isOutside(id) {
+	if id.IsOutside() {
 		return end{id: j.outsideAt(addr), addr: j.addressed(addr)}, true
 	}
 	out := end{id: id, addr: j.addressed(addr)}

@@ -2,9 +2,7 @@ package relay
 
 import (
 	"crypto/tls"
-	"crypto/x509"
 	"fmt"
-	"os"
 
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
@@ -37,15 +35,9 @@ func (f TLSFiles) credentials(serverName string) (credentials.TransportCredentia
 	if err != nil {
 		return nil, fmt.Errorf("certificate of the relay as a client: %w", err)
 	}
-	pool := x509.NewCertPool()
-	for _, path := range f.CAs {
-		pem, err := os.ReadFile(path)
-		if err != nil {
-			return nil, fmt.Errorf("authorities of nodes: %w", err)
-		}
-		if !pool.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("authorities of nodes: %s holds no certificate", path)
-		}
+	pool, err := flowserver.Authorities(f.CAs)
+	if err != nil {
+		return nil, fmt.Errorf("authorities of nodes: %w", err)
 	}
 	return credentials.NewTLS(&tls.Config{
 		MinVersion: tls.VersionTLS13, ServerName: serverName, RootCAs: pool, Certificates: []tls.Certificate{cert},

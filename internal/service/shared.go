@@ -8,6 +8,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/hawser-net/hawser/internal/datapath"
 )
 
 // Annotations by which a service is shared between clusters. Each has an older name that counts
@@ -174,21 +176,11 @@ func toWirePorts(from map[netip.Addr]map[string]SharedPort) map[string]map[strin
 	for a, ports := range from {
 		to := make(map[string]wirePort, len(ports))
 		for name, p := range ports {
-			to[name] = wirePort{protocolName(p.Proto), p.Port}
+			to[name] = wirePort{datapath.ProtoName(p.Proto), p.Port}
 		}
 		out[a.String()] = to
 	}
 	return out
-}
-
-func protocolName(proto uint8) string {
-	switch proto {
-	case 17:
-		return "UDP"
-	case 132:
-		return "SCTP"
-	}
-	return "TCP"
 }
 
 // ParseShared reads a service from the store: the part of its key behind the prefix, and its value.

@@ -88,19 +88,10 @@ func (d *directory) nodeOf(addr netip.Addr, e ipcache.Entry) string {
 		return d.hosts.self
 	case e.Host().IsValid():
 		addr = e.Host()
-	case isOutside(e.Identity):
+	case e.Identity.IsOutside():
 		return ""
 	}
 	return d.hosts.at(addr, d.node.Nodes, time.Now())
-}
-
-// isOutside reports whether an identity stands for what is outside of the cluster.
-func isOutside(id identity.ID) bool {
-	switch id {
-	case identity.World, identity.WorldIPv4, identity.WorldIPv6:
-		return true
-	}
-	return id.Scope() == identity.LocalScope && !id.IsTemporary()
 }
 
 // hosts knows nodes by their addresses.

@@ -1,43 +1,34 @@
 package instance
 
-import "strconv"
+import (
+	"fmt"
+	"strconv"
+)
 
-// optionalInt is a flag whose value is nil as long as nobody sets it.
-type optionalInt struct{ into **int }
+// optional is a flag whose value is nil as long as nobody sets it.
+type optional[T any] struct {
+	into  **T
+	kind  string
+	parse func(string) (T, error)
+}
 
-func (o optionalInt) String() string {
+func optionalInt(into **int) optional[int] { return optional[int]{into, "int", strconv.Atoi} }
+
+func optionalBool(into **bool) optional[bool] { return optional[bool]{into, "bool", strconv.ParseBool} }
+
+func (o optional[T]) String() string {
 	if o.into == nil || *o.into == nil {
 		return ""
 	}
-	return strconv.Itoa(**o.into)
+	return fmt.Sprint(**o.into)
 }
 
-func (o optionalInt) Type() string { return "int" }
+func (o optional[T]) Type() string { return o.kind }
 
-func (o optionalInt) Set(text string) error {
-	n, err := strconv.Atoi(text)
+func (o optional[T]) Set(text string) error {
+	v, err := o.parse(text)
 	if err == nil {
-		*o.into = &n
-	}
-	return err
-}
-
-// optionalBool is the same for yes or no.
-type optionalBool struct{ into **bool }
-
-func (o optionalBool) String() string {
-	if o.into == nil || *o.into == nil {
-		return ""
-	}
-	return strconv.FormatBool(**o.into)
-}
-
-func (o optionalBool) Type() string { return "bool" }
-
-func (o optionalBool) Set(text string) error {
-	yes, err := strconv.ParseBool(text)
-	if err == nil {
-		*o.into = &yes
+		*o.into = &v
 	}
 	return err
 }

@@ -33,10 +33,10 @@ func (w *Wanted) Flags(fs *pflag.FlagSet) {
 	fs.IntVar(&w.MinAllocate, "ipam-min-allocate", w.MinAllocate, "addresses of a cloud that this node has at least; 0 leaves it to the CiliumNode")
 	fs.IntVar(&w.PreAllocate, "ipam-pre-allocate", w.PreAllocate, "addresses of a cloud that this node has in advance; 0 leaves it to the CiliumNode, without which it is 8")
 	fs.IntVar(&w.MaxAllocate, "ipam-max-allocate", w.MaxAllocate, "addresses of a cloud that this node has at most; 0 leaves it to the CiliumNode")
-	fs.Var(optionalInt{&w.ENI.FirstInterfaceIndex}, "eni-first-interface-index", "first interface of the AWS instance whose addresses pods get")
-	fs.Var(optionalBool{&w.ENI.UsePrimaryAddress}, "eni-use-primary-address", "pods get the primary addresses of further AWS interfaces, too")
-	fs.Var(optionalBool{&w.ENI.DisablePrefixDelegation}, "eni-disable-prefix-delegation", "no prefixes are delegated to this AWS instance")
-	fs.Var(optionalBool{&w.ENI.DeleteOnTermination}, "eni-delete-on-termination", "AWS interfaces that are made for this node end with its instance")
+	fs.Var(optionalInt(&w.ENI.FirstInterfaceIndex), "eni-first-interface-index", "first interface of the AWS instance whose addresses pods get")
+	fs.Var(optionalBool(&w.ENI.UsePrimaryAddress), "eni-use-primary-address", "pods get the primary addresses of further AWS interfaces, too")
+	fs.Var(optionalBool(&w.ENI.DisablePrefixDelegation), "eni-disable-prefix-delegation", "no prefixes are delegated to this AWS instance")
+	fs.Var(optionalBool(&w.ENI.DeleteOnTermination), "eni-delete-on-termination", "AWS interfaces that are made for this node end with its instance")
 	for _, name := range []string{"eni-use-primary-address", "eni-disable-prefix-delegation", "eni-delete-on-termination"} {
 		fs.Lookup(name).NoOptDefVal = "true"
 	}

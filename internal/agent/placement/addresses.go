@@ -1,7 +1,6 @@
 package placement
 
 import (
-	"cmp"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -79,9 +78,7 @@ func (a *Addresses) judge() {
 		}
 		cause = status.Err
 	}
-	slices.SortFunc(list, func(x, y enforcement.Unplaced) int {
-		return cmp.Or(x.Prefix.Addr().Compare(y.Prefix.Addr()), cmp.Compare(x.Prefix.Bits(), y.Prefix.Bits()))
-	})
+	slices.SortFunc(list, func(x, y enforcement.Unplaced) int { return x.Prefix.Compare(y.Prefix) })
 	if len(list) > 0 {
 		cause = fmt.Errorf("the kernel does not know %d addresses and prefixes, as %s; endpoints whose rules name them drop all their packets (--bpf-ipcache-max, --bpf-ipcache-prefix-max): %w",
 			len(list), list[0].Prefix, cause)

@@ -158,11 +158,11 @@ func (a *API) readPolicyMap() ([]rest.BPFMapEntry, error) {
 				value = append(value, "baseline "+baseline)
 			}
 			out = append(out, rest.BPFMapEntry{
-				Key:   fmt.Sprintf("ruleset %d %s identity %d %s port %d/%d", rs.ID, k.Direction, k.Identity, protoName(k.Proto), k.Port, k.PortBits),
+				Key:   fmt.Sprintf("ruleset %d %s identity %d %s port %d/%d", rs.ID, k.Direction, k.Identity, datapath.ProtoName(k.Proto), k.Port, k.PortBits),
 				Value: strings.Join(value, ", "),
 				Policy: rest.MapPolicy{
 					RuleSet: int(rs.ID), Direction: rest.MapPolicyDirection(k.Direction.String()), Identity: int(k.Identity), Block: prefixes[k.Identity],
-					Proto: protoName(k.Proto), Port: int(k.Port), PortBits: int(k.PortBits), Verdict: verdict,
+					Proto: datapath.ProtoName(k.Proto), Port: int(k.Port), PortBits: int(k.PortBits), Verdict: verdict,
 					Admin: admin, Baseline: baseline,
 				},
 			})
@@ -203,7 +203,7 @@ const maxFlows = 10000
 func (a *API) readCTMap() ([]rest.BPFMapEntry, error) {
 	var out []rest.BPFMapEntry
 	err := a.Maps.CT(func(f datapath.CTEntry) bool {
-		proto := protoName(f.Proto)
+		proto := datapath.ProtoName(f.Proto)
 		out = append(out, rest.BPFMapEntry{
 			Key:   fmt.Sprintf("%s %s -> %s", proto, f.Src, f.Dst),
 			Value: fmt.Sprintf("identity %d -> %d expires %ds", f.SrcIdentity, f.DstIdentity, int(f.Expires.Seconds())),
@@ -233,23 +233,4 @@ func (a *API) readMetricsMap() ([]rest.BPFMapEntry, error) {
 		})
 	}
 	return out, nil
-}
-
-// protoName names an IP protocol as policies do.
-func protoName(p uint8) string {
-	switch p {
-	case 0:
-		return "ANY"
-	case 1:
-		return "ICMP"
-	case 6:
-		return "TCP"
-	case 17:
-		return "UDP"
-	case 58:
-		return "ICMPv6"
-	case 132:
-		return "SCTP"
-	}
-	return fmt.Sprintf("%d", p)
 }

@@ -34,7 +34,7 @@ func (a *API) ListServices(context.Context, server.ListServicesRequestObject) (s
 }
 
 func serviceSpec(r service.Frontend) rest.ServiceSpec {
-	proto := datapath.ProtocolName(r.Proto)
+	proto := datapath.ProtoName(r.Proto)
 	spec := rest.ServiceSpec{
 		ID:              int(r.ID),
 		FrontendAddress: rest.FrontendAddress{IP: r.Addr.Addr().String(), Port: int(r.Addr.Port()), Protocol: proto, Scope: "internal"},
@@ -100,7 +100,7 @@ func (a *API) readServiceMap() ([]rest.BPFMapEntry, error) {
 	var out []rest.BPFMapEntry
 	for _, r := range rows {
 		e := rest.MapService{
-			Frontend: r.Addr.String(), Proto: datapath.ProtocolName(r.Proto), Scope: r.Scope.String(), ID: int(r.ID), AffinitySeconds: int(r.Affinity.Seconds()),
+			Frontend: r.Addr.String(), Proto: datapath.ProtoName(r.Proto), Scope: r.Scope.String(), ID: int(r.ID), AffinitySeconds: int(r.Affinity.Seconds()),
 			Elsewhere: r.Elsewhere, Restricted: r.Restricted, SourceRanges: prefixTexts(r.Sources), Algorithm: algorithm(r),
 			Forwarding: forwarding(r),
 		}

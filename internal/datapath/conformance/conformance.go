@@ -263,9 +263,7 @@ func testIPCache(t *testing.T, m datapath.Maps) {
 
 func sameBlocks(t *testing.T, m datapath.Maps, want ...datapath.Block) {
 	t.Helper()
-	same(t, "blocks", func(a, b datapath.Block) int {
-		return cmp.Or(a.Prefix.Addr().Compare(b.Prefix.Addr()), cmp.Compare(a.Prefix.Bits(), b.Prefix.Bits()))
-	}, want, m.Blocks)
+	same(t, "blocks", func(a, b datapath.Block) int { return a.Prefix.Compare(b.Prefix) }, want, m.Blocks)
 }
 
 func testTunnelPeers(t *testing.T, m datapath.Maps) {

@@ -341,35 +341,11 @@ func (m *Maps) PruneServiceSets() error {
 	for _, s := range m.services {
 		used[s.set] = true
 	}
-	var slots []kernelLbSlot
-	var members []kernelLbMember
-	var parts []kernelLbPart
-	var ranges []kernelLbRange
-	err := errors.Join(
-		each(m.maps[kernelMapLbSlots], func(k kernelLbSlot, _ kernelLbBackend) bool {
-			if !used[k.Set] {
-				slots = append(slots, k)
-			}
-			return true
-		}),
-		each(m.maps[kernelMapLbMembers], func(k kernelLbMember, _ uint32) bool {
-			if !used[k.Set] {
-				members = append(members, k)
-			}
-			return true
-		}),
-		each(m.maps[kernelMapLbTables], func(k kernelLbPart, _ kernelLbCells) bool {
-			if !used[k.Set] {
-				parts = append(parts, k)
-			}
-			return true
-		}),
-		each(m.maps[kernelMapLbRanges], func(k kernelLbRange, _ uint32) bool {
-			if !used[k.Set] {
-				ranges = append(ranges, k)
-			}
-			return true
-		}))
+	slots, err1 := unusedKeys[kernelLbSlot, kernelLbBackend](m.maps[kernelMapLbSlots], func(k kernelLbSlot) bool { return used[k.Set] })
+	members, err2 := unusedKeys[kernelLbMember, uint32](m.maps[kernelMapLbMembers], func(k kernelLbMember) bool { return used[k.Set] })
+	parts, err3 := unusedKeys[kernelLbPart, kernelLbCells](m.maps[kernelMapLbTables], func(k kernelLbPart) bool { return used[k.Set] })
+	ranges, err4 := unusedKeys[kernelLbRange, uint32](m.maps[kernelMapLbRanges], func(k kernelLbRange) bool { return used[k.Set] })
+	err := errors.Join(err1, err2, err3, err4)
 	if err == nil {
 		err = errors.Join(
 			deleteAll(m.maps[kernelMapLbSlots], slots), deleteAll(m.maps[kernelMapLbMembers], members), deleteAll(m.maps[kernelMapLbTables], parts))
@@ -381,6 +357,17 @@ func (m *Maps) PruneServiceSets() error {
 		return fmt.Errorf("services: remove backends of no frontend: %w", err)
 	}
 	return nil
+}
+
+// unusedKeys returns the keys of a map that are not used.
+func unusedKeys[K comparable, V any](m *ebpf.Map, used func(K) bool) (keys []K, err error) {
+	err = each(m, func(k K, _ V) bool {
+		if !used(k) {
+			keys = append(keys, k)
+		}
+		return true
+	})
+	return keys, err
 }
 
 // ForgetServiceFlows implements datapath.Services.

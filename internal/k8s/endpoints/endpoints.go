@@ -361,7 +361,7 @@ func (e *Endpoints) observe(o *v2.CiliumEndpoint) {
 	e.measure(who, o)
 	e.learn(who, remote{
 		key: key, identity: o.Status.Identity.ID, networking: o.Status.Networking, ports: o.Status.NamedPorts, account: o.Status.ServiceAccount,
-		workload: pods.WorkloadByLabels(key.Name, o.Labels), encryptKey: o.Status.Encryption.Key, version: versionOf(o),
+		workload: pods.WorkloadByLabels(key.Name, o.Labels), encryptKey: o.Status.Encryption.Key, version: k8s.VersionOf(o),
 	})
 }
 
@@ -416,7 +416,7 @@ func (e *Endpoints) slices(synced func()) k8s.Handler[*v2alpha1.CiliumEndpointSl
 				now[w] = true
 				e.learn(w, remote{
 					key: key, identity: ep.IdentityID, networking: ep.Networking, ports: ep.NamedPorts, account: ep.ServiceAccount, encryptKey: ep.Encryption.Key,
-					version: versionOf(s),
+					version: k8s.VersionOf(s),
 				})
 			}
 			for w := range members[s.Name] {

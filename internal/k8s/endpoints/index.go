@@ -5,10 +5,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
-	"strconv"
 	"sync"
-
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/ipcache"
@@ -70,16 +67,6 @@ func (s statement) addrs() []netip.Addr {
 		}
 	}
 	return out
-}
-
-// versionOf returns the version of an object as the number that Kubernetes promises it to be; 0 if
-// it is none.
-func versionOf(o metav1.Object) uint64 {
-	n, err := strconv.ParseUint(o.GetResourceVersion(), 10, 64)
-	if err != nil {
-		return 0
-	}
-	return n
 }
 
 func newIndex(cache Cache, log *slog.Logger) *index {

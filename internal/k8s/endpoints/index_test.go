@@ -244,7 +244,7 @@ func believes(t *testing.T, m *memory, now map[string]sliceV) {
 	for _, s := range now {
 		for _, ep := range s.Endpoints {
 			ip := netip.MustParseAddr(ep.Networking.Addressing[0].IPv4)
-			if v := versionOf(&s); v >= versions[ip] {
+			if v := k8s.VersionOf(&s); v >= versions[ip] {
 				versions[ip], want[ip] = v, identity.ID(ep.IdentityID)
 			}
 		}

@@ -15,6 +15,8 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/hawser-net/hawser/internal/k8s"
 )
 
 // Confirmation is what an agent confirms of the identities that it has observed: those that were
@@ -100,7 +102,7 @@ func SumUp(all []*coordinationv1.Lease) (said map[string]uint64, needless []*coo
 			needless = append(needless, o)
 			continue
 		}
-		made, _ := strconv.ParseUint(o.ResourceVersion, 10, 64) // else it is as old as can be
+		made := k8s.VersionOf(o) // without one it is as old as can be
 		words[h.Node] = append(words[h.Node], word{o, h.Version, made})
 	}
 	said = make(map[string]uint64, len(words))

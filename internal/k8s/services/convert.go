@@ -12,8 +12,8 @@ import (
 	"github.com/hawser-net/hawser/internal/service"
 )
 
-// protocol returns the number of one that has ports to balance by.
-func protocol(p corev1.Protocol) (number uint8, ok bool) {
+// Protocol returns the number of one that has ports to balance by.
+func Protocol(p corev1.Protocol) (number uint8, ok bool) {
 	switch p {
 	case corev1.ProtocolTCP, "":
 		return 6, true
@@ -86,7 +86,7 @@ func fromService(o *corev1.Service) service.Service {
 		s.Restricted, s.Sources = sources(o.Spec.LoadBalancerSourceRanges)
 	}
 	for _, p := range o.Spec.Ports {
-		proto, known := protocol(p.Protocol)
+		proto, known := Protocol(p.Protocol)
 		port, valid := portNumber(p.Port)
 		if !known || !valid {
 			continue
@@ -125,7 +125,7 @@ func fromSlice(o *discoveryv1.EndpointSlice) service.Slice {
 		port, valid := portNumber(*p.Port)
 		proto, known := uint8(6), true
 		if p.Protocol != nil {
-			proto, known = protocol(*p.Protocol)
+			proto, known = Protocol(*p.Protocol)
 		}
 		if !valid || !known {
 			continue
@@ -184,7 +184,7 @@ func fromPod(o *corev1.Pod) []service.HostPort {
 	}
 	for _, c := range containers {
 		for _, p := range c.Ports {
-			proto, known := protocol(p.Protocol)
+			proto, known := Protocol(p.Protocol)
 			host, ok := portNumber(p.HostPort)
 			port, valid := portNumber(p.ContainerPort)
 			if !known || !ok || !valid {

@@ -79,8 +79,8 @@ func (c *Config) ranges(f int) ([]netip.Prefix, error) {
 			switch {
 			case err != nil:
 				errs = append(errs, fmt.Errorf("--%s: %q is not a CIDR", rangeFlags[f], text))
-			case family(p) != f:
-				errs = append(errs, fmt.Errorf("--%s: %s is not an %s range", rangeFlags[f], p, familyNames[f]))
+			case pool.Family(p) != f:
+				errs = append(errs, fmt.Errorf("--%s: %s is not an %s range", rangeFlags[f], p, pool.FamilyNames[f]))
 			default:
 				out = append(out, p)
 			}

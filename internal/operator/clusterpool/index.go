@@ -48,15 +48,6 @@ type index struct {
 	nodes   map[string]*member
 }
 
-var familyNames = [2]string{"IPv4", "IPv6"}
-
-func family(p netip.Prefix) int {
-	if p.Addr().Is4() {
-		return 0
-	}
-	return 1
-}
-
 func newIndex(v4 []netip.Prefix, v4Bits int, v6 []netip.Prefix, v6Bits int) (*index, error) {
 	p4, err4 := pool.New(v4, v4Bits)
 	p6, err6 := pool.New(v6, v6Bits)
@@ -77,7 +68,7 @@ func (b *index) restore(nodes []node) {
 		served := len(bad) == 0
 		for _, p := range parsed {
 			// Who is in the way is older; its status reports it when it is looked at.
-			served = b.pools[family(p)].Claim(n.name, p) == nil && served
+			served = b.pools[pool.Family(p)].Claim(n.name, p) == nil && served
 		}
 		b.nodes[n.name] = &member{uid: n.uid, created: n.created, served: served}
 	}
@@ -95,7 +86,7 @@ func (b *index) agrees(n node) bool {
 	}
 	var of [2][]netip.Prefix
 	for _, p := range parsed {
-		of[family(p)] = append(of[family(p)], p)
+		of[pool.Family(p)] = append(of[pool.Family(p)], p)
 	}
 	for f := range of {
 		held := b.pools[f].Holds(n.name)
@@ -132,7 +123,7 @@ func (b *index) reconcile(n node) answer {
 	for f, pl := range b.pools {
 		var own []netip.Prefix
 		for _, p := range parsed {
-			if family(p) == f {
+			if pool.Family(p) == f {
 				own = append(own, p)
 			}
 		}
@@ -188,7 +179,7 @@ func (b *index) give(f int, n node, a *answer) {
 	if len(blocks) == 0 {
 		block, err := b.pools[f].Allocate(n.name)
 		if err != nil {
-			a.faults = append(a.faults, fmt.Sprintf("no %s addresses for this node: %v; add a range to --%s", familyNames[f], err, rangeFlags[f]))
+			a.faults = append(a.faults, fmt.Sprintf("no %s addresses for this node: %v; add a range to --%s", pool.FamilyNames[f], err, rangeFlags[f]))
 			return
 		}
 		blocks = append(blocks, block)

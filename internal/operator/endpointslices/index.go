@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/hawser-net/hawser/api/v2alpha1"
+	"github.com/hawser-net/hawser/internal/k8s"
 )
 
 // index decides which endpoint belongs into which slice. It is given which endpoints there are, and
@@ -144,20 +145,11 @@ func (b *index) known(k key) *entry {
 	return nil
 }
 
-// versionOf returns the version of an object as the number that Kubernetes promises it to be.
-func versionOf(o metav1.Object) uint64 {
-	n, err := strconv.ParseUint(o.GetResourceVersion(), 10, 64)
-	if err != nil {
-		return 0
-	}
-	return n
-}
-
 // observe takes what the server has, or had: what is older than what is known already does not
 // count. Answers to writes and watches may so come in any order.
 func (b *index) observe(o *v2alpha1.CiliumEndpointSlice) {
 	s := b.slices[o.Name]
-	version := versionOf(o)
+	version := k8s.VersionOf(o)
 	switch {
 	case b.isDead(o.UID):
 		return

@@ -10,14 +10,15 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/api/v2alpha1"
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/ipcache"
+	"github.com/hawser-net/hawser/internal/k8s"
 	k8sids "github.com/hawser-net/hawser/internal/k8s/identities"
 	"github.com/hawser-net/hawser/internal/k8s/nodes"
+	"github.com/hawser-net/hawser/internal/k8s/services"
 	"github.com/hawser-net/hawser/internal/service"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
@@ -31,12 +32,6 @@ func (c Config) globalNamespace(annotations map[string]string) bool {
 		return strings.EqualFold(v, "true")
 	}
 	return c.GlobalNamespaces
-}
-
-// order is when an object was written, compared to others of its kind.
-func order(o metav1.Object) uint64 {
-	n, _ := strconv.ParseUint(o.GetResourceVersion(), 10, 64) // servers of Kubernetes count
-	return n
 }
 
 // service returns what other clusters read of a service with its endpoints; nothing if it is not
@@ -54,7 +49,7 @@ func (c Config) service(s *corev1.Service, slices []discoveryv1.EndpointSlice, g
 	}
 	ports := map[string]service.SharedPort{}
 	for _, p := range s.Spec.Ports {
-		if proto, ok := protocol(p.Protocol); ok && p.Port > 0 && p.Port <= 0xFFFF {
+		if proto, ok := services.Protocol(p.Protocol); ok && p.Port > 0 && p.Port <= 0xFFFF {
 			ports[p.Name] = service.SharedPort{Proto: proto, Port: uint16(p.Port)}
 		}
 	}
@@ -67,7 +62,7 @@ func (c Config) service(s *corev1.Service, slices []discoveryv1.EndpointSlice, g
 		addSlice(&out, sl)
 	}
 	value, err := out.Marshal()
-	return export{order: order(s), values: map[string]string{out.Name.String(): string(value)}}, err
+	return export{order: k8s.VersionOf(s), values: map[string]string{out.Name.String(): string(value)}}, err
 }
 
 // addSlice adds the endpoints of a slice that serve.
@@ -79,7 +74,7 @@ func addSlice(out *service.Shared, sl discoveryv1.EndpointSlice) {
 		}
 		to, ok := service.SharedPort{Proto: 6, Port: uint16(*p.Port)}, true
 		if p.Protocol != nil {
-			to.Proto, ok = protocol(*p.Protocol)
+			to.Proto, ok = services.Protocol(*p.Protocol)
 		}
 		name := ""
 		if p.Name != nil {
@@ -123,18 +118,6 @@ func addSlice(out *service.Shared, sl discoveryv1.EndpointSlice) {
 	}
 }
 
-func protocol(p corev1.Protocol) (number uint8, ok bool) {
-	switch p {
-	case corev1.ProtocolTCP, "":
-		return 6, true
-	case corev1.ProtocolUDP:
-		return 17, true
-	case corev1.ProtocolSCTP:
-		return 132, true
-	}
-	return 0, false
-}
-
 func address(text string) (netip.Addr, bool) {
 	ip, err := netip.ParseAddr(text)
 	return ip.Unmap(), err == nil && ip.Zone() == "" && !ip.IsUnspecified()
@@ -150,7 +133,7 @@ func (c Config) node(o *v2.CiliumNode) (export, error) {
 		return export{}, fmt.Errorf("CiliumNode %s: %w", o.Name, err)
 	}
 	value, err := json.Marshal(n)
-	return export{order: order(o), values: map[string]string{o.Name: string(value)}}, err
+	return export{order: k8s.VersionOf(o), values: map[string]string{o.Name: string(value)}}, err
 }
 
 // maxClusterID is the largest number that a cluster can have at all; that this cluster's is
@@ -170,7 +153,7 @@ func (c Config) identity(o *v2.CiliumIdentity, layout kvstore.Layout) (export, e
 	if err != nil {
 		return export{}, fmt.Errorf("CiliumIdentity %s: %w", o.Name, err)
 	}
-	return export{order: order(o), values: map[string]string{o.Name: layout.Encode(set.KVString())}}, nil
+	return export{order: k8s.VersionOf(o), values: map[string]string{o.Name: layout.Encode(set.KVString())}}, nil
 }
 
 // pod is what an object has of one pod.
@@ -190,12 +173,12 @@ func (c Config) endpoint(o *v2.CiliumEndpoint) (export, error) {
 		p.identity = o.Status.Identity.ID
 	}
 	values, err := p.values()
-	return export{order(o), values}, err
+	return export{k8s.VersionOf(o), values}, err
 }
 
 // slice returns what other clusters read of the endpoints of a slice.
 func (c Config) slice(o *v2alpha1.CiliumEndpointSlice) (export, error) {
-	out := export{order: order(o), values: map[string]string{}}
+	out := export{order: k8s.VersionOf(o), values: map[string]string{}}
 	var fault error
 	for _, e := range o.Endpoints {
 		p := pod{namespace: o.Namespace, name: e.Name, identity: e.IdentityID, networking: e.Networking, ports: e.NamedPorts, account: e.ServiceAccount, key: e.Encryption.Key}

@@ -126,15 +126,6 @@ type index struct {
 	nodes             map[string]*member
 }
 
-var familyNames = [2]string{"IPv4", "IPv6"}
-
-func family(p netip.Prefix) int {
-	if p.Addr().Is4() {
-		return 0
-	}
-	return 1
-}
-
 func newIndex(defaultPool string, migrate bool) *index {
 	b := &index{defaultPool: defaultPool, migrate: migrate, quarantineTime: defaultQuarantine, of: map[netip.Prefix]string{}, allocators: map[string]*allocator{}, faulty: map[string]error{}, nodes: map[string]*member{}}
 	for f, bits := range [2]int{32, 128} {
@@ -261,7 +252,7 @@ func (b *index) restore(nodes []node) {
 // insert records a block that a node has. The error, if somebody is in the way, is a
 // [pool.TakenError].
 func (b *index) insert(name string, o block) error {
-	err := b.held[family(o.prefix)].Claim(name, o.prefix)
+	err := b.held[pool.Family(o.prefix)].Claim(name, o.prefix)
 	if err == nil {
 		b.of[o.prefix] = o.pool
 	}
@@ -273,7 +264,7 @@ func (b *index) avoid() {
 	var lost [2][]netip.Prefix
 	for _, m := range b.nodes {
 		for _, p := range m.lost {
-			lost[family(p)] = append(lost[family(p)], p)
+			lost[pool.Family(p)] = append(lost[pool.Family(p)], p)
 		}
 	}
 	for f := range lost {
@@ -295,7 +286,7 @@ func (b *index) agrees(n node) bool {
 		return false
 	}
 	for _, o := range own {
-		holders := b.held[family(o.prefix)].Overlapping(o.prefix)
+		holders := b.held[pool.Family(o.prefix)].Overlapping(o.prefix)
 		if len(holders) != 1 || holders[0].Owner != n.name || holders[0].Prefix != o.prefix || b.of[o.prefix] != o.pool {
 			return false
 		}
@@ -488,23 +479,23 @@ func (b *index) give(f int, n node, m *member, of string, needed int, a *answer)
 	}
 	switch {
 	case s == nil && b.faulty[of] != nil:
-		a.addFault("pool %q: the node needs %d %s addresses, and what there is of the pool is not known: %v", of, needed, familyNames[f], b.faulty[of])
+		a.addFault("pool %q: the node needs %d %s addresses, and what there is of the pool is not known: %v", of, needed, pool.FamilyNames[f], b.faulty[of])
 		return
 	case s == nil:
-		a.addFault("there is no CiliumPodIPPool %s, of which %d %s addresses are asked for; create it", of, needed, familyNames[f])
+		a.addFault("there is no CiliumPodIPPool %s, of which %d %s addresses are asked for; create it", of, needed, pool.FamilyNames[f])
 		return
 	case s.blocks[f] == nil:
-		a.addFault("CiliumPodIPPool %s has no %s range, and %d addresses are asked for; add one%s", of, familyNames[f], needed, b.faultHint(of))
+		a.addFault("CiliumPodIPPool %s has no %s range, and %d addresses are asked for; add one%s", of, pool.FamilyNames[f], needed, b.faultHint(of))
 		return
 	}
 	for have < needed {
 		if len(b.held[f].Holds(n.name)) >= maxBlocks {
-			a.addFault("the node has %d %s blocks already and asks for more addresses of pool %q; pools with larger blocks (maskSize) need fewer", maxBlocks, familyNames[f], of)
+			a.addFault("the node has %d %s blocks already and asks for more addresses of pool %q; pools with larger blocks (maskSize) need fewer", maxBlocks, pool.FamilyNames[f], of)
 			return
 		}
 		p, err := s.blocks[f].Allocate(n.name)
 		if err != nil {
-			a.addFault("pool %q: the node needs %d %s addresses and has %d: %v; add a range to CiliumPodIPPool %s%s%s", of, needed, familyNames[f], have, err, of, b.waitHint(), b.faultHint(of))
+			a.addFault("pool %q: the node needs %d %s addresses and has %d: %v; add a range to CiliumPodIPPool %s%s%s", of, needed, pool.FamilyNames[f], have, err, of, b.waitHint(), b.faultHint(of))
 			return
 		}
 		b.of[p], m.given[p] = of, n.version
@@ -577,7 +568,7 @@ func (b *index) expire(now time.Time) (released bool) {
 				continue
 			}
 			b.endQuarantine(m, p)
-			if b.held[family(p)].ReleaseOne(name, p) {
+			if b.held[pool.Family(p)].ReleaseOne(name, p) {
 				delete(b.of, p)
 			}
 			m.lost = slices.DeleteFunc(m.lost, func(l netip.Prefix) bool { return l == p })

@@ -57,7 +57,7 @@ func (v *View) units() (out []*held, assigned map[netip.Addr]bool) {
 	}
 	// The last interface empties first, and what is marked already before what is not.
 	slices.SortFunc(out, func(a, b *held) int {
-		return cmp.Or(cmp.Compare(min(b.marked, 1), min(a.marked, 1)), cmp.Compare(b.iface.Index, a.iface.Index), comparePrefix(b.unit, a.unit))
+		return cmp.Or(cmp.Compare(min(b.marked, 1), min(a.marked, 1)), cmp.Compare(b.iface.Index, a.iface.Index), b.unit.Compare(a.unit))
 	})
 	return out, assigned
 }

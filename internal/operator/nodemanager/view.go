@@ -224,10 +224,6 @@ func addrs(unit netip.Prefix, do func(netip.Addr)) {
 
 func size(unit netip.Prefix) int { return 1 << (unit.Addr().BitLen() - unit.Bits()) }
 
-func comparePrefix(a, b netip.Prefix) int {
-	return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
-}
-
 // room is how many addresses or prefixes more an interface can hold.
 func (v *View) room(i *Interface) int { return v.Limits.Addresses - 1 - len(i.Held) - i.Other }
 

@@ -12,7 +12,6 @@
 package pool
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"math/big"
@@ -183,13 +182,22 @@ func (p *Pool) Allocate(owner string) (netip.Prefix, error) {
 	return netip.Prefix{}, fmt.Errorf("%w: all %s of /%d in %s %s", ErrExhausted, p.capacity(), p.bits, p.describe(), what)
 }
 
+// FamilyNames are those of the families that [Family] tells apart.
+var FamilyNames = [2]string{"IPv4", "IPv6"}
+
+// Family returns 0 for a prefix of IPv4 and 1 for one of IPv6.
+func Family(p netip.Prefix) int {
+	if p.Addr().Is4() {
+		return 0
+	}
+	return 1
+}
+
 // Avoid has no block be allocated that overlaps one of these prefixes, which may overlap each other
 // and what is held. It replaces what it was given before, for all pools that share what is held.
 // Claims do not heed it.
 func (p *Pool) Avoid(prefixes []netip.Prefix) {
-	sorted := slices.SortedFunc(slices.Values(prefixes), func(a, b netip.Prefix) int {
-		return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
-	})
+	sorted := slices.SortedFunc(slices.Values(prefixes), netip.Prefix.Compare)
 	p.avoid = nil
 	for _, a := range sorted {
 		if n := len(p.avoid); n == 0 || !p.avoid[n-1].prefix.Overlaps(a) { // else the one before contains it
