@@ -18,7 +18,7 @@ func TestAuditMode(t *testing.T) {
 	one, two := p.mustCreate(1), p.mustCreate(2)
 	row := func(id uint16) datapath.Endpoint {
 		t.Helper()
-		rows, err := fakeMaps{machine: m}.Endpoints()
+		rows, err := m.kernel.Maps.Endpoints()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -202,7 +202,7 @@ func TestAuditModeLocked(t *testing.T) {
 	p := started(t, m, dir)
 	pol := p.policy
 	web := p.mustCreateApp(1, "web")
-	m.room = 3
+	m.kernel.Maps.SetPolicyRoom(3)
 	want := func(what string, err error, on bool) {
 		t.Helper()
 		if errors.Is(err, ErrRowNotWritten) {

@@ -7,13 +7,13 @@ import (
 	"log/slog"
 	"maps"
 	"net/netip"
-	"slices"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/hawser-net/hawser/internal/agent/enforcement"
 	"github.com/hawser-net/hawser/internal/datapath"
+	"github.com/hawser-net/hawser/internal/datapath/fake"
 	. "github.com/hawser-net/hawser/internal/endpoint"
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/labels"
@@ -27,21 +27,13 @@ var errInjected = errors.New("injected fault")
 // state, fails where fault says so, and remembers every breach of the order that the kernel's
 // contract asks for.
 type machine struct {
-	mu    sync.Mutex
-	fault func(op string) error
+	// kernel has maps, programs and interfaces; writes are those of its maps.
+	kernel *fake.Node
 
-	// The kernel.
-	endpoints map[int]datapath.Endpoint
-	sets      map[datapath.RuleSetID]datapath.RuleSet
-	room      int // entries that fit
-	flows     []datapath.CTEntry
-	writes    []string
-	breaches  []string
-
-	// The node.
-	links    map[int]string
-	attached map[int]bool
-	up       map[int]bool
+	mu       sync.Mutex
+	fault    func(op string) error
+	writes   []string
+	breaches []string
 
 	boots int // how many processes there have been
 
@@ -57,12 +49,26 @@ type machine struct {
 }
 
 func newMachine() *machine {
-	return &machine{
-		fault:     func(string) error { return nil },
-		endpoints: map[int]datapath.Endpoint{}, sets: map[datapath.RuleSetID]datapath.RuleSet{}, room: 1 << 20,
-		links: map[int]string{}, attached: map[int]bool{}, up: map[int]bool{},
+	m := &machine{
+		kernel: fake.New(), fault: func(string) error { return nil },
 		numbers: map[string]identity.ID{}, next: 255, refs: map[string]int{}, given: map[netip.Addr]string{}, placed: map[netip.Addr]identity.ID{},
 	}
+	_ = m.kernel.Programs.Configure(datapath.Config{})
+	m.kernel.SetFault(func(op string, _ any) error {
+		if name := kernelOps[op]; name != "" {
+			return m.do(name, func() error { return nil })
+		}
+		return nil
+	})
+	return m
+}
+
+// kernelOps are the changes of the kernel that may fail, and what tests call them.
+var kernelOps = map[string]string{
+	"Maps.UpsertEndpoint": "UpsertEndpoint", "Maps.DeleteEndpoint": "DeleteEndpoint",
+	"Maps.InstallRuleSet": "InstallRuleSet", "Maps.UpdateRuleSet": "UpdateRuleSet", "Maps.DeleteRuleSet": "DeleteRuleSet",
+	"Programs.AttachEndpoint": "AttachEndpoint",
+	"Links.EnsureEndpoint":    "EnsureEndpoint", "Links.ShutEndpoint": "ShutLink", "Links.DeleteEndpoint": "DeleteLink",
 }
 
 // do runs a change under the lock unless a fault is injected.
@@ -75,190 +81,128 @@ func (m *machine) do(op string, change func() error) error {
 	return change()
 }
 
-func (m *machine) wrote(format string, args ...any) {
-	m.writes = append(m.writes, fmt.Sprintf(format, args...))
+// wrote notes a write of the kernel's maps that succeeded.
+func (m *machine) wrote(err error, format string, args ...any) error {
+	if err == nil {
+		m.mu.Lock()
+		m.writes = append(m.writes, fmt.Sprintf(format, args...))
+		m.mu.Unlock()
+	}
+	return err
 }
 
 func (m *machine) breach(format string, args ...any) {
+	m.mu.Lock()
 	m.breaches = append(m.breaches, fmt.Sprintf(format, args...))
+	m.mu.Unlock()
 }
 
-func (m *machine) entries() int {
-	n := 0
-	for _, rs := range m.sets {
-		n += len(rs.Entries)
+// endpoints are the kernel's rows by their interfaces.
+func (m *machine) endpoints() map[int]datapath.Endpoint {
+	list, _ := m.kernel.Maps.Endpoints()
+	out := map[int]datapath.Endpoint{}
+	for _, ep := range list {
+		out[ep.IfIndex] = ep
 	}
-	return n
+	return out
 }
 
-// fakeMaps is the machine as what the lifecycle and its policy use of the kernel's maps.
-type fakeMaps struct{ *machine }
+func (m *machine) row(row Endpoint) datapath.Endpoint { return m.endpoints()[row.IfIndex] }
 
-func (m fakeMaps) UpsertEndpoint(ep datapath.Endpoint) error {
-	return m.do("UpsertEndpoint", func() error {
-		if err := ep.Validate(); err != nil {
-			return err
-		}
-		if _, ok := m.sets[ep.RuleSet]; !ok && !ep.Locked {
-			m.breach("endpoint %d was bound to rule set %d, which does not exist", ep.ID, ep.RuleSet)
-		}
-		m.endpoints[ep.IfIndex] = ep
-		m.wrote("endpoint %d ruleset %d locked %v", ep.ID, ep.RuleSet, ep.Locked)
-		// The rows of its addresses follow: a write that fails there has been done in part.
-		return m.fault("UpsertAddresses")
-	})
-}
-
-func (m fakeMaps) DeleteEndpoint(ifIndex int) error {
-	return m.do("DeleteEndpoint", func() error {
-		if ep, ok := m.endpoints[ifIndex]; ok {
-			delete(m.endpoints, ifIndex)
-			m.wrote("delete endpoint %d", ep.ID)
-		}
-		return nil
-	})
-}
-
-func (m fakeMaps) Endpoints() ([]datapath.Endpoint, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return slices.Collect(maps.Values(m.endpoints)), nil
-}
-
-func (m fakeMaps) InstallRuleSet(rs datapath.RuleSet) error {
-	return m.do("InstallRuleSet", func() error {
-		if err := rs.Validate(); err != nil {
-			return err
-		}
-		if m.entries()-len(m.sets[rs.ID].Entries)+len(rs.Entries) > m.room {
-			return datapath.ErrFull
-		}
-		rs.Entries = maps.Clone(rs.Entries)
-		m.sets[rs.ID] = rs
-		m.wrote("install ruleset %d", rs.ID)
-		return nil
-	})
-}
-
-func (m fakeMaps) UpdateRuleSet(d datapath.RuleSetDelta) error {
-	return m.do("UpdateRuleSet", func() error {
-		rs, ok := m.sets[d.ID]
-		if !ok {
-			m.breach("rule set %d was changed, which does not exist", d.ID)
-			return nil
-		}
-		m.wrote("change ruleset %d", d.ID)
-		for k, e := range d.Upserts {
-			if _, has := rs.Entries[k]; !has && m.entries() >= m.room {
-				return datapath.ErrFull // a mixture
-			}
-			rs.Entries[k] = e
-		}
-		for _, k := range d.Deletes {
-			delete(rs.Entries, k)
-		}
-		return nil
-	})
-}
-
-func (m fakeMaps) DeleteRuleSet(id datapath.RuleSetID) error {
-	return m.do("DeleteRuleSet", func() error {
-		for _, ep := range m.endpoints {
-			if ep.RuleSet == id {
-				m.breach("rule set %d was removed, but endpoint %d points at it", id, ep.ID)
-			}
-		}
-		if _, ok := m.sets[id]; ok {
-			delete(m.sets, id)
-			m.wrote("delete ruleset %d", id)
-		}
-		return nil
-	})
-}
-
-func (m fakeMaps) RuleSets() ([]datapath.RuleSet, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	var out []datapath.RuleSet
-	for _, rs := range m.sets {
-		rs.Entries = maps.Clone(rs.Entries)
-		out = append(out, rs)
+// sets are the kernel's rule sets.
+func (m *machine) sets() map[datapath.RuleSetID]datapath.RuleSet {
+	list, _ := m.kernel.Maps.RuleSets()
+	out := map[datapath.RuleSetID]datapath.RuleSet{}
+	for _, rs := range list {
+		out[rs.ID] = rs
 	}
-	return out, nil
+	return out
 }
 
-func (m fakeMaps) LastGeneration() (uint32, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	var last uint32
-	for _, ep := range m.endpoints {
-		last = max(last, ep.PolicyGeneration, ep.Incarnation)
-	}
-	for _, f := range m.flows {
-		last = max(last, f.SrcGeneration, f.DstGeneration, f.SrcOwner, f.DstOwner)
-	}
-	return last, nil
+func (m *machine) attached(ifIndex int) bool {
+	ok, _ := m.kernel.Programs.Attached(ifIndex)
+	return ok
 }
 
-// fakeNode is the machine as Programs and Links.
-type fakeNode struct{ *machine }
-
-func (m fakeNode) AttachEndpoint(ifIndex int) error {
-	return m.do("AttachEndpoint", func() error {
-		if _, ok := m.links[ifIndex]; !ok {
-			return fmt.Errorf("no interface %d", ifIndex)
+// link is the interface of that number, the zero value if there is none.
+func (m *machine) link(ifIndex int) datapath.EndpointLink {
+	links, _ := m.kernel.Links.EndpointLinks()
+	for _, l := range links {
+		if l.IfIndex == ifIndex {
+			return l
 		}
-		m.attached[ifIndex] = true
-		return nil
-	})
-}
-
-func (m fakeNode) Attached(ifIndex int) (bool, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.attached[ifIndex], nil
-}
-
-func (m fakeNode) EnsureEndpoint(ep datapath.Endpoint) error {
-	return m.do("EnsureEndpoint", func() error {
-		if !m.attached[ep.IfIndex] {
-			m.breach("interface of endpoint %d came up without a program", ep.ID)
-		}
-		m.up[ep.IfIndex] = true
-		return nil
-	})
-}
-
-func (m fakeNode) ShutEndpoint(ifIndex int) error {
-	return m.do("ShutLink", func() error {
-		delete(m.up, ifIndex)
-		return nil
-	})
-}
-
-func (m fakeNode) DeleteEndpoint(name string, ifIndex int) error {
-	return m.do("DeleteLink", func() error {
-		if m.links[ifIndex] == name {
-			m.unplug(ifIndex)
-		}
-		return nil
-	})
-}
-
-func (m fakeNode) EndpointLinks() ([]datapath.EndpointLink, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	var out []datapath.EndpointLink
-	for i, name := range m.links {
-		out = append(out, datapath.EndpointLink{Name: name, IfIndex: i, Up: m.up[i]})
 	}
-	return out, nil
+	return datapath.EndpointLink{}
 }
 
-func (m *machine) unplug(ifIndex int) {
-	delete(m.links, ifIndex)
-	delete(m.attached, ifIndex)
-	delete(m.up, ifIndex)
+// addLink makes an interface appear, or be another.
+func (m *machine) addLink(ifIndex int, name string, up bool) {
+	m.kernel.Links.AddLink(datapath.EndpointLink{Name: name, IfIndex: ifIndex, Up: up})
+}
+
+// fakeMaps are the kernel's maps, whose order of writes is observed.
+type fakeMaps struct {
+	*fake.Maps
+	m *machine
+}
+
+func (f fakeMaps) UpsertEndpoint(ep datapath.Endpoint) error {
+	err := f.Maps.UpsertEndpoint(ep)
+	if _, ok := f.m.sets()[ep.RuleSet]; err == nil && !ok && !ep.Locked {
+		f.m.breach("endpoint %d was bound to rule set %d, which does not exist", ep.ID, ep.RuleSet)
+	}
+	if f.m.wrote(err, "endpoint %d ruleset %d locked %v", ep.ID, ep.RuleSet, ep.Locked) != nil {
+		return err
+	}
+	// The rows of its addresses follow: a write that fails there has been done in part.
+	return f.m.do("UpsertAddresses", func() error { return nil })
+}
+
+func (f fakeMaps) DeleteEndpoint(ifIndex int) error {
+	ep, ok := f.m.endpoints()[ifIndex]
+	err := f.Maps.DeleteEndpoint(ifIndex)
+	if ok {
+		return f.m.wrote(err, "delete endpoint %d", ep.ID)
+	}
+	return err
+}
+
+func (f fakeMaps) InstallRuleSet(rs datapath.RuleSet) error {
+	return f.m.wrote(f.Maps.InstallRuleSet(rs), "install ruleset %d", rs.ID)
+}
+
+func (f fakeMaps) UpdateRuleSet(d datapath.RuleSetDelta) error {
+	if _, ok := f.m.sets()[d.ID]; !ok {
+		f.m.breach("rule set %d was changed, which does not exist", d.ID)
+	}
+	return f.m.wrote(f.Maps.UpdateRuleSet(d), "change ruleset %d", d.ID)
+}
+
+func (f fakeMaps) DeleteRuleSet(id datapath.RuleSetID) error {
+	_, ok := f.m.sets()[id]
+	err := f.Maps.DeleteRuleSet(id)
+	if err != nil || !ok {
+		return err
+	}
+	for _, ep := range f.m.endpoints() {
+		if ep.RuleSet == id {
+			f.m.breach("rule set %d was removed, but endpoint %d points at it", id, ep.ID)
+		}
+	}
+	return f.m.wrote(nil, "delete ruleset %d", id)
+}
+
+// fakeLinks are the node's interfaces, which are observed to come up with programs only.
+type fakeLinks struct {
+	*fake.Links
+	m *machine
+}
+
+func (f fakeLinks) EnsureEndpoint(ep datapath.Endpoint) error {
+	if !f.m.attached(ep.IfIndex) {
+		f.m.breach("interface of endpoint %d was to come up without a program", ep.ID)
+	}
+	return f.Links.EnsureEndpoint(ep)
 }
 
 // fakeIdentities is the cluster's allocator, strict about references.
@@ -305,7 +249,7 @@ func (m fakeIdentities) Release(_ context.Context, id identity.ID, set labels.Se
 	}
 	key := refKey(id, set)
 	if m.refs[key]--; m.refs[key] < 0 {
-		m.breach("a reference to %s was given back that nobody held", key)
+		m.breaches = append(m.breaches, fmt.Sprintf("a reference to %s was given back that nobody held", key))
 	}
 	if m.refs[key] == 0 {
 		delete(m.refs, key)
@@ -329,7 +273,7 @@ func (m fakeAddresses) Claim(ip netip.Addr, owner, _ string) error {
 func (m fakeAddresses) Commit(ip netip.Addr, _ string) error {
 	return m.do("Commit", func() error {
 		if _, taken := m.given[ip]; !taken {
-			m.breach("%s was committed but is not taken", ip)
+			m.breaches = append(m.breaches, fmt.Sprintf("%s was committed but is not taken", ip))
 		}
 		return nil
 	})
@@ -416,7 +360,7 @@ func boot(t testing.TB, m *machine, dir string, change ...func(*Config)) *proces
 	m.boots++
 	boot := m.boots
 	m.mu.Unlock()
-	kernel := fakeMaps{machine: m}
+	kernel := fakeMaps{m.kernel.Maps, m}
 	log := slog.New(slog.DiscardHandler)
 	p, err := enforcement.NewPolicy(log, testEngine(t), kernel)
 	if err != nil {
@@ -430,7 +374,7 @@ func boot(t testing.TB, m *machine, dir string, change ...func(*Config)) *proces
 	cfg := Config{
 		Log: log, Registry: proc.registry, Store: store, Filter: labels.DefaultFilter(),
 		Identities: fakeIdentities{m}, Addresses: fakeAddresses{m}, Placer: fakePlacer{m, boot}, Policy: p,
-		Rows: kernel, Programs: fakeNode{m}, Links: fakeNode{m},
+		Rows: kernel, Programs: m.kernel.Programs, Links: fakeLinks{m.kernel.Links, m},
 		IdentityTimeout: time.Second, OrphanGrace: time.Minute, Now: func() time.Time { return proc.clock },
 	}
 	for _, c := range change {
@@ -480,7 +424,9 @@ func (p *process) restore() {
 func (p *process) plug(n int) CreateRequest {
 	row := RowOf(n)
 	p.machine.mu.Lock()
-	p.machine.links[row.IfIndex] = row.IfName
+	if l := p.machine.link(row.IfIndex); l.Name == "" {
+		p.machine.addLink(row.IfIndex, row.IfName, false)
+	}
 	for _, ip := range row.Addresses() {
 		if _, taken := p.machine.given[ip]; !taken {
 			p.machine.given[ip] = row.Owner()
@@ -514,6 +460,7 @@ func (p *process) audit(when string) {
 	refs, given, placed := map[string]int{}, map[netip.Addr]string{}, map[netip.Addr]identity.ID{}
 	kernel := map[int]bool{}
 	sets := map[datapath.RuleSetID]bool{}
+	haveRows, haveSets := m.endpoints(), m.sets()
 	for _, row := range p.registry.List() {
 		if row.State != StateReady {
 			bad("endpoint %d is %s", row.ID, row.State)
@@ -523,7 +470,7 @@ func (p *process) audit(when string) {
 		for _, ip := range row.Addresses() {
 			given[ip], placed[ip] = row.Owner(), row.Seen()
 		}
-		k, ok := m.endpoints[row.IfIndex]
+		k, ok := haveRows[row.IfIndex]
 		if !ok {
 			bad("endpoint %d has no kernel row", row.ID)
 			continue
@@ -535,32 +482,32 @@ func (p *process) audit(when string) {
 		if known, _ := p.policy.Row(row.ID); !known.Same(k) {
 			bad("endpoint %d: policy believes %+v, the kernel has %+v", row.ID, known, k)
 		}
-		if !m.attached[row.IfIndex] || !m.up[row.IfIndex] {
-			bad("endpoint %d: programs attached %v, interface up %v", row.ID, m.attached[row.IfIndex], m.up[row.IfIndex])
+		if attached, up := m.attached(row.IfIndex), m.link(row.IfIndex).Up; !attached || !up {
+			bad("endpoint %d: programs attached %v, interface up %v", row.ID, attached, up)
 		}
 		// The rule set is what the engine says.
 		p.policy.View(func(e *policy.Engine) {
 			b, _, _, _ := e.RuleSetOf(row.Subject())
 			want, _ := e.RuleSet(b.RuleSet)
-			have := m.sets[k.RuleSet]
+			have := haveSets[k.RuleSet]
 			if want.IngressEnforced != have.IngressEnforced || want.EgressEnforced != have.EgressEnforced || !maps.Equal(want.Entries, have.Entries) {
 				bad("endpoint %d: rule set %d is %+v, want %+v", row.ID, k.RuleSet, have, want)
 			}
 		})
 	}
-	for _, have := range m.sets {
+	for _, have := range haveSets {
 		for key := range have.Entries {
 			if identity.ID(key.Identity).IsTemporary() {
 				bad("rule set %d has an entry of a temporary identity: %+v", have.ID, key)
 			}
 		}
 	}
-	for i, k := range m.endpoints {
+	for i, k := range haveRows {
 		if !kernel[i] {
 			bad("kernel row of interface %d (endpoint %d) has no endpoint", i, k.ID)
 		}
 	}
-	for id := range m.sets {
+	for id := range haveSets {
 		if !sets[id] {
 			bad("rule set %d is left in the kernel, nobody points at it", id)
 		}

@@ -20,7 +20,7 @@ func TestLargestGivesWay(t *testing.T) {
 	m := newMachine()
 	p := started(t, m, t.TempDir())
 	pol := p.policy
-	m.room = 100
+	m.kernel.Maps.SetPolicyRoom(100)
 	for app, ports := range map[string]int{"big": 60, "greedy": 20} {
 		if err := setRules(t, pol, app, allowPorts(app, 80, ports)); err != nil {
 			t.Fatal(err)
@@ -35,7 +35,7 @@ func TestLargestGivesWay(t *testing.T) {
 		t.Fatal(err)
 	}
 	victim := p.mustCreateApp(3, "victim")
-	if k := m.row(victim); k.Locked || len(m.sets[k.RuleSet].Entries) < 30 {
+	if k := m.row(victim); k.Locked || len(m.sets()[k.RuleSet].Entries) < 30 {
 		t.Errorf("who came last, and wants less, has %+v", k)
 	}
 	if k := m.row(big); !k.Locked {
@@ -53,7 +53,7 @@ func TestLargestGivesWay(t *testing.T) {
 	if err := setRules(t, pol, "greedy", allowPorts("greedy", 80, 90)); !errors.Is(err, datapath.ErrFull) {
 		t.Errorf("a rule set that does not fit is no error: %v", err)
 	}
-	if k := m.row(victim); k.Locked || len(m.sets[k.RuleSet].Entries) < 30 {
+	if k := m.row(victim); k.Locked || len(m.sets()[k.RuleSet].Entries) < 30 {
 		t.Errorf("another's growth locks %+v", k)
 	}
 	if !m.row(greedy).Locked {

@@ -343,7 +343,7 @@ func TestCrashAtEveryStep(t *testing.T) {
 				t.Errorf("%s: %v", step, err)
 			}
 		}
-		m.unplug(req.IfIndex)
+		m.kernel.Links.RemoveLink(req.IfIndex)
 		p.audit("crashed at " + step)
 		if p.registry.Len() != 1 {
 			t.Errorf("crashed at %s: %d endpoints are left, want the neighbour only", step, p.registry.Len())
@@ -362,10 +362,11 @@ func TestRestoreDropsWhatIsGone(t *testing.T) {
 	m, dir := newMachine(), t.TempDir()
 	p := started(t, m, dir)
 	gone, stays := p.mustCreate(1), p.mustCreate(2)
-	m.unplug(gone.IfIndex)
+	m.kernel.Links.RemoveLink(gone.IfIndex)
 	// An interface may have the number of one that is gone.
 	p.mustCreate(3)
-	m.links[RowOf(3).IfIndex] = "lxcother"
+	m.kernel.Links.RemoveLink(RowOf(3).IfIndex)
+	m.addLink(RowOf(3).IfIndex, "lxcother", false)
 	p = started(t, m, dir)
 	if rows := p.registry.List(); len(rows) != 1 || rows[0].ID != stays.ID {
 		t.Errorf("restored %d endpoints, want number %d only", len(rows), stays.ID)
@@ -380,7 +381,7 @@ func TestSweep(t *testing.T) {
 	m := newMachine()
 	p := started(t, m, t.TempDir())
 	p.mustCreate(1)
-	m.links[900] = "lxcabandoned"
+	m.addLink(900, "lxcabandoned", false)
 	late := p.plug(2)
 	sweep := func() {
 		t.Helper()
@@ -391,7 +392,7 @@ func TestSweep(t *testing.T) {
 	sweep()
 	p.clock = p.clock.Add(59 * time.Second)
 	sweep()
-	if m.links[900] == "" {
+	if m.link(900).Name == "" {
 		t.Fatal("the interface was removed before its time")
 	}
 	if _, err := p.Create(t.Context(), late); err != nil {
@@ -399,14 +400,14 @@ func TestSweep(t *testing.T) {
 	}
 	p.clock = p.clock.Add(2 * time.Second)
 	sweep()
-	if m.links[900] != "" {
+	if m.link(900).Name != "" {
 		t.Error("the abandoned interface is still there")
 	}
 	p.audit("after the sweep")
 	// Another interface under the old one's name and number starts anew.
-	m.links[900] = "lxcabandoned"
+	m.addLink(900, "lxcabandoned", false)
 	sweep()
-	if m.links[900] == "" {
+	if m.link(900).Name == "" {
 		t.Error("a new interface did not get its grace")
 	}
 }
@@ -428,7 +429,7 @@ func TestReattach(t *testing.T) {
 	}
 	state := func() (out string) {
 		for _, i := range index {
-			out += fmt.Sprintf("%t/%t ", m.attached[i], m.up[i])
+			out += fmt.Sprintf("%t/%t ", m.attached(i), m.link(i).Up)
 		}
 		return out
 	}
@@ -447,11 +448,11 @@ func TestReattach(t *testing.T) {
 	}
 	reattach(0, 0, "")
 	want("nothing is missing", "true/true true/true true/true ")
-	delete(m.attached, index[1])
+	m.kernel.Programs.Detach(index[1])
 	reattach(index[1], 1, "")
 	want("one was told of", "true/true true/true true/true ")
-	delete(m.attached, index[0])
-	delete(m.attached, index[2])
+	m.kernel.Programs.Detach(index[0])
+	m.kernel.Programs.Detach(index[2])
 	reattach(9999, 0, "")
 	want("one that is nobody's was told of", "false/true true/true false/true ")
 	reattach(0, 2, "")
@@ -463,7 +464,7 @@ func TestReattach(t *testing.T) {
 		}
 		return nil
 	}
-	delete(m.attached, index[0])
+	m.kernel.Programs.Detach(index[0])
 	reattach(index[0], 0, "is shut")
 	want("it cannot be put back", "false/false true/true true/true ")
 	if err := p.Repair(); err == nil {
@@ -475,7 +476,7 @@ func TestReattach(t *testing.T) {
 	if err := p.Load(ctx); err != nil {
 		t.Fatal(err)
 	}
-	m.up[index[0]] = true
+	m.addLink(index[0], m.link(index[0]).Name, true)
 	if _, err := p.Resume(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -486,7 +487,7 @@ func TestReattach(t *testing.T) {
 		}
 		return nil
 	}
-	m.up[index[0]] = true
+	m.addLink(index[0], m.link(index[0]).Name, true)
 	reattach(index[0], 0, "CANNOT BE SHUT")
 	m.fault = func(string) error { return nil }
 	reattach(0, 1, "")
@@ -566,9 +567,7 @@ func TestRandomLife(t *testing.T) {
 					for _, ip := range req.Addresses() {
 						fakeAddresses{m}.Free(ip)
 					}
-					m.mu.Lock()
-					m.unplug(req.IfIndex)
-					m.mu.Unlock()
+					m.kernel.Links.RemoveLink(req.IfIndex)
 				}
 			case k < 5:
 				_, err := p.Create(t.Context(), p.plug(n))
@@ -581,9 +580,7 @@ func TestRandomLife(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				m.mu.Lock()
-				m.unplug(row.IfIndex) // the runtime deletes the namespace
-				m.mu.Unlock()
+				m.kernel.Links.RemoveLink(row.IfIndex) // the runtime deletes the namespace
 			case k < 9 && there:
 				var user labels.Set
 				if rnd.IntN(2) == 0 {

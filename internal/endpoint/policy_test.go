@@ -69,12 +69,6 @@ func (m *machine) takeWrites() []string {
 	return w
 }
 
-func (m *machine) row(row Endpoint) datapath.Endpoint {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.endpoints[row.IfIndex]
-}
-
 // TestRestartWritesNothing: an agent that starts again and observes what the one before had
 // observed leaves the kernel as it is, to the last row.
 func TestRestartWritesNothing(t *testing.T) {
@@ -211,9 +205,7 @@ func TestNoRuleSetIsBorrowed(t *testing.T) {
 	p.mustCreateApp(3, "web")
 	peer(p, 2)
 	key := datapath.PolicyKey{Identity: 1002}
-	m.mu.Lock()
-	_, wrong := m.sets[before.RuleSet].Entries[key]
-	m.mu.Unlock()
+	_, wrong := m.sets()[before.RuleSet].Entries[key]
 	if wrong {
 		t.Error("the rule set of db admits what only web may")
 	}
@@ -258,7 +250,7 @@ func TestOverflowFailsClosed(t *testing.T) {
 	m := newMachine()
 	p := started(t, m, t.TempDir())
 	web, other := p.mustCreateApp(1, "web"), p.mustCreateApp(2, "other")
-	m.room = 10
+	m.kernel.Maps.SetPolicyRoom(10)
 	err := setRules(t, p.policy, "a", allowPorts("web", 1000, 20))
 	if !errors.Is(err, datapath.ErrFull) {
 		t.Fatalf("error %v, want one that wraps ErrFull", err)
@@ -275,7 +267,7 @@ func TestOverflowFailsClosed(t *testing.T) {
 	if err := p.policy.Retry(); !errors.Is(err, datapath.ErrFull) {
 		t.Errorf("a retry without room: %v", err)
 	}
-	m.room = 100
+	m.kernel.Maps.SetPolicyRoom(100)
 	if err := p.policy.Retry(); err != nil {
 		t.Errorf("a retry with room: %v", err)
 	}
@@ -390,13 +382,14 @@ func TestIncarnation(t *testing.T) {
 	}
 	same("other rules after a restart")
 
-	seen := map[uint32]bool{first: true}
+	seen, flows := map[uint32]bool{first: true}, []datapath.CTEntry{}
 	for range 3 {
 		if _, err := p.Delete(t.Context(), row.ID); err != nil {
 			t.Fatal(err)
 		}
 		// What is remembered of packets outlives the row.
-		m.flows = append(m.flows, datapath.CTEntry{SrcOwner: first})
+		flows = append(flows, datapath.CTEntry{SrcOwner: first})
+		m.kernel.Maps.SetFlows(flows...)
 		p = started(t, m, dir)
 		row = p.mustCreateApp(1, "web")
 		first = m.row(row).Incarnation
@@ -415,7 +408,7 @@ func TestGenerationsAreNotReused(t *testing.T) {
 	p := started(t, m, dir)
 	p.mustCreateApp(1, "web")
 	last := p.mustCreateApp(2, "web")
-	m.flows = []datapath.CTEntry{{DstGeneration: last.Kernel.PolicyGeneration}}
+	m.kernel.Maps.SetFlows(datapath.CTEntry{DstGeneration: last.Kernel.PolicyGeneration})
 	if _, err := p.Delete(t.Context(), last.ID); err != nil {
 		t.Fatal(err)
 	}
@@ -433,7 +426,9 @@ func TestRuleSetNumbersUsedUp(t *testing.T) {
 	p := started(t, m, dir)
 	web, db := p.mustCreateApp(1, "web"), p.mustCreateApp(2, "db")
 	// One that an earlier agent has left.
-	m.sets[datapath.MaxRuleSet-1] = datapath.RuleSet{ID: datapath.MaxRuleSet - 1, Entries: map[datapath.PolicyKey]datapath.PolicyEntry{{Identity: 1}: {}}}
+	if err := m.kernel.Maps.InstallRuleSet(datapath.RuleSet{ID: datapath.MaxRuleSet - 1, Entries: map[datapath.PolicyKey]datapath.PolicyEntry{{Identity: 1}: {}}}); err != nil {
+		t.Fatal(err)
+	}
 	p = started(t, m, dir)
 	if err := setRules(t, p.policy, "a", allowPorts("web", 80, 1)); err != nil {
 		t.Fatal(err)

@@ -34,8 +34,8 @@ func TestTemporaryIdentity(t *testing.T) {
 	if !first.Identity.IsTemporary() || first.Identity != second.Identity || first.Seen() != identity.Init {
 		t.Errorf("two endpoints of the same labels have %s and %s, seen as %s", first.Identity, second.Identity, first.Seen())
 	}
-	before := m.endpoints[first.IfIndex]
-	if rs := m.sets[before.RuleSet]; !rs.IngressEnforced || len(rs.Entries) == 0 {
+	before := m.endpoints()[first.IfIndex]
+	if rs := m.sets()[before.RuleSet]; !rs.IngressEnforced || len(rs.Entries) == 0 {
 		t.Errorf("the endpoint's own policy is not enforced: %+v", rs)
 	}
 	// The rules allow the very labels that the endpoints have; their temporary number is in no
@@ -55,18 +55,18 @@ func TestTemporaryIdentity(t *testing.T) {
 			t.Errorf("after a restart endpoint %d is %s with %s", row.ID, row.State, row.Identity)
 		}
 	}
-	if now := m.endpoints[first.IfIndex]; !now.Same(before) {
+	if now := m.endpoints()[first.IfIndex]; !now.Same(before) {
 		t.Errorf("a restart has changed the kernel row %+v to %+v", before, now)
 	}
 	p.audit("after a restart")
 
 	m.withheld, m.writes = false, nil
-	before = m.endpoints[first.IfIndex]
+	before = m.endpoints()[first.IfIndex]
 	if waiting, err := p.Settle(t.Context()); waiting.Endpoints != 0 || err != nil {
 		t.Errorf("%+v still wait: %v", waiting, err)
 	}
 	p.audit("with the cluster's identity")
-	now := m.endpoints[first.IfIndex]
+	now := m.endpoints()[first.IfIndex]
 	rows := 0
 	for _, w := range m.writes {
 		var id, ruleSet int
@@ -276,7 +276,7 @@ func TestTemporaryIsNobodysPeer(t *testing.T) {
 	}
 	p.audit("with a peer of the same labels") // no entry of a temporary number
 	allowed := map[identity.ID]bool{}
-	for key := range m.sets[m.row(row).RuleSet].Entries {
+	for key := range m.sets()[m.row(row).RuleSet].Entries {
 		allowed[identity.ID(key.Identity)] = true
 	}
 	if !allowed[300] || !allowed[identity.Init] { // init is one of the cluster
@@ -297,6 +297,6 @@ func TestTemporaryIsNobodysPeer(t *testing.T) {
 	if _, err := p.Delete(t.Context(), row.ID); err != nil {
 		t.Fatal(err)
 	}
-	m.unplug(row.IfIndex)
+	m.kernel.Links.RemoveLink(row.IfIndex)
 	p.audit("at the end")
 }

@@ -10,10 +10,12 @@ import (
 
 // emptied makes the kernel's maps new, as another layout or an emptied BPF file system does.
 func (m *machine) emptied() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	clear(m.endpoints)
-	clear(m.sets)
+	for i := range m.endpoints() {
+		_ = m.kernel.Maps.DeleteEndpoint(i)
+	}
+	for id := range m.sets() {
+		_ = m.kernel.Maps.DeleteRuleSet(id)
+	}
 }
 
 // TestNewMapsBeforeRules: an endpoint that the kernel's maps do not know is locked until everything
@@ -26,7 +28,7 @@ func TestNewMapsBeforeRules(t *testing.T) {
 		t.Fatal(err)
 	}
 	row := p.mustCreateApp(1, "web")
-	if k := m.row(row); k.Locked || !m.sets[k.RuleSet].IngressEnforced {
+	if k := m.row(row); k.Locked || !m.sets()[k.RuleSet].IngressEnforced {
 		t.Fatalf("before the restart: %+v", k)
 	}
 	m.emptied()
@@ -39,8 +41,8 @@ func TestNewMapsBeforeRules(t *testing.T) {
 	}
 	locked := func(when string) {
 		t.Helper()
-		if k := m.row(row); !k.Locked || len(m.sets) > 0 {
-			t.Fatalf("%s: the kernel has the row %+v and %d rule sets, want a locked row and none", when, k, len(m.sets))
+		if k := m.row(row); !k.Locked || len(m.sets()) > 0 {
+			t.Fatalf("%s: the kernel has the row %+v and %d rule sets, want a locked row and none", when, k, len(m.sets()))
 		}
 	}
 	locked("resumed")
@@ -77,7 +79,7 @@ func TestNewMapsBeforeRules(t *testing.T) {
 	if err := p.policy.Synced(); err != nil {
 		t.Fatal(err)
 	}
-	if k := m.row(row); k.Locked || !m.sets[k.RuleSet].IngressEnforced {
+	if k := m.row(row); k.Locked || !m.sets()[k.RuleSet].IngressEnforced {
 		t.Fatalf("when everything has been observed: %+v", k)
 	}
 	p.audit("at the end")
@@ -129,14 +131,14 @@ func TestNothingOpensBeforeRules(t *testing.T) {
 	}
 	p.policy.Observed()
 	third := p.mustCreateApp(3, "other")
-	if k := m.row(third); k.Locked || m.sets[k.RuleSet].IngressEnforced {
+	if k := m.row(third); k.Locked || m.sets()[k.RuleSet].IngressEnforced {
 		t.Errorf("another endpoint, when the rules have been observed, has %+v", k)
 	}
 	if err := p.policy.Synced(); err != nil {
 		t.Fatal(err)
 	}
 	for _, row := range []Endpoint{web, same} {
-		if k := m.row(row); k.Locked || !m.sets[k.RuleSet].IngressEnforced {
+		if k := m.row(row); k.Locked || !m.sets()[k.RuleSet].IngressEnforced {
 			t.Errorf("in the end endpoint %d has %+v", row.ID, k)
 		}
 	}
@@ -172,7 +174,7 @@ func TestRulesObserved(t *testing.T) {
 		t.Errorf("before the rules are known an endpoint was made, %v", err)
 	}
 	p.policy.RulesObserved()
-	if k := m.row(p.mustCreateApp(3, "new")); k.Locked || !m.sets[k.RuleSet].IngressEnforced {
+	if k := m.row(p.mustCreateApp(3, "new")); k.Locked || !m.sets()[k.RuleSet].IngressEnforced {
 		t.Errorf("with the rules known a new endpoint has %+v", k)
 	}
 

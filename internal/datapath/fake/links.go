@@ -3,6 +3,7 @@ package fake
 import (
 	"bytes"
 	"fmt"
+	"maps"
 	"sync"
 	"syscall"
 
@@ -28,6 +29,14 @@ func (l *Links) AddLink(link datapath.EndpointLink) {
 	defer l.mu.Unlock()
 	link.MAC = bytes.Clone(link.MAC)
 	l.links[link.Name] = link
+}
+
+// RemoveLink makes one disappear, as the end of the pod's namespace would.
+func (l *Links) RemoveLink(ifIndex int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	maps.DeleteFunc(l.links, func(_ string, link datapath.EndpointLink) bool { return link.IfIndex == ifIndex })
+	l.node.Programs.Detach(ifIndex)
 }
 
 // Node returns what SetNode was last given.
@@ -93,7 +102,7 @@ func (l *Links) DeleteEndpoint(ifName string, ifIndex int) error {
 	defer l.mu.Unlock()
 	if link, ok := l.links[ifName]; ok && link.IfIndex == ifIndex {
 		delete(l.links, ifName)
-		l.node.Programs.forget(ifIndex)
+		l.node.Programs.Detach(ifIndex)
 	}
 	return nil
 }

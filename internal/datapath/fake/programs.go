@@ -89,7 +89,8 @@ func (p *Programs) has(ifIndex int) bool {
 	return p.attached[ifIndex] != 0
 }
 
-func (p *Programs) forget(ifIndex int) {
+// Detach takes the programs off an interface, as somebody else would.
+func (p *Programs) Detach(ifIndex int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.attached, ifIndex)
