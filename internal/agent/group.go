@@ -12,7 +12,7 @@ import (
 
 // group runs the agent's goroutines. The first that fails ends them all.
 type group struct {
-	all    *errgroup.Group
+	all    errgroup.Group
 	ctx    context.Context
 	cancel context.CancelFunc
 	log    *slog.Logger
@@ -20,8 +20,7 @@ type group struct {
 
 func newGroup(ctx context.Context, log *slog.Logger) *group {
 	ctx, cancel := context.WithCancel(ctx)
-	all, ctx := errgroup.WithContext(ctx)
-	return &group{all: all, ctx: ctx, cancel: cancel, log: log}
+	return &group{ctx: ctx, cancel: cancel, log: log}
 }
 
 // start runs f until the group ends.
@@ -32,6 +31,7 @@ func (g *group) start(name string, f func(context.Context) error) {
 			return nil
 		}
 		g.log.Error("a part of the agent failed", "part", name, "error", err)
+		g.cancel()
 		return fmt.Errorf("%s: %w", name, err)
 	})
 }

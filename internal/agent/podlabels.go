@@ -6,6 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/hawser-net/hawser/internal/endpoint"
 	"github.com/hawser-net/hawser/internal/k8s"
 	"github.com/hawser-net/hawser/pkg/retry"
@@ -57,9 +59,9 @@ func (k *kube) followLabels(ctx context.Context) error {
 	if k.open.wait(ctx) != nil {
 		return nil
 	}
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	slots := make(chan struct{}, relabelWorkers)
+	var pool errgroup.Group
+	pool.SetLimit(relabelWorkers)
+	defer func() { _ = pool.Wait() }()
 	for {
 		select {
 		case <-k.relabels.wake:
@@ -67,19 +69,14 @@ func (k *kube) followLabels(ctx context.Context) error {
 			return nil
 		}
 		for key := range k.relabels.take() {
-			select {
-			case slots <- struct{}{}:
-			case <-ctx.Done():
-				return nil
-			}
-			wg.Go(func() {
-				defer func() { <-slots }()
+			pool.Go(func() error {
 				if err := k.syncLabels(ctx, key); err != nil && ctx.Err() == nil {
 					k.log.Warn("a pod's endpoint keeps its old labels for now", "pod", key, "error", err)
 					if retry.Sleep(ctx, relabelRetry) {
 						k.relabels.add(key)
 					}
 				}
+				return nil
 			})
 		}
 	}
