@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/hawser-net/hawser/internal/sandbox/machine"
 )
@@ -63,9 +64,9 @@ func serve(ctx context.Context, name string, ports []uint16, readyFD int) error 
 
 // serveTCP handles connections until the listener closes, at most a few hundred at a time.
 func serveTCP(name string, l net.Listener) {
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	slots := make(chan struct{}, 256)
+	var conns errgroup.Group
+	conns.SetLimit(256)
+	defer func() { _ = conns.Wait() }()
 	for {
 		c, err := l.Accept()
 		if errors.Is(err, net.ErrClosed) {
@@ -74,10 +75,9 @@ func serveTCP(name string, l net.Listener) {
 		if err != nil {
 			continue
 		}
-		slots <- struct{}{}
-		wg.Go(func() {
-			defer func() { <-slots }()
+		conns.Go(func() error {
 			answer(name, c)
+			return nil
 		})
 	}
 }

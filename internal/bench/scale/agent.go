@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/rest"
 
 	"github.com/hawser-net/hawser/internal/bench/scale/fanout"
@@ -200,9 +201,9 @@ func (a *agent) moved(set labels.Set) {
 
 // followLabels gives pods the identities of their labels until ctx ends, as the real agent does.
 func (a *agent) followLabels(ctx context.Context) error {
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	slots := make(chan struct{}, relabelWorkers)
+	var pool errgroup.Group
+	pool.SetLimit(relabelWorkers)
+	defer func() { _ = pool.Wait() }()
 	for {
 		select {
 		case <-a.wake:
@@ -214,13 +215,7 @@ func (a *agent) followLabels(ctx context.Context) error {
 		a.changed = map[k8s.Key]bool{}
 		a.mu.Unlock()
 		for key := range keys {
-			select {
-			case slots <- struct{}{}:
-			case <-ctx.Done():
-				return nil
-			}
-			wg.Go(func() {
-				defer func() { <-slots }()
+			pool.Go(func() error {
 				if err := a.bring(ctx, key); err != nil && ctx.Err() == nil {
 					a.attempts.Add(1)
 					a.log.Warn("a pod keeps its old identity for now", "pod", key, "error", err)
@@ -228,6 +223,7 @@ func (a *agent) followLabels(ctx context.Context) error {
 						a.relabel(key)
 					}
 				}
+				return nil
 			})
 		}
 	}
