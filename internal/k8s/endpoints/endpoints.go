@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 
@@ -248,19 +249,9 @@ func (e *Endpoints) advance(version string) { k8s.Advance(&e.reached, version) }
 // once, when Set was called for the endpoints of before the agent's start: objects of this node
 // that nobody wants are deleted.
 func (e *Endpoints) Run(ctx context.Context) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	run := func(work func(context.Context) error) {
-		wg.Go(func() {
-			if err := work(ctx); err != nil {
-				cancel(err)
-			}
-		})
-	}
+	group, ctx := errgroup.WithContext(ctx)
 	listed := make(chan struct{})
-	follow := func(ctx context.Context) error {
+	follow := func() error {
 		opts := k8s.Options[*v2.CiliumEndpoint]{Log: e.cfg.Log, Transform: slim}
 		if e.cfg.Slices {
 			opts.FieldSelector = e.ownSelector(ctx)
@@ -268,7 +259,7 @@ func (e *Endpoints) Run(ctx context.Context) error {
 		return k8s.Follow(ctx, k8s.Kind(e.client, v2.ResourceEndpoints, ""), opts, e.objects(func() { close(listed) }))
 	}
 	if e.cfg.Slices {
-		run(func(ctx context.Context) error {
+		group.Go(func() error {
 			return k8s.Follow(ctx, k8s.Kind(e.alpha, v2alpha1.ResourceEndpointSlices, ""), k8s.Options[*v2alpha1.CiliumEndpointSlice]{Log: e.cfg.Log},
 				e.slices(func() { close(e.synced) }))
 		})
@@ -278,10 +269,10 @@ func (e *Endpoints) Run(ctx context.Context) error {
 			close(e.synced)
 		}
 		<-ctx.Done()
-		return ended(ctx)
+		return group.Wait()
 	}
-	run(follow)
-	run(func(ctx context.Context) error {
+	group.Go(follow)
+	group.Go(func() error {
 		select {
 		case <-listed:
 			if !e.cfg.Slices {
@@ -292,16 +283,7 @@ func (e *Endpoints) Run(ctx context.Context) error {
 			return nil
 		}
 	})
-	<-ctx.Done()
-	return ended(ctx)
-}
-
-// ended returns why ctx ended, nil if that was wanted.
-func ended(ctx context.Context) error {
-	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
-		return err
-	}
-	return nil
+	return group.Wait()
 }
 
 // slim drops what neither claims nor this node's own objects need.

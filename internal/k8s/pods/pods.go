@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -125,24 +126,14 @@ func New(cfg Config) (*Pods, error) {
 
 // Run follows pods and namespaces until ctx ends, and returns nil then. It is called once.
 func (p *Pods) Run(ctx context.Context) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	var wg sync.WaitGroup
-	defer wg.Wait()
+	group, ctx := errgroup.WithContext(ctx)
 	synced := make(chan struct{}, 2)
-	follow := func(f func(context.Context) error) {
-		wg.Go(func() {
-			if err := f(ctx); err != nil {
-				cancel(err)
-			}
-		})
-	}
-	follow(func(ctx context.Context) error {
+	group.Go(func() error {
 		return k8s.Follow(ctx, k8s.Kind(p.cfg.Client.Kube.CoreV1().RESTClient(), "pods", ""), k8s.Options[*corev1.Pod]{
 			Log: p.cfg.Log, FieldSelector: "spec.nodeName=" + p.cfg.NodeName, Transform: slim,
 		}, k8s.Handler[*corev1.Pod]{Upsert: p.upsertPod, Delete: p.deletePod, Synced: func() { synced <- struct{}{} }})
 	})
-	follow(func(ctx context.Context) error {
+	group.Go(func() error {
 		return k8s.Follow(ctx, p.cfg.Client.MetadataOf(corev1.SchemeGroupVersion.WithResource("namespaces")), k8s.Options[*metav1.PartialObjectMetadata]{
 			Log: p.cfg.Log, Transform: slimNamespace,
 		}, k8s.Handler[*metav1.PartialObjectMetadata]{Upsert: p.upsertNamespace, Delete: p.deleteNamespace, Synced: func() { synced <- struct{}{} }})
@@ -156,8 +147,7 @@ func (p *Pods) Run(ctx context.Context) error {
 	if ctx.Err() == nil {
 		close(p.synced)
 	}
-	<-ctx.Done()
-	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
+	if err := group.Wait(); err != nil {
 		return fmt.Errorf("pods: %w", err)
 	}
 	return nil

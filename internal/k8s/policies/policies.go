@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+	"golang.org/x/sync/errgroup"
 	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/client-go/rest"
 
@@ -147,20 +148,16 @@ func ownerOf(kind string, key k8s.Key) policy.Owner {
 // there is nothing to apply. Calls do not overlap, and changes are sorted by owner.
 func (p *Policies) Run(ctx context.Context, apply func([]policy.Change)) error {
 	follow := p.followers()
-	ctx, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
+	group, ctx := errgroup.WithContext(ctx)
 	synced := make(chan struct{}, len(follow))
-	var running sync.WaitGroup
 	for _, f := range follow {
-		running.Go(func() {
-			if err := f(ctx, func() { synced <- struct{}{} }); err != nil {
-				stop(err)
-			}
-		})
+		group.Go(func() error { return f(ctx, func() { synced <- struct{}{} }) })
 	}
-	running.Go(func() { p.deliver(ctx, len(follow), synced, apply) })
-	running.Wait()
-	if err := context.Cause(ctx); err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
+	group.Go(func() error {
+		p.deliver(ctx, len(follow), synced, apply)
+		return nil
+	})
+	if err := group.Wait(); err != nil {
 		return fmt.Errorf("policies of Kubernetes: %w", err)
 	}
 	return nil

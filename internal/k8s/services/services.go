@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
@@ -126,14 +127,13 @@ func (s *Services) noteChanged() {
 // Run follows Kubernetes until ctx ends, and returns nil then. synced is called once, when
 // everything that exists has been observed and the kernel's table holds it; it may be nil.
 func (s *Services) Run(ctx context.Context, synced func()) error {
-	ctx, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
-	var running sync.WaitGroup
+	group, ctx := errgroup.WithContext(ctx)
 	start := func(run func(context.Context) error) {
-		running.Go(func() {
-			if err := run(ctx); err != nil && ctx.Err() == nil {
-				stop(err)
+		group.Go(func() error {
+			if err := run(ctx); ctx.Err() == nil {
+				return err
 			}
+			return nil
 		})
 	}
 	sources := []func(context.Context, func()) error{s.followServices, s.followSlices, s.followPods, s.followNode}
@@ -172,8 +172,7 @@ func (s *Services) Run(ctx context.Context, synced func()) error {
 		s.noteChanged()
 		return nil
 	})
-	running.Wait()
-	if err := context.Cause(ctx); err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
+	if err := group.Wait(); err != nil {
 		return fmt.Errorf("services: %w", err)
 	}
 	return nil
