@@ -51,19 +51,7 @@ func (r *runner) collect(ctx context.Context, s *report.Scenario) error {
 		"queueing exempts.", min(collectReal, r.cfg.CollectAgents), r.cfg.CollectEvery, 15*time.Minute)
 	s.Limits = []string{"what is written of an identity is sent to every agent: the operator writes no faster than so many agents can be told, and the API server's processors count"}
 	plot := report.Plot{File: "collect.svg", Title: "Unused identities", X: "seconds since the operator's start", Y: "identities"}
-	var errs []error
-	for _, mode := range []string{modeOperator, modeAgents} {
-		v := report.Variant{Name: mode}
-		line, err := r.collectIn(ctx, mode, &v)
-		if err != nil {
-			v.Error = err.Error()
-			errs = append(errs, fmt.Errorf("%s: %w", mode, err))
-		}
-		s.Variants = append(s.Variants, v)
-		plot.Lines = append(plot.Lines, line)
-	}
-	s.Plots = append(s.Plots, plot)
-	return errors.Join(errs...)
+	return inModes(ctx, s, plot, []string{modeOperator, modeAgents}, r.collectIn)
 }
 
 // collectUsed is how many identities are in use.

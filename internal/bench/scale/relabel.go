@@ -45,19 +45,7 @@ func (r *runner) relabel(ctx context.Context, s *report.Scenario) error {
 		"random: every agent makes an identity of its own, and every agent must hear of all of them: events grow with the square of the number of agents",
 	}
 	plot := report.Plot{File: "relabel.svg", Title: "Pods with their new identity", X: "seconds since the namespace's new label", Y: "% of pods"}
-	var errs []error
-	for _, mode := range r.cfg.Modes {
-		v := report.Variant{Name: mode}
-		line, err := r.relabelIn(ctx, mode, &v)
-		if err != nil {
-			v.Error = err.Error()
-			errs = append(errs, fmt.Errorf("%s: %w", mode, err))
-		}
-		s.Variants = append(s.Variants, v)
-		plot.Lines = append(plot.Lines, line)
-	}
-	s.Plots = append(s.Plots, plot)
-	return errors.Join(errs...)
+	return inModes(ctx, s, plot, r.cfg.Modes, r.relabelIn)
 }
 
 // sourceFor returns how agents get identities in a mode.

@@ -124,3 +124,20 @@ func (r *runner) progress(n, of int, what string) {
 
 // selfPID is this process.
 func selfPID() int { return os.Getpid() }
+
+// inModes measures each mode, as a variant of a scenario with a line of the plot.
+func inModes(ctx context.Context, s *report.Scenario, plot report.Plot, modes []string, measure func(context.Context, string, *report.Variant) (report.Line, error)) error {
+	var errs []error
+	for _, mode := range modes {
+		v := report.Variant{Name: mode}
+		line, err := measure(ctx, mode, &v)
+		if err != nil {
+			v.Error = err.Error()
+			errs = append(errs, fmt.Errorf("%s: %w", mode, err))
+		}
+		s.Variants = append(s.Variants, v)
+		plot.Lines = append(plot.Lines, line)
+	}
+	s.Plots = append(s.Plots, plot)
+	return errors.Join(errs...)
+}

@@ -47,19 +47,7 @@ func (r *runner) stream(ctx context.Context, s *report.Scenario) error {
 			"and 1,000 pods a second at best",
 	}
 	plot := report.Plot{File: "stream.svg", Title: "Pods that every agent knows", X: "seconds since the pod was created", Y: "% of pods"}
-	var errs []error
-	for _, mode := range streamModes() {
-		v := report.Variant{Name: mode}
-		line, err := r.streamIn(ctx, mode, &v)
-		if err != nil {
-			v.Error = err.Error()
-			errs = append(errs, fmt.Errorf("%s: %w", mode, err))
-		}
-		s.Variants = append(s.Variants, v)
-		plot.Lines = append(plot.Lines, line)
-	}
-	s.Plots = append(s.Plots, plot)
-	return errors.Join(errs...)
+	return inModes(ctx, s, plot, streamModes(), r.streamIn)
 }
 
 // streamIn measures one way.

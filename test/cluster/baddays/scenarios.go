@@ -74,7 +74,7 @@ func agentKill(ctx context.Context, d *day) error {
 	if err := d.killOnNodes(ctx, "hawser-agent"); err != nil {
 		return err
 	}
-	if err := d.agentsAnswer(ctx, 3*time.Minute); err != nil {
+	if err := invariant.AgentsAnswer(ctx, d.Lab, 3*time.Minute); err != nil {
 		return err
 	}
 	d.note("agents answer %.1f s after they were killed", time.Since(began).Seconds())
@@ -102,7 +102,7 @@ func agentKill(ctx context.Context, d *day) error {
 		if err != nil {
 			return err
 		}
-		if err := d.agentsAnswer(ctx, time.Minute); err != nil {
+		if err := invariant.AgentsAnswer(ctx, d.Lab, time.Minute); err != nil {
 			return err
 		}
 		d.note("agents of new pods answer %.1f s after the old ones were removed", time.Since(began).Seconds())
@@ -126,27 +126,6 @@ func (d *day) killOnNodes(ctx context.Context, program string) error {
 		}
 	}
 	return nil
-}
-
-// agentsAnswer waits until the agents of all nodes are well.
-func (d *day) agentsAnswer(ctx context.Context, timeout time.Duration) error {
-	return lab.Eventually(ctx, timeout, func(ctx context.Context) error {
-		for _, n := range d.nodes {
-			c, err := invariant.Agent(n)
-			if err != nil {
-				return err
-			}
-			status, err := c.Health(ctx, true)
-			c.Close()
-			if err != nil {
-				return fmt.Errorf("agent of %s: %w", n.Name, err)
-			}
-			if status.Cilium.State != "Ok" {
-				return fmt.Errorf("agent of %s: %s %s", n.Name, status.Cilium.State, status.Cilium.Msg)
-			}
-		}
-		return nil
-	})
 }
 
 // holder returns who leads the operators: host and random.

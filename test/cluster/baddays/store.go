@@ -33,7 +33,7 @@ func storeDown(ctx context.Context, d *day) error {
 		return err
 	}
 	began := time.Now()
-	if err := errors.Join(d.agentsAnswer(ctx, 3*time.Minute), invariant.Hold(ctx, d.Lab, 3*time.Minute)); err != nil {
+	if err := errors.Join(invariant.AgentsAnswer(ctx, d.Lab, 3*time.Minute), invariant.Hold(ctx, d.Lab, 3*time.Minute)); err != nil {
 		return err
 	}
 	d.note("all is in order %.1f s after the store is back", time.Since(began).Seconds())

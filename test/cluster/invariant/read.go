@@ -183,6 +183,31 @@ func Agent(n kube.NodeInfo) (*client.Client, error) {
 	return client.New("unix://" + filepath.Join(n.Dir, "run/cilium/cilium.sock"))
 }
 
+// AgentsAnswer waits until the agents of all nodes are well.
+func AgentsAnswer(ctx context.Context, l *lab.Lab, timeout time.Duration) error {
+	info, err := l.Info()
+	if err != nil {
+		return err
+	}
+	return lab.Eventually(ctx, timeout, func(ctx context.Context) error {
+		for _, n := range info.Nodes {
+			c, err := Agent(n)
+			if err != nil {
+				return err
+			}
+			status, err := c.Health(ctx, true)
+			c.Close()
+			if err != nil {
+				return fmt.Errorf("agent of %s: %w", n.Name, err)
+			}
+			if status.Cilium.State != "Ok" {
+				return fmt.Errorf("agent of %s: %s %s", n.Name, status.Cilium.State, status.Cilium.Msg)
+			}
+		}
+		return nil
+	})
+}
+
 func readNode(ctx context.Context, l *lab.Lab, info kube.NodeInfo) (*Node, error) {
 	n := &Node{Info: info, RuleSets: map[int]bool{}, Identities: map[int]labels.Set{}}
 	c, err := Agent(info)

@@ -144,7 +144,7 @@ func (s *soak) disturbed(ctx context.Context, d disturbance, c change) (err erro
 
 // settleDown waits until agents are well, have the policies, and everything fits together.
 func (s *soak) settleDown(ctx context.Context) error {
-	if err := s.AgentsAnswer(ctx, settled); err != nil {
+	if err := invariant.AgentsAnswer(ctx, s.Lab, settled); err != nil {
 		return err
 	}
 	if err := s.Arrived(ctx, settled); err != nil {

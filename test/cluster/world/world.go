@@ -361,28 +361,3 @@ func names(text string) (out []string) {
 	slices.Sort(out)
 	return slices.Compact(out)
 }
-
-// AgentsAnswer waits until the agents of all nodes are well.
-func (w *World) AgentsAnswer(ctx context.Context, timeout time.Duration) error {
-	info, err := w.Info()
-	if err != nil {
-		return err
-	}
-	return lab.Eventually(ctx, timeout, func(ctx context.Context) error {
-		for _, n := range info.Nodes {
-			c, err := invariant.Agent(n)
-			if err != nil {
-				return err
-			}
-			status, err := c.Health(ctx, true)
-			c.Close()
-			if err != nil {
-				return fmt.Errorf("agent of %s: %w", n.Name, err)
-			}
-			if status.Cilium.State != "Ok" {
-				return fmt.Errorf("agent of %s: %s %s", n.Name, status.Cilium.State, status.Cilium.Msg)
-			}
-		}
-		return nil
-	})
-}
