@@ -22,22 +22,40 @@ var agentPackages = map[string][]string{
 	"restapi":     {"addressing", "component", "enforcement", "health", "hubble", "identities", "monitor"},
 }
 
+// cliPackages are the packages that the command line is wired from, likewise.
+var cliPackages = map[string][]string{
+	"agent":   {"command", "output", "store"},
+	"cluster": {"command", "output"},
+	"command": {"output"},
+	"observe": {"command", "output"},
+	"output":  {},
+	"policy":  {"command", "observe", "output"},
+	"store":   {"command", "output"},
+}
+
 func TestTheAgentIsWiredFromAbove(t *testing.T) {
-	const (
-		agent  = "internal/agent"
-		reason = "a part of the agent is read and tested with nothing but what it uses; what needs more of the agent is wiring, and belongs to " + agent
-	)
+	wiredFromAbove(t, "internal/agent", agentPackages)
+}
+
+func TestTheCommandLineIsWiredFromAbove(t *testing.T) {
+	wiredFromAbove(t, "internal/cli", cliPackages)
+}
+
+// wiredFromAbove checks what the packages of a folder use of each other.
+func wiredFromAbove(t *testing.T, whole string, parts map[string][]string) {
+	t.Helper()
+	const reason = "a part is read and tested with nothing but what it uses; what needs more of the whole is wiring, and belongs to "
 	for _, p := range packages(t) {
-		if path.Dir(p.path) != agent {
+		if path.Dir(p.path) != whole {
 			continue
 		}
-		uses, listed := agentPackages[path.Base(p.path)]
+		uses, listed := parts[path.Base(p.path)]
 		if !listed {
-			t.Errorf("%s is not in agentPackages: say which packages of the agent it uses", p.path)
+			t.Errorf("%s is not in the table of the parts of %s: say which of them it uses", p.path, whole)
 		}
 		for _, imp := range p.imports {
-			if under(imp, agent) && !slices.Contains(uses, path.Base(imp)) {
-				t.Errorf("%s imports %s: %s", p.path, imp, reason)
+			if under(imp, whole) && !slices.Contains(uses, path.Base(imp)) {
+				t.Errorf("%s imports %s: %s%s", p.path, imp, reason, whole)
 			}
 		}
 	}

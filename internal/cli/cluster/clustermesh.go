@@ -1,0 +1,100 @@
+// Package cluster holds the commands about a cluster as a whole: what the operator says, which
+// other clusters are followed and how clusters are connected, and why an identity is there. They
+// ask the API server, the operator and the agent.
+package cluster
+
+import (
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hawser-net/hawser/api/rest"
+	"github.com/hawser-net/hawser/api/rest/client"
+	"github.com/hawser-net/hawser/internal/cli/command"
+	"github.com/hawser-net/hawser/internal/cli/output"
+)
+
+// MeshCommand shows other clusters, and connects clusters; sandboxes is nil where there are none.
+func MeshCommand(a *command.App, sandboxes Sandboxes) *cobra.Command {
+	m := mesh{a, sandboxes}
+	return command.Group("clustermesh", "Show other clusters, connect clusters", "Show the other clusters that this node follows, connect clusters and undo it.",
+		statusCommand(a), m.connectCommand(), m.disconnectCommand())
+}
+
+func statusCommand(a *command.App) *cobra.Command {
+	c := &cobra.Command{
+		Use:   "status",
+		Short: "Show how far each other cluster is followed, and what is known of it",
+		Long: `Show how far each other cluster is followed, and what is known of it.
+
+CONNECTED says whether its store answers now, and since when. READY says whether all that it says was
+heard at least once; that stays in force when the cluster is away. REFUSED counts what it says that is
+not believed, because it is not about itself; the agent's log says what that is.
+
+The exit code is 1 if a cluster is not connected or not ready.`,
+		Example: `  hawser clustermesh status
+  hawser clustermesh status -o jsonpath='{.clusters[*].name}'`,
+		Args: cobra.NoArgs,
+	}
+	out := output.AddFlag(c)
+	c.RunE = a.WithClient(func(cmd *cobra.Command, c *client.Client, _ []string) error {
+		st, err := c.Health(cmd.Context(), false)
+		if err != nil {
+			return err
+		}
+		mesh := st.ClusterMesh
+		err = out.Print(cmd.OutOrStdout(), mesh, func(w io.Writer) error { return writeClusterMesh(a, w, mesh) })
+		for _, r := range mesh.Clusters {
+			if err == nil && (!r.Connected || !r.Ready) {
+				err = command.Silent(command.ExitError)
+			}
+		}
+		return err
+	})
+	return c
+}
+
+func writeClusterMesh(a *command.App, w io.Writer, mesh rest.ClusterMeshStatus) error {
+	if mesh.Fault != "" {
+		if _, err := fmt.Fprintln(w, a.Paint(output.Bad, "The directory of clusters cannot be read: ")+output.Printable(mesh.Fault)); err != nil {
+			return err
+		}
+	}
+	if len(mesh.Clusters) == 0 {
+		_, err := fmt.Fprintln(w, "This node follows no other cluster (--clustermesh-config).")
+		return err
+	}
+	t := a.Table("CLUSTER", "ID", "CONNECTED", "READY", "NODES", "IDENTITIES", "ENDPOINTS", "SERVICES", "REFUSED", "LAST ERROR")
+	for _, r := range mesh.Clusters {
+		id := "unknown"
+		if r.Config.ClusterID != 0 {
+			id = fmt.Sprint(r.Config.ClusterID)
+		}
+		refused := output.Plain.Cell(fmt.Sprint(r.NumRefused))
+		if r.NumRefused > 0 {
+			refused.Style = output.Warn
+		}
+		t.Row(r.Name, id, yesNo(r.Connected, since(r.Since)), yesNo(r.Ready, ""), r.NumNodes, r.NumIdentities, r.NumEndpoints, r.NumSharedServices, refused, r.LastError)
+	}
+	if err := t.Write(w); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(w, "\n%d services of this cluster take backends of others.\n", mesh.NumGlobalServices)
+	return err
+}
+
+func since(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return ", since " + t.Local().Format(time.DateTime)
+}
+
+func yesNo(ok bool, more string) output.Cell {
+	if ok {
+		return output.Good.Cell("yes" + more)
+	}
+	return output.Bad.Cell("no" + more)
+}

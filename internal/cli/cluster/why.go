@@ -1,0 +1,129 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hawser-net/hawser/internal/admin/usage"
+	"github.com/hawser-net/hawser/internal/cli/command"
+	"github.com/hawser-net/hawser/internal/cli/output"
+	"github.com/hawser-net/hawser/internal/identity"
+)
+
+// whyTimeout bounds the look at the cluster's objects.
+const whyTimeout = 2 * time.Minute
+
+// IdentityWhyCommand shows who uses an identity.
+func IdentityWhyCommand(a *command.App) *cobra.Command {
+	var kubeconfig, kubeContext string
+	c := &cobra.Command{
+		Use:   "why ID|POD",
+		Short: "Show who uses an identity, and why it is there still",
+		Long: `Show what an identity of Kubernetes stands for, which endpoints and slices name it,
+which pods have its labels, and why it is not collected. A pod is named
+namespace/name; without a namespace it is one of default.
+
+It asks the API server, not the agent, with the kubeconfig file that kubectl uses,
+or with the service account of the pod that it runs in.`,
+		Example: `  hawser identity why 18582
+  hawser identity why shop/web-0
+  hawser identity why 18582 -o jsonpath='{.reasons}'`,
+		Args: cobra.ExactArgs(1),
+	}
+	c.Flags().StringVar(&kubeconfig, "kubeconfig", "", "kubeconfig `file`; by default those of KUBECONFIG, or ~/.kube/config")
+	c.Flags().StringVar(&kubeContext, "context", "", "`name` of the context in it; the current one by default")
+	out := output.AddFlag(c)
+	c.RunE = func(cmd *cobra.Command, args []string) error {
+		client, err := usage.Connect(kubeconfigs(a, kubeconfig), kubeContext)
+		if err != nil {
+			return command.Unreachable(err)
+		}
+		ctx, cancel := context.WithTimeout(cmd.Context(), whyTimeout)
+		defer cancel()
+		world, err := usage.Read(ctx, client)
+		if err != nil {
+			return command.Unreachable(fmt.Errorf("%s: %w", client.Host(), err))
+		}
+		answer, err := world.Why(args[0])
+		if errors.Is(err, usage.ErrNotFound) {
+			return command.NotFound(err)
+		}
+		if err != nil {
+			return err
+		}
+		return out.Print(cmd.OutOrStdout(), answer, func(w io.Writer) error { return writeWhy(a, w, answer) })
+	}
+	return c
+}
+
+// kubeconfigs are the files that kubectl would read.
+func kubeconfigs(a *command.App, file string) []string {
+	files := filepath.SplitList(a.Getenv("KUBECONFIG"))
+	switch home := a.Getenv("HOME"); {
+	case file != "":
+		files = []string{file}
+	case len(files) == 0 && home != "":
+		files = []string{filepath.Join(home, ".kube", "config")}
+	}
+	return files
+}
+
+// shownUsers bounds how many users of an identity are shown to people; -o json has all.
+const shownUsers = 10
+
+func writeWhy(a *command.App, w io.Writer, x usage.Answer) error {
+	f := a.Facts()
+	f.Add("Pod", x.Pod)
+	if x.ID != 0 {
+		f.Add("Identity", x.ID.String())
+	}
+	f.Add("Labels", x.Labels)
+	if !x.Created.IsZero() {
+		f.Add("Exists since", x.Created.Format(output.TimeFormat))
+	}
+	var duplicates []string
+	for _, id := range x.Duplicates {
+		duplicates = append(duplicates, id.String())
+	}
+	f.Add("Duplicates", duplicates)
+	var endpoints, slices, waiting []string
+	for _, ep := range x.Endpoints {
+		text := fmt.Sprintf("%s/%s on %s since %s", ep.Namespace, ep.Name, ep.Node, ep.Since.Format(output.TimeFormat))
+		if ep.Gone {
+			text = fmt.Sprintf("%s/%s since %s, whose pod is gone", ep.Namespace, ep.Name, ep.Since.Format(output.TimeFormat))
+		}
+		endpoints = append(endpoints, text)
+	}
+	for _, s := range x.Slices {
+		slices = append(slices, fmt.Sprintf("%s (%s): %d", s.Name, s.Namespace, s.Entries))
+	}
+	for _, p := range x.Waiting {
+		text := fmt.Sprintf("%s/%s", p.Namespace, p.Name)
+		if p.Node != "" {
+			text += " on " + p.Node
+		}
+		if p.Told != identity.Unknown {
+			text += ", which has identity " + p.Told.String()
+		}
+		waiting = append(waiting, text)
+	}
+	f.Add("CiliumEndpoints", clipped(endpoints))
+	f.Add("Slices", clipped(slices))
+	f.Add("Pods with its labels", clipped(waiting))
+	f.Add("Why", x.Reasons)
+	return f.Write(w)
+}
+
+// clipped shortens a list for people.
+func clipped(list []string) []string {
+	if len(list) <= shownUsers {
+		return list
+	}
+	return append(list[:shownUsers:shownUsers], fmt.Sprintf("and %d more", len(list)-shownUsers))
+}

@@ -1,0 +1,110 @@
+// Package command is what all commands of hawser have in common: what they need of their process,
+// the client of the agent, completions, exit codes and how errors are shown.
+//
+// A package beside it holds the commands that ask one kind of server. Its constructors take an App,
+// which the root command fills before any command runs.
+package command
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hawser-net/hawser/api/rest/client"
+	"github.com/hawser-net/hawser/internal/cli/output"
+)
+
+// App is what commands need of their process.
+type App struct {
+	// Terminal is where answers are shown to people.
+	output.Terminal
+	// Getenv reads the environment.
+	Getenv func(string) string
+
+	host string
+}
+
+// Root returns the root command, which has the flags that all commands have.
+func Root(a *App, stdout, stderr io.Writer, short, long string, subcommands ...*cobra.Command) *cobra.Command {
+	root := Group("hawser", short, long, subcommands...)
+	root.SilenceErrors = true
+	root.SilenceUsage = true
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	root.PersistentFlags().StringVarP(&a.host, "host", "H", "",
+		"`address` of the agent: unix:///path, a path, or tcp://host:port (default "+client.DefaultSocket+")")
+	return root
+}
+
+// Group returns a command that only holds others. Alone it shows its help; with a word it does not
+// know it fails, where cobra would show the help and succeed.
+func Group(use, short, long string, subcommands ...*cobra.Command) *cobra.Command {
+	c := &cobra.Command{
+		Use:   use,
+		Short: short,
+		Long:  long,
+		Args:  cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return cmd.Help()
+			}
+			msg := fmt.Sprintf("unknown command %q of %q", args[0], cmd.CommandPath())
+			if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+				msg += "; did you mean " + strings.Join(near, " or ") + "?"
+			}
+			return Usagef("%s", msg)
+		},
+	}
+	c.SuggestionsMinimumDistance = 2
+	c.AddCommand(subcommands...)
+	return c
+}
+
+// WithClient runs a command with a client of the agent.
+func (a *App) WithClient(run func(cmd *cobra.Command, c *client.Client, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		c, err := a.client()
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		return run(cmd, c, args)
+	}
+}
+
+func (a *App) client() (*client.Client, error) {
+	c, err := client.New(client.Host(a.host, a.Getenv))
+	if err != nil {
+		return nil, Usage(err)
+	}
+	return c, nil
+}
+
+// Complete offers what list gives as completions; if it fails there are none.
+func (a *App) Complete(list func(ctx context.Context, c *client.Client) ([]string, error)) func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	return func(cmd *cobra.Command, args []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		c, err := a.client()
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveError
+		}
+		defer c.Close()
+		ctx := cmd.Context()
+		if ctx == nil {
+			ctx = context.Background()
+		}
+		names, err := list(ctx, c)
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveError
+		}
+		var out []cobra.Completion
+		for _, name := range names {
+			if strings.HasPrefix(name, prefix) {
+				out = append(out, name)
+			}
+		}
+		return out, cobra.ShellCompDirectiveNoFileComp
+	}
+}

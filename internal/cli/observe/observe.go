@@ -1,0 +1,176 @@
+// Package observe holds the commands that ask a server of flows, an agent or a relay: who talks to
+// whom, what is refused and why, what changed in agents, which nodes reach each other, and the page
+// that shows it.
+package observe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hawser-net/hawser/api/observer"
+	policypb "github.com/hawser-net/hawser/api/policy"
+	"github.com/hawser-net/hawser/api/rest/client"
+	"github.com/hawser-net/hawser/internal/cli/command"
+)
+
+// options are what hawser observe is told besides its filters.
+type options struct {
+	server Server
+	filter flowFilter
+	window
+	explain  bool
+	policies bool
+	nodeName bool
+	output   string
+}
+
+// Command shows flows, and what else a server of flows knows.
+func Command(a *command.App) *cobra.Command {
+	o := &options{}
+	c := &cobra.Command{
+		Use:   "observe",
+		Short: "Show who talks to whom, and what is refused",
+		Long: `Show flows that a node has seen, the latest ` + fmt.Sprint(lastFlows) + ` unless something else is asked for: verdicts of
+policy, which every connection gets that begins, and packets that were dropped, with the
+pods, labels and services of both sides and the policies that decided. The agent records
+them with --enable-hubble.
+
+A filter with --from or --to in its name is about that side of a flow. Without, it is about
+either side; all of these together are then about the same one. Several values of one flag
+mean any of them, several flags all of them.
+
+A relay (--server) answers for all nodes: their names stand after the time, and a line says
+which of them cannot be asked.
+
+With --policy-changes a line says between the flows when a policy changed, and with which
+revision of the node that told it first.
+
+With --explain a flow that policy refused is followed by the rules that refuse it, by those
+of now, and by what would let it pass.
+
+A reader that is slower than flows come misses some: a line says how many, whatever the
+filters.`,
+		Example: `  hawser observe --verdict DROPPED --follow
+  hawser observe --to-pod shop/db --since 10m
+  hawser observe --verdict DROPPED --to-namespace shop --explain
+  hawser observe --to-pod shop/db --since 1h --policy-changes
+  hawser observe --pod shop/front --protocol tcp --to-port 5432 -o json
+  hawser observe --label app=front,tier!=test --type policy-verdict --last 100
+  hawser observe --server 192.0.2.7:4244 --tls-ca-cert-files ca.crt --tls-client-cert-file me.crt \
+    --tls-client-key-file me.key --tls-server-name n1.default.hubble-grpc.cilium.io`,
+		Args: cobra.NoArgs,
+	}
+	o.window.flags(c, "flows")
+	fs := c.Flags()
+	fs.StringVarP(&o.output, "output", "o", "compact", "`format`: compact, dict, table, json or jsonpb (the last two are the same)")
+	fs.BoolVar(&o.nodeName, "print-node-name", false, "name the node that saw a flow also where there is only one; those of a relay are always named")
+	fs.BoolVar(&o.explain, "explain", false, "say of flows that policy refused which rules do, and what would let them pass; not with json or table")
+	o.filter.flags(c)
+	o.server.AddFlags(c)
+	fs.BoolVar(&o.policies, "policy-changes", false, "show between the flows which policies changed, once for all nodes; not with table")
+	c.AddCommand(nodesCommand(a), healthCommand(a), statusCommand(a), namespacesCommand(a), agentEventsCommand(a))
+	_ = c.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(
+		[]cobra.Completion{"compact", "dict", "table", "json", "jsonpb"}, cobra.ShellCompDirectiveNoFileComp))
+	for _, name := range []string{"pod", "from-pod", "to-pod"} {
+		_ = c.RegisterFlagCompletionFunc(name, completePods(a))
+	}
+	for _, name := range []string{"namespace", "from-namespace", "to-namespace"} {
+		_ = c.RegisterFlagCompletionFunc(name, CompleteNamespaces(a, &o.server))
+	}
+	c.RunE = func(cmd *cobra.Command, _ []string) error { return showFlows(a, cmd, o) }
+	return c
+}
+
+// request is what the options ask of the server.
+func (o *options) request(q asked) (*observer.GetFlowsRequest, error) {
+	white, err := o.filter.lists()
+	if err != nil {
+		return nil, err
+	}
+	return &observer.GetFlowsRequest{Whitelist: white, Follow: o.follow, Number: q.number, First: q.first, Since: q.since, Until: q.until}, nil
+}
+
+func showFlows(a *command.App, cmd *cobra.Command, o *options) error {
+	q, err := o.asked(time.Now())
+	if err != nil {
+		return err
+	}
+	req, err := o.request(q)
+	if err != nil {
+		return err
+	}
+	if o.policies && o.output == "table" {
+		return command.Usagef("--policy-changes: a table has a row for each flow; use compact, dict or json")
+	}
+	if o.follow && o.output == "table" {
+		return command.Usagef("--output: a table is as wide as all that it shows, so it cannot follow; use compact")
+	}
+	if o.explain && o.output != "compact" && o.output != "dict" {
+		return command.Usagef("--explain: explanations are for people; use --output compact or dict")
+	}
+	writer, err := newFlowWriter(a, o.output, o.nodeName, cmd.OutOrStdout())
+	if err != nil {
+		return err
+	}
+	conn, err := o.server.Dial(a)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithCancel(cmd.Context())
+	defer cancel()
+	if o.explain {
+		explainRefusals(ctx, a, &writer, policypb.NewPolicyClient(conn), cmd.OutOrStdout())
+	}
+	if o.policies {
+		end, err := beside(ctx, &writer, o.output, o.window, q, conn, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		if err != nil {
+			return o.server.AnswerError(a, err)
+		}
+		last := writer.end
+		writer.end = func() error { return errors.Join(end(), last()) }
+	}
+	stream, err := observer.NewObserverClient(conn).GetFlows(ctx, req)
+	if err != nil {
+		return errors.Join(o.server.AnswerError(a, err), writer.end())
+	}
+	for {
+		res, err := stream.Recv()
+		if err != nil {
+			if errors.Is(err, io.EOF) {
+				return writer.end()
+			}
+			err = o.server.AnswerError(a, err)
+			// Being interrupted is how following ends well.
+			if errors.Is(err, context.Canceled) && cmd.Context().Err() != nil {
+				return writer.end()
+			}
+			return errors.Join(err, writer.end())
+		}
+		if err := writer.write(res); err != nil {
+			return err
+		}
+	}
+}
+
+// completePods offers the pods of this node.
+func completePods(a *command.App) func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	return a.Complete(func(ctx context.Context, c *client.Client) ([]string, error) {
+		eps, err := c.Endpoints(ctx, nil)
+		if err != nil {
+			return nil, err
+		}
+		var out []string
+		for _, ep := range eps {
+			if ids := ep.Status.ExternalIdentifiers; ids.K8SPodName != "" {
+				out = append(out, ids.K8SNamespace+"/"+ids.K8SPodName)
+			}
+		}
+		return out, nil
+	})
+}

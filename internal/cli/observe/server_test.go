@@ -1,0 +1,90 @@
+package observe
+
+import (
+	"context"
+	"crypto/x509"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+
+	"github.com/hawser-net/hawser/api/observer"
+	"github.com/hawser-net/hawser/internal/cli/command"
+	"github.com/hawser-net/hawser/internal/flowserver"
+	"github.com/hawser-net/hawser/internal/testenv/controllers"
+	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
+)
+
+// TestRenewedAuthority: a connection that is kept goes on when the authority of server and clients
+// is replaced, as that of the page does, which lives longer than certificates.
+func TestRenewedAuthority(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	path := func(name string) string { return filepath.Join(dir, name) }
+	write := func(name string, data []byte) {
+		t.Helper()
+		if err := os.WriteFile(path(name), data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	replace := func() {
+		t.Helper()
+		authority := kvstoretest.NewAuthority(t)
+		write("ca", authority.PEM())
+		for name, usage := range map[string]x509.ExtKeyUsage{"server": x509.ExtKeyUsageServerAuth, "client": x509.ExtKeyUsageClientAuth} {
+			cert, key := authority.Issue(t, name, usage)
+			write(name+".crt", cert)
+			write(name+".key", key)
+		}
+	}
+	serve := func(address string) (at string, end func()) {
+		t.Helper()
+		var l net.Listener
+		controllers.Eventually(t, time.Minute, func() string {
+			var err error
+			if l, err = net.Listen("tcp", address); err != nil {
+				return err.Error()
+			}
+			return ""
+		})
+		// Made anew, so that the server knows the authority of now only.
+		cfg, err := flowserver.TLSFiles{Cert: path("server.crt"), Key: path("server.key"), ClientCAs: []string{path("ca")}}.Config()
+		if err != nil {
+			t.Fatal(err)
+		}
+		srv := grpc.NewServer(grpc.Creds(credentials.NewTLS(cfg)))
+		observer.RegisterObserverServer(srv, relayAnswers{status: &observer.ServerStatusResponse{}})
+		done := make(chan error, 1)
+		go func() { done <- srv.Serve(l) }()
+		return l.Addr().String(), func() { srv.Stop(); <-done }
+	}
+
+	replace()
+	address, end := serve("127.0.0.1:0")
+	server := Server{address: address, cas: []string{path("ca")}, cert: path("client.crt"), key: path("client.key"), tlsName: "server"}
+	conn, err := server.Dial(&command.App{Getenv: func(string) string { return "" }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	ask := func() string {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if _, err := observer.NewObserverClient(conn).ServerStatus(ctx, &observer.ServerStatusRequest{}); err != nil {
+			return err.Error()
+		}
+		return ""
+	}
+	if problem := ask(); problem != "" {
+		t.Fatal(problem)
+	}
+	end()
+	replace()
+	_, end = serve(address)
+	defer end()
+	controllers.Eventually(t, time.Minute, ask)
+}

@@ -1,0 +1,168 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hawser-net/hawser/internal/admin/migration"
+	"github.com/hawser-net/hawser/internal/cli/command"
+	"github.com/hawser-net/hawser/internal/cli/output"
+	"github.com/hawser-net/hawser/internal/identity"
+	"github.com/hawser-net/hawser/internal/k8s"
+	"github.com/hawser-net/hawser/pkg/allocator"
+	"github.com/hawser-net/hawser/pkg/kvstore"
+)
+
+// migrateFlags say what is copied where.
+type migrateFlags struct {
+	store       Flags
+	k8s         k8s.Config
+	to          string
+	dryRun      bool
+	check       bool
+	clusterID   uint32
+	maxClusters uint32
+}
+
+// Places to copy to, as values of --to.
+const (
+	toObjects = "crd"
+	toKeys    = "kvstore"
+)
+
+// MigrateCommand copies identities between a store and objects.
+func MigrateCommand(a *command.App, open Opener) *cobra.Command {
+	f := &migrateFlags{k8s: k8s.Defaults()}
+	f.k8s.QPS, f.k8s.Burst, f.k8s.UserAgent = 50, 100, "hawser-migrate"
+	c := &cobra.Command{
+		Use:   "identity --to crd|kvstore",
+		Short: "Copy identities between a key-value store and Kubernetes objects, with their numbers",
+		Long: `Copy identities from a key-value store into CiliumIdentity objects, or back. Each
+keeps its number. Nothing is deleted or changed: what is in the way is told.
+
+It can be broken off and run again; what is there already is left as it is. Run it
+while agents write to both places (--identity-allocation-mode=doublewrite-...), so
+that what is made meanwhile is in both.
+
+The exit code is 0 if all identities are in both places afterwards, and 1 if not.`,
+		Example: `  hawser migrate identity --to crd --dry-run
+  hawser migrate identity --to crd --kvstore-opt etcd.address=http://127.0.0.1:2379
+  hawser migrate identity --to crd --check -o json`,
+		Args: cobra.NoArgs,
+	}
+	fs := c.Flags()
+	fs.StringVar(&f.to, "to", "", "`place` to copy to: crd or kvstore; the other one is copied from")
+	fs.BoolVar(&f.dryRun, "dry-run", false, "write nothing, and tell what would be written")
+	fs.BoolVar(&f.check, "check", false, "write nothing, and fail unless all identities are in both places")
+	fs.Uint32Var(&f.clusterID, "cluster-id", 0, "`number` of the cluster, as the agents have it: it says which identities are its own")
+	fs.Uint32Var(&f.maxClusters, "max-connected-clusters", 255, "how many clusters can be connected: 255 or 511")
+	f.store.Add(fs)
+	f.store.timeout = 10 * time.Minute
+	fs.Lookup("timeout").DefValue = f.store.timeout.String()
+	f.k8s.Flags(fs)
+	out := output.AddFlag(c)
+	c.RunE = func(cmd *cobra.Command, args []string) error {
+		if f.to != toObjects && f.to != toKeys {
+			return command.Usagef("--to: %q is neither %s nor %s", f.to, toObjects, toKeys)
+		}
+		return withStore(open, &f.store, func(ctx context.Context, cmd *cobra.Command, store kvstore.Backend, _ []string) error {
+			return migrate(ctx, a, cmd, store, f, out)
+		})(cmd, args)
+	}
+	return command.Group("migrate", "Move what the cluster keeps from one place to another", "", c)
+}
+
+func migrate(ctx context.Context, a *command.App, cmd *cobra.Command, store kvstore.Backend, f *migrateFlags, out *output.Format) error {
+	first, last, err := identity.Range(f.clusterID, f.maxClusters)
+	if err != nil {
+		return command.Usagef("--cluster-id and --max-connected-clusters: %w", err)
+	}
+	if err := f.k8s.Validate(); err != nil {
+		return command.Usage(err)
+	}
+	rc, err := f.k8s.REST()
+	if err != nil {
+		return command.Usage(err)
+	}
+	client, err := k8s.New(rc)
+	if err != nil {
+		return err
+	}
+	keys := migration.Keys{Store: store, First: allocator.ID(first), Last: allocator.ID(last)}
+	objects := migration.Objects{Client: client.V2, First: allocator.ID(first), Last: allocator.ID(last)}
+	opts := migration.Options{Write: !f.dryRun && !f.check, Progress: progress(cmd.ErrOrStderr(), time.Second)}
+	var report migration.Report
+	if f.to == toObjects {
+		report, err = migration.ToObjects(ctx, keys, objects, opts)
+	} else {
+		report, err = migration.ToKeys(ctx, objects, keys, opts)
+	}
+	if err != nil {
+		return err
+	}
+	if err := out.Print(cmd.OutOrStdout(), report, func(w io.Writer) error { return writeMigration(a, w, f, report) }); err != nil {
+		return err
+	}
+	if !report.Complete && !f.dryRun {
+		return command.Silent(command.ExitError)
+	}
+	return nil
+}
+
+// progress returns what tells how far a copy is, not more often than every pause.
+func progress(w io.Writer, pause time.Duration) func(done, total int) {
+	began, last := time.Now(), time.Now()
+	return func(done, total int) {
+		if time.Since(last) < pause {
+			return
+		}
+		last = time.Now()
+		left := time.Duration(float64(time.Since(began)) / float64(max(done, 1)) * float64(total-done)).Round(time.Second)
+		fmt.Fprintf(w, "%d of %d identities, about %s left\n", done, total, left)
+	}
+}
+
+func writeMigration(a *command.App, w io.Writer, f *migrateFlags, r migration.Report) error {
+	t := a.Facts()
+	t.Add("Identities", fmt.Sprintf("%d to be in %s", r.Total, f.to))
+	t.Add("There", fmt.Sprint(r.Same))
+	if r.Copied > 0 {
+		t.Add("Copied", fmt.Sprint(r.Copied))
+	}
+	if r.Missing > 0 {
+		t.Add("Missing", output.Warn.Cell(fmt.Sprint(r.Missing)))
+	}
+	if r.Extra > 0 {
+		t.Add("Only there", fmt.Sprintf("%d", r.Extra))
+	}
+	if r.Foreign > 0 {
+		t.Add("Of others", fmt.Sprintf("%d with numbers of other clusters, left alone", r.Foreign))
+	}
+	for _, name := range r.Faulty {
+		t.Add("No identity", output.Warn.Cell(name))
+	}
+	state := output.Good.Cell("all identities are in both places")
+	if !r.Complete {
+		state = output.Bad.Cell("not all identities are in both places")
+	}
+	t.Add("Result", state)
+	if err := t.Write(w); err != nil {
+		return err
+	}
+	if len(r.Conflicts) == 0 {
+		return nil
+	}
+	table := a.Table("ID", "LABELS", "IN THE WAY")
+	for _, c := range r.Conflicts {
+		why := "the number has the labels " + c.Owner
+		if c.Number != 0 {
+			why = "the labels have the number " + c.Number.String()
+		}
+		table.Row(c.ID, c.Labels, why)
+	}
+	return table.WriteAfterBlank(w)
+}
