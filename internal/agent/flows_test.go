@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"net/netip"
 	"os"
 	"slices"
 	"sync"
@@ -159,7 +160,7 @@ func TestFlows(t *testing.T) {
 	ns1, ns2 := twoNamespaces(t)
 	n1, n2 := nodeIn(t, ns1, "n1", "10.0.1.0/24", "fd00:1::/112"), nodeIn(t, ns2, "n2", "10.0.2.0/24", "fd00:2::/112")
 	n1.race = true
-	ours, others := kvstoretest.NewAuthority(t), kvstoretest.NewAuthority(t)
+	ours := kvstoretest.NewAuthority(t)
 	cert, key := ours.Issue(t, "n1.default.hubble-grpc.cilium.io")
 	for name, data := range map[string][]byte{"crt": cert, "key": key, "ca": ours.PEM()} {
 		if err := os.WriteFile(n1.path(name), data, 0o600); err != nil {
@@ -176,68 +177,105 @@ func TestFlows(t *testing.T) {
 	n1.policy("web.yaml", denyWeb)
 	n1.start()
 	n2.start()
-	web := n1.attached("web", map[string]string{"app": "web"})
-	front, intruder := n2.attached("front", map[string]string{"app": "front"}), n2.attached("intruder", map[string]string{"app": "intruder"})
-	for _, to := range web.both(80) {
-		serveEcho(t, web.ns, to)
+	r := &flowsTest{
+		t: t, n1: n1, n2: n2, web: n1.attached("web", map[string]string{"app": "web"}),
+		front: n2.attached("front", map[string]string{"app": "front"}), intruder: n2.attached("intruder", map[string]string{"app": "intruder"}),
 	}
-	to80, to81 := web.both(80)[0], web.both(81)[0]
+	for _, to := range r.web.both(80) {
+		serveEcho(t, r.web.ns, to)
+	}
+	r.to80, r.to81 = r.web.both(80)[0], r.web.both(81)[0]
 	controllers.Eventually(t, time.Minute, func() string { // every node knows everybody
-		if err := once(front.ns, to80, 5*time.Second); err != nil {
+		if err := once(r.front.ns, r.to80, 5*time.Second); err != nil {
 			return err.Error()
 		}
 		return ""
 	})
 
-	here, there := n1.flowConn(n1.path("run/hubble.sock")), n2.flowConn(n2.path("run/hubble.sock"))
-	st, err := observer.NewObserverClient(there).ServerStatus(t.Context(), &observer.ServerStatusRequest{})
-	if err != nil || st.GetSeenFlows() != 0 {
-		t.Errorf("while nobody follows, the node that keeps none has seen %v, %v", st, err)
+	here := n1.flowConn(n1.path("run/hubble.sock"))
+	r.follow(here, n2.flowConn(n2.path("run/hubble.sock")))
+	r.ends(r.connections())
+	r.names()
+	r.strangers(here, ns1, ours)
+	if st, err := n1.client.Health(t.Context(), false); err != nil || st.Hubble.State != "Ok" {
+		t.Errorf("the status says %v, %v", st.Hubble, err)
 	}
-	receiver, sender := followFlows(t, here, &observer.GetFlowsRequest{}), followFlows(t, there, &observer.GetFlowsRequest{})
+	info, err := os.Stat(n1.path("run/hubble.sock"))
+	if err != nil || info.Mode().Perm() != 0o660 {
+		t.Errorf("the socket: %v, %v", info, err)
+	}
+	n1.stop()
+	if _, err := os.Stat(n1.path("run/hubble.sock")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the socket outlives the agent: %v", err)
+	}
+}
+
+// flowsTest is two nodes of which TestFlows reads flows.
+type flowsTest struct {
+	t                    *testing.T
+	n1, n2               *machineNode
+	web, front, intruder *machinePod
+	to80, to81           netip.AddrPort // of web
+	receiver, sender     *flowsOf
+}
+
+// follow has the flows of both nodes be followed.
+func (r *flowsTest) follow(here, there *grpc.ClientConn) {
+	st, err := observer.NewObserverClient(there).ServerStatus(r.t.Context(), &observer.ServerStatusRequest{})
+	if err != nil || st.GetSeenFlows() != 0 {
+		r.t.Errorf("while nobody follows, the node that keeps none has seen %v, %v", st, err)
+	}
+	r.receiver, r.sender = followFlows(r.t, here, &observer.GetFlowsRequest{}), followFlows(r.t, there, &observer.GetFlowsRequest{})
 	// A stream exists when its server has admitted it: what happens from then on it reports.
 	probe := func(o *flowsOf, kind int32) func() string {
 		return func() string {
-			_ = once(intruder.ns, to81, 20*time.Millisecond)
+			_ = once(r.intruder.ns, r.to81, 20*time.Millisecond)
 			if len(o.of(kind, "intruder", "web")) == 0 {
 				return "it does not follow yet"
 			}
 			return ""
 		}
 	}
-	controllers.Eventually(t, time.Minute, probe(receiver, flows.EventVerdict))
-	controllers.Eventually(t, time.Minute, probe(sender, flows.EventVerdict))
+	controllers.Eventually(r.t, time.Minute, probe(r.receiver, flows.EventVerdict))
+	controllers.Eventually(r.t, time.Minute, probe(r.sender, flows.EventVerdict))
+}
 
-	fromFront, fromIntruder := sniffOpenings(t, front), sniffOpenings(t, intruder)
+// openedTo are the connections to a port.
+func openedTo(seen map[connection]bool, port uint32) map[connection]bool {
+	out := maps.Clone(seen)
+	maps.DeleteFunc(out, func(c connection, _ bool) bool { return c.to != port })
+	return out
+}
+
+// sameOpenings says in which connections flows and a capture differ.
+func sameOpenings(what string, list []*flowpb.Flow, verdict flowpb.Verdict, want map[connection]bool) string {
+	got := openings(list, verdict)
+	for c := range want {
+		if got[c] == 0 {
+			return fmt.Sprintf("%s: the capture has %v and no flow tells of it; %d of %d", what, c, len(got), len(want))
+		}
+	}
+	for c := range got {
+		if !want[c] && c.to != 81 { // those that probed
+			return fmt.Sprintf("%s: a flow tells of %v and the capture has it not", what, c)
+		}
+	}
+	return ""
+}
+
+// connections opens connections and compares the flows with a capture: no connection more and none
+// less. It returns those that were allowed.
+func (r *flowsTest) connections() map[connection]int {
+	fromFront, fromIntruder := sniffOpenings(r.t, r.front), sniffOpenings(r.t, r.intruder)
 	const times = 20
 	for range times {
-		if err := once(front.ns, to80, 10*time.Second); err != nil {
-			t.Error(err)
+		if err := once(r.front.ns, r.to80, 10*time.Second); err != nil {
+			r.t.Error(err)
 		}
-		_ = once(front.ns, to81, 20*time.Millisecond)
-		_ = once(intruder.ns, to80, 20*time.Millisecond)
+		_ = once(r.front.ns, r.to81, 20*time.Millisecond)
+		_ = once(r.intruder.ns, r.to80, 20*time.Millisecond)
 	}
-	// What the capture has seen, the flows show: no connection more and none less.
-	wanted := func(seen map[connection]bool, port uint32) map[connection]bool {
-		out := maps.Clone(seen)
-		maps.DeleteFunc(out, func(c connection, _ bool) bool { return c.to != port })
-		return out
-	}
-	same := func(what string, list []*flowpb.Flow, verdict flowpb.Verdict, want map[connection]bool) string {
-		got := openings(list, verdict)
-		for c := range want {
-			if got[c] == 0 {
-				return fmt.Sprintf("%s: the capture has %v and no flow tells of it; %d of %d", what, c, len(got), len(want))
-			}
-		}
-		for c := range got {
-			if !want[c] && c.to != 81 { // those that probed
-				return fmt.Sprintf("%s: a flow tells of %v and the capture has it not", what, c)
-			}
-		}
-		return ""
-	}
-	controllers.Eventually(t, time.Minute, func() string {
+	controllers.Eventually(r.t, time.Minute, func() string {
 		f, i := fromFront(), fromIntruder()
 		for _, row := range []struct {
 			what    string
@@ -245,35 +283,39 @@ func TestFlows(t *testing.T) {
 			verdict flowpb.Verdict
 			want    map[connection]bool
 		}{
-			{"allowed, at the receiver", receiver.of(flows.EventVerdict, "front", "web"), flowpb.Verdict_FORWARDED, wanted(f, 80)},
-			{"refused port", receiver.of(flows.EventVerdict, "front", "web"), flowpb.Verdict_DROPPED, wanted(f, 81)},
-			{"refused pod", receiver.of(flows.EventVerdict, "intruder", "web"), flowpb.Verdict_DROPPED, wanted(i, 80)},
-			{"drops of the refused pod", receiver.of(flows.EventDrop, "intruder", "web"), flowpb.Verdict_DROPPED, wanted(i, 80)},
-			{"all, at the sender", sender.of(flows.EventVerdict, "front", "web"), flowpb.Verdict_FORWARDED, f},
+			{"allowed, at the receiver", r.receiver.of(flows.EventVerdict, "front", "web"), flowpb.Verdict_FORWARDED, openedTo(f, 80)},
+			{"refused port", r.receiver.of(flows.EventVerdict, "front", "web"), flowpb.Verdict_DROPPED, openedTo(f, 81)},
+			{"refused pod", r.receiver.of(flows.EventVerdict, "intruder", "web"), flowpb.Verdict_DROPPED, openedTo(i, 80)},
+			{"drops of the refused pod", r.receiver.of(flows.EventDrop, "intruder", "web"), flowpb.Verdict_DROPPED, openedTo(i, 80)},
+			{"all, at the sender", r.sender.of(flows.EventVerdict, "front", "web"), flowpb.Verdict_FORWARDED, f},
 		} {
-			if wrong := same(row.what, row.list, row.verdict, row.want); wrong != "" {
+			if wrong := sameOpenings(row.what, row.list, row.verdict, row.want); wrong != "" {
 				return wrong
 			}
 		}
 		return ""
 	})
-	allowed := openings(receiver.of(flows.EventVerdict, "front", "web"), flowpb.Verdict_FORWARDED)
+	allowed := openings(r.receiver.of(flows.EventVerdict, "front", "web"), flowpb.Verdict_FORWARDED)
 	for c, n := range allowed {
 		if n != 1 {
-			t.Errorf("%d flows tell of the one connection %v", n, c)
+			r.t.Errorf("%d flows tell of the one connection %v", n, c)
 		}
 	}
 	if len(allowed) != times {
-		t.Errorf("%d connections were allowed, want %d", len(allowed), times)
+		r.t.Errorf("%d connections were allowed, want %d", len(allowed), times)
 	}
-	// Each connection that was allowed ends, at both nodes and from both sides, and others have no
-	// end; however much was sent, its flows are few.
+	return allowed
+}
+
+// ends checks that each connection that was allowed ends, at both nodes and from both sides, and
+// that others have no end; however much was sent, its flows are few.
+func (r *flowsTest) ends(allowed map[connection]int) {
 	ends := func(o *flowsOf, from, to string) map[connection]int {
 		list := slices.DeleteFunc(o.of(flows.EventTrace, from, to), func(f *flowpb.Flow) bool { return !f.GetL4().GetTCP().GetFlags().GetFIN() })
 		return openings(list, flowpb.Verdict_FORWARDED)
 	}
-	controllers.Eventually(t, time.Minute, func() string {
-		for _, o := range []*flowsOf{receiver, sender} {
+	controllers.Eventually(r.t, time.Minute, func() string {
+		for _, o := range []*flowsOf{r.receiver, r.sender} {
 			forth, back := ends(o, "front", "web"), ends(o, "web", "front")
 			for c := range allowed {
 				if forth[c] != 1 || back[connection{c.to, c.from}] != 1 {
@@ -283,62 +325,66 @@ func TestFlows(t *testing.T) {
 		}
 		return ""
 	})
-	for c, n := range ends(receiver, "front", "web") {
+	for c, n := range ends(r.receiver, "front", "web") {
 		if allowed[c] != 1 {
-			t.Errorf("%d ends of the connection %v, which was not allowed", n, c)
+			r.t.Errorf("%d ends of the connection %v, which was not allowed", n, c)
 		}
 	}
-	for c, n := range openings(append(receiver.of(flows.EventTrace, "front", "web"), receiver.of(flows.EventTrace, "web", "front")...), flowpb.Verdict_FORWARDED) {
+	for c, n := range openings(append(r.receiver.of(flows.EventTrace, "front", "web"), r.receiver.of(flows.EventTrace, "web", "front")...), flowpb.Verdict_FORWARDED) {
 		if n > 3 {
-			t.Errorf("%d flows of packets of the connection %v in one direction", n, c)
+			r.t.Errorf("%d flows of packets of the connection %v in one direction", n, c)
 		}
 	}
-	if receiver.lost+sender.lost > 0 {
-		t.Errorf("%d and %d events were lost", receiver.lost, sender.lost)
+	if r.receiver.lost+r.sender.lost > 0 {
+		r.t.Errorf("%d and %d events were lost", r.receiver.lost, r.sender.lost)
 	}
+}
 
-	// What the flows say besides.
+// names checks what the flows say besides.
+func (r *flowsTest) names() {
 	byPolicy := func(list []*flowpb.Policy) bool {
 		return len(list) == 1 && list[0].GetName() == "web" && list[0].GetNamespace() == "default"
 	}
-	for _, f := range receiver.of(flows.EventVerdict, "front", "web") {
+	for _, f := range r.receiver.of(flows.EventVerdict, "front", "web") {
 		src, dst := f.GetSource(), f.GetDestination()
-		if src.GetNamespace() != "default" || int(src.GetIdentity()) != front.endpoint().Status.Identity.ID || !slices.Contains(src.GetLabels(), "k8s:app=front") ||
-			src.GetID() != 0 || dst.GetNamespace() != "default" || int(dst.GetID()) != web.endpoint().ID || !slices.Contains(dst.GetLabels(), "k8s:app=web") ||
+		if src.GetNamespace() != "default" || int(src.GetIdentity()) != r.front.endpoint().Status.Identity.ID || !slices.Contains(src.GetLabels(), "k8s:app=front") ||
+			src.GetID() != 0 || dst.GetNamespace() != "default" || int(dst.GetID()) != r.web.endpoint().ID || !slices.Contains(dst.GetLabels(), "k8s:app=web") ||
 			f.GetNodeName() != "default/n1" || f.GetTrafficDirection() != flowpb.TrafficDirection_INGRESS {
-			t.Fatalf("a flow between the pods is %v", f)
+			r.t.Fatalf("a flow between the pods is %v", f)
 		}
 		if f.GetVerdict() == flowpb.Verdict_FORWARDED && !byPolicy(f.GetIngressAllowedBy()) {
-			t.Errorf("allowed by %v", f.GetIngressAllowedBy())
+			r.t.Errorf("allowed by %v", f.GetIngressAllowedBy())
 		}
 		if f.GetVerdict() == flowpb.Verdict_DROPPED && f.GetDropReasonDesc() != flowpb.DropReason_POLICY_DENIED {
-			t.Errorf("refused for %v", f.GetDropReasonDesc())
+			r.t.Errorf("refused for %v", f.GetDropReasonDesc())
 		}
 	}
-	for _, f := range sender.of(flows.EventVerdict, "front", "web") {
-		if f.GetNodeName() != "default/n2" || f.GetTrafficDirection() != flowpb.TrafficDirection_EGRESS || int(f.GetSource().GetID()) != front.endpoint().ID || f.GetDestination().GetID() != 0 {
-			t.Fatalf("a flow at the sender is %v", f)
+	for _, f := range r.sender.of(flows.EventVerdict, "front", "web") {
+		if f.GetNodeName() != "default/n2" || f.GetTrafficDirection() != flowpb.TrafficDirection_EGRESS || int(f.GetSource().GetID()) != r.front.endpoint().ID || f.GetDestination().GetID() != 0 {
+			r.t.Fatalf("a flow at the sender is %v", f)
 		}
 	}
+}
 
-	// Nodes notify each other, and on the network only those are told anything who have a
-	// certificate.
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+// strangers checks that nodes notify each other, and that on the network only those are told
+// anything who have a certificate.
+func (r *flowsTest) strangers(here *grpc.ClientConn, ns1 namespace, ours kvstoretest.Authority) {
+	ctx, cancel := context.WithTimeout(r.t.Context(), time.Minute)
 	defer cancel()
 	peers, err := peer.NewPeerClient(here).Notify(ctx, &peer.NotifyRequest{})
 	if err != nil {
-		t.Fatal(err)
+		r.t.Fatal(err)
 	}
 	told := map[string]string{}
 	for len(told) < 2 {
 		n, err := peers.Recv()
 		if err != nil {
-			t.Fatalf("after %v: %v", told, err)
+			r.t.Fatalf("after %v: %v", told, err)
 		}
 		told[n.GetName()] = n.GetTls().GetServerName()
 	}
 	if told["default/n1"] != "n1.default.hubble-grpc.cilium.io" || told["default/n2"] == "" {
-		t.Errorf("nodes: %v", told)
+		r.t.Errorf("nodes: %v", told)
 	}
 	ask := func(creds credentials.TransportCredentials) error {
 		conn, err := grpc.NewClient("passthrough:///127.0.0.1:4244", grpc.WithTransportCredentials(creds),
@@ -356,29 +402,18 @@ func TestFlows(t *testing.T) {
 	client := func(a kvstoretest.Authority) credentials.TransportCredentials {
 		roots := x509.NewCertPool()
 		roots.AppendCertsFromPEM(ours.PEM())
-		cert, key := a.Issue(t, "relay", x509.ExtKeyUsageClientAuth)
+		cert, key := a.Issue(r.t, "relay", x509.ExtKeyUsageClientAuth)
 		pair, err := tls.X509KeyPair(cert, key)
 		if err != nil {
-			t.Fatal(err)
+			r.t.Fatal(err)
 		}
 		return credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS13, RootCAs: roots, ServerName: told["default/n1"], Certificates: []tls.Certificate{pair}})
 	}
 	if err := ask(client(ours)); err != nil {
-		t.Errorf("a client with a certificate: %v", err)
+		r.t.Errorf("a client with a certificate: %v", err)
 	}
-	if ask(client(others)) == nil || ask(insecure.NewCredentials()) == nil {
-		t.Error("strangers are told what the node sees")
-	}
-	if st, err := n1.client.Health(t.Context(), false); err != nil || st.Hubble.State != "Ok" {
-		t.Errorf("the status says %v, %v", st.Hubble, err)
-	}
-	info, err := os.Stat(n1.path("run/hubble.sock"))
-	if err != nil || info.Mode().Perm() != 0o660 {
-		t.Errorf("the socket: %v, %v", info, err)
-	}
-	n1.stop()
-	if _, err := os.Stat(n1.path("run/hubble.sock")); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the socket outlives the agent: %v", err)
+	if ask(client(kvstoretest.NewAuthority(r.t))) == nil || ask(insecure.NewCredentials()) == nil {
+		r.t.Error("strangers are told what the node sees")
 	}
 }
 

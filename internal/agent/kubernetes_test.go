@@ -191,170 +191,197 @@ func TestKubernetes(t *testing.T) {
 	t.Parallel()
 	c := newKubeCluster(t)
 	ns1, ns2 := twoNamespaces(t)
-	n1, n2 := c.node(ns1, "n1", "10.0.1.0/24", "fd00:1::/112"), c.node(ns2, "n2", "10.0.2.0/24", "fd00:2::/112")
-	for _, n := range []*machineNode{n1, n2} {
+	k := &kubernetesTest{t: t, cluster: c, n1: c.node(ns1, "n1", "10.0.1.0/24", "fd00:1::/112"), n2: c.node(ns2, "n2", "10.0.2.0/24", "fd00:2::/112")}
+	for _, n := range []*machineNode{k.n1, k.n2} {
 		n.flags = append(n.flags, "--ipam", "kubernetes", "--enable-health-checking", "--cluster-health-interval", "1s")
 		n.start()
 	}
-	ctx := t.Context()
-	n1.wantHealth("in Kubernetes", "n2")
-	n2.wantHealth("in Kubernetes", "n1")
-	c.object(n1, "stranger", map[string]string{"app": "stranger"})
-	c.object(n2, "web", map[string]string{"app": "web"}, corev1.ContainerPort{Name: "http", ContainerPort: 80})
-	client, web := c.pod(n1, "client", map[string]string{"app": "client", "io.cilium.k8s.policy.cluster": "forged"}), n2.attached("web", nil)
-	if !netip.MustParsePrefix("10.0.1.0/24").Contains(client.ip4) || !netip.MustParsePrefix("fd00:2::/112").Contains(web.ip6) {
-		t.Errorf("addresses %s and %s are not from the nodes' pod CIDRs", client.ip4, web.ip6)
+	k.n1.wantHealth("in Kubernetes", "n2")
+	k.n2.wantHealth("in Kubernetes", "n1")
+	k.attach(t.Context())
+	k.changeLabels(t.Context())
+	k.refuse()
+	k.serverAway(t.Context())
+	k.detach(t.Context())
+	k.n1.stop()
+	k.n2.stop()
+}
+
+// kubernetesTest is the cluster of TestKubernetes, step by step.
+type kubernetesTest struct {
+	t                   *testing.T
+	cluster             *kubeCluster
+	n1, n2              *machineNode
+	client, web, second *machinePod
+	cep                 *v2.CiliumEndpoint // of web
+}
+
+// knows says whether a node has the identity of a pod's address.
+func (k *kubernetesTest) knows(n *machineNode, p *machinePod) func() bool {
+	return func() bool {
+		want := p.endpoint().Status.Identity.ID
+		list, err := n.client.IPs(k.t.Context(), p.ip4.String()+"/32", nil)
+		return err == nil && len(list) == 1 && list[0].Identity == want
 	}
-	got := client.endpoint().Status.Identity.Labels
+}
+
+// attach has pods come, and looks at the objects that this makes.
+func (k *kubernetesTest) attach(ctx context.Context) {
+	k.cluster.object(k.n1, "stranger", map[string]string{"app": "stranger"})
+	k.cluster.object(k.n2, "web", map[string]string{"app": "web"}, corev1.ContainerPort{Name: "http", ContainerPort: 80})
+	k.client, k.web = k.cluster.pod(k.n1, "client", map[string]string{"app": "client", "io.cilium.k8s.policy.cluster": "forged"}), k.n2.attached("web", nil)
+	if !netip.MustParsePrefix("10.0.1.0/24").Contains(k.client.ip4) || !netip.MustParsePrefix("fd00:2::/112").Contains(k.web.ip6) {
+		k.t.Errorf("addresses %s and %s are not from the nodes' pod CIDRs", k.client.ip4, k.web.ip6)
+	}
+	got := k.client.endpoint().Status.Identity.Labels
 	for _, want := range []string{
 		"k8s:app=client", "k8s:io.kubernetes.pod.namespace=default", "k8s:io.cilium.k8s.policy.cluster=default",
 		"k8s:io.cilium.k8s.policy.serviceaccount=default", "k8s:io.cilium.k8s.namespace.labels.kubernetes.io/metadata.name=default",
 	} {
 		if !slices.Contains(got, want) {
-			t.Errorf("the client's labels %v lack %s", got, want)
+			k.t.Errorf("the client's labels %v lack %s", got, want)
 		}
 	}
 
 	// The nodes' objects.
-	node, err := c.ciliumNodes().Get(ctx, "n1", metav1.GetOptions{})
+	node, err := k.cluster.ciliumNodes().Get(ctx, "n1", metav1.GetOptions{})
 	if err != nil {
-		t.Fatal(err)
+		k.t.Fatal(err)
 	}
 	if !slices.Contains(node.Spec.Addresses, v2.NodeAddress{Type: "InternalIP", IP: "192.0.2.1"}) || !slices.Contains(node.Spec.IPAM.PodCIDRs, "10.0.1.0/24") ||
 		!strings.HasPrefix(node.Spec.HealthAddressing.IPv4, "10.0.1.") || !strings.HasPrefix(node.Spec.HealthAddressing.IPv6, "fd00:1::") ||
 		len(node.OwnerReferences) != 1 || node.OwnerReferences[0].Kind != "Node" {
-		t.Errorf("CiliumNode n1 is %+v", node)
+		k.t.Errorf("CiliumNode n1 is %+v", node)
 	}
 
 	// Their endpoints.
-	var cep *v2.CiliumEndpoint
-	c.eventually("CiliumEndpoint of the web server", func() bool {
-		cep, err = c.endpoints().Get(ctx, "web", metav1.GetOptions{})
+	k.cluster.eventually("CiliumEndpoint of the web server", func() bool {
+		k.cep, err = k.cluster.endpoints().Get(ctx, "web", metav1.GetOptions{})
 		return err == nil
 	})
-	status := cep.Status
-	if status.Identity == nil || int(status.Identity.ID) != web.endpoint().Status.Identity.ID || status.Networking.NodeIP != "192.0.2.2" ||
-		status.Networking.Addressing[0].IPv4 != web.ip4.String() || status.State != "ready" || len(status.NamedPorts) != 1 || status.NamedPorts[0].Port != 80 {
+	status := k.cep.Status
+	if status.Identity == nil || int(status.Identity.ID) != k.web.endpoint().Status.Identity.ID || status.Networking.NodeIP != "192.0.2.2" ||
+		status.Networking.Addressing[0].IPv4 != k.web.ip4.String() || status.State != "ready" || len(status.NamedPorts) != 1 || status.NamedPorts[0].Port != 80 {
 		text, _ := json.Marshal(status)
-		t.Errorf("the status of the web server's CiliumEndpoint is %s", text)
+		k.t.Errorf("the status of the web server's CiliumEndpoint is %s", text)
 	}
-	knows := func(n *machineNode, p *machinePod) func() bool {
-		return func() bool {
-			want := p.endpoint().Status.Identity.ID
-			list, err := n.client.IPs(ctx, p.ip4.String()+"/32", nil)
-			return err == nil && len(list) == 1 && list[0].Identity == want
-		}
-	}
-	c.eventually("n1 knows the web server", knows(n1, web))
-	for _, to := range web.both(80) {
-		serveEcho(t, web.ns, to)
-		reaches(t, "pod to pod of another node", client.ns, to, 1450)
+	k.cluster.eventually("n1 knows the web server", k.knows(k.n1, k.web))
+	for _, to := range k.web.both(80) {
+		serveEcho(k.t, k.web.ns, to)
+		reaches(k.t, "pod to pod of another node", k.client.ns, to, 1450)
 	}
 
 	// A pod of the same labels has the same number, without another object.
-	second := c.pod(n2, "client-2", map[string]string{"app": "client"})
-	if a, b := client.endpoint().Status.Identity.ID, second.endpoint().Status.Identity.ID; a != b {
-		t.Errorf("two pods of the same labels have the identities %d and %d", a, b)
+	k.second = k.cluster.pod(k.n2, "client-2", map[string]string{"app": "client"})
+	if a, b := k.client.endpoint().Status.Identity.ID, k.second.endpoint().Status.Identity.ID; a != b {
+		k.t.Errorf("two pods of the same labels have the identities %d and %d", a, b)
 	}
+}
 
-	// Labels change: of the pod, of the namespace.
-	before := client.endpoint().Status.Identity.ID
+// changeLabels changes those of the pod and of the namespace: both make other identities.
+func (k *kubernetesTest) changeLabels(ctx context.Context) {
+	before := k.client.endpoint().Status.Identity.ID
 	patch := func(what string, f func() error) {
-		t.Helper()
+		k.t.Helper()
 		if err := f(); err != nil {
-			t.Fatalf("%s: %v", what, err)
+			k.t.Fatalf("%s: %v", what, err)
 		}
 	}
 	patch("label the pod", func() error {
-		_, err := c.client.Kube.CoreV1().Pods("default").Patch(ctx, "client", types.MergePatchType, []byte(`{"metadata":{"labels":{"app":"other"}}}`), metav1.PatchOptions{})
+		_, err := k.cluster.client.Kube.CoreV1().Pods("default").Patch(ctx, "client", types.MergePatchType, []byte(`{"metadata":{"labels":{"app":"other"}}}`), metav1.PatchOptions{})
 		return err
 	})
-	c.eventually("another identity for other labels", func() bool {
-		id := client.endpoint().Status.Identity
+	k.cluster.eventually("another identity for other labels", func() bool {
+		id := k.client.endpoint().Status.Identity
 		return id.ID != before && slices.Contains(id.Labels, "k8s:app=other")
 	})
-	c.eventually("n2 knows it", knows(n2, client))
+	k.cluster.eventually("n2 knows it", k.knows(k.n2, k.client))
 	patch("label the namespace", func() error {
-		_, err := c.client.Kube.CoreV1().Namespaces().Patch(ctx, "default", types.MergePatchType, []byte(`{"metadata":{"labels":{"team":"red"}}}`), metav1.PatchOptions{})
+		_, err := k.cluster.client.Kube.CoreV1().Namespaces().Patch(ctx, "default", types.MergePatchType, []byte(`{"metadata":{"labels":{"team":"red"}}}`), metav1.PatchOptions{})
 		return err
 	})
-	for _, p := range []*machinePod{client, web, second} {
-		c.eventually("the namespace's labels on "+p.name, func() bool {
+	for _, p := range []*machinePod{k.client, k.web, k.second} {
+		k.cluster.eventually("the namespace's labels on "+p.name, func() bool {
 			return slices.Contains(p.endpoint().Status.Identity.Labels, "k8s:io.cilium.k8s.namespace.labels.team=red")
 		})
 	}
-	c.eventually("n1 knows the web server's new identity", knows(n1, web))
+	k.cluster.eventually("n1 knows the web server's new identity", k.knows(k.n1, k.web))
+}
 
+// refuse attaches pods that Kubernetes does not have, or has otherwise.
+func (k *kubernetesTest) refuse() {
 	// Labels of the runtime's configuration are no labels of a pod of Kubernetes.
-	c.object(n1, "labelled", map[string]string{"app": "labelled"})
-	if err := n1.newPod("labelled", map[string]string{"app": "web"}).add(); err == nil || !strings.Contains(err.Error(), "args.cni.labels") || !strings.Contains(err.Error(), "cni:app=web") {
-		t.Errorf("a pod with labels of the runtime: %v", err)
+	k.cluster.object(k.n1, "labelled", map[string]string{"app": "labelled"})
+	if err := k.n1.newPod("labelled", map[string]string{"app": "web"}).add(); err == nil || !strings.Contains(err.Error(), "args.cni.labels") || !strings.Contains(err.Error(), "cni:app=web") {
+		k.t.Errorf("a pod with labels of the runtime: %v", err)
 	}
 
 	// A pod that Kubernetes does not have is refused, and so is another one of the same name.
-	if err := n1.newPod("unknown", nil).add(); err == nil || !strings.Contains(err.Error(), "no such pod") {
-		t.Errorf("a pod that Kubernetes does not have: %v", err)
+	if err := k.n1.newPod("unknown", nil).add(); err == nil || !strings.Contains(err.Error(), "no such pod") {
+		k.t.Errorf("a pod that Kubernetes does not have: %v", err)
 	}
+}
 
-	// The server goes away. Traffic flows, known pods come and go, agents restart.
-	c.Stop()
-	reaches(t, "while the API server is away", client.ns, web.both(80)[0], 1450)
-	if err := second.del(); err != nil {
-		t.Errorf("deletion while the API server is away: %v", err)
+// serverAway has the server go away: traffic flows, known pods come and go, agents restart.
+func (k *kubernetesTest) serverAway(ctx context.Context) {
+	k.cluster.Stop()
+	reaches(k.t, "while the API server is away", k.client.ns, k.web.both(80)[0], 1450)
+	if err := k.second.del(); err != nil {
+		k.t.Errorf("deletion while the API server is away: %v", err)
 	}
-	second.renew()
-	if err := second.add(); err != nil {
-		t.Errorf("a known pod's sandbox made anew while the API server is away: %v", err)
+	k.second.renew()
+	if err := k.second.add(); err != nil {
+		k.t.Errorf("a known pod's sandbox made anew while the API server is away: %v", err)
 	}
 	// A pod whose labels nobody had starts with a temporary identity, by its own rules.
 	began := time.Now()
-	stranger := n1.attached("stranger", nil)
+	stranger := k.n1.attached("stranger", nil)
 	if took := time.Since(began); took > 15*time.Second {
-		t.Errorf("a pod with unknown labels took %v without an API server", took)
+		k.t.Errorf("a pod with unknown labels took %v without an API server", took)
 	}
 	stranger.temporary("without an API server", identity.Init)
-	id := web.endpoint().Status.Identity.ID
-	n2.kill()
-	n2.launch()
-	n2.serving(false)
-	if now := web.endpoint().Status.Identity.ID; now != id {
-		t.Errorf("the agent that started without an API server gives the web server identity %d, it was %d", now, id)
+	id := k.web.endpoint().Status.Identity.ID
+	k.n2.kill()
+	k.n2.launch()
+	k.n2.serving(false)
+	if now := k.web.endpoint().Status.Identity.ID; now != id {
+		k.t.Errorf("the agent that started without an API server gives the web server identity %d, it was %d", now, id)
 	}
-	reaches(t, "to a pod whose agent started without an API server", client.ns, web.both(80)[0], 1450)
-	if st, err := n2.client.Health(ctx, false); err != nil || st.Kubernetes.State == rest.StateOk {
-		t.Errorf("status without an API server: %+v, %v", st.Kubernetes, err)
+	reaches(k.t, "to a pod whose agent started without an API server", k.client.ns, k.web.both(80)[0], 1450)
+	if st, err := k.n2.client.Health(ctx, false); err != nil || st.Kubernetes.State == rest.StateOk {
+		k.t.Errorf("status without an API server: %+v, %v", st.Kubernetes, err)
 	}
-	c.Start()
-	n2.ready()
-	reaches(t, "after the API server is back", client.ns, web.both(80)[0], 1450)
-	c.eventually("status says that the server answers", func() bool {
-		st, err := n2.client.Health(ctx, false)
+	k.cluster.Start()
+	k.n2.ready()
+	reaches(k.t, "after the API server is back", k.client.ns, k.web.both(80)[0], 1450)
+	k.cluster.eventually("status says that the server answers", func() bool {
+		st, err := k.n2.client.Health(ctx, false)
 		return err == nil && st.Kubernetes.State == rest.StateOk && strings.Contains(st.Kubernetes.Msg, strings.TrimPrefix(kubeapi.Version, "v"))
 	})
-	c.eventually("n1 knows the pod that was made anew", knows(n1, second))
-	c.eventually("the pod with a temporary identity has its own", func() bool {
+	k.cluster.eventually("n1 knows the pod that was made anew", k.knows(k.n1, k.second))
+	k.cluster.eventually("the pod with a temporary identity has its own", func() bool {
 		return !identity.ID(stranger.endpoint().Status.Identity.ID).IsTemporary()
 	})
-	c.eventually("n2 knows it", knows(n2, stranger))
+	k.cluster.eventually("n2 knows it", k.knows(k.n2, stranger))
+}
 
-	// Its object is the same one, and goes with the endpoint.
-	again, err := c.endpoints().Get(ctx, "web", metav1.GetOptions{})
-	if err != nil || again.UID != cep.UID {
-		t.Errorf("the CiliumEndpoint was not taken over: %v, %v", again, err)
+// detach has a pod go: its object is still the same one, and goes with the endpoint.
+func (k *kubernetesTest) detach(ctx context.Context) {
+	again, err := k.cluster.endpoints().Get(ctx, "web", metav1.GetOptions{})
+	if err != nil || again.UID != k.cep.UID {
+		k.t.Errorf("the CiliumEndpoint was not taken over: %v, %v", again, err)
 	}
-	if err := web.del(); err != nil {
-		t.Fatal(err)
+	if err := k.web.del(); err != nil {
+		k.t.Fatal(err)
 	}
-	c.eventually("no CiliumEndpoint without an endpoint", func() bool {
-		_, err := c.endpoints().Get(ctx, "web", metav1.GetOptions{})
+	k.cluster.eventually("no CiliumEndpoint without an endpoint", func() bool {
+		_, err := k.cluster.endpoints().Get(ctx, "web", metav1.GetOptions{})
 		return err != nil
 	})
-	c.eventually("n1 forgets its address", func() bool {
-		list, _ := n1.client.IPs(ctx, web.ip4.String()+"/32", nil)
+	k.cluster.eventually("n1 forgets its address", func() bool {
+		list, _ := k.n1.client.IPs(ctx, k.web.ip4.String()+"/32", nil)
 		return len(list) == 0
 	})
-	n1.stop()
-	n2.stop()
 }
 
 // TestKubernetesClusterPool has a node wait for the operator, and keep its range over a restart.

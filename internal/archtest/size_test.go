@@ -18,19 +18,6 @@ const (
 	maxPackage  = 5000
 )
 
-// longTests are tests that are longer, until somebody makes them tables or scenarios. None is
-// added.
-var longTests = map[string]bool{
-	"internal/agent/addressing/clouds_test.go: TestENIWithOperator":   true,
-	"internal/agent/flows_test.go: TestFlows":                         true,
-	"internal/agent/kubernetes_test.go: TestKubernetes":               true,
-	"internal/agent/rest_test.go: TestREST":                           true,
-	"internal/operator/election/election_test.go: TestElection":       true,
-	"internal/operator/identities/controller_test.go: TestController": true,
-	"internal/operator/identities/gc_test.go: TestCollection":         true,
-	"internal/operator/kube_test.go: TestDutiesOfLeader":              true,
-}
-
 // goFiles calls fn for every file of Go in the tree that was written by hand.
 func goFiles(t *testing.T, fn func(path string, fset *token.FileSet, f *ast.File)) {
 	t.Helper()
@@ -74,7 +61,7 @@ func TestFunctionsAreShort(t *testing.T) {
 			if !ok {
 				continue
 			}
-			if n := fset.Position(fn.End()).Line - fset.Position(fn.Pos()).Line + 1; n > maxFunction && !longTests[path+": "+fn.Name.Name] {
+			if n := fset.Position(fn.End()).Line - fset.Position(fn.Pos()).Line + 1; n > maxFunction {
 				t.Errorf("%s: %s has %d lines, more than %d: %s", path, fn.Name.Name, n, maxFunction, reason)
 			}
 		}

@@ -397,7 +397,6 @@ func crdsServed(w *world) string {
 func TestDutiesOfLeader(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	ctx := t.Context()
 	tiers := &unstructured.Unstructured{}
 	if err := tiers.UnmarshalJSON(w.server.ClusterNetworkPolicyDefinition()); err != nil {
 		t.Fatal(err)
@@ -410,145 +409,11 @@ func TestDutiesOfLeader(t *testing.T) {
 		"--identity-heartbeat-timeout=1s", "--unmanaged-pod-watcher-interval=1s")
 	w.leading(60*time.Second, p)
 	w.eventually(30*time.Second, func() string { return crdsServed(w) })
+	d := &duties{world: w}
+	d.make(t.Context())
+	d.done(t.Context())
 
-	// A node whose agent becomes ready.
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
-	node.Spec.Taints = []corev1.Taint{{Key: "node.cilium.io/agent-not-ready", Effect: corev1.TaintEffectNoSchedule}, {Key: "other", Effect: corev1.TaintEffectNoSchedule}}
-	w.create(node)
-	w.createNode("n1")
-	w.createNode("gone")
-	agent := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "agent", Namespace: "default", Labels: map[string]string{"k8s-app": "cilium"}}}
-	agent.Spec = corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{{Name: "c", Image: "i"}}}
-	w.create(agent)
-	agent.Status = corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}}
-	if err := w.client.Status().Update(ctx, agent); err != nil {
-		t.Fatal(err)
-	}
-	// An endpoint without a pod, an identity that it uses, and one that nobody does.
-	for _, n := range []string{"1000", "1001"} {
-		w.create(&v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: n}, SecurityLabels: map[string]string{"k8s:app": n}})
-	}
-	ep := &v2.CiliumEndpoint{ObjectMeta: metav1.ObjectMeta{Name: "agent", Namespace: "default", OwnerReferences: []metav1.OwnerReference{
-		{APIVersion: "v1", Kind: "Pod", Name: agent.Name, UID: agent.UID}}}}
-	ep.Status.Identity = &v2.EndpointIdentity{ID: 1000}
-	w.create(ep)
-	w.create(&v2.CiliumEndpoint{ObjectMeta: metav1.ObjectMeta{Name: "no-pod", Namespace: "default"}})
-	// A pod that started without a network.
-	dns := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "dns", Namespace: "default", Labels: map[string]string{"k8s-app": "kube-dns"}}}
-	dns.Spec = corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{{Name: "c", Image: "i"}}}
-	w.create(dns)
-	dns.Status = corev1.PodStatus{Phase: corev1.PodRunning, StartTime: &metav1.Time{Time: time.Now().Add(-time.Hour)}}
-	if err := w.client.Status().Update(ctx, dns); err != nil {
-		t.Fatal(err)
-	}
-	// A policy.
-	policy := &v2.CiliumNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: "all", Namespace: "default"}}
-	policy.Spec = &v2.Rule{EndpointSelector: &v2.LabelSelector{}, Ingress: []v2.IngressRule{{FromEntities: []string{"cluster"}}}}
-	w.create(policy)
-	// One of the cluster's tiers, which nodes refuse.
-	refused := &unstructured.Unstructured{}
-	if err := yaml.Unmarshal([]byte(`
-apiVersion: policy.networking.k8s.io/v1alpha2
-kind: ClusterNetworkPolicy
-metadata: {name: refused}
-spec:
-  tier: Admin
-  priority: 7
-  subject: {namespaces: {}}
-  egress: [{action: Deny, to: [{domainNames: [example.org]}]}]
-`), &refused.Object); err != nil {
-		t.Fatal(err)
-	}
-	w.eventually(30*time.Second, func() string {
-		if err := w.client.Create(ctx, refused); err != nil { // the server takes a moment to serve the definition
-			return err.Error()
-		}
-		return ""
-	})
-
-	w.eventually(30*time.Second, w.served)
-	get := func(o client.Object, namespace, name string) error {
-		return w.client.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, o)
-	}
-	w.eventually(60*time.Second, func() string {
-		n := &corev1.Node{}
-		if err := get(n, "", "n1"); err != nil {
-			return err.Error()
-		}
-		up := slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
-			return c.Type == corev1.NodeNetworkUnavailable && c.Status == corev1.ConditionFalse && c.Reason == "CiliumIsUp"
-		})
-		tainted := slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == "node.cilium.io/agent-not-ready" })
-		kept := slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == "other" })
-		if !up || tainted || !kept {
-			return fmt.Sprintf("node: %+v, taints %v", n.Status.Conditions, n.Spec.Taints)
-		}
-		return ""
-	})
-	for _, gone := range []struct {
-		o               client.Object
-		namespace, name string
-	}{{&v2.CiliumNode{}, "", "gone"}, {&v2.CiliumEndpoint{}, "default", "no-pod"}, {&v2.CiliumIdentity{}, "", "1001"}} {
-		w.eventually(60*time.Second, func() string {
-			err := get(gone.o, gone.namespace, gone.name)
-			if id, ok := gone.o.(*v2.CiliumIdentity); ok && err == nil {
-				if _, _, rests := k8sids.Retired(id); rests { // its number is not free yet
-					return ""
-				}
-			}
-			if !apierrors.IsNotFound(err) {
-				return fmt.Sprintf("%T %s is still there: %v", gone.o, gone.name, err)
-			}
-			return ""
-		})
-	}
-	w.eventually(30*time.Second, func() string {
-		if err := get(dns, "default", "dns"); err == nil && dns.DeletionTimestamp.IsZero() {
-			return "the pod without an endpoint was not restarted"
-		}
-		return ""
-	})
-	for _, kept := range []struct {
-		o               client.Object
-		namespace, name string
-	}{{&v2.CiliumNode{}, "", "n1"}, {&v2.CiliumEndpoint{}, "default", "agent"}, {&v2.CiliumIdentity{}, "", "1000"}, {&corev1.Pod{}, "default", "agent"}} {
-		if err := get(kept.o, kept.namespace, kept.name); err != nil {
-			t.Errorf("%T %s: %v", kept.o, kept.name, err)
-		}
-	}
-	w.eventually(60*time.Second, func() string {
-		if err := get(policy, "default", "all"); err != nil {
-			return err.Error()
-		}
-		if len(policy.Status.Conditions) != 1 || policy.Status.Conditions[0].Status != "True" {
-			return fmt.Sprintf("policy: %+v", policy.Status.Conditions)
-		}
-		return ""
-	})
-	w.eventually(60*time.Second, func() string {
-		if err := get(refused, "", "refused"); err != nil {
-			return err.Error()
-		}
-		conditions, _, _ := unstructured.NestedSlice(refused.Object, "status", "conditions")
-		if text := fmt.Sprint(conditions...); !strings.Contains(text, "type:Valid") || !strings.Contains(text, "status:False") {
-			return "policy of the cluster: " + text
-		}
-		return ""
-	})
-	w.eventually(30*time.Second, func() string {
-		var list eventsv1.EventList
-		if err := w.client.List(ctx, &list); err != nil {
-			return err.Error()
-		}
-		for _, e := range list.Items {
-			if e.Reason == "PolicyRefused" && e.Regarding.Name == "refused" && strings.Contains(e.Note, "spec.egress[0].to[0].domainNames") {
-				return ""
-			}
-		}
-		return fmt.Sprintf("no Event of %d says that the policy is refused", len(list.Items))
-	})
-
-	c := &cluster{T: t, ctx: ctx}
+	c := &cluster{T: t, ctx: t.Context()}
 	for _, want := range []string{
 		`cilium_operator_leader_election_master_status{name="cilium-operator-resource-lock"} 1`,
 		`cilium_operator_identity_gc_entries{identity_type="crd",status="alive"} 1`,
@@ -597,6 +462,157 @@ spec:
 		return ""
 	})
 	w.server.Start()
+}
+
+// duties is what the leader of TestDutiesOfLeader has to do, in part by these objects.
+type duties struct {
+	*world
+	dns     *corev1.Pod
+	policy  *v2.CiliumNetworkPolicy
+	refused *unstructured.Unstructured
+}
+
+// make makes the objects.
+func (d *duties) make(ctx context.Context) {
+	// A node whose agent becomes ready.
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
+	node.Spec.Taints = []corev1.Taint{{Key: "node.cilium.io/agent-not-ready", Effect: corev1.TaintEffectNoSchedule}, {Key: "other", Effect: corev1.TaintEffectNoSchedule}}
+	d.create(node)
+	d.createNode("n1")
+	d.createNode("gone")
+	agent := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "agent", Namespace: "default", Labels: map[string]string{"k8s-app": "cilium"}}}
+	agent.Spec = corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{{Name: "c", Image: "i"}}}
+	d.create(agent)
+	agent.Status = corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}}
+	if err := d.client.Status().Update(ctx, agent); err != nil {
+		d.Fatal(err)
+	}
+	// An endpoint without a pod, an identity that it uses, and one that nobody does.
+	for _, n := range []string{"1000", "1001"} {
+		d.create(&v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: n}, SecurityLabels: map[string]string{"k8s:app": n}})
+	}
+	ep := &v2.CiliumEndpoint{ObjectMeta: metav1.ObjectMeta{Name: "agent", Namespace: "default", OwnerReferences: []metav1.OwnerReference{
+		{APIVersion: "v1", Kind: "Pod", Name: agent.Name, UID: agent.UID}}}}
+	ep.Status.Identity = &v2.EndpointIdentity{ID: 1000}
+	d.create(ep)
+	d.create(&v2.CiliumEndpoint{ObjectMeta: metav1.ObjectMeta{Name: "no-pod", Namespace: "default"}})
+	// A pod that started without a network.
+	d.dns = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "dns", Namespace: "default", Labels: map[string]string{"k8s-app": "kube-dns"}}}
+	d.dns.Spec = corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{{Name: "c", Image: "i"}}}
+	d.create(d.dns)
+	d.dns.Status = corev1.PodStatus{Phase: corev1.PodRunning, StartTime: &metav1.Time{Time: time.Now().Add(-time.Hour)}}
+	if err := d.client.Status().Update(ctx, d.dns); err != nil {
+		d.Fatal(err)
+	}
+	// A policy.
+	d.policy = &v2.CiliumNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: "all", Namespace: "default"}}
+	d.policy.Spec = &v2.Rule{EndpointSelector: &v2.LabelSelector{}, Ingress: []v2.IngressRule{{FromEntities: []string{"cluster"}}}}
+	d.create(d.policy)
+	// One of the cluster's tiers, which nodes refuse.
+	d.refused = &unstructured.Unstructured{}
+	if err := yaml.Unmarshal([]byte(`
+apiVersion: policy.networking.k8s.io/v1alpha2
+kind: ClusterNetworkPolicy
+metadata: {name: refused}
+spec:
+  tier: Admin
+  priority: 7
+  subject: {namespaces: {}}
+  egress: [{action: Deny, to: [{domainNames: [example.org]}]}]
+`), &d.refused.Object); err != nil {
+		d.Fatal(err)
+	}
+	d.eventually(30*time.Second, func() string {
+		if err := d.client.Create(ctx, d.refused); err != nil { // the server takes a moment to serve the definition
+			return err.Error()
+		}
+		return ""
+	})
+}
+
+// done waits until all was done.
+func (d *duties) done(ctx context.Context) {
+	d.eventually(30*time.Second, d.served)
+	get := func(o client.Object, namespace, name string) error {
+		return d.client.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, o)
+	}
+	d.eventually(60*time.Second, func() string {
+		n := &corev1.Node{}
+		if err := get(n, "", "n1"); err != nil {
+			return err.Error()
+		}
+		up := slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+			return c.Type == corev1.NodeNetworkUnavailable && c.Status == corev1.ConditionFalse && c.Reason == "CiliumIsUp"
+		})
+		tainted := slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == "node.cilium.io/agent-not-ready" })
+		kept := slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == "other" })
+		if !up || tainted || !kept {
+			return fmt.Sprintf("node: %+v, taints %v", n.Status.Conditions, n.Spec.Taints)
+		}
+		return ""
+	})
+	for _, gone := range []struct {
+		o               client.Object
+		namespace, name string
+	}{{&v2.CiliumNode{}, "", "gone"}, {&v2.CiliumEndpoint{}, "default", "no-pod"}, {&v2.CiliumIdentity{}, "", "1001"}} {
+		d.eventually(60*time.Second, func() string {
+			err := get(gone.o, gone.namespace, gone.name)
+			if id, ok := gone.o.(*v2.CiliumIdentity); ok && err == nil {
+				if _, _, rests := k8sids.Retired(id); rests { // its number is not free yet
+					return ""
+				}
+			}
+			if !apierrors.IsNotFound(err) {
+				return fmt.Sprintf("%T %s is still there: %v", gone.o, gone.name, err)
+			}
+			return ""
+		})
+	}
+	d.eventually(30*time.Second, func() string {
+		if err := get(d.dns, "default", "dns"); err == nil && d.dns.DeletionTimestamp.IsZero() {
+			return "the pod without an endpoint was not restarted"
+		}
+		return ""
+	})
+	for _, kept := range []struct {
+		o               client.Object
+		namespace, name string
+	}{{&v2.CiliumNode{}, "", "n1"}, {&v2.CiliumEndpoint{}, "default", "agent"}, {&v2.CiliumIdentity{}, "", "1000"}, {&corev1.Pod{}, "default", "agent"}} {
+		if err := get(kept.o, kept.namespace, kept.name); err != nil {
+			d.Errorf("%T %s: %v", kept.o, kept.name, err)
+		}
+	}
+	d.eventually(60*time.Second, func() string {
+		if err := get(d.policy, "default", "all"); err != nil {
+			return err.Error()
+		}
+		if len(d.policy.Status.Conditions) != 1 || d.policy.Status.Conditions[0].Status != "True" {
+			return fmt.Sprintf("policy: %+v", d.policy.Status.Conditions)
+		}
+		return ""
+	})
+	d.eventually(60*time.Second, func() string {
+		if err := get(d.refused, "", "refused"); err != nil {
+			return err.Error()
+		}
+		conditions, _, _ := unstructured.NestedSlice(d.refused.Object, "status", "conditions")
+		if text := fmt.Sprint(conditions...); !strings.Contains(text, "type:Valid") || !strings.Contains(text, "status:False") {
+			return "policy of the cluster: " + text
+		}
+		return ""
+	})
+	d.eventually(30*time.Second, func() string {
+		var list eventsv1.EventList
+		if err := d.client.List(ctx, &list); err != nil {
+			return err.Error()
+		}
+		for _, e := range list.Items {
+			if e.Reason == "PolicyRefused" && e.Regarding.Name == "refused" && strings.Contains(e.Note, "spec.egress[0].to[0].domainNames") {
+				return ""
+			}
+		}
+		return fmt.Sprintf("no Event of %d says that the policy is refused", len(list.Items))
+	})
 }
 
 // TestIdentities has two operators make identities with the rights that the manual page names; one

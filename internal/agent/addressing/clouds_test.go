@@ -138,162 +138,198 @@ func TestENIWithOperator(t *testing.T) {
 	})
 	env.Create(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})
 
-	dir := t.TempDir()
-	net1 := &pluggedBy{kernel: kernel{plugged: map[string]bool{}}, cloud: cloud, instance: "i-n1"}
-	pods := map[netip.Addr]string{}
-	start := func() (book *Allocator, stop func()) {
-		t.Helper()
-		cfg := singlesConfig(dir)
-		cfg.Mode, cfg.KindsWait, cfg.Hosts = ENI, time.Minute, []netip.Addr{netip.MustParseAddr("10.0.0.4")}
-		read := instance.Config{
-			Cloud: instance.AWS, Endpoint: metadata.URL, Path: filepath.Join(dir, "instance.json"), Boot: "boot", Save: cfg.Save,
-			Has: func(mac net.HardwareAddr) (bool, error) {
-				return slices.ContainsFunc(cloud.Interfaces(), func(i fake.Interface) bool { return i.MAC == mac.String() }), nil
-			},
-		}
-		facts, err := instance.Read(t.Context(), read)
-		if err != nil {
-			t.Fatal(err)
-		}
-		wanted := instance.Wanted{PreAllocate: 3}
-		wanted.ENI.SubnetTags, wanted.ENI.FirstInterfaceIndex = map[string]string{"for": "pods"}, new(1)
-		cfg.Describe = func(o *v2.CiliumNode, _ bool) { wanted.Write(o, instance.AWS, facts) }
-		client, err := k8s.New(rest.CopyConfig(env.Server.Config))
-		if err != nil {
-			t.Fatal(err)
-		}
-		s, err := NewSingles(cfg, client)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := s.await(t.Context(), len(pods) > 0); err != nil {
-			t.Fatal(err)
-		}
-		pool, err := ipam.New(ipam.Config{Assigned: ipam.IPv4})
-		if err == nil {
-			err = s.Attach(pool)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		stopping := make(chan struct{})
-		book = &Allocator{IPAM: pool, Node: "n1", InterfaceOf: s.InterfaceOf, Stopping: stopping}
-		own, err := nodes.New(nodes.Config{Self: cfg.Self, Own: s.Observe, Fill: s.Fill}, client, nodes.Discard{})
-		if err == nil {
-			err = own.Announce(node.Node{Name: "n1", Cluster: "default", Addresses: []node.Address{{Type: node.InternalIP, IP: cfg.Hosts[0]}}})
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		for ip, pod := range pods {
-			if err := pool.Restore(ip, pod); err != nil {
-				t.Errorf("a pod has lost its address: %v", err)
-			}
-		}
-		s.Connect(Uplinks{Network: net1, Masquerade: ipam.IPv4})
-		for ip := range pods {
-			if !net1.leads(ip) {
-				t.Errorf("packets of %s do not pass after a restart", ip)
-			}
-		}
-		pool.Open()
-		ctx, cancel := context.WithCancel(context.Background())
-		var wg sync.WaitGroup
-		wg.Go(func() { _ = own.Run(ctx) })
-		wg.Go(func() { _ = s.Run(ctx, refresher{own}) })
-		wg.Go(func() { // what the kernel reports
-			for ctx.Err() == nil {
-				net1.follow()
-				s.InterfacesChanged(nil, nil)
-				time.Sleep(50 * time.Millisecond)
-			}
-		})
-		return book, func() { close(stopping); cancel(); wg.Wait() }
+	e := &operatedNode{
+		t: t, env: env, cloud: cloud, metadata: metadata.URL, dir: t.TempDir(), pods: map[netip.Addr]string{}, interfaces: map[string]bool{},
+		kernel: &pluggedBy{kernel: kernel{plugged: map[string]bool{}}, cloud: cloud, instance: "i-n1"},
 	}
-	book, stop := start()
-	defer func() { stop() }()
-	interfaces := map[string]bool{}
+	e.start()
+	defer func() { e.stop() }()
+	e.giveAll()
+	e.describes()
+	e.detach()
+	e.givesBack()
+}
+
+// operatedNode is the node of TestENIWithOperator, and the agent on it.
+type operatedNode struct {
+	t          *testing.T
+	env        *controllers.Env
+	cloud      *fake.Cloud
+	metadata   string // where the machine reads what it is
+	dir        string
+	kernel     *pluggedBy
+	allocator  *Allocator
+	stop       func()
+	pods       map[netip.Addr]string
+	interfaces map[string]bool // that pods have addresses of
+}
+
+// start starts the agent, which restores the addresses of pods.
+func (e *operatedNode) start() {
+	e.t.Helper()
+	e.stop = func() {}
+	cfg := singlesConfig(e.dir)
+	cfg.Mode, cfg.KindsWait, cfg.Hosts = ENI, time.Minute, []netip.Addr{netip.MustParseAddr("10.0.0.4")}
+	read := instance.Config{
+		Cloud: instance.AWS, Endpoint: e.metadata, Path: filepath.Join(e.dir, "instance.json"), Boot: "boot", Save: cfg.Save,
+		Has: func(mac net.HardwareAddr) (bool, error) {
+			return slices.ContainsFunc(e.cloud.Interfaces(), func(i fake.Interface) bool { return i.MAC == mac.String() }), nil
+		},
+	}
+	facts, err := instance.Read(e.t.Context(), read)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	wanted := instance.Wanted{PreAllocate: 3}
+	wanted.ENI.SubnetTags, wanted.ENI.FirstInterfaceIndex = map[string]string{"for": "pods"}, new(1)
+	cfg.Describe = func(o *v2.CiliumNode, _ bool) { wanted.Write(o, instance.AWS, facts) }
+	client, err := k8s.New(rest.CopyConfig(e.env.Server.Config))
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	s, err := NewSingles(cfg, client)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	if err := s.await(e.t.Context(), len(e.pods) > 0); err != nil {
+		e.t.Fatal(err)
+	}
+	pool, err := ipam.New(ipam.Config{Assigned: ipam.IPv4})
+	if err == nil {
+		err = s.Attach(pool)
+	}
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	stopping := make(chan struct{})
+	e.allocator = &Allocator{IPAM: pool, Node: "n1", InterfaceOf: s.InterfaceOf, Stopping: stopping}
+	own, err := nodes.New(nodes.Config{Self: cfg.Self, Own: s.Observe, Fill: s.Fill}, client, nodes.Discard{})
+	if err == nil {
+		err = own.Announce(node.Node{Name: "n1", Cluster: "default", Addresses: []node.Address{{Type: node.InternalIP, IP: cfg.Hosts[0]}}})
+	}
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	for ip, pod := range e.pods {
+		if err := pool.Restore(ip, pod); err != nil {
+			e.t.Errorf("a pod has lost its address: %v", err)
+		}
+	}
+	s.Connect(Uplinks{Network: e.kernel, Masquerade: ipam.IPv4})
+	for ip := range e.pods {
+		if !e.kernel.leads(ip) {
+			e.t.Errorf("packets of %s do not pass after a restart", ip)
+		}
+	}
+	pool.Open()
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = own.Run(ctx) })
+	wg.Go(func() { _ = s.Run(ctx, refresher{own}) })
+	wg.Go(func() { // what the kernel reports
+		for ctx.Err() == nil {
+			e.kernel.follow()
+			s.InterfacesChanged(nil, nil)
+			time.Sleep(50 * time.Millisecond)
+		}
+	})
+	e.stop = func() { close(stopping); cancel(); wg.Wait() }
+}
+
+// giveAll gives as many addresses as there are, with a restart in between.
+func (e *operatedNode) giveAll() {
 	for n := range 14 { // m5.large: three interfaces of nine addresses, the first is the node's
 		pod := fmt.Sprint("ns/p-", n)
-		r, err := book.Give(t.Context(), ipam.IPv4, pod, ipam.Choice{}, false)
+		r, err := e.allocator.Give(e.t.Context(), ipam.IPv4, pod, ipam.Choice{}, false)
 		if err != nil {
-			t.Fatalf("pod %d: %v", n, err)
+			e.t.Fatalf("pod %d: %v", n, err)
 		}
 		ip := r.IPv4.IP
-		pods[ip] = pod
-		if !net1.leads(ip) {
-			t.Errorf("%s is given and its packets do not pass", ip)
+		e.pods[ip] = pod
+		if !e.kernel.leads(ip) {
+			e.t.Errorf("%s is given and its packets do not pass", ip)
 		}
-		i, ok, err := book.Through(ip)
+		i, ok, err := e.allocator.Through(ip)
 		if err != nil || !ok || i.Number == 0 || i.Gateway.String() != "100.64.0.1" || !slices.Contains(i.Networks, netip.MustParsePrefix("10.0.0.0/16")) {
-			t.Errorf("%s leaves by %+v, %v", ip, i, err)
+			e.t.Errorf("%s leaves by %+v, %v", ip, i, err)
 		}
-		if !slices.ContainsFunc(cloud.Interfaces(), func(c fake.Interface) bool {
+		if !slices.ContainsFunc(e.cloud.Interfaces(), func(c fake.Interface) bool {
 			return c.ID == i.ID && c.MAC == i.MAC && c.Index == i.Number && c.Instance == "i-n1" && slices.Contains(c.Addresses, ip)
 		}) {
-			t.Errorf("%s is not of %+v in the cloud", ip, i)
+			e.t.Errorf("%s is not of %+v in the cloud", ip, i)
 		}
-		interfaces[i.ID] = true
+		e.interfaces[i.ID] = true
 		if n == 9 {
-			stop()
-			book, stop = start()
+			e.stop()
+			e.start()
 		}
 	}
-	if len(interfaces) < 2 {
-		t.Errorf("all addresses are of %v", interfaces)
+	if len(e.interfaces) < 2 {
+		e.t.Errorf("all addresses are of %v", e.interfaces)
 	}
-	o := &v2.CiliumNode{}
-	if err := env.Client.Get(t.Context(), types.NamespacedName{Name: "n1"}, o); err != nil {
-		t.Fatal(err)
-	}
-	if e := o.Spec.ENI; o.Spec.InstanceID != "i-n1" || e.InstanceType != "m5.large" || e.VpcID != "vpc-1" || e.NodeSubnetID != "subnet-a" || e.AvailabilityZone != "eu-test-1a" ||
-		o.Spec.IPAM.PreAllocate != 3 || *e.FirstInterfaceIndex != 1 {
-		t.Errorf("the node says %+v", o.Spec)
-	}
+}
 
-	// Somebody detaches an interface: nobody gets an address of it.
+// describes checks what the node's object says.
+func (e *operatedNode) describes() {
+	o := &v2.CiliumNode{}
+	if err := e.env.Client.Get(e.t.Context(), types.NamespacedName{Name: "n1"}, o); err != nil {
+		e.t.Fatal(err)
+	}
+	if eni := o.Spec.ENI; o.Spec.InstanceID != "i-n1" || eni.InstanceType != "m5.large" || eni.VpcID != "vpc-1" || eni.NodeSubnetID != "subnet-a" || eni.AvailabilityZone != "eu-test-1a" ||
+		o.Spec.IPAM.PreAllocate != 3 || *eni.FirstInterfaceIndex != 1 {
+		e.t.Errorf("the node says %+v", o.Spec)
+	}
+}
+
+// detach has somebody detach an interface: nobody gets an address of it.
+func (e *operatedNode) detach() {
 	var gone string
-	for id := range interfaces {
+	for id := range e.interfaces {
 		gone = max(gone, id)
 	}
-	for ip, pod := range pods {
-		book.FreeOf(ip, pod)
-		delete(pods, ip)
+	for ip, pod := range e.pods {
+		e.allocator.FreeOf(ip, pod)
+		delete(e.pods, ip)
 	}
-	k := slices.IndexFunc(cloud.Interfaces(), func(c fake.Interface) bool { return c.ID == gone })
-	mac := cloud.Interfaces()[k].MAC
-	net1.of("none") // all are unplugged at once
-	controllers.Eventually(t, 10*time.Second, func() string {
-		if r, err := book.AllocateNext(ipam.IPv4, "ns/none", "", false); err == nil {
-			book.FreeOf(r.IPv4.IP, "ns/none")
+	k := slices.IndexFunc(e.cloud.Interfaces(), func(c fake.Interface) bool { return c.ID == gone })
+	mac := e.cloud.Interfaces()[k].MAC
+	e.kernel.of("none") // all are unplugged at once
+	controllers.Eventually(e.t, 10*time.Second, func() string {
+		if r, err := e.allocator.AllocateNext(ipam.IPv4, "ns/none", "", false); err == nil {
+			e.allocator.FreeOf(r.IPv4.IP, "ns/none")
 			return "an address of an interface that is not there is given"
 		}
 		return ""
 	})
-	net1.of("i-n1")
-	controllers.Eventually(t, 30*time.Second, func() string {
-		if !net1.has(mac) {
+	e.kernel.of("i-n1")
+	controllers.Eventually(e.t, 30*time.Second, func() string {
+		if !e.kernel.has(mac) {
 			return "it is not plugged again"
 		}
-		r, err := book.AllocateNext(ipam.IPv4, "ns/again", "", false)
+		r, err := e.allocator.AllocateNext(ipam.IPv4, "ns/again", "", false)
 		if err != nil {
 			return err.Error()
 		}
-		book.FreeOf(r.IPv4.IP, "ns/again")
+		e.allocator.FreeOf(r.IPv4.IP, "ns/again")
 		return ""
 	})
-	// What is superfluous goes back, and the kernel is given nothing that is not the node's.
-	controllers.Eventually(t, 2*time.Minute, func() string {
-		if err := env.Client.Get(t.Context(), types.NamespacedName{Name: "n1"}, o); err != nil {
+}
+
+// givesBack checks that what is superfluous goes back, and that the kernel is given nothing that is
+// not the node's.
+func (e *operatedNode) givesBack() {
+	o := &v2.CiliumNode{}
+	controllers.Eventually(e.t, 2*time.Minute, func() string {
+		if err := e.env.Client.Get(e.t.Context(), types.NamespacedName{Name: "n1"}, o); err != nil {
 			return err.Error()
 		}
 		if len(o.Spec.IPAM.Pool) != 3 || len(o.Status.IPAM.Used) != 0 || len(o.Status.IPAM.ReleaseIPs) != 0 {
 			return fmt.Sprintf("pool %d, used %v, releases %v, %s", len(o.Spec.IPAM.Pool), o.Status.IPAM.Used, o.Status.IPAM.ReleaseIPs, o.Status.IPAM.OperatorStatus.Error)
 		}
-		net1.mu.Lock()
-		defer net1.mu.Unlock()
+		e.kernel.mu.Lock()
+		defer e.kernel.mu.Unlock()
 		var told []string
-		for _, i := range net1.want {
+		for _, i := range e.kernel.want {
 			for _, p := range i.Pods {
 				told = append(told, datapath.SpellPods(p))
 			}

@@ -171,166 +171,185 @@ func TestElection(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	run := func(name string, f func(*arena)) {
-		t.Run(name, func(t *testing.T) {
-			a := &arena{T: t, kube: kube, namespace: strings.ReplaceAll(name, " ", "-"), times: quick(), log: &syncBuffer{}}
+	for _, row := range []struct {
+		name string
+		test func(*arena)
+	}{
+		{"released on exit", releasedOnExit},
+		{"work that fails", workFails},
+		{"late renewal", lateRenewal},
+		{"silent leader", silentLeader},
+		{"stuck work", stuckWork},
+		{"cancelled while waiting", cancelledWhileWaiting},
+		{"server restarts", serverRestarts},
+		{"many", manyCandidates},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			a := &arena{T: t, kube: kube, namespace: strings.ReplaceAll(row.name, " ", "-"), times: quick(), log: &syncBuffer{}}
 			ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: a.namespace}}
 			if _, err := client.CoreV1().Namespaces().Create(t.Context(), ns, metav1.CreateOptions{}); err != nil {
 				t.Fatal(err)
 			}
-			f(a)
+			row.test(a)
 		})
 	}
+}
 
-	run("released on exit", func(a *arena) {
-		a.times.LeaseDuration, a.times.RenewDeadline = time.Minute, 40*time.Second // nobody waits for a lease to end
-		first := a.run("first", kube.Config, untilEnd)
-		a.leads(first, 60*time.Second)
-		second := a.run("second", kube.Config, untilEnd)
-		time.Sleep(quick().RetryPeriod * 3)
-		if second.Leading() || second.Held() == nil || second.Leader() != "first" {
-			a.Errorf("the second leads: %t, %v, sees %q", second.Leading(), second.Held(), second.Leader())
-		}
-		began := time.Now()
-		first.cancel()
-		if err := a.ended(first, 30*time.Second); err != nil {
-			a.Error(err)
-		}
-		a.leads(second, 30*time.Second)
-		if took := time.Since(began); took > a.times.LeaseDuration/2 {
-			a.Errorf("the second led after %s: the lease was not given back", took)
-		}
-	})
-	run("work that fails", func(a *arena) {
-		fault := errors.New("the work failed")
-		first := a.run("first", kube.Config, func(context.Context) error { return fault })
-		if err := a.ended(first, 60*time.Second); !errors.Is(err, fault) {
-			a.Errorf("ended with %v", err)
-		}
-		second := a.run("second", kube.Config, func(context.Context) error { return nil })
-		if err := a.ended(second, 2*time.Second); err == nil {
-			a.Error("a leader that just stops working is no fault")
-		}
-	})
-	run("late renewal", func(a *arena) {
-		// Somebody writes the lease just before each of the first requests by which it is given
-		// back.
-		ending, writes := make(chan struct{}), 0
-		cfg := rest.CopyConfig(kube.Config)
-		cfg.Wrap(func(next http.RoundTripper) http.RoundTripper {
-			return roundTrip(func(r *http.Request) (*http.Response, error) {
-				select {
-				case <-ending:
-					if r.Method == http.MethodPut && writes < 3 {
-						writes++
-						a.touch()
-					}
-				default:
+func releasedOnExit(a *arena) {
+	a.times.LeaseDuration, a.times.RenewDeadline = time.Minute, 40*time.Second // nobody waits for a lease to end
+	first := a.run("first", a.kube.Config, untilEnd)
+	a.leads(first, 60*time.Second)
+	second := a.run("second", a.kube.Config, untilEnd)
+	time.Sleep(quick().RetryPeriod * 3)
+	if second.Leading() || second.Held() == nil || second.Leader() != "first" {
+		a.Errorf("the second leads: %t, %v, sees %q", second.Leading(), second.Held(), second.Leader())
+	}
+	began := time.Now()
+	first.cancel()
+	if err := a.ended(first, 30*time.Second); err != nil {
+		a.Error(err)
+	}
+	a.leads(second, 30*time.Second)
+	if took := time.Since(began); took > a.times.LeaseDuration/2 {
+		a.Errorf("the second led after %s: the lease was not given back", took)
+	}
+}
+
+func workFails(a *arena) {
+	fault := errors.New("the work failed")
+	first := a.run("first", a.kube.Config, func(context.Context) error { return fault })
+	if err := a.ended(first, 60*time.Second); !errors.Is(err, fault) {
+		a.Errorf("ended with %v", err)
+	}
+	second := a.run("second", a.kube.Config, func(context.Context) error { return nil })
+	if err := a.ended(second, 2*time.Second); err == nil {
+		a.Error("a leader that just stops working is no fault")
+	}
+}
+
+func lateRenewal(a *arena) {
+	// Somebody writes the lease just before each of the first requests by which it is given
+	// back.
+	ending, writes := make(chan struct{}), 0
+	cfg := rest.CopyConfig(a.kube.Config)
+	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTrip(func(r *http.Request) (*http.Response, error) {
+			select {
+			case <-ending:
+				if r.Method == http.MethodPut && writes < 3 {
+					writes++
+					a.touch()
 				}
+			default:
+			}
+			return next.RoundTrip(r)
+		})
+	})
+	first := a.run("first", cfg, func(context.Context) error { close(ending); return nil })
+	if err := a.ended(first, 60*time.Second); err == nil {
+		a.Error("a leader that just stops working is no fault")
+	}
+	if text := a.log.String(); writes == 0 || strings.Contains(text, "cannot give the lease back") {
+		a.Errorf("%d writes came between\n%s", writes, text)
+	}
+}
+
+func silentLeader(a *arena) {
+	// The way to the server is cut for the first only.
+	cut := make(chan struct{})
+	cfg := rest.CopyConfig(a.kube.Config)
+	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTrip(func(r *http.Request) (*http.Response, error) {
+			select {
+			case <-cut:
+				<-r.Context().Done() // as a packet that is lost
+				return nil, r.Context().Err()
+			default:
 				return next.RoundTrip(r)
-			})
+			}
 		})
-		first := a.run("first", cfg, func(context.Context) error { close(ending); return nil })
-		if err := a.ended(first, 60*time.Second); err == nil {
-			a.Error("a leader that just stops working is no fault")
-		}
-		if text := a.log.String(); writes == 0 || strings.Contains(text, "cannot give the lease back") {
-			a.Errorf("%d writes came between\n%s", writes, text)
-		}
 	})
-	run("silent leader", func(a *arena) {
-		// The way to the server is cut for the first only.
-		cut := make(chan struct{})
-		cfg := rest.CopyConfig(kube.Config)
-		cfg.Wrap(func(next http.RoundTripper) http.RoundTripper {
-			return roundTrip(func(r *http.Request) (*http.Response, error) {
+	first := a.run("first", cfg, untilEnd)
+	a.leads(first, 60*time.Second)
+	second := a.run("second", a.kube.Config, untilEnd)
+	began := time.Now()
+	close(cut)
+	err := a.ended(first, 30*time.Second)
+	if !errors.Is(err, ErrLost) {
+		a.Errorf("ended with %v", err)
+	}
+	if took := time.Since(began); took > quick().RenewDeadline+quick().RetryPeriod+stopGrace+500*time.Millisecond {
+		a.Errorf("it took %s to end", took)
+	}
+	a.leads(second, 30*time.Second)
+}
+
+func stuckWork(a *arena) {
+	cut, stuck := make(chan struct{}), make(chan struct{})
+	cfg := rest.CopyConfig(a.kube.Config)
+	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTrip(func(r *http.Request) (*http.Response, error) {
+			select {
+			case <-cut:
+				return nil, errors.New("no way to the server")
+			default:
+				return next.RoundTrip(r)
+			}
+		})
+	})
+	first := a.run("first", cfg, func(context.Context) error { <-stuck; return nil })
+	a.leads(first, 60*time.Second)
+	close(cut)
+	if err := a.ended(first, 30*time.Second); !errors.Is(err, ErrLost) {
+		a.Errorf("ended with %v", err)
+	}
+	close(stuck)
+}
+
+func cancelledWhileWaiting(a *arena) {
+	first := a.run("first", a.kube.Config, untilEnd)
+	a.leads(first, 60*time.Second)
+	second := a.run("second", a.kube.Config, untilEnd)
+	second.cancel()
+	if err := a.ended(second, 30*time.Second); err != nil {
+		a.Error(err)
+	}
+}
+
+func serverRestarts(a *arena) {
+	first := a.run("first", a.kube.Config, untilEnd)
+	a.leads(first, 60*time.Second)
+	a.kube.Stop()
+	if err := a.ended(first, 30*time.Second); !errors.Is(err, ErrLost) {
+		a.Errorf("ended with %v", err)
+	}
+	a.kube.Start()
+	a.leads(a.run("second", a.kube.Config, untilEnd), 60*time.Second)
+}
+
+func manyCandidates(a *arena) {
+	var all []*candidate
+	for _, id := range []string{"a", "b", "c", "d", "e"} {
+		all = append(all, a.run(id, a.kube.Config, untilEnd))
+	}
+	for len(all) > 0 {
+		next := make(chan int, len(all))
+		for i, c := range all {
+			go func() {
 				select {
-				case <-cut:
-					<-r.Context().Done() // as a packet that is lost
-					return nil, r.Context().Err()
-				default:
-					return next.RoundTrip(r)
+				case <-c.begun:
+					next <- i
+				case <-a.Context().Done():
 				}
-			})
-		})
-		first := a.run("first", cfg, untilEnd)
-		a.leads(first, 60*time.Second)
-		second := a.run("second", kube.Config, untilEnd)
-		began := time.Now()
-		close(cut)
-		err := a.ended(first, 30*time.Second)
-		if !errors.Is(err, ErrLost) {
-			a.Errorf("ended with %v", err)
+			}()
 		}
-		if took := time.Since(began); took > quick().RenewDeadline+quick().RetryPeriod+stopGrace+500*time.Millisecond {
-			a.Errorf("it took %s to end", took)
-		}
-		a.leads(second, 30*time.Second)
-	})
-	run("stuck work", func(a *arena) {
-		cut, stuck := make(chan struct{}), make(chan struct{})
-		cfg := rest.CopyConfig(kube.Config)
-		cfg.Wrap(func(next http.RoundTripper) http.RoundTripper {
-			return roundTrip(func(r *http.Request) (*http.Response, error) {
-				select {
-				case <-cut:
-					return nil, errors.New("no way to the server")
-				default:
-					return next.RoundTrip(r)
-				}
-			})
-		})
-		first := a.run("first", cfg, func(context.Context) error { <-stuck; return nil })
-		a.leads(first, 60*time.Second)
-		close(cut)
-		if err := a.ended(first, 30*time.Second); !errors.Is(err, ErrLost) {
-			a.Errorf("ended with %v", err)
-		}
-		close(stuck)
-	})
-	run("cancelled while waiting", func(a *arena) {
-		first := a.run("first", kube.Config, untilEnd)
-		a.leads(first, 60*time.Second)
-		second := a.run("second", kube.Config, untilEnd)
-		second.cancel()
-		if err := a.ended(second, 30*time.Second); err != nil {
+		i := <-next
+		all[i].cancel()
+		if err := a.ended(all[i], 30*time.Second); err != nil {
 			a.Error(err)
 		}
-	})
-	run("server restarts", func(a *arena) {
-		first := a.run("first", kube.Config, untilEnd)
-		a.leads(first, 60*time.Second)
-		kube.Stop()
-		if err := a.ended(first, 30*time.Second); !errors.Is(err, ErrLost) {
-			a.Errorf("ended with %v", err)
-		}
-		kube.Start()
-		a.leads(a.run("second", kube.Config, untilEnd), 60*time.Second)
-	})
-	run("many", func(a *arena) {
-		var all []*candidate
-		for _, id := range []string{"a", "b", "c", "d", "e"} {
-			all = append(all, a.run(id, kube.Config, untilEnd))
-		}
-		for len(all) > 0 {
-			next := make(chan int, len(all))
-			for i, c := range all {
-				go func() {
-					select {
-					case <-c.begun:
-						next <- i
-					case <-a.Context().Done():
-					}
-				}()
-			}
-			i := <-next
-			all[i].cancel()
-			if err := a.ended(all[i], 30*time.Second); err != nil {
-				a.Error(err)
-			}
-			all = append(all[:i:i], all[i+1:]...)
-		}
-	})
+		all = append(all[:i:i], all[i+1:]...)
+	}
 }
 
 func TestFence(t *testing.T) {

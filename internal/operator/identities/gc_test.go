@@ -168,467 +168,515 @@ func (tr *trial) acquire(name string) {
 func TestCollection(t *testing.T) {
 	t.Parallel()
 	env := servers.Take(t)
-	run := func(name string, f func(*trial)) {
-		t.Run(name, func(t *testing.T) { f(newTrial(t, env)) })
+	for _, row := range []struct {
+		name string
+		test func(*trial)
+	}{
+		{"life and death", collectUnused},
+		{"numbers rest", collectNumbersRest},
+		{"only ends are limited, and nothing waits for the last write", collectLimitedEnds},
+		{"what agents are told is limited, be it marks or ends", collectLimitedWrites},
+		{"an identity of the operator's is spared for a while, as long as numbers are plenty", collectSpared},
+		{"a rest under another clock", collectOtherClock},
+		{"what agents say where nothing is collected", collectNothing},
+		{"what agents say where no number rests", collectNoRest},
+		{"a rest until all agents have let go", collectConfirmedRest},
+		{"Leases of agents are deleted beside the looks", collectLeases},
+		{"what cannot be written keeps nothing else from its end", collectUnwritable},
+		{"edited", collectEdited},
+		{"edited before it was observed", collectEditedBefore},
+		{"another operator takes over a rest", collectTakenOverRest},
+		{"collected by mistake", collectMistake},
+		{"another operator takes over", collectTakenOver},
+		{"taken into use when marked", collectUsedWhenMarked},
+		{"used with a mark", collectUsedWithMark},
+		{"a cache that is behind", collectBehind},
+		{"failure", collectFailure},
+	} {
+		t.Run(row.name, func(t *testing.T) { row.test(newTrial(t, env)) })
 	}
-	run("life and death", func(tr *trial) {
-		tr.identity("1000")
-		tr.identity("1001")
-		tr.identity("1002")
-		tr.identity("300000") // of another cluster
-		tr.identity("100")    // a well-known one
-		tr.identity("word")
-		tr.use("by-endpoint", 1000)
-		tr.Create(tr.T, &v2alpha1.CiliumEndpointSlice{ObjectMeta: metav1.ObjectMeta{Name: "ces-1"}, Namespace: "default",
-			Endpoints: []v2alpha1.CoreCiliumEndpoint{{Name: "by-slice", IdentityID: 1001}}})
-		for i, want := range [][2]string{{"", ""}, {"", ""}, {"1002", ""}, {"", ""}, {"", "1002"}, {"", ""}} {
-			marked, deleted := tr.pass()
-			tr.want(fmt.Sprint("pass ", i), marked, deleted, want[0], want[1])
-		}
-		if diff := cmp.Diff(map[string]bool{"1000": false, "1001": false, "300000": false, "100": false, "word": false}, tr.identities()); diff != "" {
-			t.Errorf("identities (-want +got):\n%s", diff)
-		}
-	})
-	run("numbers rest", func(tr *trial) {
-		tr.identity("1000")
-		for range 5 {
-			tr.pass()
-		}
-		o := tr.get("1000")
-		if was, since, quarantined := k8sids.Retired(o); !quarantined || was != "k8s:app=1000;" || tr.clock.Sub(since) > time.Second {
-			t.Fatalf("after its end: %v, %v", o.Annotations, o.SecurityLabels)
-		}
-		if len(o.ManagedFields) > 0 {
-			t.Errorf("every agent is sent %v with its end", o.ManagedFields)
-		}
-		tr.pass() // 15 of 20 minutes
-		tr.get("1000")
-		tr.pass()
-		tr.freed("1000")
-	})
-	run("only ends are limited, and nothing waits for the last write", func(tr *trial) {
-		for i := range 8 {
-			tr.identity(fmt.Sprint(1000 + i))
-		}
-		tr.cfg.Limiter = rate.NewLimiter(rate.Every(time.Hour), 3)
-		held := &together{Client: tr.client, want: 4, reached: make(chan struct{})}
-		tr.client = held
-		tr.pass()
-		tr.pass()
+}
+
+func collectUnused(tr *trial) {
+	tr.identity("1000")
+	tr.identity("1001")
+	tr.identity("1002")
+	tr.identity("300000") // of another cluster
+	tr.identity("100")    // a well-known one
+	tr.identity("word")
+	tr.use("by-endpoint", 1000)
+	tr.Create(tr.T, &v2alpha1.CiliumEndpointSlice{ObjectMeta: metav1.ObjectMeta{Name: "ces-1"}, Namespace: "default",
+		Endpoints: []v2alpha1.CoreCiliumEndpoint{{Name: "by-slice", IdentityID: 1001}}})
+	for i, want := range [][2]string{{"", ""}, {"", ""}, {"1002", ""}, {"", ""}, {"", "1002"}, {"", ""}} {
 		marked, deleted := tr.pass()
-		tr.want("mark", marked, deleted, "1000 1001 1002 1003 1004 1005 1006 1007", "")
-		select {
-		case <-held.reached:
-		default:
-			t.Error("fewer than 4 identities were marked at once")
-		}
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-		defer cancel()
-		for range 2 {
-			tr.clock = tr.clock.Add(tr.cfg.Interval)
-			stats, _ := tr.round(ctx)
-			if stats.Deleted > 3 {
-				t.Errorf("%d ended; the limit is 3", stats.Deleted)
-			}
-		}
-	})
-	run("what agents are told is limited, be it marks or ends", func(tr *trial) {
-		for i := range 8 {
-			tr.identity(fmt.Sprint(1000 + i))
-		}
-		for _, name := range []string{"one", "two"} {
-			tr.Create(tr.T, &v2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: name}})
-		}
-		agents := 0
-		tr.rate = func(n int) rate.Limit {
-			agents = n
-			return rate.Every(time.Hour)
-		}
-		tr.writes.SetBurst(3)
+		tr.want(fmt.Sprint("pass ", i), marked, deleted, want[0], want[1])
+	}
+	if diff := cmp.Diff(map[string]bool{"1000": false, "1001": false, "300000": false, "100": false, "word": false}, tr.identities()); diff != "" {
+		tr.Errorf("identities (-want +got):\n%s", diff)
+	}
+}
+
+func collectNumbersRest(tr *trial) {
+	tr.identity("1000")
+	for range 5 {
 		tr.pass()
-		tr.pass()
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
+	}
+	o := tr.get("1000")
+	if was, since, quarantined := k8sids.Retired(o); !quarantined || was != "k8s:app=1000;" || tr.clock.Sub(since) > time.Second {
+		tr.Fatalf("after its end: %v, %v", o.Annotations, o.SecurityLabels)
+	}
+	if len(o.ManagedFields) > 0 {
+		tr.Errorf("every agent is sent %v with its end", o.ManagedFields)
+	}
+	tr.pass() // 15 of 20 minutes
+	tr.get("1000")
+	tr.pass()
+	tr.freed("1000")
+}
+
+func collectLimitedEnds(tr *trial) {
+	for i := range 8 {
+		tr.identity(fmt.Sprint(1000 + i))
+	}
+	tr.cfg.Limiter = rate.NewLimiter(rate.Every(time.Hour), 3)
+	held := &together{Client: tr.client, want: 4, reached: make(chan struct{})}
+	tr.client = held
+	tr.pass()
+	tr.pass()
+	marked, deleted := tr.pass()
+	tr.want("mark", marked, deleted, "1000 1001 1002 1003 1004 1005 1006 1007", "")
+	select {
+	case <-held.reached:
+	default:
+		tr.Error("fewer than 4 identities were marked at once")
+	}
+	ctx, cancel := context.WithTimeout(tr.Context(), 5*time.Second)
+	defer cancel()
+	for range 2 {
 		tr.clock = tr.clock.Add(tr.cfg.Interval)
-		if stats, _ := tr.round(ctx); stats.Marked != 3 || agents != 2 {
-			t.Errorf("%d are marked, want 3; there are %d agents, want 2", stats.Marked, agents)
+		stats, _ := tr.round(ctx)
+		if stats.Deleted > 3 {
+			tr.Errorf("%d ended; the limit is 3", stats.Deleted)
 		}
-	})
-	run("an identity of the operator's is spared for a while, as long as numbers are plenty", func(tr *trial) {
-		tr.cfg.Agents, tr.cfg.Timeout = false, 4*tr.cfg.Interval
-		tr.identity("1000")
-		e := tr.use("by-endpoint", 1000)
-		ended := func(passes int) (out []string) {
-			for range passes {
-				_, deleted := tr.pass()
-				out = append(out, deleted...)
-			}
-			return out
+	}
+}
+
+func collectLimitedWrites(tr *trial) {
+	for i := range 8 {
+		tr.identity(fmt.Sprint(1000 + i))
+	}
+	for _, name := range []string{"one", "two"} {
+		tr.Create(tr.T, &v2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: name}})
+	}
+	agents := 0
+	tr.rate = func(n int) rate.Limit {
+		agents = n
+		return rate.Every(time.Hour)
+	}
+	tr.writes.SetBurst(3)
+	tr.pass()
+	tr.pass()
+	ctx, cancel := context.WithTimeout(tr.Context(), time.Minute)
+	defer cancel()
+	tr.clock = tr.clock.Add(tr.cfg.Interval)
+	if stats, _ := tr.round(ctx); stats.Marked != 3 || agents != 2 {
+		tr.Errorf("%d are marked, want 3; there are %d agents, want 2", stats.Marked, agents)
+	}
+}
+
+func collectSpared(tr *trial) {
+	tr.cfg.Agents, tr.cfg.Timeout = false, 4*tr.cfg.Interval
+	tr.identity("1000")
+	e := tr.use("by-endpoint", 1000)
+	ended := func(passes int) (out []string) {
+		for range passes {
+			_, deleted := tr.pass()
+			out = append(out, deleted...)
 		}
-		ended(3)
-		for range 3 { // a job that runs now and then
-			if err := tr.Client.Delete(tr.Context(), e); err != nil {
-				t.Fatal(err)
-			}
-			if gone := ended(4); len(gone) > 0 {
-				t.Fatalf("%v have ended between two runs", gone)
-			}
-			e = tr.use("by-endpoint", 1000)
-			ended(1)
-		}
+		return out
+	}
+	ended(3)
+	for range 3 { // a job that runs now and then
 		if err := tr.Client.Delete(tr.Context(), e); err != nil {
-			t.Fatal(err)
+			tr.Fatal(err)
 		}
 		if gone := ended(4); len(gone) > 0 {
-			t.Errorf("%v have ended too early", gone)
+			tr.Fatalf("%v have ended between two runs", gone)
 		}
-		if gone := ended(2); !slices.Equal(gone, []string{"1000"}) {
-			t.Errorf("%v have ended, in the end", gone)
-		}
-		tr.cfg.First, tr.cfg.Last = 1000, 1007
-		for i := range 6 {
-			tr.identity(fmt.Sprint(1001 + i))
-		}
-		if gone := ended(2); len(gone) != 6 {
-			t.Errorf("of 8 numbers 7 are taken, and %v have ended", gone)
-		}
-	})
-	run("a rest under another clock", func(tr *trial) {
-		// The clock of whoever retired them was hours behind, and hours ahead.
-		for name, off := range map[string]time.Duration{"1000": -5 * time.Hour, "1001": 5 * time.Hour} {
-			o := &v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: name}}
-			k8sids.Retire(o, "k8s:app=x;", tr.clock.Add(off))
-			tr.Create(tr.T, o)
-		}
-		tr.pass() // it ends no rest at the first look
-		tr.get("1000")
-		tr.pass()
-		tr.freed("1000")
-		tr.get("1001")
-		tr.pass() // 30 minutes by this clock
-		tr.freed("1001")
-	})
-	confirmations := func(tr *trial, cfg Config) {
-		tr.Create(tr.T, &v2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: "one"}})
-		for v := range uint64(3) {
-			tr.Create(tr.T, k8sids.Confirmation{Node: "one", Version: v + 1}.Lease("kube-system"))
-		}
-		env.Run(tr.T, func(_ context.Context, m manager.Manager, log *slog.Logger) error {
-			return SetupGC(m, cfg, func(Stats, time.Duration, error) {}, log)
-		})
-		controllers.Eventually(tr.T, time.Minute, func() string {
-			var left coordinationv1.LeaseList
-			if err := tr.Client.List(tr.Context(), &left, client.InNamespace("kube-system"), client.MatchingLabels{k8sids.ConfirmationLabel: k8sids.ConfirmationLabelValue}); err != nil {
-				return err.Error()
-			}
-			if len(left.Items) != 1 || !strings.HasSuffix(left.Items[0].Name, ".3") {
-				return fmt.Sprintf("%d Leases are left", len(left.Items))
-			}
-			return ""
-		})
+		e = tr.use("by-endpoint", 1000)
+		ended(1)
 	}
-	run("what agents say where nothing is collected", func(tr *trial) { confirmations(tr, Config{Namespace: "kube-system"}) })
-	run("what agents say where no number rests", func(tr *trial) {
-		cfg := testConfig()
-		cfg.Lost, cfg.Namespace = 24*time.Hour, "kube-system"
-		confirmations(tr, cfg)
-	})
-	run("a rest until all agents have let go", func(tr *trial) {
-		tr.cfg.Lost, tr.cfg.Namespace = 24*time.Hour, "default"
-		for _, name := range []string{"fast", "slow", "old"} { // the last one's agent says nothing
-			tr.Create(tr.T, &v2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: name}})
-		}
-		o := &v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: "1000"}}
-		k8sids.Retire(o, "k8s:app=x;", tr.clock)
+	if err := tr.Client.Delete(tr.Context(), e); err != nil {
+		tr.Fatal(err)
+	}
+	if gone := ended(4); len(gone) > 0 {
+		tr.Errorf("%v have ended too early", gone)
+	}
+	if gone := ended(2); !slices.Equal(gone, []string{"1000"}) {
+		tr.Errorf("%v have ended, in the end", gone)
+	}
+	tr.cfg.First, tr.cfg.Last = 1000, 1007
+	for i := range 6 {
+		tr.identity(fmt.Sprint(1001 + i))
+	}
+	if gone := ended(2); len(gone) != 6 {
+		tr.Errorf("of 8 numbers 7 are taken, and %v have ended", gone)
+	}
+}
+
+func collectOtherClock(tr *trial) {
+	// The clock of whoever retired them was hours behind, and hours ahead.
+	for name, off := range map[string]time.Duration{"1000": -5 * time.Hour, "1001": 5 * time.Hour} {
+		o := &v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		k8sids.Retire(o, "k8s:app=x;", tr.clock.Add(off))
 		tr.Create(tr.T, o)
-		ended := version(o.ResourceVersion)
-		say := func(node string, v uint64) {
-			tr.Create(tr.T, k8sids.Confirmation{Node: node, Version: v}.Lease("default"))
-		}
-		waits := func(what string) {
-			t.Helper()
-			for range 4 {
-				tr.pass()
-			}
-			tr.get("1000")
-			if diff := cmp.Diff([]string{"slow"}, tr.slow); diff != "" {
-				t.Errorf("%s: who is waited for (-want +got):\n%s", what, diff)
-			}
-		}
-		say("fast", ended)
-		say("slow", 1)
-		say("gone", 1) // no such node
-		waits("slow has not observed it")
-		say("slow", ended-1)
-		waits("slow has not observed it either")
-		say("slow", ended+1000)
-		waits("slow has observed what has not happened yet: the server was put back since")
-		say("slow", ended)
-		say("slow", 0)
-		waits("slow has taken back what it said")
-		tr.Create(tr.T, k8sids.Confirmation{Node: "slow", Version: ended, Origin: "again"}.Lease("default"))
-		tr.pass()
-		tr.freed("1000")
+	}
+	tr.pass() // it ends no rest at the first look
+	tr.get("1000")
+	tr.pass()
+	tr.freed("1000")
+	tr.get("1001")
+	tr.pass() // 30 minutes by this clock
+	tr.freed("1001")
+}
+
+// wantConfirmations checks that of what an agent confirmed the last is left.
+func wantConfirmations(tr *trial, cfg Config) {
+	tr.Create(tr.T, &v2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: "one"}})
+	for v := range uint64(3) {
+		tr.Create(tr.T, k8sids.Confirmation{Node: "one", Version: v + 1}.Lease("kube-system"))
+	}
+	tr.Env.Run(tr.T, func(_ context.Context, m manager.Manager, log *slog.Logger) error {
+		return SetupGC(m, cfg, func(Stats, time.Duration, error) {}, log)
+	})
+	controllers.Eventually(tr.T, time.Minute, func() string {
 		var left coordinationv1.LeaseList
-		if err := tr.Client.List(tr.Context(), &left, client.InNamespace("default")); err != nil {
-			t.Fatal(err)
+		if err := tr.Client.List(tr.Context(), &left, client.InNamespace("kube-system"), client.MatchingLabels{k8sids.ConfirmationLabel: k8sids.ConfirmationLabelValue}); err != nil {
+			return err.Error()
 		}
-		confirmed := map[string]int{}
-		for i := range left.Items {
-			if h, ok := k8sids.ReadConfirmation(&left.Items[i]); ok {
-				confirmed[h.Node]++
-			}
+		if len(left.Items) != 1 || !strings.HasSuffix(left.Items[0].Name, ".3") {
+			return fmt.Sprintf("%d Leases are left", len(left.Items))
 		}
-		if diff := cmp.Diff(map[string]int{"fast": 1, "slow": 1, "gone": 1}, confirmed); diff != "" {
-			t.Errorf("Leases that are left (-want +got):\n%s", diff)
-		}
-		// One that says nothing for long enough counts as lost, by the clock of this operator
-		// alone.
-		o = &v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: "1001"}}
-		k8sids.Retire(o, "k8s:app=x;", tr.clock.Add(-48*time.Hour))
-		tr.Create(tr.T, o)
-		say("fast", version(o.ResourceVersion))
-		for range 5 {
-			tr.pass()
-		}
-		tr.get("1001")
-		tr.clock = tr.clock.Add(24 * time.Hour)
-		tr.pass()
-		tr.freed("1001")
-		// And so does one that is no node any more.
-		o = &v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: "1002"}}
-		k8sids.Retire(o, "k8s:app=x;", tr.clock.Add(-48*time.Hour))
-		tr.Create(tr.T, o)
-		tr.pass()
-		tr.pass()
-		tr.get("1002")
-		for _, name := range []string{"fast", "slow"} {
-			if err := tr.Client.Delete(tr.Context(), &v2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: name}}); err != nil {
-				t.Fatal(err)
-			}
-		}
-		tr.pass()
-		tr.freed("1002")
+		return ""
 	})
-	run("Leases of agents are deleted beside the looks", func(tr *trial) {
-		tr.cfg.Lost, tr.cfg.Namespace = 24*time.Hour, "default"
-		tr.Create(tr.T, &v2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: "one"}})
-		o := &v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: "1000"}}
-		k8sids.Retire(o, "k8s:app=x;", tr.clock)
-		tr.Create(tr.T, o)
-		for v := range uint64(20) {
-			tr.Create(tr.T, k8sids.Confirmation{Node: "one", Version: v + 1}.Lease("default"))
-		}
-		tr.Create(tr.T, k8sids.Confirmation{Node: "one", Version: version(o.ResourceVersion)}.Lease("default"))
-		leases := func() int {
-			var all coordinationv1.LeaseList
-			if err := tr.Client.List(tr.Context(), &all, client.InNamespace("default")); err != nil {
-				t.Fatal(err)
-			}
-			return len(all.Items)
-		}
-		for range 3 {
-			tr.clock = tr.clock.Add(tr.cfg.Interval)
-			if _, err := tr.round(tr.Context()); err != nil {
-				t.Fatal(err)
-			}
-		}
-		tr.freed("1000")
-		if n := leases(); n != 21 {
-			t.Errorf("looks have deleted %d Leases", 21-n)
-		}
-		held := &together{Client: tr.client, want: 4, reached: make(chan struct{})}
-		tr.client = held
-		if err := tr.remove(t.Context(), <-tr.needless); err != nil {
-			t.Fatal(err)
-		}
-		if n := leases(); n != 1 {
-			t.Errorf("%d Leases are left", n)
-		}
-		select {
-		case <-held.reached:
-		default:
-			t.Error("fewer than 4 Leases were deleted at once")
-		}
-	})
-	run("what cannot be written keeps nothing else from its end", func(tr *trial) {
-		tr.identity("1000")
-		tr.client = &unwritable{tr.client, "1000"}
-		pass := func(of time.Duration) {
-			t.Helper()
-			tr.clock = tr.clock.Add(of)
-			_, _ = tr.round(tr.Context())
-		}
-		for range 4 {
-			pass(tr.cfg.Interval)
-		}
-		if _, err := tr.round(tr.Context()); err == nil {
-			t.Fatal("looks do not fail")
-		}
-		tr.identity("1001")
-		var seen time.Time
-		for range 100 {
-			pass(tr.cfg.Interval / 12)
-			switch marked, there := tr.identities()["1001"]; {
-			case !there:
-				if passed := tr.clock.Sub(seen); seen.IsZero() || passed < tr.cfg.Interval {
-					t.Errorf("it has ended %s after it was marked", passed)
-				}
-				return
-			case marked && seen.IsZero():
-				seen = tr.clock
-			}
-		}
-		t.Error("it has not ended")
-	})
-	run("edited", func(tr *trial) {
-		tr.identity("1000")
-		tr.pass()
-		give := func(app string) {
-			o := tr.get("1000")
-			o.SecurityLabels = map[string]string{"k8s:app": app}
-			if err := tr.Client.Update(tr.Context(), o); err != nil {
-				t.Fatal(err)
-			}
-		}
-		give("evil")
-		for range 8 {
-			marked, deleted := tr.pass()
-			tr.want("edited", marked, deleted, "", "")
-		}
-		give("1000")
-		var gone []string
-		for range 6 {
-			_, deleted := tr.pass()
-			gone = append(gone, deleted...)
-		}
-		if was, _, quarantined := k8sids.Retired(tr.get("1000")); !quarantined || was != "k8s:app=1000;" || len(gone) != 1 {
-			t.Errorf("with its labels back: rests %t, of %q", quarantined, was)
-		}
-	})
-	run("edited before it was observed", func(tr *trial) {
-		o := k8sids.NewObject(1000, map[string]string{"k8s:app": "1000"})
-		o.SecurityLabels = map[string]string{"k8s:app": "evil"}
-		tr.Create(tr.T, o)
-		for range 8 {
-			marked, deleted := tr.pass()
-			tr.want("edited", marked, deleted, "", "")
-		}
-		o = tr.get("1000")
-		o.SecurityLabels = map[string]string{"k8s:app": "1000"}
-		if err := tr.Client.Update(tr.Context(), o); err != nil {
-			t.Fatal(err)
-		}
-		for range 6 {
-			tr.pass()
-		}
-		if was, _, quarantined := k8sids.Retired(tr.get("1000")); !quarantined || was != "k8s:app=1000;" {
-			t.Errorf("with its labels back: rests %t, of %q", quarantined, was)
-		}
-	})
-	run("another operator takes over a rest", func(tr *trial) {
-		o := &v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: "1000"}}
-		k8sids.Retire(o, "k8s:app=x;", tr.clock)
-		tr.Create(tr.T, o)
-		tr.pass()
-		tr.restart()
-		tr.pass()
-		tr.pass()
-		tr.freed("1000")
-	})
-	run("collected by mistake", func(tr *trial) {
-		o := &v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: "1000"}}
-		k8sids.Retire(o, "k8s:app=x;", tr.clock)
-		tr.Create(tr.T, o)
-		tr.use("still-there", 1000)
-		for range 5 {
-			tr.pass()
-		}
-		tr.get("1000") // whoever makes identities takes it back
-	})
-	run("another operator takes over", func(tr *trial) {
-		tr.identity("1000")
-		tr.pass()
-		tr.pass()
-		marked, deleted := tr.pass()
-		tr.want("third", marked, deleted, "1000", "")
-		tr.restart() // it costs one look
-		marked, deleted = tr.pass()
-		tr.want("after", marked, deleted, "", "")
-		marked, deleted = tr.pass()
-		tr.want("next", marked, deleted, "", "1000")
-	})
-	run("taken into use when marked", func(tr *trial) {
-		tr.identity("1000")
-		for range 4 { // marked, and seen so once
-			tr.pass()
-		}
-		tr.acquire("1000")
-		marked, deleted := tr.pass()
-		tr.want("acquired, no endpoint yet", marked, deleted, "", "")
-		e := tr.use("late", 1000)
-		marked, deleted = tr.pass()
-		tr.want("used", marked, deleted, "", "")
-		if err := tr.Client.Delete(tr.Context(), e); err != nil {
-			t.Fatal(err)
-		}
-		tr.pass()
-		marked, deleted = tr.pass()
-		tr.want("unused for the timeout", marked, deleted, "1000", "")
-	})
-	run("used with a mark", func(tr *trial) {
-		// Somebody uses it without having removed the mark. It must not go at once when it is not
-		// used any more.
-		tr.identity("1000")
+}
+
+func collectNothing(tr *trial) {
+	wantConfirmations(tr, Config{Namespace: "kube-system"})
+}
+
+func collectNoRest(tr *trial) {
+	cfg := testConfig()
+	cfg.Lost, cfg.Namespace = 24*time.Hour, "kube-system"
+	wantConfirmations(tr, cfg)
+}
+
+func collectConfirmedRest(tr *trial) {
+	tr.cfg.Lost, tr.cfg.Namespace = 24*time.Hour, "default"
+	for _, name := range []string{"fast", "slow", "old"} { // the last one's agent says nothing
+		tr.Create(tr.T, &v2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: name}})
+	}
+	o := &v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: "1000"}}
+	k8sids.Retire(o, "k8s:app=x;", tr.clock)
+	tr.Create(tr.T, o)
+	ended := version(o.ResourceVersion)
+	say := func(node string, v uint64) {
+		tr.Create(tr.T, k8sids.Confirmation{Node: node, Version: v}.Lease("default"))
+	}
+	waits := func(what string) {
+		tr.Helper()
 		for range 4 {
 			tr.pass()
 		}
-		e := tr.use("late", 1000)
+		tr.get("1000")
+		if diff := cmp.Diff([]string{"slow"}, tr.slow); diff != "" {
+			tr.Errorf("%s: who is waited for (-want +got):\n%s", what, diff)
+		}
+	}
+	say("fast", ended)
+	say("slow", 1)
+	say("gone", 1) // no such node
+	waits("slow has not observed it")
+	say("slow", ended-1)
+	waits("slow has not observed it either")
+	say("slow", ended+1000)
+	waits("slow has observed what has not happened yet: the server was put back since")
+	say("slow", ended)
+	say("slow", 0)
+	waits("slow has taken back what it said")
+	tr.Create(tr.T, k8sids.Confirmation{Node: "slow", Version: ended, Origin: "again"}.Lease("default"))
+	tr.pass()
+	tr.freed("1000")
+	var left coordinationv1.LeaseList
+	if err := tr.Client.List(tr.Context(), &left, client.InNamespace("default")); err != nil {
+		tr.Fatal(err)
+	}
+	confirmed := map[string]int{}
+	for i := range left.Items {
+		if h, ok := k8sids.ReadConfirmation(&left.Items[i]); ok {
+			confirmed[h.Node]++
+		}
+	}
+	if diff := cmp.Diff(map[string]int{"fast": 1, "slow": 1, "gone": 1}, confirmed); diff != "" {
+		tr.Errorf("Leases that are left (-want +got):\n%s", diff)
+	}
+	// One that says nothing for long enough counts as lost, by the clock of this operator
+	// alone.
+	o = &v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: "1001"}}
+	k8sids.Retire(o, "k8s:app=x;", tr.clock.Add(-48*time.Hour))
+	tr.Create(tr.T, o)
+	say("fast", version(o.ResourceVersion))
+	for range 5 {
 		tr.pass()
-		if tr.identities()["1000"] {
-			t.Error("it is still marked")
+	}
+	tr.get("1001")
+	tr.clock = tr.clock.Add(24 * time.Hour)
+	tr.pass()
+	tr.freed("1001")
+	// And so does one that is no node any more.
+	o = &v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: "1002"}}
+	k8sids.Retire(o, "k8s:app=x;", tr.clock.Add(-48*time.Hour))
+	tr.Create(tr.T, o)
+	tr.pass()
+	tr.pass()
+	tr.get("1002")
+	for _, name := range []string{"fast", "slow"} {
+		if err := tr.Client.Delete(tr.Context(), &v2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: name}}); err != nil {
+			tr.Fatal(err)
 		}
-		if err := tr.Client.Delete(tr.Context(), e); err != nil {
-			t.Fatal(err)
+	}
+	tr.pass()
+	tr.freed("1002")
+}
+
+func collectLeases(tr *trial) {
+	tr.cfg.Lost, tr.cfg.Namespace = 24*time.Hour, "default"
+	tr.Create(tr.T, &v2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: "one"}})
+	o := &v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: "1000"}}
+	k8sids.Retire(o, "k8s:app=x;", tr.clock)
+	tr.Create(tr.T, o)
+	for v := range uint64(20) {
+		tr.Create(tr.T, k8sids.Confirmation{Node: "one", Version: v + 1}.Lease("default"))
+	}
+	tr.Create(tr.T, k8sids.Confirmation{Node: "one", Version: version(o.ResourceVersion)}.Lease("default"))
+	leases := func() int {
+		var all coordinationv1.LeaseList
+		if err := tr.Client.List(tr.Context(), &all, client.InNamespace("default")); err != nil {
+			tr.Fatal(err)
 		}
-		marked, deleted := tr.pass()
-		tr.want("after its use", marked, deleted, "", "")
-	})
-	run("a cache that is behind", func(tr *trial) {
-		tr.identity("1000")
-		tr.identity("1001")
-		for range 4 {
-			tr.pass()
-		}
-		// The server knows of an endpoint, and of a write, that the cache does not show.
-		tr.client = &behind{Client: tr.Client, identities: tr.snapshot()}
-		tr.use("unseen", 1000)
-		tr.acquire("1001")
+		return len(all.Items)
+	}
+	for range 3 {
 		tr.clock = tr.clock.Add(tr.cfg.Interval)
-		stats, err := tr.round(tr.Context())
-		if !errors.Is(err, errBehind) || stats.Deleted > 0 {
-			t.Errorf("a look with caches that are behind: %+v, %v", stats, err)
+		if _, err := tr.round(tr.Context()); err != nil {
+			tr.Fatal(err)
 		}
-		tr.client = tr.Client
+	}
+	tr.freed("1000")
+	if n := leases(); n != 21 {
+		tr.Errorf("looks have deleted %d Leases", 21-n)
+	}
+	held := &together{Client: tr.client, want: 4, reached: make(chan struct{})}
+	tr.client = held
+	if err := tr.remove(tr.Context(), <-tr.needless); err != nil {
+		tr.Fatal(err)
+	}
+	if n := leases(); n != 1 {
+		tr.Errorf("%d Leases are left", n)
+	}
+	select {
+	case <-held.reached:
+	default:
+		tr.Error("fewer than 4 Leases were deleted at once")
+	}
+}
+
+func collectUnwritable(tr *trial) {
+	tr.identity("1000")
+	tr.client = &unwritable{tr.client, "1000"}
+	pass := func(of time.Duration) {
+		tr.Helper()
+		tr.clock = tr.clock.Add(of)
+		_, _ = tr.round(tr.Context())
+	}
+	for range 4 {
+		pass(tr.cfg.Interval)
+	}
+	if _, err := tr.round(tr.Context()); err == nil {
+		tr.Fatal("looks do not fail")
+	}
+	tr.identity("1001")
+	var seen time.Time
+	for range 100 {
+		pass(tr.cfg.Interval / 12)
+		switch marked, there := tr.identities()["1001"]; {
+		case !there:
+			if passed := tr.clock.Sub(seen); seen.IsZero() || passed < tr.cfg.Interval {
+				tr.Errorf("it has ended %s after it was marked", passed)
+			}
+			return
+		case marked && seen.IsZero():
+			seen = tr.clock
+		}
+	}
+	tr.Error("it has not ended")
+}
+
+func collectEdited(tr *trial) {
+	tr.identity("1000")
+	tr.pass()
+	give := func(app string) {
+		o := tr.get("1000")
+		o.SecurityLabels = map[string]string{"k8s:app": app}
+		if err := tr.Client.Update(tr.Context(), o); err != nil {
+			tr.Fatal(err)
+		}
+	}
+	give("evil")
+	for range 8 {
 		marked, deleted := tr.pass()
-		tr.want("not behind any more", marked, deleted, "", "")
-	})
-	run("failure", func(tr *trial) {
-		tr.identity("1000")
-		for range 3 {
-			tr.pass()
-		}
-		real := tr.client
-		tr.client = broken{real}
-		if _, err := tr.round(tr.Context()); err == nil {
-			t.Error("a failure was not told")
-		}
-		tr.client = real
+		tr.want("edited", marked, deleted, "", "")
+	}
+	give("1000")
+	var gone []string
+	for range 6 {
+		_, deleted := tr.pass()
+		gone = append(gone, deleted...)
+	}
+	if was, _, quarantined := k8sids.Retired(tr.get("1000")); !quarantined || was != "k8s:app=1000;" || len(gone) != 1 {
+		tr.Errorf("with its labels back: rests %t, of %q", quarantined, was)
+	}
+}
+
+func collectEditedBefore(tr *trial) {
+	o := k8sids.NewObject(1000, map[string]string{"k8s:app": "1000"})
+	o.SecurityLabels = map[string]string{"k8s:app": "evil"}
+	tr.Create(tr.T, o)
+	for range 8 {
 		marked, deleted := tr.pass()
-		tr.want("first look at the mark", marked, deleted, "", "")
-		marked, deleted = tr.pass()
-		tr.want("second look", marked, deleted, "", "1000")
-	})
+		tr.want("edited", marked, deleted, "", "")
+	}
+	o = tr.get("1000")
+	o.SecurityLabels = map[string]string{"k8s:app": "1000"}
+	if err := tr.Client.Update(tr.Context(), o); err != nil {
+		tr.Fatal(err)
+	}
+	for range 6 {
+		tr.pass()
+	}
+	if was, _, quarantined := k8sids.Retired(tr.get("1000")); !quarantined || was != "k8s:app=1000;" {
+		tr.Errorf("with its labels back: rests %t, of %q", quarantined, was)
+	}
+}
+
+func collectTakenOverRest(tr *trial) {
+	o := &v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: "1000"}}
+	k8sids.Retire(o, "k8s:app=x;", tr.clock)
+	tr.Create(tr.T, o)
+	tr.pass()
+	tr.restart()
+	tr.pass()
+	tr.pass()
+	tr.freed("1000")
+}
+
+func collectMistake(tr *trial) {
+	o := &v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: "1000"}}
+	k8sids.Retire(o, "k8s:app=x;", tr.clock)
+	tr.Create(tr.T, o)
+	tr.use("still-there", 1000)
+	for range 5 {
+		tr.pass()
+	}
+	tr.get("1000") // whoever makes identities takes it back
+}
+
+func collectTakenOver(tr *trial) {
+	tr.identity("1000")
+	tr.pass()
+	tr.pass()
+	marked, deleted := tr.pass()
+	tr.want("third", marked, deleted, "1000", "")
+	tr.restart() // it costs one look
+	marked, deleted = tr.pass()
+	tr.want("after", marked, deleted, "", "")
+	marked, deleted = tr.pass()
+	tr.want("next", marked, deleted, "", "1000")
+}
+
+func collectUsedWhenMarked(tr *trial) {
+	tr.identity("1000")
+	for range 4 { // marked, and seen so once
+		tr.pass()
+	}
+	tr.acquire("1000")
+	marked, deleted := tr.pass()
+	tr.want("acquired, no endpoint yet", marked, deleted, "", "")
+	e := tr.use("late", 1000)
+	marked, deleted = tr.pass()
+	tr.want("used", marked, deleted, "", "")
+	if err := tr.Client.Delete(tr.Context(), e); err != nil {
+		tr.Fatal(err)
+	}
+	tr.pass()
+	marked, deleted = tr.pass()
+	tr.want("unused for the timeout", marked, deleted, "1000", "")
+}
+
+func collectUsedWithMark(tr *trial) {
+	// Somebody uses it without having removed the mark. It must not go at once when it is not
+	// used any more.
+	tr.identity("1000")
+	for range 4 {
+		tr.pass()
+	}
+	e := tr.use("late", 1000)
+	tr.pass()
+	if tr.identities()["1000"] {
+		tr.Error("it is still marked")
+	}
+	if err := tr.Client.Delete(tr.Context(), e); err != nil {
+		tr.Fatal(err)
+	}
+	marked, deleted := tr.pass()
+	tr.want("after its use", marked, deleted, "", "")
+}
+
+func collectBehind(tr *trial) {
+	tr.identity("1000")
+	tr.identity("1001")
+	for range 4 {
+		tr.pass()
+	}
+	// The server knows of an endpoint, and of a write, that the cache does not show.
+	tr.client = &behind{Client: tr.Client, identities: tr.snapshot()}
+	tr.use("unseen", 1000)
+	tr.acquire("1001")
+	tr.clock = tr.clock.Add(tr.cfg.Interval)
+	stats, err := tr.round(tr.Context())
+	if !errors.Is(err, errBehind) || stats.Deleted > 0 {
+		tr.Errorf("a look with caches that are behind: %+v, %v", stats, err)
+	}
+	tr.client = tr.Client
+	marked, deleted := tr.pass()
+	tr.want("not behind any more", marked, deleted, "", "")
+}
+
+func collectFailure(tr *trial) {
+	tr.identity("1000")
+	for range 3 {
+		tr.pass()
+	}
+	real := tr.client
+	tr.client = broken{real}
+	if _, err := tr.round(tr.Context()); err == nil {
+		tr.Error("a failure was not told")
+	}
+	tr.client = real
+	marked, deleted := tr.pass()
+	tr.want("first look at the mark", marked, deleted, "", "")
+	marked, deleted = tr.pass()
+	tr.want("second look", marked, deleted, "", "1000")
 }
 
 func (tr *trial) snapshot() *v2.CiliumIdentityList {
