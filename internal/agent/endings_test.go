@@ -276,8 +276,8 @@ func TestKeysWaitForFrozenAgent(t *testing.T) {
 	if err := pod.del(); err != nil {
 		t.Fatal(err)
 	}
-	eventually("the number rests", func() bool { return collect().Resting == 1 })
-	eventually("it waits for n1", func() bool { return collect().Awaited == 1 })
+	eventually("the number rests", func() bool { return collect().Quarantined == 1 })
+	eventually("it waits for n1", func() bool { return collect().Unconfirmed == 1 })
 	for range 20 {
 		if stats := collect(); stats.Freed > 0 {
 			t.Fatalf("an agent stands still, and number %d is free: %+v", number, stats)

@@ -389,151 +389,155 @@ func makesNumber(txn kvstore.Txn) bool {
 	return slices.ContainsFunc(txn.Then, func(o kvstore.Op) bool { return o.Kind == kvstore.OpPut && strings.HasPrefix(o.Key, base+"/id/") })
 }
 
+// dead makes two numbers that nobody uses.
+func dead(w *world) {
+	w.free("old", func(a *actor) { a.allocate("L"); a.release("L") })
+	w.free("old", func(a *actor) { a.picks = []allocator.ID{2}; a.allocate("other"); a.release("other") })
+}
+
+// orders are what TestEveryOrder tries in every order.
+var orders = []struct {
+	name string
+	s    scenario
+	// missing is a check to take away; then a fault must be found.
+	missing  func(txn kvstore.Txn, c kvstore.Cond) bool
+	noVerify bool
+	// neverVerify: what is looked for would be hidden by allocators that give way.
+	neverVerify bool
+}{
+	{
+		name: "two nodes make the number of one key",
+		s: scenario{actors: map[string]func(*actor){
+			"a": func(a *actor) { a.allocate("L"); a.release("L"); a.allocate("L") },
+			"b": func(a *actor) { a.picks = []allocator.ID{2, 3}; a.allocate("L") },
+		}},
+		missing: func(txn kvstore.Txn, c kvstore.Cond) bool {
+			return makesNumber(txn) && c.Kind == kvstore.CondPrefixUnchangedSince && under(c, "/value/")
+		},
+		noVerify: true,
+	},
+	{
+		name: "two nodes pick one number for two keys",
+		s: scenario{actors: map[string]func(*actor){
+			"a": func(a *actor) { a.allocate("L"); a.allocate("M") },
+			"b": func(a *actor) { a.allocate("M"); a.release("M"); a.allocate("N") },
+		}},
+		missing: func(_ kvstore.Txn, c kvstore.Cond) bool { return c.Kind == kvstore.CondAbsent && under(c, "/id/") },
+	},
+	{
+		name: "a dead number comes into use while it is collected",
+		s: scenario{setup: dead, actors: map[string]func(*actor){
+			"a":  func(a *actor) { a.refresh(); a.allocate("L") },
+			"gc": func(a *actor) { a.collect(2) },
+		}},
+		missing: func(txn kvstore.Txn, c kvstore.Cond) bool { return deletesNumbers(txn) && under(c, "/value/") },
+	},
+	{
+		name: "a number that the watch still knows has been collected",
+		s: scenario{setup: dead, actors: map[string]func(*actor){
+			"a":  func(a *actor) { a.refresh(); a.allocate("L") },
+			"gc": func(a *actor) { a.collect(2) },
+		}},
+		missing: func(txn kvstore.Txn, c kvstore.Cond) bool { return c.Kind == kvstore.CondValueIs && under(c, "/id/") },
+	},
+	{
+		name: "an older allocator works under its lock",
+		s: scenario{actors: map[string]func(*actor){
+			"a":   func(a *actor) { a.allocate("L") },
+			"old": func(a *actor) { a.allocateLocked("L", 3) },
+		}},
+		missing: func(_ kvstore.Txn, c kvstore.Cond) bool { return under(c, "/locks/") },
+	},
+	{
+		name: "a node whose lease ran out still uses its number, another has an old view",
+		s: scenario{
+			setup: func(w *world) {
+				w.free("silent", func(a *actor) { a.allocate("L") })
+				w.clients["silent"].ExpireLeases()
+			},
+			actors: map[string]func(*actor){
+				"a": func(a *actor) { a.picks = []allocator.ID{2, 3}; a.allocate("L") },
+				"b": func(a *actor) { a.refresh(); a.allocate("L") },
+			},
+		},
+		noVerify: true,
+		missing:  func(kvstore.Txn, kvstore.Cond) bool { return false },
+	},
+	{
+		name: "the store goes back in time while a dead number comes into use",
+		s: scenario{
+			setup: func(w *world) { dead(w); w.copyStore() },
+			actors: map[string]func(*actor){
+				"a":    func(a *actor) { a.allocate("L") },
+				"b":    func(a *actor) { a.picks = []allocator.ID{3}; a.allocate("L") },
+				"time": func(a *actor) { a.rewind() },
+			},
+		},
+		missing:     func(txn kvstore.Txn, c kvstore.Cond) bool { return !makesNumber(txn) && under(c, "/value/") },
+		neverVerify: true,
+	},
+	{
+		name: "the store goes back in time while a number is collected",
+		s: scenario{
+			setup: func(w *world) { dead(w); w.copyStore() },
+			actors: map[string]func(*actor){
+				"a":    func(a *actor) { a.refresh(); a.allocate("L") },
+				"gc":   func(a *actor) { a.collect(2) },
+				"time": func(a *actor) { a.rewind() },
+			},
+		},
+		missing:     func(txn kvstore.Txn, c kvstore.Cond) bool { return deletesNumbers(txn) && under(c, "/value/") },
+		neverVerify: true,
+	},
+	{
+		name: "the store goes back in time beside references of a longer key",
+		s: scenario{
+			setup: func(w *world) {
+				w.free("old", func(a *actor) { a.allocate("L") })
+				w.free("longer", func(a *actor) { a.picks = []allocator.ID{2}; a.allocate("L/x") })
+				w.copyStore()
+				w.free("old", func(a *actor) { a.release("L") })
+			},
+			actors: map[string]func(*actor){
+				"a":    func(a *actor) { a.picks = []allocator.ID{3}; a.allocate("L") },
+				"b":    func(a *actor) { a.picks = []allocator.ID{3}; a.allocate("L") },
+				"time": func(a *actor) { a.rewind() },
+			},
+		},
+		missing:     func(_ kvstore.Txn, c kvstore.Cond) bool { return under(c, "/marker/") },
+		neverVerify: true,
+	},
+	{
+		name: "the store goes back in time while a number beside a longer key is collected",
+		s: scenario{
+			setup: func(w *world) {
+				w.free("old", func(a *actor) { a.allocate("L") })
+				w.free("longer", func(a *actor) { a.picks = []allocator.ID{2}; a.allocate("L/x") })
+				w.copyStore()
+				w.free("old", func(a *actor) { a.release("L") })
+			},
+			actors: map[string]func(*actor){
+				"a":    func(a *actor) { a.refresh(); a.allocate("L") },
+				"gc":   func(a *actor) { a.collect(2) },
+				"time": func(a *actor) { a.rewind() },
+			},
+		},
+		missing:     func(_ kvstore.Txn, c kvstore.Cond) bool { return under(c, "/marker/") },
+		neverVerify: true,
+	},
+	{
+		name: "three nodes come, go and collect",
+		s: scenario{actors: map[string]func(*actor){
+			"a":  func(a *actor) { a.allocate("L"); a.release("L") },
+			"b":  func(a *actor) { a.picks = []allocator.ID{2, 3}; a.allocate("L") },
+			"gc": func(a *actor) { a.collect(2) },
+		}},
+		missing: func(txn kvstore.Txn, c kvstore.Cond) bool { return deletesNumbers(txn) && under(c, "/value/") },
+	},
+}
+
 func TestEveryOrder(t *testing.T) {
 	t.Parallel()
-	dead := func(w *world) {
-		w.free("old", func(a *actor) { a.allocate("L"); a.release("L") })
-		w.free("old", func(a *actor) { a.picks = []allocator.ID{2}; a.allocate("other"); a.release("other") })
-	}
-	tests := []struct {
-		name string
-		s    scenario
-		// missing is a check to take away; then a fault must be found.
-		missing  func(txn kvstore.Txn, c kvstore.Cond) bool
-		noVerify bool
-		// neverVerify: what is looked for would be hidden by allocators that give way.
-		neverVerify bool
-	}{
-		{
-			name: "two nodes make the number of one key",
-			s: scenario{actors: map[string]func(*actor){
-				"a": func(a *actor) { a.allocate("L"); a.release("L"); a.allocate("L") },
-				"b": func(a *actor) { a.picks = []allocator.ID{2, 3}; a.allocate("L") },
-			}},
-			missing: func(txn kvstore.Txn, c kvstore.Cond) bool {
-				return makesNumber(txn) && c.Kind == kvstore.CondPrefixUnchangedSince && under(c, "/value/")
-			},
-			noVerify: true,
-		},
-		{
-			name: "two nodes pick one number for two keys",
-			s: scenario{actors: map[string]func(*actor){
-				"a": func(a *actor) { a.allocate("L"); a.allocate("M") },
-				"b": func(a *actor) { a.allocate("M"); a.release("M"); a.allocate("N") },
-			}},
-			missing: func(_ kvstore.Txn, c kvstore.Cond) bool { return c.Kind == kvstore.CondAbsent && under(c, "/id/") },
-		},
-		{
-			name: "a dead number comes into use while it is collected",
-			s: scenario{setup: dead, actors: map[string]func(*actor){
-				"a":  func(a *actor) { a.refresh(); a.allocate("L") },
-				"gc": func(a *actor) { a.collect(2) },
-			}},
-			missing: func(txn kvstore.Txn, c kvstore.Cond) bool { return deletesNumbers(txn) && under(c, "/value/") },
-		},
-		{
-			name: "a number that the watch still knows has been collected",
-			s: scenario{setup: dead, actors: map[string]func(*actor){
-				"a":  func(a *actor) { a.refresh(); a.allocate("L") },
-				"gc": func(a *actor) { a.collect(2) },
-			}},
-			missing: func(txn kvstore.Txn, c kvstore.Cond) bool { return c.Kind == kvstore.CondValueIs && under(c, "/id/") },
-		},
-		{
-			name: "an older allocator works under its lock",
-			s: scenario{actors: map[string]func(*actor){
-				"a":   func(a *actor) { a.allocate("L") },
-				"old": func(a *actor) { a.allocateLocked("L", 3) },
-			}},
-			missing: func(_ kvstore.Txn, c kvstore.Cond) bool { return under(c, "/locks/") },
-		},
-		{
-			name: "a node whose lease ran out still uses its number, another has an old view",
-			s: scenario{
-				setup: func(w *world) {
-					w.free("silent", func(a *actor) { a.allocate("L") })
-					w.clients["silent"].ExpireLeases()
-				},
-				actors: map[string]func(*actor){
-					"a": func(a *actor) { a.picks = []allocator.ID{2, 3}; a.allocate("L") },
-					"b": func(a *actor) { a.refresh(); a.allocate("L") },
-				},
-			},
-			noVerify: true,
-			missing:  func(kvstore.Txn, kvstore.Cond) bool { return false },
-		},
-		{
-			name: "the store goes back in time while a dead number comes into use",
-			s: scenario{
-				setup: func(w *world) { dead(w); w.copyStore() },
-				actors: map[string]func(*actor){
-					"a":    func(a *actor) { a.allocate("L") },
-					"b":    func(a *actor) { a.picks = []allocator.ID{3}; a.allocate("L") },
-					"time": func(a *actor) { a.rewind() },
-				},
-			},
-			missing:     func(txn kvstore.Txn, c kvstore.Cond) bool { return !makesNumber(txn) && under(c, "/value/") },
-			neverVerify: true,
-		},
-		{
-			name: "the store goes back in time while a number is collected",
-			s: scenario{
-				setup: func(w *world) { dead(w); w.copyStore() },
-				actors: map[string]func(*actor){
-					"a":    func(a *actor) { a.refresh(); a.allocate("L") },
-					"gc":   func(a *actor) { a.collect(2) },
-					"time": func(a *actor) { a.rewind() },
-				},
-			},
-			missing:     func(txn kvstore.Txn, c kvstore.Cond) bool { return deletesNumbers(txn) && under(c, "/value/") },
-			neverVerify: true,
-		},
-		{
-			name: "the store goes back in time beside references of a longer key",
-			s: scenario{
-				setup: func(w *world) {
-					w.free("old", func(a *actor) { a.allocate("L") })
-					w.free("longer", func(a *actor) { a.picks = []allocator.ID{2}; a.allocate("L/x") })
-					w.copyStore()
-					w.free("old", func(a *actor) { a.release("L") })
-				},
-				actors: map[string]func(*actor){
-					"a":    func(a *actor) { a.picks = []allocator.ID{3}; a.allocate("L") },
-					"b":    func(a *actor) { a.picks = []allocator.ID{3}; a.allocate("L") },
-					"time": func(a *actor) { a.rewind() },
-				},
-			},
-			missing:     func(_ kvstore.Txn, c kvstore.Cond) bool { return under(c, "/marker/") },
-			neverVerify: true,
-		},
-		{
-			name: "the store goes back in time while a number beside a longer key is collected",
-			s: scenario{
-				setup: func(w *world) {
-					w.free("old", func(a *actor) { a.allocate("L") })
-					w.free("longer", func(a *actor) { a.picks = []allocator.ID{2}; a.allocate("L/x") })
-					w.copyStore()
-					w.free("old", func(a *actor) { a.release("L") })
-				},
-				actors: map[string]func(*actor){
-					"a":    func(a *actor) { a.refresh(); a.allocate("L") },
-					"gc":   func(a *actor) { a.collect(2) },
-					"time": func(a *actor) { a.rewind() },
-				},
-			},
-			missing:     func(_ kvstore.Txn, c kvstore.Cond) bool { return under(c, "/marker/") },
-			neverVerify: true,
-		},
-		{
-			name: "three nodes come, go and collect",
-			s: scenario{actors: map[string]func(*actor){
-				"a":  func(a *actor) { a.allocate("L"); a.release("L") },
-				"b":  func(a *actor) { a.picks = []allocator.ID{2, 3}; a.allocate("L") },
-				"gc": func(a *actor) { a.collect(2) },
-			}},
-			missing: func(txn kvstore.Txn, c kvstore.Cond) bool { return deletesNumbers(txn) && under(c, "/value/") },
-		},
-	}
 	limit := 20_000
 	switch {
 	case os.Getenv("HAWSER_LONG") != "":
@@ -541,7 +545,7 @@ func TestEveryOrder(t *testing.T) {
 	case testing.Short():
 		limit = 1000
 	}
-	for _, tt := range tests {
+	for _, tt := range orders {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			// The pauses between two tries take no time in the bubble.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // StaticProvider is a [Provider] of a cloud whose public addresses are kept apart from its
@@ -186,7 +187,7 @@ func (m *Manager) associate(ctx context.Context, o *v2.CiliumNode) error {
 		n.static = search{}
 		return nil
 	}
-	again := jitter(min(firstBackoff<<min(n.static.failures, 10), lastBackoff))
+	again := retry.Backoff(n.static.failures, firstBackoff, lastBackoff)
 	n.static = search{failures: n.static.failures + 1, notBefore: time.Now().Add(again), why: err.Error()}
 	if kindOf(err) == Taken {
 		n.static.why = "" // nobody has to do anything
