@@ -16,9 +16,8 @@ import (
 
 // peer is another cluster, as it described itself and was let in.
 type peer struct {
-	name        string
-	id          uint32
-	maxClusters uint32
+	name string
+	id   uint32
 	// first and last are its range of identities.
 	first, last identity.ID
 }
@@ -38,7 +37,7 @@ func newPeer(name string, d Description, self, maxClusters uint32) (peer, error)
 	if err != nil {
 		return peer{}, fmt.Errorf("the cluster's number %d cannot be used here: %w", d.ID, err)
 	}
-	return peer{name, d.ID, maxClusters, first, last}, nil
+	return peer{name, d.ID, first, last}, nil
 }
 
 // parseID reads the last part of an identity's key.

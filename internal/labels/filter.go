@@ -54,7 +54,6 @@ type filterRule struct {
 	ignore bool           // "!": exclude what matches
 	re     *regexp.Regexp // nil: prefix is compared as text
 	prefix string
-	text   string // as written
 }
 
 // NewFilter builds the filter from the --labels entries and the content of the --label-prefix-file
@@ -123,14 +122,14 @@ func (f *Filter) addFile(data []byte) error {
 		if p.Prefix == "" {
 			return fmt.Errorf("label prefix file: valid-prefixes[%d] has no prefix", i)
 		}
-		f.rules = append(f.rules, filterRule{source: p.Source, ignore: p.Invert, prefix: p.Prefix, text: p.Prefix})
+		f.rules = append(f.rules, filterRule{source: p.Source, ignore: p.Invert, prefix: p.Prefix})
 		f.whitelist = f.whitelist || !p.Invert
 	}
 	return nil
 }
 
 func parseFilterRule(entry string) (filterRule, error) {
-	r := filterRule{text: entry}
+	r := filterRule{}
 	expr := entry
 	if source, rest, ok := strings.Cut(entry, ":"); ok {
 		r.source, expr = source, rest
@@ -224,13 +223,4 @@ func (f *Filter) Fingerprint() string {
 	slices.Sort(rules) // their order does not matter, but how often one is there does
 	sum := sha256.Sum256(fmt.Appendf(nil, "%t\n%s", f.whitelist, strings.Join(rules, "\n")))
 	return hex.EncodeToString(sum[:8])
-}
-
-// Rules returns the rules as written, for display.
-func (f *Filter) Rules() []string {
-	out := make([]string, 0, len(f.rules))
-	for _, r := range f.rules {
-		out = append(out, r.text)
-	}
-	return slices.Clip(out)
 }

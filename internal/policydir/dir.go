@@ -372,15 +372,3 @@ func (d *Dir) Status() ([]FileStatus, error) {
 	}
 	return out, d.dirErr
 }
-
-// Objects returns the policies in force, sorted by owner.
-func (d *Dir) Objects() []Object {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	var out []Object
-	for _, f := range d.files {
-		out = append(out, f.objects...)
-	}
-	slices.SortFunc(out, func(a, b Object) int { return strings.Compare(string(a.Owner), string(b.Owner)) })
-	return out
-}

@@ -176,8 +176,8 @@ func TestFollow(t *testing.T) {
 			expect(t, ch, "-b.yaml/default/three")
 			write(t, dir, "a.yaml", cnp("two", "z"))
 			expect(t, ch, "a.yaml/default/two")
-			if n := len(d.Objects()); n != 1 {
-				t.Errorf("%d objects in force, want 1", n)
+			if list, err := d.Status(); err != nil || len(list) != 1 || len(list[0].Policies) != 1 {
+				t.Errorf("in force are %+v (%v), want one policy", list, err)
 			}
 		})
 	}

@@ -22,8 +22,6 @@ const (
 	DefaultAddressSpace = "default"
 	// HeartbeatKey holds the time at which the operator last wrote it, RFC 3339.
 	HeartbeatKey = BasePrefix + "/.heartbeat"
-	// InitLockKey is locked by other implementations to see whether the store has a quorum.
-	InitLockKey = BasePrefix + "/.initlock"
 	// ClusterConfigPrefix is above one key a cluster.
 	ClusterConfigPrefix = BasePrefix + "/cluster-config"
 	// SyncedPrefix is above the keys that say that a cluster's state was written in full.

@@ -29,13 +29,6 @@ func (p *Programs) Config() datapath.Config {
 	return p.cfg
 }
 
-// Sets returns how many sets of programs were loaded: what counts as expensive.
-func (p *Programs) Sets() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.set
-}
-
 // AttachEndpoint implements datapath.Programs.
 func (p *Programs) AttachEndpoint(ifIndex int) error {
 	if err := p.node.begin("Programs.AttachEndpoint", ifIndex); err != nil {
