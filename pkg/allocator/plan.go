@@ -2,6 +2,7 @@ package allocator
 
 import (
 	"bytes"
+	"maps"
 	"slices"
 	"strings"
 
@@ -227,8 +228,10 @@ type step struct {
 	creates, fresh bool
 	// trusted means that the watch has seen the master key, so that it is known to be the oldest.
 	trusted bool
-	// marks means that the transaction only looks, and writes the marker.
-	marks bool
+	// marks means that the transaction only looks, and writes the marker. It also reads the master
+	// keys of these numbers.
+	marks   bool
+	refused []ID
 }
 
 // The places of the reads in every plan transaction's Else branch. References are the last: there
@@ -316,7 +319,11 @@ func (p *plan) learn(v *view, numbers IDSource) {
 			delete(p.refused, r.id)
 		}
 	}
-	if v.master != nil && p.paths.owner(v.master) != p.key {
+	switch {
+	case v.master == nil:
+	case p.paths.owner(v.master) == p.key:
+		delete(p.refused, v.tried)
+	default:
 		p.refused[v.tried] = v.revision
 		if numbers != nil {
 			numbers.Taken(v.tried)
@@ -430,10 +437,17 @@ func (p *plan) restore(id ID, conds ...kvstore.Cond) step {
 
 // mark looks once more, and writes this node's marker at the same revision. A transaction with the
 // condition that the marker was written at that revision finds the store that was seen: in an older
-// copy the marker is not there, or older. Only then do revisions say what has changed since.
+// copy the marker is not there, or older. Only then do revisions say what has changed since. What
+// refused numbers belong to was perhaps seen before the store went back, so it is read again.
 func (p *plan) mark(id ID) step {
 	p.marker = true
-	return step{id: id, marks: true, txn: kvstore.Txn{Then: append(p.look(id), p.paths.putMarker(p.key))}}
+	s := step{id: id, marks: true, refused: slices.Collect(maps.Keys(p.refused))}
+	s.txn.Then = p.look(id)
+	for _, other := range s.refused {
+		s.txn.Then = append(s.txn.Then, kvstore.GetOp(p.paths.id(other)))
+	}
+	s.txn.Then = append(s.txn.Then, p.paths.putMarker(p.key))
+	return s
 }
 
 // finish adds to a branch that ends the plan the deletion of a marker.
@@ -480,6 +494,15 @@ func (p *plan) see(s step, r kvstore.TxnResult) *view {
 	v.tried, v.rests, v.marked = s.id, len(r.Results[readRest]) > 0, s.marks
 	if m := r.Results[readMaster]; len(m) > 0 {
 		v.master = &m[0]
+	}
+	masters := r.Results[readReferences+len(v.noValues):]
+	for i, id := range s.refused {
+		switch m := masters[i]; {
+		case len(m) == 0 && !v.refers(id):
+		case len(m) > 0 && p.paths.owner(&m[0]) != p.key:
+		default:
+			delete(p.refused, id)
+		}
 	}
 	return v
 }

@@ -113,34 +113,39 @@ var besides = map[string][]string{
 func TestRestoredDuringAllocate(t *testing.T) {
 	t.Parallel()
 	for name, beside := range besides {
-		t.Run("references "+name, func(t *testing.T) {
-			t.Parallel()
-			onRestorables(t, func(t *testing.T, store *restorable) {
-				put(t, store, append([]string{"/id/400", restoredKey, "/value/" + restoredKey + "/192.0.2.8", "400"}, beside...)...)
-				restore := store.save()
-				store.answering(t)
-				store.remove(t, "/value/"+restoredKey+"/192.0.2.8", "/id/400")
-				restored := false
-				store.before = func(txn kvstore.Txn) {
-					if !restored && slices.ContainsFunc(txn.If, func(c kvstore.Cond) bool { return c.Kind == kvstore.CondPrefixUnchangedSince && c.Revision > 0 }) {
-						restored = true
-						restore()
-						store.answering(t)
-					}
-				}
-				got, err := store.backend(t, "192.0.2.1").Acquire(t.Context(), allocator.StringKey(restoredKey), known{allocator.NoID, 500})
-				if err != nil || got.ID != 400 {
-					t.Errorf("acquired %+v, %v beside a reference to 400", got, err)
-				}
-				if !restored {
-					t.Error("the store never went back")
-				}
-				if own := inStore(t, store, base+"/id/500"); own != "" {
-					t.Errorf("the number 500 was made for %q", own)
-				}
-			})
-		})
+		restoredDuringAllocate(t, name, beside, known{allocator.NoID, 500})
+		restoredDuringAllocate(t, name+", while the cache knows an old number", beside, known{400, 500})
 	}
+}
+
+func restoredDuringAllocate(t *testing.T, name string, beside []string, numbers known) {
+	t.Run("references "+name, func(t *testing.T) {
+		t.Parallel()
+		onRestorables(t, func(t *testing.T, store *restorable) {
+			put(t, store, append([]string{"/id/400", restoredKey, "/value/" + restoredKey + "/192.0.2.8", "400"}, beside...)...)
+			restore := store.save()
+			store.answering(t)
+			store.remove(t, "/value/"+restoredKey+"/192.0.2.8", "/id/400")
+			restored := false
+			store.before = func(txn kvstore.Txn) {
+				if !restored && slices.ContainsFunc(txn.If, func(c kvstore.Cond) bool { return c.Kind == kvstore.CondPrefixUnchangedSince && c.Revision > 0 }) {
+					restored = true
+					restore()
+					store.answering(t)
+				}
+			}
+			got, err := store.backend(t, "192.0.2.1").Acquire(t.Context(), allocator.StringKey(restoredKey), numbers)
+			if err != nil || got.ID != 400 {
+				t.Errorf("acquired %+v, %v beside a reference to 400", got, err)
+			}
+			if !restored {
+				t.Error("the store never went back")
+			}
+			if own := inStore(t, store, base+"/id/500"); own != "" {
+				t.Errorf("the number 500 was made for %q", own)
+			}
+		})
+	})
 }
 
 // TestRestoredDuringCollection: a store goes back to a copy in which a number is in use, after that
