@@ -117,6 +117,7 @@ func TestNewDoesNotWaitForEtcd(t *testing.T) {
 }
 
 func TestSurvivesARestartOfTheStore(t *testing.T) {
+	t.Parallel()
 	server := kvstoretest.StartEtcd(t)
 	c := open(t, config(server))
 	ctx := timeout(t, time.Minute)
@@ -181,6 +182,7 @@ func TestRateLimitHonoursTheContext(t *testing.T) {
 // TestBootstrapRateEnds: a client that may send much at its start sends no more than the normal
 // rate once a watch has told what there was, also while it has sent nothing else.
 func TestBootstrapRateEnds(t *testing.T) {
+	t.Parallel()
 	server := kvstoretest.StartEtcd(t)
 	cfg := config(server)
 	cfg.QPS, cfg.BootstrapQPS, cfg.ListLimit = 1, 1000, 1
@@ -209,6 +211,7 @@ func TestBootstrapRateEnds(t *testing.T) {
 
 // TestListPages reads in pages what a listing reads at once, at one revision.
 func TestListPages(t *testing.T) {
+	t.Parallel()
 	server := kvstoretest.StartEtcd(t)
 	cfg := config(server)
 	cfg.ListLimit = 3

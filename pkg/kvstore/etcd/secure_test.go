@@ -21,6 +21,7 @@ import (
 // TestUserAndPassword works on a store that lets only known users in: requests, watches and leases,
 // before and after a restart of the store.
 func TestUserAndPassword(t *testing.T) {
+	t.Parallel()
 	server := kvstoretest.StartEtcd(t)
 	raw := server.Client()
 	ctx := timeout(t, time.Minute)
@@ -83,6 +84,7 @@ func second[T any](_ T, err error) error { return err }
 
 // TestSettingsFileMayComeLater starts a client before its settings file is there.
 func TestSettingsFileMayComeLater(t *testing.T) {
+	t.Parallel()
 	server := kvstoretest.StartEtcd(t)
 	cfg := etcd.Defaults()
 	cfg.File = filepath.Join(t.TempDir(), "etcd.yaml")
@@ -103,6 +105,7 @@ func TestSettingsFileMayComeLater(t *testing.T) {
 }
 
 func TestStatusCountsLeasesOfNow(t *testing.T) {
+	t.Parallel()
 	server := kvstoretest.StartEtcd(t)
 	c := open(t, config(server))
 	ctx := timeout(t, time.Minute)
@@ -126,6 +129,7 @@ func TestStatusCountsLeasesOfNow(t *testing.T) {
 }
 
 func TestStaleHeartbeat(t *testing.T) {
+	t.Parallel()
 	server := kvstoretest.StartEtcd(t)
 	cfg := config(server)
 	cfg.HeartbeatStaleAfter = 300 * time.Millisecond

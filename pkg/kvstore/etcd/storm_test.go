@@ -57,16 +57,9 @@ const (
 
 // client connects, works and connects again, until ctx ends.
 func (s *storm) client(ctx context.Context, back *comeback, spread bool) {
-	work := make(chan struct{}, 1<<10) // requests that wait for the connection
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	wg.Add(1)
-	go func() {
-		defer wg.Done()
-		for retry.Sleep(ctx, rand.N(2*workPause)) {
-			work <- struct{}{}
-		}
-	}()
+	next := time.Now().Add(rand.N(2 * workPause)) // the next request is due; in the past, it waits for the connection
+	work := time.NewTimer(0)
+	defer work.Stop()
 	for ctx.Err() == nil {
 		if !s.connect(ctx, back, spread) {
 			return
@@ -77,6 +70,7 @@ func (s *storm) client(ctx context.Context, back *comeback, spread bool) {
 		}
 		check := time.NewTicker(Defaults().CheckInterval)
 		for connected := true; connected; {
+			work.Reset(time.Until(next))
 			up, changed := s.state()
 			if !up {
 				break
@@ -90,7 +84,8 @@ func (s *storm) client(ctx context.Context, back *comeback, spread bool) {
 			case <-check.C:
 				s.serve()
 				s.serve()
-			case <-work:
+			case <-work.C:
+				next = next.Add(rand.N(2 * workPause))
 				if back.admit(ctx) == nil {
 					s.serve()
 				}
@@ -122,9 +117,9 @@ func (s *storm) connect(ctx context.Context, back *comeback, spread bool) bool {
 }
 
 // run returns the steady load, requests a second, and the peak after a restart of the server that
-// took down.
-func (s *storm) run(t *testing.T, clients int, down time.Duration, spread bool) (steady, peak int) {
-	const warm, watched = 75, 75 // seconds
+// took down, in the time that is watched.
+func (s *storm) run(t *testing.T, clients int, down, watched time.Duration, spread bool) (steady, peak int) {
+	const warm = 75 // seconds
 	ctx, cancel := context.WithCancel(t.Context())
 	s.began, s.up, s.changed = time.Now(), true, make(chan struct{})
 	var wg sync.WaitGroup
@@ -144,7 +139,7 @@ func (s *storm) run(t *testing.T, clients int, down time.Duration, spread bool) 
 	s.set(false)
 	time.Sleep(down)
 	s.set(true)
-	time.Sleep(watched * time.Second)
+	time.Sleep(watched)
 	cancel()
 	wg.Wait()
 	for _, n := range s.perSec[warm-5 : warm] {
@@ -165,7 +160,7 @@ func TestStorm(t *testing.T) {
 		t.Run(down.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var s storm
-				steady, peak := s.run(t, clients, down, true)
+				steady, peak := s.run(t, clients, down, 75*time.Second, true)
 				t.Logf("%d clients: steady %d requests a second, peak %d (%.2f x)", clients, steady, peak, float64(peak)/float64(steady))
 				if peak >= 2*steady {
 					t.Errorf("the peak is %.2f times the steady load", float64(peak)/float64(steady))
@@ -173,10 +168,11 @@ func TestStorm(t *testing.T) {
 			})
 		})
 	}
-	// The test must be able to fail: without the wait they all come at once.
+	// The test must be able to fail: without the wait they all come at once, and check the store
+	// together again and again, first after 30 s.
 	synctest.Test(t, func(t *testing.T) {
 		var s storm
-		steady, peak := s.run(t, clients, 0, false)
+		steady, peak := s.run(t, clients, 0, 45*time.Second, false)
 		t.Logf("without the wait: steady %d, peak %d (%.2f x)", steady, peak, float64(peak)/float64(steady))
 		if peak < 2*steady {
 			t.Errorf("without the wait the peak is only %d at a steady load of %d: this test shows nothing", peak, steady)
