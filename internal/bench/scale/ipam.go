@@ -24,12 +24,16 @@ import (
 )
 
 const (
-	// nodesASubnet is how many nodes share a subnet.
-	nodesASubnet = 100
+	// nodesASubnet is how many nodes share a subnet of 4,091 addresses: none runs dry if each node
+	// has all that its type can have, 46 with those of the interfaces.
+	nodesASubnet = 80
 	// pool is how many addresses a node has in advance of pods: the default of the field.
 	pool = 8
 	// instanceType holds 42 addresses of pods on three interfaces.
 	instanceType = "m5.xlarge"
+	// nodeTakes is how many pods a node takes, as kubelet's maxPods says: it can have as many
+	// addresses, and those in advance.
+	nodeTakes = 3*14 - pool
 )
 
 // ipam is the scenario of nodes that get their addresses from a cloud.

@@ -52,6 +52,31 @@ func (g *allotting) give(n *allotted) {
 	}
 }
 
+// places says on which node a pod is.
+type places struct {
+	random *rand.Rand
+	has    []int // pods of each node
+}
+
+// newPlaces returns those of a number of nodes, the same each time.
+func newPlaces(nodes int) *places {
+	return &places{rand.New(rand.NewPCG(1, 2)), make([]int, nodes)}
+}
+
+// next returns the node of the i-th pod. Where a node has as many as it takes it is the next one
+// that has not.
+func (p *places) next(i int) int {
+	node := p.random.IntN(len(p.has))
+	if i%2 == 0 {
+		node /= busyShare
+	}
+	for p.has[node] >= nodeTakes {
+		node = (node + 1) % len(p.has)
+	}
+	p.has[node]++
+	return node
+}
+
 // pods has pods come at a rate, and measures how long each waits for an address and how often the
 // cloud is asked for it.
 func (g *allotting) pods(ctx context.Context, r *runner) error {
@@ -71,15 +96,12 @@ func (g *allotting) pods(ctx context.Context, r *runner) error {
 	if err != nil {
 		return err
 	}
-	random := rand.New(rand.NewPCG(1, 2)) // the same pods each time
 	var mu sync.Mutex
+	to := newPlaces(g.want)
 	err = paced(ctx, total, rate, func(ctx context.Context, i int) error {
 		mu.Lock()
-		node := random.IntN(g.want)
+		node := to.next(i)
 		mu.Unlock()
-		if i%2 == 0 {
-			node /= busyShare
-		}
 		name := fmt.Sprintf("pod-%d", i)
 		if _, err := g.c.pod(ctx, "pods", name, nodeOf(node), nil); err != nil {
 			return err

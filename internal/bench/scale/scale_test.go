@@ -377,6 +377,21 @@ func TestMesh(t *testing.T) {
 	}
 }
 
+// TestPlaces: at the size of a data centre no node has more pods than its type has addresses for,
+// besides those in advance, which the scenario waits for.
+func TestPlaces(t *testing.T) {
+	cfg := Defaults()
+	cfg.Full = true
+	cfg.complete()
+	p := newPlaces(cfg.IPAMNodes)
+	for i := range cfg.IPAMPods {
+		p.next(i)
+	}
+	if most := slices.Max(p.has); most > nodeTakes {
+		t.Errorf("a node has %d pods, and takes %d", most, nodeTakes)
+	}
+}
+
 // TestIPAM runs the scenario at a small size: all nodes get their addresses, by three calls each
 // that change the cloud, and an operator that may ask too often is refused and gets there.
 func TestIPAM(t *testing.T) {
