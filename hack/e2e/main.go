@@ -4,6 +4,7 @@
 //	go run ./hack/e2e                       all specs of NetworkPolicy
 //	go run ./hack/e2e -suite smoke          a few of them
 //	go run ./hack/e2e -suite conformance    what a network must do, with Services and DNS
+//	go run ./hack/e2e -suite smoke -- --cloud aws   where pods have addresses of a cloud
 //	go run ./hack/e2e -focus 'Granular Checks' -keep
 //
 // The cluster is brought up for it, and removed afterwards unless it was there before. Specs that
