@@ -105,7 +105,7 @@ fuzz: ## run every fuzz target for FUZZTIME (3s); Go compiles everything anew fo
 e2e: build ## upstream NetworkPolicy tests on a cluster of their own; E2E_FLAGS='-focus ... -- --cni ptp' for others (root)
 	@go run ./hack/e2e $(E2E_FLAGS)
 
-e2e-smoke: build ## a few of them, 2 min, as CI does (root)
+e2e-smoke: build ## a few of them, 2 min, as CI does; E2E_FLAGS='-- --cloud aws' in a cloud of this machine (root)
 	@go run ./hack/e2e -suite smoke -timeout 10m $(E2E_FLAGS)
 
 e2e-conformance: build ## upstream's Conformance tests of the network, 6 min (root)
@@ -134,7 +134,7 @@ soak-short: build bin/render ## the first steps of two soaks, 4 min, the same ea
 mesh: build ## connect two clusters of their own, and see whether pods reach each other by policy, 4 min; MESH='-keep' (root)
 	@go build -o bin/meshtest ./test/cluster/mesh && bin/meshtest $(MESH)
 
-clouds: build ## a cluster in a cloud of this machine: bursts, a dry subnet, throttling, the end of an instance, 6 min; CLOUDS='-cloud azure,alibaba -short' (root)
+clouds: build ## a cluster in a cloud of this machine: bursts, a dry subnet, throttling, 200 pods at once, the end of an instance, 12 min; CLOUDS='-cloud azure,alibaba -short' (root)
 	@go build -o bin/cloudtest ./test/cluster/clouds && bin/cloudtest $(CLOUDS)
 
 attack: build ## adversaries in pods, on nodes and beside them against a sandbox, 4 min; ATTACK='-run vxlan -modes tunnel' for some (root)
@@ -154,7 +154,7 @@ bench: build ## measure against baselines of this machine, 15 min; BENCH=--quick
 	@bin/hawser-bench --json bin/bench.json $(BENCH)
 	@echo "the same as JSON: bin/bench.json"
 
-scale: build kube-apiserver ## the control plane at the size of a data centre, 15 min; SCALE=--full for hours, or SCALE='--scenarios relabel' (root)
+scale: build kube-apiserver ## the control plane at the size of a data centre, 15 min; SCALE=--full for hours, SCALE='--scenarios ipam --full' for one of them (root)
 	@CGO_ENABLED=0 go build -trimpath -o bin/hawser-scale ./bench/hawser-scale
 	@bin/hawser-scale --out bin/scale $(SCALE)
 

@@ -5,7 +5,7 @@
 //
 //	go run ./test/cluster/clouds                          AWS, on a cluster of its own
 //	go run ./test/cluster/clouds -cloud azure,alibaba -short
-//	go run ./test/cluster/clouds -nodes 6 -burst 130      more pods at once
+//	go run ./test/cluster/clouds -rush 400 -run rush      more pods at once, and nothing else
 //
 // Each step says what it counted. The exit code is 0 only if all did what they should.
 package main
@@ -17,6 +17,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"strings"
 	"time"
 
@@ -25,9 +26,9 @@ import (
 )
 
 type options struct {
-	clouds, name, program string
-	nodes, burst          int
-	short, keep           bool
+	clouds, name, program, kind, run string
+	nodes, burst, rush               int
+	short, keep                      bool
 }
 
 func main() { os.Exit(run()) }
@@ -37,18 +38,25 @@ func run() int {
 	flag.StringVar(&o.clouds, "cloud", region.AWS, "the clouds to try, separated by commas: "+strings.Join(region.Providers(), ", "))
 	flag.StringVar(&o.name, "name", "clouds", "name of the cluster; it is made unless it is there")
 	flag.StringVar(&o.program, "bin", "bin/hawser", "the program hawser")
+	flag.StringVar(&o.kind, "instance-type", "", "type of a new cluster's instances; if empty the cloud's default with -short, else one that holds -rush pods on two nodes")
+	flag.StringVar(&o.run, "run", "", "regular expression of the steps to run; all if empty")
 	flag.IntVar(&o.nodes, "nodes", 2, "nodes of the cluster, at least 2")
 	flag.IntVar(&o.burst, "burst", 40, "pods to make at once, besides those that are there")
-	flag.BoolVar(&o.short, "short", false, "leave out what takes minutes: throttling, and the end of an instance")
+	flag.IntVar(&o.rush, "rush", 200, "the same for the step rush, as far as the subnet has addresses for them")
+	flag.BoolVar(&o.short, "short", false, "leave out what takes minutes: throttling, the rush, and the end of an instance")
 	flag.BoolVar(&o.keep, "keep", false, "leave a cluster that was made running")
 	flag.Parse()
 	return lab.Main("clouds", func(ctx context.Context) (bool, error) {
 		if o.nodes < 2 {
 			return false, errors.New("-nodes: packets between nodes need two of them")
 		}
+		pattern, err := regexp.Compile(o.run)
+		if err != nil {
+			return false, fmt.Errorf("-run: %w", err)
+		}
 		all := true
 		for _, cloud := range strings.Split(o.clouds, ",") {
-			ok, err := o.one(ctx, cloud)
+			ok, err := o.one(ctx, cloud, pattern)
 			if err != nil {
 				return false, fmt.Errorf("%s: %w", cloud, err)
 			}
@@ -58,9 +66,13 @@ func run() int {
 	})
 }
 
-// one tries one cloud.
-func (o *options) one(ctx context.Context, cloud string) (ok bool, err error) {
-	down, err := lab.Program(o.program).Up(ctx, os.Stdout, o.name, o.nodes, o.keep, "--cloud", cloud, "--dual-stack=false")
+// one tries one cloud by the steps that match a pattern.
+func (o *options) one(ctx context.Context, cloud string, pattern *regexp.Regexp) (ok bool, err error) {
+	kind := o.kind
+	if kind == "" && !o.short {
+		kind = roomy[cloud]
+	}
+	down, err := lab.Program(o.program).Up(ctx, os.Stdout, o.name, o.nodes, o.keep, "--cloud", cloud, "--dual-stack=false", "--instance-type="+kind)
 	if err != nil {
 		return false, err
 	}
@@ -70,7 +82,7 @@ func (o *options) one(ctx context.Context, cloud string) (ok bool, err error) {
 		return false, err
 	}
 	defer l.Close()
-	c := &scene{Lab: l, out: os.Stdout, began: time.Now(), burst: o.burst}
+	c := &scene{Lab: l, out: os.Stdout, began: time.Now(), burst: o.burst, most: o.rush}
 	if err := c.prepare(ctx, cloud); err != nil {
 		return false, fmt.Errorf("prepare: %w", err)
 	}
@@ -81,7 +93,7 @@ func (o *options) one(ctx context.Context, cloud string) (ok bool, err error) {
 	}()
 	failed := 0
 	for _, s := range steps() {
-		if o.short && s.long {
+		if o.short && s.long || !pattern.MatchString(s.name) {
 			continue
 		}
 		c.say("%s: %s", s.name, s.about)

@@ -24,11 +24,21 @@ const (
 	stage     = "clouds" // the namespace of pods that stay
 	crowd     = "crowd"  // and of those that come and go
 	port      = 8080
-	perNode   = 16 // pods that stay: more than an interface of the instances has addresses
 	patience  = 2 * time.Minute
 	probeTime = 1500 * time.Millisecond
 	worldID   = 1 << 20 // the number of the world's server
 )
+
+// roomy are types of instances that hold hundreds of pods, by cloud. Azure's always do.
+var roomy = map[string]string{region.AWS: "m5.4xlarge", region.Alibaba: "ecs.g7.4xlarge"}
+
+// perNode is how many pods stay on each node of a type: more than an interface has addresses for.
+func perNode(provider, kind string) int {
+	if kind == roomy[provider] {
+		return 31
+	}
+	return 16
+}
 
 // scene is the cluster, its cloud, and the pods that stay.
 type scene struct {
@@ -37,7 +47,9 @@ type scene struct {
 	cloud    region.Client
 	out      io.Writer
 	began    time.Time
-	burst    int
+	burst    int // pods that come at once
+	most     int // pods that come at once in a rush
+	perNode  int // pods that stay
 	nodes    []string
 	ended    map[string]bool     // nodes whose instance ended
 	pods     map[string]*lab.Pod // by namespace/name
@@ -75,6 +87,11 @@ func (c *scene) prepare(ctx context.Context, provider string) error {
 	for _, n := range info.Nodes {
 		c.nodes = append(c.nodes, n.Name)
 	}
+	st, err := c.cloud.Status(ctx)
+	if err != nil {
+		return err
+	}
+	c.perNode = perNode(provider, st.Instances[0].Type)
 	// What is superfluous goes at once, not after three minutes.
 	patch := `{"data":{"excess-ip-release-delay":"3"}}`
 	if _, err := c.Kubectl(ctx, "", "-n", "kube-system", "patch", "configmap", "cilium-config", "--type=merge", "-p", patch); err != nil {
@@ -106,11 +123,11 @@ func (c *scene) prepare(ctx context.Context, provider string) error {
 	c.service = netip.MustParseAddr(service.Spec.ClusterIP)
 	var pods []*corev1.Pod
 	for _, n := range c.nodes {
-		for k := range perNode {
+		for k := range c.perNode {
 			pods = append(pods, lab.Pause(stage, fmt.Sprintf("%s-%s-%d", role(k), n, k), n, map[string]string{"role": role(k)}))
 		}
 	}
-	if err := c.CreatePods(ctx, patience, pods...); err != nil {
+	if err := c.CreatePods(ctx, 2*patience, pods...); err != nil {
 		return err
 	}
 	if c.pods, err = c.OpenPods(ctx, stage); err != nil {
@@ -228,7 +245,7 @@ func (c *scene) traffic(ctx context.Context, during func() error) error {
 	var plan []flows.Flow
 	var ends []string
 	for _, n := range c.nodes {
-		ends = append(ends, fmt.Sprintf("%s/client-%s-1", stage, n), fmt.Sprintf("%s/open-%s-%d", stage, n, perNode-1))
+		ends = append(ends, fmt.Sprintf("%s/client-%s-1", stage, n), fmt.Sprintf("%s/open-%s-%d", stage, n, c.perNode-1))
 	}
 	for _, from := range ends {
 		for _, to := range ends {

@@ -35,6 +35,7 @@ func steps() []step {
 		{"burst", "many pods at once, and operators killed meanwhile", false, (*scene).scale},
 		{"dry", "the subnet runs dry under many pods, and is widened", false, (*scene).dry},
 		{"throttle", "the cloud answers one request in two seconds for a minute", true, (*scene).throttle},
+		{"rush", "as many pods at once as are many times what nodes have in advance", true, (*scene).rush},
 		{"again", "pods reach each other after all of this as before", false, (*scene).reach},
 		{"terminate", "an instance ends", true, (*scene).terminate},
 	}
@@ -113,9 +114,9 @@ func (c *scene) many(ctx context.Context) (pods []*corev1.Pod, err error) {
 	return pods, nil
 }
 
-// few removes the crowd, and waits until the cloud has back what is superfluous: a node keeps 8
-// addresses that are free.
-func (c *scene) few(ctx context.Context) error {
+// few removes the crowd of n pods, and waits until the cloud has back what is superfluous: a node
+// keeps 8 addresses that are free.
+func (c *scene) few(ctx context.Context, n int) error {
 	before, err := c.read(ctx)
 	if err != nil {
 		return err
@@ -129,7 +130,8 @@ func (c *scene) few(ctx context.Context) error {
 	for _, n := range before.nodes {
 		was += len(n.Spec.IPAM.Pool)
 	}
-	return lab.Eventually(ctx, patience, func(ctx context.Context) error {
+	// Each pod is a few processes to end.
+	return lab.Eventually(ctx, max(patience, time.Duration(n)*2*time.Second), func(ctx context.Context) error {
 		l, err := c.read(ctx)
 		if err != nil {
 			return err
@@ -145,7 +147,7 @@ func (c *scene) few(ctx context.Context) error {
 				return fmt.Errorf("node %s has %d addresses, and uses %d", n.Name, len(n.Spec.IPAM.Pool), len(n.Status.IPAM.Used))
 			}
 		}
-		c.say("  %d addresses became %d within %.1f s of the end of %d pods", was, now, time.Since(began).Seconds(), c.burst)
+		c.say("  %d addresses became %d within %.1f s of the end of %d pods", was, now, time.Since(began).Seconds(), n)
 		return nil
 	})
 }
@@ -179,7 +181,7 @@ func (c *scene) scale(ctx context.Context) error {
 		if err := c.agree(ctx); err != nil {
 			return err
 		}
-		return c.few(ctx)
+		return c.few(ctx, c.burst)
 	})
 }
 
@@ -226,7 +228,7 @@ func (c *scene) dry(ctx context.Context) error {
 		if err := c.agree(ctx); err != nil {
 			return err
 		}
-		return c.few(ctx)
+		return c.few(ctx, c.burst)
 	})
 }
 
@@ -260,7 +262,7 @@ func (c *scene) throttle(ctx context.Context) error {
 		if err := c.agree(ctx); err != nil {
 			return err
 		}
-		return c.few(ctx)
+		return c.few(ctx, c.burst)
 	})
 }
 
