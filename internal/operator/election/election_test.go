@@ -228,7 +228,7 @@ func workFails(a *arena) {
 }
 
 func lateRenewal(a *arena) {
-	// A lease must be given back within one RetryPeriod: a busy machine needs more than a quick one.
+	// A lease must be given back within one RetryPeriod, which a busy machine needs more of.
 	a.times = Config{LeaseDuration: time.Minute, RenewDeadline: 40 * time.Second, RetryPeriod: 10 * time.Second}
 	// Somebody writes the lease just before each of the first requests by which it is given
 	// back.

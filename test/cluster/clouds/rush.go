@@ -124,7 +124,7 @@ func (c *scene) room(st region.Status) int {
 }
 
 // rush has many pods come at once: how long does each wait for its address, and how often is the
-// cloud asked for it? A cloud that was asked for each pod would be asked as often as there are pods.
+// cloud asked for it? A call for each pod's address would be as many calls as there are pods.
 func (c *scene) rush(ctx context.Context) error {
 	before, err := c.read(ctx)
 	if err != nil {
