@@ -32,7 +32,7 @@ func (o *Operator) addCloud(ctx context.Context, m manager.Manager, c *kubeSide)
 		p, err = alibaba.New(ctx, cloud, b)
 	default:
 		cloud := o.cfg.AWS
-		cloud.ClusterName = o.cfg.ClusterName
+		cloud.ClusterName, cloud.IPv6 = o.cfg.ClusterName, o.cfg.Pool.EnableIPv6
 		cfg.ReleaseExcess, cfg.GCTags = cloud.ReleaseExcess, cloud.Collected()
 		p, err = aws.New(ctx, cloud, b)
 	}

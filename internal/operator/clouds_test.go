@@ -40,6 +40,8 @@ type killTrial struct {
 		View() cloud.View
 		Script(func(string) *cloud.Fault)
 	}
+	// ipv6 has each node be given an IPv6 prefix, too.
+	ipv6 bool
 	// tls has the cloud be served with a certificate; the AWS SDK takes authorities from elsewhere.
 	tls    bool
 	flags  func(url string) []string
@@ -73,10 +75,12 @@ func awsTrial() killTrial {
 	c.AddVPC("vpc-1", netip.MustParsePrefix("10.0.0.0/16"))
 	c.AddSubnet("subnet-1", "vpc-1", "eu-test-1a", netip.MustParsePrefix("10.0.0.0/22"), nil)
 	c.AddGroup("sg-1", "vpc-1", nil)
+	c.AddVPCIPv6("vpc-1", netip.MustParsePrefix("2600:1f18:1:ab00::/56"))
+	c.AddSubnetIPv6("subnet-1", netip.MustParsePrefix("2600:1f18:1:ab01::/64"))
 	return killTrial{
-		cloud: c,
+		cloud: c, ipv6: true,
 		points: []killPoint{
-			{action: "CreateNetworkInterface"}, {action: attachAction}, {action: "ModifyNetworkInterfaceAttribute"},
+			{action: "CreateNetworkInterface"}, {action: attachAction}, {action: "ModifyNetworkInterfaceAttribute"}, {action: "AssignIpv6Addresses"},
 			{action: "AssignPrivateIpAddresses"}, {action: "UnassignPrivateIpAddresses"}, {action: deleteAction}, {action: publicAction},
 		},
 		flags: func(string) []string { return []string{"--ipam=eni", "--aws-release-excess-ips"} },
@@ -144,7 +148,7 @@ func alibabaTrial() killTrial {
 			{action: "CreateNetworkInterface"}, {action: attachAction}, {action: "AssignPrivateIpAddresses"}, {action: "UnassignPrivateIpAddresses"}, {action: deleteAction},
 		},
 		flags: func(url string) []string {
-			return []string{"--ipam=alibabacloud", "--alibaba-cloud-region-id=eu-test-1", "--alibaba-cloud-endpoint-url=" + url, "--alibaba-cloud-release-excess-ips"}
+			return []string{"--ipam=alibabacloud", "--alibaba-cloud-region-id=eu-test-1", "--alibaba-cloud-endpoint-url=" + url, "--alibaba-cloud-release-excess-ips", "--enable-ipv6=false"}
 		},
 		env: func(string) []string {
 			return []string{"ALIBABA_CLOUD_ACCESS_KEY_ID=AKIDTEST", "ALIBABA_CLOUD_ACCESS_KEY_SECRET=" + cloudSecret}
@@ -186,7 +190,7 @@ func azureTrial(t *testing.T) killTrial {
 		cloud: c, tls: true,
 		points: []killPoint{{action: putNIC}, {action: putNIC, shrink: true}, {action: putVM}, {action: putVM, shrink: true}},
 		flags: func(url string) []string {
-			return []string{"--ipam=azure", "--azure-subscription-id=sub-1", "--azure-resource-group=group-1", "--azure-resource-manager-url=" + url, "--azure-release-excess-ips"}
+			return []string{"--ipam=azure", "--azure-subscription-id=sub-1", "--azure-resource-group=group-1", "--azure-resource-manager-url=" + url, "--azure-release-excess-ips", "--enable-ipv6=false"}
 		},
 		env: func(string) []string { return []string{"IDENTITY_ENDPOINT=" + tokens.URL, "IDENTITY_HEADER=mine"} },
 		launch: func(name, action string) (v2.NodeSpec, error) {
@@ -415,6 +419,11 @@ func (x *killing) audit() string {
 	if loose := x.loose(); loose != "" {
 		return loose
 	}
+	if x.ipv6 {
+		if wrong := x.auditIPv6(nodes); wrong != "" {
+			return wrong
+		}
+	}
 	for _, i := range x.cloud.View().Interfaces {
 		for _, a := range i.Addresses {
 			if other := assigned[a.String()]; other != "" {
@@ -436,6 +445,32 @@ func (x *killing) audit() string {
 	}
 	if len(assigned) > 0 {
 		return fmt.Sprint("assigned, and no node is told: ", assigned)
+	}
+	return ""
+}
+
+// auditIPv6 compares the IPv6 prefixes that the cloud has delegated with those of nodes: each has
+// one, or two if a call came late, which are nobody else's.
+func (x *killing) auditIPv6(nodes []*v2.CiliumNode) string {
+	left := map[string]string{}
+	for _, i := range x.cloud.View().Interfaces {
+		for _, p := range i.IPv6Prefixes {
+			left[p.String()] = i.Instance + " " + i.ID
+		}
+	}
+	for _, n := range nodes {
+		if has := len(n.Spec.IPAM.IPv6Pool); has < 1 || has > 2 {
+			return fmt.Sprintf("%s has the IPv6 prefixes %v: %s", n.Name, n.Spec.IPAM.IPv6Pool, n.Status.IPAM.OperatorStatus.Error)
+		}
+		for p, from := range n.Spec.IPAM.IPv6Pool {
+			if left[p] != n.Spec.InstanceID+" "+from.Resource {
+				return fmt.Sprintf("%s of %s is delegated to %q", p, n.Name, left[p])
+			}
+			delete(left, p)
+		}
+	}
+	if len(left) > 0 {
+		return fmt.Sprint("delegated, and no node is told: ", left)
 	}
 	return ""
 }

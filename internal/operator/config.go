@@ -323,6 +323,14 @@ func (c *Config) validateRelevance() error {
 	return errors.Join(errs...)
 }
 
+// ipv4Alone refuses IPv6 where no IPv6 addresses are asked of the cloud.
+func (c *Config) ipv4Alone() error {
+	if !c.Pool.EnableIPv6 {
+		return nil
+	}
+	return fmt.Errorf("--ipam=%s: the operator has IPv4 addresses assigned to nodes, and no others: set --enable-ipv6=false", c.IPAM)
+}
+
 // validateKubernetes checks the options that only count with Kubernetes.
 func (c *Config) validateKubernetes() error {
 	errs := []error{c.Kube.Validate(), c.Election.Validate(), c.Nodes.Validate(), c.Endpoints.Validate(), c.Slices.Validate(), c.Groups.Validate()}
@@ -338,9 +346,9 @@ func (c *Config) validateKubernetes() error {
 	case ipamENI:
 		errs = append(errs, c.Cloud.Validate(), c.AWS.Validate())
 	case ipamAzure:
-		errs = append(errs, c.Cloud.Validate(), c.Azure.Validate())
+		errs = append(errs, c.Cloud.Validate(), c.Azure.Validate(), c.ipv4Alone())
 	case ipamAlibaba:
-		errs = append(errs, c.Cloud.Validate(), c.Alibaba.Validate())
+		errs = append(errs, c.Cloud.Validate(), c.Alibaba.Validate(), c.ipv4Alone())
 	default:
 		errs = append(errs, fmt.Errorf("--ipam: %q is not supported; use %s, %s, %s, %s, %s, %s, %s or %s", c.IPAM, ipamClusterPool, ipamMultiPool, ipamENI, ipamAzure, ipamAlibaba, ipamKubernetes, ipamCRD, ipamDelegated))
 	}

@@ -442,10 +442,14 @@ func TestKubernetesConfig(t *testing.T) {
 		t.Errorf("a good configuration: %v", err)
 	}
 	for want, change := range map[string]func(*Config){
-		"kvstore needs --kvstore":        func(c *Config) { c.AllocationMode = "kvstore" },
-		"crd needs Kubernetes":           func(c *Config) { c.Kubernetes = false },
-		"--ipam":                         func(c *Config) { c.IPAM = "nothing" },
-		"--parallel-alloc-workers":       func(c *Config) { c.IPAM, c.Cloud.Workers = "eni", 0 },
+		"kvstore needs --kvstore":  func(c *Config) { c.AllocationMode = "kvstore" },
+		"crd needs Kubernetes":     func(c *Config) { c.Kubernetes = false },
+		"--ipam":                   func(c *Config) { c.IPAM = "nothing" },
+		"--parallel-alloc-workers": func(c *Config) { c.IPAM, c.Cloud.Workers = "eni", 0 },
+		"--ipam=azure: the operator has IPv4 addresses assigned to nodes, and no others: set --enable-ipv6=false": func(c *Config) {
+			c.IPAM, c.Azure.Subscription, c.Azure.ResourceGroup = "azure", "s", "g"
+		},
+		"--ipam=alibabacloud: the operator has IPv4 addresses": func(c *Config) { c.IPAM = "alibabacloud" },
 		"--eni-tags":                     func(c *Config) { c.IPAM, c.AWS.InterfaceTags = "eni", map[string]string{"io.cilium/cluster-name": "x"} },
 		"give at least one range":        func(c *Config) { c.Pool.IPv4 = nil },
 		"--k8s-api-server":               func(c *Config) { c.Kube.APIServer = "nowhere" },

@@ -151,7 +151,7 @@ func (g *allotting) measure(ctx context.Context, r *runner, qps float64) (points
 	}
 	alone := Config{Lease: collectLease}
 	began, stretch := time.Now(), g.c.startLoad()
-	operator, err := g.c.startOperator(append([]string{"--ipam=eni", fmt.Sprintf("--limit-ipam-api-qps=%g", qps), "--limit-ipam-api-burst=20",
+	operator, err := g.c.startOperator(append([]string{"--ipam=eni", "--enable-ipv6=false", fmt.Sprintf("--limit-ipam-api-qps=%g", qps), "--limit-ipam-api-burst=20",
 		"--set-cilium-is-up-condition=false", "--remove-cilium-node-taints=false", "--nodes-gc-interval=1h"}, alone.leaseFlags()...)...)
 	if err != nil {
 		return nil, err

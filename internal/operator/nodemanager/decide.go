@@ -35,7 +35,9 @@ func Decide(v *View) Decision {
 	v.release(&d, units, assigned)
 	d.Needed = neededAddresses(v, d.Available, d.Used)
 	v.choose(&d, units)
+	v.ipv6(&d)
 	v.blame(&d, assigned)
+	v.blameIPv6(&d)
 	return d
 }
 
@@ -366,6 +368,11 @@ func (v *View) whyNot(d *Decision) string {
 	return fmt.Sprintf("no free address in %s: add a subnet that the node may use, or release addresses there", strings.Join(slices.Compact(dry), ", "))
 }
 
+// add adds to what is said to people.
+func (d *Decision) add(fault string) {
+	d.Fault = strings.Join(slices.DeleteFunc([]string{d.Fault, fault}, func(s string) bool { return s == "" }), "; ")
+}
+
 func (v *View) subnetText(id string) string {
 	if s, ok := v.Subnets[id]; ok && s.CIDR != "" {
 		return fmt.Sprintf("subnet %s (%s)", id, s.CIDR)
@@ -380,8 +387,7 @@ func (v *View) blame(d *Decision, assigned map[netip.Addr]bool) {
 	}
 	for _, a := range slices.SortedFunc(maps.Keys(v.Used), netip.Addr.Compare) {
 		if !assigned[a] {
-			text := fmt.Sprintf("address %s of %s is not assigned to the instance any more: assign it again or delete the pod", a, v.Used[a])
-			d.Fault = strings.Join(slices.DeleteFunc([]string{d.Fault, text}, func(s string) bool { return s == "" }), "; ")
+			d.add(fmt.Sprintf("address %s of %s is not assigned to the instance any more: assign it again or delete the pod", a, v.Used[a]))
 			return
 		}
 	}

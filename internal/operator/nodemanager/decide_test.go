@@ -44,6 +44,7 @@ func newWorld(r *rand.Rand) *world {
 		w.v.Choice = append(w.v.Choice, id)
 	}
 	slices.Sort(w.v.Choice)
+	w.startIPv6()
 	w.create("subnet-0", 0, 0)
 	w.v.Loose[0].Attachment = "a"
 	w.v.Attached, w.v.Loose = w.v.Loose, nil
@@ -160,6 +161,8 @@ func (w *world) step() (d Decision, fault string) {
 		i := w.v.Loose[0]
 		i.Attachment, i.Index = "a", d.Step.Index
 		w.v.Attached, w.v.Loose = append(w.v.Attached, i), w.v.Loose[1:]
+	case AssignIPv6:
+		return d, w.assignIPv6(at())
 	case Modify:
 		at().DeleteOnTermination = d.Step.Interface.DeleteOnTermination
 	case Delete:
@@ -301,7 +304,7 @@ func (w *world) checkConverged(d Decision) string {
 				return fmt.Sprintf("%d free of %d, and an interface can be made in %s", free, len(w.v.Pool), s)
 			}
 		}
-		if d.Fault == "" && (free == 0 || !d.AtCapacity) {
+		if said, _, _ := strings.Cut(d.Fault, faultIPv6); said == "" && (free == 0 || !d.AtCapacity) {
 			return "lacks addresses and nobody is told"
 		}
 		return ""
@@ -340,10 +343,13 @@ func TestWorld(t *testing.T) {
 			if w.r.IntN(30) == 0 {
 				w.v.Excess = nil // another operator leads
 			}
-			_, fault := w.step()
+			d, fault := w.step()
 			fail(fault)
 			fail(w.check())
+			fail(w.checkIPv6(d))
+			w.others()
 			w.v.Now = w.v.Now.Add(time.Duration(w.r.IntN(1500)) * time.Millisecond)
+			w.v.IPv6Rest -= time.Second
 		}
 		w.v.Pending = w.r.IntN(2) * w.r.IntN(20)
 		var d Decision
@@ -353,9 +359,12 @@ func TestWorld(t *testing.T) {
 			d, fault = w.step()
 			fail(fault)
 			fail(w.check())
+			fail(w.checkIPv6(d))
 			w.v.Now = w.v.Now.Add(time.Second)
+			w.v.IPv6Rest -= time.Second
 		}
 		fail(w.checkConverged(d))
+		fail(w.checkConvergedIPv6(d))
 	}
 }
 

@@ -113,6 +113,12 @@ func (v *inventory) apply(c change) {
 				i.Held = append(i.Held, u)
 			}
 		}
+	case AssignIPv6:
+		for _, u := range c.units {
+			if !slices.Contains(i.IPv6Prefixes, u) {
+				i.IPv6Prefixes = append(i.IPv6Prefixes, u)
+			}
+		}
 	case Unassign:
 		i.Held = slices.DeleteFunc(i.Held, func(u netip.Prefix) bool { return slices.Contains(c.units, u) })
 	case Associate:

@@ -95,6 +95,10 @@ func (m *Manager) turns(ctx context.Context, o *v2.CiliumNode) (time.Duration, e
 		default:
 			return w.next, nil
 		}
+		if err != nil && w.Step.Call == AssignIPv6 && !w.blocked && ctx.Err() == nil && !errors.Is(err, ErrNotLeading) {
+			m.failedIPv6(o.Name, err)
+			err = nil // IPv4 goes on
+		}
 		if err != nil {
 			return m.failed(ctx, o, err)
 		}
@@ -231,6 +235,9 @@ func (m *Manager) decide(o *v2.CiliumNode, pending int, limits Limits, live bool
 		// What was known stays good for all others.
 		w.Fault += "; the cloud cannot be read, so that it is not known whether this has changed: " + m.fault.Error()
 	}
+	if len(w.IPv6Pool) > 0 {
+		n.ipv6 = rest{}
+	}
 	n.excess, n.lacks, n.atCapacity = w.Excess, w.Needed > 0 || w.Fault != "", w.AtCapacity
 	m.metrics.available.WithLabelValues(o.Name).Set(float64(w.Available - w.Used))
 	m.metrics.used.WithLabelValues(o.Name).Set(float64(w.Used))
@@ -240,9 +247,9 @@ func (m *Manager) decide(o *v2.CiliumNode, pending int, limits Limits, live bool
 	}
 	if left := time.Until(n.notBefore); left > 0 && w.Step.Call != Nothing {
 		w.blocked, w.next = true, left
-		if w.Fault == "" {
-			w.Fault = n.why
-		}
+		said := w.Fault
+		w.Fault = n.why
+		w.add(said)
 	}
 	shown := m.static(o, n, w, v.Attached) // no deficit of addresses of pods
 	field, value, same := m.provider.Status(o, m.inv.snapshot, v.Attached)
@@ -250,7 +257,7 @@ func (m *Manager) decide(o *v2.CiliumNode, pending int, limits Limits, live bool
 	if !same {
 		w.status = join(w.status, map[string]any{field: value})
 	}
-	w.spec = pool(o, w.Pool)
+	w.spec = join(pool(o, w.Pool), poolIPv6(o, w.IPv6Pool))
 	if live && !w.blocked {
 		w.subnet, w.spent = w.Step.cost()
 		m.inv.spend(w.subnet, w.spent)
@@ -333,6 +340,7 @@ func (m *Manager) view(o *v2.CiliumNode, n *node, pending int, limits Limits) *V
 			v.Releases[a] = s
 		}
 	}
+	n.viewIPv6(o, v)
 	v.Attached, v.Loose = m.inv.of(m.provider.Instance(o))
 	m.provider.Describe(o, m.inv.snapshot, v)
 	return v
@@ -453,7 +461,7 @@ func (m *Manager) make(ctx context.Context, o *v2.CiliumNode, w *work) error {
 	var err error
 	begun := time.Now()
 	switch s.Call {
-	case Assign:
+	case Assign, AssignIPv6:
 		if c.units, err = m.provider.Assign(ctx, s); err == nil && len(c.units) == 0 {
 			// Taken for success, it would be asked for again at once and without end.
 			err = &Error{Text: fmt.Sprintf("the cloud has assigned nothing to interface %s and says no error: it is tried again by itself", s.Interface.ID)}
@@ -491,7 +499,11 @@ func (m *Manager) failedCall(ctx context.Context, o *v2.CiliumNode, w *work, err
 		return err
 	}
 	subnet, n := w.Step.cost()
-	switch kindOf(err) {
+	kind := kindOf(err)
+	if w.Step.Call == AssignIPv6 {
+		kind = Other // it teaches nothing of the subnet's IPv4 addresses
+	}
+	switch kind {
 	case Exhausted:
 		m.mu.Lock()
 		defer m.mu.Unlock()

@@ -89,6 +89,7 @@ type node struct {
 	looks  int
 	lookAt time.Time
 	static search
+	ipv6   rest
 }
 
 var errNotRead = errors.New("the cloud has not been read yet")
@@ -307,7 +308,7 @@ func (m *Manager) claim(name, instance string) (n *node, other string) {
 		if m.owner[n.instance] == name {
 			delete(m.owner, n.instance)
 		}
-		n.instance, n.excess = instance, nil
+		n.instance, n.excess, n.ipv6 = instance, nil, rest{}
 	}
 	if o := m.owner[instance]; o != "" && o != name {
 		return n, o

@@ -72,7 +72,7 @@ func (m *Metrics) took(s *Step, err error, d time.Duration) {
 		status = "failure"
 	}
 	switch s.Call {
-	case Assign:
+	case Assign, AssignIPv6:
 		m.allocated.WithLabelValues("allocateIP", status, s.Interface.Subnet).Observe(d.Seconds())
 	case Create:
 		m.allocated.WithLabelValues("createInterface", status, s.Subnet).Observe(d.Seconds())
@@ -84,7 +84,7 @@ func (m *Metrics) took(s *Step, err error, d time.Duration) {
 // made records a step that was made.
 func (m *Metrics) made(s *Step) {
 	switch s.Call {
-	case Assign:
+	case Assign, AssignIPv6:
 		m.allocations.WithLabelValues(s.Interface.Subnet).Inc()
 	case Unassign:
 		m.releases.WithLabelValues(s.Interface.Subnet).Inc()

@@ -26,7 +26,7 @@ type Provider interface {
 	// InstanceType returns the type of a node's instance; "" if its agent has not said it, or if
 	// limits do not depend on it.
 	InstanceType(n *v2.CiliumNode) string
-	// Describe sets in v what n asks of this cloud: First, Exclude, UsePrimary, Prefixes,
+	// Describe sets in v what n asks of this cloud: First, Exclude, UsePrimary, Prefixes, IPv6,
 	// KeepOnTermination, Choice, Chosen and Groups, Only, and Limits if they do not depend on a
 	// type. Attached and Subnets are set.
 	Describe(n *v2.CiliumNode, s *Snapshot, v *View)
@@ -35,7 +35,8 @@ type Provider interface {
 	Status(n *v2.CiliumNode, s *Snapshot, attached []Interface) (field string, value any, same bool)
 
 	// Assign has the cloud choose addresses or prefixes for an interface and returns them: as many
-	// as the step says, or fewer. No address at all and no error counts as a failure.
+	// as the step says, or fewer. No address at all and no error counts as a failure. A step of
+	// AssignIPv6, which comes only if Describe has set IPv6, is for one IPv6 prefix.
 	Assign(ctx context.Context, s Step) ([]netip.Prefix, error)
 	Unassign(ctx context.Context, s Step) error
 	// Create makes an interface for an instance. It is not attached, and bears in the cloud whom it

@@ -47,11 +47,14 @@ type Interface struct {
 	Held []netip.Prefix
 	// Other counts what takes places, too, and pods cannot get: IPv6, or what has no address yet.
 	Other int
+	// IPv6Prefixes are those that are delegated to it; OtherIPv6 counts what takes their places.
+	IPv6Prefixes []netip.Prefix
+	OtherIPv6    int
 }
 
-// clone returns a copy whose Held may be changed.
+// clone returns a copy whose Held and IPv6Prefixes may be changed.
 func (i Interface) clone() Interface {
-	i.Held = slices.Clone(i.Held)
+	i.Held, i.IPv6Prefixes = slices.Clone(i.Held), slices.Clone(i.IPv6Prefixes)
 	return i
 }
 
@@ -66,6 +69,8 @@ type Subnet struct {
 	Free int
 	// NoPrefixes is set if no prefix could be had lately: what is free is scattered.
 	NoPrefixes bool
+	// IPv6 is set if it has an IPv6 CIDR block.
+	IPv6 bool
 }
 
 // SecurityGroup is one of a cloud.
@@ -90,6 +95,8 @@ type Limits struct {
 	Addresses int
 	// Prefixes is set if prefixes can be delegated.
 	Prefixes bool
+	// IPv6 counts IPv6 addresses of an interface, a prefix as one; 0 if it can have none.
+	IPv6 int
 }
 
 // View is everything that is decided by about a node.
@@ -110,6 +117,8 @@ type View struct {
 	UsePrimary bool
 	// Prefixes has prefixes be delegated as long as they can be had.
 	Prefixes bool
+	// IPv6 has an IPv6 prefix be delegated to the node.
+	IPv6 bool
 	// KeepOnTermination has interfaces outlive their instance.
 	KeepOnTermination bool
 	// Release has superfluous addresses be released when they have been so for Delay.
@@ -120,6 +129,8 @@ type View struct {
 	Used     map[netip.Addr]string // with the owner
 	Pool     map[netip.Addr]bool
 	Releases map[netip.Addr]v2.IPReleaseStatus
+	// UsedIPv6 is as Used, of IPv6.
+	UsedIPv6 map[netip.Addr]string
 
 	// ---- what the cloud says ------------------------------------------------------------------
 	Limits Limits
@@ -137,6 +148,10 @@ type View struct {
 	// ---- what the last decision remembered ----------------------------------------------------
 	Excess map[netip.Prefix]time.Time
 	Now    time.Time
+	// IPv6Fault is why the last attempt to have an IPv6 prefix delegated has failed, "" if it has
+	// not; IPv6Rest is for how long there is to be no other.
+	IPv6Fault string
+	IPv6Rest  time.Duration
 }
 
 // Call is what can be asked of a cloud.
@@ -152,10 +167,12 @@ const (
 	Modify
 	Delete
 	Associate
+	// AssignIPv6 has one IPv6 prefix be delegated to an interface.
+	AssignIPv6
 )
 
 func (c Call) String() string {
-	return [...]string{"nothing", "assign addresses", "unassign addresses", "create an interface", "attach an interface", "modify an interface", "delete an interface", "associate a public address"}[c]
+	return [...]string{"nothing", "assign addresses", "unassign addresses", "create an interface", "attach an interface", "modify an interface", "delete an interface", "associate a public address", "assign an IPv6 prefix"}[c]
 }
 
 // Step is one call to a cloud.
@@ -178,6 +195,8 @@ type Step struct {
 type Decision struct {
 	// Pool is what spec.ipam.pool is to be: each address with its interface.
 	Pool map[netip.Addr]string
+	// IPv6Pool is what spec.ipam.ipv6-pool is to be: each prefix with its interface.
+	IPv6Pool map[netip.Prefix]string
 	// Releases is what status.ipam.release-ips is to be.
 	Releases map[netip.Addr]v2.IPReleaseStatus
 	// Step is to be made when the CiliumNode says Pool and Releases.
@@ -227,7 +246,8 @@ func size(unit netip.Prefix) int { return 1 << (unit.Addr().BitLen() - unit.Bits
 // room is how many addresses or prefixes more an interface can hold.
 func (v *View) room(i *Interface) int { return v.Limits.Addresses - 1 - len(i.Held) - i.Other }
 
-// sortedSubnets are those in which an interface may be made, with most room first.
+// sortedSubnets are those in which an interface may be made, with most room first; before them all
+// those with IPv6 as long as the node wants an IPv6 prefix and can have none where it is.
 func (v *View) sortedSubnets() []Subnet {
 	var out []Subnet
 	for _, id := range v.Choice {
@@ -236,6 +256,17 @@ func (v *View) sortedSubnets() []Subnet {
 		}
 	}
 	slices.SortFunc(out, func(a, b Subnet) int { return cmp.Or(cmp.Compare(b.Free, a.Free), cmp.Compare(a.ID, b.ID)) })
+	if v.wantsIPv6Subnet() {
+		slices.SortStableFunc(out, func(a, b Subnet) int {
+			if a.IPv6 == b.IPv6 {
+				return 0
+			}
+			if a.IPv6 {
+				return -1
+			}
+			return 1
+		})
+	}
 	return out
 }
 

@@ -29,6 +29,8 @@ type Config struct {
 	SubnetTags map[string]string
 	// ClusterName is part of the tags; it is not a flag of this package.
 	ClusterName string
+	// IPv6 has an IPv6 prefix be delegated to each node; it is not a flag of this package.
+	IPv6 bool
 }
 
 // Flags binds the configuration to command-line flags, by the field's names; the current values are

@@ -59,6 +59,9 @@ func explain(operation string, err error) error {
 	case "InsufficientCidrBlocks":
 		out.Kind = nodemanager.Scattered
 		out.Text = "the subnet has no 16 free addresses in a row for a prefix"
+		if operation == "AssignIpv6Addresses" {
+			out.Text = fmt.Sprintf("the IPv6 CIDR block of the subnet has no /%d left for a prefix: others have all", ipv6Bits)
+		}
 	case "NetworkInterfaceLimitExceeded":
 		out.Text = "the account's quota of network interfaces in this region is used up: have it raised (Service Quotas, Network interfaces per Region) or delete interfaces"
 	case "AttachmentLimitExceeded":

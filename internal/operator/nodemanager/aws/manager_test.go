@@ -28,6 +28,7 @@ type region struct {
 	*fake.Cloud
 	options []func(*config.LoadOptions) error
 	prefix  bool
+	ipv6    bool
 }
 
 func newRegion(t *testing.T) *region {
@@ -48,7 +49,7 @@ func newRegion(t *testing.T) *region {
 
 // Provider implements [nodemanagertest.Cloud].
 func (r *region) Provider(ctx context.Context, b *nodemanager.Budget) (nodemanager.Provider, map[string]string, error) {
-	cfg := Config{ClusterName: "town", PrefixDelegation: r.prefix}
+	cfg := Config{ClusterName: "town", PrefixDelegation: r.prefix, IPv6: r.ipv6}
 	p, err := New(ctx, cfg, b, r.options...)
 	return p, cfg.Collected(), err
 }
@@ -108,6 +109,9 @@ func (r *region) CheckStatus(n *v2.CiliumNode) string {
 		if e := n.Status.ENI.ENIs[i.ID]; i.Instance == n.Spec.InstanceID && (e.Number != i.Index || len(e.Addresses) != len(i.Addresses)+16*len(i.Prefixes)) {
 			return fmt.Sprintf("status of %s: %+v", i.ID, e)
 		}
+	}
+	if r.ipv6 {
+		return r.checkIPv6(n)
 	}
 	return r.checkPublic(n)
 }

@@ -25,6 +25,7 @@ func (p *Provider) Describe(n *v2.CiliumNode, s *nodemanager.Snapshot, v *nodema
 		v.UsePrimary = *spec.UsePrimaryAddress
 	}
 	v.Prefixes = p.cfg.PrefixDelegation && (spec.DisablePrefixDelegation == nil || !*spec.DisablePrefixDelegation)
+	v.IPv6 = p.cfg.IPv6
 	v.KeepOnTermination = spec.DeleteOnTermination != nil && !*spec.DeleteOnTermination
 	v.Place(nodemanager.Wish{
 		VPC: spec.VpcID, Zone: spec.AvailabilityZone, Subnet: spec.NodeSubnetID,
@@ -50,7 +51,7 @@ func whole(e, has v2.ENI) any {
 	return map[string]any{
 		"id": e.ID, "ip": e.IP, "mac": e.MAC, "availability-zone": e.AvailabilityZone, "description": e.Description, "number": e.Number,
 		"subnet": e.Subnet, "vpc": map[string]any{"id": e.VPC.ID, "primary-cidr": e.VPC.PrimaryCIDR, "cidrs": e.VPC.CIDRs},
-		"addresses": e.Addresses, "prefixes": e.Prefixes, "security-groups": e.SecurityGroups, "public-ip": e.PublicIP, "tags": tags,
+		"addresses": e.Addresses, "prefixes": e.Prefixes, "ipv6-prefixes": e.IPv6Prefixes, "security-groups": e.SecurityGroups, "public-ip": e.PublicIP, "tags": tags,
 	}
 }
 
@@ -62,6 +63,7 @@ func eniOf(i *nodemanager.Interface, s *nodemanager.Snapshot) v2.ENI {
 	if i.Primary.IsValid() {
 		e.IP = i.Primary.String()
 	}
+	e.IPv6Prefixes = prefixTexts(i.IPv6Prefixes)
 	for _, u := range i.Held {
 		if u.IsSingleIP() {
 			e.Addresses = append(e.Addresses, u.Addr().String())

@@ -92,6 +92,7 @@ func (p *Provider) readSubnets(ctx context.Context, s *nodemanager.Snapshot) err
 				ID: id, CIDR: aws.ToString(x.CidrBlock), VPC: aws.ToString(x.VpcId), Zone: aws.ToString(x.AvailabilityZone),
 				Free: int(aws.ToInt32(x.AvailableIpAddressCount)), Tags: tagsOf(x.Tags),
 			}
+			subnet.IPv6 = hasIPv6(&x)
 			if !p.cfg.allows(&subnet) {
 				subnet.Free = 0 // not for this operator
 			}
@@ -222,14 +223,15 @@ func (p *Provider) read(x *types.NetworkInterface) (nodemanager.Interface, error
 		}
 		i.Held = append(i.Held, netip.PrefixFrom(addr, 32))
 	}
-	for _, x := range x.Ipv4Prefixes {
-		prefix, err := netip.ParsePrefix(aws.ToString(x.Ipv4Prefix))
+	for _, s := range x.Ipv4Prefixes {
+		prefix, err := netip.ParsePrefix(aws.ToString(s.Ipv4Prefix))
 		if err != nil || !prefix.Addr().Is4() || prefix.Bits() < 24 {
-			return i, bad(aws.ToString(x.Ipv4Prefix))
+			return i, bad(aws.ToString(s.Ipv4Prefix))
 		}
 		i.Held = append(i.Held, prefix.Masked())
 	}
-	return i, nil
+	err = readIPv6(x, &i)
+	return i, err
 }
 
 // Limits implements [nodemanager.Provider].
@@ -244,7 +246,7 @@ func (p *Provider) Limits(ctx context.Context, kind string) (nodemanager.Limits,
 		}
 		return nodemanager.Limits{
 			Interfaces: int(aws.ToInt32(t.NetworkInfo.MaximumNetworkInterfaces)), Addresses: int(aws.ToInt32(t.NetworkInfo.Ipv4AddressesPerInterface)),
-			Prefixes: t.Hypervisor == types.InstanceTypeHypervisorNitro || aws.ToBool(t.BareMetal),
+			Prefixes: t.Hypervisor == types.InstanceTypeHypervisorNitro || aws.ToBool(t.BareMetal), IPv6: ipv6Limit(t.NetworkInfo),
 		}, nil
 	}
 	return nodemanager.Limits{}, &nodemanager.Error{Text: fmt.Sprintf("AWS knows no instance type %q in this region", kind)}
@@ -252,6 +254,9 @@ func (p *Provider) Limits(ctx context.Context, kind string) (nodemanager.Limits,
 
 // Assign implements [nodemanager.Provider].
 func (p *Provider) Assign(ctx context.Context, s nodemanager.Step) ([]netip.Prefix, error) {
+	if s.Call == nodemanager.AssignIPv6 {
+		return p.assignIPv6(ctx, s)
+	}
 	in := &ec2.AssignPrivateIpAddressesInput{NetworkInterfaceId: &s.Interface.ID}
 	if s.Prefixes > 0 {
 		in.Ipv4PrefixCount = aws.Int32(int32(s.Prefixes))
