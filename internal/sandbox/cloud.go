@@ -135,7 +135,11 @@ func printCloud(w io.Writer, st region.Status) {
 	defer t.Flush()
 	fmt.Fprintf(t, "SUBNET (%s)\tCIDR\tFREE\n", st.Provider)
 	for _, s := range st.Subnets {
-		fmt.Fprintf(t, "%s\t%s\t%d\n", short(s.ID), s.CIDR, s.Free)
+		cidr := s.CIDR.String()
+		if s.IPv6.IsValid() {
+			cidr += " " + s.IPv6.String()
+		}
+		fmt.Fprintf(t, "%s\t%s\t%d\n", short(s.ID), cidr, s.Free)
 	}
 	fmt.Fprintf(t, "\nINSTANCE\tTYPE\tINTERFACE\tSUBNET\tADDRESSES\n")
 	show := func(i cloud.Interface, instance, kind string) {
@@ -143,7 +147,7 @@ func printCloud(w io.Writer, st region.Status) {
 		for _, a := range i.Addresses {
 			list = append(list, a.String())
 		}
-		for _, p := range i.Prefixes {
+		for _, p := range slices.Concat(i.Prefixes, i.IPv6Prefixes) {
 			list = append(list, p.String())
 		}
 		fmt.Fprintf(t, "%s\t%s\t%d: %s\t%s\t%d: %s\n", instance, kind, i.Index, short(i.ID), short(i.Subnet), len(list), strings.Join(list, " "))

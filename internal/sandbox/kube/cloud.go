@@ -10,6 +10,10 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/hawser-net/hawser/internal/sandbox/fabric"
 	"github.com/hawser-net/hawser/internal/sandbox/machine"
 	"github.com/hawser-net/hawser/internal/sandbox/region"
 )
@@ -27,6 +31,12 @@ const (
 // cloudPods is the subnet that is for pods.
 func cloudPods() netip.Prefix { return netip.MustParsePrefix("10.98.0.0/22") }
 
+// cloudIPv6 is the IPv6 CIDR block of a cloud with IPv6: that of the nodes' subnet, which a cluster
+// without a number has, and that of the pods' subnet.
+func cloudIPv6() (all, nodes, pods netip.Prefix) {
+	return netip.MustParsePrefix("fd00:99::/56"), netip.MustParsePrefix("fd00:99::/64"), netip.MustParsePrefix("fd00:99:0:98::/64")
+}
+
 func (c *Config) validateCloud() error {
 	if c.Cloud == "" {
 		if c.InstanceType != "" {
@@ -34,8 +44,11 @@ func (c *Config) validateCloud() error {
 		}
 		return nil
 	}
-	if c.Mode != Full || c.CNI != Hawser || c.DualStack || c.ID != 0 || c.Store != "" || c.Manifest != "" {
-		return errors.New("a cloud is for clusters with nodes on the network " + Hawser + ", with IPv4 alone, and without a number, a store or a manifest of their own")
+	if c.Mode != Full || c.CNI != Hawser || c.ID != 0 || c.Store != "" || c.Manifest != "" {
+		return errors.New("a cloud is for clusters with nodes on the network " + Hawser + ", and without a number, a store or a manifest of their own")
+	}
+	if c.DualStack && c.Cloud != region.AWS {
+		return fmt.Errorf("pods in the cloud %s have IPv4 addresses alone: IPv6 is in %s", c.Cloud, region.AWS)
 	}
 	return region.CheckInstanceType(c.Cloud, c.InstanceType)
 }
@@ -78,8 +91,15 @@ func (c *Cluster) writeCloud(st *state) error {
 		Provider: st.Cloud, InstanceType: st.InstanceType, Router: c.netns(worldName), Nodes: nodes, Pods: cloudPods(), Kept: []netip.Addr{st.plan().world().IPv4, st.plan().master().IPv4},
 		API: netip.AddrPortFrom(st.plan().world().IPv4, cloudPort), Cert: filepath.Join(dir, "server.crt"), Key: filepath.Join(dir, "server.key"), Socket: c.cloudSocket(),
 	}
+	if st.DualStack {
+		spec.IPv6, spec.NodesIPv6, spec.PodsIPv6 = cloudIPv6()
+	}
 	for _, n := range st.Nodes {
-		spec.Hosts = append(spec.Hosts, region.Host{Name: n.Name, Namespace: c.netns(n.Name), First: n.Name, IPv4: n.IPv4, MAC: n.hardwareAddr().String()})
+		h := region.Host{Name: n.Name, Namespace: c.netns(n.Name), First: n.Name, IPv4: n.IPv4, MAC: n.hardwareAddr().String()}
+		if st.DualStack {
+			h.IPv6 = n.IPv6
+		}
+		spec.Hosts = append(spec.Hosts, h)
 	}
 	data, err := json.MarshalIndent(spec, "", "  ")
 	if err == nil {
@@ -90,15 +110,37 @@ func (c *Cluster) writeCloud(st *state) error {
 
 // makeRouter has the world be the cloud's router: it answers for all addresses on all links, so
 // that no instance finds another one but through it.
-func (c *Cluster) makeRouter() error {
+func (c *Cluster) makeRouter(st *state) error {
+	settings := map[string]string{
+		"ipv4/ip_forward": "1", "ipv4/conf/all/rp_filter": "0", "ipv4/conf/default/rp_filter": "0", "ipv4/conf/all/send_redirects": "0", "ipv4/conf/" + bridgeName + "/proxy_arp": "1",
+	}
+	if st.DualStack {
+		settings["ipv6/conf/all/forwarding"], settings["ipv6/conf/"+bridgeName+"/proxy_ndp"] = "1", "1"
+	}
 	return machine.InNamespace(c.netns(worldName), func() error {
 		var errs []error
-		for path, value := range map[string]string{
-			"ip_forward": "1", "conf/all/rp_filter": "0", "conf/default/rp_filter": "0", "conf/all/send_redirects": "0", "conf/" + bridgeName + "/proxy_arp": "1",
-		} {
-			errs = append(errs, os.WriteFile("/proc/sys/net/ipv4/"+path, []byte(value), 0o644))
+		for path, value := range settings {
+			errs = append(errs, os.WriteFile("/proc/sys/net/"+path, []byte(value), 0o644))
 		}
 		return errors.Join(errs...)
+	})
+}
+
+// joinIPv6 gives an instance its IPv6 address and the way to the cloud's router, and has the router
+// answer for it on the bridge, where the other machines of the subnet are.
+func (h host) joinIPv6(world, path string) error {
+	err := machine.WithNetlink(path, func(nl *netlink.Handle) error {
+		return errors.Join(machine.AddressAndUp(nl, "eth0", netip.PrefixFrom(h.IPv6, 128)), machine.AddRoute(nl, "eth0", netip.Prefix{}, fabric.IPv6Gateway()))
+	})
+	if err != nil {
+		return err
+	}
+	return machine.WithNetlink(world, func(nl *netlink.Handle) error {
+		bridge, err := nl.LinkByName(bridgeName)
+		if err != nil {
+			return fmt.Errorf("bridge: %w", err)
+		}
+		return nl.NeighSet(&netlink.Neigh{LinkIndex: bridge.Attrs().Index, Family: unix.AF_INET6, Flags: netlink.NTF_PROXY, IP: h.IPv6.AsSlice()})
 	})
 }
 
@@ -118,6 +160,10 @@ func (s *state) cloudOptions() map[string]string {
 	switch s.Cloud {
 	case region.AWS:
 		of = map[string]string{"ipam": "eni", "eni-first-interface-index": "1", "eni-subnet-tags": tag, "aws-release-excess-ips": "true"}
+		if s.DualStack {
+			all, _, _ := cloudIPv6()
+			of["ipv6-native-routing-cidr"] = all.String()
+		}
 	case region.Azure:
 		of = map[string]string{
 			"ipam": "azure", "azure-subscription-id": region.Subscription, "azure-resource-group": region.ResourceGroup,

@@ -292,7 +292,7 @@ func (c *Cluster) createNetwork(st *state) error {
 		return err
 	}
 	if st.Cloud != "" {
-		return c.makeRouter()
+		return c.makeRouter(st)
 	}
 	return errors.Join(routesTo(c.netns(worldName), bridgeName, st.Nodes), routesTo(c.netns(masterName), "eth0", st.Nodes))
 }

@@ -3,7 +3,9 @@ package kube
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -155,6 +157,38 @@ func TestCloudManifest(t *testing.T) {
 		if n := bytes.Count(got, []byte("SSL_CERT_FILE")); n != want-1 {
 			t.Errorf("cloud %q: %d containers have the authority of its certificate, want %d", cloud, n, want-1)
 		}
+	}
+}
+
+// TestCloudIPv6: a cloud has IPv6 if it is AWS; agents and operator then have it by one option.
+func TestCloudIPv6(t *testing.T) {
+	data, err := os.ReadFile(filepath.Join("..", "..", "..", manifestOfAgent))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, dual := range []bool{false, true} {
+		got, err := adaptManifest(data, &state{Name: "x", Cloud: region.AWS, DualStack: dual})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Contains(got, fmt.Appendf(nil, "enable-ipv6: %q", fmt.Sprint(dual))) || bytes.Contains(got, []byte("ipv6-native-routing-cidr: fd00:99::/56")) != dual {
+			t.Errorf("IPv6 %v: %s", dual, got)
+		}
+	}
+	for cloud, ok := range map[string]bool{region.AWS: true, region.Azure: false, region.Alibaba: false} {
+		c := Config{Mode: Full, CNI: Hawser, Cloud: cloud, DualStack: true}
+		if err := c.validateCloud(); (err == nil) != ok {
+			t.Errorf("IPv6 in %s: %v", cloud, err)
+		}
+	}
+	all, nodes, pods := cloudIPv6()
+	for _, p := range []netip.Prefix{nodes, pods} {
+		if !all.Contains(p.Addr()) || p.Bits() != 64 {
+			t.Errorf("subnet %s of %s", p, all)
+		}
+	}
+	if ip := (plan(0)).node(1, true).IPv6; !nodes.Contains(ip) {
+		t.Errorf("node %s is not in %s", ip, nodes)
 	}
 }
 

@@ -60,6 +60,11 @@ func (c *Cluster) startNode(st *state, n *node, images imageFiles) error {
 	if err := n.join(c.netns(worldName), c.netns(n.Name), st.plan().world(), st.Cloud == ""); err != nil {
 		return err
 	}
+	if st.Cloud != "" && st.DualStack {
+		if err := n.joinIPv6(c.netns(worldName), c.netns(n.Name)); err != nil {
+			return err
+		}
+	}
 	if st.CNI == PTP {
 		var others []*node
 		for _, o := range st.Nodes {
