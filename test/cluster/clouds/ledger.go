@@ -105,6 +105,7 @@ func (l *ledger) faults() (out []string) {
 			fault("%s is used by %s, which is no pod that runs", ip, who)
 		}
 	}
+	out = append(out, l.faultsIPv6()...)
 	slices.Sort(out)
 	return out
 }

@@ -63,3 +63,36 @@ func TestFaults(t *testing.T) {
 		}
 	}
 }
+
+// TestFaultsIPv6: whatever one of the four says otherwise of IPv6 is found.
+func TestFaultsIPv6(t *testing.T) {
+	prefix := netip.MustParsePrefix("2001:db8:0:0:1::/80")
+	for want, change := range map[string]func(*ledger){
+		"":                        func(*ledger) {},
+		"n2 has no IPv6 prefix":   func(l *ledger) { l.nodes[1].Spec.IPAM.IPv6Pool = nil },
+		"on eni-n1 and eni-n2":    func(l *ledger) { l.cloud.Interfaces[1].IPv6Prefixes = []netip.Prefix{prefix} },
+		"and of  in the cloud":    func(l *ledger) { l.cloud.Interfaces[0].IPv6Prefixes = nil },
+		"a/b has no IPv6 address": func(l *ledger) { l.pods[0].Status.PodIPs = nil },
+		"and not in its pool": func(l *ledger) {
+			l.nodes[1].Status.IPAM.IPv6Used["2001:db8:0:0:1::9"] = v2.AllocationIP{Owner: "router"}
+		},
+		"which is no pod that runs": func(l *ledger) { l.nodes[0].Status.IPAM.IPv6Used["2001:db8:0:0:1::9"] = v2.AllocationIP{Owner: "a/c"} },
+		"and its node says":         func(l *ledger) { delete(l.nodes[0].Status.IPAM.IPv6Used, "2001:db8:0:0:1::5") },
+		"and it is in no pool":      func(l *ledger) { delete(l.nodes[0].Spec.IPAM.IPv6Pool, prefix.String()) },
+	} {
+		l := accounts()
+		l.cloud.Subnets = []cloud.Subnet{{ID: "s", IPv6: netip.MustParsePrefix("2001:db8::/64")}}
+		for k, p := range []netip.Prefix{prefix, netip.MustParsePrefix("2001:db8:0:0:2::/80")} {
+			l.cloud.Interfaces[k].IPv6Prefixes = []netip.Prefix{p}
+			l.nodes[k].Spec.IPAM.IPv6Pool = v2.AllocationMap{p.String(): {Resource: l.cloud.Interfaces[k].ID}}
+			l.nodes[k].Status.IPAM.IPv6Used = v2.AllocationMap{}
+		}
+		l.nodes[0].Status.IPAM.IPv6Used["2001:db8:0:0:1::5"] = v2.AllocationIP{Owner: "a/b"}
+		l.pods[0].Status.PodIPs = []corev1.PodIP{{IP: "10.0.0.2"}, {IP: "2001:db8:0:0:1::5"}}
+		change(l)
+		got := strings.Join(l.faultsIPv6(), "; ")
+		if (want == "") != (got == "") || !strings.Contains(got, want) {
+			t.Errorf("want %q, got %q", want, got)
+		}
+	}
+}

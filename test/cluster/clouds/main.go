@@ -6,6 +6,7 @@
 //	go run ./test/cluster/clouds                          AWS, on a cluster of its own
 //	go run ./test/cluster/clouds -cloud azure,alibaba -short
 //	go run ./test/cluster/clouds -rush 400 -run rush      more pods at once, and nothing else
+//	go run ./test/cluster/clouds -dual-stack              AWS with IPv6
 //
 // Each step says what it counted. The exit code is 0 only if all did what they should.
 package main
@@ -28,7 +29,7 @@ import (
 type options struct {
 	clouds, name, program, kind, run string
 	nodes, burst, rush               int
-	short, keep                      bool
+	short, keep, dual                bool
 }
 
 func main() { os.Exit(run()) }
@@ -44,6 +45,7 @@ func run() int {
 	flag.IntVar(&o.burst, "burst", 40, "pods to make at once, besides those that are there")
 	flag.IntVar(&o.rush, "rush", 200, "the same for the step rush, as far as the subnet has addresses for them")
 	flag.BoolVar(&o.short, "short", false, "leave out what takes minutes: throttling, the rush, and the end of an instance")
+	flag.BoolVar(&o.dual, "dual-stack", false, "give pods IPv6 addresses, too; with aws only")
 	flag.BoolVar(&o.keep, "keep", false, "leave a cluster that was made running")
 	flag.Parse()
 	return lab.Main("clouds", func(ctx context.Context) (bool, error) {
@@ -72,7 +74,7 @@ func (o *options) one(ctx context.Context, cloud string, pattern *regexp.Regexp)
 	if kind == "" && !o.short {
 		kind = roomy[cloud]
 	}
-	down, err := lab.Program(o.program).Up(ctx, os.Stdout, o.name, o.nodes, o.keep, "--cloud", cloud, "--dual-stack=false", "--instance-type="+kind)
+	down, err := lab.Program(o.program).Up(ctx, os.Stdout, o.name, o.nodes, o.keep, "--cloud", cloud, fmt.Sprint("--dual-stack=", o.dual), "--instance-type="+kind)
 	if err != nil {
 		return false, err
 	}

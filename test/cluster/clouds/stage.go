@@ -57,7 +57,7 @@ type scene struct {
 	number   map[string]uint32
 	service  netip.Addr
 	world    *lab.Namespace
-	worldAt  netip.Addr
+	worldAt  []netip.Addr // of each family that pods have
 	servers  *flows.Servers
 	numbers  flows.Numbers
 }
@@ -144,8 +144,11 @@ func (c *scene) prepare(ctx context.Context, provider string) error {
 	if c.world, err = lab.OpenNamespace(info.World); err != nil {
 		return err
 	}
-	c.worldAt = info.WorldIPv4
-	return c.servers.Serve(c.world, worldID, []netip.Addr{c.worldAt}, port)
+	c.worldAt = []netip.Addr{info.WorldIPv4}
+	if len(c.pods[c.names[0]].Addrs) > 1 {
+		c.worldAt = append(c.worldAt, info.WorldIPv6)
+	}
+	return c.servers.Serve(c.world, worldID, c.worldAt, port)
 }
 
 // remove gives up what the process has of the stage. Its objects go with the cluster, or with it.
@@ -193,11 +196,17 @@ func (c *scene) everyone() (out []probe) {
 				continue
 			}
 			may := q.Object.Labels["role"] != "server" || p.Object.Labels["role"] == "client"
-			out = append(out, probe{from + " -> " + to, p.Namespace, netip.AddrPortFrom(q.Addrs[0], port), c.number[to], may})
+			for _, ip := range q.Addrs {
+				out = append(out, probe{from + " -> " + to, p.Namespace, netip.AddrPortFrom(ip, port), c.number[to], may})
+			}
 		}
-		out = append(out, probe{from + " -> service", p.Namespace, netip.AddrPortFrom(c.service, 80), 0, true},
-			probe{from + " -> world", p.Namespace, netip.AddrPortFrom(c.worldAt, port), worldID, true},
-			probe{"world -> " + from, c.world, netip.AddrPortFrom(p.Addrs[0], port), c.number[from], p.Object.Labels["role"] != "server"})
+		out = append(out, probe{from + " -> service", p.Namespace, netip.AddrPortFrom(c.service, 80), 0, true})
+		for _, ip := range c.worldAt {
+			out = append(out, probe{from + " -> world", p.Namespace, netip.AddrPortFrom(ip, port), worldID, true})
+		}
+		for _, ip := range p.Addrs {
+			out = append(out, probe{"world -> " + from, c.world, netip.AddrPortFrom(ip, port), c.number[from], p.Object.Labels["role"] != "server"})
+		}
 	}
 	return out
 }
