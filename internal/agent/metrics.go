@@ -21,16 +21,15 @@ import (
 	"github.com/hawser-net/hawser/internal/endpoint"
 )
 
-// metricsSet holds the agent's metrics. Names are those of the field where a metric means the
-// same there.
+// metricsSet holds the agent's metrics. A metric that Cilium has too has the same name and meaning.
 type metricsSet struct {
 	registry *prometheus.Registry
 	apiTime  *prometheus.HistogramVec
 	policyUp prometheus.Counter
 	// reattached counts interfaces and hooks that got their programs back.
 	reattached prometheus.Counter
-	// known and temporary are in seconds: how long a pod was not known by its identity, and how
-	// long labels had a temporary number.
+	// known is how long it took to learn the identity of a new pod, temporary how long a label set
+	// had a temporary identity, both in seconds.
 	known, temporary prometheus.Histogram
 }
 
@@ -43,18 +42,18 @@ func newMetrics() *metricsSet {
 			Buckets: prometheus.ExponentialBuckets(0.0005, 2, 16),
 		}, []string{"operation", "outcome"}),
 		policyUp: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "cilium_policy_change_total", Help: "Changes of the policy files that were put in force.",
+			Name: "cilium_policy_change_total", Help: "Changes of policy files that took effect.",
 		}),
 		reattached: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "cilium_filters_restored_total", Help: "Times that programs were put back on an interface from which somebody else had taken them.",
+			Name: "cilium_filters_restored_total", Help: "Times that programs were attached again to an interface from which something else had detached them.",
 		}),
 	}
 	m.known = prometheus.NewHistogram(prometheus.HistogramOpts{
-		Name: "cilium_remote_endpoint_known_seconds", Help: "From the creation of another node's pod until this node knows its identity, up to a second too much; with CiliumEndpointSlices of this node's own pods, until their slices come back.",
+		Name: "cilium_remote_endpoint_known_seconds", Help: "Time from the creation of another node's pod until this node knows its identity, up to a second too high. With CiliumEndpointSlices: of this node's own pods, until their slice is observed.",
 		Buckets: waits,
 	})
 	m.temporary = prometheus.NewHistogram(prometheus.HistogramOpts{
-		Name: "cilium_temporary_identity_seconds", Help: "How long labels of this node's endpoints had a temporary identity.", Buckets: waits,
+		Name: "cilium_temporary_identity_seconds", Help: "How long label sets of this node's endpoints had a temporary identity.", Buckets: waits,
 	})
 	m.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), m.apiTime, m.policyUp, m.reattached,
 		m.known, m.temporary)
@@ -77,75 +76,101 @@ func (m *metricsSet) observe(next server.StrictHandlerFunc, operation string) se
 	}
 }
 
-// stateCollector reads the agent's state when it is asked.
+// stateMetric is a metric that is read from the agent's state when it is scraped.
+type stateMetric struct {
+	*prometheus.Desc
+	kind prometheus.ValueType
+}
+
+// stateCollector reads the agent's state on each scrape.
 type stateCollector struct {
 	*parts
+	all []stateMetric
 
-	drops, dropBytes, forwards, forwardBytes *prometheus.Desc
-	endpoints, ips, ipCapacity               *prometheus.Desc
-	identities, temporary, nodes, lost       *prometheus.Desc
-	policyFiles, policyRevision              *prometheus.Desc
-	ruleSets, locked, kvstoreUp, unhealthy   *prometheus.Desc
-	excess                                   *prometheus.Desc
-	audited, auditedEP                       *prometheus.Desc
-	unrouted, edited                         *prometheus.Desc
-	unreachable, unreachableEP               *prometheus.Desc
-	connectivity, since                      *prometheus.Desc
+	drops, dropBytes, forwards, forwardBytes stateMetric
+	endpoints, ips, ipCapacity               stateMetric
+	identities, temporary, nodes, lost       stateMetric
+	policyFiles, policyRevision              stateMetric
+	ruleSets, locked, kvstoreUp, unhealthy   stateMetric
+	excess                                   stateMetric
+	audited, auditedEP                       stateMetric
+	unrouted, edited                         stateMetric
+	unreachable, unreachableEP               stateMetric
+	connectivity, since                      stateMetric
 }
 
 func newStateCollector(p *parts) *stateCollector {
-	d := func(name, help string, labels ...string) *prometheus.Desc {
-		return prometheus.NewDesc("cilium_"+name, help, labels, nil)
+	c := &stateCollector{parts: p}
+	add := func(kind prometheus.ValueType, name, help string, labels []string) stateMetric {
+		m := stateMetric{prometheus.NewDesc("cilium_"+name, help, labels, nil), kind}
+		c.all = append(c.all, m)
+		return m
 	}
-	return &stateCollector{
-		parts: p,
-		drops: d("drop_count_total", "Packets dropped.", "reason", "direction"), dropBytes: d("drop_bytes_total", "Bytes dropped.", "reason", "direction"),
-		forwards: d("forward_count_total", "Packets forwarded.", "direction"), forwardBytes: d("forward_bytes_total", "Bytes forwarded.", "direction"),
-		endpoints: d("endpoint_state", "Endpoints by state.", "endpoint_state"), ips: d("ip_addresses", "Addresses given out.", "family"),
-		ipCapacity: d("ipam_capacity", "Addresses that can be given out.", "family"), identities: d("identity", "Identities known.", "type"),
-		temporary: d("temporary_identities", "Temporary identities that labels of this node's endpoints have."),
-		nodes:     d("nodes_all_num", "Nodes known."), lost: d("monitor_events_lost_total", "Events the kernel could not store, by kind.", "type"),
-		policyFiles: d("policy_files", "Policy files and policies of Kubernetes by state.", "state"), policyRevision: d("policy_max_revision", "Revision of the policy in force."),
-		ruleSets:  d("policy_rule_sets", "Rule sets in the kernel."),
-		excess:    d("conntrack_excess", "Entries of conntrack made on behalf of endpoints of now beyond their shares."),
-		audited:   d("policy_audited_total", "Packets that policy refused and audit mode let pass.", "direction"),
-		auditedEP: d("policy_audited_endpoints", "Endpoints in audit mode: what their policies refuse passes."),
-		locked:    d("policy_locked_endpoints", "Endpoints that drop all their packets because their rules are not in the kernel in full."),
-		kvstoreUp: d("kvstore_up", "Whether the key-value store can be relied on."), unhealthy: d("unhealthy_parts", "Parts of the agent that report a failure."),
-		edited:        d("edited_identities", "Identities that somebody gave other labels, and that mean on this node what they meant."),
-		unreachable:   d("unreachable_nodes", "Nodes of which an own address does not answer this node's probes."),
-		unreachableEP: d("unreachable_health_endpoints", "Nodes of which the health endpoint does not answer this node's probes."),
-		connectivity:  d("node_health_connectivity_status", "Nodes by what their addresses (node) or health endpoints (endpoint) answer.", "type", "status"),
-		since:         d("node_unreachable_since_seconds", "Since when a node, or its health endpoint, does not answer, in seconds since 1970.", "node", "type"),
-		unrouted:      d("node_route_error", "Other nodes to which not all routes are in place.", "node"),
+	gauge := func(name, help string, labels ...string) stateMetric {
+		return add(prometheus.GaugeValue, name, help, labels)
+	}
+	counter := func(name, help string, labels ...string) stateMetric {
+		return add(prometheus.CounterValue, name, help, labels)
+	}
+	c.drops = counter("drop_count_total", "Packets dropped.", "reason", "direction")
+	c.dropBytes = counter("drop_bytes_total", "Bytes dropped.", "reason", "direction")
+	c.forwards = counter("forward_count_total", "Packets forwarded.", "direction")
+	c.forwardBytes = counter("forward_bytes_total", "Bytes forwarded.", "direction")
+	c.audited = counter("policy_audited_total", "Packets that policy would have dropped and that audit mode let pass.", "direction")
+	c.lost = counter("monitor_events_lost_total", "Events that the kernel could not store because the buffer was full.", "type")
+	c.excess = gauge("conntrack_excess", "Connection tracking entries that endpoints hold beyond their guaranteed share.")
+
+	c.endpoints = gauge("endpoint_state", "Endpoints by state.", "endpoint_state")
+	c.locked = gauge("policy_locked_endpoints", "Endpoints that drop all their packets because their rules are not completely in the kernel.")
+	c.auditedEP = gauge("policy_audited_endpoints", "Endpoints in audit mode, whose policies are not enforced.")
+	c.ruleSets = gauge("policy_rule_sets", "Rule sets in the kernel.")
+	c.policyFiles = gauge("policy_files", "Policy files and policies of Kubernetes by state.", "state")
+	c.policyRevision = gauge("policy_max_revision", "Revision of the policy in force.")
+
+	c.ips = gauge("ip_addresses", "Allocated addresses.", "family")
+	c.ipCapacity = gauge("ipam_capacity", "Addresses that this node can allocate.", "family")
+	c.identities = gauge("identity", "Identities that this node knows.", "type")
+	c.temporary = gauge("temporary_identities", "Temporary identities in use by endpoints of this node.")
+	c.edited = gauge("edited_identities", "Identities whose labels were edited; this node keeps using the original labels.")
+
+	c.nodes = gauge("nodes_all_num", "Nodes that this node knows.")
+	c.unrouted = gauge("node_route_error", "1 for each other node to which a route is missing.", "node")
+	c.unreachable = gauge("unreachable_nodes", "Nodes with an address that does not answer this node's probes.")
+	c.unreachableEP = gauge("unreachable_health_endpoints", "Nodes whose health endpoint does not answer this node's probes.")
+	c.connectivity = gauge("node_health_connectivity_status", "Nodes by the result of probing their addresses (node) or their health endpoints (endpoint).", "type", "status")
+	c.since = gauge("node_unreachable_since_seconds", "Unix time since which a node or its health endpoint has not answered.", "node", "type")
+
+	c.kvstoreUp = gauge("kvstore_up", "1 if the key-value store is healthy, else 0.")
+	c.unhealthy = gauge("unhealthy_parts", "Components of the agent that report a failure.")
+	return c
+}
+
+// Describe implements [prometheus.Collector].
+func (c *stateCollector) Describe(ch chan<- *prometheus.Desc) {
+	for _, m := range c.all {
+		ch <- m.Desc
 	}
 }
 
-// Describe sends nothing: the collector is checked by its values.
-func (c *stateCollector) Describe(chan<- *prometheus.Desc) {}
-
 // Collect reads the state now.
 func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
-	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
-	}
-	counter := func(d *prometheus.Desc, v float64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, v, labels...)
+	put := func(m stateMetric, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(m.Desc, m.kind, v, labels...)
 	}
 	t := c.tables
 	if rows, err := c.kernel.maps.Metrics(); err == nil {
 		for _, r := range rows {
 			if r.Reason == datapath.ReasonForwarded {
-				counter(c.forwards, float64(r.Packets), r.Direction.String())
-				counter(c.forwardBytes, float64(r.Bytes), r.Direction.String())
+				put(c.forwards, float64(r.Packets), r.Direction.String())
+				put(c.forwardBytes, float64(r.Bytes), r.Direction.String())
 				continue
 			}
 			if r.Reason == datapath.ReasonPolicyAudited {
-				counter(c.audited, float64(r.Packets), r.Direction.String())
+				put(c.audited, float64(r.Packets), r.Direction.String())
 				continue
 			}
-			counter(c.drops, float64(r.Packets), r.Reason.String(), r.Direction.String())
-			counter(c.dropBytes, float64(r.Bytes), r.Reason.String(), r.Direction.String())
+			put(c.drops, float64(r.Packets), r.Reason.String(), r.Direction.String())
+			put(c.dropBytes, float64(r.Bytes), r.Reason.String(), r.Direction.String())
 		}
 	}
 	states := map[endpoint.State]int{}
@@ -153,7 +178,7 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 		states[row.State]++
 	}
 	for s, n := range states {
-		gauge(c.endpoints, float64(n), string(s))
+		put(c.endpoints, float64(n), string(s))
 	}
 	used, capacity := map[string]int{}, map[string]int{}
 	for _, u := range t.pool.Usage() {
@@ -161,10 +186,10 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 		capacity[u.Family.String()] += u.Capacity
 	}
 	for family := range used {
-		gauge(c.ips, float64(used[family]), family)
-		gauge(c.ipCapacity, float64(capacity[family]), family)
+		put(c.ips, float64(used[family]), family)
+		put(c.ipCapacity, float64(capacity[family]), family)
 	}
-	gauge(c.temporary, float64(t.identities.Temporary()))
+	put(c.temporary, float64(t.identities.Temporary()))
 	kinds := map[string]int{}
 	for _, k := range t.identities.List() {
 		switch {
@@ -179,41 +204,41 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 		}
 	}
 	for kind, n := range kinds {
-		gauge(c.identities, float64(n), kind)
+		put(c.identities, float64(n), kind)
 	}
-	gauge(c.edited, float64(len(t.edited())))
-	gauge(c.nodes, float64(t.nodes.Table().Len()))
+	put(c.edited, float64(len(t.edited())))
+	put(c.nodes, float64(t.nodes.Table().Len()))
 	lost := c.monitor.Lost()
 	for _, kind := range []datapath.EventType{datapath.EventDrop, datapath.EventVerdict, datapath.EventTrace} {
-		counter(c.lost, float64(lost[kind]), kind.String())
+		put(c.lost, float64(lost[kind]), kind.String())
 	}
 	if shares, err := c.kernel.maps.FlowShares(); err == nil {
 		excess := 0
 		for _, s := range shares {
 			excess += s.Excess
 		}
-		gauge(c.excess, float64(excess))
+		put(c.excess, float64(excess))
 	}
 	for state, n := range c.rest.PolicyFileStates() {
-		gauge(c.policyFiles, float64(n), state)
+		put(c.policyFiles, float64(n), state)
 	}
-	gauge(c.policyRevision, float64(t.policy.Revision()))
+	put(c.policyRevision, float64(t.policy.Revision()))
 	if sets, err := c.kernel.maps.RuleSets(); err == nil {
-		gauge(c.ruleSets, float64(len(sets)))
+		put(c.ruleSets, float64(len(sets)))
 	}
 	_, inAudit := t.policy.Audit()
-	gauge(c.auditedEP, float64(inAudit))
-	gauge(c.locked, float64(t.policy.Locked()))
+	put(c.auditedEP, float64(inAudit))
+	put(c.locked, float64(t.policy.Locked()))
 	if t.store != nil {
 		up := 0.0
 		if t.store.Status().Healthy() {
 			up = 1
 		}
-		gauge(c.kvstoreUp, up)
+		put(c.kvstoreUp, up)
 	}
-	c.collectHealth(gauge)
+	c.collectHealth(put)
 	for _, node := range c.network.Unrouted() {
-		gauge(c.unrouted, 1, node)
+		put(c.unrouted, 1, node)
 	}
 	failed := 0
 	for _, p := range t.components.List() {
@@ -221,18 +246,18 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 			failed++
 		}
 	}
-	gauge(c.unhealthy, float64(failed))
+	put(c.unhealthy, float64(failed))
 }
 
 // collectHealth reports which nodes answer.
-func (c *stateCollector) collectHealth(gauge func(d *prometheus.Desc, v float64, labels ...string)) {
+func (c *stateCollector) collectHealth(put func(m stateMetric, v float64, labels ...string)) {
 	if c.health == nil {
 		return
 	}
 	all, _ := c.health.Statuses()
 	for _, kind := range []struct {
 		name  string
-		total *prometheus.Desc
+		total stateMetric
 		paths func(clusterhealth.Status) []clusterhealth.Path
 	}{
 		{"node", c.unreachable, func(s clusterhealth.Status) []clusterhealth.Path { return s.Node }},
@@ -243,28 +268,28 @@ func (c *stateCollector) collectHealth(gauge func(d *prometheus.Desc, v float64,
 			state, since := clusterhealth.Judge(kind.paths(s))
 			count[state.String()]++
 			if state == clusterhealth.Unreachable {
-				gauge(c.since, float64(since.Unix()), s.Name, kind.name)
+				put(c.since, float64(since.Unix()), s.Name, kind.name)
 			}
 		}
-		gauge(kind.total, float64(count["unreachable"]))
+		put(kind.total, float64(count["unreachable"]))
 		for state, n := range count {
-			gauge(c.connectivity, float64(n), kind.name, state)
+			put(c.connectivity, float64(n), kind.name, state)
 		}
 	}
 }
 
 const (
-	// metricsConnections is how many connections a server of metrics has open at once, and
-	// metricsAnswers to how many requests it answers at once: an answer is in memory until it is
-	// read, and whoever reaches the address may ask.
+	// metricsConnections bounds the open connections of a metrics server, metricsAnswers the requests
+	// that it answers at once: a response stays in memory until the client has read it, and anyone
+	// who can reach the address may ask.
 	metricsConnections = 32
 	metricsAnswers     = 4
-	// metricsTimeout is how long a reader may take for an answer.
+	// metricsTimeout is how long a client may take to read a response.
 	metricsTimeout = 30 * time.Second
 )
 
-// serveMetrics serves what a registry has until ctx ends, to readers that take at most timeout for
-// it.
+// serveMetrics serves the metrics of a registry until ctx ends. A client has timeout to read a
+// response.
 func serveMetrics(ctx context.Context, l net.Listener, registry *prometheus.Registry, timeout time.Duration) error {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{MaxRequestsInFlight: metricsAnswers}))
@@ -273,8 +298,8 @@ func serveMetrics(ctx context.Context, l net.Listener, registry *prometheus.Regi
 	})
 }
 
-// serveLocal serves h at a port of loopback until ctx ends: of both families, or of the one that
-// the machine has.
+// serveLocal serves h on a port of the loopback addresses until ctx ends: of both families, or of
+// the only one that the machine has.
 func serveLocal(ctx context.Context, port int, h http.Handler) error {
 	var open []net.Listener
 	var missing []error
