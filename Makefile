@@ -112,7 +112,7 @@ e2e-conformance: build ## upstream's Conformance tests of the network, 6 min (ro
 	@go run ./hack/e2e -suite conformance $(E2E_FLAGS)
 
 bad-days: build bin/render ## kill, restart and remove what a cluster is made of, under traffic, 10 min; BAD_DAYS='-run node' for some, '-identities operator' for other modes (root)
-	@go build -o bin/baddays ./test/cluster/baddays && bin/baddays $(BAD_DAYS)
+	@go build -o bin/chaos ./test/cluster/chaos && bin/chaos $(BAD_DAYS)
 
 oracle: build bin/render ## random policies on a cluster against the oracle, 10 min; ORACLE='-for 1h' or '-seed N -rounds 1' (root)
 	@go build -o bin/oracle ./test/cluster/oracle && bin/oracle $(ORACLE)

@@ -9,9 +9,9 @@ import (
 	"github.com/hawser-net/hawser/internal/datapath"
 )
 
-// TestAuditMode: what the policy of an endpoint in audit mode refuses passes, is counted and told
-// of, until the mode ends. It lets nothing pass that the other side's policy refuses, and nothing
-// that is dropped for another reason.
+// TestAuditMode: what the policy of an endpoint in audit mode refuses passes, is counted and
+// reported of, until the mode ends. It lets nothing pass that the other side's policy refuses, and
+// nothing that is dropped for another reason.
 func TestAuditMode(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		n := newNode(t, testConfig())
@@ -53,7 +53,7 @@ func TestAuditMode(t *testing.T) {
 			select {
 			case e := <-events:
 				if e.Type != datapath.EventVerdict || e.Direction != want.Direction || e.Endpoint != want.Endpoint || e.Reason != want.Reason || e.Outcome != want.Outcome {
-					t.Errorf("told of %s, want %+v", e, want)
+					t.Errorf("reported %s, want %+v", e, want)
 				}
 			case <-ctx.Done():
 				t.Fatal("no event")

@@ -191,7 +191,7 @@ func testDirectFlow(t *testing.T, p *pair) {
 		answer.ethSrc, answer.ethDst, answer.ttl = bMAC, bHost, 63
 		p.serving.same("the client gets", got.out, withChecksum(answer.bytes()))
 
-		// A connection under way is sent on plainly; of the rest each packet tells.
+		// A connection under way is sent on plainly; of the rest each packet carries the address.
 		f.tcpFlags, f.payload = ack, []byte("question")
 		next := withChecksum(f.bytes())
 		got = p.asked.expect("goes on", redirected(in), func() result { return p.ask(next) })
@@ -314,8 +314,9 @@ func (n *node) nodeAddrs() [2]netip.Addr {
 	return [2]netip.Addr{otherNode, netip.MustParseAddr("fd99::2")}
 }
 
-// testDirectFallback: a flow whose first packet cannot tell of it is sent on in the node's name,
-// for good, and so is one of a client who is a node; one that has told stays as it is.
+// testDirectFallback: a flow whose first packet cannot carry the address is sent on in the node's
+// name, for good, and so is one of a client who is a node; one whose packet has carried it stays as
+// it is.
 func testDirectFallback(t *testing.T, p *pair) {
 	t.Helper()
 	p.sport += 100
@@ -369,7 +370,7 @@ func testDirectFallback(t *testing.T, p *pair) {
 		send("a whole one", whole, gre, p.carrier)
 		send("a part after it", part, udp, p.client)
 	}
-	// In the middle of a connection the other node knows the flow; what has room tells
+	// In the middle of a connection the other node knows the flow; what has room carries it
 	// nevertheless.
 	seg := p.request(tcp)
 	seg.tcpFlags, seg.sport = ack, 4004
@@ -421,6 +422,6 @@ func testDirectErrors(t *testing.T, p *pair) {
 	about := answer
 	about.src, about.sport = p.backend, backendPort
 	if !bytes.Contains(got.out, inner(about)) {
-		t.Errorf("the backend is told of\n%x, want\n%x", got.out, inner(about))
+		t.Errorf("the backend gets\n%x, want\n%x", got.out, inner(about))
 	}
 }

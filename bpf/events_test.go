@@ -12,7 +12,8 @@ import (
 	"github.com/hawser-net/hawser/internal/datapath/maps"
 )
 
-// TestEvents: what happens to packets is told, each kind in order, if and only if somebody asked.
+// TestEvents: what happens to packets is reported, each kind in order, if and only if somebody
+// asked.
 func TestEvents(t *testing.T) {
 	n := newNode(t, testConfig())
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
@@ -110,7 +111,7 @@ func TestEventsLost(t *testing.T) {
 }
 
 // TestFloodLosesNobodyElsesEvents: a pod that sends as much as it can, which is refused, or allowed
-// and so judged and traced, takes no room for what is told of others. Nobody reads meanwhile.
+// and so judged and traced, takes no room for what is reported of others. Nobody reads meanwhile.
 func TestFloodLosesNobodyElsesEvents(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		n := newNode(t, testConfig())
@@ -161,18 +162,18 @@ func TestFloodLosesNobodyElsesEvents(t *testing.T) {
 		}))
 		for kind, ports := range seen {
 			if len(ports) != 10 {
-				t.Errorf("of the other pod's ten packets, events of kind %s tell of %d", kind, len(ports))
+				t.Errorf("of the other pod's ten packets, events of kind %s report %d", kind, len(ports))
 			}
 		}
 	})
 }
 
-// TestEventsTellOfLoss: who reads too slowly is told of every event that was lost.
-func TestEventsTellOfLoss(t *testing.T) {
+// TestEventsReportLoss: a slow reader gets the number of all lost events.
+func TestEventsReportLoss(t *testing.T) {
 	n := newNode(t, testConfig())
 	n.must(n.maps.SetMonitor(datapath.MonitorDrops))
 	first, gate := make(chan struct{}), make(chan struct{})
-	var known atomic.Uint64 // read, or told of as lost
+	var known atomic.Uint64 // read, or reported as lost
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {

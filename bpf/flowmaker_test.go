@@ -38,7 +38,7 @@ func (podsOf) Labels(uint32) ([]string, string)                { return nil, "" 
 func (podsOf) Service(netip.Addr, uint16, uint8) *flow.Service { return nil }
 func (podsOf) Policies(datapath.Event) []*flow.Policy          { return nil }
 
-// flowsOfKernel has the node tell of everything and returns a function that returns the next flow
+// flowsOfKernel has the node report everything and returns a function that returns the next flow
 // of a kind of event.
 func (n *node) flowsOfKernel() func(kind datapath.EventType) *flow.Flow {
 	n.t.Helper()
@@ -68,8 +68,8 @@ func (n *node) flowsOfKernel() func(kind datapath.EventType) *flow.Flow {
 	}
 }
 
-// TestFlowOfSpoofer: what a pod sends under another's address is told of under its own name, to
-// whomever it is addressed; nothing of it is told of the pod whose address it claims.
+// TestFlowOfSpoofer: what a pod sends under another's address is reported under its own name, to
+// whomever it is addressed; nothing of it is reported of the pod whose address it claims.
 func TestFlowOfSpoofer(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		n := newNode(t, testConfig())

@@ -435,7 +435,7 @@ func TestOverlayReplyBeforeNews(t *testing.T) {
 		n.expect("is answered", passes(out), func() result { return n.fromA(answer) })
 		own := frame{src: a, dst: r, proto: tcp, sport: 3, dport: 1, tcpFlags: syn}
 		n.expect("opened here", dropped(datapath.ReasonPolicyDenied, out), func() result { return n.fromA(own) })
-		// The news come, and say otherwise: the flow is somebody else's now.
+		// The update comes, and says otherwise: the flow is somebody else's now.
 		n.must(n.maps.UpsertIPCache([]datapath.IPCacheEntry{{Prefix: netip.PrefixFrom(r, r.BitLen()), Identity: idB}}))
 		n.expect("answer to another", dropped(datapath.ReasonPolicyDenied, in), func() result { return n.fromA(answer) })
 	})

@@ -133,7 +133,7 @@ func TestFragmentFlood(t *testing.T) {
 }
 
 // TestFragmentFloodOfOnePeer: a peer that sends first fragments without end to a pod takes an
-// eighth of the pod's places here, so it keeps few others from being heard.
+// eighth of the pod's places here, so it keeps few others out.
 func TestFragmentFloodOfOnePeer(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		n := newNode(t, testConfig())

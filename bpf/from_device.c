@@ -32,6 +32,6 @@ int from_device(struct __sk_buff *ctx)
 	return finish(ctx, &report, from_device_packet(ctx, &report));
 }
 
-/* Also under the GPL, see LICENSE.GPL-2.0 here: the kernel tells nobody else where its routes
+/* Also under the GPL, see LICENSE.GPL-2.0 here: the kernel shows nobody else where its routes
  * lead. */
 char license_name[] SEC("license") = "GPL";

@@ -3,7 +3,7 @@
 /* Packets from the network that joins the nodes: ingress of the native device, and of each
  * interface that a cloud attaches to the node.
  *
- * Whoever claims to be this node or one of its pods is not heard: they do not come by the network.
+ * Packets that claim to be of this node or its pods are dropped: these do not come by the network.
  * What is for a service goes to a backend. If the network routes pod addresses natively, what
  * another pod or node of the cluster sends to a local pod is judged here and goes straight there.
  * Everything else is the stack's, which may have to undo a translation of addresses; if it ends up
@@ -104,6 +104,6 @@ int from_netdev(struct __sk_buff *ctx)
 	return finish(ctx, &report, from_netdev_packet(ctx, &report));
 }
 
-/* Also under the GPL, see LICENSE.GPL-2.0 here: the kernel tells nobody else where its routes
+/* Also under the GPL, see LICENSE.GPL-2.0 here: the kernel shows nobody else where its routes
  * lead. */
 char license_name[] SEC("license") = "GPL";

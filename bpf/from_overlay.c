@@ -71,7 +71,7 @@ static __always_inline const struct tunnel_peer *sent_by(struct __sk_buff *ctx, 
 {
 	struct bpf_tunnel_key key = {};
 
-	/* The call names the family of the outer packet, which nothing else tells. */
+	/* The call names the family of the outer packet, which nothing else shows. */
 	if (!bpf_skb_get_tunnel_key(ctx, &key, sizeof(key), 0))
 		addr_set4(remote, htonl(key.remote_ipv4));
 	else if (!bpf_skb_get_tunnel_key(ctx, &key, sizeof(key), BPF_F_TUNINFO_IPV6))
@@ -103,7 +103,7 @@ static __noinline int overlay_source(struct __sk_buff *ctx, const struct packet 
 	if (!theirs && (endpoint_at(&p->src) || (entry && entry->identity == ID_HOST)))
 		return DROP_INVALID_SOURCE_IP;
 	/* A node speaks for its own addresses and for those outside, not for what is behind another
-	 * node. Where an address has just moved and the news is not here yet, answers would go to
+	 * node. Where an address has just moved and this node does not know yet, answers would go to
 	 * the old place as well: what is dropped until then could not have worked. */
 	if (!theirs && has_tunnel(entry) && !is_of_peer(&entry->tunnel, peer))
 		return DROP_INVALID_SOURCE_IP;
@@ -178,6 +178,6 @@ int from_overlay(struct __sk_buff *ctx)
 	return finish(ctx, &report, from_overlay_packet(ctx, &report));
 }
 
-/* Also under the GPL, see LICENSE.GPL-2.0 here: the kernel tells nobody else where its routes
+/* Also under the GPL, see LICENSE.GPL-2.0 here: the kernel shows nobody else where its routes
  * lead. */
 char license_name[] SEC("license") = "GPL";

@@ -1,6 +1,6 @@
 //go:build ignore
 
-/* All maps in one object without programs: the blueprint from which user space makes and pins them,
+/* All maps in one object without programs: the template from which user space makes and pins them,
  * and the source of its Go types. The program objects refer to the same maps by name. */
 #include "lib/maps.h"
 

@@ -116,8 +116,8 @@ func TestClientInNodesName(t *testing.T) {
 	})
 }
 
-// TestMasqueradeSilentClient: who is told something goes on hearing it, although he says nothing;
-// and where only he speaks, the port stays his.
+// TestMasqueradeSilentClient: a client that receives data keeps receiving it although it sends
+// nothing; and where only he speaks, the port stays his.
 func TestMasqueradeSilentClient(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		o := newOutside(t, v6, func(c *datapath.Config) {

@@ -12,10 +12,10 @@ import (
 	"github.com/hawser-net/hawser/internal/datapath/maps"
 )
 
-// told starts to read the events of a node and returns a function that returns those that came
+// reported starts to read the events of a node and returns a function that returns those that came
 // since it was called last, as text. It lets a packet through of which there is an event for sure,
 // so that it knows when it has read all.
-func (n *node) told() func() []string {
+func (n *node) reported() func() []string {
 	n.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	events, done := make(chan datapath.Event, 1000), make(chan error, 1)
@@ -45,8 +45,9 @@ func (n *node) told() func() []string {
 	}
 }
 
-// TestNews: of a flow, the packets that bring something new to it are told, and no others, however
-// many there are: its opening, the first answer, and the flags that end it, once in each direction.
+// TestNews: of a flow, the packets that bring something new to it are reported, and no others,
+// however many there are: its opening, the first answer, and the flags that end it, once in each
+// direction.
 func TestNews(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		cfg := testConfig()
@@ -58,7 +59,7 @@ func TestNews(t *testing.T) {
 		n := newNode(t, cfg)
 		n.allowAll()
 		n.must(n.maps.SetMonitor(datapath.MonitorNews))
-		told := n.told()
+		reported := n.reported()
 		f := frame{src: a, dst: b, proto: tcp, sport: 1000, dport: 80}
 		send := func(flags uint8) { f := f; f.tcpFlags = flags; n.fromA(f) }
 		answer := func(flags uint8) { f := f.reply(); f.tcpFlags = flags; n.fromB(f) }
@@ -89,14 +90,14 @@ func TestNews(t *testing.T) {
 			}, []string{"2000  new", "53  reply"}},
 		} {
 			row.do()
-			if got := told(); !slices.Equal(got, row.want) {
-				t.Errorf("%s: told %q, want %q", row.what, got, row.want)
+			if got := reported(); !slices.Equal(got, row.want) {
+				t.Errorf("%s: reported %q, want %q", row.what, got, row.want)
 			}
 		}
-		// Who wants every packet gets it, and knows which are news.
+		// Who wants every packet gets it, and knows which are new.
 		n.must(n.maps.SetMonitor(datapath.MonitorNews | datapath.MonitorTraces))
 		send(ack)
-		if got := told(); len(got) != 1 {
+		if got := reported(); len(got) != 1 {
 			t.Errorf("of one packet: %q", got)
 		}
 		n.must(n.maps.SetMonitor(datapath.MonitorNews))
@@ -104,14 +105,14 @@ func TestNews(t *testing.T) {
 		f.sport = 3000
 		send(syn)
 		n.allowAll()
-		if got := told(); len(got) > 0 {
+		if got := reported(); len(got) > 0 {
 			t.Errorf("of one that was dropped: %q", got)
 		}
 	})
 }
 
-// TestSamples: of a flow that has packets one is told in each interval, whichever way it goes, and
-// of one that has none nothing is. Not all flows are told of at the same time.
+// TestSamples: of a flow that has packets one is reported in each interval, whichever way it goes,
+// and of one that has none nothing is. Not all flows are reported at the same time.
 func TestSamples(t *testing.T) {
 	cfg := testConfig()
 	// So long that the time that the test takes is none.
@@ -121,7 +122,7 @@ func TestSamples(t *testing.T) {
 	n := newNode(t, cfg)
 	n.allowAll()
 	n.must(n.maps.SetMonitor(datapath.MonitorNews))
-	told := n.told()
+	reported := n.reported()
 	const flows = 64
 	f := frame{src: a4, dst: b4, proto: udp, dport: 53}
 	packets := func() {
@@ -134,8 +135,8 @@ func TestSamples(t *testing.T) {
 		}
 	}
 	packets()
-	if got := told(); len(got) != 2*flows {
-		t.Fatalf("%d openings and answers are told, want %d", len(got), 2*flows)
+	if got := reported(); len(got) != 2*flows {
+		t.Fatalf("%d openings and answers are reported, want %d", len(got), 2*flows)
 	}
 	for _, row := range []struct {
 		what     string
@@ -160,12 +161,12 @@ func TestSamples(t *testing.T) {
 		for k, v := range earlier {
 			n.must(table.Put(k, v))
 		}
-		if got := told(); len(got) > 0 {
-			t.Errorf("%s: without a packet, %q are told", row.what, got)
+		if got := reported(); len(got) > 0 {
+			t.Errorf("%s: without a packet, %q are reported", row.what, got)
 		}
 		packets()
-		if got := told(); len(got) < row.from || len(got) > row.to {
-			t.Errorf("%s: %d of %d flows are told of, want %d to %d", row.what, len(got), flows, row.from, row.to)
+		if got := reported(); len(got) < row.from || len(got) > row.to {
+			t.Errorf("%s: %d of %d flows are reported, want %d to %d", row.what, len(got), flows, row.from, row.to)
 		}
 	}
 }

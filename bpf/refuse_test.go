@@ -55,8 +55,8 @@ func reset(in frame, seq, ack uint32, flags uint8) []byte {
 	return withChecksum(b)
 }
 
-// TestRefuse: whoever asks for a service that nobody serves is told so, exactly as by a host whose
-// port is closed.
+// TestRefuse: whoever asks for a service that nobody serves gets an error, exactly as by a host
+// whose port is closed.
 func TestRefuse(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		n := newNode(t, testConfig())

@@ -91,7 +91,7 @@ func TestLocal(t *testing.T) {
 	})
 }
 
-// TestSpoofing: a pod is who its interface says, or is not heard.
+// TestSpoofing: a pod is who its interface says, or its packets are dropped.
 func TestSpoofing(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		n := newNode(t, testConfig())
@@ -108,7 +108,7 @@ func TestSpoofing(t *testing.T) {
 			{"address of the router", func(f *frame) { f.src = router }, dropped(datapath.ReasonInvalidSourceIP, out)},
 			{"address of nobody", func(f *frame) { f.src = w }, dropped(datapath.ReasonInvalidSourceIP, out)},
 			{"to a multicast hardware address", func(f *frame) { f.ethSrc, f.ethDst = aMAC, mac("01:00:5e:00:00:01") }, dropped(datapath.ReasonMulticast, out)},
-			{"time used up, which the stack tells", func(f *frame) { f.ttl = 1 }, want{actOK, datapath.ReasonTTLExceeded, in}},
+			{"time used up, which the stack reports", func(f *frame) { f.ttl = 1 }, want{actOK, datapath.ReasonTTLExceeded, in}},
 			{"no transport we know", func(f *frame) { f.proto = 89 }, dropped(datapath.ReasonUnknownL4, out)},
 			{"not IP", func(f *frame) { f.etherType = 0x88cc }, dropped(datapath.ReasonUnknownL3, out)},
 		} {

@@ -2,7 +2,7 @@
 
 /* The node's own processes and services: hooks of a cgroup. A process that names a frontend is
  * given a backend before the kernel looks for a route, so its packets need no translation on their
- * way; where the kernel tells it an address back, it sees the frontend.
+ * way; where the kernel returns an address to it, it sees the frontend.
  *
  * The cgroup may hold pods too. Their packets are translated at their interface, where policy sees
  * the backend; so only sockets of the node's own network namespace are touched here. */
@@ -108,7 +108,7 @@ static __always_inline void remember(struct bpf_sock_addr *ctx, const struct nam
 	bpf_map_update_elem(&lb_sockets, &key, &value, BPF_ANY);
 }
 
-/* What a process is told whom no backend is given. */
+/* The error that a process gets if it is given no backend. */
 static __always_inline int refusal(int reason)
 {
 	if (reason == DROP_SOURCE_RANGE)

@@ -86,7 +86,7 @@ static __always_inline bool claims_cluster(const struct packet *p)
 	return entry && entry->identity != ID_HOST && !is_outside(entry->identity);
 }
 
-/* Says whether a frame is another device's, which sends by this one, as far as the frame tells. */
+/* Says whether a frame is another device's, which sends by this one, as far as the frame shows. */
 static __always_inline bool is_child(struct __sk_buff *ctx, const struct eth_header *eth)
 {
 	__u32 ifindex = ctx->ifindex;

@@ -27,7 +27,7 @@ generated() {
   copy=$(mktemp -d)
   git ls-files -co --exclude-standard -z | while IFS= read -r -d '' f; do [ -e "$f" ] && printf '%s\0' "$f"; done |
     tar --null -T - -cf - | tar -xf - -C "$copy"
-  # A git of its own tells what the generators changed or added.
+  # A git of its own shows what the generators changed or added.
   (cd "$copy" && git init -q . && git add -A && go generate ./... && go -C pkg generate ./... && git diff --quiet &&
     [ -z "$(git ls-files -o --exclude-standard)" ]) >/dev/null 2>"$copy.err" || rc=1
   rm -rf "$copy/.git"

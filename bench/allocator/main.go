@@ -267,7 +267,7 @@ func closeAll(nodes []node) {
 }
 
 // rawRate is what n clients reach with transactions that write two keys, one on a lease, if neither
-// exists. With watches every client also hears of every number, as any node must that knows them
+// exists. With watches every client also receives every number, as any node must that knows them
 // all; all nodes share this machine's processors here, so that is the ceiling of an allocator with
 // a cache.
 func rawRate(ctx context.Context, address, base string, n, count int, watches bool) (float64, error) {
@@ -289,7 +289,7 @@ func rawRate(ctx context.Context, address, base string, n, count int, watches bo
 		if watches {
 			events := c.Watch(ctx, base+"/id/", clientv3.WithPrefix())
 			go func() {
-				for range events { //nolint:revive // hearing is all
+				for range events { //nolint:revive // receiving is all
 				}
 			}()
 		}

@@ -47,7 +47,7 @@ struct config {
 	 * two. */
 	__u8 fragment_bits;
 	__u8 fragment_node_bits;
-	/* The TCP flags of which the first packet in each direction of a flow is news. */
+	/* The TCP flags of which the first packet in each direction of a flow is reported. */
 	__u8 news_flags;
 	/* Others than the native device join the nodes as well: those of the map interfaces. */
 	__u8 interfaces;

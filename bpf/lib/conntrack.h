@@ -90,7 +90,7 @@ static __always_inline __u32 ct_lifetime(__u8 proto, __u32 flags)
 		return cfg.timeout_any;
 	if (ct_closing(flags))
 		return cfg.timeout_tcp_fin;
-	/* The node that a client asked does not hear the backend: after the client's last word it
+	/* The node that a client asked does not see the backend: after the client's last word it
 	 * waits a while. */
 	if ((flags & (CT_DIRECT | CT_FIN_FORWARD | CT_DST_JUDGED)) == (CT_DIRECT | CT_FIN_FORWARD))
 		return cfg.timeout_tcp_syn;
@@ -416,7 +416,7 @@ static __always_inline int untranslate(struct __sk_buff *ctx, struct packet *p,
 }
 
 /* Makes an ICMP error about a packet that has become one for a backend an error about what the
- * client has sent. If the backend itself has it to tell, the service does. */
+ * client has sent. If the backend itself sent the error, the service does. */
 __noinline int untranslate_error(struct __sk_buff *ctx, struct packet *p, const struct ct_key *key,
 				 const struct ct_value *flow)
 {
@@ -632,8 +632,8 @@ __noinline int judge_flow(struct __sk_buff *ctx, const struct packet *p, struct 
 
 			report->ct_state = CT_STATE_REJUDGED;
 			/* A pod of another node said who it is when it opened the flow. That this
-			 * node knows only the network of its address, because the news has not come
-			 * yet or the store of such news is away, says nothing else: replies to it
+			 * node knows only the network of its address, because no update has come
+			 * yet or the store of such updates is down, says nothing else: replies to it
 			 * must not be lost for that. */
 			if (!forward && !s->dst_rule_set && src_identity == ID_UNMANAGED)
 				src_identity = flow->src_identity;
@@ -675,7 +675,7 @@ __noinline int judge_flow(struct __sk_buff *ctx, const struct packet *p, struct 
 			if (!flow)
 				return 0;
 		}
-		/* Verdicts are told in the direction of the opening, what becomes of the packet in
+		/* Verdicts are traced in the direction of the opening, what becomes of the packet in
 		 * the packet's own. */
 		if (c->related) {
 			report->ct_state = CT_STATE_RELATED;

@@ -180,7 +180,7 @@ static __noinline __maybe_unused int translate_carried(struct __sk_buff *ctx, st
 	return reason;
 }
 
-/* Delivers what a packet from another node carries, of which p is told, to an endpoint. Returns an
+/* Delivers what a packet from another node carries, described by p, to an endpoint. Returns an
  * action, or a drop reason negated. */
 static __noinline __maybe_unused int deliver_carried(struct __sk_buff *ctx, struct packet *p, const struct endpoint *ep,
 						     struct report *report)

@@ -170,7 +170,7 @@ __noinline int emit(struct __sk_buff *ctx, const struct report *report)
 
 /* What becomes of a packet that goes no further. One whose time has run out, which its sender's and
  * its receiver's policies let pass, is left to the stack where that is about to route it: the stack
- * does not send it on but tells its sender, within its limits of such errors, so that a trace shows
+ * does not send it on but notifies its sender, within limits for such errors, so that a trace shows
  * this node. */
 static __always_inline int dropped_action(struct __sk_buff *ctx, const struct report *report)
 {

@@ -155,7 +155,7 @@ static __always_inline __u32 wire_identity(__u32 identity)
 }
 
 /* What the programs set tc_index to, a field of a packet's that nothing but traffic control sees.
- * The kernel leaves it alone until the packet goes out by a device, where to_netdev tells by it
+ * The kernel leaves it alone until the packet goes out by a device, where to_netdev knows by it
  * what the programs have done with it.
  *
  * On the way into the tunnel any filter of somebody's that lets a packet pass takes that mark off,
@@ -273,7 +273,7 @@ static __always_inline bool made_here(const struct __sk_buff *ctx, const struct 
  * refuses a packet in the name of whom that was for. Sound, because a process does not get such a
  * thing sent: what it sends, and what the kernel answers for it, has a socket here; and what comes
  * in by an interface has that. Who may have netfilter refuse a packet of his own making chooses
- * whom it tells, and the sequence number, as whoever sends a reset from outside may: it carries
+ * whom it informs, and the sequence number, as whoever sends a reset from outside may: it carries
  * nothing and opens no connection. */
 static __always_inline bool is_refusal(struct __sk_buff *ctx, const struct packet *p)
 {
@@ -296,7 +296,7 @@ static __always_inline void sender(struct addr *as, bool tunnel, bool v6)
 }
 
 /* Finds who sent a packet that the node's stack lets go to a pod, and makes that the source's side.
- * What the packet says of its source counts only where it can be true, which is told by the
+ * What the packet says of its source counts only where it can be true, which is shown by the
  * interface that it came in by; what the stack made itself came by none. No setting of the kernel
  * is relied on: IPv6 has no filter of reverse paths at all. Returns 0 or a drop reason. Not
  * inlined: its variables need a stack of their own. */
@@ -329,7 +329,7 @@ static __noinline __maybe_unused int stack_source(struct __sk_buff *ctx, const s
 		return 0;
 	}
 	s->src_identity = entry ? entry->identity : world_identity(p->v6);
-	/* Pods of other nodes are heard through the overlay or not at all: anyone on the underlay
+	/* Pods of other nodes are accepted through the overlay or not at all: anyone on the underlay
 	 * could claim to be one. */
 	if (cfg.tunnel && has_tunnel(entry))
 		return DROP_INVALID_SOURCE_IP;

@@ -6,7 +6,7 @@
  * it, and whose it was is lost: so whoever sends first fragments without end takes his own places
  * only. An endpoint has as many for what it sends as for what it is sent. These are told apart by
  * the peer first, so that a peer who floods an endpoint takes a part of them; those that differ in
- * the peer's address alone may meet. What has a place is told by the whole of it: a later fragment
+ * the peer's address alone may meet. What has a place is known by the whole of it: a later fragment
  * has the ports of its own first one or none.
  *
  * Places are made as they are used, and the agent removes those that nobody has used lately. All

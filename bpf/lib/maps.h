@@ -7,7 +7,7 @@
 
 enum {
 	ENDPOINT_LOCKED = 1 << 0,
-	/* What its policy refuses is told of and passes. */
+	/* What its policy refuses is reported and passes. */
 	ENDPOINT_AUDIT = 1 << 1,
 };
 

@@ -430,14 +430,14 @@ static __noinline __maybe_unused int node_port_answer(struct __sk_buff *ctx, str
 	reason = judge_found(ctx, p, report, &found);
 	if (reason)
 		return -reason;
-	/* A client may be silent while it is told something. */
+	/* A client may be silent while it receives data. */
 	if (found.flow && found.flow->expires != to.expires)
 		prolong(&found.c.key, found.flow, report->program == PROGRAM_FROM_OVERLAY, p->v6);
 	return send_out(ctx, p, report);
 }
 
-/* Gives the client an error about a packet that this node sent on in its own name. It is told in
- * the service's, whoever had it to tell: the client knows neither the backend nor the way there.
+/* Gives the client an error about a packet that this node sent on in its own name. It is sent in
+ * the service's, whoever sent it first: the client knows neither the backend nor the way there.
  * Returns 0 if it is an error about the client's flow now, to be made one about the service's, or a
  * drop reason, or NOT_A_SERVICE. */
 static __noinline __maybe_unused int error_to_client(struct __sk_buff *ctx, struct packet *p, struct found *f)
@@ -503,7 +503,7 @@ static __always_inline int error_to_backend(struct __sk_buff *ctx, struct packet
 	bool tunnel = cfg.tunnel && has_tunnel(remote);
 
 	/* A backend that answers clients itself knows them by their own address, and errors by who
-	 * has them to tell. */
+	 * has sent them. */
 	if (!(f->flow->flags & CT_DIRECT)) {
 		if (!f->flow->masquerade_port)
 			return -DROP_UNKNOWN_RELATED;

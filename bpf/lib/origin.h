@@ -1,8 +1,8 @@
 /* Where a packet that leaves has been routed or made: in this node's network namespace, or in
- * another that has a device on this node's. What else the context tells goes along from one
+ * another that has a device on this node's. What else the context shows goes along from one
  * namespace to the next when a packet crosses by a macvlan, an ipvlan or a VLAN, where whoever has
  * rights chooses all of it: tc_index, the hardware address, and the number of the interface that
- * the packet came in by. The kernel's own structures tell it; reading them is what kfuncs have been
+ * the packet came in by. The kernel's own structures show it; reading them is what kfuncs have been
  * for since Linux 6.2. Only the fields that are read are declared, and the loader finds them by
  * name in the running kernel's types. */
 #pragma once

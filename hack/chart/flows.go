@@ -9,15 +9,15 @@ import (
 	"time"
 )
 
-// flows sees that the relay hears all nodes with certificates of the chart, and that the page tells
-// of them to who has its token, and to nobody else.
+// flows sees that the relay reaches all nodes with certificates of the chart, and that the page
+// serves of them to who has its token, and to nobody else.
 func (l *lab) flows(ctx context.Context) error {
 	for _, name := range []string{"hubble-relay", "hubble-ui"} {
 		if _, err := l.k(ctx, "-n", "kube-system", "rollout", "status", "deployment/"+name, "--timeout=120s"); err != nil {
 			return err
 		}
 	}
-	if err := l.eventually(ctx, func() error { return l.relayHears(ctx) }); err != nil {
+	if err := l.eventually(ctx, func() error { return l.relayNodes(ctx) }); err != nil {
 		return fmt.Errorf("the relay: %w", err)
 	}
 	token, err := l.secret(ctx, "hubble-ui-token", "token")
@@ -52,8 +52,9 @@ func (l *lab) flows(ctx context.Context) error {
 	return nil
 }
 
-// relayHears asks the relay, from its own pod and with its certificate, which nodes it hears.
-func (l *lab) relayHears(ctx context.Context) error {
+// relayNodes asks the relay, from its own pod and with its certificate, which nodes it is connected
+// to.
+func (l *lab) relayNodes(ctx context.Context) error {
 	const files = "/var/lib/hubble-relay/client/"
 	observe := []string{"-n", "kube-system", "exec", "deployment/hubble-relay", "--", "hawser", "observe", "nodes", "--server", "localhost:4245"}
 	out, err := l.k(ctx, append(observe, "--tls-ca-cert-files", files+"ca.crt", "--tls-client-cert-file", files+"tls.crt", "--tls-client-key-file", files+"tls.key")...)
@@ -61,7 +62,7 @@ func (l *lab) relayHears(ctx context.Context) error {
 		return err
 	}
 	if n := strings.Count(out, " connected "); n != len(l.nodes()) {
-		return fmt.Errorf("it hears %d of %d nodes: %s", n, len(l.nodes()), out)
+		return fmt.Errorf("it is connected to %d of %d nodes: %s", n, len(l.nodes()), out)
 	}
 	if out, err := l.k(ctx, append(observe, "--tls-ca-cert-files", files+"ca.crt")...); err == nil {
 		return fmt.Errorf("it answers without a certificate: %s", out)
@@ -115,7 +116,7 @@ func (l *lab) keepsCertificates(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return l.eventually(ctx, func() error { return l.relayHears(ctx) })
+	return l.eventually(ctx, func() error { return l.relayNodes(ctx) })
 }
 
 func (l *lab) secret(ctx context.Context, name, key string) (string, error) {

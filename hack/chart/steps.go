@@ -24,7 +24,7 @@ func (l *lab) steps() []step {
 		{"upgrade with metrics and debug log, under traffic", l.underTraffic(l.upgrade("prometheus.agent.enabled=true", "prometheus.operator.enabled=true", "log.debug=true"))},
 		{"metrics are served", l.metrics},
 		{"upgrade with flows of all nodes and their page, under traffic", l.underTraffic(l.upgrade("hubble.enabled=true", "hubble.relay.enabled=true", "hubble.ui.enabled=true"))},
-		{"the relay hears all nodes, the page tells who has the token", l.flows},
+		{"the relay is connected to all nodes, the page serves who has the token", l.flows},
 		{"upgrade to enforcement always: nothing is allowed that no policy allows", l.enforced},
 		{"upgrade back to enforcement by policies", l.upgrade("policy.enforcement=default")},
 		{"upgrades keep certificates that have time left", l.keepsCertificates},

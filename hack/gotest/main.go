@@ -199,7 +199,7 @@ func testModules(ctx context.Context, r *report, modules, args []string, servers
 			return r.stage("tests", func() error { return testEach(ctx, r, modules, whole) })
 		}
 		built <- err
-	case <-time.After(patience):
+	case <-time.After(serverTimeout):
 	}
 	early = r.stage("tests that need no server", func() error { return testEach(ctx, r, modules, first) })
 	if err := <-built; err != nil {
@@ -209,8 +209,8 @@ func testModules(ctx context.Context, r *report, modules, args []string, servers
 	return errors.Join(early, r.stage("tests that need one", func() error { return testEach(ctx, r, modules, late) }))
 }
 
-// patience is how long servers may take that need not be built, but looked at.
-const patience = 20 * time.Second
+// serverTimeout is how long servers may take that need not be built, but looked at.
+const serverTimeout = 20 * time.Second
 
 // testEach runs the tests of modules, each with its arguments. Those of the first module and those
 // of the others run side by side: of the others one package at a time, so that they fill the time

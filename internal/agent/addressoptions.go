@@ -42,13 +42,13 @@ func addressDefaults() AddressOptions {
 func (o *AddressOptions) Flags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.IPv4Range, "ipv4-range", o.IPv4Range, "IPv4 range of this node's pods, such as 10.0.1.0/24")
 	fs.StringVar(&o.IPv6Range, "ipv6-range", o.IPv6Range, "IPv6 range of this node's pods, such as fd00:1::/112")
-	fs.StringVar(&o.IPAM, "ipam", o.IPAM, "who says which addresses this node's pods get in Kubernetes, if no range is given: cluster-pool (the operator), multi-pool (the operator, out of CiliumPodIPPools), kubernetes (the Node), crd (single addresses of the CiliumNode), eni, azure or alibabacloud (those of the network interfaces of the cloud) or delegated-plugin (the IPAM plugin of the CNI configuration, out of the Node's or the given range)")
-	fs.StringVar(&o.DefaultPool, "ipam-default-ip-pool", o.DefaultPool, "with --ipam multi-pool, name of the pool of pods for which no other is meant; the operator must be told the same")
+	fs.StringVar(&o.IPAM, "ipam", o.IPAM, "source of the addresses of this node's pods in Kubernetes, if no range is given: cluster-pool (the operator), multi-pool (the operator, out of CiliumPodIPPools), kubernetes (the Node), crd (single addresses of the CiliumNode), eni, azure or alibabacloud (those of the network interfaces of the cloud) or delegated-plugin (the IPAM plugin of the CNI configuration, out of the Node's or the given range)")
+	fs.StringVar(&o.DefaultPool, "ipam-default-ip-pool", o.DefaultPool, "with --ipam multi-pool, name of the pool for pods that select no other; set the same for the operator")
 	fs.StringSliceVar(&o.PreAllocation, addressing.PreAllocationFlag, o.PreAllocation,
-		"with --ipam multi-pool, how many addresses of a pool the node has in advance of pods, such as default=8,edge=4; of other pools it asks for what pods need")
+		"with --ipam multi-pool, how many addresses of a pool the node keeps free, such as default=8,edge=4; from other pools it requests only what pods need")
 	fs.DurationVar(&o.NodeUpdate, "ipam-cilium-node-update-rate", o.NodeUpdate,
-		"with --ipam crd, eni, azure or alibabacloud, how often the CiliumNode says which addresses are used; what the operator waits for at most ten times as often")
-	fs.DurationVar(&o.IPAMExpiration, "ipam-expiration", o.IPAMExpiration, "how long an address waits for its endpoint")
+		"with --ipam crd, eni, azure or alibabacloud, how often the agent writes used addresses to the CiliumNode; up to ten times as often while the operator waits for it")
+	fs.DurationVar(&o.IPAMExpiration, "ipam-expiration", o.IPAMExpiration, "how long an allocated address is kept before its endpoint is registered")
 }
 
 // validateAddresses checks these options: what they may say depends on where the node is.

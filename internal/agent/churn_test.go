@@ -80,14 +80,14 @@ func TestChurnLeavesNothing(t *testing.T) {
 	}
 	cycle(2) // what is made once and stays
 	// The last interfaces go a moment later.
-	settled := n.audit()
+	stable := n.audit()
 	for deadline := time.Now().Add(20 * time.Second); ; {
 		time.Sleep(200 * time.Millisecond)
 		now := n.audit()
-		if fmt.Sprint(now) == fmt.Sprint(settled) || time.Now().After(deadline) {
+		if fmt.Sprint(now) == fmt.Sprint(stable) || time.Now().After(deadline) {
 			break
 		}
-		settled = now
+		stable = now
 	}
 	// The store has it a moment later, too.
 	gone := func() bool {
@@ -109,7 +109,7 @@ func TestChurnLeavesNothing(t *testing.T) {
 	began := time.Now()
 	cycle(rounds)
 	t.Logf("%d times ADD and DEL in %v", rounds*workers, time.Since(began).Round(time.Millisecond))
-	n.sameAudit(settled, "after the churn")
+	n.sameAudit(stable, "after the churn")
 	for _, p := range pods {
 		if links := p.ns.LinkNames(t); len(links) != 1 {
 			t.Errorf("the namespace of %s is left with %q", p.name, links)

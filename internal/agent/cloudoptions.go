@@ -33,7 +33,7 @@ func (o *CloudOptions) Flags(fs *pflag.FlagSet) {
 	o.Wanted.Flags(fs)
 	fs.StringVar(&o.MetadataEndpoint, "instance-metadata-endpoint", o.MetadataEndpoint, "with --ipam eni, azure or alibabacloud, URL of the instance metadata service, with an IP address; that of the cloud by default")
 	fs.BoolVar(&o.PodMetadata, "allow-pod-instance-metadata", o.PodMetadata,
-		"with --ipam eni, azure or alibabacloud, let pods reach the instance metadata service, which gives whoever asks the credentials of the instance")
+		"with --ipam eni, azure or alibabacloud, let pods reach the instance metadata service, which hands out the credentials of the instance")
 }
 
 // Validate checks every option and joins all faults in one error.

@@ -20,9 +20,9 @@ func NewCommand(version string, getenv func(string) string) *cobra.Command {
 	cmd := program(&cfg, version, getenv).Command()
 	cmd.Flags().Lookup("node-name").DefValue = "" // that of this host says nothing to others
 	clean := &cobra.Command{
-		Use: "cleanup", Short: "Remove what an agent leaves on the node when it stops",
-		Long: `cleanup removes devices, routes, masquerading, pods' interfaces, pinned maps and programs,
-state and the CNI configuration. It refuses while an agent runs on the same state directory.`,
+		Use: "cleanup", Short: "Remove everything that the agent has left on this node",
+		Long: `cleanup removes devices, routes, masquerading, interfaces of pods, pinned maps and programs,
+state and the CNI configuration. It refuses to run while an agent uses the same state directory.`,
 		Args: cobra.NoArgs,
 		RunE: func(sub *cobra.Command, _ []string) error {
 			if _, err := confdir.Load(sub.Flags(), getenv); err != nil {
@@ -46,9 +46,9 @@ func program(cfg *Config, version string, getenv func(string) string) daemon.Pro
 	return daemon.Program{
 		Name: "hawser-agent", Version: version,
 		Short: "Attach pods to the network and enforce policy on this node",
-		Long: `hawser-agent runs on every node, as root. It answers the CNI plugin, gives pods
-addresses and identities, and keeps the kernel forwarding and enforcing. The kernel goes on
-doing both when the agent stops.`,
+		Long: `hawser-agent runs on every node, as root. It serves the CNI plugin, gives pods addresses
+and identities, and configures the kernel to forward packets and enforce policies. The kernel
+continues to do both when the agent stops.`,
 		Example: `  # a node on its own
   hawser-agent --ipv4-range 10.0.1.0/24 --enable-ipv6=false
 

@@ -122,15 +122,15 @@ func nodeDefaults() NodeOptions {
 // Flags binds the options to command-line flags; the current values are the defaults shown.
 func (o *NodeOptions) Flags(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&o.AcceptWithout, confdir.AcceptFlag, o.AcceptWithout,
-		"options of Cilium that protect something Hawser has nothing for, such as enable-wireguard: the agent starts although the configuration sets them")
+		"options of Cilium for protection that Hawser does not have, such as enable-wireguard: the agent starts although the configuration sets them")
 	fs.StringVar(&o.SocketPath, "socket-path", o.SocketPath, "unix socket of the agent's API")
-	fs.StringVar(&o.StateDir, "state-dir", o.StateDir, "directory for what must survive a restart of the agent")
+	fs.StringVar(&o.StateDir, "state-dir", o.StateDir, "directory for state that must survive a restart of the agent")
 	fs.StringVar(&o.BPFRoot, "bpf-root", o.BPFRoot, "BPF filesystem in which maps and programs are pinned; mounted if it is not")
 	fs.StringVar(&o.NodeName, "node-name", o.NodeName, "name of this node; K8S_NODE_NAME or the host name by default")
 	fs.DurationVar(&o.OrphanGrace, "orphan-link-grace-period", o.OrphanGrace, "how long a pod interface may exist without an endpoint")
-	fs.DurationVar(&o.NodeDelay, "node-delete-delay", o.NodeDelay, "how long a node that vanished from the key-value store is still reachable")
+	fs.DurationVar(&o.NodeDelay, "node-delete-delay", o.NodeDelay, "how long a node stays reachable after it vanished from the key-value store")
 	fs.StringVar(&o.PrometheusAddr, "prometheus-serve-addr", o.PrometheusAddr, "address to serve metrics at, such as :9962; empty for none")
-	fs.StringSliceVar(&o.APIAccess, "enable-cilium-api-server-access", o.APIAccess, "API calls that are served, by operation name; * for all")
+	fs.StringSliceVar(&o.APIAccess, "enable-cilium-api-server-access", o.APIAccess, "API calls to serve, by operation name; * for all")
 }
 
 // Validate checks every option and joins all faults in one error.
@@ -176,7 +176,7 @@ func storeDefaults() StoreOptions {
 
 // Flags binds the options to command-line flags; the current values are the defaults shown.
 func (o *StoreOptions) Flags(fs *pflag.FlagSet) {
-	fs.StringVar(&o.KVStore, "kvstore", o.KVStore, "key-value store shared by the nodes: "+strings.Join(storedial.Kinds(), " or ")+"; empty for a node on its own")
+	fs.StringVar(&o.KVStore, "kvstore", o.KVStore, "key-value store shared by the nodes: "+strings.Join(storedial.Kinds(), " or ")+"; empty for a single node, or for Kubernetes")
 	storedial.OptionsVar(fs, &o.KVStoreOpts, "kvstore-opt", "options of the key-value store, such as etcd.address=http://10.0.0.1:2379, etcd.config=/path or consul.address=10.0.0.1:8500")
 	fs.DurationVar(&o.KVStoreLeaseTTL, "kvstore-lease-ttl", o.KVStoreLeaseTTL, "how long this node's keys outlive it, 25s to 24h")
 	fs.IntVar(&o.KVStoreMaxQuorumFailures, "kvstore-max-consecutive-quorum-errors", o.KVStoreMaxQuorumFailures,
@@ -207,11 +207,11 @@ func policyDefaults() PolicyOptions {
 
 // Flags binds the options to command-line flags; the current values are the defaults shown.
 func (o *PolicyOptions) Flags(fs *pflag.FlagSet) {
-	fs.BoolVar(&o.PolicyAudit, "policy-audit-mode", o.PolicyAudit, "let pass what policy refuses, and only tell of it: nothing is protected while this is on")
+	fs.BoolVar(&o.PolicyAudit, "policy-audit-mode", o.PolicyAudit, "let packets pass that policy refuses, and only report them: nothing is protected while this is on")
 	fs.StringVar(&o.EnablePolicy, "enable-policy", o.EnablePolicy, "when policy is enforced: default (for endpoints that a rule selects), always or never")
-	fs.StringVar(&o.AllowLocalhost, "allow-localhost", o.AllowLocalhost, "whether the node may always reach its own pods: always, auto (the same until there is a host firewall) or policy")
+	fs.StringVar(&o.AllowLocalhost, "allow-localhost", o.AllowLocalhost, "whether the node can always reach its own pods: always, auto (the same as long as there is no host firewall) or policy")
 	fs.StringVar(&o.StaticCNPPath, "static-cnp-path", o.StaticCNPPath, "directory of CiliumNetworkPolicy YAML files, read again when they change")
-	fs.BoolVar(&o.PolicyDefaultLocalCluster, "policy-default-local-cluster", o.PolicyDefaultLocalCluster, "selectors that name no cluster select this one")
+	fs.BoolVar(&o.PolicyDefaultLocalCluster, "policy-default-local-cluster", o.PolicyDefaultLocalCluster, "selectors that name no cluster match only this one")
 	fs.BoolVar(&o.NonDefaultDeny, "enable-non-default-deny-policies", o.NonDefaultDeny, "honour enableDefaultDeny in rules")
 }
 
@@ -273,12 +273,12 @@ func healthDefaults() HealthOptions {
 // Flags binds the options to command-line flags; the current values are the defaults shown.
 func (o *HealthOptions) Flags(fs *pflag.FlagSet) {
 	fs.IntVar(&o.HealthPort, "agent-health-port", o.HealthPort, "port of /healthz, /livez and /readyz on loopback; 0 for none")
-	fs.BoolVar(&o.HealthChecking, "enable-health-checking", o.HealthChecking, "probe all nodes, and answer when they probe this one: who reaches whom")
+	fs.BoolVar(&o.HealthChecking, "enable-health-checking", o.HealthChecking, "probe all nodes, and answer their probes, to find out which nodes reach each other")
 	fs.BoolVar(&o.HealthEndpoint, "enable-endpoint-health-checking", o.HealthEndpoint,
 		"with --enable-health-checking, give the node an endpoint with an address of the pods that the others probe")
 	fs.Uint16Var(&o.ClusterHealthPort, "cluster-health-port", o.ClusterHealthPort, "TCP port of the nodes' addresses, and of their health endpoints, for probes; the same on all nodes")
 	fs.DurationVar(&o.HealthInterval, "cluster-health-interval", o.HealthInterval,
-		"how long a round of probes through all nodes takes at least; with more than 600 nodes it takes a second for each ten at any rate")
+		"minimum duration of a round of probes through all nodes; with more than 600 nodes a round takes a second for every ten nodes")
 }
 
 // Validate checks every option and joins all faults in one error.

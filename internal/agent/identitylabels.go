@@ -200,7 +200,7 @@ func (l *identityLabels) advance(ctx context.Context) (busy bool, err error) {
 	}
 	held := l.gate.Waiting()
 	l.report(held, s)
-	relabelling := l.lifecycle.Unsettled()
+	relabelling := l.lifecycle.Relabelling()
 	busy = busy || relabelling > 0
 	if !there || s.Generation == 0 {
 		return busy, nil
@@ -281,7 +281,7 @@ func (l *identityLabels) caughtUp(ctx context.Context, s relevance.State) (bool,
 		}
 	}
 	if err := l.tables.addresses.WaitTried(ctx, l.tables.cache.Table().Revision()); err != nil {
-		return false, fmt.Errorf("tell the kernel of the identities of other nodes' pods: %w", err)
+		return false, fmt.Errorf("write the identities of other nodes' pods to the kernel: %w", err)
 	}
 	return true, nil
 }
@@ -294,7 +294,7 @@ func (l *identityLabels) report(held []policy.Owner, s relevance.State) {
 	switch {
 	case len(held) > 0:
 		l.tables.components.Set(partLabels, rest.StateWarning, fmt.Sprintf("%d policies wait until the identities of all pods have the labels that they select, among them %s; "+
-			"hawser operator status tells for whom", len(held), held[0]))
+			"hawser operator status shows for whom", len(held), held[0]))
 	case s.Keys.All():
 		l.tables.components.Set(partLabels, rest.StateOk, "all labels make identities")
 	default:

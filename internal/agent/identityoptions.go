@@ -48,14 +48,14 @@ func identityDefaults() IdentityOptions {
 // Flags binds the options to command-line flags; the current values are the defaults shown.
 func (o *IdentityOptions) Flags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.IdentityMode, "identity-allocation-mode", o.IdentityMode, "where identities are kept: crd or kvstore, "+
-		"or in both and read from one: doublewrite-readkvstore or doublewrite-readcrd; by default kvstore if there is one, else crd")
-	fs.BoolVar(&o.WellKnown, identity.WellKnownFlag, o.WellKnown, "give certain system pods, such as CoreDNS, identities of fixed numbers; not for clusters that are connected with others")
+		"or in both: doublewrite-readkvstore or doublewrite-readcrd, which read from the named one; by default kvstore if there is one, else crd")
+	fs.BoolVar(&o.WellKnown, identity.WellKnownFlag, o.WellKnown, "give certain system pods, such as CoreDNS, identities with fixed numbers; not for connected clusters")
 	fs.StringVar(&o.ManagementMode, identity.ManagementFlag, o.ManagementMode,
 		"who makes identities: agent (the default), operator or both; with operator a pod whose identity is not known yet starts with a temporary one")
 	fs.StringVar(&o.ManageCID, identity.ManageCIDFlag, o.ManageCID, "true is the same as --identity-management-mode=operator, false the same as agent")
 	fs.Lookup(identity.ManageCIDFlag).NoOptDefVal = "true"
 	fs.StringVar(&o.IdentityLabels, relevance.Flag, o.IdentityLabels,
-		"which labels make identities, of those that --labels leaves: all, or policy (those that some policy selects); needs the same of the operator")
+		"which of the labels that --labels leaves make identities: all, or policy (those that some policy selects); set the same for the operator")
 	fs.StringSliceVar(&o.Labels, "labels", o.Labels, "label prefixes that make or (with !) do not make an identity, added to the default list")
 	fs.StringVar(&o.LabelPrefixFile, "label-prefix-file", o.LabelPrefixFile, "JSON file of label prefixes that replaces the default list")
 	fs.StringToStringVar(&o.FixedIdentities, "fixed-identity-mapping", o.FixedIdentities, "identities 128 to 255 by name, such as 128=kv-store")
@@ -116,7 +116,7 @@ func (c *Config) validateIdentities() error {
 			f.bad("--identity-allocation-mode: with %s agents make identities; --%s must be %s", mode, identity.ManagementFlag, identity.ManagedByAgent)
 		}
 		if c.NoEndpointObjects && !c.EndpointSlices && mode != identityKVStore {
-			f.bad("--disable-endpoint-crd: without --enable-cilium-endpoint-slice no node would hear of another's pods")
+			f.bad("--disable-endpoint-crd: without --enable-cilium-endpoint-slice no node would learn of another's pods")
 		}
 	} else if mode != identityKVStore {
 		f.bad("--identity-allocation-mode: %s needs --enable-k8s", c.IdentityMode)
@@ -137,7 +137,7 @@ func (c *Config) validateLabels() error {
 		errs = append(errs, fmt.Errorf("--"+relevance.Flag+"="+relevance.PolicyLabels+" "+format, args...))
 	}
 	if c.identityMode() != identityCRD || c.KVStore != "" {
-		bad("needs --identity-allocation-mode=%s and no --kvstore: who reads identities from a key-value store does not hear by which labels they are made", identityCRD)
+		bad("needs --identity-allocation-mode=%s and no --kvstore: who reads identities from a key-value store does not learn by which labels they are made", identityCRD)
 	}
 	if !c.management().Operator() {
 		bad("needs --%s=%s or %s: one has to say for all which labels count", identity.ManagementFlag, identity.ManagedByOperator, identity.ManagedByBoth)

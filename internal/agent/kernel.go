@@ -79,7 +79,7 @@ func forgetServices(ctx context.Context, kernel datapath.Services) error {
 	if err := service.NewMaps(kernel, func() {}).Prune(ctx, none.All()); err != nil {
 		return fmt.Errorf("remove the services of a former cluster: %w", err)
 	}
-	if err := service.NewFlows(kernel, none).Settle(ctx); err != nil {
+	if err := service.NewFlows(kernel, none).ForgetStale(ctx); err != nil {
 		return fmt.Errorf("end flows to the services of a former cluster: %w", err)
 	}
 	return nil

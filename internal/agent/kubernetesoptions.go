@@ -44,14 +44,14 @@ func kubernetesDefaults() KubernetesOptions {
 func (o *KubernetesOptions) Flags(fs *pflag.FlagSet) {
 	o.K8s.Flags(fs)
 	o.Policies.Flags(fs)
-	fs.BoolVar(&o.EnableK8s, "enable-k8s", o.EnableK8s, "be a node of a Kubernetes cluster; on in a pod, and with one of the two options that say where Kubernetes is")
+	fs.BoolVar(&o.EnableK8s, "enable-k8s", o.EnableK8s, "be a node of a Kubernetes cluster; default in a pod, and with --k8s-kubeconfig-path or --k8s-api-server")
 	fs.DurationVar(&o.CRDWait, "crd-wait-timeout", o.CRDWait, "how long the custom resources may be missing before the agent gives up")
 	fs.BoolVar(&o.NoEndpointObjects, "disable-endpoint-crd", o.NoEndpointObjects,
-		"write no CiliumEndpoints: the operator makes CiliumEndpointSlices without them, or a key-value store tells of pods")
+		"write no CiliumEndpoints: the operator makes CiliumEndpointSlices without them, or pods are published in a key-value store")
 	fs.BoolVar(&o.EndpointSlices, "enable-cilium-endpoint-slice", o.EndpointSlices, "learn of other nodes' pods from CiliumEndpointSlices, which the operator must make")
 	fs.StringVar(&o.Namespace, "k8s-namespace", o.Namespace, "namespace of the agents and the operator")
 	fs.StringVar(&o.PodReadiness, "pod-readiness", o.PodReadiness,
-		"when pods are ready: loose (when their containers are) or strict (those with the readiness gate network.hawser.net/identity-known when all nodes are told of their identity)")
+		"when pods are ready: loose (when their containers are) or strict (those with the readiness gate network.hawser.net/identity-known once their identity is published to all nodes)")
 }
 
 // Validate checks every option and joins all faults in one error. Outside of Kubernetes none

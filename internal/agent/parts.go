@@ -49,7 +49,7 @@ type parts struct {
 	files    *policydir.Dir
 
 	network   *network.Network
-	placer    *placement.Placer
+	publisher *placement.Publisher
 	plain     *placement.Unmasqueraded
 	rules     *enforcement.Rules
 	lifecycle *endpoint.Lifecycle
@@ -91,12 +91,12 @@ func (ag *Agent) newParts(cfg Config, host network.Host, filter *labels.Filter, 
 		return nil, err
 	}
 	p.plain = placement.NewUnmasqueraded(k.links.SetUnmasqueraded, log.With("part", "link"))
-	p.placer = p.newPlacer()
+	p.publisher = p.newPublisher()
 	if p.hubble, err = p.newHubble(ag.version); err != nil {
 		return nil, err
 	}
 	if p.rules, err = enforcement.NewRules(enforcement.RulesConfig{
-		Log: log.With("part", "policy"), Policy: t.policy, Identities: t.identities, Prefixes: p.placer, Blocks: k.maps,
+		Log: log.With("part", "policy"), Policy: t.policy, Identities: t.identities, Prefixes: p.publisher, Blocks: k.maps,
 		DualStack: cfg.EnableIPv4 && cfg.EnableIPv6, Checkpoint: filepath.Join(cfg.StateDir, "state", "local_allocator_state.json"), Write: writeState,
 		Changed: p.hubble.PolicyChanged,
 	}); err != nil {
@@ -109,8 +109,8 @@ func (ag *Agent) newParts(cfg Config, host network.Host, filter *labels.Filter, 
 	addrs := newAddressAllocator(cfg, t.pool, c, p.stopping)
 	p.lifecycle = endpoint.NewLifecycle(endpoint.Config{
 		Log: log.With("part", "endpoint"), Registry: t.registry, Store: store, Filter: filter, Identities: t.identities,
-		Addresses: addrs.Endpoints(), Placer: p.placer, Policy: t.policy, Rows: k.maps, Programs: k.programs, Links: k.links,
-		IdentityTimeout: cfg.AllocationTimeout, SettleDelay: settleDelay, OrphanGrace: cfg.OrphanGrace, Step: ag.step,
+		Addresses: addrs.Endpoints(), Publisher: p.publisher, Policy: t.policy, Rows: k.maps, Programs: k.programs, Links: k.links,
+		IdentityTimeout: cfg.AllocationTimeout, PropagationDelay: propagationDelay, OrphanGrace: cfg.OrphanGrace, Step: ag.step,
 		StateChanged: p.hubble.EndpointChanged,
 	})
 	if c != nil {
@@ -160,8 +160,8 @@ func (p *parts) newNetwork() *network.Network {
 	})
 }
 
-// newPlacer returns what publishes where this node's endpoints are.
-func (p *parts) newPlacer() *placement.Placer {
+// newPublisher returns what publishes where this node's endpoints are.
+func (p *parts) newPublisher() *placement.Publisher {
 	c := placement.Config{
 		Log: p.log, Cluster: p.cfg.ClusterName, Node: p.cfg.NodeName, Host: p.host.Underlay(), Cache: p.tables.cache, Addresses: p.tables.addresses,
 		Shared: p.tables.shared, Wait: p.cfg.KVStore != "", Unmasqueraded: p.plain,

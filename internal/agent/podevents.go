@@ -37,12 +37,12 @@ const (
 // goroutine.
 type pendingPods struct {
 	since map[uint16]time.Time
-	told  map[uint16]bool
+	sent  map[uint16]bool
 	limit *rate.Limiter
 }
 
 func newPendingPods() *pendingPods {
-	return &pendingPods{since: map[uint16]time.Time{}, told: map[uint16]bool{}, limit: rate.NewLimiter(rate.Every(eventPause), eventBurst)}
+	return &pendingPods{since: map[uint16]time.Time{}, sent: map[uint16]bool{}, limit: rate.NewLimiter(rate.Every(eventPause), eventBurst)}
 }
 
 // pending is an Event that is due.
@@ -64,21 +64,21 @@ func (p *pendingPods) look(rows []endpoint.Endpoint, now time.Time) (due []pendi
 		switch {
 		case row.Identity.IsTemporary() && !waits:
 			p.since[row.ID] = now
-		case row.Identity.IsTemporary() && !p.told[row.ID] && now.Sub(since) >= pendingAfter && p.limit.AllowN(now, 1):
-			p.told[row.ID] = true
+		case row.Identity.IsTemporary() && !p.sent[row.ID] && now.Sub(since) >= pendingAfter && p.limit.AllowN(now, 1):
+			p.sent[row.ID] = true
 			due = append(due, pending{row, now.Sub(since), false})
 		case !row.Identity.IsTemporary() && waits:
-			if p.told[row.ID] {
+			if p.sent[row.ID] {
 				due = append(due, pending{row, now.Sub(since), true})
 			}
 			delete(p.since, row.ID)
-			delete(p.told, row.ID)
+			delete(p.sent, row.ID)
 		}
 	}
 	for id := range p.since {
 		if !here[id] {
 			delete(p.since, id)
-			delete(p.told, id)
+			delete(p.sent, id)
 		}
 	}
 	return due

@@ -44,11 +44,11 @@ func podDefaults() PodOptions {
 // Flags binds the options to command-line flags; the current values are the defaults shown.
 func (o *PodOptions) Flags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.PodReservedPorts, flagReservedPorts, o.PodReservedPorts,
-		"ports that sockets of pods get only if they ask for them, such as 8472,20000-20100; auto for that of the tunnel, empty for none")
-	fs.StringVar(&o.PodPMTUD, flagPMTUD, o.PodPMTUD, "how TCP of pods finds the MTU of a path itself: blackhole (when packets vanish that are too large), "+
-		"always, disabled, or unset to leave it to the kernel's default")
+		"ports that sockets of pods get only if they ask for them, such as 8472,20000-20100; auto for the port of the tunnel, empty for none")
+	fs.StringVar(&o.PodPMTUD, flagPMTUD, o.PodPMTUD, "whether TCP in pods discovers the path MTU itself: blackhole (when large packets vanish), "+
+		"always, disabled, or unset for the kernel's default")
 	fs.StringVar(&o.DatapathMode, "datapath-mode", o.DatapathMode, "how pods are connected: veth (a pair of interfaces), or auto, which is the same; "+
-		"or lb-only: the node has no pods and leads clients to services whose backends are on other machines")
+		"or lb-only: the node has no pods and forwards clients to services whose backends are on other machines")
 }
 
 // pmtudModes are the values of flagPMTUD; those but unset are values of the kernel's

@@ -83,9 +83,9 @@ func (k *kube) updateGate(ctx context.Context, key k8s.Key) error {
 		return nil
 	case known == endpoints.KnownWhole:
 		k.log.Debug("a pod's identity is known to all nodes", "pod", key)
-		return k.objects.pods.SetGate(ctx, key, uid, true, "IdentityKnown", "all nodes are told of the pod's address and identity")
+		return k.objects.pods.SetGate(ctx, key, uid, true, "IdentityKnown", "the pod's address and identity are published to all nodes")
 	}
-	return k.objects.pods.SetGate(ctx, key, uid, false, "AddressUnknown", "other nodes are not told of the pod's address yet")
+	return k.objects.pods.SetGate(ctx, key, uid, false, "AddressUnknown", "the pod's address is not published to other nodes yet")
 }
 
 // knownToAll returns how far the state of a pod's endpoint has come, by the way on which the other
@@ -105,8 +105,8 @@ func (k *kube) knownToAll(key k8s.Key) (uid string, known endpoints.Known, ok bo
 			continue
 		}
 		// A pod that has had none but a temporary identity is published as init.
-		switch id, told := k.tables.shared.Told(ipcache.Single(ip)); {
-		case !told, id == identity.Init:
+		switch id, observed := k.tables.shared.Observed(ipcache.Single(ip)); {
+		case !observed, id == identity.Init:
 			return want.UID, endpoints.KnownNot, true
 		case id != want.Identity:
 			known = endpoints.KnownBefore

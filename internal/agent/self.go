@@ -80,7 +80,7 @@ func (a *announcer) Report(err error) { a.tables.components.Report(partPodCIDRs,
 // CIDRs.
 func (a *announcer) AddressesMoved() {
 	if err := a.announce(); err != nil {
-		a.log.Error("cannot tell the other nodes of this one's pod CIDRs", "error", err)
+		a.log.Error("cannot publish this node's pod CIDRs", "error", err)
 	}
 	a.network.NoteCIDRs()
 }

@@ -53,23 +53,23 @@ func serviceDefaults() ServiceOptions {
 // Flags binds the options to command-line flags; the current values are the defaults shown.
 func (o *ServiceOptions) Flags(fs *pflag.FlagSet) {
 	fs.BoolVar(&o.KubeProxyReplacement, "kube-proxy-replacement", o.KubeProxyReplacement,
-		"lead the node's own processes, and clients outside of the cluster, to services; without it that is kube-proxy's, and pods' traffic alone is ours")
+		"serve services also to the node's own processes and to clients outside of the cluster; without it only pods are served, and kube-proxy does the rest")
 	fs.StringVar(&o.CgroupRoot, "cgroup-root", o.CgroupRoot, "cgroup (version 2) of the node's own processes; where such cgroups are mounted by default")
 	fs.StringSliceVar(&o.NodePortAddresses, "nodeport-addresses", o.NodePortAddresses,
-		"ranges, such as 192.0.2.0/24, of the node's addresses at which node ports and host ports are served; all addresses of all devices by default")
+		"ranges of the node's addresses at which node ports and host ports are served, such as 192.0.2.0/24; by default all addresses of all devices")
 	fs.StringVar(&o.ProxyHealthzAddr, "kube-proxy-replacement-healthz-bind-address", o.ProxyHealthzAddr,
-		"with --kube-proxy-replacement, where balancers find kube-proxy's /healthz, such as 0.0.0.0:10256; empty for nowhere")
+		"with --kube-proxy-replacement, address at which load balancers find kube-proxy's /healthz, such as 0.0.0.0:10256; empty for none")
 	fs.StringVar(&o.LBAlgorithm, "bpf-lb-algorithm", o.LBAlgorithm,
 		"how a backend is chosen for a client outside of the cluster: random, or maglev, by which all nodes choose the same")
-	fs.StringVar(&o.LBMode, "bpf-lb-mode", o.LBMode, "how packets of clients outside reach a pod on another node: snat (in this node's name), "+
-		"dsr (in the client's own name, and the other node answers) or hybrid (dsr for TCP, snat for the rest)")
-	fs.StringVar(&o.SNATPorts, "snat-port-range", o.SNATPorts, "ports in whose name, with --kube-proxy-replacement, clients outside are sent on to pods of other nodes; "+
-		"they are reserved from the node's own sockets")
+	fs.StringVar(&o.LBMode, "bpf-lb-mode", o.LBMode, "how packets of outside clients reach a pod on another node: snat (with the address of this node), "+
+		"dsr (with the address of the client; the other node answers directly) or hybrid (dsr for TCP, snat for the rest)")
+	fs.StringVar(&o.SNATPorts, "snat-port-range", o.SNATPorts, "with --kube-proxy-replacement, source ports for outside clients that are forwarded to pods of other nodes; "+
+		"reserved, so the node's own sockets do not get them")
 	fs.BoolVar(&o.LBModeAnnotation, "bpf-lb-mode-annotation", o.LBModeAnnotation, "let the annotation "+service.AnnotationForwarding+
-		" of a service (snat or dsr) say how packets of its clients outside reach a pod on another node")
+		" of a service (snat or dsr) override --bpf-lb-mode")
 	fs.StringVar(&o.ServicesFile, flagServicesFile, o.ServicesFile,
 		"without Kubernetes, file of services: YAML or JSON with Services under \"services\" and EndpointSlices under \"endpoints\"; read again when it changes")
-	fs.DurationVar(&o.ServicesInterval, flagServicesFile+"-interval", o.ServicesInterval, "how often it is looked whether that file has changed")
+	fs.DurationVar(&o.ServicesInterval, flagServicesFile+"-interval", o.ServicesInterval, "how often to check whether that file has changed")
 }
 
 // Validate checks every option and joins all faults in one error.

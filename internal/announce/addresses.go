@@ -137,10 +137,10 @@ func (s *Addresses) WaitWritten(ctx context.Context, p netip.Prefix, revision ui
 	return s.keys.WaitWritten(ctx, name(p), revision)
 }
 
-// Told returns under which identity the other nodes are notified of an address that this one
+// Observed returns under which identity the other nodes are notified of an address that this one
 // announces: the store has it so, and has said so to all who listen. ok is false if it has not, or
 // has it as another node's.
-func (s *Addresses) Told(p netip.Prefix) (id identity.ID, ok bool) {
+func (s *Addresses) Observed(p netip.Prefix) (id identity.ID, ok bool) {
 	value, seen := s.keys.Seen(name(p))
 	if !seen {
 		return 0, false

@@ -439,16 +439,16 @@ func TestAddressesConfig(t *testing.T) {
 	}
 }
 
-// TestTold: what the other nodes know of this one's addresses is what came back from the store, and
-// whoever asked is notified when that changes.
-func TestTold(t *testing.T) {
+// TestObservedAddress: what the other nodes know of this one's addresses is what came back from the
+// store, and whoever asked is notified when that changes.
+func TestObservedAddress(t *testing.T) {
 	sharing(t, nil, func(t *testing.T, w *world) {
 		mine := pair("10.0.1.1", "192.0.2.1", 300)
 		expect := func(when string, want identity.ID, wantOK bool) {
 			t.Helper()
 			synctest.Wait()
-			if id, ok := w.shared.Told(mine.Prefix); id != want || ok != wantOK {
-				t.Errorf("%s: told %d, %v; want %d, %v", when, id, ok, want, wantOK)
+			if id, ok := w.shared.Observed(mine.Prefix); id != want || ok != wantOK {
+				t.Errorf("%s: observed %d, %v; want %d, %v", when, id, ok, want, wantOK)
 			}
 		}
 		expect("before", 0, false)
@@ -469,11 +469,11 @@ func TestTold(t *testing.T) {
 		w.putRaw("10.0.1.1", "nonsense")
 		expect("nonsense", 0, false)
 		if len(w.echoes) < 4 {
-			t.Errorf("told of %v", w.echoes)
+			t.Errorf("observed %v", w.echoes)
 		}
 		for _, p := range w.echoes {
 			if p != mine.Prefix {
-				t.Errorf("told of %s", p)
+				t.Errorf("observed %s", p)
 			}
 		}
 	})

@@ -341,7 +341,7 @@ func TestKeysConverge(t *testing.T) {
 		for n, w := range all {
 			w.mu.Lock()
 			if diff := gocmp.Diff(total, w.view); diff != "" {
-				t.Errorf("writer %d was told (-want +got):\n%s", n, diff)
+				t.Errorf("writer %d observed (-want +got):\n%s", n, diff)
 			}
 			w.mu.Unlock()
 		}

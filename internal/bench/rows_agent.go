@@ -10,7 +10,7 @@ import (
 )
 
 func (b *bencher) agentStart(ctx context.Context) (err error) {
-	r, err := b.newRig(ctx, 1)
+	r, err := b.newTestbed(ctx, 1)
 	if err != nil {
 		return err
 	}
@@ -54,7 +54,7 @@ func (b *bencher) agentStart(ctx context.Context) (err error) {
 }
 
 func (b *bencher) agentMemory(ctx context.Context) (err error) {
-	r, err := b.newRig(ctx, 1)
+	r, err := b.newTestbed(ctx, 1)
 	if err != nil {
 		return err
 	}

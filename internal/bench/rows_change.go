@@ -12,7 +12,7 @@ import (
 )
 
 // probe is a stream of small UDP datagrams from a client pod to a server pod. It knows when each
-// was sent and which arrived, so that the moment a verdict changed can be told to the distance of
+// was sent and which arrived, so that the moment a verdict changed is known to the distance of
 // two datagrams.
 type probe struct {
 	begin time.Time
@@ -113,7 +113,7 @@ func (p *probe) start(way path) (end func() error, err error) {
 // returns how long after it the first of these was sent or, if allowed, arrived. mixed counts
 // datagrams after it that were judged by the old one again.
 func (p *probe) verdict(ctx context.Context, after time.Duration, allowed bool) (took time.Duration, mixed int, err error) {
-	const settled = 25 // datagrams in a row
+	const stable = 25 // datagrams in a row
 	for deadline := time.Now().Add(10 * time.Second); ; {
 		if err := ctx.Err(); err != nil {
 			return 0, 0, err
@@ -146,7 +146,7 @@ func (p *probe) verdict(ctx context.Context, after time.Duration, allowed bool) 
 			row++
 		}
 		p.mu.Unlock()
-		if row >= settled {
+		if row >= stable {
 			return first - after, mixed, nil
 		}
 	}
@@ -186,7 +186,7 @@ spec:
 }
 
 func (b *bencher) policyChange(ctx context.Context) (err error) {
-	r, err := b.newRig(ctx, 1)
+	r, err := b.newTestbed(ctx, 1)
 	if err != nil {
 		return err
 	}

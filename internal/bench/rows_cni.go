@@ -57,7 +57,7 @@ func unbare(node *namespace, name string) (time.Duration, error) {
 }
 
 func (b *bencher) addSequential(ctx context.Context) (err error) {
-	r, err := b.newRig(ctx, 1)
+	r, err := b.newTestbed(ctx, 1)
 	if err != nil {
 		return err
 	}
@@ -162,7 +162,7 @@ func crowd(n int, fn func(i int) error) (time.Duration, []error) {
 }
 
 func (b *bencher) addBurst(ctx context.Context) (err error) {
-	r, err := b.newRig(ctx, 1)
+	r, err := b.newTestbed(ctx, 1)
 	if err != nil {
 		return err
 	}

@@ -37,7 +37,7 @@ func manyRules(n int) string {
 }
 
 // checkRules makes sure that the nodes' kernels hold rule sets of that size.
-func (r *rig) checkRules(ctx context.Context, n int) error {
+func (r *testbed) checkRules(ctx context.Context, n int) error {
 	for _, node := range r.nodes {
 		err := child.Poll(ctx, 10*time.Second, 20*time.Millisecond, func() error {
 			k, err := node.kernel()
@@ -217,7 +217,7 @@ func (b *bencher) measureFlows(ctx context.Context, row, label, baseline string,
 const flowRules = 1000
 
 func (b *bencher) sameNode(ctx context.Context) (err error) {
-	r, err := b.newRig(ctx, 1)
+	r, err := b.newTestbed(ctx, 1)
 	if err != nil {
 		return err
 	}
@@ -236,7 +236,7 @@ func (b *bencher) sameNode(ctx context.Context) (err error) {
 }
 
 func (b *bencher) twoNodes(ctx context.Context) (err error) {
-	r, err := b.newRig(ctx, 2)
+	r, err := b.newTestbed(ctx, 2)
 	if err != nil {
 		return err
 	}
@@ -266,7 +266,7 @@ func (b *bencher) twoNodes(ctx context.Context) (err error) {
 
 // flowPods starts the agents with many rules and a client and a server, and waits until they reach
 // each other as the rules say.
-func (r *rig) flowPods(ctx context.Context, client, server *node) (path, error) {
+func (r *testbed) flowPods(ctx context.Context, client, server *node) (path, error) {
 	if err := r.writePolicy("many.yaml", manyRules(flowRules)); err != nil {
 		return path{}, err
 	}
@@ -285,7 +285,7 @@ func (r *rig) flowPods(ctx context.Context, client, server *node) (path, error) 
 	if err := r.checkRules(ctx, flowRules); err != nil {
 		return p, err
 	}
-	// Across nodes, the one hears of the other's pods a little later.
+	// Across nodes, each observes the other's pods a little later.
 	err = child.Poll(ctx, 20*time.Second, 50*time.Millisecond, func() error {
 		_, err := p.roundTrips(time.Millisecond, placements()[0])
 		return err

@@ -96,7 +96,7 @@ func (b *bencher) identities(ctx context.Context) (err error) {
 					return err
 				}
 			}
-			// Every node hears of every new identity. What that costs etcd and this machine is no
+			// Every node observes every new identity. What that costs etcd and this machine is no
 			// doing of the allocator: the second baseline has as many watches.
 			for _, n := range nodes {
 				if row.nodes == 1 {
@@ -140,13 +140,13 @@ func (b *bencher) identities(ctx context.Context) (err error) {
 				}
 				rate.add(ours, raw)
 				if row.nodes > 1 {
-					heard, _, err := inParallel(ctx, size, each, func(ctx context.Context, w, i int) error {
+					times, _, err := inParallel(ctx, size, each, func(ctx context.Context, w, i int) error {
 						return rawTxn(ctx, "watched", w, i)
 					})
 					if err != nil {
 						return fmt.Errorf("raw transactions with watches: %w", err)
 					}
-					watched.add(ours, heard)
+					watched.add(ours, times)
 				}
 				took.add(ms(median(times)), ms(median(rawTimes)))
 			}

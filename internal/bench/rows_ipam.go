@@ -86,7 +86,7 @@ func (b *bencher) warmPool(ctx context.Context, eni, host *addressed) error {
 			if err := pod.announce(ctx); err != nil {
 				return err
 			}
-			if err := settle(ctx); err != nil { // in which the agent hears of the pod
+			if err := pause(ctx); err != nil { // in which the agent observes the pod
 				return err
 			}
 			if took[at], err = pod.plugin("ADD"); err != nil {
@@ -134,7 +134,7 @@ func (b *bencher) dryPool(ctx context.Context, eni, host *addressed, cloud regio
 		for k := range free + 1 {
 			names = append(names, fmt.Sprintf("dry-%d-%d", i, k))
 		}
-		if err := settle(ctx); err != nil {
+		if err := pause(ctx); err != nil {
 			return err
 		}
 		took, err := eni.create(ctx, names)

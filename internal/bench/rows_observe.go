@@ -114,7 +114,7 @@ func (b *bencher) measureObserved(ctx context.Context, n *bpfNode) error {
 // being one or as aggregated, against one that makes none of the same packets. At the highest rate
 // the machine may send fewer; the figure's note says how many.
 func (b *bencher) observingAgent(ctx context.Context) (err error) {
-	r, err := b.newRig(ctx, 1)
+	r, err := b.newTestbed(ctx, 1)
 	if err != nil {
 		return err
 	}

@@ -30,7 +30,7 @@ const (
 	barePTP = "a cluster of the same programs beside it, whose pods get a veth pair and an address by Debian's plugins ptp and host-local, and no policy"
 	// podTimeout bounds how long pods may take to be Ready, and to be gone.
 	podTimeout = 2 * time.Minute
-	// rest is how long a kubelet gets at most to finish with a pod before the next one; see settle.
+	// rest is how long a kubelet gets at most to finish with a pod before the next one; see pause.
 	rest = 200 * time.Millisecond
 )
 
@@ -43,7 +43,7 @@ type podCluster struct {
 	node    kube.NodeInfo
 }
 
-// podReady measures how long pods take from the call that creates them until a watch tells that
+// podReady measures how long pods take from the call that creates them until a watch shows that
 // they are Ready.
 func (b *bencher) podReady(ctx context.Context) (err error) {
 	ours, err := b.newPodCluster(kube.Hawser, func(*kube.Config) {})
@@ -161,7 +161,7 @@ func (b *bencher) podsInTurn(ctx context.Context, row podRow) error {
 	for i := range turns {
 		var took [2]time.Duration
 		for at, c := range clusters {
-			if err := settle(ctx); err != nil {
+			if err := pause(ctx); err != nil {
 				return err
 			}
 			all, err := c.start(ctx, []string{fmt.Sprintf("turn-%d", i)})
@@ -232,9 +232,9 @@ func (b *bencher) podsAtOnce(ctx context.Context, row podRow) error {
 	return nil
 }
 
-// settle pauses for a moment, in which the kubelets finish with the pod before, and not always for
+// pause waits for a moment, in which the kubelets finish with the pod before, and not always for
 // the same one: what either does every so often should not always meet the same cluster's pod.
-func settle(ctx context.Context) error {
+func pause(ctx context.Context) error {
 	if !retry.Sleep(ctx, rest/2+rand.N(rest/2)) {
 		return ctx.Err()
 	}
@@ -329,7 +329,7 @@ func (c *podCluster) warm(ctx context.Context) error {
 }
 
 // start creates pods at once and waits until they are Ready. It returns how long after the first
-// call each was, as a watch told.
+// call each was, as a watch showed.
 func (c *podCluster) start(ctx context.Context, names []string) ([]time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, podTimeout)
 	pods := c.kube.CoreV1().Pods(metav1.NamespaceDefault)
@@ -346,7 +346,7 @@ func (c *podCluster) start(ctx context.Context, names []string) ([]time.Duration
 	defer watch.Stop()
 	waiting := map[string]string{} // what is known of pods that are not Ready
 	for _, name := range names {
-		waiting[name] = "pod " + name + " was not heard of"
+		waiting[name] = "pod " + name + " was not observed"
 	}
 	var creating sync.WaitGroup
 	defer func() { cancel(); creating.Wait() }()

@@ -1,7 +1,7 @@
 // Package clusterhealth finds out which nodes reach each other. Each node probes all nodes, by ICMP
 // echo and by HTTP, at their own addresses and at those of their health endpoints, which are pods
-// of the node itself. What is found is this node's view: that another one cannot answer is told by
-// all who ask it.
+// of the node itself. What is found is this node's view: that another one cannot answer is reported
+// by all who ask it.
 //
 // The work is bounded. A [Prober] begins with one node after the other at even intervals,
 // Config.Rate a second at most, so that a round takes the longer the more nodes there are, and

@@ -38,8 +38,8 @@ type Echoer struct {
 }
 
 type waiter struct {
-	from  netip.Addr
-	heard chan time.Time
+	from    netip.Addr
+	replied chan time.Time
 }
 
 // NewEchoer opens the sockets in the network namespace of the process, and starts a goroutine for
@@ -113,7 +113,7 @@ func (e *Echoer) Echo(ctx context.Context, to netip.Addr) (time.Duration, error)
 	if _, err := rand.Read(value[:]); err != nil {
 		return 0, err
 	}
-	w := waiter{from: to, heard: make(chan time.Time, 1)}
+	w := waiter{from: to, replied: make(chan time.Time, 1)}
 	e.mu.Lock()
 	e.waiting[value] = w
 	e.mu.Unlock()
@@ -128,7 +128,7 @@ func (e *Echoer) Echo(ctx context.Context, to netip.Addr) (time.Duration, error)
 		sent = time.Now()
 		_, failed = conn.WriteToIP(message(to.Is6(), n, value), &net.IPAddr{IP: to.AsSlice()})
 		select {
-		case at := <-w.heard:
+		case at := <-w.replied:
 			return max(at.Sub(sent), 0), nil
 		case <-again.C:
 		case <-ctx.Done():
@@ -184,13 +184,13 @@ func (e *Echoer) read(c *net.IPConn, v6 bool) {
 		if !ok {
 			continue
 		}
-		e.heard(buf[:n], v6, ip.Unmap(), at)
+		e.receive(buf[:n], v6, ip.Unmap(), at)
 	}
 }
 
-// heard takes a message that somebody sent. Only a reply of the address that was asked, with the
+// receive takes a message that somebody sent. Only a reply of the address that was asked, with the
 // value of a request, counts.
-func (e *Echoer) heard(b []byte, v6 bool, from netip.Addr, at time.Time) {
+func (e *Echoer) receive(b []byte, v6 bool, from netip.Addr, at time.Time) {
 	reply := byte(echoReply4)
 	if v6 {
 		reply = echoReply6
@@ -205,7 +205,7 @@ func (e *Echoer) heard(b []byte, v6 bool, from netip.Addr, at time.Time) {
 		return
 	}
 	select {
-	case w.heard <- at:
+	case w.replied <- at:
 	default: // it has one
 	}
 }

@@ -34,8 +34,8 @@ type Connectivity struct {
 	Err string
 	// Since is when the present state began, working or not, as far as this process knows.
 	Since time.Time
-	// Unasked says that nothing was ever heard this way, and nobody has announced that there is
-	// something to hear: that the probe was not answered says nothing of the network.
+	// Unasked says that nothing was ever received this way, and nobody has announced that there is
+	// something to receive: that the probe was not answered says nothing of the network.
 	Unasked bool
 	// began is when the last probe was begun.
 	began time.Time
@@ -65,7 +65,7 @@ type State int
 
 // The states. Unknown is that of what was not probed yet, or has no address, Silent that of a node
 // that answers no probes by HTTP, and never said that it does: who cannot be reached by that way
-// alone is not told from who does not listen.
+// alone cannot be distinguished from who does not listen.
 const (
 	Unknown State = iota
 	Reachable

@@ -15,13 +15,13 @@ import (
 )
 
 const (
-	// maxTold is how many nodes that are not reached are told of one by one.
-	maxTold = 256
+	// maxListed is how many unreached nodes are listed one by one.
+	maxListed = 256
 	// maxSlow is how many of the slowest are.
 	maxSlow = 8
 )
 
-// Service tells clients what a node finds, as [health.NodeHealthServer]. The answer is bounded
+// Service reports to clients what a node finds, as [health.NodeHealthServer]. The answer is bounded
 // however many nodes there are. It is safe for concurrent use.
 type Service struct {
 	health.UnimplementedNodeHealthServer
@@ -55,7 +55,7 @@ func (s *Service) Get(context.Context, *health.GetRequest) (*health.GetResponse,
 		case Unknown:
 			view.Unknown++
 		case Unreachable:
-			if view.Unreachable++; len(out.Failures) == maxTold {
+			if view.Unreachable++; len(out.Failures) == maxListed {
 				out.FailuresLeftOut++
 				continue
 			}

@@ -54,7 +54,7 @@ func TestForgedReplies(t *testing.T) {
 	t.Parallel()
 	e := &Echoer{waiting: map[[8]byte]waiter{}}
 	asked, other := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.66")
-	w := waiter{from: asked, heard: make(chan time.Time, 1)}
+	w := waiter{from: asked, replied: make(chan time.Time, 1)}
 	value := [8]byte{1, 2, 3}
 	e.waiting[value] = w
 	reply := func(change func([]byte)) []byte {
@@ -65,21 +65,21 @@ func TestForgedReplies(t *testing.T) {
 	}
 	now := time.Now()
 	for name, f := range map[string]func(){
-		"another address":     func() { e.heard(reply(func([]byte) {}), false, other, now) },
-		"another value":       func() { e.heard(reply(func(b []byte) { b[15]++ }), false, asked, now) },
-		"a request":           func() { e.heard(reply(func(b []byte) { b[0] = echoRequest4 }), false, asked, now) },
-		"a code":              func() { e.heard(reply(func(b []byte) { b[1] = 1 }), false, asked, now) },
-		"short":               func() { e.heard(reply(func([]byte) {})[:9], false, asked, now) },
-		"of the other family": func() { e.heard(reply(func([]byte) {}), true, asked, now) },
+		"another address":     func() { e.receive(reply(func([]byte) {}), false, other, now) },
+		"another value":       func() { e.receive(reply(func(b []byte) { b[15]++ }), false, asked, now) },
+		"a request":           func() { e.receive(reply(func(b []byte) { b[0] = echoRequest4 }), false, asked, now) },
+		"a code":              func() { e.receive(reply(func(b []byte) { b[1] = 1 }), false, asked, now) },
+		"short":               func() { e.receive(reply(func([]byte) {})[:9], false, asked, now) },
+		"of the other family": func() { e.receive(reply(func([]byte) {}), true, asked, now) },
 	} {
 		f()
-		if len(w.heard) != 0 {
+		if len(w.replied) != 0 {
 			t.Fatalf("%s is taken for a reply", name)
 		}
 	}
-	e.heard(reply(func([]byte) {}), false, asked, now)
-	e.heard(reply(func([]byte) {}), false, asked, now) // twice harms nobody
-	if len(w.heard) != 1 {
+	e.receive(reply(func([]byte) {}), false, asked, now)
+	e.receive(reply(func([]byte) {}), false, asked, now) // twice harms nobody
+	if len(w.replied) != 1 {
 		t.Error("the reply does not count")
 	}
 }
@@ -92,10 +92,10 @@ func FuzzReply(f *testing.F) {
 		e := &Echoer{waiting: map[[8]byte]waiter{}}
 		from := netip.MustParseAddr("192.0.2.1")
 		value := [8]byte{7, 7, 7, 7, 7, 7, 7, 7}
-		w := waiter{from: from, heard: make(chan time.Time, 1)}
+		w := waiter{from: from, replied: make(chan time.Time, 1)}
 		e.waiting[value] = w
-		e.heard(b, v6, from, time.Now())
-		if len(w.heard) == 1 && [8]byte(b[8:16]) != value {
+		e.receive(b, v6, from, time.Now())
+		if len(w.replied) == 1 && [8]byte(b[8:16]) != value {
 			t.Errorf("% x counts as a reply", b)
 		}
 	})

@@ -33,9 +33,9 @@ func Defaults() Config { return Config{SyncTimeout: time.Minute} }
 
 // Flags binds the configuration to command-line flags; the current values are the defaults shown.
 func (c *Config) Flags(fs *pflag.FlagSet) {
-	fs.StringVar(&c.Dir, "clustermesh-config", c.Dir, "directory with a file for each other cluster, named like it, in the format of etcd's client; empty for none")
+	fs.StringVar(&c.Dir, "clustermesh-config", c.Dir, "directory with a file for each other cluster, which has its name and the format of etcd's client; empty for none")
 	fs.DurationVar(&c.SyncTimeout, "clustermesh-sync-timeout", c.SyncTimeout,
-		"how long a starting agent waits to hear other clusters before it gives up what was known of them before")
+		"how long a starting agent waits for other clusters before it discards what it knew of them")
 }
 
 // Validate checks every option and joins all faults in one error. clusterID is this cluster's

@@ -45,7 +45,7 @@ func ParseDescription(value []byte) (Description, error) {
 }
 
 // CheckOwner returns an error if the store is another cluster's, too: if there is a description in
-// it that is not of the given cluster. Which of several is right nobody can tell: the oldest may be
+// it that is not of the given cluster. Which of several is right nobody can know: the oldest may be
 // what is left of a cluster that is gone, or what a copy of the store has brought. Descriptions of
 // clusters that are only mirrored there do not count.
 func CheckOwner(ctx context.Context, store kvstore.Backend, cluster string) error {

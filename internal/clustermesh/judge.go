@@ -49,7 +49,7 @@ func parseID(text string) (identity.ID, error) {
 	return identity.ID(n), nil
 }
 
-// identity reads an identity of the cluster, and tells why it is not believed.
+// identity reads an identity of the cluster, and says why it is not believed.
 func (p peer) identity(id identity.ID, value []byte) (labels.Set, error) {
 	if id < p.first || id > p.last {
 		return nil, fmt.Errorf("identity %d is outside of the cluster's range %d to %d", id, p.first, p.last)

@@ -84,7 +84,7 @@ func (m *Mesh) mineNow() *prefixes {
 	return m.mine
 }
 
-// followMine returns a channel that tells of changes of this cluster's addresses.
+// followMine returns a channel that signals changes of this cluster's addresses.
 func (m *Mesh) followMine() (changed <-chan struct{}, forget func()) {
 	ch := make(chan struct{}, 1)
 	m.mu.Lock()
@@ -297,7 +297,7 @@ func (m *Mesh) WaitSynced(ctx context.Context) error {
 		case <-moved:
 		case <-ctx.Done():
 			slices.Sort(waiting)
-			return fmt.Errorf("waiting to hear clusters %s: %w", strings.Join(waiting, ", "), context.Cause(ctx))
+			return fmt.Errorf("waiting for clusters %s: %w", strings.Join(waiting, ", "), context.Cause(ctx))
 		}
 	}
 }

@@ -36,7 +36,7 @@ func (m *Mesh) Collector(node string, globals func() int) prometheus.Collector {
 	count := func(of func(Status) int) func(Status) float64 {
 		return func(s Status) float64 { return float64(of(s)) }
 	}
-	add("readiness_status", "1 if the cluster's store answers and all it says was heard, else 0.", func(s Status) float64 {
+	add("readiness_status", "1 if the cluster's store answers and all of it was read, else 0.", func(s Status) float64 {
 		if s.Connected && s.Ready {
 			return 1
 		}

@@ -151,7 +151,7 @@ func (r *remote) fail(err error) {
 	}
 	r.mu.Unlock()
 	if !again {
-		r.log.Warn("another cluster cannot be followed; what was heard of it stays in force", "error", err)
+		r.log.Warn("another cluster cannot be followed; what was read of it stays in force", "error", err)
 	}
 }
 

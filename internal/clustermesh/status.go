@@ -89,7 +89,7 @@ func (s *session) updateStatus() {
 	}
 	if was.Ready != now.Ready {
 		if now.Ready {
-			s.log.Info("another cluster was heard in full", "identities", now.Identities, "nodes", now.Nodes, "addresses", now.Addresses,
+			s.log.Info("another cluster was read completely", "identities", now.Identities, "nodes", now.Nodes, "addresses", now.Addresses,
 				"services", now.Services, "refused", now.Refused)
 		}
 		s.m.mu.Lock()

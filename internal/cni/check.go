@@ -102,7 +102,7 @@ func (c netConf) previous() (made, error) {
 	return out, nil
 }
 
-// sameRoute tells whether two routes lead to the same prefix by the same gateway.
+// sameRoute reports whether two routes lead to the same prefix by the same gateway.
 func sameRoute(a, b netlink.Route) bool {
 	if a.Dst == nil || b.Dst == nil || !a.Dst.IP.Equal(b.Dst.IP) || !a.Gw.Equal(b.Gw) {
 		return false
@@ -166,7 +166,7 @@ func checkLinks(args *skel.CmdArgs, want made) error {
 	return errors.Join(errs...)
 }
 
-// status tells whether an ADD would work now.
+// status reports whether an ADD would work now.
 func (p *Plugin) status(args *skel.CmdArgs) error {
 	conf, err := parseConf(args.StdinData)
 	if err != nil {

@@ -359,10 +359,10 @@ func TestLogFile(t *testing.T) {
 			t.Errorf("enable-debug %v: %v\n%s", debug, levels, all)
 		}
 		if want && !strings.Contains(all, hostIfName("cid1", "eth0")) {
-			t.Errorf("enable-debug does not tell of the interface:\n%s", all)
+			t.Errorf("enable-debug does not log the interface:\n%s", all)
 		}
 	}
-	// A failure is told with its cause.
+	// A failure is reported with its cause.
 	path := file("cni.log")
 	if _, err := f.run("ADD", f.conf(map[string]any{"log-file": path, "chaining-mode": "aws-cni"})); err == nil {
 		t.Error("an unsupported configuration is accepted")
@@ -890,7 +890,7 @@ func TestThroughLibcni(t *testing.T) {
 	f.clean("after DEL")
 }
 
-// Runtimes turn IPv6 off in new namespaces unless they are told that the pod's network has it.
+// Runtimes turn IPv6 off in new namespaces unless the result says that the pod's network has it.
 func TestIPv6SwitchedOffInThePod(t *testing.T) {
 	f := setUp(t)
 	const all = "/proc/sys/net/ipv6/conf/all/disable_ipv6"
@@ -912,7 +912,7 @@ func TestIPv6SwitchedOffInThePod(t *testing.T) {
 	f.clean("after DEL")
 }
 
-// A runtime that loses patience sends SIGTERM: what was begun is undone at once.
+// A runtime that times out sends SIGTERM: what was begun is undone at once.
 func TestSigtermRollsBack(t *testing.T) {
 	f := setUp(t)
 	waiting := make(chan struct{})
@@ -993,7 +993,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestAddThroughInterfaceOfACloud: the agent is told by which of the node's interfaces the packets
+// TestAddThroughInterfaceOfACloud: the agent gets by which of the node's interfaces the packets
 // of the pod's address leave, and a pod whose interface is not there gets nothing and leaves
 // nothing.
 func TestAddThroughInterfaceOfACloud(t *testing.T) {
@@ -1017,7 +1017,7 @@ func TestAddThroughInterfaceOfACloud(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := f.agent.endpoints["cid1:eth0"].ParentInterfaceIndex; got != link.Attrs().Index {
-		t.Errorf("the agent is told of interface %d, the address is of %d", got, link.Attrs().Index)
+		t.Errorf("the agent gets interface %d, the address is of %d", got, link.Attrs().Index)
 	}
 	f.must("DEL", conf)
 	if err := f.node.h.LinkDel(link); err != nil {

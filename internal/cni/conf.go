@@ -82,7 +82,7 @@ type attachment struct {
 	IfName      string `json:"ifname"`
 }
 
-// jsonPresent keeps a JSON value for later and tells whether there was one.
+// jsonPresent keeps a JSON value for later and reports whether there was one.
 type jsonPresent []byte
 
 func (p *jsonPresent) UnmarshalJSON(b []byte) error {
@@ -162,12 +162,12 @@ func (c netConf) suits(mode string) error {
 	return errors.Join(errs...)
 }
 
-// forDelegate tells whether a capability is one of IPAM plugins, and there is one.
+// forDelegate reports whether a capability is one of IPAM plugins, and there is one.
 func (c netConf) forDelegate(capability string) bool {
 	return capability == "ips" && c.IPAM.mode() != ""
 }
 
-// reservedLabel tells whether a key says where a pod belongs. Only the agent may set those, from
+// reservedLabel reports whether a key says where a pod belongs. Only the agent may set those, from
 // what it knows itself.
 func reservedLabel(key string) bool {
 	return labels.Owned(key) || key == labels.SourceReserved || strings.HasPrefix(key, labels.SourceReserved+".")
@@ -197,7 +197,7 @@ func (c netConf) labels() ([]string, error) {
 	return out, nil
 }
 
-// labelPart tells whether s may be (part of) a label: bounded, printable and without the ";" that
+// labelPart reports whether s may be (part of) a label: bounded, printable and without the ";" that
 // separates labels in keys of the cluster's store.
 func labelPart(s string) bool {
 	return len(s) <= maxLabelBytes && utf8.ValidString(s) &&

@@ -149,7 +149,7 @@ func TestDelegateReleasedLater(t *testing.T) {
 			f.agent.mu.Lock()
 			clear(f.agent.endpoints)
 			f.agent.mu.Unlock()
-			panic(http.ErrAbortHandler) // it is done, and nobody is told
+			panic(http.ErrAbortHandler) // it is done, without an answer
 		}
 		return false
 	})
@@ -195,7 +195,7 @@ func TestDelegateRollBack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) { // another process: nothing tells
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) { // another process: nothing notifies
 		if text, _ := os.ReadFile(calls); strings.Contains(string(text), "ADD") {
 			break
 		}

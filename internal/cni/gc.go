@@ -17,7 +17,7 @@ import (
 	"github.com/hawser-net/hawser/internal/datapath/link/netdump"
 )
 
-// pluginLink tells whether hostIfName could have made the name.
+// pluginLink reports whether hostIfName could have made the name.
 func pluginLink(name string) bool {
 	digits, ok := strings.CutPrefix(name, "lxc")
 	return ok && len(digits) == 12 && strings.Trim(digits, "0123456789abcdef") == ""
@@ -107,7 +107,7 @@ func collect(ctx context.Context, agent *client.Client, valid map[attachment]boo
 	}
 	var errs []error
 	owed, here := unreleasedDir(agent), map[attachment]bool{}
-	settle := func(gone attachment) {
+	finish := func(gone attachment) {
 		err := release(gone)
 		if err == nil {
 			err = owed.remove(gone)
@@ -138,7 +138,7 @@ func collect(ctx context.Context, agent *client.Client, valid map[attachment]boo
 		removed++
 		keep[ep.Status.Networking.InterfaceName] = true // the agent's to remove
 		if whole && release != nil {
-			settle(gone)
+			finish(gone)
 		}
 	}
 	if release != nil {
@@ -153,7 +153,7 @@ func collect(ctx context.Context, agent *client.Client, valid map[attachment]boo
 					errs = append(errs, err)
 				}
 			case !here[gone]:
-				settle(gone)
+				finish(gone)
 			}
 		}
 	}

@@ -102,7 +102,7 @@ func cookie() uint64 {
 	return v
 }
 
-// isOwnNS tells whether path is the namespace that this process runs in.
+// isOwnNS reports whether path is the namespace that this process runs in.
 func isOwnNS(path string) bool {
 	a, errA := os.Stat(path)
 	b, errB := os.Stat("/proc/self/ns/net")

@@ -93,7 +93,7 @@ func (p *Plugin) step(name string) {
 	}
 }
 
-// interruptible returns a context that ends when the runtime loses patience, so that what was begun
+// interruptible returns a context that ends when the runtime times out, so that what was begun
 // is undone. A runtime that kills outright sends DEL.
 func interruptible() (context.Context, context.CancelFunc) {
 	return signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
@@ -132,7 +132,7 @@ func fail(code uint, what string, err error) *cnitypes.Error {
 	return cnitypes.NewError(code, what, err.Error())
 }
 
-// agentError turns a failed call into one, telling the runtime whether to try again.
+// agentError turns a failed call into one, which says whether the runtime should retry.
 func agentError(what string, err error) *cnitypes.Error {
 	if notNow(err) {
 		return fail(cnitypes.ErrTryAgainLater, what, err)

@@ -363,8 +363,8 @@ func (m *Manager) Status() (path string, err error) {
 	return m.cfg.WritePath, m.err
 }
 
-// settle is how long a change in the directory may go on before it is looked at.
-const settle = 50 * time.Millisecond
+// quietTime is how long the directory must be unchanged before it is read.
+const quietTime = 50 * time.Millisecond
 
 // retry is how long after a failure another attempt is made without a change in the directory.
 const retry = 10 * time.Second
@@ -393,7 +393,7 @@ func (m *Manager) Run(ctx context.Context) error {
 			return fmt.Errorf("watch CNI configurations in %s: %w", d, err)
 		}
 	}
-	timer := time.NewTimer(settle) // whatever changed before the watch
+	timer := time.NewTimer(quietTime) // whatever changed before the watch
 	defer timer.Stop()
 	for {
 		select {
@@ -404,12 +404,12 @@ func (m *Manager) Run(ctx context.Context) error {
 				return nil
 			}
 			m.log.Warn("Lost track of CNI configurations, looking again", "error", err)
-			timer.Reset(settle)
+			timer.Reset(quietTime)
 		case _, ok := <-w.Events:
 			if !ok {
 				return nil
 			}
-			timer.Reset(settle)
+			timer.Reset(quietTime)
 		case <-timer.C:
 			m.mu.Lock()
 			if m.active {

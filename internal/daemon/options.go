@@ -22,7 +22,7 @@ type Options struct {
 	LogFormat string
 }
 
-// Defaults returns the options of a daemon that is told nothing.
+// Defaults returns the options of a daemon without flags.
 func Defaults() Options { return Options{LogFormat: "text"} }
 
 // Flags binds the options to command-line flags; the current values are the defaults shown.
@@ -65,7 +65,7 @@ func ClusterDefaults() Cluster { return Cluster{ClusterName: "default", MaxConne
 // Flags binds the cluster to command-line flags; the current values are the defaults shown.
 func (c *Cluster) Flags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.ClusterName, "cluster-name", c.ClusterName, "name of the cluster, at most 32 characters of a-z, 0-9 and -")
-	fs.Uint32Var(&c.ClusterID, "cluster-id", c.ClusterID, "number of the cluster, 1 to 255 (or 511); 0 for a cluster on its own")
+	fs.Uint32Var(&c.ClusterID, "cluster-id", c.ClusterID, "number of the cluster, 1 to 255 (or 511); 0 for an unconnected cluster")
 	fs.Uint32Var(&c.MaxConnectedClusters, "max-connected-clusters", c.MaxConnectedClusters, "how many clusters can be connected: 255 or 511")
 }
 

@@ -46,10 +46,10 @@ type Program struct {
 
 const optionSources = `
 
-Every option can also be given as an environment variable (--cluster-name is
-CILIUM_CLUSTER_NAME) or as a file of --config-dir named like the option. The command line
-comes first, then the environment, then the files. In the latter two blanks may separate the
-items of a list, and a duration without a unit is in seconds.`
+You can also set every option as an environment variable (--cluster-name is
+CILIUM_CLUSTER_NAME) or as a file of that name in --config-dir. The command line takes precedence
+over the environment, and the environment over the files. In the latter two, blanks may separate
+the items of a list, and a duration without a unit is in seconds.`
 
 // Command returns the command line of a program. Its subcommand "reference" prints the manual page.
 func (p Program) Command() *cobra.Command {

@@ -107,9 +107,9 @@ type Endpoint struct {
 	// PolicyGeneration changes whenever flows admitted before must be judged again. It is never
 	// reused while such a flow could live.
 	PolicyGeneration uint32
-	// Incarnation tells the endpoint from every other that this node has had or will have, also
-	// from those with its number and addresses: flows belong to it and not to the address. It is
-	// never 0 and does not change while the endpoint lives.
+	// Incarnation distinguishes the endpoint from every other that this node has had or will have,
+	// also from those with its number and addresses: flows belong to it and not to the address. It
+	// is never 0 and does not change while the endpoint lives.
 	Incarnation uint32
 	// Locked drops every packet because the endpoint's rules could not be installed whole.
 	Locked bool
@@ -134,7 +134,7 @@ type IPCacheEntry struct {
 }
 
 // TunnelPeer is one address by which another node sends through the tunnel, and what is believed of
-// its packets. Who is not listed is not heard.
+// its packets. Packets of others are dropped.
 type TunnelPeer struct {
 	Addr netip.Addr
 	// Node is the same for all addresses of a node, and differs between nodes.
@@ -154,7 +154,8 @@ type Block struct {
 	Identity uint32
 }
 
-// Config is what the programs are told at load time. Changing it replaces the programs in place.
+// Config is the configuration of the programs at load time. Changing it replaces the programs in
+// place.
 type Config struct {
 	// Tunnel selects VXLAN encapsulation between nodes; otherwise packets are routed natively.
 	Tunnel bool
@@ -167,11 +168,11 @@ type Config struct {
 	// not this node's own. Empty if unknown.
 	NativeMAC net.HardwareAddr
 	// NativeMTU is how large a packet the native device sends; 0 if unknown. Without a tunnel it
-	// says which packets of clients outside have room for what another node must be told to answer
+	// says which packets of clients outside have room for what another node must know to answer
 	// them itself.
 	NativeMTU int
 	// Interfaces says that others besides the native device join the nodes: those of a cloud, which
-	// the loader is told of one by one. It needs native routing.
+	// the loader gets one by one. It needs native routing.
 	Interfaces bool
 	// TunnelPort is the UDP port of the encapsulation; 0 without a tunnel.
 	TunnelPort uint16
@@ -395,7 +396,7 @@ const (
 	MonitorDrops MonitorFlags = 1 << iota
 	MonitorVerdicts
 	// MonitorTraces is every packet that is forwarded, MonitorNews those of them of which
-	// [Aggregation] tells.
+	// [Aggregation] says.
 	MonitorTraces
 	MonitorNews
 )

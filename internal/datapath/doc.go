@@ -29,7 +29,7 @@
 // the packets of that endpoint. Established flows remember the generation that admitted them and
 // are judged again when it differs.
 //
-// The row of an endpoint in audit mode has its policy's refusals told of, counted and let pass.
-// That is where the policy of this endpoint has spoken: the other side's is asked as ever, and what
-// is dropped for another reason stays dropped.
+// In audit mode the packets that an endpoint's policy refuses are reported, counted and let pass.
+// This concerns the policy of that endpoint alone: the other side's is applied as ever, and what is
+// dropped for another reason stays dropped.
 package datapath

@@ -190,7 +190,7 @@ type Event struct {
 	Packet Packet `json:"packet"`
 	// Data is the beginning of the frame, at most 128 bytes.
 	Data []byte `json:"data,omitempty"`
-	// Lost is the number of events lost for want of room since an event before told of some.
+	// Lost is the number of events lost for want of room since an earlier event reported some.
 	Lost uint64 `json:"lost,omitempty"`
 }
 

@@ -76,7 +76,7 @@ type Service struct {
 	Backends []netip.AddrPort
 	// Elsewhere says of a frontend without backends that there are some, to which it may not lead:
 	// clients get no answer, because another node would serve them. The node's own processes are
-	// told that there is no route.
+	// refused with "no route to host".
 	Elsewhere bool
 	// Restricted has the frontend serve clients of Sources only, which are of its family, masked,
 	// sorted, none twice; none at all means nobody.
@@ -176,7 +176,7 @@ type ServiceFlow struct {
 	// Backend is where the flow goes; invalid if it goes to the frontend's address as if that were
 	// no service's, because it began before there was one.
 	Backend netip.AddrPort
-	// Answered says that the other side has been heard.
+	// Answered says that the other side has answered.
 	Answered bool
 }
 

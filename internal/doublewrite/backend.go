@@ -335,7 +335,8 @@ func (b *Backend) GetByID(ctx context.Context, id allocator.ID) (allocator.Alloc
 	return b.reads.GetByID(ctx, id)
 }
 
-// silent hears what the place says that is not read: only that references were lost is of interest.
+// silent receives events of the place that is not read: only that references were lost is of
+// interest.
 type silent struct{ allocator.CacheMutations }
 
 func (silent) OnListDone(int64)             {}
@@ -373,7 +374,7 @@ func (b *Backend) RunLocksGC(ctx context.Context, previous map[string]allocator.
 }
 
 // Confirm implements [allocator.Backend], for the place that is read: its revisions are those that
-// were heard.
+// were observed.
 func (b *Backend) Confirm(ctx context.Context, revision int64) error {
 	return b.reads.Confirm(ctx, revision)
 }

@@ -244,7 +244,7 @@ func race(p *places, modes []string) {
 	keys, _ := p.numbers()
 	for n, name := range names {
 		for i, mode := range modes {
-			// One that writes to one place only, and was told of another number, follows.
+			// One that writes to one place only, and observed another number, follows.
 			if id := got[i][n]; id.String() != keys[name][0] && (mode == readKeys || mode == readObjects) {
 				p.Errorf("%s is %s for agent %d (%s), and %s in the store", name, id, i, mode, keys[name][0])
 			}
@@ -321,12 +321,12 @@ func away(p *places) {
 		a, b := p.agent("192.0.2.31", tt.mode), p.agent("192.0.2.32", tt.mode)
 		known, fresh := "known-"+tt.mode, "fresh-"+tt.mode
 		id := p.allocate(a, known)
-		for end := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) { // until the other one has heard of it
+		for end := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) { // until the other one has observed it
 			if got, err := b.Get(p.Context(), allocator.StringKey(known)); err == nil && got == id {
 				break
 			}
 			if time.Now().After(end) {
-				p.Fatal("the other agent does not hear of a number")
+				p.Fatal("the other agent does not observe a number")
 			}
 		}
 		tt.stop()

@@ -127,7 +127,7 @@ type Endpoint struct {
 	Stored time.Time `json:"-"`
 
 	// Due is when the identity that has become known takes the place of the temporary one; see
-	// Settle.
+	// ReplaceTemporary.
 	Due time.Time `json:"-"`
 
 	// State and what follows describe the realisation; they are not restored from disk.

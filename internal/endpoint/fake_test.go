@@ -297,13 +297,14 @@ func (m fakeAddresses) Free(ip netip.Addr) {
 	delete(m.given, ip)
 }
 
-// fakePlacer is the address table of one process: of a process that has crashed it keeps nothing.
-type fakePlacer struct {
+// fakePublisher is the address table of one process: of a process that has crashed it keeps
+// nothing.
+type fakePublisher struct {
 	*machine
 	boot int // the process, 0 for any
 }
 
-func (m fakePlacer) Place(ctx context.Context, row Endpoint) error {
+func (m fakePublisher) Publish(ctx context.Context, row Endpoint) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -320,7 +321,7 @@ func (m fakePlacer) Place(ctx context.Context, row Endpoint) error {
 	return m.do("Place", func() error { return nil })
 }
 
-func (m fakePlacer) Withdraw(row Endpoint) {
+func (m fakePublisher) Withdraw(row Endpoint) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, ip := range row.Addresses() {
@@ -373,7 +374,7 @@ func boot(t testing.TB, m *machine, dir string, change ...func(*Config)) *proces
 	proc := &process{t: t, machine: m, dir: dir, clock: time.Unix(1e9, 0), registry: NewRegistry(), store: store, policy: p}
 	cfg := Config{
 		Log: log, Registry: proc.registry, Store: store, Filter: labels.DefaultFilter(),
-		Identities: fakeIdentities{m}, Addresses: fakeAddresses{m}, Placer: fakePlacer{m, boot}, Policy: p,
+		Identities: fakeIdentities{m}, Addresses: fakeAddresses{m}, Publisher: fakePublisher{m, boot}, Policy: p,
 		Rows: kernel, Programs: m.kernel.Programs, Links: fakeLinks{m.kernel.Links, m},
 		IdentityTimeout: time.Second, OrphanGrace: time.Minute, Now: func() time.Time { return proc.clock },
 	}
@@ -415,7 +416,7 @@ func (p *process) restore() {
 	if err := p.policy.Synced(); err != nil {
 		p.t.Fatal(err)
 	}
-	if _, err := p.Settle(ctx); err != nil {
+	if _, err := p.ReplaceTemporary(ctx); err != nil {
 		p.t.Fatal(err)
 	}
 }

@@ -40,11 +40,11 @@ type Addresses interface {
 	Free(ip netip.Addr)
 }
 
-// Placer publishes to this node and the others where an endpoint's addresses are.
-type Placer interface {
-	// Place announces the row's addresses under its identity, replacing what was said before. It
+// Publisher publishes to this node and the others where an endpoint's addresses are.
+type Publisher interface {
+	// Publish announces the row's addresses under its identity, replacing what was said before. It
 	// returns when this node's kernel knows; other nodes are notified soon, retried until they are.
-	Place(ctx context.Context, row Endpoint) error
+	Publish(ctx context.Context, row Endpoint) error
 	// Withdraw takes the announcement back.
 	Withdraw(row Endpoint)
 }
@@ -92,16 +92,16 @@ type Config struct {
 	Filter     *labels.Filter
 	Identities Identities
 	Addresses  Addresses
-	Placer     Placer
+	Publisher  Publisher
 	Policy     Policy
 	Rows       Rows
 	Programs   Programs
 	Links      Links
 	// IdentityTimeout bounds the wait for an identity.
 	IdentityTimeout time.Duration
-	// SettleDelay is how long an endpoint that others know by an earlier identity keeps that after
-	// its next one has become known here, for the others to observe it too.
-	SettleDelay time.Duration
+	// PropagationDelay is how long an endpoint that others know by an earlier identity keeps that
+	// after its next one has become known here, for the others to observe it too.
+	PropagationDelay time.Duration
 	// OrphanGrace is how long a pod interface without an endpoint is left alone, for the plugin
 	// that is about to make one.
 	OrphanGrace time.Duration
@@ -311,7 +311,7 @@ func (l *Lifecycle) build(ctx context.Context, row Endpoint, req CreateRequest) 
 	// Other nodes and the kernel are notified while the interface is prepared: the two do not
 	// depend on each other, and each is a round trip.
 	placed, place := make(chan error, 1), row
-	go func() { placed <- c.Placer.Place(ctx, place) }()
+	go func() { placed <- c.Publisher.Publish(ctx, place) }()
 	row, _ = l.set(row, StateRegenerating, "rules, programs and interface")
 	row, err = l.realise(row)
 	if perr := <-placed; err == nil {
@@ -365,7 +365,7 @@ func (l *Lifecycle) undo(row Endpoint, cause error) {
 	if err := c.Policy.Detach(row.ID); err != nil {
 		c.Log.Error("cannot remove the kernel row of a failed endpoint", "endpoint", row.ID, "error", err)
 	}
-	c.Placer.Withdraw(row)
+	c.Publisher.Withdraw(row)
 	if row.Referenced {
 		l.release(row)
 	}
@@ -424,7 +424,7 @@ func (l *Lifecycle) teardown(_ context.Context, row Endpoint) (failures int) {
 	c.Step("delete-link")
 	attempt("link", c.Links.DeleteEndpoint(row.IfName, row.IfIndex))
 	c.Step("delete-place")
-	c.Placer.Withdraw(row)
+	c.Publisher.Withdraw(row)
 	c.Step("delete-identity")
 	if row.Referenced {
 		l.release(row)
@@ -537,7 +537,7 @@ func (l *Lifecycle) relabel(ctx context.Context, old, row Endpoint, again bool) 
 	}
 	row.Insisted = false
 	row, _ = l.set(row, StateWaitingToRegenerate, "identity "+row.Identity.String())
-	err := l.cfg.Placer.Place(ctx, row)
+	err := l.cfg.Publisher.Publish(ctx, row)
 	if err == nil {
 		row, _ = l.set(row, StateRegenerating, "rules, programs and interface")
 		row, err = l.realise(row)
@@ -560,7 +560,7 @@ func (l *Lifecycle) relabel(ctx context.Context, old, row Endpoint, again bool) 
 // revert puts an endpoint back to what it was before a change that failed half-way. It is ready
 // again then, unless the change is insisted on or cannot be undone; Recover tries the latter again.
 func (l *Lifecycle) revert(old, failed Endpoint, cause error, again bool) (Endpoint, error) {
-	undone := l.cfg.Placer.Place(context.Background(), old)
+	undone := l.cfg.Publisher.Publish(context.Background(), old)
 	if _, err := l.realise(old); err != nil {
 		undone = errors.Join(undone, err)
 	}
@@ -607,7 +607,7 @@ func (l *Lifecycle) recover(ctx context.Context, id uint16) error {
 	if !ok || row.State != StateNotReady || row.Insisted {
 		return nil
 	}
-	err := l.cfg.Placer.Place(ctx, row)
+	err := l.cfg.Publisher.Publish(ctx, row)
 	if err == nil {
 		row, err = l.realise(row)
 	}

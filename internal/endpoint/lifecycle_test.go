@@ -614,8 +614,8 @@ func TestRandomLife(t *testing.T) {
 				log = append(log, fmt.Sprintf("identities withheld: %v", m.withheld))
 				m.mu.Unlock()
 			case k < 13:
-				waiting, err := p.Settle(t.Context())
-				log = append(log, fmt.Sprintf("settle: %+v, %v", waiting, err))
+				waiting, err := p.ReplaceTemporary(t.Context())
+				log = append(log, fmt.Sprintf("replace: %+v, %v", waiting, err))
 			default:
 				err := errors.Join(p.policy.Retry(), p.Recover(t.Context()))
 				log = append(log, fmt.Sprintf("retry: %v", err))

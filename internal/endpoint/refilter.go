@@ -20,7 +20,7 @@ func (l *Lifecycle) SetFilter(f *labels.Filter) { l.filter.Store(f) }
 const refilterWorkers = 16
 
 // Refilter gives endpoints the identity that the labels have which the filter leaves now, as if
-// their labels had changed. Call it not before Policy.Synced, for the reason that Settle has. What
+// their labels had changed. Call it not before Policy.Synced, as ReplaceTemporary. What
 // fails is to be tried again.
 func (l *Lifecycle) Refilter(ctx context.Context) error {
 	var (
@@ -69,10 +69,10 @@ func (l *Lifecycle) otherwise(row Endpoint) bool {
 	return !set.Equal(row.IdentityLabels)
 }
 
-// Unsettled returns how many endpoints are not yet what everybody else is to know them as: their
+// Relabelling returns how many endpoints are not yet what everybody else is to know them as: their
 // identity is temporary or about to change, or their labels are divided otherwise than the filter
 // says. Endpoints that are made after the call are what the filter says now.
-func (l *Lifecycle) Unsettled() (n int) {
+func (l *Lifecycle) Relabelling() (n int) {
 	for _, row := range l.cfg.Registry.List() {
 		if row.State != StateReady || row.Identity == 0 || row.Identity.IsTemporary() || l.otherwise(row) {
 			n++

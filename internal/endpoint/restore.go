@@ -91,7 +91,7 @@ func (l *Lifecycle) Resume(ctx context.Context) (restored int, err error) {
 		if err := c.Policy.Restore(row); err != nil {
 			return restored, fmt.Errorf("restore the policy of endpoint %d: %w", row.ID, err)
 		}
-		if err := c.Placer.Place(ctx, row); err != nil {
+		if err := c.Publisher.Publish(ctx, row); err != nil {
 			return restored, err
 		}
 		if attached, err := c.Programs.Attached(row.IfIndex); err != nil || !attached {
@@ -112,7 +112,7 @@ func (l *Lifecycle) Resume(ctx context.Context) (restored int, err error) {
 // Reacquire gives the restored endpoints their identity references again, one after another, and
 // completes those whose creation was cut off. It retries what fails until ctx ends, so that an
 // agent that starts while the key-value store is away keeps all endpoints as they are. Endpoints
-// with temporary identities are left to Settle.
+// with temporary identities are left to ReplaceTemporary.
 func (l *Lifecycle) Reacquire(ctx context.Context) error {
 	for failures := 0; ; failures++ {
 		again := false
@@ -162,7 +162,7 @@ func (l *Lifecycle) takeUp(ctx context.Context, restored Endpoint) (Endpoint, er
 	if got != old {
 		// The store lost the number, or the filter changed, or there was none yet.
 		l.cfg.Log.Info("a restored endpoint has another identity", "endpoint", id, "was", old, "is", got)
-		err := l.cfg.Placer.Place(ctx, row)
+		err := l.cfg.Publisher.Publish(ctx, row)
 		if err == nil {
 			l.set(row, StateWaitingToRegenerate, "identity "+got.String())
 			row, _ = l.set(row, StateRegenerating, "rules, programs and interface")
@@ -204,10 +204,10 @@ func (l *Lifecycle) renumber(ctx context.Context, number uint16, set labels.Set,
 	defer unlock()
 	row, ok := l.cfg.Registry.Get(number)
 	if !ok || row.Identity == id || row.Identity.IsTemporary() || !row.IdentityLabels.Equal(set) {
-		return nil // a temporary one is replaced by Settle, which takes a reference to the other
+		return nil // ReplaceTemporary replaces a temporary one, and takes a reference to the other
 	}
 	row = row.become(id)
-	if err := l.cfg.Placer.Place(ctx, row); err != nil {
+	if err := l.cfg.Publisher.Publish(ctx, row); err != nil {
 		return err
 	}
 	row, err := l.realise(row)

@@ -227,8 +227,8 @@ func TestInsistedChange(t *testing.T) {
 func TestRecoverWaitsForNobody(t *testing.T) {
 	t.Parallel()
 	m := newMachine()
-	placing := &stuckPlacer{fakePlacer: fakePlacer{machine: m}}
-	p := started(t, m, t.TempDir(), func(c *Config) { c.Placer = placing })
+	placing := &stuckPublisher{fakePublisher: fakePublisher{machine: m}}
+	p := started(t, m, t.TempDir(), func(c *Config) { c.Publisher = placing })
 	rows := []Endpoint{p.mustCreate(1), p.mustCreate(2)}
 	m.fault = failing("EnsureEndpoint")
 	for _, row := range rows {
@@ -256,18 +256,18 @@ func TestRecoverWaitsForNobody(t *testing.T) {
 	p.audit("at last")
 }
 
-// stuckPlacer is an address table whose kernel does not answer.
-type stuckPlacer struct {
-	fakePlacer
+// stuckPublisher is an address table whose kernel does not answer.
+type stuckPublisher struct {
+	fakePublisher
 	stuck bool
 }
 
-func (s *stuckPlacer) Place(ctx context.Context, row Endpoint) error {
+func (s *stuckPublisher) Publish(ctx context.Context, row Endpoint) error {
 	if s.stuck {
 		<-ctx.Done()
 		return ctx.Err()
 	}
-	return s.fakePlacer.Place(ctx, row)
+	return s.fakePublisher.Publish(ctx, row)
 }
 
 // once makes the operation fail at its next call.

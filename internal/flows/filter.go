@@ -60,7 +60,7 @@ func (c conjunction) match(e *Entry) bool {
 }
 
 // Match says whether a flow is selected: one of the whitelist matches or there is none, and none of
-// the blacklist. That events were lost everybody is told.
+// the blacklist. Every client gets the number of lost events.
 func (f *Filter) Match(e *Entry) bool {
 	if e.Flow == nil {
 		return true

@@ -169,7 +169,7 @@ func TestFilterLists(t *testing.T) {
 			t.Errorf("%v, %v: %v", row.white, row.black, !row.want)
 		}
 		if !f.Match(&flows.Entry{Lost: flows.Lost(flow.LostEventSource_HUBBLE_RING_BUFFER, 1)}) {
-			t.Error("what was lost is not told")
+			t.Error("what was lost is not reported")
 		}
 	}
 }

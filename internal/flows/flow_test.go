@@ -16,20 +16,20 @@ import (
 	"github.com/hawser-net/hawser/internal/flows"
 )
 
-// book is a directory of a pod, a service and the world.
-type book struct{}
+// directory is one of a pod, a service and the world.
+type directory struct{}
 
-func (book) Endpoint(n uint16) flows.Party {
+func (directory) Endpoint(n uint16) flows.Party {
 	switch n {
 	case 7:
-		return book{}.Party(netip.MustParseAddr("10.1.0.10"))
+		return directory{}.Party(netip.MustParseAddr("10.1.0.10"))
 	case 8:
 		return flows.Party{Endpoint: 8, Identity: 16384, Namespace: "shop", Pod: "front-2"}
 	}
 	return flows.Party{}
 }
 
-func (book) Party(a netip.Addr) flows.Party {
+func (directory) Party(a netip.Addr) flows.Party {
 	switch a.String() {
 	case "10.1.0.10":
 		return flows.Party{Endpoint: 7, Identity: 16384, Namespace: "shop", Pod: "front-1", Workloads: []*flow.Workload{{Name: "front", Kind: "Deployment"}}}
@@ -39,7 +39,7 @@ func (book) Party(a netip.Addr) flows.Party {
 	return flows.Party{}
 }
 
-func (book) Labels(id uint32) ([]string, string) {
+func (directory) Labels(id uint32) ([]string, string) {
 	switch id {
 	case 16384:
 		return []string{"k8s:app=front", "k8s:io.kubernetes.pod.namespace=shop"}, "shop"
@@ -51,14 +51,14 @@ func (book) Labels(id uint32) ([]string, string) {
 	return nil, ""
 }
 
-func (book) Service(a netip.Addr, port uint16, proto uint8) *flow.Service {
+func (directory) Service(a netip.Addr, port uint16, proto uint8) *flow.Service {
 	if a.String() == "10.1.0.11" && port == 80 && proto == 6 {
 		return &flow.Service{Namespace: "shop", Name: "db"}
 	}
 	return nil
 }
 
-func (book) Policies(datapath.Event) []*flow.Policy {
+func (directory) Policies(datapath.Event) []*flow.Policy {
 	return []*flow.Policy{{Namespace: "shop", Name: "guard"}}
 }
 
@@ -88,7 +88,7 @@ func event(t testing.TB, kind datapath.EventType, text string) datapath.Event {
 	}
 }
 
-var maker = flows.Maker{Node: "default/n1", Directory: book{}}
+var maker = flows.Maker{Node: "default/n1", Directory: directory{}}
 
 func TestFlowOfVerdict(t *testing.T) {
 	ev := event(t, datapath.EventVerdict, syn)

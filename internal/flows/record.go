@@ -26,7 +26,7 @@ type Event struct {
 	Event *flow.AgentEvent
 }
 
-// namespaceAge is how long a namespace is told of after the last flow in which it was.
+// namespaceAge is how long a namespace is listed after the last flow in which it was.
 const namespaceAge = time.Hour
 
 // maxNamespaces bounds how many are remembered.
@@ -39,7 +39,7 @@ const rateSeconds = 60
 type Record struct {
 	Flows  *Ring[Entry]
 	Events *Ring[Event]
-	// Policies has those of Events that tell of policies. They are few and asked for long
+	// Policies has those of Events that are about policies. They are few and asked for long
 	// afterwards, so others must not push them out.
 	Policies *Ring[Event]
 
@@ -84,7 +84,7 @@ func (r *Record) AddEvent(e Event) {
 	}
 }
 
-// AboutPolicy reports whether events of a type tell of policies.
+// AboutPolicy reports whether events of a type are about policies.
 func AboutPolicy(t flow.AgentEventType) bool {
 	return t == flow.AgentEventType_POLICY_UPDATED || t == flow.AgentEventType_POLICY_DELETED
 }
@@ -128,7 +128,7 @@ func (r *Record) Lose(source flow.LostEventSource, n uint64, now time.Time) {
 	r.Flows.Add(Entry{Time: now, Lost: Lost(source, n)})
 }
 
-// Lost tells of events that were lost.
+// Lost records events that were lost.
 func Lost(source flow.LostEventSource, n uint64) *flow.LostEvent {
 	return &flow.LostEvent{Source: source, NumEventsLost: n}
 }

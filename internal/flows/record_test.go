@@ -48,11 +48,11 @@ func TestFloodKeepsMemoryWhereItWas(t *testing.T) {
 	record.Add(&flow.Flow{Time: timestamppb.New(later), Destination: &flow.Endpoint{Namespace: "late"}}, netip.Addr{}, netip.Addr{}, later)
 	n++
 	if left := record.Namespaces(later); len(left) != 1 || left[0] != "late" {
-		t.Errorf("with the memory full of old ones, %d namespaces are told of", len(left))
+		t.Errorf("with the memory full of old ones, %d namespaces are listed", len(left))
 	}
 	later = later.Add(2 * time.Hour)
 	if left := record.Namespaces(later); len(left) != 0 {
-		t.Errorf("%d namespaces are told of still", len(left))
+		t.Errorf("%d namespaces are still listed", len(left))
 	}
 	record.Add(&flow.Flow{Time: timestamppb.New(later), Destination: &flow.Endpoint{Namespace: "shop"}}, netip.Addr{}, netip.Addr{}, later)
 	if left := record.Namespaces(later); len(left) != 1 || left[0] != "shop" {

@@ -44,7 +44,7 @@ func TestRingKeepsTheLast(t *testing.T) {
 }
 
 // TestRingReadersHoldNobodyUp: readers of every pace get in order what they get, and every entry is
-// either read or told as missed.
+// either read or counted as missed.
 func TestRingReadersHoldNobodyUp(t *testing.T) {
 	const entries = 20000
 	ring, err := flows.NewRing[int](128)

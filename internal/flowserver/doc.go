@@ -1,11 +1,11 @@
-// Package flowserver serves what a node remembers of flows, and which nodes there are, to the
-// clients, relays and user interfaces of the field: the services observer.Observer and peer.Peer,
-// on a unix socket and on TCP with TLS.
+// Package flowserver serves the recorded flows of a node, and the list of nodes, to clients, relays
+// and user interfaces of Hubble: the services observer.Observer and peer.Peer, on a unix socket and
+// on TCP with TLS.
 //
-// No client can hold up the node or another client. What there is to read is a ring that is written
-// whether or not anybody reads (see package flows), every stream reads at its own pace and is told
-// what it has missed, and how many streams and connections there are, and how much one may ask for,
-// is bounded. A stream whose client takes nothing for a minute is ended.
+// No client can block the node or another client. Flows are in a ring that is written whether or
+// not anybody reads (see package flows); every stream reads at its own pace and gets the number of
+// flows that it missed. The numbers of streams and connections, and the size of requests, are
+// bounded. A stream whose client reads nothing for a minute is closed.
 //
 // Serve runs until its context ends and has then ended what it started. The package keeps no state
 // but counts.

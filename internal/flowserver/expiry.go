@@ -33,8 +33,8 @@ const (
 	// read.
 	maxPeers = 8192
 	maxPEM   = 1 << 20
-	// maxToldPeers is how many others a warning names.
-	maxToldPeers = 5
+	// maxListedPeers is how many others a warning names.
+	maxListedPeers = 5
 	// A connection may stay up for months after the files that it was made with were renewed. So
 	// what others showed is forgotten after peerMemory, or this share of a certificate's time, and
 	// a relay has nodes show it anew after a third of that.
@@ -79,7 +79,7 @@ type shownTerm struct {
 // current says whether it is known to be in use still.
 func (s shownTerm) current(now time.Time) bool { return now.Sub(s.at) <= s.memory() }
 
-// Expiry tells when certificates end, those of files and of others who were spoken with: in the
+// Expiry reports when certificates expire, those of files and those that peers presented: in the
 // log, to whoever is reported to, and as a metric. It is safe for concurrent use.
 type Expiry struct {
 	log    *slog.Logger
@@ -95,7 +95,7 @@ type Expiry struct {
 	logged map[string]time.Time
 }
 
-// NewExpiry returns one that looks at files. report is told what is wrong, in one text, and the
+// NewExpiry returns one that looks at files. report gets what is wrong, in one text, and the
 // empty text when nothing is; it may be nil.
 func NewExpiry(log *slog.Logger, report func(problem string), files ...CertificateFile) *Expiry {
 	return &Expiry{log: log, report: report, files: files, now: time.Now, own: map[string]term{}, peers: map[string]shownTerm{}, logged: map[string]time.Time{}}
@@ -183,8 +183,8 @@ func (e *Expiry) check(now time.Time) {
 			peers = append(peers, ends(fmt.Sprintf("the certificate of %q", s.name), s.term, now))
 		}
 	}
-	if more := len(peers) - maxToldPeers; more > 0 {
-		peers = append(peers[:maxToldPeers], fmt.Sprintf("%s%d others", othersToo, more))
+	if more := len(peers) - maxListedPeers; more > 0 {
+		peers = append(peers[:maxListedPeers], fmt.Sprintf("%s%d others", othersToo, more))
 	}
 	problems = append(problems, peers...)
 	var fresh []string
@@ -278,11 +278,11 @@ func (e *Expiry) Describe(ch chan<- *prometheus.Desc) { ch <- secondsLeft }
 func (e *Expiry) Collect(ch chan<- prometheus.Metric) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	tell := func(name string, t term) {
+	report := func(name string, t term) {
 		ch <- prometheus.MustNewConstMetric(secondsLeft, prometheus.GaugeValue, t.end.Sub(e.now()).Seconds(), name)
 	}
 	for name, t := range e.own {
-		tell(name, t)
+		report(name, t)
 	}
 	var first term
 	for _, s := range e.peers {
@@ -291,6 +291,6 @@ func (e *Expiry) Collect(ch chan<- prometheus.Metric) {
 		}
 	}
 	if !first.end.IsZero() {
-		tell("peers", first)
+		report("peers", first)
 	}
 }

@@ -35,8 +35,8 @@ func TestCertificatesThatEnd(t *testing.T) {
 	cert, key := ours.Issue(t, name)
 	files := TLSFiles{Cert: write("crt", cert), Key: write("key", key), ClientCAs: []string{write("ca", ours.PEM())}}
 	var log bytes.Buffer
-	var told string
-	e := NewExpiry(slog.New(slog.NewTextHandler(&log, nil)), func(problem string) { told = problem },
+	var reported string
+	e := NewExpiry(slog.New(slog.NewTextHandler(&log, nil)), func(problem string) { reported = problem },
 		append(files.Files("flow-"), CertificateFile{Name: "missing", Path: filepath.Join(dir, "none")}, CertificateFile{Name: "no file"})...)
 	files.Expiry = e
 	cfg, err := files.Config()
@@ -80,8 +80,8 @@ func TestCertificatesThatEnd(t *testing.T) {
 	handshake()
 
 	now := time.Now()
-	if e.check(now); told != "" || log.Len() > 0 {
-		t.Errorf("of certificates that have an hour is told %q, %s", told, &log)
+	if e.check(now); reported != "" || log.Len() > 0 {
+		t.Errorf("of certificates that have an hour is reported %q, %s", reported, &log)
 	}
 	left := func() map[string]float64 {
 		registry := prometheus.NewRegistry()
@@ -103,26 +103,26 @@ func TestCertificatesThatEnd(t *testing.T) {
 		}
 	}
 	if len(got) != 3 {
-		t.Errorf("told are %v", got)
+		t.Errorf("reported are %v", got)
 	}
 	// Until it is shown again, nobody knows that the client has it still.
-	if e.check(now.Add(50 * time.Minute)); !strings.Contains(told, "flow-server") || strings.Contains(told, "relay") {
-		t.Errorf("ten minutes before is told %q", told)
+	if e.check(now.Add(50 * time.Minute)); !strings.Contains(reported, "flow-server") || strings.Contains(reported, "relay") {
+		t.Errorf("ten minutes before is reported %q", reported)
 	}
 	e.now = func() time.Time { return now.Add(50 * time.Minute) }
 	handshake()
 	e.check(now.Add(50 * time.Minute))
 	for _, want := range []string{"the certificate flow-server (" + files.Cert + ") ends in 10m0s, at ", "flow-client-authorities", `the certificate of "relay\n" ends in 10m0s`} {
-		if !strings.Contains(told, want) || strings.Contains(told, "\n") {
-			t.Errorf("ten minutes before is told %q, want %q in it", told, want)
+		if !strings.Contains(reported, want) || strings.Contains(reported, "\n") {
+			t.Errorf("ten minutes before is reported %q, want %q in it", reported, want)
 		}
 	}
 	e.check(now.Add(51 * time.Minute))
 	if n := strings.Count(log.String(), "level=WARN"); n != 3 {
 		t.Errorf("logged %d times:\n%s", n, &log)
 	}
-	if e.check(now.Add(2 * time.Hour)); !strings.Contains(told, "the certificate flow-server ("+files.Cert+") has ended, at ") {
-		t.Errorf("afterwards is told %q", told)
+	if e.check(now.Add(2 * time.Hour)); !strings.Contains(reported, "the certificate flow-server ("+files.Cert+") has ended, at ") {
+		t.Errorf("afterwards is reported %q", reported)
 	}
 	// An authority that ends does no harm beside one that does not.
 	other := kvstoretest.NewAuthority(t)
@@ -141,8 +141,8 @@ func TestRenewedPeers(t *testing.T) {
 	t.Parallel()
 	start := time.Now()
 	at := start
-	var told string
-	e := NewExpiry(slog.New(slog.DiscardHandler), func(problem string) { told = problem })
+	var reported string
+	e := NewExpiry(slog.New(slog.DiscardHandler), func(problem string) { reported = problem })
 	e.now = func() time.Time { return at }
 	state := func(server string, hours int) tls.ConnectionState {
 		end := start.Add(time.Duration(hours) * time.Hour)
@@ -170,8 +170,8 @@ func TestRenewedPeers(t *testing.T) {
 			}
 		}
 		e.check(at)
-		if got := strings.Count(told, " ends in "); (want == "") != (told == "") || !strings.Contains(told, want) || got > 1 || left() != wantLeft {
-			t.Errorf("%s: told is %q with %v left, want %q with %v", what, told, left(), want, wantLeft)
+		if got := strings.Count(reported, " ends in "); (want == "") != (reported == "") || !strings.Contains(reported, want) || got > 1 || left() != wantLeft {
+			t.Errorf("%s: reported is %q with %v left, want %q with %v", what, reported, left(), want, wantLeft)
 		}
 	}
 	step("a client", 0, e.Seen, "", 100, "", 100*time.Hour)
@@ -198,8 +198,8 @@ func TestRenewedPeers(t *testing.T) {
 // those that ended are forgotten.
 func TestPeersOfExpiryAreBounded(t *testing.T) {
 	t.Parallel()
-	var told string
-	e := NewExpiry(slog.New(slog.DiscardHandler), func(problem string) { told = problem })
+	var reported string
+	e := NewExpiry(slog.New(slog.DiscardHandler), func(problem string) { reported = problem })
 	now := time.Now()
 	show := func(name string, end time.Time) {
 		c := &x509.Certificate{DNSNames: []string{name}, NotBefore: now.Add(-100 * time.Hour), NotAfter: end, Raw: []byte(name)}
@@ -213,12 +213,12 @@ func TestPeersOfExpiryAreBounded(t *testing.T) {
 	if len(e.peers) > maxPeers {
 		t.Errorf("%d peers", len(e.peers))
 	}
-	if e.check(now); !strings.Contains(told, "others") || len(told) > 4096 {
-		t.Errorf("told is %q", told)
+	if e.check(now); !strings.Contains(reported, "others") || len(reported) > 4096 {
+		t.Errorf("reported is %q", reported)
 	}
 	e.check(now.Add(26 * time.Hour))
-	if len(e.peers) != 0 || told != "" {
-		t.Errorf("%d peers that ended, %q", len(e.peers), told)
+	if len(e.peers) != 0 || reported != "" {
+		t.Errorf("%d peers that ended, %q", len(e.peers), reported)
 	}
 	var none *Expiry
 	if err := none.Seen(tls.ConnectionState{}); err != nil {

@@ -49,7 +49,7 @@ func (s *Server) Notify(_ *peer.NotifyRequest, stream peer.Peer_NotifyServer) er
 	watch := s.cfg.Nodes.Watch()
 	defer watch.Close()
 	return Watch(stream.Context(), s.cfg.Stall, func(ctx context.Context, send func(func() error) error) error {
-		told := map[node.Key]string{} // addresses
+		sent := map[node.Key]string{} // addresses
 		for {
 			changes, err := watch.Next(ctx)
 			if err != nil {
@@ -62,7 +62,7 @@ func (s *Server) Notify(_ *peer.NotifyRequest, stream peer.Peer_NotifyServer) er
 				if ch.Key.Cluster != s.cfg.Self.Cluster {
 					continue // another cluster has its own relay, which has its certificates
 				}
-				n, ok := s.change(told, ch.Key, ch.Value, ch.Deleted)
+				n, ok := s.change(sent, ch.Key, ch.Value, ch.Deleted)
 				if !ok {
 					continue
 				}
@@ -74,9 +74,9 @@ func (s *Server) Notify(_ *peer.NotifyRequest, stream peer.Peer_NotifyServer) er
 	})
 }
 
-// change returns what a client that was told of some addresses must be told of a node, if anything.
-func (s *Server) change(told map[node.Key]string, key node.Key, n node.Node, gone bool) (*peer.ChangeNotification, bool) {
-	before, had := told[key]
+// change returns the message about a node for a client that was sent some addresses, if one is due.
+func (s *Server) change(sent map[node.Key]string, key node.Key, n node.Node, gone bool) (*peer.ChangeNotification, bool) {
+	before, had := sent[key]
 	address, has := s.address(n)
 	has = has && !gone
 	out := &peer.ChangeNotification{Name: key.String(), Address: address}
@@ -91,9 +91,9 @@ func (s *Server) change(told map[node.Key]string, key node.Key, n node.Node, gon
 		return nil, false
 	}
 	if has {
-		told[key] = address
+		sent[key] = address
 	} else {
-		delete(told, key)
+		delete(sent, key)
 	}
 	if s.cfg.PeerTLS {
 		out.Tls = &peer.TLS{ServerName: ServerName(key)}

@@ -39,7 +39,7 @@ import (
 )
 
 // patience is how long something may take on a busy machine.
-const patience = time.Minute
+const serverTimeout = time.Minute
 
 // stand is a server with what it serves.
 type stand struct {

@@ -111,7 +111,7 @@ func TestTemporariesRestore(t *testing.T) {
 	}
 }
 
-// TestTemporariesModel does random things beside a simple book.
+// TestTemporariesModel does random things beside a simple model.
 func TestTemporariesModel(t *testing.T) {
 	t.Parallel()
 	if err := quick.Check(func(seed uint64) bool {

@@ -176,7 +176,7 @@ type waiter struct {
 	family      Families
 }
 
-// waitFor is how long who was told that a pool is exhausted counts: it asks again within that time
+// waitFor is how long a caller that found a pool exhausted counts: it asks again within that time
 // if it still wants an address.
 const waitFor = 5 * time.Minute
 
@@ -202,7 +202,7 @@ func (m *IPAM) served(families Families, owner string, pools Choice) {
 	}
 }
 
-// demandMoved tells who follows the demand. m.mu is held.
+// demandMoved notifies followers of the demand. m.mu is held.
 func (m *IPAM) demandMoved() {
 	select {
 	case m.demand <- struct{}{}:

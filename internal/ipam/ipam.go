@@ -106,7 +106,7 @@ type Config struct {
 	// IPv4CIDR and IPv6CIDR are the node's pod CIDRs. The zero Prefix disables the family.
 	IPv4CIDR netip.Prefix
 	IPv6CIDR netip.Prefix
-	// Assigned, if not empty, are the families of a node whose CIDRs are told by [IPAM.Assign]; the
+	// Assigned, if not empty, are the families of a node whose CIDRs are set by [IPAM.Assign]; the
 	// two above are not set then.
 	Assigned Families
 	// None is set on a node without pods: nobody gets an address. None of the above is set then.
@@ -196,7 +196,7 @@ type Result struct {
 // IPAM gives out addresses. Make one with [New].
 type IPAM struct {
 	cfg Config
-	// wake tells Run that an expiration was added.
+	// wake notifies Run that an expiration was added.
 	wake chan struct{}
 
 	mu       sync.Mutex
@@ -207,9 +207,9 @@ type IPAM struct {
 	given    map[netip.Addr]*Allocation
 	excluded map[netip.Addr]string
 	expiring map[netip.Addr]*Allocation // those of given that expire
-	waiting  map[waiter]time.Time       // who was told that a pool is exhausted, and how long that counts
+	waiting  map[waiter]time.Time       // callers that found a pool exhausted, and how long that counts
 	assigned chan struct{}              // closed when something is assigned
-	demand   chan struct{}              // tells that what Demand returns may have changed
+	demand   chan struct{}              // signals that what Demand returns may have changed
 }
 
 // New returns an IPAM that gives out nothing until Open is called.

@@ -13,7 +13,7 @@ const maxIPv6 = 1 << 16
 // minIPv4Bits is the shortest IPv4 prefix accepted; it bounds a pool's bitmap to 2 MiB.
 const minIPv4Bits = 8
 
-// pool is the address book of one CIDR. It is not safe for concurrent use.
+// pool holds the allocated addresses of one CIDR. It is not safe for concurrent use.
 type pool struct {
 	// name is that of the pool that the CIDR is of.
 	name string

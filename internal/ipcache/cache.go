@@ -129,7 +129,7 @@ func (c *Cache) upsert(x table.Txn[netip.Prefix, Entry], p netip.Prefix, e Entry
 	if at < 0 {
 		at = len(all)
 	}
-	c.settle(x, p, slices.Insert(all, at, e))
+	c.choose(x, p, slices.Insert(all, at, e))
 }
 
 func (c *Cache) delete(x table.Txn[netip.Prefix, Entry], p netip.Prefix, e Entry) {
@@ -147,11 +147,11 @@ func (c *Cache) delete(x table.Txn[netip.Prefix, Entry], p netip.Prefix, e Entry
 		x.Delete(p)
 		return
 	}
-	c.settle(x, p, slices.DeleteFunc(all, e.same))
+	c.choose(x, p, slices.DeleteFunc(all, e.same))
 }
 
-// settle makes the first of the claims count. There is at least one.
-func (c *Cache) settle(x table.Txn[netip.Prefix, Entry], p netip.Prefix, all []Entry) {
+// choose makes the first of the claims count. There is at least one.
+func (c *Cache) choose(x table.Txn[netip.Prefix, Entry], p netip.Prefix, all []Entry) {
 	if len(all) > 1 {
 		c.rivals[p] = all
 	} else {

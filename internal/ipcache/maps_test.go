@@ -18,8 +18,8 @@ import (
 	"github.com/hawser-net/hawser/internal/table"
 )
 
-// kernel is a map in memory that counts what is written and fails as told. A batch that fails may
-// have been written in part.
+// kernel is a map in memory that counts what is written and fails as configured. A batch that fails
+// may have been written in part.
 type kernel struct {
 	mu              sync.Mutex
 	rows            map[netip.Prefix]datapath.IPCacheEntry

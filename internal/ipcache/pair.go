@@ -10,7 +10,7 @@ import (
 	"github.com/hawser-net/hawser/internal/identity"
 )
 
-// Pair is what a node tells the others of an address, in the key-value store.
+// Pair is what a node publishes about an address, in the key-value store.
 type Pair struct {
 	// Prefix is mostly a single address.
 	Prefix netip.Prefix

@@ -49,15 +49,15 @@ func Defaults() Config { return Config{QPS: 10, Burst: 20, UserAgent: "hawser-ag
 
 // Flags registers the options.
 func (s *Server) Flags(fs *pflag.FlagSet) {
-	fs.StringVar(&s.KubeconfigPath, "k8s-kubeconfig-path", s.KubeconfigPath, "kubeconfig file to reach Kubernetes with; empty for the pod's service account")
-	fs.StringVar(&s.APIServer, "k8s-api-server", s.APIServer, "URL of the Kubernetes API server, instead of the one that kubeconfig or the pod's environment name")
+	fs.StringVar(&s.KubeconfigPath, "k8s-kubeconfig-path", s.KubeconfigPath, "kubeconfig file; empty for the pod's service account")
+	fs.StringVar(&s.APIServer, "k8s-api-server", s.APIServer, "URL of the Kubernetes API server, instead of the one in the kubeconfig or the pod's environment")
 }
 
 // Flags registers the options.
 func (c *Config) Flags(fs *pflag.FlagSet) {
 	c.Server.Flags(fs)
-	fs.Float32Var(&c.QPS, "k8s-client-qps", c.QPS, "requests a second to Kubernetes that no pod waits for")
-	fs.IntVar(&c.Burst, "k8s-client-burst", c.Burst, "how many of these may be made at once")
+	fs.Float32Var(&c.QPS, "k8s-client-qps", c.QPS, "requests a second to Kubernetes, except those that a pod waits for")
+	fs.IntVar(&c.Burst, "k8s-client-burst", c.Burst, "burst of such requests")
 }
 
 // Validate reports an address that makes no sense. It does not look at files.

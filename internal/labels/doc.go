@@ -1,5 +1,5 @@
 // Package labels holds the labels that give an endpoint its identity: where a label came from, the
-// canonical string that stands for a set of them on the wire, and the filter that tells the
+// canonical string that stands for a set of them on the wire, and the filter that separates the
 // labels that make an identity from those that only inform.
 //
 // A label's source is part of it and is never derived from its key. Labels that users choose

@@ -39,8 +39,8 @@ func DefaultFilterRules() []string {
 	}
 }
 
-// Filter tells identity labels from information labels. Make one with NewFilter. It is immutable
-// and safe for concurrent use.
+// Filter separates identity labels from information labels. Make one with NewFilter. It is
+// immutable and safe for concurrent use.
 type Filter struct {
 	rules []filterRule
 	// whitelist: somebody named labels to include, so that what is not named is left out.

@@ -24,7 +24,7 @@ type Pod struct {
 func PodLabels(p Pod) (Set, error) {
 	ls := make([]Label, 0, len(p.Labels)+len(p.NamespaceLabels)+4)
 	for k, v := range p.Labels {
-		// The namespace is dropped even where PodLabels is told none: what is missing must not be
+		// The namespace is dropped even where PodLabels gets none: what is missing must not be
 		// supplied by the pod.
 		if strings.HasPrefix(k, PrefixOwned) || k == KeyNamespace {
 			continue

@@ -215,7 +215,7 @@ func TestPeersKeepWhatTheyHave(t *testing.T) {
 		bad   int
 	}{
 		"both are there":                   {all(self, victim, thief), false, held, map[string][]netip.Prefix{"victim": pfxs("10.0.2.0/24"), "a": pfxs("10.0.3.0/24")}, 3},
-		"the holder is not heard of yet":   {all(self, thief), true, held, map[string][]netip.Prefix{"victim": pfxs("10.0.2.0/24"), "a": pfxs("10.0.3.0/24")}, 3},
+		"the holder is not known yet":      {all(self, thief), true, held, map[string][]netip.Prefix{"victim": pfxs("10.0.2.0/24"), "a": pfxs("10.0.3.0/24")}, 3},
 		"the holder is gone":               {all(self, thief), false, held, map[string][]netip.Prefix{"a": pfxs("10.0.2.128/25", "10.0.3.0/24")}, 2},
 		"the holder has given it up":       {all(self, mk("victim", "192.0.2.2"), thief), true, held, map[string][]netip.Prefix{"victim": nil, "a": pfxs("10.0.2.128/25", "10.0.3.0/24")}, 2},
 		"an earlier process held our own":  {all(self), true, []datapath.Peer{{Name: "old", PodCIDRs: pfxs("10.9.0.0/24", "10.4.0.0/24")}}, map[string][]netip.Prefix{"old": pfxs("10.4.0.0/24")}, 0},

@@ -59,7 +59,7 @@ type Nodes struct {
 	mu    sync.Mutex
 	local *Node
 
-	told chan func() // what Learn and Forget have for Run
+	calls chan func() // what Learn and Forget have for Run
 
 	// Of Run:
 	vanishing map[Key]time.Time // nodes that were forgotten, and when they go
@@ -74,7 +74,7 @@ func New(cfg Config) (*Nodes, error) {
 	}
 	return &Nodes{
 		cfg: cfg, table: table.New[Key](Node.Equal),
-		told: make(chan func(), 64), vanishing: make(map[Key]time.Time),
+		calls: make(chan func(), 64), vanishing: make(map[Key]time.Time),
 	}, nil
 }
 
@@ -118,8 +118,8 @@ func (s *Nodes) Run(ctx context.Context) error {
 		}
 		select {
 		case <-after:
-		case tell := <-s.told:
-			tell()
+		case call := <-s.calls:
+			call()
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
@@ -134,25 +134,25 @@ func (s *Nodes) Learn(ctx context.Context, n Node) error {
 	if err := n.Validate(s.cfg.MaxClusterID); err != nil {
 		return fmt.Errorf("node %v: %w", n.Key(), err)
 	}
-	return s.tell(ctx, func() { s.learn(n) })
+	return s.do(ctx, func() { s.learn(n) })
 }
 
 // Forget records that a node is gone, as Learn does. It stays for Config.DeleteDelay.
-func (s *Nodes) Forget(ctx context.Context, k Key) error { return s.tell(ctx, func() { s.forget(k) }) }
+func (s *Nodes) Forget(ctx context.Context, k Key) error { return s.do(ctx, func() { s.forget(k) }) }
 
 // Dismiss records that a node is gone for good, as Forget does: somebody has said so, and it goes
 // at once. A node that is dismissed before it is learned is no fault.
 func (s *Nodes) Dismiss(ctx context.Context, k Key) error {
-	return s.tell(ctx, func() {
+	return s.do(ctx, func() {
 		if _, known := s.table.Get(k); known && k != s.cfg.Self {
 			s.remove(k, "its cluster is not followed any more")
 		}
 	})
 }
 
-func (s *Nodes) tell(ctx context.Context, what func()) error {
+func (s *Nodes) do(ctx context.Context, what func()) error {
 	select {
-	case s.told <- what:
+	case s.calls <- what:
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
@@ -162,7 +162,7 @@ func (s *Nodes) tell(ctx context.Context, what func()) error {
 // WaitApplied waits until everything that Learn and Forget were called with before is in the table.
 func (s *Nodes) WaitApplied(ctx context.Context) error {
 	done := make(chan struct{})
-	if err := s.tell(ctx, func() { close(done) }); err != nil {
+	if err := s.do(ctx, func() { close(done) }); err != nil {
 		return err
 	}
 	select {

@@ -52,14 +52,14 @@ func Peers(nodes iter.Seq2[Key, Node], self Key, held []datapath.Peer, await boo
 	}
 	keeps := make(map[string]map[netip.Prefix]bool, len(held))
 	for _, h := range held {
-		claims, heard := present[h.Name]
-		if !heard && !await {
+		claims, known := present[h.Name]
+		if !known && !await {
 			continue
 		}
 		kept := make(map[netip.Prefix]bool)
 		for _, c := range h.PodCIDRs {
 			c = c.Masked()
-			if heard && !claims[c] {
+			if known && !claims[c] {
 				continue
 			}
 			if _, ok := claimed.add(c, "node "+h.Name); ok {

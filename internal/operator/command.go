@@ -25,12 +25,12 @@ func NewCommand(version string, getenv func(string) string) *cobra.Command {
 	cfg := Defaults()
 	return daemon.Program{
 		Name: "hawser-operator", Version: version,
-		Short: "Look after what no node of the cluster owns",
-		Long: `hawser-operator looks after what no node of a cluster owns. It keeps the key-value store in
-order: a heartbeat, the cluster's description, identities that nobody uses any more, locks that
-were left behind. In a Kubernetes cluster it defines the custom resources, gives nodes addresses
-for their pods, tells which nodes have a network, validates policies, and collects endpoints,
-nodes and identities that nobody needs any more. Several may run at once; one of them leads.`,
+		Short: "Do the work of a cluster that belongs to no single node",
+		Long: `hawser-operator does the work of a cluster that belongs to no single node. It maintains the
+key-value store: it writes a heartbeat and the description of the cluster, and removes unused
+identities and stale locks. In a Kubernetes cluster it defines the custom resources, assigns
+addresses to nodes, marks the nodes that have a network, validates policies, and collects unused
+endpoints, nodes and identities. You can run several operators; one of them leads.`,
 		Example: `  hawser-operator --kvstore etcd --kvstore-opt etcd.address=http://192.0.2.1:2379
   hawser-operator --identity-allocation-mode crd --cluster-pool-ipv4-cidr 10.0.0.0/8   # in a pod`,
 		Manual: referenceText, Config: &cfg, Options: &cfg.Options, Getenv: getenv,

@@ -190,7 +190,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	c.Endpoints.Flags(fs)
 	c.Slices.Flags(fs)
 	c.Mesh.Flags(fs)
-	fs.BoolVar(&c.ValidatePolicies, "validate-network-policy", c.ValidatePolicies, "tell in the condition Valid of policies whether they can be enforced, and in Events which cannot")
+	fs.BoolVar(&c.ValidatePolicies, "validate-network-policy", c.ValidatePolicies, "report in the condition Valid of policies whether they can be enforced, and in Events which cannot")
 	c.Groups.Flags(fs)
 	fs.DurationVar(&c.PolicyNodeStatusInterval, "cnp-node-status-gc-interval", c.PolicyNodeStatusInterval,
 		"how often nodes that are gone are removed from status.nodes of policies, which agents of long ago wrote; 0 for never")
@@ -229,7 +229,7 @@ func (c *Config) Validate() error {
 	} else if m.Operator() && c.inCRD() && c.inKVStore() {
 		bad("--%s: %s needs --identity-allocation-mode=%s or %s: in both places agents write identities", identity.ManagementFlag, m, modeCRD, modeKVStore)
 	} else if m.Operator() && !c.Kubernetes {
-		bad("--%s: %s needs Kubernetes, which tells of pods: --k8s-kubeconfig-path or --k8s-api-server", identity.ManagementFlag, m)
+		bad("--%s: %s needs Kubernetes, for its pods: --k8s-kubeconfig-path or --k8s-api-server", identity.ManagementFlag, m)
 	}
 	errs = append(errs, c.validateRelevance())
 	if c.Kubernetes {
@@ -309,7 +309,7 @@ func (c *Config) validateRelevance() error {
 		errs = append(errs, fmt.Errorf("--"+k8skeys.Flag+"="+k8skeys.PolicyLabels+" "+format, args...))
 	}
 	if c.AllocationMode != modeCRD {
-		bad("needs --identity-allocation-mode=%s: who reads identities from a key-value store does not hear by which labels they are made", modeCRD)
+		bad("needs --identity-allocation-mode=%s: who reads identities from a key-value store does not learn by which labels they are made", modeCRD)
 	}
 	if m, err := c.Management(); err == nil && !m.Operator() {
 		bad("needs --%s=%s or %s: one has to say for all which labels count", identity.ManagementFlag, identity.ManagedByOperator, identity.ManagedByBoth)
@@ -365,7 +365,7 @@ func (c *Config) validateKubernetes() error {
 	}
 	if c.inCRD() && c.GCInterval > 0 && !c.Endpoints.Kept() && !c.Slices.Slim() {
 		errs = append(errs, errors.New("--identity-gc-interval: without CiliumEndpoints (--cilium-endpoint-gc-interval=0 or --disable-endpoint-crd) "+
-			"nobody can tell which identities are in use; set it to 0"))
+			"nothing shows which identities are in use; set it to 0"))
 	}
 	return errors.Join(errs...)
 }

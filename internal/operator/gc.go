@@ -70,7 +70,7 @@ func (o *Operator) collectIdentities(ctx context.Context, ids *allocator.Allocat
 			inUse, err := used(ctx, slices.Collect(maps.Keys(due)))
 			if err != nil {
 				if ctx.Err() == nil {
-					o.log.Warn("cannot tell which identities are in use, so none is collected", "error", err)
+					o.log.Warn("cannot find out which identities are in use, so none is collected", "error", err)
 				}
 				return err
 			}

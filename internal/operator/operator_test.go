@@ -459,7 +459,7 @@ func TestKubernetesConfig(t *testing.T) {
 		"--taint-sync-workers":           func(c *Config) { c.Nodes.Workers = 0 },
 		"--cilium-endpoint-gc-interval":  func(c *Config) { c.Endpoints.GCInterval = -1 },
 		"--identity-heartbeat-timeout":   func(c *Config) { c.HeartbeatTimeout = -1 },
-		"nobody can tell":                func(c *Config) { c.Endpoints.NoObjects = true },
+		"nothing shows":                  func(c *Config) { c.Endpoints.NoObjects = true },
 		"--ces-rate-limits":              func(c *Config) { c.Slices.Rates = "many" },
 		"--ces-controller-mode: slim":    func(c *Config) { c.Slices.Enable, c.Slices.Mode = true, "slim" },
 		"--enable-cilium-endpoint-slice": func(c *Config) { c.Slices.Enable, c.Endpoints.NoObjects = true, true },

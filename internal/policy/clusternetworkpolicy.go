@@ -69,7 +69,7 @@ func ParseClusterNetworkPolicy(p *policyv1alpha2.ClusterNetworkPolicy, opts ...O
 			c.Peers = append(c.Peers, ps.clusterPeer(at, in.From[j].Namespaces, in.From[j].Pods))
 		}
 		ps.needsPeers(&c, fmt.Sprintf("spec.ingress[%d].from", i))
-		c.settle(ok, len(ps.errs) == n)
+		c.reduce(ok, len(ps.errs) == n)
 		r.Clauses = append(r.Clauses, c)
 	}
 	for i := range p.Spec.Egress {
@@ -80,7 +80,7 @@ func ParseClusterNetworkPolicy(p *policyv1alpha2.ClusterNetworkPolicy, opts ...O
 			c.Peers = append(c.Peers, ps.clusterDestination(fmt.Sprintf("spec.egress[%d].to[%d]", i, j), &out.To[j], out.Protocols)...)
 		}
 		ps.needsPeers(&c, fmt.Sprintf("spec.egress[%d].to", i))
-		c.settle(ok, len(ps.errs) == n)
+		c.reduce(ok, len(ps.errs) == n)
 		r.Clauses = append(r.Clauses, c)
 	}
 	for field, n := range map[string]int{"spec.egress": len(p.Spec.Egress), "spec.ingress": len(p.Spec.Ingress)} {
@@ -103,9 +103,9 @@ type entryOK struct {
 	whole, protocols bool
 }
 
-// settle leaves of an entry that is not wholly understood what it surely accepts or passes on, or
+// reduce leaves of an entry that is not fully supported what it surely accepts or passes on, or
 // makes it deny all that it may deny.
-func (c *Clause) settle(ok entryOK, peersOK bool) {
+func (c *Clause) reduce(ok entryOK, peersOK bool) {
 	switch {
 	case !c.Deny && !ok.whole:
 		c.Peers = nil

@@ -47,7 +47,7 @@ type Engine struct {
 	subjects     map[Subject]*subject
 	subjectsByID map[identity.ID]*subject // linked by next
 	subjectsByNS map[string][]*subject    // clusterwide rules walk all subjects
-	dirty        []*subject               // to be looked at by settle; perhaps removed since
+	dirty        []*subject               // to be processed by recompute; perhaps removed since
 	rebind       []*subject               // the binding differs from what was reported; perhaps removed
 
 	ruleSets      map[string]*ruleSet

@@ -43,17 +43,17 @@ func (e *Engine) Flush() Update {
 	return u
 }
 
-// Settle brings everything up to date as Flush does, for who asks and writes nothing: it takes the
+// Recompute brings everything up to date as Flush does, for callers that only read: it takes the
 // memory of what rule sets say, and not of all their entries. It returns the size of the new ones:
 // how many identities they know and how many keys they hold.
-func (e *Engine) Settle() int {
+func (e *Engine) Recompute() int {
 	_, size := e.flush(false)
 	return size
 }
 
 // flush is Flush; entries says whether those of new rule sets are wanted. size is that of these.
 func (e *Engine) flush(entries bool) (_ Update, size int) {
-	e.settle()
+	e.recompute()
 	var u Update
 
 	for rs := range e.idle {
@@ -114,7 +114,7 @@ func (e *Engine) flush(entries bool) (_ Update, size int) {
 	return u, size
 }
 
-// size tells how much memory a rule set takes, in identities and keys: many share the same keys.
+// size returns how much memory a rule set takes, in identities and keys: many share the same keys.
 func (rs *ruleSet) size() (n int) {
 	for dir := range rs.dirs {
 		d := &rs.dirs[dir]

@@ -120,7 +120,7 @@ func (w *world) narrowed(e *Engine) (shared int) {
 }
 
 // TestVerdictsByRelevantLabels: verdicts of pods by the labels that policies select are those by
-// all of their labels, which the oracle is told. It is what "CID lazy creation" of CFP-27752 rests
+// all of their labels, which the oracle gets. It is what "CID lazy creation" of CFP-27752 rests
 // on.
 func TestVerdictsByRelevantLabels(t *testing.T) {
 	t.Parallel()

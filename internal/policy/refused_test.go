@@ -133,7 +133,7 @@ func TestRefusedIsolates(t *testing.T) {
 		}
 		for _, r := range rules {
 			if len(r.Faults) == 0 {
-				t.Errorf("%s: the rule does not tell its faults", tt.spec)
+				t.Errorf("%s: the rule does not name its faults", tt.spec)
 			}
 		}
 		newRefusedWorld(t, map[Owner][]*Rule{"o": rules}).expect(tt.spec, tt.expect...)
@@ -228,7 +228,7 @@ func TestRefusedClusterNetworkPolicy(t *testing.T) {
 	}
 }
 
-// TestRefusedIsTraced: whoever asks why hears that a policy is not enforced as it is written.
+// TestRefusedIsTraced: a trace says that a policy is not enforced as it is written.
 func TestRefusedIsTraced(t *testing.T) {
 	t.Parallel()
 	rules, _ := parseJSON("a", `{"endpointSelector":{"matchLabels":{"app":"web"}},"ingress":[{"toPorts":[{"ports":[{"port":"80"}],"rules":{"http":[{}]}}]}]}`)

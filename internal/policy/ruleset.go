@@ -93,9 +93,9 @@ func (e *Engine) assign(s *subject, rs *ruleSet) {
 	}
 }
 
-// settle points every dirty subject at the rule set that its rules ask for. New rule sets get
+// recompute points every dirty subject at the rule set that its rules ask for. New rule sets get
 // their selectors, so that their prefixes are known, but not yet their content.
-func (e *Engine) settle() {
+func (e *Engine) recompute() {
 	if len(e.dirty) == 0 {
 		return
 	}

@@ -73,9 +73,9 @@ type TraceStep struct {
 	// ByAddress says that nothing matches the peer, but that a block of addresses could if its
 	// address were known.
 	ByAddress bool
-	// Decides is set on the entry that settles the verdict: the first of a tier that matches, or of
+	// Decides is set on the entry that decides the verdict: the first of a tier that matches, or of
 	// ordinary ones the first deny that matches, or the first allow. It is set on an entry that
-	// passes a packet on, too, if nothing before it settles the verdict.
+	// passes a packet on, too, if nothing before it decides.
 	Decides bool
 	// Local marks the implicit entry for the node itself.
 	Local bool

@@ -88,7 +88,7 @@ func expect(t *testing.T, ch <-chan []policy.Change, want ...string) {
 	}
 }
 
-// logged is a log handler that tells of every record. A record is written while the Dir's state is
+// logged is a log handler that signals every record. A record is written while the Dir's state is
 // locked, so that Status then shows what the record was about.
 type logged chan string
 
@@ -153,7 +153,7 @@ func TestFollow(t *testing.T) {
 			write(t, dir, "a.yaml", cnp("two", "w"))
 			expect(t, ch, "-a.yaml/default/one", "a.yaml/default/two")
 
-			// A fault changes nothing, and is told with what stays in force.
+			// A fault changes nothing, and is reported with what stays in force.
 			write(t, dir, "a.yaml", strings.Replace(cnp("two", "z"), "ingress", "ingres", 1))
 			list, _ = log.await(t, d, "Policy file is faulty")
 			st := find(t, list, "a.yaml")

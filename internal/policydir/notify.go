@@ -20,7 +20,7 @@ type notice struct {
 	whole bool
 }
 
-// The changes that are told, by inotify(7). What makes a file whole is known to the kernel but not
+// The changes that inotify(7) reports. What makes a file whole is known to the kernel but not
 // to portable notifiers, which is why none is used.
 const (
 	wholeChanges = unix.IN_CLOSE_WRITE | unix.IN_MOVED_TO | unix.IN_MOVED_FROM | unix.IN_DELETE | unix.IN_Q_OVERFLOW

@@ -137,10 +137,10 @@ func TestThousandWorkloads(t *testing.T) {
 	t.Logf("preview: %v, %v", time.Since(began), res.GetSummary())
 	sum := res.GetSummary()
 	if len(res.GetPairs()) != 10 || sum.GetPairsClosed() <= 10 || sum.GetPairsLeftOut()+10 != sum.GetPairsClosed() {
-		t.Errorf("%d pairs are told of; summary %v", len(res.GetPairs()), sum)
+		t.Errorf("%d pairs are reported; summary %v", len(res.GetPairs()), sum)
 	}
 	if len(res.GetConnections()) != 10 || sum.GetConnectionsLeftOut()+10 != sum.GetRefused() {
-		t.Errorf("%d connections are told of; summary %v", len(res.GetConnections()), sum)
+		t.Errorf("%d connections are reported; summary %v", len(res.GetConnections()), sum)
 	}
 }
 
@@ -166,7 +166,7 @@ func (w *world) fillEach() {
 	}
 }
 
-// Whoever asks while another preview is computed is told to come again; one whose client is gone
+// Whoever asks while another preview is computed is asked to retry; one whose client is gone
 // ends, and gives the place free.
 func TestOnePreviewAtATime(t *testing.T) {
 	t.Parallel()
@@ -265,7 +265,7 @@ func TestPreviewWhilePoliciesChange(t *testing.T) {
 		}
 		// Either it is in force, so that nothing changes, or not.
 		if res.GetChanges()[0].GetAction() == policypb.ChangeAction_UNCHANGED && len(res.GetConnections())+len(res.GetPairs()) > 0 {
-			t.Errorf("nothing is changed, and told: %v", res)
+			t.Errorf("nothing is changed, and reported: %v", res)
 		}
 	}
 	stop()
@@ -277,11 +277,11 @@ func TestPreviewWhilePoliciesChange(t *testing.T) {
 	})
 }
 
-// An agent that has not heard of everything yet does not answer as if there were nothing.
+// An agent that has not received everything yet does not answer as if there were nothing.
 func TestNoAnswersBeforeEverythingIsHeard(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, rand.New(rand.NewPCG(1, 9)), 4)
-	w.deaf = true
+	w.unsynced = true
 	c := w.serve(w.server())
 	_, preview := ask(t.Context(), c, document(denyAll))
 	_, explain := c.Explain(t.Context(), &policypb.ExplainRequest{Flow: flowBetween(w.podEnd(w.pods[0]), w.podEnd(w.pods[1]), datapath.ProtoTCP, 80)})
@@ -290,13 +290,13 @@ func TestNoAnswersBeforeEverythingIsHeard(t *testing.T) {
 		_, matrix = stream.Recv()
 	}
 	for what, err := range map[string]error{"preview": preview, "explain": explain, "matrix": matrix} {
-		if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "not heard") {
+		if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "not received") {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
 }
 
-// A policy that selects by a label that identities do not have is not told to be about nobody.
+// A policy that selects by a label that identities do not have is not reported to select nobody.
 func TestLabelsThatDoNotCount(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, rand.New(rand.NewPCG(1, 10)), 4)
@@ -427,7 +427,7 @@ func TestDocumentsOfManyEntries(t *testing.T) {
 			t.Errorf("%s: the place is free after %v", name, took)
 		}
 	}
-	s.patience = time.Millisecond
+	s.timeout = time.Millisecond
 	if _, err := ask(t.Context(), c, document(denyAll)); status.Code(err) != codes.DeadlineExceeded || !strings.Contains(err.Error(), "fewer policies") {
 		t.Errorf("one that takes too long: %v", err)
 	}

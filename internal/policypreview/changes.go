@@ -32,7 +32,7 @@ const (
 // changes is what is asked about.
 type changes struct {
 	rules    []policy.Change
-	told     []*policypb.PolicyChange
+	applied  []*policypb.PolicyChange
 	warnings []string
 	// other are the rules that are not in force already.
 	other []*policy.Rule
@@ -46,7 +46,7 @@ type given struct {
 	lines    map[string]int
 }
 
-// places tells where rules are: in what was given, else where the node has them.
+// places returns where rules are: in what was given, else where the node has them.
 func (c *changes) places(otherwise places) places {
 	return func(o policy.Owner, path string) (string, int) {
 		if g, ok := c.given[o]; ok {
@@ -98,10 +98,10 @@ func newChanges(req *policypb.PreviewRequest, inForce map[policy.Owner][]*policy
 		return nil, err
 	}
 	switch {
-	case len(c.told) == 0:
+	case len(c.applied) == 0:
 		return nil, errors.New("there is no policy in what was given, and none to delete")
-	case len(c.told) > maxPolicies:
-		return nil, fmt.Errorf("there are %d policies; up to %d are judged at once", len(c.told), maxPolicies)
+	case len(c.applied) > maxPolicies:
+		return nil, fmt.Errorf("there are %d policies; up to %d are judged at once", len(c.applied), maxPolicies)
 	}
 	return c, nil
 }
@@ -121,7 +121,7 @@ func (c *changes) add(document string, doc policydir.Document, replaced []policy
 	}
 	c.rules = append(c.rules, policy.Change{Owner: owner, Rules: doc.Rules})
 	c.given[owner] = given{document, doc.Lines}
-	c.told = append(c.told, ch)
+	c.applied = append(c.applied, ch)
 	if ch.Action != policypb.ChangeAction_UNCHANGED {
 		c.other = append(c.other, doc.Rules...)
 	}
@@ -157,7 +157,7 @@ func (c *changes) delete(name policy.Name, owners map[policy.Name][]policy.Owner
 	for _, o := range owners[found[0]] {
 		c.rules = append(c.rules, policy.Change{Owner: o})
 	}
-	c.told = append(c.told, &policypb.PolicyChange{Policy: nameMessage(found[0]), Action: policypb.ChangeAction_DELETED})
+	c.applied = append(c.applied, &policypb.PolicyChange{Policy: nameMessage(found[0]), Action: policypb.ChangeAction_DELETED})
 	return nil
 }
 

@@ -20,7 +20,7 @@ import (
 	"github.com/hawser-net/hawser/internal/policy"
 )
 
-// maxSteps is how many entries of rules are told of each side.
+// maxSteps is how many entries of rules are listed for each side.
 const maxSteps = 64
 
 // partyOf is one end as the engine traces it.
@@ -56,7 +56,7 @@ func explain(agent Agent, f *flowpb.Flow) (*policypb.ExplainResponse, error) {
 	proto, port, _, ok := opened(f, reply)
 	switch {
 	case !ok:
-		return nil, invalid("the flow does not tell which port or message a connection began with")
+		return nil, invalid("the flow does not say which port or message a connection began with")
 	case !from.IsValid() || !to.IsValid():
 		return nil, invalid("the flow has an address that is none")
 	}
@@ -82,7 +82,7 @@ func explain(agent Agent, f *flowpb.Flow) (*policypb.ExplainResponse, error) {
 	return out, nil
 }
 
-// find fills in who an end is, by what the engine knows now, else by what the flow tells.
+// find fills in who an end is, by what the engine knows now, else by what the flow says.
 func (x *explained) find(agent Agent, e *policy.Engine, addr netip.Addr) {
 	id := identity.ID(x.ep.GetIdentity())
 	if id.IsOutside() {
@@ -90,9 +90,9 @@ func (x *explained) find(agent Agent, e *policy.Engine, addr netip.Addr) {
 	}
 	x.Party = policy.Party{Identity: id, Addr: addr}
 	x.set, _ = e.Labels(id)
-	told, err := labels.ParseSet(x.ep.GetLabels())
+	set, err := labels.ParseSet(x.ep.GetLabels())
 	if len(x.set) == 0 && err == nil {
-		x.set, x.Labels = told, told
+		x.set, x.Labels = set, set
 	}
 	if x.ep.GetID() == 0 || x.ep.GetID() > 65535 {
 		return
@@ -139,7 +139,7 @@ func rank(s policy.TraceStep) int {
 	return 2
 }
 
-// places tells in which document a rule or an entry of one is, and at which line: no document for
+// places returns in which document a rule or an entry of one is, and at which line: no document for
 // an object of Kubernetes, and 0 for a line that is not known.
 type places func(o policy.Owner, path string) (document string, line int)
 
@@ -160,12 +160,12 @@ func (at places) rule(o policy.Owner, path string) *policypb.Rule {
 	return r
 }
 
-// decisionOf tells what settles a trace: the side that refuses, else whatever allows on both.
+// decisionOf returns what decides a trace: the side that denies, else what allows on both sides.
 func decisionOf(res *policy.TraceResult, at places) *policypb.Decision {
 	for _, side := range []*policy.TraceSide{&res.Egress, &res.Ingress} {
 		if !side.Verdict.Pass() {
 			d := &policypb.Decision{Direction: direction(side.Direction), Reason: side.Verdict.String()}
-			d.Rules = settling(side, at)
+			d.Rules = deciding(side, at)
 			if len(d.Rules) == 0 {
 				d.Reason = "no rule allows it; " + side.Why
 				d.Rules = isolating(side, at)
@@ -174,8 +174,8 @@ func decisionOf(res *policy.TraceResult, at places) *policypb.Decision {
 		}
 	}
 	d := &policypb.Decision{Direction: flowpb.TrafficDirection_INGRESS, Reason: res.Ingress.Verdict.String()}
-	if d.Rules = settling(&res.Ingress, at); len(d.Rules) == 0 {
-		if rules := settling(&res.Egress, at); len(rules) > 0 {
+	if d.Rules = deciding(&res.Ingress, at); len(d.Rules) == 0 {
+		if rules := deciding(&res.Egress, at); len(rules) > 0 {
 			return &policypb.Decision{Direction: flowpb.TrafficDirection_EGRESS, Rules: rules, Reason: res.Egress.Verdict.String()}
 		}
 		d.Reason = "neither side is isolated any more"
@@ -190,8 +190,8 @@ func direction(d datapath.Direction) flowpb.TrafficDirection {
 	return flowpb.TrafficDirection_INGRESS
 }
 
-// settling returns the entries that decide a side.
-func settling(side *policy.TraceSide, at places) (out []*policypb.Rule) {
+// deciding returns the entries that decide a side.
+func deciding(side *policy.TraceSide, at places) (out []*policypb.Rule) {
 	for _, s := range side.Steps {
 		if s.Decides && !s.Pass {
 			out = append(out, at.ruleOf(s))
@@ -208,7 +208,7 @@ func isolating(side *policy.TraceSide, at places) (out []*policypb.Rule) {
 	return out
 }
 
-// suggest tells what would let a packet pass one side.
+// suggest returns what would let a packet pass one side.
 func suggest(side *policy.TraceSide, src, dst *explained, proto uint8, port uint16) *policypb.Suggestion {
 	out := &policypb.Suggestion{Direction: direction(side.Direction)}
 	self, other, field := dst, src, "ingress"
@@ -219,7 +219,7 @@ func suggest(side *policy.TraceSide, src, dst *explained, proto uint8, port uint
 	switch {
 	case side.Verdict == policy.Denied:
 		var who []string
-		for _, r := range settling(side, nil) {
+		for _, r := range deciding(side, nil) {
 			who = append(who, policy.Name{Kind: r.GetPolicy().GetKind(), Namespace: r.GetPolicy().GetNamespace(), Name: r.GetPolicy().GetName()}.String()+" "+r.GetPath())
 		}
 		out.Text = "change or remove " + strings.Join(who, ", ") + ": what it denies no other rule can allow"

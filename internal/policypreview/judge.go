@@ -13,7 +13,7 @@ import (
 
 // Agent is what is asked of an agent. It must be safe for concurrent use.
 type Agent interface {
-	// Ready reports whether all policies, identities and addresses have been heard of.
+	// Ready reports whether all policies, identities and addresses have been received.
 	Ready() bool
 	// Judged returns the keys of the labels by which identities are told apart. By others nobody
 	// can be judged yet.
@@ -31,7 +31,7 @@ type Agent interface {
 
 // batch is how many endpoints have their rule sets at the same time: as many as a large node has,
 // so that a question takes no more memory than the agent's own work. There are fewer if these are
-// large: heavy is the size of all together, as policy.Engine.Settle counts it.
+// large: heavy is the size of all together, as policy.Engine.Recompute counts it.
 const (
 	batch = 128
 	heavy = 4 << 20
@@ -112,7 +112,7 @@ func (j *judge) each(ctx context.Context, subjects []policy.Subject, f func(poli
 		}
 		j.engine.AddSubject(s)
 		some = append(some, s)
-		size += j.engine.Settle()
+		size += j.engine.Recompute()
 		b, _, _, _ := j.engine.RuleSetOf(s)
 		if err := f(s, b.RuleSet); err != nil {
 			return err
@@ -135,7 +135,7 @@ func (j *judge) release(some []policy.Subject) {
 	for _, s := range some {
 		j.engine.RemoveSubject(s)
 	}
-	j.engine.Settle()
+	j.engine.Recompute()
 }
 
 // fits fails if rules are more than there is room for among the identities of the cluster.

@@ -240,7 +240,7 @@ func accessSide(s policy.Side) *policypb.AccessSide {
 	return &policypb.AccessSide{Enforced: s.Enforced, Policies: ownerNames(s.Owners)}
 }
 
-// comparable reports whether a pair is to be told of: it is asked for, and policies judge it.
+// comparable reports whether to report a pair: it is asked for, and policies judge it.
 func comparable(src, dst *party) bool {
 	return (src.asked || dst.asked) && (src.subject != policy.Subject{} || dst.subject != policy.Subject{})
 }

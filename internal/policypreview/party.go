@@ -14,7 +14,7 @@ import (
 	"github.com/hawser-net/hawser/internal/policy"
 )
 
-// names has the workloads of identities, as flows tell them.
+// names has the workloads of identities, as flows name them.
 type names map[identity.ID]string
 
 // note remembers the workload at an end of a flow.
@@ -59,7 +59,8 @@ func nameKey(set labels.Set) string {
 	return set.Value(labels.SourceK8s, labels.KeyCluster) + "/" + set.Value(labels.SourceK8s, labels.KeyNamespace) + "/" + nameOf(set)
 }
 
-// nameOf is what labels call pods, with those labels that tell them from others of that name.
+// nameOf is what labels call pods, with those labels that distinguish them from others of that
+// name.
 func (j *judge) nameOf(id identity.ID, set labels.Set) string {
 	if j.names == nil {
 		j.names = map[string]*namesakes{}
@@ -111,7 +112,7 @@ func apart(id identity.ID, set labels.Set, differs func(label string) bool) stri
 	return nameOf(set) + " (" + strings.Join(own, ", ") + ")"
 }
 
-// namedFor is what labels call pods, told from others of that name.
+// namedFor is what labels call pods, distinguished from others of that name.
 func namedFor(x, than *explained) string {
 	set, other := x.set, than.set
 	if nameKey(set) != nameKey(other) {

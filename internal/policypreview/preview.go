@@ -26,10 +26,10 @@ const (
 	maxConnections     = 2000
 	defaultPairs       = 500
 	maxPairs           = 5000
-	// maxTold is how many ranges of ports all pairs of an answer have together, about; one message
-	// has as many as maxPiece, or is about one pair.
-	maxTold  = 64 << 10
-	maxPiece = 16 << 10
+	// maxListed is how many ranges of ports all pairs of an answer have together, about; one
+	// message has as many as maxPiece, or is about one pair.
+	maxListed = 64 << 10
+	maxPiece  = 16 << 10
 	// maxRanges is how many ranges of ports all different answers of the parties may have more
 	// than by the rules in force.
 	maxRanges = 1 << 20
@@ -57,7 +57,7 @@ func pieces[T any](list []T, ranges func(T) int) iter.Seq[[]T] {
 	}
 }
 
-// rangesOf counts the ranges of ports that are told of a pair.
+// rangesOf counts the ranges of ports that are listed for a pair.
 func rangesOf(p *policypb.PairChange) int {
 	return len(p.GetOpened()) + len(p.GetClosed()) + len(p.GetBefore().GetPorts()) + len(p.GetAfter().GetPorts())
 }
@@ -110,7 +110,7 @@ func (j *judge) preview(ctx context.Context, agent Agent, ring *flows.Ring[flows
 	if !rec.oldest.IsZero() {
 		sum.Oldest = timestamppb.New(rec.oldest)
 	}
-	out := []*policypb.PreviewResponse{{Revision: j.snap.Revision, Changes: ch.told, Warnings: ch.warnings}}
+	out := []*policypb.PreviewResponse{{Revision: j.snap.Revision, Changes: ch.applied, Warnings: ch.warnings}}
 	connections, err := j.connections(ctx, rec, Room(req), sum)
 	if err != nil {
 		return nil, err
@@ -131,7 +131,7 @@ func (j *judge) preview(ctx context.Context, agent Agent, ring *flows.Ring[flows
 	return append(out, &policypb.PreviewResponse{Summary: sum}), nil
 }
 
-// unjudged tells by which labels policies select that identities do not have yet. To judge by
+// unjudged returns by which labels policies select that identities do not have yet. To judge by
 // identities that lack them would be to say that such policies are about nobody.
 func unjudged(need, judged labels.Keys) error {
 	const why = "identities of this cluster have only the labels that policies in force select (--identity-relevant-labels)"
@@ -144,7 +144,7 @@ func unjudged(need, judged labels.Keys) error {
 			missing = append(missing, key)
 		}
 	}
-	return status.Errorf(codes.FailedPrecondition, "the policies select by %.1000s, and %s; what they would do can be told when these count: once a policy in force selects them, or all labels do",
+	return status.Errorf(codes.FailedPrecondition, "the policies select by %.1000s, and %s; a preview is possible when these count: once a policy in force selects them, or all labels do",
 		strings.Join(missing, ", "), why)
 }
 
@@ -160,14 +160,14 @@ func bound(asked uint32, otherwise, most int) int {
 	return int(min(asked, uint32(most)))
 }
 
-// group is what is told of connections as one.
+// group is a set of connections that is reported as one.
 type group struct {
 	*policypb.Connection
 	one             *seen // any of them
 	verdicts, drops [2]uint64
 }
 
-// connections tells of those that would be otherwise, as far as there is room for, and counts all.
+// connections lists those whose verdict would change, as far as there is room, and counts all.
 func (j *judge) connections(ctx context.Context, rec *record, room int, sum *policypb.PreviewSummary) ([]*policypb.Connection, error) {
 	type key struct {
 		src, dst identity.ID
@@ -266,7 +266,7 @@ func PartyKey(p *policypb.Party) string {
 	return fmt.Sprintf("%d\x00%s\x00%s\x00%s\x00%d", p.GetKind(), p.GetCluster(), p.GetNamespace(), name, uint32(id))
 }
 
-// decision tells what settles the verdict of the engine's rules of now.
+// decision returns what decides the verdict of the current rules of the engine.
 func (j *judge) decision(s *seen) *policypb.Decision {
 	res, err := j.engine.Trace(j.partyOf(s.src), j.partyOf(s.dst), s.proto, s.port)
 	if err != nil {
@@ -284,7 +284,7 @@ func (j *judge) decision(s *seen) *policypb.Decision {
 // partyOf is an end as the engine traces it.
 func (j *judge) partyOf(e end) policy.Party { return partyOf(e.id, e.subject, e.addr) }
 
-// changedPairs tells between whom something else passes, and counts all.
+// changedPairs lists pairs between which other traffic would pass, and counts all.
 func changedPairs(ctx context.Context, list []*party, matrix [2]*sides, room int, sum *policypb.PreviewSummary) ([]*policypb.Party, []*policypb.PairChange, error) {
 	type pair [4]uint32
 	type change struct{ opened, closed bool }
@@ -293,7 +293,7 @@ func changedPairs(ctx context.Context, list []*party, matrix [2]*sides, room int
 		before, after := matrix[0].passing(p[0], p[1]), matrix[1].passing(p[2], p[3])
 		return policy.Subtract(after, before), policy.Subtract(before, after)
 	}
-	told := 0
+	listed := 0
 	places := map[int]uint32{}
 	var parties []*policypb.Party
 	var pairs []*policypb.PairChange
@@ -337,7 +337,7 @@ func changedPairs(ctx context.Context, list []*party, matrix [2]*sides, room int
 			if c.closed {
 				sum.PairsClosed++
 			}
-			if len(pairs) == room || told >= maxTold {
+			if len(pairs) == room || listed >= maxListed {
 				sum.PairsLeftOut++
 				continue
 			}
@@ -348,7 +348,7 @@ func changedPairs(ctx context.Context, list []*party, matrix [2]*sides, room int
 				After:  matrix[1].access(p[2], p[3], matrix[1].byAddress(src, dst, p[2], p[3])),
 				Opened: ranges(opened), Closed: ranges(closed),
 			})
-			told += rangesOf(pairs[len(pairs)-1])
+			listed += rangesOf(pairs[len(pairs)-1])
 		}
 	}
 	return parties, pairs, nil

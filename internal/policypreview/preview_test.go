@@ -59,7 +59,7 @@ type seenConnection struct {
 	port     uint16
 }
 
-// is reports whether what is told is about a connection.
+// is reports whether an answer is about a connection.
 func (s *seenConnection) is(c *policypb.Connection) bool {
 	of := func(p *policypb.Party, samples []string, e somebody) bool {
 		if e.flow.GetID() != 0 {
@@ -146,8 +146,8 @@ func worlds(t *testing.T) int {
 	return 20
 }
 
-// What is told of seen connections and of pairs is what the oracle says, which reads the policies
-// before and after for each packet anew.
+// What is reported of seen connections and of pairs is what the oracle says, which reads the
+// policies before and after for each packet anew.
 func TestPreviewAgreesWithOracle(t *testing.T) {
 	t.Parallel()
 	rng := rand.New(rand.NewPCG(seed(t), 1))
@@ -163,31 +163,31 @@ func TestPreviewAgreesWithOracle(t *testing.T) {
 			c := &seen[i]
 			was, why := oracle.Verdict(cfg, before, c.src.end, c.dst.end, c.proto, c.port)
 			is, whyNot := oracle.Verdict(cfg, then, c.src.end, c.dst.end, c.proto, c.port)
-			told := slices.ContainsFunc(res.GetConnections(), func(x *policypb.Connection) bool {
+			reported := slices.ContainsFunc(res.GetConnections(), func(x *policypb.Connection) bool {
 				return c.is(x) && x.GetBefore() == verdictOf(was) && x.GetAfter() == verdictOf(is)
 			})
 			if was != is {
 				changed++
 			}
-			if told != (was != is) {
-				t.Fatalf("%v -> %v %d/%d: before %v (%s), after %v (%s), and told: %v\n%v\n%s", c.src.addr, c.dst.addr, c.port, c.proto, was, why, is, whyNot, told, res.GetConnections(), req)
+			if reported != (was != is) {
+				t.Fatalf("%v -> %v %d/%d: before %v (%s), after %v (%s), and reported: %v\n%v\n%s", c.src.addr, c.dst.addr, c.port, c.proto, was, why, is, whyNot, reported, res.GetConnections(), req)
 			}
 		}
 		var counted uint64
 		for _, c := range res.GetConnections() {
 			counted += c.GetCount()
 			if len(c.GetDecision().GetReason()) == 0 {
-				t.Errorf("nothing settles %v", c)
+				t.Errorf("nothing decides %v", c)
 			}
 		}
 		if counted != changed || res.GetSummary().GetFlows() != uint64(len(seen)) || res.GetSummary().GetFlowsNotJudged() != 0 {
-			t.Fatalf("%d connections are told to change, want %d; summary %v", counted, changed, res.GetSummary())
+			t.Fatalf("%d connections are reported to change, want %d; summary %v", counted, changed, res.GetSummary())
 		}
 		w.comparePairs(res, cfg, before, then)
 	}
 }
 
-// comparePairs compares what is told of pairs of pods with the oracle, packet by packet.
+// comparePairs compares what is reported of pairs of pods with the oracle, packet by packet.
 func (w *world) comparePairs(res *policypb.PreviewResponse, cfg oracle.Config, before, then []oracle.Policy) {
 	w.t.Helper()
 	has := func(list []*policypb.PortRange, proto uint8, port uint16) bool {
@@ -208,7 +208,7 @@ func (w *world) comparePairs(res *policypb.PreviewResponse, cfg oracle.Config, b
 			}
 		}
 		if opened != (is && !was) || closed != (was && !is) {
-			w.t.Fatalf("%v -> %v %d/%d: before %v, after %v; told opened %v, closed %v", p.id, q.id, port, proto, was, is, opened, closed)
+			w.t.Fatalf("%v -> %v %d/%d: before %v, after %v; reported opened %v, closed %v", p.id, q.id, port, proto, was, is, opened, closed)
 		}
 	}
 }
@@ -256,7 +256,7 @@ func (w *world) matrix(req *policypb.MatrixRequest) *policypb.MatrixResponse {
 	}
 	for i, row := range out.Rows {
 		if int(row.GetSource()) != i || len(row.GetAccesses()) != len(out.Parties) {
-			w.t.Fatalf("row %d is of %d and tells of %d of %d parties", i, row.GetSource(), len(row.GetAccesses()), len(out.Parties))
+			w.t.Fatalf("row %d is of %d and has %d of %d parties", i, row.GetSource(), len(row.GetAccesses()), len(out.Parties))
 		}
 	}
 	return out
@@ -292,13 +292,13 @@ func TestSuggestionsLetThePacketPass(t *testing.T) {
 				continue
 			}
 			suggested++
-			told := w.preview(req)
-			if !slices.ContainsFunc(told.GetConnections(), func(x *policypb.Connection) bool {
+			answer := w.preview(req)
+			if !slices.ContainsFunc(answer.GetConnections(), func(x *policypb.Connection) bool {
 				return c.is(x) && x.GetAfter() == policypb.Verdict_ALLOWED
 			}) {
-				t.Fatalf("%v -> %v %d/%d is still refused with\n%s%v", c.src.addr, c.dst.addr, c.port, c.proto, res.GetSuggestions(), told)
+				t.Fatalf("%v -> %v %d/%d is still refused with\n%s%v", c.src.addr, c.dst.addr, c.port, c.proto, res.GetSuggestions(), answer)
 			}
-			if slices.ContainsFunc(told.GetConnections(), func(x *policypb.Connection) bool { return x.GetAfter() == policypb.Verdict_DENIED }) {
+			if slices.ContainsFunc(answer.GetConnections(), func(x *policypb.Connection) bool { return x.GetAfter() == policypb.Verdict_DENIED }) {
 				t.Fatalf("what is suggested refuses something else:\n%s", res.GetSuggestions())
 			}
 		}
@@ -345,16 +345,16 @@ metadata: {name: deny, namespace: shop}
 spec: {podSelector: {matchLabels: {app: db}}, policyTypes: [Ingress]}
 `)}}})
 	if len(res.GetConnections()) != 1 {
-		t.Fatalf("told: %v", res)
+		t.Fatalf("reported: %v", res)
 	}
 	c := res.GetConnections()[0]
 	if c.GetEgress() != 2 || c.GetIngress() != 1 || c.GetCount() != 2 || c.GetPort() != 5432 || c.GetAfter() != policypb.Verdict_DENIED {
-		t.Errorf("told: %v", c)
+		t.Errorf("reported: %v", c)
 	}
 	if r := c.GetDecision().GetRules(); len(r) != 1 || r[0].GetPolicy().GetName() != "deny" || r[0].GetPath() != "spec" ||
 		r[0].GetDocument() != "deny.yaml" || r[0].GetLine() != 5 ||
 		c.GetDecision().GetDirection() != flowpb.TrafficDirection_INGRESS {
-		t.Errorf("settled by %v", c.GetDecision())
+		t.Errorf("decided by %v", c.GetDecision())
 	}
 	if sum := res.GetSummary(); sum.GetFlows() != 5 || sum.GetFlowsNotJudged() != 1 || sum.GetRefused() != 1 || sum.GetAllowed() != 0 || sum.GetEventsLost() != 42 {
 		t.Errorf("summary: %v", sum)

@@ -24,7 +24,7 @@ type connection struct {
 type seen struct {
 	connection
 	// verdicts and drops have how many times one was opened, by direction: by the verdicts of
-	// policy, and by the drops. A refusal is told as both.
+	// policy, and by the drops. A refusal is reported as both.
 	verdicts, drops [2]uint64
 	first, last     time.Time
 	// passes says by direction whether it does, before and after.
@@ -50,7 +50,7 @@ const samples = 3
 // readBatch is how many flows are copied out of the ring at once.
 const readBatch = 1024
 
-// workloadsOf returns the workloads that flows tell of.
+// workloadsOf returns the workloads that flows name.
 func workloadsOf(ctx context.Context, ring *flows.Ring[flows.Entry]) (names, error) {
 	out := names{}
 	_, err := eachEntry(ctx, ring, func(e *flows.Entry) {
@@ -81,7 +81,7 @@ func eachEntry(ctx context.Context, ring *flows.Ring[flows.Entry], f func(*flows
 	return overwritten, nil
 }
 
-// read collects the connections that the ring tells of, since a time.
+// read collects the connections in the ring since a time.
 func (j *judge) read(ctx context.Context, agent Agent, ring *flows.Ring[flows.Entry], since time.Time) (*record, error) {
 	r := &record{byKey: map[connection]*seen{}, workloads: names{}}
 	overwritten, err := eachEntry(ctx, ring, func(e *flows.Entry) {
@@ -123,7 +123,7 @@ func (j *judge) add(agent Agent, r *record, e *flows.Entry) (ok, about bool) {
 	reply := f.GetIsReply().GetValue()
 	if reply && kind == flows.EventTrace {
 		// Such a packet is seen as it leaves for the client, from the address and the port of a
-		// Service perhaps: policies judge what is behind it, and tell of that in a verdict.
+		// Service perhaps: policies judge what is behind it, and the verdict names that.
 		return false, false
 	}
 	if reply {
@@ -168,7 +168,7 @@ func (j *judge) add(agent Agent, r *record, e *flows.Entry) (ok, about bool) {
 }
 
 // opened returns what a connection is opened with, and whether the packet may be the one that does:
-// of TCP only that is told from others.
+// only of TCP can that be distinguished.
 func opened(f *flowpb.Flow, reply bool) (proto uint8, port uint16, opens, ok bool) {
 	pick := func(src, dst uint32) uint16 {
 		if reply {
@@ -185,7 +185,7 @@ func opened(f *flowpb.Flow, reply bool) (proto uint8, port uint16, opens, ok boo
 	case l4.GetSCTP() != nil:
 		return datapath.ProtoSCTP, pick(l4.GetSCTP().GetSourcePort(), l4.GetSCTP().GetDestinationPort()), true, true
 	case reply:
-		return 0, 0, false, false // an answer does not tell to which message
+		return 0, 0, false, false // an answer does not say to which message
 	case l4.GetICMPv4() != nil:
 		return datapath.ProtoICMP, uint16(l4.GetICMPv4().GetType()), true, true
 	case l4.GetICMPv6() != nil:

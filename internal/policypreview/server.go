@@ -25,8 +25,8 @@ const (
 	answers = 8
 	// explains is how many packets are explained at once.
 	explains = 4
-	// patience is how long a preview may take: nobody else has one meanwhile.
-	patience = time.Minute
+	// previewTimeout is how long a preview may take: no other one runs meanwhile.
+	previewTimeout = time.Minute
 )
 
 // Config is what a [Server] is made from.
@@ -47,7 +47,7 @@ type Server struct {
 	// previewing and turn have room for one: a preview, and the matrix that is computed.
 	previewing, turn chan struct{}
 	sending          chan struct{}
-	patience         time.Duration // with a preview
+	timeout          time.Duration // of a preview
 	explaining       chan struct{}
 
 	mu     sync.Mutex
@@ -78,7 +78,7 @@ func New(cfg Config) (*Server, error) {
 	return &Server{
 		cfg: cfg, previewing: make(chan struct{}, 1), turn: make(chan struct{}, 1),
 		sending: make(chan struct{}, answers), explaining: make(chan struct{}, explains),
-		patience: patience,
+		timeout: previewTimeout,
 	}, nil
 }
 
@@ -101,17 +101,17 @@ func problem(err error) error {
 	return status.Error(codes.Internal, err.Error())
 }
 
-// heard fails until the agent knows what it is asked about.
-func (s *Server) heard() error {
+// synced fails until the agent has received what it is asked about.
+func (s *Server) synced() error {
 	if s.cfg.Agent.Ready() {
 		return nil
 	}
-	return status.Error(codes.Unavailable, "this agent has not heard of all policies and identities yet; try again in a while, or see `hawser status`")
+	return status.Error(codes.Unavailable, "this agent has not received all policies and identities yet; try again in a while, or see `hawser status`")
 }
 
 // admit takes a place among the answers that are under way.
 func (s *Server) admit() (done func(), err error) {
-	if err := s.heard(); err != nil {
+	if err := s.synced(); err != nil {
 		return nil, err
 	}
 	select {
@@ -230,8 +230,8 @@ func (s *Server) previewFor(ctx context.Context, req *policypb.PreviewRequest) (
 	default:
 		return nil, status.Error(codes.ResourceExhausted, "another preview is being computed on this node; try again in a few seconds")
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, s.patience, status.Errorf(codes.DeadlineExceeded,
-		"the preview takes longer than %v: ask about fewer policies at once", s.patience))
+	ctx, cancel := context.WithTimeoutCause(ctx, s.timeout, status.Errorf(codes.DeadlineExceeded,
+		"the preview takes longer than %v: ask about fewer policies at once", s.timeout))
 	defer cancel()
 	j, err := newJudge(s.cfg.Agent)
 	if err != nil {
@@ -253,7 +253,7 @@ func (s *Server) Explain(ctx context.Context, req *policypb.ExplainRequest) (*po
 	if req.GetFlow() == nil {
 		return nil, invalid("a flow is needed")
 	}
-	if err := s.heard(); err != nil {
+	if err := s.synced(); err != nil {
 		return nil, err
 	}
 	select {

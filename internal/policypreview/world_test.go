@@ -41,9 +41,9 @@ type world struct {
 	policies map[policy.Owner]oracle.Policy
 	rules    map[policy.Owner][]*policy.Rule
 	ring     *flows.Record
-	// deaf has heard of nothing yet; judged are the keys of labels that count, nil for all.
-	deaf   bool
-	judged *labels.Keys
+	// unsynced has received nothing yet; judged are the keys of labels that count, nil for all.
+	unsynced bool
+	judged   *labels.Keys
 	// inFile is the owner of a policy that is in a file of the node.
 	inFile policy.Owner
 }
@@ -57,7 +57,7 @@ type pod struct {
 
 var _ Agent = (*world)(nil)
 
-func (w *world) Ready() bool { return !w.deaf }
+func (w *world) Ready() bool { return !w.unsynced }
 
 func (w *world) Judged() labels.Keys {
 	if w.judged != nil {

@@ -19,10 +19,10 @@ func NewCommand(version string, getenv func(string) string) *cobra.Command {
 	cfg := Defaults()
 	return daemon.Program{
 		Name: "hawser-relay", Version: version,
-		Short: "Answer for all nodes of a cluster who talks to whom",
-		Long: `hawser-relay hears from an agent which nodes a cluster has, asks all of them what a client
-asks, and answers with the flows of all nodes in the order of their times. It keeps none of
-them, and needs no right in Kubernetes.`,
+		Short: "Serve the flows of all nodes of a cluster",
+		Long: `hawser-relay gets the list of nodes from an agent, forwards the requests of clients to all
+of them, and returns their flows sorted by time. It stores no flows, and needs no rights in
+Kubernetes.`,
 		Example: `  hawser-relay --listen-address unix:///run/hawser-relay.sock --disable-client-tls
   hawser observe --server unix:///run/hawser-relay.sock --follow`,
 		Manual: referenceText, Config: &cfg, Options: &cfg.Options, Getenv: getenv,

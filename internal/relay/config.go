@@ -41,9 +41,9 @@ type Config struct {
 	NoServerTLS bool
 
 	// probe is how often nodes are asked whether they are there, stall how long a client may take
-	// nothing, settle after how long nodes are forgotten that a new list does not have, grace how
+	// nothing, relist after how long nodes are removed that a new list does not have, grace how
 	// long requests may go on when the relay stops.
-	probe, stall, settle, grace time.Duration
+	probe, stall, relist, grace time.Duration
 	// nodes is how many nodes are asked, at most.
 	nodes int
 	// upstreams is how many streams from nodes there may be at once, keep how many bytes of flows
@@ -57,7 +57,7 @@ func Defaults() Config {
 		Options: daemon.Defaults(), ListenAddress: ":4245", HealthAddress: ":4222", PeerService: "unix:///var/run/cilium/hubble.sock", ClusterName: "default",
 		DialTimeout: 5 * time.Second, RetryTimeout: 30 * time.Second, SortBuffer: 1024, SortDrain: time.Second,
 		ErrorWindow: 10 * time.Second, Streams: 128,
-		probe: 10 * time.Second, stall: time.Minute, settle: 30 * time.Second, grace: 5 * time.Second,
+		probe: 10 * time.Second, stall: time.Minute, relist: 30 * time.Second, grace: 5 * time.Second,
 		nodes: maxNodes, upstreams: 1 << 15, keep: 128 << 20,
 	}
 }
@@ -66,23 +66,23 @@ func Defaults() Config {
 func (c *Config) Flags(fs *pflag.FlagSet) {
 	c.Options.Flags(fs)
 	fs.StringVar(&c.ListenAddress, "listen-address", c.ListenAddress, "address at which clients are served, host:port or unix:///path (for root alone, without TLS)")
-	fs.StringVar(&c.HealthAddress, "health-listen-address", c.HealthAddress, "address at which probes are told how the relay is (gRPC health, without TLS); empty for none")
+	fs.StringVar(&c.HealthAddress, "health-listen-address", c.HealthAddress, "address of the health service (gRPC, without TLS); empty for none")
 	fs.StringVar(&c.MetricsAddress, "metrics-listen-address", c.MetricsAddress, "address at which metrics are served (/metrics); empty for none")
-	fs.StringVar(&c.PeerService, "peer-service", c.PeerService, "where an agent says which nodes there are, host:port or unix:///path")
+	fs.StringVar(&c.PeerService, "peer-service", c.PeerService, "where an agent serves the list of nodes, host:port or unix:///path")
 	fs.StringVar(&c.ClusterName, "cluster-name", c.ClusterName, "name of the cluster, which is part of the name in the certificate of --peer-service")
 	fs.DurationVar(&c.DialTimeout, "dial-timeout", c.DialTimeout, "how long a node may take to answer")
-	fs.DurationVar(&c.RetryTimeout, "retry-timeout", c.RetryTimeout, "how long a node that did not answer is left alone, at most; half a second the first time, then twice as long each time")
-	fs.IntVar(&c.SortBuffer, "sort-buffer-len-max", c.SortBuffer, "how many flows are held for each client to bring them into the order of their times")
-	fs.DurationVar(&c.SortDrain, "sort-buffer-drain-timeout", c.SortDrain, "how long a flow is held for that, at most")
-	fs.DurationVar(&c.ErrorWindow, "error-aggregation-window", c.ErrorWindow, "what becomes of nodes is told to a client at once, and then not more often than this")
+	fs.DurationVar(&c.RetryTimeout, "retry-timeout", c.RetryTimeout, "longest delay before the next connection to a node that did not answer; the first delay is half a second, and each is twice the last")
+	fs.IntVar(&c.SortBuffer, "sort-buffer-len-max", c.SortBuffer, "how many flows are buffered for each client to sort them by time")
+	fs.DurationVar(&c.SortDrain, "sort-buffer-drain-timeout", c.SortDrain, "how long a flow is buffered for that, at most")
+	fs.DurationVar(&c.ErrorWindow, "error-aggregation-window", c.ErrorWindow, "clients get changes of the states of nodes at most this often, the first one immediately")
 	fs.IntVar(&c.Streams, "max-streams", c.Streams, "how many requests for flows are served at once")
-	fs.StringVar(&c.ClientTLS.Cert, "tls-hubble-client-cert-file", c.ClientTLS.Cert, "certificate to show to nodes, a PEM file, read again for each connection")
+	fs.StringVar(&c.ClientTLS.Cert, "tls-hubble-client-cert-file", c.ClientTLS.Cert, "certificate to present to nodes, a PEM file, read again for each connection")
 	fs.StringVar(&c.ClientTLS.Key, "tls-hubble-client-key-file", c.ClientTLS.Key, "key of that certificate, a PEM file")
 	fs.StringSliceVar(&c.ClientTLS.CAs, "tls-hubble-server-ca-files", c.ClientTLS.CAs, "authorities of which one must have signed the certificates of nodes, PEM files")
-	fs.BoolVar(&c.NoClientTLS, "disable-client-tls", c.NoClientTLS, "ask nodes without TLS, for agents with --hubble-disable-tls")
+	fs.BoolVar(&c.NoClientTLS, "disable-client-tls", c.NoClientTLS, "connect to nodes without TLS, for agents with --hubble-disable-tls")
 	fs.StringVar(&c.ServerTLS.Cert, "tls-relay-server-cert-file", c.ServerTLS.Cert, "certificate of the relay, a PEM file, read again for each connection")
 	fs.StringVar(&c.ServerTLS.Key, "tls-relay-server-key-file", c.ServerTLS.Key, "key of that certificate, a PEM file")
-	fs.StringSliceVar(&c.ServerTLS.ClientCAs, "tls-relay-client-ca-files", c.ServerTLS.ClientCAs, "authorities of which one must have signed the certificate of a client, PEM files")
+	fs.StringSliceVar(&c.ServerTLS.ClientCAs, "tls-relay-client-ca-files", c.ServerTLS.ClientCAs, "certificate authorities of clients, PEM files")
 	fs.BoolVar(&c.NoServerTLS, "disable-server-tls", c.NoServerTLS, "serve flows to everybody who reaches --listen-address, without TLS")
 }
 
@@ -131,7 +131,7 @@ func (c *Config) Validate() error {
 	if _, isSocket := socketPath(c.ListenAddress); !isSocket && !c.NoServerTLS &&
 		(c.ServerTLS.Cert == "" || c.ServerTLS.Key == "" || len(c.ServerTLS.ClientCAs) == 0) {
 		bad("--listen-address: clients are known by their certificates: give --tls-relay-server-cert-file, --tls-relay-server-key-file and " +
-			"--tls-relay-client-ca-files, or --disable-server-tls to tell everybody who reaches the address what all nodes see")
+			"--tls-relay-client-ca-files, or --disable-server-tls to serve the flows of all nodes to everybody who reaches the address")
 	}
 	if !c.NoClientTLS && (c.ClientTLS.Cert == "" || c.ClientTLS.Key == "" || len(c.ClientTLS.CAs) == 0) {
 		bad("nodes serve flows to clients with a certificate: give --tls-hubble-client-cert-file, --tls-hubble-client-key-file and " +

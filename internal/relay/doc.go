@@ -1,12 +1,13 @@
-// Package relay answers for a whole cluster what each node answers for itself: the service
-// observer.Observer, with the flows of all nodes in the order of their times.
+// Package relay serves the flows of all nodes of a cluster, sorted by time: the service
+// observer.Observer, which agents implement for their own node.
 //
-// It hears from an agent, by the service peer.Peer, which nodes there are, keeps a connection to
-// each of them, and asks all of them what a client asks. It stores no flow. A node that is slow,
-// frozen or gone holds up no other: what it has not said after a bounded wait is left out, the
-// client is told so (relay.NodeStatusEvent), and a follower hears of the node again when it is
-// back. A client that takes nothing is let go; nobody else notices.
+// It gets the list of nodes from an agent, by the service peer.Peer, keeps a connection to each
+// node, and forwards the requests of clients to all of them. It stores no flow. A node that is
+// slow, frozen or gone does not block the others: after a bounded wait its flows are left out, the
+// client gets a relay.NodeStatusEvent, and another one when the node is back. A client that reads
+// nothing is disconnected, without an effect on others.
 //
-// Run runs until its context ends, and has then ended what it started. What is known of nodes is
-// held in a roster, safe for concurrent use; what a request needs belongs to it alone.
+// Run runs until its context ends, and has then stopped everything that it started. The state of
+// nodes is in a roster, which is safe for concurrent use; the state of a request belongs to it
+// alone.
 package relay

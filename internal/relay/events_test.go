@@ -36,7 +36,7 @@ func (n *testNode) policy(at time.Time, name string) {
 // events reads events as texts until their end, or until there are so many.
 func (s *stand) events(req *observer.GetAgentEventsRequest, most int) (got []string, states []string, err error) {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	stream, err := s.client().GetAgentEvents(ctx, req)
 	for err == nil && (most == 0 || len(got) < most) {
@@ -58,7 +58,7 @@ func (s *stand) events(req *observer.GetAgentEventsRequest, most int) (got []str
 }
 
 // TestEventsOfAgents: the events of all agents are in the order of time, with the node of each,
-// those of the types asked for; who is missing is told.
+// those of the types asked for; missing nodes are reported.
 func TestEventsOfAgents(t *testing.T) {
 	s := newStand(t, 3, nil, nil)
 	s.connected(3)
@@ -113,7 +113,7 @@ func TestEventsOfAgents(t *testing.T) {
 	}
 }
 
-// plainAgent is an agent that does not know types of events, and tells of other nodes.
+// plainAgent is an agent that does not know types of events, and sends those of other nodes.
 type plainAgent struct {
 	observer.UnimplementedObserverServer
 }

@@ -41,8 +41,8 @@ func (r *Relay) GetFlows(req *observer.GetFlowsRequest, stream observer.Observer
 }
 
 // GetAgentEvents implements [observer.ObserverServer]: those of all agents, in the order of time.
-// What has become of nodes is told by events of the type [NodeStateEvent], whichever types are
-// asked for; that they are connected only of those that were away.
+// Changes of the states of nodes are sent as events of the type [NodeStateEvent], whichever types
+// are asked for; that they are connected only of those that were away.
 func (r *Relay) GetAgentEvents(req *observer.GetAgentEventsRequest, stream observer.Observer_GetAgentEventsServer) error {
 	types, err := flowserver.EventTypes(req)
 	if err != nil {
@@ -71,7 +71,7 @@ func (r *Relay) search(ctx context.Context, q question, send func(entry) error) 
 	}
 	return flowserver.Watch(ctx, r.cfg.stall, func(ctx context.Context, watched func(func() error) error) error {
 		defer done()
-		s := &search{relay: r, req: q, start: time.Now(), nodes: map[string]*tracked{}, news: newNews(r.cfg.ErrorWindow)}
+		s := &search{relay: r, req: q, start: time.Now(), nodes: map[string]*tracked{}, changes: newStateChanges(r.cfg.ErrorWindow)}
 		_, s.greet = q.(flowsQuestion)
 		s.send = func(e entry) error { return watched(func() error { return send(e) }) }
 		return s.run(ctx)
@@ -85,11 +85,11 @@ type search struct {
 	req   question
 	send  func(entry) error
 	start time.Time
-	// greet says that nodes are told of that are connected from the beginning.
-	greet bool
-	merge *merge
-	nodes map[string]*tracked
-	news  *news
+	// greet says that the client also gets the nodes that are connected from the beginning.
+	greet   bool
+	merge   *merge
+	nodes   map[string]*tracked
+	changes *stateChanges
 	// keep holds the last flows of the past until there are no more; nil if they are not bounded.
 	keep    *kept
 	sent    uint64
@@ -104,7 +104,7 @@ type tracked struct {
 	source *source // nil if there never was one
 	over   bool    // the source has ended
 	conn   *grpc.ClientConn
-	state  relay.NodeState // that the client was told
+	state  relay.NodeState // that the client has got
 	again  time.Time       // when it may be asked again on the same connection
 }
 
@@ -113,11 +113,11 @@ func (s *search) run(ctx context.Context) (err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer s.readers.Wait()
 	defer cancel()
-	patience := r.cfg.DialTimeout
+	timeout := r.cfg.DialTimeout
 	if s.req.GetFollow() {
-		patience = r.cfg.SortDrain
+		timeout = r.cfg.SortDrain
 	}
-	s.merge = newMerge(s.req.GetFollow(), s.start, patience, r.cfg.SortDrain, r.cfg.SortBuffer)
+	s.merge = newMerge(s.req.GetFollow(), s.start, timeout, r.cfg.SortDrain, r.cfg.SortBuffer)
 	if s.req.GetNumber() > 0 && !s.req.GetFirst() {
 		s.keep = &kept{number: s.req.GetNumber(), all: &r.kept, most: r.cfg.keep}
 		defer func() {
@@ -148,7 +148,7 @@ func (s *search) run(ctx context.Context) (err error) {
 			return err
 		}
 		dirty = dirty || over
-		wait, err := s.tell(now, n)
+		wait, err := s.sendChanges(now, n)
 		if err != nil {
 			return err
 		}
@@ -158,8 +158,8 @@ func (s *search) run(ctx context.Context) (err error) {
 			}
 			continue
 		}
-		if n.settled {
-			if err := s.settle(); err != nil {
+		if n.caughtUp {
+			if err := s.flush(); err != nil {
 				return err
 			}
 		}
@@ -199,17 +199,17 @@ func (s *search) run(ctx context.Context) (err error) {
 	}
 }
 
-// tell sends what has become of nodes, if it is time to, and returns for how long there is nothing
-// to do at most; 0 if that is not known.
-func (s *search) tell(now time.Time, n next) (wait time.Duration, err error) {
-	left, ok := s.news.due(now)
+// sendChanges sends state changes of nodes, if they are due, and returns for how long there is
+// nothing to do at most; 0 if that is not known.
+func (s *search) sendChanges(now time.Time, n next) (wait time.Duration, err error) {
+	left, ok := s.changes.due(now)
 	if !ok {
 		return n.wait, nil
 	}
 	if left > 0 && (s.req.GetFollow() || !n.done) {
 		return least(n.wait, left), nil
 	}
-	for _, res := range s.news.take(now) {
+	for _, res := range s.changes.take(now) {
 		if err := s.send(res); err != nil {
 			return 0, err
 		}
@@ -242,8 +242,8 @@ func least(a, b time.Duration) time.Duration {
 	return a
 }
 
-// look asks the nodes that are connected, and not yet asked, and remembers what is to be told of
-// those that are not. It returns what is closed when it is worth to look again.
+// look asks the nodes that are connected, and not yet asked, and records the state changes of those
+// that are not. It returns what is closed when it is worth to look again.
 func (s *search) look(ctx context.Context, first bool) (<-chan struct{}, error) {
 	views, changed := s.relay.roster.nodes()
 	now := time.Now()
@@ -258,7 +258,7 @@ func (s *search) look(ctx context.Context, first bool) (<-chan struct{}, error) 
 		if v.conn == nil {
 			if t.state != relay.NodeState_NODE_UNAVAILABLE {
 				t.state = relay.NodeState_NODE_UNAVAILABLE
-				s.news.add(v.name, t.state, unavailable(v))
+				s.changes.add(v.name, t.state, unavailable(v))
 			}
 			continue
 		}
@@ -271,14 +271,14 @@ func (s *search) look(ctx context.Context, first bool) (<-chan struct{}, error) 
 		if before := t.state; before != relay.NodeState_NODE_CONNECTED {
 			t.state = relay.NodeState_NODE_CONNECTED
 			if s.greet || before != relay.NodeState_UNKNOWN_NODE_STATE {
-				s.news.add(v.name, t.state, "")
+				s.changes.add(v.name, t.state, "")
 			}
 		}
 	}
 	for name := range s.nodes {
 		if !there[name] {
 			delete(s.nodes, name)
-			s.news.add(name, relay.NodeState_NODE_GONE, "")
+			s.changes.add(name, relay.NodeState_NODE_GONE, "")
 		}
 	}
 	return changed, nil
@@ -354,7 +354,7 @@ func (s *search) sources(each func(*source)) {
 	}
 }
 
-// ended remembers what is to be told of nodes that ended before they told everything, and says
+// ended records the state changes of nodes that ended before they sent everything, and reports
 // whether any has ended. It fails if all did because of what was asked.
 func (s *search) ended(now time.Time) (any bool, err error) {
 	for _, src := range s.merge.ended() {
@@ -374,7 +374,7 @@ func (s *search) ended(now time.Time) (any bool, err error) {
 		case codes.Unavailable, codes.Canceled:
 			t.state = relay.NodeState_NODE_UNAVAILABLE
 		}
-		s.news.add(src.node, t.state, text(src.err))
+		s.changes.add(src.node, t.state, text(src.err))
 	}
 	// What one node does not understand, others may.
 	if s.refusals < s.asked || s.sent > 0 {
@@ -395,7 +395,7 @@ func (s *search) entry(n next) (end bool, err error) {
 		if !s.req.GetFollow() || n.item.key.Before(s.start) {
 			return false, s.keep.add(n.item.res, counts)
 		}
-		if err := s.settle(); err != nil {
+		if err := s.flush(); err != nil {
 			return false, err
 		}
 	}
@@ -408,15 +408,15 @@ func (s *search) entry(n next) (end bool, err error) {
 	return s.req.GetFirst() && s.sent == s.req.GetNumber(), nil
 }
 
-// settle sends what was kept of the past.
-func (s *search) settle() error {
+// flush sends what was kept of the past.
+func (s *search) flush() error {
 	if s.keep == nil {
 		return nil
 	}
 	k := s.keep
 	s.keep = nil
 	defer k.free()
-	// Nodes tell of the past nearly in order, and all of it is here.
+	// Nodes send the past nearly in order, and all of it is here.
 	slices.SortStableFunc(k.entries, func(a, b keptEntry) int { return a.GetTime().AsTime().Compare(b.GetTime().AsTime()) })
 	for _, e := range k.entries {
 		if err := s.send(e.entry); err != nil {
@@ -434,7 +434,7 @@ type keptEntry struct {
 	counts bool
 }
 
-// kept holds the last entries that count, and what is told between them.
+// kept holds the last entries that count, and the messages between them.
 type kept struct {
 	number  uint64
 	entries []keptEntry

@@ -18,11 +18,11 @@ import (
 const (
 	// healthAge is how old an answer about the nodes' health may be.
 	healthAge = 5 * time.Second
-	// maxFailures is of how many pairs that do not reach each other is told.
+	// maxFailures is how many pairs that do not reach each other are listed.
 	maxFailures = 1024
 	// maxWays is how many ways of a pair are, and maxWayText is the length of what went wrong.
 	maxWays, maxWayText = 8, 96
-	// maxSlowest is how many of the slowest pairs are told of.
+	// maxSlowest is how many of the slowest pairs are listed.
 	maxSlowest = 16
 )
 
@@ -64,7 +64,7 @@ func (h *nodeHealth) ask(ctx context.Context) *health.GetResponse {
 		case v.conn == nil:
 			sum.problem(v.name, "no answer to the relay: "+unavailable(v))
 		case status.Code(err) == codes.Unimplemented:
-			sum.problem(v.name, "it is of a version that does not tell")
+			sum.problem(v.name, "its version does not report it")
 		case err != nil:
 			sum.problem(v.name, text(err))
 		default:
@@ -77,7 +77,7 @@ func (h *nodeHealth) ask(ctx context.Context) *health.GetResponse {
 // healthSum puts the answers of nodes together. What it holds is bounded by the number of nodes,
 // whatever they say.
 type healthSum struct {
-	share     int // of the failures that are told, for each node
+	share     int // of the listed failures, for each node
 	nodes     map[string]*health.NodeView
 	unreached map[string]uint32 // by how many others
 	failures  []*health.Failure
@@ -89,7 +89,7 @@ func newHealthSum(nodes int) *healthSum {
 	return &healthSum{share: max(1, maxFailures/max(nodes, 1)), nodes: make(map[string]*health.NodeView, nodes), unreached: map[string]uint32{}}
 }
 
-// problem notes a node that tells nothing.
+// problem records a node that reports nothing.
 func (s *healthSum) problem(name, problem string) {
 	s.nodes[name] = &health.NodeView{Name: name, Problem: clip(problem, maxProblem)}
 }
@@ -106,22 +106,22 @@ func (s *healthSum) add(name string, res *health.GetResponse) {
 	view.Latency, view.Round, view.Problem = own.GetLatency(), own.GetRound(), clip(own.GetProblem(), maxProblem)
 	s.nodes[name] = view
 	s.leftOut = plus(s.leftOut, res.GetFailuresLeftOut())
-	told := 0
-	heard := map[string]bool{}
+	listed := 0
+	seen := map[string]bool{}
 	for _, f := range res.GetFailures() {
 		to := f.GetTo()
-		if to == "" || len(to) > maxNodeName || heard[to] {
+		if to == "" || len(to) > maxNodeName || seen[to] {
 			continue // each node has one say about each
 		}
-		heard[to] = true
+		seen[to] = true
 		if to != name && (s.unreached[to] > 0 || len(s.unreached) < 2*maxNodes) {
 			s.unreached[to]++
 		}
-		if told == s.share || len(s.failures) == maxFailures {
+		if listed == s.share || len(s.failures) == maxFailures {
 			s.leftOut = plus(s.leftOut, 1)
 			continue
 		}
-		told++
+		listed++
 		out := &health.Failure{From: name, To: to, Since: f.GetSince()}
 		for _, w := range f.GetWays()[:min(len(f.GetWays()), maxWays)] {
 			out.Ways = append(out.Ways, &health.Way{
@@ -138,7 +138,7 @@ func (s *healthSum) add(name string, res *health.GetResponse) {
 	s.slowest = clusterhealth.Slowest(s.slowest, maxSlowest)
 }
 
-// response is all of it, in order. Nodes that others tell of and this relay does not ask, such as
+// response is all of it, in order. Nodes that others report and this relay does not ask, such as
 // those of another cluster, are in it where they are not reached.
 func (s *healthSum) response() *health.GetResponse {
 	for name, n := range s.unreached {

@@ -29,7 +29,7 @@ func probed(name string, took time.Duration) clusterhealth.Status {
 	return clusterhealth.Status{Name: name, Node: []clusterhealth.Path{{Addr: netip.MustParseAddr("192.0.2.1"), ICMP: way, HTTP: way}}}
 }
 
-// TestNodeHealth: a relay tells who does not reach whom and since when, who is slow, and of which
+// TestNodeHealth: a relay reports who does not reach whom and since when, who is slow, and of which
 // nodes it does not know.
 func TestNodeHealth(t *testing.T) {
 	t.Parallel()
@@ -86,7 +86,7 @@ func TestNodeHealth(t *testing.T) {
 	defer s.nodes[4].gate.thaw()
 	h := newNodeHealth(s.relay)
 	h.timeout = time.Second
-	controllers.Eventually(t, patience, func() string {
+	controllers.Eventually(t, testTimeout, func() string {
 		if res = h.ask(t.Context()); len(res.GetFailures()) != 2 {
 			return fmt.Sprintf("failures %v", res.GetFailures())
 		}
@@ -165,7 +165,7 @@ func TestNodeHealthIsBounded(t *testing.T) {
 	if res := sum.response(); len(res.GetFailures()) != 2 || res.GetFailuresLeftOut() != 0 || res.GetNodes()[1].GetUnreachedBy() != 2 {
 		t.Errorf("what nodes say again: %d failures, %d left out, %v", len(res.GetFailures()), res.GetFailuresLeftOut(), res.GetNodes()[1])
 	}
-	// A small cluster in two halves is told whole.
+	// A small cluster in two halves is listed whole.
 	sum = newHealthSum(4)
 	for i := range 4 {
 		sum.add(fmt.Sprint("n", i), &health.GetResponse{Nodes: []*health.NodeView{{}}, Failures: []*health.Failure{{To: "a"}, {To: "b"}}})

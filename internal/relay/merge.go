@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// catchUp is how long a node has its flows sorted into the past, if a request follows: whether it
-// tells of the past still is known only by its own clock.
+// catchUp is how long the flows of a node are sorted into the past, if a request follows: only the
+// node's own clock says whether it still sends the past.
 const catchUp = time.Minute
 
 // item is an answer of a node.
@@ -18,7 +18,7 @@ type item struct {
 	// key is by when it is sorted: its time, but not later than it came. A node whose clock is
 	// ahead would otherwise have its flows held, and everybody's after them. Nor is it, in what a
 	// node follows with, earlier than by hold: one whose clock is behind would go before all others
-	// as long as it has something to tell.
+	// as long as it has something to send.
 	key time.Time
 }
 
@@ -29,11 +29,11 @@ type source struct {
 	room  chan struct{} // holds a token for each entry of queue
 	queue []item        // by key
 	at    int           // in the heap, if queue is not empty
-	// catching says that the node is still telling of what was before the request, which others are
-	// to be sorted into.
+	// catching says that the node still sends flows from before the request, which must be merged
+	// with those of others.
 	catching bool
 	ended    bool
-	err      error // why it ended; nil if all was told
+	err      error // why it ended; nil if it sent everything
 	end      context.CancelFunc
 	// last is the time of its latest flow that was sent on. It belongs to who takes entries.
 	last time.Time
@@ -42,9 +42,10 @@ type source struct {
 // merge brings the streams of nodes into one, in the order of time. Each node's stream is nearly
 // sorted by itself; so the earliest of all heads is the next one, if every node has one.
 //
-// A node that has none is waited for in two ways. As long as it tells of the past, it has patience
-// to go on; then it is given up. After that, or in a following from now on, it may have nothing to
-// tell, and everybody's flows are held until they are as old as hold, or as long as there is room.
+// There are two waits for a node without a head. While it sends the past, it has timeout to
+// continue; then the merge gives it up. After that, or when a client follows from now on, it may
+// have nothing to send, and the flows of all nodes are held until they are as old as hold, or while
+// there is room.
 type merge struct {
 	mu      sync.Mutex
 	heads   sources
@@ -53,22 +54,22 @@ type merge struct {
 	idle    int // of those, the ones without a head
 	waiting int // of those, the ones that are catching up
 	held    int // entries of all queues
-	// over are sources of which everything was taken, and nobody was told yet.
+	// over are sources of which everything was taken, and that ended has not returned yet.
 	over []*source
-	// stuck is since when nodes are waited for that tell of the past, if any are, and allowed how
-	// much longer that may take: patience, less what it took already. Each entry adds earned, so
-	// that a node that sends a little now and then does not hold the others for ever.
+	// stuck is since when the merge waits for nodes that send the past, if it does, and allowed how
+	// much longer it may: timeout, less what it took already. Each entry adds earned, so that a
+	// node that sends a little now and then does not block the others for ever.
 	stuck   time.Time
 	allowed time.Duration
 
-	start          time.Time
-	follow         bool
-	patience, hold time.Duration
-	size           int // how many entries are held, if nodes are fewer
+	start         time.Time
+	follow        bool
+	timeout, hold time.Duration
+	size          int // how many entries are held, if nodes are fewer
 }
 
-func newMerge(follow bool, start time.Time, patience, hold time.Duration, size int) *merge {
-	return &merge{woken: make(chan struct{}, 1), follow: follow, start: start, patience: patience, allowed: patience, hold: hold, size: size}
+func newMerge(follow bool, start time.Time, timeout, hold time.Duration, size int) *merge {
+	return &merge{woken: make(chan struct{}, 1), follow: follow, start: start, timeout: timeout, allowed: timeout, hold: hold, size: size}
 }
 
 func (m *merge) wake() {
@@ -78,7 +79,7 @@ func (m *merge) wake() {
 	}
 }
 
-// add makes a source for a node, one of so many. catching is for one that tells of the past.
+// add makes a source for a node, one of so many. catching is for one that sends the past.
 func (m *merge) add(node string, of int, catching bool, end context.CancelFunc) *source {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -135,7 +136,7 @@ func (m *merge) put(ctx context.Context, s *source, res entry) error {
 	return nil
 }
 
-// finish tells that a node sends nothing more.
+// finish records that a node sends nothing more.
 func (m *merge) finish(s *source, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -170,14 +171,14 @@ func (m *merge) ended() []*source {
 	return out
 }
 
-// next is what there is to do now: an entry to send; or settled, if nothing of the past is to come
+// next is what there is to do now: an entry to send; or caughtUp, if nothing of the past is to come
 // any more; or done, if nothing at all is; or to wait, until something wakes, or for wait if that
 // is not 0. late has nodes that were given up for being silent.
 type next struct {
-	item          *item
-	source        *source
-	settled, done bool
-	wait          time.Duration
+	item           *item
+	source         *source
+	caughtUp, done bool
+	wait           time.Duration
 }
 
 // next returns what is next at a time. all are the sources, of which those may be given up that are
@@ -209,19 +210,19 @@ func (m *merge) next(now time.Time, all func(func(*source))) next {
 	}
 	if len(m.heads) == 0 {
 		if m.live == 0 {
-			return next{settled: true, done: true}
+			return next{caughtUp: true, done: true}
 		}
-		return next{settled: true}
+		return next{caughtUp: true}
 	}
 	s := m.heads[0]
 	it := s.queue[0]
 	if m.idle > 0 && len(s.room) < cap(s.room) && m.held < m.size {
 		if left := it.key.Add(m.hold).Sub(now); m.follow && left > 0 {
-			// Nobody is waited for who tells of the past, but somebody may still have some.
+			// No node that sends the past is waited for, but some may still have flows.
 			return next{wait: left}
 		}
 	}
-	m.allowed = min(m.patience, m.allowed+earned)
+	m.allowed = min(m.timeout, m.allowed+earned)
 	s.queue[0] = item{}
 	s.queue = s.queue[1:]
 	<-s.room

@@ -16,7 +16,7 @@ import (
 // drain takes everything until the merge is done, and returns the times of what came.
 func drain(t *testing.T, m *merge, all []*source) (out []time.Time) {
 	t.Helper()
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(testTimeout)
 	for time.Now().Before(deadline) {
 		n := m.next(time.Now(), func(each func(*source)) {
 			for _, s := range all {
@@ -31,7 +31,7 @@ func drain(t *testing.T, m *merge, all []*source) (out []time.Time) {
 		default:
 			wait := n.wait
 			if wait == 0 {
-				wait = patience
+				wait = testTimeout
 			}
 			select {
 			case <-m.woken:
@@ -50,7 +50,7 @@ func TestMergeSortsThePast(t *testing.T) {
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 1))
 	for range 20 {
-		m := newMerge(false, time.Now(), patience, time.Second, 8)
+		m := newMerge(false, time.Now(), testTimeout, time.Second, 8)
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
 		var all []*source
@@ -181,8 +181,8 @@ func TestMergeHoldsTheLatest(t *testing.T) {
 	}
 }
 
-// TestMergeClockBehind: a node whose clock is behind and that always has something to tell does not
-// keep the others' flows from those who follow; at first it may tell of the past.
+// TestMergeClockBehind: a node whose clock is behind and that always has something to send does not
+// keep the others' flows from those who follow; at first it may send the past.
 func TestMergeClockBehind(t *testing.T) {
 	for _, catching := range []bool{false, true} {
 		start := time.Now()

@@ -91,7 +91,7 @@ func (r *Relay) serveNode(ctx context.Context, m *member, p peerNode, log *slog.
 	if err != nil {
 		return err
 	}
-	// Who reads from it hears so, and that is how they are told.
+	// Streams that read from it fail, and so learn of it.
 	defer conn.Close()
 	r.roster.update(m, relay.NodeState_NODE_CONNECTED, conn, "", st)
 	log.Info("node is connected")
@@ -158,7 +158,7 @@ func (r *Relay) ask(ctx context.Context, conn *grpc.ClientConn) (*observer.Serve
 }
 
 // probe returns when a server that was connected does not answer any more: a connection alone
-// would not tell that a process is frozen.
+// would not show that a process is frozen.
 func (r *Relay) probe(ctx context.Context, conn *grpc.ClientConn, answer func(*observer.ServerStatusResponse)) error {
 	for {
 		wait, cancel := context.WithTimeout(ctx, r.cfg.probe/2+rand.N(r.cfg.probe/2+1))

@@ -26,7 +26,7 @@ func (r *Relay) followPeers(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		r.roster.told(text(err))
+		r.roster.setProblem(text(err))
 		if time.Since(began) > r.cfg.RetryTimeout {
 			failures = 0
 		}
@@ -60,11 +60,11 @@ func (r *Relay) readPeers(ctx context.Context, list uint64) error {
 		return err
 	}
 	// Nothing says where the nodes of now end and changes begin. A node that was known and is not
-	// told of again is gone, some time after the list began: agents begin it when they know all.
-	var settled *time.Timer
+	// named again is gone, some time after the list began: agents begin it when they know all.
+	var listed *time.Timer
 	defer func() {
-		if settled != nil {
-			settled.Stop()
+		if listed != nil {
+			listed.Stop()
 		}
 	}()
 	warned := false
@@ -76,8 +76,8 @@ func (r *Relay) readPeers(ctx context.Context, list uint64) error {
 			}
 			return err
 		}
-		if settled == nil {
-			settled = time.AfterFunc(r.cfg.settle, func() {
+		if listed == nil {
+			listed = time.AfterFunc(r.cfg.relist, func() {
 				if ctx.Err() == nil {
 					r.roster.remove(func(m *member) bool { return m.seen < list })
 				}
@@ -85,7 +85,7 @@ func (r *Relay) readPeers(ctx context.Context, list uint64) error {
 		}
 		p := peerNode{n.GetName(), n.GetAddress(), n.GetTls().GetServerName()}
 		if p.name == "" || len(p.name) > maxNodeName || len(p.address) > maxNodeName || len(p.serverName) > 2*maxNodeName {
-			continue // it could not be told apart, or told of
+			continue // it could not be distinguished, or reported
 		}
 		switch n.GetType() {
 		case peer.ChangeNotificationType_PEER_ADDED, peer.ChangeNotificationType_PEER_UPDATED:
@@ -99,6 +99,6 @@ func (r *Relay) readPeers(ctx context.Context, list uint64) error {
 		case peer.ChangeNotificationType_PEER_DELETED:
 			r.roster.remove(func(m *member) bool { return m.view.name == p.name })
 		}
-		r.roster.told("")
+		r.roster.setProblem("")
 	}
 }

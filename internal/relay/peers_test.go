@@ -70,7 +70,7 @@ func TestListOfThousands(t *testing.T) {
 	l := &lister{}
 	path := filepath.Join(shortDir(t), "s")
 	s := newStand(t, 2, func(c *Config) {
-		c.PeerService, c.RetryTimeout, c.settle, c.nodes = "unix://"+path, 30*time.Second, 3*time.Second, most
+		c.PeerService, c.RetryTimeout, c.relist, c.nodes = "unix://"+path, 30*time.Second, 3*time.Second, most
 	}, nil)
 	var list []*peer.ChangeNotification
 	closed := freePort(t)
@@ -95,7 +95,7 @@ func TestListOfThousands(t *testing.T) {
 		return srv.Serve(listener)
 	})
 	s.connected(2)
-	controllers.Eventually(t, patience, func() string {
+	controllers.Eventually(t, testTimeout, func() string {
 		views, _ := s.relay.roster.nodes()
 		if len(views) != most {
 			return fmt.Sprintf("%d nodes", len(views))
@@ -106,17 +106,17 @@ func TestListOfThousands(t *testing.T) {
 		t.Errorf("%d goroutines", n)
 	}
 	want := s.nodes[1].add(time.Now())
-	got, told, err := s.get(&observer.GetFlowsRequest{}).all()
-	if err != nil || len(got) != 1 || got[0] != want || len(told) < most/namesAtOnce || len(told) > most/namesAtOnce+2*problemsAtOnce {
-		t.Errorf("%v, %d messages about nodes, %v", got, len(told), err)
+	got, states, err := s.get(&observer.GetFlowsRequest{}).all()
+	if err != nil || len(got) != 1 || got[0] != want || len(states) < most/namesAtOnce || len(states) > most/namesAtOnce+2*problemsAtOnce {
+		t.Errorf("%v, %d messages about nodes, %v", got, len(states), err)
 	}
 	c := s.get(&observer.GetFlowsRequest{Follow: true})
-	if problem := c.told("prod/bad", relay.NodeState_NODE_UNAVAILABLE); !strings.Contains(problem, "host:port") && !strings.Contains(problem, "several reasons") {
+	if problem := c.state("prod/bad", relay.NodeState_NODE_UNAVAILABLE); !strings.Contains(problem, "host:port") && !strings.Contains(problem, "several reasons") {
 		t.Error(problem)
 	}
 	// The next list has one node: the others are gone, after a while.
 	l.set([]*peer.ChangeNotification{added("prod/n1", s.nodes[0].address)})
-	c.told("prod/n2", relay.NodeState_NODE_GONE)
+	c.state("prod/n2", relay.NodeState_NODE_GONE)
 	nodes, err := s.client().GetNodes(t.Context(), &observer.GetNodesRequest{})
 	if err != nil || len(nodes.GetNodes()) != 1 || nodes.GetNodes()[0].GetName() != "prod/n1" {
 		t.Errorf("%d nodes, %v", len(nodes.GetNodes()), err)
@@ -129,7 +129,7 @@ func TestListOfThousands(t *testing.T) {
 func TestListOfAgentThatStarts(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(shortDir(t), "s")
-	s := newStand(t, 3, func(c *Config) { c.PeerService, c.settle = "unix://"+path, 500*time.Millisecond }, nil)
+	s := newStand(t, 3, func(c *Config) { c.PeerService, c.relist = "unix://"+path, 500*time.Millisecond }, nil)
 	serve := func(nodes *table.Table[node.Key, node.Node], synced func(context.Context) error) (end func()) {
 		t.Helper()
 		srv, err := flowserver.New(flowserver.Config{
@@ -139,7 +139,7 @@ func TestListOfAgentThatStarts(t *testing.T) {
 			t.Fatal(err)
 		}
 		var l net.Listener
-		controllers.Eventually(t, patience, func() string {
+		controllers.Eventually(t, testTimeout, func() string {
 			if l, err = net.Listen("unix", path); err != nil {
 				return err.Error()
 			}
@@ -164,8 +164,8 @@ func TestListOfAgentThatStarts(t *testing.T) {
 		return errors.New("its store is away")
 	})
 	asked := time.Now()
-	controllers.Eventually(t, patience, func() string {
-		if refused.Load() < 4 || time.Since(asked) < 4*s.relay.cfg.settle {
+	controllers.Eventually(t, testTimeout, func() string {
+		if refused.Load() < 4 || time.Since(asked) < 4*s.relay.cfg.relist {
 			return "it was not asked for long enough"
 		}
 		return ""
@@ -176,7 +176,7 @@ func TestListOfAgentThatStarts(t *testing.T) {
 	n2, _ := s.table.Get(s.nodes[1].key)
 	starting.Upsert(n2.Key(), n2)
 	synced.Store(true)
-	controllers.Eventually(t, patience, func() string {
+	controllers.Eventually(t, testTimeout, func() string {
 		nodes, _ := s.relay.roster.nodes()
 		if len(nodes) != 2 {
 			return fmt.Sprintf("%d nodes, and the list has 2", len(nodes))

@@ -38,7 +38,7 @@ const (
 	busyRetry = 300 * time.Millisecond
 	// maxAnswer is how much of a node's answer is held, as policypb.Read counts it.
 	maxAnswer = 16 * maxMessage
-	// maxMerged is how many sorts of connections of all nodes are told apart.
+	// maxMerged is how many sorts of connections of all nodes are distinguished.
 	maxMerged = 20000
 )
 
@@ -128,7 +128,7 @@ func (p *policies) matrixOf(ctx context.Context, v view, req *policypb.MatrixReq
 	if err != nil {
 		return false, err
 	}
-	var told policypb.MatrixPlaces
+	var places policypb.MatrixPlaces
 	for {
 		res, err := from.Recv()
 		if errors.Is(err, io.EOF) {
@@ -138,7 +138,7 @@ func (p *policies) matrixOf(ctx context.Context, v view, req *policypb.MatrixReq
 			return sent, err
 		}
 		late.Stop()
-		if err := told.Add(res); err != nil {
+		if err := places.Add(res); err != nil {
 			return sent, status.Errorf(codes.Internal, "%s: %v", v.name, err)
 		}
 		if sent = true; res.GetNodeName() != "" {
@@ -302,7 +302,7 @@ type previewMerge struct {
 	answered   int
 	refusal    error
 	// loose says that what is counted may have been counted twice: of what has no place in byKey
-	// nobody can tell what two nodes saw.
+	// nobody can say what two nodes saw.
 	loose bool
 }
 
@@ -342,7 +342,7 @@ func (m *previewMerge) add(node string, pairs bool, a nodePreview) {
 		}
 		m.addConnection(c)
 	}
-	// What the node had no room for counts, too. Another may tell of the same: there are at most so
+	// What the node had no room for counts, too. Another may report the same: there are at most so
 	// many.
 	moreRefused, moreAllowed := sum.GetRefused()-min(sum.GetRefused(), refused), sum.GetAllowed()-min(sum.GetAllowed(), allowed)
 	m.sum.Refused = plus64(m.sum.GetRefused(), moreRefused)

@@ -23,7 +23,7 @@ import (
 	"github.com/hawser-net/hawser/internal/testenv/controllers"
 )
 
-// nodePolicies answers for a node what it is told to.
+// nodePolicies answers for a node what it is set to.
 type nodePolicies struct {
 	policypb.UnimplementedPolicyServer
 	mu      sync.Mutex
@@ -141,7 +141,7 @@ func TestRelayAnswersWhatPoliciesMean(t *testing.T) {
 	}
 	defer conn.Close()
 	client := policypb.NewPolicyClient(conn)
-	controllers.Eventually(t, patience, func() string {
+	controllers.Eventually(t, testTimeout, func() string {
 		views, _ := s.relay.roster.nodes()
 		for _, v := range views {
 			if v.state != relay.NodeState_NODE_CONNECTED {
@@ -153,7 +153,7 @@ func TestRelayAnswersWhatPoliciesMean(t *testing.T) {
 		}
 		return ""
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	ask := func() (*policypb.PreviewResponse, error) {
 		stream, err := client.Preview(ctx, &policypb.PreviewRequest{})
@@ -259,7 +259,7 @@ func TestRelayPassesOverNodesThatHarmAnswers(t *testing.T) {
 	p.previewTime, p.beginTime = 2*time.Second, time.Second
 	whole := func(problem string) {
 		t.Helper()
-		controllers.Eventually(t, patience, func() string { // a busy machine may hold up the others, too
+		controllers.Eventually(t, testTimeout, func() string { // a busy machine may hold up the others, too
 			out := &policypb.PreviewResponse{}
 			pieces, err := p.preview(t.Context(), &policypb.PreviewRequest{})
 			for _, piece := range pieces {
@@ -275,7 +275,7 @@ func TestRelayPassesOverNodesThatHarmAnswers(t *testing.T) {
 	}
 	matrix := func() {
 		t.Helper()
-		controllers.Eventually(t, patience, func() string {
+		controllers.Eventually(t, testTimeout, func() string {
 			var from string
 			err := p.matrix(t.Context(), &policypb.MatrixRequest{}, func(res *policypb.MatrixResponse) error {
 				from = res.GetNodeName()
@@ -291,7 +291,7 @@ func TestRelayPassesOverNodesThatHarmAnswers(t *testing.T) {
 	bad.set(func() { bad.hangs = true })
 	whole("no answer within 2s")
 	matrix()
-	controllers.Eventually(t, patience, func() string {
+	controllers.Eventually(t, testTimeout, func() string {
 		res, err := p.Explain(t.Context(), &policypb.ExplainRequest{Flow: &flow.Flow{NodeName: bad.name}})
 		if err != nil || res.GetNodeName() == bad.name {
 			return fmt.Sprintf("explained: %v, %v", res, err)
@@ -317,10 +317,10 @@ func TestRelayPassesOverNodesThatHarmAnswers(t *testing.T) {
 		}
 		bad.rows = []*policypb.MatrixRow{{Accesses: []uint32{1 << 31}}}
 	})
-	whole("what it does not tell")
+	whole("what it does not report")
 	matrix()
 	// What is too large for a message is not taken for a node that is busy, which is asked again.
-	p.previewTime, p.answerTime = patience, 2*patience
+	p.previewTime, p.answerTime = testTimeout, 2*testTimeout
 	bad.set(func() {
 		bad.asked = 0
 		bad.preview = func(*policypb.PreviewRequest) (*policypb.PreviewResponse, error) {
@@ -367,10 +367,10 @@ func TestPreviewsOfNodesAreMerged(t *testing.T) {
 			proto.Merge(out, piece)
 		}
 		if len(out.GetConnections()) != 3 {
-			t.Fatalf("told of %v", out.GetConnections())
+			t.Fatalf("reported %v", out.GetConnections())
 		}
 		if c := out.GetConnections()[0]; c.GetCount() != 4 || c.GetEgress() != 4 || c.GetIngress() != 4 || c.GetSource().GetName() != "front" || c.GetDestination().GetName() != "db" {
-			t.Errorf("one connection is told as %v", c)
+			t.Errorf("one connection is reported as %v", c)
 		}
 		if sum := out.GetSummary(); sum.GetRefused() != 3+7 || sum.GetAllowed() != 8 || sum.GetUnchanged() != 12 ||
 			!sum.GetChangedAtMost() || !sum.GetUnchangedAtMost() || sum.GetEventsLost() != 20 {

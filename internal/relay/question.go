@@ -90,7 +90,7 @@ func (q eventsQuestion) ask(ctx context.Context, conn *grpc.ClientConn, node str
 		if err != nil {
 			return nil, err
 		}
-		// An agent that does not know types sends all. One that tells nothing tells nothing.
+		// An agent that does not know types sends all. One that reports nothing is left out.
 		if ev := res.GetAgentEvent(); ev == nil || len(q.types) > 0 && !slices.Contains(q.types, ev.GetType()) {
 			return nil, nil
 		}
@@ -101,11 +101,11 @@ func (q eventsQuestion) ask(ctx context.Context, conn *grpc.ClientConn, node str
 
 func (eventsQuestion) counts(entry) bool { return true }
 
-// NodeStateEvent is the type of an unknown event by which a relay tells what has become of nodes:
+// NodeStateEvent is the type of an unknown event by which a relay reports state changes of nodes:
 // there is no message for it among those of events.
 const NodeStateEvent = "node-state"
 
-// stateEvent tells readers of events what has become of nodes.
+// stateEvent reports state changes of nodes to readers of events.
 func stateEvent(res *observer.GetFlowsResponse) *observer.GetAgentEventsResponse {
 	st := res.GetNodeStatus()
 	what := strings.ToLower(strings.TrimPrefix(st.GetStateChange().String(), "NODE_"))

@@ -53,12 +53,12 @@ func TestMergesByTime(t *testing.T) {
 		{"not of one node", &observer.GetFlowsRequest{Blacklist: []*flow.FlowFilter{{NodeName: []string{"prod/n2"}}}, Number: 200},
 			slices.DeleteFunc(slices.Clone(want), func(id string) bool { return strings.HasPrefix(id, "n2/") })},
 	} {
-		got, told, err := s.get(row.req).all()
+		got, states, err := s.get(row.req).all()
 		if err != nil || !slices.Equal(got, row.want) {
 			t.Errorf("%s: got %v\nwant %v (%v)", row.name, got, row.want, err)
 		}
-		if row.name != "first" && !slices.Equal(told, []string{"NODE_CONNECTED prod/n1,prod/n2,prod/n3 "}) {
-			t.Errorf("%s: told %v", row.name, told)
+		if row.name != "first" && !slices.Equal(states, []string{"NODE_CONNECTED prod/n1,prod/n2,prod/n3 "}) {
+			t.Errorf("%s: states %v", row.name, states)
 		}
 	}
 	for _, req := range []*observer.GetFlowsRequest{
@@ -99,13 +99,13 @@ func TestFollows(t *testing.T) {
 	}
 }
 
-// TestNodesComeAndGo: a follower is told of a node that goes and comes back, misses nothing of it,
-// hears of new nodes, and of those that are no more.
+// TestNodesComeAndGo: a follower gets an event when a node goes and comes back, misses nothing of
+// it, and gets events of new and removed nodes.
 func TestNodesComeAndGo(t *testing.T) {
 	s := newStand(t, 3, nil, nil)
 	s.connected(3)
 	c := s.get(&observer.GetFlowsRequest{Follow: true})
-	c.told("prod/n3", relay.NodeState_NODE_CONNECTED)
+	c.state("prod/n3", relay.NodeState_NODE_CONNECTED)
 	c.reaches(s.nodes[1])
 	c.reaches(s.nodes[2])
 	for round := range 3 {
@@ -114,7 +114,7 @@ func TestNodesComeAndGo(t *testing.T) {
 			t.Fatalf("%v, want %s", got, before)
 		}
 		s.nodes[2].end()
-		c.told("prod/n3", relay.NodeState_NODE_UNAVAILABLE)
+		c.state("prod/n3", relay.NodeState_NODE_UNAVAILABLE)
 		away := s.nodes[2].add(time.Now())
 		other := s.nodes[1].add(time.Now())
 		if got := c.flows(1); got[0] != other {
@@ -125,19 +125,19 @@ func TestNodesComeAndGo(t *testing.T) {
 			t.Fatalf("round %d: of when it was away: %v, want %s", round, got, away)
 		}
 	}
-	_, told, err := s.get(&observer.GetFlowsRequest{Number: 1}).all()
-	if err != nil || len(told) != 1 {
-		t.Errorf("%v, %v", told, err)
+	_, states, err := s.get(&observer.GetFlowsRequest{Number: 1}).all()
+	if err != nil || len(states) != 1 {
+		t.Errorf("%v, %v", states, err)
 	}
 	s.table.Delete(s.nodes[2].key)
-	c.told("prod/n3", relay.NodeState_NODE_GONE)
+	c.state("prod/n3", relay.NodeState_NODE_GONE)
 	n3 := node.Node{Cluster: "prod", Name: "n3", Addresses: []node.Address{{Type: node.InternalIP, IP: addrOf(s.nodes[2])}}}
 	s.table.Upsert(s.nodes[2].key, n3)
-	c.told("prod/n3", relay.NodeState_NODE_CONNECTED)
+	c.state("prod/n3", relay.NodeState_NODE_CONNECTED)
 	c.reaches(s.nodes[2])
 	// The agent that says which nodes there are ends: those that are known stay.
 	s.nodes[0].end()
-	c.told("prod/n1", relay.NodeState_NODE_UNAVAILABLE)
+	c.state("prod/n1", relay.NodeState_NODE_UNAVAILABLE)
 	last := s.nodes[1].add(time.Now())
 	if got := c.flows(1); got[0] != last {
 		t.Errorf("%v, want %s", got, last)
@@ -145,7 +145,7 @@ func TestNodesComeAndGo(t *testing.T) {
 }
 
 // TestFrozenNode: a node that does not answer, though its connections stand, is left out of
-// searches and of what is followed, and told of; when it goes on, what it has is told.
+// searches and of what is followed, and reported; when it continues, its flows are sent.
 func TestFrozenNode(t *testing.T) {
 	s := newStand(t, 3, func(c *Config) { c.DialTimeout, c.SortDrain, c.probe = 3*time.Second, 2*time.Second, time.Hour }, nil)
 	at := time.Now().Add(-time.Hour)
@@ -158,9 +158,9 @@ func TestFrozenNode(t *testing.T) {
 	s.connected(3)
 	s.nodes[2].gate.freeze()
 	// The relay thinks that it is connected.
-	got, told, err := s.get(&observer.GetFlowsRequest{}).all()
-	if err != nil || !slices.Equal(got, want) || !slices.ContainsFunc(told, func(s string) bool { return strings.HasPrefix(s, "NODE_ERROR prod/n3 ") }) {
-		t.Errorf("%d flows, told %v, %v", len(got), told, err)
+	got, states, err := s.get(&observer.GetFlowsRequest{}).all()
+	if err != nil || !slices.Equal(got, want) || !slices.ContainsFunc(states, func(s string) bool { return strings.HasPrefix(s, "NODE_ERROR prod/n3 ") }) {
+		t.Errorf("%d flows, states %v, %v", len(got), states, err)
 	}
 	c := s.get(&observer.GetFlowsRequest{Follow: true, Since: timestamppb.New(at)})
 	if got := c.flows(100); !slices.Equal(got, want) {
@@ -176,22 +176,22 @@ func TestFrozenNode(t *testing.T) {
 	}
 }
 
-// TestFrozenNodeIsLeft: a node that does not say that it is there is told as unavailable, without
-// anybody asking it for flows, and connected to again.
+// TestFrozenNodeIsLeft: a node that does not say that it is there is reported as unavailable,
+// without anybody asking it for flows, and connected to again.
 func TestFrozenNodeIsLeft(t *testing.T) {
 	s := newStand(t, 2, func(c *Config) { c.DialTimeout = 3 * time.Second }, nil)
 	s.connected(2)
 	c := s.get(&observer.GetFlowsRequest{Follow: true})
-	c.told("prod/n2", relay.NodeState_NODE_CONNECTED)
+	c.state("prod/n2", relay.NodeState_NODE_CONNECTED)
 	s.nodes[1].gate.freeze()
-	c.told("prod/n2", relay.NodeState_NODE_UNAVAILABLE)
+	c.state("prod/n2", relay.NodeState_NODE_UNAVAILABLE)
 	s.connected(1)
 	nodes, err := s.client().GetNodes(t.Context(), &observer.GetNodesRequest{})
 	if err != nil || len(nodes.GetNodes()) != 2 || nodes.GetNodes()[1].GetState() != relay.NodeState_NODE_UNAVAILABLE || nodes.GetNodes()[0].GetState() != relay.NodeState_NODE_CONNECTED {
 		t.Errorf("%v, %v", nodes, err)
 	}
 	s.nodes[1].gate.thaw()
-	c.told("prod/n2", relay.NodeState_NODE_CONNECTED)
+	c.state("prod/n2", relay.NodeState_NODE_CONNECTED)
 }
 
 // TestStatus: sums, nodes, namespaces, and what is refused.
@@ -204,9 +204,9 @@ func TestStatus(t *testing.T) {
 	s.nodes[2].end()
 	s.connected(2)
 	c := s.client()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
-	controllers.Eventually(t, patience, func() string {
+	controllers.Eventually(t, testTimeout, func() string {
 		st, err := c.ServerStatus(ctx, &observer.ServerStatusRequest{})
 		if err != nil || st.GetNumFlows() != 10 || st.GetSeenFlows() != 10 || st.GetMaxFlows() < 512 || st.GetVersion() != "test" || st.GetUptimeNs() == 0 ||
 			st.GetNumConnectedNodes().GetValue() != 2 || st.GetNumUnavailableNodes().GetValue() != 1 || !slices.Equal(st.GetUnavailableNodes(), []string{"prod/n3"}) {
@@ -232,8 +232,8 @@ func TestWhoDoesNotReadLosesAlone(t *testing.T) {
 	s.connected(2)
 	idle := s.get(&observer.GetFlowsRequest{Follow: true})
 	busy := s.get(&observer.GetFlowsRequest{Follow: true})
-	idle.told("prod/n1", relay.NodeState_NODE_CONNECTED)
-	busy.told("prod/n1", relay.NodeState_NODE_CONNECTED)
+	idle.state("prod/n1", relay.NodeState_NODE_CONNECTED)
+	busy.state("prod/n1", relay.NodeState_NODE_CONNECTED)
 	busy.reaches(s.nodes[0])
 	labels := make([]string, 100)
 	for i := range labels {
@@ -247,7 +247,7 @@ func TestWhoDoesNotReadLosesAlone(t *testing.T) {
 	}
 	// The windows of the idle one's connection fill, and then it is let go; the other one reads
 	// each flow as it comes.
-	controllers.Eventually(t, 2*patience, func() string {
+	controllers.Eventually(t, 2*testTimeout, func() string {
 		for range 20 {
 			want := add(s.nodes[0])
 			if got := busy.flows(1); got[0] != want {
@@ -275,13 +275,13 @@ func TestLimits(t *testing.T) {
 	s := newStand(t, 2, func(c *Config) { c.Streams, c.upstreams, c.keep = 3, 4, 20_000 }, nil)
 	s.connected(2)
 	a, b := s.get(&observer.GetFlowsRequest{Follow: true}), s.get(&observer.GetFlowsRequest{Follow: true})
-	a.told("prod/n2", relay.NodeState_NODE_CONNECTED)
-	b.told("prod/n2", relay.NodeState_NODE_CONNECTED)
+	a.state("prod/n2", relay.NodeState_NODE_CONNECTED)
+	b.state("prod/n2", relay.NodeState_NODE_CONNECTED)
 	if _, _, err := s.get(&observer.GetFlowsRequest{}).all(); status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "streams from nodes") {
 		t.Errorf("more streams from nodes than may be: %v", err)
 	}
 	b.end()
-	controllers.Eventually(t, patience, func() string {
+	controllers.Eventually(t, testTimeout, func() string {
 		if n := s.relay.upstreams.Load(); n != 2 {
 			return fmt.Sprintf("%d streams", n)
 		}
@@ -304,24 +304,25 @@ func TestLimits(t *testing.T) {
 		t.Errorf("%d bytes are still held", n)
 	}
 	more := []*stream{s.get(&observer.GetFlowsRequest{Follow: true})}
-	more[0].told("prod/n2", relay.NodeState_NODE_CONNECTED)
+	more[0].state("prod/n2", relay.NodeState_NODE_CONNECTED)
 	// The third one is within the number of clients.
 	s.relay.upstreams.Add(-100)
 	more = append(more, s.get(&observer.GetFlowsRequest{Follow: true}))
-	more[1].told("prod/n2", relay.NodeState_NODE_CONNECTED)
+	more[1].state("prod/n2", relay.NodeState_NODE_CONNECTED)
 	if _, _, err := s.get(&observer.GetFlowsRequest{}).all(); status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "clients") {
 		t.Errorf("a client too many: %v", err)
 	}
 	s.relay.upstreams.Add(100)
 }
 
-// TestStops: who follows is told at once that the relay stops, and a search comes to its end.
+// TestStops: clients that follow are notified at once when the relay stops, and a search comes to
+// its end.
 func TestStops(t *testing.T) {
 	s := newStand(t, 2, nil, nil)
 	s.nodes[0].add(time.Now())
 	s.connected(2)
 	c := s.get(&observer.GetFlowsRequest{Follow: true})
-	c.told("prod/n2", relay.NodeState_NODE_CONNECTED)
+	c.state("prod/n2", relay.NodeState_NODE_CONNECTED)
 	go s.end()
 	for {
 		if _, err := c.c.Recv(); err != nil {
@@ -337,7 +338,7 @@ func TestStops(t *testing.T) {
 // TestNobodyKnowsTheNodes: without an agent the relay says so, instead of answering with nothing.
 func TestNobodyKnowsTheNodes(t *testing.T) {
 	s := newStand(t, 0, nil, nil)
-	controllers.Eventually(t, patience, func() string {
+	controllers.Eventually(t, testTimeout, func() string {
 		_, _, err := s.get(&observer.GetFlowsRequest{}).all()
 		if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), s.relay.cfg.PeerService) || !strings.Contains(err.Error(), "no such file") {
 			return fmt.Sprint(err)

@@ -39,8 +39,8 @@ type roster struct {
 	mu      sync.Mutex
 	members map[string]*member
 	changed chan struct{} // closed and replaced whenever something changes
-	heard   bool          // somebody has said which nodes there are
-	problem string        // why nobody says it now; empty if somebody does
+	synced  bool          // an agent has sent the list of nodes
+	problem string        // why no agent sends it now; empty if one does
 	refused uint64        // nodes beyond most
 	most    int
 }
@@ -56,7 +56,7 @@ func newRoster(most int) *roster {
 	return &roster{most: most, members: map[string]*member{}, changed: make(chan struct{})}
 }
 
-// notify tells those who wait. The lock is held.
+// notify wakes those who wait. The lock is held.
 func (r *roster) notify() {
 	close(r.changed)
 	r.changed = make(chan struct{})
@@ -75,21 +75,21 @@ func (r *roster) nodes() ([]view, <-chan struct{}) {
 	return out, r.changed
 }
 
-// known says whether somebody has told which nodes there are, and if not, why.
+// known says whether an agent has sent the list of nodes, and if not, why.
 func (r *roster) known() (problem string, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.problem, r.heard
+	return r.problem, r.synced
 }
 
-// told records whether the list of nodes is followed.
-func (r *roster) told(problem string) {
+// setProblem records whether the list of nodes is followed.
+func (r *roster) setProblem(problem string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.problem == problem && (r.heard || problem != "") {
+	if r.problem == problem && (r.synced || problem != "") {
 		return
 	}
-	r.heard, r.problem = r.heard || problem == "", problem
+	r.synced, r.problem = r.synced || problem == "", problem
 	r.notify()
 }
 
@@ -133,16 +133,16 @@ func (r *roster) remove(gone func(*member) bool) {
 	}
 }
 
-// update changes what is known of a node, and tells those who wait if it matters to them.
+// update changes what is known of a node, and notifies those who wait if it matters to them.
 func (r *roster) update(m *member, state relay.NodeState, conn *grpc.ClientConn, problem string, status *observer.ServerStatusResponse) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if status == nil {
 		status = m.view.status
 	}
-	tell := m.view.state != state || m.view.conn != conn
+	notify := m.view.state != state || m.view.conn != conn
 	m.view = view{m.view.peerNode, state, conn, problem, status}
-	if tell {
+	if notify {
 		r.notify()
 	}
 }

@@ -35,8 +35,8 @@ import (
 	"github.com/hawser-net/hawser/internal/testenv/controllers"
 )
 
-// patience is how long something may take on a busy machine.
-const patience = time.Minute
+// testTimeout is how long something may take on a busy machine.
+const testTimeout = time.Minute
 
 // gate blocks the connections of a server as if its process were frozen: they stand, and nothing
 // is read or written.
@@ -142,13 +142,13 @@ type testNode struct {
 
 func (n *testNode) name() string { return n.key.String() }
 
-// newStand starts nodes n1, n2... and a relay that hears of them from n1's socket. change may
+// newStand starts nodes n1, n2... and a relay that gets their list from n1's socket. change may
 // change the relay's configuration, and tls the nodes': it returns the credentials of each.
 func newStand(t *testing.T, count int, change func(*Config), tls func(node.Key) credentials.TransportCredentials) *stand {
 	t.Helper()
 	before := goleak.IgnoreCurrent()
 	t.Cleanup(func() {
-		for deadline := time.Now().Add(patience); ; {
+		for deadline := time.Now().Add(testTimeout); ; {
 			err := goleak.Find(before) // it waits a little itself
 			if err == nil {
 				return
@@ -175,7 +175,7 @@ func newStand(t *testing.T, count int, change func(*Config), tls func(node.Key) 
 		}
 		n.server, err = flowserver.New(flowserver.Config{
 			Services: func(r grpc.ServiceRegistrar) {
-				if i%8 == 7 { // one of them is of a version that does not tell
+				if i%8 == 7 { // one of them is of a version that does not report it
 					return
 				}
 				policypb.RegisterPolicyServer(r, &n.policies)
@@ -213,7 +213,7 @@ func newStand(t *testing.T, count int, change func(*Config), tls func(node.Key) 
 	cfg := Defaults()
 	cfg.ListenAddress, cfg.HealthAddress, cfg.PeerService = "unix://"+s.path, "", "unix://"+filepath.Join(dir, "n1")
 	cfg.NoClientTLS = tls == nil
-	cfg.RetryTimeout, cfg.ErrorWindow, cfg.probe, cfg.settle = 200*time.Millisecond, 50*time.Millisecond, 200*time.Millisecond, time.Hour
+	cfg.RetryTimeout, cfg.ErrorWindow, cfg.probe, cfg.relist = 200*time.Millisecond, 50*time.Millisecond, 200*time.Millisecond, time.Hour
 	cfg.DialTimeout, cfg.SortDrain = 20*time.Second, 200*time.Millisecond
 	if change != nil {
 		change(&cfg)
@@ -257,7 +257,7 @@ func (s *stand) run(f func(context.Context) error) (end func()) {
 func (s *stand) serve(n *testNode) {
 	s.t.Helper()
 	var l net.Listener
-	controllers.Eventually(s.t, patience, func() string {
+	controllers.Eventually(s.t, testTimeout, func() string {
 		var err error
 		if l, err = net.Listen("tcp", n.address); err != nil {
 			return err.Error()
@@ -274,7 +274,7 @@ func (s *stand) serveOn(n *testNode, l net.Listener) {
 // connected waits until the relay is connected to so many nodes.
 func (s *stand) connected(want int) {
 	s.t.Helper()
-	controllers.Eventually(s.t, patience, func() string {
+	controllers.Eventually(s.t, testTimeout, func() string {
 		res, err := s.relay.ServerStatus(context.Background(), nil)
 		if err != nil || int(res.GetNumConnectedNodes().GetValue()) != want {
 			return fmt.Sprintf("%v nodes, want %d (%v)", res, want, err)
@@ -311,7 +311,7 @@ type stream struct {
 
 func (s *stand) get(req *observer.GetFlowsRequest) *stream {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*testTimeout)
 	s.t.Cleanup(cancel)
 	c, err := s.client().GetFlows(ctx, req)
 	if err != nil {
@@ -320,22 +320,22 @@ func (s *stand) get(req *observer.GetFlowsRequest) *stream {
 	return &stream{s.t, c, cancel}
 }
 
-// all reads to the end: the flows, and what was told of nodes.
-func (s *stream) all() (ids []string, told []string, err error) {
+// all reads to the end: the flows, and the states of nodes.
+func (s *stream) all() (ids []string, states []string, err error) {
 	s.t.Helper()
 	for {
 		res, err := s.c.Recv()
 		if errors.Is(err, io.EOF) {
-			return ids, told, nil
+			return ids, states, nil
 		}
 		if err != nil {
-			return ids, told, err
+			return ids, states, err
 		}
 		switch {
 		case res.GetFlow() != nil:
 			ids = append(ids, res.GetFlow().GetUuid())
 		case res.GetNodeStatus() != nil:
-			told = append(told, statusText(res.GetNodeStatus()))
+			states = append(states, statusText(res.GetNodeStatus()))
 		}
 	}
 }
@@ -355,8 +355,8 @@ func (s *stream) flows(n int) (ids []string) {
 	return ids
 }
 
-// reaches waits until what a node records comes, and reads all of it: a node may be told as
-// connected before it has heard what is asked of it.
+// reaches waits until what a node records comes, and reads all of it: a node may be reported
+// as connected before it has received the request.
 func (s *stream) reaches(n *testNode) {
 	s.t.Helper()
 	stop, done := make(chan struct{}), make(chan string)
@@ -378,13 +378,13 @@ func (s *stream) reaches(n *testNode) {
 	}
 }
 
-// told reads until a state of a node is told.
-func (s *stream) told(node string, state relay.NodeState) (message string) {
+// state reads until a state of a node arrives.
+func (s *stream) state(node string, state relay.NodeState) (message string) {
 	s.t.Helper()
 	for {
 		res, err := s.c.Recv()
 		if err != nil {
-			s.t.Fatalf("%s was not told to be %v: %v", node, state, err)
+			s.t.Fatalf("%s was not reported as %v: %v", node, state, err)
 		}
 		if st := res.GetNodeStatus(); st.GetStateChange() == state {
 			for _, name := range st.GetNodeNames() {

@@ -15,62 +15,62 @@ import (
 const (
 	// namesAtOnce is how many nodes one message names: a client takes messages of a few MiB.
 	namesAtOnce = 1000
-	// problemsAtOnce is how many different reasons are told apart at once.
+	// problemsAtOnce is how many different reasons are distinguished at once.
 	problemsAtOnce = 16
 )
 
-// news collects what has become of nodes, for one client.
-type news struct {
+// stateChanges collects changes of the states of nodes that one client is to get.
+type stateChanges struct {
 	window  time.Duration
-	last    time.Time // told then
-	pending map[string]nodeNews
+	last    time.Time // when some were sent
+	pending map[string]stateChange
 }
 
-type nodeNews struct {
+type stateChange struct {
 	state   relay.NodeState
 	problem string
 }
 
-func newNews(window time.Duration) *news {
-	return &news{window: window, pending: map[string]nodeNews{}}
+func newStateChanges(window time.Duration) *stateChanges {
+	return &stateChanges{window: window, pending: map[string]stateChange{}}
 }
 
-// add replaces what was to be told of a node.
-func (n *news) add(node string, state relay.NodeState, problem string) {
-	n.pending[node] = nodeNews{state, problem}
+// add replaces the pending change of a node.
+func (n *stateChanges) add(node string, state relay.NodeState, problem string) {
+	n.pending[node] = stateChange{state, problem}
 }
 
-// due returns how long it takes until something is to be told; ok is false if nothing is.
-func (n *news) due(now time.Time) (wait time.Duration, ok bool) {
+// due returns how long it takes until changes are to be sent; ok is false if there are none.
+func (n *stateChanges) due(now time.Time) (wait time.Duration, ok bool) {
 	if len(n.pending) == 0 {
 		return 0, false
 	}
 	return max(0, n.last.Add(n.window).Sub(now)), true
 }
 
-// take returns everything that is to be told.
-func (n *news) take(now time.Time) []*observer.GetFlowsResponse {
-	names := map[nodeNews][]string{}
+// take returns all pending changes as messages.
+func (n *stateChanges) take(now time.Time) []*observer.GetFlowsResponse {
+	names := map[stateChange][]string{}
 	for name, what := range n.pending {
 		names[what] = append(names[what], name)
 	}
-	groups := make([]nodeNews, 0, len(names))
+	groups := make([]stateChange, 0, len(names))
 	for what := range names {
 		groups = append(groups, what)
 	}
-	slices.SortFunc(groups, func(a, b nodeNews) int {
+	slices.SortFunc(groups, func(a, b stateChange) int {
 		return cmp.Or(cmp.Compare(a.state, b.state), -cmp.Compare(len(names[a]), len(names[b])), cmp.Compare(a.problem, b.problem))
 	})
 	if len(groups) > problemsAtOnce {
 		rest := map[relay.NodeState]int{}
 		for _, g := range groups[problemsAtOnce:] {
-			sum := nodeNews{g.state, "for several reasons; `hawser observe nodes` has them"}
+			sum := stateChange{g.state, "for several reasons; `hawser observe nodes` has them"}
 			names[sum] = append(names[sum], names[g]...)
 			rest[g.state]++
 		}
 		groups = groups[:problemsAtOnce]
 		for state := range rest {
-			groups = append(groups, nodeNews{state, "for several reasons; `hawser observe nodes` has them"})
+			groups = append(groups, stateChange{state, "for several reasons; `hawser observe nodes` has them"})
 		}
 	}
 	var out []*observer.GetFlowsResponse

@@ -12,7 +12,7 @@ import (
 	"github.com/hawser-net/hawser/api/relay"
 )
 
-// TestProblemsOfAnyBytes: whatever bytes a node says went wrong, clients are told of it, of not too
+// TestProblemsOfAnyBytes: whatever bytes a node says went wrong, clients get it, of not too
 // much.
 func TestProblemsOfAnyBytes(t *testing.T) {
 	for said, want := range map[string]string{
@@ -21,7 +21,7 @@ func TestProblemsOfAnyBytes(t *testing.T) {
 		strings.Repeat("\xff", 2*maxProblem):    "",
 		"größer":                                "größer",
 	} {
-		n := newNews(0)
+		n := newStateChanges(0)
 		n.add("prod/n1", relay.NodeState_NODE_ERROR, text(status.Error(codes.Unknown, said)))
 		for _, res := range n.take(time.Now()) {
 			if got := res.GetNodeStatus().GetMessage(); got != want {

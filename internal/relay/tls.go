@@ -15,7 +15,7 @@ type TLSFiles struct {
 	Cert, Key string
 	// CAs are the authorities of which one must have signed a server's certificate.
 	CAs []string
-	// expiry is told of the certificates of servers, if it is not nil.
+	// expiry gets the certificates of servers, if it is not nil.
 	expiry *flowserver.Expiry
 }
 

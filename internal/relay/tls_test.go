@@ -44,9 +44,9 @@ func freePort(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// TestCertificates: nodes are asked by TLS under the names that they have, and only those are heard
-// that show a certificate of theirs; clients are served only with one. Renewed files count for the
-// next connection.
+// TestCertificates: nodes are asked by TLS under the names that they have, and only those are
+// accepted that show a certificate of theirs; clients are served only with one. Renewed files count
+// for the next connection.
 func TestCertificates(t *testing.T) {
 	ours, others := kvstoretest.NewAuthority(t), kvstoretest.NewAuthority(t)
 	dir := t.TempDir()
@@ -90,7 +90,7 @@ func TestCertificates(t *testing.T) {
 	})
 	problems := func(want int) map[string]string {
 		out := map[string]string{}
-		controllers.Eventually(t, patience, func() string {
+		controllers.Eventually(t, testTimeout, func() string {
 			views, _ := s.relay.roster.nodes()
 			clear(out)
 			for _, v := range views {
@@ -116,7 +116,7 @@ func TestCertificates(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer conn.Close()
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 		defer cancel()
 		_, err = observer.NewObserverClient(conn).GetNodes(ctx, &observer.GetNodesRequest{})
 		return err
@@ -137,7 +137,7 @@ func TestCertificates(t *testing.T) {
 		t.Errorf("a client with a certificate: %v", err)
 	}
 	// When certificates end can be read, of its own and of those that it has seen.
-	controllers.Eventually(t, patience, func() string {
+	controllers.Eventually(t, testTimeout, func() string {
 		list, err := s.relay.metrics.registry.Gather()
 		if err != nil {
 			return err.Error()
@@ -183,7 +183,7 @@ func TestCertificates(t *testing.T) {
 		}
 	}
 	if _, err := observer.NewObserverClient(conn).GetNodes(t.Context(), &observer.GetNodesRequest{}); err == nil {
-		t.Error("the address of probes tells of nodes")
+		t.Error("the address of probes reveals nodes")
 	}
 }
 
@@ -267,7 +267,7 @@ func TestRenewedCertificates(t *testing.T) {
 		}
 		return nil
 	}
-	controllers.Eventually(t, patience, func() string {
+	controllers.Eventually(t, testTimeout, func() string {
 		if a, b := left(s.relay.expiry), left(seen); a <= 0 || b <= 0 || conn() == nil {
 			return fmt.Sprintf("the relay saw %v, the node %v", a, b)
 		}
@@ -276,7 +276,7 @@ func TestRenewedCertificates(t *testing.T) {
 	first := conn()
 	issue("relay-client", time.Hour, x509.ExtKeyUsageClientAuth)
 	issue(n1, time.Hour, x509.ExtKeyUsageServerAuth)
-	controllers.Eventually(t, patience, func() string {
+	controllers.Eventually(t, testTimeout, func() string {
 		if a, b := left(s.relay.expiry), left(seen); a < 1000 || b < 1000 {
 			return fmt.Sprintf("the relay saw %v, the node %v", a, b)
 		}

@@ -14,7 +14,7 @@ import (
 	"github.com/hawser-net/hawser/internal/sandbox/machine"
 )
 
-// opening is what tells a connection from others: who asked whom.
+// opening distinguishes a connection from others: who asked whom.
 type opening struct {
 	proto    Protocol
 	from, to netip.AddrPort

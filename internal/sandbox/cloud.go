@@ -214,6 +214,6 @@ func cloudServeCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&spec, "spec", "", "file that says what is in it")
-	cmd.Flags().IntVar(&readyFD, "ready-fd", 0, "descriptor to tell when ready")
+	cmd.Flags().IntVar(&readyFD, "ready-fd", 0, "descriptor to notify when ready")
 	return cmd
 }

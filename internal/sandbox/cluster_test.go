@@ -58,7 +58,7 @@ func TestCluster(t *testing.T) {
 }
 
 // pageOfFlows checks that the page has what the pods did just now, asked from the machine itself: a
-// connection that goes from one node to another is one, whichever nodes tell of it.
+// connection that goes from one node to another is one, whichever nodes report it.
 func pageOfFlows(t *testing.T, s *Sandbox) {
 	t.Helper()
 	if !ui.Built() {
@@ -105,7 +105,7 @@ func pageOfFlows(t *testing.T, s *Sandbox) {
 	}
 }
 
-// flowsOfAllNodes checks that the relay tells what the pods did just now, on each node, in the
+// flowsOfAllNodes checks that the relay sends what the pods did just now, on each node, in the
 // order of time.
 func flowsOfAllNodes(ctx context.Context, t *testing.T, s *Sandbox) {
 	t.Helper()

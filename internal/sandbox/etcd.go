@@ -34,7 +34,7 @@ type etcdServer struct {
 	keys, prefixes []string
 }
 
-// run serves until ctx ends. It tells descriptor readyFD when it answers.
+// run serves until ctx ends. It notifies descriptor readyFD when it answers.
 func (e *etcdServer) run(ctx context.Context) error {
 	member := etcd.Member{Name: "sandbox", Dir: e.dir, PeerSocket: e.dir + "/peer.sock", LogLevel: "warn"}
 	for _, s := range e.listen {
@@ -153,7 +153,7 @@ func etcdCommand() *cobra.Command {
 	fs := cmd.Flags()
 	fs.StringVar(&e.dir, "dir", "", "data directory")
 	fs.StringSliceVar(&e.listen, "listen", nil, "URLs to serve clients on")
-	fs.IntVar(&e.readyFD, "ready-fd", 0, "descriptor to tell when ready")
+	fs.IntVar(&e.readyFD, "ready-fd", 0, "descriptor to notify when ready")
 	fs.StringVar(&e.tls, "tls-dir", "", "directory with ca.crt, server.crt and server.key, to ask clients for certificates")
 	fs.StringVar(&e.writer, "writer", "", "name of the certificate that may do everything")
 	fs.StringVar(&e.reader, "reader", "", "name of the certificate that may read")

@@ -65,7 +65,7 @@ spec:
     toPorts: [{ports: [{port: "80", protocol: TCP}]}]
 `
 
-// proof is a cluster of three nodes, all that happens in it, and what is told of it.
+// proof is a cluster of three nodes, all that happens in it, and what is reported of it.
 type proof struct {
 	*Sandbox
 	t       *testing.T
@@ -78,7 +78,7 @@ type proof struct {
 }
 
 // testFlows sends traffic between pods of three nodes, and compares what the relay, the page and
-// hawser observe tell of it with the oracle and with what was captured at the pods. Then there are
+// hawser observe report with the oracle and with what was captured at the pods. Then there are
 // adversaries.
 func testFlows(t *testing.T, bin string) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
@@ -121,8 +121,8 @@ func testFlows(t *testing.T, bin string) {
 	p.testAdversaries(ctx)
 }
 
-// told is what flows say of a connection.
-type told struct{ forwarded, dropped, arrived bool }
+// reported is what flows say of a connection.
+type reported struct{ forwarded, dropped, arrived bool }
 
 // testAgreement: for each connection between any two, oracle, capture, relay, page and hawser
 // observe say the same.
@@ -157,7 +157,7 @@ func (p *proof) testAgreement(ctx context.Context) {
 		return expected[probeKey{p.owner[o.from.Addr()], p.owner[o.to.Addr()], o.proto, o.to}]
 	}
 	var left, came map[opening]bool
-	var flows map[opening]told
+	var flows map[opening]reported
 	controllers.Eventually(t, time.Minute, func() string {
 		left, came = p.capture.openings()
 		maps.DeleteFunc(left, func(o opening, _ bool) bool { return before[o] })
@@ -168,12 +168,12 @@ func (p *proof) testAgreement(ctx context.Context) {
 		for o := range left {
 			of, ok := flows[o]
 			if want := allowed(o); !ok || of.dropped == want || want && !of.forwarded {
-				return fmt.Sprintf("of %v from %s to %s, allowed %v, flows tell %+v (%d connections, %d told of)",
+				return fmt.Sprintf("of %v from %s to %s, allowed %v, flows report %+v (%d connections, %d reported)",
 					o, p.owner[o.from.Addr()], p.owner[o.to.Addr()], want, of, len(left), len(flows))
 			}
 			// What leads out of the cluster arrives in the name of its node.
 			if p.owner[o.to.Addr()] != worldName && (came[o] != of.arrived || came[o] == of.dropped) {
-				return fmt.Sprintf("%v came: %v; flows tell %+v", o, came[o], of)
+				return fmt.Sprintf("%v came: %v; flows report %+v", o, came[o], of)
 			}
 		}
 		return ""
@@ -189,12 +189,12 @@ func (p *proof) testAgreement(ctx context.Context) {
 	}
 	for o := range flows {
 		if !left[o] && !before[o] {
-			t.Errorf("flows tell of %v, of which there was no packet", o)
+			t.Errorf("flows report %v, of which there was no packet", o)
 		}
 	}
 	stop(true)
 
-	// hawser observe, with filters, tells of those connections that a naive filter finds.
+	// hawser observe, with filters, shows those connections that a naive filter finds.
 	verdicts := []string{"--type", "policy-verdict", "--no-reply"}
 	for _, row := range []struct {
 		args []string
@@ -230,7 +230,7 @@ func (p *proof) testAgreement(ctx context.Context) {
 			}
 		}
 		if len(want) == 0 || !maps.Equal(want, have) {
-			t.Errorf("hawser observe %v tells of %d connections, %d of them are right, of %d", row.args, len(have), common(want, have), len(want))
+			t.Errorf("hawser observe %v shows %d connections, %d of them are right, of %d", row.args, len(have), common(want, have), len(want))
 		}
 	}
 
@@ -284,7 +284,7 @@ func (p *proof) testAdversaries(ctx context.Context) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	// More followers than the relay serves: the rest is told so.
+	// More followers than the relay serves: the rest is refused.
 	following, end := context.WithCancel(ctx)
 	served, refused := p.followers(following, 400)
 	if served == 0 || refused == 0 {
@@ -295,7 +295,7 @@ func (p *proof) testAdversaries(ctx context.Context) {
 	// Someone else follows drops to the end.
 	stop := p.follow("--follow", "--verdict", "DROPPED", "--from-pod", "default/delta", "--since", "0s")
 
-	// In the name of beta, from alpha: told as dropped, and as sent by alpha.
+	// In the name of beta, from alpha: reported as dropped, and as sent by alpha.
 	const spoofedPort = 40404
 	p.spoof(alpha, netip.AddrPortFrom(beta.addrs[0], spoofedPort), netip.AddrPortFrom(gamma.addrs[0], 80))
 	controllers.Eventually(t, 30*time.Second, func() string {
@@ -306,12 +306,12 @@ func (p *proof) testAdversaries(ctx context.Context) {
 		dropped := 0
 		for _, f := range parseFlows(t, out) {
 			if f.GetVerdict() != flow.Verdict_DROPPED || f.GetDropReasonDesc() != flow.DropReason_INVALID_SOURCE_IP || f.GetSource().GetPodName() != "alpha" {
-				t.Fatalf("a packet in beta's name is told as %v", f)
+				t.Fatalf("a packet in beta's name is reported as %v", f)
 			}
 			dropped++
 		}
 		if dropped == 0 {
-			return "nothing is told of it"
+			return "nothing is reported of it"
 		}
 		return ""
 	})
@@ -340,7 +340,7 @@ func (p *proof) testAdversaries(ctx context.Context) {
 	controllers.Eventually(t, time.Minute, func() string {
 		flows, problem := p.connections(stop(false))
 		if problem == "" && len(flows) == 0 {
-			problem = "a follower hears of nothing after the flood"
+			problem = "a follower gets nothing after the flood"
 		}
 		return problem
 	})
@@ -371,7 +371,7 @@ func (p *proof) observe(args ...string) *exec.Cmd {
 	return exec.Command(p.hawser, append([]string{"observe", "--server", p.relaySocket(), "-o", "json"}, args...)...)
 }
 
-// follow starts hawser observe and returns a function that tells what it has written so far, and
+// follow starts hawser observe and returns a function that returns what it has written so far, and
 // interrupts it if that is wanted.
 func (p *proof) follow(args ...string) func(end bool) []byte {
 	t := p.t
@@ -426,10 +426,10 @@ func parseFlows(t *testing.T, out []byte) (all []*flow.Flow) {
 	return all
 }
 
-// connections are those between pods and the world that flows tell of, with what they tell. A
+// connections are those between pods and the world that flows report, with what they report. A
 // problem is a flow that names somebody else than who has the address.
-func (p *proof) connections(out []byte) (map[opening]told, string) {
-	all := map[opening]told{}
+func (p *proof) connections(out []byte) (map[opening]reported, string) {
+	all := map[opening]reported{}
 	for _, f := range parseFlows(p.t, out) {
 		o, ok := openingOf(f)
 		if !ok || p.owner[o.from.Addr()] == "" || p.owner[o.to.Addr()] == "" {
@@ -437,7 +437,7 @@ func (p *proof) connections(out []byte) (map[opening]told, string) {
 		}
 		for addr, end := range map[netip.AddrPort]*flow.Endpoint{o.from: f.GetSource(), o.to: f.GetDestination()} {
 			if owner := p.owner[addr.Addr()]; owner != worldName && end.GetPodName() != owner {
-				return nil, fmt.Sprintf("%v is told of as %s: %v", addr, end.GetPodName(), f)
+				return nil, fmt.Sprintf("%v is reported as %s: %v", addr, end.GetPodName(), f)
 			}
 		}
 		of := all[o]
@@ -551,7 +551,7 @@ func (p *proof) followers(ctx context.Context, n int) (served, refused int) {
 		if err != nil {
 			p.t.Fatal(err)
 		}
-		go func() { // served ones are told something at once: the last flow there is
+		go func() { // served ones get something at once: the last flow there is
 			_, err := stream.Recv()
 			outcomes <- outcome{status.Code(err) == codes.ResourceExhausted}
 		}()

@@ -210,7 +210,7 @@ func kubeForwardCommand() *cobra.Command {
 			return kube.Forward(cmd.Context(), listenerFD, to)
 		},
 	}
-	cmd.Flags().IntVar(&readyFD, "ready-fd", 0, "descriptor to tell when ready")
+	cmd.Flags().IntVar(&readyFD, "ready-fd", 0, "descriptor to notify when ready")
 	cmd.Flags().IntVar(&listenerFD, "listener-fd", 0, "descriptor of the socket to serve")
 	cmd.Flags().StringVar(&to, "to", "", "address to connect to")
 	return cmd

@@ -141,7 +141,7 @@ func probeICMP(path string, addr netip.Addr, deadline time.Time) error {
 		}
 		m, err := icmp.ParseMessage(proto, buf[:n])
 		if err != nil || m.Type != reply {
-			return false, nil // something else: a raw socket hears everything
+			return false, nil // something else: a raw socket receives everything
 		}
 		echo, ok := m.Body.(*icmp.Echo)
 		peer, isAddr := from.(*net.IPAddr)

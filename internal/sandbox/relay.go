@@ -21,8 +21,8 @@ const flowPort = 4244
 func (s *Sandbox) relaySocket() string { return s.path("hubble-relay.sock") }
 func (s *Sandbox) relayLog() string    { return s.path("logs", "relay.log") }
 
-// startRelay starts what shows the flows of all nodes at once, and waits until it hears all of
-// them. A sandbox works without: if the program is not there, each node shows its own.
+// startRelay starts what shows the flows of all nodes at once, and waits until it is connected to
+// all of them. A sandbox works without: if the program is not there, each node shows its own.
 func (s *Sandbox) startRelay(ctx context.Context, st *state) error {
 	program := filepath.Join(st.BinDir, "hawser-relay")
 	if _, err := os.Stat(program); errors.Is(err, os.ErrNotExist) {
@@ -62,7 +62,7 @@ func (s *Sandbox) startRelay(ctx context.Context, st *state) error {
 	}
 }
 
-// relayHealth asks the relay whether it hears so many nodes.
+// relayHealth asks the relay whether it is connected to so many nodes.
 func (s *Sandbox) relayHealth(ctx context.Context, nodes int) error {
 	conn, err := grpc.NewClient("unix://"+s.relaySocket(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
@@ -76,7 +76,7 @@ func (s *Sandbox) relayHealth(ctx context.Context, nodes int) error {
 		return err
 	}
 	if n := res.GetNumConnectedNodes().GetValue(); int(n) != nodes {
-		return fmt.Errorf("it hears %d of %d nodes", n, nodes)
+		return fmt.Errorf("it is connected to %d of %d nodes", n, nodes)
 	}
 	return nil
 }

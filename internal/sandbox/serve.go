@@ -21,7 +21,7 @@ import (
 const maxLine = 2048
 
 // serve answers on each port, TCP and UDP, IPv4 and IPv6, until ctx ends: with its name to any line
-// or datagram, and with a small page to an HTTP request. It tells readyFD when it listens.
+// or datagram, and with a small page to an HTTP request. It notifies readyFD when it listens.
 func serve(ctx context.Context, name string, ports []uint16, readyFD int) error {
 	var tcp []net.Listener
 	var udp []net.PacketConn
@@ -164,6 +164,6 @@ func serveCommand() *cobra.Command {
 	cmd.Flags().UintSliceVar(&ports, "port", nil, "port to listen on (repeatable)")
 	cmd.Flags().StringSliceVar(&to, "talk-to", nil, "whom to talk to, such as tcp:api-1:8080 (repeatable)")
 	cmd.Flags().StringVar(&hosts, "hosts", "", "file with the addresses of these")
-	cmd.Flags().IntVar(&readyFD, "ready-fd", 0, "descriptor to tell when ready")
+	cmd.Flags().IntVar(&readyFD, "ready-fd", 0, "descriptor to notify when ready")
 	return cmd
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/hawser-net/hawser/internal/sandbox/machine"
 )
 
-// state is what the commands of a sandbox tell each other, in state.json. It describes; what is
+// state is what the commands of a sandbox share, in state.json. It describes; what is
 // removed is found without it.
 type state struct {
 	Name         string          `json:"name"`

@@ -52,7 +52,7 @@ func (c claim) before(o claim) bool {
 	return cmp.Or(c.created.Compare(o.created), c.owner.name.Compare(o.owner.name)) < 0
 }
 
-// New returns an engine that has heard of nothing yet.
+// New returns an engine that has observed nothing yet.
 func New(at Local) *Engine {
 	return &Engine{
 		frontends: table.New[datapath.ServiceFrontend](Frontend.Equal),
@@ -65,7 +65,7 @@ func New(at Local) *Engine {
 // Table returns the table of frontends, to be read and followed.
 func (e *Engine) Table() *table.Table[datapath.ServiceFrontend, Frontend] { return e.frontends }
 
-// Synced says that everything that exists has been told: from now on the table is what was heard.
+// Synced says that everything that exists has been observed: from now on the table is complete.
 // Calling it again does nothing.
 func (e *Engine) Synced() {
 	e.mu.Lock()

@@ -101,8 +101,8 @@ func NewFlows(kernel datapath.Services, frontends *table.Table[datapath.ServiceF
 	return &Flows{kernel: kernel, frontends: frontends}
 }
 
-// Settle goes through the flows once.
-func (f *Flows) Settle(ctx context.Context) error {
+// ForgetStale goes through the flows once.
+func (f *Flows) ForgetStale(ctx context.Context) error {
 	frontends := make(map[datapath.ServiceFrontend]Frontend)
 	for k, r := range f.frontends.All() {
 		frontends[k] = r
@@ -122,9 +122,9 @@ type Sockets interface {
 	EndSockets(end func(frontend, backend netip.AddrPort) bool) (int, error)
 }
 
-// SettleSockets goes through the sockets once, and ends those whose backend is none of their
+// EndStaleSockets goes through the sockets once, and ends those whose backend is none of their
 // frontend's any more. It returns how many.
-func (f *Flows) SettleSockets(sockets Sockets) (int, error) {
+func (f *Flows) EndStaleSockets(sockets Sockets) (int, error) {
 	n, err := sockets.EndSockets(f.former)
 	if err != nil {
 		return n, fmt.Errorf("end sockets whose backend is none any more: %w", err)

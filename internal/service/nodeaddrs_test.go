@@ -35,7 +35,7 @@ func TestAddressesOfTheNode(t *testing.T) {
 	e.UpsertService(dns)
 	all("the address is a service's", false)
 	e.UpsertService(dns)
-	all("it is told again", false)
+	all("it is set again", false)
 	e.DeleteService(dns.Name)
 	all("the service is gone", true)
 	e.UpsertService(dns)

@@ -467,7 +467,7 @@ func TestOracle(t *testing.T) {
 			}
 			if step < synced {
 				if e.Table().Len() > 0 {
-					t.Fatalf("seed %d: rows before everything was heard", seed)
+					t.Fatalf("seed %d: rows before everything was observed", seed)
 				}
 				continue
 			}

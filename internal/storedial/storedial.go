@@ -79,7 +79,7 @@ func Open(ctx context.Context, c Config, log *slog.Logger) (kvstore.Backend, err
 }
 
 // Certificates returns the files of the certificate that the store is shown, and of the authorities
-// of the store's own; empty for none. Open tells of settings that cannot be read.
+// of the store's own; empty for none. Open reports settings that cannot be read.
 func (c Config) Certificates() (own, authorities string) {
 	switch c.Kind {
 	case "etcd":

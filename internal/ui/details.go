@@ -79,7 +79,8 @@ type podState struct {
 // pods is a bounded set of pods, by name.
 type pods map[string]*podState
 
-// add notes what a flow of a node tells of a pod; the one that was not seen for longest makes room.
+// add records what a flow of a node says about a pod; the one that was not seen for longest makes
+// room.
 func (p *pods) add(limit int, s side, node string, bucket int64) {
 	name := cut(s.endpoint.GetPodName())
 	if name == "" {

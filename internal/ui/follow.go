@@ -25,7 +25,7 @@ type Status struct {
 	Connected bool   `json:"connected"`
 	Error     string `json:"error,omitempty"`
 	Nodes     []Node `json:"nodes"`
-	// Marks says why no changes of policies are known, if the server does not tell of them.
+	// Marks says why no changes of policies are known, if the server does not report them.
 	Marks string `json:"marks,omitempty"`
 }
 
@@ -43,7 +43,7 @@ type Node struct {
 // Follower brings the flows of a server into a Graph, and asks again when the server goes.
 type Follower struct {
 	Client observer.ObserverClient
-	// Nodes, if not nil, tells which nodes reach each other.
+	// Nodes, if not nil, reports which nodes reach each other.
 	Nodes health.NodeHealthClient
 	// Policy, if not nil, computes who may reach whom, and what other policies would change.
 	Policy policy.PolicyClient

@@ -73,7 +73,7 @@ type Endpoint struct {
 	Pod       string   `json:"pod"`
 	Addresses []string `json:"addresses,omitempty"`
 	Identity  uint32   `json:"identity,omitempty"`
-	// Node is where it runs, if that node has told of it.
+	// Node is where it runs, if that node has reported it.
 	Node string `json:"node,omitempty"`
 }
 
@@ -109,7 +109,7 @@ const (
 type Flow struct {
 	Time        time.Time `json:"time"`
 	Node        string    `json:"node"`
-	Edge        string    `json:"edge,omitempty"` // none of a packet that tells of no connection
+	Edge        string    `json:"edge,omitempty"` // none of a packet that belongs to no connection
 	Source      string    `json:"source"`         // pod or address, and port
 	Destination string    `json:"destination"`    // likewise
 	Protocol    string    `json:"protocol"`
@@ -145,14 +145,14 @@ type Snapshot struct {
 	Edges     []Edge     `json:"edges"`
 	Timeline  []Sum      `json:"timeline"` // the whole window, oldest first
 	Marks     []Mark     `json:"marks"`    // changes of policies within the window, oldest first
-	Lost      uint64     `json:"lost"`     // events that no flow tells of, since the start
+	Lost      uint64     `json:"lost"`     // events that were lost, since the start
 	NotShown  uint64     `json:"notShown"` // flows for which there was no room, since the start
 }
 
 // count is what one edge saw in one bucket. A connection between two pods is let in twice, by the
 // policy of its sender and by that of its receiver, of which the latter may refuse what the former
-// has let pass; a packet that policy refuses is told as the verdict and as the drop. The larger of
-// both is what happened.
+// has let pass; a packet that policy denies is reported as the verdict and as the drop. The larger
+// of both is what happened.
 type count struct {
 	egress, ingress, denied, dropped, audited uint32
 	turnedAway                                uint32 // of those denied: by the receiver
@@ -162,7 +162,7 @@ func (c count) forwarded() uint64 {
 	return uint64(max(c.egress-min(c.egress, c.turnedAway), c.ingress))
 }
 
-// add adds what another bucket saw: sender and receiver of one connection may tell in two.
+// add adds what another bucket saw: sender and receiver of one connection may report in two.
 func (c *count) add(d count) {
 	c.egress, c.ingress, c.denied = c.egress+d.egress, c.ingress+d.ingress, c.denied+d.denied
 	c.dropped, c.audited, c.turnedAway = c.dropped+d.dropped, c.audited+d.audited, c.turnedAway+d.turnedAway
@@ -227,7 +227,7 @@ type Graph struct {
 	workloads map[string]*workload
 	edges     map[string]*edge
 	pairs     map[[2]string]int // edges with a port of their own
-	owners    map[string]owner  // of pods, by "namespace/name", as their own nodes tell
+	owners    map[string]owner  // of pods, by "namespace/name", as their own nodes report
 	flows     []Flow            // a ring
 	next      int
 	lost      uint64
@@ -246,7 +246,7 @@ func NewGraph(limits Limits) *Graph {
 	}
 }
 
-// Lost counts events that no flow tells of.
+// Lost counts events that were lost.
 func (g *Graph) Lost(n uint64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -317,7 +317,7 @@ func opens(f *flow.Flow) bool {
 }
 
 // begins reports whether a verdict is about a connection that begins: others are judged anew when
-// policy changes. Of TCP alone that can be told.
+// policy changes. Only for TCP is that known.
 func begins(f *flow.Flow) bool {
 	flags := f.GetL4().GetTCP().GetFlags()
 	return flags == nil || flags.GetSYN() && !flags.GetACK()
@@ -396,7 +396,7 @@ func edgeID(pair [2]string, protocol string, port uint32) string {
 	return fmt.Sprintf("%s>%s>%s/%d", pair[0], pair[1], protocol, port)
 }
 
-// describe adds what a flow of a node tells of a workload.
+// describe adds what a flow of a node says about a workload.
 func (g *Graph) describe(w *workload, s side, node string, bucket int64) {
 	limit := g.limits.Details
 	if id := s.endpoint.GetIdentity(); id != 0 {
@@ -558,8 +558,8 @@ func (g *Graph) Flows(n int, want func(*Flow) bool) []Flow {
 }
 
 // identify says which workload a side belongs to. A node knows the workloads of its own pods only,
-// and of others the names: what one node has told counts for all, and until then the name says it,
-// so that the two nodes of a connection mean the same.
+// and of others the names: what one node has reported counts for all, and until then the name says
+// it, so that the two nodes of a connection mean the same.
 func (g *Graph) identify(s side, now time.Time) Workload {
 	ep := s.endpoint
 	if ns := cut(ep.GetNamespace()); ns != "" {

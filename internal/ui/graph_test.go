@@ -54,8 +54,8 @@ const (
 	ok, no  = flow.Verdict_FORWARDED, flow.Verdict_DROPPED
 )
 
-// TestConnectionsCountOnce: what two policies judge and what is told twice is one connection, and
-// an answer belongs to the connection that it answers.
+// TestConnectionsCountOnce: what two policies judge and what is reported twice is one connection,
+// and an answer belongs to the connection that it answers.
 func TestConnectionsCountOnce(t *testing.T) {
 	g, _ := testGraph(DefaultLimits())
 	front, db := pod("shop", "front", "front-7c9d8b6f5-x2x4z", 1001), pod("shop", "db", "db-0", 1002)
@@ -81,7 +81,7 @@ func TestConnectionsCountOnce(t *testing.T) {
 	f.L4, f.IsReply, f.EventType.Type = tcp(5432, 40000), wrapperspb.Bool(true), eventTrace
 	g.Add(f)
 	// An answer from a service's address, by whom the node cannot say, and a packet of which nobody
-	// knows whether it is an answer: they are flows, and tell of no connection.
+	// knows whether it is an answer: they are flows, and belong to no connection.
 	f = verdict(testTime, &flow.Endpoint{Namespace: "shop", Identity: 1002}, front, 0, ok, in)
 	f.L4, f.IsReply, f.EventType.Type = tcp(80, 40000), wrapperspb.Bool(true), eventTrace
 	g.Add(f)
@@ -124,7 +124,7 @@ func TestConnectionsCountOnce(t *testing.T) {
 }
 
 // TestTurnedAwayByTheReceiver: what its sender's policy lets pass and its receiver's refuses, is
-// refused, also if the packet is sent again, and if the receiver tells a bucket later.
+// refused, also if the packet is sent again, and if the receiver reports a bucket later.
 func TestTurnedAwayByTheReceiver(t *testing.T) {
 	g, _ := testGraph(DefaultLimits())
 	front, db := pod("shop", "front", "front-7c9d8b6f5-x2x4z", 1001), pod("shop", "db", "db-0", 1002)
@@ -132,8 +132,8 @@ func TestTurnedAwayByTheReceiver(t *testing.T) {
 	for i := range 3 {
 		g.Add(verdict(testTime.Add(time.Duration(i)*BucketLength/2), front, db, 5432, no, in))
 	}
-	// Other connections of the same workloads are let in: one by a receiver that tells, and one of
-	// which only the sender does.
+	// Other connections of the same workloads are let in: one by a receiver that reports, and one
+	// of which only the sender does.
 	g.Add(verdict(testTime, front, db, 5433, ok, out))
 	g.Add(verdict(testTime, front, db, 5433, no, in))
 	g.Add(verdict(testTime, front, db, 5433, ok, out))
@@ -249,14 +249,14 @@ func TestWorkloadOfPod(t *testing.T) {
 	g, _ := testGraph(DefaultLimits())
 	own := pod("x", "rollout", "strange-name-0", 1)
 	if got := g.identify(side{endpoint: own}, testTime).ID; got != "x/rollout" {
-		t.Errorf("as its own node tells: %s", got)
+		t.Errorf("as its own node reports: %s", got)
 	}
 	if w := g.identify(side{endpoint: &flow.Endpoint{Namespace: "x", PodName: "strange-name-0"}}, testTime); w.ID != "x/rollout" || w.Type != "Deployment" {
-		t.Errorf("as another node tells: %+v", w)
+		t.Errorf("as another node reports: %+v", w)
 	}
 }
 
-// TestDetailsAge: what was not seen in the time asked for is not told, however busy the edge is.
+// TestDetailsAge: what was not seen in the time asked for is not shown, however busy the edge is.
 func TestDetailsAge(t *testing.T) {
 	g, now := testGraph(Limits{Workloads: 10, Edges: 10, Ports: 10, Details: 2, Flows: 10})
 	a, b := pod("x", "a", "a-1", 1), pod("x", "b", "b-1", 2)
@@ -280,12 +280,12 @@ func TestDetailsAge(t *testing.T) {
 	}
 }
 
-// TestDetailsOfASpan: what came after the time asked for is not told of it, and a pod has the node
-// that tells of it as its own, its addresses and the identity that it has by now.
+// TestDetailsOfASpan: what came after the time asked for is not shown of it, and a pod has the node
+// that reports it as its own, its addresses and the identity that it has by now.
 func TestDetailsOfASpan(t *testing.T) {
 	g, now := testGraph(DefaultLimits())
 	a, b := pod("x", "a", "a-1", 1), pod("x", "b", "b-1", 2)
-	a.ID = 77 // its own node tells
+	a.ID = 77 // its own node reports
 	before := verdict(testTime, a, b, 80, ok, out)
 	before.EgressAllowedBy = []*flow.Policy{{Name: "old"}}
 	g.Add(before)

@@ -13,12 +13,12 @@ import (
 	"github.com/hawser-net/hawser/internal/flows"
 )
 
-// changed records that an agent has heard of a policy of shop.
+// changed records that an agent has received a policy of shop.
 func (s *stand) changed(name string, at time.Time) {
 	s.record.AddEvent(flows.Event{Time: at, Event: policyEvent(name)})
 }
 
-// policyEvent is what an agent tells of a policy of shop that changed.
+// policyEvent is what an agent reports of a policy of shop that changed.
 func policyEvent(name string) *flow.AgentEvent {
 	const prefix = "k8s:io.cilium.k8s.policy."
 	return &flow.AgentEvent{
@@ -36,7 +36,7 @@ const drawn = `document.getElementById("map")._cyreg.cy`
 const covered = `(() => {
 	const cy = ` + drawn + `, bare = { includeOverlays: false, includeLabels: false }, out = [];
 	const boxes = cy.nodes("[workload]").map(n => [n.data("label"), n.boundingBox(bare)]);
-	for (const e of cy.edges("[told]")) boxes.push([e.data("title"), e.boundingBox({ includeNodes: false, includeEdges: false, includeOverlays: false })]);
+	for (const e of cy.edges("[labelled]")) boxes.push([e.data("title"), e.boundingBox({ includeNodes: false, includeEdges: false, includeOverlays: false })]);
 	for (const n of cy.nodes("[?heading]")) boxes.push([n.data("label"), n.boundingBox(bare)]);
 	boxes.forEach(([a, x], i) => boxes.forEach(([b, y], j) => {
 		if (i < j && x.x1 + 3 < y.x2 && y.x1 + 3 < x.x2 && x.y1 + 3 < y.y2 && y.y1 + 3 < x.y2) out.push(a + " and " + b);
@@ -54,7 +54,7 @@ const struck = `(() => {
 		}
 		return { e, points };
 	});
-	for (const e of cy.edges("[told]")) {
+	for (const e of cy.edges("[labelled]")) {
 		const box = e.boundingBox({ includeNodes: false, includeEdges: false, includeOverlays: false });
 		for (const l of lines) if (l.e.id() !== e.id() && !(e.data("over") && !l.e.data("over")) && l.points.some(p => p.x > box.x1 + 4 && p.x < box.x2 - 4 && p.y > box.y1 + 4 && p.y < box.y2 - 4)) out.push(l.e.id() + " through " + e.id());
 	}
@@ -138,7 +138,7 @@ func TestChangesOfPolicies(t *testing.T) {
 	b.run("the page", navigate(s.url))
 	b.until("a mark", `document.querySelectorAll("#marks button").length === 1 && document.querySelector("#marks button").title.includes("shop/<b>strict</b> changed")`)
 	b.run("the mark", click("#marks button"))
-	b.until("what changed, and what it did", `["Policies changed at", "shop/<b>strict</b>", "CiliumNetworkPolicy", "Told by 1 node", "● let in ⇒ ✕ refused", "refused by shop/strict", "2 kinds of connections were seen both"].every(x =>
+	b.until("what changed, and what it did", `["Policies changed at", "shop/<b>strict</b>", "CiliumNetworkPolicy", "Reported by 1 node", "● let in ⇒ ✕ refused", "refused by shop/strict", "2 kinds of connections were seen both"].every(x =>
 		document.getElementById("panel").textContent.includes(x)) && document.querySelectorAll("#panel .row").length === 1`)
 	b.until("in the address", `location.hash.includes("selected=c%3A1")`)
 	b.picture("change")

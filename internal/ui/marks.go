@@ -20,18 +20,18 @@ import (
 
 const (
 	// maxMarks is how many changes of policies are kept, maxMarked how many policies each names,
-	// and maxMarkNodes how many nodes are counted that told of it.
+	// and maxMarkNodes how many nodes are counted that reported it.
 	maxMarks     = 200
 	maxMarked    = 64
 	maxMarkNodes = 8192
 	// markSpan is how long after the first event others belong to the same change: what is applied
 	// at once reaches nodes one after the other.
 	markSpan = 5 * time.Second
-	// markSettles is how long a node takes from an event until packets are judged by it.
-	markSettles = time.Second
+	// markDelay is how long a node takes from an event until packets are judged by it.
+	markDelay = time.Second
 	// effectSpan is how long before and after a change verdicts are compared.
 	effectSpan = 5 * time.Minute
-	// eventsEvery is how long a server is left alone that tells of no events.
+	// eventsEvery is how long a server is left alone that reports no events.
 	eventsEvery = 30 * time.Second
 	// maxAhead is how many events are remembered of nodes whose clocks are ahead.
 	maxAhead = 4096
@@ -88,7 +88,7 @@ type EffectEdge struct {
 // maxEffect is how many edges an Effect has.
 const maxEffect = 200
 
-// Changed notes that a node has told of a policy that changed.
+// Changed records that a node has reported a changed policy.
 func (g *Graph) Changed(node string, at time.Time, n *flow.PolicyUpdateNotification, deleted bool) {
 	p, node := markPolicy(n, deleted), cut(node)
 	g.mu.Lock()
@@ -101,7 +101,7 @@ func (g *Graph) Changed(node string, at time.Time, n *flow.PolicyUpdateNotificat
 		return
 	}
 	key := [2]string{node, fmt.Sprint(p)}
-	// A node that tells of the same policy again tells of another change.
+	// A node that reports the same policy again reports another change.
 	i := slices.IndexFunc(g.marks, func(m *Mark) bool {
 		return !m.events[key] && at.Sub(m.Time) < markSpan && m.Last.Sub(at) < markSpan
 	})
@@ -200,17 +200,17 @@ func (g *Graph) Effect(id string) (Effect, bool) {
 		return Effect{}, false
 	}
 	m := g.marks[i]
-	settled := m.Last.Add(markSettles)
-	out := Effect{Mark: m.copied(), From: m.Time.Add(-effectSpan), To: minTime(settled.Add(effectSpan), now), Edges: []EffectEdge{}}
+	stable := m.Last.Add(markDelay)
+	out := Effect{Mark: m.copied(), From: m.Time.Add(-effectSpan), To: minTime(stable.Add(effectSpan), now), Edges: []EffectEdge{}}
 	// Sums that are older are not kept, or are those of a change that is as old as they are.
 	out.From = minTime(m.Time, maxTimeOf(out.From, now.Add(BucketLength-Window)))
 	if i > 0 {
-		out.From = maxTimeOf(out.From, g.marks[i-1].Last.Add(markSettles))
+		out.From = maxTimeOf(out.From, g.marks[i-1].Last.Add(markDelay))
 	}
 	if i+1 < len(g.marks) {
 		out.To = minTime(out.To, g.marks[i+1].Time)
 	}
-	before, after := g.between(out.From, m.Time), g.between(settled, out.To)
+	before, after := g.between(out.From, m.Time), g.between(stable, out.To)
 	for id, b := range before {
 		a, e := after[id], g.edges[id]
 		if a == (outcome{}) || b == (outcome{}) || e == nil {
@@ -220,7 +220,7 @@ func (g *Graph) Effect(id string) (Effect, bool) {
 		if a == b {
 			continue
 		}
-		lo, hi := settled.UnixNano()/int64(BucketLength), out.To.UnixNano()/int64(BucketLength)
+		lo, hi := stable.UnixNano()/int64(BucketLength), out.To.UnixNano()/int64(BucketLength)
 		out.Edges = append(out.Edges, EffectEdge{
 			ID: id, Source: e.Source, Destination: e.Destination, Protocol: e.Protocol, Port: e.Port, Before: b.String(), After: a.String(),
 			AllowedBy: e.allowed.within(lo, hi), DeniedBy: e.denied.within(lo, hi),
@@ -293,14 +293,14 @@ type aheadEvent struct {
 	revision     uint64
 }
 
-// again says whether an event was told before, by the stream that ended, and remembers those that
-// the next one will tell again.
+// again reports whether the stream that ended sent an event before, and remembers those that the
+// next one will send again.
 func (f *Follower) again(e aheadEvent, now time.Time) bool {
 	if f.ahead[e] {
 		return true
 	}
 	if e.at > now.UnixNano() {
-		if len(f.ahead) >= maxAhead { // by now those that were ahead are told by no other stream
+		if len(f.ahead) >= maxAhead { // by now those that were ahead are sent by no other stream
 			maps.DeleteFunc(f.ahead, func(e aheadEvent, _ bool) bool { return now.UnixNano()-e.at > int64(markSpan) })
 		}
 		if f.ahead == nil {
@@ -313,13 +313,13 @@ func (f *Follower) again(e aheadEvent, now time.Time) bool {
 	return false
 }
 
-// watchEvents follows what agents tell of policies that change.
+// watchEvents follows events of agents about changed policies.
 func (f *Follower) watchEvents(ctx context.Context) {
 	since := time.Now().Add(-Window)
 	for ctx.Err() == nil {
 		last, err := f.followEvents(ctx, since)
 		if last.After(since) {
-			since = last.Add(time.Nanosecond) // none is told twice
+			since = last.Add(time.Nanosecond) // none is reported twice
 		}
 		wait := retryAfter
 		f.set(func() {
@@ -337,7 +337,7 @@ func (f *Follower) followEvents(ctx context.Context, since time.Time) (last time
 	defer cancel()
 	stream, err := f.Client.GetAgentEvents(ctx, &observer.GetAgentEventsRequest{
 		Follow: true, Since: timestamppb.New(since),
-		Types: []flow.AgentEventType{flow.AgentEventType_POLICY_UPDATED, flow.AgentEventType_POLICY_DELETED}, // others tell of all
+		Types: []flow.AgentEventType{flow.AgentEventType_POLICY_UPDATED, flow.AgentEventType_POLICY_DELETED}, // others send all
 	})
 	if err != nil {
 		return last, err

@@ -21,8 +21,8 @@ func policyLabels(kind, namespace, name string) *flow.PolicyUpdateNotification {
 	return &flow.PolicyUpdateNotification{Labels: []string{prefix + "derived-from=" + kind, prefix + "name=" + name, prefix + "namespace=" + namespace}}
 }
 
-// TestMarks: what is applied at once is one change, however many nodes tell of it, and what a node
-// tells again is another one.
+// TestMarks: what is applied at once is one change, however many nodes report it, and what a node
+// reports again is another one.
 func TestMarks(t *testing.T) {
 	g, now := testGraph(DefaultLimits())
 	*now = now.Add(10 * time.Minute)
@@ -182,8 +182,8 @@ func (s *aheadStream) Recv() (*observer.GetAgentEventsResponse, error) {
 	return ev, nil
 }
 
-// TestMarksOfClockAhead: what a node whose clock is ahead tells is one change also after the stream
-// has ended and begun again, and what it tells besides is another.
+// TestMarksOfClockAhead: what a node whose clock is ahead reports is one change also after the
+// stream has ended and begun again, and what else it reports is another.
 func TestMarksOfClockAhead(t *testing.T) {
 	g := NewGraph(DefaultLimits())
 	event := func(ahead time.Duration, revision uint64) *observer.GetAgentEventsResponse {
@@ -214,7 +214,7 @@ func TestMarksOfClockAhead(t *testing.T) {
 	if marks := g.Snapshot(time.Time{}, time.Time{}).Marks; len(marks) != 2 {
 		t.Errorf("%d changes, want 2", len(marks))
 	}
-	// However much is told, so much is remembered.
+	// However much is reported, so much is remembered.
 	server.events = nil
 	for i := range 3 * maxAhead {
 		server.events = append(server.events, event(time.Minute, uint64(i)))

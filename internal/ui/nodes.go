@@ -30,7 +30,7 @@ type Health struct {
 // NodeHealth is what one node finds of others, and they of it.
 type NodeHealth struct {
 	Name    string `json:"name"`
-	Problem string `json:"problem,omitempty"` // why it does not tell
+	Problem string `json:"problem,omitempty"` // why it does not report
 	// How many nodes it reaches, itself among them; how many not; how many never answered such
 	// probes; how many it has not probed yet.
 	Reachable   uint32 `json:"reachable"`
@@ -57,7 +57,7 @@ type Latency struct {
 	Seconds float64 `json:"seconds"`
 }
 
-// Health returns what was last heard.
+// Health returns what was last received.
 func (f *Follower) Health() Health {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -75,11 +75,11 @@ func (f *Follower) watchHealth(ctx context.Context) {
 			case err == nil:
 				f.health = newHealth(res)
 			case status.Code(err) == codes.Unimplemented:
-				f.health = Health{Error: "the server does not tell which nodes reach each other"}
+				f.health = Health{Error: "the server does not report which nodes reach each other"}
 			case status.Code(err) == codes.FailedPrecondition || status.Code(err) == codes.PermissionDenied:
 				f.health = Health{Error: message(err)}
 			default:
-				f.health.Error = message(err) // what was heard before stays, with its time
+				f.health.Error = message(err) // what was received before stays, with its time
 			}
 		})
 		retry.Sleep(ctx, healthEvery)

@@ -90,7 +90,7 @@ func newBrowser(t *testing.T, s *stand) *browser {
 	return b
 }
 
-// enable has the browser tell of a kind of events.
+// enable has the browser report a kind of events.
 func enable[P, R any](cmd cdp.Command[P, R], params P) chromedp.Action[chromedp.Void] {
 	return func(ctx context.Context, _ *chromedp.Target) (v chromedp.Void, err error) {
 		_, err = chromedp.Call(ctx, cmd, params)
@@ -202,7 +202,7 @@ func (b *browser) search(words string) {
 	b.t.Helper()
 	b.key("/")
 	b.until("the field", `document.activeElement.id === "search"`)
-	// The page is told, too: it writes what it is asked for into the field at each refresh.
+	// The page changes, too: it writes what it is asked for into the field at each refresh.
 	b.run("an empty field", chromedp.Evaluate[chromedp.Void](`document.activeElement.value = ""; document.activeElement.dispatchEvent(new Event("input", { bubbles: true }))`))
 	b.key(words)
 	b.key(kb.Escape) // other keys are keys again

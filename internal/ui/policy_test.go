@@ -155,7 +155,7 @@ func (judge) Preview(req *policy.PreviewRequest, stream policy.Policy_PreviewSer
 	})
 }
 
-// TestReach: what policies allow is told by workloads, as flows name them.
+// TestReach: what policies allow is listed by workloads, as flows name them.
 func TestReach(t *testing.T) {
 	t.Parallel()
 	s := newStand(t)
@@ -229,8 +229,8 @@ func TestPreviewRequests(t *testing.T) {
 	}
 }
 
-// TestExplain: of a refusal the page tells which rules refuse, where they stand and what would
-// allow it, by the flow that was refused; of what no policy refused it tells nothing.
+// TestExplain: for a denied flow the page shows which rules deny it, where they are and what would
+// allow it; for one that no policy denied it shows nothing.
 func TestExplain(t *testing.T) {
 	t.Parallel()
 	s := newStand(t)
@@ -400,7 +400,7 @@ spec:
 `
 
 // TestManual takes the pictures of the manual, which `make pictures` keeps, and goes the way that
-// the manual tells.
+// the manual describes.
 func TestManual(t *testing.T) {
 	t.Parallel()
 	s := newStand(t)

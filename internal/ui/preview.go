@@ -21,7 +21,7 @@ const (
 	maxDocument = 400 << 10
 	// previewTimeout is how long an answer may take.
 	previewTimeout = 45 * time.Second
-	// maxPreview is how many connections of each sort, and how many pairs, are told of.
+	// maxPreview is how many connections of each sort, and how many pairs, are listed.
 	maxPreview = 300
 	// documentType is what a document is sent as. No form of a page can send it.
 	documentType = "application/yaml"
@@ -54,7 +54,7 @@ type Preview struct {
 	PartiesOut  uint32 `json:"partiesLeftOut"`
 	ConnectsOut uint64 `json:"connectionsLeftOut"`
 	// ChangedAtMost is whether Refused and Allowed may count connections twice, UnchangedAtMost the
-	// same of Unchanged. EventsLost are those that no flow tells of: counts are at least so many.
+	// same of Unchanged. EventsLost are lost events: counts are at least so many.
 	ChangedAtMost   bool   `json:"changedAtMost,omitempty"`
 	UnchangedAtMost bool   `json:"unchangedAtMost,omitempty"`
 	EventsLost      uint64 `json:"eventsLost,omitempty"`

@@ -141,7 +141,7 @@ func askMatrix(ctx context.Context, client policy.PolicyClient, namespaces []str
 		return nil, err
 	}
 	if len(all.GetParties()) > maxParties {
-		return nil, fmt.Errorf("the server tells of more than the %d parties that it was asked for", maxParties)
+		return nil, fmt.Errorf("the server lists more than the %d parties that it was asked for", maxParties)
 	}
 	return all, nil
 }

@@ -170,7 +170,7 @@ func (c *cluster) run(f func(context.Context) error) (end func()) {
 	return end
 }
 
-// apply puts a policy in force, of which both agents tell.
+// apply puts a policy in force, which both agents report.
 func (c *cluster) apply(name, text string) {
 	c.t.Helper()
 	docs, err := policydir.Documents([]byte(text))
@@ -231,8 +231,8 @@ spec:
 `
 
 // TestPageOfRelay: the page asks a relay, which asks two nodes with the engine that agents have. A
-// document that would refuse what was seen is told to, the matrix has what may be beside what is,
-// and a node that goes is told of.
+// document that would deny what was seen says so, the matrix has what may be beside what is,
+// and a node that goes is shown.
 func TestPageOfRelay(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, "front", "db", "archive", "intruder")
@@ -289,7 +289,7 @@ func TestPageOfRelay(t *testing.T) {
 	b.key("2")
 	b.until("partly refused, and no more allowed", cell("shop/front", "shop/db")+`?.title.endsWith(": partly refused, policies refuse it")`)
 	b.key("c")
-	b.until("the change of both nodes that did it", `["Policies changed at", "shop/db-clients", "Told by 2 nodes", "● let in ⇒ ✕ refused"].every(x => document.getElementById("panel").textContent.includes(x))`)
+	b.until("the change of both nodes that did it", `["Policies changed at", "shop/db-clients", "Reported by 2 nodes", "● let in ⇒ ✕ refused"].every(x => document.getElementById("panel").textContent.includes(x))`)
 	b.key(kb.Escape)
 	c.nodes[1].end()
 	b.until("a node that is gone", `document.getElementById("status").className === "bad" && document.getElementById("status").textContent.startsWith("1 of 2 nodes")`)

@@ -260,7 +260,7 @@ func parseSeconds(r *http.Request, name string, most int64) (int64, error) {
 // answer writes a value as JSON, compressed for who understands that.
 func answer(w http.ResponseWriter, r *http.Request, v any) {
 	w.Header().Set("Content-Type", "application/json")
-	// A client that has gone is the only error there can be; nobody is left to be told.
+	// A client that has gone is the only error there can be; nobody is left to notify.
 	if !strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
 		_ = json.NewEncoder(w).Encode(v)
 		return

@@ -47,7 +47,7 @@ type stand struct {
 	added  atomic.Int64
 }
 
-// services adds what a relay tells beside flows: of three nodes, of which two do not reach each
+// services adds what a relay sends beside flows: of three nodes, of which two do not reach each
 // other, and one says nothing.
 func (s *stand) services(r grpc.ServiceRegistrar) {
 	health.RegisterNodeHealthServer(r, nodesHealth{})

@@ -113,7 +113,7 @@ func (s *scene) otherLayout(name string) (string, error) {
 	}
 	// The agent before this one may still be taking over, and has the maps of the one before it.
 	var layouts []string
-	for deadline := time.Now().Add(patience); len(layouts) != 1; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(timeout); len(layouts) != 1; time.Sleep(10 * time.Millisecond) {
 		var err error
 		if layouts, err = filepath.Glob(filepath.Join(s.mapDir(n1), "maps-*")); err != nil {
 			return "", err
@@ -183,5 +183,5 @@ func (s *scene) endAgent(node string) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(p.Send(unix.SIGKILL), p.WaitEnded(patience))
+	return errors.Join(p.Send(unix.SIGKILL), p.WaitEnded(timeout))
 }

@@ -38,7 +38,7 @@ func (s *scene) converse(from, to *pod) (*conversation, error) {
 		return nil, err
 	}
 	defer l.Close()
-	client, err := from.ns.Dial("tcp", s.at(to.addr, 9000), patience)
+	client, err := from.ns.Dial("tcp", s.at(to.addr, 9000), timeout)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %s to %s: %w", errControl, from.name, to.name, err)
 	}
@@ -79,8 +79,8 @@ func (s *scene) flowFlood() (string, error) {
 			return "", err
 		}
 		defer c.close()
-		if ok, err := c.answered(patience); !ok || err != nil {
-			return "", errors.Join(fmt.Errorf("%w: the server of %s is not heard", errControl, c.name), err)
+		if ok, err := c.answered(timeout); !ok || err != nil {
+			return "", errors.Join(fmt.Errorf("%w: the server of %s is not reached", errControl, c.name), err)
 		}
 		all = append(all, c)
 	}

@@ -85,7 +85,7 @@ func (s *scene) borrowedFragment() (string, error) {
 	attack := fragments(evil, func(k token) [][]byte {
 		packets := theirs(k)
 		if err := friend.eth.send(ethernet(friend.gateway, friend.eth.mac, typeOf(packets[0]), cut(s.at(friend.addr, fromPort), s.at(victim.addr, toPort), token{})[0])); err != nil {
-			return nil // the controls will tell
+			return nil // the controls will show
 		}
 		mine := packets[1]
 		if src := s.is(evil.addr); s.v6 {
@@ -127,7 +127,7 @@ func (s *scene) overlap() (string, error) {
 	at := func(port uint16, k token) [][]byte { return cut(s.at(evil.addr, fromPort), s.at(web.addr, port), k) }
 	attack := fragments(evil, func(k token) [][]byte {
 		good, bad := at(webOpen, k), at(webClosed, k)
-		for i := range bad { // the same datagram, as far as its receiver can tell
+		for i := range bad { // the same datagram, as far as its receiver can see
 			copyID(bad[i], good[0])
 		}
 		return [][]byte{good[0], bad[0], bad[1]}

@@ -59,9 +59,9 @@ func (s *scene) userStrike(at witness, source string, to netip.AddrPort, payload
 	if err := s.as(&n1.place, nobody, nobody, userSend, "", s.at(n1.addr, nodePort).String(), hex.EncodeToString(k[:])); err != nil {
 		return "", fmt.Errorf("%w: the process cannot send: %w", errControl, err)
 	}
-	for deadline := time.Now().Add(patience); n1.server.of(k).count == 0; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(timeout); n1.server.of(k).count == 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			return "", fmt.Errorf("%w: the process is not heard by its own node", errControl)
+			return "", fmt.Errorf("%w: the process is not reached by its own node", errControl)
 		}
 	}
 	for _, c := range controls {

@@ -42,7 +42,7 @@ func nodeRows() []row {
 	add(row{what: "vxlan to a pod of a third node through n1", wanted: dropped, when: mode.tunnel, try: func(s *scene) (string, error) {
 		return s.bounce()
 	}})
-	// Where the network routes pods' addresses, nobody but the node itself can tell its own.
+	// Where the network routes pods' addresses, nobody but the node itself knows its own.
 	for _, c := range []int{0, 2, 3} {
 		add(row{what: "source of " + claims[c].name, wanted: dropped, try: func(s *scene) (string, error) {
 			victim, n3 := s.pods["victim1"], s.nodes["n3"]

@@ -104,7 +104,7 @@ func (s *scene) carried(as *pod, identity uint32, victim *pod) func(token) []byt
 	}
 }
 
-// byNode is the control that a node is heard by the tunnel: n3, in the name of its own pod.
+// byNode is the control that packets of a node pass the tunnel: n3, in the name of its own pod.
 func (s *scene) byNode(victim *pod) control {
 	n3, friend := s.nodes["n3"], s.pods["friend3"]
 	inner := s.carried(friend, friend.identity, victim)
@@ -381,7 +381,7 @@ func (s *scene) redirect() (string, error) {
 	return s.strike(open.eth, attack, s.plain(evil, open))
 }
 
-// foreignError tells a sender that what it sends to another does not arrive.
+// foreignError informs a sender that what it sends to another does not arrive.
 func (s *scene) foreignError(victim string) (string, error) {
 	evil, friend := s.pods["evil1"], s.pods[victim]
 	peer := s.pods["victim"+friend.node.name[1:]]

@@ -15,8 +15,8 @@ const (
 )
 
 const (
-	// patience is how long what must work may take: a busy machine is no firewall.
-	patience = 20 * time.Second
+	// timeout is how long what must work may take: a busy machine is no firewall.
+	timeout = 20 * time.Second
 	// grace is how much later than a control an attack may arrive that was sent before it. Both
 	// take the same way, so the order is kept but for processors that pass packets to each other.
 	grace = 60 * time.Millisecond
@@ -54,7 +54,7 @@ var errControl = errors.New("control")
 
 // check sends a control until it arrives.
 func (s *scene) check(c control) error {
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(timeout)
 	for {
 		k := newToken()
 		c.at.watch(k)
@@ -69,7 +69,7 @@ func (s *scene) check(c control) error {
 			if err := s.ctx.Err(); err != nil {
 				return err
 			}
-			time.Sleep(time.Millisecond) // somebody else's goroutine hears it
+			time.Sleep(time.Millisecond) // another goroutine receives it
 		}
 		c.at.forget(k)
 		if time.Now().After(deadline) {
@@ -109,7 +109,7 @@ func (s *scene) strike(at witness, attack shot, controls ...control) (string, er
 
 // verdict says whether an attack got to a witness, once everything that was sent before is through.
 func (s *scene) verdict(at witness, k token) (string, error) {
-	time.Sleep(grace) // nothing tells of what does not happen
+	time.Sleep(grace) // nothing reports what does not happen
 	if got := at.of(k); got.count > 0 {
 		return arrived + ": " + describe(got.first), nil
 	}
@@ -169,7 +169,7 @@ func (s *scene) plain(src, dst *pod) control {
 	return control{src.name + " to " + dst.name, outOf(src, datagram(s.at(src.addr, fromPort), s.at(dst.addr, toPort))), dst.eth}
 }
 
-// friendly is the control that a victim hears its friend on the same node.
+// friendly is the control that a victim receives from its friend on the same node.
 func (s *scene) friendly(victim *pod) control {
 	return s.plain(s.pods["friend"+victim.node.name[1:]], victim)
 }

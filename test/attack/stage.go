@@ -474,7 +474,7 @@ func (n *node) get(ctx context.Context, path string, into any) error {
 
 // request sends a request without a body to the node's agent. The answer is that of a success.
 func (n *node) request(ctx context.Context, method, path string) (*http.Response, error) {
-	client := http.Client{Timeout: patience, Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+	client := http.Client{Timeout: timeout, Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", n.api)
 	}, DisableKeepAlives: true}}
 	req, err := http.NewRequestWithContext(ctx, method, "http://agent"+path, nil)

@@ -72,7 +72,7 @@ func (s *scene) unharmed(controls ...control) (string, error) {
 
 // swap has a key of the store say something else until it is put back. It keeps its lease.
 func (s *scene) swap(store *clientv3.Client, key string, change func([]byte) ([]byte, error)) (back func() error, err error) {
-	ctx, cancel := context.WithTimeout(s.ctx, patience)
+	ctx, cancel := context.WithTimeout(s.ctx, timeout)
 	defer cancel()
 	got, err := store.Get(ctx, key)
 	if err != nil {
@@ -83,7 +83,7 @@ func (s *scene) swap(store *clientv3.Client, key string, change func([]byte) ([]
 	}
 	old := got.Kvs[0]
 	put := func(value []byte) error {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), patience)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), timeout)
 		defer cancel()
 		_, err := store.Put(ctx, key, string(value), clientv3.WithLease(clientv3.LeaseID(old.Lease)))
 		return err
@@ -101,7 +101,7 @@ func (s *scene) hostile() (store *clientv3.Client, closeAll func() error, err er
 	if err != nil {
 		return nil, nil, err
 	}
-	if store, err = clientv3.New(clientv3.Config{Endpoints: []string{s.sandbox.EtcdEndpoint()}, DialTimeout: patience, Context: s.ctx}); err != nil {
+	if store, err = clientv3.New(clientv3.Config{Endpoints: []string{s.sandbox.EtcdEndpoint()}, DialTimeout: timeout, Context: s.ctx}); err != nil {
 		return nil, nil, err
 	}
 	closeAll = func() error { return errors.Join(agent.Send(unix.SIGCONT), store.Close()) }
@@ -111,7 +111,7 @@ func (s *scene) hostile() (store *clientv3.Client, closeAll func() error, err er
 	return store, closeAll, nil
 }
 
-// during is for how long a claim stands: nothing tells when another agent has heard of it and has
+// during is for how long a claim stands: nothing shows when another agent has observed it and has
 // not believed it.
 const during = time.Second
 
@@ -153,7 +153,7 @@ func (s *scene) claimNode(claim func(mine, theirs map[string]any), play func(*sc
 		return "", err
 	}
 	defer func() { err = errors.Join(err, closeAll()) }()
-	ctx, cancel := context.WithTimeout(s.ctx, patience)
+	ctx, cancel := context.WithTimeout(s.ctx, timeout)
 	defer cancel()
 	const key = storekeys.NodesPrefix + "/default/"
 	n1, err := store.Get(ctx, key+"n1")

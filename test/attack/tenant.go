@@ -74,10 +74,10 @@ func (s *scene) guest(name string, labels map[string]string) (*pod, error) {
 	return s.run(s.ctx, sandbox.PodSpec{Name: name, Namespace: "tenant", Node: "n1", Labels: labels, Ports: []uint16{7}})
 }
 
-// until plays a strike until it ends as wanted or patience is over: how soon a policy counts is
+// until plays a strike until it ends as wanted or timeout is over: how soon a policy counts is
 // promised to nobody.
 func until(wanted string, strike func() (string, error)) error {
-	for deadline := time.Now().Add(patience); ; {
+	for deadline := time.Now().Add(timeout); ; {
 		got, err := strike()
 		if err != nil {
 			return err
@@ -203,7 +203,7 @@ func (s *scene) ruleFlood() (got string, err error) {
 		return "", err
 	}
 	defer func() { err = errors.Join(err, s.removePolicy("tenant")) }()
-	// Nothing tells when an agent has tried. The rules admit no UDP, so they are there, or refused,
+	// Nothing shows when an agent has tried. The rules admit no UDP, so they are there, or refused,
 	// when none arrives any more.
 	if err := until(dropped, func() (string, error) { return s.strike(guest.eth, s.plain(evil, guest).shot, s.friendly(victim)) }); err != nil {
 		return "the tenant's own pod is open", nil

@@ -23,7 +23,7 @@ import (
 // nobody is the user and group of processes without rights.
 const nobody = 65534
 
-// What an unprivileged process can be told to do.
+// What an unprivileged process can be made to do.
 const (
 	userSend = "send" // SOURCE DESTINATION HEX: a datagram, from an address if one is given
 	userRaw  = "raw"  // open a packet socket, and one for IP
@@ -132,7 +132,7 @@ func getAs(socket, path string) error {
 // as runs something as a user and a group in a namespace. What it says is the error, nil if it
 // worked.
 func (s *scene) as(p *place, uid, gid int, action ...string) error {
-	ctx, cancel := context.WithTimeout(s.ctx, patience)
+	ctx, cancel := context.WithTimeout(s.ctx, timeout)
 	defer cancel()
 	exe, err := os.Executable()
 	if err != nil {

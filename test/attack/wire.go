@@ -16,7 +16,7 @@ import (
 	"github.com/hawser-net/hawser/test/cluster/lab"
 )
 
-// token marks the packets of one attempt. It is told from all others wherever it stands in a
+// token marks the packets of one attempt. It differs from all others wherever it stands in a
 // packet.
 type token [12]byte
 
@@ -81,7 +81,7 @@ type witness interface {
 	of(token) sighting
 }
 
-// port is a device, seen from below: frames are sent out and heard by it, past the namespace's own
+// port is a device, seen from below: frames are sent and received by it, past the namespace's own
 // stack and filters.
 type port struct {
 	tally

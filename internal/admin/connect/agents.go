@@ -40,7 +40,7 @@ func (c *Cluster) agents(ctx context.Context) ([]corev1.Pod, error) {
 }
 
 // WaitFollows waits until every agent that runs is connected to the cluster of this name, and has
-// heard all of it. After ctx ends the error says which is not, and why.
+// read all of it. After ctx ends the error says which is not, and why.
 func (c *Cluster) WaitFollows(ctx context.Context, name string) error {
 	return c.wait(ctx, fmt.Sprintf("does not follow cluster %s yet", name), func(m rest.ClusterMeshStatus) error {
 		for _, r := range m.Clusters {
@@ -54,7 +54,7 @@ func (c *Cluster) WaitFollows(ctx context.Context, name string) error {
 				return errors.New(r.Status)
 			}
 		}
-		return errors.New("it was not told of it")
+		return errors.New("it does not know it yet")
 	})
 }
 

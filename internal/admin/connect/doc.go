@@ -1,4 +1,4 @@
-// Package connect tells clusters of each other, for whoever runs both: it reads what each says of
+// Package connect connects clusters, for whoever runs both: it reads what each says of
 // itself, sees that the two go together, and writes into the Secret that a cluster's agents follow
 // how the other one's store is read.
 //

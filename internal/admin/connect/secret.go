@@ -40,7 +40,7 @@ func entry(f Facts, dir string) (map[string][]byte, error) {
 }
 
 // Follow has the agents of this cluster, which own describes, follow another one. What they were
-// told of one of that name before is replaced.
+// connected to one of that name before is replaced.
 func (c *Cluster) Follow(ctx context.Context, own, other Facts) error {
 	say, err := entry(other, own.Dir)
 	if err != nil {

@@ -2,8 +2,8 @@
 // each with its number, and compares the two places.
 //
 // A copy is made only where nothing is: a number that has other labels in the other place, or
-// labels that have another number there, are told and left alone. So a copy may be broken off and
-// begun again at any time, and run while nodes go on: what was copied is found to be the same.
+// labels that have another number there, are reported and left alone. So a copy may be broken off
+// and begun again at any time, and run while nodes go on: what was copied is found to be the same.
 //
 // The package keeps nothing and starts no goroutine.
 package migration
@@ -110,7 +110,7 @@ func ofObject(o *v2.CiliumIdentity) (i Identity, ok, faulty bool) {
 	}
 	id, err := allocator.ParseID(o.Name)
 	text := canonical(o.SecurityLabels)
-	if intact, told := identities.Intact(o); err != nil || text == "" || told && !intact { // nobody goes by an edit
+	if intact, known := identities.Intact(o); err != nil || text == "" || known && !intact { // nobody goes by an edit
 		return Identity{}, false, true
 	}
 	return Identity{ID: id, Labels: text, age: o.CreationTimestamp.Unix()}, true, false

@@ -12,7 +12,7 @@ import (
 type Options struct {
 	// Write has what is missing written; without it, places are only compared.
 	Write bool
-	// Progress, if not nil, is told how many of how many were looked at, from the caller's
+	// Progress, if not nil, gets how many of how many were checked, from the caller's
 	// goroutine.
 	Progress func(done, total int)
 }
@@ -55,7 +55,7 @@ func run(ctx context.Context, from, to place, opts Options) (Report, error) {
 	if err != nil || !opts.Write {
 		return r, err
 	}
-	tell := func(done int) {
+	report := func(done int) {
 		if opts.Progress != nil {
 			opts.Progress(r.Same+done, r.Total)
 		}
@@ -74,7 +74,7 @@ func run(ctx context.Context, from, to place, opts Options) (Report, error) {
 			return nil
 		}
 		done++
-		tell(done)
+		report(done)
 		return nil
 	}
 	for _, i := range missing {

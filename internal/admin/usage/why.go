@@ -71,7 +71,7 @@ type Pod struct {
 	Told identity.ID `json:"told,omitempty"`
 }
 
-// ErrNotFound says that there is no such pod, or that nobody has heard of a number.
+// ErrNotFound says that there is no such pod, or that nobody knows a number.
 var ErrNotFound = errors.New("not found")
 
 // Why explains an identity: what is its number, or a pod as namespace/name, or the name alone for

@@ -24,8 +24,8 @@ import (
 
 // Prefixes configures in the kernel which identity is behind a prefix that rules name.
 type Prefixes interface {
-	// PlacePrefixes returns when the kernel knows.
-	PlacePrefixes(upserts map[netip.Prefix]identity.ID, deletes []netip.Prefix) error
+	// PublishPrefixes returns when the kernel knows.
+	PublishPrefixes(upserts map[netip.Prefix]identity.ID, deletes []netip.Prefix) error
 }
 
 // Blocks is the kernel's map of the blocks of addresses that rules name.
@@ -180,7 +180,7 @@ func (r *Rules) place(places, blocks map[netip.Prefix]identity.ID) (errs []error
 	}
 	errs = append(errs, r.cfg.Policy.SetIdentities(upserts, nil), r.placeBlocks())
 	if len(places) > 0 {
-		errs = append(errs, r.cfg.Prefixes.PlacePrefixes(places, nil), r.save())
+		errs = append(errs, r.cfg.Prefixes.PublishPrefixes(places, nil), r.save())
 	}
 	return errs
 }
@@ -254,7 +254,7 @@ func (r *Rules) drop(places, blocks []netip.Prefix) (errs []error) {
 		errs = append(errs, r.placeBlocks()) // there is room for others
 	}
 	if len(gonePlaces) > 0 {
-		errs = append(errs, r.cfg.Prefixes.PlacePrefixes(nil, gonePlaces))
+		errs = append(errs, r.cfg.Prefixes.PublishPrefixes(nil, gonePlaces))
 	}
 	if len(ids) > 0 {
 		errs = append(errs, r.cfg.Policy.SetIdentities(nil, ids))

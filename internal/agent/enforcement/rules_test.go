@@ -24,9 +24,9 @@ import (
 	"github.com/hawser-net/hawser/internal/testenv"
 )
 
-type noPlacer struct{}
+type noPublisher struct{}
 
-func (noPlacer) PlacePrefixes(map[netip.Prefix]identity.ID, []netip.Prefix) error { return nil }
+func (noPublisher) PublishPrefixes(map[netip.Prefix]identity.ID, []netip.Prefix) error { return nil }
 
 func writeFile(path string, data []byte) error { return os.WriteFile(path, data, 0o600) }
 
@@ -62,7 +62,7 @@ func (b *ruleBench) start() {
 		b.t.Fatal(err)
 	}
 	if b.rules, err = NewRules(RulesConfig{
-		Log: slog.New(slog.DiscardHandler), Policy: b.policy, Identities: noIdentities{}, Prefixes: noPlacer{}, Blocks: b.node.Maps, DualStack: true,
+		Log: slog.New(slog.DiscardHandler), Policy: b.policy, Identities: noIdentities{}, Prefixes: noPublisher{}, Blocks: b.node.Maps, DualStack: true,
 		Checkpoint: filepath.Join(b.dir, "numbers.json"), Write: writeFile,
 		Changed: func(list []policy.Change) {
 			for _, ch := range list {
@@ -245,7 +245,7 @@ func TestFullBlockMap(t *testing.T) {
 		t.Fatal(err)
 	}
 	rules, err := NewRules(RulesConfig{
-		Log: log, Policy: pol, Identities: noIdentities{}, Prefixes: noPlacer{}, Blocks: kernel, DualStack: true,
+		Log: log, Policy: pol, Identities: noIdentities{}, Prefixes: noPublisher{}, Blocks: kernel, DualStack: true,
 		Checkpoint: filepath.Join(t.TempDir(), "numbers.json"), Write: writeFile,
 	})
 	if err != nil {

@@ -63,20 +63,20 @@ func Defaults() Config {
 
 // Flags binds the options.
 func (c *Config) Flags(fs *pflag.FlagSet) {
-	fs.BoolVar(&c.Enable, "enable-hubble", c.Enable, "record who talks to whom and what was refused, for hawser observe and for clients, relays and user interfaces of the field")
+	fs.BoolVar(&c.Enable, "enable-hubble", c.Enable, "record flows, for hawser observe and for clients, relays and user interfaces of Hubble")
 	fs.StringVar(&c.SocketPath, "hubble-socket-path", c.SocketPath, "unix socket at which flows are served to root and the group of the agent's API")
-	fs.StringVar(&c.ListenAddress, "hubble-listen-address", c.ListenAddress, "address at which flows are served to relays, such as :4244; empty for none; it needs the three options of TLS")
-	fs.IntVar(&c.Capacity, "hubble-event-buffer-capacity", c.Capacity, "how many of the last flows are kept, up to 65535; with 0 flows are recorded only while somebody follows them")
-	fs.BoolVar(&c.NoTLS, "hubble-disable-tls", c.NoTLS, "serve flows at --hubble-listen-address to everybody who reaches it, without TLS")
-	fs.StringVar(&c.TLS.Cert, "hubble-tls-cert-file", c.TLS.Cert, "certificate of the server of flows, a PEM file, read again for each connection")
+	fs.StringVar(&c.ListenAddress, "hubble-listen-address", c.ListenAddress, "address at which flows are served to relays, such as :4244; empty for none; needs the three TLS options")
+	fs.IntVar(&c.Capacity, "hubble-event-buffer-capacity", c.Capacity, "how many flows are kept, up to 65535; with 0 flows are recorded only while a client follows")
+	fs.BoolVar(&c.NoTLS, "hubble-disable-tls", c.NoTLS, "serve flows at --hubble-listen-address without TLS, to everybody who can reach it")
+	fs.StringVar(&c.TLS.Cert, "hubble-tls-cert-file", c.TLS.Cert, "server certificate for flows, a PEM file, read again for each connection")
 	fs.StringVar(&c.TLS.Key, "hubble-tls-key-file", c.TLS.Key, "key of that certificate, a PEM file")
-	fs.StringVar(&c.Aggregation, "monitor-aggregation", c.Aggregation, "of which packets that pass flows are made: none or low for all of them; "+
-		"medium or maximum for those that open a connection, answer first or end it, and samples of the rest")
+	fs.StringVar(&c.Aggregation, "monitor-aggregation", c.Aggregation, "which forwarded packets are recorded as flows: none or low for all; "+
+		"medium or maximum for those that open a connection, the first reply, those that end it, and samples")
 	fs.DurationVar(&c.AggregationInterval, "monitor-aggregation-interval", c.AggregationInterval,
-		"with --monitor-aggregation=medium, how often a connection that has packets has a flow; 0 for never")
+		"with --monitor-aggregation=medium, how often an active connection is sampled; 0 for never")
 	fs.StringSliceVar(&c.AggregationFlags, "monitor-aggregation-flags", c.AggregationFlags,
-		"with --monitor-aggregation=medium, the TCP flags of which the first packet in each direction is a flow, such as syn,fin,rst; all for all")
-	fs.StringSliceVar(&c.TLS.ClientCAs, "hubble-tls-client-ca-files", c.TLS.ClientCAs, "authorities of which one must have signed the certificate of a client, PEM files")
+		"with --monitor-aggregation=medium, the TCP flags whose first packet in each direction is recorded, such as syn,fin,rst; all for all")
+	fs.StringSliceVar(&c.TLS.ClientCAs, "hubble-tls-client-ca-files", c.TLS.ClientCAs, "certificate authorities of clients, PEM files")
 	fs.StringVar(&c.Metrics, "hubble-metrics", c.Metrics, "metrics of flows, separated by spaces: drop, flow, icmp, policy, port-distribution, tcp, each with options such as drop:sourceContext=pod;labelsContext=traffic_direction")
 	fs.StringVar(&c.MetricsAddress, "hubble-metrics-server", c.MetricsAddress, "address to serve the metrics of flows at, such as :9965")
 }
@@ -157,7 +157,7 @@ func (c *Config) Validate() error {
 	address("--hubble-listen-address", c.ListenAddress)
 	if !c.NoTLS && (c.TLS.Cert == "" || c.TLS.Key == "" || len(c.TLS.ClientCAs) == 0) {
 		bad("--hubble-listen-address: clients are known by their certificates: give --hubble-tls-cert-file, --hubble-tls-key-file and " +
-			"--hubble-tls-client-ca-files, or --hubble-disable-tls to tell everybody who reaches the address what this node sees")
+			"--hubble-tls-client-ca-files, or --hubble-disable-tls to serve flows to everybody who reaches the address")
 	}
 	return errors.Join(errs...)
 }

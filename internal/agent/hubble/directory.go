@@ -197,7 +197,7 @@ func (d *directory) Policies(ev datapath.Event) []*flowpb.Policy {
 	return d.answers.get(q, peerAddr, d.node.Policy.Revision(), func(q question) (answer, bool) { return d.ask(row, q) })
 }
 
-// ask returns the owners of the rules that settle a question. It is not answered while policy is
+// ask returns the owners of the rules that decide a question. It is not answered while policy is
 // busy: flows are not worth waiting for it, nor holding it up.
 func (d *directory) ask(row endpoint.Endpoint, q question) (answer, bool) {
 	subject := policyParty(row)

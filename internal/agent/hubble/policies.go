@@ -15,11 +15,11 @@ func policiesOf(side policy.TraceSide) []*flowpb.Policy {
 	if at < 0 {
 		return nil // for want of a rule
 	}
-	settles := side.Steps[at]
+	decides := side.Steps[at]
 	var out []*flowpb.Policy
 	seen := map[policy.Owner]bool{}
 	for i, s := range side.Steps {
-		same := s.Tier == policy.TierOrdinary && settles.Tier == policy.TierOrdinary && s.Matches() && s.Deny == settles.Deny
+		same := s.Tier == policy.TierOrdinary && decides.Tier == policy.TierOrdinary && s.Matches() && s.Deny == decides.Deny
 		if (i == at || same) && !s.Local && !seen[s.Owner] {
 			seen[s.Owner] = true
 			out = append(out, policyNamed(s.Owner))

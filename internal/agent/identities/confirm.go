@@ -220,7 +220,7 @@ func (c *Confirmer) confirmUpTo(ctx context.Context, revision int64) (done bool,
 		}
 	}
 	if err := c.Kernel.WaitTried(ctx, c.Addresses.Table().Revision()); err != nil {
-		return false, fmt.Errorf("tell the kernel of pods that are gone: %w", err)
+		return false, fmt.Errorf("remove deleted pods from the kernel: %w", err)
 	}
 	if err := c.confirm(ctx, revision); err != nil {
 		return false, err

@@ -324,8 +324,8 @@ func TestPendingAllocations(t *testing.T) {
 	})
 }
 
-// TestPendingAllocationsLeakNothing has endpoints come, go, and settle, in a store that is slow,
-// away or well: what nobody uses is given back.
+// TestPendingAllocationsLeakNothing has endpoints come, go, and get their identities, in a store
+// that is slow, away or well: what nobody uses is given back.
 func TestPendingAllocationsLeakNothing(t *testing.T) {
 	for seed := range uint64(20) {
 		synctest.Test(t, func(t *testing.T) {
@@ -343,7 +343,7 @@ func TestPendingAllocationsLeakNothing(t *testing.T) {
 						if err != nil {
 							continue
 						}
-						for range r.IntN(4) { // settles
+						for range r.IntN(4) { // replaces temporary identities
 							time.Sleep(time.Duration(r.IntN(10_000)) * time.Millisecond)
 							if now, err := s.Acquire(context.Background(), set); err == nil {
 								if id.IsTemporary() {

@@ -30,9 +30,9 @@ type Wanted struct {
 
 // Flags binds it to command-line flags, whose names are those of the field.
 func (w *Wanted) Flags(fs *pflag.FlagSet) {
-	fs.IntVar(&w.MinAllocate, "ipam-min-allocate", w.MinAllocate, "addresses of a cloud that this node has at least; 0 leaves it to the CiliumNode")
-	fs.IntVar(&w.PreAllocate, "ipam-pre-allocate", w.PreAllocate, "addresses of a cloud that this node has in advance; 0 leaves it to the CiliumNode, without which it is 8")
-	fs.IntVar(&w.MaxAllocate, "ipam-max-allocate", w.MaxAllocate, "addresses of a cloud that this node has at most; 0 leaves it to the CiliumNode")
+	fs.IntVar(&w.MinAllocate, "ipam-min-allocate", w.MinAllocate, "minimum number of cloud addresses of this node; 0 leaves it to the CiliumNode")
+	fs.IntVar(&w.PreAllocate, "ipam-pre-allocate", w.PreAllocate, "cloud addresses that this node keeps free; 0 leaves it to the CiliumNode, whose default is 8")
+	fs.IntVar(&w.MaxAllocate, "ipam-max-allocate", w.MaxAllocate, "maximum number of cloud addresses of this node; 0 leaves it to the CiliumNode")
 	fs.Var(optionalInt(&w.ENI.FirstInterfaceIndex), "eni-first-interface-index", "first interface of the AWS instance whose addresses pods get")
 	fs.Var(optionalBool(&w.ENI.UsePrimaryAddress), "eni-use-primary-address", "pods get the primary addresses of further AWS interfaces, too")
 	fs.Var(optionalBool(&w.ENI.DisablePrefixDelegation), "eni-disable-prefix-delegation", "no prefixes are delegated to this AWS instance")
@@ -66,7 +66,7 @@ func (w *Wanted) Flags(fs *pflag.FlagSet) {
 	} {
 		fs.StringToStringVar(l.into, l.name, *l.into, l.usage)
 	}
-	fs.StringVar(&w.Azure.InterfaceName, "azure-interface-name", w.Azure.InterfaceName, "the only interface of the Azure machine whose addresses pods get")
+	fs.StringVar(&w.Azure.InterfaceName, "azure-interface-name", w.Azure.InterfaceName, "use only addresses of this interface of the Azure machine for pods")
 }
 
 // Validate reports all faults.

@@ -41,7 +41,7 @@ func (n *Network) GuardFilters(ctx context.Context, reattach func(ifIndex int) (
 			failed = true
 		case ifIndex == 0 || !failed:
 			failed = false
-			n.cfg.Components.Report("filters", nil, fmt.Sprintf("all programs are in place; looked at every %v, and when the kernel tells of a change", filterCheck))
+			n.cfg.Components.Report("filters", nil, fmt.Sprintf("all programs are in place; checked every %v, and when the kernel reports a change", filterCheck))
 		}
 	})
 }

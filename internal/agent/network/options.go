@@ -62,25 +62,25 @@ func Defaults() Options {
 func (o *Options) Flags(fs *pflag.FlagSet) {
 	fs.BoolVar(&o.EnableIPv4, "enable-ipv4", o.EnableIPv4, "give pods IPv4 addresses")
 	fs.BoolVar(&o.EnableIPv6, "enable-ipv6", o.EnableIPv6, "give pods IPv6 addresses")
-	fs.StringVar(&o.NodeIPv4, "ipv4-node", o.NodeIPv4, "IPv4 address of this node; that of the device by default")
-	fs.StringVar(&o.NodeIPv6, "ipv6-node", o.NodeIPv6, "IPv6 address of this node; that of the device by default")
-	fs.StringVar(&o.RouterIPv4, flagRouter4, o.RouterIPv4, "IPv4 address of this node in the pod network, the gateway of its pods: a free one of its pod CIDR; by default the agent chooses")
+	fs.StringVar(&o.NodeIPv4, "ipv4-node", o.NodeIPv4, "IPv4 address of this node; by default that of the device")
+	fs.StringVar(&o.NodeIPv6, "ipv6-node", o.NodeIPv6, "IPv6 address of this node; by default that of the device")
+	fs.StringVar(&o.RouterIPv4, flagRouter4, o.RouterIPv4, "IPv4 address of this node in the pod network, the gateway of its pods: a free address of its pod CIDR; by default the agent chooses")
 	fs.StringVar(&o.RouterIPv6, flagRouter6, o.RouterIPv6, "the same for IPv6")
-	fs.StringSliceVar(&o.Devices, "devices", o.Devices, "device towards other nodes; that of the default route by default")
-	fs.IntVar(&o.MTU, "mtu", o.MTU, "MTU of the network between nodes; that of the device by default")
+	fs.StringSliceVar(&o.Devices, "devices", o.Devices, "device towards other nodes; by default that of the default route")
+	fs.IntVar(&o.MTU, "mtu", o.MTU, "MTU of the network between nodes; by default that of the device")
 	fs.StringVar(&o.RoutingMode, "routing-mode", o.RoutingMode, "how packets travel between nodes: tunnel or native")
 	fs.StringVar(&o.TunnelProtocol, "tunnel-protocol", o.TunnelProtocol, "encapsulation in tunnel mode: vxlan")
 	fs.Uint16Var(&o.TunnelPort, "tunnel-port", o.TunnelPort, "UDP port of the encapsulation")
 	fs.BoolVar(&o.MasqueradeIPv4, "enable-ipv4-masquerade", o.MasqueradeIPv4, "give pod traffic that leaves the cluster the node's IPv4 address")
 	fs.BoolVar(&o.MasqueradeIPv6, "enable-ipv6-masquerade", o.MasqueradeIPv6, "give pod traffic that leaves the cluster the node's IPv6 address")
-	fs.BoolVar(&o.BigTCPIPv4, FlagBigTCP4, o.BigTCPIPv4, "let IPv4 packets of TCP be up to 192 KiB before segmentation and after reassembly, on the device and in new pods; with native routing")
+	fs.BoolVar(&o.BigTCPIPv4, FlagBigTCP4, o.BigTCPIPv4, "allow TCP packets over IPv4 of up to 192 KiB before segmentation and after reassembly, on the device and in new pods; with native routing")
 	fs.BoolVar(&o.BigTCPIPv6, FlagBigTCP6, o.BigTCPIPv6, "the same for IPv6 packets before segmentation")
 	fs.StringVar(&o.NativeIPv4CIDR, "ipv4-native-routing-cidr", o.NativeIPv4CIDR, "IPv4 range that is never masqueraded")
 	fs.StringVar(&o.NativeIPv6CIDR, "ipv6-native-routing-cidr", o.NativeIPv6CIDR, "IPv6 range that is never masqueraded")
 	fs.BoolVar(&o.DirectRoutes, "auto-direct-node-routes", o.DirectRoutes,
-		"with native routing, set a route to each other node's pods through that node; without it the network between the nodes must know where pods are")
+		"with native routing, set routes to the pods of each other node through that node; without it the network must have routes to pods")
 	fs.BoolVar(&o.SkipUnreachable, "direct-routing-skip-unreachable", o.SkipUnreachable,
-		"with such routes, leave out nodes that are not on the network of the device: its routers must know where their pods are")
+		"with --auto-direct-node-routes, skip nodes that are not on the network of the device: its routers must have routes to their pods")
 }
 
 // Tunnel reports whether other nodes' pods are reached through a tunnel.

@@ -68,7 +68,7 @@ func (a *Addresses) judge() {
 		u := enforcement.Unplaced{Prefix: p, Identity: a.desired(p)}
 		known, err := a.cfg.Kernel.Resolve(p)
 		if err != nil {
-			a.cfg.Log.Error("cannot tell whom the kernel takes an address for", "prefix", p, "error", err)
+			a.cfg.Log.Error("cannot find out which identity the kernel has for an address", "prefix", p, "error", err)
 		}
 		if u.TakenFor = identity.ID(known); known == 0 {
 			u.TakenFor = a.cfg.Outside(p.Addr())

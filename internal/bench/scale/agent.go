@@ -32,9 +32,9 @@ const clusterName = "default"
 // it changes at once, and how long a pod whose labels have changed keeps its identity after its
 // next one has become known, if others made that.
 const (
-	relabelRetry   = 2 * time.Second
-	relabelWorkers = 16
-	settleDelay    = time.Second
+	relabelRetry     = 2 * time.Second
+	relabelWorkers   = 16
+	propagationDelay = time.Second
 )
 
 // agent is a node's agent without a kernel.
@@ -157,7 +157,7 @@ func (a *agent) Run(ctx context.Context) error {
 	return nil
 }
 
-// ready waits until the agent has heard all there was at its start.
+// ready waits until the agent has observed everything that existed at its start.
 func (a *agent) ready(ctx context.Context) error {
 	select {
 	case <-a.pods.Synced():
@@ -229,7 +229,7 @@ func (a *agent) followLabels(ctx context.Context) error {
 	}
 }
 
-// bring gives a pod the identity of its labels, and tells the other nodes.
+// bring gives a pod the identity of its labels, and publishes it to the other nodes.
 func (a *agent) bring(ctx context.Context, key k8s.Key) error {
 	info, ok, err := a.pods.Known(key, "")
 	if err != nil || !ok {
@@ -243,7 +243,7 @@ func (a *agent) bring(ctx context.Context, key k8s.Key) error {
 		r.next = nil
 		return nil
 	}
-	tell := func(id identity.ID) {
+	publish := func(id identity.ID) {
 		a.endpoints.Set(endpoints.Local{
 			Number: r.number, Attachment: fmt.Sprintf("%s:eth0", info.UID), Namespace: key.Namespace, Pod: key.Name, UID: info.UID, IPv4: r.ip,
 			Identity: id, IdentityLabels: set, Labels: info.Labels, State: "ready",
@@ -251,10 +251,10 @@ func (a *agent) bring(ctx context.Context, key k8s.Key) error {
 	}
 	id, err := a.ids.Acquire(ctx, set)
 	if errors.Is(err, errUnassigned) {
-		// The pod has a temporary identity now, of which nobody is told. The source says when there
+		// The pod has a temporary identity now, which is not published. The source says when there
 		// is another.
 		if r.set == nil {
-			tell(0)
+			publish(0)
 		}
 		r.next = set
 		return nil
@@ -263,13 +263,13 @@ func (a *agent) bring(ctx context.Context, key k8s.Key) error {
 		return err
 	}
 	if r.set != nil && r.next.Equal(set) {
-		if !retry.Sleep(ctx, settleDelay) { // others are to hear of the identity first
+		if !retry.Sleep(ctx, propagationDelay) { // others must observe the identity first
 			return ctx.Err()
 		}
 	}
 	old := r.set
 	r.set, r.next = set, nil
-	tell(id)
+	publish(id)
 	if old != nil {
 		a.ids.Release(ctx, old)
 	}
@@ -302,7 +302,7 @@ type fleet struct {
 // one second.
 const agentsAtOnce = 64
 
-// start runs agents and waits until all have heard all there is.
+// start runs agents and waits until all have observed everything.
 func (r *runner) start(ctx context.Context, agents []*agent) (*fleet, error) {
 	runs, cancel := context.WithCancel(ctx)
 	f := &fleet{agents: agents, cancel: cancel}

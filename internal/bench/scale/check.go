@@ -132,9 +132,9 @@ func (w *world) oneNumberEach() []string {
 	return wrong
 }
 
-// everyPodIsTold: each pod has an endpoint with the number and the labels of an identity of just
-// its labels, and there is no other endpoint.
-func (w *world) everyPodIsTold(f *labels.Filter) []string {
+// everyPodIsPublished: each pod has an endpoint with the number and the labels of an identity of
+// just its labels, and there is no other endpoint.
+func (w *world) everyPodIsPublished(f *labels.Filter) []string {
 	numbers, err := w.numbers()
 	if err != nil {
 		return []string{err.Error()}

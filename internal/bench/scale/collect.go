@@ -24,15 +24,15 @@ import (
 )
 
 const (
-	// collectReal is how many of the agents make of what they are told what the real one does.
+	// collectReal is how many of the agents process what they receive as the real one does.
 	collectReal = 20
 	// collectShare: of so many identities one is in use.
 	collectShare = 12
-	// besideEvery is the time between two writes of the bystander, newsEvery that between two new
-	// identities, newsBefore how many come while nothing ends.
-	besideEvery = 100 * time.Millisecond
-	newsEvery   = 500 * time.Millisecond
-	newsBefore  = 10
+	// besideEvery is the time between two writes of the bystander, deliveryEvery that between two new
+	// identities, deliveryBefore how many come while nothing ends.
+	besideEvery    = 100 * time.Millisecond
+	deliveryEvery  = 500 * time.Millisecond
+	deliveryBefore = 10
 	// collectLease is how long the operator may find no time for its lease: there is no other one.
 	collectLease = 10 * time.Minute
 	// newsNumbers are the last of the range, for new identities.
@@ -44,12 +44,12 @@ func (r *runner) collect(ctx context.Context, s *report.Scenario) error {
 	unused, used := r.cfg.CollectUnused, r.collectUsed()
 	s.Text = fmt.Sprintf("%d agents follow %d identities, of which %d have a pod and an endpoint. An operator starts, which finds the others unused. How fast does it end them, "+
 		"what is each agent sent, what does that cost, and what do others notice who write a pod, or make an identity, meanwhile?", r.cfg.CollectAgents, unused+used, used)
-	s.Shared = fmt.Sprintf("Nothing is shared: every agent has its own connection and its own watch of all identities. %d of them make of what they hear what the real agent does; "+
+	s.Shared = fmt.Sprintf("Nothing is shared: every agent has its own connection and its own watch of all identities. %d of them process what they receive as the real agent does; "+
 		"the others read what they are sent and count it, and begin where the identities are there already: their first list is not part of it. The operator looks every %v, and takes for "+
 		"dead what is unused; it ends as many a second as it does at its defaults in a cluster of so many nodes. What it writes when numbers have rested (%v later, one event more to "+
 		"each agent) is not part of it. A new identity is timed from the answer to its creation, by all agents; 0 is before the answer. All act with the right system:masters, which the server's fair "+
 		"queueing exempts.", min(collectReal, r.cfg.CollectAgents), r.cfg.CollectEvery, 15*time.Minute)
-	s.Limits = []string{"what is written of an identity is sent to every agent: the operator writes no faster than so many agents can be told, and the API server's processors count"}
+	s.Limits = []string{"what is written of an identity is sent to every agent: the operator writes no faster than so many agents can be notified, and the API server's processors count"}
 	plot := report.Plot{File: "collect.svg", Title: "Unused identities", X: "seconds since the operator's start", Y: "identities"}
 	return inModes(ctx, s, plot, []string{modeOperator, modeAgents}, r.collectIn)
 }
@@ -59,16 +59,16 @@ func (r *runner) collectUsed() int { return max(1, r.cfg.CollectUnused/collectSh
 
 // collecting is one run of the scenario.
 type collecting struct {
-	r      *runner
-	c      *cluster
-	v      *report.Variant
-	ears   []*ear
-	news   *news
-	said   int // how many new identities there were
-	census *census
-	dead   []string // the names of identities that nobody uses
-	used   map[string]types.UID
-	beside string // the pod that a bystander writes
+	r         *runner
+	c         *cluster
+	v         *report.Variant
+	listeners []*listener
+	delivery  *delivery
+	said      int // how many new identities there were
+	presence  *presence
+	dead      []string // the names of identities that nobody uses
+	used      map[string]types.UID
+	beside    string // the pod that a bystander writes
 }
 
 // collectIn measures one way to make identities.
@@ -80,7 +80,7 @@ func (r *runner) collectIn(ctx context.Context, mode string, v *report.Variant) 
 		return line, err
 	}
 	defer func() { err = errors.Join(err, c.close()) }()
-	g := &collecting{r: r, c: c, v: v, news: &news{}, census: c.newCensus(), used: map[string]types.UID{}}
+	g := &collecting{r: r, c: c, v: v, delivery: &delivery{}, presence: c.newPresence(), used: map[string]types.UID{}}
 	if err := g.populate(ctx); err != nil {
 		return line, err
 	}
@@ -182,11 +182,11 @@ func (g *collecting) start(ctx context.Context, mode string) (_ context.Context,
 			}
 		})
 	}
-	run(g.census.run)
+	run(g.presence.run)
 	ready := make(chan struct{}, g.r.cfg.CollectAgents)
 	for i := range g.r.cfg.CollectAgents {
-		e := &ear{news: g.news}
-		g.ears = append(g.ears, e)
+		e := &listener{delivery: g.delivery}
+		g.listeners = append(g.listeners, e)
 		if i >= collectReal {
 			var once sync.Once
 			run(func(ctx context.Context) error {
@@ -208,7 +208,7 @@ func (g *collecting) start(ctx context.Context, mode string) (_ context.Context,
 		g.r.progress(i+1, g.r.cfg.CollectAgents, "agents run")
 	}
 	select {
-	case <-g.census.synced:
+	case <-g.presence.synced:
 	case <-ctx.Done():
 		return nil, nil, fmt.Errorf("watch the identities: %w", context.Cause(ctx))
 	}
@@ -216,7 +216,7 @@ func (g *collecting) start(ctx context.Context, mode string) (_ context.Context,
 }
 
 // startReal runs the part of a real agent that follows identities.
-func (g *collecting) startReal(mode string, e *ear, run func(func(context.Context) error), ready chan<- struct{}) error {
+func (g *collecting) startReal(mode string, e *listener, run func(func(context.Context) error), ready chan<- struct{}) error {
 	limits := k8s.Defaults()
 	transport := g.c.transport()
 	rc := &rest.Config{Host: g.c.rest.Host, BearerToken: g.c.rest.BearerToken, Transport: transport, QPS: limits.QPS, Burst: limits.Burst, UserAgent: limits.UserAgent}
@@ -241,12 +241,12 @@ func (g *collecting) startReal(mode string, e *ear, run func(func(context.Contex
 	return nil
 }
 
-// tell makes a new identity, waits until all agents have heard of it, and removes it.
-func (g *collecting) tell(ctx context.Context) (times []float64, err error) {
+// timeDelivery makes a new identity, waits until all agents have observed it, and removes it.
+func (g *collecting) timeDelivery(ctx context.Context) (times []float64, err error) {
 	g.said++
-	known := g.news.expect(g.said, len(g.ears))
+	known := g.delivery.expect(g.said, len(g.listeners))
 	id := firstNumber + wholeRange - 1 - identity.ID(g.said%newsNumbers)
-	o, err := g.identity(ctx, id, map[string]string{newsLabel: fmt.Sprint(g.said), labels.SourceK8s + ":" + labels.KeyNamespace: fillNamespace})
+	o, err := g.identity(ctx, id, map[string]string{deliveryLabel: fmt.Sprint(g.said), labels.SourceK8s + ":" + labels.KeyNamespace: fillNamespace})
 	if err != nil {
 		return nil, fmt.Errorf("a new identity: %w", err)
 	}
@@ -254,12 +254,12 @@ func (g *collecting) tell(ctx context.Context) (times []float64, err error) {
 	select {
 	case <-known:
 	case <-time.After(g.r.cfg.Patience):
-		err = fmt.Errorf("after %v %d of %d agents have heard of a new identity", g.r.cfg.Patience, len(g.news.times(at)), len(g.ears))
+		err = fmt.Errorf("after %v %d of %d agents have observed a new identity", g.r.cfg.Patience, len(g.delivery.times(at)), len(g.listeners))
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
 	del := g.c.client.UrgentV2.Delete().Resource(v2.ResourceIdentities).Name(o.Name).Do(ctx).Error()
-	return g.news.times(at), errors.Join(err, del)
+	return g.delivery.times(at), errors.Join(err, del)
 }
 
 // write has the bystander write its pod, and returns how long that took, in milliseconds.
@@ -271,9 +271,9 @@ func (g *collecting) write(ctx context.Context, n int) (float64, error) {
 }
 
 // noticed is what others notice who use the API server: how long a write of a pod takes, and when
-// agents, and the last of them, have heard of a new identity.
+// agents, and the last of them, have observed a new identity.
 type noticed struct {
-	writes, heard, last []float64
+	writes, observed, last []float64
 }
 
 // notice measures that until done is closed.
@@ -302,15 +302,15 @@ func (g *collecting) notice(ctx context.Context, done <-chan struct{}) (noticed,
 		out.writes = append(out.writes, took)
 		return err
 	})
-	every(newsEvery, &errs[1], func(int) error {
-		times, err := g.tell(ctx)
+	every(deliveryEvery, &errs[1], func(int) error {
+		times, err := g.timeDelivery(ctx)
 		if err == nil {
-			out.heard, out.last = append(out.heard, times...), append(out.last, slices.Max(times))
+			out.observed, out.last = append(out.observed, times...), append(out.last, slices.Max(times))
 		}
 		return err
 	})
 	wg.Wait()
-	for _, list := range [][]float64{out.writes, out.heard, out.last} {
+	for _, list := range [][]float64{out.writes, out.observed, out.last} {
 		slices.Sort(list)
 	}
 	return out, errors.Join(errs[:]...)
@@ -320,15 +320,15 @@ func (g *collecting) notice(ctx context.Context, done <-chan struct{}) (noticed,
 func (n noticed) figures(v *report.Variant, when string) {
 	v.Figure("a pod is written "+when+", p50", report.Quantile(n.writes, 0.5), "ms", "")
 	v.Figure("a pod is written "+when+", p99", report.Quantile(n.writes, 0.99), "ms", "")
-	v.Figure("an agent hears of a new identity "+when+", p50", report.Quantile(n.heard, 0.5), "ms", "")
-	v.Figure("an agent hears of a new identity "+when+", p99", report.Quantile(n.heard, 0.99), "ms", "")
+	v.Figure("an agent hears of a new identity "+when+", p50", report.Quantile(n.observed, 0.5), "ms", "")
+	v.Figure("an agent hears of a new identity "+when+", p99", report.Quantile(n.observed, 0.99), "ms", "")
 	v.Figure("the last agent hears of it "+when+", slowest", report.Quantile(n.last, 1), "ms", fmt.Sprintf("of %d", len(n.last)))
 }
 
 // quiet measures what others notice while nothing ends.
 func (g *collecting) quiet(ctx context.Context) error {
 	done := make(chan struct{})
-	time.AfterFunc(newsBefore*newsEvery, func() { close(done) })
+	time.AfterFunc(deliveryBefore*deliveryEvery, func() { close(done) })
 	n, err := g.notice(ctx, done)
 	if err == nil {
 		n.figures(g.v, "before")
@@ -337,7 +337,7 @@ func (g *collecting) quiet(ctx context.Context) error {
 }
 
 // mass starts an operator, and measures until all unused identities have ended. The points that it
-// returns tell how many were left when.
+// returns say how many were left when.
 func (g *collecting) mass(ctx context.Context, mode string) ([]report.Point, error) {
 	alone := Config{Lease: collectLease}
 	flags := slices.Concat([]string{"--identity-gc-interval", g.r.cfg.CollectEvery.String(), "--identity-heartbeat-timeout", "0s", "--cilium-endpoint-gc-interval", "1h",
@@ -347,7 +347,7 @@ func (g *collecting) mass(ctx context.Context, mode string) ([]report.Point, err
 	if err != nil {
 		return nil, err
 	}
-	told, busy, stretch, began := sum(g.ears), g.c.processorTime(), g.c.startLoad(), time.Now()
+	start, busy, stretch, began := sum(g.listeners), g.c.processorTime(), g.c.startLoad(), time.Now()
 	operator, err := g.c.startOperator(flags...)
 	if err != nil {
 		return nil, err
@@ -369,8 +369,8 @@ func (g *collecting) mass(ctx context.Context, mode string) ([]report.Point, err
 	if err != nil {
 		return points, err
 	}
-	did, heard, used := after.Since(before), sum(g.ears).since(told), g.c.processorTime()
-	n, agents := float64(len(g.dead)), float64(len(g.ears))
+	did, received, used := after.Since(before), sum(g.listeners).since(start), g.c.processorTime()
+	n, agents := float64(len(g.dead)), float64(len(g.listeners))
 	g.v.Calls = did.CustomResources()
 	g.v.Figure("agents", agents, "", "")
 	g.v.Figure("unused identities", n, "", "")
@@ -379,19 +379,19 @@ func (g *collecting) mass(ctx context.Context, mode string) ([]report.Point, err
 	rate := n / max((took-first).Seconds(), 1e-3)
 	g.v.Figure("ends a second", rate, "", "")
 	g.v.Figure("60,000 end, from the first to the last", 60000/rate, "s", "measured, if there are so many, or else at this rate; less than 300 is the aim, with 5,000 in use")
-	g.v.Figure("events an agent, an end", float64(heard.events)/agents/n, "", "where agents make identities each is marked first; new identities and bookmarks are among them")
-	g.v.Figure("bytes an agent, an end", float64(heard.bytes)/agents/n, "", "")
-	g.v.Figure("bytes to all agents a second", float64(heard.bytes)/took.Seconds()/1e6, "MB/s", "")
+	g.v.Figure("events an agent, an end", float64(received.events)/agents/n, "", "where agents make identities each is marked first; new identities and bookmarks are among them")
+	g.v.Figure("bytes an agent, an end", float64(received.bytes)/agents/n, "", "")
+	g.v.Figure("bytes to all agents a second", float64(received.bytes)/took.Seconds()/1e6, "MB/s", "")
 	for _, name := range []string{"kube-apiserver", "etcd", "operators", harness} {
 		g.v.Figure("processor time of "+name, (used[name] - busy[name]).Seconds(), "s", "")
 	}
 	api := (used["kube-apiserver"] - busy["kube-apiserver"]).Seconds()
-	g.v.Figure("processor time of kube-apiserver an event and agent", api/max(float64(heard.events), 1)*1e6, "µs", "all it did in that time, divided by all events that it sent to agents")
-	g.v.Figure("processor time of the harness an event and agent", (used[harness]-busy[harness]).Seconds()/max(float64(heard.events), 1)*1e6, "µs",
+	g.v.Figure("processor time of kube-apiserver an event and agent", api/max(float64(received.events), 1)*1e6, "µs", "all it did in that time, divided by all events that it sent to agents")
+	g.v.Figure("processor time of the harness an event and agent", (used[harness]-busy[harness]).Seconds()/max(float64(received.events), 1)*1e6, "µs",
 		"most agents only read; it has the other end of each connection, with its encryption")
-	g.v.Figure("watches that ended", float64(heard.watches), "", "an agent goes on where it was")
+	g.v.Figure("watches that ended", float64(received.watches), "", "an agent goes on where it was")
 	g.v.Figure("watches that the server ended because they were slow", did.Ended[v2.ResourceIdentities], "", "those of the operator and the harness too")
-	g.v.Figure("agents that had to read everything again", float64(heard.lists), "", "")
+	g.v.Figure("agents that had to read everything again", float64(received.lists), "", "")
 	beside.figures(g.v, "meanwhile")
 	return points, nil
 }
@@ -402,7 +402,7 @@ func (g *collecting) mass(ctx context.Context, mode string) ([]report.Point, err
 func (g *collecting) ends(ctx context.Context, operator *child.Process, began time.Time) (points []report.Point, first time.Duration, err error) {
 	all, best, moved, marked := len(g.dead), len(g.dead), time.Now(), 0.0
 	err = child.Poll(ctx, 24*time.Hour, 200*time.Millisecond, func() error {
-		left := g.census.has(g.dead)
+		left := g.presence.has(g.dead)
 		points = append(points, report.Point{X: time.Since(began).Seconds(), Y: float64(left)})
 		g.r.progress(all-left, all, "have ended")
 		if first == 0 && left < all {
@@ -461,6 +461,6 @@ func (g *collecting) judge(ctx context.Context) error {
 	g.v.Check("no identity in use was collected, not even to come back", false, taken)
 	g.v.Check("no unused identity is left", false, left)
 	g.v.Check("every label set has one identity", false, w.oneNumberEach())
-	g.v.Check("every pod's endpoint has the number and the labels of its pod's labels", false, w.everyPodIsTold(g.r.filter))
+	g.v.Check("every pod's endpoint has the number and the labels of its pod's labels", false, w.everyPodIsPublished(g.r.filter))
 	return nil
 }

@@ -49,7 +49,7 @@ type Config struct {
 	// unused where the range was filled.
 	CollectEvery time.Duration
 
-	// CollectAgents is how many agents hear of CollectUnused identities that end at once.
+	// CollectAgents is how many agents observe CollectUnused identities that end at once.
 	CollectAgents, CollectUnused int
 
 	// Sizes are the numbers of pods at which memory is measured, ascending.
@@ -58,7 +58,7 @@ type Config struct {
 	// rest is watched.
 	Quiet time.Duration
 
-	// StreamPods come at StreamRate a second on StreamNodes nodes. Observers agents of them hear of
+	// StreamPods come at StreamRate a second on StreamNodes nodes. Observers agents of them observe
 	// all pods.
 	StreamPods, StreamNodes, Observers int
 	StreamRate                         float64

@@ -2,8 +2,8 @@
 // endpoints and slices, with a real kube-apiserver, a real etcd and real operators, and agents that
 // are stubs below and real above.
 //
-// A stub agent has no kernel: no programs, no maps, no links, no policy. What it says to the API
-// server, and what it makes of what it hears, is done by the packages of the real agent:
+// A stub agent has no kernel: no programs, no maps, no links, no policy. What it writes to the API
+// server, and how it processes what it receives, is done by the packages of the real agent:
 // internal/k8s, internal/k8s/pods, internal/k8s/identities with pkg/allocator,
 // internal/k8s/endpoints with internal/ipcache. Only the few lines between them are the harness's
 // own; see agent.go. What stubs share, and what is left out, stands in the report beside the

@@ -51,7 +51,7 @@ func (r *runner) fill(ctx context.Context, s *report.Scenario) (err error) {
 		fmt.Sprintf("The operator looks every %v, and takes for dead what was unused for as long: its defaults are every minute, and 30 min.", r.cfg.CollectEvery)
 	s.Limits = []string{
 		"filling: how fast the API server and etcd write; an agent's own share of it is a look at its index",
-		"collecting: the operator writes each identity twice (it is marked, then it ends), 300 a second at most, and 8 at once that its own watch has not told it of",
+		"collecting: the operator writes each identity twice (it is marked, then it ends), 300 a second at most, and 8 at once that its own watch has not delivered",
 	}
 	c, err := r.newCluster(ctx)
 	if err != nil {
@@ -81,17 +81,17 @@ func (r *runner) fill(ctx context.Context, s *report.Scenario) (err error) {
 
 // filling is one run of the scenario.
 type filling struct {
-	r      *runner
-	c      *cluster
-	v      *report.Variant
-	last   identity.ID
-	agents []*allocated
-	census *census
+	r        *runner
+	c        *cluster
+	v        *report.Variant
+	last     identity.ID
+	agents   []*allocated
+	presence *presence
 }
 
 // start runs the agents, and a watch of the harness's own.
 func (f *filling) start(ctx context.Context) (stop func() error, err error) {
-	f.census = f.c.newCensus()
+	f.presence = f.c.newPresence()
 	ctx, cancel := context.WithCancelCause(ctx)
 	var wg sync.WaitGroup
 	var mu sync.Mutex
@@ -123,7 +123,7 @@ func (f *filling) start(ctx context.Context) (stop func() error, err error) {
 		f.agents = append(f.agents, a)
 		run(func(ctx context.Context) error { return a.Run(ctx, func(labels.Set) {}) })
 	}
-	run(f.census.run)
+	run(f.presence.run)
 	for _, a := range f.agents {
 		if err := a.Ready(ctx); err != nil {
 			return nil, errors.Join(err, stop())
@@ -173,7 +173,7 @@ func (f *filling) timed(ctx context.Context, from, n int) ([]float64, error) {
 	return out, nil
 }
 
-// fillUp takes all numbers. The line that it returns tells how many were taken when.
+// fillUp takes all numbers. The line that it returns says how many were taken when.
 func (f *filling) fillUp(ctx context.Context) (report.Line, error) {
 	line := report.Line{Name: "filling", Points: []report.Point{{}}}
 	n := f.r.cfg.Numbers
@@ -229,7 +229,7 @@ func (f *filling) beFull(ctx context.Context) error {
 	n := f.r.cfg.Numbers
 	f.r.say("  full")
 	if err := persist(ctx, 50*time.Millisecond, func() error {
-		if got := f.census.count(); got != n {
+		if got := f.presence.count(); got != n {
 			return fmt.Errorf("%d of %d identities", got, n)
 		}
 		return nil
@@ -334,8 +334,8 @@ func (f *filling) recover(ctx context.Context) (report.Line, error) {
 		return line, err
 	}
 	late := min(late, f.r.cfg.Numbers/10)
-	patience := max(f.r.cfg.Patience, 10*time.Minute) // one identity after the other
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	timeout := max(f.r.cfg.Patience, 10*time.Minute) // one identity after the other
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	served := make(chan float64, late)
 	var wg sync.WaitGroup
@@ -354,8 +354,8 @@ func (f *filling) recover(ctx context.Context) (report.Line, error) {
 	}
 	// An identity that waits for its pod's endpoint may be collected, and comes back: what is
 	// waited for is that all others are gone.
-	err = child.Poll(ctx, patience, 200*time.Millisecond, func() error {
-		n := f.census.count()
+	err = child.Poll(ctx, timeout, 200*time.Millisecond, func() error {
+		n := f.presence.count()
 		line.Points = append(line.Points, report.Point{X: time.Since(began).Seconds(), Y: float64(n)})
 		f.r.progress(f.r.cfg.Numbers-n, f.r.cfg.Numbers-len(inUse), "collected")
 		if operator.Ended() {
@@ -423,7 +423,7 @@ func (f *filling) checkSurvivors(ctx context.Context, inUse map[string]types.UID
 	}
 	f.v.Check("no identity in use was collected, not even to come back", false, wrong)
 	f.v.Check("every label set has one identity", false, w.oneNumberEach())
-	f.v.Check("every pod's endpoint has the number and the labels of its pod's labels", false, w.everyPodIsTold(f.r.filter))
+	f.v.Check("every pod's endpoint has the number and the labels of its pod's labels", false, w.everyPodIsPublished(f.r.filter))
 	wrong = nil
 	for name := range now {
 		if n, err := strconv.ParseUint(name, 10, 32); err != nil || identity.ID(n) < firstNumber || identity.ID(n) > f.last {

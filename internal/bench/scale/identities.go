@@ -23,7 +23,7 @@ import (
 
 // identitySource gives a stub agent the numbers of label sets.
 type identitySource interface {
-	// Run follows the identities of the cluster until ctx ends. moved is told of sets whose number
+	// Run follows the identities of the cluster until ctx ends. moved gets sets whose number
 	// may be another one now.
 	Run(ctx context.Context, moved func(labels.Set)) error
 	// Ready waits for the first list.
@@ -72,25 +72,25 @@ func (s *allocated) Run(ctx context.Context, moved func(labels.Set)) error {
 	}
 }
 
-// told is an agent's that leaves identities to the operator: the same allocator, on a backend that
-// only reads.
-type told struct {
+// follower is an agent's that leaves identities to the operator: the same allocator, on a backend
+// that only reads.
+type follower struct {
 	*allocated
 
 	mu      sync.Mutex
 	waiting map[string]labels.Set
 }
 
-func newTold(client *k8s.Client, first, last identity.ID, log *slog.Logger) (*told, error) {
+func newFollower(client *k8s.Client, first, last identity.ID, log *slog.Logger) (*follower, error) {
 	a, err := newAllocator(client, first, last, allocator.ReadOnly, log)
-	return &told{allocated: a, waiting: map[string]labels.Set{}}, err
+	return &follower{allocated: a, waiting: map[string]labels.Set{}}, err
 }
 
 // errUnassigned says that the operator has made no identity for a label set yet.
 var errUnassigned = allocator.ErrUnassigned
 
 // Run implements identitySource.
-func (s *told) Run(ctx context.Context, moved func(labels.Set)) error {
+func (s *follower) Run(ctx context.Context, moved func(labels.Set)) error {
 	done := make(chan error, 1)
 	go func() { done <- s.alloc.Run(ctx) }()
 	for {
@@ -114,7 +114,7 @@ func (s *told) Run(ctx context.Context, moved func(labels.Set)) error {
 }
 
 // Acquire implements identitySource.
-func (s *told) Acquire(ctx context.Context, set labels.Set) (identity.ID, error) {
+func (s *follower) Acquire(ctx context.Context, set labels.Set) (identity.ID, error) {
 	s.mu.Lock()
 	s.waiting[set.KVString()] = set
 	s.mu.Unlock()

@@ -46,7 +46,7 @@ func (r *runner) ipam(ctx context.Context, s *report.Scenario) error {
 		"the addresses that it reads there, and says once a second which are used. No kubelet writes the status of a pod."
 	s.Limits = []string{
 		"what the cloud allows: an interface takes three calls (make, attach, keep it from outliving its instance), and as many addresses as the node needs come with the first of them",
-		"an operator for which the cloud allows less than it is told by --limit-ipam-api-qps finds out by refusals, and pauses",
+		"an operator for which the cloud allows less than it is set to by --limit-ipam-api-qps finds out by refusals, and pauses",
 		"a pod that finds an address which was assigned in advance waits for nothing; one that does not waits for a call, and that for its turn among those of all nodes",
 	}
 	plot := report.Plot{File: "ipam.svg", Title: "Nodes that have their addresses", X: "seconds since the operator's start", Y: "nodes"}
@@ -263,7 +263,7 @@ func (g *allotting) times(began time.Time) []float64 {
 	return out
 }
 
-// judge compares the cloud with what nodes are told, in both directions.
+// judge compares the cloud with what nodes have got, in both directions.
 func (g *allotting) judge(ctx context.Context) error {
 	var all v2.CiliumNodeList
 	if err := g.c.client.UrgentV2.Get().Resource(v2.ResourceNodes).Do(ctx).Into(&all); err != nil {
@@ -282,7 +282,7 @@ func (g *allotting) judge(ctx context.Context) error {
 	for _, n := range all.Items {
 		for a, x := range n.Spec.IPAM.Pool {
 			if at := assigned[a]; at != n.Spec.InstanceID+" "+x.Resource {
-				wrong = append(wrong, fmt.Sprintf("%s is told of %s, which is assigned to %q", n.Name, a, at))
+				wrong = append(wrong, fmt.Sprintf("%s has %s, which is assigned to %q", n.Name, a, at))
 			}
 			delete(assigned, a)
 		}

@@ -27,7 +27,7 @@ const podsAnIdentity, podsANode = 50, 100
 // memory is scenario (d): what operator and agent need.
 func (r *runner) memory(ctx context.Context, s *report.Scenario) (err error) {
 	s.Text = fmt.Sprintf("A cluster grows to %v pods, %d on a node and %d with the same labels, and is left alone at each size. One operator and one agent, the programs "+
-		"that are installed, hear of all of it. At the last size both are started anew.", r.cfg.Sizes, podsANode, podsAnIdentity)
+		"that are installed, observe all of it. At the last size both are started anew.", r.cfg.Sizes, podsANode, podsAnIdentity)
 	s.Shared = "Nothing is shared. The agent has a namespace of its own, with a link that leads nowhere, and the kernel's programs and maps; the other nodes have no agents: " +
 		"the harness writes their Nodes, CiliumNodes, Pods, identities and endpoints. Memory is what is resident (VmRSS); the kernel's maps are not part of it."
 	s.Limits = []string{
@@ -97,8 +97,8 @@ func place(n int) (namespace, name string, node int, ip netip.Addr, app int) {
 	return fmt.Sprintf("ns-%02d", app%20), fmt.Sprintf("app-%05d-6d4cf56db6-%06d", app, n), node, podOf(node, 1+n%podsANode), app
 }
 
-// marker writes one more pod, after everything else, and waits until the agent has heard of it: so
-// it has heard of all before, in their order.
+// marker writes one more pod, after everything else, and waits until the agent has observed it: so
+// it has observed all before, in their order.
 func (g *growing) marker(ctx context.Context) error {
 	g.markers++
 	const ns = "marker"

@@ -53,7 +53,7 @@ func (r *runner) mesh(ctx context.Context, s *report.Scenario) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, store.Stop(15*time.Second)) }()
-	m := &meshed{c: c, address: "unix://" + filepath.Join(dir, "client.sock"), made: map[string]time.Time{}, told: map[string]time.Time{}, from: r.cfg.MeshPods}
+	m := &meshed{c: c, address: "unix://" + filepath.Join(dir, "client.sock"), made: map[string]time.Time{}, published: map[string]time.Time{}, from: r.cfg.MeshPods}
 	s.Variants = []report.Variant{{Name: "etcd"}}
 	return m.run(ctx, r, &s.Variants[0])
 }
@@ -64,10 +64,10 @@ type meshed struct {
 	address string
 	from    int // the first pod that is new
 
-	mu    sync.Mutex
-	made  map[string]time.Time // when the API server had a new pod, by address
-	told  map[string]time.Time // when the other cluster was told of an address
-	whole []time.Time          // when it was told that it had been told everything
+	mu        sync.Mutex
+	made      map[string]time.Time // when the API server had a new pod, by address
+	published map[string]time.Time // when the other cluster got an address
+	whole     []time.Time          // when it got the marker that it has everything
 }
 
 func meshAddress(i int) string {
@@ -116,7 +116,7 @@ func (m *meshed) run(ctx context.Context, r *runner, v *report.Variant) error {
 		return fmt.Errorf("the first leader: %w", err)
 	}
 	v.Figure("everything told first", first.Sub(began).Seconds(), "s", fmt.Sprintf("%d pods, from the operator's start", m.from))
-	r.say("  %d pods were told of in %s", m.from, first.Sub(began).Round(time.Millisecond))
+	r.say("  %d pods were published in %s", m.from, first.Sub(began).Round(time.Millisecond))
 
 	n := meshBefore + int(meshRate*(max(r.cfg.Lease, 5*time.Second).Seconds()+20))
 	var killed time.Time
@@ -140,8 +140,8 @@ func (m *meshed) run(ctx context.Context, r *runner, v *report.Variant) error {
 	_ = child.Poll(ctx, r.cfg.Patience, 20*time.Millisecond, func() error { // judge names those that are left
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		if len(m.told) < m.from+n {
-			return errors.New("not all are told of")
+		if len(m.published) < m.from+n {
+			return errors.New("not all are published")
 		}
 		return nil
 	})
@@ -166,8 +166,8 @@ func (m *meshed) follow(ctx context.Context, other kvstore.Backend) (stop func()
 		})
 	}
 	watch(kvstore.JoinKey(storekeys.IPsPrefix, storekeys.DefaultAddressSpace)+"/", func(key string, at time.Time) {
-		if _, known := m.told[key]; !known {
-			m.told[key] = at
+		if _, known := m.published[key]; !known {
+			m.published[key] = at
 		}
 	})
 	watch(kvstore.JoinKey(storekeys.SyncedPrefix, meshCluster, "cilium/state/ip/v1"), func(_ string, at time.Time) { m.whole = append(m.whole, at) })
@@ -177,10 +177,10 @@ func (m *meshed) follow(ctx context.Context, other kvstore.Backend) (stop func()
 	}
 }
 
-// await waits until the other cluster is told, after a moment, that it knows everything, and
+// await waits until the other cluster gets the marker, after a moment, that it has everything, and
 // returns when that was.
-func (m *meshed) await(ctx context.Context, patience time.Duration, after time.Time) (at time.Time, err error) {
-	err = child.Poll(ctx, patience, 20*time.Millisecond, func() error {
+func (m *meshed) await(ctx context.Context, timeout time.Duration, after time.Time) (at time.Time, err error) {
+	err = child.Poll(ctx, timeout, 20*time.Millisecond, func() error {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		for _, w := range m.whole {
@@ -189,12 +189,12 @@ func (m *meshed) await(ctx context.Context, patience time.Duration, after time.T
 				return nil
 			}
 		}
-		return fmt.Errorf("%d of %d pods are told of, and not that this is all", len(m.told), m.from+len(m.made))
+		return fmt.Errorf("%d of %d pods are published, without the marker that these are all", len(m.published), m.from+len(m.made))
 	})
 	return at, err
 }
 
-// judge tells how long new pods were unknown: those that came before the leader was killed, and
+// judge reports how long new pods were unknown: those that came before the leader was killed, and
 // after.
 func (m *meshed) judge(v *report.Variant, n int, killed time.Time) {
 	m.mu.Lock()
@@ -202,18 +202,18 @@ func (m *meshed) judge(v *report.Variant, n int, killed time.Time) {
 	var before, after []float64
 	var unknown []string
 	for ip, made := range m.made {
-		told, ok := m.told[ip]
-		switch wait := max(0, told.Sub(made).Seconds()); {
+		at, ok := m.published[ip]
+		switch wait := max(0, at.Sub(made).Seconds()); {
 		case !ok:
 			unknown = append(unknown, ip)
-		case told.Before(killed):
+		case at.Before(killed):
 			before = append(before, wait)
 		default:
 			after = append(after, wait)
 		}
 	}
 	for i := range m.from {
-		if ip := meshAddress(i); m.told[ip].IsZero() {
+		if ip := meshAddress(i); m.published[ip].IsZero() {
 			unknown = append(unknown, ip)
 		}
 	}

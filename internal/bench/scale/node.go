@@ -116,8 +116,8 @@ func (a *realAgent) start(flags ...string) (err error) {
 }
 
 // knows waits until the agent says that an address has an identity.
-func (a *realAgent) knows(ctx context.Context, ip string, patience time.Duration) error {
-	err := child.Poll(ctx, patience, 20*time.Millisecond, func() error {
+func (a *realAgent) knows(ctx context.Context, ip string, timeout time.Duration) error {
+	err := child.Poll(ctx, timeout, 20*time.Millisecond, func() error {
 		if a.proc.Ended() {
 			return nil
 		}

@@ -13,7 +13,7 @@ import (
 	"github.com/hawser-net/hawser/internal/bench/child"
 )
 
-// The operators' lease: its name, and the namespace they run in if they are told none.
+// The operators' lease: its name, and the namespace they run in if none is set.
 const (
 	leaseName      = "cilium-operator-resource-lock"
 	leaseNamespace = "default"

@@ -36,13 +36,13 @@ func (r *runner) relabel(ctx context.Context, s *report.Scenario) error {
 	s.Text = "Every agent has one pod of the same deployment. Their namespace gets another label, which is part of every pod's identity, so each agent needs " +
 		"a number for a label set that nobody has seen before, at the same moment. The operator that leads is killed right after."
 	s.Shared = fmt.Sprintf("%d agents share a TCP connection, each with its own limit of requests and its own watches of its pods, namespaces and identities. "+
-		"One watch of CiliumEndpoints is shared by all, and each agent hears its own node's only: nobody measures here what an agent makes of other nodes' pods. "+
+		"One watch of CiliumEndpoints is shared by all, and each agent receives its own node's only: nobody measures here what an agent makes of other nodes' pods. "+
 		"All act with the right system:masters, which the server's fair queueing exempts.", agentsAConnection)
 	s.Limits = []string{
 		"operator: a label set that nobody has seen waits for a leader. If the leader dies before it has made the identity, that is the rest of its lease (15 s by default) " +
-			"and the next try of the other operator; then a second in which the other nodes hear of the identity; then one patch a pod, which the API server takes one after the other",
-		"agents: an agent that has not heard of the new identity yet asks for it: a creation, which is refused, and a read. No leader is waited for",
-		"random: every agent makes an identity of its own, and every agent must hear of all of them: events grow with the square of the number of agents",
+			"and the next try of the other operator; then a second in which the other nodes observe the identity; then one patch a pod, which the API server takes one after the other",
+		"agents: an agent that has not observed the new identity yet asks for it: a creation, which is refused, and a read. No leader is waited for",
+		"random: every agent makes an identity of its own, and every agent must observe all of them: events grow with the square of the number of agents",
 	}
 	plot := report.Plot{File: "relabel.svg", Title: "Pods with their new identity", X: "seconds since the namespace's new label", Y: "% of pods"}
 	return inModes(ctx, s, plot, r.cfg.Modes, r.relabelIn)
@@ -56,7 +56,7 @@ func (r *runner) sourceFor(mode string) func(*k8s.Client) (identitySource, error
 		case modeRandom:
 			return newRandomly(client, firstNumber, last), nil
 		case modeOperator:
-			return newTold(client, firstNumber, last, r.log)
+			return newFollower(client, firstNumber, last, r.log)
 		}
 		return newAllocated(client, firstNumber, last, r.log)
 	}
@@ -148,7 +148,7 @@ func (r *runner) relabelIn(ctx context.Context, mode string, v *report.Variant) 
 			err = errors.Join(err, lerr)
 		}
 	}
-	time.Sleep(settle)
+	time.Sleep(quietTime)
 	after, terr := c.traffic(ctx)
 	if err := errors.Join(err, terr); err != nil {
 		return line, err
@@ -167,16 +167,16 @@ func (r *runner) relabelIn(ctx context.Context, mode string, v *report.Variant) 
 		return line, err
 	}
 	v.Check("every label set has one identity", mode == modeRandom, w.oneNumberEach())
-	v.Check("every pod's endpoint has the number and the labels of its pod's labels", false, w.everyPodIsTold(r.filter))
+	v.Check("every pod's endpoint has the number and the labels of its pod's labels", false, w.everyPodIsPublished(r.filter))
 	return line, nil
 }
 
 // pilePods is how many pods may wait for their identity while a scenario is prepared.
 const pilePods = 300
 
-// settle is how long a cluster is left alone before it is looked at as a whole: what is wrong and
-// slow must show.
-const settle = 2 * time.Second
+// quietTime is how long a cluster is left alone before it is looked at as a whole: what is wrong
+// and slow must show.
+const quietTime = 2 * time.Second
 
 // operatorFlags are the operators' flags in a mode.
 func (r *runner) operatorFlags(mode string) []string {
@@ -259,7 +259,7 @@ func (c *cluster) observe(ctx context.Context, label string) (_ *observer, _ con
 	return o, ctx, stop, nil
 }
 
-// endpoint is told of every endpoint's changes.
+// endpoint receives every endpoint's changes.
 func (o *observer) endpoint(ep *v2.CiliumEndpoint) {
 	if ep.Status.Identity == nil {
 		return
@@ -283,7 +283,7 @@ func (o *observer) endpoint(ep *v2.CiliumEndpoint) {
 	}
 }
 
-// identity is told of every identity's changes.
+// identity receives every identity's changes.
 func (o *observer) identity(id *v2.CiliumIdentity) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

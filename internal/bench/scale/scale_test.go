@@ -100,7 +100,7 @@ func TestRelabel(t *testing.T) {
 			t.Errorf("%s: %g identities were made for one label set", v.Name, made)
 		}
 		if calls := got["API calls for endpoints, a pod"]; calls < 1 {
-			t.Errorf("%s: %g calls told of a pod's identity", v.Name, calls)
+			t.Errorf("%s: %g calls published a pod's identity", v.Name, calls)
 		}
 	}
 	if len(s.Plots) != 1 || len(s.Plots[0].Lines) != len(s.Variants) || len(s.Plots[0].Lines[0].Points) < 10 {
@@ -131,7 +131,7 @@ func TestIdentities(t *testing.T) {
 	}
 }
 
-// TestCollect has identities end that nobody uses, and every agent hear of each: "Background &
+// TestCollect has identities end that nobody uses, and every agent observe each: "Background &
 // Motivation" of CFP-27752, the collection that keeps up.
 func TestCollect(t *testing.T) {
 	t.Parallel()
@@ -146,7 +146,7 @@ func TestCollect(t *testing.T) {
 		// names its labels.
 		events, least := v.Value("events an agent, an end"), map[string]float64{modeOperator: 1, modeAgents: 2}[v.Name]
 		if bytes := v.Value("bytes an agent, an end"); events < least || bytes < 200*least {
-			t.Errorf("%s: an agent hears of an end by %g events, %g bytes", v.Name, events, bytes)
+			t.Errorf("%s: an agent receives for an end %g events, %g bytes", v.Name, events, bytes)
 		}
 		for _, name := range []string{"a pod is written before, p50", "a pod is written meanwhile, p99"} {
 			if v.Value(name) <= 0 {
@@ -163,40 +163,40 @@ func TestCollect(t *testing.T) {
 }
 
 // TestEar: events are counted, and new identities recognised, however they are cut into pieces; and
-// what was heard last says from where to go on.
+// what was received last says from where to go on.
 func TestEar(t *testing.T) {
 	t.Parallel()
 	text := `{"type":"ADDED","object":{"metadata":{"name":"300","resourceVersion":"7"},"security-labels":{"k8s:app":"a"}}}` + "\n" +
-		`{"type":"ADDED","object":{"metadata":{"name":"301","resourceVersion":"8"},"security-labels":{"k8s:heard-by-all":"4"}}}` + "\n" +
-		`{"type":"MODIFIED","object":{"metadata":{"name":"300","managedFields":[{"f:k8s:heard-by-all":{}}],"resourceVersion":"9"},"security-labels":{}}}` + "\n"
+		`{"type":"ADDED","object":{"metadata":{"name":"301","resourceVersion":"8"},"security-labels":{"k8s:delivered-to-all":"4"}}}` + "\n" +
+		`{"type":"MODIFIED","object":{"metadata":{"name":"300","managedFields":[{"f:k8s:delivered-to-all":{}}],"resourceVersion":"9"},"security-labels":{}}}` + "\n"
 	for size := range len(text) {
-		n := &news{}
-		ears := []*ear{{news: n}, {news: n}}
-		known := n.expect(4, len(ears))
-		for i, e := range ears {
+		n := &delivery{}
+		listeners := []*listener{{delivery: n}, {delivery: n}}
+		known := n.expect(4, len(listeners))
+		for i, e := range listeners {
 			select {
 			case <-known:
-				t.Fatalf("all have heard of it after %d of %d", i, len(ears))
+				t.Fatalf("all have observed it after %d of %d", i, len(listeners))
 			default:
 			}
 			for piece := range slices.Chunk([]byte(text), size+1) {
-				e.hear(piece)
+				e.receive(piece)
 			}
 		}
 		select {
 		case <-known:
 		default:
-			t.Fatalf("in pieces of %d: not all have heard of it", size+1)
+			t.Fatalf("in pieces of %d: not all have observed it", size+1)
 		}
-		if got := sum(ears); got.events != 6 || got.bytes != int64(2*len(text)) {
-			t.Fatalf("in pieces of %d: heard %+v", size+1, got)
+		if got := sum(listeners); got.events != 6 || got.bytes != int64(2*len(text)) {
+			t.Fatalf("in pieces of %d: received %+v", size+1, got)
 		}
-		if version, failed := ears[0].version(); version != "9" || failed {
+		if version, failed := listeners[0].version(); version != "9" || failed {
 			t.Fatalf("in pieces of %d: the last one was of version %q, an error: %t", size+1, version, failed)
 		}
 	}
-	e := &ear{news: &news{}}
-	e.hear([]byte(`{"type":"ERROR","object":{"code":410}}` + "\n"))
+	e := &listener{delivery: &delivery{}}
+	e.receive([]byte(`{"type":"ERROR","object":{"code":410}}` + "\n"))
 	if version, failed := e.version(); version != "" || !failed {
 		t.Errorf("after an error: version %q, an error: %t", version, failed)
 	}
@@ -210,9 +210,9 @@ func TestStream(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, v := range report.Scenarios[0].Variants {
-		// What an agent hears of a pod cannot be less than its address, identity and name.
-		if heard := v.Value("watch bytes an agent, a pod"); heard < 50 {
-			t.Errorf("%s: %g bytes tell an agent of a pod", v.Name, heard)
+		// What an agent receives for a pod cannot be less than its address, identity and name.
+		if size := v.Value("watch bytes an agent, a pod"); size < 50 {
+			t.Errorf("%s: %g bytes bring an agent a pod", v.Name, size)
 		}
 		if p99, most := v.Value("every agent knows a pod, p99"), v.Value("every agent knows a pod, slowest"); p99 <= 0 || p99 > most {
 			t.Errorf("%s: 99 %% of the pods are known after %g s, all after %g s", v.Name, p99, most)
@@ -321,9 +321,9 @@ func TestInvariants(t *testing.T) {
 	t.Parallel()
 	key := k8s.Key{Namespace: "ns", Name: "p"}
 	for _, tc := range []struct {
-		name                    string
-		break1                  func(*world)
-		number, told, one, slim string // what each must say; empty for nothing
+		name                         string
+		break1                       func(*world)
+		number, published, one, slim string // what each must say; empty for nothing
 	}{
 		{"nothing", func(*world) {}, "", "", "", ""},
 		{"two numbers", func(w *world) {
@@ -351,7 +351,7 @@ func TestInvariants(t *testing.T) {
 			got        []string
 		}{
 			{"one number each", tc.number, w.oneNumberEach()},
-			{"every pod is told", tc.told, w.everyPodIsTold(labels.DefaultFilter())},
+			{"every pod is published", tc.published, w.everyPodIsPublished(labels.DefaultFilter())},
 			{"in one slice", tc.one, w.everyEndpointIsInOneSlice()},
 			{"pod in one slice", tc.slim, w.everyPodIsInOneSlice(labels.DefaultFilter())},
 		} {

@@ -22,7 +22,7 @@ import (
 	"github.com/hawser-net/hawser/internal/k8s/endpoints"
 )
 
-// Ways to tell other nodes of pods, for the scenario stream.
+// Ways to publish pods to other nodes, for the scenario stream.
 const (
 	streamEndpoints = "one endpoint a pod"
 	// streamSlices has the operator put these into slices, which is what other nodes read.
@@ -34,12 +34,12 @@ const (
 // streamModes are the ways that are measured.
 func streamModes() []string { return []string{streamEndpoints, streamSlices, streamSlim} }
 
-// stream is scenario (b): pods that come at a steady rate, and who hears of them when.
+// stream is scenario (b): pods that come at a steady rate, and who observes them when.
 func (r *runner) stream(ctx context.Context, s *report.Scenario) error {
-	s.Text = fmt.Sprintf("%d pods come at %g a second on %d nodes, %d with the same labels. Every agent tells the others of its pods.",
+	s.Text = fmt.Sprintf("%d pods come at %g a second on %d nodes, %d with the same labels. Every agent publishes its pods.",
 		r.cfg.StreamPods, r.cfg.StreamRate, r.cfg.StreamNodes, podsAnIdentity)
-	s.Shared = fmt.Sprintf("%d agents hear of all pods, over connections and watches of their own, and their figures are shown; a pod is known when the last of them has it in its "+
-		"address cache. The others share a TCP connection by %d and one watch of CiliumEndpoints, of which each hears its own node's only. Time is taken from the answer to the pod's "+
+	s.Shared = fmt.Sprintf("%d agents observe all pods, over connections and watches of their own, and their figures are shown; a pod is known when the last of them has it in its "+
+		"address cache. The others share a TCP connection by %d and one watch of CiliumEndpoints, of which each receives its own node's only. Time is taken from the answer to the pod's "+
 		"creation; where slices are made of pods, from the moment that the pod's status has its address.", r.cfg.Observers, agentsAConnection)
 	s.Limits = []string{
 		streamEndpoints + ": what the API server sends to every agent of every pod; the time that a pod needs is some requests' time",
@@ -100,7 +100,7 @@ func (r *runner) streamIn(ctx context.Context, mode string, v *report.Variant) (
 		return line, err
 	}
 	v.Processors = stretch.end(c)
-	time.Sleep(settle)
+	time.Sleep(quietTime)
 	after, err := c.traffic(ctx)
 	if err != nil {
 		return line, err
@@ -115,7 +115,7 @@ func (r *runner) streamIn(ctx context.Context, mode string, v *report.Variant) (
 		v.Check("every pod is in one slice, with the number of its labels", false, w.everyPodIsInOneSlice(r.filter))
 		return line, nil
 	}
-	v.Check("every pod's endpoint has the number and the labels of its pod's labels", false, w.everyPodIsTold(r.filter))
+	v.Check("every pod's endpoint has the number and the labels of its pod's labels", false, w.everyPodIsPublished(r.filter))
 	if mode == streamSlices {
 		v.Check("every endpoint is in one slice, as it is", false, w.everyEndpointIsInOneSlice())
 	}
@@ -219,7 +219,7 @@ func (w *watchedCache) Upsert(p netip.Prefix, c ipcache.Claim) (uint64, error) {
 	return revision, err
 }
 
-// learned is told when an observer learns of a pod.
+// learned is called when an observer learns of a pod.
 func (st *streaming) learned(key k8s.Key) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -233,7 +233,7 @@ func (st *streaming) learned(key k8s.Key) {
 }
 
 // run creates the pods and waits until all observers know all of them. No pod is on an observer's
-// node: an agent does not hear of its own.
+// node: an agent does not observe its own.
 func (st *streaming) run(ctx context.Context) error {
 	cfg := st.r.cfg
 	nodes := max(1, cfg.StreamNodes-cfg.Observers)
@@ -308,7 +308,7 @@ func (st *streaming) figures(v *report.Variant, did traffic.Traffic) []float64 {
 	return report.Sorted(took)
 }
 
-// meter counts what an agent hears over watches, by resource.
+// meter counts what an agent receives over watches, by resource.
 type meter struct {
 	mu            sync.Mutex
 	events, bytes map[string]int64

@@ -44,7 +44,7 @@ func (l *Links) NodeAddresses() ([]NodeAddress, error) {
 		}
 		for _, a := range addrs {
 			ip, ok := netip.AddrFromSlice(a.IP)
-			// Nobody hears an address that may be somebody else's.
+			// An address that may be another host's is not reported.
 			if !ok || a.LinkIndex != dev.Attrs().Index || !ip.Unmap().IsGlobalUnicast() || a.Flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) != 0 {
 				continue
 			}

@@ -14,8 +14,8 @@ import (
 )
 
 // TestNodeAddresses: the addresses by which others reach the node are those of all its devices, but
-// for Hawser's own, pods' interfaces and that of services; and who watches hears of a change, of
-// such addresses alone.
+// for Hawser's own, pods' interfaces and that of services; and watchers are notified of a change,
+// of such addresses alone.
 func TestNodeAddresses(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	n := newNode(t)
@@ -83,14 +83,14 @@ func TestNodeAddresses(t *testing.T) {
 	must(t, n.h.AddrAdd(eth1, local))
 	select {
 	case <-changed:
-		t.Error("an address that others do not reach is told of")
+		t.Error("an address that others do not reach is reported")
 	case <-time.After(time.Second):
 	}
 	must(t, n.h.AddrAdd(eth1, &netlink.Addr{IPNet: single(netip.MustParseAddr("198.51.100.3"))}))
 	select {
 	case <-changed:
 	case <-time.After(time.Minute):
-		t.Error("a new address is not told of")
+		t.Error("a new address is not reported")
 	}
 	if all, _ := list(); !slices.Contains(all, "198.51.100.3") {
 		t.Errorf("the new address is not among %v", all)

@@ -18,7 +18,7 @@
 // which repeats all calls, changes nothing. [Links.CleanUp] removes everything but the pods'
 // interfaces.
 //
-// [Links.Watch] tells when somebody else takes any of it away.
+// [Links.Watch] notifies when something else removes any of it.
 //
 // # Order that keeps a pod from running unfiltered
 //

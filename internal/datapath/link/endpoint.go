@@ -78,7 +78,8 @@ func (l *Links) EndpointLinks() ([]datapath.EndpointLink, error) {
 	return out, nil
 }
 
-// isEndpointLink tells a pod's interface from bridges and others that happen to start with "lxc".
+// isEndpointLink distinguishes a pod's interface from bridges and others that happen to start with
+// "lxc".
 func isEndpointLink(link netlink.Link) bool {
 	return link.Type() == "veth" && strings.HasPrefix(link.Attrs().Name, EndpointPrefix)
 }

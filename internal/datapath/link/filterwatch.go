@@ -13,9 +13,9 @@ import (
 )
 
 // WatchFilters calls lost with the index of every interface from whose hooks somebody else took
-// filters, or changed those at our place, as soon as the kernel tells: until the caller has put
+// filters, or changed those at our place, as soon as the kernel notifies: until the caller has put
 // them back, nothing judges what passes there. It calls lost with 0, which is for all interfaces,
-// when it begins, when messages were lost, and after every period, for what was not told. It
+// when it begins, when messages were lost, and after every period, for what was not notified. It
 // returns nil when ctx ends.
 //
 // It has a socket of its own, so that nothing else is in front of these messages.
@@ -38,10 +38,10 @@ func (l *Links) WatchFilters(ctx context.Context, period time.Duration, lost fun
 		case err != nil:
 			return fmt.Errorf("watch the filters: %w", err)
 		}
-		told := map[int]bool{}
+		reported := map[int]bool{}
 		for _, m := range got {
-			if index := l.lostFilter(m); index != 0 && !told[index] {
-				told[index] = true
+			if index := l.lostFilter(m); index != 0 && !reported[index] {
+				reported[index] = true
 				lost(index)
 			}
 		}

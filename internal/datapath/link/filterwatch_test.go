@@ -10,7 +10,7 @@ import (
 	"go.uber.org/goleak"
 )
 
-// Whoever takes filters away, in whatever way, is told of with the interface; what ReplaceFilter
+// Whoever takes filters away, in whatever way, is reported with the interface; what ReplaceFilter
 // does is not.
 func TestWatchFilters(t *testing.T) {
 	defer goleak.VerifyNone(t)
@@ -30,10 +30,10 @@ func TestWatchFilters(t *testing.T) {
 		select {
 		case got := <-lost:
 			if got != want {
-				t.Fatalf("%s: told of interface %d, want %d", what, got, want)
+				t.Fatalf("%s: reported interface %d, want %d", what, got, want)
 			}
 		case <-time.After(20 * time.Second):
-			t.Fatalf("%s: not told", what)
+			t.Fatalf("%s: not reported", what)
 		}
 	}
 	next("the beginning", 0)
@@ -46,7 +46,7 @@ func TestWatchFilters(t *testing.T) {
 		"tc filter add dev IF ingress protocol all prio 1 handle 2 bpf da pinned /nonexistent", // refused: nothing
 		"tc qdisc add dev IF root pfifo",                                                       // none of ours
 	} {
-		attach() // our own doing is no news
+		attach() // our own change is not reported
 		command = strings.ReplaceAll(command, "IF", ep.IfName)
 		fields := strings.Fields(command)
 		n.in(t, func() error {
@@ -60,7 +60,7 @@ func TestWatchFilters(t *testing.T) {
 	attach()
 	must(t, n.DeleteEndpoint(ep.IfName, ep.IfIndex))
 	must(t, n.Flush())
-	// The last to come is told after all before it.
+	// The last one is reported after all before it.
 	other := n.pod(t, 6)
 	must(t, n.ReplaceFilter(other.IfIndex, true, prog, "from"))
 	n.output(t, "tc", "qdisc", "del", "dev", other.IfName, "clsact")
@@ -80,10 +80,10 @@ func TestWatchFiltersPeriod(t *testing.T) {
 		select {
 		case got := <-lost:
 			if got != 0 {
-				t.Errorf("told of interface %d", got)
+				t.Errorf("reported interface %d", got)
 			}
 		case <-time.After(20 * time.Second):
-			t.Fatal("not told")
+			t.Fatal("not reported")
 		}
 	}
 	go func() {

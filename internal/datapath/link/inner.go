@@ -34,7 +34,7 @@ type Inner struct {
 // AddInner makes one whose host side has the name, which must begin with EndpointPrefix, in place
 // of one that is left from before. The mtu is that of the interface, routeMTU that of the default
 // route, 0 if it is the same. An address that cannot be set up, as one of a family that is switched
-// off, is left out and told in Lacks; without any there is an error.
+// off, is left out and listed in Lacks; without any there is an error.
 func (l *Links) AddInner(name string, addrs []InnerAddress, mtu, routeMTU int) (*Inner, error) {
 	if err := l.RemoveInner(name); err != nil {
 		return nil, err

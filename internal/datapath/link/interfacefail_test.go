@@ -112,8 +112,8 @@ func TestMasqueradeFailsOnce(t *testing.T) {
 	}
 }
 
-// TestInterfacesFailOnce: what failed in one call of Set is tried again soon, and the outcome told,
-// although it is the one that Run told last.
+// TestInterfacesFailOnce: what failed in one call of Set is tried again soon, and the outcome
+// reported, although it is the one that Run reported last.
 func TestInterfacesFailOnce(t *testing.T) {
 	n := newNode(t)
 	_, err := n.SetNode(cloudNode())
@@ -122,9 +122,9 @@ func TestInterfacesFailOnce(t *testing.T) {
 	j := newJudges(t, n)
 	i := NewInterfaces(n.Links, j, nil)
 	ctx, cancel := context.WithCancel(context.Background())
-	told, done := make(chan string, 64), make(chan error, 1)
+	reported, done := make(chan string, 64), make(chan error, 1)
 	go func() {
-		done <- i.Run(ctx, func(states []datapath.InterfaceState, err error) { told <- fmt.Sprint(stateOf(states), " ", err) })
+		done <- i.Run(ctx, func(states []datapath.InterfaceState, err error) { reported <- fmt.Sprint(stateOf(states), " ", err) })
 	}()
 	defer func() {
 		cancel()
@@ -138,12 +138,12 @@ func TestInterfacesFailOnce(t *testing.T) {
 		deadline := time.After(wait)
 		for {
 			select {
-			case got := <-told:
+			case got := <-reported:
 				if got == "01 ready <nil>" {
 					return
 				}
 			case <-deadline:
-				t.Fatalf("not told within %v that packets pass", wait)
+				t.Fatalf("not reported within %v that packets pass", wait)
 			}
 		}
 	}
@@ -175,9 +175,9 @@ func TestInterfacesFailBesideOthers(t *testing.T) {
 		t.Fatal("no error without programs")
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	told, done := make(chan string, 64), make(chan error, 1)
+	reported, done := make(chan string, 64), make(chan error, 1)
 	go func() {
-		done <- i.Run(ctx, func(states []datapath.InterfaceState, err error) { told <- stateOf(states) })
+		done <- i.Run(ctx, func(states []datapath.InterfaceState, err error) { reported <- stateOf(states) })
 	}()
 	defer func() {
 		cancel()
@@ -192,19 +192,19 @@ func TestInterfacesFailBesideOthers(t *testing.T) {
 	if _, err := i.Set(want); err == nil {
 		t.Fatal("no error without programs")
 	}
-	for len(told) > 0 {
-		<-told // before it failed
+	for len(reported) > 0 {
+		<-reported // before it failed
 	}
 	j.refuse(ens1, nil)
 	deadline := time.After(4 * time.Second)
 	for {
 		select {
-		case got := <-told:
+		case got := <-reported:
 			if strings.HasPrefix(got, "01 ready, ") {
 				return
 			}
 		case <-deadline:
-			t.Fatal("not told that packets of the first pass")
+			t.Fatal("not reported that packets of the first pass")
 		}
 	}
 }

@@ -27,7 +27,7 @@ type InterfacePrograms interface {
 	// ForgetInterface has nothing believed any more, and takes the programs off. That the interface
 	// is gone is no error.
 	ForgetInterface(ifIndex int) error
-	// Interfaces lists those, besides the native device, that AttachInterface was told of and
+	// Interfaces lists those, besides the native device, that AttachInterface got and
 	// ForgetInterface was not, or not with success.
 	Interfaces() ([]int, error)
 }
@@ -49,7 +49,7 @@ type Interfaces struct {
 
 	mu     sync.Mutex // one reconciliation at a time
 	begun  bool       // Set has been called
-	told   string     // the outcome that Set returned last, or Run called changed with
+	last   string     // the outcome that Set returned last, or Run called changed with
 	want   []datapath.Interface
 	states []datapath.InterfaceState // of the last reconciliation
 	again  bool                      // Set has failed since Run looked
@@ -75,7 +75,7 @@ func (i *Interfaces) Set(want []datapath.Interface) ([]datapath.InterfaceState, 
 	defer i.mu.Unlock()
 	i.want, i.begun = slices.Clone(want), true
 	states, err := i.reconcile()
-	i.told, i.again = outcome(states, err), err != nil
+	i.last, i.again = outcome(states, err), err != nil
 	return states, err
 }
 

@@ -212,13 +212,13 @@ func TestInterfaces(t *testing.T) {
 
 	// The same again, and by an agent that begins anew.
 	for _, again := range []*Interfaces{i, NewInterfaces(n.Links, j, nil)} {
-		heard := n.monitor(t, func() {
+		changes := n.monitor(t, func() {
 			if _, err := again.Set([]datapath.Interface{one, two}); err != nil {
 				t.Error(err)
 			}
 		})
-		if heard != "" {
-			t.Errorf("repeating it is not nothing:\n%s", heard)
+		if changes != "" {
+			t.Errorf("repeating it is not nothing:\n%s", changes)
 		}
 	}
 
@@ -461,9 +461,9 @@ func TestInterfacesRun(t *testing.T) {
 	j := newJudges(t, n)
 	i := NewInterfaces(n.Links, j, nil)
 	ctx, cancel := context.WithCancel(context.Background())
-	told, done := make(chan string, 64), make(chan error, 1)
+	reported, done := make(chan string, 64), make(chan error, 1)
 	go func() {
-		done <- i.Run(ctx, func(states []datapath.InterfaceState, err error) { told <- fmt.Sprint(stateOf(states), " ", err) })
+		done <- i.Run(ctx, func(states []datapath.InterfaceState, err error) { reported <- fmt.Sprint(stateOf(states), " ", err) })
 	}()
 	one, two := interfaceAt(1, 5), interfaceAt(2, 6)
 	n.output(t, "ip", strings.Fields("addr add 10.20.1.4/32 dev ens1")...)
@@ -474,12 +474,12 @@ func TestInterfacesRun(t *testing.T) {
 		deadline := time.After(20 * time.Second)
 		for {
 			select {
-			case got := <-told:
+			case got := <-reported:
 				if got == want {
 					return
 				}
 			case <-deadline:
-				t.Fatalf("%s: not told %q", what, want)
+				t.Fatalf("%s: not reported %q", what, want)
 			}
 		}
 	}
@@ -529,8 +529,8 @@ func TestInterfacesRun(t *testing.T) {
 		n.output(t, "ip", "link", "add", fmt.Sprintf("lxc%d", k), "type", "veth", "peer", "name", fmt.Sprintf("tmp%d", k))
 	}
 	select {
-	case got := <-told:
-		t.Errorf("told %q about nothing", got)
+	case got := <-reported:
+		t.Errorf("reported %q about nothing", got)
 	case <-time.After(200 * time.Millisecond):
 	}
 	cancel()
@@ -540,7 +540,7 @@ func TestInterfacesRun(t *testing.T) {
 	}
 }
 
-// monitor returns what the kernel tells of changes while fn runs.
+// monitor returns what the kernel reports of changes while fn runs.
 func (n *node) monitor(t testing.TB, fn func()) string {
 	t.Helper()
 	w, err := n.listen(t.Context(), unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE,

@@ -19,7 +19,7 @@ const (
 	// plugSettle is how long a burst of messages about interfaces may last: one that is attached is
 	// renamed and brought up by others at the same time.
 	plugSettle = 20 * time.Millisecond
-	// interfaceCheck is how often all is compared with the kernel, for what it did not tell.
+	// interfaceCheck is how often all is compared with the kernel, for what it did not notify.
 	interfaceCheck = 30 * time.Second
 	// Between attempts at what has failed.
 	interfaceRetry, interfaceRetryMax = time.Second, 30 * time.Second
@@ -38,7 +38,7 @@ func (i *Interfaces) Run(ctx context.Context, changed func([]datapath.InterfaceS
 	}
 	defer w.close()
 	first, retry := true, time.Duration(0)
-	next := time.Now() // what has happened before the watch began was not heard
+	next := time.Now() // what has happened before the watch began was not observed
 	for ctx.Err() == nil {
 		// Set may fail meanwhile.
 		got, err := w.next(min(max(0, time.Until(next)), interfaceRetry))
@@ -69,10 +69,10 @@ func (i *Interfaces) Run(ctx context.Context, changed func([]datapath.InterfaceS
 		}
 		states, err := i.reconcile()
 		now := outcome(states, err)
-		tell := first || now != i.told
-		first, i.told = false, now
+		notify := first || now != i.last
+		first, i.last = false, now
 		i.mu.Unlock()
-		if tell {
+		if notify {
 			changed(states, err)
 		}
 		next = time.Now().Add(interfaceCheck)

@@ -319,12 +319,12 @@ func inIntervals(elems []nftables.SetElement, ip netip.Addr) bool {
 }
 
 // TestGuardOfBefore: the table by which agents before this one kept pods from addresses goes when
-// it is told to, and when all does.
+// RemoveGuard is called, and when all does.
 func TestGuardOfBefore(t *testing.T) {
 	n := newNode(t)
 	_, err := n.SetNode(tunnelNode())
 	must(t, err)
-	for what, remove := range map[string]func() error{"told": n.RemoveGuard, "all": n.CleanUp} {
+	for what, remove := range map[string]func() error{"alone": n.RemoveGuard, "all": n.CleanUp} {
 		n.output(t, "nft", "add table inet hawser_guard; add table inet others")
 		must(t, remove())
 		if out := n.output(t, "nft", "list", "tables"); strings.Contains(out, "hawser_guard") || !strings.Contains(out, "others") {

@@ -56,7 +56,7 @@ func (l *Links) put(s segmentSize, device string, size uint32) error {
 }
 
 // segments gives the devices the segment sizes that n asks for. What is ours has them first and
-// loses them last, so that hawser_host tells, whoever was interrupted, that the device towards the
+// loses them last, so that hawser_host shows after an interruption that the device towards the
 // other nodes has its size from us: a size that it has from somebody else stays.
 func (l *Links) segments(n datapath.Node, d *datapath.Devices) error {
 	size := uint32(0)

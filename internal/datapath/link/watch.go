@@ -62,7 +62,7 @@ func (l *Links) Watch(ctx context.Context, changed func(reason string)) error {
 // forever has listener.next wait until there is something.
 const forever = time.Duration(-1)
 
-// listener hears what the kernel tells of changes of the network.
+// listener receives notifications of the kernel about changes of the network.
 type listener struct {
 	ctx  context.Context
 	c    *conn
@@ -192,21 +192,21 @@ func (l *Links) foreign(m syscall.NetlinkMessage) string {
 	return ""
 }
 
-// isDown tells whether an interface is down now: a message can be older than what was done since.
+// isDown reports whether an interface is down now: a message can be older than what was done since.
 func (l *Links) isDown(index int) bool {
 	link, err := l.h.LinkByIndex(index)
 	return err == nil && link.Attrs().Flags&net.FlagUp == 0
 }
 
-// wasRaised tells whether EnsureEndpoint has brought an interface up. One that is only being made,
-// by the plugin, is down by right.
+// wasRaised reports whether EnsureEndpoint has brought an interface up. One that is only being
+// made, by the plugin, is down by right.
 func (l *Links) wasRaised(index int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.raised[index]
 }
 
-// lives tells whether an interface exists and is not waiting for removal.
+// lives reports whether an interface exists and is not waiting for removal.
 func (l *Links) lives(index int) bool {
 	l.mu.Lock()
 	_, doomed := l.doomed[index]

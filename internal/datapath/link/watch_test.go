@@ -63,7 +63,7 @@ func TestWatch(t *testing.T) {
 		_, err := n.SetNode(tunnelNode())
 		must(t, err)
 		must(t, n.EnsureEndpoint(ep))
-		// The kernel tells of a carrier, and puts what depends on it in order, a moment later.
+		// The kernel reports a carrier, and puts what depends on it in order, a moment later.
 		diff := cmp.Diff(want, settledLines(n.dump(t)))
 		for deadline := time.Now().Add(10 * time.Second); diff != "" && time.Now().Before(deadline); diff = cmp.Diff(want, settledLines(n.dump(t))) {
 			time.Sleep(20 * time.Millisecond)
@@ -72,7 +72,7 @@ func TestWatch(t *testing.T) {
 			t.Errorf("%s: not repaired (-want +got):\n%s", test.what, diff)
 		}
 	}
-	// Our own changes, and what is not ours, are no news.
+	// Our own changes, and what is not ours, are not reported.
 	desired := tunnelNode()
 	desired.Peers = desired.Peers[:1]
 	_, err = n.SetNode(desired)

@@ -291,7 +291,7 @@ func TestNodesOwnProcesses(t *testing.T) {
 		}
 		try("a pod to itself", a.ns, "tcp", at, outcome{Err: "refused"})
 	}
-	// What a process is told of services that are not for it.
+	// The error that a process gets from services that are not for it.
 	for _, vip := range []netip.Addr{vip4, vip6} {
 		n1.publish(t, func(s *datapath.Service) { s.Elsewhere = true })
 		try("the node, to backends elsewhere", n1.ns, "tcp", vip, outcome{Err: "no route to host"})

@@ -54,7 +54,7 @@ func settings(cfg datapath.Config) (fromPodConfig, error) {
 		c.TunnelPort = uint32(maps.NetworkOrder(cfg.TunnelPort))
 	}
 	if (cfg.CgroupRoot != "" || cfg.NativeIfIndex != 0) && cfg.NetNSCookie == 0 {
-		errs = append(errs, errors.New("what the node itself sends is told by the number of its network namespace, which is missing"))
+		errs = append(errs, errors.New("the programs recognise packets of the node itself by the ID of its network namespace, which is missing"))
 	}
 	if len(cfg.HostMAC) != 0 && len(cfg.HostMAC) != 6 {
 		errs = append(errs, fmt.Errorf("hardware address of the host device %q is not 6 bytes long", cfg.HostMAC))

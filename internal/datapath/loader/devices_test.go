@@ -22,7 +22,7 @@ import (
 
 // TestOtherDevices: a client outside that comes by another device than the one that joins the nodes
 // finds services at all addresses of the node, and is answered by that device. Who claims there to
-// be a node counts as anybody, and who claims to be a pod is not heard.
+// be a node counts as anybody, and packets that claim to be a pod's are dropped.
 func TestOtherDevices(t *testing.T) {
 	for name, tunnel := range map[string]bool{"tunnel": true, "native": false} {
 		t.Run(name, func(t *testing.T) {
@@ -46,9 +46,9 @@ func TestOtherDevices(t *testing.T) {
 			addrs := []netip.Addr{ip("192.168.7.1"), ip("fd7::1"), n1.cfg.NodeIPv4, n1.cfg.NodeIPv6}
 			reach := func(what string, want bool, networks ...string) {
 				t.Helper()
-				patience := 10 * time.Second
+				timeout := 10 * time.Second
 				if !want {
-					patience = 300 * time.Millisecond
+					timeout = 300 * time.Millisecond
 				}
 				for _, at := range addrs {
 					for _, try := range []struct {
@@ -58,7 +58,7 @@ func TestOtherDevices(t *testing.T) {
 						if len(networks) > 0 && !slices.Contains(networks, try.network) {
 							continue
 						}
-						err := echoNodePort(client, try.network, at, try.size, patience)
+						err := echoNodePort(client, try.network, at, try.size, timeout)
 						if (err == nil) != want {
 							t.Errorf("%s: %s of %d bytes to %s: %v", what, try.network, try.size, at, err)
 						}
@@ -125,11 +125,11 @@ func TestOtherDevices(t *testing.T) {
 			})
 			n1.enforce(t, a, 2)
 			if seen := v.until("one", honest("one")); len(seen) > 0 {
-				t.Errorf("whom the pod does not let in is heard, by claiming to be somebody else: %q", seen)
+				t.Errorf("whom the pod does not let in gets through, by claiming to be somebody else: %q", seen)
 			}
 			lies()
 			if seen := v.until("two", honest("two")); len(seen) == 0 {
-				t.Error("nothing of what claims to be a node's is heard as the world's, so that what is not heard above proves nothing")
+				t.Error("nothing of what claims to be a node's gets through as the world's, so that what is dropped above proves nothing")
 			}
 		})
 	}
@@ -150,7 +150,7 @@ func (f *refusingFilters) ReplaceFilter(ifIndex int, ingress bool, progFD int, n
 }
 
 // TestOtherDevicesAreOthers: a device by which nobody of the cluster comes and that cannot have the
-// programs does not make the node unhealthy, and is told of once; programs of somebody else that
+// programs does not make the node unhealthy, and is logged once; programs of somebody else that
 // are there stay until he takes them away.
 func TestOtherDevicesAreOthers(t *testing.T) {
 	testenv.RequireRoot(t)
@@ -190,15 +190,15 @@ func TestOtherDevicesAreOthers(t *testing.T) {
 		reattach("nothing changed at a device", index("eth1"), 0)
 		must(t, l.Configure(cfg))
 	}
-	told := func(what string, want ...int) {
+	logged := func(what string, want ...int) {
 		t.Helper()
 		for i, name := range []string{"eth1", "eth2"} {
 			if n := strings.Count(log.String(), fmt.Sprintf("ifindex=%d ", index(name))); n != want[i] {
-				t.Errorf("%s: %s is told of %d times, want %d:\n%s", what, name, n, want[i], &log)
+				t.Errorf("%s: %s is logged %d times, want %d:\n%s", what, name, n, want[i], &log)
 			}
 		}
 	}
-	told("at first", 1, 1)
+	logged("at first", 1, 1)
 	if now := on("eth2", true); now != before {
 		t.Errorf("program %d of somebody else was replaced by %d", before, now)
 	}
@@ -214,7 +214,7 @@ func TestOtherDevicesAreOthers(t *testing.T) {
 	filters.ifIndex = index("eth1")
 	must(t, h.QdiscDel(clsact(index("eth1"))))
 	reattach("a device that cannot have them again", 0, 0)
-	told("again", 2, 1)
+	logged("again", 2, 1)
 
 	// The device of the cluster is another matter.
 	filters.ifIndex = index("eth0")

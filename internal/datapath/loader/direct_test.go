@@ -38,7 +38,7 @@ func aroundSwitch(t testing.TB, n1, n2 *testNode) *testenv.NetNS {
 	for _, n := range []*testNode{n1, n2} {
 		n.cfg.NodePort, n.cfg.TunnelPort, n.cfg.NativeIfIndex, n.cfg.NativeMTU = true, 8472, byName(t, n.h, "eth0").Attrs().Index, 1500
 	}
-	acquaint(t, n1, n2)
+	introduce(t, n1, n2)
 	oh := outside.Netlink(t)
 	eth0 := byName(t, oh, "eth0")
 	addRoute(t, oh, eth0, netip.PrefixFrom(balancer4, 32).String(), n1.cfg.NodeIPv4)
@@ -129,14 +129,14 @@ func serveNames(t testing.TB, ns *testenv.NetNS) {
 
 // download asks serveNames for a number of bytes, and returns by whose address it was asked, in its
 // eyes and in ours.
-func download(ns *testenv.NetNS, to netip.AddrPort, size int, patience time.Duration) (seen, own string, err error) {
+func download(ns *testenv.NetNS, to netip.AddrPort, size int, timeout time.Duration) (seen, own string, err error) {
 	var c net.Conn
-	err = ns.Do(func() (err error) { c, err = net.DialTimeout("tcp", to.String(), patience); return err })
+	err = ns.Do(func() (err error) { c, err = net.DialTimeout("tcp", to.String(), timeout); return err })
 	if err != nil {
 		return "", "", err
 	}
 	defer c.Close()
-	c.SetDeadline(time.Now().Add(max(patience, time.Second)))
+	c.SetDeadline(time.Now().Add(max(timeout, time.Second)))
 	if _, err := fmt.Fprintln(c, size); err != nil {
 		return "", "", err
 	}
@@ -168,8 +168,8 @@ func newAsker(t testing.TB, ns *testenv.NetNS, to netip.AddrPort) *asker {
 }
 
 // ask sends a datagram of a size and returns by whose address it was asked, in its eyes.
-func (a *asker) ask(size int, patience time.Duration) (seen string, err error) {
-	a.c.SetDeadline(time.Now().Add(patience))
+func (a *asker) ask(size int, timeout time.Duration) (seen string, err error) {
+	a.c.SetDeadline(time.Now().Add(timeout))
 	if _, err := a.c.Write(make([]byte, size)); err != nil {
 		return "", err
 	}
@@ -178,8 +178,8 @@ func (a *asker) ask(size int, patience time.Duration) (seen string, err error) {
 	return string(buf[:n]), err
 }
 
-// heard returns how many bytes have come to the node by its device.
-func (n *testNode) heard(t testing.TB) uint64 {
+// received returns how many bytes have come to the node by its device.
+func (n *testNode) received(t testing.TB) uint64 {
 	t.Helper()
 	return byName(t, n.h, "eth0").Attrs().Statistics.RxBytes
 }
@@ -200,15 +200,15 @@ func TestDirect(t *testing.T) {
 					metrics(t, n1, n2)
 				}
 			}()
-			const patience, size = 10 * time.Second, 2 << 20
+			const timeout, size = 10 * time.Second, 2 << 20
 			for _, to := range openDirect(t, n1, n2, r.addrs()...) {
-				before := n1.heard(t)
-				seen, own, err := download(outside, to, size, patience)
+				before := n1.received(t)
+				seen, own, err := download(outside, to, size, timeout)
 				if err != nil || seen != own {
 					t.Errorf("%s: the pod sees %q, the client is %q: %v", to, seen, own, err)
 				}
 				// What passes are the client's acknowledgements.
-				if n := n1.heard(t) - before; n > size/4 {
+				if n := n1.received(t) - before; n > size/4 {
 					t.Errorf("%s: of an answer of %d bytes, %d came to the node that was asked", to, size, n)
 				}
 				u := newAsker(t, outside, to)
@@ -216,12 +216,12 @@ func TestDirect(t *testing.T) {
 				// The large ones find the flow known: they have no room for more, or are sent in
 				// parts.
 				for _, size := range []int{10, 1200, 1400, 1450, 4000, 10} {
-					if seen, err := u.ask(size, patience); err != nil || seen != own {
+					if seen, err := u.ask(size, timeout); err != nil || seen != own {
 						t.Errorf("%s: datagram of %d bytes: the pod sees %q, the client is %q: %v", to, size, seen, own, err)
 					}
 				}
 				// One that comes first and has no room for more is sent in the node's name.
-				if _, err := newAsker(t, outside, to).ask(4000, patience); err != nil {
+				if _, err := newAsker(t, outside, to).ask(4000, timeout); err != nil {
 					t.Errorf("%s: first datagram in parts: %v", to, err)
 				}
 			}
@@ -247,19 +247,19 @@ func TestDirect(t *testing.T) {
 			}
 			n2.enforce(t, r, 2)
 			for _, to := range openDirect(t, n1, n2, r.addrs()...) {
-				if seen, own, err := download(outside, to, 1, patience); err != nil || seen != own {
+				if seen, own, err := download(outside, to, 1, timeout); err != nil || seen != own {
 					t.Errorf("%s: a pod that lets the world in sees %q, the client is %q: %v", to, seen, own, err)
 				}
 			}
 			// A pod of the node itself, and a client that is a node, are as ever.
 			for _, to := range openDirect(t, n1, n2, a.addrs()...) {
-				if seen, own, err := download(outside, to, 1, patience); err != nil || seen != own {
+				if seen, own, err := download(outside, to, 1, timeout); err != nil || seen != own {
 					t.Errorf("%s: a pod of the node sees %q, the client is %q: %v", to, seen, own, err)
 				}
 			}
 			for _, to := range openDirect(t, n1, n2, r.addrs()...)[:2] {
 				n2.enforce(t, r, 2, 6)
-				if _, _, err := download(n2.ns, to, size, patience); err != nil {
+				if _, _, err := download(n2.ns, to, size, timeout); err != nil {
 					t.Errorf("%s: the pod's node as the client: %v", to, err)
 				}
 			}

@@ -20,8 +20,8 @@ import (
 
 const forgedPort = 9999
 
-// victim tells which datagrams have come. Datagrams keep their order on a path, so a forged one has
-// not come if an honest one that was sent after it has.
+// victim records which datagrams have come. Datagrams keep their order on a path, so a forged one
+// has not come if an honest one that was sent after it has.
 type victim struct {
 	t *testing.T
 	c net.PacketConn
@@ -324,7 +324,7 @@ func TestForgedSources(t *testing.T) {
 					n1.cfg.RouterIPv4, n1.cfg.RouterIPv6, n1.cfg.NodeIPv4, n1.cfg.NodeIPv6, n2.cfg.NodeIPv4, n2.cfg.NodeIPv6}
 				under := stranger(t, n1, "under", 77, spoof...)
 				bridge := stranger(t, n1, "bridge", 78, spoof...)
-				// The stranger's network is that of the nodes, as far as the node can tell.
+				// The stranger's network is that of the nodes, as far as the node can see.
 				n1.cfg.NativeIfIndex, n1.cfg.NodePort = byName(t, n1.h, "under").Attrs().Index, nodePort
 				must(t, n1.loader.Configure(n1.cfg))
 				// Everybody whom somebody claims to be is let in, but not the world; and an honest
@@ -381,7 +381,7 @@ func TestForgedSources(t *testing.T) {
 }
 
 // TestTunnelSource: a node with several addresses sends through the tunnel from the one that it
-// announces, and so is heard.
+// announces, and so is accepted.
 func TestTunnelSource(t *testing.T) {
 	for _, row := range []struct{ underlay6, elsewhere bool }{{false, false}, {true, false}, {false, true}, {true, true}} {
 		t.Run(fmt.Sprintf("%+v", row), func(t *testing.T) {
@@ -465,7 +465,7 @@ func TestForgedFragments(t *testing.T) {
 						}
 						control("after")
 					}
-					// The node's own are heard, large ones too, and a pod's.
+					// The node's own arrive, large ones too, and a pod's.
 					for who, honest := range map[string]struct {
 						ns  *testenv.NetNS
 						src netip.Addr

@@ -192,7 +192,7 @@ func (c *cloudNode) set(t testing.TB, want ...datapath.Interface) {
 	}
 }
 
-// knows tells nodes of each other, as others do by the store.
+// knows introduces nodes to each other, as the store does.
 func knows(t testing.TB, a, b *cloudNode) {
 	t.Helper()
 	for _, p := range [][2]*cloudNode{{a, b}, {b, a}} {
@@ -383,7 +383,7 @@ func TestInterfacesHotPlug(t *testing.T) {
 }
 
 // TestForgedOnInterfaces: who claims, by an interface of the cloud, to be this node or its pods is
-// not heard, nor who does so by an interface that is not the cloud's, or not yet; and nothing
+// dropped, also if sent by an interface that is not the cloud's, or not yet; and nothing
 // leaves that claims to be another.
 func TestForgedOnInterfaces(t *testing.T) {
 	v := newVPC(t)
@@ -437,7 +437,7 @@ func TestForgedOnInterfaces(t *testing.T) {
 	v.sysctl(t, "net/ipv4/conf/wire50/rp_filter", "0")
 	forged := n1.dropped(t, datapath.ReasonInvalidSourceIP)
 	lie(liars[:4]...)
-	quiet("who claims to be the node or its pod is heard")
+	quiet("what claims to be of the node or its pod gets through")
 	if got := n1.dropped(t, datapath.ReasonInvalidSourceIP) - forged; got != 4 {
 		t.Errorf("%d packets were dropped for their source, want 4", got)
 	}
@@ -445,7 +445,7 @@ func TestForgedOnInterfaces(t *testing.T) {
 	if seen := honest(); len(seen) == 0 {
 		time.Sleep(100 * time.Millisecond)
 		if seen = honest(); len(seen) == 0 {
-			t.Error("nothing that is forged comes at all: what is not heard above proves nothing")
+			t.Error("nothing that is forged comes at all: what is dropped above proves nothing")
 		}
 	}
 

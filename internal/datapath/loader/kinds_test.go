@@ -27,7 +27,7 @@ type kinds struct {
 func (k *kinds) apply() {
 	k.t.Helper()
 	must(k.t, services.NewMaps(k.n1.maps, func() {}).Prune(k.t.Context(), k.engine.Table().All()))
-	must(k.t, services.NewFlows(k.n1.maps, k.engine.Table()).Settle(k.t.Context()))
+	must(k.t, services.NewFlows(k.n1.maps, k.engine.Table()).ForgetStale(k.t.Context()))
 }
 
 // who returns the names of all that answer at an address by the protocols given, "" for nobody.

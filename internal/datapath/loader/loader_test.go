@@ -152,7 +152,7 @@ func TestConfigErrors(t *testing.T) {
 		HostMAC: []byte{1}, CTTimeouts: datapath.CTTimeouts{TCP: -1}, NativeIfIndex: -1,
 		NotForPods: make([]netip.Addr, 5),
 	})
-	for _, want := range []string{"tunnel device", "router IPv4", "node IPv6", "hardware address", "lifetime of TCP", "negative", "5 addresses are not for pods", "number of its network namespace"} {
+	for _, want := range []string{"tunnel device", "router IPv4", "node IPv6", "hardware address", "lifetime of TCP", "negative", "5 addresses are not for pods", "ID of its network namespace"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error does not speak of %q: %v", want, err)
 		}

@@ -151,11 +151,11 @@ func (n *testNode) end() netip.Addr {
 	return n.cfg.NodeIPv4
 }
 
-// join connects two nodes and tells each about the other.
+// join connects two nodes and introduces each to the other.
 func join(t testing.TB, a, b *testNode) {
 	t.Helper()
 	testenv.Connect(t, a.ns, "eth0", a.underlay(), b.ns, "eth0", b.underlay())
-	acquaint(t, a, b)
+	introduce(t, a, b)
 }
 
 // underlay returns the node's addresses towards others.
@@ -163,8 +163,8 @@ func (n *testNode) underlay() []string {
 	return []string{n.cfg.NodeIPv4.String() + "/24", n.cfg.NodeIPv6.String() + "/64"}
 }
 
-// acquaint tells each of two nodes, which are connected, about the other.
-func acquaint(t testing.TB, a, b *testNode) {
+// introduce makes two connected nodes known to each other.
+func introduce(t testing.TB, a, b *testNode) {
 	t.Helper()
 	for _, p := range [][2]*testNode{{a, b}, {b, a}} {
 		me, peer := p[0], p[1]
@@ -296,19 +296,19 @@ func serve(t testing.TB, ns *testenv.NetNS) {
 }
 
 // echo sends size bytes by a protocol and waits for them to come back.
-func echo(ns *testenv.NetNS, network string, to netip.Addr, size int, patience time.Duration) error {
+func echo(ns *testenv.NetNS, network string, to netip.Addr, size int, timeout time.Duration) error {
 	var c net.Conn
 	err := ns.Do(func() (err error) {
-		c, err = net.DialTimeout(network, netip.AddrPortFrom(to, service).String(), patience)
+		c, err = net.DialTimeout(network, netip.AddrPortFrom(to, service).String(), timeout)
 		return err
 	})
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	c.SetDeadline(time.Now().Add(max(patience, time.Second)))
-	if patience < time.Second {
-		c.SetDeadline(time.Now().Add(patience))
+	c.SetDeadline(time.Now().Add(max(timeout, time.Second)))
+	if timeout < time.Second {
+		c.SetDeadline(time.Now().Add(timeout))
 	}
 	sent := make(chan error, 1)
 	go func() { _, err := c.Write(make([]byte, size)); sent <- err }()
@@ -329,16 +329,16 @@ func echo(ns *testenv.NetNS, network string, to netip.Addr, size int, patience t
 // reaches tries every family and protocol, small and large, and wants all to go or none.
 func reaches(t *testing.T, what string, from *testenv.NetNS, to []netip.Addr, want bool) {
 	t.Helper()
-	patience := 10 * time.Second
+	timeout := 10 * time.Second
 	if !want {
-		patience = 300 * time.Millisecond
+		timeout = 300 * time.Millisecond
 	}
 	for _, a := range to {
 		for _, try := range []struct {
 			network string
 			size    int
 		}{{"tcp", 10}, {"tcp", 3 << 20}, {"udp", 10}, {"udp", 8000}} {
-			err := echo(from, try.network, a, try.size, patience)
+			err := echo(from, try.network, a, try.size, timeout)
 			if (err == nil) != want {
 				t.Errorf("%s: %s of %d bytes to %s: %v", what, try.network, try.size, a, err)
 			}

@@ -40,8 +40,8 @@ func (n *testNode) openAt(t testing.TB, addrs []netip.Addr, backends ...netip.Ad
 }
 
 // echoNodePort is echo to the node's port, and wants the answer from there.
-func echoNodePort(ns *testenv.NetNS, network string, at netip.Addr, size int, patience time.Duration) error {
-	return echoAt(ns, network, netip.AddrPortFrom(at, outsidePort), size, patience)
+func echoNodePort(ns *testenv.NetNS, network string, at netip.Addr, size int, timeout time.Duration) error {
+	return echoAt(ns, network, netip.AddrPortFrom(at, outsidePort), size, timeout)
 }
 
 // outsideOf makes a client beyond the wire between two nodes, on the second, whose own datapath has
@@ -82,16 +82,16 @@ func TestNodePort(t *testing.T) {
 			}()
 			reach := func(what string, want bool) {
 				t.Helper()
-				patience := 10 * time.Second
+				timeout := 10 * time.Second
 				if !want {
-					patience = 300 * time.Millisecond
+					timeout = 300 * time.Millisecond
 				}
 				for _, at := range []netip.Addr{n1.cfg.NodeIPv4, n1.cfg.NodeIPv6} {
 					for _, try := range []struct {
 						network string
 						size    int
 					}{{"tcp", 10}, {"tcp", 1 << 20}, {"udp", 10}, {"udp", 1200}} {
-						err := echoNodePort(outside, try.network, at, try.size, patience)
+						err := echoNodePort(outside, try.network, at, try.size, timeout)
 						if (err == nil) != want {
 							t.Errorf("%s: %s of %d bytes to %s: %v", what, try.network, try.size, at, err)
 						}

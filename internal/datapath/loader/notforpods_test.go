@@ -17,7 +17,7 @@ import (
 )
 
 // TestNotForPods: pods do not reach the metadata service, also where a service leads there, and are
-// told so at once; nor does a client outside by a node port. The node itself does, and pods reach
+// refused at once; nor does a client outside by a node port. The node itself does, and pods reach
 // all else. Outside is also who comes by a device that does not join the nodes. No part of
 // netfilter is asked, so nobody who flushes its tables opens the way: here it has none at all. A
 // pod whose own program somebody has taken off, which leaves under the node's address, does not get

@@ -16,7 +16,7 @@ import (
 )
 
 // refusedAt wants connections and datagrams to an address to be refused, by an answer and not by
-// the client's patience.
+// the client's timeout.
 func refusedAt(t *testing.T, what string, from *testenv.NetNS, to ...netip.AddrPort) {
 	t.Helper()
 	for _, at := range to {
@@ -29,14 +29,14 @@ func refusedAt(t *testing.T, what string, from *testenv.NetNS, to ...netip.AddrP
 }
 
 // ask connects to an address, says a word and wants any answer.
-func ask(from *testenv.NetNS, network string, to netip.AddrPort, patience time.Duration) error {
+func ask(from *testenv.NetNS, network string, to netip.AddrPort, timeout time.Duration) error {
 	var c net.Conn
-	err := from.Do(func() (err error) { c, err = net.DialTimeout(network, to.String(), patience); return err })
+	err := from.Do(func() (err error) { c, err = net.DialTimeout(network, to.String(), timeout); return err })
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	c.SetDeadline(time.Now().Add(patience))
+	c.SetDeadline(time.Now().Add(timeout))
 	if _, err := c.Write([]byte("who")); err != nil {
 		return err
 	}
@@ -57,8 +57,8 @@ func silentAt(t *testing.T, what string, from *testenv.NetNS, to ...netip.AddrPo
 	}
 }
 
-// TestRefused: who asks for a service that nobody serves hears so at once, in the pods and outside;
-// who asks where another node would serve, hears nothing.
+// TestRefused: who asks for a service that nobody serves is refused at once, in the pods and
+// outside; who asks where another node would serve gets no answer.
 func TestRefused(t *testing.T) {
 	n1, n2 := newTestNode(t, 1, true), newTestNode(t, 2, true)
 	join(t, n1, n2)
@@ -164,7 +164,7 @@ func TestServicePathMTU(t *testing.T) {
 	}
 }
 
-// TestServiceReplyError: a backend hears that its client is gone.
+// TestServiceReplyError: a backend gets an error when its client is gone.
 func TestServiceReplyError(t *testing.T) {
 	n1 := newTestNode(t, 1, false)
 	must(t, n1.loader.Configure(n1.cfg))
@@ -187,7 +187,7 @@ func TestServiceReplyError(t *testing.T) {
 			_, from, err := server.ReadFromUDPAddrPort(make([]byte, 100))
 			must(t, err)
 			must(t, client.Close())
-			// Only a connected socket is told of errors.
+			// Only a connected socket gets errors.
 			raw, err := server.SyscallConn()
 			must(t, err)
 			var connected error

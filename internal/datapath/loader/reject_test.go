@@ -15,8 +15,8 @@ import (
 
 // dialAs connects from an address, which the thread's namespace need not have, and returns what
 // became of it.
-func dialAs(network string, from netip.Addr, to netip.AddrPort, patience time.Duration) error {
-	d := net.Dialer{Timeout: patience, LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0)), Control: func(_, _ string, c syscall.RawConn) (err error) {
+func dialAs(network string, from netip.Addr, to netip.AddrPort, timeout time.Duration) error {
+	d := net.Dialer{Timeout: timeout, LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0)), Control: func(_, _ string, c syscall.RawConn) (err error) {
 		option := func(fd uintptr) {
 			if from.Is4() {
 				err = unix.SetsockoptInt(int(fd), unix.SOL_IP, unix.IP_FREEBIND, 1)
@@ -35,9 +35,9 @@ func dialAs(network string, from netip.Addr, to netip.AddrPort, patience time.Du
 	}
 	defer c.Close()
 	if network == "udp" {
-		// Again and again: kernels limit the rate of ICMP errors, and who asks once may hear
+		// Again and again: kernels limit the rate of ICMP errors, and who asks once may get
 		// nothing.
-		for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
+		for deadline := time.Now().Add(timeout); time.Now().Before(deadline); {
 			c.Write([]byte("?"))
 			c.SetReadDeadline(time.Now().Add(time.Second))
 			if _, err = c.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
@@ -49,7 +49,7 @@ func dialAs(network string, from netip.Addr, to netip.AddrPort, patience time.Du
 }
 
 // TestRejectedByNetfilter: without a tunnel, whom netfilter refuses a pod, or a service, or to whom
-// it refuses a pod, is told at once: its resets bear the pod's address, and are nobody else's. A
+// it refuses a pod, is refused at once: its resets bear the pod's address, and are nobody else's. A
 // process that binds that address is nobody.
 func TestRejectedByNetfilter(t *testing.T) {
 	n1, n2 := newTestNode(t, 1, false), newTestNode(t, 2, false)
@@ -70,7 +70,7 @@ func TestRejectedByNetfilter(t *testing.T) {
 	}
 	must(t, n1.ns.Do(func() error {
 		// What is for the service goes out where it came in. A redirect would use up what the
-		// kernel lets n1 tell this client, and the refusal would not be sent.
+		// kernel lets n1 send to this client, and the refusal would not be sent.
 		for _, dev := range []string{"all", "eth0"} {
 			must(t, os.WriteFile("/proc/sys/net/ipv4/conf/"+dev+"/send_redirects", []byte("0"), 0))
 		}

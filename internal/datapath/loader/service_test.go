@@ -44,21 +44,21 @@ func (n *testNode) publish(t testing.TB, change func(*datapath.Service), pods ..
 }
 
 // echoVIP is echo through the service, from a socket that need not be connected.
-func echoVIP(ns *testenv.NetNS, network string, vip netip.Addr, size int, patience time.Duration) error {
-	return echoAt(ns, network, netip.AddrPortFrom(vip, 80), size, patience)
+func echoVIP(ns *testenv.NetNS, network string, vip netip.Addr, size int, timeout time.Duration) error {
+	return echoAt(ns, network, netip.AddrPortFrom(vip, 80), size, timeout)
 }
 
 // echoAt sends size bytes to an address and port, waits for them to come back, and wants them from
 // there.
-func echoAt(ns *testenv.NetNS, network string, to netip.AddrPort, size int, patience time.Duration) error {
+func echoAt(ns *testenv.NetNS, network string, to netip.AddrPort, size int, timeout time.Duration) error {
 	if network == "tcp" {
 		var c net.Conn
-		err := ns.Do(func() (err error) { c, err = net.DialTimeout("tcp", to.String(), patience); return err })
+		err := ns.Do(func() (err error) { c, err = net.DialTimeout("tcp", to.String(), timeout); return err })
 		if err != nil {
 			return err
 		}
 		defer c.Close()
-		c.SetDeadline(time.Now().Add(max(patience, time.Second)))
+		c.SetDeadline(time.Now().Add(max(timeout, time.Second)))
 		sent := make(chan error, 1)
 		go func() { _, err := c.Write(make([]byte, size)); sent <- err }()
 		n, err := io.CopyN(io.Discard, c, int64(size))
@@ -74,7 +74,7 @@ func echoAt(ns *testenv.NetNS, network string, to netip.AddrPort, size int, pati
 		return err
 	}
 	defer c.Close()
-	c.SetDeadline(time.Now().Add(patience))
+	c.SetDeadline(time.Now().Add(timeout))
 	if _, err := c.WriteToUDPAddrPort(make([]byte, size), to); err != nil {
 		return err
 	}
@@ -92,16 +92,16 @@ func echoAt(ns *testenv.NetNS, network string, to netip.AddrPort, size int, pati
 // reachesVIP is reaches through the service.
 func reachesVIP(t *testing.T, what string, from *testenv.NetNS, want bool) {
 	t.Helper()
-	patience := 10 * time.Second
+	timeout := 10 * time.Second
 	if !want {
-		patience = 300 * time.Millisecond
+		timeout = 300 * time.Millisecond
 	}
 	for _, vip := range []netip.Addr{vip4, vip6} {
 		for _, try := range []struct {
 			network string
 			size    int
 		}{{"tcp", 10}, {"tcp", 3 << 20}, {"udp", 10}, {"udp", 8000}} {
-			err := echoVIP(from, try.network, vip, try.size, patience)
+			err := echoVIP(from, try.network, vip, try.size, timeout)
 			if (err == nil) != want {
 				t.Errorf("%s: %s of %d bytes to %s: %v", what, try.network, try.size, vip, err)
 			}

@@ -108,7 +108,7 @@ func putAll[K, V any](m *ebpf.Map, keys []K, values []V) (int, error) {
 			return done, classify(err)
 		}
 		// The kernel's small per-processor reserve ran dry within the batch; a call of its own
-		// lets it be refilled, and tells whether memory is truly short.
+		// lets it be refilled, and shows whether memory is truly short.
 		if done == len(keys) {
 			return done, nil
 		}

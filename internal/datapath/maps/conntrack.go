@@ -69,7 +69,7 @@ func (m *Maps) CT(fn func(datapath.CTEntry) bool) error {
 		return fmt.Errorf("conntrack: read the clock: %w", err)
 	}
 	err = each(m.maps[kernelMapCt], func(k kernelCtKey, v kernelCtValue) bool {
-		// Where a client's packets go is told with the flow that they are.
+		// Where a client's packets go is reported with their flow.
 		return v.Flags&ctService != 0 || fn(fromKernelCT(k, v, now))
 	})
 	if err != nil {
@@ -174,7 +174,7 @@ func (m *Maps) CollectCT(ctx context.Context) (alive, removed int, err error) {
 	if ctx.Err() != nil {
 		return alive, removed, ctx.Err()
 	}
-	// Also after an error: shares that nobody settles lapse.
+	// Also after an error: unclaimed shares lapse.
 	return alive, removed, errors.Join(err, m.settleAccounts(held, known, now))
 }
 

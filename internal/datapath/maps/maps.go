@@ -51,7 +51,7 @@ func Open(cfg Config) (*Maps, error) {
 	}
 	spec, err := loadKernel()
 	if err != nil {
-		return nil, fmt.Errorf("maps: read the built-in blueprint: %w", err)
+		return nil, fmt.Errorf("maps: read the built-in specification: %w", err)
 	}
 	m := &Maps{dir: cfg.Dir, maps: make(map[string]*ebpf.Map), setMax: cfg.ruleSetMax()}
 	if cfg.Dir != "" {
@@ -211,7 +211,7 @@ const bpfMagic = 0xcafe4a11
 
 // mountBPF makes dir exist on a BPF file system, mounting one on dir itself if there is none.
 func mountBPF(dir string) error {
-	// The nearest parent that exists tells the file system that dir would be made on.
+	// The nearest parent that exists is on the file system that dir would be made on.
 	for at := dir; ; at = filepath.Dir(at) {
 		var st unix.Statfs_t
 		err := unix.Statfs(at, &st)

@@ -280,7 +280,7 @@ func (m *Maps) InstallRuleSet(rs datapath.RuleSet) error {
 	return err
 }
 
-// room tells why a rule set that is to have so many entries, some of them new, cannot be written.
+// room says why a rule set that is to have so many entries, some of them new, cannot be written.
 // The kernel would find out too, but only after filling the map for all others.
 func (m *Maps) room(entries, added int) error {
 	if entries > m.setMax {

@@ -131,8 +131,8 @@ func (m *Maps) takeBack(ctx context.Context, held map[owners]int, known map[uint
 	ct := m.maps[kernelMapCt]
 	size := int(ct.MaxEntries())
 	counts := byPayer(held, known)
-	share, surplus := podShare(counts, size), podsHold(counts)-size/allPart
-	if surplus <= 0 {
+	share, excess := podShare(counts, size), podsHold(counts)-size/allPart
+	if excess <= 0 {
 		return 0, nil
 	}
 	type entry struct {
@@ -156,7 +156,7 @@ func (m *Maps) takeBack(ctx context.Context, held map[owners]int, known map[uint
 	}
 	for _, e := range append(unanswered, answered...) {
 		id := e.of.payer(known)
-		if removed == surplus || ctx.Err() != nil {
+		if removed == excess || ctx.Err() != nil {
 			break
 		}
 		if counts[id] <= share || held[e.of] == 0 {

@@ -147,7 +147,7 @@ func TestForceDeleted(t *testing.T) {
 			if now := r.waitObject("the nodes compare again", pod.UID, otherHost, "10.0.1.9"); now.UID != converged.UID || now.ResourceVersion != converged.ResourceVersion {
 				t.Errorf("two nodes write one object: %s at %s, then %s at %s", converged.UID, converged.ResourceVersion, now.UID, now.ResourceVersion)
 			}
-			if n := strings.Count(logs.String(), "cannot tell"); n < 1 || n > 2 {
+			if n := strings.Count(logs.String(), "cannot publish"); n < 1 || n > 2 {
 				t.Errorf("the node of the pod that is gone says so %d times:\n%s", n, logs.String())
 			}
 			one.Remove(local(old, 7, 501))
@@ -273,7 +273,7 @@ func TestRefusedPatch(t *testing.T) {
 	bad.State = "no such state"
 	e.Set(bad)
 	r.eventually(func() string {
-		if text := logs.String(); !strings.Contains(text, "cannot tell the other nodes of a pod yet") || !strings.Contains(text, "no such state") {
+		if text := logs.String(); !strings.Contains(text, "cannot publish a pod to other nodes yet") || !strings.Contains(text, "no such state") {
 			return "nothing is said of a change that the server refused:\n" + text
 		}
 		return ""

@@ -86,7 +86,7 @@ type Endpoints struct {
 // New returns Endpoints that do nothing until Run.
 func New(cfg Config, client *k8s.Client, cache Cache) (*Endpoints, error) {
 	if len(cfg.Hosts) == 0 {
-		return nil, errors.New("endpoints: this node has no address to tell others")
+		return nil, errors.New("endpoints: this node has no address to publish")
 	}
 	if cfg.Accept == nil {
 		return nil, errors.New("endpoints: nothing says which identities are believed")
@@ -116,7 +116,7 @@ func New(cfg Config, client *k8s.Client, cache Cache) (*Endpoints, error) {
 // has no object.
 func (e *Endpoints) Set(l Local) {
 	if err := l.Validate(); err != nil {
-		e.cfg.Log.Debug("an endpoint is not told to other nodes", "reason", err)
+		e.cfg.Log.Debug("an endpoint is not published to other nodes", "reason", err)
 		return
 	}
 	e.mu.Lock()

@@ -79,10 +79,10 @@ func (e *Endpoints) write(ctx context.Context) error {
 				return nil
 			case err != nil:
 				if tried.failed(key, err) {
-					e.cfg.Log.Warn("cannot tell the other nodes of a pod yet", "pod", key, "error", err)
+					e.cfg.Log.Warn("cannot publish a pod to other nodes yet", "pod", key, "error", err)
 				}
 			case wrote && tried.wrote(key), !wrote && tried.done(key):
-				e.cfg.Log.Info("told the other nodes of a pod", "pod", key)
+				e.cfg.Log.Info("published a pod to other nodes", "pod", key)
 			}
 		}
 		select {
@@ -254,7 +254,7 @@ func (e *Endpoints) podUID(ctx context.Context, key k8s.Key) (string, error) {
 			e.Mirror(runtime, uid)
 		}
 	case !apierrors.IsNotFound(err):
-		return "", fmt.Errorf("get pod %s, to tell whose its CiliumEndpoint is: %w", key, err)
+		return "", fmt.Errorf("get pod %s, to find out whose its CiliumEndpoint is: %w", key, err)
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()

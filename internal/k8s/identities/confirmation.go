@@ -149,7 +149,7 @@ func (b *Backend) Confirm(ctx context.Context, revision int64) error {
 	o := Confirmation{Node: b.cfg.Node, Version: uint64(revision), Origin: *b.origin.Load()}.Lease(b.cfg.Namespace)
 	_, err := b.cfg.Client.Urgent.CoordinationV1().Leases(b.cfg.Namespace).Create(ctx, o, metav1.CreateOptions{})
 	if err != nil && !apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("tell by Lease %s/%s which identities have ended: %w", b.cfg.Namespace, o.Name, err)
+		return fmt.Errorf("confirm by Lease %s/%s which identities have ended: %w", b.cfg.Namespace, o.Name, err)
 	}
 	return nil
 }

@@ -210,7 +210,7 @@ func (n *Nodes) write(ctx context.Context) {
 			return
 		case err == nil:
 			if warned {
-				n.cfg.Log.Info("told the other nodes of this one")
+				n.cfg.Log.Info("published this node")
 			}
 			warned, conflicts, retry = false, 0, nil
 		default:
@@ -221,7 +221,7 @@ func (n *Nodes) write(ctx context.Context) {
 			// is nothing to publish.
 			if !warned && (conflicts == 0 || conflicts > maxConflicts) {
 				warned = true
-				n.cfg.Log.Warn("cannot tell the other nodes of this one yet", "error", err)
+				n.cfg.Log.Warn("cannot publish this node yet", "error", err)
 			}
 			retry = time.After(n.cfg.Retry)
 		}

@@ -111,7 +111,7 @@ type Pods struct {
 // New returns Pods that know nothing until Run.
 func New(cfg Config) (*Pods, error) {
 	if cfg.Client == nil || cfg.NodeName == "" || cfg.Changed == nil {
-		return nil, errors.New("pods: a client, the node's name and somebody to tell of changes are needed")
+		return nil, errors.New("pods: a client, the node's name and a receiver of changes are needed")
 	}
 	if cfg.WaitTimeout == 0 {
 		cfg.WaitTimeout = 300 * time.Millisecond

@@ -37,7 +37,7 @@ func (p *Policies) followCluster(ctx context.Context, synced func()) error {
 		switch {
 		case err != nil:
 			// Whether there are any is not known, so that the rest has to wait as if there were.
-			p.log.Debug("cannot tell whether ClusterNetworkPolicy is defined here", "error", err)
+			p.log.Debug("cannot find out whether ClusterNetworkPolicy is defined here", "error", err)
 			wait = min(wait, time.Second)
 		case served:
 			p.log.Info("ClusterNetworkPolicy is defined here, and enforced", "version", clusterVersion().Version)

@@ -58,7 +58,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.BoolVar(&c.Cilium, "enable-cilium-network-policy", c.Cilium, "enforce CiliumNetworkPolicy objects")
 	fs.BoolVar(&c.CiliumClusterwide, "enable-cilium-clusterwide-network-policy", c.CiliumClusterwide, "enforce CiliumClusterwideNetworkPolicy objects")
 	fs.BoolVar(&c.Kubernetes, "enable-k8s-networkpolicy", c.Kubernetes, "enforce NetworkPolicy objects of Kubernetes")
-	fs.BoolVar(&c.Cluster, "enable-k8s-cluster-network-policy", c.Cluster, "enforce ClusterNetworkPolicy objects of Kubernetes, from when their definition is there")
+	fs.BoolVar(&c.Cluster, "enable-k8s-cluster-network-policy", c.Cluster, "enforce ClusterNetworkPolicy objects of Kubernetes, once their definition exists")
 }
 
 // Validate reports all settings that make no sense.

@@ -49,7 +49,7 @@ func (p *Published) Narrowed(ctx context.Context) (bool, error) {
 		if narrowed = err == nil; narrowed || apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
 			return true, nil
 		}
-		p.log.Debug("cannot tell yet which labels make identities", "error", err)
+		p.log.Debug("cannot find out yet which labels make identities", "error", err)
 		return false, nil
 	})
 	return narrowed, err
@@ -96,7 +96,7 @@ func (p *Published) register(ctx context.Context) error {
 	return wait.PollUntilContextCancel(ctx, retry, true, func(ctx context.Context) (bool, error) {
 		err := p.Confirm(ctx, Answer{})
 		if err != nil && ctx.Err() == nil {
-			p.log.Warn("cannot tell the operator that this node follows the labels that make identities; trying again", "error", err)
+			p.log.Warn("cannot confirm to the operator that this node uses the labels that make identities; trying again", "error", err)
 		}
 		return err == nil, nil
 	})

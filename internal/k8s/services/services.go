@@ -197,7 +197,7 @@ func (s *Services) refresh(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		}
-		if err := s.flows.Settle(ctx); err != nil && ctx.Err() == nil {
+		if err := s.flows.ForgetStale(ctx); err != nil && ctx.Err() == nil {
 			s.cfg.Log.Warn("some flows may go on to backends that are none any more, for as long as they last", "error", err)
 		}
 		if s.cfg.Sockets != nil && s.observed.Load() {
@@ -213,7 +213,7 @@ func (s *Services) refresh(ctx context.Context) error {
 }
 
 func (s *Services) endSockets() {
-	n, err := s.flows.SettleSockets(s.cfg.Sockets)
+	n, err := s.flows.EndStaleSockets(s.cfg.Sockets)
 	if text := fmt.Sprint(err); err != nil && text != s.socketFault {
 		s.socketFault = text // a kernel that cannot end sockets is reported once
 		s.cfg.Log.Warn("some processes of the node may go on sending to backends that are none any more", "error", err)

@@ -74,7 +74,7 @@ type Answer struct {
 
 // Config is what a [Controller] is made from.
 type Config struct {
-	// Name is the controller's, by which a manager tells it from others.
+	// Name is the controller's, by which a manager distinguishes it from others.
 	Name  string
 	Index Index
 	// Measure is called when what is held may have changed, like the methods of Index.

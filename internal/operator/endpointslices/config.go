@@ -40,7 +40,7 @@ func Defaults() Config {
 
 // Flags binds the configuration to command-line flags; the current values are the defaults shown.
 func (c *Config) Flags(fs *pflag.FlagSet) {
-	fs.BoolVar(&c.Enable, EnableFlag, c.Enable, "tell nodes of each other's pods by CiliumEndpointSlices; without it, those that are left over are deleted")
+	fs.BoolVar(&c.Enable, EnableFlag, c.Enable, "publish pods to nodes in CiliumEndpointSlices; without it, existing slices are deleted")
 	fs.StringVar(&c.Mode, "ces-controller-mode", c.Mode,
 		"what CiliumEndpointSlices are made from: default (CiliumEndpoints), or slim (Pods, CiliumIdentities and CiliumNodes; agents write no CiliumEndpoints)")
 	fs.IntVar(&c.Max, "ces-max-ciliumendpoints-per-ces", c.Max, "how many endpoints a CiliumEndpointSlice may have")

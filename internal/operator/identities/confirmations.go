@@ -101,7 +101,7 @@ func (c *collector) confirmed(ctx context.Context) (confirmed map[string]uint64,
 		}
 	}, client.InNamespace(c.cfg.Namespace), client.MatchingLabels{k8sids.ConfirmationLabel: k8sids.ConfirmationLabelValue})
 	if err != nil {
-		return nil, nil, fmt.Errorf("list of Leases in namespace %s, by which agents tell which identities have ended; until it can be read no number is used again: %w",
+		return nil, nil, fmt.Errorf("list of Leases in namespace %s, by which agents confirm which identities have ended; until it can be read no number is used again: %w",
 			c.cfg.Namespace, err)
 	}
 	confirmed, more := k8sids.SumUp(all)

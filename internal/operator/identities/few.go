@@ -252,7 +252,7 @@ func (a *asker) written(ctx context.Context, kind string, since uint64) (uint64,
 		}
 	}
 	if ctx.Err() != nil { // what keeps this watch from telling may keep the caches' from it, too
-		return 0, fmt.Errorf("%w: a watch of %s tells nothing, not even its end", errBehind, kind)
+		return 0, fmt.Errorf("%w: a watch of %s sends nothing, not even its end", errBehind, kind)
 	}
 	var newest uint64
 	for _, v := range written {

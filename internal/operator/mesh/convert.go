@@ -202,7 +202,7 @@ func (p pod) values() (map[string]string, error) {
 	id := identity.ID(p.identity)
 	host, ok := address(p.networking.NodeIP)
 	if p.identity < 0 || p.identity > 1<<24-1 || !ok {
-		return nil, fmt.Errorf("endpoint %s/%s: identity %d at %q cannot be told to other clusters", p.namespace, p.name, p.identity, p.networking.NodeIP)
+		return nil, fmt.Errorf("endpoint %s/%s: identity %d at %q cannot be exported to other clusters", p.namespace, p.name, p.identity, p.networking.NodeIP)
 	}
 	pair := ipcache.Pair{Host: host, Identity: id, Namespace: p.namespace, Pod: p.name, ServiceAccount: p.account}
 	if p.key > 0 && p.key <= 255 {

@@ -86,7 +86,7 @@ func (x *exporter) reconcile(mi *mirror, prefix string, read func(context.Contex
 // tolerate logs an object that makes no sense, and keeps what it stands for nevertheless.
 func (x *exporter) tolerate(s export, err error) export {
 	if err != nil {
-		x.log.Warn("other clusters are not told of an object that makes no sense", "error", err)
+		x.log.Warn("an invalid object is not exported to other clusters", "error", err)
 	}
 	return s
 }

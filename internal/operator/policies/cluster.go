@@ -131,7 +131,7 @@ func (c *clusterPolicies) follow(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("watch: %w", err)
 	}
-	c.log.Info("ClusterNetworkPolicy is defined here: telling whether each can be enforced", "version", c.kind.Version)
+	c.log.Info("ClusterNetworkPolicy is defined here: reporting whether each can be enforced", "version", c.kind.Version)
 	ended := make(chan error, 2)
 	go func() { ended <- store.Start(ctx) }()
 	go func() { ended <- ctl.Start(ctx) }()

@@ -41,7 +41,7 @@ import (
 const (
 	// What the condition says of a policy without fault.
 	validMessage = "Policy validation succeeded"
-	// maxMessage bounds the message: a status is no place for a book.
+	// maxMessage bounds the message: a status must stay short.
 	maxMessage = 4096
 )
 

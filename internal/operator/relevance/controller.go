@@ -108,7 +108,7 @@ func (c *Controller) run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		c.log.Warn("cannot tell which labels make identities; none is made until then", "error", err)
+		c.log.Warn("cannot find out which labels make identities; none is made until then", "error", err)
 		if !retry.Sleep(ctx, errPause) {
 			return nil
 		}

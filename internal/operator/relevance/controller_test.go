@@ -26,7 +26,7 @@ import (
 )
 
 // patience is how long a machine under load may take.
-const patience = 90 * time.Second
+const serverTimeout = 90 * time.Second
 
 const namespace = "default"
 

@@ -18,7 +18,7 @@ type Fault struct {
 	// errors if it is 0.
 	Code, Message string
 	Status        int
-	// RetryAfter is in how many seconds to come back, told if it is above 0.
+	// RetryAfter is in how many seconds to come back, sent if it is above 0.
 	RetryAfter int
 	// Drop closes the connection without an answer.
 	Drop bool
@@ -66,7 +66,7 @@ func (d *Disturbances) Throttle(perSecond, burst float64) {
 	d.rate, d.tokens, d.filled = perSecond, burst, time.Now()
 }
 
-// Arrive books a request and takes its time. It returns what the script says of it, and whether
+// Arrive counts a request and delays it. It returns what the script says of it, and whether
 // the throttle admits it: the script is not asked about what it does not.
 func (d *Disturbances) Arrive(r *http.Request, action string) (f *Fault, admitted bool) {
 	d.mu.Lock()

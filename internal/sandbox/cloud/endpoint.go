@@ -22,7 +22,7 @@ type Protocol struct {
 	Type    string
 	Encode  func(any) ([]byte, error)
 	Refusal func(*Fault) any
-	// Throttled is told to who asks too often.
+	// Throttled answers clients that ask too often.
 	Throttled Fault
 }
 
@@ -76,5 +76,5 @@ func (p *Protocol) write(w http.ResponseWriter, status int, content any) {
 	}
 	w.Header().Set("Content-Type", p.Type)
 	w.WriteHeader(status)
-	_, _ = w.Write(text) // who has gone is not told
+	_, _ = w.Write(text) // the client may have gone
 }

@@ -114,7 +114,7 @@ func (n *nodeObject) ready(since time.Time) (bool, string) {
 }
 
 // renewed returns when the node's kubelet last said that it is alive, to the microsecond; its
-// heartbeats tell whole seconds only.
+// heartbeats have whole seconds only.
 func (c *client) renewed(ctx context.Context, node string) (time.Time, error) {
 	var lease struct{ Spec struct{ RenewTime time.Time } }
 	err := c.do(ctx, http.MethodGet, "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/"+node, "", nil, &lease)

@@ -32,7 +32,7 @@ type Cluster struct {
 	began time.Time
 }
 
-// state is what the commands of a cluster tell each other, in cluster.json. It describes; what is
+// state is what the commands of a cluster share, in cluster.json. It describes; what is
 // removed is found without it.
 type state struct {
 	Name     string    `json:"name"`

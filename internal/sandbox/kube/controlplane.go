@@ -338,7 +338,7 @@ func (c *Cluster) deploy(ctx context.Context, st *state) error {
 	return nil
 }
 
-// dnsManifest is that of CoreDNS with the address that kubelets tell pods.
+// dnsManifest is that of CoreDNS with the address that kubelets give to pods.
 func dnsManifest(p plan) []byte {
 	return bytes.ReplaceAll(coreDNSManifest, []byte("clusterIP: "+plan(0).dnsService().String()), []byte("clusterIP: "+p.dnsService().String()))
 }

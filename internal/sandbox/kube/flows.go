@@ -111,7 +111,7 @@ func (c *Cluster) deployHubbleSecret(ctx context.Context, st *state) error {
 	return c.apply(ctx, st, doc)
 }
 
-// relay hears of nodes from the first one, and then from all of them what they see.
+// relay gets the list of nodes from the first one, and then the flows of all of them.
 func (c *Cluster) relay(st *state) program {
 	pki := func(name string) string { return c.path("pki", hubbleDir, name) }
 	return program{name: relayName, argv: []string{

@@ -147,8 +147,8 @@ func adaptManifest(data []byte, st *state) ([]byte, error) {
 	return []byte(strings.Join(out, "---\n")), nil
 }
 
-// adaptPod tells containers where the API server is, since the way by the service needs them first,
-// and where the node has its cgroups of version 2.
+// adaptPod gives containers the address of the API server, since the way by the service needs them
+// first, and where the node has its cgroups of version 2.
 func adaptPod(spec map[string]any, master host, unified string) {
 	for _, key := range []string{"initContainers", "containers"} {
 		containers, _ := spec[key].([]any)

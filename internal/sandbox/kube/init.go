@@ -25,7 +25,7 @@ const (
 	importedTag = "images-imported" // a file below nodeFiles: all images are there
 )
 
-// initConfig tells the first process of a node what to do, in the file node/init.json of the node's
+// initConfig configures the first process of a node, in the file node/init.json of the node's
 // directory.
 type initConfig struct {
 	Name   string

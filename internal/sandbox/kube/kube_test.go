@@ -65,7 +65,7 @@ func TestInstanceType(t *testing.T) {
 }
 
 // Everything in the plan must fit together: no two hosts or ranges of pods overlap, in all clusters
-// that can be connected, and all lie where Kubernetes is told that they do.
+// that can be connected, and all lie where Kubernetes is configured to expect them.
 func TestPlan(t *testing.T) {
 	seen := map[netip.Addr]string{}
 	var all []netip.Prefix
@@ -119,7 +119,7 @@ func TestPlan(t *testing.T) {
 	}
 	for id, want := range map[plan]string{0: "clusterIP: 10.96.0.10\n", 7: "clusterIP: 172.20.7.10\n"} {
 		if !bytes.Contains(dnsManifest(id), []byte(want)) {
-			t.Errorf("CoreDNS of cluster %d does not get the address that kubelets tell pods: %s", id, want)
+			t.Errorf("CoreDNS of cluster %d does not get the address that kubelets give to pods: %s", id, want)
 		}
 	}
 	if got := plan(0).node(3, false).podCIDRs(); !cmp.Equal(got, []string{"10.244.3.0/24"}) {
@@ -299,15 +299,15 @@ func TestNodeObjectReady(t *testing.T) {
 	const text = `{"status": {"conditions": [
 		{"type": "MemoryPressure", "status": "False", "lastHeartbeatTime": "2026-01-02T03:04:05Z"},
 		{"type": "Ready", "status": %q, "reason": "R", "message": "m", "lastHeartbeatTime": "2026-01-02T03:04:05Z"}]}}`
-	heard := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	started := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	for _, tc := range []struct {
 		name, status string
 		since        time.Time
 		want         bool
 	}{
 		{"yes", "True", time.Time{}, true},
-		{"in the same second", "True", heard.Add(900 * time.Millisecond), true},
-		{"before it was started", "True", heard.Add(time.Second), false},
+		{"in the same second", "True", started.Add(900 * time.Millisecond), true},
+		{"before it was started", "True", started.Add(time.Second), false},
 		{"no", "False", time.Time{}, false},
 		{"lost", "Unknown", time.Time{}, false},
 	} {
@@ -332,7 +332,7 @@ func TestForward(t *testing.T) {
 		t.Fatal(err)
 	}
 	served := make(chan struct{})
-	go func() { // says back everything once it has heard all
+	go func() { // says back everything once it has received all
 		defer close(served)
 		conn, err := server.Accept()
 		if err != nil {
@@ -366,7 +366,7 @@ func TestForward(t *testing.T) {
 	}
 	got, err := io.ReadAll(conn)
 	if err != nil || string(got) != "HELLO" {
-		t.Errorf("heard %q, %v", got, err)
+		t.Errorf("received %q, %v", got, err)
 	}
 	_ = conn.Close()
 	<-served

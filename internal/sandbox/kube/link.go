@@ -15,7 +15,7 @@ import (
 )
 
 // Two clusters that are connected have a cable between their worlds, which lead to the other one's
-// underlay through it. What is told of pods and identities is no business of the underlay.
+// underlay through it. The underlay knows nothing of pods and identities.
 
 // cable is the name of a world's end of the cable to the cluster with this number.
 func (p plan) cable() string { return fmt.Sprintf("mesh%d", int(p)) }

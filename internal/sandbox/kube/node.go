@@ -26,7 +26,7 @@ func (c *Cluster) bootNode(st *state, n *node, images imageFiles) error {
 	return c.startNode(st, n, images)
 }
 
-// powerOff ends a node as a power cut does: nothing of it is told. Its network namespace goes, too,
+// powerOff ends a node as a power cut does: nothing is notified. Its network namespace goes, too,
 // and with it its links, routes and programs.
 func (c *Cluster) powerOff(st *state, n *node) error {
 	if err := n.Init.Send(unix.SIGKILL); err != nil {

@@ -182,7 +182,7 @@ func (c *Cluster) chartFlags() string {
 	return b.String()
 }
 
-// PrintNext tells people what to try.
+// PrintNext prints what to try next.
 func (c *Cluster) PrintNext(w io.Writer) {
 	paint := c.paint
 	name := ""

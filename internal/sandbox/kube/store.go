@@ -52,8 +52,8 @@ func (c *Cluster) store(st *state) program {
 		c.consul(), "agent", "-server", "-bootstrap-expect=1", "-node=store", "-data-dir=" + c.storeDir(), "-bind=" + address, "-log-level=warn",
 		"-http-port=" + strconv.Itoa(storePort), "-dns-port=-1", "-grpc-port=-1", "-grpc-tls-port=-1",
 		"-hcl=" + fmt.Sprintf(`addresses { http = %q }`, address+" "+socket),
-		// One server elects itself: no reason to wait for votes, nor to ask the network for news of
-		// the program.
+		// One server elects itself: no reason to wait for votes, nor to ask the network for updates
+		// of the program.
 		"-hcl=performance { raft_multiplier = 1 }", "-hcl=disable_update_check = true",
 	}}
 }

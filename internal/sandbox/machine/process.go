@@ -127,8 +127,8 @@ func (d Daemon) Start() (Process, error) {
 	return p, nil
 }
 
-// SignalReady tells the process that waits in Daemon.Start that this one is ready, if it was asked
-// to.
+// SignalReady notifies the process that waits in Daemon.Start that this one is ready, if it was
+// asked to.
 func SignalReady(fd int) error {
 	if fd <= 0 {
 		return nil

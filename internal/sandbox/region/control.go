@@ -23,7 +23,7 @@ type Status struct {
 	cloud.View
 	// Calls are how often each action was asked for.
 	Calls map[string]int `json:"calls"`
-	// Disturbances are what it is told to do to its users, in words.
+	// Disturbances are the faults that it is set to inject, in words.
 	Disturbances []string `json:"disturbances"`
 }
 
@@ -119,7 +119,7 @@ func (d *disturber) script(action string) *cloud.Fault {
 	return &f
 }
 
-// ServeHTTP implements [http.Handler]: GET tells the status, POST takes an order.
+// ServeHTTP implements [http.Handler]: GET returns the status, POST takes an order.
 func (d *disturber) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodPost {
 		var o Order

@@ -276,7 +276,7 @@ func TestAWSIPv6(t *testing.T) {
 	})
 }
 
-// TestMetadata: each node is told of its own instance, in each cloud, by its own protocol.
+// TestMetadata: each node gets its own instance, in each cloud, by its own protocol.
 func TestMetadata(t *testing.T) {
 	t.Parallel()
 	for _, provider := range Providers() {
@@ -308,7 +308,7 @@ func TestMetadata(t *testing.T) {
 					_, text = w.ask(k, http.MethodGet, "http://100.100.100.200/latest/meta-data/instance-id", "", "X-aliyun-ecs-metadata-token", token)
 				}
 				if !strings.Contains(text, InstanceID(provider, h.Name)) {
-					t.Errorf("%s is told %s", h.Name, text)
+					t.Errorf("%s gets %s", h.Name, text)
 				}
 			}
 			st, err := w.Status(t.Context())

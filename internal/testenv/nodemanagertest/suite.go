@@ -15,7 +15,7 @@ import (
 	"github.com/hawser-net/hawser/internal/testenv/controllers"
 )
 
-// Refusal is one of a cloud, and what people are told.
+// Refusal is one of a cloud, and the message for it.
 type Refusal struct {
 	Action  string
 	Fault   cloud.Fault

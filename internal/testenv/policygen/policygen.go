@@ -1,6 +1,6 @@
-// Package policygen makes random policies of every kind that is accepted, and, if it is told to,
-// some that are refused, for comparison with the oracle: by the tests of the policy engine, and on
-// a real cluster. Its vocabulary is small, so that rules and packets meet often.
+// Package policygen makes random policies of every kind that is accepted, and, if it is configured
+// to, some that are refused, for comparison with the oracle: by the tests of the policy engine, and
+// on a real cluster. Its vocabulary is small, so that rules and packets meet often.
 package policygen
 
 import (

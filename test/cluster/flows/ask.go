@@ -12,7 +12,7 @@ import (
 	"github.com/hawser-net/hawser/test/cluster/lab"
 )
 
-// Token returns a random number, such as tells one probe's packets from another's.
+// Token returns a random number, by which one probe's packets differ from another's.
 func Token() uint32 { return rand.Uint32() }
 
 // Ask sends one message by "tcp" or "udp" and waits for the answer of the server with this number;

@@ -173,7 +173,7 @@ func nodesKnowPods(w *World) (wrong []string) {
 	for i := range w.Endpoints {
 		e := &w.Endpoints[i]
 		if e.Status.Identity == nil || e.Status.Networking == nil {
-			continue // podsHaveEndpoints tells
+			continue // podsHaveEndpoints reports it
 		}
 		for _, text := range objectAddrs(e) {
 			if a, err := netip.ParseAddr(text); err == nil {

@@ -69,7 +69,7 @@ func faults(w *World) (out []string) {
 	return out
 }
 
-// Every single thing that is wrong is told.
+// Every single thing that is wrong is reported.
 func TestChecks(t *testing.T) {
 	if got := faults(good()); len(got) > 0 {
 		t.Fatalf("a cluster in order: %v", got)

@@ -19,7 +19,7 @@ type Modes struct {
 	// Identities says who makes identities: agent, operator, both or mixed. mixed is a fleet on its
 	// way from agent to both: the operator makes identities as well, agents do not know of it.
 	Identities string
-	// Endpoints says how nodes are told of pods: by objects, slices of them, or slim, by slices
+	// Endpoints says how nodes learn of pods: by objects, slices of them, or slim, by slices
 	// that the operator makes of pods.
 	Endpoints string
 	// Store says where identities are kept: in objects of Kubernetes, etcd or consul.
@@ -38,7 +38,7 @@ func storeModes() []string    { return []string{"objects", kube.Etcd, kube.Consu
 // Flags adds the options -identities, -endpoints, -store and -render.
 func (m *Modes) Flags(fs *flag.FlagSet) {
 	fs.StringVar(&m.Identities, "identities", m.Identities, "who makes identities: "+strings.Join(identityModes(), ", "))
-	fs.StringVar(&m.Endpoints, "endpoints", m.Endpoints, "how nodes are told of pods: "+strings.Join(endpointModes(), ", "))
+	fs.StringVar(&m.Endpoints, "endpoints", m.Endpoints, "how nodes learn of pods: "+strings.Join(endpointModes(), ", "))
 	fs.StringVar(&m.Store, "store", m.Store, "where identities are kept: "+strings.Join(storeModes(), ", "))
 	fs.StringVar(&m.render, "render", "bin/render", "the program that renders the chart (deploy/render)")
 }
@@ -58,7 +58,7 @@ func (m Modes) Validate() error {
 		errs = append(errs, errors.New("-endpoints slim needs -identities operator"))
 	}
 	if m.Endpoints != "objects" && m.Store != "objects" {
-		errs = append(errs, fmt.Errorf("-endpoints %s needs -store objects: with a store nodes hear of pods there", m.Endpoints))
+		errs = append(errs, fmt.Errorf("-endpoints %s needs -store objects: with a store nodes learn of pods there", m.Endpoints))
 	}
 	return errors.Join(errs...)
 }

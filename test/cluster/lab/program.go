@@ -16,7 +16,7 @@ import (
 // downTime bounds how long a cluster may take to go.
 const downTime = time.Minute
 
-// Main runs a program that does something to clusters until it ends or the process is told to, and
+// Main runs a program that does something to clusters until it ends or the process is to end, and
 // returns the exit code: 0 if all was well, 1 if something was not as it must be, 2 if that could
 // not be found out.
 func Main(name string, run func(ctx context.Context) (ok bool, err error)) int {

@@ -50,7 +50,7 @@ type Party struct {
 	NamedPorts, PeerPorts []string
 	// SourceOnly parties are not probed.
 	SourceOnly bool
-	// Number tells its server's answers from others'.
+	// Number distinguishes its server's answers from others'.
 	Number uint32
 }
 
@@ -90,7 +90,7 @@ type Probe struct {
 // Wrong reports whether the network did not do what the policies say.
 func (p *Probe) Wrong() bool { return p.Reached != p.Expected }
 
-// String tells the whole probe in a line.
+// String describes the whole probe in a line.
 func (p *Probe) String() string {
 	is, want := "was denied", "allowed"
 	if p.Reached {
@@ -274,7 +274,7 @@ func echo(from *lab.Namespace, to netip.Addr, timeout time.Duration) error {
 			}
 			m, err := icmp.ParseMessage(proto, buf[:n])
 			if err != nil || m.Type != reply {
-				continue // a raw socket hears everything
+				continue // a raw socket receives everything
 			}
 			answer, ok := m.Body.(*icmp.Echo)
 			if addr, isAddr := peer.(*net.IPAddr); ok && isAddr && answer.ID == int(id) && addr.IP.Equal(to.AsSlice()) {

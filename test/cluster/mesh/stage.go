@@ -26,7 +26,7 @@ import (
 const (
 	stage     = "mesh" // the namespace of the pods, in both clusters
 	port      = 8080
-	patience  = time.Minute // for what must come about
+	timeout   = time.Minute // for what must come about
 	probeTime = 1500 * time.Millisecond
 )
 
@@ -207,10 +207,10 @@ func (m *mesh) ask(probes []probe) (asked int, err error) {
 	return asked, errors.Join(errs...)
 }
 
-// settle asks until nothing is wrong, and returns after how long that was.
-func (m *mesh) settle(ctx context.Context, probes []probe) (asked int, took time.Duration, err error) {
+// converge asks until nothing is wrong, and returns after how long that was.
+func (m *mesh) converge(ctx context.Context, probes []probe) (asked int, took time.Duration, err error) {
 	began := time.Now()
-	err = lab.Eventually(ctx, patience, func(context.Context) (err error) {
+	err = lab.Eventually(ctx, timeout, func(context.Context) (err error) {
 		asked, err = m.ask(probes)
 		took = time.Since(began)
 		return err

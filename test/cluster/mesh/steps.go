@@ -30,10 +30,10 @@ type step struct {
 // steps are in the order in which they must run.
 func steps() []step {
 	return []step{
-		{"connect", "both clusters are told of each other", (*mesh).connect},
+		{"connect", "both clusters are connected", (*mesh).connect},
 		{"rights", "whoever reads a store for another cluster can read what is meant for it, and write nothing", (*mesh).rights},
 		{"policy", "servers let in clients of the other cluster, and nobody else; open pods everybody", (*mesh).policy},
-		{"relabel", "a pod becomes a client, and an intruder again: the other cluster hears of it", (*mesh).relabel},
+		{"relabel", "a pod becomes a client, and an intruder again: the other cluster observes it", (*mesh).relabel},
 		{"service", "a global service has the backends of both, of one's own first, or of the other first", (*mesh).service},
 		{"store", "the store of the second cluster is killed under traffic, and comes back", (*mesh).store},
 		{"agents", "the agents of the first cluster are replaced under traffic", (*mesh).agents},
@@ -48,7 +48,7 @@ func (m *mesh) connect(ctx context.Context) error {
 	for _, s := range m.sides() {
 		for _, n := range s.nodes {
 			o := m.other(s)
-			err := lab.Eventually(ctx, patience, func(ctx context.Context) error {
+			err := lab.Eventually(ctx, timeout, func(ctx context.Context) error {
 				r, err := s.remote(ctx, n, o.Name)
 				if err == nil && (!r.Connected || !r.Ready || r.NumNodes != len(o.nodes) || r.NumRefused != 0 || r.NumEndpoints < 2*len(o.pods)) {
 					err = fmt.Errorf("agent %s/%s says of %s: %+v", s.Name, n, o.Name, r)
@@ -115,7 +115,7 @@ func (m *mesh) policy(ctx context.Context) error {
 		probes = append(probes, pairs(s, s, "client", "server", false)...)
 		probes = append(probes, pairs(s, o, "intruder", "open", true)...)
 	}
-	asked, took, err := m.settle(ctx, probes)
+	asked, took, err := m.converge(ctx, probes)
 	m.say("  %d probes as the policies say, after %.1f s", asked, took.Seconds())
 	return err
 }
@@ -134,7 +134,7 @@ func (m *mesh) relabel(ctx context.Context) error {
 		if err := m.a.label(ctx, pod, change.role); err != nil {
 			return err
 		}
-		_, took, err := m.settle(ctx, change.probes)
+		_, took, err := m.converge(ctx, change.probes)
 		if err != nil {
 			return fmt.Errorf("as %s: %w", change.role, err)
 		}
@@ -153,7 +153,7 @@ func (m *mesh) service(ctx context.Context) error {
 			if err := s.annotate(ctx, tc.affinity); err != nil {
 				return err
 			}
-			err := lab.Eventually(ctx, patience, func(context.Context) error {
+			err := lab.Eventually(ctx, timeout, func(context.Context) error {
 				own, others, err := m.count(s, each)
 				if err == nil && ((own > 0) != tc.own || (others > 0) != tc.others) {
 					err = fmt.Errorf("affinity %s in %s: %d answers of its own, %d of the other cluster", tc.affinity, s.Name, own, others)
@@ -177,7 +177,7 @@ func (m *mesh) service(ctx context.Context) error {
 			return err
 		}
 	}
-	err := lab.Eventually(ctx, patience, func(context.Context) error {
+	err := lab.Eventually(ctx, timeout, func(context.Context) error {
 		own, others, err := m.count(m.a, 10)
 		if err == nil && own > 0 {
 			err = fmt.Errorf("affinity local without backends: %d answers of pods that are none", own)
@@ -250,7 +250,7 @@ func (m *mesh) store(ctx context.Context) error {
 		if err := info.Processes["mesh-etcd"].Send(unix.SIGKILL); err != nil {
 			return err
 		}
-		return lab.Eventually(ctx, 2*patience, func(ctx context.Context) error {
+		return lab.Eventually(ctx, 2*timeout, func(ctx context.Context) error {
 			for _, n := range m.a.nodes {
 				r, err := m.a.remote(ctx, n, m.b.Name)
 				if err == nil && (r.Connected || !r.Ready) {
@@ -272,7 +272,7 @@ func (m *mesh) store(ctx context.Context) error {
 	if err := m.hawser(ctx, m.out, "sandbox", "up", "--kubernetes", "--name", m.b.Name); err != nil {
 		return err
 	}
-	err = lab.Eventually(ctx, 2*patience, func(ctx context.Context) error {
+	err = lab.Eventually(ctx, 2*timeout, func(ctx context.Context) error {
 		for _, n := range m.a.nodes {
 			if r, err := m.a.remote(ctx, n, m.b.Name); err != nil || !r.Connected {
 				return errors.Join(err, fmt.Errorf("agent %s/%s is not connected again: %s", m.a.Name, n, r.LastError))
@@ -283,12 +283,12 @@ func (m *mesh) store(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// And what changes from now on is heard.
+	// And what changes from now on is observed.
 	return m.relabelBack(ctx)
 }
 
 // relabelBack is relabel the other way: a pod of the second cluster, of whose store the first one
-// hears.
+// observes.
 func (m *mesh) relabelBack(ctx context.Context) error {
 	m.a, m.b = m.b, m.a
 	defer func() { m.a, m.b = m.b, m.a }()

@@ -171,7 +171,7 @@ func (s *soak) replacePod() change {
 			_, err = s.Kube.CoreV1().Pods(next.Namespace).Create(ctx, next, metav1.CreateOptions{})
 			return err
 		},
-		undo: func(ctx context.Context) error { return s.WaitReady(ctx, settled, next) },
+		undo: func(ctx context.Context) error { return s.WaitReady(ctx, convergence, next) },
 	}.with(func() error {
 		info, err := s.Info()
 		if err != nil {

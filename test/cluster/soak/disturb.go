@@ -134,12 +134,12 @@ func (s *soak) replace(ctx context.Context, node, selector string) error {
 			return err
 		}
 	}
-	return lab.Eventually(ctx, settled, func(ctx context.Context) error {
+	return lab.Eventually(ctx, convergence, func(ctx context.Context) error {
 		pods, err := s.Kube.CoreV1().Pods(system).List(ctx, list)
 		if err != nil {
 			return err
 		}
-		// The kubelet heard of the removal before it heard of the new pod, so it starts nothing in
+		// The kubelet observed the removal before it observed the new pod, so it starts nothing in
 		// the removed one any more once the new one runs.
 		if !slices.ContainsFunc(pods.Items, func(p corev1.Pod) bool { return !removed[p.UID] && running(&p) }) {
 			return fmt.Errorf("no new pod of %s runs on %s", selector, node)

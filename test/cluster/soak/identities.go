@@ -116,7 +116,7 @@ func (s *soak) deleteIdentity(ctx context.Context) (change, error) {
 		kind: "delete-identity", what: fmt.Sprintf("identity %s is deleted by hand", id.Name),
 		make: func(ctx context.Context) error { return s.dropNumber(ctx, id.Name) },
 		undo: func(ctx context.Context) error {
-			return lab.Eventually(ctx, settled, func(ctx context.Context) error {
+			return lab.Eventually(ctx, convergence, func(ctx context.Context) error {
 				now, err := s.meaning(ctx, id.Name)
 				if err == nil && !maps.Equal(now, id.SecurityLabels) {
 					err = fmt.Errorf("identity %s came back as %v, was %v", id.Name, now, id.SecurityLabels)

@@ -23,9 +23,9 @@ const (
 	maxFaults = 5
 	// maxPolicies at once; more of them deny nearly everything.
 	maxPolicies = 6
-	// settled bounds how long agents, objects and kernels may take to agree after a change. A
+	// convergence bounds how long agents, objects and kernels may take to agree after a change. A
 	// frozen leader's lease has to run out first.
-	settled = 3 * time.Minute
+	convergence = 3 * time.Minute
 )
 
 // soak is one run. Choices come from rng only, so that a seed repeats them.
@@ -144,13 +144,13 @@ func (s *soak) disturbed(ctx context.Context, d disturbance, c change) (err erro
 
 // settleDown waits until agents are well, have the policies, and everything fits together.
 func (s *soak) settleDown(ctx context.Context) error {
-	if err := invariant.AgentsAnswer(ctx, s.Lab, settled); err != nil {
+	if err := invariant.AgentsAnswer(ctx, s.Lab, convergence); err != nil {
 		return err
 	}
-	if err := s.Arrived(ctx, settled); err != nil {
+	if err := s.Arrived(ctx, convergence); err != nil {
 		return err
 	}
-	return invariant.Hold(ctx, s.Lab, settled)
+	return invariant.Hold(ctx, s.Lab, convergence)
 }
 
 // check compares everything when nothing is under way.

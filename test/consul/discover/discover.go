@@ -35,7 +35,7 @@ func WithProviders(map[string]Provider) Option { return nil }
 // Names are those of the providers: none.
 func (*Discover) Names() []string { return nil }
 
-// Addrs fails: a server that is told to look for others must not start as if there were none.
+// Addrs fails: a server that is set to look for others must not start as if there were none.
 func (*Discover) Addrs(cfg string, _ *log.Logger) ([]string, error) {
 	return nil, errors.New("this Consul is built for tests, and cannot look for other servers: " + cfg)
 }

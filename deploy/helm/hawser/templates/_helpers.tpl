@@ -32,7 +32,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- if and (ne .Values.identity.managementMode "agent") (eq .Values.identity.allocationMode "crd") }}true{{ end -}}
 {{- end -}}
 
-{{/* Where an agent tells the relay of nodes, and where the relay is found. */}}
+{{/* Where an agent serves the list of nodes to the relay, and where the relay is found. */}}
 {{- define "hawser.peerService" -}}
 hubble-peer.{{ .Release.Namespace }}.svc.{{ .Values.hubble.peerService.clusterDomain }}:{{ ternary 443 80 .Values.hubble.tls.enabled }}
 {{- end }}

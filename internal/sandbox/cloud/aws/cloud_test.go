@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-func town(t *testing.T) (*Cloud, *httptest.Server) {
+func newServer(t *testing.T) (*Cloud, *httptest.Server) {
 	c := New()
 	c.AddVPC("vpc-1", netip.MustParsePrefix("10.0.0.0/16"))
 	c.AddSubnet("subnet-1", "vpc-1", "eu-test-1a", netip.MustParsePrefix("10.0.0.0/27"), map[string]string{"k": "v"})
@@ -60,7 +60,7 @@ func value(text, tag string) string {
 // TestCloud has each limit of EC2 refused with its code, and nothing changed by what is refused.
 func TestCloud(t *testing.T) {
 	t.Parallel()
-	c, s := town(t)
+	c, s := newServer(t)
 	_, made := ask(t, s, "CreateNetworkInterface", "SubnetId", "subnet-1", "SecurityGroupId.1", "sg-1", "SecondaryPrivateIpAddressCount", "2", "ClientToken", "once")
 	eni := value(made, "networkInterfaceId")
 	if _, again := ask(t, s, "CreateNetworkInterface", "SubnetId", "subnet-1", "ClientToken", "once"); value(again, "networkInterfaceId") != eni {
@@ -136,7 +136,7 @@ func TestCloud(t *testing.T) {
 // TestMetadata reads as an instance does: with a token only.
 func TestMetadata(t *testing.T) {
 	t.Parallel()
-	c, _ := town(t)
+	c, _ := newServer(t)
 	s := httptest.NewServer(c.Metadata("i-1"))
 	t.Cleanup(s.Close)
 	do := func(method, path string, header ...string) (int, string) {

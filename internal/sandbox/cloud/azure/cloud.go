@@ -65,7 +65,8 @@ type network struct {
 type machine struct {
 	id, name, set, size, zone string
 	interfaces                []string // IDs in lower case
-	// model is what a scale set's instance was told to have: by interface, its configurations.
+	// model is what a scale set's instance was configured to have: by interface, its
+	// configurations.
 	model   map[string][]Config
 	etag    int
 	updated time.Time

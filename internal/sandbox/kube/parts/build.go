@@ -154,7 +154,7 @@ func (b *Builder) stale(ctx context.Context, p Part, flags []string) int {
 	return bytes.Count(out, []byte("x"))
 }
 
-// meter tells how far one build is.
+// meter shows how far one build is.
 type meter struct {
 	builder        *Builder
 	name, position string

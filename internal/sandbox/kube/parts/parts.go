@@ -37,7 +37,7 @@ type Part struct {
 	module string
 	// pkg is the package to build, as seen from there.
 	pkg string
-	// from is the module whose version tells whether a program that is there is the right one.
+	// from is the module whose version decides whether a program that is there is the right one.
 	from string
 	// flags are further linker flags.
 	flags string
@@ -148,7 +148,7 @@ func Source(places ...string) (string, error) {
 	return "", errors.New("no checkout of Hawser here: programs of Kubernetes are built from its test/kube, so run this from a checkout")
 }
 
-// state tells whether the program in dir is there and of the version that the checkout at root
+// state reports whether the program in dir is there and of the version that the checkout at root
 // wants; root may be empty if there is none.
 func (p Part) state(dir, root string) (ok bool, why string) {
 	path := filepath.Join(dir, p.Name)

@@ -9,7 +9,7 @@ export function markPanel(m: Mark, effect: Effect | undefined, problem: string, 
     el("h2", {}, `Policies changed at ${time(m.time)}`),
     el("ul", { class: "changed" }, ...m.policies.map(p => el("li", {}, `${p.deleted ? "− deleted" : "◆ changed"} `, el("b", {}, p.policy), p.kind ? el("small", {}, p.kind) : undefined))),
     ...(m.leftOut ? [el("p", { class: "more" }, `and ${amount(m.leftOut)} more`)] : []),
-    el("p", { class: "more" }, m.nodes === 1 ? "Told by 1 node." : `Told by ${m.nodes} nodes.`),
+    el("p", { class: "more" }, m.nodes === 1 ? "Reported by 1 node." : `Reported by ${m.nodes} nodes.`),
     el("div", { class: "modes" }, el("button", { click: () => until(Math.floor(at) - 10) }, "Map before it"), el("button", { click: () => until(Math.ceil(after)) }, "Map after it")),
     el("h3", {}, "Judged otherwise since"),
   ];

@@ -127,7 +127,7 @@ function showStatus(s: Status): void {
   const missed = snapshot && snapshot.lost + snapshot.notShown;
   e.className = bad ? "bad" : "";
   e.textContent = (s.connected ? `${connected} of ${s.nodes.length} nodes` : `no flows: ${s.error ?? "connecting"}`) + (missed ? `; ${missed} events missed, numbers are at least so many` : "");
-  byId("marks").dataset.note = s.marks ? "Changes of policies are not known: the server does not tell of them." : "";
+  byId("marks").dataset.note = s.marks ? "Changes of policies are not known: the server does not report them." : "";
   last = s;
   drawNodes();
 }

@@ -5,7 +5,7 @@ import { rate } from "./dom";
 import { type Arranged, type Ask, type Box, type Point, type Route, arrange, card, route } from "./layout";
 
 // From so many workloads on what passes between two namespaces is one line, and what passes within
-// one is not drawn: thousands of lines tell nothing. What is refused has lines of its own, and so
+// one is not drawn: thousands of lines show nothing. What is refused has lines of its own, and so
 // has what is selected.
 const grown = 150;
 const labelled = 120; // lines; more of them have labels only if they are refused
@@ -97,7 +97,7 @@ export class Graph {
       { selector: "edge[?routed]", style: {
         "source-endpoint": point("from"), "target-endpoint": point("to"), "control-point-distances": "data(distances)", "control-point-weights": "data(weights)",
       } },
-      { selector: "edge[?told]", style: { "label": "data(told)", "text-margin-x": "data(dx)", "text-margin-y": "data(dy)" } },
+      { selector: "edge[?labelled]", style: { "label": "data(labelled)", "text-margin-x": "data(dx)", "text-margin-y": "data(dy)" } },
       { selector: "edge[!routed]", style: { "curve-style": "bezier" } },
       { selector: "edge[kind = 'audited']", style: { ...line("audited"), "line-style": "dotted" } },
       // Refused: the line does not arrive.
@@ -150,13 +150,13 @@ export class Graph {
     });
     const unplaced = cy.nodes("[workload]").filter(n => !this.places.has(n.id()));
     if (unplaced.nonempty()) this.place(unplaced);
-    else if (added || !this.settled()) this.position();
+    else if (added || !this.inPlace()) this.position();
     if (big) this.pick(this.selected);
     else this.lead();
   }
 
-  // settled reports whether all stand where they are to.
-  private settled(): boolean { return this.cy.nodes("[workload]").toArray().every(n => { const p = this.places.get(n.id()), at = (n as cytoscape.NodeSingular).position(); return !p || p.x === at.x && p.y === at.y; }); }
+  // inPlace reports whether all stand where they are to.
+  private inPlace(): boolean { return this.cy.nodes("[workload]").toArray().every(n => { const p = this.places.get(n.id()), at = (n as cytoscape.NodeSingular).position(); return !p || p.x === at.x && p.y === at.y; }); }
 
   // lines are the edges that there are to be.
   private lines(shown: Shown): ({ id: string } & Record<string, unknown>)[] {
@@ -232,15 +232,15 @@ export class Graph {
     const cards = new Map(this.cy.nodes("[workload], [?heading]").map(n => [n.id(), { ...n.position(), w: Number(n.data("w")), h: Number(n.data("h")), group: String(n.data("parent") ?? "") }]));
     const edges = this.cy.edges("[pair]"), first = { dropped: 0, audited: 1, forwarded: 2 };
     const asks: Ask[] = edges.map(e => {
-      const kind = e.data("kind") as Kind, dropped = kind === "dropped", told = dropped || edges.length <= labelled;
+      const kind = e.data("kind") as Kind, dropped = kind === "dropped", shown = dropped || edges.length <= labelled;
       return { id: e.id(), source: String(e.data("source")), target: String(e.data("target")), rank: first[kind],
-        label: told ? { w: wide(String(e.data("label")), 11) + 10, h: 16, must: dropped, above: dropped } : undefined };
+        label: shown ? { w: wide(String(e.data("label")), 11) + 10, h: 16, must: dropped, above: dropped } : undefined };
     }).sort((a, b) => a.rank - b.rank || a.id.localeCompare(b.id));
     const routes = route(cards, asks, this.down);
     this.cy.batch(() => edges.forEach(e => {
       const r = routes.get(e.id());
-      e.data(r ? { routed: true, ...relative(r, cards.get(String(e.data("source")))!, cards.get(String(e.data("target")))!), told: r.label ? e.data("label") : undefined, over: r.over }
-        : { routed: false, told: asks.length <= labelled / 4 ? e.data("label") : undefined, dx: 0, dy: 0 });
+      e.data(r ? { routed: true, ...relative(r, cards.get(String(e.data("source")))!, cards.get(String(e.data("target")))!), labelled: r.label ? e.data("label") : undefined, over: r.over }
+        : { routed: false, labelled: asks.length <= labelled / 4 ? e.data("label") : undefined, dx: 0, dy: 0 });
     }));
   }
 

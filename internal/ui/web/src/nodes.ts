@@ -42,11 +42,11 @@ function took(seconds: number): string { return seconds < 0.1 ? `${(seconds * 10
 function reach(h: Health | undefined): HTMLElement[] {
   const heading = el("h2", {}, "Do nodes reach each other?");
   if (!h) return [heading, el("p", { class: "more" }, "…")];
-  const told = (h.nodes ?? []).filter(n => !n.problem).length, failures = h.failures ?? [], slowest = h.slowest ?? [];
+  const reporting = (h.nodes ?? []).filter(n => !n.problem).length, failures = h.failures ?? [], slowest = h.slowest ?? [];
   const out: HTMLElement[] = [heading];
   if (h.error) out.push(el("p", { class: "more" }, h.nodes ? `Not asked since ${time(h.asked)}: ${h.error}` : h.error));
   if (!h.nodes) return out;
-  if (!failures.length) out.push(el("p", { class: "verdict" }, told ? `● Yes: each of the ${told} nodes that tell reaches all that it has probed.` : "No node tells."));
+  if (!failures.length) out.push(el("p", { class: "verdict" }, reporting ? `● Yes: each of the ${reporting} nodes that report reaches all that it has probed.` : "No node reports."));
   else out.push(el("p", { class: "verdict dropped" }, `✕ No: ${failures.length + (h.failuresLeftOut ?? 0)} of the ways from one node to another fail.`), ...failed(failures, h.failuresLeftOut ?? 0));
   if (slowest.length) out.push(el("details", {}, el("summary", {}, "Slowest answers"), el("table", {}, el("thead", {}, el("tr", {}, ...["From", "To", "Latency"].map(t => el("th", { scope: "col" }, t)))),
     el("tbody", {}, ...slowest.map(l => el("tr", {}, el("td", {}, l.from), el("td", {}, l.to), el("td", {}, took(l.seconds))))))));

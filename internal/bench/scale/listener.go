@@ -15,10 +15,10 @@ import (
 	"github.com/hawser-net/hawser/pkg/retry"
 )
 
-// ear counts what one agent is sent over its watch of identities, and tells news of those
-// identities that it waits for.
-type ear struct {
-	news *news
+// listener counts what one agent receives over its watch of identities, and records the delivery of
+// identities that are waited for.
+type listener struct {
+	delivery *delivery
 
 	mu            sync.Mutex
 	events, bytes int64
@@ -28,19 +28,19 @@ type ear struct {
 	last           []byte // the event before
 }
 
-// heard is what ears have been told, all together or on the average.
-type heard struct {
+// watchLoad is what listeners have received, all together or on average.
+type watchLoad struct {
 	events, bytes  int64
 	watches, lists int
 }
 
-func (h heard) since(before heard) heard {
-	return heard{h.events - before.events, h.bytes - before.bytes, h.watches - before.watches, h.lists - before.lists}
+func (h watchLoad) since(before watchLoad) watchLoad {
+	return watchLoad{h.events - before.events, h.bytes - before.bytes, h.watches - before.watches, h.lists - before.lists}
 }
 
-// sum adds up what ears have heard.
-func sum(ears []*ear) (all heard) {
-	for _, e := range ears {
+// sum adds up what listeners have received.
+func sum(listeners []*listener) (all watchLoad) {
+	for _, e := range listeners {
 		e.mu.Lock()
 		all.events += e.events
 		all.bytes += e.bytes
@@ -51,16 +51,16 @@ func sum(ears []*ear) (all heard) {
 	return all
 }
 
-// wrap returns a transport that has the ear hear what comes by it of identities.
-func (e *ear) wrap(next http.RoundTripper) http.RoundTripper { return earTransport{e, next} }
+// wrap returns a transport by which the listener receives identities.
+func (e *listener) wrap(next http.RoundTripper) http.RoundTripper { return listenerTransport{e, next} }
 
-type earTransport struct {
-	*ear
+type listenerTransport struct {
+	*listener
 	next http.RoundTripper
 }
 
 // RoundTrip implements http.RoundTripper.
-func (t earTransport) RoundTrip(req *http.Request) (*http.Response, error) {
+func (t listenerTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	resp, err := t.next.RoundTrip(req)
 	if err != nil || req.Method != http.MethodGet || !strings.HasSuffix(req.URL.Path, "/"+v2.ResourceIdentities) {
 		return resp, err
@@ -74,25 +74,25 @@ func (t earTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if q.Get("watch") == "true" {
 		t.watches++
 		t.part = t.part[:0]
-		resp.Body = earBody{resp.Body, t.ear}
+		resp.Body = listenerBody{resp.Body, t.listener}
 	}
 	return resp, err
 }
 
-type earBody struct {
+type listenerBody struct {
 	io.ReadCloser
-	ear *ear
+	listener *listener
 }
 
 // Read implements io.Reader.
-func (b earBody) Read(p []byte) (int, error) {
+func (b listenerBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
-	b.ear.hear(p[:n])
+	b.listener.receive(p[:n])
 	return n, err
 }
 
-// hear takes in what was read. In JSON, events are lines.
-func (e *ear) hear(p []byte) {
+// receive takes in what was read. In JSON, events are lines.
+func (e *listener) receive(p []byte) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.bytes += int64(len(p))
@@ -105,15 +105,15 @@ func (e *ear) hear(p []byte) {
 		e.last = append(append(e.last[:0], e.part...), p[:end]...)
 		e.part, p = e.part[:0], p[end+1:]
 		e.events++
-		if n, ok := newsIn(e.last); ok {
-			e.news.heardOf(n, e)
+		if n, ok := deliveryIn(e.last); ok {
+			e.delivery.observed(n, e)
 		}
 	}
 }
 
-// version returns the resource version of the event that was heard last, and whether that was an
+// version returns the resource version of the event that was received last, and whether that was an
 // error instead.
-func (e *ear) version() (version string, failed bool) {
+func (e *listener) version() (version string, failed bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return between(e.last, `"resourceVersion":"`, '"'), bytes.HasPrefix(e.last, []byte(`{"type":"ERROR"`))
@@ -128,13 +128,13 @@ func between(text []byte, mark string, end byte) string {
 	return ""
 }
 
-// earPause is the pause before an ear listens again whose watch has ended.
-const earPause = 200 * time.Millisecond
+// reconnectPause is the pause before a listener reconnects whose watch has ended.
+const reconnectPause = 200 * time.Millisecond
 
-// listen has the ear follow the identities from a version on, over a connection of its own, as an
-// agent that has listed before, until ctx ends. It reads what it is sent and makes nothing of it.
+// listen has the listener follow the identities from a version on, over a connection of its own, as an
+// agent that has listed before, until ctx ends. It reads what it is sent and does not process it.
 // ready is called when the server has accepted the watch for the first time.
-func (e *ear) listen(ctx context.Context, c *cluster, version string, ready func()) error {
+func (e *listener) listen(ctx context.Context, c *cluster, version string, ready func()) error {
 	transport := c.transport()
 	defer transport.CloseIdleConnections()
 	client := &http.Client{Transport: e.wrap(transport)}
@@ -153,18 +153,18 @@ func (e *ear) listen(ctx context.Context, c *cluster, version string, ready func
 			e.mu.Lock()
 			e.lists++
 			e.mu.Unlock()
-			e.news.readBy(e)
+			e.delivery.readBy(e)
 		}
 		if next != "" {
 			version = next
 		}
-		retry.Sleep(ctx, earPause)
+		retry.Sleep(ctx, reconnectPause)
 	}
 	return nil
 }
 
-// watch hears events until the watch ends. An error is that there was none.
-func (e *ear) watch(ctx context.Context, client *http.Client, c *cluster, version string, ready func(), buf []byte) error {
+// watch receives events until the watch ends. An error is that there was none.
+func (e *listener) watch(ctx context.Context, client *http.Client, c *cluster, version string, ready func(), buf []byte) error {
 	url := c.rest.Host + "/apis/" + v2.SchemeGroupVersion().String() + "/" + v2.ResourceIdentities +
 		"?watch=true&allowWatchBookmarks=true&timeoutSeconds=86400&resourceVersion=" + version
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
@@ -196,56 +196,56 @@ func (c *cluster) version(ctx context.Context) (string, error) {
 	return list.ResourceVersion, err
 }
 
-// newsLabel is the label of identities whose way to all agents is timed; its value is a number.
-const newsLabel = "k8s:heard-by-all"
+// deliveryLabel is the label of identities whose way to all agents is timed; its value is a number.
+const deliveryLabel = "k8s:delivered-to-all"
 
-// newsIn returns the number of the identity in an event, if it is one of those.
-func newsIn(event []byte) (int, bool) {
-	text := between(event, `"`+newsLabel+`":"`, '"')
+// deliveryIn returns the number of the identity in an event, if it is one of those.
+func deliveryIn(event []byte) (int, bool) {
+	text := between(event, `"`+deliveryLabel+`":"`, '"')
 	n, err := strconv.Atoi(text)
 	return n, err == nil
 }
 
-// news times when all ears have heard of an identity.
-type news struct {
-	mu    sync.Mutex
-	n     int // the identity that is waited for
-	at    map[*ear]time.Time
-	ears  int
-	known chan struct{} // closed when all have heard
+// delivery records when each listener observed an identity.
+type delivery struct {
+	mu        sync.Mutex
+	n         int // the identity that is waited for
+	at        map[*listener]time.Time
+	listeners int
+	known     chan struct{} // closed when all have observed it
 }
 
 // expect begins to wait for an identity. One is waited for at a time.
-func (w *news) expect(n, ears int) (known <-chan struct{}) {
+func (w *delivery) expect(n, listeners int) (known <-chan struct{}) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.n, w.at, w.ears, w.known = n, map[*ear]time.Time{}, ears, make(chan struct{})
+	w.n, w.at, w.listeners, w.known = n, map[*listener]time.Time{}, listeners, make(chan struct{})
 	return w.known
 }
 
-// heardOf is told that an ear has heard of an identity.
-func (w *news) heardOf(n int, e *ear) {
+// observed records that a listener has observed an identity.
+func (w *delivery) observed(n int, e *listener) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if n != w.n || len(w.at) == w.ears || !w.at[e].IsZero() {
+	if n != w.n || len(w.at) == w.listeners || !w.at[e].IsZero() {
 		return
 	}
 	w.at[e] = time.Now()
-	if len(w.at) == w.ears {
+	if len(w.at) == w.listeners {
 		close(w.known)
 	}
 }
 
-// readBy is told that an ear has read everything.
-func (w *news) readBy(e *ear) {
+// readBy records that a listener has read everything.
+func (w *delivery) readBy(e *listener) {
 	w.mu.Lock()
 	n := w.n
 	w.mu.Unlock()
-	w.heardOf(n, e)
+	w.observed(n, e)
 }
 
-// times returns how long after a moment each ear heard of it, in milliseconds.
-func (w *news) times(since time.Time) []float64 {
+// times returns how long after a moment each listener observed it, in milliseconds.
+func (w *delivery) times(since time.Time) []float64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var out []float64

@@ -10,37 +10,37 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// settleWorkers is how many endpoints get their identity at once: each waits for the kernel to
+// replaceWorkers is how many endpoints get their identity at once: each waits for the kernel to
 // learn of its address.
-const settleWorkers = 16
+const replaceWorkers = 16
 
-// Waiting is what Settle leaves to do.
+// Waiting is what ReplaceTemporary leaves to do.
 type Waiting struct {
 	// Endpoints is how many have a temporary identity still.
 	Endpoints int
-	// Next is in how long Settle is to be called again although nothing was observed; 0 if it need
-	// not be.
+	// Next is in how long ReplaceTemporary is to be called again although nothing was observed; 0
+	// if it need not be.
 	Next time.Duration
 }
 
-// Settle gives the endpoints that have a temporary identity the cluster-wide one, where that is
-// known by now. The endpoint's kernel row is replaced in one write, so every packet is judged by
+// ReplaceTemporary gives the endpoints that have a temporary identity the cluster-wide one, if it
+// is known by now. The endpoint's kernel row is replaced in one write, so every packet is judged by
 // the old identity or by the new one; its rule set is the same before and after. Call it when
 // identities have become known, and not before Policy.Synced: a restored endpoint would get rules
 // that were observed in part.
 //
 // Other nodes observe a new identity at the same time as this one, or a moment later. A new pod has
 // its identity at once. One that they know by the identity of its earlier labels keeps that for
-// Config.SettleDelay, so that they do not drop packets of its flows for being of an identity
+// Config.PropagationDelay, so that they do not drop packets of its flows for being of an identity
 // unobserved of.
-func (l *Lifecycle) Settle(ctx context.Context) (Waiting, error) {
+func (l *Lifecycle) ReplaceTemporary(ctx context.Context) (Waiting, error) {
 	var (
 		workers errgroup.Group
 		mu      sync.Mutex
 		out     Waiting
 		errs    []error
 	)
-	workers.SetLimit(settleWorkers)
+	workers.SetLimit(replaceWorkers)
 	for _, row := range l.cfg.Registry.List() {
 		// One that is being made or relabelled may have taken a temporary identity a moment ago:
 		// its lock is waited for.
@@ -49,7 +49,7 @@ func (l *Lifecycle) Settle(ctx context.Context) (Waiting, error) {
 			continue
 		}
 		workers.Go(func() error {
-			still, wait, err := l.settle(ctx, row.ID)
+			still, wait, err := l.replaceTemporary(ctx, row.ID)
 			mu.Lock()
 			defer mu.Unlock()
 			if still {
@@ -68,9 +68,9 @@ func (l *Lifecycle) Settle(ctx context.Context) (Waiting, error) {
 	return out, errors.Join(errs...)
 }
 
-// settle does one endpoint, or says whether it waits for an identity, and how long for others to
-// observe it.
-func (l *Lifecycle) settle(ctx context.Context, id uint16) (waiting bool, wait time.Duration, err error) {
+// replaceTemporary does one endpoint, or says whether it waits for an identity, and how long for
+// others to observe it.
+func (l *Lifecycle) replaceTemporary(ctx context.Context, id uint16) (waiting bool, wait time.Duration, err error) {
 	unlock := l.lock(id)
 	defer unlock()
 	old, ok := l.cfg.Registry.Get(id)
@@ -95,7 +95,7 @@ func (l *Lifecycle) settle(ctx context.Context, id uint16) (waiting bool, wait t
 		l.release(row)
 		return true, wait, nil
 	}
-	err = l.cfg.Placer.Place(ctx, row)
+	err = l.cfg.Publisher.Publish(ctx, row)
 	if err == nil {
 		row, err = l.realise(row)
 	}
@@ -119,12 +119,12 @@ func (l *Lifecycle) settle(ctx context.Context, id uint16) (waiting bool, wait t
 // notYet returns how long an endpoint is still to be known by its earlier identity, after its next
 // one has become known.
 func (l *Lifecycle) notYet(row Endpoint) time.Duration {
-	if row.Known == 0 || l.cfg.SettleDelay <= 0 {
+	if row.Known == 0 || l.cfg.PropagationDelay <= 0 {
 		return 0
 	}
 	now := l.cfg.Now()
 	if row.Due.IsZero() {
-		row.Due = now.Add(l.cfg.SettleDelay)
+		row.Due = now.Add(l.cfg.PropagationDelay)
 		l.set(row, row.State, "an identity is known")
 	}
 	return row.Due.Sub(now)

@@ -24,7 +24,7 @@ type Objects interface {
 	Remove(endpoints.Local)
 }
 
-// Config gives a Placer what it uses.
+// Config gives a Publisher what it uses.
 type Config struct {
 	Log *slog.Logger
 	// Cluster and Node are the names of this node, Host is the underlay address that is announced
@@ -40,16 +40,16 @@ type Config struct {
 	Objects       Objects // nil outside of Kubernetes
 }
 
-// Placer publishes where addresses are: to this node's kernel by way of the address table, and to
-// the other nodes by way of the key-value store and of objects.
-type Placer struct {
+// Publisher publishes where addresses are: to this node's kernel by way of the address table, and
+// to the other nodes by way of the key-value store and of objects.
+type Publisher struct {
 	cfg Config
 	// late: the last endpoint did not wait long enough for the key-value store.
 	late atomic.Bool
 }
 
-// New returns a placer that has published nothing.
-func New(cfg Config) *Placer { return &Placer{cfg: cfg} }
+// New returns a Publisher that has published nothing.
+func New(cfg Config) *Publisher { return &Publisher{cfg: cfg} }
 
 // announceWait bounds how long an endpoint waits for the key-value store to take its addresses. A
 // peer that knows an address from its first packet on judges it rightly; but a store that is away
@@ -59,9 +59,9 @@ const announceWait = 500 * time.Millisecond
 // announceLate is the wait while the store was away the last time.
 const announceLate = 10 * time.Millisecond
 
-// Place claims the row's addresses and publishes them to the other nodes. A temporary identity is
+// Publish claims the row's addresses and publishes them to the other nodes. A temporary identity is
 // published to nobody: see endpoint.Endpoint.Seen.
-func (p *Placer) Place(ctx context.Context, row endpoint.Endpoint) error {
+func (p *Publisher) Publish(ctx context.Context, row endpoint.Endpoint) error {
 	if err := p.cfg.Unmasqueraded.set(row); err != nil {
 		return err
 	}
@@ -98,7 +98,7 @@ func (p *Placer) Place(ctx context.Context, row endpoint.Endpoint) error {
 	}
 	for _, ip := range row.Addresses() {
 		if err := p.cfg.Addresses.WaitDone(ctx, ipcache.Single(ip), revision); err != nil {
-			return fmt.Errorf("tell the kernel where %s is: %w", ip, err)
+			return fmt.Errorf("write the location of %s to the kernel: %w", ip, err)
 		}
 	}
 	if p.cfg.Objects != nil && row.Pod() != "" {
@@ -116,7 +116,7 @@ func (p *Placer) Place(ctx context.Context, row endpoint.Endpoint) error {
 	for _, w := range waits {
 		if err := p.cfg.Shared.WaitWritten(ctx, w.prefix, w.revision); err != nil {
 			p.late.Store(true)
-			p.cfg.Log.Warn("other nodes are told of an endpoint later", "endpoint", row.ID, "error", err)
+			p.cfg.Log.Warn("an endpoint is published to other nodes later", "endpoint", row.ID, "error", err)
 			return nil
 		}
 	}
@@ -125,7 +125,7 @@ func (p *Placer) Place(ctx context.Context, row endpoint.Endpoint) error {
 }
 
 // Withdraw takes the row's addresses back, unless another endpoint has them by now.
-func (p *Placer) Withdraw(row endpoint.Endpoint) {
+func (p *Publisher) Withdraw(row endpoint.Endpoint) {
 	p.cfg.Unmasqueraded.remove(row)
 	owner := strconv.Itoa(int(row.ID))
 	for _, ip := range row.Addresses() {
@@ -147,9 +147,9 @@ const prefixWait = 10 * time.Second
 // rulePrefixes is the owner of the claims that rules make.
 const rulePrefixes = "policy"
 
-// PlacePrefixes gives prefixes that rules name their identities, and takes others back. What the
+// PublishPrefixes gives prefixes that rules name their identities, and takes others back. What the
 // kernel has no room for is no error: see [Addresses].
-func (p *Placer) PlacePrefixes(upserts map[netip.Prefix]identity.ID, deletes []netip.Prefix) error {
+func (p *Publisher) PublishPrefixes(upserts map[netip.Prefix]identity.ID, deletes []netip.Prefix) error {
 	revision, err := p.cfg.Cache.UpsertGenerated(rulePrefixes, upserts)
 	if err != nil {
 		return err
@@ -160,7 +160,7 @@ func (p *Placer) PlacePrefixes(upserts map[netip.Prefix]identity.ID, deletes []n
 	ctx, cancel := context.WithTimeout(context.Background(), prefixWait)
 	defer cancel()
 	if err := p.cfg.Addresses.WaitTried(ctx, revision); err != nil {
-		return fmt.Errorf("tell the kernel of the prefixes in rules: %w", err)
+		return fmt.Errorf("write the prefixes of rules to the kernel: %w", err)
 	}
 	// What the kernel has no room for concerns those only whose rules name it.
 	p.cfg.Addresses.judge()

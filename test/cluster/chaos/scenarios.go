@@ -19,7 +19,7 @@ import (
 	"github.com/hawser-net/hawser/test/cluster/lab"
 )
 
-// scenario is a bad day.
+// scenario is a fault, or several.
 type scenario struct {
 	name, about string
 	// store says that it is about the store of identities, and not for clusters without one.

@@ -20,8 +20,8 @@ import (
 	"github.com/hawser-net/hawser/internal/datapath/maps"
 )
 
-// rig is a small cluster: etcd and nodes with their agents.
-type rig struct {
+// testbed is a small cluster: etcd and nodes with their agents.
+type testbed struct {
 	b     *bencher
 	dir   string
 	etcd  *etcdServer
@@ -32,11 +32,11 @@ type rig struct {
 
 // node is a namespace with an agent.
 type node struct {
-	rig   *rig
-	name  string
-	ns    *namespace
-	agent *child.Process
-	index int
+	testbed *testbed
+	name    string
+	ns      *namespace
+	agent   *child.Process
+	index   int
 }
 
 // pod is a namespace attached to a node by the plugin.
@@ -48,13 +48,13 @@ type pod struct {
 	ipv4 netip.Addr
 }
 
-// newRig brings up nodes on one link and waits until their agents are ready.
-func (b *bencher) newRig(ctx context.Context, nodes int) (r *rig, err error) {
-	dir, err := os.MkdirTemp(b.dir, "rig-")
+// newTestbed brings up nodes on one link and waits until their agents are ready.
+func (b *bencher) newTestbed(ctx context.Context, nodes int) (r *testbed, err error) {
+	dir, err := os.MkdirTemp(b.dir, "testbed-")
 	if err != nil {
 		return nil, err
 	}
-	r = &rig{b: b, dir: dir}
+	r = &testbed{b: b, dir: dir}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, r.close())
@@ -67,7 +67,7 @@ func (b *bencher) newRig(ctx context.Context, nodes int) (r *rig, err error) {
 		return r, err
 	}
 	for i := range nodes {
-		n := &node{rig: r, name: fmt.Sprintf("n%d", i+1), index: i + 1}
+		n := &node{testbed: r, name: fmt.Sprintf("n%d", i+1), index: i + 1}
 		if n.ns, err = b.newNamespace(filepath.Base(dir) + "-" + n.name); err != nil {
 			return r, err
 		}
@@ -82,7 +82,7 @@ func (b *bencher) newRig(ctx context.Context, nodes int) (r *rig, err error) {
 	case 2:
 		err = veth(r.nodes[0].ns, "eth0", r.nodes[1].ns, "eth0")
 	default:
-		err = fmt.Errorf("a rig has 1 or 2 nodes, not %d", nodes)
+		err = fmt.Errorf("a testbed has 1 or 2 nodes, not %d", nodes)
 	}
 	if err != nil {
 		return r, err
@@ -96,7 +96,7 @@ func (b *bencher) newRig(ctx context.Context, nodes int) (r *rig, err error) {
 }
 
 // startAgents starts the nodes' agents.
-func (r *rig) startAgents(ctx context.Context) error {
+func (r *testbed) startAgents(ctx context.Context) error {
 	for _, n := range r.nodes {
 		if err := n.start(); err != nil {
 			return err
@@ -111,15 +111,15 @@ func (r *rig) startAgents(ctx context.Context) error {
 }
 
 // policies is the directory that the agents read policies from.
-func (r *rig) policies() string { return filepath.Join(r.dir, "policies") }
+func (r *testbed) policies() string { return filepath.Join(r.dir, "policies") }
 
 // writePolicy puts a policy there in one step.
-func (r *rig) writePolicy(name, text string) error {
+func (r *testbed) writePolicy(name, text string) error {
 	return atomicfile.Write(filepath.Join(r.policies(), name), []byte(text), 0o600, atomicfile.Process)
 }
 
-// close removes everything of the rig.
-func (r *rig) close() error {
+// close removes everything of the testbed.
+func (r *testbed) close() error {
 	var errs []error
 	for _, n := range r.nodes {
 		errs = append(errs, n.agent.Stop(15*time.Second))
@@ -139,12 +139,12 @@ func (r *rig) close() error {
 	return errors.Join(append(errs, ReleaseMounts(r.dir))...)
 }
 
-func (n *node) path(name string) string { return filepath.Join(n.rig.dir, n.name+"-"+name) }
+func (n *node) path(name string) string { return filepath.Join(n.testbed.dir, n.name+"-"+name) }
 func (n *node) socket() string          { return filepath.Join(n.path("run"), "agent.sock") }
 
 // start starts the agent. It does not wait for it.
 func (n *node) start(more ...string) error {
-	b := n.rig.b
+	b := n.testbed.b
 	for _, d := range []string{"run", "bpf"} {
 		if err := os.MkdirAll(n.path(d), 0o700); err != nil {
 			return err
@@ -159,9 +159,9 @@ func (n *node) start(more ...string) error {
 		"--state-dir", n.path("run"),
 		"--socket-path", n.socket(),
 		"--bpf-root", n.path("bpf"),
-		"--static-cnp-path", n.rig.policies(),
+		"--static-cnp-path", n.testbed.policies(),
 		"--kvstore", "etcd",
-		"--kvstore-opt", "etcd.address=" + n.rig.etcd.address(),
+		"--kvstore-opt", "etcd.address=" + n.testbed.etcd.address(),
 		// The limit of requests is there to protect a cluster's etcd from hundreds of nodes.
 		"--kvstore-opt", "etcd.qps=10000",
 		"--agent-health-port", "0",
@@ -234,12 +234,12 @@ func (n *node) kernel() (*maps.Maps, error) {
 
 // newPod makes a pod's namespace; it is not attached yet.
 func (n *node) newPod(name, app string) (*pod, error) {
-	ns, err := n.rig.b.newNamespace(filepath.Base(n.rig.dir) + "-pod-" + name)
+	ns, err := n.testbed.b.newNamespace(filepath.Base(n.testbed.dir) + "-pod-" + name)
 	if err != nil {
 		return nil, err
 	}
 	p := &pod{node: n, name: name, app: app, ns: ns}
-	n.rig.pods = append(n.rig.pods, p)
+	n.testbed.pods = append(n.testbed.pods, p)
 	return p, nil
 }
 
@@ -258,8 +258,8 @@ func (n *node) addPod(name, app string) (*pod, error) {
 func (p *pod) plugin(command string) (time.Duration, error) {
 	n := p.node
 	a := attachment{
-		bin: n.rig.b.cfg.BinDir, inNode: n.ns.do, socket: n.socket(), netns: p.ns.path, app: p.app,
-		container: filepath.Base(n.rig.dir) + "-" + p.name, args: "K8S_POD_NAMESPACE=default;K8S_POD_NAME=" + p.name,
+		bin: n.testbed.b.cfg.BinDir, inNode: n.ns.do, socket: n.socket(), netns: p.ns.path, app: p.app,
+		container: filepath.Base(n.testbed.dir) + "-" + p.name, args: "K8S_POD_NAMESPACE=default;K8S_POD_NAME=" + p.name,
 	}
 	took, ipv4, err := a.run(command)
 	if err != nil {

@@ -9,9 +9,9 @@ import (
 	"github.com/hawser-net/hawser/internal/k8s/identities"
 )
 
-// census counts the identities that stand for something, as a watch of the harness's own tells
+// presence counts the identities that have labels, as a watch of the harness's own shows
 // them: numbers that rest do not count.
-type census struct {
+type presence struct {
 	c      *cluster
 	synced chan struct{} // closed when all are known that were there at the start
 
@@ -19,12 +19,12 @@ type census struct {
 	present map[string]bool
 }
 
-func (c *cluster) newCensus() *census {
-	return &census{c: c, synced: make(chan struct{}), present: map[string]bool{}}
+func (c *cluster) newPresence() *presence {
+	return &presence{c: c, synced: make(chan struct{}), present: map[string]bool{}}
 }
 
 // run follows the identities until ctx ends, and returns nil then.
-func (s *census) run(ctx context.Context) error {
+func (s *presence) run(ctx context.Context) error {
 	note := func(name string, there bool) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -41,14 +41,14 @@ func (s *census) run(ctx context.Context) error {
 	})
 }
 
-func (s *census) count() int {
+func (s *presence) count() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.present)
 }
 
 // has counts those of the names that are present.
-func (s *census) has(names []string) (n int) {
+func (s *presence) has(names []string) (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, name := range names {

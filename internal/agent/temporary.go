@@ -17,13 +17,14 @@ import (
 	"github.com/hawser-net/hawser/pkg/retry"
 )
 
-// settleInterval is how often endpoints with temporary identities are looked at although nothing
+// replaceInterval is how often endpoints with temporary identities are looked at although nothing
 // was observed.
-const settleInterval = 5 * time.Second
+const replaceInterval = 5 * time.Second
 
-// settleDelay is how long other nodes have to observe an identity before a pod whose labels have
-// changed begins to use it. It is many times what an API server needs to notify all its clients.
-const settleDelay = time.Second
+// propagationDelay is how long other nodes have to observe an identity before a pod whose labels
+// have changed begins to use it. It is many times what an API server needs to notify all its
+// clients.
+const propagationDelay = time.Second
 
 // partTemporary is the name under which the status shows endpoints that wait for their identity.
 const partTemporary = "identities"
@@ -51,7 +52,7 @@ func (s *replacer) run(ctx context.Context) error {
 		var waiting endpoint.Waiting
 		if s.identities.Temporary() > 0 {
 			var err error
-			waiting, err = s.lifecycle.Settle(ctx)
+			waiting, err = s.lifecycle.ReplaceTemporary(ctx)
 			if ctx.Err() != nil {
 				return nil
 			}
@@ -61,7 +62,7 @@ func (s *replacer) run(ctx context.Context) error {
 		}
 		s.report(waiting.Endpoints)
 		s.events.look(s.registry.List())
-		again := settleInterval
+		again := replaceInterval
 		if waiting.Next > 0 {
 			again = min(again, waiting.Next)
 		}

@@ -42,8 +42,8 @@ func TestTemporaryIdentity(t *testing.T) {
 	// entry all the same (see audit).
 	p.audit("with temporary identities")
 
-	if waiting, err := p.Settle(t.Context()); waiting.Endpoints != 2 || err != nil {
-		t.Errorf("nothing to settle yet: %+v, %v", waiting, err)
+	if waiting, err := p.ReplaceTemporary(t.Context()); waiting.Endpoints != 2 || err != nil {
+		t.Errorf("nothing to replace yet: %+v, %v", waiting, err)
 	}
 	p = boot(t, m, dir)
 	if err := setRules(t, p.policy, "web", allowPorts("web", 80, 2)); err != nil {
@@ -62,7 +62,7 @@ func TestTemporaryIdentity(t *testing.T) {
 
 	m.withheld, m.writes = false, nil
 	before = m.endpoints()[first.IfIndex]
-	if waiting, err := p.Settle(t.Context()); waiting.Endpoints != 0 || err != nil {
+	if waiting, err := p.ReplaceTemporary(t.Context()); waiting.Endpoints != 0 || err != nil {
 		t.Errorf("%+v still wait: %v", waiting, err)
 	}
 	p.audit("with the cluster's identity")
@@ -112,17 +112,17 @@ func TestTemporaryRelabel(t *testing.T) {
 		}
 	}
 	// Its number becomes known; the others are given time to observe it.
-	p = started(t, m, dir, func(c *Config) { c.SettleDelay = time.Second })
+	p = started(t, m, dir, func(c *Config) { c.PropagationDelay = time.Second })
 	m.withheld = false
 	for step, want := range []Waiting{{1, time.Second}, {1, time.Second / 2}, {}} {
-		if waiting, err := p.Settle(t.Context()); err != nil || waiting != want {
+		if waiting, err := p.ReplaceTemporary(t.Context()); err != nil || waiting != want {
 			t.Errorf("step %d: %+v, %v, want %+v", step, waiting, err, want)
 		}
 		p.audit("waiting for the others")
 		p.clock = p.clock.Add(time.Second / 2)
 	}
 	if row, _ = p.registry.Get(row.ID); row.Identity.IsTemporary() || row.Identity == known || row.Seen() != row.Identity {
-		t.Errorf("settled as %s, seen as %s", row.Identity, row.Seen())
+		t.Errorf("replaced by %s, seen as %s", row.Identity, row.Seen())
 	}
 	// Back to labels whose number is known.
 	if row, err = p.SetLabels(t.Context(), row.ID, nil, nil); err != nil || row.Identity != known || row.Known != 0 {
@@ -131,13 +131,13 @@ func TestTemporaryRelabel(t *testing.T) {
 	p.audit("at the end")
 }
 
-// TestSettleDelayOfEachChange: the others are given time to observe an identity at every change of
-// labels, also at one that comes while the last one's identity is waited for; and no more than
-// that, if only the ports change meanwhile.
-func TestSettleDelayOfEachChange(t *testing.T) {
+// TestPropagationDelayOfEachChange: the others are given time to observe an identity at every
+// change of labels, also at one that comes while the last one's identity is waited for; and no more
+// than that, if only the ports change meanwhile.
+func TestPropagationDelayOfEachChange(t *testing.T) {
 	t.Parallel()
 	m, dir := newMachine(), t.TempDir()
-	p := started(t, m, dir, func(c *Config) { c.SettleDelay = time.Second })
+	p := started(t, m, dir, func(c *Config) { c.PropagationDelay = time.Second })
 	row, err := p.Create(t.Context(), namespaced(p.plug(1), "web"))
 	if err != nil {
 		t.Fatal(err)
@@ -151,9 +151,9 @@ func TestSettleDelayOfEachChange(t *testing.T) {
 		}
 		m.withheld = false
 	}
-	settle := func(want time.Duration) {
+	replace := func(want time.Duration) {
 		t.Helper()
-		w, err := p.Settle(t.Context())
+		w, err := p.ReplaceTemporary(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -165,20 +165,20 @@ func TestSettleDelayOfEachChange(t *testing.T) {
 		}
 	}
 	relabel("a")
-	settle(time.Second)
+	replace(time.Second)
 	p.clock = p.clock.Add(900 * time.Millisecond)
 	relabel("b")
 	p.clock = p.clock.Add(10 * time.Second)
-	settle(time.Second)
+	replace(time.Second)
 	p.clock = p.clock.Add(600 * time.Millisecond)
 	m.withheld = true
 	if _, err := p.SetWorkload(t.Context(), row.ID, row.Labels, []policy.NamedPort{{Name: "http", Port: 80, Proto: 6}}); err != nil {
 		t.Fatal(err)
 	}
 	m.withheld = false
-	settle(400 * time.Millisecond)
+	replace(400 * time.Millisecond)
 	p.clock = p.clock.Add(400 * time.Millisecond)
-	settle(0)
+	replace(0)
 }
 
 // TestTemporaryRace has the number appear while endpoints are made and relabelled: none is left
@@ -212,7 +212,7 @@ func TestTemporaryRace(t *testing.T) {
 			running = false
 		default:
 		}
-		if _, err := p.Settle(t.Context()); err != nil {
+		if _, err := p.ReplaceTemporary(t.Context()); err != nil {
 			t.Error(err)
 		}
 	}
@@ -224,9 +224,9 @@ func TestTemporaryRace(t *testing.T) {
 	p.audit("at the end")
 }
 
-// TestSettleFails puts an endpoint back to its temporary identity when the replacement fails at any
-// of its operations.
-func TestSettleFails(t *testing.T) {
+// TestReplaceTemporaryFails puts an endpoint back to its temporary identity when the replacement
+// fails at any of its operations.
+func TestReplaceTemporaryFails(t *testing.T) {
 	t.Parallel()
 	for _, op := range []string{"Acquire", "Place", "UpsertEndpoint", "EnsureEndpoint"} {
 		m := newMachine()
@@ -245,14 +245,14 @@ func TestSettleFails(t *testing.T) {
 			}
 			return nil
 		}
-		if waiting, err := p.Settle(t.Context()); waiting.Endpoints != 1 || err == nil {
+		if waiting, err := p.ReplaceTemporary(t.Context()); waiting.Endpoints != 1 || err == nil {
 			t.Errorf("%s fails: %+v wait, %v", op, waiting, err)
 		}
 		if now, _ := p.registry.Get(row.ID); now.Identity != row.Identity {
 			t.Errorf("%s fails: the endpoint has %s, it had %s", op, now.Identity, row.Identity)
 		}
 		p.audit(op + " failed")
-		if waiting, err := p.Settle(t.Context()); waiting.Endpoints != 0 || err != nil {
+		if waiting, err := p.ReplaceTemporary(t.Context()); waiting.Endpoints != 0 || err != nil {
 			t.Errorf("after %s: %+v wait, %v", op, waiting, err)
 		}
 		p.audit("after " + op)

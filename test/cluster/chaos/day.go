@@ -94,7 +94,7 @@ func (d *day) prepare(ctx context.Context) error {
 		return err
 	}
 	if d.nodes = info.Nodes; len(d.nodes) < 3 || !info.DualStack {
-		return fmt.Errorf("cluster %q has %d nodes, dual stack %t: bad days need three nodes, one to lose, and both families", d.Name, len(d.nodes), info.DualStack)
+		return fmt.Errorf("cluster %q has %d nodes, dual stack %t: chaos needs three nodes, one to lose, and both families", d.Name, len(d.nodes), info.DualStack)
 	}
 	if err := d.readPolicies(); err != nil {
 		return err
@@ -133,7 +133,7 @@ func (d *day) service(ctx context.Context, node string) error {
 	object := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: stage, Name: "server-" + node},
 		Spec: corev1.ServiceSpec{
-			// Kubernetes calls every pod of a node that it does not hear from unready. The flows
+			// Kubernetes calls every pod of a node that does not report unready. The flows
 			// are to show what the network does.
 			PublishNotReadyAddresses: true,
 			Selector:                 map[string]string{"role": "server", "on": node}, IPFamilyPolicy: new(corev1.IPFamilyPolicyRequireDualStack),

@@ -124,7 +124,7 @@ func (d *day) restartSandbox(ctx context.Context, p *lab.Pod) error {
 
 func netns(pid int) string { return fmt.Sprintf("/proc/%d/ns/net", pid) }
 
-// conflist is what the agent tells the runtime, on every node.
+// conflist is what the agent gives the runtime, on every node.
 const conflist = "cni/net.d/05-cilium.conflist"
 
 // cniConfig removes the runtime's configuration of the network on every node. Pods that run must

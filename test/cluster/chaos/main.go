@@ -1,11 +1,11 @@
-// Command baddays does to a cluster what a bad day does, under traffic, and counts what became of
+// Command chaos injects faults into a cluster under traffic, and counts what became of
 // every message:
 //
-//	go run ./test/cluster/baddays                     all scenarios, on a cluster of their own
-//	go run ./test/cluster/baddays -run 'agent|node'   some of them
-//	go run ./test/cluster/baddays -list
-//	go run ./test/cluster/baddays -identities operator -endpoints slices
-//	go run ./test/cluster/baddays -store etcd
+//	go run ./test/cluster/chaos                     all scenarios, on a cluster of their own
+//	go run ./test/cluster/chaos -run 'agent|node'   some of them
+//	go run ./test/cluster/chaos -list
+//	go run ./test/cluster/chaos -identities operator -endpoints slices
+//	go run ./test/cluster/chaos -store etcd
 //
 // Before and after each scenario the invariants of test/cluster/invariant must hold, and the matrix
 // of who reaches whom must be that of the policies. During it no message that is allowed may be
@@ -42,7 +42,7 @@ func main() { os.Exit(run()) }
 func run() int {
 	o := options{Modes: lab.NewModes()}
 	o.Modes.Flags(flag.CommandLine)
-	flag.StringVar(&o.name, "name", "baddays", "name of the cluster; it is made unless it is there")
+	flag.StringVar(&o.name, "name", "chaos", "name of the cluster; it is made unless it is there")
 	flag.StringVar(&o.program, "bin", "bin/hawser", "the program hawser")
 	flag.StringVar(&o.run, "run", "", "regular expression of the scenarios to run; all if empty")
 	flag.StringVar(&o.output, "o", "", "json: print the results as JSON, and progress to stderr")
@@ -58,7 +58,7 @@ func run() int {
 		}
 		return 0
 	}
-	return lab.Main("baddays", o.all)
+	return lab.Main("chaos", o.all)
 }
 
 // all runs the chosen scenarios and prints what came out.

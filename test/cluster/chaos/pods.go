@@ -23,7 +23,7 @@ func (d *day) extras(role string) (out []*corev1.Pod) {
 }
 
 // forceDelete removes pods from the API before their node has stopped them, and makes others with
-// the same names at once: two pods of one name are on their way, and what belongs to which is told
+// the same names at once: two pods of one name are on their way, and what belongs to which is known
 // by their UIDs only.
 func forceDelete(ctx context.Context, d *day) error {
 	pods := d.extras("forced")
