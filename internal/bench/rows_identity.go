@@ -140,13 +140,13 @@ func (b *bencher) identities(ctx context.Context) (err error) {
 				}
 				rate.add(ours, raw)
 				if row.nodes > 1 {
-					times, _, err := inParallel(ctx, size, each, func(ctx context.Context, w, i int) error {
+					spent, _, err := inParallel(ctx, size, each, func(ctx context.Context, w, i int) error {
 						return rawTxn(ctx, "watched", w, i)
 					})
 					if err != nil {
 						return fmt.Errorf("raw transactions with watches: %w", err)
 					}
-					watched.add(ours, times)
+					watched.add(ours, spent)
 				}
 				took.add(ms(median(times)), ms(median(rawTimes)))
 			}

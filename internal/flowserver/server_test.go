@@ -38,8 +38,8 @@ import (
 	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
 )
 
-// patience is how long something may take on a busy machine.
-const serverTimeout = time.Minute
+// testTimeout is how long something may take on a busy machine.
+const testTimeout = time.Minute
 
 // stand is a server with what it serves.
 type stand struct {
@@ -57,7 +57,7 @@ func newStand(t testing.TB, capacity int, change func(*flowserver.Config)) *stan
 	t.Helper()
 	before := goleak.IgnoreCurrent()
 	t.Cleanup(func() {
-		for deadline := time.Now().Add(patience); ; {
+		for deadline := time.Now().Add(testTimeout); ; {
 			err := goleak.Find(before) // it waits a little itself
 			if err == nil {
 				return
@@ -140,7 +140,7 @@ func (s *stand) add(n int) {
 
 // get reads a whole answer: the numbers of the flows, and how many were lost.
 func (s *stand) get(req *observer.GetFlowsRequest) (ids []string, lost uint64, err error) {
-	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(s.t.Context(), testTimeout)
 	defer cancel()
 	if s.conn == nil {
 		s.conn = s.dial()
@@ -266,7 +266,7 @@ func TestCostlyRequestEndsWithItsClient(t *testing.T) {
 	costly := []*flow.FlowFilter{{SourceLabel: selectors}}
 	until := func(n int64) {
 		t.Helper()
-		controllers.Eventually(t, patience, func() string {
+		controllers.Eventually(t, testTimeout, func() string {
 			if got := searching.Load(); got != n {
 				return fmt.Sprintf("%d search, want %d", got, n)
 			}
@@ -291,7 +291,7 @@ func TestCostlyRequestEndsWithItsClient(t *testing.T) {
 	began := time.Now()
 	defer busy(&observer.GetFlowsRequest{Follow: true, Whitelist: costly, Number: 1})()
 	s.end()
-	if took := time.Since(began); took > 2*patience {
+	if took := time.Since(began); took > 2*testTimeout {
 		t.Errorf("the server ended after %v", took)
 	}
 }
@@ -360,7 +360,7 @@ func TestFollow(t *testing.T) {
 		t.Errorf("%d follow", n)
 	}
 	cancel()
-	for deadline := time.Now().Add(patience); following.Load() != 0; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(testTimeout); following.Load() != 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("whoever is gone follows still")
 		}
@@ -389,7 +389,7 @@ func TestWhoDoesNotReadLosesAlone(t *testing.T) {
 	// Far more than fits between a server and a client that does not read.
 	began := time.Now()
 	s.add(20000)
-	if took := time.Since(began); took > patience {
+	if took := time.Since(began); took > testTimeout {
 		t.Errorf("the writer took %v", took)
 	}
 	seen, missed := 1, uint64(0)
@@ -408,7 +408,7 @@ func TestWhoDoesNotReadLosesAlone(t *testing.T) {
 		t.Error("nothing was lost: the test shows nothing")
 	}
 	// The idle one is ended by the server, which frees its place.
-	for deadline := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(testTimeout); ; time.Sleep(50 * time.Millisecond) {
 		s.add(100) // until nothing fits any more between the two
 		if _, _, err := s.get(&observer.GetFlowsRequest{Number: 1}); err == nil {
 			break
@@ -445,7 +445,7 @@ func TestThousandsOfFollowers(t *testing.T) {
 	for i := range want {
 		all.Go(func() {
 			// Nobody who is served may end before all have asked.
-			ctx, end := context.WithTimeout(ctx, 5*patience)
+			ctx, end := context.WithTimeout(ctx, 5*testTimeout)
 			stream, err := conns[i%len(conns)].GetFlows(ctx, &observer.GetFlowsRequest{Follow: true, Number: 1})
 			if err == nil {
 				_, err = stream.Recv()
@@ -472,7 +472,7 @@ func TestThousandsOfFollowers(t *testing.T) {
 	for _, end := range ends {
 		end()
 	}
-	for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(testTimeout); ; time.Sleep(10 * time.Millisecond) {
 		if _, _, err := s.get(&observer.GetFlowsRequest{}); err == nil {
 			break
 		} else if time.Now().After(deadline) {
@@ -496,7 +496,7 @@ func TestListenersShareNoLimits(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { other.Close() })
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	for _, conn := range []*grpc.ClientConn{s.dial(), other} {
 		stream, err := observer.NewObserverClient(conn).GetFlows(ctx, &observer.GetFlowsRequest{Follow: true, Number: 1})
@@ -622,7 +622,7 @@ func TestPeers(t *testing.T) {
 	}
 	put("prod", "n1.example", "192.0.2.1", "2001:db8::1")
 	put("other", "n9", "192.0.2.9") // another cluster's
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	stream, err := peer.NewPeerClient(s.dial()).Notify(ctx, &peer.NotifyRequest{})
 	if err != nil {
@@ -667,7 +667,7 @@ func TestPeersUntilSynced(t *testing.T) {
 		s.nodes.Upsert(n.Key(), n)
 	}
 	put("n1.example", "192.0.2.1")
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	client := peer.NewPeerClient(s.dial())
 	first := func() (*peer.ChangeNotification, error) {
@@ -724,7 +724,7 @@ func TestOnlyKnownClientsAreServed(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer conn.Close()
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 		defer cancel()
 		_, err = observer.NewObserverClient(conn).ServerStatus(ctx, &observer.ServerStatusRequest{})
 		return err

@@ -158,7 +158,7 @@ func TestStockClientReadsFlows(t *testing.T) {
 	set(req, "whitelist", filter.ProtoReflect())
 	set(req, "number", uint64(10))
 
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	stream, err := s.dial().NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, "/observer.Observer/GetFlows")
 	if err != nil {

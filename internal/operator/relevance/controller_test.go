@@ -25,8 +25,8 @@ import (
 	"github.com/hawser-net/hawser/internal/testenv/controllers"
 )
 
-// patience is how long a machine under load may take.
-const serverTimeout = 90 * time.Second
+// testTimeout is how long a machine under load may take.
+const testTimeout = 90 * time.Second
 
 const namespace = "default"
 
@@ -125,10 +125,10 @@ func (tc *testCluster) answer(a k8skeys.Answer) {
 
 func (tc *testCluster) eventually(what string, ok func() bool) {
 	tc.Helper()
-	for end := time.Now().Add(patience); !ok(); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(testTimeout); !ok(); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {
 			s, there := tc.published()
-			tc.Fatalf("%s: not after %v; published: %v %+v, status %+v", what, patience, there, s, tc.c.Status())
+			tc.Fatalf("%s: not after %v; published: %v %+v, status %+v", what, testTimeout, there, s, tc.c.Status())
 		}
 	}
 }

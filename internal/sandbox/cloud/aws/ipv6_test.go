@@ -13,7 +13,7 @@ import (
 // TestIPv6 has prefixes delegated, each once, and each limit refused with nothing changed.
 func TestIPv6(t *testing.T) {
 	t.Parallel()
-	c, s := town(t)
+	c, s := newServer(t)
 	c.AddVPCIPv6("vpc-1", netip.MustParsePrefix("2600:1f18:1:ab00::/56"))
 	c.AddSubnetIPv6("subnet-1", netip.MustParsePrefix("2600:1f18:1:ab01::/64"))
 	for id, kind := range map[string]string{"i-old": "m1.small", "i-xen": "t2.small", "i-nano": "t3.nano"} {
