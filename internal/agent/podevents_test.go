@@ -89,8 +89,8 @@ func TestPendingReports(t *testing.T) {
 	count("another wait", waiting, 0, 0)
 	count("gone", nil, pendingAfter, 0)
 	count("its number is another's", waiting, 0, 0)
-	if len(p.since) != 1 || len(p.told) != 0 {
-		t.Errorf("it remembers %v, %v", p.since, p.told)
+	if len(p.since) != 1 || len(p.sent) != 0 {
+		t.Errorf("it remembers %v, %v", p.since, p.sent)
 	}
 	var many []endpoint.Endpoint
 	for i := range uint16(200) {

@@ -317,7 +317,7 @@ func TestRelayPassesOverNodesThatHarmAnswers(t *testing.T) {
 		}
 		bad.rows = []*policypb.MatrixRow{{Accesses: []uint32{1 << 31}}}
 	})
-	whole("what it does not report")
+	whole("what it does not tell")
 	matrix()
 	// What is too large for a message is not taken for a node that is busy, which is asked again.
 	p.previewTime, p.answerTime = testTimeout, 2*testTimeout
