@@ -13,7 +13,7 @@ import (
 // codes, and lead nowhere when what they led to ends.
 func TestElasticIPs(t *testing.T) {
 	t.Parallel()
-	c, s := town(t)
+	c, s := newServer(t)
 	first := c.Interfaces()[0]
 	_, made := ask(t, s, "CreateNetworkInterface", "SubnetId", "subnet-1", "SecondaryPrivateIpAddressCount", "1")
 	eni := value(made, "networkInterfaceId")
