@@ -70,10 +70,10 @@ func Run(ctx context.Context, cfg Config, args []string) int {
 	return command.Run(ctx, NewCommand(cfg), args)
 }
 
-const rootLong = `hawser shows and changes what the Hawser agent of this node does.
+const rootLong = `hawser shows and changes the state of the Hawser agent on this node.
 
 Most commands ask the agent through its socket; the kvstore commands talk to the
-key-value store themselves. Tables are for people and may change; programs use
+key-value store themselves. The format of tables may change; programs should use
 -o json, -o yaml or -o jsonpath='{.path}', whose fields are those of the REST API.
 
 Exit codes:

@@ -47,10 +47,10 @@ func cloudCommand(cfg *Config) *cobra.Command {
 	}
 	cmd := &cobra.Command{
 		Use: "cloud", Args: cobra.NoArgs,
-		Short: "Show the cloud that the nodes are in, and have it fail",
+		Short: "Show the cloud of the nodes, and inject faults",
 		Long: `Show the instances, interfaces, subnets and addresses of the cloud of a cluster that was started
-with ` + "`up --cloud`" + `, and how often it was asked for what. The subcommands have it do to its users
-what clouds do; what the operator makes of it is in status.ipam.operator-status of the CiliumNodes.`,
+with ` + "`up --cloud`" + `, and the number of API calls. The subcommands inject faults of
+clouds; status.ipam.operator-status of the CiliumNodes shows how the operator reacts.`,
 		Example: `  hawser sandbox cloud
   hawser sandbox cloud fail quota
   hawser sandbox cloud fill subnet-pods --free 3
@@ -63,7 +63,7 @@ what clouds do; what the operator makes of it is in status.ipam.operator-status 
 	var message string
 	fail := &cobra.Command{
 		Use: "fail " + strings.Join(region.Reasons(), "|") + "|ACTION CODE", Args: cobra.RangeArgs(1, 2),
-		Short:   "Refuse requests: for want of quota or of a permission, or those of an action with an error code",
+		Short:   "Refuse requests: with an exhausted quota, a missing permission, or an error code for one action",
 		Example: "  hawser sandbox cloud fail CreateNetworkInterface InternalError --times 3",
 		RunE: run(func(args []string) (region.Order, error) {
 			if len(args) == 1 {
@@ -77,7 +77,7 @@ what clouds do; what the operator makes of it is in status.ipam.operator-status 
 	var free int
 	fill := &cobra.Command{
 		Use: "fill [SUBNET]", Args: cobra.MaximumNArgs(1),
-		Short: "Have others take the addresses of a subnet, or of all",
+		Short: "Exhaust the addresses of a subnet, or of all",
 		RunE: run(func(args []string) (region.Order, error) {
 			return region.Order{Do: "fill", Subnet: strings.Join(args, ""), Free: free}, nil
 		}),
@@ -85,7 +85,7 @@ what clouds do; what the operator makes of it is in status.ipam.operator-status 
 	fill.Flags().IntVar(&free, "free", 0, "how many addresses are left")
 	cmd.AddCommand(fail, fill, &cobra.Command{
 		Use: "throttle RATE", Args: cobra.ExactArgs(1),
-		Short: "Answer so many requests a second and no more; 0 for all",
+		Short: "Limit the requests a second; 0 for no limit",
 		RunE: run(func(args []string) (region.Order, error) {
 			rate, err := strconv.ParseFloat(args[0], 64)
 			if err != nil || rate < 0 {
@@ -95,14 +95,14 @@ what clouds do; what the operator makes of it is in status.ipam.operator-status 
 		}),
 	}, &cobra.Command{
 		Use: "slow DURATION", Args: cobra.ExactArgs(1),
-		Short: "Have each answer take that long, such as 2s; 0s for no longer than it needs",
+		Short: "Delay each answer, such as by 2s; 0s for no delay",
 		RunE: run(func(args []string) (region.Order, error) {
 			d, err := time.ParseDuration(args[0])
 			return region.Order{Do: "slow", Latency: d}, err
 		}),
 	}, &cobra.Command{
 		Use: "terminate INSTANCE", Args: cobra.ExactArgs(1),
-		Short: "End an instance in the cloud: its interfaces are unplugged, and its node goes on without them",
+		Short: "Terminate an instance in the cloud: its interfaces are removed, and its node continues without them",
 		RunE: run(func(args []string) (region.Order, error) {
 			return region.Order{Do: "terminate", Instance: args[0]}, nil
 		}),
@@ -123,7 +123,7 @@ what clouds do; what the operator makes of it is in status.ipam.operator-status 
 		}),
 	}, &cobra.Command{
 		Use: "calm", Args: cobra.NoArgs,
-		Short: "End all that the others began",
+		Short: "End all injected faults",
 		RunE:  run(func([]string) (region.Order, error) { return region.Order{Do: "calm"}, nil }),
 	})
 	return cmd

@@ -142,7 +142,7 @@ func statusCommand(cfg *Config, open opener) *cobra.Command {
 	var format string
 	cmd := &cobra.Command{
 		Use: "status", Args: cobra.NoArgs,
-		Short: "Show nodes and pods; fails if something does not run",
+		Short: "Show nodes and pods; fails if something is not running",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			s, err := open(cmd)
 			if err != nil {

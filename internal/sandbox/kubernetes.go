@@ -173,7 +173,7 @@ func nodeCommand(cfg *Config) *cobra.Command {
 	}
 	cmd.AddCommand(&cobra.Command{
 		Use: "kill NODE", Args: cobra.ExactArgs(1),
-		Short: "End a node as a power cut does; its disk stays",
+		Short: "Simulate a power failure of a node; its disk stays",
 		RunE:  with(func(_ *cobra.Command, c *kube.Cluster, name string) error { return c.Kill(name) }),
 	}, &cobra.Command{
 		Use: "start NODE", Args: cobra.ExactArgs(1),

@@ -150,7 +150,7 @@ func configSetCommand(a *command.App) *cobra.Command {
 		Long: `Change options while the agent runs. All of them are changed or none.
 
 policy-enforcement takes default (endpoints that a policy selects), always or never.
-PolicyAuditMode takes Enabled (what policy refuses passes and is told of) or Disabled. Both are what the
+PolicyAuditMode takes Enabled (packets that policy refuses pass, and are reported) or Disabled. Both are what the
 agent's configuration says when it starts again.`,
 		Example: `  hawser config set policy-enforcement=always
   hawser config set PolicyAuditMode=Enabled`,

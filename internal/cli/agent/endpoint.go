@@ -380,7 +380,7 @@ func endpointConfigCommand(a *command.App) *cobra.Command {
 		Short: "Show an endpoint's options, or change them",
 		Long: `Show an endpoint's options, or change them.
 
-PolicyAuditMode takes Enabled (what its policy refuses passes and is told of), Disabled, or Inherited
+PolicyAuditMode takes Enabled (packets that its policy refuses pass, and are reported), Disabled, or Inherited
 (what the agent's option says).`,
 		Example: `  hawser endpoint config 12
   hawser endpoint config 12 PolicyAuditMode=Enabled`,

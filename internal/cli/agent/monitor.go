@@ -28,9 +28,8 @@ func MonitorCommand(a *command.App) *cobra.Command {
 		Short: "Watch packets being dropped, judged and forwarded",
 		Long: `Watch packets being dropped, judged and forwarded on this node, until interrupted.
 
-Events may be lost when there are more than can be read: a line says how many,
-whatever the filters, and their number is told at the end. Counters
-(hawser bpf metrics list) are exact all the same.
+Events may be lost when there are more than can be read: a line says how many, with any
+filter, and the total is printed at the end. Counters (hawser bpf metrics list) stay exact.
 
 --from, --to and --related-to take an endpoint (see hawser endpoint --help) or an
 address. Several values of one flag mean any of them.`,

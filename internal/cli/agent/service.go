@@ -26,8 +26,8 @@ func serviceListCommand(a *command.App) *cobra.Command {
 	c := &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls"},
-		Short:   "List the frontends of services and where they lead",
-		Long: "List the frontends of services and where they lead on this node. A frontend is an address, port and protocol; one that is for clients outside\n" +
+		Short:   "List the frontends of services and their backends",
+		Long: "List the frontends of services and their backends on this node. A frontend is an address, port and protocol; one that is for clients outside\n" +
 			"of the cluster has a row of its own, because it may lead elsewhere; so has one that only the node's own processes have (127.0.0.1). A row without\n" +
 			"backends says what becomes of clients: they are refused, or dropped if there are backends to which this row may not lead. `hawser bpf lb list` shows what the kernel has.",
 		Example: "  hawser service list\n  hawser service list -o jsonpath='{[*].spec.frontend-address.ip}'",

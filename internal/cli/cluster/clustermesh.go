@@ -26,12 +26,12 @@ func MeshCommand(a *command.App, sandboxes Sandboxes) *cobra.Command {
 func statusCommand(a *command.App) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "status",
-		Short: "Show how far each other cluster is followed, and what is known of it",
-		Long: `Show how far each other cluster is followed, and what is known of it.
+		Short: "Show the state of connected clusters",
+		Long: `Show the state of connected clusters.
 
-CONNECTED says whether its store answers now, and since when. READY says whether all that it says was
-heard at least once; that stays in force when the cluster is away. REFUSED counts what it says that is
-not believed, because it is not about itself; the agent's log says what that is.
+CONNECTED shows whether the store of the cluster answers, and since when. READY shows whether the agent has
+read all of it at least once; this state stays in force while the cluster is unreachable. REFUSED counts
+entries that the agent refuses, because they are not about that cluster itself; the agent's log names them.
 
 The exit code is 1 if a cluster is not connected or not ready.`,
 		Example: `  hawser clustermesh status

@@ -106,16 +106,16 @@ func (m mesh) connectCommand() *cobra.Command {
 		Long: `Connect two clusters, so that pods reach each other by policy and services can have
 backends in both.
 
-Sandboxes (hawser sandbox up --kubernetes --cluster-id N) are named by their names; their
-nodes are made to reach each other, too.
+Sandboxes (hawser sandbox up --kubernetes --cluster-id N) are given by their names; the
+command also connects the networks of their nodes.
 
-Other clusters are named by contexts of the kubeconfig file. Their nodes must reach each
-other already, and each must say in the Secret clustermesh-remote-access how others read
-its store: endpoints, ca.crt, tls.crt and tls.key. See docs/user/clustermesh.md.
+Other clusters are given by contexts of the kubeconfig file. Their nodes must reach each
+other already. Each needs a Secret clustermesh-remote-access for access to its store, with
+endpoints, ca.crt, tls.crt and tls.key. See docs/user/clustermesh.md.
 
-In each cluster a file for the other one is put into the Secret cilium-clustermesh, which the
-agents follow; then the command waits until all agents have heard all of the other cluster.
-It can be given again, for example when certificates have changed.`,
+The command adds a file for the other cluster to the Secret cilium-clustermesh of each, which
+the agents watch. Then it waits until all agents have read everything of the other cluster. You
+can run it again, for example when certificates have changed.`,
 		Example: `  hawser clustermesh connect east west
   hawser clustermesh connect --context east --destination-context west`,
 		Args: cobra.MaximumNArgs(2),
@@ -204,11 +204,11 @@ func (m mesh) disconnectCommand() *cobra.Command {
 	var p pairFlags
 	c := &cobra.Command{
 		Use:   "disconnect [SANDBOX SANDBOX]",
-		Short: "Undo connect: neither cluster knows the other one any more",
-		Long: `Undo connect: neither cluster knows the other one any more. Its pods are strangers then, as
-is the rest of the world.
+		Short: "Disconnect two clusters",
+		Long: `Disconnect two clusters. Afterwards each treats the pods of the other
+as outside of the cluster.
 
-A sandbox that is gone can be named still: the other one forgets it.`,
+You can also name a sandbox that no longer exists: the other one forgets it.`,
 		Example: `  hawser clustermesh disconnect east west
   hawser clustermesh disconnect --context east --destination-context west`,
 		Args: cobra.MaximumNArgs(2),

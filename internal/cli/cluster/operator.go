@@ -30,8 +30,8 @@ func OperatorCommand(a *command.App) *cobra.Command {
 	var addr string
 	c := &cobra.Command{
 		Use:   "status",
-		Short: "Show who leads, what waits, what failed, and how many identities there are",
-		Long: `Show who leads, what waits, what failed, and how many identities there are.
+		Short: "Show the leader, pending work, failures and the number of identities",
+		Long: `Show the leader, pending work, failures and the number of identities.
 
 It asks one operator, at its --operator-api-serve-addr. Every operator answers;
 the counts of the cluster's objects are known to the leader. In Kubernetes run it

@@ -24,7 +24,7 @@ func IdentityWhyCommand(a *command.App) *cobra.Command {
 	var kubeconfig, kubeContext string
 	c := &cobra.Command{
 		Use:   "why ID|POD",
-		Short: "Show who uses an identity, and why it is there still",
+		Short: "Show what uses an identity, and why it still exists",
 		Long: `Show what an identity of Kubernetes stands for, which endpoints and slices name it,
 which pods have its labels, and why it is not collected. A pod is named
 namespace/name; without a namespace it is one of default.

@@ -33,8 +33,8 @@ func agentEventsCommand(a *command.App) *cobra.Command {
 		Long: `Show what happened in an agent, the latest ` + fmt.Sprint(lastFlows) + ` events unless something else is asked for. A relay
 (--server) answers for the agents of all nodes, in the order of time.
 
-Policies that an agent finds when it starts are no change. Every agent tells of every policy,
-with a revision of its own.`,
+Policies that an agent finds when it starts are not changes. Every agent reports every
+policy, with its own revision.`,
 		Example: `  hawser observe agent-events --type policy --since 1h
   hawser observe agent-events --follow -o json`,
 		Args: cobra.NoArgs,

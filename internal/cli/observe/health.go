@@ -16,9 +16,9 @@ import (
 
 func healthCommand(a *command.App) *cobra.Command {
 	return question(a, "health", "Show which nodes reach each other",
-		`Show which nodes reach each other, as they find by probing each other: a relay tells what all
-nodes find, an agent what its own does. Who does not reach whom is named, with the ways that
-do not work and since when.`,
+		`Show which nodes reach each other, from the probes that they send each other. A relay shows
+the results of all nodes, an agent its own. Pairs that do not reach each other are listed,
+with the paths that fail and since when.`,
 		func(ctx context.Context, c grpc.ClientConnInterface) (*health.GetResponse, error) {
 			return health.NewNodeHealthClient(c).Get(ctx, &health.GetRequest{})
 		},

@@ -16,7 +16,7 @@ import (
 )
 
 func nodesCommand(a *command.App) *cobra.Command {
-	return question(a, "nodes", "Show from which nodes flows come",
+	return question(a, "nodes", "Show the nodes that flows come from",
 		`Show the nodes that a relay asks, and whether they answer; an agent knows of its own node only.`,
 		func(ctx context.Context, c grpc.ClientConnInterface) (*observer.GetNodesResponse, error) {
 			return observer.NewObserverClient(c).GetNodes(ctx, &observer.GetNodesRequest{})
@@ -67,7 +67,7 @@ func statusCommand(a *command.App) *cobra.Command {
 }
 
 func namespacesCommand(a *command.App) *cobra.Command {
-	return question(a, "namespaces", "Show of which namespaces there were flows lately", "",
+	return question(a, "namespaces", "Show namespaces with recent flows", "",
 		func(ctx context.Context, c grpc.ClientConnInterface) (*observer.GetNamespacesResponse, error) {
 			return observer.NewObserverClient(c).GetNamespaces(ctx, &observer.GetNamespacesRequest{})
 		},

@@ -34,27 +34,26 @@ func Command(a *command.App) *cobra.Command {
 	o := &options{}
 	c := &cobra.Command{
 		Use:   "observe",
-		Short: "Show who talks to whom, and what is refused",
-		Long: `Show flows that a node has seen, the latest ` + fmt.Sprint(lastFlows) + ` unless something else is asked for: verdicts of
-policy, which every connection gets that begins, and packets that were dropped, with the
-pods, labels and services of both sides and the policies that decided. The agent records
+		Short: "Show who talks to whom, and what is dropped",
+		Long: `Show flows that a node has recorded, by default the latest ` + fmt.Sprint(lastFlows) + `: verdicts of policy on
+new connections, and dropped packets, with the pods, labels and services of both sides and
+the policies that decided. The agent records
 them with --enable-hubble.
 
-A filter with --from or --to in its name is about that side of a flow. Without, it is about
-either side; all of these together are then about the same one. Several values of one flag
-mean any of them, several flags all of them.
+A filter with --from or --to in its name matches that side of a flow. Others match either
+side, and several of them the same side. Several values of one flag are alternatives;
+several flags must all match.
 
-A relay (--server) answers for all nodes: their names stand after the time, and a line says
-which of them cannot be asked.
+A relay (--server) answers for all nodes: their names follow the time, and a line names
+nodes that cannot be reached.
 
-With --policy-changes a line says between the flows when a policy changed, and with which
-revision of the node that told it first.
+With --policy-changes a line between the flows shows when a policy changed, with the
+revision on the node that reported it first.
 
-With --explain a flow that policy refused is followed by the rules that refuse it, by those
-of now, and by what would let it pass.
+With --explain a flow that policy dropped is followed by the current rules that deny it, and
+by a policy that would allow it.
 
-A reader that is slower than flows come misses some: a line says how many, whatever the
-filters.`,
+A slow reader misses flows: a line says how many, with any filter.`,
 		Example: `  hawser observe --verdict DROPPED --follow
   hawser observe --to-pod shop/db --since 10m
   hawser observe --verdict DROPPED --to-namespace shop --explain

@@ -33,11 +33,11 @@ func UICommand(a *command.App) *cobra.Command {
 		Use:   "ui",
 		Short: "Serve a page that shows who talks to whom",
 		Long: `Serve a page for browsers: a live map of workloads and of the connections between them,
-what was refused and by which policy, as a map, a matrix and a list, for the last quarter
-of an hour. It only shows, and loads nothing from elsewhere.
+what was denied and by which policy, as a map, a matrix and a list, for the last quarter
+of an hour. It cannot change anything, and loads nothing from elsewhere.
 
 It reads flows from where hawser observe does: an agent's socket, or a server or relay that
---server names. The address that it prints has a token, without which nobody sees anything.`,
+--server names. The printed address contains a token, which the page requires.`,
 		Example: `  hawser ui
   hawser ui --server 192.0.2.7:4245 --listen 127.0.0.1:8080`,
 		Args: cobra.NoArgs,

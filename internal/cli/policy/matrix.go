@@ -18,10 +18,10 @@ func matrixCommand(a *command.App) *cobra.Command {
 	req := &policypb.MatrixRequest{}
 	c := &cobra.Command{
 		Use:   "matrix",
-		Short: "Show who may reach whom",
-		Long: `Show who may reach whom by the policies in force, computed: pods with the same labels, the
-world, nodes, and prefixes that policies name. Pairs that no policy is about are counted
-only; -o json has them all.`,
+		Short: "Show which connections policies allow",
+		Long: `Show which connections the policies in force allow, between groups of pods with the same
+labels, the world, nodes, and prefixes in policies. Pairs without any policy are only
+counted; -o json lists them all.`,
 		Example: `  hawser policy matrix -n shop
   hawser policy matrix --server 192.0.2.7:4245 -o json`,
 		Args: cobra.NoArgs,

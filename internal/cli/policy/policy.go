@@ -40,10 +40,10 @@ func listCommand(a *command.App) *cobra.Command {
 		Long: `List the files of the static policy directory and the policy objects of
 Kubernetes, with the policies in force of each.
 
-A faulty file or object is shown with its fault. Of an object, and of a file that
-was never good, what can be enforced is: it isolates whom it selects, and does
-not grant what is at fault. Of another file the last good version stays in
-force. The exit code is 0 all the same.`,
+A faulty file or object is shown with its fault. An object, or a file that was never
+valid, is enforced as far as possible: it isolates the pods that it selects, and does not
+grant what is at fault. Of other files the last good version stays in force. The exit
+code is 0 in any case.`,
 		Example: `  hawser policy list
   hawser policy list -o jsonpath='{[?(@.state=="faulty")].path}'`,
 		Args: cobra.NoArgs,
@@ -185,7 +185,7 @@ func traceCommand(a *command.App) *cobra.Command {
 	var params rest.TracePolicyParams
 	c := &cobra.Command{
 		Use:   "trace --from SIDE --to SIDE [--dport PORT[/PROTO]]",
-		Short: "Explain, rule by rule, why one side would reach another",
+		Short: "Explain, rule by rule, whether one side can reach another",
 		Long: `Explain, rule by rule, why a flow from one side to the other would pass or not.
 No packet is sent. The exit code is 0 for either verdict.
 

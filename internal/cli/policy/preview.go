@@ -28,17 +28,17 @@ func previewCommand(a *command.App) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "preview [FILE...]",
 		Short: "Show what other policies would change",
-		Long: `Show what would be refused and allowed if policies were otherwise: of the connections
-that were seen lately, and between all pods of the cluster. Nothing is changed.
+		Long: `Show what other policies would deny and allow: of the connections that were recorded
+recently, and between all pods of the cluster. Nothing is changed.
 
 FILE holds policies, YAML or JSON: NetworkPolicy, CiliumNetworkPolicy, their clusterwide
 kind and ClusterNetworkPolicy. "-" is the standard input, and a directory all its files.
 A policy replaces the one of the same kind, namespace and name that is in force.
 
 An agent knows the connections of its own node, a relay (--server) those of all nodes.
-What nobody did lately is not seen: the pairs below tell of that.
+The pairs below cover connections that were not recorded.
 
-The exit code is 0 if nothing that was seen would be refused, and 5 if something would.`,
+The exit code is 0 if no recorded connection would be denied, and 5 if some would.`,
 		Example: `  hawser policy preview deny-all.yaml
   hawser policy preview policies/ --delete shop/old
   kubectl get cnp -n shop db -o yaml | hawser policy preview - --server 192.0.2.7:4245`,

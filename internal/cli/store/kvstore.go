@@ -37,7 +37,7 @@ func Command(a *command.App, open Opener) *cobra.Command {
 	c := command.Group("kvstore", "Read and write the key-value store directly", `Read and write the key-value store directly, without the agent. The store and how to
 reach it are given by --kvstore and --kvstore-opt, as for the agent.
 
-Writing here changes what every node of the cluster believes.`,
+What you write here affects every node of the cluster.`,
 		getCommand(open, f), setCommand(open, f), deleteCommand(open, f), watchCommand(open, f))
 	c.Example = `  hawser kvstore get --recursive cilium/state/identities/v1/id --kvstore-opt etcd.address=http://127.0.0.1:2379`
 	f.Add(c.PersistentFlags())
@@ -182,7 +182,7 @@ func deleteCommand(open Opener, f *Flags) *cobra.Command {
 	c := &cobra.Command{
 		Use:     "delete KEY",
 		Short:   "Delete a key, or all keys under a prefix",
-		Long:    "Delete a key, or all keys under a prefix. It is no fault if there is none.",
+		Long:    "Delete a key, or all keys under a prefix. It is no error if there is none.",
 		Example: "  hawser kvstore delete --recursive example/",
 		Args:    cobra.ExactArgs(1),
 	}

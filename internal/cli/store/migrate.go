@@ -42,11 +42,11 @@ func MigrateCommand(a *command.App, open Opener) *cobra.Command {
 		Use:   "identity --to crd|kvstore",
 		Short: "Copy identities between a key-value store and Kubernetes objects, with their numbers",
 		Long: `Copy identities from a key-value store into CiliumIdentity objects, or back. Each
-keeps its number. Nothing is deleted or changed: what is in the way is told.
+keeps its number. Nothing is deleted or changed: conflicts are reported.
 
-It can be broken off and run again; what is there already is left as it is. Run it
-while agents write to both places (--identity-allocation-mode=doublewrite-...), so
-that what is made meanwhile is in both.
+You can interrupt it and run it again; existing entries stay as they are. Run it while
+agents write to both places (--identity-allocation-mode=doublewrite-...), so that new
+identities are in both.
 
 The exit code is 0 if all identities are in both places afterwards, and 1 if not.`,
 		Example: `  hawser migrate identity --to crd --dry-run
