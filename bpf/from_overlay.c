@@ -103,7 +103,7 @@ static __noinline int overlay_source(struct __sk_buff *ctx, const struct packet 
 	if (!theirs && (endpoint_at(&p->src) || (entry && entry->identity == ID_HOST)))
 		return DROP_INVALID_SOURCE_IP;
 	/* A node speaks for its own addresses and for those outside, not for what is behind another
-	 * node. Where an address has just moved and this node does not know yet, answers would go to
+	 * node. Where an address just moved and this node does not know it, answers would go to
 	 * the old place as well: what is dropped until then could not have worked. */
 	if (!theirs && has_tunnel(entry) && !is_of_peer(&entry->tunnel, peer))
 		return DROP_INVALID_SOURCE_IP;

@@ -633,7 +633,7 @@ __noinline int judge_flow(struct __sk_buff *ctx, const struct packet *p, struct 
 			report->ct_state = CT_STATE_REJUDGED;
 			/* A pod of another node said who it is when it opened the flow. That this
 			 * node knows only the network of its address, because no update has come
-			 * yet or the store of such updates is down, says nothing else: replies to it
+			 * yet or the store of updates is down, says nothing else: replies to it
 			 * must not be lost for that. */
 			if (!forward && !s->dst_rule_set && src_identity == ID_UNMANAGED)
 				src_identity = flow->src_identity;
@@ -675,7 +675,7 @@ __noinline int judge_flow(struct __sk_buff *ctx, const struct packet *p, struct 
 			if (!flow)
 				return 0;
 		}
-		/* Verdicts are traced in the direction of the opening, what becomes of the packet in
+		/* Verdicts are sent in the direction of the opening, what becomes of the packet in
 		 * the packet's own. */
 		if (c->related) {
 			report->ct_state = CT_STATE_RELATED;

@@ -329,7 +329,7 @@ static __noinline __maybe_unused int stack_source(struct __sk_buff *ctx, const s
 		return 0;
 	}
 	s->src_identity = entry ? entry->identity : world_identity(p->v6);
-	/* Pods of other nodes are accepted through the overlay or not at all: anyone on the underlay
+	/* Pods of other nodes are taken from the overlay or not at all: anyone on the underlay
 	 * could claim to be one. */
 	if (cfg.tunnel && has_tunnel(entry))
 		return DROP_INVALID_SOURCE_IP;

@@ -279,9 +279,9 @@ func (c *stateCollector) collectHealth(put func(m stateMetric, v float64, labels
 }
 
 const (
-	// metricsConnections bounds the open connections of a metrics server, metricsAnswers the requests
-	// that it answers at once: a response stays in memory until the client has read it, and anyone
-	// who can reach the address may ask.
+	// metricsConnections bounds the open connections of a metrics server, metricsAnswers the
+	// requests that it answers at once: a response stays in memory until the client has read it,
+	// and anyone who can reach the address may ask.
 	metricsConnections = 32
 	metricsAnswers     = 4
 	// metricsTimeout is how long a client may take to read a response.

@@ -28,8 +28,8 @@ const (
 	collectReal = 20
 	// collectShare: of so many identities one is in use.
 	collectShare = 12
-	// besideEvery is the time between two writes of the bystander, deliveryEvery that between two new
-	// identities, deliveryBefore how many come while nothing ends.
+	// besideEvery is the time between two writes of the bystander, deliveryEvery that between two
+	// new identities, deliveryBefore how many come while nothing ends.
 	besideEvery    = 100 * time.Millisecond
 	deliveryEvery  = 500 * time.Millisecond
 	deliveryBefore = 10

@@ -131,8 +131,8 @@ func between(text []byte, mark string, end byte) string {
 // reconnectPause is the pause before a listener reconnects whose watch has ended.
 const reconnectPause = 200 * time.Millisecond
 
-// listen has the listener follow the identities from a version on, over a connection of its own, as an
-// agent that has listed before, until ctx ends. It reads what it is sent and does not process it.
+// listen follows the identities from a version on, over a connection of its own, as an agent that
+// has listed before does, until ctx ends. It reads what it is sent and does not process it.
 // ready is called when the server has accepted the watch for the first time.
 func (e *listener) listen(ctx context.Context, c *cluster, version string, ready func()) error {
 	transport := c.transport()
