@@ -57,9 +57,14 @@ const (
 
 // client connects, works and connects again, until ctx ends.
 func (s *storm) client(ctx context.Context, back *comeback, spread bool) {
-	next := time.Now().Add(rand.N(2 * workPause)) // the next request is due; in the past, it waits for the connection
-	work := time.NewTimer(0)
-	defer work.Stop()
+	work := make(chan struct{}, 1<<10) // requests that wait for the connection
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() {
+		for retry.Sleep(ctx, rand.N(2*workPause)) {
+			work <- struct{}{}
+		}
+	})
 	for ctx.Err() == nil {
 		if !s.connect(ctx, back, spread) {
 			return
@@ -70,7 +75,6 @@ func (s *storm) client(ctx context.Context, back *comeback, spread bool) {
 		}
 		check := time.NewTicker(Defaults().CheckInterval)
 		for connected := true; connected; {
-			work.Reset(time.Until(next))
 			up, changed := s.state()
 			if !up {
 				break
@@ -84,8 +88,7 @@ func (s *storm) client(ctx context.Context, back *comeback, spread bool) {
 			case <-check.C:
 				s.serve()
 				s.serve()
-			case <-work.C:
-				next = next.Add(rand.N(2 * workPause))
+			case <-work:
 				if back.admit(ctx) == nil {
 					s.serve()
 				}
