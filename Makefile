@@ -24,6 +24,8 @@ SERVERS  ?= bin/consul kube-apiserver
 BINARIES := hawser hawser-agent hawser-cni hawser-operator hawser-relay
 # What a sandbox starts. The operator takes as long to compile as the rest: it links clients of clouds.
 SANDBOX_BINARIES := hawser hawser-agent hawser-cni hawser-relay
+# Nothing that is compiled names the directory of the sources, so all clones share what one compiled.
+export GOFLAGS := -trimpath $(filter-out -trimpath,$(GOFLAGS))
 # The server that the tests of the Consul driver run.
 export HAWSER_CONSUL := $(CURDIR)/bin/consul
 VERSION  := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
@@ -56,7 +58,7 @@ build: ## compile the programs into bin/
 	@for b in $(BINARIES); do \
 	  start=$$(date +%s); \
 	  flags=; [ $$b = hawser-cni ] && flags="-s -w "; \
-	  CGO_ENABLED=0 go build -trimpath -ldflags "$${flags}-X main.version=$(VERSION)" -o bin/$$b ./cmd/$$b; \
+	  CGO_ENABLED=0 go build -ldflags "$${flags}-X main.version=$(VERSION)" -o bin/$$b ./cmd/$$b; \
 	  echo "built bin/$$b in $$(( $$(date +%s) - start )) s"; \
 	done
 
@@ -77,7 +79,7 @@ bin/consul: test/consul/go.mod $(wildcard test/consul/discover/go.mod test/consu
 	@hack/need.sh go
 	@mkdir -p bin
 	@echo "building a Consul server, without clients of clouds, for the tests of its driver: about 3 minutes on two cores the first time, then cached"
-	@start=$$(date +%s); cd test/consul && GOFLAGS=-mod=mod CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o ../../bin/consul github.com/hashicorp/consul; \
+	@start=$$(date +%s); cd test/consul && GOFLAGS='-trimpath -mod=mod' CGO_ENABLED=0 go build -ldflags '-s -w' -o ../../bin/consul github.com/hashicorp/consul; \
 	  echo "built bin/consul in $$(( $$(date +%s) - start )) s"
 
 kube-apiserver: ## build the kube-apiserver that tests run, once, minutes
@@ -155,7 +157,7 @@ bench: build ## measure against baselines of this machine, 15 min; BENCH=--quick
 	@echo "the same as JSON: bin/bench.json"
 
 scale: build kube-apiserver ## the control plane at the size of a data centre, 15 min; SCALE=--full for hours, SCALE='--scenarios ipam --full' for one of them (root)
-	@CGO_ENABLED=0 go build -trimpath -o bin/hawser-scale ./bench/hawser-scale
+	@CGO_ENABLED=0 go build -o bin/hawser-scale ./bench/hawser-scale
 	@bin/hawser-scale --out bin/scale $(SCALE)
 
 verify: ## generated code, formatting, vet, staticcheck and the layer rules

@@ -4,7 +4,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"testing"
 )
 
@@ -14,9 +13,8 @@ import (
 func IPAMPlugin(t testing.TB, name string) string {
 	t.Helper()
 	dir := t.TempDir()
-	_, here, _, _ := runtime.Caller(0)
 	cmd := exec.Command("go", "build", "-o", filepath.Join(dir, name), "github.com/containernetworking/plugins/plugins/ipam/"+name)
-	cmd.Dir = filepath.Join(filepath.Dir(here), "..", "..", "test", "cni")
+	cmd.Dir = filepath.Join(Sources(t), "test", "cni")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("build the IPAM plugin %s: %v\n%s", name, err, out)
@@ -51,4 +49,22 @@ func HostileIPAM(t testing.TB) string {
 		t.Fatal(err)
 	}
 	return dir
+}
+
+// Sources returns the root of the sources that the test belongs to, by the directory that it runs
+// in: the compiler does not tell, as tests are built with -trimpath.
+func Sources(t testing.TB) string {
+	t.Helper()
+	dir, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for ; ; dir = filepath.Dir(dir) {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir
+		}
+		if dir == filepath.Dir(dir) {
+			t.Fatal("the test runs outside of the sources")
+		}
+	}
 }

@@ -14,6 +14,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/yaml"
+
+	"github.com/hawser-net/hawser/internal/testenv"
 )
 
 // Agent and Operator are the service accounts of the programs in deploy/hawser.yaml.
@@ -41,20 +43,7 @@ func (k *Server) AuthInfo(serviceAccount string) *clientcmdapi.AuthInfo {
 // grant makes the roles and bindings of deploy/hawser.yaml.
 func (k *Server) grant(client kubernetes.Interface) {
 	k.t.Helper()
-	dir, err := os.Getwd()
-	if err != nil {
-		k.t.Fatal(err)
-	}
-	for {
-		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
-			break
-		}
-		if dir == filepath.Dir(dir) {
-			k.t.Fatal("the test runs outside of the sources")
-		}
-		dir = filepath.Dir(dir)
-	}
-	data, err := os.ReadFile(filepath.Join(dir, "deploy", "hawser.yaml"))
+	data, err := os.ReadFile(filepath.Join(testenv.Sources(k.t), "deploy", "hawser.yaml"))
 	if err != nil {
 		k.t.Fatalf("rights of the programs: %v", err)
 	}
