@@ -21,7 +21,6 @@ import (
 
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/internal/identity"
-	"github.com/hawser-net/hawser/internal/k8s/nodes"
 	making "github.com/hawser-net/hawser/internal/operator/identities"
 	managers "github.com/hawser-net/hawser/internal/operator/kube"
 )
@@ -107,9 +106,9 @@ func back(history []int64) int64 {
 // TestMixedModes is "Two CEP writing sources" of CFP-27752 while a cluster changes from one to two.
 // It has an operator make identities beside an agent that does so itself, and knows a pod by a
 // label that users set on its socket: what the pod's CiliumEndpoint names does not go to and fro,
-// neither by itself nor when the pod's labels change. When the agent lets the operator write
-// identities, no more such labels can be set; those that are there can be deleted, and then all
-// mean the same.
+// neither by itself, also while the operator does not know yet that the node's agent makes
+// identities, nor when the pod's labels change. When the agent lets the operator write identities,
+// no more such labels can be set; those that are there can be deleted, and then all mean the same.
 func TestMixedModes(t *testing.T) {
 	t.Parallel()
 	c := newKubeCluster(t)
@@ -138,12 +137,6 @@ func TestMixedModes(t *testing.T) {
 	history := c.history("web")
 	c.eventually("the history begins", func() bool { return len(history()) > 0 })
 
-	// An operator that does not know yet that the node's agent makes identities corrects the
-	// endpoint until it does: see "Not done" in docs/design/0005-operator-managed-identities.md.
-	c.eventually("the node says who makes its identities", func() bool {
-		o, err := c.ciliumNodes().Get(t.Context(), "n1", metav1.GetOptions{})
-		return err == nil && o.Annotations[nodes.ManagementAnnotation] == string(identity.ManagedByAgent)
-	})
 	c.makers()
 	// The operator has looked at the pod once another one of the same labels, whose object comes
 	// later, has its identity.

@@ -79,6 +79,7 @@ func Setup(m manager.Manager, cfg Control, rules *Rules, keys *Keys, reg prometh
 		cfg: cfg, client: m.GetClient(), live: m.GetAPIReader(), events: m.GetEventRecorder("hawser-operator"), log: log,
 		writes: rate.NewLimiter(leastPerSecond, leastPerSecond), index: newIndex(rules, cfg.Budget), notified: map[string]bool{}, refused: map[key]identity.ID{}, have: versions{}, disputes: disputes{of: map[key]dispute{}},
 	}
+	c.index.agents = cfg.Agents
 	var err error
 	if c.asker, err = newAsker(m, c); err != nil {
 		return nil, err

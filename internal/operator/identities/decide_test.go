@@ -196,16 +196,21 @@ func TestDoubt(t *testing.T) {
 	}
 }
 
-// TestAgentsOfTheirOwn: an endpoint that names an identity, of whatever labels, is left alone if
-// its agent says that it makes identities itself; one that names none, or nobody's number, is not.
-// As soon as the agent says otherwise the endpoint is looked at.
+// TestAgentsOfTheirOwn: where agents may make identities, an endpoint that names an identity, of
+// whatever labels, is left alone if its agent says that it makes identities itself, or its node is
+// not known; one that names none, or nobody's number, is not. As soon as the agent says otherwise
+// the endpoint is looked at.
 func TestAgentsOfTheirOwn(t *testing.T) {
 	t.Parallel()
 	w, b := play(t, -1)
+	b.agents = true
 	p, web := w.addPod(b, "one", "web", "n")
 	_, db := w.addPod(b, "two", "db", "n")
 	w.addNumber(b, 310, web)
 	o := w.addNumber(b, 320, db)
+	if c, ok := b.decideEndpoint(w.claims(b, p, 320)); ok {
+		t.Errorf("a node that is not known yet: %+v", c)
+	}
 	setMode := func(mode identity.Management) {
 		n := &v2.CiliumNode{ObjectMeta: w.meta("", "n")}
 		n.Annotations = map[string]string{nodes.ManagementAnnotation: string(mode)}
@@ -234,10 +239,22 @@ func TestAgentsOfTheirOwn(t *testing.T) {
 	if c, ok := b.decideEndpoint(k); !ok || c.id != 310 {
 		t.Errorf("an agent that lets others write identities: %+v", c)
 	}
-	setMode(identity.ManagedByAgent)
 	b.dropNode(key{Name: "n"})
-	if c, ok := b.decideEndpoint(k); !ok || c.id != 310 || len(b.agents) != 0 {
+	if c, ok := b.decideEndpoint(k); ok || len(b.alone) != 0 {
 		t.Errorf("a node that is gone: %+v", c)
+	}
+	b.take()
+	setMode("")
+	if _, endpoints := b.take(); len(endpoints) == 0 {
+		t.Error("nobody looks at the endpoints of a node that has become known")
+	}
+	if c, ok := b.decideEndpoint(k); !ok || c.id != 310 {
+		t.Errorf("an agent that does not say who makes identities: %+v", c)
+	}
+	setMode(identity.ManagedByAgent)
+	b.agents = false
+	if c, ok := b.decideEndpoint(k); !ok || c.id != 310 {
+		t.Errorf("where only the operator makes identities: %+v", c)
 	}
 }
 

@@ -45,7 +45,10 @@ type index struct {
 	spent       map[string]int                      // numbers that came back by the word of a node since the last look at everything
 	made        map[identity.ID]types.UID           // objects that this process made
 
-	agents map[string]struct{} // nodes whose agents make identities themselves and leave it to nobody else
+	// agents means that agents may make identities, too. alone has the nodes that are known, and
+	// whether their agents say that they make identities and leave it to nobody else.
+	agents bool
+	alone  map[string]bool
 
 	held map[identity.ID]struct{} // about to be collected
 	full map[uint64]int           // pods by the labels that they had if all counted; see target.full
@@ -129,7 +132,7 @@ func newIndex(rules *Rules, budget int) *index {
 		rules: rules, budget: budget,
 		namespaces: map[string]namespaceEntry{}, pods: map[key]*podEntry{}, inside: map[string]map[key]*podEntry{}, sets: map[string]*setEntry{},
 		endpoints: map[key]endpointEntry{}, numbers: map[identity.ID]*numberEntry{}, slices: map[string]map[identity.ID]int{},
-		named: map[identity.ID]int{}, claimed: map[identity.ID]map[string]struct{}{}, spent: map[string]int{}, agents: map[string]struct{}{},
+		named: map[identity.ID]int{}, claimed: map[identity.ID]map[string]struct{}{}, spent: map[string]int{}, alone: map[string]bool{},
 		made: map[identity.ID]types.UID{}, waiting: map[string]struct{}{}, held: map[identity.ID]struct{}{}, full: map[uint64]int{},
 		kept: map[string]struct{}{}, dirtySets: map[string]struct{}{}, dirtyEndpoints: map[key]struct{}{},
 	}
@@ -484,26 +487,19 @@ func (b *index) dropSlice(name string) {
 
 // setNode notes what the agent of a node says of itself.
 func (b *index) setNode(obj *v2.CiliumNode) {
-	_, was := b.agents[obj.Name]
-	switch is := obj.Annotations[nodes.ManagementAnnotation] == string(identity.ManagedByAgent); {
-	case is:
-		b.agents[obj.Name] = struct{}{}
-	case was:
-		b.dropNode(key{Name: obj.Name})
-	}
-}
-
-func (b *index) dropNode(k key) {
-	if _, was := b.agents[k.Name]; !was {
+	alone, known := b.alone[obj.Name]
+	b.alone[obj.Name] = obj.Annotations[nodes.ManagementAnnotation] == string(identity.ManagedByAgent)
+	if b.alone[obj.Name] || known && !alone {
 		return
 	}
-	delete(b.agents, k.Name)
 	for at, p := range b.pods {
-		if p.obj.Spec.NodeName == k.Name {
+		if p.obj.Spec.NodeName == obj.Name {
 			b.dirtyEndpoints[at] = struct{}{}
 		}
 	}
 }
+
+func (b *index) dropNode(k key) { delete(b.alone, k.Name) }
 
 // ---- identities ---------------------------------------------------------------------------------
 
