@@ -416,11 +416,11 @@ func (g *collecting) ends(ctx context.Context, operator *child.Process, began ti
 		}
 		if time.Since(moved) > g.r.cfg.Patience {
 			served, err := g.c.traffic(ctx)
-			if marks := served.Calls["PATCH "+v2.ResourceIdentities]; err != nil || marks == marked {
+			before := marked
+			if marked = served.Calls["PATCH "+v2.ResourceIdentities]; err != nil || marked == before {
 				return err
-			} else {
-				marked, moved = marks, time.Now()
 			}
+			moved = time.Now()
 		}
 		return fmt.Errorf("%d of %d are left", left, all)
 	})
