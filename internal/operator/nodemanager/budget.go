@@ -39,6 +39,9 @@ type Budget struct {
 	held    func() error
 	metrics *Metrics
 
+	// asking is held by who waits for the limiter, which knows no priorities.
+	asking priorityLock
+
 	mu     sync.Mutex
 	until  time.Time
 	pauses int
@@ -112,6 +115,10 @@ func afterOf(err error) time.Duration {
 }
 
 func (b *Budget) wait(ctx context.Context) error {
+	if err := b.asking.lock(ctx); err != nil {
+		return err
+	}
+	defer b.asking.unlock()
 	for {
 		if err := b.limiter.Wait(ctx); err != nil {
 			if _, bounded := ctx.Deadline(); bounded && ctx.Err() == nil {

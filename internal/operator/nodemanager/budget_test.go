@@ -3,10 +3,12 @@ package nodemanager
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -132,4 +134,49 @@ func TestScarce(t *testing.T) {
 	if limit, burst := b.limiter.Limit(), b.limiter.Burst(); limit != 200 || burst != 100 {
 		t.Errorf("%v calls a second after a burst of %d", limit, burst)
 	}
+}
+
+// TestUrgent has calls wait for the budget: the urgent ones are first, in their order, and now and
+// then one that is not; who gives up lets the next one have the turn.
+func TestUrgent(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		metrics, err := NewMetrics(prometheus.NewRegistry())
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg := Defaults()
+		cfg.QPS, cfg.Burst = 1, 1
+		b := NewBudget(cfg, metrics)
+		var mu sync.Mutex
+		var made []string
+		var work sync.WaitGroup
+		ask := func(ctx context.Context, name string) {
+			work.Go(func() {
+				_ = b.Do(ctx, name, func(context.Context) error {
+					mu.Lock()
+					defer mu.Unlock()
+					made = append(made, name)
+					return nil
+				})
+			})
+			synctest.Wait()
+		}
+		impatient, cancel := context.WithCancel(t.Context())
+		ask(t.Context(), "first")
+		ask(t.Context(), "has the turn")
+		ask(t.Context(), "a")
+		ask(impatient, "gives up")
+		ask(urgent(impatient), "gives up, too")
+		for i := range urgentInARow + 1 {
+			ask(urgent(t.Context()), fmt.Sprint("urgent ", i))
+		}
+		ask(t.Context(), "b")
+		cancel()
+		work.Wait()
+		want := []string{"first", "has the turn", "urgent 0", "urgent 1", "urgent 2", "urgent 3", "urgent 4", "urgent 5", "urgent 6", "a", "urgent 7", "b"}
+		if !slices.Equal(made, want) {
+			t.Errorf("calls were made in the order\n%q, not\n%q", made, want)
+		}
+	})
 }

@@ -37,7 +37,7 @@ type inventory struct {
 }
 
 func newInventory(lag time.Duration) *inventory {
-	return &inventory{lag: lag, limits: map[string]Limits{}, scattered: map[string]time.Time{}, interfaces: map[string]Interface{}}
+	return &inventory{lag: lag, limits: map[string]Limits{}, scattered: map[string]time.Time{}, interfaces: map[string]Interface{}, byInstance: map[string][]string{}}
 }
 
 // replace takes a description that was begun at a time.
@@ -85,8 +85,24 @@ func (v *inventory) again(begun time.Time, of func(Interface) bool) {
 // note makes a change that the cloud has confirmed.
 func (v *inventory) note(c change) {
 	v.changes = append(v.changes, c)
+	id := c.iface.ID
+	before := v.interfaces[id].Instance
 	v.apply(c)
-	v.index()
+	if after := v.interfaces[id].Instance; after != before {
+		if left := slices.DeleteFunc(v.byInstance[before], func(s string) bool { return s == id }); len(left) > 0 {
+			v.byInstance[before] = left
+		} else {
+			delete(v.byInstance, before)
+		}
+		v.place(id, after)
+	}
+}
+
+// place notes whose interface it is.
+func (v *inventory) place(id, instance string) {
+	if instance != "" {
+		v.byInstance[instance] = append(v.byInstance[instance], id)
+	}
 }
 
 func (v *inventory) apply(c change) {
@@ -133,9 +149,7 @@ func (v *inventory) apply(c change) {
 func (v *inventory) index() {
 	v.byInstance = map[string][]string{}
 	for id, i := range v.interfaces {
-		if i.Instance != "" {
-			v.byInstance[i.Instance] = append(v.byInstance[i.Instance], id)
-		}
+		v.place(id, i.Instance)
 	}
 }
 

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
-	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // A node with IPv6 has one prefix of 2^48 addresses: more than it will ever have pods. So there is
@@ -129,14 +128,6 @@ func (v *View) blameIPv6(d *Decision) {
 	}
 }
 
-// rest is what has become of the attempts to have an IPv6 prefix delegated to a node. It has a
-// count of its own: who may not have IPv6 is given IPv4 addresses without delay.
-type rest struct {
-	failures int
-	until    time.Time
-	why      string
-}
-
 // viewIPv6 adds to a view what it has of IPv6.
 func (n *node) viewIPv6(o *v2.CiliumNode, v *View) {
 	v.UsedIPv6 = map[netip.Addr]string{}
@@ -145,7 +136,7 @@ func (n *node) viewIPv6(o *v2.CiliumNode, v *View) {
 			v.UsedIPv6[a] = u.Owner
 		}
 	}
-	v.IPv6Fault, v.IPv6Rest = n.ipv6.why, time.Until(n.ipv6.until)
+	v.IPv6Fault, v.IPv6Rest = n.ipv6.why, time.Until(n.ipv6.notBefore)
 }
 
 // failedIPv6 records that a node has not been given a prefix.
@@ -156,9 +147,7 @@ func (m *Manager) failedIPv6(name string, err error) {
 	if n == nil {
 		return
 	}
-	d := retry.Backoff(n.ipv6.failures, firstBackoff, lastBackoff)
-	n.ipv6 = rest{failures: n.ipv6.failures + 1, until: time.Now().Add(d), why: err.Error()}
-	m.log.Warn("a node cannot be given an IPv6 prefix", "node", name, "error", err, "again", d)
+	m.log.Warn("a node cannot be given an IPv6 prefix", "node", name, "error", err, "again", n.ipv6.failed(err.Error()))
 }
 
 // poolIPv6 returns the patch by which the spec has the prefixes.

@@ -224,17 +224,17 @@ func TestIPv6FaultHidesNothing(t *testing.T) {
 	o.Name, o.Spec.InstanceID = "n", "i-1"
 	limits := Limits{Interfaces: 2, Addresses: 10, Prefixes: true, IPv6: 10}
 	const without = "no IPv6 addresses for pods: subnet s has no IPv6 CIDR block"
-	if w := m.decide(o, 0, limits, false); w.Step.Call != Assign || w.blocked || !strings.HasPrefix(w.Fault, without) {
+	if w := m.decide(o, 0, limits); w.Step.Call != Assign || w.blocked || !strings.HasPrefix(w.Fault, without) {
 		t.Errorf("%s, blocked %v: %s", w.Step.Call, w.blocked, w.Fault)
 	}
 	m.backoff("n", "permission is missing")
-	if w := m.decide(o, 0, limits, false); !w.blocked || !strings.HasPrefix(w.Fault, "permission is missing; "+without) {
+	if w := m.decide(o, 0, limits); !w.blocked || !strings.HasPrefix(w.Fault, "permission is missing; "+without) {
 		t.Errorf("blocked %v: %s", w.blocked, w.Fault)
 	}
 	// What fails of IPv6 keeps no other call waiting.
 	m.nodes["n"].notBefore = time.Time{}
 	m.failedIPv6("n", errors.New("refused"))
-	if w := m.decide(o, 0, limits, false); w.blocked || w.Step.Call != Assign {
+	if w := m.decide(o, 0, limits); w.blocked || w.Step.Call != Assign {
 		t.Errorf("%s, blocked %v", w.Step.Call, w.blocked)
 	}
 }

@@ -53,13 +53,13 @@ func newReads(t *testing.T, r *reads) *Manager {
 func turn(t *testing.T, m *Manager, name, instance string) *work {
 	o := &v2.CiliumNode{}
 	o.Name, o.Spec.InstanceID = name, instance
-	if w := m.decide(o, 0, Limits{}, false); !w.unseen {
+	if w := m.decide(o, 0, Limits{}); !w.unseen {
 		return w
 	}
 	if err := m.lookFor(t.Context(), o); err != nil {
 		m.backoff(name, err.Error())
 	}
-	return m.decide(o, 0, Limits{}, false)
+	return m.decide(o, 0, Limits{})
 }
 
 func nothingThere(string) ([]Interface, error) { return nil, nil }

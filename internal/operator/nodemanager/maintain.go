@@ -37,7 +37,7 @@ func (m *Manager) maintain(ctx context.Context, req reconcile.Request) (reconcil
 	if !cached.DeletionTimestamp.IsZero() || m.provider.Instance(cached) == "" {
 		return reconcile.Result{}, nil // it comes again
 	}
-	n, err := m.turns(ctx, cached)
+	again, short, err := m.turns(ctx, cached)
 	switch {
 	case apierrors.IsConflict(err) || apierrors.IsNotFound(err):
 		return reconcile.Result{RequeueAfter: minInterval}, nil
@@ -46,44 +46,56 @@ func (m *Manager) maintain(ctx context.Context, req reconcile.Request) (reconcil
 	case err != nil:
 		return reconcile.Result{}, err
 	}
-	return reconcile.Result{RequeueAfter: n}, nil
+	return reconcile.Result{RequeueAfter: again, Priority: priority(short)}, nil
 }
 
-// turns takes turns of deciding, writing and calling. It returns when to look again.
-func (m *Manager) turns(ctx context.Context, o *v2.CiliumNode) (time.Duration, error) {
+// turns takes turns of deciding, writing and calling. It returns when to look again, and whether
+// pods wait on the node for whom it has no address.
+func (m *Manager) turns(ctx context.Context, o *v2.CiliumNode) (again time.Duration, short bool, err error) {
 	live, looked := false, false
 	for range maxSteps {
 		pending, err := m.pending(ctx, o)
 		if err != nil {
-			return 0, err
+			return 0, short, err
 		}
 		limits, wait, err := m.limits(ctx, o)
 		if err != nil {
-			return m.failed(ctx, o, err)
+			again, err = m.failed(ctx, o, err)
+			return again, short, err
 		}
 		if wait > 0 {
-			return wait, nil
+			return wait, short, nil
 		}
-		w := m.decide(o, pending, limits, live)
+		w := m.decide(o, pending, limits)
+		short = w.short
 		if w.unseen && !looked {
 			looked = true
 			if err = m.lookFor(ctx, o); err != nil {
-				return m.failed(ctx, o, err)
+				again, err = m.failed(ctx, o, err)
+				return again, short, err
 			}
 			continue
 		}
-		idle := w.Step.Call == Nothing && w.nothing() && !w.static
-		if !live && !idle {
-			// What the cache shows may be old; what is released depends on what is.
+		if !live && w.needsLive() {
+			m.restore(w)
 			if o, err = m.read(ctx, o.Name); err != nil {
-				return 0, err
+				return 0, short, err
 			}
 			live = true
 			continue
 		}
-		if wrote, err := m.write(ctx, o, w); err != nil {
-			return 0, err
-		} else if wrote {
+		wrote, err := m.write(ctx, o, w)
+		if apierrors.IsConflict(err) { // the cache was behind, or the agent has written meanwhile
+			if o, err = m.read(ctx, o.Name); err != nil {
+				return 0, short, err
+			}
+			live = true
+			continue
+		}
+		if err != nil {
+			return 0, short, err
+		}
+		if wrote {
 			m.restore(w)
 			continue // the call is chosen by what the node knows now
 		}
@@ -93,20 +105,19 @@ func (m *Manager) turns(ctx context.Context, o *v2.CiliumNode) (time.Duration, e
 		case w.static:
 			err = m.associate(ctx, o)
 		default:
-			return w.next, nil
+			return w.next, short, nil
 		}
+		live = false
 		if err != nil && w.Step.Call == AssignIPv6 && !w.blocked && ctx.Err() == nil && !errors.Is(err, ErrNotLeading) {
 			m.failedIPv6(o.Name, err)
 			err = nil // IPv4 goes on
 		}
 		if err != nil {
-			return m.failed(ctx, o, err)
-		}
-		if o, err = m.read(ctx, o.Name); err != nil {
-			return 0, err
+			again, err = m.failed(ctx, o, err)
+			return again, short, err
 		}
 	}
-	return minInterval, nil
+	return minInterval, short, nil
 }
 
 func (m *Manager) read(ctx context.Context, name string) (*v2.CiliumNode, error) {
@@ -191,16 +202,23 @@ type work struct {
 	static bool
 	// unseen is set if no interface of the instance is known.
 	unseen bool
+	// short is set if pods wait for whom there is no address.
+	short bool
 	// spent are the addresses that were set aside for the call.
 	subnet string
 	spent  int
 }
 
-func (w *work) nothing() bool { return w.status == nil && w.spec == nil }
+// needsLive reports whether the call may be made only by what the CiliumNode says now, while the
+// cache can be behind. Addresses that are added by what it said a moment ago are no harm, and what
+// is written is refused if the object has changed.
+func (w *work) needsLive() bool {
+	return w.static || !w.blocked && w.Step.Call != Nothing && w.Step.Call != Assign
+}
 
-// decide decides about a node, and sets aside what the call needs of its subnet if it is to be
-// made.
-func (m *Manager) decide(o *v2.CiliumNode, pending int, limits Limits, live bool) *work {
+// decide decides about a node, and sets aside what the call needs of its subnet: see
+// [Manager.restore].
+func (m *Manager) decide(o *v2.CiliumNode, pending int, limits Limits) *work {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	w := &work{next: refresh()}
@@ -236,8 +254,10 @@ func (m *Manager) decide(o *v2.CiliumNode, pending int, limits Limits, live bool
 		w.Fault += "; the cloud cannot be read, so that it is not known whether this has changed: " + m.fault.Error()
 	}
 	if len(w.IPv6Pool) > 0 {
-		n.ipv6 = rest{}
+		n.ipv6 = attempts{}
 	}
+	n.spare = w.Available - w.Used - pending
+	w.short = n.spare < 0
 	n.excess, n.lacks, n.atCapacity = w.Excess, w.Needed > 0 || w.Fault != "", w.AtCapacity
 	m.metrics.available.WithLabelValues(o.Name).Set(float64(w.Available - w.Used))
 	m.metrics.used.WithLabelValues(o.Name).Set(float64(w.Used))
@@ -258,7 +278,7 @@ func (m *Manager) decide(o *v2.CiliumNode, pending int, limits Limits, live bool
 		w.status = join(w.status, map[string]any{field: value})
 	}
 	w.spec = join(pool(o, w.Pool), poolIPv6(o, w.IPv6Pool))
-	if live && !w.blocked {
+	if !w.blocked {
 		w.subnet, w.spent = w.Step.cost()
 		m.inv.spend(w.subnet, w.spent)
 	}
@@ -458,6 +478,9 @@ func (m *Manager) patch(ctx context.Context, o *v2.CiliumNode, part string, valu
 // an answer may have been lost.
 func (m *Manager) make(ctx context.Context, o *v2.CiliumNode, w *work) error {
 	s, c := w.Step, change{call: w.Step.Call, iface: w.Step.Interface}
+	if w.short {
+		ctx = urgent(ctx)
+	}
 	var err error
 	begun := time.Now()
 	switch s.Call {

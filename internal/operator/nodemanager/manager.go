@@ -18,7 +18,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
-	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
@@ -80,16 +79,31 @@ type Manager struct {
 type node struct {
 	instance          string
 	excess            map[netip.Prefix]time.Time
-	failures          int
-	notBefore         time.Time
-	why               string // of the last failure, for people
+	attempts          // of calls for addresses of pods
 	lacks, atCapacity bool
+	// spare is how many addresses it has beyond those of its pods, below 0 if pods wait for one.
+	spare int
 	// looks counts how often its instance was looked for alone in vain; lookAt is when it may be
 	// again. Another instance begins no new count: who writes the CiliumNode can name many.
 	looks  int
 	lookAt time.Time
-	static search
-	ipv6   rest
+	// The search for the public address and the IPv6 prefix wait on their own: the addresses of
+	// pods do not wait for them, nor they for those.
+	static, ipv6 attempts
+}
+
+// attempts are those of one kind of call for a node, since the last that succeeded.
+type attempts struct {
+	failures  int
+	notBefore time.Time
+	why       string // of the last failure, for people; "" if there is nothing to do
+}
+
+// failed records a failure and returns how long to wait before the next attempt.
+func (a *attempts) failed(why string) time.Duration {
+	d := retry.Backoff(a.failures, firstBackoff, lastBackoff)
+	*a = attempts{failures: a.failures + 1, notBefore: time.Now().Add(d), why: why}
+	return d
 }
 
 var errNotRead = errors.New("the cloud has not been read yet")
@@ -117,18 +131,12 @@ func Setup(ctx context.Context, m manager.Manager, cfg Config, p Provider, metri
 		return fmt.Errorf("pods by node: %w", err)
 	}
 	err = builder.ControllerManagedBy(m).Named("ipam-pool-maintainer").
-		For(&v2.CiliumNode{}).
-		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) (out []reconcile.Request) {
-			if name := waitingOn(o); name != "" {
-				r := reconcile.Request{}
-				r.Name = name
-				out = append(out, r)
-			}
-			return out
-		})).
-		WatchesRawSource(source.Channel(n.trigger, &handler.EnqueueRequestForObject{})).
+		Watches(&v2.CiliumNode{}, nodeEvents(n)).
+		Watches(&corev1.Pod{}, podEvents(n)).
+		WatchesRawSource(source.Channel(n.trigger, nodeEvents(n))).
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: cfg.Workers,
+			UsePriorityQueue:        new(true),
 			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](minInterval, lastBackoff),
 		}).
 		Complete(reconcile.Func(n.maintain))
@@ -308,7 +316,7 @@ func (m *Manager) claim(name, instance string) (n *node, other string) {
 		if m.owner[n.instance] == name {
 			delete(m.owner, n.instance)
 		}
-		n.instance, n.excess, n.ipv6 = instance, nil, rest{}
+		n.instance, n.excess, n.ipv6 = instance, nil, attempts{}
 	}
 	if o := m.owner[instance]; o != "" && o != name {
 		return n, o
@@ -338,11 +346,7 @@ func (m *Manager) backoff(name, why string) time.Duration {
 	if n == nil {
 		return firstBackoff
 	}
-	d := retry.Backoff(n.failures, firstBackoff, lastBackoff)
-	n.failures++
-	n.why = why
-	n.notBefore = time.Now().Add(d)
-	return d
+	return n.failed(why)
 }
 
 // refresh is when a node is looked at that nothing happens to: not all at once.

@@ -8,11 +8,9 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
-	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // StaticProvider is a [Provider] of a cloud whose public addresses are kept apart from its
@@ -124,14 +122,6 @@ func weight(address, iface string) uint64 {
 	return h.Sum64()
 }
 
-// search is what is remembered of the search for a node's public address. It waits on its own: the
-// addresses of pods do not wait for it, nor it for them.
-type search struct {
-	failures  int
-	notBefore time.Time
-	why       string // of the last failure, for people; "" if there is nothing to do
-}
-
 // reservation is of a public address that a call was about.
 type reservation struct {
 	iface string
@@ -159,7 +149,7 @@ func (m *Manager) static(o *v2.CiliumNode, n *node, w *work, attached []Interfac
 			d.Fault, w.next = n.static.why, min(w.next, left)
 		}
 	}
-	w.Fault = strings.Join(slices.DeleteFunc([]string{w.Fault, d.Fault}, func(s string) bool { return s == "" }), "; ")
+	w.add(d.Fault)
 	if d.Show == o.Status.IPAM.AssignedStaticIP {
 		return nil
 	}
@@ -184,11 +174,10 @@ func (m *Manager) associate(ctx context.Context, o *v2.CiliumNode) error {
 	case n == nil:
 		return nil
 	case err == nil:
-		n.static = search{}
+		n.static = attempts{}
 		return nil
 	}
-	again := retry.Backoff(n.static.failures, firstBackoff, lastBackoff)
-	n.static = search{failures: n.static.failures + 1, notBefore: time.Now().Add(again), why: err.Error()}
+	again := n.static.failed(err.Error())
 	if kindOf(err) == Taken {
 		n.static.why = "" // nobody has to do anything
 	}

@@ -129,7 +129,7 @@ func (c *town) Associate(_ context.Context, a StaticIP, to Interface) error {
 // step has an operator look after a node once, as [Manager.maintain] does.
 func (c *town) step(t *testing.T, m *Manager, o *v2.CiliumNode) *work {
 	for range maxSteps {
-		w := m.decide(o, 0, Limits{Interfaces: 1, Addresses: 20}, true)
+		w := m.decide(o, 0, Limits{Interfaces: 1, Addresses: 20})
 		if w.Step.Call != Nothing || m.nodes[o.Name].lacks {
 			t.Fatalf("addresses of pods wait for it: %+v", w.Decision)
 		}
@@ -278,7 +278,7 @@ func TestStaticTagsAreNoDeficit(t *testing.T) {
 	m.inv.replace(&Snapshot{Interfaces: []Interface{i}}, time.Now())
 	o := &v2.CiliumNode{}
 	o.Name, o.Spec.InstanceID, o.Spec.IPAM.StaticIPTags = "n", "i-1", map[string]string{"for": "edge"}
-	w := m.decide(o, 0, Limits{Interfaces: 2, Addresses: 10}, false)
+	w := m.decide(o, 0, Limits{Interfaces: 2, Addresses: 10})
 	if m.nodes["n"].lacks || w.Needed > 0 || !strings.Contains(fmt.Sprint(w.status), "with --ipam=eni only: remove them") || w.static {
 		t.Errorf("lacks %t, needs %d, says %v", m.nodes["n"].lacks, w.Needed, w.status)
 	}

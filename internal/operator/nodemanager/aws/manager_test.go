@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/aws/aws-sdk-go-v2/config"
 	"github.com/aws/aws-sdk-go-v2/credentials"
@@ -287,6 +288,61 @@ func TestPrefixes(t *testing.T) {
 	tr.cloud.Exhaust(14)
 	tr.node("scattered", "m5.large", 1, nil)
 	tr.Converges("scattered", 0, 8, 8, "")
+}
+
+// TestPodsFirst has pods come to a node without addresses for them, while many nodes wait for a
+// cloud that allows few calls: the pods do not wait for nodes that need addresses only in advance.
+func TestPodsFirst(t *testing.T) {
+	t.Parallel()
+	tr := newTrial(t)
+	stop := tr.Run(nil)
+	const others = 20
+	other := func(i int) string { return fmt.Sprint("a-", i) } // which come before the busy one
+	for i := range others {
+		tr.node(other(i), "m5.xlarge", 0, nil)
+	}
+	tr.node("busy", "m5.xlarge", 0, nil)
+	tr.Converges("busy", 0, 8, 8, "")
+	for i := range others {
+		tr.Converges(other(i), 0, 8, 8, "")
+	}
+	stop()
+	for i := range others {
+		tr.Agent(other(i), 4)
+	}
+	lacking := func() (n int) {
+		for i := range others {
+			if len(tr.Get(other(i)).Spec.IPAM.Pool) < 12 {
+				n++
+			}
+		}
+		return n
+	}
+	tr.Run(func(c *nodemanager.Config) {
+		c.QPS, c.Burst, c.Workers, c.Resync, c.ReleaseExcess = 2, 1, 4, time.Hour, false
+	})
+	controllers.Eventually(t, nodemanagertest.Timeout, func() string {
+		if lacking() == others {
+			return "no other node has more addresses yet"
+		}
+		return ""
+	})
+	for i := range 12 {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("busy-", i), Namespace: "default"}}
+		p.Spec.NodeName, p.Spec.Containers = "busy", []corev1.Container{{Name: "c", Image: "none"}}
+		tr.Create(t, p)
+	}
+	controllers.Eventually(t, nodemanagertest.Timeout, func() string {
+		if n := len(tr.Get("busy").Spec.IPAM.Pool); n < 12 {
+			return fmt.Sprintf("%d addresses for 12 pods", n)
+		}
+		return ""
+	})
+	left := lacking()
+	t.Logf("%d of %d other nodes lack addresses", left, others)
+	if left < others/2 {
+		t.Errorf("the pods have their addresses when only %d of %d other nodes lack theirs", left, others)
+	}
 }
 
 // provider is one without a manager.
