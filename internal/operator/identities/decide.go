@@ -243,8 +243,8 @@ func (b *index) decideEndpoint(k key) (c correction, ok bool) {
 // agentKnows reports whether a number is left alone because it is an identity, of whatever labels,
 // that the agent of the pod's node may have made or found: one that makes identities and expects
 // nobody else to write them would put back what is corrected, and the two would take turns. What an
-// agent says of itself comes by another watch than its endpoints, so one whose node is not known yet
-// counts as one that does.
+// agent says of itself comes by another watch than its endpoints, so one whose node is not known
+// yet counts as one that does.
 func (b *index) agentKnows(p *podEntry, id identity.ID) bool {
 	if !b.agents || p.obj.Spec.NodeName == "" {
 		return false
