@@ -22,15 +22,15 @@ func TestInterfaceInUseStays(t *testing.T) {
 	t.Parallel()
 	const pod = "ns/p"
 	ip := netip.MustParseAddr("10.0.1.10")
-	pool := map[int][]string{1: {"10.0.1.10", "10.0.1.11"}}
+	given := map[int][]string{1: {"10.0.1.10", "10.0.1.11"}}
 	for name, change := range map[string]func() *v2.CiliumNode{
 		"a status without it": func() *v2.CiliumNode {
-			o := eniNode(2, pool)
+			o := eniNode(2, given)
 			delete(o.Status.ENI.ENIs, "eni-1")
 			return o
 		},
 		"a status that makes no sense": func() *v2.CiliumNode {
-			o := eniNode(2, pool)
+			o := eniNode(2, given)
 			o.Status.ENI.ENIs["eni-1"] = v2.ENI{ID: "eni-1"}
 			return o
 		},
@@ -40,7 +40,7 @@ func TestInterfaceInUseStays(t *testing.T) {
 			return o
 		},
 		"another with its number": func() *v2.CiliumNode {
-			o := eniNode(2, pool)
+			o := eniNode(2, given)
 			e := o.Status.ENI.ENIs["eni-1"]
 			e.ID, e.MAC = "eni-0a", macOf(7)
 			o.Status.ENI.ENIs["eni-0a"] = e
@@ -48,7 +48,7 @@ func TestInterfaceInUseStays(t *testing.T) {
 			return o
 		},
 		"another with its hardware address": func() *v2.CiliumNode {
-			o := eniNode(2, pool)
+			o := eniNode(2, given)
 			e := o.Status.ENI.ENIs["eni-1"]
 			e.ID, e.Number = "eni-0a", 0
 			o.Status.ENI.ENIs["eni-0a"] = e
@@ -60,13 +60,13 @@ func TestInterfaceInUseStays(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				dir := t.TempDir()
-				s, book := eniSingles(t, dir)
+				s, pool := eniSingles(t, dir)
 				s.Observe(eniNode(1, map[int][]string{1: {"10.0.1.10"}}))
 				k := &kernel{plugged: map[string]bool{macOf(1): true, macOf(7): true}}
 				s.Connect(Uplinks{Network: k})
-				book.Open()
+				pool.Open()
 				runSingles(t, s)
-				if r, err := book.AllocateNext(ipam.IPv4, pod, "", false); err != nil || r.IPv4.IP != ip {
+				if r, err := pool.AllocateNext(ipam.IPv4, pod, "", false); err != nil || r.IPv4.IP != ip {
 					t.Fatal(r, err)
 				}
 				o := change()
@@ -76,11 +76,11 @@ func TestInterfaceInUseStays(t *testing.T) {
 					t.Errorf("a pod's packets are not led any more: %+v, %v", i, ok)
 				}
 				if _, ok := o.Status.ENI.ENIs["eni-0a"]; ok {
-					if _, err := book.AllocateNext(ipam.IPv4, pod, "", false); err != nil {
+					if _, err := pool.AllocateNext(ipam.IPv4, pod, "", false); err != nil {
 						t.Errorf("the one known before gives nothing: %v", err)
 					}
 				}
-				if r, err := book.AllocateNext(ipam.IPv4, pod, "", false); err == nil {
+				if r, err := pool.AllocateNext(ipam.IPv4, pod, "", false); err == nil {
 					t.Errorf("%s is given", r.IPv4.IP)
 				}
 
@@ -125,12 +125,12 @@ func TestTakenAwayOverRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
 		ip := netip.MustParseAddr("10.0.1.10")
-		s, book := eniSingles(t, dir)
+		s, pool := eniSingles(t, dir)
 		s.Observe(eniNode(1, map[int][]string{1: {"10.0.1.10"}}))
 		k := &kernel{plugged: map[string]bool{macOf(1): true}}
 		s.Connect(Uplinks{Network: k})
-		book.Open()
-		if _, err := book.AllocateNext(ipam.IPv4, "ns/p", "", false); err != nil {
+		pool.Open()
+		if _, err := pool.AllocateNext(ipam.IPv4, "ns/p", "", false); err != nil {
 			t.Fatal(err)
 		}
 		s.Observe(eniNode(2, map[int][]string{1: {"10.0.1.11"}}))
@@ -189,15 +189,15 @@ func TestUplinksTryAgain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				s, book := eniSingles(t, t.TempDir())
+				s, pool := eniSingles(t, t.TempDir())
 				s.Observe(eniNode(1, map[int][]string{0: {"10.0.0.10"}, 1: {"10.0.1.10"}}))
 				k := &once{kernel: kernel{plugged: map[string]bool{macOf(0): true, macOf(1): true}}, spoil: c.spoil}
 				s.Connect(Uplinks{Network: k})
-				book.Open()
+				pool.Open()
 				runSingles(t, s)
 				give := func() (list []netip.Addr) {
 					for {
-						r, err := book.AllocateNext(ipam.IPv4, "ns/p", "", false)
+						r, err := pool.AllocateNext(ipam.IPv4, "ns/p", "", false)
 						if err != nil {
 							return list
 						}

@@ -85,7 +85,7 @@ type prefixed struct {
 	*testing.T
 	*Singles
 	dir    string
-	book   *ipam.IPAM
+	pool   *ipam.IPAM
 	kernel *kernel
 }
 
@@ -97,7 +97,7 @@ func (p *prefixed) object(generation int64) *v2.CiliumNode {
 // give asks for an address, which is to be given or not.
 func (p *prefixed) give(want bool) (ip netip.Addr) {
 	p.Helper()
-	r, err := p.book.AllocateNext(ipam.IPv6, "ns/p", "", false)
+	r, err := p.pool.AllocateNext(ipam.IPv6, "ns/p", "", false)
 	if (err == nil) != want {
 		p.Errorf("given: %+v, %v", r.IPv6, err)
 	}
@@ -113,7 +113,7 @@ func (p *prefixed) give(want bool) (ip netip.Addr) {
 func newPrefixed(t *testing.T) *prefixed {
 	t.Helper()
 	p := &prefixed{T: t, dir: t.TempDir(), kernel: &kernel{plugged: map[string]bool{macOf(0): true}}}
-	p.Singles, p.book = eniSinglesOf(t, p.dir, ipam.Both)
+	p.Singles, p.pool = eniSinglesOf(t, p.dir, ipam.Both)
 	return p
 }
 
@@ -122,7 +122,7 @@ func (p *prefixed) begin(plugged bool) *told {
 	p.Helper()
 	p.kernel.plug(macOf(1), plugged)
 	p.Connect(Uplinks{Network: p.kernel, Masquerade: ipam.IPv4, Direct: []netip.Prefix{netip.MustParsePrefix("fd00:98::/56")}})
-	p.book.Open()
+	p.pool.Open()
 	return runSingles(p.T, p.Singles)
 }
 
@@ -197,7 +197,7 @@ func TestPrefix(t *testing.T) {
 	if s.missing() == nil {
 		t.Error("a node is to begin with a prefix that has its own address")
 	}
-	s.book.Open()
+	s.pool.Open()
 	s.give(false)
 }
 
@@ -253,24 +253,24 @@ func TestPrefixTakenAway(t *testing.T) {
 			if fault, _, _ := agent.seen(); !strings.Contains(fault, "get no IPv6 address") {
 				t.Errorf("%d: it is said: %q", generation, fault)
 			}
-			next, book := eniSinglesOf(t, s.dir, ipam.Both)
+			next, pool := eniSinglesOf(t, s.dir, ipam.Both)
 			next.before = []netip.Addr{first, second}
-			book.AssignAddresses(next.want())
+			pool.AssignAddresses(next.want())
 			k := &kernel{plugged: map[string]bool{macOf(0): true, macOf(1): true}}
 			for _, ip := range next.before {
 				if i, ok := s.InterfaceOf(ip); !ok || i.ID != "eni-1" || !s.kernel.leads(ip) {
 					t.Errorf("%d: %s has no way any more: %+v, %v", generation, ip, i, ok)
 				}
-				if err := book.Restore(ip, "ns/p"); err != nil {
+				if err := pool.Restore(ip, "ns/p"); err != nil {
 					t.Errorf("%d: %v", generation, err)
 				}
 			}
 			next.Connect(Uplinks{Network: k})
-			book.Open()
+			pool.Open()
 			if !k.leads(first) || !k.leads(second) {
 				t.Errorf("%d: addresses of pods have no way after a restart", generation)
 			}
-			if r, err := book.AllocateNext(ipam.IPv6, "ns/q", "", false); err == nil {
+			if r, err := pool.AllocateNext(ipam.IPv6, "ns/q", "", false); err == nil {
 				t.Errorf("%d: %s is given after a restart", generation, r.IPv6.IP)
 			}
 		}
@@ -284,8 +284,8 @@ func TestPrefixTakenAway(t *testing.T) {
 		gone := s.object(21)
 		gone.Spec.IPAM.IPv6Pool = nil
 		s.Observe(gone)
-		for _, a := range s.book.Dump() {
-			s.book.FreeOf(a.IP, a.Owner)
+		for _, a := range s.pool.Dump() {
+			s.pool.FreeOf(a.IP, a.Owner)
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()

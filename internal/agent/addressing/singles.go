@@ -48,7 +48,7 @@ type Singles struct {
 	// Only a read from the server shows more: with doubt at once, else at later, if that is set.
 	doubt bool
 	later time.Time
-	book  *ipam.IPAM // nil until Attach
+	pool  *ipam.IPAM // nil until Attach
 	state singlesState
 	// before are the addresses of endpoints of before, which can be restored until Run.
 	before []netip.Addr
@@ -147,15 +147,15 @@ func (s *Singles) missing() error {
 
 // Attach has addresses be given of what is assigned. Those of endpoints of before can be restored,
 // whatever the pool is by now.
-func (s *Singles) Attach(book *ipam.IPAM) error {
+func (s *Singles) Attach(pool *ipam.IPAM) error {
 	used, err := s.cfg.endpointAddresses()
 	if err != nil {
 		s.log.Warn("cannot read the endpoints of before", "error", err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.book, s.before = book, used
-	book.AssignAddresses(s.want())
+	s.pool, s.before = pool, used
+	pool.AssignAddresses(s.want())
 	return nil
 }
 
@@ -283,8 +283,8 @@ func (s *Singles) take(o *v2.CiliumNode, sure bool) {
 	} else if err := s.store(next); err != nil {
 		s.unsaved = fmt.Errorf("what is assigned to this node is not used: %w", err)
 		readAt(time.Now().Add(writeRetry))
-	} else if s.book != nil {
-		s.book.AssignAddresses(s.want())
+	} else if s.pool != nil {
+		s.pool.AssignAddresses(s.want())
 		s.notify.moved()
 	}
 	s.later = later
@@ -298,10 +298,10 @@ func (s *Singles) take(o *v2.CiliumNode, sure bool) {
 // forget those that were in use when they were taken away, once they are not. mu is held.
 func (s *Singles) inspect() {
 	errs := []error{s.unsaved}
-	if s.book != nil {
+	if s.pool != nil {
 		given := s.inUse()
 		var lost []string
-		for _, a := range s.book.Dump() {
+		for _, a := range s.pool.Dump() {
 			if _, ok := s.state.Pool.of(a.IP); !ok {
 				lost = append(lost, fmt.Sprintf("%s (%s)", a.IP, a.Owner))
 			}
@@ -310,11 +310,11 @@ func (s *Singles) inspect() {
 			errs = append(errs, fmt.Errorf("addresses are in use that are not in spec.ipam.pool of CiliumNode %s, so that nobody may lead packets here: %s; delete their pods", s.cfg.Self.Name, strings.Join(lost, ", ")))
 		}
 		want := s.want()
-		if slices.ContainsFunc(s.book.Prefixes(), func(p netip.Prefix) bool {
+		if slices.ContainsFunc(s.pool.Prefixes(), func(p netip.Prefix) bool {
 			_, wanted := want[p]
 			return !wanted && !given(p)
 		}) {
-			s.book.AssignAddresses(want)
+			s.pool.AssignAddresses(want)
 			s.notify.moved()
 		}
 	}
@@ -371,7 +371,7 @@ func (s *Singles) status(o *v2.CiliumNode) (patch map[string]any, soon bool) {
 	defer s.mu.Unlock()
 	answers4, answers6 := s.answers(o.Spec.IPAM.Pool, o.Status.IPAM.ReleaseIPs), s.answers(o.Spec.IPAM.IPv6Pool, o.Status.IPAM.ReleaseIPv6s)
 	used4, used6 := map[string]v2.AllocationIP{}, map[string]v2.AllocationIP{}
-	for _, a := range s.book.Dump() {
+	for _, a := range s.pool.Dump() {
 		to := used6
 		if a.IP.Is4() {
 			to = used4
@@ -397,7 +397,7 @@ func (s *Singles) status(o *v2.CiliumNode) (patch map[string]any, soon bool) {
 	}
 	soon = len(answers4)+len(answers6) > 0
 	free := map[ipam.Families]int{}
-	for _, u := range s.book.Usage() {
+	for _, u := range s.pool.Usage() {
 		if !u.Drained {
 			free[u.Family] += u.Capacity - u.Used
 		}
@@ -429,7 +429,7 @@ func (s *Singles) answers(pool v2.AllocationMap, steps map[string]v2.IPReleaseSt
 				out[text] = nil
 			}
 		case step != v2.IPMarkedForRelease && step != v2.IPReadyForRelease:
-		case !s.book.Hold(ip):
+		case !s.pool.Hold(ip):
 			out[text] = v2.IPDoNotRelease
 		default:
 			agreed = append(agreed, ip)
@@ -439,7 +439,7 @@ func (s *Singles) answers(pool v2.AllocationMap, steps map[string]v2.IPReleaseSt
 	if !maps.Equal(next.Leaving, s.state.Leaving) {
 		if err := s.store(next); err != nil {
 			s.log.Error("addresses that nobody uses are kept", "error", err)
-			s.book.AssignAddresses(s.want())
+			s.pool.AssignAddresses(s.want())
 			return out
 		}
 	}
@@ -542,7 +542,7 @@ func (s *Singles) Run(ctx context.Context, agent Agent) error {
 		case <-ctx.Done():
 			return nil
 		case <-timer.C:
-		case <-s.book.DemandMoved():
+		case <-s.pool.DemandMoved():
 		case <-s.notify.trigger:
 			s.notify.pass(agent)
 		}

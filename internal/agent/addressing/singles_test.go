@@ -49,14 +49,14 @@ func singlesAt(t *testing.T, dir string) (*Singles, *ipam.IPAM) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	book, err := ipam.New(ipam.Config{Assigned: ipam.IPv4})
+	pool, err := ipam.New(ipam.Config{Assigned: ipam.IPv4})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Attach(book); err != nil {
+	if err := s.Attach(pool); err != nil {
 		t.Fatal(err)
 	}
-	return s, book
+	return s, pool
 }
 
 // shown is the node's object in its so many-th version, with a pool and steps as "address=step".
@@ -86,7 +86,7 @@ func TestSinglesHandshake(t *testing.T) {
 	t.Parallel()
 	const a, b = "10.0.0.1", "10.0.0.2"
 	dir := t.TempDir()
-	s, book := singlesAt(t, dir)
+	s, pool := singlesAt(t, dir)
 	if s.missing() == nil {
 		t.Error("nothing is missing")
 	}
@@ -94,8 +94,8 @@ func TestSinglesHandshake(t *testing.T) {
 	if got, _ := s.status(s.object); released(got)[a] != v2.IPDoNotRelease {
 		t.Errorf("before the endpoints are restored: %v", got)
 	}
-	book.Open()
-	flight, err := book.AllocateNext(ipam.IPv4, "ns/p", "", true) // an ADD in flight
+	pool.Open()
+	flight, err := pool.AllocateNext(ipam.IPv4, "ns/p", "", true) // an ADD in flight
 	if err != nil || flight.IPv4.IP.String() != a {
 		t.Fatal(flight.IPv4, err)
 	}
@@ -113,24 +113,24 @@ func TestSinglesHandshake(t *testing.T) {
 	}
 	free := func(when string, want bool) {
 		t.Helper()
-		r, err := book.AllocateNext(ipam.IPv4, "ns/q", "", false)
+		r, err := pool.AllocateNext(ipam.IPv4, "ns/q", "", false)
 		if (err == nil) != want {
 			t.Errorf("%s: %+v, %v", when, r.IPv4, err)
 		}
 		if err == nil {
-			book.FreeOf(r.IPv4.IP, "ns/q")
+			pool.FreeOf(r.IPv4.IP, "ns/q")
 		}
 	}
 	free("after it was agreed to", false)
 
 	// The agent ends before it has said so, and the next one observes the version of before.
-	if s, book = singlesAt(t, dir); s.object != nil {
+	if s, pool = singlesAt(t, dir); s.object != nil {
 		t.Fatal("it remembers an object")
 	}
-	if err := book.Restore(flight.IPv4.IP, "ns/p"); err != nil {
+	if err := pool.Restore(flight.IPv4.IP, "ns/p"); err != nil {
 		t.Fatal(err)
 	}
-	book.Open()
+	pool.Open()
 	s.Observe(shown(1, []string{a, b}))
 	free("by a version of before", false)
 	s.live = func(context.Context) (*v2.CiliumNode, error) { return nil, errors.New("away") }
@@ -197,7 +197,7 @@ type nodeAgent struct {
 	*testing.T
 	env  *controllers.Env
 	dir  string
-	book *ipam.IPAM
+	pool *ipam.IPAM
 	// frozen, if not nil, holds up what the agent writes.
 	mu     sync.Mutex
 	frozen chan struct{}
@@ -247,10 +247,10 @@ func (a *nodeAgent) start(pods map[netip.Addr]string) {
 	if err := s.await(a.Context(), len(pods) > 0); err != nil {
 		a.Fatal(err)
 	}
-	if a.book, err = ipam.New(ipam.Config{Assigned: ipam.IPv4}); err != nil {
+	if a.pool, err = ipam.New(ipam.Config{Assigned: ipam.IPv4}); err != nil {
 		a.Fatal(err)
 	}
-	if err := s.Attach(a.book); err != nil {
+	if err := s.Attach(a.pool); err != nil {
 		a.Fatal(err)
 	}
 	own, err := nodes.New(nodes.Config{Self: cfg.Self, Own: s.Observe, Fill: s.Fill}, client, nodes.Discard{})
@@ -265,11 +265,11 @@ func (a *nodeAgent) start(pods map[netip.Addr]string) {
 	wg.Go(func() { _ = own.Run(ctx) })
 	// The object is observed before the endpoints are restored, as in an agent that is late.
 	for ip, pod := range pods {
-		if err := a.book.Restore(ip, pod); err != nil {
+		if err := a.pool.Restore(ip, pod); err != nil {
 			a.Errorf("a pod has lost its address: %v", err)
 		}
 	}
-	a.book.Open()
+	a.pool.Open()
 	wg.Go(func() { _ = s.Run(ctx, running{a, own.Refresh}) })
 	a.stop = func() { cancel(); wg.Wait() }
 }
@@ -327,7 +327,7 @@ func TestSinglesWithOperator(t *testing.T) {
 			if !assigned[ip] {
 				t.Fatalf("%s of %s is not assigned to the node", ip, pod)
 			}
-			if got, _ := a.book.Lookup(ip); got.Owner != pod {
+			if got, _ := a.pool.Lookup(ip); got.Owner != pod {
 				t.Fatalf("%s of %s is %q's", ip, pod, got.Owner)
 			}
 		}
@@ -353,14 +353,14 @@ func TestSinglesWithOperator(t *testing.T) {
 			for range rng.IntN(6) {
 				made++
 				name := fmt.Sprint("ns/p-", made)
-				if r, err := a.book.AllocateNext(ipam.IPv4, name, "", rng.IntN(2) == 0); err == nil {
+				if r, err := a.pool.AllocateNext(ipam.IPv4, name, "", rng.IntN(2) == 0); err == nil {
 					pods[r.IPv4.IP] = name
 				}
 			}
 		case n < 85:
 			for ip, pod := range pods {
 				if rng.IntN(2) == 0 {
-					a.book.FreeOf(ip, pod)
+					a.pool.FreeOf(ip, pod)
 					delete(pods, ip)
 				}
 			}
@@ -381,7 +381,7 @@ func TestSinglesWithOperator(t *testing.T) {
 	}
 	freeze(false)
 	for ip, pod := range pods {
-		a.book.FreeOf(ip, pod)
+		a.pool.FreeOf(ip, pod)
 	}
 	clear(pods)
 	controllers.Eventually(t, 2*time.Minute, func() string {
@@ -389,7 +389,7 @@ func TestSinglesWithOperator(t *testing.T) {
 		if err := env.Client.Get(t.Context(), types.NamespacedName{Name: "n1"}, o); err != nil {
 			return err.Error()
 		}
-		usage := a.book.Usage()
+		usage := a.pool.Usage()
 		switch {
 		case len(o.Spec.IPAM.Pool) != 8 || len(o.Status.IPAM.Used) != 0 || len(o.Status.IPAM.ReleaseIPs) != 0:
 			return fmt.Sprintf("pool %d, used %v, releases %v, %s", len(o.Spec.IPAM.Pool), o.Status.IPAM.Used, o.Status.IPAM.ReleaseIPs, o.Status.IPAM.OperatorStatus.Error)
@@ -506,8 +506,8 @@ func patched(t *testing.T, o *v2.CiliumNode, status map[string]any) *v2.CiliumNo
 func TestSinglesPutBackReads(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s, book := singlesAt(t, t.TempDir())
-		book.Open()
+		s, pool := singlesAt(t, t.TempDir())
+		pool.Open()
 		s.rest = time.Minute
 		var reads atomic.Int32
 		s.live = func(context.Context) (*v2.CiliumNode, error) {
@@ -521,8 +521,8 @@ func TestSinglesPutBackReads(t *testing.T) {
 		capacity := func(want int) {
 			t.Helper()
 			synctest.Wait()
-			if u := book.Usage(); len(u) != 1 || u[0].Capacity != want {
-				t.Errorf("the book has %+v, want a capacity of %d", u, want)
+			if u := pool.Usage(); len(u) != 1 || u[0].Capacity != want {
+				t.Errorf("the pool has %+v, want a capacity of %d", u, want)
 			}
 		}
 		time.Sleep(500 * time.Millisecond)
@@ -545,10 +545,10 @@ func TestSinglesInUseOutsidePool(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				const a, b = "10.0.0.1", "10.0.0.2"
 				dir := t.TempDir()
-				s, book := singlesAt(t, dir)
-				book.Open()
+				s, pool := singlesAt(t, dir)
+				pool.Open()
 				s.Observe(shown(1, []string{a, b}))
-				res, err := book.AllocateNext(ipam.IPv4, "ns/p", "", false)
+				res, err := pool.AllocateNext(ipam.IPv4, "ns/p", "", false)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -557,18 +557,18 @@ func TestSinglesInUseOutsidePool(t *testing.T) {
 					if s, err = newSingles(singlesConfig(dir)); err != nil {
 						t.Fatal(err)
 					}
-					if book, err = ipam.New(ipam.Config{Assigned: ipam.IPv4}); err != nil {
+					if pool, err = ipam.New(ipam.Config{Assigned: ipam.IPv4}); err != nil {
 						t.Fatal(err)
 					}
-					if err := s.Attach(book); err != nil {
+					if err := s.Attach(pool); err != nil {
 						t.Fatal(err)
 					}
 					s.before = []netip.Addr{res.IPv4.IP}         // as if its endpoint were on disk
 					s.Observe(shown(2, []string{b, "10.0.0.3"})) // before it is restored
-					if err := book.Restore(res.IPv4.IP, "ns/p"); err != nil {
+					if err := pool.Restore(res.IPv4.IP, "ns/p"); err != nil {
 						t.Fatal(err)
 					}
-					book.Open()
+					pool.Open()
 				}
 				agent := runSingles(t, s)
 				s.Observe(shown(2, []string{b}))
@@ -578,14 +578,14 @@ func TestSinglesInUseOutsidePool(t *testing.T) {
 				if !strings.Contains(fault, a) {
 					t.Errorf("in use outside the pool: %q", fault)
 				}
-				book.FreeOf(res.IPv4.IP, "ns/p")
+				pool.FreeOf(res.IPv4.IP, "ns/p")
 				time.Sleep(time.Second)
 				synctest.Wait()
 				fault, saidNow, movesNow := agent.seen()
 				if fault != "" || saidNow != said+1 {
 					t.Errorf("after the pod was deleted: %q", fault)
 				}
-				if got := book.Prefixes(); len(got) != 1 || got[0].Addr().String() != b || movesNow != moves+1 {
+				if got := pool.Prefixes(); len(got) != 1 || got[0].Addr().String() != b || movesNow != moves+1 {
 					t.Errorf("the node still has %v, told %d times", got, movesNow-moves)
 				}
 			})
@@ -598,8 +598,8 @@ func TestSinglesInUseOutsidePool(t *testing.T) {
 func TestSinglesFailedWrite(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s, book := singlesAt(t, t.TempDir())
-		book.Open()
+		s, pool := singlesAt(t, t.TempDir())
+		pool.Open()
 		save := s.cfg.Save
 		var full atomic.Bool
 		var tries atomic.Int32
@@ -619,8 +619,8 @@ func TestSinglesFailedWrite(t *testing.T) {
 		s.Observe(now)
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
-		if fault, _, _ := agent.seen(); !strings.Contains(fault, "disk full") || len(book.Usage()) != 0 {
-			t.Errorf("a disk that is full: %q, %+v", fault, book.Usage())
+		if fault, _, _ := agent.seen(); !strings.Contains(fault, "disk full") || len(pool.Usage()) != 0 {
+			t.Errorf("a disk that is full: %q, %+v", fault, pool.Usage())
 		}
 		if n := tries.Load(); n < 2 || n > 20 {
 			t.Errorf("%d writes in ten seconds", n)
@@ -628,8 +628,8 @@ func TestSinglesFailedWrite(t *testing.T) {
 		full.Store(false)
 		time.Sleep(5 * time.Second)
 		synctest.Wait()
-		if fault, _, _ := agent.seen(); fault != "" || len(book.Usage()) != 1 {
-			t.Errorf("after there was room: %q, %+v", fault, book.Usage())
+		if fault, _, _ := agent.seen(); fault != "" || len(pool.Usage()) != 1 {
+			t.Errorf("after there was room: %q, %+v", fault, pool.Usage())
 		}
 	})
 }
@@ -639,8 +639,8 @@ func TestSinglesFailedWrite(t *testing.T) {
 func TestSinglesReleasedAndStillInPool(t *testing.T) {
 	t.Parallel()
 	const a, b = "10.0.0.1", "10.0.0.2"
-	s, book := singlesAt(t, t.TempDir())
-	book.Open()
+	s, pool := singlesAt(t, t.TempDir())
+	pool.Open()
 	s.Observe(shown(1, []string{a, b}, b+"=marked-for-release"))
 	status, _ := s.status(s.object)
 	s.Observe(patched(t, s.object, status))
@@ -649,7 +649,7 @@ func TestSinglesReleasedAndStillInPool(t *testing.T) {
 		t.Errorf("the entry of an address that is still in the pool: %v", status)
 	}
 	for range 2 {
-		if r, err := book.AllocateNext(ipam.IPv4, "ns/p", "", false); err == nil && r.IPv4.IP.String() != a {
+		if r, err := pool.AllocateNext(ipam.IPv4, "ns/p", "", false); err == nil && r.IPv4.IP.String() != a {
 			t.Errorf("%s was given to a pod", r.IPv4.IP)
 		}
 	}
@@ -696,10 +696,10 @@ func TestSinglesOfAnEarlierLife(t *testing.T) {
 // afterwards.
 func TestSinglesUsedIsWrittenOnce(t *testing.T) {
 	t.Parallel()
-	s, book := singlesAt(t, t.TempDir())
-	book.Open()
+	s, pool := singlesAt(t, t.TempDir())
+	pool.Open()
 	s.Observe(shown(1, []string{"10.0.0.1"}))
-	if _, err := book.AllocateNext(ipam.IPv4, "ns/p", "", false); err != nil {
+	if _, err := pool.AllocateNext(ipam.IPv4, "ns/p", "", false); err != nil {
 		t.Fatal(err)
 	}
 	for _, was := range []v2.AllocationMap{

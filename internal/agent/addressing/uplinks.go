@@ -110,11 +110,11 @@ func (s *Singles) resourceOf(ip netip.Addr) (string, bool) {
 // inUse reports which addresses, and which prefixes by one of theirs, pods have, or can have again:
 // as long as there is no allocator, any. mu is held.
 func (s *Singles) inUse() func(netip.Prefix) bool {
-	if s.book == nil {
+	if s.pool == nil {
 		return func(netip.Prefix) bool { return true }
 	}
 	used := map[netip.Addr]bool{}
-	for _, a := range s.book.Dump() {
+	for _, a := range s.pool.Dump() {
 		used[a.IP] = true
 	}
 	for _, ip := range s.before {
@@ -224,8 +224,8 @@ func (s *Singles) connect() {
 	first := u.passes == nil
 	moved := first || !maps.Equal(passes, u.passes)
 	u.passes, u.faults = passes, faults
-	if moved && s.book != nil {
-		s.book.AssignAddresses(s.want())
+	if moved && s.pool != nil {
+		s.pool.AssignAddresses(s.want())
 		if !first {
 			s.notify.moved()
 		}
@@ -248,8 +248,8 @@ func (s *Singles) withdraw(want []datapath.Interface) bool {
 		return false
 	}
 	s.uplinks.passes = stay
-	if s.book != nil {
-		s.book.AssignAddresses(s.want())
+	if s.pool != nil {
+		s.pool.AssignAddresses(s.want())
 		s.notify.moved()
 	}
 	return true

@@ -134,14 +134,14 @@ func eniSinglesOf(t *testing.T, dir string, families ipam.Families) (*Singles, *
 	if err != nil {
 		t.Fatal(err)
 	}
-	book, err := ipam.New(ipam.Config{Assigned: families})
+	pool, err := ipam.New(ipam.Config{Assigned: families})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Attach(book); err != nil {
+	if err := s.Attach(pool); err != nil {
 		t.Fatal(err)
 	}
-	return s, book
+	return s, pool
 }
 
 // TestInterfacesOf reads the status that each cloud's operator writes.
@@ -229,12 +229,12 @@ func TestUplinks(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
-		s, book := eniSingles(t, dir)
+		s, pool := eniSingles(t, dir)
 		s.Observe(eniNode(1, map[int][]string{0: {"10.0.0.10"}, 1: {"10.0.1.10"}}))
 		net1 := &kernel{plugged: map[string]bool{macOf(0): true}}
 		native := netip.MustParsePrefix("172.20.0.0/16")
 		s.Connect(Uplinks{Network: net1, MTU: 9001, Masquerade: ipam.IPv4, Direct: []netip.Prefix{native}})
-		book.Open()
+		pool.Open()
 		agent := runSingles(t, s)
 		if w := net1.want; len(w) != 2 || w[1].Number != 1 || w[1].MTU != 9001 || w[1].Subnets[0].Router().String() != "10.0.1.1" || !slices.Contains(w[1].VPCCIDRs, native) ||
 			!slices.Contains(w[1].VPCCIDRs, netip.MustParsePrefix("100.64.0.0/16")) {
@@ -242,7 +242,7 @@ func TestUplinks(t *testing.T) {
 		}
 		give := func(want string) {
 			t.Helper()
-			r, err := book.AllocateNext(ipam.IPv4, "ns/p", "", false)
+			r, err := pool.AllocateNext(ipam.IPv4, "ns/p", "", false)
 			switch {
 			case want == "" && err == nil:
 				t.Errorf("%s is given", r.IPv4.IP)
@@ -291,7 +291,7 @@ func TestUplinks(t *testing.T) {
 		if i, ok := s.InterfaceOf(ip); !ok || i.ID != "eni-1" || !net1.told(ip) {
 			t.Errorf("of an address that was taken away: %+v, %v", i, ok)
 		}
-		book.FreeOf(ip, "ns/p")
+		pool.FreeOf(ip, "ns/p")
 		time.Sleep(time.Second)
 		synctest.Wait()
 		if _, ok := s.InterfaceOf(ip); ok || net1.told(ip) {
@@ -325,13 +325,13 @@ func TestUplinks(t *testing.T) {
 func TestUplinksFaults(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s, book := eniSingles(t, t.TempDir())
+		s, pool := eniSingles(t, t.TempDir())
 		o := eniNode(1, map[int][]string{0: {"10.0.0.10"}, 1: {"10.0.1.10"}})
 		delete(o.Status.ENI.ENIs, "eni-1")
 		s.Observe(o)
 		k := &kernel{plugged: map[string]bool{macOf(0): true, macOf(1): true}, broken: errors.New("no room for rules")}
 		s.Connect(Uplinks{Network: k})
-		book.Open()
+		pool.Open()
 		agent := runSingles(t, s)
 		synctest.Wait()
 		for _, want := range []string{"no room for rules", `of network interface "eni-1", which its status does not show`} {
@@ -339,7 +339,7 @@ func TestUplinksFaults(t *testing.T) {
 				t.Errorf("%q is not said: %q", want, fault)
 			}
 		}
-		if r, err := book.AllocateNext(ipam.IPv4, "ns/p", "", false); err == nil {
+		if r, err := pool.AllocateNext(ipam.IPv4, "ns/p", "", false); err == nil {
 			t.Errorf("%s is given", r.IPv4.IP)
 		}
 		k.mu.Lock()
@@ -353,7 +353,7 @@ func TestUplinksFaults(t *testing.T) {
 			t.Errorf("in the end: %q", fault)
 		}
 		for range 2 {
-			if _, err := book.AllocateNext(ipam.IPv4, "ns/p", "", false); err != nil {
+			if _, err := pool.AllocateNext(ipam.IPv4, "ns/p", "", false); err != nil {
 				t.Error(err)
 			}
 		}
@@ -371,12 +371,12 @@ func TestUplinksModel(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, 0))
 			dir := t.TempDir()
 			k := &kernel{plugged: map[string]bool{}}
-			pool := map[int][]string{0: {"10.0.0.10"}}
+			given := map[int][]string{0: {"10.0.0.10"}}
 			pods := map[netip.Addr]string{}
 			prefixes := map[int]bool{}
 			numbers := func() (out []int) {
 				for n, is := range prefixes {
-					if _, there := pool[n]; is && there {
+					if _, there := given[n]; is && there {
 						out = append(out, n)
 					}
 				}
@@ -392,18 +392,18 @@ func TestUplinksModel(t *testing.T) {
 			}
 			hidden := map[int]bool{} // interfaces that the status does not show for a while
 			var s *Singles
-			var book *ipam.IPAM
+			var pool *ipam.IPAM
 			var generation int64
 			var served atomic.Pointer[v2.CiliumNode]
 			var stop func()
 			start := func() {
-				s, book = eniSinglesOf(t, dir, ipam.Both)
+				s, pool = eniSinglesOf(t, dir, ipam.Both)
 				for ip := range pods {
 					s.before = append(s.before, ip)
 				}
-				book.AssignAddresses(s.want())
+				pool.AssignAddresses(s.want())
 				for ip, pod := range pods {
-					if err := book.Restore(ip, pod); err != nil {
+					if err := pool.Restore(ip, pod); err != nil {
 						t.Fatalf("seed %d: %v", seed, err)
 					}
 				}
@@ -413,7 +413,7 @@ func TestUplinksModel(t *testing.T) {
 						t.Fatalf("seed %d: %s of %s lost its interface over a restart", seed, ip, pods[ip])
 					}
 				}
-				book.Open()
+				pool.Open()
 				ctx, cancel := context.WithCancel(t.Context())
 				s.patch = func(_ context.Context, o *v2.CiliumNode, status map[string]any) (*v2.CiliumNode, error) {
 					return patched(t, o, status), nil
@@ -426,7 +426,7 @@ func TestUplinksModel(t *testing.T) {
 			}
 			hear := func() {
 				generation++
-				o := withPrefixes(eniNode(generation, pool), numbers()...)
+				o := withPrefixes(eniNode(generation, given), numbers()...)
 				for n, is := range hidden {
 					if is {
 						delete(o.Status.ENI.ENIs, fmt.Sprint("eni-", n))
@@ -435,7 +435,7 @@ func TestUplinksModel(t *testing.T) {
 				served.Store(o)
 				s.Observe(served.Load())
 			}
-			s, book = eniSinglesOf(t, dir, ipam.Both)
+			s, pool = eniSinglesOf(t, dir, ipam.Both)
 			hear()
 			start()
 			defer func() { stop() }()
@@ -446,13 +446,13 @@ func TestUplinksModel(t *testing.T) {
 					prefixes[n] = !prefixes[n] || had(n) && rng.IntN(4) > 0
 					hear()
 				case 0, 1: // an address more
-					if _, ok := pool[n]; ok || rng.IntN(2) == 0 {
-						pool[n] = append(slices.Clone(pool[n]), fmt.Sprintf("10.0.%d.%d", n, 10+step))
+					if _, ok := given[n]; ok || rng.IntN(2) == 0 {
+						given[n] = append(slices.Clone(given[n]), fmt.Sprintf("10.0.%d.%d", n, 10+step))
 						hear()
 					}
 				case 2: // one that no pod has is released
-					for n, ips := range pool {
-						pool[n] = slices.DeleteFunc(slices.Clone(ips), func(ip string) bool {
+					for n, ips := range given {
+						given[n] = slices.DeleteFunc(slices.Clone(ips), func(ip string) bool {
 							_, used := pods[netip.MustParseAddr(ip)]
 							return !used && rng.IntN(3) == 0
 						})
@@ -464,7 +464,7 @@ func TestUplinksModel(t *testing.T) {
 				case 4, 5:
 					name := fmt.Sprint("ns/p-", step)
 					families := []ipam.Families{ipam.IPv4, ipam.IPv6, ipam.Both}[rng.IntN(3)]
-					r, err := book.AllocateNext(families, name, "", false)
+					r, err := pool.AllocateNext(families, name, "", false)
 					if err != nil {
 						break
 					}
@@ -479,7 +479,7 @@ func TestUplinksModel(t *testing.T) {
 				case 6:
 					for ip, pod := range maps.Clone(pods) {
 						if rng.IntN(2) == 0 {
-							book.FreeOf(ip, pod)
+							pool.FreeOf(ip, pod)
 							delete(pods, ip)
 						}
 					}
@@ -506,17 +506,17 @@ func TestUplinksModel(t *testing.T) {
 			hear()
 			time.Sleep(time.Hour)
 			synctest.Wait()
-			atRest(t, fmt.Sprint("seed ", seed), k, book, pods, pool, numbers())
+			atRest(t, fmt.Sprint("seed ", seed), k, pool, pods, given, numbers())
 		})
 	}
 }
 
 // atRest checks that all that is plugged can be given, and nothing else: addresses by interface,
 // and the prefixes of some.
-func atRest(t *testing.T, name string, k *kernel, book *ipam.IPAM, pods map[netip.Addr]string, pool map[int][]string, prefixes []int) {
+func atRest(t *testing.T, name string, k *kernel, pool *ipam.IPAM, pods map[netip.Addr]string, given map[int][]string, prefixes []int) {
 	t.Helper()
 	want, have := 0, map[netip.Prefix]bool{}
-	for n, ips := range pool {
+	for n, ips := range given {
 		for _, text := range ips {
 			ip := netip.MustParseAddr(text)
 			have[single(ip)] = true
@@ -535,7 +535,7 @@ func atRest(t *testing.T, name string, k *kernel, book *ipam.IPAM, pods map[neti
 	}
 	got := 0
 	for {
-		r, err := book.AllocateNext(ipam.IPv4, "ns/last", "", false)
+		r, err := pool.AllocateNext(ipam.IPv4, "ns/last", "", false)
 		if err != nil {
 			break
 		}
@@ -547,7 +547,7 @@ func atRest(t *testing.T, name string, k *kernel, book *ipam.IPAM, pods map[neti
 	if got != want {
 		t.Errorf("%s: %d addresses are given at rest, want %d", name, got, want)
 	}
-	r, err := book.AllocateNext(ipam.IPv6, "ns/last", "", false)
+	r, err := pool.AllocateNext(ipam.IPv6, "ns/last", "", false)
 	if (err == nil) != passing || err == nil && !k.leads(r.IPv6.IP) {
 		t.Errorf("%s: prefixes of %v at rest: %+v, %v", name, prefixes, r.IPv6, err)
 	}
@@ -564,9 +564,9 @@ func atRest(t *testing.T, name string, k *kernel, book *ipam.IPAM, pods map[neti
 func TestThrough(t *testing.T) {
 	t.Parallel()
 	native := netip.MustParsePrefix("172.20.0.0/16")
-	s, book := eniSingles(t, t.TempDir())
+	s, pool := eniSingles(t, t.TempDir())
 	s.Observe(eniNode(1, map[int][]string{1: {"10.0.1.10"}}))
-	b := &Allocator{IPAM: book, Node: "n1", InterfaceOf: s.InterfaceOf, Direct: []netip.Prefix{native, netip.MustParsePrefix("fd00::/8")}}
+	b := &Allocator{IPAM: pool, Node: "n1", InterfaceOf: s.InterfaceOf, Direct: []netip.Prefix{native, netip.MustParsePrefix("fd00::/8")}}
 	i, ok, err := b.Through(netip.MustParseAddr("10.0.1.10"))
 	mac, _ := net.ParseMAC(i.MAC)
 	if err != nil || !ok || i.Number != 1 || mac.String() != macOf(1) || i.Gateway.String() != "10.0.1.1" || len(i.Networks) != 4 || !slices.Contains(i.Networks, native) {
@@ -578,7 +578,7 @@ func TestThrough(t *testing.T) {
 	if _, _, err := b.Through(netip.MustParseAddr("10.0.9.9")); err == nil || !strings.Contains(err.Error(), "CiliumNode n1") {
 		t.Errorf("an address that is not the node's: %v", err)
 	}
-	if _, ok, err := (&Allocator{IPAM: book}).Through(netip.MustParseAddr("10.0.1.10")); ok || err != nil {
+	if _, ok, err := (&Allocator{IPAM: pool}).Through(netip.MustParseAddr("10.0.1.10")); ok || err != nil {
 		t.Errorf("where there are no interfaces: %v, %v", ok, err)
 	}
 }
@@ -588,31 +588,31 @@ func TestThrough(t *testing.T) {
 func TestMisplacedAddresses(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s, book := eniSingles(t, t.TempDir())
+		s, pool := eniSingles(t, t.TempDir())
 		s.cfg.Hosts = []netip.Addr{netip.MustParseAddr("10.0.1.4")}
 		faulty := map[string]string{"10.0.1.1": "the cloud's router", "10.0.1.4": "the node's own", "10.0.2.9": "not within its subnet", "10.0.1.0": "the subnet itself", "10.0.1.255": "the subnet itself", "fd00::9": "not within its subnet"}
-		pool := append(slices.Collect(maps.Keys(faulty)), "10.0.1.10")
+		given := append(slices.Collect(maps.Keys(faulty)), "10.0.1.10")
 		had := netip.MustParseAddr("192.0.2.7") // as a subnet was that somebody has rewritten since
-		pool = append(pool, had.String())
-		s.Observe(eniNode(1, map[int][]string{1: pool}))
-		if err := book.Restore(had, "ns/had"); err != nil {
+		given = append(given, had.String())
+		s.Observe(eniNode(1, map[int][]string{1: given}))
+		if err := pool.Restore(had, "ns/had"); err != nil {
 			t.Fatal(err)
 		}
 		k := &kernel{plugged: map[string]bool{macOf(1): true}}
 		s.Connect(Uplinks{Network: k, Masquerade: ipam.IPv4})
-		book.Open()
+		pool.Open()
 		agent := runSingles(t, s)
 		synctest.Wait()
-		if r, err := book.AllocateNext(ipam.IPv4, "ns/p", "", false); err != nil || r.IPv4.IP.String() != "10.0.1.10" {
+		if r, err := pool.AllocateNext(ipam.IPv4, "ns/p", "", false); err != nil || r.IPv4.IP.String() != "10.0.1.10" {
 			t.Errorf("%+v, %v", r.IPv4, err)
 		}
 		for range faulty {
-			if r, err := book.AllocateNext(ipam.IPv4, "ns/none", "", false); err == nil {
+			if r, err := pool.AllocateNext(ipam.IPv4, "ns/none", "", false); err == nil {
 				t.Errorf("%s is given", r.IPv4.IP)
 			}
 		}
 		for text, why := range faulty {
-			if err := book.Allocate(netip.MustParseAddr(text), "ns/none", ""); err == nil {
+			if err := pool.Allocate(netip.MustParseAddr(text), "ns/none", ""); err == nil {
 				t.Errorf("%s is given to who asks for it", text)
 			}
 			if k.told(netip.MustParseAddr(text)) {
@@ -628,13 +628,13 @@ func TestMisplacedAddresses(t *testing.T) {
 		if fault, _, _ := agent.seen(); !strings.Contains(fault, "10.0.1.0 in spec.ipam.pool of CiliumNode n1 is given to no pod") || !strings.Contains(fault, "and 3 more") {
 			t.Errorf("it is said: %q", fault)
 		}
-		book.FreeOf(had, "ns/had")
+		pool.FreeOf(had, "ns/had")
 		time.Sleep(time.Second)
 		synctest.Wait()
 		if k.told(had) {
 			t.Error("it is led after it was freed")
 		}
-		if r, err := book.AllocateNext(ipam.IPv4, "ns/next", "", false); err == nil {
+		if r, err := pool.AllocateNext(ipam.IPv4, "ns/next", "", false); err == nil {
 			t.Errorf("%s is given again", r.IPv4.IP)
 		}
 	})
@@ -645,7 +645,7 @@ func TestMisplacedAddresses(t *testing.T) {
 func TestTooMuchInOneObject(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s, book := eniSingles(t, t.TempDir())
+		s, pool := eniSingles(t, t.TempDir())
 		o := eniNode(1, map[int][]string{0: nil, 1: nil})
 		for n := range 20000 {
 			o.Spec.IPAM.Pool[netip.AddrFrom4([4]byte{10, 1, byte(n / 250), byte(n%250 + 2)}).String()] = v2.AllocationIP{Resource: "eni-1"}
@@ -658,12 +658,12 @@ func TestTooMuchInOneObject(t *testing.T) {
 		o.Status.ENI.ENIs["eni-1"] = e
 		s.Observe(o)
 		last := netip.MustParseAddr("10.1.79.251")
-		if err := book.Restore(last, "ns/last"); err != nil {
+		if err := pool.Restore(last, "ns/last"); err != nil {
 			t.Fatal(err)
 		}
 		k := &kernel{plugged: map[string]bool{macOf(0): true, macOf(1): true}}
 		s.Connect(Uplinks{Network: k, Masquerade: ipam.IPv4})
-		book.Open()
+		pool.Open()
 		agent := runSingles(t, s)
 		synctest.Wait()
 		rules := 0
@@ -677,7 +677,7 @@ func TestTooMuchInOneObject(t *testing.T) {
 			t.Error("a pod's address is not led")
 		}
 		for n := 0; ; n++ {
-			r, err := book.AllocateNext(ipam.IPv4, "ns/p", "", false)
+			r, err := pool.AllocateNext(ipam.IPv4, "ns/p", "", false)
 			if err != nil {
 				if n < 200 || n > maxRules {
 					t.Errorf("%d addresses are given, then %v", n, err)
@@ -748,7 +748,7 @@ func TestTooMuchInOneObject(t *testing.T) {
 func TestGivenOnlyWhileLed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s, book := eniSingles(t, t.TempDir())
+		s, pool := eniSingles(t, t.TempDir())
 		object := func(generation int64, networks int) *v2.CiliumNode {
 			o := eniNode(generation, map[int][]string{0: nil})
 			for n := range 1000 {
@@ -765,7 +765,7 @@ func TestGivenOnlyWhileLed(t *testing.T) {
 		s.Observe(object(1, 0))
 		k := &kernel{plugged: map[string]bool{macOf(0): true}}
 		s.Connect(Uplinks{Network: k, Masquerade: ipam.IPv4})
-		book.Open()
+		pool.Open()
 		runSingles(t, s)
 		synctest.Wait()
 		if !k.told(netip.MustParseAddr("10.1.3.251")) {
@@ -780,7 +780,7 @@ func TestGivenOnlyWhileLed(t *testing.T) {
 				}
 			}
 			for {
-				r, err := book.AllocateNext(ipam.IPv4, "ns/p", "", false)
+				r, err := pool.AllocateNext(ipam.IPv4, "ns/p", "", false)
 				if err != nil {
 					return
 				}

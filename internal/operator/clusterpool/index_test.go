@@ -276,7 +276,7 @@ func world(t *testing.T, r *rand.Rand, seed uint64) {
 			served++
 		}
 		if len(good) == 2 != b.agrees(*n) {
-			t.Fatalf("seed %d: %s has %v, the book agrees: %t\n%s", seed, name, n.cidrs, b.agrees(*n), strings.Join(log, "\n"))
+			t.Fatalf("seed %d: %s has %v, the index agrees: %t\n%s", seed, name, n.cidrs, b.agrees(*n), strings.Join(log, "\n"))
 		}
 	}
 	if want := min(8, len(srv)); served != want {

@@ -14,7 +14,7 @@ var sliceName = regexp.MustCompile(`^ces-[bcdfghjklmnpqrstvwxyz2456789]{9}-[bcdf
 
 // wrong is the oracle of the steady state: it says what is wrong with the slices that a server has,
 // given what should be said of each endpoint. It looks at every slice for every endpoint, and knows
-// nothing of books.
+// nothing of the index.
 func wrong(want map[key]*entry, have []v2alpha1.CiliumEndpointSlice, most int) string {
 	var faults []string
 	bad := func(format string, args ...any) { faults = append(faults, fmt.Sprintf(format, args...)) }

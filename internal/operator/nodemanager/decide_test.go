@@ -14,7 +14,7 @@ import (
 )
 
 // world is a node, its agent, its pods and a cloud of a few subnets, as naive as can be: sets of
-// addresses, no units, no books.
+// addresses, no units, no inventory.
 type world struct {
 	r     *rand.Rand
 	v     View

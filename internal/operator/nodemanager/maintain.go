@@ -474,7 +474,7 @@ func (m *Manager) patch(ctx context.Context, o *v2.CiliumNode, part string, valu
 	return true, nil
 }
 
-// make makes the call, and books what has become of the cloud. After a failure it reads what has:
+// make makes the call, and records what has become of the cloud. After a failure it reads what has:
 // an answer may have been lost.
 func (m *Manager) make(ctx context.Context, o *v2.CiliumNode, w *work) error {
 	s, c := w.Step, change{call: w.Step.Call, iface: w.Step.Interface}

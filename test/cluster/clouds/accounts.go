@@ -18,9 +18,9 @@ import (
 	"github.com/hawser-net/hawser/test/cluster/lab"
 )
 
-// ledger is what the four who keep account of addresses say: the cloud, the operator and the agents
-// (both in CiliumNodes), and Kubernetes of its pods.
-type ledger struct {
+// accounts are what the four that account for addresses have: the cloud, the operator and the
+// agents (both in CiliumNodes), and Kubernetes for its pods.
+type accounts struct {
 	provider string
 	cloud    cloud.View
 	nodes    []v2.CiliumNode
@@ -36,14 +36,14 @@ type entry struct {
 
 // faults are what they do not agree about. Primary addresses are the interface's: some clouds'
 // pools have those of interfaces that are for pods alone.
-func (l *ledger) faults() (out []string) {
+func (acc *accounts) faults() (out []string) {
 	fault := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
 	nodeOf := map[string]string{}
-	for _, n := range l.nodes {
-		nodeOf[region.InstanceID(l.provider, n.Name)] = n.Name
+	for _, n := range acc.nodes {
+		nodeOf[region.InstanceID(acc.provider, n.Name)] = n.Name
 	}
 	assigned := map[string]entry{}
-	for _, i := range l.cloud.Interfaces {
+	for _, i := range acc.cloud.Interfaces {
 		if i.Instance == "" {
 			fault("interface %s is attached to no instance", i.ID)
 		}
@@ -55,7 +55,7 @@ func (l *ledger) faults() (out []string) {
 		}
 	}
 	pooled, used := map[string]string{}, map[string]string{}
-	for _, n := range l.nodes {
+	for _, n := range acc.nodes {
 		for ip, a := range n.Spec.IPAM.Pool {
 			if other, ok := pooled[ip]; ok {
 				fault("%s is in the pools of %s and %s", ip, other, n.Name)
@@ -84,8 +84,8 @@ func (l *ledger) faults() (out []string) {
 	}
 	owners := map[string]bool{}
 	has := map[string]string{}
-	for i := range l.pods {
-		p := &l.pods[i]
+	for i := range acc.pods {
+		p := &acc.pods[i]
 		if p.Spec.HostNetwork || p.Status.PodIP == "" || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
 			continue
 		}
@@ -105,32 +105,32 @@ func (l *ledger) faults() (out []string) {
 			fault("%s is used by %s, which is no pod that runs", ip, who)
 		}
 	}
-	out = append(out, l.faultsIPv6()...)
+	out = append(out, acc.faultsIPv6()...)
 	slices.Sort(out)
 	return out
 }
 
 // read takes the account of all four.
-func (c *scene) read(ctx context.Context) (*ledger, error) {
-	l := &ledger{provider: c.provider}
+func (c *scene) read(ctx context.Context) (*accounts, error) {
+	acc := &accounts{provider: c.provider}
 	var list v2.CiliumNodeList
 	if err := c.Custom("GET", "ciliumnodes").Do(ctx).Into(&list); err != nil {
 		return nil, err
 	}
-	l.nodes = list.Items
+	acc.nodes = list.Items
 	pods, err := c.Kube.CoreV1().Pods("").List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, err
 	}
-	l.pods = pods.Items
+	acc.pods = pods.Items
 	st, err := c.cloud.Status(ctx)
-	l.cloud = st.View
-	return l, err
+	acc.cloud = st.View
+	return acc, err
 }
 
 // agree waits until the accounts agree, and sees that no pod of the stage has lost its address.
 func (c *scene) agree(ctx context.Context) error {
-	var last *ledger
+	var last *accounts
 	began := time.Now()
 	err := lab.Eventually(ctx, patience, func(ctx context.Context) (err error) {
 		if last, err = c.read(ctx); err != nil {

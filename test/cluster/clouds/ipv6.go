@@ -14,13 +14,13 @@ import (
 
 // faultsIPv6 are what the four do not agree about of IPv6, where the cloud has it: each node has a
 // prefix, on an interface of its own, and its pods addresses of it.
-func (l *ledger) faultsIPv6() (out []string) {
-	if !slices.ContainsFunc(l.cloud.Subnets, func(s cloud.Subnet) bool { return s.IPv6.IsValid() }) {
+func (acc *accounts) faultsIPv6() (out []string) {
+	if !slices.ContainsFunc(acc.cloud.Subnets, func(s cloud.Subnet) bool { return s.IPv6.IsValid() }) {
 		return nil
 	}
 	fault := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
 	delegated := map[string]cloud.Interface{}
-	for _, i := range l.cloud.Interfaces {
+	for _, i := range acc.cloud.Interfaces {
 		for _, p := range i.IPv6Prefixes {
 			if other, ok := delegated[p.String()]; ok {
 				fault("the cloud has %s on %s and %s", p, other.ID, i.ID)
@@ -29,9 +29,9 @@ func (l *ledger) faultsIPv6() (out []string) {
 		}
 	}
 	used := map[string]string{}
-	for _, n := range l.nodes {
-		instance := region.InstanceID(l.provider, n.Name)
-		if !slices.ContainsFunc(l.cloud.Interfaces, func(i cloud.Interface) bool { return i.Instance == instance }) {
+	for _, n := range acc.nodes {
+		instance := region.InstanceID(acc.provider, n.Name)
+		if !slices.ContainsFunc(acc.cloud.Interfaces, func(i cloud.Interface) bool { return i.Instance == instance }) {
 			continue // it has ended
 		}
 		if len(n.Spec.IPAM.IPv6Pool) == 0 {
@@ -60,8 +60,8 @@ func (l *ledger) faultsIPv6() (out []string) {
 		fault("the cloud has delegated %s to %s of %q, and it is in no pool", p, i.ID, i.Instance)
 	}
 	owners := map[string]bool{}
-	for i := range l.pods {
-		p := &l.pods[i]
+	for i := range acc.pods {
+		p := &acc.pods[i]
 		if p.Spec.HostNetwork || p.Status.PodIP == "" || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
 			continue
 		}
