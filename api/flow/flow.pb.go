@@ -3334,7 +3334,7 @@ func (x *Service) GetNamespace() string {
 	return ""
 }
 
-// LostEvent tells a reader that it did not get everything.
+// LostEvent says that a reader did not get everything.
 type LostEvent struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Source        LostEventSource        `protobuf:"varint,1,opt,name=source,proto3,enum=flow.LostEventSource" json:"source,omitempty"`
@@ -3681,7 +3681,7 @@ func (x *TimeNotification) GetTime() *timestamppb.Timestamp {
 	return nil
 }
 
-// PolicyUpdateNotification tells that policies were added, changed or removed.
+// PolicyUpdateNotification says that policies were added, changed or removed.
 type PolicyUpdateNotification struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Labels        []string               `protobuf:"bytes,1,rep,name=labels,proto3" json:"labels,omitempty"`
@@ -3742,7 +3742,7 @@ func (x *PolicyUpdateNotification) GetRuleCount() int64 {
 	return 0
 }
 
-// EndpointRegenNotification tells whether an endpoint was brought to its policy.
+// EndpointRegenNotification says whether an endpoint's policy was applied.
 type EndpointRegenNotification struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -3803,7 +3803,7 @@ func (x *EndpointRegenNotification) GetError() string {
 	return ""
 }
 
-// EndpointUpdateNotification tells that an endpoint was made or is gone.
+// EndpointUpdateNotification says that an endpoint was created or deleted.
 type EndpointUpdateNotification struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -3880,7 +3880,7 @@ func (x *EndpointUpdateNotification) GetNamespace() string {
 	return ""
 }
 
-// IPCacheNotification tells whose an address is now.
+// IPCacheNotification says whose an address is now.
 type IPCacheNotification struct {
 	state         protoimpl.MessageState  `protogen:"open.v1"`
 	Cidr          string                  `protobuf:"bytes,1,opt,name=cidr,proto3" json:"cidr,omitempty"`
@@ -4034,7 +4034,7 @@ func (x *ServiceUpsertNotificationAddr) GetPort() uint32 {
 	return 0
 }
 
-// ServiceUpsertNotification tells of a service that was added or changed.
+// ServiceUpsertNotification describes a service that was added or changed.
 type ServiceUpsertNotification struct {
 	state            protoimpl.MessageState           `protogen:"open.v1"`
 	Id               uint32                           `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -4145,7 +4145,7 @@ func (x *ServiceUpsertNotification) GetIntTrafficPolicy() string {
 	return ""
 }
 
-// ServiceDeleteNotification tells of a service that is gone.
+// ServiceDeleteNotification names a service that was deleted.
 type ServiceDeleteNotification struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            uint32                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`

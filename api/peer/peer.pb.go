@@ -77,7 +77,7 @@ func (ChangeNotificationType) EnumDescriptor() ([]byte, []int) {
 	return file_peer_peer_proto_rawDescGZIP(), []int{0}
 }
 
-// NotifyRequest asks to be told of nodes.
+// NotifyRequest asks to be notified of nodes.
 type NotifyRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields

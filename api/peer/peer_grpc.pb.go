@@ -29,7 +29,7 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// Peer tells which nodes can be asked for flows.
+// Peer lists which nodes can be asked for flows.
 type PeerClient interface {
 	// Notify streams the nodes there are, then changes.
 	Notify(ctx context.Context, in *NotifyRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ChangeNotification], error)
@@ -66,7 +66,7 @@ type Peer_NotifyClient = grpc.ServerStreamingClient[ChangeNotification]
 // All implementations must embed UnimplementedPeerServer
 // for forward compatibility.
 //
-// Peer tells which nodes can be asked for flows.
+// Peer lists which nodes can be asked for flows.
 type PeerServer interface {
 	// Notify streams the nodes there are, then changes.
 	Notify(*NotifyRequest, grpc.ServerStreamingServer[ChangeNotification]) error

@@ -756,7 +756,7 @@ func (x *MatrixResponse) GetPartiesLeftOut() uint32 {
 	return 0
 }
 
-// MatrixRow tells of one party as a source.
+// MatrixRow has one party as a source.
 type MatrixRow struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Its place among the parties.
@@ -1537,7 +1537,7 @@ type PreviewSummary struct {
 	// The oldest flow.
 	Oldest *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=oldest,proto3" json:"oldest,omitempty"`
 	// Groups of connections, as in Connection. From a relay at most so many: of what nodes had no room
-	// for it cannot tell what two of them saw.
+	// for it does not know what two of them saw.
 	Refused uint64 `protobuf:"varint,4,opt,name=refused,proto3" json:"refused,omitempty"`
 	Allowed uint64 `protobuf:"varint,5,opt,name=allowed,proto3" json:"allowed,omitempty"`
 	// For each node: a relay adds them up, and counts twice what two of them saw.
@@ -1744,7 +1744,7 @@ func (x *NodeProblem) GetProblem() string {
 // ExplainRequest asks about a packet.
 type ExplainRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// As a server of flows told it. A relay asks the node that saw it.
+	// As a server of flows sent it. A relay asks the node that saw it.
 	Flow          *flow.Flow `protobuf:"bytes,1,opt,name=flow,proto3" json:"flow,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -156,7 +156,7 @@ func (m mesh) connect(ctx context.Context, cmd *cobra.Command, two pair) error {
 		other := facts[1-i]
 		for name, id := range followed {
 			if id == other.ID && name != other.Name {
-				return fmt.Errorf("cluster %s is connected with %s, which has the number %d as %s has: one of the two needs another --cluster-id",
+				return fmt.Errorf("cluster %s is connected with %s, which has the ID %d as %s has: one of the two needs another --cluster-id",
 					facts[i].Name, name, id, other.Name)
 			}
 		}
@@ -171,13 +171,13 @@ func (m mesh) connect(ctx context.Context, cmd *cobra.Command, two pair) error {
 		if err := side.Follow(ctx, facts[i], facts[1-i]); err != nil {
 			return err
 		}
-		say("%s is told of %s", facts[i].Name, facts[1-i].Name)
+		say("%s is configured for %s", facts[i].Name, facts[1-i].Name)
 	}
 	for i, side := range two.sides {
 		if err := side.WaitFollows(ctx, facts[1-i].Name); err != nil {
 			return fmt.Errorf("%w\n(`hawser clustermesh disconnect` takes back what was done)", err)
 		}
-		say("every agent of %s has heard all of %s", facts[i].Name, facts[1-i].Name)
+		say("every agent of %s has synced all of %s", facts[i].Name, facts[1-i].Name)
 	}
 	m.printConnected(cmd, two, facts)
 	return nil

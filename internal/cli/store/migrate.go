@@ -56,7 +56,7 @@ The exit code is 0 if all identities are in both places afterwards, and 1 if not
 	}
 	fs := c.Flags()
 	fs.StringVar(&f.to, "to", "", "`place` to copy to: crd or kvstore; the other one is copied from")
-	fs.BoolVar(&f.dryRun, "dry-run", false, "write nothing, and tell what would be written")
+	fs.BoolVar(&f.dryRun, "dry-run", false, "write nothing, and show what would be written")
 	fs.BoolVar(&f.check, "check", false, "write nothing, and fail unless all identities are in both places")
 	fs.Uint32Var(&f.clusterID, "cluster-id", 0, "`number` of the cluster, as the agents have it: it says which identities are its own")
 	fs.Uint32Var(&f.maxClusters, "max-connected-clusters", 255, "how many clusters can be connected: 255 or 511")

@@ -42,7 +42,7 @@ func Defaults() Config { return Config{Default: ipam.DefaultPool, quarantineTime
 func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.Create, createFlag, c.Create, "with --ipam multi-pool, pools to create if they do not exist, such as "+
 		"default=ipv4-cidrs:10.0.0.0/16;ipv4-mask-size:24;ipv6-cidrs:fd00::/104;ipv6-mask-size:120")
-	fs.StringVar(&c.Default, "ipam-default-ip-pool", c.Default, "with --ipam multi-pool, name of the pool of pods for which no other is meant; agents must be told the same")
+	fs.StringVar(&c.Default, "ipam-default-ip-pool", c.Default, "with --ipam multi-pool, name of the pool of pods for which no other is meant; agents need the same")
 	fs.BoolVar(&c.Migrate, migrateFlag, c.Migrate, "with --ipam multi-pool, have nodes keep the blocks that cluster-pool gave them, as blocks of the default pool")
 }
 
