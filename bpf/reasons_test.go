@@ -10,9 +10,14 @@ import (
 	"github.com/hawser-net/hawser/internal/datapath"
 )
 
-// TestReasons keeps the two lists of drop reasons, in C and in Go, in step.
+// TestReasons keeps the two lists of drop reasons, in C and in Go, in step with each other and with
+// the page that says to people what to do.
 func TestReasons(t *testing.T) {
 	source, err := os.ReadFile("lib/reason.h")
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := os.ReadFile("../docs/user/nodes.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,6 +44,9 @@ func TestReasons(t *testing.T) {
 		}
 		if got := datapath.DropReason(number).String(); got != want {
 			t.Errorf("reason %d is %q in Go, DROP_%s in C", number, got, m[1])
+		}
+		if number != int(datapath.ReasonMTUExceeded) && !strings.Contains(string(page), "`"+want+"`") { // no program drops for that one
+			t.Errorf("docs/user/nodes.md does not say what to do about %s", want)
 		}
 	}
 	if last := datapath.DropReason(len(matches) + 1).String(); !strings.HasPrefix(last, "reason-") {
