@@ -113,7 +113,7 @@ type Config struct {
 	// ReuseDelay is how long the number of a collected identity is not given to other labels, if
 	// any other is free.
 	ReuseDelay time.Duration
-	// LostNodeDelay is how long it waits for agents that do not say that they have let go of it.
+	// LostNodeDelay is how long it waits for agents that do not confirm that they have released it.
 	LostNodeDelay time.Duration
 	// GCInterval is the time from the start of one round of identity collection to that of the
 	// next; 0 switches it off.
@@ -171,9 +171,9 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 		"how long an identity must be unused before it is marked for deletion, where agents make Kubernetes objects, and else before it ends")
 	fs.DurationVar(&c.GCInterval, "identity-gc-interval", c.GCInterval, "how often unused identities are looked for; 0 for never")
 	fs.DurationVar(&c.ReuseDelay, "identity-reuse-delay", c.ReuseDelay,
-		"how long the number of a collected identity is not given to other labels, as long as another number is free")
+		"how long the ID of a collected identity is not given to other labels, as long as another ID is free")
 	fs.DurationVar(&c.LostNodeDelay, "identity-lost-node-delay", c.LostNodeDelay,
-		"how long the number of a collected identity waits for agents that do not say that they have let go of it, before it is given to other labels")
+		"how long the ID of a collected identity waits for agents that do not confirm that they have released it, before it is given to other labels")
 	fs.DurationVar(&c.GCRateInterval, "identity-gc-rate-interval", c.GCRateInterval, "time in which --identity-gc-rate-limit identities may be deleted")
 	fs.IntVar(&c.GCRateLimit, "identity-gc-rate-limit", c.GCRateLimit, "how many identities may be deleted in --identity-gc-rate-interval; 0 for as many as agents can follow")
 	c.Kube.Flags(fs)

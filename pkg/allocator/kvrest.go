@@ -179,7 +179,7 @@ func (b *KVStoreBackend) ObserveLostConfirmation(lost func()) (stop func()) {
 func (b *KVStoreBackend) confirmed(ctx context.Context) (int64, error) {
 	l, err := b.store.List(ctx, b.paths.heard())
 	if err != nil {
-		return 0, fmt.Errorf("listing which nodes have let go of numbers: %w", err)
+		return 0, fmt.Errorf("listing which nodes have released IDs: %w", err)
 	}
 	least := int64(math.MaxInt64)
 	for _, kv := range l.Pairs {

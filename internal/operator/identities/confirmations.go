@@ -73,10 +73,10 @@ func (c *collector) logSlow(confirmed map[string]uint64, newest uint64, numbers 
 	}
 	c.slow = slow
 	if len(slow) == 0 {
-		c.log.Info("all agents have let go of the numbers of collected identities that have rested")
+		c.log.Info("all agents have released the IDs of collected identities whose quarantine is over")
 		return
 	}
-	c.log.Warn("numbers of collected identities are not used again before the agents of these nodes have let go of them, or count as lost",
+	c.log.Warn("IDs of collected identities are not used again before the agents of these nodes have released them, or count as lost",
 		"nodes", strings.Join(slow[:min(len(slow), maxDiffer)], " "), "count", len(slow), "numbers", numbers, "lost-after", c.cfg.Lost)
 }
 
@@ -101,7 +101,7 @@ func (c *collector) confirmed(ctx context.Context) (confirmed map[string]uint64,
 		}
 	}, client.InNamespace(c.cfg.Namespace), client.MatchingLabels{k8sids.ConfirmationLabel: k8sids.ConfirmationLabelValue})
 	if err != nil {
-		return nil, nil, fmt.Errorf("list of Leases in namespace %s, by which agents confirm which identities have ended; until it can be read no number is used again: %w",
+		return nil, nil, fmt.Errorf("list of Leases in namespace %s, by which agents confirm which identities have ended; until it can be read no ID is used again: %w",
 			c.cfg.Namespace, err)
 	}
 	confirmed, more := k8sids.SumUp(all)

@@ -237,7 +237,7 @@ func (c *collector) round(ctx context.Context) (Stats, error) {
 	if todo[toFree], stats.Awaited, err = c.releasedByAll(ctx, todo[toFree], looks); err != nil && ctx.Err() == nil {
 		// It keeps nothing else from going on, and so is no failure of the round: collection would
 		// not get to a second look as long as it lasts.
-		c.log.Error("numbers of collected identities are not used again: whether agents have let go of them is unknown", "numbers", stats.Awaited, "error", err)
+		c.log.Error("IDs of collected identities are not used again: whether agents have released them is unknown", "numbers", stats.Awaited, "error", err)
 	}
 	stats.Freed = do(toFree, func(o *v2.CiliumIdentity) (bool, error) {
 		if check.over() {
@@ -461,7 +461,7 @@ func (c *collector) free(ctx context.Context, o *v2.CiliumIdentity) (bool, error
 	err := c.client.Delete(ctx, into, client.Preconditions{UID: &uid, ResourceVersion: &rv})
 	switch {
 	case err == nil:
-		c.log.Debug("a number has rested", "identity", o.Name)
+		c.log.Debug("the quarantine of an ID is over", "identity", o.Name)
 		c.waitObserved(ctx, o, func(now *v2.CiliumIdentity) bool { return now.UID != uid })
 		return true, nil
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
