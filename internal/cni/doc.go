@@ -4,7 +4,8 @@
 // The plugin is a short-lived process that the container runtime starts for every pod, so start-up
 // time counts: it links neither a Kubernetes client nor an eBPF library. It makes the pod's network
 // interface and asks the agent over its REST API for everything else: addresses, identity, policy
-// and programs.
+// and programs. It reads no annotation: what those of a pod or namespace ask for is in the agent's
+// answers.
 //
 // # ADD
 //

@@ -15,6 +15,9 @@
 // forgotten while an object claims it, in whatever order a list arrives: so a pod that moves from
 // one slice to another is known all the time.
 //
+// In status.go an object or an entry of a slice becomes a claim, and an endpoint of this node what
+// its object says; index.go decides which claim counts; write.go writes. latency.go only measures.
+//
 // An API server that is away changes nothing: claims stay, and what is to be written is written
 // when it is back.
 //

@@ -43,7 +43,7 @@ type Config struct {
 	// call back.
 	OnPublished func(k8s.Key)
 	// Learned, if not nil, is called with how long ago a pod was created that has got its first
-	// identity here, see learned.go.
+	// identity here, see latency.go.
 	Learned func(age time.Duration)
 	// Interval is how often this node's objects are compared with what they should be, 10
 	// seconds by default.

@@ -8,6 +8,7 @@
 // interface bears from its making the instance that it is for, so whoever leads next finds what is
 // under way, and finishes it or removes it.
 //
-// A cloud is a [Provider]. The names of triggers, metrics and the handshake of releasing are the
+// A cloud is a [Provider]. What it refuses is an [Error] of a [Kind]; what follows from a kind is
+// decided here (failedCall, Budget, the elastic IPs), what a person reads in the provider. The names of triggers, metrics and the handshake of releasing are the
 // field's.
 package nodemanager
