@@ -9,6 +9,6 @@
 // under way, and finishes it or removes it.
 //
 // A cloud is a [Provider]. What it refuses is an [Error] of a [Kind]; what follows from a kind is
-// decided here (failedCall, Budget, the elastic IPs), what a person reads in the provider. The names of triggers, metrics and the handshake of releasing are the
-// field's.
+// decided here (failedCall, Budget, the elastic IPs), what a person reads in the provider. The
+// names of triggers, metrics and the handshake of releasing are the field's.
 package nodemanager
