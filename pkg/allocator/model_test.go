@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -31,9 +33,9 @@ type world struct {
 	// verify is whether allocators give way to older numbers.
 	verify bool
 
-	turns   map[string]chan struct{} // actors that wait for their turn
-	arrived chan string              // an actor waits for its turn, or has ended ("-name")
-	idle    map[string]int           // operations of an actor since the store last changed
+	turns   map[string]chan bool // actors that wait for their turn; false ends them
+	arrived chan string          // an actor waits for its turn, or has ended ("-name")
+	idle    map[string]int       // operations of an actor since the store last changed
 	clients map[string]*kvstore.MemoryClient
 	copied  []kvstore.KeyValue // the store as it was once
 }
@@ -55,7 +57,9 @@ type actorStore struct {
 
 func (s *actorStore) turn() {
 	s.w.arrived <- s.name
-	<-s.w.turns[s.name]
+	if !<-s.w.turns[s.name] {
+		runtime.Goexit()
+	}
 }
 
 func (s *actorStore) Txn(ctx context.Context, txn kvstore.Txn) (kvstore.TxnResult, error) {
@@ -264,7 +268,7 @@ type scenario struct {
 func (w *world) free(name string, f func(a *actor)) {
 	a := w.actor(name)
 	if w.turns[name] == nil {
-		w.turns[name] = make(chan struct{})
+		w.turns[name] = make(chan bool)
 	}
 	done := make(chan struct{})
 	go func() {
@@ -274,25 +278,51 @@ func (w *world) free(name string, f func(a *actor)) {
 	for {
 		select {
 		case n := <-w.arrived:
-			w.turns[n] <- struct{}{}
+			w.turns[n] <- true
 		case <-done:
 			return
 		}
 	}
 }
 
-// play runs a scenario along a schedule and then along first choices. It returns the choices that
-// there were.
-func (s scenario) play(w *world, schedule []int) (options []int, fault string) {
+// past is what an order of operations comes down to: which actor made each change of the store, and
+// between which of these changes each operation of each actor was. An operation that changes nothing
+// sees the same whether it comes before or after others that change nothing, so orders with the same
+// past lead to the same store and the same actors, and go on in the same ways.
+type past struct {
+	changes []byte
+	ops     map[string][]byte // by actor: how many changes there were before each operation
+}
+
+func (p *past) add(actor string, changed bool) {
+	p.ops[actor] = append(p.ops[actor], byte(len(p.changes)))
+	if changed {
+		p.changes = append(p.changes, actor[0])
+	}
+}
+
+func (p *past) String() string {
+	var out strings.Builder
+	out.Write(p.changes)
+	for _, name := range slices.Sorted(maps.Keys(p.ops)) {
+		out.WriteString("\xff" + name)
+		out.Write(p.ops[name])
+	}
+	return out.String()
+}
+
+// play runs a scenario along a schedule and then along first choices, until all actors have ended or
+// the past is one of seen, from where all ways were tried. It returns the choices that there were.
+func (s scenario) play(w *world, schedule []int, seen map[string]bool) (options []int, fault string) {
 	w.mem, w.told = kvstore.NewMemory(), map[string]allocator.ID{}
-	w.turns, w.arrived = map[string]chan struct{}{}, make(chan string)
+	w.turns, w.arrived = map[string]chan bool{}, make(chan string)
 	w.idle, w.clients = map[string]int{}, map[string]*kvstore.MemoryClient{}
 	if s.setup != nil {
 		s.setup(w)
 	}
 	running := 0
 	for name, f := range s.actors {
-		w.turns[name] = make(chan struct{})
+		w.turns[name] = make(chan bool)
 		a := w.actor(name)
 		running++
 		go func() {
@@ -301,6 +331,7 @@ func (s scenario) play(w *world, schedule []int) (options []int, fault string) {
 		}()
 	}
 	var waiting []string
+	p := past{ops: map[string][]byte{}}
 	busy := running
 	for {
 		for ; busy > 0; busy-- {
@@ -316,6 +347,13 @@ func (s scenario) play(w *world, schedule []int) (options []int, fault string) {
 		}
 		if running == 0 {
 			return options, fault
+		}
+		if len(options) >= len(schedule) {
+			if seen[p.String()] {
+				w.end(waiting)
+				return options, fault
+			}
+			seen[p.String()] = true
 		}
 		slices.Sort(waiting)
 		// Whoever only waits for others does not get turn after turn while they could move.
@@ -336,7 +374,7 @@ func (s scenario) play(w *world, schedule []int) (options []int, fault string) {
 		name := able[pick]
 		waiting = slices.DeleteFunc(waiting, func(n string) bool { return n == name })
 		before := w.mem.Revision()
-		w.turns[name] <- struct{}{}
+		w.turns[name] <- true
 		busy = 1
 		n := <-w.arrived
 		busy = 0
@@ -345,20 +383,38 @@ func (s scenario) play(w *world, schedule []int) (options []int, fault string) {
 		} else {
 			waiting = append(waiting, n)
 		}
-		if w.mem.Revision() != before {
+		changed := w.mem.Revision() != before
+		if changed {
 			clear(w.idle)
 		} else {
 			w.idle[name]++
+		}
+		p.add(name, changed)
+	}
+}
+
+// end ends actors that wait for their turn, and what they do on their way out.
+func (w *world) end(waiting []string) {
+	for running := len(waiting); running > 0; {
+		if len(waiting) > 0 {
+			w.turns[waiting[0]] <- false
+			waiting = waiting[1:]
+		}
+		if n := <-w.arrived; strings.HasPrefix(n, "-") {
+			running--
+		} else {
+			waiting = append(waiting, n)
 		}
 	}
 }
 
 // search plays a scenario in every order, or up to limit orders, and returns how many and the first
-// fault with its schedule.
+// fault with its schedule. Of orders that come to the same it goes on with one.
 func (s scenario) search(w *world, limit int) (runs int, fault string) {
 	var schedule []int
+	seen := map[string]bool{}
 	for runs < limit {
-		options, fault := s.play(w, schedule)
+		options, fault := s.play(w, schedule, seen)
 		runs++
 		for _, c := range w.clients {
 			c.Close()
