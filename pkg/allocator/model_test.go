@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"runtime"
 	"slices"
 	"strings"
@@ -32,6 +31,8 @@ type world struct {
 	drop func(txn kvstore.Txn, c kvstore.Cond) bool
 	// verify is whether allocators give way to older numbers.
 	verify bool
+	// ends has how each order ended that was played to its end.
+	ends map[string]bool
 
 	turns   map[string]chan bool // actors that wait for their turn; false ends them
 	arrived chan string          // an actor waits for its turn, or has ended ("-name")
@@ -312,7 +313,8 @@ func (p *past) String() string {
 }
 
 // play runs a scenario along a schedule and then along first choices, until all actors have ended or
-// the past is one of seen, from where all ways were tried. It returns the choices that there were.
+// the past is one of seen, from where all ways were tried; with a nil seen to the end. It returns the
+// choices that there were.
 func (s scenario) play(w *world, schedule []int, seen map[string]bool) (options []int, fault string) {
 	w.mem, w.told = kvstore.NewMemory(), map[string]allocator.ID{}
 	w.turns, w.arrived = map[string]chan bool{}, make(chan string)
@@ -346,9 +348,14 @@ func (s scenario) play(w *world, schedule []int, seen map[string]bool) (options 
 			fault = w.broken()
 		}
 		if running == 0 {
+			end := fmt.Sprint(w.told)
+			for _, kv := range w.pairs("/") { // without leases, which are numbered as connections are made
+				end += fmt.Sprintf(" %s=%s@%d", kv.Key, kv.Value, kv.ModRevision)
+			}
+			w.ends[end] = true
 			return options, fault
 		}
-		if len(options) >= len(schedule) {
+		if seen != nil && len(options) >= len(schedule) {
 			if seen[p.String()] {
 				w.end(waiting)
 				return options, fault
@@ -408,12 +415,15 @@ func (w *world) end(waiting []string) {
 	}
 }
 
-// search plays a scenario in every order, or up to limit orders, and returns how many and the first
-// fault with its schedule. Of orders that come to the same it goes on with one.
-func (s scenario) search(w *world, limit int) (runs int, fault string) {
+// mostOrders bounds how many orders are tried of one scenario.
+const mostOrders = 200_000
+
+// search plays a scenario in every order, and returns how many and the first fault with its schedule.
+// Of orders that come to the same it goes on with one, if seen is not nil.
+func (s scenario) search(w *world, seen map[string]bool) (runs int, fault string) {
 	var schedule []int
-	seen := map[string]bool{}
-	for runs < limit {
+	w.ends = map[string]bool{}
+	for runs < mostOrders {
 		options, fault := s.play(w, schedule, seen)
 		runs++
 		for _, c := range w.clients {
@@ -432,7 +442,7 @@ func (s scenario) search(w *world, limit int) (runs int, fault string) {
 		schedule = schedule[:i+1]
 		schedule[i]++
 	}
-	return runs, ""
+	return runs, "these are not all orders"
 }
 
 func under(c kvstore.Cond, dir string) bool { return strings.HasPrefix(c.Key, base+dir) }
@@ -460,9 +470,11 @@ var orders = []struct {
 	noVerify bool
 	// neverVerify: what is looked for would be hidden by allocators that give way.
 	neverVerify bool
+	// small: there are at most some thousand orders.
+	small bool
 }{
 	{
-		name: "two nodes make the number of one key",
+		name: "two nodes make the number of one key", small: true,
 		s: scenario{actors: map[string]func(*actor){
 			"a": func(a *actor) { a.allocate("L"); a.release("L"); a.allocate("L") },
 			"b": func(a *actor) { a.picks = []allocator.ID{2, 3}; a.allocate("L") },
@@ -473,7 +485,7 @@ var orders = []struct {
 		noVerify: true,
 	},
 	{
-		name: "two nodes pick one number for two keys",
+		name: "two nodes pick one number for two keys", small: true,
 		s: scenario{actors: map[string]func(*actor){
 			"a": func(a *actor) { a.allocate("L"); a.allocate("M") },
 			"b": func(a *actor) { a.allocate("M"); a.release("M"); a.allocate("N") },
@@ -481,7 +493,7 @@ var orders = []struct {
 		missing: func(_ kvstore.Txn, c kvstore.Cond) bool { return c.Kind == kvstore.CondAbsent && under(c, "/id/") },
 	},
 	{
-		name: "a dead number comes into use while it is collected",
+		name: "a dead number comes into use while it is collected", small: true,
 		s: scenario{setup: dead, actors: map[string]func(*actor){
 			"a":  func(a *actor) { a.refresh(); a.allocate("L") },
 			"gc": func(a *actor) { a.collect(2) },
@@ -489,7 +501,7 @@ var orders = []struct {
 		missing: func(txn kvstore.Txn, c kvstore.Cond) bool { return deletesNumbers(txn) && under(c, "/value/") },
 	},
 	{
-		name: "a number that the watch still knows has been collected",
+		name: "a number that the watch still knows has been collected", small: true,
 		s: scenario{setup: dead, actors: map[string]func(*actor){
 			"a":  func(a *actor) { a.refresh(); a.allocate("L") },
 			"gc": func(a *actor) { a.collect(2) },
@@ -497,7 +509,7 @@ var orders = []struct {
 		missing: func(txn kvstore.Txn, c kvstore.Cond) bool { return c.Kind == kvstore.CondValueIs && under(c, "/id/") },
 	},
 	{
-		name: "an older allocator works under its lock",
+		name: "an older allocator works under its lock", small: true,
 		s: scenario{actors: map[string]func(*actor){
 			"a":   func(a *actor) { a.allocate("L") },
 			"old": func(a *actor) { a.allocateLocked("L", 3) },
@@ -505,7 +517,7 @@ var orders = []struct {
 		missing: func(_ kvstore.Txn, c kvstore.Cond) bool { return under(c, "/locks/") },
 	},
 	{
-		name: "a node whose lease ran out still uses its number, another has an old view",
+		name: "a node whose lease ran out still uses its number, another has an old view", small: true,
 		s: scenario{
 			setup: func(w *world) {
 				w.free("silent", func(a *actor) { a.allocate("L") })
@@ -520,7 +532,7 @@ var orders = []struct {
 		missing:  func(kvstore.Txn, kvstore.Cond) bool { return false },
 	},
 	{
-		name: "the store goes back in time while a dead number comes into use",
+		name: "the store goes back in time while a dead number comes into use", small: true,
 		s: scenario{
 			setup: func(w *world) { dead(w); w.copyStore() },
 			actors: map[string]func(*actor){
@@ -533,7 +545,7 @@ var orders = []struct {
 		neverVerify: true,
 	},
 	{
-		name: "the store goes back in time while a number is collected",
+		name: "the store goes back in time while a number is collected", small: true,
 		s: scenario{
 			setup: func(w *world) { dead(w); w.copyStore() },
 			actors: map[string]func(*actor){
@@ -564,7 +576,7 @@ var orders = []struct {
 		neverVerify: true,
 	},
 	{
-		name: "the store goes back in time while a number beside a longer key is collected",
+		name: "the store goes back in time while a number beside a longer key is collected", small: true,
 		s: scenario{
 			setup: func(w *world) {
 				w.free("old", func(a *actor) { a.allocate("L") })
@@ -594,28 +606,51 @@ var orders = []struct {
 
 func TestEveryOrder(t *testing.T) {
 	t.Parallel()
-	limit := 20_000
-	switch {
-	case os.Getenv("HAWSER_LONG") != "":
-		limit = 10_000_000
-	case testing.Short():
-		limit = 1000
-	}
 	for _, tt := range orders {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			// The pauses between two tries take no time in the bubble.
 			synctest.Test(t, func(t *testing.T) {
 				none := func(kvstore.Txn, kvstore.Cond) bool { return false }
-				runs, fault := tt.s.search(&world{drop: none, verify: !tt.neverVerify}, limit)
+				runs, fault := tt.s.search(&world{drop: none, verify: !tt.neverVerify}, map[string]bool{})
 				if fault != "" {
 					t.Fatalf("with all checks, in order %d: %s", runs, fault)
 				}
-				broken, fault := tt.s.search(&world{drop: tt.missing, verify: !tt.noVerify && !tt.neverVerify}, 10*limit)
+				broken, fault := tt.s.search(&world{drop: tt.missing, verify: !tt.noVerify && !tt.neverVerify}, map[string]bool{})
 				if fault == "" {
 					t.Fatalf("with a check missing, %d orders show no fault", broken)
 				}
 				t.Logf("%d orders without a fault; without the check, order %d: %s", runs, broken, fault)
+			})
+		})
+	}
+}
+
+// TestOrdersThatComeToTheSame plays small scenarios in every order, also in those that come to the
+// same: none of them ends otherwise.
+func TestOrdersThatComeToTheSame(t *testing.T) {
+	t.Parallel()
+	for _, tt := range orders {
+		if !tt.small {
+			continue
+		}
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				none := func(kvstore.Txn, kvstore.Cond) bool { return false }
+				every, some := &world{drop: none, verify: !tt.neverVerify}, &world{drop: none, verify: !tt.neverVerify}
+				all, fault := tt.s.search(every, nil)
+				if fault != "" {
+					t.Fatal(fault)
+				}
+				few, fault := tt.s.search(some, map[string]bool{})
+				if fault != "" {
+					t.Fatal(fault)
+				}
+				if !maps.Equal(every.ends, some.ends) {
+					t.Errorf("%d orders end in %d ways, %d of them in %d", all, len(every.ends), few, len(some.ends))
+				}
+				t.Logf("%d orders, and %d of them, end in %d ways", all, few, len(every.ends))
 			})
 		})
 	}
