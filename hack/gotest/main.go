@@ -210,7 +210,7 @@ func testModules(ctx context.Context, r *report, modules, args []string, servers
 }
 
 // serverTimeout is how long servers may take that need not be built, but looked at.
-const serverTimeout = 20 * time.Second
+const serverTimeout = 30 * time.Second
 
 // testEach runs the tests of modules, each with its arguments. Those of the first module and those
 // of the others run side by side: of the others one package at a time, so that they fill the time
@@ -259,10 +259,13 @@ func slow() []string {
 func longest() []string {
 	const product = "github.com/hawser-net/hawser/"
 	return []string{
-		product + "internal/agent", product + "internal/operator/identities", product + "internal/operator", product + "internal/bench/scale",
-		product + "internal/operator/endpointslices", product + "internal/sandbox", product + "internal/k8s/endpoints", product + "internal/k8s/identities",
-		product + "internal/doublewrite", product + "internal/k8s/policies", product + "bpf", product + "internal/datapath/loader",
-		product + "pkg/kvstore/etcd", product + "pkg/allocator",
+		product + "internal/agent", product + "internal/datapath/loader", product + "internal/operator/identities", product + "bpf",
+		product + "internal/operator", product + "internal/bench/scale", product + "internal/sandbox", product + "internal/k8s/identities",
+		product + "internal/operator/endpointslices", product + "internal/k8s/endpoints", product + "internal/service", product + "internal/doublewrite",
+		product + "internal/operator/nodemanager/aws", product + "internal/operator/nodemanager/alibaba", product + "internal/operator/nodemanager/azure",
+		product + "internal/ui", product + "internal/policypreview", product + "internal/relay", product + "internal/operator/mesh",
+		product + "internal/operator/policies", product + "internal/archtest",
+		product + "pkg/allocator", product + "pkg/kvstore/etcd",
 	}
 }
 
