@@ -287,9 +287,9 @@ func (w *world) free(name string, f func(a *actor)) {
 }
 
 // past is what an order of operations comes down to: which actor made each change of the store, and
-// between which of these changes each operation of each actor was. An operation that changes nothing
-// sees the same whether it comes before or after others that change nothing, so orders with the same
-// past lead to the same store and the same actors, and go on in the same ways.
+// between which of these changes each operation of each actor was. An operation that changes
+// nothing sees the same whether it comes before or after others that change nothing, so orders with
+// the same past lead to the same store and the same actors, and go on in the same ways.
 type past struct {
 	changes []byte
 	ops     map[string][]byte // by actor: how many changes there were before each operation
@@ -312,9 +312,9 @@ func (p *past) String() string {
 	return out.String()
 }
 
-// play runs a scenario along a schedule and then along first choices, until all actors have ended or
-// the past is one of seen, from where all ways were tried; with a nil seen to the end. It returns the
-// choices that there were.
+// play runs a scenario along a schedule and then along first choices, until all actors have ended
+// or the past is one of seen, from where all ways were tried; with a nil seen to the end. It
+// returns the choices that there were.
 func (s scenario) play(w *world, schedule []int, seen map[string]bool) (options []int, fault string) {
 	w.mem, w.told = kvstore.NewMemory(), map[string]allocator.ID{}
 	w.turns, w.arrived = map[string]chan bool{}, make(chan string)
@@ -418,8 +418,8 @@ func (w *world) end(waiting []string) {
 // mostOrders bounds how many orders are tried of one scenario.
 const mostOrders = 200_000
 
-// search plays a scenario in every order, and returns how many and the first fault with its schedule.
-// Of orders that come to the same it goes on with one, if seen is not nil.
+// search plays a scenario in every order, and returns how many and the first fault with its
+// schedule. Of orders that come to the same it goes on with one, if seen is not nil.
 func (s scenario) search(w *world, seen map[string]bool) (runs int, fault string) {
 	var schedule []int
 	w.ends = map[string]bool{}
