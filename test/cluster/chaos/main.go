@@ -15,7 +15,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -30,25 +29,20 @@ import (
 )
 
 type options struct {
-	name, program, run, output string
-	lab.Modes
-	nodes, repeat int
-	keep, list    bool
-	up            []string // further arguments of `sandbox up`
+	cluster lab.Options
+	run     string
+	repeat  int
+	list    bool
+	up      []string // further arguments of `sandbox up`
 }
 
 func main() { os.Exit(run()) }
 
 func run() int {
-	o := options{Modes: lab.NewModes()}
-	o.Modes.Flags(flag.CommandLine)
-	flag.StringVar(&o.name, "name", "chaos", "name of the cluster; it is made unless it is there")
-	flag.StringVar(&o.program, "bin", "bin/hawser", "the program hawser")
+	o := options{cluster: lab.NewOptions("chaos", 3)} // or more: one of them is lost
+	o.cluster.Flags(flag.CommandLine)
 	flag.StringVar(&o.run, "run", "", "regular expression of the scenarios to run; all if empty")
-	flag.StringVar(&o.output, "o", "", "json: print the results as JSON, and progress to stderr")
-	flag.IntVar(&o.nodes, "nodes", 3, "nodes of the cluster, at least 3")
 	flag.IntVar(&o.repeat, "repeat", 1, "how often to run each")
-	flag.BoolVar(&o.keep, "keep", false, "leave a cluster that was made running")
 	flag.BoolVar(&o.list, "list", false, "list the scenarios")
 	flag.Parse()
 	o.up = flag.Args()
@@ -67,36 +61,24 @@ func (o *options) all(ctx context.Context) (ok bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("-run: %w", err)
 	}
-	if err := o.Modes.Validate(); err != nil {
+	if err := o.cluster.Validate(); err != nil {
 		return false, err
-	}
-	if o.output != "" && o.output != "json" {
-		return false, fmt.Errorf("-o %q: want json", o.output)
 	}
 	var chosen []scenario
 	for _, s := range scenarios() {
-		if pattern.MatchString(s.name) && (!s.store || o.Store != "objects") {
+		if pattern.MatchString(s.name) && (!s.store || o.cluster.Store != "objects") {
 			chosen = append(chosen, s)
 		}
 	}
 	if len(chosen) == 0 {
 		return false, fmt.Errorf("no scenario matches %q", o.run)
 	}
-	progress := io.Writer(os.Stdout)
-	if o.output == "json" {
-		progress = os.Stderr
-	}
-	down, err := o.Modes.Up(ctx, lab.Program(o.program), progress, o.name, o.nodes, o.keep, nil, o.up...)
+	l, end, err := o.cluster.Open(ctx, nil, o.up...)
 	if err != nil {
 		return false, err
 	}
-	defer func() { err = errors.Join(err, down()) }()
-	l, err := lab.Open(o.name, o.program, io.Discard)
-	if err != nil {
-		return false, err
-	}
-	defer l.Close()
-	d := newDay(l, progress)
+	defer func() { err = errors.Join(err, end()) }()
+	d := newDay(l, o.cluster.Progress())
 	if err := d.prepare(ctx); err != nil {
 		return false, fmt.Errorf("prepare: %w", err)
 	}
@@ -114,18 +96,11 @@ func (o *options) all(ctx context.Context) (ok bool, err error) {
 		}
 		outcomes = append(outcomes, out)
 	}
-	if o.output == "json" {
-		enc := json.NewEncoder(os.Stdout)
-		enc.SetIndent("", "  ")
-		err = enc.Encode(outcomes)
-	} else {
-		table(os.Stdout, outcomes)
-	}
 	ok = true
 	for _, out := range outcomes {
 		ok = ok && out.Passed
 	}
-	return ok, err
+	return ok, o.cluster.Print(outcomes, func(w io.Writer) { table(w, outcomes) })
 }
 
 // outcome is what came of one scenario.

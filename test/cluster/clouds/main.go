@@ -16,7 +16,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"os"
 	"regexp"
 	"strings"
@@ -74,16 +73,11 @@ func (o *options) one(ctx context.Context, cloud string, pattern *regexp.Regexp)
 	if kind == "" && !o.short {
 		kind = roomy[cloud]
 	}
-	down, err := lab.Program(o.program).Up(ctx, os.Stdout, o.name, o.nodes, o.keep, "--cloud", cloud, fmt.Sprint("--dual-stack=", o.dual), "--instance-type="+kind)
+	l, end, err := lab.Program(o.program).Open(ctx, os.Stdout, o.name, o.nodes, o.keep, "--cloud", cloud, fmt.Sprint("--dual-stack=", o.dual), "--instance-type="+kind)
 	if err != nil {
 		return false, err
 	}
-	defer func() { err = errors.Join(err, down()) }()
-	l, err := lab.Open(o.name, o.program, io.Discard)
-	if err != nil {
-		return false, err
-	}
-	defer l.Close()
+	defer func() { err = errors.Join(err, end()) }()
 	c := &scene{Lab: l, out: os.Stdout, began: time.Now(), burst: o.burst, most: o.rush}
 	if err := c.prepare(ctx, cloud); err != nil {
 		return false, fmt.Errorf("prepare: %w", err)

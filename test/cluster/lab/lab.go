@@ -11,7 +11,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os/exec"
 	"strings"
@@ -46,12 +45,11 @@ type Lab struct {
 	custom  *rest.RESTClient // of api/v2
 	alpha   *rest.RESTClient // of api/v2alpha1
 	tiers   *rest.RESTClient // of ClusterNetworkPolicy
-	out     io.Writer
 }
 
-// Open returns a handle on the cluster called name, which must run. program is the path of hawser;
-// out gets what it says. Close it.
-func Open(name, program string, out io.Writer) (*Lab, error) {
+// open returns a handle on the cluster called name, which must run. program is the path of hawser.
+// Close it.
+func open(name, program string) (*Lab, error) {
 	info, err := kube.Inspect(name)
 	if err != nil {
 		return nil, err
@@ -81,7 +79,7 @@ func Open(name, program string, out io.Writer) (*Lab, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Lab{Name: name, Kube: client, program: program, custom: custom, alpha: alpha, tiers: tiers, out: out}
+	l := &Lab{Name: name, Kube: client, program: program, custom: custom, alpha: alpha, tiers: tiers}
 	if info.Store != "" {
 		cfg := storedial.Defaults()
 		cfg.Kind, cfg.Options = info.Store, map[string]string{info.Store + ".address": "unix://" + info.StoreSocket}
@@ -174,11 +172,7 @@ func (l *Lab) Kubectl(ctx context.Context, input string, args ...string) (string
 }
 
 func (l *Lab) run(ctx context.Context, args []string) (string, error) {
-	text, err := output(exec.CommandContext(ctx, l.program, args...))
-	if args[1] != "exec" {
-		fmt.Fprint(l.out, text)
-	}
-	return text, err
+	return output(exec.CommandContext(ctx, l.program, args...))
 }
 
 func output(cmd *exec.Cmd) (string, error) {

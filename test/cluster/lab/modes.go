@@ -5,7 +5,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"slices"
@@ -105,20 +104,6 @@ func list(words []string) string {
 		out = append(out, fmt.Sprintf("%q", w))
 	}
 	return strings.Join(out, ", ")
-}
-
-// Up is Up of the program, with a cluster in these modes. The operator gets further arguments.
-func (m Modes) Up(ctx context.Context, p Program, out io.Writer, name string, nodes int, keep bool, operatorArgs []string, args ...string) (down func() error, err error) {
-	manifest, err := m.manifest(ctx, operatorArgs)
-	if err != nil {
-		return func() error { return nil }, err
-	}
-	defer os.Remove(manifest)
-	args = append([]string{"--manifest", manifest}, args...)
-	if m.Store != "objects" {
-		args = append(args, "--store", m.Store)
-	}
-	return p.Up(ctx, out, name, nodes, keep, args...)
 }
 
 // manifest renders the chart with the values of the modes into a temporary file.

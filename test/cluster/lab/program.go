@@ -2,6 +2,7 @@ package lab
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -44,17 +45,32 @@ func (p Program) Run(ctx context.Context, out io.Writer, args ...string) error {
 	return cmd.Run()
 }
 
-// Up makes a dual-stack cluster, with further arguments of `sandbox up`, unless there is one of
-// that name. down, which is never nil, removes it if it was made here and is not to be kept; it
-// works when ctx has ended, too.
-func (p Program) Up(ctx context.Context, out io.Writer, name string, nodes int, keep bool, args ...string) (down func() error, err error) {
+// Open returns a handle on the cluster called name. Unless it is there, a dual-stack cluster of
+// that name is made, with further arguments of `sandbox up`; what that prints goes to out. end
+// closes the handle, and removes a cluster that was made here and is not to be kept; it works when
+// ctx has ended, too.
+func (p Program) Open(ctx context.Context, out io.Writer, name string, nodes int, keep bool, args ...string) (l *Lab, end func() error, err error) {
+	down, err := p.up(ctx, out, name, nodes, keep, args)
+	if err != nil {
+		return nil, nil, err
+	}
+	l, err = open(name, string(p))
+	if err != nil {
+		return nil, nil, errors.Join(err, down())
+	}
+	return l, func() error { _ = l.Close(); return down() }, nil
+}
+
+// up makes the cluster unless it is there. down removes it if it was made here and is not to be
+// kept.
+func (p Program) up(ctx context.Context, out io.Writer, name string, nodes int, keep bool, args []string) (down func() error, err error) {
 	down = func() error { return nil }
 	if kube.Exists(kube.Defaults().Root, name) {
 		return down, nil
 	}
 	up := append([]string{"sandbox", "up", "--kubernetes", "--yes", "--dual-stack", "--name", name, "--nodes", fmt.Sprint(nodes)}, args...)
 	if err := p.Run(ctx, out, up...); err != nil {
-		return down, fmt.Errorf("start cluster %s: %w", name, err)
+		return nil, fmt.Errorf("start cluster %s: %w", name, err)
 	}
 	if keep {
 		return down, nil

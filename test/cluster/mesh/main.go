@@ -13,7 +13,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"os"
 	"regexp"
 	"time"
@@ -51,15 +50,11 @@ func (o *options) all(ctx context.Context) (ok bool, err error) {
 	hawser := lab.Program(o.program)
 	var sides [2]*side
 	for i, name := range o.names {
-		down, upErr := hawser.Up(ctx, os.Stdout, name, o.nodes, o.keep, "--cluster-id", fmt.Sprint(i+1))
-		if upErr != nil {
-			return false, upErr
+		l, end, openErr := hawser.Open(ctx, os.Stdout, name, o.nodes, o.keep, "--cluster-id", fmt.Sprint(i+1))
+		if openErr != nil {
+			return false, openErr
 		}
-		defer func() { err = errors.Join(err, down()) }()
-		l, err := lab.Open(name, o.program, io.Discard)
-		if err != nil {
-			return false, err
-		}
+		defer func() { err = errors.Join(err, end()) }()
 		sides[i] = &side{Lab: l}
 	}
 	m := &mesh{a: sides[0], b: sides[1], hawser: hawser.Run, out: os.Stdout, began: time.Now()}

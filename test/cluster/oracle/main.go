@@ -12,7 +12,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -25,31 +24,24 @@ import (
 )
 
 type options struct {
-	name, program, output string
-	lab.Modes
-	seed                      uint64
-	rounds, pods, each, nodes int
-	lasts, settle             time.Duration
-	keep                      bool
-	up                        []string
+	cluster            lab.Options
+	seed               uint64
+	rounds, pods, each int
+	lasts, settle      time.Duration
+	up                 []string // further arguments of `sandbox up`
 }
 
 func main() { os.Exit(run()) }
 
 func run() int {
-	o := options{Modes: lab.NewModes()}
-	o.Modes.Flags(flag.CommandLine)
-	flag.StringVar(&o.name, "name", "oracle", "name of the cluster; it is made unless it is there")
-	flag.StringVar(&o.program, "bin", "bin/hawser", "the program hawser")
-	flag.StringVar(&o.output, "o", "", "json: print the result as JSON, and progress to stderr")
+	o := options{cluster: lab.NewOptions("oracle", 2)}
+	o.cluster.Flags(flag.CommandLine)
 	flag.Uint64Var(&o.seed, "seed", 0, "of the first world; 0 for a new one")
 	flag.IntVar(&o.rounds, "rounds", 0, "sets of policies to compare; 0 for as many as fit in -for")
 	flag.DurationVar(&o.lasts, "for", 10*time.Minute, "how long to go on")
 	flag.IntVar(&o.pods, "pods", 9, "pods of a world")
 	flag.IntVar(&o.each, "each", 8, "sets of policies for a world, before there are other pods")
 	flag.DurationVar(&o.settle, "settle", 15*time.Second, "how long a difference may last that goes away by itself")
-	flag.IntVar(&o.nodes, "nodes", 2, "nodes of a cluster that is made")
-	flag.BoolVar(&o.keep, "keep", false, "leave a cluster that was made running")
 	flag.Parse()
 	o.up = flag.Args()
 	if o.seed == 0 {
@@ -84,26 +76,15 @@ type kinds struct {
 }
 
 func (o *options) all(ctx context.Context) (ok bool, err error) {
-	if err := o.Modes.Validate(); err != nil {
+	if err := o.cluster.Validate(); err != nil {
 		return false, err
 	}
-	if o.output != "" && o.output != "json" {
-		return false, fmt.Errorf("-o %q: want json", o.output)
-	}
-	progress := io.Writer(os.Stdout)
-	if o.output == "json" {
-		progress = os.Stderr
-	}
-	down, err := o.Modes.Up(ctx, lab.Program(o.program), progress, o.name, o.nodes, o.keep, nil, o.up...)
+	l, end, err := o.cluster.Open(ctx, nil, o.up...)
 	if err != nil {
 		return false, err
 	}
-	defer func() { err = errors.Join(err, down()) }()
-	l, err := lab.Open(o.name, o.program, io.Discard)
-	if err != nil {
-		return false, err
-	}
-	defer l.Close()
+	defer func() { err = errors.Join(err, end()) }()
+	progress := o.cluster.Progress()
 	r := &rounds{World: world.New(l, "oracle"), options: *o, out: progress, began: time.Now(), result: result{Seed: o.seed, Differences: []string{}}}
 	fmt.Fprintf(progress, "seed %d (-seed %d repeats the first world)\n", o.seed, o.seed)
 	runErr := r.run(ctx)
@@ -116,14 +97,7 @@ func (o *options) all(ctx context.Context) (ok bool, err error) {
 		return false, err
 	}
 	r.result.Took = time.Since(r.began)
-	if o.output == "json" {
-		enc := json.NewEncoder(os.Stdout)
-		enc.SetIndent("", "  ")
-		err = enc.Encode(r.result)
-	} else {
-		r.result.print(os.Stdout)
-	}
-	return len(r.result.Differences) == 0, err
+	return len(r.result.Differences) == 0, o.cluster.Print(r.result, r.result.print)
 }
 
 func (r *result) print(w io.Writer) {

@@ -64,7 +64,7 @@ func (s *soak) choose(ctx context.Context) (disturbance, change, error) {
 		c, err = s.editIdentity(ctx)
 	case n < 92:
 		c, err = s.deleteIdentity(ctx)
-	case n < 96 && s.Endpoints != "slim":
+	case n < 96 && s.cluster.Endpoints != "slim":
 		c = s.deleteEndpoint()
 	default:
 		c = none()

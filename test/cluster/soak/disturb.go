@@ -67,7 +67,7 @@ func (s *soak) disturbance(ctx context.Context) (disturbance, error) {
 		return s.storeGone(node), nil
 	case n < 58:
 		return s.storeFrozen(), nil
-	case n < 70 && s.Modes.Store == kube.Etcd:
+	case n < 70 && s.cluster.Store == kube.Etcd:
 		return s.storeBack(), nil
 	}
 	return disturbance{kind: "calm", what: "calm", begin: nothing, lasts: time.Second, end: nothing}, nil

@@ -14,7 +14,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -29,29 +28,22 @@ import (
 )
 
 type options struct {
-	name, program, output string
-	lab.Modes
-	seed               uint64
-	steps, pods, nodes int
-	lasts, settle      time.Duration
-	keep               bool
+	cluster       lab.Options
+	seed          uint64
+	steps, pods   int
+	lasts, settle time.Duration
 }
 
 func main() { os.Exit(run()) }
 
 func run() int {
-	o := options{Modes: lab.NewModes()}
-	o.Modes.Flags(flag.CommandLine)
-	flag.StringVar(&o.name, "name", "soak", "name of the cluster; it is made unless it is there")
-	flag.StringVar(&o.program, "bin", "bin/hawser", "the program hawser")
-	flag.StringVar(&o.output, "o", "", "json: print the result as JSON, and progress to stderr")
+	o := options{cluster: lab.NewOptions("soak", 2)}
+	o.cluster.Flags(flag.CommandLine)
 	flag.Uint64Var(&o.seed, "seed", 0, "of the changes; 0 for a new one")
 	flag.IntVar(&o.steps, "steps", 0, "how many changes; 0 for as many as fit in -for")
 	flag.DurationVar(&o.lasts, "for", 10*time.Minute, "how long to go on")
 	flag.IntVar(&o.pods, "pods", 8, "pods at the beginning")
 	flag.DurationVar(&o.settle, "settle", 20*time.Second, "how long a difference may last after a change that concerns it")
-	flag.IntVar(&o.nodes, "nodes", 2, "nodes of a cluster that is made")
-	flag.BoolVar(&o.keep, "keep", false, "leave a cluster that was made running")
 	flag.Parse()
 	if o.seed == 0 {
 		o.seed = uint64(time.Now().UnixNano())
@@ -77,36 +69,24 @@ type result struct {
 }
 
 func (o *options) validate() error {
-	errs := []error{o.Modes.Validate()}
-	if o.output != "" && o.output != "json" {
-		errs = append(errs, fmt.Errorf("-o %q: want json", o.output))
+	err := o.cluster.Validate()
+	if o.cluster.Nodes < 2 {
+		err = errors.Join(err, fmt.Errorf("-nodes %d: want 2 or more", o.cluster.Nodes))
 	}
-	if o.nodes < 2 {
-		errs = append(errs, fmt.Errorf("-nodes %d: want 2 or more", o.nodes))
-	}
-	return errors.Join(errs...)
+	return err
 }
 
 func (o *options) all(ctx context.Context) (ok bool, err error) {
 	if err := o.validate(); err != nil {
 		return false, err
 	}
-	progress := io.Writer(os.Stdout)
-	if o.output == "json" {
-		progress = os.Stderr
-	}
-	down, err := o.Modes.Up(ctx, lab.Program(o.program), progress, o.name, o.nodes, o.keep, operatorArgs())
+	l, end, err := o.cluster.Open(ctx, operatorArgs())
 	if err != nil {
 		return false, err
 	}
-	defer func() { err = errors.Join(err, down()) }()
-	l, err := lab.Open(o.name, o.program, io.Discard)
-	if err != nil {
-		return false, err
-	}
-	defer l.Close()
-	s := &soak{World: world.New(l, "soak"), options: *o, out: progress, began: time.Now(), result: result{
-		Seed: o.seed, Identities: o.Identities, Endpoints: o.Endpoints, Store: o.Store, Kinds: map[string]int{}, Faults: []string{},
+	defer func() { err = errors.Join(err, end()) }()
+	s := &soak{World: world.New(l, "soak"), options: *o, out: o.cluster.Progress(), began: time.Now(), result: result{
+		Seed: o.seed, Identities: o.cluster.Identities, Endpoints: o.cluster.Endpoints, Store: o.cluster.Store, Kinds: map[string]int{}, Faults: []string{},
 	}}
 	s.say("repeat it with %s", o.again(0))
 	runErr := errors.Join(s.run(ctx), s.copies.remove())
@@ -115,7 +95,7 @@ func (o *options) all(ctx context.Context) (ok bool, err error) {
 	}
 	cleanCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Minute)
 	defer cancel()
-	if o.keep {
+	if o.cluster.Keep {
 		s.Leave()
 	} else {
 		runErr = errors.Join(runErr, s.Remove(cleanCtx))
@@ -124,14 +104,7 @@ func (o *options) all(ctx context.Context) (ok bool, err error) {
 		return false, runErr
 	}
 	s.result.Took = time.Since(s.began)
-	if o.output == "json" {
-		enc := json.NewEncoder(os.Stdout)
-		enc.SetIndent("", "  ")
-		err = enc.Encode(s.result)
-	} else {
-		s.result.print(os.Stdout)
-	}
-	return len(s.result.Faults) == 0, err
+	return len(s.result.Faults) == 0, o.cluster.Print(s.result, s.result.print)
 }
 
 // operatorArgs have what nobody uses collected every few seconds, so that numbers retire and come
@@ -142,7 +115,7 @@ func operatorArgs() []string {
 
 // again is how to repeat the run, as far as a step if that is not 0.
 func (o *options) again(step int) string {
-	text := fmt.Sprintf("%s -nodes %d -pods %d -seed %d", o.Modes, o.nodes, o.pods, o.seed)
+	text := fmt.Sprintf("%s -nodes %d -pods %d -seed %d", o.cluster.Modes, o.cluster.Nodes, o.pods, o.seed)
 	if step > 0 {
 		text += fmt.Sprintf(" -steps %d", step)
 	}
