@@ -177,22 +177,28 @@ func (b *KVStoreBackend) collect(ctx context.Context, list []dead) (deleted int,
 	if len(ready) == 0 {
 		return 0, nil
 	}
-	r, err := b.store.Txn(ctx, txn)
+	return commit(ctx, b.store, txn, ready, b.collect)
+}
+
+// commit runs a transaction about all numbers of a list, and says how many it was about. If it
+// fails because of one of them, or they are too many, again has each half alone.
+func commit[T any](ctx context.Context, store kvstore.Backend, txn kvstore.Txn, list []T, again func(context.Context, []T) (int, error)) (int, error) {
+	r, err := store.Txn(ctx, txn)
 	switch {
-	case errors.Is(err, kvstore.ErrTxnTooLarge) && len(ready) > 1: // as with Consul: halves may fit
+	case errors.Is(err, kvstore.ErrTxnTooLarge) && len(list) > 1: // as with Consul: halves may fit
 	case err != nil:
 		return 0, err
 	case r.Succeeded:
-		return len(ready), nil
-	case len(ready) == 1:
+		return len(list), nil
+	case len(list) == 1:
 		return 0, nil
 	}
-	half := len(ready) / 2
-	first, err := b.collect(ctx, ready[:half])
+	half := len(list) / 2
+	first, err := again(ctx, list[:half])
 	if err != nil {
 		return first, err
 	}
-	second, err := b.collect(ctx, ready[half:])
+	second, err := again(ctx, list[half:])
 	return first + second, err
 }
 

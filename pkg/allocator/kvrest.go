@@ -135,23 +135,7 @@ func (b *KVStoreBackend) endRest(ctx context.Context, list []restRecord) (int, e
 		txn.If = append(txn.If, kvstore.ModRevisionIs(b.paths.rest(rec.id), rec.mod))
 		txn.Then = append(txn.Then, kvstore.DeleteOp(b.paths.rest(rec.id)))
 	}
-	r, err := b.store.Txn(ctx, txn)
-	switch {
-	case errors.Is(err, kvstore.ErrTxnTooLarge) && len(list) > 1:
-	case err != nil:
-		return 0, err
-	case r.Succeeded:
-		return len(list), nil
-	case len(list) == 1:
-		return 0, nil
-	}
-	half := len(list) / 2
-	first, err := b.endRest(ctx, list[:half])
-	if err != nil {
-		return first, err
-	}
-	second, err := b.endRest(ctx, list[half:])
-	return first + second, err
+	return commit(ctx, b.store, txn, list, b.endRest)
 }
 
 // Confirm implements [Backend].
