@@ -13,21 +13,21 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/hawser-net/hawser/internal/bench/child"
-	"github.com/hawser-net/hawser/internal/sandbox/etcd"
+	"github.com/hawser-net/hawser/pkg/kvstore/etcd/member"
 )
 
 // ServeEtcd serves one etcd member with its data and its socket in dir until ctx ends. It syncs to
 // disk as a cluster's does. The program that calls Run must do this, in a process of its own, when
 // started with Config.Self and dir as its arguments.
 func ServeEtcd(ctx context.Context, dir string) error {
-	server, err := etcd.Member{
+	server, err := member.Member{
 		Name: "bench", Dir: filepath.Join(dir, "data"), PeerSocket: filepath.Join(dir, "peer.sock"),
 		Listen: []url.URL{{Scheme: "unix", Path: filepath.Join(dir, "client.sock")}}, LogLevel: "error", Durable: true, Quota: 4 << 30,
 	}.Start(ctx)
 	if err != nil {
 		return err
 	}
-	return etcd.Wait(ctx, server)
+	return member.Wait(ctx, server)
 }
 
 // etcdServer is a running member.

@@ -16,8 +16,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
 
-	"github.com/hawser-net/hawser/internal/sandbox/etcd"
 	"github.com/hawser-net/hawser/internal/sandbox/machine"
+	"github.com/hawser-net/hawser/pkg/kvstore/etcd/member"
 )
 
 // etcdServer is one member of etcd that is alone.
@@ -36,21 +36,21 @@ type etcdServer struct {
 
 // run serves until ctx ends. It notifies descriptor readyFD when it answers.
 func (e *etcdServer) run(ctx context.Context) error {
-	member := etcd.Member{Name: "sandbox", Dir: e.dir, PeerSocket: e.dir + "/peer.sock", LogLevel: "warn"}
+	m := member.Member{Name: "sandbox", Dir: e.dir, PeerSocket: e.dir + "/peer.sock", LogLevel: "warn"}
 	for _, s := range e.listen {
 		u, err := url.Parse(s)
 		if err != nil {
 			return fmt.Errorf("--listen: %w", err)
 		}
-		member.Listen = append(member.Listen, *u)
+		m.Listen = append(m.Listen, *u)
 	}
 	if e.tls != "" {
 		file := func(name string) string { return filepath.Join(e.tls, name) }
-		member.TLS = transport.TLSInfo{
+		m.TLS = transport.TLSInfo{
 			CertFile: file("server.crt"), KeyFile: file("server.key"), TrustedCAFile: file("ca.crt"), ClientCertAuth: true,
 		}
 	}
-	server, err := member.Start(ctx)
+	server, err := m.Start(ctx)
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil
@@ -69,7 +69,7 @@ func (e *etcdServer) run(ctx context.Context) error {
 	if err := machine.SignalReady(e.readyFD); err != nil {
 		return err
 	}
-	return etcd.Wait(ctx, server)
+	return member.Wait(ctx, server)
 }
 
 // RevisionFile is the name of a file in the directory of data. Whoever puts an older copy of the

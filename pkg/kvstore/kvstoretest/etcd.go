@@ -1,6 +1,7 @@
 package kvstoretest
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"net"
@@ -13,6 +14,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
+
+	"github.com/hawser-net/hawser/pkg/kvstore/etcd/member"
 )
 
 // Etcd is an etcd server of one member inside the test process, with a directory of its own. It
@@ -74,41 +77,19 @@ func (e *Etcd) Start() {
 	if e.server != nil {
 		return
 	}
-	cfg := embed.NewConfig()
-	cfg.Name = "test"
-	cfg.Dir = filepath.Join(e.dir, "data")
-	client := url.URL{Scheme: "unix", Path: e.socket("client")}
-	peer := url.URL{Scheme: "unix", Path: e.socket("peer")}
-	cfg.ListenClientUrls, cfg.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
-	if e.secure != nil {
-		client = url.URL{Scheme: "https", Host: e.listenAt()}
-		cfg.ListenClientUrls, cfg.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
-		info := &cfg.ClientTLSInfo
-		info.ClientCertAuth = true
-		info.CertFile, info.KeyFile, info.TrustedCAFile = e.identity()
+	m := member.Member{
+		Name: "test", Dir: filepath.Join(e.dir, "data"), PeerSocket: e.socket("peer"), Listen: []url.URL{{Scheme: "unix", Path: e.socket("client")}},
 	}
-	cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = []url.URL{peer}, []url.URL{peer}
-	cfg.InitialCluster = cfg.InitialClusterFromName(cfg.Name)
-	cfg.EnableGRPCGateway = false
-	// Nothing of a test has to survive a power cut.
-	cfg.UnsafeNoFsync = true
-	// One member elects itself: no reason to wait a second for votes that do not come.
-	cfg.TickMs, cfg.ElectionMs = 10, 100
-	// Passwords of a test are no secrets.
-	cfg.BcryptCost = 4
-	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
-	server, err := embed.StartEtcd(cfg)
+	if e.secure != nil {
+		m.Listen = []url.URL{{Scheme: "https", Host: e.listenAt()}}
+		m.TLS.ClientCertAuth = true
+		m.TLS.CertFile, m.TLS.KeyFile, m.TLS.TrustedCAFile = e.identity()
+	}
+	server, err := m.Start(context.Background()) // also in a cleanup, when the test's context has ended
 	if err != nil {
-		e.t.Fatalf("start etcd: %v", err)
+		e.t.Fatal(err)
 	}
 	e.server = server
-	select {
-	case <-server.Server.ReadyNotify():
-	case err := <-server.Err():
-		e.t.Fatalf("etcd ended: %v", err)
-	case <-time.After(30 * time.Second):
-		e.t.Fatal("etcd is not ready after 30 s")
-	}
 }
 
 // listenAt returns the address of a server that speaks TLS: one that was free a moment ago, the

@@ -1,5 +1,5 @@
-// Package etcd runs a member of etcd for sandboxes and measurements.
-package etcd
+// Package member runs a member of etcd inside this process, for sandboxes, measurements and tests.
+package member
 
 import (
 	"context"
@@ -24,7 +24,7 @@ type Member struct {
 	// LogLevel is what goes to standard error: error, warn and so on; empty for nothing.
 	LogLevel string
 	// Durable has it sync to disk, and take the time that members of a cluster take. Otherwise a
-	// power cut may lose what was written, and it is ready at once.
+	// power cut may lose what was written, passwords are hashed weakly, and it is ready at once.
 	Durable bool
 	// Quota bounds its data in bytes; 0 for etcd's own bound.
 	Quota int64
@@ -46,6 +46,7 @@ func (e Member) Start(ctx context.Context) (*embed.Etcd, error) {
 		cfg.UnsafeNoFsync = true
 		// One member elects itself: no reason to wait a second for votes that do not come.
 		cfg.TickMs, cfg.ElectionMs = 10, 100
+		cfg.BcryptCost = 4 // passwords of what does not last are no secrets
 	}
 	cfg.ListenClientUrls, cfg.AdvertiseClientUrls = e.Listen, e.Listen
 	peer := []url.URL{{Scheme: "unix", Path: e.PeerSocket}}
