@@ -24,7 +24,6 @@ func (s *Sandbox) startAgent(st *state, n *node) error {
 			return err
 		}
 	}
-	v4, _ := worldAddrs()
 	args := []string{
 		filepath.Join(st.BinDir, "hawser-agent"),
 		"--config-dir", s.nodePath(n.Name, "config"),
@@ -34,7 +33,7 @@ func (s *Sandbox) startAgent(st *state, n *node) error {
 		"--node-name", n.Name,
 		"--cluster-name", "default",
 		"--kvstore", "etcd",
-		"--kvstore-opt", fmt.Sprintf("etcd.address=http://%s:2379", v4),
+		"--kvstore-opt", fmt.Sprintf("etcd.address=http://%s:2379", worldHost().IPv4),
 		"--devices", "eth0",
 		"--ipv4-node", n.IPv4.String(),
 		"--ipv6-node", n.IPv6.String(),

@@ -128,9 +128,8 @@ func (j *judge) end(p party, family netip.Addr) oracle.End {
 	if set, ok := j.ends[p.name]; ok {
 		return oracle.End{Labels: set}
 	}
-	v4, v6 := worldAddrs()
 	if family.Is6() {
-		return oracle.End{Addr: v6}
+		return oracle.End{Addr: worldHost().IPv6}
 	}
-	return oracle.End{Addr: v4}
+	return oracle.End{Addr: worldHost().IPv4}
 }

@@ -48,12 +48,12 @@ func TestUnderlay(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := createUnderlay(s.netns(worldName)); err != nil {
+	if err := worldHost().CreateBridge(s.netns(worldName)); err != nil {
 		t.Fatal(err)
 	}
 	for i := 1; i <= 2; i++ {
 		n := newNode(i, true)
-		if err := createNode(s.netns(worldName), s.netns(n.Name), n); err != nil {
+		if err := n.connect(s.netns(worldName), s.netns(n.Name)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -353,8 +353,8 @@ func (s *Sandbox) writeHosts(st *state) error {
 		}
 	}
 	b.WriteString("\n# sandbox " + st.Name + "\n")
-	v4, v6 := worldAddrs()
-	add(worldName, v4, v6)
+	world := worldHost()
+	add(world.Name, world.IPv4, world.IPv6)
 	for _, n := range st.Nodes {
 		add(n.Name, n.IPv4, n.IPv6)
 	}

@@ -178,10 +178,10 @@ func (s *Sandbox) parties(st *state) []party {
 		}
 		out = append(out, q)
 	}
-	v4, v6 := worldAddrs()
-	world := party{name: worldName, netns: s.netns(worldName), addrs: []netip.Addr{v4}, ports: []uint16{worldPort}}
+	host := worldHost()
+	world := party{name: worldName, netns: s.netns(worldName), addrs: []netip.Addr{host.IPv4}, ports: []uint16{worldPort}}
 	if st.IPv6 {
-		world.addrs = append(world.addrs, v6)
+		world.addrs = append(world.addrs, host.IPv6)
 	}
 	return append(out, world)
 }

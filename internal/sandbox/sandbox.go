@@ -195,7 +195,7 @@ func (s *Sandbox) create(ctx context.Context) (*state, error) {
 	}
 
 	t := time.Now()
-	if err := createUnderlay(s.netns(worldName)); err != nil {
+	if err := worldHost().CreateBridge(s.netns(worldName)); err != nil {
 		return nil, err
 	}
 	for i := 1; i <= s.cfg.Nodes; i++ {
@@ -206,7 +206,7 @@ func (s *Sandbox) create(ctx context.Context) (*state, error) {
 		if err := unix.Mount("bpf", s.nodePath(n.Name, "bpf"), "bpf", 0, "mode=0700"); err != nil {
 			return nil, fmt.Errorf("BPF file system of %s: %w", n.Name, err)
 		}
-		if err := createNode(s.netns(worldName), s.netns(n.Name), n); err != nil {
+		if err := n.connect(s.netns(worldName), s.netns(n.Name)); err != nil {
 			return nil, err
 		}
 		st.Nodes = append(st.Nodes, n)
@@ -214,7 +214,7 @@ func (s *Sandbox) create(ctx context.Context) (*state, error) {
 	s.say("underlay and %s connected (%s)", count(len(st.Nodes), "node"), since(t))
 
 	t = time.Now()
-	v4, v6 := worldAddrs()
+	world := worldHost()
 	var peers []peer
 	if s.cfg.Demo {
 		peers = demoPeers(worldName)
@@ -227,7 +227,7 @@ func (s *Sandbox) create(ctx context.Context) (*state, error) {
 	if err != nil {
 		return nil, fmt.Errorf("server of the world: %w", err)
 	}
-	etcdURL := fmt.Sprintf("http://%s:2379", v4)
+	etcdURL := fmt.Sprintf("http://%s:2379", world.IPv4)
 	st.Etcd, err = machine.Daemon{
 		Namespace: s.netns(worldName), Log: s.path("logs", "etcd.log"), Ready: true, Timeout: s.cfg.StartTimeout,
 		Argv: append(slices.Clone(s.cfg.Self), "etcd", "--dir", s.path("etcd"), "--ready-fd", "3", "--listen", etcdURL+","+s.EtcdEndpoint()),
@@ -235,7 +235,7 @@ func (s *Sandbox) create(ctx context.Context) (*state, error) {
 	if err != nil {
 		return nil, fmt.Errorf("etcd: %w", err)
 	}
-	s.say("etcd answers at %s on the underlay (%s); the world is %s, %s", etcdURL, since(t), v4, v6)
+	s.say("etcd answers at %s on the underlay (%s); the world is %s, %s", etcdURL, since(t), world.IPv4, world.IPv6)
 	if err := st.save(s.stateFile()); err != nil {
 		return nil, err
 	}
@@ -290,33 +290,8 @@ func (s *Sandbox) Down(ctx context.Context) error {
 // clean ends the processes in the sandbox's namespaces, unmounts what is mounted below its
 // directory, and removes the directory.
 func (s *Sandbox) clean() (ended int, err error) {
-	mounts, err := machine.MountsBelow(s.dir())
-	if err != nil {
-		return 0, err
-	}
-	namespaces := map[machine.Inode]bool{}
-	for _, m := range mounts {
-		if m.Kind == "nsfs" {
-			if id, err := machine.NamespaceID(m.Path); err == nil {
-				namespaces[id] = true
-			}
-		}
-	}
-	// The machine's own namespace is not ours, whatever somebody mounted there.
-	if id, err := machine.NamespaceID("/proc/1/ns/net"); err == nil {
-		delete(namespaces, id)
-	}
-	if id, err := machine.NamespaceID("/proc/self/ns/net"); err == nil {
-		delete(namespaces, id)
-	}
-	ended, err = machine.EndAll(namespaces, 3*time.Second)
-	if err != nil {
+	if ended, err = machine.Clear(s.dir(), 3*time.Second); err != nil {
 		return ended, err
-	}
-	for _, m := range slices.Backward(mounts) {
-		if err := unix.Unmount(m.Path, unix.MNT_DETACH); err != nil && err != unix.EINVAL && err != unix.ENOENT {
-			return ended, fmt.Errorf("unmount %s: %w", m.Path, err)
-		}
 	}
 	if left, err := machine.MountsBelow(s.dir()); err != nil || len(left) > 0 {
 		return ended, errors.Join(err, fmt.Errorf("%d mounts are left below %s", len(left), s.dir()))

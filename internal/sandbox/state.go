@@ -34,10 +34,8 @@ type state struct {
 }
 
 type node struct {
-	Name  string          `json:"name"`
+	machine.Host
 	Index int             `json:"index"`
-	IPv4  netip.Addr      `json:"ipv4"`
-	IPv6  netip.Addr      `json:"ipv6"`
 	Pods4 netip.Prefix    `json:"pods4"`
 	Pods6 netip.Prefix    `json:"pods6"`
 	Agent machine.Process `json:"agent"`
@@ -62,18 +60,18 @@ const (
 	worldPort = 80
 )
 
-func worldAddrs() (v4, v6 netip.Addr) {
-	return netip.AddrFrom4([4]byte{10, 99, 0, 1}), netip.MustParseAddr("fd00:99::1")
+func worldHost() machine.Host {
+	return machine.Host{Name: worldName, IPv4: netip.AddrFrom4([4]byte{10, 99, 0, 1}), IPv6: netip.MustParseAddr("fd00:99::1")}
 }
 
 func newNode(index int, v6 bool) *node {
 	i := byte(index)
 	n := &node{
-		Name: fmt.Sprintf("n%d", index), Index: index,
-		IPv4:  netip.AddrFrom4([4]byte{10, 99, 0, 10 + i}),
-		Pods4: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 244, i, 0}), 24),
+		Host: machine.Host{
+			Name: fmt.Sprintf("n%d", index), IPv4: netip.AddrFrom4([4]byte{10, 99, 0, 10 + i}), IPv6: netip.MustParseAddr(fmt.Sprintf("fd00:99::%d", 10+index)),
+		},
+		Index: index, Pods4: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 244, i, 0}), 24),
 	}
-	n.IPv6 = netip.MustParseAddr(fmt.Sprintf("fd00:99::%d", 10+index))
 	if v6 {
 		n.Pods6 = netip.MustParsePrefix(fmt.Sprintf("fd00:10:244:%d::/112", index))
 	}

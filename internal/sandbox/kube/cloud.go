@@ -95,7 +95,7 @@ func (c *Cluster) writeCloud(st *state) error {
 		spec.IPv6, spec.NodesIPv6, spec.PodsIPv6 = cloudIPv6()
 	}
 	for _, n := range st.Nodes {
-		h := region.Host{Name: n.Name, Namespace: c.netns(n.Name), First: n.Name, IPv4: n.IPv4, MAC: n.hardwareAddr().String()}
+		h := region.Host{Name: n.Name, Namespace: c.netns(n.Name), First: n.Name, IPv4: n.IPv4, MAC: n.HardwareAddr().String()}
 		if st.DualStack {
 			h.IPv6 = n.IPv6
 		}
@@ -112,10 +112,10 @@ func (c *Cluster) writeCloud(st *state) error {
 // that no instance finds another one but through it.
 func (c *Cluster) makeRouter(st *state) error {
 	settings := map[string]string{
-		"ipv4/ip_forward": "1", "ipv4/conf/all/rp_filter": "0", "ipv4/conf/default/rp_filter": "0", "ipv4/conf/all/send_redirects": "0", "ipv4/conf/" + bridgeName + "/proxy_arp": "1",
+		"ipv4/ip_forward": "1", "ipv4/conf/all/rp_filter": "0", "ipv4/conf/default/rp_filter": "0", "ipv4/conf/all/send_redirects": "0", "ipv4/conf/" + machine.Bridge + "/proxy_arp": "1",
 	}
 	if st.DualStack {
-		settings["ipv6/conf/all/forwarding"], settings["ipv6/conf/"+bridgeName+"/proxy_ndp"] = "1", "1"
+		settings["ipv6/conf/all/forwarding"], settings["ipv6/conf/"+machine.Bridge+"/proxy_ndp"] = "1", "1"
 	}
 	return machine.InNamespace(c.netns(worldName), func() error {
 		var errs []error
@@ -128,7 +128,7 @@ func (c *Cluster) makeRouter(st *state) error {
 
 // joinIPv6 gives an instance its IPv6 address and the way to the cloud's router, and has the router
 // answer for it on the bridge, where the other machines of the subnet are.
-func (h host) joinIPv6(world, path string) error {
+func joinIPv6(h machine.Host, world, path string) error {
 	err := machine.WithNetlink(path, func(nl *netlink.Handle) error {
 		return errors.Join(machine.AddressAndUp(nl, "eth0", netip.PrefixFrom(h.IPv6, 128)), machine.AddRoute(nl, "eth0", netip.Prefix{}, fabric.IPv6Gateway()))
 	})
@@ -136,7 +136,7 @@ func (h host) joinIPv6(world, path string) error {
 		return err
 	}
 	return machine.WithNetlink(world, func(nl *netlink.Handle) error {
-		bridge, err := nl.LinkByName(bridgeName)
+		bridge, err := nl.LinkByName(machine.Bridge)
 		if err != nil {
 			return fmt.Errorf("bridge: %w", err)
 		}

@@ -285,16 +285,16 @@ func (c *Cluster) create(ctx context.Context, p prepared) (*state, error) {
 
 func (c *Cluster) createNetwork(st *state) error {
 	world := st.plan().world()
-	if err := createWorld(c.netns(worldName), world); err != nil {
+	if err := world.CreateBridge(c.netns(worldName)); err != nil {
 		return err
 	}
-	if err := st.plan().master().join(c.netns(worldName), c.netns(masterName), world, true); err != nil {
+	if err := st.plan().master().Create(c.netns(worldName), c.netns(masterName), world, true); err != nil {
 		return err
 	}
 	if st.Cloud != "" {
 		return c.makeRouter(st)
 	}
-	return errors.Join(routesTo(c.netns(worldName), bridgeName, st.Nodes), routesTo(c.netns(masterName), "eth0", st.Nodes))
+	return errors.Join(routesTo(c.netns(worldName), machine.Bridge, st.Nodes), routesTo(c.netns(masterName), "eth0", st.Nodes))
 }
 
 // upAgain is Up of a running cluster.
@@ -349,31 +349,9 @@ func (c *Cluster) Down(context.Context) error {
 // clean ends the processes in the cluster's namespaces, the first ones of nodes with all that runs
 // there, and removes everything.
 func (c *Cluster) clean() (ended int, err error) {
-	mounts, err := machine.MountsBelow(c.dir())
-	if err != nil {
-		return 0, err
-	}
-	namespaces := map[machine.Inode]bool{}
-	for _, m := range mounts {
-		if m.Kind == "nsfs" {
-			if id, err := machine.NamespaceID(m.Path); err == nil {
-				namespaces[id] = true
-			}
-		}
-	}
-	for _, own := range []string{"/proc/1/ns/net", "/proc/self/ns/net"} { // not ours, whatever somebody mounted there
-		if id, err := machine.NamespaceID(own); err == nil {
-			delete(namespaces, id)
-		}
-	}
 	// At once: an API server waits for its etcd before it ends, and nothing of it all is kept.
-	if ended, err = machine.EndAll(namespaces, 0); err != nil {
+	if ended, err = machine.Clear(c.dir(), 0); err != nil {
 		return ended, err
-	}
-	for _, m := range slices.Backward(mounts) {
-		if err := unix.Unmount(m.Path, unix.MNT_DETACH); err != nil && err != unix.EINVAL && err != unix.ENOENT {
-			return ended, fmt.Errorf("unmount %s: %w", m.Path, err)
-		}
 	}
 	groups, err := findCgroups()
 	if err == nil {

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/hawser-net/hawser/internal/sandbox/kube/image"
+	"github.com/hawser-net/hawser/internal/sandbox/machine"
 )
 
 // containerdConfig is the runtime's configuration. runc is its path; oomAdjust says that processes
@@ -216,9 +217,9 @@ func mayAdjustOOM() bool {
 func hostsFile(st *state) string {
 	var b strings.Builder
 	b.WriteString("127.0.0.1 localhost\n::1 localhost ip6-localhost\n")
-	hosts := []host{st.plan().world(), st.plan().master()}
+	hosts := []machine.Host{st.plan().world(), st.plan().master()}
 	for _, n := range st.Nodes {
-		hosts = append(hosts, n.host)
+		hosts = append(hosts, n.Host)
 	}
 	for _, h := range hosts {
 		fmt.Fprintf(&b, "%s %s\n", h.IPv4, h.Name)

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/hawser-net/hawser/internal/sandbox/kube/image"
+	"github.com/hawser-net/hawser/internal/sandbox/machine"
 )
 
 const (
@@ -149,7 +150,7 @@ func adaptManifest(data []byte, st *state) ([]byte, error) {
 
 // adaptPod gives containers the address of the API server, since the way by the service needs them
 // first, and where the node has its cgroups of version 2.
-func adaptPod(spec map[string]any, master host, unified string) {
+func adaptPod(spec map[string]any, master machine.Host, unified string) {
 	for _, key := range []string{"initContainers", "containers"} {
 		containers, _ := spec[key].([]any)
 		for _, c := range containers {

@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 	"sigs.k8s.io/yaml"
 
+	"github.com/hawser-net/hawser/internal/sandbox/machine"
 	"github.com/hawser-net/hawser/internal/sandbox/region"
 	"github.com/hawser-net/hawser/internal/testenv"
 )
@@ -70,7 +71,7 @@ func TestPlan(t *testing.T) {
 	seen := map[netip.Addr]string{}
 	var all []netip.Prefix
 	for id := range plan(maxClusterID + 1) {
-		claim := func(h host) {
+		claim := func(h machine.Host) {
 			for _, a := range []netip.Addr{h.IPv4, h.IPv6} {
 				if other := seen[a]; other != "" {
 					t.Errorf("%s of cluster %d and %s have the address %s", h.Name, id, other, a)
@@ -89,7 +90,7 @@ func TestPlan(t *testing.T) {
 		nodes := map[netip.Prefix]bool{}
 		for i := 1; i <= maxNodes; i++ {
 			n := id.node(i, true)
-			claim(n.host)
+			claim(n.Host)
 			if !pods4.Contains(n.Pods4.Addr()) || !pods6.Contains(n.Pods6.Addr()) || n.Pods4 != n.Pods4.Masked() || n.Pods6 != n.Pods6.Masked() {
 				t.Errorf("pods of %s in cluster %d: %s, %s", n.Name, id, n.Pods4, n.Pods6)
 			}
@@ -128,7 +129,7 @@ func TestPlan(t *testing.T) {
 	if got := plan(12).node(3, true).podCIDRs(); !cmp.Equal(got, []string{"10.12.3.0/24", "fd00:10:12:3::/64"}) {
 		t.Errorf("cluster 12: %v", got)
 	}
-	if got := plan(0).host("x", 11).hardwareAddr().String(); got != "02:00:0a:63:00:0b" {
+	if got := plan(0).host("x", 11).HardwareAddr().String(); got != "02:00:0a:63:00:0b" {
 		t.Errorf("hardware address %s", got)
 	}
 }

@@ -57,11 +57,11 @@ func (c *Cluster) powerOff(st *state, n *node) error {
 // startNode starts a node's first process in namespaces of its own. It does not wait for it to be
 // Ready.
 func (c *Cluster) startNode(st *state, n *node, images imageFiles) error {
-	if err := n.join(c.netns(worldName), c.netns(n.Name), st.plan().world(), st.Cloud == ""); err != nil {
+	if err := n.Create(c.netns(worldName), c.netns(n.Name), st.plan().world(), st.Cloud == ""); err != nil {
 		return err
 	}
 	if st.Cloud != "" && st.DualStack {
-		if err := n.joinIPv6(c.netns(worldName), c.netns(n.Name)); err != nil {
+		if err := joinIPv6(n.Host, c.netns(worldName), c.netns(n.Name)); err != nil {
 			return err
 		}
 	}

@@ -59,28 +59,22 @@ func (p plan) service(number byte) netip.Addr {
 func (p plan) firstService() netip.Addr { return p.service(1) }
 func (p plan) dnsService() netip.Addr   { return p.service(10) }
 
-// host is something with a place on the underlay.
-type host struct {
-	Name string     `json:"name"`
-	IPv4 netip.Addr `json:"ipv4"`
-	IPv6 netip.Addr `json:"ipv6"`
-}
-
-func (p plan) host(name string, number int) host {
+// host is the one with a number on the underlay.
+func (p plan) host(name string, number int) machine.Host {
 	v4 := [4]byte{10, 99, 0, byte(number)}
 	if p != 0 {
 		v4 = [4]byte{192, 168, byte(p), byte(number)}
 	}
 	// Digits of the decimal number, so that people see the same in both families.
-	return host{Name: name, IPv4: netip.AddrFrom4(v4), IPv6: netip.MustParseAddr(fmt.Sprintf("fd00:99:0:%d::%d", p, number))}
+	return machine.Host{Name: name, IPv4: netip.AddrFrom4(v4), IPv6: netip.MustParseAddr(fmt.Sprintf("fd00:99:0:%d::%d", p, number))}
 }
 
-func (p plan) world() host  { return p.host(worldName, 1) }
-func (p plan) master() host { return p.host(masterName, 10) }
+func (p plan) world() machine.Host  { return p.host(worldName, 1) }
+func (p plan) master() machine.Host { return p.host(masterName, 10) }
 
 // node is one node of the cluster.
 type node struct {
-	host
+	machine.Host
 	Index int          `json:"index"`
 	Pods4 netip.Prefix `json:"pods4"`
 	Pods6 netip.Prefix `json:"pods6"` // invalid without dual stack
@@ -93,7 +87,7 @@ func (p plan) node(index int, dual bool) *node {
 	v4, v6 := p.pods()
 	pods := netip.MustParsePrefix(v4).Addr().As4()
 	pods[2] = byte(index)
-	n := &node{host: p.host(fmt.Sprintf("n%d", index), 10+index), Index: index, Pods4: netip.PrefixFrom(netip.AddrFrom4(pods), 24)}
+	n := &node{Host: p.host(fmt.Sprintf("n%d", index), 10+index), Index: index, Pods4: netip.PrefixFrom(netip.AddrFrom4(pods), 24)}
 	if dual {
 		pods := netip.MustParsePrefix(v6).Addr().As16()
 		pods[7] = byte(index)
