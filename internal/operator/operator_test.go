@@ -15,10 +15,10 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"go.uber.org/goleak"
 
 	"github.com/hawser-net/hawser/internal/storedial"
 	"github.com/hawser-net/hawser/internal/storekeys"
+	"github.com/hawser-net/hawser/internal/testenv/kubeapi"
 	"github.com/hawser-net/hawser/pkg/allocator"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
@@ -28,13 +28,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(asOperator) != "" {
 		os.Exit(beOperator())
 	}
-	// The embedded server leaves these behind for the life of the process, and so does the log of
-	// Kubernetes' libraries.
-	goleak.VerifyTestMain(m,
-		goleak.IgnoreAnyFunction("go.etcd.io/etcd/client/pkg/v3/fileutil.purgeFile"),
-		goleak.IgnoreTopFunction("go.opencensus.io/stats/view.(*worker).start"),
-		goleak.IgnoreAnyFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"),
-	)
+	kubeapi.VerifyTestMain(m)
 }
 
 // freeAddr returns a loopback address that nobody listens at.

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"go.uber.org/goleak"
 	"golang.org/x/time/rate"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -25,21 +24,14 @@ import (
 	"github.com/hawser-net/hawser/api/v2alpha1"
 	k8sids "github.com/hawser-net/hawser/internal/k8s/identities"
 	"github.com/hawser-net/hawser/internal/testenv/controllers"
+	"github.com/hawser-net/hawser/internal/testenv/kubeapi"
 )
 
 // servers are taken by nearly all tests of this package. More at once would only slow each other
 // down.
 var servers = controllers.NewPool(4)
 
-func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(servers.Around(m),
-		// The embedded server of the test's API server, and klog's, stay for the life of the
-		// process.
-		goleak.IgnoreAnyFunction("go.etcd.io/etcd/client/pkg/v3/fileutil.purgeFile"),
-		goleak.IgnoreTopFunction("go.opencensus.io/stats/view.(*worker).start"),
-		goleak.IgnoreAnyFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"),
-	)
-}
+func TestMain(m *testing.M) { kubeapi.VerifyTestMain(servers.Around(m)) }
 
 func testConfig() Config {
 	return Config{Interval: 15 * time.Minute, Timeout: 30 * time.Minute, Rest: 20 * time.Minute, Agents: true,

@@ -11,7 +11,6 @@ import (
 
 	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
-	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -25,18 +24,11 @@ import (
 	"github.com/hawser-net/hawser/internal/node"
 	"github.com/hawser-net/hawser/internal/service"
 	"github.com/hawser-net/hawser/internal/testenv/controllers"
+	"github.com/hawser-net/hawser/internal/testenv/kubeapi"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
-func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m,
-		// The embedded server of the test's API server, and klog's, stay for the life of the
-		// process.
-		goleak.IgnoreAnyFunction("go.etcd.io/etcd/client/pkg/v3/fileutil.purgeFile"),
-		goleak.IgnoreTopFunction("go.opencensus.io/stats/view.(*worker).start"),
-		goleak.IgnoreAnyFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"),
-	)
-}
+func TestMain(m *testing.M) { kubeapi.VerifyTestMain(m) }
 
 // TestIndex: what counts for a key depends on the objects as they are now, not on the order of
 // events.
