@@ -12,22 +12,20 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/time/rate"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/rest"
-	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/hawser-net/hawser/internal/identity"
 	k8sids "github.com/hawser-net/hawser/internal/k8s/identities"
 	making "github.com/hawser-net/hawser/internal/operator/identities"
-	managers "github.com/hawser-net/hawser/internal/operator/kube"
 	"github.com/hawser-net/hawser/internal/storedial"
 	"github.com/hawser-net/hawser/internal/storekeys"
 	"github.com/hawser-net/hawser/internal/testenv"
+	"github.com/hawser-net/hawser/internal/testenv/controllers"
 	"github.com/hawser-net/hawser/pkg/allocator"
 	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
 )
@@ -36,47 +34,24 @@ import (
 // returns is called or the test ends. Numbers rest for a moment.
 func (c *kubeCluster) collecting(lost time.Duration) (stop func()) {
 	c.t.Helper()
-	ctrllog.SetLogger(logr.Discard()) // the library complains if nobody does
-	rc := rest.CopyConfig(c.Config)
-	managers.Apart(rc)
-	log := slog.New(slog.DiscardHandler)
-	if testing.Verbose() {
-		log = slog.New(slog.NewTextHandler(os.Stderr, nil)).With("who", "operator")
-	}
-	m, err := managers.NewManager(rc, log)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	control := making.ControlDefaults()
-	rules, err := control.Rules("default", identity.MinGlobal, 65535)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	gc := making.Config{
-		Interval: 200 * time.Millisecond, Rest: time.Second, Lost: lost, Namespace: "default", Limiter: rate.NewLimiter(rate.Inf, 1), First: 256, Last: 65535,
-	}
-	if gc.Pods, err = making.Setup(m, control, rules, nil, prometheus.NewRegistry(), log); err != nil {
-		c.t.Fatal(err)
-	}
-	if err := making.SetupGC(m, gc, func(making.Stats, time.Duration, error) {}, log); err != nil {
-		c.t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- m.Start(ctx) }()
-	ended := false
-	stop = func() {
-		if ended {
-			return
+	return c.collectingWith(making.Config{Interval: 200 * time.Millisecond, Rest: time.Second, Lost: lost, Namespace: "default"}, func(error) {})
+}
+
+// collectingWith is collecting with a configuration; seen is called with the error of each round.
+func (c *kubeCluster) collectingWith(gc making.Config, seen func(error)) (stop func()) {
+	c.t.Helper()
+	gc.Limiter, gc.First, gc.Last = rate.NewLimiter(rate.Inf, 1), 256, 65535
+	return controllers.Run(c.t, c.Config, func(_ context.Context, m manager.Manager, log *slog.Logger) error {
+		control := making.ControlDefaults()
+		rules, err := control.Rules("default", identity.MinGlobal, 65535)
+		if err != nil {
+			return err
 		}
-		ended = true
-		cancel()
-		if err := <-done; err != nil && !errors.Is(err, context.Canceled) {
-			c.t.Errorf("the operator ended with: %v", err)
+		if gc.Pods, err = making.Setup(m, control, rules, nil, prometheus.NewRegistry(), log); err != nil {
+			return err
 		}
-	}
-	c.t.Cleanup(stop)
-	return stop
+		return making.SetupGC(m, gc, func(_ making.Stats, _ time.Duration, err error) { seen(err) }, log)
+	})
 }
 
 // fate reports what has become of a number.

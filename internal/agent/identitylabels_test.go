@@ -4,20 +4,17 @@ import (
 	"context"
 	"log/slog"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	networkingv1 "k8s.io/api/networking/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/rest"
-	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	apirest "github.com/hawser-net/hawser/api/rest"
 	v2 "github.com/hawser-net/hawser/api/v2"
@@ -25,8 +22,8 @@ import (
 	"github.com/hawser-net/hawser/internal/k8s/relevance"
 	"github.com/hawser-net/hawser/internal/labels"
 	making "github.com/hawser-net/hawser/internal/operator/identities"
-	managers "github.com/hawser-net/hawser/internal/operator/kube"
 	operator "github.com/hawser-net/hawser/internal/operator/relevance"
+	"github.com/hawser-net/hawser/internal/testenv/controllers"
 )
 
 // mayFollow gives agents the rights that the chart gives them where the operator makes identities.
@@ -54,40 +51,20 @@ func (c *kubeCluster) mayFollow() {
 // ends.
 func (c *kubeCluster) operator(cfg operator.Config) {
 	c.t.Helper()
-	ctrllog.SetLogger(logr.Discard()) // the library complains if nobody does
-	log := slog.New(slog.DiscardHandler)
-	if testing.Verbose() {
-		log = slog.New(slog.NewTextHandler(os.Stderr, nil)).With("who", "operator")
-	}
-	rc := rest.CopyConfig(c.Config)
-	managers.Apart(rc)
-	m, err := managers.NewManager(rc, log)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	control := making.ControlDefaults()
-	rules, err := control.Rules("default", identity.MinGlobal, 65535)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	keys := operator.New(cfg, "default", log)
-	control.Await = keys.Await
-	reg := prometheus.NewRegistry()
-	ids, err := making.Setup(m, control, rules, nil, reg, log)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	if err := keys.Setup(m, ids, reg); err != nil {
-		c.t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- m.Start(ctx) }()
-	c.t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			c.t.Errorf("the operator ended with: %v", err)
+	controllers.Run(c.t, c.Config, func(_ context.Context, m manager.Manager, log *slog.Logger) error {
+		control := making.ControlDefaults()
+		rules, err := control.Rules("default", identity.MinGlobal, 65535)
+		if err != nil {
+			return err
 		}
+		keys := operator.New(cfg, "default", log)
+		control.Await = keys.Await
+		reg := prometheus.NewRegistry()
+		ids, err := making.Setup(m, control, rules, nil, reg, log)
+		if err != nil {
+			return err
+		}
+		return keys.Setup(m, ids, reg)
 	})
 }
 

@@ -5,57 +5,35 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"os"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/rest"
-	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/internal/identity"
 	making "github.com/hawser-net/hawser/internal/operator/identities"
-	managers "github.com/hawser-net/hawser/internal/operator/kube"
+	"github.com/hawser-net/hawser/internal/testenv/controllers"
 )
 
 // makers runs what of the operator makes identities, as in mode both, until the test ends.
 func (c *kubeCluster) makers() {
 	c.t.Helper()
-	ctrllog.SetLogger(logr.Discard()) // the library complains if nobody does
-	log := slog.New(slog.DiscardHandler)
-	if testing.Verbose() {
-		log = slog.New(slog.NewTextHandler(os.Stderr, nil)).With("who", "operator")
-	}
-	rc := rest.CopyConfig(c.Config)
-	managers.Apart(rc)
-	m, err := managers.NewManager(rc, log)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	control := making.ControlDefaults()
-	control.Agents = true
-	rules, err := control.Rules("default", identity.MinGlobal, 65535)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	if _, err := making.Setup(m, control, rules, nil, prometheus.NewRegistry(), log); err != nil {
-		c.t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- m.Start(ctx) }()
-	c.t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			c.t.Errorf("the operator ended with: %v", err)
+	controllers.Run(c.t, c.Config, func(_ context.Context, m manager.Manager, log *slog.Logger) error {
+		control := making.ControlDefaults()
+		control.Agents = true
+		rules, err := control.Rules("default", identity.MinGlobal, 65535)
+		if err != nil {
+			return err
 		}
+		_, err = making.Setup(m, control, rules, nil, prometheus.NewRegistry(), log)
+		return err
 	})
 }
 

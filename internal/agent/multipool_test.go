@@ -3,10 +3,8 @@ package agent
 import (
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/netip"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -15,13 +13,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	raw "github.com/hawser-net/hawser/api/rest"
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/api/v2alpha1"
 	"github.com/hawser-net/hawser/internal/k8s/ippools"
-	managers "github.com/hawser-net/hawser/internal/operator/kube"
 	"github.com/hawser-net/hawser/internal/operator/multipool"
 	"github.com/hawser-net/hawser/internal/testenv"
 	"github.com/hawser-net/hawser/internal/testenv/controllers"
@@ -51,36 +48,9 @@ func (c *kubeCluster) grant(name string, rule rbacv1.PolicyRule) {
 // runPools runs the operator's part that assigns CIDRs until the test ends, or stop is called.
 func (c *kubeCluster) runPools(cfg multipool.Config) (stop func()) {
 	c.t.Helper()
-	log := slog.New(slog.NewTextHandler(io.Discard, nil))
-	if testing.Verbose() {
-		log = slog.New(slog.NewTextHandler(os.Stderr, nil)).With("who", "operator")
-	}
-	rc := rest.CopyConfig(c.Config)
-	managers.Apart(rc)
-	m, err := managers.NewManager(rc, log)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	if err := multipool.Setup(ctx, m, cfg, prometheus.NewRegistry(), log); err != nil {
-		cancel()
-		c.t.Fatal(err)
-	}
-	done := make(chan error, 1)
-	go func() { done <- m.Start(ctx) }()
-	ended := false
-	stop = func() {
-		if ended {
-			return
-		}
-		ended = true
-		cancel()
-		if err := <-done; err != nil {
-			c.t.Errorf("the operator ended with: %v", err)
-		}
-	}
-	c.t.Cleanup(stop)
-	return stop
+	return controllers.Run(c.t, c.Config, func(ctx context.Context, m manager.Manager, log *slog.Logger) error {
+		return multipool.Setup(ctx, m, cfg, prometheus.NewRegistry(), log)
+	})
 }
 
 // annotated makes the object of a pod with annotations.

@@ -1,24 +1,16 @@
 package agent
 
 import (
-	"context"
-	"errors"
-	"log/slog"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"golang.org/x/time/rate"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/rest"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
-	"github.com/hawser-net/hawser/internal/identity"
 	k8sids "github.com/hawser-net/hawser/internal/k8s/identities"
 	making "github.com/hawser-net/hawser/internal/operator/identities"
-	managers "github.com/hawser-net/hawser/internal/operator/kube"
 )
 
 // TestOtherFilterStopsCollection: an agent that was started with other --labels than the operator
@@ -26,37 +18,10 @@ import (
 func TestOtherFilterStopsCollection(t *testing.T) {
 	t.Parallel()
 	c, n1, _, _ := operatorManaged(t)
-	rc := rest.CopyConfig(c.Config)
-	managers.Apart(rc)
-	log := slog.New(slog.DiscardHandler)
-	m, err := managers.NewManager(rc, log)
-	if err != nil {
-		t.Fatal(err)
-	}
-	control := making.ControlDefaults()
-	rules, err := control.Rules("default", identity.MinGlobal, 65535)
-	if err != nil {
-		t.Fatal(err)
-	}
-	gc := making.Config{Interval: 200 * time.Millisecond, Rest: time.Hour, Limiter: rate.NewLimiter(rate.Inf, 1), First: 256, Last: 65535}
-	if gc.Pods, err = making.Setup(m, control, rules, nil, prometheus.NewRegistry(), log); err != nil {
-		t.Fatal(err)
-	}
 	var refused atomic.Int64
-	if err := making.SetupGC(m, gc, func(_ making.Stats, _ time.Duration, err error) {
+	c.collectingWith(making.Config{Interval: 200 * time.Millisecond, Rest: time.Hour}, func(err error) {
 		if err != nil && strings.Contains(err.Error(), "(nodes n1)") {
 			refused.Add(1)
-		}
-	}, log); err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- m.Start(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil && !errors.Is(err, context.Canceled) {
-			t.Errorf("the operator ended with: %v", err)
 		}
 	})
 	unused := func(name string) {

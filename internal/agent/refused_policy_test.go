@@ -5,58 +5,28 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
 	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	k8srest "k8s.io/client-go/rest"
-	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/yaml"
 
 	"github.com/hawser-net/hawser/api/rest"
 	v2 "github.com/hawser-net/hawser/api/v2"
-	managers "github.com/hawser-net/hawser/internal/operator/kube"
 	told "github.com/hawser-net/hawser/internal/operator/policies"
+	"github.com/hawser-net/hawser/internal/testenv/controllers"
 )
 
 // reporters runs what of the operator reports of policies, until the test ends.
 func (c *kubeCluster) reporters() (stop func()) {
 	c.t.Helper()
-	ctrllog.SetLogger(logr.Discard()) // the library complains if nobody does
-	log := slog.New(slog.DiscardHandler)
-	if testing.Verbose() {
-		log = slog.New(slog.NewTextHandler(os.Stderr, nil)).With("who", "operator")
-	}
-	rc := k8srest.CopyConfig(c.Config)
-	managers.Apart(rc)
-	m, err := managers.NewManager(rc, log)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	if err := told.Setup(m, false, log); err != nil {
-		c.t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- m.Start(ctx) }()
-	ended := false
-	stop = func() {
-		if ended {
-			return
-		}
-		ended = true
-		cancel()
-		if err := <-done; err != nil {
-			c.t.Errorf("the operator ended with: %v", err)
-		}
-	}
-	c.t.Cleanup(stop)
-	return stop
+	return controllers.Run(c.t, c.Config, func(_ context.Context, m manager.Manager, log *slog.Logger) error {
+		return told.Setup(m, false, log)
+	})
 }
 
 // cilium makes a CiliumNetworkPolicy of the namespace default, for the pods with an app.

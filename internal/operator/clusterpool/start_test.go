@@ -96,7 +96,7 @@ func TestNewLeader(t *testing.T) {
 		return seen
 	})
 	began := time.Now()
-	env.RunOn(t, cfg, func(ctx context.Context, m manager.Manager, _ *slog.Logger) error {
+	controllers.Run(t, cfg, func(ctx context.Context, m manager.Manager, _ *slog.Logger) error {
 		return Setup(ctx, m, config("10.0.0.0/8", ""), prometheus.NewRegistry(), slog.New(slog.DiscardHandler))
 	})
 	held := map[string]string{}

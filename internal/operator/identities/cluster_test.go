@@ -251,7 +251,7 @@ func (tc *testCluster) operator(change ...connection) (stop func()) {
 			store = f.store(store)
 		}
 	}
-	return tc.RunOn(tc.T, cfg, func(_ context.Context, m manager.Manager, log *slog.Logger) error {
+	return controllers.Run(tc.T, cfg, func(_ context.Context, m manager.Manager, log *slog.Logger) error {
 		setup := func(keys *Keys) (*Controller, error) {
 			tc.metrics = prometheus.NewRegistry()
 			return Setup(m, tc.control, tc.rules, keys, tc.metrics, log)

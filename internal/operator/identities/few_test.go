@@ -85,7 +85,7 @@ func TestFewAreAskedAboutSingly(t *testing.T) {
 				cfg := rest.CopyConfig(env.Server.Config)
 				cfg.QPS, cfg.Burst = 2000, 2000
 				lists.wrap(cfg)
-				env.RunOn(t, cfg, func(_ context.Context, m manager.Manager, log *slog.Logger) error {
+				controllers.Run(t, cfg, func(_ context.Context, m manager.Manager, log *slog.Logger) error {
 					return SetupGC(m, tc.gc, func(Stats, time.Duration, error) {}, log)
 				})
 			} else {

@@ -97,7 +97,7 @@ func newLagging(t *testing.T, env *controllers.Env, agents bool, limit rate.Limi
 	cfg := rest.CopyConfig(env.Server.Config)
 	cfg.QPS, cfg.Burst = 2000, 2000
 	l.wrap(cfg)
-	env.RunOn(t, cfg, func(_ context.Context, m manager.Manager, log *slog.Logger) error {
+	controllers.Run(t, cfg, func(_ context.Context, m manager.Manager, log *slog.Logger) error {
 		gc := l.gc
 		if !agents {
 			var err error

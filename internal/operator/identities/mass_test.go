@@ -96,7 +96,7 @@ func massCollection(t *testing.T, agents bool) {
 	cfg.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(d.QPS, d.Burst)
 	var marked, deleted, rounds atomic.Int64
 	var started, took atomic.Int64
-	env.RunOn(t, cfg, func(_ context.Context, m manager.Manager, log *slog.Logger) error {
+	controllers.Run(t, cfg, func(_ context.Context, m manager.Manager, log *slog.Logger) error {
 		gc := Config{Interval: 2 * time.Second, Rest: time.Hour, Limiter: rate.NewLimiter(rate.Inf, 1), First: 256, Last: 65535, Agents: agents, Timeout: time.Second}
 		if !agents {
 			var err error

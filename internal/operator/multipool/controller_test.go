@@ -42,7 +42,7 @@ func (tr *trial) run(cfg Config) (stop func()) {
 func (tr *trial) runOn(rc *rest.Config, cfg Config) (stop func()) {
 	tr.Helper()
 	cfg.quarantineTime = time.Second
-	return tr.Env.RunOn(tr.T, rc, func(ctx context.Context, m manager.Manager, log *slog.Logger) error {
+	return controllers.Run(tr.T, rc, func(ctx context.Context, m manager.Manager, log *slog.Logger) error {
 		return Setup(ctx, m, cfg, prometheus.NewRegistry(), log)
 	})
 }

@@ -5,6 +5,7 @@ package controllers
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"os"
 	"sync"
@@ -79,20 +80,20 @@ func Start(t testing.TB) *Env {
 	return e
 }
 
-// Run runs controllers that setup adds until the test ends, or stop is called. It returns when
-// setup has.
+// Run is [Run] with all rights.
 func (e *Env) Run(t testing.TB, setup func(context.Context, manager.Manager, *slog.Logger) error) (stop func()) {
 	t.Helper()
-	return e.RunOn(t, e.Server.Config, setup)
+	return Run(t, e.Server.Config, setup)
 }
 
-// RunOn is Run with clients of a configuration of the caller's, such as one with a transport that
-// fails.
-func (e *Env) RunOn(t testing.TB, cfg *rest.Config, setup func(context.Context, manager.Manager, *slog.Logger) error) (stop func()) {
+// Run runs controllers that setup adds, with clients of a configuration, until the test ends or
+// stop is called. It returns when setup has.
+func Run(t testing.TB, cfg *rest.Config, setup func(context.Context, manager.Manager, *slog.Logger) error) (stop func()) {
 	t.Helper()
+	silence()
 	log := slog.New(slog.DiscardHandler)
 	if testing.Verbose() {
-		log = slog.New(slog.NewTextHandler(os.Stderr, nil))
+		log = slog.New(slog.NewTextHandler(os.Stderr, nil)).With("who", "operator")
 	}
 	cfg = rest.CopyConfig(cfg)
 	kube.Apart(cfg)
@@ -114,7 +115,7 @@ func (e *Env) RunOn(t testing.TB, cfg *rest.Config, setup func(context.Context, 
 		}
 		ended = true
 		cancel()
-		if err := <-done; err != nil {
+		if err := <-done; err != nil && !errors.Is(err, context.Canceled) {
 			t.Errorf("the controllers ended with: %v", err)
 		}
 		utilnet.CloseIdleConnectionsFor(m.GetHTTPClient().Transport)
