@@ -35,48 +35,20 @@ type connection struct{ from, to uint32 }
 
 // sniffOpenings listens on a pod's interface and returns a function that returns which TCP
 // connections over IPv4 its packets have tried to open so far.
-func sniffOpenings(t testing.TB, pod *machinePod) func() map[connection]bool {
+func sniffOpenings(t testing.TB, pod *machinePod) func() map[connection]int {
 	t.Helper()
-	const everything = unix.ETH_P_ALL<<8 | unix.ETH_P_ALL>>8 // in network byte order
-	var fd int
-	pod.ns.Must(t, func() (err error) {
-		fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, everything)
-		return err
-	})
-	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 64<<20)
-	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 50_000}); err != nil {
-		t.Fatal(err)
-	}
-	var mu sync.Mutex
-	seen := map[connection]bool{}
-	done, stop := make(chan struct{}), make(chan struct{})
-	t.Cleanup(func() { close(stop); <-done; unix.Close(fd) })
-	go func() {
-		defer close(done)
-		buf := make([]byte, 64<<10)
-		for {
-			select {
-			case <-stop:
-				return
-			default:
-			}
-			n, _, err := unix.Recvfrom(fd, buf, 0)
-			if err != nil || n < 14+20+20 || binary.BigEndian.Uint16(buf[12:]) != unix.ETH_P_IP || buf[14+9] != unix.IPPROTO_TCP {
-				continue
-			}
-			tcp := buf[14+int(buf[14]&15)*4 : n]
-			if len(tcp) >= 20 && tcp[13]&0x12 == 0x02 && [4]byte(buf[26:30]) == pod.ip4.As4() { // SYN without ACK
-				mu.Lock()
-				seen[connection{uint32(binary.BigEndian.Uint16(tcp)), uint32(binary.BigEndian.Uint16(tcp[2:]))}] = true
-				mu.Unlock()
-			}
+	return sniff(t, pod.ns, func(frame []byte) (c connection, ok bool) {
+		if len(frame) < 14+20+20 || binary.BigEndian.Uint16(frame[12:]) != unix.ETH_P_IP || frame[14+9] != unix.IPPROTO_TCP {
+			return c, false
 		}
-	}()
-	return func() map[connection]bool {
-		mu.Lock()
-		defer mu.Unlock()
-		return maps.Clone(seen)
-	}
+		header := 14 + int(frame[14]&15)*4
+		if len(frame) < header+20 {
+			return c, false
+		}
+		tcp := frame[header:]
+		c = connection{uint32(binary.BigEndian.Uint16(tcp)), uint32(binary.BigEndian.Uint16(tcp[2:]))}
+		return c, tcp[13]&0x12 == 0x02 && [4]byte(frame[26:30]) == pod.ip4.As4() // SYN without ACK
+	})
 }
 
 // flowsOf follows the flows that a server reports, until the test ends.
@@ -241,14 +213,14 @@ func (r *flowsTest) follow(here, there *grpc.ClientConn) {
 }
 
 // openedTo are the connections to a port.
-func openedTo(seen map[connection]bool, port uint32) map[connection]bool {
+func openedTo(seen map[connection]int, port uint32) map[connection]int {
 	out := maps.Clone(seen)
-	maps.DeleteFunc(out, func(c connection, _ bool) bool { return c.to != port })
+	maps.DeleteFunc(out, func(c connection, _ int) bool { return c.to != port })
 	return out
 }
 
 // sameOpenings says in which connections flows and a capture differ.
-func sameOpenings(what string, list []*flowpb.Flow, verdict flowpb.Verdict, want map[connection]bool) string {
+func sameOpenings(what string, list []*flowpb.Flow, verdict flowpb.Verdict, want map[connection]int) string {
 	got := openings(list, verdict)
 	for c := range want {
 		if got[c] == 0 {
@@ -256,7 +228,7 @@ func sameOpenings(what string, list []*flowpb.Flow, verdict flowpb.Verdict, want
 		}
 	}
 	for c := range got {
-		if !want[c] && c.to != 81 { // those that probed
+		if want[c] == 0 && c.to != 81 { // those that probed
 			return fmt.Sprintf("%s: a flow tells of %v and the capture has it not", what, c)
 		}
 	}
@@ -281,7 +253,7 @@ func (r *flowsTest) connections() map[connection]int {
 			what    string
 			list    []*flowpb.Flow
 			verdict flowpb.Verdict
-			want    map[connection]bool
+			want    map[connection]int
 		}{
 			{"allowed, at the receiver", r.receiver.of(flows.EventVerdict, "front", "web"), flowpb.Verdict_FORWARDED, openedTo(f, 80)},
 			{"refused port", r.receiver.of(flows.EventVerdict, "front", "web"), flowpb.Verdict_DROPPED, openedTo(f, 81)},

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -202,53 +201,22 @@ func (c *kubeCluster) watchLeaks(nodes ...*machineNode) {
 // far.
 func sniffVNIs(t testing.TB, ns *testenv.NetNS) func() map[uint32]int {
 	t.Helper()
-	const everything = unix.ETH_P_ALL<<8 | unix.ETH_P_ALL>>8 // in network byte order
-	var fd int
-	ns.Must(t, func() (err error) {
-		fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, everything)
-		return err
-	})
-	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 64<<20)
-	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 50_000}); err != nil {
-		t.Fatal(err)
-	}
-	var mu sync.Mutex
-	seen := map[uint32]int{}
-	done, stop := make(chan struct{}), make(chan struct{})
-	t.Cleanup(func() { close(stop); <-done; unix.Close(fd) })
-	go func() {
-		defer close(done)
-		buf := make([]byte, 64<<10)
-		for {
-			select {
-			case <-stop:
-				return
-			default:
-			}
-			n, _, err := unix.Recvfrom(fd, buf, 0)
-			if err != nil || n < 14 {
-				continue
-			}
-			udp := 0
-			switch p := buf[:n]; {
-			case binary.BigEndian.Uint16(p[12:]) == unix.ETH_P_IP && n > 14+20 && p[14+9] == unix.IPPROTO_UDP:
-				udp = 14 + int(p[14]&15)*4
-			case binary.BigEndian.Uint16(p[12:]) == unix.ETH_P_IPV6 && n > 14+40 && p[14+6] == unix.IPPROTO_UDP:
-				udp = 14 + 40
-			}
-			if udp == 0 || n < udp+16 || binary.BigEndian.Uint16(buf[udp+2:]) != 8472 {
-				continue
-			}
-			mu.Lock()
-			seen[binary.BigEndian.Uint32(buf[udp+12:])>>8]++
-			mu.Unlock()
+	return sniff(t, ns, func(frame []byte) (vni uint32, ok bool) {
+		if len(frame) < 14 {
+			return 0, false
 		}
-	}()
-	return func() map[uint32]int {
-		mu.Lock()
-		defer mu.Unlock()
-		return maps.Clone(seen)
-	}
+		udp := 0
+		switch n := len(frame); {
+		case binary.BigEndian.Uint16(frame[12:]) == unix.ETH_P_IP && n > 14+20 && frame[14+9] == unix.IPPROTO_UDP:
+			udp = 14 + int(frame[14]&15)*4
+		case binary.BigEndian.Uint16(frame[12:]) == unix.ETH_P_IPV6 && n > 14+40 && frame[14+6] == unix.IPPROTO_UDP:
+			udp = 14 + 40
+		}
+		if udp == 0 || len(frame) < udp+16 || binary.BigEndian.Uint16(frame[udp+2:]) != 8472 {
+			return 0, false
+		}
+		return binary.BigEndian.Uint32(frame[udp+12:]) >> 8, true
+	})
 }
 
 // noneTemporary checks that no VNI is the lower bits of a temporary number.
