@@ -9,9 +9,7 @@ import (
 
 	"github.com/hawser-net/hawser/api/rest"
 	"github.com/hawser-net/hawser/internal/storekeys"
-	"github.com/hawser-net/hawser/internal/testenv"
 	"github.com/hawser-net/hawser/pkg/kvstore"
-	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
 )
 
 // TestEditedKeyIsReported is TestEditedIdentityIsReported where numbers are keys of a store: while
@@ -19,12 +17,8 @@ import (
 // status and metrics show it until the agent goes on, which gives the number its key back.
 func TestEditedKeyIsReported(t *testing.T) {
 	t.Parallel()
-	testenv.RequireRoot(t)
-	store := kvstoretest.StartEtcd(t)
-	ns1, ns2 := twoNamespaces(t)
-	n1, n2 := nodeIn(t, ns1, "n1", "10.0.1.0/24", "fd00:1::/112"), nodeIn(t, ns2, "n2", "10.0.2.0/24", "fd00:2::/112")
+	store, n1, n2 := nodesWithStore(t, "--prometheus-serve-addr", "127.0.0.1:9962")
 	for _, n := range []*machineNode{n1, n2} {
-		n.flags = append(n.flags, "--kvstore", "etcd", "--kvstore-opt", "etcd.address="+store.Endpoint(), "--prometheus-serve-addr", "127.0.0.1:9962")
 		n.policy("web.yaml", denyEvil)
 		n.start()
 	}

@@ -24,10 +24,8 @@ import (
 	making "github.com/hawser-net/hawser/internal/operator/identities"
 	"github.com/hawser-net/hawser/internal/storedial"
 	"github.com/hawser-net/hawser/internal/storekeys"
-	"github.com/hawser-net/hawser/internal/testenv"
 	"github.com/hawser-net/hawser/internal/testenv/controllers"
 	"github.com/hawser-net/hawser/pkg/allocator"
-	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
 )
 
 // collecting runs what of the operator makes and collects identities, until the function that it
@@ -198,14 +196,9 @@ func TestNumbersWaitForFrozenAgent(t *testing.T) {
 // there.
 func TestKeysWaitForFrozenAgent(t *testing.T) {
 	t.Parallel()
-	testenv.RequireRoot(t)
-	store := kvstoretest.StartEtcd(t)
-	ns1, ns2 := twoNamespaces(t)
-	n1, n2 := nodeIn(t, ns1, "n1", "10.0.1.0/24", "fd00:1::/112"), nodeIn(t, ns2, "n2", "10.0.2.0/24", "fd00:2::/112")
-	for _, n := range []*machineNode{n1, n2} {
-		n.flags = append(n.flags, "--kvstore", "etcd", "--kvstore-opt", "etcd.address="+store.Endpoint())
-		n.start()
-	}
+	store, n1, n2 := nodesWithStore(t)
+	n1.start()
+	n2.start()
 	cfg := storedial.Defaults()
 	cfg.Kind, cfg.Options = "etcd", map[string]string{"etcd.address": store.Endpoint()}
 	keys, err := storedial.Open(context.Background(), cfg, nil)

@@ -25,7 +25,6 @@ import (
 	"github.com/hawser-net/hawser/api/observer"
 	"github.com/hawser-net/hawser/api/peer"
 	"github.com/hawser-net/hawser/internal/flows"
-	"github.com/hawser-net/hawser/internal/testenv"
 	"github.com/hawser-net/hawser/internal/testenv/controllers"
 	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
 )
@@ -127,10 +126,7 @@ func (n *machineNode) flowConn(path string) *grpc.ClientConn {
 // those that a capture in the pods has seen. A stranger on the network reads nothing.
 func TestFlows(t *testing.T) {
 	t.Parallel()
-	testenv.RequireRoot(t)
-	store := kvstoretest.StartEtcd(t)
-	ns1, ns2 := twoNamespaces(t)
-	n1, n2 := nodeIn(t, ns1, "n1", "10.0.1.0/24", "fd00:1::/112"), nodeIn(t, ns2, "n2", "10.0.2.0/24", "fd00:2::/112")
+	_, n1, n2 := nodesWithStore(t, "--enable-hubble")
 	n1.race = true
 	ours := kvstoretest.NewAuthority(t)
 	cert, key := ours.Issue(t, "n1.default.hubble-grpc.cilium.io")
@@ -140,8 +136,7 @@ func TestFlows(t *testing.T) {
 		}
 	}
 	for _, n := range []*machineNode{n1, n2} {
-		n.flags = append(n.flags, "--kvstore", "etcd", "--kvstore-opt", "etcd.address="+store.Endpoint(),
-			"--enable-hubble", "--hubble-socket-path", n.path("run/hubble.sock"))
+		n.flags = append(n.flags, "--hubble-socket-path", n.path("run/hubble.sock"))
 	}
 	n1.flags = append(n1.flags, "--hubble-listen-address", ":4244", "--hubble-tls-cert-file", n1.path("crt"), "--hubble-tls-key-file", n1.path("key"),
 		"--hubble-tls-client-ca-files", n1.path("ca"))
@@ -168,7 +163,7 @@ func TestFlows(t *testing.T) {
 	r.follow(here, n2.flowConn(n2.path("run/hubble.sock")))
 	r.ends(r.connections())
 	r.names()
-	r.strangers(here, ns1, ours)
+	r.strangers(here, n1.ns, ours)
 	if st, err := n1.client.Health(t.Context(), false); err != nil || st.Hubble.State != "Ok" {
 		t.Errorf("the status says %v, %v", st.Hubble, err)
 	}

@@ -17,7 +17,6 @@ import (
 
 	"github.com/hawser-net/hawser/api/rest"
 	"github.com/hawser-net/hawser/internal/testenv"
-	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
 )
 
 // otherLayout makes the pinned maps those of another layout, as they are for an agent of the next
@@ -148,12 +147,7 @@ spec:
 // the one before while traffic goes on. Nothing that is denied passes, and nothing that is allowed
 // gets lost.
 func TestNewLayoutUnderTraffic(t *testing.T) {
-	for name, flags := range map[string]func(testing.TB) []string{
-		"alone": func(testing.TB) []string { return nil },
-		"etcd": func(t testing.TB) []string {
-			return []string{"--kvstore", "etcd", "--kvstore-opt", "etcd.address=" + kvstoretest.StartEtcd(t).Endpoint()}
-		},
-	} {
+	for name, flags := range storeFlags() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n, _ := newNode(t)

@@ -30,6 +30,7 @@ import (
 	"github.com/hawser-net/hawser/api/rest"
 	"github.com/hawser-net/hawser/api/rest/client"
 	"github.com/hawser-net/hawser/internal/testenv"
+	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
 )
 
 // The tests of this package that need a node run the real binaries: the agent in a network
@@ -154,6 +155,30 @@ func newNode(t testing.TB) (*machineNode, *testenv.NetNS) {
 	ns, outside := testenv.NewNetNS(t), testenv.NewNetNS(t)
 	testenv.Connect(t, ns, "eth0", []string{node4 + "/24", node6 + "/64"}, outside, "eth0", []string{outside4 + "/24", outside6 + "/64"})
 	return nodeIn(t, ns, "n1", pods4, pods6), outside
+}
+
+// storeFlags are the options of a node that is alone, and of one with an etcd.
+func storeFlags() map[string]func(testing.TB) []string {
+	return map[string]func(testing.TB) []string{
+		"alone": func(testing.TB) []string { return nil },
+		"etcd": func(t testing.TB) []string {
+			return []string{"--kvstore", "etcd", "--kvstore-opt", "etcd.address=" + kvstoretest.StartEtcd(t).Endpoint()}
+		},
+	}
+}
+
+// nodesWithStore returns two nodes on one network that share an etcd, with further flags. They are
+// not started yet.
+func nodesWithStore(t testing.TB, flags ...string) (store *kvstoretest.Etcd, n1, n2 *machineNode) {
+	t.Helper()
+	testenv.RequireRoot(t)
+	store = kvstoretest.StartEtcd(t)
+	ns1, ns2 := twoNamespaces(t)
+	n1, n2 = nodeIn(t, ns1, "n1", "10.0.1.0/24", "fd00:1::/112"), nodeIn(t, ns2, "n2", "10.0.2.0/24", "fd00:2::/112")
+	for _, n := range []*machineNode{n1, n2} {
+		n.flags = append(append(n.flags, "--kvstore", "etcd", "--kvstore-opt", "etcd.address="+store.Endpoint()), flags...)
+	}
+	return store, n1, n2
 }
 
 // nodeIn makes a namespace that has an eth0 a node.

@@ -23,9 +23,7 @@ import (
 	"github.com/hawser-net/hawser/api/rest"
 	"github.com/hawser-net/hawser/api/rest/client"
 	"github.com/hawser-net/hawser/internal/identity"
-	"github.com/hawser-net/hawser/internal/testenv"
 	"github.com/hawser-net/hawser/internal/testenv/controllers"
-	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
 )
 
 // insideAgent is the namespace of an agent's health endpoint, which has no name: a descriptor of
@@ -184,14 +182,10 @@ func TestClusterHealth(t *testing.T) {
 	for _, mode := range []string{"tunnel", "native"} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
-			testenv.RequireRoot(t)
-			store := kvstoretest.StartEtcd(t)
-			ns1, ns2 := twoNamespaces(t)
-			n1, n2 := nodeIn(t, ns1, "n1", "10.0.1.0/24", "fd00:1::/112"), nodeIn(t, ns2, "n2", "10.0.2.0/24", "fd00:2::/112")
+			_, n1, n2 := nodesWithStore(t, "--routing-mode", mode)
 			n1.race = mode == "tunnel"
 			for _, n := range []*machineNode{n1, n2} {
-				n.flags = append(n.flags, "--routing-mode", mode, "--kvstore", "etcd", "--kvstore-opt", "etcd.address="+store.Endpoint(),
-					"--enable-health-checking", "--cluster-health-interval", "1s", "--enable-hubble", "--hubble-socket-path", n.path("run/hubble.sock"))
+				n.flags = append(n.flags, "--enable-health-checking", "--cluster-health-interval", "1s", "--enable-hubble", "--hubble-socket-path", n.path("run/hubble.sock"))
 				n.policy("watched.yaml", onlyHealth)
 				n.start()
 			}

@@ -8,9 +8,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/hawser-net/hawser/internal/testenv"
-	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
 )
 
 // hop sends datagrams that get no further than ttl hops until somebody on the way says so, and
@@ -78,13 +75,8 @@ func TestHops(t *testing.T) {
 	for _, mode := range []string{"tunnel", "native"} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
-			testenv.RequireRoot(t)
-			store := kvstoretest.StartEtcd(t)
-			ns1, ns2 := testenv.NewNetNS(t), testenv.NewNetNS(t)
-			testenv.Connect(t, ns1, "eth0", []string{"192.0.2.1/24", "2001:db8::1/64"}, ns2, "eth0", []string{"192.0.2.2/24", "2001:db8::2/64"})
-			n1, n2 := nodeIn(t, ns1, "n1", "10.0.1.0/24", "fd00:1::/112"), nodeIn(t, ns2, "n2", "10.0.2.0/24", "fd00:2::/112")
+			_, n1, n2 := nodesWithStore(t, "--routing-mode", mode)
 			for _, n := range []*machineNode{n1, n2} {
-				n.flags = append(n.flags, "--routing-mode", mode, "--kvstore", "etcd", "--kvstore-opt", "etcd.address="+store.Endpoint())
 				n.policy("web.yaml", denyWeb)
 				n.start()
 			}

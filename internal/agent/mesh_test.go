@@ -107,8 +107,7 @@ func eventuallyReaches(t *testing.T, what string, from *machinePod, to netip.Add
 func TestTwoClusters(t *testing.T) {
 	t.Parallel()
 	testenv.RequireRoot(t)
-	ns1, ns2 := testenv.NewNetNS(t), testenv.NewNetNS(t)
-	testenv.Connect(t, ns1, "eth0", []string{"192.0.2.1/24", "2001:db8::1/64"}, ns2, "eth0", []string{"192.0.2.2/24", "2001:db8::2/64"})
+	ns1, ns2 := twoNamespaces(t)
 	a, b := newMeshCluster(t, ns1, "alpha", 1), newMeshCluster(t, ns2, "beta", 2)
 	b.race = true
 	b.follow(a)
@@ -216,8 +215,7 @@ func (c *meshCluster) gone(name string) {
 func TestHostileCluster(t *testing.T) {
 	t.Parallel()
 	testenv.RequireRoot(t)
-	ns1, ns2 := testenv.NewNetNS(t), testenv.NewNetNS(t)
-	testenv.Connect(t, ns1, "eth0", []string{"192.0.2.1/24", "2001:db8::1/64"}, ns2, "eth0", []string{"192.0.2.2/24", "2001:db8::2/64"})
+	ns1, ns2 := twoNamespaces(t)
 	a, b := newMeshCluster(t, ns1, "alpha", 1), newMeshCluster(t, ns2, "beta", 2)
 	a.race = true
 	a.policy("web.yaml", allow("alpha", "front"))

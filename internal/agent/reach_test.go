@@ -301,13 +301,8 @@ func TestTwoNodes(t *testing.T) {
 	for _, mode := range []string{"tunnel", "native"} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
-			testenv.RequireRoot(t)
-			store := kvstoretest.StartEtcd(t)
-			ns1, ns2 := testenv.NewNetNS(t), testenv.NewNetNS(t)
-			testenv.Connect(t, ns1, "eth0", []string{"192.0.2.1/24", "2001:db8::1/64"}, ns2, "eth0", []string{"192.0.2.2/24", "2001:db8::2/64"})
-			n1, n2 := nodeIn(t, ns1, "n1", "10.0.1.0/24", "fd00:1::/112"), nodeIn(t, ns2, "n2", "10.0.2.0/24", "fd00:2::/112")
+			store, n1, n2 := nodesWithStore(t, "--routing-mode", mode)
 			for _, n := range []*machineNode{n1, n2} {
-				n.flags = append(n.flags, "--routing-mode", mode, "--kvstore", "etcd", "--kvstore-opt", "etcd.address="+store.Endpoint())
 				n.policy("web.yaml", denyWeb)
 				n.start()
 			}
@@ -330,7 +325,7 @@ func TestTwoNodes(t *testing.T) {
 			for _, to := range open.both(80) {
 				serveEcho(t, open.ns, to)
 				reaches(t, "to a pod without policy", front.ns, to, mtu)
-				reaches(t, "node to the other node's pod", ns1, to, mtu)
+				reaches(t, "node to the other node's pod", n1.ns, to, mtu)
 			}
 			for _, to := range web.both(80) {
 				serveEcho(t, web.ns, to)

@@ -13,9 +13,7 @@ import (
 	k8sids "github.com/hawser-net/hawser/internal/k8s/identities"
 	"github.com/hawser-net/hawser/internal/labels"
 	"github.com/hawser-net/hawser/internal/storekeys"
-	"github.com/hawser-net/hawser/internal/testenv"
 	"github.com/hawser-net/hawser/pkg/kvstore"
-	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
 )
 
 // denyEvil lets everybody in but pods app=evil.
@@ -108,12 +106,8 @@ func parseAll(t *testing.T, texts []string) labels.Set {
 // goes, and is made again.
 func TestRevivedKeyIsRefused(t *testing.T) {
 	t.Parallel()
-	testenv.RequireRoot(t)
-	store := kvstoretest.StartEtcd(t)
-	ns1, ns2 := twoNamespaces(t)
-	n1, n2 := nodeIn(t, ns1, "n1", "10.0.1.0/24", "fd00:1::/112"), nodeIn(t, ns2, "n2", "10.0.2.0/24", "fd00:2::/112")
+	store, n1, n2 := nodesWithStore(t)
 	for _, n := range []*machineNode{n1, n2} {
-		n.flags = append(n.flags, "--kvstore", "etcd", "--kvstore-opt", "etcd.address="+store.Endpoint())
 		n.policy("web.yaml", denyEvil)
 		n.start()
 	}

@@ -16,8 +16,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
 )
 
 // roomy makes the socket's buffers so large that a test process that gets no processor for seconds
@@ -282,12 +280,7 @@ func (p *machinePod) both(port uint16) []netip.AddrPort {
 // sometimes with another configuration afterwards, while allowed and forbidden traffic goes on.
 // No allowed packet may get lost and no forbidden one get through.
 func TestRestartUnderTraffic(t *testing.T) {
-	for name, flags := range map[string]func(testing.TB) []string{
-		"alone": func(testing.TB) []string { return nil },
-		"etcd": func(t testing.TB) []string {
-			return []string{"--kvstore", "etcd", "--kvstore-opt", "etcd.address=" + kvstoretest.StartEtcd(t).Endpoint()}
-		},
-	} {
+	for name, flags := range storeFlags() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n, _ := newNode(t)
