@@ -2,7 +2,6 @@ package agent
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -43,18 +42,8 @@ func EndpointCommand(a *command.App) *cobra.Command {
 }
 
 // completeEndpoints offers the numbers of the endpoints.
-func completeEndpoints(a *command.App) func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	return a.Complete(func(ctx context.Context, c *client.Client) ([]string, error) {
-		eps, err := c.Endpoints(ctx, nil)
-		if err != nil {
-			return nil, err
-		}
-		var out []string
-		for _, ep := range eps {
-			out = append(out, strconv.Itoa(ep.ID)+"\t"+endpointName(ep))
-		}
-		return out, nil
-	})
+func completeEndpoints(a *command.App) cobra.CompletionFunc {
+	return a.CompleteEndpoints(func(ep rest.Endpoint) string { return strconv.Itoa(ep.ID) + "\t" + endpointName(ep) })
 }
 
 // endpointName is the name people know an endpoint by.

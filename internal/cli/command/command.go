@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/hawser-net/hawser/api/rest"
 	"github.com/hawser-net/hawser/api/rest/client"
 	"github.com/hawser-net/hawser/internal/cli/output"
 )
@@ -83,19 +84,40 @@ func (a *App) client() (*client.Client, error) {
 	return c, nil
 }
 
-// Complete offers what list gives as completions; if it fails there are none.
-func (a *App) Complete(list func(ctx context.Context, c *client.Client) ([]string, error)) func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	return func(cmd *cobra.Command, args []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
+// Complete offers as completions what list gets from the agent; if it fails there are none.
+func (a *App) Complete(list func(ctx context.Context, c *client.Client) ([]string, error)) cobra.CompletionFunc {
+	return Completions(func(ctx context.Context) ([]string, error) {
 		c, err := a.client()
 		if err != nil {
-			return nil, cobra.ShellCompDirectiveError
+			return nil, err
 		}
 		defer c.Close()
+		return list(ctx, c)
+	})
+}
+
+// CompleteEndpoints offers what text gives for each endpoint of the agent, if anything.
+func (a *App) CompleteEndpoints(text func(rest.Endpoint) string) cobra.CompletionFunc {
+	return a.Complete(func(ctx context.Context, c *client.Client) ([]string, error) {
+		eps, err := c.Endpoints(ctx, nil)
+		var out []string
+		for _, ep := range eps {
+			if s := text(ep); s != "" {
+				out = append(out, s)
+			}
+		}
+		return out, err
+	})
+}
+
+// Completions offers what list gives that begins with what was typed; if it fails there are none.
+func Completions(list func(ctx context.Context) ([]string, error)) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, _ []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		ctx := cmd.Context()
 		if ctx == nil {
 			ctx = context.Background()
 		}
-		names, err := list(ctx, c)
+		names, err := list(ctx)
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveError
 		}

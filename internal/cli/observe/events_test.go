@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -151,18 +150,7 @@ func TestPolicyChangesOfNodes(t *testing.T) {
 // TestObserveFollowsPolicyChanges: who follows flows is told when a policy changes.
 func TestObserveFollowsPolicyChanges(t *testing.T) {
 	record, path := serveFlows(t)
-	ctx, interrupt := context.WithTimeout(t.Context(), time.Minute)
-	defer interrupt()
-	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
-	code := make(chan int, 1)
-	go func() {
-		defer w.Close()
-		code <- run(ctx, w, os.Stderr, path, "--follow", "--policy-changes")
-	}()
+	read, interrupt := follow(t, path, "--policy-changes")
 	stop, added := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(added)
@@ -177,26 +165,8 @@ func TestObserveFollowsPolicyChanges(t *testing.T) {
 			}
 		}
 	}()
-	var got strings.Builder
-	buf := make([]byte, 4096)
-	for !strings.Contains(got.String(), "policy NetworkPolicy shop/p") {
-		n, err := r.Read(buf)
-		if err != nil {
-			t.Fatalf("%q, then %v", got.String(), err)
-		}
-		got.Write(buf[:n])
-	}
+	read("policy NetworkPolicy shop/p")
 	close(stop)
 	<-added
 	interrupt()
-	go func() { // what else is written
-		for {
-			if _, err := r.Read(buf); err != nil {
-				return
-			}
-		}
-	}()
-	if c := <-code; c != command.ExitOK {
-		t.Errorf("code %d", c)
-	}
 }

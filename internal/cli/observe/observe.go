@@ -14,7 +14,7 @@ import (
 
 	"github.com/hawser-net/hawser/api/observer"
 	policypb "github.com/hawser-net/hawser/api/policy"
-	"github.com/hawser-net/hawser/api/rest/client"
+	"github.com/hawser-net/hawser/api/rest"
 	"github.com/hawser-net/hawser/internal/cli/command"
 )
 
@@ -158,18 +158,12 @@ func showFlows(a *command.App, cmd *cobra.Command, o *options) error {
 }
 
 // completePods offers the pods of this node.
-func completePods(a *command.App) func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	return a.Complete(func(ctx context.Context, c *client.Client) ([]string, error) {
-		eps, err := c.Endpoints(ctx, nil)
-		if err != nil {
-			return nil, err
+func completePods(a *command.App) cobra.CompletionFunc {
+	return a.CompleteEndpoints(func(ep rest.Endpoint) string {
+		ids := ep.Status.ExternalIdentifiers
+		if ids.K8SPodName == "" {
+			return ""
 		}
-		var out []string
-		for _, ep := range eps {
-			if ids := ep.Status.ExternalIdentifiers; ids.K8SPodName != "" {
-				out = append(out, ids.K8SNamespace+"/"+ids.K8SPodName)
-			}
-		}
-		return out, nil
+		return ids.K8SNamespace + "/" + ids.K8SPodName
 	})
 }

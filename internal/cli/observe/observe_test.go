@@ -44,6 +44,43 @@ func run(ctx context.Context, stdout, stderr io.Writer, server string, args ...s
 	return command.Run(ctx, command.Root(a, stdout, stderr, "", "", Command(a)), append([]string{"observe"}, args...))
 }
 
+// follow runs hawser observe --follow. read waits until it has written a text; interrupt interrupts
+// it, which is how it ends well.
+func follow(t *testing.T, server string, args ...string) (read func(want string), interrupt func()) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cancel(); r.Close() })
+	code := make(chan int, 1)
+	go func() {
+		defer w.Close()
+		code <- run(ctx, w, os.Stderr, server, append([]string{"--follow"}, args...)...)
+	}()
+	read = func(want string) {
+		t.Helper()
+		buf := make([]byte, 4096)
+		var got strings.Builder
+		for !strings.Contains(got.String(), want) {
+			n, err := r.Read(buf)
+			if err != nil {
+				t.Fatalf("%q, then %v", got.String(), err)
+			}
+			got.Write(buf[:n])
+		}
+	}
+	return read, func() {
+		t.Helper()
+		cancel()
+		go func() { _, _ = io.Copy(io.Discard, r) }() // what else is written
+		if c := <-code; c != command.ExitOK {
+			t.Errorf("code %d", c)
+		}
+	}
+}
+
 // serveFlows serves three flows and a loss on a unix socket, and returns what they are kept in.
 func serveFlows(t *testing.T) (record *flows.Record, path string) {
 	t.Helper()
@@ -219,37 +256,11 @@ func TestObserve(t *testing.T) {
 // how that ends well.
 func TestObserveFollowsUntilInterrupted(t *testing.T) {
 	record, path := serveFlows(t)
-	ctx, interrupt := context.WithTimeout(t.Context(), time.Minute)
-	defer interrupt()
-	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
-	code := make(chan int, 1)
-	go func() {
-		defer w.Close()
-		code <- run(ctx, w, os.Stderr, "", "--server", "unix://"+path, "--follow", "--last", "1")
-	}()
-	buf := make([]byte, 4096)
-	read := func(want string) {
-		t.Helper()
-		var got strings.Builder
-		for !strings.Contains(got.String(), want) {
-			n, err := r.Read(buf)
-			if err != nil {
-				t.Fatalf("%q, then %v", got.String(), err)
-			}
-			got.Write(buf[:n])
-		}
-	}
+	read, interrupt := follow(t, "", "--server", "unix://"+path, "--last", "1")
 	read("to-endpoint")
 	record.Add(&flow.Flow{Time: timestamppb.Now(), NodeName: "prod/n1", Source: &flow.Endpoint{Namespace: "shop", PodName: "evil\x1b[31m"}}, netip.Addr{}, netip.Addr{}, time.Now())
 	read(`shop/evil\x1b[31m`)
 	interrupt()
-	if c := <-code; c != command.ExitOK {
-		t.Errorf("code %d", c)
-	}
 }
 
 // relayAnswers is a relay that answers with what it is given.

@@ -153,29 +153,20 @@ func (s *Server) AnswerError(a *command.App, err error) error {
 }
 
 // CompleteNamespaces offers those that were in flows lately.
-func CompleteNamespaces(a *command.App, s *Server) func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	return func(cmd *cobra.Command, _ []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
+func CompleteNamespaces(a *command.App, s *Server) cobra.CompletionFunc {
+	return command.Completions(func(ctx context.Context) ([]string, error) {
 		conn, err := s.Dial(a)
 		if err != nil {
-			return nil, cobra.ShellCompDirectiveError
+			return nil, err
 		}
 		defer conn.Close()
-		ctx := cmd.Context()
-		if ctx == nil {
-			ctx = context.Background()
-		}
 		ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 		defer cancel()
 		res, err := observer.NewObserverClient(conn).GetNamespaces(ctx, &observer.GetNamespacesRequest{})
-		if err != nil {
-			return nil, cobra.ShellCompDirectiveError
-		}
-		var out []cobra.Completion
+		var out []string
 		for _, ns := range res.GetNamespaces() {
-			if strings.HasPrefix(ns.GetNamespace(), prefix) {
-				out = append(out, ns.GetNamespace())
-			}
+			out = append(out, ns.GetNamespace())
 		}
-		return out, cobra.ShellCompDirectiveNoFileComp
-	}
+		return out, err
+	})
 }
