@@ -23,6 +23,7 @@ import (
 	"github.com/hawser-net/hawser/internal/labels"
 	"github.com/hawser-net/hawser/internal/node"
 	"github.com/hawser-net/hawser/internal/service"
+	"github.com/hawser-net/hawser/internal/testenv"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
@@ -129,29 +130,12 @@ type world struct {
 	mem    map[string]*kvstore.Memory
 	tables *tables
 	mesh   *Mesh
-	log    *logBuffer
-}
-
-type logBuffer struct {
-	mu sync.Mutex
-	strings.Builder
-}
-
-func (b *logBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.Builder.Write(p)
-}
-
-func (b *logBuffer) has(s string) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return strings.Contains(b.String(), s)
+	log    *testenv.Log
 }
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{t: t, dir: t.TempDir(), mem: map[string]*kvstore.Memory{}, tables: newTables(), log: &logBuffer{}}
+	w := &world{t: t, dir: t.TempDir(), mem: map[string]*kvstore.Memory{}, tables: newTables(), log: &testenv.Log{}}
 	for _, name := range []string{"b", "c"} {
 		w.mem[name] = kvstore.NewMemory()
 	}
@@ -417,7 +401,7 @@ func TestHostile(t *testing.T) {
 		"identity 65541 is outside", "does not carry the label", "not a label of a pod", "larger than a /8", "192.0.2.1 (InternalIP)", "holds node a/n4",
 		"10.1.0.9/32 overlaps", "identity kube-apiserver", "8.8.8.8/32 is in no range", "ns/nonsense",
 	} {
-		if !w.log.has(part) {
+		if !strings.Contains(w.log.String(), part) {
 			t.Errorf("the log does not say %q (first %s, then %s):\n%s", part, winner, other, w.log.String())
 		}
 	}

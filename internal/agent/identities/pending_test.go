@@ -17,6 +17,7 @@ import (
 	k8sids "github.com/hawser-net/hawser/internal/k8s/identities"
 	"github.com/hawser-net/hawser/internal/labels"
 	"github.com/hawser-net/hawser/internal/storekeys"
+	"github.com/hawser-net/hawser/internal/testenv"
 	"github.com/hawser-net/hawser/pkg/allocator"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
@@ -59,24 +60,6 @@ func (m *moody) asked() int {
 	return m.txns
 }
 
-// lockedBuffer is a log.
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  strings.Builder
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
 // logged returns how many warnings of failed requests have all of these in them.
 func (s *seeker) logged(words ...string) (n int) {
 	for line := range strings.Lines(s.log.String()) {
@@ -91,14 +74,14 @@ func (s *seeker) logged(words ...string) (n int) {
 type seeker struct {
 	*Identities
 	t     *testing.T
-	log   *lockedBuffer
+	log   *testenv.Log
 	store *moody
 	stop  func()
 }
 
 func newSeeker(t *testing.T, last identity.ID) *seeker {
 	t.Helper()
-	log := &lockedBuffer{}
+	log := &testenv.Log{}
 	store := &moody{Backend: kvstore.NewMemory().Client()}
 	b, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{Store: store, BasePath: storekeys.IdentitiesPrefix, Suffix: "192.0.2.1", KeyType: k8sids.Key{}})
 	if err != nil {

@@ -1,14 +1,12 @@
 package endpoints_test
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"net/netip"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -24,36 +22,19 @@ import (
 	"github.com/hawser-net/hawser/internal/k8s"
 	"github.com/hawser-net/hawser/internal/k8s/endpoints"
 	"github.com/hawser-net/hawser/internal/labels"
+	"github.com/hawser-net/hawser/internal/testenv"
 )
 
 const interval = 100 * time.Millisecond
 
-// logged is what was logged. It is safe for concurrent use.
-type logged struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *logged) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *logged) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
-}
-
 // node runs the Endpoints of a node until the test ends.
-func (r *harness) node(host string, slices bool, out *logged) *endpoints.Endpoints {
+func (r *harness) node(host string, slices bool, out *testenv.Log) *endpoints.Endpoints {
 	r.t.Helper()
 	return r.nodeBy(r.client, host, slices, out)
 }
 
 // nodeBy is node with a connection of its own.
-func (r *harness) nodeBy(c *k8s.Client, host string, slices bool, out *logged) *endpoints.Endpoints {
+func (r *harness) nodeBy(c *k8s.Client, host string, slices bool, out *testenv.Log) *endpoints.Endpoints {
 	r.t.Helper()
 	e, err := endpoints.New(endpoints.Config{
 		Hosts: []netip.Addr{netip.MustParseAddr(host)}, Slices: slices, Interval: interval, Log: slog.New(slog.NewTextHandler(out, nil)),
@@ -123,7 +104,7 @@ func TestForceDeleted(t *testing.T) {
 			t.Parallel()
 			r := newHarness(t)
 			r.namespace("team")
-			var logs logged
+			var logs testenv.Log
 			asked, counted := r.counted()
 			one, two := r.nodeBy(counted, ownHost, slices, &logs), r.node(otherHost, slices, &logs)
 			old := r.pod("team", "web")
@@ -173,7 +154,7 @@ func TestSameNameOnOneNode(t *testing.T) {
 	o := object("team", "web", ownHost, "10.0.1.9", 500)
 	o.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: "web", UID: pod.UID}}
 	made := r.create(o)
-	var logs logged
+	var logs testenv.Log
 	e := r.node(ownHost, false, &logs)
 	e.Set(local(pod, 9, 500))
 	e.Set(local(old, 7, 500))
@@ -202,7 +183,7 @@ func TestInterfaces(t *testing.T) {
 	r := newHarness(t)
 	r.namespace("team")
 	pod := r.pod("team", "web")
-	var logs logged
+	var logs testenv.Log
 	e := r.node(ownHost, false, &logs)
 	e.Set(local(pod, 8, 500))
 	e.Set(local(pod, 7, 500))
@@ -225,7 +206,7 @@ func TestRelabel(t *testing.T) {
 	r := newHarness(t)
 	r.namespace("team")
 	pod := r.pod("team", "web")
-	var logs logged
+	var logs testenv.Log
 	e := r.node(ownHost, false, &logs)
 	at := func(l ...labels.Label) endpoints.Local {
 		out := local(pod, 7, 500)
@@ -265,7 +246,7 @@ func TestRefusedPatch(t *testing.T) {
 	r := newHarness(t)
 	r.namespace("team")
 	pod := r.pod("team", "web")
-	var logs logged
+	var logs testenv.Log
 	e := r.node(ownHost, false, &logs)
 	e.Set(local(pod, 7, 500))
 	r.waitObject("a new pod", pod.UID, ownHost, "10.0.1.7")

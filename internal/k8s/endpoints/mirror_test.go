@@ -9,6 +9,7 @@ import (
 
 	"github.com/hawser-net/hawser/internal/k8s"
 	"github.com/hawser-net/hawser/internal/k8s/endpoints"
+	"github.com/hawser-net/hawser/internal/testenv"
 )
 
 // TestStaticPod: the object of a static pod is made anew while the pod goes on. Its CiliumEndpoint
@@ -41,7 +42,7 @@ func TestStaticPod(t *testing.T) {
 		}
 		return mirror()
 	}
-	var logs logged
+	var logs testenv.Log
 	e := r.node(ownHost, false, &logs)
 	pod := mirror()
 	endpoint := func() endpoints.Local {

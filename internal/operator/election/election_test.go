@@ -1,7 +1,6 @@
 package election
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -10,7 +9,6 @@ import (
 	"net/http/httptest"
 	"regexp"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -21,6 +19,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/hawser-net/hawser/internal/testenv"
 	"github.com/hawser-net/hawser/internal/testenv/kubeapi"
 )
 
@@ -80,7 +79,7 @@ type arena struct {
 	times     Config
 	// working counts leaders at work: never more than one.
 	working atomic.Int32
-	log     *syncBuffer
+	log     *testenv.Log
 }
 
 func (a *arena) run(id string, kube *rest.Config, work func(context.Context) error) *candidate {
@@ -176,7 +175,7 @@ func TestElection(t *testing.T) {
 		{"many", manyCandidates},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			a := &arena{T: t, kube: kube, namespace: strings.ReplaceAll(row.name, " ", "-"), times: quick(), log: &syncBuffer{}}
+			a := &arena{T: t, kube: kube, namespace: strings.ReplaceAll(row.name, " ", "-"), times: quick(), log: &testenv.Log{}}
 			ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: a.namespace}}
 			if _, err := client.CoreV1().Namespaces().Create(t.Context(), ns, metav1.CreateOptions{}); err != nil {
 				t.Fatal(err)
@@ -394,21 +393,3 @@ func TestFence(t *testing.T) {
 type roundTrip func(*http.Request) (*http.Response, error)
 
 func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
-
-// syncBuffer is a log that several goroutines write.
-type syncBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (s *syncBuffer) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.Write(p)
-}
-
-func (s *syncBuffer) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.String()
-}
