@@ -194,39 +194,7 @@ func client(network, to string, o *outcome) error {
 // answerAs serves TCP and UDP on the service port with a name.
 func answerAs(t *testing.T, ns *testenv.NetNS, name string) {
 	t.Helper()
-	var l net.Listener
-	var u net.PacketConn
-	must(t, ns.Do(func() (err error) {
-		if l, err = net.Listen("tcp", fmt.Sprintf(":%d", service)); err != nil {
-			return err
-		}
-		u, err = net.ListenPacket("udp", fmt.Sprintf(":%d", service))
-		return err
-	}))
-	done := make(chan struct{}, 2)
-	go func() {
-		defer func() { done <- struct{}{} }()
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			c.Write([]byte(name))
-			c.Close()
-		}
-	}()
-	go func() {
-		defer func() { done <- struct{}{} }()
-		buf := make([]byte, 100)
-		for {
-			_, from, err := u.ReadFrom(buf)
-			if err != nil {
-				return
-			}
-			u.WriteTo([]byte(name), from)
-		}
-	}()
-	t.Cleanup(func() { l.Close(); u.Close(); <-done; <-done })
+	serveBy(t, ns, func(c net.Conn) { c.Write([]byte(name)) }, func([]byte, netip.AddrPort) []byte { return []byte(name) })
 }
 
 // TestNodesOwnProcesses: a process of the node reaches a service by its address and never sees the

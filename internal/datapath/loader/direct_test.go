@@ -85,46 +85,15 @@ func openDirect(t testing.TB, n1, n2 *testNode, backends ...netip.Addr) (fronten
 // with that many bytes behind it; UDP with nothing more.
 func serveNames(t testing.TB, ns *testenv.NetNS) {
 	t.Helper()
-	var l net.Listener
-	var u *net.UDPConn
-	must(t, ns.Do(func() (err error) {
-		if l, err = net.Listen("tcp", fmt.Sprintf(":%d", service)); err != nil {
-			return err
+	serveBy(t, ns, func(c net.Conn) {
+		var size int
+		if _, err := fmt.Fscanln(c, &size); err == nil {
+			fmt.Fprintln(c, c.RemoteAddr())
+			c.Write(make([]byte, size))
 		}
-		u, err = net.ListenUDP("udp", &net.UDPAddr{Port: service})
-		return err
-	}))
-	done := make(chan struct{}, 2)
-	go func() {
-		defer func() { done <- struct{}{} }()
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer c.Close()
-				var size int
-				if _, err := fmt.Fscanln(c, &size); err != nil {
-					return
-				}
-				fmt.Fprintln(c, c.RemoteAddr())
-				c.Write(make([]byte, size))
-			}()
-		}
-	}()
-	go func() {
-		defer func() { done <- struct{}{} }()
-		buf := make([]byte, 65536)
-		for {
-			_, from, err := u.ReadFromUDPAddrPort(buf)
-			if err != nil {
-				return
-			}
-			u.WriteToUDPAddrPort([]byte(netip.AddrPortFrom(from.Addr().Unmap(), from.Port()).String()), from)
-		}
-	}()
-	t.Cleanup(func() { l.Close(); u.Close(); <-done; <-done })
+	}, func(_ []byte, from netip.AddrPort) []byte {
+		return []byte(netip.AddrPortFrom(from.Addr().Unmap(), from.Port()).String())
+	})
 }
 
 // download asks serveNames for a number of bytes, and returns by whose address it was asked, in its

@@ -258,16 +258,17 @@ func (n *testNode) enforce(t testing.TB, p *testPod, peers ...uint32) {
 
 const service = 8080
 
-// serve answers in a namespace: TCP and UDP on the service port send back what they get.
-func serve(t testing.TB, ns *testenv.NetNS) {
+// serveBy answers in a namespace on the service port until the test ends: tcp has each connection,
+// and udp returns the answer to a datagram.
+func serveBy(t testing.TB, ns *testenv.NetNS, tcp func(net.Conn), udp func(data []byte, from netip.AddrPort) []byte) {
 	t.Helper()
 	var l net.Listener
-	var u net.PacketConn
+	var u *net.UDPConn
 	must(t, ns.Do(func() (err error) {
 		if l, err = net.Listen("tcp", fmt.Sprintf(":%d", service)); err != nil {
 			return err
 		}
-		u, err = net.ListenPacket("udp", fmt.Sprintf(":%d", service))
+		u, err = net.ListenUDP("udp", &net.UDPAddr{Port: service})
 		return err
 	}))
 	done := make(chan struct{}, 2)
@@ -278,21 +279,27 @@ func serve(t testing.TB, ns *testenv.NetNS) {
 			if err != nil {
 				return
 			}
-			go func() { defer c.Close(); io.Copy(c, c) }()
+			go func() { defer c.Close(); tcp(c) }()
 		}
 	}()
 	go func() {
 		defer func() { done <- struct{}{} }()
 		buf := make([]byte, 65536)
 		for {
-			n, from, err := u.ReadFrom(buf)
+			n, from, err := u.ReadFromUDPAddrPort(buf)
 			if err != nil {
 				return
 			}
-			u.WriteTo(buf[:n], from)
+			u.WriteToUDPAddrPort(udp(buf[:n], from), from)
 		}
 	}()
 	t.Cleanup(func() { l.Close(); u.Close(); <-done; <-done })
+}
+
+// serve answers in a namespace: TCP and UDP on the service port send back what they get.
+func serve(t testing.TB, ns *testenv.NetNS) {
+	t.Helper()
+	serveBy(t, ns, func(c net.Conn) { io.Copy(c, c) }, func(data []byte, _ netip.AddrPort) []byte { return data })
 }
 
 // echo sends size bytes by a protocol and waits for them to come back.
