@@ -3,7 +3,6 @@ package addressing
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/http/httptest"
 	"net/netip"
@@ -14,14 +13,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/aws/aws-sdk-go-v2/config"
-	"github.com/aws/aws-sdk-go-v2/credentials"
-	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
-	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/internal/agent/instance"
@@ -122,20 +117,7 @@ func TestENIWithOperator(t *testing.T) {
 	t.Cleanup(endpoint.Close)
 	metadata := httptest.NewServer(cloud.Metadata("i-n1"))
 	t.Cleanup(metadata.Close)
-	env.Run(t, func(ctx context.Context, m manager.Manager, log *slog.Logger) error {
-		cfg := nodemanager.Defaults()
-		cfg.QPS, cfg.Burst, cfg.Resync, cfg.MaxLag, cfg.ReleaseDelay, cfg.ReleaseExcess = 200, 100, time.Second, time.Second, 0, true
-		metrics, err := nodemanager.NewMetrics(prometheus.NewRegistry())
-		if err != nil {
-			return err
-		}
-		p, err := aws.New(ctx, aws.Config{ClusterName: "town"}, nodemanager.NewBudget(cfg, metrics), config.WithBaseEndpoint(endpoint.URL), config.WithRegion("eu-test-1"),
-			config.WithCredentialsProvider(credentials.NewStaticCredentialsProvider("id", "secret", "")), config.WithSharedConfigFiles(nil), config.WithSharedCredentialsFiles(nil))
-		if err != nil {
-			return err
-		}
-		return nodemanager.Setup(ctx, m, cfg, p, metrics, log)
-	})
+	runAWS(t, env, endpoint.URL)
 	env.Create(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})
 
 	e := &operatedNode{

@@ -274,6 +274,26 @@ func (a *nodeAgent) start(pods map[netip.Addr]string) {
 	a.stop = func() { cancel(); wg.Wait() }
 }
 
+// runAWS runs what of the operator gives addresses of AWS, which is at a URL, until the test ends
+// or stop is called.
+func runAWS(t testing.TB, env *controllers.Env, url string) (stop func()) {
+	t.Helper()
+	return env.Run(t, func(ctx context.Context, m manager.Manager, log *slog.Logger) error {
+		cfg := nodemanager.Defaults()
+		cfg.QPS, cfg.Burst, cfg.Resync, cfg.MaxLag, cfg.ReleaseDelay, cfg.ReleaseExcess = 200, 100, time.Second, time.Second, 0, true
+		metrics, err := nodemanager.NewMetrics(prometheus.NewRegistry())
+		if err != nil {
+			return err
+		}
+		p, err := aws.New(ctx, aws.Config{ClusterName: "town"}, nodemanager.NewBudget(cfg, metrics), config.WithBaseEndpoint(url), config.WithRegion("eu-test-1"),
+			config.WithCredentialsProvider(credentials.NewStaticCredentialsProvider("id", "secret", "")), config.WithSharedConfigFiles(nil), config.WithSharedCredentialsFiles(nil))
+		if err != nil {
+			return err
+		}
+		return nodemanager.Setup(ctx, m, cfg, p, metrics, log)
+	})
+}
+
 // TestSinglesWithOperator has both halves agree on each address, on a real API server and beside a
 // cloud that counts: pods come and go, the operator ends and starts, the agent ends, starts, and
 // stands still between agreeing and saying so. No pod ever has an address that the cloud does not
@@ -290,22 +310,7 @@ func TestSinglesWithOperator(t *testing.T) {
 	}
 	endpoint := httptest.NewServer(cloud)
 	t.Cleanup(endpoint.Close)
-	operator := func() (stop func()) {
-		return env.Run(t, func(ctx context.Context, m manager.Manager, log *slog.Logger) error {
-			cfg := nodemanager.Defaults()
-			cfg.QPS, cfg.Burst, cfg.Resync, cfg.MaxLag, cfg.ReleaseDelay, cfg.ReleaseExcess = 200, 100, time.Second, time.Second, 0, true
-			metrics, err := nodemanager.NewMetrics(prometheus.NewRegistry())
-			if err != nil {
-				return err
-			}
-			p, err := aws.New(ctx, aws.Config{ClusterName: "town"}, nodemanager.NewBudget(cfg, metrics), config.WithBaseEndpoint(endpoint.URL), config.WithRegion("eu-test-1"),
-				config.WithCredentialsProvider(credentials.NewStaticCredentialsProvider("id", "secret", "")), config.WithSharedConfigFiles(nil), config.WithSharedCredentialsFiles(nil))
-			if err != nil {
-				return err
-			}
-			return nodemanager.Setup(ctx, m, cfg, p, metrics, log)
-		})
-	}
+	operator := func() (stop func()) { return runAWS(t, env, endpoint.URL) }
 	env.Create(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})
 	stop := operator()
 	a := &nodeAgent{T: t, env: env, dir: t.TempDir()}
