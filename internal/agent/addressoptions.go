@@ -10,6 +10,7 @@ import (
 	"github.com/hawser-net/hawser/internal/agent/addressing"
 	"github.com/hawser-net/hawser/internal/agent/network"
 	"github.com/hawser-net/hawser/internal/ipam"
+	"github.com/hawser-net/hawser/internal/validate"
 )
 
 // AddressOptions say which addresses this node's pods get.
@@ -53,8 +54,8 @@ func (o *AddressOptions) Flags(fs *pflag.FlagSet) {
 
 // validateAddresses checks these options: what they may say depends on where the node is.
 func (c *Config) validateAddresses() error {
-	var f faults
-	f.atLeastSecond("ipam-expiration", c.IPAMExpiration)
+	var errs validate.Errors
+	errs.AtLeastSecond("ipam-expiration", c.IPAMExpiration)
 	var err error
 	switch {
 	case c.IPAM == addressing.ClusterPool || c.IPAM == addressing.Kubernetes:
@@ -67,14 +68,14 @@ func (c *Config) validateAddresses() error {
 	case addressing.OfCloud(c.IPAM) && c.EnableK8s:
 		err = errors.Join(c.validateSingles(), c.validateCloud())
 	case addressing.OfCloud(c.IPAM):
-		f.bad("--ipam: %s needs --enable-k8s: the operator shows in the CiliumNode what the cloud has assigned", c.IPAM)
+		errs.Add("--ipam: %s needs --enable-k8s: the operator shows in the CiliumNode what the cloud has assigned", c.IPAM)
 	case c.EnableK8s:
-		f.bad("--ipam: %q is not supported: use %s (the operator gives each node a block), %s (the operator, out of pools), %s (the Node's pod CIDR), %s (an IPAM plugin, out of the same), %s (single addresses of the CiliumNode), or %s, %s or %s (those of a cloud's network interfaces)",
+		errs.Add("--ipam: %q is not supported: use %s (the operator gives each node a block), %s (the operator, out of pools), %s (the Node's pod CIDR), %s (an IPAM plugin, out of the same), %s (single addresses of the CiliumNode), or %s, %s or %s (those of a cloud's network interfaces)",
 			c.IPAM, addressing.ClusterPool, addressing.MultiPool, addressing.Kubernetes, addressing.Delegated, addressing.CRD, addressing.ENI, addressing.Azure, addressing.AlibabaCloud)
 	default:
-		f.bad("--ipam: %q is not supported: leave it out, without Kubernetes --ipv4-range and --ipv6-range say which addresses pods get", c.IPAM)
+		errs.Add("--ipam: %q is not supported: leave it out, without Kubernetes --ipv4-range and --ipv6-range say which addresses pods get", c.IPAM)
 	}
-	return errors.Join(append(f, err, c.validateRanges())...)
+	return errors.Join(append(errs, err, c.validateRanges())...)
 }
 
 // validateRanges checks the ranges of this node's pods.
@@ -94,33 +95,24 @@ func (c *Config) validateRanges() error {
 // validateMultiPool checks what counts with pools only.
 func (c *Config) validateMultiPool() error {
 	_, err := addressing.ParsePreAllocation(c.PreAllocation, c.DefaultPool)
-	errs := []error{err}
-	if c.DefaultPool == "" {
-		errs = append(errs, errors.New("--ipam-default-ip-pool: must not be empty"))
-	}
-	if c.IPv4Range != "" || c.IPv6Range != "" {
-		errs = append(errs, fmt.Errorf("--ipv4-range and --ipv6-range cannot be used with --ipam=%s: the pools say which addresses pods get", addressing.MultiPool))
-	}
-	return errors.Join(errs...)
+	errs := validate.Errors{err}
+	errs.If(c.DefaultPool == "", "--ipam-default-ip-pool: must not be empty")
+	errs.If(c.IPv4Range != "" || c.IPv6Range != "",
+		"--ipv4-range and --ipv6-range cannot be used with --ipam=%s: the pools say which addresses pods get", addressing.MultiPool)
+	return errs.Err()
 }
 
 // validateSingles checks what counts where a node has single addresses.
 func (c *Config) validateSingles() error {
-	var errs []error
-	if c.RoutingMode != "native" {
-		errs = append(errs, fmt.Errorf("--ipam=%s: the network leads to each pod's own address, and no tunnel does: set --routing-mode=native", c.IPAM))
-	}
+	var errs validate.Errors
+	errs.If(c.RoutingMode != "native", "--ipam=%s: the network leads to each pod's own address, and no tunnel does: set --routing-mode=native", c.IPAM)
 	if c.IPAM == addressing.CRD && (c.EnableIPv4 && c.MasqueradeIPv4 && c.NativeIPv4CIDR == "" || c.EnableIPv6 && c.MasqueradeIPv6 && c.NativeIPv6CIDR == "") {
-		errs = append(errs, fmt.Errorf("--ipam=%s: pods of other nodes are in no pod CIDR: say with --ipv4-native-routing-cidr and --ipv6-native-routing-cidr "+
-			"where packets are not masqueraded, or switch masquerading off", c.IPAM))
+		errs.Add("--ipam=%s: pods of other nodes are in no pod CIDR: say with --ipv4-native-routing-cidr and --ipv6-native-routing-cidr "+
+			"where packets are not masqueraded, or switch masquerading off", c.IPAM)
 	}
-	if c.IPv4Range != "" || c.IPv6Range != "" {
-		errs = append(errs, fmt.Errorf("--ipv4-range and --ipv6-range cannot be used with --ipam=%s: the CiliumNode says which addresses pods get", c.IPAM))
-	}
-	if c.NodeUpdate < time.Second {
-		errs = append(errs, fmt.Errorf("--ipam-cilium-node-update-rate: %s is below a second", c.NodeUpdate))
-	}
-	return errors.Join(errs...)
+	errs.If(c.IPv4Range != "" || c.IPv6Range != "", "--ipv4-range and --ipv6-range cannot be used with --ipam=%s: the CiliumNode says which addresses pods get", c.IPAM)
+	errs.If(c.NodeUpdate < time.Second, "--ipam-cilium-node-update-rate: %s is below a second", c.NodeUpdate)
+	return errs.Err()
 }
 
 // validateDelegated checks what counts only where a plugin gives the addresses.

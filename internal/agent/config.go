@@ -2,11 +2,8 @@ package agent
 
 import (
 	"errors"
-	"fmt"
-	"net"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -21,6 +18,7 @@ import (
 	"github.com/hawser-net/hawser/internal/daemon"
 	"github.com/hawser-net/hawser/internal/datapath/maps"
 	"github.com/hawser-net/hawser/internal/storedial"
+	"github.com/hawser-net/hawser/internal/validate"
 )
 
 // NetworkOptions configure the node's network.
@@ -135,20 +133,14 @@ func (o *NodeOptions) Flags(fs *pflag.FlagSet) {
 
 // Validate checks every option and joins all faults in one error.
 func (o *NodeOptions) Validate() error {
-	var f faults
-	if o.NodeName == "" {
-		f.bad("--node-name: the host has no name; give one")
-	}
+	var errs validate.Errors
+	errs.If(o.NodeName == "", "--node-name: the host has no name; give one")
 	for _, p := range []struct{ flag, path string }{{"socket-path", o.SocketPath}, {"state-dir", o.StateDir}, {"bpf-root", o.BPFRoot}} {
-		if !filepath.IsAbs(p.path) {
-			f.bad("--%s: %q is not an absolute path", p.flag, p.path)
-		}
+		errs.If(!filepath.IsAbs(p.path), "--%s: %q is not an absolute path", p.flag, p.path)
 	}
-	if len(o.SocketPath) > 107 {
-		f.bad("--socket-path: %q is longer than the 107 characters a unix socket may have", o.SocketPath)
-	}
-	f.address("prometheus-serve-addr", o.PrometheusAddr)
-	return errors.Join(f...)
+	errs.If(len(o.SocketPath) > 107, "--socket-path: %q is longer than the 107 characters a unix socket may have", o.SocketPath)
+	errs.Address("prometheus-serve-addr", o.PrometheusAddr)
+	return errs.Err()
 }
 
 // cniFile reports which CNI configuration the agent writes.
@@ -217,10 +209,10 @@ func (o *PolicyOptions) Flags(fs *pflag.FlagSet) {
 
 // Validate checks every option and joins all faults in one error.
 func (o *PolicyOptions) Validate() error {
-	var f faults
-	f.oneOf("enable-policy", o.EnablePolicy, "default", "always", "never")
-	f.oneOf("allow-localhost", o.AllowLocalhost, "always", "auto", "policy")
-	return errors.Join(f...)
+	var errs validate.Errors
+	errs.OneOf("enable-policy", o.EnablePolicy, "default", "always", "never")
+	errs.OneOf("allow-localhost", o.AllowLocalhost, "always", "auto", "policy")
+	return errs.Err()
 }
 
 // ConntrackOptions say how long flows live.
@@ -246,13 +238,13 @@ func (o *ConntrackOptions) Flags(fs *pflag.FlagSet) {
 
 // Validate checks every option and joins all faults in one error.
 func (o *ConntrackOptions) Validate() error {
-	var f faults
-	f.atLeastSecond("bpf-ct-timeout-regular-tcp", o.CTTCP)
-	f.atLeastSecond("bpf-ct-timeout-regular-tcp-syn", o.CTTCPSyn)
-	f.atLeastSecond("bpf-ct-timeout-regular-tcp-fin", o.CTTCPFin)
-	f.atLeastSecond("bpf-ct-timeout-regular-any", o.CTAny)
-	f.atLeastSecond("conntrack-gc-interval", o.CTInterval)
-	return errors.Join(f...)
+	var errs validate.Errors
+	errs.AtLeastSecond("bpf-ct-timeout-regular-tcp", o.CTTCP)
+	errs.AtLeastSecond("bpf-ct-timeout-regular-tcp-syn", o.CTTCPSyn)
+	errs.AtLeastSecond("bpf-ct-timeout-regular-tcp-fin", o.CTTCPFin)
+	errs.AtLeastSecond("bpf-ct-timeout-regular-any", o.CTAny)
+	errs.AtLeastSecond("conntrack-gc-interval", o.CTInterval)
+	return errs.Err()
 }
 
 // HealthOptions configure who learns whether this node works, and which nodes reach each other.
@@ -283,36 +275,9 @@ func (o *HealthOptions) Flags(fs *pflag.FlagSet) {
 
 // Validate checks every option and joins all faults in one error.
 func (o *HealthOptions) Validate() error {
-	var f faults
-	f.atLeastSecond("cluster-health-interval", o.HealthInterval)
-	if o.ClusterHealthPort == 0 {
-		f.bad("--cluster-health-port: must not be 0; --enable-health-checking=false switches probes off")
-	}
-	if o.HealthPort < 0 || o.HealthPort > 65535 {
-		f.bad("--agent-health-port: %d is not a port", o.HealthPort)
-	}
-	return errors.Join(f...)
-}
-
-// faults joins what is wrong with options.
-type faults []error
-
-func (f *faults) bad(format string, args ...any) { *f = append(*f, fmt.Errorf(format, args...)) }
-
-func (f *faults) oneOf(flag, value string, allowed ...string) {
-	if !slices.Contains(allowed, value) {
-		f.bad("--%s: %q is not one of %s", flag, value, strings.Join(allowed, ", "))
-	}
-}
-
-func (f *faults) atLeastSecond(flag string, d time.Duration) {
-	if d < time.Second {
-		f.bad("--%s: %s is below one second", flag, d)
-	}
-}
-
-func (f *faults) address(flag, hostPort string) {
-	if _, _, err := net.SplitHostPort(hostPort); hostPort != "" && err != nil {
-		f.bad("--%s: %q is not host:port", flag, hostPort)
-	}
+	var errs validate.Errors
+	errs.AtLeastSecond("cluster-health-interval", o.HealthInterval)
+	errs.If(o.ClusterHealthPort == 0, "--cluster-health-port: must not be 0; --enable-health-checking=false switches probes off")
+	errs.If(o.HealthPort < 0 || o.HealthPort > 65535, "--agent-health-port: %d is not a port", o.HealthPort)
+	return errs.Err()
 }

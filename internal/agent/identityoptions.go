@@ -2,13 +2,13 @@ package agent
 
 import (
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/spf13/pflag"
 
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/k8s/relevance"
+	"github.com/hawser-net/hawser/internal/validate"
 )
 
 // Values of --identity-allocation-mode.
@@ -66,11 +66,11 @@ func (o *IdentityOptions) Flags(fs *pflag.FlagSet) {
 // Validate checks every option and joins all faults in one error. Where identities can be kept
 // depends on more: see Config.validateIdentities.
 func (o *IdentityOptions) Validate() error {
-	var f faults
-	f.atLeastSecond("identity-allocation-timeout", o.AllocationTimeout)
-	f.atLeastSecond("identity-allocation-sync-interval", o.AllocationSync)
+	var errs validate.Errors
+	errs.AtLeastSecond("identity-allocation-timeout", o.AllocationTimeout)
+	errs.AtLeastSecond("identity-allocation-sync-interval", o.AllocationSync)
 	_, err := identity.ParseManagement(o.ManagementMode, o.ManageCID)
-	return errors.Join(append(f, err)...)
+	return errors.Join(append(errs, err)...)
 }
 
 // management is who makes identities, of a configuration that is valid.
@@ -104,27 +104,22 @@ func (c *Config) inBothPlaces() bool {
 
 // validateIdentities checks that identities can be kept, and made, as the options say.
 func (c *Config) validateIdentities() error {
-	var f faults
+	var errs validate.Errors
 	mode := c.identityMode()
 	m, err := identity.ParseManagement(c.ManagementMode, c.ManageCID)
 	if c.EnableK8s {
-		f.oneOf("identity-allocation-mode", mode, identityCRD, identityKVStore, identityBothKVStore, identityBothCRD)
-		if mode != identityCRD && c.KVStore == "" {
-			f.bad("--identity-allocation-mode: %s needs --kvstore", mode)
-		}
-		if c.inBothPlaces() && err == nil && m != identity.ManagedByAgent {
-			f.bad("--identity-allocation-mode: with %s agents make identities; --%s must be %s", mode, identity.ManagementFlag, identity.ManagedByAgent)
-		}
-		if c.NoEndpointObjects && !c.EndpointSlices && mode != identityKVStore {
-			f.bad("--disable-endpoint-crd: without --enable-cilium-endpoint-slice no node would learn of another's pods")
-		}
+		errs.OneOf("identity-allocation-mode", mode, identityCRD, identityKVStore, identityBothKVStore, identityBothCRD)
+		errs.If(mode != identityCRD && c.KVStore == "", "--identity-allocation-mode: %s needs --kvstore", mode)
+		errs.If(c.inBothPlaces() && err == nil && m != identity.ManagedByAgent,
+			"--identity-allocation-mode: with %s agents make identities; --%s must be %s", mode, identity.ManagementFlag, identity.ManagedByAgent)
+		errs.If(c.NoEndpointObjects && !c.EndpointSlices && mode != identityKVStore,
+			"--disable-endpoint-crd: without --enable-cilium-endpoint-slice no node would learn of another's pods")
 	} else if mode != identityKVStore {
-		f.bad("--identity-allocation-mode: %s needs --enable-k8s", c.IdentityMode)
+		errs.Add("--identity-allocation-mode: %s needs --enable-k8s", c.IdentityMode)
 	}
-	if err == nil && m.Operator() && !c.EnableK8s && c.KVStore == "" {
-		f.bad("--%s: %s needs --enable-k8s or --kvstore: a node on its own has no operator", identity.ManagementFlag, m)
-	}
-	return errors.Join(append(f, c.validateLabels())...)
+	errs.If(err == nil && m.Operator() && !c.EnableK8s && c.KVStore == "",
+		"--%s: %s needs --enable-k8s or --kvstore: a node on its own has no operator", identity.ManagementFlag, m)
+	return errors.Join(append(errs, c.validateLabels())...)
 }
 
 // validateLabels checks what must be so if identities are made by some labels only.
@@ -132,24 +127,13 @@ func (c *Config) validateLabels() error {
 	if narrow, err := relevance.ParseFlag(c.IdentityLabels); err != nil || !narrow {
 		return err
 	}
-	var errs []error
-	bad := func(format string, args ...any) {
-		errs = append(errs, fmt.Errorf("--"+relevance.Flag+"="+relevance.PolicyLabels+" "+format, args...))
-	}
-	if c.identityMode() != identityCRD || c.KVStore != "" {
-		bad("needs --identity-allocation-mode=%s and no --kvstore: who reads identities from a key-value store does not learn by which labels they are made", identityCRD)
-	}
-	if !c.management().Operator() {
-		bad("needs --%s=%s or %s: one has to say for all which labels count", identity.ManagementFlag, identity.ManagedByOperator, identity.ManagedByBoth)
-	}
-	if c.NoEndpointObjects {
-		bad("needs CiliumEndpoints, by which agents say which identity a pod has (no --disable-endpoint-crd)")
-	}
-	if c.StaticCNPPath != "" {
-		bad("cannot be used with --static-cnp-path: the operator does not know which labels the rules of files select")
-	}
-	if c.ClusterMesh.Dir != "" {
-		bad("cannot be used with --clustermesh-config: the identities of other clusters are made by other labels")
-	}
-	return errors.Join(errs...)
+	const option = "--" + relevance.Flag + "=" + relevance.PolicyLabels
+	var errs validate.Errors
+	errs.If(c.identityMode() != identityCRD || c.KVStore != "",
+		option+" needs --identity-allocation-mode=%s and no --kvstore: who reads identities from a key-value store does not learn by which labels they are made", identityCRD)
+	errs.If(!c.management().Operator(), option+" needs --%s=%s or %s: one has to say for all which labels count", identity.ManagementFlag, identity.ManagedByOperator, identity.ManagedByBoth)
+	errs.If(c.NoEndpointObjects, option+" needs CiliumEndpoints, by which agents say which identity a pod has (no --disable-endpoint-crd)")
+	errs.If(c.StaticCNPPath != "", option+" cannot be used with --static-cnp-path: the operator does not know which labels the rules of files select")
+	errs.If(c.ClusterMesh.Dir != "", option+" cannot be used with --clustermesh-config: the identities of other clusters are made by other labels")
+	return errs.Err()
 }

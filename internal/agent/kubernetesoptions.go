@@ -9,6 +9,7 @@ import (
 
 	"github.com/hawser-net/hawser/internal/k8s"
 	"github.com/hawser-net/hawser/internal/k8s/policies"
+	"github.com/hawser-net/hawser/internal/validate"
 )
 
 // Values of --pod-readiness.
@@ -60,12 +61,10 @@ func (o *KubernetesOptions) Validate() error {
 	if !o.EnableK8s {
 		return nil
 	}
-	var f faults
-	f.oneOf("pod-readiness", o.PodReadiness, readinessLoose, readinessStrict)
-	if o.CRDWait <= 0 {
-		f.bad("--crd-wait-timeout: %s is not above 0", o.CRDWait)
-	}
-	return errors.Join(append(f, o.K8s.Validate(), o.Policies.Validate())...)
+	var errs validate.Errors
+	errs.OneOf("pod-readiness", o.PodReadiness, readinessLoose, readinessStrict)
+	errs.If(o.CRDWait <= 0, "--crd-wait-timeout: %s is not above 0", o.CRDWait)
+	return errors.Join(append(errs, o.K8s.Validate(), o.Policies.Validate())...)
 }
 
 // inNamespace is the namespace of the agents and the operator.

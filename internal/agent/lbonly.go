@@ -1,10 +1,10 @@
 package agent
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/hawser-net/hawser/internal/agent/addressing"
+	"github.com/hawser-net/hawser/internal/validate"
 )
 
 // datapathLBOnly is the datapath mode of a node without pods that leads clients to the backends of
@@ -41,14 +41,11 @@ func (c *Config) forMode() {
 
 // validateServices checks where services come from.
 func (c *Config) validateServices() error {
-	var errs []error
-	if c.lbOnly() && !c.balances() {
-		errs = append(errs, fmt.Errorf("--datapath-mode=%s: there is nothing to balance: give --enable-k8s, or --%s with services and their endpoints", datapathLBOnly, flagServicesFile))
-	}
-	if c.ServicesFile != "" && c.EnableK8s {
-		errs = append(errs, fmt.Errorf("--%s: Kubernetes says what services there are; leave it out, or --enable-k8s", flagServicesFile))
-	}
-	return errors.Join(errs...)
+	var errs validate.Errors
+	errs.If(c.lbOnly() && !c.balances(),
+		"--datapath-mode=%s: there is nothing to balance: give --enable-k8s, or --%s with services and their endpoints", datapathLBOnly, flagServicesFile)
+	errs.If(c.ServicesFile != "" && c.EnableK8s, "--%s: Kubernetes says what services there are; leave it out, or --enable-k8s", flagServicesFile)
+	return errs.Err()
 }
 
 // refusePods reports why a node that has pods cannot be one without.

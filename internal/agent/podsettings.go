@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -10,6 +9,7 @@ import (
 
 	"github.com/hawser-net/hawser/api/rest"
 	"github.com/hawser-net/hawser/internal/datapath"
+	"github.com/hawser-net/hawser/internal/validate"
 )
 
 // Options of what pods get besides addresses and routes: the plugin asks for it with GET /config.
@@ -57,16 +57,16 @@ func pmtudModes() []string { return []string{pmtudBlackhole, "always", "disabled
 
 // Validate checks every option and joins all faults in one error.
 func (o *PodOptions) Validate() error {
-	var f faults
+	var errs validate.Errors
 	if o.PodPMTUD != "" {
-		f.oneOf(flagPMTUD, o.PodPMTUD, pmtudModes()...)
+		errs.OneOf(flagPMTUD, o.PodPMTUD, pmtudModes()...)
 	}
 	switch o.DatapathMode {
 	case datapathVeth, datapathAuto, datapathLBOnly:
 	default:
-		f.bad("--datapath-mode: %q is not supported: pods get veth pairs; set %s, or %s for a node without pods", o.DatapathMode, datapathVeth, datapathLBOnly)
+		errs.Add("--datapath-mode: %q is not supported: pods get veth pairs; set %s, or %s for a node without pods", o.DatapathMode, datapathVeth, datapathLBOnly)
 	}
-	return errors.Join(f...)
+	return errs.Err()
 }
 
 // podReservedPorts returns the ports that are reserved in pods in the kernel's form, such as

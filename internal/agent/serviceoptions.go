@@ -10,6 +10,7 @@ import (
 
 	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/service"
+	"github.com/hawser-net/hawser/internal/validate"
 )
 
 // The ways to choose a backend.
@@ -74,23 +75,20 @@ func (o *ServiceOptions) Flags(fs *pflag.FlagSet) {
 
 // Validate checks every option and joins all faults in one error.
 func (o *ServiceOptions) Validate() error {
-	var f faults
-	f.oneOf("bpf-lb-algorithm", o.LBAlgorithm, lbRandom, lbMaglev)
-	f.oneOf("bpf-lb-mode", o.LBMode, string(service.ForwardSNAT), string(service.ForwardDSR), string(service.ForwardHybrid))
+	var errs validate.Errors
+	errs.OneOf("bpf-lb-algorithm", o.LBAlgorithm, lbRandom, lbMaglev)
+	errs.OneOf("bpf-lb-mode", o.LBMode, string(service.ForwardSNAT), string(service.ForwardDSR), string(service.ForwardHybrid))
 	if r, err := datapath.ParsePortRange(o.SNATPorts); err != nil {
-		f.bad("--snat-port-range: %w", err)
+		errs.Add("--snat-port-range: %w", err)
 	} else if r.First < 1024 {
-		f.bad("--snat-port-range: ports below 1024 are those of well-known services")
+		errs.Add("--snat-port-range: ports below 1024 are those of well-known services")
 	}
-	if !o.KubeProxyReplacement && (o.LBMode == string(service.ForwardDSR) || o.LBMode == string(service.ForwardHybrid)) {
-		f.bad("--bpf-lb-mode: %s needs --kube-proxy-replacement: without it kube-proxy leads clients outside", o.LBMode)
-	}
-	if o.ServicesFile != "" && o.ServicesInterval < 10*time.Millisecond {
-		f.bad("--%s-interval: %s is below 10ms", flagServicesFile, o.ServicesInterval)
-	}
-	f.address("kube-proxy-replacement-healthz-bind-address", o.ProxyHealthzAddr)
+	errs.If(!o.KubeProxyReplacement && (o.LBMode == string(service.ForwardDSR) || o.LBMode == string(service.ForwardHybrid)),
+		"--bpf-lb-mode: %s needs --kube-proxy-replacement: without it kube-proxy leads clients outside", o.LBMode)
+	errs.If(o.ServicesFile != "" && o.ServicesInterval < 10*time.Millisecond, "--%s-interval: %s is below 10ms", flagServicesFile, o.ServicesInterval)
+	errs.Address("kube-proxy-replacement-healthz-bind-address", o.ProxyHealthzAddr)
 	_, err := o.nodePortRanges()
-	return errors.Join(append(f, err)...)
+	return errors.Join(append(errs, err)...)
 }
 
 // nodePortRanges are the ranges of addresses at which node ports are served.

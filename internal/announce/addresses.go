@@ -3,7 +3,6 @@ package announce
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -13,6 +12,7 @@ import (
 	"github.com/hawser-net/hawser/internal/ipcache"
 	"github.com/hawser-net/hawser/internal/storekeys"
 	"github.com/hawser-net/hawser/internal/table"
+	"github.com/hawser-net/hawser/internal/validate"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
@@ -34,16 +34,12 @@ type AddressesConfig struct {
 
 // Validate reports all settings that make no sense.
 func (c *AddressesConfig) Validate() error {
-	var errs []error
-	if len(c.Hosts) == 0 {
-		errs = append(errs, errors.New("the node has no address"))
-	}
+	var errs validate.Errors
+	errs.If(len(c.Hosts) == 0, "the node has no address")
 	for _, h := range c.Hosts {
-		if !h.IsValid() || h.IsUnspecified() || h.Is4In6() {
-			errs = append(errs, fmt.Errorf("%v is no address of the node", h))
-		}
+		errs.If(!h.IsValid() || h.IsUnspecified() || h.Is4In6(), "%v is no address of the node", h)
 	}
-	return errors.Join(errs...)
+	return errs.Err()
 }
 
 // Addresses shares addresses with the other nodes: it writes those that are announced, each under a

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/hawser-net/hawser/internal/table"
+	"github.com/hawser-net/hawser/internal/validate"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
@@ -40,14 +41,10 @@ func (t *Timing) Defaults() {
 
 // Validate reports all settings that make no sense.
 func (t *Timing) Validate() error {
-	var errs []error
-	if t.Resync < 0 || t.WriteTimeout < 0 || t.MinBackoff < 0 {
-		errs = append(errs, errors.New("a duration is negative"))
-	}
-	if t.MaxBackoff < t.MinBackoff {
-		errs = append(errs, fmt.Errorf("backoff from %v to %v is no range", t.MinBackoff, t.MaxBackoff))
-	}
-	return errors.Join(errs...)
+	var errs validate.Errors
+	errs.If(t.Resync < 0 || t.WriteTimeout < 0 || t.MinBackoff < 0, "a duration is negative")
+	errs.If(t.MaxBackoff < t.MinBackoff, "backoff from %v to %v is no range", t.MinBackoff, t.MaxBackoff)
+	return errs.Err()
 }
 
 // maxBytes bounds the values of one transaction, so that a change waits behind a large batch for a

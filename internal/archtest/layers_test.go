@@ -15,6 +15,7 @@ var layers = map[string]int{
 	"internal/labels":     0,
 	"internal/identity":   0,
 	"internal/storekeys":  0,
+	"internal/validate":   0,
 	"pkg/retry":           0,
 
 	"internal/datapath":  1,

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/hawser-net/hawser/internal/validate"
 )
 
 // Config says what to measure.
@@ -33,24 +35,20 @@ type Config struct {
 
 // Validate checks the configuration and joins all faults.
 func (c *Config) Validate() error {
-	var errs []error
-	if os.Geteuid() != 0 {
-		errs = append(errs, errors.New("needs root: it makes network namespaces, links and kernel maps"))
-	}
+	var errs validate.Errors
+	errs.If(os.Geteuid() != 0, "needs root: it makes network namespaces, links and kernel maps")
 	for _, r := range c.Rows {
 		if !slices.ContainsFunc(groups(), func(g group) bool { return g.name == r }) {
-			errs = append(errs, fmt.Errorf("there is no row %q: choose of %s", r, strings.Join(Groups(), ", ")))
+			errs.Add("there is no row %q: choose of %s", r, strings.Join(Groups(), ", "))
 		}
 	}
-	if len(c.Self) == 0 {
-		errs = append(errs, errors.New("no program to serve etcd with"))
-	}
+	errs.If(len(c.Self) == 0, "no program to serve etcd with")
 	for _, name := range []string{"hawser", "hawser-agent", "hawser-cni", "hawser-operator"} {
 		if _, err := os.Stat(filepath.Join(c.BinDir, name)); err != nil {
-			errs = append(errs, fmt.Errorf("%w: run `make build` first", err))
+			errs.Add("%w: run `make build` first", err)
 		}
 	}
-	return errors.Join(errs...)
+	return errs.Err()
 }
 
 // group is a set of rows that are measured on the same set-up.

@@ -10,7 +10,6 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 
@@ -22,6 +21,7 @@ import (
 	"github.com/hawser-net/hawser/internal/cli/observe"
 	"github.com/hawser-net/hawser/internal/cli/policy"
 	"github.com/hawser-net/hawser/internal/cli/store"
+	"github.com/hawser-net/hawser/internal/validate"
 )
 
 // Config is everything a command needs from its process. Only Stdout, Stderr and Getenv must be
@@ -48,14 +48,10 @@ type Config struct {
 
 // Validate reports which edges are missing.
 func (c Config) Validate() error {
-	var errs []error
-	if c.Stdout == nil || c.Stderr == nil {
-		errs = append(errs, errors.New("cli: no output streams"))
-	}
-	if c.Getenv == nil {
-		errs = append(errs, errors.New("cli: no environment"))
-	}
-	return errors.Join(errs...)
+	var errs validate.Errors
+	errs.If(c.Stdout == nil || c.Stderr == nil, "cli: no output streams")
+	errs.If(c.Getenv == nil, "cli: no environment")
+	return errs.Err()
 }
 
 // Run executes the command line args (without the program's name) and returns the exit code.

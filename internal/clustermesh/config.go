@@ -2,8 +2,6 @@ package clustermesh
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
 	"net/netip"
 	"path/filepath"
@@ -16,6 +14,7 @@ import (
 	"github.com/hawser-net/hawser/internal/labels"
 	"github.com/hawser-net/hawser/internal/node"
 	"github.com/hawser-net/hawser/internal/service"
+	"github.com/hawser-net/hawser/internal/validate"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
@@ -41,17 +40,11 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 // Validate checks every option and joins all faults in one error. clusterID is this cluster's
 // number.
 func (c *Config) Validate(clusterID uint32) error {
-	var errs []error
-	if c.Dir != "" && !filepath.IsAbs(c.Dir) {
-		errs = append(errs, fmt.Errorf("--clustermesh-config: %q is not an absolute path", c.Dir))
-	}
-	if c.Dir != "" && clusterID == 0 {
-		errs = append(errs, errors.New("--clustermesh-config: a cluster that is connected to others needs a number of its own: set --cluster-id"))
-	}
-	if c.SyncTimeout < 0 {
-		errs = append(errs, fmt.Errorf("--clustermesh-sync-timeout: %s is negative", c.SyncTimeout))
-	}
-	return errors.Join(errs...)
+	var errs validate.Errors
+	errs.If(c.Dir != "" && !filepath.IsAbs(c.Dir), "--clustermesh-config: %q is not an absolute path", c.Dir)
+	errs.If(c.Dir != "" && clusterID == 0, "--clustermesh-config: a cluster that is connected to others needs a number of its own: set --cluster-id")
+	errs.If(c.SyncTimeout < 0, "--clustermesh-sync-timeout: %s is negative", c.SyncTimeout)
+	return errs.Err()
 }
 
 // Sinks are the tables that other clusters fill, too.

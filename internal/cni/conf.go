@@ -13,6 +13,7 @@ import (
 	cnitypes "github.com/containernetworking/cni/pkg/types"
 
 	"github.com/hawser-net/hawser/internal/labels"
+	"github.com/hawser-net/hawser/internal/validate"
 )
 
 // Bounds of what is accepted from the runtime.
@@ -109,29 +110,23 @@ func parseConf(stdin []byte) (netConf, error) {
 
 // canAdd reports what of the configuration rules an ADD out.
 func (c netConf) canAdd() error {
-	var errs []error
+	var errs validate.Errors
 	if len(c.PrevResult) > 0 {
-		errs = append(errs, errors.New("the configuration carries a prevResult: Hawser is the plugin that makes the interface"+
-			" and can't be chained behind another; put it first in the plugin list"))
+		errs.Add("the configuration carries a prevResult: Hawser is the plugin that makes the interface" +
+			" and can't be chained behind another; put it first in the plugin list")
 	}
-	if c.ChainingMode != "" && c.ChainingMode != "none" {
-		errs = append(errs, fmt.Errorf("chaining-mode %q is not supported: remove it", c.ChainingMode))
-	}
-	if c.SyncBuild != nil && !*c.SyncBuild {
-		errs = append(errs, errors.New("sync-build-endpoint false is not supported: ADD returns when the pod's policy is enforced; remove it"))
-	}
+	errs.If(c.ChainingMode != "" && c.ChainingMode != "none", "chaining-mode %q is not supported: remove it", c.ChainingMode)
+	errs.If(c.SyncBuild != nil && !*c.SyncBuild, "sync-build-endpoint false is not supported: ADD returns when the pod's policy is enforced; remove it")
 	// What would change a pod's connection, its limits or who guards it must not be passed over.
 	for _, name := range slices.Sorted(maps.Keys(c.Capabilities)) {
 		if on := c.Capabilities[name]; on != false && on != nil && !c.forDelegate(name) {
-			errs = append(errs, fmt.Errorf("capability %s is not supported: remove it, or declare it for a plugin further down the list", name))
+			errs.Add("capability %s is not supported: remove it, or declare it for a plugin further down the list", name)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.RuntimeConfig)) {
-		if !c.forDelegate(name) {
-			errs = append(errs, fmt.Errorf("runtimeConfig.%s is not supported: remove the capability %s", name, name))
-		}
+		errs.If(!c.forDelegate(name), "runtimeConfig.%s is not supported: remove the capability %s", name, name)
 	}
-	return errors.Join(errs...)
+	return errs.Err()
 }
 
 // watermarks are the keys of the section ipam that the agent reads where a cloud gives addresses

@@ -28,6 +28,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/hawser-net/hawser/internal/atomicfile"
+	"github.com/hawser-net/hawser/internal/validate"
 )
 
 // backupSuffix is put behind the names of others' files; it is the one Cilium uses, so that either
@@ -81,22 +82,14 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 
 // Validate reports all faults of c.
 func (c Config) Validate() error {
-	var errs []error
-	if c.ChainingMode != "none" {
-		errs = append(errs, fmt.Errorf("cni-chaining-mode %q is not supported: only none is", c.ChainingMode))
-	}
+	var errs validate.Errors
+	errs.If(c.ChainingMode != "none", "cni-chaining-mode %q is not supported: only none is", c.ChainingMode)
 	if c.WritePath != "" {
-		if !filepath.IsAbs(c.WritePath) {
-			errs = append(errs, fmt.Errorf("write-cni-conf-when-ready %q is not an absolute path", c.WritePath))
-		}
-		if !isConf(c.WritePath) {
-			errs = append(errs, fmt.Errorf("write-cni-conf-when-ready %q: the runtime reads only .conflist, .conf and .json", c.WritePath))
-		}
+		errs.If(!filepath.IsAbs(c.WritePath), "write-cni-conf-when-ready %q is not an absolute path", c.WritePath)
+		errs.If(!isConf(c.WritePath), "write-cni-conf-when-ready %q: the runtime reads only .conflist, .conf and .json", c.WritePath)
 	}
-	if c.WritePath != "" && c.WritePath == c.ReadPath {
-		errs = append(errs, fmt.Errorf("read-cni-conf and write-cni-conf-when-ready are the same file %s", c.ReadPath))
-	}
-	return errors.Join(errs...)
+	errs.If(c.WritePath != "" && c.WritePath == c.ReadPath, "read-cni-conf and write-cni-conf-when-ready are the same file %s", c.ReadPath)
+	return errs.Err()
 }
 
 func isConf(name string) bool {

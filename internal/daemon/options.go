@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/hawser-net/hawser/internal/confdir"
 	"github.com/hawser-net/hawser/internal/identity"
+	"github.com/hawser-net/hawser/internal/validate"
 )
 
 // Options are those that every daemon has.
@@ -73,12 +73,11 @@ var clusterNameForm = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
 
 // Validate reports everything that is wrong with the cluster.
 func (c *Cluster) Validate() error {
-	var errs []error
-	if len(c.ClusterName) > 32 || !clusterNameForm.MatchString(c.ClusterName) {
-		errs = append(errs, fmt.Errorf("--cluster-name: %q must be 1 to 32 characters of a-z, 0-9 and -, starting and ending with a letter or digit", c.ClusterName))
-	}
+	var errs validate.Errors
+	errs.If(len(c.ClusterName) > 32 || !clusterNameForm.MatchString(c.ClusterName),
+		"--cluster-name: %q must be 1 to 32 characters of a-z, 0-9 and -, starting and ending with a letter or digit", c.ClusterName)
 	if _, _, err := identity.Range(c.ClusterID, c.MaxConnectedClusters); err != nil {
-		errs = append(errs, fmt.Errorf("--cluster-id and --max-connected-clusters: %w", err))
+		errs.Add("--cluster-id and --max-connected-clusters: %w", err)
 	}
-	return errors.Join(errs...)
+	return errs.Err()
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/labels"
 	"github.com/hawser-net/hawser/internal/policy"
+	"github.com/hawser-net/hawser/internal/validate"
 )
 
 // Identities gives label sets their cluster-wide numbers, or temporary ones until these are known.
@@ -170,22 +171,14 @@ type CreateRequest struct {
 }
 
 func (r CreateRequest) validate() error {
-	var errs []error
-	if r.IfName == "" || r.IfIndex <= 0 {
-		errs = append(errs, errors.New("interface-name and interface-index of the host side are needed"))
-	}
-	if len(r.MAC) != 6 || len(r.HostMAC) != 6 {
-		errs = append(errs, errors.New("mac and host-mac must be Ethernet addresses"))
-	}
-	if !r.IPv4.IsValid() && !r.IPv6.IsValid() {
-		errs = append(errs, errors.New("addressing has neither an IPv4 nor an IPv6 address"))
-	}
+	var errs validate.Errors
+	errs.If(r.IfName == "" || r.IfIndex <= 0, "interface-name and interface-index of the host side are needed")
+	errs.If(len(r.MAC) != 6 || len(r.HostMAC) != 6, "mac and host-mac must be Ethernet addresses")
+	errs.If(!r.IPv4.IsValid() && !r.IPv6.IsValid(), "addressing has neither an IPv4 nor an IPv6 address")
 	for _, ip := range r.Addresses() {
-		if ip.IsUnspecified() || ip.IsMulticast() || ip.IsLoopback() || ip.IsLinkLocalUnicast() {
-			errs = append(errs, fmt.Errorf("address %s cannot be a pod's", ip))
-		}
+		errs.If(ip.IsUnspecified() || ip.IsMulticast() || ip.IsLoopback() || ip.IsLinkLocalUnicast(), "address %s cannot be a pod's", ip)
 	}
-	if err := errors.Join(errs...); err != nil {
+	if err := errs.Err(); err != nil {
 		return &invalidIDError{"endpoint: " + err.Error()}
 	}
 	return nil

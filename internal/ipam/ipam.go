@@ -32,6 +32,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/hawser-net/hawser/internal/validate"
 )
 
 // DefaultPool is the name of the only pool, and of the default one if nothing else is said. The
@@ -148,32 +150,24 @@ func (c *Config) Defaults() {
 
 // Validate reports all settings that make no sense.
 func (c *Config) Validate() error {
-	var errs []error
+	var errs validate.Errors
 	if p := c.IPv4CIDR; p != (netip.Prefix{}) {
 		switch {
 		case !p.IsValid() || !p.Addr().Is4():
-			errs = append(errs, fmt.Errorf("IPv4 pod CIDR %v is not an IPv4 prefix", p))
+			errs.Add("IPv4 pod CIDR %v is not an IPv4 prefix", p)
 		case p.Bits() < minIPv4Bits:
-			errs = append(errs, fmt.Errorf("IPv4 pod CIDR %v is too large for one node; a /%d is the largest", p, minIPv4Bits))
+			errs.Add("IPv4 pod CIDR %v is too large for one node; a /%d is the largest", p, minIPv4Bits)
 		}
 	}
 	if p := c.IPv6CIDR; p != (netip.Prefix{}) && (!p.IsValid() || !p.Addr().Is6() || p.Addr().Is4In6()) {
-		errs = append(errs, fmt.Errorf("IPv6 pod CIDR %v is not an IPv6 prefix", p))
+		errs.Add("IPv6 pod CIDR %v is not an IPv6 prefix", p)
 	}
 	given := c.IPv4CIDR != (netip.Prefix{}) || c.IPv6CIDR != (netip.Prefix{})
-	if given && c.Assigned != 0 {
-		errs = append(errs, errors.New("the node's pod CIDRs are assigned and cannot be given"))
-	}
-	if c.None && (given || c.Assigned != 0) {
-		errs = append(errs, errors.New("a node without pods has no pod CIDR"))
-	}
-	if !given && c.Assigned == 0 && !c.None {
-		errs = append(errs, errors.New("the node has no pod CIDR"))
-	}
-	if c.Expiration < 0 {
-		errs = append(errs, fmt.Errorf("expiration %v is negative", c.Expiration))
-	}
-	return errors.Join(errs...)
+	errs.If(given && c.Assigned != 0, "the node's pod CIDRs are assigned and cannot be given")
+	errs.If(c.None && (given || c.Assigned != 0), "a node without pods has no pod CIDR")
+	errs.If(!given && c.Assigned == 0 && !c.None, "the node has no pod CIDR")
+	errs.If(c.Expiration < 0, "expiration %v is negative", c.Expiration)
+	return errs.Err()
 }
 
 // Allocation is one address that was given out.

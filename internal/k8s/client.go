@@ -22,6 +22,7 @@ import (
 
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/api/v2alpha1"
+	"github.com/hawser-net/hawser/internal/validate"
 )
 
 // Server is where the API server is.
@@ -73,14 +74,10 @@ func (s *Server) Validate() error {
 
 // Validate reports all settings that make no sense. It does not look at files.
 func (c *Config) Validate() error {
-	errs := []error{c.Server.Validate()}
-	if c.QPS <= 0 {
-		errs = append(errs, fmt.Errorf("--k8s-client-qps: %v is not above 0", c.QPS))
-	}
-	if c.Burst < 1 {
-		errs = append(errs, fmt.Errorf("--k8s-client-burst: %d is below 1", c.Burst))
-	}
-	return errors.Join(errs...)
+	errs := validate.Errors{c.Server.Validate()}
+	errs.If(c.QPS <= 0, "--k8s-client-qps: %v is not above 0", c.QPS)
+	errs.If(c.Burst < 1, "--k8s-client-burst: %d is below 1", c.Burst)
+	return errs.Err()
 }
 
 // InPod reports whether the process runs in a pod: whether Kubernetes gave it the address of its

@@ -1,7 +1,6 @@
 package operator
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"strings"
@@ -28,6 +27,7 @@ import (
 	"github.com/hawser-net/hawser/internal/operator/nodes"
 	"github.com/hawser-net/hawser/internal/operator/relevance"
 	"github.com/hawser-net/hawser/internal/storedial"
+	"github.com/hawser-net/hawser/internal/validate"
 )
 
 // Ways for nodes to get their pods' addresses.
@@ -204,10 +204,9 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 
 // Validate checks every option and joins all faults in one error.
 func (c *Config) Validate() error {
-	errs := []error{c.Options.Validate(), c.Cluster.Validate()}
-	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	errs := validate.Errors{c.Options.Validate(), c.Cluster.Validate()}
 	if c.Store.Kind == "" && !c.Kubernetes {
-		bad("--kvstore: give one of %s; without a key-value store and without Kubernetes (--k8s-kubeconfig-path, --k8s-api-server) this operator has nothing to do",
+		errs.Add("--kvstore: give one of %s; without a key-value store and without Kubernetes (--k8s-kubeconfig-path, --k8s-api-server) this operator has nothing to do",
 			strings.Join(storedial.Kinds(), ", "))
 	}
 	if c.Store.Kind != "" {
@@ -215,50 +214,35 @@ func (c *Config) Validate() error {
 	}
 	switch {
 	case !c.inKVStore() && !c.inCRD():
-		bad("--identity-allocation-mode: %q is not supported; use %s, %s, %s or %s", c.AllocationMode, modeKVStore, modeCRD, modeBothReadKVStore, modeBothReadCRD)
+		errs.Add("--identity-allocation-mode: %q is not supported; use %s, %s, %s or %s", c.AllocationMode, modeKVStore, modeCRD, modeBothReadKVStore, modeBothReadCRD)
 	case c.inKVStore() && c.Store.Kind == "" && c.Kubernetes:
-		bad("--identity-allocation-mode: %s needs --kvstore; use %s to keep identities as Kubernetes objects", c.AllocationMode, modeCRD)
+		errs.Add("--identity-allocation-mode: %s needs --kvstore; use %s to keep identities as Kubernetes objects", c.AllocationMode, modeCRD)
 	case c.inCRD() && !c.Kubernetes:
-		bad("--identity-allocation-mode: %s needs Kubernetes: --k8s-kubeconfig-path or --k8s-api-server", c.AllocationMode)
+		errs.Add("--identity-allocation-mode: %s needs Kubernetes: --k8s-kubeconfig-path or --k8s-api-server", c.AllocationMode)
 	}
-	if c.CompareInterval < time.Second {
-		bad("--double-write-metric-reporter-interval: %s is below a second", c.CompareInterval)
-	}
+	errs.If(c.CompareInterval < time.Second, "--double-write-metric-reporter-interval: %s is below a second", c.CompareInterval)
 	if m, err := c.Management(); err != nil {
 		errs = append(errs, err)
 	} else if m.Operator() && c.inCRD() && c.inKVStore() {
-		bad("--%s: %s needs --identity-allocation-mode=%s or %s: in both places agents write identities", identity.ManagementFlag, m, modeCRD, modeKVStore)
+		errs.Add("--%s: %s needs --identity-allocation-mode=%s or %s: in both places agents write identities", identity.ManagementFlag, m, modeCRD, modeKVStore)
 	} else if m.Operator() && !c.Kubernetes {
-		bad("--%s: %s needs Kubernetes, for its pods: --k8s-kubeconfig-path or --k8s-api-server", identity.ManagementFlag, m)
+		errs.Add("--%s: %s needs Kubernetes, for its pods: --k8s-kubeconfig-path or --k8s-api-server", identity.ManagementFlag, m)
 	}
 	errs = append(errs, c.validateRelevance())
 	if c.Kubernetes {
 		errs = append(errs, c.validateKubernetes())
 	}
-	if c.PolicyNodeStatusInterval < 0 {
-		bad("--cnp-node-status-gc-interval: %s must not be negative", c.PolicyNodeStatusInterval)
-	}
-	if c.ReuseDelay < time.Minute {
-		bad("--identity-reuse-delay: %s must be at least a minute", c.ReuseDelay)
-	}
-	if c.LostNodeDelay < c.ReuseDelay {
-		bad("--identity-lost-node-delay: %s must be at least --identity-reuse-delay, %s", c.LostNodeDelay, c.ReuseDelay)
-	}
-	if c.GCInterval < 0 || c.GCInterval > 0 && c.GCInterval < time.Second {
-		bad("--identity-gc-interval: %s must be 0 or at least a second", c.GCInterval)
-	}
-	if c.GCRateInterval <= 0 {
-		bad("--identity-gc-rate-interval: %s must be above 0", c.GCRateInterval)
-	}
-	if c.GCRateLimit < 0 {
-		bad("--identity-gc-rate-limit: %d must not be negative; --identity-gc-interval=0 switches collection off", c.GCRateLimit)
-	}
-	if c.HeartbeatInterval <= 0 || c.LockGCInterval <= 0 || c.ClusterConfigInterval <= 0 {
-		bad("the intervals of the heartbeat, the lock sweep and the cluster's description must be above 0")
-	}
+	errs.If(c.PolicyNodeStatusInterval < 0, "--cnp-node-status-gc-interval: %s must not be negative", c.PolicyNodeStatusInterval)
+	errs.If(c.ReuseDelay < time.Minute, "--identity-reuse-delay: %s must be at least a minute", c.ReuseDelay)
+	errs.If(c.LostNodeDelay < c.ReuseDelay, "--identity-lost-node-delay: %s must be at least --identity-reuse-delay, %s", c.LostNodeDelay, c.ReuseDelay)
+	errs.If(c.GCInterval < 0 || c.GCInterval > 0 && c.GCInterval < time.Second, "--identity-gc-interval: %s must be 0 or at least a second", c.GCInterval)
+	errs.If(c.GCRateInterval <= 0, "--identity-gc-rate-interval: %s must be above 0", c.GCRateInterval)
+	errs.If(c.GCRateLimit < 0, "--identity-gc-rate-limit: %d must not be negative; --identity-gc-interval=0 switches collection off", c.GCRateLimit)
+	errs.If(c.HeartbeatInterval <= 0 || c.LockGCInterval <= 0 || c.ClusterConfigInterval <= 0,
+		"the intervals of the heartbeat, the lock sweep and the cluster's description must be above 0")
 	checkAddr := func(flag, addr string) {
 		if _, _, err := net.SplitHostPort(addr); err != nil {
-			bad("--%s: %q is not host:port", flag, addr)
+			errs.Add("--%s: %q is not host:port", flag, addr)
 		}
 	}
 	if c.APIAddr != "" {
@@ -267,7 +251,7 @@ func (c *Config) Validate() error {
 	if c.EnableMetrics {
 		checkAddr("operator-prometheus-serve-addr", c.PrometheusAddr)
 	}
-	return errors.Join(errs...)
+	return errs.Err()
 }
 
 // inCRD and inKVStore say where identities are kept.
@@ -301,26 +285,18 @@ func (c *Config) mesh() mesh.Config {
 
 // validateRelevance checks what must be so if identities are made by some labels only.
 func (c *Config) validateRelevance() error {
-	errs := []error{c.Relevance.Validate()}
+	errs := validate.Errors{c.Relevance.Validate()}
 	if !c.Relevance.Narrow() {
-		return errors.Join(errs...)
+		return errs.Err()
 	}
-	bad := func(format string, args ...any) {
-		errs = append(errs, fmt.Errorf("--"+k8skeys.Flag+"="+k8skeys.PolicyLabels+" "+format, args...))
-	}
-	if c.AllocationMode != modeCRD {
-		bad("needs --identity-allocation-mode=%s: who reads identities from a key-value store does not learn by which labels they are made", modeCRD)
-	}
-	if m, err := c.Management(); err == nil && !m.Operator() {
-		bad("needs --%s=%s or %s: one has to say for all which labels count", identity.ManagementFlag, identity.ManagedByOperator, identity.ManagedByBoth)
-	}
-	if c.Store.Kind != "" {
-		bad("cannot be used with --kvstore: policies of other clusters, which read identities there, may select other labels")
-	}
-	if c.Slices.Slim() || !c.Endpoints.Kept() {
-		bad("needs CiliumEndpoints, by which agents say which identity a pod has (no --ces-controller-mode=%s, no --disable-endpoint-crd)", endpointslices.ModeSlim)
-	}
-	return errors.Join(errs...)
+	const option = "--" + k8skeys.Flag + "=" + k8skeys.PolicyLabels
+	m, err := c.Management()
+	errs.If(c.AllocationMode != modeCRD, option+" needs --identity-allocation-mode=%s: who reads identities from a key-value store does not learn by which labels they are made", modeCRD)
+	errs.If(err == nil && !m.Operator(), option+" needs --%s=%s or %s: one has to say for all which labels count", identity.ManagementFlag, identity.ManagedByOperator, identity.ManagedByBoth)
+	errs.If(c.Store.Kind != "", option+" cannot be used with --kvstore: policies of other clusters, which read identities there, may select other labels")
+	errs.If(c.Slices.Slim() || !c.Endpoints.Kept(),
+		option+" needs CiliumEndpoints, by which agents say which identity a pod has (no --ces-controller-mode=%s, no --disable-endpoint-crd)", endpointslices.ModeSlim)
+	return errs.Err()
 }
 
 // ipv4Alone refuses IPv6 where no IPv6 addresses are asked of the cloud.
@@ -333,7 +309,7 @@ func (c *Config) ipv4Alone() error {
 
 // validateKubernetes checks the options that only count with Kubernetes.
 func (c *Config) validateKubernetes() error {
-	errs := []error{c.Kube.Validate(), c.Election.Validate(), c.Nodes.Validate(), c.Endpoints.Validate(), c.Slices.Validate(), c.Groups.Validate()}
+	errs := validate.Errors{c.Kube.Validate(), c.Election.Validate(), c.Nodes.Validate(), c.Endpoints.Validate(), c.Slices.Validate(), c.Groups.Validate()}
 	if m, err := c.Management(); err == nil && m.Operator() {
 		errs = append(errs, c.Identities.Validate())
 	}
@@ -350,22 +326,20 @@ func (c *Config) validateKubernetes() error {
 	case ipamAlibaba:
 		errs = append(errs, c.Cloud.Validate(), c.Alibaba.Validate(), c.ipv4Alone())
 	default:
-		errs = append(errs, fmt.Errorf("--ipam: %q is not supported; use %s, %s, %s, %s, %s, %s, %s or %s", c.IPAM, ipamClusterPool, ipamMultiPool, ipamENI, ipamAzure, ipamAlibaba, ipamKubernetes, ipamCRD, ipamDelegated))
+		errs.Add("--ipam: %q is not supported; use %s, %s, %s, %s, %s, %s, %s or %s", c.IPAM, ipamClusterPool, ipamMultiPool, ipamENI, ipamAzure, ipamAlibaba, ipamKubernetes, ipamCRD, ipamDelegated)
 	}
-	if c.HeartbeatTimeout < 0 {
-		errs = append(errs, fmt.Errorf("--identity-heartbeat-timeout: %s must not be negative", c.HeartbeatTimeout))
-	}
+	errs.If(c.HeartbeatTimeout < 0, "--identity-heartbeat-timeout: %s must not be negative", c.HeartbeatTimeout)
 	if m, err := c.Management(); c.Slices.Slim() && (c.AllocationMode != modeCRD || err == nil && !m.Operator()) {
-		errs = append(errs, fmt.Errorf("--ces-controller-mode: %s needs --identity-allocation-mode=%s and --%s=%s: nobody else knows which identity a pod has",
-			endpointslices.ModeSlim, modeCRD, identity.ManagementFlag, identity.ManagedByOperator))
+		errs.Add("--ces-controller-mode: %s needs --identity-allocation-mode=%s and --%s=%s: nobody else knows which identity a pod has",
+			endpointslices.ModeSlim, modeCRD, identity.ManagementFlag, identity.ManagedByOperator)
 	}
 	if c.Slices.Enable && c.Slices.Mode == endpointslices.ModeDefault && !c.Endpoints.Kept() {
-		errs = append(errs, fmt.Errorf("--%s: without CiliumEndpoints (--cilium-endpoint-gc-interval=0 or --disable-endpoint-crd) slices are made with "+
-			"--ces-controller-mode=%s only", endpointslices.EnableFlag, endpointslices.ModeSlim))
+		errs.Add("--%s: without CiliumEndpoints (--cilium-endpoint-gc-interval=0 or --disable-endpoint-crd) slices are made with "+
+			"--ces-controller-mode=%s only", endpointslices.EnableFlag, endpointslices.ModeSlim)
 	}
 	if c.inCRD() && c.GCInterval > 0 && !c.Endpoints.Kept() && !c.Slices.Slim() {
-		errs = append(errs, errors.New("--identity-gc-interval: without CiliumEndpoints (--cilium-endpoint-gc-interval=0 or --disable-endpoint-crd) "+
-			"nothing shows which identities are in use; set it to 0"))
+		errs.Add("--identity-gc-interval: without CiliumEndpoints (--cilium-endpoint-gc-interval=0 or --disable-endpoint-crd) " +
+			"nothing shows which identities are in use; set it to 0")
 	}
-	return errors.Join(errs...)
+	return errs.Err()
 }

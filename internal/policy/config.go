@@ -1,10 +1,10 @@
 package policy
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/hawser-net/hawser/internal/datapath"
+	"github.com/hawser-net/hawser/internal/validate"
 )
 
 // Mode says when endpoints are enforced (--enable-policy).
@@ -76,14 +76,10 @@ func Defaults() Config {
 
 // Validate reports all faults.
 func (c Config) Validate() error {
-	var errs []error
-	if c.Mode > ModeNever {
-		errs = append(errs, fmt.Errorf("policy mode %d is not known", c.Mode))
-	}
-	if c.DualStack && c.IPv6Only {
-		errs = append(errs, errors.New("policy: a node cannot be dual-stack and IPv6-only"))
-	}
-	return errors.Join(errs...)
+	var errs validate.Errors
+	errs.If(c.Mode > ModeNever, "policy mode %d is not known", c.Mode)
+	errs.If(c.DualStack && c.IPv6Only, "policy: a node cannot be dual-stack and IPv6-only")
+	return errs.Err()
 }
 
 // confinesCluster reports whether selectors are confined to the local cluster at all.

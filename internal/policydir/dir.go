@@ -19,6 +19,7 @@ import (
 
 	"github.com/hawser-net/hawser/internal/diskcache"
 	"github.com/hawser-net/hawser/internal/policy"
+	"github.com/hawser-net/hawser/internal/validate"
 )
 
 // Config defines which directory to follow.
@@ -44,14 +45,10 @@ func Defaults() Config {
 
 // Validate reports all faults.
 func (c Config) Validate() error {
-	var errs []error
-	if c.Poll <= 0 {
-		errs = append(errs, fmt.Errorf("policydir: poll interval %v must be positive", c.Poll))
-	}
-	if c.Settle < 0 || c.Gather < 0 {
-		errs = append(errs, fmt.Errorf("policydir: settle time %v and gather time %v must not be negative", c.Settle, c.Gather))
-	}
-	return errors.Join(errs...)
+	var errs validate.Errors
+	errs.If(c.Poll <= 0, "policydir: poll interval %v must be positive", c.Poll)
+	errs.If(c.Settle < 0 || c.Gather < 0, "policydir: settle time %v and gather time %v must not be negative", c.Settle, c.Gather)
+	return errs.Err()
 }
 
 // FileStatus is what became of a file.

@@ -1,8 +1,6 @@
 package relay
 
 import (
-	"errors"
-	"fmt"
 	"net"
 	"path/filepath"
 	"strconv"
@@ -13,6 +11,7 @@ import (
 
 	"github.com/hawser-net/hawser/internal/daemon"
 	"github.com/hawser-net/hawser/internal/flowserver"
+	"github.com/hawser-net/hawser/internal/validate"
 )
 
 // Config is what a [Relay] is made from. The names of its flags are those of the field.
@@ -88,8 +87,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 
 // Validate returns everything that is wrong.
 func (c *Config) Validate() error {
-	errs := []error{c.Options.Validate()}
-	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	errs := validate.Errors{c.Options.Validate()}
 	for _, a := range []struct {
 		flag, address  string
 		socket, absent bool
@@ -101,43 +99,34 @@ func (c *Config) Validate() error {
 		switch {
 		case a.address == "" && a.absent:
 		case isSocket && a.socket:
-			if !filepath.IsAbs(path) || len(path) > 107 {
-				bad("--%s: %q is no absolute path of at most 107 characters", a.flag, path)
-			}
+			errs.If(!filepath.IsAbs(path) || len(path) > 107, "--%s: %q is no absolute path of at most 107 characters", a.flag, path)
 		default:
 			_, port, err := net.SplitHostPort(a.address)
 			if err == nil {
 				_, err = strconv.ParseUint(port, 10, 16)
 			}
-			if err != nil {
-				bad("--%s: %q is not host:port", a.flag, a.address)
-			}
+			errs.If(err != nil, "--%s: %q is not host:port", a.flag, a.address)
 		}
 	}
 	for _, d := range []struct {
 		flag string
 		d    time.Duration
 	}{{"dial-timeout", c.DialTimeout}, {"retry-timeout", c.RetryTimeout}, {"sort-buffer-drain-timeout", c.SortDrain}, {"error-aggregation-window", c.ErrorWindow}} {
-		if d.d <= 0 || d.d > time.Hour {
-			bad("--%s: %v is outside 0 to 1h", d.flag, d.d)
-		}
+		errs.If(d.d <= 0 || d.d > time.Hour, "--%s: %v is outside 0 to 1h", d.flag, d.d)
 	}
-	if c.SortBuffer < 1 || c.SortBuffer > 1<<16 {
-		bad("--sort-buffer-len-max: %d is outside 1 to %d", c.SortBuffer, 1<<16)
-	}
-	if c.Streams < 1 || c.Streams > flowserver.DefaultStreams {
-		bad("--max-streams: %d is outside 1 to %d, which is as many as a node serves", c.Streams, flowserver.DefaultStreams)
-	}
+	errs.If(c.SortBuffer < 1 || c.SortBuffer > 1<<16, "--sort-buffer-len-max: %d is outside 1 to %d", c.SortBuffer, 1<<16)
+	errs.If(c.Streams < 1 || c.Streams > flowserver.DefaultStreams,
+		"--max-streams: %d is outside 1 to %d, which is as many as a node serves", c.Streams, flowserver.DefaultStreams)
 	if _, isSocket := socketPath(c.ListenAddress); !isSocket && !c.NoServerTLS &&
 		(c.ServerTLS.Cert == "" || c.ServerTLS.Key == "" || len(c.ServerTLS.ClientCAs) == 0) {
-		bad("--listen-address: clients are known by their certificates: give --tls-relay-server-cert-file, --tls-relay-server-key-file and " +
+		errs.Add("--listen-address: clients are known by their certificates: give --tls-relay-server-cert-file, --tls-relay-server-key-file and " +
 			"--tls-relay-client-ca-files, or --disable-server-tls to serve the flows of all nodes to everybody who reaches the address")
 	}
 	if !c.NoClientTLS && (c.ClientTLS.Cert == "" || c.ClientTLS.Key == "" || len(c.ClientTLS.CAs) == 0) {
-		bad("nodes serve flows to clients with a certificate: give --tls-hubble-client-cert-file, --tls-hubble-client-key-file and " +
+		errs.Add("nodes serve flows to clients with a certificate: give --tls-hubble-client-cert-file, --tls-hubble-client-key-file and " +
 			"--tls-hubble-server-ca-files, or --disable-client-tls if agents have --hubble-disable-tls")
 	}
-	return errors.Join(errs...)
+	return errs.Err()
 }
 
 // socketPath is the path of unix:///path.

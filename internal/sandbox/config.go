@@ -1,8 +1,6 @@
 package sandbox
 
 import (
-	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -11,6 +9,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/hawser-net/hawser/internal/sandbox/kube"
+	"github.com/hawser-net/hawser/internal/validate"
 )
 
 // Config is what a sandbox is made of. Use Defaults and change what differs.
@@ -70,29 +69,17 @@ var nameForm = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,30}[a-z0-9])?$`)
 
 // Validate checks every field and joins all faults in one error.
 func (c *Config) Validate() error {
-	var errs []error
-	if !nameForm.MatchString(c.Name) {
-		errs = append(errs, fmt.Errorf("sandbox name %q: want 1 to 32 characters of a-z, 0-9 and -", c.Name))
-	}
+	var errs validate.Errors
+	errs.If(!nameForm.MatchString(c.Name), "sandbox name %q: want 1 to 32 characters of a-z, 0-9 and -", c.Name)
 	if !filepath.IsAbs(c.Root) {
-		errs = append(errs, fmt.Errorf("sandbox directory %q is not an absolute path", c.Root))
+		errs.Add("sandbox directory %q is not an absolute path", c.Root)
 	} else if len(c.Root)+len(c.Name) > 60 {
-		errs = append(errs, fmt.Errorf("sandbox directory %q is too long: the sockets below it could not be named", c.Root))
+		errs.Add("sandbox directory %q is too long: the sockets below it could not be named", c.Root)
 	}
-	if c.Nodes < 1 || c.Nodes > 9 {
-		errs = append(errs, fmt.Errorf("%d nodes: want 1 to 9", c.Nodes))
-	}
-	if c.RoutingMode != "tunnel" && c.RoutingMode != "native" {
-		errs = append(errs, fmt.Errorf("routing mode %q: want tunnel or native", c.RoutingMode))
-	}
-	if c.EnablePolicy != "default" && c.EnablePolicy != "always" && c.EnablePolicy != "never" {
-		errs = append(errs, fmt.Errorf("enable-policy %q: want default, always or never", c.EnablePolicy))
-	}
-	if len(c.Self) == 0 {
-		errs = append(errs, errors.New("the running program's path is unknown"))
-	}
-	if c.StartTimeout <= 0 {
-		errs = append(errs, fmt.Errorf("start timeout %v is not positive", c.StartTimeout))
-	}
-	return errors.Join(errs...)
+	errs.If(c.Nodes < 1 || c.Nodes > 9, "%d nodes: want 1 to 9", c.Nodes)
+	errs.If(c.RoutingMode != "tunnel" && c.RoutingMode != "native", "routing mode %q: want tunnel or native", c.RoutingMode)
+	errs.If(c.EnablePolicy != "default" && c.EnablePolicy != "always" && c.EnablePolicy != "never", "enable-policy %q: want default, always or never", c.EnablePolicy)
+	errs.If(len(c.Self) == 0, "the running program's path is unknown")
+	errs.If(c.StartTimeout <= 0, "start timeout %v is not positive", c.StartTimeout)
+	return errs.Err()
 }

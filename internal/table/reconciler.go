@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/hawser-net/hawser/internal/validate"
 	"github.com/hawser-net/hawser/pkg/retry"
 )
 
@@ -137,17 +138,11 @@ func (c *ReconcilerConfig) Defaults() {
 
 // Validate reports all settings that make no sense.
 func (c *ReconcilerConfig) Validate() error {
-	var errs []error
-	if c.BatchSize < 0 {
-		errs = append(errs, fmt.Errorf("batch size %d is negative", c.BatchSize))
-	}
-	if c.MinBackoff < 0 || c.MaxBackoff < c.MinBackoff {
-		errs = append(errs, fmt.Errorf("backoff from %v to %v is no range", c.MinBackoff, c.MaxBackoff))
-	}
-	if c.PruneInterval < 0 {
-		errs = append(errs, fmt.Errorf("prune interval %v is negative", c.PruneInterval))
-	}
-	return errors.Join(errs...)
+	var errs validate.Errors
+	errs.If(c.BatchSize < 0, "batch size %d is negative", c.BatchSize)
+	errs.If(c.MinBackoff < 0 || c.MaxBackoff < c.MinBackoff, "backoff from %v to %v is no range", c.MinBackoff, c.MaxBackoff)
+	errs.If(c.PruneInterval < 0, "prune interval %v is negative", c.PruneInterval)
+	return errs.Err()
 }
 
 // Reconciler writes the rows of a table to a target and keeps at it. It starts with the rows

@@ -15,6 +15,7 @@ import (
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/internal/k8s"
 	"github.com/hawser-net/hawser/internal/k8s/nodes"
+	"github.com/hawser-net/hawser/internal/validate"
 )
 
 const (
@@ -176,16 +177,10 @@ func readAccess(s *corev1.Secret) (Access, error) {
 
 // Clash says why two clusters cannot be connected, all reasons at once; nil if they can.
 func Clash(a, b Facts) error {
-	var errs []error
-	if a.Name == b.Name {
-		errs = append(errs, fmt.Errorf("both clusters have the name %s: one of the two needs another --cluster-name", a.Name))
-	}
-	if a.ID == b.ID {
-		errs = append(errs, fmt.Errorf("both clusters have the number %d: one of the two needs another --cluster-id", a.ID))
-	}
-	if a.Max != b.Max {
-		errs = append(errs, fmt.Errorf("cluster %s numbers up to %d clusters and %s up to %d: --max-connected-clusters must be the same in both", a.Name, a.Max, b.Name, b.Max))
-	}
+	var errs validate.Errors
+	errs.If(a.Name == b.Name, "both clusters have the name %s: one of the two needs another --cluster-name", a.Name)
+	errs.If(a.ID == b.ID, "both clusters have the number %d: one of the two needs another --cluster-id", a.ID)
+	errs.If(a.Max != b.Max, "cluster %s numbers up to %d clusters and %s up to %d: --max-connected-clusters must be the same in both", a.Name, a.Max, b.Name, b.Max)
 	return errors.Join(append(errs, overlaps(a, b))...)
 }
 

@@ -1,8 +1,6 @@
 package hubble
 
 import (
-	"errors"
-	"fmt"
 	"net"
 	"path/filepath"
 	"strconv"
@@ -15,6 +13,7 @@ import (
 	"github.com/hawser-net/hawser/internal/flowmetrics"
 	"github.com/hawser-net/hawser/internal/flows"
 	"github.com/hawser-net/hawser/internal/flowserver"
+	"github.com/hawser-net/hawser/internal/validate"
 )
 
 // Config is what the agent does with flows; the names of its flags are those of the field.
@@ -117,47 +116,38 @@ func (c *Config) Validate() error {
 	if !c.Enable {
 		return nil // what belongs to it may be anything
 	}
-	var errs []error
-	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	var errs validate.Errors
 	address := func(option, text string) {
 		if _, port, err := net.SplitHostPort(text); err != nil {
-			bad("%s: %q is not host:port", option, text)
+			errs.Add("%s: %q is not host:port", option, text)
 		} else if _, err := strconv.ParseUint(port, 10, 16); err != nil {
-			bad("%s: %q is not a port", option, port)
+			errs.Add("%s: %q is not a port", option, port)
 		}
 	}
-	if c.Capacity < 0 || c.Capacity > flows.MaxCapacity {
-		bad("--hubble-event-buffer-capacity: %d is outside 0 to %d", c.Capacity, flows.MaxCapacity)
-	}
-	if !filepath.IsAbs(c.SocketPath) || len(c.SocketPath) > 107 {
-		bad("--hubble-socket-path: %q is no absolute path of at most 107 characters", c.SocketPath)
-	}
+	errs.If(c.Capacity < 0 || c.Capacity > flows.MaxCapacity, "--hubble-event-buffer-capacity: %d is outside 0 to %d", c.Capacity, flows.MaxCapacity)
+	errs.If(!filepath.IsAbs(c.SocketPath) || len(c.SocketPath) > 107, "--hubble-socket-path: %q is no absolute path of at most 107 characters", c.SocketPath)
 	if asked, err := flowmetrics.Parse(c.Metrics); err != nil {
-		bad("--hubble-metrics: %w", err)
+		errs.Add("--hubble-metrics: %w", err)
 	} else if len(asked) > 0 && c.MetricsAddress == "" {
-		bad("--hubble-metrics: give --hubble-metrics-server an address to serve them at, such as :9965")
+		errs.Add("--hubble-metrics: give --hubble-metrics-server an address to serve them at, such as :9965")
 	}
 	if c.MetricsAddress != "" {
 		address("--hubble-metrics-server", c.MetricsAddress)
 	}
 	if _, ok := aggregationLevels[strings.ToLower(c.Aggregation)]; !ok {
-		bad("--monitor-aggregation: %q is not one of none, low, medium, maximum", c.Aggregation)
+		errs.Add("--monitor-aggregation: %q is not one of none, low, medium, maximum", c.Aggregation)
 	}
-	if c.AggregationInterval < 0 || c.AggregationInterval > time.Hour {
-		bad("--monitor-aggregation-interval: %s is outside 0 to an hour", c.AggregationInterval)
-	}
+	errs.If(c.AggregationInterval < 0 || c.AggregationInterval > time.Hour, "--monitor-aggregation-interval: %s is outside 0 to an hour", c.AggregationInterval)
 	for _, name := range c.AggregationFlags {
-		if tcpFlagBits[strings.ToLower(name)] == 0 {
-			bad("--monitor-aggregation-flags: %q is not one of fin, syn, rst, psh, ack, urg, ece, cwr, all", name)
-		}
+		errs.If(tcpFlagBits[strings.ToLower(name)] == 0, "--monitor-aggregation-flags: %q is not one of fin, syn, rst, psh, ack, urg, ece, cwr, all", name)
 	}
 	if c.ListenAddress == "" {
-		return errors.Join(errs...)
+		return errs.Err()
 	}
 	address("--hubble-listen-address", c.ListenAddress)
 	if !c.NoTLS && (c.TLS.Cert == "" || c.TLS.Key == "" || len(c.TLS.ClientCAs) == 0) {
-		bad("--hubble-listen-address: clients are known by their certificates: give --hubble-tls-cert-file, --hubble-tls-key-file and " +
+		errs.Add("--hubble-listen-address: clients are known by their certificates: give --hubble-tls-cert-file, --hubble-tls-key-file and " +
 			"--hubble-tls-client-ca-files, or --hubble-disable-tls to serve flows to everybody who reaches the address")
 	}
-	return errors.Join(errs...)
+	return errs.Err()
 }

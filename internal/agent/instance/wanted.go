@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/validate"
 )
 
 // Wanted is what a node is to have of the cloud by the configuration of its agent. What it does not
@@ -71,21 +72,17 @@ func (w *Wanted) Flags(fs *pflag.FlagSet) {
 
 // Validate reports all faults.
 func (w *Wanted) Validate() error {
-	var errs []error
+	var errs validate.Errors
 	for name, n := range map[string]int{
 		"min-allocate": w.MinAllocate, "pre-allocate": w.PreAllocate, "max-allocate": w.MaxAllocate, "max-above-watermark": w.MaxAboveWatermark,
 	} {
-		if n < 0 {
-			errs = append(errs, fmt.Errorf("ipam %s: %d is below 0", name, n))
-		}
+		errs.If(n < 0, "ipam %s: %d is below 0", name, n)
 	}
-	if w.MaxAllocate > 0 && w.MinAllocate > w.MaxAllocate {
-		errs = append(errs, fmt.Errorf("ipam min-allocate is %d, and max-allocate %d", w.MinAllocate, w.MaxAllocate))
-	}
+	errs.If(w.MaxAllocate > 0 && w.MinAllocate > w.MaxAllocate, "ipam min-allocate is %d, and max-allocate %d", w.MinAllocate, w.MaxAllocate)
 	if i := w.ENI.FirstInterfaceIndex; i != nil && *i < 0 {
-		errs = append(errs, fmt.Errorf("eni first-interface-index: %d is below 0", *i))
+		errs.Add("eni first-interface-index: %d is below 0", *i)
 	}
-	return errors.Join(errs...)
+	return errs.Err()
 }
 
 // sections are those of a CNI configuration that are the agent's to read.

@@ -1,13 +1,13 @@
 package network
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
+
+	"github.com/hawser-net/hawser/internal/validate"
 )
 
 // Options that messages name.
@@ -109,30 +109,16 @@ func (o *Options) BigTCP() (flags []string) {
 
 // Validate checks every option and joins all faults in one error.
 func (o *Options) Validate() error {
-	var errs []error
-	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	oneOf := func(flag, value string, allowed ...string) {
-		if !slices.Contains(allowed, value) {
-			bad("--%s: %q is not one of %s", flag, value, strings.Join(allowed, ", "))
-		}
-	}
-	oneOf("routing-mode", o.RoutingMode, "tunnel", "native")
-	oneOf("tunnel-protocol", o.TunnelProtocol, "vxlan")
-	if !o.EnableIPv4 && !o.EnableIPv6 {
-		bad("--enable-ipv4 and --enable-ipv6 are both off: pods would have no address")
-	}
+	var errs validate.Errors
+	errs.OneOf("routing-mode", o.RoutingMode, "tunnel", "native")
+	errs.OneOf("tunnel-protocol", o.TunnelProtocol, "vxlan")
+	errs.If(!o.EnableIPv4 && !o.EnableIPv6, "--enable-ipv4 and --enable-ipv6 are both off: pods would have no address")
 	errs = append(errs, checkRange("ipv4-native-routing-cidr", o.NativeIPv4CIDR, true), checkRange("ipv6-native-routing-cidr", o.NativeIPv6CIDR, false),
 		checkAddr("ipv4-node", o.NodeIPv4, true), checkAddr("ipv6-node", o.NodeIPv6, false),
 		checkAddr(flagRouter4, o.RouterIPv4, true), checkAddr(flagRouter6, o.RouterIPv6, false))
-	if len(o.Devices) > 1 {
-		bad("--devices: %s: one device is supported", strings.Join(o.Devices, ","))
-	}
-	if o.MTU != 0 && (o.MTU < 1280 || o.MTU > 65535) {
-		bad("--mtu: %d is outside 1280 to 65535", o.MTU)
-	}
-	if o.TunnelPort == 0 {
-		bad("--tunnel-port: must not be 0")
-	}
+	errs.If(len(o.Devices) > 1, "--devices: %s: one device is supported", strings.Join(o.Devices, ","))
+	errs.If(o.MTU != 0 && (o.MTU < 1280 || o.MTU > 65535), "--mtu: %d is outside 1280 to 65535", o.MTU)
+	errs.If(o.TunnelPort == 0, "--tunnel-port: must not be 0")
 	for _, f := range []struct {
 		flag, family string
 		on, has      bool
@@ -140,12 +126,12 @@ func (o *Options) Validate() error {
 		switch {
 		case !f.on:
 		case !f.has:
-			bad("--%s: has no effect with --enable-%s=false", f.flag, f.family)
+			errs.Add("--%s: has no effect with --enable-%s=false", f.flag, f.family)
 		case o.Tunnel():
-			bad("--%s: packets beyond 64 KiB do not fit into the tunnel; it needs --routing-mode=native", f.flag)
+			errs.Add("--%s: packets beyond 64 KiB do not fit into the tunnel; it needs --routing-mode=native", f.flag)
 		}
 	}
-	return errors.Join(errs...)
+	return errs.Err()
 }
 
 // checkRange reports what is wrong with a range; an empty one is fine.

@@ -20,6 +20,7 @@ import (
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/k8s"
 	"github.com/hawser-net/hawser/internal/labels"
+	"github.com/hawser-net/hawser/internal/validate"
 )
 
 // endpointError gives an error of the endpoint package its code. What is the caller's fault is a
@@ -106,13 +107,10 @@ func (a *API) CreateEndpoint(ctx context.Context, req server.CreateEndpointReque
 
 // createRequest checks and translates the body of a creation.
 func (a *API) createRequest(m *rest.EndpointChangeRequest) (endpoint.CreateRequest, error) {
-	var errs []error
-	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	var errs validate.Errors
 	mac := func(name, s string) net.HardwareAddr {
 		hw, err := net.ParseMAC(s)
-		if err != nil || len(hw) != 6 {
-			bad("%s: %q is not an Ethernet address", name, s)
-		}
+		errs.If(err != nil || len(hw) != 6, "%s: %q is not an Ethernet address", name, s)
 		return hw
 	}
 	addr := func(name, s string, v4 bool) netip.Addr {
@@ -122,7 +120,7 @@ func (a *API) createRequest(m *rest.EndpointChangeRequest) (endpoint.CreateReque
 		text, _, _ := strings.Cut(s, "/")
 		ip, err := netip.ParseAddr(text)
 		if err != nil || ip.Zone() != "" || ip.Is4In6() || ip.Is4() != v4 {
-			bad("addressing.%s: %q is not an address of that family", name, s)
+			errs.Add("addressing.%s: %q is not an address of that family", name, s)
 			return netip.Addr{}
 		}
 		return ip
@@ -139,21 +137,15 @@ func (a *API) createRequest(m *rest.EndpointChangeRequest) (endpoint.CreateReque
 		},
 		IPv4Expiration: m.Addressing.IPv4ExpirationUUID, IPv6Expiration: m.Addressing.IPv6ExpirationUUID,
 	}
-	if m.ID < 0 || m.ID > 65535 {
-		bad("id: %d is outside 0 to 65535", m.ID)
-	}
+	errs.If(m.ID < 0 || m.ID > 65535, "id: %d is outside 0 to 65535", m.ID)
 	req.ID = uint16(m.ID)
-	if m.State != "" && m.State != rest.EndpointStateWaitingForIdentity {
-		bad("state: a new endpoint is %s, not %s", rest.EndpointStateWaitingForIdentity, m.State)
-	}
-	if (m.K8SPodName == "") != (m.K8SNamespace == "") {
-		bad("k8s-pod-name and k8s-namespace go together")
-	}
+	errs.If(m.State != "" && m.State != rest.EndpointStateWaitingForIdentity, "state: a new endpoint is %s, not %s", rest.EndpointStateWaitingForIdentity, m.State)
+	errs.If((m.K8SPodName == "") != (m.K8SNamespace == ""), "k8s-pod-name and k8s-namespace go together")
 	switch external := m.DatapathConfiguration.ExternalIPAM; {
 	case external && !(a.Options.IPAM == addressing.Delegated):
-		bad("datapath-configuration.external-ipam: the agent gives the addresses, as its --ipam is not %s; ask it for them", addressing.Delegated)
+		errs.Add("datapath-configuration.external-ipam: the agent gives the addresses, as its --ipam is not %s; ask it for them", addressing.Delegated)
 	case !external && (a.Options.IPAM == addressing.Delegated):
-		bad("datapath-configuration.external-ipam is not set: --ipam is %s, so another plugin has to give the addresses; name it in the CNI configuration's ipam.type", addressing.Delegated)
+		errs.Add("datapath-configuration.external-ipam is not set: --ipam is %s, so another plugin has to give the addresses; name it in the CNI configuration's ipam.type", addressing.Delegated)
 	}
 	errs = append(errs, withoutEffect(m, addressing.OfCloud(a.Options.IPAM)))
 	lbls, err := a.workloadLabels(m)
@@ -161,7 +153,7 @@ func (a *API) createRequest(m *rest.EndpointChangeRequest) (endpoint.CreateReque
 		errs = append(errs, err)
 	}
 	req.Labels = lbls
-	return req, errors.Join(errs...)
+	return req, errs.Err()
 }
 
 // Properties of an endpoint that the plugin hands on from the answer to its request for addresses.

@@ -1,8 +1,6 @@
 package scale
 
 import (
-	"errors"
-	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -13,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/hawser-net/hawser/internal/sandbox/kube/parts"
+	"github.com/hawser-net/hawser/internal/validate"
 )
 
 // Ways to make identities, for Config.Modes.
@@ -182,72 +181,47 @@ func modes() []string { return []string{modeAgents, modeOperator, modeRandom} }
 
 // validate checks every option of a complete configuration and joins all faults.
 func (c *Config) validate() error {
-	var errs []error
-	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	var errs validate.Errors
 	for _, s := range c.Scenarios {
-		if !slices.Contains(Scenarios(), s) {
-			bad("--scenarios: there is no %q: choose of %s", s, strings.Join(Scenarios(), ", "))
-		}
+		errs.If(!slices.Contains(Scenarios(), s), "--scenarios: there is no %q: choose of %s", s, strings.Join(Scenarios(), ", "))
 	}
 	for _, m := range c.Modes {
-		if !slices.Contains(modes(), m) {
-			bad("--modes: there is no %q: choose of %s", m, strings.Join(modes(), ", "))
-		}
+		errs.If(!slices.Contains(modes(), m), "--modes: there is no %q: choose of %s", m, strings.Join(modes(), ", "))
 	}
 	const mostAgents, mostPods = 1 << 16, 254 // see podOf
 	for flag, n := range map[string]int{"agents": c.Agents, "random-agents": c.RandomAgents, "stream-nodes": c.StreamNodes, "collect-agents": c.CollectAgents} {
-		if n < 1 || n > mostAgents {
-			bad("--%s: %d is not 1 to %d", flag, n, mostAgents)
-		}
+		errs.If(n < 1 || n > mostAgents, "--%s: %d is not 1 to %d", flag, n, mostAgents)
 	}
-	if c.StreamPods < 1 || c.StreamNodes > 0 && (c.StreamPods-1)/c.StreamNodes+1 > mostPods {
-		bad("--stream-pods: %d on %d nodes is not 1 to %d each", c.StreamPods, c.StreamNodes, mostPods)
-	}
+	errs.If(c.StreamPods < 1 || c.StreamNodes > 0 && (c.StreamPods-1)/c.StreamNodes+1 > mostPods,
+		"--stream-pods: %d on %d nodes is not 1 to %d each", c.StreamPods, c.StreamNodes, mostPods)
 	if c.IPAMNodes < 1 || c.IPAMNodes > 100*nodesASubnet || c.IPAMRate < 1 || c.IPAMRest <= 0 || c.IPAMPods < 1 || c.IPAMPods > 10*c.IPAMNodes || c.IPAMPodRate <= 0 {
-		bad("--ipam-nodes, --ipam-rate, --ipam-rest, --ipam-pods and --ipam-pod-rate: %d, %g, %v, %d and %g: want 1 to %d, 1 and more, some time, up to 10 a node, above 0",
+		errs.Add("--ipam-nodes, --ipam-rate, --ipam-rest, --ipam-pods and --ipam-pod-rate: %d, %g, %v, %d and %g: want 1 to %d, 1 and more, some time, up to 10 a node, above 0",
 			c.IPAMNodes, c.IPAMRate, c.IPAMRest, c.IPAMPods, c.IPAMPodRate, 100*nodesASubnet)
 	}
-	if c.MeshPods < 1 || c.MeshPods > 1<<23 {
-		bad("--mesh-pods: %d is not 1 to %d", c.MeshPods, 1<<23)
-	}
-	if c.StreamRate <= 0 {
-		bad("--stream-rate: %g is not above 0", c.StreamRate)
-	}
-	if c.Observers < 1 || c.Observers > c.StreamNodes {
-		bad("--observers: %d is not 1 to the %d nodes", c.Observers, c.StreamNodes)
-	}
-	if c.InUse < 1 || c.Numbers < 4*c.InUse || c.Numbers > wholeRange {
-		bad("--numbers and --in-use: %d and %d: there must be at least four times as many as are in use, and at most %d", c.Numbers, c.InUse, wholeRange)
-	}
+	errs.If(c.MeshPods < 1 || c.MeshPods > 1<<23, "--mesh-pods: %d is not 1 to %d", c.MeshPods, 1<<23)
+	errs.If(c.StreamRate <= 0, "--stream-rate: %g is not above 0", c.StreamRate)
+	errs.If(c.Observers < 1 || c.Observers > c.StreamNodes, "--observers: %d is not 1 to the %d nodes", c.Observers, c.StreamNodes)
+	errs.If(c.InUse < 1 || c.Numbers < 4*c.InUse || c.Numbers > wholeRange,
+		"--numbers and --in-use: %d and %d: there must be at least four times as many as are in use, and at most %d", c.Numbers, c.InUse, wholeRange)
 	if n := c.CollectUnused; n < 1 || n+n/collectShare+1 > wholeRange-newsNumbers || c.CollectAgents > 0 && n/collectShare/c.CollectAgents >= mostPods {
-		bad("--collect-unused: %d is not 1 to some 60000, or more than %d agents have room for", n, c.CollectAgents)
+		errs.Add("--collect-unused: %d is not 1 to some 60000, or more than %d agents have room for", n, c.CollectAgents)
 	}
-	if len(c.Sizes) == 0 || c.Sizes[0] < 1 || !slices.IsSorted(c.Sizes) {
-		bad("--sizes: %v does not ascend from above 0", c.Sizes)
-	}
-	if c.CollectEvery < time.Second {
-		bad("--collect-every: %s is below a second", c.CollectEvery)
-	}
-	if c.Quiet <= 0 {
-		bad("--quiet: %s is not above 0", c.Quiet)
-	}
-	if c.Patience <= 0 || c.KillAfter < 0 || c.Lease < 0 {
-		bad("--patience must be above 0, --kill-after and --lease not below")
-	}
-	if len(c.Self) == 0 {
-		bad("no program to serve etcd with")
-	}
+	errs.If(len(c.Sizes) == 0 || c.Sizes[0] < 1 || !slices.IsSorted(c.Sizes), "--sizes: %v does not ascend from above 0", c.Sizes)
+	errs.If(c.CollectEvery < time.Second, "--collect-every: %s is below a second", c.CollectEvery)
+	errs.If(c.Quiet <= 0, "--quiet: %s is not above 0", c.Quiet)
+	errs.If(c.Patience <= 0 || c.KillAfter < 0 || c.Lease < 0, "--patience must be above 0, --kill-after and --lease not below")
+	errs.If(len(c.Self) == 0, "no program to serve etcd with")
 	for _, program := range [][]string{c.Operator, c.Agent} {
 		if _, err := os.Stat(program[0]); err != nil {
-			bad("%w: run `make build` first", err)
+			errs.Add("%w: run `make build` first", err)
 		}
 	}
 	if dir, err := parts.Dir(); err != nil {
-		bad("%w", err)
+		errs.Add("%w", err)
 	} else if _, err := os.Stat(filepath.Join(dir, "kube-apiserver")); err != nil {
-		bad("%w: run `make kube-apiserver` first", err)
+		errs.Add("%w: run `make kube-apiserver` first", err)
 	}
-	return errors.Join(errs...)
+	return errs.Err()
 }
 
 // leaseFlags are the operators' flags for a lease that lasts as long as the configuration says.

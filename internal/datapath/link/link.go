@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hawser-net/hawser/internal/datapath"
+	"github.com/hawser-net/hawser/internal/validate"
 )
 
 // Names and numbers that this package uses on the host.
@@ -56,14 +57,10 @@ func (c *Config) Defaults() {
 
 // Validate reports all faults of c.
 func (c Config) Validate() error {
-	var errs []error
-	if c.NetNSFD < 0 {
-		errs = append(errs, fmt.Errorf("network namespace descriptor %d is negative", c.NetNSFD))
-	}
-	if c.DeleteWindow < 0 || c.DeleteWindow > time.Second {
-		errs = append(errs, fmt.Errorf("delete window %v is not within 0 to 1s", c.DeleteWindow))
-	}
-	return errors.Join(errs...)
+	var errs validate.Errors
+	errs.If(c.NetNSFD < 0, "network namespace descriptor %d is negative", c.NetNSFD)
+	errs.If(c.DeleteWindow < 0 || c.DeleteWindow > time.Second, "delete window %v is not within 0 to 1s", c.DeleteWindow)
+	return errs.Err()
 }
 
 // Links implements datapath.Links on the kernel.

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hawser-net/hawser/internal/datapath"
+	"github.com/hawser-net/hawser/internal/validate"
 )
 
 // What VXLAN puts in front of a pod's packet: inner Ethernet 14, VXLAN 8, UDP 8 and the outer IP
@@ -108,34 +109,18 @@ func NetNSCookie() (uint64, error) {
 }
 
 func validateNode(n datapath.Node) error {
-	var errs []error
-	if (n.Balance4 || n.Balance6) && n.Tunnel {
-		errs = append(errs, errors.New("a node without pods has no address for the inside of a tunnel: it needs native routing"))
-	}
-	if !n.RouterIPv4.IsValid() && !n.RouterIPv6.IsValid() && !n.Balance4 && !n.Balance6 {
-		errs = append(errs, errors.New("the node has no router address in either family"))
-	}
-	if n.RouterIPv4.IsValid() && !n.RouterIPv4.Is4() {
-		errs = append(errs, fmt.Errorf("router address %s is not IPv4", n.RouterIPv4))
-	}
-	if n.RouterIPv6.IsValid() && (!n.RouterIPv6.Is6() || n.RouterIPv6.Is4In6()) {
-		errs = append(errs, fmt.Errorf("router address %s is not IPv6", n.RouterIPv6))
-	}
-	if n.Device == "" && !n.Tunnel {
-		errs = append(errs, errors.New("native routing needs the device towards the other nodes"))
-	}
-	if n.Tunnel && (n.BigTCP4 || n.BigTCP6) {
-		errs = append(errs, errors.New("packets beyond 64 KiB cannot be encapsulated: BIG TCP needs native routing"))
-	}
-	if n.MTU != 0 && (n.MTU < minMTU || n.MTU > maxMTU) {
-		errs = append(errs, fmt.Errorf("MTU %d is not within %d to %d", n.MTU, minMTU, maxMTU))
-	}
+	var errs validate.Errors
+	errs.If((n.Balance4 || n.Balance6) && n.Tunnel, "a node without pods has no address for the inside of a tunnel: it needs native routing")
+	errs.If(!n.RouterIPv4.IsValid() && !n.RouterIPv6.IsValid() && !n.Balance4 && !n.Balance6, "the node has no router address in either family")
+	errs.If(n.RouterIPv4.IsValid() && !n.RouterIPv4.Is4(), "router address %s is not IPv4", n.RouterIPv4)
+	errs.If(n.RouterIPv6.IsValid() && (!n.RouterIPv6.Is6() || n.RouterIPv6.Is4In6()), "router address %s is not IPv6", n.RouterIPv6)
+	errs.If(n.Device == "" && !n.Tunnel, "native routing needs the device towards the other nodes")
+	errs.If(n.Tunnel && (n.BigTCP4 || n.BigTCP6), "packets beyond 64 KiB cannot be encapsulated: BIG TCP needs native routing")
+	errs.If(n.MTU != 0 && (n.MTU < minMTU || n.MTU > maxMTU), "MTU %d is not within %d to %d", n.MTU, minMTU, maxMTU)
 	for _, p := range append(append([]netip.Prefix{}, n.PodCIDRs...), n.ClusterCIDRs...) {
-		if !p.IsValid() || p.Addr().Is4In6() {
-			errs = append(errs, fmt.Errorf("malformed prefix %v", p))
-		}
+		errs.If(!p.IsValid() || p.Addr().Is4In6(), "malformed prefix %v", p)
 	}
-	return errors.Join(errs...)
+	return errs.Err()
 }
 
 // nativeDevice reads the device towards other nodes and works out the MTUs.

@@ -2,12 +2,12 @@ package maps
 
 import (
 	"cmp"
-	"errors"
-	"fmt"
 	"path/filepath"
 	"runtime"
 
 	"github.com/spf13/pflag"
+
+	"github.com/hawser-net/hawser/internal/validate"
 )
 
 // Config says where the maps are pinned and how large they are. A size only matters when a map is
@@ -100,10 +100,8 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 
 // Validate reports all settings out of range.
 func (c Config) Validate() error {
-	var errs []error
-	if c.Dir != "" && !filepath.IsAbs(c.Dir) {
-		errs = append(errs, fmt.Errorf("directory %q of the pins is not an absolute path", c.Dir))
-	}
+	var errs validate.Errors
+	errs.If(c.Dir != "" && !filepath.IsAbs(c.Dir), "directory %q of the pins is not an absolute path", c.Dir)
 	for _, s := range []struct {
 		name string
 		n    int
@@ -128,14 +126,10 @@ func (c Config) Validate() error {
 		{"bpf-lb-source-range-map-max", c.SourceRanges, 0},
 		{"bpf-events-bytes", c.EventBytes, 4096},
 	} {
-		if s.n < s.min || s.n > 1<<26 {
-			errs = append(errs, fmt.Errorf("%s is %d, want %d to %d", s.name, s.n, s.min, 1<<26))
-		}
+		errs.If(s.n < s.min || s.n > 1<<26, "%s is %d, want %d to %d", s.name, s.n, s.min, 1<<26)
 	}
-	if c.EventBytes&(c.EventBytes-1) != 0 {
-		errs = append(errs, fmt.Errorf("bpf-events-bytes is %d, want a power of two", c.EventBytes))
-	}
-	return errors.Join(errs...)
+	errs.If(c.EventBytes&(c.EventBytes-1) != 0, "bpf-events-bytes is %d, want a power of two", c.EventBytes)
+	return errs.Err()
 }
 
 // ruleSetShare is the least that is the default of RuleSetEntries.

@@ -20,6 +20,7 @@ import (
 	"github.com/hawser-net/hawser/internal/diskcache"
 	"github.com/hawser-net/hawser/internal/k8s"
 	"github.com/hawser-net/hawser/internal/policy"
+	"github.com/hawser-net/hawser/internal/validate"
 	"github.com/hawser-net/hawser/pkg/retry"
 )
 
@@ -63,14 +64,10 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 
 // Validate reports all settings that make no sense.
 func (c *Config) Validate() error {
-	var errs []error
-	if c.Gather < 0 {
-		errs = append(errs, fmt.Errorf("policies: the time to gather changes is %v, which is negative", c.Gather))
-	}
-	if c.Cluster && c.Look <= 0 {
-		errs = append(errs, fmt.Errorf("policies: the time between looks for ClusterNetworkPolicy is %v, which is not above 0", c.Look))
-	}
-	return errors.Join(errs...)
+	var errs validate.Errors
+	errs.If(c.Gather < 0, "policies: the time to gather changes is %v, which is negative", c.Gather)
+	errs.If(c.Cluster && c.Look <= 0, "policies: the time between looks for ClusterNetworkPolicy is %v, which is not above 0", c.Look)
+	return errs.Err()
 }
 
 // Status is what became of an object.

@@ -32,6 +32,8 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	"k8s.io/client-go/util/retry"
 	"k8s.io/klog/v2"
+
+	"github.com/hawser-net/hawser/internal/validate"
 )
 
 // LockName is the name of the Lease, which operators of other make use too: so two of different
@@ -73,22 +75,18 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 
 // Validate checks that the times leave room for each other, and joins all faults.
 func (c *Config) Validate() error {
-	var errs []error
-	if c.RetryPeriod <= 0 {
-		errs = append(errs, fmt.Errorf("--leader-election-retry-period: %s must be above 0", c.RetryPeriod))
-	}
+	var errs validate.Errors
+	errs.If(c.RetryPeriod <= 0, "--leader-election-retry-period: %s must be above 0", c.RetryPeriod)
 	if float64(c.RenewDeadline) <= leaderelection.JitterFactor*float64(c.RetryPeriod) {
-		errs = append(errs, fmt.Errorf("--leader-election-renew-deadline: %s must be more than %g times the retry period of %s",
-			c.RenewDeadline, leaderelection.JitterFactor, c.RetryPeriod))
+		errs.Add("--leader-election-renew-deadline: %s must be more than %g times the retry period of %s",
+			c.RenewDeadline, leaderelection.JitterFactor, c.RetryPeriod)
 	}
 	if c.LeaseDuration <= c.RenewDeadline+c.RetryPeriod {
-		errs = append(errs, fmt.Errorf("--leader-election-lease-duration: %s must be more than the renew deadline of %s and the retry period of %s together, "+
-			"or two operators lead at once", c.LeaseDuration, c.RenewDeadline, c.RetryPeriod))
+		errs.Add("--leader-election-lease-duration: %s must be more than the renew deadline of %s and the retry period of %s together, "+
+			"or two operators lead at once", c.LeaseDuration, c.RenewDeadline, c.RetryPeriod)
 	}
-	if c.RequestTimeout < 0 {
-		errs = append(errs, fmt.Errorf("--leader-election-resource-lock-timeout: %s must not be negative", c.RequestTimeout))
-	}
-	return errors.Join(errs...)
+	errs.If(c.RequestTimeout < 0, "--leader-election-resource-lock-timeout: %s must not be negative", c.RequestTimeout)
+	return errs.Err()
 }
 
 // Identity returns the name under which a process on host stands for election: no two processes

@@ -5,14 +5,13 @@
 package endpoints
 
 import (
-	"errors"
-	"fmt"
 	"time"
 
 	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/hawser-net/hawser/internal/operator/rounds"
-	"k8s.io/apimachinery/pkg/labels"
+	"github.com/hawser-net/hawser/internal/validate"
 )
 
 // Config defines how endpoints are looked after. Use [Defaults].
@@ -49,15 +48,11 @@ func (c *Config) Kept() bool { return c.GCInterval > 0 && !c.NoObjects }
 
 // Validate checks every option and joins all faults in one error.
 func (c *Config) Validate() error {
-	var errs []error
-	if c.GCInterval < 0 {
-		errs = append(errs, fmt.Errorf("--cilium-endpoint-gc-interval: %s must not be negative", c.GCInterval))
-	}
-	if c.RestartInterval < 0 {
-		errs = append(errs, fmt.Errorf("--unmanaged-pod-watcher-interval: %s must not be negative", c.RestartInterval))
-	}
+	var errs validate.Errors
+	errs.If(c.GCInterval < 0, "--cilium-endpoint-gc-interval: %s must not be negative", c.GCInterval)
+	errs.If(c.RestartInterval < 0, "--unmanaged-pod-watcher-interval: %s must not be negative", c.RestartInterval)
 	if _, err := labels.Parse(c.RestartSelector); err != nil {
-		errs = append(errs, fmt.Errorf("--pod-restart-selector: %w", err))
+		errs.Add("--pod-restart-selector: %w", err)
 	}
-	return errors.Join(errs...)
+	return errs.Err()
 }

@@ -1,11 +1,12 @@
 package endpointslices
 
 import (
-	"errors"
 	"fmt"
 	"time"
 
 	"github.com/spf13/pflag"
+
+	"github.com/hawser-net/hawser/internal/validate"
 )
 
 // Ways to know the pods.
@@ -54,18 +55,12 @@ func (c *Config) Slim() bool { return c.Enable && c.Mode == ModeSlim }
 
 // Validate checks every option and joins all faults in one error.
 func (c *Config) Validate() error {
-	var errs []error
-	if c.Mode != ModeDefault && c.Mode != ModeSlim {
-		errs = append(errs, fmt.Errorf("--ces-controller-mode: %q is neither %s nor %s", c.Mode, ModeDefault, ModeSlim))
-	}
-	if c.Max < 1 || c.Max > 1000 {
-		errs = append(errs, fmt.Errorf("--ces-max-ciliumendpoints-per-ces: %d is not 1 to 1000; larger objects are refused by the API server", c.Max))
-	}
+	var errs validate.Errors
+	errs.If(c.Mode != ModeDefault && c.Mode != ModeSlim, "--ces-controller-mode: %q is neither %s nor %s", c.Mode, ModeDefault, ModeSlim)
+	errs.If(c.Max < 1 || c.Max > 1000, "--ces-max-ciliumendpoints-per-ces: %d is not 1 to 1000; larger objects are refused by the API server", c.Max)
 	if _, err := ParseRates(c.Rates); err != nil {
-		errs = append(errs, fmt.Errorf("--ces-rate-limits: %w", err))
+		errs.Add("--ces-rate-limits: %w", err)
 	}
-	if c.Delay < 0 {
-		errs = append(errs, errors.New("the delay of CiliumEndpointSlices must not be negative"))
-	}
-	return errors.Join(errs...)
+	errs.If(c.Delay < 0, "the delay of CiliumEndpointSlices must not be negative")
+	return errs.Err()
 }

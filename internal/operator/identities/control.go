@@ -11,6 +11,7 @@ import (
 
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/labels"
+	"github.com/hawser-net/hawser/internal/validate"
 )
 
 // Control defines how the operator makes identities. Use [ControlDefaults].
@@ -56,14 +57,10 @@ func (c *Control) Flags(fs *pflag.FlagSet) {
 // prefixes.
 func (c *Control) Validate() error {
 	_, err := c.Rules("default", identity.MinGlobal, identity.MinGlobal)
-	errs := []error{err}
-	if c.Budget < -1 {
-		errs = append(errs, fmt.Errorf("--identity-unscheduled-budget: %d must be at least -1", c.Budget))
-	}
-	if c.Resync <= 0 || c.MaxBackoff <= 0 || c.Workers < 1 {
-		errs = append(errs, errors.New("the identity controller's intervals and number of workers must be above 0"))
-	}
-	return errors.Join(errs...)
+	errs := validate.Errors{err}
+	errs.If(c.Budget < -1, "--identity-unscheduled-budget: %d must be at least -1", c.Budget)
+	errs.If(c.Resync <= 0 || c.MaxBackoff <= 0 || c.Workers < 1, "the identity controller's intervals and number of workers must be above 0")
+	return errs.Err()
 }
 
 // wellKnownNamespace is where the pods with well-known identities run.

@@ -5,7 +5,6 @@ package kube
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -20,6 +19,7 @@ import (
 	"k8s.io/client-go/util/flowcontrol"
 
 	"github.com/hawser-net/hawser/internal/k8s"
+	"github.com/hawser-net/hawser/internal/validate"
 )
 
 // Config defines how to reach the API server. Use [Defaults].
@@ -59,14 +59,10 @@ func (c *Config) InUse(getenv func(string) string) bool {
 
 // Validate checks every option and joins all faults in one error.
 func (c *Config) Validate() error {
-	errs := []error{c.Server.Validate()}
-	if c.QPS <= 0 || c.Burst < 1 {
-		errs = append(errs, fmt.Errorf("--operator-k8s-client-qps and -burst: %g and %d must be above 0", c.QPS, c.Burst))
-	}
-	if c.Namespace != "" && len(validation.IsDNS1123Label(c.Namespace)) > 0 {
-		errs = append(errs, fmt.Errorf("--k8s-namespace: %q is not the name of a namespace", c.Namespace))
-	}
-	return errors.Join(errs...)
+	errs := validate.Errors{c.Server.Validate()}
+	errs.If(c.QPS <= 0 || c.Burst < 1, "--operator-k8s-client-qps and -burst: %g and %d must be above 0", c.QPS, c.Burst)
+	errs.If(c.Namespace != "" && len(validation.IsDNS1123Label(c.Namespace)) > 0, "--k8s-namespace: %q is not the name of a namespace", c.Namespace)
+	return errs.Err()
 }
 
 // InNamespace returns the namespace that the operator runs in.

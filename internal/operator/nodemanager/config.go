@@ -1,11 +1,11 @@
 package nodemanager
 
 import (
-	"errors"
-	"fmt"
 	"time"
 
 	"github.com/spf13/pflag"
+
+	"github.com/hawser-net/hawser/internal/validate"
 )
 
 // Config is what counts for every cloud. The names of the flags are the field's.
@@ -49,18 +49,10 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 
 // Validate checks all of it and joins the faults.
 func (c *Config) Validate() error {
-	var errs []error
-	if !(c.QPS > 0) || c.Burst < 1 {
-		errs = append(errs, errors.New("--limit-ipam-api-qps and --limit-ipam-api-burst must be above 0"))
-	}
-	if c.Workers < 1 {
-		errs = append(errs, fmt.Errorf("--parallel-alloc-workers: %d must be above 0", c.Workers))
-	}
-	if c.ReleaseDelay < 0 {
-		errs = append(errs, fmt.Errorf("--excess-ip-release-delay: %d must not be negative", c.ReleaseDelay))
-	}
-	if c.GCInterval < 0 {
-		errs = append(errs, fmt.Errorf("--eni-gc-interval: %s must not be negative", c.GCInterval))
-	}
-	return errors.Join(errs...)
+	var errs validate.Errors
+	errs.If(!(c.QPS > 0) || c.Burst < 1, "--limit-ipam-api-qps and --limit-ipam-api-burst must be above 0")
+	errs.If(c.Workers < 1, "--parallel-alloc-workers: %d must be above 0", c.Workers)
+	errs.If(c.ReleaseDelay < 0, "--excess-ip-release-delay: %d must not be negative", c.ReleaseDelay)
+	errs.If(c.GCInterval < 0, "--eni-gc-interval: %s must not be negative", c.GCInterval)
+	return errs.Err()
 }

@@ -8,15 +8,14 @@
 package nodes
 
 import (
-	"errors"
-	"fmt"
 	"time"
 
 	"github.com/spf13/pflag"
-
-	"github.com/hawser-net/hawser/internal/operator/rounds"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/hawser-net/hawser/internal/operator/rounds"
+	"github.com/hawser-net/hawser/internal/validate"
 )
 
 // Config defines how nodes are looked after. Use [Defaults].
@@ -65,20 +64,16 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 
 // Validate checks every option and joins all faults in one error.
 func (c *Config) Validate() error {
-	var errs []error
+	var errs validate.Errors
 	if faults := validation.IsQualifiedName(c.TaintKey); len(faults) > 0 {
-		errs = append(errs, fmt.Errorf("--agent-not-ready-taint-key: %q: %s", c.TaintKey, faults[0]))
+		errs.Add("--agent-not-ready-taint-key: %q: %s", c.TaintKey, faults[0])
 	}
-	if c.Workers < 1 {
-		errs = append(errs, fmt.Errorf("--taint-sync-workers: %d must be at least 1", c.Workers))
-	}
+	errs.If(c.Workers < 1, "--taint-sync-workers: %d must be at least 1", c.Workers)
 	if s, err := labels.Parse(c.AgentLabels); err != nil {
-		errs = append(errs, fmt.Errorf("--cilium-pod-labels: %w", err))
+		errs.Add("--cilium-pod-labels: %w", err)
 	} else if s.Empty() {
-		errs = append(errs, errors.New("--cilium-pod-labels: an empty selector would take every pod for an agent"))
+		errs.Add("--cilium-pod-labels: an empty selector would take every pod for an agent")
 	}
-	if c.GCInterval < 0 {
-		errs = append(errs, fmt.Errorf("--nodes-gc-interval: %s must not be negative", c.GCInterval))
-	}
-	return errors.Join(errs...)
+	errs.If(c.GCInterval < 0, "--nodes-gc-interval: %s must not be negative", c.GCInterval)
+	return errs.Err()
 }

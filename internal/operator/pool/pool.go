@@ -18,6 +18,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/hawser-net/hawser/internal/validate"
 )
 
 // ErrExhausted is wrapped by the error of [Pool.Allocate] when no block is free.
@@ -66,31 +68,27 @@ type space struct {
 // Validate reports whether ranges can be divided into blocks of /bits: all of one family, disjoint,
 // none smaller than a block.
 func Validate(ranges []netip.Prefix, bits int) error {
-	var errs []error
+	var errs validate.Errors
 	for i, r := range ranges {
 		switch {
 		case !r.IsValid():
-			errs = append(errs, errors.New("a range is not valid"))
+			errs.Add("a range is not valid")
 			continue
 		case r.Addr().Is4() != ranges[0].Addr().Is4():
-			errs = append(errs, fmt.Errorf("%s is of another family than %s", r, ranges[0]))
+			errs.Add("%s is of another family than %s", r, ranges[0])
 		case r.Addr().Is4In6():
-			errs = append(errs, fmt.Errorf("%s is an IPv4 range in the form of IPv6; write it as IPv4", r))
+			errs.Add("%s is an IPv4 range in the form of IPv6; write it as IPv4", r)
 		case bits > r.Addr().BitLen():
-			errs = append(errs, fmt.Errorf("blocks of /%d do not exist in the family of %s", bits, r))
+			errs.Add("blocks of /%d do not exist in the family of %s", bits, r)
 		case bits < r.Bits():
-			errs = append(errs, fmt.Errorf("%s is smaller than a block of /%d", r, bits))
+			errs.Add("%s is smaller than a block of /%d", r, bits)
 		}
 		for _, other := range ranges[:i] {
-			if other.IsValid() && r.Overlaps(other) {
-				errs = append(errs, fmt.Errorf("%s overlaps %s", r, other))
-			}
+			errs.If(other.IsValid() && r.Overlaps(other), "%s overlaps %s", r, other)
 		}
 	}
-	if bits < 1 {
-		errs = append(errs, fmt.Errorf("a block of /%d is not a block", bits))
-	}
-	return errors.Join(errs...)
+	errs.If(bits < 1, "a block of /%d is not a block", bits)
+	return errs.Err()
 }
 
 // New returns a pool of blocks of /bits in ranges, which are used in the order given. A pool

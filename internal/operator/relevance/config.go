@@ -1,13 +1,12 @@
 package relevance
 
 import (
-	"errors"
-	"fmt"
 	"time"
 
 	"github.com/spf13/pflag"
 
 	k8skeys "github.com/hawser-net/hawser/internal/k8s/relevance"
+	"github.com/hawser-net/hawser/internal/validate"
 )
 
 // Config defines which labels make identities. Use [Defaults].
@@ -41,12 +40,8 @@ func (c *Config) Narrow() bool { return c.Labels == k8skeys.PolicyLabels }
 // Validate checks every option and joins all faults in one error.
 func (c *Config) Validate() error {
 	_, err := k8skeys.ParseFlag(c.Labels)
-	errs := []error{err}
-	if c.Rest < 0 {
-		errs = append(errs, fmt.Errorf("--%s-rest: %s must not be negative", k8skeys.Flag, c.Rest))
-	}
-	if c.Lost <= 0 || c.MaxPause <= 0 || c.Idle <= 0 {
-		errs = append(errs, errors.New("the intervals of the labels of identities must be above 0"))
-	}
-	return errors.Join(errs...)
+	errs := validate.Errors{err}
+	errs.If(c.Rest < 0, "--%s-rest: %s must not be negative", k8skeys.Flag, c.Rest)
+	errs.If(c.Lost <= 0 || c.MaxPause <= 0 || c.Idle <= 0, "the intervals of the labels of identities must be above 0")
+	return errs.Err()
 }

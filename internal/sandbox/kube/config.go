@@ -1,8 +1,6 @@
 package kube
 
 import (
-	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -10,6 +8,7 @@ import (
 	"time"
 
 	"github.com/hawser-net/hawser/internal/sandbox/region"
+	"github.com/hawser-net/hawser/internal/validate"
 )
 
 // Modes of a cluster.
@@ -82,45 +81,27 @@ var nameForm = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,30}[a-z0-9])?$`)
 
 // Validate checks every field and joins all faults in one error.
 func (c *Config) Validate() error {
-	var errs []error
-	if !nameForm.MatchString(c.Name) {
-		errs = append(errs, fmt.Errorf("cluster name %q: want 1 to 32 characters of a-z, 0-9 and -", c.Name))
-	}
+	var errs validate.Errors
+	errs.If(!nameForm.MatchString(c.Name), "cluster name %q: want 1 to 32 characters of a-z, 0-9 and -", c.Name)
 	for _, dir := range []string{c.Root, c.Data} {
-		if !filepath.IsAbs(dir) {
-			errs = append(errs, fmt.Errorf("directory %q is not an absolute path", dir))
-		}
+		errs.If(!filepath.IsAbs(dir), "directory %q is not an absolute path", dir)
 	}
-	if c.Root == c.Data {
-		errs = append(errs, fmt.Errorf("directory %q can't be both: one holds mounts, the other one is thrown away file by file", c.Root))
-	}
+	errs.If(c.Root == c.Data, "directory %q can't be both: one holds mounts, the other one is thrown away file by file", c.Root)
 	if !slices.Contains([]string{Full, APIOnly}, c.Mode) {
-		errs = append(errs, fmt.Errorf("kubernetes %q: want %s or %s", c.Mode, Full, APIOnly))
+		errs.Add("kubernetes %q: want %s or %s", c.Mode, Full, APIOnly)
 	}
-	if c.ID < 0 || c.ID > maxClusterID {
-		errs = append(errs, fmt.Errorf("cluster id %d: want 1 to %d, or 0 for a cluster that is never connected with others", c.ID, maxClusterID))
-	}
-	if c.Nodes < 1 || c.Nodes > maxNodes {
-		errs = append(errs, fmt.Errorf("%d nodes: want 1 to %d", c.Nodes, maxNodes))
-	}
+	errs.If(c.ID < 0 || c.ID > maxClusterID, "cluster id %d: want 1 to %d, or 0 for a cluster that is never connected with others", c.ID, maxClusterID)
+	errs.If(c.Nodes < 1 || c.Nodes > maxNodes, "%d nodes: want 1 to %d", c.Nodes, maxNodes)
 	if !slices.Contains([]string{Hawser, PTP, None}, c.CNI) {
-		errs = append(errs, fmt.Errorf("cni %q: want %s, %s or %s", c.CNI, Hawser, PTP, None))
+		errs.Add("cni %q: want %s, %s or %s", c.CNI, Hawser, PTP, None)
 	}
 	if !slices.Contains([]string{"", Etcd, Consul}, c.Store) {
-		errs = append(errs, fmt.Errorf("store %q: want %s, %s or none", c.Store, Etcd, Consul))
+		errs.Add("store %q: want %s, %s or none", c.Store, Etcd, Consul)
 	}
-	if c.Store != "" && (c.CNI != Hawser || c.Mode != Full) {
-		errs = append(errs, errors.New("a store of identities is for nodes on the network "+Hawser))
-	}
-	if c.Cloud != "" && !slices.Contains(region.Providers(), c.Cloud) {
-		errs = append(errs, fmt.Errorf("cloud %q: want one of %v", c.Cloud, region.Providers()))
-	}
+	errs.If(c.Store != "" && (c.CNI != Hawser || c.Mode != Full), "a store of identities is for nodes on the network "+Hawser)
+	errs.If(c.Cloud != "" && !slices.Contains(region.Providers(), c.Cloud), "cloud %q: want one of %v", c.Cloud, region.Providers())
 	errs = append(errs, c.validateCloud())
-	if len(c.Self) == 0 {
-		errs = append(errs, errors.New("the running program's path is unknown"))
-	}
-	if c.StartTimeout <= 0 {
-		errs = append(errs, fmt.Errorf("start timeout %v is not positive", c.StartTimeout))
-	}
-	return errors.Join(errs...)
+	errs.If(len(c.Self) == 0, "the running program's path is unknown")
+	errs.If(c.StartTimeout <= 0, "start timeout %v is not positive", c.StartTimeout)
+	return errs.Err()
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/hawser-net/hawser/internal/sandbox/cloud/aws"
 	"github.com/hawser-net/hawser/internal/sandbox/cloud/azure"
 	"github.com/hawser-net/hawser/internal/sandbox/fabric"
+	"github.com/hawser-net/hawser/internal/validate"
 )
 
 // The providers.
@@ -125,21 +126,14 @@ func Load(path string) (Spec, error) {
 }
 
 func (s *Spec) validate() error {
-	var errs []error
-	if !slices.Contains(Providers(), s.Provider) {
-		errs = append(errs, fmt.Errorf("cloud %q: want one of %v", s.Provider, Providers()))
-	}
+	var errs validate.Errors
+	errs.If(!slices.Contains(Providers(), s.Provider), "cloud %q: want one of %v", s.Provider, Providers())
 	errs = append(errs, CheckInstanceType(s.Provider, s.InstanceType))
-	if !s.Nodes.IsValid() || !s.Pods.IsValid() || s.Nodes.Overlaps(s.Pods) {
-		errs = append(errs, fmt.Errorf("subnets %v and %v: want two that do not overlap", s.Nodes, s.Pods))
-	}
-	if s.IPv6.IsValid() && (s.Provider != AWS || !s.IPv6.Overlaps(s.NodesIPv6) || !s.IPv6.Overlaps(s.PodsIPv6) || s.NodesIPv6.Overlaps(s.PodsIPv6)) {
-		errs = append(errs, fmt.Errorf("IPv6 subnets %v and %v of %v in %s: want two that do not overlap, in %s", s.NodesIPv6, s.PodsIPv6, s.IPv6, s.Provider, AWS))
-	}
-	if s.Router == "" || len(s.Hosts) == 0 || s.Socket == "" {
-		errs = append(errs, errors.New("a region needs a router, instances and a socket"))
-	}
-	return errors.Join(errs...)
+	errs.If(!s.Nodes.IsValid() || !s.Pods.IsValid() || s.Nodes.Overlaps(s.Pods), "subnets %v and %v: want two that do not overlap", s.Nodes, s.Pods)
+	errs.If(s.IPv6.IsValid() && (s.Provider != AWS || !s.IPv6.Overlaps(s.NodesIPv6) || !s.IPv6.Overlaps(s.PodsIPv6) || s.NodesIPv6.Overlaps(s.PodsIPv6)),
+		"IPv6 subnets %v and %v of %v in %s: want two that do not overlap, in %s", s.NodesIPv6, s.PodsIPv6, s.IPv6, s.Provider, AWS)
+	errs.If(s.Router == "" || len(s.Hosts) == 0 || s.Socket == "", "a region needs a router, instances and a socket")
+	return errs.Err()
 }
 
 // MetadataAddr is where instances find their metadata: AWS and Azure have the link-local one,

@@ -1,14 +1,13 @@
 package alibaba
 
 import (
-	"errors"
-	"fmt"
 	"net/url"
 	"regexp"
 
 	"github.com/spf13/pflag"
 
 	"github.com/hawser-net/hawser/internal/operator/nodemanager"
+	"github.com/hawser-net/hawser/internal/validate"
 )
 
 // indexTag is the field's tag for the place of an interface on its instance, which the cloud does
@@ -42,17 +41,15 @@ var regionForm = regexp.MustCompile(`^[a-z0-9-]*$`)
 
 // Validate checks all of it and joins the faults.
 func (c *Config) Validate() error {
-	var errs []error
-	if !regionForm.MatchString(c.Region) {
-		errs = append(errs, fmt.Errorf("--alibaba-cloud-region-id: %q is no region", c.Region))
-	}
+	var errs validate.Errors
+	errs.If(!regionForm.MatchString(c.Region), "--alibaba-cloud-region-id: %q is no region", c.Region)
 	if c.Endpoint != "" {
 		// Whoever reads along there has what is signed.
 		if u, err := url.Parse(c.Endpoint); err != nil || u.Scheme != "https" || u.Host == "" || u.Path != "" && u.Path != "/" {
-			errs = append(errs, fmt.Errorf("--alibaba-cloud-endpoint-url: %q is no URL of a host that begins with https://", c.Endpoint))
+			errs.Add("--alibaba-cloud-endpoint-url: %q is no URL of a host that begins with https://", c.Endpoint)
 		}
 	}
-	return errors.Join(errs...)
+	return errs.Err()
 }
 
 // Collected returns the tags of interfaces that may be deleted if they were left behind.

@@ -1,13 +1,13 @@
 package azure
 
 import (
-	"errors"
-	"fmt"
 	"net/url"
 	"strings"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore/cloud"
 	"github.com/spf13/pflag"
+
+	"github.com/hawser-net/hawser/internal/validate"
 )
 
 // Config defines which of Azure is used, and how. Credentials come from where the Azure SDK looks
@@ -48,22 +48,20 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 
 // Validate checks all of it and joins the faults.
 func (c *Config) Validate() error {
-	var errs []error
+	var errs validate.Errors
 	for _, x := range [][2]string{{"azure-subscription-id", c.Subscription}, {"azure-resource-group", c.ResourceGroup}} {
-		if x[1] == "" || strings.ContainsAny(x[1], "/?#% ") {
-			errs = append(errs, fmt.Errorf("--%s: %q is none; --ipam=azure needs it", x[0], x[1]))
-		}
+		errs.If(x[1] == "" || strings.ContainsAny(x[1], "/?#% "), "--%s: %q is none; --ipam=azure needs it", x[0], x[1])
 	}
 	if _, ok := clouds()[c.Cloud]; !ok {
-		errs = append(errs, fmt.Errorf("--azure-cloud-name: %q is not one of AzurePublicCloud, AzureUSGovernmentCloud and AzureChinaCloud", c.Cloud))
+		errs.Add("--azure-cloud-name: %q is not one of AzurePublicCloud, AzureUSGovernmentCloud and AzureChinaCloud", c.Cloud)
 	}
 	if c.ResourceManager != "" {
 		// Whoever reads along there has the rights of the operator.
 		if u, err := url.Parse(c.ResourceManager); err != nil || u.Scheme != "https" || u.Host == "" {
-			errs = append(errs, fmt.Errorf("--azure-resource-manager-url: %q is no URL that begins with https://", c.ResourceManager))
+			errs.Add("--azure-resource-manager-url: %q is no URL that begins with https://", c.ResourceManager)
 		}
 	}
-	return errors.Join(errs...)
+	return errs.Err()
 }
 
 // cloud returns what the SDK is to know of the cloud.

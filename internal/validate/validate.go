@@ -1,0 +1,46 @@
+// Package validate collects what is wrong with a configuration, so that all of it can be reported
+// at once.
+package validate
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Errors are what is wrong. The zero value is empty; errors that are made elsewhere may be
+// appended, nil ones too.
+type Errors []error
+
+// Add adds an error.
+func (e *Errors) Add(format string, args ...any) { *e = append(*e, fmt.Errorf(format, args...)) }
+
+// If adds an error if something is wrong. It is for checks that happen seldom: args are evaluated
+// whether it is or not.
+func (e *Errors) If(wrong bool, format string, args ...any) {
+	if wrong {
+		e.Add(format, args...)
+	}
+}
+
+// OneOf checks an option that has a few values.
+func (e *Errors) OneOf(flag, value string, allowed ...string) {
+	e.If(!slices.Contains(allowed, value), "--%s: %q is not one of %s", flag, value, strings.Join(allowed, ", "))
+}
+
+// AtLeastSecond checks an option that must not be shorter than a second.
+func (e *Errors) AtLeastSecond(flag string, d time.Duration) {
+	e.If(d < time.Second, "--%s: %s is below one second", flag, d)
+}
+
+// Address checks an option that is host:port, or empty.
+func (e *Errors) Address(flag, hostPort string) {
+	_, _, err := net.SplitHostPort(hostPort)
+	e.If(hostPort != "" && err != nil, "--%s: %q is not host:port", flag, hostPort)
+}
+
+// Err returns all of them as one error, or nil if there are none.
+func (e Errors) Err() error { return errors.Join(e...) }
