@@ -1,7 +1,6 @@
 package loader
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"net/netip"
@@ -9,12 +8,13 @@ import (
 
 	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/datapath/maps"
+	"github.com/hawser-net/hawser/internal/validate"
 )
 
 // settings turns cfg into the programs' .rodata, with defaults filled in. What depends on the sizes
 // of maps is the caller's to add.
 func settings(cfg datapath.Config) (fromPodConfig, error) {
-	var errs []error
+	var errs validate.Errors
 	c := fromPodConfig{
 		NetnsCookie:   cfg.NetNSCookie,
 		TunnelIfindex: uint32(cfg.TunnelIfIndex),
@@ -28,41 +28,21 @@ func settings(cfg datapath.Config) (fromPodConfig, error) {
 		DualStack:     flag(cfg.DualStackWorld),
 	}
 	for _, i := range append([]int{cfg.TunnelIfIndex, cfg.HostIfIndex, cfg.NativeIfIndex}, cfg.OtherIfIndexes...) {
-		if i < 0 {
-			errs = append(errs, fmt.Errorf("interface index %d is negative", i))
-		}
+		errs.If(i < 0, "interface index %d is negative", i)
 	}
-	if cfg.NativeMTU < 0 {
-		errs = append(errs, fmt.Errorf("MTU of the native device %d is negative", cfg.NativeMTU))
-	}
-	if cfg.Tunnel && cfg.TunnelIfIndex == 0 {
-		errs = append(errs, errors.New("tunnelling needs the index of the tunnel device"))
-	}
-	if cfg.Tunnel && cfg.TunnelPort == 0 {
-		errs = append(errs, errors.New("tunnelling needs the port of the tunnel, which nobody but nodes may send to"))
-	}
-	if cfg.Interfaces && (cfg.Tunnel || cfg.NativeIfIndex == 0) {
-		errs = append(errs, errors.New("interfaces of a cloud need native routing, and the index of the native device"))
-	}
-	if cfg.NodePort && cfg.NativeIfIndex == 0 {
-		errs = append(errs, errors.New("services for clients outside of the cluster need the index of the native device"))
-	}
-	if len(cfg.OtherIfIndexes) > 0 && !cfg.NodePort {
-		errs = append(errs, errors.New("other devices than the native one are for clients outside of the cluster, who are not led to services"))
-	}
+	errs.If(cfg.NativeMTU < 0, "MTU of the native device %d is negative", cfg.NativeMTU)
+	errs.If(cfg.Tunnel && cfg.TunnelIfIndex == 0, "tunnelling needs the index of the tunnel device")
+	errs.If(cfg.Tunnel && cfg.TunnelPort == 0, "tunnelling needs the port of the tunnel, which nobody but nodes may send to")
+	errs.If(cfg.Interfaces && (cfg.Tunnel || cfg.NativeIfIndex == 0), "interfaces of a cloud need native routing, and the index of the native device")
+	errs.If(cfg.NodePort && cfg.NativeIfIndex == 0, "services for clients outside of the cluster need the index of the native device")
+	errs.If(len(cfg.OtherIfIndexes) > 0 && !cfg.NodePort, "other devices than the native one are for clients outside of the cluster, who are not led to services")
 	if cfg.Tunnel {
 		c.TunnelPort = uint32(maps.NetworkOrder(cfg.TunnelPort))
 	}
-	if (cfg.CgroupRoot != "" || cfg.NativeIfIndex != 0) && cfg.NetNSCookie == 0 {
-		errs = append(errs, errors.New("the programs recognise packets of the node itself by the ID of its network namespace, which is missing"))
-	}
-	if len(cfg.HostMAC) != 0 && len(cfg.HostMAC) != 6 {
-		errs = append(errs, fmt.Errorf("hardware address of the host device %q is not 6 bytes long", cfg.HostMAC))
-	}
+	errs.If((cfg.CgroupRoot != "" || cfg.NativeIfIndex != 0) && cfg.NetNSCookie == 0, "the programs recognise packets of the node itself by the ID of its network namespace, which is missing")
+	errs.If(len(cfg.HostMAC) != 0 && len(cfg.HostMAC) != 6, "hardware address of the host device %q is not 6 bytes long", cfg.HostMAC)
 	copy(c.HostMac[:], cfg.HostMAC)
-	if len(cfg.NativeMAC) != 0 && len(cfg.NativeMAC) != 6 {
-		errs = append(errs, fmt.Errorf("hardware address of the native device %q is not 6 bytes long", cfg.NativeMAC))
-	}
+	errs.If(len(cfg.NativeMAC) != 0 && len(cfg.NativeMAC) != 6, "hardware address of the native device %q is not 6 bytes long", cfg.NativeMAC)
 	copy(c.NativeMac[:], cfg.NativeMAC)
 	loopback4, loopback6 := datapath.DefaultLoopbacks()
 	if cfg.LoopbackIPv4.IsValid() {
@@ -90,14 +70,14 @@ func settings(cfg datapath.Config) (fromPodConfig, error) {
 			continue
 		}
 		if a.addr.Is4() != a.v4 || a.addr.Is4In6() {
-			errs = append(errs, fmt.Errorf("%s %s is of the other family", a.what, a.addr))
+			errs.Add("%s %s is of the other family", a.what, a.addr)
 			continue
 		}
 		*a.to, *a.has = a.addr.As16(), 1
 	}
 
 	if n := len(cfg.NotForPods); n > len(c.NotForPods) {
-		errs = append(errs, fmt.Errorf("%d addresses are not for pods, want at most %d", n, len(c.NotForPods)))
+		errs.Add("%d addresses are not for pods, want at most %d", n, len(c.NotForPods))
 	} else {
 		c.NotForPodsCount = uint8(n)
 		for i, a := range cfg.NotForPods {
@@ -111,9 +91,7 @@ func settings(cfg datapath.Config) (fromPodConfig, error) {
 	if ports == (datapath.PortRange{}) {
 		ports = datapath.DefaultMasqueradePorts()
 	}
-	if ports.First < 1024 || ports.Count() < 1 {
-		errs = append(errs, fmt.Errorf("ports %d to %d for clients sent on to other nodes are not within 1024 to 65535", ports.First, ports.Last))
-	}
+	errs.If(ports.First < 1024 || ports.Count() < 1, "ports %d to %d for clients sent on to other nodes are not within 1024 to 65535", ports.First, ports.Last)
 	c.MasqueradeFirst, c.MasqueradePorts = ports.First, uint16(ports.Count())
 
 	t, d := cfg.CTTimeouts, datapath.DefaultCTTimeouts()
@@ -132,19 +110,19 @@ func settings(cfg datapath.Config) (fromPodConfig, error) {
 		}
 		// Beyond half the range of a tick counter, before and after could no longer be told apart.
 		if l.value < 0 || l.value > 10*365*24*time.Hour {
-			errs = append(errs, fmt.Errorf("lifetime of %s is %s, want 0 to ten years", l.what, l.value))
+			errs.Add("lifetime of %s is %s, want 0 to ten years", l.what, l.value)
 			continue
 		}
 		*l.to = uint32((l.value + maps.TickNanoseconds - 1) / maps.TickNanoseconds)
 	}
 	c.NewsFlags = cfg.Aggregation.TCPFlags
 	if every := cfg.Aggregation.Interval; every < 0 || every > 24*time.Hour {
-		errs = append(errs, fmt.Errorf("interval between samples of flows is %s, want 0 to a day", every))
+		errs.Add("interval between samples of flows is %s, want 0 to a day", every)
 	} else {
 		c.NewsInterval = uint32((every + maps.TickNanoseconds - 1) / maps.TickNanoseconds)
 	}
 	if len(errs) > 0 {
-		return c, fmt.Errorf("datapath settings: %w", errors.Join(errs...))
+		return c, fmt.Errorf("datapath settings: %w", errs.Err())
 	}
 	return c, nil
 }
