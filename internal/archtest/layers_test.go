@@ -238,7 +238,7 @@ func TestPolicyAndLabelsArePure(t *testing.T) {
 			f, ours := folder(d)
 			switch {
 			case ours && (f == "internal/policy" || layers[f] == 0):
-			case under(p.path, "internal/policy") && d == "internal/datapath": // the exact one: it stands on the standard library itself
+			case under(p.path, "internal/policy") && d == "internal/datapath": // the exact one: it stands on the standard library and layer 0 itself
 			case !ours && standard(d):
 			case under(p.path, "internal/policy") && under(d, types...):
 			default:

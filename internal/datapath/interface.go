@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+
+	"github.com/hawser-net/hawser/internal/validate"
 )
 
 // ErrNoInterface says that the node has no interface with a hardware address. The cloud may attach
@@ -72,46 +74,32 @@ type InterfaceState struct {
 
 // Validate reports all faults of i.
 func (i Interface) Validate() error {
-	var errs []error
-	bad := func(format string, args ...any) {
-		errs = append(errs, fmt.Errorf("interface %s: "+format, append([]any{i.MAC}, args...)...))
-	}
-	if len(i.MAC) != 6 {
-		bad("its hardware address is not 6 bytes long")
-	}
-	if i.Number < 0 || i.Number >= MaxInterfaces {
-		bad("number %d is not within 0 to %d", i.Number, MaxInterfaces-1)
-	}
-	if i.MTU != 0 && (i.MTU < 1280 || i.MTU > 65535) {
-		bad("MTU %d is not within 1280 to 65535", i.MTU)
-	}
+	var errs validate.Errors
+	errs.If(len(i.MAC) != 6, "its hardware address is not 6 bytes long")
+	errs.If(i.Number < 0 || i.Number >= MaxInterfaces, "number %d is not within 0 to %d", i.Number, MaxInterfaces-1)
+	errs.If(i.MTU != 0 && (i.MTU < 1280 || i.MTU > 65535), "MTU %d is not within 1280 to 65535", i.MTU)
 	var has4, has6 bool
 	for _, s := range i.Subnets {
 		if !s.CIDR.IsValid() || s.CIDR.Addr().Is4In6() {
-			bad("subnet %v is malformed", s.CIDR)
+			errs.Add("subnet %v is malformed", s.CIDR)
 			continue
 		}
 		has := &has4
 		if s.CIDR.Addr().Is6() {
 			has = &has6
 		}
-		if *has {
-			bad("it has several subnets of one family")
-		}
+		errs.If(*has, "it has several subnets of one family")
 		*has = true
-		if s.Gateway.IsValid() && (s.Gateway.Is4() != s.CIDR.Addr().Is4() || s.Gateway.Is4In6() || s.Gateway.Zone() != "") {
-			bad("gateway %s of subnet %s is of the other family", s.Gateway, s.CIDR)
-		}
+		errs.If(s.Gateway.IsValid() && (s.Gateway.Is4() != s.CIDR.Addr().Is4() || s.Gateway.Is4In6() || s.Gateway.Zone() != ""), "gateway %s of subnet %s is of the other family", s.Gateway, s.CIDR)
 	}
 	for _, p := range i.VPCCIDRs {
-		if !p.IsValid() || p.Addr().Is4In6() {
-			bad("network %v is malformed", p)
-		}
+		errs.If(!p.IsValid() || p.Addr().Is4In6(), "network %v is malformed", p)
 	}
 	for _, p := range i.Pods {
-		if !p.IsValid() || p.Addr().Is4In6() || p != p.Masked() {
-			bad("address %v is malformed", p)
-		}
+		errs.If(!p.IsValid() || p.Addr().Is4In6() || p != p.Masked(), "address %v is malformed", p)
 	}
-	return errors.Join(errs...)
+	if len(errs) > 0 {
+		return fmt.Errorf("interface %s: %w", i.MAC, errs.Err())
+	}
+	return nil
 }

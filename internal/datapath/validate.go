@@ -4,40 +4,24 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+
+	"github.com/hawser-net/hawser/internal/validate"
 )
 
 // Validate reports what makes the row unfit for the kernel, all faults joined.
 func (ep Endpoint) Validate() error {
-	var errs []error
-	if ep.ID == 0 {
-		errs = append(errs, errors.New("id is 0"))
-	}
-	if ep.Incarnation == 0 {
-		errs = append(errs, errors.New("incarnation is 0"))
-	}
-	if ep.IfIndex <= 0 {
-		errs = append(errs, fmt.Errorf("interface index %d is not positive", ep.IfIndex))
-	}
-	if len(ep.MAC) != 6 {
-		errs = append(errs, fmt.Errorf("hardware address %q is not 6 bytes long", ep.MAC))
-	}
-	if len(ep.HostMAC) != 6 {
-		errs = append(errs, fmt.Errorf("host-side hardware address %q is not 6 bytes long", ep.HostMAC))
-	}
-	if !ep.IPv4.IsValid() && !ep.IPv6.IsValid() {
-		errs = append(errs, errors.New("no address"))
-	}
-	if ep.RuleSet > MaxRuleSet {
-		errs = append(errs, fmt.Errorf("rule set %d is beyond %d", ep.RuleSet, MaxRuleSet))
-	}
-	if ep.IPv4.IsValid() && (!ep.IPv4.Is4() || ep.IPv4.IsUnspecified()) {
-		errs = append(errs, fmt.Errorf("%s is not an IPv4 host address", ep.IPv4))
-	}
-	if ep.IPv6.IsValid() && (!ep.IPv6.Is6() || ep.IPv6.Is4In6() || ep.IPv6.IsUnspecified() || ep.IPv6.Zone() != "") {
-		errs = append(errs, fmt.Errorf("%s is not an IPv6 host address", ep.IPv6))
-	}
+	var errs validate.Errors
+	errs.If(ep.ID == 0, "id is 0")
+	errs.If(ep.Incarnation == 0, "incarnation is 0")
+	errs.If(ep.IfIndex <= 0, "interface index %d is not positive", ep.IfIndex)
+	errs.If(len(ep.MAC) != 6, "hardware address %q is not 6 bytes long", ep.MAC)
+	errs.If(len(ep.HostMAC) != 6, "host-side hardware address %q is not 6 bytes long", ep.HostMAC)
+	errs.If(!ep.IPv4.IsValid() && !ep.IPv6.IsValid(), "no address")
+	errs.If(ep.RuleSet > MaxRuleSet, "rule set %d is beyond %d", ep.RuleSet, MaxRuleSet)
+	errs.If(ep.IPv4.IsValid() && (!ep.IPv4.Is4() || ep.IPv4.IsUnspecified()), "%s is not an IPv4 host address", ep.IPv4)
+	errs.If(ep.IPv6.IsValid() && (!ep.IPv6.Is6() || ep.IPv6.Is4In6() || ep.IPv6.IsUnspecified() || ep.IPv6.Zone() != ""), "%s is not an IPv6 host address", ep.IPv6)
 	if len(errs) > 0 {
-		return fmt.Errorf("endpoint %d: %w", ep.ID, errors.Join(errs...))
+		return fmt.Errorf("endpoint %d: %w", ep.ID, errs.Err())
 	}
 	return nil
 }
