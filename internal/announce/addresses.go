@@ -1,6 +1,7 @@
 package announce
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -56,12 +57,8 @@ func NewAddresses(cfg AddressesConfig, store kvstore.Backend, cache *ipcache.Cac
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("announce addresses: %w", err)
 	}
-	if cfg.Prefix == "" {
-		cfg.Prefix = kvstore.JoinKey(storekeys.IPsPrefix, storekeys.DefaultAddressSpace)
-	}
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
-	}
+	cfg.Prefix = cmp.Or(cfg.Prefix, kvstore.JoinKey(storekeys.IPsPrefix, storekeys.DefaultAddressSpace))
+	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	s := &Addresses{cfg: cfg, cache: cache}
 	keys := KeysConfig{
 		Timing: cfg.Timing, Prefix: cfg.Prefix, What: "addresses", Log: cfg.Log,

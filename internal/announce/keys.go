@@ -1,6 +1,7 @@
 package announce
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -109,12 +110,8 @@ type Keys struct {
 // NewKeys returns Keys in a store. The caller must call Run.
 func NewKeys(cfg KeysConfig, store kvstore.Backend) (*Keys, error) {
 	cfg.Timing.Defaults()
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
-	}
-	if cfg.Batch == 0 {
-		cfg.Batch = kvstore.MaxTxnOps
-	}
+	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
+	cfg.Batch = cmp.Or(cfg.Batch, kvstore.MaxTxnOps)
 	if cfg.Foreign == nil {
 		cfg.Foreign = func(string, []byte) bool { return false }
 	}

@@ -1,6 +1,7 @@
 package announce
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -39,9 +40,7 @@ type Nodes struct {
 // NewNodes returns Nodes with an empty table.
 func NewNodes(cfg NodesConfig, store kvstore.Backend) (*Nodes, error) {
 	cfg.Config.Defaults()
-	if cfg.Prefix == "" {
-		cfg.Prefix = storekeys.NodesPrefix
-	}
+	cfg.Prefix = cmp.Or(cfg.Prefix, storekeys.NodesPrefix)
 	all, err := node.New(cfg.Config)
 	if err != nil {
 		return nil, err

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
@@ -65,10 +66,7 @@ func visible(c *cobra.Command) []*cobra.Command {
 }
 
 func writeCommandText(b *strings.Builder, c *cobra.Command) {
-	text := c.Long
-	if text == "" {
-		text = c.Short + "."
-	}
+	text := cmp.Or(c.Long, c.Short+".")
 	b.WriteString(prose(text))
 	if actsAlone(c) {
 		b.WriteString(codeBlock(c.UseLine()))

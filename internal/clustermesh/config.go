@@ -1,6 +1,7 @@
 package clustermesh
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"net/netip"
@@ -101,13 +102,7 @@ type Params struct {
 }
 
 func (p *Params) defaults() {
-	if p.Poll == 0 {
-		p.Poll = time.Second
-	}
-	if p.Describe == 0 {
-		p.Describe = 5 * time.Second
-	}
-	if p.Log == nil {
-		p.Log = slog.New(slog.DiscardHandler)
-	}
+	p.Poll = cmp.Or(p.Poll, time.Second)
+	p.Describe = cmp.Or(p.Describe, 5*time.Second)
+	p.Log = cmp.Or(p.Log, slog.New(slog.DiscardHandler))
 }

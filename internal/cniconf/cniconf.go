@@ -11,6 +11,7 @@ package cniconf
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -60,15 +61,9 @@ type Config struct {
 
 // Defaults fills in the fields that are empty.
 func (c *Config) Defaults() {
-	if c.ChainingMode == "" {
-		c.ChainingMode = "none"
-	}
-	if c.LogFile == "" {
-		c.LogFile = "/var/run/cilium/cilium-cni.log"
-	}
-	if c.Plugin == "" {
-		c.Plugin = "hawser-cni"
-	}
+	c.ChainingMode = cmp.Or(c.ChainingMode, "none")
+	c.LogFile = cmp.Or(c.LogFile, "/var/run/cilium/cilium-cni.log")
+	c.Plugin = cmp.Or(c.Plugin, "hawser-cni")
 }
 
 // Flags registers the flags that the agent gives its users. Call Defaults first.

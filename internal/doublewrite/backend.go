@@ -23,6 +23,7 @@
 package doublewrite
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -60,9 +61,7 @@ func New(cfg Config) (*Backend, error) {
 	if cfg.Objects == nil || cfg.Keys == nil {
 		return nil, errors.New("identities in two places: both are needed")
 	}
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
-	}
+	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	b := &Backend{reads: cfg.Keys, other: cfg.Objects, objects: cfg.Objects, keys: cfg.Keys, log: cfg.Log}
 	if cfg.ReadObjects {
 		b.reads, b.other = cfg.Objects, cfg.Keys

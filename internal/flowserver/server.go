@@ -1,6 +1,7 @@
 package flowserver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -87,15 +88,9 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Record == nil || cfg.Nodes == nil || cfg.Self.Name == "" {
 		return nil, errors.New("flowserver: a record of flows, the table of nodes and the name of this one are needed")
 	}
-	if cfg.Streams == 0 {
-		cfg.Streams = DefaultStreams
-	}
-	if cfg.Stall == 0 {
-		cfg.Stall = time.Minute
-	}
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
-	}
+	cfg.Streams = cmp.Or(cfg.Streams, DefaultStreams)
+	cfg.Stall = cmp.Or(cfg.Stall, time.Minute)
+	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	return &Server{cfg: cfg}, nil
 }
 

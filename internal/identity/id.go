@@ -1,6 +1,7 @@
 package identity
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -172,10 +173,7 @@ func Range(clusterID, maxConnected uint32) (first, last ID, err error) {
 	if err != nil {
 		return 0, 0, err
 	}
-	limit := maxConnected
-	if limit == 0 {
-		limit = 255
-	}
+	limit := cmp.Or(maxConnected, 255)
 	if clusterID > limit {
 		return 0, 0, fmt.Errorf("cluster-id is %d: it can be 0 to %d", clusterID, limit)
 	}

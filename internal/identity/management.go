@@ -1,6 +1,9 @@
 package identity
 
-import "fmt"
+import (
+	"cmp"
+	"fmt"
+)
 
 // Management says who makes the identities of a cluster: the value of --identity-management-mode,
 // which the agents and the operator read.
@@ -37,10 +40,7 @@ func ParseManagement(mode, manageCID string) (Management, error) {
 	}
 	switch manageCID {
 	case "":
-		if m == "" {
-			m = ManagedByAgent
-		}
-		return m, nil
+		return cmp.Or(m, ManagedByAgent), nil
 	case "true", "false":
 	default:
 		return "", fmt.Errorf("--%s: %q is neither true nor false", ManageCIDFlag, clip(manageCID))

@@ -22,6 +22,7 @@
 package ipam
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -131,21 +132,15 @@ type Config struct {
 
 // Defaults sets what is not set.
 func (c *Config) Defaults() {
-	if c.Expiration == 0 {
-		c.Expiration = 10 * time.Minute
-	}
-	if c.DefaultPool == "" {
-		c.DefaultPool = DefaultPool
-	}
+	c.Expiration = cmp.Or(c.Expiration, 10*time.Minute)
+	c.DefaultPool = cmp.Or(c.DefaultPool, DefaultPool)
 	if c.InUse == nil {
 		c.InUse = func(netip.Addr) (string, bool) { return "", false }
 	}
 	if c.Local == nil {
 		c.Local = func(netip.Addr) bool { return false }
 	}
-	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
-	}
+	c.Log = cmp.Or(c.Log, slog.New(slog.DiscardHandler))
 }
 
 // Validate reports all settings that make no sense.

@@ -1,6 +1,7 @@
 package k8s
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -141,9 +142,7 @@ func Follow[T Object](ctx context.Context, src Source, opts Options[T], h Handle
 	if src == nil || h.Upsert == nil || h.Delete == nil {
 		return fmt.Errorf("follow %s: a source, Upsert and Delete are needed", typ)
 	}
-	if opts.Log == nil {
-		opts.Log = slog.New(slog.DiscardHandler)
-	}
+	opts.Log = cmp.Or(opts.Log, slog.New(slog.DiscardHandler))
 	f := &follower[T]{opts: opts, handler: h, known: map[Key]revision{}, log: opts.Log.With("kind", typ.Elem().Name())}
 	// What client-go has to say is said by listWatch, in the agent's words and not at every
 	// attempt.

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,15 +28,9 @@ type Config struct {
 
 // Defaults sets what is not set.
 func (c *Config) Defaults() {
-	if c.DeleteDelay == 0 {
-		c.DeleteDelay = 30 * time.Second
-	}
-	if c.MaxClusterID == 0 {
-		c.MaxClusterID = 255
-	}
-	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
-	}
+	c.DeleteDelay = cmp.Or(c.DeleteDelay, 30*time.Second)
+	c.MaxClusterID = cmp.Or(c.MaxClusterID, 255)
+	c.Log = cmp.Or(c.Log, slog.New(slog.DiscardHandler))
 }
 
 // Validate reports all settings that make no sense.

@@ -1,6 +1,7 @@
 package operator
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -52,9 +53,7 @@ func New(cfg Config, log *slog.Logger, version string) (*Operator, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("the configuration is not usable:\n%w", err)
 	}
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
+	log = cmp.Or(log, slog.New(slog.DiscardHandler))
 	seen := newProblems()
 	log = slog.New(seen.watch(log.Handler()))
 	o := &Operator{cfg: cfg, log: log, version: version, metrics: newMetrics(), started: time.Now(), problems: seen}

@@ -2,6 +2,7 @@ package policydir
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -156,9 +157,7 @@ func decodeOne(file string, data []byte) (*Object, error) {
 		if err != nil {
 			return nil, err
 		}
-		if p.Namespace == "" {
-			p.Namespace = "default"
-		}
+		p.Namespace = cmp.Or(p.Namespace, "default")
 		rules, err := policy.Parse(&p, policy.WithFaults(faults))
 		if p.Name == "" || len(rules) == 0 {
 			return nil, err

@@ -1,6 +1,7 @@
 package policydir
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -107,9 +108,7 @@ func decodeAny(doc document) (policy.Name, []*policy.Rule, error) {
 		if err := readStrict(tree, raw, &p); err != nil {
 			return none, nil, err
 		}
-		if p.Namespace == "" {
-			p.Namespace = "default"
-		}
+		p.Namespace = cmp.Or(p.Namespace, "default")
 		rules, err := policy.ParseNetworkPolicy(&p)
 		return policy.Name{Kind: kind, Namespace: p.Namespace, Name: p.Name}, rules, err
 	case apiVersion == policyv1alpha2.GroupVersion.String() && kind == "ClusterNetworkPolicy":

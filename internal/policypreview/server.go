@@ -1,6 +1,7 @@
 package policypreview
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -66,9 +67,7 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Agent == nil || cfg.Node == "" {
 		return nil, errors.New("policypreview: an agent to ask and the name of the node are needed")
 	}
-	if cfg.Stall == 0 {
-		cfg.Stall = time.Minute
-	}
+	cfg.Stall = cmp.Or(cfg.Stall, time.Minute)
 	if cfg.Record == nil {
 		var err error
 		if cfg.Record, err = flows.NewRecord(1, time.Now()); err != nil {

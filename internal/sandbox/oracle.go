@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -86,9 +87,7 @@ func readPolicies(data []byte) ([]oracle.Policy, error) {
 			if err := yaml.UnmarshalStrict(doc, &p); err != nil {
 				return nil, err
 			}
-			if p.Namespace == "" {
-				p.Namespace = "default"
-			}
+			p.Namespace = cmp.Or(p.Namespace, "default")
 			if _, err := policy.Parse(&p); err != nil {
 				return nil, fmt.Errorf("%s: %w", p.Name, err)
 			}

@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -191,9 +192,7 @@ func newPod(st *state, spec PodSpec) (*pod, error) {
 	if st.pod(spec.Name) != nil || st.node(spec.Name) != nil || spec.Name == worldName {
 		errs = append(errs, fmt.Errorf("the name %q is taken in this sandbox", spec.Name))
 	}
-	if spec.Namespace == "" {
-		spec.Namespace = "default"
-	}
+	spec.Namespace = cmp.Or(spec.Namespace, "default")
 	if !nameForm.MatchString(spec.Namespace) {
 		errs = append(errs, fmt.Errorf("namespace %q: want 1 to 32 characters of a-z, 0-9 and -", spec.Namespace))
 	}

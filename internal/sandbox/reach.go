@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -69,12 +70,8 @@ const maxProbes = 256
 // and ICMP echo requests over IPv4 and IPv6, sent from inside their namespaces, and compares what
 // gets through with what the policies in PolicyDir allow.
 func (s *Sandbox) Reach(ctx context.Context, opt ReachOptions) (*Matrix, error) {
-	if opt.DenyTimeout == 0 {
-		opt.DenyTimeout = 750 * time.Millisecond
-	}
-	if opt.AllowTimeout == 0 {
-		opt.AllowTimeout = 5 * time.Second
-	}
+	opt.DenyTimeout = cmp.Or(opt.DenyTimeout, 750*time.Millisecond)
+	opt.AllowTimeout = cmp.Or(opt.AllowTimeout, 5*time.Second)
 	if len(opt.Protocols) == 0 {
 		opt.Protocols = []Protocol{TCP, UDP, ICMP}
 	}

@@ -1,6 +1,7 @@
 package table
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -119,21 +120,11 @@ type ReconcilerConfig struct {
 
 // Defaults sets what is not set.
 func (c *ReconcilerConfig) Defaults() {
-	if c.Name == "" {
-		c.Name = "target"
-	}
-	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
-	}
-	if c.BatchSize == 0 {
-		c.BatchSize = 256
-	}
-	if c.MinBackoff == 0 {
-		c.MinBackoff = 100 * time.Millisecond
-	}
-	if c.MaxBackoff == 0 {
-		c.MaxBackoff = 30 * time.Second
-	}
+	c.Name = cmp.Or(c.Name, "target")
+	c.Log = cmp.Or(c.Log, slog.New(slog.DiscardHandler))
+	c.BatchSize = cmp.Or(c.BatchSize, 256)
+	c.MinBackoff = cmp.Or(c.MinBackoff, 100*time.Millisecond)
+	c.MaxBackoff = cmp.Or(c.MaxBackoff, 30*time.Second)
 }
 
 // Validate reports all settings that make no sense.

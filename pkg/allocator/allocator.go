@@ -1,6 +1,7 @@
 package allocator
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -106,9 +107,7 @@ func newAllocator(backend Backend, opts []AllocatorOption) (*Allocator, error) {
 	if set.backend == nil {
 		return nil, errors.New("an allocator needs a backend")
 	}
-	if set.log == nil {
-		set.log = slog.New(slog.DiscardHandler)
-	}
+	set.log = cmp.Or(set.log, slog.New(slog.DiscardHandler))
 	if err := set.validate(); err != nil {
 		return nil, fmt.Errorf("allocator: %w", err)
 	}

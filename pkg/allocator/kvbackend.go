@@ -1,6 +1,7 @@
 package allocator
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -85,10 +86,7 @@ func NewKVStoreBackend(cfg KVStoreConfig) (*KVStoreBackend, error) {
 	if len(errs) > 0 {
 		return nil, fmt.Errorf("allocator backend: %w", errors.Join(errs...))
 	}
-	log := cfg.Logger
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
+	log := cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	return &KVStoreBackend{store: cfg.Store, paths: paths{base, cfg.Suffix, cfg.Store.Layout()}, typ: cfg.KeyType, rest: cfg.Quarantine, lost: cfg.ConfirmTimeout, log: log, written: make(map[string]int64)}, nil
 }
 

@@ -9,6 +9,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -66,9 +67,7 @@ type Client struct {
 // tcp://address:port. An empty host is the default socket. It does not connect; only a malformed
 // host is an error.
 func New(host string) (*Client, error) {
-	if host == "" {
-		host = DefaultSocket
-	}
+	host = cmp.Or(host, DefaultSocket)
 	network, address, err := parseHost(host)
 	if err != nil {
 		return nil, err

@@ -1,6 +1,7 @@
 package migration
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -171,9 +172,7 @@ func (o Objects) write(ctx context.Context, i Identity) (*Conflict, error) {
 		return nil, fmt.Errorf("read CiliumIdentity %s: %w", i.ID, err)
 	}
 	if owner := canonical(there.SecurityLabels); owner != i.Labels {
-		if owner == "" {
-			owner = "a number that rests, or labels that cannot be read"
-		}
+		owner = cmp.Or(owner, "a number that rests, or labels that cannot be read")
 		return &Conflict{Identity: i, Owner: owner}, nil
 	}
 	return nil, nil

@@ -1,6 +1,7 @@
 package addressing
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -391,10 +392,7 @@ func (s *Singles) status(o *v2.CiliumNode) (patch map[string]any, soon bool) {
 	if len(part) == 0 {
 		return nil, false
 	}
-	ahead := o.Spec.IPAM.PreAllocate
-	if ahead == 0 {
-		ahead = defaultAhead
-	}
+	ahead := cmp.Or(o.Spec.IPAM.PreAllocate, defaultAhead)
 	soon = len(answers4)+len(answers6) > 0
 	free := map[ipam.Families]int{}
 	for _, u := range s.pool.Usage() {

@@ -1,6 +1,7 @@
 package instance
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -90,24 +91,14 @@ type Config struct {
 
 // Defaults fills in what is not set.
 func (c *Config) Defaults() {
-	if c.Endpoint == "" {
-		c.Endpoint = clouds[c.Cloud].endpoint
-	}
-	if c.Timeout == 0 {
-		c.Timeout = time.Minute
-	}
-	if c.Attempt == 0 {
-		c.Attempt = 5 * time.Second
-	}
-	if c.Pause == 0 {
-		c.Pause = 200 * time.Millisecond
-	}
+	c.Endpoint = cmp.Or(c.Endpoint, clouds[c.Cloud].endpoint)
+	c.Timeout = cmp.Or(c.Timeout, time.Minute)
+	c.Attempt = cmp.Or(c.Attempt, 5*time.Second)
+	c.Pause = cmp.Or(c.Pause, 200*time.Millisecond)
 	if c.Has == nil {
 		c.Has = hasInterface
 	}
-	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
-	}
+	c.Log = cmp.Or(c.Log, slog.New(slog.DiscardHandler))
 }
 
 // CheckEndpoint reports what is wrong with an address of a metadata service; "" is that of the

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -127,9 +128,7 @@ func writeOperator(a *command.App, w io.Writer, st *operator.Status) error {
 		keys, style := "all", output.Plain
 		if !l.All {
 			keys = strings.Join(l.Keys, ", ")
-			if keys == "" {
-				keys = "none"
-			}
+			keys = cmp.Or(keys, "none")
 			keys += fmt.Sprintf("; %d identities instead of %d", l.Identities, l.WithAllLabels)
 		}
 		if len(l.WaitingFor) > 0 {

@@ -58,9 +58,7 @@ type Interfaces struct {
 // NewInterfaces returns an Interfaces that has touched nothing yet: see Set. There is one for a
 // node.
 func NewInterfaces(l *Links, programs InterfacePrograms, log *slog.Logger) *Interfaces {
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
+	log = cmp.Or(log, slog.New(slog.DiscardHandler))
 	return &Interfaces{links: l, programs: programs, log: log}
 }
 

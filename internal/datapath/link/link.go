@@ -1,6 +1,7 @@
 package link
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -50,9 +51,7 @@ type Config struct {
 
 // Defaults fills in the fields that are zero.
 func (c *Config) Defaults() {
-	if c.DeleteWindow == 0 {
-		c.DeleteWindow = 3 * time.Millisecond
-	}
+	c.DeleteWindow = cmp.Or(c.DeleteWindow, 3*time.Millisecond)
 }
 
 // Validate reports all faults of c.
@@ -103,9 +102,7 @@ func New(cfg Config, log *slog.Logger) (*Links, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("link: %w", err)
 	}
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
+	log = cmp.Or(log, slog.New(slog.DiscardHandler))
 	l := &Links{
 		cfg:    cfg,
 		log:    log,

@@ -2,6 +2,7 @@ package link
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -41,9 +42,7 @@ func (l *Links) SetNode(n datapath.Node) (datapath.Devices, error) {
 	if err := validateNode(n); err != nil {
 		return d, err
 	}
-	if n.TunnelPort == 0 {
-		n.TunnelPort = DefaultTunnelPort
-	}
+	n.TunnelPort = cmp.Or(n.TunnelPort, DefaultTunnelPort)
 	if err := l.inNS(func() error { return apply(forwardingSettings(n)) }); err != nil {
 		return d, err
 	}
@@ -157,9 +156,7 @@ func (l *Links) nativeDevice(n datapath.Node, d *datapath.Devices) error {
 			overhead = vxlanOverhead6
 		}
 	}
-	if d.DeviceMTU == 0 {
-		d.DeviceMTU = defaultMTU
-	}
+	d.DeviceMTU = cmp.Or(d.DeviceMTU, defaultMTU)
 	d.DeviceMTU = min(d.DeviceMTU, maxMTU)
 	if n.Tunnel {
 		d.RouteMTU = d.DeviceMTU - overhead

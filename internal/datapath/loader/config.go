@@ -1,6 +1,7 @@
 package loader
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"net/netip"
@@ -105,9 +106,7 @@ func settings(cfg datapath.Config) (fromPodConfig, error) {
 		{"TCP after the end", t.TCPFin, d.TCPFin, &c.TimeoutTcpFin},
 		{"other flows", t.Any, d.Any, &c.TimeoutAny},
 	} {
-		if l.value == 0 {
-			l.value = l.fallback
-		}
+		l.value = cmp.Or(l.value, l.fallback)
 		// Beyond half the range of a tick counter, before and after could no longer be told apart.
 		if l.value < 0 || l.value > 10*365*24*time.Hour {
 			errs.Add("lifetime of %s is %s, want 0 to ten years", l.what, l.value)

@@ -1,6 +1,7 @@
 package endpoints
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -91,12 +92,8 @@ func New(cfg Config, client *k8s.Client, cache Cache) (*Endpoints, error) {
 	if cfg.Accept == nil {
 		return nil, errors.New("endpoints: nothing says which identities are believed")
 	}
-	if cfg.Interval == 0 {
-		cfg.Interval = 10 * time.Second
-	}
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
-	}
+	cfg.Interval = cmp.Or(cfg.Interval, 10*time.Second)
+	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	c, err := client.For(v2.SchemeGroupVersion(), v2.AddToScheme)
 	if err != nil {
 		return nil, err

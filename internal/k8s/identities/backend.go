@@ -1,6 +1,7 @@
 package identities
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -60,9 +61,7 @@ func New(cfg Config) (*Backend, error) {
 	if cfg.First == allocator.NoID || cfg.Last < cfg.First {
 		return nil, fmt.Errorf("identities in Kubernetes: %s to %s is no range of numbers", cfg.First, cfg.Last)
 	}
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
-	}
+	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	b := &Backend{
 		cfg: cfg, index: newIndex(), seals: rate.NewLimiter(sealRate, sealBurst),
 		objects: gentype.NewClientWithList("ciliumidentities", cfg.Client.UrgentV2, metav1.ParameterCodec, "",

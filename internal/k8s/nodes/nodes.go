@@ -1,6 +1,7 @@
 package nodes
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -96,12 +97,8 @@ func New(cfg Config, client *k8s.Client, sink Sink) (*Nodes, error) {
 	if _, err := node.ParseKey(cfg.Self.String()); err != nil {
 		return nil, fmt.Errorf("local node: %w", err)
 	}
-	if cfg.Retry == 0 {
-		cfg.Retry = 5 * time.Second
-	}
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
-	}
+	cfg.Retry = cmp.Or(cfg.Retry, 5*time.Second)
+	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	c, err := client.For(v2.SchemeGroupVersion(), v2.AddToScheme)
 	if err != nil {
 		return nil, err

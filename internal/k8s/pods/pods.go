@@ -113,12 +113,8 @@ func New(cfg Config) (*Pods, error) {
 	if cfg.Client == nil || cfg.NodeName == "" || cfg.Changed == nil {
 		return nil, errors.New("pods: a client, the node's name and a receiver of changes are needed")
 	}
-	if cfg.WaitTimeout == 0 {
-		cfg.WaitTimeout = 300 * time.Millisecond
-	}
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
-	}
+	cfg.WaitTimeout = cmp.Or(cfg.WaitTimeout, 300*time.Millisecond)
+	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	return &Pods{
 		cfg: cfg, synced: make(chan struct{}), pods: map[k8s.Key]pod{}, namespaces: map[string]namespace{}, moved: make(chan struct{}),
 	}, nil

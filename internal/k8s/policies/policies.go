@@ -1,6 +1,7 @@
 package policies
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -114,9 +115,7 @@ func New(cfg Config, client *k8s.Client, log *slog.Logger) (*Policies, error) {
 	if client == nil {
 		return nil, errors.New("policies: a client is needed")
 	}
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
+	log = cmp.Or(log, slog.New(slog.DiscardHandler))
 	ours, err := client.For(v2.SchemeGroupVersion(), addRaw(v2.SchemeGroupVersion(), v2.KindNetworkPolicy, v2.KindClusterwideNetworkPolicy))
 	if err != nil {
 		return nil, err

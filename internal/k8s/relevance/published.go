@@ -1,6 +1,7 @@
 package relevance
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -32,9 +33,7 @@ func New(client *k8s.Client, namespace, node string, log *slog.Logger) (*Publish
 	if client == nil || namespace == "" || node == "" {
 		return nil, errors.New("labels of identities: a client, a namespace and the node's name are needed")
 	}
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
+	log = cmp.Or(log, slog.New(slog.DiscardHandler))
 	return &Published{client, namespace, node, log}, nil
 }
 

@@ -1,6 +1,7 @@
 package services
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -85,9 +86,7 @@ func New(cfg Config, client *k8s.Client) (*Services, error) {
 	if cfg.NodeName == "" || cfg.Kernel == nil || (client == nil) == (cfg.File == nil) {
 		return nil, errors.New("services: the node's name, the kernel's table, and a client or a file are needed")
 	}
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
-	}
+	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	s := &Services{cfg: cfg, client: client, changed: make(chan struct{}, 1)}
 	s.engine = service.New(s.local())
 	s.checks = newChecks(cfg.Log, s.engine.LocalReady, cfg.HealthListen)

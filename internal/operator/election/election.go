@@ -12,6 +12,7 @@
 package election
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -119,15 +120,11 @@ func New(cfg Config, kube *rest.Config, namespace, identity string, log *slog.Lo
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
+	log = cmp.Or(log, slog.New(slog.DiscardHandler))
 	own := rest.CopyConfig(kube)
 	own.QPS, own.Burst, own.RateLimiter = -1, 0, nil
 	own.Timeout = cfg.RequestTimeout
-	if own.Timeout == 0 {
-		own.Timeout = max(time.Second, cfg.RenewDeadline/2)
-	}
+	own.Timeout = cmp.Or(own.Timeout, max(time.Second, cfg.RenewDeadline/2))
 	if own.Dial == nil { // without a dialer of its own it would share connections with every other client of the process
 		own.Dial = (&net.Dialer{Timeout: own.Timeout, KeepAlive: cfg.RetryPeriod}).DialContext
 	}

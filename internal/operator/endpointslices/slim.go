@@ -288,10 +288,7 @@ func namedPorts(p *corev1.Pod) []v2.NamedPort {
 			if port.Name == "" {
 				continue
 			}
-			protocol := string(port.Protocol)
-			if protocol == "" {
-				protocol = string(corev1.ProtocolTCP)
-			}
+			protocol := cmp.Or(string(port.Protocol), string(corev1.ProtocolTCP))
 			out = append(out, v2.NamedPort{Name: port.Name, Port: int(port.ContainerPort), Protocol: protocol})
 		}
 	}

@@ -1,6 +1,7 @@
 package nodemanager
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -341,9 +342,7 @@ func (m *Manager) view(o *v2.CiliumNode, n *node, pending int, limits Limits) *V
 		Pending: pending, Release: m.cfg.ReleaseExcess, Delay: time.Duration(m.cfg.ReleaseDelay) * time.Second, Limits: limits, Subnets: m.inv.subnets(),
 		Used: map[netip.Addr]string{}, Pool: map[netip.Addr]bool{}, Releases: map[netip.Addr]v2.IPReleaseStatus{}, Excess: n.excess, Now: time.Now(),
 	}
-	if v.PreAllocate == 0 {
-		v.PreAllocate = defaultPreAllocate
-	}
+	v.PreAllocate = cmp.Or(v.PreAllocate, defaultPreAllocate)
 	// What is no address stays where it is and counts for nothing.
 	for text, u := range o.Status.IPAM.Used {
 		if a, err := netip.ParseAddr(text); err == nil {

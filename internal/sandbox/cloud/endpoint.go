@@ -1,6 +1,7 @@
 package cloud
 
 import (
+	"cmp"
 	"net/http"
 	"strconv"
 )
@@ -59,10 +60,7 @@ func (p *Protocol) refuse(w http.ResponseWriter, f *Fault) {
 		Drop(w)
 		return
 	}
-	status := f.Status
-	if status == 0 {
-		status = http.StatusBadRequest
-	}
+	status := cmp.Or(f.Status, http.StatusBadRequest)
 	if f.RetryAfter > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(f.RetryAfter))
 	}

@@ -7,6 +7,7 @@
 package region
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -170,10 +171,7 @@ type Cloud interface {
 // build makes the cloud with what is in it from the start.
 func (s *Spec) build() (Cloud, error) {
 	tags := map[string]string{PodsTag: PodsValue}
-	kind := s.InstanceType
-	if kind == "" {
-		kind = instanceTypes[s.Provider]
-	}
+	kind := cmp.Or(s.InstanceType, instanceTypes[s.Provider])
 	var errs []error
 	switch s.Provider {
 	case AWS:

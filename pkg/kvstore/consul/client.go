@@ -34,6 +34,7 @@
 package consul
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -77,9 +78,7 @@ func New(_ context.Context, cfg Config, log *slog.Logger) (*Client, error) {
 }
 
 func newClient(cfg Config, log *slog.Logger) (*Client, error) {
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
+	log = cmp.Or(log, slog.New(slog.DiscardHandler))
 	settings := api.DefaultNonPooledConfig()
 	settings.Address, settings.Token, settings.TokenFile, settings.Datacenter = cfg.Address, cfg.Token, cfg.TokenFile, cfg.Datacenter
 	settings.Transport.DisableKeepAlives = false

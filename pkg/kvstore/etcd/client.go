@@ -11,6 +11,7 @@
 package etcd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -67,13 +68,8 @@ func New(_ context.Context, cfg Config, log *slog.Logger) (*Client, error) {
 }
 
 func newClient(cfg Config, log *slog.Logger) *Client {
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
-	inflight := cfg.MaxInflight
-	if inflight == 0 {
-		inflight = max(cfg.QPS, cfg.BootstrapQPS)
-	}
+	log = cmp.Or(log, slog.New(slog.DiscardHandler))
+	inflight := cmp.Or(cfg.MaxInflight, max(cfg.QPS, cfg.BootstrapQPS))
 	c := &Client{
 		cfg: cfg, log: log, conn: driver.New("etcd", inflight), ready: make(chan struct{}),
 		comeback: newComeback(cfg.QPS), doubts: make(chan struct{}, 1),
@@ -285,9 +281,7 @@ func (c *Client) pages(ctx context.Context, prefix string, page func(part []kvst
 			return 0, err
 		}
 		c.observe(before, resp.Header)
-		if revision == 0 {
-			revision = resp.Header.Revision
-		}
+		revision = cmp.Or(revision, resp.Header.Revision)
 		part := make([]kvstore.KeyValue, len(resp.Kvs))
 		for i, kv := range resp.Kvs {
 			part[i] = pair(kv)

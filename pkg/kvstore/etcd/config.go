@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -259,8 +260,6 @@ func parseFile(b []byte) (File, error) {
 	if (f.Username == "") != (f.Password == "") {
 		return File{}, errors.New("username and password go together: give both or none")
 	}
-	if f.TrustedCAFile == "" {
-		f.TrustedCAFile = f.CAFile
-	}
+	f.TrustedCAFile = cmp.Or(f.TrustedCAFile, f.CAFile)
 	return f, nil
 }

@@ -1,6 +1,7 @@
 package alibaba
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -49,10 +50,7 @@ func (c *Cloud) act(action string, form url.Values) (answer, *Fault) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	versions := map[string]string{"DescribeVSwitches": "2016-04-28", "DescribeVpcs": "2016-04-28"}
-	want := versions[action]
-	if want == "" {
-		want = "2014-05-26"
-	}
+	want := cmp.Or(versions[action], "2014-05-26")
 	actions := map[string]func(url.Values) (answer, *Fault){
 		"DescribeNetworkInterfaces": c.describeInterfaces, "DescribeVSwitches": c.describeVSwitches, "DescribeVpcs": c.describeVPCs, "DescribeSecurityGroups": c.describeGroups,
 		"DescribeInstanceTypes": c.describeTypes, "CreateNetworkInterface": c.create, "AttachNetworkInterface": c.attach, "DeleteNetworkInterface": c.remove,
