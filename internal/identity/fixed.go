@@ -3,6 +3,7 @@ package identity
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -89,10 +90,5 @@ func (f Fixed) ForPod(s labels.Set) (id ID, found bool, err error) {
 
 // IDs returns the mapped numbers in order.
 func (f Fixed) IDs() []ID {
-	ids := make([]ID, 0, len(f))
-	for id := range f {
-		ids = append(ids, id)
-	}
-	slices.Sort(ids)
-	return ids
+	return slices.Sorted(maps.Keys(f))
 }

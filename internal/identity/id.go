@@ -3,6 +3,7 @@ package identity
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -224,12 +225,7 @@ func isReservedName(name string) bool {
 	case nameCluster, nameClusterMesh, nameNone:
 		return true
 	}
-	for _, n := range reservedNames() {
-		if n == name {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(reservedNames(), name)
 }
 
 func clip(s string) string {

@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -149,11 +150,8 @@ func (s *healthSum) response() *health.GetResponse {
 		}
 		view.UnreachedBy = n
 	}
-	out := &health.GetResponse{Failures: s.failures, FailuresLeftOut: s.leftOut, Slowest: s.slowest, Nodes: make([]*health.NodeView, 0, len(s.nodes))}
-	for _, n := range s.nodes {
-		out.Nodes = append(out.Nodes, n)
-	}
-	slices.SortFunc(out.Nodes, func(a, b *health.NodeView) int { return strings.Compare(a.GetName(), b.GetName()) })
+	out := &health.GetResponse{Failures: s.failures, FailuresLeftOut: s.leftOut, Slowest: s.slowest}
+	out.Nodes = slices.SortedFunc(maps.Values(s.nodes), func(a, b *health.NodeView) int { return strings.Compare(a.GetName(), b.GetName()) })
 	slices.SortStableFunc(out.Failures, func(a, b *health.Failure) int { return strings.Compare(a.GetFrom(), b.GetFrom()) })
 	return out
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"math/bits"
 	"slices"
@@ -415,11 +416,7 @@ func (m *previewMerge) pieces(req *policypb.PreviewRequest) []*policypb.PreviewR
 	if m.first == nil && !req.GetWithoutPairs() {
 		head.Warnings = append(head.Warnings, "no node compared the pairs")
 	}
-	list := make([]*policypb.Connection, 0, len(m.byKey))
-	for _, c := range m.byKey {
-		list = append(list, c)
-	}
-	slices.SortFunc(list, policypreview.CompareConnections)
+	list := slices.SortedFunc(maps.Values(m.byKey), policypreview.CompareConnections)
 	room := policypreview.Room(req)
 	kept := map[policypb.Verdict]int{}
 	list = slices.DeleteFunc(list, func(c *policypb.Connection) bool {

@@ -3,6 +3,7 @@ package relay
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -54,11 +55,7 @@ func (n *stateChanges) take(now time.Time) []*observer.GetFlowsResponse {
 	for name, what := range n.pending {
 		names[what] = append(names[what], name)
 	}
-	groups := make([]stateChange, 0, len(names))
-	for what := range names {
-		groups = append(groups, what)
-	}
-	slices.SortFunc(groups, func(a, b stateChange) int {
+	groups := slices.SortedFunc(maps.Keys(names), func(a, b stateChange) int {
 		return cmp.Or(cmp.Compare(a.state, b.state), -cmp.Compare(len(names[a]), len(names[b])), cmp.Compare(a.problem, b.problem))
 	})
 	if len(groups) > problemsAtOnce {

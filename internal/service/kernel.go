@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -103,10 +104,7 @@ func NewFlows(kernel datapath.Services, frontends *table.Table[datapath.ServiceF
 
 // ForgetStale goes through the flows once.
 func (f *Flows) ForgetStale(ctx context.Context) error {
-	frontends := make(map[datapath.ServiceFrontend]Frontend)
-	for k, r := range f.frontends.All() {
-		frontends[k] = r
-	}
+	frontends := maps.Collect(f.frontends.All())
 	stale := func(flow datapath.ServiceFlow) bool { return Stale(frontends, flow) }
 	if _, err := f.kernel.ForgetServiceFlows(ctx, stale); err != nil {
 		return fmt.Errorf("have flows forget former backends: %w", err)

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -165,10 +167,7 @@ func (a *Allocator) Close() {
 	first := !a.isClosed
 	a.isClosed = true
 	running, cancel := a.running, a.cancel
-	var remotes []*RemoteCache
-	for _, rc := range a.remotes {
-		remotes = append(remotes, rc)
-	}
+	remotes := slices.Collect(maps.Values(a.remotes))
 	a.mu.Unlock()
 	if first {
 		close(a.closed)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 
 	"golang.org/x/time/rate"
@@ -270,9 +272,5 @@ func (rc *RemoteCache) notify(kind EventKind, id ID, key AllocatorKey) {
 func (a *Allocator) remoteCaches() []*RemoteCache {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	out := make([]*RemoteCache, 0, len(a.remotes))
-	for _, rc := range a.remotes {
-		out = append(out, rc)
-	}
-	return out
+	return slices.Collect(maps.Values(a.remotes))
 }

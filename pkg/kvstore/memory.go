@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 	"sort"
 	"strings"
 	"sync"
@@ -369,11 +370,7 @@ func (c *MemoryClient) unlease(key string) {
 // dropLeases deletes what hangs on this client's leases in the store and returns the keys it had
 // put there. It must be called with c.mu held.
 func (c *MemoryClient) dropLeases() []string {
-	keys := make([]string, 0, len(c.leaseOf))
-	for key := range c.leaseOf {
-		keys = append(keys, key)
-	}
-	sort.Strings(keys)
+	keys := slices.Sorted(maps.Keys(c.leaseOf))
 	m := c.store
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -3,6 +3,7 @@ package placement
 import (
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -86,11 +87,7 @@ func (u *Unmasqueraded) remove(row endpoint.Endpoint) {
 // push updates the kernel. It is called with mu held. What fails is tried again with the next
 // endpoint that comes, changes or goes, and with the node's next change or repair.
 func (u *Unmasqueraded) push() error {
-	ips := make([]netip.Addr, 0, len(u.owners))
-	for ip := range u.owners {
-		ips = append(ips, ip)
-	}
-	err := u.apply(ips)
+	err := u.apply(slices.Collect(maps.Keys(u.owners)))
 	if u.stale = err != nil; u.stale {
 		return fmt.Errorf("except pods from masquerading: %w", err)
 	}

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"syscall"
 	"time"
@@ -132,10 +133,5 @@ func inGroup(cred *unix.Ucred, gid int) bool {
 	if err != nil {
 		return false
 	}
-	for _, g := range groups {
-		if g == strconv.Itoa(gid) {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(groups, strconv.Itoa(gid))
 }

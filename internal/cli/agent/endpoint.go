@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -451,12 +452,7 @@ Every ID is tried, whatever happens to the others.
 
 // sortedAddresses returns the keys of m in the order of addresses.
 func sortedAddresses[V any](m map[string]V) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.SortFunc(keys, compareAddresses)
-	return keys
+	return slices.SortedFunc(maps.Keys(m), compareAddresses)
 }
 
 // compareAddresses orders addresses and prefixes as numbers, and after them what is neither.

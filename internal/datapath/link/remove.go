@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"time"
 
@@ -76,10 +77,7 @@ func (l *Links) Flush() error {
 	l.removeMu.Lock()
 	defer l.removeMu.Unlock()
 	l.mu.Lock()
-	batch := make(map[int]string, len(l.doomed))
-	for index, name := range l.doomed {
-		batch[index] = name
-	}
+	batch := maps.Clone(l.doomed)
 	l.mu.Unlock()
 	if len(batch) == 0 {
 		return nil

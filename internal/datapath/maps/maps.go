@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -137,11 +138,7 @@ func (m *Maps) Dir() string { return m.dir }
 
 // Replacements returns the maps by name, for programs that refer to them. They stay owned by m.
 func (m *Maps) Replacements() map[string]*ebpf.Map {
-	r := make(map[string]*ebpf.Map, len(m.maps))
-	for name, km := range m.maps {
-		r[name] = km
-	}
-	return r
+	return maps.Clone(m.maps)
 }
 
 // IDs returns the kernel's numbers of the maps, in no order.

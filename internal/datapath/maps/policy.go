@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 
 	"github.com/cilium/ebpf"
 
@@ -267,11 +268,7 @@ func (m *Maps) InstallRuleSet(rs datapath.RuleSet) error {
 	}
 	err = fmt.Errorf("rule set %d, %d entries: %w", rs.ID, len(rs.Entries), err)
 	// Give back what was written, so that a rule set too large costs the others nothing.
-	var undo []datapath.PolicyKey
-	for k := range added {
-		undo = append(undo, k)
-	}
-	if undoErr := m.deleteEntries(rs.ID, s, undo); undoErr != nil {
+	if undoErr := m.deleteEntries(rs.ID, s, slices.Collect(maps.Keys(added))); undoErr != nil {
 		return errors.Join(err, fmt.Errorf("rule set %d: undo: %w", rs.ID, undoErr))
 	}
 	if fresh {
@@ -391,11 +388,7 @@ func (m *Maps) drop(id datapath.RuleSetID, s *ruleSetState) error {
 		return fmt.Errorf("rule set %d: remove its descriptor: %w", id, err)
 	}
 	s.described = false
-	keys := make([]datapath.PolicyKey, 0, len(s.entries))
-	for k := range s.entries {
-		keys = append(keys, k)
-	}
-	if err := m.deleteEntries(id, s, keys); err != nil {
+	if err := m.deleteEntries(id, s, slices.Collect(maps.Keys(s.entries))); err != nil {
 		return fmt.Errorf("rule set %d: remove its entries: %w", id, err)
 	}
 	delete(m.ruleSets, id)

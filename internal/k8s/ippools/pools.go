@@ -9,6 +9,7 @@ package ippools
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -100,10 +101,5 @@ func (p *Pools) Get(name string) (pool Pool, ok, synced bool) {
 func (p *Pools) All() []Pool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	out := make([]Pool, 0, len(p.pools))
-	for _, pool := range p.pools {
-		out = append(out, pool)
-	}
-	slices.SortFunc(out, func(a, b Pool) int { return strings.Compare(a.Name, b.Name) })
-	return out
+	return slices.SortedFunc(maps.Values(p.pools), func(a, b Pool) int { return strings.Compare(a.Name, b.Name) })
 }

@@ -668,12 +668,7 @@ func (b *index) all() {
 
 // take returns what must be looked at, and forgets it.
 func (b *index) take() (sets []string, endpoints []key) {
-	for text := range b.dirtySets {
-		sets = append(sets, text)
-	}
-	for k := range b.dirtyEndpoints {
-		endpoints = append(endpoints, k)
-	}
+	sets, endpoints = slices.Collect(maps.Keys(b.dirtySets)), slices.Collect(maps.Keys(b.dirtyEndpoints))
 	clear(b.dirtySets)
 	clear(b.dirtyEndpoints)
 	return sets, endpoints

@@ -3,6 +3,7 @@ package mesh
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -187,9 +188,7 @@ func (c Config) slice(o *v2alpha1.CiliumEndpointSlice) (export, error) {
 			fault = err // the others still go out
 			continue
 		}
-		for k, v := range values {
-			out.values[k] = v
-		}
+		maps.Copy(out.values, values)
 	}
 	return out, fault
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"time"
 
@@ -426,9 +427,7 @@ func join(a, b map[string]any) map[string]any {
 	}
 	for k, v := range b {
 		if have, ok := a[k].(map[string]any); ok {
-			for kk, vv := range v.(map[string]any) {
-				have[kk] = vv
-			}
+			maps.Copy(have, v.(map[string]any))
 			continue
 		}
 		a[k] = v

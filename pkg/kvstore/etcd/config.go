@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -124,25 +126,15 @@ func options() map[string]func(c *Config, v string) error {
 }
 
 func optionNames() []string {
-	var names []string
-	for name := range options() {
-		names = append(names, name)
-	}
-	sort.Strings(names)
-	return names
+	return slices.Sorted(maps.Keys(options()))
 }
 
 // Set applies options of the form that --kvstore-opt takes. All faults are reported together; an
 // unknown option is one.
 func (c *Config) Set(opts map[string]string) error {
 	known := options()
-	names := make([]string, 0, len(opts))
-	for name := range opts {
-		names = append(names, name)
-	}
-	sort.Strings(names)
 	var errs []error
-	for _, name := range names {
+	for _, name := range slices.Sorted(maps.Keys(opts)) {
 		set, ok := known[name]
 		if !ok {
 			errs = append(errs, fmt.Errorf("option %q is not known to etcd; there are %s", name, strings.Join(optionNames(), ", ")))

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"strings"
 
 	"google.golang.org/grpc/credentials"
@@ -43,12 +44,7 @@ func (f File) tlsConfig() (*tls.Config, error) {
 // wantsTLS reports whether any endpoint may be spoken to in TLS: those with http are in plain text
 // whatever certificates there are.
 func wantsTLS(endpoints []string) bool {
-	for _, e := range endpoints {
-		if !strings.HasPrefix(e, "http://") {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(endpoints, func(e string) bool { return !strings.HasPrefix(e, "http://") })
 }
 
 // freshTLS reads the certificates again at every handshake: renewed files are used from the next
