@@ -199,8 +199,24 @@ func Unreachable(err error) bool {
 	return errors.As(err, &e)
 }
 
+// request is an operation of the generated client with all of its arguments but the context.
+type request func(context.Context, ...raw.RequestEditorFn) (*http.Response, error)
+
+// with gives an operation its argument, with2 its two.
+func with[A any](op func(context.Context, A, ...raw.RequestEditorFn) (*http.Response, error), a A) request {
+	return func(ctx context.Context, edit ...raw.RequestEditorFn) (*http.Response, error) {
+		return op(ctx, a, edit...)
+	}
+}
+
+func with2[A, B any](op func(context.Context, A, B, ...raw.RequestEditorFn) (*http.Response, error), a A, b B) request {
+	return func(ctx context.Context, edit ...raw.RequestEditorFn) (*http.Response, error) {
+		return op(ctx, a, b, edit...)
+	}
+}
+
 // call bounds a request in time and hands the response of do to read if its code is one of codes.
-func call(ctx context.Context, c *Client, codes []int, do func(context.Context) (*http.Response, error), read func(*http.Response) error) error {
+func call(ctx context.Context, c *Client, codes []int, do request, read func(*http.Response) error) error {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, requestTimeout)
@@ -210,7 +226,7 @@ func call(ctx context.Context, c *Client, codes []int, do func(context.Context) 
 }
 
 // stream is call without a bound in time.
-func stream(ctx context.Context, c *Client, codes []int, do func(context.Context) (*http.Response, error), read func(*http.Response) error) error {
+func stream(ctx context.Context, c *Client, codes []int, do request, read func(*http.Response) error) error {
 	resp, err := do(ctx)
 	if err != nil {
 		return c.transportError(ctx, err)
@@ -252,7 +268,7 @@ func responseError(resp *http.Response) error {
 }
 
 // get calls an operation that answers 200 or 201 with a model.
-func get[T any](ctx context.Context, c *Client, do func(context.Context) (*http.Response, error)) (T, error) {
+func get[T any](ctx context.Context, c *Client, do request) (T, error) {
 	var out T
 	err := call(ctx, c, []int{http.StatusOK, http.StatusCreated}, do, func(resp *http.Response) error {
 		return decode(resp, &out)
@@ -261,7 +277,7 @@ func get[T any](ctx context.Context, c *Client, do func(context.Context) (*http.
 }
 
 // list is get for lists; the list is never nil.
-func list[T any](ctx context.Context, c *Client, do func(context.Context) (*http.Response, error)) ([]T, error) {
+func list[T any](ctx context.Context, c *Client, do request) ([]T, error) {
 	out, err := get[[]T](ctx, c, do)
 	if err != nil {
 		return nil, err
@@ -273,12 +289,12 @@ func list[T any](ctx context.Context, c *Client, do func(context.Context) (*http
 }
 
 // run calls an operation that answers 200 with nothing to read.
-func run(ctx context.Context, c *Client, do func(context.Context) (*http.Response, error)) error {
+func run(ctx context.Context, c *Client, do request) error {
 	return call(ctx, c, []int{http.StatusOK}, do, nil)
 }
 
 // remove calls an operation that answers 200, or 206 with a number of errors.
-func remove(ctx context.Context, c *Client, do func(context.Context) (*http.Response, error)) (int, error) {
+func remove(ctx context.Context, c *Client, do request) (int, error) {
 	var errs int
 	err := call(ctx, c, []int{http.StatusOK, http.StatusPartialContent}, do, func(resp *http.Response) error {
 		if resp.StatusCode == http.StatusOK {
