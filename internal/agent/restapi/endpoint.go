@@ -247,18 +247,26 @@ func (a *API) PatchEndpoint(ctx context.Context, req server.PatchEndpointRequest
 		return nil, server.Errorf(http.StatusBadRequest, "endpoint %d: the attachment of an endpoint cannot change; delete it and create another", row.ID)
 	}
 	if len(m.Labels) > 0 {
-		user, err := labels.ParseSet(m.Labels)
-		if err == nil {
-			err = a.checkUserLabels(row, user)
-		}
-		if err != nil {
-			return nil, server.Errorf(http.StatusBadRequest, "labels: %w", err)
-		}
-		if row, err = a.Lifecycle.SetLabels(ctx, row.ID, user, row.Disabled); err != nil {
-			return nil, endpointError(err)
+		if row, err = a.setUserLabels(ctx, row, m.Labels); err != nil {
+			return nil, err
 		}
 	}
 	return server.PatchEndpoint200JSONResponse(a.endpointModel(row)), nil
+}
+
+// setUserLabels gives an endpoint these labels of a user, in place of those before.
+func (a *API) setUserLabels(ctx context.Context, row endpoint.Endpoint, texts []string) (endpoint.Endpoint, error) {
+	user, err := labels.ParseSet(texts)
+	if err == nil {
+		err = a.checkUserLabels(row, user)
+	}
+	if err != nil {
+		return row, server.Errorf(http.StatusBadRequest, "labels: %w", err)
+	}
+	if row, err = a.Lifecycle.SetLabels(ctx, row.ID, user, row.Disabled); err != nil {
+		return row, endpointError(err)
+	}
+	return row, nil
 }
 
 // checkUserLabels reports which of a user's labels the endpoint cannot be given. Where the operator
@@ -400,15 +408,8 @@ func (a *API) PatchEndpointConfig(ctx context.Context, req server.PatchEndpointC
 		return nil, err
 	}
 	if user := req.Body.LabelConfiguration.User; user != nil {
-		set, err := labels.ParseSet(user)
-		if err == nil {
-			err = a.checkUserLabels(row, set)
-		}
-		if err != nil {
-			return nil, server.Errorf(http.StatusBadRequest, "labels: %w", err)
-		}
-		if _, err := a.Lifecycle.SetLabels(ctx, row.ID, set, row.Disabled); err != nil {
-			return nil, endpointError(err)
+		if _, err := a.setUserLabels(ctx, row, user); err != nil {
+			return nil, err
 		}
 	}
 	if setAudit {
@@ -471,15 +472,8 @@ func (a *API) PatchEndpointLabels(ctx context.Context, req server.PatchEndpointL
 	if req.Body == nil {
 		return nil, server.Errorf(http.StatusBadRequest, "the request has no body: want a LabelConfigurationSpec")
 	}
-	user, err := labels.ParseSet(req.Body.User)
-	if err == nil {
-		err = a.checkUserLabels(row, user)
-	}
-	if err != nil {
-		return nil, server.Errorf(http.StatusBadRequest, "labels: %w", err)
-	}
-	if _, err := a.Lifecycle.SetLabels(ctx, row.ID, user, row.Disabled); err != nil {
-		return nil, endpointError(err)
+	if _, err := a.setUserLabels(ctx, row, req.Body.User); err != nil {
+		return nil, err
 	}
 	return server.PatchEndpointLabels200Response{}, nil
 }

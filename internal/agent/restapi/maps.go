@@ -18,8 +18,20 @@ import (
 // mapReaders lists the kernel's maps by the name they have in the API.
 func (a *API) mapReaders() map[string]func() ([]rest.BPFMapEntry, error) {
 	return map[string]func() ([]rest.BPFMapEntry, error){
-		"endpoints": a.readEndpointMap, "policy": a.readPolicyMap, "ipcache": a.readIPCacheMap,
-		"ct": a.readCTMap, "metrics": a.readMetricsMap, "services": a.readServiceMap, "shares": a.readShareMap, "tunnel": a.readTunnelMap,
+		"endpoints": reader(a.Maps.Endpoints, a.endpointEntry), "policy": a.readPolicyMap, "ipcache": reader(a.Maps.IPCache, ipcacheEntry),
+		"ct": a.readCTMap, "metrics": reader(a.Maps.Metrics, metricEntry), "services": reader(a.Maps.Services, serviceEntry),
+		"shares": reader(a.Maps.FlowShares, shareEntry), "tunnel": reader(a.Maps.TunnelPeers, tunnelEntry),
+	}
+}
+
+// reader returns a function that reads the rows of a map, and shows each as an entry.
+func reader[T any](rows func() ([]T, error), entry func(T) rest.BPFMapEntry) func() ([]rest.BPFMapEntry, error) {
+	return func() (out []rest.BPFMapEntry, err error) {
+		list, err := rows()
+		for _, r := range list {
+			out = append(out, entry(r))
+		}
+		return out, err
 	}
 }
 
@@ -50,63 +62,39 @@ func (a *API) GetMap(_ context.Context, req server.GetMapRequestObject) (server.
 	return server.GetMap200JSONResponse(rest.BPFMap{Path: a.mapPath(req.Name), Cache: entries}), nil
 }
 
-func (a *API) readEndpointMap() ([]rest.BPFMapEntry, error) {
-	rows, err := a.Maps.Endpoints()
-	if err != nil {
-		return nil, err
+func (a *API) endpointEntry(r datapath.Endpoint) rest.BPFMapEntry {
+	e := rest.MapEndpoint{
+		ID: int(r.ID), Identity: int(r.Identity), InterfaceIndex: r.IfIndex, MAC: r.MAC.String(), HostMAC: r.HostMAC.String(),
+		Locked: r.Locked, RuleSet: int(r.RuleSet), PolicyGeneration: int(r.PolicyGeneration),
 	}
-	var out []rest.BPFMapEntry
-	for _, r := range rows {
-		e := rest.MapEndpoint{
-			ID: int(r.ID), Identity: int(r.Identity), InterfaceIndex: r.IfIndex, MAC: r.MAC.String(), HostMAC: r.HostMAC.String(),
-			Locked: r.Locked, RuleSet: int(r.RuleSet), PolicyGeneration: int(r.PolicyGeneration),
-		}
-		if row, ok := a.Registry.Get(r.ID); ok && row.IfIndex == r.IfIndex {
-			e.InterfaceName = row.IfName
-		}
-		if r.IPv4.IsValid() {
-			e.IPv4 = r.IPv4.String()
-		}
-		if r.IPv6.IsValid() {
-			e.IPv6 = r.IPv6.String()
-		}
-		out = append(out, rest.BPFMapEntry{
-			Key:      fmt.Sprintf("ifindex %d", r.IfIndex),
-			Value:    fmt.Sprintf("endpoint %d identity %d ruleset %d generation %d", r.ID, r.Identity, r.RuleSet, r.PolicyGeneration),
-			Endpoint: e,
-		})
+	if row, ok := a.Registry.Get(r.ID); ok && row.IfIndex == r.IfIndex {
+		e.InterfaceName = row.IfName
 	}
-	return out, nil
+	if r.IPv4.IsValid() {
+		e.IPv4 = r.IPv4.String()
+	}
+	if r.IPv6.IsValid() {
+		e.IPv6 = r.IPv6.String()
+	}
+	return rest.BPFMapEntry{
+		Key:      fmt.Sprintf("ifindex %d", r.IfIndex),
+		Value:    fmt.Sprintf("endpoint %d identity %d ruleset %d generation %d", r.ID, r.Identity, r.RuleSet, r.PolicyGeneration),
+		Endpoint: e,
+	}
 }
 
-func (a *API) readTunnelMap() ([]rest.BPFMapEntry, error) {
-	rows, err := a.Maps.TunnelPeers()
-	if err != nil {
-		return nil, err
+func tunnelEntry(r datapath.TunnelPeer) rest.BPFMapEntry {
+	value := fmt.Sprintf("identities %d to %d", r.First, r.Last)
+	if !r.Own {
+		value += ", of another cluster"
 	}
-	var out []rest.BPFMapEntry
-	for _, r := range rows {
-		value := fmt.Sprintf("identities %d to %d", r.First, r.Last)
-		if !r.Own {
-			value += ", of another cluster"
-		}
-		out = append(out, rest.BPFMapEntry{Key: r.Addr.String(), Value: value})
-	}
-	return out, nil
+	return rest.BPFMapEntry{Key: r.Addr.String(), Value: value}
 }
 
-func (a *API) readShareMap() ([]rest.BPFMapEntry, error) {
-	rows, err := a.Maps.FlowShares()
-	if err != nil {
-		return nil, err
+func shareEntry(r datapath.FlowShare) rest.BPFMapEntry {
+	return rest.BPFMapEntry{
+		Key: strconv.Itoa(int(r.Endpoint)), Share: rest.MapShare{Endpoint: int(r.Endpoint), Entries: r.Entries, Share: r.Share, Excess: r.Excess},
 	}
-	var out []rest.BPFMapEntry
-	for _, r := range rows {
-		out = append(out, rest.BPFMapEntry{
-			Key: strconv.Itoa(int(r.Endpoint)), Share: rest.MapShare{Endpoint: int(r.Endpoint), Entries: r.Entries, Share: r.Share, Excess: r.Excess},
-		})
-	}
-	return out, nil
 }
 
 func (a *API) readPolicyMap() ([]rest.BPFMapEntry, error) {
@@ -179,22 +167,14 @@ func tierRule(r datapath.TierRule) string {
 	return r.String()
 }
 
-func (a *API) readIPCacheMap() ([]rest.BPFMapEntry, error) {
-	rows, err := a.Maps.IPCache()
-	if err != nil {
-		return nil, err
+func ipcacheEntry(r datapath.IPCacheEntry) rest.BPFMapEntry {
+	e := rest.MapIPCache{Prefix: r.Prefix.String(), Identity: int(r.Identity)}
+	value := fmt.Sprintf("identity %d", r.Identity)
+	if r.TunnelEndpoint.IsValid() {
+		e.TunnelEndpoint = r.TunnelEndpoint.String()
+		value += " via " + e.TunnelEndpoint
 	}
-	var out []rest.BPFMapEntry
-	for _, r := range rows {
-		e := rest.MapIPCache{Prefix: r.Prefix.String(), Identity: int(r.Identity)}
-		value := fmt.Sprintf("identity %d", r.Identity)
-		if r.TunnelEndpoint.IsValid() {
-			e.TunnelEndpoint = r.TunnelEndpoint.String()
-			value += " via " + e.TunnelEndpoint
-		}
-		out = append(out, rest.BPFMapEntry{Key: e.Prefix, Value: value, IPCache: e})
-	}
-	return out, nil
+	return rest.BPFMapEntry{Key: e.Prefix, Value: value, IPCache: e}
 }
 
 // maxFlows bounds what GET /map/ct returns: the table can hold far more than anybody reads.
@@ -219,18 +199,10 @@ func (a *API) readCTMap() ([]rest.BPFMapEntry, error) {
 	return out, err
 }
 
-func (a *API) readMetricsMap() ([]rest.BPFMapEntry, error) {
-	rows, err := a.Maps.Metrics()
-	if err != nil {
-		return nil, err
+func metricEntry(r datapath.Metric) rest.BPFMapEntry {
+	return rest.BPFMapEntry{
+		Key:    fmt.Sprintf("%s %s", r.Reason, r.Direction),
+		Value:  fmt.Sprintf("%d packets %d bytes", r.Packets, r.Bytes),
+		Metric: rest.MapMetric{Reason: r.Reason.String(), Direction: r.Direction.String(), Packets: r.Packets, Bytes: r.Bytes},
 	}
-	var out []rest.BPFMapEntry
-	for _, r := range rows {
-		out = append(out, rest.BPFMapEntry{
-			Key:    fmt.Sprintf("%s %s", r.Reason, r.Direction),
-			Value:  fmt.Sprintf("%d packets %d bytes", r.Packets, r.Bytes),
-			Metric: rest.MapMetric{Reason: r.Reason.String(), Direction: r.Direction.String(), Packets: r.Packets, Bytes: r.Bytes},
-		})
-	}
-	return out, nil
 }

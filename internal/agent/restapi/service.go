@@ -92,38 +92,30 @@ func prefixTexts(list []netip.Prefix) (out []string) {
 	return out
 }
 
-func (a *API) readServiceMap() ([]rest.BPFMapEntry, error) {
-	rows, err := a.Maps.Services()
-	if err != nil {
-		return nil, err
+func serviceEntry(r datapath.Service) rest.BPFMapEntry {
+	e := rest.MapService{
+		Frontend: r.Addr.String(), Proto: datapath.ProtoName(r.Proto), Scope: r.Scope.String(), ID: int(r.ID), AffinitySeconds: int(r.Affinity.Seconds()),
+		Elsewhere: r.Elsewhere, Restricted: r.Restricted, SourceRanges: prefixTexts(r.Sources), Algorithm: algorithm(r),
+		Forwarding: forwarding(r),
 	}
-	var out []rest.BPFMapEntry
-	for _, r := range rows {
-		e := rest.MapService{
-			Frontend: r.Addr.String(), Proto: datapath.ProtoName(r.Proto), Scope: r.Scope.String(), ID: int(r.ID), AffinitySeconds: int(r.Affinity.Seconds()),
-			Elsewhere: r.Elsewhere, Restricted: r.Restricted, SourceRanges: prefixTexts(r.Sources), Algorithm: algorithm(r),
-			Forwarding: forwarding(r),
-		}
-		for _, b := range r.Backends {
-			e.Backends = append(e.Backends, b.String())
-		}
-		value := "nobody, refused"
-		switch {
-		case len(e.Backends) > 0:
-			value = strings.Join(e.Backends, ", ")
-		case r.Elsewhere:
-			value = "nobody here, dropped"
-		}
-		if r.Consistent {
-			value += " by " + maglev
-		}
-		if r.Direct {
-			value += ", who answer directly"
-		}
-		if r.Restricted {
-			value += " for " + cmp.Or(strings.Join(e.SourceRanges, ", "), "no client")
-		}
-		out = append(out, rest.BPFMapEntry{Key: fmt.Sprintf("%s from %s", r.ServiceFrontend, r.Scope), Value: value, Service: e})
+	for _, b := range r.Backends {
+		e.Backends = append(e.Backends, b.String())
 	}
-	return out, nil
+	value := "nobody, refused"
+	switch {
+	case len(e.Backends) > 0:
+		value = strings.Join(e.Backends, ", ")
+	case r.Elsewhere:
+		value = "nobody here, dropped"
+	}
+	if r.Consistent {
+		value += " by " + maglev
+	}
+	if r.Direct {
+		value += ", who answer directly"
+	}
+	if r.Restricted {
+		value += " for " + cmp.Or(strings.Join(e.SourceRanges, ", "), "no client")
+	}
+	return rest.BPFMapEntry{Key: fmt.Sprintf("%s from %s", r.ServiceFrontend, r.Scope), Value: value, Service: e}
 }
