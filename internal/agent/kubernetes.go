@@ -20,6 +20,7 @@ import (
 	"github.com/hawser-net/hawser/internal/k8s/pods"
 	"github.com/hawser-net/hawser/internal/labels"
 	"github.com/hawser-net/hawser/internal/policy"
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // kubeConfig is what kube uses.
@@ -258,8 +259,6 @@ func (k *kube) Relabel(key k8s.Key) { k.relabels.add(key) }
 const statusInterval = 10 * time.Second
 
 func (k *kube) watchStatus(ctx context.Context) error {
-	tick := time.NewTicker(statusInterval)
-	defer tick.Stop()
 	for {
 		version, err := k.cluster.client.Version(ctx)
 		now := rest.K8SStatus{State: rest.StateOk, Msg: strings.TrimPrefix(version, "v") + " at " + k.cluster.client.Host()}
@@ -272,9 +271,7 @@ func (k *kube) watchStatus(ctx context.Context) error {
 		k.mu.Lock()
 		k.state = now
 		k.mu.Unlock()
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
+		if !retry.Sleep(ctx, statusInterval) {
 			return nil
 		}
 	}

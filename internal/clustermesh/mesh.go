@@ -12,9 +12,9 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/hawser-net/hawser/internal/service"
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // Mesh follows other clusters. Make it with [New]; it serves one Run. Its methods may be called
@@ -149,19 +149,12 @@ func (m *Mesh) Run(ctx context.Context) error {
 			f.end()
 		}
 	}()
-	tick := time.NewTicker(m.p.Poll)
-	defer tick.Stop()
-	for first := true; ; first = false {
+	m.scan(ctx, running)
+	close(m.scanned)
+	for retry.Sleep(ctx, m.p.Poll) {
 		m.scan(ctx, running)
-		if first {
-			close(m.scanned)
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return nil
-		}
 	}
+	return nil
 }
 
 // scan reads the directory and brings what is followed there.

@@ -26,6 +26,8 @@ import (
 	"unicode"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // DefaultDir is the queue's directory unless the agent's socket is elsewhere; see Dir.
@@ -254,8 +256,6 @@ func takeLock(ctx context.Context, dir string, how int) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the queue's lock: %w", err)
 	}
-	tick := time.NewTicker(lockPoll)
-	defer tick.Stop()
 	for {
 		err := unix.Flock(int(f.Fd()), how|unix.LOCK_NB)
 		if err == nil {
@@ -265,11 +265,9 @@ func takeLock(ctx context.Context, dir string, how int) (*os.File, error) {
 			f.Close()
 			return nil, fmt.Errorf("lock %s: %w", path, err)
 		}
-		select {
-		case <-ctx.Done():
+		if !retry.Sleep(ctx, lockPoll) {
 			f.Close()
 			return nil, fmt.Errorf("lock %s, held by another process: %w", path, ctx.Err())
-		case <-tick.C:
 		}
 	}
 }

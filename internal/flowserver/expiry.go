@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 const (
@@ -144,16 +146,11 @@ func (e *Expiry) Outdated(serverName string) bool {
 
 // Run looks at the certificates all the time, until ctx ends.
 func (e *Expiry) Run(ctx context.Context) error {
-	tick := time.NewTicker(expiryInterval)
-	defer tick.Stop()
-	for {
+	e.check(e.now())
+	for retry.Sleep(ctx, expiryInterval) {
 		e.check(e.now())
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
 	}
+	return nil
 }
 
 // check looks at all certificates.

@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/hawser-net/hawser/internal/flowmetrics"
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // serveMetrics serves the metrics of flows at their own address until ctx ends: who may read them
@@ -37,16 +38,10 @@ const sweepInterval = time.Minute
 
 // sweepMetrics removes the series of pods that are gone until ctx ends.
 func (h *Hubble) sweepMetrics(ctx context.Context) error {
-	tick := time.NewTicker(sweepInterval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-			h.recorder.metrics.Sweep(time.Now(), h.pods())
-		}
+	for retry.Sleep(ctx, sweepInterval) {
+		h.recorder.metrics.Sweep(time.Now(), h.pods())
 	}
+	return nil
 }
 
 // pods are the pods that flows can name; none are looked for if no series names any.

@@ -7,9 +7,9 @@ import (
 	"maps"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/hawser-net/hawser/internal/datapath"
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // Source is the kernel's stream of events.
@@ -80,15 +80,8 @@ func (m *Monitor) Run(ctx context.Context, src Source) error {
 	defer cancel()
 	go func() {
 		defer close(done)
-		tick := time.NewTicker(datapath.MonitorLifetime / 4)
-		defer tick.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-tick.C:
-				m.repeat(false)
-			}
+		for retry.Sleep(ctx, datapath.MonitorLifetime/4) {
+			m.repeat(false)
 		}
 	}()
 	return src.Events(ctx, m.publish)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/hawser-net/hawser/internal/service"
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // checkRetry is the pause before ports are tried again at which somebody else listens.
@@ -99,27 +100,21 @@ func (c *checks) answer(w http.ResponseWriter, n service.Name) {
 
 // run tries ports again that were taken, until ctx ends; then it ends all servers.
 func (c *checks) run(ctx context.Context) error {
-	again := time.NewTicker(checkRetry)
-	defer again.Stop()
-	for {
-		select {
-		case <-again.C:
-			c.mu.Lock()
-			for n, port := range c.ports {
-				if err := c.listen(n); err != nil {
-					c.log.Debug("a health check port is taken", "service", n, "port", port, "error", fmt.Sprint(err))
-				}
+	for retry.Sleep(ctx, checkRetry) {
+		c.mu.Lock()
+		for n, port := range c.ports {
+			if err := c.listen(n); err != nil {
+				c.log.Debug("a health check port is taken", "service", n, "port", port, "error", fmt.Sprint(err))
 			}
-			c.mu.Unlock()
-		case <-ctx.Done():
-			c.mu.Lock()
-			c.ended = true
-			for _, srv := range c.open {
-				srv.Close()
-			}
-			c.mu.Unlock()
-			c.serves.Wait()
-			return nil
 		}
+		c.mu.Unlock()
 	}
+	c.mu.Lock()
+	c.ended = true
+	for _, srv := range c.open {
+		srv.Close()
+	}
+	c.mu.Unlock()
+	c.serves.Wait()
+	return nil
 }

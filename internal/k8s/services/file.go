@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/hawser-net/hawser/internal/service"
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // File is where services come from on a node outside of Kubernetes. The file has, as YAML or JSON,
@@ -128,8 +129,6 @@ func checkSlice(o *discoveryv1.EndpointSlice, it service.Slice) error {
 // followFile has the engine know what the file says, now and after each change, until ctx ends. A
 // file that cannot be read changes nothing. synced is called when one was read.
 func (s *Services) followFile(ctx context.Context, synced func()) error {
-	tick := time.NewTicker(s.cfg.File.Interval)
-	defer tick.Stop()
 	var have state
 	reported, fault := false, ""
 	for look := (looker{path: s.cfg.File.Path}); ; {
@@ -162,9 +161,7 @@ func (s *Services) followFile(ctx context.Context, synced func()) error {
 				s.cfg.File.Report(err)
 			}
 		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
+		if !retry.Sleep(ctx, s.cfg.File.Interval) {
 			return nil
 		}
 	}

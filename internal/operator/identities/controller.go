@@ -22,6 +22,7 @@ import (
 	"github.com/hawser-net/hawser/internal/identity"
 	k8sids "github.com/hawser-net/hawser/internal/k8s/identities"
 	"github.com/hawser-net/hawser/pkg/allocator"
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 const (
@@ -147,15 +148,8 @@ func (c *Controller) serve(ctx context.Context, wg *sync.WaitGroup) {
 	summary := c.index.summary()
 	c.mu.Unlock()
 	c.log.Info("looking after identities", "ready", summary.ready, "missing", summary.missing, "duplicates", summary.duplicates, "resting", summary.quarantined)
-	ticker := time.NewTicker(c.cfg.Resync)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-			c.resync()
-		}
+	for retry.Sleep(ctx, c.cfg.Resync) {
+		c.resync()
 	}
 }
 
