@@ -8,6 +8,8 @@ import (
 	"net/netip"
 	"slices"
 	"time"
+
+	"github.com/hawser-net/hawser/internal/validate"
 )
 
 // ServiceScope says whom a frontend serves.
@@ -110,46 +112,32 @@ func (s Service) SameSet(o Service) bool {
 
 // Validate reports what makes the frontend unfit for the kernel.
 func (f ServiceFrontend) Validate() error {
-	var errs []error
+	var errs validate.Errors
 	a := f.Addr.Addr()
-	if !a.IsValid() || a.Is4In6() || a.Zone() != "" || a.IsUnspecified() != (f.Scope == ServiceOtherNode) || f.Addr.Port() == 0 {
-		errs = append(errs, errors.New("no plain address and port"))
-	}
-	if f.Proto != 6 && f.Proto != 17 && f.Proto != 132 {
-		errs = append(errs, fmt.Errorf("protocol %d has no ports to balance by", f.Proto))
-	}
-	if f.Scope > ServiceOtherNode {
-		errs = append(errs, fmt.Errorf("no such scope %d", f.Scope))
-	}
+	errs.If(!a.IsValid() || a.Is4In6() || a.Zone() != "" || a.IsUnspecified() != (f.Scope == ServiceOtherNode) || f.Addr.Port() == 0, "no plain address and port")
+	errs.If(f.Proto != 6 && f.Proto != 17 && f.Proto != 132, "protocol %d has no ports to balance by", f.Proto)
+	errs.If(f.Scope > ServiceOtherNode, "no such scope %d", f.Scope)
 	if len(errs) > 0 {
-		return fmt.Errorf("service %s: %w", f, errors.Join(errs...))
+		return fmt.Errorf("service %s: %w", f, errs.Err())
 	}
 	return nil
 }
 
 // Validate reports what makes the row unfit for the kernel, all faults joined.
 func (s Service) Validate() error {
-	errs := []error{s.ServiceFrontend.Validate()}
-	if s.Affinity < 0 || s.Affinity > MaxServiceAffinity {
-		errs = append(errs, fmt.Errorf("service %s: affinity of %s is not between 0 and %s", s.ServiceFrontend, s.Affinity, MaxServiceAffinity))
-	}
+	errs := validate.Errors{s.ServiceFrontend.Validate()}
+	errs.If(s.Affinity < 0 || s.Affinity > MaxServiceAffinity, "service %s: affinity of %s is not between 0 and %s", s.ServiceFrontend, s.Affinity, MaxServiceAffinity)
 	for i, b := range s.Backends {
 		if !b.IsValid() || b.Port() == 0 || b.Addr().Is4() != s.Addr.Addr().Is4() || b.Addr().Is4In6() || b.Addr().Zone() != "" {
-			errs = append(errs, fmt.Errorf("service %s: backend %s is no address and port of its family", s.ServiceFrontend, b))
+			errs.Add("service %s: backend %s is no address and port of its family", s.ServiceFrontend, b)
 		}
 		if i > 0 && s.Backends[i-1].Compare(b) >= 0 {
-			errs = append(errs, fmt.Errorf("service %s: backends are not sorted, or %s is there twice", s.ServiceFrontend, b))
+			errs.Add("service %s: backends are not sorted, or %s is there twice", s.ServiceFrontend, b)
 		}
 	}
-	if s.Elsewhere && len(s.Backends) > 0 {
-		errs = append(errs, fmt.Errorf("service %s: has %d backends, so they are not all elsewhere", s.ServiceFrontend, len(s.Backends)))
-	}
-	if s.Direct && s.Scope != ServiceOutside {
-		errs = append(errs, fmt.Errorf("service %s: only clients outside can be answered directly", s.ServiceFrontend))
-	}
-	if s.Consistent && len(s.Backends) > MaxConsistentBackends {
-		errs = append(errs, fmt.Errorf("service %s: has %d backends, of which at most %d can be chosen consistently", s.ServiceFrontend, len(s.Backends), MaxConsistentBackends))
-	}
+	errs.If(s.Elsewhere && len(s.Backends) > 0, "service %s: has %d backends, so they are not all elsewhere", s.ServiceFrontend, len(s.Backends))
+	errs.If(s.Direct && s.Scope != ServiceOutside, "service %s: only clients outside can be answered directly", s.ServiceFrontend)
+	errs.If(s.Consistent && len(s.Backends) > MaxConsistentBackends, "service %s: has %d backends, of which at most %d can be chosen consistently", s.ServiceFrontend, len(s.Backends), MaxConsistentBackends)
 	return errors.Join(append(errs, s.validateSources()...)...)
 }
 
