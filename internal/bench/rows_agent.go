@@ -2,19 +2,13 @@ package bench
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os/exec"
 	"path/filepath"
 	"time"
 )
 
-func (b *bencher) agentStart(ctx context.Context) (err error) {
-	r, err := b.newTestbed(ctx, 1)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, r.close()) }()
+func (b *bencher) agentStart(ctx context.Context, r *testbed) (err error) {
 	if err := r.writePolicy("many.yaml", manyRules(flowRules)); err != nil {
 		return err
 	}
@@ -53,12 +47,7 @@ func (b *bencher) agentStart(ctx context.Context) (err error) {
 	return nil
 }
 
-func (b *bencher) agentMemory(ctx context.Context) (err error) {
-	r, err := b.newTestbed(ctx, 1)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, r.close()) }()
+func (b *bencher) agentMemory(ctx context.Context, r *testbed) (err error) {
 	if err := r.startAgents(ctx); err != nil {
 		return err
 	}

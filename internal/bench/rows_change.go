@@ -185,12 +185,7 @@ spec:
 `
 }
 
-func (b *bencher) policyChange(ctx context.Context) (err error) {
-	r, err := b.newTestbed(ctx, 1)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, r.close()) }()
+func (b *bencher) policyChange(ctx context.Context, r *testbed) (err error) {
 	identities := pick(b, changeIdentities, 1000)
 	if err := r.etcd.put(ctx, 2*identities, identityKeys); err != nil {
 		return err

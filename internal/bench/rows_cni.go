@@ -56,12 +56,7 @@ func unbare(node *namespace, name string) (time.Duration, error) {
 	return time.Since(start), err
 }
 
-func (b *bencher) addSequential(ctx context.Context) (err error) {
-	r, err := b.newTestbed(ctx, 1)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, r.close()) }()
+func (b *bencher) addSequential(ctx context.Context, r *testbed) (err error) {
 	if err := r.startAgents(ctx); err != nil {
 		return err
 	}
@@ -161,12 +156,7 @@ func crowd(n int, fn func(i int) error) (time.Duration, []error) {
 	return took, out
 }
 
-func (b *bencher) addBurst(ctx context.Context) (err error) {
-	r, err := b.newTestbed(ctx, 1)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, r.close()) }()
+func (b *bencher) addBurst(ctx context.Context, r *testbed) (err error) {
 	if err := r.startAgents(ctx); err != nil {
 		return err
 	}

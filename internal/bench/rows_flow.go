@@ -216,12 +216,7 @@ func (b *bencher) measureFlows(ctx context.Context, row, label, baseline string,
 
 const flowRules = 1000
 
-func (b *bencher) sameNode(ctx context.Context) (err error) {
-	r, err := b.newTestbed(ctx, 1)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, r.close()) }()
+func (b *bencher) sameNode(ctx context.Context, r *testbed) (err error) {
 	ours, err := r.flowPods(ctx, r.nodes[0], r.nodes[0])
 	if err != nil {
 		return err
@@ -235,12 +230,7 @@ func (b *bencher) sameNode(ctx context.Context) (err error) {
 		flowGoals{rr: [2]float64{1.05, 0.95}, crr: [2]float64{1.10, 0.95}}, false)
 }
 
-func (b *bencher) twoNodes(ctx context.Context) (err error) {
-	r, err := b.newTestbed(ctx, 2)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, r.close()) }()
+func (b *bencher) twoNodes(ctx context.Context, r *testbed) (err error) {
 	ours, err := r.flowPods(ctx, r.nodes[0], r.nodes[1])
 	if err != nil {
 		return err

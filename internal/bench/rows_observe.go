@@ -23,7 +23,7 @@ import (
 // observe measures what flows cost: a packet, by who wants to know of it, and the agent that makes
 // flows of events.
 func (b *bencher) observe(ctx context.Context) error {
-	return errors.Join(b.observedPackets(ctx), b.observingAgent(ctx))
+	return errors.Join(b.observedPackets(ctx), onTestbed(1, (*bencher).observingAgent)(b, ctx))
 }
 
 // observedPackets measures the program of a pod's packets while nobody wants events, and while
@@ -113,12 +113,7 @@ func (b *bencher) measureObserved(ctx context.Context, n *bpfNode) error {
 // observingAgent measures the processor that an agent takes to make flows of events, each packet
 // being one or as aggregated, against one that makes none of the same packets. At the highest rate
 // the machine may send fewer; the figure's note says how many.
-func (b *bencher) observingAgent(ctx context.Context) (err error) {
-	r, err := b.newTestbed(ctx, 1)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, r.close()) }()
+func (b *bencher) observingAgent(ctx context.Context, r *testbed) (err error) {
 	n := r.nodes[0]
 	socket := n.path("run") + "/hubble.sock"
 	options := func(more ...string) []string {

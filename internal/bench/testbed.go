@@ -48,6 +48,18 @@ type pod struct {
 	ipv4 netip.Addr
 }
 
+// onTestbed measures on a testbed of its own.
+func onTestbed(nodes int, measure func(*bencher, context.Context, *testbed) error) func(*bencher, context.Context) error {
+	return func(b *bencher, ctx context.Context) (err error) {
+		r, err := b.newTestbed(ctx, nodes)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, r.close()) }()
+		return measure(b, ctx, r)
+	}
+}
+
 // newTestbed brings up nodes on one link and waits until their agents are ready.
 func (b *bencher) newTestbed(ctx context.Context, nodes int) (r *testbed, err error) {
 	dir, err := os.MkdirTemp(b.dir, "testbed-")
