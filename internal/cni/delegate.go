@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -155,12 +156,7 @@ func given(result *current.Result, resp *rest.IPAMResponse) ([]address, error) {
 		}
 		*slot, *text = address{ip: ip, router: gateway}, ip.String()
 	}
-	var addrs []address
-	for _, a := range []address{v6, v4} {
-		if a.ip.IsValid() {
-			addrs = append(addrs, a)
-		}
-	}
+	addrs := slices.DeleteFunc([]address{v6, v4}, func(a address) bool { return !a.ip.IsValid() })
 	if len(addrs) == 0 {
 		return nil, errors.New("it has no address")
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/hawser-net/hawser/internal/validate"
 )
@@ -44,13 +45,7 @@ func (p TunnelPeer) Validate() error {
 
 // Addresses returns the endpoint's valid addresses, IPv4 first.
 func (ep Endpoint) Addresses() []netip.Addr {
-	var addrs []netip.Addr
-	for _, a := range []netip.Addr{ep.IPv4, ep.IPv6} {
-		if a.IsValid() {
-			addrs = append(addrs, a)
-		}
-	}
-	return addrs
+	return slices.DeleteFunc([]netip.Addr{ep.IPv4, ep.IPv6}, func(ip netip.Addr) bool { return !ip.IsValid() })
 }
 
 // Validate reports whether the kernel could ever match the key.

@@ -63,13 +63,7 @@ type Attachment struct {
 
 // Plain returns those of the addresses under which packets leave the cluster as they are.
 func (a Attachment) Plain() []netip.Addr {
-	var out []netip.Addr
-	for _, ip := range a.Addresses() {
-		if ip.Is4() && a.PlainIPv4 || ip.Is6() && a.PlainIPv6 {
-			out = append(out, ip)
-		}
-	}
-	return out
+	return slices.DeleteFunc(a.Addresses(), func(ip netip.Addr) bool { return ip.Is4() && !a.PlainIPv4 || ip.Is6() && !a.PlainIPv6 })
 }
 
 // AttachmentID is the container id with the interface name, as CNI identifies an attachment.
@@ -93,13 +87,7 @@ func (a Attachment) Pod() string {
 
 // Addresses returns the endpoint's one or two addresses, IPv4 first.
 func (a Attachment) Addresses() []netip.Addr {
-	var out []netip.Addr
-	for _, ip := range []netip.Addr{a.IPv4, a.IPv6} {
-		if ip.IsValid() {
-			out = append(out, ip)
-		}
-	}
-	return out
+	return slices.DeleteFunc([]netip.Addr{a.IPv4, a.IPv6}, func(ip netip.Addr) bool { return !ip.IsValid() })
 }
 
 // Endpoint is one row: a pod's attachment, who it is, and how far the kernel has been brought.

@@ -44,12 +44,7 @@ func (k Keys) Covers(o Keys) bool {
 	if k.all || o.all {
 		return k.all
 	}
-	for _, key := range o.list {
-		if !k.Has(key) {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(o.list, func(key string) bool { return !k.Has(key) })
 }
 
 // Equal reports whether both sets are the same.
@@ -68,13 +63,7 @@ func (k Keys) Intersect(o Keys) Keys {
 	if k.all {
 		return o
 	}
-	var both []string
-	for _, key := range k.list {
-		if o.Has(key) {
-			both = append(both, key)
-		}
-	}
-	return Keys{list: both}
+	return Keys{list: slices.DeleteFunc(slices.Clone(k.list), func(key string) bool { return !o.Has(key) })}
 }
 
 // everyKey stands for all keys in a text; no label has it as its key.

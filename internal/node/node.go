@@ -288,13 +288,9 @@ func (n Node) pick(want func(AddressType) bool) []netip.Addr {
 // HealthIPs returns the addresses of the node's health endpoint, IPv4 first. One outside of the
 // node's own pod networks would be somebody else's, and is left out.
 func (n Node) HealthIPs() []netip.Addr {
-	var out []netip.Addr
-	for _, ip := range []netip.Addr{n.IPv4HealthIP, n.IPv6HealthIP} {
-		if ip.IsValid() && slices.ContainsFunc(n.PodCIDRs(), func(p netip.Prefix) bool { return p.Contains(ip) }) {
-			out = append(out, ip)
-		}
-	}
-	return out
+	return slices.DeleteFunc([]netip.Addr{n.IPv4HealthIP, n.IPv6HealthIP}, func(ip netip.Addr) bool {
+		return !slices.ContainsFunc(n.PodCIDRs(), func(p netip.Prefix) bool { return p.Contains(ip) })
+	})
 }
 
 // UnderlayIPv4 returns the address to which other nodes send: the first internal IPv4 address,

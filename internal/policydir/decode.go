@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"sigs.k8s.io/yaml"
@@ -117,13 +118,7 @@ func split(data []byte) []document {
 		last := &docs[len(docs)-1]
 		last.data = append(last.data, text...)
 	}
-	out := docs[:0]
-	for _, d := range docs {
-		if len(bytes.TrimSpace(d.data)) > 0 {
-			out = append(out, d)
-		}
-	}
-	return out
+	return slices.DeleteFunc(docs, func(d document) bool { return len(bytes.TrimSpace(d.data)) == 0 })
 }
 
 // decodeOne reads one document; nil if it holds nothing. Beside an error there is the object if

@@ -138,12 +138,7 @@ func unjudged(need, judged labels.Keys) error {
 	if need.All() {
 		return status.Error(codes.FailedPrecondition, "a named port of egress needs all labels, and "+why)
 	}
-	var missing []string
-	for _, key := range need.List() {
-		if !judged.Has(key) {
-			missing = append(missing, key)
-		}
-	}
+	missing := slices.DeleteFunc(slices.Clone(need.List()), judged.Has)
 	return status.Errorf(codes.FailedPrecondition, "the policies select by %.1000s, and %s; a preview is possible when these count: once a policy in force selects them, or all labels do",
 		strings.Join(missing, ", "), why)
 }

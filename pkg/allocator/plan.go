@@ -336,12 +336,7 @@ func (p *plan) learn(v *view, numbers IDSource) {
 }
 
 func (v *view) refers(id ID) bool {
-	for _, r := range v.references {
-		if r.id == id {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(v.references, func(r reference) bool { return r.id == id })
 }
 
 // inForce returns a reference that carries the number in force. References to a number that belongs

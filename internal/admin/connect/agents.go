@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -111,12 +112,7 @@ func (c *Cluster) each(ctx context.Context, fine func(rest.ClusterMeshStatus) er
 	if err != nil {
 		return err
 	}
-	var running []corev1.Pod
-	for _, a := range agents {
-		if runs(&a) {
-			running = append(running, a)
-		}
-	}
+	running := slices.DeleteFunc(agents, func(a corev1.Pod) bool { return !runs(&a) })
 	if len(running) == 0 {
 		return errors.New("none of its agents runs")
 	}

@@ -79,13 +79,7 @@ func (f Host) Suffix() string {
 
 // Addresses are the addresses under which this node announces its pods.
 func (f Host) Addresses() []netip.Addr {
-	var out []netip.Addr
-	for _, ip := range []netip.Addr{f.IPv4, f.IPv6} {
-		if ip.IsValid() {
-			out = append(out, ip)
-		}
-	}
-	return out
+	return slices.DeleteFunc([]netip.Addr{f.IPv4, f.IPv6}, func(ip netip.Addr) bool { return !ip.IsValid() })
 }
 
 // Underlay is the address to announce for pods: packets of both families travel

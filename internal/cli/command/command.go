@@ -9,6 +9,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -121,12 +122,6 @@ func Completions(list func(ctx context.Context) ([]string, error)) cobra.Complet
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveError
 		}
-		var out []cobra.Completion
-		for _, name := range names {
-			if strings.HasPrefix(name, prefix) {
-				out = append(out, name)
-			}
-		}
-		return out, cobra.ShellCompDirectiveNoFileComp
+		return slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, prefix) }), cobra.ShellCompDirectiveNoFileComp
 	}
 }

@@ -94,12 +94,7 @@ func pathsOf(c *cloudInterface) (p paths) {
 			p.routes = append(p.routes, route{dst: netip.PrefixFrom(gw, gw.BitLen()), dev: c.index(), table: table})
 		}
 		p.routes = append(p.routes, route{dst: everywhere(v6), gw: gw, dev: c.index(), table: table})
-		var vpc []netip.Prefix
-		for _, d := range c.VPCCIDRs {
-			if d.Addr().Is6() == v6 {
-				vpc = append(vpc, d)
-			}
-		}
+		vpc := slices.DeleteFunc(slices.Clone(c.VPCCIDRs), func(d netip.Prefix) bool { return d.Addr().Is6() != v6 })
 		for _, pod := range c.Pods {
 			if pod.Addr().Is6() != v6 {
 				continue

@@ -60,13 +60,7 @@ type statement struct {
 type age struct{ version, sequence uint64 }
 
 func (s statement) addrs() []netip.Addr {
-	var out []netip.Addr
-	for _, ip := range []netip.Addr{s.ip4, s.ip6} {
-		if ip.IsValid() {
-			out = append(out, ip)
-		}
-	}
-	return out
+	return slices.DeleteFunc([]netip.Addr{s.ip4, s.ip6}, func(ip netip.Addr) bool { return !ip.IsValid() })
 }
 
 func newIndex(cache Cache, log *slog.Logger) *index {

@@ -121,12 +121,7 @@ func (b *index) reconcile(n node) answer {
 		a.faults = append(a.faults, fmt.Sprintf("spec.ipam.podCIDRs: %q is not a CIDR; remove it", text))
 	}
 	for f, pl := range b.pools {
-		var own []netip.Prefix
-		for _, p := range parsed {
-			if pool.Family(p) == f {
-				own = append(own, p)
-			}
-		}
+		own := slices.DeleteFunc(slices.Clone(parsed), func(p netip.Prefix) bool { return pool.Family(p) != f })
 		if len(own) > 0 {
 			for _, p := range pl.Holds(n.name) {
 				if !slices.Contains(own, p) {
