@@ -137,10 +137,7 @@ func (l *identityLabels) judged() labels.Keys {
 
 // notify has follow look.
 func (l *identityLabels) notify() {
-	select {
-	case l.trigger <- struct{}{}:
-	default: // it is awake
-	}
+	retry.Notify(l.trigger)
 }
 
 // Pauses between looks: while something is under way, and when nothing is, because endpoints get

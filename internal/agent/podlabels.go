@@ -31,10 +31,7 @@ func (q *podQueue) add(key k8s.Key) {
 	q.mu.Lock()
 	q.pods[key] = true
 	q.mu.Unlock()
-	select {
-	case q.wake <- struct{}{}:
-	default: // it is awake
-	}
+	retry.Notify(q.wake)
 }
 
 // take returns the pods to look at.

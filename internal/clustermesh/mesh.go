@@ -67,14 +67,7 @@ func (m *Mesh) SetMine(list []netip.Prefix) {
 	}
 	m.mine = mine
 	for ch := range m.readers {
-		signal(ch)
-	}
-}
-
-func signal(ch chan struct{}) {
-	select {
-	case ch <- struct{}{}:
-	default: // it is signalled already
+		retry.Notify(ch)
 	}
 }
 

@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"slices"
 	"time"
+
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // Block is a CIDR that is assigned to the node.
@@ -204,10 +206,7 @@ func (m *IPAM) served(families Families, owner string, pools Choice) {
 
 // demandMoved notifies followers of the demand. m.mu is held.
 func (m *IPAM) demandMoved() {
-	select {
-	case m.demand <- struct{}{}:
-	default:
-	}
+	retry.Notify(m.demand)
 }
 
 // DemandMoved receives something when what Demand returns may have changed.

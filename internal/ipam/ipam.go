@@ -35,6 +35,7 @@ import (
 	"time"
 
 	"github.com/hawser-net/hawser/internal/validate"
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // DefaultPool is the name of the only pool, and of the default one if nothing else is said. The
@@ -479,10 +480,7 @@ func (m *IPAM) allocate(ip netip.Addr, owner string) error {
 func (m *IPAM) limit(a *Allocation, uuid string) {
 	a.UUID, a.Expires = uuid, time.Now().Add(m.cfg.Expiration)
 	m.expiring[a.IP] = a
-	select {
-	case m.wake <- struct{}{}:
-	default:
-	}
+	retry.Notify(m.wake)
 }
 
 // Restore is Allocate before Open, for an address that was given out before a restart.
@@ -527,10 +525,7 @@ func (m *IPAM) claim(ip netip.Addr, owner string) error {
 }
 
 func nameOf(owner string) string {
-	if owner == "" {
-		return "an owner without name"
-	}
-	return owner
+	return cmp.Or(owner, "an owner without name")
 }
 
 // nodeOwner is for whom addresses are excluded that the node has on interfaces of its own.

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // catchUp is how long the flows of a node are sorted into the past, if a request follows: only the
@@ -73,10 +75,7 @@ func newMerge(follow bool, start time.Time, timeout, hold time.Duration, size in
 }
 
 func (m *merge) wake() {
-	select {
-	case m.woken <- struct{}{}:
-	default:
-	}
+	retry.Notify(m.woken)
 }
 
 // add makes a source for a node, one of so many. catching is for one that sends the past.

@@ -190,10 +190,7 @@ func (r *Reconciler[K, V]) askPrune() (upTo uint64) {
 		upTo++ // the one that runs may have read the table already
 	}
 	r.asked = max(r.asked, upTo)
-	select {
-	case r.prune <- struct{}{}:
-	default:
-	}
+	retry.Notify(r.prune)
 	return upTo
 }
 

@@ -21,6 +21,8 @@ import (
 	"errors"
 	"iter"
 	"sync"
+
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // Row is one key and value with the revision of its last change.
@@ -146,10 +148,7 @@ func (t *Table[K, V]) Update(fn func(Txn[K, V])) {
 func (t *Table[K, V]) unlock(before uint64) {
 	if t.revision != before {
 		for _, o := range t.observers {
-			select {
-			case o.trigger <- struct{}{}:
-			default: // already has a wake-up that it did not take yet
-			}
+			retry.Notify(o.trigger)
 		}
 	}
 	t.mu.Unlock()
@@ -410,10 +409,7 @@ func (o *Observer[K, V]) Close() {
 			break
 		}
 	}
-	select {
-	case o.trigger <- struct{}{}:
-	default:
-	}
+	retry.Notify(o.trigger)
 }
 
 // changedSince counts the rows and tombstones with a later revision.

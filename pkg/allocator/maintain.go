@@ -31,10 +31,7 @@ func (a *Allocator) verify(ctx context.Context, lk *localKey, got Acquired, mark
 
 // wake has the maintenance look at the local keys soon.
 func (a *Allocator) wake() {
-	select {
-	case a.kick <- struct{}{}:
-	default: // it is about to look
-	}
+	retry.Notify(a.kick)
 }
 
 // maintain keeps this node's references in order: what was lost is written again, what is no longer

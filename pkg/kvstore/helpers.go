@@ -1,6 +1,10 @@
 package kvstore
 
-import "context"
+import (
+	"context"
+
+	"github.com/hawser-net/hawser/pkg/retry"
+)
 
 // Put writes a key, whatever was there.
 func Put(ctx context.Context, b Backend, key string, value []byte, lifetime Lifetime) error {
@@ -48,9 +52,6 @@ func DeletePrefix(ctx context.Context, b Backend, prefix string) error {
 func LostLease(b Backend, key string) (lost <-chan struct{}, stop func()) {
 	ch := make(chan struct{}, 1)
 	return ch, b.ObserveLostLeases(key, func([]string) {
-		select {
-		case ch <- struct{}{}:
-		default: // it is signaled already
-		}
+		retry.Notify(ch)
 	})
 }

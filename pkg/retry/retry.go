@@ -1,4 +1,5 @@
-// Package retry has the pauses between attempts: the one place for sleep and backoff.
+// Package retry has the pauses between attempts, and what ends them: the one place for sleep,
+// backoff and notices.
 package retry
 
 import (
@@ -21,6 +22,15 @@ func SleepUnless(ctx context.Context, d time.Duration, sooner <-chan struct{}) b
 		return true
 	case <-ctx.Done():
 		return false
+	}
+}
+
+// Notify has whoever waits at a channel of one element go on, or not wait the next time. Until then
+// further calls change nothing.
+func Notify(ch chan<- struct{}) {
+	select {
+	case ch <- struct{}{}:
+	default:
 	}
 }
 

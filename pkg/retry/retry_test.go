@@ -35,7 +35,7 @@ func TestWait(t *testing.T) {
 	})
 }
 
-// TestSleepUnless: a sleep ends with the time, with what comes sooner, and with the context.
+// TestSleepUnless: a sleep ends with the time, with the first notice, and with the context.
 func TestSleepUnless(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -45,10 +45,15 @@ func TestSleepUnless(t *testing.T) {
 		if !SleepUnless(ctx, time.Minute, sooner) || time.Since(began) != time.Minute {
 			t.Errorf("waited %v", time.Since(began))
 		}
-		sooner <- struct{}{}
+		Notify(sooner)
+		Notify(sooner)
 		if began = time.Now(); !SleepUnless(ctx, time.Minute, sooner) || time.Since(began) != 0 {
 			t.Errorf("waited %v although something came", time.Since(began))
 		}
+		if !SleepUnless(ctx, time.Minute, sooner) || time.Since(began) != time.Minute {
+			t.Errorf("waited %v: two notices are one for whoever did not wait", time.Since(began))
+		}
+		began = time.Now()
 		cancel()
 		if SleepUnless(ctx, time.Minute, sooner) || time.Since(began) != 0 {
 			t.Error("the context ended, and the sleep did not")

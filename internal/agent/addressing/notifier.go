@@ -1,6 +1,10 @@
 package addressing
 
-import "sync"
+import (
+	"sync"
+
+	"github.com/hawser-net/hawser/pkg/retry"
+)
 
 // Agent is the rest of the node's agent, as its addresses see it.
 type Agent interface {
@@ -32,10 +36,7 @@ func (t notifier) note(f func(*due)) {
 	t.due.mu.Lock()
 	f(t.due)
 	t.due.mu.Unlock()
-	select {
-	case t.trigger <- struct{}{}:
-	default: // it is due already
-	}
+	retry.Notify(t.trigger)
 }
 
 // again wakes whoever looks after the addresses.

@@ -1,6 +1,7 @@
 package hubble
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -112,11 +113,7 @@ func New(cfg Config, n Node, log *slog.Logger) (*Hubble, error) {
 	if !cfg.Enable {
 		return nil, nil
 	}
-	capacity := cfg.Capacity
-	if capacity == 0 {
-		capacity = 1024 // for those who follow, to read from
-	}
-	record, err := flows.NewRecord(capacity, time.Now())
+	record, err := flows.NewRecord(cmp.Or(cfg.Capacity, 1024), time.Now()) // those who follow read from it in any case
 	if err != nil {
 		return nil, err
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/flowmetrics"
 	"github.com/hawser-net/hawser/internal/flows"
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // recorder makes flows of the kernel's events and remembers them.
@@ -50,10 +51,7 @@ func (r *recorder) follow() (stop func()) {
 
 // notify has run look at sub again. It must be called with mu held.
 func (r *recorder) notify() {
-	select {
-	case r.changed <- struct{}{}:
-	default: // it is about to
-	}
+	retry.Notify(r.changed)
 }
 
 // run records what there is until ctx ends.

@@ -15,6 +15,7 @@ import (
 	"github.com/hawser-net/hawser/internal/ipcache"
 	"github.com/hawser-net/hawser/internal/policy"
 	"github.com/hawser-net/hawser/internal/table"
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 const (
@@ -143,10 +144,7 @@ func (c *Confirmer) Run(ctx context.Context) error {
 	failing := false
 	lost := make(chan struct{}, 1)
 	defer c.Identities.alloc.ObserveLostConfirmation(func() {
-		select {
-		case lost <- struct{}{}:
-		default: // it is known already
-		}
+		retry.Notify(lost)
 	})()
 	tick := time.NewTicker(confirmInterval)
 	defer tick.Stop()

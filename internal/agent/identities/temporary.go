@@ -10,6 +10,7 @@ import (
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/labels"
 	"github.com/hawser-net/hawser/pkg/allocator"
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // lookWait bounds the look for an ID that others have made: no store is asked that is far away.
@@ -77,8 +78,5 @@ func (ids *Identities) notify() {
 	if ids.temps.Len() == 0 {
 		return
 	}
-	select {
-	case ids.Arrived <- struct{}{}:
-	default: // it is awake
-	}
+	retry.Notify(ids.Arrived)
 }

@@ -141,10 +141,7 @@ func (s *Subscription) add(ev datapath.Event) {
 	if !wanted {
 		return
 	}
-	select {
-	case s.ready <- struct{}{}:
-	default: // it knows
-	}
+	retry.Notify(s.ready)
 }
 
 // room reports whether an event may wait. The caller holds the lock.

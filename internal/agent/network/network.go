@@ -18,6 +18,7 @@ import (
 	"github.com/hawser-net/hawser/internal/ipam"
 	"github.com/hawser-net/hawser/internal/ipcache"
 	"github.com/hawser-net/hawser/internal/node"
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // TunnelPeers is the kernel's map of whom it takes tunnelled packets from.
@@ -114,19 +115,11 @@ func (n *Network) Devices() datapath.Devices {
 // Unrouted returns the names of the nodes whose pods are not reached.
 func (n *Network) Unrouted() []string { return n.faults.nodes() }
 
-// signal has Run look at what a channel stands for.
-func signal(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default: // it is due already
-	}
-}
-
 // NoteMoved has the node's addresses, and what is served there, looked at again.
-func (n *Network) NoteMoved() { signal(n.moved) }
+func (n *Network) NoteMoved() { retry.Notify(n.moved) }
 
 // NoteCIDRs has what other nodes claim of this one's pod CIDRs looked at again.
-func (n *Network) NoteCIDRs() { signal(n.cidrsMoved) }
+func (n *Network) NoteCIDRs() { retry.Notify(n.cidrsMoved) }
 
 // SetHostPorts records whether a pod of this node has host ports.
 func (n *Network) SetHostPorts(some bool) {
@@ -162,7 +155,7 @@ func (n *Network) NodeAddresses() ([]netip.Addr, error) {
 func (n *Network) WatchDamage(ctx context.Context) error {
 	return n.cfg.Links.Watch(ctx, func(reason string) {
 		n.cfg.Log.Warn("somebody changed the node's network; repairing it", "what", reason)
-		signal(n.damaged)
+		retry.Notify(n.damaged)
 	})
 }
 

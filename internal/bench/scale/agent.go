@@ -172,10 +172,7 @@ func (a *agent) relabel(key k8s.Key) {
 	a.mu.Lock()
 	a.changed[key] = true
 	a.mu.Unlock()
-	select {
-	case a.wake <- struct{}{}:
-	default: // it is awake
-	}
+	retry.Notify(a.wake)
 }
 
 // moved has the pods of a set looked at whose number is another one.

@@ -18,6 +18,7 @@ import (
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/k8s"
 	"github.com/hawser-net/hawser/internal/labels"
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // wholeRange is how many identities a cluster without others has.
@@ -277,10 +278,7 @@ func (o *observer) endpoint(ep *v2.CiliumEndpoint) {
 	if _, ok := o.seen[value][k8s.KeyOf(ep)]; !ok {
 		o.seen[value][k8s.KeyOf(ep)] = time.Now()
 	}
-	select {
-	case o.moved <- struct{}{}:
-	default:
-	}
+	retry.Notify(o.moved)
 }
 
 // identity receives every identity's changes.

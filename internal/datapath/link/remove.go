@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // DeleteEndpoint implements datapath.Links. It queues the interface for the goroutine in Run and
@@ -35,10 +37,7 @@ func (l *Links) DeleteEndpoint(ifName string, ifIndex int) error {
 	l.doomed[ifIndex] = ifName
 	delete(l.raised, ifIndex)
 	l.mu.Unlock()
-	select {
-	case l.wake <- struct{}{}:
-	default:
-	}
+	retry.Notify(l.wake)
 	return nil
 }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/k8s"
 	"github.com/hawser-net/hawser/internal/k8s/pods"
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // Config is what [Endpoints] is made from.
@@ -214,10 +215,7 @@ func (e *Endpoints) choose(key k8s.Key) {
 // touch has a key looked at soon. It must be called with mu held.
 func (e *Endpoints) touch(key k8s.Key) {
 	e.dirty[key] = true
-	select {
-	case e.trigger <- struct{}{}:
-	default:
-	}
+	retry.Notify(e.trigger)
 }
 
 // WaitSynced waits until everything was observed that existed when Run began.

@@ -20,6 +20,7 @@ import (
 	"github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/internal/k8s"
 	"github.com/hawser-net/hawser/internal/node"
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // LabelFilterAnnotation says on a CiliumNode by which filter the node's agent makes identities of
@@ -122,10 +123,7 @@ func (n *Nodes) Announce(local node.Node) error {
 func (n *Nodes) Refresh() { n.touch() }
 
 func (n *Nodes) touch() {
-	select {
-	case n.trigger <- struct{}{}:
-	default:
-	}
+	retry.Notify(n.trigger)
 }
 
 // WaitSynced waits until the sink was notified of all nodes that existed when Run began.

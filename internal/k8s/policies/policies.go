@@ -323,10 +323,7 @@ func (p *Policies) removeKind(kind string) {
 // note has mu held.
 func (p *Policies) note(owner policy.Owner, rules []*policy.Rule) {
 	p.pending[owner] = rules
-	select {
-	case p.changed <- struct{}{}:
-	default: // it is due already
-	}
+	retry.Notify(p.changed)
 }
 
 // Status returns what became of each object, sorted by owner.

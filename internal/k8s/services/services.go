@@ -117,10 +117,7 @@ func (s *Services) local() service.Local {
 }
 
 func (s *Services) noteChanged() {
-	select {
-	case s.changed <- struct{}{}:
-	default: // it is due already
-	}
+	retry.Notify(s.changed)
 }
 
 // Run follows Kubernetes until ctx ends, and returns nil then. synced is called once, when

@@ -3,6 +3,7 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -67,10 +68,7 @@ func (c *Config) Validate() error {
 
 // InNamespace returns the namespace that the operator runs in.
 func (c *Config) InNamespace() string {
-	if c.Namespace == "" {
-		return "default"
-	}
-	return c.Namespace
+	return cmp.Or(c.Namespace, "default")
 }
 
 // Rest returns the configuration of clients, which share one budget of requests: without, client-go

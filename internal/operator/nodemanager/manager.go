@@ -198,10 +198,7 @@ func (m *Manager) pause(ctx context.Context, d time.Duration) bool {
 
 // rereads has the cloud be read before its time.
 func (m *Manager) rereads() {
-	select {
-	case m.reread <- struct{}{}:
-	default:
-	}
+	retry.Notify(m.reread)
 }
 
 // take records a description and has nodes looked at for which it changes something.

@@ -21,6 +21,7 @@ import (
 	"github.com/hawser-net/hawser/internal/operator/rounds"
 	"github.com/hawser-net/hawser/internal/storekeys"
 	"github.com/hawser-net/hawser/pkg/kvstore"
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // SetupStoreGC adds the removal of keys of nodes that are gone from a key-value store to m. Agents
@@ -47,10 +48,7 @@ func SetupStoreGC(m manager.Manager, cfg Config, store kvstore.Backend, cluster 
 			if key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(obj); err == nil {
 				c.note(key)
 			}
-			select {
-			case deleted <- struct{}{}:
-			default: // a round is to come anyway
-			}
+			retry.Notify(deleted)
 		}})
 		if err != nil {
 			return fmt.Errorf("watch of nodes: %w", err)

@@ -142,10 +142,7 @@ func (c *Controller) changed(list []policy.Change) {
 		}
 	}
 	c.mu.Unlock()
-	select {
-	case c.moved <- struct{}{}:
-	default: // it is due already
-	}
+	retry.Notify(c.moved)
 }
 
 // wanted returns the keys that policies use now; ok is false as long as that is not known.

@@ -80,10 +80,7 @@ func newClient(cfg Config, log *slog.Logger) *Client {
 	})
 	c.comeback.connected = func() {
 		c.history.doubt()
-		select {
-		case c.doubts <- struct{}{}:
-		default: // it is about to look
-		}
+		retry.Notify(c.doubts)
 	}
 	if cfg.BootstrapQPS > 0 {
 		c.comeback.setRate(cfg.BootstrapQPS)
