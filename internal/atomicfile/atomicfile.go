@@ -1,9 +1,12 @@
 // Package atomicfile replaces files in one step: whoever reads one has it whole, as it was before
-// or as it is after, also if the writer dies.
+// or as it is after, also if the writer dies. It also reads state of before from such files.
 package atomicfile
 
 import (
+	"encoding/json"
 	"errors"
+	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 )
@@ -45,4 +48,19 @@ func Write(path string, data []byte, mode os.FileMode, d Durability) error {
 		_ = os.Remove(tmp.Name())
 	}
 	return err
+}
+
+// ReadJSON reads a file of JSON into a value. If there is no file the value stays as it is.
+func ReadJSON(path string, into any) error {
+	data, err := os.ReadFile(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	}
+	if err := json.Unmarshal(data, into); err != nil {
+		return fmt.Errorf("%s is damaged: %w", path, err)
+	}
+	return nil
 }

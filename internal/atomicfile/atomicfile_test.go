@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 
@@ -72,5 +73,28 @@ func TestFailedWriteKeepsWhatWas(t *testing.T) {
 	}
 	if err := atomicfile.Write(filepath.Join(dir, "none", "f"), nil, 0o600, atomicfile.Process); err == nil {
 		t.Error("a file in no directory was written")
+	}
+}
+
+// TestReadJSON: a file that is not there says nothing, one that is damaged is named.
+func TestReadJSON(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "state.json")
+	for _, row := range []struct{ content, fault, want string }{
+		{"", "", "default"}, {`{"a": "kept"}`, "", "kept"}, {`{"a": "ke`, path + " is damaged", "default"},
+	} {
+		if row.content != "" {
+			if err := atomicfile.Write(path, []byte(row.content), 0o600, atomicfile.Process); err != nil {
+				t.Fatal(err)
+			}
+		}
+		got := struct{ A string }{"default"}
+		err := atomicfile.ReadJSON(path, &got)
+		if got.A != row.want || (err == nil) != (row.fault == "") || err != nil && !strings.Contains(err.Error(), row.fault) {
+			t.Errorf("%q: %v, %v; want %q, %q", row.content, got, err, row.want, row.fault)
+		}
+	}
+	if err := atomicfile.ReadJSON(t.TempDir(), new(int)); err == nil {
+		t.Error("a directory was read")
 	}
 }

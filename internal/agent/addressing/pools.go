@@ -5,11 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"maps"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -19,6 +17,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/atomicfile"
 	"github.com/hawser-net/hawser/internal/ipam"
 	"github.com/hawser-net/hawser/internal/k8s"
 	"github.com/hawser-net/hawser/internal/k8s/ippools"
@@ -116,15 +115,8 @@ func newPools(cfg Config) (*Pools, error) {
 		cfg: cfg, path: filepath.Join(cfg.Dir, "pools.json"), releaseAfter: releaseDelay, log: cfg.Log, catalog: noCatalog{},
 		notify: newNotifier(), idle: map[netip.Prefix]time.Time{},
 	}
-	data, err := os.ReadFile(n.path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-	case err != nil:
-		return nil, fmt.Errorf("read the pools of before: %w", err)
-	default:
-		if err := json.Unmarshal(data, &n.state); err != nil {
-			return nil, fmt.Errorf("%s is damaged: %w; delete it if no pod runs on this node", n.path, err)
-		}
+	if err := atomicfile.ReadJSON(n.path, &n.state); err != nil {
+		return nil, fmt.Errorf("read the pools of before: %w; delete the file if no pod runs on this node", err)
 	}
 	n.asked = n.wanted()
 	return n, nil

@@ -5,9 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -17,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/atomicfile"
 	"github.com/hawser-net/hawser/internal/endpoint"
 	"github.com/hawser-net/hawser/internal/ipam"
 	"github.com/hawser-net/hawser/internal/k8s"
@@ -117,13 +116,7 @@ const rangesFile = "podcidrs.json"
 
 func loadRanges(path string) (Ranges, error) {
 	var r Ranges
-	data, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return r, nil
-	}
-	if err == nil {
-		err = json.Unmarshal(data, &r)
-	}
+	err := atomicfile.ReadJSON(path, &r)
 	return r, err
 }
 

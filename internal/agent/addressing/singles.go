@@ -6,11 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"maps"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -21,6 +19,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/atomicfile"
 	"github.com/hawser-net/hawser/internal/ipam"
 	"github.com/hawser-net/hawser/internal/k8s"
 )
@@ -106,15 +105,8 @@ func NewSingles(cfg Config, client *k8s.Client) (*Singles, error) {
 
 func newSingles(cfg Config) (*Singles, error) {
 	s := &Singles{cfg: cfg, path: filepath.Join(cfg.Dir, "addresses.json"), log: cfg.Log, notify: newNotifier(), returned: map[netip.Prefix]time.Time{}, rest: returnRest}
-	data, err := os.ReadFile(s.path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-	case err != nil:
-		return nil, fmt.Errorf("read the addresses of before: %w", err)
-	default:
-		if err := json.Unmarshal(data, &s.state); err != nil {
-			return nil, fmt.Errorf("%s is damaged: %w; delete it if no pod runs on this node", s.path, err)
-		}
+	if err := atomicfile.ReadJSON(s.path, &s.state); err != nil {
+		return nil, fmt.Errorf("read the addresses of before: %w; delete the file if no pod runs on this node", err)
 	}
 	return s, nil
 }

@@ -79,7 +79,7 @@ func (f Host) Suffix() string {
 
 // Addresses are the addresses under which this node announces its pods.
 func (f Host) Addresses() []netip.Addr {
-	return slices.DeleteFunc([]netip.Addr{f.IPv4, f.IPv6}, func(ip netip.Addr) bool { return !ip.IsValid() })
+	return valid(f.IPv4, f.IPv6)
 }
 
 // Underlay is the address to announce for pods: packets of both families travel

@@ -5,13 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"net/netip"
-	"os"
 	"slices"
 	"time"
 
+	"github.com/hawser-net/hawser/internal/atomicfile"
 	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/ipam"
 	"github.com/hawser-net/hawser/internal/ipcache"
@@ -53,15 +52,8 @@ type peerFile struct {
 }
 
 func (f peerFile) load(log *slog.Logger) []datapath.Peer {
-	data, err := os.ReadFile(f.path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
 	var peers []datapath.Peer
-	if err == nil {
-		err = json.Unmarshal(data, &peers)
-	}
-	if err != nil {
+	if err := atomicfile.ReadJSON(f.path, &peers); err != nil {
 		log.Warn("cannot read the nodes known before; their routes come back when they are observed", "file", f.path, "error", err)
 		return nil
 	}

@@ -4,11 +4,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"net/netip"
-	"os"
 	"slices"
+
+	"github.com/hawser-net/hawser/internal/atomicfile"
 )
 
 // AddressFile remembers one address of each family on disk, for the next agent.
@@ -25,15 +25,8 @@ type addressRecord struct {
 
 // Load returns the addresses that the file has. A file that cannot be read has none.
 func (f AddressFile) Load(log *slog.Logger) []netip.Addr {
-	data, err := os.ReadFile(f.Path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
 	var rec addressRecord
-	if err == nil {
-		err = json.Unmarshal(data, &rec)
-	}
-	if err != nil {
+	if err := atomicfile.ReadJSON(f.Path, &rec); err != nil {
 		log.Warn("cannot read the router's addresses of before; others may be chosen", "file", f.Path, "error", err)
 		return nil
 	}
