@@ -127,9 +127,7 @@ func writeOperator(a *command.App, w io.Writer, st *operator.Status) error {
 	if l := st.IdentityLabels; l != nil {
 		keys, style := "all", output.Plain
 		if !l.All {
-			keys = strings.Join(l.Keys, ", ")
-			keys = cmp.Or(keys, "none")
-			keys += fmt.Sprintf("; %d identities instead of %d", l.Identities, l.WithAllLabels)
+			keys = cmp.Or(strings.Join(l.Keys, ", "), "none") + fmt.Sprintf("; %d identities instead of %d", l.Identities, l.WithAllLabels)
 		}
 		if len(l.WaitingFor) > 0 {
 			keys, style = keys+"; a change waits for "+strings.Join(l.WaitingFor, ", "), output.Warn
