@@ -20,13 +20,14 @@ CHART    ?=
 SCALE    ?=
 # What `make test` builds to test with. The tests of whole clusters are skipped without kube-programs:
 # ten more programs, 5 minutes the first time.
-SERVERS  ?= bin/consul kube-apiserver
+SERVERS  ?= bin/etcd bin/consul kube-apiserver
 BINARIES := hawser hawser-agent hawser-cni hawser-operator hawser-relay
 # What a sandbox starts. The operator takes as long to compile as the rest: it links clients of clouds.
 SANDBOX_BINARIES := hawser hawser-agent hawser-cni hawser-relay
 # Nothing that is compiled names the directory of the sources, so all clones share what one compiled.
 export GOFLAGS := -trimpath $(filter-out -trimpath,$(GOFLAGS))
-# The server that the tests of the Consul driver run.
+# The servers that tests run as programs.
+export HAWSER_ETCD := $(CURDIR)/bin/etcd
 export HAWSER_CONSUL := $(CURDIR)/bin/consul
 VERSION  := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 
@@ -82,6 +83,13 @@ bin/consul: test/consul/go.mod $(wildcard test/consul/discover/go.mod test/consu
 	@start=$$(date +%s); cd test/consul && GOFLAGS='-trimpath -mod=mod' CGO_ENABLED=0 go build -ldflags '-s -w' -o ../../bin/consul github.com/hashicorp/consul; \
 	  echo "built bin/consul in $$(( $$(date +%s) - start )) s"
 
+# Inside of a test the race detector would watch it, too: most of what the tests take would be etcd.
+bin/etcd: pkg/go.mod $(wildcard pkg/kvstore/kvstoretest/*.go pkg/kvstore/kvstoretest/etcd/*.go)
+	@hack/need.sh go
+	@mkdir -p bin
+	@echo "building the etcd of the tests: half a minute the first time, then cached"
+	@cd pkg && CGO_ENABLED=0 go build -ldflags '-s -w' -o ../bin/etcd ./kvstore/kvstoretest/etcd
+
 kube-apiserver: ## build the kube-apiserver that tests run, once, minutes
 	@hack/need.sh go
 	@go run ./hack/kubebuild kube-apiserver
@@ -90,12 +98,12 @@ kube-programs: ## build every program of a Kubernetes cluster, once, minutes
 	@hack/need.sh go
 	@go run ./hack/kubebuild kube-apiserver kubectl kube-controller-manager kube-scheduler kubelet kube-proxy agnhost containerd containerd-shim-runc-v2 ctr coredns
 
-test: ## tests with the race detector; while servers are built, those that need none (root for all; SERVERS='bin/consul kube-programs' for clusters, too)
+test: ## tests with the race detector; while servers are built, those that need none (root for all; SERVERS='bin/etcd bin/consul kube-programs' for clusters, too)
 	@$(MAKE) --no-print-directory web && hack/need.sh chromium || echo "the tests of the page will be skipped"
 	@hack/need.sh go gcc runc iptables conntrack nft busybox /usr/lib/cni/ptp
 	@go run ./hack/gotest $(if $(CI),-again) -servers '$(MAKE) --no-print-directory $(SERVERS)' -- -race -p 3 -parallel 6 -timeout 25m $(PACKAGES)
 
-test-long: bin/consul kube-programs ## the same tests at full size: minutes become hours
+test-long: bin/etcd bin/consul kube-programs ## the same tests at full size: minutes become hours
 	@$(MAKE) --no-print-directory web && hack/need.sh chromium || echo "the tests of the page will be skipped"
 	@hack/need.sh go gcc runc iptables conntrack nft busybox /usr/lib/cni/ptp
 	@HAWSER_LONG=1 go run ./hack/gotest -fuzztime 5m -- -race -p 2 -count=1 -timeout 6h $(PACKAGES)

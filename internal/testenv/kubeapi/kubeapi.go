@@ -29,8 +29,8 @@ import (
 // Version is the version of Kubernetes that tests run against.
 const Version = parts.Version
 
-// Server is a real kube-apiserver of its own, with an etcd of its own inside the test process: an
-// API without nodes, controllers and pods that run. It listens on a port of the loopback.
+// Server is a real kube-apiserver of its own, with an etcd of its own: an API without nodes,
+// controllers and pods that run. It listens on a port of the loopback.
 type Server struct {
 	// Config is a client's configuration with all rights. Copy it before changing it.
 	Config *rest.Config

@@ -14,17 +14,18 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
-
-	"github.com/hawser-net/hawser/pkg/kvstore/etcd/member"
 )
 
-// Etcd is an etcd server of one member inside the test process, with a directory of its own. It
-// listens on unix sockets only, so no port is taken and no two tests can meet; but see
-// [StartSecureEtcd].
+// Etcd is an etcd server of one member with a directory of its own. It listens on unix sockets
+// only, so no port is taken and no two tests can meet; but see [StartSecureEtcd]. It runs inside
+// the test process, or as the program that HAWSER_ETCD names, if that is there; `make bin/etcd` of
+// Hawser builds one. In a test process with the race detector the server has it as well, and most
+// of what such a test takes is then the server's.
 type Etcd struct {
-	t      testing.TB
-	dir    string
-	server *embed.Etcd
+	t       testing.TB
+	dir     string
+	server  *embed.Etcd // one of the two, while it runs
+	process *process
 	// secure is nil but for a server that speaks TLS at addr.
 	secure *Authority
 	addr   string
@@ -74,22 +75,28 @@ func (e *Etcd) socket(kind string) string { return filepath.Join(e.dir, kind+".s
 // Start starts the server again after Stop, with the same data and address.
 func (e *Etcd) Start() {
 	e.t.Helper()
-	if e.server != nil {
+	if e.server != nil || e.process != nil {
 		return
 	}
-	m := member.Member{
-		Name: "test", Dir: filepath.Join(e.dir, "data"), PeerSocket: e.socket("peer"), Listen: []url.URL{{Scheme: "unix", Path: e.socket("client")}},
-	}
+	c := config{Dir: filepath.Join(e.dir, "data"), Client: url.URL{Scheme: "unix", Path: e.socket("client")}, Peer: e.socket("peer")}
 	if e.secure != nil {
-		m.Listen = []url.URL{{Scheme: "https", Host: e.listenAt()}}
-		m.TLS.ClientCertAuth = true
-		m.TLS.CertFile, m.TLS.KeyFile, m.TLS.TrustedCAFile = e.identity()
+		c.Client = url.URL{Scheme: "https", Host: e.listenAt()}
+		c.Cert, c.Key, c.CA = e.identity()
 	}
-	server, err := m.Start(context.Background()) // also in a cleanup, when the test's context has ended
+	var err error
+	if program := os.Getenv("HAWSER_ETCD"); program != "" && exists(program) {
+		e.process, err = c.run(program, filepath.Join(e.dir, "etcd.log"))
+	} else {
+		e.server, err = c.member().Start(context.Background()) // also in a cleanup, when the test's context has ended
+	}
 	if err != nil {
 		e.t.Fatal(err)
 	}
-	e.server = server
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
 }
 
 // listenAt returns the address of a server that speaks TLS: one that was free a moment ago, the
@@ -137,11 +144,13 @@ func (e *Etcd) clientTLS() *tls.Config {
 
 // Stop stops the server and keeps its data. Stopping twice is fine.
 func (e *Etcd) Stop() {
-	if e.server == nil {
-		return
+	if e.server != nil {
+		e.server.Close()
 	}
-	e.server.Close()
-	e.server = nil
+	if e.process != nil {
+		e.process.stop()
+	}
+	e.server, e.process = nil, nil
 }
 
 // Snapshot stops the server for a copy of its data, and starts it again. The function returned puts
