@@ -4,12 +4,14 @@ package kubeapi
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
 	"crypto/rand"
-	"crypto/rsa"
 	"crypto/x509"
 	"encoding/hex"
 	"encoding/pem"
 	"fmt"
+	"math/big"
 	"net"
 	"os"
 	"os/exec"
@@ -80,11 +82,8 @@ func Start(t testing.TB, flags ...string) *Server {
 		}
 		return path
 	}
-	key, err := rsa.GenerateKey(rand.Reader, 2048)
-	if err != nil {
-		t.Fatalf("key for service accounts: %v", err)
-	}
-	accounts := write("accounts.key", pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)}))
+	cert, key := certificate(t)
+	certFile, keyFile := write("server.crt", cert), write("server.key", key) // the key is that of service accounts, too
 	secret := make([]byte, 16)
 	if _, err := rand.Read(secret); err != nil {
 		t.Fatalf("token: %v", err)
@@ -101,8 +100,8 @@ func Start(t testing.TB, flags ...string) *Server {
 	k.log = filepath.Join(dir, "kube-apiserver.log")
 	k.args = []string{
 		"--etcd-servers=" + etcd.Endpoint(), fmt.Sprintf("--secure-port=%d", port), "--bind-address=127.0.0.1", "--advertise-address=127.0.0.1",
-		"--cert-dir=" + filepath.Join(dir, "certs"), "--token-auth-file=" + tokens, "--authorization-mode=RBAC", "--allow-privileged=true",
-		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file=" + accounts, "--service-account-signing-key-file=" + accounts,
+		"--tls-cert-file=" + certFile, "--tls-private-key-file=" + keyFile, "--token-auth-file=" + tokens, "--authorization-mode=RBAC", "--allow-privileged=true",
+		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file=" + keyFile, "--service-account-signing-key-file=" + keyFile,
 		"--service-cluster-ip-range=10.96.0.0/16", "--disable-admission-plugins=ServiceAccount", "--endpoint-reconciler-type=none",
 	}
 	k.args = append(k.args, flags...)
@@ -111,6 +110,30 @@ func Start(t testing.TB, flags ...string) *Server {
 	}
 	k.Start()
 	return k
+}
+
+// certificate makes a key and a certificate for it. A server that is given none makes a key of RSA,
+// which is far more work.
+func certificate(t testing.TB) (cert, key []byte) {
+	t.Helper()
+	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatalf("key of kube-apiserver: %v", err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, k.Public(), k)
+	if err != nil {
+		t.Fatalf("certificate of kube-apiserver: %v", err)
+	}
+	text, err := x509.MarshalECPrivateKey(k)
+	if err != nil {
+		t.Fatalf("key of kube-apiserver: %v", err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: text})
 }
 
 // Start starts the server again after Stop, at the same address and with the same objects.
