@@ -3,6 +3,8 @@
 # round shows all faults.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+# As the programs are built, so that what is compiled for one serves the other: no file here differs with cgo.
+export CGO_ENABLED=0
 failed=0
 step() { # step NAME COMMAND...
   local start=$SECONDS name=$1
