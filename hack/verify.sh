@@ -23,6 +23,17 @@ formatted() {
   [ -z "$bad" ] || { echo "not formatted (make fmt):"; echo "$bad"; return 1; }
 }
 
+# What comes of C goes on beside what comes of definitions of the API. The manual pages come from the programs, with both.
+generate() {
+  local rest c
+  rest=$(go list ./... | grep -v "^$(go list -m)/\(api\|cmd\)\(/\|$\)") || return 1
+  # shellcheck disable=SC2086 # packages
+  go generate $rest &
+  c=$!
+  go generate ./api/... || { wait "$c"; return 1; }
+  wait "$c" && go generate ./cmd/... && go -C pkg generate ./...
+}
+
 # The generators run in a copy, so a dirty working tree is neither needed clean nor touched.
 generated() {
   local copy rc=0
@@ -30,7 +41,7 @@ generated() {
   git ls-files -co --exclude-standard -z | while IFS= read -r -d '' f; do [ -e "$f" ] && printf '%s\0' "$f"; done |
     tar --null -T - -cf - | tar -xf - -C "$copy"
   # A git of its own shows what the generators changed or added.
-  (cd "$copy" && git init -q . && git add -A && go generate ./... && go -C pkg generate ./... && git diff --quiet &&
+  (cd "$copy" && git init -q . && git add -A && generate && git diff --quiet &&
     [ -z "$(git ls-files -o --exclude-standard)" ]) >/dev/null 2>"$copy.err" || rc=1
   rm -rf "$copy/.git"
   if [ $rc != 0 ]; then
