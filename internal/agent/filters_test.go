@@ -37,6 +37,7 @@ func filtered(h *netlink.Handle, l netlink.Link, parents ...uint32) bool {
 // interface is shut. Where there is no agent nobody notices; that is what the next one mends when
 // it starts.
 func TestFiltersThatAreTakenAway(t *testing.T) {
+	t.Parallel()
 	n, outside := newNode(t)
 	n.policy("deny.yaml", `apiVersion: cilium.io/v2
 kind: CiliumNetworkPolicy
@@ -110,7 +111,6 @@ spec:
 	}
 	both := []uint32{netlink.HANDLE_MIN_INGRESS, netlink.HANDLE_MIN_EGRESS}
 	closed("before anything was done")
-
 	for _, how := range []string{"tc qdisc del dev IF clsact", "tc filter del dev IF ingress", "tc filter del dev IF egress"} {
 		var windows []time.Duration
 		before, begun := passed.Load(), sent.Load()

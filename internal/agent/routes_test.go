@@ -21,6 +21,7 @@ import (
 // says which they are, and routes to them when the obstacle is gone. The peers are those that the
 // agent before left on disk.
 func TestAgentStartsWithBadPeers(t *testing.T) {
+	t.Parallel()
 	n, _ := newNode(t)
 	if err := os.MkdirAll(n.path("run/state"), 0o755); err != nil {
 		t.Fatal(err)

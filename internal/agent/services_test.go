@@ -11,6 +11,7 @@ import (
 // TestForgetServices: a node that leaves its cluster no longer leads its pods to the cluster's
 // services.
 func TestForgetServices(t *testing.T) {
+	t.Parallel()
 	n, _ := newNode(t)
 	n.start()
 	n.kill()
