@@ -44,12 +44,18 @@ type claim struct {
 	row     Frontend
 }
 
-// before says whether the claim counts and the other does not.
+// before says whether the claim counts and the other does not. What an owner was given counts
+// before what it names itself, however old that is: else who may write services in one namespace
+// would get the traffic of a cluster address that another service is given later.
 func (c claim) before(o claim) bool {
-	if c.owner.pod != o.owner.pod {
-		return !c.owner.pod
-	}
-	return cmp.Or(c.created.Compare(o.created), c.owner.name.Compare(o.owner.name)) < 0
+	return cmp.Or(cmp.Compare(c.row.Kind.rank(), o.row.Kind.rank()), c.created.Compare(o.created), c.owner.name.Compare(o.owner.name)) < 0
+}
+
+// rank orders kinds by who chooses their addresses and ports, smaller ones count first: the API
+// server, which gives each to one service; controllers of balancers; who makes pods, for nodes on
+// which they run; who writes a service.
+func (k Kind) rank() int {
+	return [...]int{ClusterIP: 0, NodePort: 0, LoadBalancer: 1, HostPortKind: 2, ExternalIP: 3}[k]
 }
 
 // New returns an engine that has observed nothing yet.
@@ -273,7 +279,8 @@ func (e *Engine) refresh(owners ...owner) {
 	}
 	e.frontends.Update(func(x table.Txn[datapath.ServiceFrontend, Frontend]) {
 		for f := range touched {
-			if all := e.claims[f]; len(all) > 0 {
+			// What is kube-proxy's has no row, nor has a pod that wants the same port.
+			if all := e.claims[f]; len(all) > 0 && !e.at.servedByKubeProxy(all[0].row) {
 				x.Upsert(f, all[0].row)
 			} else {
 				x.Delete(f)
@@ -327,6 +334,7 @@ func (e *Engine) claim(o owner, touched map[datapath.ServiceFrontend]bool) {
 }
 
 // Rows returns the frontends of a service whose endpoints are in the slices given, none twice.
+// Those that are kube-proxy's are among them.
 func Rows(at Local, s Service, parts []Slice) []Frontend {
 	rows := make(map[datapath.ServiceFrontend]Frontend)
 	node4, node6 := s.families()
@@ -343,7 +351,7 @@ func Rows(at Local, s Service, parts []Slice) []Frontend {
 		}
 		add := func(kind Kind, a netip.Addr, port uint16, scope datapath.ServiceScope, local bool) {
 			anyNode := scope == datapath.ServiceOtherNode
-			if !anyNode && !usable(a) || port == 0 || a.IsLoopback() != (scope == datapath.ServiceNode) || at.KubeProxy && scope == datapath.ServiceOutside {
+			if !anyNode && !usable(a) || port == 0 || a.IsLoopback() != (scope == datapath.ServiceNode) {
 				return
 			}
 			family, only := 0, 0
@@ -428,7 +436,11 @@ func hostPortRows(at Local, pod Name, ports []HostPort) []Frontend {
 	for _, p := range ports {
 		addrs := slices.Concat(nodeAddrs, ownAddrs)
 		if p.Addr.IsValid() && !p.Addr.IsUnspecified() {
-			addrs = []netip.Addr{p.Addr}
+			addrs = nil
+			// Of another's address a pod would get what this node and its pods send there.
+			if p.Addr.IsLoopback() || slices.Contains(at.Addrs, p.Addr) {
+				addrs = []netip.Addr{p.Addr}
+			}
 		}
 		for _, a := range addrs {
 			if !usable(a) || a.Is4() != p.Backend.Addr().Is4() || p.Port == 0 || p.Backend.Port() == 0 {

@@ -25,7 +25,7 @@ func (n Name) Compare(o Name) int {
 // Service is what a service asks for. Who stores one must not change what it points to.
 type Service struct {
 	Name Name
-	// Created decides who gets an address that two services want: the older.
+	// Created decides who gets an address that two services want with equal right: the older.
 	Created time.Time
 	// ClusterIPs are its own addresses; none for a headless service.
 	ClusterIPs []netip.Addr
@@ -129,6 +129,11 @@ type Local struct {
 	// decide that for themselves.
 	Forwarding Forwarding
 	PerService bool
+}
+
+// servedByKubeProxy says whether a frontend is kube-proxy's.
+func (l Local) servedByKubeProxy(f Frontend) bool {
+	return l.KubeProxy && f.Scope == datapath.ServiceOutside && f.Kind != HostPortKind
 }
 
 // forwarding is how clients outside reach a service's backends on other nodes.

@@ -31,16 +31,27 @@ func (w world) desired(f datapath.ServiceFrontend) (owner string, backends []net
 	var bestPort service.Port
 	var bestRank int // 0 if there is none
 	for _, s := range w.services {
+		var port service.Port
+		rank := 0
 		for _, p := range s.Ports {
-			rank := w.wants(s, p, f)
-			if rank == 0 {
-				continue
-			}
-			older := bestRank == 0 || s.Created.Before(best.Created) || (s.Created.Equal(best.Created) && s.Name.Compare(best.Name) < 0)
-			if older || (best.Name == s.Name && rank < bestRank) {
-				best, bestPort, bestRank = s, p, rank
+			if r := w.wants(s, p, f); r != 0 && (rank == 0 || r < rank) {
+				port, rank = p, r
 			}
 		}
+		if rank == 0 {
+			continue
+		}
+		older := s.Created.Before(best.Created) || (s.Created.Equal(best.Created) && s.Name.Compare(best.Name) < 0)
+		if bestRank == 0 || chosenBy[rank] < chosenBy[bestRank] || chosenBy[rank] == chosenBy[bestRank] && older {
+			best, bestPort, bestRank = s, port, rank
+		}
+	}
+	pod, to, isPod := w.podAt(f)
+	if isPod && (bestRank == 0 || chosenBy[bestRank] > chosenByPod) {
+		return pod, []netip.AddrPort{to}, true
+	}
+	if bestRank > 0 && w.at.KubeProxy && f.Scope == datapath.ServiceOutside {
+		return "", nil, false // kube-proxy's
 	}
 	if bestRank > 0 {
 		local := (bestRank == 1 && best.InternalLocal) || (bestRank > 1 && best.ExternalLocal && f.Scope == datapath.ServiceOutside)
@@ -67,6 +78,17 @@ func (w world) desired(f datapath.ServiceFrontend) (owner string, backends []net
 		}
 		return owner, backends, true
 	}
+	return "", nil, false
+}
+
+// chosenBy orders what wants returns by who has chosen the address: the API server, a balancer's
+// controller, who makes pods, and last who writes the service.
+var chosenBy = map[int]int{1: 0, 4: 0, 3: 1, 2: 3}
+
+const chosenByPod = 2
+
+// podAt returns the pod that has a host port there, and where it leads.
+func (w world) podAt(f datapath.ServiceFrontend) (string, netip.AddrPort, bool) {
 	var pods []service.Name
 	for n, ports := range w.ports {
 		for _, p := range ports {
@@ -76,7 +98,7 @@ func (w world) desired(f datapath.ServiceFrontend) (owner string, backends []net
 		}
 	}
 	if len(pods) == 0 {
-		return "", nil, false
+		return "", netip.AddrPort{}, false
 	}
 	pod := slices.MinFunc(pods, service.Name.Compare)
 	var to netip.AddrPort
@@ -85,7 +107,7 @@ func (w world) desired(f datapath.ServiceFrontend) (owner string, backends []net
 			to = p.Backend // the last one counts
 		}
 	}
-	return pod.String(), []netip.AddrPort{to}, true
+	return pod.String(), to, true
 }
 
 func (w world) wantsHostPort(p service.HostPort, f datapath.ServiceFrontend) bool {
@@ -99,7 +121,7 @@ func (w world) wantsHostPort(p service.HostPort, f datapath.ServiceFrontend) boo
 		return false
 	}
 	if p.Addr.IsValid() {
-		return p.Addr == f.Addr.Addr()
+		return p.Addr == f.Addr.Addr() && (p.Addr.IsLoopback() || w.own(p.Addr))
 	}
 	return w.serves(f.Addr.Addr()) && (f.Addr.Addr().IsLoopback() || w.own(f.Addr.Addr()))
 }
@@ -130,7 +152,7 @@ func (w world) direct(s service.Service, p service.Port, backends []netip.AddrPo
 
 // wants returns 0, or how well the frontend fits: 1 for a cluster address.
 func (w world) wants(s service.Service, p service.Port, f datapath.ServiceFrontend) int {
-	if p.Proto != f.Proto || w.at.KubeProxy && f.Scope == datapath.ServiceOutside {
+	if p.Proto != f.Proto {
 		return 0
 	}
 	a := f.Addr.Addr()
@@ -392,7 +414,7 @@ func (d dice) hostPorts() (out []service.HostPort) {
 	for range d.IntN(3) {
 		p := service.HostPort{Port: []uint16{80, 300}[d.IntN(2)], Proto: 6, Backend: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, 7}), uint16(1+d.IntN(3)))}
 		if d.yes() {
-			p.Addr = netip.MustParseAddr(d.one(nodeAddrs[0], ownAddrs[0]))
+			p.Addr = netip.MustParseAddr(d.one(nodeAddrs[0], ownAddrs[0], vips[0], "203.0.113.9"))
 		}
 		out = append(out, p)
 	}

@@ -136,6 +136,17 @@ func TestServiceKinds(t *testing.T) {
 		}
 	}()
 
+	// Somebody else's service names the addresses that this one was given.
+	k.engine.UpsertService(services.Service{
+		Name: services.Name{Namespace: "evil", Name: "web"}, ExternalIPs: slices.Concat([]netip.Addr{vip4, vip6}, node),
+		Ports: []services.Port{{Proto: 6, Port: 80}, {Proto: 17, Port: 80}, {Proto: 6, Port: outsidePort}, {Proto: 17, Port: outsidePort}},
+	})
+	for i, family := range []string{"4", "6"} {
+		k.engine.UpsertSlice(services.Slice{
+			Name: services.Name{Namespace: "evil", Name: "web-" + family}, Service: "web", Endpoints: []services.Endpoint{{Addr: k.a.addrs()[i], Ready: true, Serving: true}},
+			Ports: []services.SlicePort{{Proto: 6, Port: service}, {Proto: 17, Port: service}},
+		})
+	}
 	set(nil)
 	endpoints(nil)
 	k.expect("all", k.a.ns, "b r", inside...)
@@ -188,6 +199,9 @@ func TestServiceKinds(t *testing.T) {
 	k.engine.SetHostPorts(services.Name{Namespace: "x", Name: "a"}, []services.HostPort{
 		{Port: 8443, Proto: 6, Backend: netip.AddrPortFrom(k.a.ep.IPv4, service)}, {Port: 8443, Proto: 17, Backend: netip.AddrPortFrom(k.a.ep.IPv4, service)},
 		{Port: 8443, Proto: 6, Backend: netip.AddrPortFrom(k.a.ep.IPv6, service)}, {Port: 8443, Proto: 17, Backend: netip.AddrPortFrom(k.a.ep.IPv6, service)},
+		// At another pod's address, which is not the node's.
+		{Addr: k.r.ep.IPv4, Port: service, Proto: 6, Backend: netip.AddrPortFrom(k.a.ep.IPv4, service)},
+		{Addr: k.r.ep.IPv4, Port: service, Proto: 17, Backend: netip.AddrPortFrom(k.a.ep.IPv4, service)},
 		// One for the node alone: who sends to there from elsewhere gets nothing.
 		{Addr: netip.MustParseAddr("127.0.0.1"), Port: 8444, Proto: 6, Backend: netip.AddrPortFrom(k.a.ep.IPv4, service)},
 	})
@@ -195,6 +209,7 @@ func TestServiceKinds(t *testing.T) {
 	k.expect("a host port", k.outside, "a", ports(8443, node...)...)
 	k.expect("a host port, from the pod itself", k.a.ns, "a", ports(8443, node...)...)
 	k.expect("a host port, from another pod", k.b.ns, "a", ports(8443, node...)...)
+	k.expect("another pod, whose address a host port names", k.b.ns, "r", ports(service, k.r.addrs()...)...)
 	rows, err := n1.maps.Services()
 	must(t, err)
 	if i := slices.IndexFunc(rows, func(s datapath.Service) bool {
