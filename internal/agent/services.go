@@ -3,6 +3,7 @@ package agent
 import (
 	"log/slog"
 
+	"github.com/hawser-net/hawser/api/rest"
 	"github.com/hawser-net/hawser/internal/agent/component"
 	"github.com/hawser-net/hawser/internal/agent/health"
 	"github.com/hawser-net/hawser/internal/agent/network"
@@ -30,6 +31,13 @@ func newServices(cfg Config, host network.Host, c *cluster, k *kernel, n *networ
 		WaitSynced: meshSynced.wait,
 		Consistent: cfg.LBAlgorithm == lbMaglev,
 		Forwarding: service.Forwarding(cfg.LBMode), PerService: cfg.LBModeAnnotation, Kernel: k.maps, Log: log,
+	}
+	sc.Report = func(err error) {
+		if err != nil {
+			statuses.Set("services", rest.StateWarning, err.Error()) // pods go on, and policy
+			return
+		}
+		statuses.Set("services", rest.StateOk, "the kernel has all frontends of services")
 	}
 	if cfg.KubeProxyReplacement {
 		sc.HealthListen, sc.Sockets = health.ListenForBalancers, nodeSockets{k}

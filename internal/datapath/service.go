@@ -156,6 +156,25 @@ func (s Service) validateSources() (errs []error) {
 	return errs
 }
 
+// AtMost returns s with n of its backends if it has more: first of those that are also in had.
+func (s Service) AtMost(n int, had []netip.AddrPort) Service {
+	if len(s.Backends) <= n {
+		return s
+	}
+	var list, rest []netip.AddrPort
+	for _, b := range s.Backends {
+		if slices.Contains(had, b) {
+			list = append(list, b)
+		} else {
+			rest = append(rest, b)
+		}
+	}
+	list = append(list, rest...)[:n]
+	slices.SortFunc(list, netip.AddrPort.Compare)
+	s.Backends = list
+	return s
+}
+
 // ServiceFlow is a flow that was addressed to a frontend.
 type ServiceFlow struct {
 	Client   netip.AddrPort
@@ -172,8 +191,10 @@ type ServiceFlow struct {
 // write is idempotent; deleting what is absent is not an error.
 type Services interface {
 	// UpsertService makes a frontend lead to exactly the backends of s. A packet meets the old row
-	// or the new one, nothing between. Flows that have a backend keep it. It fails with ErrFull,
-	// leaving the old row as it was, when a map has no room.
+	// or the new one, nothing between. Flows that have a backend keep it. When a map has no room
+	// for both, new flows to the frontend are dropped for a moment; when it has none for s in place
+	// of the old row, it fails with ErrFull, and the frontend leads to no more backends than
+	// before, first of all those that it led to, and to none that is not of s.
 	UpsertService(s Service) error
 	// DeleteService removes a frontend.
 	DeleteService(f ServiceFrontend) error

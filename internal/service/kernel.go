@@ -2,6 +2,7 @@ package service
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"maps"
@@ -80,7 +81,9 @@ func (m *Maps) Prune(_ context.Context, desired iter.Seq2[datapath.ServiceFronte
 		}
 	}
 	for _, s := range wanted {
-		if err := m.kernel.UpsertService(s); err != nil {
+		// A row without room has failed in Update, too, which is tried again. Who has most of the
+		// room must not keep everything else from being done, and what waits for that.
+		if err := m.kernel.UpsertService(s); err != nil && !errors.Is(err, datapath.ErrFull) {
 			return err
 		}
 	}

@@ -167,6 +167,24 @@ func testServiceFull(t *testing.T, m datapath.Services, room int) {
 	two := service("10.96.0.2:443", 6, room-room/2)
 	must(t, m.UpsertService(two))
 	sameServices(t, m, one, two)
+	// A frontend does not go on leading to what is none of its backends any more: as many others
+	// have their place, and of more the ones that stay.
+	shifted := func(s datapath.Service, by, n int) datapath.Service {
+		s.Backends = service(s.Addr.String(), s.Proto, by+n).Backends[by:]
+		return s
+	}
+	one = shifted(one, 3, room/2)
+	must(t, m.UpsertService(one))
+	sameServices(t, m, one, two)
+	for range 2 { // as whoever has failed tries again
+		if err := m.UpsertService(shifted(one, 5, room/2+10)); !errors.Is(err, datapath.ErrFull) {
+			t.Errorf("growing too large among others: %v", err)
+		}
+		sameServices(t, m, shifted(one, 5, room/2), two)
+	}
+	one = shifted(one, 5, room/2-1)
+	must(t, m.UpsertService(one))
+	sameServices(t, m, one, two)
 	must(t, m.DeleteService(two.ServiceFrontend))
 	must(t, m.UpsertService(service("10.96.0.3:443", 6, room-room/2)))
 }

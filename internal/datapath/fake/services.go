@@ -42,19 +42,26 @@ func (m *Maps) UpsertService(s datapath.Service) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	var full error
 	if old, known := m.services[s.ServiceFrontend]; !known || !slices.Equal(old.Backends, s.Backends) {
-		// As in the kernel, the new backends are written before the old ones go.
+		// As in the kernel, the new backends are written before the old ones go, if there is room.
 		used := len(s.Backends)
 		for _, o := range m.services {
 			used += len(o.Backends)
 		}
-		if used > m.serviceRoom {
-			return fmt.Errorf("service %s: %w", s.ServiceFrontend, datapath.ErrFull)
+		if less := s.AtMost(len(old.Backends), old.Backends); used > m.serviceRoom {
+			if len(old.Backends) < len(s.Backends) {
+				full = fmt.Errorf("service %s: %w", s.ServiceFrontend, datapath.ErrFull)
+			}
+			if len(old.Backends) == 0 {
+				return full
+			}
+			s = less
 		}
 	}
 	s.Backends, s.Sources = slices.Clone(s.Backends), slices.Clone(s.Sources)
 	m.services[s.ServiceFrontend] = s
-	return nil
+	return full
 }
 
 // DeleteService implements datapath.Services.

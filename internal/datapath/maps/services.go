@@ -119,8 +119,8 @@ func (m *Maps) Services() ([]datapath.Service, error) {
 }
 
 // UpsertService implements datapath.Services. The backends are written as a set of their own before
-// the frontend names it; the old set goes after that. A program that has read the old row looks
-// again when it does not find its slot.
+// the frontend names it; the old set goes after that, or before where there is no room for both. A
+// program that has read the old row looks again when it does not find its slot.
 func (m *Maps) UpsertService(s datapath.Service) error {
 	if err := s.Validate(); err != nil {
 		return err
@@ -131,8 +131,47 @@ func (m *Maps) UpsertService(s datapath.Service) error {
 	cells := cellsOf(s) // takes a while: others need not wait for it
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	old, known := m.services[s.ServiceFrontend]
 	s.Backends, s.Sources = slices.Clone(s.Backends), slices.Clone(s.Sources)
+	err := m.upsertService(s, cells)
+	old := m.services[s.ServiceFrontend]
+	if !errors.Is(err, datapath.ErrFull) || old.set == 0 {
+		return err
+	}
+	// What the frontend leads to may be somebody else's soon: the old set makes room for the new
+	// one, or for what of it fits.
+	less := s.AtMost(len(old.row.Backends), old.row.Backends)
+	if old.row.Equal(less) {
+		return err
+	}
+	if verr := m.vacate(old); verr != nil {
+		return errors.Join(err, verr)
+	}
+	if lerr := m.upsertService(less, cellsOf(less)); lerr != nil {
+		return errors.Join(err, lerr)
+	}
+	if len(less.Backends) == len(s.Backends) {
+		return nil
+	}
+	return err
+}
+
+// vacate has a frontend lead nowhere, and gives back its set. Packets for it are dropped: nobody is
+// refused while another set is written. It is called with mu held.
+func (m *Maps) vacate(old serviceState) error {
+	none := datapath.Service{ServiceFrontend: old.row.ServiceFrontend, ID: old.row.ID, Elsewhere: true}
+	if err := m.maps[kernelMapLbServices].Put(toKernelFrontend(none.ServiceFrontend), kernelLbService{Id: none.ID, Flags: serviceFlags(none)}); err != nil {
+		return fmt.Errorf("service %s: %w", none.ServiceFrontend, classify(err))
+	}
+	m.services[none.ServiceFrontend] = serviceState{row: none}
+	if err := m.deleteSet(old); err != nil {
+		return fmt.Errorf("service %s: remove its former backends: %w", none.ServiceFrontend, err)
+	}
+	return nil
+}
+
+// upsertService is called with mu held, and keeps s.
+func (m *Maps) upsertService(s datapath.Service, cells []kernelLbCells) error {
+	old, known := m.services[s.ServiceFrontend]
 	next := serviceState{row: s, set: old.set}
 	if !known || !old.row.SameSet(s) {
 		next.set = 0

@@ -59,8 +59,10 @@ type Config struct {
 	WaitSynced func(context.Context) error
 	// File, if not nil, is where services come from in place of Kubernetes.
 	File *File
-	// Kernel is where the rows go.
+	// Kernel is where the rows go. Report, if not nil, is called with why frontends are not what
+	// they should be there, nil if all are, whenever that changes; it must not block.
 	Kernel datapath.Services
+	Report func(error)
 	// Log receives what goes wrong; nil discards it.
 	Log *slog.Logger
 }
@@ -93,8 +95,23 @@ func New(cfg Config, client *k8s.Client) (*Services, error) {
 	s.flows = service.NewFlows(cfg.Kernel, s.engine.Table())
 	target := service.NewMaps(cfg.Kernel, s.noteChanged)
 	var err error
-	s.reconciler, err = table.NewReconciler(table.ReconcilerConfig{Name: "services", Log: cfg.Log}, s.engine.Table(), target)
+	s.reconciler, err = table.NewReconciler(table.ReconcilerConfig{Name: "services", Log: cfg.Log, Failing: s.report}, s.engine.Table(), target)
 	return s, err
+}
+
+// report says which frontends the kernel does not have as they should be.
+func (s *Services) report() {
+	if s.cfg.Report == nil {
+		return
+	}
+	failing := s.reconciler.Failing()
+	if len(failing) == 0 {
+		s.cfg.Report(nil)
+		return
+	}
+	first := slices.MinFunc(slices.Collect(maps.Keys(failing)), datapath.ServiceFrontend.Compare)
+	s.cfg.Report(fmt.Errorf("%d frontends of services are not served as they should be, as %s (--bpf-lb-map-max, --bpf-lb-service-backend-map-max): %w",
+		len(failing), first, failing[first].Err))
 }
 
 // Table returns the table of frontends, to be read and followed.
