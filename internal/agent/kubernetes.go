@@ -232,7 +232,8 @@ func (k *kube) Complete(ctx context.Context, req *endpoint.CreateRequest, given 
 	case <-time.After(admitWait):
 		return server.Errorf(http.StatusServiceUnavailable, "the agent has not observed all rules and identities from Kubernetes yet; try again in a moment")
 	}
-	info, err := k.objects.pods.Get(ctx, k8s.Key{Namespace: req.Namespace, Name: req.PodName}, req.PodUID)
+	key := k8s.Key{Namespace: req.Namespace, Name: req.PodName}
+	info, err := k.objects.pods.Get(ctx, key, req.PodUID)
 	switch {
 	case errors.Is(err, pods.ErrNotFound):
 		return server.Errorf(http.StatusNotFound, "%w", err)
@@ -243,7 +244,7 @@ func (k *kube) Complete(ctx context.Context, req *endpoint.CreateRequest, given 
 	if err != nil {
 		return err
 	}
-	k.objects.endpoints.Mirror(info.Runtime, info.UID)
+	k.objects.endpoints.Mirror(key, info.Runtime, info.UID)
 	req.Labels, req.NamedPorts, req.PodUID, req.PodCreated = info.Labels, info.Ports, info.Runtime, info.Created
 	if info.SkipMasquerade {
 		req.PlainIPv4, req.PlainIPv6 = true, true

@@ -87,7 +87,7 @@ func (k *kube) syncLabels(ctx context.Context, key k8s.Key) error {
 		}
 		info, ok, err := k.objects.pods.Known(key, row.PodUID)
 		if err == nil && ok {
-			k.objects.endpoints.Mirror(info.Runtime, info.UID)
+			k.objects.endpoints.Mirror(key, info.Runtime, info.UID)
 			_, err = k.lifecycle.SetWorkload(ctx, row.ID, info.Labels, info.Ports)
 		}
 		if !errors.Is(err, endpoint.ErrNotFound) {

@@ -70,9 +70,8 @@ type Endpoints struct {
 	locals map[k8s.Key][]Local // this node's endpoints of a name, in the order in which they came
 	want   map[k8s.Key]Local   // of each, the one that the object describes
 	exists map[k8s.Key]string  // UID of the pod of a name, as the API server said when two were known
-	// mirrors are the UIDs of the objects of static pods, by the UID by which the runtime knows
-	// the pod.
-	mirrors map[string]string
+	// mirrors are the UIDs of the objects of static pods.
+	mirrors map[staticPod]string
 	have    map[k8s.Key]object      // this node's objects, as the watch delivered them
 	said    map[k8s.Key]identity.ID // the identity last written, or found to be there
 	made    map[k8s.Key]creation
@@ -105,7 +104,7 @@ func New(cfg Config, client *k8s.Client, cache Cache) (*Endpoints, error) {
 	}
 	return &Endpoints{
 		cfg: cfg, client: c, alpha: alpha, pods: client.Kube.CoreV1(), index: newIndex(cache, cfg.Log), began: time.Now(), synced: make(chan struct{}),
-		locals: map[k8s.Key][]Local{}, want: map[k8s.Key]Local{}, exists: map[k8s.Key]string{}, mirrors: map[string]string{}, have: map[k8s.Key]object{}, said: map[k8s.Key]identity.ID{},
+		locals: map[k8s.Key][]Local{}, want: map[k8s.Key]Local{}, exists: map[k8s.Key]string{}, mirrors: map[staticPod]string{}, have: map[k8s.Key]object{}, said: map[k8s.Key]identity.ID{},
 		made: map[k8s.Key]creation{}, lost: map[k8s.Key]string{}, counted: map[k8s.Key]string{}, relabelled: map[k8s.Key]relabelling{}, published: map[k8s.Key]publication{}, dirty: map[k8s.Key]bool{}, trigger: make(chan struct{}, 1),
 	}, nil
 }
@@ -121,7 +120,7 @@ func (e *Endpoints) Set(l Local) {
 	defer e.mu.Unlock()
 	key := l.Key()
 	l.runtime = l.UID
-	if uid, ok := e.mirrors[l.UID]; ok {
+	if uid, ok := e.mirrors[staticPod{key, l.UID}]; ok {
 		l.UID = uid
 	}
 	list := e.locals[key]
@@ -140,24 +139,32 @@ func (e *Endpoints) Set(l Local) {
 	}
 }
 
-// Mirror records that the object of the static pod which the runtime knows by a UID has another
-// UID. The kubelet makes it anew when somebody deletes it, while the pod goes on. Of a pod of its
-// own, whose UIDs are one, it says nothing.
-func (e *Endpoints) Mirror(runtime, uid string) {
+// staticPod is a static pod by its name and the UID by which the runtime knows it.
+type staticPod struct {
+	key     k8s.Key
+	runtime string
+}
+
+// Mirror records that the object of the static pod of a name, which the runtime knows by a UID, has
+// another UID. The kubelet makes it anew when somebody deletes it, while the pod goes on. Of a pod
+// of its own, whose UIDs are one, and of pods of other names it says nothing.
+func (e *Endpoints) Mirror(key k8s.Key, runtime, uid string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if runtime == uid || e.mirrors[runtime] == uid {
+	static := staticPod{key, runtime}
+	if runtime == uid || e.mirrors[static] == uid {
 		return
 	}
-	e.mirrors[runtime] = uid
-	for key, list := range e.locals {
-		for i := range list {
-			if list[i].runtime == runtime {
-				list[i].UID = uid
-				delete(e.exists, key)
-				defer e.choose(key)
-			}
+	e.mirrors[static] = uid
+	list, moved := e.locals[key], false
+	for i := range list {
+		if list[i].runtime == runtime {
+			list[i].UID, moved = uid, true
 		}
+	}
+	if moved {
+		delete(e.exists, key)
+		e.choose(key)
 	}
 }
 
@@ -169,7 +176,7 @@ func (e *Endpoints) Remove(l Local) {
 	key := l.Key()
 	list := slices.DeleteFunc(e.locals[key], func(o Local) bool { return o.Number == l.Number })
 	if !slices.ContainsFunc(list, func(o Local) bool { return o.runtime == l.UID }) {
-		delete(e.mirrors, l.UID)
+		delete(e.mirrors, staticPod{key, l.UID})
 	}
 	if e.locals[key] = list; len(list) == 0 {
 		delete(e.locals, key)

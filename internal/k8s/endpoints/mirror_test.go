@@ -1,6 +1,7 @@
 package endpoints_test
 
 import (
+	"fmt"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -20,6 +21,7 @@ func TestStaticPod(t *testing.T) {
 	r := newHarness(t)
 	r.namespace("team")
 	const runtime = "1f4c0ffee1f4c0ffee1f4c0ffee1f4c0"
+	key := k8s.Key{Namespace: "team", Name: "web"}
 	mirror := func() *corev1.Pod {
 		t.Helper()
 		pod, err := r.client.Kube.CoreV1().Pods("team").Create(t.Context(), &corev1.Pod{
@@ -50,12 +52,12 @@ func TestStaticPod(t *testing.T) {
 		l.UID = runtime
 		return l
 	}
-	e.Mirror(runtime, string(pod.UID))
+	e.Mirror(key, runtime, string(pod.UID))
 	e.Set(endpoint())
 	r.waitObject("a static pod", pod.UID, ownHost, "10.0.1.7")
 	for _, collect := range []bool{true, false} {
 		pod = remade(collect)
-		e.Mirror(runtime, string(pod.UID)) // as the watch of pods shows
+		e.Mirror(key, runtime, string(pod.UID)) // as the watch of pods shows
 		e.Set(endpoint())
 		r.waitObject("made anew, and observed", pod.UID, ownHost, "10.0.1.7")
 	}
@@ -77,4 +79,27 @@ func TestStaticPod(t *testing.T) {
 		}
 		return ""
 	})
+}
+
+// TestMirrorOfAnother: what is said of the static pod of one name is nothing about a pod of another
+// name, whichever UID it names: that is published as before.
+func TestMirrorOfAnother(t *testing.T) {
+	t.Parallel()
+	r := newHarness(t)
+	r.namespace("team")
+	var logs testenv.Log
+	e := r.node(ownHost, false, &logs)
+	pod := r.pod("team", "web")
+	e.Set(local(pod, 7, 500))
+	r.waitObject("a pod", pod.UID, ownHost, "10.0.1.7")
+	e.Mirror(k8s.Key{Namespace: "evil", Name: "web"}, string(pod.UID), "another")
+	e.Set(local(pod, 7, 501))
+	r.eventually(func() string {
+		o, err := r.get("team", "web")
+		if err != nil || o.Status.Identity == nil || o.Status.Identity.ID != 501 {
+			return fmt.Sprintf("the pod's identity is %+v, want 501: %v", o.Status.Identity, err)
+		}
+		return ""
+	})
+	r.waitObject("a pod of whose UID another spoke", pod.UID, ownHost, "10.0.1.7")
 }

@@ -251,7 +251,7 @@ func (e *Endpoints) podUID(ctx context.Context, key k8s.Key) (string, error) {
 	case err == nil:
 		uid = string(pod.UID)
 		if runtime := pods.StaticUID(pod); runtime != "" {
-			e.Mirror(runtime, uid)
+			e.Mirror(key, runtime, uid)
 		}
 	case !apierrors.IsNotFound(err):
 		return "", fmt.Errorf("get pod %s, to find out whose its CiliumEndpoint is: %w", key, err)

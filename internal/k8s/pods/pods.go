@@ -156,7 +156,7 @@ func (p *Pods) Synced() <-chan struct{} { return p.synced }
 func slim(o *corev1.Pod) *corev1.Pod {
 	kept := ippools.Wishes(o.Annotations)
 	if hash := StaticUID(o); hash != "" {
-		kept = with(kept, hashAnnotation, hash)
+		kept = with(with(kept, hashAnnotation, hash), mirrorAnnotation, hash)
 	}
 	o.Annotations = kept
 	o.OwnerReferences = slices.DeleteFunc(o.OwnerReferences, func(r metav1.OwnerReference) bool { return r.Controller == nil || !*r.Controller })
@@ -199,11 +199,21 @@ func with(m map[string]string, key, value string) map[string]string {
 
 // hashAnnotation holds the UID by which kubelet and runtime know a static pod; the object in the
 // API, its mirror, has another, and yet another when it was deleted: the kubelet makes it anew.
-const hashAnnotation = "kubernetes.io/config.hash"
+// mirrorAnnotation, with the same value, has it be a mirror. Anybody can give a pod the first; one
+// with the second is not run by a kubelet that has no such static pod.
+const (
+	hashAnnotation   = "kubernetes.io/config.hash"
+	mirrorAnnotation = "kubernetes.io/config.mirror"
+)
 
 // StaticUID returns the UID by which kubelet and runtime know the static pod that a Pod is the
 // mirror of; empty if it is a pod of its own.
-func StaticUID(o *corev1.Pod) string { return o.Annotations[hashAnnotation] }
+func StaticUID(o *corev1.Pod) string {
+	if hash := o.Annotations[hashAnnotation]; hash == o.Annotations[mirrorAnnotation] {
+		return hash
+	}
+	return ""
+}
 
 func read(o *corev1.Pod) pod {
 	out := pod{uid: string(o.UID), static: StaticUID(o), account: o.Spec.ServiceAccountName, labels: o.Labels, wishes: ippools.Wishes(o.Annotations),

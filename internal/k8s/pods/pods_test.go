@@ -57,8 +57,11 @@ func TestPods(t *testing.T) {
 	}
 	known := create(object("known", "n1"))
 	static := object("static", "n1")
-	static.Annotations = map[string]string{"kubernetes.io/config.hash": "the-runtime's-uid"}
+	static.Annotations = map[string]string{"kubernetes.io/config.hash": "the-runtime's-uid", "kubernetes.io/config.mirror": "the-runtime's-uid"}
 	create(static)
+	poser := object("poser", "n1")
+	poser.Annotations = map[string]string{"kubernetes.io/config.hash": "the-runtime's-uid"}
+	posed := create(poser)
 	create(object("elsewhere", "n2"))
 	owned := func(name, kind, owner string) {
 		t.Helper()
@@ -128,13 +131,17 @@ func TestPods(t *testing.T) {
 			t.Errorf("%s was made by %+v, want %+v", name, got, want)
 		}
 	}
-	for name, uid := range map[string]string{"elsewhere": "", "missing": "", "known": "another"} {
+	for name, uid := range map[string]string{"elsewhere": "", "missing": "", "known": "another", "poser": "the-runtime's-uid"} {
 		if got, err := p.Get(ctx, key(name), uid); !errors.Is(err, pods.ErrNotFound) {
 			t.Errorf("%s with UID %q: %v, %v", name, uid, got, err)
 		}
 	}
-	if _, err := p.Get(ctx, key("static"), "the-runtime's-uid"); err != nil {
-		t.Errorf("a static pod by the runtime's UID: %v", err)
+	if got, err := p.Get(ctx, key("static"), "the-runtime's-uid"); err != nil || got.Runtime != "the-runtime's-uid" {
+		t.Errorf("a static pod by the runtime's UID: %q, %v", got.Runtime, err)
+	}
+	// An annotation that anybody may write makes no pod another one.
+	if got, err := p.Get(ctx, key("poser"), string(posed.UID)); err != nil || got.Runtime != string(posed.UID) {
+		t.Errorf("a pod that says it were static is known to the runtime as %q, want %q: %v", got.Runtime, posed.UID, err)
 	}
 	// A pod that comes while one waits for it.
 	late := make(chan error, 1)
