@@ -156,7 +156,7 @@ func (p *Plugin) addPod(conf netConf, args *skel.CmdArgs, log *logger) (result *
 			req.Properties[key] = true
 		}
 	}
-	if err := p.makeLink(ctx, a, &req, addrs, cfg); err != nil {
+	if err := p.makeLink(ctx, a, conf.Name, &req, addrs, cfg); err != nil {
 		return nil, agentError("cannot set up the pod's interface", err)
 	}
 	log.debug("Interface made", "host", req.InterfaceName, "index", req.InterfaceIndex, "mac", req.MAC)
@@ -251,8 +251,8 @@ func parseIP(s string, v6 bool) (netip.Addr, error) {
 	return ip, nil
 }
 
-// makeLink creates and configures the interface and completes req with what it is.
-func (p *Plugin) makeLink(ctx context.Context, a *adding, req *rest.EndpointChangeRequest, addrs []address, cfg rest.DaemonConfigurationStatus) error {
+// makeLink creates and configures the interface, for a network, and completes req with what it is.
+func (p *Plugin) makeLink(ctx context.Context, a *adding, network string, req *rest.EndpointChangeRequest, addrs []address, cfg rest.DaemonConfigurationStatus) error {
 	host, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
 		return fmt.Errorf("open netlink: %w", err)
@@ -270,7 +270,7 @@ func (p *Plugin) makeLink(ctx context.Context, a *adding, req *rest.EndpointChan
 	defer pod.close()
 
 	hostName := hostIfName(a.args.ContainerID, a.args.IfName)
-	link, err := createVeth(host, pod, hostName, a.args.IfName, cfg, func() error { return a.notAttached(ctx) })
+	link, err := createVeth(host, pod, network, hostName, a.args.IfName, cfg, func() error { return a.notAttached(ctx) })
 	if err != nil {
 		return err
 	}

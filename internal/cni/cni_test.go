@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -849,6 +850,49 @@ func TestGC(t *testing.T) {
 	f.agent.stop()
 	_, err = f.run("GC", f.conf(map[string]any{"cni.dev/valid-attachments": []map[string]string{}}))
 	f.wantError("agent down", err, cnitypes.ErrTryAgainLater, "cannot reach")
+}
+
+// TestGCOfOneNetwork: a GC says what is to stay of its own network, and nothing of others that the
+// plugin serves on the same node; nor does one release addresses for another.
+func TestGCOfOneNetwork(t *testing.T) {
+	f := setUp(t)
+	name := func(network string) map[string]any { return map[string]any{"name": network} }
+	for id, network := range map[string]string{"a": "cilium", "b": "second", "c": "second"} {
+		_, path := newNS(t)
+		f.must("ADD", name(network), "CNI_CONTAINERID="+id, "CNI_NETNS="+path)
+	}
+	// An interface of the other network that nobody has an endpoint for yet.
+	if _, err := f.run("ADD", f.conf(name("second")), "HAWSER_CNI_CRASH_AT="+StepAddLink); err == nil {
+		t.Fatal("the plugin was not killed")
+	}
+	gc := func(network, want string, valid ...map[string]string) {
+		t.Helper()
+		f.must("GC", map[string]any{"name": network, "cni.dev/valid-attachments": append([]map[string]string{}, valid...)})
+		f.agent.expire()
+		if got := f.agent.state(); got != want {
+			t.Errorf("after the GC of %s the agent holds %s, want %s", network, got, want)
+		}
+	}
+	gc("cilium", "endpoints [a:eth0 b:eth0 c:eth0], addresses []", map[string]string{"containerID": "a", "ifname": "eth0"})
+	gc("cilium", "endpoints [b:eth0 c:eth0], addresses []")
+	left := []string{"lo", hostIfName("b", "eth0"), hostIfName("c", "eth0"), hostIfName("cid1", "eth0")}
+	slices.Sort(left[1:])
+	if diff := cmp.Diff(left, links(t, f.node.h)); diff != "" {
+		t.Errorf("interfaces (-want +got):\n%s", diff)
+	}
+	gc("second", "endpoints [c:eth0], addresses []", map[string]string{"containerID": "c", "ifname": "eth0"})
+	if diff := cmp.Diff([]string{"lo", hostIfName("c", "eth0")}, links(t, f.node.h)); diff != "" {
+		t.Errorf("interfaces (-want +got):\n%s", diff)
+	}
+	// What an older plugin has made names no network: it is any's.
+	old, err := f.node.h.LinkByName(hostIfName("c", "eth0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.node.h.LinkSetAlias(old, ""); err != nil {
+		t.Fatal(err)
+	}
+	gc("cilium", "endpoints [], addresses []")
 }
 
 // A runtime reaches the plugin through libcni: ADD, CHECK, GC and DEL with its own cache.

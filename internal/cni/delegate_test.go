@@ -132,6 +132,10 @@ func TestDelegateReleasedLater(t *testing.T) {
 	}
 	f.agent.mu.Unlock()
 	wantCalls(t, "the plugin fails", calls, "ADD cid1", "DEL cid1")
+	other := conf()
+	other["name"] = "other"
+	f.must("GC", other, env...)
+	wantCalls(t, "a GC of another network", calls, "GC cid1")
 	f.must("GC", conf(), env...)
 	wantCalls(t, "the next GC", calls, "DEL cid1", "GC cid1")
 	f.must("GC", conf(), env...)

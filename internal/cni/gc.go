@@ -23,8 +23,8 @@ func pluginLink(name string) bool {
 	return ok && len(digits) == 12 && strings.Trim(digits, "0123456789abcdef") == ""
 }
 
-// gc removes every attachment that the runtime does not list. All attachments of the node count as
-// this network's: Hawser serves one network a node.
+// gc removes every attachment of the network that the runtime does not list. An interface without
+// the name of a network, which an older plugin has made, counts as of this one.
 func (p *Plugin) gc(args *skel.CmdArgs) error {
 	started := time.Now()
 	conf, err := parseConf(args.StdinData)
@@ -49,7 +49,7 @@ func (p *Plugin) gc(args *skel.CmdArgs) error {
 	if name != "" {
 		release = func(gone attachment) error { return delegate{name, args.StdinData}.forget(ctx, gone) }
 	}
-	removed, err := collect(ctx, agent, valid, release)
+	removed, err := collect(ctx, agent, conf.Name, valid, release)
 	if err != nil {
 		log.error("GC failed", err, started)
 		var cniErr *cnitypes.Error
@@ -89,13 +89,28 @@ func (c netConf) valid() (map[attachment]bool, error) {
 	return out, nil
 }
 
-// collect removes what belongs to no attachment of valid, and has the addresses of each released,
-// also of those that a GC before has removed and could not release. release is nil if the agent
-// gives the addresses.
-func collect(ctx context.Context, agent *client.Client, valid map[attachment]bool, release func(attachment) error) (removed int, err error) {
+// collect removes what belongs to no attachment of valid, of a network, and has the addresses of
+// each released, also of those that a GC before has removed and could not release. release is nil
+// if the agent gives the addresses.
+func collect(ctx context.Context, agent *client.Client, network string, valid map[attachment]bool, release func(attachment) error) (removed int, err error) {
 	endpoints, err := agent.Endpoints(ctx, nil)
 	if err != nil && !client.NotFound(err) {
 		return 0, agentError("the agent does not list its endpoints", err)
+	}
+	host, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return 0, err
+	}
+	defer host.Close()
+	links, err := netdump.List(host.LinkList)
+	if err != nil {
+		return 0, fmt.Errorf("list interfaces: %w", err)
+	}
+	others := map[string]bool{} // interfaces of other networks
+	for _, link := range links {
+		if a := link.Attrs(); strings.HasPrefix(a.Alias, aliasPrefix) && a.Alias != networkAlias(network) {
+			others[a.Name] = true
+		}
 	}
 	// Links that belong to somebody: of attachments to keep, and of endpoints that live.
 	keep := map[string]bool{}
@@ -106,7 +121,7 @@ func collect(ctx context.Context, agent *client.Client, valid map[attachment]boo
 		attachments[a.ContainerID] = true // as endpoints without interface name are known
 	}
 	var errs []error
-	owed, here := unreleasedDir(agent), map[attachment]bool{}
+	owed, here := unreleased{unreleasedDir(agent), network}, map[attachment]bool{}
 	finish := func(gone attachment) {
 		err := release(gone)
 		if err == nil {
@@ -118,9 +133,9 @@ func collect(ctx context.Context, agent *client.Client, valid map[attachment]boo
 	}
 	for _, ep := range endpoints {
 		id := ep.Status.ExternalIdentifiers.CNIAttachmentID
-		if id == "" || attachments[id] {
+		if id == "" || attachments[id] || others[ep.Status.Networking.InterfaceName] {
 			keep[ep.Status.Networking.InterfaceName] = true
-			continue // not made by a runtime, or in use
+			continue // not made by a runtime, in use, or none of this network
 		}
 		container, ifName, whole := strings.Cut(id, ":")
 		gone := attachment{container, ifName}
@@ -157,18 +172,9 @@ func collect(ctx context.Context, agent *client.Client, valid map[attachment]boo
 			}
 		}
 	}
-	host, err := netlink.NewHandle(unix.NETLINK_ROUTE)
-	if err != nil {
-		return removed, err
-	}
-	defer host.Close()
-	links, err := netdump.List(host.LinkList)
-	if err != nil {
-		return removed, errors.Join(append(errs, fmt.Errorf("list interfaces: %w", err))...)
-	}
 	for _, link := range links {
 		name := link.Attrs().Name
-		if keep[name] || link.Type() != "veth" || !pluginLink(name) {
+		if keep[name] || others[name] || link.Type() != "veth" || !pluginLink(name) {
 			continue
 		}
 		if err := removeVeth(host, name); err != nil {

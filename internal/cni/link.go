@@ -145,10 +145,24 @@ type veth struct {
 	hostMAC, podMAC net.HardwareAddr
 }
 
-// createVeth makes a pair with one end called hostName here and the other called ifName in the pod.
-// An interface of either name that is left from an earlier attempt is removed, if left allows it:
-// it returns an error for one that is in use.
-func createVeth(host *netlink.Handle, pod *podNS, hostName, ifName string, cfg rest.DaemonConfigurationStatus, left func() error) (veth, error) {
+// aliasPrefix begins the alias of a pod's interface on the host, which names the network that it is
+// of: a GC lists what is to stay of one network, and says nothing of others.
+const aliasPrefix = "cni network "
+
+// networkAlias is the alias for a network of that name; empty if it has none. The kernel takes 255
+// bytes.
+func networkAlias(name string) string {
+	if name == "" {
+		return ""
+	}
+	alias := aliasPrefix + name
+	return alias[:min(len(alias), 255)]
+}
+
+// createVeth makes a pair with one end called hostName here and the other called ifName in the pod,
+// for a network. An interface of either name that is left from an earlier attempt is removed, if
+// left allows it: it returns an error for one that is in use.
+func createVeth(host *netlink.Handle, pod *podNS, network, hostName, ifName string, cfg rest.DaemonConfigurationStatus, left func() error) (veth, error) {
 	var v veth
 	var err error
 	if v.hostMAC, err = randomMAC(); err != nil {
@@ -186,6 +200,11 @@ func createVeth(host *netlink.Handle, pod *podNS, hostName, ifName string, cfg r
 		return v, fmt.Errorf("create the pair of %s and, in the pod, %s: %w", hostName, ifName, err)
 	}
 	v.hostIndex = link.Attrs().Index
+	if alias := networkAlias(network); alias != "" {
+		if err := host.LinkSetAlias(link, alias); err != nil { // the kernel takes none with a new interface
+			return v, errors.Join(fmt.Errorf("name the network of %s: %w", hostName, err), removeVeth(host, hostName))
+		}
+	}
 	return v, nil
 }
 

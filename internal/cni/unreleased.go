@@ -19,24 +19,29 @@ import (
 // freed their addresses: an endpoint that is gone is in no list any more, and the plugin may fail,
 // or this process be killed, between the two. There is a file for each. They need not survive the
 // machine: what an IPAM plugin gave before is the runtime's to clean up then.
-type unreleased string
+type unreleased struct{ dir, network string }
 
-func unreleasedDir(agent *client.Client) unreleased {
-	return unreleased(deletequeue.Unreleased(queueDir(agent)))
+// note is the content of a file: an attachment, and the network whose IPAM plugin is to free its
+// addresses. One without a network is any's.
+type note struct {
+	attachment
+	Network string `json:"network,omitempty"`
 }
+
+func unreleasedDir(agent *client.Client) string { return deletequeue.Unreleased(queueDir(agent)) }
 
 func (u unreleased) file(a attachment) string {
 	sum := sha256.Sum256([]byte(a.ContainerID + ":" + a.IfName))
-	return filepath.Join(string(u), hex.EncodeToString(sum[:])+".json")
+	return filepath.Join(u.dir, hex.EncodeToString(sum[:])+".json")
 }
 
 // add notes an attachment.
 func (u unreleased) add(a attachment) error {
-	data, err := json.Marshal(a)
+	data, err := json.Marshal(note{a, u.network})
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(string(u), 0o700); err != nil {
+	if err := os.MkdirAll(u.dir, 0o700); err != nil {
 		return err
 	}
 	return atomicfile.Write(u.file(a), data, 0o600, atomicfile.Process)
@@ -50,30 +55,33 @@ func (u unreleased) remove(a attachment) error {
 	return nil
 }
 
-// list returns all that are noted. Files that are none of its own are an error, and left alone.
+// list returns all that are noted of the network. Files that are none of its own are an error, and
+// left alone.
 func (u unreleased) list() (out []attachment, err error) {
-	files, err := filepath.Glob(filepath.Join(string(u), "*.json"))
+	files, err := filepath.Glob(filepath.Join(u.dir, "*.json"))
 	if err != nil {
 		return nil, err
 	}
 	var errs []error
 	for _, f := range files {
-		var a attachment
+		var n note
 		data, err := os.ReadFile(f)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // another GC
 		}
 		if err == nil {
-			err = json.Unmarshal(data, &a)
+			err = json.Unmarshal(data, &n)
 		}
-		if err == nil && f != u.file(a) {
+		if err == nil && f != u.file(n.attachment) {
 			err = errors.New("it names another attachment than its name")
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w; remove it", f, err))
 			continue
 		}
-		out = append(out, a)
+		if n.Network == "" || n.Network == u.network {
+			out = append(out, n.attachment)
+		}
 	}
 	return out, errors.Join(errs...)
 }

@@ -18,7 +18,7 @@ func TestUnreleasedIsRemovedByCleanup(t *testing.T) {
 		}
 		defer agent.Close()
 		owed := unreleasedDir(agent)
-		if removed := deletequeue.Unreleased(deletequeue.Dir(socket)); string(owed) != removed {
+		if removed := deletequeue.Unreleased(deletequeue.Dir(socket)); owed != removed {
 			t.Errorf("with the socket %s the plugin writes to %s, and %s is removed", socket, owed, removed)
 		}
 	}
