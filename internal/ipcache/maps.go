@@ -1,10 +1,13 @@
 package ipcache
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"net/netip"
+	"slices"
 
 	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/table"
@@ -107,6 +110,32 @@ func (m *Maps) Delete(_ context.Context, rows []table.Row[netip.Prefix, Entry]) 
 	return nil
 }
 
+// batch is how many addresses a look through the kernel's map writes or removes at once.
+const batch = 1024
+
+// writeMost writes all that there is room for. It returns the first error, at once if that is not
+// for want of room.
+func (m *Maps) writeMost(ctx context.Context, entries []datapath.IPCacheEntry) (full error) {
+	for len(entries) > 0 && ctx.Err() == nil {
+		n := min(batch, len(entries))
+		err := m.write(entries[:n])
+		if errors.Is(err, datapath.ErrFull) {
+			full = cmp.Or(full, err)
+			for i := range n { // the batch has ended at the first
+				if err = m.write(entries[i : i+1]); err != nil && !errors.Is(err, datapath.ErrFull) {
+					break
+				}
+				err = nil
+			}
+		}
+		if err != nil {
+			return err
+		}
+		entries = entries[n:]
+	}
+	return full
+}
+
 // Prune implements [table.Target]: it also writes again what the kernel lost or has otherwise.
 func (m *Maps) Prune(ctx context.Context, desired iter.Seq2[netip.Prefix, Entry]) error {
 	// What others did to the map since the last look shows only in the kernel itself.
@@ -128,24 +157,34 @@ func (m *Maps) Prune(ctx context.Context, desired iter.Seq2[netip.Prefix, Entry]
 			stale = append(stale, p)
 		}
 	}
-	// Write first: a removal must not uncover a shorter prefix while the right one is missing.
-	const batch = 1024
-	for len(lost) > 0 && ctx.Err() == nil {
-		n := min(batch, len(lost))
-		if err := m.write(lost[:n]); err != nil {
-			return err
-		}
-		lost = lost[n:]
+	// Write first: a removal must not uncover a shorter prefix while the right one is missing. What
+	// finds no room must not keep in its place what is nobody's any more.
+	full := m.writeMost(ctx, lost)
+	if full != nil && !errors.Is(full, datapath.ErrFull) {
+		return full
 	}
+	freed := len(stale) > 0
 	for len(stale) > 0 && ctx.Err() == nil {
 		n := min(batch, len(stale))
+		for _, p := range stale[:n] {
+			delete(m.known, p)
+		}
 		if err := m.kernel.DeleteIPCache(stale[:n]); err != nil {
 			return fmt.Errorf("removing %d stale addresses from the kernel: %w", n, err)
 		}
 		stale = stale[n:]
 	}
+	if full != nil && freed {
+		full = m.writeMost(ctx, slices.DeleteFunc(lost, func(e datapath.IPCacheEntry) bool {
+			have, ok := m.known[e.Prefix]
+			return ok && have == e
+		}))
+	}
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
+	}
+	if full != nil {
+		return full
 	}
 	m.known, m.pruned = nil, true
 	return nil

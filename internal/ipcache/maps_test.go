@@ -203,6 +203,38 @@ func TestFullMap(t *testing.T) {
 	})
 }
 
+// TestFullMapIsPruned: what is left of before goes although there is no room for all that is
+// wanted, and so makes room.
+func TestFullMapIsPruned(t *testing.T) {
+	t.Parallel()
+	for _, wanted := range []int{20, 25} {
+		k := &kernel{rows: map[netip.Prefix]datapath.IPCacheEntry{}, limit: 20}
+		for i := range 20 {
+			p, _ := remote(1000 + i)
+			k.rows[p] = datapath.IPCacheEntry{Prefix: p, Identity: 700}
+		}
+		reconciling(t, k, func(t *testing.T, c *Cache, rec *table.Reconciler[netip.Prefix, Entry]) {
+			for i := range wanted {
+				if _, err := c.Upsert(remote(i)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			rec.Prune()
+			time.Sleep(time.Minute)
+			if s := rec.Summary(); s.Done != 20 || s.Failed != wanted-20 {
+				t.Errorf("%d wanted: %+v", wanted, s)
+			}
+			k.set(func() {
+				for p, e := range k.rows {
+					if e.Identity == 700 {
+						t.Errorf("%d wanted: %s of before is there", wanted, p)
+					}
+				}
+			})
+		})
+	}
+}
+
 // TestKernelConverges makes random claims with a map that fails at times, and restarts.
 func TestKernelConverges(t *testing.T) {
 	t.Parallel()
