@@ -132,9 +132,13 @@ static __always_inline bool is_loopback(const struct addr *a, bool v6)
 	return v6 ? cfg_addr_equal(a, &cfg.loopback6) : cfg_addr_equal(a, &cfg.loopback4);
 }
 
-/* Says whether pods do not reach an address. */
+/* Says whether pods do not reach an address: one of those that are configured, or one by which each
+ * machine means itself (127.0.0.0/8). A kernel that was told to, as kube-proxy and plugins for host
+ * ports tell it (route_localnet), takes that from anybody for its own; of ::1 it never does. */
 static __always_inline bool is_not_for_pods(const struct addr *a)
 {
+	if ((a->d[0] | (a->w[2] ^ htonl(0xFFFF)) | (a->b[12] ^ 127)) == 0)
+		return true;
 	for (int i = 0; i < NOT_FOR_PODS_MAX; i++)
 		if (i < cfg.not_for_pods_count && cfg_addr_equal(a, &cfg.not_for_pods[i]))
 			return true;

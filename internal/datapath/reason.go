@@ -51,7 +51,7 @@ const (
 	ReasonUnknownTunnelPeer DropReason = 27 // tunnelled packet from an address that no known node has
 	ReasonSCTPPort          DropReason = 28 // SCTP whose port would have to change, which its checksum forbids
 	ReasonPolicyAudited     DropReason = 29 // no drop: what policy refused and audit mode let pass is counted by it
-	ReasonNotForPods        DropReason = 30 // packet to an address that pods do not reach, as that of a cloud's metadata service
+	ReasonNotForPods        DropReason = 30 // packet to an address that pods do not reach, as that of a cloud's metadata service, or loopback
 )
 
 var reasonNames = [...]string{

@@ -201,7 +201,9 @@ type Node struct {
 	// IPs are its addresses in the underlay, RouterIPs those in the pod network.
 	IPs       []netip.Addr
 	RouterIPs []netip.Addr
-	PodCIDRs  []netip.Prefix
+	// Own is what else the kernel of this node takes for it; of others nobody knows.
+	Own      []netip.Prefix
+	PodCIDRs []netip.Prefix
 	// HealthIPs are those of its health endpoint.
 	HealthIPs []netip.Addr
 	// Host is the address to which packets for its pods are sent.
@@ -228,6 +230,11 @@ func (c *Cache) SetNode(n Node) {
 		}
 		for _, ip := range n.HealthIPs {
 			claim(Single(ip), Health, identity.Health, n.Host)
+		}
+	}
+	if n.Local {
+		for _, p := range n.Own {
+			claim(p, Host, identity.Host, netip.Addr{})
 		}
 	}
 	for _, ip := range n.RouterIPs {

@@ -81,6 +81,7 @@ type Network struct {
 
 	mu               sync.Mutex
 	router4, router6 netip.Addr
+	own              []netip.Prefix // what the kernel takes for the node, as last seen
 	devices          datapath.Devices
 	// hostPorts reports whether a pod of this node has host ports, outsideLed whether the programs
 	// are configured to lead clients outside to services.

@@ -68,10 +68,19 @@ func (f peerFile) save(peers []datapath.Peer) error {
 	return f.write(f.path, data)
 }
 
-// PlaceSelf claims the node's own addresses for the host identity.
+// PlaceSelf claims the node's own addresses for the host identity: all by which the kernel takes a
+// packet for the node, or a pod that is kept from its node would reach it by another of them.
 func (n *Network) PlaceSelf() {
+	own, err := n.cfg.Links.OwnPrefixes()
+	n.mu.Lock()
+	if err != nil {
+		n.cfg.Log.Warn("cannot list what the kernel takes for this node; what it took before counts as the node's", "error", err)
+		own = n.own
+	}
+	n.own = own
+	n.mu.Unlock()
 	n.cfg.Cache.SetNode(ipcache.Node{
-		Name: n.cfg.Self.String(), Local: true, IPs: n.cfg.Host.All(n.cfg.Log), RouterIPs: n.RouterAddresses(), Host: n.cfg.Host.Underlay(),
+		Name: n.cfg.Self.String(), Local: true, IPs: n.cfg.Host.All(n.cfg.Log), RouterIPs: n.RouterAddresses(), Own: own, Host: n.cfg.Host.Underlay(),
 	})
 }
 

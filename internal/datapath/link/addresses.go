@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hawser-net/hawser/internal/datapath"
+	"github.com/hawser-net/hawser/internal/datapath/link/netdump"
 )
 
 // NodeAddress is an address of the node's.
@@ -52,6 +53,37 @@ func (l *Links) NodeAddresses() ([]NodeAddress, error) {
 		}
 	}
 	return out, nil
+}
+
+// OwnPrefixes lists what the kernel takes for the node, by its table of local routes: addresses of
+// any device and scope, broadcast addresses of their networks, in IPv6 the addresses of the routers
+// of these, and what somebody has it take besides. Left out is what means another machine to each:
+// loopback and link-local addresses of IPv6.
+func (l *Links) OwnPrefixes() ([]netip.Prefix, error) {
+	var out []netip.Prefix
+	for _, fam := range l.families() {
+		list, err := netdump.List(func() ([]netlink.Route, error) {
+			return l.h.RouteListFiltered(fam, &netlink.Route{Table: unix.RT_TABLE_LOCAL}, netlink.RT_FILTER_TABLE)
+		})
+		if err != nil {
+			return nil, fmt.Errorf("list local routes: %w", err)
+		}
+		for _, r := range list {
+			if r.Dst == nil || r.Type != unix.RTN_LOCAL && r.Type != unix.RTN_BROADCAST && r.Type != unix.RTN_ANYCAST {
+				continue
+			}
+			p, err := fromIPNet(r.Dst, fam)
+			if err != nil {
+				return nil, fmt.Errorf("local routes: %w", err)
+			}
+			if a := p.Addr(); a.IsUnspecified() || a.IsLoopback() || a.IsMulticast() || a.Is6() && a.IsLinkLocalUnicast() {
+				continue
+			}
+			out = append(out, p)
+		}
+	}
+	slices.SortFunc(out, netip.Prefix.Compare)
+	return slices.Compact(out), nil
 }
 
 // otherDevices finds the devices besides the native one on which the node has addresses.

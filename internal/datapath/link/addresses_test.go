@@ -51,6 +51,22 @@ func TestNodeAddresses(t *testing.T) {
 	if want := []string{"192.0.2.1", "198.51.100.1", "2001:db8::1"}; !slices.Equal(ethernet, want) {
 		t.Errorf("addresses of devices with Ethernet headers %v, want %v", ethernet, want)
 	}
+	n.output(t, "ip", "addr", "add", "169.254.20.10/32", "dev", "lo")
+	n.output(t, "ip", "route", "add", "local", "203.0.113.64/26", "dev", "lo")
+	own, err := n.OwnPrefixes()
+	must(t, err)
+	for _, want := range []string{
+		"192.0.2.1/32", "198.51.100.1/32", "198.51.100.255/32", "203.0.113.1/32", "203.0.113.9/32", "169.254.20.10/32", "203.0.113.64/26", "192.0.2.255/32", "10.1.0.1/32", "2001:db8::1/128", "2001:db8::/128",
+	} {
+		if !slices.Contains(own, netip.MustParsePrefix(want)) {
+			t.Errorf("%s is not among what the kernel takes for the node: %v", want, own)
+		}
+	}
+	if slices.ContainsFunc(own, func(p netip.Prefix) bool {
+		return p.Contains(netip.MustParseAddr("127.0.0.1")) || p.Contains(netip.IPv6Loopback()) || p.Contains(netip.MustParseAddr("fe80::1")) || p.Addr().IsMulticast()
+	}) {
+		t.Errorf("what means another machine to each is among what the kernel takes for the node: %v", own)
+	}
 	d, err := n.SetNode(tunnelNode())
 	must(t, err)
 	if want := []int{linkNamed(t, n.h, "eth1").Attrs().Index}; !slices.Equal(d.Others, want) {

@@ -121,6 +121,42 @@ func TestNotForPods(t *testing.T) {
 	silentAt(t, "a pod without its program by another device", a.ns, netip.AddrPortFrom(metadata[0], service))
 }
 
+// TestLoopbackIsNotForPods: what listens at 127.0.0.1 of a node is for the node alone, also where
+// somebody has the kernel take packets to there from anybody, as kube-proxy and plugins for host
+// ports do: root in a pod, which sends them out, does not get there, itself or by a service.
+func TestLoopbackIsNotForPods(t *testing.T) {
+	n1, n2 := newTestNode(t, 1, false), newTestNode(t, 2, false)
+	join(t, n1, n2)
+	a := n1.pod(t, 1001, n2)
+	own := ip("127.0.0.1")
+	serve(t, n1.ns)
+	for _, ns := range []*testenv.NetNS{n1.ns, a.ns} {
+		ns.Must(t, func() error { return os.WriteFile("/proc/sys/net/ipv4/conf/all/route_localnet", []byte("1"), 0) })
+	}
+	h := a.ns.Netlink(t)
+	must(t, h.AddrDel(byName(t, h, "lo"), &netlink.Addr{IPNet: &net.IPNet{IP: own.AsSlice(), Mask: net.CIDRMask(8, 32)}}))
+	addRoute(t, h, byName(t, h, "eth0"), "127.0.0.1/32", n1.cfg.RouterIPv4)
+	must(t, n1.maps.UpsertService(datapath.Service{
+		ServiceFrontend: datapath.ServiceFrontend{Addr: netip.AddrPortFrom(vip4, 80), Proto: 6}, ID: 11, Backends: []netip.AddrPort{netip.AddrPortFrom(own, service)},
+	}))
+	for _, at := range []netip.Addr{own, n1.cfg.NodeIPv4} {
+		if err := echo(n1.ns, "tcp", at, 10, 10*time.Second); err != nil {
+			t.Errorf("the node itself at %s: %v", at, err)
+		}
+	}
+	before := n1.dropped(t, datapath.ReasonNotForPods)
+	if err := echo(a.ns, "tcp", n1.cfg.NodeIPv4, 10, 10*time.Second); err != nil {
+		t.Errorf("a pod at the node's address: %v", err)
+	}
+	if err := echo(a.ns, "tcp", own, 10, time.Second); err == nil {
+		t.Errorf("a pod is answered from the node's %s", own)
+	}
+	silentAt(t, "a pod by a service", a.ns, netip.AddrPortFrom(vip4, 80))
+	if n := n1.dropped(t, datapath.ReasonNotForPods) - before; n < 2 {
+		t.Errorf("%d packets were dropped as not for pods, want at least 2", n)
+	}
+}
+
 // messages is how many messages of ICMP a namespace has got: the values of InMsgs and InErrors.
 func messages(t *testing.T, ns *testenv.NetNS) (out string) {
 	t.Helper()

@@ -1,0 +1,147 @@
+package agent
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hawser-net/hawser/internal/testenv"
+)
+
+const toWorldOnly = `
+apiVersion: cilium.io/v2
+kind: CiliumNetworkPolicy
+metadata: {name: own, namespace: default}
+spec:
+  endpointSelector: {matchLabels: {app: evil}}
+  egress: [{toEntities: [%s]}]
+`
+
+// received are the texts of datagrams that sockets of a namespace got.
+type received struct {
+	mu   sync.Mutex
+	seen map[string]bool
+}
+
+// receive opens a socket for datagrams at all addresses of a namespace.
+func receive(t *testing.T, ns namespace, port int) *received {
+	t.Helper()
+	r := &received{seen: map[string]bool{}}
+	var c *net.UDPConn
+	if err := ns.Do(func() (err error) { c, err = net.ListenUDP("udp", &net.UDPAddr{Port: port}); return err }); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		buf := make([]byte, 256)
+		for {
+			n, _, err := c.ReadFromUDP(buf)
+			if err != nil {
+				return
+			}
+			r.mu.Lock()
+			r.seen[string(buf[:n])] = true
+			r.mu.Unlock()
+		}
+	}()
+	t.Cleanup(func() { c.Close(); <-done })
+	return r
+}
+
+func (r *received) has(text string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.seen[text]
+}
+
+// TestNodesOtherNames: what a policy says of the node holds for all addresses by which its kernel
+// takes packets for it: those of other devices and of link-local networks, broadcast addresses, and
+// in IPv6 those of the routers of its networks; also for one that it gets later.
+func TestNodesOtherNames(t *testing.T) {
+	t.Parallel()
+	n, outside := newNode(t)
+	n.done("ip", "addr", "add", "169.254.20.10/32", "dev", "lo")
+	n.start()
+	evil := n.attached("evil", map[string]string{"app": "evil"})
+	const port = 7777
+	node, world := receive(t, n.ns, port), receive(t, outside, port)
+	names := []string{node4, node6, "169.254.20.10", "192.0.2.255", "2001:db8::"}
+	try := func(round int, at string) (text string) {
+		text = fmt.Sprintf("%s %d", at, round)
+		var c net.Conn
+		evil.ns.Must(t, func() (err error) {
+			c, err = net.Dial("udp", netip.AddrPortFrom(netip.MustParseAddr(at), port).String())
+			return err
+		})
+		defer c.Close()
+		c.Write([]byte(text)) // an error of before is no matter
+		return text
+	}
+	round := 0
+	arrives := func(what string, at string, to *received) {
+		t.Helper()
+		testenv.Eventually(t, time.Minute, func() string {
+			round++
+			text := try(round, at)
+			for range 20 {
+				if to.has(text) {
+					return ""
+				}
+				time.Sleep(5 * time.Millisecond)
+			}
+			return fmt.Sprintf("%s: nothing arrives by %s", what, at)
+		})
+	}
+	refused := func(what string, at ...string) {
+		t.Helper()
+		var texts []string
+		for range 5 {
+			round++
+			for _, at := range at {
+				texts = append(texts, try(round, at))
+			}
+		}
+		arrives(what, outside4, world) // what was sent before is through
+		arrives(what, outside6, world)
+		time.Sleep(100 * time.Millisecond) // nothing reports what does not happen
+		for _, text := range texts {
+			if node.has(text) {
+				t.Errorf("%s: the node has received %q", what, text)
+			}
+		}
+	}
+	for _, at := range names {
+		arrives("without a policy", at, node)
+	}
+	n.policy("own.yaml", fmt.Sprintf(toWorldOnly, "world"))
+	testenv.Eventually(t, time.Minute, func() string {
+		round++
+		text := try(round, node4)
+		time.Sleep(100 * time.Millisecond)
+		if node.has(text) {
+			return "the policy is not in force"
+		}
+		return ""
+	})
+	refused("the world alone", names...)
+	n.done("ip", "addr", "add", "198.51.100.1/24", "dev", "eth0")
+	testenv.Eventually(t, time.Minute, func() string {
+		round++
+		text := try(round, "198.51.100.255")
+		time.Sleep(100 * time.Millisecond)
+		if node.has(text) {
+			return "a new address is not known as the node's"
+		}
+		return ""
+	})
+	refused("a new address", "198.51.100.1", "198.51.100.255")
+	n.policy("own.yaml", fmt.Sprintf(toWorldOnly, "host"))
+	for _, at := range append(names, "198.51.100.255") {
+		arrives("the node alone", at, node)
+	}
+	n.stop()
+}
