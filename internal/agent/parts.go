@@ -245,7 +245,7 @@ func (p *parts) newREST(version string, flags map[string]string, addrs *addressi
 			ClusterName: cfg.ClusterName, NodeName: cfg.NodeName, IPAM: cfg.IPAM, DatapathMode: cfg.DatapathMode,
 			RoutingMode: cfg.RoutingMode, TunnelProtocol: cfg.TunnelProtocol, EnableIPv4: cfg.EnableIPv4, EnableIPv6: cfg.EnableIPv6,
 			MasqueradeIPv4: cfg.MasqueradeIPv4, MasqueradeIPv6: cfg.MasqueradeIPv6, KubeProxyReplacement: cfg.KubeProxyReplacement,
-			KVStore: cfg.KVStore, KVStoreOpts: cfg.KVStoreOpts, StaticCNPPath: cfg.StaticCNPPath, SocketPath: cfg.SocketPath,
+			KVStore: cfg.KVStore, KVStoreOpts: cfg.KVStoreOpts, StaticCNPPath: cfg.StaticCNPPath,
 			MapDirectory: cfg.Maps.Dir, APIAccess: cfg.APIAccess, Management: cfg.management(),
 		},
 		Registry: t.registry, Lifecycle: p.lifecycle, Policy: t.policy, Identities: t.identities, FirstID: t.idMin, LastID: t.idMax,

@@ -101,7 +101,7 @@ func NewCommand(cfg Config) *cobra.Command {
 		policy.Command(a),
 		observe.Command(a),
 		observe.UICommand(a),
-		store.Command(a, cfg.OpenKVStore),
+		store.Command(cfg.OpenKVStore),
 		store.MigrateCommand(a, cfg.OpenKVStore),
 		cluster.MeshCommand(a, cfg.Sandboxes),
 		cluster.OperatorCommand(a),

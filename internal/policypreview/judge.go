@@ -39,16 +39,15 @@ const (
 
 // judge is an engine to ask, for one question. It belongs to one goroutine.
 type judge struct {
-	engine   *policy.Engine
-	snap     *policy.Snapshot
-	outside  map[netip.Addr]identity.ID
-	subjects map[policy.Subject]bool // judged by policies of this cluster
-	places   places
-	names    map[string]*namesakes // by nameKey, once they are asked for
+	engine  *policy.Engine
+	snap    *policy.Snapshot
+	outside map[netip.Addr]identity.ID
+	places  places
+	names   map[string]*namesakes // by nameKey, once they are asked for
 }
 
 func newJudge(agent Agent) (*judge, error) {
-	j := &judge{outside: map[netip.Addr]identity.ID{}, subjects: map[policy.Subject]bool{}}
+	j := &judge{outside: map[netip.Addr]identity.ID{}}
 	agent.View(func(e *policy.Engine) { j.snap = e.Snapshot() })
 	var err error
 	j.engine, err = j.snap.Engine()

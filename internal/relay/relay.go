@@ -31,7 +31,6 @@ type Relay struct {
 	cfg     Config
 	log     *slog.Logger
 	version string
-	started time.Time
 
 	roster  *roster
 	nodes   context.Context // of what looks after nodes
@@ -54,7 +53,7 @@ func New(cfg Config, log *slog.Logger, version string) (*Relay, error) {
 		return nil, err
 	}
 	r := &Relay{
-		cfg: cfg, log: log, version: version, started: time.Now(), roster: newRoster(cfg.nodes), dialing: make(chan struct{}, dialing),
+		cfg: cfg, log: log, version: version, roster: newRoster(cfg.nodes), dialing: make(chan struct{}, dialing),
 		local: insecure.NewCredentials(), requests: requests{stopping: make(chan struct{})}, namespaces: newRecent[[]*observer.Namespace](), health: health.NewServer(),
 	}
 	var files []flowserver.CertificateFile

@@ -37,17 +37,17 @@ import (
 
 // Options are those of the agent's configuration that operations show or go by.
 type Options struct {
-	ClusterName, NodeName                   string
-	IPAM, DatapathMode                      string
-	RoutingMode, TunnelProtocol             string
-	EnableIPv4, EnableIPv6                  bool
-	MasqueradeIPv4, MasqueradeIPv6          bool
-	KubeProxyReplacement                    bool
-	KVStore                                 string
-	KVStoreOpts                             map[string]string
-	StaticCNPPath, SocketPath, MapDirectory string
-	APIAccess                               []string
-	Management                              identity.Management
+	ClusterName, NodeName          string
+	IPAM, DatapathMode             string
+	RoutingMode, TunnelProtocol    string
+	EnableIPv4, EnableIPv6         bool
+	MasqueradeIPv4, MasqueradeIPv6 bool
+	KubeProxyReplacement           bool
+	KVStore                        string
+	KVStoreOpts                    map[string]string
+	StaticCNPPath, MapDirectory    string
+	APIAccess                      []string
+	Management                     identity.Management
 }
 
 // Kubernetes is what operations need of a cluster of Kubernetes.

@@ -57,7 +57,7 @@ func newFlowWriter(a *command.App, format string, nodes bool, w io.Writer) (flow
 	case "table":
 		t := a.Table("TIME", "NODE", "SOURCE", "DESTINATION", "TYPE", "VERDICT", "SUMMARY")
 		return flowWriter{func(res *observer.GetFlowsResponse) error {
-			t.Row(flowCells(a, res)...)
+			t.Row(flowCells(res)...)
 			// Columns can only be as wide as what is known; a page at a time.
 			if t.Len() < tablePage {
 				return nil
@@ -131,7 +131,7 @@ func flowLine(a *command.App, res *observer.GetFlowsResponse, nodes bool) string
 	return line
 }
 
-func flowCells(a *command.App, res *observer.GetFlowsResponse) []any {
+func flowCells(res *observer.GetFlowsResponse) []any {
 	node := output.Printable(res.GetNodeName())
 	switch {
 	case res.GetLostEvents() != nil:
@@ -163,7 +163,7 @@ func flowDict(a *command.App, w io.Writer, res *observer.GetFlowsResponse) error
 		out.Add("Summary", flowSummary(f))
 		out.Add("UUID", f.GetUuid())
 	} else {
-		cells := flowCells(a, res)
+		cells := flowCells(res)
 		out.Add("Node", output.Printable(res.GetNodeName()))
 		out.Add("Type", cells[4])
 		out.Add("Summary", cells[6])

@@ -32,7 +32,7 @@ type Flags struct {
 }
 
 // Command reads and writes the store; a nil open connects by the drivers that Hawser has.
-func Command(a *command.App, open Opener) *cobra.Command {
+func Command(open Opener) *cobra.Command {
 	f := &Flags{}
 	c := command.Group("kvstore", "Read and write the key-value store directly", `Read and write the key-value store directly, without the agent. The store and how to
 reach it are given by --kvstore and --kvstore-opt, as for the agent.

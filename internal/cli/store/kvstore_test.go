@@ -24,7 +24,7 @@ func runLine(ctx context.Context, store kvstore.Backend, stdout io.Writer, args 
 		open = func(context.Context, string, map[string]string) (kvstore.Backend, error) { return store, nil }
 	}
 	a := &command.App{Getenv: func(string) string { return "" }}
-	root := command.Root(a, stdout, &errs, "", "", Command(a, open), MigrateCommand(a, open))
+	root := command.Root(a, stdout, &errs, "", "", Command(open), MigrateCommand(a, open))
 	return command.Run(ctx, root, args), errs.String()
 }
 

@@ -16,9 +16,8 @@ type Links struct {
 	// DevicesResult is what SetNode returns; set it before use.
 	DevicesResult datapath.Devices
 
-	mu      sync.Mutex
-	links   map[string]datapath.EndpointLink
-	setNode datapath.Node
+	mu    sync.Mutex
+	links map[string]datapath.EndpointLink
 }
 
 var _ datapath.Links = (*Links)(nil)
@@ -37,13 +36,6 @@ func (l *Links) RemoveLink(ifIndex int) {
 	defer l.mu.Unlock()
 	maps.DeleteFunc(l.links, func(_ string, link datapath.EndpointLink) bool { return link.IfIndex == ifIndex })
 	l.node.Programs.Detach(ifIndex)
-}
-
-// Node returns what SetNode was last given.
-func (l *Links) Node() datapath.Node {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.setNode
 }
 
 func (l *Links) present(ifIndex int) bool {
@@ -127,8 +119,5 @@ func (l *Links) SetNode(n datapath.Node) (datapath.Devices, error) {
 	if err := l.node.begin("Links.SetNode", n); err != nil {
 		return datapath.Devices{}, err
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.setNode = n
 	return l.DevicesResult, nil
 }

@@ -22,13 +22,6 @@ type Programs struct {
 
 var _ datapath.Programs = (*Programs)(nil)
 
-// Config returns the settings of the current programs.
-func (p *Programs) Config() datapath.Config {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.cfg
-}
-
 // AttachEndpoint implements datapath.Programs.
 func (p *Programs) AttachEndpoint(ifIndex int) error {
 	if err := p.node.begin("Programs.AttachEndpoint", ifIndex); err != nil {

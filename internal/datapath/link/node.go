@@ -53,7 +53,7 @@ func (l *Links) SetNode(n datapath.Node) (datapath.Devices, error) {
 		return d, err
 	}
 	l.native = d.NativeIfIndex
-	if err := l.hostDevices(n, &d); err != nil {
+	if err := l.hostDevices(&d); err != nil {
 		return d, err
 	}
 	if err := l.tunnelDevice(n, &d); err != nil {
@@ -168,7 +168,7 @@ func (l *Links) nativeDevice(n datapath.Node, d *datapath.Devices) error {
 }
 
 // hostDevices makes the pair hawser_host and hawser_net.
-func (l *Links) hostDevices(n datapath.Node, d *datapath.Devices) error {
+func (l *Links) hostDevices(d *datapath.Devices) error {
 	host, err := l.h.LinkByName(HostDevice)
 	if errors.As(err, &netlink.LinkNotFoundError{}) {
 		attrs := netlink.NewLinkAttrs()

@@ -185,7 +185,7 @@ func (v *View) choose(d *Decision, units []*held) {
 	case v.finish(d, ask > 0):
 	case v.unassign(d, units):
 	case ask > 0:
-		v.grow(d, want, ask)
+		v.grow(d, ask)
 	case want > 0:
 		d.Fault = fmt.Sprintf("%d pods wait for addresses and max-allocate is %d: raise spec.ipam.max-allocate of the node", v.Pending, v.MaxAllocate)
 	}
@@ -250,7 +250,7 @@ func (v *View) freeIndex() (int, bool) {
 
 // grow chooses where ask more addresses come from: an interface that has room, else a new one, as
 // prefixes if that can be, else one by one.
-func (v *View) grow(d *Decision, want, ask int) {
+func (v *View) grow(d *Decision, ask int) {
 	prefixes := v.Prefixes && v.Limits.Prefixes
 	if v.MaxAllocate > 0 {
 		prefixes = prefixes && v.MaxAllocate-d.Available >= prefixSize
