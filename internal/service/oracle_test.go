@@ -424,79 +424,92 @@ func (d dice) hostPorts() (out []service.HostPort) {
 // TestOracle: whatever happens, in whatever order, the table is what the plain reading of the world
 // says.
 func TestOracle(t *testing.T) {
-	for seed := range uint64(300) {
-		d := dice{rand.New(rand.NewPCG(seed, 1))}
-		w := world{
-			at:       service.Local{Node: "n1", Zone: "z1"},
-			services: map[service.Name]service.Service{}, slices: map[service.Name]service.Slice{}, ports: map[service.Name][]service.HostPort{},
-			shared: map[string]service.Shared{},
+	t.Parallel()
+	const parts = 4
+	for part := range uint64(parts) {
+		t.Run(fmt.Sprint(part), func(t *testing.T) {
+			t.Parallel()
+			for seed := part; seed < 300; seed += parts {
+				liveAndCompare(t, seed)
+			}
+		})
+	}
+}
+
+// liveAndCompare has random things happen, and compares the table with the world after each.
+func liveAndCompare(t *testing.T, seed uint64) {
+	t.Helper()
+	d := dice{rand.New(rand.NewPCG(seed, 1))}
+	w := world{
+		at:       service.Local{Node: "n1", Zone: "z1"},
+		services: map[service.Name]service.Service{}, slices: map[service.Name]service.Slice{}, ports: map[service.Name][]service.HostPort{},
+		shared: map[string]service.Shared{},
+	}
+	// Somebody puts services' addresses on the node.
+	for _, a := range slices.Concat(nodeAddrs, vips[:2], externals[:1]) {
+		w.at.Addrs = append(w.at.Addrs, netip.MustParseAddr(a))
+	}
+	w.at.Announced = w.at.Addrs[:1]
+	e := service.New(w.at)
+	synced := d.IntN(30)
+	for step := range 60 {
+		if step == synced {
+			e.Synced()
 		}
-		// Somebody puts services' addresses on the node.
-		for _, a := range slices.Concat(nodeAddrs, vips[:2], externals[:1]) {
-			w.at.Addrs = append(w.at.Addrs, netip.MustParseAddr(a))
+		n := service.Name{Namespace: d.one("x", "y"), Name: d.one("s", "t")}
+		slice := service.Name{Namespace: n.Namespace, Name: d.one("1", "2", "3")}
+		switch d.IntN(15) {
+		case 12, 13:
+			r := d.shared(d.one("c1", "c2"), n)
+			w.shared[r.GetKeyName()] = r
+			e.SetShared(r)
+		case 14:
+			c := d.one("c1", "c2")
+			delete(w.shared, c+"/"+n.String())
+			e.DeleteShared(c, n)
+		case 0, 1, 2:
+			w.services[n] = d.service(n)
+			e.UpsertService(w.services[n])
+		case 3:
+			delete(w.services, n)
+			e.DeleteService(n)
+		case 4, 5, 6, 7:
+			w.slices[slice] = d.slice(slice, d.one("s", "t", ""))
+			e.UpsertSlice(w.slices[slice])
+		case 8:
+			delete(w.slices, slice)
+			e.DeleteSlice(slice)
+		case 9, 10:
+			w.ports[n] = d.hostPorts()
+			e.SetHostPorts(n, w.ports[n])
+		case 11:
+			w.at.Zone = d.one("z1", "z2", "")
+			w.at.Consistent = d.yes()
+			w.at.Forwarding = service.Forwarding(d.one("", "snat", "dsr", "hybrid"))
+			w.at.PerService = d.yes()
+			w.at.KubeProxy = d.yes()
+			w.at.Announced = d.addrs(nodeAddrs[0], nodeAddrs[1], vips[0])
+			w.at.Within = nil
+			for _, p := range []string{"192.168.0.0/24", "fd99::/64", "127.0.0.0/8", "10.0.0.0/8"} {
+				if d.IntN(4) == 0 {
+					w.at.Within = append(w.at.Within, netip.MustParsePrefix(p))
+				}
+			}
+			if d.yes() {
+				slices.Reverse(w.at.Addrs)
+				w.at.Addrs = w.at.Addrs[:1+d.IntN(len(w.at.Addrs))]
+				w.at.Addrs = slices.Clone(w.at.Addrs)
+			}
+			e.SetLocal(w.at)
 		}
-		w.at.Announced = w.at.Addrs[:1]
-		e := service.New(w.at)
-		synced := d.IntN(30)
-		for step := range 60 {
-			if step == synced {
-				e.Synced()
+		if step < synced {
+			if e.Table().Len() > 0 {
+				t.Fatalf("seed %d: rows before everything was observed", seed)
 			}
-			n := service.Name{Namespace: d.one("x", "y"), Name: d.one("s", "t")}
-			slice := service.Name{Namespace: n.Namespace, Name: d.one("1", "2", "3")}
-			switch d.IntN(15) {
-			case 12, 13:
-				r := d.shared(d.one("c1", "c2"), n)
-				w.shared[r.GetKeyName()] = r
-				e.SetShared(r)
-			case 14:
-				c := d.one("c1", "c2")
-				delete(w.shared, c+"/"+n.String())
-				e.DeleteShared(c, n)
-			case 0, 1, 2:
-				w.services[n] = d.service(n)
-				e.UpsertService(w.services[n])
-			case 3:
-				delete(w.services, n)
-				e.DeleteService(n)
-			case 4, 5, 6, 7:
-				w.slices[slice] = d.slice(slice, d.one("s", "t", ""))
-				e.UpsertSlice(w.slices[slice])
-			case 8:
-				delete(w.slices, slice)
-				e.DeleteSlice(slice)
-			case 9, 10:
-				w.ports[n] = d.hostPorts()
-				e.SetHostPorts(n, w.ports[n])
-			case 11:
-				w.at.Zone = d.one("z1", "z2", "")
-				w.at.Consistent = d.yes()
-				w.at.Forwarding = service.Forwarding(d.one("", "snat", "dsr", "hybrid"))
-				w.at.PerService = d.yes()
-				w.at.KubeProxy = d.yes()
-				w.at.Announced = d.addrs(nodeAddrs[0], nodeAddrs[1], vips[0])
-				w.at.Within = nil
-				for _, p := range []string{"192.168.0.0/24", "fd99::/64", "127.0.0.0/8", "10.0.0.0/8"} {
-					if d.IntN(4) == 0 {
-						w.at.Within = append(w.at.Within, netip.MustParsePrefix(p))
-					}
-				}
-				if d.yes() {
-					slices.Reverse(w.at.Addrs)
-					w.at.Addrs = w.at.Addrs[:1+d.IntN(len(w.at.Addrs))]
-					w.at.Addrs = slices.Clone(w.at.Addrs)
-				}
-				e.SetLocal(w.at)
-			}
-			if step < synced {
-				if e.Table().Len() > 0 {
-					t.Fatalf("seed %d: rows before everything was observed", seed)
-				}
-				continue
-			}
-			if want, got := w.table(), engineTable(e); !maps.Equal(want, got) {
-				t.Fatalf("seed %d, step %d (-want +got):\n%s", seed, step, gocmp.Diff(want, got))
-			}
+			continue
+		}
+		if want, got := w.table(), engineTable(e); !maps.Equal(want, got) {
+			t.Fatalf("seed %d, step %d (-want +got):\n%s", seed, step, gocmp.Diff(want, got))
 		}
 	}
 }
