@@ -379,7 +379,7 @@ type event struct {
 
 // report collects events and prints a line a package, the output of what failed, and the totals.
 type report struct {
-	w       io.Writer
+	w       *spool
 	mu      sync.Mutex      // guards output, parents, results and broken while tests run
 	allowed map[string]bool // "package Test" that may be skipped
 	strict  bool            // other skips are failures
@@ -414,9 +414,14 @@ func childrenTime() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
+// newReport returns a report that is written to w. Nobody waits for that until it is closed.
 func newReport(w io.Writer, allowed map[string]bool, strict bool) *report {
+	out, ok := w.(*spool) // of another report
+	if !ok {
+		out = newSpool(w)
+	}
 	return &report{
-		w: w, allowed: allowed, strict: strict, start: time.Now(),
+		w: out, allowed: allowed, strict: strict, start: time.Now(),
 		output: map[string][]string{}, parents: map[string]bool{}, results: map[string]string{}, took: map[string]float64{},
 	}
 }
@@ -601,6 +606,7 @@ func (r *report) close() bool {
 		fmt.Fprintf(r.w, ", %d packages not tested", len(r.unrun))
 	}
 	fmt.Fprintln(r.w)
+	r.w.flush()
 	return len(bad) == 0
 }
 

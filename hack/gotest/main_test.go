@@ -2,11 +2,13 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -62,6 +64,47 @@ func TestReport(t *testing.T) {
 				t.Errorf("the output of a passing test is shown:\n%s", &out)
 			}
 		})
+	}
+}
+
+// stuck is a terminal that nobody looks at.
+type stuck struct{ read chan struct{} }
+
+func (s stuck) Write(text []byte) (int, error) {
+	<-s.read
+	return len(text), nil
+}
+
+// TestSlowReader: whoever reads the output stops for a while. Tests do not wait for that: what they
+// write is taken from them, also from those of other packages.
+func TestSlowReader(t *testing.T) {
+	t.Parallel()
+	s := stuck{make(chan struct{})}
+	r := newReport(s, nil, false)
+	const failing = `{"Action":"output","Package":"m/%[1]s","Test":"TestBad","Output":"%[1]s\n"}
+{"Action":"fail","Package":"m/%[1]s","Test":"TestBad"}
+{"Action":"fail","Package":"m/%[1]s","Elapsed":0.1}
+`
+	taken := make(chan struct{})
+	for _, name := range []string{"a", "b"} {
+		go func() {
+			r.read(strings.NewReader(fmt.Sprintf(failing, name)))
+			taken <- struct{}{}
+		}()
+	}
+	late := time.After(30 * time.Second)
+	for range 2 {
+		select {
+		case <-taken:
+		case <-late:
+			t.Error("tests wait for whoever reads the output")
+			close(s.read)
+			return
+		}
+	}
+	close(s.read)
+	if r.close() {
+		t.Error("all is said to be well")
 	}
 }
 
