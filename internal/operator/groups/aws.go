@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/config"
@@ -25,10 +26,15 @@ const (
 	awsBurst = 20
 )
 
+// awsTimeout is how long AWS may take to answer, attempts of the SDK included, which has no limit
+// of its own. All policies with groups wait for the look at one.
+const awsTimeout = 30 * time.Second
+
 // AWS asks EC2 for the instances in groups. Credentials and the region come from where the AWS SDK
 // looks: environment, files, instance metadata.
 type AWS struct {
 	limiter *rate.Limiter
+	timeout time.Duration
 	options []func(*config.LoadOptions) error
 
 	mu      sync.Mutex
@@ -37,7 +43,7 @@ type AWS struct {
 
 // NewAWS makes a provider. It sends nothing and reads nothing yet. options are for tests.
 func NewAWS(options ...func(*config.LoadOptions) error) *AWS {
-	return &AWS{limiter: rate.NewLimiter(awsRate, awsBurst), options: options, clients: map[string]*ec2.Client{}}
+	return &AWS{limiter: rate.NewLimiter(awsRate, awsBurst), timeout: awsTimeout, options: options, clients: map[string]*ec2.Client{}}
 }
 
 // client returns the client for a region; the empty one is that of the environment.
@@ -90,7 +96,9 @@ func (a *AWS) Members(ctx context.Context, g v2.Group) (Members, error) {
 		if err := a.limiter.Wait(ctx); err != nil {
 			return nil, err
 		}
-		page, err := pages.NextPage(ctx)
+		one, cancel := context.WithTimeout(ctx, a.timeout)
+		page, err := pages.NextPage(one)
+		cancel()
 		if err != nil {
 			return nil, fmt.Errorf("AWS: instances of %s: %w", key(g), err)
 		}

@@ -1,6 +1,8 @@
 package groups
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -10,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/aws/aws-sdk-go-v2/config"
 	"github.com/aws/aws-sdk-go-v2/credentials"
@@ -26,6 +29,7 @@ type ec2Server struct {
 	insts []instance
 	asked []url.Values
 	fail  bool
+	hang  chan struct{} // if not nil, until it is closed nobody is answered
 }
 
 // instance is one with the filters that find it, and its interfaces' addresses.
@@ -88,6 +92,9 @@ func (in *instance) matches(form url.Values) bool {
 }
 
 func (s *ec2Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if s.hang != nil {
+		<-s.hang
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := r.ParseForm(); err != nil || r.Form.Get("Action") != "DescribeInstances" {
@@ -180,6 +187,22 @@ func TestAWSMembers(t *testing.T) {
 	s.set(instance{groups: []string{"sg-1"}, private: "10.0.0.1"}, instance{groups: []string{"sg-1"}, private: "ten"})
 	if got, err := p.Members(t.Context(), any); err == nil || !strings.Contains(err.Error(), `"ten"`) {
 		t.Errorf("an address that is none: %v, %v", got, err)
+	}
+}
+
+// TestAWSIsSilent has AWS take requests and not answer: whoever looks does not wait without end.
+func TestAWSIsSilent(t *testing.T) {
+	t.Parallel()
+	s := newEC2(t)
+	s.hang = make(chan struct{})
+	t.Cleanup(func() { close(s.hang) })
+	p := s.provider()
+	p.timeout = 100 * time.Millisecond
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	_, err := p.Members(ctx, v2.Group{AWS: &v2.AWSGroup{SecurityGroupsIDs: []string{"sg-1"}}})
+	if !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
+		t.Error(err)
 	}
 }
 

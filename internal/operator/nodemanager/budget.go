@@ -22,6 +22,9 @@ const (
 	// slowest is the fewest calls a second to which refusals bring the rate, if it is not below
 	// that anyway; the pauses see to less.
 	slowest = 0.5
+	// callTimeout is how long a cloud may take to answer a call. Change that takes longer goes on
+	// there, and is asked about by other calls.
+	callTimeout = 30 * time.Second
 	// faster is what a call that is not refused multiplies the rate with, until it is again what
 	// is configured.
 	faster = 1.05
@@ -37,6 +40,7 @@ type Budget struct {
 	burst   int
 	// held fails if this operator does not lead: the call is another's to make then.
 	held    func() error
+	timeout time.Duration
 	metrics *Metrics
 
 	// asking is held by who waits for the limiter, which knows no priorities.
@@ -50,25 +54,30 @@ type Budget struct {
 // NewBudget allows qps calls a second after a burst, as long as cfg.Held says so.
 func NewBudget(cfg Config, m *Metrics) *Budget {
 	qps := rate.Limit(cfg.QPS)
-	return &Budget{limiter: rate.NewLimiter(qps, cfg.Burst), qps: qps, burst: cfg.Burst, held: cfg.Held, metrics: m}
+	return &Budget{limiter: rate.NewLimiter(qps, cfg.Burst), qps: qps, burst: cfg.Burst, held: cfg.Held, timeout: cfg.Timeout, metrics: m}
 }
 
 // ErrNotLeading is the error of a call that another operator is to make.
 var ErrNotLeading = errors.New("this operator does not lead any more")
 
-// Do makes a call once, when the budget allows it.
+// Do makes a call once, when the budget allows it. One that is not answered in time fails: no SDK
+// has such a limit, and who waits is a worker, or the only reader of the whole cloud.
 func (b *Budget) Do(ctx context.Context, operation string, call func(context.Context) error) error {
 	start := time.Now()
 	if err := b.wait(ctx); err != nil {
 		return err
 	}
+	// From before it is asked who leads: a process that is stopped after that, for longer, sends
+	// nothing when it goes on.
+	bounded, cancel := context.WithTimeout(ctx, b.timeout)
+	defer cancel()
 	if b.held != nil {
 		if err := b.held(); err != nil {
 			return fmt.Errorf("%w: %w", ErrNotLeading, err)
 		}
 	}
 	asked := time.Now()
-	err := call(ctx)
+	err := call(bounded)
 	b.metrics.called(operation, err, asked.Sub(start), time.Since(asked))
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -80,6 +80,42 @@ func TestRetryAfter(t *testing.T) {
 	}
 }
 
+// TestSilence has a cloud not answer, and whoever asks stand still after it was asked who leads:
+// neither is waited for, and nothing is sent later.
+func TestSilence(t *testing.T) {
+	t.Parallel()
+	metrics, err := NewMetrics(prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := Defaults()
+	cfg.Timeout = 50 * time.Millisecond
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	for name, do := range map[string]func(*Budget, func(context.Context) error) error{
+		"read":   func(b *Budget, call func(context.Context) error) error { return b.Read(ctx, "read", call) },
+		"change": func(b *Budget, call func(context.Context) error) error { return b.Do(ctx, "change", call) },
+	} {
+		calls := 0
+		err := do(NewBudget(cfg, metrics), func(ctx context.Context) error {
+			calls++
+			<-ctx.Done()
+			return &Error{Text: "no answer", Err: ctx.Err()}
+		})
+		if ctx.Err() != nil || calls != 1 || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%s: %d calls, %v", name, calls, err)
+		}
+	}
+	cfg.Held = func() error {
+		time.Sleep(4 * cfg.Timeout) // the process is stopped
+		return nil
+	}
+	err = NewBudget(cfg, metrics).Do(ctx, "change", func(ctx context.Context) error { return ctx.Err() })
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("sent after a stop: %v", err)
+	}
+}
+
 // TestScarce has a cloud allow two calls at once and few a second, of an operator that is
 // configured to ask for far more: what takes many calls, each of which the next depends on, comes
 // to its end, and so do changes beside it.

@@ -27,6 +27,8 @@ type Config struct {
 	// Held fails if this operator does not lead; nil is never.
 	Held func() error
 
+	// Timeout is how long the cloud may take to answer a call.
+	Timeout time.Duration
 	// Resync is how often everything in the cloud is read.
 	Resync time.Duration
 	// MaxLag is how long a description of the cloud may be behind changes that were made.
@@ -35,7 +37,7 @@ type Config struct {
 
 // Defaults returns the field's.
 func Defaults() Config {
-	return Config{QPS: 4, Burst: 20, Workers: 50, ReleaseDelay: 180, GCInterval: 5 * time.Minute, Resync: resyncInterval, MaxLag: maxLag}
+	return Config{QPS: 4, Burst: 20, Workers: 50, ReleaseDelay: 180, GCInterval: 5 * time.Minute, Timeout: callTimeout, Resync: resyncInterval, MaxLag: maxLag}
 }
 
 // Flags binds the configuration to command-line flags; the current values are the defaults shown.

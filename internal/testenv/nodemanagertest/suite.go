@@ -43,7 +43,7 @@ func (s Suite) Run(t *testing.T) {
 		name string
 		do   func(*Trial)
 	}{
-		{"nodes", s.nodes}, {"refusals", s.refusals}, {"unread", s.unread}, {"newcomer", s.newcomer}, {"throttle", s.throttle}, {"scarce", s.scarce},
+		{"nodes", s.nodes}, {"refusals", s.refusals}, {"unread", s.unread}, {"newcomer", s.newcomer}, {"throttle", s.throttle}, {"scarce", s.scarce}, {"silent", s.silent},
 	} {
 		t.Run(x.name, func(t *testing.T) { x.do(&Trial{t, env, s.New(t)}) })
 	}
@@ -181,6 +181,36 @@ func (s Suite) newcomer(tr *Trial) {
 func (s Suite) FaultPoints(t *testing.T) {
 	tr := &Trial{t, controllers.Start(t), s.New(t)}
 	tr.Cloud.Lag(100 * time.Millisecond)
+}
+
+// silent has the cloud take a request and never answer it: one by which everything is read, and one
+// that changes a node's interface. Nobody waits for that without end.
+func (s Suite) silent(tr *Trial) {
+	release := make(chan struct{})
+	tr.Cleanup(func() { close(release) })
+	var read, changed atomic.Bool
+	tr.Cloud.Disturbed().Script(func(action string) *cloud.Fault {
+		var first *atomic.Bool
+		switch action {
+		case s.Unread.Action:
+			first = &read
+		case s.Changes[0]:
+			first = &changed
+		default:
+			return nil
+		}
+		if first.CompareAndSwap(false, true) {
+			<-release
+			return &cloud.Fault{Drop: true}
+		}
+		return nil
+	})
+	tr.Run(func(c *nodemanager.Config) { c.Timeout = time.Second })
+	tr.nodeFor("patient", s.Changes[0], nil)
+	tr.Converges("patient", 0, 8, 8, "")
+	if !read.Load() || !changed.Load() {
+		tr.Errorf("read: %t, changed: %t", read.Load(), changed.Load())
+	}
 	k := 0
 	for _, action := range s.Changes {
 		for _, when := range []string{"before", "after", "late"} {

@@ -27,7 +27,6 @@ const (
 	vpcVersion = "2016-04-28"
 	// answerLimit bounds what is read of an answer.
 	answerLimit = 32 << 20
-	timeout     = 30 * time.Second
 )
 
 // client makes the calls of ECS and VPC. The SDK knows credentials, signs, and names errors; the
@@ -90,8 +89,6 @@ func (c *client) do(ctx context.Context, action string, p params, into any) erro
 	if err := auth.Sign(r, nil, c.region, c); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, r.GetMethod(), r.BuildUrl(), r.GetBodyReader())
 	if err != nil {
 		return err

@@ -137,6 +137,10 @@ func (p *Provider) put(ctx context.Context, permission, id, version string, body
 	bounded, cancel := context.WithTimeout(ctx, p.longest)
 	defer cancel()
 	err := p.replace(bounded, permission, id, version, body, etag)
+	var unanswered *nodemanager.Error
+	if bounded.Err() == nil && errors.As(err, &unanswered) {
+		return err // a refusal, or one request that was not answered
+	}
 	end, _ := bounded.Deadline()
 	if callers, ok := ctx.Deadline(); errors.Is(err, context.DeadlineExceeded) && (!ok || end.Before(callers)) {
 		text := fmt.Sprintf("Azure: %s has not ended within %s: it is looked at again by itself; the activity log of the network interface or its machine says more", permission, p.longest)
