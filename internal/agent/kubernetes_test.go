@@ -384,7 +384,8 @@ func (k *kubernetesTest) detach(ctx context.Context) {
 	})
 }
 
-// TestKubernetesClusterPool has a node wait for the operator, and keep its range over a restart.
+// TestKubernetesClusterPool has a node wait for the operator, and keep its range when its object is
+// deleted, and over a restart.
 func TestKubernetesClusterPool(t *testing.T) {
 	t.Parallel()
 	c := newKubeCluster(t)
@@ -413,6 +414,35 @@ func TestKubernetesClusterPool(t *testing.T) {
 		return err == nil && now.Spec.InstanceID == "i-1" && slices.Equal(now.Spec.IPAM.PodCIDRs, node.Spec.IPAM.PodCIDRs) &&
 			slices.ContainsFunc(now.Spec.Addresses, func(a v2.NodeAddress) bool { return a.Type == "CiliumInternalIP" && strings.HasPrefix(a.IP, "10.7.3.") })
 	})
+	if err := c.ciliumNodes().Delete(t.Context(), "n1", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	c.eventually("another object that names the range", func() bool {
+		now, err := c.ciliumNodes().Get(t.Context(), "n1", metav1.GetOptions{})
+		return err == nil && slices.Equal(now.Spec.IPAM.PodCIDRs, node.Spec.IPAM.PodCIDRs)
+	})
+	// It has become another node's: no new pod gets an address of it.
+	assign := func(cidr string) {
+		c.eventually("a write", func() bool {
+			now, err := c.ciliumNodes().Get(t.Context(), "n1", metav1.GetOptions{})
+			if err == nil {
+				now.Spec.IPAM.PodCIDRs = []string{cidr}
+				_, err = c.ciliumNodes().Update(t.Context(), now, metav1.UpdateOptions{})
+			}
+			return err == nil
+		})
+	}
+	given := func() error {
+		_, err := n.client.AllocateIP(t.Context(), rest.AllocateIPParams{Owner: "default/late"})
+		return err
+	}
+	assign("10.7.9.0/24")
+	c.eventually("addresses are refused", func() bool {
+		err := given()
+		return err != nil && strings.Contains(err.Error(), "pods of this node use 10.7.3.0/24, but the operator has assigned 10.7.9.0/24")
+	})
+	assign("10.7.3.0/24")
+	c.eventually("addresses are given again", func() bool { return given() == nil })
 	n.stop()
 	c.Stop()
 	n.launch()

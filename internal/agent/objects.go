@@ -83,13 +83,26 @@ func newNodeObjects(cfg Config, filter *labels.Filter, c *cluster, t *tables, lo
 		}
 		if says {
 			report(err)
+			t.pool.Refuse(err) // another node's pods may have the addresses
 		}
 	}
-	var fill func(*v2.CiliumNode, bool)
-	if given := c.assigned(); given != nil {
-		own, fill = given.Observe, given.Fill
-	}
 	mode := cfg.IPAM
+	var fill func(*v2.CiliumNode, bool)
+	switch given := c.assigned(); {
+	case given != nil:
+		own, fill = given.Observe, given.Fill
+	case mode == addressing.ClusterPool:
+		// Somebody has deleted the object, as with kubectl delete node, and the operator does not
+		// know any more whose the block is.
+		fill = func(o *v2.CiliumNode, made bool) {
+			if made {
+				o.Spec.IPAM.PodCIDRs = nil
+				for _, p := range t.podCIDRs() {
+					o.Spec.IPAM.PodCIDRs = append(o.Spec.IPAM.PodCIDRs, p.String())
+				}
+			}
+		}
+	}
 	return nodes.New(nodes.Config{
 		Self: cfg.self(), ClusterID: cfg.ClusterID, WritePodCIDRs: mode == addressing.Kubernetes || mode == addressing.Delegated || c.addressing.Fixed(),
 		Own: own, Fill: fill, Log: log,

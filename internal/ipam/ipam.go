@@ -191,7 +191,8 @@ type IPAM struct {
 
 	mu       sync.Mutex
 	open     bool
-	singly   bool // addresses are those of AssignAddresses
+	singly   bool  // addresses are those of AssignAddresses
+	refused  error // why nobody is given an address; nil if somebody may be
 	families Families
 	pools    [2][]*pool // IPv4, IPv6; searched in their order
 	given    map[netip.Addr]*Allocation
@@ -256,6 +257,14 @@ func (m *IPAM) CIDRs(families Families) []netip.Prefix {
 		}
 	}
 	return out
+}
+
+// Refuse has nobody be given an address, until it is called with nil; why goes into the error. What
+// is given out stays.
+func (m *IPAM) Refuse(why error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.refused = why
 }
 
 // Open ends the restoring: from now on addresses are given out.
@@ -374,6 +383,9 @@ func (m *IPAM) AllocateFrom(families Families, owner string, pools Choice, expir
 
 // next gives one address of a pool and returns a copy of its allocation.
 func (m *IPAM) next(f Families, owner, pool string, expire bool) (*Allocation, error) {
+	if m.refused != nil {
+		return nil, fmt.Errorf("%w: %w", ErrExhausted, m.refused)
+	}
 	var full []string
 	total := 0
 	for _, p := range m.of(f) {
@@ -503,6 +515,9 @@ func (m *IPAM) claim(ip netip.Addr, owner string) error {
 	}
 	if o, ok := m.excluded[ip]; ok {
 		return fmt.Errorf("%w: %v is excluded for %s", ErrExists, ip, nameOf(o))
+	}
+	if m.open && m.refused != nil {
+		return fmt.Errorf("%w: %w", ErrInvalid, m.refused)
 	}
 	if m.open && p.led && p.drained {
 		return fmt.Errorf("%w: nothing of %v is given out at present", ErrInvalid, p.cidr)

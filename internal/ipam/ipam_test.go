@@ -642,3 +642,36 @@ func TestNone(t *testing.T) {
 		t.Error("a node without pods has a pod CIDR")
 	}
 }
+
+// TestRefuse has a node lose its pod CIDR: what is given out stays, and nobody is given anything
+// until it is back.
+func TestRefuse(t *testing.T) {
+	t.Parallel()
+	m, err := New(Config{IPv4CIDR: pfx("10.0.0.0/24"), IPv6CIDR: pfx("fd00::/120")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Open()
+	had, err := m.AllocateNext(Both, "a", "", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	why := errors.New("it is another node's")
+	m.Refuse(why)
+	if r, err := m.AllocateNext(Both, "b", "", false); !errors.Is(err, ErrExhausted) || !errors.Is(err, why) {
+		t.Errorf("given: %+v, %v", r, err)
+	}
+	other := netip.MustParseAddr("10.0.0.77")
+	for name, err := range map[string]error{"allocate": m.Allocate(other, "b", ""), "take": m.Take(other, "b", "")} {
+		if !errors.Is(err, why) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if a, ok := m.Lookup(had.IPv4.IP); !ok || a.Owner != "a" || m.Free(had.IPv4.IP) != nil {
+		t.Errorf("what was given out: %+v, %t", a, ok)
+	}
+	m.Refuse(nil)
+	if _, err := m.AllocateNext(Both, "b", "", false); err != nil {
+		t.Error(err)
+	}
+}

@@ -246,7 +246,10 @@ func (c *Config) Changed(o *v2.CiliumNode, used []netip.Prefix) (says bool, err 
 	}
 	var missing []string
 	for _, p := range used {
-		if !slices.Contains(o.Spec.IPAM.PodCIDRs, p.String()) {
+		if !slices.ContainsFunc(o.Spec.IPAM.PodCIDRs, func(text string) bool {
+			has, err := netip.ParsePrefix(text) // however it is spelled
+			return err == nil && has.Masked() == p
+		}) {
 			missing = append(missing, p.String())
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+	"time"
 
 	"github.com/spf13/pflag"
 
@@ -22,11 +23,18 @@ type Config struct {
 	EnableIPv4, EnableIPv6 bool
 	// IPv4Bits and IPv6Bits are the lengths of the prefixes that a node gets.
 	IPv4Bits, IPv6Bits int
+	// quarantine is how long the blocks of a node that is gone are nobody else's.
+	quarantine time.Duration
 }
+
+// defaultQuarantine is as with multi-pool. That a node's object is gone is no proof that no pod
+// uses its blocks: who deletes a Node, or its CiliumNode, does not end its pods, and its agent
+// makes the object anew.
+const defaultQuarantine = 2 * time.Minute
 
 // Defaults returns a configuration without ranges, which no cluster has in common.
 func Defaults() Config {
-	return Config{EnableIPv4: true, EnableIPv6: true, IPv4Bits: 24, IPv6Bits: 112}
+	return Config{EnableIPv4: true, EnableIPv6: true, IPv4Bits: 24, IPv6Bits: 112, quarantine: defaultQuarantine}
 }
 
 // Flags binds the configuration to command-line flags; the current values are the defaults shown.
@@ -96,5 +104,9 @@ func (c *Config) index() (*index, error) {
 	if err := errors.Join(err4, err6); err != nil {
 		return nil, err
 	}
-	return newIndex(v4, c.IPv4Bits, v6, c.IPv6Bits)
+	b, err := newIndex(v4, c.IPv4Bits, v6, c.IPv6Bits)
+	if err == nil {
+		b.quarantine = c.quarantine
+	}
+	return b, err
 }

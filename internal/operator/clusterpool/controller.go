@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -72,7 +73,7 @@ func (k indexAdapter) Agrees(n *v2.CiliumNode) bool { return k.agrees(viewOf(n))
 
 // Reconcile implements [assign.Index].
 func (k indexAdapter) Reconcile(n *v2.CiliumNode) assign.Answer {
-	a := k.reconcile(viewOf(n))
+	a := k.reconcile(viewOf(n), time.Now())
 	out := assign.Answer{Faults: a.faults, Displaced: a.displaced, Released: a.released}
 	if len(a.cidrs) != len(n.Spec.IPAM.PodCIDRs) {
 		out.IPAM = map[string]any{"podCIDRs": a.cidrs}
@@ -84,4 +85,4 @@ func (k indexAdapter) Reconcile(n *v2.CiliumNode) assign.Answer {
 func (k indexAdapter) Wrote(name string, served bool) { k.wrote(name, served) }
 
 // Forget implements [assign.Index].
-func (k indexAdapter) Forget(name string) bool { return k.forget(name) }
+func (k indexAdapter) Forget(name string) bool { return k.forget(name, time.Now()) }

@@ -9,10 +9,12 @@
 // Before the first block is given, all CiliumNodes are read from the server, not from a cache, and
 // what they hold is recorded. A block is recorded before it is written, stays recorded if the
 // write's outcome is not known, and is released only when the server itself says that the node does
-// not have it, or is gone. Writes carry the resource version that was read. If two nodes have the
-// same block anyway, because somebody wrote it there, the older node keeps it, of two of one age
-// the one whose name sorts first; nothing is taken from the other, whose pods may use it, but its
-// status says what to do.
+// not have it, or has been gone for two minutes: an object may be deleted while the node's pods
+// run, as by kubectl delete node. Made anew, it has the same block, which its agent writes into it,
+// too, as an operator that has started since knows nothing of it. Writes carry the resource version
+// that was read. If two nodes have the same block anyway, because somebody wrote it there, the
+// older node keeps it, of two of one age the one whose name sorts first; nothing is taken from the
+// other, whose pods may use it, but its status says what to do.
 //
 // A block that was released is given out again only after all others.
 package clusterpool

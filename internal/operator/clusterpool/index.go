@@ -41,11 +41,15 @@ type member struct {
 }
 
 // index records which node holds which blocks of addresses. What always holds: no two nodes hold
-// overlapping prefixes. It is plain memory and not safe for concurrent use.
+// overlapping prefixes. It is plain memory and not safe for concurrent use. It has no clock: times
+// are arguments, and must not go back.
 type index struct {
-	pools   [2]*pool.Pool // of IPv4 and IPv6
-	serving [2]bool       // whether nodes are given blocks of the family
-	nodes   map[string]*member
+	pools      [2]*pool.Pool // of IPv4 and IPv6
+	serving    [2]bool       // whether nodes are given blocks of the family
+	nodes      map[string]*member
+	quarantine time.Duration
+	// gone are nodes without an object, with the time until which they keep what they held.
+	gone map[string]time.Time
 }
 
 func newIndex(v4 []netip.Prefix, v4Bits int, v6 []netip.Prefix, v6Bits int) (*index, error) {
@@ -54,7 +58,7 @@ func newIndex(v4 []netip.Prefix, v4Bits int, v6 []netip.Prefix, v6Bits int) (*in
 	if err := errors.Join(err4, err6); err != nil {
 		return nil, err
 	}
-	return &index{pools: [2]*pool.Pool{p4, p6}, serving: [2]bool{len(v4) > 0, len(v6) > 0}, nodes: map[string]*member{}}, nil
+	return &index{pools: [2]*pool.Pool{p4, p6}, serving: [2]bool{len(v4) > 0, len(v6) > 0}, nodes: map[string]*member{}, gone: map[string]time.Time{}}, nil
 }
 
 // restore records what nodes hold already, the oldest node first, before anything is given out.
@@ -103,18 +107,16 @@ func (b *index) agrees(n node) bool {
 }
 
 // reconcile decides about n, which must be as the server has it now: what is not in it any more is
-// released.
-func (b *index) reconcile(n node) answer {
-	var a answer
+// released. An object that was made anew has what the one before had, if it names nothing else: the
+// node's pods may run.
+func (b *index) reconcile(n node, now time.Time) answer {
+	a := answer{released: b.expire(now)}
 	m := b.nodes[n.name]
-	if m != nil && m.uid != n.uid { // another node of the same name
-		a.released = b.forget(n.name)
-		m = nil
-	}
-	if m == nil {
+	if m == nil || m.uid != n.uid {
 		m = &member{uid: n.uid, created: n.created}
 		b.nodes[n.name] = m
 	}
+	delete(b.gone, n.name)
 	a.cidrs = slices.Clone(n.cidrs)
 	parsed, bad := parse(n.cidrs)
 	for _, text := range bad {
@@ -174,7 +176,11 @@ func (b *index) give(f int, n node, a *answer) {
 	if len(blocks) == 0 {
 		block, err := b.pools[f].Allocate(n.name)
 		if err != nil {
-			a.faults = append(a.faults, fmt.Sprintf("no %s addresses for this node: %v; add a range to --%s", pool.FamilyNames[f], err, rangeFlags[f]))
+			hint := ""
+			if len(b.gone) > 0 {
+				hint = fmt.Sprintf(", or wait: blocks of nodes that are gone are free after %s", b.quarantine)
+			}
+			a.faults = append(a.faults, fmt.Sprintf("no %s addresses for this node: %v; add a range to --%s%s", pool.FamilyNames[f], err, rangeFlags[f], hint))
 			return
 		}
 		blocks = append(blocks, block)
@@ -201,14 +207,31 @@ func (b *index) wrote(name string, served bool) {
 	}
 }
 
-// forget releases what a node holds that is gone. It reports whether that was anything.
-func (b *index) forget(name string) bool {
-	delete(b.nodes, name)
-	n := 0
-	for _, pl := range b.pools {
-		n += len(pl.Release(name))
+// forget has what a node holds be released after a while, as its object is gone. It reports whether
+// anything became free.
+func (b *index) forget(name string, now time.Time) (released bool) {
+	_, known := b.gone[name]
+	if m := b.nodes[name]; m != nil && !known {
+		m.uid, m.served = "", false
+		b.gone[name] = now.Add(b.quarantine)
 	}
-	return n > 0
+	return b.expire(now)
+}
+
+// expire releases what nodes held that have been gone for long enough. It reports whether that was
+// anything.
+func (b *index) expire(now time.Time) (released bool) {
+	for name, end := range b.gone {
+		if now.Before(end) {
+			continue
+		}
+		delete(b.gone, name)
+		delete(b.nodes, name)
+		for _, pl := range b.pools {
+			released = len(pl.Release(name)) > 0 || released
+		}
+	}
+	return released
 }
 
 // parse reads the CIDRs of a node. Bits below the prefix are dropped, as the agent does; what is

@@ -15,6 +15,7 @@ import (
 
 func config(v4, v6 string) Config {
 	c := Defaults()
+	c.quarantine = 0
 	if v4 != "" {
 		c.IPv4 = []string{v4}
 	}
@@ -150,7 +151,12 @@ func TestReconcile(t *testing.T) {
 		}},
 		{"created anew", config(v4, ""), nil, []step{
 			{node: aged("a", 0), want: []string{"10.0.0.0/24"}},
-			{node: node{name: "a", uid: "other", created: time.Unix(5000, 0)}, want: []string{"10.0.1.0/24"}, released: true},
+			{node: node{name: "a", uid: "other", created: time.Unix(5000, 0)}, want: []string{"10.0.0.0/24"}},
+		}},
+		{"created anew, with what its agent uses", config(v4, ""), []node{aged("b", 1, "10.0.0.0/24")}, []step{
+			{node: aged("a", 9, "10.0.3.0/24"), want: []string{"10.0.3.0/24"}},
+			{node: node{name: "b", uid: "other", created: time.Unix(5000, 0), cidrs: []string{"10.0.0.0/24"}}, want: []string{"10.0.0.0/24"}},
+			{node: node{name: "a", uid: "other", created: time.Unix(5000, 0), cidrs: []string{"10.0.2.0/24"}}, want: []string{"10.0.2.0/24"}, released: true},
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -158,7 +164,7 @@ func TestReconcile(t *testing.T) {
 			b := testIndex(t, tt.config)
 			b.restore(tt.restore)
 			for i, s := range tt.steps {
-				a := b.reconcile(s.node)
+				a := b.reconcile(s.node, time.Unix(9000, 0))
 				if diff := cmp.Diff(s.want, a.cidrs, cmpopts.EquateEmpty()); diff != "" {
 					t.Errorf("step %d: podCIDRs (-want +got):\n%s", i, diff)
 				}
@@ -176,6 +182,40 @@ func TestReconcile(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestDeletedWhilePodsRun has the object of a node be deleted, whose pods run, and be made anew, in
+// a range that is full: nobody else is given its block, until it has been gone for long.
+func TestDeletedWhilePodsRun(t *testing.T) {
+	t.Parallel()
+	cfg := config("10.0.0.0/24", "")
+	cfg.quarantine = time.Minute
+	b, at := testIndex(t, cfg), time.Unix(9000, 0)
+	if a := b.reconcile(aged("a", 0), at); !slices.Equal(a.cidrs, []string{"10.0.0.0/24"}) {
+		t.Fatal(a)
+	}
+	if b.forget("a", at) {
+		t.Error("free at once")
+	}
+	waits := func(at time.Time) {
+		t.Helper()
+		if a := b.reconcile(aged("b", 1), at); len(a.cidrs) > 0 || len(a.faults) != 1 {
+			t.Errorf("another node: %+v", a)
+		}
+	}
+	waits(at.Add(50 * time.Second))
+	anew := node{name: "a", uid: "other", created: time.Unix(8000, 0)}
+	if a := b.reconcile(anew, at.Add(50*time.Second)); !slices.Equal(a.cidrs, []string{"10.0.0.0/24"}) || a.released {
+		t.Errorf("made anew: %+v", a)
+	}
+	waits(at.Add(time.Hour))
+	b.forget("a", at.Add(time.Hour))
+	if b.forget("a", at.Add(time.Hour+50*time.Second)) {
+		t.Error("free early")
+	}
+	if a := b.reconcile(aged("b", 1), at.Add(time.Hour+time.Minute)); !a.released || !slices.Equal(a.cidrs, []string{"10.0.0.0/24"}) {
+		t.Errorf("after a while: %+v", a)
 	}
 }
 
@@ -203,10 +243,15 @@ func (s server) list() []node {
 
 func world(t *testing.T, r *rand.Rand, seed uint64) {
 	cfg := config("10.0.0.0/21", "fd00::/109") // eight blocks of each
+	cfg.quarantine = 10 * time.Second
 	b := testIndex(t, cfg)
 	srv := server{}
 	history := map[string][]node{} // what a cache may still show of a node
 	clock := 0
+	now := func() time.Time { return time.Unix(int64(clock), 0) }
+	// deleted are nodes without an object, whose pods may run, with what they had, as long as the
+	// operator runs that knows of it.
+	deleted := map[string]node{}
 	var log []string
 	remember := func(n *node) {
 		c := *n
@@ -216,13 +261,13 @@ func world(t *testing.T, r *rand.Rand, seed uint64) {
 	reconcile := func(name string, view *node) {
 		live := srv[name]
 		if live == nil {
-			b.forget(name)
+			b.forget(name, now())
 			return
 		}
 		if view != nil && b.agrees(*view) {
 			return
 		}
-		a := b.reconcile(*live)
+		a := b.reconcile(*live, now())
 		if slices.Equal(a.cidrs, live.cidrs) {
 			return
 		}
@@ -232,6 +277,11 @@ func world(t *testing.T, r *rand.Rand, seed uint64) {
 		}
 		live.cidrs = slices.Clone(a.cidrs)
 		remember(live)
+		for gone, had := range deleted {
+			if clock < int(had.created.Unix())+10 && slices.ContainsFunc(live.cidrs, func(c string) bool { return slices.Contains(had.cidrs, c) }) {
+				t.Fatalf("seed %d: %s has %v of %s, which was deleted a moment ago\n%s", seed, name, live.cidrs, gone, strings.Join(log, "\n"))
+			}
+		}
 		log = append(log, fmt.Sprint("wrote ", name, a.cidrs))
 		if r.IntN(4) != 0 { // else the answer is lost
 			b.wrote(name, len(a.faults) == 0)
@@ -244,15 +294,18 @@ func world(t *testing.T, r *rand.Rand, seed uint64) {
 		case op < 5 && srv[name] == nil:
 			n := &node{name: name, uid: fmt.Sprint(clock), created: time.Unix(int64(clock), 0)}
 			srv[name] = n
+			delete(deleted, name)
 			remember(n)
 			log = append(log, "create "+name)
 		case op < 6 && srv[name] != nil:
+			deleted[name] = node{cidrs: srv[name].cidrs, created: now()}
 			delete(srv, name)
 			log = append(log, "delete "+name)
 		case op < 7:
 			log = append(log, "restart")
 			b = testIndex(t, cfg)
 			b.restore(srv.list())
+			clear(deleted)
 		default:
 			var view *node
 			if h := history[name]; len(h) > 0 && r.IntN(2) == 0 {
@@ -264,6 +317,7 @@ func world(t *testing.T, r *rand.Rand, seed uint64) {
 	}
 	// Let it converge, with a cache that is up to date.
 	for range 60 {
+		clock++
 		for name := range history {
 			reconcile(name, srv[name])
 		}
