@@ -68,6 +68,9 @@ func (m *Manager) turns(ctx context.Context, o *v2.CiliumNode) (again time.Durat
 		if wait > 0 {
 			return wait, short, nil
 		}
+		if err = m.preferFirst(ctx, o); err != nil {
+			return 0, short, err
+		}
 		w := m.decide(o, pending, limits)
 		short = w.short
 		if w.unseen && !looked {
@@ -225,7 +228,7 @@ func (m *Manager) decide(o *v2.CiliumNode, pending int, limits Limits) *work {
 	defer m.mu.Unlock()
 	w := &work{next: refresh()}
 	n, other := m.claim(o.Name, m.provider.Instance(o))
-	if other != "" {
+	if other != "" && m.inv.snapshot != nil { // before, it is not known yet whose it is
 		w.status = m.faultPatch(o, fmt.Sprintf("instance %s is that of node %s: delete the CiliumNode that is not its", o.Spec.InstanceID, other))
 		return w
 	}

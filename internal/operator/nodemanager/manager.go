@@ -1,6 +1,7 @@
 package nodemanager
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"reflect"
+	"slices"
 	"sync"
 	"time"
 
@@ -50,7 +52,8 @@ const (
 	// gcBatch bounds the interfaces that one collection removes.
 	gcBatch = 25
 
-	podsOfNode = "ipam-node"
+	podsOfNode      = "ipam-node"
+	nodesOfInstance = "ipam-instance"
 )
 
 // Manager is the node manager. Make it with [Setup].
@@ -130,6 +133,15 @@ func Setup(ctx context.Context, m manager.Manager, cfg Config, p Provider, metri
 	if err != nil {
 		return fmt.Errorf("pods by node: %w", err)
 	}
+	err = m.GetFieldIndexer().IndexField(ctx, &v2.CiliumNode{}, nodesOfInstance, func(o client.Object) []string {
+		if n, ok := o.(*v2.CiliumNode); ok && p.Instance(n) != "" {
+			return []string{p.Instance(n)}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("nodes by instance: %w", err)
+	}
 	err = builder.ControllerManagedBy(m).Named("ipam-pool-maintainer").
 		Watches(&v2.CiliumNode{}, nodeEvents(n)).
 		Watches(&corev1.Pod{}, podEvents(n)).
@@ -207,6 +219,9 @@ func (m *Manager) take(ctx context.Context, s *Snapshot, begun time.Time, err er
 	all := m.inv.snapshot == nil
 	changed := map[string]bool{}
 	if m.fault = err; err == nil {
+		if all {
+			clear(m.owner) // who has which instance is decided by what is known of it now
+		}
 		before := m.inv.interfaces
 		m.inv.replace(s, begun)
 		for id, i := range m.inv.interfaces {
@@ -300,6 +315,56 @@ func (m *Manager) leftBehind() (out []Interface) {
 	}
 	m.left = left
 	return out
+}
+
+// preferFirst has a node's instance be that of the node that was first, if several name it and this
+// operator has not decided yet: after a restart it would be that which is looked at first, and the
+// addresses of the other one's pods be released, as no pod of this one uses them.
+func (m *Manager) preferFirst(ctx context.Context, o *v2.CiliumNode) error {
+	instance := m.provider.Instance(o)
+	m.mu.Lock()
+	attached, _ := m.inv.of(instance)
+	open := m.inv.snapshot != nil && m.owner[instance] == ""
+	m.mu.Unlock()
+	if !open {
+		return nil
+	}
+	var all v2.CiliumNodeList
+	if err := m.client.List(ctx, &all, client.MatchingFields{nodesOfInstance: instance}, client.UnsafeDisableDeepCopy); err != nil {
+		return fmt.Errorf("nodes of instance %s: %w", instance, err)
+	}
+	first := o
+	for i := range all.Items {
+		if n := &all.Items[i]; n.Name != o.Name && n.DeletionTimestamp.IsZero() && wasFirst(n, first, attached) {
+			first = n
+		}
+	}
+	if first == o {
+		return nil
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.owner[instance] == "" {
+		m.claim(first.Name, instance)
+	}
+	return nil
+}
+
+// wasFirst reports whether x had an instance with these interfaces before y: an operator before
+// this one has given it addresses of them, or else x is older.
+func wasFirst(x, y *v2.CiliumNode, attached []Interface) bool {
+	has := func(n *v2.CiliumNode) bool {
+		for _, a := range n.Spec.IPAM.Pool {
+			if slices.ContainsFunc(attached, func(i Interface) bool { return i.ID == a.Resource }) {
+				return true
+			}
+		}
+		return false
+	}
+	if hasX, hasY := has(x), has(y); hasX != hasY {
+		return hasX
+	}
+	return cmp.Or(x.CreationTimestamp.Compare(y.CreationTimestamp.Time), cmp.Compare(x.Name, y.Name)) < 0
 }
 
 // claim records whose instance a node is. It returns the node that has it already.

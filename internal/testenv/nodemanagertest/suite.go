@@ -50,10 +50,10 @@ func (s Suite) Run(t *testing.T) {
 }
 
 // nodes has nodes grow and shrink, a subnet run dry and be widened, an instance be claimed twice,
-// and one end. Lists come in pages all the time.
+// which operators see that start later, too, and one end. Lists come in pages all the time.
 func (s Suite) nodes(tr *Trial) {
 	tr.Cloud.Pages(2)
-	tr.Run(nil)
+	stop := tr.Run(nil)
 	tr.Node("grow", nil)
 	tr.Converges("grow", 0, 8, 8, "")
 	tr.Converges("grow", 17, 25, 25, "")
@@ -74,6 +74,14 @@ func (s Suite) nodes(tr *Trial) {
 		}
 		return Missing(n.Status.IPAM.OperatorStatus.Error, "is that of node grow")
 	})
+	for k := range 5 { // which of the two an operator looks at first is by chance
+		stop()
+		stop = tr.Run(nil)
+		tr.Converges("grow", 11+k%2, 19+k%2, 19+k%2, "")
+		if n := tr.Get("thief"); len(n.Spec.IPAM.Pool) > 0 {
+			tr.Fatalf("after a restart it has addresses of another's instance: %v", n.Spec.IPAM.Pool)
+		}
+	}
 
 	tr.Node("end", nil)
 	end := tr.Converges("end", 0, 8, 8, "")
@@ -175,14 +183,6 @@ func (s Suite) newcomer(tr *Trial) {
 	tr.Converges("public", 0, 8, 8, "static-ip-tags")
 }
 
-// FaultPoints ends the operator at each call that changes the cloud: before it takes effect, after,
-// with the answer lost, and with the effect when the operator has ended already. Another goes on.
-// Descriptions are a little old all the time.
-func (s Suite) FaultPoints(t *testing.T) {
-	tr := &Trial{t, controllers.Start(t), s.New(t)}
-	tr.Cloud.Lag(100 * time.Millisecond)
-}
-
 // silent has the cloud take a request and never answer it: one by which everything is read, and one
 // that changes a node's interface. Nobody waits for that without end.
 func (s Suite) silent(tr *Trial) {
@@ -211,6 +211,14 @@ func (s Suite) silent(tr *Trial) {
 	if !read.Load() || !changed.Load() {
 		tr.Errorf("read: %t, changed: %t", read.Load(), changed.Load())
 	}
+}
+
+// FaultPoints ends the operator at each call that changes the cloud: before it takes effect, after,
+// with the answer lost, and with the effect when the operator has ended already. Another goes on.
+// Descriptions are a little old all the time.
+func (s Suite) FaultPoints(t *testing.T) {
+	tr := &Trial{t, controllers.Start(t), s.New(t)}
+	tr.Cloud.Lag(100 * time.Millisecond)
 	k := 0
 	for _, action := range s.Changes {
 		for _, when := range []string{"before", "after", "late"} {
