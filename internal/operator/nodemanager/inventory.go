@@ -11,6 +11,10 @@ import (
 // consistency in the Amazon EC2 API"). Until then, what was changed counts, not what is described.
 const maxLag = 2 * time.Minute
 
+// maxChanges bounds the changes that are remembered until a description is read that began later:
+// as long as there is none, the oldest go.
+const maxChanges = 4096
+
 // prefixesRest is how long no prefix is asked of a subnet that had none.
 const prefixesRest = 10 * time.Minute
 
@@ -30,6 +34,7 @@ type inventory struct {
 	snapshot   *Snapshot
 	begun      time.Time            // when the snapshot was
 	interfaces map[string]Interface // by ID
+	alone      map[string]time.Time // instances that were read since, and when that was begun
 	byInstance map[string][]string
 	changes    []change // oldest first
 	limits     map[string]Limits
@@ -37,16 +42,31 @@ type inventory struct {
 }
 
 func newInventory(lag time.Duration) *inventory {
-	return &inventory{lag: lag, limits: map[string]Limits{}, scattered: map[string]time.Time{}, interfaces: map[string]Interface{}, byInstance: map[string][]string{}}
+	return &inventory{
+		lag: lag, limits: map[string]Limits{}, scattered: map[string]time.Time{},
+		interfaces: map[string]Interface{}, alone: map[string]time.Time{}, byInstance: map[string][]string{},
+	}
 }
 
-// replace takes a description that was begun at a time.
+// replace takes a description that was begun at a time. An instance that was read alone since is as
+// it was then: a description of many pages may take minutes.
 func (v *inventory) replace(s *Snapshot, begun time.Time) {
+	before := v.interfaces
 	v.snapshot, v.begun = s, begun
 	v.interfaces = make(map[string]Interface, len(s.Interfaces))
 	for _, i := range s.Interfaces {
 		v.interfaces[i.ID] = i
 	}
+	maps.DeleteFunc(v.alone, func(_ string, at time.Time) bool { return !at.After(begun) })
+	newer := func(_ string, i Interface) bool { return !v.alone[i.Instance].IsZero() }
+	maps.DeleteFunc(v.interfaces, newer)
+	for id, i := range before {
+		if newer(id, i) {
+			v.interfaces[id] = i
+		}
+	}
+	// Those that began later have these, too.
+	v.changes = slices.DeleteFunc(v.changes, func(c change) bool { return begun.Sub(c.at) > v.lag })
 	v.again(begun, func(Interface) bool { return true })
 	for id, since := range v.scattered {
 		if time.Since(since) > prefixesRest {
@@ -62,6 +82,7 @@ func (v *inventory) replaceInstance(instance string, list []Interface, begun tim
 	if begun.Before(v.begun) {
 		return
 	}
+	v.alone[instance] = begun
 	maps.DeleteFunc(v.interfaces, func(_ string, i Interface) bool { return i.Instance == instance })
 	for _, i := range list {
 		if i.Instance == instance {
@@ -74,9 +95,8 @@ func (v *inventory) replaceInstance(instance string, list []Interface, begun tim
 
 // again makes the changes that a description may lack.
 func (v *inventory) again(begun time.Time, of func(Interface) bool) {
-	v.changes = slices.DeleteFunc(v.changes, func(c change) bool { return begun.Sub(c.at) > v.lag })
 	for _, c := range v.changes {
-		if of(c.iface) {
+		if begun.Sub(c.at) <= v.lag && of(c.iface) {
 			v.apply(c)
 		}
 	}
@@ -84,7 +104,7 @@ func (v *inventory) again(begun time.Time, of func(Interface) bool) {
 
 // note makes a change that the cloud has confirmed.
 func (v *inventory) note(c change) {
-	v.changes = append(v.changes, c)
+	v.changes = append(v.changes[max(0, len(v.changes)-maxChanges+1):], c)
 	id := c.iface.ID
 	before := v.interfaces[id].Instance
 	v.apply(c)

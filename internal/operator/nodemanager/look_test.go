@@ -156,6 +156,42 @@ func TestReadOfAnInstance(t *testing.T) {
 	}
 }
 
+// TestLongDescription has a description of everything take minutes: what was changed meanwhile, or
+// read of one instance, is not lost when it has come to its end.
+func TestLongDescription(t *testing.T) {
+	t.Parallel()
+	v, now := newInventory(time.Minute), time.Now()
+	at := func(seconds int) time.Time { return now.Add(time.Duration(seconds) * time.Second) }
+	a, c := Interface{ID: "a", Instance: "i-a", Attachment: "x"}, Interface{ID: "c", Instance: "i-c", Attachment: "x"}
+	v.replace(&Snapshot{Interfaces: []Interface{a}}, at(0))
+	v.note(change{at: at(10), call: Assign, iface: a, units: []netip.Prefix{netip.MustParsePrefix("10.0.0.1/32")}})
+	v.replaceInstance("i-b", nil, at(200))
+	v.replaceInstance("i-c", []Interface{c}, at(300))
+	check := func(when string, held, others int) {
+		t.Helper()
+		list, _ := v.of("i-a")
+		if len(list) != 1 || len(list[0].Held) != held {
+			t.Errorf("%s: changed is %+v", when, list)
+		}
+		if list, _ = v.of("i-c"); len(list) != others {
+			t.Errorf("%s: read alone is %+v", when, list)
+		}
+	}
+	check("before", 1, 1)
+	v.replace(&Snapshot{Interfaces: []Interface{a}}, at(5))
+	check("begun before both", 1, 1)
+	v.replace(&Snapshot{Interfaces: []Interface{a}}, at(290))
+	check("begun long after the change", 0, 1)
+	v.replace(&Snapshot{Interfaces: []Interface{a}}, at(310))
+	check("begun after both", 0, 0)
+	for k := range 2 * maxChanges {
+		v.note(change{at: at(320 + k), call: Modify, iface: a})
+	}
+	if len(v.changes) != maxChanges || !v.changes[len(v.changes)-1].at.Equal(at(319+2*maxChanges)) {
+		t.Errorf("%d changes are remembered", len(v.changes))
+	}
+}
+
 // TestRereads has everything be wanted before its time: a cloud that fails is given its rest
 // nevertheless, and what has been wanted before a description began is not wanted after it.
 func TestRereads(t *testing.T) {
