@@ -270,11 +270,11 @@ func (e *Election) release(base context.Context) {
 // Held returns nil if the lease is surely this operator's now, and an error that wraps [ErrLost] if
 // not.
 func (e *Election) Held() error {
-	at := e.lock.renewed.Load()
-	if at == nil {
+	r := e.lock.renewed.Load()
+	if r == nil {
 		return fmt.Errorf("%w: %s does not hold the lease", ErrLost, e.Identity())
 	}
-	if age := time.Since(*at); age > e.cfg.LeaseDuration-stopGrace {
+	if age := r.age(); age > e.cfg.LeaseDuration-stopGrace {
 		return fmt.Errorf("%w: the lease was last renewed %s ago", ErrLost, age.Round(time.Millisecond))
 	}
 	return nil
@@ -310,29 +310,45 @@ func (f *fence) RoundTrip(r *http.Request) (*http.Response, error) {
 // WrappedRoundTripper lets client-go find the transport below.
 func (f *fence) WrappedRoundTripper() http.RoundTripper { return f.next }
 
+// renewal is when a lease was written, by two clocks. That of the process stands still while the
+// machine is suspended, or its virtual processors are paused, and others lead by then; the wall
+// clock, which is set right after that, may be set back.
+type renewal struct{ at, wall time.Time }
+
+func renewedNow() *renewal {
+	now := time.Now()
+	return &renewal{now, now.Round(0)}
+}
+
+// age is how long ago that was, by the clock that shows more.
+func (r *renewal) age() time.Duration {
+	now := time.Now()
+	return max(now.Sub(r.at), now.Round(0).Sub(r.wall))
+}
+
 // lock remembers when the lease was last written by this process. The time is taken before the
 // request: others may count from the moment at which the server has it.
 type lock struct {
 	resourcelock.LeaseLock
-	renewed atomic.Pointer[time.Time]
+	renewed atomic.Pointer[renewal]
 }
 
 // Create makes the lease.
 func (l *lock) Create(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
-	now := time.Now()
+	now := renewedNow()
 	err := l.LeaseLock.Create(ctx, r)
 	if err == nil {
-		l.renewed.Store(&now)
+		l.renewed.Store(now)
 	}
 	return err
 }
 
 // Update takes or renews the lease.
 func (l *lock) Update(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
-	now := time.Now()
+	now := renewedNow()
 	err := l.LeaseLock.Update(ctx, r)
 	if err == nil {
-		l.renewed.Store(&now)
+		l.renewed.Store(now)
 	}
 	return err
 }

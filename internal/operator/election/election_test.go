@@ -382,12 +382,20 @@ func TestFence(t *testing.T) {
 		}
 	}
 	check("before election", false)
-	now := time.Now()
-	e.lock.renewed.Store(&now)
-	check("while leading", true)
-	past := now.Add(-quick().LeaseDuration)
-	e.lock.renewed.Store(&past)
-	check("after a long pause", false)
+	now, long := renewedNow(), quick().LeaseDuration
+	for when, c := range map[string]struct {
+		renewed renewal
+		write   bool
+	}{
+		"while leading":                               {*now, true},
+		"after a long pause":                          {renewal{now.at.Add(-long), now.wall.Add(-long)}, false},
+		"after the machine was suspended":             {renewal{now.at, now.wall.Add(-long)}, false},
+		"with the clock put back":                     {renewal{now.at, now.wall.Add(time.Hour)}, true},
+		"after a long pause, with the clock put back": {renewal{now.at.Add(-long), now.wall.Add(time.Hour)}, false},
+	} {
+		e.lock.renewed.Store(&c.renewed)
+		check(when, c.write)
+	}
 }
 
 type roundTrip func(*http.Request) (*http.Response, error)

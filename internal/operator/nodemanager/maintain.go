@@ -43,8 +43,8 @@ func (m *Manager) maintain(ctx context.Context, req reconcile.Request) (reconcil
 	switch {
 	case apierrors.IsConflict(err) || apierrors.IsNotFound(err):
 		return reconcile.Result{RequeueAfter: minInterval}, nil
-	case errors.Is(err, ErrNotLeading):
-		return reconcile.Result{}, nil
+	case errors.Is(err, ErrNotLeading): // unless its clock was only set
+		return reconcile.Result{RequeueAfter: refresh()}, nil
 	case err != nil:
 		return reconcile.Result{}, err
 	}
