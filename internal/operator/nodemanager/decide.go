@@ -19,6 +19,8 @@ type held struct {
 	// marked counts its addresses that are marked or ready, ready those that are ready.
 	marked, ready int
 	used, refused bool
+	// outdated is set if the description may show what the node has no more.
+	outdated bool
 }
 
 // leaving reports whether the agent has promised not to use it.
@@ -80,14 +82,15 @@ func (v *View) held(u netip.Prefix, i *Interface) *held {
 			h.refused = true
 		}
 	})
+	h.outdated = !h.leaving() && v.outdated(u)
 	return h
 }
 
 // pool decides what pods may get: everything but what leaves, or has left as far as the agent
-// knows.
+// knows, or may have left before this operator led.
 func (v *View) pool(d *Decision, units []*held) {
 	for _, h := range units {
-		if h.leaving() {
+		if h.leaving() || h.outdated {
 			continue
 		}
 		addrs(h.unit, func(a netip.Addr) {
@@ -136,7 +139,7 @@ func (v *View) release(d *Decision, units []*held, assigned map[netip.Addr]bool)
 		case h.leaving():
 			addrs(h.unit, func(a netip.Addr) { d.Releases[a] = v2.IPReadyForRelease })
 			continue
-		case h.used || n > excess || v.hasReleased(h.unit):
+		case h.outdated || h.used || n > excess || v.hasReleased(h.unit):
 			continue // the marks, if there are any, go: it is needed again
 		}
 		excess -= n

@@ -33,6 +33,7 @@ type inventory struct {
 	lag        time.Duration
 	snapshot   *Snapshot
 	begun      time.Time            // when the snapshot was
+	first      time.Time            // when the first one was
 	interfaces map[string]Interface // by ID
 	alone      map[string]time.Time // instances that were read since, and when that was begun
 	byInstance map[string][]string
@@ -53,6 +54,9 @@ func newInventory(lag time.Duration) *inventory {
 func (v *inventory) replace(s *Snapshot, begun time.Time) {
 	before := v.interfaces
 	v.snapshot, v.begun = s, begun
+	if v.first.IsZero() {
+		v.first = begun
+	}
 	v.interfaces = make(map[string]Interface, len(s.Interfaces))
 	for _, i := range s.Interfaces {
 		v.interfaces[i.ID] = i
@@ -75,6 +79,10 @@ func (v *inventory) replace(s *Snapshot, begun time.Time) {
 	}
 	v.index()
 }
+
+// early reports whether the description may be behind changes that an operator before this one has
+// made.
+func (v *inventory) early() bool { return v.begun.Sub(v.first) < v.lag }
 
 // replaceInstance takes a description of one instance, unless that of everything is newer. What it
 // says of others does not count: who may write a CiliumNode says what is asked for.

@@ -144,7 +144,7 @@ func (m *Manager) failed(ctx context.Context, o *v2.CiliumNode, err error) (time
 	if rerr != nil {
 		return 0, rerr
 	}
-	_, werr := m.patch(ctx, o, "status", m.faultPatch(o, err.Error()))
+	_, werr := m.patch(ctx, o, "status", m.faultPatch(o, err.Error()), nil)
 	return d, werr
 }
 
@@ -200,6 +200,8 @@ type work struct {
 	Decision
 	// status and spec are merge patches of what is to be another; nil for none.
 	status, spec map[string]any
+	// annotations are written with spec.
+	annotations map[string]any
 	// blocked is set if the call must wait; next is when to look again.
 	blocked bool
 	next    time.Duration
@@ -283,6 +285,7 @@ func (m *Manager) decide(o *v2.CiliumNode, pending int, limits Limits) *work {
 		w.status = join(w.status, map[string]any{field: value})
 	}
 	w.spec = join(pool(o, w.Pool), poolIPv6(o, w.IPv6Pool))
+	w.annotations = notedReleases(o, v, &w.Decision)
 	if !w.blocked {
 		w.subnet, w.spent = w.Step.cost()
 		m.inv.spend(w.subnet, w.spent)
@@ -364,6 +367,7 @@ func (m *Manager) view(o *v2.CiliumNode, n *node, pending int, limits Limits) *V
 		}
 	}
 	n.viewIPv6(o, v)
+	m.viewReleased(o, v)
 	v.Attached, v.Loose = m.inv.of(m.provider.Instance(o))
 	m.provider.Describe(o, m.inv.snapshot, v)
 	return v
@@ -442,10 +446,10 @@ func join(a, b map[string]any) map[string]any {
 // the interface.
 func (m *Manager) write(ctx context.Context, o *v2.CiliumNode, w *work) (wrote bool, err error) {
 	for _, p := range []struct {
-		part  string
-		patch map[string]any
-	}{{"status", w.status}, {"spec", w.spec}} {
-		did, err := m.patch(ctx, o, p.part, p.patch)
+		part               string
+		patch, annotations map[string]any
+	}{{"status", w.status, nil}, {"spec", w.spec, w.annotations}} {
+		did, err := m.patch(ctx, o, p.part, p.patch, p.annotations)
 		if err != nil {
 			m.restore(w)
 			return false, err
@@ -455,13 +459,17 @@ func (m *Manager) write(ctx context.Context, o *v2.CiliumNode, w *work) (wrote b
 	return wrote, nil
 }
 
-// patch writes a part of an object, if that is still as it was read, and leaves everything else
-// alone. o is as written afterwards.
-func (m *Manager) patch(ctx context.Context, o *v2.CiliumNode, part string, value map[string]any) (bool, error) {
+// patch writes a part of an object, and annotations with it, if that is still as it was read, and
+// leaves everything else alone. o is as written afterwards.
+func (m *Manager) patch(ctx context.Context, o *v2.CiliumNode, part string, value, annotations map[string]any) (bool, error) {
 	if value == nil {
 		return false, nil
 	}
-	text, err := json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": o.ResourceVersion, "uid": o.UID}, part: value})
+	meta := map[string]any{"resourceVersion": o.ResourceVersion, "uid": o.UID}
+	if annotations != nil {
+		meta["annotations"] = annotations
+	}
+	text, err := json.Marshal(map[string]any{"metadata": meta, part: value})
 	if err == nil {
 		if p := client.RawPatch(types.MergePatchType, text); part == "status" {
 			err = m.client.Status().Patch(ctx, o, p)

@@ -216,7 +216,7 @@ func (m *Manager) rereads() {
 // take records a description and has nodes looked at for which it changes something.
 func (m *Manager) take(ctx context.Context, s *Snapshot, begun time.Time, err error) {
 	m.mu.Lock()
-	all := m.inv.snapshot == nil
+	all, early := m.inv.snapshot == nil, m.inv.early()
 	changed := map[string]bool{}
 	if m.fault = err; err == nil {
 		if all {
@@ -238,7 +238,7 @@ func (m *Manager) take(ctx context.Context, s *Snapshot, begun time.Time, err er
 	var names []string
 	for name, n := range m.nodes {
 		// One that lacks something may have it now: a subnet has been widened.
-		if all || changed[n.instance] || n.lacks {
+		if all || early && !m.inv.early() || changed[n.instance] || n.lacks {
 			names = append(names, name)
 		}
 	}

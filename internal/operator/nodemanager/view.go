@@ -129,6 +129,9 @@ type View struct {
 	Used     map[netip.Addr]string // with the owner
 	Pool     map[netip.Addr]bool
 	Releases map[netip.Addr]v2.IPReleaseStatus
+	// Released were released by an operator before this one, so that the cloud may describe them as
+	// assigned; none as soon as it does not.
+	Released map[netip.Addr]bool
 	// UsedIPv6 is as Used, of IPv6.
 	UsedIPv6 map[netip.Addr]string
 

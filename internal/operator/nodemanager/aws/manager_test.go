@@ -345,6 +345,43 @@ func TestPodsFirst(t *testing.T) {
 	}
 }
 
+// TestSuccession has an operator release addresses, and another one lead at once, to which EC2
+// describes what was before: the node does not get these addresses again.
+func TestSuccession(t *testing.T) {
+	t.Parallel()
+	tr := newTrial(t)
+	lag := func(c *nodemanager.Config) { c.MaxLag = time.Minute }
+	stop := tr.Run(lag)
+	tr.node("n", "m5.xlarge", 1, nil)
+	tr.Converges("n", 9, 17, 17, "")
+	tr.cloud.Lag(30 * time.Second)
+	tr.Converges("n", 0, 8, 8, "")
+	stop()
+
+	reads := func() int { return tr.cloud.Calls()["DescribeVpcs"] }
+	before := reads()
+	defer tr.Run(lag)()
+	controllers.Eventually(t, nodemanagertest.Timeout, func() string {
+		assigned, err := tr.cloud.Assigned("i-n")
+		if err != nil {
+			return err.Error()
+		}
+		n := tr.Get("n")
+		for a := range n.Spec.IPAM.Pool {
+			if assigned[a] == "" {
+				t.Fatalf("%s was released, and is in the pool again: %v", a, n.Annotations)
+			}
+		}
+		if reads() < before+4 { // the operator has gone by the first
+			return "the cloud has not been described"
+		}
+		return ""
+	})
+	tr.cloud.Lag(0)
+	tr.Converges("n", 9, 17, 17, "")
+	tr.Converges("n", 0, 8, 8, "")
+}
+
 // provider is one without a manager.
 func (r *region) provider(t *testing.T) *Provider {
 	t.Helper()
