@@ -116,6 +116,47 @@ func TestMigrateToConsul(t *testing.T) {
 	}
 }
 
+// putBack is a store that is put back to an older copy after its first transaction.
+type putBack struct {
+	kvstore.Backend
+	copy kvstore.Backend
+	used bool
+}
+
+func (b *putBack) Txn(ctx context.Context, txn kvstore.Txn) (kvstore.TxnResult, error) {
+	if b.used {
+		return b.copy.Txn(ctx, txn)
+	}
+	b.used = true
+	return b.Backend.Txn(ctx, txn)
+}
+
+// TestMigrateWhilePutBack has a store be put back between the look and the write: in the copy
+// others refer to another number, which is in the way.
+func TestMigrateWhilePutBack(t *testing.T) {
+	t.Parallel()
+	here := Identity{ID: 1000, Labels: canon("web")}
+	open := func(number string, writes int) kvstore.Backend {
+		cfg := etcd.Defaults()
+		cfg.Endpoints, cfg.QPS = []string{kvstoretest.StartEtcd(t).Endpoint()}, 0
+		store, err := etcd.New(t.Context(), cfg, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { store.Close() })
+		for range writes {
+			if err := kvstore.Put(t.Context(), store, storekeys.IdentitiesPrefix+"/value/"+here.Labels+"/192.0.2.1", []byte(number), kvstore.Permanent); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return store
+	}
+	keys := Keys{Store: &putBack{Backend: open("1000", 9), copy: open("2000", 1)}, First: 256, Last: 65535}
+	if c, err := keys.write(t.Context(), here); err != nil || c == nil || c.Number != 2000 {
+		t.Errorf("conflict %+v, %v", c, err)
+	}
+}
+
 // TestMigrate copies from a real etcd to a real API server, is broken off, goes on, and copies
 // back.
 func TestMigrate(t *testing.T) {

@@ -95,17 +95,22 @@ func (k Keys) write(ctx context.Context, i Identity) (*Conflict, error) {
 				return nil, nil
 			}
 		}
+		byValue := false
 		for n, dir := range dirs {
-			found := r.Results[1+n]
+			found, ours := r.Results[1+n], true
 			for _, kv := range found {
 				if id, err := allocator.ParseID(string(kv.Value)); err == nil && id != i.ID && !strings.Contains(kv.Key[len(dir):], "/") {
 					c.Number = id
 				}
+				ours = ours && string(kv.Value) == i.ID.String()
 			}
-			if len(found) > 0 { // to this number only: nobody else may come
-				txn.If[1+n] = kvstore.PrefixUnchangedSince(dir, r.Revision)
-			} else {
+			switch {
+			case len(found) == 0:
 				txn.If[1+n] = kvstore.PrefixAbsent(dir)
+			case ours && !byValue: // to this number only, also in a store that was put back since
+				txn.If[1+n], byValue = kvstore.PrefixValuesAre(dir, []byte(i.ID.String())), true
+			default: // or to longer labels; a transaction takes one condition on values
+				txn.If[1+n] = kvstore.PrefixUnchangedSince(dir, r.Revision)
 			}
 		}
 		if len(there) > 0 || c.Number != allocator.NoID {
