@@ -165,7 +165,7 @@ bench: build ## measure against baselines of this machine, 15 min; BENCH=--quick
 	@bin/hawser-bench --json bin/bench.json $(BENCH)
 	@echo "the same as JSON: bin/bench.json"
 
-scale: build kube-apiserver ## the control plane at the size of a data centre, 15 min; SCALE=--full for hours, SCALE='--scenarios ipam --full' for one of them (root)
+scale: build kube-apiserver ## the control plane at the size of a data centre, 25 min; SCALE=--full for hours, SCALE='--scenarios ipam --full' for one of them (root)
 	@CGO_ENABLED=0 go build -o bin/hawser-scale ./bench/hawser-scale
 	@bin/hawser-scale --out bin/scale $(SCALE)
 

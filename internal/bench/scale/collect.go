@@ -320,9 +320,9 @@ func (g *collecting) notice(ctx context.Context, done <-chan struct{}) (noticed,
 func (n noticed) figures(v *report.Variant, when string) {
 	v.Figure("a pod is written "+when+", p50", report.Quantile(n.writes, 0.5), "ms", "")
 	v.Figure("a pod is written "+when+", p99", report.Quantile(n.writes, 0.99), "ms", "")
-	v.Figure("an agent hears of a new identity "+when+", p50", report.Quantile(n.observed, 0.5), "ms", "")
-	v.Figure("an agent hears of a new identity "+when+", p99", report.Quantile(n.observed, 0.99), "ms", "")
-	v.Figure("the last agent hears of it "+when+", slowest", report.Quantile(n.last, 1), "ms", fmt.Sprintf("of %d", len(n.last)))
+	v.Figure("an agent observes a new identity "+when+", p50", report.Quantile(n.observed, 0.5), "ms", "")
+	v.Figure("an agent observes a new identity "+when+", p99", report.Quantile(n.observed, 0.99), "ms", "")
+	v.Figure("the last agent observes it "+when+", slowest", report.Quantile(n.last, 1), "ms", fmt.Sprintf("of %d", len(n.last)))
 }
 
 // quiet measures what others notice while nothing ends.

@@ -216,7 +216,7 @@ func (f *filling) fillUp(ctx context.Context) (report.Line, error) {
 	}
 	f.v.Figure("numbers", float64(n), "", "")
 	f.v.Figure("new identities, all agents together", float64(n-2*ends)/took.Seconds(), "a second", "")
-	f.v.Figure("API calls a new identity", did.Sum(v2.ResourceIdentities)/float64(n-2*ends), "", "more than 1 where the number tried first belongs to other labels and the agent has not heard so yet")
+	f.v.Figure("API calls a new identity", did.Sum(v2.ResourceIdentities)/float64(n-2*ends), "", "more than 1 where the number tried first belongs to other labels and the agent has not observed that yet")
 	f.v.Figure("one new identity when nearly none is taken, p50", report.Quantile(first, 0.5), "ms", "")
 	f.v.Figure("one new identity when nearly all are taken, p50", report.Quantile(last, 0.5), "ms", "")
 	f.v.Figure("one new identity when nearly all are taken, slowest", report.Quantile(last, 1), "ms", "")

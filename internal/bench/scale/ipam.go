@@ -288,8 +288,8 @@ func (g *allotting) judge(ctx context.Context) error {
 		}
 	}
 	slices.Sort(wrong)
-	g.v.Check("each address that a node is told of is assigned to an interface of its instance", false, wrong)
-	g.v.Check("each address that the cloud has assigned is told to a node", false, slices.Sorted(maps.Keys(assigned)))
+	g.v.Check("each address in a CiliumNode is assigned to an interface of its instance", false, wrong)
+	g.v.Check("each address that the cloud has assigned is in a CiliumNode", false, slices.Sorted(maps.Keys(assigned)))
 	g.v.Check("no interface is left unattached", false, loose)
 	return nil
 }

@@ -36,7 +36,7 @@ const (
 // mesh is the scenario of a cluster that others follow.
 func (r *runner) mesh(ctx context.Context, s *report.Scenario) (err error) {
 	s.Text = fmt.Sprintf("%d pods of a cluster are exported into a key-value store that another cluster reads. New pods come, %g a second; when %d are there, the operator that leads "+
-		"is killed. How long does it take until the other cluster is told of a new pod?", r.cfg.MeshPods, meshRate, meshBefore)
+		"is killed. How long does it take until the other cluster knows a new pod?", r.cfg.MeshPods, meshRate, meshBefore)
 	s.Shared = "The other cluster is one watch of the store, with a connection of its own. There are no agents: CiliumEndpoints are written by the harness."
 	s.Limits = []string{"the wait for the next leader: the operators' lease. Before and after it: one transaction of the store"}
 	c, err := r.newCluster(ctx)
@@ -115,7 +115,7 @@ func (m *meshed) run(ctx context.Context, r *runner, v *report.Variant) error {
 	if err != nil {
 		return fmt.Errorf("the first leader: %w", err)
 	}
-	v.Figure("everything told first", first.Sub(began).Seconds(), "s", fmt.Sprintf("%d pods, from the operator's start", m.from))
+	v.Figure("everything published first", first.Sub(began).Seconds(), "s", fmt.Sprintf("%d pods, from the operator's start", m.from))
 	r.say("  %d pods were published in %s", m.from, first.Sub(began).Round(time.Millisecond))
 
 	n := meshBefore + int(meshRate*(max(r.cfg.Lease, 5*time.Second).Seconds()+20))
@@ -145,7 +145,7 @@ func (m *meshed) run(ctx context.Context, r *runner, v *report.Variant) error {
 		}
 		return nil
 	})
-	v.Figure("everything told again by the next leader", again.Sub(killed).Seconds(), "s", "from the end of the last one")
+	v.Figure("everything published again by the next leader", again.Sub(killed).Seconds(), "s", "from the end of the last one")
 	m.judge(v, n, killed)
 	return nil
 }

@@ -30,7 +30,7 @@ func scenarios() []scenario {
 		{"stream", "Pods come at a steady rate", (*runner).stream, 3 * time.Minute},
 		{"memory", "What operator and agent need", (*runner).memory, 3 * time.Minute},
 		{"ipam", "Nodes get addresses from a cloud", (*runner).ipam, 4 * time.Minute},
-		{"mesh", "Another cluster is told of pods", (*runner).mesh, 2 * time.Minute},
+		{"mesh", "Another cluster learns of pods", (*runner).mesh, 2 * time.Minute},
 	}
 }
 
