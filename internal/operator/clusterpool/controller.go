@@ -37,7 +37,7 @@ func Setup(ctx context.Context, m manager.Manager, cfg Config, reg prometheus.Re
 // register registers what is measured of the index.
 func (b *index) register(reg prometheus.Registerer) (measure func(), waits prometheus.Gauge, err error) {
 	held := prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "cilium_operator_cluster_pool_prefixes_held", Help: "Prefixes that nodes hold.",
+		Name: "cilium_operator_cluster_pool_prefixes_held", Help: "Prefixes that nodes hold, those of nodes that have been gone for less than two minutes included.",
 	}, []string{"family"})
 	size := prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "cilium_operator_cluster_pool_blocks", Help: "Blocks that the ranges have, held or not.",
