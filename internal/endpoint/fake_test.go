@@ -522,9 +522,9 @@ func (p *process) audit(when string) {
 	if !maps.Equal(placed, m.placed) {
 		bad("addresses placed %v, want %v", m.placed, placed)
 	}
-	records, err := p.store.Load()
-	if err != nil {
-		bad("%v", err)
+	records, damaged, err := p.store.Load()
+	if err != nil || damaged != nil {
+		bad("%v, %v", damaged, err)
 	}
 	if len(records) != p.registry.Len() {
 		bad("%d records on disk for %d endpoints", len(records), p.registry.Len())

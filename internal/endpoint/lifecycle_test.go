@@ -7,7 +7,9 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -687,4 +689,47 @@ func TestCrowd(t *testing.T) {
 	}
 	wg.Wait()
 	p.audit("when all have left")
+}
+
+// TestStateThatIsNotRead: an agent that its disk does not tell which endpoints there are does not
+// begin, and takes the network from none. A record that is damaged costs its own pod only.
+func TestStateThatIsNotRead(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		spoil func(dir, record string) error
+		left  int // rows in the kernel afterwards; 2 if the agent does not begin
+	}{
+		"the directory": {func(dir, _ string) error {
+			return errors.Join(os.Rename(dir, dir+".away"), os.WriteFile(dir, nil, 0o600))
+		}, 2},
+		"a record": {func(_, record string) error { return errors.Join(os.Remove(record), os.Mkdir(record, 0o700)) }, 2},
+		"damaged":  {func(_, record string) error { return os.WriteFile(record, []byte(`{"id": `), 0o600) }, 1},
+	} {
+		m, dir := newMachine(), filepath.Join(t.TempDir(), "state")
+		p := started(t, m, dir)
+		var record string
+		for i := 1; i <= 2; i++ {
+			row, err := p.Create(t.Context(), p.plug(i))
+			if err != nil {
+				t.Fatal(err)
+			}
+			record = filepath.Join(dir, strconv.Itoa(int(row.ID)), "endpoint.json")
+		}
+		p = boot(t, m, dir)
+		if err := c.spoil(dir, record); err != nil {
+			t.Fatal(err)
+		}
+		err := p.Load(t.Context())
+		if err == nil {
+			if _, err := p.Resume(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if left := len(m.endpoints()); (err != nil) != (c.left == 2) || left != c.left {
+			t.Errorf("%s: %d of 2 pods have their rows, want %d; %v", name, left, c.left, err)
+		}
+		if name == "a record" && (err == nil || !strings.Contains(err.Error(), filepath.Dir(record))) {
+			t.Errorf("what to do about it is not in the error: %v", err)
+		}
+	}
 }

@@ -141,9 +141,9 @@ func TestStore(t *testing.T) {
 		}
 		want = append(want, row)
 	}
-	got, err := s.Load()
-	if err != nil {
-		t.Fatal(err)
+	got, damaged, err := s.Load()
+	if err != nil || damaged != nil {
+		t.Fatal(damaged, err)
 	}
 	opts := cmp.Options{cmpopts.EquateComparable(netip.Addr{}), cmpopts.EquateEmpty()}
 	for i := range got {
@@ -163,9 +163,9 @@ func TestStore(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "2", recordName), []byte(`{"id": 2, "inter`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	got, err = s.Load()
-	if len(got) != 2 || err == nil {
-		t.Errorf("loaded %d rows, error %v; want 2 and an error about the third", len(got), err)
+	got, damaged, err = s.Load()
+	if len(got) != 2 || damaged == nil || err != nil {
+		t.Errorf("loaded %d rows, %v, %v; want 2 and an error about the third", len(got), damaged, err)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "9")); !os.IsNotExist(err) {
 		t.Error("the empty directory is still there")
@@ -176,8 +176,8 @@ func TestStore(t *testing.T) {
 	if err := s.Delete(2); err != nil {
 		t.Errorf("deleting what is gone: %v", err)
 	}
-	if got, err := s.Load(); len(got) != 2 || err != nil {
-		t.Errorf("loaded %d rows, %v; want 2", len(got), err)
+	if got, damaged, err := s.Load(); len(got) != 2 || damaged != nil || err != nil {
+		t.Errorf("loaded %d rows, %v, %v; want 2", len(got), damaged, err)
 	}
 }
 

@@ -17,11 +17,15 @@ import (
 // removes those whose interface is gone. It must be called once, before any other method.
 func (l *Lifecycle) Load(ctx context.Context) error {
 	c := &l.cfg
-	rows, err := c.Store.Load()
+	rows, damaged, err := c.Store.Load()
 	if err != nil {
-		// What could not be read is reported. Its kernel row, if it has one, goes in Resume: an
-		// endpoint that nobody is responsible for must not go on.
-		c.Log.Error("some endpoint records cannot be read", "error", err)
+		// The kernel goes on as it is. Resume would cut off every pod whose record is not known.
+		return err
+	}
+	if damaged != nil {
+		// The kernel row, if there is one, goes in Resume: an endpoint that nobody is responsible
+		// for must not go on.
+		c.Log.Error("some endpoint records are damaged; these pods lose their network and must be deleted", "error", damaged)
 	}
 	found, err := c.Links.EndpointLinks()
 	if err != nil {

@@ -55,17 +55,15 @@ func (s *Store) Delete(id uint16) error {
 	return nil
 }
 
-// Load reads all rows. Records that cannot be read are left in place and reported in the joined
-// error, beside the rows that could be.
-func (s *Store) Load() ([]Endpoint, error) {
+// Load reads all rows. Records that make no sense are left in place and reported in damaged, beside
+// the rows that do. It fails if the disk does not say what there is: what is missing then may be
+// the record of a pod that runs.
+func (s *Store) Load() (rows []Endpoint, damaged, err error) {
 	dirs, err := os.ReadDir(s.dir)
 	if err != nil {
-		return nil, fmt.Errorf("read endpoint state directory: %w", err)
+		return nil, nil, fmt.Errorf("read endpoint state directory: %w", err)
 	}
-	var (
-		rows []Endpoint
-		errs []error
-	)
+	var errs, unread []error
 	for _, d := range dirs {
 		id, err := strconv.ParseUint(d.Name(), 10, 16)
 		if err != nil || !d.IsDir() {
@@ -79,13 +77,12 @@ func (s *Store) Load() ([]Endpoint, error) {
 			errs = append(errs, s.Delete(uint16(id)))
 			continue
 		}
-		if err != nil {
-			errs = append(errs, fmt.Errorf("restore endpoint %d: %w", id, err))
-			continue
+		var info fs.FileInfo
+		if err == nil {
+			info, err = os.Stat(path)
 		}
-		info, err := os.Stat(path)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("restore endpoint %d: %w", id, err))
+			unread = append(unread, fmt.Errorf("restore endpoint %d: %w; mend the disk, or remove %s to give this pod up", id, err, filepath.Dir(path)))
 			continue
 		}
 		var row Endpoint
@@ -100,7 +97,7 @@ func (s *Store) Load() ([]Endpoint, error) {
 		row.Stored = info.ModTime()
 		rows = append(rows, row)
 	}
-	return rows, errors.Join(errs...)
+	return rows, errors.Join(errs...), errors.Join(unread...)
 }
 
 func (s *Store) path(id uint16) string {

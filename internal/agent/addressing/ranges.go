@@ -64,13 +64,20 @@ func Await(ctx context.Context, cfg Config, client *k8s.Client) (Found, error) {
 	return Found{Ranges: r}, err
 }
 
-// endpointAddresses are those of endpoints of before.
-func (c *Config) endpointAddresses() ([]netip.Addr, error) {
+// endpoints are those of before. A damaged record is of none: who takes the endpoints over reports
+// it, and its pod has no network any more.
+func (c *Config) endpoints() ([]endpoint.Endpoint, error) {
 	store, err := endpoint.NewStore(c.Dir)
 	if err != nil {
 		return nil, err
 	}
-	rows, err := store.Load()
+	rows, _, err := store.Load()
+	return rows, err
+}
+
+// endpointAddresses are those of endpoints of before.
+func (c *Config) endpointAddresses() ([]netip.Addr, error) {
+	rows, err := c.endpoints()
 	var out []netip.Addr
 	for _, row := range rows {
 		out = append(out, row.Addresses()...)
@@ -85,11 +92,11 @@ func (c *Config) ranges(ctx context.Context, client *k8s.Client) (Ranges, error)
 	if err != nil {
 		c.Log.Warn("cannot read the pod CIDRs of before", "file", path, "error", err)
 	}
-	store, err := endpoint.NewStore(c.Dir)
+	rows, err := c.endpoints()
 	if err != nil {
 		return Ranges{}, err
 	}
-	if rows, err := store.Load(); err == nil && len(rows) > 0 && c.lacks(saved) == nil {
+	if len(rows) > 0 && c.lacks(saved) == nil {
 		c.Log.Info("this node keeps its pod CIDRs", "ipv4", saved.V4, "ipv6", saved.V6)
 		return saved, nil
 	}

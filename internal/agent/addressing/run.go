@@ -6,20 +6,17 @@ import (
 	"time"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
-	"github.com/hawser-net/hawser/internal/endpoint"
 	"github.com/hawser-net/hawser/internal/ipam"
 )
 
 // await returns when the node has addresses of the default pool for itself: those of before if
 // there are pods that use them, else what the operator assigns, for which it waits.
 func (n *Pools) await(ctx context.Context) error {
-	store, err := endpoint.NewStore(n.cfg.Dir)
-	if err != nil {
-		return err
-	}
-	rows, err := store.Load()
+	rows, err := n.cfg.endpoints()
 	switch {
-	case err == nil && len(rows) > 0:
+	case err != nil:
+		return err
+	case len(rows) > 0:
 		before, err := loadRanges(filepath.Join(n.cfg.Dir, rangesFile))
 		if err != nil {
 			n.log.Warn("cannot read the pod CIDRs of before", "error", err)
@@ -27,7 +24,7 @@ func (n *Pools) await(ctx context.Context) error {
 		if err := n.inherit(before); err != nil {
 			return err
 		}
-	case err == nil:
+	default:
 		n.clear()
 	}
 	if n.missing() == nil {

@@ -143,7 +143,7 @@ func (s *Singles) missing() error {
 func (s *Singles) Attach(pool *ipam.IPAM) error {
 	used, err := s.cfg.endpointAddresses()
 	if err != nil {
-		s.log.Warn("cannot read the endpoints of before", "error", err)
+		return err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
