@@ -280,7 +280,7 @@ func (p *Plugin) makeLink(ctx context.Context, a *adding, network string, req *r
 			return err
 		}
 		defer h.Close()
-		return removeVeth(h, hostName)
+		return removeOwnVeth(h, hostName, link.hostIndex)
 	})
 	p.step(StepAddLink)
 	// A name for people only, next to the one that is cut to 15 characters.

@@ -1078,3 +1078,35 @@ func TestAddThroughInterfaceOfACloud(t *testing.T) {
 	f.wantError("another mode", err, cnitypes.ErrInvalidNetworkConfig, "eni is not supported")
 	f.clean("another mode")
 }
+
+// TestAddTwiceAtOnce: of two ADDs for one attachment that are under way at the same time the second
+// succeeds, and the first, undoing what it did, leaves the second's interface.
+func TestAddTwiceAtOnce(t *testing.T) {
+	f := setUp(t)
+	var second error
+	f.agent.fault = func(call string, _ http.ResponseWriter, _ *http.Request) bool {
+		if call == "PUT /v1/endpoint/{id}" {
+			f.agent.mu.Lock()
+			f.agent.fault = nil
+			f.agent.mu.Unlock()
+			_, second = f.run("ADD", f.conf(nil))
+		}
+		return false
+	}
+	_, first := f.run("ADD", f.conf(nil))
+	if first == nil || second != nil {
+		t.Fatalf("the first ADD ends with %v, the second with %v", first, second)
+	}
+	host, err := f.node.h.LinkByName(hostIfName("cid1", "eth0"))
+	if err != nil || host.Attrs().Index != f.agent.endpoints["cid1:eth0"].InterfaceIndex {
+		t.Errorf("the endpoint's interface on the host: %v, %v", host, err)
+	}
+	if diff := cmp.Diff([]string{"eth0", "lo"}, links(t, f.pod.h)); diff != "" {
+		t.Errorf("interfaces of the pod:\n%s", diff)
+	}
+	if diff := cmp.Diff("endpoints [cid1:eth0], addresses []", f.agent.state()); diff != "" {
+		t.Errorf("left with the agent:\n%s", diff)
+	}
+	f.must("DEL", nil)
+	f.clean("after DEL")
+}

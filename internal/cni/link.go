@@ -221,13 +221,20 @@ func randomMAC() (net.HardwareAddr, error) {
 }
 
 // removeVeth removes an interface if it exists. What is no veth was not made by us and stays.
-func removeVeth(h *netlink.Handle, name string) error {
+func removeVeth(h *netlink.Handle, name string) error { return removeOwnVeth(h, name, 0) }
+
+// removeOwnVeth is removeVeth for the interface with an index only: one of that name with another
+// was made by a second ADD for the same attachment, which has taken this one's place.
+func removeOwnVeth(h *netlink.Handle, name string, index int) error {
 	link, err := h.LinkByName(name)
 	if errors.As(err, &netlink.LinkNotFoundError{}) {
 		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("look up interface %s: %w", name, err)
+	}
+	if index != 0 && link.Attrs().Index != index {
+		return nil
 	}
 	if link.Type() != "veth" {
 		return fmt.Errorf("interface %s is a %s device and not Hawser's", name, link.Type())
