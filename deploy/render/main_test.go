@@ -103,6 +103,8 @@ func TestValues(t *testing.T) {
 		{"nodes without pods", "balancer: {nodeSelector: {role: balancer}}\nrouting: {mode: native}",
 			[]string{`name: hawser-balancer`, `--datapath-mode=lb-only`, `nodeSelector:\n +role: balancer`, `key: "role", operator: NotIn, values: \["balancer"\]`}, nil},
 		{"further options", "extraConfig: {bpf-ct-max: 524288, debug: true, mtu: 1400}", []string{`bpf-ct-max: "524288"`, `debug: "true"`, `mtu: "1400"`}, []string{`debug: "false"`}},
+		{"further options that switch off", "routing: {mtu: 1400}\nextraConfig: {enable-ipv4-masquerade: false, auto-direct-node-routes: false, mtu: 0}",
+			[]string{`enable-ipv4-masquerade: "false"`, `auto-direct-node-routes: "false"`, `mtu: "0"`}, []string{`enable-ipv4-masquerade: "true"`}},
 		{"further arguments", "agent: {extraArgs: ['', --debug]}\noperator: {extraArgs: ['']}", []string{`config-map\n +- "--debug"\n`}, []string{`- ""\n`}}, // helm reads {} as ['']
 		{"image", "image: {repository: registry.example/hawser, tag: v1, pullPolicy: Always, pullSecrets: [{name: s}]}", []string{`image: registry.example/hawser:v1`, `imagePullSecrets:\n +- name: s`}, []string{`hawser:dev`}},
 	} {
