@@ -27,6 +27,10 @@ const (
 	maxServices  = 100_000
 )
 
+// maxRefused is how many refused keys of one cluster are remembered, and so counted. Those beyond
+// are refused, too.
+const maxRefused = 20_000
+
 // gather is how long changes of what others depend on are gathered before those are looked at
 // again.
 const gather = 50 * time.Millisecond
@@ -162,12 +166,13 @@ func (r *remote) well() {
 	r.status.LastError = ""
 }
 
-// refuse notes that an object of the cluster is not believed.
+// refuse notes that an object of the cluster is not believed. It takes nothing back: what was
+// believed of that key before is the caller's business.
 func (r *remote) refuse(kind, key string, err error) {
 	if r.refused[kind+"/"+key] {
 		return
 	}
-	if len(r.refused) < maxNodes {
+	if len(r.refused) < maxRefused {
 		r.refused[kind+"/"+key] = true
 	}
 	r.complaints.Do(func() {

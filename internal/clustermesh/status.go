@@ -22,7 +22,7 @@ type Status struct {
 	Message string
 	// What is in force of it.
 	Nodes, Identities, Addresses, Services int
-	// Refused counts what is in its store and not believed.
+	// Refused counts what is in its store and not believed, up to maxRefused.
 	Refused int
 	// LastError is what keeps it from being followed, if anything does; Failures how often
 	// something did.

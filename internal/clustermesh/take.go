@@ -44,6 +44,10 @@ func (s *session) note(kind string, e kvstore.Event, ok bool) (key string, of bo
 
 // sweep forgets what an earlier connection delivered and this one did not.
 func (s *session) sweep(kind string, fresh map[string]bool) {
+	maps.DeleteFunc(s.refused, func(of string, _ bool) bool { // not all of that is in a table
+		key, ok := strings.CutPrefix(of, kind+"/")
+		return ok && !fresh[key]
+	})
 	var gone []string
 	add := func(key string) {
 		if !fresh[key] {
