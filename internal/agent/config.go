@@ -16,6 +16,7 @@ import (
 	"github.com/hawser-net/hawser/internal/cniconf"
 	"github.com/hawser-net/hawser/internal/confdir"
 	"github.com/hawser-net/hawser/internal/daemon"
+	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/datapath/maps"
 	"github.com/hawser-net/hawser/internal/storedial"
 	"github.com/hawser-net/hawser/internal/validate"
@@ -222,9 +223,8 @@ type ConntrackOptions struct {
 }
 
 func conntrackDefaults() ConntrackOptions {
-	return ConntrackOptions{
-		CTTCP: 8000 * time.Second, CTTCPSyn: time.Minute, CTTCPFin: 10 * time.Second, CTAny: time.Minute, CTInterval: 30 * time.Second,
-	}
+	d := datapath.DefaultCTTimeouts()
+	return ConntrackOptions{CTTCP: d.TCP, CTTCPSyn: d.TCPSyn, CTTCPFin: d.TCPFin, CTAny: d.Any, CTInterval: 30 * time.Second}
 }
 
 // Flags binds the options to command-line flags; the current values are the defaults shown.
