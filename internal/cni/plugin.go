@@ -22,9 +22,9 @@ import (
 	"github.com/hawser-net/hawser/pkg/retry"
 )
 
-// How long to wait for the agent.
+// How long to wait for the agent. Tries are not counted: see retrying.
 const (
-	startTimeout  = 30 * time.Second // ADD: for an agent that is starting
+	startTimeout  = 30 * time.Second // ADD, each call: for an agent that is starting or busy
 	deleteTimeout = 10 * time.Second // DEL: for an answer, before the deletion is queued
 	queueTimeout  = 1500 * time.Millisecond
 	statusTimeout = 5 * time.Second
