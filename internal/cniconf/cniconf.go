@@ -179,11 +179,16 @@ func formed(content []byte, path string) ([]byte, error) {
 type Manager struct {
 	cfg Config
 	log *slog.Logger
+	// look is how often the directory is read although nothing was notified.
+	look time.Duration
 
 	mu     sync.Mutex
 	active bool  // Install was called, Remove was not
 	err    error // of the last attempt
 }
+
+// ErrMissing says that there is no configuration at all: the runtime does not know of the plugin.
+var ErrMissing = errors.New("no CNI configuration is in place, so that no pod can start")
 
 // New validates cfg.
 func New(cfg Config, log *slog.Logger) (*Manager, error) {
@@ -191,7 +196,7 @@ func New(cfg Config, log *slog.Logger) (*Manager, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("CNI configuration: %w", err)
 	}
-	return &Manager{cfg: cfg, log: log}, nil
+	return &Manager{cfg: cfg, log: log, look: lookInterval}, nil
 }
 
 // content is what WritePath should hold.
@@ -248,19 +253,28 @@ func (c Config) Sections() (map[string]json.RawMessage, error) {
 const fieldPlugin = "cilium-cni"
 
 // Install writes the configuration if it is not there already and renames others' if asked to.
-// Call it when the agent is ready to serve the plugin.
+// Call it when the agent is ready to serve the plugin. An error is [ErrMissing] if there is none
+// afterwards; else the one of before is there still.
 func (m *Manager) Install() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.active = true
+	return m.keep()
+}
+
+// keep is called with mu held.
+func (m *Manager) keep() error {
+	if m.cfg.WritePath == "" {
+		return nil
+	}
 	m.err = m.install()
+	if _, err := os.Stat(m.cfg.WritePath); err != nil && m.err != nil {
+		m.err = fmt.Errorf("%w: %w", ErrMissing, m.err)
+	}
 	return m.err
 }
 
 func (m *Manager) install() error {
-	if m.cfg.WritePath == "" {
-		return nil
-	}
 	content, err := m.content()
 	if err != nil {
 		return err
@@ -354,8 +368,9 @@ func (m *Manager) Status() (path string, err error) {
 // quietTime is how long the directory must be unchanged before it is read.
 const quietTime = 50 * time.Millisecond
 
-// retry is how long after a failure another attempt is made without a change in the directory.
-const retry = 10 * time.Second
+// lookInterval is how often the directory is read although nothing was notified: after a failure,
+// where it cannot be watched, and where it is another one than the one that is watched.
+const lookInterval = 10 * time.Second
 
 // Run keeps the configuration in place after Install until ctx ends, and returns nil then: a file
 // that is removed or changed is written anew, one that another plugin adds is moved aside.
@@ -364,22 +379,13 @@ func (m *Manager) Run(ctx context.Context) error {
 		<-ctx.Done()
 		return nil
 	}
-	w, err := fsnotify.NewWatcher()
-	if err != nil {
-		return fmt.Errorf("watch CNI configurations: %w", err)
-	}
-	defer w.Close()
-	dir := filepath.Dir(m.cfg.WritePath)
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return fmt.Errorf("watch CNI configurations: %w", err)
-	}
-	for _, d := range []string{dir, filepath.Dir(m.cfg.ReadPath)} {
-		if d == "." {
-			continue
-		}
-		if err := w.Add(d); err != nil {
-			return fmt.Errorf("watch CNI configurations in %s: %w", d, err)
-		}
+	var events <-chan fsnotify.Event
+	var faults <-chan error
+	if w, err := m.watch(); err != nil {
+		m.log.Warn("The directory of CNI configurations cannot be watched and is read now and then instead", "interval", m.look, "error", err)
+	} else {
+		defer w.Close()
+		events, faults = w.Events, w.Errors
 	}
 	timer := time.NewTimer(quietTime) // whatever changed before the watch
 	defer timer.Stop()
@@ -387,28 +393,60 @@ func (m *Manager) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case err, ok := <-w.Errors:
+		case err, ok := <-faults:
 			if !ok {
 				return nil
 			}
 			m.log.Warn("Lost track of CNI configurations, looking again", "error", err)
 			timer.Reset(quietTime)
-		case _, ok := <-w.Events:
+		case ev, ok := <-events:
 			if !ok {
 				return nil
 			}
-			timer.Reset(quietTime)
+			if !m.isTemporary(ev.Name) {
+				timer.Reset(quietTime)
+			}
 		case <-timer.C:
 			m.mu.Lock()
 			if m.active {
-				if m.err = m.install(); m.err != nil {
-					m.log.Error("Could not keep the CNI configuration in place", "error", m.err)
-					timer.Reset(retry)
+				before := m.err
+				if err := m.keep(); err != nil && (before == nil || before.Error() != err.Error()) {
+					m.log.Error("Could not keep the CNI configuration in place; trying again", "error", err)
 				}
 			}
 			m.mu.Unlock()
+			timer.Reset(m.look)
 		}
 	}
+}
+
+// isTemporary reports whether a file is one that this process makes on the way to the
+// configuration. On a full disk it comes and goes with each attempt, which must not be the cause of
+// the next.
+func (m *Manager) isTemporary(path string) bool {
+	name := filepath.Base(path)
+	return strings.HasPrefix(name, "."+filepath.Base(m.cfg.WritePath)+".") && strings.HasSuffix(name, ".tmp")
+}
+
+// watch follows the directories of both files. It must be closed.
+func (m *Manager) watch() (*fsnotify.Watcher, error) {
+	w, err := fsnotify.NewWatcher()
+	if err != nil {
+		return nil, err
+	}
+	dir := filepath.Dir(m.cfg.WritePath)
+	err = os.MkdirAll(dir, 0o755)
+	if err == nil {
+		err = w.Add(dir)
+	}
+	if err == nil && m.cfg.ReadPath != "" {
+		err = w.Add(filepath.Dir(m.cfg.ReadPath))
+	}
+	if err != nil {
+		w.Close()
+		return nil, err
+	}
+	return w, nil
 }
 
 // writeAtomically replaces path by a file that is whole from the first moment.

@@ -3,16 +3,21 @@ package cniconf
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/containernetworking/cni/libcni"
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 )
 
 func newManager(t *testing.T, cfg Config) *Manager {
@@ -221,6 +226,114 @@ func TestRunKeepsTheFile(t *testing.T) {
 	cancel()
 	if err := <-done; err != nil {
 		t.Error(err)
+	}
+}
+
+// TestRunWithoutInotify: on a node that has no inotify instance left the configuration is kept in
+// place all the same. The limit is that of a user namespace.
+func TestRunWithoutInotify(t *testing.T) {
+	const child = "HAWSER_TEST_NO_INOTIFY"
+	if os.Getenv(child) == "" {
+		if os.Geteuid() != 0 {
+			t.Skip("needs root: a user namespace")
+		}
+		cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^TestRunWithoutInotify$", "-test.v")
+		cmd.Env = append(os.Environ(), child+"=1")
+		all := []syscall.SysProcIDMap{{Size: 1}} // root is root there
+		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER, UidMappings: all, GidMappings: all}
+		out, err := cmd.CombinedOutput()
+		if err != nil || !strings.Contains(string(out), "PASS: TestRunWithoutInotify") {
+			t.Errorf("%v\n%s", err, out)
+		}
+		return
+	}
+	if err := os.WriteFile("/proc/sys/user/max_inotify_instances", []byte("0"), 0); err != nil {
+		t.Fatal(err)
+	}
+	target := filepath.Join(t.TempDir(), "05.conflist")
+	m := newManager(t, Config{WritePath: target, Exclusive: true})
+	m.look = 20 * time.Millisecond
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- m.Run(ctx) }()
+	if err := m.Install(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(target); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() bool { _, err := os.Stat(target); return err == nil })
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// lines counts what is logged.
+type lines struct{ n atomic.Int64 }
+
+func (l *lines) Write(b []byte) (int, error) {
+	l.n.Add(1)
+	return len(b), nil
+}
+
+// TestFullDisk: on a full disk the configuration of before stays, or the status says that there is
+// none; attempts are made now and then, and one succeeds when there is room.
+func TestFullDisk(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: a small filesystem")
+	}
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=8k"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	fill := filepath.Join(dir, "fill")
+	if err := os.WriteFile(fill, make([]byte, 8<<10), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var log lines
+	target := filepath.Join(dir, "05.conflist")
+	m, err := New(Config{WritePath: target}, slog.New(slog.NewTextHandler(&log, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.look = 300 * time.Millisecond
+	if err := m.Install(); !errors.Is(err, ErrMissing) || !errors.Is(err, unix.ENOSPC) {
+		t.Fatalf("on a full disk: %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- m.Run(ctx) }()
+	time.Sleep(time.Second)
+	if n := log.n.Load(); n > 6 {
+		t.Errorf("%d lines of log in a second", n)
+	}
+	if _, err := m.Status(); !errors.Is(err, ErrMissing) {
+		t.Errorf("the status: %v", err)
+	}
+	if err := os.Remove(fill); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() bool { _, err := m.Status(); return err == nil })
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+
+	// With one in place a failure is another thing.
+	if err := os.WriteFile(target, []byte("{}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(fill, make([]byte, 4<<10), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Install(); err == nil || errors.Is(err, ErrMissing) {
+		t.Errorf("with a configuration of before: %v", err)
 	}
 }
 

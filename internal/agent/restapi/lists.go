@@ -2,12 +2,14 @@ package restapi
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
 
 	"github.com/hawser-net/hawser/api/rest"
+	"github.com/hawser-net/hawser/internal/cniconf"
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/ipcache"
 	"github.com/hawser-net/hawser/internal/node"
@@ -102,8 +104,10 @@ func (a *API) identityAt(ip netip.Addr) identity.ID {
 func (a *API) cniStatus() rest.Status {
 	path, err := a.CNI.Status()
 	switch {
-	case err != nil:
+	case errors.Is(err, cniconf.ErrMissing):
 		return rest.Status{State: rest.StateFailure, Msg: err.Error()}
+	case err != nil: // pods start by what is there
+		return rest.Status{State: rest.StateWarning, Msg: err.Error()}
 	case path == "":
 		return rest.Status{State: rest.StateDisabled, Msg: "not written by the agent"}
 	}

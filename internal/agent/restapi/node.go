@@ -177,6 +177,7 @@ func (a *API) Status() rest.StatusResponse {
 	if s := st.Kubernetes.State; s == rest.StateFailure || s == rest.StateWarning {
 		worst(rest.StateWarning, "Kubernetes: "+st.Kubernetes.Msg)
 	}
+	worst(st.CNIFile.State, "CNI configuration: "+st.CNIFile.Msg)
 	for _, p := range st.Parts {
 		worst(p.State, p.Name+": "+p.Msg)
 	}
