@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -13,6 +15,7 @@ import (
 	"github.com/hawser-net/hawser/internal/agent/identities"
 	"github.com/hawser-net/hawser/internal/endpoint"
 	"github.com/hawser-net/hawser/internal/identity"
+	"github.com/hawser-net/hawser/internal/policy"
 	"github.com/hawser-net/hawser/pkg/allocator"
 	"github.com/hawser-net/hawser/pkg/retry"
 )
@@ -106,4 +109,19 @@ func (t *tables) reportEdited() {
 	shown := list[:min(len(list), 10)]
 	t.components.Set(partEdited, rest.StateWarning, fmt.Sprintf(
 		"somebody edited the labels of %d identities, among them %v: on this node they mean what they meant; the log has their labels, give them these back", len(list), shown))
+}
+
+// partPolicyLabels is the name under which the status shows policies that select by labels which no
+// identity has.
+const partPolicyLabels = "policy-labels"
+
+// reportLeftOut says in the status which policies select by labels that make no identities.
+func (t *tables) reportLeftOut(keys map[policy.Owner][]string) {
+	if len(keys) == 0 {
+		t.components.Set(partPolicyLabels, rest.StateOk, "policies select by labels that make identities")
+		return
+	}
+	first := slices.Min(slices.Collect(maps.Keys(keys)))
+	t.components.Set(partPolicyLabels, rest.StateWarning, fmt.Sprintf("%d policies select by labels that make no identities, so that to policies no pod has them, among them %s by %s; "+
+		"select by others, or have these make identities (--labels, --label-prefix-file); the log has all", len(keys), first, strings.Join(keys[first], ", ")))
 }

@@ -55,6 +55,10 @@ type RulesConfig struct {
 	Write      func(path string, data []byte) error
 	// Changed, if not nil, is called with what was applied, as far as that was possible.
 	Changed func([]policy.Change)
+	// Filter is that by which labels make identities. LeftOut, if not nil, is called after each
+	// change with the keys of other labels by which rules select, and must not keep the map.
+	Filter  *labels.Filter
+	LeftOut func(map[policy.Owner][]string)
 }
 
 // Rules puts rules in force together with the identities of the prefixes and blocks of addresses
@@ -75,6 +79,8 @@ type Rules struct {
 	staleBlocks map[netip.Prefix]bool
 	// missingBlocks could not be written into the kernel yet.
 	missingBlocks map[netip.Prefix]identity.ID
+	// blind are the keys by which rules select although no identity has them.
+	blind map[policy.Owner][]string
 }
 
 // NewRules returns rules of which none is in force. It reads the kernel's blocks and the IDs of
@@ -88,7 +94,10 @@ func NewRules(cfg RulesConfig) (*Rules, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Rules{cfg: cfg, cidrs: cidrs, blocks: blocks, staleBlocks: map[netip.Prefix]bool{}, missingBlocks: map[netip.Prefix]identity.ID{}}
+	r := &Rules{
+		cfg: cfg, cidrs: cidrs, blocks: blocks, staleBlocks: map[netip.Prefix]bool{}, missingBlocks: map[netip.Prefix]identity.ID{},
+		blind: map[policy.Owner][]string{},
+	}
 	if err := r.restoreBlocks(); err != nil {
 		return nil, err
 	}
@@ -159,7 +168,56 @@ func (r *Rules) Apply(changes []policy.Change) error {
 	if r.cfg.Changed != nil && len(changed) > 0 {
 		r.cfg.Changed(changed)
 	}
+	r.noteLabels(changes)
 	return errors.Join(append(errs, r.drop(oldPlaces, oldBlocks)...)...)
+}
+
+// noteLabels reports rules that select by labels which no identity has: they are in force, and mean
+// something else than it seems.
+func (r *Rules) noteLabels(changes []policy.Change) {
+	asked := map[string]bool{} // the filter is slow, and most policies select by the same keys
+	makes := func(key string) bool {
+		made, known := asked[key]
+		if !known {
+			made = r.cfg.Filter.Identity(labels.New(labels.SourceK8s, key, ""))
+			asked[key] = made
+		}
+		return made
+	}
+	for _, ch := range changes {
+		keys := leftOut(ch.Rules, makes)
+		if len(keys) > 0 && !slices.Equal(keys, r.blind[ch.Owner]) {
+			r.cfg.Log.Warn("a policy selects by labels that make no identities (--labels, --label-prefix-file): to policies no pod has them", "policy", ch.Owner, "labels", keys)
+		}
+		if r.blind[ch.Owner] = keys; len(keys) == 0 {
+			delete(r.blind, ch.Owner)
+		}
+	}
+	if r.cfg.LeftOut != nil {
+		r.cfg.LeftOut(r.blind)
+	}
+}
+
+// leftOut returns the keys of labels by which rules select, and which no identity of a pod has:
+// makes reports whether labels with a key make identities. A selector that wants such a label
+// selects nobody; one with NotIn or DoesNotExist selects those who have it, too. A rule of a
+// namespace needs the namespace's.
+func leftOut(rules []*policy.Rule, makes func(key string) bool) []string {
+	var keys []string
+	bare := make([]*policy.Rule, len(rules)) // without ports: a named one counts as a use of all labels
+	for i, r := range rules {
+		c := *r
+		c.Clauses = slices.Clone(r.Clauses)
+		for j := range c.Clauses {
+			c.Clauses[j].Ports = nil
+		}
+		bare[i] = &c
+		if r.Namespace != "" && len(keys) == 0 {
+			keys = append(keys, labels.KeyNamespace)
+		}
+	}
+	keys = append(keys, policy.LabelKeys(bare).List()...)
+	return slices.DeleteFunc(keys, makes)
 }
 
 // place makes new identities known, first to the rules and then to the kernel.

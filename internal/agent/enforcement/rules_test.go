@@ -63,7 +63,7 @@ func (b *ruleBench) start() {
 	}
 	if b.rules, err = NewRules(RulesConfig{
 		Log: slog.New(slog.DiscardHandler), Policy: b.policy, Identities: noIdentities{}, Prefixes: noPublisher{}, Blocks: b.node.Maps, DualStack: true,
-		Checkpoint: filepath.Join(b.dir, "numbers.json"), Write: writeFile,
+		Checkpoint: filepath.Join(b.dir, "numbers.json"), Write: writeFile, Filter: labels.DefaultFilter(),
 		Changed: func(list []policy.Change) {
 			for _, ch := range list {
 				b.changed = append(b.changed, fmt.Sprint(ch.Owner, " ", len(ch.Rules)))
@@ -246,7 +246,7 @@ func TestFullBlockMap(t *testing.T) {
 	}
 	rules, err := NewRules(RulesConfig{
 		Log: log, Policy: pol, Identities: noIdentities{}, Prefixes: noPublisher{}, Blocks: kernel, DualStack: true,
-		Checkpoint: filepath.Join(t.TempDir(), "numbers.json"), Write: writeFile,
+		Checkpoint: filepath.Join(t.TempDir(), "numbers.json"), Write: writeFile, Filter: labels.DefaultFilter(),
 	})
 	if err != nil {
 		t.Fatal(err)
