@@ -338,6 +338,7 @@ func TestStops(t *testing.T) {
 // TestNobodyKnowsTheNodes: without an agent the relay says so, instead of answering with nothing.
 func TestNobodyKnowsTheNodes(t *testing.T) {
 	s := newStand(t, 0, nil, nil)
+	s.listening()
 	controllers.Eventually(t, testTimeout, func() string {
 		_, _, err := s.get(&observer.GetFlowsRequest{}).all()
 		if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), s.relay.cfg.PeerService) || !strings.Contains(err.Error(), "no such file") {

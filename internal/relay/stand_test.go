@@ -283,6 +283,19 @@ func (s *stand) connected(want int) {
 	})
 }
 
+// listening waits until clients can reach the relay: a request that comes before fails.
+func (s *stand) listening() {
+	s.t.Helper()
+	controllers.Eventually(s.t, testTimeout, func() string {
+		c, err := net.Dial("unix", s.path)
+		if err != nil {
+			return err.Error()
+		}
+		c.Close()
+		return ""
+	})
+}
+
 func (s *stand) client() observer.ObserverClient {
 	s.t.Helper()
 	conn, err := grpc.NewClient("unix://"+s.path, grpc.WithTransportCredentials(insecure.NewCredentials()))
