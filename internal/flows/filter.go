@@ -123,7 +123,7 @@ func compile(in *flow.FlowFilter, values *int) (c conjunction, failed *FilterErr
 	return c, failed
 }
 
-// bounded checks how much a field asks for.
+// bounded checks how much a field, which is a list as all of them are, asks for.
 func bounded(fd protoreflect.FieldDescriptor, v protoreflect.Value, values *int) error {
 	if *values += v.List().Len(); *values > MaxValues {
 		return fmt.Errorf("with this there are more than %d values", MaxValues)
