@@ -632,6 +632,7 @@ func TestEditedWhileAway(t *testing.T) {
 		}
 		ids[k.GetKey()] = id
 	}
+	before.Close()                         // else it gives identities in use their labels back at its next sync
 	stopped := time.Now().Add(time.Second) // an object shows when it was made to the second
 	label := func(key, as allocator.MapKey) {
 		t.Helper()
