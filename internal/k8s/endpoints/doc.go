@@ -11,9 +11,9 @@
 //
 // What always holds: an object is changed or deleted only if it is this node's, and is the one that
 // was looked at; a claim is made only for an identity that the caller's Accept agrees to; of
-// several objects that claim an address the one that was written last counts. An address is not
-// forgotten while an object claims it, in whatever order a list arrives: so a pod that moves from
-// one slice to another is known all the time.
+// several objects that claim an address the one counts that was the last to begin to. An address is
+// not forgotten while an object claims it, in whatever order a list arrives: so a pod that moves
+// from one slice to another is known all the time.
 //
 // In status.go an object or an entry of a slice becomes a claim, and an endpoint of this node what
 // its object says; index.go decides which claim counts; write.go writes. latency.go only measures.

@@ -399,8 +399,8 @@ func (e *Endpoints) slices(synced func()) k8s.Handler[*v2alpha1.CiliumEndpointSl
 				w := who(s.Name, key)
 				now[w] = true
 				e.learn(w, remote{
-					key: key, identity: ep.IdentityID, networking: ep.Networking, ports: ep.NamedPorts, account: ep.ServiceAccount, encryptKey: ep.Encryption.Key,
-					version: k8s.VersionOf(s),
+					key: key, identity: ep.IdentityID, networking: ep.Networking, ports: ep.NamedPorts, account: ep.ServiceAccount, uid: ep.PodUID,
+					encryptKey: ep.Encryption.Key, version: k8s.VersionOf(s),
 				})
 			}
 			for w := range members[s.Name] {

@@ -411,6 +411,66 @@ func TestSlices(t *testing.T) {
 	r.believes(cache, at("a"), "300 on 192.0.2.2: team/a")
 }
 
+// TestSliceWrittenForAnother: an address was given to another pod while a slice still names the
+// last one that had it. That slice is written for pods that come and go, which is no news of the
+// address.
+func TestSliceWrittenForAnother(t *testing.T) {
+	t.Parallel()
+	r := newHarness(t)
+	entry := func(pod, uid, ip string, id int64) v2alpha1.CoreCiliumEndpoint {
+		return v2alpha1.CoreCiliumEndpoint{
+			Name: pod, PodUID: uid, IdentityID: id, Networking: &v2.EndpointNetworking{NodeIP: otherHost, Addressing: []*v2.AddressPair{{IPv4: ip}}},
+		}
+	}
+	made := map[string]*v2alpha1.CiliumEndpointSlice{}
+	put := func(name string, entries ...v2alpha1.CoreCiliumEndpoint) {
+		t.Helper()
+		s := &v2alpha1.CiliumEndpointSlice{ObjectMeta: metav1.ObjectMeta{Name: name}, Namespace: "team", Endpoints: entries}
+		now := &v2alpha1.CiliumEndpointSlice{}
+		req := r.alpha.Post()
+		if old := made[name]; old != nil {
+			s.ResourceVersion = old.ResourceVersion
+			req = r.alpha.Put().Name(name)
+		}
+		if err := req.Resource(v2alpha1.ResourceEndpointSlices).Body(s).Do(t.Context()).Into(now); err != nil {
+			t.Fatal(err)
+		}
+		made[name] = now
+	}
+	const contested = "10.0.2.1"
+	last, next := entry("last", "u1", contested, 300), entry("next", "u2", contested, 301)
+	_, cache, _ := r.start(true)
+	put("ces-1", last)
+	r.believes(cache, contested, "300 on 192.0.2.2: team/last")
+	put("ces-2", next)
+	r.believes(cache, contested, "301 on 192.0.2.2: team/next")
+	for n := range 3 {
+		ip := fmt.Sprintf("10.0.2.%d", 10+n)
+		put("ces-1", last, entry("third", "u3", ip, 302))
+		r.believes(cache, ip, "302 on 192.0.2.2: team/third")
+		if got := describe(cache, contested); got != "301 on 192.0.2.2: team/next" {
+			t.Fatalf("after the slice of the last pod was written for another one, %s is %s", contested, got)
+		}
+	}
+	// A pod of the last one's name has the address again: it is another pod.
+	put("ces-1", entry("last", "u4", contested, 300))
+	r.believes(cache, contested, "300 on 192.0.2.2: team/last")
+	put("ces-1", entry("other", "u5", "10.0.2.20", 302))
+	r.believes(cache, contested, "301 on 192.0.2.2: team/next")
+	// The list of a server that comes back is no news either.
+	put("ces-1", last)
+	r.believes(cache, contested, "300 on 192.0.2.2: team/last")
+	put("ces-2", next, entry("fourth", "u6", "10.0.2.30", 303))
+	r.believes(cache, "10.0.2.30", "303 on 192.0.2.2: team/fourth")
+	r.server.Stop()
+	r.server.Start()
+	put("ces-2", next, entry("fourth", "u6", "10.0.2.31", 303))
+	r.believes(cache, "10.0.2.31", "303 on 192.0.2.2: team/fourth")
+	if got := describe(cache, contested); got != "300 on 192.0.2.2: team/last" {
+		t.Errorf("after a list, %s is %s", contested, got)
+	}
+}
+
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // watched is a transport that notes which field selectors CiliumEndpoints are watched with.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"log/slog"
 	"net/netip"
+	"reflect"
 	"slices"
 	"sync"
 
@@ -21,7 +22,8 @@ type Cache interface {
 
 // index has what each object says of which address. Several may claim one while a pod follows
 // another, or moves from one slice to the other: then the one that was written last counts,
-// whichever was observed last, and when it goes the one before. It is safe for concurrent use.
+// whichever was observed last, and when it goes the one before. A slice is written for any of its
+// pods; what it goes on to say of the others is not newer for that. It is safe for concurrent use.
 //
 // A list arrives in no order. While one arrives, what is not in it any more counts as before, until
 // something newer is said: so an address does not get lost, nor goes back to what was said before,
@@ -51,12 +53,19 @@ type stale struct {
 type statement struct {
 	ip4, ip6 netip.Addr
 	claim    ipcache.Claim
+	// uid is the pod's, if the object says it: another pod may have all else in common.
+	uid      string
 	workload pods.Workload
 	age
 }
 
-// age orders statements: by the version of what was written, and those of one version by when they
-// were observed.
+// same reports whether two statements say the same of the same pod.
+func (s statement) same(o statement) bool {
+	return s.ip4 == o.ip4 && s.ip6 == o.ip6 && s.uid == o.uid && reflect.DeepEqual(s.claim, o.claim)
+}
+
+// age orders statements: by the version of the object with which it began to say so, as far as that
+// was observed, and those of one version by when they were observed.
 type age struct{ version, sequence uint64 }
 
 func (s statement) addrs() []netip.Addr {
@@ -91,11 +100,16 @@ func (b *index) endList() {
 func (b *index) set(who string, s statement) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.sequence++
-	s.sequence = b.sequence
-	for _, ip := range b.said[who].addrs() {
+	old, known := b.said[who]
+	if known && old.same(s) && old.version <= s.version { // else the server went back to an old copy
+		s.age = old.age
+	} else {
+		b.sequence++
+		s.sequence = b.sequence
+	}
+	for _, ip := range old.addrs() {
 		if ip != s.ip4 && ip != s.ip6 {
-			b.leave(ip, who, b.said[who].age)
+			b.leave(ip, who, old.age)
 		}
 	}
 	b.said[who] = s

@@ -1,6 +1,7 @@
 package endpoints
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -211,6 +212,8 @@ func TestInterleavings(t *testing.T) {
 			}
 			list()
 			remember()
+			r := &reader{versions: map[string]uint64{}, said: map[string]map[string]*saying{}}
+			r.believes(t, m, a.at[delivered-1])
 			for range 200 {
 				a.act()
 				switch a.IntN(10) {
@@ -222,11 +225,11 @@ func TestInterleavings(t *testing.T) {
 					for delivered < len(a.events) && a.IntN(4) > 0 {
 						a.events[delivered](h)
 						delivered++
-						believes(t, m, a.at[delivered-1])
+						r.believes(t, m, a.at[delivered-1])
 					}
 				}
 				remember()
-				believes(t, m, a.at[delivered-1])
+				r.believes(t, m, a.at[delivered-1])
 				if t.Failed() {
 					return
 				}
@@ -235,27 +238,68 @@ func TestInterleavings(t *testing.T) {
 	}
 }
 
-// believes compares the cache with what slices say: of each address, what the slice says that was
-// written last.
-func believes(t *testing.T, m *memory, now map[string]sliceV) {
-	t.Helper()
-	want := map[netip.Addr]identity.ID{}
-	versions := map[netip.Addr]uint64{}
-	for _, s := range now {
+// reader remembers what each slice says of its pods, as far as it was delivered, and since when.
+type reader struct {
+	versions map[string]uint64             // by slice
+	said     map[string]map[string]*saying // by slice and pod
+	sequence int
+}
+
+type saying struct {
+	ip       netip.Addr
+	identity identity.ID
+	since    uint64
+	sequence int // of those of one version
+}
+
+// observe takes the slices as they were delivered.
+func (r *reader) observe(now map[string]sliceV) {
+	for _, name := range slices.Sorted(maps.Keys(now)) {
+		s := now[name]
+		version := k8s.VersionOf(&s)
+		if r.versions[name] == version {
+			continue
+		}
+		r.versions[name] = version
+		said := map[string]*saying{}
 		for _, ep := range s.Endpoints {
-			ip := netip.MustParseAddr(ep.Networking.Addressing[0].IPv4)
-			if v := k8s.VersionOf(&s); v >= versions[ip] {
-				versions[ip], want[ip] = v, identity.ID(ep.IdentityID)
+			r.sequence++
+			word := &saying{netip.MustParseAddr(ep.Networking.Addressing[0].IPv4), identity.ID(ep.IdentityID), version, r.sequence}
+			if old := r.said[name][ep.Name]; old != nil && old.ip == word.ip && old.identity == word.identity {
+				word = old
+			}
+			said[ep.Name] = word
+		}
+		r.said[name] = said
+	}
+	for name := range r.said {
+		if _, there := now[name]; !there {
+			delete(r.said, name)
+			delete(r.versions, name)
+		}
+	}
+}
+
+// believes compares the cache with what slices say: of each address, what the slice says that was
+// the last to begin to.
+func (r *reader) believes(t *testing.T, m *memory, now map[string]sliceV) {
+	t.Helper()
+	r.observe(now)
+	want := map[netip.Addr]*saying{}
+	for _, pods := range r.said {
+		for _, word := range pods {
+			if old := want[word.ip]; old == nil || cmp.Or(cmp.Compare(word.since, old.since), cmp.Compare(word.sequence, old.sequence)) > 0 {
+				want[word.ip] = word
 			}
 		}
 	}
-	for ip, id := range want {
-		if got, there := m.has[ip]; !there || got.Identity != id {
-			t.Fatalf("%s is believed to be %s (%t), want %s", ip, got.Identity, there, id)
+	for ip, word := range want {
+		if got, there := m.has[ip]; !there || got.Identity != word.identity {
+			t.Fatalf("%s is believed to be %s (%t), want %s", ip, got.Identity, there, word.identity)
 		}
 	}
 	for ip := range m.has {
-		if _, there := want[ip]; !there {
+		if want[ip] == nil {
 			t.Fatalf("%s is believed to be something, and is nothing", ip)
 		}
 	}

@@ -116,6 +116,7 @@ type remote struct {
 	networking *v2.EndpointNetworking
 	ports      []v2.NamedPort
 	account    string
+	uid        string        // of the pod; empty if it is not said
 	workload   pods.Workload // zero if it is not published
 	encryptKey int
 	version    uint64
@@ -134,7 +135,7 @@ func (r remote) statement(accept func(identity.ID) error) (statement, error) {
 	if err != nil {
 		return statement{}, fmt.Errorf("the address of its node, %q, is none", r.networking.NodeIP)
 	}
-	s := statement{age: age{version: r.version}, workload: r.workload, claim: ipcache.Claim{
+	s := statement{age: age{version: r.version}, uid: r.uid, workload: r.workload, claim: ipcache.Claim{
 		Source: ipcache.KVStore, Identity: id, Host: host.Unmap(), Namespace: r.key.Namespace, Pod: r.key.Name, ServiceAccount: r.account,
 	}}
 	if r.encryptKey > 0 && r.encryptKey <= 255 {
