@@ -20,6 +20,7 @@ import (
 	k8sids "github.com/hawser-net/hawser/internal/k8s/identities"
 	"github.com/hawser-net/hawser/internal/k8s/nodes"
 	"github.com/hawser-net/hawser/internal/k8s/services"
+	"github.com/hawser-net/hawser/internal/labels"
 	"github.com/hawser-net/hawser/internal/service"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
@@ -141,8 +142,10 @@ func (c Config) node(o *v2.CiliumNode) (export, error) {
 // possible is checked elsewhere.
 const maxClusterID = 511
 
-// identity returns what other clusters read of an identity, in the form of the store.
-func (c Config) identity(o *v2.CiliumIdentity, layout kvstore.Layout) (export, error) {
+// identity returns what other clusters read of an identity, in the form of the store; have is what
+// the store has of it now. Of one that somebody edited that is what it was given, by which agents
+// of this cluster go, too: its digest shows whether the store has that still.
+func (c Config) identity(o *v2.CiliumIdentity, layout kvstore.Layout, have string) (export, error) {
 	id, err := strconv.ParseUint(o.Name, 10, 32)
 	if err != nil || strconv.FormatUint(id, 10) != o.Name {
 		return export{}, fmt.Errorf("CiliumIdentity %s: the name is no number", o.Name)
@@ -151,6 +154,11 @@ func (c Config) identity(o *v2.CiliumIdentity, layout kvstore.Layout) (export, e
 		return export{}, nil
 	}
 	set, err := k8sids.ParseSecurityLabels(o.SecurityLabels)
+	if intact, sealed := k8sids.Intact(o); sealed && !intact {
+		if set, err = labels.ParseKV(layout.Decode(have)); err != nil || !k8sids.WasGiven(o, k8sids.SecurityLabels(set)) {
+			return export{}, fmt.Errorf("CiliumIdentity %s: somebody edited its labels; give them back", o.Name)
+		}
+	}
 	if err != nil {
 		return export{}, fmt.Errorf("CiliumIdentity %s: %w", o.Name, err)
 	}

@@ -7,10 +7,12 @@ import (
 
 // index has the keys that each object stands for. Several objects may stand for one key, as slices
 // do while an endpoint moves from one to the other, or pods that have the same address one after
-// the other: then the one written last counts. It is not safe for concurrent use.
+// the other: then the one counts that was written last with another value. A slice is written for
+// any of its endpoints, so what it goes on to say of the others is not newer for that. It is not
+// safe for concurrent use.
 type index struct {
-	exports map[string]export          // by object
-	objects map[string]map[string]bool // by key
+	exports map[string]export            // by object
+	objects map[string]map[string]uint64 // by key: the order of each object's value, see export
 }
 
 // export is what one object stands for.
@@ -21,7 +23,7 @@ type export struct {
 }
 
 func newIndex() *index {
-	return &index{exports: map[string]export{}, objects: map[string]map[string]bool{}}
+	return &index{exports: map[string]export{}, objects: map[string]map[string]uint64{}}
 }
 
 // set replaces what an object stands for, and returns the keys that this may change. No values: it
@@ -29,25 +31,26 @@ func newIndex() *index {
 func (x *index) set(object string, e export) []string {
 	old := x.exports[object]
 	var changed []string
-	for key, v := range old.values {
-		if now, still := e.values[key]; !still || now != v || e.order != old.order {
-			changed = append(changed, key)
+	for key := range old.values {
+		if _, still := e.values[key]; still {
+			continue
 		}
-		if _, still := e.values[key]; !still {
-			delete(x.objects[key], object)
-			if len(x.objects[key]) == 0 {
-				delete(x.objects, key)
-			}
+		changed = append(changed, key)
+		delete(x.objects[key], object)
+		if len(x.objects[key]) == 0 {
+			delete(x.objects, key)
 		}
 	}
-	for key := range e.values {
-		if _, had := old.values[key]; !had {
-			changed = append(changed, key)
+	for key, v := range e.values {
+		// One that was written before what is known is of a server that went back to an old copy.
+		if was, had := old.values[key]; had && was == v && x.objects[key][object] <= e.order {
+			continue
 		}
+		changed = append(changed, key)
 		if x.objects[key] == nil {
-			x.objects[key] = map[string]bool{}
+			x.objects[key] = map[string]uint64{}
 		}
-		x.objects[key][object] = true
+		x.objects[key][object] = e.order
 	}
 	if len(e.values) == 0 {
 		delete(x.exports, object)
@@ -59,11 +62,12 @@ func (x *index) set(object string, e export) []string {
 
 // value returns what counts for a key.
 func (x *index) value(key string) (value string, ok bool) {
-	var best export
+	best, order := "", uint64(0)
 	for _, object := range slices.Sorted(maps.Keys(x.objects[key])) {
-		if e := x.exports[object]; !ok || e.order > best.order {
-			best, ok = e, true
+		if now := x.objects[key][object]; best == "" || now > order {
+			best, order = object, now
 		}
 	}
-	return best.values[key], ok
+	value, ok = x.exports[best].values[key]
+	return value, ok
 }

@@ -25,13 +25,14 @@ import (
 	"github.com/hawser-net/hawser/internal/service"
 	"github.com/hawser-net/hawser/internal/testenv/controllers"
 	"github.com/hawser-net/hawser/internal/testenv/kubeapi"
+	"github.com/hawser-net/hawser/pkg/allocator"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
 func TestMain(m *testing.M) { kubeapi.VerifyTestMain(m) }
 
-// TestIndex: what counts for a key depends on the objects as they are now, not on the order of
-// events.
+// TestIndex: what counts for a key depends on the objects, and on when each began to say what it
+// says, not on the order of events.
 func TestIndex(t *testing.T) {
 	b := newIndex()
 	steps := []struct {
@@ -45,6 +46,16 @@ func TestIndex(t *testing.T) {
 		{"a", export{4, map[string]string{"k": "a4"}}, map[string]string{"k": "a4", "l": "b3"}},
 		{"a", export{}, map[string]string{"k": "b3", "l": "b3"}},
 		{"b", export{5, map[string]string{"l": "b5"}}, map[string]string{"l": "b5"}},
+		// A slice is written for another of its pods.
+		{"a", export{6, map[string]string{"k": "last"}}, map[string]string{"k": "last", "l": "b5"}},
+		{"b", export{7, map[string]string{"k": "next", "l": "b5"}}, map[string]string{"k": "next", "l": "b5"}},
+		{"a", export{8, map[string]string{"k": "last", "m": "a8"}}, map[string]string{"k": "next", "l": "b5", "m": "a8"}},
+		{"b", export{9, map[string]string{"l": "b9"}}, map[string]string{"k": "last", "l": "b9", "m": "a8"}},
+		{"b", export{10, map[string]string{"k": "next"}}, map[string]string{"k": "next", "m": "a8"}},
+		// The server goes back to an old copy.
+		{"b", export{3, map[string]string{"k": "next"}}, map[string]string{"k": "last", "m": "a8"}},
+		{"a", export{2, map[string]string{"k": "last"}}, map[string]string{"k": "next"}},
+		{"a", export{}, map[string]string{"k": "next"}},
 		{"b", export{}, map[string]string{}},
 	}
 	seen := map[string]string{}
@@ -357,12 +368,54 @@ func TestObjects(t *testing.T) {
 func TestRestingIdentity(t *testing.T) {
 	t.Parallel()
 	o := &v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: "300"}, SecurityLabels: map[string]string{"k8s:app": "web"}}
-	got, err := Config{}.identity(o, kvstore.LayoutEtcd)
+	got, err := Config{}.identity(o, kvstore.LayoutEtcd, "")
 	if err != nil || got.values["300"] != "k8s:app=web;" {
 		t.Errorf("an identity: %v, %v", got.values, err)
 	}
 	k8sids.Retire(o, "k8s:app=web;", time.Unix(0, 0))
-	if got, err := (Config{}).identity(o, kvstore.LayoutEtcd); err != nil || len(got.values) != 0 {
+	if got, err := (Config{}).identity(o, kvstore.LayoutEtcd, ""); err != nil || len(got.values) != 0 {
 		t.Errorf("one that rests: %v, %v", got.values, err)
 	}
+}
+
+// TestEditedIdentity: somebody edits an identity. Agents of this cluster go by what it was given,
+// so other clusters do, too, also when the operator starts; and what was edited before anybody was
+// told of it they are not told.
+func TestEditedIdentity(t *testing.T) {
+	t.Parallel()
+	r := newHarness(t)
+	identity := func(id allocator.ID, app string) *v2.CiliumIdentity {
+		return k8sids.NewObject(id, map[string]string{"k8s:app": app, "k8s:io.cilium.k8s.policy.cluster": "c1"})
+	}
+	text := func(app string) string { return "k8s:app=" + app + ";k8s:io.cilium.k8s.policy.cluster=c1;" }
+	web := identity(196613, "web")
+	r.Create(t, web)
+	cfg := Defaults()
+	cfg.ClusterName, cfg.ClusterID, cfg.Objects = "c1", 3, true
+	stop := r.run(cfg)
+	want := map[string]string{"196613": text("web")}
+	r.wants(identitiesOf, want)
+	edit := func(app string) {
+		t.Helper()
+		r.update(web, func() { web.SecurityLabels["k8s:app"] = app })
+	}
+	edit("evil")
+	r.Create(t, identity(196614, "later"))
+	want["196614"] = text("later")
+	r.wants(identitiesOf, want)
+	stop()
+	early := identity(196615, "early")
+	early.SecurityLabels["k8s:app"] = "worse"
+	r.Create(t, early)
+	r.Create(t, identity(196616, "last"))
+	want["196616"] = text("last")
+	r.run(cfg)
+	r.wants(identitiesOf, want)
+	r.update(early, func() { early.SecurityLabels["k8s:app"] = "early" })
+	want["196615"] = text("early")
+	edit("web")
+	r.wants(identitiesOf, want)
+	r.remove(web)
+	delete(want, "196613")
+	r.wants(identitiesOf, want)
 }

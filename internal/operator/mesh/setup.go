@@ -231,12 +231,16 @@ func (x *exporter) identities(m manager.Manager) error {
 	if err != nil {
 		return err
 	}
+	read := func(o *v2.CiliumIdentity) export {
+		have, _ := mi.keys.Seen(o.Name)
+		return x.tolerate(x.cfg.identity(o, x.backend.Layout(), string(have)))
+	}
 	if err := builder.ControllerManagedBy(m).Named("mesh-identities").For(&v2.CiliumIdentity{}).WithOptions(options()).
 		Complete(x.reconcile(mi, "", func(ctx context.Context, key types.NamespacedName) (export, error) {
 			var o v2.CiliumIdentity
 			err := x.cache.Get(ctx, key, &o)
 			if err == nil {
-				return x.tolerate(x.cfg.identity(&o, x.backend.Layout())), nil
+				return read(&o), nil
 			}
 			return export{}, err
 		})); err != nil {
@@ -248,7 +252,7 @@ func (x *exporter) identities(m manager.Manager) error {
 		out := map[string]export{}
 		for i := range list.Items {
 			o := &list.Items[i]
-			out[named("", o)] = x.tolerate(x.cfg.identity(o, x.backend.Layout()))
+			out[named("", o)] = read(o)
 		}
 		return out, err
 	})
