@@ -127,7 +127,7 @@ func canonical(security map[string]string) string {
 		ls = append(ls, labels.New(source, key, security[name]))
 	}
 	set := labels.NewSet(ls...)
-	if set.Validate() != nil {
+	if len(set) != len(security) || set.Validate() != nil {
 		return ""
 	}
 	return set.KVString()

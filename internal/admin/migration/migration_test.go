@@ -55,7 +55,7 @@ func TestLabels(t *testing.T) {
 			t.Errorf("%v: %s, %v", set, diff, err)
 		}
 	}
-	for _, set := range []map[string]string{nil, {"app": "web"}, {"k8s:a;b": "c"}} {
+	for _, set := range []map[string]string{nil, {"app": "web"}, {"k8s:a;b": "c"}, {"k8s:app": "web", "any:app": "db"}} {
 		if text := canonical(set); text != "" {
 			t.Errorf("%v is %q", set, text)
 		}

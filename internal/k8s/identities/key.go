@@ -1,6 +1,7 @@
 package identities
 
 import (
+	"errors"
 	"strings"
 
 	"github.com/hawser-net/hawser/internal/labels"
@@ -57,6 +58,9 @@ func ParseSecurityLabels(m map[string]string) (labels.Set, error) {
 		ls = append(ls, labels.New(source, key, value))
 	}
 	set := labels.NewSet(ls...)
+	if len(set) != len(ls) { // a set has one label of a key, and which that is would be chance
+		return nil, errors.New("labels of one key with several sources")
+	}
 	if err := set.Validate(); err != nil {
 		return nil, err
 	}

@@ -197,7 +197,7 @@ func canonical(m map[string]string) string {
 		ls = append(ls, labels.New(source, rest, value))
 	}
 	set := labels.NewSet(ls...)
-	if set.Validate() != nil {
+	if len(set) != len(m) || set.Validate() != nil {
 		return ""
 	}
 	return set.KVString()

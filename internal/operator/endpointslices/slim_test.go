@@ -280,3 +280,11 @@ func FuzzParseRates(f *testing.F) {
 		}
 	})
 }
+
+// TestKeyOfSeveralSources: labels of one key with several sources are no identity's.
+func TestKeyOfSeveralSources(t *testing.T) {
+	t.Parallel()
+	if text := canonical(map[string]string{"k8s:app": "web", "any:app": "db"}); text != "" {
+		t.Errorf("they are %q", text)
+	}
+}
