@@ -52,7 +52,7 @@ type remote struct {
 	identities map[identity.ID]labels.Set      // handed on
 	nodes      map[string]node.Node            // all that could be read, by name
 	believed   map[string]node.Node            // handed on
-	hosts      map[netip.Addr]string           // names of the believed, by address
+	hosts      map[netip.Addr][]string         // names of the believed, by address, sorted
 	pairs      map[netip.Prefix]ipcache.Pair   // all that could be read
 	placed     map[netip.Prefix]bool           // handed on
 	services   map[service.Name]service.Shared // all that could be read
@@ -84,7 +84,7 @@ func (r *remote) reset() {
 	r.peer, r.desc = peer{}, Description{}
 	r.progress = map[string]*progress{kindIdentities: {}, kindNodes: {}, kindAddresses: {}, kindServices: {}}
 	r.identities, r.refused = map[identity.ID]labels.Set{}, map[string]bool{}
-	r.nodes, r.believed, r.hosts = map[string]node.Node{}, map[string]node.Node{}, map[netip.Addr]string{}
+	r.nodes, r.believed, r.hosts = map[string]node.Node{}, map[string]node.Node{}, map[netip.Addr][]string{}
 	r.pairs, r.placed = map[netip.Prefix]ipcache.Pair{}, map[netip.Prefix]bool{}
 	r.services, r.offered = map[service.Name]service.Shared{}, map[service.Name]bool{}
 }

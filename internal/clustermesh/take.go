@@ -100,6 +100,8 @@ func (s *session) takeIdentities(e kvstore.Event, ok bool) {
 		}
 		if err != nil {
 			s.refuse(kindIdentities, text, err)
+			delete(upserts, id) // what it was before it is no more
+			deletes[text] = true
 			return
 		}
 		s.pardon(kindIdentities, text)
@@ -172,10 +174,13 @@ func (s *session) take(kind string, e kvstore.Event, ok bool) {
 	case kindServices:
 		err = s.takeService(key, e.Value)
 	}
-	if err != nil {
-		s.refuse(kind, key, err)
+	if err == nil {
 		return
 	}
+	if kind == kindAddresses {
+		s.forget(kind, key) // whoever had it before has it no more; nodes and services stay as they were
+	}
+	s.refuse(kind, key, err)
 }
 
 func (s *session) takeNode(name string, value []byte) error {
@@ -242,10 +247,15 @@ func (s *session) forget(kind, key string) {
 	}
 }
 
-// place hands an address on, if it is believed.
+// place hands an address on, if it is believed. Several nodes have the address of its host while
+// the key of one that was made anew under another name has not gone yet.
 func (s *session) place(pair ipcache.Pair) {
-	host, known := s.hosts[pair.Host]
-	err := s.peer.address(pair, s.believed[host], known, s.mine)
+	err := s.peer.address(pair, node.Node{}, false, s.mine)
+	for _, name := range s.hosts[pair.Host] {
+		if err = s.peer.address(pair, s.believed[name], true, s.mine); err == nil {
+			break
+		}
+	}
 	if err == nil {
 		_, err = s.m.p.Sinks.Addresses.Upsert(pair.Prefix, pair.Claim(ipcache.ClusterMesh, s.name))
 	}
@@ -323,9 +333,9 @@ func (s *session) judge(ctx context.Context) {
 		return
 	}
 	clear(s.hosts)
-	for _, name := range slices.Backward(slices.Sorted(maps.Keys(s.believed))) { // the first by name has an address that two claim
+	for _, name := range slices.Sorted(maps.Keys(s.believed)) {
 		for _, ip := range s.believed[name].NodeIPs() {
-			s.hosts[ip] = name
+			s.hosts[ip] = append(s.hosts[ip], name)
 		}
 	}
 	for _, pair := range s.pairs {
