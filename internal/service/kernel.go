@@ -157,18 +157,30 @@ const (
 	protoUDP = 17
 )
 
+// unspecified is the address that stands for any of a's family.
+func unspecified(a netip.Addr) netip.Addr {
+	if a.Is4() {
+		return netip.IPv4Unspecified()
+	}
+	return netip.IPv6Unspecified()
+}
+
 // Stale says whether a flow should choose anew where it goes.
 func Stale(frontends map[datapath.ServiceFrontend]Frontend, flow datapath.ServiceFlow) bool {
 	known := false
-	for _, scope := range []datapath.ServiceScope{datapath.ServiceInside, datapath.ServiceOutside} {
-		r, ok := frontends[datapath.ServiceFrontend{Addr: flow.Frontend, Proto: flow.Proto, Scope: scope}]
-		if !ok {
-			continue
-		}
-		known = true
-		if _, found := slices.BinarySearchFunc(r.Backends, flow.Backend, netip.AddrPort.Compare); found {
-			return false
-		}
+	leads := func(at netip.AddrPort, scope datapath.ServiceScope) bool {
+		r, ok := frontends[datapath.ServiceFrontend{Addr: at, Proto: flow.Proto, Scope: scope}]
+		known = known || ok
+		_, found := slices.BinarySearchFunc(r.Backends, flow.Backend, netip.AddrPort.Compare)
+		return found
+	}
+	if leads(flow.Frontend, datapath.ServiceInside) || leads(flow.Frontend, datapath.ServiceOutside) {
+		return false
+	}
+	// A pod's flow to another node's port: one row is for all of them. What went there untranslated
+	// may have gone to who is no node.
+	if !known && flow.Backend.IsValid() && leads(netip.AddrPortFrom(unspecified(flow.Frontend.Addr()), flow.Frontend.Port()), datapath.ServiceOtherNode) {
+		return false
 	}
 	// What goes to an address of no service, untranslated, is what it should be.
 	if !known && !flow.Backend.IsValid() {

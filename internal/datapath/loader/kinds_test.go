@@ -218,3 +218,57 @@ func TestServiceKinds(t *testing.T) {
 		t.Errorf("others than the node reach %s", rows[i].ServiceFrontend)
 	}
 }
+
+// TestDatagramsToOtherNode: what a pod sends to a node port of another node, from one socket, stays
+// with its backend while services change, as long as that is one.
+func TestDatagramsToOtherNode(t *testing.T) {
+	n1, n2 := newTestNode(t, 1, true), newTestNode(t, 2, true)
+	join(t, n1, n2)
+	k := &kinds{t: t, n1: n1}
+	a, b, r := n1.pod(t, 1001, n2), n1.pod(t, 1002, n2), n2.pod(t, 1003, n1)
+	answerAs(t, b.ns, "b")
+	answerAs(t, r.ns, "r")
+	k.engine = services.New(services.Local{Node: "n1"})
+	k.engine.Synced()
+	k.engine.UpsertService(services.Service{
+		Name: services.Name{Namespace: "x", Name: "web"}, ClusterIPs: []netip.Addr{vip4, vip6},
+		Ports: []services.Port{{Proto: 17, Port: 80, NodePort: outsidePort}},
+	})
+	backends := func(pods ...*testPod) {
+		for i, family := range []string{"4", "6"} {
+			s := services.Slice{
+				Name: services.Name{Namespace: "x", Name: "web-" + family}, Service: "web", Ports: []services.SlicePort{{Proto: 17, Port: service}},
+			}
+			for _, p := range pods {
+				s.Endpoints = append(s.Endpoints, services.Endpoint{Addr: p.addrs()[i], Ready: true, Serving: true})
+			}
+			k.engine.UpsertSlice(s)
+		}
+		k.apply()
+	}
+	for _, at := range []netip.Addr{n2.cfg.NodeIPv4, n2.cfg.NodeIPv6} {
+		backends(b, r)
+		client := newAsker(t, a.ns, netip.AddrPortFrom(at, outsidePort))
+		ask := func() string {
+			t.Helper()
+			name, err := client.ask(3, 10*time.Second)
+			must(t, err)
+			return name
+		}
+		first := ask()
+		for range 20 {
+			k.apply()
+			if now := ask(); now != first {
+				t.Fatalf("%s: %q answered, now %q does, and nothing has changed", at, first, now)
+			}
+		}
+		left, want := r, "r"
+		if first == "r" {
+			left, want = b, "b"
+		}
+		backends(left)
+		if now := ask(); now != want {
+			t.Errorf("%s: without its backend the client is answered by %q, want %q", at, now, want)
+		}
+	}
+}
