@@ -84,6 +84,7 @@ func (n *node) know(addrs ...netip.Addr) {
 	n.t.Helper()
 	for _, a := range addrs {
 		n.must(n.maps.UpsertIPCache([]datapath.IPCacheEntry{{Prefix: netip.PrefixFrom(a, a.BitLen()), Identity: remoteNode}}))
+		n.must(n.maps.UpsertTunnelPeers([]datapath.TunnelPeer{{Addr: a, Node: 3, First: 256, Last: 65535, Own: true}}))
 	}
 }
 

@@ -134,14 +134,15 @@ func TestService(t *testing.T) {
 }
 
 // TestPortOfOtherNode: what a pod sends to a service's port of another node goes to a backend at
-// once, with the pod's own identity; what it sends to that port of anybody else does not, and
-// neither does what it sends to another port of the node.
+// once, with the pod's own identity; what it sends to that port of anybody else does not, a node of
+// another cluster and an API server outside among them, and neither does what it sends to another
+// port of the node.
 func TestPortOfOtherNode(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		n := newNode(t, testConfig())
-		const other = 6 // the identity of other nodes
-		n.must(n.maps.UpsertIPCache([]datapath.IPCacheEntry{{Prefix: netip.PrefixFrom(w, w.BitLen()), Identity: other}}))
-		n.rules(setA, allow(out, idB, tcp, 8053), allow(out, other, tcp, 0))
+		const other, apiServer = 6, 7 // the identities of other nodes
+		n.know(w)
+		n.rules(setA, allow(out, idB, tcp, 8053), allow(out, other, tcp, 0), allow(out, apiServer, tcp, 0))
 		n.rules(setB, allow(in, idA, tcp, 8053))
 		to, anyone := netip.AddrPortFrom(b, 8053), netip.IPv4Unspecified()
 		if v6 {
@@ -168,6 +169,13 @@ func TestPortOfOtherNode(t *testing.T) {
 		f.sport, f.dport = 4500, vipPort+1
 		n.expect("to another port of it", passes(out), func() result { return n.fromABytes(withChecksum(f.bytes())) })
 		f.sport, f.dport = 4501, vipPort
+		n.must(n.maps.UpsertTunnelPeers([]datapath.TunnelPeer{{Addr: w, Node: 3, First: 65536, Last: 131071}}))
+		n.expect("to a node of another cluster", passes(out), func() result { return n.fromABytes(withChecksum(f.bytes())) })
+		f.sport++
+		n.must(n.maps.DeleteTunnelPeers([]netip.Addr{w}))
+		n.must(n.maps.UpsertIPCache([]datapath.IPCacheEntry{{Prefix: netip.PrefixFrom(w, w.BitLen()), Identity: apiServer}}))
+		n.expect("to an API server outside", passes(out), func() result { return n.fromABytes(withChecksum(f.bytes())) })
+		f.sport++
 		n.must(n.maps.DeleteIPCache([]netip.Prefix{netip.PrefixFrom(w, w.BitLen())}))
 		n.expect("to who is no node", dropped(datapath.ReasonPolicyDenied, out), func() result { return n.fromABytes(withChecksum(f.bytes())) })
 	})

@@ -177,12 +177,13 @@ static __noinline __maybe_unused int translate_error(struct __sk_buff *ctx, stru
 	return 0;
 }
 
-/* Makes the key that of a port of services at whichever other node, if the packet goes to such a
- * port of a node. What came there from a pod would be taken for forged, and judged as the node's
- * own. */
+/* Makes the key that of a port of services at whichever other node of this cluster, if the packet
+ * goes to such a port of a node. What came there from a pod would be taken for forged, and judged
+ * as the node's own. Nodes of other clusters have other services at their ports, and an API server
+ * may be no node. */
 static __always_inline bool lb_key_of_node(struct lb_key *key, const struct packet *p)
 {
-	struct ipcache_value *entry;
+	struct tunnel_peer *node;
 
 	if (p->v6) {
 		key->addr.d[0] = 0;
@@ -193,8 +194,8 @@ static __always_inline bool lb_key_of_node(struct lb_key *key, const struct pack
 	key->scope = LB_OTHER_NODE;
 	if (!bpf_map_lookup_elem(&lb_services, key))
 		return false;
-	entry = bpf_map_lookup_elem(&ipcache, &p->dst);
-	return entry && is_node(entry->identity);
+	node = bpf_map_lookup_elem(&tunnel_peers, &p->dst);
+	return node && node->own;
 }
 
 /* Translates a packet of which find has been asked, if it is for a service. Returns 0 or a drop

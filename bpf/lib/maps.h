@@ -167,8 +167,8 @@ struct {
 	__type(value, struct ipcache_value);
 } ipcache_prefix SEC(".maps");
 
-/* Who may send through the tunnel: the other nodes, by the addresses that they have outside of
- * it. */
+/* The other nodes, by the addresses that they have outside of the tunnel: who may send through it,
+ * and at whose ports services are found. */
 struct tunnel_peer {
 	__u32 node; /* the same for all addresses of a node */
 	/* The identities that a node's packets may have, besides those reserved for whom it has to

@@ -21,7 +21,7 @@ import (
 	"github.com/hawser-net/hawser/pkg/retry"
 )
 
-// TunnelPeers is the kernel's map of whom it takes tunnelled packets from.
+// TunnelPeers is the kernel's map of the other nodes, from whom it takes tunnelled packets.
 type TunnelPeers interface {
 	UpsertTunnelPeers(peers []datapath.TunnelPeer) error
 	DeleteTunnelPeers(addrs []netip.Addr) error

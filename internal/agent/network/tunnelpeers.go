@@ -55,13 +55,11 @@ func nodeNumber(name string) uint32 {
 	return h.Sum32()
 }
 
-// admitPeers has the kernel take tunnelled packets from the other nodes. Nodes that are not among
-// peers any more are taken out only if all have been observed: until then what the agent before
-// this one has written stands.
+// admitPeers has the kernel know the other nodes: it takes tunnelled packets from them, and leads
+// pods that use a node port of one to the service. Nodes that are not among peers any more are
+// taken out only if all have been observed: until then what the agent before this one has written
+// stands.
 func (n *Network) admitPeers(peers []datapath.Peer, all bool) error {
-	if !n.cfg.Tunnel() {
-		return nil
-	}
 	wanted, err := n.cfg.tunnelPeers(peers, n.cfg.Host.Addresses()...)
 	if err != nil {
 		return err
