@@ -161,6 +161,7 @@ func TestDirect(t *testing.T) {
 				t.Parallel()
 				p := newPair(t, tunnel, v6)
 				testDirectFlow(t, p)
+				testDirectNamed(t, p)
 				testDirectErrors(t, p)
 				testDirectRefused(t, p)
 				testDirectFallback(t, p)
@@ -222,6 +223,49 @@ func testDirectFlow(t *testing.T, p *pair) {
 			}
 		}
 	}
+}
+
+// testDirectNamed: a client whom rules name by a prefix, on the node that was asked, on that of the
+// backend or on both, is answered directly as any other, and judged by what the prefix may.
+func testDirectNamed(t *testing.T, p *pair) {
+	t.Helper()
+	const world, named = 2, 1<<24 + 5
+	prefix, _ := p.client.Prefix(p.client.BitLen() - 8)
+	admit := func(identity uint32) {
+		p.serving.rules(setB, allow(in, identity, 0, 0))
+		p.serving.b.PolicyGeneration++
+		p.serving.upsert(p.serving.b)
+	}
+	for what, nodes := range map[string][]*node{"where it asks": {p.asked}, "at the backend": {p.serving}, "on both": {p.asked, p.serving}} {
+		p.sport += 100
+		identity := uint32(world)
+		for _, n := range nodes {
+			n.must(n.maps.UpsertIPCache([]datapath.IPCacheEntry{{Prefix: prefix, Identity: named}}))
+			if n == p.serving {
+				identity = named
+			}
+		}
+		admit(identity)
+		for _, proto := range []uint8{tcp, udp} {
+			f := p.request(proto)
+			first := withChecksum(f.bytes())
+			got := p.asked.expect("asked, named "+what, redirected(in), func() result { return p.ask(first) })
+			p.asked.same("sent on, named "+what, got.out, p.carried(first, p.carrier, p.sport, proto))
+			p.serving.expect("arrives, named "+what, delivered(), func() result { return p.arrive(got.out, remoteNode) })
+			f.tcpFlags = ack
+			vni := uint32(remoteNode)
+			if proto == tcp {
+				vni = world
+			}
+			next := withChecksum(f.bytes())
+			got = p.asked.expect("goes on, named "+what, redirected(in), func() result { return p.ask(next) })
+			p.serving.expect("arrives too, named "+what, delivered(), func() result { return p.arrive(got.out, vni) })
+		}
+		for _, n := range nodes {
+			n.must(n.maps.DeleteIPCache([]netip.Prefix{prefix}))
+		}
+	}
+	admit(world)
 }
 
 // testDirectRefused: only nodes can have a pod answer in the name of others, and only in that of

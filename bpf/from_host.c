@@ -34,7 +34,8 @@ static __always_inline int from_host_packet(struct __sk_buff *ctx, struct report
 	if (!has_tunnel(remote))
 		return -DROP_NO_TUNNEL;
 	report->dst_identity = remote->identity;
-	return encapsulate(ctx, remote, report->src_identity, report);
+	/* What an address outside is by this node's rules, the other node finds out by its own. */
+	return encapsulate(ctx, remote, is_outside(report->src_identity) ? world_identity(p.v6) : report->src_identity, report);
 }
 
 SEC("tc")

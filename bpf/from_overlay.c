@@ -60,6 +60,10 @@ static __always_inline __u32 overlay_identity(const struct packet *p, const stru
 	case ID_WORLD:
 	case ID_WORLD4:
 	case ID_WORLD6:
+		/* Rules of this node may name the sender's address; what it is by them means
+		 * nothing on the wire. */
+		if (entry && is_outside(entry->identity) && !has_tunnel(entry))
+			return entry->identity;
 		return world_identity(p->v6);
 	}
 	return vni;

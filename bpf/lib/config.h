@@ -90,6 +90,9 @@ enum {
 	 * addresses. */
 	ID_LOCAL_SCOPE = 1,
 	ID_REMOTE_NODE_SCOPE = 2,
+	/* In the first of these scopes: pods of this node whose identity is not known yet. */
+	ID_TEMPORARY_MIN = 0x01010000,
+	ID_TEMPORARY_MAX = 0x010103ff,
 };
 
 static __always_inline __u32 world_identity(bool v6)
@@ -107,6 +110,8 @@ static __always_inline bool is_world(__u32 identity)
 /* Says whether the identity is that of somebody outside of the cluster, by name or by address. */
 static __always_inline bool is_outside(__u32 identity)
 {
+	if (identity >= ID_TEMPORARY_MIN && identity <= ID_TEMPORARY_MAX)
+		return false;
 	return is_world(identity) || identity >> 24 == ID_LOCAL_SCOPE;
 }
 

@@ -45,7 +45,7 @@ static __noinline __maybe_unused int choose_direct(struct __sk_buff *ctx, const 
 		return 0;
 	}
 	f->c.nat.direct = false;
-	if (!wanted || !remote || !is_world(client) || remote->identity < ID_WELL_KNOWN_MIN ||
+	if (!wanted || !remote || !is_outside(client) || remote->identity < ID_WELL_KNOWN_MIN ||
 	    remote->identity >= ID_LOCAL_MIN || (cfg.tunnel && !has_tunnel(remote)))
 		return 0;
 	f->c.nat.direct = (p->proto == PROTO_TCP && !ct_opens(p)) || can_carry(ctx, p);
@@ -208,7 +208,7 @@ static __noinline __maybe_unused int deliver_carried(struct __sk_buff *ctx, stru
 	struct ipcache_value *from = ipcache_lookup(&p->src, p->v6);
 	sides->src_identity = from ? from->identity : world_identity(p->v6);
 	report->src_identity = sides->src_identity;
-	if (!is_world(sides->src_identity) || forged(p, from))
+	if (!is_outside(sides->src_identity) || forged(p, from))
 		return -DROP_INVALID_SOURCE_IP;
 	reason = endpoint_ready(ep);
 	if (reason)

@@ -220,6 +220,29 @@ func TestDirect(t *testing.T) {
 					t.Errorf("%s: a pod that lets the world in sees %q, the client is %q: %v", to, seen, own, err)
 				}
 			}
+			// So it does if rules name the client's address.
+			const named = 1<<24 + 5
+			for _, n := range []*testNode{n1, n2} {
+				must(t, n.maps.UpsertIPCache([]datapath.IPCacheEntry{
+					{Prefix: netip.MustParsePrefix("192.168.0.96/28"), Identity: named}, {Prefix: netip.MustParsePrefix("fd99::100/120"), Identity: named},
+				}))
+			}
+			n2.enforce(t, r, named)
+			for _, to := range openDirect(t, n1, n2, r.addrs()...) {
+				if seen, own, err := download(outside, to, size, timeout); err != nil || seen != own {
+					t.Errorf("%s: a pod that lets the client's network in sees %q, the client is %q: %v", to, seen, own, err)
+				}
+				u := newAsker(t, outside, to)
+				for _, bytes := range []int{10, 1400, 4000, 10} {
+					if seen, err := u.ask(bytes, timeout); err != nil || seen != u.c.LocalAddr().String() {
+						t.Errorf("%s: datagram of %d bytes: a pod that lets the client's network in sees %q, the client is %q: %v", to, bytes, seen, u.c.LocalAddr(), err)
+					}
+				}
+			}
+			for _, n := range []*testNode{n1, n2} {
+				must(t, n.maps.DeleteIPCache([]netip.Prefix{netip.MustParsePrefix("192.168.0.96/28"), netip.MustParsePrefix("fd99::100/120")}))
+			}
+			n2.enforce(t, r, 2)
 			// A pod of the node itself, and a client that is a node, are as ever.
 			for _, to := range openDirect(t, n1, n2, a.addrs()...) {
 				if seen, own, err := download(outside, to, 1, timeout); err != nil || seen != own {

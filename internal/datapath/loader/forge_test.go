@@ -2,6 +2,7 @@ package loader_test
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -479,5 +480,39 @@ func TestForgedFragments(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestNamedClientThroughNode: what rules of a node say of an address outside means nothing on the
+// next one. A client who comes by one node's stack to a pod of another is judged by the other's
+// rules.
+func TestNamedClientThroughNode(t *testing.T) {
+	n1, n2 := newTestNode(t, 1, true), newTestNode(t, 2, true)
+	join(t, n1, n2)
+	r := n2.pod(t, 1003, n1)
+	outside := stranger(t, n1, "outside", 77)
+	v := newVictim(t, r)
+	const here, there = 1<<24 + 5, 1<<24 + 9
+	for _, row := range []struct {
+		what  string
+		named map[*testNode]uint32
+		admit uint32
+	}{
+		{"named by nobody", nil, 2},
+		{"named on its way", map[*testNode]uint32{n1: here}, 2},
+		{"named where it goes", map[*testNode]uint32{n2: there}, there},
+		{"named on both", map[*testNode]uint32{n1: here, n2: there}, there},
+	} {
+		for i, prefix := range []netip.Prefix{netip.MustParsePrefix("192.168.77.0/24"), netip.MustParsePrefix("fd77::/64")} {
+			must(t, errors.Join(n1.maps.DeleteIPCache([]netip.Prefix{prefix}), n2.maps.DeleteIPCache([]netip.Prefix{prefix})))
+			for n, identity := range row.named {
+				must(t, n.maps.UpsertIPCache([]datapath.IPCacheEntry{{Prefix: prefix, Identity: identity}}))
+			}
+			n2.enforce(t, r, row.admit)
+			last := fmt.Sprintf("%s %d", row.what, i)
+			v.until(last, func() {
+				datagram(t, outside, netip.Addr{}, netip.AddrPortFrom(r.addrs()[i], forgedPort), []byte(last))
+			})
+		}
 	}
 }
