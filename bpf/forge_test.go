@@ -396,6 +396,11 @@ func TestForgedFromNetwork(t *testing.T) {
 					return n.runAs(n.loader.Program(loader.FromNetdev), skbContext{IfIndex: uint32(n.ifA), VlanTCI: tci}, f.bytes())
 				}
 			}
+			send := func(packet []byte) func() result {
+				return func() result {
+					return n.runAs(n.loader.Program(loader.FromNetdev), skbContext{IfIndex: uint32(n.ifA)}, packet)
+				}
+			}
 			forged := dropped(datapath.ReasonInvalidSourceIP, in)
 			for _, to := range []netip.Addr{a, r, w, router, nodeAddr} {
 				for what, src := range map[string]netip.Addr{"the node": nodeAddr, "the router": router, "a local pod": b, "the pod itself": a} {
@@ -405,7 +410,20 @@ func TestForgedFromNetwork(t *testing.T) {
 					}
 					g := frame{src: src, dst: to, proto: 89}
 					n.expect(fmt.Sprintf("%s: no known protocol in the name of %s to %s", name, what, to), forged, ask(g, 0))
+					g = frame{src: src, dst: to, proto: udp, sport: 1, dport: 2, ethSrc: bMAC, ethDst: n.macA()}
+					n.expect(fmt.Sprintf("%s: headers that are refused in the name of %s to %s", name, what, to), forged, send(g.refusedHeaders()))
+					for _, everybody := range []string{"ff:ff:ff:ff:ff:ff", "33:33:00:00:00:01"} {
+						g.ethDst = mac(everybody)
+						n.expect(fmt.Sprintf("%s: to %s in the name of %s to %s", name, everybody, what, to), forged, send(g.bytes()))
+					}
 				}
+			}
+			for what, packet := range map[string][]byte{
+				"headers that are refused": frame{src: w, dst: nodeAddr, proto: udp, ethSrc: bMAC, ethDst: n.macA()}.refusedHeaders(),
+				"to everybody":             frame{src: w, dst: nodeAddr, proto: udp, ethSrc: bMAC, ethDst: mac("ff:ff:ff:ff:ff:ff")}.bytes(),
+				"to another machine":       frame{src: nodeAddr, dst: w, proto: udp, ethSrc: bMAC, ethDst: aHost}.bytes(),
+			} {
+				n.expect(name+": "+what, passes(in), send(packet))
 			}
 			f := frame{src: docker, dst: a, proto: udp, sport: 1, dport: 2}
 			n.expect(name+": another address of the node", forged, ask(f, 0))
@@ -421,6 +439,10 @@ func TestForgedFromNetwork(t *testing.T) {
 				// Two that have one address find out by asking.
 				nd := solicitation(nodeAddr, a, a)
 				n.expect(name+": neighbour discovery", passes(in), ask(nd, 0))
+				// One that has the address answers everybody.
+				nd.dst = netip.MustParseAddr("ff02::1")
+				nd.ethDst, nd.ethSrc = mac("33:33:00:00:00:01"), bMAC
+				n.expect(name+": neighbour discovery to everybody", passes(in), send(nd.bytes()))
 			}
 		}
 	})
@@ -549,6 +571,10 @@ func TestPodSourceOnTheWayOut(t *testing.T) {
 						return n.runAs(program, skbContext{IfIndex: uint32(n.ifA), IngressIfIndex: uint32(row.by % unrouted), Mark: uint32(row.by / unrouted)}, f.bytes())
 					})
 				}
+				f := frame{src: row.src, dst: row.dst, proto: udp, sport: 40000, dport: 80, ethSrc: aHost, ethDst: bMAC}
+				n.expect(row.what+" with headers that are refused", row.want, func() result {
+					return n.runAs(program, skbContext{IfIndex: uint32(n.ifA), IngressIfIndex: uint32(row.by % unrouted), Mark: uint32(row.by / unrouted)}, f.refusedHeaders())
+				})
 			}
 		}
 	})

@@ -135,6 +135,29 @@ func (f frame) bytes() []byte {
 	return append(b, f.network()...)
 }
 
+// withOptions returns the frame with these IPv4 options, whose number is a multiple of 4.
+func (f frame) withOptions(options ...byte) []byte {
+	f.options = len(options)
+	b := f.bytes()
+	copy(b[14+20:], options)
+	b[14+10], b[14+11] = 0, 0
+	binary.BigEndian.PutUint16(b[14+10:], ^checksum(b[14:14+20+len(options)]))
+	return b
+}
+
+// refusedHeaders returns the frame with what the programs refuse between the headers of network and
+// transport and the stack may take: a source route, or seven extension headers.
+func (f frame) refusedHeaders() []byte {
+	if f.src.Is4() {
+		return f.withOptions(131, 7, 4, 9, 9, 9, 9, 0)
+	}
+	f.ext = []byte{60}
+	for range 7 {
+		f.ext = append(f.ext, 60, 0, 0, 0, 0, 0, 0, 0)
+	}
+	return f.bytes()
+}
+
 // reply returns the packet that answers f.
 func (f frame) reply() frame {
 	f.src, f.dst = f.dst, f.src

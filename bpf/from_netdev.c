@@ -30,26 +30,30 @@ static __always_inline bool is_of_tunnel(struct __sk_buff *ctx)
 
 static __always_inline int from_netdev_packet(struct __sk_buff *ctx, struct report *report)
 {
-	bool parsed = false;
+	bool parsed = false, ours;
 	struct packet p;
 	int reason;
 	__u16 type;
 
 	report->outcome = OUTCOME_STACK;
-	if (is_tagged(ctx) || frame_type(ctx, &type))
+	if (is_tagged(ctx) || ctx->pkt_type == PACKET_OTHERHOST || frame_type(ctx, &type))
 		return TC_ACT_OK;
-	/* Bad packets that are not for a pod are none of our business. */
-	if (ctx->pkt_type != PACKET_HOST || parse_network(ctx, &p, type))
-		return TC_ACT_OK;
-	if (cfg.node_port ? balanced(&p) : p.proto == PROTO_ICMPV6 || (cfg.tunnel_port && p.proto == PROTO_UDP))
+	/* The stack takes apart what the programs do not, and a frame to everybody as well. Neither
+	 * gets to a pod, but both get to the node's sockets. */
+	ours = !parse_network(ctx, &p, type) && ctx->pkt_type == PACKET_HOST;
+	if (ours && (cfg.node_port ? balanced(&p) : p.proto == PROTO_ICMPV6 || (cfg.tunnel_port && p.proto == PROTO_UDP)))
 		parsed = !parse_transport(ctx, &p, places(&p));
 	/* What is_of_tunnel does not find at a glance, over IPv6 as well. Neighbours are found
 	 * before anything else, and two that have one address find each other. */
 	if (parsed && (p.kind == KIND_NEIGHBOUR || (cfg.tunnel_port && p.proto == PROTO_UDP &&
 						    p.dport == cfg.tunnel_port && is_host(&p.dst, p.v6))))
 		return TC_ACT_OK;
+	if (!ours && p.proto == PROTO_ICMPV6 && addr_is_multicast(&p.dst, p.v6))
+		return TC_ACT_OK;
 	if (claims_own(&p))
 		return -DROP_INVALID_SOURCE_IP;
+	if (!ours)
+		return TC_ACT_OK;
 	if (cfg.node_port && parsed) {
 		int action = NOT_A_SERVICE;
 

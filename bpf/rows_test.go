@@ -416,6 +416,24 @@ func TestOptionsAndExtensions(t *testing.T) {
 			n.expect(fmt.Sprintf("%d bytes of options, port %d", options, dport), w, func() result { return n.fromA(f) })
 		}
 	}
+	for what, row := range map[string]struct {
+		options []byte
+		want    want
+	}{
+		"loose source route":             {[]byte{131, 7, 4, 10, 1, 0, 11, 0}, dropped(datapath.ReasonSourceRoute, out)},
+		"strict source route":            {[]byte{137, 7, 4, 10, 1, 0, 11, 0}, dropped(datapath.ReasonSourceRoute, out)},
+		"source route at its end":        {[]byte{131, 7, 8, 10, 1, 0, 11, 0}, dropped(datapath.ReasonSourceRoute, out)},
+		"source route behind others":     {[]byte{1, 7, 7, 4, 0, 0, 0, 0, 1, 137, 3, 4}, dropped(datapath.ReasonSourceRoute, out)},
+		"source route in the last byte":  {[]byte{1, 1, 1, 131}, dropped(datapath.ReasonSourceRoute, out)},
+		"record of the route":            {[]byte{7, 7, 4, 0, 0, 0, 0, 0}, delivered()},
+		"what looks like one in another": {[]byte{7, 7, 8, 131, 7, 4, 137, 0}, delivered()},
+		"what looks like one at the end": {[]byte{0, 131, 7, 4}, delivered()},
+		"an option of no length":         {[]byte{7, 0, 131, 7}, dropped(datapath.ReasonMalformed, out)},
+		"an option longer than all":      {[]byte{7, 200, 131, 7}, delivered()},
+	} {
+		f := frame{ethSrc: aMAC, ethDst: aHost, src: a4, dst: b4, proto: tcp, sport: 7, dport: 80}
+		n.expect(what, row.want, func() result { return n.fromABytes(f.withOptions(row.options...)) })
+	}
 	hop := []byte{0, 0, 0, 1, 4, 0, 0, 0, 0} // type, then 8 bytes
 	dest := func(next byte, blocks int) []byte {
 		b := make([]byte, 8*blocks)

@@ -154,14 +154,14 @@ static __always_inline int to_netdev_packet(struct __sk_buff *ctx, struct report
 	if (unlikely(child) && !claims_cluster(&p))
 		return TC_ACT_OK;
 	/* Others' headers that are not understood may be followed by anything. */
-	if (reason)
-		return cfg.tunnel && (child || ctx->ingress_ifindex) ? -reason : TC_ACT_OK;
-	if (to_tunnel_port(ctx, &p))
-		return -DROP_TUNNEL_NOT_FROM_NODE;
-	reason = cfg.tunnel ? 0 : check_source(ctx, &p, here, child);
-	if (reason)
+	if (reason && cfg.tunnel && (child || ctx->ingress_ifindex))
 		return -reason;
-	return cfg.node_port ? answer_client(ctx, &p, report) : TC_ACT_OK;
+	if (!reason && to_tunnel_port(ctx, &p))
+		return -DROP_TUNNEL_NOT_FROM_NODE;
+	int forged_source = cfg.tunnel ? 0 : check_source(ctx, &p, here, child);
+	if (forged_source)
+		return -forged_source;
+	return cfg.node_port && !reason ? answer_client(ctx, &p, report) : TC_ACT_OK;
 }
 
 SEC("tc")

@@ -124,7 +124,7 @@ struct bpf_fib_lookup {
 };
 
 /* Values of __sk_buff.pkt_type (include/uapi/linux/if_packet.h). */
-enum { PACKET_HOST = 0 };
+enum { PACKET_HOST = 0, PACKET_OTHERHOST = 3 };
 
 struct __sk_buff {
 	__u32 len;

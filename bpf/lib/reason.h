@@ -35,5 +35,6 @@ enum reason {
 	/* Counted beside what then becomes of the packet. */
 	POLICY_AUDITED = 29,
 	DROP_NOT_FOR_PODS = 30,
+	DROP_SOURCE_ROUTE = 31,
 	REASON_MAX = 32,
 };

@@ -52,6 +52,7 @@ const (
 	ReasonSCTPPort          DropReason = 28 // SCTP whose port would have to change, which its checksum forbids
 	ReasonPolicyAudited     DropReason = 29 // no drop: what policy refused and audit mode let pass is counted by it
 	ReasonNotForPods        DropReason = 30 // packet to an address that pods do not reach, as that of a cloud's metadata service, or loopback
+	ReasonSourceRoute       DropReason = 31 // packet that names routers to go by, and so another destination than it shows
 )
 
 var reasonNames = [...]string{
@@ -61,7 +62,7 @@ var reasonNames = [...]string{
 	"encapsulation-failed", "unsupported-neighbour-discovery", "multicast", "unknown-related-icmp",
 	"invalid-identity", "mtu-exceeded", "no-backend", "no-port",
 	"no-local-backend", "source-range", "service-changing", "tunnel-not-from-node", "unknown-tunnel-peer",
-	"sctp-port", "policy-audited", "not-for-pods",
+	"sctp-port", "policy-audited", "not-for-pods", "source-route",
 }
 
 // String returns the stable name used in metrics, events and the command line.

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -481,6 +482,144 @@ func TestForgedFragments(t *testing.T) {
 			}
 		})
 	}
+}
+
+// sourceRouted sends a text to an address by way of another, as an IPv4 option has kernels do.
+func sourceRouted(t *testing.T, ns *testenv.NetNS, via netip.Addr, dst netip.AddrPort, what string) {
+	t.Helper()
+	must(t, ns.Do(func() error {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		loose := append([]byte{131, 7, 4}, via.AsSlice()...)
+		if err := unix.SetsockoptString(fd, unix.IPPROTO_IP, unix.IP_OPTIONS, string(append(loose, 0))); err != nil {
+			return err
+		}
+		return unix.Sendto(fd, []byte(what), 0, &unix.SockaddrInet4{Port: int(dst.Port()), Addr: dst.Addr().As4()})
+	}))
+}
+
+// TestSourceRoute: a node whose kernel follows source routes is no way around policy. A pod that
+// may reach its node alone reaches nobody by way of it, and nobody outside reaches a pod so.
+func TestSourceRoute(t *testing.T) {
+	follow := func(ns *testenv.NetNS, devices ...string) {
+		must(t, ns.Do(func() error {
+			for _, dev := range devices {
+				if err := os.WriteFile("/proc/sys/net/ipv4/conf/"+dev+"/accept_source_route", []byte("1"), 0); err != nil {
+					return err
+				}
+			}
+			return nil
+		}))
+	}
+	n1, n2 := newTestNode(t, 1, true), newTestNode(t, 2, true)
+	follow(n1.ns, "all", "default")
+	join(t, n1, n2)
+	a, b, ok := n1.pod(t, 1001, n2), n1.pod(t, 1002, n2), n1.pod(t, 1003, n2)
+	follow(b.ns, "all", "eth0") // as a new namespace has it from the node
+	outside := stranger(t, n1, "outside", 77)
+	must(t, n1.maps.InstallRuleSet(datapath.RuleSet{ID: a.ep.RuleSet, EgressEnforced: true, Entries: map[datapath.PolicyKey]datapath.PolicyEntry{
+		{Direction: datapath.Egress, Identity: 1}: {Allow: true},
+	}}))
+	a.ep.PolicyGeneration++
+	must(t, n1.maps.UpsertEndpoint(a.ep))
+	n1.enforce(t, b, 1001, 1003)
+	v, socket := newVictim(t, b), newVictim(t, &testPod{ns: n1.ns})
+	at := netip.AddrPortFrom(b.ep.IPv4, forgedPort)
+	for _, via := range []netip.Addr{n1.cfg.NodeIPv4, n1.cfg.RouterIPv4} {
+		sourceRouted(t, a.ns, via, at, "a pod by way of "+via.String())
+	}
+	socket.until("to the node", func() {
+		datagram(t, a.ns, netip.Addr{}, netip.AddrPortFrom(n1.cfg.NodeIPv4, forgedPort), []byte("to the node"))
+	})
+	if got := n1.dropped(t, datapath.ReasonSourceRoute); got != 2 {
+		t.Errorf("%d packets were dropped for their source route, want the pod's two", got)
+	}
+	// What comes by other devices the node's kernel leads on to the pod, whose program refuses it.
+	for deadline := time.Now().Add(20 * time.Second); n1.dropped(t, datapath.ReasonSourceRoute) < 3; time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Error("nothing that came by way of the node was dropped on its way to the pod")
+			break
+		}
+		sourceRouted(t, outside, ip("192.168.77.1"), at, "outside by way of the node")
+	}
+	if seen := v.until("honest", func() { datagram(t, ok.ns, netip.Addr{}, at, []byte("honest")) }); len(seen) > 0 {
+		t.Errorf("the pod got %q", seen)
+	}
+}
+
+// TestForgedToSockets: a machine on the network of the nodes that claims to be the node or one of
+// its pods does not reach the node's own sockets either, also not by what the programs leave to the
+// stack: headers that they refuse, and frames to everybody.
+func TestForgedToSockets(t *testing.T) {
+	for _, tunnel := range []bool{true, false} {
+		t.Run(fmt.Sprintf("tunnel=%v", tunnel), func(t *testing.T) {
+			n1, n2 := newTestNode(t, 1, tunnel), newTestNode(t, 2, tunnel)
+			join(t, n1, n2)
+			a := n1.pod(t, 1001, n2)
+			under := stranger(t, n1, "under", 77)
+			device := byName(t, n1.h, "under").Attrs()
+			n1.cfg.NativeIfIndex, n1.cfg.NativeMAC = device.Index, device.HardwareAddr
+			must(t, n1.loader.Configure(n1.cfg))
+			v := newVictim(t, &testPod{ns: n1.ns})
+			send := func(to net.HardwareAddr, src netip.Addr, extensions int, what string) {
+				t.Helper()
+				must(t, under.Do(func() error {
+					eth0, err := net.InterfaceByName("eth0")
+					if err != nil {
+						return err
+					}
+					fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+					if err != nil {
+						return err
+					}
+					defer unix.Close(fd)
+					frame := slices.Concat(to, eth0.HardwareAddr, []byte{0x86, 0xdd}, datagram6(src, n1.cfg.NodeIPv6, extensions, what))
+					return unix.Sendto(fd, frame, 0, &unix.SockaddrLinklayer{Ifindex: eth0.Index, Halen: 6, Addr: [8]byte(append(slices.Clone(to), 0, 0))})
+				}))
+			}
+			everybody := net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
+			honest := ip("fd77::2")
+			for what, src := range map[string]netip.Addr{"the node": n1.cfg.NodeIPv6, "its router": n1.cfg.RouterIPv6, "a pod": a.ep.IPv6} {
+				send(device.HardwareAddr, src, 0, what+" plainly")
+				send(device.HardwareAddr, src, 7, what+" by many headers")
+				send(everybody, src, 0, what+" to everybody")
+			}
+			for last, honestly := range map[string]func(string){
+				"plainly":         func(what string) { send(device.HardwareAddr, honest, 0, what) },
+				"by many headers": func(what string) { send(device.HardwareAddr, honest, 7, what) },
+				"to everybody":    func(what string) { send(everybody, honest, 0, what) },
+			} {
+				if seen := v.until(last, func() { honestly(last) }); len(seen) > 0 {
+					t.Errorf("the node's socket got %q", seen)
+				}
+			}
+		})
+	}
+}
+
+// datagram6 is an IPv6 packet with a number of extension headers and a datagram.
+func datagram6(src, dst netip.Addr, extensions int, what string) []byte {
+	udp := make([]byte, 8, 8+len(what))
+	binary.BigEndian.PutUint16(udp, 4444)
+	binary.BigEndian.PutUint16(udp[2:], forgedPort)
+	binary.BigEndian.PutUint16(udp[4:], uint16(8+len(what)))
+	udp = append(udp, what...)
+	pseudo := append(append(src.AsSlice(), dst.AsSlice()...), 0, 17, udp[4], udp[5])
+	binary.BigEndian.PutUint16(udp[6:], ^onesSum(append(pseudo, udp...)))
+	ip := make([]byte, 40)
+	ip[0], ip[6], ip[7] = 0x60, 17, 64
+	binary.BigEndian.PutUint16(ip[4:], uint16(8*extensions+len(udp)))
+	copy(ip[8:], src.AsSlice())
+	copy(ip[24:], dst.AsSlice())
+	next := 6 // where the type of what follows stands
+	for range extensions {
+		ip[next], next = 60, len(ip)
+		ip = append(ip, 17, 0, 1, 4, 0, 0, 0, 0) // destination options: padding
+	}
+	return append(ip, udp...)
 }
 
 // TestNamedClientThroughNode: what rules of a node say of an address outside means nothing on the
