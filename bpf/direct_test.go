@@ -453,20 +453,32 @@ func testDirectErrors(t *testing.T, p *pair) {
 	if p.v6 {
 		router = netip.MustParseAddr("2607::9")
 	}
-	report := frame{ethDst: p.asked.macA(), ethSrc: mac(routerMAC), src: router, dst: p.at, proto: proto, icmpType: kind, payload: inner(answer)}
-	got = p.asked.expect("a router's error", redirected(in), func() result { return p.ask(withChecksum(report.bytes())) })
-	if p.tunnel {
-		got = p.serving.expect("at the backend's node", delivered(), func() result { return p.arrive(got.out, 2) })
-	} else {
-		// The network leads it to the stack, which leads it to the pod.
-		in := got.out
-		got = p.serving.expect("at the backend's node", passes(datapath.Ingress), func() result {
-			return p.serving.run(p.serving.loader.Program(loader.ToPod), p.serving.ifB, 0, in)
-		})
+	quotes := map[string]func(frame) []byte{"whole": inner}
+	if p.v6 {
+		quotes["in pieces"] = func(f frame) []byte {
+			f.more, f.fragID = true, 9
+			return f.network()[:40+8+8]
+		}
 	}
-	about := answer
-	about.src, about.sport = p.backend, backendPort
-	if !bytes.Contains(got.out, inner(about)) {
-		t.Errorf("the backend gets\n%x, want\n%x", got.out, inner(about))
+	for what, quote := range quotes {
+		report := frame{ethDst: p.asked.macA(), ethSrc: mac(routerMAC), src: router, dst: p.at, proto: proto, icmpType: kind, payload: quote(answer)}
+		got = p.asked.expect("a router's error, sent "+what, redirected(in), func() result { return p.ask(withChecksum(report.bytes())) })
+		if p.tunnel {
+			got = p.serving.expect("at the backend's node, sent "+what, delivered(), func() result { return p.arrive(got.out, 2) })
+		} else {
+			// The network leads it to the stack, which leads it to the pod.
+			in := got.out
+			got = p.serving.expect("at the backend's node, sent "+what, passes(datapath.Ingress), func() result {
+				return p.serving.run(p.serving.loader.Program(loader.ToPod), p.serving.ifB, 0, in)
+			})
+		}
+		about := answer
+		about.src, about.sport = p.backend, backendPort
+		if !bytes.Contains(got.out, quote(about)) {
+			t.Errorf("sent %s the backend gets\n%x, want\n%x", what, got.out, quote(about))
+		}
+		if sum := withChecksum(got.out); p.v6 && !bytes.Equal(sum, got.out) {
+			t.Errorf("sent %s the backend gets a wrong checksum:\n%x, want\n%x", what, got.out, sum)
+		}
 	}
 }

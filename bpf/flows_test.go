@@ -265,6 +265,20 @@ func TestRelated(t *testing.T) {
 			cut.payload = cut.payload[:len(cut.payload)-1]
 			n.expect(name+" quoting too little", dropped(datapath.ReasonMalformed, in), func() result { return n.toA(cut) })
 
+			if v6 && f.proto != icmp6 {
+				// A router that has no room for a piece of a datagram quotes the piece.
+				piece := f
+				piece.more, piece.fragID = true, 9
+				report.payload = piece.network()[:56]
+				n.expect(name+" about the first piece", passes(in), func() result { return n.toA(report) })
+				piece.payload, piece.fragOffset = make([]byte, 16), 1232
+				report.payload = piece.network()[:56]
+				n.expect(name+" about a later piece", dropped(datapath.ReasonUnknownRelated, in), func() result { return n.toA(report) })
+				report.payload = report.payload[:44]
+				n.expect(name+" quoting half a header", dropped(datapath.ReasonMalformed, in), func() result { return n.toA(report) })
+				report.payload = inner(f)
+			}
+
 			// Between pods: b refuses what a sent; a has no business refusing a's own.
 			f.dst = b
 			n.expect(name+" to b", delivered(), func() result { return n.fromA(f) })

@@ -116,8 +116,13 @@ __noinline int rewrite_quoted(struct __sk_buff *ctx, const struct packet *p, con
 
 	if (p->v6) {
 		__u32 at = ip + (dst ? offsetof(struct ipv6_header, dst) : offsetof(struct ipv6_header, src));
+		__u8 next = 0;
 
-		err = bpf_skb_load_bytes(ctx, at, &old, sizeof(old));
+		err = bpf_skb_load_bytes(ctx, ip + offsetof(struct ipv6_header, next), &next, sizeof(next));
+		if (next == PROTO_FRAGMENT)
+			ports += sizeof(struct ipv6_ext);
+		if (!err)
+			err = bpf_skb_load_bytes(ctx, at, &old, sizeof(old));
 		if (!err)
 			err = bpf_skb_store_bytes(ctx, at, to, sizeof(*to), 0);
 		if (!err)
