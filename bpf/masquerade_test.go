@@ -211,6 +211,110 @@ func TestMasqueradeFull(t *testing.T) {
 	})
 }
 
+// TestMasqueradeClosed: where ports are scarce, that of a connection which the backend has reset, or
+// both have closed, serves the next after a silence. One that goes on, or that only one side has
+// closed, keeps its own; and a client's reset frees nothing, as others can forge it to be sent what
+// the backend still has for the client.
+func TestMasqueradeClosed(t *testing.T) {
+	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
+		const first, count = 62000, 32
+		o := newOutside(t, v6, func(c *datapath.Config) {
+			c.MasqueradePorts = datapath.PortRange{First: first, Last: first + count - 1}
+		})
+		o.serve(tcp, 9000, 9000)
+		flows := map[uint16]frame{}
+		for i := uint16(0); len(flows) < count; i++ {
+			f := o.request(tcp, 20000+i)
+			got := o.arrive(f)
+			if got.action == actDrop {
+				continue // has found none by lot
+			}
+			port := binary.BigEndian.Uint16(got.out[o.l4:])
+			flows[port] = f
+			o.answered("handshake", port, f)
+		}
+		says := func(port uint16, flags uint8) {
+			t.Helper()
+			f := flows[port]
+			f.tcpFlags = flags
+			if p := o.ask("a packet of a known flow", f); p != port {
+				t.Errorf("flow of port %d is at %d now", port, p)
+			}
+		}
+		replies := func(port uint16, flags uint8) {
+			t.Helper()
+			f := frame{src: o.pod, dst: o.as, proto: tcp, sport: 9000, dport: port, tcpFlags: flags}
+			o.expect("an answer", redirected(in), func() result { return o.arrive(f) })
+		}
+		keeps := map[string]uint16{}
+		ended := map[uint16]bool{}
+		for port := range flows {
+			switch {
+			case keeps["goes on"] == 0:
+				keeps["goes on"] = port
+			case keeps["closed by the client"] == 0:
+				keeps["closed by the client"] = port
+				says(port, fin|ack)
+			case keeps["closed by the backend"] == 0:
+				keeps["closed by the backend"] = port
+				replies(port, fin|ack)
+			case keeps["reset by the client"] == 0:
+				keeps["reset by the client"] = port
+				says(port, rst)
+			default:
+				ended[port] = true
+				if port%2 == 0 {
+					replies(port, rst|ack)
+				} else {
+					says(port, fin|ack)
+					replies(port, fin|ack)
+				}
+			}
+		}
+		later := o.request(tcp, 50000)
+		o.expect("right after the ends", dropped(datapath.ReasonNoPort, in), func() result { return o.arrive(later) })
+		waitTick()
+		waitTick()
+		next := map[uint16]frame{}
+		for i := range uint16(20 * count) {
+			f := o.request(tcp, 50000+i)
+			got := o.arrive(f)
+			if got.action == actDrop {
+				continue
+			}
+			port := binary.BigEndian.Uint16(got.out[o.l4:])
+			if !ended[port] || next[port].sport != 0 {
+				t.Fatalf("a new flow has port %d, which is another's", port)
+			}
+			next[port] = f
+			o.answered("handshake of the next", port, f)
+		}
+		if len(next) != len(ended) {
+			t.Errorf("%d of %d ports of ended connections were lent anew", len(next), len(ended))
+		}
+		for what, port := range keeps {
+			f := flows[port]
+			f.tcpFlags = ack
+			if p := o.ask(what, f); p != port {
+				t.Errorf("%s: has port %d now, had %d", what, p, port)
+			}
+		}
+		// What is still under way of the old flow does not go out in the new one's name.
+		for port := range next {
+			f := flows[port]
+			f.tcpFlags = ack
+			if got := o.arrive(f); got.action != actDrop {
+				t.Errorf("a late packet left by port %d, all of which are lent", binary.BigEndian.Uint16(got.out[o.l4:]))
+			}
+			o.answered("after a late packet", port, next[port])
+			break
+		}
+		if n := o.lent(); n != count {
+			t.Errorf("%d ports are lent, of %d", n, count)
+		}
+	})
+}
+
 // TestMasqueradeFill says how many new flows to one backend are refused, by how many of the ports
 // are taken.
 func TestMasqueradeFill(t *testing.T) {

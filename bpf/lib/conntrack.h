@@ -77,11 +77,17 @@ static __always_inline bool ct_key_set(struct ct_key *key, const struct addr *sr
 	return swapped;
 }
 
-static __always_inline bool ct_closing(__u32 flags)
+/* Says whether both sides have closed the connection. */
+static __always_inline bool ct_closed(__u32 flags)
 {
 	const __u32 both = CT_FIN_FORWARD | CT_FIN_REVERSE;
 
-	return (flags & CT_RST) || (flags & both) == both;
+	return (flags & both) == both;
+}
+
+static __always_inline bool ct_closing(__u32 flags)
+{
+	return (flags & CT_RST) || ct_closed(flags);
 }
 
 static __always_inline __u32 ct_lifetime(__u8 proto, __u32 flags)

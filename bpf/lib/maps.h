@@ -321,7 +321,8 @@ struct masquerade_value {
 	struct addr client;
 	__u32 expires; /* tick: that of the flow */
 	__u16 client_port; /* as the flow has it */
-	__u8 pad[2];
+	__u8 closed; /* the flow's connection: see nodeport.h */
+	__u8 pad;
 };
 
 struct {

@@ -6,7 +6,9 @@
  * so that the answer comes back here. The port it uses then is above those that the kernel by
  * default gives to the node's own sockets, one that none of them has, and no frontend's. It is lent
  * to the flow, towards the flow's backend, for as long as the flow lives: what either side sends
- * keeps it. */
+ * keeps it. Where free ports are scarce, those of closed connections are lent anew: of those
+ * that the backend has reset or both sides have closed, so that it sends nothing more by the port. A
+ * client's reset may be forged by somebody who wants its port. */
 #pragma once
 #include "direct.h"
 #include "forward.h"
@@ -18,6 +20,13 @@ enum {
 	 * the other among those kept for him. Where nine of ten are taken, one in a thousand flows
 	 * finds none among the first. */
 	MASQUERADE_TRIES = 128,
+	/* Of each half, so many are tried before the port of a closed connection counts as free: where
+	 * three of four ports are taken, one in a hundred flows gets that far. */
+	MASQUERADE_FREE_TRIES = 16,
+	/* Ticks for which nothing has been sent in such a connection: what was under way when it was
+	 * closed has arrived, and the backend does not send its last words again, though the client
+	 * has lost them four times. */
+	MASQUERADE_IDLE = 3,
 	/* Of the ports towards a backend's, one part of so many is kept for clients by their
 	 * address, in so many groups: a client who takes all that he may have leaves the others
 	 * something. */
@@ -74,6 +83,13 @@ static __always_inline bool masquerade_alive(const struct masquerade_value *entr
 	return entry && (__s32)(entry->expires - now) > 0;
 }
 
+/* Says whether the port of a flow that lives may be lent anew all the same: its connection is closed,
+ * and silent. */
+static __always_inline bool masquerade_idle(const struct masquerade_value *entry, __u32 now)
+{
+	return entry->closed && (__s32)(entry->expires - now) <= (__s32)(cfg.timeout_tcp_fin - MASQUERADE_IDLE);
+}
+
 /* How many ports have been lent to clients whose addresses have the hash of this one's. */
 static __always_inline __u32 *lent_account(const struct addr *client)
 {
@@ -94,9 +110,10 @@ __noinline int account_lent(const struct addr *client, __s32 change)
 
 /* Makes the port of *key that of the flow of p until the tick given, unless it is somebody else's.
  * Returns whether it is the flow's now. */
-__noinline int lend_port(const struct masquerade_key *key, const struct packet *p, __u32 expires)
+__noinline int lend_port(const struct masquerade_key *key, const struct packet *p, __u32 expires, bool closed)
 {
-	struct masquerade_value fresh = {.expires = expires};
+	struct masquerade_value fresh = {.expires = expires, .closed = closed};
+	__u32 now = ct_now();
 
 	if (!key || !p)
 		return false;
@@ -110,12 +127,16 @@ __noinline int lend_port(const struct masquerade_key *key, const struct packet *
 		return true;
 	}
 	__u32 was = entry->expires;
-	if ((__s32)(was - ct_now()) > 0) {
-		if (entry->client_port != p->sport || !addr_equal(&entry->client, &p->src))
+	if ((__s32)(was - now) > 0) {
+		if (entry->client_port == p->sport && addr_equal(&entry->client, &p->src)) {
+			if (was != expires) {
+				entry->closed = closed;
+				entry->expires = expires;
+			}
+			return true;
+		}
+		if (!masquerade_idle(entry, now))
 			return false;
-		if (was != expires)
-			entry->expires = expires;
-		return true;
 	}
 	/* Of processors that find it free at once, the one that prolongs it has it. */
 	if (__sync_val_compare_and_swap(&entry->expires, was, expires) != was)
@@ -163,7 +184,7 @@ __noinline int known_port(const struct ct_key *key, const struct packet *p, cons
 		return 0;
 	lent_to(&lent, p, as);
 	lent.port = flow->masquerade_port;
-	return lend_port(&lent, p, flow->expires) ? lent.port : 0;
+	return lend_port(&lent, p, flow->expires, ct_closed(flow->flags)) ? lent.port : 0;
 }
 
 /* A port by lot that a client may have, in host byte order: of those that are anybody's and those
@@ -185,10 +206,18 @@ __noinline __u32 port_by_lot(const struct addr *client, bool kept_alone)
 	return cfg.masquerade_first + lot;
 }
 
-/* Says whether the port of *key is not to be had: lent to a flow that lives, or the node's own. */
-__noinline int port_taken(struct __sk_buff *ctx, const struct masquerade_key *key, bool v6)
+/* Says whether the port of *key is not to be had: lent to a flow that lives, or the node's own. If
+ * scarce, one whose connection is closed is to be had. */
+__noinline int port_taken(struct __sk_buff *ctx, const struct masquerade_key *key, bool v6, bool scarce)
 {
-	return !key || masquerade_alive(bpf_map_lookup_elem(&masquerade, key), ct_now()) || port_in_use(ctx, key, v6);
+	if (!key)
+		return true;
+	__u32 now = ct_now();
+	struct masquerade_value *entry = bpf_map_lookup_elem(&masquerade, key);
+
+	if (masquerade_alive(entry, now) && !(scarce && masquerade_idle(entry, now)))
+		return true;
+	return port_in_use(ctx, key, v6);
 }
 
 /* As known_port, for a flow that has none. Returns 0 if none is found. */
@@ -206,6 +235,7 @@ __noinline int new_port(struct __sk_buff *ctx, const struct ct_key *key, const s
 	if (account && (__s32)*account >= (__s32)cfg.masquerade_share)
 		return 0;
 	__u32 expires = flow->expires;
+	bool closed = ct_closed(flow->flags);
 	int tries = p->proto == PROTO_SCTP ? 1 : MASQUERADE_TRIES;
 
 	lent_to(&lent, p, as);
@@ -213,9 +243,9 @@ __noinline int new_port(struct __sk_buff *ctx, const struct ct_key *key, const s
 	for (int i = 0; i < MASQUERADE_TRIES && i < tries; i++) {
 		if (tries > 1)
 			lent.port = htons(port_by_lot(&p->src, i >= MASQUERADE_TRIES / 2));
-		if (port_taken(ctx, &lent, p->v6))
+		if (port_taken(ctx, &lent, p->v6, i % (MASQUERADE_TRIES / 2) >= MASQUERADE_FREE_TRIES))
 			continue;
-		if (lend_port(&lent, p, expires))
+		if (lend_port(&lent, p, expires, closed))
 			return remember_port(key, lent.port) ? lent.port : 0;
 	}
 	return 0;
@@ -387,22 +417,25 @@ __noinline int find_client(const struct packet *p, __u32 now, struct masquerade_
 	return true;
 }
 
-/* Has the port of a flow that has been answered lent for as long as the flow lives. */
-__noinline int prolong(const struct ct_key *key, const struct ct_value *flow, bool tunnel, bool v6)
+/* Has the port of a flow that has been answered, or reset by the backend, lent for as long as the
+ * flow lives. */
+__noinline int prolong(const struct ct_key *key, const struct ct_value *flow, const struct packet *p, bool tunnel)
 {
 	struct masquerade_key lent = {};
 
-	if (!key || !flow)
+	if (!key || !flow || !p)
 		return 0;
 	bool by_b = flow->flags & CT_OPENED_BY_B;
-	sender(&lent.node, tunnel, v6);
+	sender(&lent.node, tunnel, p->v6);
 	lent.backend = by_b ? key->a : key->b;
 	lent.port = flow->masquerade_port;
 	lent.backend_port = by_b ? key->port_a : key->port_b;
 	lent.proto = key->proto;
 	struct masquerade_value *entry = bpf_map_lookup_elem(&masquerade, &lent);
-	if (masquerade_alive(entry, ct_now()))
+	if (masquerade_alive(entry, ct_now())) {
+		entry->closed = ct_closed(flow->flags) || (p->proto == PROTO_TCP && (p->tcp_flags & TCP_RST));
 		entry->expires = flow->expires;
+	}
 	return 0;
 }
 
@@ -432,7 +465,7 @@ static __noinline __maybe_unused int node_port_answer(struct __sk_buff *ctx, str
 		return -reason;
 	/* A client may be silent while it receives data. */
 	if (found.flow && found.flow->expires != to.expires)
-		prolong(&found.c.key, found.flow, report->program == PROGRAM_FROM_OVERLAY, p->v6);
+		prolong(&found.c.key, found.flow, p, report->program == PROGRAM_FROM_OVERLAY);
 	return send_out(ctx, p, report);
 }
 

@@ -92,10 +92,19 @@ func dial(to netip.Addr, port int) (int, error) {
 	return fd, nil
 }
 
-// path is a way from one namespace to an address in another.
+// path is a way from one namespace to an address in another. If service is valid, clients ask that
+// address instead, and are led to the server.
 type path struct {
 	client, server *namespace
-	to             netip.Addr
+	to, service    netip.Addr
+}
+
+// dial connects from the namespace that it is called in.
+func (p path) dial() (int, error) {
+	if p.service.IsValid() {
+		return dial(p.service, flowPort)
+	}
+	return dial(p.to, flowPort)
 }
 
 // serve listens in the server's namespace, calls fn with each connection until it returns false,
@@ -162,7 +171,7 @@ func (p path) roundTrips(d time.Duration, w where) ([]time.Duration, error) {
 		if err := pin(w.client); err != nil {
 			return err
 		}
-		fd, err := dial(p.to, flowPort)
+		fd, err := p.dial()
 		if err != nil {
 			return err
 		}
@@ -202,7 +211,7 @@ func (p path) connections(d time.Duration, w where) ([]time.Duration, error) {
 	}
 	times := make([]time.Duration, 0, 1<<16)
 	once := func(last bool) error {
-		fd, err := dial(p.to, flowPort)
+		fd, err := p.dial()
 		if err != nil {
 			return err
 		}
@@ -263,7 +272,7 @@ func (p path) stream(d time.Duration, w where) (float64, error) {
 		if err := pin(w.client); err != nil {
 			return err
 		}
-		fd, err := dial(p.to, flowPort)
+		fd, err := p.dial()
 		if err != nil {
 			return err
 		}

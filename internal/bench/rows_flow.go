@@ -276,12 +276,20 @@ func (r *testbed) flowPods(ctx context.Context, client, server *node) (path, err
 		return p, err
 	}
 	// Across nodes, each observes the other's pods a little later.
-	err = child.Poll(ctx, 20*time.Second, 50*time.Millisecond, func() error {
+	if err := p.answers(ctx); err != nil {
+		return p, err
+	}
+	return p, p.refuses(flowPort + 1)
+}
+
+// answers waits until the client reaches the server.
+func (p path) answers(ctx context.Context) error {
+	err := child.Poll(ctx, 20*time.Second, 50*time.Millisecond, func() error {
 		_, err := p.roundTrips(time.Millisecond, placements()[0])
 		return err
 	})
 	if err != nil {
-		return p, fmt.Errorf("the client does not reach the server: %w", err)
+		return fmt.Errorf("the client does not reach the server: %w", err)
 	}
-	return p, p.refuses(flowPort + 1)
+	return nil
 }
