@@ -211,10 +211,10 @@ func TestMasqueradeFull(t *testing.T) {
 	})
 }
 
-// TestMasqueradeClosed: where ports are scarce, that of a connection which the backend has reset, or
-// both have closed, serves the next after a silence. One that goes on, or that only one side has
-// closed, keeps its own; and a client's reset frees nothing, as others can forge it to be sent what
-// the backend still has for the client.
+// TestMasqueradeClosed: where ports are scarce, that of a connection which the backend has reset,
+// or both sides have closed, serves the next after a silence. One that goes on, or that only one
+// side has closed, keeps its own; and a client's reset frees nothing, as others can forge it to be
+// sent what the backend still has for the client.
 func TestMasqueradeClosed(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		const first, count = 62000, 32

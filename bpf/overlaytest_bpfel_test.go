@@ -281,7 +281,8 @@ type overlayTestMasqueradeValue struct {
 	Client     overlayTestAddr
 	Expires    uint32
 	ClientPort uint16
-	Pad        [2]uint8
+	Closed     uint8
+	Pad        uint8
 }
 
 type overlayTestMetric struct {

@@ -6,9 +6,9 @@
  * so that the answer comes back here. The port it uses then is above those that the kernel by
  * default gives to the node's own sockets, one that none of them has, and no frontend's. It is lent
  * to the flow, towards the flow's backend, for as long as the flow lives: what either side sends
- * keeps it. Where free ports are scarce, those of closed connections are lent anew: of those
- * that the backend has reset or both sides have closed, so that it sends nothing more by the port. A
- * client's reset may be forged by somebody who wants its port. */
+ * keeps it. Where free ports are scarce, those of closed connections are lent anew: of those that
+ * the backend has reset or both sides have closed, so that it sends nothing more by the port. A
+ * client's reset may be forged by somebody who wants the port. */
 #pragma once
 #include "direct.h"
 #include "forward.h"
@@ -20,12 +20,12 @@ enum {
 	 * the other among those kept for him. Where nine of ten are taken, one in a thousand flows
 	 * finds none among the first. */
 	MASQUERADE_TRIES = 128,
-	/* Of each half, so many are tried before the port of a closed connection counts as free: where
-	 * three of four ports are taken, one in a hundred flows gets that far. */
+	/* Of each half, so many are tried before the port of a closed connection counts as free:
+	 * where three of four ports are taken, one in a hundred flows gets that far. */
 	MASQUERADE_FREE_TRIES = 16,
-	/* Ticks for which nothing has been sent in such a connection: what was under way when it was
-	 * closed has arrived, and the backend does not send its last words again, though the client
-	 * has lost them four times. */
+	/* Ticks for which nothing has been sent in such a connection: what was under way when it
+	 * was closed has arrived, and the backend does not repeat its last words, even if the
+	 * client has lost them four times. */
 	MASQUERADE_IDLE = 3,
 	/* Of the ports towards a backend's, one part of so many is kept for clients by their
 	 * address, in so many groups: a client who takes all that he may have leaves the others
@@ -83,8 +83,8 @@ static __always_inline bool masquerade_alive(const struct masquerade_value *entr
 	return entry && (__s32)(entry->expires - now) > 0;
 }
 
-/* Says whether the port of a flow that lives may be lent anew all the same: its connection is closed,
- * and silent. */
+/* Says whether the port of a flow that lives may be lent anew all the same: its connection is
+ * closed, and silent. */
 static __always_inline bool masquerade_idle(const struct masquerade_value *entry, __u32 now)
 {
 	return entry->closed && (__s32)(entry->expires - now) <= (__s32)(cfg.timeout_tcp_fin - MASQUERADE_IDLE);
@@ -113,7 +113,6 @@ __noinline int account_lent(const struct addr *client, __s32 change)
 __noinline int lend_port(const struct masquerade_key *key, const struct packet *p, __u32 expires, bool closed)
 {
 	struct masquerade_value fresh = {.expires = expires, .closed = closed};
-	__u32 now = ct_now();
 
 	if (!key || !p)
 		return false;
@@ -127,7 +126,7 @@ __noinline int lend_port(const struct masquerade_key *key, const struct packet *
 		return true;
 	}
 	__u32 was = entry->expires;
-	if ((__s32)(was - now) > 0) {
+	if ((__s32)(was - ct_now()) > 0) {
 		if (entry->client_port == p->sport && addr_equal(&entry->client, &p->src)) {
 			if (was != expires) {
 				entry->closed = closed;
@@ -135,7 +134,7 @@ __noinline int lend_port(const struct masquerade_key *key, const struct packet *
 			}
 			return true;
 		}
-		if (!masquerade_idle(entry, now))
+		if (!masquerade_idle(entry, ct_now()))
 			return false;
 	}
 	/* Of processors that find it free at once, the one that prolongs it has it. */
@@ -206,18 +205,17 @@ __noinline __u32 port_by_lot(const struct addr *client, bool kept_alone)
 	return cfg.masquerade_first + lot;
 }
 
-/* Says whether the port of *key is not to be had: lent to a flow that lives, or the node's own. If
- * scarce, one whose connection is closed is to be had. */
-__noinline int port_taken(struct __sk_buff *ctx, const struct masquerade_key *key, bool v6, bool scarce)
+/* Says whether the port of *key is lent to a flow that lives: where ports are scarce, to one whose
+ * connection is not closed. */
+__noinline int port_lent(const struct masquerade_key *key, bool scarce)
 {
+	__u32 now = ct_now();
+
 	if (!key)
 		return true;
-	__u32 now = ct_now();
 	struct masquerade_value *entry = bpf_map_lookup_elem(&masquerade, key);
 
-	if (masquerade_alive(entry, now) && !(scarce && masquerade_idle(entry, now)))
-		return true;
-	return port_in_use(ctx, key, v6);
+	return masquerade_alive(entry, now) && !(scarce && masquerade_idle(entry, now));
 }
 
 /* As known_port, for a flow that has none. Returns 0 if none is found. */
@@ -235,7 +233,6 @@ __noinline int new_port(struct __sk_buff *ctx, const struct ct_key *key, const s
 	if (account && (__s32)*account >= (__s32)cfg.masquerade_share)
 		return 0;
 	__u32 expires = flow->expires;
-	bool closed = ct_closed(flow->flags);
 	int tries = p->proto == PROTO_SCTP ? 1 : MASQUERADE_TRIES;
 
 	lent_to(&lent, p, as);
@@ -243,9 +240,9 @@ __noinline int new_port(struct __sk_buff *ctx, const struct ct_key *key, const s
 	for (int i = 0; i < MASQUERADE_TRIES && i < tries; i++) {
 		if (tries > 1)
 			lent.port = htons(port_by_lot(&p->src, i >= MASQUERADE_TRIES / 2));
-		if (port_taken(ctx, &lent, p->v6, i % (MASQUERADE_TRIES / 2) >= MASQUERADE_FREE_TRIES))
+		if (port_lent(&lent, i % (MASQUERADE_TRIES / 2) >= MASQUERADE_FREE_TRIES) || port_in_use(ctx, &lent, p->v6))
 			continue;
-		if (lend_port(&lent, p, expires, closed))
+		if (lend_port(&lent, p, expires, false))
 			return remember_port(key, lent.port) ? lent.port : 0;
 	}
 	return 0;

@@ -237,7 +237,8 @@ type kernelMasqueradeValue struct {
 	Client     kernelAddr
 	Expires    uint32
 	ClientPort uint16
-	Pad        [2]uint8
+	Closed     uint8
+	Pad        uint8
 }
 
 type kernelMetric struct {
