@@ -101,7 +101,7 @@ func (o *Operator) lead(ctx context.Context, c *kubeSide) error {
 	if err := o.prepareResources(ctx, cfg); err != nil {
 		return err
 	}
-	m, err := kube.NewManager(cfg, o.log)
+	m, err := kube.NewManager(cfg, o.log, kube.StopTimeout)
 	if err != nil {
 		return err
 	}

@@ -23,8 +23,8 @@ import (
 	"github.com/hawser-net/hawser/api/v2alpha1"
 )
 
-// stopTimeout is how long controllers may take to end what they are doing.
-const stopTimeout = 5 * time.Second
+// StopTimeout is how long an operator's controllers may take to end what they are doing.
+const StopTimeout = 5 * time.Second
 
 // Scheme returns the kinds of objects that the operator reads and writes.
 func Scheme() (*runtime.Scheme, error) {
@@ -51,17 +51,18 @@ func NewClient(cfg *rest.Config) (client.Client, error) {
 }
 
 // NewManager returns a manager for controllers, with caches that keep of Pods and Nodes only what
-// the operator reads. It elects no leader and serves nothing: that is up to the caller.
-func NewManager(cfg *rest.Config, log *slog.Logger) (manager.Manager, error) {
+// the operator reads. It elects no leader and serves nothing: that is up to the caller. When it is
+// stopped, it reports controllers that take longer than the time given to end.
+func NewManager(cfg *rest.Config, log *slog.Logger, stop time.Duration) (manager.Manager, error) {
 	s, err := Scheme()
 	if err != nil {
 		return nil, err
 	}
-	yes, no, timeout := true, false, stopTimeout
+	yes, no := true, false
 	m, err := manager.New(cfg, manager.Options{
 		Scheme: s, Logger: logr.FromSlogHandler(log.Handler()), LeaderElection: false, HealthProbeBindAddress: "0", PprofBindAddress: "0",
 		Metrics:                 metricsserver.Options{BindAddress: "0"},
-		GracefulShutdownTimeout: &timeout,
+		GracefulShutdownTimeout: &stop,
 		// Names are unique within a manager; tests have several managers in a process. The queue
 		// with priorities leaves a goroutine behind when it is stopped with work in it.
 		Controller: config.Controller{SkipNameValidation: &yes, UsePriorityQueue: &no},

@@ -97,7 +97,8 @@ func Run(t testing.TB, cfg *rest.Config, setup func(context.Context, manager.Man
 	}
 	cfg = rest.CopyConfig(cfg)
 	kube.Apart(cfg)
-	m, err := kube.NewManager(cfg, log)
+	// A busy machine is no leak: one minute shows the difference.
+	m, err := kube.NewManager(cfg, log, time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}
