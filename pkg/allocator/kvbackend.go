@@ -474,12 +474,16 @@ func (b *KVStoreBackend) ListAndWatch(ctx context.Context, handler CacheMutation
 			continue
 		}
 		m := Mapping{ID: id, Created: ev.CreateRevision, Revision: ev.Revision, Incarnation: ev.CreateRevision, Original: ev.CreateRevision == ev.ModRevision}
-		if key, err := b.typ.PutKey(b.paths.owner(&ev.KeyValue)); err == nil && key.GetKey() != "" { // an empty value is nobody's key
-			m.Key = key
+		owner, ours := b.paths.owner(&ev.KeyValue), true
+		if key, err := b.typ.PutKey(owner); err == nil && key.GetKey() != "" { // an empty value is nobody's key
+			m.Key, ours = key, key.GetKey() == owner
 		} else {
 			b.log.Warn("a number has an unreadable key in the store", "id", id, "error", err)
 		}
-		if !m.Original && originals[id] != m.Incarnation {
+		// No reference can be written to a number whose key is not in the canonical form: it means
+		// the key, but is not taken into use.
+		m.Original = m.Original && ours
+		if !m.Original && ours && originals[id] != m.Incarnation {
 			u, err := made.of(ctx, id, &ev.KeyValue)
 			if err != nil {
 				break // ctx has ended, or the store is closed
