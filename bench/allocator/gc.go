@@ -10,11 +10,11 @@ import (
 	"github.com/hawser-net/hawser/pkg/kvstore/etcd"
 )
 
-// collect fills a range with dead numbers and some in use, and times the round that deletes the
+// collect fills a range with dead IDs and some in use, and times the round that deletes the
 // dead ones, at an unlimited rate.
 func collect(ctx context.Context, address string, dead, live int) error {
 	if dead+live > 65535-256+1 {
-		return fmt.Errorf("%d numbers do not fit into the range", dead+live)
+		return fmt.Errorf("%d IDs do not fit into the range", dead+live)
 	}
 	cfg := etcd.Defaults()
 	cfg.Endpoints, cfg.QPS, cfg.ListLimit = []string{address}, 0, 5000

@@ -3,14 +3,14 @@
 //
 //	go run . [-new 2000] [-shared 100] [-mixed 100000] [-json file]
 //
-// It prints, for 1, 8 and 64 allocators, how many keys a second each kind numbers and how many
-// requests etcd served for each key: new keys (all different), shared keys (all allocators want the
-// same ones at once), and cached keys (in use on the node already). Beside them stands what the
-// same number of clients reach with bare transactions of two writes, alone and with a watch each.
-// Then it times the collection of many dead numbers among some in use, at an unlimited rate. Then a
-// mixed cluster, half of it of each kind, allocates and releases keys at once; the run fails if a
-// key has had two numbers or a number two keys. A module of its own, so that nothing of the product
-// depends on Cilium.
+// It prints, for 1, 8 and 64 allocators, for how many keys a second each kind allocates IDs, and
+// how many requests etcd served for each key: new keys (all different), shared keys (all allocators
+// want the same ones at once), and cached keys (in use on the node already). Beside them stands
+// what the same number of clients reach with bare transactions of two writes, alone and with a
+// watch each. Then it times the collection of many dead IDs among some in use, at an unlimited
+// rate. Then a mixed cluster, half of it of each kind, allocates and releases keys at once; the run
+// fails if a key has had two IDs or an ID two keys. A module of its own, so that nothing of the
+// product depends on Cilium.
 package main
 
 import (
@@ -32,8 +32,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
+
+	"github.com/hawser-net/hawser/pkg/kvstore/etcd/member"
 )
 
 // node is one allocator of either kind.
@@ -57,8 +58,8 @@ func run() error {
 	fresh := flag.Int("new", 2000, "new keys in each row")
 	shared := flag.Int("shared", 100, "shared keys in each row")
 	mixed := flag.Int("mixed", 5000, "allocations of the mixed cluster")
-	dead := flag.Int("dead", 60000, "dead numbers to collect")
-	live := flag.Int("live", 5000, "numbers in use among them")
+	dead := flag.Int("dead", 60000, "dead IDs to collect")
+	live := flag.Int("live", 5000, "IDs in use among them")
 	report := flag.String("json", "", "write the figures to this file as JSON")
 	profile := flag.String("cpuprofile", "", "write a CPU profile to this file")
 	flag.Parse()
@@ -79,12 +80,12 @@ func run() error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	address, stop, err := startEtcd(dir)
+	ctx := context.Background()
+	address, stop, err := startEtcd(ctx, dir)
 	if err != nil {
 		return err
 	}
 	defer stop()
-	ctx := context.Background()
 
 	var rows []row
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
@@ -136,27 +137,16 @@ func run() error {
 	return mixedCluster(ctx, address, *mixed)
 }
 
-func startEtcd(dir string) (address string, stop func(), err error) {
-	cfg := embed.NewConfig()
-	cfg.Name, cfg.Dir = "bench", filepath.Join(dir, "data")
+// startEtcd starts an etcd that syncs to disk, with its data and sockets in dir.
+func startEtcd(ctx context.Context, dir string) (address string, stop func(), err error) {
 	client := url.URL{Scheme: "unix", Path: filepath.Join(dir, "c.sock")}
-	peer := url.URL{Scheme: "unix", Path: filepath.Join(dir, "p.sock")}
-	cfg.ListenClientUrls, cfg.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
-	cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = []url.URL{peer}, []url.URL{peer}
-	cfg.InitialCluster = cfg.InitialClusterFromName(cfg.Name)
-	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
-	server, err := embed.StartEtcd(cfg)
+	server, err := member.Member{
+		Name: "bench", Dir: filepath.Join(dir, "data"), PeerSocket: filepath.Join(dir, "p.sock"), Listen: []url.URL{client}, Durable: true,
+	}.Start(ctx)
 	if err != nil {
 		return "", nil, err
 	}
-	select {
-	case <-server.Server.ReadyNotify():
-		return "unix://" + client.Path, server.Close, nil
-	case err := <-server.Err():
-		return "", nil, err
-	case <-time.After(time.Minute):
-		return "", nil, errors.New("etcd does not start")
-	}
+	return "unix://" + client.Path, server.Close, nil
 }
 
 // requests counts the unary requests that etcd has served, except lease renewals, which are a
@@ -267,7 +257,7 @@ func closeAll(nodes []node) {
 }
 
 // rawRate is what n clients reach with transactions that write two keys, one on a lease, if neither
-// exists. With watches every client also receives every number, as any node must that knows them
+// exists. With watches every client also receives every ID, as any node must that knows them
 // all; all nodes share this machine's processors here, so that is the ceiling of an allocator with
 // a cache.
 func rawRate(ctx context.Context, address, base string, n, count int, watches bool) (float64, error) {
@@ -311,7 +301,7 @@ func rawRate(ctx context.Context, address, base string, n, count int, watches bo
 }
 
 // mixedCluster lets both kinds allocate and release the same and different keys, and checks every
-// number that anyone was given.
+// ID that anyone was given.
 func mixedCluster(ctx context.Context, address string, count int) error {
 	const half, keys = 4, 2000
 	a, err := openAll(ctx, openHawser, address, "bench/mixed", half)
@@ -331,7 +321,7 @@ func mixedCluster(ctx context.Context, address string, count int) error {
 	nodes := append(append([]node(nil), a...), b...)
 
 	var mu sync.Mutex
-	numbers, owners := map[string]uint64{}, map[uint64]string{}
+	ids, owners := map[string]uint64{}, map[uint64]string{}
 	var faults []string
 	var done atomic.Int64
 	took, err := inParallel(len(nodes), func(i int) error {
@@ -354,13 +344,13 @@ func mixedCluster(ctx context.Context, address string, count int) error {
 			}
 			held[key] = true
 			mu.Lock()
-			if have, ok := numbers[key]; ok && have != id {
+			if have, ok := ids[key]; ok && have != id {
 				faults = append(faults, fmt.Sprintf("%s had %d and has %d", key, have, id))
 			}
 			if have, ok := owners[id]; ok && have != key {
 				faults = append(faults, fmt.Sprintf("%d had %s and has %s", id, have, key))
 			}
-			numbers[key], owners[id] = id, key
+			ids[key], owners[id] = id, key
 			mu.Unlock()
 		}
 		return nil
@@ -369,9 +359,9 @@ func mixedCluster(ctx context.Context, address string, count int) error {
 		return fmt.Errorf("mixed cluster: %w", err)
 	}
 	fmt.Printf("\nmixed cluster: %d + %d allocators, %d allocations of %d keys in %v: %d faults\n",
-		half, half, count, len(numbers), took.Round(time.Millisecond), len(faults))
+		half, half, count, len(ids), took.Round(time.Millisecond), len(faults))
 	if len(faults) > 0 {
-		return errors.New("a key had two numbers or a number two keys:\n" + strings.Join(faults[:min(20, len(faults))], "\n"))
+		return errors.New("a key had two IDs or an ID two keys:\n" + strings.Join(faults[:min(20, len(faults))], "\n"))
 	}
 	return nil
 }
