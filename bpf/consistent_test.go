@@ -21,11 +21,11 @@ func TestServiceConsistent(t *testing.T) {
 		backends = append(backends, netip.AddrPortFrom(b4, uint16(8000+i)))
 	}
 	one, two, fewer, kept := vip4, netip.MustParseAddr("10.96.0.11"), netip.MustParseAddr("10.96.0.12"), netip.MustParseAddr("10.96.0.13")
-	consistent := func(s *datapath.Service) { s.Consistent = true }
+	consistent := func(s *datapath.Service) { s.Maglev = true }
 	n.publish(one, udp, consistent, slices.Clone(backends)...)
 	n.publish(two, udp, consistent, slices.Clone(backends)...)
 	n.publish(fewer, udp, consistent, backends[1:]...)
-	n.publish(kept, udp, func(s *datapath.Service) { s.Consistent, s.Affinity = true, time.Second }, slices.Clone(backends)...)
+	n.publish(kept, udp, func(s *datapath.Service) { s.Maglev, s.Affinity = true, time.Second }, slices.Clone(backends)...)
 	choice := func(vip netip.Addr, sport uint16) uint16 {
 		t.Helper()
 		f := frame{ethSrc: aMAC, ethDst: aHost, src: a4, dst: vip, proto: udp, sport: sport, dport: vipPort}

@@ -66,7 +66,7 @@ func newPair(t *testing.T, tunnel, v6 bool) *pair {
 		to := p.to(proto)
 		p.asked.must(p.asked.maps.UpsertService(datapath.Service{
 			ServiceFrontend: datapath.ServiceFrontend{Addr: netip.AddrPortFrom(p.at, directPort), Proto: proto, Scope: datapath.ServiceOutside},
-			ID:              7, Backends: []netip.AddrPort{to}, Direct: true,
+			ID:              7, Backends: []netip.AddrPort{to}, DSR: true,
 		}))
 		p.publish(proto)
 	}
@@ -217,7 +217,7 @@ func testDirectFlow(t *testing.T, p *pair) {
 	}
 	for _, n := range []*node{p.asked, p.serving} {
 		for _, e := range n.flows() {
-			if !e.Direct || e.Service != netip.AddrPortFrom(p.at, directPort) || e.Src != netip.AddrPortFrom(p.client, p.sport) || e.SrcIdentity != 2 ||
+			if !e.DSR || e.Service != netip.AddrPortFrom(p.at, directPort) || e.Src != netip.AddrPortFrom(p.client, p.sport) || e.SrcIdentity != 2 ||
 				(e.Proto == tcp && !e.SeenReply) || e.ForwardPackets != 2 {
 				t.Errorf("flow %+v", e)
 			}

@@ -115,7 +115,7 @@ func TestEventsLost(t *testing.T) {
 func TestFloodLosesNobodyElsesEvents(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		n := newNode(t, testConfig())
-		n.must(n.maps.SetMonitor(datapath.MonitorDrops | datapath.MonitorVerdicts | datapath.MonitorNews | datapath.MonitorTraces))
+		n.must(n.maps.SetMonitor(datapath.MonitorDrops | datapath.MonitorVerdicts | datapath.MonitorFlowUpdates | datapath.MonitorTraces))
 		n.rules(setA, allow(out, 0, udp, 2))
 		refused := frame{src: a, dst: w, proto: udp, sport: 1, dport: 1, ethSrc: aMAC, ethDst: aHost}
 		allowed := frame{src: a, dst: w, proto: udp, sport: 1, dport: 2, ethSrc: aMAC, ethDst: aHost}

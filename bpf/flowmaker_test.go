@@ -42,7 +42,7 @@ func (podsOf) Policies(datapath.Event) []*flow.Policy          { return nil }
 // of a kind of event.
 func (n *node) flowsOfKernel() func(kind datapath.EventType) *flow.Flow {
 	n.t.Helper()
-	n.must(n.maps.SetMonitor(datapath.MonitorDrops | datapath.MonitorVerdicts | datapath.MonitorNews))
+	n.must(n.maps.SetMonitor(datapath.MonitorDrops | datapath.MonitorVerdicts | datapath.MonitorFlowUpdates))
 	ctx, cancel := context.WithCancel(context.Background())
 	events, done := map[datapath.EventType]chan datapath.Event{}, make(chan error, 1)
 	for _, kind := range []datapath.EventType{datapath.EventDrop, datapath.EventVerdict, datapath.EventTrace} {

@@ -430,10 +430,10 @@ func TestFromOverlay(t *testing.T) {
 	})
 }
 
-// TestOverlayReplyBeforeNews: a pod of another node has opened a flow, and this node knows no more
-// of its address than the network it lies in. The reply belongs to the flow all the same; what the
-// pod here opens by itself is judged by what is known.
-func TestOverlayReplyBeforeNews(t *testing.T) {
+// TestOverlayReplyBeforeUpdate: a pod of another node has opened a flow, and this node knows no
+// more of its address than the network it lies in. The reply belongs to the flow all the same; what
+// the pod here opens by itself is judged by what is known.
+func TestOverlayReplyBeforeUpdate(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		n := newNode(t, testConfig())
 		spec, err := loadOverlayTest()

@@ -129,7 +129,7 @@ func TestRefuse(t *testing.T) {
 			n.expect(what, drop, func() result { return n.fromABytes(f.bytes()) })
 		}
 		// Those that another node would serve, and those whom it would not: nothing.
-		n.publish(vip, udp, func(s *datapath.Service) { s.Elsewhere = true })
+		n.publish(vip, udp, func(s *datapath.Service) { s.RemoteOnly = true })
 		x = in
 		x.proto = udp
 		n.expect("elsewhere", dropped(datapath.ReasonNoLocalBackend, out), func() result { return n.fromABytes(withChecksum(x.bytes())) })
@@ -185,12 +185,12 @@ func TestSourceRanges(t *testing.T) {
 			"several, one his": {[]netip.Prefix{netip.PrefixFrom(a, a.BitLen()-4).Masked(), netip.PrefixFrom(b, b.BitLen()), netip.PrefixFrom(w, w.BitLen())}, delivered()},
 		} {
 			slices.SortFunc(row.ranges, netip.Prefix.Compare)
-			change := func(s *datapath.Service) { s.Restricted, s.Sources = true, row.ranges }
+			change := func(s *datapath.Service) { s.LimitSources, s.Sources = true, row.ranges }
 			n.publish(vip, udp, change, netip.AddrPortFrom(b, 53))
 			f := frame{ethSrc: aMAC, ethDst: aHost, src: a, dst: vip, proto: udp, sport: uint16(rand.IntN(60000) + 1), dport: vipPort}
 			n.expect(what, row.want, func() result { return n.fromABytes(withChecksum(f.bytes())) })
 			// One that is under way goes on.
-			n.publish(vip, udp, func(s *datapath.Service) { s.Restricted = true }, netip.AddrPortFrom(b, 53))
+			n.publish(vip, udp, func(s *datapath.Service) { s.LimitSources = true }, netip.AddrPortFrom(b, 53))
 			n.expect(what+" afterwards", row.want, func() result { return n.fromABytes(withChecksum(f.bytes())) })
 		}
 	})

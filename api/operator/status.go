@@ -1,4 +1,4 @@
-// Package operator is what hawser-operator tells about itself at GET /v1/status, as JSON. Only
+// Package operator is the status of hawser-operator at GET /v1/status, as JSON. Only
 // fields are added; readers ignore what they do not know.
 package operator
 
@@ -14,12 +14,12 @@ type Status struct {
 	Started time.Time `json:"started"`
 	// Faults are what makes GET /readyz fail; none if nothing does.
 	Faults []string `json:"faults,omitempty"`
-	// Leader tells of the election; nil outside of Kubernetes.
+	// Leader is the state of the election; nil outside of Kubernetes.
 	Leader *Leader `json:"leader,omitempty"`
 	// Identities are those of this cluster as Kubernetes objects; nil while this operator does not
 	// lead, or keeps no such.
 	Identities *Identities `json:"identities,omitempty"`
-	// IdentityLabels tells which labels make identities; nil if all do, or this operator does not
+	// IdentityLabels are the labels that make identities; nil if all do, or this operator does not
 	// lead.
 	IdentityLabels *IdentityLabels `json:"identityLabels,omitempty"`
 	// Endpoints and Slices are counted by the leader.
@@ -32,7 +32,7 @@ type Status struct {
 	Problems []Problem `json:"problems,omitempty"`
 }
 
-// Leader tells who leads.
+// Leader says who leads.
 type Leader struct {
 	// Holder is the name of the leader as this operator knows it, empty for none. Self says whether
 	// it is this one.
@@ -47,7 +47,7 @@ type Identities struct {
 	// be marked.
 	Marked int `json:"marked"`
 	InUse  int `json:"inUse"`
-	// Resting are numbers of collected identities that nobody has yet; they are not in Total.
+	// Resting are IDs of collected identities that are in quarantine; they are not in Total.
 	Resting int `json:"resting"`
 	// Duplicates are those whose labels an older one has.
 	Duplicates int `json:"duplicates"`
@@ -55,7 +55,7 @@ type Identities struct {
 	Capacity int `json:"capacity"`
 }
 
-// IdentityLabels tells which labels make identities where only those do that policies select.
+// IdentityLabels says which labels make identities where only those do that policies select.
 type IdentityLabels struct {
 	// Generation counts the changes.
 	Generation uint64 `json:"generation"`

@@ -18,8 +18,8 @@ const MaxAnswer = 32 << 20
 // texts: however short it is on the way, it takes about so much memory.
 const elementCost = 128
 
-// errPlaces is of an answer that refers to parties or accesses which it does not tell.
-var errPlaces = errors.New("the server's answer refers to what it does not tell")
+// errPlaces is of an answer that refers to parties or accesses which it does not contain.
+var errPlaces = errors.New("the server's answer refers to entries that it does not contain")
 
 // cost is how much of an answer m is: its bytes, and the cost of all that is in it.
 func cost(m protoreflect.Message) int {
@@ -80,10 +80,10 @@ func Read[T any, M interface {
 	return out, nil
 }
 
-// MatrixPlaces is how much of a matrix was told, which its rows may refer to.
+// MatrixPlaces is how much of a matrix was received, which its rows may refer to.
 type MatrixPlaces struct{ parties, accesses int }
 
-// Add fails for a piece that refers to what was not told.
+// Add fails for a piece that refers to what was not received.
 func (m *MatrixPlaces) Add(res *MatrixResponse) error {
 	m.parties += len(res.GetParties())
 	m.accesses += len(res.GetAccesses())

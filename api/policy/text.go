@@ -63,7 +63,7 @@ func (x *Decision) Text() string {
 	return text
 }
 
-// protocols are those that ports are told of; what is none of them is ANY.
+// protocols are those that ports have; any other is ANY.
 var protocols = []string{"TCP", "UDP", "SCTP", "ICMPv4", "ICMPv6", "ANY"}
 
 const everything = "everything"

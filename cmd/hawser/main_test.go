@@ -45,7 +45,7 @@ func TestEveryCommandIsDescribed(t *testing.T) {
 			return // cobra's own
 		}
 		if c.Name() == "sandbox" {
-			example = true // a tour in order; its help tells what to try next
+			example = true // a tour in order; its help says what to try next
 		}
 		path := c.CommandPath()
 		if c.Short == "" || strings.HasSuffix(c.Short, ".") {

@@ -128,7 +128,7 @@ func TestValues(t *testing.T) {
 	}
 }
 
-// TestSchema: a value that is misspelled or makes no sense is refused before anything is installed.
+// TestSchema: a value that is misspelled or is invalid is refused before anything is installed.
 func TestSchema(t *testing.T) {
 	t.Parallel()
 	for values, want := range map[string]string{

@@ -30,7 +30,7 @@ func New(cfg Config, log *slog.Logger, version string, flags map[string]string) 
 	return &Agent{cfg: cfg, log: log, version: version, flags: flags, step: faultStep()}, nil
 }
 
-// Run brings the node up and keeps it so until ctx ends. It returns nil after a clean stop, which
+// Run sets the node up and keeps it so until ctx ends. It returns nil after a clean stop, which
 // leaves everything in the kernel as it is, or the error that makes it impossible to go on.
 func (ag *Agent) Run(ctx context.Context) error {
 	started := time.Now()

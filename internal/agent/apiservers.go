@@ -78,7 +78,7 @@ func (s *apiServers) place() {
 			continue
 		}
 		if _, err := s.tables.cache.Upsert(p, c); err != nil {
-			s.log.Warn("an address of the API server makes no sense", "address", p, "error", err)
+			s.log.Warn("an address of the API server is invalid", "address", p, "error", err)
 		}
 	}
 	s.claimed = want
@@ -90,7 +90,7 @@ func (s *apiServers) place() {
 	}
 	if known, _ := s.tables.identities.Labels(identity.Host); !known.Equal(set) {
 		if err := s.tables.identities.Apply(s.tables.policy, map[identity.ID]labels.Set{identity.Host: set}, nil); err != nil {
-			s.log.Error("policy is not in force in full", "error", err)
+			s.log.Error("policy is not fully in force", "error", err)
 		}
 	}
 }

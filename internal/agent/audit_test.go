@@ -61,7 +61,7 @@ func TestAuditMode(t *testing.T) {
 			return f.GetVerdict() == flowpb.Verdict_AUDIT && f.GetDropReasonDesc() == flowpb.DropReason_POLICY_DENIED && f.GetSource().GetPodName() == "intruder" &&
 				f.GetDestination().GetPodName() == "web" && f.GetTrafficDirection() == flowpb.TrafficDirection_INGRESS
 		}) {
-			return "no flow tells of it"
+			return "there is no flow of it"
 		}
 		return ""
 	})
@@ -75,7 +75,7 @@ func TestAuditMode(t *testing.T) {
 		t.Errorf("the endpoint's policy is %q", ep.Status.Policy.Realized.PolicyEnabled)
 	}
 	if n.metric(`cilium_policy_audited_total{direction="ingress"}`) == 0 || n.metric("cilium_policy_audited_endpoints") != 1 {
-		t.Error("the metrics do not tell")
+		t.Error("the metrics do not show it")
 	}
 
 	n.stop()

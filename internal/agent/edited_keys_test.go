@@ -12,9 +12,9 @@ import (
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
-// TestEditedKeyIsReported is TestEditedIdentityIsReported where numbers are keys of a store: while
-// the agent that uses a number stands still, what somebody writes over its key lets nobody in;
-// status and metrics show it until the agent goes on, which gives the number its key back.
+// TestEditedKeyIsReported is TestEditedIdentityIsReported where IDs are keys of a store: while
+// the agent that uses an ID stands still, what somebody writes over its key lets nobody in;
+// status and metrics show it until the agent goes on, which gives the ID its key back.
 func TestEditedKeyIsReported(t *testing.T) {
 	t.Parallel()
 	store, n1, n2 := nodesWithStore(t, "--prometheus-serve-addr", "127.0.0.1:9962")
@@ -39,7 +39,7 @@ func TestEditedKeyIsReported(t *testing.T) {
 		return string(got.Kvs[0].Value)
 	}
 	was, friends := read(number), read(idOf(good))
-	told := func(when string, want rest.State, count float64) {
+	reported := func(when string, want rest.State, count float64) {
 		t.Helper()
 		for end := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
 			st, err := n1.client.Health(t.Context(), false)
@@ -60,20 +60,20 @@ func TestEditedKeyIsReported(t *testing.T) {
 			refused(t, when+": evil", evil.ns, to)
 		}
 	}
-	told("at first", rest.StateOk, 0)
+	reported("at first", rest.StateOk, 0)
 	goOn := freeze(t, n2)
 	for _, value := range []string{friends, ""} {
 		if _, err := store.Client().Put(t.Context(), key(number), value); err != nil {
 			t.Fatal(err)
 		}
-		told("edited", rest.StateWarning, 1)
+		reported("edited", rest.StateWarning, 1)
 	}
 	goOn()
-	told("put back", rest.StateOk, 0)
+	reported("put back", rest.StateOk, 0)
 	if is := read(number); is != was {
 		t.Errorf("the key says %q, want %q", is, was)
 	}
 	if again := idOf(evil); again != number {
-		t.Errorf("evil has number %s, had %s", again, number)
+		t.Errorf("evil has ID %s, had %s", again, number)
 	}
 }

@@ -33,9 +33,9 @@ func TestEditedIdentityIsReported(t *testing.T) {
 	c.assign(friend, 3001, true)
 	c.assign(enemy, 3002, true)
 	c.eventually("all have their identities", func() bool { return web.has(3000)() && friend.has(3001)() && enemy.has(3002)() })
-	told := func(when string, want rest.State, count float64) {
+	reported := func(when string, want rest.State, count float64) {
 		t.Helper()
-		c.eventually(when+": the status tells", func() bool {
+		c.eventually(when+": the status", func() bool {
 			for _, n := range []*machineNode{n1, n2} {
 				st, err := n.client.Health(t.Context(), false)
 				if err != nil || !slices.ContainsFunc(st.Parts, func(p rest.PartStatus) bool {
@@ -56,13 +56,13 @@ func TestEditedIdentityIsReported(t *testing.T) {
 			c.blocked(when+": the enemy", enemy, to)
 		}
 	}
-	told("at first", rest.StateOk, 0)
+	reported("at first", rest.StateOk, 0)
 	c.edit("3002", "friend") // a peer that becomes a friend
 	c.edit("3000", "open")   // a pod that no policy selects
-	told("edited", rest.StateWarning, 2)
+	reported("edited", rest.StateWarning, 2)
 	c.edit("3002", "enemy")
 	c.edit("3000", "web")
-	told("as they were", rest.StateOk, 0)
+	reported("as they were", rest.StateOk, 0)
 }
 
 // edit gives an identity another label app, as somebody who may write all of them.

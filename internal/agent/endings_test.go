@@ -29,10 +29,10 @@ import (
 )
 
 // collecting runs what of the operator makes and collects identities, until the function that it
-// returns is called or the test ends. Numbers rest for a moment.
+// returns is called or the test ends. The quarantine of IDs is short.
 func (c *kubeCluster) collecting(lost time.Duration) (stop func()) {
 	c.t.Helper()
-	return c.collectingWith(making.Config{Interval: 200 * time.Millisecond, Rest: time.Second, Lost: lost, Namespace: "default"}, func(error) {})
+	return c.collectingWith(making.Config{Interval: 200 * time.Millisecond, Quarantine: time.Second, Lost: lost, Namespace: "default"}, func(error) {})
 }
 
 // collectingWith is collecting with a configuration; seen is called with the error of each round.
@@ -52,7 +52,7 @@ func (c *kubeCluster) collectingWith(gc making.Config, seen func(error)) (stop f
 	})
 }
 
-// fate reports what has become of a number.
+// fate reports what has become of an ID.
 func (c *kubeCluster) fate(number int) string {
 	c.t.Helper()
 	o, err := c.identities().Get(c.t.Context(), strconv.Itoa(number), metav1.GetOptions{})
@@ -62,8 +62,8 @@ func (c *kubeCluster) fate(number int) string {
 	case err != nil:
 		c.t.Fatal(err)
 	}
-	if _, _, rests := k8sids.Retired(o); rests {
-		return "rests"
+	if _, _, quarantined := k8sids.Quarantined(o); quarantined {
+		return "quarantined"
 	}
 	return "stands"
 }
@@ -97,7 +97,7 @@ func freeze(t *testing.T, n *machineNode) (goOn func()) {
 }
 
 // aimed returns, to somebody who knows the cluster's salt, a value of the label app for which a
-// pod's number is looked for at one number first.
+// pod's ID is looked for at one ID first.
 func (c *kubeCluster) aimed(at int, label func(app string) string) string {
 	c.t.Helper()
 	ns, err := c.client.Urgent.CoreV1().Namespaces().Get(c.t.Context(), k8sids.SaltNamespace, metav1.GetOptions{})
@@ -117,10 +117,10 @@ func (c *kubeCluster) aimed(at int, label func(app string) string) string {
 	return ""
 }
 
-// TestNumbersWaitForFrozenAgent: a number whose labels nobody has any more is not given to others,
-// who aim at it, while an agent stands still that may go by it; the agent that goes on lets go of
+// TestIDsWaitForFrozenAgent: an ID whose labels nobody has any more is not given to others,
+// that aim at it, while an agent is stopped that may still use it; once it goes on it releases
 // it, and judges its next owner by what that is.
-func TestNumbersWaitForFrozenAgent(t *testing.T) {
+func TestIDsWaitForFrozenAgent(t *testing.T) {
 	t.Parallel()
 	c := newKubeCluster(t)
 	c.readOnlyIdentities()
@@ -157,15 +157,15 @@ func TestNumbersWaitForFrozenAgent(t *testing.T) {
 	// n1 has let it in, and stands still from here on.
 	goOn := freeze(t, n1)
 	c.gone(friend)
-	c.eventually("the number rests", func() bool { return c.fate(number) == "rests" })
+	c.eventually("the ID is in quarantine", func() bool { return c.fate(number) == "quarantined" })
 	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
-		if is := c.fate(number); is != "rests" {
-			t.Fatalf("an agent stands still, and number %d, which it takes for a friend, %s", number, is)
+		if is := c.fate(number); is != "quarantined" {
+			t.Fatalf("an agent stands still, and ID %d, which it takes for a friend, %s", number, is)
 		}
 	}
 	other := c.pod(n2, "enemy", map[string]string{"app": enemy})
 	if got := known(other); got == number {
-		t.Fatalf("%s has number %d, by which a node lets in friends", enemy, got)
+		t.Fatalf("%s has ID %d, by which a node lets in friends", enemy, got)
 	}
 	for _, to := range web.both(80) {
 		c.blocked("the enemy, while the agent stands still", other, to)
@@ -173,11 +173,11 @@ func TestNumbersWaitForFrozenAgent(t *testing.T) {
 	c.gone(other)
 
 	goOn()
-	c.eventually("all agents have let go of the number", func() bool { return c.fate(number) == "free" })
+	c.eventually("all agents have released the ID", func() bool { return c.fate(number) == "free" })
 	if _, err := n1.client.Identity(t.Context(), strconv.Itoa(number)); err == nil {
-		t.Errorf("n1 knows number %d still", number)
+		t.Errorf("n1 knows ID %d still", number)
 	}
-	again := c.pod(n2, "enemy-again", map[string]string{"app": enemy + "x"}) // of other labels, which no number rests for
+	again := c.pod(n2, "enemy-again", map[string]string{"app": enemy + "x"}) // of other labels, for which no ID is in quarantine
 	known(again)
 	for _, to := range web.both(80) {
 		c.blocked("another one afterwards", again, to)
@@ -192,7 +192,7 @@ func TestNumbersWaitForFrozenAgent(t *testing.T) {
 	c.eventually("the node counts as lost", func() bool { return c.fate(number) == "free" })
 }
 
-// TestKeysWaitForFrozenAgent is the same where numbers are keys of a store: by the agent's own key
+// TestKeysWaitForFrozenAgent is the same where IDs are keys of a store: by the agent's own key
 // there.
 func TestKeysWaitForFrozenAgent(t *testing.T) {
 	t.Parallel()
@@ -230,32 +230,32 @@ func TestKeysWaitForFrozenAgent(t *testing.T) {
 			}
 		}
 	}
-	heard := func() (n int) {
+	confirmed := func() (n int) {
 		l, err := keys.List(t.Context(), storekeys.IdentitiesPrefix+"/heard/")
 		if err != nil {
 			t.Fatal(err)
 		}
 		return len(l.Pairs)
 	}
-	eventually("both agents confirm", func() bool { return heard() == 2 })
+	eventually("both agents confirm", func() bool { return confirmed() == 2 })
 	pod := n2.attached("friend", map[string]string{"app": "friend"})
 	number := pod.endpoint().Status.Identity.ID
 	goOn := freeze(t, n1)
 	if err := pod.del(); err != nil {
 		t.Fatal(err)
 	}
-	eventually("the number rests", func() bool { return collect().Quarantined == 1 })
+	eventually("the ID is in quarantine", func() bool { return collect().Quarantined == 1 })
 	eventually("it waits for n1", func() bool { return collect().Unconfirmed == 1 })
 	for range 20 {
 		if stats := collect(); stats.Freed > 0 {
-			t.Fatalf("an agent stands still, and number %d is free: %+v", number, stats)
+			t.Fatalf("an agent stands still, and ID %d is free: %+v", number, stats)
 		}
 		time.Sleep(100 * time.Millisecond)
 	}
 	goOn()
-	eventually("both agents have let go of it", func() bool { return collect().Freed == 1 })
+	eventually("both agents have released it", func() bool { return collect().Freed == 1 })
 	if _, err := n1.client.Identity(t.Context(), fmt.Sprint(number)); err == nil {
-		t.Errorf("n1 knows number %d still", number)
+		t.Errorf("n1 knows ID %d still", number)
 	}
 	// What agents said is lost with their leases, and is said again at once: others would not wait
 	// for them meanwhile.

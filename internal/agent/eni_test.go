@@ -283,10 +283,11 @@ func TestKubernetesENI(t *testing.T) {
 	m.reached("after the interface was away", client)
 	m.answers()
 
-	// The prefix goes: pods keep what they have, and who asks for more is told what is missing.
+	// The prefix goes: pods keep what they have, and a pod that asks for more gets an error that
+	// names what is missing.
 	delete(m.enis, "eni-1")
 	m.assigns(map[string]string{"10.0.0.10": "eni-0"})
-	m.eventually("who asks for an IPv6 address is told what is missing", func() bool {
+	m.eventually("a request for an IPv6 address fails with what is missing", func() bool {
 		code, text := m.call(http.MethodPost, "/ipam?owner=another&family=ipv6", "")
 		return code != http.StatusCreated && strings.Contains(text, "no ipv6 address") && strings.Contains(text, "operator-status.error of CiliumNode n1")
 	})

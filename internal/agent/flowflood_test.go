@@ -63,14 +63,14 @@ func TestFloodHidesNoDrop(t *testing.T) {
 	}
 	end()
 	controllers.Eventually(t, time.Minute, func() string {
-		told := openings(follows.of(flows.EventDrop, "intruder", "web"), flowpb.Verdict_DROPPED)
+		shown := openings(follows.of(flows.EventDrop, "intruder", "web"), flowpb.Verdict_DROPPED)
 		want := sent()
 		if len(want) < 50 {
 			return fmt.Sprintf("the capture has only %d openings", len(want))
 		}
 		for c := range want {
-			if told[c] == 0 {
-				return fmt.Sprintf("no flow tells of the refused connection %v; %d of %d do", c, len(told), len(want))
+			if shown[c] == 0 {
+				return fmt.Sprintf("no flow shows the refused connection %v; %d of %d are shown", c, len(shown), len(want))
 			}
 		}
 		return ""

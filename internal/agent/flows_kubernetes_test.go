@@ -81,7 +81,7 @@ func TestKubernetesFlows(t *testing.T) {
 		return f.GetEventType().GetType() == flows.EventDrop && f.GetDropReasonDesc() == flowpb.DropReason_SERVICE_BACKEND_NOT_FOUND &&
 			f.GetDestinationService().GetNamespace() == "default" && f.GetDestinationService().GetName() == "shop" && f.GetSource().GetPodName() == "front"
 	})
-	controllers.Eventually(t, time.Minute, func() string { // so that other nodes can tell what made it
+	controllers.Eventually(t, time.Minute, func() string { // so that other nodes know what made it
 		o, err := c.endpoints().Get(t.Context(), "front", metav1.GetOptions{})
 		if err != nil || o.Labels["pod-template-hash"] != "5d4f" {
 			return fmt.Sprintf("the object of front has the labels %v, %v", o.GetLabels(), err)
@@ -112,7 +112,7 @@ func TestKubernetesFlows(t *testing.T) {
 			to.GetWorkloads()[0].GetKind() == "Deployment" && to.GetWorkloads()[0].GetName() == "api"
 	})
 
-	// The agent tells what it did for that.
+	// The agent's own events show what it did for that.
 	events := map[string]bool{}
 	controllers.Eventually(t, time.Minute, func() string {
 		stream, err := observer.NewObserverClient(n.flowConn(n.path("run/hubble.sock"))).GetAgentEvents(t.Context(), &observer.GetAgentEventsRequest{})

@@ -29,7 +29,7 @@ import (
 	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
 )
 
-// connection is what tells a TCP connection between two pods from others: the ports of both ends.
+// connection identifies a TCP connection between two pods: the ports of both ends.
 type connection struct{ from, to uint32 }
 
 // sniffOpenings listens on a pod's interface and returns a function that returns which TCP
@@ -219,12 +219,12 @@ func sameOpenings(what string, list []*flowpb.Flow, verdict flowpb.Verdict, want
 	got := openings(list, verdict)
 	for c := range want {
 		if got[c] == 0 {
-			return fmt.Sprintf("%s: the capture has %v and no flow tells of it; %d of %d", what, c, len(got), len(want))
+			return fmt.Sprintf("%s: the capture has %v and there is no flow of it; %d of %d", what, c, len(got), len(want))
 		}
 	}
 	for c := range got {
 		if want[c] == 0 && c.to != 81 { // those that probed
-			return fmt.Sprintf("%s: a flow tells of %v and the capture has it not", what, c)
+			return fmt.Sprintf("%s: a flow shows %v and the capture does not have it", what, c)
 		}
 	}
 	return ""
@@ -265,7 +265,7 @@ func (r *flowsTest) connections() map[connection]int {
 	allowed := openings(r.receiver.of(flows.EventVerdict, "front", "web"), flowpb.Verdict_FORWARDED)
 	for c, n := range allowed {
 		if n != 1 {
-			r.t.Errorf("%d flows tell of the one connection %v", n, c)
+			r.t.Errorf("%d flows show the one connection %v", n, c)
 		}
 	}
 	if len(allowed) != times {
@@ -286,7 +286,7 @@ func (r *flowsTest) ends(allowed map[connection]int) {
 			forth, back := ends(o, "front", "web"), ends(o, "web", "front")
 			for c := range allowed {
 				if forth[c] != 1 || back[connection{c.to, c.from}] != 1 {
-					return fmt.Sprintf("%d and %d flows tell of the ends of the connection %v", forth[c], back[connection{c.to, c.from}], c)
+					return fmt.Sprintf("%d and %d flows show the ends of the connection %v", forth[c], back[connection{c.to, c.from}], c)
 				}
 			}
 		}
@@ -333,7 +333,7 @@ func (r *flowsTest) names() {
 	}
 }
 
-// strangers checks that nodes notify each other, and that on the network only those are told
+// strangers checks that nodes notify each other, and that on the network only those are served
 // anything who have a certificate.
 func (r *flowsTest) strangers(here *grpc.ClientConn, ns1 namespace, ours kvstoretest.Authority) {
 	ctx, cancel := context.WithTimeout(r.t.Context(), time.Minute)
@@ -342,16 +342,16 @@ func (r *flowsTest) strangers(here *grpc.ClientConn, ns1 namespace, ours kvstore
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	told := map[string]string{}
-	for len(told) < 2 {
+	nodes := map[string]string{}
+	for len(nodes) < 2 {
 		n, err := peers.Recv()
 		if err != nil {
-			r.t.Fatalf("after %v: %v", told, err)
+			r.t.Fatalf("after %v: %v", nodes, err)
 		}
-		told[n.GetName()] = n.GetTls().GetServerName()
+		nodes[n.GetName()] = n.GetTls().GetServerName()
 	}
-	if told["default/n1"] != "n1.default.hubble-grpc.cilium.io" || told["default/n2"] == "" {
-		r.t.Errorf("nodes: %v", told)
+	if nodes["default/n1"] != "n1.default.hubble-grpc.cilium.io" || nodes["default/n2"] == "" {
+		r.t.Errorf("nodes: %v", nodes)
 	}
 	ask := func(creds credentials.TransportCredentials) error {
 		conn, err := grpc.NewClient("passthrough:///127.0.0.1:4244", grpc.WithTransportCredentials(creds),
@@ -374,13 +374,13 @@ func (r *flowsTest) strangers(here *grpc.ClientConn, ns1 namespace, ours kvstore
 		if err != nil {
 			r.t.Fatal(err)
 		}
-		return credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS13, RootCAs: roots, ServerName: told["default/n1"], Certificates: []tls.Certificate{pair}})
+		return credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS13, RootCAs: roots, ServerName: nodes["default/n1"], Certificates: []tls.Certificate{pair}})
 	}
 	if err := ask(client(ours)); err != nil {
 		r.t.Errorf("a client with a certificate: %v", err)
 	}
 	if ask(client(kvstoretest.NewAuthority(r.t))) == nil || ask(insecure.NewCredentials()) == nil {
-		r.t.Error("strangers are told what the node sees")
+		r.t.Error("clients without a certificate get flows")
 	}
 }
 

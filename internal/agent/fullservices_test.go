@@ -13,7 +13,7 @@ import (
 )
 
 // TestFullServices: a service with more frontends than the kernel has room for keeps no agent that
-// starts from being in sync, and no policy from being in force for the pods of before.
+// starts from being in sync, and no policy from being in force for the former pods.
 func TestFullServices(t *testing.T) {
 	t.Parallel()
 	c := newKubeCluster(t)

@@ -199,13 +199,13 @@ func TestNewLayoutWithoutAPIServer(t *testing.T) {
 			for range 2 {
 				n.launch()
 				n.serving(false)
-				// Its policies of before are in force, as people see them; by now it has had every
+				// Its former policies are in force, as people see them; by now it has had every
 				// opportunity to do wrong.
-				c.eventually("the policies of before are recalled", func() bool {
+				c.eventually("the policies of the last run are restored", func() bool {
 					files, err := n.client.PolicyFiles(t.Context())
 					return err == nil && slices.ContainsFunc(files, func(f rest.PolicyFile) bool {
 						return f.Path == "k8s/NetworkPolicy/default/web" && f.InForce
-					}) && strings.Contains(n.logText(), "its policies of before stay in force")
+					}) && strings.Contains(n.logText(), "the stored policies are in force")
 				})
 				for _, name := range before {
 					if !slices.Contains(n.layouts(), name) {
@@ -324,7 +324,7 @@ spec:
 	}
 	st, err = n.client.Health(t.Context(), false)
 	if err != nil || slices.ContainsFunc(st.Parts, func(p rest.PartStatus) bool { return p.Name == "addresses" && p.State == rest.StateFailure }) {
-		t.Errorf("a full map is told of that has room: %+v, %v", st.Parts, err)
+		t.Errorf("a map with room is reported as full: %+v, %v", st.Parts, err)
 	}
 	probes(http.StatusOK)
 	n.stop()

@@ -306,7 +306,8 @@ func (n *machineNode) serving(all bool) {
 	for {
 		st, err := n.client.Health(context.Background(), false)
 		synced := slices.ContainsFunc(st.Parts, func(p rest.PartStatus) bool { return p.Name == "sync" })
-		// The release of an address that nobody has is refused as unknown once the fence is open.
+		// The release of an address that nobody has is refused as unknown once the startup gate is
+		// open.
 		open := false
 		if rerr := n.client.ReleaseIP(context.Background(), "192.0.2.77", ""); rerr != nil {
 			code := client.StatusCode(rerr)

@@ -160,7 +160,7 @@ func (n *machineNode) showsClientsOfFlows(since time.Time, want ...string) {
 			}
 		}
 		if !slices.Equal(got, want) {
-			return fmt.Sprintf("%s tells %q, want %q", n.name, got, want)
+			return fmt.Sprintf("%s reports %q, want %q", n.name, got, want)
 		}
 		return ""
 	})
@@ -294,8 +294,8 @@ func TestClusterHealth(t *testing.T) {
 	}
 }
 
-// TestHealthOff: without health checking nobody is probed and nothing listens, and clients are told
-// so; without the endpoint, nodes are probed alone.
+// TestHealthOff: without health checking nothing is probed and nothing listens, and clients get an
+// error so; without the endpoint, nodes are probed alone.
 func TestHealthOff(t *testing.T) {
 	t.Parallel()
 	n, _ := newNode(t)
@@ -305,7 +305,7 @@ func TestHealthOff(t *testing.T) {
 		t.Errorf("cluster health of an agent without: %v", err)
 	}
 	if _, err := health.NewNodeHealthClient(n.flowConn(n.path("run/hubble.sock"))).Get(t.Context(), &health.GetRequest{}); status.Code(err) != codes.FailedPrecondition {
-		t.Errorf("clients of flows are told: %v", err)
+		t.Errorf("clients of flows get: %v", err)
 	}
 	if st, err := n.client.Health(t.Context(), false); err != nil || st.Cluster.CiliumHealth.State != rest.StateDisabled {
 		t.Errorf("status: %+v, %v", st.Cluster.CiliumHealth, err)
@@ -344,7 +344,7 @@ func TestHealthSocketIsGuarded(t *testing.T) {
 		"--enable-hubble", "--hubble-socket-path", n.path("run/hubble.sock"))
 	n.start()
 	if _, err := health.NewNodeHealthClient(n.flowConn(n.path("run/hubble.sock"))).Get(t.Context(), &health.GetRequest{}); status.Code(err) != codes.PermissionDenied {
-		t.Errorf("clients of flows are told: %v", err)
+		t.Errorf("clients of flows get: %v", err)
 	}
 	h := http.Client{Timeout: time.Minute, Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", n.path("run/health.sock"))

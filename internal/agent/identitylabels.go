@@ -96,8 +96,8 @@ func (l *identityLabels) start(run *group, known func()) {
 	run.start("identity-labels-follow", l.follow)
 }
 
-// await returns when endpoints of before a restart may be taken up, or ctx ends: they would change
-// their identity twice otherwise.
+// await returns when endpoints from before a restart may be taken up, or ctx ends: they would
+// change their identity twice otherwise.
 func (l *identityLabels) await(ctx context.Context) {
 	if l.gate != nil && l.cfg.narrowLabels() {
 		_ = l.observed.wait(ctx) // it ends with ctx as well

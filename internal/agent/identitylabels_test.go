@@ -159,7 +159,7 @@ func TestRelevantLabels(t *testing.T) {
 	c.labelsAre("app")
 	number := func(p *machinePod) int { return p.endpoint().Status.Identity.ID }
 	one := func() bool {
-		return !slices.ContainsFunc(clients, func(p *machinePod) bool { return number(p) != number(clients[0]) || c.told(p) != number(p) })
+		return !slices.ContainsFunc(clients, func(p *machinePod) bool { return number(p) != number(clients[0]) || c.publishedID(p) != number(p) })
 	}
 	c.eventually("one identity for all clients", one)
 	if set := front.endpoint().Status.Identity.Labels; slices.ContainsFunc(set, func(l string) bool { return strings.HasPrefix(l, "k8s:tier") }) {

@@ -49,7 +49,7 @@ func identityDefaults() IdentityOptions {
 func (o *IdentityOptions) Flags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.IdentityMode, "identity-allocation-mode", o.IdentityMode, "where identities are kept: crd or kvstore, "+
 		"or in both: doublewrite-readkvstore or doublewrite-readcrd, which read from the named one; by default kvstore if there is one, else crd")
-	fs.BoolVar(&o.WellKnown, identity.WellKnownFlag, o.WellKnown, "give certain system pods, such as CoreDNS, identities with fixed numbers; not for connected clusters")
+	fs.BoolVar(&o.WellKnown, identity.WellKnownFlag, o.WellKnown, "give certain system pods, such as CoreDNS, identities with fixed IDs; not for connected clusters")
 	fs.StringVar(&o.ManagementMode, identity.ManagementFlag, o.ManagementMode,
 		"who makes identities: agent (the default), operator or both; with operator a pod whose identity is not known yet starts with a temporary one")
 	fs.StringVar(&o.ManageCID, identity.ManageCIDFlag, o.ManageCID, "true is the same as --identity-management-mode=operator, false the same as agent")

@@ -39,7 +39,7 @@ type kubeConfig struct {
 	everything *syncGate
 }
 
-// kube brings what the objects of Kubernetes say to this node's endpoints and rules. Nil stands for
+// kube applies the objects of Kubernetes to this node's endpoints and rules. Nil stands for
 // a node outside of Kubernetes.
 type kube struct {
 	kubeConfig
@@ -56,7 +56,7 @@ type kube struct {
 	state rest.K8SStatus
 }
 
-// newKube returns what brings Kubernetes to this node. It follows nothing yet. Everything must not
+// newKube returns a kube that follows nothing yet. Everything must not
 // be waited for before start.
 func newKube(c kubeConfig) (*kube, error) {
 	k := &kube{
@@ -142,9 +142,9 @@ func (k *kube) startEndpoints(run *group) {
 	})
 }
 
-// recallAfter is how long the API server may be away before policies are those of before the
+// storedAfter is how long the API server may be away before policies are those from before the
 // restart. With one that answers they are observed once.
-const recallAfter = 3 * time.Second
+const storedAfter = 3 * time.Second
 
 // putRules returns what puts rules of the cluster in force, and calls inForce and admit when the
 // first are.
@@ -152,7 +152,7 @@ func (k *kube) putRules(inForce, admit func()) func([]policy.Change) {
 	return func(changes []policy.Change) {
 		err := k.rules.Apply(changes)
 		if err != nil {
-			k.log.Error("policy is not in force in full", "error", err)
+			k.log.Error("policy is not fully in force", "error", err)
 		}
 		k.tables.components.Report("cluster-rules", err, "all rules of the cluster are in force")
 		k.tables.metrics.policyUp.Add(float64(len(changes)))
@@ -168,17 +168,17 @@ func (k *kube) startRules(run *group) {
 		return k.objects.policies.Run(ctx, func(changes []policy.Change) { k.labels.apply(ctx, changes) })
 	})
 	run.start("policies", func(ctx context.Context) error {
-		kept := k.objects.policies.Recall()
+		kept := k.objects.policies.LoadStored()
 		select {
 		case <-k.cluster.kinds.opened:
-		case <-time.After(recallAfter):
+		case <-time.After(storedAfter):
 			// Nobody is judged by them before all has been observed; they are for people to see,
 			// and keep their prefixes and blocks of addresses in the kernel.
 			if len(kept) > 0 {
-				k.log.Info("the API server is away; its policies of before stay in force", "policies", len(kept))
+				k.log.Info("the API server is unavailable; the stored policies are in force", "policies", len(kept))
 			}
 			if err := k.rules.Apply(kept); err != nil {
-				k.log.Error("policies of before are not known in full", "error", err)
+				k.log.Error("the stored policies are incomplete", "error", err)
 			}
 		case <-ctx.Done():
 			return nil

@@ -271,7 +271,7 @@ func (k *kubernetesTest) attach(ctx context.Context) {
 		reaches(k.t, "pod to pod of another node", k.client.ns, to, 1450)
 	}
 
-	// A pod of the same labels has the same number, without another object.
+	// A pod of the same labels has the same ID, without another object.
 	k.second = k.cluster.pod(k.n2, "client-2", map[string]string{"app": "client"})
 	if a, b := k.client.endpoint().Status.Identity.ID, k.second.endpoint().Status.Identity.ID; a != b {
 		k.t.Errorf("two pods of the same labels have the identities %d and %d", a, b)

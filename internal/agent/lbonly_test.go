@@ -173,12 +173,12 @@ func TestLBOnly(t *testing.T) {
 		t.Errorf("%d connections reached a backend that is none any more", now-before)
 	}
 
-	// A file that makes no sense, or in which nothing is, changes nothing, and the status shows it.
+	// A file that is invalid, or in which nothing is, changes nothing, and the status shows it.
 	for text, fault := range map[string]string{"services: [{metadata: {name: web}, spec: {clusterIP: nonsense}}]\n": "nonsense", "": "there is no list"} {
 		l.write(text)
 		controllers.Eventually(t, time.Minute, func() string {
 			if text := l.status(); !strings.Contains(text, fault) {
-				return "the status does not tell of the file: " + text
+				return "the status does not name the file: " + text
 			}
 			return ""
 		})
@@ -216,7 +216,7 @@ func (l *balancerLab) emptyAtTheStart(reach func()) {
 		}
 		if i := slices.IndexFunc(st.Parts, func(p rest.PartStatus) bool { return p.Name == "services-file" }); i < 0 || st.Parts[i].State != rest.StateFailure ||
 			!strings.Contains(st.Parts[i].Msg, "no services are known yet") {
-			return fmt.Sprintf("the status does not tell of the file: %+v", st.Parts)
+			return fmt.Sprintf("the status does not name the file: %+v", st.Parts)
 		}
 		return ""
 	})

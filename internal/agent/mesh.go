@@ -78,7 +78,7 @@ func (m *mesh) start(run *group, gate *syncGate) {
 		wait, cancel := context.WithTimeout(ctx, m.cfg.ClusterMesh.SyncTimeout)
 		defer cancel()
 		if err := m.WaitSynced(wait); err != nil && ctx.Err() == nil {
-			m.log.Warn("not all other clusters were observed; what only they could want is forgotten", "error", err)
+			m.log.Warn("not all other clusters were observed; what only they could use is removed", "error", err)
 		}
 		m.synced.open()
 		synced()

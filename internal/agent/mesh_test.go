@@ -144,7 +144,7 @@ func TestTwoClusters(t *testing.T) {
 		reaches(t, "to the other cluster, which has no policy", web.ns, to, 1450)
 	}
 	// The other cluster's store dies: what was observed stays in force, and identities that are
-	// known still tell who is who.
+	// known still identify the others.
 	a.etcd.Stop()
 	b.remote("alpha", "without its store", func(r rest.RemoteCluster) bool { return !r.Connected && r.Ready && r.NumEndpoints >= 4 })
 	for _, to := range web.both(80) {
@@ -266,7 +266,7 @@ func TestHostileCluster(t *testing.T) {
 	if err != nil || strings.Contains(fmt.Sprint(set.Labels), "evil") {
 		t.Errorf("identity %d is %v, %v", own, set.Labels, err)
 	}
-	for _, part := range []string{"refused what another cluster says", "0.0.0.0/0", "128.0.0.0/1", "10.1.0.0/16 overlaps", "192.0.2.1 (InternalIP)", "is outside of the cluster's range"} {
+	for _, part := range []string{"refused data of another cluster", "0.0.0.0/0", "128.0.0.0/1", "10.1.0.0/16 overlaps", "192.0.2.1 (InternalIP)", "is outside of the cluster's range"} {
 		if !strings.Contains(a.logText(), part) {
 			t.Errorf("the log does not say %q", part)
 		}

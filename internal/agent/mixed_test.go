@@ -69,7 +69,7 @@ func (c *kubeCluster) history(pod string) func() []int64 {
 	}
 }
 
-// back returns the first number that a history comes back to, 0 if to none.
+// back returns the first ID that a history comes back to, 0 if to none.
 func back(history []int64) int64 {
 	seen := map[int64]bool{}
 	for _, id := range history {
@@ -111,7 +111,7 @@ func TestMixedModes(t *testing.T) {
 		return text
 	}
 	user(http.StatusOK, "team=red")
-	c.eventually("the others are told of the label", func() bool { return id() != own && int64(c.told(web)) == id() })
+	c.eventually("the others observe the label", func() bool { return id() != own && int64(c.publishedID(web)) == id() })
 	history := c.history("web")
 	c.eventually("the history begins", func() bool { return len(history()) > 0 })
 
@@ -131,7 +131,7 @@ func TestMixedModes(t *testing.T) {
 	for _, app := range []string{"db", "cache", "queue"} {
 		before := id()
 		c.labelPod("web", "app", app)
-		c.eventually("the others are told of the pod's new labels", func() bool { return id() != before && int64(c.told(web)) == id() })
+		c.eventually("the others observe the pod's new labels", func() bool { return id() != before && int64(c.publishedID(web)) == id() })
 	}
 	if h := history(); back(h) != 0 || len(h) != 4 {
 		t.Errorf("three changes of labels: %v", h)
@@ -141,7 +141,7 @@ func TestMixedModes(t *testing.T) {
 	n.flags = append(n.flags, "--"+identity.ManagementFlag, string(identity.ManagedByBoth))
 	n.start()
 	if log := n.logText(); !strings.Contains(log, "users have set labels of an endpoint") {
-		t.Error("the log does not tell of the label that nobody else knows")
+		t.Error("the log does not name the label that nobody else knows")
 	}
 	user(http.StatusOK, "team=red") // it is there
 	text := user(http.StatusBadRequest, "team=red", "tier=front")
@@ -161,7 +161,7 @@ func TestMixedModes(t *testing.T) {
 	user(http.StatusOK)
 	c.eventually("all mean the same", func() bool {
 		e := web.endpoint().Status.Identity
-		return int64(c.told(web)) == int64(e.ID) && !slices.ContainsFunc(e.Labels, func(l string) bool { return strings.Contains(l, "team") })
+		return int64(c.publishedID(web)) == int64(e.ID) && !slices.ContainsFunc(e.Labels, func(l string) bool { return strings.Contains(l, "team") })
 	})
 	n.stop()
 }
@@ -169,7 +169,7 @@ func TestMixedModes(t *testing.T) {
 // TestMixedFleet is "Simultaneous CID management compatibility" and "Migration: Upgrade" of
 // CFP-27752 with real agents beside the real operator's controller: one node's agent makes
 // identities, the other's leaves them to the operator, then the other way round. Pods of the same
-// labels have the same number on both, whoever was first, and after a change of their namespace's
+// labels have the same ID on both, whoever was first, and after a change of their namespace's
 // labels, too; nothing is made twice, and rules by labels hold between the nodes.
 func TestMixedFleet(t *testing.T) {
 	t.Parallel()
@@ -199,7 +199,7 @@ func TestMixedFleet(t *testing.T) {
 		c.eventually(when+": the pods have one identity", func() bool {
 			for i, p := range pods {
 				id := p.endpoint().Status.Identity
-				if id.Temporary || i > 0 && id.ID != number || c.told(p) != id.ID {
+				if id.Temporary || i > 0 && id.ID != number || c.publishedID(p) != id.ID {
 					return false
 				}
 				number = id.ID

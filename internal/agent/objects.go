@@ -152,7 +152,7 @@ type discardCache struct{}
 func (discardCache) Upsert(netip.Prefix, ipcache.Claim) (uint64, error)            { return 0, nil }
 func (discardCache) Delete(netip.Prefix, ipcache.Source, string) (revision uint64) { return 0 }
 
-// firstWellKnown is the first of the numbers below the allocated ones that pods can have:
+// firstWellKnown is the first of the IDs below the allocated ones that pods can have:
 // well-known and fixed ones.
 const firstWellKnown = 100
 

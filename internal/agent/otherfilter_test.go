@@ -19,7 +19,7 @@ func TestOtherFilterStopsCollection(t *testing.T) {
 	t.Parallel()
 	c, n1, _, _ := operatorManaged(t)
 	var refused atomic.Int64
-	c.collectingWith(making.Config{Interval: 200 * time.Millisecond, Rest: time.Hour}, func(err error) {
+	c.collectingWith(making.Config{Interval: 200 * time.Millisecond, Quarantine: time.Hour}, func(err error) {
 		if err != nil && strings.Contains(err.Error(), "(nodes n1)") {
 			refused.Add(1)
 		}
@@ -31,16 +31,16 @@ func TestOtherFilterStopsCollection(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	rests := func(name string) bool {
+	quarantined := func(name string) bool {
 		o, err := c.identities().Get(t.Context(), name, metav1.GetOptions{})
 		if err != nil {
 			return false
 		}
-		_, _, rests := k8sids.Retired(o)
-		return rests
+		_, _, quarantined := k8sids.Quarantined(o)
+		return quarantined
 	}
 	unused("4000")
-	c.eventually("agents and operator agree: it collects", func() bool { return rests("4000") })
+	c.eventually("agents and operator agree: it collects", func() bool { return quarantined("4000") })
 	n1.stop()
 	n1.flags = append(n1.flags, "--labels", "k8s:!zone")
 	n1.start()
@@ -48,11 +48,11 @@ func TestOtherFilterStopsCollection(t *testing.T) {
 	unused("4001")
 	before := refused.Load()
 	c.eventually("the operator goes on to refuse", func() bool { return refused.Load() >= before+3 })
-	if rests("4001") {
+	if quarantined("4001") {
 		t.Error("an identity was collected while an agent makes others of the same labels")
 	}
 	n1.stop()
 	n1.flags = n1.flags[:len(n1.flags)-2]
 	n1.start()
-	c.eventually("it collects again", func() bool { return rests("4001") })
+	c.eventually("it collects again", func() bool { return quarantined("4001") })
 }

@@ -32,7 +32,7 @@ import (
 	"github.com/hawser-net/hawser/internal/policydir"
 )
 
-// parts are what fills the tables, brings them to the kernel, and shows them. None of them knows
+// parts fill the tables, reconcile the kernel with them, and show them. None of them knows
 // parts: each was given what it uses.
 type parts struct {
 	cfg     Config

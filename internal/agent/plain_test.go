@@ -107,7 +107,7 @@ func TestSkipMasquerade(t *testing.T) {
 	}
 	expect("with the annotation at the pod", n.attached(o.Name, nil), nodes)
 	annotate("default", `"perhaps"`)
-	c.eventually("an annotation that is neither true nor false is told", func() bool { return strings.Contains(n.logText(), "neither true nor false") })
+	c.eventually("an annotation that is neither true nor false is logged", func() bool { return strings.Contains(n.logText(), "neither true nor false") })
 
 	annotate("default", `"true"`)
 	plain := c.pod(n, "plain", nil)

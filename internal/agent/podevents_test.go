@@ -81,14 +81,14 @@ func TestPendingReports(t *testing.T) {
 	count("at first", waiting, 0, 0)
 	count("too soon", waiting, pendingAfter-time.Millisecond, 0)
 	count("late", waiting, time.Millisecond, 1)
-	count("told already", waiting, time.Hour, 0)
+	count("reported already", waiting, time.Hour, 0)
 	count("it is over", []endpoint.Endpoint{row(1, 301)}, time.Second, 1)
 	count("said once", []endpoint.Endpoint{row(1, 301)}, time.Second, 0)
 	count("another wait", waiting, 0, 0)
-	count("over before it was told", []endpoint.Endpoint{row(1, 302)}, time.Second, 0)
+	count("over before it was reported", []endpoint.Endpoint{row(1, 302)}, time.Second, 0)
 	count("another wait", waiting, 0, 0)
 	count("gone", nil, pendingAfter, 0)
-	count("its number is another's", waiting, 0, 0)
+	count("its ID is another's", waiting, 0, 0)
 	if len(p.since) != 1 || len(p.sent) != 0 {
 		t.Errorf("it remembers %v, %v", p.since, p.sent)
 	}

@@ -118,7 +118,7 @@ func TestPodSettings(t *testing.T) {
 }
 
 // upload sends bytes to a TCP server in another namespace and returns how many of them have
-// arrived, unharmed, when all have or patience is over.
+// arrived, unharmed, when all have or the wait times out.
 func upload(t testing.TB, from namespace, to namespace, at netip.AddrPort, size int, timeout time.Duration) int {
 	t.Helper()
 	var l net.Listener
@@ -349,7 +349,7 @@ func TestBigTCP(t *testing.T) {
 	c, d := n.attached("c", nil), n.attached("d", nil)
 	sizes("with both options", all, c, d)
 	stream("with both options", c, d, true)
-	// To a pod of before they are cut where they must be.
+	// To a former pod they are cut where they must be.
 	for _, at := range b.both(7777) {
 		if got := upload(t, c.ns, b.ns, at, size, 2*time.Minute); got != size {
 			t.Errorf("to a pod of before, %s: %d of %d bytes arrived", at, got, size)

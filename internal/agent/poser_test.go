@@ -17,7 +17,7 @@ func TestPodThatNamesAnother(t *testing.T) {
 	n.flags = append(n.flags, "--ipam", "kubernetes")
 	n.start()
 	victim := c.pod(n, "victim", map[string]string{"app": "friend"})
-	c.eventually("the victim's object", func() bool { return c.told(victim) > 0 })
+	c.eventually("the victim's object", func() bool { return c.publishedID(victim) > 0 })
 	o, err := c.client.Kube.CoreV1().Pods("default").Get(t.Context(), "victim", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)

@@ -71,7 +71,7 @@ func (k *kube) keepGates(ctx context.Context) error {
 	}
 }
 
-// updateGate brings one pod's gate to what is known.
+// updateGate updates one pod's gate.
 func (k *kube) updateGate(ctx context.Context, key k8s.Key) error {
 	uid, known, ok := k.knownToAll(key)
 	if !ok {

@@ -144,9 +144,9 @@ func TestPodReadinessWithStore(t *testing.T) {
 			c.eventually("the gate is open", open("web"))
 
 			store.Stop()
-			late := c.gated(n, "late", map[string]string{"app": "web"}) // a number that is known
+			late := c.gated(n, "late", map[string]string{"app": "web"}) // an ID that is known
 			if !slices.Contains(flags, "--disable-endpoint-crd") {
-				c.eventually("Kubernetes knows the pod", func() bool { return c.told(late) > 0 })
+				c.eventually("Kubernetes knows the pod", func() bool { return c.publishedID(late) > 0 })
 			}
 			closed("the store is away", "late")
 			store.Start()
@@ -208,17 +208,19 @@ func TestPodReadiness(t *testing.T) {
 		return n.attached(name, nil)
 	}
 	gated, plain, loose := object(n1, "gated", true), object(n1, "plain", false), object(n2, "loose", true)
-	c.eventually("the objects of the pods", func() bool { return c.told(gated) == 0 && c.told(plain) == 0 && c.told(loose) == 0 })
+	c.eventually("the objects of the pods", func() bool {
+		return c.publishedID(gated) == 0 && c.publishedID(plain) == 0 && c.publishedID(loose) == 0
+	})
 	time.Sleep(300 * time.Millisecond)
 	if status := c.gate("gated"); status == corev1.ConditionTrue {
 		t.Error("the gate is open although nobody knows the pod's identity")
 	}
 	c.assign(gated, 4001, false)
 	// Without the right to it nothing is written, and it is tried again.
-	c.eventually("the object names the identity", func() bool { return c.told(gated) == 4001 })
+	c.eventually("the object names the identity", func() bool { return c.publishedID(gated) == 4001 })
 	c.allowGates()
 	c.eventually("the gate is open", func() bool { return c.gate("gated") == corev1.ConditionTrue })
-	c.eventually("the loose one's object", func() bool { return c.told(loose) == 4001 })
+	c.eventually("the loose one's object", func() bool { return c.publishedID(loose) == 4001 })
 
 	// Other labels: the others know the pod as before, so it stays ready.
 	c.labelPod("gated", "tier", "gold")

@@ -17,7 +17,7 @@ import (
 
 	"github.com/hawser-net/hawser/api/rest"
 	v2 "github.com/hawser-net/hawser/api/v2"
-	told "github.com/hawser-net/hawser/internal/operator/policies"
+	policystatus "github.com/hawser-net/hawser/internal/operator/policies"
 	"github.com/hawser-net/hawser/internal/testenv/controllers"
 )
 
@@ -25,7 +25,7 @@ import (
 func (c *kubeCluster) reporters() (stop func()) {
 	c.t.Helper()
 	return controllers.Run(c.t, c.Config, func(_ context.Context, m manager.Manager, log *slog.Logger) error {
-		return told.Setup(m, false, log)
+		return policystatus.Setup(m, false, log)
 	})
 }
 

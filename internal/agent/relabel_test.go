@@ -56,7 +56,7 @@ func TestTemporaryRelabel(t *testing.T) {
 		}
 	}
 	c.eventually("all objects name their identities", func() bool {
-		return c.told(web) == 2001 && c.told(client) == 2002 && c.told(near) == 2002
+		return c.publishedID(web) == 2001 && c.publishedID(client) == 2002 && c.publishedID(near) == 2002
 	})
 	flows := []*flow{
 		startFlow(t, "client to web", client.ns, web.both(80)[0]), startFlow(t, "client to web over IPv6", client.ns, web.both(81)[1]),
@@ -70,8 +70,8 @@ func TestTemporaryRelabel(t *testing.T) {
 	c.eventually("the client's new labels", func() bool { return slices.Contains(client.endpoint().Status.Identity.Labels, "k8s:tier=gold") })
 	client.temporary("with another label", 2002)
 	time.Sleep(200 * time.Millisecond)
-	if told := c.told(client); told != 2002 {
-		t.Errorf("the client's object names %d before there is another identity", told)
+	if id := c.publishedID(client); id != 2002 {
+		t.Errorf("the client's object names %d before there is another identity", id)
 	}
 	// The agent dies, and its successor goes on.
 	was := client.temporary("before a restart", 2002)
@@ -83,7 +83,7 @@ func TestTemporaryRelabel(t *testing.T) {
 	}
 	c.assign(client, 2003, false)
 	c.eventually("the client's new identity", client.has(2003))
-	c.eventually("its object names it", func() bool { return c.told(client) == 2003 })
+	c.eventually("its object names it", func() bool { return c.publishedID(client) == 2003 })
 
 	// The namespace's labels: all pods at once.
 	pods := []*machinePod{web, client, near}
@@ -96,8 +96,8 @@ func TestTemporaryRelabel(t *testing.T) {
 			return slices.ContainsFunc(p.endpoint().Status.Identity.Labels, func(l string) bool { return strings.HasSuffix(l, ".team=red") })
 		})
 		p.temporary("with other labels of the namespace", old[p])
-		if told := c.told(p); told != int(old[p]) {
-			t.Errorf("the object of %s names %d before there is another identity than %d", p.name, told, old[p])
+		if id := c.publishedID(p); id != int(old[p]) {
+			t.Errorf("the object of %s names %d before there is another identity than %d", p.name, id, old[p])
 		}
 	}
 	n1.kill()
@@ -108,7 +108,7 @@ func TestTemporaryRelabel(t *testing.T) {
 	}
 	for i, p := range []*machinePod{near, web, client} {
 		c.eventually(p.name+" has its new identity", p.has(2010+i))
-		c.eventually("its object names it", func() bool { return c.told(p) == 2010+i })
+		c.eventually("its object names it", func() bool { return c.publishedID(p) == 2010+i })
 	}
 
 	// The operator knows better, and the agent lets it.
@@ -117,8 +117,8 @@ func TestTemporaryRelabel(t *testing.T) {
 		t.Fatal(err)
 	}
 	time.Sleep(200 * time.Millisecond)
-	if told := c.told(client); told != 2010 {
-		t.Errorf("the agent has put %d in the place of what the operator wrote", told)
+	if id := c.publishedID(client); id != 2010 {
+		t.Errorf("the agent has put %d in the place of what the operator wrote", id)
 	}
 	body = `[{"op":"replace","path":"/status/identity/id","value":2012}]`
 	if _, err := c.endpoints().Patch(t.Context(), "client", types.JSONPatchType, []byte(body), metav1.PatchOptions{}); err != nil {
@@ -138,7 +138,7 @@ func TestTemporaryRelabel(t *testing.T) {
 		t.Errorf("%d connections: %v", n, errors.Join(errs...))
 	}
 
-	// A label that takes a right away: gone when there is a number for the new labels, and never
+	// A label that takes a right away: gone when there is an ID for the new labels, and never
 	// again.
 	c.labelPod("near", "app", "stranger")
 	c.eventually("the stranger's labels are in force", func() bool {
@@ -147,7 +147,7 @@ func TestTemporaryRelabel(t *testing.T) {
 	})
 	near.temporary("as a stranger", 2010)
 	c.blocked("the rules of its new labels hold at once", near, client.both(80)[0])
-	c.passing("nobody has told the others of the new labels", near, web.both(80)[0])
+	c.passing("the others have not observed the new labels", near, web.both(80)[0])
 	c.assign(near, 2020, true)
 	c.eventually("the stranger is kept out", func() bool { return ask(t, near.ns, web.both(80)[0], 64, false, impatient) != nil })
 	c.blocked("as a stranger", near, web.both(81)[1])

@@ -108,7 +108,7 @@ type askedNode struct {
 	*machineNode
 	web, front *machinePod
 	ep         rest.Endpoint // of web, as it began
-	id         string        // its number
+	id         string        // its ID
 }
 
 func askEndpointIDs(t *testing.T, n *askedNode) {
@@ -174,7 +174,7 @@ func askCreate(t *testing.T, n *askedNode) {
 		"id:":             func(r *R) { r.ID = 70000 },
 		"CNI attachment":  func(r *R) { r.ContainerID = n.web.container },
 		"10.0.1":          func(r *R) { r.Addressing.IPv4 = n.web.ip4.String() },
-		"number " + n.id:  func(r *R) { r.ID = n.ep.ID },
+		"ID " + n.id:      func(r *R) { r.ID = n.ep.ID },
 		"sync-build":      func(r *R) { r.SyncBuildEndpoint = new(bool) },
 		"lxc":             func(r *R) { r.InterfaceName = n.ep.Status.Networking.InterfaceName },
 		"pod CIDR":        func(r *R) { r.Addressing.IPv4 = "10.9.9.9" },
@@ -313,7 +313,7 @@ func askOthersFeatures(t *testing.T, n *askedNode) {
 		t.Errorf("%.2000s", body)
 	}
 	if slices.ContainsFunc(info.EnvironmentVariables, func(s string) bool { return strings.HasPrefix(s, "kvstore-opt") }) {
-		t.Error("the options of the key-value store, which may hold passwords, are told")
+		t.Error("the options of the key-value store, which may hold passwords, are shown")
 	}
 }
 
@@ -492,9 +492,9 @@ func (n *machineNode) addresses() map[string]string {
 	return st.IPAM.Allocations
 }
 
-// TestFence: what changes endpoints is refused until the queue of deletions is done; DEL is not
-// lost meanwhile.
-func TestFence(t *testing.T) {
+// TestStartupGate: what changes endpoints is refused until the queue of deletions is done; DEL is
+// not lost meanwhile.
+func TestStartupGate(t *testing.T) {
 	t.Parallel()
 	n, _ := newNode(t)
 	n.race = true

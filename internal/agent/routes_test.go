@@ -41,8 +41,8 @@ func TestAgentStartsWithBadPeers(t *testing.T) {
 	n.serving(false)
 	if peers, err := peer.NewPeerClient(n.flowConn(n.path("run/hubble.sock"))).Notify(t.Context(), &peer.NotifyRequest{}); err != nil {
 		t.Error(err)
-	} else if told, err := peers.Recv(); status.Code(err) != codes.Unavailable {
-		t.Errorf("a relay is told of %v (%v) as if there were no other nodes", told, err)
+	} else if list, err := peers.Recv(); status.Code(err) != codes.Unavailable {
+		t.Errorf("a relay gets %v (%v) as if there were no other nodes", list, err)
 	}
 
 	routes := func() string {

@@ -70,12 +70,12 @@ func (p *parts) bringUp(ctx context.Context, run *group) (restored int, release 
 }
 
 // connectInterfaces has the packets of pods leave by the network interfaces of the cloud that their
-// addresses are of: those of before the restart at once, later ones before a pod gets them.
+// addresses are of: those from before the restart at once, later ones before a pod gets them.
 func (p *parts) connectInterfaces() {
 	if !addressing.OfCloud(p.cfg.IPAM) {
 		return
 	}
-	u := addressing.Uplinks{Network: p.kernel.interfaces, MTU: p.network.Devices().DeviceMTU, Direct: p.cfg.NativeCIDRs()}
+	u := addressing.Uplinks{Network: p.kernel.interfaces, MTU: p.network.Devices().DeviceMTU, NativeCIDRs: p.cfg.NativeCIDRs()}
 	if p.cfg.MasqueradeIPv4 {
 		u.Masquerade |= ipam.IPv4
 	}
@@ -92,7 +92,7 @@ func (p *parts) followFiles(run *group) *latch {
 		return p.files.Run(ctx, func(changes []policy.Change) {
 			err := p.rules.Apply(changes)
 			if err != nil {
-				p.log.Error("policy is not in force in full", "error", err)
+				p.log.Error("policy is not fully in force", "error", err)
 			}
 			p.tables.components.Report("rules", err, "all rules are in force")
 			p.tables.metrics.policyUp.Add(float64(len(changes)))
@@ -242,7 +242,7 @@ func (p *parts) whenSynced(ctx context.Context) error {
 	}
 	t.namedPorts.Sync()
 	if err := t.policy.Synced(); err != nil {
-		p.log.Error("policy is not in force in full", "error", err)
+		p.log.Error("policy is not fully in force", "error", err)
 	}
 	p.network.ReplacePrograms()
 	p.inForce.open()
@@ -250,7 +250,7 @@ func (p *parts) whenSynced(ctx context.Context) error {
 	pruned, cancel := context.WithTimeout(ctx, pruneWait)
 	defer cancel()
 	if err := t.addresses.WaitPruned(pruned); err != nil {
-		p.log.Warn("addresses of before the restart are still being removed from the kernel", "error", err)
+		p.log.Warn("addresses from before the restart are still being removed from the kernel", "error", err)
 	}
 	if err := p.rules.DropRestored(); err != nil {
 		p.log.Warn("cannot clear up after the prefixes of earlier rules", "error", err)
@@ -290,7 +290,7 @@ func (p *parts) housekeeping(ctx context.Context) error {
 			}
 			err := errors.Join(p.rules.Retry(), p.tables.policy.Retry())
 			if err != nil {
-				p.log.Error("policy is not in force in full", "error", err)
+				p.log.Error("policy is not fully in force", "error", err)
 			}
 			p.tables.components.Report("policy", err, "all endpoints have their rule sets")
 			p.tables.reportEdited()
@@ -309,7 +309,7 @@ func (p *parts) recover(ctx context.Context) error {
 			return nil
 		}
 		if err := p.lifecycle.Recover(ctx); err != nil && ctx.Err() == nil {
-			p.log.Error("what is left of a failed change could not be undone", "error", err)
+			p.log.Error("a failed change could not be undone completely", "error", err)
 		}
 	}
 }

@@ -143,7 +143,7 @@ func (p *parts) replayDeletions(ctx context.Context) error {
 		p.startup.Open() // the queue is kept; serving nobody would not make it shorter
 	}
 	if n > 0 {
-		p.log.Info("did what was queued while no agent ran", "deletions", n)
+		p.log.Info("executed the deletions that were queued while no agent ran", "deletions", n)
 	}
 	return nil
 }

@@ -38,7 +38,7 @@ type tables struct {
 	registry   *endpoint.Registry
 	pool       *ipam.IPAM
 	cache      *ipcache.Cache
-	addresses  *placement.Addresses // brings the kernel to cache
+	addresses  *placement.Addresses // reconciles the kernel with cache
 	nodes      *announce.Nodes
 	shared     *announce.Addresses
 	policy     *enforcement.Policy
@@ -186,7 +186,7 @@ func newAddressAllocator(cfg Config, pool *ipam.IPAM, c *cluster, stopping <-cha
 		b.Node = cfg.NodeName
 	}
 	if addressing.OfCloud(cfg.IPAM) {
-		b.InterfaceOf, b.Direct = c.singles.InterfaceOf, cfg.NativeCIDRs()
+		b.InterfaceOf, b.NativeCIDRs = c.singles.InterfaceOf, cfg.NativeCIDRs()
 	}
 	return b
 }

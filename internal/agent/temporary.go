@@ -88,7 +88,7 @@ func (s *replacer) report(n int) {
 // partEdited is the name under which the status shows identities that somebody edited.
 const partEdited = "edited-identities"
 
-// edited returns the numbers of which the place where identities are kept says something else than
+// edited returns the IDs of which the place where identities are kept says something else than
 // what they stand for.
 func (t *tables) edited() []allocator.ID {
 	list := t.identities.Edited()
@@ -108,7 +108,7 @@ func (t *tables) reportEdited() {
 	}
 	shown := list[:min(len(list), 10)]
 	t.components.Set(partEdited, rest.StateWarning, fmt.Sprintf(
-		"somebody edited the labels of %d identities, among them %v: on this node they mean what they meant; the log has their labels, give them these back", len(list), shown))
+		"the labels of %d identities were edited by hand, among them %v: on this node they keep their meaning; restore the labels that the log names", len(list), shown))
 }
 
 // partPolicyLabels is the name under which the status shows policies that select by labels which no

@@ -59,7 +59,7 @@ func clientFile(t *testing.T, path string, store *kvstoretest.Etcd, user string)
 	return path
 }
 
-// keyMaker does what the operator does where identities are keys: it makes numbers and holds
+// keyMaker does what the operator does where identities are keys: it makes IDs and holds
 // references to them.
 type keyMaker struct {
 	store kvstore.Backend
@@ -94,7 +94,7 @@ func newKeyMaker(t *testing.T, file string) *keyMaker {
 	return &keyMaker{store, alloc}
 }
 
-// make gives the labels of a pod's endpoint their number.
+// make gives the labels of a pod's endpoint their ID.
 func (m *keyMaker) make(p *machinePod) int {
 	p.node.t.Helper()
 	set, err := labels.ParseSet(p.endpoint().Status.Identity.Labels)
@@ -108,8 +108,8 @@ func (m *keyMaker) make(p *machinePod) int {
 	return int(id)
 }
 
-// told returns the number under which the store has a pod's address, 0 for none.
-func (m *keyMaker) told(t testing.TB, p *machinePod) int {
+// publishedID returns the ID under which the store has a pod's address, 0 for none.
+func (m *keyMaker) publishedID(t testing.TB, p *machinePod) int {
 	t.Helper()
 	kv, err := m.store.Get(t.Context(), kvstore.JoinKey(storekeys.IPsPrefix, storekeys.DefaultAddressSpace, p.ip4.String()))
 	if err != nil {
@@ -138,7 +138,7 @@ func (m *keyMaker) writers(t testing.TB) map[string]int {
 
 // TestTemporaryWithKeys is "KVStore compatibility" of CFP-27752, which leaves it open: identities
 // are keys of a store that the operator makes. Agents have no right to write them, and a pod has a
-// temporary one until its number is there; nobody else ever sees that.
+// temporary one until its ID is there; nobody else ever sees that.
 func TestTemporaryWithKeys(t *testing.T) {
 	t.Parallel()
 	c := newKubeCluster(t)
@@ -157,7 +157,7 @@ func TestTemporaryWithKeys(t *testing.T) {
 	client, web := c.pod(n1, "client", map[string]string{"app": "client"}), c.pod(n2, "web", map[string]string{"app": "web"})
 	for _, p := range []*machinePod{client, web} {
 		p.temporary("at the start", identity.Init)
-		c.eventually("the others are told of "+p.name, func() bool { return operator.told(t, p) == int(identity.Init) })
+		c.eventually("the others observe "+p.name, func() bool { return operator.publishedID(t, p) == int(identity.Init) })
 	}
 	serveEcho(t, web.ns, web.both(80)[0])
 	c.passing("no policy forbids it", client, web.both(80)[0])
@@ -165,8 +165,8 @@ func TestTemporaryWithKeys(t *testing.T) {
 	for _, p := range []*machinePod{client, web} {
 		number := operator.make(p)
 		c.eventually(p.name+" has its identity", p.has(number))
-		c.eventually("the others are told of it", func() bool { return operator.told(t, p) == number })
-		c.eventually("its object names it", func() bool { return c.told(p) == number })
+		c.eventually("the others observe it", func() bool { return operator.publishedID(t, p) == number })
+		c.eventually("its object names it", func() bool { return c.publishedID(p) == number })
 	}
 	again := c.pod(n2, "again", map[string]string{"app": "web"})
 	if a, b := again.endpoint().Status.Identity.ID, web.endpoint().Status.Identity.ID; a != b {
@@ -178,7 +178,7 @@ func TestTemporaryWithKeys(t *testing.T) {
 	}
 	c.passing("after the identities came", client, web.both(80)[0])
 
-	// Without the store a pod starts all the same, and gets its number when it is back.
+	// Without the store a pod starts all the same, and gets its ID when it is back.
 	store.Stop()
 	began := time.Now()
 	late := c.pod(n1, "late", map[string]string{"app": "late"})

@@ -102,8 +102,9 @@ func (c *kubeCluster) assignLabels(set []string, pod string, number int, correct
 	}
 }
 
-// told returns the number that the pod's CiliumEndpoint names: 0 if none, -1 if there is no object.
-func (c *kubeCluster) told(p *machinePod) int {
+// publishedID returns the ID that the pod's CiliumEndpoint names: 0 if none, -1 if there is no
+// object.
+func (c *kubeCluster) publishedID(p *machinePod) int {
 	o, err := c.endpoints().Get(c.t.Context(), p.name, metav1.GetOptions{})
 	switch {
 	case err != nil:
@@ -114,7 +115,7 @@ func (c *kubeCluster) told(p *machinePod) int {
 	return int(o.Status.Identity.ID)
 }
 
-// has returns a condition: the endpoint of the pod has the number.
+// has returns a condition: the endpoint of the pod has the ID.
 func (p *machinePod) has(number int) func() bool {
 	return func() bool { return p.endpoint().Status.Identity.ID == number }
 }
@@ -129,7 +130,7 @@ func (p *machinePod) temporary(when string, seenAs identity.ID) int {
 	return id.ID
 }
 
-// leaks looks for temporary numbers where none may be: in maps of the kernels, selectors, addresses
+// leaks looks for temporary IDs where none may be: in maps of the kernels, selectors, addresses
 // and objects.
 func (c *kubeCluster) leaks(ctx context.Context, nodes ...*machineNode) (found []string) {
 	add := func(where string, id int) {
@@ -219,7 +220,7 @@ func sniffVNIs(t testing.TB, ns *testenv.NetNS) func() map[uint32]int {
 	})
 }
 
-// noneTemporary checks that no VNI is the lower bits of a temporary number.
+// noneTemporary checks that no VNI is the lower bits of a temporary ID.
 func noneTemporary(t testing.TB, seen map[uint32]int) {
 	t.Helper()
 	for vni, n := range seen {
@@ -271,7 +272,7 @@ func fromApp(names ...string) func(*networkingv1.NetworkPolicySpec) {
 
 // TestTemporaryStart is "Temporary ID", "Pod startup", "Pod creation process", "Policy enforcement"
 // and "Security" of CFP-27752: pods start while nobody makes identities, by agents that have no
-// right to; their own policies hold from the first packet; nobody sees a temporary number; and when
+// right to; their own policies hold from the first packet; nobody sees a temporary ID; and when
 // the identities come no packet of what is allowed before and after is lost, and none of what is
 // forbidden before and after gets through.
 func TestTemporaryStart(t *testing.T) {
@@ -322,7 +323,7 @@ func TestTemporaryStart(t *testing.T) {
 		}
 	}
 	c.eventually("objects of all pods", func() bool {
-		return !slices.ContainsFunc(everyone, func(p *machinePod) bool { return c.told(p) != 0 })
+		return !slices.ContainsFunc(everyone, func(p *machinePod) bool { return c.publishedID(p) != 0 })
 	})
 	if seen := vnis(); seen[uint32(identity.Init)] == 0 {
 		t.Errorf("no packet of the pods carried init: %v", seen)
@@ -358,7 +359,7 @@ func TestTemporaryStart(t *testing.T) {
 	numbers[locked] = 1005
 	for p, number := range numbers {
 		c.eventually(p.name+" has its identity", p.has(number))
-		c.eventually("its object names it", func() bool { return c.told(p) == number })
+		c.eventually("its object names it", func() bool { return c.publishedID(p) == number })
 	}
 	for _, p := range []*machinePod{client, farClient} {
 		for _, to := range web.both(80) {

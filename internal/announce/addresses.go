@@ -33,7 +33,7 @@ type AddressesConfig struct {
 	Log *slog.Logger
 }
 
-// Validate reports all settings that make no sense.
+// Validate reports all invalid settings.
 func (c *AddressesConfig) Validate() error {
 	var errs validate.Errors
 	errs.If(len(c.Hosts) == 0, "the node has no address")
@@ -98,7 +98,7 @@ func (s *Addresses) put(_ context.Context, name string, value []byte) {
 	}
 	if err != nil {
 		// Whatever the key said before may be wrong by now, but nothing better is known.
-		s.cfg.Log.Warn("ignored an address that makes no sense; what was known of it stays", "key", name, "error", err)
+		s.cfg.Log.Warn("ignored an invalid address; its last valid version stays", "key", name, "error", err)
 	}
 }
 

@@ -40,7 +40,7 @@ func (t *Timing) Defaults() {
 	set(&t.MaxBackoff, 30*time.Second)
 }
 
-// Validate reports all settings that make no sense.
+// Validate reports all invalid settings.
 func (t *Timing) Validate() error {
 	var errs validate.Errors
 	errs.If(t.Resync < 0 || t.WriteTimeout < 0 || t.MinBackoff < 0, "a duration is negative")
@@ -327,7 +327,7 @@ func (k *Keys) saw(name string, value []byte) {
 	k.mu.Unlock()
 	if wanted && want != string(value) {
 		if !own && !foreign {
-			k.cfg.Log.Warn("another node announces what is this one's", "of", k.cfg.What, "key", name)
+			k.cfg.Log.Warn("another node announces an address of this node", "of", k.cfg.What, "key", name)
 		}
 		if k.cfg.Insist {
 			k.wanted.Touch(name)
@@ -504,7 +504,7 @@ func (t keysTarget) Prune(ctx context.Context, desired iter.Seq2[string, string]
 		if err != nil {
 			return fmt.Errorf("removing %s that are not announced: %w", t.k.cfg.What, err) // all is tried again
 		}
-		t.k.cfg.Log.Info("removed keys of what this node does not have", "of", t.k.cfg.What, "keys", len(batch), "first", batch[0])
+		t.k.cfg.Log.Info("removed stale keys of this node", "of", t.k.cfg.What, "keys", len(batch), "first", batch[0])
 	}
 	return nil
 }

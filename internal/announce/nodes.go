@@ -66,7 +66,7 @@ func (s *Nodes) put(ctx context.Context, name string, value []byte) {
 		_ = s.Learn(ctx, n)
 		return
 	}
-	s.log.Warn("ignored a node that makes no sense; its last good version stays", "key", name, "error", err)
+	s.log.Warn("ignored an invalid node; its last valid version stays", "key", name, "error", err)
 }
 
 func (s *Nodes) remove(ctx context.Context, name string) {

@@ -203,7 +203,7 @@ func TestAnnounce(t *testing.T) {
 			t.Error("announced another node")
 		}
 		if err := f.nodes.Announce(peer("self", "127.0.0.1", "10.0.9.0/24")); err == nil {
-			t.Error("announced a node that makes no sense")
+			t.Error("announced a node that is invalid")
 		}
 		self := peer("self", "192.0.2.9", "10.0.9.0/24")
 		want := func() {

@@ -254,11 +254,11 @@ func standard(path string) bool {
 	return !strings.Contains(first, ".") && !strings.HasPrefix(path, "internal/") && !strings.HasPrefix(path, "api/") && !strings.HasPrefix(path, "pkg/")
 }
 
-func TestThirdPartyEdgesHaveOneHome(t *testing.T) {
-	homes := []struct {
-		lib    string
-		homes  []string
-		reason string
+func TestThirdPartyEdgesHaveOnePackage(t *testing.T) {
+	edges := []struct {
+		lib      string
+		packages []string
+		reason   string
 	}{
 		{clientGo, []string{"internal/admin", "internal/k8s", "internal/operator"}, "whoever else wants Kubernetes objects reads a table"},
 		{runtimeCtl, []string{"internal/operator"}, "the agent has no controllers of that kind"},
@@ -277,10 +277,10 @@ func TestThirdPartyEdgesHaveOneHome(t *testing.T) {
 		if under(p.path, unlayered...) {
 			continue
 		}
-		for _, h := range homes {
+		for _, h := range edges {
 			for _, imp := range p.imports {
-				if strings.HasPrefix(imp, h.lib) && !under(p.path, h.homes...) {
-					t.Errorf("%s imports %s, whose home is %v: %s", p.path, imp, h.homes, h.reason)
+				if strings.HasPrefix(imp, h.lib) && !under(p.path, h.packages...) {
+					t.Errorf("%s imports %s, which only %v may import: %s", p.path, imp, h.packages, h.reason)
 				}
 			}
 		}
@@ -312,7 +312,7 @@ func TestProgramsLinkNoMoreThanTheyNeed(t *testing.T) {
 	}
 }
 
-// why names a package of ours that brings dep in, to save a search.
+// why names a package of ours that imports dep, to save a search.
 func why(t *testing.T, root, dep string) string {
 	t.Helper()
 	all := map[string]pkg{}

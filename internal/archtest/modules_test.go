@@ -58,7 +58,7 @@ func TestModulesNameTheSameVersions(t *testing.T) {
 
 // TestLibrariesLinkLittle: what a program links that uses the libraries with one kind of store.
 func TestLibrariesLinkLittle(t *testing.T) {
-	const reason = "others take the libraries for what they do, not for what they bring along"
+	const reason = "others use the libraries for what they do, not for their dependencies"
 	allowed := map[string][]string{
 		"pkg/allocator": {"golang.org/x/time"},
 		"pkg/kvstore":   {},

@@ -54,7 +54,7 @@ func goFiles(t *testing.T, fn func(path string, fset *token.FileSet, f *ast.File
 
 func TestFunctionsAreShort(t *testing.T) {
 	t.Parallel()
-	const reason = "nobody keeps in mind what so long a function has done so far; cut it where one step ends, or make the test a table or scenarios"
+	const reason = "a reader cannot keep in mind what so long a function has done so far; cut it where one step ends, or make the test a table or scenarios"
 	goFiles(t, func(path string, fset *token.FileSet, f *ast.File) {
 		for _, d := range f.Decls {
 			fn, ok := d.(*ast.FuncDecl)

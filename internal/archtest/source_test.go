@@ -207,7 +207,7 @@ func TestNoHiddenState(t *testing.T) {
 	)
 	for _, p := range packages(t) {
 		fset, files := parsed(t, p)
-		// Types are checked without their imports: that is enough to tell a package variable
+		// Types are checked without their imports: that is enough to distinguish a package variable
 		// from a local one of the same name, and takes no time.
 		info := &types.Info{Uses: map[*ast.Ident]types.Object{}, Defs: map[*ast.Ident]types.Object{}}
 		conf := types.Config{Importer: noImporter{}, Error: func(error) {}}

@@ -69,7 +69,7 @@ func (b *bencher) measureObserved(ctx context.Context, n *bpfNode) error {
 		wanted datapath.MonitorFlags
 	}{
 		{"followed, drops and verdicts alone", verdicts},
-		{"followed, aggregation medium", verdicts | datapath.MonitorNews},
+		{"followed, aggregation medium", verdicts | datapath.MonitorFlowUpdates},
 		{"followed, aggregation none", verdicts | datapath.MonitorTraces},
 	}
 	each := pick(b, 20_000, 3000)

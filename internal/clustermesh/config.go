@@ -39,11 +39,11 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 }
 
 // Validate checks every option and joins all faults in one error. clusterID is this cluster's
-// number.
+// ID.
 func (c *Config) Validate(clusterID uint32) error {
 	var errs validate.Errors
 	errs.If(c.Dir != "" && !filepath.IsAbs(c.Dir), "--clustermesh-config: %q is not an absolute path", c.Dir)
-	errs.If(c.Dir != "" && clusterID == 0, "--clustermesh-config: a cluster that is connected to others needs a number of its own: set --cluster-id")
+	errs.If(c.Dir != "" && clusterID == 0, "--clustermesh-config: a cluster that is connected to others needs an ID of its own: set --cluster-id")
 	errs.If(c.SyncTimeout < 0, "--clustermesh-sync-timeout: %s is negative", c.SyncTimeout)
 	return errs.Err()
 }

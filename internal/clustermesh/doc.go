@@ -7,8 +7,8 @@
 // changes nothing: what was observed of it stays in force. One whose file is removed is drained:
 // everything it said is taken back.
 //
-// A cluster is believed only about itself. It must describe itself with a number of its own; its
-// identities must be in the range of that number and carry its name; its nodes must be named as its
+// A cluster is believed only about itself. It must describe itself with an ID of its own; its
+// identities must be in the range of that ID and carry its name; its nodes must be named as its
 // nodes, and neither they nor their pods may have an address of this cluster; an address of a pod
 // must be in the range of the node that hosts it. What is not so is refused, counted and logged.
 // The rules are pure functions, in judge.go, and are asked again when what they depend on changes:

@@ -22,20 +22,20 @@ type peer struct {
 	first, last identity.ID
 }
 
-// newPeer checks a description. self is this cluster's number.
+// newPeer checks a description. self is this cluster's ID.
 func newPeer(name string, d Description, self, maxClusters uint32) (peer, error) {
 	switch {
 	case d.ID == 0:
-		return peer{}, errors.New("the cluster has no number: its operator's --cluster-id must be 1 or more")
+		return peer{}, errors.New("the cluster has no ID: its operator's --cluster-id must be 1 or more")
 	case d.ID == self:
-		return peer{}, fmt.Errorf("the cluster has this cluster's own number %d: one of the two needs another --cluster-id", d.ID)
+		return peer{}, fmt.Errorf("the cluster has this cluster's own ID %d: one of the two needs another --cluster-id", d.ID)
 	}
 	if theirs := d.Capabilities.MaxConnectedClusters; theirs != 0 && theirs != maxClusters {
-		return peer{}, fmt.Errorf("the cluster numbers up to %d clusters and this one %d: --max-connected-clusters must be the same in both", theirs, maxClusters)
+		return peer{}, fmt.Errorf("the cluster allows up to %d clusters and this one %d: --max-connected-clusters must be the same in both", theirs, maxClusters)
 	}
 	first, last, err := identity.Range(d.ID, maxClusters)
 	if err != nil {
-		return peer{}, fmt.Errorf("the cluster's number %d cannot be used here: %w", d.ID, err)
+		return peer{}, fmt.Errorf("the cluster's ID %d cannot be used here: %w", d.ID, err)
 	}
 	return peer{name, d.ID, first, last}, nil
 }
@@ -44,7 +44,7 @@ func newPeer(name string, d Description, self, maxClusters uint32) (peer, error)
 func parseID(text string) (identity.ID, error) {
 	n, err := strconv.ParseUint(text, 10, 32)
 	if err != nil || strconv.FormatUint(n, 10) != text {
-		return 0, fmt.Errorf("%q is no number of an identity", clip(text))
+		return 0, fmt.Errorf("%q is not an identity ID", clip(text))
 	}
 	return identity.ID(n), nil
 }
@@ -90,7 +90,7 @@ func (p peer) node(n node.Node, mine *prefixes) (node.Node, error) {
 		return node.Node{}, fmt.Errorf("node %s is not one of cluster %s", n.Key(), p.name)
 	}
 	if n.ClusterID != p.id {
-		return node.Node{}, fmt.Errorf("node %s says that it is of cluster number %d, not %d", n.Key(), n.ClusterID, p.id)
+		return node.Node{}, fmt.Errorf("node %s says that it is of cluster ID %d, not %d", n.Key(), n.ClusterID, p.id)
 	}
 	for _, c := range n.PodCIDRs() {
 		if err := rangeFault(c, mine); err != nil {
@@ -154,7 +154,7 @@ func (p peer) address(pair ipcache.Pair, host node.Node, known bool, mine *prefi
 // this cluster's own addresses.
 func (p peer) service(s service.Shared, mine *prefixes) (service.Shared, error) {
 	if s.Cluster != p.name || s.ClusterID != p.id {
-		return service.Shared{}, fmt.Errorf("service %s says that it is of cluster %s with number %d", s.Name, clip(s.Cluster), s.ClusterID)
+		return service.Shared{}, fmt.Errorf("service %s says that it is of cluster %s with ID %d", s.Name, clip(s.Cluster), s.ClusterID)
 	}
 	var own []netip.Addr
 	for a := range s.Backends {

@@ -44,8 +44,8 @@ func TestNewPeer(t *testing.T) {
 	}{
 		{"good", Description{ID: 2}, ""},
 		{"as many clusters", Description{ID: 2, Capabilities: Capabilities{MaxConnectedClusters: 255}}, ""},
-		{"no number", Description{}, "has no number"},
-		{"own number", Description{ID: 1}, "own number 1"},
+		{"no ID", Description{}, "has no ID"},
+		{"own ID", Description{ID: 1}, "own ID 1"},
 		{"out of range", Description{ID: 256}, "cannot be used"},
 		{"more clusters", Description{ID: 2, Capabilities: Capabilities{MaxConnectedClusters: 511}}, "--max-connected-clusters"},
 	} {
@@ -110,8 +110,8 @@ func TestNode(t *testing.T) {
 	}{
 		{"good", nil, ""},
 		{"of another cluster", func(n *node.Node) { n.Cluster = "a" }, "not one of cluster b"},
-		{"another number", func(n *node.Node) { n.ClusterID = 1 }, "cluster number 1"},
-		{"no number", func(n *node.Node) { n.ClusterID = 0 }, "cluster number 0"},
+		{"another ID", func(n *node.Node) { n.ClusterID = 1 }, "cluster ID 1"},
+		{"no ID", func(n *node.Node) { n.ClusterID = 0 }, "cluster ID 0"},
 		{"half of the world", func(n *node.Node) { n.IPv4PodCIDRs[0] = pfx("0.0.0.0/1") }, "larger than"},
 		{"much of IPv6", func(n *node.Node) { n.IPv6PodCIDRs[0] = pfx("2000::/3") }, "larger than"},
 		{"our pods", func(n *node.Node) { n.IPv4PodCIDRs[0] = pfx("10.1.0.128/25") }, "overlaps"},
@@ -169,7 +169,7 @@ func TestService(t *testing.T) {
 	}
 	s.ClusterID = 1
 	_, err = p.service(s, nil)
-	checkErr(t, "another number", err, "says that it is of cluster b with number 1")
+	checkErr(t, "another ID", err, "says that it is of cluster b with ID 1")
 }
 
 // TestPrefixes compares overlap with a look at every member.

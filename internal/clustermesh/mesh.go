@@ -23,8 +23,8 @@ type Mesh struct {
 	p Params
 
 	mu      sync.Mutex
-	freed   chan struct{}     // closed and replaced when a number has no owner any more
-	owners  map[uint32]string // of numbers
+	freed   chan struct{}     // closed and replaced when an ID has no owner any more
+	owners  map[uint32]string // of IDs
 	mine    *prefixes
 	readers map[chan struct{}]bool // of changes of mine
 	remotes map[string]*remote
@@ -90,12 +90,12 @@ func (m *Mesh) followMine() (changed <-chan struct{}, forget func()) {
 	}
 }
 
-// claim records a number for a cluster, if no other one has it.
+// claim records an ID for a cluster, if no other one has it.
 func (m *Mesh) claim(id uint32, name string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if other, taken := m.owners[id]; taken && other != name {
-		return fmt.Errorf("the cluster has the number %d, which cluster %s has: one of the two needs another --cluster-id", id, other)
+		return fmt.Errorf("the cluster has the ID %d, which cluster %s has: one of the two needs another --cluster-id", id, other)
 	}
 	m.owners[id] = name
 	return nil
@@ -111,7 +111,7 @@ func (m *Mesh) release(id uint32, name string) {
 	}
 }
 
-// whenFreed returns a channel that is closed when a number has no owner any more.
+// whenFreed returns a channel that is closed when an ID has no owner any more.
 func (m *Mesh) whenFreed() <-chan struct{} {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -150,7 +150,7 @@ func (m *Mesh) Run(ctx context.Context) error {
 	return nil
 }
 
-// scan reads the directory and brings what is followed there.
+// scan reads the directory and follows the clusters that it names.
 func (m *Mesh) scan(ctx context.Context, running map[string]*follower) {
 	files, err := m.files()
 	m.complain(err)

@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 	)
 }
 
-// tables keep what they are told, as text.
+// tables keep what they are given, as text.
 type tables struct {
 	mu         sync.Mutex
 	identities map[identity.ID]string
@@ -237,8 +237,8 @@ func cluster(name string, id uint32) map[string]any {
 	}
 }
 
-// tell is what the tables have of a good cluster.
-func tell(name string, id uint32) []string {
+// rowsOf is what the tables have of a good cluster.
+func rowsOf(name string, id uint32) []string {
 	return []string{
 		fmt.Sprintf("address %s 10.%d.1.5/32 %d at 192.0.2.%d by clustermesh", name, id, id<<16+5, id),
 		fmt.Sprintf("identity %d k8s:app=x;k8s:io.cilium.k8s.policy.cluster=%s;", id<<16+5, name),
@@ -300,9 +300,9 @@ func TestComeAndGo(t *testing.T) {
 	if err := w.mesh.WaitSynced(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	w.eventually("a cluster that was there", tell("b", 2))
+	w.eventually("a cluster that was there", rowsOf("b", 2))
 	w.config("c", "c")
-	w.eventually("one more", tell("b", 2), tell("c", 3))
+	w.eventually("one more", rowsOf("b", 2), rowsOf("c", 3))
 	w.status("c", func(s Status) bool {
 		return s.ID == 3 && s.Ready && s.Connected && s.Nodes == 1 && s.Identities == 1 && s.Addresses == 1 && s.Services == 1 && s.Refused == 0
 	})
@@ -314,17 +314,17 @@ func TestComeAndGo(t *testing.T) {
 		"cilium/state/identities/v1/id/131077": nil,
 	})
 	left := []string{"identity 131078 k8s:app=y;k8s:io.cilium.k8s.policy.cluster=b;", "node b/n1"}
-	w.eventually("after changes", left, tell("c", 3))
+	w.eventually("after changes", left, rowsOf("c", 3))
 	// Another store for the same cluster: what is there no more goes, what is the same stays.
 	w.mem["b2"] = kvstore.NewMemory()
 	w.put("b2", cluster("b", 2))
 	w.config("b", "b2")
-	w.eventually("another store", tell("b", 2), tell("c", 3))
+	w.eventually("another store", rowsOf("b", 2), rowsOf("c", 3))
 	// A node that is gone takes its addresses with it.
 	w.put("c", map[string]any{"cilium/state/nodes/v1/c/n1": nil})
-	w.eventually("without its node", tell("b", 2), tell("c", 3)[1:2], tell("c", 3)[3:])
+	w.eventually("without its node", rowsOf("b", 2), rowsOf("c", 3)[1:2], rowsOf("c", 3)[3:])
 	w.config("b", "")
-	w.eventually("removed", tell("c", 3)[1:2], tell("c", 3)[3:])
+	w.eventually("removed", rowsOf("c", 3)[1:2], rowsOf("c", 3)[3:])
 }
 
 // TestAway: a store that cannot be reached, or lost its description, changes nothing.
@@ -333,17 +333,17 @@ func TestAway(t *testing.T) {
 	w.put("b", cluster("b", 2))
 	w.config("b", "b")
 	w.start()
-	w.eventually("at first", tell("b", 2))
+	w.eventually("at first", rowsOf("b", 2))
 	w.put("b", map[string]any{"cilium/cluster-config/b": nil})
 	w.config("b", "b # again") // no such store
 	w.status("b", func(s Status) bool { return s.Ready && !s.Connected && s.LastError != "" && s.Failures > 0 })
-	w.eventually("away", tell("b", 2))
+	w.eventually("away", rowsOf("b", 2))
 	w.put("b", map[string]any{"cilium/state/services/v1/b/ns/web": nil})
 	w.config("b", "b")
 	w.status("b", func(s Status) bool { return strings.Contains(s.LastError, "no description") })
-	w.eventually("without a description", tell("b", 2))
+	w.eventually("without a description", rowsOf("b", 2))
 	w.put("b", map[string]any{"cilium/cluster-config/b": Description{ID: 2}})
-	w.eventually("back", tell("b", 2)[:3])
+	w.eventually("back", rowsOf("b", 2)[:3])
 	w.status("b", func(s Status) bool { return s.Connected && s.LastError == "" })
 }
 
@@ -367,9 +367,9 @@ func TestHostile(t *testing.T) {
 	})
 	w.config("b", "b")
 	w.config("c", "c")
-	w.put("c", cluster("c", 2)) // the number of b
+	w.put("c", cluster("c", 2)) // the ID of b
 	w.start()
-	w.until("one of two with a number", func() string {
+	w.until("one of two with an ID", func() string {
 		list, _ := w.mesh.Status()
 		for _, s := range list {
 			if strings.Contains(s.LastError, "which cluster") && s.Nodes == 0 {
@@ -388,14 +388,14 @@ func TestHostile(t *testing.T) {
 	if winner == "c" {
 		w.config("c", "")
 	} else {
-		w.eventually("while it is refused", tell("b", 2))
+		w.eventually("while it is refused", rowsOf("b", 2))
 		w.config("b", "")
-		w.eventually("the other one", tell("c", 2))
+		w.eventually("the other one", rowsOf("c", 2))
 		w.config("c", "")
 		w.eventually("nobody", nil)
 		w.config("b", "b")
 	}
-	w.eventually("what is believed", tell("b", 2))
+	w.eventually("what is believed", rowsOf("b", 2))
 	w.status("b", func(s Status) bool { return s.Refused == 11 })
 	for _, part := range []string{
 		"identity 65541 is outside", "does not carry the label", "not a label of a pod", "larger than a /8", "192.0.2.1 (InternalIP)", "holds node a/n4",
@@ -405,11 +405,11 @@ func TestHostile(t *testing.T) {
 			t.Errorf("the log does not say %q (first %s, then %s):\n%s", part, winner, other, w.log.String())
 		}
 	}
-	// The description turns to this cluster's own number: everything goes.
+	// The description turns to this cluster's own ID: everything goes.
 	w.put("b", map[string]any{"cilium/cluster-config/b": Description{ID: 1}})
 	w.config("b", "b ")
-	w.eventually("own number", nil)
-	w.status("b", func(s Status) bool { return strings.Contains(s.LastError, "own number 1") })
+	w.eventually("own ID", nil)
+	w.status("b", func(s Status) bool { return strings.Contains(s.LastError, "own ID 1") })
 }
 
 // TestMineMoves: what is this cluster's own may be observed later than the other cluster.
@@ -418,11 +418,11 @@ func TestMineMoves(t *testing.T) {
 	w.put("b", cluster("b", 2))
 	w.config("b", "b")
 	w.start()
-	w.eventually("at first", tell("b", 2))
+	w.eventually("at first", rowsOf("b", 2))
 	w.mesh.SetMine([]netip.Prefix{pfx("10.2.1.0/28")})
-	w.eventually("its node has our pods' addresses", tell("b", 2)[1:2], []string{"service b/ns/web 0"})
+	w.eventually("its node has our pods' addresses", rowsOf("b", 2)[1:2], []string{"service b/ns/web 0"})
 	w.mesh.SetMine([]netip.Prefix{pfx("10.1.0.0/24")})
-	w.eventually("and no more", tell("b", 2))
+	w.eventually("and no more", rowsOf("b", 2))
 }
 
 // TestMirror: a store that mirrors a cluster has its state elsewhere, and says when it is complete.
@@ -443,7 +443,7 @@ func TestMirror(t *testing.T) {
 	w.put("b", keys)
 	w.config("b", "b")
 	w.start()
-	w.eventually("mirrored", tell("b", 2))
+	w.eventually("mirrored", rowsOf("b", 2))
 	for i, kind := range []string{kindIdentities, kindNodes, kindAddresses, kindServices} {
 		w.status("b", func(s Status) bool { return !s.Ready && s.Services == 1 })
 		w.put("b", map[string]any{"cilium/synced/b/cilium/cache/" + kind: fmt.Sprint(i)})

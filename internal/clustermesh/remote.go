@@ -104,10 +104,10 @@ func (r *remote) drain(ctx context.Context) {
 	}
 	if len(r.identities) > 0 {
 		if err := r.m.p.Sinks.Identities.SetIdentities(nil, slices.Sorted(maps.Keys(r.identities))); err != nil {
-			r.log.Error("policy is not in force in full", "error", err)
+			r.log.Error("policy is not fully in force", "error", err)
 		}
 	}
-	r.log.Info("forgot what another cluster said", "identities", len(r.identities), "nodes", len(r.believed), "addresses", len(r.placed), "services", len(r.offered))
+	r.log.Info("removed what was received from another cluster", "identities", len(r.identities), "nodes", len(r.believed), "addresses", len(r.placed), "services", len(r.offered))
 	r.m.release(r.peer.id, r.name)
 	r.reset()
 }
@@ -176,7 +176,7 @@ func (r *remote) refuse(kind, key string, err error) {
 		r.refused[kind+"/"+key] = true
 	}
 	r.complaints.Do(func() {
-		r.log.Warn("refused what another cluster says", "kind", kind, "key", clip(key), "error", err)
+		r.log.Warn("refused data of another cluster", "kind", kind, "key", clip(key), "error", err)
 	})
 }
 

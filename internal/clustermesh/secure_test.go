@@ -152,7 +152,7 @@ func TestSecureStore(t *testing.T) {
 			w := followed(t, dir)
 			w.status("b", func(s Status) bool { return s.LastError != "" && !s.Connected })
 			if text := w.tables.text(); len(text) > 0 {
-				t.Errorf("heard with a wrong %s: %q", name, text)
+				t.Errorf("received with a wrong %s: %q", name, text)
 			}
 			const own, other = " source_cluster=a source_node_name=n1", " source_cluster=a source_node_name=n1 target_cluster=b"
 			lines := func(failed, ready, each string) string {
@@ -165,13 +165,13 @@ func TestSecureStore(t *testing.T) {
 				t.Errorf("metrics with a wrong %s (-want +got):\n%s", name, diff)
 			}
 			c.file(dir, "secret of remote", c.ca)
-			w.eventually("with the right "+name, tell("b", 2))
+			w.eventually("with the right "+name, rowsOf("b", 2))
 			w.status("b", func(s Status) bool { return s.Ready && s.Connected && s.LastError == "" })
 			if diff := gocmp.Diff(lines(" 1", " 1", " 1"), metrics(t, w.mesh)); diff != "" {
 				t.Errorf("metrics with the right %s (-want +got):\n%s", name, diff)
 			}
 			if log := w.log.String(); strings.Contains(log, "permission denied") || strings.Contains(log, "secret of") || strings.Contains(log, "guessed") {
-				t.Errorf("the log tells of missing rights, or secrets:\n%s", w.log.String())
+				t.Errorf("the log has missing rights, or secrets:\n%s", w.log.String())
 			}
 			problems, err := testutil.GatherAndLint(registered(w.mesh))
 			for _, p := range problems {

@@ -122,7 +122,7 @@ func (s *session) describe(ctx context.Context, to chan<- described) {
 		}
 		select {
 		case <-time.After(pause):
-		case <-freed: // perhaps the number that this cluster waits for
+		case <-freed: // perhaps the ID that this cluster waits for
 		case <-ctx.Done():
 			return
 		}
@@ -145,7 +145,7 @@ func (s *session) meet(ctx context.Context, d described) {
 		s.fail(err)
 		if s.peer.id != 0 && d.ID != s.peer.id {
 			s.halt()
-			s.drain(ctx) // its number was that of another cluster, or is one now
+			s.drain(ctx) // its ID was that of another cluster, or is one now
 		}
 		return
 	}
@@ -155,7 +155,7 @@ func (s *session) meet(ctx context.Context, d described) {
 		return
 	}
 	if s.peer.id != 0 && (s.peer != p || s.desc.Capabilities.Cached != d.Capabilities.Cached) {
-		s.log.Warn("another cluster has changed; forgetting what it said before", "number", p.id, "before", s.peer.id)
+		s.log.Warn("another cluster has changed; removing what was received from it", "number", p.id, "before", s.peer.id)
 		s.drain(ctx)
 		if err := s.m.claim(p.id, s.name); err != nil {
 			s.met.Store(false)

@@ -11,7 +11,7 @@ import (
 // Status is how far one other cluster is followed.
 type Status struct {
 	Name string
-	// ID is its number, 0 until it is known.
+	// ID is its ID, 0 until it is known.
 	ID uint32
 	// Connected: its store answers. Ready: all it says was observed, at least once; that stays in
 	// force whatever happens.
@@ -65,7 +65,7 @@ func (r *remote) wasReady() bool {
 	return r.status.Ready
 }
 
-// updateStatus brings the status up to date.
+// updateStatus updates the status.
 func (s *session) updateStatus() {
 	store, ready := s.store.Status(), s.ready()
 	s.remote.mu.Lock()

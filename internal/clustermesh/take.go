@@ -137,7 +137,7 @@ func (s *session) identify(upserts map[identity.ID]labels.Set, deletes []string)
 	}
 	maps.Copy(s.identities, upserts)
 	if err := s.m.p.Sinks.Identities.SetIdentities(upserts, gone); err != nil {
-		s.log.Error("policy is not in force in full", "error", err)
+		s.log.Error("policy is not fully in force", "error", err)
 	}
 }
 

@@ -232,7 +232,7 @@ func (a *adding) allocate(ctx context.Context, owner string) (rest.IPAMResponse,
 		errs = append(errs, errors.New("neither an IPv4 nor an IPv6 address was given"))
 	}
 	if err := errors.Join(errs...); err != nil {
-		return ipam, nil, fail(cnitypes.ErrInternal, "the agent's answer to the address request makes no sense", err)
+		return ipam, nil, fail(cnitypes.ErrInternal, "the agent's answer to the address request is invalid", err)
 	}
 	return ipam, addrs, nil
 }

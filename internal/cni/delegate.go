@@ -128,7 +128,7 @@ func (a *adding) allocateBy(ctx context.Context, d delegate, node rest.DaemonCon
 			return resp, addrs, result.DNS, nil
 		}
 	}
-	return none(fail(cnitypes.ErrInternal, "the answer of IPAM plugin "+d.name+" makes no sense", err))
+	return none(fail(cnitypes.ErrInternal, "the answer of IPAM plugin "+d.name+" is invalid", err))
 }
 
 // given reads the addresses of a result into resp and returns them, IPv6 first. Routes and gateways

@@ -302,9 +302,9 @@ type CTEntry struct {
 	Closing       bool
 	// Service is the frontend that the flow was addressed to, invalid if none: Dst is its backend.
 	Service netip.AddrPort
-	// Direct says that the node of the backend answers the client, who had asked another: neither
-	// sees all of the flow.
-	Direct         bool
+	// DSR says that the backend's node answers the client, which had contacted another node:
+	// neither sees all of the flow.
+	DSR            bool
 	ForwardPackets uint64
 	ReversePackets uint64
 }
@@ -366,7 +366,7 @@ type Maps interface {
 	Blocks() ([]Block, error)
 
 	// LastGeneration returns the highest policy generation or incarnation that an endpoint's row, a
-	// flow, or what else is remembered of packets names: numbers above it are nobody's.
+	// flow, or what else is remembered of packets names: numbers above it are unused.
 	LastGeneration() (uint32, error)
 	// CT calls fn for each tracked flow until it returns false.
 	CT(fn func(CTEntry) bool) error
@@ -395,10 +395,10 @@ type MonitorFlags uint32
 const (
 	MonitorDrops MonitorFlags = 1 << iota
 	MonitorVerdicts
-	// MonitorTraces is every packet that is forwarded, MonitorNews those of them of which
+	// MonitorTraces is every packet that is forwarded, MonitorFlowUpdates those of them of which
 	// [Aggregation] says.
 	MonitorTraces
-	MonitorNews
+	MonitorFlowUpdates
 )
 
 // Programs puts the verified programs on interfaces. Attach never leaves a moment without a

@@ -1,5 +1,5 @@
 // Package datapath describes what a node's kernel should hold, as plain values, and the small
-// interfaces through which it is brought there.
+// interfaces through which it is written there.
 //
 // The values (Endpoint, RuleSet, IPCacheEntry, Config) are desired state: they name kernel
 // objects by the numbers the kernel itself uses (interface index, prefix, identity) and carry no

@@ -181,9 +181,9 @@ type Event struct {
 	IfIndex     int    `json:"ifIndex"`
 	// Length is that of the whole frame in bytes.
 	Length int `json:"length"`
-	// News says of a packet that was forwarded that it brought something new to its flow, or is a
-	// sample of it: see [Aggregation].
-	News bool `json:"news,omitempty"`
+	// FlowUpdate says of a packet that was forwarded that it brought something new to its flow, or
+	// is a sample of it: see [Aggregation].
+	FlowUpdate bool `json:"news,omitempty"`
 	// Match says of a verdict what of the packet the rule has matched that decided.
 	Match PolicyMatch `json:"match,omitempty"`
 	// Packet is what Data says, as far as it could be read.

@@ -76,38 +76,38 @@ type Service struct {
 	// Backends are of the frontend's family, sorted, none twice. Without any the frontend refuses
 	// clients, at once.
 	Backends []netip.AddrPort
-	// Elsewhere says of a frontend without backends that there are some, to which it may not lead:
-	// clients get no answer, because another node would serve them. The node's own processes are
-	// refused with "no route to host".
-	Elsewhere bool
-	// Restricted has the frontend serve clients of Sources only, which are of its family, masked,
-	// sorted, none twice; none at all means nobody.
-	Restricted bool
-	Sources    []netip.Prefix
-	// Consistent has a client's flow go to the same backend from every node that has the same
-	// backends. Otherwise any will do.
-	Consistent bool
-	// Direct has clients outside that are led to a pod of another node be answered by that node;
-	// otherwise this one stands in between.
-	Direct bool
+	// RemoteOnly says of a frontend without backends that there are some, on other nodes, which it
+	// may not use: clients get no answer, because another node would serve them. The node's own
+	// processes get "no route to host".
+	RemoteOnly bool
+	// LimitSources has the frontend serve clients of the source ranges Sources only, which are of
+	// its family, masked, sorted, none twice; without any it serves no client.
+	LimitSources bool
+	Sources      []netip.Prefix
+	// Maglev has every node choose the same backend for a flow, if it has the same backends.
+	// Otherwise a backend is chosen at random.
+	Maglev bool
+	// DSR has a pod's own node answer clients outside that this node forwards to it; otherwise the
+	// answers pass this node (SNAT).
+	DSR bool
 }
 
-// MaxConsistentBackends is how many backends a consistent frontend can have. It is far more than is
+// MaxMaglevBackends is how many backends a frontend with Maglev can have. It is far more than is
 // sensible: beyond a hundredth of it, some backends get noticeably more than others.
-const MaxConsistentBackends = 16381
+const MaxMaglevBackends = 16381
 
 // MaxServiceAffinity is the longest time for which a client keeps its backend.
 const MaxServiceAffinity = 24 * time.Hour
 
 // Equal says whether two rows are the same.
 func (s Service) Equal(o Service) bool {
-	return s.ServiceFrontend == o.ServiceFrontend && s.ID == o.ID && s.Affinity == o.Affinity && s.Elsewhere == o.Elsewhere && s.Direct == o.Direct && s.SameSet(o)
+	return s.ServiceFrontend == o.ServiceFrontend && s.ID == o.ID && s.Affinity == o.Affinity && s.RemoteOnly == o.RemoteOnly && s.DSR == o.DSR && s.SameSet(o)
 }
 
-// SameSet says whether two rows differ in nothing but the frontend and what is said of it: whom
-// they let in, and to whom they lead.
+// SameSet says whether two rows have the same backends, source ranges and choice of backends,
+// whatever their frontends are.
 func (s Service) SameSet(o Service) bool {
-	return slices.Equal(s.Backends, o.Backends) && s.Restricted == o.Restricted && slices.Equal(s.Sources, o.Sources) && s.Consistent == o.Consistent
+	return slices.Equal(s.Backends, o.Backends) && s.LimitSources == o.LimitSources && slices.Equal(s.Sources, o.Sources) && s.Maglev == o.Maglev
 }
 
 // Validate reports what makes the frontend unfit for the kernel.
@@ -135,14 +135,14 @@ func (s Service) Validate() error {
 			errs.Add("service %s: backends are not sorted, or %s is there twice", s.ServiceFrontend, b)
 		}
 	}
-	errs.If(s.Elsewhere && len(s.Backends) > 0, "service %s: has %d backends, so they are not all elsewhere", s.ServiceFrontend, len(s.Backends))
-	errs.If(s.Direct && s.Scope != ServiceOutside, "service %s: only clients outside can be answered directly", s.ServiceFrontend)
-	errs.If(s.Consistent && len(s.Backends) > MaxConsistentBackends, "service %s: has %d backends, of which at most %d can be chosen consistently", s.ServiceFrontend, len(s.Backends), MaxConsistentBackends)
+	errs.If(s.RemoteOnly && len(s.Backends) > 0, "service %s: has %d backends, so they cannot all be on other nodes", s.ServiceFrontend, len(s.Backends))
+	errs.If(s.DSR && s.Scope != ServiceOutside, "service %s: only clients outside can be answered directly", s.ServiceFrontend)
+	errs.If(s.Maglev && len(s.Backends) > MaxMaglevBackends, "service %s: has %d backends, of which at most %d can be chosen consistently", s.ServiceFrontend, len(s.Backends), MaxMaglevBackends)
 	return errors.Join(append(errs, s.validateSources()...)...)
 }
 
 func (s Service) validateSources() (errs []error) {
-	if !s.Restricted && len(s.Sources) > 0 {
+	if !s.LimitSources && len(s.Sources) > 0 {
 		errs = append(errs, fmt.Errorf("service %s: has ranges of clients, but is for all", s.ServiceFrontend))
 	}
 	for i, p := range s.Sources {

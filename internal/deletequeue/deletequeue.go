@@ -170,7 +170,7 @@ func (w *Writer) Add(e Entry) error {
 func (w *Writer) Close() error { return w.lock.Close() }
 
 // Replay takes the lock exclusively and calls fn for each queued deletion, in no order. A file goes
-// when fn returned nil for it; files that fail, or make no sense, are reported together in err, the
+// when fn returned nil for it; files that fail, or are invalid, are reported together in err, the
 // latter being removed. Finally, and still under the lock, it calls ready, which must make the
 // agent's API serve deletions; nil if it does already. replayed counts the files done.
 func Replay(ctx context.Context, dir string, fn func(context.Context, Entry) error, ready func()) (replayed int, err error) {

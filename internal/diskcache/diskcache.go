@@ -101,7 +101,7 @@ func Load[N ~string, T any](c *Cache, log *slog.Logger, read func(Copy) (N, T, e
 	}
 	entries, err := os.ReadDir(c.path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		log.Warn("cannot read the copies of before", "directory", c.path, "error", err)
+		log.Warn("cannot read the stored copies", "directory", c.path, "error", err)
 	}
 	for _, e := range entries {
 		path := filepath.Join(c.path, e.Name())
@@ -119,7 +119,7 @@ func Load[N ~string, T any](c *Cache, log *slog.Logger, read func(Copy) (N, T, e
 			err = fmt.Errorf("is the copy of %s", name)
 		}
 		if err != nil {
-			log.Warn("a copy of before cannot be used", "file", path, "error", err)
+			log.Warn("a stored copy cannot be used", "file", path, "error", err)
 			_ = os.Remove(path)
 			continue
 		}

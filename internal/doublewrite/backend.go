@@ -2,21 +2,21 @@
 // other: as keys of a key-value store, and as CiliumIdentity objects.
 //
 // A [Backend] reads from one of the two, and writes to both. What it promises is that a set of
-// labels has the same number in both places, also while some nodes read from the one and some from
+// labels has the same ID in both places, also while some nodes read from the one and some from
 // the other, and while some write to one of them only:
 //
-//   - a number that the key-value store has in force is taken over, because nodes that know nothing
+//   - an ID that the key-value store has in force is taken over, because nodes that know nothing
 //     of objects may use it;
-//   - a new number is looked for by objects, where all writers try the same numbers in the same
-//     order, and then made in the store under the same number;
-//   - if the store has that number for other labels, these get their object, and the search goes on
+//   - a new ID is looked for by objects, where all writers try the same IDs in the same
+//     order, and then made in the store under the same ID;
+//   - if the store has that ID for other labels, these get their object, and the search goes on
 //     behind it.
 //
-// Only if both places had different numbers for the same labels before anybody wrote to both, they
+// Only if both places had different IDs for the same labels before anybody wrote to both, they
 // stay so: the one that is read counts, the log says so, and the operator counts them.
 //
-// If the place that is only written to is away, new numbers cannot be made, since nobody knows
-// whether they are free; labels that have a number go on. What is missing there is written when the
+// If the place that is only written to is away, new IDs cannot be made, since nobody knows
+// whether they are free; labels that have an ID go on. What is missing there is written when the
 // allocator compares its references with the store, as it does every now and then.
 //
 // The backend owns no table. It starts goroutines in ListAndWatch only, which waits for them.
@@ -69,14 +69,14 @@ func New(cfg Config) (*Backend, error) {
 	return b, nil
 }
 
-// maxTries bounds how often a new number is looked for, each time because other labels had the last
+// maxTries bounds how often a new ID is looked for, each time because other labels had the last
 // one.
 const maxTries = 32
 
-// errTaken says that the one number that was offered is used for other labels.
-var errTaken = errors.New("the number is used for other labels")
+// errTaken says that the one ID that was offered is used for other labels.
+var errTaken = errors.New("the ID is used for other labels")
 
-// only offers one number.
+// only offers one ID.
 type only struct {
 	id      allocator.ID
 	offered bool
@@ -86,7 +86,7 @@ func (o *only) Known(string) allocator.ID { return allocator.NoID }
 
 func (o *only) Taken(allocator.ID) {}
 
-// Quarantined offers the number again: where it was made first decides whether it has rested.
+// Quarantined offers the ID again: where it was made first decides whether it has rested.
 func (o *only) Quarantined(id allocator.ID, _ time.Time) {
 	if id == o.id {
 		o.offered = false
@@ -101,7 +101,7 @@ func (o *only) Pick() (allocator.ID, error) {
 	return o.id, nil
 }
 
-// known says which number there is for the key that is looked for.
+// known says which ID there is for the key that is looked for.
 type known struct {
 	allocator.IDSource
 	id allocator.ID
@@ -109,15 +109,15 @@ type known struct {
 
 func (k known) Known(string) allocator.ID { return k.id }
 
-// differs logs that a set of labels has different numbers in the two places, and stays so.
+// differs logs that a set of labels has different IDs in the two places, and stays so.
 func (b *Backend) differs(key allocator.AllocatorKey, id allocator.ID, err error) {
-	b.log.Warn("an identity cannot have the same number in both places", "labels", key.GetKey(), "identity", id, "error", err)
+	b.log.Warn("an identity cannot have the same ID in both places", "labels", key.GetKey(), "identity", id, "error", err)
 }
 
 // Acquire implements [allocator.Backend].
-func (b *Backend) Acquire(ctx context.Context, key allocator.AllocatorKey, numbers allocator.IDSource) (allocator.Acquired, error) {
+func (b *Backend) Acquire(ctx context.Context, key allocator.AllocatorKey, ids allocator.IDSource) (allocator.Acquired, error) {
 	for range maxTries {
-		a, again, err := b.acquire(ctx, key, numbers)
+		a, again, err := b.acquire(ctx, key, ids)
 		if !again {
 			return a, err
 		}
@@ -125,9 +125,9 @@ func (b *Backend) Acquire(ctx context.Context, key allocator.AllocatorKey, numbe
 	return allocator.Acquired{}, fmt.Errorf("labels %s: %w", key.GetKey(), allocator.ErrContended)
 }
 
-func (b *Backend) acquire(ctx context.Context, key allocator.AllocatorKey, numbers allocator.IDSource) (a allocator.Acquired, again bool, err error) {
-	if id := numbers.Known(key.GetKey()); id != allocator.NoID {
-		a, err = b.known(ctx, key, numbers)
+func (b *Backend) acquire(ctx context.Context, key allocator.AllocatorKey, ids allocator.IDSource) (a allocator.Acquired, again bool, err error) {
+	if id := ids.Known(key.GetKey()); id != allocator.NoID {
+		a, err = b.known(ctx, key, ids)
 		return a, false, err
 	}
 	inForce, err := b.keys.Get(ctx, key)
@@ -135,21 +135,21 @@ func (b *Backend) acquire(ctx context.Context, key allocator.AllocatorKey, numbe
 		return a, false, err
 	}
 	if inForce != allocator.NoID {
-		a, ok, err := b.takeOver(ctx, key, inForce, numbers)
+		a, ok, err := b.takeOver(ctx, key, inForce, ids)
 		if ok || err != nil {
 			return a, false, err
 		}
 	}
-	return b.make(ctx, key, numbers)
+	return b.make(ctx, key, ids)
 }
 
-// otherTimeout bounds how long a number that one place has waits for the other one. A store that is
+// otherTimeout bounds how long an ID that one place has waits for the other one. A store that is
 // away answers when the request's time is up, and pods would wait that long.
 const otherTimeout = 2 * time.Second
 
-// known takes a number into use that the place that is read has. The other one may be away.
-func (b *Backend) known(ctx context.Context, key allocator.AllocatorKey, numbers allocator.IDSource) (allocator.Acquired, error) {
-	a, err := b.reads.Acquire(ctx, key, numbers)
+// known takes an ID into use that the place that is read has. The other one may be away.
+func (b *Backend) known(ctx context.Context, key allocator.AllocatorKey, ids allocator.IDSource) (allocator.Acquired, error) {
+	a, err := b.reads.Acquire(ctx, key, ids)
 	if err != nil {
 		return a, err
 	}
@@ -160,7 +160,7 @@ func (b *Backend) known(ctx context.Context, key allocator.AllocatorKey, numbers
 	case err == nil:
 	case conflict(err):
 		b.differs(key, a.ID, err)
-	case a.IsNew: // what was known is gone, and this number would be in one place only
+	case a.IsNew: // what was known is gone, and this ID would be in one place only
 		return allocator.Acquired{}, errors.Join(err, b.reads.Withdraw(ctx, key, a))
 	default:
 		b.log.Warn("an identity is not in both places yet", "labels", key.GetKey(), "identity", a.ID, "error", err)
@@ -174,10 +174,10 @@ func conflict(err error) bool {
 }
 
 // takeOver has the objects follow what the store has in force. It is not ok if that cannot be.
-func (b *Backend) takeOver(ctx context.Context, key allocator.AllocatorKey, id allocator.ID, numbers allocator.IDSource) (a allocator.Acquired, ok bool, err error) {
+func (b *Backend) takeOver(ctx context.Context, key allocator.AllocatorKey, id allocator.ID, ids allocator.IDSource) (a allocator.Acquired, ok bool, err error) {
 	ref := allocator.Reference{ID: id, Key: key}
 	if b.reads == b.keys {
-		if a, err = b.keys.Acquire(ctx, key, numbers); err != nil {
+		if a, err = b.keys.Acquire(ctx, key, ids); err != nil {
 			return a, false, err
 		}
 		ref.ID = a.ID
@@ -194,7 +194,7 @@ func (b *Backend) takeOver(ctx context.Context, key allocator.AllocatorKey, id a
 		return a, true, nil
 	}
 	if err = b.objects.Restore(ctx, ref); err != nil {
-		if conflict(err) { // there is another object of these labels, or of this number
+		if conflict(err) { // there is another object of these labels, or of this ID
 			return a, false, nil
 		}
 		return a, false, err
@@ -205,13 +205,13 @@ func (b *Backend) takeOver(ctx context.Context, key allocator.AllocatorKey, id a
 	return allocator.Acquired{ID: id, Final: true}, true, nil
 }
 
-// make finds a number by objects, and has the store agree. again says that it is to be tried again.
-func (b *Backend) make(ctx context.Context, key allocator.AllocatorKey, numbers allocator.IDSource) (a allocator.Acquired, again bool, err error) {
+// make finds an ID by objects, and has the store agree. again says that it is to be tried again.
+func (b *Backend) make(ctx context.Context, key allocator.AllocatorKey, ids allocator.IDSource) (a allocator.Acquired, again bool, err error) {
 	there, err := b.objects.Get(ctx, key)
 	if err != nil {
 		return a, false, err
 	}
-	o, err := b.objects.Acquire(ctx, key, known{numbers, there})
+	o, err := b.objects.Acquire(ctx, key, known{ids, there})
 	if err != nil {
 		return a, false, err
 	}
@@ -233,7 +233,7 @@ func (b *Backend) make(ctx context.Context, key allocator.AllocatorKey, numbers 
 		if b.reads == b.objects {
 			return o, false, nil
 		}
-		a, err = b.keys.Acquire(ctx, key, numbers)
+		a, err = b.keys.Acquire(ctx, key, ids)
 		return a, false, err
 	case err != nil:
 		return a, false, errors.Join(err, undo())
@@ -263,7 +263,7 @@ func (b *Backend) make(ctx context.Context, key allocator.AllocatorKey, numbers 
 	return k, false, nil
 }
 
-// fill gives the labels that the store has a number for their object.
+// fill gives the labels that the store has an ID for their object.
 func (b *Backend) fill(ctx context.Context, id allocator.ID) error {
 	owner, err := b.keys.GetByID(ctx, id)
 	if errors.Is(err, allocator.ErrIdentityNonExistent) {
@@ -310,7 +310,7 @@ func (b *Backend) Check(ctx context.Context, refs []allocator.Reference) ([]allo
 	return wrong, nil
 }
 
-// Restore implements [allocator.Backend]. That the other place has another number is no conflict:
+// Restore implements [allocator.Backend]. That the other place has another ID is no conflict:
 // this one counts.
 func (b *Backend) Restore(ctx context.Context, ref allocator.Reference) error {
 	if err := b.reads.Restore(ctx, ref); err != nil {

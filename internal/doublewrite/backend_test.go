@@ -124,8 +124,8 @@ func (p *places) agent(name, mode string) *allocator.Allocator {
 	return a
 }
 
-// numbers returns what both places say: the numbers of each set of labels.
-func (p *places) numbers() (keys, objects map[string][]string) {
+// IDs returns what both places say: the IDs of each set of labels.
+func (p *places) ids() (keys, objects map[string][]string) {
 	p.Helper()
 	keys, objects = map[string][]string{}, map[string][]string{}
 	all, err := p.store.List(context.Background(), storekeys.IdentitiesPrefix+"/id/")
@@ -145,17 +145,17 @@ func (p *places) numbers() (keys, objects map[string][]string) {
 	return keys, objects
 }
 
-// agree waits until both places say the same, one number for each set: the invariant of every
+// agree waits until both places say the same, one ID for each set: the invariant of every
 // scenario.
 func (p *places) agree(sets ...string) {
 	p.Helper()
 	var problem string
 	for end := time.Now().Add(30 * time.Second); ; time.Sleep(50 * time.Millisecond) {
-		keys, objects := p.numbers()
+		keys, objects := p.ids()
 		problem = cmp.Diff(keys, objects)
 		for _, s := range sets {
 			if len(keys[s]) != 1 {
-				problem += fmt.Sprintf("%s has the numbers %v\n", s, keys[s])
+				problem += fmt.Sprintf("%s has the IDs %v\n", s, keys[s])
 			}
 		}
 		if problem == "" {
@@ -185,7 +185,7 @@ func TestConformance(t *testing.T) {
 	for _, mode := range []string{readKeys, readObjects} {
 		t.Run(mode, func(t *testing.T) {
 			h := conformance.Harness{
-				Numbers:  allocator.Range{Min: first, Max: last},
+				IDs:      allocator.Range{Min: first, Max: last},
 				OwnOrder: true,
 				Open: func(t *testing.T, node string) allocator.Backend {
 					t.Helper()
@@ -215,7 +215,7 @@ func TestDoubleWrite(t *testing.T) {
 	} {
 		t.Run(s.name, func(t *testing.T) { race(&places{t, p.etcd, p.server, p.store, p.client}, s.modes) })
 	}
-	t.Run("other labels have the number", func(t *testing.T) { taken(&places{t, p.etcd, p.server, p.store, p.client}) })
+	t.Run("other labels have the ID", func(t *testing.T) { taken(&places{t, p.etcd, p.server, p.store, p.client}) })
 	t.Run("one place has it", func(t *testing.T) { oneHasIt(&places{t, p.etcd, p.server, p.store, p.client}) })
 	t.Run("one place is away", func(t *testing.T) { away(&places{t, p.etcd, p.server, p.store, p.client}) })
 }
@@ -241,10 +241,10 @@ func race(p *places, modes []string) {
 	}
 	wg.Wait()
 	p.agree(names...)
-	keys, _ := p.numbers()
+	keys, _ := p.ids()
 	for n, name := range names {
 		for i, mode := range modes {
-			// One that writes to one place only, and observed another number, follows.
+			// One that writes to one place only, and observed another ID, follows.
 			if id := got[i][n]; id.String() != keys[name][0] && (mode == readKeys || mode == readObjects) {
 				p.Errorf("%s is %s for agent %d (%s), and %s in the store", name, id, i, mode, keys[name][0])
 			}
@@ -252,7 +252,7 @@ func race(p *places, modes []string) {
 	}
 }
 
-// firstOf returns the number that all writers of objects try first for a set.
+// firstOf returns the ID that all writers of objects try first for a set.
 func (p *places) firstOf(set string) allocator.ID {
 	p.Helper()
 	ns, err := p.client.Urgent.CoreV1().Namespaces().Get(p.Context(), identities.SaltNamespace, metav1.GetOptions{})
@@ -288,7 +288,7 @@ func taken(p *places) {
 		set, other := "wants-"+strconv.Itoa(i), "has-"+strconv.Itoa(i)
 		p.putKeys(p.firstOf(set), other)
 		if id := p.allocate(p.agent(fmt.Sprint("192.0.2.1", i), mode), set); id == p.firstOf(set) {
-			p.Errorf("%s: %s is the number of other labels", mode, id)
+			p.Errorf("%s: %s is the ID of other labels", mode, id)
 		}
 		p.agree(set, other)
 	}
@@ -311,7 +311,7 @@ func oneHasIt(p *places) {
 	}
 }
 
-// away stops the place that is not read: labels that have a number go on, new ones wait, and
+// away stops the place that is not read: labels that have an ID go on, new ones wait, and
 // nothing is in one place only afterwards.
 func away(p *places) {
 	for _, tt := range []struct {
@@ -326,7 +326,7 @@ func away(p *places) {
 				break
 			}
 			if time.Now().After(end) {
-				p.Fatal("the other agent does not observe a number")
+				p.Fatal("the other agent does not observe an ID")
 			}
 		}
 		tt.stop()
@@ -335,7 +335,7 @@ func away(p *places) {
 		}
 		ctx, cancel := context.WithTimeout(p.Context(), 2*time.Second)
 		if got, _, err := a.Allocate(ctx, allocator.StringKey(fresh)); err == nil {
-			p.Errorf("%s: a number was made that is in one place only: %s", tt.mode, got)
+			p.Errorf("%s: an ID was made that is in one place only: %s", tt.mode, got)
 		}
 		cancel()
 		tt.start()

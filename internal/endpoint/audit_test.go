@@ -110,7 +110,7 @@ func TestAuditModeFailedWrite(t *testing.T) {
 					t.Errorf("%s failed: the change of the mode says %v", op, err)
 				}
 				if _, n := p.policy.Audit(); n != 1 {
-					t.Errorf("%s failed: %d endpoints are told of as in audit mode, want 1, which may be", op, n)
+					t.Errorf("%s failed: %d endpoints are reported as in audit mode, want 1, which may be", op, n)
 				}
 				m.fault = failing()
 				if err := p.policy.Retry(); err != nil {

@@ -20,7 +20,7 @@ var (
 	ErrInvalid = errors.New("invalid endpoint request")
 	// ErrNotFound: no such endpoint.
 	ErrNotFound = errors.New("endpoint not found")
-	// ErrExists: another endpoint has the number, the attachment or the address.
+	// ErrExists: another endpoint has the ID, the attachment or the address.
 	ErrExists = errors.New("endpoint exists already")
 	// ErrSuperseded: the creation was cancelled by a newer one of the same pod or by a deletion.
 	ErrSuperseded = errors.New("endpoint creation was superseded")
@@ -53,7 +53,7 @@ type Attachment struct {
 	PodName         string           `json:"k8s-pod-name,omitempty"`
 	PodUID          string           `json:"k8s-uid,omitempty"`
 	// PodCreated is when the pod was created, by the clock of Kubernetes; zero if this is not its
-	// first attachment, and for an endpoint of before the agent's start.
+	// first attachment, and for an endpoint from before the agent's start.
 	PodCreated time.Time `json:"-"`
 	// PlainIPv4 and PlainIPv6 say that packets leave the cluster under the pod's own address, where
 	// others get the node's.
@@ -90,7 +90,7 @@ func (a Attachment) Addresses() []netip.Addr {
 	return slices.DeleteFunc([]netip.Addr{a.IPv4, a.IPv6}, func(ip netip.Addr) bool { return !ip.IsValid() })
 }
 
-// Endpoint is one row: a pod's attachment, who it is, and how far the kernel has been brought.
+// Endpoint is one row: a pod's attachment, who it is, and how far it is realised in the kernel.
 // Rows are values; a change makes a new row. Slices and maps inside are shared and must not be
 // changed.
 type Endpoint struct {
@@ -200,7 +200,7 @@ func (e Endpoint) KernelRow(ruleSet datapath.RuleSetID, generation uint32, locke
 }
 
 // Subject is by what the policy engine knows the endpoint: all endpoints of one subject share one
-// rule set. Its own labels choose its rules, whatever the cluster says of its number. A temporary
+// rule set. Its own labels choose its rules, whatever the cluster says of its ID. A temporary
 // identity is a subject like any other and nobody's peer: what the kernel has of it is the rule
 // set; the row carries the identity that others see.
 func (e Endpoint) Subject() policy.Subject {

@@ -39,7 +39,7 @@ type machine struct {
 
 	// Parts of the agent: reset by a restart.
 	numbers map[string]identity.ID // survive it: the cluster's
-	// withheld: nobody gives label sets numbers that have none.
+	// withheld: nobody gives label sets IDs that have none.
 	withheld  bool
 	temporary *identity.Temporaries
 	next      identity.ID
@@ -124,7 +124,7 @@ func (m *machine) attached(ifIndex int) bool {
 	return ok
 }
 
-// link is the interface of that number, the zero value if there is none.
+// link is the interface of that ID, the zero value if there is none.
 func (m *machine) link(ifIndex int) datapath.EndpointLink {
 	links, _ := m.kernel.Links.EndpointLinks()
 	for _, l := range links {
@@ -233,7 +233,7 @@ func (m fakeIdentities) Acquire(ctx context.Context, set labels.Set) (identity.I
 	return id, err
 }
 
-// refKey tells references to the number of a label set from those to its temporary one.
+// refKey distinguishes references to the ID of a label set from those to its temporary one.
 func refKey(id identity.ID, set labels.Set) string {
 	if id.IsTemporary() {
 		return "temporary " + set.String()

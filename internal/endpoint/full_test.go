@@ -73,9 +73,9 @@ func TestLargestGivesWay(t *testing.T) {
 	p.audit("at the end")
 }
 
-// TestUnplaced: an endpoint whose rules tell a prefix from what the kernel takes it for is locked
-// while the kernel does, and others are not: neither those that mean the same by both nor those
-// that name neither.
+// TestUnplaced: an endpoint whose rules distinguish a prefix from the identity that the kernel has
+// for it is locked while the kernel does, and others are not: neither those that mean the same by
+// both nor those that name neither.
 func TestUnplaced(t *testing.T) {
 	t.Parallel()
 	m := newMachine()

@@ -21,8 +21,8 @@ type RefKind uint8
 // The kinds of endpoint reference that the REST API's endpoint id can carry. The last four are
 // no longer used by current clients of the API, but older ones still send them.
 const (
-	RefLocalID       RefKind = iota // cilium-local:<number>, also a bare number
-	RefGlobalID                     // cilium-global:<cluster>:<node>:<number>
+	RefLocalID       RefKind = iota // cilium-local:<ID>, also a bare ID
+	RefGlobalID                     // cilium-global:<cluster>:<node>:<ID>
 	RefAttachment                   // cni-attachment-id:<container id>[:<interface>]
 	RefPodName                      // cep-name:<namespace>/<name> and pod-name:<namespace>/<name>
 	RefIP                           // ipv4:<address>, ipv6:<address>
@@ -47,7 +47,7 @@ var refPrefixes = map[string]RefKind{
 // Ref names an endpoint the way a client of the REST API does.
 type Ref struct {
 	Kind RefKind
-	// Local is the number of a RefLocalID; 0 asks for a new endpoint in a creation.
+	// Local is the ID of a RefLocalID; 0 asks for a new endpoint in a creation.
 	Local uint16
 	// Addr is the address of a RefIP.
 	Addr netip.Addr
@@ -55,7 +55,7 @@ type Ref struct {
 	Text string
 }
 
-// ParseRef reads an endpoint id of the REST API: `prefix:value`, or a bare number for
+// ParseRef reads an endpoint id of the REST API: `prefix:value`, or a bare ID for
 // `cilium-local`. The error says which part is wrong and is meant for the client.
 func ParseRef(s string) (Ref, error) {
 	prefix, value, found := strings.Cut(s, ":")
@@ -76,10 +76,10 @@ func ParseRef(s string) (Ref, error) {
 		}
 		n, err := strconv.ParseUint(value, 10, 64)
 		if err != nil {
-			return Ref{}, &invalidIDError{fmt.Sprintf("endpoint id %q: %q is not a number", s, value)}
+			return Ref{}, &invalidIDError{fmt.Sprintf("endpoint id %q: %q is not an ID", s, value)}
 		}
 		if n > 65535 {
-			return Ref{}, &invalidIDError{fmt.Sprintf("endpoint id %q: %d is above the largest number, 65535", s, n)}
+			return Ref{}, &invalidIDError{fmt.Sprintf("endpoint id %q: %d is above the largest ID, 65535", s, n)}
 		}
 		return Ref{Kind: kind, Local: uint16(n)}, nil
 	case RefIP:

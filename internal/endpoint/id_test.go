@@ -34,8 +34,8 @@ func TestParseRef(t *testing.T) {
 	}
 	bad := map[string]string{
 		"":                   "nothing",
-		"x":                  "not a number",
-		"-1":                 "not a number",
+		"x":                  "not an ID",
+		"-1":                 "not an ID",
 		"cilium-local:65536": "largest",
 		"ipv4:fd00::1":       "ipv4",
 		"ipv6:10.0.0.1":      "ipv6",

@@ -18,7 +18,7 @@ import (
 	"github.com/hawser-net/hawser/internal/validate"
 )
 
-// Identities gives label sets their cluster-wide numbers, or temporary ones until these are known.
+// Identities gives label sets their cluster-wide IDs, or temporary ones until these are known.
 // The endpoint holds one reference for each Acquire until it calls Release with what it got.
 type Identities interface {
 	Acquire(ctx context.Context, l labels.Set) (identity.ID, error)
@@ -52,11 +52,11 @@ type Publisher interface {
 
 // Policy has the kernel judge the packets of endpoints by the rules for their identities.
 type Policy interface {
-	// Attach brings the kernel to the row, and returns what it has of it, and the revision of the
+	// Attach writes the row to the kernel, and returns what it has of it, and the revision of the
 	// policy that this implements. An error that is no ErrRowNotWritten says why the endpoint drops
 	// all its packets; before the rules have been observed it may do so without one.
 	Attach(row Endpoint) (kernel datapath.Endpoint, revision uint64, err error)
-	// Restore makes an endpoint of before a restart known, and leaves what the kernel has of it.
+	// Restore makes an endpoint from before a restart known, and leaves what the kernel has of it.
 	Restore(row Endpoint) error
 	// Detach has the endpoint's interface drop everything. It is fine if it does.
 	Detach(id uint16) error
@@ -116,7 +116,7 @@ type Config struct {
 }
 
 // Lifecycle makes, changes and removes endpoints: it is the only writer of the Registry and the
-// Store, and brings the kernel to each row by way of Policy, Programs and Links. Its methods may
+// Store, and writes each row to the kernel by way of Policy, Programs and Links. Its methods may
 // be called concurrently; changes of one endpoint are serialised.
 //
 // A creation is written to disk before the kernel is touched, and a deletion is struck from disk
@@ -127,8 +127,8 @@ type Lifecycle struct {
 	filter atomic.Pointer[labels.Filter] // Config.Filter, until SetFilter
 
 	mu       sync.Mutex
-	creating map[uint16]context.CancelCauseFunc // by endpoint number
-	locks    map[uint16]*rowLock                // of the numbers that somebody holds or waits for
+	creating map[uint16]context.CancelCauseFunc // by endpoint ID
+	locks    map[uint16]*rowLock                // of the IDs that somebody holds or waits for
 
 	orphans map[string]time.Time // interface without an endpoint -> first seen
 }
@@ -161,7 +161,7 @@ func NewLifecycle(cfg Config) *Lifecycle {
 
 // CreateRequest asks for a new endpoint.
 type CreateRequest struct {
-	// ID is the wanted number, or 0.
+	// ID is the wanted ID, or 0.
 	ID uint16
 	Attachment
 	Labels     labels.Set
@@ -224,7 +224,7 @@ func (l *Lifecycle) Create(ctx context.Context, req CreateRequest) (Endpoint, er
 	}
 	defer unlock()
 	if now, ok := l.cfg.Registry.Get(row.ID); !ok || now.IfName != row.IfName {
-		// A deletion was faster and has removed the row; the number may be another's by
+		// A deletion was faster and has removed the row; the ID may be another's by
 		// now.
 		return Endpoint{}, fmt.Errorf("create endpoint %d (%s): %w", row.ID, row.owner(), ErrSuperseded)
 	}
@@ -329,7 +329,7 @@ func (l *Lifecycle) build(ctx context.Context, row Endpoint, req CreateRequest) 
 	return row, nil
 }
 
-// realise brings the kernel to the row: rules and row first, then the programs that read them,
+// realise writes the row to the kernel: rules and row first, then the programs that read them,
 // then the interface goes up.
 func (l *Lifecycle) realise(row Endpoint) (Endpoint, error) {
 	c := &l.cfg
@@ -575,7 +575,7 @@ func (l *Lifecycle) revert(old, failed Endpoint, cause error, again bool) (Endpo
 // recoverWait bounds how long Recover waits for the kernel to know where one endpoint is.
 const recoverWait = 5 * time.Second
 
-// Recover brings the kernel back to endpoints of which a failed change could not be undone. Call it
+// Recover repairs endpoints in the kernel whose failed change could not be undone. Call it
 // now and then. Those whose change is insisted on are left to whoever does that, and those that are
 // just being changed to that change.
 func (l *Lifecycle) Recover(ctx context.Context) error {

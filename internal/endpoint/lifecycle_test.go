@@ -90,7 +90,7 @@ func TestCreateRefusesDuplicates(t *testing.T) {
 	p.audit("at the end")
 }
 
-// held is a step at which a creation waits until it is let go.
+// held is a step at which a creation waits until it is released.
 type held struct {
 	step             string
 	reached, proceed chan struct{}
@@ -365,13 +365,13 @@ func TestRestoreDropsWhatIsGone(t *testing.T) {
 	p := started(t, m, dir)
 	gone, stays := p.mustCreate(1), p.mustCreate(2)
 	m.kernel.Links.RemoveLink(gone.IfIndex)
-	// An interface may have the number of one that is gone.
+	// An interface may have the ID of one that is gone.
 	p.mustCreate(3)
 	m.kernel.Links.RemoveLink(RowOf(3).IfIndex)
 	m.addLink(RowOf(3).IfIndex, "lxcother", false)
 	p = started(t, m, dir)
 	if rows := p.registry.List(); len(rows) != 1 || rows[0].ID != stays.ID {
-		t.Errorf("restored %d endpoints, want number %d only", len(rows), stays.ID)
+		t.Errorf("restored %d endpoints, want ID %d only", len(rows), stays.ID)
 	}
 	p.audit("after the restart")
 }
@@ -406,7 +406,7 @@ func TestSweep(t *testing.T) {
 		t.Error("the abandoned interface is still there")
 	}
 	p.audit("after the sweep")
-	// Another interface under the old one's name and number starts anew.
+	// Another interface under the old one's name and ID starts anew.
 	m.addLink(900, "lxcabandoned", false)
 	sweep()
 	if m.link(900).Name == "" {
@@ -414,7 +414,7 @@ func TestSweep(t *testing.T) {
 	}
 }
 
-// TestRenumber: a number that the cluster lost is replaced everywhere it was used. An interface
+// TestRenumber: an ID that the cluster lost is replaced everywhere it was used. An interface
 // whose programs somebody took has them back at once, is shut where they cannot be put back, and
 // comes up with them only.
 func TestReattach(t *testing.T) {
@@ -452,13 +452,13 @@ func TestReattach(t *testing.T) {
 	want("nothing is missing", "true/true true/true true/true ")
 	m.kernel.Programs.Detach(index[1])
 	reattach(index[1], 1, "")
-	want("one was told of", "true/true true/true true/true ")
+	want("one was reported", "true/true true/true true/true ")
 	m.kernel.Programs.Detach(index[0])
 	m.kernel.Programs.Detach(index[2])
 	reattach(9999, 0, "")
-	want("one that is nobody's was told of", "false/true true/true false/true ")
+	want("one that is no endpoint's was reported", "false/true true/true false/true ")
 	reattach(0, 2, "")
-	want("nobody told of two", "true/true true/true true/true ")
+	want("two were not reported", "true/true true/true true/true ")
 
 	m.fault = func(op string) error {
 		if op == "AttachEndpoint" {
@@ -516,7 +516,7 @@ func TestRenumber(t *testing.T) {
 	m.numbers[row.IdentityLabels.String()] = 5000
 	p.Renumber(t.Context(), row.IdentityLabels, 5000)
 	p.Renumber(t.Context(), row.IdentityLabels, 5000) // the event may come twice
-	p.audit("after the news")
+	p.audit("after the change")
 	for _, r := range p.registry.List()[:2] {
 		if r.Identity != 5000 {
 			t.Errorf("endpoint %d has identity %d", r.ID, r.Identity)
@@ -611,7 +611,7 @@ func TestRandomLife(t *testing.T) {
 			case k < 12:
 				m.mu.Lock()
 				if m.withheld = !m.withheld; m.withheld && rnd.IntN(2) == 0 {
-					m.numbers = map[string]identity.ID{} // for those to come: who has a number keeps it
+					m.numbers = map[string]identity.ID{} // for those to come: who has an ID keeps it
 				}
 				log = append(log, fmt.Sprintf("identities withheld: %v", m.withheld))
 				m.mu.Unlock()

@@ -350,7 +350,7 @@ func TestDetachThatFailsIsRetried(t *testing.T) {
 }
 
 // TestIncarnation: an endpoint is the same one, to whom its flows belong, whatever happens to it
-// while it lives, and over restarts of the agent; another is never, not even with its number,
+// while it lives, and over restarts of the agent; another is never, not even with its ID,
 // addresses and interface.
 func TestIncarnation(t *testing.T) {
 	t.Parallel()
@@ -419,8 +419,8 @@ func TestGenerationsAreNotReused(t *testing.T) {
 	}
 }
 
-// TestRuleSetNumbersUsedUp: whoever needs a rule set when all numbers have been given is locked.
-func TestRuleSetNumbersUsedUp(t *testing.T) {
+// TestRuleSetIDsUsedUp: whoever needs a rule set when all IDs have been given is locked.
+func TestRuleSetIDsUsedUp(t *testing.T) {
 	t.Parallel()
 	m, dir := newMachine(), t.TempDir()
 	p := started(t, m, dir)
@@ -434,13 +434,13 @@ func TestRuleSetNumbersUsedUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	if k := m.row(web); k.Locked || k.RuleSet != datapath.MaxRuleSet {
-		t.Errorf("with the last number the row is %+v", k)
+		t.Errorf("with the last ID the row is %+v", k)
 	}
 	if err := setRules(t, p.policy, "b", allowPorts("db", 80, 1)); err == nil {
-		t.Error("a rule set without a number is no error")
+		t.Error("a rule set without an ID is no error")
 	}
 	if k := m.row(db); !k.Locked || k.RuleSet != 0 {
-		t.Errorf("without a number the row is %+v", k)
+		t.Errorf("without an ID the row is %+v", k)
 	}
 	if k := m.row(web); k.Locked {
 		t.Errorf("the other one's row is %+v", k)

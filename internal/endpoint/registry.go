@@ -8,11 +8,11 @@ import (
 	"sync"
 )
 
-// Registry is the table of the endpoints on this node: rows by number, with an index for every
+// Registry is the table of the endpoints on this node: rows by ID, with an index for every
 // way in which a client can name one. The Lifecycle is its only writer; anybody may read. It is
 // safe for concurrent use.
 //
-// What always holds: no two rows share a number, a CNI attachment, an address or an interface.
+// What always holds: no two rows share an ID, a CNI attachment, an address or an interface.
 type Registry struct {
 	mu           sync.RWMutex
 	rows         map[uint16]Endpoint
@@ -40,14 +40,14 @@ func NewRegistry() *Registry {
 	}
 }
 
-// insert adds a new row, choosing a number if the row has none, and returns it. It fails with
+// insert adds a new row, choosing an ID if the row has none, and returns it. It fails with
 // ErrExists, naming the other endpoint, if the row would break what always holds.
 func (r *Registry) insert(row Endpoint) (Endpoint, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if row.ID != 0 {
 		if _, taken := r.rows[row.ID]; taken {
-			return row, fmt.Errorf("%w: number %d is in use", ErrExists, row.ID)
+			return row, fmt.Errorf("%w: ID %d is in use", ErrExists, row.ID)
 		}
 	}
 	if id := row.AttachmentID(); id != "" {
@@ -66,7 +66,7 @@ func (r *Registry) insert(row Endpoint) (Endpoint, error) {
 	if row.ID == 0 {
 		id, ok := r.freeNumber()
 		if !ok {
-			return row, fmt.Errorf("no endpoint number is free: this node has %d endpoints", len(r.rows))
+			return row, fmt.Errorf("no endpoint ID is free: this node has %d endpoints", len(r.rows))
 		}
 		row.ID = id
 	}
@@ -83,7 +83,7 @@ func (r *Registry) insert(row Endpoint) (Endpoint, error) {
 	return row, nil
 }
 
-// freeNumber goes round all numbers, so that one that was just given back is not reused while
+// freeNumber goes round all IDs, so that one that was just given back is not reused while
 // logs and events still speak of its last owner.
 func (r *Registry) freeNumber() (uint16, bool) {
 	for range 65535 {
@@ -99,7 +99,7 @@ func (r *Registry) freeNumber() (uint16, bool) {
 }
 
 // update replaces the row with what change returns, if it is there and change agrees. The
-// attachment and number of a row must stay as they are.
+// attachment and ID of a row must stay as they are.
 func (r *Registry) update(id uint16, change func(Endpoint) (Endpoint, bool)) (Endpoint, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -136,7 +136,7 @@ func (r *Registry) remove(id uint16) {
 	removeFrom(r.byContainer, row.ContainerID, id)
 }
 
-// Get returns the row with the number.
+// Get returns the row with the ID.
 func (r *Registry) Get(id uint16) (Endpoint, bool) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -155,7 +155,7 @@ func (r *Registry) ByAddr(ip netip.Addr) (Endpoint, bool) {
 	return r.rows[id], true
 }
 
-// List returns all rows by number.
+// List returns all rows by ID.
 func (r *Registry) List() []Endpoint {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -174,7 +174,7 @@ func (r *Registry) Len() int {
 	return len(r.rows)
 }
 
-// ByContainer returns all endpoints of a container, by number.
+// ByContainer returns all endpoints of a container, by ID.
 func (r *Registry) ByContainer(containerID string) []Endpoint {
 	return r.members(r.byContainer, containerID)
 }
@@ -191,7 +191,7 @@ func (r *Registry) members(index map[string]map[uint16]struct{}, key string) []E
 }
 
 // Find returns the endpoint a client named. If several match (the interfaces of one container)
-// it is the one with the smallest number. It fails with ErrNotFound.
+// it is the one with the smallest ID. It fails with ErrNotFound.
 func (r *Registry) Find(ref Ref) (Endpoint, error) {
 	notFound := func() (Endpoint, error) {
 		return Endpoint{}, fmt.Errorf("%w: %s", ErrNotFound, ref)

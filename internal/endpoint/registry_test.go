@@ -113,14 +113,14 @@ func TestRegistryIndexesFollowRows(t *testing.T) {
 	}
 }
 
-func TestRegistryNumbersRest(t *testing.T) {
+func TestRegistryQuarantinesIDs(t *testing.T) {
 	t.Parallel()
 	r := NewRegistry()
 	a, _ := r.insert(RowOf(1))
 	r.remove(a.ID)
 	b, _ := r.insert(RowOf(1))
 	if a.ID == b.ID {
-		t.Errorf("number %d was given out again at once", a.ID)
+		t.Errorf("ID %d was given out again at once", a.ID)
 	}
 }
 

@@ -47,7 +47,7 @@ func (l *Lifecycle) Load(ctx context.Context) error {
 			continue
 		}
 		row.State, row.Log = "", nil
-		// Temporary numbers are this node's own: whoever keeps them has taken this one back for the
+		// Temporary IDs are this node's own: whoever keeps them has taken this one back for the
 		// row.
 		row.Referenced = row.Identity.IsTemporary()
 		row, _ = row.withState(StateRestoring, c.Now(), true, "restored from disk")
@@ -65,7 +65,7 @@ func (l *Lifecycle) Load(ctx context.Context) error {
 }
 
 // Resume takes the loaded endpoints over: it removes kernel rows that nobody owns, makes policy
-// know the others, and brings this agent's programs onto their interfaces if it has other ones. It
+// know the others, and attaches this agent's programs to their interfaces if it has other ones. It
 // touches neither their rows, but for a change of audit mode, nor their rules: these keep
 // forwarding as they were until Policy.Synced. Identities are acquired again by Reacquire. It
 // returns how many endpoints there are.
@@ -164,7 +164,7 @@ func (l *Lifecycle) takeUp(ctx context.Context, restored Endpoint) (Endpoint, er
 	row = row.become(got)
 	row.Referenced = true
 	if got != old {
-		// The store lost the number, or the filter changed, or there was none yet.
+		// The store lost the ID, or the filter changed, or there was none yet.
 		l.cfg.Log.Info("a restored endpoint has another identity", "endpoint", id, "was", old, "is", got)
 		err := l.cfg.Publisher.Publish(ctx, row)
 		if err == nil {
@@ -190,7 +190,7 @@ func (l *Lifecycle) takeUp(ctx context.Context, restored Endpoint) (Endpoint, er
 	return row, nil
 }
 
-// Renumber gives the endpoints with the label set another number for it, after the key-value store
+// Renumber gives the endpoints with the label set another ID for it, after the key-value store
 // lost the one they had.
 func (l *Lifecycle) Renumber(ctx context.Context, set labels.Set, id identity.ID) {
 	for _, row := range l.cfg.Registry.List() {
@@ -265,9 +265,9 @@ func (l *Lifecycle) attach(row Endpoint) error {
 }
 
 // Reattach puts the programs back on an endpoint's interface from which somebody took them, at
-// once, and brings up one that was shut for want of them. If they cannot be attached it shuts the
-// interface. An interface that has no endpoint is none of its business: it is down. With 0 it looks
-// at all endpoints, and touches those that lack something. It returns how many it gave their
+// once, and brings up one that was set down for want of them. If they cannot be attached it shuts
+// the interface. An interface that has no endpoint is none of its business: it is down. With 0 it
+// looks at all endpoints, and touches those that lack something. It returns how many it gave their
 // programs back.
 func (l *Lifecycle) Reattach(ifIndex int) (restored int, err error) {
 	var errs []error

@@ -7,15 +7,15 @@ type State string
 
 // The states of an endpoint.
 const (
-	// StateCreating: its number and addresses are being taken.
+	// StateCreating: its ID and addresses are being taken.
 	StateCreating State = "creating"
-	// StateWaitingForIdentity: its labels are known, their number is not.
+	// StateWaitingForIdentity: its labels are known, their ID is not.
 	StateWaitingForIdentity State = "waiting-for-identity"
 	// StateNotReady: a change failed. The endpoint forwards and is judged as before the change.
 	StateNotReady State = "not-ready"
 	// StateWaitingToRegenerate: its identity is known, the record and other nodes are notified.
 	StateWaitingToRegenerate State = "waiting-to-regenerate"
-	// StateRegenerating: its rules, row, programs and interface are being brought into the kernel.
+	// StateRegenerating: its rules, row, programs and interface are being written to the kernel.
 	StateRegenerating State = "regenerating"
 	// StateRestoring: it was there before this agent, which has not taken it over yet.
 	StateRestoring State = "restoring"

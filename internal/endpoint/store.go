@@ -73,7 +73,7 @@ func (s *Store) Load() (rows []Endpoint, damaged, err error) {
 		data, err := os.ReadFile(path)
 		if errors.Is(err, fs.ErrNotExist) {
 			// The process died between making the directory and the first rename: nothing
-			// was ever promised for this number.
+			// was ever promised for this ID.
 			errs = append(errs, s.Delete(uint16(id)))
 			continue
 		}

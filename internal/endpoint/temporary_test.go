@@ -13,7 +13,7 @@ import (
 )
 
 // TestTemporaryIdentity is "Temporary ID" and "Review discussion 1" of CFP-27752, without a kernel:
-// an endpoint begins without a number, is judged by the rules of its labels, is known to nobody by
+// an endpoint begins without an ID, is judged by the rules of its labels, is known to nobody by
 // its temporary one, and gets the cluster's in one write.
 func TestTemporaryIdentity(t *testing.T) {
 	t.Parallel()
@@ -38,7 +38,7 @@ func TestTemporaryIdentity(t *testing.T) {
 	if rs := m.sets()[before.RuleSet]; !rs.IngressEnforced || len(rs.Entries) == 0 {
 		t.Errorf("the endpoint's own policy is not enforced: %+v", rs)
 	}
-	// The rules allow the very labels that the endpoints have; their temporary number is in no
+	// The rules allow the very labels that the endpoints have; their temporary ID is in no
 	// entry all the same (see audit).
 	p.audit("with temporary identities")
 
@@ -82,7 +82,7 @@ func TestTemporaryIdentity(t *testing.T) {
 	}
 }
 
-// TestTemporaryRelabel is "Label changes: Pod" of CFP-27752: new rules at once, the old number for
+// TestTemporaryRelabel is "Label changes: Pod" of CFP-27752: new rules at once, the old ID for
 // all others until there is another one.
 func TestTemporaryRelabel(t *testing.T) {
 	t.Parallel()
@@ -111,7 +111,7 @@ func TestTemporaryRelabel(t *testing.T) {
 			t.Errorf("after a restart it is seen as %s", row.Seen())
 		}
 	}
-	// Its number becomes known; the others are given time to observe it.
+	// Its ID becomes known; the others are given time to observe it.
 	p = started(t, m, dir, func(c *Config) { c.PropagationDelay = time.Second })
 	m.withheld = false
 	for step, want := range []Waiting{{1, time.Second}, {1, time.Second / 2}, {}} {
@@ -124,7 +124,7 @@ func TestTemporaryRelabel(t *testing.T) {
 	if row, _ = p.registry.Get(row.ID); row.Identity.IsTemporary() || row.Identity == known || row.Seen() != row.Identity {
 		t.Errorf("replaced by %s, seen as %s", row.Identity, row.Seen())
 	}
-	// Back to labels whose number is known.
+	// Back to labels whose ID is known.
 	if row, err = p.SetLabels(t.Context(), row.ID, nil, nil); err != nil || row.Identity != known || row.Known != 0 {
 		t.Errorf("back to the old labels: %s (known %d), %v", row.Identity, row.Known, err)
 	}
@@ -145,7 +145,7 @@ func TestPropagationDelayOfEachChange(t *testing.T) {
 	known := row.Identity
 	relabel := func(tier string) {
 		t.Helper()
-		m.withheld = true // the number of these labels is not known yet
+		m.withheld = true // the ID of these labels is not known yet
 		if _, err := p.SetLabels(t.Context(), row.ID, labels.NewSet(labels.New(labels.SourceK8s, "tier", tier)), nil); err != nil {
 			t.Fatal(err)
 		}
@@ -181,7 +181,7 @@ func TestPropagationDelayOfEachChange(t *testing.T) {
 	replace(0)
 }
 
-// TestTemporaryRace has the number appear while endpoints are made and relabelled: none is left
+// TestTemporaryRace has the ID appear while endpoints are made and relabelled: none is left
 // behind.
 func TestTemporaryRace(t *testing.T) {
 	t.Parallel()
@@ -260,7 +260,7 @@ func TestReplaceTemporaryFails(t *testing.T) {
 }
 
 // TestTemporaryIsNobodysPeer has a rule allow the labels of an endpoint with a temporary identity,
-// as peers: it is not among them, its like with a number is: "Review discussion 1" of CFP-27752.
+// as peers: it is not among them, its like with an ID is: "Review discussion 1" of CFP-27752.
 func TestTemporaryIsNobodysPeer(t *testing.T) {
 	t.Parallel()
 	m := newMachine()
@@ -274,7 +274,7 @@ func TestTemporaryIsNobodysPeer(t *testing.T) {
 	if err := p.policy.SetIdentities(map[identity.ID]labels.Set{300: row.IdentityLabels}, nil); err != nil {
 		t.Fatal(err)
 	}
-	p.audit("with a peer of the same labels") // no entry of a temporary number
+	p.audit("with a peer of the same labels") // no entry of a temporary ID
 	allowed := map[identity.ID]bool{}
 	for key := range m.sets()[m.row(row).RuleSet].Entries {
 		allowed[identity.ID(key.Identity)] = true

@@ -70,7 +70,7 @@ func (f *Filter) Match(e *Entry) bool {
 }
 
 // Compile makes a filter of the lists of a request. It fails with a [FilterError] if a field is
-// unknown, has a value that makes no sense, or asks about something that is not known of flows
+// unknown, has a value that is invalid, or asks about something that is not known of flows
 // here.
 func Compile(whitelist, blacklist []*flow.FlowFilter) (*Filter, error) {
 	out := &Filter{}

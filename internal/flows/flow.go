@@ -45,7 +45,7 @@ type Directory interface {
 	Labels(identity uint32) (labels []string, namespace string)
 	// Service returns the service that has an address and port, nil if none has.
 	Service(addr netip.Addr, port uint16, proto uint8) *flow.Service
-	// Policies returns those that brought about the verdict that an event reports, none if that is
+	// Policies returns those that caused the verdict that an event reports, none if that is
 	// not known.
 	Policies(datapath.Event) []*flow.Policy
 }

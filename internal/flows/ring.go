@@ -13,7 +13,7 @@ const MaxCapacity = 65535
 // many of them takes longer than to add an entry.
 const WakeEvery = 5 * time.Millisecond
 
-// Ring keeps the last entries that were added to it. Whoever adds one wakes nobody, and waits at
+// Ring keeps the last entries that were added to it. Adding one wakes no reader, and waits at
 // most for readers that are copying what they read. It is safe for concurrent use.
 //
 // Entries have numbers, from 0 on in the order in which they were added; a reader is nothing but

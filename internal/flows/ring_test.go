@@ -71,7 +71,7 @@ func TestRingReadersHoldNobodyUp(t *testing.T) {
 					select {
 					case <-wait:
 					case <-time.After(time.Minute):
-						t.Error("nobody wakes the reader")
+						t.Error("the reader is not woken")
 						return
 					}
 				}

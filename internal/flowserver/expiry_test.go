@@ -18,8 +18,8 @@ import (
 	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
 )
 
-// TestCertificatesThatEnd: the end of short-lived certificates, of files and of a client, is told
-// before it comes, once in a day in the log, and no more when files are renewed.
+// TestCertificatesThatEnd: the end of short-lived certificates, of files and of a client, is
+// reported before it comes, once in a day in the log, and no more when files are renewed.
 func TestCertificatesThatEnd(t *testing.T) {
 	t.Parallel()
 	ours := kvstoretest.NewAuthority(t) // it and what it issues is valid for two hours, one of them past

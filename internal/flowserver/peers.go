@@ -36,7 +36,7 @@ const syncTimeout = 5 * time.Second
 
 // Notify implements [peer.PeerServer]: the nodes of the cluster, this one among them, then what
 // changes. While the node does not know all of them it fails with [codes.Unavailable]: nothing in
-// the protocol tells a list of some from one of all, and another agent may know more.
+// the protocol distinguishes a list of some from one of all, and another agent may know more.
 func (s *Server) Notify(_ *peer.NotifyRequest, stream peer.Peer_NotifyServer) error {
 	if s.cfg.WaitSynced != nil {
 		ctx, cancel := context.WithTimeout(stream.Context(), syncTimeout)

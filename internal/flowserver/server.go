@@ -34,7 +34,7 @@ const (
 	maxConnections = 256
 	// maxRequest is the size of a request in bytes: of its filters.
 	maxRequest = 512 << 10
-	// peerStreams is how many streams may tell of nodes, besides those that tell of flows: a relay
+	// peerStreams is how many streams may report nodes, besides those that report flows: a relay
 	// needs one, and must find the nodes even if others have all that there is of flows.
 	peerStreams = 64
 	// maxCalls is how many calls besides streams one connection may have. Further ones wait, while
@@ -65,9 +65,9 @@ type Config struct {
 	PeerPort uint16
 	PeerTLS  bool
 	Version  string
-	// Services, if not nil, adds what the node tells the clients of flows beside these.
+	// Services, if not nil, adds what the node serves to the clients of flows beside these.
 	Services func(grpc.ServiceRegistrar)
-	// Streams is how many streams each listener may have at once, besides those that tell of nodes;
+	// Streams is how many streams each listener may have at once, besides those that report nodes;
 	// 0 for [DefaultStreams].
 	Streams int
 	// Stall is how long a client may take nothing of what there is for it; a minute by default.
@@ -111,7 +111,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, creds credentials.Tr
 
 // Serve answers on a listener, with what register adds to the server, until ctx ends, and returns
 // nil then: with the bounds that every server of flows has for its clients, and with streams at
-// once besides those that tell of nodes. The listener is closed. Credentials may be nil.
+// once besides those that report nodes. The listener is closed. Credentials may be nil.
 func Serve(ctx context.Context, l net.Listener, creds credentials.TransportCredentials, streams int, register func(*grpc.Server)) error {
 	opts := []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(maxRequest), grpc.ConnectionTimeout(10 * time.Second), grpc.StreamInterceptor(admission(streams)),
@@ -195,7 +195,7 @@ func (s *Server) GetNamespaces(context.Context, *observer.GetNamespacesRequest) 
 	return out, nil
 }
 
-// invalid is the error of a request that makes no sense.
+// invalid is the error of an invalid request.
 func invalid(format string, args ...any) error {
 	return status.Error(codes.InvalidArgument, fmt.Sprintf(format, args...))
 }

@@ -368,7 +368,7 @@ func TestFollow(t *testing.T) {
 }
 
 // TestWhoDoesNotReadLosesAlone: a client that stops reading holds up neither the writer nor others,
-// is told what it missed if it goes on, and is let go of after a while if it does not.
+// learns what it missed if it goes on, and is disconnected after a while if it does not.
 func TestWhoDoesNotReadLosesAlone(t *testing.T) {
 	s := newStand(t, 64, func(c *flowserver.Config) { c.Stall, c.Streams = 10*time.Second, 2 })
 	client := observer.NewObserverClient(s.dial())
@@ -525,7 +525,7 @@ func TestListenersShareNoLimits(t *testing.T) {
 	}
 }
 
-// TestHealth: clients that ask whether the server is well hear that it is.
+// TestHealth: the server answers health checks of clients.
 func TestHealth(t *testing.T) {
 	s := newStand(t, 8, nil)
 	for _, service := range []string{"", "observer.Observer"} {

@@ -118,7 +118,7 @@ type Request interface {
 	GetUntil() *timestamppb.Timestamp
 }
 
-// Check fails with InvalidArgument if the bounds of a request make no sense.
+// Check fails with InvalidArgument if the bounds of a request are invalid.
 func Check(req Request) error {
 	_, err := newQuery(req)
 	return err
@@ -157,7 +157,7 @@ type reader[T any] struct {
 	// bounded.
 	match, counts func(*T) bool
 	send          func(*T) error
-	// missed tells that entries were overwritten before they were read.
+	// missed says that entries were overwritten before they were read.
 	missed func(n uint64) error
 }
 

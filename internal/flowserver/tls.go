@@ -13,7 +13,7 @@ type TLSFiles struct {
 	Cert, Key string
 	// ClientCAs are the authorities of which one must have signed a client's certificate.
 	ClientCAs []string
-	// Expiry is told of the certificates of clients, if it is not nil.
+	// Expiry is notified of the certificates of clients, if it is not nil.
 	Expiry *Expiry
 }
 

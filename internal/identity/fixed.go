@@ -11,12 +11,12 @@ import (
 	"github.com/hawser-net/hawser/internal/labels"
 )
 
-// Fixed maps user-reserved numbers to their names, as --fixed-identity-mapping gives them. A pod
+// Fixed maps user-reserved IDs to their names, as --fixed-identity-mapping gives them. A pod
 // takes one by the label io.cilium.fixed-identity=name.
 type Fixed map[ID]string
 
-// ParseFixed reads entries "number=name" (a single entry may hold several, separated by commas).
-// Numbers are 128 to 255; a number or a name used twice and a name that is reserved already are
+// ParseFixed reads entries "ID=name" (a single entry may hold several, separated by commas).
+// IDs are 128 to 255; an ID or a name used twice and a name that is reserved already are
 // errors. All faults are reported.
 func ParseFixed(entries []string) (Fixed, error) {
 	out := Fixed{}
@@ -29,14 +29,14 @@ func ParseFixed(entries []string) (Fixed, error) {
 			}
 			num, name, ok := strings.Cut(part, "=")
 			if !ok {
-				errs = append(errs, fmt.Errorf("fixed identity %q: write number=name", clip(part)))
+				errs = append(errs, fmt.Errorf("fixed identity %q: write ID=name", clip(part)))
 				continue
 			}
 			n, err := strconv.ParseUint(num, 10, 32)
 			id := ID(n)
 			switch {
 			case err != nil || id < MinUserReserved || id > MaxUserReserved:
-				errs = append(errs, fmt.Errorf("fixed identity %q: the number must be %d to %d",
+				errs = append(errs, fmt.Errorf("fixed identity %q: the ID must be %d to %d",
 					clip(part), uint32(MinUserReserved), uint32(MaxUserReserved)))
 				continue
 			case name == "" || labels.Reserved(name).Validate() != nil:
@@ -47,7 +47,7 @@ func ParseFixed(entries []string) (Fixed, error) {
 				continue
 			}
 			if old, dup := out[id]; dup {
-				errs = append(errs, fmt.Errorf("fixed identity %q: number %d is %q already", clip(part), n, old))
+				errs = append(errs, fmt.Errorf("fixed identity %q: ID %d is %q already", clip(part), n, old))
 				continue
 			}
 			if old, dup := names[name]; dup {
@@ -88,7 +88,7 @@ func (f Fixed) ForPod(s labels.Set) (id ID, found bool, err error) {
 	return 0, false, fmt.Errorf("label %s: no fixed identity is named %q; see --fixed-identity-mapping", l, clip(l.Value))
 }
 
-// IDs returns the mapped numbers in order.
+// IDs returns the mapped IDs in order.
 func (f Fixed) IDs() []ID {
 	return slices.Sorted(maps.Keys(f))
 }

@@ -40,24 +40,24 @@ const (
 	// MinUserReserved to MaxUserReserved are given out by --fixed-identity-mapping.
 	MinUserReserved ID = 128
 	MaxUserReserved ID = 255
-	// MinGlobal is the first number that may be allocated in cluster 0.
+	// MinGlobal is the first ID that may be allocated in cluster 0.
 	MinGlobal ID = 256
 	// MaxGlobal is the last one.
 	MaxGlobal ID = 65535
 )
 
-// Scopes, as the number's upper byte says them.
+// Scopes, as the ID's upper byte says them.
 const (
 	GlobalScope     ID = 0
 	LocalScope      ID = 1 << 24
 	RemoteNodeScope ID = 2 << 24
-	// BlockScope holds the numbers that stand for blocks of addresses in rule sets, whoever has the
+	// BlockScope holds the IDs that stand for blocks of addresses in rule sets, whoever has the
 	// addresses. They are nobody's identity: no packet and no endpoint ever has one.
 	BlockScope ID = 3 << 24
 	scopeMask  ID = 0xff << 24
 )
 
-// Temporary identities stand for a local endpoint until its cluster-wide number is known. They lie
+// Temporary identities stand for a local endpoint until its cluster-wide ID is known. They lie
 // in the local scope, never leave the node and are never allocated by LocalAllocator but by
 // Temporaries.
 const (
@@ -65,14 +65,14 @@ const (
 	MaxTemporary ID = 0x010103ff
 )
 
-// Names of reserved labels that do not have a number of their own.
+// Names of reserved labels that do not have an ID of their own.
 const (
 	nameCluster     = "cluster"
 	nameClusterMesh = "cluster-mesh"
 	nameNone        = "none"
 )
 
-// reservedNames returns the names in the order of the numbers. It is a function because a slice
+// reservedNames returns the names in the order of the IDs. It is a function because a slice
 // variable could be changed.
 func reservedNames() []string {
 	return []string{
@@ -82,12 +82,12 @@ func reservedNames() []string {
 	}
 }
 
-// temporaryPrefix stands before the number of a temporary identity, so that nobody looks for it on
+// temporaryPrefix stands before the ID of a temporary identity, so that nobody looks for it on
 // another node.
 const temporaryPrefix = "temporary-"
 
-// String returns the name of a reserved identity, "temporary-" and the number of a temporary one,
-// and the decimal number of any other.
+// String returns the name of a reserved identity, "temporary-" and the ID of a temporary one,
+// and the decimal ID of any other.
 func (id ID) String() string {
 	switch {
 	case id <= AggregateRemoteNode:
@@ -98,8 +98,8 @@ func (id ID) String() string {
 	return strconv.FormatUint(uint64(id), 10)
 }
 
-// Parse reads what String writes: a reserved name or a decimal number. The numbers of temporary
-// identities may have their prefix or not; other numbers may not have it.
+// Parse reads what String writes: a reserved name or a decimal ID. The IDs of temporary
+// identities may have their prefix or not; other IDs may not have it.
 func Parse(s string) (ID, error) {
 	for i, name := range reservedNames() {
 		if s == name {
@@ -109,7 +109,7 @@ func Parse(s string) (ID, error) {
 	digits, temporary := strings.CutPrefix(s, temporaryPrefix)
 	n, err := strconv.ParseUint(digits, 10, 32)
 	if err != nil || (temporary && !ID(n).IsTemporary()) {
-		return 0, fmt.Errorf("identity %q is neither a number of 32 bits nor the name of a reserved identity", clip(s))
+		return 0, fmt.Errorf("identity %q is neither an ID of 32 bits nor the name of a reserved identity", clip(s))
 	}
 	return ID(n), nil
 }
@@ -117,20 +117,20 @@ func Parse(s string) (ID, error) {
 // Scope returns the scope's bits.
 func (id ID) Scope() ID { return id & scopeMask }
 
-// IsReserved reports whether the number is below those that can be allocated: reserved proper,
+// IsReserved reports whether the ID is below those that can be allocated: reserved proper,
 // well-known or user-reserved.
 func (id ID) IsReserved() bool { return id < MinGlobal }
 
-// IsGlobal reports whether the number means the same on every node of its cluster.
+// IsGlobal reports whether the ID means the same on every node of its cluster.
 func (id ID) IsGlobal() bool { return id.Scope() == GlobalScope }
 
-// IsLocal reports whether the number means something on this node only.
+// IsLocal reports whether the ID means something on this node only.
 func (id ID) IsLocal() bool { return id.Scope() != GlobalScope }
 
-// IsBlock reports whether the number stands for a block of addresses.
+// IsBlock reports whether the ID stands for a block of addresses.
 func (id ID) IsBlock() bool { return id.Scope() == BlockScope }
 
-// IsOutside reports whether the number stands for what is outside of the cluster: it follows from
+// IsOutside reports whether the ID stands for what is outside of the cluster: it follows from
 // the address and the rules.
 func (id ID) IsOutside() bool {
 	switch id {
@@ -140,10 +140,10 @@ func (id ID) IsOutside() bool {
 	return id.Scope() == LocalScope && !id.IsTemporary()
 }
 
-// IsTemporary reports whether the number is one of those that stand in for a global one.
+// IsTemporary reports whether the ID is one of those that stand in for a global one.
 func (id ID) IsTemporary() bool { return id >= MinTemporary && id <= MaxTemporary }
 
-// clusterShift returns by how many bits the cluster's number is shifted.
+// clusterShift returns by how many bits the cluster's ID is shifted.
 func clusterShift(maxConnected uint32) (uint, error) {
 	switch maxConnected {
 	case 0, 255:
@@ -154,7 +154,7 @@ func clusterShift(maxConnected uint32) (uint, error) {
 	return 0, fmt.Errorf("max-connected-clusters is %d: it can be 255 or 511", maxConnected)
 }
 
-// ClusterID returns the cluster that a global number belongs to; 0 for reserved and local numbers.
+// ClusterID returns the cluster that a global ID belongs to; 0 for reserved and local IDs.
 // maxConnected is 255 (or 0, which means the same) or 511; anything else counts as 255.
 func (id ID) ClusterID(maxConnected uint32) uint32 {
 	if !id.IsGlobal() {
@@ -167,7 +167,7 @@ func (id ID) ClusterID(maxConnected uint32) uint32 {
 	return uint32(id) >> shift
 }
 
-// Range returns the first and last number that cluster clusterID may allocate. maxConnected is 255
+// Range returns the first and last ID that cluster clusterID may allocate. maxConnected is 255
 // (0 means the same) or 511.
 func Range(clusterID, maxConnected uint32) (first, last ID, err error) {
 	shift, err := clusterShift(maxConnected)
@@ -196,7 +196,7 @@ func ReservedLabels(id ID) (labels.Set, bool) {
 	return labels.NewSet(labels.Reserved(id.String())), true
 }
 
-// ReservedID returns the number of a label set that is a reserved identity's own, such as
+// ReservedID returns the ID of a label set that is a reserved identity's own, such as
 // "reserved:host". kube-apiserver is found with or without remote-node beside it.
 func ReservedID(s labels.Set) (ID, bool) {
 	for id := Unknown; id <= AggregateRemoteNode; id++ {

@@ -102,7 +102,7 @@ func TestRange(t *testing.T) {
 		}
 	}
 	if ID(1<<24+70000).ClusterID(255) != 0 {
-		t.Error("a local number has a cluster")
+		t.Error("a local ID has a cluster")
 	}
 }
 
@@ -146,7 +146,7 @@ func TestWellKnown(t *testing.T) {
 		}
 	}
 	if !slices.Equal(ids, []ID{102, 103, 104, 105, 106, 110, 111, 112, 113, 114}) {
-		t.Errorf("numbers are %v", ids)
+		t.Errorf("IDs are %v", ids)
 	}
 	set, err := labels.ParseSet([]string{
 		"k8s:k8s-app=kube-dns", "k8s:io.kubernetes.pod.namespace=kube-system",
@@ -285,12 +285,12 @@ func TestLocalAllocator(t *testing.T) {
 	if !a.Release(one) || a.Release(one) || a.Len() != 0 {
 		t.Error("the last release is not the last")
 	}
-	// A number rests: the next one is another.
+	// An ID is in quarantine: the next one is another.
 	if next, _, _ := a.Allocate(prefixLabels(1)); next == one {
-		t.Error("a number is reused at once")
+		t.Error("an ID is reused at once")
 	}
 	if _, _, err := a.Allocate(nil); err == nil {
-		t.Error("no labels get a number")
+		t.Error("no labels get an ID")
 	}
 	if _, err := NewLocalAllocator(GlobalScope); err == nil {
 		t.Error("the global scope is accepted")
@@ -330,7 +330,7 @@ func TestLocalAllocatorExhausted(t *testing.T) {
 		}
 	}
 	if want := 0xffff + 10; n != want {
-		t.Errorf("%d numbers were given out, want %d", n, want)
+		t.Errorf("%d IDs were given out, want %d", n, want)
 	}
 }
 
@@ -361,14 +361,14 @@ func TestCheckpoint(t *testing.T) {
 		t.Errorf("restored labels get %v, want %v", id, ids[5])
 	}
 	if b.Release(ids[6]) {
-		t.Error("a restored number without references is released")
+		t.Error("a restored ID without references is released")
 	}
 	gone := b.DropRestored()
 	if len(gone) != 8 || slices.Contains(gone, ids[5]) || b.Len() != 1 {
 		t.Errorf("dropped %v", gone)
 	}
 	if id, _, _ := b.Allocate(prefixLabels(100)); slices.Contains(gone, id) {
-		t.Error("a dropped number is reused at once")
+		t.Error("a dropped ID is reused at once")
 	}
 	if err := b.Import(cp); err == nil {
 		t.Error("an allocator in use takes a checkpoint")

@@ -9,18 +9,18 @@ import (
 	"github.com/hawser-net/hawser/internal/labels"
 )
 
-// ErrExhausted is returned when a scope has no number left.
+// ErrExhausted is returned when a scope has no ID left.
 var ErrExhausted = errors.New("no identity is left in the scope")
 
-// LocalAllocator gives out the numbers of one node-local scope, one for each set of labels, with
-// reference counts. A number that was freed is given out again only after all others were, so that
+// LocalAllocator gives out the IDs of one node-local scope, one for each set of labels, with
+// reference counts. An ID that was freed is given out again only after all others were, so that
 // whoever still holds it does not take it for another set of labels.
 //
 // It is safe for concurrent use.
 type LocalAllocator struct {
 	mu       sync.Mutex
 	scope    ID
-	last     ID // last number of the scope
+	last     ID // last ID of the scope
 	next     ID // where the search goes on
 	byLabels map[string]*localEntry
 	byID     map[ID]*localEntry
@@ -42,7 +42,7 @@ type Checkpoint struct {
 	Identities []CheckpointEntry `json:"identities"`
 }
 
-// CheckpointEntry is one allocated number.
+// CheckpointEntry is one allocated ID.
 type CheckpointEntry struct {
 	ID     ID         `json:"id"`
 	Labels labels.Set `json:"labels"`
@@ -62,8 +62,8 @@ func NewLocalAllocator(scope ID) (*LocalAllocator, error) {
 	}, nil
 }
 
-// Allocate returns the number of the label set and takes a reference on it. isNew says whether
-// the number was not in use or restored before.
+// Allocate returns the ID of the label set and takes a reference on it. isNew says whether
+// the ID was not in use or restored before.
 func (a *LocalAllocator) Allocate(s labels.Set) (id ID, isNew bool, err error) {
 	if len(s) == 0 {
 		return 0, false, errors.New("an identity needs labels")
@@ -85,7 +85,7 @@ func (a *LocalAllocator) Allocate(s labels.Set) (id ID, isNew bool, err error) {
 	return id, true, nil
 }
 
-// free finds the next unused number and moves on behind it.
+// free finds the next unused ID and moves on behind it.
 func (a *LocalAllocator) free() (ID, error) {
 	if len(a.byID) >= int(a.last-a.scope)-int(MaxTemporary-MinTemporary)-1 {
 		return 0, fmt.Errorf("scope %#x: %w", uint32(a.scope), ErrExhausted)
@@ -110,7 +110,7 @@ func (a *LocalAllocator) advance() {
 	}
 }
 
-// Release gives back a reference. gone says that it was the last one and the number is free.
+// Release gives back a reference. gone says that it was the last one and the ID is free.
 // Releasing what is not allocated does nothing.
 func (a *LocalAllocator) Release(id ID) (gone bool) {
 	a.mu.Lock()
@@ -132,7 +132,7 @@ func (a *LocalAllocator) remove(e *localEntry) {
 	delete(a.byLabels, e.key)
 }
 
-// Lookup returns the number of a label set, if it has one.
+// Lookup returns the ID of a label set, if it has one.
 func (a *LocalAllocator) Lookup(s labels.Set) (ID, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -142,7 +142,7 @@ func (a *LocalAllocator) Lookup(s labels.Set) (ID, bool) {
 	return 0, false
 }
 
-// Labels returns the label set of a number, if it is allocated.
+// Labels returns the label set of an ID, if it is allocated.
 func (a *LocalAllocator) Labels(id ID) (labels.Set, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -152,14 +152,14 @@ func (a *LocalAllocator) Labels(id ID) (labels.Set, bool) {
 	return nil, false
 }
 
-// Len returns how many numbers are in use or restored.
+// Len returns how many IDs are in use or restored.
 func (a *LocalAllocator) Len() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return len(a.byID)
 }
 
-// Export returns the content for a checkpoint, sorted by number: equal content exports equally.
+// Export returns the content for a checkpoint, sorted by ID: equal content exports equally.
 func (a *LocalAllocator) Export() Checkpoint {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -171,9 +171,9 @@ func (a *LocalAllocator) Export() Checkpoint {
 	return cp
 }
 
-// Import takes over a checkpoint, before anything is allocated. Its numbers are held without a
+// Import takes over a checkpoint, before anything is allocated. Its IDs are held without a
 // reference until DropRestored, so that whoever asks for the same labels again gets the same
-// number. Entries that are out of the scope, double or without labels are left out and reported;
+// ID. Entries that are out of the scope, double or without labels are left out and reported;
 // the others count.
 func (a *LocalAllocator) Import(cp Checkpoint) error {
 	a.mu.Lock()
@@ -189,11 +189,11 @@ func (a *LocalAllocator) Import(cp Checkpoint) error {
 		key := in.Labels.KVString()
 		switch {
 		case in.ID.Scope() != a.scope || in.ID == a.scope || in.ID.IsTemporary():
-			errs = append(errs, fmt.Errorf("checkpoint of local identities: number %d is not in the scope", uint32(in.ID)))
+			errs = append(errs, fmt.Errorf("checkpoint of local identities: ID %d is not in the scope", uint32(in.ID)))
 		case len(in.Labels) == 0:
-			errs = append(errs, fmt.Errorf("checkpoint of local identities: number %d has no labels", uint32(in.ID)))
+			errs = append(errs, fmt.Errorf("checkpoint of local identities: ID %d has no labels", uint32(in.ID)))
 		case a.byID[in.ID] != nil || a.byLabels[key] != nil:
-			errs = append(errs, fmt.Errorf("checkpoint of local identities: number %d or its labels are there twice", uint32(in.ID)))
+			errs = append(errs, fmt.Errorf("checkpoint of local identities: ID %d or its labels are there twice", uint32(in.ID)))
 		default:
 			e := &localEntry{id: in.ID, set: in.Labels, key: key, restored: true}
 			a.byID[in.ID], a.byLabels[key] = e, e
@@ -205,7 +205,7 @@ func (a *LocalAllocator) Import(cp Checkpoint) error {
 	return errors.Join(errs...)
 }
 
-// DropRestored frees the numbers that came from a checkpoint and that nobody asked for since, and
+// DropRestored frees the IDs that came from a checkpoint and that nobody asked for since, and
 // returns them in order.
 func (a *LocalAllocator) DropRestored() []ID {
 	a.mu.Lock()

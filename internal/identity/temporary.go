@@ -9,8 +9,8 @@ import (
 )
 
 // Temporaries gives out temporary identities, one for each set of labels, with reference counts. A
-// number that was freed is given out again only after all others were, so that logs do not mean two
-// label sets by one number in a short time.
+// ID that was freed is given out again only after all others were, so that logs do not mean two
+// label sets by one ID in a short time.
 //
 // It is safe for concurrent use, does no I/O and starts no goroutine.
 type Temporaries struct {
@@ -25,8 +25,8 @@ func NewTemporaries() *Temporaries {
 	return &Temporaries{next: MinTemporary, byLabels: map[string]*localEntry{}, byID: map[ID]*localEntry{}}
 }
 
-// Acquire returns the number of the label set and takes a reference to it. It fails with
-// [ErrExhausted] if all numbers are in use.
+// Acquire returns the ID of the label set and takes a reference to it. It fails with
+// [ErrExhausted] if all IDs are in use.
 func (t *Temporaries) Acquire(s labels.Set) (ID, error) {
 	if len(s) == 0 {
 		return 0, errors.New("an identity needs labels")
@@ -51,8 +51,8 @@ func (t *Temporaries) Acquire(s labels.Set) (ID, error) {
 	return 0, fmt.Errorf("all %d temporary identities of this node are in use: %w", len(t.byID), ErrExhausted)
 }
 
-// Restore takes a reference to a number that was given to the label set before a restart. It fails
-// if the number is not a temporary one or means other labels by now.
+// Restore takes a reference to an ID that was given to the label set before a restart. It fails
+// if the ID is not a temporary one or means other labels by now.
 func (t *Temporaries) Restore(id ID, s labels.Set) error {
 	key := s.KVString()
 	t.mu.Lock()
@@ -64,7 +64,7 @@ func (t *Temporaries) Restore(id ID, s labels.Set) error {
 	case len(s) == 0:
 		return errors.New("an identity needs labels")
 	case e != other:
-		return fmt.Errorf("identity %s cannot be that of %s again: number or labels are in use otherwise", id, s)
+		return fmt.Errorf("identity %s cannot be that of %s again: ID or labels are in use otherwise", id, s)
 	case e != nil:
 		e.refs++
 		return nil
@@ -76,7 +76,7 @@ func (t *Temporaries) Restore(id ID, s labels.Set) error {
 // add must be called with mu held.
 func (t *Temporaries) add(e *localEntry) { t.byID[e.id], t.byLabels[e.key] = e, e }
 
-// Release gives back a reference. gone says that it was the last one and the number is free.
+// Release gives back a reference. gone says that it was the last one and the ID is free.
 // Releasing what is not in use does nothing.
 func (t *Temporaries) Release(id ID) (gone bool) {
 	t.mu.Lock()
@@ -93,7 +93,7 @@ func (t *Temporaries) Release(id ID) (gone bool) {
 	return true
 }
 
-// Len returns how many numbers are in use.
+// Len returns how many IDs are in use.
 func (t *Temporaries) Len() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 )
 
 // FuzzRanges is the table of ranges in the section "Temporary ID" of CFP-27752, as a property of
-// every number: it is in one range and no other, and its text is read as itself.
+// every ID: it is in one range and no other, and its text is read as itself.
 func FuzzRanges(f *testing.F) {
 	for _, id := range []ID{0, 1, 255, 256, 65535, 65536, 0xffffff, 0x1000000, 0x100ffff, 0x1010000, 0x10103ff, 0x1010400, 0x2000000, 0x3000001, 0xffffffff} {
 		f.Add(uint32(id))
@@ -62,7 +62,7 @@ func TestTemporariesExhausted(t *testing.T) {
 	for n := range 1024 {
 		id, err := tm.Acquire(appLabels(n))
 		if err != nil || !id.IsTemporary() || seen[id] {
-			t.Fatalf("number %d is %s, %v", n, id, err)
+			t.Fatalf("ID %d is %s, %v", n, id, err)
 		}
 		seen[id] = true
 	}
@@ -74,14 +74,14 @@ func TestTemporariesExhausted(t *testing.T) {
 		t.Errorf("labels that have one: %s, %v", again, err)
 	}
 	if tm.Release(again) || !tm.Release(again) || tm.Release(again) || tm.Release(MaxTemporary+1) {
-		t.Error("two references make one number free, once")
+		t.Error("two references make one ID free, once")
 	}
 	if id, err := tm.Acquire(appLabels(1024)); err != nil || id != again {
-		t.Errorf("the number that is free: %s, %v, want %s", id, err, again)
+		t.Errorf("the ID that is free: %s, %v, want %s", id, err, again)
 	}
 }
 
-// TestTemporariesRestore takes numbers of before a restart, and refuses what cannot be.
+// TestTemporariesRestore takes IDs from before a restart, and refuses what cannot be.
 func TestTemporariesRestore(t *testing.T) {
 	t.Parallel()
 	tm := NewTemporaries()
@@ -91,7 +91,7 @@ func TestTemporariesRestore(t *testing.T) {
 		}
 	}
 	for what, err := range map[string]error{
-		"other labels": tm.Restore(MinTemporary+5, appLabels(2)), "another number": tm.Restore(MinTemporary+6, appLabels(1)),
+		"other labels": tm.Restore(MinTemporary+5, appLabels(2)), "another ID": tm.Restore(MinTemporary+6, appLabels(1)),
 		"no temporary one": tm.Restore(300, appLabels(3)), "no labels": tm.Restore(MinTemporary+7, nil),
 	} {
 		if err == nil {
@@ -102,7 +102,7 @@ func TestTemporariesRestore(t *testing.T) {
 		t.Errorf("the same labels: %s, %v", id, err)
 	}
 	if _, err := tm.Acquire(nil); err == nil {
-		t.Error("no labels have a number")
+		t.Error("no labels have an ID")
 	}
 	for n := range 4 {
 		if gone := tm.Release(MinTemporary + 5); gone != (n == 2) {

@@ -3,7 +3,7 @@ package identity
 import "github.com/hawser-net/hawser/internal/labels"
 
 // WellKnownFlag is the option by which the agents and the operator have such identities. Clusters
-// that are connected do without them: each of their numbers would stand for another set of labels
+// that are connected do without them: each of their IDs would stand for another set of labels
 // in every cluster.
 const WellKnownFlag = "enable-well-known-identities"
 
@@ -16,7 +16,7 @@ type WellKnown struct {
 // keyNamespaceName is the label that Kubernetes puts on every namespace, as a pod's label.
 const keyNamespaceName = labels.KeyNamespaceLabels + ".kubernetes.io/metadata.name"
 
-// WellKnownIdentities returns the well-known identities of a cluster, in order of their numbers.
+// WellKnownIdentities returns the well-known identities of a cluster, in order of their IDs.
 // operatorNamespace is where the operator runs. Each exists twice: without and with the
 // namespace's own name label. A set of labels has one of them only if it is exactly equal.
 func WellKnownIdentities(cluster, operatorNamespace string) []WellKnown {

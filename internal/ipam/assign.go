@@ -135,8 +135,9 @@ func (m *IPAM) newPool(name string, b Block) *pool {
 	return p
 }
 
-// Retire takes a CIDR from the node if no address of it is given out, and says whether it did.
-func (m *IPAM) Retire(cidr netip.Prefix) bool {
+// RemoveUnused takes a CIDR from the node if no address of it is given out, and says whether it
+// did.
+func (m *IPAM) RemoveUnused(cidr netip.Prefix) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for i, ps := range m.pools {
@@ -172,7 +173,7 @@ func (m *IPAM) Moved() <-chan struct{} {
 // Count is a number of addresses of each family.
 type Count struct{ IPv4, IPv6 int }
 
-// waiter is who could not be given what it asked for.
+// waiter is a request that could not be served.
 type waiter struct {
 	pool, owner string
 	family      Families

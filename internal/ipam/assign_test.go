@@ -69,7 +69,7 @@ func TestAssigned(t *testing.T) {
 	if d := m.Demand(); d["edge"] != (Count{3, 3}) || d["default"] != (Count{1, 1}) || d["other"] != (Count{1, 1}) {
 		t.Errorf("who has an address does not wait: %+v", d)
 	}
-	if m.Retire(pfx("10.0.0.0/30")) {
+	if m.RemoveUnused(pfx("10.0.0.0/30")) {
 		t.Error("a CIDR in use was taken away")
 	}
 	if err := m.Release(ip("10.1.0.1"), "default"); !errors.Is(err, ErrInvalid) {

@@ -4,9 +4,9 @@
 //
 // Every address given out has an owner in text ("namespace/pod", "router"), and an address is never
 // given to two. The search for a free address goes round the pool, so that an address just released
-// rests as long as possible: peers that still know it under its old identity do not meet a new pod
-// behind it. The first and the last address of a CIDR are never given out unless it has no more
-// than two, and of an IPv6 CIDR only the first 65536 are used.
+// stays unused as long as possible: peers that still know it under its old identity do not meet a
+// new pod behind it. The first and the last address of a CIDR are never given out unless it has no
+// more than two, and of an IPv6 CIDR only the first 65536 are used.
 //
 // A container runtime asks for an address before the endpoint that will use it exists. Such an
 // address is allocated with an expiration: unless [IPAM.StopExpiration] is called with the UUID
@@ -58,7 +58,7 @@ var (
 	ErrDisabled = errors.New("address family is disabled")
 	// ErrExpiration: there is no expiration to stop, or the UUID is not that of the allocation.
 	ErrExpiration = errors.New("expiration does not match")
-	// ErrNotOpen: addresses of before the restart are still being restored.
+	// ErrNotOpen: addresses from before the restart are still being restored.
 	ErrNotOpen = errors.New("addresses are still being restored")
 )
 
@@ -144,7 +144,7 @@ func (c *Config) Defaults() {
 	c.Log = cmp.Or(c.Log, slog.New(slog.DiscardHandler))
 }
 
-// Validate reports all settings that make no sense.
+// Validate reports all invalid settings.
 func (c *Config) Validate() error {
 	var errs validate.Errors
 	if p := c.IPv4CIDR; p != (netip.Prefix{}) {
@@ -585,7 +585,7 @@ func (m *IPAM) AllocateRouter(preferred ...netip.Addr) (Result, error) {
 	var r Result
 	for _, ip := range preferred {
 		if _, _, err := m.find(ip); err != nil {
-			m.cfg.Log.Info("router address of before is of no use", "ip", ip, "error", err)
+			m.cfg.Log.Info("the former router address cannot be used", "ip", ip, "error", err)
 			continue
 		}
 		slot := &r.IPv4
@@ -596,7 +596,7 @@ func (m *IPAM) AllocateRouter(preferred ...netip.Addr) (Result, error) {
 			continue
 		}
 		if err := m.claim(ip, RouterOwner); err != nil {
-			m.cfg.Log.Warn("router address of before cannot be kept", "ip", ip, "error", err)
+			m.cfg.Log.Warn("the former router address cannot be kept", "ip", ip, "error", err)
 			continue
 		}
 		*slot = &Allocation{IP: ip, Owner: RouterOwner}
@@ -760,7 +760,7 @@ func (m *IPAM) expire(now time.Time) (next time.Time) {
 				m.cfg.Log.Warn("kept an unconfirmed address that is in use", "ip", d.IP, "owner", d.Owner, "user", user)
 			} else {
 				m.free(d.IP)
-				m.cfg.Log.Info("released an address that nobody confirmed", "ip", d.IP, "owner", d.Owner)
+				m.cfg.Log.Info("released an address that was not confirmed", "ip", d.IP, "owner", d.Owner)
 			}
 		}
 		m.mu.Unlock()

@@ -587,7 +587,7 @@ func TestLocal(t *testing.T) {
 	}
 }
 
-// TestTake: an address of before a restart expires like one that is given now, unless it is
+// TestTake: an address from before a restart expires like one that is given now, unless it is
 // confirmed.
 func TestTake(t *testing.T) {
 	m, err := New(Config{IPv4CIDR: netip.MustParsePrefix("10.0.0.0/29"), Expiration: time.Minute})

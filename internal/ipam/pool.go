@@ -22,7 +22,7 @@ type pool struct {
 	allowFirst, allowLast bool
 	// drained: nothing more is given out.
 	drained bool
-	// led: the network leads to the addresses by itself, and no other node has to be told.
+	// led: the network routes the addresses by itself, and no other node has to know them.
 	led  bool
 	size uint32 // addresses in reach, by index from the CIDR's first
 	// members, if not nil, are the addresses instead, in their order; held are those of them that
@@ -33,7 +33,7 @@ type pool struct {
 	// network's first and last.
 	used []uint64
 	// next is the index at which the search for a free address begins: one past the last found, so
-	// that an address just released rests for a whole round.
+	// that an address just released stays unused for a whole round.
 	next     uint32
 	capacity int // addresses that can be given out: size less first, last and excluded
 	count    int // addresses given out

@@ -118,7 +118,7 @@ func (m *IPAM) singles(before []*pool, held map[netip.Addr]bool) *pool {
 			next.capacity--
 		}
 	}
-	// The search goes on where it was, so that an address just released rests.
+	// The search goes on where it was, so that an address just released is used last.
 	k := slices.IndexFunc(before, func(p *pool) bool { return p.members != nil })
 	if k >= 0 && before[k].size > 0 {
 		last := before[k].addr(before[k].next)

@@ -80,9 +80,9 @@ func TestSingles(t *testing.T) {
 	}
 }
 
-// TestSinglesRest: an address that was released is the last to be given again, also when others
-// have come.
-func TestSinglesRest(t *testing.T) {
+// TestSinglesQuarantine: an address that was released is the last to be given again, also when
+// others have come.
+func TestSinglesQuarantine(t *testing.T) {
 	t.Parallel()
 	m, err := New(Config{Assigned: Both})
 	if err != nil {
@@ -92,7 +92,7 @@ func TestSinglesRest(t *testing.T) {
 	for _, text := range []string{"10.0.0.4", "10.0.0.8", "10.0.0.9", "fd00::1"} {
 		pool[netip.MustParseAddr(text)] = true
 	}
-	used := netip.MustParseAddr("10.9.9.9") // of a pod of before, and not the node's any more
+	used := netip.MustParseAddr("10.9.9.9") // of a former pod, and not the node's any more
 	pool[used] = false
 	m.AssignAddresses(prefixes(pool))
 	if err := m.Restore(used, "a/old"); err != nil {
@@ -138,7 +138,7 @@ func prefixes(want map[netip.Addr]bool) map[netip.Prefix]bool {
 
 // TestPrefixes: addresses of prefixes that come, go and are held beside single ones, compared with
 // a count by hand. Nothing is given twice, of a prefix that is held, or that the node has no more;
-// the lowest prefix is given out of first, and what was released rests.
+// the lowest prefix is given out of first, and what was released is used last.
 func TestPrefixes(t *testing.T) {
 	t.Parallel()
 	all := []netip.Prefix{netip.MustParsePrefix("fd00:0:0:0:a::/126"), netip.MustParsePrefix("fd00:0:0:0:b::/126"), netip.MustParsePrefix("fd00:0:0:0:c::9/128")}

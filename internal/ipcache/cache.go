@@ -14,7 +14,7 @@ import (
 	"github.com/hawser-net/hawser/internal/table"
 )
 
-// ErrInvalid is returned, wrapped, for a claim that makes no sense.
+// ErrInvalid is returned, wrapped, for an invalid claim.
 var ErrInvalid = errors.New("invalid address claim")
 
 // Cache merges claims into a table of entries. It is safe for concurrent use.

@@ -7,9 +7,9 @@
 // on the order in which they were made. When a claim goes, the next one counts.
 //
 // [Cache] owns the table of entries, one for each prefix with a claim. It alone writes it, in its
-// own methods; who wants to follow it uses the table's observers. [Maps] is the target that brings
-// the kernel's map to the table. A [Pair] is what the nodes of a cluster publish about an
-// address, in JSON.
+// own methods; who wants to follow it uses the table's observers. [Maps] is the target that
+// reconciles the kernel's map with the table. A [Pair] is what the nodes of a cluster publish about
+// an address, in JSON.
 //
 // An entry is small, because every node has one for every pod of the cluster: about 230 bytes for a
 // remote pod, with all that is known of it (see BenchmarkMemory).

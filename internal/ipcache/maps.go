@@ -20,9 +20,9 @@ type KernelMap interface {
 	IPCache() ([]datapath.IPCacheEntry, error)
 }
 
-// Maps is the [table.Target] that brings the kernel's map to the table. It writes only what differs
-// from what the kernel holds, so a restart of the agent touches nothing that stayed the same. It is
-// for one reconciler.
+// Maps is the [table.Target] that reconciles the kernel's map with the table. It writes only what
+// differs from what the kernel holds, so a restart of the agent touches nothing that stayed the
+// same. It is for one reconciler.
 type Maps struct {
 	kernel KernelMap
 	tunnel bool
@@ -158,7 +158,7 @@ func (m *Maps) Prune(ctx context.Context, desired iter.Seq2[netip.Prefix, Entry]
 		}
 	}
 	// Write first: a removal must not uncover a shorter prefix while the right one is missing. What
-	// finds no room must not keep in its place what is nobody's any more.
+	// does not fit must not keep stale entries in its place.
 	full := m.writeMost(ctx, lost)
 	if full != nil && !errors.Is(full, datapath.ErrFull) {
 		return full

@@ -61,7 +61,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.IntVar(&c.Burst, "k8s-client-burst", c.Burst, "burst of such requests")
 }
 
-// Validate reports an address that makes no sense. It does not look at files.
+// Validate reports an address that is invalid. It does not look at files.
 func (s *Server) Validate() error {
 	if s.APIServer == "" {
 		return nil
@@ -72,7 +72,7 @@ func (s *Server) Validate() error {
 	return nil
 }
 
-// Validate reports all settings that make no sense. It does not look at files.
+// Validate reports all invalid settings. It does not look at files.
 func (c *Config) Validate() error {
 	errs := validate.Errors{c.Server.Validate()}
 	errs.If(c.QPS <= 0, "--k8s-client-qps: %v is not above 0", c.QPS)

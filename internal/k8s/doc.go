@@ -1,5 +1,5 @@
-// Package k8s is the agent's home of client-go: how it reaches the Kubernetes API, and how it
-// follows what is there.
+// Package k8s is the only user of client-go in the agent: how it reaches the Kubernetes API, and
+// how it follows what is there.
 //
 // [Client] holds the connections. It does no I/O until it is used, and stays usable however long
 // the server is away.

@@ -405,7 +405,7 @@ func TestWaitForKinds(t *testing.T) {
 	}
 }
 
-// TestConfig reads a kubeconfig file and refuses what makes no sense.
+// TestConfig reads a kubeconfig file and refuses what is invalid.
 func TestConfig(t *testing.T) {
 	server := kubeapi.Start(t)
 	kubeconfig := clientcmdapi.Config{

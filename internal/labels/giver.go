@@ -20,7 +20,7 @@ const (
 )
 
 // GiverOf says who gives labels of a source. It is the one place that does: whoever reads labels
-// from outside (the REST API, the CNI's arguments, stores, other clusters) goes by it.
+// from outside (the REST API, the CNI's arguments, stores, other clusters) uses it.
 func GiverOf(source string) Giver {
 	switch source {
 	case SourceReserved, SourceCIDR, SourceCIDRGroup, SourceBlock, SourceNode, SourceFQDN, SourceDirectory:

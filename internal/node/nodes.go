@@ -33,7 +33,7 @@ func (c *Config) Defaults() {
 	c.Log = cmp.Or(c.Log, slog.New(slog.DiscardHandler))
 }
 
-// Validate reports all settings that make no sense.
+// Validate reports all invalid settings.
 func (c *Config) Validate() error {
 	var errs []error
 	if _, err := ParseKey(c.Self.String()); err != nil {

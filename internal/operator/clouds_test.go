@@ -284,7 +284,7 @@ func (k killTrial) run(t *testing.T) {
 	t.Logf("all is in line after %s", time.Since(begun).Round(time.Millisecond))
 	for _, text := range []string{x.p.log.String(), fmt.Sprintf("%+v", x.objects())} {
 		if strings.Contains(text, cloudSecret) {
-			t.Errorf("the secret is told of")
+			t.Errorf("the secret is shown")
 		}
 	}
 	x.p.signal(syscall.SIGTERM)
@@ -444,7 +444,7 @@ func (x *killing) audit() string {
 		}
 	}
 	if len(assigned) > 0 {
-		return fmt.Sprint("assigned, and no node is told: ", assigned)
+		return fmt.Sprint("assigned, and in no node's status: ", assigned)
 	}
 	return ""
 }
@@ -470,7 +470,7 @@ func (x *killing) auditIPv6(nodes []*v2.CiliumNode) string {
 		}
 	}
 	if len(left) > 0 {
-		return fmt.Sprint("delegated, and no node is told: ", left)
+		return fmt.Sprint("delegated, and in no node's status: ", left)
 	}
 	return ""
 }

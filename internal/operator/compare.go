@@ -24,7 +24,7 @@ type comparison struct {
 }
 
 // addComparison adds what compares the two places where identities are kept while a cluster moves
-// from one to the other. An identity counts as being in both if it has the same number and the same
+// from one to the other. An identity counts as being in both if it has the same ID and the same
 // labels there.
 func (o *Operator) addComparison(m manager.Manager, store kvstore.Backend) error {
 	gauge := func(name, help string) prometheus.Gauge {
@@ -33,8 +33,8 @@ func (o *Operator) addComparison(m manager.Manager, store kvstore.Backend) error
 	c := &comparison{
 		objects: m.GetClient(), keys: migration.Keys{Store: store, First: allocator.ID(o.first), Last: allocator.ID(o.last)},
 		inObjects: gauge("crd", "Identities that are Kubernetes objects."), inKeys: gauge("kvstore", "Identities in the key-value store."),
-		objectsOnly: gauge("crd_only", "Identities that are objects, and not in the store under that number."),
-		keysOnly:    gauge("kvstore_only", "Identities in the store that are no object of that number."),
+		objectsOnly: gauge("crd_only", "Identities that are objects, and not in the store under that ID."),
+		keysOnly:    gauge("kvstore_only", "Identities in the store that are no object of that ID."),
 	}
 	for _, g := range []prometheus.Gauge{c.inObjects, c.inKeys, c.objectsOnly, c.keysOnly} {
 		if err := o.metrics.registry.Register(g); err != nil {

@@ -110,7 +110,7 @@ type Config struct {
 	// HeartbeatTimeout is how long an identity must be unused before it is marked, where agents
 	// make identities as Kubernetes objects, and else before it ends.
 	HeartbeatTimeout time.Duration
-	// ReuseDelay is how long the number of a collected identity is not given to other labels, if
+	// ReuseDelay is how long the ID of a collected identity is not given to other labels, if
 	// any other is free.
 	ReuseDelay time.Duration
 	// LostNodeDelay is how long it waits for agents that do not confirm that they have released it.
@@ -149,7 +149,7 @@ func Defaults() Config {
 		IPAM: ipamClusterPool, Pool: clusterpool.Defaults(), Pools: multipool.Defaults(), Cloud: nodemanager.Defaults(), Azure: azure.Defaults(), Nodes: nodes.Defaults(), Endpoints: endpoints.Defaults(), Slices: endpointslices.Defaults(),
 		Mesh: mesh.Defaults(), ValidatePolicies: true, Groups: groups.Defaults(),
 		AllocationMode: modeKVStore, HeartbeatTimeout: 30 * time.Minute, Identities: identities.ControlDefaults(), Relevance: relevance.Defaults(), CompareInterval: time.Minute,
-		ReuseDelay: identities.DefaultRest, LostNodeDelay: identities.DefaultLost, GCInterval: time.Minute, GCRateInterval: time.Minute,
+		ReuseDelay: identities.DefaultQuarantine, LostNodeDelay: identities.DefaultLost, GCInterval: time.Minute, GCRateInterval: time.Minute,
 		HeartbeatInterval: time.Minute, LockGCInterval: 25 * time.Second, ClusterConfigInterval: 5 * time.Minute,
 		APIAddr: "localhost:9234", PrometheusAddr: ":9963", PprofAddr: "localhost", PprofPort: 6061,
 	}
@@ -269,7 +269,7 @@ func (c *Config) Management() (identity.Management, error) {
 }
 
 // keysByOperator reports whether identities are kept in the store, and made there by the operator.
-// A reference of the leader keeps a number then, and not those of agents alone: so it is the leader
+// A reference of the leader keeps an ID then, and not those of agents alone: so it is the leader
 // who collects.
 func (c *Config) keysByOperator() bool {
 	m, err := c.Management()

@@ -34,7 +34,7 @@
 // up to twice the rate allowed to one.
 //
 // The duties in a Kubernetes cluster are the leader's (package election). They are one list,
-// [Operator.addControllers]. All that the leader sends goes through the election's fence: an
+// [Operator.addControllers]. All that the leader sends goes through [election.Election.Fence]: an
 // operator that does not lead any more writes nothing.
 //
 // # Goroutines

@@ -75,7 +75,7 @@ func TestFencedStore(t *testing.T) {
 	}
 	has("k", "3")
 	if ended["one"] != 2 || ended["two"] != 0 {
-		t.Errorf("who was told that another leads, and how often: %v", ended)
+		t.Errorf("which operators were notified that another leads, and how often: %v", ended)
 	}
 	if kv, err := one.Get(ctx, "k"); err != nil || string(kv.Value) != "3" {
 		t.Errorf("the former leader reads %q, %v", kv.Value, err)
@@ -127,7 +127,7 @@ func TestFencedStore(t *testing.T) {
 	}
 	has("k", "11")
 	if ended["three"] != 0 {
-		t.Error("a leader was told that another leads, and none does")
+		t.Error("a leader was notified that another leads, and none does")
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	cancel()

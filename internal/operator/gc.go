@@ -47,13 +47,13 @@ func (k textKey) GetKey() string { return string(k) }
 // PutKey takes any text.
 func (k textKey) PutKey(v string) (allocator.AllocatorKey, error) { return textKey(v), nil }
 
-// users returns a function that says whether one of some numbers is in use, although nobody may
+// users returns a function that says whether one of some IDs is in use, although nobody may
 // refer to it.
 type users func(ctx context.Context, numbers []allocator.ID) (func(allocator.ID) bool, error)
 
 // collectIdentities deletes identities that nobody refers to, two rounds after that was first seen,
-// and as long as numbers are plenty the heartbeat timeout after it. With used, identities are the
-// operator's: a number of which it says that it is in use stays.
+// and as long as IDs are plenty the heartbeat timeout after it. With used, identities are the
+// operator's: an ID of which it says that it is in use stays.
 func (o *Operator) collectIdentities(ctx context.Context, ids *allocator.Allocator, limiter *rate.Limiter, used users) error {
 	seen := map[allocator.ID]int64{}
 	since := map[allocator.ID]time.Time{} // of those in seen
@@ -110,7 +110,7 @@ func (o *Operator) collectIdentities(ctx context.Context, ids *allocator.Allocat
 		// What waits for its second round still exists.
 		o.metrics.collected(ofKVStore, identities.Stats{
 			Alive: stats.Alive + stats.Dead + stats.Spared, Unused: stats.Dead, Deleted: stats.Deleted,
-			Resting: stats.Quarantined, Freed: stats.Freed, Awaited: stats.Unconfirmed,
+			Quarantined: stats.Quarantined, Freed: stats.Freed, Awaited: stats.Unconfirmed,
 		}, took, err)
 		log := o.log.With("part", "identity-gc")
 		if err != nil {

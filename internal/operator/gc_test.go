@@ -18,7 +18,7 @@ import (
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
-// somePods use a number, from some time on, and until some time.
+// somePods use an ID, from some time on, and until some time.
 type somePods struct {
 	mu    sync.Mutex
 	known bool
@@ -41,7 +41,7 @@ func (p *somePods) set(known bool, used identity.ID) {
 	p.known, p.used = known, used
 }
 
-// TestUsedWithoutReference collects in a store where nobody refers to any number: what pods use, or
+// TestUsedWithoutReference collects in a store where nobody refers to any ID: what pods use, or
 // an address has, stays, and so does everything as long as the pods are not known.
 func TestUsedWithoutReference(t *testing.T) {
 	t.Parallel()
@@ -129,7 +129,7 @@ func TestUsedWithoutReference(t *testing.T) {
 }
 
 // TestUnusedKeysAreSpared collects where the operator makes identities: what nobody uses goes when
-// it was unused for the heartbeat timeout, at once if hardly any number is free.
+// it was unused for the heartbeat timeout, at once if hardly any ID is free.
 func TestUnusedKeysAreSpared(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
@@ -149,7 +149,7 @@ func TestUnusedKeysAreSpared(t *testing.T) {
 		_, err := store.Get(c.ctx, fmt.Sprintf("%s/id/%d", storekeys.IdentitiesPrefix, o.first))
 		return err == nil
 	}
-	// rounds has some rounds go by, or waits until the number is gone.
+	// rounds has some rounds go by, or waits until the ID is gone.
 	rounds := func(n int) {
 		ctx, cancel := context.WithCancel(c.ctx)
 		done, looked := make(chan struct{}), make(chan struct{}, 100)
@@ -172,9 +172,9 @@ func TestUnusedKeysAreSpared(t *testing.T) {
 	if rounds(4); !there() {
 		t.Error("it was collected within the timeout")
 	}
-	o.last = o.first // all numbers are taken
+	o.last = o.first // all IDs are taken
 	if rounds(4); there() {
-		t.Error("it was not collected though no number is free")
+		t.Error("it was not collected though no ID is free")
 	}
 	c.must(kvstore.Put(c.ctx, store, fmt.Sprintf("%s/id/%d", storekeys.IdentitiesPrefix, o.first), []byte("k8s:app=job;"), kvstore.Permanent))
 	o.last, o.cfg.HeartbeatTimeout = o.first+1000, 2*time.Second
@@ -184,7 +184,7 @@ func TestUnusedKeysAreSpared(t *testing.T) {
 }
 
 // collector returns a store in memory with so many identities that nobody refers to, from the first
-// number on, and what collects them.
+// ID on, and what collects them.
 func collector(t *testing.T, o *Operator, n int) (*kvstore.MemoryClient, *allocator.Allocator) {
 	t.Helper()
 	store := kvstore.NewMemory().Client()
@@ -208,7 +208,7 @@ func collector(t *testing.T, o *Operator, n int) (*kvstore.MemoryClient, *alloca
 
 // TestUnusedKeysOfAgentsAreSpared is the same where agents make identities, and nobody else knows
 // who uses them: one that no agent refers to any more ends after the timeout, however often is
-// looked, and at once if hardly any number is free.
+// looked, and at once if hardly any ID is free.
 func TestUnusedKeysOfAgentsAreSpared(t *testing.T) {
 	t.Parallel()
 	for what, tt := range map[string]struct {
@@ -218,7 +218,7 @@ func TestUnusedKeysOfAgentsAreSpared(t *testing.T) {
 	}{
 		"within the timeout": {grace: time.Hour},
 		"after the timeout":  {grace: time.Second, ends: true},
-		"no number is free":  {grace: time.Hour, full: true, ends: true},
+		"no ID is free":      {grace: time.Hour, full: true, ends: true},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
@@ -265,7 +265,7 @@ func TestUnusedKeysOfAgentsAreSpared(t *testing.T) {
 }
 
 // TestFailedRoundsResetNothing has every second round fail: what is unused goes after its grace all
-// the same, and at once if hardly any number is free.
+// the same, and at once if hardly any ID is free.
 func TestFailedRoundsResetNothing(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -274,7 +274,7 @@ func TestFailedRoundsResetNothing(t *testing.T) {
 		full  bool
 	}{
 		{"after the grace", 500 * time.Millisecond, false},
-		{"no number is free", time.Hour, true},
+		{"no ID is free", time.Hour, true},
 	} {
 		for _, failing := range []string{"/id/", "/value/"} {
 			t.Run(tt.what+failing, func(t *testing.T) {

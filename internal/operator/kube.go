@@ -230,7 +230,7 @@ func (o *Operator) addIdentities(m manager.Manager) error {
 		return err
 	}
 	gc := identities.Config{
-		Interval: o.cfg.GCInterval, Timeout: o.cfg.HeartbeatTimeout, Rest: o.cfg.ReuseDelay, Lost: o.cfg.LostNodeDelay,
+		Interval: o.cfg.GCInterval, Timeout: o.cfg.HeartbeatTimeout, Quarantine: o.cfg.ReuseDelay, Lost: o.cfg.LostNodeDelay,
 		Namespace: o.cfg.Kube.InNamespace(), Limiter: o.gcLimiter(rate.Inf),
 		First: uint32(o.first), Last: uint32(o.last), Agents: management.Agent(),
 	}
@@ -276,13 +276,13 @@ func (o *Operator) addKeys(m manager.Manager, c *kubeSide, rules *identities.Rul
 	}))
 }
 
-// podsOf reports which of some numbers pods and their endpoints use; it fails as long as that is
+// podsOf reports which of some IDs pods and their endpoints use; it fails as long as that is
 // not known.
 type podsOf interface {
 	Users(ctx context.Context, numbers []identity.ID) (used func(identity.ID) bool, err error)
 }
 
-// usersOfKeys finds which of some numbers are used that no agent refers to: by pods, their
+// usersOfKeys finds which of some IDs are used that no agent refers to: by pods, their
 // endpoints, and the addresses that agents have written into the store.
 func usersOfKeys(ctx context.Context, store kvstore.Backend, pods podsOf, numbers []allocator.ID) (func(allocator.ID) bool, error) {
 	ids := make([]identity.ID, len(numbers))

@@ -541,7 +541,7 @@ func (d *duties) done(ctx context.Context) {
 		d.eventually(60*time.Second, func() string {
 			err := get(gone.o, gone.namespace, gone.name)
 			if id, ok := gone.o.(*v2.CiliumIdentity); ok && err == nil {
-				if _, _, rests := k8sids.Retired(id); rests { // its number is not free yet
+				if _, _, quarantined := k8sids.Quarantined(id); quarantined { // its ID is not free yet
 					return ""
 				}
 			}

@@ -36,7 +36,7 @@ func newMetrics() *metrics {
 	m := &metrics{
 		registry: prometheus.NewRegistry(),
 		entries: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: prefix + "identity_gc_entries", Help: "Identities in the last round of collection: alive, unused (they end if another round finds them so), deleted, and numbers that rest, were freed, or wait for agents (awaited).",
+			Name: prefix + "identity_gc_entries", Help: "Identities in the last round of collection: alive, unused (they end if another round finds them so), deleted, and IDs in quarantine, freed, or waiting for agents (awaited).",
 		}, []string{"status", "identity_type"}),
 		runs: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: prefix + "identity_gc_runs", Help: "Rounds of identity collection.",
@@ -67,7 +67,7 @@ func (m *metrics) collected(place string, n identities.Stats, took time.Duration
 	if err != nil {
 		return
 	}
-	for status, count := range map[string]int{"alive": n.Alive, "unused": n.Unused, "resting": n.Resting, "freed": n.Freed, "awaited": n.Awaited} {
+	for status, count := range map[string]int{"alive": n.Alive, "unused": n.Unused, "resting": n.Quarantined, "freed": n.Freed, "awaited": n.Awaited} {
 		m.entries.WithLabelValues(status, place).Set(float64(count))
 	}
 }

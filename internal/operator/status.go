@@ -44,7 +44,7 @@ func (o *Operator) serveStatus(store kvstore.Backend, c *kubeSide) http.HandlerF
 		}
 		if made := o.inStore.Load(); made != nil && c != nil && c.election.Leading() {
 			if n, ok := made.Count(); ok {
-				st.Identities = &api.Identities{Total: n.Total, InUse: n.InUse, Resting: n.Resting, Duplicates: n.Duplicates, Capacity: o.capacity()}
+				st.Identities = &api.Identities{Total: n.Total, InUse: n.InUse, Resting: n.Quarantined, Duplicates: n.Duplicates, Capacity: o.capacity()}
 			}
 		}
 		if keys := o.keys.Load(); keys != nil && c != nil && c.election.Leading() {
@@ -55,7 +55,7 @@ func (o *Operator) serveStatus(store kvstore.Backend, c *kubeSide) http.HandlerF
 	}
 }
 
-// capacity is how many numbers this cluster has.
+// capacity is how many IDs this cluster has.
 func (o *Operator) capacity() int { return int(o.last-o.first) + 1 }
 
 // count reads from the leader's cache, which the collection of identities and endpoints fills.
@@ -96,7 +96,7 @@ func (o *Operator) count(ctx context.Context, from client.Reader, st *api.Status
 		if err != nil || n < int64(o.first) || n > int64(o.last) {
 			continue // another cluster's, or nobody's
 		}
-		if _, _, rests := k8sids.Retired(&ids.Items[i]); rests {
+		if _, _, quarantined := k8sids.Quarantined(&ids.Items[i]); quarantined {
 			counted.Resting++
 			continue
 		}

@@ -59,7 +59,7 @@ func (o *Operator) clusterConfig(ctx context.Context, store kvstore.Backend) err
 			err = nil
 		}
 		if other, perr := clustermesh.ParseDescription(have.Value); err == nil && len(have.Value) > 0 && perr == nil && other.ID != o.cfg.ClusterID {
-			o.log.Warn("the store describes this cluster with another number; if another operator goes on to do so, they are set up differently",
+			o.log.Warn("the store describes this cluster with another ID; if another operator goes on to do so, they are set up differently",
 				"cluster", o.cfg.ClusterName, "was", other.ID, "is", o.cfg.ClusterID)
 		}
 		if err == nil {

@@ -43,9 +43,9 @@
 // # Rule sets
 //
 // Rule sets, their keys and entries are those of internal/datapath, as the kernel has them, but for
-// the numbers, which the engine gives from 1. Endpoints with the same identity and the same named
+// the IDs, which the engine gives from 1. Endpoints with the same identity and the same named
 // ports are one Subject. Subjects that the same rules select share a rule set. A change of rules
-// gives a new number; an identity that comes or goes changes the rule sets it touches in place.
+// gives a new ID; an identity that comes or goes changes the rule sets it touches in place.
 // Within one identity of a rule set, the most specific entry of a packet always has the final
 // verdict of that identity's rules, and entries that the entries of identity 0 (any peer) make
 // superfluous are left out.

@@ -89,7 +89,7 @@ func TestSubjectReferences(t *testing.T) {
 	e.RemoveSubject(sub) // of nothing is fine
 }
 
-// TestNumbersGoOn: after a restart numbers start above those that may still be in the kernel.
+// TestNumbersGoOn: after a restart IDs start above those that may still be in the kernel.
 func TestNumbersGoOn(t *testing.T) {
 	t.Parallel()
 	cfg := Defaults()

@@ -43,7 +43,7 @@ func (e *Engine) Flush() Update {
 	return u
 }
 
-// Recompute brings everything up to date as Flush does, for callers that only read: it takes the
+// Recompute updates everything as Flush does, for callers that only read: it takes the
 // memory of what rule sets say, and not of all their entries. It returns the size of the new ones:
 // how many identities they know and how many keys they hold.
 func (e *Engine) Recompute() int {

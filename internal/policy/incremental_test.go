@@ -13,7 +13,7 @@ import (
 	"github.com/hawser-net/hawser/internal/labels"
 )
 
-// snapshot says what a kernel has for each subject: enforcement and entries, with the numbers of
+// snapshot says what a kernel has for each subject: enforcement and entries, with the IDs of
 // prefixes' identities replaced by the prefixes, since these depend on history.
 func (k *kernel) snapshot() map[Subject]string {
 	names := map[identity.ID]string{}

@@ -85,7 +85,7 @@ func TestLabelKeys(t *testing.T) {
 }
 
 // narrowed gives pods the identities that they have if only the labels count that the world's
-// policies select: those with the same ones share a number.
+// policies select: those with the same ones share an ID.
 func (w *world) narrowed(e *Engine) (shared int) {
 	var rules []*Rule
 	for _, o := range w.policies {

@@ -155,7 +155,7 @@ type Subject struct {
 	// NamedPorts is what FormatNamedPorts returns; empty if there are none.
 	NamedPorts string
 	// Labels is the canonical string (labels.Set.KVString) of the labels that the endpoints have
-	// themselves: by these their rules are chosen, whatever is said of the number, which counts for
+	// themselves: by these their rules are chosen, whatever is said of the ID, which counts for
 	// others who judge them as a peer. If it is empty, the labels are those of the identity as it
 	// is known.
 	Labels string

@@ -8,7 +8,7 @@ import (
 	"github.com/hawser-net/hawser/internal/labels"
 )
 
-// TestOwnLabels: what is said of a number changes what others allow it, never what is allowed to
+// TestOwnLabels: the labels of an identity ID decide what others allow it, never what is allowed to
 // reach the endpoint that has it.
 func TestOwnLabels(t *testing.T) {
 	t.Parallel()
@@ -41,27 +41,27 @@ func TestOwnLabels(t *testing.T) {
 
 	e.SetIdentity(300, set("free"))
 	if u := k.sync(e); len(u.Install)+len(u.Bind) > 0 {
-		t.Errorf("what is said of the number installs %+v and binds %+v", u.Install, u.Bind)
+		t.Errorf("what is said of the ID installs %+v and binds %+v", u.Install, u.Bind)
 	}
-	check("its number is said to be another's", true, false)
+	check("its ID is said to be another's", true, false)
 
 	e.RemoveIdentity(300)
 	k.sync(e)
-	check("its number is said to be gone", true, false)
+	check("its ID is said to be gone", true, false)
 
-	// The number counts for peers.
+	// The ID counts for peers.
 	e.SetIdentity(302, set("friend"))
 	k.sync(e)
-	check("another number is said to be a friend's", true, true)
+	check("another ID is said to be a friend's", true, true)
 
-	// Two endpoints whose labels differ are judged apart, whatever their number.
+	// Two endpoints whose labels differ are judged apart, whatever their ID.
 	free := Subject{Identity: 300, Labels: set("free").KVString()}
 	e.AddSubject(free)
 	k.sync(e)
 	if !k.sets[k.bind[free].RuleSet].pass(datapath.Ingress, 303, 0, datapath.ProtoTCP, 80) {
-		t.Error("an endpoint with the same number and other labels is isolated")
+		t.Error("an endpoint with the same ID and other labels is isolated")
 	}
-	check("beside another of that number", true, true)
+	check("beside another of that ID", true, true)
 
 	// What can't be read is closed.
 	broken := Subject{Identity: 300, Labels: "no label"}

@@ -18,7 +18,7 @@ type Party struct {
 	Identity identity.ID
 	// SeenAs, if not 0, is the identity by which the other end's rules judge this one: an
 	// endpoint's own rules follow from its labels, those of others from what is known of its
-	// number, which for a temporary one is another.
+	// ID, which for a temporary one is another.
 	SeenAs identity.ID
 	// Labels, if empty, are those of Identity.
 	Labels labels.Set

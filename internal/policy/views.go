@@ -78,7 +78,7 @@ type RuleSetInfo struct {
 	Owners   []Owner // of its rules, without duplicates
 }
 
-// RuleSets returns the rule sets as of the last Flush, in order of their numbers.
+// RuleSets returns the rule sets as of the last Flush, in order of their IDs.
 func (e *Engine) RuleSets() []RuleSetInfo {
 	var out []RuleSetInfo
 	for _, id := range slices.Sorted(maps.Keys(e.byID)) {

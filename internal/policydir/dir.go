@@ -75,7 +75,7 @@ type Dir struct {
 	files  map[string]*file
 	dirErr error
 	// copies hold the last good version of each file, for an agent that starts while a file is
-	// faulty: the version that was in force must then still be. kept are those of before, until the
+	// faulty: the version that was in force must then still be. kept are the former ones, until the
 	// directory has been read once.
 	copies *diskcache.Cache
 	kept   map[string][]byte
@@ -207,7 +207,7 @@ func (d *Dir) scan() ([]policy.Change, error) {
 	defer d.mu.Unlock()
 	if err != nil {
 		if d.dirErr == nil || d.dirErr.Error() != err.Error() {
-			d.log.Error("Policy directory cannot be read; what was read stays in force", "path", d.cfg.Path, "error", err)
+			d.log.Error("Policy directory cannot be read; the policies read before stay in force", "path", d.cfg.Path, "error", err)
 		}
 		d.dirErr = err
 		return nil, err
@@ -295,7 +295,7 @@ func (d *Dir) load(name string) []policy.Change {
 		f.status.Err = err
 		if data, ok := d.kept[name]; ok {
 			if objects, kerr := Decode(name, data); kerr == nil {
-				d.log.Info("The version of before the restart is in force", "file", name, "policies", len(objects))
+				d.log.Info("The policy file's version from before the restart is in force", "file", name, "policies", len(objects))
 				changes := f.put(objects)
 				f.status.Err, f.status.Failed = err, time.Now()
 				f.good = true

@@ -200,7 +200,7 @@ func TestOnePreviewAtATime(t *testing.T) {
 	t.Fatalf("afterwards: %v", err)
 }
 
-// Clients that read nothing are let go of, and meanwhile the live engine is free.
+// Clients that read nothing are disconnected, and meanwhile the live engine is not locked.
 func TestClientsThatStopReading(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, rand.New(rand.NewPCG(1, 5)), 600)
@@ -278,7 +278,7 @@ func TestPreviewWhilePoliciesChange(t *testing.T) {
 }
 
 // An agent that has not received everything yet does not answer as if there were nothing.
-func TestNoAnswersBeforeEverythingIsHeard(t *testing.T) {
+func TestNoAnswersBeforeEverythingIsSynced(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, rand.New(rand.NewPCG(1, 9)), 4)
 	w.unsynced = true

@@ -143,7 +143,7 @@ func rank(s policy.TraceStep) int {
 // an object of Kubernetes, and 0 for a line that is not known.
 type places func(o policy.Owner, path string) (document string, line int)
 
-// ruleOf names the entry of a step; what lets the node itself in is nobody's.
+// ruleOf names the entry of a step; what allows the node itself has none.
 func (at places) ruleOf(s policy.TraceStep) *policypb.Rule {
 	if s.Local {
 		return &policypb.Rule{Path: "(allow-localhost)"}

@@ -184,7 +184,7 @@ func (s *sides) row(ctx context.Context, e *policy.Engine, rs datapath.RuleSetID
 			}
 			side, _ := e.Side(rs, dir, p.id, p.addr)
 			if !side.Enforced && policy.Complete(side.Passing) {
-				side.Owners = nil // nobody's leave is needed
+				side.Owners = nil // no policy is needed
 			}
 			key := fmt.Sprint(side)
 			if n, ok = s.index[key]; !ok {

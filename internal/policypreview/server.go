@@ -153,7 +153,7 @@ func sendAll[T any](ctx context.Context, pieces []T, send func(T) error) error {
 	return nil
 }
 
-// checkMatrix fails with InvalidArgument if a request makes no sense.
+// checkMatrix fails with InvalidArgument if a request is invalid.
 func checkMatrix(req *policypb.MatrixRequest) error {
 	if len(req.GetNamespaces()) > 256 {
 		return invalid("%d namespaces are too many; up to 256 are asked for at once", len(req.GetNamespaces()))
@@ -195,7 +195,7 @@ func (s *Server) matrixFor(ctx context.Context, req *policypb.MatrixRequest) ([]
 	s.mu.Lock()
 	s.matrix = answer
 	s.mu.Unlock()
-	// It is let go of when nobody asks for it any more.
+	// It is released when no request needs it any more.
 	time.AfterFunc(2*matrixAge, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()

@@ -95,7 +95,7 @@ type search struct {
 	sent    uint64
 	readers sync.WaitGroup
 	// asked is how many times a node was asked, and refusals how often it said that the request
-	// makes no sense.
+	// is invalid.
 	asked, refusals int
 }
 
@@ -444,7 +444,7 @@ type kept struct {
 	most    int64
 }
 
-// add adds an entry and lets go of those that are not among the last any more.
+// add adds an entry and drops those that are not among the last any more.
 func (k *kept) add(e entry, counts bool) error {
 	size := int64(proto.Size(e))
 	k.entries = append(k.entries, keptEntry{e, counts})

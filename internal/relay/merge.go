@@ -41,7 +41,7 @@ type source struct {
 	last time.Time
 }
 
-// merge brings the streams of nodes into one, in the order of time. Each node's stream is nearly
+// merge merges the streams of nodes into one, in the order of time. Each node's stream is nearly
 // sorted by itself; so the earliest of all heads is the next one, if every node has one.
 //
 // There are two waits for a node without a head. While it sends the past, it has timeout to

@@ -31,7 +31,7 @@ func (r *Relay) followPeers(ctx context.Context) {
 			failures = 0
 		}
 		wait := retry.Backoff(failures, firstRetry, r.cfg.RetryTimeout)
-		r.log.Warn("nobody says which nodes there are; asking again", "service", r.cfg.PeerService, "error", text(err), "wait", wait)
+		r.log.Warn("no server lists the nodes; asking again", "service", r.cfg.PeerService, "error", text(err), "wait", wait)
 		if !retry.Sleep(ctx, wait) {
 			return
 		}

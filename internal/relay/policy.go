@@ -312,7 +312,7 @@ func (m *previewMerge) add(node string, pairs bool, a nodePreview) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if a.err != nil {
-		// What makes no sense comes before what cannot be answered now.
+		// What is invalid comes before what cannot be answered now.
 		switch code := status.Code(a.err); {
 		case code == codes.InvalidArgument, code == codes.FailedPrecondition && m.refusal == nil:
 			m.refusal = status.Error(code, text(a.err))

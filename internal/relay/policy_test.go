@@ -187,7 +187,7 @@ func TestRelayAnswersWhatPoliciesMean(t *testing.T) {
 		t.Errorf("problems %v", p)
 	}
 
-	// Without the one who compares pairs another does; a question that makes no sense is nobody's.
+	// Without the one who compares pairs another does; a question that is invalid is nobody's.
 	broken := s.nodes[3].policies.preview
 	s.nodes[0].policies.mu.Lock()
 	s.nodes[0].policies.preview = broken
@@ -218,7 +218,7 @@ func TestRelayAnswersWhatPoliciesMean(t *testing.T) {
 	refuse(s.nodes[0], codes.FailedPrecondition)
 	refuse(s.nodes[3], codes.FailedPrecondition)
 	if _, err = ask(); status.Code(err) != codes.InvalidArgument {
-		t.Errorf("what makes no sense and cannot be answered: %v", err)
+		t.Errorf("what is invalid and cannot be answered: %v", err)
 	}
 
 	s.nodes[0].policies.matrix = status.Error(codes.Unimplemented, "an older version")
@@ -234,7 +234,7 @@ func TestRelayAnswersWhatPoliciesMean(t *testing.T) {
 		t.Errorf("explained by %v, %v", explained, err)
 	}
 	if _, err = client.Explain(ctx, &policypb.ExplainRequest{Flow: &flow.Flow{Uuid: "odd"}}); status.Code(err) != codes.InvalidArgument {
-		t.Errorf("what makes no sense is explained: %v", err)
+		t.Errorf("what is invalid is explained: %v", err)
 	}
 }
 
@@ -317,7 +317,7 @@ func TestRelayPassesOverNodesThatHarmAnswers(t *testing.T) {
 		}
 		bad.rows = []*policypb.MatrixRow{{Accesses: []uint32{1 << 31}}}
 	})
-	whole("what it does not tell")
+	whole("entries that it does not contain")
 	matrix()
 	// What is too large for a message is not taken for a node that is busy, which is asked again.
 	p.previewTime, p.answerTime = testTimeout, 2*testTimeout

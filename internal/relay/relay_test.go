@@ -225,7 +225,7 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-// TestWhoDoesNotReadLosesAlone: a client that takes nothing is let go, and another one gets
+// TestWhoDoesNotReadLosesAlone: a client that reads nothing is disconnected, and another one gets
 // everything meanwhile.
 func TestWhoDoesNotReadLosesAlone(t *testing.T) {
 	s := newStand(t, 2, func(c *Config) { c.stall = time.Second }, nil)
@@ -245,8 +245,8 @@ func TestWhoDoesNotReadLosesAlone(t *testing.T) {
 		n.record.Add(&flow.Flow{Uuid: id, Time: timestamppb.Now(), Source: &flow.Endpoint{Labels: labels}}, addrOf(n), addrOf(n), time.Now())
 		return id
 	}
-	// The windows of the idle one's connection fill, and then it is let go; the other one reads
-	// each flow as it comes.
+	// The windows of the idle one's connection fill, and then it is disconnected; the other one
+	// reads each flow as it comes.
 	controllers.Eventually(t, 2*testTimeout, func() string {
 		for range 20 {
 			want := add(s.nodes[0])

@@ -268,7 +268,7 @@ func (p *proof) testAdversaries(ctx context.Context) {
 	if _, err := p.client.GetFlows(ctx, &observer.GetFlowsRequest{Follow: true}); err != nil {
 		t.Fatal(err)
 	}
-	// Requests that make no sense, or cost too much.
+	// Requests that are invalid, or cost too much.
 	for name, filter := range map[string]*flow.FlowFilter{
 		"a bad expression":                {SourceLabel: []string{"app in ("}},
 		"a bad range":                     {SourceIp: []string{"10.0.0.0/99"}},

@@ -8,8 +8,8 @@
 // address. Until [Engine.Synced] the table stays empty, so that a restarted agent never replaces a
 // good row by one of which it has observed half.
 //
-// [Maps] is the target that brings the kernel's table there, and [Flows] has flows forget a backend
-// that is no more.
+// [Maps] is the target that reconciles the kernel's table there, and [Flows] has flows forget a
+// backend that is no more.
 //
 // Nothing here knows Kubernetes, does I/O of its own, or starts a goroutine.
 package service

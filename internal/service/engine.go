@@ -112,7 +112,7 @@ func (e *Engine) count(s Service, n int) {
 }
 
 // refreshService computes a service's rows anew, and all if the node has an address that is a
-// service's now, or is none any more.
+// service's now, or was removed.
 func (e *Engine) refreshService(n Name) {
 	moved := e.locate()
 	e.refresh(owner{name: n})
@@ -265,7 +265,7 @@ func (e *Engine) everything() {
 	e.refresh(slices.Collect(maps.Keys(owners))...)
 }
 
-// refresh computes the rows of some owners anew and brings the table there, in one step.
+// refresh recomputes the rows of some owners and updates the table, in one step.
 func (e *Engine) refresh(owners ...owner) {
 	if !e.synced {
 		return
@@ -368,16 +368,16 @@ func Rows(at Local, s Service, parts []Slice) []Frontend {
 			row := datapath.Service{
 				ServiceFrontend: f, ID: number(s.Name, p), Affinity: min(s.Affinity, datapath.MaxServiceAffinity), Backends: sets[family][only],
 			}
-			row.Elsewhere = len(row.Backends) == 0 && exist[family]
+			row.RemoteOnly = len(row.Backends) == 0 && exist[family]
 			// Inside, flows remember their choice on the one node that they begin on.
-			row.Consistent = at.Consistent && scope == datapath.ServiceOutside && len(row.Backends) <= datapath.MaxConsistentBackends
+			row.Maglev = at.Maglev && scope == datapath.ServiceOutside && len(row.Backends) <= datapath.MaxMaglevBackends
 			// Another cluster's nodes don't know this one's frontends, nor does a frontend with
 			// backends of this node alone send on. Other nodes know a node port at the addresses by
 			// which they know the node.
-			row.Direct = scope == datapath.ServiceOutside && !local && !foreign[family] && at.forwarding(s).direct(p.Proto) &&
+			row.DSR = scope == datapath.ServiceOutside && !local && !foreign[family] && at.forwarding(s).direct(p.Proto) &&
 				(kind != NodePort || slices.Contains(at.Announced, a))
-			if kind == LoadBalancer && s.Restricted {
-				row.Restricted, row.Sources = true, sourcesOf(s.Sources, a.Is4())
+			if kind == LoadBalancer && s.LimitSources {
+				row.LimitSources, row.Sources = true, sourcesOf(s.Sources, a.Is4())
 			}
 			rows[f] = Frontend{Service: row, Owner: s.Name, Kind: kind, PortName: p.Name, Local: local}
 		}

@@ -13,9 +13,9 @@ import (
 	"github.com/hawser-net/hawser/internal/table"
 )
 
-// Maps is the [table.Target] that brings the kernel's table of services to the frontends. A restart
-// of the agent touches nothing that stayed the same, because the kernel's side writes only what
-// differs. It is for one reconciler.
+// Maps is the [table.Target] that reconciles the kernel's table of services with the frontends. A
+// restart of the agent touches nothing that stayed the same, because the kernel's side writes only
+// what differs. It is for one reconciler.
 type Maps struct {
 	kernel  datapath.Services
 	changed func()
@@ -92,7 +92,7 @@ func (m *Maps) Prune(_ context.Context, desired iter.Seq2[datapath.ServiceFronte
 }
 
 // Flows has flows forget what the table of frontends no longer says: datagrams to a backend that is
-// none any more, connections that such a backend has not answered, and flows that began before
+// removed, connections that such a backend has not answered, and flows that began before
 // their destination was a service's. A connection that is answered goes on, whatever became of its
 // backend's place in the service.
 type Flows struct {

@@ -45,9 +45,9 @@ type Service struct {
 	Mesh Mesh
 	// Forwarding is how clients outside reach backends on other nodes, if not as the node does it.
 	Forwarding Forwarding
-	// Restricted has the LoadBalancerIPs serve clients of Sources only.
-	Restricted bool
-	Sources    []netip.Prefix
+	// LimitSources has the LoadBalancerIPs serve clients of the source ranges Sources only.
+	LimitSources bool
+	Sources      []netip.Prefix
 }
 
 // families says of which families the service's node ports are: those of its own addresses.
@@ -123,8 +123,8 @@ type Local struct {
 	// KubeProxy says that clients outside are kube-proxy's, but for host ports, of which it knows
 	// nothing.
 	KubeProxy bool
-	// Consistent has clients outside be given the same backend by every node.
-	Consistent bool
+	// Maglev has every node choose the same backend for a client outside.
+	Maglev bool
 	// Forwarding is how clients outside reach backends on other nodes. PerService has services
 	// decide that for themselves.
 	Forwarding Forwarding
@@ -148,7 +148,7 @@ func (l Local) forwarding(s Service) Forwarding {
 func (l Local) equal(o Local) bool {
 	return l.Node == o.Node && l.Zone == o.Zone && slices.Equal(l.Addrs, o.Addrs) && slices.Equal(l.Within, o.Within) &&
 		slices.Equal(l.Announced, o.Announced) &&
-		l.KubeProxy == o.KubeProxy && l.Consistent == o.Consistent &&
+		l.KubeProxy == o.KubeProxy && l.Maglev == o.Maglev &&
 		l.Forwarding == o.Forwarding && l.PerService == o.PerService
 }
 

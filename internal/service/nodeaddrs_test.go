@@ -20,8 +20,8 @@ func TestAddressesOfTheNode(t *testing.T) {
 	check := func(when string, a netip.Addr, want, direct bool) {
 		t.Helper()
 		r, ok := e.Table().Get(datapath.ServiceFrontend{Addr: netip.AddrPortFrom(a, 30080), Proto: 6, Scope: datapath.ServiceOutside})
-		if ok != want || r.Direct != direct {
-			t.Errorf("%s: node port at %s: %t, direct: %t; want %t, %t", when, a, ok, r.Direct, want, direct)
+		if ok != want || r.DSR != direct {
+			t.Errorf("%s: node port at %s: %t, direct: %t; want %t, %t", when, a, ok, r.DSR, want, direct)
 		}
 	}
 	all := func(when string, atVIP bool) {

@@ -60,7 +60,7 @@ func (w world) desired(f datapath.ServiceFrontend) (owner string, backends []net
 		if len(backends) == 0 && len(w.endpoints(best, bestPort, v4, false)) > 0 {
 			owner += " elsewhere"
 		}
-		if bestRank == 3 && best.Restricted {
+		if bestRank == 3 && best.LimitSources {
 			var his []netip.Prefix
 			for _, p := range best.Sources {
 				if v4 {
@@ -69,7 +69,7 @@ func (w world) desired(f datapath.ServiceFrontend) (owner string, backends []net
 			}
 			owner += fmt.Sprint(" for", his)
 		}
-		if w.at.Consistent && f.Scope == datapath.ServiceOutside {
+		if w.at.Maglev && f.Scope == datapath.ServiceOutside {
 			owner += " consistent"
 		}
 		if f.Scope == datapath.ServiceOutside && !local && w.direct(best, bestPort, backends) &&
@@ -347,7 +347,7 @@ func (d dice) service(name service.Name) service.Service {
 		Mesh: service.Mesh{Global: d.yes(), Prefer: service.Prefer(d.IntN(3))}, Forwarding: service.Forwarding(d.one("", "snat", "dsr")),
 	}
 	if d.IntN(3) == 0 {
-		s.Restricted = true
+		s.LimitSources = true
 		for _, r := range d.some("10.0.0.0/8", "10.1.2.3/32") {
 			s.Sources = append(s.Sources, netip.MustParsePrefix(r))
 		}
@@ -484,7 +484,7 @@ func liveAndCompare(t *testing.T, seed uint64) {
 			e.SetHostPorts(n, w.ports[n])
 		case 11:
 			w.at.Zone = d.one("z1", "z2", "")
-			w.at.Consistent = d.yes()
+			w.at.Maglev = d.yes()
 			w.at.Forwarding = service.Forwarding(d.one("", "snat", "dsr", "hybrid"))
 			w.at.PerService = d.yes()
 			w.at.KubeProxy = d.yes()
@@ -548,16 +548,16 @@ func engineTable(e *service.Engine) map[string]string {
 			continue
 		}
 		owner := r.Owner.String()
-		if r.Elsewhere {
+		if r.RemoteOnly {
 			owner += " elsewhere"
 		}
-		if r.Restricted {
+		if r.LimitSources {
 			owner += fmt.Sprint(" for", r.Sources)
 		}
-		if r.Consistent {
+		if r.Maglev {
 			owner += " consistent"
 		}
-		if r.Direct {
+		if r.DSR {
 			owner += " direct"
 		}
 		out[f.String()] = fmt.Sprint(owner, " ", r.Backends)

@@ -17,7 +17,7 @@ import (
 	"github.com/hawser-net/hawser/pkg/retry"
 )
 
-// Target is what a reconciler brings to the state of a table. Its methods are called by one
+// Target is what a reconciler reconciles with a table. Its methods are called by one
 // goroutine at a time, may block, and should give up when ctx ends. Each call must be repeatable:
 // after an error nothing is known of what was done. The slices are valid during the call only.
 //
@@ -30,7 +30,7 @@ type Target[K comparable, V any] interface {
 	// error.
 	Delete(ctx context.Context, rows []Row[K, V]) error
 	// Prune removes from the target all that is not in desired, and repairs what differs if it can
-	// tell. It should touch nothing else.
+	// say. It should touch nothing else.
 	Prune(ctx context.Context, desired iter.Seq2[K, V]) error
 }
 
@@ -127,7 +127,7 @@ func (c *ReconcilerConfig) Defaults() {
 	c.MaxBackoff = cmp.Or(c.MaxBackoff, 30*time.Second)
 }
 
-// Validate reports all settings that make no sense.
+// Validate reports all invalid settings.
 func (c *ReconcilerConfig) Validate() error {
 	var errs validate.Errors
 	errs.If(c.BatchSize < 0, "batch size %d is negative", c.BatchSize)

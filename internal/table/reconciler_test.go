@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// memTarget is a target in memory that fails as told. Its batch calls are logged as text.
+// memTarget is a target in memory that fails on demand. Its batch calls are logged as text.
 type memTarget struct {
 	mu      sync.Mutex
 	rows    map[string]int

@@ -1,5 +1,5 @@
-// Package table holds rows that one goroutine writes and others follow, and brings a target (the
-// kernel, mostly) to what the rows say.
+// Package table holds rows that one goroutine writes and others follow, and reconciles a target
+// (the kernel, mostly) to what the rows say.
 //
 // A [Table] is a map with revisions: every change gives its row the next revision, so "what changed
 // since I looked" has an answer that costs only the changes. An [Observer] pulls those changes,
@@ -70,7 +70,7 @@ type Table[K comparable, V any] struct {
 }
 
 // New returns an empty table. If equal is not nil, writing a value equal to the one present is no
-// change: it gives no revision and wakes nobody.
+// change: it has no revision and wakes no observer.
 func New[K comparable, V any](equal func(a, b V) bool) *Table[K, V] {
 	t := &Table[K, V]{equal: equal, rows: make(map[K]*entry[K, V])}
 	t.root.kind = bookmark
@@ -334,7 +334,7 @@ func (o *Observer[K, V]) Poll() ([]Change[K, V], error) {
 	if o.closed {
 		return nil, ErrClosed
 	}
-	clear(o.batch) // let go of values reported before
+	clear(o.batch) // release values reported before
 	o.batch = o.batch[:0]
 	for e := o.bookmark.next; e != &o.t.root && len(o.batch) < maxBatch; {
 		next := e.next

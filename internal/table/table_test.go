@@ -187,7 +187,8 @@ func TestNextWaits(t *testing.T) {
 	}
 }
 
-// model is the naive table: every observer keeps what it was told and must end up with the truth.
+// model is the naive table: every observer keeps what it was given and must end up with the table's
+// content.
 type model struct {
 	t     *testing.T
 	tb    *Table[uint8, int]

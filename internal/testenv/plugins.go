@@ -52,7 +52,7 @@ func HostileIPAM(t testing.TB) string {
 }
 
 // Sources returns the root of the sources that the test belongs to, by the directory that it runs
-// in: the compiler does not tell, as tests are built with -trimpath.
+// in: the compiler does not say, as tests are built with -trimpath.
 func Sources(t testing.TB) string {
 	t.Helper()
 	dir, err := os.Getwd()

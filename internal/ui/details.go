@@ -65,7 +65,7 @@ func (n names) within(lo, hi int64) (out []string) {
 	return out
 }
 
-// podAddresses is how many addresses of a pod are kept: one of each family, and those of before.
+// podAddresses is how many addresses of a pod are kept: one of each family, and the former ones.
 const podAddresses = 4
 
 // podState is what was seen of a pod.

@@ -40,7 +40,7 @@ type Node struct {
 	Seen    uint64  `json:"seen"`
 }
 
-// Follower brings the flows of a server into a Graph, and asks again when the server goes.
+// Follower adds the flows of a server to a Graph, and reconnects when the server goes.
 type Follower struct {
 	Client observer.ObserverClient
 	// Nodes, if not nil, reports which nodes reach each other.
@@ -111,7 +111,7 @@ func message(err error) string {
 	return err.Error()
 }
 
-// follow brings flows until the stream ends, and returns when the latest of them was.
+// follow adds flows until the stream ends, and returns the time of the latest.
 func (f *Follower) follow(ctx context.Context, since time.Time) (last time.Time, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

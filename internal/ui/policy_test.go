@@ -217,7 +217,7 @@ func TestPreviewRequests(t *testing.T) {
 		{"by PUT", "PUT", yaml, "", "kind: x", s.client(), 405, "GET"},
 		{"too large", "POST", yaml, "", strings.Repeat("#", 401<<10), s.client(), 413, "KiB"},
 		{"no policy", "POST", yaml, "", "no policy", s.client(), 200, `"error":"what if, line 1`},
-		{"of a server that lies", "POST", yaml, "", "lies", s.client(), 200, `"error":"the server's answer refers to what it does not tell`},
+		{"of a server that lies", "POST", yaml, "", "lies", s.client(), 200, `"error":"the server's answer refers to entries that it does not contain`},
 		{"while another is judged", "POST", yaml, "", "busy", s.client(), 200, `"error":"another`},
 	} {
 		if code, text := send(c.client, c.method, c.kind, c.host, c.body); code != c.want || !strings.Contains(text, c.says) {

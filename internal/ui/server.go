@@ -61,8 +61,8 @@ type Server struct {
 	host     string
 }
 
-// NewServer returns a server of what a follower brings, with a token of its own. host is a further
-// name by which it may be asked, or "".
+// NewServer returns a server of what a follower collects, with a token of its own. host is a
+// further name by which it may be asked, or "".
 func NewServer(f *Follower, host string) *Server {
 	return &Server{graph: f.Graph, follower: f, token: rand.Text(), host: host}
 }

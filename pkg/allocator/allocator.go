@@ -19,17 +19,17 @@ import (
 const (
 	// maxAttempts bounds how often Allocate tries again after errors of the store.
 	maxAttempts = 16
-	// maxWithdrawals bounds how often Allocate gives a number back for an older one in a row.
+	// maxWithdrawals bounds how often Allocate gives an ID back for an older one in a row.
 	maxWithdrawals = 16
 	// operationTimeout bounds one repair.
 	operationTimeout = 10 * time.Second
-	// runGrace is how long callers wait for somebody to call Run.
+	// runGrace is how long callers wait for Run to be called.
 	runGrace = 10 * time.Second
-	// editTimeout bounds the wait for the watch to show whether somebody edited a number.
+	// editTimeout bounds the wait for the watch to show whether somebody edited an ID.
 	editTimeout = 2 * time.Second
 )
 
-// Allocator gives numbers to keys, the same one to the same key on every node. See the package doc.
+// Allocator gives IDs to keys, the same one to the same key on every node. See the package doc.
 type Allocator struct {
 	backend Backend
 	set     settings
@@ -37,7 +37,7 @@ type Allocator struct {
 	cache   *cache
 	events  eventQueue
 
-	kick   chan struct{} // wakes the maintenance
+	wakeup chan struct{} // wakes the maintenance
 	doubt  atomic.Bool   // the maintenance must compare everything
 	cancel context.CancelFunc
 	began  chan struct{} // closed by Run
@@ -60,12 +60,12 @@ type Allocator struct {
 type localKey struct {
 	key  AllocatorKey
 	text string
-	// turn is held, by sending, by whoever talks to the store about this key.
+	// turn is held, by sending, by the call that accesses the store for this key.
 	turn chan struct{}
 
-	// The rest is guarded by Allocator.mu.
+	// The fields below are guarded by Allocator.mu.
 	id ID
-	// was is the number that the users of the key have, while it has to change; id is NoID then.
+	// was is the ID that the users of the key have, while it has to change; id is NoID then.
 	was   ID
 	refs  int
 	users int // those that hold or wait for the turn
@@ -114,8 +114,8 @@ func newAllocator(backend Backend, opts []AllocatorOption) (*Allocator, error) {
 		return nil, fmt.Errorf("allocator: %w", err)
 	}
 	return &Allocator{
-		backend: set.backend, set: set, log: set.log, cache: newCache(set.numbers),
-		kick: make(chan struct{}, 1), began: make(chan struct{}), closed: make(chan struct{}), done: make(chan struct{}),
+		backend: set.backend, set: set, log: set.log, cache: newCache(set.idRange),
+		wakeup: make(chan struct{}, 1), began: make(chan struct{}), closed: make(chan struct{}), done: make(chan struct{}),
 		local: make(map[string]*localKey), localIDs: make(map[ID]*localKey), picking: make(map[ID]int),
 		remotes: make(map[string]*RemoteCache), late: make(map[string]lateKey),
 	}, nil
@@ -187,7 +187,7 @@ func (a *Allocator) Delete() { a.Close() }
 // DeleteAllKeys deletes everything of this allocator in the store, for all nodes.
 func (a *Allocator) DeleteAllKeys(ctx context.Context) error { return a.backend.DeleteAllKeys(ctx) }
 
-// WaitForInitialSync waits until all numbers in the store are known. If nobody calls
+// WaitForInitialSync waits until all IDs in the store are known. If nobody calls
 // [Allocator.Run] within ten seconds, it fails with [ErrNotRunning].
 func (a *Allocator) WaitForInitialSync(ctx context.Context) error {
 	select {
@@ -206,7 +206,7 @@ func (a *Allocator) WaitForInitialSync(ctx context.Context) error {
 	case <-a.done:
 		return ErrClosed
 	case <-ctx.Done():
-		return fmt.Errorf("waiting for the first listing of all numbers: %w", ctx.Err())
+		return fmt.Errorf("waiting for the first listing of all IDs: %w", ctx.Err())
 	}
 }
 
@@ -234,16 +234,16 @@ func (a *Allocator) waitForRun(ctx context.Context) error {
 // GetEvents returns the channel given with [WithEvents].
 func (a *Allocator) GetEvents() AllocatorEventChan { return a.set.events }
 
-// Allocate returns the number of key, which the node uses from now on. isNew says that this call
-// made the number. Each Allocate that succeeds needs one [Allocator.Release]. A key that is in use
+// Allocate returns the ID of key, which the node uses from now on. isNew says that this call
+// made the ID. Each Allocate that succeeds needs one [Allocator.Release]. A key that is in use
 // on this node already costs no round trip.
 //
 // Errors of the store are met with new attempts while ctx lasts. An error that wraps [ErrExhausted]
 // names the range that is full; one that wraps [ErrUnassigned] comes at once from a backend that
-// makes no numbers.
+// makes no IDs.
 //
 // All calls for one key wait for one request, which outlives them, and lasts as long as
-// [WithTimeout] says. Those who still wait then begin the next. A number that nobody waits for any
+// [WithTimeout] says. Those who still wait then begin the next. An ID that nobody waits for any
 // more is given back.
 func (a *Allocator) Allocate(ctx context.Context, key AllocatorKey) (id ID, isNew bool, err error) {
 	text, err := canonical(key)
@@ -297,18 +297,18 @@ func (a *Allocator) joinKnown(text string) ID {
 	return lk.id
 }
 
-// Assume takes key into use with the number that this node had for it before it was restarted. It
+// Assume takes key into use with the ID that this node had for it before it was restarted. It
 // makes no round trip and works while the store is away: the reference is written, or found to be
-// there, as soon as it can be. If the number has become another key's meanwhile, or the key another
-// number's, that one is taken and announced by an [EventRenumbered], as after the loss of a lease.
+// there, as soon as it can be. If the ID has become another key's meanwhile, or the key another
+// ID's, that one is taken and announced by an [EventRenumbered], as after the loss of a lease.
 // Each Assume that succeeds needs one [Allocator.Release].
 func (a *Allocator) Assume(key AllocatorKey, id ID) error {
 	text, err := canonical(key)
 	if err != nil {
 		return err
 	}
-	if !a.set.numbers.Contains(id) {
-		return fmt.Errorf("assume %d for %q: the number is outside of this allocator's range", id, text)
+	if !a.set.idRange.Contains(id) {
+		return fmt.Errorf("assume %d for %q: the ID is outside of this allocator's range", id, text)
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -316,7 +316,7 @@ func (a *Allocator) Assume(key AllocatorKey, id ID) error {
 		return ErrClosed
 	}
 	if other := a.localIDs[id]; other != nil && other.text != text {
-		return fmt.Errorf("assume %d for %q: this node uses the number for %q", id, text, other.text)
+		return fmt.Errorf("assume %d for %q: this node uses the ID for %q", id, text, other.text)
 	}
 	lk := a.local[text]
 	switch {
@@ -324,7 +324,7 @@ func (a *Allocator) Assume(key AllocatorKey, id ID) error {
 		lk = &localKey{key: key, text: text, turn: make(chan struct{}, 1)}
 		a.local[text] = lk
 	case lk.users > 0, lk.unwanted, lk.refs > 0 && lk.id != id:
-		return fmt.Errorf("assume %d for %q: the key is in use already, with number %d or one that is being looked for", id, text, lk.id)
+		return fmt.Errorf("assume %d for %q: the key is in use already, with ID %d or one that is being looked for", id, text, lk.id)
 	}
 	if lk.refs == 0 {
 		a.setID(lk, id)
@@ -335,7 +335,7 @@ func (a *Allocator) Assume(key AllocatorKey, id ID) error {
 	return nil
 }
 
-// setID notes the number of a local key. It must be called with mu held.
+// setID notes the ID of a local key. It must be called with mu held.
 func (a *Allocator) setID(lk *localKey, id ID) {
 	if a.localIDs[lk.id] == lk {
 		delete(a.localIDs, lk.id)
@@ -346,17 +346,17 @@ func (a *Allocator) setID(lk *localKey, id ID) {
 	}
 }
 
-// acquire gets a number from the store, and gives a reference to everybody who waits for p, which
-// may be nil. The caller has the key's turn. The key has no number, or the one that lk.was will
-// name, until the new one is certain: nobody gets a number that may have to be given back.
+// acquire gets an ID from the store, and gives a reference to everybody who waits for p, which
+// may be nil. The caller has the key's turn. The key has no ID, or the one that lk.was will
+// name, until the new one is certain: nobody gets an ID that may have to be given back.
 func (a *Allocator) acquire(ctx context.Context, lk *localKey, p *pending) (id ID, isNew bool, err error) {
 	withdrawals := 0
 	for attempt := 0; ; {
 		mark := a.cache.mark()
 		if id := a.cache.editedFirst(lk.text); id != NoID {
-			// Else the key would get a second number. If it cannot have this one back it does.
+			// Else the key would get a second ID. If it cannot have this one back it does.
 			if err := a.backend.Restore(ctx, Reference{ID: id, Key: lk.key, Edited: true}); err != nil {
-				a.log.Warn("an edited number cannot have its key back", "id", id, "key", lk.text, "error", err)
+				a.log.Warn("an edited ID cannot have its key back", "id", id, "key", lk.text, "error", err)
 			}
 		}
 		picks := &picker{a: a}
@@ -393,7 +393,7 @@ func (a *Allocator) acquire(ctx context.Context, lk *localKey, p *pending) (id I
 	}
 }
 
-// record notes the number that a key has now. mark was taken before the number was acquired.
+// record notes the ID that a key has now. mark was taken before the ID was acquired.
 func (a *Allocator) record(lk *localKey, id ID, p *pending, mark int) {
 	a.mu.Lock()
 	was := lk.was
@@ -405,7 +405,7 @@ func (a *Allocator) record(lk *localKey, id ID, p *pending, mark int) {
 	lk.unwanted = lk.refs == 0
 	unwanted := lk.unwanted
 	a.mu.Unlock()
-	// From here on the watch sees to it that a number deleted by others comes back; what it
+	// From here on the watch sees to it that an ID deleted by others comes back; what it
 	// delivered before went unnoticed. If it began anew meanwhile, the store may have been put back
 	// to an earlier state. A lease that was lost meanwhile has marked the key already.
 	doubt := !a.cache.holds(id, lk.text) || a.cache.mark() != mark
@@ -417,7 +417,7 @@ func (a *Allocator) record(lk *localKey, id ID, p *pending, mark int) {
 		a.wake()
 	}
 	if renumbered {
-		a.log.Warn("a key in use on this node has another number now", "key", lk.text, "was", was, "is", id)
+		a.log.Warn("a key in use on this node has another ID now", "key", lk.text, "was", was, "is", id)
 		a.events.push(AllocatorEvent{Kind: EventRenumbered, ID: id, OldID: was, Key: lk.key})
 	}
 	if was != id {

@@ -81,7 +81,7 @@ func (n *node) release(t *testing.T, key string) {
 	}
 }
 
-// eventually waits for a condition that a watch or a repair brings about.
+// eventually waits for a condition that a watch or a repair makes true.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(time.Minute) // machines are loaded
@@ -93,7 +93,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// Many nodes race for the same keys: one number for each key, one key for each number, whatever
+// Many nodes race for the same keys: one ID for each key, one key for each ID, whatever
 // the interleaving, and the form in which each of them writes.
 func TestRaceForKeys(t *testing.T) {
 	t.Parallel()
@@ -133,7 +133,7 @@ func raceForKeys(t *testing.T, layouts []kvstore.Layout) {
 				}
 				byKey[key][id] = true
 				if o, ok := owner[id]; ok && o != key {
-					t.Errorf("number %d belongs to %q and %q", id, o, key)
+					t.Errorf("ID %d belongs to %q and %q", id, o, key)
 				}
 				owner[id] = key
 				if isNew {
@@ -146,7 +146,7 @@ func raceForKeys(t *testing.T, layouts []kvstore.Layout) {
 	wg.Wait()
 	for key, ids := range byKey {
 		if len(ids) != 1 {
-			t.Errorf("%s has the numbers %v", key, ids)
+			t.Errorf("%s has the IDs %v", key, ids)
 		}
 		if made[key] != 1 {
 			t.Errorf("%s was made %d times", key, made[key])
@@ -170,7 +170,7 @@ func TestRoundTrips(t *testing.T) {
 	if got := cost(a, "new"); got != 0 {
 		t.Errorf("a key in use cost %d round trips, want 0", got)
 	}
-	eventually(t, "the other node knows the number", func() (known bool) {
+	eventually(t, "the other node knows the ID", func() (known bool) {
 		b.ForeachCache(func(_ allocator.ID, key allocator.AllocatorKey) { known = known || key.GetKey() == "new" })
 		return known
 	})
@@ -179,15 +179,15 @@ func TestRoundTrips(t *testing.T) {
 	}
 }
 
-// A released number that is not collected yet is used again for its key.
-func TestReleasedNumberComesBack(t *testing.T) {
+// A released ID that is not collected yet is used again for its key.
+func TestReleasedIDComesBack(t *testing.T) {
 	t.Parallel()
 	mem := kvstore.NewMemory()
 	a := newNode(t, mem, "192.0.2.1")
 	id := a.allocate(t, "key")
 	a.release(t, "key")
 	if got, err := a.GetNoCache(t.Context(), allocator.StringKey("key")); err != nil || got != allocator.NoID {
-		t.Errorf("a key that nobody uses has the number %d, %v", got, err)
+		t.Errorf("a key that nobody uses has the ID %d, %v", got, err)
 	}
 	b := newNode(t, mem, "192.0.2.2")
 	if got := b.allocate(t, "key"); got != id {
@@ -207,7 +207,7 @@ func TestKeysInsideKeys(t *testing.T) {
 	for _, key := range []string{"k8s:a=b/c;", "k8s:a=b", "k8s:a=b/c;/192.0.2.1", "k8s:a=b/c"} {
 		id := a.allocate(t, key)
 		if other, ok := ids[id]; ok {
-			t.Errorf("%q and %q have the same number", key, other)
+			t.Errorf("%q and %q have the same ID", key, other)
 		}
 		ids[id] = key
 	}
@@ -245,13 +245,13 @@ func TestExhausted(t *testing.T) {
 	if _, stats, err = a.RunGC(t.Context(), nil, dead); err != nil || stats.Deleted != 10 || stats.Alive != 90 {
 		t.Fatalf("second round: %+v, %v", stats, err)
 	}
-	eventually(t, "the numbers are known to be free", func() bool {
+	eventually(t, "the IDs are known to be free", func() bool {
 		_, _, err := a.Allocate(t.Context(), allocator.StringKey("one too many"))
 		return err == nil
 	})
 }
 
-// Collection never takes a number that came back into use between its rounds.
+// Collection never takes an ID that came back into use between its rounds.
 func TestCollectionSparesWhatCameBack(t *testing.T) {
 	t.Parallel()
 	mem := kvstore.NewMemory()
@@ -270,7 +270,7 @@ func TestCollectionSparesWhatCameBack(t *testing.T) {
 	}
 }
 
-// What somebody deletes while it is in use is written again, with the same number.
+// What somebody deletes while it is in use is written again, with the same ID.
 func TestProtection(t *testing.T) {
 	t.Parallel()
 	mem := kvstore.NewMemory()
@@ -281,7 +281,7 @@ func TestProtection(t *testing.T) {
 	if err := kvstore.DeletePrefix(t.Context(), other, base+"/"); err != nil { // all of it
 		t.Fatal(err)
 	}
-	eventually(t, "number and reference are back", func() bool {
+	eventually(t, "ID and reference are back", func() bool {
 		kv, err := other.Get(t.Context(), fmt.Sprintf("%s/id/%d", base, id))
 		ref, rerr := other.Get(t.Context(), base+"/value/key/192.0.2.1")
 		return err == nil && string(kv.Value) == "key" && rerr == nil && string(ref.Value) == id.String()
@@ -301,7 +301,7 @@ func TestLostLease(t *testing.T) {
 	})
 }
 
-// If the number was given to another key while this node's reference was lost, the node follows.
+// If the ID was given to another key while this node's reference was lost, the node follows.
 func TestRenumbered(t *testing.T) {
 	t.Parallel()
 	mem := kvstore.NewMemory()
@@ -326,6 +326,6 @@ func TestRenumbered(t *testing.T) {
 		break
 	}
 	if got := a.allocate(t, "key"); got == id {
-		t.Errorf("the key still has the stranger's number %d", got)
+		t.Errorf("the key still has the stranger's ID %d", got)
 	}
 }

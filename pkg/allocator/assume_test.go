@@ -47,7 +47,7 @@ func restarted(t *testing.T, mem *kvstore.Memory, name string, assume map[string
 	return &node{a, store, events}, func() { away.Store(false) }
 }
 
-// A node that starts while the store is away goes on with the numbers it had, also for new uses of
+// A node that starts while the store is away goes on with the IDs it had, also for new uses of
 // their keys.
 func TestAssume(t *testing.T) {
 	t.Parallel()
@@ -73,21 +73,21 @@ func TestAssume(t *testing.T) {
 		eventually(t, key+" is referred to in the store", func() bool { return inStore(t, other.store, path(key)) == id.String() })
 	}
 	if got := inStore(t, other.store, base+"/id/4000"); got != "lost" {
-		t.Errorf("the number that the store lost belongs to %q", got)
+		t.Errorf("the ID that the store lost belongs to %q", got)
 	}
-	told := map[string]allocator.ID{}
-	for len(told) < 2 {
+	got := map[string]allocator.ID{}
+	for len(got) < 2 {
 		select {
 		case ev := <-a.events:
 			if ev.Kind == allocator.EventRenumbered {
-				told[ev.Key.GetKey()] = ev.ID
+				got[ev.Key.GetKey()] = ev.ID
 			}
 		case <-time.After(10 * time.Second):
-			t.Fatalf("told of new numbers for %v, want moved and robbed", told)
+			t.Fatalf("got new IDs for %v, want moved and robbed", got)
 		}
 	}
-	if told["moved"] != now || told["robbed"] == taken || told["robbed"] == allocator.NoID {
-		t.Errorf("told of new numbers %v; want moved as %d and robbed not as %d", told, now, taken)
+	if got["moved"] != now || got["robbed"] == taken || got["robbed"] == allocator.NoID {
+		t.Errorf("got new IDs %v; want moved as %d and robbed not as %d", got, now, taken)
 	}
 	// Two uses of the key: one assumed, one allocated.
 	a.release(t, "kept")
@@ -105,16 +105,16 @@ func TestAssumeRefuses(t *testing.T) {
 	a := newNode(t, kvstore.NewMemory(), "192.0.2.1")
 	id := a.allocate(t, "key")
 	for name, err := range map[string]error{
-		"another number for a key in use": a.Assume(allocator.StringKey("key"), id+1),
-		"a number in use for another key": a.Assume(allocator.StringKey("other"), id),
-		"a number out of range":           a.Assume(allocator.StringKey("other"), 1),
-		"an empty key":                    a.Assume(allocator.StringKey(""), 300),
+		"another ID for a key in use":  a.Assume(allocator.StringKey("key"), id+1),
+		"an ID in use for another key": a.Assume(allocator.StringKey("other"), id),
+		"an ID out of range":           a.Assume(allocator.StringKey("other"), 1),
+		"an empty key":                 a.Assume(allocator.StringKey(""), 300),
 	} {
 		if err == nil {
 			t.Errorf("%s was accepted", name)
 		}
 	}
 	if err := a.Assume(allocator.StringKey("key"), id); err != nil {
-		t.Errorf("the number in use: %v", err)
+		t.Errorf("the ID in use: %v", err)
 	}
 }

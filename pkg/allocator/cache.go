@@ -13,50 +13,50 @@ import (
 // have gone back in time, so the caller must begin again.
 var errRelisted = errors.New("the watch of the store began anew")
 
-// entry is one number as the cache has it.
+// entry is one ID as the cache has it.
 type entry struct {
 	id      ID
 	key     AllocatorKey // nil: unreadable
 	text    string
 	created int64
-	// made and original are as in Mapping. A number that was written again since it was made, and
+	// made and original are as in Mapping. An ID that was written again since it was made, and
 	// is not original, is what the store says, for want of better, but is not taken into use:
 	// others may know what it was.
 	made     int64
 	original bool
-	// edited: the store has another key for the number than the one it was made with, which is key.
+	// edited: the store has another key for the ID than the one it was made with, which is key.
 	edited bool
-	// missing: the store has lost the number, but this node uses it and will write it again.
+	// missing: the store has lost the ID, but this node uses it and will write it again.
 	missing bool
 }
 
-// usable reports whether the number is there, and certain to be its key's.
+// usable reports whether the ID is there, and certain to be its key's.
 func (e *entry) usable() bool { return !e.missing && (e.original || e.made == 0) }
 
-// cache holds the numbers of one store as its watch delivers them.
+// cache holds the IDs of one store as its watch delivers them.
 type cache struct {
-	mu      sync.RWMutex
-	numbers Range // those that are counted
-	taken   uint64
-	byID    map[ID]*entry
-	byKey   map[string][]*entry // oldest first; nearly always one
-	resting map[ID]time.Time    // when numbers were deleted; nil for numbers that others give out
-	applied int64               // every change up to here is in
-	ended   int64               // the last change that ended a number, or the last listing
-	lists   int                 // how often the watch listed
-	synced  chan struct{}       // closed after the first listing
-	moved   chan struct{}       // made by whoever waits, closed when applied changes
+	mu          sync.RWMutex
+	idRange     Range // those that are counted
+	taken       uint64
+	byID        map[ID]*entry
+	byKey       map[string][]*entry // oldest first; nearly always one
+	quarantined map[ID]time.Time    // when IDs were deleted; nil for IDs that others give out
+	applied     int64               // every change up to here is in
+	ended       int64               // the last change that ended an ID, or the last listing
+	lists       int                 // how often the watch listed
+	synced      chan struct{}       // closed after the first listing
+	moved       chan struct{}       // made by whoever waits, closed when applied changes
 }
 
-// newCache returns an empty cache that counts the numbers of a range, and remembers which of them
-// rest.
-func newCache(numbers Range) *cache {
+// newCache returns an empty cache that counts the IDs of a range, and remembers which of them are
+// in quarantine.
+func newCache(idRange Range) *cache {
 	c := newRemoteCache()
-	c.numbers, c.resting = numbers, make(map[ID]time.Time)
+	c.idRange, c.quarantined = idRange, make(map[ID]time.Time)
 	return c
 }
 
-// newRemoteCache returns an empty cache of numbers that others give out.
+// newRemoteCache returns an empty cache of IDs that others give out.
 func newRemoteCache() *cache {
 	return &cache{byID: make(map[ID]*entry), byKey: make(map[string][]*entry), synced: make(chan struct{})}
 }
@@ -86,9 +86,9 @@ func (c *cache) listDone(revision int64) (first bool) {
 	}
 }
 
-// rewrite records that a number was written again since it was made, and returns its entry; nil if
-// this is another number, or nothing is known of what it was made with. It goes on to stand for
-// that: every node judges by it, and only somebody who knows nothing of this protocol writes
+// rewrite records that an ID was written again since it was made, and returns its entry; nil if
+// this is another ID, or nothing is known of what it was made with. It goes on to stand for
+// that: every node uses that meaning, and only a writer that does not follow this protocol writes
 // anything else. edited says that this is so now, changed that it was not before, or the other way
 // round.
 func (c *cache) rewrite(m Mapping) (e *entry, edited, changed bool) {
@@ -110,7 +110,7 @@ func (c *cache) rewrite(m Mapping) (e *entry, edited, changed bool) {
 	return e, edited, changed
 }
 
-// edited returns the numbers that the store has with another key than the one they were made with,
+// edited returns the IDs that the store has with another key than the one they were made with,
 // in order.
 func (c *cache) edited() (out []ID) {
 	c.mu.RLock()
@@ -124,7 +124,7 @@ func (c *cache) edited() (out []ID) {
 	return out
 }
 
-// isEdited reports whether the number was made for the key, and edited since.
+// isEdited reports whether the ID was made for the key, and edited since.
 func (c *cache) isEdited(id ID, text string) bool {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -132,9 +132,9 @@ func (c *cache) isEdited(id ID, text string) bool {
 	return e != nil && e.edited && e.text == text
 }
 
-// upsert records a number and returns the one it replaces, if its key was another. changed says
-// that the number has a key which nobody was notified of: it is new, or it had another one, or none
-// that can be read, as a number that rests.
+// upsert records an ID and returns the one it replaces, if its key was another. changed says
+// that the ID has a key which nobody was notified of: it is new, or it had another one, or none
+// that can be read, as an ID in quarantine.
 func (c *cache) upsert(m Mapping) (replaced *entry, changed bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -146,9 +146,9 @@ func (c *cache) upsert(m Mapping) (replaced *entry, changed bool) {
 	if old != nil {
 		c.drop(old)
 	}
-	delete(c.resting, m.ID)
+	delete(c.quarantined, m.ID)
 	c.byID[m.ID] = e
-	if c.numbers.Contains(m.ID) {
+	if c.idRange.Contains(m.ID) {
 		c.taken++
 	}
 	if e.key != nil {
@@ -176,7 +176,7 @@ func (c *cache) upsert(m Mapping) (replaced *entry, changed bool) {
 // drop must be called with mu held.
 func (c *cache) drop(e *entry) {
 	delete(c.byID, e.id)
-	if c.numbers.Contains(e.id) {
+	if c.idRange.Contains(e.id) {
 		c.taken--
 	}
 	if e.key == nil {
@@ -190,7 +190,7 @@ func (c *cache) drop(e *entry) {
 	}
 }
 
-// remove records a deletion and returns what was there. If keep is set the number stays, marked as
+// remove records a deletion and returns what was there. If keep is set the ID stays, marked as
 // missing.
 func (c *cache) remove(id ID, revision int64, keep func(*entry) bool) (gone *entry, kept bool) {
 	c.mu.Lock()
@@ -202,8 +202,8 @@ func (c *cache) remove(id ID, revision int64, keep func(*entry) bool) (gone *ent
 			e.missing = true
 		} else {
 			c.drop(e)
-			if c.resting != nil {
-				c.resting[id] = time.Now()
+			if c.quarantined != nil {
+				c.quarantined[id] = time.Now()
 			}
 		}
 	}
@@ -214,8 +214,8 @@ func (c *cache) remove(id ID, revision int64, keep func(*entry) bool) (gone *ent
 	return e, kept
 }
 
-// appliedRevision returns up to which revision every change is in, and that of the last by which a
-// number may have ended. Both are 0 before the first listing.
+// appliedRevision returns up to which revision every change is in, and that of the last by which an
+// ID may have ended. Both are 0 before the first listing.
 func (c *cache) appliedRevision() (applied, ended int64) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -225,7 +225,7 @@ func (c *cache) appliedRevision() (applied, ended int64) {
 	return c.applied, c.ended
 }
 
-// isAllocated reports whether the store has a key for a number.
+// isAllocated reports whether the store has a key for an ID.
 func (c *cache) isAllocated(id ID) bool {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -233,7 +233,7 @@ func (c *cache) isAllocated(id ID) bool {
 	return e != nil && e.key != nil && !e.missing
 }
 
-// forget drops a number that was kept as missing and will not come back.
+// forget drops an ID that was kept as missing and will not come back.
 func (c *cache) forget(id ID) *entry {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -245,7 +245,7 @@ func (c *cache) forget(id ID) *entry {
 	return e
 }
 
-// oldest returns the oldest number of key that is in the store and may be taken into use, NoID if
+// oldest returns the oldest ID of key that is in the store and may be taken into use, NoID if
 // there is none. The store has an edited one for another key, so it has none for this one until
 // somebody has given it its key back.
 func (c *cache) oldest(key string) ID {
@@ -259,7 +259,7 @@ func (c *cache) oldest(key string) ID {
 	return NoID
 }
 
-// editedFirst returns the oldest number that was made for key, if it is edited, else NoID.
+// editedFirst returns the oldest ID that was made for key, if it is edited, else NoID.
 func (c *cache) editedFirst(key string) ID {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -275,7 +275,7 @@ func (c *cache) editedFirst(key string) ID {
 	return NoID
 }
 
-// get returns the key of a number; ok says whether the number is there at all.
+// get returns the key of an ID; ok says whether the ID is there at all.
 func (c *cache) get(id ID) (key AllocatorKey, ok bool) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -286,7 +286,7 @@ func (c *cache) get(id ID) (key AllocatorKey, ok bool) {
 	return e.key, true
 }
 
-// holds reports whether the store is known to have the number for the key.
+// holds reports whether the store is known to have the ID for the key.
 func (c *cache) holds(id ID, text string) bool {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -294,34 +294,34 @@ func (c *cache) holds(id ID, text string) bool {
 	return e != nil && e.text == text && !e.missing && !e.edited
 }
 
-// used reports whether a number is taken, and if not, since when it rests.
-func (c *cache) used(id ID) (taken bool, rested time.Time) {
+// used reports whether an ID is taken, and if not, when it was deleted.
+func (c *cache) used(id ID) (taken bool, deleted time.Time) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	_, taken = c.byID[id]
-	return taken, c.resting[id]
+	return taken, c.quarantined[id]
 }
 
-// full reports whether every number of the range is taken.
+// full reports whether every ID of the range is taken.
 func (c *cache) full() bool {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	size := uint64(c.numbers.Max-c.numbers.Min) + 1
+	size := uint64(c.idRange.Max-c.idRange.Min) + 1
 	return size != 0 && c.taken >= size
 }
 
-// tidy forgets numbers that have rested for longer than rest.
-func (c *cache) tidy(rest time.Duration) {
+// tidy forgets IDs that were deleted before the quarantine began.
+func (c *cache) tidy(quarantine time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for id, since := range c.resting {
-		if time.Since(since) > rest {
-			delete(c.resting, id)
+	for id, since := range c.quarantined {
+		if time.Since(since) > quarantine {
+			delete(c.quarantined, id)
 		}
 	}
 }
 
-// entries returns the readable numbers in no order.
+// entries returns the readable IDs in no order.
 func (c *cache) entries() []*entry {
 	c.mu.RLock()
 	defer c.mu.RUnlock()

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestTakenIsCounted has numbers come and go at random, in the range and beside it: what is counted
-// is always what is there, so a full range is known without a look at each number.
+// TestTakenIsCounted has IDs come and go at random, in the range and beside it: what is counted
+// is always what is there, so a full range is known without a look at each ID.
 func TestTakenIsCounted(t *testing.T) {
 	t.Parallel()
 	rng := rand.New(rand.NewPCG(1, 2))
@@ -43,6 +43,6 @@ func TestTakenIsCounted(t *testing.T) {
 		t.Error("the range was never full")
 	}
 	if newCache(Range{Min: 0, Max: ^ID(0)}).full() {
-		t.Error("a range of all numbers is full")
+		t.Error("a range of all IDs is full")
 	}
 }

@@ -12,7 +12,7 @@ import (
 )
 
 // numbersOf is the range of the suite, with a mask as clusters that are connected have one.
-var numbersOf = allocator.Range{Min: 256, Max: 65535, Mask: 3 << 16}
+var idRange = allocator.Range{Min: 256, Max: 65535, Mask: 3 << 16}
 
 func keysOn(t *testing.T, store kvstore.Backend, node string) allocator.Backend {
 	t.Helper()
@@ -38,7 +38,7 @@ func TestConformance(t *testing.T) {
 			mem := kvstore.NewMemory()
 			var clients []*kvstore.MemoryClient
 			conformance.Run(t, conformance.Harness{
-				Numbers: numbersOf,
+				IDs: idRange,
 				Open: func(t *testing.T, node string) allocator.Backend {
 					c := mem.ClientAs(layout)
 					clients = append(clients, c)
@@ -59,7 +59,7 @@ func TestEtcdConformance(t *testing.T) {
 	t.Parallel()
 	server := kvstoretest.StartEtcd(t)
 	conformance.Run(t, conformance.Harness{
-		Numbers: numbersOf,
+		IDs: idRange,
 		Open: func(t *testing.T, node string) allocator.Backend {
 			t.Helper()
 			cfg := etcd.Defaults()

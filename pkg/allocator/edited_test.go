@@ -15,7 +15,7 @@ import (
 	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
 )
 
-// editor writes into an etcd as somebody does who knows nothing of the protocol.
+// editor writes to an etcd without following the protocol.
 type editor struct {
 	*testing.T
 	etcd *clientv3.Client
@@ -62,7 +62,7 @@ func (e editor) revision() int64 {
 	return r.Header.Revision
 }
 
-// means returns the key of a number as a node knows it, "none" if it knows of none.
+// means returns the key of an ID as a node knows it, "none" if it knows of none.
 func means(t *testing.T, a *allocator.Allocator, id allocator.ID) string {
 	t.Helper()
 	found := "none"
@@ -78,14 +78,14 @@ func notOne(t *testing.T, events allocator.AllocatorEventChan, what string) {
 	t.Helper()
 	select {
 	case ev := <-events:
-		t.Errorf("%s: told %+v", what, ev)
+		t.Errorf("%s: got event %+v", what, ev)
 	default:
 	}
 }
 
-// TestEditedKey: what somebody writes over the key of a number changes nothing of what the number
-// means, to nobody, however often and whatever it is, while its owner is away and cannot take it
-// back; it is told until somebody does, and the number is not collected. A number that is made anew
+// TestEditedKey: overwriting the key of an ID changes its meaning for no node, however often and
+// with whatever value, while its owner is away and cannot revert it; the edit is reported until it
+// is reverted, and the ID is not collected. An ID that is made anew
 // means what it is made for.
 func TestEditedKey(t *testing.T) {
 	t.Parallel()
@@ -96,7 +96,7 @@ func TestEditedKey(t *testing.T) {
 	a, store := etcdNode(t, server, "192.0.2.1", allocator.WithEvents(events))
 	for _, want := range []allocator.EventKind{allocator.EventUpsert, allocator.EventSync} {
 		if ev := <-events; ev.Kind != want {
-			t.Fatalf("told %+v at first, want %s", ev, want)
+			t.Fatalf("first event %+v, want %s", ev, want)
 		}
 	}
 	gc, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{Store: store, BasePath: base, KeyType: allocator.StringKey("")})
@@ -106,14 +106,14 @@ func TestEditedKey(t *testing.T) {
 	edited := func(want ...allocator.ID) func() bool { return func() bool { return slices.Equal(a.Edited(), want) } }
 	for _, value := range []string{"friend", "foe", "", "friend"} {
 		e.put("/id/300", value)
-		eventually(t, "the edit is told", edited(300))
-		e.put("/id/301", "marker") // what was written before it is told before
+		eventually(t, "the edit is reported", edited(300))
+		e.put("/id/301", "marker") // what was written before it is reported before
 		if ev := <-events; ev.Kind != allocator.EventUpsert || ev.ID != 301 {
-			t.Fatalf("told %+v of an edit to %q", ev, value)
+			t.Fatalf("got event %+v for an edit to %q", ev, value)
 		}
 		e.remove("/id/301")
 		if ev := <-events; ev.Kind != allocator.EventDelete || ev.ID != 301 {
-			t.Fatalf("told %+v of an edit to %q", ev, value)
+			t.Fatalf("got event %+v for an edit to %q", ev, value)
 		}
 		if key, err := a.GetByID(t.Context(), 300); err != nil || key.GetKey() != "web" || !a.IsAllocated(300) {
 			t.Errorf("edited to %q: 300 means %v, %v", value, key, err)
@@ -128,7 +128,7 @@ func TestEditedKey(t *testing.T) {
 			}
 		}
 		if e.get("/id/300") != value {
-			t.Fatalf("a number in use was collected because it was edited to %q", value)
+			t.Fatalf("an ID in use was collected because it was edited to %q", value)
 		}
 	}
 	e.put("/id/300", "web")
@@ -142,9 +142,9 @@ func TestEditedKey(t *testing.T) {
 	}
 }
 
-// TestEditedKeyIsPutBack: a node that uses a number gives it its key back at once, also if the key
-// that somebody wrote over it has a number of its own in use, and goes on with its number, as all
-// do that know it. A node that starts while the edit stands goes by what the number is used for.
+// TestEditedKeyIsPutBack: a node that uses an ID gives it its key back at once, also if the key
+// that somebody wrote over it has an ID of its own in use, and goes on with its ID, as all
+// do that know it. A node that starts while the edit stands takes the ID for what it is used for.
 func TestEditedKeyIsPutBack(t *testing.T) {
 	t.Parallel()
 	server := kvstoretest.StartEtcd(t)
@@ -167,15 +167,15 @@ func TestEditedKeyIsPutBack(t *testing.T) {
 	goOn := stop()
 	for _, value := range []string{"nobody", "friend", "", "friend"} {
 		e.put("/id/"+id.String(), value)
-		eventually(t, "the edit is told", func() bool { return slices.Equal(other.Edited(), []allocator.ID{id}) })
+		eventually(t, "the edit is reported", func() bool { return slices.Equal(other.Edited(), []allocator.ID{id}) })
 		late, _ := etcdNode(t, server, "192.0.2.3")
 		if got := means(t, late, id); got != "web" || !slices.Equal(late.Edited(), []allocator.ID{id}) {
 			t.Errorf("a node that starts takes %s for %q, edited %v", id, got, late.Edited())
 		}
 		goOn()
 		eventually(t, "it has its key back", func() bool { return e.get("/id/"+id.String()) == "web" })
-		eventually(t, "nothing is told of it any more", func() bool { return len(other.Edited())+len(owner.Edited()) == 0 })
-		eventually(t, "who came late knows", func() bool { return means(t, late, id) == "web" && len(late.Edited()) == 0 })
+		eventually(t, "it is no longer reported", func() bool { return len(other.Edited())+len(owner.Edited()) == 0 })
+		eventually(t, "a node that came late knows", func() bool { return means(t, late, id) == "web" && len(late.Edited()) == 0 })
 		if _, _, err := owner.Allocate(t.Context(), allocator.StringKey("web")); err != nil { // waits until the owner has done with the edit
 			t.Fatal(err)
 		}
@@ -187,12 +187,12 @@ func TestEditedKeyIsPutBack(t *testing.T) {
 	}
 	for len(events) > 0 {
 		if ev := <-events; ev.Kind == allocator.EventRenumbered || ev.Kind == allocator.EventDelete && ev.ID == id {
-			t.Errorf("told %+v", ev)
+			t.Errorf("got event %+v", ev)
 		}
 	}
 }
 
-// TestEditedKeyIsTakenIntoUse: who takes the key of an edited number into use gives the number its
+// TestEditedKeyIsTakenIntoUse: a node that takes the key of an edited ID into use gives the ID its
 // key back, and makes no second one.
 func TestEditedKeyIsTakenIntoUse(t *testing.T) {
 	t.Parallel()
@@ -201,7 +201,7 @@ func TestEditedKeyIsTakenIntoUse(t *testing.T) {
 	e.put("/id/300", "web")
 	a, _ := etcdNode(t, server, "192.0.2.1")
 	e.put("/id/300", "friend")
-	eventually(t, "the edit is told", func() bool { return len(a.Edited()) == 1 })
+	eventually(t, "the edit is reported", func() bool { return len(a.Edited()) == 1 })
 	if id, isNew, err := a.Allocate(t.Context(), allocator.StringKey("friend")); err != nil || id == 300 || !isNew {
 		t.Errorf("friend has %s, new %t, %v", id, isNew, err)
 	}
@@ -210,7 +210,7 @@ func TestEditedKeyIsTakenIntoUse(t *testing.T) {
 	}
 }
 
-// TestEditedKeyOfNobody: an edited number that nobody uses is not taken into use by nodes that
+// TestEditedKeyOfNobody: an edited ID that nobody uses is not taken into use by nodes that
 // start meanwhile, for either key: others know what it was.
 func TestEditedKeyOfNobody(t *testing.T) {
 	t.Parallel()
@@ -219,7 +219,7 @@ func TestEditedKeyOfNobody(t *testing.T) {
 	e.put("/id/300", "web")
 	before, _ := etcdNode(t, server, "192.0.2.1")
 	e.put("/id/300", "friend")
-	eventually(t, "the edit is told", func() bool { return len(before.Edited()) == 1 })
+	eventually(t, "the edit is reported", func() bool { return len(before.Edited()) == 1 })
 	late, _ := etcdNode(t, server, "192.0.2.2")
 	for _, key := range []allocator.StringKey{"friend", "web"} {
 		id, _, err := late.Allocate(t.Context(), key)
@@ -235,8 +235,8 @@ func TestEditedKeyOfNobody(t *testing.T) {
 	}
 }
 
-// TestEditedKeyThatStays: a number that somebody edited and that nodes use by its new key is none
-// of its own key's any more. Who takes that into use makes one number, and keeps it.
+// TestEditedKeyThatStays: an ID that somebody edited and that nodes use by its new key is none
+// of its own key's any more. A node that takes that key into use makes one ID, and keeps it.
 func TestEditedKeyThatStays(t *testing.T) {
 	t.Parallel()
 	server := kvstoretest.StartEtcd(t)
@@ -246,7 +246,7 @@ func TestEditedKeyThatStays(t *testing.T) {
 	other, _ := etcdNode(t, server, "192.0.2.2")
 	e.put("/id/300", "friend", "/value/friend/192.0.2.9", "300")
 	for _, node := range []*allocator.Allocator{a, other} {
-		eventually(t, "the edit is told", func() bool { return len(node.Edited()) == 1 })
+		eventually(t, "the edit is reported", func() bool { return len(node.Edited()) == 1 })
 	}
 	before := e.revision()
 	web := allocator.StringKey("web")
@@ -255,9 +255,9 @@ func TestEditedKeyThatStays(t *testing.T) {
 		t.Fatalf("web has %s, new %t, %v", id, isNew, err)
 	}
 	if now := e.revision(); now != before+1 {
-		t.Errorf("one number was made with %d changes of the store", now-before)
+		t.Errorf("one ID was made with %d changes of the store", now-before)
 	}
-	eventually(t, "the other node knows the number", func() bool { return means(t, other, id) == "web" })
+	eventually(t, "the other node knows the ID", func() bool { return means(t, other, id) == "web" })
 	if got, err := other.Get(t.Context(), web); err != nil || got != id {
 		t.Errorf("to another node web has %s, %v, want %s", got, err, id)
 	}
@@ -267,12 +267,12 @@ func TestEditedKeyThatStays(t *testing.T) {
 	compared = store.txns.Load() + 4
 	eventually(t, "its references were compared with the store again", func() bool { return store.txns.Load() >= compared })
 	if now := e.revision(); now != before+2 {
-		t.Errorf("a number in good order was repaired: %d changes of the store", now-before-2)
+		t.Errorf("an ID in good order was repaired: %d changes of the store", now-before-2)
 	}
 }
 
 // TestUsesAreAskedForUntilTheStoreAnswers: a node that starts while an edit stands goes by what the
-// number is used for, however often the store does not answer when it asks for that. Until it does
+// ID is used for, however often the store does not answer when it asks for that. Until it does
 // the node knows nothing.
 func TestUsesAreAskedForUntilTheStoreAnswers(t *testing.T) {
 	t.Parallel()
@@ -294,9 +294,9 @@ func TestUsesAreAskedForUntilTheStoreAnswers(t *testing.T) {
 	}
 }
 
-// TestRewrittenNumbersCostLittle: of a number that was written again as it was, a node that starts
+// TestRewrittenIDsCostLittle: of an ID that was written again as it was, a node that starts
 // reads the references to its own key, not those to all.
-func TestRewrittenNumbersCostLittle(t *testing.T) {
+func TestRewrittenIDsCostLittle(t *testing.T) {
 	t.Parallel()
 	server := kvstoretest.StartEtcd(t)
 	e := editor{t, server.Client()}
@@ -323,7 +323,7 @@ func TestRewrittenNumbersCostLittle(t *testing.T) {
 	check("192.0.2.2", 1)
 }
 
-// TestEditedWhileCutOff: an edit of which a node hears by a listing is one.
+// TestEditedWhileCutOff: an edit that a node finds in a listing counts as one.
 func TestEditedWhileCutOff(t *testing.T) {
 	t.Parallel()
 	mem := kvstore.NewMemory()
@@ -345,9 +345,9 @@ func TestEditedWhileCutOff(t *testing.T) {
 	}
 }
 
-// TestOldCopy: the store goes back to a copy in which a number in use meant something else, to
-// somebody or to nobody any more. What the copy says counts; who uses the number for another key
-// gets another one; and all nodes come to agree on what every number means that somebody uses.
+// TestOldCopy: the store goes back to a copy in which an ID in use meant something else, to
+// another key or to none any more. The copy counts; a node that uses the ID for another key gets
+// another ID; and all nodes come to agree on the meaning of every ID in use.
 func TestOldCopy(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"in use then", "left behind then"} {
@@ -396,7 +396,7 @@ func oldCopy(t *testing.T, used bool) {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, "the end of the number is known", func() bool { return means(t, second, 300) == "none" && means(t, second, 301) == "filler" })
+	eventually(t, "the end of the ID is known", func() bool { return means(t, second, 300) == "none" && means(t, second, 301) == "filler" })
 	if id, _, err := second.Allocate(t.Context(), now); err != nil || id != 300 {
 		t.Fatalf("the second key has %s, %v", id, err)
 	}
@@ -404,7 +404,7 @@ func oldCopy(t *testing.T, used bool) {
 
 	restore()
 	e.etcd = server.Client()
-	eventually(t, "who uses the number for another key has another one", func() bool {
+	eventually(t, "the node that uses the ID for another key has another one", func() bool {
 		id, err := second.Get(t.Context(), now)
 		return err == nil && id == 301 && e.get("/id/301") == "now" && e.get("/value/now/192.0.2.2") == "301"
 	})
@@ -415,7 +415,7 @@ func oldCopy(t *testing.T, used bool) {
 			}
 		}
 		if got := a.Edited(); len(got) > 0 {
-			t.Errorf("nobody edited %v", got)
+			t.Errorf("%v were not edited", got)
 		}
 	}
 }

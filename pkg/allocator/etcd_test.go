@@ -55,7 +55,7 @@ func (c *counted) Txn(ctx context.Context, txn kvstore.Txn) (kvstore.TxnResult, 
 }
 
 // etcdNode starts an allocator with a connection of its own to a real etcd, and waits until it
-// knows all numbers.
+// knows all IDs.
 func etcdNode(t *testing.T, server *kvstoretest.Etcd, name string, opts ...allocator.AllocatorOption) (*allocator.Allocator, *counted) {
 	t.Helper()
 	a, store := startEtcdNode(t, server, name, false, opts...)
@@ -102,8 +102,8 @@ func startEtcdNode(t *testing.T, server *kvstoretest.Etcd, name string, refuse b
 	return a, store
 }
 
-// Sixty-four nodes race for five hundred keys on a real etcd: each key has exactly one number, and
-// each number one key. Every node takes some of the keys, in groups that go for the same ones at
+// Sixty-four nodes race for five hundred keys on a real etcd: each key has exactly one ID, and
+// each ID one key. Every node takes some of the keys, in groups that go for the same ones at
 // the same time.
 func TestEtcdRace(t *testing.T) {
 	server := kvstoretest.StartEtcd(t)
@@ -144,24 +144,24 @@ func TestEtcdRace(t *testing.T) {
 	}
 	wg.Wait()
 	t.Logf("%d nodes x %d of %d keys in %v", nodes, each, keys, time.Since(start))
-	owner, number, references := map[allocator.ID]int{}, map[int]allocator.ID{}, 0
+	owner, idOf, references := map[allocator.ID]int{}, map[int]allocator.ID{}, 0
 	for n := range nodes {
 		for k, id := range ids[n] {
 			if id == allocator.NoID {
 				continue
 			}
 			references++
-			if have, ok := number[k]; ok && have != id {
+			if have, ok := idOf[k]; ok && have != id {
 				t.Fatalf("key %d is %d on node %d and %d elsewhere", k, id, n, have)
 			}
 			if o, ok := owner[id]; ok && o != k {
-				t.Fatalf("number %d belongs to keys %d and %d", id, o, k)
+				t.Fatalf("ID %d belongs to keys %d and %d", id, o, k)
 			}
-			number[k], owner[id] = id, k
+			idOf[k], owner[id] = id, k
 		}
 	}
 	raw := server.Client()
-	for prefix, want := range map[string]int{"/id/": len(number), "/value/": references} {
+	for prefix, want := range map[string]int{"/id/": len(idOf), "/value/": references} {
 		l, err := raw.Get(t.Context(), base+prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
 		if err != nil || int(l.Count) != want {
 			t.Errorf("%d keys under %s, want %d, %v", l.Count, prefix, want, err)
@@ -188,7 +188,7 @@ func TestEtcdRoundTrips(t *testing.T) {
 }
 
 // After the store has been emptied and restarted, what is in use is there again with the same
-// numbers.
+// IDs.
 func TestEtcdLosesItsData(t *testing.T) {
 	server := kvstoretest.StartEtcd(t)
 	a, _ := etcdNode(t, server, "192.0.2.1")

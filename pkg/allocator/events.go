@@ -7,9 +7,9 @@ import (
 )
 
 // eventQueue holds events for a reader, so that the watch goes on however slow that is. It is
-// bounded by what there is to deliver, and not by what has happened: of a number it keeps at most
-// that it has lost its old key and which one it has now, of a key at most that it has moved to a
-// number. What came and went while the reader was busy is not delivered.
+// bounded by what there is to deliver, and not by what has happened: of an ID it keeps at most
+// that it has lost its old key and which one it has now, of a key at most that it has moved to an
+// ID. What came and went while the reader was busy is not delivered.
 type eventQueue struct {
 	mu      sync.Mutex
 	waiting list.List // of AllocatorEvent
@@ -60,7 +60,7 @@ func (q *eventQueue) push(ev AllocatorEvent) {
 			return
 		}
 	case EventRenumbered:
-		q.drop(subject) // even if it moves back: Allocate has returned the number in between
+		q.drop(subject) // even if it moves back: Allocate has returned the ID in between
 	case EventSync:
 		if same != nil {
 			return

@@ -8,12 +8,12 @@ import (
 	"testing"
 )
 
-// TestEventQueueIsBounded has numbers come, go and change keys while the reader stands still or
-// follows now and then. What waits is never more than there is to tell; and whenever the reader has
+// TestEventQueueIsBounded has IDs come, go and change keys while the reader stands still or
+// follows now and then. Never more waits than there is to report; and whenever the reader has
 // read all, it knows what is so.
 func TestEventQueueIsBounded(t *testing.T) {
 	t.Parallel()
-	const numbers, keys, remotes = 20, 5, 2
+	const ids, keys, remotes = 20, 5, 2
 	type place struct {
 		remote string
 		id     ID
@@ -22,7 +22,7 @@ func TestEventQueueIsBounded(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		q := &eventQueue{}
 		truth, known := map[place]string{}, map[place]string{}
-		local, told := map[string]ID{}, map[string]ID{}
+		local, delivered := map[string]ID{}, map[string]ID{}
 		read := func() bool {
 			ev, more := q.pop()
 			if more != nil {
@@ -35,12 +35,12 @@ func TestEventQueueIsBounded(t *testing.T) {
 			case EventDelete:
 				delete(known, at)
 			case EventRenumbered:
-				told[ev.Key.GetKey()] = ev.ID
+				delivered[ev.Key.GetKey()] = ev.ID
 			}
 			return true
 		}
 		for range 3000 {
-			at := place{[]string{"", "other"}[r.IntN(remotes)], ID(1 + r.IntN(numbers))}
+			at := place{[]string{"", "other"}[r.IntN(remotes)], ID(1 + r.IntN(ids))}
 			key := StringKey(fmt.Sprint("key-", r.IntN(keys)))
 			switch have, there := truth[at]; r.IntN(8) {
 			case 0:
@@ -51,14 +51,14 @@ func TestEventQueueIsBounded(t *testing.T) {
 					delete(truth, at)
 				}
 			case 3:
-				from, to := local[string(key)], ID(1+r.IntN(numbers))
+				from, to := local[string(key)], ID(1+r.IntN(ids))
 				if from == to {
 					break
 				}
 				if from != 0 {
 					q.push(AllocatorEvent{Kind: EventRenumbered, ID: to, OldID: from, Key: key})
 				} else {
-					told[string(key)] = to
+					delivered[string(key)] = to
 				}
 				local[string(key)] = to
 			case 4:
@@ -74,21 +74,21 @@ func TestEventQueueIsBounded(t *testing.T) {
 				q.push(AllocatorEvent{Kind: EventUpsert, ID: at.id, Key: key, Remote: at.remote}) // perhaps once more
 				truth[at] = string(key)
 			}
-			if n := q.waiting.Len(); n > remotes*(2*numbers+1)+keys || n != len(q.places) {
+			if n := q.waiting.Len(); n > remotes*(2*ids+1)+keys || n != len(q.places) {
 				t.Fatalf("seed %d: %d events wait, by %d subjects", seed, n, len(q.places))
 			}
 			if r.IntN(500) == 0 {
 				for read() {
 				}
-				if !maps.Equal(known, truth) || !maps.Equal(told, local) {
-					t.Fatalf("seed %d: the reader knows %v and %v, it is %v and %v", seed, known, told, truth, local)
+				if !maps.Equal(known, truth) || !maps.Equal(delivered, local) {
+					t.Fatalf("seed %d: the reader knows %v and %v, it is %v and %v", seed, known, delivered, truth, local)
 				}
 			}
 		}
 	}
 }
 
-// TestEventQueueKeepsOrder: what does not meet is told in order, to a reader that waits.
+// TestEventQueueKeepsOrder: a reader that waits gets events that do not cancel out in order.
 func TestEventQueueKeepsOrder(t *testing.T) {
 	t.Parallel()
 	q := &eventQueue{}
@@ -105,11 +105,11 @@ func TestEventQueueKeepsOrder(t *testing.T) {
 	q.push(AllocatorEvent{Kind: EventSync})
 	for id := range ID(100) {
 		if ev := <-out; ev.Kind != EventUpsert || ev.ID != id+1 {
-			t.Fatalf("told %+v, want number %d", ev, id+1)
+			t.Fatalf("got event %+v, want ID %d", ev, id+1)
 		}
 	}
 	if ev := <-out; ev.Kind != EventSync {
-		t.Errorf("told %+v at the end", ev)
+		t.Errorf("got event %+v at the end", ev)
 	}
 	cancel()
 	<-done

@@ -18,10 +18,10 @@ import (
 	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
 )
 
-// number has the node of an address use one number for a key.
-func number(ctx context.Context, store kvstore.Backend, address string) error {
+// ID has the node of an address use one ID for a key.
+func allocateOn(ctx context.Context, store kvstore.Backend, address string) error {
 	backend, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{
-		Store: store, BasePath: "example/numbers", Suffix: address, KeyType: allocator.StringKey(""),
+		Store: store, BasePath: "example/ids", Suffix: address, KeyType: allocator.StringKey(""),
 	})
 	if err != nil {
 		return err
@@ -41,8 +41,8 @@ func number(ctx context.Context, store kvstore.Backend, address string) error {
 	if err != nil {
 		return err
 	}
-	fmt.Println(key, "has the number", id, "which is new:", isNew)
-	_, err = a.Release(ctx, key) // nobody else can have the number before, and for a while afterwards
+	fmt.Println(key, "has the ID", id, "which is new:", isNew)
+	_, err = a.Release(ctx, key) // nobody else can have the ID before, and for a while afterwards
 	return err
 }
 
@@ -56,7 +56,7 @@ func Example_etcd() {
 		log.Fatal(err)
 	}
 	defer store.Close()
-	if err := number(context.Background(), store, "192.0.2.1"); err != nil {
+	if err := allocateOn(context.Background(), store, "192.0.2.1"); err != nil {
 		log.Fatal(err)
 	}
 }
@@ -70,7 +70,7 @@ func Example_consul() {
 		log.Fatal(err)
 	}
 	defer store.Close()
-	if err := number(context.Background(), store, "192.0.2.1"); err != nil {
+	if err := allocateOn(context.Background(), store, "192.0.2.1"); err != nil {
 		log.Fatal(err)
 	}
 }
@@ -89,7 +89,7 @@ func TestExamplesOnStores(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			said := output(t, func() { run(t) })
-			if want := regexp.MustCompile(`^app=web; has the number \d+ which is new: true\n$`); !want.MatchString(said) {
+			if want := regexp.MustCompile(`^app=web; has the ID \d+ which is new: true\n$`); !want.MatchString(said) {
 				t.Errorf("the example prints %q", said)
 			}
 		})

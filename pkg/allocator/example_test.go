@@ -18,7 +18,7 @@ import (
 // store in memory.
 func startNode(store kvstore.Backend, address string, opts ...allocator.AllocatorOption) (a *allocator.Allocator, stop func()) {
 	backend, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{
-		Store: store, BasePath: "cluster/numbers", Suffix: address, KeyType: allocator.StringKey(""),
+		Store: store, BasePath: "cluster/ids", Suffix: address, KeyType: allocator.StringKey(""),
 	})
 	if err != nil {
 		log.Fatal(err)
@@ -36,7 +36,7 @@ func startNode(store kvstore.Backend, address string, opts ...allocator.Allocato
 	return a, func() { a.Close(); running.Wait() }
 }
 
-// Two nodes that use the same key get the same number, without talking to each other.
+// Two nodes that use the same key get the same ID, without talking to each other.
 func Example() {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
@@ -55,20 +55,20 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println("same number:", first == second, "- made by the first:", isNew, "- by the second:", again)
+	fmt.Println("same ID:", first == second, "- made by the first:", isNew, "- by the second:", again)
 
 	key, err := west.GetByID(ctx, first)
-	fmt.Println("the number's key:", key, err)
+	fmt.Println("the ID's key:", key, err)
 
 	last, err := east.Release(ctx, web)
 	fmt.Println("last use on this node:", last, err)
 	// Output:
-	// same number: true - made by the first: true - by the second: false
-	// the number's key: k8s:app=web; <nil>
+	// same ID: true - made by the first: true - by the second: false
+	// the ID's key: k8s:app=web; <nil>
 	// last use on this node: true <nil>
 }
 
-// One process of the cluster collects the numbers that nobody refers to any more. A number goes in
+// One process of the cluster collects the IDs that nobody refers to any more. An ID goes in
 // the second round that finds it so.
 func ExampleAllocator_RunGC() {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
@@ -86,7 +86,7 @@ func ExampleAllocator_RunGC() {
 	}
 
 	backend, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{
-		Store: cluster.Client(), BasePath: "cluster/numbers", KeyType: allocator.StringKey(""),
+		Store: cluster.Client(), BasePath: "cluster/ids", KeyType: allocator.StringKey(""),
 	})
 	if err != nil {
 		log.Fatal(err)
@@ -109,7 +109,7 @@ func ExampleAllocator_RunGC() {
 	// round 2: 1 alive, 0 dead, 1 deleted
 }
 
-// Events report every number of the cluster, as it comes and goes.
+// Events report every ID of the cluster, as it comes and goes.
 func ExampleWithEvents() {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
@@ -117,7 +117,7 @@ func ExampleWithEvents() {
 	events := make(allocator.AllocatorEventChan)
 	_, stop := startNode(cluster.Client(), "192.0.2.1", allocator.WithEvents(events))
 	defer stop()
-	fmt.Println((<-events).Kind) // all numbers that were there at the start have been delivered: none
+	fmt.Println((<-events).Kind) // all IDs that were there at the start have been delivered: none
 
 	other, stopOther := startNode(cluster.Client(), "192.0.2.2")
 	defer stopOther()
@@ -143,7 +143,7 @@ func ExampleErrExhausted() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	// The numbers of cluster 3: its bits are or-ed to each.
+	// The IDs of cluster 3: its bits are or-ed to each.
 	a, err := allocator.NewAllocator(allocator.StringKey(""), backend, allocator.WithMin(1), allocator.WithMax(2), allocator.WithPrefixMask(3<<16))
 	if err != nil {
 		log.Fatal(err)
@@ -159,5 +159,5 @@ func ExampleErrExhausted() {
 	// Output:
 	// a false <nil>
 	// b false <nil>
-	// c true allocate "c": no number is free: all of 196609 to 196610 are taken
+	// c true allocate "c": no ID is free: all of 196609 to 196610 are taken
 }

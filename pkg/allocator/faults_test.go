@@ -53,7 +53,7 @@ func TestForeignLockIsHonoured(t *testing.T) {
 	if l, err := other.List(t.Context(), base+"/value/"); err != nil || len(l.Pairs) != 0 {
 		t.Fatalf("references while the lock is held: %+v, %v", l.Pairs, err)
 	}
-	// The holder does as older allocators do: the number first, then its reference, then it lets
+	// The holder does as older allocators do: the ID first, then its reference, then it lets
 	// go.
 	for _, kv := range [][2]string{{base + "/id/777", "key"}, {base + "/value/key/192.0.2.9", "777"}} {
 		if err := kvstore.Put(t.Context(), other, kv[0], []byte(kv[1]), kvstore.Permanent); err != nil {
@@ -66,16 +66,16 @@ func TestForeignLockIsHonoured(t *testing.T) {
 	if id := <-got; id != 777 {
 		t.Errorf("the lock's holder made 777, the node uses %d", id)
 	}
-	// A lock on a key that has a number in force keeps nobody waiting.
+	// A lock on a key that has an ID in force keeps nobody waiting.
 	if err := kvstore.Put(t.Context(), other, lock, nil, kvstore.Leased); err != nil {
 		t.Fatal(err)
 	}
 	if id := newNode(t, mem, "192.0.2.2").allocate(t, "key"); id != 777 {
-		t.Errorf("number %d with the lock held", id)
+		t.Errorf("ID %d with the lock held", id)
 	}
 }
 
-// An answer that is lost must neither make a second number nor leave a reference that nobody wants.
+// An answer that is lost must neither make a second ID nor leave a reference that nobody wants.
 func TestLostAnswers(t *testing.T) {
 	t.Parallel()
 	mem := kvstore.NewMemory()
@@ -98,7 +98,7 @@ func TestLostAnswers(t *testing.T) {
 	}
 	l, err := mem.Client().List(t.Context(), base+"/id/")
 	if err != nil || len(l.Pairs) != len(ids) {
-		t.Fatalf("%d numbers in the store for %d keys, %v", len(l.Pairs), len(ids), err)
+		t.Fatalf("%d IDs in the store for %d keys, %v", len(l.Pairs), len(ids), err)
 	}
 	// Allocations that are given up in the middle leave nothing behind.
 	a.store.SetFault(func(_ context.Context, call kvstore.MemoryCall) (before, after error) { return nil, lost })
@@ -124,8 +124,8 @@ func TestLostAnswers(t *testing.T) {
 	})
 }
 
-// lateStore keeps the transactions that delete something and lets nobody know what became of them,
-// until told otherwise.
+// lateStore keeps the transactions that delete something and hides their results,
+// until the test says otherwise.
 type lateStore struct {
 	kvstore.Backend
 	mu   sync.Mutex
@@ -191,13 +191,13 @@ func TestLateRelease(t *testing.T) {
 	}
 }
 
-// A node whose watch is behind does not know that a key has a number without references. It must
-// not tell anyone of a second one.
-func TestStaleWatchMakesNoSecondNumber(t *testing.T) {
+// A node whose watch is behind does not know that a key has an ID without references. It must
+// not return a second one to any caller.
+func TestStaleWatchMakesNoSecondID(t *testing.T) {
 	t.Parallel()
 	mem := kvstore.NewMemory()
 	a := newNode(t, mem, "192.0.2.1")
-	// The second node's watch is broken, and its listings fail, until told otherwise; its
+	// The second node's watch is broken, and its listings fail, until the test says otherwise; its
 	// transactions work.
 	b := newNode(t, mem, "192.0.2.2")
 	var stalled atomic.Bool
@@ -225,15 +225,15 @@ func TestStaleWatchMakesNoSecondNumber(t *testing.T) {
 	stalled.Store(false)
 	b.store.BreakWatches()
 	if second := <-got; second != id {
-		t.Errorf("the key was told as %d, and then as %d", id, second)
+		t.Errorf("the key had the ID %d, and then %d", id, second)
 	}
-	eventually(t, "one number is left", func() bool {
+	eventually(t, "one ID is left", func() bool {
 		l, err := a.store.List(t.Context(), base+"/id/")
 		return err == nil && len(l.Pairs) == 1
 	})
 }
 
-// With 99 of 100 numbers taken, many nodes still find the rest, each once.
+// With 99 of 100 IDs taken, many nodes still find the rest, each once.
 func TestNearlyFull(t *testing.T) {
 	t.Parallel()
 	mem := kvstore.NewMemory()
@@ -282,11 +282,11 @@ func TestNearlyFull(t *testing.T) {
 	}
 	wg.Wait()
 	if len(seen) != free || full.Load() != 4 {
-		t.Errorf("%d numbers were found, want %d; %d calls found the range full, want 4", len(seen), free, full.Load())
+		t.Errorf("%d IDs were found, want %d; %d calls found the range full, want 4", len(seen), free, full.Load())
 	}
 }
 
-// Tens of thousands of dead numbers are collected in the second round, and none of those in use.
+// Tens of thousands of dead IDs are collected in the second round, and none of those in use.
 func TestCollectMany(t *testing.T) {
 	t.Parallel()
 	mem := kvstore.NewMemory()
@@ -340,7 +340,7 @@ func TestCollectMany(t *testing.T) {
 	}
 	l, err := fill.List(t.Context(), base+"/id/")
 	if err != nil || len(l.Pairs) != live+2 {
-		t.Errorf("%d numbers are left, want %d, %v", len(l.Pairs), live+2, err)
+		t.Errorf("%d IDs are left, want %d, %v", len(l.Pairs), live+2, err)
 	}
 }
 
@@ -400,22 +400,22 @@ func TestRemoteCache(t *testing.T) {
 		t.Fatal(err)
 	}
 	if key, err := a.GetByID(t.Context(), id); err != nil || key.GetKey() != "far" {
-		t.Errorf("remote number %d: %v, %v", id, key, err)
+		t.Errorf("remote ID %d: %v, %v", id, key, err)
 	}
 	if _, err := a.GetByID(t.Context(), stray); !errors.Is(err, allocator.ErrIdentityNonExistent) {
-		t.Errorf("a refused number: %v", err)
+		t.Errorf("a refused ID: %v", err)
 	}
 	all := map[allocator.ID]string{}
 	a.ForeachCache(func(id allocator.ID, key allocator.AllocatorKey) { all[id] = key.GetKey() })
 	if len(all) != 1 || all[id] != "far" {
-		t.Errorf("the caches have %v, want the remote number %d only", all, id)
+		t.Errorf("the caches have %v, want the remote ID %d only", all, id)
 	}
 	// A remote key does not answer for a local one.
 	if got := a.allocate(t, "far"); got == id {
-		t.Errorf("the local key has the remote number %d", got)
+		t.Errorf("the local key has the remote ID %d", got)
 	}
 	var kinds []string
-	hear := func(n int) {
+	observe := func(n int) {
 		for len(kinds) < n {
 			ev := <-a.events
 			if ev.Remote == "far" && (ev.Kind == allocator.EventSync || ev.ID == id) {
@@ -423,13 +423,13 @@ func TestRemoteCache(t *testing.T) {
 			}
 		}
 	}
-	hear(2)
+	observe(2)
 	rc.Close()
 	rc.Close()
 	if _, err := a.GetByID(t.Context(), id); !errors.Is(err, allocator.ErrIdentityNonExistent) {
-		t.Errorf("a number of a closed cache: %v", err)
+		t.Errorf("an ID of a closed cache: %v", err)
 	}
-	hear(3)
+	observe(3)
 	if got := strings.Join(kinds, " "); got != "upsert sync delete" {
 		t.Errorf("events of the remote cache: %s", got)
 	}

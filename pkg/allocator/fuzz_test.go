@@ -11,8 +11,8 @@ import (
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
-// Anyone may have written anything to the store: nothing there may crash a node, or make it use a
-// number that the store has for another key.
+// Anyone may have written anything to the store: nothing there may crash a node, or make it use an
+// ID that the store has for another key.
 func FuzzStoreContent(f *testing.F) {
 	f.Add("key", "id/5=key\nvalue/key/192.0.2.9=5\n")
 	f.Add("key", "id/5=other\nvalue/key/192.0.2.9=5\nvalue/key/192.0.2.8=6")
@@ -61,7 +61,7 @@ func FuzzStoreContent(f *testing.F) {
 				t.Fatalf("key %q got %d, which the store has as %q, %v", text, id, kv.Value, err)
 			}
 			if got, err := a.GetByID(t.Context(), id); err != nil || got.GetKey() != text {
-				t.Errorf("number %d is %v, %v", id, got, err)
+				t.Errorf("ID %d is %v, %v", id, got, err)
 			}
 		case errors.Is(err, allocator.ErrExhausted), errors.Is(err, context.DeadlineExceeded), errors.Is(err, allocator.ErrContended):
 			// Full, or a lock that nobody gives up.
@@ -79,7 +79,7 @@ func FuzzStoreContent(f *testing.F) {
 		}
 		if id != allocator.NoID {
 			if _, err := store.Get(t.Context(), base+"/id/"+id.String()); err != nil {
-				t.Errorf("number %d of %q is in use and was collected: %v", id, text, err)
+				t.Errorf("ID %d of %q is in use and was collected: %v", id, text, err)
 			}
 		}
 	})

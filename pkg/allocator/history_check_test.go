@@ -43,7 +43,7 @@ type op struct {
 	node int    // -1: all nodes
 }
 
-// keyState is what the promises say about one key: who holds it, and under which number.
+// keyState is what the promises say about one key: who holds it, and under which ID.
 type keyState struct {
 	id    allocator.ID // of the holders that are certain
 	held  [maxNodes]uint8
@@ -61,7 +61,7 @@ func (s *keyState) certain() bool {
 }
 
 // keyModel is the sequential specification of one key: while it is held for certain, it has one
-// number.
+// ID.
 func keyModel() porcupine.Model {
 	seed := maphash.MakeSeed()
 	return porcupine.Model{
@@ -176,10 +176,10 @@ func describe(model porcupine.Model, ops []porcupine.Operation) string {
 	return b.String()
 }
 
-// checkNumbers checks that no number was held for certain for two keys at once: from the answer to
+// checkIDs checks that no ID was held for certain for two keys at once: from the answer to
 // an Allocate until the last Release of that key on that node is called, or until the reference may
 // have been lost.
-func (h *history) checkNumbers() (faults []string) {
+func (h *history) checkIDs() (faults []string) {
 	type hold struct {
 		id       allocator.ID
 		count    int
@@ -254,7 +254,7 @@ func (h *history) checkNumbers() (faults []string) {
 					break
 				}
 				if other.key != s.key {
-					faults = append(faults, fmt.Sprintf("number %d was held for %q from %d to %d ns and for %q from %d", id, s.key, s.from, s.to, other.key, other.from))
+					faults = append(faults, fmt.Sprintf("ID %d was held for %q from %d to %d ns and for %q from %d", id, s.key, s.from, s.to, other.key, other.from))
 				}
 			}
 		}
@@ -269,8 +269,8 @@ type recorder struct {
 	h       *history
 	cancel  context.CancelFunc
 	done    chan struct{}
-	masters map[string]string // number -> key
-	refs    map[string]string // path below value/ -> number
+	masters map[string]string // ID -> key
+	refs    map[string]string // path below value/ -> ID
 
 	seen atomic.Int64 // the newest revision applied
 
@@ -280,8 +280,8 @@ type recorder struct {
 	log     map[string][]string // what became of each reference
 }
 
-// tell returns the last changes of a reference.
-func (r *recorder) tell(path string) string {
+// lastChanges returns the last changes of a reference.
+func (r *recorder) lastChanges(path string) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	list := r.log[path]
@@ -384,24 +384,24 @@ func (r *recorder) apply(events []*clientv3.Event) {
 	r.seen.Store(rev)
 	for _, id := range newMasters {
 		if was := old[id]; was != "" && was != r.masters[id] {
-			r.fault("revision %d: number %s was given to %q although it belongs to %q", rev, id, r.masters[id], was)
+			r.fault("revision %d: ID %s was given to %q although it belongs to %q", rev, id, r.masters[id], was)
 		}
 	}
 	for _, id := range goneMasters {
 		for path, to := range r.refs {
 			if key := path[:strings.LastIndexByte(path, '/')]; to == id && key == old[id] {
-				r.fault("revision %d: number %s of %q was deleted although %s refers to it", rev, id, key, path)
+				r.fault("revision %d: ID %s of %q was deleted although %s refers to it", rev, id, key, path)
 			}
 		}
 	}
 	for _, path := range newRefs {
 		id, key := r.refs[path], path[:strings.LastIndexByte(path, '/')]
 		if r.masters[id] != key {
-			r.fault("revision %d: a reference to number %s for %q was written, but the number belongs to %q", rev, id, key, r.masters[id])
+			r.fault("revision %d: a reference to ID %s for %q was written, but the ID belongs to %q", rev, id, key, r.masters[id])
 		}
 		for other, to := range r.refs {
 			if other != path && to != id && other[:strings.LastIndexByte(other, '/')] == key && r.masters[to] == key {
-				r.fault("revision %d: a reference to number %s for %q was written beside one to %s (%s)", rev, id, key, to, other)
+				r.fault("revision %d: a reference to ID %s for %q was written beside one to %s (%s)", rev, id, key, to, other)
 			}
 		}
 	}
@@ -417,19 +417,19 @@ func TestHistoryChecksFindFaults(t *testing.T) {
 		out       allocator.ID
 	}
 	for name, c := range map[string]struct {
-		rows          []row
-		keys, numbers bool // which check finds a fault
+		rows      []row
+		keys, ids bool // which check finds a fault
 	}{
-		"one number, held twice": {rows: []row{{op{opAllocate, a, 0}, 0, 1, 7}, {op{opAllocate, a, 1}, 2, 3, 7}, {op{opRelease, a, 0}, 4, 5, 0}, {op{opAllocate, a, 0}, 6, 7, 7}}},
-		"a new number once free": {rows: []row{{op{opAllocate, a, 0}, 0, 1, 7}, {op{opRelease, a, 0}, 4, 5, 0}, {op{opAllocate, a, 1}, 6, 7, 8}}},
-		"two numbers at once":    {rows: []row{{op{opAllocate, a, 0}, 0, 1, 7}, {op{opAllocate, a, 1}, 2, 3, 8}}, keys: true},
-		"two numbers, raced":     {rows: []row{{op{opAllocate, a, 0}, 0, 5, 7}, {op{opAllocate, a, 1}, 1, 4, 8}}, keys: true},
-		"changed while held":     {rows: []row{{op{opAllocate, a, 0}, 0, 1, 7}, {op{opAllocate, a, 1}, 2, 3, 7}, {op{opRelease, a, 0}, 4, 5, 0}, {op{opAllocate, a, 0}, 6, 7, 8}}, keys: true},
-		"a wrong lookup":         {rows: []row{{op{opAllocate, a, 0}, 0, 1, 7}, {op{opLookup, a, 1}, 2, 3, 0}}, keys: true},
-		"changed after a loss":   {rows: []row{{op{opAllocate, a, 0}, 0, 1, 7}, {op{kind: opLose, node: 0}, 2, 3, 0}, {op{opAllocate, a, 1}, 4, 5, 8}}},
-		"two keys of one number": {rows: []row{{op{opAllocate, a, 0}, 0, 1, 7}, {op{opAllocate, b, 1}, 2, 3, 7}}, numbers: true},
-		"one key after another":  {rows: []row{{op{opAllocate, a, 0}, 0, 1, 7}, {op{opRelease, a, 0}, 4, 5, 0}, {op{opAllocate, b, 1}, 6, 7, 7}}},
-		"a lost number reused":   {rows: []row{{op{opAllocate, a, 0}, 0, 1, 7}, {op{kind: opCrash, node: 0}, 2, 3, 0}, {op{opAllocate, b, 1}, 6, 7, 7}}},
+		"one ID, held twice":    {rows: []row{{op{opAllocate, a, 0}, 0, 1, 7}, {op{opAllocate, a, 1}, 2, 3, 7}, {op{opRelease, a, 0}, 4, 5, 0}, {op{opAllocate, a, 0}, 6, 7, 7}}},
+		"a new ID once free":    {rows: []row{{op{opAllocate, a, 0}, 0, 1, 7}, {op{opRelease, a, 0}, 4, 5, 0}, {op{opAllocate, a, 1}, 6, 7, 8}}},
+		"two IDs at once":       {rows: []row{{op{opAllocate, a, 0}, 0, 1, 7}, {op{opAllocate, a, 1}, 2, 3, 8}}, keys: true},
+		"two IDs, raced":        {rows: []row{{op{opAllocate, a, 0}, 0, 5, 7}, {op{opAllocate, a, 1}, 1, 4, 8}}, keys: true},
+		"changed while held":    {rows: []row{{op{opAllocate, a, 0}, 0, 1, 7}, {op{opAllocate, a, 1}, 2, 3, 7}, {op{opRelease, a, 0}, 4, 5, 0}, {op{opAllocate, a, 0}, 6, 7, 8}}, keys: true},
+		"a wrong lookup":        {rows: []row{{op{opAllocate, a, 0}, 0, 1, 7}, {op{opLookup, a, 1}, 2, 3, 0}}, keys: true},
+		"changed after a loss":  {rows: []row{{op{opAllocate, a, 0}, 0, 1, 7}, {op{kind: opLose, node: 0}, 2, 3, 0}, {op{opAllocate, a, 1}, 4, 5, 8}}},
+		"two keys of one ID":    {rows: []row{{op{opAllocate, a, 0}, 0, 1, 7}, {op{opAllocate, b, 1}, 2, 3, 7}}, ids: true},
+		"one key after another": {rows: []row{{op{opAllocate, a, 0}, 0, 1, 7}, {op{opRelease, a, 0}, 4, 5, 0}, {op{opAllocate, b, 1}, 6, 7, 7}}},
+		"a lost ID reused":      {rows: []row{{op{opAllocate, a, 0}, 0, 1, 7}, {op{kind: opCrash, node: 0}, 2, 3, 0}, {op{opAllocate, b, 1}, 6, 7, 7}}},
 	} {
 		h := &history{start: time.Now().Add(-time.Second)}
 		for _, r := range c.rows {
@@ -438,8 +438,8 @@ func TestHistoryChecksFindFaults(t *testing.T) {
 		if got := len(h.checkKeys([]string{a, b})) > 0; got != c.keys {
 			t.Errorf("%s: the check of keys found a fault: %v, want %v", name, got, c.keys)
 		}
-		if got := len(h.checkNumbers()) > 0; got != c.numbers {
-			t.Errorf("%s: the check of numbers found a fault: %v, want %v", name, got, c.numbers)
+		if got := len(h.checkIDs()) > 0; got != c.ids {
+			t.Errorf("%s: the check of IDs found a fault: %v, want %v", name, got, c.ids)
 		}
 	}
 	event := func(rev int64, key, value string) *clientv3.Event {
@@ -456,9 +456,9 @@ func TestHistoryChecksFindFaults(t *testing.T) {
 		"in order":            {false, []*clientv3.Event{event(3, "id/8", "b"), event(4, "value/b/n2", "8"), event(5, "value/a/n2", "7")}},
 		"deleted in use":      {true, []*clientv3.Event{event(3, "id/7", "")}},
 		"taken over":          {true, []*clientv3.Event{event(3, "id/7", "b")}},
-		"without a number":    {true, []*clientv3.Event{event(3, "value/b/n2", "9")}},
-		"another's number":    {true, []*clientv3.Event{event(3, "value/b/n2", "7")}},
-		"a second number":     {true, []*clientv3.Event{event(3, "id/9", "a"), event(4, "value/a/n2", "9")}},
+		"without an ID":       {true, []*clientv3.Event{event(3, "value/b/n2", "9")}},
+		"another's ID":        {true, []*clientv3.Event{event(3, "value/b/n2", "7")}},
+		"a second ID":         {true, []*clientv3.Event{event(3, "id/9", "a"), event(4, "value/a/n2", "9")}},
 		"gone with its users": {false, []*clientv3.Event{event(3, "value/a/n1", ""), event(4, "id/7", ""), event(5, "id/7", "b")}},
 	} {
 		r := &recorder{base: "x", masters: map[string]string{}, refs: map[string]string{}}

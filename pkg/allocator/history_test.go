@@ -23,7 +23,7 @@ import (
 	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
 )
 
-// historyMin is the smallest number. There are few, so that they are used again and again.
+// historyMin is the smallest ID. There are few, so that they are used again and again.
 const historyMin = 256
 
 // historyWorld is one cluster of a history test.
@@ -68,7 +68,7 @@ type historyNode struct {
 	halt   context.CancelFunc
 
 	mu        sync.Mutex
-	renamed   map[string][]allocator.ID // the numbers told by EventRenumbered since the node started
+	renamed   map[string][]allocator.ID // the IDs of EventRenumbered since the node started
 	disturbed bool
 	held      []map[string]int // by worker
 }
@@ -120,7 +120,7 @@ func (n *historyNode) start() {
 					n.mu.Lock()
 					renamed[ev.Key.GetKey()] = append(renamed[ev.Key.GetKey()], ev.OldID, ev.ID)
 					if !n.disturbed {
-						n.w.t.Errorf("node %d was told that %s went from %d to %d, though it never lost a reference", n.n, ev.Key, ev.OldID, ev.ID)
+						n.w.t.Errorf("node %d got an event that %s went from %d to %d, though it never lost a reference", n.n, ev.Key, ev.OldID, ev.ID)
 					}
 					n.mu.Unlock()
 				}
@@ -176,7 +176,7 @@ func (n *historyNode) worker(ctx context.Context, client int, held map[string]in
 		w.ops.Add(1)
 		key := w.keys[rng.IntN(len(w.keys))]
 		release := false
-		if mine := holding(held); len(mine) > 0 && rng.IntN(4) < len(mine) { // few keys each: numbers must come free
+		if mine := holding(held); len(mine) > 0 && rng.IntN(4) < len(mine) { // few keys each: IDs must come free
 			key, release = mine[rng.IntN(len(mine))], true
 		}
 		short, cancel := context.WithTimeout(ctx, 3*time.Second)
@@ -197,7 +197,7 @@ func (n *historyNode) worker(ctx context.Context, client int, held map[string]in
 				held[key]++
 				w.h.add(client, op{opAllocate, key, n.n}, call, w.h.now(), id)
 				if id < historyMin || id > w.max {
-					w.t.Errorf("%s got the number %d, which is out of range", key, id)
+					w.t.Errorf("%s got the ID %d, which is out of range", key, id)
 				}
 			}
 		}
@@ -373,7 +373,7 @@ func (w *historyWorld) snapshot() (restore func()) {
 // leases end, nodes crash, history is compacted, garbage is collected without pause, and the store
 // is restarted and put back to an earlier state. (A lease ends by being revoked, which is also what
 // etcd does to one whose time is up.) Every promise is then checked on what was seen: by the
-// callers (a linearizability checker for each key, overlaps for each number), by the store itself
+// callers (a linearizability checker for each key, overlaps for each ID), by the store itself
 // (every single change), and at the end.
 //
 // HAWSER_SEED repeats a run's operations and faults, HAWSER_OPS sets their number, HAWSER_LONG=1
@@ -486,10 +486,10 @@ func runHistory(t *testing.T, seed uint64, nodes int, ops int64, limit time.Dura
 		kinds[o.Input.(op).kind]++
 	}
 	began := time.Now()
-	for _, fault := range append(w.h.checkKeys(w.keys), w.h.checkNumbers()...) {
+	for _, fault := range append(w.h.checkKeys(w.keys), w.h.checkIDs()...) {
 		t.Error(fault)
 	}
-	t.Logf("%d nodes, %d faults: %d allocations, %d releases, %d lookups, %d lost leases or data, %d crashes; %d numbers collected; %d changes of the store; restored: %v; %v, checked in %v",
+	t.Logf("%d nodes, %d faults: %d allocations, %d releases, %d lookups, %d lost leases or data, %d crashes; %d IDs collected; %d changes of the store; restored: %v; %v, checked in %v",
 		nodes, w.faults.Load(), kinds[opAllocate], kinds[opRelease], kinds[opLookup], kinds[opLose], kinds[opCrash], deleted, w.changes, w.restored,
 		began.Sub(w.h.start).Round(time.Millisecond), time.Since(began).Round(time.Millisecond))
 }
@@ -511,7 +511,7 @@ func (w *historyWorld) settle(t *testing.T) {
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
-	// What a node was told at first, and what became of it, must be connected by events.
+	// Events must connect the first ID that a node got with the present one.
 	last := make(map[op]allocator.ID)
 	w.h.mu.Lock()
 	defer w.h.mu.Unlock()
@@ -530,16 +530,16 @@ func (w *historyWorld) settle(t *testing.T) {
 	}
 	for _, n := range w.nodes {
 		for key := range n.holds() {
-			told := last[op{key: key, node: n.n}]
+			given := last[op{key: key, node: n.n}]
 			id, err := n.a.Get(ctx, allocator.StringKey(key))
-			if err != nil || id == told {
+			if err != nil || id == given {
 				continue
 			}
 			n.mu.Lock()
 			chain := n.renamed[key]
 			n.mu.Unlock()
 			if len(chain) == 0 || chain[len(chain)-1] != id {
-				t.Errorf("node %d was told %d for %s, has %d now, and the events tell %v", n.n, told, key, id, chain)
+				t.Errorf("node %d got %d for %s, has %d now, and the events have %v", n.n, given, key, id, chain)
 			}
 		}
 	}
@@ -560,28 +560,28 @@ func (n *historyNode) holds() map[string]int {
 
 // disorder reports what is not as it must be in the end.
 func (w *historyWorld) disorder(ctx context.Context) string {
-	numbers := map[string]allocator.ID{}
+	ids := map[string]allocator.ID{}
 	owners := map[allocator.ID]string{}
 	for _, n := range w.nodes {
 		for key := range n.holds() {
 			id, err := n.a.Get(ctx, allocator.StringKey(key))
 			if err != nil || id == allocator.NoID {
-				return fmt.Sprintf("node %d has no number for %s: %v", n.n, key, err)
+				return fmt.Sprintf("node %d has no ID for %s: %v", n.n, key, err)
 			}
-			if have, ok := numbers[key]; ok && have != id {
+			if have, ok := ids[key]; ok && have != id {
 				return fmt.Sprintf("%s is %d and %d", key, have, id)
 			}
 			if have, ok := owners[id]; ok && have != key {
 				return fmt.Sprintf("%d is %s and %s", id, have, key)
 			}
-			numbers[key], owners[id] = id, key
+			ids[key], owners[id] = id, key
 			ref, err := w.raw.Get(ctx, w.base+"/value/"+key+"/"+n.name())
 			if err != nil || len(ref.Kvs) != 1 || string(ref.Kvs[0].Value) != id.String() {
 				return fmt.Sprintf("node %d uses %s as %d, but has no such reference in the store", n.n, key, id)
 			}
 			master, err := w.raw.Get(ctx, w.base+"/id/"+id.String())
 			if err != nil || len(master.Kvs) != 1 || string(master.Kvs[0].Value) != key {
-				return fmt.Sprintf("number %d of %s is not in the store", id, key)
+				return fmt.Sprintf("ID %d of %s is not in the store", id, key)
 			}
 		}
 	}
@@ -649,7 +649,7 @@ func (w *historyWorld) finish(t *testing.T) {
 			select {
 			case <-ctx.Done():
 				path := strings.TrimPrefix(left, w.base+"/value/")
-				t.Errorf("reference %s is left although everything has been released; its changes:\n%s\nthe operations:\n%s", left, w.rec.tell(path), w.about(path))
+				t.Errorf("reference %s is left although everything has been released; its changes:\n%s\nthe operations:\n%s", left, w.rec.lastChanges(path), w.about(path))
 				left = ""
 			case <-time.After(50 * time.Millisecond):
 				continue

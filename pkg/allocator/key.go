@@ -7,16 +7,16 @@ import (
 	"strings"
 )
 
-// ID is a number given to a key.
+// ID is the number that a key is given.
 type ID uint64
 
-// NoID is no number: 0 is never given out.
+// NoID is no ID: 0 is never given out.
 const NoID ID = 0
 
-// String returns the number in decimal.
+// String returns the ID in decimal.
 func (id ID) String() string { return strconv.FormatUint(uint64(id), 10) }
 
-// ParseID reads a decimal number as it stands in the store. NoID is not one.
+// ParseID reads a decimal ID as it stands in the store. NoID is not one.
 func ParseID(s string) (ID, error) {
 	n, err := strconv.ParseUint(s, 10, 64)
 	if err != nil || n == 0 || s[0] == '0' || s[0] == '+' {
@@ -26,12 +26,12 @@ func ParseID(s string) (ID, error) {
 }
 
 var (
-	// ErrExhausted means that every number of the range is taken. The error that wraps it names the
+	// ErrExhausted means that every ID of the range is taken. The error that wraps it names the
 	// range.
-	ErrExhausted = errors.New("no number is free")
-	// ErrUnassigned means that a key has no number, and that this node makes none: see [ReadOnly].
-	ErrUnassigned = errors.New("no number has been assigned")
-	// ErrIdentityNonExistent means that the store has no key for a number.
+	ErrExhausted = errors.New("no ID is free")
+	// ErrUnassigned means that a key has no ID, and that this node makes none: see [ReadOnly].
+	ErrUnassigned = errors.New("no ID has been assigned")
+	// ErrIdentityNonExistent means that the store has no key for an ID.
 	ErrIdentityNonExistent = errors.New("identity does not exist")
 	// ErrNotInUse means that a key was released more often than it was allocated on this node.
 	ErrNotInUse = errors.New("key is not in use on this node")
@@ -41,13 +41,13 @@ var (
 	ErrClosed = errors.New("allocator is closed")
 )
 
-// ConflictError reports that a key that this node uses under one number has another in the store,
-// or that its number belongs to another key.
+// ConflictError reports that a key that this node uses under one ID has another in the store,
+// or that its ID belongs to another key.
 type ConflictError struct {
 	Key string
-	// Held is the number that this node uses.
+	// Held is the ID that this node uses.
 	Held ID
-	// InForce is the number that the store has for the key; NoID if it has none.
+	// InForce is the ID that the store has for the key; NoID if it has none.
 	InForce ID
 	// Owner is the key that the store has for Held, if it is not Key.
 	Owner string
@@ -58,12 +58,12 @@ type ConflictError struct {
 // Error implements error.
 func (e *ConflictError) Error() string {
 	if e.Owner != "" {
-		return fmt.Sprintf("number %s of key %q now belongs to key %q", e.Held, e.Key, e.Owner)
+		return fmt.Sprintf("ID %s of key %q now belongs to key %q", e.Held, e.Key, e.Owner)
 	}
 	return fmt.Sprintf("key %q is used here as %s, but is in force as %s", e.Key, e.Held, e.InForce)
 }
 
-// AllocatorKey is a key that can be given a number. Its canonical string decides: two keys are the
+// AllocatorKey is a key that can be given an ID. Its canonical string decides: two keys are the
 // same if their GetKey is.
 type AllocatorKey interface {
 	fmt.Stringer

@@ -27,19 +27,19 @@ var ErrContended = errors.New("too many others are changing the same keys")
 type KVStoreConfig struct {
 	// Store is the connection. The backend does not close it.
 	Store kvstore.Backend
-	// BasePath is above all keys of the allocator, for example "cluster/numbers".
+	// BasePath is above all keys of the allocator, for example "cluster/ids".
 	BasePath string
 	// Suffix names this node in its references: its address. Two nodes must not have the same. May
 	// be empty for garbage collection and reading.
 	Suffix string
 	// KeyType is any key; it is used to read others.
 	KeyType AllocatorKey
-	// Quarantine is how long a number that RunGC deleted is not given to another key, if any other
+	// Quarantine is how long an ID that RunGC deleted is not given to another key, if any other
 	// is free: a record in the store says so to all writers, and is deleted by RunGC. 0 leaves no
 	// records; those that are there are heeded all the same.
 	Quarantine time.Duration
 	// ConfirmTimeout is how long RunGC waits, from its deletion, for nodes to confirm that they go
-	// by such a number no more; 0 for not at all. A node whose lease has ended is not waited for.
+	// by such an ID no more; 0 for not at all. A node whose lease has ended is not waited for.
 	ConfirmTimeout time.Duration
 	// Logger is optional.
 	Logger *slog.Logger
@@ -47,16 +47,16 @@ type KVStoreConfig struct {
 
 // KVStoreBackend is the [Backend] on a key-value store.
 type KVStoreBackend struct {
-	store kvstore.Backend
-	paths paths
-	typ   AllocatorKey
-	rest  time.Duration
-	lost  time.Duration
-	log   *slog.Logger
+	store      kvstore.Backend
+	paths      paths
+	typ        AllocatorKey
+	quarantine time.Duration
+	lost       time.Duration
+	log        *slog.Logger
 
 	mu sync.Mutex
-	// resting are the records of numbers that rest as RunGC saw them last.
-	resting map[ID]seenRest
+	// quarantined are the records of IDs in quarantine as RunGC saw them last.
+	quarantined map[ID]seenRecord
 	// written has, by key, the revision at which this node's reference was written last, as far as
 	// is known.
 	written map[string]int64
@@ -87,7 +87,7 @@ func NewKVStoreBackend(cfg KVStoreConfig) (*KVStoreBackend, error) {
 		return nil, fmt.Errorf("allocator backend: %w", errors.Join(errs...))
 	}
 	log := cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
-	return &KVStoreBackend{store: cfg.Store, paths: paths{base, cfg.Suffix, cfg.Store.Layout()}, typ: cfg.KeyType, rest: cfg.Quarantine, lost: cfg.ConfirmTimeout, log: log, written: make(map[string]int64)}, nil
+	return &KVStoreBackend{store: cfg.Store, paths: paths{base, cfg.Suffix, cfg.Store.Layout()}, typ: cfg.KeyType, quarantine: cfg.Quarantine, lost: cfg.ConfirmTimeout, log: log, written: make(map[string]int64)}, nil
 }
 
 func canonical(key AllocatorKey) (string, error) {
@@ -98,13 +98,13 @@ func canonical(key AllocatorKey) (string, error) {
 }
 
 // Acquire implements [Backend].
-func (b *KVStoreBackend) Acquire(ctx context.Context, key AllocatorKey, numbers IDSource) (Acquired, error) {
+func (b *KVStoreBackend) Acquire(ctx context.Context, key AllocatorKey, ids IDSource) (Acquired, error) {
 	text, err := canonical(key)
 	if err != nil {
 		return Acquired{}, err
 	}
 	p := &plan{paths: b.paths, key: text}
-	s, r, err := b.execute(ctx, p, numbers)
+	s, r, err := b.execute(ctx, p, ids)
 	if err != nil {
 		return Acquired{}, err
 	}
@@ -120,7 +120,7 @@ func (b *KVStoreBackend) Acquire(ctx context.Context, key AllocatorKey, numbers 
 }
 
 // execute runs the steps of a plan until one goes through.
-func (b *KVStoreBackend) execute(ctx context.Context, p *plan, numbers IDSource) (step, kvstore.TxnResult, error) {
+func (b *KVStoreBackend) execute(ctx context.Context, p *plan, ids IDSource) (step, kvstore.TxnResult, error) {
 	if b.paths.suffix == "" {
 		return step{}, kvstore.TxnResult{}, errors.New("this allocator backend has no node suffix, so it can hold no references")
 	}
@@ -128,7 +128,7 @@ func (b *KVStoreBackend) execute(ctx context.Context, p *plan, numbers IDSource)
 	var last step
 	waits := 0
 	for tries := 0; tries < maxSteps; {
-		s, err := p.next(v, numbers)
+		s, err := p.next(v, ids)
 		if err != nil {
 			return step{}, kvstore.TxnResult{}, err
 		}
@@ -157,7 +157,7 @@ func (b *KVStoreBackend) execute(ctx context.Context, p *plan, numbers IDSource)
 		}
 		r, err := b.store.Txn(ctx, s.txn)
 		if s.marks && errors.Is(err, kvstore.ErrTxnTooLarge) {
-			p.unmarked = true // numbers that heal, if the store goes back just now, are better than none
+			p.unmarked = true // IDs that heal, if the store goes back just now, are better than none
 			continue
 		}
 		if err != nil {
@@ -168,8 +168,8 @@ func (b *KVStoreBackend) execute(ctx context.Context, p *plan, numbers IDSource)
 			return s, r, nil
 		}
 		last, v = s, p.see(s, r)
-		if v.rests && s.fresh {
-			if err := b.learnRests(ctx, p, numbers); err != nil {
+		if v.quarantined && s.fresh {
+			if err := b.learnQuarantined(ctx, p, ids); err != nil {
 				return step{}, kvstore.TxnResult{}, err
 			}
 		}
@@ -278,27 +278,27 @@ func (b *KVStoreBackend) Restore(ctx context.Context, ref Reference) error {
 	if rerr != nil || !undone {
 		return errors.Join(err, rerr)
 	}
-	b.log.Warn("somebody edited the key of a number in use: it has its own back", "id", ref.ID, "key", text, "edited", c.Owner)
+	b.log.Warn("the key of an ID in use was edited by hand, and is restored", "id", ref.ID, "key", text, "edited", c.Owner)
 	_, _, err = b.execute(ctx, &plan{paths: b.paths, key: text, held: ref.ID}, nil)
 	return err
 }
 
-// revert gives an edited number back its key, unless somebody goes by the other one, which is
-// owner, or may be about to. It is written over what is there, as the edit was: who knows what the
-// number was made with sees that it is as it was, and who does not takes it over.
+// revert gives an edited ID its key back, unless a node uses the other one, which is owner, or may
+// be about to. It overwrites what is there, as the edit did: a node that knows what the ID was made
+// with sees that it is as it was, and one that does not adopts it.
 func (b *KVStoreBackend) revert(ctx context.Context, id ID, text, owner string) (undone bool, err error) {
 	master, err := b.store.Get(ctx, b.paths.id(id))
 	if errors.Is(err, kvstore.ErrNotFound) || err == nil && b.paths.owner(&master) != owner {
 		return false, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("give number %s its key %q back: %w", id, text, err)
+		return false, fmt.Errorf("restore the key of ID %s, %q: %w", id, text, err)
 	}
 	own, ok, err := b.hold(ctx, text, func(v *view) bool { // references of any form
 		return !slices.ContainsFunc(v.references, func(r reference) bool { return r.id != id })
 	})
 	if err != nil {
-		return false, fmt.Errorf("who refers to key %q: %w", text, err)
+		return false, fmt.Errorf("list the references to key %q: %w", text, err)
 	}
 	if !ok {
 		return false, nil
@@ -307,10 +307,10 @@ func (b *KVStoreBackend) revert(ctx context.Context, id ID, text, owner string) 
 		If:   append(b.paths.unreferred(text, own), kvstore.ModRevisionIs(master.Key, master.ModRevision)),
 		Then: []kvstore.Op{kvstore.PutOp(master.Key, []byte(b.paths.layout.Encode(text)), kvstore.Permanent), kvstore.DeleteOp(b.paths.marker(text))},
 	}
-	if owner != "" { // an empty value is nobody's key
+	if owner != "" { // an empty value is no key
 		v, ok, err := b.hold(ctx, owner, func(v *view) bool { return !v.locked && !v.refers(id) })
 		if err != nil {
-			return false, fmt.Errorf("who refers to number %s as %q: %w", id, owner, err)
+			return false, fmt.Errorf("list the references to ID %s as %q: %w", id, owner, err)
 		}
 		if !ok {
 			return false, nil
@@ -320,12 +320,12 @@ func (b *KVStoreBackend) revert(ctx context.Context, id ID, text, owner string) 
 	}
 	r, err := b.store.Txn(ctx, txn)
 	if err != nil {
-		return false, fmt.Errorf("give number %s its key %q back: %w", id, text, err)
+		return false, fmt.Errorf("restore the key of ID %s, %q: %w", id, text, err)
 	}
 	return r.Succeeded, nil
 }
 
-// lookAt shows who refers to a key, and who holds its lock.
+// lookAt returns the references to a key, and the holder of its lock.
 func (b *KVStoreBackend) lookAt(ctx context.Context, key string) (*view, error) {
 	r, err := b.store.Txn(ctx, kvstore.Txn{Then: append([]kvstore.Op{b.paths.lookLocks(key)}, b.paths.lookReferences(key)...)})
 	if err != nil {
@@ -334,7 +334,7 @@ func (b *KVStoreBackend) lookAt(ctx context.Context, key string) (*view, error) 
 	return b.paths.shown(key, r.Revision, r.Results[0], r.Results[1:]), nil
 }
 
-// hold is lookAt for a transaction that goes by what was seen, if that is accepted: a view that
+// hold is lookAt for a transaction that relies on the view, if that is accepted: a view that
 // needs a marker has one, see [plan.mark].
 func (b *KVStoreBackend) hold(ctx context.Context, key string, accept func(v *view) bool) (v *view, ok bool, err error) {
 	if v, err = b.lookAt(ctx, key); err != nil || !accept(v) {
@@ -364,7 +364,7 @@ func (b *KVStoreBackend) mark(ctx context.Context, key string) (*view, error) {
 	return v, nil
 }
 
-// Get implements [Backend]. A number without a reference is not in force.
+// Get implements [Backend]. An ID without a reference is not in force.
 func (b *KVStoreBackend) Get(ctx context.Context, key AllocatorKey) (ID, error) {
 	return b.GetIf(ctx, key)
 }
@@ -384,7 +384,7 @@ func (b *KVStoreBackend) GetIf(ctx context.Context, key AllocatorKey, conds ...k
 		return NoID, err
 	}
 	if !r.Succeeded {
-		return NoID, fmt.Errorf("number of key %q: %w", text, ErrConditionFailed)
+		return NoID, fmt.Errorf("ID of key %q: %w", text, ErrConditionFailed)
 	}
 	var found []ID
 	for i, dir := range b.paths.referenceDirs(text) {
@@ -403,9 +403,9 @@ func (b *KVStoreBackend) GetIf(ctx context.Context, key AllocatorKey, conds ...k
 	return b.oldest(ctx, text, found)
 }
 
-// oldest returns that of the numbers, all of which have references to the key, which is in force:
+// oldest returns that of the IDs, all of which have references to the key, which is in force:
 // the oldest that belongs to the key. A node that was cut off while the store lost its data may
-// still refer to a number that has another owner now.
+// still refer to an ID that has another owner now.
 func (b *KVStoreBackend) oldest(ctx context.Context, key string, found []ID) (ID, error) {
 	found = found[:min(len(found), kvstore.MaxTxnOps)]
 	var txn kvstore.Txn
@@ -429,14 +429,14 @@ func (b *KVStoreBackend) oldest(ctx context.Context, key string, found []ID) (ID
 func (b *KVStoreBackend) GetByID(ctx context.Context, id ID) (AllocatorKey, error) {
 	kv, err := b.store.Get(ctx, b.paths.id(id))
 	if errors.Is(err, kvstore.ErrNotFound) {
-		return nil, fmt.Errorf("number %s: %w", id, ErrIdentityNonExistent)
+		return nil, fmt.Errorf("ID %s: %w", id, ErrIdentityNonExistent)
 	}
 	if err != nil {
 		return nil, err
 	}
 	key, err := b.typ.PutKey(b.paths.owner(&kv))
 	if err != nil {
-		return nil, fmt.Errorf("number %s has an unreadable key in the store: %w", id, err)
+		return nil, fmt.Errorf("ID %s has an unreadable key in the store: %w", id, err)
 	}
 	return key, nil
 }
@@ -454,7 +454,7 @@ func (b *KVStoreBackend) ListAndWatch(ctx context.Context, handler CacheMutation
 			handler.OnReferencesLost(keys)
 		}
 	})()
-	originals := make(map[ID]int64) // when numbers were made of which the handler knows what they were made with
+	originals := make(map[ID]int64) // when IDs were made of which the handler knows what they were made with
 	made := uses{backend: b}
 	for ev := range b.store.Watch(ctx, b.paths.ids()) {
 		made.reach(max(ev.Revision, ev.ModRevision))
@@ -465,7 +465,7 @@ func (b *KVStoreBackend) ListAndWatch(ctx context.Context, handler CacheMutation
 		}
 		id, err := ParseID(strings.TrimPrefix(ev.Key, b.paths.ids()))
 		if err != nil {
-			b.log.Warn("a key among the numbers is none", "key", ev.Key, "error", err)
+			b.log.Warn("a key below the path of IDs is not an ID", "key", ev.Key, "error", err)
 			continue
 		}
 		if ev.Kind == kvstore.EventDelete {
@@ -478,7 +478,7 @@ func (b *KVStoreBackend) ListAndWatch(ctx context.Context, handler CacheMutation
 		if key, err := b.typ.PutKey(owner); err == nil && key.GetKey() != "" { // an empty value is nobody's key
 			m.Key, ours = key, key.GetKey() == owner
 		} else {
-			b.log.Warn("a number has an unreadable key in the store", "id", id, "error", err)
+			b.log.Warn("an ID has an unreadable key in the store", "id", id, "error", err)
 		}
 		// No reference can be written to a number whose key is not in the canonical form: it means
 		// the key, but is not taken into use.

@@ -13,11 +13,11 @@ import (
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
-// gcBatch is how many numbers are deleted in one transaction, at up to four conditions and two
+// gcBatch is how many IDs are deleted in one transaction, at up to four conditions and two
 // operations each.
 const gcBatch = kvstore.MaxTxnOps / 4
 
-// dead is a number that nobody refers to.
+// dead is an ID that nobody refers to.
 type dead struct {
 	id  ID
 	key string
@@ -26,15 +26,15 @@ type dead struct {
 	// it.
 	rewritten bool
 	// alone means that nothing was listed in the key's directories: not even references to another
-	// number.
+	// ID.
 	alone bool
 }
 
 // RunGC implements [Backend].
 //
-// A number is deleted in one transaction with the proof that it may be: its master key is unchanged
+// An ID is deleted in one transaction with the proof that it may be: its master key is unchanged
 // since two rounds ago, no reference to its key exists, or only such as were found to be to other
-// numbers just before, and no other writer holds the key's lock. It rests from then on, see
+// IDs just before, and no other writer holds the key's lock. It is in quarantine from then on, see
 // [KVStoreConfig]. A limiter of nil is no limit.
 func (b *KVStoreBackend) RunGC(ctx context.Context, limiter *rate.Limiter, r Range, previous map[ID]int64) (map[ID]int64, GCStats, error) {
 	var stats GCStats
@@ -49,7 +49,7 @@ func (b *KVStoreBackend) RunGC(ctx context.Context, limiter *rate.Limiter, r Ran
 		}
 	})
 	if err != nil {
-		return previous, stats, fmt.Errorf("listing numbers: %w", err)
+		return previous, stats, fmt.Errorf("listing IDs: %w", err)
 	}
 	refs := listedReferences{paths: b.paths, used: map[string]bool{}, named: map[string]bool{}, under: map[string]bool{}}
 	for _, m := range masters {
@@ -99,25 +99,25 @@ func (b *KVStoreBackend) RunGC(ctx context.Context, limiter *rate.Limiter, r Ran
 		stats.Deleted += deleted
 		if err != nil {
 			keepForLater(next, due)
-			return next, stats, fmt.Errorf("deleting numbers: %w", err)
+			return next, stats, fmt.Errorf("deleting IDs: %w", err)
 		}
 		stats.Spared += n - deleted
 		due = due[n:]
 	}
-	rests, err := b.free(ctx, r, time.Now())
-	stats.Quarantined, stats.Freed, stats.Unconfirmed = rests.Quarantined, rests.Freed, rests.Unconfirmed
+	freed, err := b.free(ctx, r, time.Now())
+	stats.Quarantined, stats.Freed, stats.Unconfirmed = freed.Quarantined, freed.Freed, freed.Unconfirmed
 	return next, stats, err
 }
 
 // listedReferences is what is kept of the references while they are read.
 type listedReferences struct {
 	paths paths
-	// used has each number that is referred to, with its key.
+	// used has each ID that is referred to, with its key.
 	used map[string]bool
-	// named has each number that is referred to, for whatever key.
+	// named has each ID that is referred to, for whatever key.
 	named map[string]bool
 	// under says of the directories in it whether anything stands there, be it a reference to
-	// another number, or of a longer key.
+	// another ID, or of a longer key.
 	under map[string]bool
 }
 
@@ -143,7 +143,7 @@ func keepForLater(next map[ID]int64, due []dead) {
 	}
 }
 
-// collect deletes numbers in one transaction, and says how many. If one may not be deleted, each
+// collect deletes IDs in one transaction, and says how many. If one may not be deleted, each
 // half is tried alone.
 func (b *KVStoreBackend) collect(ctx context.Context, list []dead) (deleted int, err error) {
 	var txn kvstore.Txn
@@ -151,7 +151,7 @@ func (b *KVStoreBackend) collect(ctx context.Context, list []dead) (deleted int,
 	now := time.Now()
 	for _, d := range list {
 		conds := []kvstore.Cond{kvstore.ModRevisionIs(b.paths.id(d.id), d.mod)}
-		if d.key != "" { // an empty value is nobody's key
+		if d.key != "" { // an empty value is no key
 			var v *view
 			if !d.alone {
 				var ok bool
@@ -170,8 +170,8 @@ func (b *KVStoreBackend) collect(ctx context.Context, list []dead) (deleted int,
 		if !d.alone {
 			txn.Then = append(txn.Then, kvstore.DeleteOp(b.paths.marker(d.key)))
 		}
-		if b.rest > 0 {
-			txn.Then = append(txn.Then, b.putRest(d.id, now))
+		if b.quarantine > 0 {
+			txn.Then = append(txn.Then, b.putQuarantined(d.id, now))
 		}
 	}
 	if len(ready) == 0 {
@@ -180,7 +180,7 @@ func (b *KVStoreBackend) collect(ctx context.Context, list []dead) (deleted int,
 	return commit(ctx, b.store, txn, ready, b.collect)
 }
 
-// commit runs a transaction about all numbers of a list, and says how many it was about. If it
+// commit runs a transaction about all IDs of a list, and says how many it was about. If it
 // fails because of one of them, or they are too many, again has each half alone.
 func commit[T any](ctx context.Context, store kvstore.Backend, txn kvstore.Txn, list []T, again func(context.Context, []T) (int, error)) (int, error) {
 	r, err := store.Txn(ctx, txn)

@@ -9,31 +9,31 @@ import (
 	"github.com/hawser-net/hawser/pkg/retry"
 )
 
-// user is the key by which nodes refer to a number, the oldest if there are several, and when that
+// user is the key by which nodes refer to an ID, the oldest if there are several, and when that
 // was written first.
 type user struct {
 	key   string
 	since int64
 }
 
-// uses finds out what nodes use numbers for that were written again since they were made, while a
+// uses finds out what nodes use IDs for that were written again since they were made, while a
 // watch reports them. One goroutine uses it.
 type uses struct {
 	backend *KVStoreBackend
-	// all is who refers to which number by a listing of all references, at revision; nil if there
+	// all is who refers to which ID by a listing of all references, at revision; nil if there
 	// was none.
 	all      map[ID]user
 	revision int64
-	// looks counts the numbers since of which only the references to their own key were read.
+	// looks counts the IDs since of which only the references to their own key were read.
 	looks int
 }
 
 // maxLooks bounds these. There may be a reference for each key on each node, so a node that starts
-// reads all of them only if many numbers were written again.
+// reads all of them only if many IDs were written again.
 const maxLooks = 32
 
-// of returns who refers to a number that the store shows as kv; the zero user if nobody does. It
-// asks until the store answers: without an answer nobody can know what the number means, and
+// of returns who refers to an ID that the store shows as kv; the zero user if nobody does. It
+// asks until the store answers: without an answer the ID's meaning is unknown, and
 // nothing may be said of it. It fails when ctx has ended or the store is closed.
 func (u *uses) of(ctx context.Context, id ID, kv *kvstore.KeyValue) (user, error) {
 	for try := 0; ; try++ {
@@ -41,7 +41,7 @@ func (u *uses) of(ctx context.Context, id ID, kv *kvstore.KeyValue) (user, error
 		if err == nil || ctx.Err() != nil || errors.Is(err, kvstore.ErrClosed) {
 			return found, err
 		}
-		u.backend.log.Warn("cannot see what nodes use a number for that was written again since it was made; no changes of numbers are reported until the store answers",
+		u.backend.log.Warn("cannot read what nodes use a rewritten ID for; no changes of IDs are reported until the store answers",
 			"id", id, "error", err)
 		if err := retry.Wait(ctx, try, 50*time.Millisecond, 5*time.Second); err != nil {
 			return user{}, err
@@ -72,8 +72,8 @@ func (u *uses) ask(ctx context.Context, id ID, kv *kvstore.KeyValue) (user, erro
 	return u.all[id], nil
 }
 
-// askOwn returns the key that the store has for the number, if it is certain that this is what the
-// number was made for: a reference to it was written in one transaction with the number, as those
+// askOwn returns the key that the store has for the ID, if it is certain that this is what the
+// ID was made for: a reference to it was written in one transaction with the ID, as those
 // do who know what it is. One that was written alone may be of somebody who took an edit for the
 // truth.
 func (u *uses) askOwn(ctx context.Context, id ID, kv *kvstore.KeyValue) (user, error) {
@@ -117,7 +117,7 @@ func (u *uses) list(ctx context.Context) error {
 	return nil
 }
 
-// believe completes what is known of a number that was written again since it was made, when nobody
+// believe completes what is known of an ID that was written again since it was made, when nobody
 // here knows what it was made with: by what nodes use it for.
 func (b *KVStoreBackend) believe(m *Mapping, u user) {
 	key, err := b.typ.PutKey(u.key)
@@ -126,7 +126,7 @@ func (b *KVStoreBackend) believe(m *Mapping, u user) {
 	}
 	m.Original = true
 	if m.Key == nil || m.Key.GetKey() != u.key {
-		b.log.Error("somebody edited the key of a number in the store; it means what it is used for, give it its key back", "id", m.ID, "key", u.key, "edited", m.Key)
+		b.log.Error("the key of an ID in the store was edited by hand; the ID means what it is used for; restore its key", "id", m.ID, "key", u.key, "edited", m.Key)
 		m.Key, m.Edited = key, true
 	}
 }

@@ -47,7 +47,7 @@ func (s layoutStore) want(key, value string) {
 	}
 }
 
-// TestConsulLayout: on Consul, a key stands encoded under its number and above its references, as
+// TestConsulLayout: on Consul, a key stands encoded under its ID and above its references, as
 // Cilium writes it.
 func TestConsulLayout(t *testing.T) {
 	s := newLayoutStore(t)
@@ -62,7 +62,7 @@ func TestConsulLayout(t *testing.T) {
 	s.put(base+"/id/777", other, kvstore.Permanent)
 	s.put(base+"/value/"+other+"/192.0.2.9", "777", kvstore.Leased)
 	if id := a.allocate(t, "k8s:app=y;"); id != 777 {
-		t.Errorf("number %d, want 777", id)
+		t.Errorf("ID %d, want 777", id)
 	}
 	if id, err := a.GetNoCache(t.Context(), allocator.StringKey("k8s:app=y;")); err != nil || id != 777 {
 		t.Errorf("GetNoCache: %d, %v", id, err)
@@ -82,7 +82,7 @@ func TestConsulLayout(t *testing.T) {
 }
 
 // TestConsulLocks: the lock of a key is a key that hangs on a session; it stays, without one, when
-// its holder lets go.
+// its holder releases it.
 func TestConsulLocks(t *testing.T) {
 	s := newLayoutStore(t)
 	a := newNodeAt(t, s.mem.ClientAs(kvstore.LayoutConsul), "192.0.2.1")
@@ -132,7 +132,7 @@ func TestConsulLockCollection(t *testing.T) {
 }
 
 // TestOldFormOnConsul: a store whose keys stand as they are, as earlier versions wrote them, goes
-// on with its numbers. First all nodes read both forms and write the old one, then they write the
+// on with its IDs. First all nodes read both forms and write the old one, then they write the
 // new one.
 func TestOldFormOnConsul(t *testing.T) {
 	s := newLayoutStore(t)
@@ -142,7 +142,7 @@ func TestOldFormOnConsul(t *testing.T) {
 
 	between := newNodeAt(t, s.mem.ClientAs(kvstore.LayoutConsulPlain), "192.0.2.1")
 	if id := between.allocate(t, layoutText); id != 777 {
-		t.Errorf("number %d, want 777", id)
+		t.Errorf("ID %d, want 777", id)
 	}
 	s.want(base+"/id/777", layoutText)
 	s.want(base+"/value/"+layoutText+"/192.0.2.1", "777")
@@ -157,10 +157,10 @@ func TestOldFormOnConsul(t *testing.T) {
 	s.want(base+"/value/"+layoutB64+"/192.0.2.2", "777")
 	// Those that write the old form read the new one.
 	if id := newNodeAt(t, s.mem.ClientAs(kvstore.LayoutConsulPlain), "192.0.2.3").allocate(t, "k8s:app=unused;"); id != 778 {
-		t.Errorf("number %d, want 778", id)
+		t.Errorf("ID %d, want 778", id)
 	}
 
-	// A number with a reference in either form is in use.
+	// An ID with a reference in either form is in use.
 	after.release(t, layoutText)
 	var marked map[allocator.ID]int64
 	for range 3 {

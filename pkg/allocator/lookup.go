@@ -12,8 +12,9 @@ import (
 )
 
 // Release ends one use of key on this node. With the last one the reference in the store goes, and
-// lastUse is true; the number itself stays until it is collected. If the store cannot be reached
-// the reference is taken back later, and the error only tells so: the use has ended all the same.
+// lastUse is true; the ID itself stays until it is collected. If the store cannot be reached
+// the reference is taken back later, and the error only reports that: the use has ended all the
+// same.
 func (a *Allocator) Release(ctx context.Context, key AllocatorKey) (lastUse bool, err error) {
 	text, err := canonical(key)
 	if err != nil {
@@ -53,7 +54,7 @@ func (a *Allocator) Release(ctx context.Context, key AllocatorKey) (lastUse bool
 	if settled {
 		return true, nil
 	}
-	// Whatever it says: an attempt that was given up may have written another number.
+	// Whatever it says: an attempt that was given up may have written another ID.
 	if err := a.backend.Release(ctx, NoID, key); err != nil {
 		return later(err)
 	}
@@ -63,7 +64,7 @@ func (a *Allocator) Release(ctx context.Context, key AllocatorKey) (lastUse bool
 	return true, nil
 }
 
-// Get returns the number of key, NoID if it has none, from the cache if it is there. A number that
+// Get returns the ID of key, NoID if it has none, from the cache if it is there. An ID that
 // nobody refers to any more may be returned until it is collected.
 func (a *Allocator) Get(ctx context.Context, key AllocatorKey) (ID, error) {
 	text, err := canonical(key)
@@ -83,13 +84,13 @@ func (a *Allocator) Get(ctx context.Context, key AllocatorKey) (ID, error) {
 	return a.GetNoCache(ctx, key)
 }
 
-// GetNoCache returns the number in force for key according to the store, NoID if nobody uses the
+// GetNoCache returns the ID in force for key according to the store, NoID if nobody uses the
 // key.
 func (a *Allocator) GetNoCache(ctx context.Context, key AllocatorKey) (ID, error) {
 	return a.backend.Get(ctx, key)
 }
 
-// GetByID returns the key of a number, from the caches, of this store and of remote ones, or else
+// GetByID returns the key of an ID, from the caches, of this store and of remote ones, or else
 // from the store. It fails with an error that wraps [ErrIdentityNonExistent] if there is none.
 func (a *Allocator) GetByID(ctx context.Context, id ID) (AllocatorKey, error) {
 	if key, ok := a.cache.get(id); ok && key != nil {
@@ -103,7 +104,7 @@ func (a *Allocator) GetByID(ctx context.Context, id ID) (AllocatorKey, error) {
 	return a.backend.GetByID(ctx, id)
 }
 
-// ForeachCache calls fn for each number in the caches, those of remote stores included, in no
+// ForeachCache calls fn for each ID in the caches, those of remote stores included, in no
 // order. fn may call the allocator.
 func (a *Allocator) ForeachCache(fn RangeFunc) {
 	for _, e := range a.cache.entries() {
@@ -117,20 +118,20 @@ func (a *Allocator) ForeachCache(fn RangeFunc) {
 }
 
 // AppliedRevision returns the revision up to which every change of the store is known here, and
-// that of the last of them by which a number may have ended, a listing among these; 0 before the
+// that of the last of them by which an ID may have ended, a listing among these; 0 before the
 // first listing. What is known was handed to the events before.
 func (a *Allocator) AppliedRevision() (applied, ended int64) { return a.cache.appliedRevision() }
 
-// IsAllocated reports whether the allocator's own store, as far as it was observed, has a key for a
-// number.
+// IsAllocated reports whether the allocator's own store, as far as it was observed, has a key for
+// an ID.
 func (a *Allocator) IsAllocated(id ID) bool { return a.cache.isAllocated(id) }
 
-// Edited returns the numbers of which the store says something else than the key that they were
-// made with, in order: somebody edited them. They go on to mean that key, and whoever uses them
-// gives it back.
+// Edited returns, in order, the IDs that have another key in the store than the one that they were
+// made with: somebody edited them. They keep their first meaning, and nodes that use them write the
+// key back.
 func (a *Allocator) Edited() []ID { return a.cache.edited() }
 
-// Confirm tells those who collect that this node has released every number that ended up to a
+// Confirm states for the collectors that this node has released every ID that was deleted up to a
 // revision, see [Backend.Confirm].
 func (a *Allocator) Confirm(ctx context.Context, revision int64) error {
 	return a.backend.Confirm(ctx, revision)
@@ -145,7 +146,7 @@ func (a *Allocator) ObserveLostConfirmation(lost func()) (stop func()) {
 // RunGC does one round of garbage collection: see [Backend.RunGC]. Give it what the round before
 // returned, nil at first.
 func (a *Allocator) RunGC(ctx context.Context, limiter *rate.Limiter, previous map[ID]int64) (map[ID]int64, GCStats, error) {
-	return a.backend.RunGC(ctx, limiter, a.set.numbers, previous)
+	return a.backend.RunGC(ctx, limiter, a.set.idRange, previous)
 }
 
 // RunLocksGC does one round of collecting stale locks: see [Backend.RunLocksGC].
@@ -153,7 +154,7 @@ func (a *Allocator) RunLocksGC(ctx context.Context, previous map[string]Lock) (m
 	return a.backend.RunLocksGC(ctx, previous)
 }
 
-// RemoteCache holds the numbers of another cluster's store. They are seen by
+// RemoteCache holds the IDs of another cluster's store. They are seen by
 // [Allocator.ForeachCache], [Allocator.GetByID] and the events.
 type RemoteCache struct {
 	name   string
@@ -165,8 +166,8 @@ type RemoteCache struct {
 	closed sync.Once
 }
 
-// WatchRemoteKVStore follows the numbers of another store under a name of the caller's choice,
-// until the cache is closed. Numbers that accept refuses (nil refuses none) are ignored and logged:
+// WatchRemoteKVStore follows the IDs of another store under a name of the caller's choice,
+// until the cache is closed. IDs that accept refuses (nil refuses none) are ignored and logged:
 // a remote cluster must not speak for another's. Only one cache can have a name at a time.
 func (a *Allocator) WatchRemoteKVStore(name string, remote Backend, accept func(ID, AllocatorKey) error) (*RemoteCache, error) {
 	if name == "" || remote == nil {
@@ -190,7 +191,7 @@ func (a *Allocator) WatchRemoteKVStore(name string, remote Backend, accept func(
 		return nil, ErrClosed
 	case taken:
 		cancel()
-		return nil, fmt.Errorf("the numbers of %q are watched already", name)
+		return nil, fmt.Errorf("the IDs of %q are watched already", name)
 	}
 	go func() {
 		defer close(rc.done)
@@ -201,7 +202,7 @@ func (a *Allocator) WatchRemoteKVStore(name string, remote Backend, accept func(
 	return rc, nil
 }
 
-// WaitForSync waits until all numbers that the remote store had at the start are known.
+// WaitForSync waits until all IDs that the remote store had at the start are known.
 func (rc *RemoteCache) WaitForSync(ctx context.Context) error {
 	select {
 	case <-rc.cache.synced:
@@ -213,7 +214,7 @@ func (rc *RemoteCache) WaitForSync(ctx context.Context) error {
 	}
 }
 
-// Close ends the watch, waits for it, and has the events report that all the cache's numbers are
+// Close ends the watch, waits for it, and has the events report that all the cache's IDs are
 // gone. Closing again does nothing.
 func (rc *RemoteCache) Close() {
 	rc.cancel()
@@ -241,7 +242,7 @@ func (rc *RemoteCache) OnListDone(revision int64) {
 func (rc *RemoteCache) OnUpsert(m Mapping) {
 	if m.Key != nil {
 		if err := rc.accept(m.ID, m.Key); err != nil {
-			rc.a.log.Warn("a number of a remote store is ignored", "remote", rc.name, "id", m.ID, "error", err)
+			rc.a.log.Warn("an ID of a remote store is ignored", "remote", rc.name, "id", m.ID, "error", err)
 			rc.OnDelete(m.ID, m.Revision)
 			return
 		}

@@ -10,8 +10,8 @@ import (
 	"github.com/hawser-net/hawser/pkg/retry"
 )
 
-// verify waits until the watch has delivered everything up to the number got, and gives the number
-// back if there is an older one for the same key: nodes that did not know of each other's numbers
+// verify waits until the watch has delivered everything up to the ID got, and gives the ID
+// back if there is an older one for the same key: nodes that did not know of each other's IDs
 // so agree on the oldest. again says that the caller must begin anew.
 func (a *Allocator) verify(ctx context.Context, lk *localKey, got Acquired, mark, withdrawals int) (again bool, err error) {
 	err = a.cache.waitFor(ctx, mark, got.Revision, a.done)
@@ -31,7 +31,7 @@ func (a *Allocator) verify(ctx context.Context, lk *localKey, got Acquired, mark
 
 // wake has the maintenance look at the local keys soon.
 func (a *Allocator) wake() {
-	retry.Notify(a.kick)
+	retry.Notify(a.wakeup)
 }
 
 // maintain keeps this node's references in order: what was lost is written again, what is no longer
@@ -44,10 +44,10 @@ func (a *Allocator) maintain(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-a.kick:
+		case <-a.wakeup:
 		case <-sync.C:
 			a.doubt.Store(true)
-			a.cache.tidy(a.set.rest)
+			a.cache.tidy(a.set.quarantine)
 			a.takeBackLate()
 			sync.Reset(a.syncPause())
 		}
@@ -108,7 +108,7 @@ func (a *Allocator) compare(ctx context.Context) bool {
 		}
 	}
 	a.mu.Unlock()
-	// Other writers may have made two numbers for a key, each in good order. The oldest wins, so
+	// Other writers may have made two IDs for a key, each in good order. The oldest wins, so
 	// the users of the others must look.
 	var duplicates []Reference
 	for _, ref := range refs {
@@ -155,7 +155,7 @@ func (a *Allocator) repairAll(ctx context.Context) bool {
 		if err := a.repair(ctx, lk); err != nil {
 			ok = false
 			if ctx.Err() == nil {
-				a.log.Warn("cannot repair the reference of this node to a number yet", "key", lk.text, "error", err)
+				a.log.Warn("cannot repair the reference of this node to an ID yet", "key", lk.text, "error", err)
 			}
 		}
 		a.leave(lk)
@@ -163,7 +163,7 @@ func (a *Allocator) repairAll(ctx context.Context) bool {
 	return ok
 }
 
-// repair brings the store to what this node wants of one key.
+// repair reconciles the store with what this node wants of one key.
 func (a *Allocator) repair(ctx context.Context, lk *localKey) error {
 	ctx, cancel := context.WithTimeout(ctx, operationTimeout)
 	defer cancel()
@@ -198,28 +198,28 @@ func (a *Allocator) repair(ctx context.Context, lk *localKey) error {
 		err := a.backend.Restore(ctx, Reference{ID: id, Key: lk.key})
 		var conflict *ConflictError
 		if err == nil {
-			a.log.Info("a number and this node's reference to it are in order again", "id", id, "key", lk.text)
+			a.log.Info("an ID and this node's reference to it are in order again", "id", id, "key", lk.text)
 			return nil
 		}
 		if !errors.As(err, &conflict) {
 			a.noteLate(lk)
 			return err
 		}
-		// Others went on without this node's reference: it must follow. Until it knows the number
+		// Others went on without this node's reference: it must follow. Until it knows the ID
 		// in force, the key has none here.
 		a.mu.Lock()
 		a.setID(lk, NoID)
 		lk.was = id
 		a.mu.Unlock()
 		if conflict.Revision != 0 {
-			// The watch knows whether the number was made anew for its owner, or edited: then it is
+			// The watch knows whether the ID was made anew for its owner, or edited: then it is
 			// taken back.
 			wait, cancel := context.WithTimeout(ctx, editTimeout)
-			_ = a.cache.waitFor(wait, mark, conflict.Revision, a.done) // else the key gets another number, which is in order too
+			_ = a.cache.waitFor(wait, mark, conflict.Revision, a.done) // else the key gets another ID, which is in order too
 			cancel()
 		}
 		if !a.cache.isEdited(id, lk.text) {
-			a.log.Warn("the number of a key in use on this node must change", "key", lk.text, "because", conflict)
+			a.log.Warn("the ID of a key in use on this node must change", "key", lk.text, "because", conflict)
 		}
 		_, _, err = a.acquire(ctx, lk, nil)
 		return err
@@ -241,7 +241,7 @@ func (a *Allocator) ended(lk *localKey) {
 	a.setID(lk, NoID)
 }
 
-// notifyMissing notifies of the end of a number that the store has lost and that this node no
+// notifyMissing notifies of the end of an ID that the store has lost and that this node no
 // longer keeps alive.
 func (a *Allocator) notifyMissing(id ID) {
 	if e := a.cache.forget(id); e != nil && e.key != nil {
@@ -249,7 +249,7 @@ func (a *Allocator) notifyMissing(id ID) {
 	}
 }
 
-// mutations is the allocator as the receiver of its own store's numbers.
+// mutations is the allocator as the receiver of the IDs of its own store.
 type mutations Allocator
 
 // OnListDone implements [CacheMutations].
@@ -270,10 +270,10 @@ func (m *mutations) OnUpsert(mapping Mapping) {
 	a := (*Allocator)(m)
 	if e, edited, changed := a.cache.rewrite(mapping); e != nil {
 		if changed && edited {
-			a.log.Error("somebody edited the key of a number in the store; the number means what it meant, give it its key back",
+			a.log.Error("the key of an ID in the store was edited by hand; the ID keeps its meaning; restore its key",
 				"id", e.id, "key", e.text, "edited", mapping.Key)
 		} else if changed {
-			a.log.Info("a number that somebody had edited has its key back", "id", e.id, "key", e.text)
+			a.log.Info("the key of an edited ID is restored", "id", e.id, "key", e.text)
 		}
 	} else {
 		replaced, changed := a.cache.upsert(mapping)
@@ -295,7 +295,7 @@ func (m *mutations) OnUpsert(mapping Mapping) {
 	if stolen {
 		lk.wrong = true
 	}
-	// One that this node uses may have an older number, as of several that were made in the same
+	// One that this node uses may have an older ID, as of several that were made in the same
 	// second the smallest counts.
 	lk = a.local[text]
 	older := lk != nil && lk.refs > 0 && lk.id != NoID && lk.id != mapping.ID && oldest == mapping.ID

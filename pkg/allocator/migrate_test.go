@@ -14,7 +14,7 @@ import (
 
 // The tests here are of names that users of other allocators look for.
 
-// TestGetIf: a number is read under conditions on the store, as that a lock is still held.
+// TestGetIf: an ID is read under conditions on the store, as that a lock is still held.
 func TestGetIf(t *testing.T) {
 	t.Parallel()
 	mem := kvstore.NewMemory()
@@ -32,7 +32,7 @@ func TestGetIf(t *testing.T) {
 		t.Errorf("while the lock is held: %v, %v; want %v", id, err, want)
 	}
 	if id, err := b.GetIf(t.Context(), allocator.StringKey("nobody's"), held); err != nil || id != allocator.NoID {
-		t.Errorf("a key without a number: %v, %v", id, err)
+		t.Errorf("a key without an ID: %v, %v", id, err)
 	}
 	if err := kvstore.Delete(t.Context(), store, "lock"); err != nil {
 		t.Fatal(err)
@@ -55,7 +55,7 @@ func TestDelete(t *testing.T) {
 	}
 	b, _ := backend(t, mem, "n2")
 	if got, err := b.Get(t.Context(), allocator.StringKey("web")); err != nil || got != id {
-		t.Errorf("the number afterwards: %v, %v; want %v", got, err, id)
+		t.Errorf("the ID afterwards: %v, %v; want %v", got, err, id)
 	}
 }
 
@@ -95,7 +95,7 @@ func TestGetEvents(t *testing.T) {
 				return
 			}
 		case <-time.After(20 * time.Second):
-			t.Fatal("no event of a number")
+			t.Fatal("no event of an ID")
 		}
 	}
 }
@@ -202,7 +202,7 @@ func TestLookups(t *testing.T) {
 	wantDB := far.allocate(t, "db")
 	n := newNode(t, mem, "n2") // returns after WaitForInitialSync
 	wantWeb := n.allocate(t, "web")
-	eventually(t, "the watch tells the own number", func() bool { return n.IsAllocated(wantWeb) })
+	eventually(t, "the watch delivers the own ID", func() bool { return n.IsAllocated(wantWeb) })
 	all := map[allocator.ID]string{}
 	n.ForeachCache(func(id allocator.ID, key allocator.AllocatorKey) { all[id] = key.GetKey() })
 	if len(all) != 2 || all[wantWeb] != "web" || all[wantDB] != "db" {
@@ -246,8 +246,8 @@ func TestLookups(t *testing.T) {
 		{"GetNoCache of a key in use", noCache(web), wantWeb, nil, 1},
 		{"GetNoCache of a key in the cache", noCache(db), wantDB, nil, 1},
 		{"GetNoCache of no key", noCache(none), allocator.NoID, nil, 1},
-		{"GetByID of a number in the cache", byID(wantDB), db, nil, 0},
-		{"GetByID of no number", byID(1), nil, allocator.ErrIdentityNonExistent, 1},
+		{"GetByID of an ID in the cache", byID(wantDB), db, nil, 0},
+		{"GetByID of no ID", byID(1), nil, allocator.ErrIdentityNonExistent, 1},
 	} {
 		calls.Store(0)
 		got, err := l.call(context.WithValue(t.Context(), lookedUp{}, true))
@@ -258,21 +258,21 @@ func TestLookups(t *testing.T) {
 			t.Errorf("%s: %d calls of the store, want %d", l.name, n, l.calls)
 		}
 	}
-	// A number of which the watch has not told yet is looked for in the store.
-	unheard, _ := backend(t, mem, "n3")
-	a, err := allocator.NewAllocator(allocator.StringKey(""), unheard)
+	// An ID that the watch has not delivered yet is looked up in the store.
+	unwatched, _ := backend(t, mem, "n3")
+	a, err := allocator.NewAllocator(allocator.StringKey(""), unwatched)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if key, err := a.GetByID(t.Context(), wantDB); err != nil || key != allocator.AllocatorKey(db) {
-		t.Errorf("GetByID before anything was heard: %v, %v", key, err)
+		t.Errorf("GetByID before anything was observed: %v, %v", key, err)
 	}
 	if id, err := a.Get(t.Context(), db); err != nil || id != wantDB {
-		t.Errorf("Get before anything was heard: %v, %v", id, err)
+		t.Errorf("Get before anything was observed: %v, %v", id, err)
 	}
 }
 
-// TestUses: Allocate says whether it made the number, Release whether it ended the last use.
+// TestUses: Allocate says whether it made the ID, Release whether it ended the last use.
 func TestUses(t *testing.T) {
 	t.Parallel()
 	mem := kvstore.NewMemory()
@@ -302,7 +302,7 @@ func TestUses(t *testing.T) {
 	}
 }
 
-// TestNothingCollectsByItself: with WithoutGC or without, a number that nobody uses stays until
+// TestNothingCollectsByItself: with WithoutGC or without, an ID that nobody uses stays until
 // RunGC.
 func TestNothingCollectsByItself(t *testing.T) {
 	t.Parallel()
@@ -317,7 +317,7 @@ func TestNothingCollectsByItself(t *testing.T) {
 		other := mem.Client()
 		defer other.Close()
 		if got := inStore(t, other, base+"/id/"+id.String()); got != "web" {
-			t.Errorf("%s: the number of web is %q", name, got)
+			t.Errorf("%s: the ID of web is %q", name, got)
 		}
 		dead, _, err := n.RunGC(t.Context(), nil, nil)
 		if err != nil {

@@ -24,12 +24,12 @@ import (
 // world is one run of a scenario.
 type world struct {
 	mem *kvstore.Memory
-	// told is what callers have been told and have not released: the number of each key on each
+	// given is what callers were given and have not released: the ID of each key on each
 	// node.
-	told map[string]allocator.ID // "node key"
+	given map[string]allocator.ID // "node key"
 	// drop names which conditions the store ignores.
 	drop func(txn kvstore.Txn, c kvstore.Cond) bool
-	// verify is whether allocators give way to older numbers.
+	// verify is whether allocators give way to older IDs.
 	verify bool
 	// ends has how each order ended that was played to its end.
 	ends map[string]bool
@@ -80,7 +80,7 @@ type actor struct {
 	name  string
 	store *actorStore
 	be    *allocator.KVStoreBackend
-	cache map[string]allocator.ID // what the node's watch has told it
+	cache map[string]allocator.ID // what the node's watch has delivered
 	picks []allocator.ID
 	taken map[allocator.ID]bool
 }
@@ -143,17 +143,17 @@ func (a *actor) allocate(key string) {
 				continue
 			}
 		}
-		a.w.told[a.name+" "+key] = got.ID
+		a.w.given[a.name+" "+key] = got.ID
 		return
 	}
 }
 
 func (a *actor) release(key string) {
-	id, ok := a.w.told[a.name+" "+key]
+	id, ok := a.w.given[a.name+" "+key]
 	if !ok {
 		return
 	}
-	delete(a.w.told, a.name+" "+key) // from here on nobody relies on it
+	delete(a.w.given, a.name+" "+key) // from here on nobody relies on it
 	if err := a.be.Release(context.Background(), id, allocator.StringKey(key)); err != nil {
 		panic(err)
 	}
@@ -181,15 +181,15 @@ func (w *world) copyStore() {
 	}
 }
 
-// rewind puts the store back to its copy: its revisions begin anew from there, and what anybody was
-// told since binds nobody.
+// rewind restores the store from its copy: its revisions begin anew from there, and IDs that were
+// given since are not binding.
 func (a *actor) rewind() {
 	a.store.turn()
 	for _, c := range a.w.clients {
 		c.Close()
 	}
 	clear(a.w.clients)
-	clear(a.w.told)
+	clear(a.w.given)
 	a.w.mem = kvstore.NewMemory()
 	for _, kv := range a.w.copied {
 		if err := kvstore.Put(context.Background(), a.w.client(a.name), kv.Key, kv.Value, kvstore.Permanent); err != nil {
@@ -199,7 +199,7 @@ func (a *actor) rewind() {
 }
 
 // allocateLocked is what an older allocator does: under a lock it looks for references, then makes
-// number and reference one after the other.
+// ID and reference one after the other.
 func (a *actor) allocateLocked(key string, id allocator.ID) {
 	ctx := context.Background()
 	lock := base + "/locks/" + key + "/1"
@@ -220,7 +220,7 @@ func (a *actor) allocateLocked(key string, id allocator.ID) {
 	if err := kvstore.Put(ctx, a.store, base+"/value/"+key+"/"+a.name, []byte(id.String()), kvstore.Leased); err != nil {
 		panic(err)
 	}
-	a.w.told[a.name+" "+key] = id
+	a.w.given[a.name+" "+key] = id
 	if err := kvstore.Delete(ctx, a.store, lock); err != nil {
 		panic(err)
 	}
@@ -238,23 +238,23 @@ func (w *world) pairs(under string) []kvstore.KeyValue {
 
 // broken reports which promise does not hold.
 func (w *world) broken() string {
-	number, owner := map[string]allocator.ID{}, map[allocator.ID]string{}
+	idOf, owner := map[string]allocator.ID{}, map[allocator.ID]string{}
 	masters := map[string]string{}
 	for _, kv := range w.pairs("/id/") {
 		masters[strings.TrimPrefix(kv.Key, base+"/id/")] = string(kv.Value)
 	}
-	for who, id := range w.told {
+	for who, id := range w.given {
 		_, key, _ := strings.Cut(who, " ")
-		if have, ok := number[key]; ok && have != id {
-			return fmt.Sprintf("key %q has the numbers %d and %d", key, have, id)
+		if have, ok := idOf[key]; ok && have != id {
+			return fmt.Sprintf("key %q has the IDs %d and %d", key, have, id)
 		}
 		if have, ok := owner[id]; ok && have != key {
-			return fmt.Sprintf("number %d has the keys %q and %q", id, have, key)
+			return fmt.Sprintf("ID %d has the keys %q and %q", id, have, key)
 		}
 		if masters[id.String()] != key {
-			return fmt.Sprintf("number %d of key %q is in use and was collected", id, key)
+			return fmt.Sprintf("ID %d of key %q is in use and was collected", id, key)
 		}
-		number[key], owner[id] = id, key
+		idOf[key], owner[id] = id, key
 	}
 	return ""
 }
@@ -316,7 +316,7 @@ func (p *past) String() string {
 // or the past is one of seen, from where all ways were tried; with a nil seen to the end. It
 // returns the choices that there were.
 func (s scenario) play(w *world, schedule []int, seen map[string]bool) (options []int, fault string) {
-	w.mem, w.told = kvstore.NewMemory(), map[string]allocator.ID{}
+	w.mem, w.given = kvstore.NewMemory(), map[string]allocator.ID{}
 	w.turns, w.arrived = map[string]chan bool{}, make(chan string)
 	w.idle, w.clients = map[string]int{}, map[string]*kvstore.MemoryClient{}
 	if s.setup != nil {
@@ -348,7 +348,7 @@ func (s scenario) play(w *world, schedule []int, seen map[string]bool) (options 
 			fault = w.broken()
 		}
 		if running == 0 {
-			end := fmt.Sprint(w.told)
+			end := fmt.Sprint(w.given)
 			for _, kv := range w.pairs("/") { // without leases, which are numbered as connections are made
 				end += fmt.Sprintf(" %s=%s@%d", kv.Key, kv.Value, kv.ModRevision)
 			}
@@ -447,15 +447,15 @@ func (s scenario) search(w *world, seen map[string]bool) (runs int, fault string
 
 func under(c kvstore.Cond, dir string) bool { return strings.HasPrefix(c.Key, base+dir) }
 
-func deletesNumbers(txn kvstore.Txn) bool {
+func deletesIDs(txn kvstore.Txn) bool {
 	return len(txn.Then) > 0 && txn.Then[0].Kind == kvstore.OpDelete && strings.HasPrefix(txn.Then[0].Key, base+"/id/")
 }
 
-func makesNumber(txn kvstore.Txn) bool {
+func makesID(txn kvstore.Txn) bool {
 	return slices.ContainsFunc(txn.Then, func(o kvstore.Op) bool { return o.Kind == kvstore.OpPut && strings.HasPrefix(o.Key, base+"/id/") })
 }
 
-// dead makes two numbers that nobody uses.
+// dead makes two IDs that nobody uses.
 func dead(w *world) {
 	w.free("old", func(a *actor) { a.allocate("L"); a.release("L") })
 	w.free("old", func(a *actor) { a.picks = []allocator.ID{2}; a.allocate("other"); a.release("other") })
@@ -474,18 +474,18 @@ var orders = []struct {
 	small bool
 }{
 	{
-		name: "two nodes make the number of one key", small: true,
+		name: "two nodes make the ID of one key", small: true,
 		s: scenario{actors: map[string]func(*actor){
 			"a": func(a *actor) { a.allocate("L"); a.release("L"); a.allocate("L") },
 			"b": func(a *actor) { a.picks = []allocator.ID{2, 3}; a.allocate("L") },
 		}},
 		missing: func(txn kvstore.Txn, c kvstore.Cond) bool {
-			return makesNumber(txn) && c.Kind == kvstore.CondPrefixUnchangedSince && under(c, "/value/")
+			return makesID(txn) && c.Kind == kvstore.CondPrefixUnchangedSince && under(c, "/value/")
 		},
 		noVerify: true,
 	},
 	{
-		name: "two nodes pick one number for two keys", small: true,
+		name: "two nodes pick one ID for two keys", small: true,
 		s: scenario{actors: map[string]func(*actor){
 			"a": func(a *actor) { a.allocate("L"); a.allocate("M") },
 			"b": func(a *actor) { a.allocate("M"); a.release("M"); a.allocate("N") },
@@ -493,15 +493,15 @@ var orders = []struct {
 		missing: func(_ kvstore.Txn, c kvstore.Cond) bool { return c.Kind == kvstore.CondAbsent && under(c, "/id/") },
 	},
 	{
-		name: "a dead number comes into use while it is collected", small: true,
+		name: "a dead ID comes into use while it is collected", small: true,
 		s: scenario{setup: dead, actors: map[string]func(*actor){
 			"a":  func(a *actor) { a.refresh(); a.allocate("L") },
 			"gc": func(a *actor) { a.collect(2) },
 		}},
-		missing: func(txn kvstore.Txn, c kvstore.Cond) bool { return deletesNumbers(txn) && under(c, "/value/") },
+		missing: func(txn kvstore.Txn, c kvstore.Cond) bool { return deletesIDs(txn) && under(c, "/value/") },
 	},
 	{
-		name: "a number that the watch still knows has been collected", small: true,
+		name: "an ID that the watch still knows has been collected", small: true,
 		s: scenario{setup: dead, actors: map[string]func(*actor){
 			"a":  func(a *actor) { a.refresh(); a.allocate("L") },
 			"gc": func(a *actor) { a.collect(2) },
@@ -517,7 +517,7 @@ var orders = []struct {
 		missing: func(_ kvstore.Txn, c kvstore.Cond) bool { return under(c, "/locks/") },
 	},
 	{
-		name: "a node whose lease ran out still uses its number, another has an old view", small: true,
+		name: "a node whose lease ran out still uses its ID, another has an old view", small: true,
 		s: scenario{
 			setup: func(w *world) {
 				w.free("silent", func(a *actor) { a.allocate("L") })
@@ -532,7 +532,7 @@ var orders = []struct {
 		missing:  func(kvstore.Txn, kvstore.Cond) bool { return false },
 	},
 	{
-		name: "the store goes back in time while a dead number comes into use", small: true,
+		name: "the store goes back in time while a dead ID comes into use", small: true,
 		s: scenario{
 			setup: func(w *world) { dead(w); w.copyStore() },
 			actors: map[string]func(*actor){
@@ -541,11 +541,11 @@ var orders = []struct {
 				"time": func(a *actor) { a.rewind() },
 			},
 		},
-		missing:     func(txn kvstore.Txn, c kvstore.Cond) bool { return !makesNumber(txn) && under(c, "/value/") },
+		missing:     func(txn kvstore.Txn, c kvstore.Cond) bool { return !makesID(txn) && under(c, "/value/") },
 		neverVerify: true,
 	},
 	{
-		name: "the store goes back in time while a number is collected", small: true,
+		name: "the store goes back in time while an ID is collected", small: true,
 		s: scenario{
 			setup: func(w *world) { dead(w); w.copyStore() },
 			actors: map[string]func(*actor){
@@ -554,7 +554,7 @@ var orders = []struct {
 				"time": func(a *actor) { a.rewind() },
 			},
 		},
-		missing:     func(txn kvstore.Txn, c kvstore.Cond) bool { return deletesNumbers(txn) && under(c, "/value/") },
+		missing:     func(txn kvstore.Txn, c kvstore.Cond) bool { return deletesIDs(txn) && under(c, "/value/") },
 		neverVerify: true,
 	},
 	{
@@ -576,7 +576,7 @@ var orders = []struct {
 		neverVerify: true,
 	},
 	{
-		name: "the store goes back in time while a number beside a longer key is collected", small: true,
+		name: "the store goes back in time while an ID beside a longer key is collected", small: true,
 		s: scenario{
 			setup: func(w *world) {
 				w.free("old", func(a *actor) { a.allocate("L") })
@@ -600,7 +600,7 @@ var orders = []struct {
 			"b":  func(a *actor) { a.picks = []allocator.ID{2, 3}; a.allocate("L") },
 			"gc": func(a *actor) { a.collect(2) },
 		}},
-		missing: func(txn kvstore.Txn, c kvstore.Cond) bool { return deletesNumbers(txn) && under(c, "/value/") },
+		missing: func(txn kvstore.Txn, c kvstore.Cond) bool { return deletesIDs(txn) && under(c, "/value/") },
 	},
 }
 

@@ -10,34 +10,34 @@ import (
 
 // settings are what the options set.
 type settings struct {
-	numbers Range
-	events  AllocatorEventChan
-	protect bool
-	sync    time.Duration
-	timeout time.Duration
-	rest    time.Duration
-	log     *slog.Logger
-	backend Backend
+	idRange    Range
+	events     AllocatorEventChan
+	protect    bool
+	sync       time.Duration
+	timeout    time.Duration
+	quarantine time.Duration
+	log        *slog.Logger
+	backend    Backend
 }
 
 func defaults() settings {
 	return settings{
-		numbers: Range{Min: 1, Max: math.MaxUint64},
-		sync:    5 * time.Minute,
-		timeout: 2 * time.Minute,
-		rest:    15 * time.Minute,
-		log:     slog.New(slog.DiscardHandler),
+		idRange:    Range{Min: 1, Max: math.MaxUint64},
+		sync:       5 * time.Minute,
+		timeout:    2 * time.Minute,
+		quarantine: 15 * time.Minute,
+		log:        slog.New(slog.DiscardHandler),
 	}
 }
 
 func (s settings) validate() error {
 	var errs []error
-	n := s.numbers
+	n := s.idRange
 	if n.Min < 1 {
-		errs = append(errs, errors.New("the smallest number must be at least 1"))
+		errs = append(errs, errors.New("the smallest ID must be at least 1"))
 	}
 	if n.Max < n.Min {
-		errs = append(errs, fmt.Errorf("the largest number %s is below the smallest, %s", n.Max, n.Min))
+		errs = append(errs, fmt.Errorf("the largest ID %s is below the smallest, %s", n.Max, n.Min))
 	}
 	if n.Mask != 0 && n.Max >= n.Mask&-n.Mask {
 		errs = append(errs, fmt.Errorf("the prefix mask %#x overlaps the range %s to %s", uint64(n.Mask), n.Min, n.Max))
@@ -51,25 +51,25 @@ func (s settings) validate() error {
 // AllocatorOption changes how an [Allocator] works.
 type AllocatorOption func(*settings)
 
-// WithEvents sends the changes of the numbers to events. The channel is not closed. A slow reader
-// holds nothing up: events queue in memory, at most two for each number that there is or was when
-// the reader read last. What comes and goes in between is not delivered, and a number may be
+// WithEvents sends the changes of the IDs to events. The channel is not closed. A slow reader
+// holds nothing up: events queue in memory, at most two for each ID that there is or was when
+// the reader read last. What comes and goes in between is not delivered, and an ID may be
 // reported gone that was not delivered before.
 func WithEvents(events AllocatorEventChan) AllocatorOption {
 	return func(s *settings) { s.events = events }
 }
 
-// WithMin sets the smallest number, 1 if not given.
-func WithMin(id ID) AllocatorOption { return func(s *settings) { s.numbers.Min = id } }
+// WithMin sets the smallest ID, 1 if not given.
+func WithMin(id ID) AllocatorOption { return func(s *settings) { s.idRange.Min = id } }
 
-// WithMax sets the largest number, the largest there is if not given.
-func WithMax(id ID) AllocatorOption { return func(s *settings) { s.numbers.Max = id } }
+// WithMax sets the largest ID, the largest there is if not given.
+func WithMax(id ID) AllocatorOption { return func(s *settings) { s.idRange.Max = id } }
 
-// WithPrefixMask or-s mask to every number chosen, for example a cluster's own bits. It must not
+// WithPrefixMask or-s mask to every ID chosen, for example a cluster's own bits. It must not
 // overlap the range.
-func WithPrefixMask(mask ID) AllocatorOption { return func(s *settings) { s.numbers.Mask = mask } }
+func WithPrefixMask(mask ID) AllocatorOption { return func(s *settings) { s.idRange.Mask = mask } }
 
-// WithMasterKeyProtection writes a number again when somebody deletes it from the store while this
+// WithMasterKeyProtection writes an ID again when somebody deletes it from the store while this
 // node uses it. Without it the sync does so, later.
 func WithMasterKeyProtection() AllocatorOption { return func(s *settings) { s.protect = true } }
 
@@ -85,30 +85,30 @@ func WithBackend(b Backend) AllocatorOption { return func(s *settings) { s.backe
 // repaired, 5 minutes if not given.
 func WithSyncInterval(d time.Duration) AllocatorOption { return func(s *settings) { s.sync = d } }
 
-// WithTimeout bounds one request for a number, and an Allocate whose context has no deadline, 2
+// WithTimeout bounds one request for an ID, and an Allocate whose context has no deadline, 2
 // minutes if not given.
 func WithTimeout(d time.Duration) AllocatorOption { return func(s *settings) { s.timeout = d } }
 
-// WithQuarantine sets how long a deleted number is not chosen again if others are free, 15 minutes
+// WithQuarantine sets how long a deleted ID is not chosen again if others are free, 15 minutes
 // if not given: nodes that have not observed its end must not take its next owner for the last one.
-func WithQuarantine(d time.Duration) AllocatorOption { return func(s *settings) { s.rest = d } }
+func WithQuarantine(d time.Duration) AllocatorOption { return func(s *settings) { s.quarantine = d } }
 
 // WithLogger sets the log, none if not given.
 func WithLogger(log *slog.Logger) AllocatorOption { return func(s *settings) { s.log = log } }
 
-// EventKind is what happened to a number.
+// EventKind is what happened to an ID.
 type EventKind uint8
 
 // The kinds of [AllocatorEvent].
 const (
-	// EventUpsert: the number has that key now.
+	// EventUpsert: the ID has that key now.
 	EventUpsert EventKind = iota + 1
-	// EventDelete: the number is gone.
+	// EventDelete: the ID is gone.
 	EventDelete
-	// EventSync: all numbers that were there at the start have been delivered. It comes once.
+	// EventSync: all IDs that were there at the start have been delivered. It comes once.
 	EventSync
-	// EventRenumbered: a key that this node uses had to change its number, from OldID to ID, since
-	// the store has the key or the number otherwise. It can only happen after this node's reference
+	// EventRenumbered: a key that this node uses had to change its ID, from OldID to ID, since
+	// the store has the key or the ID otherwise. It can only happen after this node's reference
 	// was lost, by its lease or with the store's data.
 	EventRenumbered
 )
@@ -128,13 +128,13 @@ func (k EventKind) String() string {
 	return fmt.Sprintf("EventKind(%d)", uint8(k))
 }
 
-// AllocatorEvent is a change of the numbers.
+// AllocatorEvent is a change of the IDs.
 type AllocatorEvent struct {
 	Kind EventKind
 	ID   ID
 	// OldID is set for EventRenumbered.
 	OldID ID
-	// Key is the number's key, for EventDelete the one it had.
+	// Key is the ID's key, for EventDelete the one it had.
 	Key AllocatorKey
 	// Remote names the remote cache that saw the change; empty for the allocator's own store.
 	Remote string
@@ -143,5 +143,5 @@ type AllocatorEvent struct {
 // AllocatorEventChan carries events.
 type AllocatorEventChan chan AllocatorEvent
 
-// RangeFunc is called by [Allocator.ForeachCache] for each number.
+// RangeFunc is called by [Allocator.ForeachCache] for each ID.
 type RangeFunc func(ID, AllocatorKey)

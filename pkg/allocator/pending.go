@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// pending is the one request for the number of a key that all calls of Allocate wait for. It
+// pending is the one request for the ID of a key that all calls of Allocate wait for. It
 // outlives them: where a store is slower than everybody's timeout, what is given up half-way would
 // start again each time and never end.
 type pending struct {
@@ -25,8 +25,8 @@ type pending struct {
 	err   error
 }
 
-// wait waits for the request for a key's number, which it begins if there is none, unless ctx ends
-// first. It returns at once if the key is in use here. Of those who wait for a number one gets
+// wait waits for the request for a key's ID, which it begins if there is none, unless ctx ends
+// first. It returns at once if the key is in use here. Of those who wait for an ID one gets
 // isNew.
 func (a *Allocator) wait(ctx context.Context, text string, key AllocatorKey) (id ID, isNew, again bool, err error) {
 	p, id, err := a.enter(ctx, text, key)
@@ -50,7 +50,7 @@ func (a *Allocator) wait(ctx context.Context, text string, key AllocatorKey) (id
 	return p.id, isNew, p.again, p.err
 }
 
-// enter returns the number if the key is in use here, else the request for it.
+// enter returns the ID if the key is in use here, else the request for it.
 func (a *Allocator) enter(ctx context.Context, text string, key AllocatorKey) (*pending, ID, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -105,7 +105,7 @@ func (a *Allocator) noteFailed(p *pending, err error) {
 	p.failed = err
 }
 
-// request gets the number from the store.
+// request gets the ID from the store.
 func (a *Allocator) request(lk *localKey, p *pending) {
 	defer a.leave(lk)
 	defer close(p.done)
@@ -151,7 +151,7 @@ func (a *Allocator) join(lk *localKey, p *pending) ID {
 	return lk.id
 }
 
-// inUse must be called with mu held. A key that is being renumbered has users but no number.
+// inUse must be called with mu held. A key that is being renumbered has users but no ID.
 func (lk *localKey) inUse() bool { return lk.refs > 0 && lk.id != NoID }
 
 // serve gives a reference to everybody who waits for p, if there is one. It must be called with mu

@@ -13,8 +13,8 @@ import (
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
-// TestPendingRequest: one request for a key outlives those who wait for it, serves who comes later,
-// and gives back what nobody wants any more.
+// TestPendingRequest: one request for a key outlives the calls that wait for it, serves later
+// calls, and gives back an ID that no call wants any more.
 func TestPendingRequest(t *testing.T) {
 	t.Parallel()
 	key, value := allocator.StringKey("web"), base+"/value/web/192.0.2.1"
@@ -54,7 +54,7 @@ func TestPendingRequest(t *testing.T) {
 			t.Fatalf("%d, %v", id, err)
 		}
 	}
-	run("who comes later gets it", 10*time.Second, func(t *testing.T, n *node, requests func() int) {
+	run("a later call gets it", 10*time.Second, func(t *testing.T, n *node, requests func() int) {
 		began := time.Now()
 		giveUp(t, n, time.Second)
 		giveUp(t, n, time.Second)
@@ -76,7 +76,7 @@ func TestPendingRequest(t *testing.T) {
 		}
 		wg.Wait()
 		if requests() != 1 || made != 1 {
-			t.Errorf("%d requests, and %d calls made the number", requests(), made)
+			t.Errorf("%d requests, and %d calls made the ID", requests(), made)
 		}
 		for i := range 3 {
 			if last, err := n.Release(t.Context(), key); err != nil || last != (i == 2) {
@@ -101,7 +101,7 @@ func TestPendingRequest(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if _, _, err := n.Allocate(ctx, key); !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, refused) {
-			t.Errorf("who stops waiting reads %v", err)
+			t.Errorf("a call that stops waiting gets %v", err)
 		}
 		n.store.SetFault(nil)
 	})

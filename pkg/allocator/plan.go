@@ -9,24 +9,24 @@ import (
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
-// This file decides, without I/O, which transaction finds or makes the number of a key. The store
+// This file decides, without I/O, which transaction finds or makes the ID of a key. The store
 // runs it; if its conditions fail it shows what is there (a view), and the decision is taken again.
 // What always holds afterwards:
 //
-//	I1  All references to one key carry the same number. Every transaction that writes a
+//	I1  All references to one key carry the same ID. Every transaction that writes a
 //	    reference makes sure of it: either no reference exists, or a witness (an existing
-//	    reference with that number) does, or all have that number.
-//	I2  A reference is only written while the number's master key says that the number belongs
+//	    reference with that ID) does, or all have that ID.
+//	I2  A reference is only written while the ID's master key says that the ID belongs
 //	    to the key, or together with it.
-//	I3  A master key is only made while there is none for the number, and while no reference to
-//	    the key exists except to that number.
-//	I4  A number whose rest record is there is only made by whoever knows that record, and
+//	I3  A master key is only made while there is none for the ID, and while no reference to
+//	    the key exists except to that ID.
+//	I4  An ID with a quarantine record is only made by a transaction that knows that record and
 //	    deletes it.
 //	I5  While another writer holds the key's lock, nothing makes its first reference: it may
 //	    have looked already and found none.
 //
 // They hold even if the store is put back to an older copy between a view and the transaction that
-// goes by it. What stands in the copy was written before, so that nothing in it was written since
+// relies on it. What stands in the copy was written before, so that nothing in it was written since
 // the view, whatever it is: a condition on revisions says nothing. Conditions are therefore on
 // values, and where keys that do not count are in the way, on a marker: see [plan.mark].
 
@@ -42,9 +42,9 @@ func (p paths) values() string             { return p.base + "/value/" }
 func (p paths) allLocks() string           { return p.base + "/locks/" }
 func (p paths) id(id ID) string            { return p.ids() + id.String() }
 func (p paths) value(key string) string    { return p.values() + p.layout.Encode(key) + "/" }
-func (p paths) rests() string              { return p.base + "/rest/" }
-func (p paths) rest(id ID) string          { return p.rests() + id.String() }
-func (p paths) heard() string              { return p.base + "/heard/" }
+func (p paths) quarantine() string         { return p.base + "/rest/" }
+func (p paths) quarantined(id ID) string   { return p.quarantine() + id.String() }
+func (p paths) confirmations() string      { return p.base + "/heard/" }
 func (p paths) locks(key string) string    { return p.allLocks() + key + "/" }
 func (p paths) ownValue(key string) string { return p.value(key) + p.suffix }
 
@@ -101,7 +101,7 @@ func (p paths) unreferred(key string, v *view) (conds []kvstore.Cond) {
 	return conds
 }
 
-// allReferTo holds if all references to a key are to that number, and in the form that is written;
+// allReferTo holds if all references to a key are to that ID, and in the form that is written;
 // a transaction takes one condition on values.
 func (p paths) allReferTo(key string, id ID) []kvstore.Cond {
 	var conds []kvstore.Cond
@@ -155,17 +155,17 @@ func (p paths) locked(key string, pairs []kvstore.KeyValue) bool {
 	})
 }
 
-// owner returns the key that a master key of the store says its number belongs to.
+// owner returns the key that a master key of the store says its ID belongs to.
 func (p paths) owner(master *kvstore.KeyValue) string { return p.layout.Decode(string(master.Value)) }
 
 // view is what the store showed when a transaction of a plan did not go through.
 type view struct {
 	revision int64
 	tried    ID
-	// master is the master key of the number tried; nil if there is none.
+	// master is the master key of the ID tried; nil if there is none.
 	master *kvstore.KeyValue
-	// rests means that the number tried rests.
-	rests bool
+	// quarantined means that the ID tried is in quarantine.
+	quarantined bool
 	// references stand directly under the key's directory.
 	references []reference
 	// locked means that a lock is held or waited for.
@@ -190,25 +190,25 @@ type reference struct {
 	mod, created int64
 }
 
-// plan looks for the number of one key.
+// plan looks for the ID of one key.
 type plan struct {
 	paths paths
 	key   string
-	// held is the number that must come out, for a reference that is restored; NoID if any may.
+	// held is the ID that must come out, for a reference that is restored; NoID if any may.
 	held ID
-	// refused are numbers that turned out to belong to another key, or to nobody, each with the
-	// revision at which they did. A reference written later says that the number has come back.
+	// refused are IDs that turned out to belong to another key, or to nobody, each with the
+	// revision at which they did. A reference written later says that the ID has come back.
 	refused map[ID]int64
-	// rests are the numbers that rest, with the revision of the record that says so.
-	rests map[ID]int64
-	// yielded counts how often the plan has waited for references to a younger number to go.
+	// quarantined are the IDs in quarantine, with the revision of their records.
+	quarantined map[ID]int64
+	// yielded counts how often the plan has waited for references to a younger ID to go.
 	yielded int
 	// marker means that the plan may have written this node's marker, unmarked that there is too
 	// much to see for the store to write one with it.
 	marker, unmarked bool
 }
 
-// maxYields bounds that wait. Whoever made the younger number gives it back as soon as it sees the
+// maxYields bounds that wait. Whoever made the younger ID gives it back as soon as it sees the
 // older one, unless it never saw that before it answered its caller: then the younger one is in
 // force and stays. The pauses grow, see [KVStoreBackend.execute].
 const maxYields = 6
@@ -218,18 +218,18 @@ type step struct {
 	// wait: others must act first. After a pause comes the transaction, or the last one again if
 	// there is none.
 	wait bool
-	// conflict ends a plan with a held number.
+	// conflict ends a plan with a held ID.
 	conflict *ConflictError
 
 	id  ID
 	txn kvstore.Txn
-	// creates means that the transaction makes the master key, fresh that the number was picked
+	// creates means that the transaction makes the master key, fresh that the ID was picked
 	// for it.
 	creates, fresh bool
 	// trusted means that the watch has seen the master key, so that it is known to be the oldest.
 	trusted bool
 	// marks means that the transaction only looks, and writes the marker. It also reads the master
-	// keys of these numbers.
+	// keys of these IDs.
 	marks   bool
 	refused []ID
 }
@@ -239,22 +239,22 @@ type step struct {
 const (
 	readLocks = iota
 	readMaster
-	readRest
+	readQuarantine
 	readReferences
 )
 
 // next returns the next step. v is nil at first.
-func (p *plan) next(v *view, numbers IDSource) (step, error) {
+func (p *plan) next(v *view, ids IDSource) (step, error) {
 	if v == nil {
-		if id := p.candidate(numbers); id != NoID {
+		if id := p.candidate(ids); id != NoID {
 			return p.referAlone(id), nil
 		}
-		return p.create(numbers, p.paths.untouched(p.key, nil)...)
+		return p.create(ids, p.paths.untouched(p.key, nil)...)
 	}
-	p.learn(v, numbers)
-	if witness, ok := p.inForce(v, numbers); ok {
-		if id := p.candidate(numbers); id != NoID && id != witness.id && p.held == NoID && p.yielded < maxYields {
-			// The number that the cache knows is older, or those references would carry it.
+	p.learn(v, ids)
+	if witness, ok := p.inForce(v, ids); ok {
+		if id := p.candidate(ids); id != NoID && id != witness.id && p.held == NoID && p.yielded < maxYields {
+			// The ID that the cache knows is older, or those references would carry it.
 			p.yielded++
 			s := p.referAlone(id)
 			s.wait = true
@@ -280,12 +280,12 @@ func (p *plan) next(v *view, numbers IDSource) (step, error) {
 	if p.held != NoID {
 		return p.restore(p.held, unchanged...), nil
 	}
-	if id := p.candidate(numbers); id != NoID {
+	if id := p.candidate(ids); id != NoID {
 		s := p.refer(id, v, unchanged...)
 		s.trusted = true
 		return s, nil
 	}
-	return p.create(numbers, unchanged...)
+	return p.create(ids, unchanged...)
 }
 
 // unchangedSince holds if nothing was written under the directory since it was seen at revision. Of
@@ -297,20 +297,20 @@ func unchangedSince(dir string, empty bool, revision int64) kvstore.Cond {
 	return kvstore.PrefixUnchangedSince(dir, revision)
 }
 
-// candidate is the number to try first.
-func (p *plan) candidate(numbers IDSource) ID {
+// candidate is the ID to try first.
+func (p *plan) candidate(ids IDSource) ID {
 	if p.held != NoID {
 		return p.held
 	}
-	id := numbers.Known(p.key)
+	id := ids.Known(p.key)
 	if _, refused := p.refused[id]; refused {
 		return NoID
 	}
 	return id
 }
 
-// learn notes what a view says about the number tried.
-func (p *plan) learn(v *view, numbers IDSource) {
+// learn notes what a view says about the ID tried.
+func (p *plan) learn(v *view, ids IDSource) {
 	if p.refused == nil {
 		p.refused = make(map[ID]int64)
 	}
@@ -325,12 +325,12 @@ func (p *plan) learn(v *view, numbers IDSource) {
 		delete(p.refused, v.tried)
 	default:
 		p.refused[v.tried] = v.revision
-		if numbers != nil {
-			numbers.Taken(v.tried)
+		if ids != nil {
+			ids.Taken(v.tried)
 		}
 	}
 	if v.master == nil && p.held == NoID && !v.refers(v.tried) {
-		// The cache is behind: the number it knows has been collected.
+		// The cache is behind: the ID it knows has been collected.
 		p.refused[v.tried] = v.revision
 	}
 }
@@ -339,10 +339,10 @@ func (v *view) refers(id ID) bool {
 	return slices.ContainsFunc(v.references, func(r reference) bool { return r.id == id })
 }
 
-// inForce returns a reference that carries the number in force. References to a number that belongs
-// to another key do not count. If other writers made several, the number that the cache knows to be
+// inForce returns a reference that carries the ID in force. References to an ID that belongs
+// to another key do not count. If other writers made several, the ID that the cache knows to be
 // oldest wins, then the smallest: every node decides alike.
-func (p *plan) inForce(v *view, numbers IDSource) (reference, bool) {
+func (p *plan) inForce(v *view, ids IDSource) (reference, bool) {
 	var best reference
 	for _, r := range v.references {
 		if _, refused := p.refused[r.id]; refused || p.held != NoID && r.id != p.held {
@@ -356,7 +356,7 @@ func (p *plan) inForce(v *view, numbers IDSource) (reference, bool) {
 		return best, false
 	}
 	if p.held == NoID {
-		known := p.candidate(numbers)
+		known := p.candidate(ids)
 		for _, r := range v.references {
 			if r.id == known {
 				return r, true
@@ -366,7 +366,7 @@ func (p *plan) inForce(v *view, numbers IDSource) (reference, bool) {
 	return best, p.clash(v) == nil
 }
 
-// clash reports why a held number cannot be restored.
+// clash reports why a held ID cannot be restored.
 func (p *plan) clash(v *view) *ConflictError {
 	if p.held == NoID {
 		return nil
@@ -382,7 +382,7 @@ func (p *plan) clash(v *view) *ConflictError {
 	return nil
 }
 
-// referAlone writes this node's reference to a number that the cache knows, if nobody refers to
+// referAlone writes this node's reference to an ID that the cache knows, if nobody refers to
 // another.
 func (p *plan) referAlone(id ID) step {
 	s := p.refer(id, nil, append(p.paths.allReferTo(p.key, id), p.paths.unlocked(p.key, nil))...)
@@ -391,7 +391,7 @@ func (p *plan) referAlone(id ID) step {
 }
 
 // join adds this node's reference to those that exist. The lock does not matter: its holder finds
-// the number in force just the same.
+// the ID in force just the same.
 func (p *plan) join(v *view, witness reference) step {
 	stillThere := kvstore.ValueIs(witness.path, []byte(witness.id.String()))
 	if witness.id == v.tried && v.master == nil {
@@ -400,7 +400,7 @@ func (p *plan) join(v *view, witness reference) step {
 	return p.refer(witness.id, v, stillThere)
 }
 
-// refer writes this node's reference to a number that exists. A master key that the view showed in
+// refer writes this node's reference to an ID that exists. A master key that the view showed in
 // another form than ours is written in ours.
 func (p *plan) refer(id ID, v *view, conds ...kvstore.Cond) step {
 	ours := []byte(p.paths.layout.Encode(p.key))
@@ -419,12 +419,12 @@ func (p *plan) refer(id ID, v *view, conds ...kvstore.Cond) step {
 	return s
 }
 
-// restore writes the master key of a number that is in use without one, with this node's reference.
+// restore writes the master key of an ID that is in use without one, with this node's reference.
 func (p *plan) restore(id ID, conds ...kvstore.Cond) step {
 	return step{id: id, creates: true, txn: kvstore.Txn{
 		If: append([]kvstore.Cond{kvstore.Absent(p.paths.id(id))}, conds...),
 		Then: p.finish([]kvstore.Op{
-			p.putReference(id), kvstore.PutOp(p.paths.id(id), []byte(p.paths.layout.Encode(p.key)), kvstore.Permanent), kvstore.DeleteOp(p.paths.rest(id)),
+			p.putReference(id), kvstore.PutOp(p.paths.id(id), []byte(p.paths.layout.Encode(p.key)), kvstore.Permanent), kvstore.DeleteOp(p.paths.quarantined(id)),
 		}),
 		Else: p.look(id),
 	}}
@@ -433,7 +433,7 @@ func (p *plan) restore(id ID, conds ...kvstore.Cond) step {
 // mark looks once more, and writes this node's marker at the same revision. A transaction with the
 // condition that the marker was written at that revision finds the store that was seen: in an older
 // copy the marker is not there, or older. Only then do revisions say what has changed since. What
-// refused numbers belong to was perhaps seen before the store went back, so it is read again.
+// refused IDs belong to was perhaps seen before the store went back, so it is read again.
 func (p *plan) mark(id ID) step {
 	p.marker = true
 	s := step{id: id, marks: true, refused: slices.Collect(maps.Keys(p.refused))}
@@ -453,17 +453,17 @@ func (p *plan) finish(then []kvstore.Op) []kvstore.Op {
 	return then
 }
 
-// create makes a number and this node's reference. A number that rests is only picked if no other
+// create makes an ID and this node's reference. One in quarantine is only picked if no other
 // is free.
-func (p *plan) create(numbers IDSource, conds ...kvstore.Cond) (step, error) {
-	id, err := numbers.Pick()
+func (p *plan) create(ids IDSource, conds ...kvstore.Cond) (step, error) {
+	id, err := ids.Pick()
 	if err != nil {
 		return step{}, err
 	}
-	if mod, rests := p.rests[id]; rests {
-		conds = append(conds, kvstore.ModRevisionIs(p.paths.rest(id), mod))
+	if mod, ok := p.quarantined[id]; ok {
+		conds = append(conds, kvstore.ModRevisionIs(p.paths.quarantined(id), mod))
 	} else {
-		conds = append(conds, kvstore.Absent(p.paths.rest(id)))
+		conds = append(conds, kvstore.Absent(p.paths.quarantined(id)))
 	}
 	s := p.restore(id, conds...)
 	s.fresh = true
@@ -476,9 +476,9 @@ func (p *plan) putReference(id ID) kvstore.Op {
 
 func (p *plan) look(id ID) []kvstore.Op {
 	ops := []kvstore.Op{
-		readLocks:  p.paths.lookLocks(p.key),
-		readMaster: kvstore.GetOp(p.paths.id(id)),
-		readRest:   kvstore.GetOp(p.paths.rest(id)),
+		readLocks:      p.paths.lookLocks(p.key),
+		readMaster:     kvstore.GetOp(p.paths.id(id)),
+		readQuarantine: kvstore.GetOp(p.paths.quarantined(id)),
 	}
 	return append(ops, p.paths.lookReferences(p.key)...)
 }
@@ -486,7 +486,7 @@ func (p *plan) look(id ID) []kvstore.Op {
 // see reads what a step's transaction showed, by its Else branch or with the marker.
 func (p *plan) see(s step, r kvstore.TxnResult) *view {
 	v := p.paths.shown(p.key, r.Revision, r.Results[readLocks], r.Results[readReferences:])
-	v.tried, v.rests, v.marked = s.id, len(r.Results[readRest]) > 0, s.marks
+	v.tried, v.quarantined, v.marked = s.id, len(r.Results[readQuarantine]) > 0, s.marks
 	if m := r.Results[readMaster]; len(m) > 0 {
 		v.master = &m[0]
 	}

@@ -126,7 +126,7 @@ func (p *proxy) cut() {
 }
 
 // late makes the client's requests of the next while arrive late: the present connections are held,
-// after d the client is told that they have ended, and what it had sent reaches the server when
+// after d the client learns that they have ended, and what it had sent reaches the server when
 // deliver is called. By then it has made new connections, given those requests up and done
 // something else.
 func (p *proxy) late(d time.Duration) (deliver func()) {

@@ -7,9 +7,9 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// ReadOnly returns a backend that observes what b observes and writes nothing: numbers are made,
-// and kept alive, by others. [Allocator.Allocate] returns the number that is in force for a key, or
-// an error that wraps [ErrUnassigned]. If the number of a key in use changes, the allocator
+// ReadOnly returns a backend that observes what b observes and writes nothing: IDs are made,
+// and kept alive, by others. [Allocator.Allocate] returns the ID that is in force for a key, or
+// an error that wraps [ErrUnassigned]. If the ID of a key in use changes, the allocator
 // notifies by an [EventRenumbered], as always; if it vanishes, it stays in use here until there is
 // one again.
 func ReadOnly(b Backend) Backend { return readOnly{b} }
@@ -25,7 +25,7 @@ func (r readOnly) Acquire(ctx context.Context, key AllocatorKey, _ IDSource) (Ac
 	if id == NoID {
 		return Acquired{}, fmt.Errorf("key %q: %w", key.GetKey(), ErrUnassigned)
 	}
-	// Which of several numbers counts was decided by the store a moment ago; the cache may be
+	// Which of several IDs counts was decided by the store a moment ago; the cache may be
 	// behind.
 	return Acquired{ID: id, Final: true}, nil
 }
@@ -36,7 +36,7 @@ func (r readOnly) Withdraw(context.Context, AllocatorKey, Acquired) error { retu
 // Release implements [Backend]. There is no reference.
 func (r readOnly) Release(context.Context, ID, AllocatorKey) error { return nil }
 
-// Check implements [Backend]: a number is in order if it is the one in force.
+// Check implements [Backend]: an ID is in order if it is the one in force.
 func (r readOnly) Check(ctx context.Context, refs []Reference) ([]Reference, error) {
 	var wrong []Reference
 	for _, ref := range refs {
@@ -59,7 +59,7 @@ func (r readOnly) Restore(ctx context.Context, ref Reference) error {
 	case err != nil:
 		return err
 	case id == NoID:
-		return fmt.Errorf("number %s of key %q is gone from the store, and is for others to make again: %w", ref.ID, ref.Key.GetKey(), ErrUnassigned)
+		return fmt.Errorf("ID %s of key %q is gone from the store, and is for others to make again: %w", ref.ID, ref.Key.GetKey(), ErrUnassigned)
 	case id != ref.ID:
 		return &ConflictError{Key: ref.Key.GetKey(), Held: ref.ID, InForce: id}
 	}
@@ -71,7 +71,7 @@ func errReadOnly(what string) error { return fmt.Errorf("%s: this backend only r
 
 // RunGC implements [Backend]. It fails.
 func (r readOnly) RunGC(context.Context, *rate.Limiter, Range, map[ID]int64) (map[ID]int64, GCStats, error) {
-	return nil, GCStats{}, errReadOnly("collect numbers")
+	return nil, GCStats{}, errReadOnly("collect IDs")
 }
 
 // RunLocksGC implements [Backend]. It fails.

@@ -21,10 +21,10 @@ type hooked struct {
 	beforeAcquire, afterAcquire, afterRestore func()
 }
 
-func (h *hooked) Acquire(ctx context.Context, key allocator.AllocatorKey, numbers allocator.IDSource) (allocator.Acquired, error) {
+func (h *hooked) Acquire(ctx context.Context, key allocator.AllocatorKey, ids allocator.IDSource) (allocator.Acquired, error) {
 	call(h.beforeAcquire)
 	defer call(h.afterAcquire)
-	return h.KVStoreBackend.Acquire(ctx, key, numbers)
+	return h.KVStoreBackend.Acquire(ctx, key, ids)
 }
 
 func (h *hooked) Restore(ctx context.Context, ref allocator.Reference) error {
@@ -101,7 +101,7 @@ func put(t *testing.T, store kvstore.Backend, pairs ...string) {
 	}
 }
 
-// A lease that is lost while a repair is under way has its effect after the repair: the news must
+// A lease that is lost while a repair is under way has its effect after the repair: the change must
 // not be wiped out with the old fault.
 func TestLeaseLostDuringRepair(t *testing.T) {
 	t.Parallel()
@@ -126,9 +126,9 @@ func TestLeaseLostDuringAllocate(t *testing.T) {
 	})
 }
 
-// Between the loss of a number and the new one nobody is told either: the old one is not in force,
+// Between the loss of an ID and the new one no caller gets either: the old one is not in force,
 // the new one is not certain.
-func TestNothingIsToldWhileRenumbering(t *testing.T) {
+func TestNoEventsWhileRenumbering(t *testing.T) {
 	t.Parallel()
 	mem := kvstore.NewMemory()
 	reached, goOn := make(chan struct{}), make(chan struct{})
@@ -154,12 +154,12 @@ func TestNothingIsToldWhileRenumbering(t *testing.T) {
 	}
 	<-reached
 	if got, err := a.Get(t.Context(), allocator.StringKey("key")); got == id {
-		t.Errorf("Get tells %d, which is not in force any more, %v", got, err)
+		t.Errorf("Get returns %d, which is not in force any more, %v", got, err)
 	}
 	short, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
 	if got, _, err := a.Allocate(short, allocator.StringKey("key")); err == nil {
-		t.Errorf("Allocate tells %d in the middle of a change", got)
+		t.Errorf("Allocate returns %d in the middle of a change", got)
 	}
 	close(goOn)
 	for ev := range a.events {
@@ -172,9 +172,9 @@ func TestNothingIsToldWhileRenumbering(t *testing.T) {
 	}
 }
 
-// References to a younger number go if their writers see the older one. Until then a node that
+// References to a younger ID go if their writers see the older one. Until then a node that
 // knows both waits instead of keeping the younger one alive.
-func TestYoungerNumberIsLeftToGo(t *testing.T) {
+func TestYoungerIDIsReleased(t *testing.T) {
 	t.Parallel()
 	mem := kvstore.NewMemory()
 	other := mem.Client()
@@ -190,12 +190,12 @@ func TestYoungerNumberIsLeftToGo(t *testing.T) {
 		return nil, nil
 	})
 	if id := a.allocate(t, "key"); id != 300 {
-		t.Errorf("the key is %d, want the oldest number, 300", id)
+		t.Errorf("the key is %d, want the oldest ID, 300", id)
 	}
 }
 
-// A younger number that stays in use is the one in force, and everybody joins it.
-func TestYoungerNumberInUseStays(t *testing.T) {
+// A younger ID that stays in use is the one in force, and everybody joins it.
+func TestYoungerIDInUseStays(t *testing.T) {
 	t.Parallel()
 	mem := kvstore.NewMemory()
 	other := mem.Client()
@@ -207,7 +207,7 @@ func TestYoungerNumberInUseStays(t *testing.T) {
 	}
 }
 
-// Two numbers of one key that others have brought about, each with its references in good order,
+// Two IDs of one key that others have brought about, each with its references in good order,
 // become one: the oldest.
 func TestDuplicatesHeal(t *testing.T) {
 	t.Parallel()
@@ -223,11 +223,11 @@ func TestDuplicatesHeal(t *testing.T) {
 	}
 	old := newNode(t, mem, "192.0.2.2").allocate(t, "key")
 	if old == young {
-		t.Skip("the same number was picked again")
+		t.Skip("the same ID was picked again")
 	}
 	put(t, other, "/id/"+young.String(), "key", "/value/key/192.0.2.1", young.String())
 	a.store.SetFault(nil)
-	eventually(t, "the node has followed to the oldest number", func() bool {
+	eventually(t, "the node has followed to the oldest ID", func() bool {
 		got, err := a.Get(t.Context(), allocator.StringKey("key"))
 		return err == nil && got == old && inStore(t, other, base+"/value/key/192.0.2.1") == old.String()
 	})
@@ -274,7 +274,7 @@ func TestCloseEndsAllocate(t *testing.T) {
 	}
 }
 
-// A remote number whose key becomes unreadable is told as gone.
+// A remote ID whose key becomes unreadable is reported as deleted.
 func TestRemoteKeyBecomesUnreadable(t *testing.T) {
 	t.Parallel()
 	here, there := kvstore.NewMemory(), kvstore.NewMemory()
@@ -293,7 +293,7 @@ func TestRemoteKeyBecomesUnreadable(t *testing.T) {
 	for ev := range a.events {
 		if ev.Remote == "far" && ev.Kind == allocator.EventDelete {
 			if ev.ID != 300 || ev.Key.GetKey() != "key" {
-				t.Errorf("told: %+v", ev)
+				t.Errorf("got event %+v", ev)
 			}
 			break
 		}
@@ -308,9 +308,9 @@ func (k known) Pick() (allocator.ID, error)         { return k.pick, nil }
 func (k known) Taken(allocator.ID)                  {}
 func (k known) Quarantined(allocator.ID, time.Time) {}
 
-// A number that was nobody's a moment ago may be in force for the key now: a plan must believe the
+// An ID that was nobody's a moment ago may be in force for the key now: a plan must believe the
 // references, not its memory.
-func TestNumberComesBackDuringAllocate(t *testing.T) {
+func TestIDComesBackDuringAllocate(t *testing.T) {
 	t.Parallel()
 	mem := kvstore.NewMemory()
 	other := mem.Client()
@@ -359,7 +359,7 @@ func TestLateReferenceIsTakenBack(t *testing.T) {
 	eventually(t, "what was written late is taken back too", func() bool { return inStore(t, a.store, base+"/value/key/192.0.2.1") == "" })
 }
 
-// A reference to a number that belongs to another key by now says nothing about the number in
+// A reference to an ID that belongs to another key by now says nothing about the ID in
 // force.
 func TestLookupPassesOverStaleReferences(t *testing.T) {
 	t.Parallel()
@@ -400,16 +400,16 @@ func TestReleaseWhileRenumbering(t *testing.T) {
 		t.Errorf("release during a change: %v, %v", last, err)
 	}
 	close(goOn)
-	eventually(t, "the new number is written", func() bool { // and with it the reference, which must go again
+	eventually(t, "the new ID is written", func() bool { // and with it the reference, which must go again
 		l, err := a.store.List(t.Context(), base+"/id/")
 		return err == nil && len(l.Pairs) == 2
 	})
 	eventually(t, "no reference is left", func() bool { return inStore(t, a.store, base+"/value/key/192.0.2.1") == "" })
 }
 
-// A number that the store has lost is not the oldest of its key any more, even while this node
+// An ID that the store has lost is not the oldest of its key any more, even while this node
 // would like it back: following the others is quick.
-func TestLostNumberIsNotWaitedFor(t *testing.T) {
+func TestLostIDIsNotWaitedFor(t *testing.T) {
 	t.Parallel()
 	mem := kvstore.NewMemory()
 	a := newNode(t, mem, "192.0.2.1")
@@ -430,6 +430,6 @@ func TestLostNumberIsNotWaitedFor(t *testing.T) {
 		}
 	}
 	if calls := a.store.Calls() - before; calls > 4 {
-		t.Errorf("the change of number took %d round trips", calls)
+		t.Errorf("the change of ID took %d round trips", calls)
 	}
 }

@@ -103,22 +103,22 @@ func (r *restorable) remove(t *testing.T, paths ...string) {
 
 // besides are references that stand in a key's directory and do not count.
 var besides = map[string][]string{
-	"of a longer key":                   {"/id/300", longerKey, "/value/" + longerKey + "/192.0.2.9", "300"},
-	"to a number that is another key's": {"/id/300", otherKey, "/value/" + restoredKey + "/192.0.2.9", "300"},
+	"of a longer key":                {"/id/300", longerKey, "/value/" + longerKey + "/192.0.2.9", "300"},
+	"to an ID that is another key's": {"/id/300", otherKey, "/value/" + restoredKey + "/192.0.2.9", "300"},
 }
 
-// TestRestoredDuringAllocate: a store goes back to a copy in which a key has a number in use, after
-// a request has seen references that do not count, and before it writes. No revision tells that
-// anything has changed. The number in use counts.
+// TestRestoredDuringAllocate: a store goes back to a copy in which a key has an ID in use, after
+// a request has seen references that do not count, and before it writes. No revision shows that
+// anything has changed. The ID in use counts.
 func TestRestoredDuringAllocate(t *testing.T) {
 	t.Parallel()
 	for name, beside := range besides {
 		restoredDuringAllocate(t, name, beside, known{allocator.NoID, 500})
-		restoredDuringAllocate(t, name+", while the cache knows an old number", beside, known{400, 500})
+		restoredDuringAllocate(t, name+", while the cache knows an old ID", beside, known{400, 500})
 	}
 }
 
-func restoredDuringAllocate(t *testing.T, name string, beside []string, numbers known) {
+func restoredDuringAllocate(t *testing.T, name string, beside []string, watch known) {
 	t.Run("references "+name, func(t *testing.T) {
 		t.Parallel()
 		onRestorables(t, func(t *testing.T, store *restorable) {
@@ -134,7 +134,7 @@ func restoredDuringAllocate(t *testing.T, name string, beside []string, numbers 
 					store.answering(t)
 				}
 			}
-			got, err := store.backend(t, "192.0.2.1").Acquire(t.Context(), allocator.StringKey(restoredKey), numbers)
+			got, err := store.backend(t, "192.0.2.1").Acquire(t.Context(), allocator.StringKey(restoredKey), watch)
 			if err != nil || got.ID != 400 {
 				t.Errorf("acquired %+v, %v beside a reference to 400", got, err)
 			}
@@ -142,13 +142,13 @@ func restoredDuringAllocate(t *testing.T, name string, beside []string, numbers 
 				t.Error("the store never went back")
 			}
 			if own := inStore(t, store, base+"/id/500"); own != "" {
-				t.Errorf("the number 500 was made for %q", own)
+				t.Errorf("the ID 500 was made for %q", own)
 			}
 		})
 	})
 }
 
-// TestRestoredDuringCollection: a store goes back to a copy in which a number is in use, after that
+// TestRestoredDuringCollection: a store goes back to a copy in which an ID is in use, after that
 // was found dead twice, and before it is deleted. It stays.
 func TestRestoredDuringCollection(t *testing.T) {
 	t.Parallel()
@@ -174,12 +174,12 @@ func TestRestoredDuringCollection(t *testing.T) {
 			}
 		}
 		if !restored || stats.Spared != 1 || inStore(t, store, base+"/id/400") == "" {
-			t.Errorf("the store went back: %v; %+v; the number's key is %q", restored, stats, inStore(t, store, base+"/id/400"))
+			t.Errorf("the store went back: %v; %+v; the ID's key is %q", restored, stats, inStore(t, store, base+"/id/400"))
 		}
 	})
 }
 
-// TestManyReferencesThatDoNotCount: however many there are, a key gets its number, and is collected
+// TestManyReferencesThatDoNotCount: however many there are, a key gets its ID, and is collected
 // again; and nothing else is left in the store.
 func TestManyReferencesThatDoNotCount(t *testing.T) {
 	t.Parallel()
@@ -195,7 +195,7 @@ func TestManyReferencesThatDoNotCount(t *testing.T) {
 		be := store.backend(t, "192.0.2.1")
 		got, err := be.Acquire(t.Context(), allocator.StringKey(restoredKey), known{allocator.NoID, 500})
 		if err != nil || got.ID != 500 || !got.IsNew {
-			t.Fatalf("acquired %+v, %v beside references to another's number", got, err)
+			t.Fatalf("acquired %+v, %v beside references to another's ID", got, err)
 		}
 		if err := be.Release(t.Context(), got.ID, allocator.StringKey(restoredKey)); err != nil {
 			t.Fatal(err)
@@ -208,7 +208,7 @@ func TestManyReferencesThatDoNotCount(t *testing.T) {
 			}
 		}
 		if stats.Deleted != 1 {
-			t.Errorf("the number was not collected: %+v", stats)
+			t.Errorf("the ID was not collected: %+v", stats)
 		}
 		l, err := store.List(t.Context(), base+"/")
 		if err != nil {

@@ -26,7 +26,7 @@ func scaled(full int) int {
 	return full / 10
 }
 
-// fillEtcd writes numbers from historyMin on, the first live of them with a reference on a lease.
+// fillEtcd writes IDs from historyMin on, the first live of them with a reference on a lease.
 func fillEtcd(t *testing.T, server *kvstoretest.Etcd, live, dead int) {
 	t.Helper()
 	raw := server.Client()
@@ -70,7 +70,7 @@ func etcdCollector(t *testing.T, server *kvstoretest.Etcd) *allocator.Allocator 
 	return gc
 }
 
-// Dead numbers by the ten thousand go in the second round, among living ones, while a node goes on
+// Dead IDs by the ten thousand go in the second round, among living ones, while a node goes on
 // allocating; the log says how long it took.
 func TestEtcdCollectsMany(t *testing.T) {
 	server := kvstoretest.StartEtcd(t)
@@ -109,7 +109,7 @@ func TestEtcdCollectsMany(t *testing.T) {
 	raw := server.Client()
 	for key, id := range mine {
 		if kv, err := raw.Get(t.Context(), base+"/id/"+id.String()); err != nil || len(kv.Kvs) != 1 || string(kv.Kvs[0].Value) != key {
-			t.Errorf("number %s of %s, which is in use, is not in the store", id, key)
+			t.Errorf("ID %s of %s, which is in use, is not in the store", id, key)
 		}
 	}
 }

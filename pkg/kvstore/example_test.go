@@ -82,7 +82,7 @@ func ExampleBackend_leases() {
 	if err := kvstore.Put(ctx, store, "example/alive", nil, kvstore.Leased); err != nil {
 		log.Fatal(err)
 	}
-	store.ExpireLeases() // as the server does; only a store in memory can be told to
+	store.ExpireLeases() // as the server does; only a store in memory can be made to
 	fmt.Println("lost:", <-lost)
 	// Output: lost: [example/alive]
 }

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestRowsAreTold: a row is found by its name, which no other has, and says what it wants.
-func TestRowsAreTold(t *testing.T) {
+// TestRows: a row is found by its name, which no other has, and says what it wants.
+func TestRows(t *testing.T) {
 	seen := map[string]bool{}
 	for _, r := range rows() {
 		if seen[r.name()] {

@@ -64,14 +64,14 @@ func (c *Cluster) WaitForgotten(ctx context.Context, name string) error {
 	return c.wait(ctx, fmt.Sprintf("still follows cluster %s", name), func(m rest.ClusterMeshStatus) error {
 		for _, r := range m.Clusters {
 			if r.Name == name {
-				return errors.New("the kubelet has not brought it the Secret yet")
+				return errors.New("the kubelet has not delivered the Secret to it yet")
 			}
 		}
 		return nil
 	})
 }
 
-// Followed returns the numbers of the clusters that the agents follow, by name. It waits until an
+// Followed returns the IDs of the clusters that the agents follow, by name. It waits until an
 // agent runs and all that do have answered: those of a cluster that was just started are Ready a
 // moment later than its nodes.
 func (c *Cluster) Followed(ctx context.Context) (map[string]uint32, error) {

@@ -53,7 +53,7 @@ type Access struct {
 // Facts is what a cluster says of itself.
 type Facts struct {
 	Name string
-	// ID is the cluster's number, Max the largest that there can be.
+	// ID is the cluster's ID, Max the largest that there can be.
 	ID, Max uint32
 	// Pods are the ranges of pods by node, Nodes the nodes' addresses.
 	Pods  map[string][]netip.Prefix
@@ -140,7 +140,7 @@ func readConfig(data map[string]string) (Facts, error) {
 	case f.Name == "":
 		return Facts{}, errors.New("it has no name: set cluster.name of the chart")
 	case f.ID == 0:
-		return Facts{}, errors.New("it has no number, so it cannot be connected: a sandbox gets one by `hawser sandbox up --kubernetes --cluster-id N`, " +
+		return Facts{}, errors.New("it has no ID, so it cannot be connected: a sandbox gets one by `hawser sandbox up --kubernetes --cluster-id N`, " +
 			"another cluster by cluster.id of the chart, before there are pods")
 	case f.Dir == "":
 		return Facts{}, errors.New("its agents follow no other clusters: set --clustermesh-config, as the chart does where cluster.id is set")
@@ -179,8 +179,8 @@ func readAccess(s *corev1.Secret) (Access, error) {
 func Clash(a, b Facts) error {
 	var errs validate.Errors
 	errs.If(a.Name == b.Name, "both clusters have the name %s: one of the two needs another --cluster-name", a.Name)
-	errs.If(a.ID == b.ID, "both clusters have the number %d: one of the two needs another --cluster-id", a.ID)
-	errs.If(a.Max != b.Max, "cluster %s numbers up to %d clusters and %s up to %d: --max-connected-clusters must be the same in both", a.Name, a.Max, b.Name, b.Max)
+	errs.If(a.ID == b.ID, "both clusters have the ID %d: one of the two needs another --cluster-id", a.ID)
+	errs.If(a.Max != b.Max, "cluster %s allows up to %d clusters and %s up to %d: --max-connected-clusters must be the same in both", a.Name, a.Max, b.Name, b.Max)
 	return errors.Join(append(errs, overlaps(a, b))...)
 }
 

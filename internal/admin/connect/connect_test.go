@@ -46,7 +46,7 @@ func TestReadConfig(t *testing.T) {
 		t.Errorf("%+v, %v", got, err)
 	}
 	for _, tc := range []struct{ key, value, err string }{
-		{"cluster-name", "", "no name"}, {"cluster-id", "0", "no number"}, {"cluster-id", "x", "invalid"}, {"cluster-id", "", "invalid"},
+		{"cluster-name", "", "no name"}, {"cluster-id", "0", "no ID"}, {"cluster-id", "x", "invalid"}, {"cluster-id", "", "invalid"},
 		{"clustermesh-config", "", "--clustermesh-config"}, {"max-connected-clusters", "-1", "invalid"},
 	} {
 		_, err := readConfig(with(tc.key, tc.value))
@@ -92,7 +92,7 @@ func TestClash(t *testing.T) {
 	}{
 		"none":            {facts("b", 2, "10.2.1.0/24", "192.0.2.2"), nil},
 		"name":            {facts("a", 2, "10.2.1.0/24", "192.0.2.2"), []string{"have the name a", "--cluster-name"}},
-		"number":          {facts("b", 1, "10.2.1.0/24", "192.0.2.2"), []string{"have the number 1", "--cluster-id"}},
+		"number":          {facts("b", 1, "10.2.1.0/24", "192.0.2.2"), []string{"have the ID 1", "--cluster-id"}},
 		"both":            {facts("a", 1, "10.2.1.0/24", "192.0.2.2"), []string{"--cluster-name", "--cluster-id"}},
 		"pods":            {facts("b", 2, "10.1.0.0/16", "192.0.2.2"), []string{"pods of a/n1", "b/n1 in 10.1.0.0/16"}},
 		"node in pods":    {facts("b", 2, "10.2.1.0/24", "10.1.1.9"), []string{"pods of a/n1 are in 10.1.1.0/24", "10.1.1.9"}},
@@ -179,7 +179,7 @@ func TestSecret(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = c.Read(ctx)
-	want(t, err, "it has no number")
+	want(t, err, "it has no ID")
 	config.Data["cluster-id"] = "1"
 	if _, err = client.Kube.CoreV1().ConfigMaps("default").Update(ctx, config, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)

@@ -1,8 +1,8 @@
 // Package migration copies identities from a key-value store into CiliumIdentity objects, or back,
-// each with its number, and compares the two places.
+// each with its ID, and compares the two places.
 //
-// A copy is made only where nothing is: a number that has other labels in the other place, or
-// labels that have another number there, are reported and left alone. So a copy may be broken off
+// A copy is made only where nothing is: an ID that has other labels in the other place, or
+// labels that have another ID there, are reported and left alone. So a copy may be broken off
 // and begun again at any time, and run while nodes go on: what was copied is found to be the same.
 //
 // The package keeps nothing and starts no goroutine.
@@ -20,7 +20,7 @@ import (
 	"github.com/hawser-net/hawser/pkg/allocator"
 )
 
-// Identity is a number and the labels that it stands for, in canonical form.
+// Identity is an ID and the labels that it stands for, in canonical form.
 type Identity struct {
 	ID     allocator.ID `json:"id"`
 	Labels string       `json:"labels"`
@@ -33,16 +33,16 @@ type Place struct {
 	Identities []Identity
 	// Faulty are names and keys that are there and are no identities.
 	Faulty []string
-	// Foreign counts identities with numbers of other clusters.
+	// Foreign counts identities with IDs of other clusters.
 	Foreign int
 }
 
 // Conflict is an identity that the other place cannot have too.
 type Conflict struct {
 	Identity
-	// Owner are the labels that the number has there; "" if it is free.
+	// Owner are the labels that the ID has there; "" if it is free.
 	Owner string `json:"owner,omitempty"`
-	// Number is the one that the labels have there; 0 if none.
+	// ID is the one that the labels have there; 0 if none.
 	Number allocator.ID `json:"number,omitempty"`
 }
 
@@ -64,10 +64,10 @@ func Compare(from, to []Identity) Difference {
 		id     allocator.ID
 		labels string
 	}
-	owner, numbers := map[allocator.ID]string{}, map[string][]allocator.ID{}
+	owner, ids := map[allocator.ID]string{}, map[string][]allocator.ID{}
 	for _, i := range to {
 		owner[i.ID] = i.Labels
-		numbers[i.Labels] = append(numbers[i.Labels], i.ID)
+		ids[i.Labels] = append(ids[i.Labels], i.ID)
 	}
 	ours := map[pair]bool{}
 	for _, i := range from {
@@ -81,8 +81,8 @@ func Compare(from, to []Identity) Difference {
 			continue
 		}
 		c := Conflict{Identity: i, Owner: there}
-		for _, n := range numbers[i.Labels] {
-			if !ours[pair{n, i.Labels}] { // else the labels have several numbers here, too
+		for _, n := range ids[i.Labels] {
+			if !ours[pair{n, i.Labels}] { // else the labels have several IDs here, too
 				c.Number = n
 			}
 		}
@@ -102,15 +102,15 @@ func Compare(from, to []Identity) Difference {
 	return d
 }
 
-// ofObject returns what an object stands for. It is not ok if it is no identity: a number that
-// rests, or a fault.
+// ofObject returns what an object stands for. It is not ok if it is no identity: an ID that
+// is in quarantine, or a fault.
 func ofObject(o *v2.CiliumIdentity) (i Identity, ok, faulty bool) {
-	if _, _, rests := identities.Retired(o); rests {
+	if _, _, quarantined := identities.Quarantined(o); quarantined {
 		return Identity{}, false, false
 	}
 	id, err := allocator.ParseID(o.Name)
 	text := canonical(o.SecurityLabels)
-	if intact, known := identities.Intact(o); err != nil || text == "" || known && !intact { // nobody goes by an edit
+	if intact, known := identities.Intact(o); err != nil || text == "" || known && !intact { // an edit never counts
 		return Identity{}, false, true
 	}
 	return Identity{ID: id, Labels: text, age: o.CreationTimestamp.Unix()}, true, false

@@ -63,7 +63,7 @@ func TestLabels(t *testing.T) {
 }
 
 // TestMigrateToConsul: in a Consul, in which references stand in either form of their labels, those
-// of both count: what is in use under another number is in the way, and what is in use under the
+// of both count: what is in use under another ID is in the way, and what is in use under the
 // same is not.
 func TestMigrateToConsul(t *testing.T) {
 	t.Parallel()
@@ -99,17 +99,17 @@ func TestMigrateToConsul(t *testing.T) {
 					refer(form, other, fmt.Sprint("192.0.2.", n), 3000)
 				}
 				if c, err := keys.write(t.Context(), here); err != nil || c != nil {
-					t.Errorf("in use under its number in %d: conflict %+v, %v", forms, c, err)
+					t.Errorf("in use under its ID in %d: conflict %+v, %v", forms, c, err)
 				}
 				c, err := keys.write(t.Context(), there)
 				if err != nil || (c != nil) != (len(forms) > 0) || c != nil && c.Number != 3000 {
-					t.Errorf("in use under another number in %d: conflict %+v, %v", forms, c, err)
+					t.Errorf("in use under another ID in %d: conflict %+v, %v", forms, c, err)
 				}
 				if c, err := keys.write(t.Context(), here); err != nil || c != nil {
 					t.Errorf("once more: conflict %+v, %v", c, err)
 				}
 				if c, err := keys.write(t.Context(), Identity{ID: here.ID, Labels: canon("stranger")}); err != nil || c == nil || c.Owner != here.Labels {
-					t.Errorf("a number of others: conflict %+v, %v", c, err)
+					t.Errorf("an ID of others: conflict %+v, %v", c, err)
 				}
 			}
 		})
@@ -132,7 +132,7 @@ func (b *putBack) Txn(ctx context.Context, txn kvstore.Txn) (kvstore.TxnResult, 
 }
 
 // TestMigrateWhilePutBack has a store be put back between the look and the write: in the copy
-// others refer to another number, which is in the way.
+// others refer to another ID, which is in the way.
 func TestMigrateWhilePutBack(t *testing.T) {
 	t.Parallel()
 	here := Identity{ID: 1000, Labels: canon("web")}
@@ -186,16 +186,16 @@ func TestMigrate(t *testing.T) {
 	for n := range many {
 		put(fmt.Sprint("/id/", 1000+7*n), canon(fmt.Sprint("app-", n)))
 	}
-	put("/id/60000", canon("twice")) // the older one has the larger number
+	put("/id/60000", canon("twice")) // the older one has the larger ID
 	put("/id/50000", canon("twice"))
 	put("/id/70000", canon("of-another-cluster"))
 	put("/id/foo", canon("no-number"))
 	put("/id/2", "no labels")
-	put("/id/40000", canon("rests-there"))
+	put("/id/40000", canon("quarantined-there"))
 	put("/id/40001", canon("taken-there"))
-	resting := &v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: "40000", Annotations: map[string]string{identities.RetiredAnnotation: "2026-01-01T00:00:00Z"}}, SecurityLabels: map[string]string{}}
+	quarantined := &v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: "40000", Annotations: map[string]string{identities.QuarantinedAnnotation: "2026-01-01T00:00:00Z"}}, SecurityLabels: map[string]string{}}
 	taken := &v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: "40001"}, SecurityLabels: map[string]string{"k8s:app": "other"}}
-	for _, o := range []*v2.CiliumIdentity{resting, taken} {
+	for _, o := range []*v2.CiliumIdentity{quarantined, taken} {
 		if err := client.UrgentV2.Post().Resource(v2.ResourceIdentities).Body(o).Do(t.Context()).Error(); err != nil {
 			t.Fatal(err)
 		}
@@ -247,7 +247,7 @@ func TestMigrate(t *testing.T) {
 	check("without what was in the way", r, err, Report{Total: total, Same: total - 2, Copied: 2, Foreign: 1, Complete: true})
 	r, err = ToKeys(t.Context(), objects, keys, Options{})
 	check("compared backwards", r, err, Report{Total: total, Same: total, Complete: true})
-	// The older of two numbers counts for objects, too.
+	// The older of two IDs counts for objects, too.
 	made := map[string]*v2.CiliumIdentity{}
 	for _, name := range []string{"60000", "50000"} {
 		o := &v2.CiliumIdentity{}
@@ -257,7 +257,7 @@ func TestMigrate(t *testing.T) {
 		made[name] = o
 	}
 	if !made["60000"].CreationTimestamp.Time.Before(made["50000"].CreationTimestamp.Time) || made["60000"].Labels["io.kubernetes.pod.namespace"] != "team" {
-		t.Errorf("of two numbers of the same labels the older one is %v, the younger one %v", made["60000"].ObjectMeta, made["50000"].ObjectMeta)
+		t.Errorf("of two IDs of the same labels the older one is %v, the younger one %v", made["60000"].ObjectMeta, made["50000"].ObjectMeta)
 	}
 	before, err := keys.read(t.Context())
 	if err != nil {
@@ -266,7 +266,7 @@ func TestMigrate(t *testing.T) {
 	if err := kvstore.DeletePrefix(t.Context(), store, storekeys.IdentitiesPrefix+"/"); err != nil {
 		t.Fatal(err)
 	}
-	put("/value/"+canon("app-3")+"/192.0.2.1", "5000") // in use under another number
+	put("/value/"+canon("app-3")+"/192.0.2.1", "5000") // in use under another ID
 	r, err = ToKeys(t.Context(), objects, keys, Options{Write: true})
 	check("back", r, err, Report{Total: total, Copied: total - 1, Missing: 1})
 	if len(r.Conflicts) != 1 || r.Conflicts[0].Number != 5000 {

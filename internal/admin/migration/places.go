@@ -32,7 +32,7 @@ type place interface {
 // Keys is the key-value store.
 type Keys struct {
 	Store kvstore.Backend
-	// First and Last bound the numbers of this cluster.
+	// First and Last bound the IDs of this cluster.
 	First, Last allocator.ID
 }
 
@@ -107,7 +107,7 @@ func (k Keys) write(ctx context.Context, i Identity) (*Conflict, error) {
 			switch {
 			case len(found) == 0:
 				txn.If[1+n] = kvstore.PrefixAbsent(dir)
-			case ours && !byValue: // to this number only, also in a store that was put back since
+			case ours && !byValue: // to this ID only, also in a store that was put back since
 				txn.If[1+n], byValue = kvstore.PrefixValuesAre(dir, []byte(i.ID.String())), true
 			default: // or to longer labels; a transaction takes one condition on values
 				txn.If[1+n] = kvstore.PrefixUnchangedSince(dir, r.Revision)
@@ -124,7 +124,7 @@ func (k Keys) write(ctx context.Context, i Identity) (*Conflict, error) {
 type Objects struct {
 	// Client reaches cilium.io/v2.
 	Client rest.Interface
-	// First and Last bound the numbers of this cluster.
+	// First and Last bound the IDs of this cluster.
 	First, Last allocator.ID
 }
 
@@ -143,7 +143,7 @@ func (o Objects) read(ctx context.Context) (Place, error) {
 	}
 }
 
-// OfObjects returns the identities that objects stand for. Numbers outside of first to last belong
+// OfObjects returns the identities that objects stand for. IDs outside of first to last belong
 // to other clusters.
 func OfObjects(all []v2.CiliumIdentity, first, last allocator.ID) Place {
 	var p Place
@@ -177,7 +177,7 @@ func (o Objects) write(ctx context.Context, i Identity) (*Conflict, error) {
 		return nil, fmt.Errorf("read CiliumIdentity %s: %w", i.ID, err)
 	}
 	if owner := canonical(there.SecurityLabels); owner != i.Labels {
-		owner = cmp.Or(owner, "a number that rests, or labels that cannot be read")
+		owner = cmp.Or(owner, "an ID in quarantine, or labels that cannot be read")
 		return &Conflict{Identity: i, Owner: owner}, nil
 	}
 	return nil, nil

@@ -30,13 +30,13 @@ type Report struct {
 	Conflicts []Conflict `json:"conflicts"`
 	// Faulty are names and keys, in the place that is copied from, that are no identities.
 	Faulty []string `json:"faulty"`
-	// Foreign identities have numbers of other clusters, and are left alone.
+	// Foreign identities have IDs of other clusters, and are left alone.
 	Foreign int `json:"foreign"`
-	// Complete says that every identity is in both places, under its number.
+	// Complete says that every identity is in both places, under its ID.
 	Complete bool `json:"complete"`
 }
 
-// sibling is the pause before a second number of the same labels: the oldest counts, and objects
+// sibling is the pause before a second ID of the same labels: the oldest counts, and objects
 // know their age in seconds.
 const sibling = 1100 * time.Millisecond
 
@@ -78,7 +78,7 @@ func run(ctx context.Context, from, to place, opts Options) (Report, error) {
 		return nil
 	}
 	for _, i := range missing {
-		if written[i.Labels] { // another number of the same labels: the older one comes first
+		if written[i.Labels] { // another ID of the same labels: the older one comes first
 			late = append(late, i)
 			continue
 		}

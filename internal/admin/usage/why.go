@@ -24,7 +24,7 @@ type Answer struct {
 	ID identity.ID `json:"id"`
 	// Pod is what was asked about, if that was a pod: namespace/name.
 	Pod string `json:"pod,omitempty"`
-	// Exists says that there is an object for the number.
+	// Exists says that there is an object for the ID.
 	Exists bool `json:"exists"`
 	// Labels are those that it stands for, sorted.
 	Labels  []string  `json:"labels,omitempty"`
@@ -34,10 +34,11 @@ type Answer struct {
 	Endpoints []Endpoint `json:"endpoints,omitempty"`
 	Slices    []Slice    `json:"slices,omitempty"`
 	Waiting   []Pod      `json:"waitingPods,omitempty"`
-	// Duplicates are other numbers of the same labels. InForce is the one of all these that counts.
+	// Duplicates are other IDs of the same labels. InForce is the one of all these that counts.
 	Duplicates []identity.ID `json:"duplicates,omitempty"`
 	InForce    identity.ID   `json:"inForce,omitempty"`
-	// Marked is since when the collector has found it unused, Retired since when the number rests.
+	// Marked is since when the collector has found it unused, Retired since when the ID is in
+	// quarantine.
 	Marked  time.Time `json:"marked,omitzero"`
 	Retired time.Time `json:"retired,omitzero"`
 	// Reasons say in words why it is there still, or why there is none.
@@ -68,13 +69,13 @@ type Pod struct {
 	Node      string    `json:"node,omitempty"` // "" if it has none yet
 	Since     time.Time `json:"since,omitzero"`
 	// Told is what its CiliumEndpoint names, 0 if there is none or it names none.
-	Told identity.ID `json:"told,omitempty"`
+	Named identity.ID `json:"told,omitempty"`
 }
 
-// ErrNotFound says that there is no such pod, or that nobody knows a number.
+// ErrNotFound says that there is no such pod, or that nobody knows an ID.
 var ErrNotFound = errors.New("not found")
 
-// Why explains an identity: what is its number, or a pod as namespace/name, or the name alone for
+// Why explains an identity: what is its ID, or a pod as namespace/name, or the name alone for
 // one of the namespace default.
 func (w *World) Why(what string) (Answer, error) {
 	if id, err := identity.Parse(what); err == nil {
@@ -141,9 +142,9 @@ func (w *World) number(id identity.ID) (Answer, error) {
 			return Answer{ID: id, Labels: set.Strings(), Reasons: []string{"it is reserved: it exists in every cluster, without an object"}}, nil
 		}
 		if id.IsReserved() {
-			return Answer{ID: id, Reasons: []string{"numbers below 256 are well-known or fixed (--fixed-identity-mapping): they exist without an object"}}, nil
+			return Answer{ID: id, Reasons: []string{"IDs below 256 are well-known or fixed (--fixed-identity-mapping): they exist without an object"}}, nil
 		}
-		return Answer{}, fmt.Errorf("identity %s: no object has that number, and nobody names it: %w", id, ErrNotFound)
+		return Answer{}, fmt.Errorf("identity %s: no object has that ID, and nobody names it: %w", id, ErrNotFound)
 	}
 	a.explain()
 	return a, nil
@@ -151,7 +152,7 @@ func (w *World) number(id identity.ID) (Answer, error) {
 
 // state reads what the collector has written.
 func (w *World) state(a *Answer, o *v2.CiliumIdentity) {
-	if canonical, since, ok := identities.Retired(o); ok {
+	if canonical, since, ok := identities.Quarantined(o); ok {
 		a.Retired = since
 		if set, err := labels.ParseKV(canonical); err == nil {
 			a.Labels = slices.Sorted(slices.Values(set.Strings()))
@@ -162,7 +163,7 @@ func (w *World) state(a *Answer, o *v2.CiliumIdentity) {
 	}
 }
 
-// duplicates finds the other numbers of the same labels, and which of all counts: the oldest.
+// duplicates finds the other IDs of the same labels, and which of all counts: the oldest.
 func (w *World) duplicates(a *Answer, o *v2.CiliumIdentity, set labels.Set) {
 	best := o
 	for i := range w.Identities {
@@ -188,7 +189,7 @@ func number(o *v2.CiliumIdentity) uint64 {
 	return n
 }
 
-// users finds who names the number, and who will.
+// users finds who names the ID, and who will.
 func (w *World) users(a *Answer, set labels.Set) {
 	alive := map[string]*corev1.Pod{}
 	for i := range w.Pods {
@@ -196,7 +197,7 @@ func (w *World) users(a *Answer, set labels.Set) {
 	}
 	for i := range w.Endpoints {
 		o := &w.Endpoints[i]
-		if told(o) != a.ID {
+		if namedBy(o) != a.ID {
 			continue
 		}
 		ep := Endpoint{Namespace: o.Namespace, Name: o.Name, Since: o.CreationTimestamp.Time, Gone: true}
@@ -228,9 +229,9 @@ func (w *World) users(a *Answer, set labels.Set) {
 		if p.Spec.HostNetwork || over(p) || !has(w.labelsOf(p), set) {
 			continue
 		}
-		now := told(w.endpoint(p.Namespace, p.Name))
+		now := namedBy(w.endpoint(p.Namespace, p.Name))
 		if now != a.ID {
-			a.Waiting = append(a.Waiting, Pod{Namespace: p.Namespace, Name: p.Name, Node: p.Spec.NodeName, Since: p.CreationTimestamp.Time, Told: now})
+			a.Waiting = append(a.Waiting, Pod{Namespace: p.Namespace, Name: p.Name, Node: p.Spec.NodeName, Since: p.CreationTimestamp.Time, Named: now})
 		}
 	}
 	slices.SortFunc(a.Waiting, func(x, y Pod) int { return cmp.Or(cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name)) })
@@ -252,7 +253,7 @@ func (a *Answer) explain() {
 	case !a.Exists:
 		say("there is no such object; if the operator makes identities (--identity-management-mode) it makes this one again")
 	case !a.Retired.IsZero():
-		say("nobody used it, and it rests since %s, so that the number is not given to other labels while a node may know it; then it goes", a.Retired.UTC().Format(time.RFC3339))
+		say("nobody used it, and its ID is in quarantine since %s: it is not given to other labels while a node may know it, and then it is deleted", a.Retired.UTC().Format(time.RFC3339))
 	}
 	if n := len(a.Endpoints) - left; n > 0 {
 		say("%s of pods that are there", count(n, "CiliumEndpoint names it", "CiliumEndpoints name it"))
@@ -307,15 +308,15 @@ func (w *World) endpoint(namespace, name string) *v2.CiliumEndpoint {
 	return nil
 }
 
-// told returns the number that an endpoint's object names, 0 for none.
-func told(o *v2.CiliumEndpoint) identity.ID {
+// namedBy returns the ID that an endpoint's object names, 0 for none.
+func namedBy(o *v2.CiliumEndpoint) identity.ID {
 	if o == nil || o.Status.Identity == nil {
 		return 0
 	}
 	return identity.ID(o.Status.Identity.ID)
 }
 
-// read returns the labels of an identity's object; none if they make no sense.
+// read returns the labels of an identity's object; none if they are invalid.
 func read(o *v2.CiliumIdentity) labels.Set {
 	ls := make([]labels.Label, 0, len(o.SecurityLabels))
 	for _, name := range slices.Sorted(maps.Keys(o.SecurityLabels)) {

@@ -22,8 +22,9 @@ type Allocator struct {
 	// InterfaceOf returns the network interface of the node's machine that an address is of; nil
 	// where addresses are of none.
 	InterfaceOf func(netip.Addr) (Interface, bool)
-	// Direct are networks besides those of an interface that see pods under their own addresses.
-	Direct []netip.Prefix
+	// NativeCIDRs are networks besides those of an interface that see pods under their own
+	// addresses.
+	NativeCIDRs []netip.Prefix
 	// Stopping is closed when the agent ends.
 	Stopping <-chan struct{}
 }
@@ -37,7 +38,7 @@ func (b *Allocator) Through(ip netip.Addr) (i Interface, ok bool, err error) {
 	if i, ok = b.InterfaceOf(ip); !ok {
 		return i, false, fmt.Errorf("the network interface of %s is not shown by CiliumNode %s any more", ip, b.Node)
 	}
-	for _, p := range b.Direct {
+	for _, p := range b.NativeCIDRs {
 		if p.Addr().Is4() == ip.Is4() && !slices.Contains(i.Networks, p) {
 			i.Networks = append(slices.Clip(i.Networks), p)
 		}
@@ -116,7 +117,7 @@ func (p given) Commit(ip netip.Addr, uuid string) error {
 	return p.pool.StopExpiration(ip, uuid)
 }
 
-// Restore takes the address of an endpoint of before the restart.
+// Restore takes the address of an endpoint from before the restart.
 func (p given) Restore(ip netip.Addr, owner string) error { return p.pool.Restore(ip, owner) }
 
 // Free gives the address back.

@@ -92,7 +92,7 @@ func (n *Pools) choose(info pods.Info) (ipam.Choice, Plain, error) {
 			continue // without the default pool the operator says so in the node's status
 		}
 		if p.Fault != nil {
-			return choice, plain, server.Errorf(http.StatusServiceUnavailable, "the pod is to have an address of a pool that makes no sense: %w", p.Fault)
+			return choice, plain, server.Errorf(http.StatusServiceUnavailable, "the pod's address is to be of an invalid pool: %w", p.Fault)
 		}
 		part, family := p.IPv6, "IPv6"
 		if f.family == ipam.IPv4 {

@@ -310,15 +310,15 @@ func (e *operatedNode) givesBack() {
 		}
 		e.kernel.mu.Lock()
 		defer e.kernel.mu.Unlock()
-		var told []string
+		var routed []string
 		for _, i := range e.kernel.want {
 			for _, p := range i.Pods {
-				told = append(told, datapath.SpellPods(p))
+				routed = append(routed, datapath.SpellPods(p))
 			}
 		}
-		for _, ip := range told {
+		for _, ip := range routed {
 			if _, ok := o.Spec.IPAM.Pool[ip]; !ok {
-				return "the kernel still leads " + strings.Join(told, ", ")
+				return "the kernel still forwards " + strings.Join(routed, ", ")
 			}
 		}
 		return ""

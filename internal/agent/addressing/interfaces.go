@@ -50,7 +50,7 @@ const (
 )
 
 // interfacesOf reads the interfaces that an object shows, in the order of their numbers, and what
-// of them makes no sense: that is left out. Those of needed are there in any case, as they were if
+// of them is invalid: that is left out. Those of needed are there in any case, as they were if
 // the object does not show them: pods have addresses of them. Prefixes count only with IPv6.
 func interfacesOf(mode string, families ipam.Families, o *v2.CiliumNode, needed []Interface) ([]Interface, error) {
 	var all []shownInterface
@@ -117,7 +117,7 @@ func interfacesOf(mode string, families ipam.Families, o *v2.CiliumNode, needed 
 			}
 		}
 		if err != nil {
-			faults = append(faults, fmt.Errorf("the CiliumNode's status of network interface %.200q makes no sense, its addresses are given to no pod: %w", s.id, err))
+			faults = append(faults, fmt.Errorf("the CiliumNode's status of network interface %.200q is invalid, its addresses are assigned to no pod: %w", s.id, err))
 		}
 	}
 	if families&ipam.IPv6 != 0 {
@@ -131,7 +131,7 @@ func interfacesOf(mode string, families ipam.Families, o *v2.CiliumNode, needed 
 	return out, few(faults)
 }
 
-// addPrefixes gives interfaces the prefixes that are shown of them, but those that make no sense,
+// addPrefixes gives interfaces the prefixes that are shown of them, but those that are invalid,
 // and those that another has: of two the one that pods have addresses of. It returns what is wrong.
 func addPrefixes(list []Interface, shown map[string][]string, needed []Interface) (faults []error) {
 	owner := map[netip.Prefix]string{}

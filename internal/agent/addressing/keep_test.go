@@ -29,7 +29,7 @@ func TestInterfaceInUseStays(t *testing.T) {
 			delete(o.Status.ENI.ENIs, "eni-1")
 			return o
 		},
-		"a status that makes no sense": func() *v2.CiliumNode {
+		"a status that is invalid": func() *v2.CiliumNode {
 			o := eniNode(2, given)
 			o.Status.ENI.ENIs["eni-1"] = v2.ENI{ID: "eni-1"}
 			return o
@@ -107,8 +107,8 @@ func TestInterfaceInUseStays(t *testing.T) {
 				book2.FreeOf(ip, pod)
 				time.Sleep(time.Second)
 				synctest.Wait()
-				if _, shown := o.Spec.IPAM.Pool[ip.String()]; !shown && k2.told(ip) {
-					t.Error("a freed address is still told")
+				if _, shown := o.Spec.IPAM.Pool[ip.String()]; !shown && k2.given(ip) {
+					t.Error("the kernel side still has a freed address")
 				}
 				if i, ok := next.InterfaceOf(ip); ok && o.Status.ENI.ENIs["eni-1"].MAC == "" {
 					t.Errorf("an interface that nobody uses is kept: %+v", i)
@@ -142,7 +142,7 @@ func TestTakenAwayOverRestart(t *testing.T) {
 		}
 		k2 := &kernel{plugged: k.plugged}
 		next.Connect(Uplinks{Network: k2})
-		if _, ok := next.InterfaceOf(ip); !ok || !k2.told(ip) {
+		if _, ok := next.InterfaceOf(ip); !ok || !k2.given(ip) {
 			t.Error("it lost its interface")
 		}
 	})

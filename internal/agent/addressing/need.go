@@ -113,7 +113,7 @@ func (n *Pools) tend(now time.Time) {
 	needs := n.wanted()
 	next := n.state
 	for _, cidr := range n.superfluous(needs, now) {
-		if !n.pool.Retire(cidr) {
+		if !n.pool.RemoveUnused(cidr) {
 			continue // a pod was faster
 		}
 		delete(n.idle, cidr)
@@ -128,12 +128,12 @@ func (n *Pools) tend(now time.Time) {
 			continue // it was taken from the node while it was in use
 		}
 		next.Pools, next.Releasing = pools, append(slices.Clone(next.Releasing), cidr)
-		n.log.Info("hands back a pod CIDR that no pod has an address of", "cidr", cidr)
+		n.log.Info("returning an unused pod CIDR", "cidr", cidr)
 	}
 	handed := len(next.Releasing) != len(n.state.Releasing)
 	if handed {
 		if err := n.store(next); err != nil {
-			n.log.Error("pod CIDRs that nobody uses are kept", "error", err)
+			n.log.Error("unused pod CIDRs are kept", "error", err)
 			_ = n.assign() // they are the node's as before
 			handed = false
 		} else {

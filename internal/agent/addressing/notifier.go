@@ -39,7 +39,7 @@ func (t notifier) note(f func(*due)) {
 	retry.Notify(t.trigger)
 }
 
-// again wakes whoever looks after the addresses.
+// again wakes the goroutine that maintains the addresses.
 func (t notifier) again() { t.note(func(*due) {}) }
 
 func (t notifier) refresh()         { t.note(func(d *due) { d.refreshed = true }) }

@@ -146,7 +146,7 @@ func (n *Pools) inherit(r Ranges) error {
 	return n.store(next)
 }
 
-// clear forgets all of before: nothing on this node uses it, and the server says what is assigned
+// clear drops the former state: nothing on this node uses it, and the server says what is assigned
 // now.
 func (n *Pools) clear() {
 	n.mu.Lock()
@@ -184,7 +184,7 @@ func (n *Pools) Attach(pool *ipam.IPAM) error {
 	return n.assign()
 }
 
-// assign brings the addresses that are given to what is assigned. mu is held.
+// assign updates the addresses of the pool to those that are assigned. mu is held.
 func (n *Pools) assign() error {
 	if n.pool == nil {
 		return nil
@@ -210,7 +210,7 @@ func (n *Pools) assign() error {
 	}
 	stays, err := n.pool.Assign(want)
 	if err != nil {
-		n.log.Error("some of what is assigned to this node cannot be used", "error", err)
+		n.log.Error("some assignments to this node cannot be used", "error", err)
 		err = fmt.Errorf("assigned pod CIDRs are not used: %w", err)
 	}
 	for _, p := range stays {
@@ -257,7 +257,7 @@ func (n *Pools) Observe(o *v2.CiliumNode) {
 	n.take(o, false)
 }
 
-// older reports whether an object is one of before. mu is held.
+// older reports whether an object is an older version. mu is held.
 func (n *Pools) older(o *v2.CiliumNode) bool {
 	return string(o.UID) == n.state.UID && o.Generation < n.state.Generation
 }
@@ -285,7 +285,7 @@ func (n *Pools) confirm(ctx context.Context) {
 	n.doubt = false
 	back := n.older(o)
 	if back {
-		n.log.Warn("this node's CiliumNode was put back to an earlier state; what it has more than this node is handed back, and what pods use is asked for again",
+		n.log.Warn("this node's CiliumNode was restored to an earlier state; what it has more than this node is returned, and what pods use is requested again",
 			"generation", o.Generation, "before", n.state.Generation)
 	}
 	n.take(o, back)
@@ -307,7 +307,7 @@ func (n *Pools) take(o *v2.CiliumNode, back bool) {
 		for _, text := range a.CIDRs {
 			p, err := netip.ParsePrefix(text)
 			if err != nil || p.Addr().Is4In6() {
-				n.log.Warn("what is assigned to this node is no CIDR", "pool", a.Pool, "cidr", text)
+				n.log.Warn("an assignment to this node is not a CIDR", "pool", a.Pool, "cidr", text)
 				continue
 			}
 			p = p.Masked()
@@ -348,7 +348,7 @@ func (n *Pools) take(o *v2.CiliumNode, back bool) {
 		return
 	}
 	if err := n.store(next); err != nil {
-		n.log.Error("what is assigned to this node is not used", "error", err)
+		n.log.Error("the assignment to this node is not used", "error", err)
 		n.notify.report(err)
 		return
 	}

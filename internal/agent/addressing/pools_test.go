@@ -218,8 +218,8 @@ func TestNodePoolsTaken(t *testing.T) {
 	}
 	n.notify.pass(&counter{})
 	n.Observe(ciliumNode(2))
-	told := counter{}
-	if n.notify.pass(&told); told.writes == 0 {
+	count := counter{}
+	if n.notify.pass(&count); count.writes == 0 {
 		t.Error("nothing is written")
 	}
 	if _, err := pool.AllocateNext(ipam.IPv4, "a/c", "", false); err == nil {
@@ -326,7 +326,7 @@ func TestNodePoolsPutBack(t *testing.T) {
 func TestNodePoolsFaultyPool(t *testing.T) {
 	t.Parallel()
 	n, pool := nodePoolsAt(t, t.TempDir())
-	known := ippools.Pool{Name: "default", Fault: errors.New("makes no sense")}
+	known := ippools.Pool{Name: "default", Fault: errors.New("is invalid")}
 	n.catalog = one{known: &known}
 	n.Observe(ciliumNode(1, "10.0.0.0/28"))
 	if _, err := pool.AllocateNext(ipam.IPv4, "a/b", "", false); err != nil {
@@ -348,17 +348,17 @@ func TestNodePoolsAsk(t *testing.T) {
 	t.Parallel()
 	n, pool := nodePoolsAt(t, t.TempDir())
 	n.cfg.Ahead = map[string]int{} // each pod changes what is needed
-	told := counter{}
+	count := counter{}
 	n.Observe(ciliumNode(1, "10.0.0.0/27")) // 30 addresses
 	now, step := time.Now(), func(want int, when string) {
 		t.Helper()
-		if n.notify.pass(&told); told.writes != want {
-			t.Errorf("%s: %d writes, want %d", when, told.writes, want)
+		if n.notify.pass(&count); count.writes != want {
+			t.Errorf("%s: %d writes, want %d", when, count.writes, want)
 		}
-		told.writes = 0
+		count.writes = 0
 	}
-	n.notify.pass(&told)
-	n.asked, n.since, told.writes = n.wanted(), time.Time{}, 0
+	n.notify.pass(&count)
+	n.asked, n.since, count.writes = n.wanted(), time.Time{}, 0
 	var given []netip.Addr
 	for range 30 {
 		r, err := pool.AllocateNext(ipam.IPv4, "a/b", "", false)

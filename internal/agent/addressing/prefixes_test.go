@@ -14,7 +14,7 @@ import (
 	"github.com/hawser-net/hawser/internal/ipam"
 )
 
-// TestPrefixesOfAStranger: what makes no sense of a status's IPv6 prefixes is said and left out;
+// TestPrefixesOfAStranger: what is invalid of a status's IPv6 prefixes is said and left out;
 // the interface, with its IPv4 addresses, is not.
 func TestPrefixesOfAStranger(t *testing.T) {
 	t.Parallel()
@@ -118,10 +118,10 @@ func newPrefixed(t *testing.T) *prefixed {
 }
 
 // begin connects the interfaces, of which the second is plugged or not.
-func (p *prefixed) begin(plugged bool) *told {
+func (p *prefixed) begin(plugged bool) *recorder {
 	p.Helper()
 	p.kernel.plug(macOf(1), plugged)
-	p.Connect(Uplinks{Network: p.kernel, Masquerade: ipam.IPv4, Direct: []netip.Prefix{netip.MustParsePrefix("fd00:98::/56")}})
+	p.Connect(Uplinks{Network: p.kernel, Masquerade: ipam.IPv4, NativeCIDRs: []netip.Prefix{netip.MustParsePrefix("fd00:98::/56")}})
 	p.pool.Open()
 	return runSingles(p.T, p.Singles)
 }
@@ -158,7 +158,7 @@ func TestPrefix(t *testing.T) {
 		s.plug(true)
 		ip := s.give(true)
 		if w := s.kernel.want[1]; len(w.Subnets) != 2 || w.Subnets[1].Router() != gateway6 || len(w.Pods) != 4 || w.Pods[3] != prefixAt(1) {
-			t.Errorf("the kernel is told %+v", w)
+			t.Errorf("the kernel side gets %+v", w)
 		} else if slices.ContainsFunc(w.VPCCIDRs, func(p netip.Prefix) bool { return p.Addr().Is6() }) {
 			t.Errorf("IPv6 leaves by the interface to some networks only: %v", w.VPCCIDRs)
 		}
@@ -208,7 +208,7 @@ func TestPrefixMasqueraded(t *testing.T) {
 	s := newPrefixed(t)
 	s.Observe(s.object(1))
 	native := netip.MustParsePrefix("fd00:98::/56")
-	s.Connect(Uplinks{Network: s.kernel, Masquerade: ipam.Both, Direct: []netip.Prefix{native, netip.MustParsePrefix("172.20.0.0/16")}})
+	s.Connect(Uplinks{Network: s.kernel, Masquerade: ipam.Both, NativeCIDRs: []netip.Prefix{native, netip.MustParsePrefix("172.20.0.0/16")}})
 	var of6 []netip.Prefix
 	for _, p := range s.kernel.want[1].VPCCIDRs {
 		if p.Addr().Is6() {
@@ -289,8 +289,8 @@ func TestPrefixTakenAway(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if _, ok := s.InterfaceOf(first); ok || s.kernel.told(first) {
-			t.Error("a prefix that was taken away, and of which no pod has an address, is still told")
+		if _, ok := s.InterfaceOf(first); ok || s.kernel.given(first) {
+			t.Error("a prefix that was taken away, and of which no pod has an address, is still given to the kernel side")
 		}
 	})
 }

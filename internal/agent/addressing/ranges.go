@@ -35,7 +35,7 @@ type Found struct {
 	Singles *Singles
 }
 
-// Await returns the ranges of this node's pods: those of the configuration; else those of before,
+// Await returns the ranges of this node's pods: those of the configuration; else the former ones,
 // if there are endpoints that use them; else what Kubernetes says, for which it waits until ctx
 // ends. It logs what it waits for. In a mode in which a node's addresses change while it runs it
 // returns what follows them instead, which has addresses for the node itself by then.
@@ -64,7 +64,7 @@ func Await(ctx context.Context, cfg Config, client *k8s.Client) (Found, error) {
 	return Found{Ranges: r}, err
 }
 
-// endpoints are those of before. A damaged record is of none: who takes the endpoints over reports
+// endpoints returns the former endpoints. A damaged record is skipped: the restoration reports
 // it, and its pod has no network any more.
 func (c *Config) endpoints() ([]endpoint.Endpoint, error) {
 	store, err := endpoint.NewStore(c.Dir)
@@ -90,7 +90,7 @@ func (c *Config) ranges(ctx context.Context, client *k8s.Client) (Ranges, error)
 	path := filepath.Join(c.Dir, rangesFile)
 	saved, err := loadRanges(path)
 	if err != nil {
-		c.Log.Warn("cannot read the pod CIDRs of before", "file", path, "error", err)
+		c.Log.Warn("cannot read the stored pod CIDRs", "file", path, "error", err)
 	}
 	rows, err := c.endpoints()
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/hawser-net/hawser/internal/ipam"
 )
 
-// await returns when the node has addresses of the default pool for itself: those of before if
+// await returns when the node has addresses of the default pool for itself: the former ones if
 // there are pods that use them, else what the operator assigns, for which it waits.
 func (n *Pools) await(ctx context.Context) error {
 	rows, err := n.cfg.endpoints()
@@ -19,7 +19,7 @@ func (n *Pools) await(ctx context.Context) error {
 	case len(rows) > 0:
 		before, err := loadRanges(filepath.Join(n.cfg.Dir, rangesFile))
 		if err != nil {
-			n.log.Warn("cannot read the pod CIDRs of before", "error", err)
+			n.log.Warn("cannot read the stored pod CIDRs", "error", err)
 		}
 		if err := n.inherit(before); err != nil {
 			return err

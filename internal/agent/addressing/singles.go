@@ -50,7 +50,7 @@ type Singles struct {
 	later time.Time
 	pool  *ipam.IPAM // nil until Attach
 	state singlesState
-	// before are the addresses of endpoints of before, which can be restored until Run.
+	// before are the addresses of former endpoints, which can be restored until Run.
 	before []netip.Addr
 	// unsaved is why what the object says could not be stored, nil if it is; fault is what was
 	// reported last, nil if nothing was yet.
@@ -63,7 +63,7 @@ type Singles struct {
 	returned map[netip.Prefix]time.Time
 	rest     time.Duration
 	// uplinks are the interfaces as they are set up, nil until Connect and where there are none;
-	// shown is what the object says of them that makes no sense.
+	// shown is what the object says of them that is invalid.
 	uplinks *uplinks
 	shown   error
 }
@@ -138,7 +138,7 @@ func (s *Singles) missing() error {
 	return nil
 }
 
-// Attach has addresses be given of what is assigned. Those of endpoints of before can be restored,
+// Attach has addresses be given of what is assigned. Those of former endpoints can be restored,
 // whatever the pool is by now.
 func (s *Singles) Attach(pool *ipam.IPAM) error {
 	used, err := s.cfg.endpointAddresses()
@@ -213,7 +213,7 @@ func (s *Singles) read(ctx context.Context) error {
 		return err
 	}
 	if string(o.UID) == s.state.UID && o.Generation < s.state.Generation {
-		s.log.Warn("this node's CiliumNode was put back to an earlier state; addresses that it has more than this node are given to no pod for a while, those that it has less never",
+		s.log.Warn("this node's CiliumNode was restored to an earlier state; addresses that it has more than this node are assigned to no pod for a while, those that it has less never",
 			"generation", o.Generation, "before", s.state.Generation)
 		for _, pool := range []v2.AllocationMap{o.Spec.IPAM.Pool, o.Spec.IPAM.IPv6Pool} {
 			for text := range pool {
@@ -244,7 +244,7 @@ func (s *Singles) take(o *v2.CiliumNode, sure bool) {
 		for text, a := range pool {
 			p, err := s.parse(text)
 			if err != nil {
-				s.log.Warn("what is assigned to this node is no address", "address", text, "error", err)
+				s.log.Warn("an assignment to this node is not an address", "address", text, "error", err)
 				continue
 			}
 			if !p.IsSingleIP() && s.cfg.Families&ipam.IPv6 == 0 {
@@ -428,7 +428,7 @@ func (s *Singles) answers(pool v2.AllocationMap, steps map[string]v2.IPReleaseSt
 	}
 	if !maps.Equal(next.Leaving, s.state.Leaving) {
 		if err := s.store(next); err != nil {
-			s.log.Error("addresses that nobody uses are kept", "error", err)
+			s.log.Error("unused addresses are kept", "error", err)
 			s.pool.AssignAddresses(s.want())
 			return out
 		}
@@ -478,7 +478,7 @@ func orNil(text string) any {
 	return text
 }
 
-// await returns when the node has addresses for itself: those of before if there are endpoints that
+// await returns when the node has addresses for itself: the former ones if there are endpoints that
 // use some, else what the operator assigns, for which it waits.
 func (s *Singles) await(ctx context.Context, used bool) error {
 	if !used {

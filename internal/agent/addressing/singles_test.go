@@ -123,7 +123,7 @@ func TestSinglesHandshake(t *testing.T) {
 	}
 	free("after it was agreed to", false)
 
-	// The agent ends before it has said so, and the next one observes the version of before.
+	// The agent ends before it has said so, and the next one observes the former version.
 	if s, pool = singlesAt(t, dir); s.object != nil {
 		t.Fatal("it remembers an object")
 	}
@@ -285,7 +285,7 @@ func runAWS(t testing.TB, env *controllers.Env, url string) (stop func()) {
 		if err != nil {
 			return err
 		}
-		p, err := aws.New(ctx, aws.Config{ClusterName: "town"}, nodemanager.NewBudget(cfg, metrics), config.WithBaseEndpoint(url), config.WithRegion("eu-test-1"),
+		p, err := aws.New(ctx, aws.Config{ClusterName: "test"}, nodemanager.NewBudget(cfg, metrics), config.WithBaseEndpoint(url), config.WithRegion("eu-test-1"),
 			config.WithCredentialsProvider(credentials.NewStaticCredentialsProvider("id", "secret", "")), config.WithSharedConfigFiles(nil), config.WithSharedCredentialsFiles(nil))
 		if err != nil {
 			return err
@@ -408,22 +408,22 @@ func TestSinglesWithOperator(t *testing.T) {
 	}
 }
 
-// told is an agent that notes what it is called with.
-type told struct {
+// recorder is an agent that records its calls.
+type recorder struct {
 	mu     sync.Mutex
 	faults []string // "" if nothing is wrong
 	moves  int
 }
 
-func (a *told) Refresh() {}
+func (a *recorder) Refresh() {}
 
-func (a *told) AddressesMoved() {
+func (a *recorder) AddressesMoved() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.moves++
 }
 
-func (a *told) Report(err error) {
+func (a *recorder) Report(err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	text := ""
@@ -434,7 +434,7 @@ func (a *told) Report(err error) {
 }
 
 // seen returns the last fault, of how many, and how often the addresses moved.
-func (a *told) seen() (fault string, faults, moves int) {
+func (a *recorder) seen() (fault string, faults, moves int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if n := len(a.faults); n > 0 {
@@ -445,12 +445,12 @@ func (a *told) seen() (fault string, faults, moves int) {
 
 // runSingles runs the addresses until the test ends, beside an API server that takes what is
 // written.
-func runSingles(t *testing.T, s *Singles) *told {
+func runSingles(t *testing.T, s *Singles) *recorder {
 	t.Helper()
 	s.patch = func(_ context.Context, o *v2.CiliumNode, status map[string]any) (*v2.CiliumNode, error) {
 		return patched(t, o, status), nil
 	}
-	agent := &told{}
+	agent := &recorder{}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() { defer close(ended); _ = s.Run(ctx, agent) }()
@@ -591,7 +591,7 @@ func TestSinglesInUseOutsidePool(t *testing.T) {
 					t.Errorf("after the pod was deleted: %q", fault)
 				}
 				if got := pool.Prefixes(); len(got) != 1 || got[0].Addr().String() != b || movesNow != moves+1 {
-					t.Errorf("the node still has %v, told %d times", got, movesNow-moves)
+					t.Errorf("the node still has %v, notified %d times", got, movesNow-moves)
 				}
 			})
 		})

@@ -28,10 +28,10 @@ type Uplinks struct {
 	// MTU is that of each interface, 0 for what it has.
 	MTU int
 	// Masquerade are the families in which packets to destinations outside of the interface's
-	// networks, and of Direct, leave as the node's own; all of IPv6 but Direct. Of another family
-	// all packets leave by the interface of their address.
-	Masquerade ipam.Families
-	Direct     []netip.Prefix
+	// networks, and of NativeCIDRs, leave as the node's own; all of IPv6 but NativeCIDRs. Of
+	// another family all packets leave by the interface of their address.
+	Masquerade  ipam.Families
+	NativeCIDRs []netip.Prefix
 }
 
 // slowInterface is how long an interface that the operator has assigned may take to be there before
@@ -63,7 +63,7 @@ type uplinkFault struct {
 
 // Connect has the node's network interfaces set up, now and whenever its addresses change. From now
 // on an address is given only if packets from and to it pass. It comes after the addresses of
-// endpoints of before are in the allocator, which must not be without their interfaces for a
+// former endpoints are in the allocator, which must not be without their interfaces for a
 // moment, and before the allocator is opened. What fails is reported by Run.
 func (s *Singles) Connect(u Uplinks) {
 	s.mu.Lock()
@@ -166,7 +166,7 @@ func (s *Singles) forget() {
 		return
 	}
 	if err := s.store(next); err != nil {
-		s.log.Warn("addresses that nobody uses any more keep their interfaces", "error", err)
+		s.log.Warn("interfaces of unused addresses are kept", "error", err)
 		return
 	}
 	if s.object != nil {
@@ -174,7 +174,7 @@ func (s *Singles) forget() {
 	}
 }
 
-// connect brings the interfaces to what the addresses need, if they are not. Only one goroutine may
+// connect reconciles the interfaces with what the addresses need. Only one goroutine may
 // call it.
 //
 // All addresses of the node are set up, whether or not a pod has them: so an ADD waits for nothing,
@@ -311,7 +311,7 @@ func (s *Singles) wantedInterfaces() (want []datapath.Interface, ids []string, b
 			// all.
 			d.Subnets = append(d.Subnets, datapath.Subnet{CIDR: netip.PrefixFrom(last.Addr(), 64).Masked(), Gateway: gateway6})
 		}
-		for _, p := range slices.Concat(i.Networks, s.uplinks.Direct) {
+		for _, p := range slices.Concat(i.Networks, s.uplinks.NativeCIDRs) {
 			if s.masquerades(p) && !slices.Contains(d.VPCCIDRs, p) {
 				d.VPCCIDRs = append(d.VPCCIDRs, p)
 			}
@@ -326,7 +326,7 @@ func (s *Singles) rulesOf(i Interface) int {
 	if s.uplinks.Masquerade == 0 {
 		return 2
 	}
-	return 1 + max(1, len(i.Networks)+len(s.uplinks.Direct))
+	return 1 + max(1, len(i.Networks)+len(s.uplinks.NativeCIDRs))
 }
 
 // masquerades reports whether what leaves p's family's networks does so as the node. mu is held.

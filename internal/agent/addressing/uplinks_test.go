@@ -72,8 +72,8 @@ func (k *kernel) leads(ip netip.Addr) bool {
 	return slices.ContainsFunc(k.want, func(i datapath.Interface) bool { return k.plugged[i.MAC.String()] && leadsTo(i.Pods, ip) })
 }
 
-// told reports whether an address is among those that were given last.
-func (k *kernel) told(ip netip.Addr) bool {
+// given reports whether an address is among those that were given last.
+func (k *kernel) given(ip netip.Addr) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return slices.ContainsFunc(k.want, func(i datapath.Interface) bool { return leadsTo(i.Pods, ip) })
@@ -175,7 +175,7 @@ func TestInterfacesOf(t *testing.T) {
 	}
 }
 
-// TestInterfacesOfAStranger: what makes no sense in a status is said and left out, and whatever it
+// TestInterfacesOfAStranger: what is invalid in a status is said and left out, and whatever it
 // says, what the kernel is given is valid and bounded.
 func TestInterfacesOfAStranger(t *testing.T) {
 	t.Parallel()
@@ -233,12 +233,12 @@ func TestUplinks(t *testing.T) {
 		s.Observe(eniNode(1, map[int][]string{0: {"10.0.0.10"}, 1: {"10.0.1.10"}}))
 		net1 := &kernel{plugged: map[string]bool{macOf(0): true}}
 		native := netip.MustParsePrefix("172.20.0.0/16")
-		s.Connect(Uplinks{Network: net1, MTU: 9001, Masquerade: ipam.IPv4, Direct: []netip.Prefix{native}})
+		s.Connect(Uplinks{Network: net1, MTU: 9001, Masquerade: ipam.IPv4, NativeCIDRs: []netip.Prefix{native}})
 		pool.Open()
 		agent := runSingles(t, s)
 		if w := net1.want; len(w) != 2 || w[1].Number != 1 || w[1].MTU != 9001 || w[1].Subnets[0].Router().String() != "10.0.1.1" || !slices.Contains(w[1].VPCCIDRs, native) ||
 			!slices.Contains(w[1].VPCCIDRs, netip.MustParsePrefix("100.64.0.0/16")) {
-			t.Errorf("the kernel is told %+v", w)
+			t.Errorf("the kernel side gets %+v", w)
 		}
 		give := func(want string) {
 			t.Helper()
@@ -272,8 +272,8 @@ func TestUplinks(t *testing.T) {
 		if fault, _, _ := agent.seen(); !strings.Contains(fault, "eni-1") || !strings.Contains(fault, datapath.ErrNoInterface.Error()) {
 			t.Errorf("after a minute: %q", fault)
 		}
-		if !net1.told(netip.MustParseAddr("10.0.1.10")) {
-			t.Error("a pod's address is not told any more")
+		if !net1.given(netip.MustParseAddr("10.0.1.10")) {
+			t.Error("the kernel side does not get a pod's address any more")
 		}
 		net1.plug(macOf(1), true)
 		s.InterfacesChanged(nil, nil)
@@ -288,14 +288,14 @@ func TestUplinks(t *testing.T) {
 		s.Observe(eniNode(3, map[int][]string{0: {"10.0.0.10"}, 1: {"10.0.1.11"}}))
 		synctest.Wait()
 		ip := netip.MustParseAddr("10.0.1.10")
-		if i, ok := s.InterfaceOf(ip); !ok || i.ID != "eni-1" || !net1.told(ip) {
+		if i, ok := s.InterfaceOf(ip); !ok || i.ID != "eni-1" || !net1.given(ip) {
 			t.Errorf("of an address that was taken away: %+v, %v", i, ok)
 		}
 		pool.FreeOf(ip, "ns/p")
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if _, ok := s.InterfaceOf(ip); ok || net1.told(ip) {
-			t.Error("it is still told after it was freed")
+		if _, ok := s.InterfaceOf(ip); ok || net1.given(ip) {
+			t.Error("the kernel side still gets it after it was freed")
 		}
 		sets := net1.sets
 		time.Sleep(time.Hour)
@@ -314,7 +314,7 @@ func TestUplinks(t *testing.T) {
 		}
 		net2 := &kernel{plugged: net1.plugged}
 		next.Connect(Uplinks{Network: net2})
-		if len(net2.want) != 2 || len(net2.want[0].VPCCIDRs) != 0 || !net2.told(netip.MustParseAddr("10.0.1.11")) || !net2.told(netip.MustParseAddr("10.0.0.10")) {
+		if len(net2.want) != 2 || len(net2.want[0].VPCCIDRs) != 0 || !net2.given(netip.MustParseAddr("10.0.1.11")) || !net2.given(netip.MustParseAddr("10.0.0.10")) {
 			t.Errorf("after a restart: %+v", net2.want)
 		}
 	})
@@ -421,10 +421,10 @@ func TestUplinksModel(t *testing.T) {
 				s.live = func(context.Context) (*v2.CiliumNode, error) { return served.Load(), nil }
 				ended := make(chan struct{})
 				running := s
-				go func() { defer close(ended); _ = running.Run(ctx, &told{}) }()
+				go func() { defer close(ended); _ = running.Run(ctx, &recorder{}) }()
 				stop = func() { cancel(); <-ended }
 			}
-			hear := func() {
+			observe := func() {
 				generation++
 				o := withPrefixes(eniNode(generation, given), numbers()...)
 				for n, is := range hidden {
@@ -436,7 +436,7 @@ func TestUplinksModel(t *testing.T) {
 				s.Observe(served.Load())
 			}
 			s, pool = eniSinglesOf(t, dir, ipam.Both)
-			hear()
+			observe()
 			start()
 			defer func() { stop() }()
 			for step := range 120 {
@@ -444,11 +444,11 @@ func TestUplinksModel(t *testing.T) {
 				switch rng.IntN(10) {
 				case 9: // a prefix comes, or goes with pods or without
 					prefixes[n] = !prefixes[n] || had(n) && rng.IntN(4) > 0
-					hear()
+					observe()
 				case 0, 1: // an address more
 					if _, ok := given[n]; ok || rng.IntN(2) == 0 {
 						given[n] = append(slices.Clone(given[n]), fmt.Sprintf("10.0.%d.%d", n, 10+step))
-						hear()
+						observe()
 					}
 				case 2: // one that no pod has is released
 					for n, ips := range given {
@@ -457,7 +457,7 @@ func TestUplinksModel(t *testing.T) {
 							return !used && rng.IntN(3) == 0
 						})
 					}
-					hear()
+					observe()
 				case 3:
 					k.plug(macOf(n), rng.IntN(3) > 0)
 					s.InterfacesChanged(nil, nil)
@@ -472,7 +472,7 @@ func TestUplinksModel(t *testing.T) {
 						if a == nil {
 							continue
 						}
-						if pods[a.IP] = name; !k.told(a.IP) {
+						if pods[a.IP] = name; !k.given(a.IP) {
 							t.Fatalf("seed %d: %s is given and nothing leads its packets", seed, a.IP)
 						}
 					}
@@ -488,12 +488,12 @@ func TestUplinksModel(t *testing.T) {
 					start()
 				case 8:
 					hidden[n] = !hidden[n]
-					hear()
+					observe()
 				}
 				if rng.IntN(2) == 0 {
 					synctest.Wait()
 					for ip, pod := range pods {
-						if !k.told(ip) {
+						if !k.given(ip) {
 							t.Fatalf("seed %d: %s of %s lost its interface", seed, ip, pod)
 						}
 					}
@@ -503,7 +503,7 @@ func TestUplinksModel(t *testing.T) {
 				}
 			}
 			clear(hidden)
-			hear()
+			observe()
 			time.Sleep(time.Hour)
 			synctest.Wait()
 			atRest(t, fmt.Sprint("seed ", seed), k, pool, pods, given, numbers())
@@ -523,8 +523,8 @@ func atRest(t *testing.T, name string, k *kernel, pool *ipam.IPAM, pods map[neti
 			if _, used := pods[ip]; !used && k.has(macOf(n)) {
 				want++
 			}
-			if !k.told(ip) {
-				t.Errorf("%s: %s is not told", name, ip)
+			if !k.given(ip) {
+				t.Errorf("%s: the kernel side does not get %s", name, ip)
 			}
 		}
 	}
@@ -566,7 +566,7 @@ func TestThrough(t *testing.T) {
 	native := netip.MustParsePrefix("172.20.0.0/16")
 	s, pool := eniSingles(t, t.TempDir())
 	s.Observe(eniNode(1, map[int][]string{1: {"10.0.1.10"}}))
-	b := &Allocator{IPAM: pool, Node: "n1", InterfaceOf: s.InterfaceOf, Direct: []netip.Prefix{native, netip.MustParsePrefix("fd00::/8")}}
+	b := &Allocator{IPAM: pool, Node: "n1", InterfaceOf: s.InterfaceOf, NativeCIDRs: []netip.Prefix{native, netip.MustParsePrefix("fd00::/8")}}
 	i, ok, err := b.Through(netip.MustParseAddr("10.0.1.10"))
 	mac, _ := net.ParseMAC(i.MAC)
 	if err != nil || !ok || i.Number != 1 || mac.String() != macOf(1) || i.Gateway.String() != "10.0.1.1" || len(i.Networks) != 4 || !slices.Contains(i.Networks, native) {
@@ -615,14 +615,14 @@ func TestMisplacedAddresses(t *testing.T) {
 			if err := pool.Allocate(netip.MustParseAddr(text), "ns/none", ""); err == nil {
 				t.Errorf("%s is given to who asks for it", text)
 			}
-			if k.told(netip.MustParseAddr(text)) {
+			if k.given(netip.MustParseAddr(text)) {
 				t.Errorf("%s is led to an interface", text)
 			}
 			if got := s.misplaced()[single(netip.MustParseAddr(text))]; !strings.Contains(got, why) {
 				t.Errorf("%s is %q", text, got)
 			}
 		}
-		if !k.told(had) {
+		if !k.given(had) {
 			t.Error("a pod's address has no way any more")
 		}
 		if fault, _, _ := agent.seen(); !strings.Contains(fault, "10.0.1.0 in spec.ipam.pool of CiliumNode n1 is given to no pod") || !strings.Contains(fault, "and 3 more") {
@@ -631,7 +631,7 @@ func TestMisplacedAddresses(t *testing.T) {
 		pool.FreeOf(had, "ns/had")
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if k.told(had) {
+		if k.given(had) {
 			t.Error("it is led after it was freed")
 		}
 		if r, err := pool.AllocateNext(ipam.IPv4, "ns/next", "", false); err == nil {
@@ -673,7 +673,7 @@ func TestTooMuchInOneObject(t *testing.T) {
 		if rules > maxRules || rules < maxRules/2 {
 			t.Errorf("%d rules", rules)
 		}
-		if !k.told(last) {
+		if !k.given(last) {
 			t.Error("a pod's address is not led")
 		}
 		for n := 0; ; n++ {
@@ -684,7 +684,7 @@ func TestTooMuchInOneObject(t *testing.T) {
 				}
 				break
 			}
-			if !k.told(r.IPv4.IP) {
+			if !k.given(r.IPv4.IP) {
 				t.Fatalf("%s is given and has no way", r.IPv4.IP)
 			}
 		}
@@ -768,7 +768,7 @@ func TestGivenOnlyWhileLed(t *testing.T) {
 		pool.Open()
 		runSingles(t, s)
 		synctest.Wait()
-		if !k.told(netip.MustParseAddr("10.1.3.251")) {
+		if !k.given(netip.MustParseAddr("10.1.3.251")) {
 			t.Fatal("not all addresses are led at first")
 		}
 		given := 0

@@ -60,8 +60,8 @@ func (p *Policy) rejudge(rs datapath.RuleSet) error {
 	return errors.Join(errs...)
 }
 
-// judge notes whether a rule set tells an unplaced prefix from whom the kernel takes it for. It
-// reports whether that has changed.
+// judge records whether a rule set distinguishes an unplaced prefix from the identity that the
+// kernel has for it. It reports whether that has changed.
 func (p *Policy) judge(rs datapath.RuleSet) (changed bool) {
 	before := p.misled[rs.ID]
 	now := p.misleads(rs)
@@ -120,7 +120,7 @@ func (p *Policy) failure(id datapath.RuleSetID) error { return cmp.Or(p.failed[i
 
 // giveWay removes the largest rule set from the kernel, if it is larger than one for which there is
 // no room, and locks its endpoints. So a rule set that is no larger than the map divided by the
-// number of rule sets always finds room.
+// number of rule sets always fits.
 func (p *Policy) giveWay(rs datapath.RuleSet) bool {
 	var victim datapath.RuleSetID
 	most := len(rs.Entries)
@@ -137,7 +137,7 @@ func (p *Policy) giveWay(rs datapath.RuleSet) bool {
 	}
 	s := p.sets[victim]
 	number := s.number
-	p.failed[victim] = fmt.Errorf("%w: with %d entries its rule set is the largest, and gave way to others", datapath.ErrFull, most)
+	p.failed[victim] = fmt.Errorf("%w: with %d entries its rule set is the largest, and was removed in favour of others", datapath.ErrFull, most)
 	s.number = 0
 	for _, b := range p.rows {
 		if b.pointsAt(number) {
@@ -151,7 +151,7 @@ func (p *Policy) giveWay(rs datapath.RuleSet) bool {
 		return false
 	}
 	if err := p.maps.DeleteRuleSet(number); err != nil {
-		p.log.Error("cannot remove a rule set that gave way", "error", err)
+		p.log.Error("cannot remove a rule set that was evicted from the full policy map", "error", err)
 		p.left[number] = datapath.RuleSet{ID: number}
 		return false
 	}

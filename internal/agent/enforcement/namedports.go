@@ -97,7 +97,7 @@ func (b *NamedPorts) Sync() {
 		return nil
 	})
 	if err != nil {
-		b.log.Error("policy is not in force in full", "error", err)
+		b.log.Error("policy is not fully in force", "error", err)
 	}
 }
 

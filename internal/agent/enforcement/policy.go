@@ -35,9 +35,9 @@ type Kernel interface {
 // the kernel sees the engine's updates in order: rule sets are written whole before an endpoint
 // points at them, and removed after none does.
 //
-// The engine numbers its rule sets from 1 at each start. The kernel's numbers outlive the agent,
+// The engine numbers its rule sets from 1 at each start. The kernel's IDs outlive the agent,
 // so Policy maps one to the other and, after a restart, lets a new rule set adopt the kernel's
-// number if the content is the same: a restart that changes nothing writes nothing. Until Synced
+// ID if the content is the same: a restart that changes nothing writes nothing. Until Synced
 // the engine knows only a part of what its rule sets follow from, so those that only restored
 // endpoints want are neither written nor compared before.
 //
@@ -53,7 +53,7 @@ type Policy struct {
 	rows      map[uint16]*boundRow
 	bySubject map[policy.Subject]map[uint16]*boundRow
 	bindings  map[policy.Subject]policy.Binding
-	sets      map[datapath.RuleSetID]*kernelSet // by the engine's number
+	sets      map[datapath.RuleSetID]*kernelSet // by the engine's ID
 	failed    map[datapath.RuleSetID]error      // rule sets that could not be written whole
 	waiting   map[datapath.RuleSetID]struct{}   // rule sets that no row needs before Synced
 	unplaced  map[string][]Unplaced             // by kind: see SetUnplaced
@@ -65,7 +65,7 @@ type Policy struct {
 	nextGeneration uint32
 	revision       atomic.Uint64 // written with mu held, read without
 
-	// left are the kernel's rule sets that the engine does not want: those of before the restart
+	// left are the kernel's rule sets that the engine does not want: those from before the restart
 	// that nothing has adopted yet, and those that are to be removed.
 	left     map[datapath.RuleSetID]datapath.RuleSet
 	observed chan struct{} // closed by Observed
@@ -75,7 +75,7 @@ type Policy struct {
 	audit         bool // endpoints that do not say otherwise are in audit mode
 }
 
-// kernelSet is a rule set of the engine under its number in the kernel.
+// kernelSet is a rule set of the engine under its ID in the kernel.
 type kernelSet struct {
 	number datapath.RuleSetID
 }
@@ -126,7 +126,7 @@ func NewPolicy(log *slog.Logger, engine *policy.Engine, kernel Kernel) (*Policy,
 	for _, row := range rows {
 		p.nextSet = max(p.nextSet, row.RuleSet)
 	}
-	// Flows of endpoints that are gone remember higher numbers than the rows, perhaps. Were these
+	// Flows of endpoints that are gone remember higher IDs than the rows, perhaps. Were these
 	// given to a new endpoint with such an address, the flows would be its own.
 	if p.nextGeneration, err = kernel.LastGeneration(); err != nil {
 		return nil, fmt.Errorf("read the kernel's flows: %w", err)
@@ -144,7 +144,7 @@ func (p *Policy) introduce(ep endpoint.Endpoint) {
 // Attach makes the kernel judge the endpoint's packets by the policy of its identity, and returns
 // its kernel row. Attaching an endpoint again under another identity replaces the row in one step.
 // If its rules do not fit into the kernel, the row is written locked, which drops everything, and
-// the error says so. Before Observed the rule set is one of before the restart, or the row is
+// the error says so. Before Observed the rule set is one from before the restart, or the row is
 // locked without an error.
 func (p *Policy) Attach(ep endpoint.Endpoint) (datapath.Endpoint, uint64, error) {
 	p.mu.Lock()
@@ -167,13 +167,13 @@ func (p *Policy) Attach(ep endpoint.Endpoint) (datapath.Endpoint, uint64, error)
 		err = errors.Join(err, p.apply(p.engine.Flush()))
 	}
 	if err != nil {
-		p.log.Error("policy is not in force in full", "endpoint", ep.ID, "error", err)
+		p.log.Error("policy is not fully in force", "endpoint", ep.ID, "error", err)
 	}
 	err = p.rebind(b)
 	return b.kernel, p.revision.Load(), err
 }
 
-// rebind brings the endpoint's row to what it is to be by now.
+// rebind updates the endpoint's row.
 func (p *Policy) rebind(b *boundRow) error {
 	if b.held {
 		return p.bindBefore(b)
@@ -234,7 +234,7 @@ func (p *Policy) newGeneration(row *datapath.Endpoint) {
 	row.PolicyGeneration = p.nextGeneration
 }
 
-// write brings the kernel to a row. After a failure the kernel may have the row, or a part of it.
+// write writes a row to the kernel. After a failure the kernel may have the row, or a part of it.
 func (p *Policy) write(b *boundRow, row datapath.Endpoint) error {
 	if err := p.maps.UpsertEndpoint(row); err != nil {
 		if !b.written {
@@ -407,8 +407,8 @@ func (p *Policy) Detach(id uint16) error {
 	return errors.Join(err, p.apply(p.engine.Flush()))
 }
 
-// Change runs f on the engine, alone, and brings the kernel to the result. It is how rules and
-// identities get in. The error reports what could not be written; the endpoints concerned are
+// Change runs f on the engine, alone, and reconciles the kernel with the result. It is how rules
+// and identities get in. The error reports what could not be written; the endpoints concerned are
 // locked until Retry succeeds.
 func (p *Policy) Change(f func(*policy.Engine) error) error {
 	p.mu.Lock()
@@ -497,7 +497,7 @@ func (p *Policy) SetIdentities(upserts map[identity.ID]labels.Set, deletes []ide
 	})
 }
 
-// apply brings the kernel to an update, in the order that never lets a packet be judged by half
+// apply writes an update to the kernel, in the order that never lets a packet be judged by half
 // of it: whole new rule sets, changes of live ones, the endpoints that move over, and only then
 // what is no longer needed. It goes on after an error, so that one rule set too large does not
 // keep the others from being written.
@@ -594,8 +594,8 @@ func (p *Policy) put(rs datapath.RuleSet, makeRoom bool) error {
 				return nil
 			}
 		}
-		if p.nextSet >= datapath.MaxRuleSet { // its endpoints can be locked without a number only
-			p.failed[rs.ID] = fmt.Errorf("all numbers of rule sets up to %d have been given: reboot the node", datapath.MaxRuleSet)
+		if p.nextSet >= datapath.MaxRuleSet { // its endpoints can be locked without an ID only
+			p.failed[rs.ID] = fmt.Errorf("all IDs of rule sets up to %d have been given: reboot the node", datapath.MaxRuleSet)
 			return p.failed[rs.ID]
 		}
 		p.nextSet++

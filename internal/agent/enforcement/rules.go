@@ -134,7 +134,7 @@ func (r *Rules) restoreBlocks() error {
 		r.staleBlocks[b.Prefix] = true
 	}
 	if err := r.blocks.alloc.Import(cp); err != nil {
-		r.cfg.Log.Warn("some blocks of addresses in the kernel make no sense; they get other IDs", "error", err)
+		r.cfg.Log.Warn("some blocks of addresses in the kernel are invalid; they get other IDs", "error", err)
 	}
 	return nil
 }

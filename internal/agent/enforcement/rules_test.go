@@ -130,7 +130,7 @@ func (b *ruleBench) blocks() map[string]uint32 {
 }
 
 // TestRulesPlaceBlocks: blocks are in the kernel while rules name them, overlapping ones mean what
-// each rule says, and a restarted agent finds the same numbers again.
+// each rule says, and a restarted agent finds the same IDs again.
 func TestRulesPlaceBlocks(t *testing.T) {
 	t.Parallel()
 	b := &ruleBench{t: t, node: fake.New(), dir: t.TempDir()}
@@ -150,7 +150,7 @@ func TestRulesPlaceBlocks(t *testing.T) {
 	after := b.blocks()
 	for p, id := range before {
 		if after[p] != id {
-			t.Errorf("%s has number %d after a restart, and had %d", p, after[p], id)
+			t.Errorf("%s has ID %d after a restart, and had %d", p, after[p], id)
 		}
 	}
 	if err := b.rules.DropRestored(); err != nil {
@@ -181,7 +181,7 @@ func TestChangesOfRules(t *testing.T) {
 	b.apply(policy.Change{Owner: "a"})
 	b.apply(policy.Change{Owner: "a"})
 	if want := []string{"a 1", "b 1", "b 1", "a 0"}; !slices.Equal(b.changed, want) {
-		t.Errorf("told are %q, want %q", b.changed, want)
+		t.Errorf("notified of %q, want %q", b.changed, want)
 	}
 	b.passes(map[string]bool{"10.0.0.1": false, "11.0.0.1": false, "12.0.0.1": true})
 }
@@ -200,7 +200,7 @@ func TestRulesNeverWithoutExceptions(t *testing.T) {
 		return nil
 	})
 	if err := b.rules.Apply([]policy.Change{egress(t, "wide", "10.0.0.0/8", "10.2.0.0/16")}); !errors.Is(err, full) {
-		t.Errorf("the fault is told as %v", err)
+		t.Errorf("the fault is reported as %v", err)
 	}
 	b.passes(map[string]bool{"10.3.0.1": false, "10.2.0.1": false})
 	if err := b.rules.Retry(); !errors.Is(err, full) {

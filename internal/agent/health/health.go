@@ -68,7 +68,7 @@ type Config struct {
 	Devices func() datapath.Devices
 	// InForce reports whether an endpoint can be judged by rules that are known.
 	InForce func() bool
-	// Before are the endpoint's addresses of before a restart; Save keeps them for the next.
+	// Before are the endpoint's addresses from before a restart; Save keeps them for the next.
 	Before []netip.Addr
 	Save   func(v4, v6 netip.Addr) error
 	// Announce publishes the endpoint's addresses to the other nodes, which are Addresses.
@@ -103,7 +103,7 @@ type Health struct {
 	reserved, announced []netip.Addr
 }
 
-// RemoveEndpoint removes what is left of an endpoint of before, which ended with its agent. It is
+// RemoveEndpoint removes what is left of a former endpoint, which ended with its agent. It is
 // for before endpoints are loaded.
 func RemoveEndpoint(links *link.Links) error { return links.RemoveInner(linkName) }
 
@@ -345,7 +345,7 @@ func (h *Health) ensure(ctx context.Context, serve func(net.Listener)) error {
 	return errors.Join(unanswered, h.cfg.Announce())
 }
 
-// addresses are those of before if nobody else has them by now, and others if somebody does, with
+// addresses are the former ones if nobody else has them by now, and others if somebody does, with
 // the routers'. The error is of families that have none.
 func (h *Health) addresses() ([]link.InnerAddress, error) {
 	var out []link.InnerAddress

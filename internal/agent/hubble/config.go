@@ -94,7 +94,7 @@ func (c *Config) port() uint16 {
 // has a verdict.
 func (c *Config) events() datapath.MonitorFlags {
 	if aggregationLevels[strings.ToLower(c.Aggregation)] {
-		return datapath.MonitorDrops | datapath.MonitorVerdicts | datapath.MonitorNews
+		return datapath.MonitorDrops | datapath.MonitorVerdicts | datapath.MonitorFlowUpdates
 	}
 	return datapath.MonitorDrops | datapath.MonitorVerdicts | datapath.MonitorTraces
 }

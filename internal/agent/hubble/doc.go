@@ -3,6 +3,6 @@
 // API that the field's clients, relays and user interfaces speak.
 //
 // [Config] is what the user chooses, [Node] is what the agent knows; [New] makes a [Hubble] of
-// both. It only reads: nobody's packets depend on it, so that what it cannot do is reported and
+// both. It only reads: no packet depends on it, so that what it cannot do is reported and
 // does not end the agent.
 package hubble

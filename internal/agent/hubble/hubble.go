@@ -245,7 +245,7 @@ func (h *Hubble) keepServing(ctx context.Context, part, addr string, serve func(
 		}
 		if err != nil && err.Error() != before {
 			before = err.Error()
-			h.log.Warn("nothing is served on TCP; this is tried again", "what", part, "address", addr, "error", err)
+			h.log.Warn("cannot serve on TCP, trying again", "what", part, "address", addr, "error", err)
 			h.node.Report(part, rest.StateWarning, err.Error())
 		}
 		if !retry.Sleep(ctx, retryInterval) {

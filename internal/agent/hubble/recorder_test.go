@@ -32,7 +32,7 @@ func TestFlowsLostAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := &recorder{monitor: m, record: record}
-	sub, stop := m.Subscribe(datapath.MonitorNews)
+	sub, stop := m.Subscribe(datapath.MonitorFlowUpdates)
 	defer stop()
 	if err := m.Run(t.Context(), emitted{{Type: datapath.EventTrace, Lost: 7}}); err != nil { // itself not wanted
 		t.Fatal(err)

@@ -113,7 +113,7 @@ type ConfirmerConfig struct {
 	Identities *Identities
 	// InForce is closed when policy is that of everything there was to observe.
 	InForce <-chan struct{}
-	// Addresses are the cluster's, Kernel is what brings the kernel to them.
+	// Addresses are the cluster's, Kernel reconciles the kernel with them.
 	Addresses *ipcache.Cache
 	Kernel    *table.Reconciler[netip.Prefix, ipcache.Entry]
 	Endpoints *endpoint.Registry

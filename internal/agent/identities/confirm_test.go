@@ -12,7 +12,7 @@ func TestWords(t *testing.T) {
 	start := time.Now()
 	w := newSchedule(func() time.Duration { return 10 * time.Second })
 	var said []string
-	// play has a number end every so often for some time, and returns how often that was said.
+	// play has an ID end every so often for some time, and returns how often that was said.
 	now, applied := start, int64(100)
 	play := func(span, every time.Duration) (n int) {
 		for end := now.Add(span); now.Before(end); now = now.Add(time.Second) {

@@ -66,7 +66,7 @@ type Identities struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
-	// applying is held while changes of the store are brought to the kernel.
+	// applying is held while changes of the store are written to the kernel.
 	applying sync.Mutex
 
 	mu    sync.RWMutex
@@ -178,10 +178,10 @@ var errInvalid = errors.New("this is not believed")
 // choice, and labels that the network derives would turn a pod into a host or a prefix.
 func (ids *Identities) Validate(id identity.ID, set labels.Set) error {
 	if id < ids.cfg.First || id > ids.cfg.Last {
-		return fmt.Errorf("the store gives %s the number %d, which is outside of this cluster's %d to %d; delete that key from the store: %w", set, id, ids.cfg.First, ids.cfg.Last, errInvalid)
+		return fmt.Errorf("the store gives %s the ID %d, which is outside of this cluster's %d to %d; delete that key from the store: %w", set, id, ids.cfg.First, ids.cfg.Last, errInvalid)
 	}
 	if err := labels.CheckIdentity(set); err != nil {
-		return fmt.Errorf("the store gives number %d to labels of which %w; delete that key from the store: %w", id, err, errInvalid)
+		return fmt.Errorf("the store gives ID %d to labels of which %w; delete that key from the store: %w", id, err, errInvalid)
 	}
 	return nil
 }
@@ -233,7 +233,7 @@ func (ids *Identities) Restore(rows []endpoint.Endpoint) (release func(ctx conte
 	return func(ctx context.Context) {
 		for _, set := range assumed {
 			if _, err := ids.alloc.Release(ctx, k8sids.Key{Set: set}); err != nil {
-				ids.log.Warn("cannot give back an identity of before the restart", "labels", set.String(), "error", err)
+				ids.log.Warn("cannot release an identity from before the restart", "labels", set.String(), "error", err)
 			}
 		}
 	}
@@ -271,7 +271,7 @@ const releasePause = time.Second
 // use on this node whose ID is another than before.
 func (ids *Identities) Run(ctx context.Context, sink Sink, synced func(), renumbered func(set labels.Set, id identity.ID)) error {
 	if err := ids.Apply(sink, ids.static(), nil); err != nil {
-		ids.log.Error("policy is not in force in full", "error", err)
+		ids.log.Error("policy is not fully in force", "error", err)
 	}
 	deletes := map[identity.ID]struct{}{} // with those of IDs in use, which wait
 	var looked time.Time
@@ -335,11 +335,11 @@ func (ids *Identities) Run(ctx context.Context, sink Sink, synced func(), renumb
 			delete(deletes, id)
 		}
 		if len(deletes) > waiting {
-			ids.log.Info("IDs were deleted that pods have: they mean what they meant until the pods are gone", "identities", len(deletes))
+			ids.log.Info("IDs that pods use were deleted: they keep their meaning until the pods are gone", "identities", len(deletes))
 		}
 		if len(upserts)+len(ended) > 0 {
 			if err := ids.Apply(sink, upserts, ended); err != nil {
-				ids.log.Error("policy is not in force in full", "error", err)
+				ids.log.Error("policy is not fully in force", "error", err)
 			}
 		}
 		if len(upserts) > 0 {

@@ -44,7 +44,7 @@ func observed(t *testing.T, cfg Config) *Identities {
 	return ids
 }
 
-// What the store says of numbers that are not the cluster's to give, or of labels that no pod can
+// What the store says of IDs that are not the cluster's to give, or of labels that no pod can
 // have, changes nothing: one key could otherwise make the world a pod, or a pod a host.
 func TestStoreCannotRedefineIdentities(t *testing.T) {
 	t.Parallel()
@@ -99,7 +99,7 @@ func TestStoreCannotRedefineIdentities(t *testing.T) {
 	}
 }
 
-// TestDeletedInUse: a number that is deleted while addresses have it means what it meant, until the
+// TestDeletedInUse: an ID that is deleted while addresses have it means what it meant, until the
 // last of them goes or it is given labels again.
 func TestDeletedInUse(t *testing.T) {
 	t.Parallel()
@@ -125,15 +125,15 @@ func TestDeletedInUse(t *testing.T) {
 				return nil
 			}), func() {}, func(labels.Set, identity.ID) {})
 		}()
-		want := func(when string, numbers ...identity.ID) {
+		want := func(when string, want ...identity.ID) {
 			t.Helper()
 			synctest.Wait()
 			mu.Lock()
 			defer mu.Unlock()
 			for id := identity.ID(300); id < 303; id++ {
 				_, known := ids.Labels(id)
-				if _, ok := got[id]; ok != slices.Contains(numbers, id) || known != ok {
-					t.Errorf("%s: number %d is known %v, to policy %v; want %v", when, id, known, ok, numbers)
+				if _, ok := got[id]; ok != slices.Contains(want, id) || known != ok {
+					t.Errorf("%s: ID %d is known %v, to policy %v; want %v", when, id, known, ok, want)
 				}
 			}
 		}

@@ -87,7 +87,7 @@ func (ids *Identities) useTemporary(set labels.Set, why error) (identity.ID, err
 		return 0, err
 	}
 	if _, had := ids.known[temporary]; !had {
-		ids.log.Warn("no answer to the question for an identity yet; a temporary one is used meanwhile", "labels", set.String(), "identity", temporary, "error", why)
+		ids.log.Warn("no answer to the request for an identity yet; a temporary one is used meanwhile", "labels", set.String(), "identity", temporary, "error", why)
 	}
 	ids.known[temporary] = set
 	if text := set.KVString(); ids.pending[text] == nil && ids.ctx.Err() == nil {

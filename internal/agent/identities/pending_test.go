@@ -70,7 +70,7 @@ func (s *seeker) logged(words ...string) (n int) {
 	return n
 }
 
-// seeker is the identities of a node that makes numbers, on a moody store.
+// seeker is the identities of a node that makes IDs, on a moody store.
 type seeker struct {
 	*Identities
 	t     *testing.T
@@ -129,7 +129,7 @@ func (s *seeker) give(id identity.ID, set labels.Set) {
 	}
 }
 
-// references returns how many references to numbers the store has.
+// references returns how many references to IDs the store has.
 func (s *seeker) references() int {
 	s.t.Helper()
 	l, err := s.store.List(context.Background(), storekeys.IdentitiesPrefix+"/value/")
@@ -167,7 +167,7 @@ func TestPendingAllocations(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				last := identity.ID(65535)
-				if name == "no number is free" {
+				if name == "no ID is free" {
 					last = 258
 				}
 				s := newSeeker(t, last)
@@ -210,13 +210,13 @@ func TestPendingAllocations(t *testing.T) {
 		s.store.mu.Unlock()
 		time.Sleep(10 * time.Second)
 		if !s.called() {
-			t.Error("nobody was told that the number came")
+			t.Error("nothing was notified of the ID")
 		}
 		var number identity.ID
 		for _, temporary := range []identity.ID{first, second} {
 			id, took := s.acquire(app("web"))
 			if id.IsTemporary() || took != 0 {
-				t.Errorf("%s after %s, want the number at once", id, took)
+				t.Errorf("%s after %s, want the ID at once", id, took)
 			}
 			s.give(temporary, app("web"))
 			number = id
@@ -227,7 +227,7 @@ func TestPendingAllocations(t *testing.T) {
 		s.give(number, app("web"))
 		s.give(number, app("web"))
 	})
-	run("a number that comes too late", func(t *testing.T, s *seeker) {
+	run("an ID that comes too late", func(t *testing.T, s *seeker) {
 		s.store.set(20*time.Second, nil)
 		id, _ := s.acquire(app("web"))
 		s.give(id, app("web"))
@@ -249,7 +249,7 @@ func TestPendingAllocations(t *testing.T) {
 		again, _ := s.acquire(app("web"))
 		time.Sleep(time.Minute)
 		if !s.called() {
-			t.Error("nobody was told that the number came")
+			t.Error("nothing was notified of the ID")
 		}
 		number, _ := s.acquire(app("web"))
 		if number.IsTemporary() {
@@ -292,7 +292,7 @@ func TestPendingAllocations(t *testing.T) {
 			t.Errorf("%s, %v", id, err)
 		}
 	})
-	run("no number is free", func(t *testing.T, s *seeker) {
+	run("no ID is free", func(t *testing.T, s *seeker) {
 		for i := range 3 {
 			if _, _, err := s.alloc.Allocate(t.Context(), k8sids.Key{Set: app(fmt.Sprint(i))}); err != nil {
 				t.Fatal(err)

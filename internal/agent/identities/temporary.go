@@ -36,10 +36,10 @@ func (ids *Identities) acquireKnown(ctx context.Context, set labels.Set) (identi
 		return 0, fmt.Errorf("no identity is known for %s, and %w; it is the operator that makes identities (--%s): see whether it runs", set, err, identity.ManagementFlag)
 	}
 	ids.Add(temporary, set)
-	// What became known before the temporary one was taken woke nobody, and is found now; what
-	// comes later finds the temporary one. Where the first look took too long, the second may wait
-	// for the same request and miss what became known since it began: then the endpoint finds it
-	// when it looks again by itself.
+	// What became known before the temporary one was taken notified no goroutine, and is found now;
+	// what comes later finds the temporary one. Where the first look took too long, the second may
+	// wait for the same request and miss what became known since it began: then the endpoint finds
+	// it when it looks again by itself.
 	if id, err := ids.look(ctx, set); err == nil {
 		ids.releaseTemporary(temporary)
 		return id, nil
@@ -73,7 +73,7 @@ func (ids *Identities) restoreTemporary(row endpoint.Endpoint) error {
 	return nil
 }
 
-// notify wakes whoever replaces temporary identities, after others have become known.
+// notify wakes the goroutine that replaces temporary identities, after others have become known.
 func (ids *Identities) notify() {
 	if ids.temps.Len() == 0 {
 		return

@@ -103,7 +103,7 @@ func readAzure(ctx context.Context, s *service) (Facts, error) {
 		} `json:"network"`
 	}
 	if err := json.Unmarshal([]byte(text), &answer); err != nil {
-		return Facts{}, fmt.Errorf("the metadata make no sense: %w", err)
+		return Facts{}, fmt.Errorf("the metadata are invalid: %w", err)
 	}
 	f := Facts{ID: AzureID(answer.Compute.ResourceID), Type: answer.Compute.Size, Zone: answer.Compute.Zone}
 	if len(answer.Network.Interfaces) > 0 {

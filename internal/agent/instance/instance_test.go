@@ -211,7 +211,7 @@ func TestReadLies(t *testing.T) {
 				t.Errorf("%+v, %v", f, err)
 			}
 			if err != nil && strings.Contains(err.Error(), "secret in the body") {
-				t.Error("it tells what a foreign service says")
+				t.Error("it reveals what a foreign service says")
 			}
 			if took := time.Since(start); took > 10*time.Second {
 				t.Errorf("it took %s", took)

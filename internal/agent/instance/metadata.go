@@ -125,7 +125,7 @@ type kept struct {
 	Facts Facts  `json:"facts"`
 }
 
-// Read returns the facts of this machine: those of before, if they are of the same boot, else what
+// Read returns the facts of this machine: the former ones, if they are of the same boot, else what
 // the metadata say. It tries again until Timeout is over or ctx ends.
 func Read(ctx context.Context, cfg Config) (Facts, error) {
 	cfg.Defaults()

@@ -105,13 +105,13 @@ func flagsOf(kind datapath.EventType) datapath.MonitorFlags {
 	case datapath.EventVerdict:
 		return datapath.MonitorVerdicts
 	}
-	return datapath.MonitorTraces | datapath.MonitorNews
+	return datapath.MonitorTraces | datapath.MonitorFlowUpdates
 }
 
 // wants reports whether an event is of a kind that the watcher has asked for.
 func (s *Subscription) wants(ev datapath.Event) bool {
 	flags := s.flags & flagsOf(ev.Type)
-	return flags != 0 && (flags != datapath.MonitorNews || ev.News)
+	return flags != 0 && (flags != datapath.MonitorFlowUpdates || ev.FlowUpdate)
 }
 
 func (m *Monitor) publish(ev datapath.Event) {

@@ -50,9 +50,9 @@ func TestMonitorAggregates(t *testing.T) {
 	t.Parallel()
 	m := New(slog.New(slog.DiscardHandler), fake.New().Maps)
 	all, _ := m.Subscribe(datapath.MonitorTraces)
-	some, _ := m.Subscribe(datapath.MonitorNews)
+	some, _ := m.Subscribe(datapath.MonitorFlowUpdates)
 	for i := range 10 {
-		m.publish(datapath.Event{Type: datapath.EventTrace, News: i%5 == 0})
+		m.publish(datapath.Event{Type: datapath.EventTrace, FlowUpdate: i%5 == 0})
 	}
 	m.publish(datapath.Event{Type: datapath.EventDrop})
 	every, _, _ := all.Take()
@@ -67,18 +67,18 @@ func TestMonitorAggregates(t *testing.T) {
 func TestMonitorKeepsKindsApart(t *testing.T) {
 	t.Parallel()
 	m := New(slog.New(slog.DiscardHandler), fake.New().Maps)
-	both, stop := m.Subscribe(datapath.MonitorDrops | datapath.MonitorNews)
+	both, stop := m.Subscribe(datapath.MonitorDrops | datapath.MonitorFlowUpdates)
 	defer stop()
 	drops, stop := m.Subscribe(datapath.MonitorDrops)
 	defer stop()
 	start := time.Now()
 	for i := range 2 * queueSize {
-		m.publish(datapath.Event{Type: datapath.EventTrace, News: true, Time: start.Add(time.Duration(i))})
+		m.publish(datapath.Event{Type: datapath.EventTrace, FlowUpdate: true, Time: start.Add(time.Duration(i))})
 	}
 	m.publish(datapath.Event{Type: datapath.EventTrace, Lost: 7})
 	const others = 100
 	for i := range others {
-		m.publish(datapath.Event{Type: datapath.EventTrace, News: true, IfIndex: 9, SrcIdentity: uint32(i), Time: start})
+		m.publish(datapath.Event{Type: datapath.EventTrace, FlowUpdate: true, IfIndex: 9, SrcIdentity: uint32(i), Time: start})
 	}
 	m.publish(datapath.Event{Type: datapath.EventDrop, Time: start.Add(5)})
 	events, kernel, queue := both.Take()
@@ -93,7 +93,7 @@ func TestMonitorKeepsKindsApart(t *testing.T) {
 		t.Error("the drop is lost")
 	}
 	if events, kernel, queue := drops.Take(); len(events) != 1 || kernel+queue != 0 {
-		t.Errorf("who wants drops alone is told of %d events, and that %d and %d were lost", len(events), kernel, queue)
+		t.Errorf("a subscriber of drops only gets %d events, and %d and %d as lost", len(events), kernel, queue)
 	}
 	if lost := m.Lost(); lost[datapath.EventTrace] != 7 || lost[datapath.EventDrop] != 0 {
 		t.Errorf("lost: %v", lost)

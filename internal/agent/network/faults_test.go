@@ -35,7 +35,7 @@ func TestRouteFaults(t *testing.T) {
 	}
 	f.note(nil, many, log)
 	if text := f.err().Error(); len(text) > 500 || !strings.Contains(text, "node n0000") || !strings.Contains(text, "4995 more") {
-		t.Errorf("5000 faults are told as %s", text)
+		t.Errorf("5000 faults are reported as %s", text)
 	}
 	f.note(nil, nil, log)
 	if f.err() != nil {

@@ -10,7 +10,7 @@ import (
 )
 
 // filterCheck is how often all interfaces are looked at for their programs, for what the kernel did
-// not tell.
+// not say.
 const filterCheck = 5 * time.Second
 
 // GuardFilters puts programs back on interfaces from which somebody else took them, as soon as the
@@ -28,14 +28,14 @@ func (n *Network) GuardFilters(ctx context.Context, reattach func(ifIndex int) (
 		if back := hooks + pods; back > 0 {
 			restored(back)
 			often.Do(func() {
-				log.Warn("somebody took programs off interfaces; they are back. Look for another network plugin, or a script, that removes"+
+				log.Warn("programs were detached from interfaces, and are attached again. Look for another network plugin, or a script, that removes"+
 					" clsact or filters of tc", "ifindex", ifIndex, "interfaces", back)
 			})
 		}
 		switch {
 		case err != nil:
 			often.Do(func() {
-				log.Error("interfaces cannot have their programs back; pods' are shut, and it is tried again", "error", err)
+				log.Error("programs cannot be attached to interfaces again; pods' interfaces are set down, trying again", "error", err)
 			})
 			n.cfg.Components.Report("filters", err, "")
 			failed = true

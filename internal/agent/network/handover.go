@@ -17,37 +17,37 @@ func (n *Network) KeepPrograms() error {
 		return fmt.Errorf("find the programs of before: %w", err)
 	}
 	if kept {
-		n.cfg.Log.Info("the kernel's maps are new; the programs and maps of before stay in charge until these hold everything")
+		n.cfg.Log.Info("the kernel's maps are new; the old programs and maps stay in force until the new ones are complete")
 		n.setKeeping(true)
 	}
 	return nil
 }
 
-// ReplacePrograms puts this agent's programs in the place of those of before, now that its maps
+// ReplacePrograms puts this agent's programs in the place of the former ones, now that its maps
 // hold everything.
 func (n *Network) ReplacePrograms() {
 	if !n.Keeping() {
 		return
 	}
 	err := n.cfg.Programs.ReplaceOthers()
-	n.cfg.Components.Report("programs", err, "the programs and maps of before were replaced")
+	n.cfg.Components.Report("programs", err, "the old programs and maps were replaced")
 	if err != nil {
-		n.cfg.Log.Error("some programs and maps of before are still in charge; this is tried again", "error", err)
+		n.cfg.Log.Error("some old programs and maps are still in force; trying again", "error", err)
 		return
 	}
 	n.setKeeping(false)
 	n.removeGuard()
-	n.cfg.Log.Info("the programs and maps of before were replaced")
+	n.cfg.Log.Info("the old programs and maps were replaced")
 }
 
 // removeGuard removes what kept pods from addresses before the programs did.
 func (n *Network) removeGuard() {
 	if err := n.cfg.Links.RemoveGuard(); err != nil {
-		n.cfg.Log.Warn("an nftables table of an agent before this one stays", "error", err)
+		n.cfg.Log.Warn("an nftables table of an earlier agent stays", "error", err)
 	}
 }
 
-// Keeping reports whether the programs of an agent before are in charge.
+// Keeping reports whether the programs of an earlier agent are in charge.
 func (n *Network) Keeping() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -193,7 +193,7 @@ func (n *Network) desired() (datapath.Node, []*datapath.RouteError) {
 	return d, refused
 }
 
-// Configure brings devices and programs to what they should be.
+// Configure reconciles devices and programs.
 func (n *Network) Configure() error {
 	desired, refused := n.desired()
 	devices, err := n.cfg.Links.SetNode(desired)

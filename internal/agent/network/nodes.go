@@ -74,7 +74,7 @@ func (n *Network) PlaceSelf() {
 	own, err := n.cfg.Links.OwnPrefixes()
 	n.mu.Lock()
 	if err != nil {
-		n.cfg.Log.Warn("cannot list what the kernel takes for this node; what it took before counts as the node's", "error", err)
+		n.cfg.Log.Warn("cannot list the kernel's local addresses; the last known ones count as the node's", "error", err)
 		own = n.own
 	}
 	n.own = own
@@ -153,14 +153,14 @@ func (n *Network) Run(ctx context.Context, c Cluster) error {
 	}
 }
 
-// bring brings the node's own networking to the table of nodes, and returns how many others there
-// are. all says that all have been observed.
+// syncHost reconciles the node's own networking with the table of nodes, and returns how many
+// others there are. all says that all have been observed.
 func (n *Network) syncHost(c Cluster, all bool) (peers int, err error) {
 	desired, refused := n.desired()
 	devices, err := n.cfg.Links.SetNode(desired)
 	if err = n.faults.note(err, refused, n.cfg.Log); err == nil && n.otherDevices(devices) {
-		// Somebody removed or added one, and the programs know and are on those of before.
-		n.cfg.Log.Info("the node's devices, or what is served there, are not those of before; setting them up again")
+		// A device was removed or added, and the programs are on the former ones.
+		n.cfg.Log.Info("the node's devices, or the addresses that they serve, have changed; setting them up again")
 		err = n.Configure()
 	}
 	err = errors.Join(err, c.Serve(), n.admitPeers(desired.Peers, all))

@@ -39,7 +39,7 @@ type AddressesConfig struct {
 	Components *component.Statuses
 }
 
-// Addresses brings the kernel to the address cache. What there is no room for locks the endpoints
+// Addresses reconciles the kernel with the address cache. What does not fit locks the endpoints
 // whose rules name it. It must run.
 type Addresses struct {
 	*table.Reconciler[netip.Prefix, ipcache.Entry]
@@ -85,7 +85,7 @@ func (a *Addresses) judge() {
 	}
 	a.cfg.Components.Report("addresses", cause, "the kernel knows all addresses and prefixes")
 	if err := a.cfg.Policy.SetUnplaced("address", list); err != nil {
-		a.cfg.Log.Error("policy is not in force in full", "error", err)
+		a.cfg.Log.Error("policy is not fully in force", "error", err)
 	}
 }
 

@@ -28,7 +28,7 @@ func NewUnmasqueraded(apply func([]netip.Addr) error, log *slog.Logger) *Unmasqu
 	return &Unmasqueraded{apply: apply, log: log, owners: map[netip.Addr]uint16{}}
 }
 
-// Restore is called with the endpoints of before a restart, before the node's network is set up:
+// Restore is called with the endpoints from before a restart, before the node's network is set up:
 // their flows must not meet one that has forgotten them.
 func (u *Unmasqueraded) Restore(rows []endpoint.Endpoint) error {
 	u.mu.Lock()

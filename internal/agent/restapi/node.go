@@ -94,7 +94,7 @@ func (a *API) PatchConfig(_ context.Context, req server.PatchConfigRequestObject
 		return nil, failed
 	}
 	if failed != nil { // in force, but some endpoints drop everything: the status says so, too
-		a.Log.Warn("policy is not in force in full", "error", failed)
+		a.Log.Warn("policy is not fully in force", "error", failed)
 	}
 	return server.PatchConfig200Response{}, nil
 }

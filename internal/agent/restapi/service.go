@@ -40,7 +40,7 @@ func serviceSpec(r service.Frontend) rest.ServiceSpec {
 		FrontendAddress: rest.FrontendAddress{IP: r.Addr.Addr().String(), Port: int(r.Addr.Port()), Protocol: proto, Scope: "internal"},
 		Flags: rest.ServiceFlags{
 			Name: r.Owner.Name, Namespace: r.Owner.Namespace, Type: r.Kind.String(), PortName: r.PortName, TrafficPolicy: "Cluster",
-			AffinitySeconds: int(r.Affinity.Seconds()), Elsewhere: r.Elsewhere, Restricted: r.Restricted, SourceRanges: prefixTexts(r.Sources),
+			AffinitySeconds: int(r.Affinity.Seconds()), Elsewhere: r.RemoteOnly, Restricted: r.LimitSources, SourceRanges: prefixTexts(r.Sources),
 			Algorithm: algorithm(r.Service), Forwarding: forwarding(r.Service),
 		},
 	}
@@ -68,7 +68,7 @@ const (
 )
 
 func algorithm(s datapath.Service) string {
-	if s.Consistent {
+	if s.Maglev {
 		return maglev
 	}
 	return random
@@ -79,7 +79,7 @@ func forwarding(s datapath.Service) string {
 	switch {
 	case s.Scope != datapath.ServiceOutside:
 		return ""
-	case s.Direct:
+	case s.DSR:
 		return string(service.ForwardDSR)
 	}
 	return string(service.ForwardSNAT)
@@ -95,26 +95,26 @@ func prefixTexts(list []netip.Prefix) (out []string) {
 func serviceEntry(r datapath.Service) rest.BPFMapEntry {
 	e := rest.MapService{
 		Frontend: r.Addr.String(), Proto: datapath.ProtoName(r.Proto), Scope: r.Scope.String(), ID: int(r.ID), AffinitySeconds: int(r.Affinity.Seconds()),
-		Elsewhere: r.Elsewhere, Restricted: r.Restricted, SourceRanges: prefixTexts(r.Sources), Algorithm: algorithm(r),
+		Elsewhere: r.RemoteOnly, Restricted: r.LimitSources, SourceRanges: prefixTexts(r.Sources), Algorithm: algorithm(r),
 		Forwarding: forwarding(r),
 	}
 	for _, b := range r.Backends {
 		e.Backends = append(e.Backends, b.String())
 	}
-	value := "nobody, refused"
+	value := "none, rejected"
 	switch {
 	case len(e.Backends) > 0:
 		value = strings.Join(e.Backends, ", ")
-	case r.Elsewhere:
-		value = "nobody here, dropped"
+	case r.RemoteOnly:
+		value = "none on this node, dropped"
 	}
-	if r.Consistent {
+	if r.Maglev {
 		value += " by " + maglev
 	}
-	if r.Direct {
-		value += ", who answer directly"
+	if r.DSR {
+		value += ", DSR"
 	}
-	if r.Restricted {
+	if r.LimitSources {
 		value += " for " + cmp.Or(strings.Join(e.SourceRanges, ", "), "no client")
 	}
 	return rest.BPFMapEntry{Key: fmt.Sprintf("%s from %s", r.ServiceFrontend, r.Scope), Value: value, Service: e}

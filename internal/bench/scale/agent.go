@@ -213,7 +213,7 @@ func (a *agent) followLabels(ctx context.Context) error {
 		a.mu.Unlock()
 		for key := range keys {
 			pool.Go(func() error {
-				if err := a.bring(ctx, key); err != nil && ctx.Err() == nil {
+				if err := a.reconcile(ctx, key); err != nil && ctx.Err() == nil {
 					a.attempts.Add(1)
 					a.log.Warn("a pod keeps its old identity for now", "pod", key, "error", err)
 					if retry.Sleep(ctx, relabelRetry) {
@@ -226,8 +226,8 @@ func (a *agent) followLabels(ctx context.Context) error {
 	}
 }
 
-// bring gives a pod the identity of its labels, and publishes it to the other nodes.
-func (a *agent) bring(ctx context.Context, key k8s.Key) error {
+// reconcile gives a pod the identity of its labels, and publishes it to the other nodes.
+func (a *agent) reconcile(ctx context.Context, key k8s.Key) error {
 	info, ok, err := a.pods.Known(key, "")
 	if err != nil || !ok {
 		return err

@@ -97,12 +97,12 @@ func (w *world) setOf(f *labels.Filter, p *corev1.Pod) (labels.Set, error) {
 	return set, err
 }
 
-// numbers returns the numbers of each label set. Those that rest are nobody's.
+// numbers returns the numbers of each label set. Those in quarantine have no labels.
 func (w *world) numbers() (map[string][]string, error) {
 	out := map[string][]string{}
 	for i := range w.identities {
 		o := &w.identities[i]
-		if _, _, rests := identities.Retired(o); rests {
+		if _, _, quarantined := identities.Quarantined(o); quarantined {
 			continue
 		}
 		key, err := identities.Key{}.PutKeyFromMap(o.SecurityLabels)

@@ -442,7 +442,7 @@ func (g *collecting) judge(ctx context.Context) error {
 	}
 	alive := map[string]types.UID{}
 	for i := range w.identities {
-		if _, _, rests := identities.Retired(&w.identities[i]); !rests {
+		if _, _, quarantined := identities.Quarantined(&w.identities[i]); !quarantined {
 			alive[w.identities[i].Name] = w.identities[i].UID
 		}
 	}

@@ -163,7 +163,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.IntVar(&c.StreamPods, "stream-pods", c.StreamPods, "stream: how many pods are created")
 	fs.Float64Var(&c.StreamRate, "stream-rate", c.StreamRate, "stream: how many a second")
 	fs.IntVar(&c.StreamNodes, "stream-nodes", c.StreamNodes, "stream: on how many nodes")
-	fs.IntVar(&c.Observers, "observers", c.Observers, "stream: agents that hear of all pods, with connections and watches of their own")
+	fs.IntVar(&c.Observers, "observers", c.Observers, "stream: agents that receive all pods, with connections and watches of their own")
 	fs.IntVar(&c.IPAMNodes, "ipam-nodes", c.IPAMNodes, "ipam: nodes that come at once")
 	fs.Float64Var(&c.IPAMRate, "ipam-rate", c.IPAMRate, "ipam: requests a second that the cloud allows")
 	fs.IntVar(&c.IPAMPods, "ipam-pods", c.IPAMPods, "ipam: pods that come when nodes have their addresses")

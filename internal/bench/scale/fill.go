@@ -411,7 +411,7 @@ func (f *filling) checkSurvivors(ctx context.Context, inUse map[string]types.UID
 	}
 	now := map[string]types.UID{}
 	for _, o := range w.identities {
-		if _, _, rests := identities.Retired(&o); !rests {
+		if _, _, quarantined := identities.Quarantined(&o); !quarantined {
 			now[o.Name] = o.UID
 		}
 	}

@@ -142,8 +142,8 @@ func (s *allocated) Release(ctx context.Context, set labels.Set) {
 }
 
 // randomly is how agents of the field allocate, here for comparison only: a label set that the
-// watch has not shown gets a number picked at random, and only who picks the same number is told
-// that it is taken.
+// watch has not shown gets a number picked at random, and only an agent that picks the same ID is
+// notified that it is taken.
 type randomly struct {
 	client      *k8s.Client
 	first, last identity.ID

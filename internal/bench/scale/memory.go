@@ -207,7 +207,7 @@ func (c *cluster) node(ctx context.Context, n int) error {
 	}).Do(ctx).Error()
 }
 
-// to brings the cluster to a size and measures.
+// to scales the cluster to a size and measures.
 func (g *growing) to(ctx context.Context, size int, v *report.Variant) error {
 	g.r.say("  %d pods", size)
 	operator, err := g.operator.Usage()

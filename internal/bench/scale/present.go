@@ -35,7 +35,7 @@ func (s *presence) run(ctx context.Context) error {
 		}
 	}
 	return k8s.Follow(ctx, k8s.Kind(s.c.client.UrgentV2, v2.ResourceIdentities, ""), k8s.Options[*v2.CiliumIdentity]{}, k8s.Handler[*v2.CiliumIdentity]{
-		Upsert: func(o *v2.CiliumIdentity) { _, _, rests := identities.Retired(o); note(o.Name, !rests) },
+		Upsert: func(o *v2.CiliumIdentity) { _, _, quarantined := identities.Quarantined(o); note(o.Name, !quarantined) },
 		Delete: func(k k8s.Key) { note(k.Name, false) },
 		Synced: func() { close(s.synced) },
 	})

@@ -212,7 +212,7 @@ func TestStream(t *testing.T) {
 	for _, v := range report.Scenarios[0].Variants {
 		// What an agent receives for a pod cannot be less than its address, identity and name.
 		if size := v.Value("watch bytes an agent, a pod"); size < 50 {
-			t.Errorf("%s: %g bytes bring an agent a pod", v.Name, size)
+			t.Errorf("%s: %g bytes make an agent know a pod", v.Name, size)
 		}
 		if p99, most := v.Value("every agent knows a pod, p99"), v.Value("every agent knows a pod, slowest"); p99 <= 0 || p99 > most {
 			t.Errorf("%s: 99 %% of the pods are known after %g s, all after %g s", v.Name, p99, most)
@@ -341,7 +341,7 @@ func TestInvariants(t *testing.T) {
 		{"pod gone", func(w *world) { delete(w.pods, key) }, "", "has no pod", "", "is no pod"},
 		{"in no slice", func(w *world) { w.slices = nil }, "", "", "in 0 slices", "in 0 slices"},
 		{"in two slices", func(w *world) { w.slices = append(w.slices, w.slices[0]) }, "", "", "in 2 slices", "in 2 slices"},
-		{"number rests", func(w *world) { identities.Retire(&w.identities[0], "", time.Now()) }, "", "its labels have ", "", "its labels have "},
+		{"ID in quarantine", func(w *world) { identities.Quarantine(&w.identities[0], "", time.Now()) }, "", "its labels have ", "", "its labels have "},
 		{"other node in slice", func(w *world) { w.slices[0].Endpoints[0].Networking.NodeIP = "192.0.2.2" }, "", "", "another node", ""},
 	} {
 		w := fixture()

@@ -149,7 +149,7 @@ func eventText(a *command.App, ev rest.MonitorEvent) string {
 	return strings.Join(parts, " ")
 }
 
-// shortLabels is what tells one workload from another at a glance: the namespace and the labels of
+// shortLabels distinguishes workloads at a glance: the namespace and the labels of
 // its own. The JSON form has them all.
 func shortLabels(labels []string) string {
 	namespace := ""

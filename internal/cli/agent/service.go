@@ -94,7 +94,7 @@ func serviceFrom(f rest.FrontendAddress, flags rest.ServiceFlags) string {
 	return from
 }
 
-// backendsText tells the backends, or what becomes of clients without one.
+// backendsText shows the backends, or what happens to clients without one.
 func backendsText(s rest.ServiceSpec) any {
 	if len(s.BackendAddresses) == 0 && s.Flags.Elsewhere {
 		return output.Bad.Cell("none here: dropped")

@@ -108,8 +108,8 @@ func writeWhy(a *command.App, w io.Writer, x usage.Answer) error {
 		if p.Node != "" {
 			text += " on " + p.Node
 		}
-		if p.Told != identity.Unknown {
-			text += ", which has identity " + p.Told.String()
+		if p.Named != identity.Unknown {
+			text += ", which has identity " + p.Named.String()
 		}
 		waiting = append(waiting, text)
 	}

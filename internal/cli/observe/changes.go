@@ -16,35 +16,35 @@ import (
 	"github.com/hawser-net/hawser/internal/cli/output"
 )
 
-// changeWindow is for how long the same change, told by other nodes, is not told again.
+// changeWindow is for how long the same change, reported by other nodes, is not shown again.
 const changeWindow = 10 * time.Second
 
 // maxChanges is how many changes of policies are shown beside flows of the past, the latest.
 const maxChanges = 10000
 
-// maxTold is how many tellings of changes are remembered, each by one node.
-const maxTold = 1 << 14
+// maxReports is how many reports of changes are remembered, each by one node.
+const maxReports = 1 << 14
 
-// policyChanges shows changes of policies between flows. Each node tells of each: the first counts.
+// policyChanges shows changes of policies between flows. Each node reports each: the first counts.
 type policyChanges struct {
 	mu    sync.Mutex // guards what is written
 	write func(*observer.GetAgentEventsResponse) error
-	// told are the changes of each policy, in the order in which they were shown, and count how
+	// shown are the changes of each policy, in the order in which they were shown, and count how
 	// many nodes they have together.
-	told  map[string][]toldChange
+	shown map[string][]shownChange
 	count int
 	// past are those that were before the flows to come, in the order of time.
 	past []*observer.GetAgentEventsResponse
 }
 
-// toldChange is a change that was shown, and the nodes that told of it.
-type toldChange struct {
+// shownChange is a change that was shown, and the nodes that reported it.
+type shownChange struct {
 	what  string // how the policy changed
 	at    time.Time
 	nodes map[string]bool
 }
 
-// add shows a change, if no other node has told it. mu is held.
+// add shows a change, if no other node has reported it. mu is held.
 func (p *policyChanges) add(res *observer.GetAgentEventsResponse) error {
 	if u := res.GetAgentEvent().GetPolicyUpdate(); u != nil {
 		what := fmt.Sprint(res.GetAgentEvent().GetType(), u.GetRuleCount())
@@ -55,16 +55,16 @@ func (p *policyChanges) add(res *observer.GetAgentEventsResponse) error {
 	return p.write(res)
 }
 
-// known says whether another node has told of a change, and remembers that this one has. A node
-// tells of changes in their order: what it tells is the first alike after the last that it told.
+// known says whether another node has reported a change, and remembers that this one has. A node
+// reports changes in their order: a report is of the first equal one after the last it reported.
 func (p *policyChanges) known(policy, what, node string, at time.Time) bool {
-	if p.count >= maxTold {
+	if p.count >= maxReports {
 		p.forget(at)
 	}
-	if p.count >= maxTold { // shown too often rather than not at all
+	if p.count >= maxReports { // shown too often rather than not at all
 		return false
 	}
-	list := p.told[policy]
+	list := p.shown[policy]
 	next := len(list)
 	for next > 0 && !list[next-1].nodes[node] {
 		next--
@@ -76,17 +76,17 @@ func (p *policyChanges) known(policy, what, node string, at time.Time) bool {
 			return true
 		}
 	}
-	p.told[policy] = append(list, toldChange{what, at, map[string]bool{node: true}})
+	p.shown[policy] = append(list, shownChange{what, at, map[string]bool{node: true}})
 	return false
 }
 
-// forget drops the changes to which nothing that is told of a time can belong.
+// forget drops the changes to which no report of a time can belong.
 func (p *policyChanges) forget(at time.Time) {
 	p.count = 0
-	for policy, list := range p.told {
-		list = slices.DeleteFunc(list, func(c toldChange) bool { return at.Sub(c.at).Abs() >= changeWindow })
-		if p.told[policy] = list; len(list) == 0 {
-			delete(p.told, policy)
+	for policy, list := range p.shown {
+		list = slices.DeleteFunc(list, func(c shownChange) bool { return at.Sub(c.at).Abs() >= changeWindow })
+		if p.shown[policy] = list; len(list) == 0 {
+			delete(p.shown, policy)
 		}
 		for _, c := range list {
 			p.count += len(c.nodes)
@@ -124,7 +124,7 @@ func beside(ctx context.Context, writer *flowWriter, format string, which window
 	if err != nil {
 		return nil, err
 	}
-	p := &policyChanges{write: show, told: map[string][]toldChange{}}
+	p := &policyChanges{write: show, shown: map[string][]shownChange{}}
 	req := &observer.GetAgentEventsRequest{Types: policyEvents, Follow: which.follow, Since: q.since, Until: q.until}
 	if !which.follow {
 		req.Number = maxChanges

@@ -19,7 +19,7 @@ import (
 	"github.com/hawser-net/hawser/internal/labels"
 )
 
-// policyEvents are the types of events that tell of policies.
+// policyEvents are the types of events about policies.
 var policyEvents = []flow.AgentEventType{flow.AgentEventType_POLICY_UPDATED, flow.AgentEventType_POLICY_DELETED}
 
 func agentEventsCommand(a *command.App) *cobra.Command {
@@ -126,7 +126,7 @@ func parseEventTypes(names []string) (out []flow.AgentEventType, err error) {
 	return slices.Compact(out), nil
 }
 
-// eventWriter returns what shows an event, with the node that tells it if nodes is set.
+// eventWriter returns what shows an event, with the node that reports it if nodes is set.
 func eventWriter(format string, nodes bool, w io.Writer) (func(*observer.GetAgentEventsResponse) error, error) {
 	switch format {
 	case "compact":

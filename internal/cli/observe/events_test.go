@@ -100,10 +100,10 @@ func TestObserveAgentEvents(t *testing.T) {
 	}
 }
 
-// TestPolicyChangesOfNodes: what several nodes tell of one change is shown once, and every change
+// TestPolicyChangesOfNodes: a change that several nodes report is shown once, and every change
 // of a policy is shown, however soon it follows another.
 func TestPolicyChangesOfNodes(t *testing.T) {
-	for name, row := range map[string]struct{ told, want string }{
+	for name, row := range map[string]struct{ reports, want string }{
 		"one change":               {"n1 U 0, n2 U 1, n3 U 9", "n1 U 0"},
 		"one node":                 {"n1 U 0, n1 D 1, n1 U 2", "n1 U 0, n1 D 1, n1 U 2"},
 		"updates only":             {"n1 U 0, n1 U 1, n2 U 1, n2 U 2, n3 U 2", "n1 U 0, n1 U 1"},
@@ -113,13 +113,13 @@ func TestPolicyChangesOfNodes(t *testing.T) {
 		"long after":               {"n1 U 0, n2 U 20", "n1 U 0, n2 U 20"},
 	} {
 		var got []string
-		p := &policyChanges{told: map[string][]toldChange{}}
+		p := &policyChanges{shown: map[string][]shownChange{}}
 		p.write = func(res *observer.GetAgentEventsResponse) error {
 			kind := map[flow.AgentEventType]string{flow.AgentEventType_POLICY_UPDATED: "U", flow.AgentEventType_POLICY_DELETED: "D"}[res.GetAgentEvent().GetType()]
 			got = append(got, fmt.Sprint(res.GetNodeName(), " ", kind, " ", res.GetTime().AsTime().Sub(agentTime).Seconds()))
 			return nil
 		}
-		for _, text := range strings.Split(row.told, ", ") {
+		for _, text := range strings.Split(row.reports, ", ") {
 			var node, kind string
 			var second int
 			if _, err := fmt.Sscan(text, &node, &kind, &second); err != nil {
@@ -134,20 +134,20 @@ func TestPolicyChangesOfNodes(t *testing.T) {
 			t.Errorf("%s: shown are %q, want %q", name, got, row.want)
 		}
 	}
-	// However much is told, so much is remembered, and what is recent is not told twice.
-	p := &policyChanges{told: map[string][]toldChange{}}
-	for i := range 3 * maxTold {
+	// Memory is bounded whatever is reported, and a recent change is not shown twice.
+	p := &policyChanges{shown: map[string][]shownChange{}}
+	for i := range 3 * maxReports {
 		at := agentTime.Add(time.Duration(i) * 2 * time.Millisecond)
 		if p.known(fmt.Sprint(i), "U", "n1", at) || !p.known(fmt.Sprint(i), "U", "n2", at) {
 			t.Fatalf("change %d", i)
 		}
-		if p.count > maxTold {
+		if p.count > maxReports {
 			t.Fatalf("%d are remembered", p.count)
 		}
 	}
 }
 
-// TestObserveFollowsPolicyChanges: who follows flows is told when a policy changes.
+// TestObserveFollowsPolicyChanges: a client that follows flows sees when a policy changes.
 func TestObserveFollowsPolicyChanges(t *testing.T) {
 	record, path := serveFlows(t)
 	read, interrupt := follow(t, path, "--policy-changes")

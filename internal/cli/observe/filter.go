@@ -197,7 +197,7 @@ func (f *flowFilter) lists() ([]*flow.FlowFilter, error) {
 	}
 	for prefix, side := range map[string]*sideFilter{"from-": &f.from, "to-": &f.to} {
 		if what := f.either.clash(side); what != "" {
-			return nil, command.Usagef("--%s and --%s%s: tell one of them", what, prefix, what)
+			return nil, command.Usagef("--%s and --%s%s: give one of them", what, prefix, what)
 		}
 	}
 	source, destination := base, proto.CloneOf(base)

@@ -18,7 +18,7 @@ import (
 	"github.com/hawser-net/hawser/internal/cli/command"
 )
 
-// options are what hawser observe is told besides its filters.
+// options are those of hawser observe besides its filters.
 type options struct {
 	server Server
 	filter flowFilter

@@ -188,7 +188,7 @@ func TestObserve(t *testing.T) {
 		for _, name := range strings.Fields(row.want) {
 			want.WriteString(lines[name] + "\n")
 		}
-		// A loss is told wherever flows behind the first one that is wanted may be missing for it.
+		// A loss is shown wherever flows behind the first one that is wanted may be missing for it.
 		if code != command.ExitOK || errs != "" || out != want.String() {
 			t.Errorf("%s: code %d, %s\ngot\n%swant\n%s", row.args, code, errs, out, want.String())
 		}
@@ -284,7 +284,7 @@ func (r relayAnswers) ServerStatus(context.Context, *observer.ServerStatusReques
 }
 
 // TestObserveShowsNodes: of a relay, every line says which node it is of, and nodes that cannot be
-// asked are told of.
+// asked are shown.
 func TestObserveShowsNodes(t *testing.T) {
 	dir, err := os.MkdirTemp("", "hawser-cli")
 	if err != nil {

@@ -33,7 +33,7 @@ func newFlowWriter(a *command.App, format string, nodes bool, w io.Writer) (flow
 	case "compact":
 		return flowWriter{func(res *observer.GetFlowsResponse) error {
 			if st := res.GetNodeStatus(); st != nil {
-				// Only a relay tells of nodes, first of those that are well: that is no news.
+				// Only a relay reports nodes, first those that are well, which need not be shown.
 				first := !nodes
 				nodes = true
 				if first && st.GetStateChange() == relay.NodeState_NODE_CONNECTED {

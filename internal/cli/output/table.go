@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// TimeFormat is how times are shown to people, in the zone in which they were told.
+// TimeFormat is how times are shown to people, in the zone in which they were given.
 const TimeFormat = "2006-01-02 15:04:05Z07:00"
 
 // Style is how text is shown on a terminal.

@@ -20,7 +20,7 @@ import (
 	"github.com/hawser-net/hawser/internal/cli/observe"
 )
 
-// agentTime is when what the server tells of was last seen.
+// agentTime is when what the server reports was last seen.
 var agentTime = time.Date(2026, 3, 1, 12, 30, 0, 0, time.UTC)
 
 // policies answers as an agent would.
@@ -150,13 +150,13 @@ func TestPolicyPreview(t *testing.T) {
 		{"policy preview -o yaml --delete old", command.ExitUsage, []string{"neither table nor json"}},
 		{"policy preview " + dir + "/none.yaml", command.ExitError, []string{"none.yaml"}},
 		{"policy matrix", command.ExitOK, []string{"80/TCP   shop/db", "2 more pairs pass without any policy", "5 identities are too many"}},
-		{"policy preview --delete lies", command.ExitError, []string{"refers to what it does not tell"}},
+		{"policy preview --delete lies", command.ExitError, []string{"refers to entries that it does not contain"}},
 		{"policy preview --delete bounded", command.ExitRefused, []string{"refused: 9", "\n8 more are not shown"}},
 		{"policy preview --delete bounded-missing", command.ExitRefused, []string{"refused: at least 9", "\nat least 8 more are not shown"}},
 		{"policy preview --delete bounded-twice", command.ExitRefused, []string{"refused: at most 9", "\nat most 8 more are not shown"}},
 		{"policy preview --delete bounded-missing-twice", command.ExitRefused, []string{"refused: about 9", "\nabout 8 more are not shown"}},
 		{"policy preview --delete endless", command.ExitError, []string{"larger than 32 MiB"}},
-		{"policy matrix -n lies", command.ExitError, []string{"refers to what it does not tell"}},
+		{"policy matrix -n lies", command.ExitError, []string{"refers to entries that it does not contain"}},
 		{"observe --explain", command.ExitOK, []string{"ingress of the receiver: no rule allows it (shop/db spec (db.yaml:4))", "shop/db spec.ingress[0] (db.yaml:7): allow front", "    let shop/db receive from world\n", "      kind: X"}},
 		{"observe --explain -o json", command.ExitUsage, []string{"--explain"}},
 	} {

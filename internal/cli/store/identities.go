@@ -28,7 +28,7 @@ type storedIdentity struct {
 	Stray []string `json:"stray,omitempty"`
 }
 
-// readStoredIdentities reads what stands under the allocator's keys. A key that makes no sense is
+// readStoredIdentities reads what stands under the allocator's keys. A key that is invalid is
 // left out: the store may hold what others wrote.
 func readStoredIdentities(ctx context.Context, store kvstore.Backend) ([]storedIdentity, error) {
 	ids, err := store.List(ctx, storekeys.IdentitiesPrefix+"/id/")

@@ -113,7 +113,7 @@ func migrate(ctx context.Context, a *command.App, cmd *cobra.Command, store kvst
 	return nil
 }
 
-// progress returns what tells how far a copy is, not more often than every pause.
+// progress returns a function that reports how far a copy is, at most once a pause.
 func progress(w io.Writer, pause time.Duration) func(done, total int) {
 	began, last := time.Now(), time.Now()
 	return func(done, total int) {

@@ -58,9 +58,9 @@ func testServiceRows(t *testing.T, m datapath.Services) {
 	sameServices(t, m)
 	one, two, three := service("10.96.0.1:443", 6, 3), service("[fd96::1]:443", 6, 2), service("10.96.0.1:443", 17, 0)
 	outside := service("10.96.0.1:443", 6, 1)
-	outside.Scope, outside.Direct = datapath.ServiceOutside, true
+	outside.Scope, outside.DSR = datapath.ServiceOutside, true
 	two.Affinity = 3 * time.Hour
-	two.Restricted, two.Sources, two.Consistent = true, prefixes("::/0", "fd00::/8", "fd00::1/128"), true
+	two.LimitSources, two.Sources, two.Maglev = true, prefixes("::/0", "fd00::/8", "fd00::1/128"), true
 	for range 2 { // writing twice is writing once
 		for _, s := range []datapath.Service{one, two, three, outside} {
 			must(t, m.UpsertService(s))
@@ -68,7 +68,7 @@ func testServiceRows(t *testing.T, m datapath.Services) {
 		must(t, m.PruneServiceSets())
 	}
 	sameServices(t, m, one, two, three, outside)
-	outside.Direct = false
+	outside.DSR = false
 	must(t, m.UpsertService(outside))
 	sameServices(t, m, one, two, three, outside)
 	// Every change of a row, alone.
@@ -81,14 +81,14 @@ func testServiceRows(t *testing.T, m datapath.Services) {
 		"affinity":    func(s *datapath.Service) { s.Affinity = 10 * time.Second },
 		"longer":      func(s *datapath.Service) { s.Affinity = 10800 * time.Second },
 		"no affinity": func(s *datapath.Service) { s.Affinity = 0 },
-		"elsewhere":   func(s *datapath.Service) { s.Backends, s.Elsewhere = nil, true },
-		"for nobody":  func(s *datapath.Service) { s.Restricted = true },
+		"elsewhere":   func(s *datapath.Service) { s.Backends, s.RemoteOnly = nil, true },
+		"for nobody":  func(s *datapath.Service) { s.LimitSources = true },
 		"for some": func(s *datapath.Service) {
-			s.Restricted, s.Sources = true, prefixes("0.0.0.0/0", "10.0.0.0/8", "10.0.0.0/9", "10.1.2.3/32")
+			s.LimitSources, s.Sources = true, prefixes("0.0.0.0/0", "10.0.0.0/8", "10.0.0.0/9", "10.1.2.3/32")
 		},
-		"for some, refusing": func(s *datapath.Service) { s.Backends, s.Restricted, s.Sources = nil, true, prefixes("10.0.0.0/8") },
-		"consistent":         func(s *datapath.Service) { s.Consistent = true },
-		"consistent, none":   func(s *datapath.Service) { s.Backends, s.Consistent = nil, true },
+		"for some, refusing": func(s *datapath.Service) { s.Backends, s.LimitSources, s.Sources = nil, true, prefixes("10.0.0.0/8") },
+		"consistent":         func(s *datapath.Service) { s.Maglev = true },
+		"consistent, none":   func(s *datapath.Service) { s.Backends, s.Maglev = nil, true },
 	} {
 		s := one
 		change(&s)
@@ -138,11 +138,11 @@ func testServiceInvalid(t *testing.T, m datapath.Services) {
 		"unsorted":           func(s *datapath.Service) { slices.Reverse(s.Backends) },
 		"backend of no port": func(s *datapath.Service) { s.Backends[0] = netip.AddrPortFrom(s.Backends[0].Addr(), 0) },
 		"endless affinity":   func(s *datapath.Service) { s.Affinity = datapath.MaxServiceAffinity + 1 },
-		"here and elsewhere": func(s *datapath.Service) { s.Elsewhere = true },
+		"here and elsewhere": func(s *datapath.Service) { s.RemoteOnly = true },
 		"ranges for all":     func(s *datapath.Service) { s.Sources = prefixes("10.0.0.0/8") },
-		"range not masked":   func(s *datapath.Service) { s.Restricted, s.Sources = true, prefixes("10.0.0.1/8") },
-		"range twice":        func(s *datapath.Service) { s.Restricted, s.Sources = true, prefixes("10.0.0.0/8", "10.0.0.0/8") },
-		"other's range":      func(s *datapath.Service) { s.Restricted, s.Sources = true, prefixes("fd00::/8") },
+		"range not masked":   func(s *datapath.Service) { s.LimitSources, s.Sources = true, prefixes("10.0.0.1/8") },
+		"range twice":        func(s *datapath.Service) { s.LimitSources, s.Sources = true, prefixes("10.0.0.0/8", "10.0.0.0/8") },
+		"other's range":      func(s *datapath.Service) { s.LimitSources, s.Sources = true, prefixes("fd00::/8") },
 		"negative affinity":  func(s *datapath.Service) { s.Affinity = -1 },
 	} {
 		s := service("10.96.0.1:443", 6, 3)

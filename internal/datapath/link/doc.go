@@ -1,6 +1,6 @@
 // Package link makes a node's interfaces, addresses, routes, neighbours, filters and masquerading
-// be as the datapath wants them. It is the agent's only home of netlink and nftables and implements
-// datapath.Links.
+// be as the datapath wants them. It is the only package of the agent that uses netlink and
+// nftables, and implements datapath.Links.
 //
 // # What it owns on the host
 //

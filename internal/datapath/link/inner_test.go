@@ -15,7 +15,7 @@ import (
 )
 
 // TestInner makes an endpoint that is a part of this process, twice: the second takes the first
-// one's place. When it is let go its interface is gone.
+// one's place. When it is released its interface is gone.
 func TestInner(t *testing.T) {
 	n := newNode(t)
 	if _, err := n.SetNode(tunnelNode()); err != nil {

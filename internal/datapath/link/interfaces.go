@@ -264,7 +264,7 @@ func (l *Links) raiseInterface(c *cloudInterface, programs InterfacePrograms) er
 }
 
 // partAddresses leaves each address, and each network of such, to the first of the interfaces that
-// have it: of two rules for one address the kernel would go by whichever was made first.
+// have it: of two rules for one address the kernel would use the one that was made first.
 func partAddresses(found []*cloudInterface) error {
 	var errs []error
 	owner := map[netip.Prefix]*cloudInterface{}

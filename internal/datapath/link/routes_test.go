@@ -129,7 +129,7 @@ func TestSetNodeWithABadPeer(t *testing.T) {
 	}
 }
 
-// Without direct routes there are none, in either family, and those of before go. With skipping
+// Without direct routes there are none, in either family, and the former ones go. With skipping
 // there are those that can be.
 func TestDirectRoutes(t *testing.T) {
 	n := newNode(t)

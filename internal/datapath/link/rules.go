@@ -18,7 +18,7 @@ import (
 )
 
 // Numbers of rules and tables for pods whose addresses are an interface's, as the field has them:
-// packets to a pod go by the main table, which has its interface, before anything else is asked;
+// packets to a pod use the main table, which has its interface, before anything else is asked;
 // packets from it by its own interface's, after rules of the administrator's.
 const (
 	ingressPriority = 20

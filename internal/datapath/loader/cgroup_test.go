@@ -261,12 +261,12 @@ func TestNodesOwnProcesses(t *testing.T) {
 	}
 	// The error that a process gets from services that are not for it.
 	for _, vip := range []netip.Addr{vip4, vip6} {
-		n1.publish(t, func(s *datapath.Service) { s.Elsewhere = true })
+		n1.publish(t, func(s *datapath.Service) { s.RemoteOnly = true })
 		try("the node, to backends elsewhere", n1.ns, "tcp", vip, outcome{Err: "no route to host"})
-		n1.publish(t, func(s *datapath.Service) { s.Restricted = true }, b)
+		n1.publish(t, func(s *datapath.Service) { s.LimitSources = true }, b)
 		try("the node, not in the ranges", n1.ns, "tcp", vip, outcome{Err: "not permitted"})
 		n1.publish(t, func(s *datapath.Service) {
-			s.Restricted, s.Sources = true, []netip.Prefix{netip.PrefixFrom(n1.cfg.NodeIPv4, 24).Masked()}
+			s.LimitSources, s.Sources = true, []netip.Prefix{netip.PrefixFrom(n1.cfg.NodeIPv4, 24).Masked()}
 			if s.Addr.Addr().Is6() {
 				s.Sources = []netip.Prefix{netip.PrefixFrom(n1.cfg.NodeIPv6, 64).Masked()}
 			}

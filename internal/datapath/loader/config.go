@@ -36,7 +36,7 @@ func settings(cfg datapath.Config) (fromPodConfig, error) {
 	errs.If(cfg.Tunnel && cfg.TunnelPort == 0, "tunnelling needs the port of the tunnel, which nobody but nodes may send to")
 	errs.If(cfg.Interfaces && (cfg.Tunnel || cfg.NativeIfIndex == 0), "interfaces of a cloud need native routing, and the index of the native device")
 	errs.If(cfg.NodePort && cfg.NativeIfIndex == 0, "services for clients outside of the cluster need the index of the native device")
-	errs.If(len(cfg.OtherIfIndexes) > 0 && !cfg.NodePort, "other devices than the native one are for clients outside of the cluster, who are not led to services")
+	errs.If(len(cfg.OtherIfIndexes) > 0 && !cfg.NodePort, "other devices than the native one are for clients outside of the cluster, which are not load-balanced")
 	if cfg.Tunnel {
 		c.TunnelPort = uint32(maps.NetworkOrder(cfg.TunnelPort))
 	}

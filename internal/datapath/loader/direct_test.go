@@ -54,7 +54,7 @@ func openDirect(t testing.TB, n1, n2 *testNode, backends ...netip.Addr) (fronten
 	add := func(n *testNode, at netip.Addr, scope datapath.ServiceScope, proto uint8) {
 		s := datapath.Service{
 			ServiceFrontend: datapath.ServiceFrontend{Addr: netip.AddrPortFrom(at, outsidePort), Proto: proto, Scope: scope}, ID: 9,
-			Direct: scope == datapath.ServiceOutside,
+			DSR: scope == datapath.ServiceOutside,
 		}
 		for _, a := range backends {
 			if a.Is4() == at.Is4() {
@@ -196,7 +196,7 @@ func TestDirect(t *testing.T) {
 			}
 			flows := 0
 			must(t, n1.maps.CT(func(e datapath.CTEntry) bool {
-				if e.Direct {
+				if e.DSR {
 					if flows++; e.ReversePackets != 0 || e.ForwardPackets < 3 || (e.Proto == 6 && !e.SeenReply) {
 						t.Errorf("flow on the node that was asked: %+v", e)
 					}

@@ -1,4 +1,4 @@
-// Package loader brings the programs of bpf/ into the kernel and onto interfaces. Loader implements
+// Package loader loads the programs of bpf/ and attaches them to interfaces. Loader implements
 // datapath.Programs.
 //
 // There is one set of programs a node. It is verified once, pinned beside the maps under a name

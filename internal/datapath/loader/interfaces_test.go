@@ -457,7 +457,7 @@ func TestForgedOnInterfaces(t *testing.T) {
 	v.assign(t, 11, a.addrs()...)
 
 	// An interface that somebody adds by hand, to which the outlaw sends. With and without an
-	// address, up, and with programs of before: nobody of the cluster comes by it.
+	// address, up, and with former programs: nobody of the cluster comes by it.
 	v.wire(t, n1.ns, "hand", 13)
 	must(t, n1.h.LinkSetUp(byName(t, n1.h, "hand")))
 	v.assign(t, 13, a.addrs()...)

@@ -23,7 +23,7 @@ type kinds struct {
 	outside *testenv.NetNS
 }
 
-// apply brings the first node's kernel to what the engine says.
+// apply reconciles the first node's kernel with the engine.
 func (k *kinds) apply() {
 	k.t.Helper()
 	must(k.t, services.NewMaps(k.n1.maps, func() {}).Prune(k.t.Context(), k.engine.Table().All()))
@@ -173,7 +173,7 @@ func TestServiceKinds(t *testing.T) {
 	refusedAt(t, "nobody", k.outside, outside...)
 	endpoints(nil)
 	set(func(s *services.Service) {
-		s.Restricted, s.Sources = true, []netip.Prefix{netip.MustParsePrefix("172.16.0.0/12"), netip.MustParsePrefix("fd98::/16")}
+		s.LimitSources, s.Sources = true, []netip.Prefix{netip.MustParsePrefix("172.16.0.0/12"), netip.MustParsePrefix("fd98::/16")}
 	})
 	k.expect("the balancer's clients", k.outside, "b r", outside...)
 	silentAt(t, "the balancer, not its client", k.a.ns, ports(80, balancer...)...)

@@ -155,7 +155,7 @@ func (l *Loader) attachAll(endpoints bool) error {
 	if endpoints {
 		errs = append(errs, l.attachEndpoints())
 	}
-	// Not while a pod has programs that do not mark what they let go: nothing of it would leave.
+	// Not while a pod has programs that do not mark what they pass: nothing of it would leave.
 	if errors.Join(errs...) == nil {
 		_, err = l.attachExit(0)
 		errs = append(errs, err)
@@ -261,7 +261,7 @@ func (l *Loader) attachOthers(only int) (attached int) {
 	// These have the programs of the device that joins the nodes.
 	joining, err := l.maps.Interfaces()
 	if err != nil {
-		l.log.Warn("Clients outside may not be led to services at devices", "error", err)
+		l.log.Warn("Clients outside may not be load-balanced at devices", "error", err)
 		return 0
 	}
 	stdmaps.DeleteFunc(l.missing, func(ifIndex int, _ string) bool { return !slices.Contains(l.cfg.OtherIfIndexes, ifIndex) })
@@ -277,7 +277,7 @@ func (l *Loader) attachOthers(only int) (attached int) {
 		}
 		if text := err.Error(); l.missing[ifIndex] != text {
 			l.missing[ifIndex] = text
-			l.log.Warn("Clients outside are not led to services at a device", "ifindex", ifIndex, "error", err)
+			l.log.Warn("Clients outside are not load-balanced at a device", "ifindex", ifIndex, "error", err)
 		}
 	}
 	return attached

@@ -142,7 +142,7 @@ func TestRestartAndUpgrade(t *testing.T) {
 	}
 }
 
-// TestConfigErrors: settings that make no sense are refused by name, all at once, and change
+// TestConfigErrors: settings that are invalid are refused by name, all at once, and change
 // nothing.
 func TestConfigErrors(t *testing.T) {
 	m := smallMaps(t, "")

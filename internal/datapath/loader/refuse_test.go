@@ -71,19 +71,19 @@ func TestRefused(t *testing.T) {
 	refusedAt(t, "a pod", a.ns, vips...)
 	refusedAt(t, "outside", outside, ports...)
 
-	elsewhere := func(s *datapath.Service) { s.Elsewhere = true }
+	elsewhere := func(s *datapath.Service) { s.RemoteOnly = true }
 	n1.publish(t, elsewhere)
 	for _, at := range ports {
 		for _, proto := range []uint8{6, 17} {
 			must(t, n1.maps.UpsertService(datapath.Service{
-				ServiceFrontend: datapath.ServiceFrontend{Addr: at, Proto: proto, Scope: datapath.ServiceOutside}, ID: 9, Elsewhere: true,
+				ServiceFrontend: datapath.ServiceFrontend{Addr: at, Proto: proto, Scope: datapath.ServiceOutside}, ID: 9, RemoteOnly: true,
 			}))
 		}
 	}
 	silentAt(t, "a pod, backends elsewhere", a.ns, vips...)
 	silentAt(t, "outside, backends elsewhere", outside, ports...)
 	// Outside of its ranges a service is as if it were not there.
-	n1.publish(t, func(s *datapath.Service) { s.Restricted = true }, a)
+	n1.publish(t, func(s *datapath.Service) { s.LimitSources = true }, a)
 	silentAt(t, "a pod, not in the ranges", a.ns, vips...)
 	if t.Failed() {
 		metrics(t, n1, n2)

@@ -46,8 +46,8 @@ type Config struct {
 	// ConsistentServices is the number of frontends that have a table of cells, of 36 kB each, and
 	// SourceRanges that of the ranges of clients of all frontends together. 0 means the default, as
 	// it does in the field's configurations.
-	ConsistentServices int
-	SourceRanges       int
+	MaglevServices int
+	SourceRanges   int
 	// Fragments is the number of fragmented packets under way, of 112 bytes each. Endpoints have
 	// places of their own among them, see FragmentPlaces.
 	Fragments int
@@ -59,23 +59,23 @@ type Config struct {
 // Defaults returns the sizes for a common node, pinned at the usual place.
 func Defaults() Config {
 	return Config{
-		Dir:                "/sys/fs/bpf/hawser",
-		CTEntries:          262144,
-		MasqueradeEntries:  131072,
-		PolicyEntries:      262144,
-		RuleSets:           4096,
-		Endpoints:          4096,
-		IPCacheEntries:     524288,
-		IPCachePrefixes:    65536,
-		Blocks:             65536,
-		Services:           65536,
-		ServiceBackends:    262144,
-		Affinities:         65536,
-		Sockets:            65536,
-		ConsistentServices: 1024,
-		SourceRanges:       65536,
-		Fragments:          131072,
-		EventBytes:         1 << 20,
+		Dir:               "/sys/fs/bpf/hawser",
+		CTEntries:         262144,
+		MasqueradeEntries: 131072,
+		PolicyEntries:     262144,
+		RuleSets:          4096,
+		Endpoints:         4096,
+		IPCacheEntries:    524288,
+		IPCachePrefixes:   65536,
+		Blocks:            65536,
+		Services:          65536,
+		ServiceBackends:   262144,
+		Affinities:        65536,
+		Sockets:           65536,
+		MaglevServices:    1024,
+		SourceRanges:      65536,
+		Fragments:         131072,
+		EventBytes:        1 << 20,
 	}
 }
 
@@ -92,7 +92,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.IntVar(&c.ServiceBackends, "bpf-lb-service-backend-map-max", c.ServiceBackends, "maximum number of backends of all frontends together")
 	fs.IntVar(&c.Affinities, "bpf-lb-affinity-map-max", c.Affinities, "maximum number of clients whose backend is remembered")
 	fs.IntVar(&c.Sockets, "bpf-lb-sock-rev-map-max", c.Sockets, "maximum number of service addresses in use by the node's own sockets, including their backends")
-	fs.IntVar(&c.ConsistentServices, "bpf-lb-maglev-map-max", c.ConsistentServices, "maximum number of frontends with Maglev, of 36 kB each; 0 for the default")
+	fs.IntVar(&c.MaglevServices, "bpf-lb-maglev-map-max", c.MaglevServices, "maximum number of frontends with Maglev, of 36 kB each; 0 for the default")
 	fs.IntVar(&c.SourceRanges, "bpf-lb-source-range-map-max", c.SourceRanges, "maximum number of source ranges of all frontends together; 0 for the default")
 	fs.IntVar(&c.Fragments, "bpf-fragments-map-max", c.Fragments, "maximum number of fragmented packets in flight")
 	fs.IntVar(&c.EventBytes, "bpf-events-bytes", c.EventBytes, "size of each of the buffers of drops, verdicts and traces in bytes, a power of two")
@@ -122,7 +122,7 @@ func (c Config) Validate() error {
 		{"bpf-lb-service-backend-map-max", c.ServiceBackends, 1},
 		{"bpf-lb-affinity-map-max", c.Affinities, 128},
 		{"bpf-lb-sock-rev-map-max", c.Sockets, 128},
-		{"bpf-lb-maglev-map-max", c.ConsistentServices, 0},
+		{"bpf-lb-maglev-map-max", c.MaglevServices, 0},
 		{"bpf-lb-source-range-map-max", c.SourceRanges, 0},
 		{"bpf-events-bytes", c.EventBytes, 4096},
 	} {
@@ -158,7 +158,7 @@ func (c Config) entries() map[string]int {
 		kernelMapLbMembers:     c.ServiceBackends,
 		kernelMapLbAffinity:    c.Affinities,
 		kernelMapLbSockets:     c.Sockets,
-		kernelMapLbTables:      cmp.Or(c.ConsistentServices, Defaults().ConsistentServices) * tableParts,
+		kernelMapLbTables:      cmp.Or(c.MaglevServices, Defaults().MaglevServices) * tableParts,
 		kernelMapLbRanges:      cmp.Or(c.SourceRanges, Defaults().SourceRanges),
 		kernelMapFragments:     c.Fragments,
 		kernelMapEventsDrop:    c.EventBytes,

@@ -54,7 +54,7 @@ func fromKernelCT(k kernelCtKey, v kernelCtValue, now uint32) datapath.CTEntry {
 	}
 	if v.Flags&ctTranslated != 0 {
 		e.Service = netip.AddrPortFrom(netip.AddrFrom16(v.Nat.B).Unmap(), ntohs(v.NatPort))
-		e.Direct = v.Flags&ctDirect != 0
+		e.DSR = v.Flags&ctDirect != 0
 		if e.Service == e.Dst {
 			e.Service = netip.AddrPort{} // none: the flow was put aside because another has its ends
 		}

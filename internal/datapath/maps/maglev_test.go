@@ -9,7 +9,7 @@ import (
 	"github.com/hawser-net/hawser/internal/datapath"
 )
 
-const cells = datapath.MaxConsistentBackends
+const cells = datapath.MaxMaglevBackends
 
 // someBackends are sorted, none twice, of either family.
 func someBackends(r *rand.Rand, n int) []netip.AddrPort {

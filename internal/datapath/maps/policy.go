@@ -396,7 +396,7 @@ func (m *Maps) drop(id datapath.RuleSetID, s *ruleSetState) error {
 }
 
 // RuleSets implements datapath.Maps. It reads the kernel. A rule set without a descriptor, which a
-// crash can leave, is listed as enforcing both directions; it is nobody's and may be deleted.
+// crash can leave, is listed as enforcing both directions; it has no owner and may be deleted.
 func (m *Maps) RuleSets() ([]datapath.RuleSet, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

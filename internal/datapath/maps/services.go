@@ -69,9 +69,9 @@ func (m *Maps) readServices() (map[datapath.ServiceFrontend]serviceState, error)
 	err = each(m.maps[kernelMapLbServices], func(k kernelLbKey, v kernelLbService) bool {
 		f := fromKernelFrontend(k)
 		row := datapath.Service{
-			ServiceFrontend: f, ID: v.Id, Affinity: affinityFromTicks(v.Affinity), Backends: sets[v.Set], Elsewhere: v.Flags&lbElsewhere != 0,
-			Restricted: v.Flags&lbRestricted != 0, Sources: ranges[v.Set], Consistent: v.Flags&lbConsistent != 0,
-			Direct: v.Flags&lbDirect != 0,
+			ServiceFrontend: f, ID: v.Id, Affinity: affinityFromTicks(v.Affinity), Backends: sets[v.Set], RemoteOnly: v.Flags&lbElsewhere != 0,
+			LimitSources: v.Flags&lbRestricted != 0, Sources: ranges[v.Set], Maglev: v.Flags&lbConsistent != 0,
+			DSR: v.Flags&lbDirect != 0,
 		}
 		if int(v.Count) != len(row.Backends) {
 			row.Backends = nil // somebody else's work: it will be written anew
@@ -158,7 +158,7 @@ func (m *Maps) UpsertService(s datapath.Service) error {
 // vacate has a frontend lead nowhere, and gives back its set. Packets for it are dropped: nobody is
 // refused while another set is written. It is called with mu held.
 func (m *Maps) vacate(old serviceState) error {
-	none := datapath.Service{ServiceFrontend: old.row.ServiceFrontend, ID: old.row.ID, Elsewhere: true}
+	none := datapath.Service{ServiceFrontend: old.row.ServiceFrontend, ID: old.row.ID, RemoteOnly: true}
 	if err := m.maps[kernelMapLbServices].Put(toKernelFrontend(none.ServiceFrontend), kernelLbService{Id: none.ID, Flags: serviceFlags(none)}); err != nil {
 		return fmt.Errorf("service %s: %w", none.ServiceFrontend, classify(err))
 	}
@@ -218,7 +218,7 @@ func serviceFlags(s datapath.Service) (flags uint32) {
 	for _, f := range []struct {
 		on  bool
 		bit uint32
-	}{{s.Elsewhere, lbElsewhere}, {s.Restricted, lbRestricted}, {s.Consistent, lbConsistent}, {s.Direct, lbDirect}} {
+	}{{s.RemoteOnly, lbElsewhere}, {s.LimitSources, lbRestricted}, {s.Maglev, lbConsistent}, {s.DSR, lbDirect}} {
 		if f.on {
 			flags |= f.bit
 		}
@@ -335,12 +335,12 @@ func (s serviceState) parts() (keys []kernelLbPart) {
 
 // A table and its parts, as in bpf/lib/maps.h.
 const (
-	tableCells = datapath.MaxConsistentBackends
+	tableCells = datapath.MaxMaglevBackends
 	partCells  = len(kernelLbCells{}.Slot)
 	tableParts = (tableCells + partCells - 1) / partCells
 )
 
-func hasTable(s datapath.Service) bool { return s.Consistent && len(s.Backends) > 0 }
+func hasTable(s datapath.Service) bool { return s.Maglev && len(s.Backends) > 0 }
 
 // cellsOf returns the parts of a row's table, if it has one.
 func cellsOf(s datapath.Service) []kernelLbCells {

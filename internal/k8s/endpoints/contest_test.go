@@ -88,7 +88,7 @@ func (r *harness) waitObject(what string, uid types.UID, host, ip string) *v2.Ci
 		}
 		n := o.Status.Networking
 		if len(o.OwnerReferences) != 1 || o.OwnerReferences[0].UID != uid || n == nil || n.NodeIP != host || n.Addressing[0].IPv4 != ip {
-			return fmt.Sprintf("%s: the object tells of %+v on %+v, want pod %s on %s, %s", what, o.OwnerReferences, n, uid, host, ip)
+			return fmt.Sprintf("%s: the object names %+v on %+v, want pod %s on %s, %s", what, o.OwnerReferences, n, uid, host, ip)
 		}
 		return ""
 	})
@@ -176,7 +176,7 @@ func TestSameNameOnOneNode(t *testing.T) {
 	r.waitObject("a third pod of the name", third.UID, ownHost, "10.0.1.11")
 }
 
-// TestInterfaces: a pod has two interfaces. The object describes the one with the lower number, and
+// TestInterfaces: a pod has two interfaces. The object describes the one with the lower ID, and
 // of the other when that is gone.
 func TestInterfaces(t *testing.T) {
 	t.Parallel()

@@ -2,7 +2,7 @@
 // CiliumEndpointSlices.
 //
 // [Endpoints] follows the objects of all nodes. What the others' say becomes claims in the address
-// cache, which learns of them from nobody else. This node's own objects are brought to what
+// cache, which learns of them from nobody else. This node's own objects are reconciled with what
 // [Endpoints.Set] and [Endpoints.Remove] said: made with the pod as their owner, changed by patches
 // that name the object's UID, taken over if an agent before this one made them, and deleted when
 // their endpoint is gone. With slices it is the operator that makes them from these objects, and

@@ -187,7 +187,7 @@ func (e *Endpoints) Remove(l Local) {
 
 // choose decides which of the endpoints of a name the object describes: of the pod that the API
 // server says exists, if it was asked, else of the pod that came last, and of its interfaces the
-// one with the lowest number. It must be called with mu held.
+// one with the lowest ID. It must be called with mu held.
 func (e *Endpoints) choose(key k8s.Key) {
 	list := e.locals[key]
 	if len(list) == 0 {
@@ -248,7 +248,7 @@ func (e *Endpoints) Reached() uint64 { return e.reached.Load() }
 func (e *Endpoints) advance(version string) { k8s.Advance(&e.reached, version) }
 
 // Run follows the objects and writes this node's until ctx ends, and returns nil then. It is called
-// once, when Set was called for the endpoints of before the agent's start: objects of this node
+// once, when Set was called for the endpoints from before the agent's start: objects of this node
 // that nobody wants are deleted.
 func (e *Endpoints) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
@@ -372,7 +372,7 @@ func (e *Endpoints) gone(key k8s.Key) {
 func (e *Endpoints) learn(who string, r remote) {
 	s, err := r.statement(e.cfg.Accept)
 	if err != nil {
-		e.cfg.Log.Warn("ignored what another node says of a pod", "pod", r.key, "error", err)
+		e.cfg.Log.Warn("ignored another node's claim about a pod", "pod", r.key, "error", err)
 		e.index.remove(who)
 		return
 	}

@@ -329,7 +329,7 @@ func TestOthers(t *testing.T) {
 	r.believes(cache, "10.0.2.2", "300 on 192.0.2.2: team/a")
 	r.believes(cache, "fd00:2::2", "300 on 192.0.2.2: team/a")
 	r.believes(cache, "10.0.2.1", "nobody")
-	// What makes no sense, or would make a pod a host.
+	// What is invalid, or would make a pod a host.
 	for name, o := range map[string]*v2.CiliumEndpoint{
 		"host":     object("team", "host", otherHost, "10.0.2.20", 1),
 		"loopback": object("team", "loopback", otherHost, "127.0.0.1", 300),

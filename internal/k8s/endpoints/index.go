@@ -228,6 +228,6 @@ func (b *index) drop(ip netip.Addr, who string) {
 
 func (b *index) apply(ip netip.Addr, c ipcache.Claim) {
 	if _, err := b.cache.Upsert(ipcache.Single(ip), c); err != nil {
-		b.log.Warn("ignored an address that makes no sense", "address", ip, "pod", c.Namespace+"/"+c.Pod, "error", err)
+		b.log.Warn("ignored an invalid address", "address", ip, "pod", c.Namespace+"/"+c.Pod, "error", err)
 	}
 }

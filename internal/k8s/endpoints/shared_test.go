@@ -44,7 +44,7 @@ func TestTwoWriters(t *testing.T) {
 		l.Number = 7
 		return l
 	}
-	// names waits until the object names a number (0: none) and has an address, and goes on to for
+	// names waits until the object names an ID (0: none) and has an address, and goes on to for
 	// a few comparisons.
 	names := func(what string, id int64, ip string) {
 		t.Helper()

@@ -17,7 +17,7 @@ import (
 
 // Local is an endpoint of this node, as the others are to know it.
 type Local struct {
-	// Number is the endpoint's number on this node, Attachment the CNI's name for it.
+	// ID is the endpoint's ID on this node, Attachment the CNI's name for it.
 	Number     uint16
 	Attachment string
 	// The pod, by the UID by which the runtime knows it.
@@ -125,7 +125,7 @@ type remote struct {
 // statement turns what another node says into a claim, or says why it is not believed.
 func (r remote) statement(accept func(identity.ID) error) (statement, error) {
 	if r.identity <= 0 || r.identity > 1<<32-1 {
-		return statement{}, fmt.Errorf("identity %d is no number of an identity", r.identity)
+		return statement{}, fmt.Errorf("%d is not an identity ID", r.identity)
 	}
 	id := identity.ID(r.identity)
 	if err := accept(id); err != nil {

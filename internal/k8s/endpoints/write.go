@@ -61,7 +61,7 @@ func seen(o *v2.CiliumEndpoint, own bool) object {
 	return s
 }
 
-// write brings this node's objects to what is wanted, until ctx ends. An object that changes is
+// write reconciles this node's objects, until ctx ends. An object that changes is
 // written at once.
 func (e *Endpoints) write(ctx context.Context) error {
 	compare := time.NewTimer(e.pause())
@@ -211,7 +211,7 @@ func (e *Endpoints) syncObject(ctx context.Context, key k8s.Key) (wrote bool, er
 	return e.adjust(ctx, want, have)
 }
 
-// adjust brings an object that exists to what is wanted. It reports whether there was anything to
+// adjust updates an existing object. It reports whether there was anything to
 // do.
 func (e *Endpoints) adjust(ctx context.Context, want Local, have object) (wrote bool, err error) {
 	if string(have.owner) != want.UID {
@@ -303,7 +303,7 @@ func (e *Endpoints) keepIdentity(want Local, have object) bool {
 	return have.status.Identity.ID == int64(want.Identity) || e.said[want.Key()] == want.Identity
 }
 
-// note remembers which identity an object was brought to.
+// note remembers which identity was written to an object.
 func (e *Endpoints) note(l Local) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

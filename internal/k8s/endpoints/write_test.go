@@ -38,7 +38,7 @@ func TestAttempts(t *testing.T) {
 		{"not answered in time", slow, rarely},
 		{"not reached", away, always},
 		{"broken off", lost, always},
-		{"accepted, and not told by the watch", nil, []int{8, 16, 24}},
+		{"accepted, and not delivered by the watch", nil, []int{8, 16, 24}},
 	} {
 		r := attempts{}
 		try := func() (changed bool) {
@@ -68,7 +68,7 @@ func TestAttempts(t *testing.T) {
 			t.Errorf("%s: attempts at %v, want %v", tt.name, at, tt.at)
 		}
 		if tt.err != nil && (!r.wrote(key) || r.wrote(key)) {
-			t.Errorf("%s: success is not told once", tt.name)
+			t.Errorf("%s: success is not reported once", tt.name)
 		}
 		if r.done(key) || !r.due(key) || len(r) > 0 {
 			t.Errorf("%s: what is as it should be is not forgotten", tt.name)
@@ -86,6 +86,6 @@ func TestAttempts(t *testing.T) {
 	}
 	// What somebody else has written as it should be is reported, too.
 	if !r.done(key) || r.done(key) {
-		t.Error("success is not told once")
+		t.Error("success is not reported once")
 	}
 }

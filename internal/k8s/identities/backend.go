@@ -27,11 +27,11 @@ const HeartbeatAnnotation = "io.cilium.heartbeat"
 // Config is what a Backend is made from.
 type Config struct {
 	Client *k8s.Client
-	// First and Last bound the numbers that are made; what lies outside belongs to others.
+	// First and Last bound the IDs that are made; what lies outside belongs to others.
 	First, Last allocator.ID
 	// KeyType is any key; it is used to read others.
 	KeyType allocator.MapKey
-	// Node and Namespace are whose Leases confirm the end of numbers, and where; without them
+	// Node and Namespace are whose Leases confirm the end of IDs, and where; without them
 	// Confirm fails.
 	Node, Namespace string
 	// Log is optional.
@@ -39,7 +39,7 @@ type Config struct {
 }
 
 // Backend is the allocator's backend on CiliumIdentity objects. Its methods may be called from many
-// goroutines. Those that look for a number need the first list, which ListAndWatch brings, and wait
+// goroutines. Those that look for an ID need the first list, which ListAndWatch brings, and wait
 // for it.
 type Backend struct {
 	cfg     Config
@@ -59,7 +59,7 @@ func New(cfg Config) (*Backend, error) {
 		return nil, errors.New("identities in Kubernetes need a client and a key type")
 	}
 	if cfg.First == allocator.NoID || cfg.Last < cfg.First {
-		return nil, fmt.Errorf("identities in Kubernetes: %s to %s is no range of numbers", cfg.First, cfg.Last)
+		return nil, fmt.Errorf("identities in Kubernetes: %s to %s is no range of IDs", cfg.First, cfg.Last)
 	}
 	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	b := &Backend{
@@ -70,7 +70,7 @@ func New(cfg Config) (*Backend, error) {
 	b.prober = Prober{Objects: b.objects, First: cfg.First, Last: cfg.Last, Text: b.text, Salt: b.readSalt, Known: func(id allocator.ID) (Entry, bool) {
 		e, ok := b.index.get(id)
 		// Of one that was edited before it was observed, only the server knows whose it is.
-		return Entry{Text: e.text, Resting: e.resting, Since: e.since, Life: e.uid, Certain: e.certain}, ok && (e.text != "" || !e.edited)
+		return Entry{Text: e.text, Quarantined: e.quarantined, Since: e.since, Life: e.uid, Certain: e.certain}, ok && (e.text != "" || !e.edited)
 	}, Full: func(text string) bool { return b.index.full(text, int(cfg.Last-cfg.First)+1) }, Seal: b.seals.Allow}
 	return b, nil
 }
@@ -87,7 +87,7 @@ func (b *Backend) readSalt(ctx context.Context) (string, error) {
 }
 
 // Objects without a digest, as earlier versions made them, get one when they are used. Every node
-// observes each, so no node writes more of them in its time than these, of whatever number it uses:
+// observes each, so no node writes more of them in its time than these, of whatever ID it uses:
 // with 5,000 nodes about 80 a second at most, and no object twice.
 const (
 	sealRate  = rate.Limit(1.0 / 60)
@@ -98,7 +98,7 @@ const (
 const maxSteps = 64
 
 // Acquire implements [allocator.Backend].
-func (b *Backend) Acquire(ctx context.Context, key allocator.AllocatorKey, numbers allocator.IDSource) (allocator.Acquired, error) {
+func (b *Backend) Acquire(ctx context.Context, key allocator.AllocatorKey, ids allocator.IDSource) (allocator.Acquired, error) {
 	text := key.GetKey()
 	if text == "" {
 		return allocator.Acquired{}, errors.New("a key must not be empty")
@@ -110,7 +110,7 @@ func (b *Backend) Acquire(ctx context.Context, key allocator.AllocatorKey, numbe
 	if err != nil {
 		return allocator.Acquired{}, err
 	}
-	if id := numbers.Known(text); id != allocator.NoID {
+	if id := ids.Known(text); id != allocator.NoID {
 		ok, err := b.keep(ctx, id, text, security)
 		if err != nil || ok {
 			return allocator.Acquired{ID: id}, err
@@ -127,8 +127,8 @@ func (b *Backend) Acquire(ctx context.Context, key allocator.AllocatorKey, numbe
 // false if it is gone or another's.
 func (b *Backend) keep(ctx context.Context, id allocator.ID, text string, security map[string]string) (bool, error) {
 	// The index is changed before the cache is: what is missing from it is gone.
-	if e, ok := b.index.get(id); !ok || e.resting || !e.marked {
-		return ok && !e.resting && e.text == text, nil
+	if e, ok := b.index.get(id); !ok || e.quarantined || !e.marked {
+		return ok && !e.quarantined && e.text == text, nil
 	}
 	for range maxSteps {
 		got, err := b.objects.Get(ctx, id.String(), metav1.GetOptions{})
@@ -158,7 +158,7 @@ func labelsOf(key allocator.AllocatorKey) (map[string]string, error) {
 	return k.GetAsMap(), nil
 }
 
-// read returns the key of an object that does not rest.
+// read returns the key of an object that is not in quarantine.
 func (b *Backend) read(o *v2.CiliumIdentity) (allocator.AllocatorKey, error) {
 	return b.cfg.KeyType.PutKeyFromMap(o.SecurityLabels)
 }
@@ -211,7 +211,7 @@ func (b *Backend) Check(ctx context.Context, refs []allocator.Reference) ([]allo
 	for _, ref := range refs {
 		e, ok := b.index.get(ref.ID)
 		switch {
-		case !ok || e.text != ref.Key.GetKey() || e.marked || e.resting:
+		case !ok || e.text != ref.Key.GetKey() || e.marked || e.quarantined:
 			wrong = append(wrong, ref)
 		case e.bare && e.certain && e.edited: // who observes it first believes the edit
 			wrong = append(wrong, ref)
@@ -240,7 +240,7 @@ func (b *Backend) Restore(ctx context.Context, ref allocator.Reference) error {
 	return err
 }
 
-// Get implements [allocator.Backend], by what the watch has shown. Whether anybody uses the number
+// Get implements [allocator.Backend], by what the watch has shown. Whether anybody uses the ID
 // is not known here.
 func (b *Backend) Get(ctx context.Context, key allocator.AllocatorKey) (allocator.ID, error) {
 	if err := b.index.wait(ctx); err != nil {
@@ -253,16 +253,16 @@ func (b *Backend) Get(ctx context.Context, key allocator.AllocatorKey) (allocato
 func (b *Backend) GetByID(ctx context.Context, id allocator.ID) (allocator.AllocatorKey, error) {
 	got, err := b.objects.Get(ctx, id.String(), metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		return nil, fmt.Errorf("number %s: %w", id, allocator.ErrIdentityNonExistent)
+		return nil, fmt.Errorf("ID %s: %w", id, allocator.ErrIdentityNonExistent)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read identity %s: %w", id, err)
 	}
-	if _, _, rests := Retired(got); rests {
-		return nil, fmt.Errorf("number %s rests: %w", id, allocator.ErrIdentityNonExistent)
+	if _, _, quarantined := Quarantined(got); quarantined {
+		return nil, fmt.Errorf("ID %s is in quarantine: %w", id, allocator.ErrIdentityNonExistent)
 	}
 	if intact, sealed := Intact(got); sealed && !intact {
-		return nil, fmt.Errorf("number %s means nothing until it has its labels back, which somebody edited: %w", id, allocator.ErrIdentityNonExistent)
+		return nil, fmt.Errorf("ID %s stands for nothing until its labels, which were edited by hand, are restored: %w", id, allocator.ErrIdentityNonExistent)
 	}
 	key, err := b.read(got)
 	if err != nil {
@@ -274,7 +274,7 @@ func (b *Backend) GetByID(ctx context.Context, id allocator.ID) (allocator.Alloc
 // ErrNotHere is what RunGC returns.
 var ErrNotHere = errors.New("identities in Kubernetes are collected by the operator, which knows the endpoints that refer to them")
 
-// RunGC implements [allocator.Backend]: it refuses, because what refers to a number is not known
+// RunGC implements [allocator.Backend]: it refuses, because what refers to an ID is not known
 // here.
 func (b *Backend) RunGC(context.Context, *rate.Limiter, allocator.Range, map[allocator.ID]int64) (map[allocator.ID]int64, allocator.GCStats, error) {
 	return nil, allocator.GCStats{}, ErrNotHere

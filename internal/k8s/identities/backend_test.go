@@ -147,7 +147,7 @@ func run(t *testing.T, alloc *allocator.Allocator) {
 	})
 }
 
-// list returns the numbers of each label set, by its canonical string.
+// list returns the IDs of each label set, by its canonical string.
 func list(t *testing.T, c *objects) map[string][]string {
 	t.Helper()
 	all, err := c.List(context.Background(), metav1.ListOptions{})
@@ -167,7 +167,7 @@ func list(t *testing.T, c *objects) map[string][]string {
 }
 
 // allocate has each of the agents allocate all sets at once, in its own order, and returns the
-// numbers by agent and set.
+// IDs by agent and set.
 func allocate(t *testing.T, agents []*allocator.Allocator, sets []key, meanwhile func()) []map[string]allocator.ID {
 	t.Helper()
 	got := make([]map[string]allocator.ID, len(agents))
@@ -194,7 +194,7 @@ func allocate(t *testing.T, agents []*allocator.Allocator, sets []key, meanwhile
 	return got
 }
 
-// disagreement reports which agents have other numbers than the first, "" for none.
+// disagreement reports which agents have other IDs than the first, "" for none.
 func disagreement(got []map[string]allocator.ID) (out string) {
 	for i := range got {
 		if diff := cmp.Diff(got[0], got[i]); diff != "" {
@@ -238,9 +238,9 @@ func apps(n int) []key {
 	return sets
 }
 
-// TestOneNumberForEach has ten agents allocate the same sets at once, then again over a restart of
+// TestOneIDForEach has ten agents allocate the same sets at once, then again over a restart of
 // the server.
-func TestOneNumberForEach(t *testing.T) {
+func TestOneIDForEach(t *testing.T) {
 	testenv.CheckLeaks(t)
 	server, c := start(t)
 	var agents []*allocator.Allocator
@@ -269,10 +269,10 @@ func TestOneNumberForEach(t *testing.T) {
 	})
 }
 
-// TestNarrow makes agents meet: the range has hardly more numbers than there are sets, and a
-// stranger makes and deletes objects in it. So an agent may find a number taken that is free for
+// TestNarrow makes agents meet: the range has hardly more IDs than there are sets, and a
+// stranger makes and deletes objects in it. So an agent may find an ID taken that is free for
 // the next one, and both make an object within one second, which is all that the server says of
-// their age: then the lower number counts, and who has the other one follows at the next
+// their age: then the lower ID counts, and who has the other one follows at the next
 // comparison.
 func TestNarrow(t *testing.T) {
 	t.Parallel()
@@ -310,7 +310,7 @@ func TestNarrow(t *testing.T) {
 			t.Errorf("%s has the objects %v, the agents say %v", text, have[text], id)
 		}
 		if other, taken := owner[id]; taken {
-			t.Errorf("%s and %s have the same number %v", text, other, id)
+			t.Errorf("%s and %s have the same ID %v", text, other, id)
 		}
 		owner[id] = text
 	}
@@ -330,7 +330,7 @@ func TestExhausted(t *testing.T) {
 		seen[id] = true
 	}
 	if len(seen) != 10 {
-		t.Errorf("ten sets have the numbers %v", seen)
+		t.Errorf("ten sets have the IDs %v", seen)
 	}
 	if _, _, err := a.Allocate(t.Context(), app("one too many")); !errors.Is(err, allocator.ErrExhausted) || !strings.Contains(err.Error(), "100 to 109") {
 		t.Errorf("a full range: %v", err)
@@ -414,17 +414,17 @@ func TestMarked(t *testing.T) {
 			break
 		}
 		if time.Now().After(end) {
-			t.Fatalf("the mark stays on a number in use: %v", err)
+			t.Fatalf("the mark stays on an ID in use: %v", err)
 		}
 	}
 }
 
-// TestResting has numbers rest: labels that come back get theirs, others go on to the next, and
-// take one that rests only if there is no other.
-func TestResting(t *testing.T) {
+// TestQuarantined: labels that come back get their ID out of quarantine, others go on to the next,
+// and take one in quarantine only if there is no other.
+func TestQuarantined(t *testing.T) {
 	t.Parallel()
 	server, c := start(t)
-	retire := func(id allocator.ID, k key) {
+	quarantine := func(id allocator.ID, k key) {
 		t.Helper()
 		o, err := c.Get(t.Context(), id.String(), metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
@@ -433,7 +433,7 @@ func TestResting(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		identities.Retire(o, k.GetKey(), time.Now())
+		identities.Quarantine(o, k.GetKey(), time.Now())
 		if _, err := c.Update(t.Context(), o, metav1.UpdateOptions{}); err != nil {
 			t.Fatal(err)
 		}
@@ -446,10 +446,10 @@ func TestResting(t *testing.T) {
 		return allocator.NoID
 	}
 	same, other := app("same"), app("other")
-	retire(first(same), same)
+	quarantine(first(same), same)
 	a := agent(t, server, 300, 302, nil)
 	if _, err := a.GetByID(t.Context(), first(same)); !errors.Is(err, allocator.ErrIdentityNonExistent) {
-		t.Errorf("a number that rests is somebody's: %v", err)
+		t.Errorf("an ID in quarantine has labels: %v", err)
 	}
 	id, isNew, err := a.Allocate(t.Context(), same)
 	if id != first(same) || isNew || err != nil {
@@ -461,39 +461,39 @@ func TestResting(t *testing.T) {
 		t.Errorf("taken back: %+v, %v", o, err)
 	}
 	// In use, and collected by mistake: it comes back.
-	retire(id, same)
+	quarantine(id, same)
 	for end := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
 		if o, err := c.Get(t.Context(), id.String(), metav1.GetOptions{}); err == nil && len(o.SecurityLabels) == 2 {
 			break
 		}
 		if time.Now().After(end) {
-			t.Fatal("an identity in use was retired and did not come back")
+			t.Fatal("an identity in use was put in quarantine and did not come back")
 		}
 	}
-	// Two numbers are left. One rests: others take the free one first.
-	var rests allocator.ID
+	// Two IDs are left, one of them in quarantine: others take the free one first.
+	var quarantined allocator.ID
 	for n := range identities.Sequence(salt, other.GetKey(), 300, 302) {
 		if n != id {
-			rests = n
+			quarantined = n
 			break
 		}
 	}
-	retire(rests, app("gone"))
+	quarantine(quarantined, app("gone"))
 	fresh := agent(t, server, 300, 302, nil)
 	got, _, err := fresh.Allocate(t.Context(), other)
-	if err != nil || got == rests || got == id {
-		t.Errorf("others have %s, %v; %s rests", got, err, rests)
+	if err != nil || got == quarantined || got == id {
+		t.Errorf("others have %s, %v; %s is in quarantine", got, err, quarantined)
 	}
 	last, _, err := fresh.Allocate(t.Context(), app("last"))
-	if err != nil || last != rests {
-		t.Errorf("when none is free: %s, %v; want %s, which rests", last, err, rests)
+	if err != nil || last != quarantined {
+		t.Errorf("when none is free: %s, %v; want %s, which is in quarantine", last, err, quarantined)
 	}
 	if _, _, err := fresh.Allocate(t.Context(), app("one too many")); !errors.Is(err, allocator.ErrExhausted) {
 		t.Errorf("when none is left: %v", err)
 	}
 }
 
-// TestEdited: other labels than those that it was made with change nothing of what a number means,
+// TestEdited: other labels than those that it was made with change nothing of what an ID means,
 // however it gets them; reported until they are taken back.
 func TestEdited(t *testing.T) {
 	t.Parallel()
@@ -541,7 +541,7 @@ func TestEdited(t *testing.T) {
 }
 
 // TestEditedBeforeObserved: an agent that starts while edits stand sees that they are edits, and
-// goes by none of them. A number means nothing to it until it has its labels back: as soon as
+// goes by none of them. An ID means nothing to it until it has its labels back: as soon as
 // somebody takes these into use.
 func TestEditedBeforeObserved(t *testing.T) {
 	t.Parallel()
@@ -582,7 +582,7 @@ func TestEditedBeforeObserved(t *testing.T) {
 		}
 	}
 	if k, err := after.GetByID(t.Context(), ids[web.GetKey()]); !errors.Is(err, allocator.ErrIdentityNonExistent) {
-		t.Errorf("an edited number means %v, %v", k, err)
+		t.Errorf("an edited ID means %v, %v", k, err)
 	}
 	if k, err := after.GetByID(t.Context(), ids[db.GetKey()]); err != nil || k.GetKey() != db.GetKey() {
 		t.Errorf("one that was put back means %v, %v", k, err)
@@ -617,7 +617,7 @@ func TestEditedBeforeObserved(t *testing.T) {
 }
 
 // TestEditedWhileAway: an agent that was away while somebody edited an identity that another
-// program made. What its own pods have of before is not edited; of other numbers nothing better is
+// program made. What its own pods have of before is not edited; of other IDs nothing better is
 // known than what they say, until they are put back.
 func TestEditedWhileAway(t *testing.T) {
 	t.Parallel()
@@ -657,7 +657,7 @@ func TestEditedWhileAway(t *testing.T) {
 		}
 		b.Expect(id, k.GetKey(), stopped)
 	}
-	b.Expect(ids[remade.GetKey()], app("of old").GetKey(), stopped.Add(-time.Hour)) // the number had another owner then
+	b.Expect(ids[remade.GetKey()], app("of old").GetKey(), stopped.Add(-time.Hour)) // the ID had another owner then
 	after := running(t, b, 300, 400, nil)
 	means := func(when string, key, want allocator.AllocatorKey, edited bool) {
 		t.Helper()
@@ -685,20 +685,20 @@ func TestEditedWhileAway(t *testing.T) {
 		t.Fatalf("labels that an edit has given to %s have %s, %v", ids[remote.GetKey()], id, err)
 	}
 	label(remote, remote)
-	means("a number in use, put back", remote, remote, false)
+	means("an ID in use, put back", remote, remote, false)
 	label(own, own)
 	means("a pod's own, put back", own, own, false)
 }
 
-// TestLongestRestedIsTakenFirst: when no number is free, labels take the one that has rested
+// TestLongestQuarantinedIsTakenFirst: when no ID is free, labels take the one longest
 // longest, wherever their sequence begins.
-func TestLongestRestedIsTakenFirst(t *testing.T) {
+func TestLongestQuarantinedIsTakenFirst(t *testing.T) {
 	t.Parallel()
 	server, c := start(t)
 	ago := map[allocator.ID]time.Duration{300: time.Minute, 301: 3 * time.Hour, 302: time.Hour, 303: 2 * time.Hour}
 	for id, d := range ago {
 		o := &v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: id.String()}}
-		identities.Retire(o, app("gone"+id.String()).GetKey(), time.Now().Add(-d))
+		identities.Quarantine(o, app("gone"+id.String()).GetKey(), time.Now().Add(-d))
 		if _, err := c.Create(t.Context(), o, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
@@ -708,15 +708,16 @@ func TestLongestRestedIsTakenFirst(t *testing.T) {
 		if got, _, err := a.Allocate(t.Context(), app("new"+want.String())); got != want || err != nil {
 			t.Errorf("labels have %s, %v, want %s", got, err, want)
 		}
-		// Whoever missed that it rested must not take the new labels for an edit of the old ones.
+		// An agent that missed the quarantine must not take the new labels for an edit of the old
+		// ones.
 		o, err := c.Get(t.Context(), want.String(), metav1.GetOptions{})
 		if err != nil || identities.Incarnation(o) == o.UID {
-			t.Errorf("%s was given to others, and is as before to those who did not hear of it, %v", want, err)
+			t.Errorf("%s was given to others, and is as before to those who did not observe that, %v", want, err)
 		}
 	}
 }
 
-// TestProtected deletes an object in use: it comes back with its number.
+// TestProtected deletes an object in use: it comes back with its ID.
 func TestProtected(t *testing.T) {
 	t.Parallel()
 	server, c := start(t)
@@ -752,7 +753,7 @@ func TestProtected(t *testing.T) {
 	}
 }
 
-// TestSequence pins the order, which is part of the format, and checks that it holds each number
+// TestSequence pins the order, which is part of the format, and checks that it holds each ID
 // once.
 func TestSequence(t *testing.T) {
 	t.Parallel()
@@ -780,9 +781,9 @@ func TestSequence(t *testing.T) {
 	}
 }
 
-// TestNumbersCannotBeAimedAt: who knows how numbers are chosen, but not the cluster's salt, cannot
-// choose labels for a number; writers of the cluster agree.
-func TestNumbersCannotBeAimedAt(t *testing.T) {
+// TestIDsCannotBeAimedAt: who knows how IDs are chosen, but not the cluster's salt, cannot
+// choose labels for an ID; writers of the cluster agree.
+func TestIDsCannotBeAimedAt(t *testing.T) {
 	t.Parallel()
 	server, _ := start(t)
 	const target = 4711
@@ -825,7 +826,7 @@ func TestNumbersCannotBeAimedAt(t *testing.T) {
 }
 
 // TestSameSecond: two writers make an object each for a set of labels in one second, which is all
-// that objects say of their age. Who uses the larger number follows to the smaller at once, and not
+// that objects say of their age. Who uses the larger ID follows to the smaller at once, and not
 // with the next comparison: both are reported before.
 func TestSameSecond(t *testing.T) {
 	t.Parallel()
@@ -873,7 +874,7 @@ func TestSameSecond(t *testing.T) {
 					continue
 				}
 				if ev.OldID != id || ev.ID != smaller {
-					t.Errorf("told %+v, want from %s to %s", ev, id, smaller)
+					t.Errorf("got event %+v, want from %s to %s", ev, id, smaller)
 				}
 				return
 			case <-time.After(time.Minute):

@@ -20,8 +20,9 @@ import (
 )
 
 // Confirmation is what an agent confirms of the identities that it has observed: those that were
-// retired or deleted up to a version are none to its node any more. See docs/design/0010-reuse.md.
-// It holds over restarts: of several of a node the highest counts, see [SumUp].
+// put in quarantine or deleted up to a version are none to its node any more. See
+// docs/design/0010-reuse.md. It holds over restarts: of several of a node the highest counts, see
+// [SumUp].
 type Confirmation struct {
 	Node string
 	// Version is a resource version of CiliumIdentities. 0 takes back what the node confirmed
@@ -68,7 +69,7 @@ func (h Confirmation) Lease(namespace string) *coordinationv1.Lease {
 
 // ReadConfirmation returns what a Lease confirms; ok is false if it does not name the node. A
 // version that cannot be read is 0. So is one that the server had not reached when it made the
-// Lease: it is of before the server went back to an old copy, whose versions mean something else
+// Lease: it is from before the server went back to an old copy, whose versions mean something else
 // since.
 func ReadConfirmation(o *coordinationv1.Lease) (h Confirmation, ok bool) {
 	if o.Spec.HolderIdentity == nil || *o.Spec.HolderIdentity == "" {

@@ -19,7 +19,7 @@ func TestConformance(t *testing.T) {
 	t.Parallel()
 	server, _ := start(t)
 	conformance.Run(t, conformance.Harness{
-		Numbers:  allocator.Range{Min: 256, Max: 65535},
+		IDs:      allocator.Range{Min: 256, Max: 65535},
 		OwnOrder: true,
 		Key: func(text string) allocator.AllocatorKey {
 			return key{labels.NewSet(labels.New("k8s", "app", text), labels.New("k8s", labels.KeyNamespace, "default"))}

@@ -1,31 +1,31 @@
 // Package identities keeps identities as objects of Kubernetes: an [allocator.Backend] over
 // CiliumIdentity.
 //
-// The name of the object is the number, and the API server lets one object have a name. So every
-// writer that needs a number for a label set tries the same numbers in the same order ([Sequence]),
+// The name of the object is the ID, and the API server lets one object have a name. So every
+// writer that needs an ID for a label set tries the same IDs in the same order ([Sequence]),
 // and creation decides: whoever meets AlreadyExists reads that object, and shares it if its labels
 // are the same. Any number of agents and operators may so create at once, without a lock, and a
-// label set gets one number.
+// label set gets one ID.
 //
-// One case is left in which two writers try different numbers: the object of other labels, which
-// stood at the number that both try first, went away in between. A writer that made a number
+// One case is left in which two writers try different IDs: the object of other labels, which
+// stood at the ID that both try first, went away in between. A writer that made an ID
 // therefore waits until its watch has seen it, and so everything that was made before; if there is
 // an older object for the same labels it deletes its own and takes that one. (The allocator does
 // this, see [allocator.Acquired].)
 //
 // Duplicates that others made are tolerated: the oldest counts, by creationTimestamp and then by
-// number, and the users of the others follow.
+// ID, and the users of the others follow.
 //
 // There are no references here: an identity is in use if a CiliumEndpoint says so. Release does
 // nothing. The operator marks objects that nobody uses with an annotation ([HeartbeatAnnotation])
 // before it deletes them; a writer that takes such an object into use removes it, which makes the
 // deletion fail.
 //
-// What was collected rests: its object stays for a while without labels ([Retire]), so that every
-// writer goes on to another number; labels that come back take theirs back. One that rests is no
-// identity ([Retired]).
+// A collected ID is in quarantine: its object stays for a while without labels ([Quarantine]), so
+// that every writer goes on to another ID; labels that come back take theirs back. An ID in
+// quarantine is no identity ([Quarantined]).
 //
-// [Prober] is the way to a number, for agents and the operator alike. [Backend] owns no table; it
+// [Prober] is the way to an ID, for agents and the operator alike. [Backend] owns no table; it
 // keeps an index of the objects for itself, which its ListAndWatch writes. It starts no goroutine
 // but those of Follow.
 package identities

@@ -23,21 +23,21 @@ type Objects interface {
 	Update(ctx context.Context, o *v2.CiliumIdentity, opts metav1.UpdateOptions) (*v2.CiliumIdentity, error)
 }
 
-// Entry is what a watch has shown of a number's object.
+// Entry is what a watch has shown of an ID's object.
 type Entry struct {
-	// Text is the canonical string of its labels; "" if they cannot be read. Of a number that rests
+	// Text is the canonical string of its labels; "" if they cannot be read. Of an ID that rests
 	// it is what the labels were.
 	Text string
-	// Resting: see [Retire]. Since is from when, the zero time if that cannot be read.
-	Resting bool
-	Since   time.Time
+	// Quarantined: see [Quarantine]. Since is from when, the zero time if that cannot be read.
+	Quarantined bool
+	Since       time.Time
 	// Life is the incarnation that all this is of. Certain says that Text is no edit: it was there
-	// when the object was made, or labels in use had the number before.
+	// when the object was made, or labels in use had the ID before.
 	Life    types.UID
 	Certain bool
 }
 
-// Prober finds the numbers of label sets, or makes them. All who write CiliumIdentities use it,
+// Prober finds the IDs of label sets, or makes them. All who write CiliumIdentities use it,
 // agents and operator alike: that is why they agree. It keeps nothing; its method may be called
 // from many goroutines.
 type Prober struct {
@@ -47,12 +47,13 @@ type Prober struct {
 	Salt func(context.Context) (string, error)
 	// Text returns the canonical string of an object's labels, "" if they cannot be read.
 	Text func(*v2.CiliumIdentity) string
-	// Known reports what a watch has shown of a number; ok is false if there is no object. It may
-	// be behind. It spares requests and decides nothing, but that a number which is known to be
+	// Known reports what a watch has shown of an ID; ok is false if there is no object. It may
+	// be behind. It spares requests and decides nothing, but that an ID which is known to be
 	// other labels' is passed over.
 	Known func(allocator.ID) (e Entry, ok bool)
-	// Full, if not nil, says at once what Known says of all numbers together: that each is other
-	// labels' than these, and none rests. So thousands that wait for a number cost next to nothing.
+	// Full, if not nil, says at once what Known says of all IDs together: that each is other
+	// labels' than these, and none is in quarantine. So thousands that wait for an ID cost next to
+	// nothing.
 	Full func(text string) bool
 	// Seal, if not nil, says whether an object may be written for no other reason than that it has
 	// no digest.
@@ -67,16 +68,16 @@ type Taken struct {
 	Made bool
 }
 
-// Probe goes through the numbers in the order of the label set until it has made an object or met
-// one of the same labels. text is the set's canonical string. A number that rests is taken if the
-// set is the one that it stood for; of another set only if no number is free, and then the one that
-// has rested longest. If all numbers are taken the error wraps [allocator.ErrExhausted], if others
+// Probe goes through the IDs in the order of the label set until it has made an object or met
+// one of the same labels. text is the set's canonical string. An ID in quarantine is taken
+// if the set is the one that it stood for; of another set only if no ID is free, and then the one
+// longest in quarantine. If all IDs are taken the error wraps [allocator.ErrExhausted], if others
 // keep changing the same objects [allocator.ErrContended].
 func (p *Prober) Probe(ctx context.Context, text string, security map[string]string) (Taken, error) {
 	if p.Full != nil && p.Full(text) {
 		return Taken{}, p.exhausted()
 	}
-	type rest struct {
+	type candidate struct {
 		id    allocator.ID
 		since time.Time
 	}
@@ -84,12 +85,12 @@ func (p *Prober) Probe(ctx context.Context, text string, security map[string]str
 	if err != nil {
 		return Taken{}, err
 	}
-	var resting []rest
+	var candidates []candidate
 	steps := maxSteps
 	for id := range Sequence(salt, text, p.First, p.Last) {
 		if e, ok := p.Known(id); ok && e.Text != text {
-			if e.Resting {
-				resting = append(resting, rest{id, e.Since})
+			if e.Quarantined {
+				candidates = append(candidates, candidate{id, e.Since})
 			}
 			continue
 		}
@@ -97,14 +98,14 @@ func (p *Prober) Probe(ctx context.Context, text string, security map[string]str
 		if err != nil || other == nil {
 			return got, err
 		}
-		if _, since, rests := Retired(other); rests {
-			resting = append(resting, rest{id, since})
+		if _, since, quarantined := Quarantined(other); quarantined {
+			candidates = append(candidates, candidate{id, since})
 		}
 	}
-	// No number is free. Those that rest are the last resort: better than a pod without an
+	// No ID is free. Those in quarantine are the last resort: better than a pod without an
 	// identity.
-	slices.SortStableFunc(resting, func(x, y rest) int { return x.since.Compare(y.since) })
-	for _, r := range resting {
+	slices.SortStableFunc(candidates, func(x, y candidate) int { return x.since.Compare(y.since) })
+	for _, r := range candidates {
 		if got, err := p.takeOver(ctx, r.id, text, security, &steps); err != nil || got.ID != allocator.NoID {
 			return got, err
 		}
@@ -116,7 +117,7 @@ func (p *Prober) exhausted() error {
 	return fmt.Errorf("%w: all of %s to %s are taken", allocator.ErrExhausted, p.First, p.Last)
 }
 
-// try decides one number. If it is other labels', or is about to vanish, it returns that object.
+// try decides one ID. If it is other labels', or is about to vanish, it returns that object.
 func (p *Prober) try(ctx context.Context, id allocator.ID, text string, security map[string]string, steps *int) (Taken, *v2.CiliumIdentity, error) {
 	for {
 		if *steps--; *steps < 0 {
@@ -151,7 +152,7 @@ func (p *Prober) of(o *v2.CiliumIdentity, id allocator.ID, text string, security
 	if o.DeletionTimestamp != nil {
 		return false
 	}
-	if was, _, rests := Retired(o); rests {
+	if was, _, quarantined := Quarantined(o); quarantined {
 		return was == text
 	}
 	intact, sealed := Intact(o)
@@ -167,7 +168,7 @@ func (p *Prober) certain(o *v2.CiliumIdentity, id allocator.ID, text string) boo
 		return p.Text(o) == text
 	}
 	e, ok := p.Known(id)
-	return ok && e.Certain && !e.Resting && e.Text == text && e.Life == Incarnation(o)
+	return ok && e.Certain && !e.Quarantined && e.Text == text && e.Life == Incarnation(o)
 }
 
 // use takes an object of the right labels into use: it must not be about to be collected, and must
@@ -176,17 +177,17 @@ func (p *Prober) certain(o *v2.CiliumIdentity, id allocator.ID, text string) boo
 // must be read again.
 func (p *Prober) use(ctx context.Context, o *v2.CiliumIdentity, id allocator.ID, text string, security map[string]string) (*v2.CiliumIdentity, bool, error) {
 	_, marked := o.Annotations[HeartbeatAnnotation]
-	_, _, rests := Retired(o)
+	_, _, quarantined := Quarantined(o)
 	intact, sealed := Intact(o)
-	edited := !rests && !intact && (sealed || p.Text(o) != text)
-	bare := !rests && !sealed && maps.Equal(o.SecurityLabels, security) && p.certain(o, id, text)
-	if !marked && !rests && !edited && !(bare && p.Seal != nil && p.Seal()) {
+	edited := !quarantined && !intact && (sealed || p.Text(o) != text)
+	bare := !quarantined && !sealed && maps.Equal(o.SecurityLabels, security) && p.certain(o, id, text)
+	if !marked && !quarantined && !edited && !(bare && p.Seal != nil && p.Seal()) {
 		return o, true, nil
 	}
 	o = o.DeepCopy()
 	switch {
-	case rests, edited:
-		Revive(o, security)
+	case quarantined, edited:
+		Restore(o, security)
 	case bare:
 		Seal(o)
 	}
@@ -206,20 +207,20 @@ func (p *Prober) update(ctx context.Context, o *v2.CiliumIdentity, verb string) 
 	return now, true, nil
 }
 
-// takeOver takes a number that rests after other labels. It returns NoID if the number has become
+// takeOver takes an ID in quarantine after other labels. It returns NoID if the ID has become
 // others'.
 func (p *Prober) takeOver(ctx context.Context, id allocator.ID, text string, security map[string]string, steps *int) (Taken, error) {
 	for {
-		got, other, err := p.try(ctx, id, text, security, steps) // it may have rested long enough
+		got, other, err := p.try(ctx, id, text, security, steps) // its quarantine may be over
 		if err != nil || other == nil {
 			return got, err
 		}
-		if _, _, rests := Retired(other); !rests || other.DeletionTimestamp != nil {
+		if _, _, quarantined := Quarantined(other); !quarantined || other.DeletionTimestamp != nil {
 			return Taken{}, nil
 		}
-		other = other.DeepCopy() // it has annotations: it rests
+		other = other.DeepCopy() // it has annotations: it is in quarantine
 		other.Annotations[TakenAnnotation] = other.ResourceVersion
-		Revive(other, security)
+		Restore(other, security)
 		now, done, err := p.update(ctx, other, "take")
 		if err != nil {
 			return Taken{}, err
@@ -230,14 +231,14 @@ func (p *Prober) takeOver(ctx context.Context, id allocator.ID, text string, sec
 	}
 }
 
-// Restore makes sure that a number in use has its object, with these labels. If the number is other
+// Restore makes sure that an ID in use has its object, with these labels. If the ID is other
 // labels' it changes nothing and returns an [*allocator.ConflictError].
 func (p *Prober) Restore(ctx context.Context, id allocator.ID, text string, security map[string]string) (Taken, error) {
 	steps := maxSteps
 	got, other, err := p.try(ctx, id, text, security, &steps)
 	if other != nil {
-		owner, _, rests := Retired(other)
-		if !rests {
+		owner, _, quarantined := Quarantined(other)
+		if !quarantined {
 			owner = p.Text(other)
 		}
 		return Taken{}, &allocator.ConflictError{Key: text, Held: id, Owner: owner}

@@ -16,7 +16,7 @@ import (
 
 // TestReadOnly is the beginning of "Agent changes" in CFP-27752: an agent that leaves identities to
 // the operator finds those that are there, makes none, takes no mark off, restores none, and
-// follows when the number in force changes.
+// follows when the ID in force changes.
 func TestReadOnly(t *testing.T) {
 	t.Parallel()
 	server, c := start(t)
@@ -51,7 +51,7 @@ func TestReadOnly(t *testing.T) {
 					return
 				}
 			case <-end:
-				t.Fatalf("never told: %+v", kind)
+				t.Fatalf("never delivered: %+v", kind)
 			}
 		}
 	}
@@ -89,7 +89,7 @@ func TestReadOnly(t *testing.T) {
 	}
 	wait(allocator.AllocatorEvent{Kind: allocator.EventRenumbered, ID: 800})
 	if id, _, err := a.Allocate(t.Context(), web); err != nil || id != 800 {
-		t.Errorf("the number in force now: %s, %v", id, err)
+		t.Errorf("the ID in force now: %s, %v", id, err)
 	}
 	// Gone for good: it stays in use here, nothing makes it again, and another that comes is taken.
 	if err := c.Delete(t.Context(), "800", metav1.DeleteOptions{}); err != nil {
@@ -97,7 +97,7 @@ func TestReadOnly(t *testing.T) {
 	}
 	time.Sleep(300 * time.Millisecond)
 	if id, _, err := a.Allocate(t.Context(), web); err != nil || id != 800 {
-		t.Errorf("the number that was deleted while in use: %s, %v", id, err)
+		t.Errorf("the ID that was deleted while in use: %s, %v", id, err)
 	}
 	if list, err := c.List(t.Context(), metav1.ListOptions{}); err != nil || len(list.Items) != 0 {
 		t.Errorf("somebody has made %d identities: %v", len(list.Items), err)

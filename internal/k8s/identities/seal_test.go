@@ -141,8 +141,8 @@ func TestSealedAtAPace(t *testing.T) {
 	}
 }
 
-// TestEditedWithoutDigest: those who use a number know what it stands for, whether or not its
-// object says so: they keep the number, and give it its labels back.
+// TestEditedWithoutDigest: those who use an ID know what it stands for, whether or not its
+// object says so: they keep the ID, and give it its labels back.
 func TestEditedWithoutDigest(t *testing.T) {
 	t.Parallel()
 	web, evil := app("web"), app("evil")
@@ -221,7 +221,7 @@ func TestEditedWithoutDigest(t *testing.T) {
 }
 
 // TestEditTakenIntoUse: an agent that observes an object without a digest only when it is edited
-// cannot know that, and takes its number into use for the labels of the edit. When the edit is
+// cannot know that, and takes its ID into use for the labels of the edit. When the edit is
 // undone, by hand or by who knew better, it means the same to that agent as to one that has known
 // the object all the time.
 func TestEditTakenIntoUse(t *testing.T) {
@@ -281,7 +281,7 @@ func TestEditTakenIntoUse(t *testing.T) {
 				}
 				controllers.Eventually(t, time.Minute, func() string {
 					for name, a := range map[string]*allocator.Allocator{"before": before, "after": after} {
-						// First, as who has not observed it yet would make another number.
+						// First, as who has not observed it yet would make another ID.
 						if k, err := a.GetByID(t.Context(), 333); err != nil || k.GetKey() != web.GetKey() {
 							return fmt.Sprintf("to the agent that runs from %s the edit on, it means %v, %v", name, k, err)
 						}

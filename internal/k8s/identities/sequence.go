@@ -44,10 +44,10 @@ func (s *Salt) Get(ctx context.Context, read func(context.Context) (types.UID, e
 	return s.text, nil
 }
 
-// Sequence yields all numbers from first to last in the order in which every writer tries them for
+// Sequence yields all IDs from first to last in the order in which every writer tries them for
 // a key: it begins at a hash of the canonical string and goes on in steps of a second hash. The
-// salt is the cluster's, so that nobody who does not know it can choose labels for a number.
-// Writers that do not agree on it, as older ones, make two numbers for a key now and then, of which
+// salt is the cluster's, so that nobody who does not know it can choose labels for an ID.
+// Writers that do not agree on it, as older ones, make two IDs for a key now and then, of which
 // the oldest counts. first must be above 0 and not above last.
 func Sequence(salt, canonical string, first, last allocator.ID) iter.Seq[allocator.ID] {
 	mac := hmac.New(sha256.New, []byte(salt))
@@ -55,9 +55,9 @@ func Sequence(salt, canonical string, first, last allocator.ID) iter.Seq[allocat
 	sum := mac.Sum(nil)
 	size := uint64(last-first) + 1
 	at, step := binary.BigEndian.Uint64(sum[:8]), binary.BigEndian.Uint64(sum[8:16])
-	if size != 0 { // all numbers there are
+	if size != 0 { // all IDs there are
 		at, step = at%size, step%size
-		for step == 0 || divisor(step, size) != 1 { // else some numbers would never come
+		for step == 0 || divisor(step, size) != 1 { // else some IDs would never come
 			step = step%size + 1
 		}
 	} else {

@@ -19,12 +19,12 @@ import (
 
 // entry is what is remembered of an object.
 type entry struct {
-	text    string // "": unreadable; what it was if it rests
-	created int64
-	marked  bool // about to be collected
-	resting bool // see Retire
-	since   time.Time
-	uid     types.UID // its incarnation
+	text        string // "": unreadable; what it was if it is in quarantine
+	created     int64
+	marked      bool // about to be collected
+	quarantined bool // see Quarantine
+	since       time.Time
+	uid         types.UID // its incarnation
 	// edited means that somebody gave the object other labels than text; see Backend.Edited.
 	edited bool
 	// bare means that the object has no digest and could have one, certain that text is no edit:
@@ -34,18 +34,18 @@ type entry struct {
 	expected time.Time
 }
 
-// mayBeTaken reports whether labels that are not known here can get the number, all others being
+// mayBeTaken reports whether labels that are not known here can get the ID, all others being
 // theirs.
-func (e entry) mayBeTaken() bool { return e.resting || e.text == "" && e.edited }
+func (e entry) mayBeTaken() bool { return e.quarantined || e.text == "" && e.edited }
 
 // index is what the watch has shown. One goroutine writes it.
 type index struct {
 	synced chan struct{}
 
-	mu     sync.RWMutex
-	byID   map[allocator.ID]entry
-	byText map[string][]allocator.ID // nearly always one
-	rests  int                       // how many rest, or were edited before they were observed
+	mu          sync.RWMutex
+	byID        map[allocator.ID]entry
+	byText      map[string][]allocator.ID // nearly always one
+	quarantined int                       // how many are in quarantine, or were edited before they were observed
 
 	reached atomic.Uint64 // see Backend.Reached
 }
@@ -76,7 +76,7 @@ func (x *index) get(id allocator.ID) (entry, bool) {
 	return e, ok
 }
 
-// oldest returns the number that counts for a label set, NoID if there is none.
+// oldest returns the ID that counts for a label set, NoID if there is none.
 func (x *index) oldest(text string) allocator.ID {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -89,11 +89,12 @@ func (x *index) oldest(text string) allocator.ID {
 	return best
 }
 
-// full reports whether each of so many numbers is that of other labels than these, and none rests.
-func (x *index) full(text string, numbers int) bool {
+// full reports whether each of so many IDs is that of other labels than these, and none is in
+// quarantine.
+func (x *index) full(text string, size int) bool {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
-	return len(x.byID) >= numbers && x.rests == 0 && len(x.byText[text]) == 0
+	return len(x.byID) >= size && x.quarantined == 0 && len(x.byText[text]) == 0
 }
 
 func (x *index) set(id allocator.ID, e entry) {
@@ -102,9 +103,9 @@ func (x *index) set(id allocator.ID, e entry) {
 	x.drop(id)
 	x.byID[id] = e
 	if e.mayBeTaken() {
-		x.rests++
+		x.quarantined++
 	}
-	if e.text != "" && !e.resting {
+	if e.text != "" && !e.quarantined {
 		x.byText[e.text] = append(x.byText[e.text], id)
 	}
 }
@@ -134,7 +135,7 @@ func (x *index) drop(id allocator.ID) {
 	}
 	delete(x.byID, id)
 	if e.mayBeTaken() {
-		x.rests--
+		x.quarantined--
 		return
 	}
 	if rest := slices.DeleteFunc(x.byText[e.text], func(o allocator.ID) bool { return o == id }); len(rest) > 0 {
@@ -147,7 +148,7 @@ func (x *index) drop(id allocator.ID) {
 // Reached returns up to which resource version the watch has notified of identities, 0 for none.
 func (b *Backend) Reached() uint64 { return b.index.reached.Load() }
 
-// Expect takes what a number meant at a time, to a backend that has not observed any object yet:
+// Expect takes what an ID meant at a time, to a backend that has not observed any object yet:
 // labels of this node's own pods from before a restart. An object that is older, and was given
 // other labels since, was edited meanwhile.
 func (b *Backend) Expect(id allocator.ID, text string, at time.Time) {
@@ -156,9 +157,9 @@ func (b *Backend) Expect(id allocator.ID, text string, at time.Time) {
 	}
 }
 
-// keepMeaning has a number go on to mean what it means. An object gets its labels when it is made,
-// loses them when it is retired, and may get them back; it never gets others, as every node judges
-// packets by them. So what an edit says is not taken over, but reported. A number that was deleted
+// keepMeaning has an ID go on to mean what it means. An object gets its labels when it is made,
+// loses them in quarantine, and may get them back; it never gets others, as every node judges
+// packets by them. So what an edit says is not taken over, but reported. An ID that was deleted
 // and made again, or taken for other labels, is another incarnation.
 //
 // What an object means that is observed first is what it says, if its digest agrees; if it does
@@ -179,16 +180,16 @@ func (b *Backend) keepMeaning(o *v2.CiliumIdentity, m *allocator.Mapping, e *ent
 		security, err := labelsOf(m.Key)
 		e.bare = err == nil && maps.Equal(security, o.SecurityLabels) // written as we write them
 	}
-	sure := confirmed && !known.resting && known.text != "" && (known.certain || sealed && b.given(o, known.text))
+	sure := confirmed && !known.quarantined && known.text != "" && (known.certain || sealed && b.given(o, known.text))
 	switch {
-	case e.resting:
+	case e.quarantined:
 	case sure && e.text != known.text:
 		key, err := b.cfg.KeyType.PutKey(known.text)
 		if err != nil {
 			return // it was read before
 		}
 		if !known.edited {
-			b.cfg.Log.Error("somebody edited the labels of an identity; what it means stays, give it its labels back",
+			b.cfg.Log.Error("the labels of an identity were edited by hand; the identity keeps its meaning; restore its labels",
 				"identity", m.ID, "labels", known.text, "edited", o.SecurityLabels)
 		}
 		m.Key, e.text, e.edited, e.certain = key, known.text, true, true
@@ -196,19 +197,19 @@ func (b *Backend) keepMeaning(o *v2.CiliumIdentity, m *allocator.Mapping, e *ent
 	case sure:
 		e.certain = true
 	case sealed && !intact:
-		b.cfg.Log.Error("somebody edited the labels of an identity before this node observed it; it means nothing until it has its labels back",
+		b.cfg.Log.Error("the labels of an identity were edited by hand before this node observed it; it stands for nothing until its labels are restored",
 			"identity", m.ID, "edited", o.SecurityLabels)
 		m.Key, e.text, e.edited = nil, "", true
 		return
 	default:
 		e.certain = intact || !changed
-		if confirmed && !known.resting && known.text != "" && known.text != e.text {
-			b.cfg.Log.Warn("an identity has other labels than when this node observed it first, of which was not known whether they were an edit: it means what it says now",
+		if confirmed && !known.quarantined && known.text != "" && known.text != e.text {
+			b.cfg.Log.Warn("an identity has other labels than when this node first observed it, and either may be an edit: its present labels count",
 				"identity", m.ID, "before", known.text, "labels", o.SecurityLabels, "digest", sealed)
 		}
 	}
 	if confirmed && known.edited {
-		b.cfg.Log.Info("an identity that somebody had edited has its labels back, or was retired", "identity", m.ID)
+		b.cfg.Log.Info("the labels of an edited identity are restored, or it is in quarantine", "identity", m.ID)
 	}
 }
 
@@ -223,7 +224,7 @@ func (b *Backend) given(o *v2.CiliumIdentity, text string) bool {
 	return err == nil && WasGiven(o, security)
 }
 
-// Edited returns the numbers whose objects have other labels than those that they stand for, in
+// Edited returns the IDs whose objects have other labels than those that they stand for, in
 // order: somebody edited them.
 func (b *Backend) Edited() (out []allocator.ID) {
 	b.index.mu.RLock()
@@ -237,13 +238,13 @@ func (b *Backend) Edited() (out []allocator.ID) {
 	return out
 }
 
-// Live calls f with each number that stands for labels which can be read, and their canonical
+// Live calls f with each ID that stands for labels which can be read, and their canonical
 // string, in no order, until it returns false. f must not call back.
 func (b *Backend) Live(f func(id allocator.ID, text string) bool) {
 	b.index.mu.RLock()
 	defer b.index.mu.RUnlock()
 	for id, e := range b.index.byID {
-		if e.text != "" && !e.resting && !f(id, e.text) {
+		if e.text != "" && !e.quarantined && !f(id, e.text) {
 			return
 		}
 	}
@@ -256,11 +257,11 @@ func (b *Backend) ListAndWatch(ctx context.Context, handler allocator.CacheMutat
 		Upsert: func(o *v2.CiliumIdentity) {
 			id, err := allocator.ParseID(o.Name)
 			if err != nil {
-				b.cfg.Log.Warn("the name of an identity is no number", "name", o.Name)
+				b.cfg.Log.Warn("the name of an identity is no ID", "name", o.Name)
 				return
 			}
 			if id < b.cfg.First || id > b.cfg.Last {
-				b.cfg.Log.Warn("ignored an identity with a number that is not this cluster's", "identity", id, "first", b.cfg.First, "last", b.cfg.Last)
+				b.cfg.Log.Warn("ignored an identity with an ID that is not this cluster's", "identity", id, "first", b.cfg.First, "last", b.cfg.Last)
 				return
 			}
 			m := allocator.Mapping{ID: id, Created: o.CreationTimestamp.Unix()}
@@ -269,8 +270,8 @@ func (b *Backend) ListAndWatch(ctx context.Context, handler allocator.CacheMutat
 			}
 			e := entry{created: m.Created}
 			_, e.marked = o.Annotations[HeartbeatAnnotation]
-			if was, since, rests := Retired(o); rests {
-				e.text, e.resting, e.since = was, true, since // nobody's number, but not free
+			if was, since, quarantined := Quarantined(o); quarantined {
+				e.text, e.quarantined, e.since = was, true, since // nobody's ID, but not free
 			} else if key, err := b.read(o); err == nil && key.GetKey() != "" {
 				m.Key, e.text = key, key.GetKey()
 			} else {

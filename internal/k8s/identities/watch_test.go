@@ -7,7 +7,7 @@ import (
 	"github.com/hawser-net/hawser/pkg/allocator"
 )
 
-// TestFullIsCounted: whether any number is free is known without a look at each.
+// TestFullIsCounted: whether any ID is free is known without a look at each.
 func TestFullIsCounted(t *testing.T) {
 	t.Parallel()
 	const first, last = allocator.ID(256), allocator.ID(65535)
@@ -26,18 +26,18 @@ func TestFullIsCounted(t *testing.T) {
 	}
 	want(true, "all are taken")
 	if x.full("k8s:app=256;", all) {
-		t.Error("labels that have a number are told that there is none")
+		t.Error("labels that have an ID get the error that there is none")
 	}
-	resting := taken(300)
-	resting.resting = true
-	x.set(300, resting)
-	want(false, "one rests")
-	x.set(300, resting)
+	quarantined := taken(300)
+	quarantined.quarantined = true
+	x.set(300, quarantined)
+	want(false, "one is in quarantine")
+	x.set(300, quarantined)
 	x.set(300, taken(300))
 	want(true, "it was taken again")
-	x.set(300, resting)
+	x.set(300, quarantined)
 	x.remove(300)
 	want(false, "it is free")
 	x.set(300, entry{})
-	want(true, "nobody can read it")
+	want(true, "unreadable")
 }

@@ -59,8 +59,8 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// TestFault: a pool whose ranges make no sense stays as it was, or is not known; an annotation or a
-// selector that makes no sense takes no range away.
+// TestFault: a pool whose ranges are invalid stays as it was, or is not known; an annotation or a
+// selector that is invalid takes no range away.
 func TestFault(t *testing.T) {
 	t.Parallel()
 	p := New(nil, func() {}, slog.New(slog.DiscardHandler))

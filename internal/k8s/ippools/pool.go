@@ -74,7 +74,7 @@ func (p Pool) Equal(o Pool) bool {
 }
 
 // Read reads a pool. ignored says that it is to be as if it were not there. The error joins all
-// that makes no sense. Ranges are judged apart: if only an annotation or a selector makes no sense,
+// that is invalid. Ranges are judged apart: if only an annotation or a selector is invalid,
 // the pool has its ranges, and selects no pod if it is a selector; else it has a Fault.
 func Read(o *v2alpha1.CiliumPodIPPool) (p Pool, ignored bool, err error) {
 	var errs, faults []error

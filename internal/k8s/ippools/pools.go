@@ -1,7 +1,7 @@
 // Package ippools reads CiliumPodIPPools: what they have, and which pod is to have an address of
 // which.
 //
-// [Read] and [Choose] are pure; [Pools] follows the objects for the agent. What makes no sense of a
+// [Read] and [Choose] are pure; [Pools] follows the objects for the agent. What is invalid of a
 // pool's object is as its last good version said; if there was none, it is not known
 // ([Pool.Fault]).
 package ippools
@@ -57,7 +57,7 @@ func (p *Pools) Synced() <-chan struct{} { return p.synced }
 func (p *Pools) observe(o *v2alpha1.CiliumPodIPPool) {
 	pool, ignored, err := Read(o)
 	if err != nil {
-		p.log.Warn("a pool of addresses makes no sense; what was known of it stays", "error", err)
+		p.log.Warn("a pool of addresses is invalid; its last valid version stays in use", "error", err)
 	}
 	if ignored && pool.Fault == nil {
 		p.forget(o.Name)

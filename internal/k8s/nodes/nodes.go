@@ -171,7 +171,7 @@ func (n *Nodes) observe(ctx context.Context, o *v2.CiliumNode) {
 		err = n.sink.Learn(ctx, other)
 	}
 	if err != nil && ctx.Err() == nil {
-		n.cfg.Log.Warn("ignored a node that makes no sense; its last good version stays", "node", o.Name, "error", err)
+		n.cfg.Log.Warn("ignored an invalid node; its last valid version stays", "node", o.Name, "error", err)
 	}
 }
 
@@ -189,7 +189,7 @@ func (n *Nodes) gone(ctx context.Context, key k8s.Key) {
 // maxConflicts is how often in a row others may be faster before the log says so.
 const maxConflicts = 3
 
-// write brings the local node's object to what is wanted whenever either has changed.
+// write reconciles the local node's object whenever it or the wanted state has changed.
 func (n *Nodes) write(ctx context.Context) {
 	select {
 	case <-n.synced:
@@ -265,8 +265,8 @@ func (n *Nodes) syncObject(ctx context.Context) error {
 	}
 	err := n.client.Put().Resource(v2.ResourceNodes).Name(o.Name).Body(o).Do(ctx).Error()
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
-		// The watch shows who was faster, and wakes this goroutine; if it did before this answer,
-		// the next attempt sees it.
+		// The watch shows which write came first, and wakes this goroutine; if it did before this
+		// answer, the next attempt sees it.
 		return errors.Join(errConflict, err)
 	}
 	if err != nil {

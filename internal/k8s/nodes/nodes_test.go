@@ -162,7 +162,7 @@ func TestNodes(t *testing.T) {
 	}
 	want.Addresses = want.Addresses[:1]
 	eventually(t, matches)
-	// Others come, change and go; one that makes no sense changes nothing.
+	// Others come, change and go; one that is invalid changes nothing.
 	post(other("n3", "192.0.2.3", "10.0.3.0/24"))
 	eventually(t, func() string { return cmp.Diff("192.0.2.3 [10.0.3.0/24]", known.get("n3")) })
 	patch("n3", `{"spec":{"addresses":[{"type":"InternalIP","ip":"127.0.0.1"}]}}`)

@@ -91,7 +91,7 @@ func (p *Pods) readNamespace(o metav1.Object) namespace {
 	if v, ok := o.GetAnnotations()[SkipMasquerade]; ok {
 		var err error
 		if n.plain, err = strconv.ParseBool(v); err != nil {
-			p.cfg.Log.Warn("an annotation of a namespace is neither true nor false and does not count", "namespace", o.GetName(), "annotation", SkipMasquerade, "value", v)
+			p.cfg.Log.Warn("an annotation of a namespace is neither true nor false and is ignored", "namespace", o.GetName(), "annotation", SkipMasquerade, "value", v)
 		}
 	}
 	return n

@@ -174,7 +174,7 @@ func TestPods(t *testing.T) {
 			break
 		}
 		if time.Now().After(end) {
-			t.Fatalf("labels %v, told %d times, want %d", now.Labels, changes("known"), before+2)
+			t.Fatalf("labels %v, notified %d times, want %d", now.Labels, changes("known"), before+2)
 		}
 	}
 	// What is known is known without a server.
@@ -183,7 +183,7 @@ func TestPods(t *testing.T) {
 		t.Errorf("without a server: %v", err)
 	}
 	if _, err := p.Get(ctx, key("missing"), ""); err == nil || errors.Is(err, pods.ErrNotFound) {
-		t.Errorf("a pod that nobody can tell of: %v", err)
+		t.Errorf("a pod that is unknown: %v", err)
 	}
 	server.Start()
 }

@@ -13,7 +13,7 @@
 //     out could make the policy mean more.
 //   - An API server that is away changes nothing.
 //   - Policies are kept on disk as they were observed last, for an agent that starts while the
-//     server is away: see [Policies.Recall].
+//     server is away: see [Policies.LoadStored].
 //
 // A fault is written into no object by the agent: the conditions of policies are the operator's.
 //

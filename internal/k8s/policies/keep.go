@@ -54,10 +54,10 @@ func (p *kept) check() error {
 	return nil
 }
 
-// Recall reads the copies of policies that an agent before has kept and returns their rules, sorted
-// by owner, as what was in force last. It is to be called once, before Run. Those that Run then
-// observes to be gone are taken away in its first batch.
-func (p *Policies) Recall() []policy.Change {
+// LoadStored reads the copies of policies that an agent before has kept and returns their rules,
+// sorted by owner, as what was in force last. It is to be called once, before Run. Those that Run
+// then observes to be gone are taken away in its first batch.
+func (p *Policies) LoadStored() []policy.Change {
 	found := diskcache.Load(p.copies, p.log, parseKept)
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -99,7 +99,7 @@ func (p *Policies) forget(owner policy.Owner) {
 	}
 }
 
-// dropStale takes away what was recalled and is not in Kubernetes any more.
+// dropStale removes policies that were loaded from disk and are not in Kubernetes any more.
 func (p *Policies) dropStale() {
 	p.mu.Lock()
 	var gone []policy.Owner
@@ -111,7 +111,7 @@ func (p *Policies) dropStale() {
 	p.kept = nil
 	p.mu.Unlock()
 	for _, owner := range gone {
-		p.log.Info("a policy of before is gone", "policy", owner)
+		p.log.Info("a policy from before the restart no longer exists", "policy", owner)
 		p.forget(owner)
 	}
 }

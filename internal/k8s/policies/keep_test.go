@@ -17,15 +17,15 @@ import (
 	"github.com/hawser-net/hawser/internal/policy"
 )
 
-// recalled are the owners of what a new agent finds on disk.
-func recalled(t *testing.T, c *cluster, cfg policies.Config) (*policies.Policies, []policy.Owner, map[policy.Owner][]*policy.Rule) {
+// loaded returns the owners of the policies that a new agent finds on disk.
+func loaded(t *testing.T, c *cluster, cfg policies.Config) (*policies.Policies, []policy.Owner, map[policy.Owner][]*policy.Rule) {
 	t.Helper()
 	p, err := policies.New(cfg, c.client, slog.New(slog.NewTextHandler(t.Output(), nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
 	owners, rules := []policy.Owner{}, map[policy.Owner][]*policy.Rule{}
-	for _, ch := range p.Recall() {
+	for _, ch := range p.LoadStored() {
 		owners = append(owners, ch.Owner)
 		rules[ch.Owner] = ch.Rules
 	}
@@ -47,10 +47,10 @@ func run(t *testing.T, p *policies.Policies) (f *force, stop func()) {
 	}
 }
 
-// TestRecall: policies survive the agent. What happened to the objects meanwhile counts as soon as
-// the server is observed: of one that is faulty now what can be enforced is in force, one that is
-// gone goes.
-func TestRecall(t *testing.T) {
+// TestStoredPolicies: policies survive the agent. What happened to the objects meanwhile counts as
+// soon as the server is observed: of one that is faulty now what can be enforced is in force, one
+// that is gone goes.
+func TestStoredPolicies(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
 	cnp := `{apiVersion: policy.networking.k8s.io/v1alpha2, kind: ClusterNetworkPolicy, metadata: {name: tier}, spec: {tier: Admin, priority: 1, subject: {namespaces: {}}, ingress: [{name: x, action: Deny, from: [{namespaces: {}}]}]}}`
@@ -64,7 +64,7 @@ func TestRecall(t *testing.T) {
 		owners = append(owners[:2:2], "k8s/ClusterNetworkPolicy/tier", owners[2])
 	}
 
-	p, none, _ := recalled(t, c, cfg)
+	p, none, _ := loaded(t, c, cfg)
 	if len(none) > 0 {
 		t.Fatalf("an empty directory holds %v", none)
 	}
@@ -77,18 +77,18 @@ func TestRecall(t *testing.T) {
 	l7 := strings.Replace(web, "fromEndpoints: []", `toPorts: [{ports: [{port: "80", protocol: TCP}], rules: {http: [{method: GET}]}}]`, 1)
 	c.mustApply(l7)
 	c.remove("NetworkPolicy", "a", "deny")
-	p, got, rules := recalled(t, c, cfg)
+	p, got, rules := loaded(t, c, cfg)
 	if diff := cmp.Diff(owners, got); diff != "" {
-		t.Fatalf("recalled (-want +got):\n%s", diff)
+		t.Fatalf("loaded (-want +got):\n%s", diff)
 	}
 	for o := range first {
 		if len(rules[o]) != len(first[o]) || rules[o][0].DefaultDeny != first[o][0].DefaultDeny || len(rules[o][0].Clauses) != len(first[o][0].Clauses) {
-			t.Errorf("%s is recalled as %+v, was %+v", o, rules[o][0], first[o][0])
+			t.Errorf("%s is loaded as %+v, was %+v", o, rules[o][0], first[o][0])
 		}
 	}
 	for _, s := range p.Status() {
 		if !s.InForce || s.Rules == 0 || s.Loaded.IsZero() {
-			t.Errorf("the status of a recalled policy is %+v", s)
+			t.Errorf("the status of a loaded policy is %+v", s)
 		}
 	}
 	faulty := func(rules map[policy.Owner][]*policy.Rule) error {
@@ -107,11 +107,11 @@ func TestRecall(t *testing.T) {
 	}
 
 	// A second restart finds it so, too: faulty, and isolating.
-	if p, got, rules = recalled(t, c, cfg); cmp.Diff(owners[:len(owners)-1], got) != "" {
-		t.Fatalf("at the second restart %v are recalled", got)
+	if p, got, rules = loaded(t, c, cfg); cmp.Diff(owners[:len(owners)-1], got) != "" {
+		t.Fatalf("at the second restart %v are loaded", got)
 	}
 	if r := rules["k8s/CiliumNetworkPolicy/a/web"]; len(r) != 1 || len(r[0].Faults) != 1 || !r[0].DefaultDeny[datapath.Ingress] || len(r[0].Clauses[0].Ports) > 0 {
-		t.Errorf("the faulty policy is recalled as %+v", r)
+		t.Errorf("the faulty policy is loaded as %+v", r)
 	}
 	if err := faulty(rules); err != nil {
 		t.Error(err)
@@ -121,9 +121,9 @@ func TestRecall(t *testing.T) {
 	stop()
 }
 
-// TestRecallDamaged: copies that are damaged in any way are left out and removed; the others are
-// recalled.
-func TestRecallDamaged(t *testing.T) {
+// TestStoredPoliciesDamaged: copies that are damaged in any way are left out and removed; the
+// others are loaded.
+func TestStoredPoliciesDamaged(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
 	for _, m := range []string{denyAll, web, all} {
@@ -131,7 +131,7 @@ func TestRecallDamaged(t *testing.T) {
 	}
 	cfg := policies.Defaults()
 	cfg.Keep = filepath.Join(t.TempDir(), "policies")
-	p, _, _ := recalled(t, c, cfg)
+	p, _, _ := loaded(t, c, cfg)
 	f, stop := run(t, p)
 	f.until(t, has("k8s/NetworkPolicy/a/deny", "k8s/CiliumNetworkPolicy/a/web", "k8s/CiliumClusterwideNetworkPolicy/all"))
 	stop()
@@ -164,8 +164,8 @@ func TestRecallDamaged(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, got, _ := recalled(t, c, cfg); len(got) != 1 {
-		t.Errorf("recalled %v, want one", got)
+	if _, got, _ := loaded(t, c, cfg); len(got) != 1 {
+		t.Errorf("loaded %v, want one", got)
 	}
 	if left, _ := filepath.Glob(filepath.Join(cfg.Keep, "*")); len(left) != 1 || left[0] != files[2] {
 		t.Errorf("left are %v, want %s", left, files[2])

@@ -45,7 +45,7 @@ type Config struct {
 	// Gather is how long a change waits for others, so that what comes together is put in force
 	// together.
 	Gather time.Duration
-	// Keep is a directory for copies of policies as they were observed last, for Recall; empty
+	// Keep is a directory for copies of policies as they were observed last, for LoadStored; empty
 	// keeps none.
 	Keep string
 }
@@ -63,7 +63,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.BoolVar(&c.Cluster, "enable-k8s-cluster-network-policy", c.Cluster, "enforce ClusterNetworkPolicy objects of Kubernetes, once their definition exists")
 }
 
-// Validate reports all settings that make no sense.
+// Validate reports all invalid settings.
 func (c *Config) Validate() error {
 	var errs validate.Errors
 	errs.If(c.Gather < 0, "policies: the time to gather changes is %v, which is negative", c.Gather)
@@ -99,7 +99,7 @@ type Policies struct {
 	objects map[policy.Owner]*Status
 	pending map[policy.Owner][]*policy.Rule // to be put in force; nil rules take away
 	changed chan struct{}
-	// kept are the rules of before the restart of objects that have not been observed since; nil
+	// kept are the rules from before the restart of objects that have not been observed since; nil
 	// when all have.
 	kept map[policy.Owner][]*policy.Rule
 
@@ -274,12 +274,12 @@ func (p *Policies) upsert(kind string, key k8s.Key, rules []*policy.Rule, fault 
 	now := time.Now()
 	switch {
 	case fault == nil && s.Err != nil:
-		p.log.Info("policy is faulty no more", "policy", owner)
+		p.log.Info("policy is valid again", "policy", owner)
 	case fault != nil && s.Err == nil:
 		s.Failed = now
 	}
 	if fault != nil && (s.Err == nil || s.Err.Error() != fault.Error()) {
-		p.log.Warn("policy is not fully enforced; whom it selects is isolated, and what is at fault is not granted", "policy", owner, "rules", len(rules), "error", fault)
+		p.log.Warn("policy is not fully enforced; the pods that it selects are isolated, and its invalid parts allow nothing", "policy", owner, "rules", len(rules), "error", fault)
 	}
 	for _, w := range policy.Warnings(rules) {
 		p.log.Warn("policy may mean something else than it seems", "policy", owner, "warning", w)

@@ -228,7 +228,7 @@ func TestPolicies(t *testing.T) {
 		c.mustApply(l7)
 		f.until(t, func(rules map[policy.Owner][]*policy.Rule) error {
 			if s := fault(); s.Err == nil {
-				return errors.New("the fault is not told")
+				return errors.New("the fault is not reported")
 			} else if r := rules[owner]; !s.InForce || s.Failed.IsZero() || len(r) != 1 || len(r[0].Faults) != 1 || !r[0].DefaultDeny[datapath.Ingress] || len(r[0].Clauses[0].Ports) > 0 {
 				return fmt.Errorf("status %+v, rules %+v; it must isolate and grant nothing", s, rules[owner])
 			}
@@ -256,7 +256,7 @@ func TestPolicies(t *testing.T) {
 		c.mustApply(l7)
 		f.until(t, func(map[policy.Owner][]*policy.Rule) error {
 			if fault().Err == nil {
-				return errors.New("the fault is not told")
+				return errors.New("the fault is not reported")
 			}
 			return nil
 		})

@@ -73,7 +73,7 @@ func (p *Published) Run(ctx context.Context, changed func(s State, there bool)) 
 		Upsert: func(o *corev1.ConfigMap) {
 			s, err := Read(o)
 			if err != nil {
-				p.log.Error("what is published of the labels that make identities cannot be understood; all of them count, and rules that need others wait", "error", err)
+				p.log.Error("the published labels of identities cannot be read; all labels count, and rules that need others wait", "error", err)
 			}
 			if err != nil {
 				s = State{Keys: labels.AllKeys()}

@@ -79,7 +79,7 @@ func (c *checks) listen(n service.Name) error {
 	c.open[n] = srv
 	c.serves.Go(func() {
 		if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-			c.log.Warn("a health check port is served no longer", "service", n, "error", err)
+			c.log.Warn("a health check port is no longer served", "service", n, "error", err)
 		}
 	})
 	return nil

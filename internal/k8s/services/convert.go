@@ -83,7 +83,7 @@ func fromService(o *corev1.Service) service.Service {
 			}
 		}
 		s.LoadBalancerIPs = addresses(list)
-		s.Restricted, s.Sources = sources(o.Spec.LoadBalancerSourceRanges)
+		s.LimitSources, s.Sources = sources(o.Spec.LoadBalancerSourceRanges)
 	}
 	for _, p := range o.Spec.Ports {
 		proto, known := Protocol(p.Protocol)

@@ -1,4 +1,4 @@
-// Package services follows the services of Kubernetes and brings the kernel's table to what they
+// Package services follows the services of Kubernetes and makes the kernel's table what they
 // say: Service, EndpointSlice, and of this node the Node and the host ports of its Pods.
 //
 // [Services] is the whole part: it owns the engine of package service and the reconciler that

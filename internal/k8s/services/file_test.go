@@ -74,8 +74,8 @@ func TestParseFile(t *testing.T) {
 }
 
 // TestBrokenFileFirst: the first file is empty. It is reported that no services are known,
-// not that there are those of before; once it is mended the start goes on, and a later fault says
-// that the services are those of before.
+// not that there are former ones; once it is mended the start goes on, and a later fault says
+// that the services are the former ones.
 func TestBrokenFileFirst(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "services.yaml")
@@ -148,7 +148,7 @@ func TestBrokenFileFirst(t *testing.T) {
 }
 
 // TestFileWrittenInPlace: while the file is written in place, or cut to nothing, or gone, the
-// services are those of before; nothing of a half that would make sense by itself is taken. What is
+// services are the former ones; nothing of a half that would make sense by itself is taken. What is
 // there to stay counts, also if it is shorter.
 func TestFileWrittenInPlace(t *testing.T) {
 	t.Parallel()

@@ -41,8 +41,8 @@ type Config struct {
 	// HostPorts is called with whether pods of this node have host ports, when that changes; it may
 	// be nil, and must not block.
 	HostPorts func(bool)
-	// Consistent has clients outside be given the same backend by every node.
-	Consistent bool
+	// Maglev has every node choose the same backend for a client outside.
+	Maglev bool
 	// Forwarding is how clients outside reach backends on other nodes; PerService has annotations
 	// of services say otherwise.
 	Forwarding service.Forwarding
@@ -129,7 +129,7 @@ func (s *Services) Status() table.Summary { return s.reconciler.Summary() }
 func (s *Services) local() service.Local {
 	return service.Local{
 		Node: s.cfg.NodeName, Zone: s.zone, Addrs: s.cfg.NodeAddrs, Within: s.cfg.Within, Announced: s.cfg.Announced, KubeProxy: s.cfg.KubeProxy,
-		Consistent: s.cfg.Consistent, Forwarding: s.cfg.Forwarding, PerService: s.cfg.PerService,
+		Maglev: s.cfg.Maglev, Forwarding: s.cfg.Forwarding, PerService: s.cfg.PerService,
 	}
 }
 
@@ -211,7 +211,7 @@ func (s *Services) refresh(ctx context.Context) error {
 			return nil
 		}
 		if err := s.flows.ForgetStale(ctx); err != nil && ctx.Err() == nil {
-			s.cfg.Log.Warn("some flows may go on to backends that are none any more, for as long as they last", "error", err)
+			s.cfg.Log.Warn("some flows may go on to removed backends until they end", "error", err)
 		}
 		if s.cfg.Sockets != nil && s.observed.Load() {
 			s.endSockets()
@@ -229,10 +229,10 @@ func (s *Services) endSockets() {
 	n, err := s.flows.EndStaleSockets(s.cfg.Sockets)
 	if text := fmt.Sprint(err); err != nil && text != s.socketFault {
 		s.socketFault = text // a kernel that cannot end sockets is reported once
-		s.cfg.Log.Warn("some processes of the node may go on sending to backends that are none any more", "error", err)
+		s.cfg.Log.Warn("some processes of the node may go on sending to removed backends", "error", err)
 	}
 	if n > 0 {
-		s.cfg.Log.Info("ended sockets of the node's processes whose backends are none any more", "sockets", n)
+		s.cfg.Log.Info("destroyed sockets of the node's processes to removed backends", "sockets", n)
 	}
 }
 

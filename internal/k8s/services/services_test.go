@@ -109,13 +109,13 @@ func (c *cluster) rows() []string {
 		if s.Affinity > 0 {
 			line += " for " + s.Affinity.String()
 		}
-		if s.Elsewhere {
+		if s.RemoteOnly {
 			line += " elsewhere"
 		}
-		if s.Direct {
+		if s.DSR {
 			line += " direct"
 		}
-		if s.Restricted {
+		if s.LimitSources {
 			line += fmt.Sprint(" from ", s.Sources)
 		}
 		out = append(out, line)

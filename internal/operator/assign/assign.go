@@ -240,7 +240,7 @@ func (c *Controller) note(name string, a Answer) (waits bool) {
 	return true
 }
 
-// apply brings a node, as the server has it now, in line with the index.
+// apply reconciles a node, as the server has it now, with the index.
 func (c *Controller) apply(ctx context.Context, live *v2.CiliumNode) (reconcile.Result, error) {
 	a := c.decide(live)
 	if a.IPAM != nil {
@@ -287,7 +287,7 @@ func (c *Controller) writeStatus(ctx context.Context, live *v2.CiliumNode, fault
 	if fault == "" {
 		value = nil
 	} else {
-		c.log.Warn("a node cannot be given what it needs", "node", live.Name, "fault", fault)
+		c.log.Warn("a node cannot get what it needs", "node", live.Name, "fault", fault)
 	}
 	patch, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"uid": live.UID},

@@ -30,7 +30,7 @@ func Setup(ctx context.Context, m manager.Manager, cfg Config, reg prometheus.Re
 		return err
 	}
 	b.restore(nodes)
-	log.Info("read what nodes hold", "nodes", len(nodes), "ipv4", b.pools[0].Len(), "ipv6", b.pools[1].Len())
+	log.Info("read the assignments of nodes", "nodes", len(nodes), "ipv4", b.pools[0].Len(), "ipv6", b.pools[1].Len())
 	return c.Add(m)
 }
 

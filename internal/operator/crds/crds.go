@@ -72,7 +72,7 @@ func Register(ctx context.Context, c client.Client, defs []*apiextensionsv1.Cust
 	})
 }
 
-// register brings one definition into the cluster.
+// register creates or updates one definition in the cluster.
 func register(ctx context.Context, c client.Client, def *apiextensionsv1.CustomResourceDefinition, log *slog.Logger) error {
 	want, err := schemaVersion(def)
 	if err != nil {

@@ -263,7 +263,7 @@ func (e *Election) release(base context.Context) {
 	})
 	e.lock.renewed.Store(nil)
 	if err != nil {
-		e.log.Warn("cannot give the lease back; another operator leads when it has expired", "error", err, "expires", e.cfg.LeaseDuration)
+		e.log.Warn("cannot release the lease; another operator leads when it has expired", "error", err, "expires", e.cfg.LeaseDuration)
 	}
 }
 

@@ -49,7 +49,7 @@ func (c *collector) wipe(ctx context.Context) error {
 	_ = wait.PollUntilContextCancel(ctx, wipeRetry, true, func(ctx context.Context) (bool, error) {
 		err := c.deleteAll(ctx)
 		if err != nil && ctx.Err() == nil {
-			c.log.Warn("cannot delete the CiliumEndpoints, which nobody keeps any more; trying again", "error", err)
+			c.log.Warn("cannot delete the CiliumEndpoints, which no component maintains any more; trying again", "error", err)
 		}
 		return err == nil, nil
 	})
@@ -66,7 +66,7 @@ func (c *collector) deleteAll(ctx context.Context) error {
 			return fmt.Errorf("CiliumEndpoints of namespace %s: %w", ns.Name, err)
 		}
 	}
-	c.log.Info("deleted all CiliumEndpoints: nobody keeps them any more")
+	c.log.Info("deleted all CiliumEndpoints: no component maintains them any more")
 	return nil
 }
 

@@ -279,7 +279,7 @@ func (c *controller) work(ctx context.Context) {
 	}
 }
 
-// do brings one slice to what it should be, or queues it again.
+// do reconciles one slice, or queues it again.
 func (c *controller) do(ctx context.Context, name string, priority int) {
 	c.mu.Lock()
 	c.writing = name

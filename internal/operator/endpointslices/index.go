@@ -128,7 +128,7 @@ func (b *index) shared(k key, e *entry) *entry {
 	return e
 }
 
-// known returns what is said of an endpoint now: by this index, or by a slice of before. It may be
+// known returns what is said of an endpoint now: by this index, or by a former slice. It may be
 // nil.
 func (b *index) known(k key) *entry {
 	if e := b.want[k]; e != nil {

@@ -385,17 +385,17 @@ func TestOldEvents(t *testing.T) {
 	b.begin()
 	b.observe(slice("u1", "9"))
 	if p := b.plan("ces-1"); p.action != leave {
-		t.Errorf("older news counted: %+v", p)
+		t.Errorf("an older update counted: %+v", p)
 	}
 	b.gone("ces-1", "u1")
 	b.observe(slice("u1", "11", "p"))
 	if p := b.plan("ces-1"); p.action != create {
-		t.Errorf("news of a dead slice counted: %+v", p)
+		t.Errorf("an update of a deleted slice counted: %+v", p)
 	}
 	b.observe(slice("u2", "20", "p"))
 	b.gone("ces-1", "u1")
 	if p := b.plan("ces-1"); p.action != leave {
-		t.Errorf("news of the death of another slice of the name counted: %+v", p)
+		t.Errorf("the deletion of another slice of the name counted: %+v", p)
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 )
 
 // Resolve reports which identity a pod in a namespace with these labels has: the canonical form of
-// its labels, or a number if these labels have one by rule. The operator's controller of identities
+// its labels, or an ID if these labels have one by rule. The operator's controller of identities
 // must use the same.
 type Resolve func(pod *corev1.Pod, namespace map[string]string) (canonical string, number int64, err error)
 
@@ -34,7 +34,7 @@ type slim struct {
 	inside     map[string]map[key]struct{} // pods by namespace
 	nodes      map[string]nodeState
 	onNode     map[string]map[key]struct{} // pods by node
-	identities map[string]string           // labels of a number, canonical
+	identities map[string]string           // labels of an ID, canonical
 	numbers    map[string][]number         // by labels, the one that counts first
 	wearers    map[string]map[key]struct{} // pods by labels
 
@@ -52,7 +52,7 @@ type nodeState struct {
 	encrypt int
 }
 
-// number is an identity that exists.
+// ID is an identity that exists.
 type number struct {
 	id      int64
 	created int64
@@ -176,7 +176,7 @@ func (s *slim) setIdentity(o *v2.CiliumIdentity) {
 	}
 	s.dropIdentity(o.Name)
 	text := canonical(o.SecurityLabels)
-	if intact, sealed := identities.Intact(o); text == "" || sealed && !intact { // pods must not get a number by an edit
+	if intact, sealed := identities.Intact(o); text == "" || sealed && !intact { // pods must not get an ID by an edit
 		return
 	}
 	s.identities[o.Name] = text

@@ -23,7 +23,7 @@ func setupWipe(m manager.Manager, log *slog.Logger) error {
 		_ = wait.PollUntilContextCancel(ctx, wipeRetry, true, func(ctx context.Context) (bool, error) {
 			err := wipe(ctx, m.GetClient(), m.GetAPIReader(), log)
 			if err != nil && ctx.Err() == nil {
-				log.Warn("cannot delete the CiliumEndpointSlices, which nobody keeps any more; trying again", "error", err)
+				log.Warn("cannot delete the CiliumEndpointSlices, which no component maintains any more; trying again", "error", err)
 			}
 			return err == nil, nil
 		})

@@ -16,7 +16,7 @@ type Provider interface {
 }
 
 // cache remembers the members of groups, so that many policies with the same group cost one look,
-// and a failing provider nobody's traffic.
+// and a failing provider affects no traffic.
 type cache struct {
 	from     Provider
 	interval time.Duration
@@ -42,7 +42,7 @@ func newCache(from Provider, interval time.Duration) *cache {
 }
 
 // find returns the members of g, looked up anew if the last look is an interval ago or failed. With
-// an error it returns those of before, if any, and whether they were known.
+// an error it returns the former ones, if any, and whether they were known.
 func (b *cache) find(ctx context.Context, g v2.Group) (m Members, known bool, err error) {
 	k := key(g)
 	b.mu.Lock()

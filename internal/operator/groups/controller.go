@@ -170,7 +170,7 @@ func derivativeName(obj *unstructured.Unstructured) string {
 	return strings.TrimRight(name[:min(len(name), maxName-len(tail))], "-.") + tail
 }
 
-// keep brings the derivative of a policy to what it should be. fault names the groups that could
+// keep reconciles the derivative of a policy. fault names the groups that could
 // not be looked up.
 func (c *controller) keep(ctx context.Context, obj *unstructured.Unstructured, from []*v2.Rule, name string) (fault, err error) {
 	source, err := digest(from)

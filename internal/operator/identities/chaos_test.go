@@ -20,9 +20,9 @@ import (
 	"github.com/hawser-net/hawser/internal/testenv/controllers"
 )
 
-// quickGC has identities collected, and numbers rest, as fast as can be.
+// quickGC makes collection and the quarantine of IDs as short as can be.
 func quickGC(tc *testCluster) {
-	tc.gc.Interval, tc.gc.Rest = 300*time.Millisecond, 400*time.Millisecond
+	tc.gc.Interval, tc.gc.Quarantine = 300*time.Millisecond, 400*time.Millisecond
 }
 
 // TestKilledAtEveryWrite kills an operator at its first write, at its second, and so on, once
@@ -33,7 +33,7 @@ func TestKilledAtEveryWrite(t *testing.T) {
 	t.Parallel()
 	for _, after := range []bool{false, true} {
 		t.Run(fmt.Sprint("after ", after), func(t *testing.T) {
-			homes(t, func(t *testing.T, env *controllers.Env, in func(*testCluster)) {
+			inEachStore(t, func(t *testing.T, env *controllers.Env, in func(*testCluster)) {
 				playKilledAtEveryWrite(t, env, in, after)
 			})
 		})
@@ -49,7 +49,7 @@ func playKilledAtEveryWrite(t *testing.T, env *controllers.Env, in func(*testClu
 			for i := range 3 {
 				tc.endpoint(tc.pod("a", fmt.Sprint("p", i), map[string]string{"app": fmt.Sprint(i % 2)}, onNode))
 			}
-			dead := tc.plant(9000, map[string]string{"k8s:app": "dead"}) // collected, and its number freed
+			dead := tc.plant(9000, map[string]string{"k8s:app": "dead"}) // collected, and its ID freed
 			edited := tc.pod("a", "edited", map[string]string{"app": "edited"}, onNode)
 			set, id := tc.identityOf(edited, 9001)
 			set["k8s:app"] = "changed"
@@ -84,10 +84,10 @@ func playKilledAtEveryWrite(t *testing.T, env *controllers.Env, in func(*testClu
 			tc.operator()
 			tc.until(done)
 			s := tc.waitSynced()
-			// What endpoints say brings back a number that is nobody's, and takes none from the
+			// What endpoints say brings back an ID that has no owner, and takes none from the
 			// labels that it has now.
-			if s.numberOfPod(edited) == "9001" || s.numberOfPod(lost) != "9002" {
-				t.Errorf("pods whose identity was edited, and lost, have %s and %s", s.numberOfPod(edited), s.numberOfPod(lost))
+			if s.idOfPod(edited) == "9001" || s.idOfPod(lost) != "9002" {
+				t.Errorf("pods whose identity was edited, and lost, have %s and %s", s.idOfPod(edited), s.idOfPod(lost))
 			}
 		})
 		if t.Failed() || survived {
@@ -155,7 +155,7 @@ func TestBadWeather(t *testing.T) {
 	t.Parallel()
 	for seed, stuck := range []string{"", "ciliumidentities", "pods", "ciliumendpoints", "namespaces"} {
 		t.Run(fmt.Sprintf("%d %s", seed, stuck), func(t *testing.T) {
-			homes(t, func(t *testing.T, env *controllers.Env, in func(*testCluster)) {
+			inEachStore(t, func(t *testing.T, env *controllers.Env, in func(*testCluster)) {
 				playBadWeather(t, env, in, uint64(seed), stuck)
 			})
 		})
@@ -189,7 +189,7 @@ func playBadWeather(t *testing.T, env *controllers.Env, in func(*testCluster), s
 
 // TestLateCollection has a leader stand still after the last look before it collects an identity,
 // so long that another one leads and names the identity: it ends, and comes back at once with its
-// number. Nothing else can be done about a request that is already sent.
+// ID. Nothing else can be done about a request that is already sent.
 func TestLateCollection(t *testing.T) {
 	t.Parallel()
 	tc := newTestCluster(t, servers.Take(t), quickGC, concurrentWriters)
@@ -209,7 +209,7 @@ func TestLateCollection(t *testing.T) {
 	tc.operator()
 	p = tc.pod("a", "one", map[string]string{"app": "web"}, onNode)
 	e := tc.endpoint(p)
-	if number := tc.waitSynced().numberOfPod(p); number != "9000" {
+	if number := tc.waitSynced().idOfPod(p); number != "9000" {
 		t.Fatalf("the pod has %s", number)
 	}
 	f.thaw()
@@ -225,7 +225,7 @@ func TestLateCollection(t *testing.T) {
 	})
 	s := tc.waitSynced()
 	t.Logf("it was back within %s", time.Since(began).Round(time.Millisecond))
-	if number := s.numberOfPod(p); number != "9000" || len(s.live) != 1 {
+	if number := s.idOfPod(p); number != "9000" || len(s.live) != 1 {
 		t.Errorf("the pod has %s of %v", number, s.live)
 	}
 	var after v2.CiliumEndpoint
@@ -236,7 +236,7 @@ func TestLateCollection(t *testing.T) {
 
 // TestServerRestarts has the API server be away for a while in which pods change.
 func TestServerRestarts(t *testing.T) {
-	homes(t, playServerRestarts)
+	inEachStore(t, playServerRestarts)
 }
 
 func playServerRestarts(t *testing.T, env *controllers.Env, in func(*testCluster)) {
@@ -245,14 +245,14 @@ func playServerRestarts(t *testing.T, env *controllers.Env, in func(*testCluster
 	tc.operator()
 	p := tc.pod("a", "one", map[string]string{"app": "web"}, onNode)
 	tc.endpoint(p)
-	number := tc.waitSynced().numberOfPod(p)
+	number := tc.waitSynced().idOfPod(p)
 	env.Server.Stop()
 	time.Sleep(time.Second)
 	env.Server.Start()
 	q := tc.pod("a", "two", map[string]string{"app": "db"}, onNode)
 	tc.endpoint(q)
 	tc.namespace("a", map[string]string{"team": "x"})
-	if now := tc.waitSynced().numberOfPod(p); now == number {
+	if now := tc.waitSynced().idOfPod(p); now == number {
 		t.Errorf("the namespace has other labels, and the pod still has %s", now)
 	}
 }
@@ -260,7 +260,7 @@ func playServerRestarts(t *testing.T, env *controllers.Env, in func(*testCluster
 // TestDuplicates has somebody plant duplicates: "CID deduplication" of CFP-27752. They are
 // tolerated as long as they are used, and then go.
 func TestDuplicates(t *testing.T) {
-	homes(t, playDuplicates)
+	inEachStore(t, playDuplicates)
 }
 
 func playDuplicates(t *testing.T, env *controllers.Env, in func(*testCluster)) {
@@ -278,8 +278,8 @@ func playDuplicates(t *testing.T, env *controllers.Env, in func(*testCluster)) {
 	tc.endpoint(q)
 	tc.until(func() string {
 		s := tc.state()
-		if s.numberOfPod(p) != "9001" || s.numberOfPod(q) != "9000" {
-			return fmt.Sprintf("pods have %s and %s", s.numberOfPod(p), s.numberOfPod(q))
+		if s.idOfPod(p) != "9001" || s.idOfPod(q) != "9000" {
+			return fmt.Sprintf("pods have %s and %s", s.idOfPod(p), s.idOfPod(q))
 		}
 		if got := s.live[textOfSet(set)]; len(got) != 2 {
 			return fmt.Sprintf("there are %v", got)
@@ -301,7 +301,7 @@ func textOfSet(set map[string]string) string { return textOf(&v2.CiliumIdentity{
 // TestNamespaceGoes deletes a namespace while its pods still end, and makes pods of the same labels
 // elsewhere.
 func TestNamespaceGoes(t *testing.T) {
-	homes(t, playNamespaceGoes)
+	inEachStore(t, playNamespaceGoes)
 }
 
 func playNamespaceGoes(t *testing.T, env *controllers.Env, in func(*testCluster)) {
@@ -356,7 +356,7 @@ func TestCollectionWithoutHeartbeat(t *testing.T) {
 	t.Parallel()
 	env := servers.Take(t)
 	tc := newTestCluster(t, env, func(tc *testCluster) {
-		tc.gc.Interval, tc.gc.Rest = 400*time.Millisecond, time.Hour
+		tc.gc.Interval, tc.gc.Quarantine = 400*time.Millisecond, time.Hour
 	})
 	tc.operator()
 	tc.namespace("a", nil)
@@ -364,22 +364,22 @@ func TestCollectionWithoutHeartbeat(t *testing.T) {
 	p := tc.pod("a", "one", map[string]string{"app": "web"}, onNode)
 	tc.endpoint(p)
 	s := tc.waitSynced()
-	number := s.numberOfPod(p)
+	number := s.idOfPod(p)
 	tc.remove([]*corev1.Pod{p})
 	tc.until(func() string {
 		o := tc.state().objects[number]
 		if o == nil {
-			return "the number does not rest: its object is gone"
+			return "the ID is not in quarantine: its object is gone"
 		}
-		if was, since, quarantined := k8sids.Retired(o); !quarantined || !strings.Contains(was, "k8s:app=web;") || time.Since(since) > time.Minute {
+		if was, since, quarantined := k8sids.Quarantined(o); !quarantined || !strings.Contains(was, "k8s:app=web;") || time.Since(since) > time.Minute {
 			return fmt.Sprintf("identity %s: %v, %v", number, o.Annotations, o.SecurityLabels)
 		}
 		return ""
 	})
-	// The labels come back and get their number; nobody else does.
+	// The labels come back and get their ID; nobody else does.
 	q := tc.pod("a", "again", map[string]string{"app": "web"}, onNode)
 	tc.endpoint(q)
-	if now := tc.waitSynced().numberOfPod(q); now != number {
+	if now := tc.waitSynced().idOfPod(q); now != number {
 		t.Errorf("labels that came back have %s, not %s", now, number)
 	}
 	set, _ := tc.identityOf(waiting, 0)

@@ -14,40 +14,40 @@ import (
 // refusal is why a claim is not believed.
 //
 // Who wrote an endpoint cannot be known: any agent may write any. So a claim is no reason to make
-// an identity, and never changes what a number means; all that it decides is which number a set of
+// an identity, and never changes what an ID means; all that it decides is which ID a set of
 // labels gets that pods have and that has none.
 type refusal string
 
 const (
 	believed refusal = ""
-	// otherLabels: the number is, or was before it rested, that of other labels.
+	// otherLabels: the ID is, or was before its quarantine, that of other labels.
 	otherLabels refusal = "other-labels"
-	// contested: endpoints of other labels claim the number as well.
+	// contested: endpoints of other labels claim the ID as well.
 	contested refusal = "contested"
-	// tooMany: so many numbers came back by the word of the node alone that this one does not.
+	// tooMany: so many IDs were restored on the claims of this node alone that this one is not.
 	tooMany refusal = "too-many"
-	// hasNumber: the labels have a number.
-	hasNumber refusal = "has-number"
+	// hasID: the labels have an ID.
+	hasID refusal = "has-number"
 )
 
-// maxSpent is how many numbers come back by the word of one node between two looks at everything.
+// maxSpent is how many IDs are restored on the claims of one node between two full scans.
 // It is more than the pods that a node has.
 const maxSpent = 512
 
-// refusal reports why a number does not become a set's by the claim of endpoints.
+// refusal reports why an ID does not become a set's by the claim of endpoints.
 func (b *index) refusal(s *setEntry, id identity.ID) refusal {
-	n := b.numbers[id]
+	n := b.ids[id]
 	switch {
 	case n != nil && n.given != "" && s.labels != nil && n.given == k8sids.Digest(k8sids.SecurityLabels(s.labels)):
-		if len(s.numbers) > 0 {
-			return hasNumber
+		if len(s.ids) > 0 {
+			return hasID
 		}
 		return believed // it was made for these labels, and edited
 	case n != nil && n.text != s.text:
 		return otherLabels
-	case len(s.numbers) > 0:
-		return hasNumber
-	case n != nil: // it rests after these labels, which is proof
+	case len(s.ids) > 0:
+		return hasID
+	case n != nil: // in quarantine after these labels, which is proof
 		return believed
 	case len(b.claimed[id]) > 1:
 		return contested
@@ -60,7 +60,7 @@ func (b *index) refusal(s *setEntry, id identity.ID) refusal {
 	return tooMany
 }
 
-// noteRestored counts a number that came back.
+// noteRestored counts an ID that came back.
 func (b *index) noteRestored(text string, id identity.ID) {
 	if s := b.sets[text]; s != nil {
 		for node := range s.claims[id] {
@@ -70,7 +70,7 @@ func (b *index) noteRestored(text string, id identity.ID) {
 }
 
 // refuse counts a claim that was not believed, and says so in the log and at the pod, once for each
-// number between two looks at everything.
+// ID between two looks at everything.
 func (c *Controller) refuse(fix correction) {
 	c.metrics.refused.WithLabelValues(string(fix.refused)).Inc()
 	c.mu.Lock()
@@ -83,10 +83,10 @@ func (c *Controller) refuse(fix correction) {
 	if pod == nil {
 		return
 	}
-	c.log.Warn("an endpoint claimed a number that is not its pod's identity", "endpoint", fix.key, "node", pod.Spec.NodeName,
+	c.log.Warn("an endpoint claimed an ID that is not its pod's identity", "endpoint", fix.key, "node", pod.Spec.NodeName,
 		"claimed", fix.had, "why-not", fix.refused, "identity", fix.id)
 	c.events.Eventf(pod, nil, corev1.EventTypeWarning, "IdentityClaimRefused", "NameIdentity",
-		"the CiliumEndpoint of this pod claimed number %d for the pod's labels (%s); their security identity is %d", fix.had, fix.refused, fix.id)
+		"the CiliumEndpoint of this pod claimed ID %d for the pod's labels (%s); their security identity is %d", fix.had, fix.refused, fix.id)
 }
 
 // disputes are endpoints that somebody gives a wrong identity again and again: each try to correct

@@ -24,7 +24,7 @@ import (
 	"github.com/hawser-net/hawser/internal/testenv/kubeapi"
 )
 
-// claims has the pod's endpoint name a number for the pod's own labels, as its agent would.
+// claims has the pod's endpoint name an ID for the pod's own labels, as its agent would.
 func (w *worldly) claims(b *index, p *corev1.Pod, id identity.ID) key {
 	k := key{Namespace: p.Namespace, Name: p.Name}
 	t, _ := w.target(k)
@@ -35,31 +35,31 @@ func (w *worldly) claims(b *index, p *corev1.Pod, id identity.ID) key {
 	return k
 }
 
-// TestClaimsMakeNothing: labels that have a number get no other one, whatever endpoints name.
+// TestClaimsMakeNothing: labels that have an ID get no other one, whatever endpoints name.
 func TestClaimsMakeNothing(t *testing.T) {
 	t.Parallel()
 	w, b := play(t, -1)
 	p, web := w.addPod(b, "one", "web", "n")
-	w.addNumber(b, 310, web)
+	w.addID(b, 310, web)
 	for id := identity.ID(320); id < 390; id++ {
 		k := w.claims(b, p, id)
 		if st := b.decideSet(web.text); st.action != nothing {
 			t.Fatalf("claim of %d: %+v", id, st)
 		}
-		if c, ok := b.decideEndpoint(k); !ok || c.id != 310 || c.refused != hasNumber {
+		if c, ok := b.decideEndpoint(k); !ok || c.id != 310 || c.refused != hasID {
 			t.Fatalf("claim of %d: %+v", id, c)
 		}
 	}
 }
 
-// TestClaimsChangeNoMeaning: a number that is, or was, that of other labels does not become a
+// TestClaimsChangeNoMeaning: an ID that is, or was, that of other labels does not become a
 // claimant's.
 func TestClaimsChangeNoMeaning(t *testing.T) {
 	t.Parallel()
 	w, b := play(t, -1)
 	idle, app := w.addPod(b, "idle", "idle", "n")
-	o := w.addNumber(b, 310, app)
-	b.dropPod(key{Namespace: "a", Name: idle.Name}) // scaled down: the number waits to be collected
+	o := w.addID(b, 310, app)
+	b.dropPod(key{Namespace: "a", Name: idle.Name}) // scaled down: the ID waits to be collected
 	p, web := w.addPod(b, "one", "web", "n")
 	refused := func(what string, id identity.ID, want refusal) {
 		t.Helper()
@@ -72,14 +72,14 @@ func TestClaimsChangeNoMeaning(t *testing.T) {
 		}
 	}
 	refused("of other labels that nobody has", 310, otherLabels)
-	w.update(b, o, func(o *v2.CiliumIdentity) { k8sids.Retire(o, app.text, time.Unix(0, 0)) })
-	refused("that rests after other labels", 310, otherLabels)
+	w.update(b, o, func(o *v2.CiliumIdentity) { k8sids.Quarantine(o, app.text, time.Unix(0, 0)) })
+	refused("in quarantine after other labels", 310, otherLabels)
 
 	q, db := w.addPod(b, "two", "db", "m")
 	w.claims(b, q, 330)
 	refused("that endpoints of other labels claim", 330, contested)
 	if st := b.decideSet(db.text); st.action != create {
-		t.Errorf("the other claim of the same number: %+v", st)
+		t.Errorf("the other claim of the same ID: %+v", st)
 	}
 	b.dropEndpoint(key{Namespace: "a", Name: "two"})
 	if st := b.decideSet(web.text); st.action != restore || st.id != 330 {
@@ -87,8 +87,8 @@ func TestClaimsChangeNoMeaning(t *testing.T) {
 	}
 }
 
-// TestClaimsOfNodes: of several numbers the one comes back that most nodes name; one node is one
-// voice, has no say before the pod is its own, and brings back no more than so many.
+// TestClaimsOfNodes: of several IDs the one comes back that most nodes name; one node is one
+// claim, has none before the pod is its own, and restores no more than so many.
 func TestClaimsOfNodes(t *testing.T) {
 	t.Parallel()
 	w, b := play(t, -1)
@@ -201,10 +201,10 @@ func (c *corrections) connection() connection {
 }
 
 // TestHostileAgent plays an agent that may write CiliumEndpoints and no CiliumIdentity, and claims
-// what it likes: no identity is made that pods do not need, no number changes what it means, nobody
+// what it likes: no identity is made that pods do not need, no ID changes what it means, nobody
 // else's pods lose theirs, and it costs the operator no more than a write now and then.
 func TestHostileAgent(t *testing.T) {
-	homes(t, playHostileAgent)
+	inEachStore(t, playHostileAgent)
 }
 
 func playHostileAgent(t *testing.T, env *controllers.Env, in func(*testCluster)) {
@@ -221,9 +221,9 @@ func playHostileAgent(t *testing.T, env *controllers.Env, in func(*testCluster))
 	idle := tc.pod("a", "idle", app("idle"), onNode)
 	_, want := tc.identityOf(idle, 0)
 	idleText := strings.Join(slices.Sorted(slices.Values(want.Labels)), ",")
-	web := tc.waitSynced().numberOfPod(mine)
-	idleNumber := tc.numberOfLabels(idle)
-	tc.remove([]*corev1.Pod{idle}) // its number waits to be collected
+	web := tc.waitSynced().idOfPod(mine)
+	idleID := tc.idOfLabels(idle)
+	tc.remove([]*corev1.Pod{idle}) // its ID waits to be collected
 
 	write := func(pod *corev1.Pod, f func(*v2.CiliumEndpoint)) {
 		t.Helper()
@@ -248,12 +248,12 @@ func playHostileAgent(t *testing.T, env *controllers.Env, in func(*testCluster))
 	unmoved := func(what string) {
 		t.Helper()
 		s := tc.waitSynced()
-		if s.numberOfPod(mine) != web || s.numberOfPod(theirs) != web {
-			t.Errorf("%s: the pods of %s have %s and %s", what, web, s.numberOfPod(mine), s.numberOfPod(theirs))
+		if s.idOfPod(mine) != web || s.idOfPod(theirs) != web {
+			t.Errorf("%s: the pods of %s have %s and %s", what, web, s.idOfPod(mine), s.idOfPod(theirs))
 		}
 	}
 
-	// One number after the other, for labels that have one.
+	// One ID after the other, for labels that have one.
 	began := time.Now()
 	for id := identity.ID(20000); id < 20200; id++ {
 		claim(mine, id)
@@ -282,34 +282,34 @@ func playHostileAgent(t *testing.T, env *controllers.Env, in func(*testCluster))
 	}
 	unmoved("strangers' labels")
 
-	// A number of others, for a pod whose labels have none yet.
-	fresh := tc.prepared("fresh", app("fresh"), onEvil, idleNumber, evil)
-	// One number, for many labels at once, while none of them has any.
+	// An ID of others, for a pod whose labels have none yet.
+	fresh := tc.prepared("fresh", app("fresh"), onEvil, idleID, evil)
+	// One ID, for many labels at once, while none of them has any.
 	var many []*corev1.Pod
 	for i := range 5 {
 		many = append(many, tc.prepared(fmt.Sprint("many", i), app(fmt.Sprint("many", i)), onEvil, 23000, evil))
 	}
-	unmoved("others' numbers")
+	unmoved("others' IDs")
 	s := tc.waitSynced()
-	if s.numberOfPod(fresh) == decimal(idleNumber) {
+	if s.idOfPod(fresh) == decimal(idleID) {
 		t.Errorf("a pod has the number of labels that it does not have")
 	}
-	if o := s.objects[decimal(idleNumber)]; o == nil || strings.Join(slices.Sorted(slices.Values(labelsOf(o))), ",") != idleText {
-		t.Errorf("number %d meant %s and is %+v", idleNumber, idleText, o)
+	if o := s.objects[decimal(idleID)]; o == nil || strings.Join(slices.Sorted(slices.Values(labelsOf(o))), ",") != idleText {
+		t.Errorf("ID %d meant %s and is %+v", idleID, idleText, o)
 	}
-	numbers := map[string]bool{}
+	ids := map[string]bool{}
 	for _, p := range many {
-		numbers[s.numberOfPod(p)] = true
+		ids[s.idOfPod(p)] = true
 	}
-	if len(numbers) != len(many) {
-		t.Errorf("%d sets of labels have %d numbers", len(many), len(numbers))
+	if len(ids) != len(many) {
+		t.Errorf("%d sets of labels have %d IDs", len(many), len(ids))
 	}
 	if n := len(s.objects); n != 2+1+len(many) {
 		t.Errorf("%d identities for %d sets of labels", n, 2+1+len(many))
 	}
 }
 
-// prepared makes a pod whose endpoint is there first, and claims a number for the labels that the
+// prepared makes a pod whose endpoint is there first, and claims an ID for the labels that the
 // pod will have.
 func (tc *testCluster) prepared(name string, labels map[string]string, on func(*corev1.Pod), number identity.ID, as client.Client) *corev1.Pod {
 	tc.Helper()
@@ -324,8 +324,8 @@ func (tc *testCluster) prepared(name string, labels map[string]string, on func(*
 	return tc.pod("a", name, labels, on)
 }
 
-// numberOfLabels waits until a pod's labels have a number, and returns it.
-func (tc *testCluster) numberOfLabels(p *corev1.Pod) (id identity.ID) {
+// idOfLabels waits until a pod's labels have an ID, and returns it.
+func (tc *testCluster) idOfLabels(p *corev1.Pod) (id identity.ID) {
 	tc.Helper()
 	var ns corev1.Namespace
 	tc.inspect(tc.Client.Get(tc.ctx, client.ObjectKey{Name: p.Namespace}, &ns))
@@ -334,9 +334,9 @@ func (tc *testCluster) numberOfLabels(p *corev1.Pod) (id identity.ID) {
 	tc.until(func() string {
 		names := tc.state().live[t.text]
 		if len(names) != 1 {
-			return fmt.Sprintf("%s has the numbers %v", t.text, names)
+			return fmt.Sprintf("%s has the IDs %v", t.text, names)
 		}
-		id, _ = numberOf(names[0], tc.rules.First, tc.rules.Last)
+		id, _ = idOf(names[0], tc.rules.First, tc.rules.Last)
 		return ""
 	})
 	return id

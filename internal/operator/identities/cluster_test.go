@@ -46,7 +46,7 @@ type testCluster struct {
 	gc      Config
 	ctx     context.Context
 
-	// etcd keeps the numbers, if it is not nil; keys is the test's own connection to it.
+	// etcd keeps the IDs, if it is not nil; keys is the test's own connection to it.
 	etcd      *kvstoretest.Etcd
 	keys      kvstore.Backend
 	operators *atomic.Int64
@@ -54,9 +54,9 @@ type testCluster struct {
 	tune      func(*Controller)    // if not nil, changes what is started
 
 	mu       sync.Mutex
-	tampered map[string]bool // numbers that the test itself changed or deleted
+	tampered map[string]bool // IDs that the test itself changed or deleted
 	seen     []sighting
-	planted  map[string]bool // numbers that the test made
+	planted  map[string]bool // IDs that the test made
 	emptying bool
 	// concurrentWriters means that several operators write at once, which an election's fence
 	// keeps from happening. Then one may collect an identity that another one names at that moment:
@@ -86,7 +86,7 @@ func newTestCluster(t *testing.T, env *controllers.Env, change ...func(*testClus
 	tc := &testCluster{T: t, Env: env, rules: testRules(t, 256, 65535), control: ControlDefaults(), operators: &atomic.Int64{}, tampered: map[string]bool{}, planted: map[string]bool{}}
 	tc.control.MaxBackoff = 500 * time.Millisecond
 	// Collection never gets in the way of a test that does not ask for it.
-	tc.gc = Config{Interval: 0, Rest: time.Hour, Limiter: rate.NewLimiter(rate.Inf, 1)}
+	tc.gc = Config{Interval: 0, Quarantine: time.Hour, Limiter: rate.NewLimiter(rate.Inf, 1)}
 	for _, f := range change {
 		f(tc)
 	}
@@ -200,7 +200,7 @@ func (tc *testCluster) checkUnused(o *v2.CiliumIdentity) {
 			tc.Errorf("identity %s ended while endpoint %s/%s named it", o.Name, e.Namespace, e.Name)
 			continue
 		}
-		was, _, quarantined := k8sids.Retired(o)
+		was, _, quarantined := k8sids.Quarantined(o)
 		if !quarantined {
 			was = textOf(o)
 		}
@@ -358,7 +358,7 @@ func (tc *testCluster) plant(number identity.ID, set map[string]string, change .
 }
 
 // identityOf returns the labels of a pod's identity as an object has them, and as an endpoint has
-// them with a number.
+// them with an ID.
 func (tc *testCluster) identityOf(p *corev1.Pod, number identity.ID) (map[string]string, *v2.EndpointIdentity) {
 	tc.Helper()
 	var ns corev1.Namespace
@@ -372,7 +372,7 @@ func (tc *testCluster) identityOf(p *corev1.Pod, number identity.ID) (map[string
 	return k8sids.SecurityLabels(t.labels), &v2.EndpointIdentity{ID: int64(number), Labels: t.labels.Strings()}
 }
 
-// tamper remembers that the test itself touched a number.
+// tamper remembers that the test itself touched an ID.
 func (tc *testCluster) tamper(name string) {
 	tc.mu.Lock()
 	defer tc.mu.Unlock()
@@ -384,7 +384,7 @@ type state struct {
 	pods      map[key]*corev1.Pod
 	targets   map[key]target
 	endpoints []v2.CiliumEndpoint
-	live      map[string][]string // numbers by labels
+	live      map[string][]string // IDs by labels
 	objects   map[string]*v2.CiliumIdentity
 }
 
@@ -404,7 +404,7 @@ func (tc *testCluster) look() (state, error) {
 			return state{}, err
 		}
 	}
-	ids, err := tc.numbers()
+	ids, err := tc.ids()
 	if err != nil {
 		return state{}, err
 	}
@@ -427,7 +427,7 @@ func (tc *testCluster) look() (state, error) {
 	for i := range ids {
 		o := &ids[i]
 		s.objects[o.Name] = o
-		if _, _, quarantined := k8sids.Retired(o); !quarantined {
+		if _, _, quarantined := k8sids.Quarantined(o); !quarantined {
 			s.live[textOf(o)] = append(s.live[textOf(o)], o.Name)
 		}
 	}
@@ -440,9 +440,9 @@ func (tc *testCluster) wrong(s state) string {
 	for k, t := range s.targets {
 		ours := slices.DeleteFunc(slices.Clone(s.live[t.text]), func(name string) bool { return tc.planted[name] })
 		switch {
-		case t.number != 0 && len(s.live[t.text]) > 0:
-			return fmt.Sprintf("%s has an object %v, and the number %d by rule", t.text, s.live[t.text], t.number)
-		case t.number == 0 && len(s.live[t.text]) == 0:
+		case t.fixedID != 0 && len(s.live[t.text]) > 0:
+			return fmt.Sprintf("%s has an object %v, and the ID %d by rule", t.text, s.live[t.text], t.fixedID)
+		case t.fixedID == 0 && len(s.live[t.text]) == 0:
 			return fmt.Sprintf("pod %s has no identity: %s", k, t.text)
 		case len(ours) > 1 || len(ours) == 1 && len(s.live[t.text]) > 1:
 			return fmt.Sprintf("%s has the identities %v, of which the operator made %v", t.text, s.live[t.text], ours)
@@ -459,7 +459,7 @@ func (tc *testCluster) wrong(s state) string {
 			return fmt.Sprintf("endpoint %s has no identity", k)
 		}
 		name := fmt.Sprint(e.Status.Identity.ID)
-		if t.number != 0 && name != decimal(t.number) || t.number == 0 && !slices.Contains(s.live[t.text], name) {
+		if t.fixedID != 0 && name != decimal(t.fixedID) || t.fixedID == 0 && !slices.Contains(s.live[t.text], name) {
 			return fmt.Sprintf("endpoint %s names %s; %s has %v", k, name, t.text, s.live[t.text])
 		}
 		if e.Status.Networking == nil || e.Status.Networking.NodeIP != "192.0.2.1" {
@@ -475,11 +475,11 @@ func (tc *testCluster) always(s state) {
 	tc.mu.Lock()
 	defer tc.mu.Unlock()
 	for name := range s.objects {
-		if _, ok := numberOf(name, tc.rules.First, tc.rules.Last); !ok && !tc.planted[name] {
+		if _, ok := idOf(name, tc.rules.First, tc.rules.Last); !ok && !tc.planted[name] {
 			tc.Errorf("identity %s is outside of %d to %d", name, tc.rules.First, tc.rules.Last)
 		}
 	}
-	// A number means one set of labels as long as its object exists; after it rested it may mean
+	// An ID means one set of labels as long as its object exists; after its quarantine it may mean
 	// another, if no other was free.
 	last := map[types.UID]string{}
 	for _, ev := range tc.seen {
@@ -522,8 +522,8 @@ func (tc *testCluster) waitSynced() state {
 	return s
 }
 
-// numberOfPod returns the number that a pod's endpoint names, "" for none.
-func (s state) numberOfPod(p *corev1.Pod) string {
+// idOfPod returns the ID that a pod's endpoint names, "" for none.
+func (s state) idOfPod(p *corev1.Pod) string {
 	for _, e := range s.endpoints {
 		if e.Namespace == p.Namespace && e.Name == p.Name && e.Status.Identity != nil {
 			return fmt.Sprint(e.Status.Identity.ID)

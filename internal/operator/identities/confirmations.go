@@ -17,8 +17,8 @@ import (
 	"github.com/hawser-net/hawser/internal/operator/rounds"
 )
 
-// DefaultLost is how long a number waits for an agent that confirms nothing. Numbers are many, so
-// it may be long: who repairs a node within a day finds that its kernel means by every number what
+// DefaultLost is how long an ID waits for an agent that confirms nothing. IDs are many, so
+// it may be long: who repairs a node within a day finds that its kernel means by every ID what
 // the others mean.
 const DefaultLost = 24 * time.Hour
 
@@ -26,7 +26,7 @@ const DefaultLost = 24 * time.Hour
 // confirm something before its node is known.
 const strayLease = time.Hour
 
-// releasedByAll returns those of the objects, whose numbers were in quarantine, that all agents
+// releasedByAll returns those of the objects, whose IDs were in quarantine, that all agents
 // have released, or have had time enough to, and how many are left. After an error it is none.
 func (c *collector) releasedByAll(ctx context.Context, list []*v2.CiliumIdentity, looks map[string]look) (free []*v2.CiliumIdentity, awaited int, err error) {
 	if len(list) == 0 || c.cfg.Lost == 0 {
@@ -59,8 +59,8 @@ func (c *collector) releasedByAll(ctx context.Context, list []*v2.CiliumIdentity
 	return free, awaited, nil
 }
 
-// logSlow logs which nodes numbers wait for that ended up to a version, when that changes.
-func (c *collector) logSlow(confirmed map[string]uint64, newest uint64, numbers int) {
+// logSlow logs which nodes IDs wait for that ended up to a version, when that changes.
+func (c *collector) logSlow(confirmed map[string]uint64, newest uint64, ids int) {
 	var slow []string
 	for node, v := range confirmed {
 		if v < newest {
@@ -77,10 +77,10 @@ func (c *collector) logSlow(confirmed map[string]uint64, newest uint64, numbers 
 		return
 	}
 	c.log.Warn("IDs of collected identities are not used again before the agents of these nodes have released them, or count as lost",
-		"nodes", strings.Join(slow[:min(len(slow), maxDiffer)], " "), "count", len(slow), "numbers", numbers, "lost-after", c.cfg.Lost)
+		"nodes", strings.Join(slow[:min(len(slow), maxDiffer)], " "), "count", len(slow), "numbers", ids, "lost-after", c.cfg.Lost)
 }
 
-// confirmed asks the server up to which version the agent of each node has released the numbers
+// confirmed asks the server up to which version the agent of each node has released the IDs
 // that ended, and which Leases nobody needs. A node counts as long as it has a CiliumNode. One
 // whose agent never confirmed anything, as an older one, is not among them.
 func (c *collector) confirmed(ctx context.Context) (confirmed map[string]uint64, needless []*coordinationv1.Lease, err error) {
@@ -132,7 +132,7 @@ func (c *collector) tidying(ctx context.Context) error {
 			err = c.remove(ctx, needless)
 		}
 		if err != nil && ctx.Err() == nil {
-			c.log.Warn("cannot remove what agents said of identities", "error", err)
+			c.log.Warn("cannot remove the agents' confirmations of identities", "error", err)
 		}
 		return err
 	})
@@ -146,7 +146,7 @@ func (c *collector) removing(ctx context.Context) error {
 			return nil
 		case list := <-c.needless:
 			if err := c.remove(ctx, list); err != nil {
-				c.log.Warn("Leases of agents are left over, until later", "error", err)
+				c.log.Warn("cannot remove stale Leases of agents yet", "error", err)
 			}
 		}
 	}

@@ -48,7 +48,7 @@ func (c *Control) Flags(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&c.Labels, "labels", c.Labels, "label prefixes that make or (with !) do not make an identity, added to the default list; as for the agents")
 	fs.StringVar(&c.LabelPrefixFile, "label-prefix-file", c.LabelPrefixFile, "JSON file of label prefixes that replaces the default list; as for the agents")
 	fs.StringToStringVar(&c.Fixed, "fixed-identity-mapping", c.Fixed, "identities 128 to 255 by name, such as 128=kv-store; as for the agents")
-	fs.BoolVar(&c.WellKnown, identity.WellKnownFlag, c.WellKnown, "certain system pods, such as CoreDNS, have identities of fixed numbers; as for the agents")
+	fs.BoolVar(&c.WellKnown, identity.WellKnownFlag, c.WellKnown, "certain system pods, such as CoreDNS, have identities of fixed IDs; as for the agents")
 	fs.IntVar(&c.Budget, "identity-unscheduled-budget", c.Budget,
 		"how many identities may exist that only pods without a node need, if the operator makes identities; -1 for any number")
 }
@@ -81,8 +81,8 @@ func (c *Control) Rules(cluster string, first, last identity.ID) (*Rules, error)
 		errs = append(errs, fmt.Errorf("--labels, --label-prefix-file: %w", err))
 	}
 	var entries []string
-	for number, name := range c.Fixed {
-		entries = append(entries, number+"="+name)
+	for id, name := range c.Fixed {
+		entries = append(entries, id+"="+name)
 	}
 	fixed, err := identity.ParseFixed(entries)
 	if err != nil {

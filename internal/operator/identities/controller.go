@@ -58,7 +58,7 @@ type Controller struct {
 	running  bool                // all there was at the start is in the index
 	have     versions            // of what was indexed
 	differ   int                 // nodes whose agents make other labels count, as agree saw last
-	notified map[string]bool     // sets of labels whose pods know that there is no number
+	notified map[string]bool     // sets of labels whose pods know that there is no ID
 	refused  map[key]identity.ID // claims whose pods know that they were refused
 
 	disputes disputes
@@ -73,7 +73,7 @@ type queue[T comparable] struct {
 	since    map[T]time.Time
 }
 
-// Setup adds the controller to m. Numbers are kept as objects, or, if keys is not nil, in a
+// Setup adds the controller to m. IDs are kept as objects, or, if keys is not nil, in a
 // key-value store.
 func Setup(m manager.Manager, cfg Control, rules *Rules, keys *Keys, reg prometheus.Registerer, log *slog.Logger) (*Controller, error) {
 	c := &Controller{
@@ -86,7 +86,7 @@ func Setup(m manager.Manager, cfg Control, rules *Rules, keys *Keys, reg prometh
 		return nil, err
 	}
 	if keys != nil {
-		h, err := newKeyHome(*keys, rules, log)
+		h, err := newKeyStore(*keys, rules, log)
 		if err != nil {
 			return nil, err
 		}
@@ -147,7 +147,7 @@ func (c *Controller) serve(ctx context.Context, wg *sync.WaitGroup) {
 	c.flush()
 	summary := c.index.summary()
 	c.mu.Unlock()
-	c.log.Info("looking after identities", "ready", summary.ready, "missing", summary.missing, "duplicates", summary.duplicates, "resting", summary.quarantined)
+	c.log.Info("all identities were compared", "ready", summary.ready, "missing", summary.missing, "duplicates", summary.duplicates, "resting", summary.quarantined)
 	for retry.Sleep(ctx, c.cfg.Resync) {
 		c.resync()
 	}
@@ -250,21 +250,21 @@ func work[T comparable](ctx context.Context, c *Controller, q *queue[T], do func
 func (c *Controller) known(id allocator.ID) (k8sids.Entry, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	n := c.index.numbers[identity.ID(id)]
+	n := c.index.ids[identity.ID(id)]
 	if n == nil || n.given != "" { // whose an edited one is, only the object says
 		return k8sids.Entry{}, false
 	}
-	return k8sids.Entry{Text: n.text, Resting: n.quarantined, Since: n.since, Life: n.life, Certain: n.certain}, true
+	return k8sids.Entry{Text: n.text, Quarantined: n.quarantined, Since: n.since, Life: n.life, Certain: n.certain}, true
 }
 
-// full reports whether the cache shows that every number is other labels'.
+// full reports whether the cache shows that every ID is other labels'.
 func (c *Controller) full(text string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.index.allTaken(text)
 }
 
-// InUse returns a function that says whether a number must not be collected, by what the caches
+// InUse returns a function that says whether an ID must not be collected, by what the caches
 // have. ok is false as long as they are not filled.
 func (c *Controller) InUse() (used func(identity.ID) bool, ok bool) {
 	c.mu.Lock()
@@ -276,11 +276,11 @@ func (c *Controller) InUse() (used func(identity.ID) bool, ok bool) {
 	}, c.running
 }
 
-// Users asks the server itself which of some numbers must not be collected, and joins that with
-// what the caches have; of other numbers it says that they are in use, and of those for which it is
+// Users asks the server itself which of some IDs must not be collected, and joins that with
+// what the caches have; of other IDs it says that they are in use, and of those for which it is
 // not known. It fails while the caches are not filled, or show less than the server, or agents make
-// other identities than the operator. Of a few numbers it asks one by one, and of none not at all.
-func (c *Controller) Users(ctx context.Context, numbers []identity.ID) (used func(identity.ID) bool, err error) {
+// other identities than the operator. Of a few IDs it asks one by one, and of none not at all.
+func (c *Controller) Users(ctx context.Context, ids []identity.ID) (used func(identity.ID) bool, err error) {
 	cached, ok := c.InUse()
 	if !ok {
 		return nil, errEmpty
@@ -289,7 +289,7 @@ func (c *Controller) Users(ctx context.Context, numbers []identity.ID) (used fun
 		return nil, err
 	}
 	ask := map[identity.ID]string{}
-	for _, id := range numbers {
+	for _, id := range ids {
 		if text, ok := c.textOf(id); ok && !cached(id) {
 			ask[id] = text
 		}
@@ -315,11 +315,11 @@ func (c *Controller) Users(ctx context.Context, numbers []identity.ID) (used fun
 	return func(id identity.ID) bool { return !free[id] || cached(id) }, nil
 }
 
-// textOf returns what a number stands for; ok is false if it is not known.
+// textOf returns what an ID stands for; ok is false if it is not known.
 func (c *Controller) textOf(id identity.ID) (text string, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	n := c.index.numbers[id]
+	n := c.index.ids[id]
 	if n == nil {
 		return "", false
 	}
@@ -331,44 +331,44 @@ type Count struct {
 	// Total are those with labels. InUse are those of them that must not be collected; Duplicates
 	// those whose labels an older one has.
 	Total, InUse, Duplicates int
-	// Resting are numbers of collected ones.
-	Resting int
+	// Quarantined are IDs of collected ones.
+	Quarantined int
 }
 
-// Count counts what the caches have; ok is false as long as they are not filled. Numbers of other
+// Count counts what the caches have; ok is false as long as they are not filled. IDs of other
 // clusters do not count.
 func (c *Controller) Count() (n Count, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for id, number := range c.index.numbers {
+	for id, number := range c.index.ids {
 		switch {
 		case id < c.index.rules.First || id > c.index.rules.Last:
 			continue
 		case number.quarantined:
-			n.Resting++
+			n.Quarantined++
 			continue
 		}
 		n.Total++
 		if c.index.used(id) {
 			n.InUse++
 		}
-		if number.set != nil && number.set.numbers[0] != number {
+		if number.set != nil && number.set.ids[0] != number {
 			n.Duplicates++
 		}
 	}
 	return n, c.running
 }
 
-// second reports whether a number's labels have an older one.
+// second reports whether an ID's labels have an older one.
 func (c *Controller) second(id identity.ID) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	n := c.index.numbers[id]
-	return n != nil && n.set != nil && n.set.numbers[0] != n
+	n := c.index.ids[id]
+	return n != nil && n.set != nil && n.set.ids[0] != n
 }
 
-// hold keeps a number that nobody uses from being named while f collects it. It does not call f if
-// the number is in use.
+// hold keeps an ID that nobody uses from being named while f collects it. It does not call f if
+// the ID is in use.
 func (c *Controller) hold(id identity.ID, f func() (bool, error)) (bool, error) {
 	c.mu.Lock()
 	free := c.index.hold(id)
@@ -391,7 +391,7 @@ func (c *Controller) follow(ctx context.Context, informers cache.Cache) error {
 	var synced []toolscache.InformerSynced
 	var errs []error
 	add := func(s toolscache.InformerSynced, err error) { synced, errs = append(synced, s), append(errs, err) }
-	if c.cfg.Agents { // else nobody's word stands for his endpoints
+	if c.cfg.Agents { // else no agent vouches for its endpoints
 		add(handle(ctx, informers, indexed(c, c.index.setNode), indexed(c, func(o *v2.CiliumNode) { c.index.dropNode(client.ObjectKeyFromObject(o)) })))
 	}
 	add(follow(ctx, c, informers, kindNamespaces, c.index.setNamespace, func(k key) { c.index.dropNamespace(k.Name) }))
@@ -440,8 +440,8 @@ func indexed[T any](c *Controller, f func(T)) func(T) {
 // indexObserver is the [observer] that writes into the index.
 type indexObserver struct{ c *Controller }
 
-func (k indexObserver) setNumber(now *numberEntry) { indexed(k.c, k.c.index.setNumber)(now) }
-func (k indexObserver) dropNumber(id identity.ID)  { indexed(k.c, k.c.index.dropNumber)(id) }
+func (k indexObserver) setID(now *idEntry)    { indexed(k.c, k.c.index.setID)(now) }
+func (k indexObserver) dropID(id identity.ID) { indexed(k.c, k.c.index.dropID)(id) }
 
 // object is a pointer to a kind of object.
 type object[T any] interface {

@@ -18,14 +18,14 @@ import (
 // CFP-27752.
 func TestController(t *testing.T) {
 	none := func(*testCluster) {}
-	homes(t, func(t *testing.T, env *controllers.Env, in func(*testCluster)) {
+	inEachStore(t, func(t *testing.T, env *controllers.Env, in func(*testCluster)) {
 		for _, row := range []struct {
 			name   string
 			test   func(*testCluster)
 			change func(*testCluster)
 		}{
 			// "Pod creation process", regular path; "Operator acts on Pod instead of CEP changes":
-			// there is a number before the pod has a node.
+			// there is an ID before the pod has a node.
 			{"pods", controllerPods, none},
 			// "Pod creation process", missing global ID path; "Operator changes 2", "Operator
 			// changes 6", "Review discussion 2": an endpoint without an identity is given one.
@@ -41,7 +41,7 @@ func TestController(t *testing.T) {
 			// "Operator changes 1": unplanned changes of identities by others.
 			{"deleted and edited", controllerDeletedAndEdited, none},
 			// The same while no operator runs, "Operator changes 4": what the endpoints say brings
-			// back a number that is nobody's, and one whose digest says that it was given these
+			// back an ID that has no owner, and one whose digest says that it was given these
 			// labels. In a store references say it.
 			{"deleted and edited behind its back", controllerDeletedAndEditedAway, none},
 			// An endpoint of a pod that is gone, or of another of the same name, is not this
@@ -90,7 +90,7 @@ func controllerEndpoints(tc *testCluster) {
 	fixed := tc.pod("a", "fixed", map[string]string{labels.KeyFixedIdentity: "store"}, onNode)
 	tc.endpoint(fixed)
 	s := tc.waitSynced()
-	if got := s.numberOfPod(dns) + " " + s.numberOfPod(fixed); got != "112 130" || len(s.objects) != 1 {
+	if got := s.idOfPod(dns) + " " + s.idOfPod(fixed); got != "112 130" || len(s.objects) != 1 {
 		tc.Errorf("by rule: %s; %d objects", got, len(s.objects))
 	}
 }
@@ -107,8 +107,8 @@ func controllerTwoWriters(tc *testCluster) {
 	tc.endpoint(q, &v2.EndpointIdentity{ID: 777, Labels: []string{"k8s:app=db"}})
 	tc.operator()
 	s := tc.waitSynced()
-	if s.numberOfPod(p) != "4000" {
-		tc.Errorf("the agent's choice became %s", s.numberOfPod(p))
+	if s.idOfPod(p) != "4000" {
+		tc.Errorf("the agent's choice became %s", s.idOfPod(p))
 	}
 	var now v2.CiliumEndpoint
 	if err := tc.Client.Get(tc.ctx, client.ObjectKeyFromObject(e), &now); err != nil || now.ResourceVersion != e.ResourceVersion {
@@ -121,18 +121,18 @@ func controllerPodLabels(tc *testCluster) {
 	tc.namespace("a", nil)
 	p := tc.pod("a", "one", appLabels("web"), onNode)
 	tc.endpoint(p)
-	before := tc.waitSynced().numberOfPod(p)
+	before := tc.waitSynced().idOfPod(p)
 	tc.edit(p, func(o client.Object) { o.SetLabels(appLabels("db")) })
-	after := tc.waitSynced().numberOfPod(p)
+	after := tc.waitSynced().idOfPod(p)
 	if before == after {
 		tc.Errorf("%s before and after", before)
 	}
 	tc.edit(p, func(o client.Object) { o.SetLabels(appLabels("web")) })
-	if again := tc.waitSynced().numberOfPod(p); again != before {
+	if again := tc.waitSynced().idOfPod(p); again != before {
 		tc.Errorf("labels that come back have %s, not %s", again, before)
 	}
 	tc.edit(p, func(o client.Object) { o.SetLabels(map[string]string{"app": "web", "pod-template-hash": "x"}) })
-	if again := tc.waitSynced().numberOfPod(p); again != before {
+	if again := tc.waitSynced().idOfPod(p); again != before {
 		tc.Errorf("a label that makes no identity changed it to %s", again)
 	}
 }
@@ -158,14 +158,14 @@ func controllerDeletedAndEdited(tc *testCluster) {
 	tc.namespace("a", nil)
 	p := tc.pod("a", "one", appLabels("web"), onNode)
 	tc.endpoint(p)
-	name := tc.waitSynced().numberOfPod(p)
+	name := tc.waitSynced().idOfPod(p)
 	tc.tamper(name)
 	tc.destroy(name)
-	if again := tc.waitSynced().numberOfPod(p); again != name {
+	if again := tc.waitSynced().idOfPod(p); again != name {
 		tc.Errorf("an identity in use was deleted: the pod has %s, not %s", again, name)
 	}
 	tc.rename(name, "db")
-	if again := tc.waitSynced().numberOfPod(p); again != name || len(tc.state().objects) != 1 {
+	if again := tc.waitSynced().idOfPod(p); again != name || len(tc.state().objects) != 1 {
 		tc.Errorf("an identity in use was edited: the pod has %s, not %s; %d identities", again, name, len(tc.state().objects))
 	}
 }
@@ -179,15 +179,15 @@ func controllerDeletedAndEditedAway(tc *testCluster) {
 	s := tc.waitSynced()
 	stop()
 	for _, x := range []*corev1.Pod{p, q} {
-		tc.tamper(s.numberOfPod(x))
+		tc.tamper(s.idOfPod(x))
 	}
-	tc.destroy(s.numberOfPod(p))
-	tc.rename(s.numberOfPod(q), "cache")
+	tc.destroy(s.idOfPod(p))
+	tc.rename(s.idOfPod(q), "cache")
 	tc.operator()
 	tc.until(func() string { return tc.wrong(tc.state()) })
 	now := tc.waitSynced()
-	if now.numberOfPod(p) != s.numberOfPod(p) || now.numberOfPod(q) != s.numberOfPod(q) || len(now.objects) != 2 {
-		tc.Errorf("numbers were %s and %s and are %s and %s; %d identities", s.numberOfPod(p), s.numberOfPod(q), now.numberOfPod(p), now.numberOfPod(q), len(now.objects))
+	if now.idOfPod(p) != s.idOfPod(p) || now.idOfPod(q) != s.idOfPod(q) || len(now.objects) != 2 {
+		tc.Errorf("IDs were %s and %s and are %s and %s; %d identities", s.idOfPod(p), s.idOfPod(q), now.idOfPod(p), now.idOfPod(q), len(now.objects))
 	}
 }
 
@@ -215,8 +215,8 @@ func controllerStrangersEndpoints(tc *testCluster) {
 		tc.Fatal(err)
 	}
 	tc.endpoint(p)
-	if s := tc.waitSynced(); s.numberOfPod(p) != s.numberOfPod(q) {
-		tc.Errorf("pods of the same labels have %s and %s", s.numberOfPod(p), s.numberOfPod(q))
+	if s := tc.waitSynced(); s.idOfPod(p) != s.idOfPod(q) {
+		tc.Errorf("pods of the same labels have %s and %s", s.idOfPod(p), s.idOfPod(q))
 	}
 }
 

@@ -15,19 +15,19 @@ type action int
 const (
 	// nothing: it has what it needs.
 	nothing action = iota
-	// create: it has no number.
+	// create: it has no ID.
 	create
-	// restore: endpoints carry a number of it whose object is gone, or rests.
+	// restore: endpoints carry an ID of it whose object is gone, or in quarantine.
 	restore
 	// revert: somebody gave an object of it other labels.
 	revert
 	// seal: an object of it does not say yet which labels it was given.
 	seal
-	// withdraw: this process made a number, while somebody else had made another one before.
+	// withdraw: this process made an ID, while somebody else had made another one before.
 	withdraw
-	// wait: only pods without a node need a number, and too many of these have one.
+	// wait: only pods without a node need an ID, and too many of these have one.
 	wait
-	// release: nobody needs the number any more that this process holds a reference to.
+	// release: nobody needs the ID any more that this process holds a reference to.
 	release
 )
 
@@ -36,7 +36,7 @@ type step struct {
 	action action
 	text   string
 	labels labels.Set
-	// id is the number to restore, revert, seal or withdraw; uid and rv are those of its object in
+	// id is the ID to restore, revert, seal or withdraw; uid and rv are those of its object in
 	// the last three.
 	id  identity.ID
 	uid types.UID
@@ -47,7 +47,7 @@ type step struct {
 // the budget.
 func (b *index) decideSet(text string) step {
 	s := b.sets[text]
-	if _, kept := b.kept[text]; kept { // whoever holds the reference brings back what others delete or change
+	if _, kept := b.kept[text]; kept { // the holder of the reference restores what others delete or change
 		if b.needed(s) {
 			return step{}
 		}
@@ -57,8 +57,8 @@ func (b *index) decideSet(text string) step {
 		return step{}
 	}
 	st := step{text: text, labels: s.labels}
-	if b.references && len(s.numbers) > 0 {
-		if len(s.pods) > 0 && s.number == 0 {
+	if b.references && len(s.ids) > 0 {
+		if len(s.pods) > 0 && s.fixedID == 0 {
 			st.action = create
 		}
 		return st
@@ -67,7 +67,7 @@ func (b *index) decideSet(text string) step {
 		st.action, st.id, st.uid, st.rv = withdraw, n.id, n.uid, n.rv
 		return st
 	}
-	for _, n := range s.numbers { // whether or not anybody needs it
+	for _, n := range s.ids { // whether or not anybody needs it
 		if n.nowText == text || n.given != "" { // which labels to give back is not known
 			continue
 		}
@@ -81,16 +81,16 @@ func (b *index) decideSet(text string) step {
 		st.action, st.id, st.uid, st.rv = revert, n.id, n.uid, n.rv
 		return st
 	}
-	for _, n := range s.numbers {
+	for _, n := range s.ids {
 		if n.bare && n.certain && n.nowText == text && b.used(n.id) {
 			st.action, st.id, st.uid, st.rv = seal, n.id, n.uid, n.rv
 			return st
 		}
 	}
-	if len(s.pods) == 0 || s.number != 0 {
+	if len(s.pods) == 0 || s.fixedID != 0 {
 		return step{}
 	}
-	if len(s.numbers) > 0 {
+	if len(s.ids) > 0 {
 		return step{}
 	}
 	if id := b.referenced(s); id != 0 {
@@ -111,17 +111,17 @@ func (b *index) decideSet(text string) step {
 	return st
 }
 
-// needed reports whether a reference to a set's number must be kept: pods are to have it, or
-// endpoints name it still. That endpoints name a number is no reason to make a reference: somebody
+// needed reports whether a reference to a set's ID must be kept: pods are to have it, or
+// endpoints name it still. That endpoints name an ID is no reason to make a reference: somebody
 // may have given it to these labels since.
 func (b *index) needed(s *setEntry) bool {
-	if s == nil || s.number != 0 {
+	if s == nil || s.fixedID != 0 {
 		return false
 	}
-	return len(s.pods) > 0 || slices.ContainsFunc(s.numbers, func(n *numberEntry) bool { return b.named[n.id] > 0 })
+	return len(s.pods) > 0 || slices.ContainsFunc(s.ids, func(n *idEntry) bool { return b.named[n.id] > 0 })
 }
 
-// keep notes that this process holds a reference to the number of a set.
+// keep notes that this process holds a reference to the ID of a set.
 func (b *index) keep(text string) {
 	b.kept[text] = struct{}{}
 	b.dirtySets[text] = struct{}{} // what it is for may be gone by now
@@ -130,7 +130,7 @@ func (b *index) keep(text string) {
 	}
 }
 
-// gaveUp records that the number of a set could not be made: it does not count against the budget
+// gaveUp records that the ID of a set could not be made: it does not count against the budget
 // meanwhile.
 func (b *index) gaveUp(text string) {
 	if s := b.sets[text]; s != nil && s.reserved {
@@ -143,18 +143,18 @@ func (b *index) gaveUp(text string) {
 // earlier.
 func (b *index) noteMade(id identity.ID, uid types.UID) {
 	b.made[id] = uid
-	if n := b.numbers[id]; n != nil && n.set != nil { // the watch was faster
+	if n := b.ids[id]; n != nil && n.set != nil { // the watch was faster
 		b.dirtySets[n.set.text] = struct{}{}
 	}
 }
 
 // duplicate returns an object of the set that this process made without having seen an older one,
 // and that nobody names.
-func (b *index) duplicate(s *setEntry) *numberEntry {
-	if len(s.numbers) < 2 {
+func (b *index) duplicate(s *setEntry) *idEntry {
+	if len(s.ids) < 2 {
 		return nil
 	}
-	for _, n := range s.numbers[1:] {
+	for _, n := range s.ids[1:] {
 		if b.made[n.id] == n.uid && b.named[n.id] == 0 && n.nowText == n.text {
 			return n
 		}
@@ -162,7 +162,7 @@ func (b *index) duplicate(s *setEntry) *numberEntry {
 	return nil
 }
 
-// referenced returns a number that endpoints of the set's pods carry for these very labels, and
+// referenced returns an ID that endpoints of the set's pods carry for these very labels, and
 // that can become the set's; 0 if there is none. Of several it is the one that pods of most nodes
 // carry, then the smallest.
 func (b *index) referenced(s *setEntry) identity.ID {
@@ -185,13 +185,13 @@ type correction struct {
 	key key
 	uid types.UID
 	rv  string
-	// had is the number that it names, 0 for none.
+	// had is the ID that it names, 0 for none.
 	had, id identity.ID
 	labels  labels.Set
 	// doubt means that the endpoint was written after what is known of its pod and namespace, so
 	// that whoever wrote it may have known more.
 	doubt bool
-	// refused reports why its claim of the number that it names is not believed; "" if it claims
+	// refused reports why its claim of the ID that it names is not believed; "" if it claims
 	// none.
 	refused refusal
 	pod     types.UID
@@ -199,7 +199,7 @@ type correction struct {
 }
 
 // decideEndpoint returns how an endpoint's identity is wrong; ok is false if it is right, or there
-// is nothing right to name yet. Whoever named a number of the pod's labels is not contradicted,
+// is nothing right to name yet. Whoever named an ID of the pod's labels is not contradicted,
 // even if there is an older one.
 func (b *index) decideEndpoint(k key) (c correction, ok bool) {
 	e, known := b.endpoints[k]
@@ -208,15 +208,15 @@ func (b *index) decideEndpoint(k key) (c correction, ok bool) {
 		return correction{}, false
 	}
 	s := p.set
-	right := s.number
+	right := s.fixedID
 	if right == 0 {
-		if n := b.numbers[e.id]; n != nil && !n.quarantined && n.text == s.text {
+		if n := b.ids[e.id]; n != nil && !n.quarantined && n.text == s.text {
 			return correction{}, false
 		}
 		if _, kept := b.kept[s.text]; b.references && !kept { // it may be collected still
 			return correction{}, false
 		}
-		for _, n := range s.numbers {
+		for _, n := range s.ids {
 			if _, held := b.held[n.id]; n.nowText == s.text && !held {
 				right = n.id
 				break
@@ -230,7 +230,7 @@ func (b *index) decideEndpoint(k key) (c correction, ok bool) {
 		return correction{}, false
 	}
 	why := believed
-	if p.claim.id != 0 && s.number == 0 {
+	if p.claim.id != 0 && s.fixedID == 0 {
 		why = b.refusal(s, p.claim.id)
 	}
 	return correction{
@@ -240,7 +240,7 @@ func (b *index) decideEndpoint(k key) (c correction, ok bool) {
 	}, true
 }
 
-// agentKnows reports whether a number is left alone because it is an identity, of whatever labels,
+// agentKnows reports whether an ID is left alone because it is an identity, of whatever labels,
 // that the agent of the pod's node may have made or found: one that makes identities and expects
 // nobody else to write them would put back what is corrected, and the two would take turns. What an
 // agent says of itself comes by another watch than its endpoints, so one whose node is not known
@@ -252,24 +252,24 @@ func (b *index) agentKnows(p *podEntry, id identity.ID) bool {
 	if alone, known := b.alone[p.obj.Spec.NodeName]; known && !alone {
 		return false
 	}
-	n := b.numbers[id]
+	n := b.ids[id]
 	return n != nil && !n.quarantined
 }
 
-// used reports whether a number must not be collected: an endpoint or a slice names it, or pods are
+// used reports whether an ID must not be collected: an endpoint or a slice names it, or pods are
 // to have it.
 func (b *index) used(id identity.ID) bool {
 	if b.named[id] > 0 {
 		return true
 	}
-	n := b.numbers[id]
+	n := b.ids[id]
 	if n == nil || n.set == nil || len(n.set.pods) == 0 {
 		return false
 	}
-	return slices.Index(n.set.numbers, n) == 0
+	return slices.Index(n.set.ids, n) == 0
 }
 
-// hold keeps a number that nobody uses from being named until release. It reports false if it is in
+// hold keeps an ID that nobody uses from being named until release. It reports false if it is in
 // use.
 func (b *index) hold(id identity.ID) bool {
 	if b.used(id) {
@@ -279,20 +279,20 @@ func (b *index) hold(id identity.ID) bool {
 	return true
 }
 
-// release ends hold. If the number was collected, the watch will show it.
+// release ends hold. If the ID was collected, the watch will show it.
 func (b *index) release(id identity.ID) {
 	delete(b.held, id)
-	if n := b.numbers[id]; n != nil && n.set != nil {
+	if n := b.ids[id]; n != nil && n.set != nil {
 		b.touchSet(n.set)
 	}
 }
 
 // summary counts sets of labels by what they have.
 type summary struct {
-	// Ready have a number. Missing have pods and no number. Unscheduled have one that only pods
+	// Ready have an ID. Missing have pods and no ID. Unscheduled have one that only pods
 	// without a node need, Waiting none because of the budget.
 	ready, missing, unscheduled, waiting int
-	// duplicates are objects beyond the first of their labels, resting those that no labels have.
+	// duplicates are objects beyond the first of their labels, quarantined those without labels.
 	duplicates, quarantined int
 	// edited are objects with other labels than those that they stand for.
 	edited int
@@ -304,7 +304,7 @@ func (b *index) summary() summary {
 		switch {
 		case text == "":
 			continue
-		case len(s.pods) > 0 && s.number == 0 && len(s.numbers) == 0:
+		case len(s.pods) > 0 && s.fixedID == 0 && len(s.ids) == 0:
 			c.missing++
 			if _, ok := b.waiting[text]; ok {
 				c.waiting++
@@ -312,9 +312,9 @@ func (b *index) summary() summary {
 		case len(s.pods) > 0:
 			c.ready++
 		}
-		c.duplicates += max(0, len(s.numbers)-1)
+		c.duplicates += max(0, len(s.ids)-1)
 	}
-	for _, n := range b.numbers {
+	for _, n := range b.ids {
 		switch {
 		case n.quarantined:
 			c.quarantined++

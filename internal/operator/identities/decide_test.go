@@ -39,8 +39,8 @@ func (w *worldly) addPod(b *index, name, app, node string) (*corev1.Pod, target)
 	return p, t
 }
 
-// addNumber adds an identity.
-func (w *worldly) addNumber(b *index, id identity.ID, t target) *v2.CiliumIdentity {
+// addID adds an identity.
+func (w *worldly) addID(b *index, id identity.ID, t target) *v2.CiliumIdentity {
 	o := &v2.CiliumIdentity{ObjectMeta: w.meta("", decimal(id)), SecurityLabels: k8sids.SecurityLabels(t.labels)}
 	k8sids.Seal(o)
 	setObject(b, o)
@@ -62,20 +62,20 @@ func TestEdited(t *testing.T) {
 	t.Parallel()
 	w, b := play(t, -1)
 	_, web := w.addPod(b, "one", "web", "n")
-	o := w.addNumber(b, 300, web)
+	o := w.addID(b, 300, web)
 	now := w.update(b, o, func(o *v2.CiliumIdentity) { o.SecurityLabels["k8s:app"] = "db" })
 	want := step{action: revert, text: web.text, labels: web.labels, id: 300, uid: o.UID, rv: now.ResourceVersion}
 	if diff := gocmp.Diff(want, b.decideSet(web.text), gocmp.AllowUnexported(step{})); diff != "" {
 		t.Errorf("edited (-want +got):\n%s", diff)
 	}
-	// A pod with the labels that it says now must not get the number, nor may the prober take it
+	// A pod with the labels that it says now must not get the ID, nor may the prober take it
 	// for theirs.
 	_, db := w.addPod(b, "two", "db", "n")
 	if st := b.decideSet(db.text); st.action != create {
 		t.Errorf("the other labels: %+v", st)
 	}
 	if !b.used(300) {
-		t.Error("the number could be collected")
+		t.Error("the ID could be collected")
 	}
 	w.update(b, now, func(o *v2.CiliumIdentity) { o.SecurityLabels = map[string]string{"no=label;": ""} })
 	if st := b.decideSet(web.text); st.action != revert {
@@ -99,9 +99,9 @@ func TestEdited(t *testing.T) {
 		t.Errorf("%d edited", n)
 	}
 	// One that nobody ever needed goes by what its labels were first, too.
-	o = w.addNumber(b, 301, target{labels: web.labels, text: web.text})
+	o = w.addID(b, 301, target{labels: web.labels, text: web.text})
 	w.update(b, o, func(o *v2.CiliumIdentity) { o.SecurityLabels = map[string]string{} })
-	if n := b.numbers[301]; n.text != web.text || b.summary().edited != 2 {
+	if n := b.ids[301]; n.text != web.text || b.summary().edited != 2 {
 		t.Errorf("emptied: it stands for %q", n.text)
 	}
 }
@@ -112,8 +112,8 @@ func TestWithdraw(t *testing.T) {
 	t.Parallel()
 	w, b := play(t, -1)
 	p, web := w.addPod(b, "one", "web", "n")
-	w.addNumber(b, 310, web)
-	o := w.addNumber(b, 320, web)
+	w.addID(b, 310, web)
+	o := w.addID(b, 320, web)
 	if st := b.decideSet(web.text); st.action != nothing {
 		t.Errorf("somebody else's duplicate: %+v", st)
 	}
@@ -134,18 +134,18 @@ func TestWithdraw(t *testing.T) {
 	}
 }
 
-// TestHeld: a number that is being collected is not named.
+// TestHeld: an ID that is being collected is not named.
 func TestHeld(t *testing.T) {
 	t.Parallel()
 	w, b := play(t, -1)
 	_, web := w.addPod(b, "one", "web", "n")
-	w.addNumber(b, 310, web)
+	w.addID(b, 310, web)
 	if b.hold(310) {
-		t.Error("a number that a pod needs is collected")
+		t.Error("an ID that a pod needs is collected")
 	}
 	b.dropPod(key{Namespace: "a", Name: "one"})
 	if !b.hold(310) {
-		t.Error("a number that nobody needs is not collected")
+		t.Error("an ID that nobody needs is not collected")
 	}
 	p, _ := w.addPod(b, "one", "web", "n")
 	e := &v2.CiliumEndpoint{ObjectMeta: w.meta("a", "one")}
@@ -171,7 +171,7 @@ func TestDoubt(t *testing.T) {
 	t.Parallel()
 	w, b := play(t, -1)
 	p, web := w.addPod(b, "one", "web", "n")
-	w.addNumber(b, 310, web)
+	w.addID(b, 310, web)
 	k := key{Namespace: "a", Name: "one"}
 	name := func(id int64) {
 		e := &v2.CiliumEndpoint{ObjectMeta: w.meta("a", "one")}
@@ -198,7 +198,7 @@ func TestDoubt(t *testing.T) {
 
 // TestAgentsOfTheirOwn: where agents may make identities, an endpoint that names an identity, of
 // whatever labels, is left alone if its agent says that it makes identities itself, or its node is
-// not known; one that names none, or nobody's number, is not. As soon as the agent says otherwise
+// not known; one that names none, or nobody's ID, is not. As soon as the agent says otherwise
 // the endpoint is looked at.
 func TestAgentsOfTheirOwn(t *testing.T) {
 	t.Parallel()
@@ -206,8 +206,8 @@ func TestAgentsOfTheirOwn(t *testing.T) {
 	b.agents = true
 	p, web := w.addPod(b, "one", "web", "n")
 	_, db := w.addPod(b, "two", "db", "n")
-	w.addNumber(b, 310, web)
-	o := w.addNumber(b, 320, db)
+	w.addID(b, 310, web)
+	o := w.addID(b, 320, db)
 	if c, ok := b.decideEndpoint(w.claims(b, p, 320)); ok {
 		t.Errorf("a node that is not known yet: %+v", c)
 	}
@@ -223,14 +223,14 @@ func TestAgentsOfTheirOwn(t *testing.T) {
 	}
 	w.claims(b, p, 330)
 	if c, ok := b.decideEndpoint(k); !ok || c.id != 310 {
-		t.Errorf("nobody's number: %+v", c)
+		t.Errorf("nobody's ID: %+v", c)
 	}
 	w.claims(b, p, 320)
-	quarantined := w.update(b, o, func(o *v2.CiliumIdentity) { k8sids.Retire(o, db.text, time.Unix(0, 0)) })
+	quarantined := w.update(b, o, func(o *v2.CiliumIdentity) { k8sids.Quarantine(o, db.text, time.Unix(0, 0)) })
 	if c, ok := b.decideEndpoint(k); !ok || c.id != 310 {
-		t.Errorf("a number that rests: %+v", c)
+		t.Errorf("an ID in quarantine: %+v", c)
 	}
-	w.update(b, quarantined, func(o *v2.CiliumIdentity) { k8sids.Revive(o, k8sids.SecurityLabels(db.labels)) })
+	w.update(b, quarantined, func(o *v2.CiliumIdentity) { k8sids.Restore(o, k8sids.SecurityLabels(db.labels)) })
 	b.take()
 	setMode(identity.ManagedByBoth)
 	if _, endpoints := b.take(); len(endpoints) == 0 {
@@ -282,8 +282,8 @@ func TestBudget(t *testing.T) {
 						b.gaveUp(text)
 						b.dirtySets[text] = struct{}{}
 					case st.action == create:
-						o := w.addNumber(b, next, target{labels: st.labels})
-						w.numbers[o.Name] = o
+						o := w.addID(b, next, target{labels: st.labels})
+						w.ids[o.Name] = o
 						has[text] = next
 						next++
 					}
@@ -331,7 +331,7 @@ func TestBudget(t *testing.T) {
 				t.Fatalf("seed %d: %d wait, with %d of %d used", seed, missing, pending, budget)
 			}
 			if c := b.summary(); c.waiting != missing || c.missing != missing {
-				t.Fatalf("seed %d: %d wait, told are %+v", seed, missing, c)
+				t.Fatalf("seed %d: %d wait, notified are %+v", seed, missing, c)
 			}
 		}
 		if next-300 > 60 {

@@ -9,20 +9,20 @@
 // says what to look at again. Everything is looked at again every ten minutes, and what failed
 // is tried for ever.
 //
-//   - A set of labels that a pod has, on a node or not yet, gets one number. Where it is looked for
+//   - A set of labels that a pod has, on a node or not yet, gets one ID. Where it is looked for
 //     is the same for every writer (package internal/k8s/identities), so another leader, or agents,
 //     make no second one.
-//   - An identity that is used and was deleted comes back with its number; one whose labels
+//   - An identity that is used and was deleted comes back with its ID; one whose labels
 //     somebody changed gets them back.
 //   - An endpoint without an identity, or with one of other labels than its pod's, is given the
 //     right one, if nobody has written it meanwhile. An endpoint that names any identity of the
 //     right labels is left alone, so that there is no quarrel with its agent.
 //   - Pods in the network of their node, and pods that have ended, need no identity. Labels with a
-//     number by rule need no object.
+//     ID by rule need no object.
 //
-// Numbers have an identity store (identitystore.go): they are CiliumIdentities, or keys of a store
+// IDs have an identity store (identitystore.go): they are CiliumIdentities, or keys of a store
 // ([Keys]). A key is in force only while somebody refers to it: the controller does for as long as
-// a pod has the labels, or an endpoint names the number, and names no number to which it does not
+// a pod has the labels, or an endpoint names the ID, and names no ID to which it does not
 // refer. Its references end with the lease of the process; another leader makes its own as soon as
 // it leads. Keys are collected by package operator, which asks [Controller.InUse].
 //
@@ -32,15 +32,15 @@
 // operator makes identities, a pod has its labels. Where agents make identities, one that was not
 // used for the heartbeat timeout is marked by an annotation first; agents remove the annotation
 // before they use the identity again, which gives the object another resource version. Where the
-// operator alone makes them, one that was unused for less than that is spared as long as numbers
+// operator alone makes them, one that was unused for less than that is spared as long as IDs
 // are plenty. An identity that two looks, an interval apart, found unused (and marked) at the same
 // resource version ends, if the server itself still shows nobody who uses it, and on the condition
 // of that very resource version. While the caches do not show all that the server does, none ends:
 // an operator that observes nothing must not judge by what it has not observed.
 //
-// It ends by losing its labels: the object stays, without any, for as long as the number rests, and
-// is then deleted. So no writer gives the number to other labels meanwhile, whether or not it saw
-// the identity end; labels that come back get their number back.
+// It ends by losing its labels: the object stays, without any, during the ID's quarantine, and
+// is then deleted. So no writer gives the ID to other labels meanwhile, whether or not it saw
+// the identity end; labels that come back get their ID back.
 //
 // An election's fence keeps an operator that does not lead any more from writing. What it cannot
 // stop is a request that a process sent, or was about to send, when it stood still: an identity

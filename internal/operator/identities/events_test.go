@@ -13,9 +13,9 @@ import (
 	"github.com/hawser-net/hawser/internal/testenv/controllers"
 )
 
-// TestEventOfClaim: a pod whose endpoint claims the number of other pods shows that it was refused.
+// TestEventOfClaim: a pod whose endpoint claims the ID of other pods shows that it was refused.
 func TestEventOfClaim(t *testing.T) {
-	homes(t, playEventOfClaim)
+	inEachStore(t, playEventOfClaim)
 }
 
 func playEventOfClaim(t *testing.T, env *controllers.Env, in func(*testCluster)) {
@@ -24,7 +24,7 @@ func playEventOfClaim(t *testing.T, env *controllers.Env, in func(*testCluster))
 	tc.namespace("claims", nil)
 	web := tc.pod("claims", "web", map[string]string{"app": "web"}, onNode)
 	tc.endpoint(web)
-	number := tc.waitSynced().numberOfPod(web)
+	number := tc.waitSynced().idOfPod(web)
 	id, err := strconv.Atoi(number)
 	if err != nil {
 		t.Fatal(err)
@@ -32,7 +32,7 @@ func playEventOfClaim(t *testing.T, env *controllers.Env, in func(*testCluster))
 	thief := tc.pod("claims", "thief", map[string]string{"app": "thief"}, onNode)
 	_, claim := tc.identityOf(thief, identity.ID(id))
 	tc.endpoint(thief, claim)
-	if now := tc.waitSynced().numberOfPod(thief); now == number {
+	if now := tc.waitSynced().idOfPod(thief); now == number {
 		t.Errorf("the claim of %s was believed", number)
 	}
 	tc.until(func() string {
@@ -44,7 +44,7 @@ func playEventOfClaim(t *testing.T, env *controllers.Env, in func(*testCluster))
 			if ev.Reason != "IdentityClaimRefused" {
 				continue
 			}
-			if ev.InvolvedObject.UID != thief.UID || !strings.Contains(ev.Message, "number "+number) {
+			if ev.InvolvedObject.UID != thief.UID || !strings.Contains(ev.Message, "ID "+number) {
 				t.Errorf("the Event is %+v", ev)
 			}
 			return ""

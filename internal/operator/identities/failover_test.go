@@ -18,7 +18,7 @@ import (
 	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
 )
 
-// referrers returns who refers to the labels of identities, by number.
+// referrers returns who refers to the labels of identities, by ID.
 func (tc *testCluster) referrers() map[string][]string {
 	tc.Helper()
 	l, err := tc.keys.List(tc.ctx, references)
@@ -57,7 +57,7 @@ func (tc *testCluster) collectElsewhere(every time.Duration) {
 	}()
 }
 
-// ended returns the numbers that were deleted so far.
+// ended returns the IDs that were deleted so far.
 func (tc *testCluster) ended() (names []string) {
 	tc.mu.Lock()
 	defer tc.mu.Unlock()
@@ -88,8 +88,8 @@ func (tc *testCluster) lead() *leader {
 // expire is what happens when its leases have run out.
 func (l *leader) expire(tc *testCluster) { tc.inspect(l.store.RevokeLeases(context.Background())) }
 
-// TestReferencesOfLeaders has one operator lead after the other, numbers being keys of a store that
-// is collected all the time: a new leader refers to every number in use before the lease of the
+// TestReferencesOfLeaders has one operator lead after the other, IDs being keys of a store that
+// is collected all the time: a new leader refers to every ID in use before the lease of the
 // last one ends, and so none is collected; "KVStore compatibility" of CFP-27752.
 func TestReferencesOfLeaders(t *testing.T) {
 	t.Parallel()
@@ -101,7 +101,7 @@ func TestReferencesOfLeaders(t *testing.T) {
 		pods = append(pods, p)
 		if i%4 > 0 {
 			tc.endpoint(p)
-		} // else nothing but the pod says that its number is used
+		} // else nothing but the pod says that its ID is used
 	}
 	old := tc.lead()
 	before := tc.waitSynced().live
@@ -113,9 +113,9 @@ func TestReferencesOfLeaders(t *testing.T) {
 		next := tc.lead() // two lead at once, for a while
 		tc.until(func() string {
 			by := tc.referrers()
-			for _, numbers := range before {
-				if !slices.Contains(by[numbers[0]], next.name) {
-					return fmt.Sprintf("%s does not refer to %s: %v", next.name, numbers[0], by)
+			for _, ids := range before {
+				if !slices.Contains(by[ids[0]], next.name) {
+					return fmt.Sprintf("%s does not refer to %s: %v", next.name, ids[0], by)
 				}
 			}
 			return ""
@@ -124,7 +124,7 @@ func TestReferencesOfLeaders(t *testing.T) {
 		old.expire(tc)
 		time.Sleep(6 * tc.gc.Interval)
 		if s := tc.waitSynced(); len(s.objects) != len(before) || len(tc.ended()) > 0 {
-			t.Fatalf("numbers in use have ended: %v; there are %d of %d", tc.ended(), len(s.objects), len(before))
+			t.Fatalf("IDs in use have ended: %v; there are %d of %d", tc.ended(), len(s.objects), len(before))
 		}
 		old = next
 	}
@@ -138,7 +138,7 @@ func TestReferencesOfLeaders(t *testing.T) {
 }
 
 // TestNobodyLeads has all references vanish while no operator leads, and nobody collects then. The
-// next leader, which collects from its first moment on, finds numbers to which nobody refers: those
+// next leader, which collects from its first moment on, finds IDs to which nobody refers: those
 // that are in use stay.
 func TestNobodyLeads(t *testing.T) {
 	t.Parallel()
@@ -152,7 +152,7 @@ func TestNobodyLeads(t *testing.T) {
 	last.stop()
 	last.expire(tc)
 	if by := tc.referrers(); len(by) > 0 {
-		t.Fatalf("somebody refers to numbers: %v", by)
+		t.Fatalf("somebody refers to IDs: %v", by)
 	}
 	tc.remove([]*corev1.Pod{gone})
 	tc.lead()
@@ -184,14 +184,14 @@ func TestStoreIsAway(t *testing.T) {
 	tc.lead()
 	p := tc.pod("a", "one", map[string]string{"app": "web"}, onNode)
 	tc.endpoint(p)
-	number := tc.waitSynced().numberOfPod(p)
+	id := tc.waitSynced().idOfPod(p)
 	etcd.Stop()
 	q := tc.pod("a", "two", map[string]string{"app": "db"}, onNode)
 	tc.endpoint(q)
 	time.Sleep(time.Second)
 	etcd.Start()
 	s := tc.waitSynced()
-	if s.numberOfPod(p) != number || s.numberOfPod(q) == "" {
-		t.Errorf("the pods have %s, which was %s, and %q", s.numberOfPod(p), number, s.numberOfPod(q))
+	if s.idOfPod(p) != id || s.idOfPod(q) == "" {
+		t.Errorf("the pods have %s, which was %s, and %q", s.idOfPod(p), id, s.idOfPod(q))
 	}
 }

@@ -28,27 +28,27 @@ import (
 // answers with next to nothing. To read all pods and endpoints once is cheaper for more.
 const few = 64
 
-// numberField is the field of CiliumEndpoints by which the server finds those that name a number.
-const numberField = "status.identity.id"
+// idField is the field of CiliumEndpoints by which the server finds those that name an ID.
+const idField = "status.identity.id"
 
-// errNotSelectable means that the server cannot find endpoints by number: its definition of them is
+// errNotSelectable means that the server cannot find endpoints by ID: its definition of them is
 // older.
-var errNotSelectable = errors.New("the server cannot select CiliumEndpoints by " + numberField)
+var errNotSelectable = errors.New("the server cannot select CiliumEndpoints by " + idField)
 
-// usersOf asks the server who uses one number, or is to use what it stands for. The caches are
+// usersOf asks the server who uses one ID, or is to use what it stands for. The caches are
 // asked by whoever calls this, of slices too, see [asker.caughtUp].
-func (a *asker) usersOf(ctx context.Context, number identity.ID, text string) (use, error) {
+func (a *asker) usersOf(ctx context.Context, id identity.ID, text string) (use, error) {
 	now := use{named: map[int64]bool{}, texts: map[string]bool{}}
 	var naming v2.CiliumEndpointList
-	err := a.live.List(ctx, &naming, client.MatchingFields{numberField: decimal(number)}, client.Limit(1))
+	err := a.live.List(ctx, &naming, client.MatchingFields{idField: decimal(id)}, client.Limit(1))
 	if apierrors.IsBadRequest(err) {
 		return now, errNotSelectable
 	}
 	if err != nil {
-		return now, fmt.Errorf("list of CiliumEndpoints with identity %d: %w", number, err)
+		return now, fmt.Errorf("list of CiliumEndpoints with identity %d: %w", id, err)
 	}
-	now.named[int64(number)] = len(naming.Items) > 0
-	if a.pods == nil || now.named[int64(number)] {
+	now.named[int64(id)] = len(naming.Items) > 0
+	if a.pods == nil || now.named[int64(id)] {
 		return now, nil
 	}
 	now.texts[text], err = podsWant(ctx, a.live, a.pods.index.rules, text)
@@ -251,7 +251,7 @@ func (a *asker) written(ctx context.Context, kind string, since uint64) (uint64,
 		case watch.Bookmark:
 		}
 	}
-	if ctx.Err() != nil { // what keeps this watch from telling may keep the caches' from it, too
+	if ctx.Err() != nil { // what keeps this watch from delivering may keep the caches' from it, too
 		return 0, fmt.Errorf("%w: a watch of %s sends nothing, not even its end", errBehind, kind)
 	}
 	var newest uint64

@@ -132,7 +132,7 @@ func TestFewAreAskedAboutSingly(t *testing.T) {
 	}
 }
 
-// single returns a collector that asks a real server of one number at a time; its caches know
+// single returns a collector that asks a real server of one ID at a time; its caches know
 // nothing.
 func single(t *testing.T, env *controllers.Env, pods *Controller) *collector {
 	t.Helper()
@@ -146,7 +146,7 @@ func single(t *testing.T, env *controllers.Env, pods *Controller) *collector {
 	return c
 }
 
-// TestUsersOf asks a real server about single numbers: endpoints that name them, and pods that are
+// TestUsersOf asks a real server about single IDs: endpoints that name them, and pods that are
 // to have their labels, whatever a cache knows.
 func TestUsersOf(t *testing.T) {
 	t.Parallel()
@@ -241,7 +241,7 @@ func TestSelectorOf(t *testing.T) {
 	}
 }
 
-// TestOneUnknownKeepsNothingElse: of one identity the server never tells whether a pod is to have
+// TestOneUnknownKeepsNothingElse: of one identity the server never says whether a pod is to have
 // it. That one stays, and all others that nobody uses end; so does one with labels that no pod can
 // have.
 func TestOneUnknownKeepsNothingElse(t *testing.T) {
@@ -261,7 +261,7 @@ func TestOneUnknownKeepsNothingElse(t *testing.T) {
 				cfg.Wrap(func(next http.RoundTripper) http.RoundTripper {
 					return wrapped(next, func(r *http.Request) (*http.Response, error) {
 						if strings.Contains(r.URL.Query().Get("labelSelector"), "unknown") {
-							return nil, errors.New("the server does not tell")
+							return nil, errors.New("the server does not answer")
 						}
 						return next.RoundTrip(r)
 					})
@@ -293,7 +293,7 @@ func TestOneUnknownKeepsNothingElse(t *testing.T) {
 	}
 }
 
-// TestMissed has a watch tell what the caches have not observed.
+// TestMissed has a watch deliver what the caches have not observed.
 func TestMissed(t *testing.T) {
 	t.Parallel()
 	env := servers.Take(t)

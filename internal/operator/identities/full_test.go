@@ -14,18 +14,18 @@ import (
 	"github.com/hawser-net/hawser/pkg/allocator"
 )
 
-// TestFullRange has thousands of sets of labels wait for a number where all 65,280 are taken: each
-// try must not look at each number, under the lock that everything else waits for.
+// TestFullRange has thousands of sets of labels wait for an ID where all 65,280 are taken: each
+// try must not look at each ID, under the lock that everything else waits for.
 func TestFullRange(t *testing.T) {
 	const sets = 5000
 	rules := testRules(t, 256, 65535)
 	c := &Controller{index: newIndex(rules, 0), notified: map[string]bool{}}
-	entry := func(id identity.ID, quarantined bool) *numberEntry {
+	entry := func(id identity.ID, quarantined bool) *idEntry {
 		text := fmt.Sprintf("k8s:app=%d;", id)
-		return &numberEntry{id: id, uid: types.UID(text), text: text, nowText: text, quarantined: quarantined}
+		return &idEntry{id: id, uid: types.UID(text), text: text, nowText: text, quarantined: quarantined}
 	}
 	for id := rules.First; id <= rules.Last; id++ {
-		c.index.setNumber(entry(id, false))
+		c.index.setID(entry(id, false))
 	}
 	h := newObjectStore(objects{}, rules, c, slog.New(slog.DiscardHandler))
 	looked := 0
@@ -41,7 +41,7 @@ func TestFullRange(t *testing.T) {
 	}
 	t.Logf("%d sets that wait cost %s", sets, time.Since(began))
 	if looked > 0 {
-		t.Errorf("%d numbers were looked at for %d sets", looked, sets)
+		t.Errorf("%d IDs were looked at for %d sets", looked, sets)
 	}
 	full := func(want bool, when string) {
 		t.Helper()
@@ -51,16 +51,16 @@ func TestFullRange(t *testing.T) {
 	}
 	full(true, "all are taken")
 	if c.full("k8s:app=256;") {
-		t.Error("labels that have a number are told that there is none")
+		t.Error("labels that have an ID get the error that there is none")
 	}
-	c.index.setNumber(entry(300, true))
-	full(false, "one rests")
-	c.index.setNumber(entry(300, true))
-	c.index.setNumber(entry(300, false))
+	c.index.setID(entry(300, true))
+	full(false, "one is in quarantine")
+	c.index.setID(entry(300, true))
+	c.index.setID(entry(300, false))
 	full(true, "it was taken again")
-	c.index.setNumber(entry(300, true))
-	c.index.dropNumber(300)
+	c.index.setID(entry(300, true))
+	c.index.dropID(300)
 	full(false, "it is free")
-	c.index.setNumber(entry(300, false))
+	c.index.setID(entry(300, false))
 	full(true, "it was taken once more")
 }

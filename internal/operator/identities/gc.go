@@ -28,27 +28,27 @@ import (
 // 3339.
 const HeartbeatAnnotation = k8sids.HeartbeatAnnotation
 
-// DefaultRest is how long a number rests after it was collected.
-const DefaultRest = 15 * time.Minute
+// DefaultQuarantine is how long an ID is in quarantine after it was collected.
+const DefaultQuarantine = 15 * time.Minute
 
 // Config defines how identities are collected.
 type Config struct {
 	// Interval is the time from the start of one look to that of the next; 0 for never.
 	Interval time.Duration
 	// Timeout is how long an identity must be unused before it is marked, where agents make
-	// identities, and else before it may end, as long as numbers are plenty (see [Plenty]): what
+	// identities, and else before it may end, as long as IDs are plenty (see [Plenty]): what
 	// makes pods now and then gives them the same labels again.
 	Timeout time.Duration
-	// Rest is how long the number of a collected identity is not given to other labels.
-	Rest time.Duration
-	// Lost is how long it waits, from its end, for agents to let go of it; 0 for not at all.
+	// Quarantine is how long the ID of a collected identity is not given to other labels.
+	Quarantine time.Duration
+	// Lost is how long it waits, from the deletion, for agents to release it; 0 for not at all.
 	// Namespace is where their Leases are that say so.
 	Lost      time.Duration
 	Namespace string
 	// Limiter bounds how many identities end. Besides, all that is written of identities is bounded
 	// by what their agents receive because of it, see [pace].
 	Limiter *rate.Limiter
-	// First and Last bound the numbers of this cluster: others are left alone.
+	// First and Last bound the IDs of this cluster: others are left alone.
 	First, Last uint32
 	// Agents means that agents make identities: one is marked before it is collected, so that an
 	// agent which takes it into use can say so.
@@ -65,9 +65,9 @@ type Stats struct {
 	Alive, Marked, Deleted int
 	// Unused are those of the living that end if another look finds them so.
 	Unused int
-	// Resting are the numbers that rest after the look, Freed those whose rest ended in it, Awaited
-	// those that only wait for agents.
-	Resting, Freed, Awaited int
+	// Quarantined are the IDs in quarantine after the pass, Freed those whose quarantine ended in
+	// it, Awaited those that only wait for agents.
+	Quarantined, Freed, Awaited int
 }
 
 // SetupGC adds the collection of identities to m. report is called with every look.
@@ -100,7 +100,7 @@ func SetupGC(m manager.Manager, cfg Config, report func(Stats, time.Duration, er
 				log.Warn("cannot collect unused identities, trying again", "error", err, "deleted", stats.Deleted)
 			} else if stats.Deleted+stats.Marked+stats.Freed > 0 {
 				log.Info("looked for unused identities", "deleted", stats.Deleted, "marked", stats.Marked, "alive", stats.Alive,
-					"resting", stats.Resting, "freed", stats.Freed, "awaited", stats.Awaited)
+					"resting", stats.Quarantined, "freed", stats.Freed, "awaited", stats.Awaited)
 			}
 			return err
 		})
@@ -111,8 +111,8 @@ func SetupGC(m manager.Manager, cfg Config, report func(Stats, time.Duration, er
 type look struct {
 	uid  types.UID // its incarnation
 	rv   string
-	used time.Time // when it last showed a sign of life; if it rests, when that was first seen
-	dead bool      // it was to be collected, or rested
+	used time.Time // when it last showed a sign of life; if it is in quarantine, when that was first seen
+	dead bool      // it was to be collected, or in quarantine
 	// until, if not zero, is when dead begins to count: the look that saw it first failed, so that
 	// the next ones came early.
 	until time.Time
@@ -130,7 +130,7 @@ type collector struct {
 	log   *slog.Logger
 	now   func() time.Time
 	looks map[string]look
-	slow  []string // nodes that numbers waited for at the last look
+	slow  []string // nodes that IDs waited for at the last look
 	// needless are Leases to delete.
 	needless chan []*coordinationv1.Lease
 	// grace is how long an identity of the operator's is spared in this look.
@@ -141,7 +141,7 @@ type collector struct {
 	writes *rate.Limiter
 }
 
-// Plenty reports whether so many numbers are free of those from first to last that identities which
+// Plenty reports whether so many IDs are free of those from first to last that identities which
 // nobody uses need not end at once.
 func Plenty(taken int, first, last identity.ID) bool {
 	return taken < int(last-first+1)/4*3
@@ -185,24 +185,24 @@ func (c *collector) round(ctx context.Context) (Stats, error) {
 	todo := map[fate][]*v2.CiliumIdentity{}
 	for i := range all.Items {
 		o := &all.Items[i]
-		_, _, quarantined := k8sids.Retired(o)
+		_, _, quarantined := k8sids.Quarantined(o)
 		if quarantined {
-			stats.Resting++
+			stats.Quarantined++
 		} else {
 			stats.Alive++
 		}
-		number, ok := numberOf(o.Name, identity.ID(c.cfg.First), identity.ID(c.cfg.Last))
+		id, ok := idOf(o.Name, identity.ID(c.cfg.First), identity.ID(c.cfg.Last))
 		if !ok || !o.DeletionTimestamp.IsZero() {
 			continue
 		}
-		l, fate := c.judge(o, used(number))
+		l, fate := c.judge(o, used(id))
 		looks[o.Name] = l
 		if l.dead && !quarantined && fate == toKeep {
 			stats.Unused++
 		}
 		todo[fate] = append(todo[fate], o)
 	}
-	if c.cfg.Pods != nil && len(todo[toRetire])+len(todo[toFree]) > 0 { // only then the server itself is asked
+	if c.cfg.Pods != nil && len(todo[toQuarantine])+len(todo[toFree]) > 0 { // only then the server itself is asked
 		if err := c.cfg.Pods.agree(ctx, c.live); err != nil {
 			c.looks = map[string]look{}
 			return stats, err
@@ -224,15 +224,15 @@ func (c *collector) round(ctx context.Context) (Stats, error) {
 		value := c.now().UTC().Format(time.RFC3339Nano)
 		return c.annotate(ctx, o, &value)
 	})
-	check := c.newLiveCheck(ctx, len(todo[toRetire])+len(todo[toFree]))
-	stats.Deleted = do(toRetire, func(o *v2.CiliumIdentity) (bool, error) {
+	check := c.newLiveCheck(ctx, len(todo[toQuarantine])+len(todo[toFree]))
+	stats.Deleted = do(toQuarantine, func(o *v2.CiliumIdentity) (bool, error) {
 		if check.over() {
 			return false, nil
 		}
 		if err := errors.Join(c.cfg.Limiter.Wait(ctx), c.writes.Wait(ctx)); err != nil {
 			return false, err
 		}
-		return check.unused(o, textOf(o), func() (bool, error) { return c.retire(ctx, o) })
+		return check.unused(o, textOf(o), func() (bool, error) { return c.quarantine(ctx, o) })
 	})
 	if todo[toFree], stats.Awaited, err = c.releasedByAll(ctx, todo[toFree], looks); err != nil && ctx.Err() == nil {
 		// It keeps nothing else from going on, and so is no failure of the round: collection would
@@ -246,11 +246,11 @@ func (c *collector) round(ctx context.Context) (Stats, error) {
 		if err := c.writes.Wait(ctx); err != nil {
 			return false, err
 		}
-		was, _, _ := k8sids.Retired(o)
+		was, _, _ := k8sids.Quarantined(o)
 		return check.unused(o, was, func() (bool, error) { return c.free(ctx, o) })
 	})
 	stats.Alive -= stats.Deleted
-	stats.Resting += stats.Deleted - stats.Freed
+	stats.Quarantined += stats.Deleted - stats.Freed
 	err = errors.Join(append(errs, ctx.Err())...)
 	if err != nil { // the next look comes early: what this one saw for the first time does not count as seen twice then
 		for name, l := range looks {
@@ -321,7 +321,7 @@ const (
 	toKeep fate = iota
 	toMark
 	toUnmark
-	toRetire
+	toQuarantine
 	toFree
 )
 
@@ -334,20 +334,20 @@ func (c *collector) judge(o *v2.CiliumIdentity, used bool) (look, fate) {
 	if same && last.dead {
 		now.until = last.until
 	}
-	if _, since, quarantined := k8sids.Retired(o); quarantined {
-		return c.judgeResting(now, same && last.dead, again, used, since)
+	if _, since, quarantined := k8sids.Quarantined(o); quarantined {
+		return c.judgeQuarantined(now, same && last.dead, again, used, since)
 	}
 	now.text = textOf(o)
 	intact, sealed := k8sids.Intact(o)
 	sure := known && last.uid == now.uid && last.text != "" && last.certain
 	switch {
 	case sure && last.text != now.text:
-		// Nodes judge by what it stood for. Nobody else could tell, when it rests, what that was.
-		c.log.Warn("an identity is not collected, because somebody edited its labels; give it its labels back", "identity", o.Name, "labels", last.text, "edited", now.text)
+		// Nodes judge by what it stood for. In quarantine only its record says what that was.
+		c.log.Warn("an identity is not collected, because its labels were edited by hand; restore its labels", "identity", o.Name, "labels", last.text, "edited", now.text)
 		now.text, now.certain, now.used = last.text, true, c.now()
 		return now, toKeep
 	case sealed && !intact && !sure:
-		c.log.Warn("an identity is not collected, because somebody edited its labels; give it its labels back", "identity", o.Name, "edited", now.text)
+		c.log.Warn("an identity is not collected, because its labels were edited by hand; restore its labels", "identity", o.Name, "edited", now.text)
 		now.text, now.used = "", c.now()
 		return now, toKeep
 	}
@@ -365,7 +365,7 @@ func (c *collector) judge(o *v2.CiliumIdentity, used bool) (look, fate) {
 			now.used = c.now()
 		}
 		if now.dead = marked || c.now().Sub(now.used) >= c.grace; now.dead && again {
-			return now, toRetire
+			return now, toQuarantine
 		}
 		return now, toKeep
 	case !same: // new, or somebody took it into use
@@ -377,19 +377,19 @@ func (c *collector) judge(o *v2.CiliumIdentity, used bool) (look, fate) {
 	return now, toKeep
 }
 
-// judgeResting reports whether a number has rested enough: by the clock of whoever retired it and
-// after one more look, or by this process's own, so that a clock that goes wrong neither ends a
-// rest at once nor makes it last for ever. rested says that it did at the last look, again that
-// this counts.
-func (c *collector) judgeResting(now look, rested, again, used bool, since time.Time) (look, fate) {
-	if !rested || now.used.IsZero() {
+// judgeQuarantined reports whether the quarantine of an ID is over: by the clock of whoever began
+// it and after one more look, or by this process's own, so that a clock that goes wrong neither
+// ends a quarantine at once nor makes it last for ever. already says that it was in quarantine at
+// the last pass, again that this counts.
+func (c *collector) judgeQuarantined(now look, already, again, used bool, since time.Time) (look, fate) {
+	if !already || now.used.IsZero() {
 		now.used = c.now()
 	}
-	if used { // by mistake: who makes identities takes it back
+	if used { // by mistake: the writer of identities restores it
 		return now, toKeep
 	}
 	now.dead = true
-	if again && (c.now().Sub(since) >= c.cfg.Rest || c.now().Sub(now.used) >= c.cfg.Rest) {
+	if again && (c.now().Sub(since) >= c.cfg.Quarantine || c.now().Sub(now.used) >= c.cfg.Quarantine) {
 		return now, toFree
 	}
 	return now, toKeep
@@ -404,11 +404,11 @@ func (c *collector) annotate(ctx context.Context, o *v2.CiliumIdentity, value *s
 	return c.patch(ctx, o, "marking", map[string]any{"annotations": map[string]any{HeartbeatAnnotation: value}}, nil)
 }
 
-// retire ends an identity; its number rests.
-func (c *collector) retire(ctx context.Context, o *v2.CiliumIdentity) (bool, error) {
+// quarantine deletes an identity and puts its ID in quarantine.
+func (c *collector) quarantine(ctx context.Context, o *v2.CiliumIdentity) (bool, error) {
 	text := textOf(o)
 	after := &v2.CiliumIdentity{}
-	k8sids.Retire(after, text, c.now())
+	k8sids.Quarantine(after, text, c.now())
 	annotations := map[string]any{HeartbeatAnnotation: nil}
 	for k, v := range after.Annotations {
 		annotations[k] = v
@@ -419,7 +419,7 @@ func (c *collector) retire(ctx context.Context, o *v2.CiliumIdentity) (bool, err
 	}
 	done, err := c.patch(ctx, o, "retiring", map[string]any{"annotations": annotations, "labels": map[string]any{labels.KeyNamespace: nil}}, gone)
 	if done {
-		c.log.Info("an identity that nobody uses has ended; its number rests", "identity", o.Name, "labels", text)
+		c.log.Info("deleted an unused identity; its ID is in quarantine", "identity", o.Name, "labels", text)
 	}
 	return done, err
 }
@@ -453,7 +453,7 @@ func (c *collector) patch(ctx context.Context, o *v2.CiliumIdentity, action stri
 	return false, fmt.Errorf("%s CiliumIdentity %s: %w", action, o.Name, err)
 }
 
-// free deletes the record of a number that has rested.
+// free deletes the record of an ID whose quarantine is over.
 func (c *collector) free(ctx context.Context, o *v2.CiliumIdentity) (bool, error) {
 	uid, rv := o.UID, o.ResourceVersion
 	into := &v2.CiliumIdentity{}

@@ -34,7 +34,7 @@ var servers = controllers.NewPool(4)
 func TestMain(m *testing.M) { kubeapi.VerifyTestMain(servers.Around(m)) }
 
 func testConfig() Config {
-	return Config{Interval: 15 * time.Minute, Timeout: 30 * time.Minute, Rest: 20 * time.Minute, Agents: true,
+	return Config{Interval: 15 * time.Minute, Timeout: 30 * time.Minute, Quarantine: 20 * time.Minute, Agents: true,
 		Limiter: rate.NewLimiter(rate.Inf, 1), First: 256, Last: 65535}
 }
 
@@ -84,7 +84,7 @@ func (tr *trial) pass() (marked, deleted []string) {
 	return marked, deleted
 }
 
-// identities returns the names of those that exist, other than as numbers that rest, with whether
+// identities returns the names of those that exist, other than as IDs in quarantine, with whether
 // they are marked.
 func (tr *trial) identities() map[string]bool {
 	tr.Helper()
@@ -94,7 +94,7 @@ func (tr *trial) identities() map[string]bool {
 	}
 	out := map[string]bool{}
 	for _, id := range all.Items {
-		if _, _, quarantined := k8sids.Retired(&id); quarantined {
+		if _, _, quarantined := k8sids.Quarantined(&id); quarantined {
 			continue
 		}
 		_, out[id.Name] = id.Annotations[HeartbeatAnnotation]
@@ -136,11 +136,11 @@ func (tr *trial) get(name string) *v2.CiliumIdentity {
 	return o
 }
 
-// freed checks that a number's object is gone.
+// freed checks that an ID's object is gone.
 func (tr *trial) freed(name string) {
 	tr.Helper()
 	if err := tr.Client.Get(tr.Context(), client.ObjectKey{Name: name}, &v2.CiliumIdentity{}); !apierrors.IsNotFound(err) {
-		tr.Errorf("%s still rests: %v", name, err)
+		tr.Errorf("%s is still in quarantine: %v", name, err)
 	}
 }
 
@@ -165,19 +165,19 @@ func TestCollection(t *testing.T) {
 		test func(*trial)
 	}{
 		{"life and death", collectUnused},
-		{"numbers rest", collectNumbersRest},
+		{"quarantine of IDs", collectQuarantine},
 		{"only ends are limited, and nothing waits for the last write", collectLimitedEnds},
-		{"what agents are told is limited, be it marks or ends", collectLimitedWrites},
-		{"an identity of the operator's is spared for a while, as long as numbers are plenty", collectSpared},
-		{"a rest under another clock", collectOtherClock},
+		{"writes to agents are limited, marks as well as deletions", collectLimitedWrites},
+		{"an identity of the operator's is spared for a while, as long as IDs are plenty", collectSpared},
+		{"a quarantine under another clock", collectOtherClock},
 		{"what agents say where nothing is collected", collectNothing},
-		{"what agents say where no number rests", collectNoRest},
-		{"a rest until all agents have let go", collectConfirmedRest},
+		{"confirmations where no ID is in quarantine", collectWithoutQuarantine},
+		{"a quarantine until all agents have released the ID", collectConfirmedQuarantine},
 		{"Leases of agents are deleted beside the looks", collectLeases},
 		{"what cannot be written keeps nothing else from its end", collectUnwritable},
 		{"edited", collectEdited},
 		{"edited before it was observed", collectEditedBefore},
-		{"another operator takes over a rest", collectTakenOverRest},
+		{"another operator takes over a quarantine", collectTakenOverQuarantine},
 		{"collected by mistake", collectMistake},
 		{"another operator takes over", collectTakenOver},
 		{"taken into use when marked", collectUsedWhenMarked},
@@ -208,13 +208,13 @@ func collectUnused(tr *trial) {
 	}
 }
 
-func collectNumbersRest(tr *trial) {
+func collectQuarantine(tr *trial) {
 	tr.identity("1000")
 	for range 5 {
 		tr.pass()
 	}
 	o := tr.get("1000")
-	if was, since, quarantined := k8sids.Retired(o); !quarantined || was != "k8s:app=1000;" || tr.clock.Sub(since) > time.Second {
+	if was, since, quarantined := k8sids.Quarantined(o); !quarantined || was != "k8s:app=1000;" || tr.clock.Sub(since) > time.Second {
 		tr.Fatalf("after its end: %v, %v", o.Annotations, o.SecurityLabels)
 	}
 	if len(o.ManagedFields) > 0 {
@@ -312,18 +312,18 @@ func collectSpared(tr *trial) {
 		tr.identity(fmt.Sprint(1001 + i))
 	}
 	if gone := ended(2); len(gone) != 6 {
-		tr.Errorf("of 8 numbers 7 are taken, and %v have ended", gone)
+		tr.Errorf("of 8 IDs 7 are taken, and %v have ended", gone)
 	}
 }
 
 func collectOtherClock(tr *trial) {
-	// The clock of whoever retired them was hours behind, and hours ahead.
+	// The clock of the operator that quarantined them was hours behind, and hours ahead.
 	for name, off := range map[string]time.Duration{"1000": -5 * time.Hour, "1001": 5 * time.Hour} {
 		o := &v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: name}}
-		k8sids.Retire(o, "k8s:app=x;", tr.clock.Add(off))
+		k8sids.Quarantine(o, "k8s:app=x;", tr.clock.Add(off))
 		tr.Create(tr.T, o)
 	}
-	tr.pass() // it ends no rest at the first look
+	tr.pass() // it ends no quarantine in the first pass
 	tr.get("1000")
 	tr.pass()
 	tr.freed("1000")
@@ -357,19 +357,19 @@ func collectNothing(tr *trial) {
 	wantConfirmations(tr, Config{Namespace: "kube-system"})
 }
 
-func collectNoRest(tr *trial) {
+func collectWithoutQuarantine(tr *trial) {
 	cfg := testConfig()
 	cfg.Lost, cfg.Namespace = 24*time.Hour, "kube-system"
 	wantConfirmations(tr, cfg)
 }
 
-func collectConfirmedRest(tr *trial) {
+func collectConfirmedQuarantine(tr *trial) {
 	tr.cfg.Lost, tr.cfg.Namespace = 24*time.Hour, "default"
 	for _, name := range []string{"fast", "slow", "old"} { // the last one's agent says nothing
 		tr.Create(tr.T, &v2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: name}})
 	}
 	o := &v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: "1000"}}
-	k8sids.Retire(o, "k8s:app=x;", tr.clock)
+	k8sids.Quarantine(o, "k8s:app=x;", tr.clock)
 	tr.Create(tr.T, o)
 	ended := version(o.ResourceVersion)
 	say := func(node string, v uint64) {
@@ -415,7 +415,7 @@ func collectConfirmedRest(tr *trial) {
 	// One that says nothing for long enough counts as lost, by the clock of this operator
 	// alone.
 	o = &v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: "1001"}}
-	k8sids.Retire(o, "k8s:app=x;", tr.clock.Add(-48*time.Hour))
+	k8sids.Quarantine(o, "k8s:app=x;", tr.clock.Add(-48*time.Hour))
 	tr.Create(tr.T, o)
 	say("fast", version(o.ResourceVersion))
 	for range 5 {
@@ -427,7 +427,7 @@ func collectConfirmedRest(tr *trial) {
 	tr.freed("1001")
 	// And so does one that is no node any more.
 	o = &v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: "1002"}}
-	k8sids.Retire(o, "k8s:app=x;", tr.clock.Add(-48*time.Hour))
+	k8sids.Quarantine(o, "k8s:app=x;", tr.clock.Add(-48*time.Hour))
 	tr.Create(tr.T, o)
 	tr.pass()
 	tr.pass()
@@ -445,7 +445,7 @@ func collectLeases(tr *trial) {
 	tr.cfg.Lost, tr.cfg.Namespace = 24*time.Hour, "default"
 	tr.Create(tr.T, &v2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: "one"}})
 	o := &v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: "1000"}}
-	k8sids.Retire(o, "k8s:app=x;", tr.clock)
+	k8sids.Quarantine(o, "k8s:app=x;", tr.clock)
 	tr.Create(tr.T, o)
 	for v := range uint64(20) {
 		tr.Create(tr.T, k8sids.Confirmation{Node: "one", Version: v + 1}.Lease("default"))
@@ -535,8 +535,8 @@ func collectEdited(tr *trial) {
 		_, deleted := tr.pass()
 		gone = append(gone, deleted...)
 	}
-	if was, _, quarantined := k8sids.Retired(tr.get("1000")); !quarantined || was != "k8s:app=1000;" || len(gone) != 1 {
-		tr.Errorf("with its labels back: rests %t, of %q", quarantined, was)
+	if was, _, quarantined := k8sids.Quarantined(tr.get("1000")); !quarantined || was != "k8s:app=1000;" || len(gone) != 1 {
+		tr.Errorf("with its labels back: in quarantine %t, of %q", quarantined, was)
 	}
 }
 
@@ -556,14 +556,14 @@ func collectEditedBefore(tr *trial) {
 	for range 6 {
 		tr.pass()
 	}
-	if was, _, quarantined := k8sids.Retired(tr.get("1000")); !quarantined || was != "k8s:app=1000;" {
-		tr.Errorf("with its labels back: rests %t, of %q", quarantined, was)
+	if was, _, quarantined := k8sids.Quarantined(tr.get("1000")); !quarantined || was != "k8s:app=1000;" {
+		tr.Errorf("with its labels back: in quarantine %t, of %q", quarantined, was)
 	}
 }
 
-func collectTakenOverRest(tr *trial) {
+func collectTakenOverQuarantine(tr *trial) {
 	o := &v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: "1000"}}
-	k8sids.Retire(o, "k8s:app=x;", tr.clock)
+	k8sids.Quarantine(o, "k8s:app=x;", tr.clock)
 	tr.Create(tr.T, o)
 	tr.pass()
 	tr.restart()
@@ -574,7 +574,7 @@ func collectTakenOverRest(tr *trial) {
 
 func collectMistake(tr *trial) {
 	o := &v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: "1000"}}
-	k8sids.Retire(o, "k8s:app=x;", tr.clock)
+	k8sids.Quarantine(o, "k8s:app=x;", tr.clock)
 	tr.Create(tr.T, o)
 	tr.use("still-there", 1000)
 	for range 5 {
@@ -662,7 +662,7 @@ func collectFailure(tr *trial) {
 	real := tr.client
 	tr.client = broken{real}
 	if _, err := tr.round(tr.Context()); err == nil {
-		tr.Error("a failure was not told")
+		tr.Error("a failure was not reported")
 	}
 	tr.client = real
 	marked, deleted := tr.pass()

@@ -10,46 +10,45 @@ import (
 	"github.com/hawser-net/hawser/internal/identity"
 )
 
-// identityStore is where numbers are kept: [objectStore] or [keyStore]. The controller decides what
+// identityStore is where IDs are kept: [objectStore] or [keyStore]. The controller decides what
 // is to be done for a set of labels, an identity store does it. What follows from it comes back by
 // way of the observer. Its methods may be called from many goroutines, but for one set of labels by
 // one at a time.
 type identityStore interface {
-	// follow has every number told to l, and what becomes of it, until ctx ends. The function that
-	// it returns says whether all are told that there were at the start.
+	// follow reports every ID and its changes to l, until ctx ends. The function that it returns
+	// says whether all IDs that were there at the start have been reported.
 	follow(ctx context.Context, informers cache.Cache, l observer) (toolscache.InformerSynced, error)
 	// run does what goes on all the time, until ctx ends. It returns an error if the identity store
 	// is of no use any more.
 	run(ctx context.Context) error
 
-	// make finds or makes a number for a set of labels.
+	// make finds or makes an ID for a set of labels.
 	make(ctx context.Context, st step) (made, error)
-	// restore gives the set the number again that its endpoints carry, or another one if that has
-	// become others' or rests after others, and revert undoes that somebody gave the number to
-	// other labels.
+	// restore gives the set the ID again that its endpoints carry, or another one if that belongs
+	// to other labels now or is in quarantine after them. revert undoes an edit of the ID's labels.
 	restore(ctx context.Context, st step) (made, error)
 	revert(ctx context.Context, st step) (made, error)
-	// seal has a number say which labels it was given: those that it has.
+	// seal records with an ID which labels it was given: those that it has.
 	seal(ctx context.Context, st step) error
-	// withdraw ends a number that make made.
+	// withdraw ends an ID that make made.
 	withdraw(ctx context.Context, st step) error
-	// has asks, not a cache, whether a number is a set's now.
+	// has reads, not from a cache, whether an ID is a set's now.
 	has(ctx context.Context, id identity.ID, text string) (bool, error)
-	// release ends what make or restore began, if they said that the number is held.
+	// release ends what make or restore began, if they said that the ID is held.
 	release(ctx context.Context, text string) error
 }
 
-// observer is notified of numbers.
+// observer is notified of IDs.
 type observer interface {
-	setNumber(now *numberEntry)
-	dropNumber(id identity.ID)
+	setID(now *idEntry)
+	dropID(id identity.ID)
 }
 
 // made is what an identity store did for a set of labels.
 type made struct {
-	// id is the number, and uid what to know it by, if this call made it; 0 and "" else.
+	// id is the ID, and uid what to know it by, if this call made it; 0 and "" else.
 	id  identity.ID
 	uid types.UID
-	// held means that a reference keeps the number in force until release.
+	// held means that a reference keeps the ID in force until release.
 	held bool
 }

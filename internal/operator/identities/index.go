@@ -37,12 +37,12 @@ type index struct {
 	inside      map[string]map[key]*podEntry // pods by namespace
 	sets        map[string]*setEntry         // by canonical labels
 	endpoints   map[key]endpointEntry
-	numbers     map[identity.ID]*numberEntry
+	ids         map[identity.ID]*idEntry
 	quarantined int // how many of them are in quarantine
 	slices      map[string]map[identity.ID]int
-	named       map[identity.ID]int                 // how many endpoints and entries of slices name a number
-	claimed     map[identity.ID]map[string]struct{} // sets that claim a number
-	spent       map[string]int                      // numbers that came back by the word of a node since the last look at everything
+	named       map[identity.ID]int                 // how many endpoints and entries of slices name an ID
+	claimed     map[identity.ID]map[string]struct{} // sets that claim an ID
+	spent       map[string]int                      // IDs that were restored on the claims of a node since the last full scan
 	made        map[identity.ID]types.UID           // objects that this process made
 
 	// agents means that agents may make identities, too. alone has the nodes that are known, and
@@ -53,7 +53,7 @@ type index struct {
 	held map[identity.ID]struct{} // about to be collected
 	full map[uint64]int           // pods by the labels that they had if all counted; see target.full
 
-	// references means that a number is in force only while somebody holds a reference to it;
+	// references means that an ID is in force only while somebody holds a reference to it;
 	// kept are the sets that this process holds one to.
 	references bool
 	kept       map[string]struct{}
@@ -79,7 +79,7 @@ type podEntry struct {
 	full  uint64 // see target.full
 }
 
-// claim is that a pod's endpoint names a number for the very labels of the pod's set; the zero
+// claim is that a pod's endpoint names an ID for the very labels of the pod's set; the zero
 // claim is none. See refusal.
 type claim struct {
 	id   identity.ID
@@ -91,8 +91,8 @@ type setEntry struct {
 	target
 	pods      map[key]*podEntry
 	scheduled int
-	claims    map[identity.ID]map[string]int // how many pods of a node claim a number
-	numbers   []*numberEntry                 // oldest first; nearly always one
+	claims    map[identity.ID]map[string]int // how many pods of a node claim an ID
+	ids       []*idEntry                     // oldest first; nearly always one
 	// counted means that the set counts against the budget; reserved that it does so because an
 	// object is being made.
 	counted, reserved bool
@@ -106,17 +106,17 @@ type endpointEntry struct {
 	alien bool // belongs to something that is no pod
 }
 
-// numberEntry is a number as its identity store shows it: a CiliumIdentity, or a key of a store.
-type numberEntry struct {
+// idEntry is an ID as its identity store shows it: a CiliumIdentity, or a key of a store.
+type idEntry struct {
 	id   identity.ID
 	uid  types.UID
 	life types.UID // its incarnation
 	rv   string
 	born int64 // in units of the identity store's own
-	// text is what the number stands for: what the object said first. nowText is what it says now.
+	// text is what the ID stands for: what the object said first. nowText is what it says now.
 	// They differ if somebody edited it.
 	text, nowText string
-	// given, if not "", is a digest of what the number stands for. It was edited before this
+	// given, if not "", is a digest of what the ID stands for. It was edited before this
 	// process observed it, so text is "".
 	given string
 	// certain means that text is no edit: it was there when the object was made, or agrees with
@@ -124,14 +124,14 @@ type numberEntry struct {
 	certain, bare bool
 	quarantined   bool
 	since         time.Time // when it began to rest
-	set           *setEntry // of text, unless it rests
+	set           *setEntry // of text, unless it is in quarantine
 }
 
 func newIndex(rules *Rules, budget int) *index {
 	return &index{
 		rules: rules, budget: budget,
 		namespaces: map[string]namespaceEntry{}, pods: map[key]*podEntry{}, inside: map[string]map[key]*podEntry{}, sets: map[string]*setEntry{},
-		endpoints: map[key]endpointEntry{}, numbers: map[identity.ID]*numberEntry{}, slices: map[string]map[identity.ID]int{},
+		endpoints: map[key]endpointEntry{}, ids: map[identity.ID]*idEntry{}, slices: map[string]map[identity.ID]int{},
 		named: map[identity.ID]int{}, claimed: map[identity.ID]map[string]struct{}{}, spent: map[string]int{}, alone: map[string]bool{},
 		made: map[identity.ID]types.UID{}, waiting: map[string]struct{}{}, held: map[identity.ID]struct{}{}, full: map[uint64]int{},
 		kept: map[string]struct{}{}, dirtySets: map[string]struct{}{}, dirtyEndpoints: map[key]struct{}{},
@@ -247,7 +247,7 @@ func (b *index) place(k key, p *podEntry) {
 	}
 	s.pods[k] = p
 	if len(s.pods) == 1 {
-		b.touchNumbers(s)
+		b.touchIDs(s)
 	}
 	if p.obj.Spec.NodeName != "" {
 		s.scheduled++
@@ -257,7 +257,7 @@ func (b *index) place(k key, p *podEntry) {
 	b.dirtySets[s.text] = struct{}{}
 }
 
-// claim notes which number the pod's endpoint has for the pod's labels. A pod without a node has no
+// claim notes which ID the pod's endpoint has for the pod's labels. A pod without a node has no
 // agent that could have given it one.
 func (b *index) claim(k key, p *podEntry) {
 	s := p.set
@@ -277,7 +277,7 @@ func (b *index) claim(k key, p *podEntry) {
 	}
 }
 
-// count counts claims. Other sets that claim a number are looked at when one more does, or one
+// count counts claims. Other sets that claim an ID are looked at when one more does, or one
 // less: see contested.
 func (b *index) count(s *setEntry, c claim, n int) {
 	if c.id == 0 {
@@ -309,14 +309,14 @@ func (b *index) count(s *setEntry, c claim, n int) {
 	}
 }
 
-// contest has the sets looked at that claim a number, but not their endpoints.
+// contest has the sets looked at that claim an ID, but not their endpoints.
 func (b *index) contest(id identity.ID) {
 	for text := range b.claimed[id] {
 		b.dirtySets[text] = struct{}{}
 	}
 }
 
-// touchClaims has those looked at who claim a number.
+// touchClaims has those looked at who claim an ID.
 func (b *index) touchClaims(id identity.ID) {
 	for text := range b.claimed[id] {
 		b.touchSet(b.sets[text])
@@ -351,15 +351,15 @@ func (b *index) leave(k key, p *podEntry) {
 	b.account(s)
 	b.dirtySets[s.text] = struct{}{}
 	if len(s.pods) == 0 {
-		b.touchNumbers(s)
+		b.touchIDs(s)
 	}
 	b.tidy(s)
 }
 
-// touchNumbers has those looked at who claim a number of a set: whether they can have it depends on
+// touchIDs has those looked at who claim an ID of a set: whether they can have it depends on
 // whether the set has pods.
-func (b *index) touchNumbers(s *setEntry) {
-	for _, n := range s.numbers {
+func (b *index) touchIDs(s *setEntry) {
+	for _, n := range s.ids {
 		b.touchClaims(n.id)
 	}
 }
@@ -376,19 +376,19 @@ func (b *index) set(text string) *setEntry {
 
 // tidy forgets a set that nothing has.
 func (b *index) tidy(s *setEntry) {
-	if len(s.pods) == 0 && len(s.numbers) == 0 && b.sets[s.text] == s {
+	if len(s.pods) == 0 && len(s.ids) == 0 && b.sets[s.text] == s {
 		delete(b.sets, s.text)
 		delete(b.waiting, s.text)
 	}
 }
 
-// account counts a set against the budget if it has, or is about to get, a number that only pods
+// account counts a set against the budget if it has, or is about to get, an ID that only pods
 // without a node need.
 func (b *index) account(s *setEntry) {
-	if len(s.numbers) > 0 || len(s.pods) == 0 {
+	if len(s.ids) > 0 || len(s.pods) == 0 {
 		s.reserved = false
 	}
-	now := len(s.pods) > 0 && s.scheduled == 0 && s.number == 0 && (len(s.numbers) > 0 || s.reserved)
+	now := len(s.pods) > 0 && s.scheduled == 0 && s.fixedID == 0 && (len(s.ids) > 0 || s.reserved)
 	if now == s.counted {
 		return
 	}
@@ -407,8 +407,8 @@ func (b *index) account(s *setEntry) {
 	}
 }
 
-// pending reports whether a set has pods, but none of a node, and no number.
-func (s *setEntry) pending() bool { return len(s.pods) > 0 && s.scheduled == 0 && len(s.numbers) == 0 }
+// pending reports whether a set has pods, but none of a node, and no ID.
+func (s *setEntry) pending() bool { return len(s.pods) > 0 && s.scheduled == 0 && len(s.ids) == 0 }
 
 // ---- endpoints and slices -----------------------------------------------------------------------
 
@@ -444,7 +444,7 @@ func (b *index) touchEndpoint(k key) {
 	}
 }
 
-// name counts who names a number.
+// name counts who names an ID.
 func (b *index) name(id identity.ID, n int) {
 	if id == 0 {
 		return
@@ -456,7 +456,7 @@ func (b *index) name(id identity.ID, n int) {
 	if is := b.named[id] > 0; is == was {
 		return
 	}
-	if e := b.numbers[id]; e != nil && e.set != nil {
+	if e := b.ids[id]; e != nil && e.set != nil {
 		b.dirtySets[e.set.text] = struct{}{} // a duplicate of ours, or our reference, may go, or one is needed
 	}
 }
@@ -503,9 +503,9 @@ func (b *index) dropNode(k key) { delete(b.alone, k.Name) }
 
 // ---- identities ---------------------------------------------------------------------------------
 
-// numberOf returns the number that an object's name is; ok is false if it is none between first and
+// idOf returns the ID that an object's name is; ok is false if it is none between first and
 // last.
-func numberOf(name string, first, last identity.ID) (id identity.ID, ok bool) {
+func idOf(name string, first, last identity.ID) (id identity.ID, ok bool) {
 	n, err := strconv.ParseUint(name, 10, 32)
 	id = identity.ID(n)
 	return id, err == nil && id >= first && id <= last && decimal(id) == name
@@ -521,14 +521,14 @@ func textOf(obj *v2.CiliumIdentity) string {
 	return set.KVString()
 }
 
-// numberEntryOf reads an object; ok is false if its name is no number of this cluster's.
-func (r *Rules) numberEntryOf(obj *v2.CiliumIdentity) (now *numberEntry, ok bool) {
-	id, ok := numberOf(obj.Name, r.First, r.Last)
+// idEntryOf reads an object; ok is false if its name is no ID of this cluster's.
+func (r *Rules) idEntryOf(obj *v2.CiliumIdentity) (now *idEntry, ok bool) {
+	id, ok := idOf(obj.Name, r.First, r.Last)
 	if !ok {
 		return nil, false
 	}
-	now = &numberEntry{id: id, uid: obj.UID, life: k8sids.Incarnation(obj), rv: obj.ResourceVersion, born: obj.CreationTimestamp.Unix()}
-	if was, since, quarantined := k8sids.Retired(obj); quarantined {
+	now = &idEntry{id: id, uid: obj.UID, life: k8sids.Incarnation(obj), rv: obj.ResourceVersion, born: obj.CreationTimestamp.Unix()}
+	if was, since, quarantined := k8sids.Quarantined(obj); quarantined {
 		now.text, now.nowText, now.quarantined, now.since = was, was, true, since
 		return now, true
 	}
@@ -549,10 +549,10 @@ func (r *Rules) numberEntryOf(obj *v2.CiliumIdentity) (now *numberEntry, ok bool
 	return now, true
 }
 
-// inheritText has a number go on to stand for what it stood for: labels of an identity never
+// inheritText has an ID go on to stand for what it stood for: labels of an identity never
 // change, because nodes judge packets by them. Where it was not certain what that was, it is what
 // the object says now: else an edit would be defended against whoever undoes it.
-func (n *numberEntry) inheritText(old *numberEntry) {
+func (n *idEntry) inheritText(old *idEntry) {
 	if old.text == "" || !old.certain && !n.wasGiven(old.text) {
 		return
 	}
@@ -561,7 +561,7 @@ func (n *numberEntry) inheritText(old *numberEntry) {
 
 // wasGiven reports whether an edited object says that it was given the labels that text is the
 // canonical string of.
-func (n *numberEntry) wasGiven(text string) bool {
+func (n *idEntry) wasGiven(text string) bool {
 	if n.given == "" {
 		return false
 	}
@@ -569,10 +569,10 @@ func (n *numberEntry) wasGiven(text string) bool {
 	return err == nil && n.given == k8sids.Digest(k8sids.SecurityLabels(k.Set))
 }
 
-// setNumber notes a number as it is now. The entry belongs to the index from here on.
-func (b *index) setNumber(now *numberEntry) {
+// setID notes an ID as it is now. The entry belongs to the index from here on.
+func (b *index) setID(now *idEntry) {
 	id := now.id
-	old := b.numbers[id]
+	old := b.ids[id]
 	same := old != nil && old.life == now.life && old.quarantined == now.quarantined
 	if same && !now.quarantined {
 		now.inheritText(old)
@@ -590,29 +590,29 @@ func (b *index) setNumber(now *numberEntry) {
 	if b.made[id] != now.uid {
 		delete(b.made, id)
 	}
-	b.numbers[id] = now
+	b.ids[id] = now
 	b.attach(now)
 }
 
-// allTaken reports whether every number is another set's, and none rests.
+// allTaken reports whether every ID is another set's, and none is in quarantine.
 func (b *index) allTaken(text string) bool {
-	if s := b.sets[text]; s != nil && len(s.numbers) > 0 {
+	if s := b.sets[text]; s != nil && len(s.ids) > 0 {
 		return false
 	}
-	return b.quarantined == 0 && len(b.numbers) == int(b.rules.Last-b.rules.First)+1
+	return b.quarantined == 0 && len(b.ids) == int(b.rules.Last-b.rules.First)+1
 }
 
-// dropNumber notes that a number is gone.
-func (b *index) dropNumber(id identity.ID) {
-	if n := b.numbers[id]; n != nil {
+// dropID notes that an ID is gone.
+func (b *index) dropID(id identity.ID) {
+	if n := b.ids[id]; n != nil {
 		b.detach(n)
-		delete(b.numbers, id)
+		delete(b.ids, id)
 		delete(b.made, id)
 	}
 }
 
-// attach puts a number under its set.
-func (b *index) attach(n *numberEntry) {
+// attach puts an ID under its set.
+func (b *index) attach(n *idEntry) {
 	b.touchClaims(n.id)
 	if n.quarantined {
 		b.quarantined++
@@ -621,14 +621,14 @@ func (b *index) attach(n *numberEntry) {
 	}
 	s := b.set(n.text)
 	n.set = s
-	s.numbers = append(s.numbers, n)
-	slices.SortFunc(s.numbers, func(x, y *numberEntry) int { return cmp.Or(cmp.Compare(x.born, y.born), cmp.Compare(x.id, y.id)) })
+	s.ids = append(s.ids, n)
+	slices.SortFunc(s.ids, func(x, y *idEntry) int { return cmp.Or(cmp.Compare(x.born, y.born), cmp.Compare(x.id, y.id)) })
 	b.account(s)
 	b.touchSet(s)
 }
 
 // detach is the inverse of attach.
-func (b *index) detach(n *numberEntry) {
+func (b *index) detach(n *idEntry) {
 	b.touchClaims(n.id)
 	if n.quarantined {
 		b.quarantined--
@@ -638,7 +638,7 @@ func (b *index) detach(n *numberEntry) {
 		return
 	}
 	n.set = nil
-	s.numbers = slices.DeleteFunc(s.numbers, func(o *numberEntry) bool { return o == n })
+	s.ids = slices.DeleteFunc(s.ids, func(o *idEntry) bool { return o == n })
 	b.account(s)
 	b.touchSet(s)
 	b.tidy(s)

@@ -23,7 +23,7 @@ import (
 	"github.com/hawser-net/hawser/internal/labels"
 )
 
-// testRules are those of a cluster called "default" with few numbers and one fixed identity.
+// testRules are those of a cluster called "default" with few IDs and one fixed identity.
 func testRules(t testing.TB, first, last identity.ID) *Rules {
 	t.Helper()
 	c := ControlDefaults()
@@ -43,7 +43,7 @@ type worldly struct {
 	namespaces map[string]*corev1.Namespace
 	pods       map[key]*corev1.Pod
 	endpoints  map[key]*v2.CiliumEndpoint
-	numbers    map[string]*v2.CiliumIdentity
+	ids        map[string]*v2.CiliumIdentity
 	slices     map[string]*v2alpha1.CiliumEndpointSlice
 
 	targets map[targetOf]target // what is known already: objects here are replaced, not changed
@@ -57,7 +57,7 @@ type targetOf struct {
 
 func newWorldly(rules *Rules) *worldly {
 	return &worldly{rules: rules, version: 1, namespaces: map[string]*corev1.Namespace{}, pods: map[key]*corev1.Pod{},
-		endpoints: map[key]*v2.CiliumEndpoint{}, numbers: map[string]*v2.CiliumIdentity{}, slices: map[string]*v2alpha1.CiliumEndpointSlice{},
+		endpoints: map[key]*v2.CiliumEndpoint{}, ids: map[string]*v2.CiliumIdentity{}, slices: map[string]*v2alpha1.CiliumEndpointSlice{},
 		targets: map[targetOf]target{}}
 }
 
@@ -93,10 +93,10 @@ func (w *worldly) podsOf(text string) (out []key) {
 	return out
 }
 
-// live returns the numbers of a set of labels, the oldest first.
+// live returns the IDs of a set of labels, the oldest first.
 func (w *worldly) live(text string) (out []*v2.CiliumIdentity) {
-	for _, o := range w.numbers {
-		if _, _, quarantined := k8sids.Retired(o); !quarantined && textOf(o) == text {
+	for _, o := range w.ids {
+		if _, _, quarantined := k8sids.Quarantined(o); !quarantined && textOf(o) == text {
 			out = append(out, o)
 		}
 	}
@@ -116,7 +116,7 @@ func owned(e *v2.CiliumEndpoint, p *corev1.Pod) bool {
 	return e.OwnerReferences[0].Kind == "Pod" && e.OwnerReferences[0].UID == p.UID
 }
 
-// claimOf returns the number that the endpoint of a node's pod names for the pod's labels, and
+// claimOf returns the ID that the endpoint of a node's pod names for the pod's labels, and
 // these; 0 otherwise.
 func (w *worldly) claimOf(k key) (identity.ID, string) {
 	t, ok := w.target(k)
@@ -131,15 +131,15 @@ func (w *worldly) claimOf(k key) (identity.ID, string) {
 	return identity.ID(id), t.text
 }
 
-// lost returns the number that a pod's endpoint claims, if the labels have none and it can become
+// lost returns the ID that a pod's endpoint claims, if the labels have none and it can become
 // theirs; 0 otherwise.
 func (w *worldly) lost(k key) identity.ID {
 	id, text := w.claimOf(k)
 	if id == 0 || len(w.live(text)) > 0 {
 		return 0
 	}
-	if o := w.numbers[decimal(id)]; o != nil {
-		if was, _, quarantined := k8sids.Retired(o); quarantined && was == text {
+	if o := w.ids[decimal(id)]; o != nil {
+		if was, _, quarantined := k8sids.Quarantined(o); quarantined && was == text {
 			return id
 		}
 		return 0
@@ -155,7 +155,7 @@ func (w *worldly) lost(k key) identity.ID {
 // set is the oracle for decideSet.
 func (w *worldly) set(text string) (action, identity.ID) {
 	for _, o := range w.live(text) {
-		if id, _ := numberOf(o.Name, w.rules.First, w.rules.Last); k8sids.Given(o) == "" && w.used(id) {
+		if id, _ := idOf(o.Name, w.rules.First, w.rules.Last); k8sids.Given(o) == "" && w.used(id) {
 			return seal, id
 		}
 	}
@@ -163,7 +163,7 @@ func (w *worldly) set(text string) (action, identity.ID) {
 	if len(pods) == 0 {
 		return nothing, 0
 	}
-	if t, _ := w.target(pods[0]); t.number != 0 {
+	if t, _ := w.target(pods[0]); t.fixedID != 0 {
 		return nothing, 0
 	}
 	count := map[identity.ID]map[string]bool{} // nodes
@@ -188,7 +188,7 @@ func (w *worldly) set(text string) (action, identity.ID) {
 	return create, 0
 }
 
-// endpoint is the oracle for decideEndpoint: the number to write, 0 for none.
+// endpoint is the oracle for decideEndpoint: the ID to write, 0 for none.
 func (w *worldly) endpoint(k key) identity.ID {
 	t, ok := w.target(k)
 	e := w.endpoints[k]
@@ -199,17 +199,17 @@ func (w *worldly) endpoint(k key) identity.ID {
 	if e.Status.Identity != nil {
 		has = e.Status.Identity.ID
 	}
-	if t.number != 0 {
-		if has == int64(t.number) {
+	if t.fixedID != 0 {
+		if has == int64(t.fixedID) {
 			return 0
 		}
-		return t.number
+		return t.fixedID
 	}
 	live := w.live(t.text)
 	if slices.ContainsFunc(live, func(o *v2.CiliumIdentity) bool { return o.Name == strconv.FormatInt(has, 10) }) || len(live) == 0 {
 		return 0
 	}
-	id, _ := numberOf(live[0].Name, w.rules.First, w.rules.Last)
+	id, _ := idOf(live[0].Name, w.rules.First, w.rules.Last)
 	return id
 }
 
@@ -227,11 +227,11 @@ func (w *worldly) used(id identity.ID) bool {
 			}
 		}
 	}
-	o := w.numbers[decimal(id)]
+	o := w.ids[decimal(id)]
 	if o == nil {
 		return false
 	}
-	if _, _, quarantined := k8sids.Retired(o); quarantined {
+	if _, _, quarantined := k8sids.Quarantined(o); quarantined {
 		return false
 	}
 	text := textOf(o)
@@ -246,8 +246,8 @@ func (w *worldly) texts() map[string]bool {
 			out[t.text] = true
 		}
 	}
-	for _, o := range w.numbers {
-		if was, _, quarantined := k8sids.Retired(o); quarantined {
+	for _, o := range w.ids {
+		if was, _, quarantined := k8sids.Quarantined(o); quarantined {
 			out[was] = true
 		} else {
 			out[textOf(o)] = true
@@ -322,7 +322,7 @@ func (w *worldly) change(r *rand.Rand, b *index) string {
 	case 10:
 		// Another object, as an identity's labels never change; what happens if somebody changes
 		// them is another test's.
-		if w.numbers[number] != nil {
+		if w.ids[number] != nil {
 			dropObject(b, number)
 		}
 		o := &v2.CiliumIdentity{ObjectMeta: w.meta("", number)}
@@ -339,16 +339,16 @@ func (w *worldly) change(r *rand.Rand, b *index) string {
 		o.SecurityLabels = k8sids.SecurityLabels(set)
 		switch r.IntN(4) {
 		case 0:
-			k8sids.Retire(o, text, time.Unix(0, 0))
+			k8sids.Quarantine(o, text, time.Unix(0, 0))
 		case 1: // as of a version before digests
 		default:
 			k8sids.Seal(o)
 		}
-		w.numbers[number] = o
+		w.ids[number] = o
 		setObject(b, o)
 		return fmt.Sprint("identity ", number, o.SecurityLabels, o.Annotations)
 	case 11:
-		delete(w.numbers, number)
+		delete(w.ids, number)
 		dropObject(b, number)
 		return "no identity " + number
 	default:
@@ -375,7 +375,7 @@ func (w *worldly) anew(r *rand.Rand) *index {
 	for _, o := range w.endpoints {
 		events = append(events, func() { b.setEndpoint(o) })
 	}
-	for _, o := range w.numbers {
+	for _, o := range w.ids {
 		events = append(events, func() { setObject(b, o) })
 	}
 	for _, o := range w.slices {
@@ -446,7 +446,7 @@ func TestIndexAgreesWithOracle(t *testing.T) {
 			}
 			if i%4 == 0 { // the comparison with a new index takes the most time
 				if got := decisionsOf(w, w.anew(r)); !maps.Equal(want, got) {
-					t.Fatalf("seed %d (-oracle +index that is told it in another order):\n%s\nhistory: %q", seed, gocmp.Diff(want, got), history)
+					t.Fatalf("seed %d (-oracle +index that gets it in another order):\n%s\nhistory: %q", seed, gocmp.Diff(want, got), history)
 				}
 			}
 			sets, endpoints := b.take()
@@ -479,13 +479,13 @@ func TestIndexAgreesWithOracle(t *testing.T) {
 		for k := range w.endpoints {
 			b.dropEndpoint(k)
 		}
-		for name := range w.numbers {
+		for name := range w.ids {
 			dropObject(b, name)
 		}
 		for name := range w.slices {
 			b.dropSlice(name)
 		}
-		if n := len(b.pods) + len(b.inside) + len(b.sets) + len(b.endpoints) + len(b.numbers) + len(b.slices) + len(b.named) + len(b.claimed) + len(b.namespaces) + b.unscheduled; n != 0 {
+		if n := len(b.pods) + len(b.inside) + len(b.sets) + len(b.endpoints) + len(b.ids) + len(b.slices) + len(b.named) + len(b.claimed) + len(b.namespaces) + b.unscheduled; n != 0 {
 			t.Fatalf("seed %d: something is left: %+v", seed, b)
 		}
 	}
@@ -493,13 +493,13 @@ func TestIndexAgreesWithOracle(t *testing.T) {
 
 // setObject and dropObject notify an index of an identity that is an object.
 func setObject(b *index, o *v2.CiliumIdentity) {
-	if now, ok := b.rules.numberEntryOf(o); ok {
-		b.setNumber(now)
+	if now, ok := b.rules.idEntryOf(o); ok {
+		b.setID(now)
 	}
 }
 
 func dropObject(b *index, name string) {
-	if id, ok := numberOf(name, b.rules.First, b.rules.Last); ok {
-		b.dropNumber(id)
+	if id, ok := idOf(name, b.rules.First, b.rules.Last); ok {
+		b.dropID(id)
 	}
 }

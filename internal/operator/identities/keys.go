@@ -29,12 +29,12 @@ func (c *Controller) SetKeys(keys labels.Keys) {
 }
 
 // LabelSets returns how many identities pods need, and how many they would need if all labels
-// counted. What has a number by rule is in neither.
+// counted. What has an ID by rule is in neither.
 func (c *Controller) LabelSets() (now, full int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, s := range c.index.sets {
-		if len(s.pods) > 0 && s.number == 0 {
+		if len(s.pods) > 0 && s.fixedID == 0 {
 			now++
 		}
 	}
@@ -86,13 +86,13 @@ func (c *Controller) Applied(ctx context.Context) (v Versions, why string, err e
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, n := range c.index.numbers { // what was found right is among these
+	for _, n := range c.index.ids { // what was found right is among these
 		v.Identities = max(v.Identities, version(n.rv))
 	}
 	return v, why, nil
 }
 
-// right reports whether a number is one that a pod is to have. What is no pod's, or no pod's any
+// right reports whether an ID is one that a pod is to have. What is no pod's, or no pod's any
 // more, is not judged.
 func (c *Controller) right(k key, id identity.ID) bool {
 	c.mu.Lock()
@@ -101,9 +101,9 @@ func (c *Controller) right(k key, id identity.ID) bool {
 	if p == nil || p.set == nil || id == identity.Init || id == 0 {
 		return true
 	}
-	if p.set.number != 0 {
-		return id == p.set.number
+	if p.set.fixedID != 0 {
+		return id == p.set.fixedID
 	}
-	n := c.index.numbers[id]
+	n := c.index.ids[id]
 	return n != nil && !n.quarantined && n.nowText == p.set.text
 }

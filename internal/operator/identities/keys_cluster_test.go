@@ -27,16 +27,16 @@ import (
 	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
 )
 
-// This file is the half of a town that keeps its numbers in an etcd.
+// This file is the half of a test cluster that keeps its IDs in an etcd.
 
 const (
 	masters    = storekeys.IdentitiesPrefix + "/id/"
 	references = storekeys.IdentitiesPrefix + "/value/"
 )
 
-// homes runs a scenario where numbers are objects, and where they are keys, each with an API server
-// for itself.
-func homes(t *testing.T, f func(t *testing.T, env *controllers.Env, in func(*testCluster))) {
+// inEachStore runs a scenario where IDs are objects, and where they are keys, each with an API
+// server for itself.
+func inEachStore(t *testing.T, f func(t *testing.T, env *controllers.Env, in func(*testCluster))) {
 	t.Parallel()
 	t.Run("objects", func(t *testing.T) {
 		t.Parallel()
@@ -48,7 +48,7 @@ func homes(t *testing.T, f func(t *testing.T, env *controllers.Env, in func(*tes
 	})
 }
 
-// inEtcd has a town keep its numbers in an etcd, where none are left from before.
+// inEtcd has a test cluster keep its IDs in an etcd, where none are left from before.
 func inEtcd(etcd *kvstoretest.Etcd) func(*testCluster) {
 	return func(tc *testCluster) {
 		tc.etcd = etcd
@@ -57,7 +57,7 @@ func inEtcd(etcd *kvstoretest.Etcd) func(*testCluster) {
 	}
 }
 
-// open connects to the town's etcd until the test ends.
+// open connects to the cluster's etcd until the test ends.
 func (tc *testCluster) open() kvstore.Backend {
 	tc.Helper()
 	cfg := storedial.Defaults()
@@ -88,8 +88,8 @@ func objectOf(kv kvstore.KeyValue) *v2.CiliumIdentity {
 	return o
 }
 
-// numbers returns all identities, wherever they are kept.
-func (tc *testCluster) numbers() ([]v2.CiliumIdentity, error) {
+// IDs returns all identities, wherever they are kept.
+func (tc *testCluster) ids() ([]v2.CiliumIdentity, error) {
 	if tc.keys == nil {
 		var all v2.CiliumIdentityList
 		err := tc.Client.List(tc.ctx, &all)
@@ -176,8 +176,8 @@ func (tc *testCluster) follow() {
 	})
 }
 
-// checkKeyUnused reports whether a number was deleted while an endpoint named it for its pod's
-// labels. Nobody names a number that is gone.
+// checkKeyUnused reports whether an ID was deleted while an endpoint named it for its pod's
+// labels. Nobody names an ID that is gone.
 func (tc *testCluster) checkKeyUnused(o *v2.CiliumIdentity) {
 	s, err := tc.look()
 	tc.mu.Lock()

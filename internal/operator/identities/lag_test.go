@@ -137,7 +137,7 @@ func (l *lagging) plant(name string) {
 	}
 }
 
-// mine records that the test itself is to blame for what becomes of a number.
+// mine records that the test itself is to blame for what becomes of an ID.
 func (l *lagging) mine(name string) {
 	l.testCluster.mu.Lock()
 	defer l.testCluster.mu.Unlock()
@@ -163,7 +163,7 @@ func TestCachesAreBehind(t *testing.T) {
 			t.Parallel()
 			l := newLagging(t, servers.Take(t), agents, rate.Inf)
 			l.plant("1000")
-			l.until("an operator that hears collects", func() bool { return l.quarantined("1000") })
+			l.until("an operator with a working watch collects", func() bool { return l.quarantined("1000") })
 			l.muffler.on()
 			l.namespace("default", nil)
 			used := &v2.CiliumEndpoint{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "unheard"}}
@@ -177,11 +177,11 @@ func TestCachesAreBehind(t *testing.T) {
 			l.until("the operator says that it is behind", func() bool { return l.behind.Load() >= before+2 })
 			for _, name := range []string{"1001", "1002"} {
 				if l.quarantined(name) {
-					t.Errorf("identity %s was collected by an operator that hears nothing", name)
+					t.Errorf("identity %s was collected by an operator whose watch delivers nothing", name)
 				}
 			}
 			l.muffler.off()
-			l.until("an operator that hears again collects", func() bool { return l.quarantined("1002") })
+			l.until("an operator whose watch works again collects", func() bool { return l.quarantined("1002") })
 			if l.quarantined("1001") {
 				t.Error("an identity in use was collected")
 			}

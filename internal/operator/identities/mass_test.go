@@ -97,7 +97,7 @@ func massCollection(t *testing.T, agents bool) {
 	var marked, deleted, rounds atomic.Int64
 	var started, took atomic.Int64
 	controllers.Run(t, cfg, func(_ context.Context, m manager.Manager, log *slog.Logger) error {
-		gc := Config{Interval: 2 * time.Second, Rest: time.Hour, Limiter: rate.NewLimiter(rate.Inf, 1), First: 256, Last: 65535, Agents: agents, Timeout: time.Second}
+		gc := Config{Interval: 2 * time.Second, Quarantine: time.Hour, Limiter: rate.NewLimiter(rate.Inf, 1), First: 256, Last: 65535, Agents: agents, Timeout: time.Second}
 		if !agents {
 			var err error
 			if gc.Pods, err = Setup(m, ControlDefaults(), rules, nil, prometheus.NewRegistry(), slog.New(slog.DiscardHandler)); err != nil {
@@ -133,19 +133,19 @@ func massCollection(t *testing.T, agents bool) {
 	}
 	alive, size := 0, 0
 	for i := range all.Items {
-		if _, _, quarantined := k8sids.Retired(&all.Items[i]); quarantined {
+		if _, _, quarantined := k8sids.Quarantined(&all.Items[i]); quarantined {
 			if size == 0 {
 				b, err := json.Marshal(&all.Items[i])
 				if err != nil {
 					t.Fatal(err)
 				}
 				size = len(b)
-				t.Logf("an agent hears of an end by %d bytes", size)
+				t.Logf("an agent receives %d bytes for a deletion", size)
 			}
 			continue
 		}
 		alive++
-		if n, ok := numberOf(all.Items[i].Name, 256, 65535); !ok || int(n) >= 256+living || agents && n%2 == 0 {
+		if n, ok := idOf(all.Items[i].Name, 256, 65535); !ok || int(n) >= 256+living || agents && n%2 == 0 {
 			t.Errorf("dead identity %s is alive", all.Items[i].Name)
 		}
 	}

@@ -30,7 +30,7 @@ func newControlMetrics(c *Controller) *controlMetrics {
 		}, []string{"resource", "phase"}),
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: prefix + "refused_claims_total",
-			Help: "CiliumEndpoints that claimed a number for their pod's labels and were given another one, by why: has-number, the labels have one; other-labels, the number is " +
+			Help: "CiliumEndpoints that claimed an ID for their pod's labels and were given another one, by why: has-number, the labels have one; other-labels, the ID is " +
 				"that of others; contested, others claim it too; too-many, so many came back by the word of that node already.",
 		}, []string{"reason"}),
 		sets: prometheus.NewDesc(prefix+"label_sets",

@@ -97,7 +97,7 @@ func (a *agent) attach(p *corev1.Pod) {
 // CFP-27752: agents and two operators make identities for the same pods at the same time, and again
 // when the namespace's labels change. Where the proposal expects duplicates there are none.
 func TestBoth(t *testing.T) {
-	homes(t, playBoth)
+	inEachStore(t, playBoth)
 }
 
 func playBoth(t *testing.T, env *controllers.Env, in func(*testCluster)) {
@@ -123,7 +123,7 @@ func playBoth(t *testing.T, env *controllers.Env, in func(*testCluster)) {
 		t.Errorf("%d identities for 6 sets of labels", n)
 	}
 	tc.namespace("a", map[string]string{"team": "y"})
-	for i, p := range pods { // every agent wants the new numbers at once
+	for i, p := range pods { // every agent wants the new IDs at once
 		wg.Go(func() {
 			_, id := tc.identityOf(p, 0)
 			set, err := labels.ParseSet(id.Labels)
@@ -142,16 +142,16 @@ func playBoth(t *testing.T, env *controllers.Env, in func(*testCluster)) {
 }
 
 // TestMigration is "Migration: Upgrade", "Migration: Downgrade" and "Release Operator first" of
-// CFP-27752: agent, both, operator, and back, while pods come and go. No number in use changes,
+// CFP-27752: agent, both, operator, and back, while pods come and go. No ID in use changes,
 // none is made twice, and every pod has one.
 func TestMigration(t *testing.T) {
-	homes(t, playMigration)
+	inEachStore(t, playMigration)
 }
 
 func playMigration(t *testing.T, env *controllers.Env, in func(*testCluster)) {
 	tc := newTestCluster(t, env, quickGC, in)
 	tc.namespace("a", nil)
-	numbers := map[string]string{}
+	ids := map[string]string{}
 	var old []*corev1.Pod
 	stopAgent, stopOperator := func() {}, func() {}
 	for i, modes := range [][2]identity.Management{ // of the operator, of the agents
@@ -179,17 +179,17 @@ func playMigration(t *testing.T, env *controllers.Env, in func(*testCluster)) {
 		s := tc.waitSynced()
 		now := map[string]string{}
 		for _, p := range old {
-			n := s.numberOfPod(p)
+			n := s.idOfPod(p)
 			app := p.Labels["app"]
 			if now[app] != "" && now[app] != n {
 				t.Errorf("%v: pods of app %s have %s and %s", modes, app, now[app], n)
 			}
 			now[app] = n
-			if was := numbers[app]; was != "" && was != n {
+			if was := ids[app]; was != "" && was != n {
 				t.Errorf("%v: pods of app %s had %s and have %s", modes, app, was, n)
 			}
 		}
-		numbers = now // what nobody had in between may have another number
+		ids = now // what nobody had in between may have another ID
 	}
 	stopOperator()
 	stopAgent()

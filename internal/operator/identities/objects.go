@@ -42,7 +42,7 @@ func (o objects) Update(ctx context.Context, id *v2.CiliumIdentity, _ metav1.Upd
 	return id, o.client.Update(ctx, id)
 }
 
-// objectStore keeps numbers as CiliumIdentities.
+// objectStore keeps IDs as CiliumIdentities.
 type objectStore struct {
 	objects
 	rules  *Rules
@@ -71,12 +71,12 @@ func (h *objectStore) readSalt(ctx context.Context) (string, error) {
 
 func (h *objectStore) follow(ctx context.Context, informers cache.Cache, l observer) (toolscache.InformerSynced, error) {
 	return handle(ctx, informers, func(o *v2.CiliumIdentity) {
-		if now, ok := h.rules.numberEntryOf(o); ok {
-			l.setNumber(now)
+		if now, ok := h.rules.idEntryOf(o); ok {
+			l.setID(now)
 		}
 	}, func(o *v2.CiliumIdentity) {
-		if id, ok := numberOf(o.Name, h.rules.First, h.rules.Last); ok {
-			l.dropNumber(id)
+		if id, ok := idOf(o.Name, h.rules.First, h.rules.Last); ok {
+			l.dropID(id)
 		}
 	})
 }
@@ -98,11 +98,11 @@ func (h *objectStore) make(ctx context.Context, st step) (made, error) {
 func (h *objectStore) restore(ctx context.Context, st step) (made, error) {
 	_, err := h.prober.Restore(ctx, allocator.ID(st.id), st.text, k8sids.SecurityLabels(st.labels))
 	if conflict := (*allocator.ConflictError)(nil); errors.As(err, &conflict) {
-		h.log.Warn("an identity in use is gone and cannot come back", "identity", st.id, "labels", st.labels, "error", err)
+		h.log.Warn("an identity in use was deleted and cannot be restored", "identity", st.id, "labels", st.labels, "error", err)
 		return h.make(ctx, st)
 	}
 	if err == nil {
-		h.log.Warn("an identity in use was gone: it is there again", "identity", st.id, "labels", st.labels)
+		h.log.Warn("an identity in use was deleted, and is restored", "identity", st.id, "labels", st.labels)
 	}
 	return made{}, err
 }
@@ -111,10 +111,10 @@ func (h *objectStore) revert(ctx context.Context, st step) (made, error) {
 	var edited map[string]string
 	err := h.rewrite(ctx, st, "give its labels back to", func(o *v2.CiliumIdentity) {
 		edited = o.SecurityLabels
-		k8sids.Revive(o, k8sids.SecurityLabels(st.labels))
+		k8sids.Restore(o, k8sids.SecurityLabels(st.labels))
 	})
 	if err == nil {
-		h.log.Warn("somebody changed the labels of an identity in use: it has them back", "identity", st.id, "labels", st.labels, "edited", edited)
+		h.log.Warn("the labels of an identity in use were changed by hand, and are restored", "identity", st.id, "labels", st.labels, "edited", edited)
 	}
 	return made{}, err
 }
@@ -148,7 +148,7 @@ func (h *objectStore) withdraw(ctx context.Context, st step) error {
 		return errChanged
 	}
 	if err == nil {
-		h.log.Info("took back an identity, because an older one has the same labels", "identity", st.id, "labels", st.text)
+		h.log.Info("withdrew an identity, because an older one has the same labels", "identity", st.id, "labels", st.text)
 	}
 	return err
 }
@@ -161,7 +161,7 @@ func (h *objectStore) has(ctx context.Context, id identity.ID, text string) (boo
 	if err != nil {
 		return false, fmt.Errorf("read identity %d: %w", id, err)
 	}
-	_, _, quarantined := k8sids.Retired(o)
+	_, _, quarantined := k8sids.Quarantined(o)
 	return !quarantined && textOf(o) == text, nil
 }
 

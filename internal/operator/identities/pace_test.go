@@ -12,7 +12,7 @@ import (
 	v2 "github.com/hawser-net/hawser/api/v2"
 )
 
-// TestPace: what all agents together are told is bounded, and so are the requests.
+// TestPace: the events of all agents together are bounded, and so are the requests.
 func TestPace(t *testing.T) {
 	t.Parallel()
 	for agents, want := range map[int]rate.Limit{0: 300, 1: 300, 3333: 300, 4000: 250, 5000: 200, 10000: 100, 23809: 42, 100000: 42} {
@@ -46,7 +46,7 @@ func TestWritesWaitForTheWatch(t *testing.T) {
 		}
 	}
 	if slow.most != writers {
-		t.Errorf("%d were written at most that the watch had not told of, want %d", slow.most, writers)
+		t.Errorf("at most %d were written that the watch had not delivered, want %d", slow.most, writers)
 	}
 	if len(slow.old) > 0 {
 		t.Errorf("%d were not waited for", len(slow.old))

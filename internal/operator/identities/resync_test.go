@@ -42,7 +42,7 @@ func (u *undoer) wrap(cfg *rest.Config) {
 // work whose effect was lost without a word is done at the next look at everything, and would not
 // be done without it.
 func TestResync(t *testing.T) {
-	homes(t, playResync)
+	inEachStore(t, playResync)
 }
 
 func playResync(t *testing.T, env *controllers.Env, in func(*testCluster)) {
@@ -71,17 +71,17 @@ func playResync(t *testing.T, env *controllers.Env, in func(*testCluster)) {
 				tc.waitSynced()
 				return
 			}
-			// What comes later is told, and done; the other one stays as it is.
+			// What comes later is notified, and done; the other one stays as it is.
 			q := tc.pod("a", "later", map[string]string{"app": "db"}, onNode)
 			tc.endpoint(q)
 			tc.until(func() string {
-				if tc.state().numberOfPod(q) == "" {
+				if tc.state().idOfPod(q) == "" {
 					return "the operator does not work"
 				}
 				return ""
 			})
-			if number := tc.state().numberOfPod(p); number != "" {
-				t.Errorf("the endpoint has %s: nothing was lost that only a look at everything finds", number)
+			if id := tc.state().idOfPod(p); id != "" {
+				t.Errorf("the endpoint has %s: nothing was lost that only a look at everything finds", id)
 			}
 			// A leader that begins looks at everything, too.
 			tc.operator()

@@ -17,10 +17,10 @@ type Rules struct {
 	// Cluster is the cluster's name.
 	Cluster string
 	Filter  *labels.Filter
-	// Fixed and WellKnown have numbers without an object.
+	// Fixed and WellKnown have IDs without an object.
 	Fixed     identity.Fixed
 	WellKnown []identity.WellKnown
-	// First and Last bound the numbers of this cluster.
+	// First and Last bound the IDs of this cluster.
 	First, Last identity.ID
 
 	// keys, if not nil, are those of the labels that count; see Controller.SetKeys.
@@ -39,10 +39,10 @@ func (r *Rules) relevant() labels.Keys {
 type target struct {
 	labels labels.Set
 	text   string // canonical
-	// number is one that the labels have by rule; 0 if one must be made.
-	number identity.ID
+	// fixedID is one that the labels have by rule; 0 if one must be made.
+	fixedID identity.ID
 	// full tells apart the sets of labels that pods had if all labels counted; 0 for one with a
-	// number by rule.
+	// ID by rule.
 	full uint64
 }
 
@@ -55,10 +55,10 @@ func counts(p *corev1.Pod) bool {
 }
 
 // IdentityOf returns the identity of a pod in a namespace with these labels: the canonical form of
-// its labels, and the number, if they have one by rule, else 0.
+// its labels, and the ID, if they have one by rule, else 0.
 func (r *Rules) IdentityOf(p *corev1.Pod, namespace map[string]string) (canonical string, number int64, err error) {
 	t, err := r.target(p, namespace)
-	return t.text, int64(t.number), err
+	return t.text, int64(t.fixedID), err
 }
 
 // target returns the identity of a pod in a namespace with these labels.
@@ -76,10 +76,10 @@ func (r *Rules) target(p *corev1.Pod, namespace map[string]string) (target, erro
 		return target{}, errNoLabels
 	}
 	t := target{labels: set, text: set.KVString()}
-	if t.number, err = r.byRule(set); err != nil {
+	if t.fixedID, err = r.byRule(set); err != nil {
 		return target{}, err
 	}
-	byRule, text := t.number, t.text
+	byRule, text := t.fixedID, t.text
 	if len(full) != len(set) {
 		if byRule, err = r.byRule(full); err != nil {
 			return target{}, err
@@ -94,7 +94,7 @@ func (r *Rules) target(p *corev1.Pod, namespace map[string]string) (target, erro
 	return t, nil
 }
 
-// byRule returns the number that a set of labels has without an object, 0 if it needs one.
+// byRule returns the ID that a set of labels has without an object, 0 if it needs one.
 func (r *Rules) byRule(set labels.Set) (identity.ID, error) {
 	if id, ok := identity.ReservedID(set); ok {
 		return id, nil

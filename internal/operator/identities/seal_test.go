@@ -37,7 +37,7 @@ func TestSeal(t *testing.T) {
 	}
 	want := func(when string, of target, v action, id identity.ID) {
 		t.Helper()
-		if st := b.decideSet(of.text); st.action != v || id != 0 && (st.id != id || st.rv != b.numbers[id].rv || st.uid != b.numbers[id].uid) {
+		if st := b.decideSet(of.text); st.action != v || id != 0 && (st.id != id || st.rv != b.ids[id].rv || st.uid != b.ids[id].uid) {
 			t.Errorf("%s: %+v, want %d of %d", when, st, v, id)
 		}
 	}
@@ -86,7 +86,7 @@ func TestSeal(t *testing.T) {
 	want("edited after somebody else has sealed it", web, revert, 300)
 	label(o, web)
 	want("put right", web, nothing, 0)
-	if n := b.numbers[300]; !n.certain || n.bare {
+	if n := b.ids[300]; !n.certain || n.bare {
 		t.Errorf("put right: %+v", n)
 	}
 	drop(300)
@@ -98,7 +98,7 @@ func TestSeal(t *testing.T) {
 	want("somebody does", web, seal, 300)
 }
 
-// TestSealed: identities of before the digest, where nobody but the operator writes them. An
+// TestSealed: identities from before the digest, where nobody but the operator writes them. An
 // adversary edits some by hand: before they are sealed, while the operator looks and while none
 // does, and afterwards.
 func TestSealed(t *testing.T) {
@@ -148,12 +148,12 @@ func TestSealed(t *testing.T) {
 	relabel("4001", "evil")
 	stop := tc.operator()
 	sealed("4000")
-	s := tc.waitSynced() // which waits until the edited one's pod has another number
+	s := tc.waitSynced() // which waits until the edited one's pod has another ID
 	if got := get("4001"); k8sids.Given(got) != "" || got.SecurityLabels["k8s:app"] != "evil" {
 		t.Errorf("edited while no operator ran: %v, %v", got.SecurityLabels, got.Annotations)
 	}
-	if s.numberOfPod(edited) == "4001" {
-		t.Error("the pod of the labels from before the edit has the number still")
+	if s.idOfPod(edited) == "4001" {
+		t.Error("the pod of the labels from before the edit has the ID still")
 	}
 	relabel("4000", "evil")
 	sealed("4000")
@@ -177,7 +177,7 @@ func TestSealed(t *testing.T) {
 	p := tc.pod("a", "new", map[string]string{"app": "new"}, onNode)
 	tc.endpoint(p)
 	tc.until(func() string {
-		if tc.state().numberOfPod(p) == "" {
+		if tc.state().idOfPod(p) == "" {
 			return "a new pod has no identity"
 		}
 		return ""

@@ -20,7 +20,7 @@ import (
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
-// Keys defines which key-value store keeps the numbers.
+// Keys defines which key-value store keeps the IDs.
 type Keys struct {
 	// Store is the connection. It must stay open while the controller runs, and is not closed.
 	Store kvstore.Backend
@@ -32,7 +32,7 @@ type Keys struct {
 	SyncInterval time.Duration
 }
 
-// keyStore keeps numbers as keys of a store, by the allocator that agents have too. For each set of
+// keyStore keeps IDs as keys of a store, by the allocator that agents have too. For each set of
 // labels in use it holds a reference on the lease of this process. After a failover both leaders'
 // references stand side by side, until the lease of the one that is gone has run out.
 type keyStore struct {
@@ -46,7 +46,7 @@ type keyStore struct {
 	listed   atomic.Bool
 }
 
-func newKeyHome(cfg Keys, rules *Rules, log *slog.Logger) (*keyStore, error) {
+func newKeyStore(cfg Keys, rules *Rules, log *slog.Logger) (*keyStore, error) {
 	h := &keyStore{rules: rules, store: cfg.Store, log: log, followed: make(chan struct{})}
 	b, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{
 		Store: cfg.Store, BasePath: storekeys.IdentitiesPrefix, Suffix: cfg.Suffix, KeyType: k8sids.Key{}, Logger: log,
@@ -100,23 +100,23 @@ func (h *keyStore) make(ctx context.Context, st step) (made, error) {
 	return made{held: true}, nil
 }
 
-// restore has the allocator go on with the number as if this process had had it before. If it has
-// become others', the allocator takes another one. One that rests is not taken: the record does not
-// say after which labels.
+// restore has the allocator go on with the ID as if this process had had it before. If it has
+// become others', the allocator takes another one. One in quarantine is not taken: the record does
+// not say after which labels.
 func (h *keyStore) restore(ctx context.Context, st step) (made, error) {
 	_, err := h.store.Get(ctx, kvstore.JoinKey(storekeys.IdentitiesPrefix, "rest", decimal(st.id)))
 	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
-		return made{}, fmt.Errorf("read whether number %d rests: %w", st.id, err)
+		return made{}, fmt.Errorf("read whether ID %d is in quarantine: %w", st.id, err)
 	}
 	if err == nil {
-		h.log.Warn("an identity in use was collected and rests: its labels get another one", "identity", st.id, "labels", st.labels)
+		h.log.Warn("an identity in use was collected and is in quarantine: its labels get another one", "identity", st.id, "labels", st.labels)
 		return h.make(ctx, st)
 	}
 	if err := h.alloc.Assume(k8sids.Key{Set: st.labels}, allocator.ID(st.id)); err != nil {
-		h.log.Warn("an identity in use is gone and cannot come back", "identity", st.id, "labels", st.labels, "error", err)
+		h.log.Warn("an identity in use was deleted and cannot be restored", "identity", st.id, "labels", st.labels, "error", err)
 		return h.make(ctx, st)
 	}
-	h.log.Warn("an identity in use was gone, or had other labels: it is to be as it was", "identity", st.id, "labels", st.labels)
+	h.log.Warn("an identity in use was deleted or edited: restoring it", "identity", st.id, "labels", st.labels)
 	return made{held: true}, nil
 }
 
@@ -166,7 +166,7 @@ func (b *keyBackend) ListAndWatch(ctx context.Context, handler allocator.CacheMu
 type notifyingHandler struct {
 	allocator.CacheMutations
 	identityStore *keyStore
-	// originals are the numbers of which is known what they were made with, and when they were
+	// originals are the IDs of which is known what they were made with, and when they were
 	// made.
 	originals map[allocator.ID]int64
 }
@@ -177,14 +177,14 @@ func (t *notifyingHandler) OnListDone(revision int64) {
 	t.identityStore.listed.Store(true)
 }
 
-// OnUpsert implements [allocator.CacheMutations]. A number stands for what it was made with,
+// OnUpsert implements [allocator.CacheMutations]. An ID stands for what it was made with,
 // whatever is written over it; where that is not known, for nothing that is given to anybody.
 func (t *notifyingHandler) OnUpsert(m allocator.Mapping) {
 	t.CacheMutations.OnUpsert(m)
 	if !t.ours(m.ID) {
 		return
 	}
-	now := &numberEntry{id: identity.ID(m.ID), uid: types.UID(strconv.FormatInt(m.Created, 10)), born: m.Created}
+	now := &idEntry{id: identity.ID(m.ID), uid: types.UID(strconv.FormatInt(m.Created, 10)), born: m.Created}
 	now.life = now.uid
 	if m.Original {
 		t.originals[m.ID] = m.Incarnation
@@ -195,7 +195,7 @@ func (t *notifyingHandler) OnUpsert(m allocator.Mapping) {
 	if m.Edited {
 		now.nowText = ""
 	}
-	t.identityStore.observer.setNumber(now)
+	t.identityStore.observer.setID(now)
 }
 
 // OnDelete implements [allocator.CacheMutations].
@@ -203,7 +203,7 @@ func (t *notifyingHandler) OnDelete(id allocator.ID, revision int64) {
 	t.CacheMutations.OnDelete(id, revision)
 	delete(t.originals, id)
 	if t.ours(id) {
-		t.identityStore.observer.dropNumber(identity.ID(id))
+		t.identityStore.observer.dropID(identity.ID(id))
 	}
 }
 

@@ -60,7 +60,7 @@ func newAsker(m manager.Manager, pods *Controller) (*asker, error) {
 	return a, nil
 }
 
-// cached returns what the caches say of the use of numbers.
+// cached returns what the caches say of the use of IDs.
 func (a *asker) cached(ctx context.Context) (func(identity.ID) bool, error) {
 	if a.pods != nil {
 		used, ok := a.pods.InUse()
@@ -75,7 +75,7 @@ func (a *asker) cached(ctx context.Context) (func(identity.ID) bool, error) {
 
 // use is who uses identities, as a reader showed it.
 type use struct {
-	named map[int64]bool  // numbers that endpoints and slices name
+	named map[int64]bool  // IDs that endpoints and slices name
 	texts map[string]bool // labels of pods, if identities are made for them
 	// newest are the highest resource versions that were shown, by kind.
 	newest versions
@@ -133,35 +133,35 @@ func (a *asker) newLiveCheck(ctx context.Context, candidates int) *liveCheck {
 }
 
 // unused calls f if neither the server nor the caches, which may know more by now, show anybody who
-// uses the number of o, or is to use what it stands for. It calls f for nobody while the caches are
+// uses the ID of o, or is to use what it stands for. It calls f for nobody while the caches are
 // behind the server.
 func (l *liveCheck) unused(o *v2.CiliumIdentity, text string, f func() (bool, error)) (bool, error) {
-	number, ok := numberOf(o.Name, 1, ^identity.ID(0))
+	id, ok := idOf(o.Name, 1, ^identity.ID(0))
 	if !ok {
 		return false, nil
 	}
-	now, err := l.current(number, text)
+	now, err := l.current(id, text)
 	if err != nil || now == nil {
 		return false, err
 	}
 	switch {
-	case l.inUse(now, number, text):
+	case l.inUse(now, id, text):
 		return false, nil
 	case l.pods == nil:
 		return f()
 	}
-	return l.pods.hold(number, f)
+	return l.pods.hold(id, f)
 }
 
-// inUse reports whether somebody uses a number, or is to use what it stands for.
-func (l *liveCheck) inUse(now *use, number identity.ID, text string) bool {
-	return now.named[int64(number)] || l.pods != nil && now.texts[text] && !l.pods.second(number)
+// inUse reports whether somebody uses an ID, or is to use what it stands for.
+func (l *liveCheck) inUse(now *use, id identity.ID, text string) bool {
+	return now.named[int64(id)] || l.pods != nil && now.texts[text] && !l.pods.second(id)
 }
 
-// current returns what the server says of a number, asked a moment ago. It is nil, and fails the
+// current returns what the server says of an ID, asked a moment ago. It is nil, and fails the
 // first time, if the server could not be asked: the next look asks again, this one has nothing to
 // go by.
-func (l *liveCheck) current(number identity.ID, text string) (*use, error) {
+func (l *liveCheck) current(id identity.ID, text string) (*use, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.failed {
@@ -179,9 +179,9 @@ func (l *liveCheck) current(number identity.ID, text string) (*use, error) {
 	}
 	known := l.known
 	l.mu.Unlock() // others may ask meanwhile
-	now, err := l.usersOf(l.ctx, number, text)
-	if known(number) {
-		now.named[int64(number)] = true
+	now, err := l.usersOf(l.ctx, id, text)
+	if known(id) {
+		now.named[int64(id)] = true
 	}
 	l.mu.Lock()
 	switch {
@@ -293,7 +293,7 @@ func liveUse(ctx context.Context, from client.Reader, rules *Rules) (use, error)
 	return now, err
 }
 
-// inUse returns the numbers that endpoints and slices name. limit is the size of a page; 0 for
+// inUse returns the IDs that endpoints and slices name. limit is the size of a page; 0 for
 // everything at once, which a cache can do only. newest, if not nil, receives the versions.
 func inUse(ctx context.Context, from client.Reader, limit int64, newest versions) (map[int64]bool, error) {
 	used := map[int64]bool{}

@@ -83,7 +83,7 @@ func (c *Controller) doSeal(ctx context.Context, text string) error {
 	return c.identityStore.seal(ctx, st)
 }
 
-// release gives back the reference to a number that nobody needs. Whatever the identity store says,
+// release gives back the reference to an ID that nobody needs. Whatever the identity store says,
 // it holds none from here on.
 func (c *Controller) release(ctx context.Context, text string) error {
 	err := c.identityStore.release(ctx, text)
@@ -134,7 +134,7 @@ func (c *Controller) doEndpoint(ctx context.Context, k key) error {
 			return err
 		}
 	}
-	if fix.refused != believed { // its number may have been made a moment ago
+	if fix.refused != believed { // its ID may have been made a moment ago
 		if has, err := c.identityStore.has(ctx, fix.had, fix.labels.KVString()); err != nil || has {
 			return cmp.Or(err, errChanged)
 		}
@@ -194,5 +194,5 @@ func (f *correction) patch() ([]byte, error) {
 	return json.Marshal([]op{{"test", "/metadata/uid", f.uid}, {"test", "/metadata/resourceVersion", f.rv}, last})
 }
 
-// decimal is a number as the name of its object.
+// decimal is an ID as the name of its object.
 func decimal(id identity.ID) string { return fmt.Sprint(uint32(id)) }

@@ -12,11 +12,11 @@ type Config struct {
 	GlobalNamespaces bool
 
 	// Objects means that agents keep their state as objects of Kubernetes, so that somebody must
-	// bring it to the store. It is no flag, as are the others below: the cluster's name and number.
+	// bring it to the store. It is no flag, as are the others below: the cluster's name and ID.
 	Objects     bool
 	ClusterName string
 	ClusterID   uint32
-	// MaxConnectedClusters is 255, for which 0 stands too, or 511: it says which numbers of
+	// MaxConnectedClusters is 255, for which 0 stands too, or 511: it says which IDs of
 	// identities are this cluster's.
 	MaxConnectedClusters uint32
 }

@@ -138,7 +138,7 @@ func (c Config) node(o *v2.CiliumNode) (export, error) {
 	return export{order: k8s.VersionOf(o), values: map[string]string{o.Name: string(value)}}, err
 }
 
-// maxClusterID is the largest number that a cluster can have at all; that this cluster's is
+// maxClusterID is the largest ID that a cluster can have at all; that this cluster's is
 // possible is checked elsewhere.
 const maxClusterID = 511
 
@@ -148,9 +148,9 @@ const maxClusterID = 511
 func (c Config) identity(o *v2.CiliumIdentity, layout kvstore.Layout, have string) (export, error) {
 	id, err := strconv.ParseUint(o.Name, 10, 32)
 	if err != nil || strconv.FormatUint(id, 10) != o.Name {
-		return export{}, fmt.Errorf("CiliumIdentity %s: the name is no number", o.Name)
+		return export{}, fmt.Errorf("CiliumIdentity %s: the name is no ID", o.Name)
 	}
-	if _, _, rests := k8sids.Retired(o); rests || o.DeletionTimestamp != nil {
+	if _, _, quarantined := k8sids.Quarantined(o); quarantined || o.DeletionTimestamp != nil {
 		return export{}, nil
 	}
 	set, err := k8sids.ParseSecurityLabels(o.SecurityLabels)

@@ -137,9 +137,9 @@ func TestFailover(t *testing.T) {
 	delay := c.until(time.Minute, "a new pod is not exported", func() bool { _, err := c.read.Get(t.Context(), prefix+"/10.200.0.1"); return err == nil })
 	pending, _ := m.left()
 	second := c.until(2*time.Minute, "the second leader has not written everything", complete)
-	t.Logf("%d keys: written first in %v, by the next leader in %v; a new pod is told of after %v, with %d keys still waiting", n, first, delay+second, delay, pending)
+	t.Logf("%d keys: written first in %v, by the next leader in %v; a new pod is written after %v, with %d keys still waiting", n, first, delay+second, delay, pending)
 	if pending < n/10 {
-		t.Errorf("a new pod was told of behind all but %d of %d keys that had not changed", pending, n)
+		t.Errorf("a new pod was written behind all but %d of %d keys that had not changed", pending, n)
 	}
 	for lease, count := range leases() {
 		if before[lease] > 0 {

@@ -313,7 +313,7 @@ func TestObjects(t *testing.T) {
 	}
 	put(nodesOf+"gone", "{}", kvstore.Leased)
 	put(identitiesOf+"196999", "k8s:app=gone;", kvstore.Permanent)
-	put(identitiesOf+"65999", "k8s:app=web;k8s:io.cilium.k8s.policy.cluster=c9;", kvstore.Permanent) // another cluster's number
+	put(identitiesOf+"65999", "k8s:app=web;k8s:io.cilium.k8s.policy.cluster=c9;", kvstore.Permanent) // another cluster's ID
 	put(addressesOf+"10.1.0.77", `{"IP":"10.1.0.77","HostIP":"192.0.2.1","ID":196999}`, kvstore.Leased)
 	const elsewhere = `{"IP":"10.9.0.1","HostIP":"192.0.2.9","ID":65999}`
 	put(addressesOf+"10.9.0.1", elsewhere, kvstore.Leased)
@@ -364,17 +364,17 @@ func TestObjects(t *testing.T) {
 	r.wants(identitiesOf, map[string]string{"65999": foreign})
 }
 
-// TestRestingIdentity: the number of a collected identity means nothing to other clusters.
-func TestRestingIdentity(t *testing.T) {
+// TestQuarantinedIdentity: the ID of a collected identity means nothing to other clusters.
+func TestQuarantinedIdentity(t *testing.T) {
 	t.Parallel()
 	o := &v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: "300"}, SecurityLabels: map[string]string{"k8s:app": "web"}}
 	got, err := Config{}.identity(o, kvstore.LayoutEtcd, "")
 	if err != nil || got.values["300"] != "k8s:app=web;" {
 		t.Errorf("an identity: %v, %v", got.values, err)
 	}
-	k8sids.Retire(o, "k8s:app=web;", time.Unix(0, 0))
+	k8sids.Quarantine(o, "k8s:app=web;", time.Unix(0, 0))
 	if got, err := (Config{}).identity(o, kvstore.LayoutEtcd, ""); err != nil || len(got.values) != 0 {
-		t.Errorf("one that rests: %v, %v", got.values, err)
+		t.Errorf("one in quarantine: %v, %v", got.values, err)
 	}
 }
 

@@ -104,7 +104,7 @@ func (m *mirror) stored(name, value string) {
 	case ok:
 		m.check(name, value)
 	case m.surveyed && len(m.refresh) == 0 && m.own(name, value):
-		m.keys.Prune() // an old copy of the store may have brought it back
+		m.keys.Prune() // it may be from an old copy of the store
 	}
 }
 
@@ -117,7 +117,7 @@ func (m *mirror) check(name, value string) {
 	}
 }
 
-// update reads what an object stands for now, and has the store brought there. read is called with
+// update reads what an object stands for now, and has the store reconciled. read is called with
 // nobody else reading, so that what is read later counts.
 func (m *mirror) update(object string, read func() (export, error)) error {
 	m.mu.Lock()
@@ -189,7 +189,7 @@ func (m *mirror) logged(f func(context.Context) error) func(context.Context) err
 	return func(ctx context.Context) error {
 		err := f(ctx)
 		if err != nil && ctx.Err() == nil {
-			m.log.Warn("cannot bring the store in line with the cluster, trying again", "error", err)
+			m.log.Warn("cannot reconcile the store with the cluster, trying again", "error", err)
 		}
 		return err
 	}

@@ -83,7 +83,7 @@ func (x *exporter) reconcile(mi *mirror, prefix string, read func(context.Contex
 	})
 }
 
-// tolerate logs an object that makes no sense, and keeps what it stands for nevertheless.
+// tolerate logs an object that is invalid, and keeps what it stands for nevertheless.
 func (x *exporter) tolerate(s export, err error) export {
 	if err != nil {
 		x.log.Warn("an invalid object is not exported to other clusters", "error", err)
@@ -152,7 +152,7 @@ const serviceField = "mesh.service"
 func (x *exporter) servicesOf(ctx context.Context, ns client.Object) []reconcile.Request {
 	var list corev1.ServiceList
 	if err := x.cache.List(ctx, &list, client.InNamespace(ns.GetName())); err != nil {
-		x.log.Warn("services of a namespace are looked at later", "namespace", ns.GetName(), "error", err)
+		x.log.Warn("services of a namespace are processed later", "namespace", ns.GetName(), "error", err)
 		return nil
 	}
 	out := make([]reconcile.Request, 0, len(list.Items))

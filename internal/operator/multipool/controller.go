@@ -115,7 +115,7 @@ func (f *follower) restore(ctx context.Context) error {
 	}
 	f.nodes.With(func() {
 		f.index.restore(nodes)
-		f.log.Info("read what nodes hold", "pools", len(f.index.allocators), "nodes", len(nodes), "ipv4", f.index.held[0].Len(), "ipv6", f.index.held[1].Len())
+		f.log.Info("read the assignments of nodes", "pools", len(f.index.allocators), "nodes", len(nodes), "ipv4", f.index.held[0].Len(), "ipv6", f.index.held[1].Len())
 	})
 	return nil
 }
@@ -138,7 +138,7 @@ func (f *follower) updatePool(o *v2alpha1.CiliumPodIPPool) (changed bool) {
 		}
 	})
 	if err != nil {
-		f.log.Error("a pool of addresses makes no sense; what was known of it stays", "error", err)
+		f.log.Error("a pool of addresses is invalid; its last valid version stays in use", "error", err)
 	}
 	return changed
 }

@@ -122,7 +122,7 @@ type index struct {
 	held              [2]*pool.Pool // of IPv4 and IPv6; shared by all givers
 	of                map[netip.Prefix]string
 	allocators        map[string]*allocator
-	faulty            map[string]error // pools whose objects make no sense; their givers, if they have any, are of before
+	faulty            map[string]error // pools whose objects are invalid; their givers, if they have any, are of before
 	nodes             map[string]*member
 }
 
@@ -160,7 +160,7 @@ func (b *index) setPool(p ippools.Pool) (changed bool, err error) {
 	return true, nil
 }
 
-// faultyPool notes that a pool makes no sense. It is as it was before; if it was not, nothing is
+// faultyPool notes that a pool is invalid. It is as it was before; if it was not, nothing is
 // known of it. It reports whether that is new.
 func (b *index) faultyPool(name string, fault error) (changed bool) {
 	before := b.faulty[name]
@@ -404,7 +404,7 @@ func (b *index) quarantineMissing(n node, m *member, own []block, now time.Time,
 }
 
 // claim records the blocks that a node has. Who was there first keeps what two have, as nobody can
-// tell which pods use it.
+// say which pods use it.
 func (b *index) claim(n node, m *member, own []block, a *answer) {
 	before := m.lost
 	m.lost = slices.DeleteFunc(slices.Clone(before), func(p netip.Prefix) bool { return m.quarantined[p].IsZero() })

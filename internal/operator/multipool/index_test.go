@@ -139,7 +139,7 @@ func TestReconcile(t *testing.T) {
 			t.Errorf("the write may have arrived, and have been edited away, and its block does not rest: %s", a.shown())
 		}
 		if a := b.reconcile(n, startTime.Add(defaultQuarantine)); a.shown() != "" || !a.released {
-			t.Errorf("the write cannot arrive any more, and its block stays booked: %s", a.shown())
+			t.Errorf("the write cannot arrive any more, and its block stays recorded: %s", a.shown())
 		}
 	})
 	t.Run("a pool that lost a range", func(t *testing.T) {
@@ -177,12 +177,12 @@ func TestReconcile(t *testing.T) {
 			t.Errorf("%s, %q", a.shown(), a.fault())
 		}
 	})
-	t.Run("a pool that makes no sense", func(t *testing.T) {
+	t.Run("a pool that is invalid", func(t *testing.T) {
 		b := testIndex(t, false)
 		n := aged("a", 1, 15).with("default", "10.0.0.0/28")
 		b.restore([]node{n})
 		if !b.faultyPool("default", errors.New("maskSize is wrong")) || b.faultyPool("default", errors.New("maskSize is wrong")) {
-			t.Error("what is news")
+			t.Error("what is new")
 		}
 		a := b.reconcile(n, startTime)
 		if want := `pool "default": the node needs 15 IPv4 addresses, and what there is of the pool is not known: maskSize is wrong`; a.fault() != want || a.changed {
@@ -757,7 +757,7 @@ func (w *simulation) checkServed() {
 				w.fail("%s needs %d addresses of %s and has %d, and a block is free", name, q.needed[0], q.pool, has)
 			}
 			if a := w.b.reconcile(n.copied(), s.now); has < q.needed[0] && a.fault() == "" {
-				w.fail("%s needs %d addresses of %s and has %d, and nobody is told", name, q.needed[0], q.pool, has)
+				w.fail("%s needs %d addresses of %s and has %d, and this is not reported", name, q.needed[0], q.pool, has)
 			}
 		}
 	}

@@ -305,7 +305,7 @@ func (w *world) checkConverged(d Decision) string {
 			}
 		}
 		if said, _, _ := strings.Cut(d.Fault, faultIPv6); said == "" && (free == 0 || !d.AtCapacity) {
-			return "lacks addresses and nobody is told"
+			return "lacks addresses, and its status does not say so"
 		}
 		return ""
 	}
@@ -454,8 +454,8 @@ func TestReleasedIsInNoPool(t *testing.T) {
 	}
 }
 
-// TestWhyNot: a node that cannot have more is told what is missing, in words that hold for each
-// cloud.
+// TestWhyNot: the status of a node that cannot have more says what is missing, in words that hold
+// for each cloud.
 func TestWhyNot(t *testing.T) {
 	t.Parallel()
 	for want, change := range map[string]func(*View){

@@ -147,7 +147,7 @@ func (m *Manager) failedIPv6(name string, err error) {
 	if n == nil {
 		return
 	}
-	m.log.Warn("a node cannot be given an IPv6 prefix", "node", name, "error", err, "again", n.ipv6.failed(err.Error()))
+	m.log.Warn("a node cannot get an IPv6 prefix", "node", name, "error", err, "again", n.ipv6.failed(err.Error()))
 }
 
 // poolIPv6 returns the patch by which the spec has the prefixes.

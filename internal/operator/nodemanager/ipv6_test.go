@@ -74,15 +74,15 @@ func (w *world) checkIPv6(d Decision) string {
 			}
 		}
 	}
-	// What was decided is of before the call.
+	// What was decided is from before the call.
 	if d.Step.Call != AssignIPv6 && !maps.Equal(want, d.IPv6Pool) {
 		return fmt.Sprintf("IPv6 prefixes of pods are %v, want %v", d.IPv6Pool, want)
 	}
 	return ""
 }
 
-// checkConvergedIPv6 says whether a node at rest has the prefix that it can have, or is told why
-// not.
+// checkConvergedIPv6 says whether a node at rest has the prefix that it can have, or a status that
+// says why not not.
 func (w *world) checkConvergedIPv6(d Decision) string {
 	has, could, usable := 0, "", 0
 	for _, i := range w.v.Attached {
@@ -95,16 +95,16 @@ func (w *world) checkConvergedIPv6(d Decision) string {
 			could = i.ID
 		}
 	}
-	told := strings.Contains(d.Fault, faultIPv6)
+	reported := strings.Contains(d.Fault, faultIPv6)
 	switch {
 	case !w.v.IPv6 || has > 0 || usable == 0:
-		if told {
+		if reported {
 			return "nothing of IPv6 is missing, and the fault is " + d.Fault
 		}
 	case could != "" && w.v.IPv6Fault == "" && d.Step.Call == Nothing && w.v.IPv6Rest <= 0:
 		return "no IPv6 prefix is asked for, and " + could + " can have one"
-	case could == "" && !told:
-		return "there is no IPv6, and nobody is told"
+	case could == "" && !reported:
+		return "there is no IPv6, and the status does not say so"
 	}
 	return ""
 }

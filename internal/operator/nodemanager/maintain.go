@@ -139,7 +139,7 @@ func (m *Manager) failed(ctx context.Context, o *v2.CiliumNode, err error) (time
 		return 0, ErrNotLeading
 	}
 	d := m.backoff(o.Name, err.Error())
-	m.log.Warn("a node cannot be given what it needs", "node", o.Name, "error", err, "cause", errors.Unwrap(err), "again", d)
+	m.log.Warn("a node cannot get what it needs", "node", o.Name, "error", err, "cause", errors.Unwrap(err), "again", d)
 	o, rerr := m.read(ctx, o.Name)
 	if rerr != nil {
 		return 0, rerr
@@ -442,7 +442,7 @@ func join(a, b map[string]any) map[string]any {
 	return a
 }
 
-// write brings the node's object in line, its status first: an agent that sees an address knows
+// write reconciles the node's object, its status first: an agent that sees an address knows
 // the interface.
 func (m *Manager) write(ctx context.Context, o *v2.CiliumNode, w *work) (wrote bool, err error) {
 	for _, p := range []struct {

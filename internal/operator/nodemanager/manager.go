@@ -188,7 +188,7 @@ func (m *Manager) resync(ctx context.Context) error {
 		m.take(ctx, s, begun, err)
 		pause, next := m.pause, m.cfg.Resync
 		if err != nil {
-			m.log.Error("the cloud cannot be read; what was known of it before is used, and nodes that need to know more wait", "error", err, "cause", errors.Unwrap(err))
+			m.log.Error("the cloud cannot be read; its last description is used, and nodes that need a newer one wait", "error", err, "cause", errors.Unwrap(err))
 			pause, next = retry.Sleep, retry.Backoff(failures, firstBackoff, m.cfg.Resync)
 			failures++
 		} else {

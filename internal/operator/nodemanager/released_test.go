@@ -12,8 +12,9 @@ import (
 	v2 "github.com/hawser-net/hawser/api/v2"
 )
 
-// TestReleasedBefore has an operator release an address, and another one lead that is told of the
-// cloud as it was before: no pod gets that address, until the cloud must know better.
+// TestReleasedBefore has an operator release an address, and another one lead that gets a
+// description from before the cloud as it was before: no pod gets that address, until the cloud
+// must know better.
 func TestReleasedBefore(t *testing.T) {
 	t.Parallel()
 	kept, left, begun := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2"), time.Now()

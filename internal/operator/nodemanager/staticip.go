@@ -138,7 +138,7 @@ func (m *Manager) staticView(o *v2.CiliumNode, attached []Interface) *StaticView
 	return v
 }
 
-// static decides about the public address of a node. It adds to w what people are told, when to
+// static decides about the public address of a node. It adds to w what the status says, when to
 // look again, and whether there is a call to make, and returns what is to be written. It must be
 // called with mu held.
 func (m *Manager) static(o *v2.CiliumNode, n *node, w *work, attached []Interface) map[string]any {

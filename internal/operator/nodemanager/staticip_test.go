@@ -15,15 +15,16 @@ import (
 	v2 "github.com/hawser-net/hawser/api/v2"
 )
 
-// public is an address of a town.
+// public is a public address of the test cloud.
 type public struct {
 	kind  string            // value of its tag
 	used  string            // interface, or "others"
 	given map[string]string // its tags
 }
 
-// town is a cloud of public addresses as naive as can be: what leads where, and what it was before.
-type town struct {
+// publicCloud is a naive cloud of public addresses: where each is associated, and where it was
+// before.
+type publicCloud struct {
 	Provider
 	r     *rand.Rand
 	nodes []string
@@ -35,22 +36,22 @@ type town struct {
 	stray string // what must not be
 }
 
-func (*town) Instance(n *v2.CiliumNode) string          { return n.Spec.InstanceID }
-func (*town) InstanceType(*v2.CiliumNode) string        { return "" }
-func (*town) Describe(*v2.CiliumNode, *Snapshot, *View) {}
-func (*town) Status(*v2.CiliumNode, *Snapshot, []Interface) (string, any, bool) {
+func (*publicCloud) Instance(n *v2.CiliumNode) string          { return n.Spec.InstanceID }
+func (*publicCloud) InstanceType(*v2.CiliumNode) string        { return "" }
+func (*publicCloud) Describe(*v2.CiliumNode, *Snapshot, *View) {}
+func (*publicCloud) Status(*v2.CiliumNode, *Snapshot, []Interface) (string, any, bool) {
 	return "", nil, true
 }
 
 // seen is what a description says: often of the past.
-func (c *town) seen() map[string]public {
+func (c *publicCloud) seen() map[string]public {
 	if k := c.r.IntN(6); !c.calm && k < len(c.past) {
 		return c.past[len(c.past)-1-k]
 	}
 	return c.all
 }
 
-func (c *town) snapshot() *Snapshot {
+func (c *publicCloud) snapshot() *Snapshot {
 	s := &Snapshot{}
 	seen := c.seen()
 	for k, id := range c.nodes {
@@ -68,7 +69,7 @@ func (c *town) snapshot() *Snapshot {
 	return s
 }
 
-func (c *town) StaticIPs(_ context.Context, tags map[string]string) (out []StaticIP, err error) {
+func (c *publicCloud) StaticIPs(_ context.Context, tags map[string]string) (out []StaticIP, err error) {
 	if c.calls++; !c.calm && c.r.IntN(8) == 0 {
 		return nil, &Error{Text: "no answer"}
 	}
@@ -86,7 +87,7 @@ func (c *town) StaticIPs(_ context.Context, tags map[string]string) (out []Stati
 }
 
 // lead is what EC2 does: an address that leads elsewhere stays, and one that led here gives way.
-func (c *town) lead(id, to string) error {
+func (c *publicCloud) lead(id, to string) error {
 	x := c.all[id]
 	switch x.used {
 	case to:
@@ -106,7 +107,7 @@ func (c *town) lead(id, to string) error {
 	return nil
 }
 
-func (c *town) Associate(_ context.Context, a StaticIP, to Interface) error {
+func (c *publicCloud) Associate(_ context.Context, a StaticIP, to Interface) error {
 	if a.Used {
 		c.stray = fmt.Sprintf("%s is asked for, and leads to %q", a.ID, a.Interface)
 	}
@@ -127,7 +128,7 @@ func (c *town) Associate(_ context.Context, a StaticIP, to Interface) error {
 }
 
 // step has an operator look after a node once, as [Manager.maintain] does.
-func (c *town) step(t *testing.T, m *Manager, o *v2.CiliumNode) *work {
+func (c *publicCloud) step(t *testing.T, m *Manager, o *v2.CiliumNode) *work {
 	for range maxSteps {
 		w := m.decide(o, 0, Limits{Interfaces: 1, Addresses: 20})
 		if w.Step.Call != Nothing || m.nodes[o.Name].lacks {
@@ -165,7 +166,7 @@ func TestStaticWorld(t *testing.T) {
 }
 
 func staticWorld(t *testing.T, r *rand.Rand) {
-	c := &town{r: r, all: map[string]public{}}
+	c := &publicCloud{r: r, all: map[string]public{}}
 	kinds := []string{"edge", "core", "none"}
 	objects := map[string]*v2.CiliumNode{}
 	for k := range 1 + r.IntN(5) {
@@ -233,7 +234,7 @@ func staticWorld(t *testing.T, r *rand.Rand) {
 }
 
 // check compares what nodes have at rest with what there is, counting by hand.
-func (c *town) check(t *testing.T, objects map[string]*v2.CiliumNode) {
+func (c *publicCloud) check(t *testing.T, objects map[string]*v2.CiliumNode) {
 	for id, o := range objects {
 		var has []string
 		for a, x := range c.all {
@@ -289,7 +290,7 @@ func TestStaticTagsAreNoDeficit(t *testing.T) {
 func TestStaticBackoff(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		c := &town{r: rand.New(rand.NewPCG(1, 1)), all: map[string]public{}, nodes: []string{"i-0"}, calm: true}
+		c := &publicCloud{r: rand.New(rand.NewPCG(1, 1)), all: map[string]public{}, nodes: []string{"i-0"}, calm: true}
 		m := newReads(t, &reads{})
 		m.provider = c
 		m.inv.replace(c.snapshot(), time.Now())

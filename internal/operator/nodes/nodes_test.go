@@ -83,7 +83,7 @@ func TestDecide(t *testing.T) {
 		{name: "no agent", set: true, taints: []corev1.Taint{ours}},
 		{name: "ready", taints: []corev1.Taint{other, ours}, agents: []corev1.Pod{agent(true)}, want: &[]corev1.Taint{other}, up: true},
 		{name: "ready, all effects", taints: []corev1.Taint{ours, evicts}, agents: []corev1.Pod{agent(true)}, want: &[]corev1.Taint{}, up: true},
-		{name: "ready, told already", taints: []corev1.Taint{other}, conditions: up, agents: []corev1.Pod{agent(true)}},
+		{name: "ready, reported already", taints: []corev1.Taint{other}, conditions: up, agents: []corev1.Pod{agent(true)}},
 		{name: "ready, others' condition", conditions: cloud, agents: []corev1.Pod{agent(true)}, up: true},
 		{name: "ready, taint kept", keep: true, taints: []corev1.Taint{ours}, agents: []corev1.Pod{agent(true)}, up: true},
 		{name: "ready, silent", silent: true, taints: []corev1.Taint{ours}, agents: []corev1.Pod{agent(true)}, want: &[]corev1.Taint{}},

@@ -74,7 +74,7 @@ func SetupReadiness(ctx context.Context, m manager.Manager, cfg Config, namespac
 	return nil
 }
 
-// readiness brings taints and conditions of nodes in line with their agents.
+// readiness reconciles taints and conditions of nodes with their agents.
 type readiness struct {
 	client client.Client
 	cfg    Config

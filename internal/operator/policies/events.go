@@ -42,7 +42,7 @@ func newReporter(r events.EventRecorder, log *slog.Logger) *reporter {
 // refused reports what is wrong with a policy. Its text names the field.
 func (t *reporter) refused(obj runtime.Object, kind, name string, fault error) {
 	sent := t.limit.Allow()
-	t.log.Warn("a policy is not valid: nodes isolate whom it selects, and grant only what is not at fault", "kind", kind, "policy", name, "fault", fault, "event", sent)
+	t.log.Warn("a policy is not valid: nodes isolate the pods that it selects, and allow only what its valid parts allow", "kind", kind, "policy", name, "fault", fault, "event", sent)
 	if sent {
 		t.events.Eventf(obj, nil, corev1.EventTypeWarning, "PolicyRefused", "Validate", "%s", clip(fault.Error(), maxNote))
 	}

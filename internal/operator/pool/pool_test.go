@@ -82,7 +82,7 @@ func TestAllocate(t *testing.T) {
 	}
 }
 
-func TestReleasedBlockRests(t *testing.T) {
+func TestReleasedBlockIsQuarantined(t *testing.T) {
 	t.Parallel()
 	p := newPool(t, 26, "10.0.0.0/24")
 	take := func(owner, want string) {

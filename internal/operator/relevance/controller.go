@@ -188,7 +188,7 @@ func (c *Controller) restart(ctx context.Context) error {
 	s.Generation++
 	if len(answers) > 0 {
 		s.Settled = labels.Keys{}
-		c.log.Warn("what was published of the labels of identities is gone; all labels count until it is known that identities have them")
+		c.log.Warn("the published labels of identities are gone; all labels count until it is known that identities have them")
 	}
 	return c.publish(ctx, s)
 }
@@ -207,7 +207,7 @@ func (c *Controller) read(ctx context.Context) (found bool, err error) {
 	c.object = o
 	s, err := k8skeys.Read(o)
 	if err != nil {
-		c.log.Error("somebody changed what is published of the labels of identities; it is written anew", "error", err)
+		c.log.Error("the published labels of identities were changed by hand; writing them again", "error", err)
 		return false, nil
 	}
 	c.mu.Lock()
@@ -345,11 +345,11 @@ func (c *Controller) step(ctx context.Context, need labels.Keys) (changed bool, 
 // finish takes away what is published when all labels count and nobody needs to know.
 func (c *Controller) finish(ctx context.Context) {
 	if err := c.client.Delete(ctx, c.object); err != nil && !apierrors.IsNotFound(err) {
-		c.log.Warn("cannot remove what was published of the labels of identities; all labels count all the same", "error", err)
+		c.log.Warn("cannot remove the published labels of identities; all labels count anyway", "error", err)
 		return
 	}
 	if err := c.forget(ctx); err != nil {
-		c.log.Warn("cannot remove what agents answered about the labels of identities", "error", err)
+		c.log.Warn("cannot remove the agents' confirmations of identity labels", "error", err)
 	}
 	c.mu.Lock()
 	c.state = k8skeys.Everything()

@@ -26,7 +26,7 @@ func TestEvery(t *testing.T) {
 		{"sooner after a failure", 60 * s, 0, []bool{true}, nil, []time.Duration{0, 5 * s, 15 * s, 35 * s, 75 * s, 135 * s}},
 		{"and as before after a success", 60 * s, 0, []bool{true, true, false, true, false}, nil, []time.Duration{0, 5 * s, 15 * s, 75 * s, 80 * s, 140 * s}},
 		{"never sooner than a second", 3 * s, 0, []bool{true}, nil, []time.Duration{0, 1 * s, 3 * s, 6 * s}},
-		{"kicked", 60 * s, 0, []bool{false}, []time.Duration{20 * s}, []time.Duration{0, 20 * s, 80 * s}},
+		{"triggered", 60 * s, 0, []bool{false}, []time.Duration{20 * s}, []time.Duration{0, 20 * s, 80 * s}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()

@@ -4,7 +4,7 @@
 // by the sandbox, which shows what should reach what beside what does.
 //
 // Of a Cilium policy that policy.Parse refuses because of its entries it knows what is in force:
-// see refused.go. Of other objects that are refused it makes no sense, but it does not crash.
+// see refused.go. Its answers about other refused objects are meaningless, but it does not crash.
 //
 // The package is pure and safe for concurrent use.
 package oracle

@@ -62,7 +62,7 @@ type port struct {
 	link string // in the router's namespace
 }
 
-// Apply brings the network to what the cloud has. What cannot be done for one interface does not
+// Apply reconciles the network with the cloud. What cannot be done for one interface does not
 // keep the others from being plugged; all of it is tried again the next time.
 func (f *Fabric) Apply(v cloud.View) error {
 	ports, err := f.ports(v)
@@ -261,7 +261,7 @@ type neighbour struct {
 	mac  string
 }
 
-// lead sets the routes and neighbours that lead to the ports, and removes those of before.
+// lead sets the routes and neighbours that lead to the ports, and removes the former ones.
 func (f *Fabric) lead(h *netlink.Handle, v cloud.View, ports []port) error {
 	ways, neighbours := map[way]bool{}, map[neighbour]bool{}
 	for _, s := range v.Subnets {

@@ -189,7 +189,7 @@ func (c *Cluster) refreshHawser(ctx context.Context, st *state) error {
 	if err != nil || !made {
 		return err
 	}
-	c.say("Hawser's programs have changed: bringing them to the nodes")
+	c.say("Hawser's programs have changed: copying them to the nodes")
 	if err := c.endFlows(st); err != nil {
 		return err
 	}

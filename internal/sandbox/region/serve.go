@@ -20,7 +20,7 @@ import (
 	"github.com/hawser-net/hawser/internal/sandbox/machine"
 )
 
-// How often it is looked whether the cloud has changed, and how often the network is brought to it
+// How often it is looked whether the cloud has changed, and how often the network is reconciled
 // even if it has not: namespaces of nodes come and go.
 const (
 	look  = 50 * time.Millisecond

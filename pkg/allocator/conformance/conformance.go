@@ -21,18 +21,18 @@ import (
 // Harness opens backends on one store that they share, and says what they can.
 type Harness struct {
 	// Open makes the backend of a node, with a connection of its own. What is to be closed is
-	// closed when the test ends. The store may hold other keys, and the numbers of other tests.
+	// closed when the test ends. The store may hold other keys, and the IDs of other tests.
 	Open func(t *testing.T, node string) allocator.Backend
 	// Key returns the key of a text, which is made of letters, digits and hyphens. Nil for
 	// [allocator.StringKey].
 	Key func(text string) allocator.AllocatorKey
-	// Numbers are those that the backend may make. There must be ten thousand of them.
-	Numbers allocator.Range
+	// IDs are those that the backend may allocate. There must be ten thousand of them.
+	IDs allocator.Range
 	// LoseReferences ends what the references of all nodes hang on, as their leases would. Nil if
-	// they hang on nothing, because others know who uses a number: then Release takes nothing back,
+	// they hang on nothing, because others know who uses an ID: then Release takes nothing back,
 	// and RunGC fails.
 	LoseReferences func(t *testing.T)
-	// OwnOrder means that the backend tries numbers in an order of its own, and not those that
+	// OwnOrder means that the backend tries IDs in an order of its own, and not those that
 	// the allocator picks.
 	OwnOrder bool
 }
@@ -48,12 +48,12 @@ func Run(t *testing.T, h Harness) {
 	}{
 		{"Acquire", (*suite).acquire},
 		{"AcquireRefuses", (*suite).refuses},
-		{"TakenNumberIsPassedOver", (*suite).taken},
+		{"TakenIDIsPassedOver", (*suite).taken},
 		{"Race", (*suite).race},
 		{"Release", (*suite).release},
 		{"Withdraw", (*suite).withdraw},
 		{"Restore", (*suite).restore},
-		{"RestoreOfAnothersNumber", (*suite).conflict},
+		{"RestoreOfAnothersID", (*suite).conflict},
 		{"LostReferences", (*suite).lost},
 		{"Watch", (*suite).watch},
 		{"RunGC", (*suite).collect},
@@ -79,9 +79,9 @@ type suite struct {
 // node is a backend that is followed.
 type node struct {
 	allocator.Backend
-	s       *suite
-	numbers *numbers
-	stop    func()
+	s    *suite
+	ids  *idSource
+	stop func()
 
 	mu     sync.Mutex
 	known  map[allocator.ID]string // "" for one without a key
@@ -91,11 +91,11 @@ type node struct {
 
 func (s *suite) key(text string) allocator.AllocatorKey { return s.h.Key(s.name + text) }
 
-// open makes a node, and waits until it has observed all numbers.
+// open makes a node, and waits until it has observed all IDs.
 func (s *suite) open(name string) *node {
 	s.Helper()
 	n := &node{Backend: s.h.Open(s.T, name), s: s, known: map[allocator.ID]string{}}
-	n.numbers = &numbers{n: n, in: s.h.Numbers}
+	n.ids = &idSource{n: n, in: s.h.IDs}
 	ctx, cancel := context.WithCancel(s.ctx)
 	ended := make(chan error, 1)
 	go func() { ended <- n.ListAndWatch(ctx, n) }()
@@ -111,7 +111,7 @@ func (s *suite) open(name string) *node {
 		}
 	})
 	s.Cleanup(n.stop)
-	s.until("the numbers are listed", func() bool {
+	s.until("the IDs are listed", func() bool {
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		return n.listed > 0
@@ -160,10 +160,10 @@ func (n *node) OnReferencesLost(keys []string) {
 	n.lost = append(n.lost, keys...)
 }
 
-// hears waits until the watch has delivered that a number is a key's; "" for nobody's.
-func (n *node) hears(id allocator.ID, text string) {
+// observes waits until the watch has delivered that an ID belongs to a key, "" for none.
+func (n *node) observes(id allocator.ID, text string) {
 	n.s.Helper()
-	n.s.until(fmt.Sprintf("a node hears that %s is %q", id, text), func() bool {
+	n.s.until(fmt.Sprintf("a node observes that %s is %q", id, text), func() bool {
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		return n.known[id] == text
@@ -172,22 +172,22 @@ func (n *node) hears(id allocator.ID, text string) {
 
 func (n *node) acquire(key allocator.AllocatorKey) allocator.Acquired {
 	n.s.Helper()
-	got, err := n.Acquire(n.s.ctx, key, n.numbers)
+	got, err := n.Acquire(n.s.ctx, key, n.ids)
 	if err != nil {
 		n.s.Fatalf("acquire %s: %v", key, err)
 	}
-	if !n.s.h.Numbers.Contains(got.ID) {
+	if !n.s.h.IDs.Contains(got.ID) {
 		n.s.Fatalf("acquire %s: %s is outside of the range", key, got.ID)
 	}
 	return got
 }
 
-// has waits until the key has a number in force according to the backend.
+// has waits until the key has an ID in force according to the backend.
 func (n *node) has(key allocator.AllocatorKey, want allocator.ID) {
 	n.s.Helper()
 	var got allocator.ID
 	var err error
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(2 * time.Millisecond) { // some go by what they have observed
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(2 * time.Millisecond) { // some use what they have observed
 		if got, err = n.Get(n.s.ctx, key); err == nil && got == want {
 			return
 		}
@@ -195,7 +195,7 @@ func (n *node) has(key allocator.AllocatorKey, want allocator.ID) {
 	n.s.Fatalf("%s has %s, %v; want %s", key, got, err, want)
 }
 
-// belongs checks whose a number is according to the store; nil for nobody's.
+// belongs checks to which key an ID belongs according to the store; nil for none.
 func (n *node) belongs(id allocator.ID, key allocator.AllocatorKey) {
 	n.s.Helper()
 	got, err := n.GetByID(n.s.ctx, id)
@@ -226,8 +226,8 @@ func (n *node) wrong(refs ...allocator.Reference) []allocator.ID {
 	return out
 }
 
-// numbers is what an allocator offers a backend.
-type numbers struct {
+// idSource is what an allocator offers a backend.
+type idSource struct {
 	n  *node
 	in allocator.Range
 	// first are picked before others; none ends the range.
@@ -239,7 +239,7 @@ type numbers struct {
 }
 
 // Known implements [allocator.IDSource].
-func (p *numbers) Known(key string) (best allocator.ID) {
+func (p *idSource) Known(key string) (best allocator.ID) {
 	p.n.mu.Lock()
 	defer p.n.mu.Unlock()
 	for id, text := range p.n.known {
@@ -251,7 +251,7 @@ func (p *numbers) Known(key string) (best allocator.ID) {
 }
 
 // Pick implements [allocator.IDSource].
-func (p *numbers) Pick() (allocator.ID, error) {
+func (p *idSource) Pick() (allocator.ID, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.first) > 0 {
@@ -266,10 +266,10 @@ func (p *numbers) Pick() (allocator.ID, error) {
 }
 
 // Quarantined implements [allocator.IDSource].
-func (p *numbers) Quarantined(allocator.ID, time.Time) {}
+func (p *idSource) Quarantined(allocator.ID, time.Time) {}
 
 // Taken implements [allocator.IDSource].
-func (p *numbers) Taken(id allocator.ID) {
+func (p *idSource) Taken(id allocator.ID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.taken = append(p.taken, id)
@@ -281,11 +281,11 @@ func (s *suite) acquire() {
 	a.has(web, allocator.NoID)
 	one := a.acquire(web)
 	if !one.IsNew {
-		s.Error("a number that was not there before is not new")
+		s.Error("an ID that was not there before is not new")
 	}
 	a.belongs(one.ID, web)
 	b.belongs(one.ID, web)
-	b.hears(one.ID, web.GetKey())
+	b.observes(one.ID, web.GetKey())
 	two := b.acquire(web)
 	if two.ID != one.ID || two.IsNew {
 		s.Errorf("another node has %+v, the first one %+v", two, one)
@@ -307,16 +307,16 @@ func (s *suite) acquire() {
 
 func (s *suite) refuses() {
 	a := s.open("192.0.2.1")
-	if got, err := a.Acquire(s.ctx, allocator.StringKey(""), a.numbers); err == nil {
+	if got, err := a.Acquire(s.ctx, allocator.StringKey(""), a.ids); err == nil {
 		s.Errorf("an empty key has %+v", got)
 	}
-	a.belongs(s.h.Numbers.Max|s.h.Numbers.Mask, nil)
+	a.belongs(s.h.IDs.Max|s.h.IDs.Mask, nil)
 	if s.h.OwnOrder {
 		return
 	}
-	a.numbers.none = true
-	if got, err := a.Acquire(s.ctx, s.key("web"), a.numbers); !errors.Is(err, allocator.ErrExhausted) {
-		s.Errorf("without a number: %+v, %v", got, err)
+	a.ids.none = true
+	if got, err := a.Acquire(s.ctx, s.key("web"), a.ids); !errors.Is(err, allocator.ErrExhausted) {
+		s.Errorf("without an ID: %+v, %v", got, err)
 	}
 }
 
@@ -326,22 +326,22 @@ func (s *suite) taken() {
 	}
 	a, b := s.open("192.0.2.1"), s.open("192.0.2.2")
 	one := a.acquire(s.key("web"))
-	b.numbers.first = []allocator.ID{one.ID}
+	b.ids.first = []allocator.ID{one.ID}
 	two := b.acquire(s.key("db"))
-	if two.ID == one.ID || !slices.Equal(b.numbers.taken, []allocator.ID{one.ID}) {
-		s.Errorf("a number that is taken was picked: got %s, told %v", two.ID, b.numbers.taken)
+	if two.ID == one.ID || !slices.Equal(b.ids.taken, []allocator.ID{one.ID}) {
+		s.Errorf("an ID that is taken was picked: got %s, reported as taken %v", two.ID, b.ids.taken)
 	}
 	a.belongs(one.ID, s.key("web"))
 }
 
 // race has allocators on the backends go for the same keys at once: the backend and what the
-// allocator does with it make one number for each.
+// allocator does with it make one ID for each.
 func (s *suite) race() {
 	const nodes, keys = 5, 12
 	var all []*allocator.Allocator
 	for n := range nodes {
-		a, err := allocator.NewAllocator(s.key("any"), s.h.Open(s.T, fmt.Sprint("192.0.2.", n+1)), allocator.WithMin(s.h.Numbers.Min), allocator.WithMax(s.h.Numbers.Max),
-			allocator.WithPrefixMask(s.h.Numbers.Mask), allocator.WithMasterKeyProtection())
+		a, err := allocator.NewAllocator(s.key("any"), s.h.Open(s.T, fmt.Sprint("192.0.2.", n+1)), allocator.WithMin(s.h.IDs.Min), allocator.WithMax(s.h.IDs.Max),
+			allocator.WithPrefixMask(s.h.IDs.Mask), allocator.WithMasterKeyProtection())
 		if err != nil {
 			s.Fatal(err)
 		}
@@ -356,7 +356,7 @@ func (s *suite) race() {
 		all = append(all, a)
 	}
 	var mu sync.Mutex
-	number, owner := map[string]allocator.ID{}, map[allocator.ID]string{}
+	idOf, owner := map[string]allocator.ID{}, map[allocator.ID]string{}
 	var wg sync.WaitGroup
 	for n, a := range all {
 		wg.Go(func() {
@@ -368,13 +368,13 @@ func (s *suite) race() {
 					return
 				}
 				mu.Lock()
-				if have, ok := number[key.GetKey()]; ok && have != id {
+				if have, ok := idOf[key.GetKey()]; ok && have != id {
 					s.Errorf("%s is %s and %s", key, have, id)
 				}
 				if have, ok := owner[id]; ok && have != key.GetKey() {
 					s.Errorf("%s is %s and %s", id, have, key)
 				}
-				number[key.GetKey()], owner[id] = id, key.GetKey()
+				idOf[key.GetKey()], owner[id] = id, key.GetKey()
 				mu.Unlock()
 			}
 		})
@@ -387,8 +387,8 @@ func (s *suite) release() {
 	web := s.key("web")
 	a.must(a.Release(s.ctx, allocator.NoID, web)) // there is none, and that is no fault
 	id := a.acquire(web).ID
-	a.hears(id, web.GetKey()) // else it could not know of it after the last reference has gone
-	b.hears(id, web.GetKey())
+	a.observes(id, web.GetKey()) // else it could not know of it after the last reference has gone
+	b.observes(id, web.GetKey())
 	b.acquire(web)
 	a.must(a.Release(s.ctx, id, web))
 	a.must(a.Release(s.ctx, id, web))
@@ -402,7 +402,7 @@ func (s *suite) release() {
 		return
 	}
 	a.has(web, allocator.NoID)
-	// A release of another number than the one that is referred to takes nothing back.
+	// A release of another ID than the one that is referred to takes nothing back.
 	a.acquire(web)
 	a.must(a.Release(s.ctx, id+1, web))
 	a.has(web, id)
@@ -414,13 +414,13 @@ func (s *suite) withdraw() {
 	got := a.acquire(web)
 	a.must(a.Withdraw(s.ctx, web, got))
 	a.belongs(got.ID, nil)
-	a.hears(got.ID, "")
+	a.observes(got.ID, "")
 	a.has(web, allocator.NoID)
 	got = a.acquire(web)
-	b.hears(got.ID, web.GetKey())
+	b.observes(got.ID, web.GetKey())
 	joined := b.acquire(web)
 	if joined.ID != got.ID {
-		s.Fatalf("two numbers for %s: %s and %s", web, got.ID, joined.ID)
+		s.Fatalf("two IDs for %s: %s and %s", web, got.ID, joined.ID)
 	}
 	b.must(b.Withdraw(s.ctx, web, joined))
 	a.belongs(got.ID, web)
@@ -435,14 +435,14 @@ func (s *suite) restore() {
 	web := s.key("web")
 	got := a.acquire(web)
 	a.must(a.Withdraw(s.ctx, web, got))
-	a.hears(got.ID, "")
+	a.observes(got.ID, "")
 	ref := allocator.Reference{ID: got.ID, Key: web}
 	if wrong := a.wrong(ref); !slices.Equal(wrong, []allocator.ID{got.ID}) {
-		s.Errorf("a number that is gone is in order")
+		s.Errorf("an ID that is gone is in order")
 	}
 	a.must(a.Restore(s.ctx, ref))
 	a.belongs(got.ID, web)
-	a.hears(got.ID, web.GetKey())
+	a.observes(got.ID, web.GetKey())
 	a.must(a.Restore(s.ctx, ref))
 	if wrong := a.wrong(ref); len(wrong) > 0 {
 		s.Errorf("restored, and not in order: %v", wrong)
@@ -454,18 +454,18 @@ func (s *suite) conflict() {
 	a, b := s.open("192.0.2.1"), s.open("192.0.2.2")
 	web, db := s.key("web"), s.key("db")
 	one, two := a.acquire(web).ID, a.acquire(db).ID
-	b.hears(one, web.GetKey())
-	b.hears(two, db.GetKey())
+	b.observes(one, web.GetKey())
+	b.observes(two, db.GetKey())
 	var conflict *allocator.ConflictError
 	if err := b.Restore(s.ctx, allocator.Reference{ID: one, Key: s.key("other")}); !errors.As(err, &conflict) || conflict.Owner != web.GetKey() {
-		s.Errorf("restoring a number of another key: %v", err)
+		s.Errorf("restoring an ID of another key: %v", err)
 	}
 	conflict = nil
 	if err := b.Restore(s.ctx, allocator.Reference{ID: two, Key: web}); !errors.As(err, &conflict) || conflict.Owner != db.GetKey() && conflict.InForce != one {
-		s.Errorf("restoring a second number of a key: %v", err)
+		s.Errorf("restoring a second ID of a key: %v", err)
 	}
 	if wrong := b.wrong(allocator.Reference{ID: two, Key: web}); !slices.Equal(wrong, []allocator.ID{two}) {
-		s.Error("a reference to another key's number is in order")
+		s.Error("a reference to another key's ID is in order")
 	}
 	a.belongs(one, web)
 	a.belongs(two, db)
@@ -479,7 +479,7 @@ func (s *suite) lost() {
 	web := s.key("web")
 	id := a.acquire(web).ID
 	s.h.LoseReferences(s.T)
-	s.until("it is told that the reference is lost", func() bool {
+	s.until("it is notified that the reference is lost", func() bool {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		return slices.Contains(a.lost, web.GetKey())
@@ -498,13 +498,13 @@ func (s *suite) watch() {
 	web, db := s.key("web"), s.key("db")
 	before := a.acquire(web)
 	late := s.open("192.0.2.2")
-	late.hears(before.ID, web.GetKey())
+	late.observes(before.ID, web.GetKey())
 	after := a.acquire(db)
-	late.hears(after.ID, db.GetKey())
+	late.observes(after.ID, db.GetKey())
 	a.must(a.Withdraw(s.ctx, db, after))
-	late.hears(after.ID, "")
+	late.observes(after.ID, "")
 	late.stop()
-	a.acquire(s.key("unheard"))
+	a.acquire(s.key("unobserved"))
 }
 
 func (s *suite) collect() {
@@ -521,13 +521,13 @@ func (s *suite) collect() {
 		return a.RunGC(s.ctx, limit, r, previous)
 	}
 	if s.h.LoseReferences == nil {
-		if _, _, err := round(s.h.Numbers, nil); err == nil {
-			s.Error("numbers are collected by one who does not know who uses them")
+		if _, _, err := round(s.h.IDs, nil); err == nil {
+			s.Error("IDs are collected by one who does not know who uses them")
 		}
 		return
 	}
 	only := func(id allocator.ID) allocator.Range {
-		return allocator.Range{Min: id &^ s.h.Numbers.Mask, Max: id &^ s.h.Numbers.Mask, Mask: s.h.Numbers.Mask}
+		return allocator.Range{Min: id &^ s.h.IDs.Mask, Max: id &^ s.h.IDs.Mask, Mask: s.h.IDs.Mask}
 	}
 	for _, k := range []allocator.AllocatorKey{used, unused} {
 		var dead map[allocator.ID]int64
@@ -544,7 +544,7 @@ func (s *suite) collect() {
 	a.belongs(ids[used.GetKey()], used)
 	a.belongs(ids[outside.GetKey()], outside)
 	a.belongs(ids[unused.GetKey()], nil)
-	a.hears(ids[unused.GetKey()], "")
+	a.observes(ids[unused.GetKey()], "")
 	if _, err := a.RunLocksGC(s.ctx, nil); err != nil {
 		s.Error(err)
 	}
@@ -562,11 +562,11 @@ func (s *suite) cancelled() {
 	a := s.open("192.0.2.1")
 	ctx, cancel := context.WithCancel(s.ctx)
 	cancel()
-	if got, err := a.Acquire(ctx, s.key("web"), a.numbers); !errors.Is(err, context.Canceled) {
+	if got, err := a.Acquire(ctx, s.key("web"), a.ids); !errors.Is(err, context.Canceled) {
 		s.Errorf("acquire: %+v, %v", got, err)
 	}
-	if key, err := a.GetByID(ctx, s.h.Numbers.Min|s.h.Numbers.Mask); !errors.Is(err, context.Canceled) {
-		s.Errorf("get by number: %v, %v", key, err)
+	if key, err := a.GetByID(ctx, s.h.IDs.Min|s.h.IDs.Mask); !errors.Is(err, context.Canceled) {
+		s.Errorf("get by ID: %v, %v", key, err)
 	}
 }
 
@@ -575,7 +575,7 @@ func (s *suite) deleteAll() {
 	web := s.key("web")
 	id := a.acquire(web).ID
 	a.must(a.DeleteAllKeys(s.ctx))
-	a.hears(id, "")
+	a.observes(id, "")
 	a.belongs(id, nil)
 	a.has(web, allocator.NoID)
 }

@@ -203,7 +203,7 @@ func (s *suite) watchResumes() {
 		for len(state) < 6 || state[s.key("a")] != "4" {
 			ev := s.next(ch)
 			if ev.Kind == kvstore.EventDelete {
-				s.Errorf("told of a deletion of %q", ev.Key)
+				s.Errorf("got a deletion of %q", ev.Key)
 			}
 			state[ev.Key] = string(ev.Value)
 		}
@@ -250,7 +250,7 @@ func (s *suite) watchResumesSlowly() {
 		}
 		ev := s.next(ch)
 		if ev.Kind == kvstore.EventDelete {
-			s.Errorf("told of a deletion of %q", ev.Key)
+			s.Errorf("got a deletion of %q", ev.Key)
 		}
 		delete(missing, ev.Key)
 	}
@@ -420,7 +420,7 @@ func (s *suite) expire() {
 			case keys := <-lost:
 				got = append(got, keys...)
 			case <-s.ctx.Done():
-				s.Fatalf("round %d: told only of %q", round, got)
+				s.Fatalf("round %d: got only %q", round, got)
 			}
 		}
 		if diff := cmp.Diff([]string{s.key("a/1"), s.key("a/2")}, got); diff != "" {
@@ -435,14 +435,14 @@ func (s *suite) expire() {
 	}
 	s.get(s.key("a/early"))
 	if len(elsewhere) > 0 {
-		s.Errorf("an observer of another prefix was told %q", <-elsewhere)
+		s.Errorf("an observer of another prefix got %q", <-elsewhere)
 	}
 	stop()
 	s.h.ExpireLeases(s.T, s.b)
 	s.gone(s.key("a/1"))
 	select {
 	case keys := <-lost:
-		s.Errorf("told of %q after the observation ended", keys)
+		s.Errorf("got %q after the observation ended", keys)
 	case <-time.After(20 * time.Millisecond):
 	}
 }

@@ -109,7 +109,7 @@ func TestAllocatorConformance(t *testing.T) {
 		t.Fatal(err)
 	}
 	conformance.Run(t, conformance.Harness{
-		Numbers: allocator.Range{Min: 256, Max: 65535},
+		IDs: allocator.Range{Min: 256, Max: 65535},
 		Open: func(t *testing.T, node string) allocator.Backend {
 			t.Helper()
 			cfg := config(address)

@@ -116,7 +116,7 @@ func TestGoesBack(t *testing.T) {
 					return
 				}
 			case <-ctx.Done():
-				t.Fatalf("the watch does not tell %v of %s", kind, key)
+				t.Fatalf("the watch does not deliver %v of %s", kind, key)
 			}
 		}
 	}
@@ -129,7 +129,7 @@ func TestGoesBack(t *testing.T) {
 }
 
 // TestOtherHistory: a store that went back and has gone on may have other values at revisions that
-// a watch has told.
+// a watch has delivered.
 func TestOtherHistory(t *testing.T) {
 	t.Parallel()
 	kv := func(key, value string, revision int64) kvstore.KeyValue {
@@ -143,7 +143,7 @@ func TestOtherHistory(t *testing.T) {
 	}
 	want := map[string]kvstore.EventKind{"b": kvstore.EventModify, "c": kvstore.EventModify, "d": kvstore.EventModify, "e": kvstore.EventCreate}
 	if !maps.Equal(got, want) {
-		t.Errorf("told %v, want %v", got, want)
+		t.Errorf("got %v, want %v", got, want)
 	}
 }
 

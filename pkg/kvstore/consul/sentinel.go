@@ -73,7 +73,7 @@ func (w *watch) post(ctx context.Context) {
 		if known {
 			return
 		}
-		w.recall()
+		w.stopSentinel()
 	}
 	var oldest kvstore.KeyValue
 	for _, kv := range w.known {
@@ -86,8 +86,8 @@ func (w *watch) post(ctx context.Context) {
 	}
 }
 
-// recall ends the sentinel, if there is one.
-func (w *watch) recall() {
+// stopSentinel ends the sentinel, if there is one.
+func (w *watch) stopSentinel() {
 	if w.sentinel != nil {
 		w.sentinel.end()
 		w.sentinel = nil

@@ -48,7 +48,7 @@ var (
 )
 
 func (w *watch) run(ctx context.Context) {
-	defer w.recall()
+	defer w.stopSentinel()
 	failures := 0
 	var relist kvstore.WatchState
 	for ctx.Err() == nil {

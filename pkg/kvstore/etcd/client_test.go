@@ -180,7 +180,7 @@ func TestRateLimitHonoursTheContext(t *testing.T) {
 }
 
 // TestBootstrapRateEnds: a client that may send much at its start sends no more than the normal
-// rate once a watch has told what there was, also while it has sent nothing else.
+// rate once a watch has delivered what there was, also while it has sent nothing else.
 func TestBootstrapRateEnds(t *testing.T) {
 	t.Parallel()
 	server := kvstoretest.StartEtcd(t)

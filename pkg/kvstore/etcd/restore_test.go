@@ -12,8 +12,8 @@ import (
 )
 
 // TestGoesBack: a store that was put back to an old copy, and whose revision has passed what the
-// client knew before the client is back. What was written since the copy must be told as gone, and
-// what others wrote under revisions that the client had seen as there.
+// client knew before the client is back. What was written since the copy must be reported as
+// deleted, and what others wrote under revisions that the client had seen as there.
 func TestGoesBack(t *testing.T) {
 	t.Parallel()
 	for _, last := range []string{"its own write", "its own delete", "another's write", "another's delete"} {
@@ -38,7 +38,7 @@ func goesBack(t *testing.T, last string) {
 	put(c, "test/x/to-delete", "1")
 	restore := server.Snapshot()
 
-	shown := map[string]string{} // what the watch has told
+	shown := map[string]string{} // what the watch has delivered
 	events := c.Watch(ctx, "test/x/")
 	until := func(what string, ok func() bool) {
 		t.Helper()

@@ -132,7 +132,7 @@ func (c *scene) read(ctx context.Context) (*accounts, error) {
 func (c *scene) agree(ctx context.Context) error {
 	var last *accounts
 	began := time.Now()
-	err := lab.Eventually(ctx, patience, func(ctx context.Context) (err error) {
+	err := lab.Eventually(ctx, waitTimeout, func(ctx context.Context) (err error) {
 		if last, err = c.read(ctx); err != nil {
 			return err
 		}

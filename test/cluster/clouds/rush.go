@@ -93,7 +93,7 @@ func (c *scene) follow(ctx context.Context, a *arrivals) error {
 
 // pooled waits until each node has as many addresses as it had in use before, and pods that come.
 func (c *scene) pooled(ctx context.Context, before []v2.CiliumNode, come map[string]int) error {
-	return lab.Eventually(ctx, 2*patience, func(ctx context.Context) error {
+	return lab.Eventually(ctx, 2*waitTimeout, func(ctx context.Context) error {
 		var list v2.CiliumNodeList
 		if err := c.Custom("GET", "ciliumnodes").Do(ctx).Into(&list); err != nil {
 			return err
@@ -162,7 +162,7 @@ func (c *scene) rush(ctx context.Context) error {
 		}
 		created := time.Since(began)
 		wg.Go(func() { dry = c.pooled(following, before.nodes, come); full = time.Since(began) })
-		err := lab.Eventually(ctx, 5*patience, func(context.Context) error { return a.all(n) })
+		err := lab.Eventually(ctx, 5*waitTimeout, func(context.Context) error { return a.all(n) })
 		if err == nil {
 			err = c.agree(ctx)
 		}

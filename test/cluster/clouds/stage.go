@@ -21,12 +21,12 @@ import (
 )
 
 const (
-	stage     = "clouds" // the namespace of pods that stay
-	crowd     = "crowd"  // and of those that come and go
-	port      = 8080
-	patience  = 2 * time.Minute
-	probeTime = 1500 * time.Millisecond
-	worldID   = 1 << 20 // the number of the world's server
+	stage       = "clouds" // the namespace of pods that stay
+	crowd       = "crowd"  // and of those that come and go
+	port        = 8080
+	waitTimeout = 2 * time.Minute
+	probeTime   = 1500 * time.Millisecond
+	worldID     = 1 << 20 // the number of the world's server
 )
 
 // roomy are types of instances that hold hundreds of pods, by cloud. Azure's always do.
@@ -127,7 +127,7 @@ func (c *scene) prepare(ctx context.Context, provider string) error {
 			pods = append(pods, lab.Pause(stage, fmt.Sprintf("%s-%s-%d", role(k), n, k), n, map[string]string{"role": role(k)}))
 		}
 	}
-	if err := c.CreatePods(ctx, 2*patience, pods...); err != nil {
+	if err := c.CreatePods(ctx, 2*waitTimeout, pods...); err != nil {
 		return err
 	}
 	if c.pods, err = c.OpenPods(ctx, stage); err != nil {

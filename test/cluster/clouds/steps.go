@@ -73,7 +73,7 @@ func (c *scene) metadata(context.Context) error {
 		conn, err := c.pods[name].Namespace.Dial("tcp", at, 5*time.Second)
 		if err == nil {
 			lab.Reset(conn)
-			return fmt.Errorf("pod %s reaches %s, which tells whoever asks the credentials of the machine", name, at)
+			return fmt.Errorf("pod %s reaches %s, which gives the credentials of the machine to any client", name, at)
 		}
 		// Silence could have any cause.
 		if !errors.Is(err, unix.ECONNREFUSED) {
@@ -131,7 +131,7 @@ func (c *scene) few(ctx context.Context, n int) error {
 		was += len(n.Spec.IPAM.Pool)
 	}
 	// Each pod is a few processes to end.
-	return lab.Eventually(ctx, max(patience, time.Duration(n)*2*time.Second), func(ctx context.Context) error {
+	return lab.Eventually(ctx, max(waitTimeout, time.Duration(n)*2*time.Second), func(ctx context.Context) error {
 		l, err := c.read(ctx)
 		if err != nil {
 			return err
@@ -171,7 +171,7 @@ func (c *scene) scale(ctx context.Context) error {
 				return ctx.Err()
 			}
 		}
-		if err := c.WaitReady(ctx, 2*patience, pods...); err != nil {
+		if err := c.WaitReady(ctx, 2*waitTimeout, pods...); err != nil {
 			return err
 		}
 		if killed < 2 {
@@ -209,7 +209,7 @@ func (c *scene) dry(ctx context.Context) error {
 			return err
 		}
 		began := time.Now()
-		err = lab.Eventually(ctx, patience, func(ctx context.Context) error {
+		err = lab.Eventually(ctx, waitTimeout, func(ctx context.Context) error {
 			said, err := c.complaints(ctx)
 			if err == nil && !slices.ContainsFunc(said, func(s string) bool { return strings.Contains(s, "no free address in subnet") }) {
 				err = fmt.Errorf("the operator does not say that the subnet is dry, but %q", said)
@@ -221,7 +221,7 @@ func (c *scene) dry(ctx context.Context) error {
 		if _, calm := c.cloud.Order(ctx, region.Order{Do: "calm"}); calm != nil || err != nil {
 			return errors.Join(err, calm)
 		}
-		if err := c.WaitReady(ctx, 2*patience, pods...); err != nil {
+		if err := c.WaitReady(ctx, 2*waitTimeout, pods...); err != nil {
 			return err
 		}
 		c.say("  %d pods are ready %.1f s after it was widened", len(pods), time.Since(began).Seconds())
@@ -255,7 +255,7 @@ func (c *scene) throttle(ctx context.Context) error {
 		if _, calm := c.cloud.Order(ctx, region.Order{Do: "calm"}); calm != nil || err != nil {
 			return errors.Join(err, calm)
 		}
-		if err := c.WaitReady(ctx, 2*patience, pods...); err != nil {
+		if err := c.WaitReady(ctx, 2*waitTimeout, pods...); err != nil {
 			return err
 		}
 		c.say("  %d of %d pods ready in a minute of it, all after %.1f s", ready, len(pods), time.Since(began).Seconds())
@@ -277,7 +277,7 @@ func (c *scene) terminate(ctx context.Context) error {
 		return err
 	}
 	began := time.Now()
-	err := lab.Eventually(ctx, patience, func(ctx context.Context) error {
+	err := lab.Eventually(ctx, waitTimeout, func(ctx context.Context) error {
 		// The garbage collector of pods does the same after some time.
 		list, err := c.Kube.CoreV1().Pods("").List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + node})
 		if err != nil {

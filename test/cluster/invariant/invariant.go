@@ -16,7 +16,7 @@ import (
 	"github.com/hawser-net/hawser/test/cluster/lab"
 )
 
-// firstIdentity is the lowest number that the cluster gives to a label set.
+// firstIdentity is the lowest ID that the cluster gives to a label set.
 const firstIdentity = 256
 
 // healthIdentity is that of the endpoint by which the nodes are probed: each has one.
@@ -120,7 +120,7 @@ func podsHaveEndpoints(w *World) (wrong []string) {
 		}
 		wrong = append(wrong, onNode(w, p, int(number))...)
 		if number < firstIdentity {
-			continue // the same number in every cluster, without an object
+			continue // the same ID in every cluster, without an object
 		}
 		if id := identities[strconv.FormatInt(number, 10)]; id == nil {
 			bad(p, "there is no CiliumIdentity %d", number)
@@ -269,7 +269,7 @@ func nothingLeft(w *World) (wrong []string) {
 	return wrong
 }
 
-// used are the numbers that pods have.
+// used are the IDs that pods have.
 func (w *World) used() map[string]bool {
 	used := map[string]bool{}
 	for i := range w.Endpoints {
@@ -280,7 +280,7 @@ func (w *World) used() map[string]bool {
 	return used
 }
 
-// numbersMeanOne: every agent takes a number that pods have for the labels that it stands for, and
+// numbersMeanOne: every agent takes an ID that pods have for the labels that it stands for, and
 // none for others.
 func numbersMeanOne(w *World) (wrong []string) {
 	used := w.used()
@@ -288,7 +288,7 @@ func numbersMeanOne(w *World) (wrong []string) {
 		id := &w.Identities[i]
 		number, err := strconv.Atoi(id.Name)
 		if err != nil || len(id.SecurityLabels) == 0 {
-			continue // it rests
+			continue // in quarantine
 		}
 		for _, n := range w.sortedNodes() {
 			got, known := n.Identities[number]
@@ -300,8 +300,8 @@ func numbersMeanOne(w *World) (wrong []string) {
 	return wrong
 }
 
-// identitiesAreUnique: two numbers for one label set would judge the same pods differently. In a
-// store a number that was put back by an old copy stays until its references have run out, as long
+// identitiesAreUnique: two IDs for one label set would judge the same pods differently. In a
+// store an ID that was put back by an old copy stays until its references have run out, as long
 // as no pod has it.
 func identitiesAreUnique(w *World) (wrong []string) {
 	used := w.used()
@@ -309,7 +309,7 @@ func identitiesAreUnique(w *World) (wrong []string) {
 	for i := range w.Identities {
 		id := &w.Identities[i]
 		if len(id.SecurityLabels) == 0 || w.shared && !used[id.Name] {
-			continue // it rests, or nobody has it
+			continue // in quarantine, or nobody has it
 		}
 		text := IdentityLabels(id).String()
 		if other := seen[text]; other != "" {

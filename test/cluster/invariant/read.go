@@ -56,7 +56,7 @@ type Node struct {
 	Kernel      []rest.MapEndpoint
 	IPCache     []rest.MapIPCache
 	RuleSets    map[int]bool // in the kernel
-	// Identities are what the agent takes numbers for.
+	// Identities are what the agent takes IDs for.
 	Identities map[int]labels.Set
 	Links      []string // host ends of pods
 }
@@ -142,7 +142,7 @@ func Identities(ctx context.Context, l *lab.Lab) ([]v2.CiliumIdentity, error) {
 	return out, nil
 }
 
-// IdentityKey is the key of a number in a store.
+// IdentityKey is the key of an ID in a store.
 func IdentityKey(number string) string { return storekeys.IdentitiesPrefix + "/id/" + number }
 
 // readSlices reads what slices say, if the cluster has them.
@@ -276,7 +276,7 @@ func All() []Check {
 		{"every node knows every pod, and nobody else", nodesKnowPods},
 		{"nothing is left of pods that are gone", nothingLeft},
 		{"a label set has one identity", identitiesAreUnique},
-		{"a number means the same everywhere", numbersMeanOne},
+		{"an ID means the same everywhere", numbersMeanOne},
 	}
 }
 

@@ -42,7 +42,7 @@ func TestPlan(t *testing.T) {
 	seen := 0
 	for _, p := range Plan([]*Party{web, db, world, four}, ports, j) {
 		if p.From == p.To || p.To == four || p.From == four && p.Addr.Is6() {
-			t.Errorf("a probe that makes no sense: %s", p)
+			t.Errorf("a probe that is invalid: %s", p)
 		}
 		if p.To != web {
 			if !p.Expected {

@@ -17,7 +17,7 @@ import (
 	"github.com/hawser-net/hawser/test/cluster/lab"
 )
 
-// errNoIdentity says that there is no identity of a number.
+// errNoIdentity says that there is no identity of an ID.
 var errNoIdentity = errors.New("there is no such identity")
 
 // inUse returns the identity of a random pod.
@@ -35,7 +35,7 @@ func (s *soak) inUse(ctx context.Context) (*v2.CiliumIdentity, error) {
 	return nil, fmt.Errorf("no identity has the labels of %s", p.Name())
 }
 
-// meaning returns the labels that a number has where identities are kept, or errNoIdentity.
+// meaning returns the labels that an ID has where identities are kept, or errNoIdentity.
 func (s *soak) meaning(ctx context.Context, number string) (map[string]string, error) {
 	all, err := invariant.Identities(ctx, s.Lab)
 	if err != nil {
@@ -49,7 +49,7 @@ func (s *soak) meaning(ctx context.Context, number string) (map[string]string, e
 	return nil, fmt.Errorf("%w: %s", errNoIdentity, number)
 }
 
-// setMeaning gives a number that is there other labels, past all that look after it.
+// setMeaning gives an ID that is there other labels, past all that look after it.
 func (s *soak) setMeaning(ctx context.Context, number string, set map[string]string) error {
 	if s.Lab.Store == nil {
 		patch, err := json.Marshal(map[string]any{"security-labels": set})
@@ -72,7 +72,7 @@ func (s *soak) setMeaning(ctx context.Context, number string, set map[string]str
 	return err
 }
 
-// dropNumber deletes a number where identities are kept.
+// dropNumber deletes an ID where identities are kept.
 func (s *soak) dropNumber(ctx context.Context, number string) error {
 	if s.Lab.Store == nil {
 		return s.Custom("DELETE", v2.ResourceIdentities).Name(number).Do(ctx).Error()
@@ -81,7 +81,7 @@ func (s *soak) dropNumber(ctx context.Context, number string) error {
 	return err
 }
 
-// editIdentity gives a number in use other labels by hand, and takes that back. It must change
+// editIdentity gives an ID in use other labels by hand, and takes that back. It must change
 // nothing.
 func (s *soak) editIdentity(ctx context.Context) (change, error) {
 	id, err := s.inUse(ctx)
@@ -106,7 +106,7 @@ func (s *soak) editIdentity(ctx context.Context) (change, error) {
 	}, nil
 }
 
-// deleteIdentity removes a number in use by hand. It must come back with its meaning.
+// deleteIdentity removes an ID in use by hand. It must come back with its meaning.
 func (s *soak) deleteIdentity(ctx context.Context) (change, error) {
 	id, err := s.inUse(ctx)
 	if err != nil {

@@ -44,7 +44,7 @@ type soak struct {
 	copies   copies
 }
 
-// meaning is what a number stood for when it was seen last.
+// meaning is what an ID stood for when it was seen last.
 type meaning struct {
 	labels string
 	seen   time.Time
@@ -179,10 +179,10 @@ func (s *soak) described() string {
 	return b.String()
 }
 
-// rest is for how long a number that was collected must not get another meaning.
+// rest is for how long an ID that was collected must not get another meaning.
 const rest = 10 * time.Minute
 
-// numbers sees that no number that was in use a moment ago means something else now.
+// IDs sees that no ID that was in use a moment ago means something else now.
 func (s *soak) numbers(ctx context.Context, step int) error {
 	w, err := invariant.Read(ctx, s.Lab)
 	if err != nil {
@@ -192,7 +192,7 @@ func (s *soak) numbers(ctx context.Context, step int) error {
 	for _, id := range w.Identities {
 		text := invariant.IdentityLabels(&id).String()
 		if len(id.SecurityLabels) == 0 {
-			continue // it rests
+			continue // in quarantine
 		}
 		if last, ok := s.meanings[id.Name]; ok && last.labels != text && now.Sub(last.seen) < rest {
 			s.fault(step, "identity %s was %s %s ago and is %s", id.Name, last.labels, now.Sub(last.seen).Round(time.Second), text)

@@ -44,7 +44,7 @@ func newRegion(t *testing.T) *region {
 }
 
 func (r *region) provider(b *nodemanager.Budget) (*Provider, error) {
-	cfg := Config{Region: "eu-test-1", ClusterName: "town", Endpoint: r.server.URL}
+	cfg := Config{Region: "eu-test-1", ClusterName: "test", Endpoint: r.server.URL}
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}

@@ -11,7 +11,7 @@ import (
 )
 
 // indexTag is the field's tag for the place of an interface on its instance, which the cloud does
-// not tell of.
+// not report.
 const indexTag = "cilium-eni-index"
 
 // Config defines which of Alibaba Cloud is used, and how. Credentials come from where the SDK

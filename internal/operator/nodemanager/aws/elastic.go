@@ -70,7 +70,7 @@ func readStatic(x *types.Address) (nodemanager.StaticIP, error) {
 }
 
 // Associate implements [nodemanager.StaticProvider]. EC2 moves an address from another network
-// interface unless it is told not to.
+// interface unless the request forbids it.
 func (p *Provider) Associate(ctx context.Context, a nodemanager.StaticIP, to nodemanager.Interface) error {
 	_, err := call(ctx, p, "AssociateAddress", p.ec2.AssociateAddress, &ec2.AssociateAddressInput{
 		AllocationId: &a.ID, NetworkInterfaceId: &to.ID, PrivateIpAddress: aws.String(to.Primary.String()), AllowReassociation: aws.Bool(false),

@@ -54,7 +54,7 @@ func (r *region) checkIPv6(n *v2.CiliumNode) string {
 }
 
 // TestIPv6 has nodes be given one prefix each, whatever else becomes of them; who can have none is
-// told why, and gets IPv4 addresses as ever.
+// gets the reason in its status, and IPv4 addresses as ever.
 func TestIPv6(t *testing.T) {
 	t.Parallel()
 	tr := newTrial(t)

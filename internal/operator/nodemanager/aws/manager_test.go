@@ -50,7 +50,7 @@ func newRegion(t *testing.T) *region {
 
 // Provider implements [nodemanagertest.Cloud].
 func (r *region) Provider(ctx context.Context, b *nodemanager.Budget) (nodemanager.Provider, map[string]string, error) {
-	cfg := Config{ClusterName: "town", PrefixDelegation: r.prefix, IPv6: r.ipv6}
+	cfg := Config{ClusterName: "test", PrefixDelegation: r.prefix, IPv6: r.ipv6}
 	p, err := New(ctx, cfg, b, r.options...)
 	return p, cfg.Collected(), err
 }
@@ -206,7 +206,7 @@ func TestManager(t *testing.T) {
 	}
 	for _, e := range n.Status.ENI.ENIs {
 		if e.Number == 1 && (e.Subnet.ID != "subnet-pods" || e.Subnet.CIDR != "100.64.0.0/24" || e.VPC.PrimaryCIDR != "10.0.0.0/16" || !slices.Equal(e.VPC.CIDRs, []string{"100.64.0.0/16"}) ||
-			!slices.Equal(e.SecurityGroups, []string{"sg-nodes"}) || e.Tags[nodemanager.ClusterTag] != "town") {
+			!slices.Equal(e.SecurityGroups, []string{"sg-nodes"}) || e.Tags[nodemanager.ClusterTag] != "test") {
 			t.Errorf("status of the second interface: %+v", e)
 		}
 	}

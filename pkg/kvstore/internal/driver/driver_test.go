@@ -48,7 +48,7 @@ func TestClose(t *testing.T) {
 			t.Error("Go says that it runs")
 		}
 		if _, open := <-Watch(t.Context(), c, func(context.Context, func(...int) bool) {}); open {
-			t.Error("a watch of a closed connection tells something")
+			t.Error("a watch of a closed connection delivers something")
 		}
 		if err := c.Fault(t.Context(), "get", "k", errors.New("broken pipe")); !errors.Is(err, ErrClosed) {
 			t.Errorf("fault %v", err)

@@ -26,10 +26,10 @@ spec:
   ingressDeny: [{fromEndpoints: [{matchLabels: {app: evil}}]}]
 `
 
-// TestRevivedPeerIsRefused: the number of a pod that a rule denies rests
+// TestRestoredPeerIsRefused: the ID of a pod that a rule denies is in quarantine
 // while no pod has it, and comes back with the pod. The other node, whose agent was there all the
 // time, refuses it.
-func TestRevivedPeerIsRefused(t *testing.T) {
+func TestRestoredPeerIsRefused(t *testing.T) {
 	t.Parallel()
 	c, n1, n2, _ := operatorManaged(t)
 	n1.policy("web.yaml", denyEvil)
@@ -75,16 +75,16 @@ func TestRevivedPeerIsRefused(t *testing.T) {
 	var security map[string]string
 	change(3002, func(o *v2.CiliumIdentity) {
 		security = o.SecurityLabels
-		k8sids.Retire(o, k8sids.Key{Set: parseAll(t, set)}.GetKey(), time.Now())
+		k8sids.Quarantine(o, k8sids.Key{Set: parseAll(t, set)}.GetKey(), time.Now())
 	})
-	c.eventually("the number rests", func() bool { return !knows(n1, 3002) && !knows(n2, 3002) })
-	change(3002, func(o *v2.CiliumIdentity) { k8sids.Revive(o, security) })
+	c.eventually("the ID is in quarantine", func() bool { return !knows(n1, 3002) && !knows(n2, 3002) })
+	change(3002, func(o *v2.CiliumIdentity) { k8sids.Restore(o, security) })
 	back := c.pod(n2, "evil-again", map[string]string{"app": "evil"})
-	c.eventually("evil has the number again", back.has(3002))
-	c.eventually("the other node knows the number", func() bool { return knows(n1, 3002) })
+	c.eventually("evil has the ID again", back.has(3002))
+	c.eventually("the other node knows the ID", func() bool { return knows(n1, 3002) })
 	for _, to := range web.both(80) {
 		c.passing("good, afterwards", good, to)
-		c.blocked("evil, with a number that rested", back, to)
+		c.blocked("evil, with an ID that was in quarantine", back, to)
 	}
 }
 
@@ -102,9 +102,9 @@ func parseAll(t *testing.T, texts []string) labels.Set {
 	return labels.NewSet(list...)
 }
 
-// TestRevivedKeyIsRefused is the same where numbers are keys of a store: the key of the number
+// TestRestoredKeyIsRefused is the same where IDs are keys of a store: the key of the ID
 // goes, and is made again.
-func TestRevivedKeyIsRefused(t *testing.T) {
+func TestRestoredKeyIsRefused(t *testing.T) {
 	t.Parallel()
 	store, n1, n2 := nodesWithStore(t)
 	for _, n := range []*machineNode{n1, n2} {
@@ -138,7 +138,7 @@ func TestRevivedKeyIsRefused(t *testing.T) {
 				return
 			}
 			if time.Now().After(end) {
-				t.Fatalf("number %d is known is not %t on both nodes: %v, %v", number, want, err1, err2)
+				t.Fatalf("ID %d is known is not %t on both nodes: %v, %v", number, want, err1, err2)
 			}
 		}
 	}
@@ -152,10 +152,10 @@ func TestRevivedKeyIsRefused(t *testing.T) {
 	knows(true)
 	back := n2.attached("evil-again", map[string]string{"app": "evil"})
 	if is := back.endpoint().Status.Identity.ID; is != number {
-		t.Fatalf("evil has number %d, want %d again", is, number)
+		t.Fatalf("evil has ID %d, want %d again", is, number)
 	}
 	for _, to := range web.both(80) {
 		eventuallyReaches(t, "good, afterwards", good, to, true)
-		refused(t, "evil, with a number that came back", back.ns, to)
+		refused(t, "evil, with an ID that came back", back.ns, to)
 	}
 }

@@ -11,12 +11,12 @@ import (
 	"github.com/hawser-net/hawser/pkg/allocator"
 )
 
-// Annotations of a number in quarantine: when it was retired, in RFC 3339, and the canonical string
+// Annotations of an ID in quarantine: when it was put there, in RFC 3339, and the canonical string
 // of the labels that it had.
 const (
-	RetiredAnnotation       = "hawser.net/retired"
-	RetiredLabelsAnnotation = "hawser.net/retired-labels"
-	// TakenAnnotation is on a number that was in quarantine and was given to other labels, as no
+	QuarantinedAnnotation       = "hawser.net/retired"
+	QuarantinedLabelsAnnotation = "hawser.net/retired-labels"
+	// TakenAnnotation is on an ID that was in quarantine and was given to other labels, as no
 	// other was free: the version of the object that was taken.
 	TakenAnnotation = "hawser.net/taken"
 )
@@ -30,41 +30,41 @@ func Incarnation(o *v2.CiliumIdentity) types.UID {
 	return o.UID
 }
 
-// Retire makes o, an object that nobody uses, the record of a number in quarantine: it has no
-// labels, so it is nobody's identity, but the object holds the number. Every writer, of whatever
-// version, meets it and goes on to another number; none has to remember anything. canonical is what
+// Quarantine makes o, an object that nobody uses, the record of an ID in quarantine: it has no
+// labels, so it is nobody's identity, but the object holds the ID. Every writer, of whatever
+// version, meets it and goes on to another ID; none has to remember anything. canonical is what
 // o's labels were.
-func Retire(o *v2.CiliumIdentity, canonical string, now time.Time) {
+func Quarantine(o *v2.CiliumIdentity, canonical string, now time.Time) {
 	if o.Annotations == nil {
 		o.Annotations = map[string]string{}
 	}
 	delete(o.Annotations, HeartbeatAnnotation)
-	o.Annotations[RetiredAnnotation] = now.UTC().Format(time.RFC3339)
-	o.Annotations[RetiredLabelsAnnotation] = canonical
+	o.Annotations[QuarantinedAnnotation] = now.UTC().Format(time.RFC3339)
+	o.Annotations[QuarantinedLabelsAnnotation] = canonical
 	o.SecurityLabels = map[string]string{} // the definition demands the field
 	delete(o.Labels, labels.KeyNamespace)
 }
 
-// Retired reports whether an object is the record of a number in quarantine, since when, and what
+// Quarantined reports whether an object is the record of an ID in quarantine, since when, and what
 // it stood for. The zero time is one that cannot be read.
-func Retired(o *v2.CiliumIdentity) (canonical string, since time.Time, ok bool) {
-	text, marked := o.Annotations[RetiredAnnotation]
-	if !marked || len(o.SecurityLabels) > 0 { // whoever gave it labels has taken it into use
+func Quarantined(o *v2.CiliumIdentity) (canonical string, since time.Time, ok bool) {
+	text, marked := o.Annotations[QuarantinedAnnotation]
+	if !marked || len(o.SecurityLabels) > 0 { // with labels it is in use again
 		return "", time.Time{}, false
 	}
 	since, err := time.Parse(time.RFC3339, text)
 	if err != nil {
 		since = time.Time{}
 	}
-	return o.Annotations[RetiredLabelsAnnotation], since, true
+	return o.Annotations[QuarantinedLabelsAnnotation], since, true
 }
 
-// Revive makes o the identity of these security labels. It may have been in quarantine, or been
+// Restore makes o the identity of these security labels. It may have been in quarantine, or been
 // changed by somebody.
-func Revive(o *v2.CiliumIdentity, security map[string]string) {
+func Restore(o *v2.CiliumIdentity, security map[string]string) {
 	delete(o.Annotations, HeartbeatAnnotation)
-	delete(o.Annotations, RetiredAnnotation)
-	delete(o.Annotations, RetiredLabelsAnnotation)
+	delete(o.Annotations, QuarantinedAnnotation)
+	delete(o.Annotations, QuarantinedLabelsAnnotation)
 	fill(o, security)
 }
 
@@ -80,7 +80,7 @@ func fill(o *v2.CiliumIdentity, security map[string]string) {
 	Seal(o)
 }
 
-// NewObject returns the object of a number that stands for these security labels.
+// NewObject returns the object of an ID that stands for these security labels.
 func NewObject(id allocator.ID, security map[string]string) *v2.CiliumIdentity {
 	out := &v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: id.String()}}
 	fill(out, security)

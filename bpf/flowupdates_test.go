@@ -45,10 +45,10 @@ func (n *node) reported() func() []string {
 	}
 }
 
-// TestNews: of a flow, the packets that bring something new to it are reported, and no others,
-// however many there are: its opening, the first answer, and the flags that end it, once in each
-// direction.
-func TestNews(t *testing.T) {
+// TestFlowUpdates: of a flow, the packets that bring something new to it are reported, and no
+// others, however many there are: its opening, the first answer, and the flags that end it, once in
+// each direction.
+func TestFlowUpdates(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		cfg := testConfig()
 		cfg.Aggregation.TCPFlags = fin | syn | rst
@@ -58,7 +58,7 @@ func TestNews(t *testing.T) {
 		cfg.CTTimeouts.TCP = 3 * cfg.Aggregation.Interval
 		n := newNode(t, cfg)
 		n.allowAll()
-		n.must(n.maps.SetMonitor(datapath.MonitorNews))
+		n.must(n.maps.SetMonitor(datapath.MonitorFlowUpdates))
 		reported := n.reported()
 		f := frame{src: a, dst: b, proto: tcp, sport: 1000, dport: 80}
 		send := func(flags uint8) { f := f; f.tcpFlags = flags; n.fromA(f) }
@@ -95,12 +95,12 @@ func TestNews(t *testing.T) {
 			}
 		}
 		// Who wants every packet gets it, and knows which are new.
-		n.must(n.maps.SetMonitor(datapath.MonitorNews | datapath.MonitorTraces))
+		n.must(n.maps.SetMonitor(datapath.MonitorFlowUpdates | datapath.MonitorTraces))
 		send(ack)
 		if got := reported(); len(got) != 1 {
 			t.Errorf("of one packet: %q", got)
 		}
-		n.must(n.maps.SetMonitor(datapath.MonitorNews))
+		n.must(n.maps.SetMonitor(datapath.MonitorFlowUpdates))
 		n.rules(setA)
 		f.sport = 3000
 		send(syn)
@@ -121,7 +121,7 @@ func TestSamples(t *testing.T) {
 	cfg.CTTimeouts.Any = 3 * every
 	n := newNode(t, cfg)
 	n.allowAll()
-	n.must(n.maps.SetMonitor(datapath.MonitorNews))
+	n.must(n.maps.SetMonitor(datapath.MonitorFlowUpdates))
 	reported := n.reported()
 	const flows = 64
 	f := frame{src: a4, dst: b4, proto: udp, dport: 53}

@@ -10,7 +10,7 @@ import (
 	"github.com/hawser-net/hawser/pkg/allocator"
 )
 
-// scripted is a backend that tells what a test has it tell.
+// scripted is a backend that delivers what a test scripts.
 type scripted struct {
 	allocator.Backend
 	say chan func(allocator.CacheMutations)
@@ -34,10 +34,10 @@ func (*scripted) Check(context.Context, []allocator.Reference) ([]allocator.Refe
 
 func newScripted() *scripted { return &scripted{say: make(chan func(allocator.CacheMutations))} }
 
-// TestRevivedNumberIsTold: a number that loses its key, as an object that rests does, and gets one
-// again is told to everybody, with whatever key and however often, if it rested when it was first
-// observed too; and nothing is delivered twice.
-func TestRevivedNumberIsTold(t *testing.T) {
+// TestRestoredIDIsNotified: an ID that loses its key, as an object in quarantine does, and gets one
+// again is reported to all readers, whatever the key and however often, even if it was in
+// quarantine when it was first observed; and nothing is delivered twice.
+func TestRestoredIDIsNotified(t *testing.T) {
 	t.Parallel()
 	web, db := allocator.StringKey("app=web"), allocator.StringKey("app=db")
 	upsert := func(id allocator.ID, key allocator.AllocatorKey) func(allocator.CacheMutations) {
@@ -46,9 +46,9 @@ func TestRevivedNumberIsTold(t *testing.T) {
 	listed := func(m allocator.CacheMutations) { m.OnListDone(1) }
 	script := []struct {
 		say  func(allocator.CacheMutations)
-		told string // "" for nothing
+		want string // "" for nothing
 	}{
-		{upsert(301, nil), ""}, // it rests at the start
+		{upsert(301, nil), ""}, // in quarantine from the start
 		{listed, "sync"},
 		{upsert(300, web), "upsert 300 app=web"},
 		{upsert(300, web), ""},
@@ -57,7 +57,7 @@ func TestRevivedNumberIsTold(t *testing.T) {
 		{upsert(300, web), "upsert 300 app=web"},
 		{upsert(300, web), ""},
 		{upsert(300, nil), "delete 300 app=web"},
-		{upsert(300, db), "upsert 300 app=db"}, // seized for others
+		{upsert(300, db), "upsert 300 app=db"}, // reclaimed for another key
 		{upsert(300, web), "delete 300 app=db, upsert 300 app=web"},
 		{upsert(301, web), "upsert 301 app=web"},
 		{upsert(301, nil), "delete 301 app=web"},
@@ -74,18 +74,18 @@ func TestRevivedNumberIsTold(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- a.Run(ctx) }()
-		teller, from := own, ""
+		source, from := own, ""
 		if remote {
-			teller, from = other, "east"
+			source, from = other, "east"
 			if _, err := a.WatchRemoteKVStore(from, other, nil); err != nil {
 				t.Fatal(err)
 			}
 		}
 		for n, step := range script {
-			teller.say <- step.say
-			for _, want := range strings.Split(step.told, ", ") {
+			source.say <- step.say
+			for _, want := range strings.Split(step.want, ", ") {
 				if want == "" {
-					continue // what is told too much is told before the next
+					continue // what is delivered too much comes before the next
 				}
 				select {
 				case ev := <-events:
@@ -97,7 +97,7 @@ func TestRevivedNumberIsTold(t *testing.T) {
 						t.Fatalf("remote %t, step %d: %q of %q, want %q of %q", remote, n, text, ev.Remote, want, from)
 					}
 				case <-time.After(time.Minute):
-					t.Fatalf("remote %t, step %d: %q is not told", remote, n, want)
+					t.Fatalf("remote %t, step %d: %q is not delivered", remote, n, want)
 				}
 			}
 		}

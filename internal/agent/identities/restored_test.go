@@ -18,13 +18,13 @@ import (
 	"github.com/hawser-net/hawser/pkg/allocator"
 )
 
-// scriptedNumbers is a store of numbers that reports what a test has it report.
-type scriptedNumbers struct {
+// scriptedIDs is a store of IDs that reports what a test has it report.
+type scriptedIDs struct {
 	allocator.Backend
 	mappings chan allocator.Mapping
 }
 
-func (s *scriptedNumbers) ListAndWatch(ctx context.Context, handler allocator.CacheMutations) error {
+func (s *scriptedIDs) ListAndWatch(ctx context.Context, handler allocator.CacheMutations) error {
 	handler.OnListDone(1)
 	for {
 		select {
@@ -37,14 +37,14 @@ func (s *scriptedNumbers) ListAndWatch(ctx context.Context, handler allocator.Ca
 }
 
 // Check implements [allocator.Backend].
-func (*scriptedNumbers) Check(context.Context, []allocator.Reference) ([]allocator.Reference, error) {
+func (*scriptedIDs) Check(context.Context, []allocator.Reference) ([]allocator.Reference, error) {
 	return nil, nil
 }
 
-// A number that rested and came back with its labels is what a deny is about again, for the policy
+// An ID that rested and came back with its labels is what a deny is about again, for the policy
 // engine behind a real allocator; so it is known, which is what lets identities by the labels of
-// policies settle.
-func TestRevivedIdentityIsDenied(t *testing.T) {
+// the policies are in force.
+func TestRestoredIdentityIsDenied(t *testing.T) {
 	t.Parallel()
 	parse := func(s string) labels.Set {
 		set, err := labels.ParseKV("k8s:io.cilium.k8s.policy.cluster=default;k8s:io.kubernetes.pod.namespace=default;" + s)
@@ -53,8 +53,8 @@ func TestRevivedIdentityIsDenied(t *testing.T) {
 		}
 		return set
 	}
-	numbers := &scriptedNumbers{mappings: make(chan allocator.Mapping)}
-	ids, err := New(Config{Log: slog.New(slog.DiscardHandler), Store: numbers, First: 256, Last: 65535, Timeout: time.Minute, SyncInterval: time.Minute})
+	store := &scriptedIDs{mappings: make(chan allocator.Mapping)}
+	ids, err := New(Config{Log: slog.New(slog.DiscardHandler), Store: store, First: 256, Last: 65535, Timeout: time.Minute, SyncInterval: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,7 +107,7 @@ func TestRevivedIdentityIsDenied(t *testing.T) {
 		})
 	}
 	evil := k8sids.Key{Set: parse("k8s:app=evil;")}
-	// becomes waits until the engine knows the number, or does not, and says how it is judged then.
+	// becomes waits until the engine knows the ID, or does not, and says how it is judged then.
 	becomes := func(what string, id identity.ID, known bool) {
 		t.Helper()
 		for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
@@ -118,20 +118,20 @@ func TestRevivedIdentityIsDenied(t *testing.T) {
 				return
 			}
 			if time.Now().After(end) {
-				t.Fatalf("%s: number %d is known: %t, want %t; a packet of its is %s", what, id, knows, known, v)
+				t.Fatalf("%s: ID %d is known: %t, want %t; a packet of its is %s", what, id, knows, known, v)
 			}
 		}
 	}
 	emit := func(id allocator.ID, key allocator.AllocatorKey) {
-		numbers.mappings <- allocator.Mapping{ID: id, Key: key, Created: 1}
+		store.mappings <- allocator.Mapping{ID: id, Key: key, Created: 1}
 	}
 	emit(400, evil)
 	becomes("made", 400, true)
 	emit(400, nil)
-	becomes("retired", 400, false)
+	becomes("in quarantine", 400, false)
 	emit(400, evil)
-	becomes("revived", 400, true)
+	becomes("restored", 400, true)
 	emit(401, nil)
 	emit(401, evil)
-	becomes("retired when first observed, and revived", 401, true)
+	becomes("in quarantine when first observed, and restored", 401, true)
 }

@@ -10,24 +10,24 @@ import (
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
-// collectors are operators that collect in turns: each is another process, and remembers nothing of
-// what others did.
+// collectors are operators that collect in turn: each is another process and remembers nothing of
+// the others' work.
 type collectors struct {
 	*testing.T
-	mem  *kvstore.Memory
-	rest time.Duration
-	lost time.Duration
-	be   *allocator.KVStoreBackend
-	seen map[allocator.ID]int64
+	mem        *kvstore.Memory
+	quarantine time.Duration
+	lost       time.Duration
+	be         *allocator.KVStoreBackend
+	seen       map[allocator.ID]int64
 }
 
-// another has another operator lead.
+// another makes another operator the leader.
 func (c *collectors) another() {
 	c.Helper()
 	store := c.mem.Client()
 	c.Cleanup(func() { store.Close() })
 	var err error
-	if c.be, err = allocator.NewKVStoreBackend(allocator.KVStoreConfig{Store: store, BasePath: base, KeyType: allocator.StringKey(""), Quarantine: c.rest, ConfirmTimeout: c.lost}); err != nil {
+	if c.be, err = allocator.NewKVStoreBackend(allocator.KVStoreConfig{Store: store, BasePath: base, KeyType: allocator.StringKey(""), Quarantine: c.quarantine, ConfirmTimeout: c.lost}); err != nil {
 		c.Fatal(err)
 	}
 	c.seen = nil
@@ -43,12 +43,13 @@ func (c *collectors) round() allocator.GCStats {
 	return stats
 }
 
-// TestRestIsInTheStore: a number that was collected is given to no other key while it rests, by a
-// node that never saw it, after the operator that collected it and all nodes that knew it are gone.
-func TestRestIsInTheStore(t *testing.T) {
+// TestQuarantineIsInTheStore: an ID that was collected is given to no other key during its
+// quarantine, not even by a node that never saw it, after the operator that collected it and all
+// nodes that knew it are gone.
+func TestQuarantineIsInTheStore(t *testing.T) {
 	t.Parallel()
 	mem := kvstore.NewMemory()
-	c := &collectors{T: t, mem: mem, rest: time.Hour}
+	c := &collectors{T: t, mem: mem, quarantine: time.Hour}
 	c.another()
 	few := []allocator.AllocatorOption{allocator.WithMin(1), allocator.WithMax(3), allocator.WithQuarantine(0)}
 	old := newNode(t, mem, "192.0.2.1", few...)
@@ -67,19 +68,19 @@ func TestRestIsInTheStore(t *testing.T) {
 	fresh := newNode(t, mem, "192.0.2.2", few...)
 	for _, key := range []string{"a", "b"} {
 		if got := fresh.allocate(t, key); got == id {
-			t.Errorf("%s has number %d, which rests", key, got)
+			t.Errorf("%s has ID %d, which is in quarantine", key, got)
 		}
 	}
-	// No other number is left: better than none.
+	// No other ID is left: better than none.
 	if got := fresh.allocate(t, "c"); got != id {
-		t.Errorf("c has number %d, want %d", got, id)
+		t.Errorf("c has ID %d, want %d", got, id)
 	}
 	if got := records(t, mem); len(got) != 0 {
-		t.Errorf("numbers in use rest: %q", got)
+		t.Errorf("IDs in use are in quarantine: %q", got)
 	}
 }
 
-// records returns the records of numbers that rest.
+// records returns the IDs with a quarantine record.
 func records(t *testing.T, mem *kvstore.Memory) (ids []string) {
 	t.Helper()
 	store := mem.Client()
@@ -94,9 +95,9 @@ func records(t *testing.T, mem *kvstore.Memory) (ids []string) {
 	return ids
 }
 
-// TestRestEnds: the rest ends by the clock of whoever collected or by that of who leads now,
-// whichever is first, and never at the first look.
-func TestRestEnds(t *testing.T) {
+// TestQuarantineEnds: the quarantine ends by the clock of the operator that collected or by that of
+// the present leader, whichever is first, and never in the first round.
+func TestQuarantineEnds(t *testing.T) {
 	t.Parallel()
 	mem := kvstore.NewMemory()
 	store := mem.Client()
@@ -106,27 +107,27 @@ func TestRestEnds(t *testing.T) {
 	} {
 		put(t, store, "/rest/"+id, since)
 	}
-	c := &collectors{T: t, mem: mem, rest: time.Hour}
+	c := &collectors{T: t, mem: mem, quarantine: time.Hour}
 	c.another()
 	if c.round(); !slices.Equal(records(t, mem), []string{"1", "2", "3", "70000"}) {
-		t.Errorf("the first look ended a rest: %q are left", records(t, mem))
+		t.Errorf("the first round ended a quarantine: %q are left", records(t, mem))
 	}
 	if stats := c.round(); stats.Freed != 2 || !slices.Equal(records(t, mem), []string{"2", "70000"}) {
 		t.Errorf("the second look: %+v, %q are left", stats, records(t, mem))
 	}
 	put(t, store, "/rest/2", time.Now().Add(time.Hour).Format(time.RFC3339)) // by a clock that is ahead
-	c.rest = 50 * time.Millisecond
+	c.quarantine = 50 * time.Millisecond
 	c.another()
 	c.round()
-	time.Sleep(2 * c.rest) // what is waited for is the clock
+	time.Sleep(2 * c.quarantine) // what is waited for is the clock
 	if stats := c.round(); stats.Freed != 1 || !slices.Equal(records(t, mem), []string{"70000"}) {
 		t.Errorf("by the leader's clock: %+v, %q are left", stats, records(t, mem))
 	}
 }
 
-// TestLongestRestedFirst: when no number is free, the one that rested longest is made again first,
-// whatever a node remembers itself.
-func TestLongestRestedFirst(t *testing.T) {
+// TestLongestQuarantinedFirst: when no ID is free, the one longest in quarantine is made again
+// first, whatever a node remembers itself.
+func TestLongestQuarantinedFirst(t *testing.T) {
 	t.Parallel()
 	mem := kvstore.NewMemory()
 	store := mem.Client()
@@ -141,13 +142,13 @@ func TestLongestRestedFirst(t *testing.T) {
 		got = append(got, n.allocate(t, key))
 	}
 	if want := []allocator.ID{2, 4, 3, 1}; !slices.Equal(got, want) {
-		t.Errorf("numbers %v, want %v", got, want)
+		t.Errorf("IDs %v, want %v", got, want)
 	}
 }
 
-// TestRestoredNumberDoesNotRest: a node that was cut off while its number was collected has it
+// TestRestoredIDLeavesQuarantine: a node that was cut off while its ID was collected has it
 // again, and the record is gone.
-func TestRestoredNumberDoesNotRest(t *testing.T) {
+func TestRestoredIDLeavesQuarantine(t *testing.T) {
 	t.Parallel()
 	mem := kvstore.NewMemory()
 	store := mem.Client()
@@ -158,13 +159,13 @@ func TestRestoredNumberDoesNotRest(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := records(t, mem); len(got) != 0 {
-		t.Errorf("a number in use rests: %q", got)
+		t.Errorf("an ID in use is in quarantine: %q", got)
 	}
 }
 
-// TestRestWaitsForNodes: a number that has rested is not given to other keys before every node that
-// confirms anything has let go of it, its lease has run out, or it has had time enough.
-func TestRestWaitsForNodes(t *testing.T) {
+// TestQuarantineWaitsForNodes: after its quarantine an ID is not given to other keys before every
+// node that confirms anything has released it, its lease has run out, or the timeout has passed.
+func TestQuarantineWaitsForNodes(t *testing.T) {
 	t.Parallel()
 	mem := kvstore.NewMemory()
 	store := mem.Client()
@@ -175,7 +176,7 @@ func TestRestWaitsForNodes(t *testing.T) {
 		t.Fatal(err)
 	}
 	ended := now.Pairs[0].ModRevision
-	c := &collectors{T: t, mem: mem, rest: time.Hour, lost: time.Hour}
+	c := &collectors{T: t, mem: mem, quarantine: time.Hour, lost: time.Hour}
 	fast, _ := backend(t, mem, "192.0.2.1")
 	slow, gone := backend(t, mem, "192.0.2.2")
 	confirm := func(b *allocator.KVStoreBackend, revision int64) {
@@ -188,7 +189,7 @@ func TestRestWaitsForNodes(t *testing.T) {
 		t.Helper()
 		for range 3 {
 			if stats := c.round(); stats.Freed != 0 || !slices.Equal(records(t, mem), []string{"300"}) {
-				t.Fatalf("%s: %+v, %q rest", what, stats, records(t, mem))
+				t.Fatalf("%s: %+v, %q are in quarantine", what, stats, records(t, mem))
 			}
 		}
 		if stats := c.round(); stats.Unconfirmed != 1 || stats.Quarantined != 1 {
@@ -228,6 +229,6 @@ func TestRestWaitsForNodes(t *testing.T) {
 	gone.ExpireLeases()
 	c.round()
 	if got := records(t, mem); len(got) != 0 {
-		t.Errorf("numbers wait for a node whose lease has run out: %q", got)
+		t.Errorf("IDs wait for a node whose lease has run out: %q", got)
 	}
 }

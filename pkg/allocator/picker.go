@@ -8,21 +8,21 @@ import (
 )
 
 const (
-	// randomPicks is how many numbers are drawn before the range is searched from one end to the
-	// other. With 99 of 100 numbers taken, one draw in about fifty million misses this often.
+	// randomPicks is how many IDs are drawn before the range is searched from one end to the
+	// other. With 99 of 100 IDs taken, one draw in about fifty million misses this often.
 	randomPicks = 1 << 11
 	// scanLimit bounds the search: beyond, a range is never full in practice.
 	scanLimit = 1 << 24
 )
 
-// picker is what a backend sees of the allocator during one [Backend.Acquire]. The numbers it
+// picker is what a backend sees of the allocator during one [Backend.Acquire]. The IDs it
 // picked are reserved until done, so that no two calls of this node try the same one.
 type picker struct {
 	a      *Allocator
 	picked []ID
 	taken  map[ID]bool
-	// resting are numbers of which the store says that they rest, and since when.
-	resting map[ID]time.Time
+	// quarantined are IDs that are in quarantine according to the store, and since when.
+	quarantined map[ID]time.Time
 }
 
 // Known implements [IDSource].
@@ -38,17 +38,17 @@ func (p *picker) Taken(id ID) {
 
 // Quarantined implements [IDSource].
 func (p *picker) Quarantined(id ID, since time.Time) {
-	if p.resting == nil {
-		p.resting = make(map[ID]time.Time)
+	if p.quarantined == nil {
+		p.quarantined = make(map[ID]time.Time)
 	}
-	p.resting[id] = since
+	p.quarantined[id] = since
 	p.unreserve(id) // it may be picked again, as the last that is left
 }
 
-// Pick implements [IDSource]. Numbers that rest are passed over unless no other is free; then the
-// one that has rested longest among those looked at is taken.
+// Pick implements [IDSource]. IDs in quarantine are passed over unless no other is free; then the
+// one that is in quarantine longest, of those that it looked at, is taken.
 func (p *picker) Pick() (ID, error) {
-	r := p.a.set.numbers
+	r := p.a.set.idRange
 	exhausted := func() error {
 		return fmt.Errorf("%w: all of %s to %s are taken", ErrExhausted, r.Min|r.Mask, r.Max|r.Mask)
 	}
@@ -62,23 +62,23 @@ func (p *picker) Pick() (ID, error) {
 		}
 		return rand.Uint64N(size)
 	}
-	var resting ID
+	var quarantined ID
 	var since time.Time
 	try := func(offset uint64) (ID, bool) {
 		id := (r.Min + ID(offset)) | r.Mask
-		taken, rested := p.a.cache.used(id)
+		taken, deleted := p.a.cache.used(id)
 		if taken || p.taken[id] || id == NoID || p.a.reserved(id) {
 			return NoID, false
 		}
-		noted, rests := p.resting[id]
-		if rests {
-			rested = noted
+		noted, waits := p.quarantined[id]
+		if waits {
+			deleted = noted
 		} else {
-			rests = !rested.IsZero() && time.Since(rested) < p.a.set.rest
+			waits = !deleted.IsZero() && time.Since(deleted) < p.a.set.quarantine
 		}
-		if rests {
-			if resting == NoID || rested.Before(since) {
-				resting, since = id, rested
+		if waits {
+			if quarantined == NoID || deleted.Before(since) {
+				quarantined, since = id, deleted
 			}
 			return NoID, false
 		}
@@ -97,13 +97,13 @@ func (p *picker) Pick() (ID, error) {
 			}
 		}
 	}
-	if resting != NoID && p.reserve(resting) {
-		return resting, nil
+	if quarantined != NoID && p.reserve(quarantined) {
+		return quarantined, nil
 	}
 	return NoID, exhausted()
 }
 
-// reserve keeps other calls of this node from picking the number.
+// reserve keeps other calls of this node from picking the ID.
 func (p *picker) reserve(id ID) bool {
 	p.a.mu.Lock()
 	defer p.a.mu.Unlock()
@@ -115,7 +115,7 @@ func (p *picker) reserve(id ID) bool {
 	return true
 }
 
-// unreserve ends the reservation of a number that this picker picked.
+// unreserve ends the reservation of an ID that this picker picked.
 func (p *picker) unreserve(id ID) {
 	p.a.mu.Lock()
 	defer p.a.mu.Unlock()

@@ -1,0 +1,183 @@
+package allocator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/hawser-net/hawser/pkg/kvstore"
+)
+
+// An ID that was collected is in quarantine: RunGC leaves a record of it in the store, rest/<ID>,
+// in the transaction that deletes the master key. The value is the time of that, in RFC 3339. An
+// ID with a record is not made, by any leader, unless no other ID is free. Writers of other
+// programs do not know these records, which stand beside the directories that they read; they use
+// what they remember themselves.
+//
+// A record is deleted when its time has passed and every node has released the ID: heard/<node>
+// is the revision up to which the node has observed deletions of IDs and uses none of them any
+// more. It is on the node's lease, so a node whose lease has run out is not waited for.
+
+// quarantineRecord is the record of an ID in quarantine.
+type quarantineRecord struct {
+	id    ID
+	mod   int64
+	since time.Time // the zero time if it cannot be read: it counts as the longest in quarantine
+}
+
+// listQuarantined reads all records.
+func (b *KVStoreBackend) listQuarantined(ctx context.Context) ([]quarantineRecord, error) {
+	l, err := b.store.List(ctx, b.paths.quarantine())
+	if err != nil {
+		return nil, fmt.Errorf("list the IDs in quarantine: %w", err)
+	}
+	var out []quarantineRecord
+	for _, kv := range l.Pairs {
+		id, err := ParseID(strings.TrimPrefix(kv.Key, b.paths.quarantine()))
+		if err != nil {
+			continue
+		}
+		since, err := time.Parse(time.RFC3339, string(kv.Value))
+		if err != nil {
+			since = time.Time{}
+		}
+		out = append(out, quarantineRecord{id, kv.ModRevision, since})
+	}
+	return out, nil
+}
+
+// learnQuarantined gives a plan and the allocator the IDs in quarantine.
+func (b *KVStoreBackend) learnQuarantined(ctx context.Context, p *plan, ids IDSource) error {
+	list, err := b.listQuarantined(ctx)
+	if err != nil {
+		return err
+	}
+	p.quarantined = make(map[ID]int64, len(list))
+	for _, r := range list {
+		p.quarantined[r.id] = r.mod
+		ids.Quarantined(r.id, r.since)
+	}
+	return nil
+}
+
+// putQuarantined returns the write of the record of an ID whose quarantine begins now.
+func (b *KVStoreBackend) putQuarantined(id ID, now time.Time) kvstore.Op {
+	return kvstore.PutOp(b.paths.quarantined(id), now.UTC().AppendFormat(nil, time.RFC3339), kvstore.Permanent)
+}
+
+// free deletes the records of IDs whose quarantine is over: by the clock of whoever collected them,
+// if an earlier round saw the record, or by this process's own, so that a clock that goes wrong
+// neither ends a quarantine at once nor makes it last for ever.
+func (b *KVStoreBackend) free(ctx context.Context, r Range, now time.Time) (stats GCStats, err error) {
+	list, err := b.listQuarantined(ctx)
+	if err != nil {
+		return stats, err
+	}
+	b.mu.Lock()
+	last := b.quarantined
+	b.mu.Unlock()
+	seenNow := make(map[ID]seenRecord, len(list))
+	var due []quarantineRecord
+	for _, rec := range list {
+		if !r.Contains(rec.id) {
+			continue
+		}
+		stats.Quarantined++
+		seen, again := last[rec.id]
+		if again = again && seen.mod == rec.mod; !again {
+			seen = seenRecord{rec.mod, now}
+		}
+		seenNow[rec.id] = seen
+		if again && (now.Sub(rec.since) >= b.quarantine || now.Sub(seen.first) >= b.quarantine) {
+			due = append(due, rec)
+		}
+	}
+	b.mu.Lock()
+	b.quarantined = seenNow
+	b.mu.Unlock()
+	if len(due) == 0 {
+		return stats, nil
+	}
+	confirmed, err := b.confirmed(ctx)
+	if err != nil {
+		return stats, err
+	}
+	var ready []quarantineRecord
+	for _, rec := range due {
+		if rec.mod > confirmed && now.Sub(seenNow[rec.id].first) < b.lost {
+			stats.Unconfirmed++
+			continue
+		}
+		ready = append(ready, rec)
+	}
+	for len(ready) > 0 {
+		n := min(len(ready), kvstore.MaxTxnOps)
+		freed, err := b.endQuarantine(ctx, ready[:n])
+		stats.Freed += freed
+		stats.Quarantined -= freed
+		if err != nil {
+			return stats, fmt.Errorf("end the quarantine of IDs: %w", err)
+		}
+		ready = ready[n:]
+	}
+	return stats, nil
+}
+
+// endQuarantine deletes records in one transaction, and says how many. If one has changed, or they
+// are too many, each half is tried alone.
+func (b *KVStoreBackend) endQuarantine(ctx context.Context, list []quarantineRecord) (int, error) {
+	var txn kvstore.Txn
+	for _, rec := range list {
+		txn.If = append(txn.If, kvstore.ModRevisionIs(b.paths.quarantined(rec.id), rec.mod))
+		txn.Then = append(txn.Then, kvstore.DeleteOp(b.paths.quarantined(rec.id)))
+	}
+	return commit(ctx, b.store, txn, list, b.endQuarantine)
+}
+
+// Confirm implements [Backend].
+func (b *KVStoreBackend) Confirm(ctx context.Context, revision int64) error {
+	if b.paths.suffix == "" {
+		return errors.New("this allocator backend has no node suffix, so it can confirm nothing")
+	}
+	_, err := b.store.Txn(ctx, kvstore.Txn{Then: []kvstore.Op{
+		kvstore.PutOp(b.paths.confirmations()+b.paths.suffix, strconv.AppendInt(nil, revision, 10), kvstore.Leased),
+	}})
+	if err != nil {
+		return fmt.Errorf("confirm the end of IDs up to revision %d: %w", revision, err)
+	}
+	return nil
+}
+
+// ObserveLostConfirmation implements [Backend].
+func (b *KVStoreBackend) ObserveLostConfirmation(lost func()) (stop func()) {
+	return b.store.ObserveLostLeases(b.paths.confirmations()+b.paths.suffix, func([]string) { lost() })
+}
+
+// confirmed returns the revision up to which all nodes that confirm anything have released deleted
+// IDs. A value that cannot be read confirms nothing, nor does one that was written before the store
+// had reached that revision: it is from before the store was restored from an old copy.
+func (b *KVStoreBackend) confirmed(ctx context.Context) (int64, error) {
+	l, err := b.store.List(ctx, b.paths.confirmations())
+	if err != nil {
+		return 0, fmt.Errorf("listing which nodes have released IDs: %w", err)
+	}
+	least := int64(math.MaxInt64)
+	for _, kv := range l.Pairs {
+		n, err := strconv.ParseInt(string(kv.Value), 10, 64)
+		if err != nil || n >= kv.ModRevision {
+			n = 0
+		}
+		least = min(least, n)
+	}
+	return least, nil
+}
+
+// seenRest is when this process first saw a record, at a revision.
+type seenRecord struct {
+	mod   int64
+	first time.Time
+}
