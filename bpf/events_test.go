@@ -110,9 +110,9 @@ func TestEventsLost(t *testing.T) {
 	}
 }
 
-// TestFloodLosesNobodyElsesEvents: a pod that sends as much as it can, which is refused, or allowed
+// TestFloodLosesOnlyItsOwnEvents: a pod that sends as much as it can, which is refused, or allowed
 // and so judged and traced, takes no room for what is reported of others. Nobody reads meanwhile.
-func TestFloodLosesNobodyElsesEvents(t *testing.T) {
+func TestFloodLosesOnlyItsOwnEvents(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		n := newNode(t, testConfig())
 		n.must(n.maps.SetMonitor(datapath.MonitorDrops | datapath.MonitorVerdicts | datapath.MonitorFlowUpdates | datapath.MonitorTraces))

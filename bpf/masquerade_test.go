@@ -95,9 +95,9 @@ func (o *outside) request(proto uint8, sport uint16) frame {
 	return frame{src: o.client, dst: o.frontend, proto: proto, sport: sport, dport: 9000, tcpFlags: syn}
 }
 
-// TestClientInNodesName: who asks a service from outside has no address of this node, also none
+// TestClientWithNodeAddress: who asks a service from outside has no address of this node, also none
 // that the programs know by the ipcache only.
-func TestClientInNodesName(t *testing.T) {
+func TestClientWithNodeAddress(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		o := newOutside(t, v6, nil)
 		bridge, own := netip.MustParseAddr("172.17.0.1"), node4

@@ -148,10 +148,10 @@ func (n *node) held() (a, b int) {
 	return a, b
 }
 
-// TestShareOfOneThatIsAlone: who needs more of conntrack than a share gets what nobody else holds,
+// TestShareOfSinglePod: who needs more of conntrack than a share gets what nobody else holds,
 // from sweep to sweep, and what it had to fight for within the excess is its own then. When its
 // neighbours need it, it has to give it back; and what they hold stays theirs, whatever it opens.
-func TestShareOfOneThatIsAlone(t *testing.T) {
+func TestShareOfSinglePod(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		const size, want, neighbours = 4096, 1600, 500 // of testMaps
 		n := newNode(t, testConfig())

@@ -36,7 +36,7 @@ func filtered(h *netlink.Handle, l netlink.Link, parents ...uint32) bool {
 // sends what its policy denies. They are back in moments, and where they cannot be put back the
 // interface is shut. Where there is no agent nobody notices; that is what the next one mends when
 // it starts.
-func TestFiltersThatAreTakenAway(t *testing.T) {
+func TestDetachedFilters(t *testing.T) {
 	t.Parallel()
 	n, outside := newNode(t)
 	n.policy("deny.yaml", `apiVersion: cilium.io/v2

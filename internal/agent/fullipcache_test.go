@@ -10,9 +10,9 @@ import (
 	"github.com/hawser-net/hawser/internal/testenv"
 )
 
-// TestFullPrefixMapKeepsNobody: a policy with more prefixes than the kernel has room for does not
+// TestFullPrefixMapDropsStale: a policy with more prefixes than the kernel has room for does not
 // keep the identity of a pod that went while no agent ran at its address.
-func TestFullPrefixMapKeepsNobody(t *testing.T) {
+func TestFullPrefixMapDropsStale(t *testing.T) {
 	t.Parallel()
 	n, _ := newNode(t)
 	n.flags = append(n.flags, "--bpf-ipcache-prefix-max", "4")

@@ -15,9 +15,9 @@ import (
 	"github.com/hawser-net/hawser/internal/testenv/controllers"
 )
 
-// TestMetricsReadersThatDoNotRead: readers that ask for metrics and take none, and connections
+// TestSlowMetricsReaders: readers that ask for metrics and take none, and connections
 // that ask for nothing, hold only so much and only for so long; others are answered then.
-func TestMetricsReadersThatDoNotRead(t *testing.T) {
+func TestSlowMetricsReaders(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewRegistry()
 	many := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "many"}, []string{"label"})

@@ -58,10 +58,10 @@ func (r *received) has(text string) bool {
 	return r.seen[text]
 }
 
-// TestNodesOtherNames: what a policy says of the node holds for all addresses by which its kernel
-// takes packets for it: those of other devices and of link-local networks, broadcast addresses, and
-// in IPv6 those of the routers of its networks; also for one that it gets later.
-func TestNodesOtherNames(t *testing.T) {
+// TestNodesOtherAddresses: what a policy says of the node holds for all addresses by which its
+// kernel takes packets for it: those of other devices and of link-local networks, broadcast
+// addresses, and in IPv6 those of the routers of its networks; also for one that it gets later.
+func TestNodesOtherAddresses(t *testing.T) {
 	t.Parallel()
 	n, outside := newNode(t)
 	n.done("ip", "addr", "add", "169.254.20.10/32", "dev", "lo")

@@ -7,9 +7,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestPodThatNamesAnother: a pod whose annotation names another one's UID, as those of static pods
+// TestPodNamesAnotherUID: a pod whose annotation names another one's UID, as those of static pods
 // do, keeps nobody from learning what that one is.
-func TestPodThatNamesAnother(t *testing.T) {
+func TestPodNamesAnotherUID(t *testing.T) {
 	t.Parallel()
 	c := newKubeCluster(t)
 	ns, _ := twoNamespaces(t)

@@ -13,9 +13,9 @@ import (
 	"github.com/hawser-net/hawser/internal/labels"
 )
 
-// TestLargestGivesWay: a tenant whose rule sets fill the map loses the largest of them, and nobody
-// else loses anything; it comes back by itself when there is room.
-func TestLargestGivesWay(t *testing.T) {
+// TestLargestRuleSetIsEvicted: a tenant whose rule sets fill the map loses the largest of them, and
+// nobody else loses anything; it comes back by itself when there is room.
+func TestLargestRuleSetIsEvicted(t *testing.T) {
 	t.Parallel()
 	m := newMachine()
 	p := started(t, m, t.TempDir())

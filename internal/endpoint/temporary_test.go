@@ -259,9 +259,9 @@ func TestReplaceTemporaryFails(t *testing.T) {
 	}
 }
 
-// TestTemporaryIsNobodysPeer has a rule allow the labels of an endpoint with a temporary identity,
+// TestTemporaryIsNoPeer has a rule allow the labels of an endpoint with a temporary identity,
 // as peers: it is not among them, its like with an ID is: "Review discussion 1" of CFP-27752.
-func TestTemporaryIsNobodysPeer(t *testing.T) {
+func TestTemporaryIsNoPeer(t *testing.T) {
 	t.Parallel()
 	m := newMachine()
 	p := started(t, m, t.TempDir())

@@ -6,9 +6,9 @@ import (
 	"github.com/hawser-net/hawser/internal/policy"
 )
 
-// TestWhoCanDoWithoutPolicyDoesNotWait: while the engine is in use, which may take long, its
+// TestRecorderDoesNotWaitForPolicy: while the engine is in use, which may take long, its
 // revision can be read and a view is refused.
-func TestWhoCanDoWithoutPolicyDoesNotWait(t *testing.T) {
+func TestRecorderDoesNotWaitForPolicy(t *testing.T) {
 	p := boot(t, newMachine(), t.TempDir()).policy
 	ran := func() (ran bool) {
 		if did := p.TryView(func(*policy.Engine) { ran = true }); did != ran {

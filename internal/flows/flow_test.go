@@ -165,9 +165,9 @@ func TestFlowOfTrace(t *testing.T) {
 	}
 }
 
-// TestFlowNamesWhoSent: a pod that sends from another's address appears as itself, be it of the
+// TestFlowNamesSender: a pod that sends from another's address appears as itself, be it of the
 // same identity, and whoever has an address now is not named for what its owner before has done.
-func TestFlowNamesWhoSent(t *testing.T) {
+func TestFlowNamesSender(t *testing.T) {
 	spoofed := event(t, datapath.EventDrop, syn)
 	spoofed.Reason, spoofed.CTState, spoofed.Endpoint, spoofed.DstIdentity = datapath.ReasonInvalidSourceIP, datapath.CTNone, 8, 0
 	gone := spoofed

@@ -13,9 +13,9 @@ import (
 	"github.com/hawser-net/hawser/internal/flows"
 )
 
-// TestFloodKeepsMemoryWhereItWas: however many different flows come, of however many namespaces,
+// TestFloodMemoryIsBounded: however many different flows come, of however many namespaces,
 // what is remembered is bounded.
-func TestFloodKeepsMemoryWhereItWas(t *testing.T) {
+func TestFloodMemoryIsBounded(t *testing.T) {
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	record, err := flows.NewRecord(1024, now)
 	if err != nil {

@@ -43,9 +43,9 @@ func TestRingKeepsTheLast(t *testing.T) {
 	}
 }
 
-// TestRingReadersHoldNobodyUp: readers of every pace get in order what they get, and every entry is
+// TestRingReadersDoNotBlock: readers of every pace get in order what they get, and every entry is
 // either read or counted as missed.
-func TestRingReadersHoldNobodyUp(t *testing.T) {
+func TestRingReadersDoNotBlock(t *testing.T) {
 	const entries = 20000
 	ring, err := flows.NewRing[int](128)
 	if err != nil {
@@ -90,8 +90,8 @@ func TestRingReadersHoldNobodyUp(t *testing.T) {
 	readers.Wait()
 }
 
-// TestRingWakesReadersSeldom: however fast entries come, a waiting reader is woken only so often.
-func TestRingWakesReadersSeldom(t *testing.T) {
+// TestRingLimitsWakeups: however fast entries come, a waiting reader is woken only so often.
+func TestRingLimitsWakeups(t *testing.T) {
 	ring, err := flows.NewRing[int](128)
 	if err != nil {
 		t.Fatal(err)

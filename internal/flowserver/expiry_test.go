@@ -18,9 +18,9 @@ import (
 	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
 )
 
-// TestCertificatesThatEnd: the end of short-lived certificates, of files and of a client, is
+// TestCertificatesExpire: the end of short-lived certificates, of files and of a client, is
 // reported before it comes, once in a day in the log, and no more when files are renewed.
-func TestCertificatesThatEnd(t *testing.T) {
+func TestCertificatesExpire(t *testing.T) {
 	t.Parallel()
 	ours := kvstoretest.NewAuthority(t) // it and what it issues is valid for two hours, one of them past
 	dir := t.TempDir()

@@ -367,9 +367,9 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// TestWhoDoesNotReadLosesAlone: a client that stops reading holds up neither the writer nor others,
+// TestSlowClientAffectsNoOther: a client that stops reading holds up neither the writer nor others,
 // learns what it missed if it goes on, and is disconnected after a while if it does not.
-func TestWhoDoesNotReadLosesAlone(t *testing.T) {
+func TestSlowClientAffectsNoOther(t *testing.T) {
 	s := newStand(t, 64, func(c *flowserver.Config) { c.Stall, c.Streams = 10*time.Second, 2 })
 	client := observer.NewObserverClient(s.dial())
 	idle, err := client.GetFlows(t.Context(), &observer.GetFlowsRequest{Follow: true, Since: timestamppb.New(base)})

@@ -263,7 +263,7 @@ func (w *world) matrix(req *policypb.MatrixRequest) *policypb.MatrixResponse {
 }
 
 // What is suggested lets a refused packet pass, and explains it by the verdict of the oracle.
-func TestSuggestionsLetThePacketPass(t *testing.T) {
+func TestSuggestionsAllowThePacket(t *testing.T) {
 	t.Parallel()
 	rng := rand.New(rand.NewPCG(seed(t), 3))
 	suggested := 0

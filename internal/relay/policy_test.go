@@ -238,9 +238,9 @@ func TestRelayAnswersWhatPoliciesMean(t *testing.T) {
 	}
 }
 
-// TestRelayPassesOverNodesThatHarmAnswers: a node that hangs, refuses, lies about places or answers
+// TestRelaySkipsHarmfulNodes: a node that hangs, refuses, lies about places or answers
 // too much at once is named, and the others answer without it.
-func TestRelayPassesOverNodesThatHarmAnswers(t *testing.T) {
+func TestRelaySkipsHarmfulNodes(t *testing.T) {
 	t.Parallel()
 	s := newStand(t, 3, nil, nil)
 	s.connected(3)

@@ -225,9 +225,9 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-// TestWhoDoesNotReadLosesAlone: a client that reads nothing is disconnected, and another one gets
+// TestSlowClientAffectsNoOther: a client that reads nothing is disconnected, and another one gets
 // everything meanwhile.
-func TestWhoDoesNotReadLosesAlone(t *testing.T) {
+func TestSlowClientAffectsNoOther(t *testing.T) {
 	s := newStand(t, 2, func(c *Config) { c.stall = time.Second }, nil)
 	s.connected(2)
 	idle := s.get(&observer.GetFlowsRequest{Follow: true})

@@ -142,10 +142,10 @@ func TestEditedKey(t *testing.T) {
 	}
 }
 
-// TestEditedKeyIsPutBack: a node that uses an ID gives it its key back at once, also if the key
+// TestEditedKeyIsRestored: a node that uses an ID gives it its key back at once, also if the key
 // that somebody wrote over it has an ID of its own in use, and goes on with its ID, as all
 // do that know it. A node that starts while the edit stands takes the ID for what it is used for.
-func TestEditedKeyIsPutBack(t *testing.T) {
+func TestEditedKeyIsRestored(t *testing.T) {
 	t.Parallel()
 	server := kvstoretest.StartEtcd(t)
 	e := editor{t, server.Client()}
@@ -210,9 +210,9 @@ func TestEditedKeyIsTakenIntoUse(t *testing.T) {
 	}
 }
 
-// TestEditedKeyOfNobody: an edited ID that nobody uses is not taken into use by nodes that
+// TestEditedUnusedKey: an edited ID that nobody uses is not taken into use by nodes that
 // start meanwhile, for either key: others know what it was.
-func TestEditedKeyOfNobody(t *testing.T) {
+func TestEditedUnusedKey(t *testing.T) {
 	t.Parallel()
 	server := kvstoretest.StartEtcd(t)
 	e := editor{t, server.Client()}
@@ -271,10 +271,10 @@ func TestEditedKeyThatStays(t *testing.T) {
 	}
 }
 
-// TestUsesAreAskedForUntilTheStoreAnswers: a node that starts while an edit stands goes by what the
+// TestReadingUsesIsRetried: a node that starts while an edit stands goes by what the
 // ID is used for, however often the store does not answer when it asks for that. Until it does
 // the node knows nothing.
-func TestUsesAreAskedForUntilTheStoreAnswers(t *testing.T) {
+func TestReadingUsesIsRetried(t *testing.T) {
 	t.Parallel()
 	server := kvstoretest.StartEtcd(t)
 	e := editor{t, server.Client()}

@@ -14,9 +14,9 @@ import (
 	"github.com/hawser-net/hawser/internal/ipam"
 )
 
-// TestPrefixesOfAStranger: what is invalid of a status's IPv6 prefixes is said and left out;
+// TestPrefixesOfInvalidStatus: what is invalid of a status's IPv6 prefixes is said and left out;
 // the interface, with its IPv4 addresses, is not.
-func TestPrefixesOfAStranger(t *testing.T) {
+func TestPrefixesOfInvalidStatus(t *testing.T) {
 	t.Parallel()
 	many := make([]string, 200)
 	for n := range many {

@@ -665,9 +665,9 @@ func TestSinglesReleasedAndStillInPool(t *testing.T) {
 	}
 }
 
-// TestSinglesOfAnEarlierLife: a node without endpoints has only what it is given now, however long
+// TestSinglesAfterReinstall: a node without endpoints has only what it is given now, however long
 // that takes.
-func TestSinglesOfAnEarlierLife(t *testing.T) {
+func TestSinglesAfterReinstall(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()

@@ -175,9 +175,9 @@ func TestInterfacesOf(t *testing.T) {
 	}
 }
 
-// TestInterfacesOfAStranger: what is invalid in a status is said and left out, and whatever it
+// TestInterfacesOfInvalidStatus: what is invalid in a status is said and left out, and whatever it
 // says, what the kernel is given is valid and bounded.
-func TestInterfacesOfAStranger(t *testing.T) {
+func TestInterfacesOfInvalidStatus(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string]func(*v2.ENI){
 		"no hardware address":       func(e *v2.ENI) { e.MAC = "eth0" },
@@ -640,9 +640,9 @@ func TestMisplacedAddresses(t *testing.T) {
 	})
 }
 
-// TestTooMuchInOneObject: whatever a CiliumNode has, the kernel is not given more than it bears;
+// TestObjectIsBounded: whatever a CiliumNode has, the kernel is not given more than it bears;
 // what pods have comes first, the rest is said and given to nobody.
-func TestTooMuchInOneObject(t *testing.T) {
+func TestObjectIsBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s, pool := eniSingles(t, t.TempDir())

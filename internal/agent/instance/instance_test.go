@@ -142,9 +142,9 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// TestReadLies: a service that does not answer, answers too much, or speaks of another machine is
-// not believed, and never holds the agent up for longer than it may.
-func TestReadLies(t *testing.T) {
+// TestReadForgedMetadata: a service that does not answer, answers too much, or speaks of another
+// machine is not believed, and never holds the agent up for longer than it may.
+func TestReadForgedMetadata(t *testing.T) {
 	t.Parallel()
 	m := onAWS(t)
 	elsewhere, asked := serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "i-n1") }))

@@ -149,10 +149,10 @@ func (f *refusingFilters) ReplaceFilter(ifIndex int, ingress bool, progFD int, n
 	return f.tcFilters.ReplaceFilter(ifIndex, ingress, progFD, name)
 }
 
-// TestOtherDevicesAreOthers: a device by which nobody of the cluster comes and that cannot have the
-// programs does not make the node unhealthy, and is logged once; programs of somebody else that
+// TestOtherDevicesKeepFilters: a device by which nobody of the cluster comes and that cannot have
+// the programs does not make the node unhealthy, and is logged once; programs of somebody else that
 // are there stay until he takes them away.
-func TestOtherDevicesAreOthers(t *testing.T) {
+func TestOtherDevicesKeepFilters(t *testing.T) {
 	testenv.RequireRoot(t)
 	h := testenv.NewNetNS(t).Netlink(t)
 	for _, name := range []string{"eth0", "eth1", "eth2"} {

@@ -244,11 +244,11 @@ func nft(commands string) error {
 	return nil
 }
 
-// TestTunnelInNodesName: packets for another node's tunnel that leave under this node's address,
-// but were not encapsulated by it, do not get there: neither a pod's, nor those of a client
-// outside, that kube-proxy leads there, nor those of a process of the node. What the node
+// TestTunnelWithNodeAddress: packets for another node's tunnel that leave under this node's
+// address, but were not encapsulated by it, do not get there: neither a pod's, nor those of a
+// client outside, that kube-proxy leads there, nor those of a process of the node. What the node
 // encapsulates does, over either family.
-func TestTunnelInNodesName(t *testing.T) {
+func TestTunnelWithNodeAddress(t *testing.T) {
 	for _, nodePort := range []bool{false, true} {
 		for _, underlay6 := range []bool{false, true} {
 			t.Run(fmt.Sprintf("nodeport=%v,underlay6=%v", nodePort, underlay6), func(t *testing.T) {

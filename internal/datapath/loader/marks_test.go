@@ -288,10 +288,10 @@ func TestMarksOfMacvlan(t *testing.T) {
 	}
 }
 
-// TestOthersFilterOnTunnel: somebody's filter on the way into the tunnel, which lets everything
+// TestForeignFilterOnTunnel: somebody's filter on the way into the tunnel, which lets everything
 // pass and by that takes one of the programs' marks off, stops nothing; nor does a firewall's rule
 // that sets priorities and so takes off the other.
-func TestOthersFilterOnTunnel(t *testing.T) {
+func TestForeignFilterOnTunnel(t *testing.T) {
 	for _, underlay6 := range []bool{false, true} {
 		for _, filter := range []bool{true, false} {
 			t.Run(fmt.Sprintf("underlay6=%v,filter=%v", underlay6, filter), func(t *testing.T) {

@@ -35,8 +35,8 @@ func (w *worldly) claims(b *index, p *corev1.Pod, id identity.ID) key {
 	return k
 }
 
-// TestClaimsMakeNothing: labels that have an ID get no other one, whatever endpoints name.
-func TestClaimsMakeNothing(t *testing.T) {
+// TestClaimsCreateNothing: labels that have an ID get no other one, whatever endpoints name.
+func TestClaimsCreateNothing(t *testing.T) {
 	t.Parallel()
 	w, b := play(t, -1)
 	p, web := w.addPod(b, "one", "web", "n")
