@@ -458,7 +458,7 @@ func TestNodeUnderAnotherName(t *testing.T) {
 	w.put("b", cluster("b", 2))
 	w.config("b", "b")
 	w.start()
-	w.eventually("at first", tell("b", 2))
+	w.eventually("at first", rowsOf("b", 2))
 	for _, name := range []string{"n2", "a1"} { // in the order of names, after and before the former one
 		anew := testNode(func(n *node.Node) {
 			n.Cluster, n.ClusterID, n.Name = "b", 2, name
@@ -470,9 +470,9 @@ func TestNodeUnderAnotherName(t *testing.T) {
 			"cilium/state/ip/v1/default/10.2.2.5": ipcache.Pair{Prefix: pfx("10.2.2.5/32"), Host: addr("192.0.2.2"), Identity: 131077},
 			"cilium/state/ip/v1/default/10.2.3.5": ipcache.Pair{Prefix: pfx("10.2.3.5/32"), Host: addr("192.0.2.2"), Identity: 131077},
 		})
-		w.eventually("with "+name, tell("b", 2), []string{"node b/" + name, "address b 10.2.2.5/32 131077 at 192.0.2.2 by clustermesh"})
+		w.eventually("with "+name, rowsOf("b", 2), []string{"node b/" + name, "address b 10.2.2.5/32 131077 at 192.0.2.2 by clustermesh"})
 		w.put("b", map[string]any{"cilium/state/nodes/v1/b/" + name: nil})
-		w.eventually("without "+name, tell("b", 2))
+		w.eventually("without "+name, rowsOf("b", 2))
 	}
 }
 
@@ -483,12 +483,12 @@ func TestNoMoreBelieved(t *testing.T) {
 	w.put("b", cluster("b", 2))
 	w.config("b", "b")
 	w.start()
-	w.eventually("at first", tell("b", 2))
+	w.eventually("at first", rowsOf("b", 2))
 	good := cluster("b", 2)
 	w.put("b", map[string]any{"cilium/state/identities/v1/id/131077": "k8s:app=other;", "cilium/state/ip/v1/default/10.2.1.5": "{"})
-	w.eventually("neither can be believed", tell("b", 2)[2:])
+	w.eventually("neither can be believed", rowsOf("b", 2)[2:])
 	w.status("b", func(s Status) bool { return s.Refused == 2 })
 	w.put("b", good)
-	w.eventually("and now both can", tell("b", 2))
+	w.eventually("and now both can", rowsOf("b", 2))
 	w.status("b", func(s Status) bool { return s.Refused == 0 })
 }
