@@ -475,12 +475,12 @@ func (b *KVStoreBackend) ListAndWatch(ctx context.Context, handler CacheMutation
 		}
 		m := Mapping{ID: id, Created: ev.CreateRevision, Revision: ev.Revision, Incarnation: ev.CreateRevision, Original: ev.CreateRevision == ev.ModRevision}
 		owner, ours := b.paths.owner(&ev.KeyValue), true
-		if key, err := b.typ.PutKey(owner); err == nil && key.GetKey() != "" { // an empty value is nobody's key
+		if key, err := b.typ.PutKey(owner); err == nil && key.GetKey() != "" { // an empty value is no key
 			m.Key, ours = key, key.GetKey() == owner
 		} else {
 			b.log.Warn("an ID has an unreadable key in the store", "id", id, "error", err)
 		}
-		// No reference can be written to a number whose key is not in the canonical form: it means
+		// No reference can be written to an ID whose key is not in the canonical form: it means
 		// the key, but is not taken into use.
 		m.Original = m.Original && ours
 		if !m.Original && ours && originals[id] != m.Incarnation {
