@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/hawser-net/hawser/internal/cniconf"
 	"github.com/hawser-net/hawser/internal/datapath/link"
 	"github.com/hawser-net/hawser/internal/datapath/loader"
@@ -46,7 +48,7 @@ func CleanUp(cfg Config, log *slog.Logger, out io.Writer) error {
 	step("the pods' interfaces", removePods(links))
 	step("programs on the node's devices", links.RemoveFilters(loader.FromNetdev, loader.ToNetdev, loader.FromDevice, loader.ToDevice))
 	step("devices, routes and masquerading", links.CleanUp())
-	step("pinned maps and programs in "+cfg.mapsDir(), os.RemoveAll(cfg.mapsDir()))
+	step("pinned maps and programs in "+cfg.mapsDir(), removePins(cfg.mapsDir()))
 	queue := deletequeue.Dir(cfg.SocketPath)
 	for _, path := range []string{
 		filepath.Join(cfg.StateDir, "state"), filepath.Join(cfg.StateDir, "policies"), filepath.Join(cfg.StateDir, "policies-k8s"), queue, deletequeue.Unreleased(queue),
@@ -57,6 +59,15 @@ func CleanUp(cfg Config, log *slog.Logger, out io.Writer) error {
 	// If it is not empty it holds what is somebody else's.
 	_ = os.Remove(cfg.StateDir)
 	return errors.Join(errs...)
+}
+
+// removePins removes a directory of pinned maps and programs, also where it is a BPF filesystem
+// that the agent has mounted, of which the kernel lets nobody remove all files.
+func removePins(dir string) error {
+	if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("unmount %s: %w", dir, err)
+	}
+	return os.RemoveAll(dir)
 }
 
 // removePods deletes all pod interfaces: without an agent nothing would ever take their programs

@@ -34,7 +34,8 @@ state and the CNI configuration. It refuses to run while an agent uses the same 
 	// Of the agent's options only those that say where things are.
 	all := pflag.NewFlagSet("", pflag.ContinueOnError)
 	cfg.Flags(all)
-	for _, name := range []string{"config-dir", "debug", "log-format", "state-dir", "bpf-root", "write-cni-conf-when-ready", "cni-exclusive"} {
+	for _, name := range []string{"config-dir", "debug", "log-format", "state-dir", "bpf-root", "write-cni-conf-when-ready", "cni-exclusive",
+		"socket-path", "cni-log-file", "hubble-socket-path"} {
 		clean.Flags().AddFlag(all.Lookup(name))
 	}
 	cmd.AddCommand(clean)
