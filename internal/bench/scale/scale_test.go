@@ -124,7 +124,7 @@ func TestIdentities(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"| numbers ", "no number is free", "holds: value: no identity in use was collected", "(identities.svg)"} {
+	for _, want := range []string{"| numbers ", "no ID is free", "holds: value: no identity in use was collected", "(identities.svg)"} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("the report lacks %q:\n%s", want, text)
 		}

@@ -88,7 +88,7 @@ func TestIdentityWhy(t *testing.T) {
 		{[]string{"400"}, command.ExitOK, []string{"nobody uses it: the operator collects it"}},
 		{[]string{"301", "-o", "jsonpath={.duplicates[0]} {.exists}"}, command.ExitOK, []string{"300 true"}},
 		{[]string{"host"}, command.ExitOK, []string{"it is reserved"}},
-		{[]string{"999"}, command.ExitNotFound, []string{"no object has that number"}},
+		{[]string{"999"}, command.ExitNotFound, []string{"no object has that ID"}},
 		{[]string{"16842752"}, command.ExitNotFound, []string{"means something on one node only"}},
 		{[]string{"default/nobody"}, command.ExitNotFound, []string{"pod default/nobody"}},
 		{[]string{"300", "--kubeconfig", path + ".missing"}, command.ExitUnreachable, []string{"no way to Kubernetes"}},

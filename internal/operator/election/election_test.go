@@ -241,7 +241,7 @@ func lateRenewal(a *arena) {
 	if err := a.ended(first, 60*time.Second); err == nil {
 		a.Error("a leader that just stops working is no fault")
 	}
-	if text := a.log.String(); writes == 0 || strings.Contains(text, "cannot give the lease back") {
+	if text := a.log.String(); writes == 0 || strings.Contains(text, "cannot release the lease") {
 		a.Errorf("%d writes came between\n%s", writes, text)
 	}
 }
