@@ -155,28 +155,38 @@ static __always_inline int parse_l4(struct __sk_buff *ctx, struct packet *p)
 	return DROP_UNKNOWN_L4;
 }
 
-/* Walks the options of an IPv4 header that ends at an offset. One with a source route names another
- * destination than the one that would be judged, and a node whose kernel follows such routes
- * (accept_source_route) sends the packet on to there: so it is refused, as IPv6's routing header
- * is. Returns 0 or a drop reason. */
-__noinline int check_options(struct __sk_buff *ctx, __u32 end)
+/* Looks at the option of an IPv4 header at an offset. Returns the offset of the next one, 0 if
+ * there is none, or a drop reason negated: for a source route, which names another destination than
+ * the one that would be judged. A node whose kernel follows such routes (accept_source_route) sends
+ * the packet on to there, so it is refused, as IPv6's routing header is. */
+__noinline int next_option(struct __sk_buff *ctx, __u32 at)
+{
+	__u8 kind, len;
+
+	if (bpf_skb_load_bytes(ctx, at, &kind, sizeof(kind)))
+		return -DROP_MALFORMED;
+	if (kind == IPV4_OPTION_END)
+		return 0;
+	if (kind == IPV4_OPTION_LOOSE_ROUTE || kind == IPV4_OPTION_STRICT_ROUTE)
+		return -DROP_SOURCE_ROUTE;
+	if (kind == IPV4_OPTION_NOP)
+		return at + 1;
+	if (bpf_skb_load_bytes(ctx, at + 1, &len, sizeof(len)) || len < 2)
+		return -DROP_MALFORMED;
+	return at + len;
+}
+
+/* Walks the options of an IPv4 header that ends at an offset. Returns 0 or a drop reason. */
+static __always_inline int check_options(struct __sk_buff *ctx, __u32 end)
 {
 	__u32 at = ETH_LEN + sizeof(struct ipv4_header);
 
-	if (end > ETH_LEN + IPV4_HEADER_MAX)
-		return DROP_MALFORMED;
 	for (int i = 0; i < IPV4_HEADER_MAX - (int)sizeof(struct ipv4_header) && at < end; i++) {
-		__u8 kind, len = 1;
+		int next = next_option(ctx, at);
 
-		if (bpf_skb_load_bytes(ctx, at, &kind, sizeof(kind)))
-			return DROP_MALFORMED;
-		if (kind == IPV4_OPTION_END)
-			return 0;
-		if (kind == IPV4_OPTION_LOOSE_ROUTE || kind == IPV4_OPTION_STRICT_ROUTE)
-			return DROP_SOURCE_ROUTE;
-		if (kind != IPV4_OPTION_NOP && (bpf_skb_load_bytes(ctx, at + 1, &len, sizeof(len)) || len < 2))
-			return DROP_MALFORMED;
-		at += len;
+		if (next <= 0)
+			return -next;
+		at = next;
 	}
 	return 0;
 }
