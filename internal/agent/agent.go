@@ -48,6 +48,9 @@ func (ag *Agent) Run(ctx context.Context) error {
 		return err
 	}
 	defer unlock()
+	if err := removeUnfinished(cfg.StateDir); err != nil {
+		log.Warn("files of an agent that was killed stay in the state directory", "error", err)
+	}
 	cluster, err := connect(ctx, &cfg, host, log.With("part", "kubernetes"))
 	if err != nil {
 		if ctx.Err() != nil {

@@ -50,10 +50,10 @@ func CleanUp(cfg Config, log *slog.Logger, out io.Writer) error {
 	step("devices, routes and masquerading", links.CleanUp())
 	step("pinned maps and programs in "+cfg.mapsDir(), removePins(cfg.mapsDir()))
 	queue := deletequeue.Dir(cfg.SocketPath)
-	for _, path := range []string{
-		filepath.Join(cfg.StateDir, "state"), filepath.Join(cfg.StateDir, "policies"), filepath.Join(cfg.StateDir, "policies-k8s"), queue, deletequeue.Unreleased(queue),
-		cfg.CNI.LogFile, cfg.Flows.SocketPath, cfg.SocketPath, filepath.Join(cfg.StateDir, lockName), // which is last, and still held
-	} {
+	for _, path := range append(stateDirs(cfg.StateDir),
+		queue, deletequeue.Unreleased(queue), cfg.CNI.LogFile, cfg.Flows.SocketPath, cfg.SocketPath,
+		filepath.Join(cfg.StateDir, lockName), // which is last, and still held
+	) {
 		step(path, os.RemoveAll(path))
 	}
 	// If it is not empty it holds what is somebody else's.

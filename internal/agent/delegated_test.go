@@ -20,7 +20,10 @@ import (
 // delegatedNode is a node whose pods get addresses from the CNI project's host-local.
 func delegatedNode(t *testing.T) *machineNode {
 	n, _ := newNode(t)
-	n.flags = append(n.flags, "--ipam=delegated-plugin", "--local-router-ipv4=10.0.1.1", "--local-router-ipv6=fd00:1::1")
+	// An agent that is killed at the wrong moment leaves a link to its successor, which removes it
+	// after this time: audits wait longer.
+	n.flags = append(n.flags, "--ipam=delegated-plugin", "--local-router-ipv4=10.0.1.1", "--local-router-ipv6=fd00:1::1",
+		"--orphan-link-grace-period=10s")
 	n.conf = map[string]any{"ipam": map[string]any{
 		"type": "host-local", "dataDir": n.path("run/host-local"),
 		"ranges": [][]map[string]string{{{"subnet": pods4, "gateway": "10.0.1.1"}}, {{"subnet": pods6, "gateway": "fd00:1::1"}}},

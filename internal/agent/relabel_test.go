@@ -184,6 +184,8 @@ func TestTemporaryRestart(t *testing.T) {
 		}
 	}
 	was := web.temporary("at the start", identity.Init)
+	// The nodes must know each other before the API server ends.
+	c.passing("the nodes have observed each other", web, client.both(80)[0])
 	out := startFlow(t, "web to client", web.ns, client.both(80)[0])
 	in := startFlow(t, "client to web", client.ns, web.both(80)[1])
 	before := n1.audit()

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -55,6 +56,21 @@ func tryLock(path string) (*os.File, error) {
 		}
 	}
 	return nil, f.Close()
+}
+
+// stateDirs are the directories below the state directory in which the agent alone writes.
+func stateDirs(dir string) []string {
+	return []string{filepath.Join(dir, "state"), filepath.Join(dir, "policies"), filepath.Join(dir, "policies-k8s")}
+}
+
+// removeUnfinished removes the files that an agent which was killed had begun to write. The state
+// directory is locked.
+func removeUnfinished(dir string) error {
+	var errs []error
+	for _, d := range stateDirs(dir) {
+		errs = append(errs, atomicfile.RemoveUnfinished(d))
+	}
+	return errors.Join(errs...)
 }
 
 // writeState writes a file of the state directory, atomically.

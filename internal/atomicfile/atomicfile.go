@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 )
 
 // Durability is what a file survives.
@@ -27,7 +28,7 @@ const tempSuffix = ".tmp"
 
 // Write replaces the file at path, or makes it, with exactly that mode. The directory must exist.
 // Several may write the same file at once; one of them wins. A writer that dies leaves at most a
-// file beside it whose name begins with a dot and ends in ".tmp".
+// file beside it whose name begins with a dot and ends in ".tmp", which RemoveUnfinished removes.
 func Write(path string, data []byte, mode os.FileMode, d Durability) error {
 	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*"+tempSuffix)
 	if err != nil {
@@ -48,6 +49,22 @@ func Write(path string, data []byte, mode os.FileMode, d Durability) error {
 		_ = os.Remove(tmp.Name())
 	}
 	return err
+}
+
+// RemoveUnfinished removes what writers that died have left below a directory. The caller makes
+// sure that nobody writes there meanwhile. A directory that does not exist has nothing of it.
+func RemoveUnfinished(dir string) error {
+	return filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return nil
+		case err != nil:
+			return err
+		case e.Type().IsRegular() && strings.HasPrefix(e.Name(), ".") && strings.HasSuffix(e.Name(), tempSuffix):
+			return os.Remove(path)
+		}
+		return nil
+	})
 }
 
 // ReadJSON reads a file of JSON into a value. If there is no file the value stays as it is.

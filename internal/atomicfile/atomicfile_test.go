@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -73,6 +74,46 @@ func TestFailedWriteKeepsWhatWas(t *testing.T) {
 	}
 	if err := atomicfile.Write(filepath.Join(dir, "none", "f"), nil, 0o600, atomicfile.Process); err == nil {
 		t.Error("a file in no directory was written")
+	}
+}
+
+// TestRemoveUnfinished: what dead writers left goes, everything else stays.
+func TestRemoveUnfinished(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	below := filepath.Join(dir, "7")
+	if err := os.Mkdir(below, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{
+		filepath.Join(dir, ".state.json.123.tmp"), filepath.Join(below, ".record.json.4.tmp"),
+		filepath.Join(dir, "state.json"), filepath.Join(dir, ".hidden"), filepath.Join(below, "notes.tmp"),
+	} {
+		if err := os.WriteFile(path, []byte("x"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 {
+		if err := atomicfile.RemoveUnfinished(dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var left []string
+	for _, pattern := range []string{"*", "7/*"} {
+		found, err := filepath.Glob(filepath.Join(dir, pattern))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range found {
+			left = append(left, strings.TrimPrefix(f, dir+"/"))
+		}
+	}
+	slices.Sort(left)
+	if want := []string{".hidden", "7", "7/notes.tmp", "state.json"}; !slices.Equal(left, want) {
+		t.Errorf("left are %q, want %q", left, want)
+	}
+	if err := atomicfile.RemoveUnfinished(filepath.Join(dir, "none")); err != nil {
+		t.Error(err)
 	}
 }
 
