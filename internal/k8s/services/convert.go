@@ -1,6 +1,8 @@
 package services
 
 import (
+	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -166,16 +168,33 @@ func fromSlice(o *discoveryv1.EndpointSlice) service.Slice {
 	return s
 }
 
-// fromPod returns the host ports of a pod that runs and has addresses of its own.
-func fromPod(o *corev1.Pod) []service.HostPort {
+// hostIP reads at which address of the node a host port is; the zero address stands for all.
+func hostIP(s string) (netip.Addr, error) {
+	if s == "" {
+		return netip.Addr{}, nil
+	}
+	a, err := netip.ParseAddr(s)
+	switch {
+	case err != nil || a.Zone() != "":
+		return a, fmt.Errorf("hostIP %q is not an IP address", s)
+	case a.IsUnspecified():
+		return netip.Addr{}, nil
+	}
+	return a.Unmap(), nil
+}
+
+// fromPod returns the host ports of a pod that runs and has addresses of its own. The error names
+// those that cannot be served: an address that cannot be read does not stand for all.
+func fromPod(o *corev1.Pod) ([]service.HostPort, error) {
 	if o.Spec.HostNetwork || o.Status.Phase == corev1.PodSucceeded || o.Status.Phase == corev1.PodFailed {
-		return nil
+		return nil, nil
 	}
 	var ips []string
 	for _, ip := range o.Status.PodIPs {
 		ips = append(ips, ip.IP)
 	}
 	var out []service.HostPort
+	var errs []error
 	containers := slices.Clone(o.Spec.Containers)
 	for _, c := range o.Spec.InitContainers {
 		if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
@@ -190,15 +209,15 @@ func fromPod(o *corev1.Pod) []service.HostPort {
 			if !known || !ok || !valid {
 				continue
 			}
-			at := addresses([]string{p.HostIP})
+			at, err := hostIP(p.HostIP)
+			if err != nil {
+				errs = append(errs, fmt.Errorf("host port %d of container %s of pod %s/%s is not served: %w", host, c.Name, o.Namespace, o.Name, err))
+				continue
+			}
 			for _, ip := range addresses(ips) {
-				hp := service.HostPort{Port: host, Proto: proto, Backend: netip.AddrPortFrom(ip, port)}
-				if len(at) == 1 {
-					hp.Addr = at[0]
-				}
-				out = append(out, hp)
+				out = append(out, service.HostPort{Addr: at, Port: host, Proto: proto, Backend: netip.AddrPortFrom(ip, port)})
 			}
 		}
 	}
-	return out
+	return out, errors.Join(errs...)
 }

@@ -81,6 +81,9 @@ type Services struct {
 
 	mu   sync.Mutex
 	zone string
+
+	reporting sync.Mutex // what is newest is reported last
+	refused   map[service.Name]error
 }
 
 // New returns a part that has observed nothing. It makes no request; the caller must call Run.
@@ -89,7 +92,7 @@ func New(cfg Config, client *k8s.Client) (*Services, error) {
 		return nil, errors.New("services: the node's name, the kernel's table, and a client or a file are needed")
 	}
 	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
-	s := &Services{cfg: cfg, client: client, changed: make(chan struct{}, 1)}
+	s := &Services{cfg: cfg, client: client, changed: make(chan struct{}, 1), refused: map[service.Name]error{}}
 	s.engine = service.New(s.local())
 	s.checks = newChecks(cfg.Log, s.engine.LocalReady, cfg.HealthListen)
 	s.flows = service.NewFlows(cfg.Kernel, s.engine.Table())
@@ -99,19 +102,43 @@ func New(cfg Config, client *k8s.Client) (*Services, error) {
 	return s, err
 }
 
-// report says which frontends the kernel does not have as they should be.
+// report says which frontends the kernel does not have as they should be, and which host ports are
+// refused.
 func (s *Services) report() {
 	if s.cfg.Report == nil {
 		return
 	}
-	failing := s.reconciler.Failing()
-	if len(failing) == 0 {
-		s.cfg.Report(nil)
-		return
+	s.reporting.Lock()
+	defer s.reporting.Unlock()
+	var errs []error
+	if failing := s.reconciler.Failing(); len(failing) > 0 {
+		first := slices.MinFunc(slices.Collect(maps.Keys(failing)), datapath.ServiceFrontend.Compare)
+		errs = append(errs, fmt.Errorf("%d frontends of services are not served as they should be, as %s (--bpf-lb-map-max, --bpf-lb-service-backend-map-max): %w",
+			len(failing), first, failing[first].Err))
 	}
-	first := slices.MinFunc(slices.Collect(maps.Keys(failing)), datapath.ServiceFrontend.Compare)
-	s.cfg.Report(fmt.Errorf("%d frontends of services are not served as they should be, as %s (--bpf-lb-map-max, --bpf-lb-service-backend-map-max): %w",
-		len(failing), first, failing[first].Err))
+	for _, pod := range slices.SortedFunc(maps.Keys(s.refused), service.Name.Compare) {
+		errs = append(errs, s.refused[pod])
+	}
+	s.cfg.Report(errors.Join(errs...))
+}
+
+// refuse notes why host ports of a pod are not served; nil if none is refused.
+func (s *Services) refuse(pod service.Name, err error) {
+	s.reporting.Lock()
+	old := s.refused[pod]
+	if err == nil {
+		delete(s.refused, pod)
+	} else {
+		s.refused[pod] = err
+	}
+	s.reporting.Unlock()
+	switch {
+	case err == nil && old == nil, err != nil && old != nil && err.Error() == old.Error():
+		return
+	case err != nil:
+		s.cfg.Log.Warn("host ports are refused", "pod", pod, "error", err)
+	}
+	s.report()
 }
 
 // Table returns the table of frontends, to be read and followed.
@@ -295,8 +322,15 @@ func (s *Services) followPods(ctx context.Context, synced func()) error {
 	return k8s.Follow(ctx, k8s.Kind(s.client.Kube.CoreV1().RESTClient(), "pods", ""), k8s.Options[*corev1.Pod]{
 		Log: s.cfg.Log, FieldSelector: "spec.nodeName=" + s.cfg.NodeName,
 	}, k8s.Handler[*corev1.Pod]{
-		Upsert: func(o *corev1.Pod) { set(named(k8s.KeyOf(o)), fromPod(o)) },
-		Delete: func(k k8s.Key) { set(named(k), nil) },
+		Upsert: func(o *corev1.Pod) {
+			ports, err := fromPod(o)
+			s.refuse(named(k8s.KeyOf(o)), err)
+			set(named(k8s.KeyOf(o)), ports)
+		},
+		Delete: func(k k8s.Key) {
+			s.refuse(named(k), nil)
+			set(named(k), nil)
+		},
 		Synced: func() {
 			observed, had = true, !s.engine.HostPorts() // whoever is notified does not know of before
 			notify()

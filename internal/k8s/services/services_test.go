@@ -8,7 +8,9 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -41,6 +43,7 @@ type cluster struct {
 	healthListen func(port uint16) (net.Listener, error)
 	sockets      service.Sockets
 	observed     func(context.Context) error
+	report       func(error)
 }
 
 func newCluster(t *testing.T) *cluster {
@@ -65,7 +68,7 @@ func (c *cluster) run() (synced <-chan struct{}, stop func()) {
 	var err error
 	c.part, err = services.New(services.Config{
 		NodeName: "n1", NodeAddrs: []netip.Addr{netip.MustParseAddr("192.168.0.1")}, Kernel: c.kernel.Maps, Log: slog.New(slog.DiscardHandler),
-		PerService: true, HealthListen: c.healthListen, Sockets: c.sockets, WaitSynced: c.observed,
+		PerService: true, HealthListen: c.healthListen, Sockets: c.sockets, WaitSynced: c.observed, Report: c.report,
 	}, c.client)
 	c.must(err)
 	ctx, cancel := context.WithCancel(c.t.Context())
@@ -297,6 +300,50 @@ func TestKinds(t *testing.T) {
 		"10.96.2.1:80/TCP [10.0.0.5:8080]", "10.96.2.2:80/TCP [] elsewhere", "10.96.2.3:80/TCP []", "10.96.2.4:80/TCP [10.0.0.5:8080]",
 		"127.0.0.1:30081/TCP from node [10.0.0.5:8080]",
 		"192.168.0.1:30081/TCP [10.0.0.5:8080]", "192.168.0.1:30081/TCP from outside [] elsewhere")
+	stop()
+}
+
+// TestRefusedHostPort: a host port whose address cannot be read is served nowhere, and the report
+// names it until its pod is gone.
+func TestRefusedHostPort(t *testing.T) {
+	testenv.CheckLeaks(t)
+	c := newCluster(t)
+	var last atomic.Value
+	c.report = func(err error) { last.Store(fmt.Sprint(err)) }
+	api := c.client.Kube.CoreV1().Pods("default")
+	pod := func(name, hostIP string, port int32, ip string) {
+		t.Helper()
+		o, err := api.Create(t.Context(), &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
+			Spec: corev1.PodSpec{
+				NodeName: "n1", ServiceAccountName: "default", AutomountServiceAccountToken: new(bool),
+				Containers: []corev1.Container{{Name: "c", Image: "none", Ports: []corev1.ContainerPort{{ContainerPort: 80, HostPort: port, HostIP: hostIP}}}},
+			},
+		}, metav1.CreateOptions{})
+		c.must(err)
+		o.Status.Phase, o.Status.PodIP, o.Status.PodIPs = corev1.PodRunning, ip, []corev1.PodIP{{IP: ip}}
+		_, err = api.UpdateStatus(t.Context(), o, metav1.UpdateOptions{})
+		c.must(err)
+	}
+	pod("faulty", "127.0.0.300", 8080, "10.0.0.1")
+	pod("local", "127.0.0.1", 8081, "10.0.0.2")
+	synced, stop := c.run()
+	c.wait("hearing everything", synced)
+	c.expect("only what can be read", "127.0.0.1:8081/TCP from node [10.0.0.2:80]")
+	said := func(what string, ok func(string) bool) {
+		t.Helper()
+		controllers.Eventually(t, 30*time.Second, func() string {
+			if text, _ := last.Load().(string); !ok(text) {
+				return what + ": " + text
+			}
+			return ""
+		})
+	}
+	said("it is reported", func(text string) bool {
+		return strings.Contains(text, "host port 8080") && strings.Contains(text, "default/faulty") && strings.Contains(text, "127.0.0.300")
+	})
+	c.must(api.Delete(t.Context(), "faulty", metav1.DeleteOptions{GracePeriodSeconds: ptr(int64(0))}))
+	said("nothing is refused", func(text string) bool { return text == "<nil>" })
 	stop()
 }
 
