@@ -51,7 +51,7 @@ func CleanUp(cfg Config, log *slog.Logger, out io.Writer) error {
 	step("pinned maps and programs in "+cfg.mapsDir(), removePins(cfg.mapsDir()))
 	queue := deletequeue.Dir(cfg.SocketPath)
 	for _, path := range append(stateDirs(cfg.StateDir),
-		queue, deletequeue.Unreleased(queue), cfg.CNI.LogFile, cfg.Flows.SocketPath, cfg.SocketPath,
+		queue, deletequeue.Unreleased(queue), deletequeue.AttachmentLock(queue), cfg.CNI.LogFile, cfg.Flows.SocketPath, cfg.SocketPath,
 		filepath.Join(cfg.StateDir, lockName), // which is last, and still held
 	) {
 		step(path, os.RemoveAll(path))

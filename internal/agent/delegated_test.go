@@ -190,6 +190,91 @@ func TestDelegatedPlugin(t *testing.T) {
 	n.sameAudit(before, "all are gone")
 }
 
+// slowIPAM is host-local, whose first ADD waits at the end until there is the file go.
+const slowIPAM = `#!/bin/sh
+out=$("$SLOW_BIN/host-local"); code=$?
+if [ "$CNI_COMMAND" = ADD ] && mkdir "$SLOW_AT/began" 2>/dev/null; then
+	while [ ! -e "$SLOW_AT/go" ]; do sleep 0.05; done
+fi
+printf '%s' "$out"
+exit $code
+`
+
+// TestDelegatedAtOnce: while an ADD is under way a second one of the same attachment is refused and
+// frees nothing, and a DEL comes after it.
+func TestDelegatedAtOnce(t *testing.T) {
+	t.Parallel()
+	n := delegatedNode(t)
+	n.start()
+	bin := strings.TrimPrefix(n.env[0], "CNI_PATH=")
+	if err := os.WriteFile(filepath.Join(bin, "slow"), []byte(slowIPAM), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	n.conf["ipam"].(map[string]any)["type"] = "slow"
+	before := n.audit()
+	begin := func(p *machinePod) (env []string, finish func() error) {
+		at := t.TempDir()
+		env = []string{"CNI_PATH=" + bin, "PATH=" + os.Getenv("PATH"), "SLOW_BIN=" + bin, "SLOW_AT=" + at}
+		done := make(chan error, 1)
+		go func() { done <- p.add(env...) }()
+		testenv.Eventually(t, time.Minute, func() string {
+			if _, err := os.Stat(filepath.Join(at, "began")); err != nil {
+				return err.Error()
+			}
+			return ""
+		})
+		return env, func() error {
+			if err := os.WriteFile(filepath.Join(at, "go"), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			return <-done
+		}
+	}
+
+	p, other := n.newPod("web", nil), n.newPod("other", nil)
+	env, finish := begin(p)
+	second := *p
+	if err := second.add(env...); err == nil || !strings.Contains(err.Error(), "under way") {
+		t.Errorf("a second ADD meanwhile: %v", err)
+	}
+	if err := other.add(env...); err != nil {
+		t.Errorf("an ADD of another pod meanwhile: %v", err)
+	}
+	if err := finish(); err != nil {
+		t.Fatalf("the first ADD: %v", err)
+	}
+	n.holds("two ADDs at once", p, other)
+	for _, ip := range []netip.Addr{p.ip4, p.ip6} {
+		if err := ping(t, other.ns, ip, 5*time.Second); err != nil {
+			t.Errorf("the pod that was added twice does not answer at %s: %v", ip, err)
+		}
+	}
+	for _, p := range []*machinePod{p, other} {
+		if err := p.del(env...); err != nil {
+			t.Error(err)
+		}
+	}
+
+	p = n.newPod("short", nil)
+	env, finish = begin(p)
+	deleted := make(chan error, 1)
+	go func() { deleted <- p.del(env...) }()
+	select {
+	case err := <-deleted:
+		t.Errorf("DEL has ended while ADD is under way: %v", err)
+		deleted <- err
+	case <-time.After(time.Second):
+	}
+	if err := finish(); err != nil {
+		t.Errorf("ADD: %v", err)
+	}
+	if err := <-deleted; err != nil {
+		t.Errorf("DEL: %v", err)
+	}
+	n.holds("ADD and DEL at once")
+	n.sameAudit(before, "ADD and DEL at once")
+}
+
 // TestDelegatedHostile: an IPAM plugin that fails, answers nonsense or gives what is not free gets
 // nobody an address that is another's, and nothing is left of the pod that it was to serve.
 func TestDelegatedHostile(t *testing.T) {

@@ -78,6 +78,13 @@ func (p *Plugin) addPod(conf netConf, args *skel.CmdArgs, log *logger) (result *
 		return nil, err
 	}
 	defer agent.Close()
+	if conf.IPAM.mode() != "" {
+		release, err := lockAttachment(ctx, agent, attachment{args.ContainerID, args.IfName}, 0)
+		if err != nil {
+			return nil, err
+		}
+		defer release() // after what failed was undone
+	}
 
 	a := &adding{args: args, agent: agent, log: log}
 	defer func() {

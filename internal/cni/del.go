@@ -35,6 +35,15 @@ func (p *Plugin) del(args *skel.CmdArgs) error {
 	defer agent.Close()
 	ctx, cancel := interruptible()
 	defer cancel()
+	name := conf.IPAM.mode()
+	if name != "" {
+		release, err := lockAttachment(ctx, agent, attachment{args.ContainerID, args.IfName}, deleteTimeout)
+		if err != nil {
+			log.error("DEL failed", err, started)
+			return err
+		}
+		defer release()
+	}
 
 	agentRemovesLink, err := deleteAttachment(ctx, agent, args.ContainerID, args.IfName)
 	if err != nil {
@@ -50,7 +59,7 @@ func (p *Plugin) del(args *skel.CmdArgs) error {
 	}
 	p.step(StepDelLink)
 	// Last: what has the address still must not be there when another pod is given it.
-	if name := conf.IPAM.mode(); name != "" {
+	if name != "" {
 		if err := (delegate{name, args.StdinData}).call(ctx, invoke.DelegateDel); err != nil {
 			log.error("DEL failed", err, started)
 			return err

@@ -55,6 +55,12 @@ func Dir(socket string) string { return filepath.Join(filepath.Dir(socket), "del
 // whose addresses it owes its IPAM plugin.
 func Unreleased(queue string) string { return filepath.Join(filepath.Dir(queue), "unreleased") }
 
+// AttachmentLock returns, for the queue's directory, the file beside it by which the CNI plugin
+// locks attachments.
+func AttachmentLock(queue string) string {
+	return filepath.Join(filepath.Dir(queue), "attachments.lock")
+}
+
 // Entry is one deletion. Exactly one field is set.
 type Entry struct {
 	// EndpointID is an endpoint's id with its prefix, such as
