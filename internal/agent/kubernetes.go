@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/netip"
@@ -51,6 +52,8 @@ type kube struct {
 	// identitiesKnown opens when the identities of the cluster are known.
 	identitiesKnown *latch
 	noteIdentities  func()
+	// ranges opens when it is known whether the Node still has this node's pod CIDRs.
+	ranges *latch
 
 	mu    sync.Mutex
 	state rest.K8SStatus
@@ -60,7 +63,7 @@ type kube struct {
 // be waited for before start.
 func newKube(c kubeConfig) (*kube, error) {
 	k := &kube{
-		kubeConfig: c, creation: newSyncGate(), open: newLatch(), identitiesKnown: newLatch(),
+		kubeConfig: c, creation: newSyncGate(), open: newLatch(), identitiesKnown: newLatch(), ranges: newLatch(),
 		state: rest.K8SStatus{State: rest.StateWarning, Msg: c.cluster.client.Host() + " has not answered yet"},
 	}
 	k.noteIdentities = k.creation.expect()
@@ -93,6 +96,7 @@ func (k *kube) start(run *group, agent addressing.Agent) {
 	if given := c.assigned(); given != nil {
 		run.start("node-addressing", func(ctx context.Context) error { return given.Run(ctx, agent) })
 	}
+	k.startRanges(run)
 	k.startEndpoints(run)
 	serversSynced := k.everything.expect()
 	run.start("api-servers", func(ctx context.Context) error {
@@ -113,6 +117,44 @@ func (k *kube) start(run *group, agent addressing.Agent) {
 		}
 		return nil
 	})
+}
+
+// startRanges begins to compare this node's pod CIDRs with those of its Node, where they are these.
+func (k *kube) startRanges(run *group) {
+	if !k.cluster.addressing.OfNode() || k.cfg.lbOnly() {
+		k.ranges.open()
+		return
+	}
+	compared := k.creation.expect()
+	run.start("node-pod-cidrs", func(ctx context.Context) error {
+		logged := ""
+		return k.cluster.addressing.FollowNode(ctx, k.cluster.client, k.tables.podCIDRs, func(err error) {
+			if text := fmt.Sprint(err); err != nil && text != logged {
+				k.log.Error("the node's pod CIDRs have changed", "error", err)
+				logged = text
+			}
+			k.tables.refuseAddresses(err)
+			compared()
+			k.ranges.open()
+		})
+	})
+}
+
+// awaitRanges waits for as long as a request for an address may until it is known whether the Node
+// still has this node's pod CIDRs.
+func (k *kube) awaitRanges(ctx context.Context) error {
+	if k == nil {
+		return nil
+	}
+	within, cancel := context.WithTimeout(ctx, admitWait)
+	defer cancel()
+	if k.ranges.wait(within) == nil {
+		return nil
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return server.Errorf(http.StatusServiceUnavailable, "the agent has not observed Node %s yet, whose pod CIDRs it gives addresses of; try again in a moment", k.cfg.NodeName)
 }
 
 // startEndpoints begins to follow the pods of this node and of others.

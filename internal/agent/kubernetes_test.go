@@ -29,6 +29,7 @@ import (
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/k8s"
 	"github.com/hawser-net/hawser/internal/testenv"
+	"github.com/hawser-net/hawser/internal/testenv/controllers"
 	"github.com/hawser-net/hawser/internal/testenv/kubeapi"
 )
 
@@ -449,6 +450,97 @@ func TestKubernetesClusterPool(t *testing.T) {
 	n.serving(false)
 	if got := p.endpoint().Status.Networking.Addressing[0].IPv4; got != p.ip4.String() {
 		t.Errorf("the pod has %s after a restart without the API server, it was %s", got, p.ip4)
+	}
+}
+
+// TestKubernetesNodeMadeAgain: a Node that is deleted, and made again with other pod CIDRs, while
+// its agent runs and over a restart. Pods keep their addresses, nobody is given one of the former
+// CIDRs, which may be another node's, and the status says so. Without pods the node takes the new
+// CIDRs.
+func TestKubernetesNodeMadeAgain(t *testing.T) {
+	t.Parallel()
+	c := newKubeCluster(t)
+	ns1, _ := twoNamespaces(t)
+	n := c.node(ns1, "n1", "10.0.1.0/24", "fd00:1::/112")
+	n.flags = append(n.flags, "--ipam", "kubernetes")
+	n.start()
+	a, b := c.pod(n, "a", map[string]string{"app": "a"}), c.pod(n, "b", map[string]string{"app": "b"})
+	nodes := c.client.Kube.CoreV1().Nodes()
+	again := func(podCIDRs ...string) {
+		t.Helper()
+		if err := nodes.Delete(t.Context(), "n1", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if len(podCIDRs) == 0 {
+			return
+		}
+		o := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Spec: corev1.NodeSpec{PodCIDR: podCIDRs[0], PodCIDRs: podCIDRs}}
+		if _, err := nodes.Create(t.Context(), o, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	give := func() error {
+		got, err := n.client.AllocateIP(t.Context(), rest.AllocateIPParams{Owner: "default/late"})
+		for _, ip := range []string{got.Address.IPv4, got.Address.IPv6} {
+			if err == nil {
+				err = n.client.ReleaseIP(t.Context(), ip, "")
+			}
+		}
+		return err
+	}
+	refuses := func(when string, texts ...string) {
+		t.Helper()
+		controllers.Eventually(t, time.Minute, func() string {
+			err := give()
+			for _, text := range texts {
+				if err == nil || !strings.Contains(err.Error(), text) {
+					return fmt.Sprintf("%s: %v does not name %q", when, err, text)
+				}
+			}
+			st, err := n.client.Health(t.Context(), false)
+			if err != nil || !slices.ContainsFunc(st.Parts, func(p rest.PartStatus) bool {
+				return p.Name == partPodCIDRs && p.State == rest.StateFailure && strings.Contains(p.Msg, texts[0])
+			}) {
+				return fmt.Sprintf("%s: the status is %+v, %v", when, st.Parts, err)
+			}
+			return ""
+		})
+		for _, ip := range []netip.Addr{a.ip4, a.ip6} {
+			if err := ping(t, b.ns, ip, 5*time.Second); err != nil {
+				t.Errorf("%s: a pod does not answer at %s: %v", when, ip, err)
+			}
+		}
+	}
+	again()
+	refuses("no Node", "Node n1 does not exist", "10.0.1.0/24")
+	o := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Spec: corev1.NodeSpec{PodCIDR: "10.0.1.0/24", PodCIDRs: []string{"10.0.1.0/24", "fd00:1::/112"}}}
+	if _, err := nodes.Create(t.Context(), o, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	c.eventually("the same CIDRs are given of again", func() bool { return give() == nil })
+	again("10.0.9.0/24", "fd00:9::/112")
+	refuses("other CIDRs", "this node uses 10.0.1.0/24, fd00:1::/112", "Node n1 has 10.0.9.0/24, fd00:9::/112")
+	c.object(n, "late", map[string]string{"app": "late"})
+	late := n.newPod("late", nil)
+	if err := late.add(); err == nil || !strings.Contains(err.Error(), "10.0.9.0/24") {
+		t.Errorf("ADD with former CIDRs: %v, addresses %s and %s", err, late.ip4, late.ip6)
+	}
+	n.stop()
+	n.launch()
+	n.serving(false)
+	if err := give(); err == nil {
+		t.Error("after a restart an address of the former CIDRs is given")
+	}
+	refuses("after a restart", "this node uses 10.0.1.0/24, fd00:1::/112", "Node n1 has 10.0.9.0/24, fd00:9::/112")
+	for _, p := range []*machinePod{a, b} {
+		if err := p.del(); err != nil {
+			t.Error(err)
+		}
+	}
+	n.stop()
+	n.start()
+	if err := late.add(); err != nil || !netip.MustParsePrefix("10.0.9.0/24").Contains(late.ip4) || !netip.MustParsePrefix("fd00:9::/112").Contains(late.ip6) {
+		t.Errorf("a node without pods and other CIDRs: %v, addresses %s and %s", err, late.ip4, late.ip6)
 	}
 }
 

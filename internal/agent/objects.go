@@ -75,15 +75,13 @@ func newNodeObjects(cfg Config, filter *labels.Filter, c *cluster, t *tables, lo
 	if cfg.KVStore != "" {
 		learned = nodes.Discard{}
 	}
-	report := func(err error) { t.components.Report(partPodCIDRs, err, "as assigned") }
 	own := func(o *v2.CiliumNode) {
 		says, err := c.addressing.Changed(o, t.podCIDRs())
 		if err != nil {
 			log.Error("the node's pod CIDRs have changed", "error", err)
 		}
 		if says {
-			report(err)
-			t.pool.Refuse(err) // another node's pods may have the addresses
+			t.refuseAddresses(err)
 		}
 	}
 	mode := cfg.IPAM

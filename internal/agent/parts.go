@@ -268,6 +268,9 @@ func (p *parts) newREST(version string, flags map[string]string, addrs *addressi
 // poolsFor returns the pools from which an address is to be given to who asks, and whether it
 // leaves the cluster under it.
 func (p *parts) poolsFor(ctx context.Context, owner, named string) (ipam.Choice, addressing.Plain, error) {
+	if err := p.kube.awaitRanges(ctx); err != nil {
+		return ipam.Choice{}, addressing.Plain{}, err
+	}
 	skip := p.objects.skipsMasquerade(owner)
 	plain := addressing.Plain{IPv4: skip, IPv6: skip}
 	if p.cluster == nil || p.cluster.pools == nil {

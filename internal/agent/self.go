@@ -70,6 +70,13 @@ func (t *tables) podCIDRs() []netip.Prefix {
 	return slices.Concat(t.pool.CIDRs(ipam.IPv4), t.pool.CIDRs(ipam.IPv6))
 }
 
+// refuseAddresses has no pod get an address, as another node's may have it, and the status say why;
+// nil ends that.
+func (t *tables) refuseAddresses(why error) {
+	t.components.Report(partPodCIDRs, why, "as assigned")
+	t.pool.Refuse(why)
+}
+
 // Refresh implements [addressing.Agent]: it has the node's object written.
 func (a *announcer) Refresh() { a.objects.nodes.Refresh() }
 

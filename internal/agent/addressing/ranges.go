@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/netip"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -251,18 +250,10 @@ func (c *Config) Changed(o *v2.CiliumNode, used []netip.Prefix) (says bool, err 
 	if c.Mode != ClusterPool || c.Fixed() || len(o.Spec.IPAM.PodCIDRs) == 0 {
 		return false, nil
 	}
-	var missing []string
-	for _, p := range used {
-		if !slices.ContainsFunc(o.Spec.IPAM.PodCIDRs, func(text string) bool {
-			has, err := netip.ParsePrefix(text) // however it is spelled
-			return err == nil && has.Masked() == p
-		}) {
-			missing = append(missing, p.String())
-		}
-	}
+	missing := lacking(o.Spec.IPAM.PodCIDRs, used)
 	if len(missing) == 0 {
 		return true, nil
 	}
 	return true, fmt.Errorf("pods of this node use %s, but the operator has assigned %s; delete the node's pods and restart the agent",
-		strings.Join(missing, ", "), strings.Join(o.Spec.IPAM.PodCIDRs, ", "))
+		joinPrefixes(missing), strings.Join(o.Spec.IPAM.PodCIDRs, ", "))
 }
