@@ -63,6 +63,7 @@ func newObjects(cfg Config, host network.Host, filter *labels.Filter, c *cluster
 	}
 	pol := cfg.Policies
 	pol.Keep = filepath.Join(cfg.StateDir, "policies-k8s")
+	pol.Unkept = func(err error) { t.components.Warn("policy-copies", err, "the policies are kept for a restart") }
 	if o.policies, err = policies.New(pol, c.client, log); err != nil {
 		return nil, err
 	}

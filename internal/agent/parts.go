@@ -123,6 +123,7 @@ func (ag *Agent) newParts(cfg Config, host network.Host, filter *labels.Filter, 
 	}
 	files := policydir.Defaults()
 	files.Path, files.Keep = cfg.StaticCNPPath, filepath.Join(cfg.StateDir, "policies")
+	files.Unkept = func(err error) { t.components.Warn("policy-file-copies", err, "the files are kept for a restart") }
 	if p.files, err = policydir.New(files, log.With("part", "policy")); err != nil {
 		return nil, err
 	}

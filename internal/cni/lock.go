@@ -35,7 +35,7 @@ func lockAttachment(ctx context.Context, agent *client.Client, a attachment, wai
 	if err != nil {
 		return nil, fail(cnitypes.ErrTryAgainLater, "the attachment cannot be locked", err)
 	}
-	// The lock is one byte of the file, which therefore stays empty, however many attachments there are.
+	// The lock is one byte of the file, which stays empty, however many attachments there are.
 	sum := sha256.Sum256([]byte(a.ContainerID + ":" + a.IfName))
 	at := unix.Flock_t{Type: unix.F_WRLCK, Start: int64(binary.BigEndian.Uint64(sum[:]) >> 2), Len: 1}
 	for deadline := time.Now().Add(wait); ; {

@@ -24,6 +24,8 @@ import (
 const (
 	format = "hawser-policy-1"
 	suffix = ".policy"
+	// outdated ends the name of a copy of which a later version could not be stored.
+	outdated = suffix + ".outdated"
 	// maxFile is more than what an API server takes for an object.
 	maxFile = 8 << 20
 )
@@ -52,7 +54,8 @@ func sumOf(label string, content []byte) [sha256.Size]byte {
 }
 
 // Put stores a copy, atomically, unless it is there already. The label is for Load and has no white
-// space.
+// space. If it fails, a copy that was there before is marked as outdated, which [Copy] says to who
+// loads it; the error says if not even that succeeded. Put is then to be called again.
 func (c *Cache) Put(name, label string, content []byte) error {
 	if c.path == "" {
 		return nil
@@ -62,14 +65,45 @@ func (c *Cache) Put(name, label string, content []byte) error {
 	if have, ok := c.sums[name]; ok && have == short {
 		return nil
 	}
-	if err := os.MkdirAll(c.path, 0o700); err != nil {
-		return err
-	}
 	text := append(fmt.Appendf(nil, "%s %x %s\n", format, full, label), content...)
-	if err := atomicfile.Write(c.file(name), text, 0o600, atomicfile.Process); err != nil {
-		return err
+	err := os.MkdirAll(c.path, 0o700)
+	if err == nil {
+		err = atomicfile.Write(c.file(name), text, 0o600, atomicfile.Process)
+	}
+	if err != nil {
+		var at *fs.PathError // names a file that has another name each time
+		if errors.As(err, &at) {
+			err = fmt.Errorf("%s %s: %w", at.Op, c.file(name), at.Err)
+		}
+		return errors.Join(err, c.outdate(name))
 	}
 	c.sums[name] = short
+	// A process that ends before finds both, and takes the other.
+	return remove(c.mark(name))
+}
+
+// mark is where the outdated copy of that name is.
+func (c *Cache) mark(name string) string { return strings.TrimSuffix(c.file(name), suffix) + outdated }
+
+// outdate marks the copy of that name, if there is one. A file is renamed, and if need be removed,
+// on a disk that has no room for another.
+func (c *Cache) outdate(name string) error {
+	delete(c.sums, name)
+	err := os.Rename(c.file(name), c.mark(name))
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if remove(c.file(name)) == nil {
+		return nil
+	}
+	return fmt.Errorf("the copy of an earlier version stays and would count after a restart: %w", err)
+}
+
+// remove removes a file; one that is not there is fine.
+func remove(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
 	return nil
 }
 
@@ -79,10 +113,7 @@ func (c *Cache) Drop(name string) error {
 		return nil
 	}
 	delete(c.sums, name)
-	if err := os.Remove(c.file(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
+	return errors.Join(remove(c.file(name)), remove(c.mark(name)))
 }
 
 // Copy is what a file holds.
@@ -90,6 +121,8 @@ type Copy struct {
 	Label   string
 	Content []byte
 	Written time.Time
+	// Outdated says that there was a later version, which could not be stored.
+	Outdated bool
 }
 
 // Load reads all copies; read says of each what its name is and what is made of it. One that is
@@ -105,29 +138,49 @@ func Load[N ~string, T any](c *Cache, log *slog.Logger, read func(Copy) (N, T, e
 	}
 	for _, e := range entries {
 		path := filepath.Join(c.path, e.Name())
-		if !strings.HasSuffix(e.Name(), suffix) {
+		old := strings.HasSuffix(e.Name(), outdated)
+		if !old && !strings.HasSuffix(e.Name(), suffix) {
 			_ = os.Remove(path) // half of a copy, of a process that was killed
 			continue
 		}
 		var name N
 		var it T
 		copied, err := readFile(path)
+		copied.Outdated = old
 		if err == nil {
 			name, it, err = read(copied)
 		}
-		if err == nil && c.file(string(name)) != path {
-			err = fmt.Errorf("is the copy of %s", name)
+		if err == nil {
+			err = c.belongs(string(name), path, old)
 		}
 		if err != nil {
 			log.Warn("a stored copy cannot be used", "file", path, "error", err)
 			_ = os.Remove(path)
 			continue
 		}
+		out[name] = it
+		if old {
+			continue // what is stored next is written, whatever it is
+		}
 		full := sumOf(copied.Label, copied.Content)
 		c.sums[string(name)] = sum(full[:8])
-		out[name] = it
 	}
 	return out
+}
+
+// belongs reports why a file does not count as the copy of that name.
+func (c *Cache) belongs(name, path string, old bool) error {
+	want := c.file(name)
+	if old {
+		want = c.mark(name)
+	}
+	if path != want {
+		return fmt.Errorf("is the copy of %s", name)
+	}
+	if _, err := os.Lstat(c.file(name)); old && err == nil {
+		return errors.New("there is a later one")
+	}
+	return nil
 }
 
 func readFile(path string) (Copy, error) {

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/hawser-net/hawser/internal/testenv"
 )
 
 // loaded is what a new process finds: labels and contents by name, which is the part of the content
@@ -64,6 +66,61 @@ func TestCopiesOutliveProcess(t *testing.T) {
 	put(t, none, "a", "kind", "a:")
 	if got := loaded(t, none); len(got) > 0 {
 		t.Errorf("without a directory %v are kept", got)
+	}
+}
+
+// TestDiskFull: a copy that cannot be replaced does not pass for the latest after a restart, and is
+// replaced as soon as there is room.
+func TestDiskFull(t *testing.T) {
+	t.Parallel()
+	disk := testenv.NewSmallDisk(t)
+	dir := filepath.Join(disk.Path, "copies")
+	c := New(dir)
+	put(t, c, "a", "kind", "a:1")
+	put(t, c, "b", "kind", "b:1")
+	disk.Fill()
+	for range 2 {
+		if err := c.Put("a", "kind", []byte("a:2")); err == nil {
+			t.Fatal("a copy was stored on a full disk")
+		}
+	}
+	if err := c.Put("new", "kind", []byte("new:1")); err == nil {
+		t.Error("a first copy was stored on a full disk")
+	}
+	// Whoever is asked after a restart says which of them are the latest.
+	wants := func(when string, want map[string]bool) {
+		t.Helper()
+		got := Load(New(dir), slog.New(slog.DiscardHandler), func(f Copy) (string, bool, error) {
+			name, _, _ := strings.Cut(string(f.Content), ":")
+			return name, f.Outdated, nil
+		})
+		if !maps.Equal(got, want) {
+			t.Errorf("%s: outdated are %v, want %v", when, got, want)
+		}
+	}
+	wants("full", map[string]bool{"a": true, "b": false})
+	wants("full, again", map[string]bool{"a": true, "b": false})
+	disk.Free()
+	// Also the same content as before: the disk has it as outdated.
+	put(t, c, "a", "kind", "a:1")
+	wants("there is room", map[string]bool{"a": false, "b": false})
+	disk.Fill()
+	if err := c.Put("b", "kind", []byte("b:2")); err == nil {
+		t.Fatal("a copy was stored on a full disk")
+	}
+	if err := c.Drop("b"); err != nil {
+		t.Fatal(err)
+	}
+	wants("dropped", map[string]bool{"a": false})
+	disk.Free()
+	// A process that ended between two steps left both.
+	put(t, c, "a", "kind", "a:3")
+	if err := os.WriteFile(c.mark("a"), []byte("whatever"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	wants("both are there", map[string]bool{"a": false})
+	if _, err := os.Stat(c.mark("a")); err == nil {
+		t.Error("the outdated one stays beside the latest")
 	}
 }
 

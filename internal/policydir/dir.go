@@ -29,6 +29,9 @@ type Config struct {
 	// Keep is a directory for copies of the files' last good versions, so that these stay in force
 	// across a restart with a faulty file. Empty keeps none.
 	Keep string
+	// Unkept, if not nil, is called with why files cannot be kept there, nil if all are, whenever
+	// that changes; it must not block.
+	Unkept func(error)
 	// Poll is how often the directory is read even if nothing was notified.
 	Poll time.Duration
 	// Settle is how long the directory is not read because of a file that is being written. When
@@ -78,7 +81,11 @@ type Dir struct {
 	// faulty: the version that was in force must then still be. kept are the former ones, until the
 	// directory has been read once.
 	copies *diskcache.Cache
-	kept   map[string][]byte
+	kept   map[string]diskcache.Copy
+	// unkept are the files whose good version could not be stored, reported is what Unkept was
+	// called with last.
+	unkept   map[string]error
+	reported string
 }
 
 type file struct {
@@ -94,7 +101,7 @@ func New(cfg Config, log *slog.Logger) (*Dir, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	return &Dir{cfg: cfg, log: log, files: map[string]*file{}, copies: diskcache.New(cfg.Keep)}, nil
+	return &Dir{cfg: cfg, log: log, files: map[string]*file{}, copies: diskcache.New(cfg.Keep), unkept: map[string]error{}}, nil
 }
 
 // Run reads the directory and calls apply with everything in it, then with what changes, until ctx
@@ -109,9 +116,9 @@ func (d *Dir) Run(ctx context.Context, apply func([]policy.Change)) error {
 		return nil
 	}
 	d.mu.Lock()
-	d.kept = diskcache.Load(d.copies, d.log, func(c diskcache.Copy) (string, []byte, error) {
+	d.kept = diskcache.Load(d.copies, d.log, func(c diskcache.Copy) (string, diskcache.Copy, error) {
 		name, err := url.PathUnescape(c.Label)
-		return name, c.Content, err
+		return name, c, err
 	})
 	d.mu.Unlock()
 	// Watch first, so that no change between reading and watching is missed.
@@ -235,11 +242,13 @@ func (d *Dir) scan() ([]policy.Change, error) {
 		}
 	}
 	d.kept = nil
+	d.reportUnkept()
 	slices.SortFunc(changes, func(a, b policy.Change) int { return strings.Compare(string(a.Owner), string(b.Owner)) })
 	return changes, nil
 }
 
 func (d *Dir) dropCopy(name string) {
+	delete(d.unkept, name)
 	if err := d.copies.Drop(name); err != nil {
 		d.log.Warn("The copy of a removed policy file cannot be removed", "file", name, "error", err)
 	}
@@ -279,6 +288,9 @@ func (d *Dir) load(name string) []policy.Change {
 		return nil // removed since the directory was listed; the next scan sees to it
 	}
 	if err == nil && f.read && bytes.Equal(data, f.content) {
+		if d.unkept[name] != nil && f.status.Err == nil {
+			d.store(name, data)
+		}
 		return nil
 	}
 	f.content, f.read = data, err == nil
@@ -293,9 +305,16 @@ func (d *Dir) load(name string) []policy.Change {
 			f.status.Failed = time.Now()
 		}
 		f.status.Err = err
-		if data, ok := d.kept[name]; ok {
-			if objects, kerr := Decode(name, data); kerr == nil {
-				d.log.Info("The policy file's version from before the restart is in force", "file", name, "policies", len(objects))
+		if kept, ok := d.kept[name]; ok {
+			if objects, kerr := Decode(name, kept.Content); kerr == nil {
+				if kept.Outdated {
+					d.log.Error("Of the policy file's version from before the restart only an earlier one could be stored: what it selects is isolated, and only what it denies is in force",
+						"file", name, "policies", len(objects))
+					isolate(objects)
+					err = fmt.Errorf("%w; of its version before the restart only an earlier one could be stored: what that selects is isolated", err)
+				} else {
+					d.log.Info("The policy file's version from before the restart is in force", "file", name, "policies", len(objects))
+				}
 				changes := f.put(objects)
 				f.status.Err, f.status.Failed = err, time.Now()
 				f.good = true
@@ -311,9 +330,7 @@ func (d *Dir) load(name string) []policy.Change {
 		return changes
 	}
 	f.good = true
-	if err := d.copies.Put(name, url.PathEscape(name), data); err != nil {
-		d.log.Warn("A policy file's good version cannot be kept for a restart", "file", name, "error", err)
-	}
+	d.store(name, data)
 	changes := f.put(objects)
 	d.log.Info("Policy file loaded", "file", name, "policies", len(objects))
 	for _, o := range objects {
@@ -322,6 +339,54 @@ func (d *Dir) load(name string) []policy.Change {
 		}
 	}
 	return changes
+}
+
+// isolate takes from objects what they allow: a later version may not have allowed it. What they
+// select stays isolated, and what they deny is.
+func isolate(objects []Object) {
+	for i, o := range objects {
+		objects[i].Rules = slices.Clone(o.Rules)
+		for k, rule := range o.Rules {
+			r := *rule
+			r.Clauses = slices.Clone(r.Clauses)
+			for c := range r.Clauses {
+				if !r.Clauses[c].Deny {
+					r.Clauses[c].Ports = nil
+				}
+			}
+			r.Faults = append(slices.Clone(r.Faults), "this is an earlier version, as the last good one could not be stored")
+			objects[i].Rules[k] = &r
+		}
+	}
+}
+
+// store keeps a file's good version for a restart.
+func (d *Dir) store(name string, data []byte) {
+	err := d.copies.Put(name, url.PathEscape(name), data)
+	if err == nil {
+		delete(d.unkept, name)
+		return
+	}
+	if d.unkept[name] == nil {
+		d.log.Warn("A policy file's good version cannot be kept for a restart", "file", name, "error", err)
+	}
+	d.unkept[name] = err
+}
+
+// reportUnkept says which files could not be kept for a restart.
+func (d *Dir) reportUnkept() {
+	if d.cfg.Unkept == nil {
+		return
+	}
+	var err error
+	if len(d.unkept) > 0 {
+		first := slices.Min(slices.Collect(maps.Keys(d.unkept)))
+		err = fmt.Errorf("%d policy files cannot be kept for a restart, as %s: %w", len(d.unkept), first, d.unkept[first])
+	}
+	if text := fmt.Sprint(err); text != d.reported {
+		d.reported = text
+		d.cfg.Unkept(err)
+	}
 }
 
 // put makes objects the file's policies in force and returns what changes because of it.

@@ -5,9 +5,12 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/hawser-net/hawser/internal/policy"
+	"github.com/hawser-net/hawser/internal/testenv"
 )
 
 const keptPolicy = `apiVersion: cilium.io/v2
@@ -79,5 +82,84 @@ func TestLastGoodVersionSurvivesRestart(t *testing.T) {
 	write("spec: [")
 	if owners, _ := firstApply(t, cfg); len(owners) != 0 {
 		t.Errorf("the copy of a removed file came back: %v", owners)
+	}
+}
+
+// TestOutdatedCopyAllowsNothing: if the last good version could not be stored and the file is
+// faulty at the next start, what the version before selects is isolated, as the last one may not
+// have allowed what it did. That it cannot be stored is reported, until it is.
+func TestOutdatedCopyAllowsNothing(t *testing.T) {
+	t.Parallel()
+	disk := testenv.NewSmallDisk(t)
+	cfg := Defaults()
+	cfg.Path, cfg.Keep, cfg.Poll = t.TempDir(), filepath.Join(disk.Path, "kept"), 50*time.Millisecond
+	path := filepath.Join(cfg.Path, "web.yaml")
+	write := func(content string) {
+		t.Helper()
+		if err := os.WriteFile(path+".tmp", []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(path+".tmp", path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(keptPolicy)
+	reports := make(chan error, 100)
+	cfg.Unkept = func(err error) { reports <- err }
+	said := func(what string, want bool) {
+		t.Helper()
+		select {
+		case err := <-reports:
+			if (err != nil) != want || err != nil && !strings.Contains(err.Error(), "web.yaml") {
+				t.Errorf("%s: reported is %v", what, err)
+			}
+		case <-time.After(20 * time.Second):
+			t.Errorf("%s: nothing is reported", what)
+		}
+	}
+	d, changes, _ := follow(t, cfg)
+	expect(t, changes, "web.yaml/default/web")
+	said("the first version", false)
+	disk.Fill()
+	write(strings.Replace(keptPolicy, "app: front", "app: other", 1))
+	expect(t, changes, "web.yaml/default/web")
+	said("a full disk", true)
+	write("spec: [")
+	testenv.Eventually(t, 20*time.Second, func() string {
+		if list, _ := d.Status(); len(list) != 1 || list[0].Err == nil {
+			return "the faulty version has not been read"
+		}
+		return ""
+	})
+
+	again := cfg
+	again.Unkept = nil
+	next, err := New(again, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	if err := next.Run(ctx, func(changes []policy.Change) {
+		defer cancel()
+		if len(changes) != 1 || len(changes[0].Rules) != 1 || len(changes[0].Rules[0].Clauses) != 1 {
+			t.Fatalf("after a restart: %+v", changes)
+		}
+		if r := changes[0].Rules[0]; len(r.Clauses[0].Ports) > 0 || len(r.Faults) != 1 {
+			t.Errorf("after a restart an earlier version is in force: %+v", r)
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if list, _ := next.Status(); len(list) != 1 || list[0].Err == nil || !strings.Contains(list[0].Err.Error(), "isolated") {
+		t.Errorf("after a restart the status is %+v", list)
+	}
+
+	write(strings.Replace(keptPolicy, "app: front", "app: third", 1))
+	expect(t, changes, "web.yaml/default/web")
+	disk.Free()
+	said("there is room again", false)
+	write("spec: [")
+	if owners, _ := firstApply(t, again); len(owners) != 1 {
+		t.Errorf("in force are %v", owners)
 	}
 }

@@ -16,8 +16,8 @@ func (c *Config) OfNode() bool {
 	return (c.Mode == Kubernetes || c.Mode == Delegated) && !c.Fixed()
 }
 
-// FollowNode calls report with why nothing of the ranges in use may be given to pods, nil if it may,
-// whenever the Node has changed, until ctx ends. A Node keeps its ranges for life. One that is
+// FollowNode calls report with why nothing of the ranges in use may be given to pods, nil if it
+// may, whenever the Node has changed, until ctx ends. A Node keeps its ranges for life. One that is
 // deleted and made again gets others, and those of before may be another node's by then.
 func (c *Config) FollowNode(ctx context.Context, client *k8s.Client, used func() []netip.Prefix, report func(error)) error {
 	seen := false // all calls come from one goroutine

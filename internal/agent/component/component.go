@@ -41,6 +41,15 @@ func (s *Statuses) Report(name string, err error, ok string) {
 	s.Set(name, rest.StateOk, ok)
 }
 
+// Warn sets a component to OK, or to the warning that err is: the agent works.
+func (s *Statuses) Warn(name string, err error, ok string) {
+	if err != nil {
+		s.Set(name, rest.StateWarning, err.Error())
+		return
+	}
+	s.Set(name, rest.StateOk, ok)
+}
+
 // List returns all components by name.
 func (s *Statuses) List() []rest.PartStatus {
 	s.mu.Lock()

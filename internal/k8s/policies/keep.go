@@ -4,6 +4,9 @@ import (
 	"cmp"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	networkingv1 "k8s.io/api/networking/v1"
@@ -25,6 +28,10 @@ type kept struct {
 // parseKept makes a policy of its copy: its kind and its object in JSON.
 func parseKept(c diskcache.Copy) (policy.Owner, kept, error) {
 	p := kept{kind: c.Label, loaded: c.Written}
+	if c.Outdated {
+		// The kernel has what was in force last; this would take the place of prefixes there.
+		return "", p, errors.New("there was a later version of the policy, which could not be stored")
+	}
 	if p.kind == KindKubernetes {
 		var o networkingv1.NetworkPolicy
 		if err := json.Unmarshal(c.Content, &o); err != nil {
@@ -74,6 +81,16 @@ func (p *Policies) LoadStored() []policy.Change {
 	return sortedChanges(p.kept)
 }
 
+// unkept is an object whose copy could not be stored.
+type unkept struct {
+	kind   string
+	object func() ([]byte, error)
+	err    error
+}
+
+// keepAgain is how often it is tried again to store what could not be.
+const keepAgain = 10 * time.Second
+
 // keep stores an object.
 func (p *Policies) keep(owner policy.Owner, kind string, object func() ([]byte, error)) {
 	if p.cfg.Keep == "" {
@@ -81,12 +98,49 @@ func (p *Policies) keep(owner policy.Owner, kind string, object func() ([]byte, 
 	}
 	p.keeping.Lock()
 	defer p.keeping.Unlock()
+	p.store(owner, kind, object)
+	p.reportUnkept()
+}
+
+// store has keeping held.
+func (p *Policies) store(owner policy.Owner, kind string, object func() ([]byte, error)) {
 	text, err := object()
 	if err == nil {
 		err = p.copies.Put(string(owner), kind, text)
 	}
-	if err != nil {
+	if err == nil {
+		delete(p.unkept, owner)
+		return
+	}
+	if p.unkept[owner].err == nil {
 		p.log.Warn("a policy cannot be kept for a restart", "policy", owner, "error", err)
+	}
+	p.unkept[owner] = unkept{kind, object, err}
+}
+
+// keepUnkept stores what could not be stored before.
+func (p *Policies) keepUnkept() {
+	p.keeping.Lock()
+	defer p.keeping.Unlock()
+	for owner, u := range p.unkept {
+		p.store(owner, u.kind, u.object)
+	}
+	p.reportUnkept()
+}
+
+// reportUnkept has keeping held.
+func (p *Policies) reportUnkept() {
+	if p.cfg.Unkept == nil {
+		return
+	}
+	var err error
+	if len(p.unkept) > 0 {
+		first := slices.Min(slices.Collect(maps.Keys(p.unkept)))
+		err = fmt.Errorf("%d policies cannot be kept for a restart, as %s: %w", len(p.unkept), first, p.unkept[first].err)
+	}
+	if text := fmt.Sprint(err); text != p.reported {
+		p.reported = text
+		p.cfg.Unkept(err)
 	}
 }
 
@@ -97,6 +151,8 @@ func (p *Policies) forget(owner policy.Owner) {
 	if err := p.copies.Drop(string(owner)); err != nil {
 		p.log.Warn("the copy of a policy that is gone cannot be removed", "policy", owner, "error", err)
 	}
+	delete(p.unkept, owner)
+	p.reportUnkept()
 }
 
 // dropStale removes policies that were loaded from disk and are not in Kubernetes any more.

@@ -8,13 +8,16 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/k8s/policies"
 	"github.com/hawser-net/hawser/internal/policy"
+	"github.com/hawser-net/hawser/internal/testenv"
 )
 
 // loaded returns the owners of the policies that a new agent finds on disk.
@@ -169,5 +172,45 @@ func TestStoredPoliciesDamaged(t *testing.T) {
 	}
 	if left, _ := filepath.Glob(filepath.Join(cfg.Keep, "*")); len(left) != 1 || left[0] != files[2] {
 		t.Errorf("left are %v, want %s", left, files[2])
+	}
+}
+
+// TestStoredPoliciesDiskFull: a version that cannot be stored leaves none before it for the next
+// agent. It is reported, and stored when there is room.
+func TestStoredPoliciesDiskFull(t *testing.T) {
+	t.Parallel()
+	disk := testenv.NewSmallDisk(t)
+	c := newCluster(t)
+	c.mustApply(web)
+	cfg := policies.Defaults()
+	cfg.Keep = filepath.Join(disk.Path, "policies")
+	var last atomic.Value
+	cfg.Unkept = func(err error) { last.Store(fmt.Sprint(err)) }
+	p, _, _ := loaded(t, c, cfg)
+	f, stop := run(t, p)
+	f.until(t, has("k8s/CiliumNetworkPolicy/a/web"))
+	disk.Fill()
+	c.mustApply(strings.Replace(web, "fromEndpoints: []", "fromEntities: [host]", 1))
+	said := func(text string) {
+		t.Helper()
+		testenv.Eventually(t, time.Minute, func() string {
+			if is, _ := last.Load().(string); !strings.Contains(is, text) {
+				return fmt.Sprintf("reported is %q, want %q", is, text)
+			}
+			return ""
+		})
+	}
+	said("k8s/CiliumNetworkPolicy/a/web")
+	again := cfg
+	again.Unkept = nil
+	if _, got, rules := loaded(t, c, again); len(got) > 0 {
+		t.Errorf("a full disk: a version of before is loaded: %+v", rules)
+	}
+	disk.Free()
+	said("<nil>")
+	stop()
+	_, got, rules := loaded(t, c, again)
+	if len(got) != 1 || len(rules[got[0]]) != 1 || len(rules[got[0]][0].Clauses) != 1 || len(rules[got[0]][0].Clauses[0].Peers) == 0 {
+		t.Errorf("there is room: loaded are %v, %+v", got, rules)
 	}
 }

@@ -48,6 +48,9 @@ type Config struct {
 	// Keep is a directory for copies of policies as they were observed last, for LoadStored; empty
 	// keeps none.
 	Keep string
+	// Unkept, if not nil, is called with why policies cannot be kept there, nil if all are,
+	// whenever that changes; it must not block.
+	Unkept func(error)
 }
 
 // Defaults returns the defaults: every kind.
@@ -103,8 +106,11 @@ type Policies struct {
 	// when all have.
 	kept map[policy.Owner][]*policy.Rule
 
-	keeping sync.Mutex // guards copies
+	keeping sync.Mutex // guards what follows
 	copies  *diskcache.Cache
+	// unkept are the objects whose copies could not be stored.
+	unkept   map[policy.Owner]unkept
+	reported string // what Unkept was called with last
 }
 
 // New returns a Policies that has observed nothing. It makes no request.
@@ -128,6 +134,7 @@ func New(cfg Config, client *k8s.Client, log *slog.Logger) (*Policies, error) {
 		cfg: cfg, client: client, ours: ours, theirs: theirs, log: log,
 		objects: map[policy.Owner]*Status{}, pending: map[policy.Owner][]*policy.Rule{}, changed: make(chan struct{}, 1),
 		kept: map[policy.Owner][]*policy.Rule{}, copies: diskcache.New(cfg.Keep),
+		unkept: map[policy.Owner]unkept{},
 	}, nil
 }
 
@@ -151,6 +158,12 @@ func (p *Policies) Run(ctx context.Context, apply func([]policy.Change)) error {
 	}
 	group.Go(func() error {
 		p.deliver(ctx, len(follow), synced, apply)
+		return nil
+	})
+	group.Go(func() error {
+		for retry.Sleep(ctx, keepAgain) {
+			p.keepUnkept()
+		}
 		return nil
 	})
 	if err := group.Wait(); err != nil {
