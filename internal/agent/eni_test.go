@@ -103,7 +103,11 @@ func newENIMachine(t *testing.T) *eniMachine {
 	m.in(m.outside, "nft add rule ip6 cloud ports iifname eth0 ip6 saddr "+m.prefix.String()+" drop")
 	m.in(m.outside, "nft add rule ip6 cloud ports iifname eth1 ip6 saddr != { fe80::/10, "+m.prefix.String()+" } drop")
 	for _, at := range []netip.AddrPort{m.vpc, m.world, m.metadata, m.vpc6, m.world6, m.metadata6} {
-		m.in(m.outside, "ip address add "+at.Addr().String()+" dev lo")
+		add := "ip address add " + at.Addr().String() + " dev lo"
+		if at.Addr().Is6() {
+			add += " nodad" // on lo, too, nobody can listen there before the kernel has thought about it
+		}
+		m.in(m.outside, add)
 	}
 	for _, at := range []netip.AddrPort{m.vpc, m.world, m.vpc6, m.world6} {
 		serveEcho(t, m.outside, at)
