@@ -28,11 +28,15 @@ func StatusCommand(a *command.App) *cobra.Command {
 		Long: `Show the health of the agent and of its parts.
 
 The exit code is 0 while the agent works, even with warnings, 1 if it reports a
-failure, and 3 if it does not answer.`,
+failure, and 3 if it does not answer.
+
+With --verbose, JSON and YAML have the field cluster-health, too: the nodes, and
+whether this one reaches them. It is missing where nodes do not probe each other.`,
 		Example: `  hawser status
   hawser status --brief
   hawser status --verbose
-  hawser status -o jsonpath='{.cilium.state}'`,
+  hawser status -o jsonpath='{.cilium.state}'
+  hawser status --verbose -o json`,
 		Args: cobra.NoArgs,
 	}
 	c.Flags().BoolVar(&brief, "brief", false, "only the overall state, on one line")
@@ -45,20 +49,22 @@ failure, and 3 if it does not answer.`,
 		if err != nil {
 			return err
 		}
-		var health rest.HealthStatus
+		all := statusAndHealth{StatusResponse: st}
 		if verbose && st.Cluster.CiliumHealth.State != rest.StateDisabled {
-			if health, err = c.ClusterHealth(cmd.Context()); err != nil {
+			health, err := c.ClusterHealth(cmd.Context())
+			if err != nil {
 				return err
 			}
+			all.ClusterHealth = &health
 		}
-		err = out.Print(cmd.OutOrStdout(), st, func(w io.Writer) error {
+		err = out.Print(cmd.OutOrStdout(), all, func(w io.Writer) error {
 			if brief {
 				return writeBrief(a, w, st.Cilium)
 			}
-			if err := writeStatus(a, w, st, addresses || verbose, controllers || verbose); err != nil || !verbose {
+			if err := writeStatus(a, w, st, addresses || verbose, controllers || verbose); err != nil || all.ClusterHealth == nil {
 				return err
 			}
-			return writeHealth(a, w, health)
+			return writeHealth(a, w, *all.ClusterHealth)
 		})
 		if err == nil && st.Cilium.State == rest.StateFailure {
 			err = command.Silent(command.ExitError)
@@ -66,6 +72,12 @@ failure, and 3 if it does not answer.`,
 		return err
 	})
 	return c
+}
+
+// statusAndHealth is the agent's status, with which nodes this one reaches if that was asked for.
+type statusAndHealth struct {
+	rest.StatusResponse
+	ClusterHealth *rest.HealthStatus `json:"cluster-health,omitempty"`
 }
 
 func stateStyle(s rest.State) output.Style {
