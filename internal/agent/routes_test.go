@@ -29,6 +29,7 @@ func TestAgentStartsWithBadPeers(t *testing.T) {
 	peers := `[{"Name":"afar","IPv4":"198.51.100.9","IPv6":"","PodCIDRs":["10.0.2.0/24"]},
 		{"Name":"blocked","IPv4":"192.0.2.3","IPv6":"","PodCIDRs":["10.0.3.0/24"]},
 		{"Name":"good","IPv4":"192.0.2.4","IPv6":"2001:db8::4","PodCIDRs":["10.0.4.0/24","fd00:4::/112"]},
+		{"Name":"other/far","Cluster":"other","ClusterID":300,"IPv4":"192.0.2.6","IPv6":"","PodCIDRs":["10.0.6.0/24"]},
 		{"Name":"mine","IPv4":"192.0.2.5","IPv6":"","PodCIDRs":["10.0.1.0/24"]}]`
 	if err := os.WriteFile(n.path("run/state/peers.json"), []byte(peers), 0o600); err != nil {
 		t.Fatal(err)
@@ -72,8 +73,13 @@ func TestAgentStartsWithBadPeers(t *testing.T) {
 			}
 		}
 	}
+	own := "identities 256 to 65535"
+	n.tunnelFrom("the others are known", map[string]string{"198.51.100.9": own, "192.0.2.3": own, "192.0.2.4": own, "2001:db8::4": own, "192.0.2.5": own})
+	if strings.Contains(routes(), "10.0.6.0/24") {
+		t.Errorf("a route to a node of a cluster that there cannot be:\n%s", routes())
+	}
 	eventually("the status names the peers", func() bool {
-		return strings.Contains(said(), "node afar") && strings.Contains(said(), "10.0.3.0/24") && strings.Contains(said(), "--auto-direct-node-routes=false")
+		return strings.Contains(said(), "node afar") && strings.Contains(said(), "node other/far of cluster other is refused") && strings.Contains(said(), "10.0.3.0/24") && strings.Contains(said(), "--auto-direct-node-routes=false")
 	})
 	for _, node := range []string{"node=afar", "node=blocked"} {
 		if !strings.Contains(n.logText(), node) {

@@ -42,7 +42,8 @@ func (n *Network) peers() ([]datapath.Peer, []*datapath.RouteError) {
 	defer n.mu.Unlock()
 	peers, refused := n.cfg.Nodes.Peers(n.heldPeers, !n.peersSynced)
 	n.heldPeers = peers
-	return peers, refused
+	peers, more := n.cfg.refuseNumbers(peers)
+	return peers, append(refused, more...)
 }
 
 // peerFile keeps the other nodes on disk for the next agent.

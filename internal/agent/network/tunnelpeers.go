@@ -46,6 +46,21 @@ func (c *Config) tunnelPeers(peers []datapath.Peer, mine ...netip.Addr) ([]datap
 	return out, nil
 }
 
+// refuseNumbers takes out the nodes of clusters whose number no cluster here can have, so that
+// nothing is believed of them. Tables refuse such nodes; an agent that allowed more clusters may
+// have stored one.
+func (c *Config) refuseNumbers(peers []datapath.Peer) (good []datapath.Peer, refused []*datapath.RouteError) {
+	for _, p := range peers {
+		if _, _, err := identity.Range(p.ClusterID, c.MaxClusters); p.Cluster != "" && err != nil {
+			refused = append(refused, &datapath.RouteError{Peer: p.Name, Err: fmt.Errorf(
+				"node %s of cluster %s is refused, with its pods: %w; see --max-connected-clusters", p.Name, p.Cluster, err)})
+			continue
+		}
+		good = append(good, p)
+	}
+	return good, refused
+}
+
 // nodeNumber tells nodes apart in the kernel. It depends on the name alone, so that it outlives the
 // agent; two nodes that have the same one, which is not to be expected in years, could speak for
 // each other's addresses and nothing more.
