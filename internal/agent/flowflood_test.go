@@ -1,9 +1,12 @@
 package agent
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -80,4 +83,70 @@ func TestFloodHidesNoDrop(t *testing.T) {
 		t.Errorf("the flood was none: %v, %v", status, err)
 	}
 	n.metric(`cilium_monitor_events_lost_total{type="drop"}`) // fails if there is none
+}
+
+// TestFloodErasesNoTrace: what a pod did is shown also after another one has caused more flows than
+// the node remembers, and so is that others are missing.
+func TestFloodErasesNoTrace(t *testing.T) {
+	t.Parallel()
+	n, _ := newNode(t)
+	const capacity = 512
+	n.flags = append(n.flags, "--enable-hubble", "--hubble-socket-path", n.path("run/hubble.sock"), "--hubble-event-buffer-capacity", fmt.Sprint(capacity))
+	n.policy("web.yaml", denyWeb)
+	n.start()
+	web, flooder := n.attached("web", map[string]string{"app": "web"}), n.attached("flooder", map[string]string{"app": "flooder"})
+	intruder := n.attached("intruder", map[string]string{"app": "intruder"})
+	to := web.both(80)[0]
+	client := observer.NewObserverClient(n.flowConn(n.path("run/hubble.sock")))
+	// past is what the node has of the intruder, and how much is missing of all.
+	past := func(req *observer.GetFlowsRequest) (list []*flowpb.Flow, lost uint64) {
+		t.Helper()
+		req.Whitelist = []*flowpb.FlowFilter{{SourcePod: []string{"default/intruder"}, EventType: []*flowpb.EventTypeFilter{{Type: flows.EventDrop}}}}
+		stream, err := client.GetFlows(t.Context(), req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for {
+			res, err := stream.Recv()
+			if errors.Is(err, io.EOF) {
+				return list, lost
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if lost += res.GetLostEvents().GetNumEventsLost(); res.GetFlow() != nil {
+				list = append(list, res.GetFlow())
+			}
+		}
+	}
+	var before []*flowpb.Flow
+	controllers.Eventually(t, time.Minute, func() string {
+		_ = once(intruder.ns, to, 20*time.Millisecond)
+		if before, _ = past(&observer.GetFlowsRequest{}); len(before) == 0 {
+			return "no flow shows the refused connection"
+		}
+		return ""
+	})
+	var conn net.PacketConn
+	flooder.ns.Must(t, func() (err error) { conn, err = net.ListenPacket("udp4", ":0"); return err })
+	defer conn.Close()
+	controllers.Eventually(t, time.Minute, func() string {
+		for port := range uint16(1000) {
+			_, _ = conn.WriteTo([]byte("x"), net.UDPAddrFromAddrPort(netip.AddrPortFrom(to.Addr(), port+1)))
+		}
+		st, err := client.ServerStatus(t.Context(), &observer.ServerStatusRequest{})
+		if err != nil || st.GetSeenFlows() < 8*capacity {
+			return fmt.Sprintf("the flood is none yet: %v, %v", st, err)
+		}
+		return ""
+	})
+	for _, req := range []*observer.GetFlowsRequest{{}, {Number: 20}, {Since: before[0].GetTime()}} {
+		after, lost := past(req)
+		if !slices.EqualFunc(after[:min(len(after), len(before))], before, func(a, b *flowpb.Flow) bool { return a.GetUuid() == b.GetUuid() }) {
+			t.Errorf("%v: after the flood %d flows of the intruder are shown, of %d before", req, len(after), len(before))
+		}
+		if lost == 0 {
+			t.Errorf("%v: nothing says that flows are missing", req)
+		}
+	}
 }

@@ -59,12 +59,22 @@ const (
 	policyEvents = 1023
 )
 
-// NewRecord returns an empty one that keeps a number of flows.
+// olderShare is what part of the number of flows is kept besides of older ones, in equal shares for
+// their senders: somebody who fills the ring in a moment must not erase what others did before.
+const olderShare = 4
+
+// senderOf says who caused an entry. Of lost events nobody is known.
+func senderOf(e *Entry) (Sender, bool) {
+	return Sender{e.Flow.GetInterface().GetIndex(), e.Flow.GetSource().GetIdentity()}, e.Flow != nil
+}
+
+// NewRecord returns an empty one that keeps a number of flows, and a quarter as many older ones.
 func NewRecord(capacity int, now time.Time) (*Record, error) {
 	ring, err := NewRing[Entry](capacity)
 	if err != nil {
 		return nil, err
 	}
+	ring.KeepOlder(capacity/olderShare, senderOf)
 	events, err := NewRing[Event](agentEvents)
 	if err != nil {
 		return nil, err

@@ -24,6 +24,7 @@ type Ring[T any] struct {
 	next  uint64
 	wake  chan struct{} // closed soon after the next entry
 	awake bool          // that is about to happen
+	older *older[T]     // nil if nothing is kept of what is overwritten
 }
 
 // NewRing returns an empty ring for a number of entries, 1 to [MaxCapacity].
@@ -38,7 +39,11 @@ func NewRing[T any](capacity int) (*Ring[T], error) {
 func (r *Ring[T]) Add(e T) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.slots[r.next%uint64(len(r.slots))] = e
+	slot := &r.slots[r.next%uint64(len(r.slots))]
+	if r.older != nil && r.next >= uint64(len(r.slots)) {
+		r.older.add(r.next-uint64(len(r.slots)), *slot)
+	}
+	*slot = e
 	r.next++
 	if !r.awake {
 		r.awake = true

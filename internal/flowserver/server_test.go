@@ -169,7 +169,7 @@ func (s *stand) get(req *observer.GetFlowsRequest) (ids []string, lost uint64, e
 
 func TestGetFlows(t *testing.T) {
 	s := newStand(t, 8, nil)
-	s.add(12) // 4 to 11 are left
+	s.add(12) // 4 to 11 are left, and two older ones
 	at := func(n int) *timestamppb.Timestamp {
 		return timestamppb.New(base.Add(time.Duration(n) * time.Second))
 	}
@@ -178,17 +178,17 @@ func TestGetFlows(t *testing.T) {
 		req  *observer.GetFlowsRequest
 		want string
 	}{
-		{&observer.GetFlowsRequest{}, "4 5 6 7 8 9 10 11"},
+		{&observer.GetFlowsRequest{}, "2 3 4 5 6 7 8 9 10 11"},
 		{&observer.GetFlowsRequest{Number: 3}, "9 10 11"},
-		{&observer.GetFlowsRequest{Number: 100}, "4 5 6 7 8 9 10 11"},
-		{&observer.GetFlowsRequest{Number: 3, First: true}, "4 5 6"},
+		{&observer.GetFlowsRequest{Number: 100}, "2 3 4 5 6 7 8 9 10 11"},
+		{&observer.GetFlowsRequest{Number: 3, First: true}, "2 3 4"},
 		{&observer.GetFlowsRequest{Since: at(7)}, "7 8 9 10 11"},
 		{&observer.GetFlowsRequest{Since: at(7), Until: at(9)}, "7 8 9"},
 		{&observer.GetFlowsRequest{Since: at(7), Number: 2}, "10 11"},
 		{&observer.GetFlowsRequest{Since: at(10), Number: 5}, "10 11"},
 		{&observer.GetFlowsRequest{Since: at(6), Number: 2, First: true}, "6 7"},
 		{&observer.GetFlowsRequest{Until: at(8), Number: 2}, "7 8"},
-		{&observer.GetFlowsRequest{Whitelist: dropped}, "6 9"},
+		{&observer.GetFlowsRequest{Whitelist: dropped}, "3 6 9"},
 		{&observer.GetFlowsRequest{Whitelist: dropped, Number: 1}, "9"},
 		{&observer.GetFlowsRequest{Blacklist: dropped, Number: 2}, "10 11"},
 		{&observer.GetFlowsRequest{Follow: true, Since: at(10), Until: at(11)}, "10 11"},
@@ -197,6 +197,56 @@ func TestGetFlows(t *testing.T) {
 		if got := strings.Join(ids, " "); got != row.want || lost != 0 || err != nil {
 			t.Errorf("%v: %s, %d lost, %v; want %s", row.req, got, lost, err, row.want)
 		}
+	}
+}
+
+// TestFloodLeavesThePastOfOthers: who sends more than the node remembers erases what it did itself.
+// What others did before is there still, in its place, and how much is missing between is reported.
+func TestFloodLeavesThePastOfOthers(t *testing.T) {
+	s := newStand(t, 64, nil)
+	add := func(who uint32, from, to int) {
+		for at := from; at < to; at++ {
+			s.record.Add(&flow.Flow{
+				Time: timestamppb.New(base.Add(time.Duration(at) * time.Second)), Uuid: fmt.Sprint(at), NodeName: "prod/n1.example",
+				Source: &flow.Endpoint{Identity: who}, Interface: &flow.NetworkInterface{Index: who},
+			}, netip.Addr{}, netip.Addr{}, time.Now())
+		}
+	}
+	at := func(n int) *timestamppb.Timestamp {
+		return timestamppb.New(base.Add(time.Duration(n) * time.Second))
+	}
+	const quiet, other = 1, 2
+	add(other, 0, 1)
+	add(quiet, 1, 4)
+	for flooder := range uint32(4) {
+		add(100+flooder, 10+1000*int(flooder), 10+1000*int(flooder+1))
+	}
+	add(other, 7000, 7001)
+	of := func(who ...uint32) []*flow.FlowFilter { return []*flow.FlowFilter{{SourceIdentity: who}} }
+	for _, row := range []struct {
+		req  *observer.GetFlowsRequest
+		want string
+		gap  bool
+	}{
+		{&observer.GetFlowsRequest{Whitelist: of(quiet)}, "1 2 3", true},
+		{&observer.GetFlowsRequest{Whitelist: of(quiet), Number: 20}, "1 2 3", true},
+		{&observer.GetFlowsRequest{Whitelist: of(quiet), Number: 2}, "2 3", true},
+		{&observer.GetFlowsRequest{Whitelist: of(quiet, other), Number: 2}, "3 7000", true},
+		{&observer.GetFlowsRequest{Whitelist: of(other), Number: 1}, "7000", false},
+		{&observer.GetFlowsRequest{Whitelist: of(other)}, "0 7000", true},
+		{&observer.GetFlowsRequest{Number: 3, First: true}, "0 1 2", false},
+		{&observer.GetFlowsRequest{Until: at(3)}, "0 1 2 3", true},
+		{&observer.GetFlowsRequest{Since: at(2), Until: at(2)}, "2", false},
+		{&observer.GetFlowsRequest{Since: at(3), Whitelist: of(quiet, other), Follow: true, Until: at(7000)}, "3 7000", true},
+	} {
+		ids, lost, err := s.get(row.req)
+		if got := strings.Join(ids, " "); got != row.want || (lost > 0) != row.gap || err != nil {
+			t.Errorf("%v: %s, %d lost, %v; want %s", row.req, got, lost, err, row.want)
+		}
+	}
+	// Together they are all that there were.
+	if ids, lost, err := s.get(&observer.GetFlowsRequest{}); len(ids)+int(lost) != 4005 || err != nil {
+		t.Errorf("%d flows and %d lost, %v; want 4005 together", len(ids), lost, err)
 	}
 }
 

@@ -168,17 +168,19 @@ const batch = 64
 // ctx.
 func read[T any](ctx context.Context, ring *flows.Ring[T], q query, r reader[T]) error {
 	oldest, end := ring.Bounds()
-	next := oldest
+	past := span[T]{from: oldest}
 	bounded := q.number
 	switch {
 	case q.number > 0 && !q.first:
 		var err error
-		if next, err = last(ctx, ring, q, r, oldest, end); err != nil {
+		if past, err = last(ctx, ring, q, r, oldest, end); err != nil {
 			return err
 		}
 		bounded = 0 // there are no more, but for those to come
 	case q.number == 0 && q.follow && q.since.IsZero():
-		next = end
+		past.from = end
+	default:
+		past.older = ring.Older(oldest)
 	}
 	var late <-chan time.Time
 	if q.follow && !q.until.IsZero() {
@@ -186,8 +188,33 @@ func read[T any](ctx context.Context, ring *flows.Ring[T], q query, r reader[T])
 		defer timer.Stop()
 		late = timer.C
 	}
-	buf := make([]T, batch)
 	sent := uint64(0)
+	// pass sends an entry if it is wanted, and says whether it was the last one.
+	pass := func(e *T) (done bool, err error) {
+		if ctx.Err() != nil { // to match may take long
+			return false, ctx.Err()
+		}
+		// A flow after the end of a following is the end. Of what is there already, entries are
+		// only nearly in the order of their times.
+		if q.follow && r.counts(e) && q.after(r.at(e)) {
+			return true, nil
+		}
+		if !q.during(r.at(e)) || !r.match(e) {
+			return false, nil
+		}
+		if err := r.send(e); err != nil {
+			return false, err
+		}
+		if r.counts(e) {
+			sent++
+		}
+		return r.counts(e) && sent == bounded, nil
+	}
+	if done, err := past.pass(q, r, pass); done || err != nil {
+		return err
+	}
+	next := past.from
+	buf := make([]T, batch)
 	for q.follow || next < end {
 		into := buf
 		if !q.follow {
@@ -201,25 +228,8 @@ func read[T any](ctx context.Context, ring *flows.Ring[T], q query, r reader[T])
 		}
 		next += missed + uint64(n)
 		for i := range n {
-			if ctx.Err() != nil { // to match may take long
-				return ctx.Err()
-			}
-			e := &into[i]
-			// A flow after the end of a following is the end. Of what is there already, entries are
-			// only nearly in the order of their times.
-			if q.follow && r.counts(e) && q.after(r.at(e)) {
-				return nil
-			}
-			if !q.during(r.at(e)) || !r.match(e) {
-				continue
-			}
-			if err := r.send(e); err != nil {
+			if done, err := pass(&into[i]); done || err != nil {
 				return err
-			}
-			if r.counts(e) {
-				if sent++; sent == bounded {
-					return nil
-				}
 			}
 		}
 		if wait == nil {
@@ -237,32 +247,74 @@ func read[T any](ctx context.Context, ring *flows.Ring[T], q query, r reader[T])
 	return nil
 }
 
-// last returns where the last entries begin that a query wants, of those from oldest up to end. It
-// fails if ctx ends.
-func last[T any](ctx context.Context, ring *flows.Ring[T], q query, r reader[T], oldest, end uint64) (uint64, error) {
+// span is where reading begins: with some of the entries before a number, then with all from it.
+type span[T any] struct {
+	older []flows.Numbered[T]
+	from  uint64
+}
+
+// pass hands on the older entries, and then how many are missing among them and up to the rest. It
+// says whether what it handed on was all that is wanted.
+func (s *span[T]) pass(q query, r reader[T], pass func(*T) (bool, error)) (done bool, err error) {
+	missing := s.missing(q, r)
+	for _, e := range s.older {
+		if done, err := pass(e.Entry); done || err != nil {
+			return done, err
+		}
+	}
+	s.older = nil
+	if missing > 0 {
+		return false, r.missed(missing)
+	}
+	return false, nil
+}
+
+// missing is how many entries were overwritten since the first older one that is within the bounds
+// of a query, up to the first that is behind them.
+func (s *span[T]) missing(q query, r reader[T]) uint64 {
+	first := slices.IndexFunc(s.older, func(e flows.Numbered[T]) bool { return q.during(r.at(e.Entry)) })
+	if first < 0 {
+		return 0
+	}
+	kept, end := s.older[first:], s.from
+	if behind := slices.IndexFunc(kept, func(e flows.Numbered[T]) bool { return q.after(r.at(e.Entry)) }); behind >= 0 {
+		kept, end = kept[:behind], kept[behind].Number
+	}
+	return end - kept[0].Number - uint64(len(kept))
+}
+
+// last returns where the last entries begin that a query wants, of those from oldest up to end, or
+// of the older ones. It fails if ctx ends.
+func last[T any](ctx context.Context, ring *flows.Ring[T], q query, r reader[T], oldest, end uint64) (span[T], error) {
 	buf := make([]T, batch)
 	found := uint64(0)
-	for at := end; at > oldest; {
-		from := max(oldest, at-min(at, batch))
-		n, missed, _ := ring.Read(from, buf[:at-from])
-		if missed > 0 {
-			return from + missed, nil // the ring went round meanwhile
+	wanted := func(e *T) (bool, error) {
+		if q.during(r.at(e)) && r.counts(e) && r.match(e) {
+			found++
 		}
-		for i := n - 1; i >= 0; i-- {
-			if ctx.Err() != nil { // to match may take long
-				return 0, ctx.Err()
-			}
-			e := &buf[i]
-			if !q.during(r.at(e)) || !r.counts(e) || !r.match(e) {
-				continue
-			}
-			if found++; found == q.number {
-				return from + uint64(i), nil
-			}
-		}
-		at = from
+		return found == q.number, ctx.Err() // to match may take long
 	}
-	return oldest, nil
+	at := end
+	for at > oldest {
+		from := max(oldest, at-min(at, batch))
+		_, missed, _ := ring.Read(from, buf[:at-from])
+		from = min(from+missed, at)
+		for i := int(at-from) - 1; i >= 0; i-- {
+			if done, err := wanted(&buf[i]); done || err != nil {
+				return span[T]{from: from + uint64(i)}, err
+			}
+		}
+		if at = from; missed > 0 {
+			break // the ring went round meanwhile
+		}
+	}
+	older := ring.Older(at)
+	for i := len(older) - 1; i >= 0; i-- {
+		if done, err := wanted(older[i].Entry); done || err != nil {
+			return span[T]{older[i:], at}, err
+		}
+	}
+	return span[T]{older, at}, nil
 }
 
 // Watch runs what sends to a client, each time through send, and ends it if the client is gone or
