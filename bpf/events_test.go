@@ -215,8 +215,8 @@ func TestEventsForgotten(t *testing.T) {
 	n := newNode(t, testConfig(), func(c *maps.Config) { c.EventBytes = room })
 	n.must(n.maps.SetMonitor(datapath.MonitorDrops))
 	cell := n.maps.Replacements()["monitor"]
-	var wish uint32
-	n.must(cell.Lookup(uint32(0), &wish))
+	var request uint32
+	n.must(cell.Lookup(uint32(0), &request))
 	const bits = 4
 	const flags = 1<<bits - 1
 	f := frame{src: a4, dst: b4, proto: udp, sport: 1, dport: 2}
@@ -233,10 +233,10 @@ func TestEventsForgotten(t *testing.T) {
 	lifetime := uint32(datapath.MonitorLifetime / maps.TickNanoseconds)
 	for _, row := range []struct {
 		what string
-		back uint32 // ticks since the wish was repeated last
+		back uint32 // ticks since the request was renewed last
 		want uint64
 	}{{"just now", 0, 1}, {"before half its time", lifetime / 2, 1}, {"too long ago", lifetime + 2, 0}, {"long ago", 1 << 27, 0}} {
-		n.must(cell.Put(uint32(0), (wish&^flags-row.back<<bits)|wish&flags))
+		n.must(cell.Put(uint32(0), (request&^flags-row.back<<bits)|request&flags))
 		if got := lost(); got != row.want {
 			t.Errorf("repeated %s: %d events, want %d", row.what, got, row.want)
 		}

@@ -147,7 +147,7 @@ func TestTunnelThroughNodePort(t *testing.T) {
 			{Prefix: netip.PrefixFrom(otherRouter, otherRouter.BitLen()), Identity: remoteNode, TunnelEndpoint: otherNode},
 		}))
 		open := func(port uint16, backend netip.AddrPort) {
-			n.must(n.maps.UpsertService(datapath.Service{ServiceFrontend: datapath.ServiceFrontend{Addr: netip.AddrPortFrom(at, port), Proto: udp, Scope: datapath.ServiceOutside},
+			n.must(n.maps.UpsertService(datapath.Service{ServiceFrontend: datapath.ServiceFrontend{Addr: netip.AddrPortFrom(at, port), Proto: udp, Scope: datapath.ServiceExternal},
 				ID: uint32(port), Backends: []netip.AddrPort{backend}}))
 		}
 		ask := func(f frame) func() result {

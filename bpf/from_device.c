@@ -3,7 +3,7 @@
 /* Packets that come by a device of the node's that is not the one that joins the nodes: ingress.
  * Clients outside find services at the addresses that it has. All else is the stack's: of the
  * cluster nobody comes this way. */
-#include "lib/direct.h"
+#include "lib/dsr.h"
 #include "lib/nodeport.h"
 
 static __always_inline int from_device_packet(struct __sk_buff *ctx, struct report *report)
@@ -15,7 +15,7 @@ static __always_inline int from_device_packet(struct __sk_buff *ctx, struct repo
 	report->outcome = OUTCOME_STACK;
 	if (!cfg.node_port || is_tagged(ctx) || frame_type(ctx, &type))
 		return TC_ACT_OK;
-	if (ctx->pkt_type != PACKET_HOST || parse_network(ctx, &p, type) || !balanced(&p) || parse_transport(ctx, &p, places(&p)))
+	if (ctx->pkt_type != PACKET_HOST || parse_network(ctx, &p, type) || !is_lb_proto(&p) || parse_transport(ctx, &p, frag_owner(&p)))
 		return TC_ACT_OK;
 	if (p.kind == KIND_FLOW)
 		action = node_port(ctx, &p, report);

@@ -8,7 +8,7 @@
  * another pod or node of the cluster sends to a local pod is judged here and goes straight there.
  * Everything else is the stack's, which may have to undo a translation of addresses; if it ends up
  * at a pod, to_pod judges it. */
-#include "lib/direct.h"
+#include "lib/dsr.h"
 #include "lib/forward.h"
 #include "lib/nodeport.h"
 
@@ -41,8 +41,8 @@ static __always_inline int from_netdev_packet(struct __sk_buff *ctx, struct repo
 	/* The stack takes apart what the programs do not, and a frame to everybody as well. Neither
 	 * gets to a pod, but both get to the node's sockets. */
 	ours = !parse_network(ctx, &p, type) && ctx->pkt_type == PACKET_HOST;
-	if (ours && (cfg.node_port ? balanced(&p) : p.proto == PROTO_ICMPV6 || (cfg.tunnel_port && p.proto == PROTO_UDP)))
-		parsed = !parse_transport(ctx, &p, places(&p));
+	if (ours && (cfg.node_port ? is_lb_proto(&p) : p.proto == PROTO_ICMPV6 || (cfg.tunnel_port && p.proto == PROTO_UDP)))
+		parsed = !parse_transport(ctx, &p, frag_owner(&p));
 	/* What is_of_tunnel does not find at a glance, over IPv6 as well. Neighbours are found
 	 * before anything else, and two that have one address find each other. */
 	if (parsed && (p.kind == KIND_NEIGHBOUR || (cfg.tunnel_port && p.proto == PROTO_UDP &&
@@ -58,10 +58,10 @@ static __always_inline int from_netdev_packet(struct __sk_buff *ctx, struct repo
 		int action = NOT_A_SERVICE;
 
 		if (p.kind == KIND_FLOW) {
-			/* Whom a port is lent to has it until he is done, even if it becomes a
-			 * frontend's meanwhile. */
+			/* A flow keeps its port, even if the port becomes a frontend's
+			 * meanwhile. */
 			if (is_host(&p.dst, p.v6))
-				action = node_port_answer(ctx, &p, report);
+				action = node_port_reply(ctx, &p, report);
 			if (action == NOT_A_SERVICE)
 				action = node_port(ctx, &p, report);
 		} else if (p.kind == KIND_ERROR) {
@@ -85,14 +85,14 @@ static __always_inline int from_netdev_packet(struct __sk_buff *ctx, struct repo
 	}
 	if (cfg.tunnel)
 		return TC_ACT_OK;
-	if (is_world(identity) && !(cfg.node_port && p.kind == KIND_FLOW && was_carried(&p)))
+	if (is_world(identity) && !(cfg.node_port && p.kind == KIND_FLOW && is_dsr_flow(&p)))
 		return TC_ACT_OK;
 	report->endpoint = ep->id;
 	if (is_host(&p.src, p.v6))
 		return -DROP_INVALID_SOURCE_IP;
 	if (cfg.node_port && unlikely(p.proto == PROTO_GRE) && is_node(identity))
-		return deliver_carried(ctx, &p, ep, report);
-	reason = parse_transport(ctx, &p, fragments_of(ep, INGRESS));
+		return deliver_dsr(ctx, &p, ep, report);
+	reason = parse_transport(ctx, &p, frag_owner_of(ep, INGRESS));
 	if (reason)
 		return -reason;
 	return deliver_from(ctx, &p, ep, identity, report);

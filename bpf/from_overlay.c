@@ -1,18 +1,17 @@
 //go:build ignore
 
-/* Packets from other nodes: ingress of the VXLAN device, which delivers them unwrapped with the
+/* Packets from other nodes: ingress of the VXLAN device, which delivers them decapsulated with the
  * tunnel's metadata. The sender's identity is the VNI.
  *
- * The kernel unwraps what anybody sends to the port, so what says who sent a packet counts only if
- * a node says it: the source of the outer packet must be the address of a known one, the identity
- * one that it may speak for, and the source of the inner packet must not be that of somebody who is
- * elsewhere. */
-#include "lib/direct.h"
+ * The kernel decapsulates what anybody sends to the port, so packets are accepted from nodes only:
+ * the outer source must be the address of a known node, the identity one that this node may send,
+ * and the inner source must not be that of a pod or node elsewhere. */
+#include "lib/dsr.h"
 #include "lib/forward.h"
 #include "lib/nodeport.h"
 
 /* Says whether a node may send packets of an identity. */
-static __always_inline bool may_speak_for(const struct tunnel_peer *peer, __u32 identity)
+static __always_inline bool may_send_identity(const struct tunnel_peer *peer, __u32 identity)
 {
 	if (identity >= peer->first && identity <= peer->last)
 		return true;
@@ -28,11 +27,11 @@ static __always_inline bool may_speak_for(const struct tunnel_peer *peer, __u32 
 	case ID_INGRESS:
 		return true;
 	case ID_KUBE_APISERVER:
-		return peer->own;
+		return peer->same_cluster;
 	}
-	/* What has a number without allocation is told apart by its number alone, in one
-	 * cluster. */
-	return peer->own && identity >= ID_WELL_KNOWN_MIN && identity <= ID_WELL_KNOWN_MAX;
+	/* Identities that are not allocated have one number in all clusters: they are accepted from
+	 * this one only. */
+	return peer->same_cluster && identity >= ID_WELL_KNOWN_MIN && identity <= ID_WELL_KNOWN_MAX;
 }
 
 /* Says whether an address is one of the node that has sent the packet. */
@@ -97,7 +96,7 @@ static __noinline int overlay_source(struct __sk_buff *ctx, const struct packet 
 	report->src_identity = vni;
 	if (!peer)
 		return DROP_UNKNOWN_TUNNEL_PEER;
-	if (!may_speak_for(peer, vni))
+	if (!may_send_identity(peer, vni))
 		return DROP_INVALID_IDENTITY;
 	if (is_host(&p->src, p->v6))
 		return DROP_INVALID_SOURCE_IP;
@@ -106,9 +105,9 @@ static __noinline int overlay_source(struct __sk_buff *ctx, const struct packet 
 	bool theirs = has_tunnel(entry) && addr_equal(&entry->tunnel, &remote);
 	if (!theirs && (endpoint_at(&p->src) || (entry && entry->identity == ID_HOST)))
 		return DROP_INVALID_SOURCE_IP;
-	/* A node speaks for its own addresses and for those outside, not for what is behind another
-	 * node. Where an address just moved and this node does not know it, answers would go to
-	 * the old place as well: what is dropped until then could not have worked. */
+	/* A node may send from its own addresses and from outside ones, not from those behind
+	 * another node. Where an address has just moved and this node does not know it yet, replies
+	 * would go to the old node as well: what is dropped until then could not have worked. */
 	if (!theirs && has_tunnel(entry) && !is_of_peer(&entry->tunnel, peer))
 		return DROP_INVALID_SOURCE_IP;
 	report->src_identity = overlay_identity(p, peer, entry, vni);
@@ -122,15 +121,15 @@ static __always_inline int to_host(struct __sk_buff *ctx, struct packet *p, stru
 
 	if (cfg.node_port || p->proto == PROTO_UDP)
 		reason = parse_transport(ctx, p, 0);
-	/* Nothing is sent through the tunnel twice: what could be for it again is whoever's that
-	 * the sender let through, in the name of the sender. */
+	/* Nothing is encapsulated twice: an inner packet for the tunnel's port is not the sending
+	 * node's own, but would be taken for it. */
 	if (p->proto == PROTO_UDP && reason)
 		return -reason;
 	if (for_tunnel(p))
 		return -DROP_TUNNEL_NOT_FROM_NODE;
 	if (cfg.node_port && !reason) {
 		int action = p->kind == KIND_ERROR ? node_port_error(ctx, p, report) :
-						     node_port_answer(ctx, p, report);
+						     node_port_reply(ctx, p, report);
 
 		if (action != NOT_A_SERVICE)
 			return action;
@@ -162,13 +161,13 @@ static __always_inline int from_overlay_packet(struct __sk_buff *ctx, struct rep
 	struct endpoint *ep = endpoint_at(&p.dst);
 	if (ep) {
 		if (cfg.node_port && unlikely(p.proto == PROTO_GRE) && is_node(report->src_identity))
-			return deliver_carried(ctx, &p, ep, report);
-		reason = parse_transport(ctx, &p, fragments_of(ep, INGRESS));
+			return deliver_dsr(ctx, &p, ep, report);
+		reason = parse_transport(ctx, &p, frag_owner_of(ep, INGRESS));
 		if (reason)
 			return -reason;
 		return deliver_from(ctx, &p, ep, report->src_identity, report);
 	}
-	/* Never forwarded any further: a packet for nobody here ends here. */
+	/* Never forwarded any further. */
 	if (!is_host(&p.dst, p.v6))
 		return -DROP_NO_ENDPOINT;
 	return to_host(ctx, &p, report);

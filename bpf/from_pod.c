@@ -70,9 +70,10 @@ static __always_inline int from_pod_packet(struct __sk_buff *ctx, struct report 
 		return -reason;
 	if (unlikely(p.proto == PROTO_GRE))
 		return -DROP_TUNNEL_NOT_FROM_NODE;
-	/* After the source is known to be the pod's own: fragments are remembered from here on. */
+	/* Only now that the source is known to be the pod's own: fragments are stored from here
+	 * on. */
 	if (!p.kind) {
-		reason = parse_transport(ctx, &p, fragments_of(ep, EGRESS));
+		reason = parse_transport(ctx, &p, frag_owner_of(ep, EGRESS));
 		if (reason)
 			return -reason;
 	}
@@ -82,12 +83,12 @@ static __always_inline int from_pod_packet(struct __sk_buff *ctx, struct report 
 	side_src(sides, ep);
 	reason = find(ctx, &p, report, &found);
 	if (!reason)
-		reason = translate(ctx, &p, &found, LB_INSIDE);
+		reason = translate(ctx, &p, &found, LB_SCOPE_INTERNAL);
 	/* Here, and not in the stack, where others flush tables. As the packet is after
 	 * translation: who writes services chooses their backends. */
 	if (!reason && unlikely(is_not_for_pods(&p.dst)))
 		reason = DROP_NOT_FOR_PODS;
-	/* In the name of a backend nobody would take the answer. */
+	/* A reply from the backend's address would not match the client's socket. */
 	if (unlikely(reason == DROP_NO_BACKEND || (reason == DROP_NOT_FOR_PODS && !found.c.nat.on))) {
 		reason = refuse(ctx, &p, report, reason);
 		if (!reason)
@@ -124,7 +125,7 @@ static __always_inline int from_pod_packet(struct __sk_buff *ctx, struct report 
 			if (unlikely(misuses_tunnel(&p, remote)))
 				return -DROP_TUNNEL_NOT_FROM_NODE;
 			if (unlikely(is_node(sides->dst_identity) || sides->dst_identity == ID_HOST))
-				sides->dst_identity = answered_identity(&found, sides->dst_identity);
+				sides->dst_identity = reply_identity(&found, sides->dst_identity);
 		}
 	}
 	reason = judge_found(ctx, &p, report, &found);
@@ -134,8 +135,8 @@ static __always_inline int from_pod_packet(struct __sk_buff *ctx, struct report 
 		count(ctx, FORWARDED, EGRESS);
 		return deliver(ctx, &p, local, report);
 	}
-	/* An answer to a client outside, in a service's name: the stack would take it for
-	 * forged. */
+	/* A reply to a client outside, with a service's address: the stack would drop it as
+	 * spoofed. */
 	if (cfg.node_port && unlikely(!addr_equal(&p.src, p.v6 ? &ep->ip6 : &ep->ip4)))
 		return send_out(ctx, &p, report);
 	if (cfg.tunnel && has_tunnel(remote))

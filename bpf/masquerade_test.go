@@ -42,7 +42,7 @@ func newOutside(t *testing.T, v6 bool, change func(*datapath.Config)) *outside {
 func (o *outside) serve(proto uint8, port, target uint16) {
 	o.t.Helper()
 	o.must(o.maps.UpsertService(datapath.Service{
-		ServiceFrontend: datapath.ServiceFrontend{Addr: netip.AddrPortFrom(o.frontend, port), Proto: proto, Scope: datapath.ServiceOutside},
+		ServiceFrontend: datapath.ServiceFrontend{Addr: netip.AddrPortFrom(o.frontend, port), Proto: proto, Scope: datapath.ServiceExternal},
 		ID:              7, Backends: []netip.AddrPort{netip.AddrPortFrom(o.pod, target)},
 	}))
 }
@@ -471,7 +471,7 @@ func TestMasqueradeSockets(t *testing.T) {
 			return nil
 		}))
 		o.must(o.maps.UpsertService(datapath.Service{
-			ServiceFrontend: datapath.ServiceFrontend{Addr: netip.AddrPortFrom(o.as, first+2), Proto: tcp, Scope: datapath.ServiceOutside}, ID: 9,
+			ServiceFrontend: datapath.ServiceFrontend{Addr: netip.AddrPortFrom(o.as, first+2), Proto: tcp, Scope: datapath.ServiceExternal}, ID: 9,
 		}))
 		for proto, free := range map[uint8][]uint16{tcp: {first + 1}, udp: {first, first + 2}} {
 			o.serve(proto, 9000, 9000)
@@ -492,7 +492,7 @@ func TestMasqueradeSockets(t *testing.T) {
 			}
 			for port, f := range got {
 				o.must(o.maps.UpsertService(datapath.Service{
-					ServiceFrontend: datapath.ServiceFrontend{Addr: netip.AddrPortFrom(o.as, port), Proto: proto, Scope: datapath.ServiceOutside}, ID: 10,
+					ServiceFrontend: datapath.ServiceFrontend{Addr: netip.AddrPortFrom(o.as, port), Proto: proto, Scope: datapath.ServiceExternal}, ID: 10,
 				}))
 				o.answered("of a port that is a frontend's by now", port, f)
 			}

@@ -48,39 +48,39 @@ type overlayTestConfig struct {
 		_ structs.HostLayout
 		B [16]uint8
 	}
-	NetnsCookie      uint64
-	TunnelIfindex    uint32
-	HostIfindex      uint32
-	NativeIfindex    uint32
-	TunnelPort       uint32
-	TimeoutTcp       uint32
-	TimeoutTcpSyn    uint32
-	TimeoutTcpFin    uint32
-	TimeoutAny       uint32
-	Tunnel           uint8
-	DualStack        uint8
-	HasRouter4       uint8
-	HasRouter6       uint8
-	HasNode4         uint8
-	HasNode6         uint8
-	HostMac          [6]uint8
-	NodePort         uint8
-	OtherDevices     uint8
-	NativeMtu        uint16
-	MasqueradeFirst  uint16
-	MasqueradePorts  uint16
-	FragmentBits     uint8
-	FragmentNodeBits uint8
-	NewsFlags        uint8
-	Interfaces       uint8
-	MasqueradeShare  uint32
-	Node4Elsewhere   uint8
-	Node6Elsewhere   uint8
-	NativeMac        [6]uint8
-	NotForPodsCount  uint8
-	_                [3]byte
-	NewsInterval     uint32
-	_                [4]byte
+	NetnsCookie         uint64
+	TunnelIfindex       uint32
+	HostIfindex         uint32
+	NativeIfindex       uint32
+	TunnelPort          uint32
+	TimeoutTcp          uint32
+	TimeoutTcpSyn       uint32
+	TimeoutTcpFin       uint32
+	TimeoutAny          uint32
+	Tunnel              uint8
+	DualStack           uint8
+	HasRouter4          uint8
+	HasRouter6          uint8
+	HasNode4            uint8
+	HasNode6            uint8
+	HostMac             [6]uint8
+	NodePort            uint8
+	OtherDevices        uint8
+	NativeMtu           uint16
+	MasqueradeFirst     uint16
+	MasqueradePorts     uint16
+	FragmentBits        uint8
+	FragmentNodeBits    uint8
+	AggregationFlags    uint8
+	Interfaces          uint8
+	MasqueradeShare     uint32
+	Node4Translated     uint8
+	Node6Translated     uint8
+	NativeMac           [6]uint8
+	NotForPodsCount     uint8
+	_                   [3]byte
+	AggregationInterval uint32
+	_                   [4]byte
 }
 
 type overlayTestCtAccount struct {
@@ -89,18 +89,18 @@ type overlayTestCtAccount struct {
 	Share   uint32
 	Counted uint32
 	Excess  uint32
-	Places  uint32
+	Slots   uint32
 }
 
 type overlayTestCtKey struct {
-	_     structs.HostLayout
-	A     overlayTestAddr
-	B     overlayTestAddr
-	PortA uint16
-	PortB uint16
-	Proto uint8
-	Aside uint8
-	Pad   [2]uint8
+	_         structs.HostLayout
+	A         overlayTestAddr
+	B         overlayTestAddr
+	PortA     uint16
+	PortB     uint16
+	Proto     uint8
+	Collision uint8
+	Pad       [2]uint8
 }
 
 type overlayTestCtValue struct {
@@ -180,6 +180,20 @@ type overlayTestIpcacheValue struct {
 	Flags    uint32
 }
 
+type overlayTestLbAffinityKey struct {
+	_     structs.HostLayout
+	Addr  overlayTestAddr
+	Id    uint32
+	Owner uint32
+}
+
+type overlayTestLbAffinityValue struct {
+	_       structs.HostLayout
+	Backend overlayTestLbBackend
+	Expires uint32
+	Pad     uint32
+}
+
 type overlayTestLbBackend struct {
 	_    structs.HostLayout
 	Addr overlayTestAddr
@@ -190,20 +204,6 @@ type overlayTestLbBackend struct {
 type overlayTestLbCells struct {
 	_    structs.HostLayout
 	Slot [480]uint16
-}
-
-type overlayTestLbChoice struct {
-	_       structs.HostLayout
-	Backend overlayTestLbBackend
-	Expires uint32
-	Pad     uint32
-}
-
-type overlayTestLbClient struct {
-	_     structs.HostLayout
-	Addr  overlayTestAddr
-	Id    uint32
-	Owner uint32
 }
 
 type overlayTestLbKey struct {
@@ -257,13 +257,13 @@ type overlayTestLbSlot struct {
 }
 
 type overlayTestLbSocket struct {
-	_      structs.HostLayout
-	Cookie uint64
-	Addr   overlayTestAddr
-	Port   uint16
-	Proto  uint8
-	Answer uint8
-	Pad    [4]uint8
+	_         structs.HostLayout
+	Cookie    uint64
+	Addr      overlayTestAddr
+	Port      uint16
+	Proto     uint8
+	Direction uint8
+	Pad       [4]uint8
 }
 
 type overlayTestMasqueradeKey struct {
@@ -326,11 +326,11 @@ type overlayTestRuleSet struct {
 }
 
 type overlayTestTunnelPeer struct {
-	_     structs.HostLayout
-	Node  uint32
-	First uint32
-	Last  uint32
-	Own   uint32
+	_           structs.HostLayout
+	Node        uint32
+	First       uint32
+	Last        uint32
+	SameCluster uint32
 }
 
 // Names of all BPF objects in the ELF.

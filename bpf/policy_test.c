@@ -23,7 +23,7 @@ int ask_policy(struct __sk_buff *ctx)
 	if (bpf_skb_load_bytes(ctx, ETH_LEN, &q, sizeof(q)))
 		return -1;
 	return policy_verdict(q.rule_set, q.identity, q.peer.d[0], q.peer.d[1],
-			      about(q.direction, q.v6, q.proto, q.port));
+			      policy_query(q.direction, q.v6, q.proto, q.port));
 }
 
 SEC("tc")

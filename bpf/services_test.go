@@ -150,7 +150,7 @@ func TestPortOfOtherNode(t *testing.T) {
 		}
 		f := frame{ethSrc: aMAC, ethDst: aHost, src: a, dst: w, proto: tcp, sport: 4444, dport: vipPort, tcpFlags: syn}
 		n.expect("before there is a service", passes(out), func() result { return n.fromABytes(withChecksum(f.bytes())) })
-		n.publish(anyone, tcp, func(s *datapath.Service) { s.Scope = datapath.ServiceOtherNode }, to)
+		n.publish(anyone, tcp, func(s *datapath.Service) { s.Scope = datapath.ServiceRemoteNode }, to)
 		f.sport++
 		got := n.expect("to another node", delivered(), func() result { return n.fromABytes(withChecksum(f.bytes())) })
 		expect := f

@@ -210,7 +210,7 @@ func TestSharesLapse(t *testing.T) {
 	n := newNode(t, testConfig())
 	n.rules(setA, allow(out, 0, 0, 0))
 	accounts := n.maps.Replacements()["ct_accounts"]
-	account := struct{ Entries, Share, Counted, Excess, Places uint32 }{Share: 1, Places: 1}
+	account := struct{ Entries, Share, Counted, Excess, Slots uint32 }{Share: 1, Slots: 1}
 	try := func(what string, counted, want uint32) {
 		t.Helper()
 		account.Entries, account.Counted, account.Excess = 100, counted, 0
@@ -218,7 +218,7 @@ func TestSharesLapse(t *testing.T) {
 		n.expect(what, passes(out), func() result {
 			return n.fromA(frame{src: a4, dst: w4, proto: udp, sport: uint16(want + 1), dport: 53})
 		})
-		var after struct{ Entries, Share, Counted, Excess, Places uint32 }
+		var after struct{ Entries, Share, Counted, Excess, Slots uint32 }
 		n.must(accounts.Lookup(uint32(n.a.ID), &after))
 		if after.Excess != want {
 			t.Errorf("%s: %d entries in excess, want %d", what, after.Excess, want)
@@ -226,7 +226,7 @@ func TestSharesLapse(t *testing.T) {
 	}
 	n.must(accounts.Lookup(uint32(n.a.ID), &account))
 	now := account.Counted
-	account.Share, account.Places = 1, 1
+	account.Share, account.Slots = 1, 1
 	try("counted now", now, 1)
 	try("counted long ago", now-1000, 0)
 }

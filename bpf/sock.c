@@ -62,18 +62,18 @@ static __always_inline void set_name(struct bpf_sock_addr *ctx, const struct add
 }
 
 static __always_inline void socket_key(struct lb_socket *key, struct bpf_sock_addr *ctx,
-				       const struct named *n, __u8 answer)
+				       const struct named *n, __u8 direction)
 {
 	memset(key, 0, sizeof(*key));
 	key->cookie = bpf_get_socket_cookie(ctx);
 	key->addr = n->addr;
 	key->port = n->port;
 	key->proto = n->proto;
-	key->answer = answer;
+	key->direction = direction;
 }
 
-/* The backend to which a socket has sent before, if it still is one: datagrams of one socket belong
- * together. */
+/* The backend to which a socket has sent before, if it still is one: all datagrams of a socket go
+ * to one backend. */
 static __always_inline bool same_backend(struct bpf_sock_addr *ctx, const struct lb_key *frontend,
 					 const struct named *n, struct lb_target *to)
 {
@@ -92,9 +92,9 @@ static __always_inline bool same_backend(struct bpf_sock_addr *ctx, const struct
 	return true;
 }
 
-/* Remembers the socket's backend, and for whom that one answers. */
-static __always_inline void remember(struct bpf_sock_addr *ctx, const struct named *n,
-				     const struct lb_target *to)
+/* Stores the socket's backend, and the frontend that the backend stands for. */
+static __always_inline void store_socket(struct bpf_sock_addr *ctx, const struct named *n,
+					 const struct lb_target *to)
 {
 	struct named answer = {.addr = to->addr, .port = to->port, .proto = n->proto};
 	struct lb_backend value = {.addr = to->addr, .port = to->port};
@@ -109,7 +109,7 @@ static __always_inline void remember(struct bpf_sock_addr *ctx, const struct nam
 }
 
 /* The error that a process gets if it is given no backend. */
-static __always_inline int refusal(int reason)
+static __always_inline int lb_errno(int reason)
 {
 	if (reason == DROP_SOURCE_RANGE)
 		return -EPERM;
@@ -119,7 +119,7 @@ static __always_inline int refusal(int reason)
 }
 
 /* 127.0.0.0/8 and ::1. */
-static __always_inline bool is_own(const struct addr *a, bool v6)
+static __always_inline bool is_localhost(const struct addr *a, bool v6)
 {
 	if (v6 && !addr_is_mapped4(a))
 		return a->d[0] == 0 && a->w[2] == 0 && a->w[3] == htonl(1);
@@ -134,10 +134,10 @@ static __always_inline bool find_frontend(struct lb_key *key, const struct named
 	key->addr = n->addr;
 	key->port = n->port;
 	key->proto = n->proto;
-	key->scope = LB_INSIDE;
-	if (likely(!is_own(&n->addr, v6)))
+	key->scope = LB_SCOPE_INTERNAL;
+	if (likely(!is_localhost(&n->addr, v6)))
 		return bpf_map_lookup_elem(&lb_services, key);
-	key->scope = LB_NODE;
+	key->scope = LB_SCOPE_NODE;
 	if (bpf_map_lookup_elem(&lb_services, key))
 		return true;
 	if (v6 && !addr_is_mapped4(&n->addr))
@@ -165,10 +165,10 @@ static __always_inline int forward(struct bpf_sock_addr *ctx, bool v6, bool keep
 		if (err == LB_NONE)
 			return PASS;
 		if (err < 0) {
-			bpf_set_retval(refusal(-err));
+			bpf_set_retval(lb_errno(-err));
 			return REFUSE;
 		}
-		remember(ctx, &n, &to);
+		store_socket(ctx, &n, &to);
 	}
 	set_name(ctx, &to.addr, to.port, v6);
 	return PASS;

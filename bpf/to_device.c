@@ -13,7 +13,7 @@ static __always_inline int to_device_packet(struct __sk_buff *ctx, struct report
 	report->outcome = OUTCOME_STACK;
 	if (!cfg.node_port || is_tagged(ctx) || frame_type(ctx, &type) || parse_network(ctx, &p, type))
 		return TC_ACT_OK;
-	return answer_client(ctx, &p, report);
+	return node_port_local_reply(ctx, &p, report);
 }
 
 SEC("tc")

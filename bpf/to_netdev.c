@@ -37,45 +37,44 @@ static __always_inline bool is_remote_pod(const struct addr *a, bool v6)
 	return entry && entry->identity != ID_HOST && !is_node(entry->identity) && !is_outside(entry->identity);
 }
 
-/* Says whether the programs have put a packet into another. A mark goes with a packet into other
- * network namespaces and to what the packet is cut into, and whoever has rights in one namespace
- * writes it there. So it counts only on what this node has routed and has come by an interface that
- * has our programs, or by none; see made_here for the fragments of IPv6. */
+/* Says whether the programs have encapsulated a packet. A mark stays with a packet in other network
+ * namespaces, and with its fragments, and whoever has rights in one namespace can write it there.
+ * So it counts only on what this node has routed and has come by an interface that has our
+ * programs, or by none; see is_locally_generated for the fragments of IPv6. */
 static __always_inline bool is_encapsulated(struct __sk_buff *ctx, bool fragment6)
 {
-	__u32 by = ctx->ingress_ifindex;
+	__u32 iif = ctx->ingress_ifindex;
 	bool in_priority = ctx->priority >> 16 == ENCAPSULATED;
 
-	/* No queue is to take it for the name of a class. */
+	/* A queueing discipline must not take the mark for a class. */
 	if (in_priority)
 		set_priority(ctx, ctx->priority & 0xffff);
 	if (!cfg.tunnel || (!in_priority && ctx->tc_index != ENCAPSULATED))
 		return false;
-	if (!by)
+	if (!iif)
 		return !fragment6 || ctx->sk;
-	return by == cfg.native_ifindex || by == cfg.host_ifindex || by == cfg.tunnel_ifindex ||
-	       bpf_map_lookup_elem(&endpoints, &by);
+	return iif == cfg.native_ifindex || iif == cfg.host_ifindex || iif == cfg.tunnel_ifindex ||
+	       bpf_map_lookup_elem(&endpoints, &iif);
 }
 
-/* Says whether a pod has sent a packet in its own name. */
+/* Says whether a pod has sent a packet from its own address. */
 static __always_inline bool is_sent_by_pod(const struct __sk_buff *ctx)
 {
-	__u32 by = ctx->ingress_ifindex;
+	__u32 iif = ctx->ingress_ifindex;
 
-	return ctx->tc_index == SENT_BY_POD && by && bpf_map_lookup_elem(&endpoints, &by);
+	return ctx->tc_index == SENT_BY_POD && iif && bpf_map_lookup_elem(&endpoints, &iif);
 }
 
-/* Says whether a packet is a pod's, or somebody's outside, and not the node's own: whoever has led
- * it on since, and under whichever name. */
-static __always_inline bool is_sent_on(const struct __sk_buff *ctx)
+/* Says whether a packet is forwarded, from a pod or from outside, and not the node's own, whatever
+ * its source address is by now. */
+static __always_inline bool is_forwarded(const struct __sk_buff *ctx)
 {
-	__u32 by = ctx->ingress_ifindex;
+	__u32 iif = ctx->ingress_ifindex;
 
-	return by && (joins_nodes(by) || bpf_map_lookup_elem(&endpoints, &by));
+	return iif && (joins_nodes(iif) || bpf_map_lookup_elem(&endpoints, &iif));
 }
 
-/* Says whether a packet claims to be from somebody of the cluster, whom other nodes would believe
- * it. */
+/* Says whether the source address is one of the cluster, which other nodes would trust. */
 static __always_inline bool claims_cluster(const struct packet *p)
 {
 	if (claims_own(p) || (cfg.tunnel && bpf_map_lookup_elem(&tunnel_peers, &p->src)))
@@ -108,18 +107,17 @@ static __always_inline bool is_child(struct __sk_buff *ctx, const struct eth_hea
  * reason. Not inlined: its variables need a stack of their own. */
 static __noinline int check_source(struct __sk_buff *ctx, const struct packet *p, bool here, bool child)
 {
-	__u32 by = ctx->ingress_ifindex;
+	__u32 iif = ctx->ingress_ifindex;
 
-	if (here && (is_sent_by_pod(ctx) || joins_nodes(by)))
+	if (here && (is_sent_by_pod(ctx) || joins_nodes(iif)))
 		return 0;
 	if (is_host(&p->src, p->v6))
-		/* Nodes hand each other clients' packets so; this node's were sent on by its
-		 * programs. */
-		return by && p->proto == PROTO_GRE && is_remote_pod(&p->dst, p->v6) ? DROP_TUNNEL_NOT_FROM_NODE : 0;
+		/* GRE is for DSR, see dsr.h; this node's own is redirected by its programs. */
+		return iif && p->proto == PROTO_GRE && is_remote_pod(&p->dst, p->v6) ? DROP_TUNNEL_NOT_FROM_NODE : 0;
 	if (endpoint_at(&p->src) || is_remote_pod(&p->src, p->v6))
-		return here && is_refusal(ctx, p) ? 0 : DROP_INVALID_SOURCE_IP;
+		return here && is_reject_reset(ctx, p) ? 0 : DROP_INVALID_SOURCE_IP;
 	/* An address may move from node to node. And a node may join networks, but not for pods. */
-	if ((!child && made_here(ctx, p)) || !is_remote_pod(&p->dst, p->v6))
+	if ((!child && is_locally_generated(ctx, p)) || !is_remote_pod(&p->dst, p->v6))
 		return 0;
 	struct ipcache_value *from = ipcache_lookup(&p->src, p->v6);
 
@@ -149,7 +147,7 @@ static __always_inline int to_netdev_packet(struct __sk_buff *ctx, struct report
 	if (here && p.v6 && is_encapsulated(ctx, p.fragment))
 		return TC_ACT_OK;
 	/* Also by what is on top of this device. Other namespaces' indexes mean nothing here. */
-	if (here && !reason && unlikely(is_not_for_pods(&p.dst)) && is_sent_on(ctx))
+	if (here && !reason && unlikely(is_not_for_pods(&p.dst)) && is_forwarded(ctx))
 		return -DROP_NOT_FOR_PODS;
 	if (unlikely(child) && !claims_cluster(&p))
 		return TC_ACT_OK;
@@ -158,10 +156,10 @@ static __always_inline int to_netdev_packet(struct __sk_buff *ctx, struct report
 		return -reason;
 	if (!reason && to_tunnel_port(ctx, &p))
 		return -DROP_TUNNEL_NOT_FROM_NODE;
-	int forged_source = cfg.tunnel ? 0 : check_source(ctx, &p, here, child);
-	if (forged_source)
-		return -forged_source;
-	return cfg.node_port && !reason ? answer_client(ctx, &p, report) : TC_ACT_OK;
+	int spoofed = cfg.tunnel ? 0 : check_source(ctx, &p, here, child);
+	if (spoofed)
+		return -spoofed;
+	return cfg.node_port && !reason ? node_port_local_reply(ctx, &p, report) : TC_ACT_OK;
 }
 
 SEC("tc")

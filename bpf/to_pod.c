@@ -35,7 +35,7 @@ static __always_inline int to_pod_packet(struct __sk_buff *ctx, struct report *r
 	reason = endpoint_ready(ep);
 	if (reason)
 		return -reason;
-	reason = parse_transport(ctx, &p, fragments_of(ep, INGRESS));
+	reason = parse_transport(ctx, &p, frag_owner_of(ep, INGRESS));
 	if (reason)
 		return -reason;
 	reason = stack_source(ctx, &p, &found.c.sides);

@@ -1,5 +1,4 @@
-/* The choice of a backend among those of a frontend, for whoever asks: a pod's packet, one from
- * outside or a process of the node. */
+/* Backend selection, for packets of pods, packets from outside and sockets of the node. */
 #pragma once
 #include "config.h"
 #include "maps.h"
@@ -13,9 +12,9 @@ struct lb_target {
 	__u32 owner; /* the client's incarnation, 0 if it is not of this node: set before lb_choose */
 };
 
-/* Says whether the service lets the client in. */
-static __always_inline bool lb_admits(const struct lb_service *service, const struct lb_key *key,
-				      const struct addr *client)
+/* Says whether the client is within the service's source ranges. */
+static __always_inline bool lb_source_allowed(const struct lb_service *service, const struct lb_key *key,
+					      const struct addr *client)
 {
 	struct lb_range range = {.bits = 32 + 128, .set = service->set, .addr = *client};
 
@@ -28,11 +27,11 @@ static __always_inline bool lb_admits(const struct lb_service *service, const st
 	return bpf_map_lookup_elem(&lb_ranges, &range);
 }
 
-/* The backend that a client has had, if it still is one of the service's. */
-static __always_inline bool lb_last(const struct lb_service *service, const struct lb_client *who,
-				    __u32 now, struct lb_target *to)
+/* Finds the backend that session affinity gives a client, if it still is one of the service's. */
+static __always_inline bool lb_affinity_backend(const struct lb_service *service, const struct lb_affinity_key *who,
+						__u32 now, struct lb_target *to)
 {
-	struct lb_choice *last = bpf_map_lookup_elem(&lb_affinity, who);
+	struct lb_affinity_value *last = bpf_map_lookup_elem(&lb_affinity, who);
 
 	if (!last || (__s32)(last->expires - now) <= 0)
 		return false;
@@ -58,17 +57,16 @@ static __always_inline __u64 lb_mix(__u64 hash, __u64 word)
 	return hash;
 }
 
-/* Finds the slot that a flow of the client has by the service's table. What goes into the hash is
- * the same on every node: the client and the service, but not the address by which the client
- * came. */
-static __always_inline bool lb_by_table(const struct lb_service *service, const struct addr *client,
-					__u16 port, __u32 *slot)
+/* Finds the slot of a client's flow in the service's Maglev table. What is hashed is the same on
+ * every node: the client and the service, but not the frontend's address. */
+static __always_inline bool lb_maglev_slot(const struct lb_service *service, const struct addr *client,
+					   __u16 port, __u32 *slot)
 {
 	__u64 hash = lb_mix(service->id, client->d[0]);
 	struct lb_part key = {.set = service->set};
 
 	hash = lb_mix(hash, client->d[1]);
-	/* One client's flows belong together if the service says so, on other nodes too. */
+	/* With session affinity all flows of a client go to one backend, on other nodes too. */
 	if (!service->affinity)
 		hash = lb_mix(hash, port);
 	__u32 cell = (__u32)hash % LB_TABLE_CELLS;
@@ -85,14 +83,14 @@ static __always_inline bool lb_by_table(const struct lb_service *service, const 
 	return true;
 }
 
-static __always_inline bool lb_any(const struct lb_service *service, const struct addr *client,
-				   __u16 port, struct lb_target *to)
+static __always_inline bool lb_select_backend(const struct lb_service *service, const struct addr *client,
+					      __u16 port, struct lb_target *to)
 {
 	struct lb_slot slot = {.set = service->set};
 
-	if (!(service->flags & LB_CONSISTENT))
+	if (!(service->flags & LB_MAGLEV))
 		slot.slot = bpf_get_prandom_u32() % service->count;
-	else if (!lb_by_table(service, client, port, &slot.slot))
+	else if (!lb_maglev_slot(service, client, port, &slot.slot))
 		return false;
 	struct lb_backend *backend = bpf_map_lookup_elem(&lb_slots, &slot);
 
@@ -105,9 +103,9 @@ static __always_inline bool lb_any(const struct lb_service *service, const struc
 
 enum { LB_NONE = 0, LB_CHOSEN = 1 };
 
-/* Chooses a backend for a packet to a frontend: the one that the client has had, if the service
- * wants that, or any. Returns LB_NONE if the packet is for no service, LB_CHOSEN, or a drop reason
- * negated. The client is zero if it is the node itself; its port is in network byte order. */
+/* Chooses a backend for a packet to a frontend: the one of session affinity, if the service has it,
+ * or any. Returns LB_NONE if the packet is for no service, LB_CHOSEN, or a drop reason negated. The
+ * client is zero if it is the node itself; its port is in network byte order. */
 __noinline int lb_choose(const struct lb_key *key, const struct addr *client, __u16 port, __u32 now,
 			 struct lb_target *to)
 {
@@ -115,8 +113,8 @@ __noinline int lb_choose(const struct lb_key *key, const struct addr *client, __
 
 	if (!key || !client || !to)
 		return LB_NONE;
-	/* Between reading the frontend and what belongs to its set, all may be replaced: then look
-	 * once more. */
+	/* The frontend may get another set between its lookup and those of the set: then try once
+	 * more. */
 	for (int i = 0; i < 2; i++) {
 		struct lb_service *found = bpf_map_lookup_elem(&lb_services, key);
 
@@ -124,24 +122,24 @@ __noinline int lb_choose(const struct lb_key *key, const struct addr *client, __
 			return LB_NONE;
 		struct lb_service service = *found;
 
-		to->flags = service.flags & LB_DIRECT ? CT_DIRECT : 0;
+		to->flags = service.flags & LB_DSR ? CT_DSR : 0;
 		if (!service.count)
-			return service.flags & LB_ELSEWHERE ? -DROP_NO_LOCAL_BACKEND : -DROP_NO_BACKEND;
-		if ((service.flags & LB_RESTRICTED) && !lb_admits(&service, key, client)) {
+			return service.flags & LB_REMOTE_ONLY ? -DROP_NO_LOCAL_BACKEND : -DROP_NO_BACKEND;
+		if ((service.flags & LB_SOURCE_RANGES) && !lb_source_allowed(&service, key, client)) {
 			reason = DROP_SOURCE_RANGE;
 			continue;
 		}
 		if (!service.affinity) {
-			if (lb_any(&service, client, port, to))
+			if (lb_select_backend(&service, client, port, to))
 				return LB_CHOSEN;
 			continue;
 		}
-		struct lb_client who = {.addr = *client, .id = service.id, .owner = to->owner};
-		if (lb_last(&service, &who, now, to))
+		struct lb_affinity_key who = {.addr = *client, .id = service.id, .owner = to->owner};
+		if (lb_affinity_backend(&service, &who, now, to))
 			return LB_CHOSEN;
-		if (!lb_any(&service, client, port, to))
+		if (!lb_select_backend(&service, client, port, to))
 			continue;
-		struct lb_choice choice = {
+		struct lb_affinity_value choice = {
 			.backend = {.addr = to->addr, .port = to->port},
 			.expires = now + service.affinity,
 		};

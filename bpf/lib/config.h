@@ -10,7 +10,7 @@ struct config {
 	struct addr router6;
 	struct addr node4;
 	struct addr node6;
-	/* Whom a pod sees when it reaches itself through a service. */
+	/* The client address that a pod sees when it reaches itself through a service. */
 	struct addr loopback4;
 	struct addr loopback6;
 	/* Addresses that no pod reaches, and nobody else through this node. */
@@ -34,34 +34,33 @@ struct config {
 	__u8 has_node4;
 	__u8 has_node6;
 	__u8 host_mac[6];
-	/* Clients outside of the cluster are led to services at the device. */
+	/* Services are load-balanced for clients outside of the cluster. */
 	__u8 node_port;
-	/* They may also come by other devices than the native one. */
+	/* These may also use other devices than the native one. */
 	__u8 other_devices;
 	__u16 native_mtu; /* 0 if unknown */
-	/* The ports in whose name clients are sent on to other nodes, see nodeport.h: the first,
-	 * and how many. */
+	/* The SNAT port range, see nodeport.h: the first port, and how many. */
 	__u16 masquerade_first;
 	__u16 masquerade_ports;
-	/* How many places for fragments an endpoint has a direction, and the node, as powers of
+	/* How many slots for fragments an endpoint has per direction, and the node, as powers of
 	 * two. */
 	__u8 fragment_bits;
 	__u8 fragment_node_bits;
 	/* The TCP flags of which the first packet in each direction of a flow is reported. */
-	__u8 news_flags;
-	/* Others than the native device join the nodes as well: those of the map interfaces. */
+	__u8 aggregation_flags;
+	/* Interfaces besides the native device join the nodes: those of the map interfaces. */
 	__u8 interfaces;
 	/* How many entries of masquerade clients with one hash of their address may have
 	 * together. */
 	__u32 masquerade_share;
-	/* The node's addresses are on none of its interfaces: somebody translates them on the
-	 * way. */
-	__u8 node4_elsewhere;
-	__u8 node6_elsewhere;
+	/* The node's address is on none of its interfaces: NAT outside of the node translates
+	 * it. */
+	__u8 node4_translated;
+	__u8 node6_translated;
 	__u8 native_mac[6]; /* all 0 if unknown */
 	/* How many of not_for_pods there are. */
 	__u8 not_for_pods_count;
-	__u32 news_interval; /* ticks between samples of a flow, 0 for none */
+	__u32 aggregation_interval; /* ticks between samples of a flow, 0 for none */
 };
 
 const volatile struct config cfg SEC(".rodata");

@@ -71,7 +71,7 @@ static __always_inline bool ct_key_set(struct ct_key *key, const struct addr *sr
 		key->port_b = dport;
 	}
 	key->proto = proto;
-	key->aside = 0;
+	key->collision = 0;
 	key->pad[0] = 0;
 	key->pad[1] = 0;
 	return swapped;
@@ -96,9 +96,9 @@ static __always_inline __u32 ct_lifetime(__u8 proto, __u32 flags)
 		return cfg.timeout_any;
 	if (ct_closing(flags))
 		return cfg.timeout_tcp_fin;
-	/* The node that a client asked does not see the backend: after the client's last word it
-	 * waits a while. */
-	if ((flags & (CT_DIRECT | CT_FIN_FORWARD | CT_DST_JUDGED)) == (CT_DIRECT | CT_FIN_FORWARD))
+	/* With DSR the node that the client addressed does not see replies: after the client's FIN
+	 * it waits a while. */
+	if ((flags & (CT_DSR | CT_FIN_FORWARD | CT_DST_JUDGED)) == (CT_DSR | CT_FIN_FORWARD))
 		return cfg.timeout_tcp_syn;
 	return flags & CT_SEEN_REPLY ? cfg.timeout_tcp : cfg.timeout_tcp_syn;
 }
@@ -112,7 +112,7 @@ static __always_inline __u32 ct_packet_flags(const struct packet *p, bool forwar
 		flags |= forward ? CT_FIN_FORWARD : CT_FIN_REVERSE;
 	if (p->tcp_flags & TCP_RST)
 		flags |= CT_RST;
-	return flags | (__u32)(p->tcp_flags & cfg.news_flags) << (forward ? CT_TOLD_FORWARD : CT_TOLD_REVERSE);
+	return flags | (__u32)(p->tcp_flags & cfg.aggregation_flags) << (forward ? CT_TCP_FLAGS_FORWARD : CT_TCP_FLAGS_REVERSE);
 }
 
 /* Says whether a packet, the first of its flow within this tick, is to be the flow's sample. Flows
@@ -123,28 +123,28 @@ static __noinline __maybe_unused bool ct_sample(const struct ct_key *key, __u32 
 	__u32 phase = (key->port_a + key->port_b) * 0x9E3779B1u >> 16; /* neighbours apart */
 	__u32 last = expires - ct_lifetime(key->proto, flags);
 
-	return cfg.news_interval && (last + phase) / cfg.news_interval != (now + phase) / cfg.news_interval;
+	return cfg.aggregation_interval && (last + phase) / cfg.aggregation_interval != (now + phase) / cfg.aggregation_interval;
 }
 
-/* Tells what one side's policy says of a packet to those who want to know, and counts it if it is
- * refused and passes all the same. Not inlined, as it is rare: its caller has no stack to spare. */
-__noinline int tell_verdict(struct __sk_buff *ctx, const struct report *report, int verdict, __u32 direction, __u32 endpoint)
+/* Emits the verdict of one side's policy if verdicts are monitored, and counts one that audit mode
+ * lets pass. Not inlined, as it is rare: its caller has no stack to spare. */
+__noinline int emit_verdict(struct __sk_buff *ctx, const struct report *report, int verdict, __u32 direction, __u32 endpoint)
 {
 	if (!report)
 		return 0;
 	if (verdict & AUDITED)
 		count(ctx, POLICY_AUDITED, direction);
 	if (monitor_flags() & MONITOR_VERDICTS) {
-		struct report told = *report;
+		struct report copy = *report;
 
-		told.type = EVENT_VERDICT;
-		told.reason = verdict & VERDICT_REASON_MASK;
-		told.match = verdict >> VERDICT_MATCH_SHIFT;
+		copy.type = EVENT_VERDICT;
+		copy.reason = verdict & VERDICT_REASON_MASK;
+		copy.match = verdict >> VERDICT_MATCH_SHIFT;
 		if (verdict & AUDITED)
-			told.outcome = OUTCOME_AUDITED;
-		told.direction = direction;
-		told.endpoint = endpoint;
-		emit(ctx, &told);
+			copy.outcome = OUTCOME_AUDITED;
+		copy.direction = direction;
+		copy.endpoint = endpoint;
+		emit(ctx, &copy);
 	}
 	return 0;
 }
@@ -156,11 +156,11 @@ static __always_inline int judge_side(struct __sk_buff *ctx, struct report *repo
 				      __u8 proto, __u16 port)
 {
 	int verdict = policy_verdict(rule_set, peer, peer_addr->d[0], peer_addr->d[1],
-				     about(direction, v6, proto, port));
+				     policy_query(direction, v6, proto, port));
 	int reason = verdict & VERDICT_REASON_MASK;
 
 	if (unlikely(verdict & AUDITED || monitor_flags() & MONITOR_VERDICTS)) {
-		tell_verdict(ctx, report, verdict, direction, endpoint);
+		emit_verdict(ctx, report, verdict, direction, endpoint);
 		if (verdict & AUDITED)
 			return 0;
 	}
@@ -172,8 +172,8 @@ static __always_inline int judge_side(struct __sk_buff *ctx, struct report *repo
 }
 
 /* Judges a packet that starts something, in its own direction. */
-static __always_inline int judge_own(struct __sk_buff *ctx, struct report *report,
-				     const struct sides *s, const struct packet *p, __u16 port)
+static __always_inline int judge_packet(struct __sk_buff *ctx, struct report *report,
+					const struct sides *s, const struct packet *p, __u16 port)
 {
 	int reason = 0;
 
@@ -189,7 +189,7 @@ static __always_inline int judge_own(struct __sk_buff *ctx, struct report *repor
 /* Reads the packet that an ICMP error is about and sets the key of its flow as if the error were a
  * packet of that flow, which goes against the packet it is about. */
 static __noinline int related_key(struct __sk_buff *ctx, const struct packet *p,
-				       const struct sides *s, bool *swapped, struct ct_key *key)
+				  const struct sides *s, bool *swapped, struct ct_key *key)
 {
 	__u32 off = p->l4 + sizeof(struct icmp_header);
 	struct addr src, dst;
@@ -265,9 +265,9 @@ struct translation {
 	__u16 client_port; /* the client's own, 0 if unchanged */
 	bool on : 1; /* whether there is one at all */
 	bool hairpin : 1; /* the backend is the client itself */
-	bool direct : 1; /* the backend's node is to answer, or has been asked to */
-	bool fresh : 1; /* the backend has just been chosen, and is to be remembered */
-	bool kept : 1; /* the backend is remembered, and its incarnation was found's then */
+	bool dsr : 1; /* the backend's node is to reply directly */
+	bool fresh : 1; /* the backend has just been chosen, and is to be stored */
+	bool cached : 1; /* the backend was stored, with the incarnation in backend_owner */
 };
 
 /* A packet as conntrack sees it. No pointers: global functions are given it. */
@@ -277,12 +277,12 @@ struct ct_packet {
 	struct translation nat; /* how the packet was translated before it was looked up */
 	__u32 now;
 	__u32 backend_owner; /* of the backend when it was chosen, 0 if it is not of this node */
-	__u16 port; /* by which a new flow is judged */
+	__u16 port; /* the port that a new flow is judged by */
 	bool swapped; /* the packet goes from b to a */
 	bool related : 1;
-	bool answer : 1; /* of a service: it has to come from there */
-	bool prolonged : 1; /* the flow, through a service, lives longer now */
-	bool readmitted : 1; /* the flow's entry has been replaced */
+	bool untranslate : 1; /* a reply that has to come from the service */
+	bool extended : 1; /* the expiry of the flow, which is through a service, has changed */
+	bool replaced : 1; /* the flow's entry has been replaced */
 };
 
 /* What conntrack knows of a packet. Its sides are set by who asks. */
@@ -296,12 +296,12 @@ static __always_inline bool ct_alive(const struct ct_value *flow, __u32 now)
 	return flow && (__s32)(flow->expires - now) > 0;
 }
 
-static __always_inline bool ct_opens(const struct packet *p)
+static __always_inline bool ct_is_syn(const struct packet *p)
 {
 	return (p->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_SYN;
 }
 
-static __always_inline bool ct_goes_on(const struct packet *p)
+static __always_inline bool ct_is_ack(const struct packet *p)
 {
 	return (p->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST | TCP_FIN)) == TCP_ACK;
 }
@@ -370,10 +370,10 @@ static __always_inline int find(struct __sk_buff *ctx, struct packet *p, struct 
 	return 0;
 }
 
-/* The identity of whom a packet answers, who has a node's address. A node that sends a client of
- * outside, or a pod, on to a pod here does so in its own name: what was known of the client then
- * counts. */
-static __noinline __maybe_unused __u32 answered_identity(const struct found *f, __u32 identity)
+/* The identity of the peer that a packet to a node's address replies to. A node masquerades what it
+ * forwards to a pod here for a client outside or a pod: then the identity of that client counts, as
+ * the flow has it. */
+static __noinline __maybe_unused __u32 reply_identity(const struct found *f, __u32 identity)
 {
 	if (ct_alive(f->flow, f->c.now) && !!(f->flow->flags & CT_OPENED_BY_B) != f->c.swapped &&
 	    !is_node(f->flow->src_identity) && f->flow->src_identity != ID_HOST)
@@ -381,7 +381,7 @@ static __noinline __maybe_unused __u32 answered_identity(const struct found *f, 
 	return identity;
 }
 
-/* Has the entry that translates a client's packets live as long as the flow that they are. */
+/* Gives the CT_SERVICE entry of a flow the expiry of the flow. */
 __noinline int mirror_expiry(const struct ct_key *key, const struct ct_value *flow)
 {
 	struct ct_key client_key;
@@ -396,13 +396,13 @@ __noinline int mirror_expiry(const struct ct_key *key, const struct ct_value *fl
 	if (!port)
 		port = by_b ? key->port_b : key->port_a;
 	ct_key_set(&client_key, client_b ? &key->b : &key->a, &flow->nat, port, flow->nat_port, key->proto);
-	/* Addressed to the backend itself: a flow that was put aside. */
-	client_key.aside = addr_equal(&flow->nat, by_b ? &key->a : &key->b) &&
+	/* The service is the backend itself: a flow whose tuple collided. */
+	client_key.collision = addr_equal(&flow->nat, by_b ? &key->a : &key->b) &&
 			   flow->nat_port == (by_b ? key->port_a : key->port_b);
 	struct ct_value *entry = bpf_map_lookup_elem(&ct, &client_key);
 	if (entry && (entry->flags & CT_SERVICE)) {
 		entry->expires = flow->expires;
-		/* What is forgiven the flow. */
+		/* As for the flow: see ct_clear_excess. */
 		if (unlikely(entry->flags & CT_EXCESS) && !(flow->flags & CT_EXCESS))
 			entry->flags &= ~CT_EXCESS;
 	}
@@ -465,12 +465,11 @@ __noinline int untranslate_error(struct __sk_buff *ctx, struct packet *p, const 
 	return reason;
 }
 
-/* Ticks after which a count of the agent binds nobody: without an agent everybody shares conntrack
- * as it comes. */
-enum { CT_COUNT_LAPSES = 300 };
+/* Ticks after which a count of the agent is stale: without an agent no shares are enforced. */
+enum { CT_COUNT_TTL = 300 };
 
-/* Accounts for an entry that has been made on behalf of an endpoint. If that has its share already,
- * the entry takes the place of another beyond somebody's share, so that a flood displaces floods
+/* Accounts for an entry that has been made on behalf of an endpoint. If the endpoint has used up
+ * its share, the entry evicts a random one that is beyond a share too: a flood displaces floods
  * only. */
 __noinline int ct_account(const struct ct_key *key, __u32 endpoint, __u32 now)
 {
@@ -480,16 +479,16 @@ __noinline int ct_account(const struct ct_key *key, __u32 endpoint, __u32 now)
 	if (!account)
 		return 0;
 	__u32 held = __sync_fetch_and_add(&account->entries, 1);
-	if (likely(!account->share || held < account->share) || now - account->counted > CT_COUNT_LAPSES)
+	if (likely(!account->share || held < account->share) || now - account->counted > CT_COUNT_TTL)
 		return 0;
-	__u32 place = bpf_get_prandom_u32() % account->places;
-	struct ct_key *had = bpf_map_lookup_elem(&ct_excess, &place);
+	__u32 slot = bpf_get_prandom_u32() % account->slots;
+	struct ct_key *had = bpf_map_lookup_elem(&ct_excess, &slot);
 	if (!had)
 		return 0;
 	struct ct_key old = *had;
 	*had = *key;
 	account->excess++;
-	/* The ends may have met again since, within a share. */
+	/* The tuple may have been used again since, within a share. */
 	struct ct_value *entry = bpf_map_lookup_elem(&ct, &old);
 	if (entry && (entry->flags & CT_EXCESS))
 		bpf_map_delete_elem(&ct, &old);
@@ -499,9 +498,9 @@ __noinline int ct_account(const struct ct_key *key, __u32 endpoint, __u32 now)
 	return 0;
 }
 
-/* Lets an entry that was made beyond a share be as any other, if the endpoint that pays for it is
- * within its own by now. */
-__noinline int ct_forgive(const struct ct_key *key, __u32 endpoint)
+/* Clears CT_EXCESS of an entry if the endpoint that it is accounted to is within its share by
+ * now. */
+__noinline int ct_clear_excess(const struct ct_key *key, __u32 endpoint)
 {
 	struct ct_account *account = bpf_map_lookup_elem(&ct_accounts, &endpoint);
 
@@ -513,9 +512,9 @@ __noinline int ct_forgive(const struct ct_key *key, __u32 endpoint)
 	return 0;
 }
 
-/* On whose behalf a flow is opened: that of the endpoint of this node that opens it, or for which
- * it is. */
-static __always_inline __u32 ct_payer(const struct sides *s)
+/* The endpoint that a new flow is accounted to: the one of this node that opens it, or that it is
+ * for. */
+static __always_inline __u32 ct_account_of(const struct sides *s)
 {
 	return s->src_owner ? s->src_endpoint : s->dst_endpoint;
 }
@@ -545,7 +544,7 @@ __noinline int open_flow(const struct ct_key *key, const struct sides *s, const 
 		fresh.nat = nat->service;
 		fresh.nat_port = nat->port;
 		fresh.client_port = nat->client_port;
-		flags |= CT_TRANSLATED | (nat->hairpin ? CT_HAIRPIN : 0) | (nat->direct ? CT_DIRECT : 0);
+		flags |= CT_TRANSLATED | (nat->hairpin ? CT_HAIRPIN : 0) | (nat->dsr ? CT_DSR : 0);
 	}
 	fresh.flags = flags;
 	fresh.expires = now + ct_lifetime(key->proto, flags);
@@ -554,7 +553,7 @@ __noinline int open_flow(const struct ct_key *key, const struct sides *s, const 
 
 /* Records that the sides' policies, asked again, let a flow go on. Identities are in the order of
  * its opening. Returns 0 or a drop reason. */
-__noinline int readmit_flow(const struct ct_key *key, const struct sides *s, bool forward, __u64 identities)
+__noinline int update_judged_flow(const struct ct_key *key, const struct sides *s, bool forward, __u64 identities)
 {
 	if (!key || !s)
 		return DROP_MALFORMED;
@@ -622,7 +621,7 @@ __noinline int judge_flow(struct __sk_buff *ctx, const struct packet *p, struct 
 	report->src_identity = s->src_identity;
 	report->dst_identity = s->dst_identity;
 	if (p->kind == KIND_ICMP)
-		return judge_own(ctx, report, s, p, c->port);
+		return judge_packet(ctx, report, s, p, c->port);
 	/* Only clients use a service's address, and theirs have been translated by now. */
 	if (alive && unlikely(flow->flags & CT_SERVICE))
 		return c->related ? DROP_UNKNOWN_RELATED : DROP_INVALID_SOURCE_IP;
@@ -630,10 +629,10 @@ __noinline int judge_flow(struct __sk_buff *ctx, const struct packet *p, struct 
 	 * takes over, and lb_select sees to it that a translation is not that. */
 	bool translated = c->nat.on;
 	if (alive && !c->related && unlikely(!!(flow->flags & CT_TRANSLATED) != translated) &&
-	    !(flow->flags & CT_DIRECT) && !!(flow->flags & CT_OPENED_BY_B) == swapped)
+	    !(flow->flags & CT_DSR) && !!(flow->flags & CT_OPENED_BY_B) == swapped)
 		alive = false;
 
-	if (alive && !(ct_opens(p) && ct_reopens(flow->flags, swapped))) {
+	if (alive && !(ct_is_syn(p) && ct_reopens(flow->flags, swapped))) {
 		__u32 flags = flow->flags;
 		bool forward = !!(flags & CT_OPENED_BY_B) == swapped;
 		bool judge_src = side_changed(s, c->related, flow, forward, CT_SRC_JUDGED);
@@ -685,9 +684,9 @@ __noinline int judge_flow(struct __sk_buff *ctx, const struct packet *p, struct 
 			 * refused would pass as answers to that. */
 			if (reason)
 				return reason;
-			if (readmit_flow(&c->key, s, forward, (__u64)src_identity << 32 | dst_identity))
+			if (update_judged_flow(&c->key, s, forward, (__u64)src_identity << 32 | dst_identity))
 				return DROP_CT_FULL;
-			c->readmitted = true;
+			c->replaced = true;
 			flow = bpf_map_lookup_elem(&ct, &c->key);
 			if (!flow)
 				return 0;
@@ -696,7 +695,7 @@ __noinline int judge_flow(struct __sk_buff *ctx, const struct packet *p, struct 
 		 * the packet's own. */
 		if (c->related) {
 			report->ct_state = CT_STATE_RELATED;
-			c->answer = (flags & CT_TRANSLATED) && !forward;
+			c->untranslate = (flags & CT_TRANSLATED) && !forward;
 			return 0;
 		}
 
@@ -709,32 +708,32 @@ __noinline int judge_flow(struct __sk_buff *ctx, const struct packet *p, struct 
 		 * was not for this one. Of one that has ended, whatever is still under way is
 		 * answered by another reset. */
 		__u32 before = flags;
-		if (unlikely(flags & CT_RST) && ct_goes_on(p)) {
-			const __u32 reset = CT_RST | TCP_RST << CT_TOLD_FORWARD | TCP_RST << CT_TOLD_REVERSE;
+		if (unlikely(flags & CT_RST) && ct_is_ack(p)) {
+			const __u32 reset = CT_RST | TCP_RST << CT_TCP_FLAGS_FORWARD | TCP_RST << CT_TCP_FLAGS_REVERSE;
 
 			flags &= ~reset;
 			flow->flags &= ~reset;
 		}
 		flags |= ct_packet_flags(p, forward);
 		/* Who acknowledges has been answered, by whichever way. */
-		if (unlikely(flags & CT_DIRECT) && (p->tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_ACK)
+		if (unlikely(flags & CT_DSR) && (p->tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_ACK)
 			flags |= CT_SEEN_REPLY;
 		__u32 expires = c->now + ct_lifetime(p->proto, flags);
 		if (flow->expires != expires) {
 			if (ct_sample(&c->key, flow->expires, before, c->now))
-				report->news = 1;
+				report->flow_update = 1;
 			flow->expires = expires;
-			c->prolonged = flags & CT_TRANSLATED;
+			c->extended = flags & CT_TRANSLATED;
 		}
-		__u32 news = flags & (CT_SEEN_REPLY | CT_FIN_FORWARD | CT_FIN_REVERSE | CT_RST |
-				      0xFFu << CT_TOLD_FORWARD | 0xFFu << CT_TOLD_REVERSE);
-		if ((flow->flags & news) != news) {
-			flow->flags |= news;
-			report->news = 1;
+		__u32 updates = flags & (CT_SEEN_REPLY | CT_FIN_FORWARD | CT_FIN_REVERSE | CT_RST |
+					0xFFu << CT_TCP_FLAGS_FORWARD | 0xFFu << CT_TCP_FLAGS_REVERSE);
+		if ((flow->flags & updates) != updates) {
+			flow->flags |= updates;
+			report->flow_update = 1;
 		}
 		if (unlikely(flags & CT_EXCESS))
-			ct_forgive(&c->key, forward == !!flow->src_owner ? s->src_endpoint : s->dst_endpoint);
-		c->answer = (flags & CT_TRANSLATED) && !forward;
+			ct_clear_excess(&c->key, forward == !!flow->src_owner ? s->src_endpoint : s->dst_endpoint);
+		c->untranslate = (flags & CT_TRANSLATED) && !forward;
 		return 0;
 	}
 	if (c->related)
@@ -743,36 +742,36 @@ __noinline int judge_flow(struct __sk_buff *ctx, const struct packet *p, struct 
 	/* Nothing known: this packet opens the flow, whatever it is. An echo reply opens
 	 * nothing. */
 	report->ct_state = CT_STATE_NEW;
-	report->news = 1;
-	int reason = judge_own(ctx, report, s, p, c->port);
+	report->flow_update = 1;
+	int reason = judge_packet(ctx, report, s, p, c->port);
 	if (reason || p->kind == KIND_ECHO_REPLY)
 		return reason;
 
 	return open_flow(&c->key, s, &c->nat, (swapped ? CT_OPENED_BY_B : 0) | ct_packet_flags(p, true), c->now);
 }
 
-/* Sets the key of what is remembered of a client's choice, from its packet to the backend. */
-static __noinline bool choice_key_set(struct ct_key *key, const struct packet *p, const struct translation *nat)
+/* Sets the key of a flow's CT_SERVICE entry, from its packet after translation. */
+static __noinline bool backend_key_set(struct ct_key *key, const struct packet *p, const struct translation *nat)
 {
 	bool swapped = ct_key_set(key, nat->hairpin ? &p->dst : &p->src, &nat->service,
 				  nat->client_port ? nat->client_port : p->sport, nat->port, p->proto);
 
-	/* Addressed to the backend itself: a flow that is put aside. */
-	key->aside = addr_equal(&nat->service, &p->dst) && nat->port == p->dport;
+	/* The service is the backend itself: a flow whose tuple collides. */
+	key->collision = addr_equal(&nat->service, &p->dst) && nat->port == p->dport;
 	return swapped;
 }
 
-/* Remembers where the packets of a client's flow go, now that the flow is known. Returns 0 or a
- * drop reason. */
-__noinline int remember_choice(const struct packet *p, const struct translation *nat, const struct sides *s, __u32 now)
+/* Stores the backend of a flow, now that the flow has been let through. Returns 0 or a drop
+ * reason. */
+__noinline int store_backend(const struct packet *p, const struct translation *nat, const struct sides *s, __u32 now)
 {
 	struct ct_value entry = {};
 	struct ct_key key;
 
 	if (!p || !nat || !s)
 		return DROP_MALFORMED;
-	entry.flags = CT_SERVICE | (nat->hairpin ? CT_HAIRPIN : 0) | (nat->direct ? CT_DIRECT : 0);
-	if (choice_key_set(&key, p, nat))
+	entry.flags = CT_SERVICE | (nat->hairpin ? CT_HAIRPIN : 0) | (nat->dsr ? CT_DSR : 0);
+	if (backend_key_set(&key, p, nat))
 		entry.flags |= CT_OPENED_BY_B;
 	entry.nat = p->dst;
 	entry.nat_port = p->dport;
@@ -782,18 +781,18 @@ __noinline int remember_choice(const struct packet *p, const struct translation 
 	entry.expires = now + ct_lifetime(p->proto, 0);
 	if (bpf_map_update_elem(&ct, &key, &entry, BPF_ANY))
 		return DROP_CT_FULL;
-	return ct_account(&key, ct_payer(s), now);
+	return ct_account(&key, ct_account_of(s), now);
 }
 
-/* Forgets where the packets of a client's flow go, because the backend is gone and its address
- * another's: the next packet is given a backend that is one. Returns a drop reason. */
-__noinline int forget_choice(const struct packet *p, const struct translation *nat)
+/* Deletes the stored backend of a flow, because another endpoint has its address by now: the next
+ * packet chooses anew. Returns a drop reason. */
+__noinline int delete_backend(const struct packet *p, const struct translation *nat)
 {
 	struct ct_key key;
 
 	if (!p || !nat)
 		return DROP_MALFORMED;
-	choice_key_set(&key, p, nat);
+	backend_key_set(&key, p, nat);
 	bpf_map_delete_elem(&ct, &key);
 	return DROP_SERVICE_CHANGING;
 }
@@ -806,28 +805,28 @@ static __always_inline int judge_one(struct __sk_buff *ctx, const struct packet 
 		f->flow = NULL;
 	int reason = judge_flow(ctx, p, &f->c, f->flow, report);
 
-	if (unlikely(f->c.readmitted))
+	if (unlikely(f->c.replaced))
 		f->flow = bpf_map_lookup_elem(&ct, &f->c.key);
 	return reason;
 }
 
-/* As judge_flow, and has answers of a service come from there. */
+/* As judge_flow, and makes replies come from the service. */
 static __always_inline int judge_found(struct __sk_buff *ctx, struct packet *p, struct report *report, struct found *f)
 {
 	const struct sides *s = &f->c.sides;
 
-	if (unlikely(f->c.nat.kept && f->c.backend_owner != s->dst_owner))
-		return forget_choice(p, &f->c.nat);
+	if (unlikely(f->c.nat.cached && f->c.backend_owner != s->dst_owner))
+		return delete_backend(p, &f->c.nat);
 	int reason = judge_one(ctx, p, report, f);
 
 	/* An entry that takes the place of a dead one counts too, until the agent counts anew. */
 	if (!reason && unlikely(report->ct_state == CT_STATE_NEW && p->kind != KIND_ECHO_REPLY))
-		ct_account(&f->c.key, ct_payer(s), f->c.now);
+		ct_account(&f->c.key, ct_account_of(s), f->c.now);
 	if (!reason && unlikely(f->c.nat.fresh))
-		reason = remember_choice(p, &f->c.nat, s, f->c.now);
-	else if (unlikely(f->c.prolonged) && f->flow)
+		reason = store_backend(p, &f->c.nat, s, f->c.now);
+	else if (unlikely(f->c.extended) && f->flow)
 		mirror_expiry(&f->c.key, f->flow);
-	if (likely(reason || !f->c.answer || !f->flow)) /* the last for the verifier */
+	if (likely(reason || !f->c.untranslate || !f->flow)) /* the last for the verifier */
 		return reason;
 	if (unlikely(f->c.related))
 		return untranslate_error(ctx, p, &f->c.key, f->flow);

@@ -1,5 +1,5 @@
-/* Counters and events. Counting is unconditional; an event is written only if its kind is wanted,
- * and one that finds no room is counted as lost. */
+/* Counters and events. Counting is unconditional; an event is written only if its kind is
+ * requested, and counted as lost if the buffer is full. */
 #pragma once
 #include "clock.h"
 #include "maps.h"
@@ -47,28 +47,28 @@ struct report {
 	__u8 direction;
 	__u8 ct_state : 4;
 	__u8 match : 3; /* what of the packet a rule has matched, in a verdict */
-	__u8 news : 1; /* the packet brings something new to its flow, or is a sample of it */
+	__u8 flow_update : 1; /* the packet changes the state of its flow, or is a sample of it */
 	__u8 outcome;
 	__u8 type;
 	__u8 reason;
 };
 
-/* The kinds of event that a wish stands for now. Not inlined, as there hardly ever is one: its
+/* The kinds of event that a request still asks for. Not inlined, as there hardly ever is one: its
  * callers have no stack to spare. */
-__noinline __u32 monitor_wanted(__u32 wish)
+__noinline __u32 monitor_active(__u32 request)
 {
-	/* The difference of two ticks, with the sign of the bits that a wish has for one. */
-	__s32 left = (wish & ~MONITOR_ALL) - (ct_now() << MONITOR_BITS);
+	/* The difference of two ticks, signed, with the bits that a request has for a tick. */
+	__s32 left = (request & ~MONITOR_ALL) - (ct_now() << MONITOR_BITS);
 
-	return left > 0 ? wish & MONITOR_ALL : 0;
+	return left > 0 ? request & MONITOR_ALL : 0;
 }
 
 static __always_inline __u32 monitor_flags(void)
 {
 	__u32 zero = 0;
-	__u32 *wish = bpf_map_lookup_elem(&monitor, &zero);
+	__u32 *request = bpf_map_lookup_elem(&monitor, &zero);
 
-	return wish && unlikely(*wish) ? monitor_wanted(*wish) : 0;
+	return request && unlikely(*request) ? monitor_active(*request) : 0;
 }
 
 static __always_inline void count(struct __sk_buff *ctx, __u32 reason, __u32 direction)
@@ -86,9 +86,9 @@ static __always_inline void count(struct __sk_buff *ctx, __u32 reason, __u32 dir
  * full. */
 enum { EVENT_SHARE = 64 };
 
-/* Says whether the sender of a packet has not had its share of a buffer that is half full: the rest
- * is for others, however much one sends. Who a packet is from says where it came from and the
- * identity, of which a pod of this node can choose neither. */
+/* Says whether the sender of a packet is within its share of a buffer that is half full: a sender
+ * that floods leaves the rest to others. Senders are told apart by interface and identity, of which
+ * a pod of this node can choose neither. */
 static __always_inline bool within_share(const struct __sk_buff *ctx, const struct report *report, __u32 kind)
 {
 	__u32 sender = (ctx->ifindex * 31 + report->src_identity) * 0x9E3779B1u >> 22;
@@ -153,7 +153,7 @@ __noinline int emit(struct __sk_buff *ctx, const struct report *report)
 	event->dst_identity = report->dst_identity;
 	event->ifindex = ctx->ifindex;
 	event->length = ctx->len;
-	event->news = report->news;
+	event->flow_update = report->flow_update;
 	event->match = report->match;
 	memset(event->pad, 0, sizeof(event->pad));
 	memset(event->packet, 0, sizeof(event->packet));
@@ -168,10 +168,9 @@ __noinline int emit(struct __sk_buff *ctx, const struct report *report)
 	return 0;
 }
 
-/* What becomes of a packet that goes no further. One whose time has run out, which its sender's and
- * its receiver's policies let pass, is left to the stack where that is about to route it: the stack
- * does not send it on but notifies its sender, within limits for such errors, so that a trace shows
- * this node. */
+/* The action for a dropped packet. One whose TTL has run out, but which both policies let pass, is
+ * left to the stack where that is about to route it: the stack does not forward it but sends a
+ * rate-limited ICMP error, so that a traceroute shows this node. */
 static __always_inline int dropped_action(struct __sk_buff *ctx, const struct report *report)
 {
 	bool routed = report->program == PROGRAM_FROM_POD || report->program == PROGRAM_FROM_OVERLAY ||
@@ -184,19 +183,20 @@ static __always_inline int dropped_action(struct __sk_buff *ctx, const struct re
 	return TC_ACT_OK;
 }
 
-/* Ends the work on a packet: result is a tc action, or a drop reason negated. */
+/* Counts and reports a packet, and returns its tc action: result is that, or a drop reason
+ * negated. */
 static __always_inline int finish(struct __sk_buff *ctx, struct report *report, int result)
 {
 	bool dropped = result < 0;
 
 	report->reason = dropped ? -result : FORWARDED;
 	count(ctx, report->reason, report->direction);
-	__u32 wish = monitor_flags();
-	if (unlikely(wish)) {
-		__u32 kinds = dropped ? MONITOR_DROPS : MONITOR_TRACES | (report->news ? MONITOR_NEWS : 0);
+	__u32 request = monitor_flags();
+	if (unlikely(request)) {
+		__u32 kinds = dropped ? MONITOR_DROPS : MONITOR_TRACES | (report->flow_update ? MONITOR_FLOW_UPDATES : 0);
 
 		report->type = dropped ? EVENT_DROP : EVENT_TRACE;
-		if (wish & kinds)
+		if (request & kinds)
 			emit(ctx, report);
 	}
 	return unlikely(dropped) ? dropped_action(ctx, report) : result;

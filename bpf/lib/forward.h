@@ -63,7 +63,7 @@ static __always_inline void side_dst(struct sides *s, const struct endpoint *ep)
 	s->dst_endpoint = ep->id;
 }
 
-/* Takes one hop off the packet's life. The reason is 0, or why that is not possible. */
+/* Decrements the TTL or hop limit. Returns 0 or a drop reason. */
 static __always_inline int decrement_ttl(struct __sk_buff *ctx, const struct packet *p)
 {
 	if (p->ttl <= 1)
@@ -143,8 +143,8 @@ static __noinline __maybe_unused int deliver_from(struct __sk_buff *ctx, struct 
 	return deliver(ctx, p, ep, report);
 }
 
-/* The identity of a packet as the wire may carry it: what means something on this node only is
- * replaced by what the receiver can make sense of. */
+/* The identity that is sent in the VNI: one that only this node knows is replaced by one that the
+ * receiver knows. */
 static __always_inline __u32 wire_identity(__u32 identity)
 {
 	if (identity == ID_HOST)
@@ -154,16 +154,15 @@ static __always_inline __u32 wire_identity(__u32 identity)
 	return identity;
 }
 
-/* What the programs set tc_index to, a field of a packet's that nothing but traffic control sees.
- * The kernel leaves it alone until the packet goes out by a device, where to_netdev knows by it
- * what the programs have done with it.
+/* Marks in tc_index, a field that only traffic control uses. The kernel keeps it until the packet
+ * leaves by a device, where to_netdev checks it.
  *
- * On the way into the tunnel any filter of somebody's that lets a packet pass takes that mark off,
- * so the upper half of the priority says the same there, and only there: the stack changes it in
- * what it forwards. A firewall may set priorities. Either mark suffices. */
+ * On the way into the tunnel any other filter that lets a packet pass resets tc_index, so the upper
+ * half of the priority has the mark as well there, and only there: the stack changes the priority
+ * of what it forwards. A firewall may set priorities. Either mark suffices. */
 enum {
-	ENCAPSULATED = 0x4857, /* put into another */
-	SENT_BY_POD = 0x4858, /* its source is the pod's that sent it */
+	ENCAPSULATED = 0x4857,
+	SENT_BY_POD = 0x4858, /* the source address is that of the pod that sent it */
 };
 
 /* Sends a packet to the node behind an ipcache entry, its sender's identity in the VNI, from the
@@ -182,12 +181,12 @@ static __noinline __maybe_unused int encapsulate(struct __sk_buff *ctx, const st
 		/* UDP over IPv6 must have a checksum. */
 		flags = BPF_F_TUNINFO_IPV6;
 		memcpy(key.remote_ipv6, to->tunnel.w, 16);
-		for (int i = 0; i < 4 && !cfg.node6_elsewhere; i++)
+		for (int i = 0; i < 4 && !cfg.node6_translated; i++)
 			key.local_ipv6[i] = cfg.node6.w[i];
 	} else {
 		key.remote_ipv4 = ntohl(to->tunnel.w[3]);
 		/* The kernel has no route from an address that is not its own. */
-		if (!cfg.node4_elsewhere)
+		if (!cfg.node4_translated)
 			key.local_ipv4 = ntohl(cfg.node4.w[3]);
 	}
 	if (bpf_skb_set_tunnel_key(ctx, &key, sizeof(key), flags))
@@ -203,79 +202,76 @@ static __always_inline bool has_tunnel(const struct ipcache_value *entry)
 	return entry && (entry->flags & (IPCACHE_TUNNEL4 | IPCACHE_TUNNEL6));
 }
 
-/* Says whether a packet is of the kind in which nodes send each other packets: a node that takes it
- * apart believes what it says of its sender. */
+/* Says whether a packet is of a kind in which nodes encapsulate others: a node that decapsulates it
+ * trusts the identity or address in it. */
 static __always_inline bool for_tunnel(const struct packet *p)
 {
 	return p->proto == PROTO_GRE || (cfg.tunnel_port && p->proto == PROTO_UDP && p->dport == cfg.tunnel_port);
 }
 
-/* Says whether a packet, from somebody who is no node, could be taken apart where it goes. Not if
- * that is a pod: remote, which is not a pod of this node, is one if the way there is the tunnel and
- * it is no node. All others may be nodes, of another cluster too, and get the packet in this node's
- * name. */
+/* Says whether a packet, whose sender is no node, could be decapsulated at its destination. Not if
+ * that is a pod: remote, which is not a pod of this node, is one if it is behind the tunnel and no
+ * node. All others may be nodes, of another cluster too, which see this node as the sender. */
 static __always_inline bool misuses_tunnel(const struct packet *p, const struct ipcache_value *remote)
 {
 	return for_tunnel(p) && !(cfg.tunnel && has_tunnel(remote) && !is_node(remote->identity));
 }
 
-/* Finds the device by which the node's routes lead from an address of its own to somebody outside.
+/* Looks up the device of the node's route from an address of its own to one outside.
  * Not inlined: its variables need a stack of their own. */
-static __noinline __maybe_unused __u32 device_to(struct __sk_buff *ctx, const struct addr *from, const struct addr *to, bool v6)
+static __noinline __maybe_unused __u32 fib_device(struct __sk_buff *ctx, const struct addr *from, const struct addr *to, bool v6)
 {
-	struct bpf_fib_lookup way = {.family = v6 ? AF_INET6 : AF_INET, .ifindex = ctx->ifindex};
+	struct bpf_fib_lookup fib = {.family = v6 ? AF_INET6 : AF_INET, .ifindex = ctx->ifindex};
 
 	if (v6) {
-		memcpy(way.src, from->w, sizeof(way.src));
-		memcpy(way.dst, to->w, sizeof(way.dst));
+		memcpy(fib.src, from->w, sizeof(fib.src));
+		memcpy(fib.dst, to->w, sizeof(fib.dst));
 	} else {
-		way.src[0] = from->w[3];
-		way.dst[0] = to->w[3];
+		fib.src[0] = from->w[3];
+		fib.dst[0] = to->w[3];
 	}
-	switch (bpf_fib_lookup(ctx, &way, sizeof(way), BPF_FIB_LOOKUP_SKIP_NEIGH)) {
+	switch (bpf_fib_lookup(ctx, &fib, sizeof(fib), BPF_FIB_LOOKUP_SKIP_NEIGH)) {
 	case BPF_FIB_LKUP_RET_SUCCESS:
 	case BPF_FIB_LKUP_RET_FRAG_NEEDED:
-		return way.ifindex;
+		return fib.ifindex;
 	}
 	return cfg.native_ifindex;
 }
 
-/* Has a packet leave the node, by the only device if there is but one: then nobody is asked. */
-static __always_inline int leave(struct __sk_buff *ctx, const struct addr *from, const struct addr *to, bool v6)
+/* Redirects a packet out of the node; if there is but one device, without a route lookup. */
+static __always_inline int redirect_out(struct __sk_buff *ctx, const struct addr *from, const struct addr *to, bool v6)
 {
 	bool several = cfg.other_devices || cfg.interfaces;
 
-	return bpf_redirect_neigh(several ? device_to(ctx, from, to, v6) : cfg.native_ifindex, NULL, 0, 0);
+	return bpf_redirect_neigh(several ? fib_device(ctx, from, to, v6) : cfg.native_ifindex, NULL, 0, 0);
 }
 
-/* Sends a packet out through the node's device, past the stack. An answer has the port that its
- * client chose. */
-static __noinline __maybe_unused int send_out(struct __sk_buff *ctx, const struct packet *p,
-				    struct report *report)
+/* Sends a packet out through the node's device, past the stack. The destination port of a reply is
+ * the client's choice: it may be the tunnel's. */
+static __noinline __maybe_unused int send_out(struct __sk_buff *ctx, const struct packet *p, struct report *report)
 {
 	int reason = for_tunnel(p) ? DROP_TUNNEL_NOT_FROM_NODE : decrement_ttl(ctx, p);
 
 	if (reason)
 		return -reason;
 	report->outcome = OUTCOME_DEVICE;
-	return leave(ctx, &p->src, &p->dst, p->v6);
+	return redirect_out(ctx, &p->src, &p->dst, p->v6);
 }
 
-/* Says whether the node's own stack has made a packet, which came in by no interface then. Of a
- * packet of IPv6 that the kernel has put together from fragments, and cuts anew, it does not always
- * remember by which it came; but what it makes for a socket is still that socket's. */
-static __always_inline bool made_here(const struct __sk_buff *ctx, const struct packet *p)
+/* Says whether the node's own stack has made a packet: then it has no ingress interface. Nor may an
+ * IPv6 packet have that which the kernel has reassembled from fragments and fragments anew; but the
+ * fragments of a local one still have their socket. */
+static __always_inline bool is_locally_generated(const struct __sk_buff *ctx, const struct packet *p)
 {
 	return !ctx->ingress_ifindex && (!p->fragment || ctx->sk);
 }
 
-/* Says whether a packet is a reset that the stack has made for no socket: netfilter's, by which it
- * refuses a packet in the name of whom that was for. Sound, because a process does not get such a
- * thing sent: what it sends, and what the kernel answers for it, has a socket here; and what comes
- * in by an interface has that. Who may have netfilter refuse a packet of his own making chooses
- * whom it informs, and the sequence number, as whoever sends a reset from outside may: it carries
- * nothing and opens no connection. */
-static __always_inline bool is_refusal(struct __sk_buff *ctx, const struct packet *p)
+/* Says whether a packet is a reset without a socket: netfilter's REJECT sends one from the address
+ * that the rejected packet was for. A process cannot send one: its packets, and the kernel's
+ * replies for it, have a socket; and what comes in by an interface has that. Who makes netfilter
+ * reject a packet of his own choice can choose the receiver and the sequence number, as whoever
+ * sends a reset from outside can: it carries no data and opens no connection. */
+static __always_inline bool is_reject_reset(struct __sk_buff *ctx, const struct packet *p)
 {
 	struct tcp_header tcp;
 
@@ -283,8 +279,9 @@ static __always_inline bool is_refusal(struct __sk_buff *ctx, const struct packe
 	       p->end == p->l4 + sizeof(tcp) && !READ_L4(ctx, p, p->l4, &tcp) && (tcp.flags & TCP_RST);
 }
 
-/* The address by which this node sends clients' packets on to another. */
-static __always_inline void sender(struct addr *as, bool tunnel, bool v6)
+/* Sets the address that this node masquerades clients with when it forwards them to another
+ * node. */
+static __always_inline void masquerade_addr(struct addr *as, bool tunnel, bool v6)
 {
 	if (tunnel) {
 		as->d[0] = v6 ? cfg.router6.d[0] : cfg.router4.d[0];
@@ -295,14 +292,13 @@ static __always_inline void sender(struct addr *as, bool tunnel, bool v6)
 	}
 }
 
-/* Finds who sent a packet that the node's stack lets go to a pod, and makes that the source's side.
- * What the packet says of its source counts only where it can be true, which is shown by the
- * interface that it came in by; what the stack made itself came by none. No setting of the kernel
- * is relied on: IPv6 has no filter of reverse paths at all. Returns 0 or a drop reason. Not
- * inlined: its variables need a stack of their own. */
+/* Sets the source's side for a packet that the node's stack sends to a pod. The source address is
+ * checked against the ingress interface; what the stack made itself has none. No setting of the
+ * kernel is relied on: IPv6 has no reverse path filter (rp_filter) at all. Returns 0 or a drop
+ * reason. Not inlined: its variables need a stack of their own. */
 static __noinline __maybe_unused int stack_source(struct __sk_buff *ctx, const struct packet *p, struct sides *s)
 {
-	__u32 by = ctx->ingress_ifindex;
+	__u32 iif = ctx->ingress_ifindex;
 	struct ipcache_value *entry = NULL;
 	bool own = is_host(&p->src, p->v6);
 
@@ -313,34 +309,34 @@ static __noinline __maybe_unused int stack_source(struct __sk_buff *ctx, const s
 		if (local) {
 			s->src_identity = local->identity;
 			s->src_owner = local->incarnation;
-			return by == local->ifindex ? 0 : DROP_INVALID_SOURCE_IP;
+			return iif == local->ifindex ? 0 : DROP_INVALID_SOURCE_IP;
 		}
 		entry = ipcache_lookup(&p->src, p->v6);
 		own = entry && entry->identity == ID_HOST;
 	}
 	if (own) {
-		/* A pod that is led back to itself is done no harm by the node's name. */
-		if (made_here(ctx, p) || by == ctx->ifindex)
+		/* A pod that reaches itself may see the node's address. */
+		if (is_locally_generated(ctx, p) || iif == ctx->ifindex)
 			return 0;
-		/* Sent on in the node's name, by kube-proxy say: the node has not said it. */
-		struct endpoint *sender = bpf_map_lookup_elem(&endpoints, &by);
+		/* Masqueraded, by kube-proxy say: the sender is not the node. */
+		struct endpoint *pod = bpf_map_lookup_elem(&endpoints, &iif);
 
-		s->src_identity = sender ? sender->identity : world_identity(p->v6);
+		s->src_identity = pod ? pod->identity : world_identity(p->v6);
 		return 0;
 	}
 	s->src_identity = entry ? entry->identity : world_identity(p->v6);
-	/* Pods of other nodes are taken from the overlay or not at all: anyone on the underlay
-	 * could claim to be one. */
+	/* Packets of pods of other nodes are accepted from the overlay only: anyone on the underlay
+	 * could spoof their addresses. */
 	if (cfg.tunnel && has_tunnel(entry))
 		return DROP_INVALID_SOURCE_IP;
-	/* Who belongs to the cluster comes by a device that joins its nodes. Nodes may have
-	 * others, by which they are like anybody; pods have not. */
-	if (joins_nodes(by) || is_outside(s->src_identity))
+	/* Packets of the cluster come by a device that joins its nodes. By other devices nodes are
+	 * treated as outside, and pods send nothing. */
+	if (joins_nodes(iif) || is_outside(s->src_identity))
 		return 0;
-	/* Nor has the node's stack: a process that binds a pod's address is not the pod. */
+	/* Nor do local packets: a process that binds a pod's address is not the pod. */
 	if (!is_node(s->src_identity))
-		return is_refusal(ctx, p) ? 0 : DROP_INVALID_SOURCE_IP;
-	if (made_here(ctx, p))
+		return is_reject_reset(ctx, p) ? 0 : DROP_INVALID_SOURCE_IP;
+	if (is_locally_generated(ctx, p))
 		return 0;
 	s->src_identity = world_identity(p->v6);
 	return 0;
@@ -353,9 +349,9 @@ static __always_inline bool claims_own(const struct packet *p)
 	return (is_host(&p->src, p->v6) && !(p->v6 && addr_is_link_local6(&p->src))) || endpoint_at(&p->src);
 }
 
-/* Says whether a packet from outside has a source that cannot be there: pods of other nodes come
- * through the overlay or not at all, and nobody out there has an address of this node. */
-static __always_inline bool forged(const struct packet *p, const struct ipcache_value *from)
+/* Says whether a packet from outside has a source address that cannot be outside: a pod's of
+ * another node if these use the overlay, or one of this node. */
+static __always_inline bool is_spoofed(const struct packet *p, const struct ipcache_value *from)
 {
 	return (cfg.tunnel && has_tunnel(from)) || is_host(&p->src, p->v6) || endpoint_at(&p->src);
 }

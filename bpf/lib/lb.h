@@ -1,22 +1,22 @@
 /* Services: a packet for a frontend goes to one of its backends, and replies come from the
  * frontend.
  *
- * The choice is made once, for the first packet of a flow, and kept in conntrack as two entries.
- * One, CT_SERVICE, stands under the addresses that the client uses and names the backend; the other
- * is the flow itself, from client to backend, as policy sees it: CT_TRANSLATED, it names the
- * service. So a packet that has nothing to do with services costs no lookup but that of its flow,
- * and a flow under way asks nothing of the tables of services: these may change as they like.
+ * The backend is chosen for the first packet of a flow and kept in conntrack as two entries. One,
+ * CT_SERVICE, has the addresses that the client uses as its key and names the backend; the other is
+ * the flow itself, from client to backend, as policy sees it: CT_TRANSLATED, it names the service.
+ * So a packet that has nothing to do with services costs no lookup but that of its flow, and an
+ * established flow does not look at the service maps: these may change at any time.
  *
- * A client may meet a backend directly and through services with the same ports. Then, and when a
- * pod meets itself, the client's port is replaced so that the flows can be told apart. If the
- * service came first, the direct flow is put aside: treated as one through a service whose address
- * is the backend's. Where its packets go cannot stand under the addresses that the client uses,
- * which are those of the other flow, but beside it. */
+ * A client may reach a backend directly and through services with the same ports. Then, and when a
+ * pod reaches itself, the client's port is replaced, which keeps the tuples of the flows apart. If
+ * the flow through the service came first, it is the direct flow that gets another port: it is
+ * treated as one through a service whose address is the backend's. As the tuple that its client
+ * uses is that of the other flow, the key of its CT_SERVICE entry has the collision field set. */
 #pragma once
 #include "backend.h"
 #include "conntrack.h"
 
-enum { LB_TRIES = 4 };
+enum { LB_PORT_TRIES = 4 };
 
 static __always_inline void loopback(struct addr *a, bool v6)
 {
@@ -29,8 +29,8 @@ static __always_inline void loopback(struct addr *a, bool v6)
 	}
 }
 
-/* Says whether a flow may have a client's port: whether nobody has it, or the same flow has, from
- * before its choice was forgotten. */
+/* Says whether a flow may use a client's port: no other flow has the tuple, or the same flow has,
+ * from before its backend was deleted. */
 static __always_inline bool lb_port_free(const struct packet *p, const struct ct_value *flow,
 					 bool swapped, __u16 port, __u32 owner, __u32 now)
 {
@@ -41,9 +41,9 @@ static __always_inline bool lb_port_free(const struct packet *p, const struct ct
 	       (flow->client_port ? flow->client_port : port) == p->sport;
 }
 
-/* Completes *to for a client: whether the backend is the client itself, and a port by which the
- * flow differs from all others of the same ends. Returns 0 or a drop reason. */
-__noinline int lb_settle(const struct packet *p, struct lb_target *to, __u32 now)
+/* Chooses the source that the backend sees: the loopback address if the backend is the client
+ * itself, and a port that makes the tuple unique. Returns 0 or a drop reason. */
+__noinline int lb_choose_source(const struct packet *p, struct lb_target *to, __u32 now)
 {
 	struct addr client;
 	struct ct_key key;
@@ -51,18 +51,18 @@ __noinline int lb_settle(const struct packet *p, struct lb_target *to, __u32 now
 
 	if (!p || !to)
 		return DROP_MALFORMED;
-	/* Before anything is remembered: see rewrite_end. */
+	/* Before anything is stored: see rewrite_end. */
 	if (unlikely(p->proto == PROTO_SCTP && to->port != p->dport))
 		return DROP_SCTP_PORT;
 	client = p->src;
-	to->flags &= CT_DIRECT;
+	to->flags &= CT_DSR;
 	to->client_port = 0;
 	if (addr_equal(&to->addr, &client)) {
 		to->flags |= CT_HAIRPIN;
 		loopback(&client, p->v6);
 	}
 	port = p->sport;
-	for (int i = 0; i < LB_TRIES; i++) {
+	for (int i = 0; i < LB_PORT_TRIES; i++) {
 		bool swapped = ct_key_set(&key, &client, &to->addr, port, to->port, p->proto);
 
 		if (lb_port_free(p, bpf_map_lookup_elem(&ct, &key), swapped, port, to->owner, now)) {
@@ -77,15 +77,16 @@ __noinline int lb_settle(const struct packet *p, struct lb_target *to, __u32 now
 	return DROP_NO_PORT;
 }
 
-/* Finds where the packets of a direct flow go that has been put aside. Returns whether it has. */
-__noinline int lb_aside(const struct packet *p, struct lb_target *to, __u32 now, __u32 *backend_owner)
+/* Finds the translation of a direct flow whose tuple collided with another's. Returns whether there
+ * is one. */
+__noinline int lb_find_collision(const struct packet *p, struct lb_target *to, __u32 now, __u32 *backend_owner)
 {
 	struct ct_key key;
 
 	if (!p || !to || !backend_owner)
 		return false;
 	ct_key_set(&key, &p->src, &p->dst, p->sport, p->dport, p->proto);
-	key.aside = true;
+	key.collision = true;
 	struct ct_value *entry = bpf_map_lookup_elem(&ct, &key);
 	to->addr = p->dst;
 	to->port = p->dport;
@@ -98,17 +99,16 @@ __noinline int lb_aside(const struct packet *p, struct lb_target *to, __u32 now,
 	return true;
 }
 
-/* Says whether a packet, which is not for a service, has the ends of a flow through one. */
+/* Says whether a packet that is not for a service has the tuple of a flow through one. */
 static __always_inline bool lb_collides(const struct found *f)
 {
-	const __u32 other = CT_TRANSLATED | CT_HAIRPIN | CT_DIRECT;
+	const __u32 other = CT_TRANSLATED | CT_HAIRPIN | CT_DSR;
 
 	return (f->flow->flags & other) == CT_TRANSLATED && !!(f->flow->flags & CT_OPENED_BY_B) == f->c.swapped;
 }
 
-/* Makes a packet for a service one for its backend. Returns 0 or a drop reason. */
-static __always_inline int lb_send_to(struct __sk_buff *ctx, struct packet *p,
-				      const struct lb_target *to)
+/* Rewrites a packet for a service to its backend. Returns 0 or a drop reason. */
+static __always_inline int lb_rewrite(struct __sk_buff *ctx, struct packet *p, const struct lb_target *to)
 {
 	bool hairpin = to->flags & CT_HAIRPIN;
 
@@ -177,11 +177,10 @@ static __noinline __maybe_unused int translate_error(struct __sk_buff *ctx, stru
 	return 0;
 }
 
-/* Makes the key that of a port of services at whichever other node of this cluster, if the packet
- * goes to such a port of a node. What came there from a pod would be taken for forged, and judged
- * as the node's own. Nodes of other clusters have other services at their ports, and an API server
- * may be no node. */
-static __always_inline bool lb_key_of_node(struct lb_key *key, const struct packet *p)
+/* Makes *key that of a NodePort at any remote node of this cluster, if the packet goes to such a
+ * port of a node. There, a pod's packet would be dropped as spoofed, or judged as the node's own.
+ * Nodes of other clusters have other services at their ports, and an API server may be no node. */
+static __always_inline bool lb_key_set_remote_node(struct lb_key *key, const struct packet *p)
 {
 	struct tunnel_peer *node;
 
@@ -191,11 +190,11 @@ static __always_inline bool lb_key_of_node(struct lb_key *key, const struct pack
 	} else {
 		addr_set4(&key->addr, 0);
 	}
-	key->scope = LB_OTHER_NODE;
+	key->scope = LB_SCOPE_REMOTE_NODE;
 	if (!bpf_map_lookup_elem(&lb_services, key))
 		return false;
 	node = bpf_map_lookup_elem(&tunnel_peers, &p->dst);
-	return node && node->own;
+	return node && node->same_cluster;
 }
 
 /* Translates a packet of which find has been asked, if it is for a service. Returns 0 or a drop
@@ -215,12 +214,12 @@ static __always_inline int translate(struct __sk_buff *ctx, struct packet *p, st
 	}
 	to.owner = f->c.sides.src_owner;
 	if (ct_alive(f->flow, f->c.now) && likely(!(f->flow->flags & CT_SERVICE))) {
-		if (likely(scope != LB_INSIDE || !lb_collides(f)))
+		if (likely(scope != LB_SCOPE_INTERNAL || !lb_collides(f)))
 			return 0;
-		fresh = !lb_aside(p, &to, f->c.now, &backend_owner);
+		fresh = !lb_find_collision(p, &to, f->c.now, &backend_owner);
 		if (fresh) {
-			err = lb_settle(p, &to, f->c.now);
-			/* If its ends are free after all, it need not be put aside. */
+			err = lb_choose_source(p, &to, f->c.now);
+			/* If its tuple is free after all, the flow needs no other port. */
 			if (err || !to.client_port)
 				return err;
 		}
@@ -228,34 +227,34 @@ static __always_inline int translate(struct __sk_buff *ctx, struct packet *p, st
 		to.addr = f->flow->nat;
 		to.port = f->flow->nat_port;
 		to.client_port = f->flow->client_port;
-		to.flags = f->flow->flags & (CT_HAIRPIN | CT_DIRECT);
+		to.flags = f->flow->flags & (CT_HAIRPIN | CT_DSR);
 		backend_owner = f->flow->dst_generation;
-	} else if (scope != LB_INSIDE || ct_opens(p) || !lb_aside(p, &to, f->c.now, &backend_owner)) {
+	} else if (scope != LB_SCOPE_INTERNAL || ct_is_syn(p) || !lb_find_collision(p, &to, f->c.now, &backend_owner)) {
 		struct lb_key key;
 
 		lb_key_set(&key, p, scope);
 		err = lb_choose(&key, &p->src, p->sport, f->c.now, &to);
-		if (err == LB_NONE && scope == LB_INSIDE && lb_key_of_node(&key, p))
+		if (err == LB_NONE && scope == LB_SCOPE_INTERNAL && lb_key_set_remote_node(&key, p))
 			err = lb_choose(&key, &p->src, p->sport, f->c.now, &to);
 		if (err == LB_NONE)
 			return 0;
 		if (err < 0)
 			return -err;
-		err = lb_settle(p, &to, f->c.now);
+		err = lb_choose_source(p, &to, f->c.now);
 		if (err)
 			return err;
 		fresh = true;
 	}
 	f->c.nat.on = true;
 	f->c.nat.fresh = fresh;
-	f->c.nat.kept = !fresh;
+	f->c.nat.cached = !fresh;
 	f->c.backend_owner = backend_owner;
 	f->c.nat.hairpin = to.flags & CT_HAIRPIN;
-	f->c.nat.direct = to.flags & CT_DIRECT;
+	f->c.nat.dsr = to.flags & CT_DSR;
 	f->c.nat.service = p->dst;
 	f->c.nat.port = p->dport;
 	f->c.nat.client_port = to.client_port ? p->sport : 0;
-	err = lb_send_to(ctx, p, &to);
+	err = lb_rewrite(ctx, p, &to);
 	if (err)
 		return err;
 	f->c.port = ntohs(p->dport);

@@ -58,7 +58,7 @@ enum { SHAPE_ANY_PORT = 16, SHAPE_ANY_PROTO = 17, SHAPES_OF_RANGES = 0xFFFE };
 enum {
 	PEER_ONE = 0, /* one identity */
 	PEER_ANY = 1,
-	PEER_BLOCK = 2, /* a block of addresses, whoever has them: an identity of a scope of its own */
+	PEER_BLOCK = 2, /* a block of addresses: an identity of a scope of its own */
 	PEER_KINDS = 3,
 };
 
@@ -171,13 +171,12 @@ struct {
  * and at whose ports services are found. */
 struct tunnel_peer {
 	__u32 node; /* the same for all addresses of a node */
-	/* The identities that a node's packets may have, besides those reserved for whom it has to
-	 * do with. */
+	/* The identities that a node may send besides the reserved ones. */
 	__u32 first;
 	__u32 last;
-	/* Of this cluster: reserved identities with one meaning in the cluster may be spoken for as
-	 * well. */
-	__u32 own;
+	/* The node is of this cluster: it may also send reserved identities that have one meaning
+	 * in the cluster. */
+	__u32 same_cluster;
 };
 
 struct {
@@ -220,7 +219,7 @@ struct ct_key {
 	__u16 port_a; /* network byte order */
 	__u16 port_b;
 	__u8 proto;
-	__u8 aside; /* of a CT_SERVICE: the flow with these ends is another's, see lb.h */
+	__u8 collision; /* of a CT_SERVICE: another flow has this tuple, see lb.h */
 	__u8 pad[2];
 };
 
@@ -233,22 +232,22 @@ enum {
 	/* The policy of the local source, or destination, has judged the flow. */
 	CT_SRC_JUDGED = 1 << 5,
 	CT_DST_JUDGED = 1 << 6,
-	/* No flow, but where the packets of one that is addressed to a service go: see lb.h. */
+	/* Not a flow, but the backend of one that is addressed to a service: see lb.h. */
 	CT_SERVICE = 1 << 7,
 	/* The flow was addressed to a service: its replies come from there. */
 	CT_TRANSLATED = 1 << 8,
 	/* A pod talks to itself through a service: its own address is replaced by the loopback
 	 * address. */
 	CT_HAIRPIN = 1 << 9,
-	/* Another node than the backend's was asked, and the backend's answers the client itself:
-	 * see direct.h. */
-	CT_DIRECT = 1 << 11,
+	/* DSR: the client addressed another node than the backend's, and the backend's node
+	 * replies directly: see dsr.h. */
+	CT_DSR = 1 << 11,
 	/* Made on behalf of an endpoint beyond its share: may be displaced by others that are. */
 	CT_EXCESS = 1 << 12,
-	/* From here on, eight bits each: the TCP flags, of those that matter, of the packets that
-	 * went on with the flow, and against it. */
-	CT_TOLD_FORWARD = 16,
-	CT_TOLD_REVERSE = 24,
+	/* From here on, eight bits each: the TCP flags seen in each direction, of those that are
+	 * reported. */
+	CT_TCP_FLAGS_FORWARD = 16,
+	CT_TCP_FLAGS_REVERSE = 24,
 };
 
 struct ct_value {
@@ -270,7 +269,7 @@ struct ct_value {
 	/* CT_SERVICE: the port to send from instead of the client's own; CT_TRANSLATED: the
 	 * client's own. 0 if the port stays as it is. */
 	__u16 client_port;
-	__u16 masquerade_port; /* under which this node has sent the flow on, 0 if it has not */
+	__u16 masquerade_port; /* the source port after SNAT, 0 without */
 	__u16 pad;
 };
 
@@ -287,7 +286,7 @@ struct ct_account {
 	__u32 share; /* what it may hold, 0: anything */
 	__u32 counted; /* tick at which the agent counted: an old count binds nobody */
 	__u32 excess; /* entries made beyond the share */
-	__u32 places; /* how many ct_excess has */
+	__u32 slots; /* how many ct_excess has */
 };
 
 struct {
@@ -297,7 +296,7 @@ struct {
 	__type(value, struct ct_account);
 } ct_accounts SEC(".maps");
 
-/* The entries beyond shares. Each new one takes a place by lot, and the entry that had it goes. */
+/* The entries beyond shares. A new one takes a random slot and evicts the entry that had it. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 32768);
@@ -305,9 +304,8 @@ struct {
 	__type(value, struct ct_key);
 } ct_excess SEC(".maps");
 
-/* Whose the answers are to a flow that this node has sent on in its own name: a port of the node
- * towards one port of a backend. What is in use must never make room for others, so this is no LRU
- * map. */
+/* SNAT bindings: the client behind a port of the node, towards one port of a backend. A binding in
+ * use must never be evicted, so this is no LRU map. */
 struct masquerade_key {
 	struct addr node;
 	struct addr backend;
@@ -344,8 +342,7 @@ struct {
 	__type(value, __u32);
 } masquerade_accounts SEC(".maps");
 
-/* A place for the first fragment of a datagram: one of an endpoint's, or of the node's own, see
- * fragment.h. */
+/* A slot for the first fragment of a datagram: an endpoint's, or the node's own, see fragment.h. */
 struct frag_key {
 	__u32 owner; /* the incarnation of the endpoint, 0 for the node */
 	__u16 slot;
@@ -374,15 +371,14 @@ struct {
 	__type(value, struct frag_value);
 } fragments SEC(".maps");
 
-/* Whom a frontend serves: a service may treat those outside of the cluster differently, and an
- * address that every machine has for itself (127.0.0.1) is for the node's own processes and nobody
- * else. What pods send to a port of another node, whichever, is sent on from here: its address in
- * the key is 0. */
+/* The clients that a frontend is for. A service may treat clients outside of the cluster
+ * differently, and a loopback address (127.0.0.1) is for the node's own processes only. A NodePort
+ * that a pod addresses at a remote node is load-balanced here: its address in the key is 0. */
 enum {
-	LB_INSIDE = 0,
-	LB_OUTSIDE = 1,
-	LB_NODE = 2,
-	LB_OTHER_NODE = 3,
+	LB_SCOPE_INTERNAL = 0,
+	LB_SCOPE_EXTERNAL = 1,
+	LB_SCOPE_NODE = 2,
+	LB_SCOPE_REMOTE_NODE = 3,
 };
 
 struct lb_key {
@@ -394,19 +390,19 @@ struct lb_key {
 };
 
 enum {
-	/* Without backends: there are some, but none that this frontend may lead to. Nothing is
-	 * answered, as another node would serve the client. */
-	LB_ELSEWHERE = 1 << 0,
-	/* Only clients of the set's ranges are served. */
-	LB_RESTRICTED = 1 << 1,
-	/* The set has a table by which a client's flow gets the same backend on every node. */
-	LB_CONSISTENT = 1 << 2,
-	/* Clients that are sent on to another node are answered from there. */
-	LB_DIRECT = 1 << 3,
+	/* No backend here, but some on other nodes that this frontend may not use. Packets are
+	 * dropped without a reply, as another node would serve the client. */
+	LB_REMOTE_ONLY = 1 << 0,
+	/* Only clients within lb_ranges are served. */
+	LB_SOURCE_RANGES = 1 << 1,
+	/* The set has a Maglev table: a flow gets the same backend on every node. */
+	LB_MAGLEV = 1 << 2,
+	/* A backend on another node replies to the client directly. */
+	LB_DSR = 1 << 3,
 };
 
-/* A frontend. Its backends are slots 0 to count-1 of a set, which is written whole under a number
- * not in use, and then named here: so no packet meets half of a change. */
+/* A frontend. Its backends are slots 0 to count-1 of a set. A changed set is written whole under an
+ * unused number before the frontend refers to it: no packet sees half of a change. */
 struct lb_service {
 	__u32 set;
 	__u32 count;
@@ -442,7 +438,7 @@ struct {
 	__type(value, struct lb_backend);
 } lb_slots SEC(".maps");
 
-/* The backends by what they are, to see whether one still belongs to its set. */
+/* The backends by address, to check whether one still belongs to a set. */
 struct lb_member {
 	struct lb_backend backend;
 	__u32 set;
@@ -457,7 +453,7 @@ struct {
 	__type(value, __u32);
 } lb_members SEC(".maps");
 
-/* Addresses of clients that a set is for. */
+/* The source ranges of a set (loadBalancerSourceRanges). */
 struct lb_range {
 	__u32 bits; /* 32 more than the prefix of addr has, whose IPv4 form has 96 of its own */
 	__u32 set;
@@ -472,8 +468,8 @@ struct {
 	__type(value, __u32);
 } lb_ranges SEC(".maps");
 
-/* A set's table (see internal/service/maglev.go): which slot each cell is. It is cut into parts of
- * less than a kilobyte, which is what the kernel has in stock. */
+/* A set's Maglev table (see internal/service/maglev.go): the slot of each cell. It is split into
+ * parts below a kilobyte, a size that the kernel's allocator caches. */
 enum {
 	LB_TABLE_CELLS = 16381,
 	LB_PART_CELLS = 480,
@@ -496,7 +492,7 @@ struct {
 	__type(value, struct lb_cells);
 } lb_tables SEC(".maps");
 
-/* How many packets to nobody were answered lately: one cell a processor. */
+/* Limits the rejects that a processor sends in a tick. */
 struct lb_refusals {
 	__u32 tick;
 	__u32 count;
@@ -509,13 +505,13 @@ struct {
 	__type(value, struct lb_refusals);
 } lb_refused SEC(".maps");
 
-struct lb_client {
+struct lb_affinity_key {
 	struct addr addr; /* zero: the node itself */
 	__u32 id; /* of the service's port */
 	__u32 owner; /* the incarnation of the endpoint that has the address, 0 if it is not of this node */
 };
 
-struct lb_choice {
+struct lb_affinity_value {
 	struct lb_backend backend;
 	__u32 expires; /* tick */
 	__u32 pad;
@@ -524,12 +520,12 @@ struct lb_choice {
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 65536);
-	__type(key, struct lb_client);
-	__type(value, struct lb_choice);
+	__type(key, struct lb_affinity_key);
+	__type(value, struct lb_affinity_value);
 } lb_affinity SEC(".maps");
 
-/* What a socket of the node has to do with services: the backend that it has for a frontend, or the
- * frontend that a backend answers for. */
+/* The translations of a socket of the node: frontend to backend for what it sends, and backend to
+ * frontend for what it receives. */
 enum {
 	SOCKET_BACKEND = 0,
 	SOCKET_FRONTEND = 1,
@@ -540,7 +536,7 @@ struct lb_socket {
 	struct addr addr;
 	__u16 port; /* network byte order */
 	__u8 proto;
-	__u8 answer; /* SOCKET_BACKEND, SOCKET_FRONTEND */
+	__u8 direction; /* SOCKET_BACKEND, SOCKET_FRONTEND */
 	__u8 pad[4];
 };
 
@@ -568,14 +564,13 @@ enum {
 	MONITOR_DROPS = 1 << 0,
 	MONITOR_VERDICTS = 1 << 1,
 	MONITOR_TRACES = 1 << 2, /* of every packet */
-	MONITOR_NEWS = 1 << 3, /* of those that bring something new to their flow, and samples */
+	MONITOR_FLOW_UPDATES = 1 << 3, /* of those that change the state of their flow, and samples */
 	MONITOR_BITS = 4,
 	MONITOR_ALL = (1 << MONITOR_BITS) - 1,
 };
 
-/* One cell: the kinds of event wanted, and above them the tick until which, without its upper bits.
- * Who wants them says so again and again: nobody would take the wish back for an agent that was
- * killed. */
+/* One cell: the kinds of event requested, and above them the tick at which the request expires,
+ * without its upper bits. The agent renews it: that of a killed agent expires. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -599,13 +594,13 @@ struct event {
 	__u32 ifindex;
 	__u32 length;
 	__u16 captured;
-	__u8 news;
+	__u8 flow_update;
 	__u8 match;
 	__u8 pad[4];
 	__u8 packet[EVENT_CAPTURE];
 };
 
-/* A buffer for each kind of event, so that what there is much of displaces nothing else. */
+/* A buffer for each kind of event, so that a flood of one does not displace the others. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 1 << 20);
@@ -623,8 +618,8 @@ struct {
 
 enum { EVENT_KINDS = 3 };
 
-/* One cell a processor for each kind, in the order of enum event_type: events that found no
- * room. */
+/* Events lost because their buffer was full, per processor and kind, in the order of enum
+ * event_type. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, EVENT_KINDS);
@@ -632,8 +627,8 @@ struct {
 	__type(value, __u64);
 } events_lost SEC(".maps");
 
-/* What senders have put, within a tick, into a buffer that was filling up. Which senders share a
- * cell is up to chance. */
+/* How many events each sender has written within a tick to a buffer that is more than half full.
+ * Senders are hashed to cells. */
 enum { EVENT_SENDERS = 1024 };
 
 struct event_share {

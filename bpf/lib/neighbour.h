@@ -16,7 +16,7 @@ static __always_inline int answer(struct __sk_buff *ctx, struct report *report)
 }
 
 static __noinline int answer_arp(struct __sk_buff *ctx, const struct endpoint *ep,
-				      struct report *report)
+				 struct report *report)
 {
 	struct {
 		struct eth_header eth;
@@ -54,7 +54,7 @@ static __noinline int answer_arp(struct __sk_buff *ctx, const struct endpoint *e
 /* Answers a neighbour solicitation for the gateway (RFC 4861 7.2). p has been parsed and is of
  * KIND_NEIGHBOUR; the frame's source address has been checked. */
 static __noinline int answer_solicitation(struct __sk_buff *ctx, const struct endpoint *ep,
-					       const struct packet *p, struct report *report)
+					  const struct packet *p, struct report *report)
 {
 	struct nd_message ask;
 	struct addr target;

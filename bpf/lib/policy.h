@@ -12,15 +12,16 @@ enum action {
 };
 #define ACTION_MASK 3
 
-/* What the entries that match a packet say together, in one register: bits of enum ordinary that
- * were seen, and the first rule of each tier, less one, so that none is the largest. */
-#define SAYS_ALLOW (1ull << ORDINARY_ALLOW)
-#define SAYS_DENY (1ull << ORDINARY_DENY)
-#define SAYS_NOTHING 0xFFFFFFFF00000000ull
-/* Rides along: what no entry decides is denied. */
-#define SAYS_ENFORCED (1ull << 8)
-/* Likewise: what is denied is not refused. */
-#define SAYS_AUDIT (1ull << 9)
+/* The combined result of the entries that match a packet, in one register: the bits of enum
+ * ordinary that were seen, and the first rule of each tier, less one, so that none is the
+ * largest. */
+#define RESULT_ALLOW (1ull << ORDINARY_ALLOW)
+#define RESULT_DENY (1ull << ORDINARY_DENY)
+#define RESULT_EMPTY 0xFFFFFFFF00000000ull
+/* Also in the register: what no entry decides is denied. */
+#define RESULT_ENFORCED (1ull << 8)
+/* Likewise: what is denied passes. */
+#define RESULT_AUDIT (1ull << 9)
 
 /* Beside the number of a rule set: its endpoint is in audit mode. No number has this bit. */
 #define RULE_SET_AUDIT (1u << 31)
@@ -37,12 +38,12 @@ enum match {
 };
 #define MATCH_MASK 7
 
-/* Where in the register is what the first entry has matched that says a thing, three bits each. */
+/* Where the register has what the entry matched that set a part of the result, three bits each. */
 enum {
-	BY_ADMIN = 12,
-	BY_ALLOW = 15,
-	BY_DENY = 18,
-	BY_BASELINE = 21,
+	MATCH_SHIFT_ADMIN = 12,
+	MATCH_SHIFT_ALLOW = 15,
+	MATCH_SHIFT_DENY = 18,
+	MATCH_SHIFT_BASELINE = 21,
 };
 
 /* A verdict is a drop reason, or 0, and above it what has matched of the packet. */
@@ -51,13 +52,13 @@ enum {
 /* Beside a verdict that refuses: the packet passes all the same. */
 #define AUDITED (1 << 16)
 
-/* What policy_verdict is asked, in one word: a global function takes five arguments. */
-#define ABOUT_EGRESS (1u << 24)
-#define ABOUT_V6 (1u << 25)
+/* The packet's part of a policy lookup in one word: a global function takes five arguments. */
+#define QUERY_EGRESS (1u << 24)
+#define QUERY_V6 (1u << 25)
 
-static __always_inline __u32 about(__u32 direction, bool v6, __u8 proto, __u16 port)
+static __always_inline __u32 policy_query(__u32 direction, bool v6, __u8 proto, __u16 port)
 {
-	return (direction == EGRESS ? ABOUT_EGRESS : 0) | (v6 ? ABOUT_V6 : 0) | (__u32)proto << 16 | port;
+	return (direction == EGRESS ? QUERY_EGRESS : 0) | (v6 ? QUERY_V6 : 0) | (__u32)proto << 16 | port;
 }
 
 static __always_inline void policy_key_set(struct policy_key *key, __u32 rule_set, __u32 identity, __u32 direction)
@@ -68,25 +69,25 @@ static __always_inline void policy_key_set(struct policy_key *key, __u32 rule_se
 	key->direction = direction;
 }
 
-/* Adds what an entry says that has matched so. */
-static __always_inline __u64 policy_join(__u64 says, const struct policy_value *entry, __u32 match)
+/* Merges a matching entry into the result. */
+static __always_inline __u64 policy_merge(__u64 result, const struct policy_value *entry, __u32 match)
 {
-	__u16 admin = says >> 48, baseline = says >> 32;
+	__u16 admin = result >> 48, baseline = result >> 32;
 	__u16 more_admin = entry->admin - 1, more_baseline = entry->baseline - 1;
-	__u32 rest = says;
+	__u32 rest = result;
 
 	if (more_admin < admin) {
 		admin = more_admin;
-		rest = (rest & ~(MATCH_MASK << BY_ADMIN)) | match << BY_ADMIN;
+		rest = (rest & ~(MATCH_MASK << MATCH_SHIFT_ADMIN)) | match << MATCH_SHIFT_ADMIN;
 	}
 	if (more_baseline < baseline) {
 		baseline = more_baseline;
-		rest = (rest & ~(MATCH_MASK << BY_BASELINE)) | match << BY_BASELINE;
+		rest = (rest & ~(MATCH_MASK << MATCH_SHIFT_BASELINE)) | match << MATCH_SHIFT_BASELINE;
 	}
-	if (entry->ordinary == ORDINARY_ALLOW && !(rest & SAYS_ALLOW))
-		rest |= match << BY_ALLOW;
-	if (entry->ordinary == ORDINARY_DENY && !(rest & SAYS_DENY))
-		rest |= match << BY_DENY;
+	if (entry->ordinary == ORDINARY_ALLOW && !(rest & RESULT_ALLOW))
+		rest |= match << MATCH_SHIFT_ALLOW;
+	if (entry->ordinary == ORDINARY_DENY && !(rest & RESULT_DENY))
+		rest |= match << MATCH_SHIFT_DENY;
 	return (__u64)admin << 48 | (__u64)baseline << 32 | rest | 1ull << (entry->ordinary & 3);
 }
 
@@ -100,13 +101,14 @@ static __always_inline __u32 policy_matched(bool peer, __u32 shape)
 	return peer ? MATCH_L3_L4 : MATCH_L4_ONLY;
 }
 
-/* Adds what the most specific entry of the identity in the key (0: entries of any) says, probing
- * only for the shapes that the rule set has. A global function, as it is called three times. */
-__noinline __u64 policy_match(__u64 says, struct policy_key *key, __u32 what, __u32 shapes)
+/* Merges the most specific entry of the identity in the key (0: entries of any) into the result,
+ * probing only for the shapes that the rule set has. A global function, as it is called three
+ * times. */
+__noinline __u64 policy_match(__u64 result, struct policy_key *key, __u32 query, __u32 shapes)
 {
 	if (!key)
-		return says;
-	key->proto = what >> 16;
+		return result;
+	key->proto = query >> 16;
 	for (__u32 i = 0; i <= SHAPE_ANY_PROTO; i++) {
 		/* Hardly a rule has a range of ports. */
 		if (i == 1 && !(shapes & SHAPES_OF_RANGES))
@@ -118,14 +120,14 @@ __noinline __u64 policy_match(__u64 says, struct policy_key *key, __u32 what, __
 			key->port = 0;
 			key->port_bits = 0;
 		} else {
-			key->port = what & (0xFFFF << i) & 0xFFFF;
+			key->port = query & (0xFFFF << i) & 0xFFFF;
 			key->port_bits = 16 - i;
 		}
 		struct policy_value *entry = bpf_map_lookup_elem(&policy, key);
 		if (entry)
-			return policy_join(says, entry, policy_matched(key->identity, i));
+			return policy_merge(result, entry, policy_matched(key->identity, i));
 	}
-	return says;
+	return result;
 }
 
 /* Finds the identity of the block that an address is in; 0 if it is in none. */
@@ -136,73 +138,73 @@ static __always_inline __u32 block_of(const struct prefix *key)
 	return block ? *block : 0;
 }
 
-static __always_inline int policy_by(__u64 says, int reason, __u32 by)
+static __always_inline int policy_make_verdict(__u64 result, int reason, __u32 shift)
 {
-	return reason | ((says >> by) & MATCH_MASK) << VERDICT_MATCH_SHIFT;
+	return reason | ((result >> shift) & MATCH_MASK) << VERDICT_MATCH_SHIFT;
 }
 
-/* Asks the tiers in their order. Returns a verdict. */
-static __always_inline int policy_decide(__u64 says)
+/* Decides by the tiers in their order. Returns a verdict. */
+static __always_inline int policy_decide(__u64 result)
 {
-	__u32 action = ((says >> 48) + 1) & ACTION_MASK;
+	__u32 action = ((result >> 48) + 1) & ACTION_MASK;
 
 	if (action == ACTION_ACCEPT)
-		return policy_by(says, FORWARDED, BY_ADMIN);
+		return policy_make_verdict(result, FORWARDED, MATCH_SHIFT_ADMIN);
 	if (action == ACTION_DENY)
-		return policy_by(says, DROP_POLICY_DENY, BY_ADMIN);
-	if (says & SAYS_DENY)
-		return policy_by(says, DROP_POLICY_DENY, BY_DENY);
-	if (says & SAYS_ALLOW)
-		return policy_by(says, FORWARDED, BY_ALLOW);
-	action = ((says >> 32) + 1) & ACTION_MASK;
+		return policy_make_verdict(result, DROP_POLICY_DENY, MATCH_SHIFT_ADMIN);
+	if (result & RESULT_DENY)
+		return policy_make_verdict(result, DROP_POLICY_DENY, MATCH_SHIFT_DENY);
+	if (result & RESULT_ALLOW)
+		return policy_make_verdict(result, FORWARDED, MATCH_SHIFT_ALLOW);
+	action = ((result >> 32) + 1) & ACTION_MASK;
 	if (action == ACTION_ACCEPT)
-		return policy_by(says, FORWARDED, BY_BASELINE);
+		return policy_make_verdict(result, FORWARDED, MATCH_SHIFT_BASELINE);
 	if (action == ACTION_DENY)
-		return policy_by(says, DROP_POLICY_DENY, BY_BASELINE);
-	return says & SAYS_ENFORCED ? DROP_POLICY_DENIED : FORWARDED;
+		return policy_make_verdict(result, DROP_POLICY_DENY, MATCH_SHIFT_BASELINE);
+	return result & RESULT_ENFORCED ? DROP_POLICY_DENIED : FORWARDED;
 }
 
-/* Judges a packet of a peer, by its identity and, if the rule set names any blocks, by its address
- * (the two halves of a struct addr). In what the port is in host byte order, or the ICMP type.
- * Returns a verdict, beside AUDITED if the policy refuses and is not to. A global function:
- * verified once, however often it is called. */
-__noinline int policy_verdict(__u32 rule_set, __u32 identity, __u64 address0, __u64 address1, __u32 what)
+/* Judges a packet by its peer's identity and, if the rule set names any blocks, address (the two
+ * halves of a struct addr). The port in the query is in host byte order, or the ICMP type. Returns
+ * a verdict, with AUDITED if the policy denies in audit mode. A global function: verified once,
+ * however often it is called. */
+__noinline int policy_verdict(__u32 rule_set, __u32 identity, __u64 address0, __u64 address1, __u32 query)
 {
-	__u64 says = SAYS_NOTHING | (rule_set & RULE_SET_AUDIT ? SAYS_AUDIT : 0);
+	__u64 result = RESULT_EMPTY | (rule_set & RULE_SET_AUDIT ? RESULT_AUDIT : 0);
 
-	/* The callers leave little room on the stack: both keys share theirs, the address is in its
-	 * place from the start, and what the rule set says is read when it is needed. */
+	/* The callers leave little room on the stack: both keys share it, the address is written
+	 * first, and the rule set is read when it is needed. */
 	union {
 		struct prefix prefix;
 		struct policy_key policy;
 	} key;
 
-	prefix_set(&key.prefix, address0, address1, what & ABOUT_V6);
+	prefix_set(&key.prefix, address0, address1, query & QUERY_V6);
 	rule_set &= ~RULE_SET_AUDIT;
 	struct rule_set *rules = bpf_map_lookup_elem(&rule_sets, &rule_set);
 
 	if (!rules)
 		return DROP_NO_RULE_SET;
-	__u32 direction = what & ABOUT_EGRESS ? EGRESS : INGRESS;
+	__u32 direction = query & QUERY_EGRESS ? EGRESS : INGRESS;
 	const __u32 *shapes = rules->shapes[direction];
 
-	says |= rules->enforced[direction] ? SAYS_ENFORCED : 0;
+	result |= rules->enforced[direction] ? RESULT_ENFORCED : 0;
 
 	if (shapes[PEER_BLOCK]) {
 		__u32 block = block_of(&key.prefix);
 
 		if (block) {
 			policy_key_set(&key.policy, rule_set, block, direction);
-			says = policy_match(says, &key.policy, what, shapes[PEER_BLOCK]);
+			result = policy_match(result, &key.policy, query, shapes[PEER_BLOCK]);
 		}
 	}
 	policy_key_set(&key.policy, rule_set, identity, direction);
 	/* The entries of any are not those of a peer that nobody knows (0). */
 	if (identity)
-		says = policy_match(says, &key.policy, what, shapes[PEER_ONE]);
+		result = policy_match(result, &key.policy, query, shapes[PEER_ONE]);
 	key.policy.identity = 0;
-	says = policy_match(says, &key.policy, what, shapes[PEER_ANY]);
-	int verdict = policy_decide(says);
+	result = policy_match(result, &key.policy, query, shapes[PEER_ANY]);
+	int verdict = policy_decide(result);
 
-	return verdict & VERDICT_REASON_MASK && says & SAYS_AUDIT ? verdict | AUDITED : verdict;
+	return verdict & VERDICT_REASON_MASK && result & RESULT_AUDIT ? verdict | AUDITED : verdict;
 }

@@ -1,6 +1,6 @@
-/* The answer to a packet for a service that nobody serves, or for an address that is not for pods:
- * what a host answers whose port is closed, a reset to TCP and "port unreachable" to the rest. So
- * clients know at once, instead of when they are tired of waiting. */
+/* Rejects packets for a service without backends, or for an address that is not for pods, as a host
+ * does whose port is closed: a reset for TCP, "port unreachable" for the rest. So clients fail at
+ * once instead of timing out. */
 #pragma once
 #include "clock.h"
 #include "config.h"
@@ -9,8 +9,8 @@
 #include "rewrite.h"
 
 enum {
-	/* Answers a processor gives in a tick; more would serve those who flood others in a false
-	 * name. */
+	/* Rejects that a processor sends in a tick; more would serve those who flood others with
+	 * spoofed source addresses. */
 	REFUSALS_PER_TICK = 1000,
 	ANSWER_TTL = 64,
 	/* Of the packet that an ICMP error is about, eight bytes of its transport are promised. */
@@ -114,7 +114,7 @@ static __noinline __maybe_unused int answer_reset(struct __sk_buff *ctx, const s
 	return answer_network(ctx, p, PROTO_TCP, sizeof(out));
 }
 
-/* Turns a datagram into the ICMP error that says that nobody takes it. */
+/* Turns a datagram into the ICMP error "port unreachable" about it. */
 static __noinline __maybe_unused int answer_unreachable(struct __sk_buff *ctx, const struct packet *p)
 {
 	struct {
@@ -157,11 +157,10 @@ static __noinline __maybe_unused int answer_unreachable(struct __sk_buff *ctx, c
 	return answer_network(ctx, p, proto, len);
 }
 
-/* Counts and reports a packet as dropped for a reason, as that its service has no backends, and
- * turns it into the answer that refuses it, with the hardware addresses swapped. Returns 0 if there
- * is an answer to send, or the reason to drop it without. Nothing is answered to resets, to
- * fragments, whose rest would be refused again, and to packets with options, which nobody sends to
- * a service. */
+/* Counts and reports a packet as dropped for a reason, and turns it into the reply that rejects it,
+ * with the hardware addresses swapped. Returns 0 if there is a reply to send, or the reason to drop
+ * the packet without. There is none to resets, to fragments, whose rest would be rejected again,
+ * and to packets with options, which nobody sends to a service. */
 static __noinline __maybe_unused int refuse(struct __sk_buff *ctx, const struct packet *p, struct report *report, int reason)
 {
 	__u32 plain = ETH_LEN + (p->v6 ? sizeof(struct ipv6_header) : sizeof(struct ipv4_header));

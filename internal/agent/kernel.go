@@ -92,7 +92,7 @@ func hadHostPorts(kernel datapath.Services, log *slog.Logger) bool {
 	if err != nil {
 		log.Warn("cannot read the kernel's table of services; clients outside find host ports when all pods have been observed", "error", err)
 	}
-	return slices.ContainsFunc(rows, func(s datapath.Service) bool { return s.Scope == datapath.ServiceOutside })
+	return slices.ContainsFunc(rows, func(s datapath.Service) bool { return s.Scope == datapath.ServiceExternal })
 }
 
 // nodeSockets are the sockets of the node's own processes to which the hooks of the cgroup have

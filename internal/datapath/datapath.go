@@ -192,10 +192,10 @@ type Config struct {
 	// NodeIPv4 and NodeIPv6 are the node's underlay addresses.
 	NodeIPv4 netip.Addr
 	NodeIPv6 netip.Addr
-	// NodeIPv4Elsewhere and NodeIPv6Elsewhere say that the node has the address on none of its
-	// interfaces, as behind an address translation: the route chooses the tunnel's source then.
-	NodeIPv4Elsewhere bool
-	NodeIPv6Elsewhere bool
+	// NodeIPv4Translated and NodeIPv6Translated say that the node has the address on none of its
+	// interfaces, as behind NAT: the route chooses the tunnel's source then.
+	NodeIPv4Translated bool
+	NodeIPv6Translated bool
 	// LoopbackIPv4 and LoopbackIPv6 are the addresses that a pod sees when it reaches itself
 	// through a service; those that are invalid are as in DefaultLoopbacks.
 	LoopbackIPv4 netip.Addr

@@ -12,30 +12,29 @@ import (
 	"github.com/hawser-net/hawser/internal/validate"
 )
 
-// ServiceScope says whom a frontend serves.
+// ServiceScope says which clients a frontend is for.
 type ServiceScope uint8
 
 // The scopes. The values are those stored in the kernel's map.
 const (
-	// ServiceInside is for pods and for the node's own processes.
-	ServiceInside ServiceScope = 0
-	// ServiceOutside is for what comes to the node from outside of the cluster.
-	ServiceOutside ServiceScope = 1
-	// ServiceNode is for the node's own processes alone, at addresses that every machine has for
-	// itself: 127.0.0.1 and ::1. The first stands for all of 127.0.0.0/8 that have no row of their
-	// own.
+	// ServiceInternal is for pods and for the node's own processes.
+	ServiceInternal ServiceScope = 0
+	// ServiceExternal is for what comes to the node from outside of the cluster.
+	ServiceExternal ServiceScope = 1
+	// ServiceNode is for the node's own processes only, at loopback addresses: 127.0.0.1 and ::1.
+	// The first stands for all of 127.0.0.0/8 that have no row of their own.
 	ServiceNode ServiceScope = 2
-	// ServiceOtherNode is for pods, at a port of whichever other node: the address is the
-	// unspecified one of its family.
-	ServiceOtherNode ServiceScope = 3
+	// ServiceRemoteNode is for pods, at a port of any other node: the address is the unspecified
+	// one of its family.
+	ServiceRemoteNode ServiceScope = 3
 )
 
 // String returns "inside", "outside", "node" or "other-node".
 func (s ServiceScope) String() string {
 	switch s {
-	case ServiceOtherNode:
+	case ServiceRemoteNode:
 		return "other-node"
-	case ServiceOutside:
+	case ServiceExternal:
 		return "outside"
 	case ServiceNode:
 		return "node"
@@ -53,7 +52,7 @@ type ServiceFrontend struct {
 // String returns the frontend as in "10.96.0.1:443/TCP".
 func (f ServiceFrontend) String() string {
 	s := f.Addr.String() + "/" + ProtoName(f.Proto)
-	if f.Scope != ServiceInside {
+	if f.Scope != ServiceInternal {
 		s += " from " + f.Scope.String()
 	}
 	return s
@@ -114,9 +113,9 @@ func (s Service) SameSet(o Service) bool {
 func (f ServiceFrontend) Validate() error {
 	var errs validate.Errors
 	a := f.Addr.Addr()
-	errs.If(!a.IsValid() || a.Is4In6() || a.Zone() != "" || a.IsUnspecified() != (f.Scope == ServiceOtherNode) || f.Addr.Port() == 0, "no plain address and port")
+	errs.If(!a.IsValid() || a.Is4In6() || a.Zone() != "" || a.IsUnspecified() != (f.Scope == ServiceRemoteNode) || f.Addr.Port() == 0, "no plain address and port")
 	errs.If(f.Proto != 6 && f.Proto != 17 && f.Proto != 132, "protocol %d has no ports to balance by", f.Proto)
-	errs.If(f.Scope > ServiceOtherNode, "no such scope %d", f.Scope)
+	errs.If(f.Scope > ServiceRemoteNode, "no such scope %d", f.Scope)
 	if len(errs) > 0 {
 		return fmt.Errorf("service %s: %w", f, errs.Err())
 	}
@@ -136,7 +135,7 @@ func (s Service) Validate() error {
 		}
 	}
 	errs.If(s.RemoteOnly && len(s.Backends) > 0, "service %s: has %d backends, so they cannot all be on other nodes", s.ServiceFrontend, len(s.Backends))
-	errs.If(s.DSR && s.Scope != ServiceOutside, "service %s: only clients outside can be answered directly", s.ServiceFrontend)
+	errs.If(s.DSR && s.Scope != ServiceExternal, "service %s: only clients outside can be answered directly", s.ServiceFrontend)
 	errs.If(s.Maglev && len(s.Backends) > MaxMaglevBackends, "service %s: has %d backends, of which at most %d can be chosen consistently", s.ServiceFrontend, len(s.Backends), MaxMaglevBackends)
 	return errors.Join(append(errs, s.validateSources()...)...)
 }

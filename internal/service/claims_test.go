@@ -59,21 +59,21 @@ func TestNamedAddresses(t *testing.T) {
 			scope datapath.ServiceScope
 			owner string
 		}{
-			{"10.96.0.50:80", datapath.ServiceInside, "cluster"},
-			{"10.96.0.50:81", datapath.ServiceInside, "evil"},
-			{"192.0.2.1:80", datapath.ServiceInside, "balancer"},
-			{"192.0.2.1:80", datapath.ServiceOutside, theirs("balancer")},
-			{"192.0.2.1:81", datapath.ServiceOutside, theirs("evil")},
-			{"192.0.2.1:30080", datapath.ServiceInside, "cluster"},
-			{"192.0.2.1:30080", datapath.ServiceOutside, theirs("cluster")},
-			{"192.0.2.1:8443", datapath.ServiceInside, "pod"},
-			{"192.0.2.1:8443", datapath.ServiceOutside, "pod"},
-			{"192.0.2.1:8444", datapath.ServiceOutside, "pod"},
+			{"10.96.0.50:80", datapath.ServiceInternal, "cluster"},
+			{"10.96.0.50:81", datapath.ServiceInternal, "evil"},
+			{"192.0.2.1:80", datapath.ServiceInternal, "balancer"},
+			{"192.0.2.1:80", datapath.ServiceExternal, theirs("balancer")},
+			{"192.0.2.1:81", datapath.ServiceExternal, theirs("evil")},
+			{"192.0.2.1:30080", datapath.ServiceInternal, "cluster"},
+			{"192.0.2.1:30080", datapath.ServiceExternal, theirs("cluster")},
+			{"192.0.2.1:8443", datapath.ServiceInternal, "pod"},
+			{"192.0.2.1:8443", datapath.ServiceExternal, "pod"},
+			{"192.0.2.1:8444", datapath.ServiceExternal, "pod"},
 			{"127.0.0.2:8444", datapath.ServiceNode, "pod"},
-			{"169.254.169.254:80", datapath.ServiceInside, ""},
-			{"203.0.113.9:80", datapath.ServiceInside, ""},
-			{"203.0.113.9:80", datapath.ServiceOutside, ""},
-			{"10.96.0.50:8443", datapath.ServiceInside, "evil"},
+			{"169.254.169.254:80", datapath.ServiceInternal, ""},
+			{"203.0.113.9:80", datapath.ServiceInternal, ""},
+			{"203.0.113.9:80", datapath.ServiceExternal, ""},
+			{"10.96.0.50:8443", datapath.ServiceInternal, "evil"},
 		} {
 			r, _ := e.Table().Get(datapath.ServiceFrontend{Addr: netip.MustParseAddrPort(want.at), Proto: 6, Scope: want.scope})
 			if r.Owner.Namespace != want.owner {

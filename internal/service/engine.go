@@ -350,7 +350,7 @@ func Rows(at Local, s Service, parts []Slice) []Frontend {
 			foreign[i] = slices.ContainsFunc(sets[i][0], func(a netip.AddrPort) bool { return b[a].Cluster != "" })
 		}
 		add := func(kind Kind, a netip.Addr, port uint16, scope datapath.ServiceScope, local bool) {
-			anyNode := scope == datapath.ServiceOtherNode
+			anyNode := scope == datapath.ServiceRemoteNode
 			if !anyNode && !usable(a) || port == 0 || a.IsLoopback() != (scope == datapath.ServiceNode) {
 				return
 			}
@@ -370,11 +370,11 @@ func Rows(at Local, s Service, parts []Slice) []Frontend {
 			}
 			row.RemoteOnly = len(row.Backends) == 0 && exist[family]
 			// Inside, flows remember their choice on the one node that they begin on.
-			row.Maglev = at.Maglev && scope == datapath.ServiceOutside && len(row.Backends) <= datapath.MaxMaglevBackends
+			row.Maglev = at.Maglev && scope == datapath.ServiceExternal && len(row.Backends) <= datapath.MaxMaglevBackends
 			// Another cluster's nodes don't know this one's frontends, nor does a frontend with
 			// backends of this node alone send on. Other nodes know a node port at the addresses by
 			// which they know the node.
-			row.DSR = scope == datapath.ServiceOutside && !local && !foreign[family] && at.forwarding(s).direct(p.Proto) &&
+			row.DSR = scope == datapath.ServiceExternal && !local && !foreign[family] && at.forwarding(s).direct(p.Proto) &&
 				(kind != NodePort || slices.Contains(at.Announced, a))
 			if kind == LoadBalancer && s.LimitSources {
 				row.LimitSources, row.Sources = true, sourcesOf(s.Sources, a.Is4())
@@ -382,13 +382,13 @@ func Rows(at Local, s Service, parts []Slice) []Frontend {
 			rows[f] = Frontend{Service: row, Owner: s.Name, Kind: kind, PortName: p.Name, Local: local}
 		}
 		for _, a := range s.ClusterIPs {
-			add(ClusterIP, a, p.Port, datapath.ServiceInside, s.InternalLocal)
+			add(ClusterIP, a, p.Port, datapath.ServiceInternal, s.InternalLocal)
 		}
 		// Clients inside of the cluster that use an address for those outside could as well use the
 		// cluster's own: the policy for outside is not about them.
 		both := func(kind Kind, a netip.Addr, port uint16) {
-			add(kind, a, port, datapath.ServiceInside, false)
-			add(kind, a, port, datapath.ServiceOutside, s.ExternalLocal)
+			add(kind, a, port, datapath.ServiceInternal, false)
+			add(kind, a, port, datapath.ServiceExternal, s.ExternalLocal)
 		}
 		for _, a := range s.ExternalIPs {
 			both(ExternalIP, a, p.Port)
@@ -409,10 +409,10 @@ func Rows(at Local, s Service, parts []Slice) []Frontend {
 		// Pods that use another node's address get a backend at once. There they would be taken for
 		// somebody who pretends to be a pod.
 		if node4 {
-			add(NodePort, netip.IPv4Unspecified(), p.NodePort, datapath.ServiceOtherNode, false)
+			add(NodePort, netip.IPv4Unspecified(), p.NodePort, datapath.ServiceRemoteNode, false)
 		}
 		if node6 {
-			add(NodePort, netip.IPv6Unspecified(), p.NodePort, datapath.ServiceOtherNode, false)
+			add(NodePort, netip.IPv6Unspecified(), p.NodePort, datapath.ServiceRemoteNode, false)
 		}
 	}
 	return slices.SortedFunc(maps.Values(rows), func(a, b Frontend) int { return a.Compare(b.ServiceFrontend) })
@@ -446,7 +446,7 @@ func hostPortRows(at Local, pod Name, ports []HostPort) []Frontend {
 			if !usable(a) || a.Is4() != p.Backend.Addr().Is4() || p.Port == 0 || p.Backend.Port() == 0 {
 				continue
 			}
-			scopes := []datapath.ServiceScope{datapath.ServiceInside, datapath.ServiceOutside}
+			scopes := []datapath.ServiceScope{datapath.ServiceInternal, datapath.ServiceExternal}
 			if a.IsLoopback() {
 				// Nobody but the node has it: a packet from elsewhere to there is forged.
 				scopes = []datapath.ServiceScope{datapath.ServiceNode}

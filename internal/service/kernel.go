@@ -135,7 +135,7 @@ func (f *Flows) EndStaleSockets(sockets Sockets) (int, error) {
 
 // former says whether a process of the node would not be given the backend for the frontend by now.
 func (f *Flows) former(frontend, backend netip.AddrPort) bool {
-	scope := datapath.ServiceInside
+	scope := datapath.ServiceInternal
 	at := []netip.AddrPort{frontend}
 	if frontend.Addr().IsLoopback() {
 		scope = datapath.ServiceNode
@@ -174,12 +174,12 @@ func Stale(frontends map[datapath.ServiceFrontend]Frontend, flow datapath.Servic
 		_, found := slices.BinarySearchFunc(r.Backends, flow.Backend, netip.AddrPort.Compare)
 		return found
 	}
-	if leads(flow.Frontend, datapath.ServiceInside) || leads(flow.Frontend, datapath.ServiceOutside) {
+	if leads(flow.Frontend, datapath.ServiceInternal) || leads(flow.Frontend, datapath.ServiceExternal) {
 		return false
 	}
 	// A pod's flow to another node's port: one row is for all of them. What went there untranslated
 	// may have gone to who is no node.
-	if !known && flow.Backend.IsValid() && leads(netip.AddrPortFrom(unspecified(flow.Frontend.Addr()), flow.Frontend.Port()), datapath.ServiceOtherNode) {
+	if !known && flow.Backend.IsValid() && leads(netip.AddrPortFrom(unspecified(flow.Frontend.Addr()), flow.Frontend.Port()), datapath.ServiceRemoteNode) {
 		return false
 	}
 	// What goes to an address of no service, untranslated, is what it should be.

@@ -133,7 +133,7 @@ type Local struct {
 
 // servedByKubeProxy says whether a frontend is kube-proxy's.
 func (l Local) servedByKubeProxy(f Frontend) bool {
-	return l.KubeProxy && f.Scope == datapath.ServiceOutside && f.Kind != HostPortKind
+	return l.KubeProxy && f.Scope == datapath.ServiceExternal && f.Kind != HostPortKind
 }
 
 // forwarding is how clients outside reach a service's backends on other nodes.

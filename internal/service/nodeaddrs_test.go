@@ -19,7 +19,7 @@ func TestAddressesOfTheNode(t *testing.T) {
 	e.Synced()
 	check := func(when string, a netip.Addr, want, direct bool) {
 		t.Helper()
-		r, ok := e.Table().Get(datapath.ServiceFrontend{Addr: netip.AddrPortFrom(a, 30080), Proto: 6, Scope: datapath.ServiceOutside})
+		r, ok := e.Table().Get(datapath.ServiceFrontend{Addr: netip.AddrPortFrom(a, 30080), Proto: 6, Scope: datapath.ServiceExternal})
 		if ok != want || r.DSR != direct {
 			t.Errorf("%s: node port at %s: %t, direct: %t; want %t, %t", when, a, ok, r.DSR, want, direct)
 		}

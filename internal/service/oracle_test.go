@@ -50,11 +50,11 @@ func (w world) desired(f datapath.ServiceFrontend) (owner string, backends []net
 	if isPod && (bestRank == 0 || chosenBy[bestRank] > chosenByPod) {
 		return pod, []netip.AddrPort{to}, true
 	}
-	if bestRank > 0 && w.at.KubeProxy && f.Scope == datapath.ServiceOutside {
+	if bestRank > 0 && w.at.KubeProxy && f.Scope == datapath.ServiceExternal {
 		return "", nil, false // kube-proxy's
 	}
 	if bestRank > 0 {
-		local := (bestRank == 1 && best.InternalLocal) || (bestRank > 1 && best.ExternalLocal && f.Scope == datapath.ServiceOutside)
+		local := (bestRank == 1 && best.InternalLocal) || (bestRank > 1 && best.ExternalLocal && f.Scope == datapath.ServiceExternal)
 		v4 := f.Addr.Addr().Is4()
 		backends, owner := w.endpoints(best, bestPort, v4, local), best.Name.String()
 		if len(backends) == 0 && len(w.endpoints(best, bestPort, v4, false)) > 0 {
@@ -69,10 +69,10 @@ func (w world) desired(f datapath.ServiceFrontend) (owner string, backends []net
 			}
 			owner += fmt.Sprint(" for", his)
 		}
-		if w.at.Maglev && f.Scope == datapath.ServiceOutside {
+		if w.at.Maglev && f.Scope == datapath.ServiceExternal {
 			owner += " consistent"
 		}
-		if f.Scope == datapath.ServiceOutside && !local && w.direct(best, bestPort, backends) &&
+		if f.Scope == datapath.ServiceExternal && !local && w.direct(best, bestPort, backends) &&
 			(bestRank != 4 || slices.Contains(w.at.Announced, f.Addr.Addr())) {
 			owner += " direct"
 		}
@@ -114,7 +114,7 @@ func (w world) wantsHostPort(p service.HostPort, f datapath.ServiceFrontend) boo
 	if p.Port != f.Addr.Port() || p.Proto != f.Proto || p.Backend.Addr().Is4() != f.Addr.Addr().Is4() {
 		return false
 	}
-	if f.Scope == datapath.ServiceOtherNode {
+	if f.Scope == datapath.ServiceRemoteNode {
 		return false // which other node has the pod is not known
 	}
 	if own := f.Addr.Addr().IsLoopback(); own != (f.Scope == datapath.ServiceNode) {
@@ -162,15 +162,15 @@ func (w world) wants(s service.Service, p service.Port, f datapath.ServiceFronte
 		}
 		return 0
 	}
-	if f.Scope == datapath.ServiceOtherNode || a.IsUnspecified() {
-		if f.Scope == datapath.ServiceOtherNode && a.IsUnspecified() && p.NodePort != 0 && p.NodePort == f.Addr.Port() && ofFamily(s, a.Is4()) {
+	if f.Scope == datapath.ServiceRemoteNode || a.IsUnspecified() {
+		if f.Scope == datapath.ServiceRemoteNode && a.IsUnspecified() && p.NodePort != 0 && p.NodePort == f.Addr.Port() && ofFamily(s, a.Is4()) {
 			return 4
 		}
 		return 0
 	}
 	if p.Port == f.Addr.Port() {
 		switch {
-		case slices.Contains(s.ClusterIPs, a) && f.Scope == datapath.ServiceInside:
+		case slices.Contains(s.ClusterIPs, a) && f.Scope == datapath.ServiceInternal:
 			return 1
 		case slices.Contains(s.ExternalIPs, a):
 			return 2
@@ -520,7 +520,7 @@ var frontends = func() map[datapath.ServiceFrontend]string {
 	for _, a := range allAddrs {
 		for _, port := range []uint16{80, 443, 444, 300, 663, 664} {
 			for _, proto := range []uint8{6, 17} {
-				for _, scope := range []datapath.ServiceScope{datapath.ServiceInside, datapath.ServiceOutside, datapath.ServiceNode, datapath.ServiceOtherNode} {
+				for _, scope := range []datapath.ServiceScope{datapath.ServiceInternal, datapath.ServiceExternal, datapath.ServiceNode, datapath.ServiceRemoteNode} {
 					f := datapath.ServiceFrontend{Addr: netip.AddrPortFrom(netip.MustParseAddr(a), port), Proto: proto, Scope: scope}
 					out[f] = f.String()
 				}

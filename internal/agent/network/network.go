@@ -214,15 +214,15 @@ func (n *Network) Configure() error {
 		others = devices.Others
 	}
 	if nodePort && n.cfg.KubeProxyReplacement {
-		// Before a port is lent the programs ask whether a socket has it; one that comes later is
-		// not asked for.
+		// The programs check that no socket has a port before they use it; sockets must not take
+		// it later.
 		if err := n.cfg.Links.ReservePorts(n.cfg.MasqueradePorts); err != nil {
 			n.cfg.Log.Warn("sockets of this node may get ports by which clients outside are sent on to other nodes", "error", err)
 		}
 	}
 	host := n.cfg.Host
 	if err := n.cfg.Programs.Configure(datapath.Config{
-		NodeIPv4Elsewhere: n.addressElsewhere(host.IPv4), NodeIPv6Elsewhere: n.addressElsewhere(host.IPv6),
+		NodeIPv4Translated: n.addressTranslated(host.IPv4), NodeIPv6Translated: n.addressTranslated(host.IPv6),
 		Tunnel: n.cfg.Tunnel(), TunnelIfIndex: devices.TunnelIfIndex, HostIfIndex: devices.HostIfIndex,
 		NativeIfIndex: devices.NativeIfIndex, NativeMAC: devices.NativeMAC, RouterIPv4: desired.RouterIPv4, RouterIPv6: desired.RouterIPv6, HostMAC: devices.HostMAC,
 		NodeIPv4: host.IPv4, NodeIPv6: host.IPv6, DualStackWorld: n.cfg.EnableIPv4 && n.cfg.EnableIPv6,
@@ -246,8 +246,8 @@ func (n *Network) Configure() error {
 	return nil
 }
 
-// addressElsewhere reports whether an address of this node is on none of its interfaces.
-func (n *Network) addressElsewhere(ip netip.Addr) bool {
+// addressTranslated reports whether an address of this node is on none of its interfaces.
+func (n *Network) addressTranslated(ip netip.Addr) bool {
 	if !ip.IsValid() || n.cfg.Links.IsLocal(ip) {
 		return false
 	}

@@ -45,11 +45,11 @@ func serviceSpec(r service.Frontend) rest.ServiceSpec {
 		},
 	}
 	switch r.Scope {
-	case datapath.ServiceOutside:
+	case datapath.ServiceExternal:
 		spec.FrontendAddress.Scope = "external"
 	case datapath.ServiceNode:
 		spec.FrontendAddress.Scope = "node"
-	case datapath.ServiceOtherNode:
+	case datapath.ServiceRemoteNode:
 		spec.FrontendAddress.Scope = "other-node"
 	}
 	if r.Local {
@@ -77,7 +77,7 @@ func algorithm(s datapath.Service) string {
 // forwarding is how clients outside reach a pod on another node; empty if no client outside is led.
 func forwarding(s datapath.Service) string {
 	switch {
-	case s.Scope != datapath.ServiceOutside:
+	case s.Scope != datapath.ServiceExternal:
 		return ""
 	case s.DSR:
 		return string(service.ForwardDSR)

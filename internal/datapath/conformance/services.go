@@ -58,7 +58,7 @@ func testServiceRows(t *testing.T, m datapath.Services) {
 	sameServices(t, m)
 	one, two, three := service("10.96.0.1:443", 6, 3), service("[fd96::1]:443", 6, 2), service("10.96.0.1:443", 17, 0)
 	outside := service("10.96.0.1:443", 6, 1)
-	outside.Scope, outside.DSR = datapath.ServiceOutside, true
+	outside.Scope, outside.DSR = datapath.ServiceExternal, true
 	two.Affinity = 3 * time.Hour
 	two.LimitSources, two.Sources, two.Maglev = true, prefixes("::/0", "fd00::/8", "fd00::1/128"), true
 	for range 2 { // writing twice is writing once
@@ -132,7 +132,7 @@ func testServiceInvalid(t *testing.T, m datapath.Services) {
 		"unspecified":        func(s *datapath.Service) { s.Addr = netip.MustParseAddrPort("0.0.0.0:5") },
 		"ICMP":               func(s *datapath.Service) { s.Proto = 1 },
 		"scope of its own":   func(s *datapath.Service) { s.Scope = 4 },
-		"other node's own":   func(s *datapath.Service) { s.Scope = datapath.ServiceOtherNode },
+		"other node's own":   func(s *datapath.Service) { s.Scope = datapath.ServiceRemoteNode },
 		"other family":       func(s *datapath.Service) { s.Backends[0] = netip.MustParseAddrPort("[::1]:5") },
 		"backend twice":      func(s *datapath.Service) { s.Backends[1] = s.Backends[0] },
 		"unsorted":           func(s *datapath.Service) { slices.Reverse(s.Backends) },

@@ -86,7 +86,7 @@ func settings(cfg datapath.Config) (fromPodConfig, error) {
 		}
 	}
 
-	c.Node4Elsewhere, c.Node6Elsewhere = flag(cfg.NodeIPv4Elsewhere), flag(cfg.NodeIPv6Elsewhere)
+	c.Node4Translated, c.Node6Translated = flag(cfg.NodeIPv4Translated), flag(cfg.NodeIPv6Translated)
 
 	ports := cfg.MasqueradePorts
 	if ports == (datapath.PortRange{}) {
@@ -114,11 +114,11 @@ func settings(cfg datapath.Config) (fromPodConfig, error) {
 		}
 		*l.to = uint32((l.value + maps.TickNanoseconds - 1) / maps.TickNanoseconds)
 	}
-	c.NewsFlags = cfg.Aggregation.TCPFlags
+	c.AggregationFlags = cfg.Aggregation.TCPFlags
 	if every := cfg.Aggregation.Interval; every < 0 || every > 24*time.Hour {
 		errs.Add("interval between samples of flows is %s, want 0 to a day", every)
 	} else {
-		c.NewsInterval = uint32((every + maps.TickNanoseconds - 1) / maps.TickNanoseconds)
+		c.AggregationInterval = uint32((every + maps.TickNanoseconds - 1) / maps.TickNanoseconds)
 	}
 	if len(errs) > 0 {
 		return c, fmt.Errorf("datapath settings: %w", errs.Err())

@@ -96,7 +96,7 @@ func TestOtherDevices(t *testing.T) {
 			frontend := func(at netip.Addr) netip.AddrPort { return netip.AddrPortFrom(at, forgedPort) }
 			for i, at := range addrs[:2] {
 				must(t, n1.maps.UpsertService(datapath.Service{
-					ServiceFrontend: datapath.ServiceFrontend{Addr: frontend(at), Proto: 17, Scope: datapath.ServiceOutside}, ID: 10,
+					ServiceFrontend: datapath.ServiceFrontend{Addr: frontend(at), Proto: 17, Scope: datapath.ServiceExternal}, ID: 10,
 					Backends: []netip.AddrPort{netip.AddrPortFrom(a.addrs()[i], forgedPort)},
 				}))
 			}

@@ -391,7 +391,7 @@ func TestTunnelSource(t *testing.T) {
 			n1.underlay6, n2.underlay6 = row.underlay6, row.underlay6
 			// What a node announces may be an address that somebody translates: the kernel cannot
 			// send from that.
-			n1.cfg.NodeIPv4Elsewhere, n1.cfg.NodeIPv6Elsewhere = row.elsewhere, row.elsewhere
+			n1.cfg.NodeIPv4Translated, n1.cfg.NodeIPv6Translated = row.elsewhere, row.elsewhere
 			join(t, n1, n2)
 			eth0 := byName(t, n1.h, "eth0")
 			for peer, other := range map[netip.Addr]netip.Addr{n2.cfg.NodeIPv4: ip("192.168.0.101"), n2.cfg.NodeIPv6: ip("fd99::101")} {

@@ -27,7 +27,7 @@ func (n *testNode) openAt(t testing.TB, addrs []netip.Addr, backends ...netip.Ad
 	t.Helper()
 	for _, at := range addrs {
 		for _, proto := range []uint8{6, 17} {
-			s := datapath.Service{ServiceFrontend: datapath.ServiceFrontend{Addr: netip.AddrPortFrom(at, outsidePort), Proto: proto, Scope: datapath.ServiceOutside}, ID: 9}
+			s := datapath.Service{ServiceFrontend: datapath.ServiceFrontend{Addr: netip.AddrPortFrom(at, outsidePort), Proto: proto, Scope: datapath.ServiceExternal}, ID: 9}
 			for _, a := range backends {
 				if a.Is4() == at.Is4() {
 					s.Backends = append(s.Backends, netip.AddrPortFrom(a, service))

@@ -76,7 +76,7 @@ func TestRefused(t *testing.T) {
 	for _, at := range ports {
 		for _, proto := range []uint8{6, 17} {
 			must(t, n1.maps.UpsertService(datapath.Service{
-				ServiceFrontend: datapath.ServiceFrontend{Addr: at, Proto: proto, Scope: datapath.ServiceOutside}, ID: 9, RemoteOnly: true,
+				ServiceFrontend: datapath.ServiceFrontend{Addr: at, Proto: proto, Scope: datapath.ServiceExternal}, ID: 9, RemoteOnly: true,
 			}))
 		}
 	}

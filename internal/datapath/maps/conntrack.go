@@ -24,7 +24,7 @@ const (
 	ctService    = 1 << 7
 	ctTranslated = 1 << 8
 	ctHairpin    = 1 << 9
-	ctDirect     = 1 << 11
+	ctDSR        = 1 << 11
 )
 
 func fromKernelCT(k kernelCtKey, v kernelCtValue, now uint32) datapath.CTEntry {
@@ -54,9 +54,9 @@ func fromKernelCT(k kernelCtKey, v kernelCtValue, now uint32) datapath.CTEntry {
 	}
 	if v.Flags&ctTranslated != 0 {
 		e.Service = netip.AddrPortFrom(netip.AddrFrom16(v.Nat.B).Unmap(), ntohs(v.NatPort))
-		e.DSR = v.Flags&ctDirect != 0
+		e.DSR = v.Flags&ctDSR != 0
 		if e.Service == e.Dst {
-			e.Service = netip.AddrPort{} // none: the flow was put aside because another has its ends
+			e.Service = netip.AddrPort{} // a direct flow whose tuple collided with another's
 		}
 	}
 	return e
@@ -178,8 +178,8 @@ func (m *Maps) CollectCT(ctx context.Context) (alive, removed int, err error) {
 	return alive, removed, errors.Join(err, m.settleAccounts(held, known, now))
 }
 
-// ownersOf returns whose an entry is. What is remembered of a service has the incarnation of its
-// backend where other entries have a generation: see remember_choice in bpf/lib/conntrack.h.
+// ownersOf returns the owners of an entry. That of a service has the incarnation of its backend
+// where other entries have a generation: see store_backend in bpf/lib/conntrack.h.
 func ownersOf(v kernelCtValue) owners {
 	if v.Flags&ctService != 0 {
 		return owners{v.SrcOwner, v.DstGeneration}

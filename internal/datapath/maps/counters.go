@@ -36,12 +36,12 @@ func (m *Maps) SetMonitor(flags datapath.MonitorFlags) error {
 	if err != nil {
 		return fmt.Errorf("switch events: read the clock: %w", err)
 	}
-	var wish uint32
+	var request uint32
 	if flags != 0 {
 		until := now + uint32(datapath.MonitorLifetime/TickNanoseconds)
-		wish = until<<monitorBits | uint32(flags)
+		request = until<<monitorBits | uint32(flags)
 	}
-	if err := m.maps[kernelMapMonitor].Put(uint32(0), wish); err != nil {
+	if err := m.maps[kernelMapMonitor].Put(uint32(0), request); err != nil {
 		return fmt.Errorf("switch events: %w", err)
 	}
 	return nil

@@ -144,7 +144,7 @@ func decodeEvent(raw []byte, clock *wallClock) (datapath.Event, error) {
 		DstIdentity: k.DstIdentity,
 		IfIndex:     int(k.Ifindex),
 		Length:      int(k.Length),
-		FlowUpdate:  k.News != 0,
+		FlowUpdate:  k.FlowUpdate != 0,
 		Match:       datapath.PolicyMatch(k.Match),
 		Packet:      datapath.ParsePacket(data),
 		Data:        data,

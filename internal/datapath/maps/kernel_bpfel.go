@@ -24,18 +24,18 @@ type kernelCtAccount struct {
 	Share   uint32
 	Counted uint32
 	Excess  uint32
-	Places  uint32
+	Slots   uint32
 }
 
 type kernelCtKey struct {
-	_     structs.HostLayout
-	A     kernelAddr
-	B     kernelAddr
-	PortA uint16
-	PortB uint16
-	Proto uint8
-	Aside uint8
-	Pad   [2]uint8
+	_         structs.HostLayout
+	A         kernelAddr
+	B         kernelAddr
+	PortA     uint16
+	PortB     uint16
+	Proto     uint8
+	Collision uint8
+	Pad       [2]uint8
 }
 
 type kernelCtValue struct {
@@ -89,7 +89,7 @@ type kernelEvent struct {
 	Ifindex     uint32
 	Length      uint32
 	Captured    uint16
-	News        uint8
+	FlowUpdate  uint8
 	Match       uint8
 	Pad         [4]uint8
 	Packet      [128]uint8
@@ -136,6 +136,20 @@ type kernelIpcacheValue struct {
 	Flags    uint32
 }
 
+type kernelLbAffinityKey struct {
+	_     structs.HostLayout
+	Addr  kernelAddr
+	Id    uint32
+	Owner uint32
+}
+
+type kernelLbAffinityValue struct {
+	_       structs.HostLayout
+	Backend kernelLbBackend
+	Expires uint32
+	Pad     uint32
+}
+
 type kernelLbBackend struct {
 	_    structs.HostLayout
 	Addr kernelAddr
@@ -146,20 +160,6 @@ type kernelLbBackend struct {
 type kernelLbCells struct {
 	_    structs.HostLayout
 	Slot [480]uint16
-}
-
-type kernelLbChoice struct {
-	_       structs.HostLayout
-	Backend kernelLbBackend
-	Expires uint32
-	Pad     uint32
-}
-
-type kernelLbClient struct {
-	_     structs.HostLayout
-	Addr  kernelAddr
-	Id    uint32
-	Owner uint32
 }
 
 type kernelLbKey struct {
@@ -213,13 +213,13 @@ type kernelLbSlot struct {
 }
 
 type kernelLbSocket struct {
-	_      structs.HostLayout
-	Cookie uint64
-	Addr   kernelAddr
-	Port   uint16
-	Proto  uint8
-	Answer uint8
-	Pad    [4]uint8
+	_         structs.HostLayout
+	Cookie    uint64
+	Addr      kernelAddr
+	Port      uint16
+	Proto     uint8
+	Direction uint8
+	Pad       [4]uint8
 }
 
 type kernelMasqueradeKey struct {
@@ -282,11 +282,11 @@ type kernelRuleSet struct {
 }
 
 type kernelTunnelPeer struct {
-	_     structs.HostLayout
-	Node  uint32
-	First uint32
-	Last  uint32
-	Own   uint32
+	_           structs.HostLayout
+	Node        uint32
+	First       uint32
+	Last        uint32
+	SameCluster uint32
 }
 
 // Names of all BPF objects in the ELF.

@@ -17,23 +17,22 @@ func maglev(backends []netip.AddrPort, cells int) []uint16 {
 	if len(backends) == 0 {
 		return nil
 	}
-	// Each backend has an order of its own in which it would like the cells, and takes in turn the
-	// first that is free.
-	type wish struct{ next, step uint32 }
-	wishes := make([]wish, len(backends))
+	// Each backend has a permutation of the cells, and takes in turn the first of it that is free.
+	type permutation struct{ next, step uint32 }
+	permutations := make([]permutation, len(backends))
 	n := uint32(cells)
 	for i, b := range backends {
 		h := backendHash(b)
-		wishes[i] = wish{uint32(h>>32) % n, uint32(h)%(n-1) + 1}
+		permutations[i] = permutation{uint32(h>>32) % n, uint32(h)%(n-1) + 1}
 	}
 	table, taken := make([]uint16, cells), make([]bool, cells)
 	for left := cells; ; {
-		for i := range wishes {
-			w := &wishes[i]
-			for taken[w.next] {
-				w.next = (w.next + w.step) % n
+		for i := range permutations {
+			p := &permutations[i]
+			for taken[p.next] {
+				p.next = (p.next + p.step) % n
 			}
-			table[w.next], taken[w.next] = uint16(i), true
+			table[p.next], taken[p.next] = uint16(i), true
 			if left--; left == 0 {
 				return table
 			}

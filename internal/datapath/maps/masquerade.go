@@ -21,13 +21,13 @@ func addrHash(a [16]byte) uint32 {
 	return uint32((hash ^ hash>>32) * golden >> 32)
 }
 
-// collectMasquerade takes ports back that were lent to flows which have ended. Programs lend such a
-// port to the next flow by themselves; but the map has no room for more while they are there. Then
-// it says to the programs how many entries there are for whom.
+// collectMasquerade deletes SNAT bindings whose flows have ended. Programs reuse their ports
+// anyway, but the entries take room in the map. Then it writes how many are left for each hash of a
+// client.
 func (m *Maps) collectMasquerade(ctx context.Context, now uint32) error {
 	accounts := m.maps[kernelMapMasqueradeAccounts]
 	counts := make([]uint32, accounts.MaxEntries())
-	// What is lent again since it was listed nobody else has: it is the new flow's still.
+	// A binding that was renewed since it was listed has not expired and stays.
 	ended := func(v kernelMasqueradeValue) bool { return int32(v.Expires-now) <= 0 }
 	err := sweep[kernelMasqueradeKey](ctx, m.maps[kernelMapMasquerade], ended, func(v kernelMasqueradeValue) {
 		counts[addrHash(v.Client.B)%uint32(len(counts))]++
@@ -40,7 +40,7 @@ func (m *Maps) collectMasquerade(ctx context.Context, now uint32) error {
 	}
 	for i, n := range counts {
 		if err := accounts.Put(uint32(i), n); err != nil {
-			return fmt.Errorf("masquerading: count the ports lent: %w", err)
+			return fmt.Errorf("masquerading: write the number of ports in use: %w", err)
 		}
 	}
 	return nil

@@ -17,7 +17,7 @@ func (m *Maps) UpsertTunnelPeers(peers []datapath.TunnelPeer) error {
 		}
 		v := kernelTunnelPeer{Node: p.Node, First: p.First, Last: p.Last}
 		if p.Own {
-			v.Own = 1
+			v.SameCluster = 1
 		}
 		keys, values = append(keys, toKernelAddr(p.Addr)), append(values, v)
 	}
@@ -44,7 +44,7 @@ func (m *Maps) TunnelPeers() ([]datapath.TunnelPeer, error) {
 	var list []datapath.TunnelPeer
 	err := each(m.maps[kernelMapTunnelPeers], func(k kernelAddr, v kernelTunnelPeer) bool {
 		list = append(list, datapath.TunnelPeer{
-			Addr: netip.AddrFrom16(k.B).Unmap(), Node: v.Node, First: v.First, Last: v.Last, Own: v.Own != 0,
+			Addr: netip.AddrFrom16(k.B).Unmap(), Node: v.Node, First: v.First, Last: v.Last, Own: v.SameCluster != 0,
 		})
 		return true
 	})

@@ -69,9 +69,9 @@ func (m *Maps) readServices() (map[datapath.ServiceFrontend]serviceState, error)
 	err = each(m.maps[kernelMapLbServices], func(k kernelLbKey, v kernelLbService) bool {
 		f := fromKernelFrontend(k)
 		row := datapath.Service{
-			ServiceFrontend: f, ID: v.Id, Affinity: affinityFromTicks(v.Affinity), Backends: sets[v.Set], RemoteOnly: v.Flags&lbElsewhere != 0,
-			LimitSources: v.Flags&lbRestricted != 0, Sources: ranges[v.Set], Maglev: v.Flags&lbConsistent != 0,
-			DSR: v.Flags&lbDirect != 0,
+			ServiceFrontend: f, ID: v.Id, Affinity: affinityFromTicks(v.Affinity), Backends: sets[v.Set], RemoteOnly: v.Flags&lbRemoteOnly != 0,
+			LimitSources: v.Flags&lbSourceRanges != 0, Sources: ranges[v.Set], Maglev: v.Flags&lbMaglev != 0,
+			DSR: v.Flags&lbDSR != 0,
 		}
 		if int(v.Count) != len(row.Backends) {
 			row.Backends = nil // somebody else's work: it will be written anew
@@ -208,17 +208,17 @@ func (m *Maps) hasService(s datapath.Service) bool {
 
 // Flags of a frontend's row, as in bpf/lib/maps.h.
 const (
-	lbElsewhere  = 1 << 0
-	lbRestricted = 1 << 1
-	lbConsistent = 1 << 2
-	lbDirect     = 1 << 3
+	lbRemoteOnly   = 1 << 0
+	lbSourceRanges = 1 << 1
+	lbMaglev       = 1 << 2
+	lbDSR          = 1 << 3
 )
 
 func serviceFlags(s datapath.Service) (flags uint32) {
 	for _, f := range []struct {
 		on  bool
 		bit uint32
-	}{{s.RemoteOnly, lbElsewhere}, {s.LimitSources, lbRestricted}, {s.Maglev, lbConsistent}, {s.DSR, lbDirect}} {
+	}{{s.RemoteOnly, lbRemoteOnly}, {s.LimitSources, lbSourceRanges}, {s.Maglev, lbMaglev}, {s.DSR, lbDSR}} {
 		if f.on {
 			flags |= f.bit
 		}
@@ -430,7 +430,7 @@ func (m *Maps) ForgetServiceFlows(ctx context.Context, forget func(datapath.Serv
 		e := fromKernelCT(k, v, now)
 		live := e.SeenReply && !e.Closing && e.Expires > 0
 		switch {
-		case k.Aside != 0:
+		case k.Collision != 0:
 		case v.Flags&ctService != 0:
 			entries = append(entries, entry{k, datapath.ServiceFlow{
 				Client: e.Src, Frontend: e.Dst, Proto: e.Proto, Backend: fromKernelAddrPort(v.Nat, v.NatPort),
@@ -479,8 +479,8 @@ func serviceClient(e datapath.CTEntry, v kernelCtValue) netip.AddrPort {
 // peer as a backend; ok is false if no hook did that. The cookie is the kernel's number of the
 // socket.
 func (m *Maps) SocketFrontend(cookie uint64, proto uint8, peer netip.AddrPort) (frontend netip.AddrPort, ok bool, err error) {
-	const answers = 1 // SOCKET_FRONTEND in bpf/lib/maps.h
-	key := kernelLbSocket{Cookie: cookie, Addr: toKernelAddr(peer.Addr()), Port: NetworkOrder(peer.Port()), Proto: proto, Answer: answers}
+	const toFrontend = 1 // SOCKET_FRONTEND in bpf/lib/maps.h
+	key := kernelLbSocket{Cookie: cookie, Addr: toKernelAddr(peer.Addr()), Port: NetworkOrder(peer.Port()), Proto: proto, Direction: toFrontend}
 	var v kernelLbBackend
 	err = m.maps[kernelMapLbSockets].Lookup(key, &v)
 	if errors.Is(err, ebpf.ErrKeyNotExist) {

@@ -67,7 +67,7 @@ func (m *Maps) openAccount(id uint16) error {
 		return fmt.Errorf("endpoint %d: read the clock: %w", id, err)
 	}
 	account := kernelCtAccount{
-		Share: m.maps[kernelMapCt].MaxEntries() / podPart, Counted: now, Places: m.maps[kernelMapCtExcess].MaxEntries(),
+		Share: m.maps[kernelMapCt].MaxEntries() / podPart, Counted: now, Slots: m.maps[kernelMapCtExcess].MaxEntries(),
 	}
 	if err := m.maps[kernelMapCtAccounts].Put(uint32(id), account); err != nil {
 		return fmt.Errorf("endpoint %d: open its account of flows: %w", id, err)
@@ -102,7 +102,7 @@ func (m *Maps) settleAccounts(held map[owners]int, known map[uint32]uint16, now 
 			continue
 		}
 		account.Entries, account.Share, account.Counted = uint32(n), uint32(max(share, n+grow)), now
-		account.Places = m.maps[kernelMapCtExcess].MaxEntries()
+		account.Slots = m.maps[kernelMapCtExcess].MaxEntries()
 		if id == 0 {
 			account.Share = uint32(size / nodePart)
 		}

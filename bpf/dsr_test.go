@@ -65,7 +65,7 @@ func newPair(t *testing.T, tunnel, v6 bool) *pair {
 	for _, proto := range []uint8{tcp, udp, sctp} {
 		to := p.to(proto)
 		p.asked.must(p.asked.maps.UpsertService(datapath.Service{
-			ServiceFrontend: datapath.ServiceFrontend{Addr: netip.AddrPortFrom(p.at, directPort), Proto: proto, Scope: datapath.ServiceOutside},
+			ServiceFrontend: datapath.ServiceFrontend{Addr: netip.AddrPortFrom(p.at, directPort), Proto: proto, Scope: datapath.ServiceExternal},
 			ID:              7, Backends: []netip.AddrPort{to}, DSR: true,
 		}))
 		p.publish(proto)
@@ -95,7 +95,7 @@ func (p *pair) publish(proto uint8) {
 		anyone = netip.IPv6Unspecified()
 	}
 	p.serving.must(p.serving.maps.UpsertService(datapath.Service{
-		ServiceFrontend: datapath.ServiceFrontend{Addr: netip.AddrPortFrom(anyone, directPort), Proto: proto, Scope: datapath.ServiceOtherNode},
+		ServiceFrontend: datapath.ServiceFrontend{Addr: netip.AddrPortFrom(anyone, directPort), Proto: proto, Scope: datapath.ServiceRemoteNode},
 		ID:              7, Backends: []netip.AddrPort{p.to(proto)},
 	}))
 }

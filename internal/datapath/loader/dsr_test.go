@@ -54,7 +54,7 @@ func openDirect(t testing.TB, n1, n2 *testNode, backends ...netip.Addr) (fronten
 	add := func(n *testNode, at netip.Addr, scope datapath.ServiceScope, proto uint8) {
 		s := datapath.Service{
 			ServiceFrontend: datapath.ServiceFrontend{Addr: netip.AddrPortFrom(at, outsidePort), Proto: proto, Scope: scope}, ID: 9,
-			DSR: scope == datapath.ServiceOutside,
+			DSR: scope == datapath.ServiceExternal,
 		}
 		for _, a := range backends {
 			if a.Is4() == at.Is4() {
@@ -66,13 +66,13 @@ func openDirect(t testing.TB, n1, n2 *testNode, backends ...netip.Addr) (fronten
 	}
 	for _, proto := range []uint8{6, 17} {
 		for _, at := range []netip.Addr{n1.cfg.NodeIPv4, n1.cfg.NodeIPv6, balancer4, balancer6} {
-			add(n1, at, datapath.ServiceOutside, proto)
+			add(n1, at, datapath.ServiceExternal, proto)
 		}
 		for _, at := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
-			add(n2, at, datapath.ServiceOtherNode, proto)
+			add(n2, at, datapath.ServiceRemoteNode, proto)
 		}
 		for _, at := range []netip.Addr{balancer4, balancer6} {
-			add(n2, at, datapath.ServiceOutside, proto)
+			add(n2, at, datapath.ServiceExternal, proto)
 		}
 	}
 	for _, at := range []netip.Addr{n1.cfg.NodeIPv4, n1.cfg.NodeIPv6, balancer4, balancer6} {
