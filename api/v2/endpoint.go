@@ -2,7 +2,7 @@ package v2
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// CiliumEndpoint tells what the network knows of a pod. It has the pod's name and namespace and is
+// CiliumEndpoint is what the network knows about a pod. It has the pod's name and namespace and is
 // written by the agent of the pod's node.
 //
 // +kubebuilder:object:root=true
@@ -55,9 +55,9 @@ const (
 	EndpointInvalid             EndpointState = "invalid"
 )
 
-// EndpointStatus is what the agent tells of an endpoint. The agent fills ID, ExternalIdentifiers,
-// Identity, Networking, State, Encryption, NamedPorts and ServiceAccount; the rest is read from
-// other writers' objects.
+// EndpointStatus is what the agent reports about an endpoint. The agent fills ID,
+// ExternalIdentifiers, Identity, Networking, State, Encryption, NamedPorts and ServiceAccount; the
+// rest is read from other writers' objects.
 type EndpointStatus struct {
 	// +optional
 	Controllers []ControllerStatus `json:"controllers,omitempty"`
@@ -88,7 +88,7 @@ type EndpointStatus struct {
 	State EndpointState `json:"state,omitempty"`
 }
 
-// ControllerStatus tells of a piece of work that an agent repeats for an endpoint.
+// ControllerStatus is the status of a task that an agent repeats for an endpoint.
 type ControllerStatus struct {
 	// +optional
 	Configuration *ControllerConfiguration `json:"configuration,omitempty"`
@@ -110,7 +110,7 @@ type ControllerConfiguration struct {
 	Interval int64 `json:"interval,omitempty"`
 }
 
-// ControllerCounts tells how the work went.
+// ControllerCounts counts the successes and failures of the task.
 type ControllerCounts struct {
 	// +optional
 	ConsecutiveFailureCount int64 `json:"consecutive-failure-count,omitempty"`
@@ -219,7 +219,7 @@ type AddressPair struct {
 	IPv6 string `json:"ipv6,omitempty"`
 }
 
-// EndpointPolicy tells how policy is enforced.
+// EndpointPolicy is how policy is enforced.
 type EndpointPolicy struct {
 	// +optional
 	Egress *EndpointPolicyDirection `json:"egress,omitempty"`
@@ -227,7 +227,7 @@ type EndpointPolicy struct {
 	Ingress *EndpointPolicyDirection `json:"ingress,omitempty"`
 }
 
-// EndpointPolicyDirection tells how policy is enforced on one direction.
+// EndpointPolicyDirection is how policy is enforced on one direction.
 type EndpointPolicyDirection struct {
 	// +optional
 	Adding []AllowedIdentity `json:"adding,omitempty"`

@@ -33,7 +33,7 @@ type CiliumNetworkPolicyList struct {
 	Items           []CiliumNetworkPolicy `json:"items"`
 }
 
-// NetworkPolicyStatus tells what became of a policy.
+// NetworkPolicyStatus reports whether a policy is valid and in force.
 type NetworkPolicyStatus struct {
 	// +optional
 	// +listType=map
@@ -65,7 +65,7 @@ type NetworkPolicyCondition struct {
 	Type string `json:"type"`
 }
 
-// DerivativePolicyStatus tells about a policy that was made from another one.
+// DerivativePolicyStatus is the status of a policy that was made from another one.
 type DerivativePolicyStatus struct {
 	// +optional
 	Annotations map[string]string `json:"annotations,omitempty"`

@@ -2,7 +2,7 @@ package v2
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// CiliumNode tells the addresses of a node and where its pods' addresses come from. The agent of
+// CiliumNode has the addresses of a node and where its pods' addresses come from. The agent of
 // the node writes it; the operator writes what it assigns to the node under spec.ipam.
 //
 // +kubebuilder:object:root=true
@@ -118,7 +118,7 @@ type IPAMSpec struct {
 // AllocationMap holds addresses, and who has them.
 type AllocationMap map[string]AllocationIP
 
-// AllocationIP tells about an address.
+// AllocationIP describes an address.
 type AllocationIP struct {
 	// Owner is who uses it, such as "namespace/pod"; "" if nobody does.
 	// +optional
@@ -180,7 +180,7 @@ type NodeStatus struct {
 	IPAM IPAMStatus `json:"ipam,omitzero"`
 }
 
-// IPAMStatus tells what a node uses.
+// IPAMStatus is what a node uses.
 type IPAMStatus struct {
 	// +optional
 	AssignedStaticIP string `json:"assigned-static-ip,omitempty"`
@@ -189,7 +189,7 @@ type IPAMStatus struct {
 	// OperatorStatus is what went wrong in the operator.
 	// +optional
 	OperatorStatus OperatorStatus `json:"operator-status,omitzero"`
-	// PodCIDRs tells for the prefixes of the spec how full they are.
+	// PodCIDRs has how full the prefixes of the spec are.
 	// +optional
 	PodCIDRs map[string]PodCIDRMapEntry `json:"pod-cidrs,omitempty"`
 	// ReleaseIPs and ReleaseIPv6s are the addresses that operator and agent agree to give back.
@@ -201,14 +201,14 @@ type IPAMStatus struct {
 	Used AllocationMap `json:"used,omitempty"`
 }
 
-// OperatorStatus is what the operator tells of a node.
+// OperatorStatus is what the operator reports about a node.
 type OperatorStatus struct {
 	// Error is the last fault; "" if there is none.
 	// +optional
 	Error string `json:"error,omitempty"`
 }
 
-// PodCIDRMapEntry tells about a prefix.
+// PodCIDRMapEntry describes a prefix.
 type PodCIDRMapEntry struct {
 	// +optional
 	Status PodCIDRStatus `json:"status,omitempty"`

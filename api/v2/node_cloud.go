@@ -34,7 +34,7 @@ type ENISpec struct {
 	VpcID string `json:"vpc-id,omitempty"`
 }
 
-// ENIStatus tells of the interfaces of an AWS instance.
+// ENIStatus describes the interfaces of an AWS instance.
 type ENIStatus struct {
 	// ENIs are the interfaces by number.
 	// +optional
@@ -98,7 +98,7 @@ type AzureSpec struct {
 	InterfaceName string `json:"interface-name,omitempty"`
 }
 
-// AzureStatus tells of the interfaces of an Azure machine.
+// AzureStatus describes the interfaces of an Azure machine.
 type AzureStatus struct {
 	// +optional
 	Interfaces []AzureInterface `json:"interfaces,omitempty"`
@@ -166,7 +166,7 @@ type AlibabaCloudSpec struct {
 	VSwitches []string `json:"vswitches,omitempty"`
 }
 
-// AlibabaCloudStatus tells of the interfaces of an Alibaba Cloud instance.
+// AlibabaCloudStatus describes the interfaces of an Alibaba Cloud instance.
 type AlibabaCloudStatus struct {
 	// ENIs are the interfaces by number.
 	// +optional

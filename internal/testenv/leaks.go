@@ -14,9 +14,9 @@ import (
 	"go.uber.org/goleak"
 )
 
-// leakPatience is how long a leak check waits for what is on its way out: descriptors closed by
+// leakTimeout is how long a leak check waits for what is on its way out: descriptors closed by
 // other goroutines, links that the kernel removes after their namespace.
-const leakPatience = 5 * time.Second
+const leakTimeout = 5 * time.Second
 
 // CheckLeaks remembers the goroutines, file descriptors, links of the current network namespace,
 // and mounted namespaces of the process, and fails the test if there are more of them when it ends.
@@ -130,7 +130,7 @@ func extra(before, after []string) []string {
 // polls because the kernel offers no notice of the end of a namespace.
 func eventually(t testing.TB, what string, left func() ([]string, error)) {
 	t.Helper()
-	deadline := time.Now().Add(leakPatience)
+	deadline := time.Now().Add(leakTimeout)
 	for {
 		items, err := left()
 		if err == nil && len(items) == 0 {

@@ -253,8 +253,8 @@ func (g *collecting) timeDelivery(ctx context.Context) (times []float64, err err
 	at := time.Now()
 	select {
 	case <-known:
-	case <-time.After(g.r.cfg.Patience):
-		err = fmt.Errorf("after %v %d of %d agents have observed a new identity", g.r.cfg.Patience, len(g.delivery.times(at)), len(g.listeners))
+	case <-time.After(g.r.cfg.Timeout):
+		err = fmt.Errorf("after %v %d of %d agents have observed a new identity", g.r.cfg.Timeout, len(g.delivery.times(at)), len(g.listeners))
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
@@ -414,7 +414,7 @@ func (g *collecting) ends(ctx context.Context, operator *child.Process, began ti
 		if left == 0 || operator.Ended() {
 			return nil
 		}
-		if time.Since(moved) > g.r.cfg.Patience {
+		if time.Since(moved) > g.r.cfg.Timeout {
 			served, err := g.c.traffic(ctx)
 			before := marked
 			if marked = served.Calls["PATCH "+v2.ResourceIdentities]; err != nil || marked == before {
@@ -429,7 +429,7 @@ func (g *collecting) ends(ctx context.Context, operator *child.Process, began ti
 	case operator.Ended():
 		err = fmt.Errorf("the operator ended: %s", operator.Tail())
 	case best > 0:
-		err = fmt.Errorf("%d of %d unused identities are left, and none has ended for %v: %s", best, all, g.r.cfg.Patience, operator.Tail())
+		err = fmt.Errorf("%d of %d unused identities are left, and none has ended for %v: %s", best, all, g.r.cfg.Timeout, operator.Tail())
 	}
 	return points, first, err
 }

@@ -73,8 +73,8 @@ type Config struct {
 
 	// Lease is how long the operators' lease lasts; 0 for their default.
 	Lease time.Duration
-	// Patience is how long a cluster may take to come to what it should be.
-	Patience time.Duration
+	// Timeout is how long a cluster may take to come to what it should be.
+	Timeout time.Duration
 
 	// BinDir has the programs to measure: hawser-operator and hawser-agent.
 	BinDir string
@@ -98,7 +98,7 @@ func Defaults() Config {
 		Numbers: 65280, InUse: 500, CollectEvery: 10 * time.Second, Sizes: []int{10000, 40000}, Quiet: 6 * time.Second,
 		StreamPods: 4000, StreamNodes: 200, Observers: 4, StreamRate: 100, MeshPods: 20000, CollectAgents: 500, CollectUnused: 3000,
 		IPAMNodes: 500, IPAMPods: 2500, IPAMRate: 20, IPAMPodRate: 100, IPAMRest: time.Minute,
-		Patience: 5 * time.Minute, BinDir: "bin", Out: "bin/scale",
+		Timeout: 5 * time.Minute, BinDir: "bin", Out: "bin/scale",
 	}
 }
 
@@ -140,8 +140,8 @@ func (c *Config) full() {
 	if slices.Equal(c.Sizes, d.Sizes) {
 		c.Sizes = []int{10000, 40000, 100000}
 	}
-	if c.Patience == d.Patience {
-		c.Patience = time.Hour
+	if c.Timeout == d.Timeout {
+		c.Timeout = time.Hour
 	}
 }
 
@@ -171,7 +171,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.DurationVar(&c.IPAMRest, "ipam-rest", c.IPAMRest, "ipam: how long it is watched what is asked at rest")
 	fs.IntVar(&c.MeshPods, "mesh-pods", c.MeshPods, "mesh: pods that the other cluster knows before new ones come")
 	fs.DurationVar(&c.Lease, "lease", c.Lease, "how long the operators' lease lasts; 0 for their default")
-	fs.DurationVar(&c.Patience, "patience", c.Patience, "how long the cluster may take to come to what it should be")
+	fs.DurationVar(&c.Timeout, "timeout", c.Timeout, "how long the cluster may take to come to what it should be")
 	fs.StringVar(&c.BinDir, "bin", c.BinDir, "directory with the programs to measure")
 	fs.StringVar(&c.Out, "out", c.Out, "directory for the report and its plots; scenarios that are not run stay there as an earlier run found them")
 	fs.BoolVar(&c.Keep, "keep", c.Keep, "leave the logs of the processes behind")
@@ -209,7 +209,7 @@ func (c *Config) validate() error {
 	errs.If(len(c.Sizes) == 0 || c.Sizes[0] < 1 || !slices.IsSorted(c.Sizes), "--sizes: %v does not ascend from above 0", c.Sizes)
 	errs.If(c.CollectEvery < time.Second, "--collect-every: %s is below a second", c.CollectEvery)
 	errs.If(c.Quiet <= 0, "--quiet: %s is not above 0", c.Quiet)
-	errs.If(c.Patience <= 0 || c.KillAfter < 0 || c.Lease < 0, "--patience must be above 0, --kill-after and --lease not below")
+	errs.If(c.Timeout <= 0 || c.KillAfter < 0 || c.Lease < 0, "--timeout must be above 0, --kill-after and --lease not below")
 	errs.If(len(c.Self) == 0, "no program to serve etcd with")
 	for _, program := range [][]string{c.Operator, c.Agent} {
 		if _, err := os.Stat(program[0]); err != nil {

@@ -334,7 +334,7 @@ func (f *filling) recover(ctx context.Context) (report.Line, error) {
 		return line, err
 	}
 	late := min(late, f.r.cfg.Numbers/10)
-	timeout := max(f.r.cfg.Patience, 10*time.Minute) // one identity after the other
+	timeout := max(f.r.cfg.Timeout, 10*time.Minute) // one identity after the other
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	served := make(chan float64, late)

@@ -160,8 +160,8 @@ func (g *allotting) measure(ctx context.Context, r *runner, qps float64) (points
 	case <-g.all:
 	case <-operator.Done():
 		return nil, fmt.Errorf("the operator ended: %w: %s", operator.Err(), operator.Tail())
-	case <-time.After(r.cfg.Patience):
-		return nil, fmt.Errorf("after %v %d of %d nodes have their addresses: %s", r.cfg.Patience, len(g.times(began)), g.want, operator.Tail())
+	case <-time.After(r.cfg.Timeout):
+		return nil, fmt.Errorf("after %v %d of %d nodes have their addresses: %s", r.cfg.Timeout, len(g.times(began)), g.want, operator.Tail())
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}

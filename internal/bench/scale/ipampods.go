@@ -116,13 +116,13 @@ func (g *allotting) pods(ctx context.Context, r *runner) error {
 	if err != nil {
 		return err
 	}
-	for end := time.Now().Add(r.cfg.Patience); ; {
+	for end := time.Now().Add(r.cfg.Timeout); ; {
 		short, text := g.short()
 		if short == 0 {
 			break
 		}
 		if time.Now().After(end) {
-			return fmt.Errorf("after %v more: %s", r.cfg.Patience, text)
+			return fmt.Errorf("after %v more: %s", r.cfg.Timeout, text)
 		}
 		if !retry.Sleep(ctx, 100*time.Millisecond) {
 			return context.Cause(ctx)

@@ -124,7 +124,7 @@ func (g *growing) marker(ctx context.Context) error {
 		return err
 	}
 	g.at = ip
-	return g.agent.knows(ctx, ip.String(), g.r.cfg.Patience)
+	return g.agent.knows(ctx, ip.String(), g.r.cfg.Timeout)
 }
 
 func appLabels(app int) map[string]string {
@@ -274,7 +274,7 @@ func (g *growing) restart(ctx context.Context, v *report.Variant) error {
 	if err := g.agent.start(); err != nil {
 		return err
 	}
-	if err := g.agent.knows(ctx, g.at.String(), g.r.cfg.Patience); err != nil {
+	if err := g.agent.knows(ctx, g.at.String(), g.r.cfg.Timeout); err != nil {
 		return err
 	}
 	v.Figure("agent, started anew: knows all pods after", time.Since(began).Seconds(), "s", "")

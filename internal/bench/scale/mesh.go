@@ -111,7 +111,7 @@ func (m *meshed) run(ctx context.Context, r *runner, v *report.Variant) error {
 	if err != nil {
 		return err
 	}
-	first, err := m.await(ctx, r.cfg.Patience, began)
+	first, err := m.await(ctx, r.cfg.Timeout, began)
 	if err != nil {
 		return fmt.Errorf("the first leader: %w", err)
 	}
@@ -133,11 +133,11 @@ func (m *meshed) run(ctx context.Context, r *runner, v *report.Variant) error {
 	if _, err := m.c.awaitLeader(ctx, name); err != nil {
 		return err
 	}
-	again, err := m.await(ctx, r.cfg.Patience, killed)
+	again, err := m.await(ctx, r.cfg.Timeout, killed)
 	if err != nil {
 		return fmt.Errorf("the next leader: %w", err)
 	}
-	_ = child.Poll(ctx, r.cfg.Patience, 20*time.Millisecond, func() error { // judge names those that are left
+	_ = child.Poll(ctx, r.cfg.Timeout, 20*time.Millisecond, func() error { // judge names those that are left
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		if len(m.published) < m.from+n {

@@ -104,7 +104,7 @@ func (r *runner) relabelIn(ctx context.Context, mode string, v *report.Variant) 
 			r.progress(i, n, "pods")
 		}
 		// Not so fast that requests pile up: what is measured comes later.
-		if err := child.Poll(ctx, r.cfg.Patience, 20*time.Millisecond, func() error {
+		if err := child.Poll(ctx, r.cfg.Timeout, 20*time.Millisecond, func() error {
 			if waiting := i - watch.count("one"); waiting > pilePods {
 				return fmt.Errorf("%d pods wait for their identities", waiting)
 			}
@@ -326,14 +326,14 @@ func (o *observer) since(value string, at time.Time) []float64 {
 
 // await waits until n endpoints have had a value.
 func (r *runner) await(ctx context.Context, o *observer, value string, n int) error {
-	end := time.NewTimer(r.cfg.Patience)
+	end := time.NewTimer(r.cfg.Timeout)
 	defer end.Stop()
 	for o.count(value) < n {
 		select {
 		case <-o.moved:
 			r.progress(o.count(value), n, "endpoints have their identity")
 		case <-end.C:
-			return fmt.Errorf("after %v only %d of %d endpoints have the identity of their namespace's label", r.cfg.Patience, o.count(value), n)
+			return fmt.Errorf("after %v only %d of %d endpoints have the identity of their namespace's label", r.cfg.Timeout, o.count(value), n)
 		case <-ctx.Done():
 			return ctx.Err()
 		}

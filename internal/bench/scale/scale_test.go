@@ -76,7 +76,7 @@ func small(t *testing.T, scenarios ...string) Config {
 	cfg.IPAMNodes, cfg.IPAMRate, cfg.IPAMRest, cfg.IPAMPods, cfg.IPAMPodRate = 20, 60, time.Second, 120, 50
 	cfg.CollectAgents, cfg.CollectUnused = 25, 240
 	cfg.Sizes, cfg.Quiet = []int{60, 120}, 100*time.Millisecond
-	cfg.Patience = 2 * time.Minute
+	cfg.Timeout = 2 * time.Minute
 	cfg.Self, cfg.Operator, cfg.Agent = []string{self, "etcd"}, []string{self, "operator"}, []string{self, "agent"}
 	cfg.Out, cfg.Progress = t.TempDir(), t.Output()
 	return cfg

@@ -258,10 +258,10 @@ func (st *streaming) run(ctx context.Context) error {
 	select {
 	case <-st.all:
 		return nil
-	case <-time.After(cfg.Patience):
+	case <-time.After(cfg.Timeout):
 		st.mu.Lock()
 		defer st.mu.Unlock()
-		return fmt.Errorf("after %v more there are %d of %d pods that not every agent knows", cfg.Patience, st.left, cfg.StreamPods)
+		return fmt.Errorf("after %v more there are %d of %d pods that not every agent knows", cfg.Timeout, st.left, cfg.StreamPods)
 	case <-ctx.Done():
 		return ctx.Err()
 	}
