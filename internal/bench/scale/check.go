@@ -97,8 +97,8 @@ func (w *world) setOf(f *labels.Filter, p *corev1.Pod) (labels.Set, error) {
 	return set, err
 }
 
-// numbers returns the numbers of each label set. Those in quarantine have no labels.
-func (w *world) numbers() (map[string][]string, error) {
+// ids returns the IDs of each label set. Those in quarantine have no labels.
+func (w *world) ids() (map[string][]string, error) {
 	out := map[string][]string{}
 	for i := range w.identities {
 		o := &w.identities[i]
@@ -118,12 +118,12 @@ func (w *world) numbers() (map[string][]string, error) {
 
 // oneNumberEach: no label set has two identities.
 func (w *world) oneNumberEach() []string {
-	numbers, err := w.numbers()
+	ids, err := w.ids()
 	if err != nil {
 		return []string{err.Error()}
 	}
 	var wrong []string
-	for text, list := range numbers {
+	for text, list := range ids {
 		if len(list) > 1 {
 			wrong = append(wrong, fmt.Sprintf("%d identities for %s", len(list), text))
 		}
@@ -132,10 +132,10 @@ func (w *world) oneNumberEach() []string {
 	return wrong
 }
 
-// everyPodIsPublished: each pod has an endpoint with the number and the labels of an identity of
+// everyPodIsPublished: each pod has an endpoint with the ID and the labels of an identity of
 // just its labels, and there is no other endpoint.
 func (w *world) everyPodIsPublished(f *labels.Filter) []string {
-	numbers, err := w.numbers()
+	ids, err := w.ids()
 	if err != nil {
 		return []string{err.Error()}
 	}
@@ -146,7 +146,7 @@ func (w *world) everyPodIsPublished(f *labels.Filter) []string {
 			wrong = append(wrong, err.Error())
 			continue
 		}
-		if why := rightEndpoint(w.endpoints[key], p, set, numbers[set.KVString()]); why != "" {
+		if why := rightEndpoint(w.endpoints[key], p, set, ids[set.KVString()]); why != "" {
 			wrong = append(wrong, fmt.Sprintf("endpoint %s %s", key, why))
 		}
 	}
@@ -160,7 +160,7 @@ func (w *world) everyPodIsPublished(f *labels.Filter) []string {
 }
 
 // rightEndpoint says what is wrong with a pod's endpoint.
-func rightEndpoint(ep *v2.CiliumEndpoint, p *corev1.Pod, set labels.Set, numbers []string) string {
+func rightEndpoint(ep *v2.CiliumEndpoint, p *corev1.Pod, set labels.Set, ids []string) string {
 	switch {
 	case ep == nil:
 		return "is missing"
@@ -168,8 +168,8 @@ func rightEndpoint(ep *v2.CiliumEndpoint, p *corev1.Pod, set labels.Set, numbers
 		return "is another pod's"
 	case ep.Status.Identity == nil:
 		return "has no identity"
-	case !slices.Contains(numbers, strconv.FormatInt(ep.Status.Identity.ID, 10)):
-		return fmt.Sprintf("has the number %d, its labels have %s", ep.Status.Identity.ID, strings.Join(numbers, ", "))
+	case !slices.Contains(ids, strconv.FormatInt(ep.Status.Identity.ID, 10)):
+		return fmt.Sprintf("has the number %d, its labels have %s", ep.Status.Identity.ID, strings.Join(ids, ", "))
 	case !slices.Equal(slices.Sorted(slices.Values(ep.Status.Identity.Labels)), slices.Sorted(slices.Values(set.Strings()))):
 		return fmt.Sprintf("says labels %v, the pod has %v", ep.Status.Identity.Labels, set.Strings())
 	}
@@ -209,7 +209,7 @@ func (w *world) everyEndpointIsInOneSlice() []string {
 // everyPodIsInOneSlice is for slices without endpoints: each pod stands in just one slice, of its
 // namespace, with the number of its labels.
 func (w *world) everyPodIsInOneSlice(f *labels.Filter) []string {
-	numbers, err := w.numbers()
+	ids, err := w.ids()
 	if err != nil {
 		return []string{err.Error()}
 	}
@@ -227,7 +227,7 @@ func (w *world) everyPodIsInOneSlice(f *labels.Filter) []string {
 			set, err := w.setOf(f, p)
 			if err != nil {
 				wrong = append(wrong, err.Error())
-			} else if list := numbers[set.KVString()]; !slices.Contains(list, strconv.FormatInt(e.IdentityID, 10)) {
+			} else if list := ids[set.KVString()]; !slices.Contains(list, strconv.FormatInt(e.IdentityID, 10)) {
 				wrong = append(wrong, fmt.Sprintf("pod %s has the number %d in its slice, its labels have %s", key, e.IdentityID, strings.Join(list, ", ")))
 			}
 		}

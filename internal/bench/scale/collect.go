@@ -35,8 +35,8 @@ const (
 	deliveryBefore = 10
 	// collectLease is how long the operator may find no time for its lease: there is no other one.
 	collectLease = 10 * time.Minute
-	// newsNumbers are the last of the range, for new identities.
-	newsNumbers = 200
+	// newIDs are the last of the range, for new identities.
+	newIDs = 200
 )
 
 // collect is the scenario of many identities that end at once.
@@ -46,7 +46,7 @@ func (r *runner) collect(ctx context.Context, s *report.Scenario) error {
 		"what is each agent sent, what does that cost, and what do others notice who write a pod, or make an identity, meanwhile?", r.cfg.CollectAgents, unused+used, used)
 	s.Shared = fmt.Sprintf("Nothing is shared: every agent has its own connection and its own watch of all identities. %d of them process what they receive as the real agent does; "+
 		"the others read what they are sent and count it, and begin where the identities are there already: their first list is not part of it. The operator looks every %v, and takes for "+
-		"dead what is unused; it ends as many a second as it does at its defaults in a cluster of so many nodes. What it writes when numbers have rested (%v later, one event more to "+
+		"dead what is unused; it ends as many a second as it does at its defaults in a cluster of so many nodes. What it writes when IDs have left quarantine (%v later, one event more to "+
 		"each agent) is not part of it. A new identity is timed from the answer to its creation, by all agents; 0 is before the answer. All act with the right system:masters, which the server's fair "+
 		"queueing exempts.", min(collectReal, r.cfg.CollectAgents), r.cfg.CollectEvery, 15*time.Minute)
 	s.Limits = []string{"what is written of an identity is sent to every agent: the operator writes no faster than so many agents can be notified, and the API server's processors count"}
@@ -245,7 +245,7 @@ func (g *collecting) startReal(mode string, e *listener, run func(func(context.C
 func (g *collecting) timeDelivery(ctx context.Context) (times []float64, err error) {
 	g.said++
 	known := g.delivery.expect(g.said, len(g.listeners))
-	id := firstNumber + wholeRange - 1 - identity.ID(g.said%newsNumbers)
+	id := firstNumber + wholeRange - 1 - identity.ID(g.said%newIDs)
 	o, err := g.identity(ctx, id, map[string]string{deliveryLabel: fmt.Sprint(g.said), labels.SourceK8s + ":" + labels.KeyNamespace: fillNamespace})
 	if err != nil {
 		return nil, fmt.Errorf("a new identity: %w", err)
@@ -461,6 +461,6 @@ func (g *collecting) judge(ctx context.Context) error {
 	g.v.Check("no identity in use was collected, not even to come back", false, taken)
 	g.v.Check("no unused identity is left", false, left)
 	g.v.Check("every label set has one identity", false, w.oneNumberEach())
-	g.v.Check("every pod's endpoint has the number and the labels of its pod's labels", false, w.everyPodIsPublished(g.r.filter))
+	g.v.Check("every pod's endpoint has the ID and the labels of its pod's labels", false, w.everyPodIsPublished(g.r.filter))
 	return nil
 }

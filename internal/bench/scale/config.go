@@ -20,7 +20,7 @@ const (
 	modeAgents = "agents"
 	// modeOperator has the operator make them.
 	modeOperator = "operator"
-	// modeRandom has agents pick numbers at random, as others do, instead of trying the same ones
+	// modeRandom has agents pick IDs at random, as others do, instead of trying the same ones
 	// in the same order: for comparison.
 	modeRandom = "random"
 )
@@ -150,7 +150,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&c.Scenarios, "scenarios", c.Scenarios, "scenarios to run, of "+strings.Join(Scenarios(), ", ")+"; all by default")
 	fs.BoolVar(&c.Full, "full", c.Full, "the sizes of a data centre, where no other is given: hours on two processors")
 	fs.IntVar(&c.Agents, "agents", c.Agents, "relabel: agents, with a pod each")
-	fs.IntVar(&c.RandomAgents, "random-agents", c.RandomAgents, "relabel: the same for random numbers, which make the square of it in events")
+	fs.IntVar(&c.RandomAgents, "random-agents", c.RandomAgents, "relabel: the same for random IDs, which make the square of it in events")
 	fs.StringSliceVar(&c.Modes, "modes", c.Modes, "relabel: who makes identities, of "+strings.Join(modes(), ", "))
 	fs.DurationVar(&c.KillAfter, "kill-after", c.KillAfter, "relabel: when the leading operator is killed, after the namespace got its new label")
 	fs.IntVar(&c.Numbers, "numbers", c.Numbers, "identities: how many there can be")
@@ -203,7 +203,7 @@ func (c *Config) validate() error {
 	errs.If(c.Observers < 1 || c.Observers > c.StreamNodes, "--observers: %d is not 1 to the %d nodes", c.Observers, c.StreamNodes)
 	errs.If(c.InUse < 1 || c.Numbers < 4*c.InUse || c.Numbers > wholeRange,
 		"--numbers and --in-use: %d and %d: there must be at least four times as many as are in use, and at most %d", c.Numbers, c.InUse, wholeRange)
-	if n := c.CollectUnused; n < 1 || n+n/collectShare+1 > wholeRange-newsNumbers || c.CollectAgents > 0 && n/collectShare/c.CollectAgents >= mostPods {
+	if n := c.CollectUnused; n < 1 || n+n/collectShare+1 > wholeRange-newIDs || c.CollectAgents > 0 && n/collectShare/c.CollectAgents >= mostPods {
 		errs.Add("--collect-unused: %d is not 1 to some 60000, or more than %d agents have room for", n, c.CollectAgents)
 	}
 	errs.If(len(c.Sizes) == 0 || c.Sizes[0] < 1 || !slices.IsSorted(c.Sizes), "--sizes: %v does not ascend from above 0", c.Sizes)

@@ -29,7 +29,7 @@ const (
 	fillers = 8
 	// single is how many allocations are timed one after the other.
 	single = 50
-	// late is how many pods come when no number is left.
+	// late is how many pods come when no ID is left.
 	late = 20
 	// fillNamespace is where the pods are.
 	fillNamespace = "apps"
@@ -43,9 +43,9 @@ func (c *Config) collectorFlags() []string {
 	}, c.leaseFlags()...)
 }
 
-// fill is scenario (c): the whole range of numbers.
+// fill is scenario (c): the whole range of IDs.
 func (r *runner) fill(ctx context.Context, s *report.Scenario) (err error) {
-	s.Text = fmt.Sprintf("%d agents make identities until all %d numbers are taken. Then %d pods come with labels that have none, and an operator starts that collects "+
+	s.Text = fmt.Sprintf("%d agents make identities until all %d IDs are taken. Then %d pods come with labels that have none, and an operator starts that collects "+
 		"what nobody uses; %d identities have a pod and an endpoint.", fillers, r.cfg.Numbers, late, r.cfg.InUse)
 	s.Shared = "Nothing is shared: each agent has its own connection and its own watch of all identities. They make identities without pods, as fast as they are answered. " +
 		fmt.Sprintf("The operator looks every %v, and takes for dead what was unused for as long: its defaults are every minute, and 30 min.", r.cfg.CollectEvery)
@@ -173,7 +173,7 @@ func (f *filling) timed(ctx context.Context, from, n int) ([]float64, error) {
 	return out, nil
 }
 
-// fillUp takes all numbers. The line that it returns says how many were taken when.
+// fillUp takes all IDs. The line that it returns says how many were taken when.
 func (f *filling) fillUp(ctx context.Context) (report.Line, error) {
 	line := report.Line{Name: "filling", Points: []report.Point{{}}}
 	n := f.r.cfg.Numbers
@@ -196,7 +196,7 @@ func (f *filling) fillUp(ctx context.Context) (report.Line, error) {
 		defer mu.Unlock()
 		if done++; done%max(1, n/100) == 0 {
 			line.Points = append(line.Points, report.Point{X: time.Since(began).Seconds(), Y: float64(ends + done)})
-			f.r.progress(ends+done, n, "numbers taken")
+			f.r.progress(ends+done, n, "IDs taken")
 		}
 		return err
 	}); err != nil {
@@ -216,14 +216,14 @@ func (f *filling) fillUp(ctx context.Context) (report.Line, error) {
 	}
 	f.v.Figure("numbers", float64(n), "", "")
 	f.v.Figure("new identities, all agents together", float64(n-2*ends)/took.Seconds(), "a second", "")
-	f.v.Figure("API calls a new identity", did.Sum(v2.ResourceIdentities)/float64(n-2*ends), "", "more than 1 where the number tried first belongs to other labels and the agent has not observed that yet")
+	f.v.Figure("API calls a new identity", did.Sum(v2.ResourceIdentities)/float64(n-2*ends), "", "more than 1 where the ID tried first belongs to other labels and the agent has not observed that yet")
 	f.v.Figure("one new identity when nearly none is taken, p50", report.Quantile(first, 0.5), "ms", "")
 	f.v.Figure("one new identity when nearly all are taken, p50", report.Quantile(last, 0.5), "ms", "")
 	f.v.Figure("one new identity when nearly all are taken, slowest", report.Quantile(last, 1), "ms", "")
 	return line, nil
 }
 
-// beFull checks what an agent says when no number is left, and that labels that have one are served
+// beFull checks what an agent says when no ID is left, and that labels that have one are served
 // all the same.
 func (f *filling) beFull(ctx context.Context) error {
 	n := f.r.cfg.Numbers
@@ -249,10 +249,10 @@ func (f *filling) beFull(ctx context.Context) error {
 	} else {
 		f.v.Texts = append(f.v.Texts, fmt.Sprintf("what the agent says when all are taken: \"%v\"", err))
 	}
-	f.v.Check("an agent that finds no number says so", false, wrong)
+	f.v.Check("an agent that finds no free ID says so", false, wrong)
 	known, err := f.timed(ctx, 0, min(single, n/10))
 	if err != nil {
-		return fmt.Errorf("labels that have a number, when no other is left: %w", err)
+		return fmt.Errorf("labels that have an ID, when no other is left: %w", err)
 	}
 	f.v.Figure("a known identity when all are taken, p50", report.Quantile(known, 0.5), "ms", "")
 	after, err := f.c.traffic(ctx)
@@ -316,7 +316,7 @@ func (c *cluster) endpoint(ctx context.Context, namespace, name string, uid type
 	}).Do(ctx).Error()
 }
 
-// recover has pods wait for numbers, and an operator collect those that nobody uses.
+// recover has pods wait for IDs, and an operator collect those that nobody uses.
 func (f *filling) recover(ctx context.Context) (report.Line, error) {
 	line := report.Line{Name: "collecting"}
 	inUse, err := f.use(ctx)
@@ -374,7 +374,7 @@ func (f *filling) recover(ctx context.Context) (report.Line, error) {
 	wg.Wait()
 	close(served)
 	moments := slices.Sorted(channel(served))
-	f.v.Figure("pods without a number that have one in the end", float64(len(moments)), "", fmt.Sprintf("of %d", late))
+	f.v.Figure("pods without an identity that have one in the end", float64(len(moments)), "", fmt.Sprintf("of %d", late))
 	f.v.Figure("first of them served, after the operator's start", report.Quantile(moments, 0), "s", "")
 	f.v.Figure("last of them served", report.Quantile(moments, 1), "s", "")
 	f.v.Figure("all unused identities are gone after", took, "s", "")
@@ -423,13 +423,13 @@ func (f *filling) checkSurvivors(ctx context.Context, inUse map[string]types.UID
 	}
 	f.v.Check("no identity in use was collected, not even to come back", false, wrong)
 	f.v.Check("every label set has one identity", false, w.oneNumberEach())
-	f.v.Check("every pod's endpoint has the number and the labels of its pod's labels", false, w.everyPodIsPublished(f.r.filter))
+	f.v.Check("every pod's endpoint has the ID and the labels of its pod's labels", false, w.everyPodIsPublished(f.r.filter))
 	wrong = nil
 	for name := range now {
 		if n, err := strconv.ParseUint(name, 10, 32); err != nil || identity.ID(n) < firstNumber || identity.ID(n) > f.last {
 			wrong = append(wrong, name)
 		}
 	}
-	f.v.Check("every number is of the cluster's range", false, wrong)
+	f.v.Check("every ID is of the cluster's range", false, wrong)
 	return nil
 }

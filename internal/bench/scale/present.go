@@ -10,7 +10,7 @@ import (
 )
 
 // presence counts the identities that have labels, as a watch of the harness's own shows
-// them: numbers that rest do not count.
+// them: IDs in quarantine do not count.
 type presence struct {
 	c      *cluster
 	synced chan struct{} // closed when all are known that were there at the start

@@ -35,7 +35,7 @@ const agentsAConnection = 25
 // namespace that changes.
 func (r *runner) relabel(ctx context.Context, s *report.Scenario) error {
 	s.Text = "Every agent has one pod of the same deployment. Their namespace gets another label, which is part of every pod's identity, so each agent needs " +
-		"a number for a label set that nobody has seen before, at the same moment. The operator that leads is killed right after."
+		"an identity for a label set that nobody has seen before, at the same moment. The operator that leads is killed right after."
 	s.Shared = fmt.Sprintf("%d agents share a TCP connection, each with its own limit of requests and its own watches of its pods, namespaces and identities. "+
 		"One watch of CiliumEndpoints is shared by all, and each agent receives its own node's only: nobody measures here what an agent makes of other nodes' pods. "+
 		"All act with the right system:masters, which the server's fair queueing exempts.", agentsAConnection)
@@ -168,7 +168,7 @@ func (r *runner) relabelIn(ctx context.Context, mode string, v *report.Variant) 
 		return line, err
 	}
 	v.Check("every label set has one identity", mode == modeRandom, w.oneNumberEach())
-	v.Check("every pod's endpoint has the number and the labels of its pod's labels", false, w.everyPodIsPublished(r.filter))
+	v.Check("every pod's endpoint has the ID and the labels of its pod's labels", false, w.everyPodIsPublished(r.filter))
 	return line, nil
 }
 
@@ -210,7 +210,7 @@ type observer struct {
 
 	mu         sync.Mutex
 	seen       map[string]map[k8s.Key]time.Time // by the label's value: when an endpoint first had it
-	identities map[string]time.Time             // when a number appeared
+	identities map[string]time.Time             // when an ID appeared
 	moved      chan struct{}
 }
 

@@ -115,7 +115,7 @@ func (r *runner) streamIn(ctx context.Context, mode string, v *report.Variant) (
 		v.Check("every pod is in one slice, with the number of its labels", false, w.everyPodIsInOneSlice(r.filter))
 		return line, nil
 	}
-	v.Check("every pod's endpoint has the number and the labels of its pod's labels", false, w.everyPodIsPublished(r.filter))
+	v.Check("every pod's endpoint has the ID and the labels of its pod's labels", false, w.everyPodIsPublished(r.filter))
 	if mode == streamSlices {
 		v.Check("every endpoint is in one slice, as it is", false, w.everyEndpointIsInOneSlice())
 	}

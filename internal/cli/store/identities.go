@@ -24,7 +24,7 @@ type storedIdentity struct {
 	// Nodes are the addresses of the nodes that use it. One that nobody uses is collected some time
 	// later.
 	Nodes []string `json:"nodes"`
-	// Stray are uses of these labels under another number, "address=number", which should not be.
+	// Stray are uses of these labels under another ID, "address=ID", which should not be.
 	Stray []string `json:"stray,omitempty"`
 }
 
@@ -39,7 +39,7 @@ func readStoredIdentities(ctx context.Context, store kvstore.Backend) ([]storedI
 	if err != nil {
 		return nil, err
 	}
-	type use struct{ node, number string }
+	type use struct{ node, id string }
 	byLabels := map[string][]use{}
 	for _, kv := range uses.Pairs {
 		path := strings.TrimPrefix(kv.Key, storekeys.IdentitiesPrefix+"/value/")
@@ -50,18 +50,18 @@ func readStoredIdentities(ctx context.Context, store kvstore.Backend) ([]storedI
 	}
 	out := []storedIdentity{}
 	for _, kv := range ids.Pairs {
-		number := strings.TrimPrefix(kv.Key, storekeys.IdentitiesPrefix+"/id/")
-		id, err := strconv.ParseUint(number, 10, 64)
+		key := strings.TrimPrefix(kv.Key, storekeys.IdentitiesPrefix+"/id/")
+		id, err := strconv.ParseUint(key, 10, 64)
 		if err != nil {
 			continue
 		}
 		text := store.Layout().Decode(string(kv.Value))
 		s := storedIdentity{ID: id, Labels: storedLabels(text), Nodes: []string{}}
 		for _, u := range byLabels[text] {
-			if u.number == number {
+			if u.id == key {
 				s.Nodes = append(s.Nodes, u.node)
 			} else {
-				s.Stray = append(s.Stray, u.node+"="+u.number)
+				s.Stray = append(s.Stray, u.node+"="+u.id)
 			}
 		}
 		out = append(out, s)

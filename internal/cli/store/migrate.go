@@ -40,9 +40,9 @@ func MigrateCommand(a *command.App, open Opener) *cobra.Command {
 	f.k8s.QPS, f.k8s.Burst, f.k8s.UserAgent = 50, 100, "hawser-migrate"
 	c := &cobra.Command{
 		Use:   "identity --to crd|kvstore",
-		Short: "Copy identities between a key-value store and Kubernetes objects, with their numbers",
+		Short: "Copy identities between a key-value store and Kubernetes objects, with their IDs",
 		Long: `Copy identities from a key-value store into CiliumIdentity objects, or back. Each
-keeps its number. Nothing is deleted or changed: conflicts are reported.
+keeps its ID. Nothing is deleted or changed: conflicts are reported.
 
 You can interrupt it and run it again; existing entries stay as they are. Run it while
 agents write to both places (--identity-allocation-mode=doublewrite-...), so that new
@@ -140,7 +140,7 @@ func writeMigration(a *command.App, w io.Writer, f *migrateFlags, r migration.Re
 		t.Add("Only there", fmt.Sprintf("%d", r.Extra))
 	}
 	if r.Foreign > 0 {
-		t.Add("Of others", fmt.Sprintf("%d with numbers of other clusters, left alone", r.Foreign))
+		t.Add("Of others", fmt.Sprintf("%d with IDs of other clusters, left alone", r.Foreign))
 	}
 	for _, name := range r.Faulty {
 		t.Add("No identity", output.Warn.Cell(name))
@@ -158,9 +158,9 @@ func writeMigration(a *command.App, w io.Writer, f *migrateFlags, r migration.Re
 	}
 	table := a.Table("ID", "LABELS", "IN THE WAY")
 	for _, c := range r.Conflicts {
-		why := "the number has the labels " + c.Owner
+		why := "the ID has the labels " + c.Owner
 		if c.Number != 0 {
-			why = "the labels have the number " + c.Number.String()
+			why = "the labels have the ID " + c.Number.String()
 		}
 		table.Row(c.ID, c.Labels, why)
 	}
