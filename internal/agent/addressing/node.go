@@ -22,7 +22,7 @@ func (c *Config) OfNode() bool {
 func (c *Config) FollowNode(ctx context.Context, client *k8s.Client, used func() []netip.Prefix, report func(error)) error {
 	seen := false // all calls come from one goroutine
 	gone := func() {
-		report(fmt.Errorf("Node %s does not exist: its pod CIDRs (%s) may be another node's; no pod gets an address until the Node is there again",
+		report(fmt.Errorf("the Node %s does not exist: its pod CIDRs (%s) may be another node's; no pod gets an address until the Node is there again",
 			c.Self.Name, joinPrefixes(used())))
 	}
 	return k8s.Follow(ctx, k8s.Kind(client.Kube.CoreV1().RESTClient(), "nodes", ""), k8s.Options[*corev1.Node]{
