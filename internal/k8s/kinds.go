@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/version"
+	"k8s.io/client-go/rest"
 
 	"github.com/hawser-net/hawser/pkg/retry"
 )
@@ -25,19 +26,45 @@ func parseVersion(raw []byte) (string, error) {
 	return v.GitVersion, nil
 }
 
-// Serves reports which of the kinds the server does not serve, as "resource.version.group". A
-// server that does not answer is an error.
+// Serves reports which of the kinds the server does not serve; see [Unserved].
 func (c *Client) Serves(ctx context.Context, kinds ...schema.GroupVersionResource) (missing []string, err error) {
+	missing, err = Unserved(ctx, c.Urgent.Discovery().RESTClient(), kinds...)
+	if err != nil {
+		return nil, fmt.Errorf("ask the API server at %s for the kinds that it serves: %w", c.Host(), err)
+	}
+	return missing, nil
+}
+
+// Unserved reports which of the kinds the server does not serve, as "resource.version.group". A
+// server that does not answer is an error, and so is one that is not ready: while it starts, it
+// answers for custom resources before it has read their definitions. Whatever depends on whether a
+// kind is there asks here.
+func Unserved(ctx context.Context, server rest.Interface, kinds ...schema.GroupVersionResource) (missing []string, err error) {
+	missing, err = unlisted(ctx, server, kinds)
+	if err != nil || len(missing) == 0 {
+		return nil, err
+	}
+	rctx, cancel := context.WithTimeout(ctx, RequestTimeout)
+	defer cancel()
+	if err := server.Get().AbsPath("/readyz").MaxRetries(0).Do(rctx).Error(); err != nil {
+		return nil, fmt.Errorf("%s may be served once the server is ready: %w", strings.Join(missing, ", "), err)
+	}
+	// The first answer may be from before it was ready.
+	return unlisted(ctx, server, kinds)
+}
+
+// unlisted returns those of the kinds that the server does not list now.
+func unlisted(ctx context.Context, server rest.Interface, kinds []schema.GroupVersionResource) (missing []string, err error) {
 	served := map[schema.GroupVersion][]string{}
 	for _, k := range kinds {
 		gv := k.GroupVersion()
 		if _, asked := served[gv]; !asked {
 			list := &metav1.APIResourceList{}
 			rctx, cancel := context.WithTimeout(ctx, RequestTimeout)
-			err := c.Urgent.Discovery().RESTClient().Get().AbsPath("/apis", gv.Group, gv.Version).Do(rctx).Into(list)
+			err := server.Get().AbsPath("/apis", gv.Group, gv.Version).Do(rctx).Into(list)
 			cancel()
 			if err != nil && !apierrors.IsNotFound(err) {
-				return nil, fmt.Errorf("ask the API server at %s for the kinds of %s: %w", c.Host(), gv, err)
+				return nil, fmt.Errorf("kinds of %s: %w", gv, err)
 			}
 			served[gv] = []string{}
 			for _, r := range list.APIResources {

@@ -8,12 +8,9 @@ import (
 	"sync"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	policyv1alpha2 "sigs.k8s.io/network-policy-api/apis/v1alpha2"
 
-	"github.com/hawser-net/hawser/internal/k8s"
 	"github.com/hawser-net/hawser/internal/policy"
 	"github.com/hawser-net/hawser/pkg/retry"
 )
@@ -24,6 +21,11 @@ func clusterVersion() schema.GroupVersion {
 }
 
 const clusterResource = "clusternetworkpolicies"
+
+// ClusterResource is ClusterNetworkPolicy in the version that is read.
+func ClusterResource() schema.GroupVersionResource {
+	return clusterVersion().WithResource(clusterResource)
+}
 
 // followCluster follows ClusterNetworkPolicy. A cluster without its definition has no such
 // policies, and the agent need not wait for one; it is looked for again and again, and so is
@@ -68,21 +70,12 @@ func (p *Policies) followWhileServed(ctx context.Context, synced func()) error {
 			return err
 		case <-tick.C:
 		}
-		// An API server that has just started may not know its definitions yet: only one that says
-		// so twice is believed.
-		gone := true
-		for i := 0; i < 2 && gone; i++ {
-			served, err := p.serves(ctx)
-			gone = err == nil && !served
-			if gone && i == 0 {
-				retry.Sleep(ctx, p.cfg.Look)
-			}
-		}
-		if !gone {
+		served, err := p.serves(ctx)
+		if err != nil || served {
 			continue
 		}
 		stop()
-		err := <-done
+		err = <-done
 		if ctx.Err() == nil {
 			p.log.Info("ClusterNetworkPolicy is no longer defined here; its policies are gone")
 			p.removeKind(KindCluster)
@@ -93,22 +86,8 @@ func (p *Policies) followWhileServed(ctx context.Context, synced func()) error {
 
 // serves asks whether the API server serves ClusterNetworkPolicy in the version that is read.
 func (p *Policies) serves(ctx context.Context) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, k8s.RequestTimeout)
-	defer cancel()
-	var list metav1.APIResourceList
-	err := p.client.Urgent.Discovery().RESTClient().Get().AbsPath("/apis", clusterVersion().Group, clusterVersion().Version).Do(ctx).Into(&list)
-	switch {
-	case apierrors.IsNotFound(err):
-		return false, nil
-	case err != nil:
-		return false, err
-	}
-	for _, r := range list.APIResources {
-		if r.Name == clusterResource {
-			return true, nil
-		}
-	}
-	return false, nil
+	missing, err := p.client.Serves(ctx, ClusterResource())
+	return len(missing) == 0, err
 }
 
 // parseCluster makes rules of a ClusterNetworkPolicy.

@@ -3,12 +3,17 @@ package policies_test
 import (
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/rest"
 
+	"github.com/hawser-net/hawser/internal/k8s"
 	"github.com/hawser-net/hawser/internal/k8s/policies"
 	"github.com/hawser-net/hawser/internal/policy"
 	"github.com/hawser-net/hawser/internal/testenv"
@@ -119,4 +124,74 @@ func TestClusterNetworkPolicy(t *testing.T) {
 	c.defineCluster()
 	c.applySoon(isolate)
 	f.until(t, has("k8s/NetworkPolicy/a/deny", owner))
+}
+
+// starting makes an API server look as one that starts: it answers, and is not ready; it has not
+// read yet which kinds are defined.
+type starting struct {
+	http.RoundTripper
+	on atomic.Bool
+}
+
+func (s *starting) RoundTrip(r *http.Request) (*http.Response, error) {
+	code := 0
+	if s.on.Load() {
+		switch {
+		case r.URL.Path == "/readyz":
+			code = http.StatusInternalServerError
+		case strings.HasPrefix(r.URL.Path, "/apis/policy.networking.k8s.io/"):
+			code = http.StatusNotFound
+		}
+	}
+	if code == 0 {
+		return s.RoundTripper.RoundTrip(r)
+	}
+	return &http.Response{
+		StatusCode: code, Status: http.StatusText(code), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Header: http.Header{},
+		Body: io.NopCloser(strings.NewReader(http.StatusText(code))), Request: r,
+	}, nil
+}
+
+// TestClusterNetworkPolicyServerStarts: a server that starts does not say what is defined. The
+// agent waits for one that is ready, rather than run without what may be there, and keeps what it
+// has.
+func TestClusterNetworkPolicyServerStarts(t *testing.T) {
+	testenv.CheckLeaks(t)
+	c := newCluster(t)
+	c.mustApply(denyAll)
+	c.defineCluster()
+	c.applySoon(isolate)
+	s := &starting{}
+	rc := rest.CopyConfig(c.server.Config)
+	rc.Wrap(func(rt http.RoundTripper) http.RoundTripper {
+		s.RoundTripper = rt
+		return s
+	})
+	var err error
+	if c.client, err = k8s.New(rc); err != nil {
+		t.Fatal(err)
+	}
+	s.on.Store(true)
+	cfg := policies.Defaults()
+	cfg.Look = 20 * time.Millisecond
+	_, f := c.start(cfg)
+	time.Sleep(500 * time.Millisecond) // some looks
+	s.on.Store(false)
+	const owner = policy.Owner("k8s/ClusterNetworkPolicy/isolate")
+	f.until(t, has("k8s/NetworkPolicy/a/deny", owner))
+	f.mu.Lock()
+	if len(f.batches[0]) != 2 {
+		t.Errorf("the first batch has %d changes, want both policies", len(f.batches[0]))
+	}
+	f.mu.Unlock()
+
+	// It starts again while the policies are in force.
+	s.on.Store(true)
+	time.Sleep(500 * time.Millisecond)
+	s.on.Store(false)
+	f.mu.Lock()
+	if err := has("k8s/NetworkPolicy/a/deny", owner)(f.rules); err != nil || len(f.batches) > 1 {
+		t.Errorf("after a start of the server: %d batches, %v", len(f.batches), err)
+	}
+	f.mu.Unlock()
 }

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -24,16 +23,13 @@ import (
 	policyv1alpha2 "sigs.k8s.io/network-policy-api/apis/v1alpha2"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/k8s"
 	"github.com/hawser-net/hawser/internal/k8s/policies"
 	"github.com/hawser-net/hawser/pkg/retry"
 )
 
-const (
-	// look is how often to look whether ClusterNetworkPolicy is defined, as agents do.
-	look = 15 * time.Second
-	// askTimeout bounds one look.
-	askTimeout = 10 * time.Second
-)
+// look is how often to look whether ClusterNetworkPolicy is defined, as agents do.
+const look = 15 * time.Second
 
 // standardStatus is what is read of the status of a ClusterNetworkPolicy.
 type standardStatus struct {
@@ -94,17 +90,11 @@ func (c *clusterPolicies) run(ctx context.Context) error {
 
 // served asks whether the server has the kind.
 func (c *clusterPolicies) served(ctx context.Context) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
-	var list metav1.APIResourceList
-	err := c.server.Get().AbsPath("/apis", c.kind.Group, c.kind.Version).Do(ctx).Into(&list)
-	if apierrors.IsNotFound(err) {
-		return false, nil
-	}
+	missing, err := k8s.Unserved(ctx, c.server, policies.ClusterResource())
 	if err != nil {
 		return false, fmt.Errorf("whether it is defined: %w", err)
 	}
-	return slices.ContainsFunc(list.APIResources, func(r metav1.APIResource) bool { return r.Kind == c.kind.Kind }), nil
+	return len(missing) == 0, nil
 }
 
 // follow runs a controller with a cache of its own until the definition is gone or ctx ends.
@@ -137,18 +127,14 @@ func (c *clusterPolicies) follow(ctx context.Context) error {
 	go func() { ended <- ctl.Start(ctx) }()
 	left := 2
 	var errs []error
-	for gone := 0; left == 2 && gone < 2; { // a server that has just started may not know its definitions yet
+	for gone := false; left == 2 && !gone; {
 		select {
 		case err := <-ended:
 			errs = append(errs, err)
 			left--
 		case <-time.After(c.look):
 			served, err := c.served(ctx)
-			if err != nil || served {
-				gone = 0
-			} else {
-				gone++
-			}
+			gone = err == nil && !served
 		}
 	}
 	stop()
