@@ -44,6 +44,7 @@ type Client struct {
 	ready     chan struct{} // closed once etcd is set
 	hangUp    sync.Once     // closes etcd
 	etcd      *clientv3.Client
+	login     *login // nil without a user
 	leases    leases.Table[clientv3.LeaseID]
 	observers leases.Observers
 	history   history
@@ -160,7 +161,7 @@ func (c *Client) dial() (*clientv3.Client, error) {
 	if tls != nil && wantsTLS(endpoints) {
 		dialling = append(dialling, grpc.WithTransportCredentials(freshTLS{file}))
 	}
-	return clientv3.New(clientv3.Config{
+	etcd, err := clientv3.New(clientv3.Config{
 		Endpoints:            endpoints,
 		AutoSyncInterval:     time.Duration(file.AutoSyncInterval),
 		DialTimeout:          c.cfg.CheckTimeout, // bounds the login only: the connection itself is made in the background
@@ -174,6 +175,11 @@ func (c *Client) dial() (*clientv3.Client, error) {
 		Context:              c.conn.Context(),
 		Logger:               zap.NewNop(),
 	})
+	if err == nil && file.Username != "" {
+		c.login = &login{Auth: etcd.Auth, file: c.cfg.File, log: c.log}
+		etcd.Auth = c.login
+	}
+	return etcd, err
 }
 
 // begin waits until a request may be sent. The function returned must be called when it is done.

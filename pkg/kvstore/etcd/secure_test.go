@@ -2,6 +2,7 @@ package etcd_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -78,6 +79,80 @@ func TestUserAndPassword(t *testing.T) {
 	if st := wrong.Status(); st.Healthy() || !strings.Contains(st.Message, "connecting") || strings.Contains(st.Message, "guessed") {
 		t.Errorf("status with a wrong password: %+v", st)
 	}
+}
+
+// TestPasswordRotated: a user and password that change in the store and in the settings file, in
+// either order, are used without a new client: by requests, by watches under way and by new ones.
+func TestPasswordRotated(t *testing.T) {
+	t.Parallel()
+	server := kvstoretest.StartEtcd(t)
+	raw := server.Client()
+	ctx := timeout(t, 2*time.Minute)
+	must := func(errs ...error) {
+		t.Helper()
+		if err := errors.Join(errs...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(second(raw.RoleAdd(ctx, "agents")), second(raw.RoleGrantPermission(ctx, "agents", "test/", "test0", clientv3.PermissionType(clientv3.PermReadWrite))),
+		second(raw.UserAdd(ctx, "root", "secret of root")), second(raw.UserGrantRole(ctx, "root", "root")),
+		second(raw.UserAdd(ctx, "agent", "first")), second(raw.UserGrantRole(ctx, "agent", "agents")),
+		second(raw.UserAdd(ctx, "next", "third")), second(raw.UserGrantRole(ctx, "next", "agents")),
+		second(raw.AuthEnable(ctx)))
+	root, err := clientv3.New(clientv3.Config{Endpoints: []string{server.Endpoint()}, Username: "root", Password: "secret of root", DialTimeout: 5 * time.Second})
+	must(err)
+	defer root.Close()
+	cfg := etcd.Defaults()
+	cfg.File, cfg.QPS, cfg.HeartbeatKey = filepath.Join(t.TempDir(), "etcd.yaml"), 0, "test/heartbeat"
+	settings := func(user, password string) {
+		t.Helper()
+		must(os.WriteFile(cfg.File, fmt.Appendf(nil, "endpoints: [%q]\nusername: %s\npassword: %q\n", server.Endpoint(), user, password), 0o600))
+	}
+	settings("agent", "first")
+	c := open(t, cfg)
+	old := c.Watch(ctx, "test/")
+	if ev := <-old; ev.Kind != kvstore.EventListDone {
+		t.Fatalf("first event %+v", ev)
+	}
+	// works writes a key, which the first watch and a new one must show.
+	works := func(value string) {
+		t.Helper()
+		for {
+			err := kvstore.Put(ctx, c, "test/"+value, []byte(value), kvstore.Leased)
+			if err == nil {
+				break
+			}
+			if ctx.Err() != nil {
+				t.Fatalf("%s: %v", value, err)
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+		own, stop := context.WithCancel(ctx)
+		defer stop()
+		fresh := c.Watch(own, "test/"+value)
+		if a, b := <-fresh, <-fresh; a.Kind != kvstore.EventCreate || b.Kind != kvstore.EventListDone {
+			t.Fatalf("%s: a new watch showed %+v, %+v", value, a, b)
+		}
+		must(kvstore.Put(ctx, c, "test/"+value, []byte("again"), kvstore.Leased))
+		if ev := <-fresh; string(ev.Value) != "again" {
+			t.Fatalf("%s: a new watch showed %+v", value, ev)
+		}
+		for _, want := range []string{value, "again"} {
+			if ev := <-old; string(ev.Value) != want {
+				t.Fatalf("%s: the first watch showed %+v", value, ev)
+			}
+		}
+	}
+	works("first")
+	settings("agent", "second") // before the store has it
+	must(second(root.UserChangePassword(ctx, "agent", "second")))
+	works("second")
+	must(second(root.UserDelete(ctx, "agent"))) // before the file has another
+	if err := kvstore.Put(ctx, c, "test/refused", nil, kvstore.Leased); err == nil || !strings.Contains(err.Error(), cfg.File) || strings.Contains(err.Error(), "second") {
+		t.Errorf("a write by a user that is gone: %v", err)
+	}
+	settings("next", "third")
+	works("third")
 }
 
 func second[T any](_ T, err error) error { return err }

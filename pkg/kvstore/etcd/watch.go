@@ -82,7 +82,7 @@ func (w *watch) follow(ctx context.Context) (progress, relist bool, err error) {
 	if c.history.age() != w.age {
 		return false, true, nil
 	}
-	stream := c.etcd.Watch(clientv3.WithRequireLeader(ctx), w.prefix, clientv3.WithPrefix(), clientv3.WithRev(w.next))
+	stream := c.etcd.Watch(clientv3.WithRequireLeader(c.login.stream(ctx)), w.prefix, clientv3.WithPrefix(), clientv3.WithRev(w.next))
 	for {
 		var resp clientv3.WatchResponse
 		var ok bool
