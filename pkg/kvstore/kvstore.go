@@ -16,6 +16,9 @@ const MaxKeysPerLease = 1000
 var (
 	// ErrNotFound means that the store answered and has no such key.
 	ErrNotFound = errors.New("key not found")
+	// ErrNoSpace means that the store has used up its space: it refuses writes and new leases, and
+	// goes on to read, to delete and to renew leases. A person must make room. Nothing was written.
+	ErrNoSpace = errors.New("the store's space is used up, and it takes no writes until somebody makes room")
 	// ErrClosed means that the backend was closed; nothing was sent.
 	ErrClosed = driver.ErrClosed
 )
@@ -172,6 +175,9 @@ type Status struct {
 	Endpoints []EndpointStatus
 	// Leases counts the leases this backend holds, LeasedKeys the keys on them.
 	Leases, LeasedKeys int
+	// Full means that writes fail with [ErrNoSpace]. Who could not write may have lost what it had on
+	// leases, so that nothing may be taken for unused because nobody refers to it.
+	Full bool
 	// QuorumFailures counts the failed checks in a row.
 	QuorumFailures int
 	// LastOK is when the store last answered with a quorum; zero if never.

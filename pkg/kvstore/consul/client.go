@@ -199,7 +199,7 @@ func (c *Client) check() bool {
 	if err != nil {
 		server.Message = err.Error()
 	}
-	return c.health.Checked([]kvstore.EndpointStatus{server}, err)
+	return c.health.Checked([]kvstore.EndpointStatus{server}, false, err)
 }
 
 // retryPause is how long to wait after so many failures.

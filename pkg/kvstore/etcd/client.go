@@ -313,8 +313,16 @@ func (c *Client) Txn(ctx context.Context, txn kvstore.Txn) (kvstore.TxnResult, e
 		if errors.Is(err, rpctypes.ErrLeaseNotFound) && try < 3 {
 			continue // the lost lease has been taken out of use: nothing was written, and the next try has another
 		}
-		return res, c.conn.Fault(ctx, "transaction on", first, err)
+		return res, c.conn.Fault(ctx, "transaction on", first, noSpace(err))
 	}
+}
+
+// noSpace has an error say what etcd's means.
+func noSpace(err error) error {
+	if errors.Is(err, rpctypes.ErrNoSpace) {
+		return fmt.Errorf("%w (%w)", kvstore.ErrNoSpace, err)
+	}
+	return err
 }
 
 func (c *Client) txn(ctx context.Context, txn kvstore.Txn) (kvstore.TxnResult, error) {

@@ -269,3 +269,54 @@ func TestInflightLimit(t *testing.T) {
 		t.Errorf("%d of 6 requests waited for a place, want at least 4", n)
 	}
 }
+
+// TestNoSpace: a store without space for writes says so, in errors and in the status. What is there
+// can be read, watched, kept alive and deleted, and writes work as soon as there is room.
+func TestNoSpace(t *testing.T) {
+	t.Parallel()
+	server := kvstoretest.StartEtcd(t)
+	cfg := config(server)
+	c, other := open(t, cfg), open(t, cfg)
+	ctx := timeout(t, time.Minute)
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(kvstore.Put(ctx, c, "test/leased", []byte("1"), kvstore.Leased))
+	must(kvstore.Put(ctx, c, "test/other", []byte("1"), kvstore.Permanent))
+	events := c.Watch(ctx, "test/")
+	for range 3 {
+		<-events
+	}
+	makeRoom := server.UseUpSpace()
+	c.Check(ctx)
+	if st := c.Status(); !st.Full || st.State != kvstore.StateDegraded || !strings.Contains(st.Message, "space is used up") {
+		t.Errorf("status of a full store: %+v", st)
+	}
+	for name, err := range map[string]error{
+		"a write": kvstore.Put(ctx, c, "test/new", []byte("1"), kvstore.Permanent), "a write with the lease": kvstore.Put(ctx, c, "test/leased", []byte("2"), kvstore.Leased),
+		"a new lease": kvstore.Put(ctx, other, "test/new", []byte("1"), kvstore.Leased),
+	} {
+		if !errors.Is(err, kvstore.ErrNoSpace) {
+			t.Errorf("%s in a full store: %v", name, err)
+		}
+	}
+	if kv, err := c.Get(ctx, "test/leased"); err != nil || kv.Lease == "" {
+		t.Errorf("the leased key of a full store: %+v, %v", kv, err)
+	}
+	deleted, err := c.Txn(ctx, kvstore.Txn{If: []kvstore.Cond{kvstore.Exists("test/other")}, Then: []kvstore.Op{kvstore.DeleteOp("test/other")}})
+	if err != nil || !deleted.Succeeded {
+		t.Errorf("a deletion in a full store: %+v, %v", deleted, err)
+	}
+	if ev := <-events; ev.Kind != kvstore.EventDelete || ev.Key != "test/other" {
+		t.Errorf("event %+v", ev)
+	}
+	makeRoom()
+	must(kvstore.Put(ctx, c, "test/new", []byte("1"), kvstore.Leased))
+	c.Check(ctx)
+	if st := c.Status(); st.Full || st.State != kvstore.StateOK || st.LastError != "" || strings.Contains(st.Message, "space") {
+		t.Errorf("status with room again: %+v", st)
+	}
+}

@@ -3,11 +3,18 @@ package etcd
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
+
+// noSpaceAlarm is in what a member reports while any of the cluster has too little space: then all
+// refuse writes.
+const noSpaceAlarm = "alarm:NOSPACE"
 
 // Layout implements [kvstore.Backend].
 func (c *Client) Layout() kvstore.Layout { return kvstore.LayoutEtcd }
@@ -37,6 +44,7 @@ func (c *Client) check() bool {
 	names := c.etcd.Endpoints()
 	endpoints := make([]kvstore.EndpointStatus, len(names))
 	done := make(chan struct{}, len(names))
+	var full atomic.Bool
 	for i, name := range names {
 		go func() {
 			defer func() { done <- struct{}{} }()
@@ -47,6 +55,9 @@ func (c *Client) check() bool {
 				endpoints[i].Message = err.Error()
 			case len(st.Errors) > 0:
 				endpoints[i].Message = fmt.Sprintf("version %s, reports %q", st.Version, st.Errors)
+				if slices.ContainsFunc(st.Errors, func(e string) bool { return strings.Contains(e, noSpaceAlarm) }) {
+					full.Store(true)
+				}
 			default:
 				endpoints[i].Healthy = true
 				endpoints[i].Message = "version " + st.Version
@@ -63,5 +74,5 @@ func (c *Client) check() bool {
 	if c.conn.Closed() {
 		return false
 	}
-	return c.health.Checked(endpoints, err)
+	return c.health.Checked(endpoints, full.Load(), err)
 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
@@ -206,5 +207,29 @@ func (e *Etcd) ExpireLeases(t testing.TB) {
 		if _, err := c.Revoke(t.Context(), l.ID); err != nil {
 			t.Fatalf("end a lease of etcd: %v", err)
 		}
+	}
+}
+
+// UseUpSpace raises the alarm that etcd raises when its database has reached its quota: it refuses
+// writes and new leases until makeRoom is called.
+func (e *Etcd) UseUpSpace() (makeRoom func()) {
+	e.t.Helper()
+	c := e.Client()
+	set := func(action pb.AlarmRequest_AlarmAction) {
+		e.t.Helper()
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		st, err := c.Status(ctx, e.Endpoint())
+		if err == nil {
+			_, err = pb.NewMaintenanceClient(c.ActiveConnection()).Alarm(ctx, &pb.AlarmRequest{Action: action, MemberID: st.Header.MemberId, Alarm: pb.AlarmType_NOSPACE})
+		}
+		if err != nil {
+			e.t.Fatalf("alarm of etcd: %v", err)
+		}
+	}
+	set(pb.AlarmRequest_ACTIVATE)
+	return func() {
+		e.t.Helper()
+		set(pb.AlarmRequest_DEACTIVATE)
 	}
 }

@@ -89,10 +89,10 @@ func (m *Monitor) Close() {
 	m.status.State = kvstore.StateClosed
 }
 
-// Checked takes the outcome of a check: how the servers are, and why there was no quorum. It says
-// whether there was one.
-func (m *Monitor) Checked(endpoints []kvstore.EndpointStatus, quorum error) bool {
-	if !m.note(endpoints, quorum) {
+// Checked takes the outcome of a check: how the servers are, whether their space is used up, and why
+// there was no quorum. It says whether there was one.
+func (m *Monitor) Checked(endpoints []kvstore.EndpointStatus, full bool, quorum error) bool {
+	if !m.note(endpoints, full, quorum) {
 		return false
 	}
 	now := m.Status()
@@ -106,7 +106,7 @@ func (m *Monitor) Checked(endpoints []kvstore.EndpointStatus, quorum error) bool
 }
 
 // note is false if the connection is closed.
-func (m *Monitor) note(endpoints []kvstore.EndpointStatus, quorum error) bool {
+func (m *Monitor) note(endpoints []kvstore.EndpointStatus, full bool, quorum error) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	s := &m.status
@@ -121,10 +121,10 @@ func (m *Monitor) note(endpoints []kvstore.EndpointStatus, quorum error) bool {
 			fault = e.Address + ": " + e.Message
 		}
 	}
-	s.Endpoints, m.up = endpoints, up
+	s.Endpoints, m.up, s.Full = endpoints, up, full
 	if quorum == nil {
 		s.QuorumFailures, s.LastOK, s.LastError, s.State = 0, time.Now(), fault, kvstore.StateOK
-		if up < len(endpoints) {
+		if up < len(endpoints) || full {
 			s.State = kvstore.StateDegraded
 		}
 		return true
@@ -155,6 +155,9 @@ func (m *Monitor) Status() kvstore.Status {
 		silence = "no quorum for"
 	}
 	found += fmt.Sprintf("%d leases with %d keys", leases, keys)
+	if s.Full {
+		found += ", " + kvstore.ErrNoSpace.Error()
+	}
 	switch {
 	case s.State == kvstore.StateClosed:
 		s.Message = m.cfg.Kind + ": closed"
