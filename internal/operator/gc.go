@@ -12,6 +12,7 @@ import (
 	"github.com/hawser-net/hawser/internal/operator/identities"
 	"github.com/hawser-net/hawser/internal/operator/rounds"
 	"github.com/hawser-net/hawser/pkg/allocator"
+	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
 // gcBurst bounds how many identities are deleted without a pause when the rate was not used before:
@@ -83,7 +84,9 @@ func (o *Operator) collectIdentities(ctx context.Context, ids *allocator.Allocat
 			})
 		}
 		next, stats, err := ids.RunGC(ctx, limiter, due)
-		if err != nil {
+		if errors.Is(err, kvstore.ErrNoSpace) {
+			next = map[allocator.ID]int64{} // nobody could refer to anything: all begins anew
+		} else if err != nil {
 			// The next try comes early. What this round saw for the first time has not been unused
 			// for an interval then, so it does not count yet.
 			maps.DeleteFunc(next, func(id allocator.ID, mod int64) bool { return seen[id] != mod })

@@ -45,7 +45,8 @@ type Backend interface {
 
 	// RunGC deletes the IDs that nobody refers to, that are within r, and that were found so,
 	// unchanged, in the previous round. It returns what to pass to the next round: the dead IDs
-	// with their revisions.
+	// with their revisions. In a store without space it deletes none, returns none, and the error
+	// wraps [kvstore.ErrNoSpace].
 	RunGC(ctx context.Context, limiter *rate.Limiter, r Range, previous map[ID]int64) (map[ID]int64, GCStats, error)
 
 	// RunLocksGC deletes locks of other writers that have not moved since the previous round. It

@@ -224,3 +224,79 @@ func TestEtcdLosesItsData(t *testing.T) {
 		}
 	}
 }
+
+// TestEtcdNoSpace: a node that cannot write its references, because the store has no space, keeps
+// the IDs that it uses. Nothing is collected meanwhile, and nothing at once afterwards; what only
+// deletes goes on.
+func TestEtcdNoSpace(t *testing.T) {
+	for _, quarantine := range []time.Duration{0, time.Minute} {
+		t.Run(quarantine.String(), func(t *testing.T) {
+			t.Parallel()
+			server := kvstoretest.StartEtcd(t)
+			n, store := etcdNode(t, server, "192.0.2.1")
+			id, _, err := n.Allocate(t.Context(), allocator.StringKey("used"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			cfg := etcd.Defaults()
+			cfg.Endpoints, cfg.QPS, cfg.CheckInterval, cfg.FailingCheckInterval = []string{server.Endpoint()}, 0, 100*time.Millisecond, 100*time.Millisecond
+			client, err := etcd.New(t.Context(), cfg, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer client.Close()
+			gc, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{Store: client, BasePath: base, KeyType: allocator.StringKey(""), Quarantine: quarantine})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if quarantine > 0 {
+				put(t, client, "/rest/300", time.Now().Add(-time.Hour).Format(time.RFC3339))
+			}
+			var seen map[allocator.ID]int64
+			round := func() (allocator.GCStats, error) {
+				next, stats, err := gc.RunGC(t.Context(), nil, allocator.Range{Min: 256, Max: 65535}, seen)
+				seen = next
+				return stats, err
+			}
+			if stats, err := round(); err != nil || stats.Alive != 1 {
+				t.Fatalf("%+v, %v", stats, err)
+			}
+			makeRoom := server.UseUpSpace()
+			server.ExpireLeases(t)
+			eventually(t, "the client sees that the store is full", func() bool { return client.Status().Full })
+			freed := 0
+			for range 3 {
+				stats, err := round()
+				if !errors.Is(err, kvstore.ErrNoSpace) || stats.Deleted != 0 {
+					t.Errorf("a round in a full store: %+v, %v", stats, err)
+				}
+				freed += stats.Freed
+			}
+			if want := min(1, int(quarantine)); freed != want {
+				t.Errorf("%d quarantines ended in a full store, want %d", freed, want)
+			}
+			if _, err := store.Get(t.Context(), base+"/id/"+id.String()); err != nil {
+				t.Errorf("an ID in use: %v", err)
+			}
+			if got, _, err := n.Allocate(t.Context(), allocator.StringKey("used")); err != nil || got != id {
+				t.Errorf("once more the ID that the node uses: %d, %v; want %d", got, err, id)
+			}
+			if _, _, err := n.Allocate(t.Context(), allocator.StringKey("new")); !errors.Is(err, kvstore.ErrNoSpace) {
+				t.Errorf("a new ID in a full store: %v", err)
+			}
+			makeRoom()
+			eventually(t, "the client sees that there is room", func() bool { return !client.Status().Full })
+			if stats, err := round(); err != nil || stats.Deleted != 0 || stats.Dead != 1 {
+				t.Fatalf("the first round with room again: %+v, %v", stats, err)
+			}
+			if _, _, err := n.Allocate(t.Context(), allocator.StringKey("new")); err != nil {
+				t.Fatal(err) // it finds the lease gone
+			}
+			eventually(t, "the node refers to its ID again", func() bool {
+				seen = nil // rounds are minutes apart
+				stats, err := round()
+				return err == nil && stats.Alive == 2
+			})
+		})
+	}
+}

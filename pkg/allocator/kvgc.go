@@ -36,7 +36,28 @@ type dead struct {
 // since two rounds ago, no reference to its key exists, or only such as were found to be to other
 // IDs just before, and no other writer holds the key's lock. It is in quarantine from then on, see
 // [KVStoreConfig]. A limiter of nil is no limit.
+//
+// While the store has no space for writes, no ID is deleted: a node that was started again cannot
+// write its references, and those of before run out. What was found unused counts no more. Only
+// quarantines end.
 func (b *KVStoreBackend) RunGC(ctx context.Context, limiter *rate.Limiter, r Range, previous map[ID]int64) (map[ID]int64, GCStats, error) {
+	next, stats, err := map[ID]int64(nil), GCStats{}, kvstore.ErrNoSpace
+	if !b.store.Status().Full {
+		next, stats, err = b.collectUnused(ctx, limiter, r, previous)
+	}
+	full := errors.Is(err, kvstore.ErrNoSpace)
+	if full {
+		next, err = map[ID]int64{}, fmt.Errorf("no ID is collected: %w", err)
+	} else if err != nil {
+		return next, stats, err
+	}
+	freed, ferr := b.free(ctx, r, time.Now())
+	stats.Quarantined, stats.Freed, stats.Unconfirmed = freed.Quarantined, freed.Freed, freed.Unconfirmed
+	return next, stats, errors.Join(err, ferr)
+}
+
+// collectUnused is RunGC but for the IDs in quarantine.
+func (b *KVStoreBackend) collectUnused(ctx context.Context, limiter *rate.Limiter, r Range, previous map[ID]int64) (map[ID]int64, GCStats, error) {
 	var stats GCStats
 	// The masters first: a reference written after their listing is in the second one, or is caught
 	// by the condition on the directory.
@@ -104,9 +125,7 @@ func (b *KVStoreBackend) RunGC(ctx context.Context, limiter *rate.Limiter, r Ran
 		stats.Spared += n - deleted
 		due = due[n:]
 	}
-	freed, err := b.free(ctx, r, time.Now())
-	stats.Quarantined, stats.Freed, stats.Unconfirmed = freed.Quarantined, freed.Freed, freed.Unconfirmed
-	return next, stats, err
+	return next, stats, nil
 }
 
 // listedReferences is what is kept of the references while they are read.
