@@ -78,7 +78,7 @@ func TestKVString(t *testing.T) {
 	if s := (Set)(nil).KVString(); s != "" {
 		t.Errorf("the empty set is %q", s)
 	}
-	for _, bad := range []string{"app=a;", "k8s:a=b;;k8s:c=d;", ";", "k8s:=x;", strings.Repeat("k8s:a=b;", MaxLabels+1)} {
+	for _, bad := range []string{"app=a;", "k8s:a=b;;k8s:c=d;", ";", "k8s:=x;", strings.Repeat("k8s:a=b;", MaxLabels+1), "k8s:a=b;k8s:a=c;", "k8s:a=b;k8s:c=d;any:a=b;"} {
 		if s, err := ParseKV(bad); err == nil {
 			t.Errorf("ParseKV(%.40q) = %v", bad, s)
 		}

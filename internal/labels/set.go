@@ -59,7 +59,8 @@ func ParseSet(list []string) (Set, error) {
 
 // ParseKV reads the canonical string of KVString. It accepts labels in any order, since others
 // write these strings too, but every label needs a source and a terminating semicolon is optional
-// only at the very end.
+// only at the very end. Several labels of one key are an error: a set has one of them, and which
+// that is another reader may decide otherwise.
 func ParseKV(s string) (Set, error) {
 	if strings.Count(s, ";") > MaxLabels {
 		return nil, fmt.Errorf("label string: more than %d labels", MaxLabels)
@@ -78,7 +79,11 @@ func ParseKV(s string) (Set, error) {
 		}
 		ls = append(ls, l)
 	}
-	return NewSet(ls...), nil
+	set := NewSet(ls...)
+	if len(set) != len(ls) {
+		return nil, errors.New("label string: several labels of one key")
+	}
+	return set, nil
 }
 
 // FromMap returns the labels of m, all with the same source, as a set.

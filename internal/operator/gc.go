@@ -36,18 +36,6 @@ func (o *Operator) gcLimiter(otherwise rate.Limit) *rate.Limiter {
 // lockTimeout bounds one sweep of the locks.
 const lockTimeout = time.Minute
 
-// textKey is a label set in its canonical form: collection has no need to read it.
-type textKey string
-
-// String returns the canonical form.
-func (k textKey) String() string { return string(k) }
-
-// GetKey returns the canonical form.
-func (k textKey) GetKey() string { return string(k) }
-
-// PutKey takes any text.
-func (k textKey) PutKey(v string) (allocator.AllocatorKey, error) { return textKey(v), nil }
-
 // users returns a function that says whether one of some IDs is in use, although nobody may
 // refer to it.
 type users func(ctx context.Context, numbers []allocator.ID) (func(allocator.ID) bool, error)

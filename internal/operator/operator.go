@@ -18,6 +18,7 @@ import (
 	"github.com/hawser-net/hawser/internal/daemon"
 	"github.com/hawser-net/hawser/internal/flowserver"
 	"github.com/hawser-net/hawser/internal/identity"
+	k8sids "github.com/hawser-net/hawser/internal/k8s/identities"
 	"github.com/hawser-net/hawser/internal/operator/election"
 	"github.com/hawser-net/hawser/internal/operator/identities"
 	"github.com/hawser-net/hawser/internal/operator/relevance"
@@ -203,7 +204,7 @@ func (o *Operator) openStore(ctx context.Context) (kvstore.Backend, *allocator.A
 		return nil, nil, err
 	}
 	backend, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{
-		Store: store, BasePath: storekeys.IdentitiesPrefix, KeyType: textKey(""), Quarantine: o.cfg.ReuseDelay, ConfirmTimeout: o.cfg.LostNodeDelay,
+		Store: store, BasePath: storekeys.IdentitiesPrefix, KeyType: k8sids.Key{}, Quarantine: o.cfg.ReuseDelay, ConfirmTimeout: o.cfg.LostNodeDelay,
 		Logger: o.log.With("part", "identity-gc"),
 	})
 	if err != nil {

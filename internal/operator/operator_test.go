@@ -288,11 +288,11 @@ func TestTwoOperators(t *testing.T) {
 	watch := c.open()
 	for n := range nodes {
 		backend, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{
-			Store: c.open(), BasePath: storekeys.IdentitiesPrefix, Suffix: fmt.Sprintf("10.0.0.%d", n), KeyType: textKey(""),
+			Store: c.open(), BasePath: storekeys.IdentitiesPrefix, Suffix: fmt.Sprintf("10.0.0.%d", n), KeyType: allocator.StringKey(""),
 		})
 		c.must(err)
 		// No protection: what an operator deletes by mistake must show.
-		a, err := allocator.NewAllocator(textKey(""), backend, allocator.WithMin(7<<16), allocator.WithMax(8<<16-1), allocator.WithQuarantine(0))
+		a, err := allocator.NewAllocator(allocator.StringKey(""), backend, allocator.WithMin(7<<16), allocator.WithMax(8<<16-1), allocator.WithQuarantine(0))
 		c.must(err)
 		ctx, cancel := context.WithCancel(c.ctx)
 		runs := make(chan error, 1)
@@ -307,7 +307,7 @@ func TestTwoOperators(t *testing.T) {
 		go func() {
 			defer wg.Done()
 			for i := range rounds {
-				key := textKey(fmt.Sprintf("k8s:app=%d;", (n+i)%7))
+				key := allocator.StringKey(fmt.Sprintf("k8s:app=%d;", (n+i)%7))
 				id, _, err := a.Allocate(ctx, key)
 				if err != nil {
 					t.Errorf("allocate: %v", err)

@@ -87,7 +87,7 @@ func NewKVStoreBackend(cfg KVStoreConfig) (*KVStoreBackend, error) {
 		return nil, fmt.Errorf("allocator backend: %w", errors.Join(errs...))
 	}
 	log := cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
-	return &KVStoreBackend{store: cfg.Store, paths: paths{base, cfg.Suffix, cfg.Store.Layout()}, typ: cfg.KeyType, quarantine: cfg.Quarantine, lost: cfg.ConfirmTimeout, log: log, written: make(map[string]int64)}, nil
+	return &KVStoreBackend{store: cfg.Store, paths: paths{base, cfg.Suffix, cfg.Store.Layout(), cfg.KeyType}, typ: cfg.KeyType, quarantine: cfg.Quarantine, lost: cfg.ConfirmTimeout, log: log, written: make(map[string]int64)}, nil
 }
 
 func canonical(key AllocatorKey) (string, error) {
@@ -474,16 +474,12 @@ func (b *KVStoreBackend) ListAndWatch(ctx context.Context, handler CacheMutation
 			continue
 		}
 		m := Mapping{ID: id, Created: ev.CreateRevision, Revision: ev.Revision, Incarnation: ev.CreateRevision, Original: ev.CreateRevision == ev.ModRevision}
-		owner, ours := b.paths.owner(&ev.KeyValue), true
-		if key, err := b.typ.PutKey(owner); err == nil && key.GetKey() != "" { // an empty value is no key
-			m.Key, ours = key, key.GetKey() == owner
+		if key, err := b.typ.PutKey(b.paths.layout.Decode(string(ev.Value))); err == nil && key.GetKey() != "" { // an empty value is no key
+			m.Key = key
 		} else {
 			b.log.Warn("an ID has an unreadable key in the store", "id", id, "error", err)
 		}
-		// No reference can be written to an ID whose key is not in the canonical form: it means
-		// the key, but is not taken into use.
-		m.Original = m.Original && ours
-		if !m.Original && ours && originals[id] != m.Incarnation {
+		if !m.Original && originals[id] != m.Incarnation {
 			u, err := made.of(ctx, id, &ev.KeyValue)
 			if err != nil {
 				break // ctx has ended, or the store is closed

@@ -138,12 +138,19 @@ type listedReferences struct {
 	// under says of the directories in it whether anything stands there, be it a reference to
 	// another ID, or of a longer key.
 	under map[string]bool
+	// dir is the directory of the last reference, and text its key: those of one key follow each
+	// other, and reading a key takes time.
+	dir, text string
 }
 
 // add takes in a reference.
 func (l *listedReferences) add(key, value string) {
-	if text, _, ok := l.paths.reference(key); ok {
-		l.used[value+" "+text], l.named[value] = true, true
+	if dir := key[:strings.LastIndexByte(key, '/')+1]; l.dir != dir {
+		l.dir = dir
+		l.text, _, _ = l.paths.reference(key)
+	}
+	if l.text != "" {
+		l.used[value+" "+l.text], l.named[value] = true, true
 	}
 	for i := len(l.paths.values()); i < len(key); i++ {
 		if key[i] != '/' {

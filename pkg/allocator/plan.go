@@ -35,6 +35,7 @@ type paths struct {
 	base   string // without a slash at the end
 	suffix string // this node's name under each key
 	layout kvstore.Layout
+	typ    AllocatorKey // any key; it is used to read others
 }
 
 func (p paths) ids() string                { return p.base + "/id/" }
@@ -140,7 +141,17 @@ func (p paths) reference(path string) (key, node string, ok bool) {
 	if i <= 0 {
 		return "", "", false
 	}
-	return p.layout.Decode(path[:i]), path[i+1:], true
+	return p.canonical(path[:i]), path[i+1:], true
+}
+
+// canonical returns the canonical string of a key that stands in the store in whatever form, as
+// somebody may have written its labels in another order. What is no key is returned as it is.
+func (p paths) canonical(stored string) string {
+	text := p.layout.Decode(stored)
+	if key, err := p.typ.PutKey(text); err == nil && key.GetKey() != "" {
+		return key.GetKey()
+	}
+	return text
 }
 
 // locked reports whether somebody holds the lock of a key, or waits for it.
@@ -156,7 +167,7 @@ func (p paths) locked(key string, pairs []kvstore.KeyValue) bool {
 }
 
 // owner returns the key that a master key of the store says its ID belongs to.
-func (p paths) owner(master *kvstore.KeyValue) string { return p.layout.Decode(string(master.Value)) }
+func (p paths) owner(master *kvstore.KeyValue) string { return p.canonical(string(master.Value)) }
 
 // view is what the store showed when a transaction of a plan did not go through.
 type view struct {

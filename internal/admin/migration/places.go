@@ -48,15 +48,14 @@ func (k Keys) read(ctx context.Context) (Place, error) {
 	var p Place
 	for _, kv := range all.Pairs {
 		id, err := allocator.ParseID(strings.TrimPrefix(kv.Key, prefix))
-		text := k.Store.Layout().Decode(string(kv.Value))
-		set, parseErr := labels.ParseKV(text)
+		set, parseErr := labels.ParseKV(k.Store.Layout().Decode(string(kv.Value)))
 		switch {
-		case err != nil || parseErr != nil || len(set) == 0 || set.KVString() != text:
+		case err != nil || parseErr != nil || len(set) == 0:
 			p.Faulty = append(p.Faulty, kv.Key)
 		case id < k.First || id > k.Last:
 			p.Foreign++
 		default:
-			p.Identities = append(p.Identities, Identity{ID: id, Labels: text, age: kv.CreateRevision})
+			p.Identities = append(p.Identities, Identity{ID: id, Labels: set.KVString(), age: kv.CreateRevision})
 		}
 	}
 	return p, nil

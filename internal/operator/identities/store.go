@@ -36,10 +36,11 @@ type Keys struct {
 // labels in use it holds a reference on the lease of this process. After a failover both leaders'
 // references stand side by side, until the lease of the one that is gone has run out.
 type keyStore struct {
-	rules *Rules
-	store kvstore.Backend
-	alloc *allocator.Allocator
-	log   *slog.Logger
+	rules   *Rules
+	store   kvstore.Backend
+	backend *allocator.KVStoreBackend
+	alloc   *allocator.Allocator
+	log     *slog.Logger
 
 	observer observer
 	followed chan struct{} // closed when observer is set
@@ -47,7 +48,6 @@ type keyStore struct {
 }
 
 func newKeyStore(cfg Keys, rules *Rules, log *slog.Logger) (*keyStore, error) {
-	h := &keyStore{rules: rules, store: cfg.Store, log: log, followed: make(chan struct{})}
 	b, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{
 		Store: cfg.Store, BasePath: storekeys.IdentitiesPrefix, Suffix: cfg.Suffix, KeyType: k8sids.Key{}, Logger: log,
 	})
@@ -57,6 +57,7 @@ func newKeyStore(cfg Keys, rules *Rules, log *slog.Logger) (*keyStore, error) {
 	if cfg.Suffix == "" {
 		return nil, errors.New("identities in a key-value store: this process needs a name of its own")
 	}
+	h := &keyStore{rules: rules, store: cfg.Store, backend: b, log: log, followed: make(chan struct{})}
 	opts := []allocator.AllocatorOption{
 		allocator.WithMin(allocator.ID(rules.First)), allocator.WithMax(allocator.ID(rules.Last)), allocator.WithMasterKeyProtection(), allocator.WithLogger(log),
 	}
@@ -123,14 +124,14 @@ func (h *keyStore) restore(ctx context.Context, st step) (made, error) {
 func (h *keyStore) revert(ctx context.Context, st step) (made, error) { return h.restore(ctx, st) }
 
 func (h *keyStore) has(ctx context.Context, id identity.ID, text string) (bool, error) {
-	kv, err := h.store.Get(ctx, kvstore.JoinKey(storekeys.IdentitiesPrefix, "id", decimal(id)))
-	if errors.Is(err, kvstore.ErrNotFound) {
+	key, err := h.backend.GetByID(ctx, allocator.ID(id))
+	if errors.Is(err, allocator.ErrIdentityNonExistent) {
 		return false, nil
 	}
 	if err != nil {
 		return false, fmt.Errorf("read identity %d: %w", id, err)
 	}
-	return h.store.Layout().Decode(string(kv.Value)) == text, nil
+	return key.GetKey() == text, nil
 }
 
 // seal has nothing to do: a store records with what a key was made.
