@@ -1245,7 +1245,7 @@ type Flow struct {
 	// When the packet was seen.
 	Time    *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=time,proto3" json:"time,omitempty"`
 	Verdict Verdict                `protobuf:"varint,2,opt,name=verdict,proto3,enum=flow.Verdict" json:"verdict,omitempty"`
-	// The number of drop_reason_desc, or of a reason that has no name there.
+	// The number of drop_reason_desc, of clients that do not know that.
 	DropReason  uint32    `protobuf:"varint,3,opt,name=drop_reason,json=dropReason,proto3" json:"drop_reason,omitempty"`
 	Ethernet    *Ethernet `protobuf:"bytes,4,opt,name=ethernet,proto3" json:"ethernet,omitempty"`
 	IP          *IP       `protobuf:"bytes,5,opt,name=IP,proto3" json:"IP,omitempty"`
@@ -1292,11 +1292,16 @@ type Flow struct {
 	EgressDeniedBy []*Policy `protobuf:"bytes,21004,rep,name=egress_denied_by,json=egressDeniedBy,proto3" json:"egress_denied_by,omitempty"`
 	// Policies of the receiver that refused the packet.
 	IngressDeniedBy []*Policy `protobuf:"bytes,21005,rep,name=ingress_denied_by,json=ingressDeniedBy,proto3" json:"ingress_denied_by,omitempty"`
+	// What the packet is, in a few words that clients print.
+	//
 	// Deprecated: Marked as deprecated in flow/flow.proto.
-	Summary       string     `protobuf:"bytes,100000,opt,name=Summary,proto3" json:"Summary,omitempty"`
-	Extensions    *anypb.Any `protobuf:"bytes,150000,opt,name=extensions,proto3" json:"extensions,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Summary    string     `protobuf:"bytes,100000,opt,name=Summary,proto3" json:"Summary,omitempty"`
+	Extensions *anypb.Any `protobuf:"bytes,150000,opt,name=extensions,proto3" json:"extensions,omitempty"`
+	// The name of the reason if the field has none that means the same; drop_reason_desc then is the
+	// one that comes nearest. It is Hawser's own.
+	HawserDropReason string `protobuf:"bytes,150001,opt,name=hawser_drop_reason,json=hawserDropReason,proto3" json:"hawser_drop_reason,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *Flow) Reset() {
@@ -1587,6 +1592,13 @@ func (x *Flow) GetExtensions() *anypb.Any {
 		return x.Extensions
 	}
 	return nil
+}
+
+func (x *Flow) GetHawserDropReason() string {
+	if x != nil {
+		return x.HawserDropReason
+	}
+	return ""
 }
 
 // Layer4 is the header of the transport, one of those there are.
@@ -4348,7 +4360,7 @@ var File_flow_flow_proto protoreflect.FileDescriptor
 
 const file_flow_flow_proto_rawDesc = "" +
 	"\n" +
-	"\x0fflow/flow.proto\x12\x04flow\x1a\x19google/protobuf/any.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1egoogle/protobuf/wrappers.proto\"\xd2\r\n" +
+	"\x0fflow/flow.proto\x12\x04flow\x1a\x19google/protobuf/any.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1egoogle/protobuf/wrappers.proto\"\x82\x0e\n" +
 	"\x04Flow\x12.\n" +
 	"\x04time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12'\n" +
 	"\averdict\x18\x02 \x01(\x0e2\r.flow.VerdictR\averdict\x12\x1f\n" +
@@ -4392,7 +4404,8 @@ const file_flow_flow_proto_rawDesc = "" +
 	"\aSummary\x18\xa0\x8d\x06 \x01(\tB\x02\x18\x01R\aSummary\x126\n" +
 	"\n" +
 	"extensions\x18\xf0\x93\t \x01(\v2\x14.google.protobuf.AnyR\n" +
-	"extensions\"\xc4\x01\n" +
+	"extensions\x12.\n" +
+	"\x12hawser_drop_reason\x18\xf1\x93\t \x01(\tR\x10hawserDropReason\"\xc4\x01\n" +
 	"\x06Layer4\x12\x1d\n" +
 	"\x03TCP\x18\x01 \x01(\v2\t.flow.TCPH\x00R\x03TCP\x12\x1d\n" +
 	"\x03UDP\x18\x02 \x01(\v2\t.flow.UDPH\x00R\x03UDP\x12&\n" +

@@ -34,10 +34,10 @@ var kinds = []kind{
 	{"icmp", "hubble_icmp_total", "ICMP messages.", []string{"family", "type"}, true,
 		func(f *flow.Flow, add func(...string)) {
 			if m := f.GetL4().GetICMPv4(); m != nil {
-				add("IPv4", icmpName(icmp4, m.GetType(), m.GetCode()))
+				add("IPv4", flows.ICMPv4Name(m))
 			}
 			if m := f.GetL4().GetICMPv6(); m != nil {
-				add("IPv6", icmpName(icmp6, m.GetType(), m.GetCode()))
+				add("IPv6", flows.ICMPv6Name(m))
 			}
 		}},
 	{"policy", "hubble_policy_verdicts_total", "Verdicts of policy.", []string{"direction", "match", "action"}, false,
@@ -119,56 +119,4 @@ func match(f *flow.Flow) string {
 		return matches[n]
 	}
 	return "unknown"
-}
-
-// icmpType is a type of ICMP message and its codes that have names (IANA, ICMP parameters).
-type icmpType struct {
-	name  string
-	codes map[uint32]string
-}
-
-var icmp4 = map[uint32]icmpType{
-	0: {name: "EchoReply"},
-	3: {"DestinationUnreachable", map[uint32]string{0: "Net", 1: "Host", 2: "Protocol", 3: "Port", 4: "FragmentationNeeded",
-		5: "SourceRoutingFailed", 9: "NetAdminProhibited", 10: "HostAdminProhibited", 13: "CommAdminProhibited"}},
-	4:  {name: "SourceQuench"},
-	5:  {"Redirect", map[uint32]string{0: "Net", 1: "Host", 2: "TOS+Net", 3: "TOS+Host"}},
-	8:  {name: "EchoRequest"},
-	9:  {name: "RouterAdvertisement"},
-	10: {name: "RouterSolicitation"},
-	11: {"TimeExceeded", map[uint32]string{0: "TTLExceeded", 1: "FragmentReassemblyTimeExceeded"}},
-	12: {"ParameterProblem", map[uint32]string{0: "PointerIndicatesError", 1: "MissingOption", 2: "BadLength"}},
-	13: {name: "TimestampRequest"},
-	14: {name: "TimestampReply"},
-}
-
-var icmp6 = map[uint32]icmpType{
-	1: {"DestinationUnreachable", map[uint32]string{0: "NoRouteToDst", 1: "AdminProhibited", 2: "BeyondScopeOfSrc", 3: "AddressUnreachable",
-		4: "PortUnreachable", 5: "SrcAddressFailedPolicy", 6: "RejectRouteToDst"}},
-	2:   {name: "PacketTooBig"},
-	3:   {"TimeExceeded", map[uint32]string{0: "HopLimitExceeded", 1: "FragmentReassemblyTimeExceeded"}},
-	4:   {"ParameterProblem", map[uint32]string{0: "ErroneousHeader", 1: "UnrecognizedNextHeader", 2: "UnrecognizedIPv6Option"}},
-	128: {name: "EchoRequest"},
-	129: {name: "EchoReply"},
-	133: {name: "RouterSolicitation"},
-	134: {name: "RouterAdvertisement"},
-	135: {name: "NeighborSolicitation"},
-	136: {name: "NeighborAdvertisement"},
-	137: {name: "Redirect"},
-}
-
-// icmpName names a message by its type, with its code where that says more, else by numbers.
-func icmpName(known map[uint32]icmpType, number, code uint32) string {
-	t, ok := known[number]
-	switch {
-	case ok && t.codes == nil && code == 0:
-		return t.name
-	case !ok:
-		t.name = strconv.Itoa(int(number))
-	}
-	text, ok := t.codes[code]
-	if !ok {
-		text = strconv.Itoa(int(code))
-	}
-	return t.name + "(" + text + ")"
 }

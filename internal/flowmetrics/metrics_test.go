@@ -101,7 +101,7 @@ func TestNames(t *testing.T) {
 	reset.L4.GetTCP().Flags = &flow.TCPFlags{RST: true, ACK: true}
 	reset.IsReply = wrapperspb.Bool(true)
 	own := refused(flows.EventDrop)
-	own.DropReasonDesc, own.DropReason, own.L4 = 0, flows.OwnReasons+250, nil
+	own.DropReasonDesc, own.DropReason, own.HawserDropReason, own.L4 = 0, 0, "reason-250", nil
 	fromHost := opening()
 	fromHost.Source = &flow.Endpoint{Identity: 1}
 	trace := opening()
@@ -127,7 +127,7 @@ func TestNames(t *testing.T) {
 		`hubble_icmp_total{family="IPv4",type="EchoRequest"}`:                                                1,
 		`hubble_icmp_total{family="IPv4",type="DestinationUnreachable(Port)"}`:                               1,
 		`hubble_icmp_total{family="IPv6",type="EchoRequest"}`:                                                1,
-		`hubble_icmp_total{family="IPv6",type="DestinationUnreachable(9)"}`:                                  1,
+		`hubble_icmp_total{family="IPv6",type="DestinationUnreachable(Code: 9)"}`:                            1,
 		`hubble_icmp_total{family="IPv4",type="77(6)"}`:                                                      1,
 		`hubble_policy_verdicts_total{action="forwarded",direction="ingress",match="l3-l4"}`:                 8,
 		`hubble_policy_verdicts_total{action="dropped",direction="ingress",match="none"}`:                    1,

@@ -1,6 +1,7 @@
 package flows
 
 import (
+	"cmp"
 	"encoding/binary"
 	"encoding/hex"
 	"math/rand/v2"
@@ -95,6 +96,7 @@ func (m *Maker) Flow(ev datapath.Event) *flow.Flow {
 	m.name(f.Source, p.Src, endpointIf(fromEndpoint, ev))
 	m.name(f.Destination, p.Dst, endpointIf(!fromEndpoint, ev))
 	m.judge(f, ev)
+	f.Summary = summary(f)
 	return f
 }
 
@@ -180,9 +182,9 @@ func (m *Maker) judge(f *flow.Flow, ev datapath.Event) {
 		if f.Verdict != flow.Verdict_AUDIT {
 			f.Verdict = flow.Verdict_DROPPED
 		}
-		f.DropReason, f.DropReasonDesc = reasonOf(ev.Reason)
+		setReason(f, ev.Reason)
 		if ev.Type == datapath.EventDrop {
-			f.EventType.SubType = int32(f.DropReason)
+			f.EventType.SubType = int32(cmp.Or(f.DropReason, namelessReason))
 		}
 	}
 	if ev.Type == datapath.EventDrop && ev.Reason != datapath.ReasonPolicyDeny {

@@ -99,7 +99,7 @@ func TestFlowOfVerdict(t *testing.T) {
 		"source":{"ID":7,"identity":16384,"namespace":"shop","labels":["k8s:app=front","k8s:io.kubernetes.pod.namespace=shop"],"pod_name":"front-1","workloads":[{"name":"front","kind":"Deployment"}]},
 		"destination":{"identity":16385,"namespace":"store","labels":["k8s:app=db","k8s:tier=store"]},
 		"Type":"L3_L4","node_name":"default/n1","event_type":{"type":5},"destination_service":{"name":"db","namespace":"shop"},
-		"traffic_direction":"EGRESS","is_reply":false,"interface":{"index":9},"egress_allowed_by":[{"name":"guard","namespace":"shop"}]}`
+		"traffic_direction":"EGRESS","is_reply":false,"interface":{"index":9},"egress_allowed_by":[{"name":"guard","namespace":"shop"}],"Summary":"TCP Flags: SYN"}`
 	var expect flow.Flow
 	if err := protojson.Unmarshal([]byte(want), &expect); err != nil {
 		t.Fatal(err)
@@ -138,7 +138,7 @@ func TestFlowOfDrop(t *testing.T) {
 	}
 	ev.Reason = datapath.ReasonMulticast // the field has none like it
 	f = maker.Flow(ev)
-	if f.GetDropReasonDesc() != flow.DropReason_DROP_REASON_UNKNOWN || f.GetDropReason() != flows.OwnReasons+uint32(datapath.ReasonMulticast) || flows.ReasonText(f) != "multicast" {
+	if f.GetDropReasonDesc() != flow.DropReason_UNKNOWN_L3_TARGET_ADDRESS || f.GetHawserDropReason() != "multicast" || flows.ReasonText(f) != "multicast" {
 		t.Errorf("a drop for a reason of our own is %v (%s)", f, flows.ReasonText(f))
 	}
 	data := frame(t, "0180c200000e 0a000000000a 88cc 0207")
@@ -226,15 +226,41 @@ func TestFlowOfAnAnswerJudgedAgain(t *testing.T) {
 	}
 }
 
-// TestEveryReasonHasANumber: no two reasons of the datapath that mean different things share a name
-// for people.
-func TestEveryReasonHasANumber(t *testing.T) {
+// TestReasonsOnTheWire: every reason for which packets are dropped has a name for people, and a
+// number by which an existing client says something that is true: it knows the reason by any of
+// three fields, of one of which it reads a byte only.
+func TestReasonsOnTheWire(t *testing.T) {
 	for r := datapath.DropReason(1); !strings.HasPrefix(r.String(), "reason-"); r++ {
+		if r == datapath.ReasonPolicyAudited {
+			continue // it is counted, and no packet is dropped for it
+		}
 		ev := event(t, datapath.EventDrop, syn)
 		ev.Reason = r
 		f := maker.Flow(ev)
-		if f.GetDropReason() == 0 || flows.ReasonText(f) == "" || strings.HasPrefix(flows.ReasonText(f), "reason-") {
-			t.Errorf("%s: number %d, name %q", r, f.GetDropReason(), flows.ReasonText(f))
+		number, sub := f.GetDropReason(), f.GetEventType().GetSubType()
+		if _, known := flow.DropReason_name[int32(number)]; !known || number == 0 || int32(number) != int32(f.GetDropReasonDesc()) || int32(number) != sub || sub != int32(uint8(sub)) {
+			t.Errorf("%s: drop_reason %d, drop_reason_desc %s, sub_type %d", r, number, f.GetDropReasonDesc(), sub)
+		}
+		if text := flows.ReasonText(f); text != f.GetDropReasonDesc().String() && text != r.String() {
+			t.Errorf("%s is shown as %q", r, text)
+		}
+	}
+	// Of a reason that is not known a client must show nothing that it knows.
+	ev := event(t, datapath.EventDrop, syn)
+	ev.Reason = 200
+	f := maker.Flow(ev)
+	if sub := f.GetEventType().GetSubType(); f.GetDropReason() != 0 || f.GetDropReasonDesc() != 0 || flow.DropReason_name[sub] != "" || sub < 20 || flows.ReasonText(f) != "reason-200" {
+		t.Errorf("an unknown reason is %v", f)
+	}
+}
+
+// TestReasonTextOfOthers: whoever sends a flow cannot have its reason be anything but a short name.
+func TestReasonTextOfOthers(t *testing.T) {
+	for own, want := range map[string]string{
+		"not-for-pods": "not-for-pods", "": "POLICY_DENIED", "\x1b[31m": "POLICY_DENIED", "<b>": "POLICY_DENIED", strings.Repeat("a", 65): "POLICY_DENIED",
+	} {
+		if got := flows.ReasonText(&flow.Flow{DropReasonDesc: flow.DropReason_POLICY_DENIED, HawserDropReason: own}); got != want {
+			t.Errorf("%q is shown as %q", own, got)
 		}
 	}
 }

@@ -1,13 +1,11 @@
 package flows
 
 import (
+	"strings"
+
 	"github.com/hawser-net/hawser/api/flow"
 	"github.com/hawser-net/hawser/internal/datapath"
 )
-
-// OwnReasons is added to the numbers of those drop reasons for which the field has none. Its
-// numbers fit into a byte.
-const OwnReasons = 256
 
 // fieldReasons are the field's numbers for what is dropped here for the same reason.
 var fieldReasons = map[datapath.DropReason]flow.DropReason{
@@ -38,13 +36,28 @@ var fieldReasons = map[datapath.DropReason]flow.DropReason{
 	datapath.ReasonSCTPPort:          flow.DropReason_UNSUPPORTED_PROTOCOL_FOR_NAT_MASQUERADE,
 }
 
-// reasonOf returns the number of a drop reason on the wire, and its name there: unknown if it is
-// one of our own.
-func reasonOf(r datapath.DropReason) (uint32, flow.DropReason) {
-	if desc, ok := fieldReasons[r]; ok {
-		return uint32(desc), desc
+// nearestReasons are for reasons that the field does not have: what its clients can say that is true
+// of such packets, too.
+var nearestReasons = map[datapath.DropReason]flow.DropReason{
+	datapath.ReasonMulticast:       flow.DropReason_UNKNOWN_L3_TARGET_ADDRESS,
+	datapath.ReasonMTUExceeded:     flow.DropReason_IP_FRAGMENTATION_NOT_SUPPORTED,
+	datapath.ReasonServiceChanging: flow.DropReason_SERVICE_BACKEND_NOT_FOUND,
+	datapath.ReasonNotForPods:      flow.DropReason_STALE_OR_UNROUTABLE_IP,
+	datapath.ReasonSourceRoute:     flow.DropReason_INVALID_PACKET_DROPPED,
+}
+
+// namelessReason is the sub-type of a drop for a reason that is not known here. Clients look up the
+// last byte of a sub-type: the field's reasons begin at 130, and lower numbers, of which 0 is
+// success, are no drops. For this one they have no name, so they show the number.
+const namelessReason = 129
+
+// setReason sets why a flow was dropped, or would have been.
+func setReason(f *flow.Flow, r datapath.DropReason) {
+	desc, same := fieldReasons[r]
+	if !same {
+		desc, f.HawserDropReason = nearestReasons[r], r.String()
 	}
-	return OwnReasons + uint32(r), flow.DropReason_DROP_REASON_UNKNOWN
+	f.DropReason, f.DropReasonDesc = uint32(desc), desc
 }
 
 // RefusedByPolicy reports whether policy refused a flow, or would have but for an audit.
@@ -53,16 +66,19 @@ func RefusedByPolicy(f *flow.Flow) bool {
 }
 
 // ReasonText names the drop reason of a flow for people: by the field's name, or by our own for a
-// reason that only we have. It is empty if the flow was not dropped.
+// reason that only we have. It is empty if the flow was not dropped. The name is short and has no
+// character that would have to be escaped, whoever sent the flow.
 func ReasonText(f *flow.Flow) string {
-	number := f.GetDropReason()
-	switch {
+	switch own := f.GetHawserDropReason(); {
+	case own != "" && len(own) <= maxReason && strings.Trim(own, "abcdefghijklmnopqrstuvwxyz0123456789-") == "":
+		return own
 	case f.GetDropReasonDesc() != flow.DropReason_DROP_REASON_UNKNOWN:
 		return f.GetDropReasonDesc().String()
-	case number >= OwnReasons && number < OwnReasons+256:
-		return datapath.DropReason(number - OwnReasons).String()
-	case number != 0:
-		return flow.DropReason(number).String()
+	case f.GetDropReason() != 0:
+		return flow.DropReason(f.GetDropReason()).String()
 	}
 	return ""
 }
+
+// maxReason is how long a name of a reason is at most, in bytes.
+const maxReason = 64

@@ -53,6 +53,7 @@ var stockMessages = map[string][]stockField{
 		{name: "event_type", number: 19, of: "EventType"}, {name: "traffic_direction", number: 22, kind: descriptorpb.FieldDescriptorProto_TYPE_INT32},
 		{name: "drop_reason_desc", number: 25, kind: descriptorpb.FieldDescriptorProto_TYPE_INT32}, {name: "uuid", number: 34, kind: descriptorpb.FieldDescriptorProto_TYPE_STRING},
 		{name: "denied_by", number: 21005, of: "Policy", many: true},
+		{name: "summary", number: 100000, kind: descriptorpb.FieldDescriptorProto_TYPE_STRING},
 	},
 	"IP": {
 		{name: "source", number: 1, kind: descriptorpb.FieldDescriptorProto_TYPE_STRING}, {name: "destination", number: 2, kind: descriptorpb.FieldDescriptorProto_TYPE_STRING},
@@ -199,6 +200,7 @@ func TestStockClientReadsFlows(t *testing.T) {
 		{int32(1), []string{"flow", "type"}},
 		{int32(5), []string{"flow", "event_type", "type"}},
 		{int32(1), []string{"flow", "traffic_direction"}},
+		{"TCP Flags: SYN", []string{"flow", "summary"}},
 	} {
 		if got := field(res, row.path...).Interface(); got != row.want {
 			t.Errorf("%v is %v, want %v", row.path, got, row.want)
