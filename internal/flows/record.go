@@ -1,6 +1,7 @@
 package flows
 
 import (
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -141,6 +142,25 @@ func (r *Record) Lose(source flow.LostEventSource, n uint64, now time.Time) {
 // Lost records events that were lost.
 func Lost(source flow.LostEventSource, n uint64) *flow.LostEvent {
 	return &flow.LostEvent{Source: source, NumEventsLost: n}
+}
+
+// lostEventsType is the type of an unknown event that says that events of an agent were lost.
+const lostEventsType = "lost-events"
+
+// LostEvents is [Lost] for readers of an agent's events. The field has no message for it among those.
+func LostEvents(source flow.LostEventSource, n uint64) *flow.AgentEvent {
+	what := "they were overwritten before they could be sent"
+	if source != flow.LostEventSource_HUBBLE_RING_BUFFER {
+		what = "more came than could be held"
+	}
+	return &flow.AgentEvent{Type: flow.AgentEventType_AGENT_EVENT_UNKNOWN, Notification: &flow.AgentEvent_Unknown{Unknown: &flow.AgentEventUnknown{
+		Type: lostEventsType, Notification: fmt.Sprintf("%d events were lost: %s", n, what),
+	}}}
+}
+
+// IsLostEvents reports whether an event says that others were lost.
+func IsLostEvents(e *flow.AgentEvent) bool {
+	return e.GetType() == flow.AgentEventType_AGENT_EVENT_UNKNOWN && e.GetUnknown().GetType() == lostEventsType
 }
 
 // Seen returns how many flows were added since the beginning, which was at the time returned.

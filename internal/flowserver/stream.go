@@ -78,7 +78,13 @@ func (s *Server) GetAgentEvents(req *observer.GetAgentEventsRequest, stream obse
 				res := &observer.GetAgentEventsResponse{AgentEvent: e.Event, NodeName: s.nodeName(), Time: timestamppb.New(e.Time)}
 				return send(func() error { return stream.Send(res) })
 			},
-			missed: func(uint64) error { return nil }, // there is no message for it
+			// Also if some types are asked for: what was lost may have been of any.
+			missed: func(n uint64) error {
+				res := &observer.GetAgentEventsResponse{
+					AgentEvent: flows.LostEvents(flow.LostEventSource_HUBBLE_RING_BUFFER, n), NodeName: s.nodeName(), Time: timestamppb.Now(),
+				}
+				return send(func() error { return stream.Send(res) })
+			},
 		})
 	})
 }
