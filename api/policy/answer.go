@@ -21,9 +21,10 @@ const elementCost = 128
 // errPlaces is of an answer that refers to parties or accesses which it does not contain.
 var errPlaces = errors.New("the server's answer refers to entries that it does not contain")
 
-// cost is how much of an answer m is: its bytes, and the cost of all that is in it.
-func cost(m protoreflect.Message) int {
-	return proto.Size(m.Interface()) + elementCost*elements(m)
+// Cost is about how much memory a message takes, in bytes: its bytes on the way, and the cost of all
+// that is in it.
+func Cost(m proto.Message) int {
+	return proto.Size(m) + elementCost*elements(m.ProtoReflect())
 }
 
 // elements counts messages, m itself with those that are in it, and texts in lists. Numbers in
@@ -62,7 +63,7 @@ func Read[T any, M interface {
 		if err != nil {
 			return nil, err
 		}
-		if size += cost(M(piece).ProtoReflect()); size > most {
+		if size += Cost(M(piece)); size > most {
 			return nil, fmt.Errorf("the server's answer is larger than %d MiB; ask for less of it", most>>20)
 		}
 		proto.Merge(out, M(piece))

@@ -45,9 +45,10 @@ type Config struct {
 	probe, stall, relist, grace time.Duration
 	// nodes is how many nodes are asked, at most.
 	nodes int
-	// upstreams is how many streams from nodes there may be at once, keep how many bytes of flows
-	// all requests together may hold, for the last of all nodes.
-	upstreams, keep int64
+	// upstreams is how many streams from nodes there may be at once, keep what flows may cost that
+	// all requests together hold for the last of all nodes, and large what entries may cost that
+	// they hold to sort them, of those that cost more than entryCost.
+	upstreams, keep, large int64
 }
 
 // Defaults returns the configuration of a relay in a cluster.
@@ -57,7 +58,7 @@ func Defaults() Config {
 		DialTimeout: 5 * time.Second, RetryTimeout: 30 * time.Second, SortBuffer: 1024, SortDrain: time.Second,
 		ErrorWindow: 10 * time.Second, Streams: 128,
 		probe: 10 * time.Second, stall: time.Minute, relist: 30 * time.Second, grace: 5 * time.Second,
-		nodes: maxNodes, upstreams: 1 << 15, keep: 128 << 20,
+		nodes: maxNodes, upstreams: 1 << 15, keep: 256 << 20, large: 256 << 20,
 	}
 }
 

@@ -119,7 +119,9 @@ type plainAgent struct {
 }
 
 func (plainAgent) GetAgentEvents(_ *observer.GetAgentEventsRequest, stream observer.Observer_GetAgentEventsServer) error {
-	for _, ev := range []*flow.AgentEvent{nil, {Type: flow.AgentEventType_IPCACHE_UPSERTED}, {Type: flow.AgentEventType_POLICY_DELETED}} {
+	for _, ev := range []*flow.AgentEvent{
+		nil, {Type: flow.AgentEventType_IPCACHE_UPSERTED}, {Type: flow.AgentEventType_POLICY_DELETED}, flows.LostEvents(flow.LostEventSource_HUBBLE_RING_BUFFER, 3),
+	} {
 		if err := stream.Send(&observer.GetAgentEventsResponse{NodeName: "another", AgentEvent: ev}); err != nil {
 			return err
 		}
@@ -154,7 +156,7 @@ func TestEventsOfOtherAgents(t *testing.T) {
 			got = append(got, res.GetNodeName()+" "+res.GetAgentEvent().GetType().String())
 		}
 	}
-	if !errors.Is(err, io.EOF) || !slices.Equal(got, []string{"prod/n9 POLICY_DELETED"}) {
+	if !errors.Is(err, io.EOF) || !slices.Equal(got, []string{"prod/n9 POLICY_DELETED", "prod/n9 AGENT_EVENT_UNKNOWN"}) {
 		t.Errorf("passed on are %q, %v", got, err)
 	}
 }

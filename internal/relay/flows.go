@@ -13,10 +13,10 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/hawser-net/hawser/api/observer"
+	policypb "github.com/hawser-net/hawser/api/policy"
 	"github.com/hawser-net/hawser/api/relay"
 	"github.com/hawser-net/hawser/internal/flowserver"
 )
@@ -111,13 +111,18 @@ type tracked struct {
 func (s *search) run(ctx context.Context) (err error) {
 	r := s.relay
 	ctx, cancel := context.WithCancel(ctx)
-	defer s.readers.Wait()
-	defer cancel()
+	defer func() {
+		cancel()
+		s.readers.Wait()
+		if s.merge != nil {
+			s.merge.free()
+		}
+	}()
 	timeout := r.cfg.DialTimeout
 	if s.req.GetFollow() {
 		timeout = r.cfg.SortDrain
 	}
-	s.merge = newMerge(s.req.GetFollow(), s.start, timeout, r.cfg.SortDrain, r.cfg.SortBuffer)
+	s.merge = newMerge(s.req.GetFollow(), s.start, timeout, r.cfg.SortDrain, r.cfg.SortBuffer, &r.large, s.req.lost)
 	if s.req.GetNumber() > 0 && !s.req.GetFirst() {
 		s.keep = &kept{number: s.req.GetNumber(), all: &r.kept, most: r.cfg.keep}
 		defer func() {
@@ -446,7 +451,7 @@ type kept struct {
 
 // add adds an entry and drops those that are not among the last any more.
 func (k *kept) add(e entry, counts bool) error {
-	size := int64(proto.Size(e))
+	size := int64(policypb.Cost(e))
 	k.entries = append(k.entries, keptEntry{e, counts})
 	k.bytes += size
 	held := k.all.Add(size)
@@ -457,7 +462,7 @@ func (k *kept) add(e entry, counts bool) error {
 		old := k.entries[0]
 		k.entries[0] = keptEntry{}
 		k.entries = k.entries[1:]
-		size := int64(proto.Size(old.entry))
+		size := int64(policypb.Cost(old.entry))
 		k.bytes -= size
 		held = k.all.Add(-size)
 		if old.counts {

@@ -5,8 +5,10 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	policypb "github.com/hawser-net/hawser/api/policy"
 	"github.com/hawser-net/hawser/pkg/retry"
 )
 
@@ -22,13 +24,38 @@ type item struct {
 	// node follows with, earlier than by hold: one whose clock is behind would go before all others
 	// as long as it has something to send.
 	key time.Time
+	// tokens is what it takes of its source's room, pooled what it takes of the relay's pool.
+	tokens int
+	pooled int64
 }
+
+// entryCost is what an entry costs at most, in bytes as [policypb.Cost] counts them, without taking
+// room for more than one: flows with a few dozen labels do.
+const entryCost = 8 << 10
+
+// pool bounds what entries that cost more than entryCost may cost together, of all requests. It is
+// safe for concurrent use.
+type pool struct {
+	held atomic.Int64
+	most int64
+}
+
+// take takes some of the pool, if there is as much.
+func (p *pool) take(n int64) bool {
+	if p.held.Add(n) <= p.most {
+		return true
+	}
+	p.held.Add(-n)
+	return false
+}
+
+func (p *pool) give(n int64) { p.held.Add(-n) }
 
 // source is what one node sends for one request. But for the channel its fields are guarded by the
 // merge.
 type source struct {
 	node  string
-	room  chan struct{} // holds a token for each entry of queue
+	room  chan struct{} // holds a token for each entryCost of each entry of queue
 	queue []item        // by key
 	at    int           // in the heap, if queue is not empty
 	// catching says that the node still sends flows from before the request, which must be merged
@@ -67,11 +94,16 @@ type merge struct {
 	start         time.Time
 	follow        bool
 	timeout, hold time.Duration
-	size          int // how many entries are held, if nodes are fewer
+	size          int // how many entries are held, if nodes are fewer; less of those that cost more
+	pool          *pool
+	// lost makes the entry in place of one for which the pool has no room.
+	lost func(entry) entry
 }
 
-func newMerge(follow bool, start time.Time, timeout, hold time.Duration, size int) *merge {
-	return &merge{woken: make(chan struct{}, 1), follow: follow, start: start, timeout: timeout, allowed: timeout, hold: hold, size: size}
+func newMerge(follow bool, start time.Time, timeout, hold time.Duration, size int, p *pool, lost func(entry) entry) *merge {
+	return &merge{
+		woken: make(chan struct{}, 1), follow: follow, start: start, timeout: timeout, allowed: timeout, hold: hold, size: size, pool: p, lost: lost,
+	}
 }
 
 func (m *merge) wake() {
@@ -91,22 +123,38 @@ func (m *merge) add(node string, of int, catching bool, end context.CancelFunc) 
 	return s
 }
 
-// put adds what a node sent. It waits for room, and fails if ctx ends before there is some.
+// put adds what a node sent. It waits for room, and fails if ctx ends before there is some. What is
+// large waits until there is room for all of it, or until nothing else of its node is held; if all
+// requests together hold too much of what is large, it is reported as lost: to wait for others would
+// be to hold it, too.
 func (m *merge) put(ctx context.Context, s *source, res entry) error {
-	select {
-	case s.room <- struct{}{}:
-	case <-ctx.Done():
-		return ctx.Err()
+	cost, pooled := int64(policypb.Cost(res)), int64(0)
+	if cost > entryCost {
+		if m.pool.take(cost) {
+			pooled = cost
+		} else {
+			res, cost = m.lost(res), 0
+		}
+	}
+	it := item{res: res, tokens: int(min(1+(cost-1)/entryCost, int64(cap(s.room)))), pooled: pooled}
+	it.tokens = max(it.tokens, 1)
+	for range it.tokens {
+		select {
+		case s.room <- struct{}{}:
+		case <-ctx.Done():
+			m.pool.give(pooled)
+			return ctx.Err()
+		}
 	}
 	now := time.Now()
-	it := item{res, now}
+	it.key = now
 	if t := res.GetTime(); t.IsValid() && t.AsTime().Before(now) {
 		it.key = t.AsTime()
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if s.ended { // given up meanwhile
-		<-s.room
+		m.release(s, it)
 		return context.Canceled
 	}
 	if oldest := now.Add(-m.hold); m.follow && (!s.catching || now.Sub(m.start) > catchUp) && it.key.Before(oldest) {
@@ -133,6 +181,26 @@ func (m *merge) put(ctx context.Context, s *source, res entry) error {
 	}
 	m.wake()
 	return nil
+}
+
+// release gives back the room that an entry took. The lock is held.
+func (m *merge) release(s *source, it item) {
+	for range it.tokens {
+		<-s.room
+	}
+	m.pool.give(it.pooled)
+}
+
+// free gives back what is still held of the pool. Nothing may be put or taken afterwards.
+func (m *merge) free() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, s := range m.heads {
+		for _, it := range s.queue {
+			m.pool.give(it.pooled)
+		}
+	}
+	m.heads = nil
 }
 
 // finish records that a node sends nothing more.
@@ -224,7 +292,7 @@ func (m *merge) next(now time.Time, all func(func(*source))) next {
 	m.allowed = min(m.timeout, m.allowed+earned)
 	s.queue[0] = item{}
 	s.queue = s.queue[1:]
-	<-s.room
+	m.release(s, it)
 	m.held--
 	if len(s.queue) > 0 {
 		heap.Fix(&m.heads, 0)

@@ -50,7 +50,7 @@ func TestMergeSortsThePast(t *testing.T) {
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 1))
 	for range 20 {
-		m := newMerge(false, time.Now(), testTimeout, time.Second, 8)
+		m := newMerge(false, time.Now(), testTimeout, time.Second, 8, &pool{}, flowsQuestion{}.lost)
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
 		var all []*source
@@ -100,7 +100,7 @@ func TestMergeSortsThePast(t *testing.T) {
 // hold the others for longer than one that sends nothing.
 func TestMergeDoesNotWaitForDrips(t *testing.T) {
 	now := time.Now()
-	m := newMerge(false, now, 5*time.Second, time.Second, 1000)
+	m := newMerge(false, now, 5*time.Second, time.Second, 1000, &pool{}, flowsQuestion{}.lost)
 	slow, fast := m.add("slow", 2, true, func() {}), m.add("fast", 2, true, func() {})
 	all := func(each func(*source)) { each(slow); each(fast) }
 	at := now.Add(-time.Hour)
@@ -143,7 +143,7 @@ func TestMergeDoesNotWaitForDrips(t *testing.T) {
 // order; a full buffer waits for nobody.
 func TestMergeHoldsTheLatest(t *testing.T) {
 	now := time.Now()
-	m := newMerge(true, now.Add(-time.Second), time.Second, time.Minute, 8)
+	m := newMerge(true, now.Add(-time.Second), time.Second, time.Minute, 8, &pool{}, flowsQuestion{}.lost)
 	a, b := m.add("a", 2, false, func() {}), m.add("b", 2, false, func() {})
 	all := func(each func(*source)) { each(a); each(b) }
 	put := func(s *source, ago time.Duration) {
@@ -189,7 +189,7 @@ func TestMergeClockBehind(t *testing.T) {
 		if catching {
 			start = start.Add(-2 * catchUp)
 		}
-		m := newMerge(true, start, time.Second, time.Millisecond, 8)
+		m := newMerge(true, start, time.Second, time.Millisecond, 8, &pool{}, flowsQuestion{}.lost)
 		behind, right := m.add("behind", 2, catching, func() {}), m.add("right", 2, false, func() {})
 		all := func(each func(*source)) { each(behind); each(right) }
 		put := func(s *source, at time.Time) {
@@ -209,7 +209,7 @@ func TestMergeClockBehind(t *testing.T) {
 			}
 		}
 	}
-	m := newMerge(true, time.Now(), time.Second, time.Millisecond, 8)
+	m := newMerge(true, time.Now(), time.Second, time.Millisecond, 8, &pool{}, flowsQuestion{}.lost)
 	s := m.add("n", 1, true, func() {})
 	past := time.Now().Add(-time.Hour)
 	if err := m.put(t.Context(), s, &observer.GetFlowsResponse{Time: timestamppb.New(past)}); err != nil || !s.queue[0].key.Equal(past) {

@@ -12,6 +12,7 @@ import (
 	"github.com/hawser-net/hawser/api/flow"
 	"github.com/hawser-net/hawser/api/observer"
 	"github.com/hawser-net/hawser/api/relay"
+	"github.com/hawser-net/hawser/internal/flows"
 	"github.com/hawser-net/hawser/internal/flowserver"
 )
 
@@ -32,6 +33,8 @@ type question interface {
 	ask(ctx context.Context, conn *grpc.ClientConn, node string) (receive func() (entry, error), err error)
 	// counts says whether an entry is one of those whose number is bounded.
 	counts(entry) bool
+	// lost reports that an entry was lost.
+	lost(entry) entry
 }
 
 // flowsQuestion asks for flows.
@@ -69,6 +72,13 @@ func (flowsQuestion) counts(e entry) bool {
 	return res.GetFlow() != nil
 }
 
+func (flowsQuestion) lost(e entry) entry {
+	return &observer.GetFlowsResponse{
+		ResponseTypes: &observer.GetFlowsResponse_LostEvents{LostEvents: flows.Lost(flow.LostEventSource_OBSERVER_EVENTS_QUEUE, 1)},
+		NodeName:      e.(*observer.GetFlowsResponse).GetNodeName(), Time: e.GetTime(),
+	}
+}
+
 // eventsQuestion asks for events of agents, of some types or of all.
 type eventsQuestion struct {
 	*observer.GetAgentEventsRequest
@@ -91,7 +101,8 @@ func (q eventsQuestion) ask(ctx context.Context, conn *grpc.ClientConn, node str
 			return nil, err
 		}
 		// An agent that does not know types sends all. One that reports nothing is left out.
-		if ev := res.GetAgentEvent(); ev == nil || len(q.types) > 0 && !slices.Contains(q.types, ev.GetType()) {
+		// What was lost may have been of any type.
+		if ev := res.GetAgentEvent(); ev == nil || len(q.types) > 0 && !slices.Contains(q.types, ev.GetType()) && !flows.IsLostEvents(ev) {
 			return nil, nil
 		}
 		res.NodeName = node
@@ -99,7 +110,17 @@ func (q eventsQuestion) ask(ctx context.Context, conn *grpc.ClientConn, node str
 	}, err
 }
 
-func (eventsQuestion) counts(entry) bool { return true }
+func (eventsQuestion) counts(e entry) bool {
+	res, _ := e.(*observer.GetAgentEventsResponse)
+	return !flows.IsLostEvents(res.GetAgentEvent())
+}
+
+func (eventsQuestion) lost(e entry) entry {
+	return &observer.GetAgentEventsResponse{
+		AgentEvent: flows.LostEvents(flow.LostEventSource_OBSERVER_EVENTS_QUEUE, 1),
+		NodeName:   e.(*observer.GetAgentEventsResponse).GetNodeName(), Time: e.GetTime(),
+	}
+}
 
 // NodeStateEvent is the type of an unknown event by which a relay reports state changes of nodes:
 // there is no message for it among those of events.

@@ -40,7 +40,8 @@ type Relay struct {
 
 	requests   requests
 	upstreams  atomic.Int64 // streams from nodes
-	kept       atomic.Int64 // bytes of flows that are held for the last of all nodes
+	kept       atomic.Int64 // what flows cost that are held for the last of all nodes
+	large      pool         // of entries that are large
 	namespaces recent[[]*observer.Namespace]
 	health     *health.Server
 	metrics    *metrics
@@ -54,7 +55,7 @@ func New(cfg Config, log *slog.Logger, version string) (*Relay, error) {
 	}
 	r := &Relay{
 		cfg: cfg, log: log, version: version, roster: newRoster(cfg.nodes), dialing: make(chan struct{}, dialing),
-		local: insecure.NewCredentials(), requests: requests{stopping: make(chan struct{})}, namespaces: newRecent[[]*observer.Namespace](), health: health.NewServer(),
+		local: insecure.NewCredentials(), large: pool{most: cfg.large}, requests: requests{stopping: make(chan struct{})}, namespaces: newRecent[[]*observer.Namespace](), health: health.NewServer(),
 	}
 	var files []flowserver.CertificateFile
 	if !cfg.NoClientTLS {
