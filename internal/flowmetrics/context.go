@@ -14,19 +14,28 @@ type Pod struct{ Namespace, Name string }
 // party is one side of a flow.
 type party struct {
 	*flow.Endpoint
-	ip    string
+	ip    string   // empty if the packet may only have claimed it
 	names []string // of its address
+	// foreign says that the address is not that of the pod.
+	foreign bool
 }
 
-func source(f *flow.Flow) party {
-	return party{f.GetSource(), f.GetIP().GetSource(), f.GetSourceNames()}
+func source(f *flow.Flow, foreign Foreign) party {
+	return newParty(f, f.GetSource(), f.GetIP().GetSource(), f.GetSourceNames(), foreign.Source)
 }
 
-func destination(f *flow.Flow) party {
-	return party{f.GetDestination(), f.GetIP().GetDestination(), f.GetDestinationNames()}
+func destination(f *flow.Flow, foreign Foreign) party {
+	return newParty(f, f.GetDestination(), f.GetIP().GetDestination(), f.GetDestinationNames(), foreign.Destination)
 }
 
-func (p party) pod() Pod { return Pod{p.GetNamespace(), p.GetPodName()} }
+func newParty(f *flow.Flow, e *flow.Endpoint, ip string, names []string, foreign bool) party {
+	if foreign && f.GetVerdict() == flow.Verdict_DROPPED {
+		ip, names = "", nil
+	}
+	return party{e, ip, names, foreign}
+}
+
+func podOf(e *flow.Endpoint) Pod { return Pod{e.GetNamespace(), e.GetPodName()} }
 
 func (p party) workload() *flow.Workload {
 	if list := p.GetWorkloads(); len(list) > 0 {
@@ -72,21 +81,25 @@ func inNamespace(namespace, name string) string {
 type view struct {
 	name string
 	of   func(party) string
-	// ofPod says that the name is of one pod of the cluster, if it is a pod.
-	ofPod bool
+	// ofPod reports whether the name is of one pod of the cluster, if the side is a pod.
+	ofPod func(party) bool
 }
 
+func always(party) bool      { return true }
+func never(party) bool       { return false }
+func byAddress(p party) bool { return !p.foreign }
+
 var views = []view{
-	{"identity", func(p party) string { return strings.Join(p.GetLabels(), ",") }, false},
-	{"namespace", func(p party) string { return p.GetNamespace() }, false},
-	{"pod", func(p party) string { return inNamespace(p.GetNamespace(), p.GetPodName()) }, true},
-	{"pod-name", func(p party) string { return p.GetPodName() }, false},
-	{"dns", func(p party) string { return strings.Join(p.names, ",") }, false},
-	{"ip", func(p party) string { return p.ip }, true},
-	{"reserved-identity", party.reserved, false},
-	{"workload", func(p party) string { return inNamespace(p.GetNamespace(), p.workload().GetName()) }, false},
-	{"workload-name", func(p party) string { return p.workload().GetName() }, false},
-	{"app", party.app, false},
+	{"identity", func(p party) string { return strings.Join(p.GetLabels(), ",") }, never},
+	{"namespace", func(p party) string { return p.GetNamespace() }, never},
+	{"pod", func(p party) string { return inNamespace(p.GetNamespace(), p.GetPodName()) }, always},
+	{"pod-name", func(p party) string { return p.GetPodName() }, never},
+	{"dns", func(p party) string { return strings.Join(p.names, ",") }, never},
+	{"ip", func(p party) string { return p.ip }, byAddress},
+	{"reserved-identity", party.reserved, never},
+	{"workload", func(p party) string { return inNamespace(p.GetNamespace(), p.workload().GetName()) }, never},
+	{"workload-name", func(p party) string { return p.workload().GetName() }, never},
+	{"app", party.app, never},
 }
 
 // sideViews are how one side is named: by the first view that has a name for it, of those of the
@@ -105,7 +118,7 @@ func (s *sideViews) name(p party, d flow.TrafficDirection) (name string, ofPod b
 	}
 	for _, v := range list {
 		if name := v.of(p); name != "" {
-			return name, v.ofPod
+			return name, v.ofPod(p)
 		}
 	}
 	return "", false
@@ -114,23 +127,23 @@ func (s *sideViews) name(p party, d flow.TrafficDirection) (name string, ofPod b
 // label is one of labelsContext.
 type label struct {
 	name string
-	of   func(*flow.Flow) string
+	of   func(f *flow.Flow, source, destination party) string
 }
 
 var labels = []label{
-	{"source_ip", func(f *flow.Flow) string { return f.GetIP().GetSource() }},
-	{"source_pod", func(f *flow.Flow) string { return f.GetSource().GetPodName() }},
-	{"source_namespace", func(f *flow.Flow) string { return f.GetSource().GetNamespace() }},
-	{"source_workload", func(f *flow.Flow) string { return source(f).workload().GetName() }},
-	{"source_workload_kind", func(f *flow.Flow) string { return source(f).workload().GetKind() }},
-	{"source_app", func(f *flow.Flow) string { return source(f).app() }},
-	{"destination_ip", func(f *flow.Flow) string { return f.GetIP().GetDestination() }},
-	{"destination_pod", func(f *flow.Flow) string { return f.GetDestination().GetPodName() }},
-	{"destination_namespace", func(f *flow.Flow) string { return f.GetDestination().GetNamespace() }},
-	{"destination_workload", func(f *flow.Flow) string { return destination(f).workload().GetName() }},
-	{"destination_workload_kind", func(f *flow.Flow) string { return destination(f).workload().GetKind() }},
-	{"destination_app", func(f *flow.Flow) string { return destination(f).app() }},
-	{"traffic_direction", func(f *flow.Flow) string { return direction(f) }},
+	{"source_ip", func(_ *flow.Flow, s, _ party) string { return s.ip }},
+	{"source_pod", func(_ *flow.Flow, s, _ party) string { return s.GetPodName() }},
+	{"source_namespace", func(_ *flow.Flow, s, _ party) string { return s.GetNamespace() }},
+	{"source_workload", func(_ *flow.Flow, s, _ party) string { return s.workload().GetName() }},
+	{"source_workload_kind", func(_ *flow.Flow, s, _ party) string { return s.workload().GetKind() }},
+	{"source_app", func(_ *flow.Flow, s, _ party) string { return s.app() }},
+	{"destination_ip", func(_ *flow.Flow, _, d party) string { return d.ip }},
+	{"destination_pod", func(_ *flow.Flow, _, d party) string { return d.GetPodName() }},
+	{"destination_namespace", func(_ *flow.Flow, _, d party) string { return d.GetNamespace() }},
+	{"destination_workload", func(_ *flow.Flow, _, d party) string { return d.workload().GetName() }},
+	{"destination_workload_kind", func(_ *flow.Flow, _, d party) string { return d.workload().GetKind() }},
+	{"destination_app", func(_ *flow.Flow, _, d party) string { return d.app() }},
+	{"traffic_direction", func(f *flow.Flow, _, _ party) string { return direction(f) }},
 }
 
 // contexts are the labels that were asked for, besides those that a metric has of its own.
@@ -153,24 +166,26 @@ func (c *contexts) names() (out []string) {
 	return out
 }
 
-// values adds the values of the labels, and says which sides they name as one pod.
-func (c *contexts) values(out []string, f *flow.Flow) (_ []string, ofSource, ofDestination bool) {
+// values adds the values of the labels, and says which sides they name as one pod: a pod's address
+// does, any other does not.
+func (c *contexts) values(out []string, f *flow.Flow, foreign Foreign) (_ []string, ofSource, ofDestination bool) {
+	from, to := source(f, foreign), destination(f, foreign)
 	for _, at := range c.labels {
-		out = append(out, labels[at].of(f))
+		out = append(out, labels[at].of(f, from, to))
 	}
 	d := f.GetTrafficDirection()
 	if c.source.used() {
 		var name string
-		name, ofSource = c.source.name(source(f), d)
+		name, ofSource = c.source.name(from, d)
 		out = append(out, name)
 	}
 	if c.destination.used() {
 		var name string
-		name, ofDestination = c.destination.name(destination(f), d)
+		name, ofDestination = c.destination.name(to, d)
 		out = append(out, name)
 	}
-	ofSource = ofSource || c.has("source_ip") || c.has("source_pod") && c.has("source_namespace")
-	ofDestination = ofDestination || c.has("destination_ip") || c.has("destination_pod") && c.has("destination_namespace")
+	ofSource = ofSource || c.has("source_ip") && byAddress(from) || c.has("source_pod") && c.has("source_namespace")
+	ofDestination = ofDestination || c.has("destination_ip") && byAddress(to) || c.has("destination_pod") && c.has("destination_namespace")
 	return out, ofSource, ofDestination
 }
 

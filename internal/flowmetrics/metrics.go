@@ -83,12 +83,17 @@ func New(list []Metric) *Metrics {
 	return m
 }
 
-// Add counts a flow.
-func (m *Metrics) Add(f *flow.Flow, now time.Time) {
+// Foreign says of which ends of a flow the address is not that of the pod which the flow names: it
+// is a service's, or claimed.
+type Foreign struct{ Source, Destination bool }
+
+// Add counts a flow. An address that a packet may only have claimed, because it was dropped, is not
+// counted by: whoever sends it would otherwise count for another pod, or make series without end.
+func (m *Metrics) Add(f *flow.Flow, foreign Foreign, now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, fam := range m.families {
-		fam.kind.count(f, func(values ...string) { fam.add(f, now, values) })
+		fam.kind.count(f, func(values ...string) { fam.add(f, foreign, now, values) })
 	}
 }
 
@@ -99,8 +104,8 @@ func (m *Metrics) Lose(source flow.LostEventSource, n uint64) {
 	m.lost[source] += n
 }
 
-func (f *family) add(fl *flow.Flow, now time.Time, own []string) {
-	values, ofSource, ofDestination := f.contexts.values(append(f.values[:0], own...), fl)
+func (f *family) add(fl *flow.Flow, foreign Foreign, now time.Time, own []string) {
+	values, ofSource, ofDestination := f.contexts.values(append(f.values[:0], own...), fl, foreign)
 	f.values = values
 	f.setKey()
 	s := f.find()
@@ -117,8 +122,8 @@ func (f *family) add(fl *flow.Flow, now time.Time, own []string) {
 		}
 	}
 	if !s.folded {
-		s.name(ofSource, source(fl).pod(), 0)
-		s.name(ofDestination, destination(fl).pod(), 1)
+		s.name(ofSource, podOf(fl.GetSource()), 0)
+		s.name(ofDestination, podOf(fl.GetDestination()), 1)
 	}
 	s.n++
 	s.at = now

@@ -110,7 +110,7 @@ func TestNames(t *testing.T) {
 		opening(), opening(), refused(flows.EventVerdict), refused(flows.EventDrop), reset, own, fromHost, trace,
 		icmp(false, 8, 0), icmp(false, 3, 3), icmp(true, 128, 0), icmp(true, 1, 9), icmp(false, 77, 6),
 	} {
-		m.Add(f, start)
+		m.Add(f, flowmetrics.Foreign{}, start)
 	}
 	m.Lose(flow.LostEventSource_PERF_EVENT_RING_BUFFER, 5)
 	has(t, gather(t, m), map[string]float64{
@@ -151,13 +151,13 @@ func TestContexts(t *testing.T) {
 		"labelsContext=source_workload_kind,destination_workload":   `destination_workload="",%s,source_workload_kind="Deployment"`,
 	} {
 		m := parse(t, "port-distribution:"+options)
-		m.Add(opening(), start)
+		m.Add(opening(), flowmetrics.Foreign{}, start)
 		has(t, gather(t, m), map[string]float64{"hubble_port_distribution_total{" + fmt.Sprintf(want, `port="5432",protocol="TCP"`) + "}": 1})
 	}
 	m := parse(t, "flow:sourceContext=reserved-identity")
 	f := opening()
 	f.Source.Labels = []string{"reserved:host", "reserved:kube-apiserver"}
-	m.Add(f, start)
+	m.Add(f, flowmetrics.Foreign{}, start)
 	has(t, gather(t, m), map[string]float64{`hubble_flows_processed_total{protocol="TCP",source="reserved:kube-apiserver",subtype="",type="PolicyVerdict",verdict="FORWARDED"}`: 1})
 }
 
@@ -192,7 +192,7 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		m := flowmetrics.New(asked)
-		m.Add(opening(), start)
+		m.Add(opening(), flowmetrics.Foreign{}, start)
 		gather(t, m)
 	})
 }
@@ -208,11 +208,11 @@ func TestSweepOfPortsIsFolded(t *testing.T) {
 			f.Source = &flow.Endpoint{Identity: identity}
 			f.IP.Source = fmt.Sprintf("10.%d.%d.%d", i>>16&255, i>>8&255, i&255)
 			f.L4.GetTCP().DestinationPort = uint32(i & 0xffff)
-			m.Add(f, start)
+			m.Add(f, flowmetrics.Foreign{}, start)
 			d := refused(flows.EventDrop)
 			d.Source, d.IP = f.Source, f.IP
-			m.Add(d, start)
-			m.Add(icmp(i&1 == 0, uint32(i>>1&255), uint32(i>>9&255)), start)
+			m.Add(d, flowmetrics.Foreign{}, start)
+			m.Add(icmp(i&1 == 0, uint32(i>>1&255), uint32(i>>9&255)), flowmetrics.Foreign{}, start)
 		}
 	}
 	const many = 70000
@@ -248,7 +248,7 @@ func TestSweepOfPortsIsFolded(t *testing.T) {
 		`hubble_metrics_folded_total{metric="drop"}`:                                 2*many - flowmetrics.MaxSeriesOfSender,
 	})
 	// Another sender has his own series.
-	m.Add(opening(), start)
+	m.Add(opening(), flowmetrics.Foreign{}, start)
 	has(t, gather(t, m), map[string]float64{`hubble_port_distribution_total{port="5432",protocol="TCP",source="10.0.1.1"}`: 1})
 	// Many senders together have no more than there is room for.
 	for identity := range uint32(2 * flowmetrics.MaxSeries / 100) {
@@ -282,13 +282,13 @@ func TestHostileNames(t *testing.T) {
 	long := strings.Repeat("ä", 5000)
 	for range 2 {
 		for i := range flowmetrics.MaxSeriesOfSender + 10 {
-			m.Add(named(5, fmt.Sprint(i), "p"), start)
+			m.Add(named(5, fmt.Sprint(i), "p"), flowmetrics.Foreign{}, start)
 		}
 		for _, f := range []*flow.Flow{
 			named(6, "other", "other"), named(6, "a\xff", "b"), named(6, "a", "b"), named(6, "a\xff", "\xffb"), named(6, long, "b"), named(6, "x"+long, "b"),
 			named(6, "x"+long+"y", "b"),
 		} {
-			m.Add(f, start)
+			m.Add(f, flowmetrics.Foreign{}, start)
 		}
 	}
 	for name := range gather(t, m) {
@@ -303,8 +303,8 @@ func TestHostileNames(t *testing.T) {
 func TestPodsThatAreGone(t *testing.T) {
 	m := parse(t, "flow:sourceContext=workload|pod;destinationContext=pod drop:labelsContext=source_pod,source_namespace tcp:sourceContext=ip policy:sourceContext=workload")
 	for _, kind := range []int32{flows.EventVerdict, flows.EventDrop} {
-		m.Add(opening(), start)
-		m.Add(refused(kind), start)
+		m.Add(opening(), flowmetrics.Foreign{}, start)
+		m.Add(refused(kind), flowmetrics.Foreign{}, start)
 	}
 	front, db := flowmetrics.Pod{Namespace: "shop", Name: "front-1"}, flowmetrics.Pod{Namespace: "data", Name: "db-0"}
 	count := func() map[string]int {
@@ -360,8 +360,8 @@ func TestAddressesThatAreReused(t *testing.T) {
 		return n
 	}
 	for range 5 {
-		m.Add(old, start)
-		m.Add(nameless, start)
+		m.Add(old, flowmetrics.Foreign{}, start)
+		m.Add(nameless, flowmetrics.Foreign{}, start)
 	}
 	if n := counts(); !slices.Equal(n, []float64{10, 10}) {
 		t.Fatalf("of one pod were counted %v", n)
@@ -369,7 +369,7 @@ func TestAddressesThatAreReused(t *testing.T) {
 	known := map[flowmetrics.Pod]bool{{Namespace: "shop", Name: "front-2"}: true}
 	m.Sweep(start, known) // the old one is gone
 	for range 3 {
-		m.Add(next, start)
+		m.Add(next, flowmetrics.Foreign{}, start)
 	}
 	if n := counts(); !slices.Equal(n, []float64{3, 3}) {
 		t.Errorf("of the pod that has the address now were counted %v", n)
@@ -386,6 +386,6 @@ func BenchmarkAdd(b *testing.B) {
 	f := opening()
 	b.ReportAllocs()
 	for b.Loop() {
-		m.Add(f, start)
+		m.Add(f, flowmetrics.Foreign{}, start)
 	}
 }

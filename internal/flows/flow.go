@@ -128,6 +128,21 @@ func (m *Maker) orient(ev datapath.Event) (fromEndpoint bool, reply *wrapperspb.
 	return fromEndpoint, nil
 }
 
+// Foreign reports of which end of an event's packet the address is not that of the endpoint at that
+// end, by which the flow names it: the packet has a service's address, or claims one.
+func (m *Maker) Foreign(ev datapath.Event) (source, destination bool) {
+	if ev.Endpoint == 0 {
+		return false, false
+	}
+	fromEndpoint, _ := m.orient(ev)
+	own := ev.Packet.Dst
+	if fromEndpoint {
+		own = ev.Packet.Src
+	}
+	foreign := own.IsValid() && m.Directory.Party(own).Endpoint != ev.Endpoint
+	return foreign && fromEndpoint, foreign && !fromEndpoint
+}
+
 // endpointIf is the number of the event's endpoint if that is the end in question, else 0.
 func endpointIf(is bool, ev datapath.Event) uint16 {
 	if is {

@@ -205,6 +205,39 @@ func TestFlowNamesSender(t *testing.T) {
 	}
 }
 
+// TestForeign: an address is the endpoint's only if the node knows it as such.
+func TestForeign(t *testing.T) {
+	own := event(t, datapath.EventVerdict, syn) // from endpoint 7
+	spoofed := event(t, datapath.EventDrop, syn)
+	spoofed.Reason, spoofed.CTState, spoofed.Endpoint = datapath.ReasonInvalidSourceIP, datapath.CTNone, 8
+	gone := spoofed
+	gone.Endpoint = 9
+	arrived := event(t, datapath.EventVerdict, answered) // at endpoint 7
+	arrived.Direction = datapath.Ingress
+	group := arrived
+	group.Type, group.Reason, group.Endpoint = datapath.EventDrop, datapath.ReasonMulticast, 8
+	outside := spoofed
+	outside.Endpoint = 0
+	again := event(t, datapath.EventVerdict, answered)
+	again.CTState, again.SrcIdentity, again.DstIdentity = datapath.CTRejudged, 16385, 16384
+	for name, row := range map[string]struct {
+		ev   datapath.Event
+		want [2]bool
+	}{
+		"its own":                {own, [2]bool{}},
+		"another's":              {spoofed, [2]bool{true, false}},
+		"of who is gone":         {gone, [2]bool{true, false}},
+		"where it arrives":       {arrived, [2]bool{}},
+		"what is for others":     {group, [2]bool{false, true}},
+		"of nobody here":         {outside, [2]bool{}},
+		"an answer judged again": {again, [2]bool{}},
+	} {
+		if src, dst := maker.Foreign(row.ev); [2]bool{src, dst} != row.want {
+			t.Errorf("%s: source %v, destination %v, want %v", name, src, dst, row.want)
+		}
+	}
+}
+
 // TestFlowOfAnAnswerJudgedAgain: it is judged in the direction of the connection's opening, and is
 // an answer nevertheless, from the one who answers.
 func TestFlowOfAnAnswerJudgedAgain(t *testing.T) {

@@ -103,7 +103,9 @@ func (r *recorder) take(ctx context.Context, sub *monitor.Subscription) {
 		}
 		now := time.Now()
 		if r.metrics != nil {
-			r.metrics.Add(f, now)
+			var foreign flowmetrics.Foreign
+			foreign.Source, foreign.Destination = r.maker.Foreign(ev)
+			r.metrics.Add(f, foreign, now)
 		}
 		r.record.Add(f, ev.Packet.Src, ev.Packet.Dst, now)
 	}
