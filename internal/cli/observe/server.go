@@ -42,8 +42,8 @@ type Server struct {
 // AddFlags gives c the flags that say where.
 func (s *Server) AddFlags(c *cobra.Command) {
 	fs := c.Flags()
-	fs.StringVar(&s.address, "server", "", "`address` of the server of flows: unix:///path, a path, or host:port (default "+defaultFlowServer+")")
-	fs.BoolVar(&s.tls, "tls", false, "speak TLS with host:port; also if one of the following is given")
+	fs.StringVar(&s.address, "server", "", "`address` of the server of flows: unix:///path, a path, host:port, or tls://host:port (default "+defaultFlowServer+")")
+	fs.BoolVar(&s.tls, "tls", false, "speak TLS with host:port; also if the address begins with tls://, or if one of the following is given")
 	fs.StringSliceVar(&s.cas, "tls-ca-cert-files", nil, "authorities of the server's certificate, PEM `files`; those of this machine by default")
 	fs.StringVar(&s.cert, "tls-client-cert-file", "", "certificate to show to the server, a PEM `file`")
 	fs.StringVar(&s.key, "tls-client-key-file", "", "key of that certificate, a PEM `file`")
@@ -61,7 +61,8 @@ func (s *Server) Dial(a *command.App) (*grpc.ClientConn, error) {
 	if filepath.IsAbs(address) {
 		address = "unix://" + address
 	}
-	secure := s.tls || len(s.cas) > 0 || s.cert != "" || s.key != "" || s.tlsName != ""
+	address, secure := strings.CutPrefix(address, "tls://")
+	secure = secure || s.tls || len(s.cas) > 0 || s.cert != "" || s.key != "" || s.tlsName != ""
 	creds := insecure.NewCredentials()
 	switch {
 	case strings.HasPrefix(address, "unix:"):
@@ -71,7 +72,7 @@ func (s *Server) Dial(a *command.App) (*grpc.ClientConn, error) {
 	default:
 		address = strings.TrimPrefix(strings.TrimPrefix(address, "tcp://"), "dns:///")
 		if _, _, err := net.SplitHostPort(address); err != nil {
-			return nil, command.Usagef("--server: %q is neither unix:///path, a path, nor host:port", address)
+			return nil, command.Usagef("--server: %q is neither unix:///path, a path, host:port, nor tls://host:port", s.place(a))
 		}
 		if secure {
 			cfg, err := s.config()

@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -65,7 +66,7 @@ func TestRenewedAuthority(t *testing.T) {
 
 	replace()
 	address, end := serve("127.0.0.1:0")
-	server := Server{address: address, cas: []string{path("ca")}, cert: path("client.crt"), key: path("client.key"), tlsName: "server"}
+	server := Server{address: "tls://" + address, cas: []string{path("ca")}, cert: path("client.crt"), key: path("client.key"), tlsName: "server"}
 	conn, err := server.Dial(&command.App{Getenv: func(string) string { return "" }})
 	if err != nil {
 		t.Fatal(err)
@@ -87,4 +88,62 @@ func TestRenewedAuthority(t *testing.T) {
 	_, end = serve(address)
 	defer end()
 	controllers.Eventually(t, time.Minute, ask)
+}
+
+// TestServerAddresses: addresses are of the forms that clients of the field know. One with tls://
+// is never asked without TLS, and no other address is asked with it unless a flag says so.
+func TestServerAddresses(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	// A TLS client begins with a handshake record (RFC 8446, 5.1), HTTP/2 with its preface.
+	first := make(chan byte)
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				close(first)
+				return
+			}
+			b := make([]byte, 1)
+			if _, err := c.Read(b); err == nil {
+				select {
+				case first <- b[0]:
+				case <-t.Context().Done():
+				}
+			}
+			c.Close()
+		}
+	}()
+	const handshake, preface = 22, 'P'
+	at := l.Addr().String()
+	for address, want := range map[string]byte{"tls://" + at: handshake, at: preface, "tcp://" + at: preface} {
+		for _, from := range []string{"--server", envFlowServer} {
+			server, env := Server{address: address}, ""
+			if from == envFlowServer {
+				server.address, env = "", address
+			}
+			conn, err := server.Dial(&command.App{Getenv: func(string) string { return env }})
+			if err != nil {
+				t.Fatalf("%s %s: %v", from, address, err)
+			}
+			conn.Connect()
+			if got := <-first; got != want {
+				t.Errorf("%s %s: the client begins with %d, want %d", from, address, got, want)
+			}
+			conn.Close()
+		}
+	}
+	for _, address := range []string{"tls://", "tls://host", "tls:///var/run/s", "tls://unix:///var/run/s", "https://host:1", "host"} {
+		server := Server{address: address}
+		if conn, err := server.Dial(&command.App{Getenv: func(string) string { return "" }}); err == nil {
+			conn.Close()
+			t.Errorf("%s is taken", address)
+		} else if !strings.Contains(err.Error(), "host:port") {
+			t.Errorf("%s: %v", address, err)
+		}
+	}
 }
