@@ -31,6 +31,10 @@ const (
 	firstRetry = 500 * time.Millisecond
 	// maxProblem is how much is kept of what a node says went wrong, in bytes.
 	maxProblem = 256
+	// maxVersion is how much is kept of the name of its version, in bytes.
+	maxVersion = 128
+	// maxCount is how much it may count.
+	maxCount = 1 << 48
 )
 
 // dial returns a connection that is made when it is first used.
@@ -148,13 +152,26 @@ func (r *Relay) ask(ctx context.Context, conn *grpc.ClientConn) (*observer.Serve
 	st, err := observer.NewObserverClient(conn).ServerStatus(ctx, &observer.ServerStatusRequest{})
 	switch status.Code(err) {
 	case codes.OK:
-		return st, nil
+		return bounded(st), nil
 	case codes.DeadlineExceeded:
 		return nil, fmt.Errorf("no answer within %v", r.cfg.DialTimeout)
 	case codes.Unimplemented:
 		return nil, nil
 	}
 	return nil, err
+}
+
+// bounded is what a server says of itself, as far as the relay remembers it for as long as the node
+// is there: a version is short, and the counts of all nodes together are numbers, too.
+func bounded(st *observer.ServerStatusResponse) *observer.ServerStatusResponse {
+	out := &observer.ServerStatusResponse{
+		NumFlows: min(st.GetNumFlows(), maxCount), MaxFlows: min(st.GetMaxFlows(), maxCount), SeenFlows: min(st.GetSeenFlows(), maxCount),
+		UptimeNs: st.GetUptimeNs(), Version: clip(st.GetVersion(), maxVersion),
+	}
+	if rate := st.GetFlowsRate(); rate >= 0 && rate <= maxCount { // and not NaN
+		out.FlowsRate = rate
+	}
+	return out
 }
 
 // probe returns when a server that was connected does not answer any more: a connection alone
