@@ -128,6 +128,13 @@ func bounded(fd protoreflect.FieldDescriptor, v protoreflect.Value, values *int)
 	if *values += v.List().Len(); *values > MaxValues {
 		return fmt.Errorf("with this there are more than %d values", MaxValues)
 	}
+	if fd.Kind() == protoreflect.MessageKind {
+		for i := range v.List().Len() {
+			if unknown := v.List().Get(i).Message().GetUnknown(); len(unknown) > 0 {
+				return fmt.Errorf("%s of a value is not known here", fieldNumbers(unknown))
+			}
+		}
+	}
 	if fd.Kind() != protoreflect.StringKind {
 		return nil
 	}

@@ -266,3 +266,17 @@ func FuzzFilter(f *testing.F) {
 		}
 	})
 }
+
+// TestFilterOfNewerClients: what a newer client asks for within a value is refused, as a field of
+// the filter is: to ignore it would be to show flows that nobody asked for.
+func TestFilterOfNewerClients(t *testing.T) {
+	newer := protowire.AppendVarint(protowire.AppendTag(nil, 99, protowire.VarintType), 1)
+	workload, kind := &flow.Workload{Name: "web"}, &flow.EventTypeFilter{Type: 1}
+	workload.ProtoReflect().SetUnknown(newer)
+	kind.ProtoReflect().SetUnknown(newer)
+	for name, f := range map[string]*flow.FlowFilter{"source_workload": {SourceWorkload: []*flow.Workload{workload}}, "event_type": {EventType: []*flow.EventTypeFilter{kind}}} {
+		if _, err := flows.Compile(nil, []*flow.FlowFilter{f}); err == nil || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), "field 99") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
