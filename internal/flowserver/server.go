@@ -30,7 +30,7 @@ import (
 // Bounds of what clients together may hold.
 const (
 	// maxConnections is per listener, so that whoever reaches one of them keeps nobody from the
-	// other.
+	// other: of clients that have proven who they are, and as many of those that have not.
 	maxConnections = 256
 	// maxRequest is the size of a request in bytes: of its filters.
 	maxRequest = 512 << 10
@@ -123,13 +123,18 @@ func Serve(ctx context.Context, l net.Listener, creds credentials.TransportCrede
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 	}
 	if creds != nil {
-		opts = append(opts, grpc.Creds(creds))
+		opts = append(opts, grpc.Creds(proof{creds}))
+	}
+	if l.Addr().Network() == "unix" {
+		l = netutil.LimitListener(l, maxConnections)
+	} else {
+		l = newStrangers(l, maxConnections)
 	}
 	srv := grpc.NewServer(opts...)
 	register(srv)
 	stop := context.AfterFunc(ctx, srv.Stop)
 	defer stop()
-	err := srv.Serve(netutil.LimitListener(l, maxConnections))
+	err := srv.Serve(l)
 	if ctx.Err() != nil {
 		srv.Stop() // returns when all streams have ended
 		return nil

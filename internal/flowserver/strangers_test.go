@@ -1,0 +1,93 @@
+package flowserver_test
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/hawser-net/hawser/api/observer"
+	"github.com/hawser-net/hawser/internal/flowserver"
+	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
+)
+
+// TestStrangersKeepNobodyOut: somebody who opens connections, and sends nothing, keeps no client of
+// another address out, with certificates or without, nor ends the connection of one that is there.
+func TestStrangersKeepNobodyOut(t *testing.T) {
+	authority := kvstoretest.NewAuthority(t)
+	dir := t.TempDir()
+	write := func(name string, data []byte) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	cert, key := authority.Issue(t, "server")
+	cfg, err := flowserver.TLSFiles{Cert: write("crt", cert), Key: write("key", key), ClientCAs: []string{write("ca", authority.PEM())}}.Config()
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(authority.PEM())
+	cert, key = authority.Issue(t, "relay", x509.ExtKeyUsageClientAuth)
+	pair, err := tls.X509KeyPair(cert, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Run("with certificates", func(t *testing.T) {
+		strangersKeepNobodyOut(t, credentials.NewTLS(cfg), credentials.NewTLS(&tls.Config{RootCAs: roots, ServerName: "server", MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair}}))
+	})
+	t.Run("without", func(t *testing.T) { strangersKeepNobodyOut(t, nil, insecure.NewCredentials()) })
+}
+
+func strangersKeepNobodyOut(t *testing.T, serving, asking credentials.TransportCredentials) {
+	s := newStand(t, 8, nil)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.serve(l, serving)
+	dial := func() *grpc.ClientConn {
+		t.Helper()
+		conn, err := grpc.NewClient("passthrough:///"+l.Addr().String(), grpc.WithTransportCredentials(asking))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close() })
+		return conn
+	}
+	// The server gives up on strangers after 10 s: a client is answered before.
+	ask := func(conn *grpc.ClientConn) error {
+		ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second)
+		defer cancel()
+		_, err := observer.NewObserverClient(conn).ServerStatus(ctx, &observer.ServerStatusRequest{})
+		return err
+	}
+	before := dial()
+	if err := ask(before); err != nil {
+		t.Fatal(err)
+	}
+	stranger := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 9)}}
+	for range 600 {
+		c, err := stranger.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+	}
+	if err := ask(dial()); err != nil {
+		t.Errorf("a client that comes while strangers do: %v", err)
+	}
+	if err := ask(before); err != nil {
+		t.Errorf("a client that was there: %v", err)
+	}
+}
