@@ -7,6 +7,10 @@
 // frozen beyond that time finds out by [Election.Fence], which refuses to send what it was about to
 // write.
 //
+// If somebody deletes the lease, or the server goes back to an old copy, another may have it at
+// once. A leader that reads so must stop at once, too, within RetryPeriod if it reaches the server,
+// and who has made the lease leads only after that time.
+//
 // [Election.Run] starts one goroutine that renews the lease and one that leads, and waits for both,
 // with one exception that its comment names.
 package election
@@ -31,10 +35,11 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
-	"k8s.io/client-go/util/retry"
+	clientretry "k8s.io/client-go/util/retry"
 	"k8s.io/klog/v2"
 
 	"github.com/hawser-net/hawser/internal/validate"
+	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // LockName is the name of the Lease, which operators of other make use too: so two of different
@@ -137,7 +142,7 @@ func New(cfg Config, kube *rest.Config, namespace, identity string, log *slog.Lo
 		return nil, fmt.Errorf("a client for leader election: %w", err)
 	}
 	e := &Election{cfg: cfg, log: log, http: h}
-	e.lock = &lock{LeaseLock: resourcelock.LeaseLock{
+	e.lock = &lock{taken: make(chan struct{}), LeaseLock: resourcelock.LeaseLock{
 		LeaseMeta: metav1.ObjectMeta{Namespace: namespace, Name: LockName}, Client: client, LockConfig: resourcelock.ResourceLockConfig{Identity: identity},
 	}}
 	e.leader.Store("")
@@ -219,26 +224,36 @@ func (e *Election) lead(ctx, base context.Context, lost <-chan struct{}, stop fu
 	working, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	done := make(chan error, 1)
-	go func() { done <- work(working) }()
-	var err error
+	go func() {
+		// Who had a lease that somebody has deleted reads so within RetryPeriod.
+		if e.lock.made.Load() && !retry.Sleep(working, e.cfg.RetryPeriod+stopGrace) {
+			done <- nil
+			return
+		}
+		done <- work(working)
+	}()
+	why := ""
 	select {
-	case err = <-done:
+	case err := <-done:
 		if err == nil && ctx.Err() == nil {
 			err = errors.New("the work of the leader ended on its own")
 		}
+		stop()
+		<-lost
+		e.release(base)
+		return err
+	case <-e.lock.taken:
+		why = "another operator has the lease " + e.lock.Describe()
 	case <-lost:
-		cancel(ErrLost)
-		e.log.Error("leadership is lost: the lease could not be renewed in time; exiting", "identity", e.Identity())
-		select {
-		case <-done:
-		case <-time.After(stopGrace):
-		}
-		return fmt.Errorf("%w: %s could not renew the lease %s within %s", ErrLost, e.Identity(), e.lock.Describe(), e.cfg.RenewDeadline)
+		why = fmt.Sprintf("the lease %s could not be renewed within %s", e.lock.Describe(), e.cfg.RenewDeadline)
 	}
-	stop()
-	<-lost
-	e.release(base)
-	return err
+	cancel(ErrLost)
+	e.log.Error("leadership is lost; exiting", "identity", e.Identity(), "cause", why)
+	select {
+	case <-done:
+	case <-time.After(stopGrace):
+	}
+	return fmt.Errorf("%w: %s: %s", ErrLost, e.Identity(), why)
 }
 
 // release gives the lease back, so that another operator need not wait for its end. Only call it
@@ -251,7 +266,7 @@ func (e *Election) release(base context.Context) {
 	defer cancel()
 	// A renewal that was under way when the election ended may reach the server between the two
 	// requests.
-	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
+	err := clientretry.RetryOnConflict(clientretry.DefaultRetry, func() error {
 		record, _, err := e.lock.Get(ctx)
 		if err != nil || record.HolderIdentity != e.Identity() {
 			return err
@@ -331,20 +346,51 @@ func (r *renewal) age() time.Duration {
 type lock struct {
 	resourcelock.LeaseLock
 	renewed atomic.Pointer[renewal]
+	// made is set if there was no lease: whoever had it may not know yet that it is gone.
+	made atomic.Bool
+	// taken is closed when the lease was this process's, and is another's. It is never this one's
+	// again.
+	taken chan struct{}
 }
 
 // Create makes the lease.
 func (l *lock) Create(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
+	if l.isTaken() {
+		return ErrLost
+	}
 	now := renewedNow()
 	err := l.LeaseLock.Create(ctx, r)
 	if err == nil {
+		l.made.Store(true)
 		l.renewed.Store(now)
 	}
 	return err
 }
 
+// Get reads the lease. The election goes on to try for RenewDeadline if it is another's: the server
+// may say so because somebody has deleted the lease, and another one has made it.
+func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
+	r, raw, err := l.LeaseLock.Get(ctx)
+	if err == nil && r.HolderIdentity != "" && r.HolderIdentity != l.Identity() && l.renewed.Swap(nil) != nil {
+		close(l.taken)
+	}
+	return r, raw, err
+}
+
+func (l *lock) isTaken() bool {
+	select {
+	case <-l.taken:
+		return true
+	default:
+		return false
+	}
+}
+
 // Update takes or renews the lease.
 func (l *lock) Update(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
+	if l.isTaken() {
+		return ErrLost
+	}
 	now := renewedNow()
 	err := l.LeaseLock.Update(ctx, r)
 	if err == nil {

@@ -14,9 +14,11 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+	coordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/rest"
 
 	"github.com/hawser-net/hawser/internal/testenv"
@@ -172,6 +174,8 @@ func TestElection(t *testing.T) {
 		{"stuck work", stuckWork},
 		{"cancelled while waiting", cancelledWhileWaiting},
 		{"server restarts", serverRestarts},
+		{"lease deleted", leaseDeleted},
+		{"lease taken", leaseTaken},
 		{"many", manyCandidates},
 	} {
 		t.Run(row.name, func(t *testing.T) {
@@ -317,6 +321,63 @@ func serverRestarts(a *arena) {
 	}
 	a.kube.Start()
 	a.leads(a.run("second", a.kube.Config, untilEnd), 60*time.Second)
+}
+
+// leaseDeleted: whoever waits makes the lease anew at once. The leader must have ended by then.
+func leaseDeleted(a *arena) {
+	a.times.LeaseDuration, a.times.RenewDeadline = time.Minute, 40*time.Second // nobody waits for a lease to end
+	first := a.run("first", a.kube.Config, untilEnd)
+	a.leads(first, 60*time.Second)
+	second := a.run("second", a.kube.Config, untilEnd)
+	a.handOver(first, second, func(leases coordinationv1.LeaseInterface) error {
+		// The leader may be the first to see that it is gone, and goes on to lead.
+		for ; second.Leader() != "second" && a.Context().Err() == nil; time.Sleep(a.times.RetryPeriod / 8) {
+			if l, err := leases.Get(a.Context(), LockName, metav1.GetOptions{}); err != nil || *l.Spec.HolderIdentity != "first" {
+				continue
+			}
+			if err := leases.Delete(a.Context(), LockName, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// leaseTaken: the lease names another one while its leader works, as in an old copy of the server.
+func leaseTaken(a *arena) {
+	a.times.LeaseDuration, a.times.RenewDeadline = time.Minute, 40*time.Second
+	first := a.run("first", a.kube.Config, untilEnd)
+	a.leads(first, 60*time.Second)
+	a.handOver(first, nil, func(leases coordinationv1.LeaseInterface) error {
+		_, err := leases.Patch(a.Context(), LockName, types.MergePatchType, []byte(`{"spec":{"holderIdentity":"other"}}`), metav1.PatchOptions{})
+		return err
+	})
+}
+
+// handOver changes the lease. The first must end soon, with a last write before; then the second, if
+// there is one, leads.
+func (a *arena) handOver(first, second *candidate, change func(coordinationv1.LeaseInterface) error) {
+	a.Helper()
+	client, err := kubernetes.NewForConfig(a.kube.Config)
+	if err == nil {
+		err = change(client.CoordinationV1().Leases(a.namespace))
+	}
+	if err != nil {
+		a.Fatal(err)
+	}
+	began := time.Now()
+	if err := a.ended(first, 15*time.Second); !errors.Is(err, ErrLost) {
+		a.Errorf("ended with %v", err)
+	}
+	if took := time.Since(began); took > 5*time.Second {
+		a.Errorf("the first led for another %s", took)
+	}
+	if err := first.Held(); !errors.Is(err, ErrLost) {
+		a.Errorf("the first may go on to write: %v", err)
+	}
+	if second != nil {
+		a.leads(second, 30*time.Second)
+	}
 }
 
 func manyCandidates(a *arena) {
