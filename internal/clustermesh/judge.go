@@ -114,6 +114,14 @@ func (p peer) node(n node.Node, mine *prefixes) (node.Node, error) {
 // sourceName is how nodes observed here are marked.
 const sourceName = "clustermesh"
 
+// special are networks that mean something else than a machine's address: on each node itself, on one
+// link, or for a group. What a cluster claims of the link-local ones is the metadata service that
+// clouds have there, which gives out credentials.
+var special = newPrefixes([]netip.Prefix{
+	netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("169.254.0.0/16"), netip.MustParsePrefix("224.0.0.0/4"),
+	netip.MustParsePrefix("::/127"), netip.MustParsePrefix("fe80::/10"), netip.MustParsePrefix("ff00::/8"),
+})
+
 func rangeFault(c netip.Prefix, mine *prefixes) error {
 	least := minBits4
 	if c.Addr().Is6() {
@@ -124,6 +132,8 @@ func rangeFault(c netip.Prefix, mine *prefixes) error {
 		return fmt.Errorf("%s is larger than a /%d", c, least)
 	case mine.overlap(c):
 		return fmt.Errorf("%s overlaps with addresses of this cluster", c)
+	case special.overlap(c):
+		return fmt.Errorf("%s has addresses that are in no network of pods, such as those of one link or of each node itself", c)
 	}
 	return nil
 }

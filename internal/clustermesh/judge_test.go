@@ -154,6 +154,12 @@ func TestAddress(t *testing.T) {
 	}
 	bare := testNode(func(n *node.Node) { n.IPv4PodCIDRs, n.IPv6PodCIDRs = nil, nil })
 	checkErr(t, "a node without ranges", p.address(ipcache.Pair{Prefix: pfx("172.31.0.5/32"), Identity: 2<<16 + 5}, bare, true, mineForTests()), "")
+	for _, special := range []string{"169.254.169.254/32", "169.0.0.0/8", "127.0.0.1/32", "224.0.0.1/32", "0.0.0.0/32", "fe80::1/128", "ff02::1/128", "::1/128"} {
+		checkErr(t, special, p.address(ipcache.Pair{Prefix: pfx(special), Identity: 2<<16 + 5}, bare, true, mineForTests()), "in no network of pods")
+		wide := testNode(func(n *node.Node) { n.IPv4PodCIDRs = []netip.Prefix{pfx(special)} })
+		_, err := p.node(wide, mineForTests())
+		checkErr(t, special, err, "in no network of pods")
+	}
 }
 
 func TestService(t *testing.T) {

@@ -196,8 +196,8 @@ func (c *Cache) Lookup(ip netip.Addr) (p netip.Prefix, e Entry, found bool) {
 type Node struct {
 	// Name is the owner of the claims.
 	Name string
-	// Local says that it is this node.
-	Local bool
+	// Local says that it is this node, Foreign that it is one of another cluster.
+	Local, Foreign bool
 	// IPs are its addresses in the underlay, RouterIPs those in the pod network.
 	IPs       []netip.Addr
 	RouterIPs []netip.Addr
@@ -237,11 +237,15 @@ func (c *Cache) SetNode(n Node) {
 			claim(p, Host, identity.Host, netip.Addr{})
 		}
 	}
+	own := RemoteNode
+	if n.Foreign {
+		own = MeshNode
+	}
 	for _, ip := range n.RouterIPs {
-		claim(Single(ip), RemoteNode, identity.RemoteNode, n.Host)
+		claim(Single(ip), own, identity.RemoteNode, n.Host)
 	}
 	for _, ip := range n.IPs {
-		claim(Single(ip), RemoteNode, identity.RemoteNode, netip.Addr{})
+		claim(Single(ip), own, identity.RemoteNode, netip.Addr{})
 	}
 	c.setNode(n.Name, want)
 }

@@ -189,6 +189,40 @@ func TestNodesAndGenerated(t *testing.T) {
 	}
 }
 
+// TestNodesOfOtherClusters: a node of another cluster has no address that a pod or a node of this
+// cluster has, whoever comes first.
+func TestNodesOfOtherClusters(t *testing.T) {
+	t.Parallel()
+	pod, other := pfx("10.0.0.9/32"), pfx("10.0.0.8/32")
+	foreign := func(c *Cache) {
+		c.SetNode(Node{Name: "b/n1", Foreign: true, Host: ip("203.0.113.1"), IPs: []netip.Addr{ip("203.0.113.1"), ip("10.0.0.9"), ip("192.0.2.2")}, RouterIPs: []netip.Addr{ip("10.0.0.8")}})
+	}
+	own := func(c *Cache) {
+		c.SetNode(Node{Name: "a/n2", Host: ip("192.0.2.2"), IPs: []netip.Addr{ip("192.0.2.2")}})
+		for p, id := range map[netip.Prefix]identity.ID{pod: 300, other: 301} {
+			if _, err := c.Upsert(p, Claim{Source: KVStore, Identity: id, Host: ip("192.0.2.2")}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	rows := map[string]string{"10.0.0.9/32": "300 via 192.0.2.2", "10.0.0.8/32": "301 via 192.0.2.2", "192.0.2.2/32": "6", "203.0.113.1/32": "6"}
+	for _, order := range [][]func(*Cache){{foreign, own}, {own, foreign}} {
+		c := New()
+		for _, do := range order {
+			do(c)
+		}
+		want(t, c, rows)
+		if e, _ := c.Table().Get(pfx("192.0.2.2/32")); e.Owner() != "a/n2" {
+			t.Errorf("a node's address is that of %s", e.Owner())
+		}
+		// Of another cluster's own pods and nodes the node counts.
+		if _, err := c.Upsert(pfx("203.0.113.1/32"), Claim{Source: ClusterMesh, Owner: "b", Identity: 1<<17 + 5, Host: ip("203.0.113.1")}); err != nil {
+			t.Fatal(err)
+		}
+		want(t, c, rows)
+	}
+}
+
 func TestEntryKeepsTheClaim(t *testing.T) {
 	t.Parallel()
 	c := New()

@@ -25,9 +25,12 @@ const (
 	Health
 	// ClusterMesh is an endpoint of another cluster, as that says.
 	ClusterMesh
+	// MeshNode is an address of a node of another cluster. Whatever this cluster says of an address
+	// counts before it: where pods have single addresses, no range shows whose they are.
+	MeshNode
 	// KVStore is an endpoint of another node, as that node says.
 	KVStore
-	// RemoteNode is an address of another node.
+	// RemoteNode is an address of another node of this cluster.
 	RemoteNode
 	// APIServer is an address at which the Kubernetes API is served.
 	APIServer
@@ -44,7 +47,7 @@ func (s Source) String() string {
 		return "restored"
 	case PodCIDR, Generated:
 		return "generated"
-	case ClusterMesh:
+	case ClusterMesh, MeshNode:
 		return "clustermesh"
 	case KVStore, RemoteNode, Health:
 		return "kvstore"

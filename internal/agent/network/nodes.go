@@ -199,7 +199,7 @@ func (n *Network) claimNode(key node.Key, other node.Node) {
 		host = other.UnderlayIPv6()
 	}
 	n.cfg.Cache.SetNode(ipcache.Node{
-		Name: key.String(), IPs: other.NodeIPs(), RouterIPs: other.RouterIPs(), PodCIDRs: n.notOurs(other.PodCIDRs()), HealthIPs: n.notInOurs(other.HealthIPs()), Host: host,
+		Name: key.String(), Foreign: key.Cluster != n.cfg.Self.Cluster, IPs: other.NodeIPs(), RouterIPs: other.RouterIPs(), PodCIDRs: n.notOurs(other.PodCIDRs()), HealthIPs: n.notInOurs(other.HealthIPs()), Host: host,
 	})
 }
 
