@@ -13,10 +13,10 @@
 //	sock.c          what the node's own processes call services by: hooks of a cgroup
 //	maps.c          all maps, without a program: the source of their Go types
 //
-// lib/ holds the parts, each a leaf that says at its top what it is about. A packet goes through
-// them in this order: packet.h (parse), forward.h (who is behind the addresses), conntrack.h (is
-// the flow known), policy.h (if not, what do the rules say), forward.h (where does it go), events.h
-// (count and report). Reading from_pod.c from its end to its start shows the whole.
+// lib/ has the parts, each described at the top of its header. A packet passes them in this order:
+// packet.h (parse), forward.h (look up endpoints and identities), conntrack.h (look up the flow),
+// policy.h (policy verdict for a new flow), forward.h (forward), events.h (count and report). Read
+// from_pod.c from its end to its start to see the whole path.
 //
 // The objects are built by `make generate` into datapath/maps and datapath/loader and committed.
 //

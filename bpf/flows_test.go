@@ -9,9 +9,9 @@ import (
 	"github.com/hawser-net/hawser/internal/datapath/loader"
 )
 
-// TestRejudge: a flow lives as long as its permission. A new generation has it judged again, in the
+// TestPolicyRecheck: a flow lives as long as its permission. A new generation has it judged again, in the
 // direction in which it was opened, whichever way the packet goes.
-func TestRejudge(t *testing.T) {
+func TestPolicyRecheck(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		n := newNode(t, testConfig())
 		generation := uint32(1)
@@ -307,8 +307,8 @@ func TestRelated(t *testing.T) {
 	})
 }
 
-// TestPolicyShapes: any protocol, port ranges as prefixes, one identity against any.
-func TestPolicyShapes(t *testing.T) {
+// TestPolicyKeyClasses: any protocol, port ranges as prefixes, one identity against any.
+func TestPolicyKeyClasses(t *testing.T) {
 	n := newNode(t, testConfig())
 	n.rules(setB, allow(in, 0, 0, 0))
 	portRange := entry{PolicyKey: datapath.PolicyKey{Direction: out, Identity: idB, Proto: tcp, Port: 8000, PortBits: 11}} // 8000-8031

@@ -11,9 +11,9 @@ import (
 	"github.com/hawser-net/hawser/internal/datapath/loader"
 )
 
-// nativeIf is the device towards other nodes in these tests, hostIf the node's own, and elsewhereIf
+// nativeIf is the device towards other nodes in these tests, hostIf the node's own, and otherIf
 // one towards somebody else.
-const nativeIf, elsewhereIf, hostIf = 7, 9, 10
+const nativeIf, otherIf, hostIf = 7, 9, 10
 
 // unrouted is added to the interface that a packet came in by if this node's stack has not routed
 // it.
@@ -314,24 +314,24 @@ func TestStackSource(t *testing.T) {
 				{"the node's address from the network", nodeAddr, nativeIf, 2},
 				{"the router's from the network", router, nativeIf, 2},
 				{"another of the node's from the network", docker, nativeIf, 2},
-				{"the router's from a bridge", router, elsewhereIf, 2},
+				{"the router's from a bridge", router, otherIf, 2},
 				{"sent on for a pod in the node's name", nodeAddr, n.ifB, idB},
 				{"led back to the pod itself in the node's name", nodeAddr, n.ifA, 1},
 				{"a local pod by the stack", b, n.ifB, idB},
 				{"a local pod from the network", b, nativeIf, nobody},
-				{"a local pod from a bridge", b, elsewhereIf, nobody},
+				{"a local pod from a bridge", b, otherIf, nobody},
 				{"a local pod by another's interface", b, n.ifA, nobody},
 				{"a local pod from the node", b, 0, nobody},
 				{"the pod itself from the network", a, nativeIf, nobody},
 				{"a remote pod from the network", r, nativeIf, remotePod},
-				{"a remote pod from a bridge", r, elsewhereIf, nobody},
+				{"a remote pod from a bridge", r, otherIf, nobody},
 				{"a remote pod from the node", r, 0, nobody},
 				{"a remote node from the node", other, 0, remoteNode},
 				{"a remote node from the network", other, nativeIf, remoteNode},
-				{"a remote node from a bridge", other, elsewhereIf, 2},
+				{"a remote node from a bridge", other, otherIf, 2},
 				{"the world from the network", w, nativeIf, 2},
-				{"the world from a bridge", w, elsewhereIf, 2},
-				{"an address that rules name, from a bridge", block, elsewhereIf, cidr},
+				{"the world from a bridge", w, otherIf, 2},
+				{"an address that rules name, from a bridge", block, otherIf, cidr},
 				{"a neighbour by its link-local address", linkLocal, nativeIf, 2},
 			} {
 				if !row.src.IsValid() {
@@ -461,7 +461,7 @@ func TestTunnelPortOnTheWayOut(t *testing.T) {
 			n := newNode(t, tunnelConfig(nodePort))
 			n.must(n.maps.UpsertIPCache([]datapath.IPCacheEntry{{Prefix: netip.PrefixFrom(other, other.BitLen()), Identity: remoteNode}}))
 			program := n.toNetdev(true, nodePort)
-			for by, who := range map[int]string{0: "the node", n.ifA: "a pod", nativeIf: "a client outside", elsewhereIf: "a bridge",
+			for by, who := range map[int]string{0: "the node", n.ifA: "a pod", nativeIf: "a client outside", otherIf: "a bridge",
 				unrouted: "another namespace", unrouted + n.ifA: "another namespace that forwards"} {
 				send := func(f frame) func() result {
 					f.ethSrc, f.ethDst = aHost, bMAC
@@ -538,20 +538,20 @@ func TestPodSourceOnTheWayOut(t *testing.T) {
 			}{
 				{"the node", nodeAddr, r, 0, passed},
 				{"the node's router", router, r, 0, passed},
-				{"a bridge in the node's name", nodeAddr, r, elsewhereIf, passed},
+				{"a bridge in the node's name", nodeAddr, r, otherIf, passed},
 				{"a process as a local pod", a, r, 0, forged},
 				{"a process as a local pod to the world", a, w, 0, forged},
 				{"a process as a remote pod", far, r, 0, forged},
 				{"a process as another node", foreign, r, 0, passed},
 				{"a pod's other one", b, r, n.ifA, forged},
 				{"a pod as a remote one", far, r, n.ifA, forged},
-				{"a bridge as a local pod", a, r, elsewhereIf, forged},
-				{"a bridge as a remote pod", far, r, elsewhereIf, forged},
-				{"a bridge as a remote pod to the world", far, w, elsewhereIf, forged},
-				{"a bridge as another node", foreign, r, elsewhereIf, forged},
-				{"a bridge as another node to a node", foreign, other, elsewhereIf, passed},
-				{"a bridge as the world", w, r, elsewhereIf, passed},
-				{"a bridge as an address that rules name", block, r, elsewhereIf, passed},
+				{"a bridge as a local pod", a, r, otherIf, forged},
+				{"a bridge as a remote pod", far, r, otherIf, forged},
+				{"a bridge as a remote pod to the world", far, w, otherIf, forged},
+				{"a bridge as another node", foreign, r, otherIf, forged},
+				{"a bridge as another node to a node", foreign, other, otherIf, passed},
+				{"a bridge as the world", w, r, otherIf, passed},
+				{"a bridge as an address that rules name", block, r, otherIf, passed},
 				{"the network as a remote pod", far, r, nativeIf, passed},
 				{"the network as another node", foreign, r, nativeIf, passed},
 				{"another namespace as a local pod", a, r, unrouted, forged},

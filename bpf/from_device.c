@@ -1,8 +1,8 @@
 //go:build ignore
 
-/* Packets that come by a device of the node's that is not the one that joins the nodes: ingress.
- * Clients outside find services at the addresses that it has. All else is the stack's: of the
- * cluster nobody comes this way. */
+/* Packets that arrive on a device of the node other than the native device: ingress. Its addresses
+ * may be frontends for clients outside the cluster. All else goes to the stack: no traffic of the
+ * cluster arrives here. */
 #include "lib/dsr.h"
 #include "lib/nodeport.h"
 
@@ -32,6 +32,5 @@ int from_device(struct __sk_buff *ctx)
 	return finish(ctx, &report, from_device_packet(ctx, &report));
 }
 
-/* Also under the GPL, see LICENSE.GPL-2.0 here: the kernel shows nobody else where its routes
- * lead. */
+/* Dual-licensed, see LICENSE.GPL-2.0: the kernel has bpf_fib_lookup for GPL programs only. */
 char license_name[] SEC("license") = "GPL";

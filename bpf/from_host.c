@@ -22,10 +22,10 @@ static __always_inline int from_host_packet(struct __sk_buff *ctx, struct report
 	reason = parse_network(ctx, &p, eth.type);
 	if (reason)
 		return -reason;
-	/* The device's own chatter, and what the host says to itself. */
+	/* Link-local and loopback traffic of the host itself. */
 	if (addr_is_multicast(&p.dst, p.v6) || is_host(&p.dst, p.v6))
 		return TC_ACT_OK;
-	/* The host may forward for others: who is not the host is not given the host's identity. */
+	/* The host may forward for others, whose packets must not get the host's identity. */
 	reason = stack_source(ctx, &p, &sides);
 	report->src_identity = sides.src_identity;
 	if (reason)
@@ -34,7 +34,7 @@ static __always_inline int from_host_packet(struct __sk_buff *ctx, struct report
 	if (!has_tunnel(remote))
 		return -DROP_NO_TUNNEL;
 	report->dst_identity = remote->identity;
-	/* What an address outside is by this node's rules, the other node finds out by its own. */
+	/* CIDR identities are local to a node: the receiver maps the address to its own. */
 	return encapsulate(ctx, remote, is_outside(report->src_identity) ? world_identity(p.v6) : report->src_identity, report);
 }
 

@@ -1,19 +1,18 @@
 //go:build ignore
 
-/* Packets from the network that joins the nodes: ingress of the native device, and of each
- * interface that a cloud attaches to the node.
+/* Packets from the network between the nodes: ingress of the native device, and of each interface
+ * that a cloud attaches to the node.
  *
- * Packets that claim to be of this node or its pods are dropped: these do not come by the network.
- * What is for a service goes to a backend. If the network routes pod addresses natively, what
- * another pod or node of the cluster sends to a local pod is judged here and goes straight there.
- * Everything else is the stack's, which may have to undo a translation of addresses; if it ends up
- * at a pod, to_pod judges it. */
+ * Packets with a source address of this node or its pods are dropped as spoofed. Packets for a
+ * service go to a backend. With native routing, policy is enforced here on packets from other pods
+ * and nodes of the cluster to local pods, and they go straight to the pod. Everything else goes to
+ * the stack, which may have to undo a NAT; if it is delivered to a pod, to_pod enforces policy. */
 #include "lib/dsr.h"
 #include "lib/forward.h"
 #include "lib/nodeport.h"
 
-/* Says whether a packet is one of the tunnel, whole and for this node. They are most of what comes,
- * and for no service; from_overlay asks who sent them, and counts what is in them. */
+/* Reports whether a packet is one of the tunnel, whole and for this node. They are most of the
+ * traffic and are for no service; from_overlay checks the sender and counts the inner packets. */
 static __always_inline bool is_of_tunnel(struct __sk_buff *ctx)
 {
 	struct ipv4_header *ip = (void *)(long)ctx->data + ETH_LEN;
@@ -38,13 +37,13 @@ static __always_inline int from_netdev_packet(struct __sk_buff *ctx, struct repo
 	report->outcome = OUTCOME_STACK;
 	if (is_tagged(ctx) || ctx->pkt_type == PACKET_OTHERHOST || frame_type(ctx, &type))
 		return TC_ACT_OK;
-	/* The stack takes apart what the programs do not, and a frame to everybody as well. Neither
-	 * gets to a pod, but both get to the node's sockets. */
+	/* The stack decapsulates what the programs do not, and broadcast frames too. Neither
+	 * reaches a pod, but both reach sockets of the node. */
 	ours = !parse_network(ctx, &p, type) && ctx->pkt_type == PACKET_HOST;
 	if (ours && (cfg.node_port ? is_lb_proto(&p) : p.proto == PROTO_ICMPV6 || (cfg.tunnel_port && p.proto == PROTO_UDP)))
 		parsed = !parse_transport(ctx, &p, frag_owner(&p));
-	/* What is_of_tunnel does not find at a glance, over IPv6 as well. Neighbours are found
-	 * before anything else, and two that have one address find each other. */
+	/* What the fast check of is_of_tunnel misses, and IPv6. Neighbour discovery must pass
+	 * before all else, also for duplicate address detection. */
 	if (parsed && (p.kind == KIND_NEIGHBOUR || (cfg.tunnel_port && p.proto == PROTO_UDP &&
 						    p.dport == cfg.tunnel_port && is_host(&p.dst, p.v6))))
 		return TC_ACT_OK;
@@ -71,14 +70,15 @@ static __always_inline int from_netdev_packet(struct __sk_buff *ctx, struct repo
 			return action;
 	}
 	struct endpoint *ep = endpoint_at(&p.dst);
-	/* An interface that is not of the cloud yet, or not any more, brings nobody of the cluster:
-	 * to_pod judges it as any other. */
+	/* The interface is not, or no longer, in the map: none of its packets are from the cluster,
+	 * and to_pod enforces policy on them as on those of any other device. */
 	if (!ep || (cfg.interfaces && !joins_nodes(ctx->ifindex)))
 		return TC_ACT_OK;
 	struct ipcache_value *from = ipcache_lookup(&p.src, p.v6);
 	__u32 identity = from ? from->identity : world_identity(p.v6);
-	/* The node has other addresses than those that the programs know; with a tunnel, pods of
-	 * other nodes come by it. What they send to the node itself does not, and is not judged. */
+	/* The node has more addresses than the programs know. In tunnel mode packets from remote
+	 * pods arrive through the tunnel, but not those to the node itself; policy does not apply
+	 * to these. */
 	if (identity == ID_HOST || (cfg.tunnel && has_tunnel(from))) {
 		report->endpoint = ep->id;
 		return -DROP_INVALID_SOURCE_IP;
@@ -108,6 +108,5 @@ int from_netdev(struct __sk_buff *ctx)
 	return finish(ctx, &report, from_netdev_packet(ctx, &report));
 }
 
-/* Also under the GPL, see LICENSE.GPL-2.0 here: the kernel shows nobody else where its routes
- * lead. */
+/* Dual-licensed, see LICENSE.GPL-2.0: the kernel has bpf_fib_lookup for GPL programs only. */
 char license_name[] SEC("license") = "GPL";

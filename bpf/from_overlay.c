@@ -3,14 +3,14 @@
 /* Packets from other nodes: ingress of the VXLAN device, which delivers them decapsulated with the
  * tunnel's metadata. The sender's identity is the VNI.
  *
- * The kernel decapsulates what anybody sends to the port, so packets are accepted from nodes only:
- * the outer source must be the address of a known node, the identity one that this node may send,
- * and the inner source must not be that of a pod or node elsewhere. */
+ * The kernel decapsulates any packet sent to the port, so packets are accepted from nodes only: the
+ * outer source must be the address of a known node, the identity must be one that this node may
+ * send, and the inner source must not belong to another node or its pods. */
 #include "lib/dsr.h"
 #include "lib/forward.h"
 #include "lib/nodeport.h"
 
-/* Says whether a node may send packets of an identity. */
+/* Reports whether a node may send packets of an identity. */
 static __always_inline bool may_send_identity(const struct tunnel_peer *peer, __u32 identity)
 {
 	if (identity >= peer->first && identity <= peer->last)
@@ -29,12 +29,12 @@ static __always_inline bool may_send_identity(const struct tunnel_peer *peer, __
 	case ID_KUBE_APISERVER:
 		return peer->same_cluster;
 	}
-	/* Identities that are not allocated have one number in all clusters: they are accepted from
-	 * this one only. */
+	/* Reserved and fixed identities have the same ID in all clusters: they are accepted from
+	 * this cluster only. */
 	return peer->same_cluster && identity >= ID_WELL_KNOWN_MIN && identity <= ID_WELL_KNOWN_MAX;
 }
 
-/* Says whether an address is one of the node that has sent the packet. */
+/* Reports whether an address is one of the node that has sent the packet. */
 static __always_inline bool is_of_peer(const struct addr *a, const struct tunnel_peer *peer)
 {
 	struct tunnel_peer *owner = bpf_map_lookup_elem(&tunnel_peers, a);
@@ -42,15 +42,15 @@ static __always_inline bool is_of_peer(const struct addr *a, const struct tunnel
 	return owner && owner->node == peer->node;
 }
 
-/* Turns the identity on the wire into the one to judge by. */
+/* Maps the identity in the VNI to the one that policy uses here. */
 static __always_inline __u32 overlay_identity(const struct packet *p, const struct tunnel_peer *peer,
 					      const struct ipcache_value *entry, __u32 vni)
 {
 	switch (vni) {
 	case ID_HOST:
 	case ID_REMOTE_NODE:
-		/* Nodes send as remote-node; one may be known here as something more particular.
-		 * Behind the tunnel the address is this node's. */
+		/* Nodes send as remote-node; the ipcache may have a more specific identity. Behind
+		 * the tunnel the address is that node's. */
 		if (entry && (entry->identity == ID_KUBE_APISERVER || entry->identity == ID_INGRESS ||
 			      entry->identity >> 24 == ID_REMOTE_NODE_SCOPE) &&
 		    (has_tunnel(entry) || is_of_peer(&p->src, peer)))
@@ -59,8 +59,8 @@ static __always_inline __u32 overlay_identity(const struct packet *p, const stru
 	case ID_WORLD:
 	case ID_WORLD4:
 	case ID_WORLD6:
-		/* Rules of this node may name the sender's address; what it is by them means
-		 * nothing on the wire. */
+		/* The sender's address may have a CIDR identity here; CIDR identities are never
+		 * sent. */
 		if (entry && is_outside(entry->identity) && !has_tunnel(entry))
 			return entry->identity;
 		return world_identity(p->v6);
@@ -68,8 +68,8 @@ static __always_inline __u32 overlay_identity(const struct packet *p, const stru
 	return vni;
 }
 
-/* Finds the node that has sent the packet, and the number that it carried. Returns NULL if the node
- * is not known. Not inlined: its variables need a stack of their own. */
+/* Finds the node that has sent the packet, and the VNI. Returns NULL if the node is not known. Not
+ * inlined: its variables need a stack of their own. */
 static __always_inline const struct tunnel_peer *sent_by(struct __sk_buff *ctx, struct addr *remote, __u32 *vni)
 {
 	struct bpf_tunnel_key key = {};
@@ -85,8 +85,8 @@ static __always_inline const struct tunnel_peer *sent_by(struct __sk_buff *ctx, 
 	return bpf_map_lookup_elem(&tunnel_peers, remote);
 }
 
-/* Finds out who a packet is from, as the node says that has sent it. Returns 0 or a drop reason,
- * and writes the identity into the report. Not inlined: its variables need a stack of their own. */
+/* Finds the source identity of a packet as its node sent it. Returns 0 or a drop reason, and writes
+ * the identity into the report. Not inlined: its variables need a stack of their own. */
 static __noinline int overlay_source(struct __sk_buff *ctx, const struct packet *p, struct report *report)
 {
 	struct addr remote;
@@ -121,8 +121,8 @@ static __always_inline int to_host(struct __sk_buff *ctx, struct packet *p, stru
 
 	if (cfg.node_port || p->proto == PROTO_UDP)
 		reason = parse_transport(ctx, p, 0);
-	/* Nothing is encapsulated twice: an inner packet for the tunnel's port is not the sending
-	 * node's own, but would be taken for it. */
+	/* No nested tunnels: an inner packet for the tunnel's port was not sent by the node, but
+	 * would pass as the node's own. */
 	if (p->proto == PROTO_UDP && reason)
 		return -reason;
 	if (for_tunnel(p))
@@ -181,6 +181,5 @@ int from_overlay(struct __sk_buff *ctx)
 	return finish(ctx, &report, from_overlay_packet(ctx, &report));
 }
 
-/* Also under the GPL, see LICENSE.GPL-2.0 here: the kernel shows nobody else where its routes
- * lead. */
+/* Dual-licensed, see LICENSE.GPL-2.0: the kernel has bpf_fib_lookup for GPL programs only. */
 char license_name[] SEC("license") = "GPL";

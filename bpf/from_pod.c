@@ -2,15 +2,15 @@
 
 /* Packets that a pod sends: ingress of the host side of its veth pair.
  *
- * The sender is known by the interface alone, so nothing in the packet is believed until it agrees
- * with the endpoint's row. A packet for a service becomes one for a backend. A packet for another
- * pod of this node is judged by both policies here and goes straight into that pod; one for a pod
- * elsewhere is encapsulated; the rest is the stack's. */
+ * The interface alone identifies the sender, so the packet's source is checked against the
+ * endpoint's entry first. A packet for a service is translated to a backend. For another pod of
+ * this node, both policies are enforced here and the packet goes straight to that pod; for a pod of
+ * another node it is encapsulated; the rest goes to the stack. */
 #include "lib/forward.h"
 #include "lib/lb.h"
 #include "lib/neighbour.h"
 #include "lib/nodeport.h"
-#include "lib/refuse.h"
+#include "lib/reject.h"
 
 /* What is known of a destination that is not a local pod. */
 static __always_inline __u32 destination(const struct packet *p, struct ipcache_value **entry)
@@ -34,7 +34,7 @@ static __always_inline int from_pod_packet(struct __sk_buff *ctx, struct report 
 		return -DROP_NO_ENDPOINT;
 	report->endpoint = ep->id;
 	report->src_identity = ep->identity;
-	{ /* the header's place on the stack is another's afterwards */
+	{ /* a scope of its own: its stack space is reused afterwards */
 		struct eth_header eth;
 
 		if (READ(ctx, 0, &eth))
@@ -84,13 +84,13 @@ static __always_inline int from_pod_packet(struct __sk_buff *ctx, struct report 
 	reason = find(ctx, &p, report, &found);
 	if (!reason)
 		reason = translate(ctx, &p, &found, LB_SCOPE_INTERNAL);
-	/* Here, and not in the stack, where others flush tables. As the packet is after
-	 * translation: who writes services chooses their backends. */
+	/* Enforced here and not in netfilter, whose tables others flush. After translation, so that
+	 * a Service cannot be used to reach a forbidden backend. */
 	if (!reason && unlikely(is_not_for_pods(&p.dst)))
 		reason = DROP_NOT_FOR_PODS;
 	/* A reply from the backend's address would not match the client's socket. */
 	if (unlikely(reason == DROP_NO_BACKEND || (reason == DROP_NOT_FOR_PODS && !found.c.nat.on))) {
-		reason = refuse(ctx, &p, report, reason);
+		reason = reject(ctx, &p, report, reason);
 		if (!reason)
 			return answer(ctx, report);
 	}
@@ -100,7 +100,7 @@ static __always_inline int from_pod_packet(struct __sk_buff *ctx, struct report 
 	struct endpoint *local;
 	struct ipcache_value *remote = NULL;
 	if (unlikely(is_hairpin(&found))) {
-		/* Nobody keeps a pod from itself. */
+		/* Policy never denies a pod's traffic to itself. */
 		local = ep;
 		*sides = (struct sides){.src_identity = ep->identity, .dst_identity = ep->identity,
 				       .src_owner = ep->incarnation, .dst_owner = ep->incarnation,
@@ -120,15 +120,15 @@ static __always_inline int from_pod_packet(struct __sk_buff *ctx, struct report 
 			if (is_loopback(&p.dst, p.v6))
 				return -DROP_NO_ENDPOINT;
 			sides->dst_identity = destination(&p, &remote);
-			/* As the packet is after translation: who writes services chooses their
-			 * backends. */
+			/* After translation, so that a Service cannot be used to reach a forbidden
+			 * backend. */
 			if (unlikely(misuses_tunnel(&p, remote)))
 				return -DROP_TUNNEL_NOT_FROM_NODE;
 			if (unlikely(is_node(sides->dst_identity) || sides->dst_identity == ID_HOST))
 				sides->dst_identity = reply_identity(&found, sides->dst_identity);
 		}
 	}
-	reason = judge_found(ctx, &p, report, &found);
+	reason = ct_check_found(ctx, &p, report, &found);
 	if (reason)
 		return -reason;
 	if (local) {
@@ -141,7 +141,7 @@ static __always_inline int from_pod_packet(struct __sk_buff *ctx, struct report 
 		return send_out(ctx, &p, report);
 	if (cfg.tunnel && has_tunnel(remote))
 		return encapsulate(ctx, remote, ep->identity, report);
-	/* Traffic control makes it tc_index when it lets the packet go on. */
+	/* tc stores it in tc_index when it passes the packet on. */
 	ctx->tc_classid = SENT_BY_POD;
 	report->outcome = OUTCOME_STACK;
 	return TC_ACT_OK;
@@ -155,6 +155,5 @@ int from_pod(struct __sk_buff *ctx)
 	return finish(ctx, &report, from_pod_packet(ctx, &report));
 }
 
-/* Also under the GPL, see LICENSE.GPL-2.0 here: the kernel shows nobody else where its routes
- * lead. */
+/* Dual-licensed, see LICENSE.GPL-2.0: the kernel has bpf_fib_lookup for GPL programs only. */
 char license_name[] SEC("license") = "GPL";

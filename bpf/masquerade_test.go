@@ -146,14 +146,14 @@ func TestMasqueradeSilentClient(t *testing.T) {
 		o.expect("after its time", passes(in), func() result { return o.arrive(late) })
 		_, _, err := o.maps.CollectCT(t.Context())
 		o.must(err)
-		if n := o.lent(); n != 0 {
-			t.Errorf("%d ports are lent", n)
+		if n := o.bound(); n != 0 {
+			t.Errorf("%d ports are bound", n)
 		}
 	})
 }
 
-// lent counts the ports in the map.
-func (o *outside) lent() (n int) {
+// bound counts the ports in the map.
+func (o *outside) bound() (n int) {
 	o.t.Helper()
 	m := o.maps.Replacements()["masquerade"]
 	var k, v []byte
@@ -233,7 +233,7 @@ func TestMasqueradeClosed(t *testing.T) {
 			flows[port] = f
 			o.answered("handshake", port, f)
 		}
-		says := func(port uint16, flags uint8) {
+		sends := func(port uint16, flags uint8) {
 			t.Helper()
 			f := flows[port]
 			f.tcpFlags = flags
@@ -254,19 +254,19 @@ func TestMasqueradeClosed(t *testing.T) {
 				keeps["goes on"] = port
 			case keeps["closed by the client"] == 0:
 				keeps["closed by the client"] = port
-				says(port, fin|ack)
+				sends(port, fin|ack)
 			case keeps["closed by the backend"] == 0:
 				keeps["closed by the backend"] = port
 				replies(port, fin|ack)
 			case keeps["reset by the client"] == 0:
 				keeps["reset by the client"] = port
-				says(port, rst)
+				sends(port, rst)
 			default:
 				ended[port] = true
 				if port%2 == 0 {
 					replies(port, rst|ack)
 				} else {
-					says(port, fin|ack)
+					sends(port, fin|ack)
 					replies(port, fin|ack)
 				}
 			}
@@ -290,7 +290,7 @@ func TestMasqueradeClosed(t *testing.T) {
 			o.answered("handshake of the next", port, f)
 		}
 		if len(next) != len(ended) {
-			t.Errorf("%d of %d ports of ended connections were lent anew", len(next), len(ended))
+			t.Errorf("%d of %d ports of ended connections were bound again", len(next), len(ended))
 		}
 		for what, port := range keeps {
 			f := flows[port]
@@ -304,13 +304,13 @@ func TestMasqueradeClosed(t *testing.T) {
 			f := flows[port]
 			f.tcpFlags = ack
 			if got := o.arrive(f); got.action != actDrop {
-				t.Errorf("a late packet left by port %d, all of which are lent", binary.BigEndian.Uint16(got.out[o.l4:]))
+				t.Errorf("a late packet left by port %d, all of which are bound", binary.BigEndian.Uint16(got.out[o.l4:]))
 			}
 			o.answered("after a late packet", port, next[port])
 			break
 		}
-		if n := o.lent(); n != count {
-			t.Errorf("%d ports are lent, of %d", n, count)
+		if n := o.bound(); n != count {
+			t.Errorf("%d ports are bound, of %d", n, count)
 		}
 	})
 }
@@ -328,8 +328,8 @@ func TestMasqueradeFill(t *testing.T) {
 	}
 	next := 0
 	for _, percent := range []int{50, 75, 90, 95} {
-		for o.lent() < total*percent/100 {
-			for range total*percent/100 - o.lent() {
+		for o.bound() < total*percent/100 {
+			for range total*percent/100 - o.bound() {
 				open(next)
 				next++
 			}
@@ -364,7 +364,7 @@ func TestMasqueradeGreedyClient(t *testing.T) {
 				refused++
 			}
 		}
-		got, peer := o.lent(), w
+		got, peer := o.bound(), w
 		served, same := 0, 0
 		const clients = 32
 		for range clients {
@@ -412,8 +412,8 @@ func TestMasqueradeShare(t *testing.T) {
 		}
 		counted := func(what string, want uint32) {
 			t.Helper()
-			if got := sum(); got != want || int(want) != o.lent() {
-				t.Errorf("%s: %d entries were counted of %d, want %d", what, got, o.lent(), want)
+			if got := sum(); got != want || int(want) != o.bound() {
+				t.Errorf("%s: %d entries were counted of %d, want %d", what, got, o.bound(), want)
 			}
 		}
 		counted("lent", 2*flows)

@@ -235,7 +235,7 @@ type overlayTestLbRange struct {
 	Addr overlayTestAddr
 }
 
-type overlayTestLbRefusals struct {
+type overlayTestLbRejectCount struct {
 	_     structs.HostLayout
 	Tick  uint32
 	Count uint32
@@ -319,10 +319,10 @@ type overlayTestPrefix struct {
 }
 
 type overlayTestRuleSet struct {
-	_        structs.HostLayout
-	Enforced [2]uint8
-	Pad      [2]uint8
-	Shapes   [2][3]uint32
+	_          structs.HostLayout
+	Enforced   [2]uint8
+	Pad        [2]uint8
+	KeyClasses [2][3]uint32
 }
 
 type overlayTestTunnelPeer struct {
@@ -355,7 +355,7 @@ const (
 	overlayTestMapLbAffinity         = "lb_affinity"
 	overlayTestMapLbMembers          = "lb_members"
 	overlayTestMapLbRanges           = "lb_ranges"
-	overlayTestMapLbRefused          = "lb_refused"
+	overlayTestMapLbRejects          = "lb_rejects"
 	overlayTestMapLbServices         = "lb_services"
 	overlayTestMapLbSlots            = "lb_slots"
 	overlayTestMapLbSockets          = "lb_sockets"
@@ -440,7 +440,7 @@ type overlayTestMapSpecs struct {
 	LbAffinity         *ebpf.MapSpec `ebpf:"lb_affinity"`
 	LbMembers          *ebpf.MapSpec `ebpf:"lb_members"`
 	LbRanges           *ebpf.MapSpec `ebpf:"lb_ranges"`
-	LbRefused          *ebpf.MapSpec `ebpf:"lb_refused"`
+	LbRejects          *ebpf.MapSpec `ebpf:"lb_rejects"`
 	LbServices         *ebpf.MapSpec `ebpf:"lb_services"`
 	LbSlots            *ebpf.MapSpec `ebpf:"lb_slots"`
 	LbSockets          *ebpf.MapSpec `ebpf:"lb_sockets"`
@@ -499,7 +499,7 @@ type overlayTestMaps struct {
 	LbAffinity         *ebpf.Map `ebpf:"lb_affinity"`
 	LbMembers          *ebpf.Map `ebpf:"lb_members"`
 	LbRanges           *ebpf.Map `ebpf:"lb_ranges"`
-	LbRefused          *ebpf.Map `ebpf:"lb_refused"`
+	LbRejects          *ebpf.Map `ebpf:"lb_rejects"`
 	LbServices         *ebpf.Map `ebpf:"lb_services"`
 	LbSlots            *ebpf.Map `ebpf:"lb_slots"`
 	LbSockets          *ebpf.Map `ebpf:"lb_sockets"`
@@ -533,7 +533,7 @@ func (m *overlayTestMaps) Close() error {
 		m.LbAffinity,
 		m.LbMembers,
 		m.LbRanges,
-		m.LbRefused,
+		m.LbRejects,
 		m.LbServices,
 		m.LbSlots,
 		m.LbSockets,

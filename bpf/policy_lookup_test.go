@@ -97,7 +97,7 @@ func TestPolicyAgainstNaive(t *testing.T) {
 			*(*[16]byte)(frame[14+24:]) = peer.As16()
 			got, err := ask.Run(&ebpf.RunOptions{Data: frame})
 			n.must(err)
-			want := rs.Judge(k.Direction, k.Identity, peers[peer], proto, port)
+			want := rs.Verdict(k.Direction, k.Identity, peers[peer], proto, port)
 			if datapath.DropReason(got&0xff) != want {
 				t.Fatalf("%s identity %d at %s protocol %d port %d: kernel says %s, want %s\nrules %+v",
 					k.Direction, k.Identity, peer, proto, port, datapath.DropReason(got&0xff), want, rs)

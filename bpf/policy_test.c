@@ -1,6 +1,6 @@
 //go:build ignore
 
-/* Asks policy_verdict what the packet's bytes say, so that a test can put thousands of questions.
+/* Calls policy_verdict with the arguments in the packet's bytes, so that a test can try thousands.
  * Also the empty program, the baseline of the benchmarks. */
 #include "lib/packet.h"
 #include "lib/policy.h"

@@ -1,8 +1,8 @@
 //go:build ignore
 
-/* The node's own processes and services: hooks of a cgroup. A process that names a frontend is
- * given a backend before the kernel looks for a route, so its packets need no translation on their
- * way; where the kernel returns an address to it, it sees the frontend.
+/* Services for the node's own processes: cgroup socket hooks. A frontend is replaced by a backend
+ * before the kernel looks up a route, so packets need no NAT; where the kernel returns an address
+ * to the process, the frontend is put back.
  *
  * The cgroup may hold pods too. Their packets are translated at their interface, where policy sees
  * the backend; so only sockets of the node's own network namespace are touched here. */
@@ -13,13 +13,13 @@
 enum {
 	SOCK_STREAM = 1,
 	PASS = 1,
-	REFUSE = 0,
+	REJECT = 0,
 	EPERM = 1,
 	ECONNREFUSED = 111,
 	EHOSTUNREACH = 113,
 };
 
-/* What a process names, of either family: IPv4 through an IPv6 socket is IPv4. */
+/* The address that a process asks for, of either family: IPv4 through an IPv6 socket is IPv4. */
 struct named {
 	struct addr addr;
 	__u16 port;
@@ -42,7 +42,7 @@ static __always_inline void get_name(struct bpf_sock_addr *ctx, struct named *n,
 		addr_set4(&n->addr, ctx->user_ip4);
 	}
 	n->port = ctx->user_port;
-	/* A stream may have a protocol of its own on top of TCP. */
+	/* Other stream protocols than TCP exist (MPTCP). */
 	n->proto = ctx->protocol;
 	if (ctx->type == SOCK_STREAM && ctx->protocol != PROTO_SCTP)
 		n->proto = PROTO_TCP;
@@ -113,8 +113,8 @@ static __always_inline int lb_errno(int reason)
 {
 	if (reason == DROP_SOURCE_RANGE)
 		return -EPERM;
-	/* Nobody else's packets would be answered, but a process of the node need not wait for
-	 * that. */
+	/* Packets of others would be dropped without a reply; a local process need not wait for the
+	 * timeout. */
 	return reason == DROP_NO_LOCAL_BACKEND ? -EHOSTUNREACH : -ECONNREFUSED;
 }
 
@@ -126,7 +126,7 @@ static __always_inline bool is_localhost(const struct addr *a, bool v6)
 	return a->b[12] == 127;
 }
 
-/* Finds the frontend that a process names. A node's ports are served at any of its addresses for
+/* Finds the frontend that a process asks for. A node's ports are served at any of its addresses for
  * itself, of which one stands for all. */
 static __always_inline bool find_frontend(struct lb_key *key, const struct named *n, bool v6)
 {
@@ -146,7 +146,7 @@ static __always_inline bool find_frontend(struct lb_key *key, const struct named
 	return bpf_map_lookup_elem(&lb_services, key);
 }
 
-/* Gives a process that names a frontend a backend of it. */
+/* Replaces the frontend that a process asks for by a backend. */
 static __always_inline int forward(struct bpf_sock_addr *ctx, bool v6, bool keep)
 {
 	const struct addr node = {};
@@ -166,7 +166,7 @@ static __always_inline int forward(struct bpf_sock_addr *ctx, bool v6, bool keep
 			return PASS;
 		if (err < 0) {
 			bpf_set_retval(lb_errno(-err));
-			return REFUSE;
+			return REJECT;
 		}
 		store_socket(ctx, &n, &to);
 	}
@@ -174,7 +174,7 @@ static __always_inline int forward(struct bpf_sock_addr *ctx, bool v6, bool keep
 	return PASS;
 }
 
-/* Shows a process the frontend that it named instead of the backend that answers. */
+/* Returns to a process the frontend that it asked for instead of the backend that replies. */
 static __always_inline int reverse(struct bpf_sock_addr *ctx, bool v6)
 {
 	struct lb_socket key;

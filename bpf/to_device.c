@@ -1,8 +1,8 @@
 //go:build ignore
 
-/* Packets that the node sends by a device of its own that is not the one that joins the nodes:
- * egress. A process of the node that is a service's backend answers under its own port; the client
- * is to see the service's. */
+/* Packets that the node sends out on a device other than the native device: egress. A process of
+ * the node that is a service's backend replies from its own port; the client must see the
+ * service's. */
 #include "lib/nodeport.h"
 
 static __always_inline int to_device_packet(struct __sk_buff *ctx, struct report *report)

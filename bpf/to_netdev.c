@@ -3,24 +3,24 @@
 /* Packets that the node sends out: egress of the native device, and of each interface that a cloud
  * attaches to the node.
  *
- * Other nodes believe what comes through the tunnel from this node's address, so nothing goes to
- * the tunnel's port that this node has not encapsulated itself: others' packets get its address
- * when netfilter masquerades them, and its own processes have it anyway. Without a tunnel they
- * believe the source of what comes from here, so what claims a pod's must be from that pod, or have
- * come by the network that joins the nodes.
+ * Other nodes trust tunnel packets from this node's address, so only packets that this node has
+ * encapsulated itself may go to the tunnel's port: netfilter gives forwarded packets the node's
+ * address when it masquerades them, and local processes have it anyway. Without a tunnel other
+ * nodes trust the source address, so a packet with a pod's address must be from that pod, or have
+ * come from the network between the nodes.
  *
- * By the device others send too: virtual networks on the same wire, and interfaces of other network
- * namespaces, as containers of other networks have them. What they send is not the cluster's,
- * unless it claims to be; then it is judged without regard to what they could have written on it.
+ * Others use the device, too: VLANs on it, and macvlan or ipvlan interfaces in other network
+ * namespaces. Their packets are not the cluster's unless their source address says so; then no mark
+ * or metadata that they could have set is trusted.
  *
- * A process of the node that is a service's backend answers under its own port; the client is to
- * see the service's. */
+ * A process of the node that is a service's backend replies from its own port; the client must see
+ * the service's. */
 #include "lib/forward.h"
 #include "lib/nodeport.h"
 #include "lib/origin.h"
 
-/* Says whether a packet is for the tunnel's port. Of fragments the first says so; without it the
- * others are nothing. */
+/* Reports whether a packet is for the tunnel's port. Of a fragmented packet only the first has the
+ * port; without it the rest cannot be reassembled. */
 static __always_inline bool to_tunnel_port(struct __sk_buff *ctx, const struct packet *p)
 {
 	struct ports ports;
@@ -29,7 +29,7 @@ static __always_inline bool to_tunnel_port(struct __sk_buff *ctx, const struct p
 	       !READ_L4(ctx, p, p->l4, &ports) && ports.dst == cfg.tunnel_port;
 }
 
-/* Says whether an address is that of a pod of another node. */
+/* Reports whether an address is that of a pod of another node. */
 static __always_inline bool is_remote_pod(const struct addr *a, bool v6)
 {
 	struct ipcache_value *entry = ipcache_lookup(a, v6);
@@ -37,10 +37,10 @@ static __always_inline bool is_remote_pod(const struct addr *a, bool v6)
 	return entry && entry->identity != ID_HOST && !is_node(entry->identity) && !is_outside(entry->identity);
 }
 
-/* Says whether the programs have encapsulated a packet. A mark stays with a packet in other network
- * namespaces, and with its fragments, and whoever has rights in one namespace can write it there.
- * So it counts only on what this node has routed and has come by an interface that has our
- * programs, or by none; see is_locally_generated for the fragments of IPv6. */
+/* Reports whether the programs have encapsulated a packet. A mark stays with a packet in other
+ * network namespaces, and with its fragments, and anyone with CAP_NET_ADMIN in one namespace can
+ * set it there. So it is trusted only on packets that this node has routed and that came in on an
+ * interface with our programs, or on none; see is_locally_generated for the fragments of IPv6. */
 static __always_inline bool is_encapsulated(struct __sk_buff *ctx, bool fragment6)
 {
 	__u32 iif = ctx->ingress_ifindex;
@@ -57,7 +57,7 @@ static __always_inline bool is_encapsulated(struct __sk_buff *ctx, bool fragment
 	       bpf_map_lookup_elem(&endpoints, &iif);
 }
 
-/* Says whether a pod has sent a packet from its own address. */
+/* Reports whether a pod has sent a packet from its own address. */
 static __always_inline bool is_sent_by_pod(const struct __sk_buff *ctx)
 {
 	__u32 iif = ctx->ingress_ifindex;
@@ -65,8 +65,8 @@ static __always_inline bool is_sent_by_pod(const struct __sk_buff *ctx)
 	return ctx->tc_index == SENT_BY_POD && iif && bpf_map_lookup_elem(&endpoints, &iif);
 }
 
-/* Says whether a packet is forwarded, from a pod or from outside, and not the node's own, whatever
- * its source address is by now. */
+/* Reports whether a packet is forwarded, from a pod or from outside, and not the node's own,
+ * whatever its source address is after NAT. */
 static __always_inline bool is_forwarded(const struct __sk_buff *ctx)
 {
 	__u32 iif = ctx->ingress_ifindex;
@@ -74,7 +74,7 @@ static __always_inline bool is_forwarded(const struct __sk_buff *ctx)
 	return iif && (joins_nodes(iif) || bpf_map_lookup_elem(&endpoints, &iif));
 }
 
-/* Says whether the source address is one of the cluster, which other nodes would trust. */
+/* Reports whether the source address is one of the cluster, which other nodes would trust. */
 static __always_inline bool claims_cluster(const struct packet *p)
 {
 	if (claims_own(p) || (cfg.tunnel && bpf_map_lookup_elem(&tunnel_peers, &p->src)))
@@ -85,7 +85,7 @@ static __always_inline bool claims_cluster(const struct packet *p)
 	return entry && entry->identity != ID_HOST && !is_outside(entry->identity);
 }
 
-/* Says whether a frame is another device's, which sends by this one, as far as the frame shows. */
+/* Reports whether a frame is from another device stacked on this one, as far as the frame shows. */
 static __always_inline bool is_child(struct __sk_buff *ctx, const struct eth_header *eth)
 {
 	__u32 ifindex = ctx->ifindex;
@@ -103,7 +103,7 @@ static __always_inline bool is_child(struct __sk_buff *ctx, const struct eth_hea
 	return is_tagged(ctx) || (known && differ);
 }
 
-/* Finds out whether other nodes would take a packet for somebody else's. Returns 0 or a drop
+/* Checks whether other nodes would attribute a packet to a wrong sender. Returns 0 or a drop
  * reason. Not inlined: its variables need a stack of their own. */
 static __noinline int check_source(struct __sk_buff *ctx, const struct packet *p, bool here, bool child)
 {
@@ -132,7 +132,7 @@ static __always_inline int to_netdev_packet(struct __sk_buff *ctx, struct report
 	bool here, child;
 
 	report->outcome = OUTCOME_STACK;
-	{ /* the header's place on the stack is another's afterwards */
+	{ /* a scope of its own: its stack space is reused afterwards */
 		struct eth_header eth;
 
 		if (READ(ctx, 0, &eth))
@@ -146,12 +146,13 @@ static __always_inline int to_netdev_packet(struct __sk_buff *ctx, struct report
 	reason = parse_network(ctx, &p, type);
 	if (here && p.v6 && is_encapsulated(ctx, p.fragment))
 		return TC_ACT_OK;
-	/* Also by what is on top of this device. Other namespaces' indexes mean nothing here. */
+	/* Also through a device stacked on this one. Interface indexes of other namespaces mean
+	 * nothing here. */
 	if (here && !reason && unlikely(is_not_for_pods(&p.dst)) && is_forwarded(ctx))
 		return -DROP_NOT_FOR_PODS;
 	if (unlikely(child) && !claims_cluster(&p))
 		return TC_ACT_OK;
-	/* Others' headers that are not understood may be followed by anything. */
+	/* Anything may follow headers that the parser does not know. */
 	if (reason && cfg.tunnel && (child || ctx->ingress_ifindex))
 		return -reason;
 	if (!reason && to_tunnel_port(ctx, &p))
@@ -173,6 +174,5 @@ int to_netdev(struct __sk_buff *ctx)
 	return finish(ctx, &report, to_netdev_packet(ctx, &report));
 }
 
-/* Also under the GPL, see LICENSE.GPL-2.0 here: the kernel gives what origin.h uses to nobody
- * else. */
+/* Dual-licensed, see LICENSE.GPL-2.0: what origin.h uses is for GPL programs only. */
 char license_name[] SEC("license") = "GPL";

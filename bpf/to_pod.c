@@ -20,7 +20,7 @@ static __always_inline int to_pod_packet(struct __sk_buff *ctx, struct report *r
 	report->dst_identity = ep->identity;
 	if (READ(ctx, 0, &eth))
 		return -DROP_MALFORMED;
-	/* The host's own questions; a pod cannot cause them, and they carry nothing else. */
+	/* The host's own ARP requests and neighbour solicitations; a pod cannot cause them. */
 	if (eth.type == htons(ETH_P_ARP)) {
 		report->outcome = OUTCOME_ENDPOINT;
 		return TC_ACT_OK;
@@ -42,7 +42,7 @@ static __always_inline int to_pod_packet(struct __sk_buff *ctx, struct report *r
 	if (reason)
 		return -reason;
 	side_dst(&found.c.sides, ep);
-	reason = judge(ctx, &p, report, &found);
+	reason = ct_check(ctx, &p, report, &found);
 	if (reason)
 		return -reason;
 	report->outcome = OUTCOME_ENDPOINT;

@@ -3,7 +3,7 @@
 #include "config.h"
 #include "maps.h"
 
-/* Where the packets of a flow go instead. */
+/* The translation of a flow to a backend. */
 struct lb_target {
 	struct addr addr;
 	__u16 port;
@@ -12,7 +12,7 @@ struct lb_target {
 	__u32 owner; /* the client's incarnation, 0 if it is not of this node: set before lb_choose */
 };
 
-/* Says whether the client is within the service's source ranges. */
+/* Reports whether the client is within the service's source ranges. */
 static __always_inline bool lb_source_allowed(const struct lb_service *service, const struct lb_key *key,
 					      const struct addr *client)
 {
@@ -44,7 +44,7 @@ static __always_inline bool lb_affinity_backend(const struct lb_service *service
 	return true;
 }
 
-/* Mixes a word into a hash, well enough that each bit of either is felt in all (the finalizer of
+/* Mixes a word into a hash so that each input bit affects every output bit (the finalizer of
  * MurmurHash3). */
 static __always_inline __u64 lb_mix(__u64 hash, __u64 word)
 {
@@ -75,7 +75,7 @@ static __always_inline bool lb_maglev_slot(const struct lb_service *service, con
 	if (!part)
 		return false;
 	cell %= LB_PART_CELLS;
-	/* The verifier wants to see this, the compiler knows it. */
+	/* For the verifier; the compiler knows it. */
 	asm volatile("" : "+r"(cell));
 	if (cell >= LB_PART_CELLS)
 		return false;

@@ -107,7 +107,7 @@ enum {
 	BPF_FIB_LKUP_RET_FRAG_NEEDED = 8,
 };
 
-/* What the node's routes are asked, and what they say. */
+/* The arguments and results of bpf_fib_lookup. */
 struct bpf_fib_lookup {
 	__u8 family;
 	__u8 l4_protocol;
@@ -175,8 +175,7 @@ struct bpf_sock_addr {
 	__u64 sk;
 };
 
-/* The kernel wants fields of a context written whole, which the compiler is clever enough not to
- * do. */
+/* The kernel requires whole-field writes to a context, which the compiler would otherwise split. */
 static __always_inline void set_priority(struct __sk_buff *ctx, __u32 priority)
 {
 	*(volatile __u32 *)&ctx->priority = priority;

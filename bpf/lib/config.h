@@ -13,7 +13,7 @@ struct config {
 	/* The client address that a pod sees when it reaches itself through a service. */
 	struct addr loopback4;
 	struct addr loopback6;
-	/* Addresses that no pod reaches, and nobody else through this node. */
+	/* Addresses that cannot be reached by pods, nor by others through this node. */
 	struct addr not_for_pods[NOT_FOR_PODS_MAX];
 	/* The network namespace whose sockets are the node's own. */
 	__u64 netns_cookie;
@@ -58,7 +58,7 @@ struct config {
 	__u8 node4_translated;
 	__u8 node6_translated;
 	__u8 native_mac[6]; /* all 0 if unknown */
-	/* How many of not_for_pods there are. */
+	/* The number of entries in not_for_pods. */
 	__u8 not_for_pods_count;
 	__u32 aggregation_interval; /* ticks between samples of a flow, 0 for none */
 };
@@ -78,8 +78,8 @@ enum {
 	ID_INGRESS = 8,
 	ID_WORLD4 = 9,
 	ID_WORLD6 = 10,
-	/* From here on numbers are pods': system pods have some without allocation, users fix
-	 * others. */
+	/* Pods' identities start here: well-known ones of system pods, ones that users fix, then
+	 * allocated ones. */
 	ID_WELL_KNOWN_MIN = 100,
 	ID_WELL_KNOWN_MAX = 255,
 	/* An identity from here on means something on this node only; the VNI has 24 bits
@@ -106,7 +106,7 @@ static __always_inline bool is_world(__u32 identity)
 	return identity == ID_WORLD || identity == ID_WORLD4 || identity == ID_WORLD6;
 }
 
-/* Says whether the identity is that of somebody outside of the cluster, by name or by address. */
+/* Reports whether the identity is outside of the cluster, by name or by address. */
 static __always_inline bool is_outside(__u32 identity)
 {
 	if (identity >= ID_TEMPORARY_MIN && identity <= ID_TEMPORARY_MAX)
@@ -114,7 +114,7 @@ static __always_inline bool is_outside(__u32 identity)
 	return is_world(identity) || identity >> 24 == ID_LOCAL_SCOPE;
 }
 
-/* Says whether the identity is that of another node. */
+/* Reports whether the identity is that of another node. */
 static __always_inline bool is_node(__u32 identity)
 {
 	return identity == ID_REMOTE_NODE || identity == ID_KUBE_APISERVER ||
@@ -136,9 +136,9 @@ static __always_inline bool is_loopback(const struct addr *a, bool v6)
 	return v6 ? cfg_addr_equal(a, &cfg.loopback6) : cfg_addr_equal(a, &cfg.loopback4);
 }
 
-/* Says whether pods do not reach an address: one of those that are configured, or one by which each
- * machine means itself (127.0.0.0/8). A kernel that was told to, as kube-proxy and plugins for host
- * ports tell it (route_localnet), takes that from anybody for its own; of ::1 it never does. */
+/* Reports whether an address is blocked for pods: one of those that are configured, or loopback
+ * (127.0.0.0/8). With route_localnet, which kube-proxy and port mapping plugins set, the kernel
+ * accepts packets to 127.0.0.0/8 from other hosts; to ::1 it never does. */
 static __always_inline bool is_not_for_pods(const struct addr *a)
 {
 	if ((a->d[0] | (a->w[2] ^ htonl(0xFFFF)) | (a->b[12] ^ 127)) == 0)
@@ -149,7 +149,7 @@ static __always_inline bool is_not_for_pods(const struct addr *a)
 	return false;
 }
 
-/* Says whether the address is one of this node's own. */
+/* Reports whether the address is one of this node's own. */
 static __always_inline bool is_host(const struct addr *a, bool v6)
 {
 	if (v6)

@@ -1,27 +1,26 @@
-/* Connection tracking and the judgement of flows.
+/* Connection tracking, and policy enforcement per flow.
  *
  * One entry holds a flow in both directions, under a key that does not depend on which way a packet
  * goes, so each packet costs one lookup. The entry remembers who opened the flow, the two
  * identities, and for each local side the generation of the policy that let it pass. While these
- * are unchanged, packets pass without asking policy; when one differs, the flow is judged again in
- * its opening direction: so replies of an allowed flow need no rule, and no flow outlives its
- * permission.
+ * are unchanged, packets pass without a policy lookup; when one differs, policy is evaluated again
+ * for the flow's opening direction: so replies of an allowed flow need no rule, and no flow
+ * outlives the rule that allowed it.
  *
  * Time is counted in ticks of 2^30 ns (1.07 s): a shift instead of a division. An entry is written
  * at most once a tick, so that processors do not fight over its cache line; only the counters of
  * packets are, and these may miss some when two processors count at once.
  *
  * A flow belongs to the endpoints that it was opened by and for, not to their addresses: it
- * remembers the incarnation of each that is of this node, 0 for a side that is not. A packet one of
- * whose sides is somebody else by now, or has come to this node or left it, does not find the flow:
- * it opens one of its own. That a peer on another node has been replaced cannot be seen here and
- * need not be: its new owner's packets are judged there as what they are, the opening of a flow;
- * here they pass as answers only if their identity may be talked to from here, and cannot open a
- * connection (see judge_flow).
+ * remembers the incarnation of each that is of this node, 0 for a side that is not. If either side
+ * is a different endpoint by now, or has moved to or from this node, a packet does not match the
+ * flow and opens a new one. A replaced peer on another node cannot be detected here and need not
+ * be: its node checks its packets as the opening of a flow; here they pass as replies only if
+ * policy allows traffic to their identity, and cannot open a connection (see policy_check_flow).
  *
- * Entries of an LRU map may be reused for another flow while a program still reads one. What
- * decides is therefore never written through the pointer of a lookup, only by a whole update under
- * the key. */
+ * Entries of an LRU map may be reused for another flow while a program still reads one. Fields that
+ * decide a verdict are therefore never written through the pointer of a lookup, only by an update
+ * of the whole entry. */
 #pragma once
 #include "clock.h"
 #include "config.h"
@@ -31,8 +30,8 @@
 #include "policy.h"
 #include "rewrite.h"
 
-/* The two ends of a packet. A rule set of 0 means that this side is not local, or not judged
- * here. */
+/* The two ends of a packet. A rule set of 0 means that this side is not local, or that its policy
+ * is not enforced here. */
 struct sides {
 	__u32 src_identity;
 	__u32 dst_identity;
@@ -77,7 +76,7 @@ static __always_inline bool ct_key_set(struct ct_key *key, const struct addr *sr
 	return swapped;
 }
 
-/* Says whether both sides have closed the connection. */
+/* Reports whether both sides have closed the connection. */
 static __always_inline bool ct_closed(__u32 flags)
 {
 	const __u32 both = CT_FIN_FORWARD | CT_FIN_REVERSE;
@@ -98,7 +97,7 @@ static __always_inline __u32 ct_lifetime(__u8 proto, __u32 flags)
 		return cfg.timeout_tcp_fin;
 	/* With DSR the node that the client addressed does not see replies: after the client's FIN
 	 * it waits a while. */
-	if ((flags & (CT_DSR | CT_FIN_FORWARD | CT_DST_JUDGED)) == (CT_DSR | CT_FIN_FORWARD))
+	if ((flags & (CT_DSR | CT_FIN_FORWARD | CT_DST_CHECKED)) == (CT_DSR | CT_FIN_FORWARD))
 		return cfg.timeout_tcp_syn;
 	return flags & CT_SEEN_REPLY ? cfg.timeout_tcp : cfg.timeout_tcp_syn;
 }
@@ -115,9 +114,10 @@ static __always_inline __u32 ct_packet_flags(const struct packet *p, bool forwar
 	return flags | (__u32)(p->tcp_flags & cfg.aggregation_flags) << (forward ? CT_TCP_FLAGS_FORWARD : CT_TCP_FLAGS_REVERSE);
 }
 
-/* Says whether a packet, the first of its flow within this tick, is to be the flow's sample. Flows
- * have theirs at different times, so that they do not come all at once. The expiry and the flags
- * are those that the packet before has left. Not inlined: its callers have no stack to spare. */
+/* Reports whether a packet, the first of its flow within this tick, is to be the flow's sample.
+ * Flows have theirs at different times, so that they do not come all at once. The expiry and the
+ * flags are those that the packet before has left. Not inlined: its callers have no stack to
+ * spare. */
 static __noinline __maybe_unused bool ct_sample(const struct ct_key *key, __u32 expires, __u32 flags, __u32 now)
 {
 	__u32 phase = (key->port_a + key->port_b) * 0x9E3779B1u >> 16; /* neighbours apart */
@@ -149,11 +149,11 @@ __noinline int emit_verdict(struct __sk_buff *ctx, const struct report *report, 
 	return 0;
 }
 
-/* Asks one side's policy and reports the verdict. */
-static __always_inline int judge_side(struct __sk_buff *ctx, struct report *report,
-				      __u32 rule_set, __u16 endpoint, __u32 peer,
-				      const struct addr *peer_addr, bool v6, __u32 direction,
-				      __u8 proto, __u16 port)
+/* Evaluates one side's policy and reports the verdict. */
+static __always_inline int policy_check_side(struct __sk_buff *ctx, struct report *report,
+					     __u32 rule_set, __u16 endpoint, __u32 peer,
+					     const struct addr *peer_addr, bool v6, __u32 direction,
+					     __u8 proto, __u16 port)
 {
 	int verdict = policy_verdict(rule_set, peer, peer_addr->d[0], peer_addr->d[1],
 				     policy_query(direction, v6, proto, port));
@@ -171,18 +171,18 @@ static __always_inline int judge_side(struct __sk_buff *ctx, struct report *repo
 	return reason;
 }
 
-/* Judges a packet that starts something, in its own direction. */
-static __always_inline int judge_packet(struct __sk_buff *ctx, struct report *report,
-					const struct sides *s, const struct packet *p, __u16 port)
+/* Evaluates both sides' policies for a packet that opens a flow, or has none. */
+static __always_inline int policy_check_packet(struct __sk_buff *ctx, struct report *report,
+					       const struct sides *s, const struct packet *p, __u16 port)
 {
 	int reason = 0;
 
 	if (s->src_rule_set)
-		reason = judge_side(ctx, report, s->src_rule_set, s->src_endpoint, s->dst_identity,
-				    &p->dst, p->v6, EGRESS, p->proto, port);
+		reason = policy_check_side(ctx, report, s->src_rule_set, s->src_endpoint, s->dst_identity,
+					   &p->dst, p->v6, EGRESS, p->proto, port);
 	if (!reason && s->dst_rule_set)
-		reason = judge_side(ctx, report, s->dst_rule_set, s->dst_endpoint, s->src_identity,
-				    &p->src, p->v6, INGRESS, p->proto, port);
+		reason = policy_check_side(ctx, report, s->dst_rule_set, s->dst_endpoint, s->src_identity,
+					   &p->src, p->v6, INGRESS, p->proto, port);
 	return reason;
 }
 
@@ -228,8 +228,8 @@ static __noinline int related_key(struct __sk_buff *ctx, const struct packet *p,
 		proto = ip.proto;
 		off += (ip.version_ihl & 0xF) * 4;
 	}
-	/* An error goes to the sender of the packet it is about, and nobody else. It may come from
-	 * any router on the way, but a pod is none: it can only speak of what was sent to
+	/* An error goes to the sender of the packet it is about, and nobody else. Any router on the
+	 * path may send one, but a pod is no router: it may only report errors of packets sent to
 	 * itself. */
 	if (!addr_equal(&src, &p->dst) || (s->src_rule_set && !addr_equal(&dst, &p->src)))
 		return DROP_UNKNOWN_RELATED;
@@ -270,14 +270,14 @@ struct translation {
 	bool cached : 1; /* the backend was stored, with the incarnation in backend_owner */
 };
 
-/* A packet as conntrack sees it. No pointers: global functions are given it. */
+/* A packet as conntrack sees it. No pointers: it is an argument of global functions. */
 struct ct_packet {
 	struct ct_key key;
 	struct sides sides;
 	struct translation nat; /* how the packet was translated before it was looked up */
 	__u32 now;
 	__u32 backend_owner; /* of the backend when it was chosen, 0 if it is not of this node */
-	__u16 port; /* the port that a new flow is judged by */
+	__u16 port; /* the port for the policy lookup of a new flow */
 	bool swapped; /* the packet goes from b to a */
 	bool related : 1;
 	bool untranslate : 1; /* a reply that has to come from the service */
@@ -285,7 +285,7 @@ struct ct_packet {
 	bool replaced : 1; /* the flow's entry has been replaced */
 };
 
-/* What conntrack knows of a packet. Its sides are set by who asks. */
+/* What conntrack knows of a packet. The caller sets its sides. */
 struct found {
 	struct ct_packet c;
 	struct ct_value *flow; /* NULL if none is known; it may have expired */
@@ -306,9 +306,9 @@ static __always_inline bool ct_is_ack(const struct packet *p)
 	return (p->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST | TCP_FIN)) == TCP_ACK;
 }
 
-/* Says whether a packet that opens a connection has nothing to do with the flow of the same ends:
- * it is no part of one that has ended, and no answer in one that goes on. It may come from whoever
- * has the peer's address now. */
+/* Reports whether a packet that opens a connection has nothing to do with the flow of the same
+ * ends: that flow has ended, or the packet is no reply in it. It may come from the new owner of the
+ * peer's address. */
 static __always_inline bool ct_reopens(__u32 flags, bool swapped)
 {
 	return ct_closing(flags) || ((flags & CT_SEEN_REPLY) && !!(flags & CT_OPENED_BY_B) != swapped);
@@ -320,8 +320,8 @@ static __always_inline __u32 ct_source_owner(const struct ct_value *flow, bool s
 	return !!(flow->flags & CT_OPENED_BY_B) == swapped ? flow->src_owner : flow->dst_owner;
 }
 
-/* Looks the flow up whose key is set. It is none if the source is somebody else by now; of its
- * destination not everybody knows yet whose it is. An error may come from any router on the way. */
+/* Looks the flow up whose key is set. There is none if the source is a different endpoint by now;
+ * not every caller knows the destination yet. An error may come from any router on the way. */
 static __always_inline void lookup_flow(struct found *f)
 {
 	f->flow = bpf_map_lookup_elem(&ct, &f->c.key);
@@ -336,8 +336,7 @@ static __always_inline void find_flow(const struct packet *p, struct found *f)
 	lookup_flow(f);
 }
 
-/* Finds what is known of a packet; of *f nothing is set but the sides. Returns 0 or a drop
- * reason. */
+/* Looks up the flow of a packet; of *f only the sides are set. Returns 0 or a drop reason. */
 static __always_inline int find(struct __sk_buff *ctx, struct packet *p, struct report *report, struct found *f)
 {
 	f->c.now = ct_now();
@@ -519,7 +518,7 @@ static __always_inline __u32 ct_account_of(const struct sides *s)
 	return s->src_owner ? s->src_endpoint : s->dst_endpoint;
 }
 
-/* Records a flow that its sides' policies let begin. Returns 0 or a drop reason. */
+/* Records a new flow that the sides' policies allow. Returns 0 or a drop reason. */
 __noinline int open_flow(const struct ct_key *key, const struct sides *s, const struct translation *nat,
 			 __u32 flags, __u32 now)
 {
@@ -534,11 +533,11 @@ __noinline int open_flow(const struct ct_key *key, const struct sides *s, const 
 	fresh.dst_owner = s->dst_owner;
 	if (s->src_rule_set) {
 		fresh.src_generation = s->src_generation;
-		flags |= CT_SRC_JUDGED;
+		flags |= CT_SRC_CHECKED;
 	}
 	if (s->dst_rule_set) {
 		fresh.dst_generation = s->dst_generation;
-		flags |= CT_DST_JUDGED;
+		flags |= CT_DST_CHECKED;
 	}
 	if (nat && nat->on) {
 		fresh.nat = nat->service;
@@ -551,9 +550,9 @@ __noinline int open_flow(const struct ct_key *key, const struct sides *s, const 
 	return bpf_map_update_elem(&ct, key, &fresh, BPF_ANY) ? DROP_CT_FULL : 0;
 }
 
-/* Records that the sides' policies, asked again, let a flow go on. Identities are in the order of
- * its opening. Returns 0 or a drop reason. */
-__noinline int update_judged_flow(const struct ct_key *key, const struct sides *s, bool forward, __u64 identities)
+/* Records that the sides' policies, evaluated again, still allow a flow. Identities are in the
+ * order of its opening. Returns 0 or a drop reason. */
+__noinline int update_flow_policy(const struct ct_key *key, const struct sides *s, bool forward, __u64 identities)
 {
 	if (!key || !s)
 		return DROP_MALFORMED;
@@ -567,30 +566,30 @@ __noinline int update_judged_flow(const struct ct_key *key, const struct sides *
 	__u32 src_identity = identities >> 32, dst_identity = identities;
 
 	if (next.src_identity != src_identity || next.dst_identity != dst_identity)
-		next.flags &= ~(CT_SRC_JUDGED | CT_DST_JUDGED);
+		next.flags &= ~(CT_SRC_CHECKED | CT_DST_CHECKED);
 	next.src_identity = src_identity;
 	next.dst_identity = dst_identity;
 	if (src_rule_set) {
-		next.flags |= CT_SRC_JUDGED;
+		next.flags |= CT_SRC_CHECKED;
 		next.src_generation = forward ? s->src_generation : s->dst_generation;
 	}
 	if (dst_rule_set) {
-		next.flags |= CT_DST_JUDGED;
+		next.flags |= CT_DST_CHECKED;
 		next.dst_generation = forward ? s->dst_generation : s->src_generation;
 	}
 	return bpf_map_update_elem(&ct, key, &next, BPF_ANY) ? DROP_CT_FULL : 0;
 }
 
-/* Says whether the policy of one side of a flow is to be asked again: that of the side that opened
- * it (CT_SRC_JUDGED) or of the other (CT_DST_JUDGED). It is if it may say something else than when
- * the flow was judged, because of itself or of whom either side is. */
+/* Reports whether the policy of one side of a flow must be evaluated again: that of the side that
+ * opened it (CT_SRC_CHECKED) or of the other (CT_DST_CHECKED). It must if the policy or an identity
+ * has changed since the last check. */
 static __always_inline bool side_changed(const struct sides *s, bool related, const struct ct_value *flow, bool forward,
-					 __u32 judged)
+					 __u32 checked)
 {
-	__u32 generation = judged == CT_SRC_JUDGED ? flow->src_generation : flow->dst_generation;
+	__u32 generation = checked == CT_SRC_CHECKED ? flow->src_generation : flow->dst_generation;
 	__u32 differ = 0;
 
-	if (forward == (judged == CT_SRC_JUDGED)) {
+	if (forward == (checked == CT_SRC_CHECKED)) {
 		if (!s->src_rule_set)
 			return false;
 		differ = s->src_generation ^ generation;
@@ -603,14 +602,14 @@ static __always_inline bool side_changed(const struct sides *s, bool related, co
 		differ |= (s->src_identity ^ flow->src_identity) | (s->dst_identity ^ flow->dst_identity);
 	else if (!related)
 		differ |= (s->dst_identity ^ flow->src_identity) | (s->src_identity ^ flow->dst_identity);
-	return differ || !(flow->flags & judged);
+	return differ || !(flow->flags & checked);
 }
 
-/* Judges a packet between two sides of which find has been asked, by its flow if there is one.
- * Returns 0 or a drop reason, and writes who met whom, and the direction that refused, into the
- * report. A global function: it is most of what there is to verify. */
-__noinline int judge_flow(struct __sk_buff *ctx, const struct packet *p, struct ct_packet *c, struct ct_value *flow,
-			  struct report *report)
+/* Enforces policy on a packet after find, by its flow if there is one. Returns 0 or a drop reason,
+ * and writes the identities, and the direction that denied, into the report. A global function: it
+ * is most of what there is to verify. */
+__noinline int policy_check_flow(struct __sk_buff *ctx, const struct packet *p, struct ct_packet *c, struct ct_value *flow,
+				 struct report *report)
 {
 	if (!p || !c || !report)
 		return DROP_MALFORMED;
@@ -621,12 +620,12 @@ __noinline int judge_flow(struct __sk_buff *ctx, const struct packet *p, struct 
 	report->src_identity = s->src_identity;
 	report->dst_identity = s->dst_identity;
 	if (p->kind == KIND_ICMP)
-		return judge_packet(ctx, report, s, p, c->port);
+		return policy_check_packet(ctx, report, s, p, c->port);
 	/* Only clients use a service's address, and theirs have been translated by now. */
 	if (alive && unlikely(flow->flags & CT_SERVICE))
 		return c->related ? DROP_UNKNOWN_RELATED : DROP_INVALID_SOURCE_IP;
-	/* The same two ends may meet directly and through a service. They can't at once: the later
-	 * takes over, and lb_select sees to it that a translation is not that. */
+	/* The same tuple may be used directly and through a service, but not at once: the later one
+	 * takes over, and lb_select never picks a translation with a tuple in use. */
 	bool translated = c->nat.on;
 	if (alive && !c->related && unlikely(!!(flow->flags & CT_TRANSLATED) != translated) &&
 	    !(flow->flags & CT_DSR) && !!(flow->flags & CT_OPENED_BY_B) == swapped)
@@ -635,25 +634,25 @@ __noinline int judge_flow(struct __sk_buff *ctx, const struct packet *p, struct 
 	if (alive && !(ct_is_syn(p) && ct_reopens(flow->flags, swapped))) {
 		__u32 flags = flow->flags;
 		bool forward = !!(flags & CT_OPENED_BY_B) == swapped;
-		bool judge_src = side_changed(s, c->related, flow, forward, CT_SRC_JUDGED);
-		bool judge_dst = side_changed(s, c->related, flow, forward, CT_DST_JUDGED);
+		bool check_src = side_changed(s, c->related, flow, forward, CT_SRC_CHECKED);
+		bool check_dst = side_changed(s, c->related, flow, forward, CT_DST_CHECKED);
 
-		if (unlikely(judge_src || judge_dst)) {
+		if (unlikely(check_src || check_dst)) {
 			int reason = 0;
 			__u16 port;
 			/* The sides in the order of the flow's opening. An error may come from any
-			 * router on the way: what counts are the ends. */
+			 * router on the way: what counts are the flow's own ends. */
 			__u32 src_identity = c->related ? flow->src_identity : forward ? s->src_identity : s->dst_identity;
 			__u32 dst_identity = c->related ? flow->dst_identity : forward ? s->dst_identity : s->src_identity;
 
-			report->ct_state = CT_STATE_REJUDGED;
-			/* A pod of another node said who it is when it opened the flow. That this
-			 * node knows only the network of its address, because no update has come
-			 * yet or the store of updates is down, says nothing else: replies to it
-			 * must not be lost for that. */
+			report->ct_state = CT_STATE_RECHECKED;
+			/* The flow has the identity with which a remote pod opened it. If the
+			 * ipcache has only the CIDR of its address, because the update is late or
+			 * the store is down, that is no new identity: replies must not be dropped
+			 * for it. */
 			if (!forward && !s->dst_rule_set && src_identity == ID_UNMANAGED)
 				src_identity = flow->src_identity;
-			/* The port that the opener asked for; a flow of echoes is judged as its
+			/* The port that the opener addressed; an echo flow is checked as its
 			 * request. */
 			if (c->key.proto == PROTO_ICMP)
 				port = ICMP_ECHO;
@@ -668,31 +667,31 @@ __noinline int judge_flow(struct __sk_buff *ctx, const struct packet *p, struct 
 				opener = &c->key.b;
 				other = &c->key.a;
 			}
-			if (judge_src)
-				reason = judge_side(ctx, report, forward ? s->src_rule_set : s->dst_rule_set,
-						    forward ? s->src_endpoint : s->dst_endpoint,
-						    dst_identity, other,
-						    p->v6, EGRESS, c->key.proto, port);
-			if (!reason && judge_dst)
-				reason = judge_side(ctx, report, forward ? s->dst_rule_set : s->src_rule_set,
-						    forward ? s->dst_endpoint : s->src_endpoint,
-						    src_identity, opener,
-						    p->v6, INGRESS, c->key.proto, port);
-			/* The entry stays as it is, so every packet of the flow is judged again, in
-			 * the direction of its opening, until it expires. Were it gone, an answer
-			 * under way would open the flow anew from the other side, and what was just
-			 * refused would pass as answers to that. */
+			if (check_src)
+				reason = policy_check_side(ctx, report, forward ? s->src_rule_set : s->dst_rule_set,
+							   forward ? s->src_endpoint : s->dst_endpoint,
+							   dst_identity, other,
+							   p->v6, EGRESS, c->key.proto, port);
+			if (!reason && check_dst)
+				reason = policy_check_side(ctx, report, forward ? s->dst_rule_set : s->src_rule_set,
+							   forward ? s->dst_endpoint : s->src_endpoint,
+							   src_identity, opener,
+							   p->v6, INGRESS, c->key.proto, port);
+			/* The entry stays as it is, so policy is evaluated for every packet of the
+			 * flow, in the direction of its opening, until it expires. If it were
+			 * deleted, a reply in flight would open the flow from the other side, and
+			 * packets that were just denied would pass as replies to that. */
 			if (reason)
 				return reason;
-			if (update_judged_flow(&c->key, s, forward, (__u64)src_identity << 32 | dst_identity))
+			if (update_flow_policy(&c->key, s, forward, (__u64)src_identity << 32 | dst_identity))
 				return DROP_CT_FULL;
 			c->replaced = true;
 			flow = bpf_map_lookup_elem(&ct, &c->key);
 			if (!flow)
 				return 0;
 		}
-		/* Verdicts are sent in the direction of the opening, what becomes of the packet in
-		 * the packet's own. */
+		/* Verdicts are reported in the direction of the opening, the outcome in the
+		 * packet's own. */
 		if (c->related) {
 			report->ct_state = CT_STATE_RELATED;
 			c->untranslate = (flags & CT_TRANSLATED) && !forward;
@@ -704,9 +703,9 @@ __noinline int judge_flow(struct __sk_buff *ctx, const struct packet *p, struct 
 			flow->forward_packets++;
 		else
 			flow->reverse_packets++;
-		/* Where a connection goes on, the reset was none: somebody else has sent it, or it
-		 * was not for this one. Of one that has ended, whatever is still under way is
-		 * answered by another reset. */
+		/* If the connection goes on, the reset did not end it: it was forged, or was not
+		 * for this connection. If the connection did end, packets in flight get another
+		 * reset in reply. */
 		__u32 before = flags;
 		if (unlikely(flags & CT_RST) && ct_is_ack(p)) {
 			const __u32 reset = CT_RST | TCP_RST << CT_TCP_FLAGS_FORWARD | TCP_RST << CT_TCP_FLAGS_REVERSE;
@@ -715,7 +714,7 @@ __noinline int judge_flow(struct __sk_buff *ctx, const struct packet *p, struct 
 			flow->flags &= ~reset;
 		}
 		flags |= ct_packet_flags(p, forward);
-		/* Who acknowledges has been answered, by whichever way. */
+		/* A client that acknowledges has seen a reply, by whichever path. */
 		if (unlikely(flags & CT_DSR) && (p->tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_ACK)
 			flags |= CT_SEEN_REPLY;
 		__u32 expires = c->now + ct_lifetime(p->proto, flags);
@@ -739,11 +738,10 @@ __noinline int judge_flow(struct __sk_buff *ctx, const struct packet *p, struct 
 	if (c->related)
 		return DROP_UNKNOWN_RELATED;
 
-	/* Nothing known: this packet opens the flow, whatever it is. An echo reply opens
-	 * nothing. */
+	/* No flow: this packet opens one, whatever it is. An echo reply opens none. */
 	report->ct_state = CT_STATE_NEW;
 	report->flow_update = 1;
-	int reason = judge_packet(ctx, report, s, p, c->port);
+	int reason = policy_check_packet(ctx, report, s, p, c->port);
 	if (reason || p->kind == KIND_ECHO_REPLY)
 		return reason;
 
@@ -797,29 +795,29 @@ __noinline int delete_backend(const struct packet *p, const struct translation *
 	return DROP_SERVICE_CHANGING;
 }
 
-/* As judge_flow, and keeps the flow that was found up to date. */
-static __always_inline int judge_one(struct __sk_buff *ctx, const struct packet *p, struct report *report, struct found *f)
+/* As policy_check_flow, and keeps *f up to date. */
+static __always_inline int ct_check_flow(struct __sk_buff *ctx, const struct packet *p, struct report *report, struct found *f)
 {
-	/* The destination is somebody else than the flow was for. */
+	/* The destination is a different endpoint from the flow's. */
 	if (f->flow && unlikely(ct_source_owner(f->flow, !f->c.swapped) != f->c.sides.dst_owner))
 		f->flow = NULL;
-	int reason = judge_flow(ctx, p, &f->c, f->flow, report);
+	int reason = policy_check_flow(ctx, p, &f->c, f->flow, report);
 
 	if (unlikely(f->c.replaced))
 		f->flow = bpf_map_lookup_elem(&ct, &f->c.key);
 	return reason;
 }
 
-/* As judge_flow, and makes replies come from the service. */
-static __always_inline int judge_found(struct __sk_buff *ctx, struct packet *p, struct report *report, struct found *f)
+/* As ct_check_flow, and translates replies to come from the service. */
+static __always_inline int ct_check_found(struct __sk_buff *ctx, struct packet *p, struct report *report, struct found *f)
 {
 	const struct sides *s = &f->c.sides;
 
 	if (unlikely(f->c.nat.cached && f->c.backend_owner != s->dst_owner))
 		return delete_backend(p, &f->c.nat);
-	int reason = judge_one(ctx, p, report, f);
+	int reason = ct_check_flow(ctx, p, report, f);
 
-	/* An entry that takes the place of a dead one counts too, until the agent counts anew. */
+	/* An entry that replaces an expired one counts too, until the agent's next count. */
 	if (!reason && unlikely(report->ct_state == CT_STATE_NEW && p->kind != KIND_ECHO_REPLY))
 		ct_account(&f->c.key, ct_account_of(s), f->c.now);
 	if (!reason && unlikely(f->c.nat.fresh))
@@ -833,8 +831,8 @@ static __always_inline int judge_found(struct __sk_buff *ctx, struct packet *p, 
 	return untranslate(ctx, p, f->flow);
 }
 
-/* Judges a packet between two sides, those of *f, as judge_found. */
-static __always_inline int judge(struct __sk_buff *ctx, struct packet *p, struct report *report, struct found *f)
+/* Looks up the flow of a packet between the sides of *f, then works as ct_check_found. */
+static __always_inline int ct_check(struct __sk_buff *ctx, struct packet *p, struct report *report, struct found *f)
 {
 	report->src_identity = f->c.sides.src_identity;
 	report->dst_identity = f->c.sides.dst_identity;
@@ -842,5 +840,5 @@ static __always_inline int judge(struct __sk_buff *ctx, struct packet *p, struct
 
 	if (reason)
 		return reason;
-	return judge_found(ctx, p, report, f);
+	return ct_check_found(ctx, p, report, f);
 }

@@ -20,7 +20,7 @@ static __always_inline __u32 dsr_overhead(bool v6)
 	return sizeof(struct gre_header) + (v6 ? sizeof(struct ipv6_header) : sizeof(struct ipv4_header));
 }
 
-/* Says whether a packet can be encapsulated. A fragment may lack the ports of its flow, a GSO
+/* Reports whether a packet can be encapsulated. A fragment may lack the ports of its flow, a GSO
  * packet would be segmented wrongly, and what leaves by the device is not fragmented; what leaves
  * by the tunnel may be, on the outside. */
 static __noinline __maybe_unused bool dsr_fits(struct __sk_buff *ctx, const struct packet *p)
@@ -30,10 +30,11 @@ static __noinline __maybe_unused bool dsr_fits(struct __sk_buff *ctx, const stru
 	return cfg.tunnel || p->end - ETH_LEN + dsr_overhead(p->v6) <= cfg.native_mtu;
 }
 
-/* Decides whether a client's flow to a backend of another node uses DSR. Its first packet decides:
- * not for clients that are nodes, one of which may be the backend's, or pods, nor for backends that
- * are no pods of this network, nor if the first packet cannot be encapsulated. In the middle of a
- * connection that came by another node before, the backend's node knows it already. */
+/* Decides whether a client's flow to a backend of another node uses DSR. The decision is made on
+ * its first packet: not for clients that are nodes, one of which may be the backend's, or pods, nor
+ * for backends that are no pods of this network, nor if the first packet cannot be encapsulated. In
+ * the middle of a connection that came by another node before, the backend's node knows it
+ * already. */
 static __noinline __maybe_unused int choose_dsr(struct __sk_buff *ctx, const struct packet *p, struct found *f,
 						const struct ipcache_value *remote, __u32 client)
 {
@@ -136,7 +137,7 @@ static __noinline __maybe_unused int send_dsr(struct __sk_buff *ctx, struct pack
 	return send_out(ctx, p, report);
 }
 
-/* Says whether the packet, as the client sent it, is for a frontend that another node may have
+/* Reports whether the packet, as the client sent it, is for a frontend that another node may have
  * forwarded. */
 static __noinline __maybe_unused bool is_dsr_frontend(const struct packet *p)
 {
@@ -217,13 +218,13 @@ static __noinline __maybe_unused int deliver_dsr(struct __sk_buff *ctx, struct p
 	side_dst(sides, ep);
 	reason = translate_dsr(ctx, p, ep, gre.key, &found);
 	if (!reason)
-		reason = judge_found(ctx, p, report, &found);
+		reason = ct_check_found(ctx, p, report, &found);
 	if (reason)
 		return -reason;
 	return deliver(ctx, p, ep, report);
 }
 
-/* Says whether a packet from outside belongs to a flow that another node opened here by DSR. */
+/* Reports whether a packet from outside belongs to a flow that another node opened here by DSR. */
 static __noinline __maybe_unused bool is_dsr_flow(const struct packet *p)
 {
 	struct found f = {};

@@ -26,7 +26,7 @@ enum outcome {
 	OUTCOME_STACK,	  /* handed to the host's network stack */
 	OUTCOME_ANSWERED, /* answered in place (ARP, neighbour discovery) */
 	OUTCOME_DEVICE,	  /* sent out through the node's device */
-	OUTCOME_AUDITED,  /* of a verdict: refused, and let through by audit mode */
+	OUTCOME_AUDITED,  /* of a verdict: denied, and passed in audit mode */
 };
 
 enum ct_state {
@@ -35,10 +35,10 @@ enum ct_state {
 	CT_STATE_ESTABLISHED,
 	CT_STATE_REPLY,
 	CT_STATE_RELATED,
-	CT_STATE_REJUDGED,
+	CT_STATE_RECHECKED,
 };
 
-/* What is known of a packet while it is worked on. */
+/* What is known of a packet while it is processed. */
 struct report {
 	__u32 src_identity;
 	__u32 dst_identity;
@@ -53,7 +53,7 @@ struct report {
 	__u8 reason;
 };
 
-/* The kinds of event that a request still asks for. Not inlined, as there hardly ever is one: its
+/* The kinds of event that are still requested. Not inlined, as there hardly ever is one: its
  * callers have no stack to spare. */
 __noinline __u32 monitor_active(__u32 request)
 {
@@ -86,9 +86,9 @@ static __always_inline void count(struct __sk_buff *ctx, __u32 reason, __u32 dir
  * full. */
 enum { EVENT_SHARE = 64 };
 
-/* Says whether the sender of a packet is within its share of a buffer that is half full: a sender
- * that floods leaves the rest to others. Senders are told apart by interface and identity, of which
- * a pod of this node can choose neither. */
+/* Reports whether the sender of a packet is within its share of a buffer that is half full: a
+ * sender that floods leaves the rest to others. Senders are told apart by interface and identity,
+ * of which a pod of this node can choose neither. */
 static __always_inline bool within_share(const struct __sk_buff *ctx, const struct report *report, __u32 kind)
 {
 	__u32 sender = (ctx->ifindex * 31 + report->src_identity) * 0x9E3779B1u >> 22;

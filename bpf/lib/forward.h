@@ -1,5 +1,5 @@
-/* Who is behind an address, and the ways a judged packet can go: into a local pod, into the
- * overlay, or out through the device. */
+/* The endpoint or identity behind an address, and forwarding after the policy verdict: into a local
+ * pod, into the overlay, or out through the device. */
 #pragma once
 #include "config.h"
 #include "conntrack.h"
@@ -21,7 +21,7 @@ static __always_inline struct endpoint *endpoint_at(const struct addr *a)
 	return bpf_map_lookup_elem(&addresses, a);
 }
 
-/* Says whether an interface is one of those that join the nodes. */
+/* Reports whether an interface is one of those that join the nodes. */
 static __always_inline bool joins_nodes(__u32 ifindex)
 {
 	if (!ifindex)
@@ -29,7 +29,7 @@ static __always_inline bool joins_nodes(__u32 ifindex)
 	return ifindex == cfg.native_ifindex || (cfg.interfaces && bpf_map_lookup_elem(&interfaces, &ifindex));
 }
 
-/* Says whether the endpoint may take part in traffic at all. Returns 0 or a drop reason. */
+/* Checks whether the endpoint may send and receive at all. Returns 0 or a drop reason. */
 static __always_inline int endpoint_ready(const struct endpoint *ep)
 {
 	if (ep->flags & ENDPOINT_LOCKED)
@@ -39,7 +39,7 @@ static __always_inline int endpoint_ready(const struct endpoint *ep)
 	return 0;
 }
 
-/* The rule set that judges an endpoint's packets, with whether it refuses any. */
+/* The rule set of an endpoint, with the flag for audit mode. */
 static __always_inline __u32 endpoint_rule_set(const struct endpoint *ep)
 {
 	return ep->rule_set | (ep->flags & ENDPOINT_AUDIT ? RULE_SET_AUDIT : 0);
@@ -71,8 +71,8 @@ static __always_inline int decrement_ttl(struct __sk_buff *ctx, const struct pac
 	if (p->v6) {
 		__u8 hops = p->ttl - 1;
 
-		/* No header checksum makes up for the change, so the stack's own sum must
-		 * follow. */
+		/* IPv6 has no header checksum to offset the change, so skb->csum must be
+		 * updated. */
 		if (bpf_skb_store_bytes(ctx, ETH_LEN + offsetof(struct ipv6_header, hop_limit), &hops,
 					sizeof(hops), BPF_F_RECOMPUTE_CSUM))
 			return DROP_ENCAP_FAILED;
@@ -99,7 +99,7 @@ static __always_inline int decrement_ttl(struct __sk_buff *ctx, const struct pac
 	return 0;
 }
 
-/* Puts a packet that has been judged into a local pod, straight into its namespace. */
+/* Delivers a packet that policy allows straight into the namespace of a local pod. */
 static __always_inline int deliver(struct __sk_buff *ctx, const struct packet *p,
 				   const struct endpoint *ep, struct report *report)
 {
@@ -121,7 +121,7 @@ static __always_inline int deliver(struct __sk_buff *ctx, const struct packet *p
 	return bpf_redirect_peer(ep->ifindex, 0);
 }
 
-/* Judges a packet that came from outside the node against the destination's ingress rules and
+/* Enforces the destination's ingress policy on a packet that came from outside the node, and
  * delivers it. Not inlined: its variables need a stack of their own. */
 static __noinline __maybe_unused int deliver_from(struct __sk_buff *ctx, struct packet *p,
 						  const struct endpoint *ep, __u32 src_identity,
@@ -137,7 +137,7 @@ static __noinline __maybe_unused int deliver_from(struct __sk_buff *ctx, struct 
 	if (reason)
 		return -reason;
 	side_dst(&found.c.sides, ep);
-	reason = judge(ctx, p, report, &found);
+	reason = ct_check(ctx, p, report, &found);
 	if (reason)
 		return -reason;
 	return deliver(ctx, p, ep, report);
@@ -202,16 +202,16 @@ static __always_inline bool has_tunnel(const struct ipcache_value *entry)
 	return entry && (entry->flags & (IPCACHE_TUNNEL4 | IPCACHE_TUNNEL6));
 }
 
-/* Says whether a packet is of a kind in which nodes encapsulate others: a node that decapsulates it
- * trusts the identity or address in it. */
+/* Reports whether a packet is of a kind in which nodes encapsulate others: a node that decapsulates
+ * it trusts the identity or address in it. */
 static __always_inline bool for_tunnel(const struct packet *p)
 {
 	return p->proto == PROTO_GRE || (cfg.tunnel_port && p->proto == PROTO_UDP && p->dport == cfg.tunnel_port);
 }
 
-/* Says whether a packet, whose sender is no node, could be decapsulated at its destination. Not if
- * that is a pod: remote, which is not a pod of this node, is one if it is behind the tunnel and no
- * node. All others may be nodes, of another cluster too, which see this node as the sender. */
+/* Reports whether a packet, whose sender is no node, could be decapsulated at its destination. Not
+ * if that is a pod: remote, which is not a pod of this node, is one if it is behind the tunnel and
+ * no node. All others may be nodes, of another cluster too, which see this node as the sender. */
 static __always_inline bool misuses_tunnel(const struct packet *p, const struct ipcache_value *remote)
 {
 	return for_tunnel(p) && !(cfg.tunnel && has_tunnel(remote) && !is_node(remote->identity));
@@ -258,19 +258,19 @@ static __noinline __maybe_unused int send_out(struct __sk_buff *ctx, const struc
 	return redirect_out(ctx, &p->src, &p->dst, p->v6);
 }
 
-/* Says whether the node's own stack has made a packet: then it has no ingress interface. Nor may an
- * IPv6 packet have that which the kernel has reassembled from fragments and fragments anew; but the
- * fragments of a local one still have their socket. */
+/* Reports whether the node's own stack has made a packet: then it has no ingress interface. Nor may
+ * an IPv6 packet have that which the kernel has reassembled from fragments and fragments anew; but
+ * the fragments of a local one still have their socket. */
 static __always_inline bool is_locally_generated(const struct __sk_buff *ctx, const struct packet *p)
 {
 	return !ctx->ingress_ifindex && (!p->fragment || ctx->sk);
 }
 
-/* Says whether a packet is a reset without a socket: netfilter's REJECT sends one from the address
- * that the rejected packet was for. A process cannot send one: its packets, and the kernel's
- * replies for it, have a socket; and what comes in by an interface has that. Who makes netfilter
- * reject a packet of his own choice can choose the receiver and the sequence number, as whoever
- * sends a reset from outside can: it carries no data and opens no connection. */
+/* Reports whether a packet is a reset without a socket: netfilter's REJECT sends one from the
+ * address that the rejected packet was for. A process cannot send one: its packets, and the
+ * kernel's replies for it, have a socket; and what comes in by an interface has that. Who makes
+ * netfilter reject a packet of his own choice can choose the receiver and the sequence number, as
+ * whoever sends a reset from outside can: it carries no data and opens no connection. */
 static __always_inline bool is_reject_reset(struct __sk_buff *ctx, const struct packet *p)
 {
 	struct tcp_header tcp;
@@ -342,14 +342,14 @@ static __noinline __maybe_unused int stack_source(struct __sk_buff *ctx, const s
 	return 0;
 }
 
-/* Says whether a packet claims to be from this node or a pod of it. Link-local addresses are the
+/* Reports whether a packet claims to be from this node or a pod of it. Link-local addresses are the
  * neighbours' as well as this node's. */
 static __always_inline bool claims_own(const struct packet *p)
 {
 	return (is_host(&p->src, p->v6) && !(p->v6 && addr_is_link_local6(&p->src))) || endpoint_at(&p->src);
 }
 
-/* Says whether a packet from outside has a source address that cannot be outside: a pod's of
+/* Reports whether a packet from outside has a source address that cannot be outside: a pod's of
  * another node if these use the overlay, or one of this node. */
 static __always_inline bool is_spoofed(const struct packet *p, const struct ipcache_value *from)
 {

@@ -29,8 +29,8 @@ static __always_inline void loopback(struct addr *a, bool v6)
 	}
 }
 
-/* Says whether a flow may use a client's port: no other flow has the tuple, or the same flow has,
- * from before its backend was deleted. */
+/* Reports whether a flow may use a client's port: no other flow has the tuple, or the same flow
+ * has, from before its backend was deleted. */
 static __always_inline bool lb_port_free(const struct packet *p, const struct ct_value *flow,
 					 bool swapped, __u16 port, __u32 owner, __u32 now)
 {
@@ -99,7 +99,7 @@ __noinline int lb_find_collision(const struct packet *p, struct lb_target *to, _
 	return true;
 }
 
-/* Says whether a packet that is not for a service has the tuple of a flow through one. */
+/* Reports whether a packet that is not for a service has the tuple of a flow through one. */
 static __always_inline bool lb_collides(const struct found *f)
 {
 	const __u32 other = CT_TRANSLATED | CT_HAIRPIN | CT_DSR;
@@ -144,7 +144,7 @@ static __always_inline bool lb_is_frontend(const struct packet *p, __u8 scope)
 
 /* Makes an ICMP error about what a client got from a service one about what the backend has sent,
  * and finds the flow that this belongs to. find has found where the client's packets go, and f
- * stays as it is if the error is about one of these: nobody has seen them. */
+ * stays as it is if the error is about one of these: no client has seen them. */
 static __noinline __maybe_unused int translate_error(struct __sk_buff *ctx, struct packet *p, struct found *f)
 {
 	const struct ct_value *entry = f->flow;
@@ -178,7 +178,7 @@ static __noinline __maybe_unused int translate_error(struct __sk_buff *ctx, stru
 }
 
 /* Makes *key that of a NodePort at any remote node of this cluster, if the packet goes to such a
- * port of a node. There, a pod's packet would be dropped as spoofed, or judged as the node's own.
+ * port of a node. There, a pod's packet would be dropped as spoofed, or treated as the node's own.
  * Nodes of other clusters have other services at their ports, and an API server may be no node. */
 static __always_inline bool lb_key_set_remote_node(struct lb_key *key, const struct packet *p)
 {
@@ -262,7 +262,7 @@ static __always_inline int translate(struct __sk_buff *ctx, struct packet *p, st
 	return 0;
 }
 
-/* Says whether a packet, translated or not, belongs to a flow between a pod and itself. */
+/* Reports whether a packet, translated or not, belongs to a flow between a pod and itself. */
 static __always_inline bool is_hairpin(const struct found *f)
 {
 	return f->c.nat.hairpin || (ct_alive(f->flow, f->c.now) && (f->flow->flags & CT_HAIRPIN));

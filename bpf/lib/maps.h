@@ -7,12 +7,12 @@
 
 enum {
 	ENDPOINT_LOCKED = 1 << 0,
-	/* What its policy refuses is reported and passes. */
+	/* Audit mode: packets that its policy denies are reported and pass. */
 	ENDPOINT_AUDIT = 1 << 1,
 };
 
-/* A local endpoint. The same row stands under the interface index and under each address, so that
- * either way one lookup gives everything. */
+/* A local endpoint. The same value is stored under the interface index and under each address, so
+ * that either way one lookup gives everything. */
 struct endpoint {
 	struct addr ip4; /* zero: family absent */
 	struct addr ip6;
@@ -50,11 +50,11 @@ enum {
 	EGRESS = 1,
 };
 
-/* Bits of rule_set.shapes: bit n (0 to 16) says that some entry has a protocol and 16-n port bits,
- * bit 17 that some entry has no protocol. So the lowest bit set is the most specific. */
-enum { SHAPE_ANY_PORT = 16, SHAPE_ANY_PROTO = 17, SHAPES_OF_RANGES = 0xFFFE };
+/* Bits of rule_set.key_classes: bit n (0 to 16) is set if some entry has a protocol and 16-n port
+ * bits, bit 17 if some entry has no protocol. So the lowest bit set is the most specific. */
+enum { KEY_CLASS_ANY_PORT = 16, KEY_CLASS_ANY_PROTO = 17, KEY_CLASSES_WITH_RANGE = 0xFFFE };
 
-/* Second index of rule_set.shapes: what an entry says about the peer. */
+/* Second index of rule_set.key_classes: how an entry matches the peer. */
 enum {
 	PEER_ONE = 0, /* one identity */
 	PEER_ANY = 1,
@@ -67,7 +67,7 @@ enum {
 struct rule_set {
 	__u8 enforced[2];
 	__u8 pad[2];
-	__u32 shapes[2][PEER_KINDS];
+	__u32 key_classes[2][PEER_KINDS];
 };
 
 struct {
@@ -88,7 +88,7 @@ struct policy_key {
 	__u8 pad[3];
 };
 
-/* What ordinary policies say in an entry. */
+/* The verdict of ordinary policies in an entry. */
 enum ordinary {
 	ORDINARY_ALLOW = 0,
 	ORDINARY_DENY,
@@ -187,8 +187,8 @@ struct {
 	__type(value, struct tunnel_peer);
 } tunnel_peers SEC(".maps");
 
-/* The interfaces besides the native device that join the nodes, by their index: those of a cloud.
- * Each has its programs before it has a row. */
+/* The interfaces besides the native device that connect the nodes, by index: those of a cloud. Each
+ * has its programs before it has an entry. */
 struct interface {
 	__u8 mac[6];
 	__u8 pad[2];
@@ -203,7 +203,7 @@ struct {
 } interfaces SEC(".maps");
 
 /* Blocks of addresses that rules name, and the identities that stand for them in rule sets. They
- * are nobody's own: what has an address keeps its identity beside that of the block. */
+ * are no address's own: it keeps its identity beside that of the block. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
 	__uint(max_entries, 65536);
@@ -229,9 +229,9 @@ enum {
 	CT_FIN_FORWARD = 1 << 2,
 	CT_FIN_REVERSE = 1 << 3,
 	CT_RST = 1 << 4,
-	/* The policy of the local source, or destination, has judged the flow. */
-	CT_SRC_JUDGED = 1 << 5,
-	CT_DST_JUDGED = 1 << 6,
+	/* The policy of the local source, or destination, has allowed the flow. */
+	CT_SRC_CHECKED = 1 << 5,
+	CT_DST_CHECKED = 1 << 6,
 	/* Not a flow, but the backend of one that is addressed to a service: see lb.h. */
 	CT_SERVICE = 1 << 7,
 	/* The flow was addressed to a service: its replies come from there. */
@@ -280,11 +280,12 @@ struct {
 	__type(value, struct ct_value);
 } ct SEC(".maps");
 
-/* What an endpoint holds of conntrack, by its number; 0 is the node itself and who is outside. */
+/* How many conntrack entries an endpoint has, by its ID; 0 is the node itself and clients
+ * outside. */
 struct ct_account {
 	__u32 entries; /* what was there when the agent counted last, and what has been made since */
 	__u32 share; /* what it may hold, 0: anything */
-	__u32 counted; /* tick at which the agent counted: an old count binds nobody */
+	__u32 counted; /* tick at which the agent counted: an old count limits nothing */
 	__u32 excess; /* entries made beyond the share */
 	__u32 slots; /* how many ct_excess has */
 };
@@ -493,7 +494,7 @@ struct {
 } lb_tables SEC(".maps");
 
 /* Limits the rejects that a processor sends in a tick. */
-struct lb_refusals {
+struct lb_reject_count {
 	__u32 tick;
 	__u32 count;
 };
@@ -502,8 +503,8 @@ struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, struct lb_refusals);
-} lb_refused SEC(".maps");
+	__type(value, struct lb_reject_count);
+} lb_rejects SEC(".maps");
 
 struct lb_affinity_key {
 	struct addr addr; /* zero: the node itself */
@@ -524,8 +525,8 @@ struct {
 	__type(value, struct lb_affinity_value);
 } lb_affinity SEC(".maps");
 
-/* The translations of a socket of the node: frontend to backend for what it sends, and backend to
- * frontend for what it receives. */
+/* The translations of a socket of the node itself: frontend to backend for what it sends, and
+ * backend to frontend for what it receives. */
 enum {
 	SOCKET_BACKEND = 0,
 	SOCKET_FRONTEND = 1,

@@ -1,5 +1,6 @@
-/* Answers a pod's questions for the hardware address of its gateway in place: the request is turned
- * into the reply and sent back through the same interface. Nothing else about neighbours passes. */
+/* Answers a pod's ARP requests and neighbour solicitations for its gateway in place: the request is
+ * turned into the reply and sent back through the same interface. No other neighbour discovery
+ * passes. */
 #pragma once
 #include "config.h"
 #include "events.h"
@@ -8,7 +9,7 @@
 /* Sends the packet back into the pod, past the host side's egress program. */
 static __always_inline int answer(struct __sk_buff *ctx, struct report *report)
 {
-	/* The question was broadcast; the answer must not look so. */
+	/* The request was broadcast; the reply must not look so. */
 	if (ctx->pkt_type != PACKET_HOST)
 		bpf_skb_change_type(ctx, PACKET_HOST);
 	report->outcome = OUTCOME_ANSWERED;
@@ -61,7 +62,7 @@ static __noinline int answer_solicitation(struct __sk_buff *ctx, const struct en
 
 	if (p->icmp_type != ICMPV6_NS || !p->v6)
 		return -DROP_UNSUPPORTED_NDP;
-	/* Straight behind the IPv6 header: neighbour discovery has no reason for extensions. */
+	/* Directly after the IPv6 header: neighbour discovery uses no extension headers. */
 	if (p->l4 != ETH_LEN + sizeof(struct ipv6_header) || READ_L4(ctx, p, p->l4, &ask))
 		return -DROP_MALFORMED;
 	addr_set6(&target, ask.target);

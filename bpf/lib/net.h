@@ -12,8 +12,8 @@ enum {
 
 enum { VLAN_ID_MASK = 0x0FFF };
 
-/* Says whether the frame is of a virtual network of its own, and so another device's than the one
- * that it passes. Number 0 means that it is of none. */
+/* Reports whether the frame has a VLAN tag, and so belongs to another device than the one it
+ * passes. VLAN 0 is a priority tag only. */
 static __always_inline bool is_tagged(const struct __sk_buff *ctx)
 {
 	return ctx->vlan_present && (ctx->vlan_tci & VLAN_ID_MASK);

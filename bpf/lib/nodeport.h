@@ -9,12 +9,12 @@
  * bound to the flow, towards the flow's backend, as long as the flow lives: packets of either side
  * extend it. Where free ports are scarce, those of closed connections are reused: of those that the
  * backend has reset or both sides have closed, so that it sends nothing more to the port. A
- * client's reset does not count, as it may be forged by somebody who wants the port. */
+ * client's reset does not count, as it may be forged by an attacker who wants the port. */
 #pragma once
 #include "dsr.h"
 #include "forward.h"
 #include "lb.h"
-#include "refuse.h"
+#include "reject.h"
 
 enum {
 	/* Ports that are tried for a new flow, one half among all that its client may use, the
@@ -33,7 +33,7 @@ enum {
 	 * other groups theirs. */
 	MASQUERADE_RESERVED = 4,
 	MASQUERADE_GROUPS = 16,
-	/* Not an action: the packet has nothing to do with this. */
+	/* Not an action: the packet belongs to no service. */
 	NOT_A_SERVICE = 1000,
 };
 
@@ -44,7 +44,7 @@ static __always_inline bool is_frontend(const struct masquerade_key *key)
 	return bpf_map_lookup_elem(&lb_services, &frontend);
 }
 
-/* Says whether the port of *key is in use by the node itself: by a frontend, or by a socket that
+/* Reports whether the port of *key is in use by the node itself: by a frontend, or by a socket that
  * would get the backend's packets to it. */
 __noinline int port_in_use(struct __sk_buff *ctx, const struct masquerade_key *key, bool v6)
 {
@@ -84,8 +84,8 @@ static __always_inline bool masquerade_alive(const struct masquerade_value *entr
 	return entry && (__s32)(entry->expires - now) > 0;
 }
 
-/* Says whether the port of a binding that has not expired may be reused: its connection is closed,
- * and idle. */
+/* Reports whether the port of a binding that has not expired may be reused: its connection is
+ * closed, and idle. */
 static __always_inline bool masquerade_idle(const struct masquerade_value *entry, __u32 now)
 {
 	return entry->closed && (__s32)(entry->expires - now) <= (__s32)(cfg.timeout_tcp_fin - MASQUERADE_IDLE);
@@ -146,7 +146,7 @@ __noinline int masquerade_bind(const struct masquerade_key *key, const struct pa
 	return !bpf_map_update_elem(&masquerade, key, &fresh, BPF_ANY);
 }
 
-/* Stores the masquerade port in the flow's entry. Returns whether it has. */
+/* Stores the masquerade port in the flow's entry. Returns whether it did. */
 __noinline int ct_set_masquerade_port(const struct ct_key *key, __u16 port)
 {
 	struct ct_value *flow, next;
@@ -205,8 +205,8 @@ __noinline __u32 masquerade_random_port(const struct addr *client, bool reserved
 	return cfg.masquerade_first + random;
 }
 
-/* Says whether the port of *key is bound to a flow that lives: where ports are scarce, to one whose
- * connection is not closed. */
+/* Reports whether the port of *key is bound to a flow that lives: where ports are scarce, to one
+ * whose connection is not closed. */
 __noinline int masquerade_port_taken(const struct masquerade_key *key, bool scarce)
 {
 	__u32 now = ct_now();
@@ -229,7 +229,7 @@ __noinline int masquerade_new_port(struct __sk_buff *ctx, const struct ct_key *k
 	if (!flow)
 		return 0;
 	__u32 *account = masquerade_account(&p->src);
-	/* Bindings made while the agent counts may be missing: a negative number is none. */
+	/* Bindings made while the agent counts may be missing: a negative count is 0. */
 	if (account && (__s32)*account >= (__s32)cfg.masquerade_share)
 		return 0;
 	__u32 expires = flow->expires;
@@ -281,21 +281,21 @@ static __noinline __maybe_unused int forward_to_backend(struct __sk_buff *ctx, s
 	return send_out(ctx, p, report);
 }
 
-/* Rejects a client outside, as the service has no backend. Returns an action or a drop reason
- * negated. */
+/* Rejects a packet of a client outside, as the service has no backend. Returns an action or a drop
+ * reason negated. */
 static __noinline __maybe_unused int reject_client(struct __sk_buff *ctx, const struct packet *p, struct report *report)
 {
 	int reason = DROP_NO_BACKEND;
 
 	if (!is_spoofed(p, ipcache_lookup(&p->src, p->v6)))
-		reason = refuse(ctx, p, report, DROP_NO_BACKEND);
+		reason = reject(ctx, p, report, DROP_NO_BACKEND);
 	if (reason)
 		return -reason;
 	report->outcome = OUTCOME_ANSWERED;
 	return redirect_out(ctx, &p->dst, &p->src, p->v6);
 }
 
-/* Says whether packets of this protocol can be for a service. */
+/* Reports whether packets of this protocol can be for a service. */
 static __always_inline bool is_lb_proto(const struct packet *p)
 {
 	return p->proto == PROTO_TCP || p->proto == PROTO_UDP || p->proto == PROTO_SCTP ||
@@ -353,7 +353,7 @@ static __noinline __maybe_unused int node_port(struct __sk_buff *ctx, struct pac
 		return -reason;
 	if (!found.c.nat.on)
 		return NOT_A_SERVICE;
-	/* Whoever writes services chooses their backends, and this node would be the sender. */
+	/* A Service can name any backend, and this node would be the sender. */
 	if (unlikely(is_not_for_pods(&p->dst)))
 		return -DROP_NOT_FOR_PODS;
 	reason = client_identity(ctx, p, &sides->src_identity);
@@ -378,7 +378,7 @@ static __noinline __maybe_unused int node_port(struct __sk_buff *ctx, struct pac
 	if (unlikely(!ep && misuses_tunnel(p, remote)))
 		return -DROP_TUNNEL_NOT_FROM_NODE;
 	choose_dsr(ctx, p, &found, remote, sides->src_identity);
-	reason = judge_found(ctx, p, report, &found);
+	reason = ct_check_found(ctx, p, report, &found);
 	if (reason)
 		return -reason;
 	if (ep)
@@ -390,7 +390,7 @@ static __noinline __maybe_unused int node_port(struct __sk_buff *ctx, struct pac
 	return forward_to_backend(ctx, p, &found, remote, report);
 }
 
-/* Says whether a port of the node may be a masquerade port. SCTP flows keep their client's. */
+/* Reports whether a port of the node may be a masquerade port. SCTP flows keep their client's. */
 static __always_inline bool is_masquerade_port(__u8 proto, __u16 port)
 {
 	return proto == PROTO_SCTP || (__u16)(ntohs(port) - cfg.masquerade_first) < cfg.masquerade_ports;
@@ -454,10 +454,10 @@ static __noinline __maybe_unused int node_port_reply(struct __sk_buff *ctx, stru
 	find_flow(p, &found);
 	if (!ct_alive(found.flow, found.c.now) || !(found.flow->flags & CT_TRANSLATED))
 		return -DROP_UNKNOWN_RELATED;
-	/* The backend's node has judged it. */
+	/* The backend's node has enforced its policy. */
 	sides->src_identity = found.flow->dst_identity;
 	sides->dst_identity = found.flow->src_identity;
-	reason = judge_found(ctx, p, report, &found);
+	reason = ct_check_found(ctx, p, report, &found);
 	if (reason)
 		return -reason;
 	/* The client may send nothing while it receives data. */
@@ -526,7 +526,7 @@ static __always_inline int error_to_backend(struct __sk_buff *ctx, struct packet
 		if (reason)
 			return -reason;
 		side_dst(&f->c.sides, ep);
-		reason = judge_one(ctx, p, report, f);
+		reason = ct_check_flow(ctx, p, report, f);
 		return reason ? -reason : deliver(ctx, p, ep, report);
 	}
 	struct ipcache_value *remote = ipcache_lookup(&p->dst, p->v6);
@@ -588,7 +588,7 @@ static __always_inline int node_port_local_reply(struct __sk_buff *ctx, struct p
 	    !!(found.flow->flags & CT_OPENED_BY_B) == found.c.swapped)
 		return TC_ACT_OK;
 	found.c.sides.dst_identity = found.flow->src_identity;
-	reason = judge_found(ctx, p, report, &found);
+	reason = ct_check_found(ctx, p, report, &found);
 	if (reason)
 		return -reason;
 	/* The port is the client's choice. */

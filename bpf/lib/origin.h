@@ -1,10 +1,10 @@
 /* Where a packet that leaves has been routed or made: in this node's network namespace, or in
  * another that has a device on this node's. What else the context shows goes along from one
- * namespace to the next when a packet crosses by a macvlan, an ipvlan or a VLAN, where whoever has
- * rights chooses all of it: tc_index, the hardware address, and the number of the interface that
- * the packet came in by. The kernel's own structures show it; reading them is what kfuncs have been
- * for since Linux 6.2. Only the fields that are read are declared, and the loader finds them by
- * name in the running kernel's types. */
+ * namespace to the next when a packet crosses by a macvlan, an ipvlan or a VLAN, where anyone with
+ * CAP_NET_ADMIN chooses all of it: tc_index, the hardware address, and the number of the interface
+ * that the packet came in by. The kernel's own structures show it; reading them is what kfuncs have
+ * been for since Linux 6.2. Only the fields that are read are declared, and the loader finds them
+ * by name in the running kernel's types. */
 #pragma once
 #include "config.h"
 
@@ -35,7 +35,7 @@ extern void *bpf_rdonly_cast(const void *object, __u32 type) __ksym;
 /* The lowest bit of a packet's route says that the packet holds no reference to it. */
 enum { DST_NOREF = 1 };
 
-/* Says whether this node's stack has routed a packet. What goes past the stack, through packet
+/* Reports whether this node's stack has routed a packet. What goes past the stack, through packet
  * sockets and by redirects without a neighbour, has no route. A device in ipvlan's mode l3 has this
  * node route what others send. */
 static __always_inline bool routed_here(struct __sk_buff *ctx)
@@ -46,7 +46,7 @@ static __always_inline bool routed_here(struct __sk_buff *ctx)
 	if (!dst)
 		return false;
 	dst = bpf_rdonly_cast(dst, __builtin_btf_type_id(*(struct dst_entry *)0, 1));
-	/* A route that has been taken away meanwhile leads to a device that nobody has made: it has
-	 * no number, and is of the first namespace, whoever had the route. */
+	/* A route that was deleted meanwhile points to the blackhole device: it has no index and is
+	 * in the initial namespace, whatever namespace the route was in. */
 	return dst->dev->ifindex && dst->dev->nd_net.net->net_cookie == cfg.netns_cookie;
 }

@@ -1,6 +1,6 @@
 /* From bytes to a struct packet: addresses, ports and what kind of packet it is, the same for both
  * families and every protocol. Nothing beyond the IP packet's own length is ever read, and what
- * can't be understood is refused, not guessed. */
+ * cannot be parsed is dropped, not guessed. */
 #pragma once
 #include "maps.h"
 #include "net.h"
@@ -10,7 +10,7 @@ enum kind {
 	KIND_ECHO,	 /* ICMP echo request: sport is the id, dport 0 */
 	KIND_ECHO_REPLY, /* sport 0, dport the id */
 	KIND_ERROR,	 /* ICMP error about another packet */
-	KIND_ICMP,	 /* any other ICMP message: judged alone, never tracked */
+	KIND_ICMP,	 /* any other ICMP message: checked packet by packet, never tracked */
 	KIND_NEIGHBOUR,	 /* IPv6 neighbour and router discovery, ICMP redirects */
 };
 
@@ -38,7 +38,7 @@ struct packet {
 	__u8 pad;
 };
 
-/* No sane packet has its transport header further in. */
+/* No legitimate packet has its transport header at a higher offset. */
 #define L4_OFFSET_MAX 512
 #define MAX_EXTENSIONS 6
 
@@ -60,8 +60,8 @@ struct packet {
 #define READ_L4(ctx, p, off, to)                                                                   \
 	((off) > 2 * L4_OFFSET_MAX || (off) + sizeof(*(to)) > (p)->end ? -1 : READ(ctx, off, to))
 
-/* Reads what a frame carries. Returns 0, or negative if it is too short. The header's place on the
- * stack is another's afterwards. */
+/* Reads what a frame carries. Returns 0, or negative if it is too short. Its stack space is reused
+ * afterwards. */
 static __always_inline int frame_type(struct __sk_buff *ctx, __u16 *type)
 {
 	struct eth_header eth;
@@ -156,9 +156,9 @@ static __always_inline int parse_l4(struct __sk_buff *ctx, struct packet *p)
 }
 
 /* Looks at the option of an IPv4 header at an offset. Returns the offset of the next one, 0 if
- * there is none, or a drop reason negated: for a source route, which names another destination than
- * the one that would be judged. A node whose kernel follows such routes (accept_source_route) sends
- * the packet on to there, so it is refused, as IPv6's routing header is. */
+ * there is none, or a drop reason negated: for a source route, whose destination is not the one
+ * that policy would check. A node whose kernel follows such routes (accept_source_route) forwards
+ * the packet there, so it is dropped, as with IPv6's routing header. */
 __noinline int next_option(struct __sk_buff *ctx, __u32 at)
 {
 	__u8 kind, len;
@@ -229,8 +229,8 @@ static __always_inline bool is_extension(__u8 next)
 	       next == PROTO_FRAGMENT;
 }
 
-/* Walks the extension headers. A routing header with segments left names a destination other than
- * the one that would be judged, so it is refused (RFC 5095 for the dangerous one). */
+/* Walks the extension headers. A routing header with segments left has a destination other than the
+ * one that policy would check, so it is dropped (RFC 5095 for type 0). */
 static __always_inline int parse_extensions(struct __sk_buff *ctx, struct packet *p, __u8 next)
 {
 	__u32 off = p->l4;
@@ -304,8 +304,8 @@ static __always_inline int parse6(struct __sk_buff *ctx, struct packet *p)
 
 /* Reads the network header of an IPv4 or IPv6 packet into p. Returns 0 or a drop reason.
  *
- * This function and parse_transport are global: the verifier looks at each by itself, and takes up
- * after the call in one state instead of one for each way through the headers. */
+ * This function and parse_transport are global: the verifier checks each on its own, and continues
+ * after the call with one state instead of one for each path through the headers. */
 __noinline int parse_network(struct __sk_buff *ctx, struct packet *p, __u16 ethertype)
 {
 	if (!p)

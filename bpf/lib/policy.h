@@ -1,9 +1,9 @@
-/* The verdict of a rule set: see "How a packet is judged" in internal/datapath/doc.go. */
+/* The verdict of a rule set: see "Policy verdicts" in internal/datapath/doc.go. */
 #pragma once
 #include "maps.h"
 
-/* What a rule of a tier other than the ordinary one does. Of two in one place the smaller one
- * counts. */
+/* What a rule of a tier other than the ordinary one does. Of two at one priority the smaller one
+ * wins. */
 enum action {
 	ACTION_NONE = 0,
 	ACTION_DENY,
@@ -18,12 +18,12 @@ enum action {
 #define RESULT_ALLOW (1ull << ORDINARY_ALLOW)
 #define RESULT_DENY (1ull << ORDINARY_DENY)
 #define RESULT_EMPTY 0xFFFFFFFF00000000ull
-/* Also in the register: what no entry decides is denied. */
+/* Also in the register: default deny. */
 #define RESULT_ENFORCED (1ull << 8)
-/* Likewise: what is denied passes. */
+/* Likewise: audit mode, in which denied packets pass. */
 #define RESULT_AUDIT (1ull << 9)
 
-/* Beside the number of a rule set: its endpoint is in audit mode. No number has this bit. */
+/* A flag beside the ID of a rule set: its endpoint is in audit mode. No ID has this bit. */
 #define RULE_SET_AUDIT (1u << 31)
 
 /* What of a packet an entry has matched. The numbers are those that flows have on the wire. */
@@ -49,7 +49,7 @@ enum {
 /* A verdict is a drop reason, or 0, and above it what has matched of the packet. */
 #define VERDICT_MATCH_SHIFT 8
 #define VERDICT_REASON_MASK 0xFF
-/* Beside a verdict that refuses: the packet passes all the same. */
+/* A flag beside a verdict that denies: in audit mode the packet passes. */
 #define AUDITED (1 << 16)
 
 /* The packet's part of a policy lookup in one word: a global function takes five arguments. */
@@ -91,31 +91,31 @@ static __always_inline __u64 policy_merge(__u64 result, const struct policy_valu
 	return (__u64)admin << 48 | (__u64)baseline << 32 | rest | 1ull << (entry->ordinary & 3);
 }
 
-/* What an entry of a shape has matched. */
-static __always_inline __u32 policy_matched(bool peer, __u32 shape)
+/* What an entry of a key class has matched. */
+static __always_inline __u32 policy_matched(bool peer, __u32 class)
 {
-	if (shape == SHAPE_ANY_PROTO)
+	if (class == KEY_CLASS_ANY_PROTO)
 		return peer ? MATCH_L3_ONLY : MATCH_ALL;
-	if (shape == SHAPE_ANY_PORT)
+	if (class == KEY_CLASS_ANY_PORT)
 		return peer ? MATCH_L3_PROTO : MATCH_PROTO_ONLY;
 	return peer ? MATCH_L3_L4 : MATCH_L4_ONLY;
 }
 
 /* Merges the most specific entry of the identity in the key (0: entries of any) into the result,
- * probing only for the shapes that the rule set has. A global function, as it is called three
+ * probing only for the key classes that the rule set has. A global function, as it is called three
  * times. */
-__noinline __u64 policy_match(__u64 result, struct policy_key *key, __u32 query, __u32 shapes)
+__noinline __u64 policy_match(__u64 result, struct policy_key *key, __u32 query, __u32 classes)
 {
 	if (!key)
 		return result;
 	key->proto = query >> 16;
-	for (__u32 i = 0; i <= SHAPE_ANY_PROTO; i++) {
-		/* Hardly a rule has a range of ports. */
-		if (i == 1 && !(shapes & SHAPES_OF_RANGES))
-			i = SHAPE_ANY_PORT;
-		if (!(shapes >> i & 1))
+	for (__u32 i = 0; i <= KEY_CLASS_ANY_PROTO; i++) {
+		/* Port ranges are rare. */
+		if (i == 1 && !(classes & KEY_CLASSES_WITH_RANGE))
+			i = KEY_CLASS_ANY_PORT;
+		if (!(classes >> i & 1))
 			continue;
-		if (i == SHAPE_ANY_PROTO) {
+		if (i == KEY_CLASS_ANY_PROTO) {
 			key->proto = 0;
 			key->port = 0;
 			key->port_bits = 0;
@@ -164,10 +164,10 @@ static __always_inline int policy_decide(__u64 result)
 	return result & RESULT_ENFORCED ? DROP_POLICY_DENIED : FORWARDED;
 }
 
-/* Judges a packet by its peer's identity and, if the rule set names any blocks, address (the two
- * halves of a struct addr). The port in the query is in host byte order, or the ICMP type. Returns
- * a verdict, with AUDITED if the policy denies in audit mode. A global function: verified once,
- * however often it is called. */
+/* Looks up the policy verdict for a packet by its peer's identity and, if the rule set names any
+ * blocks, address (the two halves of a struct addr). The port in the query is in host byte order,
+ * or the ICMP type. Returns a verdict, with AUDITED if the policy denies in audit mode. A global
+ * function: verified once, however often it is called. */
 __noinline int policy_verdict(__u32 rule_set, __u32 identity, __u64 address0, __u64 address1, __u32 query)
 {
 	__u64 result = RESULT_EMPTY | (rule_set & RULE_SET_AUDIT ? RESULT_AUDIT : 0);
@@ -186,24 +186,24 @@ __noinline int policy_verdict(__u32 rule_set, __u32 identity, __u64 address0, __
 	if (!rules)
 		return DROP_NO_RULE_SET;
 	__u32 direction = query & QUERY_EGRESS ? EGRESS : INGRESS;
-	const __u32 *shapes = rules->shapes[direction];
+	const __u32 *classes = rules->key_classes[direction];
 
 	result |= rules->enforced[direction] ? RESULT_ENFORCED : 0;
 
-	if (shapes[PEER_BLOCK]) {
+	if (classes[PEER_BLOCK]) {
 		__u32 block = block_of(&key.prefix);
 
 		if (block) {
 			policy_key_set(&key.policy, rule_set, block, direction);
-			result = policy_match(result, &key.policy, query, shapes[PEER_BLOCK]);
+			result = policy_match(result, &key.policy, query, classes[PEER_BLOCK]);
 		}
 	}
 	policy_key_set(&key.policy, rule_set, identity, direction);
-	/* The entries of any are not those of a peer that nobody knows (0). */
+	/* Entries for any peer do not match an unknown peer (0) as its own. */
 	if (identity)
-		result = policy_match(result, &key.policy, query, shapes[PEER_ONE]);
+		result = policy_match(result, &key.policy, query, classes[PEER_ONE]);
 	key.policy.identity = 0;
-	result = policy_match(result, &key.policy, query, shapes[PEER_ANY]);
+	result = policy_match(result, &key.policy, query, classes[PEER_ANY]);
 	int verdict = policy_decide(result);
 
 	return verdict & VERDICT_REASON_MASK && result & RESULT_AUDIT ? verdict | AUDITED : verdict;

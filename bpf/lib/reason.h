@@ -32,7 +32,7 @@ enum reason {
 	DROP_TUNNEL_NOT_FROM_NODE = 26,
 	DROP_UNKNOWN_TUNNEL_PEER = 27,
 	DROP_SCTP_PORT = 28,
-	/* Counted beside what then becomes of the packet. */
+	/* Counted in addition to the packet's outcome. */
 	POLICY_AUDITED = 29,
 	DROP_NOT_FOR_PODS = 30,
 	DROP_SOURCE_ROUTE = 31,

@@ -83,7 +83,7 @@ __noinline int rewrite_end(struct __sk_buff *ctx, struct packet *p, const struct
 	__u64 flags = p->proto == PROTO_UDP ? BPF_F_MARK_MANGLED_0 : 0;
 	if (check) {
 		err = bpf_l4_csum_replace(ctx, p->l4 + check, 0, diff, pseudo | flags);
-		/* A kernel that does not know the flag lacks what it is about as well. */
+		/* A kernel that does not know the flag does not need it either. */
 		if (err && p->v6)
 			err = bpf_l4_csum_replace(ctx, p->l4 + check, 0, diff, BPF_F_PSEUDO_HDR | flags);
 		if (err)
@@ -100,8 +100,8 @@ __noinline int rewrite_end(struct __sk_buff *ctx, struct packet *p, const struct
 }
 
 /* Replaces the destination, or the source, of the packet that an ICMP error is about, which
- * related_key has read before. The transport's checksum in it may be missing, and nobody asks it:
- * it stays. What *to holds must not change meanwhile. Returns 0 or a drop reason. */
+ * related_key has read before. The transport's checksum in it may be missing and is not checked: it
+ * stays. What *to holds must not change meanwhile. Returns 0 or a drop reason. */
 __noinline int rewrite_quoted(struct __sk_buff *ctx, const struct packet *p, const struct addr *to, __u16 port,
 			      bool dst)
 {

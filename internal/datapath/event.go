@@ -41,7 +41,7 @@ const (
 	CTEstablished
 	CTReply
 	CTRelated
-	CTRejudged
+	CTRechecked
 )
 
 // Program is the attach point at which an event happened.
@@ -85,7 +85,7 @@ func (t EventType) String() string {
 
 // String returns the stable name used on the command line and in JSON.
 func (s CTState) String() string {
-	return name([]string{"none", "new", "established", "reply", "related", "rejudged"}, uint8(s))
+	return name([]string{"none", "new", "established", "reply", "related", "rechecked"}, uint8(s))
 }
 
 // String returns the stable name used on the command line and in JSON.
@@ -136,7 +136,7 @@ func (t *EventType) UnmarshalText(b []byte) (err error) {
 
 // UnmarshalText implements encoding.TextUnmarshaler.
 func (s *CTState) UnmarshalText(b []byte) (err error) {
-	*s, err = unmarshal("conntrack state", b, CTRejudged, CTState.String)
+	*s, err = unmarshal("conntrack state", b, CTRechecked, CTState.String)
 	return err
 }
 

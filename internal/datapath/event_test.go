@@ -124,7 +124,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-func TestJudge(t *testing.T) {
+func TestVerdict(t *testing.T) {
 	key := func(dir datapath.Direction, identity uint32, proto uint8, port uint16, bits uint8) datapath.PolicyKey {
 		return datapath.PolicyKey{Direction: dir, Identity: identity, Proto: proto, Port: port, PortBits: bits}
 	}
@@ -164,7 +164,7 @@ func TestJudge(t *testing.T) {
 		{datapath.Ingress, 7, block, 6, 80, datapath.ReasonPolicyDeny},
 		{datapath.Egress, 6, block, 6, 8001, datapath.ReasonPolicyDeny},
 	} {
-		if got := rs.Judge(row.dir, row.identity, row.block, row.proto, row.port); got != row.want {
+		if got := rs.Verdict(row.dir, row.identity, row.block, row.proto, row.port); got != row.want {
 			t.Errorf("%s identity %d block %d protocol %d port %d: %s, want %s", row.dir, row.identity, row.block, row.proto, row.port, got, row.want)
 		}
 	}

@@ -112,7 +112,7 @@ func (m *Maker) orient(ev datapath.Event) (fromEndpoint bool, reply *wrapperspb.
 		return fromEndpoint, wrapperspb.Bool(false)
 	}
 	judged := ev.Type == datapath.EventVerdict || ev.Reason == datapath.ReasonPolicyDenied || ev.Reason == datapath.ReasonPolicyDeny
-	if ev.CTState != datapath.CTRejudged || !judged || ev.Endpoint == 0 {
+	if ev.CTState != datapath.CTRechecked || !judged || ev.Endpoint == 0 {
 		return fromEndpoint, nil
 	}
 	own, other := ev.Packet.Src, ev.Packet.Dst

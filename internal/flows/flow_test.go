@@ -242,14 +242,14 @@ func TestForeign(t *testing.T) {
 // an answer nevertheless, from the one who answers.
 func TestFlowOfAnAnswerJudgedAgain(t *testing.T) {
 	ev := event(t, datapath.EventVerdict, answered) // from 10.1.0.11 to endpoint 7, which has asked
-	ev.CTState, ev.SrcIdentity, ev.DstIdentity = datapath.CTRejudged, 16385, 16384
+	ev.CTState, ev.SrcIdentity, ev.DstIdentity = datapath.CTRechecked, 16385, 16384
 	f := maker.Flow(ev)
 	if !f.GetIsReply().GetValue() || f.GetTrafficDirection() != flow.TrafficDirection_EGRESS || f.GetSource().GetPodName() != "" ||
 		f.GetSource().GetID() != 0 || f.GetDestination().GetPodName() != "front-1" || f.GetDestination().GetID() != 7 || len(f.GetEgressAllowedBy()) != 1 {
 		t.Errorf("an answer that is judged again is %v", f)
 	}
 	ev = event(t, datapath.EventVerdict, syn)
-	ev.CTState = datapath.CTRejudged
+	ev.CTState = datapath.CTRechecked
 	if f := maker.Flow(ev); f.GetIsReply() == nil || f.GetIsReply().GetValue() || f.GetTrafficDirection() != flow.TrafficDirection_EGRESS || f.GetSource().GetID() != 7 {
 		t.Errorf("a question that is judged again is %v", f)
 	}

@@ -109,7 +109,7 @@ func (b *ruleBench) passes(want map[string]bool) {
 	b.t.Helper()
 	got := map[string]bool{}
 	for a := range want {
-		got[a] = b.node.Maps.Judge(benchSubject, datapath.Egress, 4711, netip.MustParseAddr(a), 6, 80) == datapath.ReasonForwarded
+		got[a] = b.node.Maps.Verdict(benchSubject, datapath.Egress, 4711, netip.MustParseAddr(a), 6, 80) == datapath.ReasonForwarded
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		b.t.Errorf("what passes (-want +got):\n%s", diff)

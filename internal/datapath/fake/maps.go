@@ -72,9 +72,9 @@ func (m *Maps) Monitor() datapath.MonitorFlags {
 	return m.monitor
 }
 
-// Judge says what would become of a new packet at a local endpoint, by its row and rule set. The
-// peer's address counts for rules about blocks of addresses only; it may be invalid.
-func (m *Maps) Judge(addr netip.Addr, dir datapath.Direction, peer uint32, from netip.Addr, proto uint8, port uint16) datapath.DropReason {
+// Verdict returns the verdict for a new packet at a local endpoint, by its row and rule set. The
+// peer's address matters to rules about blocks of addresses only; it may be invalid.
+func (m *Maps) Verdict(addr netip.Addr, dir datapath.Direction, peer uint32, from netip.Addr, proto uint8, port uint16) datapath.DropReason {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	ep, ok := m.addresses[addr]
@@ -88,7 +88,7 @@ func (m *Maps) Judge(addr netip.Addr, dir datapath.Direction, peer uint32, from 
 	if !ok {
 		return datapath.ReasonNoRuleSet
 	}
-	if reason := rs.Judge(dir, peer, m.blockAt(from), proto, port); !ep.Audit {
+	if reason := rs.Verdict(dir, peer, m.blockAt(from), proto, port); !ep.Audit {
 		return reason
 	}
 	return datapath.ReasonForwarded

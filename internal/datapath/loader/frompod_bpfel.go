@@ -235,7 +235,7 @@ type fromPodLbRange struct {
 	Addr fromPodAddr
 }
 
-type fromPodLbRefusals struct {
+type fromPodLbRejectCount struct {
 	_     structs.HostLayout
 	Tick  uint32
 	Count uint32
@@ -319,10 +319,10 @@ type fromPodPrefix struct {
 }
 
 type fromPodRuleSet struct {
-	_        structs.HostLayout
-	Enforced [2]uint8
-	Pad      [2]uint8
-	Shapes   [2][3]uint32
+	_          structs.HostLayout
+	Enforced   [2]uint8
+	Pad        [2]uint8
+	KeyClasses [2][3]uint32
 }
 
 type fromPodTunnelPeer struct {
@@ -355,7 +355,7 @@ const (
 	fromPodMapLbAffinity         = "lb_affinity"
 	fromPodMapLbMembers          = "lb_members"
 	fromPodMapLbRanges           = "lb_ranges"
-	fromPodMapLbRefused          = "lb_refused"
+	fromPodMapLbRejects          = "lb_rejects"
 	fromPodMapLbServices         = "lb_services"
 	fromPodMapLbSlots            = "lb_slots"
 	fromPodMapLbSockets          = "lb_sockets"
@@ -438,7 +438,7 @@ type fromPodMapSpecs struct {
 	LbAffinity         *ebpf.MapSpec `ebpf:"lb_affinity"`
 	LbMembers          *ebpf.MapSpec `ebpf:"lb_members"`
 	LbRanges           *ebpf.MapSpec `ebpf:"lb_ranges"`
-	LbRefused          *ebpf.MapSpec `ebpf:"lb_refused"`
+	LbRejects          *ebpf.MapSpec `ebpf:"lb_rejects"`
 	LbServices         *ebpf.MapSpec `ebpf:"lb_services"`
 	LbSlots            *ebpf.MapSpec `ebpf:"lb_slots"`
 	LbSockets          *ebpf.MapSpec `ebpf:"lb_sockets"`
@@ -497,7 +497,7 @@ type fromPodMaps struct {
 	LbAffinity         *ebpf.Map `ebpf:"lb_affinity"`
 	LbMembers          *ebpf.Map `ebpf:"lb_members"`
 	LbRanges           *ebpf.Map `ebpf:"lb_ranges"`
-	LbRefused          *ebpf.Map `ebpf:"lb_refused"`
+	LbRejects          *ebpf.Map `ebpf:"lb_rejects"`
 	LbServices         *ebpf.Map `ebpf:"lb_services"`
 	LbSlots            *ebpf.Map `ebpf:"lb_slots"`
 	LbSockets          *ebpf.Map `ebpf:"lb_sockets"`
@@ -531,7 +531,7 @@ func (m *fromPodMaps) Close() error {
 		m.LbAffinity,
 		m.LbMembers,
 		m.LbRanges,
-		m.LbRefused,
+		m.LbRejects,
 		m.LbServices,
 		m.LbSlots,
 		m.LbSockets,

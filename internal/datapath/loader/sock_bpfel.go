@@ -34,7 +34,7 @@ const (
 	sockMapLbAffinity         = "lb_affinity"
 	sockMapLbMembers          = "lb_members"
 	sockMapLbRanges           = "lb_ranges"
-	sockMapLbRefused          = "lb_refused"
+	sockMapLbRejects          = "lb_rejects"
 	sockMapLbServices         = "lb_services"
 	sockMapLbSlots            = "lb_slots"
 	sockMapLbSockets          = "lb_sockets"
@@ -131,7 +131,7 @@ type sockMapSpecs struct {
 	LbAffinity         *ebpf.MapSpec `ebpf:"lb_affinity"`
 	LbMembers          *ebpf.MapSpec `ebpf:"lb_members"`
 	LbRanges           *ebpf.MapSpec `ebpf:"lb_ranges"`
-	LbRefused          *ebpf.MapSpec `ebpf:"lb_refused"`
+	LbRejects          *ebpf.MapSpec `ebpf:"lb_rejects"`
 	LbServices         *ebpf.MapSpec `ebpf:"lb_services"`
 	LbSlots            *ebpf.MapSpec `ebpf:"lb_slots"`
 	LbSockets          *ebpf.MapSpec `ebpf:"lb_sockets"`
@@ -190,7 +190,7 @@ type sockMaps struct {
 	LbAffinity         *ebpf.Map `ebpf:"lb_affinity"`
 	LbMembers          *ebpf.Map `ebpf:"lb_members"`
 	LbRanges           *ebpf.Map `ebpf:"lb_ranges"`
-	LbRefused          *ebpf.Map `ebpf:"lb_refused"`
+	LbRejects          *ebpf.Map `ebpf:"lb_rejects"`
 	LbServices         *ebpf.Map `ebpf:"lb_services"`
 	LbSlots            *ebpf.Map `ebpf:"lb_slots"`
 	LbSockets          *ebpf.Map `ebpf:"lb_sockets"`
@@ -224,7 +224,7 @@ func (m *sockMaps) Close() error {
 		m.LbAffinity,
 		m.LbMembers,
 		m.LbRanges,
-		m.LbRefused,
+		m.LbRejects,
 		m.LbServices,
 		m.LbSlots,
 		m.LbSockets,

@@ -34,7 +34,7 @@ const (
 	toDeviceMapLbAffinity         = "lb_affinity"
 	toDeviceMapLbMembers          = "lb_members"
 	toDeviceMapLbRanges           = "lb_ranges"
-	toDeviceMapLbRefused          = "lb_refused"
+	toDeviceMapLbRejects          = "lb_rejects"
 	toDeviceMapLbServices         = "lb_services"
 	toDeviceMapLbSlots            = "lb_slots"
 	toDeviceMapLbSockets          = "lb_sockets"
@@ -117,7 +117,7 @@ type toDeviceMapSpecs struct {
 	LbAffinity         *ebpf.MapSpec `ebpf:"lb_affinity"`
 	LbMembers          *ebpf.MapSpec `ebpf:"lb_members"`
 	LbRanges           *ebpf.MapSpec `ebpf:"lb_ranges"`
-	LbRefused          *ebpf.MapSpec `ebpf:"lb_refused"`
+	LbRejects          *ebpf.MapSpec `ebpf:"lb_rejects"`
 	LbServices         *ebpf.MapSpec `ebpf:"lb_services"`
 	LbSlots            *ebpf.MapSpec `ebpf:"lb_slots"`
 	LbSockets          *ebpf.MapSpec `ebpf:"lb_sockets"`
@@ -176,7 +176,7 @@ type toDeviceMaps struct {
 	LbAffinity         *ebpf.Map `ebpf:"lb_affinity"`
 	LbMembers          *ebpf.Map `ebpf:"lb_members"`
 	LbRanges           *ebpf.Map `ebpf:"lb_ranges"`
-	LbRefused          *ebpf.Map `ebpf:"lb_refused"`
+	LbRejects          *ebpf.Map `ebpf:"lb_rejects"`
 	LbServices         *ebpf.Map `ebpf:"lb_services"`
 	LbSlots            *ebpf.Map `ebpf:"lb_slots"`
 	LbSockets          *ebpf.Map `ebpf:"lb_sockets"`
@@ -210,7 +210,7 @@ func (m *toDeviceMaps) Close() error {
 		m.LbAffinity,
 		m.LbMembers,
 		m.LbRanges,
-		m.LbRefused,
+		m.LbRejects,
 		m.LbServices,
 		m.LbSlots,
 		m.LbSockets,

@@ -34,7 +34,7 @@ const (
 	toNetdevMapLbAffinity         = "lb_affinity"
 	toNetdevMapLbMembers          = "lb_members"
 	toNetdevMapLbRanges           = "lb_ranges"
-	toNetdevMapLbRefused          = "lb_refused"
+	toNetdevMapLbRejects          = "lb_rejects"
 	toNetdevMapLbServices         = "lb_services"
 	toNetdevMapLbSlots            = "lb_slots"
 	toNetdevMapLbSockets          = "lb_sockets"
@@ -117,7 +117,7 @@ type toNetdevMapSpecs struct {
 	LbAffinity         *ebpf.MapSpec `ebpf:"lb_affinity"`
 	LbMembers          *ebpf.MapSpec `ebpf:"lb_members"`
 	LbRanges           *ebpf.MapSpec `ebpf:"lb_ranges"`
-	LbRefused          *ebpf.MapSpec `ebpf:"lb_refused"`
+	LbRejects          *ebpf.MapSpec `ebpf:"lb_rejects"`
 	LbServices         *ebpf.MapSpec `ebpf:"lb_services"`
 	LbSlots            *ebpf.MapSpec `ebpf:"lb_slots"`
 	LbSockets          *ebpf.MapSpec `ebpf:"lb_sockets"`
@@ -176,7 +176,7 @@ type toNetdevMaps struct {
 	LbAffinity         *ebpf.Map `ebpf:"lb_affinity"`
 	LbMembers          *ebpf.Map `ebpf:"lb_members"`
 	LbRanges           *ebpf.Map `ebpf:"lb_ranges"`
-	LbRefused          *ebpf.Map `ebpf:"lb_refused"`
+	LbRejects          *ebpf.Map `ebpf:"lb_rejects"`
 	LbServices         *ebpf.Map `ebpf:"lb_services"`
 	LbSlots            *ebpf.Map `ebpf:"lb_slots"`
 	LbSockets          *ebpf.Map `ebpf:"lb_sockets"`
@@ -210,7 +210,7 @@ func (m *toNetdevMaps) Close() error {
 		m.LbAffinity,
 		m.LbMembers,
 		m.LbRanges,
-		m.LbRefused,
+		m.LbRejects,
 		m.LbServices,
 		m.LbSlots,
 		m.LbSockets,

@@ -19,8 +19,8 @@ const (
 	ctFinForward = 1 << 2
 	ctFinReverse = 1 << 3
 	ctRST        = 1 << 4
-	ctSrcJudged  = 1 << 5
-	ctDstJudged  = 1 << 6
+	ctSrcChecked  = 1 << 5
+	ctDstChecked  = 1 << 6
 	ctService    = 1 << 7
 	ctTranslated = 1 << 8
 	ctHairpin    = 1 << 9
@@ -46,10 +46,10 @@ func fromKernelCT(k kernelCtKey, v kernelCtValue, now uint32) datapath.CTEntry {
 	if v.Flags&ctOpenedByB != 0 {
 		e.Src, e.Dst = b, a
 	}
-	if v.Flags&ctSrcJudged != 0 {
+	if v.Flags&ctSrcChecked != 0 {
 		e.SrcGeneration = v.SrcGeneration
 	}
-	if v.Flags&ctDstJudged != 0 {
+	if v.Flags&ctDstChecked != 0 {
 		e.DstGeneration = v.DstGeneration
 	}
 	if v.Flags&ctTranslated != 0 {

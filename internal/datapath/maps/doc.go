@@ -12,5 +12,5 @@
 //
 // What always holds in the kernel: an endpoint row under an address also stands under its
 // interface; a rule set that an endpoint points at is whole, except while UpdateRuleSet runs; a
-// rule set's descriptor names every shape of key that its entries have.
+// rule set's descriptor names every class of key that its entries have.
 package maps

@@ -191,7 +191,7 @@ type kernelLbRange struct {
 	Addr kernelAddr
 }
 
-type kernelLbRefusals struct {
+type kernelLbRejectCount struct {
 	_     structs.HostLayout
 	Tick  uint32
 	Count uint32
@@ -275,10 +275,10 @@ type kernelPrefix struct {
 }
 
 type kernelRuleSet struct {
-	_        structs.HostLayout
-	Enforced [2]uint8
-	Pad      [2]uint8
-	Shapes   [2][3]uint32
+	_          structs.HostLayout
+	Enforced   [2]uint8
+	Pad        [2]uint8
+	KeyClasses [2][3]uint32
 }
 
 type kernelTunnelPeer struct {
@@ -311,7 +311,7 @@ const (
 	kernelMapLbAffinity         = "lb_affinity"
 	kernelMapLbMembers          = "lb_members"
 	kernelMapLbRanges           = "lb_ranges"
-	kernelMapLbRefused          = "lb_refused"
+	kernelMapLbRejects          = "lb_rejects"
 	kernelMapLbServices         = "lb_services"
 	kernelMapLbSlots            = "lb_slots"
 	kernelMapLbSockets          = "lb_sockets"
@@ -392,7 +392,7 @@ type kernelMapSpecs struct {
 	LbAffinity         *ebpf.MapSpec `ebpf:"lb_affinity"`
 	LbMembers          *ebpf.MapSpec `ebpf:"lb_members"`
 	LbRanges           *ebpf.MapSpec `ebpf:"lb_ranges"`
-	LbRefused          *ebpf.MapSpec `ebpf:"lb_refused"`
+	LbRejects          *ebpf.MapSpec `ebpf:"lb_rejects"`
 	LbServices         *ebpf.MapSpec `ebpf:"lb_services"`
 	LbSlots            *ebpf.MapSpec `ebpf:"lb_slots"`
 	LbSockets          *ebpf.MapSpec `ebpf:"lb_sockets"`
@@ -451,7 +451,7 @@ type kernelMaps struct {
 	LbAffinity         *ebpf.Map `ebpf:"lb_affinity"`
 	LbMembers          *ebpf.Map `ebpf:"lb_members"`
 	LbRanges           *ebpf.Map `ebpf:"lb_ranges"`
-	LbRefused          *ebpf.Map `ebpf:"lb_refused"`
+	LbRejects          *ebpf.Map `ebpf:"lb_rejects"`
 	LbServices         *ebpf.Map `ebpf:"lb_services"`
 	LbSlots            *ebpf.Map `ebpf:"lb_slots"`
 	LbSockets          *ebpf.Map `ebpf:"lb_sockets"`
@@ -485,7 +485,7 @@ func (m *kernelMaps) Close() error {
 		m.LbAffinity,
 		m.LbMembers,
 		m.LbRanges,
-		m.LbRefused,
+		m.LbRejects,
 		m.LbServices,
 		m.LbSlots,
 		m.LbSockets,

@@ -162,7 +162,7 @@ func mapNames() []string {
 	return []string{
 		kernelMapEndpoints, kernelMapAddresses, kernelMapRuleSets, kernelMapPolicy,
 		kernelMapIpcache, kernelMapIpcachePrefix, kernelMapTunnelPeers, kernelMapInterfaces, kernelMapBlocks, kernelMapLbServices, kernelMapLbSlots,
-		kernelMapLbMembers, kernelMapLbRanges, kernelMapLbTables, kernelMapLbRefused, kernelMapLbAffinity, kernelMapLbSockets, kernelMapCt,
+		kernelMapLbMembers, kernelMapLbRanges, kernelMapLbTables, kernelMapLbRejects, kernelMapLbAffinity, kernelMapLbSockets, kernelMapCt,
 		kernelMapCtAccounts, kernelMapCtExcess, kernelMapMasquerade, kernelMapMasqueradeAccounts, kernelMapFragments,
 		kernelMapMetrics, kernelMapMonitor,
 		kernelMapEventsDrop, kernelMapEventsVerdict, kernelMapEventsTrace, kernelMapEventsLost, kernelMapEventShares,

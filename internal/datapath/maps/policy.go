@@ -11,14 +11,14 @@ import (
 	"github.com/hawser-net/hawser/internal/datapath"
 )
 
-// shapeAnyProto is SHAPE_ANY_PROTO of bpf/lib/maps.h; shapes 0 to 16 are a protocol with 16-n bits
-// of port.
+// classAnyProto is KEY_CLASS_ANY_PROTO of bpf/lib/maps.h; classes 0 to 16 are a protocol with 16-n
+// bits of port.
 const (
-	shapeAnyProto = 17
-	shapes        = 18
+	classAnyProto = 17
+	keyClasses    = 18
 )
 
-// Kinds of peers in rule_set.shapes, as in bpf/lib/maps.h.
+// Kinds of peers in rule_set.key_classes, as in bpf/lib/maps.h.
 const (
 	peerOne = iota
 	peerAny
@@ -31,15 +31,15 @@ type ruleSetState struct {
 	described  bool // it has a descriptor; if not, a crash interrupted its making or removal
 	enforced   [2]bool
 	entries    map[datapath.PolicyKey]datapath.PolicyEntry
-	shapeCount [2][peerKinds][shapes]int
+	classCount [2][peerKinds][keyClasses]int
 }
 
 func newRuleSetState() *ruleSetState {
 	return &ruleSetState{entries: make(map[datapath.PolicyKey]datapath.PolicyEntry)}
 }
 
-// shape returns where a key counts: direction, kind of peer, and form.
-func shape(k datapath.PolicyKey) (dir, who, form int) {
+// keyClass returns where a key counts: direction, kind of peer, and class.
+func keyClass(k datapath.PolicyKey) (dir, who, class int) {
 	switch {
 	case k.Identity == 0:
 		who = peerAny
@@ -49,7 +49,7 @@ func shape(k datapath.PolicyKey) (dir, who, form int) {
 		who = peerOne
 	}
 	if k.Proto == 0 {
-		return int(k.Direction), who, shapeAnyProto
+		return int(k.Direction), who, classAnyProto
 	}
 	return int(k.Direction), who, 16 - int(k.PortBits)
 }
@@ -58,8 +58,8 @@ func (s *ruleSetState) add(k datapath.PolicyKey, e datapath.PolicyEntry) (added 
 	_, known := s.entries[k]
 	s.entries[k] = e
 	if !known {
-		d, w, f := shape(k)
-		s.shapeCount[d][w][f]++
+		d, w, f := keyClass(k)
+		s.classCount[d][w][f]++
 	}
 	return !known
 }
@@ -69,28 +69,28 @@ func (s *ruleSetState) remove(k datapath.PolicyKey) (removed bool) {
 		return false
 	}
 	delete(s.entries, k)
-	d, w, f := shape(k)
-	s.shapeCount[d][w][f]--
+	d, w, f := keyClass(k)
+	s.classCount[d][w][f]--
 	return true
 }
 
-// descriptor returns the kernel's descriptor, with the shapes of further keys included.
+// descriptor returns the kernel's descriptor, with the classes of further keys included.
 func (s *ruleSetState) descriptor(more map[datapath.PolicyKey]datapath.PolicyEntry) (d kernelRuleSet) {
 	for dir := range 2 {
 		if s.enforced[dir] {
 			d.Enforced[dir] = 1
 		}
 		for who := range peerKinds {
-			for form, n := range s.shapeCount[dir][who] {
+			for class, n := range s.classCount[dir][who] {
 				if n > 0 {
-					d.Shapes[dir][who] |= 1 << form
+					d.KeyClasses[dir][who] |= 1 << class
 				}
 			}
 		}
 	}
 	for k := range more {
-		dir, who, form := shape(k)
-		d.Shapes[dir][who] |= 1 << form
+		dir, who, class := keyClass(k)
+		d.KeyClasses[dir][who] |= 1 << class
 	}
 	return d
 }
@@ -172,19 +172,19 @@ func (m *Maps) readRuleSets() (map[datapath.RuleSetID]*ruleSetState, error) {
 // mostSpecificFirst returns the keys in the order in which they come into force: what covers others
 // must not be there before them.
 func mostSpecificFirst(entries map[datapath.PolicyKey]datapath.PolicyEntry) []datapath.PolicyKey {
-	var at [shapes + 1]int // where the keys of a form start
+	var at [keyClasses + 1]int // where the keys of a class start
 	for k := range entries {
-		_, _, form := shape(k)
-		at[form+1]++
+		_, _, class := keyClass(k)
+		at[class+1]++
 	}
-	for form := range shapes {
-		at[form+1] += at[form]
+	for class := range keyClasses {
+		at[class+1] += at[class]
 	}
 	order := make([]datapath.PolicyKey, len(entries))
 	for k := range entries {
-		_, _, form := shape(k)
-		order[at[form]] = k
-		at[form]++
+		_, _, class := keyClass(k)
+		order[at[class]] = k
+		at[class]++
 	}
 	return order
 }
@@ -293,7 +293,7 @@ func (m *Maps) install(rs datapath.RuleSet, s *ruleSetState, added, changed map[
 	if err := m.room(len(rs.Entries), len(added)); err != nil {
 		return err
 	}
-	// If the rule set is in use, its descriptor must know the new shapes before they matter.
+	// If the rule set is in use, its descriptor must know the new key classes before they matter.
 	if s.described {
 		if err := m.describe(rs.ID, s, added); err != nil {
 			return err

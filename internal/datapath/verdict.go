@@ -1,10 +1,10 @@
 package datapath
 
-// Judge says what the rule set makes of a packet: ReasonForwarded, ReasonPolicyDenied or
-// ReasonPolicyDeny. It is the rule of the package comment in its most literal form, slow and plain:
-// the measure for the kernel's programs, and an explanation for people. Port is the ICMP type for
-// ICMP; block is the identity of the block that the peer's address is in, 0 if it is in none.
-func (rs RuleSet) Judge(dir Direction, identity, block uint32, proto uint8, port uint16) DropReason {
+// Verdict returns the rule set's verdict for a packet: ReasonForwarded, ReasonPolicyDenied or
+// ReasonPolicyDeny. It is the algorithm of the package comment, written as plainly as possible:
+// tests compare the kernel's programs with it. Port is the ICMP type for ICMP; block is the
+// identity of the block that the peer's address is in, 0 if it is in none.
+func (rs RuleSet) Verdict(dir Direction, identity, block uint32, proto uint8, port uint16) DropReason {
 	var found []PolicyEntry
 	for _, who := range []uint32{identity, 0, block} {
 		if e, ok := rs.mostSpecific(dir, who, proto, port); ok {

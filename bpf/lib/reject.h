@@ -11,16 +11,16 @@
 enum {
 	/* Rejects that a processor sends in a tick; more would serve those who flood others with
 	 * spoofed source addresses. */
-	REFUSALS_PER_TICK = 1000,
+	REJECTS_PER_TICK = 1000,
 	ANSWER_TTL = 64,
 	/* Of the packet that an ICMP error is about, eight bytes of its transport are promised. */
 	QUOTED_L4 = 8,
 };
 
-static __always_inline bool may_refuse(void)
+static __always_inline bool may_reject(void)
 {
 	__u32 zero = 0, now = ct_now();
-	struct lb_refusals *r = bpf_map_lookup_elem(&lb_refused, &zero);
+	struct lb_reject_count *r = bpf_map_lookup_elem(&lb_rejects, &zero);
 
 	if (!r)
 		return false;
@@ -28,11 +28,11 @@ static __always_inline bool may_refuse(void)
 		r->tick = now;
 		r->count = 0;
 	}
-	return r->count++ < REFUSALS_PER_TICK;
+	return r->count++ < REJECTS_PER_TICK;
 }
 
-/* The sum of the answer's pseudo-header. The question's addresses do as well: a sum knows no
- * order. */
+/* The checksum of the reply's pseudo-header, from the addresses of the packet that it replies to:
+ * the order does not matter in a sum. */
 static __always_inline __u64 pseudo_sum(const struct packet *p, __u32 len, __u8 proto)
 {
 	const struct addr *a = &p->src, *b = &p->dst;
@@ -43,15 +43,16 @@ static __always_inline __u64 pseudo_sum(const struct packet *p, __u32 len, __u8 
 	return sum + a->w[0] + a->w[1] + a->w[2] + a->w[3] + b->w[0] + b->w[1] + b->w[2] + b->w[3];
 }
 
-/* Says whether the kernel has left the transport's checksum to a device: then it, or the device,
- * will sum up what follows the question's network header, and put the result where the question has
- * it, whatever is there by then. Destroys that checksum. Returns 1, 0 or negative on failure. */
+/* Reports whether the kernel has left the transport's checksum to a device: then it, or the device,
+ * will sum up what follows the network header, and write the result at the offset where the
+ * original packet has its checksum, whatever is there by then. Destroys that checksum. Returns 1, 0
+ * or negative on failure. */
 static __always_inline int checksum_is_left(struct __sk_buff *ctx, const struct packet *p)
 {
 	__u16 before = 0x1234, after;
 	__u32 off = p->l4 + checksum_offset(p->proto);
 
-	/* A change of what is summed up shows in a checksum that is complete, and in no other. */
+	/* A change of the payload shows in a checksum that is complete, and in no other. */
 	if (bpf_skb_store_bytes(ctx, off, &before, sizeof(before), BPF_F_RECOMPUTE_CSUM) ||
 	    bpf_l4_csum_replace(ctx, off, 0, 1, sizeof(before)) ||
 	    bpf_skb_load_bytes(ctx, off, &after, sizeof(after)))
@@ -59,7 +60,7 @@ static __always_inline int checksum_is_left(struct __sk_buff *ctx, const struct 
 	return before == after;
 }
 
-/* Writes the network header of an answer whose transport header has been written. */
+/* Writes the network header of a reply whose transport header has been written. */
 static __noinline __maybe_unused int answer_network(struct __sk_buff *ctx, const struct packet *p, __u8 proto, __u32 len)
 {
 	__u8 macs[12];
@@ -84,7 +85,7 @@ static __noinline __maybe_unused int answer_network(struct __sk_buff *ctx, const
 	return bpf_skb_store_bytes(ctx, ETH_LEN, &ip, sizeof(ip), BPF_F_RECOMPUTE_CSUM) ? DROP_ENCAP_FAILED : 0;
 }
 
-/* Turns a TCP segment into the reset that answers it (RFC 9293 3.10.7.1). */
+/* Turns a TCP segment into the reset in reply to it (RFC 9293 3.10.7.1). */
 static __noinline __maybe_unused int answer_reset(struct __sk_buff *ctx, const struct packet *p)
 {
 	struct tcp_header in, out = {.src = p->dport, .dst = p->sport, .offset = 5 << 4};
@@ -138,7 +139,7 @@ static __noinline __maybe_unused int answer_unreachable(struct __sk_buff *ctx, c
 		    bpf_skb_load_bytes(ctx, ETH_LEN, out.quoted, sizeof(struct ipv4_header) + QUOTED_L4))
 		return DROP_MALFORMED;
 	int left = checksum_is_left(ctx, p);
-	/* A device would spoil what of SCTP's is left to it: it knows another sum. */
+	/* Only UDP's checksum can be left to a device here: SCTP's is a CRC. */
 	if (left < 0 || (left && p->proto != PROTO_UDP))
 		return DROP_ENCAP_FAILED;
 	/* A sum that is left overwrites the second half of a field that nobody reads. If the
@@ -159,13 +160,13 @@ static __noinline __maybe_unused int answer_unreachable(struct __sk_buff *ctx, c
 
 /* Counts and reports a packet as dropped for a reason, and turns it into the reply that rejects it,
  * with the hardware addresses swapped. Returns 0 if there is a reply to send, or the reason to drop
- * the packet without. There is none to resets, to fragments, whose rest would be rejected again,
- * and to packets with options, which nobody sends to a service. */
-static __noinline __maybe_unused int refuse(struct __sk_buff *ctx, const struct packet *p, struct report *report, int reason)
+ * the packet without. There is no reply to resets, to fragments, whose rest would be rejected
+ * again, and to packets with options, which no client of a service sends. */
+static __noinline __maybe_unused int reject(struct __sk_buff *ctx, const struct packet *p, struct report *report, int reason)
 {
 	__u32 plain = ETH_LEN + (p->v6 ? sizeof(struct ipv6_header) : sizeof(struct ipv4_header));
 
-	if (p->fragment || p->l4 != plain || p->kind != KIND_FLOW || (p->tcp_flags & TCP_RST) || !may_refuse())
+	if (p->fragment || p->l4 != plain || p->kind != KIND_FLOW || (p->tcp_flags & TCP_RST) || !may_reject())
 		return reason;
 	report->reason = reason;
 	count(ctx, reason, report->direction);

@@ -55,9 +55,9 @@ func reset(in frame, seq, ack uint32, flags uint8) []byte {
 	return withChecksum(b)
 }
 
-// TestRefuse: whoever asks for a service that nobody serves gets an error, exactly as by a host
+// TestReject: whoever asks for a service that nobody serves gets an error, exactly as by a host
 // whose port is closed.
-func TestRefuse(t *testing.T) {
+func TestReject(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		n := newNode(t, testConfig())
 		n.allowAll()
@@ -139,8 +139,8 @@ func TestRefuse(t *testing.T) {
 	})
 }
 
-// TestRefuseLimit: a flood is not answered in full.
-func TestRefuseLimit(t *testing.T) {
+// TestRejectLimit: a flood is not answered in full.
+func TestRejectLimit(t *testing.T) {
 	n := newNode(t, testConfig())
 	n.allowAll()
 	n.publish(vip4, udp, nil)
