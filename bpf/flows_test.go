@@ -109,6 +109,12 @@ func TestEchoDirections(t *testing.T) {
 	n.expect("ping", delivered(), func() result { return n.fromA(ping) })
 	n.expect("ping the other way", dropped(datapath.ReasonPolicyDenied, out), func() result { return n.fromB(back) })
 	n.expect("answer", delivered(), func() result { return n.fromB(ping.reply()) })
+	// Without an id the two have the same ends.
+	ping.icmpID, back.icmpID = 0, 0
+	n.expect("ping without an id", delivered(), func() result { return n.fromA(ping) })
+	n.expect("ping the other way without an id", dropped(datapath.ReasonPolicyDenied, out), func() result { return n.fromB(back) })
+	n.expect("answer that nobody asked", dropped(datapath.ReasonPolicyDenied, out), func() result { return n.fromA(back.reply()) })
+	n.expect("answer without an id", delivered(), func() result { return n.fromB(ping.reply()) })
 	// Types are judged one by one; those that are no echo are never tracked.
 	n.rules(setA, allow(out, idB, icmp, 13))
 	n.rules(setB, allow(in, idA, icmp, 13))

@@ -1,26 +1,23 @@
 //go:build ignore
 
 /* Packets that arrive on a device of the node other than the native device: ingress. Its addresses
- * may be frontends for clients outside the cluster. All else goes to the stack: no traffic of the
- * cluster arrives here. */
+ * may be frontends for clients outside the cluster, and backends outside may answer here. All else
+ * goes to the stack: no traffic of the cluster arrives here. */
 #include "lib/dsr.h"
 #include "lib/nodeport.h"
 
 static __always_inline int from_device_packet(struct __sk_buff *ctx, struct report *report)
 {
-	int action = NOT_A_SERVICE;
 	struct packet p;
 	__u16 type;
+	int action;
 
 	report->outcome = OUTCOME_STACK;
 	if (!cfg.node_port || is_tagged(ctx) || frame_type(ctx, &type))
 		return TC_ACT_OK;
 	if (ctx->pkt_type != PACKET_HOST || parse_network(ctx, &p, type) || !is_lb_proto(&p) || parse_transport(ctx, &p, frag_owner(&p)))
 		return TC_ACT_OK;
-	if (p.kind == KIND_FLOW)
-		action = node_port(ctx, &p, report);
-	else if (p.kind == KIND_ERROR)
-		action = node_port_error(ctx, &p, report);
+	action = node_port_packet(ctx, &p, report);
 	return action == NOT_A_SERVICE ? TC_ACT_OK : action;
 }
 

@@ -54,18 +54,8 @@ static __always_inline int from_netdev_packet(struct __sk_buff *ctx, struct repo
 	if (!ours)
 		return TC_ACT_OK;
 	if (cfg.node_port && parsed) {
-		int action = NOT_A_SERVICE;
+		int action = node_port_packet(ctx, &p, report);
 
-		if (p.kind == KIND_FLOW) {
-			/* A flow keeps its port, even if the port becomes a frontend's
-			 * meanwhile. */
-			if (is_host(&p.dst, p.v6))
-				action = node_port_reply(ctx, &p, report);
-			if (action == NOT_A_SERVICE)
-				action = node_port(ctx, &p, report);
-		} else if (p.kind == KIND_ERROR) {
-			action = node_port_error(ctx, &p, report);
-		}
 		if (action != NOT_A_SERVICE)
 			return action;
 	}

@@ -446,6 +446,126 @@ func TestMasqueradeShare(t *testing.T) {
 	})
 }
 
+// TestMasqueradeForgedReply: what claims to be a backend's answer has come by the way that leads to
+// the backend: a pod's of another node by the tunnel, if there is one, and those of pods and nodes
+// by no other device than the one that connects the nodes. Backends outside answer by any device.
+func TestMasqueradeForgedReply(t *testing.T) {
+	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
+		forged := dropped(datapath.ReasonInvalidSourceIP, in)
+		t.Run("tunnel", func(t *testing.T) {
+			o := newOutside(t, v6, func(c *datapath.Config) { c.Tunnel, c.TunnelIfIndex, c.TunnelPort = true, 8, tunnelPort })
+			o.as = router
+			o.know(otherNode)
+			o.must(o.maps.UpsertIPCache([]datapath.IPCacheEntry{{Prefix: netip.PrefixFrom(r, r.BitLen()), Identity: idR, TunnelEndpoint: otherNode}}))
+			o.serve(udp, 9000, 9000)
+			f := o.request(udp, 40000)
+			f.ethDst, f.ethSrc = o.device, mac("02:00:00:00:00:77")
+			r := o.expect("a client", redirected(in), func() result { return o.arrive(f) })
+			answer := frame{src: o.pod, dst: o.as, proto: udp, sport: 9000, dport: binary.BigEndian.Uint16(r.out[o.l4:])}
+			o.expect("an answer past the tunnel", forged, func() result { return o.arrive(answer) })
+		})
+		for name, native := range map[string]bool{"the nodes' device": true, "another device": false} {
+			t.Run(name, func(t *testing.T) {
+				ns, err := sharedNamespace() // a test run's device is an interface of this
+				if err != nil {
+					t.Fatal(err)
+				}
+				program := loader.FromDevice
+				o := newOutside(t, v6, func(c *datapath.Config) {
+					c.OtherIfIndexes = []int{9}
+					if native {
+						program, c.NativeIfIndex = loader.FromNetdev, ns.ifA
+					}
+				})
+				prefix := netip.PrefixFrom(o.pod, o.pod.BitLen())
+				by := func(f frame) result {
+					f.ethDst, f.ethSrc = o.device, mac("02:00:00:00:00:77")
+					return o.run(o.loader.Program(program), o.ifA, 0, withChecksum(f.bytes()))
+				}
+				o.serve(udp, 9000, 9000)
+				f := o.request(udp, 40000)
+				port := binary.BigEndian.Uint16(o.expect("a client", redirected(in), func() result { return by(f) }).out[o.l4:])
+				answer := frame{src: o.pod, dst: o.as, proto: udp, sport: 9000, dport: port}
+				for what, identity := range map[string]uint32{"a pod": idR, "a node": 6, "the world": 0, "an address that rules name": 1 << 24} {
+					o.must(o.maps.DeleteIPCache([]netip.Prefix{prefix}))
+					if identity != 0 {
+						o.must(o.maps.UpsertIPCache([]datapath.IPCacheEntry{{Prefix: prefix, Identity: identity}}))
+					}
+					want := redirected(in)
+					if !native && (identity == idR || identity == 6) {
+						want = forged
+					}
+					o.expect(what, want, func() result { return by(answer) })
+				}
+			})
+		}
+	})
+}
+
+// TestMasqueradePortReuse: a client outside that opens a connection with the ports of an earlier one
+// is led to a backend of now.
+func TestMasqueradePortReuse(t *testing.T) {
+	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
+		o := newOutside(t, v6, nil)
+		o.rules(setB, allow(in, 0, 0, 0))
+		o.serve(tcp, 9000, 9000)
+		f := o.request(tcp, 40000)
+		o.answered("answer", o.ask("opens", f), f)
+		o.pod = b
+		o.serve(tcp, 9000, 9000)
+		f.tcpFlags = ack
+		o.ask("goes on", f)
+		f.tcpFlags = syn
+		got := o.expect("opens by the same port", delivered(), func() result { return o.arrive(f) })
+		if dst := addrAt(got.out, v6, true); dst != b {
+			t.Errorf("the new connection went to %s", dst)
+		}
+	})
+}
+
+// TestMasqueradeShareOfEnded: a client who has as many entries as he may have is served on with
+// those of his flows that have ended, with no agent there to remove them; and with those of nobody
+// else.
+func TestMasqueradeShareOfEnded(t *testing.T) {
+	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
+		const first, count = 62000, 12 // too few to divide among groups
+		o := newOutside(t, v6, func(c *datapath.Config) {
+			c.MasqueradePorts = datapath.PortRange{First: first, Last: first + count - 1}
+			c.CTTimeouts = datapath.CTTimeouts{TCP: time.Hour, TCPSyn: time.Hour, TCPFin: time.Hour, Any: 4 * time.Second}
+		})
+		o.serve(tcp, 9000, 9000)
+		o.serve(udp, 9000, 9000)
+		accounts := o.maps.Replacements()["masquerade_accounts"]
+		fill := func() { // as if all clients had as many as they may have
+			t.Helper()
+			for i := range accounts.MaxEntries() {
+				o.must(accounts.Put(i, o.maps.MasqueradeShare()))
+			}
+		}
+		for i := range uint16(count / 2) {
+			o.ask("datagram", o.request(udp, 20000+i))
+			o.ask("connection", o.request(tcp, 20000+i))
+		}
+		fill()
+		full := dropped(datapath.ReasonNoPort, in)
+		o.expect("while all go on", full, func() result { return o.arrive(o.request(udp, 30000)) })
+		for range 4 {
+			waitTick()
+		}
+		other := o.request(udp, 30000)
+		other.src = w.Next() // whose hash is another
+		o.expect("another client, whose entries these are not", full, func() result { return o.arrive(other) })
+		for i := range uint16(count / 2) {
+			o.ask("a datagram when others have ended", o.request(udp, 30000+i))
+		}
+		o.expect("as many as have ended", full, func() result { return o.arrive(o.request(udp, 31000)) })
+		o.expect("a connection, of which none has ended", full, func() result { return o.arrive(o.request(tcp, 31000)) })
+		if n := o.lent(); n != count {
+			t.Errorf("%d entries, want %d", n, count)
+		}
+	})
+}
+
 // TestMasqueradeSockets: a port that a socket of the node has is not lent, nor is a frontend's; one
 // that is lent stays lent if it becomes a frontend's.
 func TestMasqueradeSockets(t *testing.T) {

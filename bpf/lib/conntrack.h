@@ -249,8 +249,8 @@ static __noinline int related_key(struct __sk_buff *ctx, const struct packet *p,
 
 		if (!request && !reply)
 			return DROP_UNKNOWN_RELATED;
-		sport = request ? l4.id : 0;
-		dport = request ? 0 : l4.id;
+		sport = request ? echo_port(l4.id) : 0;
+		dport = request ? 0 : echo_port(l4.id);
 	} else {
 		return DROP_UNKNOWN_RELATED;
 	}

@@ -197,6 +197,45 @@ static __always_inline bool lb_key_set_remote_node(struct lb_key *key, const str
 	return node && node->same_cluster;
 }
 
+/* Says whether the frontend that a packet is for leads to a backend. */
+__noinline int lb_leads_to(const struct packet *p, __u32 scope, const struct addr *backend, __u16 port)
+{
+	struct lb_member member = {.backend.port = port};
+	struct lb_service *service;
+	struct lb_key key;
+
+	if (!p || !backend)
+		return false;
+	member.backend.addr = *backend;
+	/* As in lb_choose: the frontend may get another set meanwhile. */
+	for (int i = 0; i < 2; i++) {
+		lb_key_set(&key, p, scope);
+		service = bpf_map_lookup_elem(&lb_services, &key);
+		if (!service && scope == LB_SCOPE_INTERNAL && lb_key_set_remote_node(&key, p))
+			service = bpf_map_lookup_elem(&lb_services, &key);
+		if (!service)
+			return false;
+		member.set = service->set;
+		if (bpf_map_lookup_elem(&lb_members, &member))
+			return true;
+	}
+	return false;
+}
+
+/* Has a connection that a client opens with the ports of an earlier one choose its backend anew, if
+ * the earlier one's is none any more: its address may be anybody's by now. The earlier connection
+ * may go on, or have been forgotten by everybody but this node. */
+static __always_inline void lb_reopen(const struct packet *p, struct found *f, __u8 scope)
+{
+	struct addr backend;
+
+	if (likely(!ct_is_syn(p)) || !ct_alive(f->flow, f->c.now) || !(f->flow->flags & CT_SERVICE))
+		return;
+	backend = f->flow->nat;
+	if (!lb_leads_to(p, scope, &backend, f->flow->nat_port))
+		f->flow = NULL;
+}
+
 /* Translates a packet of which find has been asked, if it is for a service. Returns 0 or a drop
  * reason. */
 static __always_inline int translate(struct __sk_buff *ctx, struct packet *p, struct found *f,
@@ -213,6 +252,7 @@ static __always_inline int translate(struct __sk_buff *ctx, struct packet *p, st
 		return 0;
 	}
 	to.owner = f->c.sides.src_owner;
+	lb_reopen(p, f, scope);
 	if (ct_alive(f->flow, f->c.now) && likely(!(f->flow->flags & CT_SERVICE))) {
 		if (likely(scope != LB_SCOPE_INTERNAL || !lb_collides(f)))
 			return 0;

@@ -91,10 +91,15 @@ static __always_inline bool masquerade_idle(const struct masquerade_value *entry
 	return entry->closed && (__s32)(entry->expires - now) <= (__s32)(cfg.timeout_tcp_fin - MASQUERADE_IDLE);
 }
 
+static __always_inline __u32 masquerade_account_index(const struct addr *client)
+{
+	return addr_hash(client) % MASQUERADE_ACCOUNTS;
+}
+
 /* The number of bindings of clients whose addresses have the same hash. */
 static __always_inline __u32 *masquerade_account(const struct addr *client)
 {
-	__u32 index = addr_hash(client) % MASQUERADE_ACCOUNTS;
+	__u32 index = masquerade_account_index(client);
 
 	return bpf_map_lookup_elem(&masquerade_accounts, &index);
 }
@@ -205,16 +210,23 @@ __noinline __u32 masquerade_random_port(const struct addr *client, bool reserved
 	return cfg.masquerade_first + random;
 }
 
-/* Reports whether the port of *key is bound to a flow that lives: where ports are scarce, to one
- * whose connection is not closed. */
-__noinline int masquerade_port_taken(const struct masquerade_key *key, bool scarce)
+/* Reports whether the port of *key is bound to a flow that lives: where ports are scarce, to one whose
+ * connection is not closed. A client whose account is full is given no new bindings, but those of
+ * its account that have ended: they count until the agent removes them. */
+__noinline int masquerade_port_taken(const struct masquerade_key *key, const struct addr *client, bool scarce)
 {
 	__u32 now = ct_now();
+	__u32 *account;
 
-	if (!key)
+	if (!key || !client)
 		return true;
 	struct masquerade_value *entry = bpf_map_lookup_elem(&masquerade, key);
 
+	account = masquerade_account(client);
+	/* Bindings made while the agent counts may be missing: a negative number is none. */
+	if (account && (__s32)*account >= (__s32)cfg.masquerade_share &&
+	    (!entry || masquerade_account_index(&entry->client) != masquerade_account_index(client)))
+		return true;
 	return masquerade_alive(entry, now) && !(scarce && masquerade_idle(entry, now));
 }
 
@@ -228,10 +240,6 @@ __noinline int masquerade_new_port(struct __sk_buff *ctx, const struct ct_key *k
 	struct ct_value *flow = bpf_map_lookup_elem(&ct, key);
 	if (!flow)
 		return 0;
-	__u32 *account = masquerade_account(&p->src);
-	/* Bindings made while the agent counts may be missing: a negative count is 0. */
-	if (account && (__s32)*account >= (__s32)cfg.masquerade_share)
-		return 0;
 	__u32 expires = flow->expires;
 	int tries = p->proto == PROTO_SCTP ? 1 : MASQUERADE_TRIES;
 
@@ -240,7 +248,7 @@ __noinline int masquerade_new_port(struct __sk_buff *ctx, const struct ct_key *k
 	for (int i = 0; i < MASQUERADE_TRIES && i < tries; i++) {
 		if (tries > 1)
 			binding.port = htons(masquerade_random_port(&p->src, i >= MASQUERADE_TRIES / 2));
-		if (masquerade_port_taken(&binding, i % (MASQUERADE_TRIES / 2) >= MASQUERADE_FREE_TRIES) || port_in_use(ctx, &binding, p->v6))
+		if (masquerade_port_taken(&binding, &p->src, i % (MASQUERADE_TRIES / 2) >= MASQUERADE_FREE_TRIES) || port_in_use(ctx, &binding, p->v6))
 			continue;
 		if (masquerade_bind(&binding, p, expires, false))
 			return ct_set_masquerade_port(key, binding.port) ? binding.port : 0;
@@ -437,6 +445,21 @@ __noinline int masquerade_extend(const struct ct_key *key, const struct ct_value
 	return 0;
 }
 
+/* Says whether a reply to the node can be from its source, by the way that it has come: a pod's of
+ * another node comes by the tunnel if there is one, and those of pods and nodes by no device but
+ * one that joins the nodes. Who has sent what comes by the tunnel, from_overlay has found out. */
+static __always_inline bool is_forged_reply(const struct __sk_buff *ctx, const struct packet *p, const struct report *report)
+{
+	struct ipcache_value *from;
+
+	if (report->program == PROGRAM_FROM_OVERLAY)
+		return false;
+	from = ipcache_lookup(&p->src, p->v6);
+	if (is_spoofed(p, from))
+		return true;
+	return (cfg.other_devices || cfg.interfaces) && from && !is_outside(from->identity) && !joins_nodes(ctx->ifindex);
+}
+
 /* Sends the reply of a backend of another node to its client, from the frontend. Returns an action,
  * a drop reason negated, or NOT_A_SERVICE. */
 static __noinline __maybe_unused int node_port_reply(struct __sk_buff *ctx, struct packet *p, struct report *report)
@@ -448,6 +471,8 @@ static __noinline __maybe_unused int node_port_reply(struct __sk_buff *ctx, stru
 
 	if (p->kind != KIND_FLOW || !masquerade_lookup(p, found.c.now, &to))
 		return NOT_A_SERVICE;
+	if (is_forged_reply(ctx, p, report))
+		return -DROP_INVALID_SOURCE_IP;
 	reason = rewrite_end(ctx, p, &to.client, to.client_port, true);
 	if (reason)
 		return -reason;
@@ -593,4 +618,20 @@ static __always_inline int node_port_local_reply(struct __sk_buff *ctx, struct p
 		return -reason;
 	/* The port is the client's choice. */
 	return for_tunnel(p) ? -DROP_TUNNEL_NOT_FROM_NODE : TC_ACT_OK;
+}
+
+/* Handles a packet from outside that may be for a service, or about a flow through one. Returns an
+ * action, a drop reason negated, or NOT_A_SERVICE. */
+static __always_inline int node_port_packet(struct __sk_buff *ctx, struct packet *p, struct report *report)
+{
+	int action = NOT_A_SERVICE;
+
+	if (p->kind == KIND_ERROR)
+		return node_port_error(ctx, p, report);
+	if (p->kind != KIND_FLOW)
+		return NOT_A_SERVICE;
+	/* A flow keeps its port, even if the port becomes a frontend's meanwhile. */
+	if (is_host(&p->dst, p->v6))
+		action = node_port_reply(ctx, p, report);
+	return action == NOT_A_SERVICE ? node_port(ctx, p, report) : action;
 }

@@ -7,8 +7,8 @@
 
 enum kind {
 	KIND_FLOW = 1,	 /* TCP, UDP, SCTP */
-	KIND_ECHO,	 /* ICMP echo request: sport is the id, dport 0 */
-	KIND_ECHO_REPLY, /* sport 0, dport the id */
+	KIND_ECHO,	 /* ICMP echo request: sport is that of the id, dport 0 */
+	KIND_ECHO_REPLY, /* sport 0, dport that of the id */
 	KIND_ERROR,	 /* ICMP error about another packet */
 	KIND_ICMP,	 /* any other ICMP message: checked packet by packet, never tracked */
 	KIND_NEIGHBOUR,	 /* IPv6 neighbour and router discovery, ICMP redirects */
@@ -72,16 +72,23 @@ static __always_inline int frame_type(struct __sk_buff *ctx, __u16 *type)
 	return 0;
 }
 
+/* The port of an echo's id. It is never 0, the port of the other side: else a ping without an id
+ * and one the other way would be one flow. */
+static __always_inline __u16 echo_port(__u16 id)
+{
+	return id ? id : 0xFFFF;
+}
+
 static __always_inline int parse_icmp4(struct packet *p, const struct icmp_header *icmp)
 {
 	switch (icmp->type) {
 	case ICMP_ECHO:
 		p->kind = KIND_ECHO;
-		p->sport = icmp->id;
+		p->sport = echo_port(icmp->id);
 		return 0;
 	case ICMP_ECHO_REPLY:
 		p->kind = KIND_ECHO_REPLY;
-		p->dport = icmp->id;
+		p->dport = echo_port(icmp->id);
 		return 0;
 	case ICMP_UNREACHABLE:
 	case ICMP_TIME_EXCEEDED:
@@ -100,10 +107,10 @@ static __always_inline int parse_icmp6(struct packet *p, const struct icmp_heade
 {
 	if (icmp->type == ICMPV6_ECHO) {
 		p->kind = KIND_ECHO;
-		p->sport = icmp->id;
+		p->sport = echo_port(icmp->id);
 	} else if (icmp->type == ICMPV6_ECHO_REPLY) {
 		p->kind = KIND_ECHO_REPLY;
-		p->dport = icmp->id;
+		p->dport = echo_port(icmp->id);
 	} else if (icmp->type >= ICMPV6_UNREACHABLE && icmp->type <= ICMPV6_PARAMETER) {
 		p->kind = KIND_ERROR;
 	} else if (icmp->type >= ICMPV6_RS && icmp->type <= ICMPV6_REDIRECT) {

@@ -77,6 +77,14 @@ func TestOtherDevices(t *testing.T) {
 			n1.openAt(t, addrs, r.addrs()...)
 			reach("a pod of another node", true)
 			n1.openAt(t, addrs, n1.cfg.NodeIPv4, n1.cfg.NodeIPv6)
+			// Its answers come by that device.
+			server := stranger(t, n1, "eth2", 8)
+			n1.cfg.OtherIfIndexes = append(n1.cfg.OtherIfIndexes, byName(t, n1.h, "eth2").Attrs().Index)
+			must(t, n1.loader.Configure(n1.cfg))
+			serve(t, server)
+			n1.openAt(t, addrs, ip("192.168.8.2"), ip("fd8::2"))
+			reach("a machine outside, behind a third device", true)
+			n1.openAt(t, addrs, n1.cfg.NodeIPv4, n1.cfg.NodeIPv6)
 			// A UDP server on all addresses answers from that which is nearest to the client,
 			// whoever it was asked as.
 			reach("the node itself", true, "tcp")
