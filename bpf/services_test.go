@@ -108,7 +108,11 @@ func TestService(t *testing.T) {
 			}
 			// Without a backend, or without the service, the flow goes on; a new one does not.
 			n.publish(vip, f.proto, nil)
-			n.expect(name+" goes on", delivered(), func() result { return n.fromABytes(withChecksum(f.bytes())) })
+			data := f
+			if f.proto == tcp {
+				data.tcpFlags = ack
+			}
+			n.expect(name+" goes on", delivered(), func() result { return n.fromABytes(withChecksum(data.bytes())) })
 			f.sport++
 			n.expect(name+" without a backend", refused(), func() result { return n.fromABytes(withChecksum(f.bytes())) })
 			n.must(n.maps.DeleteService(datapath.ServiceFrontend{Addr: netip.AddrPortFrom(vip, vipPort), Proto: f.proto}))
