@@ -11,15 +11,13 @@ import (
 	"k8s.io/client-go/rest"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/k8s"
 	"github.com/hawser-net/hawser/internal/k8s/identities"
 	"github.com/hawser-net/hawser/internal/labels"
 	"github.com/hawser-net/hawser/internal/storekeys"
 	"github.com/hawser-net/hawser/pkg/allocator"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
-
-// pageSize is how many objects are read by one request.
-const pageSize = 500
 
 // place is one that can be read and written.
 type place interface {
@@ -129,17 +127,17 @@ type Objects struct {
 
 func (o Objects) read(ctx context.Context) (Place, error) {
 	var all []v2.CiliumIdentity
-	opts := metav1.ListOptions{Limit: pageSize}
-	for {
-		var page v2.CiliumIdentityList
-		if err := o.Client.Get().Resource(v2.ResourceIdentities).VersionedParams(&opts, metav1.ParameterCodec).Do(ctx).Into(&page); err != nil {
-			return Place{}, fmt.Errorf("list of CiliumIdentities: %w", err)
-		}
+	err := k8s.EachPage(ctx, func(ctx context.Context, opts metav1.ListOptions) (*v2.CiliumIdentityList, error) {
+		page := &v2.CiliumIdentityList{}
+		return page, o.Client.Get().Resource(v2.ResourceIdentities).VersionedParams(&opts, metav1.ParameterCodec).Do(ctx).Into(page)
+	}, func() { all = nil }, func(page *v2.CiliumIdentityList) error {
 		all = append(all, page.Items...)
-		if opts.Continue = page.Continue; opts.Continue == "" {
-			return OfObjects(all, o.First, o.Last), nil
-		}
+		return nil
+	})
+	if err != nil {
+		return Place{}, fmt.Errorf("list of CiliumIdentities: %w", err)
 	}
+	return OfObjects(all, o.First, o.Last), nil
 }
 
 // OfObjects returns the identities that objects stand for. IDs outside of first to last belong

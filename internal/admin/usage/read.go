@@ -45,9 +45,6 @@ func Connect(files []string, kubeContext string) (*k8s.Client, error) {
 	return k8s.New(rc)
 }
 
-// pageSize bounds what one answer holds.
-const pageSize = 500
-
 // Read reads the objects, page by page. It needs the right to list pods, namespaces, and
 // identities, endpoints and slices of cilium.io.
 func Read(ctx context.Context, c *k8s.Client) (*World, error) {
@@ -69,7 +66,13 @@ func Read(ctx context.Context, c *k8s.Client) (*World, error) {
 		l := &v2alpha1.CiliumEndpointSliceList{}
 		return page[v2alpha1.CiliumEndpointSlice]{l, &l.Items}
 	}, &w.Slices)
-	if err != nil && !apierrors.IsNotFound(err) { // the kind is not everywhere
+	if apierrors.IsNotFound(err) { // the kind is not everywhere
+		missing, asked := c.Serves(ctx, v2alpha1.SchemeGroupVersion().WithResource(v2alpha1.ResourceEndpointSlices))
+		if asked != nil || len(missing) > 0 {
+			err = asked
+		}
+	}
+	if err != nil {
 		return nil, err
 	}
 	if err := pages(ctx, kube, "pods", func() page[corev1.Pod] {
@@ -98,17 +101,18 @@ type page[T any] struct {
 	items *[]T
 }
 
-// pages appends all objects of a kind, of all namespaces, to dst.
+// pages reads all objects of a kind, of all namespaces, into dst.
 func pages[T any](ctx context.Context, c rest.Interface, resource string, empty func() page[T], dst *[]T) error {
-	opts := metav1.ListOptions{Limit: pageSize}
-	for {
-		p := empty()
-		if err := c.Get().Resource(resource).VersionedParams(&opts, metav1.ParameterCodec).Do(ctx).Into(p.list); err != nil {
-			return fmt.Errorf("list %s: %w", resource, err)
-		}
+	var p page[T]
+	err := k8s.EachPage(ctx, func(ctx context.Context, opts metav1.ListOptions) (list, error) {
+		p = empty()
+		return p.list, c.Get().Resource(resource).VersionedParams(&opts, metav1.ParameterCodec).Do(ctx).Into(p.list)
+	}, func() { *dst = nil }, func(list) error {
 		*dst = append(*dst, *p.items...)
-		if opts.Continue = p.list.GetContinue(); opts.Continue == "" {
-			return nil
-		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("list %s: %w", resource, err)
 	}
+	return nil
 }

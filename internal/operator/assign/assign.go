@@ -30,11 +30,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/operator/kube"
 )
 
 const (
-	// pageSize is how many nodes one request reads at the start.
-	pageSize = 500
 	// workers is how many nodes are looked after at once: each that needs something waits for the
 	// server twice.
 	workers = 16
@@ -103,21 +102,19 @@ func New(m manager.Manager, cfg Config) *Controller {
 	}
 }
 
-// EachNode calls do with every CiliumNode, read from the server itself.
-func (c *Controller) EachNode(ctx context.Context, do func(*v2.CiliumNode)) error {
-	opts := &client.ListOptions{Limit: pageSize}
-	for {
-		var page v2.CiliumNodeList
-		if err := c.live.List(ctx, &page, opts); err != nil {
-			return fmt.Errorf("CiliumNodes cannot be read, and without them no block of addresses can be given out: %w", err)
-		}
+// EachNode calls do with every CiliumNode, read from the server itself. begin is called before the
+// first, and again when they are read anew.
+func (c *Controller) EachNode(ctx context.Context, begin func(), do func(*v2.CiliumNode)) error {
+	err := kube.EachPage(ctx, c.live, func() *v2.CiliumNodeList { return &v2.CiliumNodeList{} }, begin, func(page *v2.CiliumNodeList) error {
 		for i := range page.Items {
 			do(&page.Items[i])
 		}
-		if opts.Continue = page.Continue; opts.Continue == "" {
-			return nil
-		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("CiliumNodes cannot be read, and without them no block of addresses can be given out: %w", err)
 	}
+	return nil
 }
 
 // Add has m run the controller. What nodes hold must have been recorded.

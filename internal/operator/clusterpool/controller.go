@@ -26,7 +26,7 @@ func Setup(ctx context.Context, m manager.Manager, cfg Config, reg prometheus.Re
 	}
 	c := assign.New(m, assign.Config{Name: "cluster-pool", Index: indexAdapter{b}, Measure: measure, Waits: waits, Log: log})
 	var nodes []node
-	if err := c.EachNode(ctx, func(n *v2.CiliumNode) { nodes = append(nodes, viewOf(n)) }); err != nil {
+	if err := c.EachNode(ctx, func() { nodes = nil }, func(n *v2.CiliumNode) { nodes = append(nodes, viewOf(n)) }); err != nil {
 		return err
 	}
 	b.restore(nodes)

@@ -30,7 +30,7 @@ const maxDiffer = 10
 func (c *Controller) agree(ctx context.Context, from client.Reader) error {
 	want := c.index.rules.Filter.Fingerprint()
 	var others []string
-	err := eachNode(ctx, from, from != c.live, func(o *metav1.ObjectMeta) {
+	err := eachNode(ctx, from, from != c.live, func() { others = nil }, func(o *metav1.ObjectMeta) {
 		if o.Annotations[nodes.LabelFilterAnnotation] != want {
 			others = append(others, o.Name)
 		}
@@ -52,16 +52,17 @@ func (c *Controller) agree(ctx context.Context, from client.Reader) error {
 	return fmt.Errorf("%w (nodes %s%s)", errDiffer, strings.Join(others, ", "), more)
 }
 
-// eachNode calls f for every CiliumNode. A server is asked for no more than their metadata.
-func eachNode(ctx context.Context, from client.Reader, cached bool, f func(*metav1.ObjectMeta)) error {
+// eachNode calls f for every CiliumNode, as [eachPage] does. A server is asked for no more than
+// their metadata.
+func eachNode(ctx context.Context, from client.Reader, cached bool, begin func(), f func(*metav1.ObjectMeta)) error {
 	if cached {
-		return eachPage(ctx, from, 0, func() client.ObjectList { return &v2.CiliumNodeList{} }, func(page client.ObjectList) {
+		return eachPage(ctx, from, 0, func() client.ObjectList { return &v2.CiliumNodeList{} }, begin, func(page client.ObjectList) {
 			for i := range page.(*v2.CiliumNodeList).Items {
 				f(&page.(*v2.CiliumNodeList).Items[i].ObjectMeta)
 			}
 		})
 	}
-	return eachPage(ctx, from, pageSize, metadataOf(v2.SchemeGroupVersion().WithKind(v2.KindNode)), func(page client.ObjectList) {
+	return eachPage(ctx, from, pageSize, metadataOf(v2.SchemeGroupVersion().WithKind(v2.KindNode)), begin, func(page client.ObjectList) {
 		for i := range page.(*metav1.PartialObjectMetadataList).Items {
 			f(&page.(*metav1.PartialObjectMetadataList).Items[i].ObjectMeta)
 		}

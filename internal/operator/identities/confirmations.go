@@ -85,12 +85,13 @@ func (c *collector) logSlow(confirmed map[string]uint64, newest uint64, ids int)
 // whose agent never confirmed anything, as an older one, is not among them.
 func (c *collector) confirmed(ctx context.Context) (confirmed map[string]uint64, needless []*coordinationv1.Lease, err error) {
 	here := map[string]bool{}
-	err = eachNode(ctx, c.live, false, func(o *metav1.ObjectMeta) { here[o.Name] = true })
+	err = eachNode(ctx, c.live, false, func() { clear(here) }, func(o *metav1.ObjectMeta) { here[o.Name] = true })
 	if err != nil {
 		return nil, nil, fmt.Errorf("list of CiliumNodes: %w", err)
 	}
 	var all []*coordinationv1.Lease
-	err = eachPage(ctx, c.live, pageSize, func() client.ObjectList { return &coordinationv1.LeaseList{} }, func(page client.ObjectList) {
+	begin := func() { all, needless = nil, nil }
+	err = eachPage(ctx, c.live, pageSize, func() client.ObjectList { return &coordinationv1.LeaseList{} }, begin, func(page client.ObjectList) {
 		for i := range page.(*coordinationv1.LeaseList).Items {
 			o := &page.(*coordinationv1.LeaseList).Items[i]
 			if h, ok := k8sids.ReadConfirmation(o); !ok || here[h.Node] {

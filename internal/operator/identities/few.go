@@ -77,7 +77,7 @@ func podsWant(ctx context.Context, live client.Reader, rules *Rules, text string
 		return false, err
 	}
 	want := false
-	err = eachPage(ctx, live, pageSize, func() client.ObjectList { return &corev1.PodList{} }, func(page client.ObjectList) {
+	err = eachPage(ctx, live, pageSize, func() client.ObjectList { return &corev1.PodList{} }, nil, func(page client.ObjectList) {
 		for i := range page.(*corev1.PodList).Items {
 			p := &page.(*corev1.PodList).Items[i]
 			if !counts(p) {

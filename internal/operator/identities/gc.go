@@ -215,7 +215,7 @@ func (c *collector) round(ctx context.Context) (Stats, error) {
 		return n
 	}
 	agents := 0
-	if err := eachNode(ctx, c.client, true, func(*metav1.ObjectMeta) { agents++ }); err != nil {
+	if err := eachNode(ctx, c.client, true, nil, func(*metav1.ObjectMeta) { agents++ }); err != nil {
 		return stats, fmt.Errorf("list of CiliumNodes: %w", err)
 	}
 	c.writes.SetLimit(c.rate(agents))

@@ -62,7 +62,7 @@ func (c *Controller) Applied(ctx context.Context) (v Versions, why string, err e
 			why = fmt.Sprintf("%s is still known by identity %d", k, id)
 		}
 	}
-	err = eachPage(ctx, c.live, pageSize, func() client.ObjectList { return &v2.CiliumEndpointList{} }, func(page client.ObjectList) {
+	err = eachPage(ctx, c.live, pageSize, func() client.ObjectList { return &v2.CiliumEndpointList{} }, nil, func(page client.ObjectList) {
 		for _, e := range page.(*v2.CiliumEndpointList).Items {
 			v.Endpoints = max(v.Endpoints, version(e.ResourceVersion))
 			if e.Status.Identity != nil {
@@ -73,7 +73,7 @@ func (c *Controller) Applied(ctx context.Context) (v Versions, why string, err e
 	if err != nil {
 		return v, why, fmt.Errorf("list of CiliumEndpoints: %w", err)
 	}
-	err = eachPage(ctx, c.live, pageSize, func() client.ObjectList { return &v2alpha1.CiliumEndpointSliceList{} }, func(page client.ObjectList) {
+	err = eachPage(ctx, c.live, pageSize, func() client.ObjectList { return &v2alpha1.CiliumEndpointSliceList{} }, nil, func(page client.ObjectList) {
 		for _, s := range page.(*v2alpha1.CiliumEndpointSliceList).Items {
 			v.Slices = max(v.Slices, version(s.ResourceVersion))
 			for _, e := range s.Endpoints {

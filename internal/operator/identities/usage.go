@@ -17,11 +17,13 @@ import (
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/api/v2alpha1"
 	"github.com/hawser-net/hawser/internal/identity"
+	"github.com/hawser-net/hawser/internal/k8s"
+	"github.com/hawser-net/hawser/internal/operator/kube"
 	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // pageSize is how many objects one request reads from the server itself.
-const pageSize = 500
+const pageSize = k8s.PageSize
 
 // recheck is how long what the server itself said of the users of identities counts, or
 // recheckShare times as long as it took to ask, if that is longer: so asking takes no more than a
@@ -297,7 +299,7 @@ func liveUse(ctx context.Context, from client.Reader, rules *Rules) (use, error)
 // everything at once, which a cache can do only. newest, if not nil, receives the versions.
 func inUse(ctx context.Context, from client.Reader, limit int64, newest versions) (map[int64]bool, error) {
 	used := map[int64]bool{}
-	err := eachPage(ctx, from, limit, func() client.ObjectList { return &v2.CiliumEndpointList{} }, func(page client.ObjectList) {
+	err := eachPage(ctx, from, limit, func() client.ObjectList { return &v2.CiliumEndpointList{} }, nil, func(page client.ObjectList) {
 		items := page.(*v2.CiliumEndpointList).Items
 		for i := range items {
 			newest.note(kindEndpoints, &items[i])
@@ -309,7 +311,7 @@ func inUse(ctx context.Context, from client.Reader, limit int64, newest versions
 	if err != nil {
 		return nil, fmt.Errorf("list of CiliumEndpoints: %w", err)
 	}
-	err = eachPage(ctx, from, limit, func() client.ObjectList { return &v2alpha1.CiliumEndpointSliceList{} }, func(page client.ObjectList) {
+	err = eachPage(ctx, from, limit, func() client.ObjectList { return &v2alpha1.CiliumEndpointSliceList{} }, nil, func(page client.ObjectList) {
 		items := page.(*v2alpha1.CiliumEndpointSliceList).Items
 		for i := range items {
 			newest.note(kindSlices, &items[i])
@@ -332,7 +334,7 @@ func wanted(ctx context.Context, from client.Reader, rules *Rules, newest versio
 		return nil, err
 	}
 	texts := map[string]bool{}
-	err = eachPage(ctx, from, pageSize, func() client.ObjectList { return &corev1.PodList{} }, func(page client.ObjectList) {
+	err = eachPage(ctx, from, pageSize, func() client.ObjectList { return &corev1.PodList{} }, nil, func(page client.ObjectList) {
 		for i := range page.(*corev1.PodList).Items {
 			p := &page.(*corev1.PodList).Items[i]
 			newest.note(kindPods, p)
@@ -353,7 +355,7 @@ func wanted(ctx context.Context, from client.Reader, rules *Rules, newest versio
 // namespaceLabels returns the labels of all namespaces. newest receives the versions.
 func namespaceLabels(ctx context.Context, from client.Reader, newest versions) (map[string]map[string]string, error) {
 	namespaces := map[string]map[string]string{}
-	err := eachPage(ctx, from, pageSize, func() client.ObjectList { return &corev1.NamespaceList{} }, func(page client.ObjectList) {
+	err := eachPage(ctx, from, pageSize, func() client.ObjectList { return &corev1.NamespaceList{} }, nil, func(page client.ObjectList) {
 		items := page.(*corev1.NamespaceList).Items
 		for i := range items {
 			newest.note(kindNamespaces, &items[i])
@@ -366,22 +368,21 @@ func namespaceLabels(ctx context.Context, from client.Reader, newest versions) (
 	return namespaces, nil
 }
 
-// eachPage reads all objects page by page, each into a list of its own, and calls f for each page.
-func eachPage(ctx context.Context, from client.Reader, limit int64, list func() client.ObjectList, f func(client.ObjectList), more ...client.ListOption) error {
-	opts := &client.ListOptions{Limit: limit}
-	if limit == 0 { // from a cache, and only read
-		uncopied := true
-		opts.UnsafeDisableDeepCopy = &uncopied
-	}
-	for {
+// eachPage calls f for all objects, page by page; see [k8s.EachPage] for begin. With a limit of 0
+// they are those of a cache, and only read.
+func eachPage(
+	ctx context.Context, from client.Reader, limit int64, list func() client.ObjectList, begin func(), f func(client.ObjectList), more ...client.ListOption,
+) error {
+	if limit == 0 {
 		page := list()
-		if err := from.List(ctx, page, append(slices.Clip(more), opts)...); err != nil {
+		if err := from.List(ctx, page, append(slices.Clip(more), client.UnsafeDisableDeepCopy)...); err != nil {
 			return err
 		}
 		f(page)
-		opts.Continue = page.GetContinue()
-		if limit == 0 || opts.Continue == "" {
-			return nil
-		}
+		return nil
 	}
+	return kube.EachPage(ctx, from, list, begin, func(page client.ObjectList) error {
+		f(page)
+		return nil
+	}, more...)
 }

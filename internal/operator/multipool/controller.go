@@ -110,7 +110,7 @@ func (f *follower) restore(ctx context.Context) error {
 		f.updatePool(&pools.Items[i])
 	}
 	var nodes []node
-	if err := f.nodes.EachNode(ctx, func(n *v2.CiliumNode) { nodes = append(nodes, viewOf(n)) }); err != nil {
+	if err := f.nodes.EachNode(ctx, func() { nodes = nil }, func(n *v2.CiliumNode) { nodes = append(nodes, viewOf(n)) }); err != nil {
 		return err
 	}
 	f.nodes.With(func() {

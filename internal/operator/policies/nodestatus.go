@@ -18,11 +18,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/operator/kube"
 	"github.com/hawser-net/hawser/internal/operator/rounds"
 )
-
-// pageSize is how many policies one request reads.
-const pageSize = 500
 
 // SetupNodeStatusGC adds to m what removes nodes that are gone from status.nodes of policies.
 // Agents of long ago wrote there how each node enforces a policy; Hawser's do not, and its
@@ -55,20 +53,16 @@ type nodeStatus struct {
 func (c *nodeStatus) round(ctx context.Context) error {
 	var errs []error
 	for _, kind := range []string{v2.KindNetworkPolicy, v2.KindClusterwideNetworkPolicy} {
-		list := &unstructured.UnstructuredList{}
-		list.SetGroupVersionKind(v2.SchemeGroupVersion().WithKind(kind + "List"))
-		opts := &client.ListOptions{Limit: pageSize}
-		for {
-			if err := c.live.List(ctx, list, opts); err != nil {
-				return errors.Join(append(errs, fmt.Errorf("list of %s: %w", kind, err))...)
-			}
-			if err := c.clean(ctx, list.Items); err != nil {
-				errs = append(errs, err)
-			}
-			opts.Continue = list.GetContinue()
-			if opts.Continue == "" {
-				break
-			}
+		err := kube.EachPage(ctx, c.live, func() *unstructured.UnstructuredList {
+			list := &unstructured.UnstructuredList{}
+			list.SetGroupVersionKind(v2.SchemeGroupVersion().WithKind(kind + "List"))
+			return list
+		}, nil, func(list *unstructured.UnstructuredList) error {
+			errs = append(errs, c.clean(ctx, list.Items))
+			return nil
+		})
+		if err != nil {
+			return errors.Join(append(errs, fmt.Errorf("list of %s: %w", kind, err))...)
 		}
 	}
 	return errors.Join(errs...)

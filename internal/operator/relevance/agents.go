@@ -12,34 +12,33 @@ import (
 
 	v2 "github.com/hawser-net/hawser/api/v2"
 	k8skeys "github.com/hawser-net/hawser/internal/k8s/relevance"
+	"github.com/hawser-net/hawser/internal/operator/kube"
 )
 
-// pageSize is how many objects one request reads.
-const pageSize = 500
-
-// leases calls f with the Lease of each agent, as the server has it.
-func (c *Controller) leases(ctx context.Context, f func(*coordinationv1.Lease)) error {
-	opts := []client.ListOption{client.InNamespace(c.namespace), client.MatchingLabels{k8skeys.LeaseLabel: k8skeys.LeaseLabelValue}, client.Limit(pageSize)}
-	next := ""
-	for {
-		var page coordinationv1.LeaseList
-		if err := c.live.List(ctx, &page, append(opts, client.Continue(next))...); err != nil {
-			return fmt.Errorf("list of agents' Leases: %w", err)
-		}
+// leases calls f with the Lease of each agent, as the server has it. begin is called before the
+// first, and again when they are read anew.
+func (c *Controller) leases(ctx context.Context, begin func(), f func(*coordinationv1.Lease)) error {
+	err := kube.EachPage(ctx, c.live, func() *coordinationv1.LeaseList { return &coordinationv1.LeaseList{} }, begin, func(page *coordinationv1.LeaseList) error {
 		for i := range page.Items {
 			f(&page.Items[i])
 		}
-		if next = page.Continue; next == "" {
-			return nil
-		}
+		return nil
+	}, client.InNamespace(c.namespace), client.MatchingLabels{k8skeys.LeaseLabel: k8skeys.LeaseLabelValue})
+	if err != nil {
+		return fmt.Errorf("list of agents' Leases: %w", err)
 	}
+	return nil
 }
 
 // answers returns what agents say, by node, and deletes answers that others make superfluous.
 func (c *Controller) answers(ctx context.Context) (map[string]k8skeys.Answer, error) {
 	out := map[string]k8skeys.Answer{}
 	var all []*coordinationv1.Lease
-	err := c.leases(ctx, func(o *coordinationv1.Lease) {
+	begin := func() {
+		clear(out)
+		all = nil
+	}
+	err := c.leases(ctx, begin, func(o *coordinationv1.Lease) {
 		if node, a := k8skeys.ReadLease(o); node != "" {
 			out[node] = out[node].Join(a)
 			all = append(all, o)
@@ -147,7 +146,7 @@ func (c *Controller) lost(n *corev1.Node, now time.Time) bool {
 // forget deletes all answers.
 func (c *Controller) forget(ctx context.Context) error {
 	var list []*coordinationv1.Lease
-	if err := c.leases(ctx, func(o *coordinationv1.Lease) { list = append(list, o.DeepCopy()) }); err != nil {
+	if err := c.leases(ctx, func() { list = nil }, func(o *coordinationv1.Lease) { list = append(list, o.DeepCopy()) }); err != nil {
 		return err
 	}
 	for _, o := range list {
