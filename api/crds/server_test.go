@@ -2,6 +2,7 @@ package crds_test
 
 import (
 	"encoding/json"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -13,12 +14,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/restmapper"
 	"sigs.k8s.io/yaml"
 
+	"github.com/hawser-net/hawser/api/crds"
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/api/v2alpha1"
 	"github.com/hawser-net/hawser/internal/testenv/kubeapi"
@@ -125,11 +128,27 @@ func newCluster(t *testing.T) *cluster {
 	if err != nil {
 		t.Fatal(err)
 	}
-	groups, err := restmapper.GetAPIGroupResources(d)
+	all, err := crds.All()
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.mapper = restmapper.NewDiscoveryRESTMapper(groups)
+	// The server lists a kind a moment after its definition is established.
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+		groups, err := restmapper.GetAPIGroupResources(d)
+		if err == nil {
+			c.mapper = restmapper.NewDiscoveryRESTMapper(groups)
+			for _, crd := range all {
+				_, missing := c.mapper.RESTMapping(schema.GroupKind{Group: crd.Spec.Group, Kind: crd.Spec.Names.Kind}, crd.Spec.Versions[0].Name)
+				err = errors.Join(err, missing)
+			}
+		}
+		if err == nil {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+	}
 	if c.dynamic, err = dynamic.NewForConfig(c.Config); err != nil {
 		t.Fatal(err)
 	}

@@ -98,14 +98,14 @@ func (o *Operator) lead(ctx context.Context, c *kubeSide) error {
 	cfg := rest.CopyConfig(c.rest)
 	kube.Apart(cfg)
 	cfg.Wrap(c.election.Fence)
-	if err := o.prepareResources(ctx, cfg); err != nil {
-		return err
-	}
 	m, err := kube.NewManager(cfg, o.log, kube.StopTimeout)
 	if err != nil {
 		return err
 	}
 	defer utilnet.CloseIdleConnectionsFor(m.GetHTTPClient().Transport)
+	if err := o.prepareResources(ctx, m); err != nil {
+		return err
+	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	lost := func() { cancel(election.ErrLost) }
@@ -126,13 +126,13 @@ func (o *Operator) lead(ctx context.Context, c *kubeSide) error {
 	return nil
 }
 
-// prepareResources has the server serve the custom resources.
-func (o *Operator) prepareResources(ctx context.Context, cfg *rest.Config) error {
+// prepareResources has the server serve the custom resources, and m know their kinds.
+func (o *Operator) prepareResources(ctx context.Context, m manager.Manager) error {
 	defs, err := definitions.All()
 	if err != nil {
 		return err
 	}
-	c, err := kube.NewClient(cfg)
+	c, err := kube.NewClient(m.GetConfig(), m.GetRESTMapper())
 	if err != nil {
 		return err
 	}

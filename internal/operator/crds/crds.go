@@ -16,6 +16,8 @@ import (
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/version"
 	apimachineryversion "k8s.io/apimachinery/pkg/version"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -58,7 +60,8 @@ func schemaVersion(crd *apiextensionsv1.CustomResourceDefinition) (*version.Vers
 }
 
 // Register creates what is missing of defs in the cluster, replaces what is older, and waits until
-// the server serves all of them. c must not read from a cache. It returns an error at once if the
+// the server serves and lists all of them, so that c's mapper of kinds knows them. c must not read
+// from a cache. It returns an error at once if the
 // server refuses a definition for good; while the server is away it tries again until ctx ends.
 func Register(ctx context.Context, c client.Client, defs []*apiextensionsv1.CustomResourceDefinition, log *slog.Logger) error {
 	for _, def := range defs {
@@ -123,7 +126,7 @@ func names(defs []*apiextensionsv1.CustomResourceDefinition) []string {
 // Names returns the names of definitions, as [Wait] takes them.
 func Names(defs []*apiextensionsv1.CustomResourceDefinition) []string { return names(defs) }
 
-// Wait returns when the server serves all definitions of these names. While it waits it says every
+// Wait returns when the server serves and lists all definitions of these names. While it waits it says every
 // now and then what is missing.
 func Wait(ctx context.Context, c client.Client, names []string, log *slog.Logger) error {
 	return wait(ctx, c, names, log, func(string) error { return nil })
@@ -149,6 +152,9 @@ func wait(ctx context.Context, c client.Client, names []string, log *slog.Logger
 				}
 			} else {
 				state, fatal = serving(crd)
+				if state == "" && fatal == nil {
+					state = listed(c.RESTMapper(), crd)
+				}
 			}
 			if fatal != nil {
 				return fatal
@@ -188,6 +194,21 @@ func serving(crd *apiextensionsv1.CustomResourceDefinition) (state string, fatal
 		state = "it is being deleted"
 	}
 	return state, nil
+}
+
+// listed returns "" if the server lists the kind among those that it serves, and else why not. It
+// does so a moment after it serves the kind. A controller that looks before finds that there is no
+// such kind.
+func listed(mapper meta.RESTMapper, crd *apiextensionsv1.CustomResourceDefinition) string {
+	for _, v := range crd.Spec.Versions {
+		if !v.Served {
+			continue
+		}
+		if _, err := mapper.RESTMapping(schema.GroupKind{Group: crd.Spec.Group, Kind: crd.Spec.Names.Kind}, v.Name); err != nil {
+			return err.Error()
+		}
+	}
+	return ""
 }
 
 // persist calls f until it succeeds, ctx ends, or the server refuses the request.

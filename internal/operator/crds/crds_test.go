@@ -1,9 +1,12 @@
 package crds_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"io"
 	"log/slog"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -12,12 +15,15 @@ import (
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/version"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	definitions "github.com/hawser-net/hawser/api/crds"
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/internal/operator/crds"
+	"github.com/hawser-net/hawser/internal/operator/kube"
 	"github.com/hawser-net/hawser/internal/testenv/controllers"
 	"github.com/hawser-net/hawser/internal/testenv/kubeapi"
 )
@@ -157,5 +163,88 @@ func TestDefinitions(t *testing.T) {
 	}
 	if got := crds.Names(defs); len(got) != len(defs) || got[0] != defs[0].Name {
 		t.Errorf("names: %v", got)
+	}
+}
+
+// lateLister is a server that lists kinds long after it serves them: until a time it lists what it
+// did when it was asked first.
+type lateLister struct {
+	http.RoundTripper
+	until time.Time
+	mu    sync.Mutex
+	first map[string][]byte // by path; nil for what was not found
+	heads map[string]http.Header
+}
+
+func (l *lateLister) RoundTrip(r *http.Request) (*http.Response, error) {
+	if p := r.URL.Path; p != "/apis" && (!strings.HasPrefix(p, "/apis/cilium.io/") || strings.Count(p, "/") != 3) {
+		return l.RoundTripper.RoundTrip(r)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	body, asked := l.first[r.URL.Path]
+	if asked && time.Now().Before(l.until) {
+		if body == nil {
+			return answer(r, http.StatusNotFound, http.Header{}, nil), nil
+		}
+		return answer(r, http.StatusOK, l.heads[r.URL.Path], body), nil
+	}
+	resp, err := l.RoundTripper.RoundTrip(r)
+	if err != nil || asked {
+		return resp, err
+	}
+	defer resp.Body.Close()
+	if body, err = io.ReadAll(resp.Body); err != nil {
+		return nil, err
+	}
+	l.first[r.URL.Path], l.heads[r.URL.Path] = nil, resp.Header
+	if resp.StatusCode == http.StatusOK {
+		l.first[r.URL.Path] = body
+	}
+	return answer(r, resp.StatusCode, resp.Header, body), nil
+}
+
+func answer(r *http.Request, code int, header http.Header, body []byte) *http.Response {
+	return &http.Response{
+		StatusCode: code, Status: http.StatusText(code), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Header: header.Clone(), Body: io.NopCloser(bytes.NewReader(body)), Request: r,
+	}
+}
+
+// TestRegisterWaitsForKinds: who has registered the definitions finds their kinds at once, however
+// late the server lists them.
+func TestRegisterWaitsForKinds(t *testing.T) {
+	server := kubeapi.Start(t)
+	late := &lateLister{until: time.Now().Add(8 * time.Second), first: map[string][]byte{}, heads: map[string]http.Header{}}
+	cfg := rest.CopyConfig(server.Config)
+	cfg.Wrap(func(rt http.RoundTripper) http.RoundTripper {
+		late.RoundTripper = rt
+		return late
+	})
+	c, err := kube.NewClient(cfg, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defs, err := definitions.All()
+	if err != nil {
+		t.Fatal(err)
+	}
+	group := schema.GroupKind{Group: "cilium.io"}
+	for _, d := range defs { // as somebody who has asked too early
+		group.Kind = d.Spec.Names.Kind
+		if _, err := c.RESTMapper().RESTMapping(group, d.Spec.Versions[0].Name); err == nil {
+			t.Fatalf("%s is listed before it is defined", d.Name)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := crds.Register(ctx, c, defs, slog.New(slog.DiscardHandler)); err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range defs {
+		group.Kind = d.Spec.Names.Kind
+		if _, err := c.RESTMapper().RESTMapping(group, d.Spec.Versions[0].Name); err != nil {
+			t.Errorf("after Register: %v", err)
+		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -37,13 +38,14 @@ func Scheme() (*runtime.Scheme, error) {
 	return s, nil
 }
 
-// NewClient returns a client without a cache.
-func NewClient(cfg *rest.Config) (client.Client, error) {
+// NewClient returns a client without a cache. mapper knows the kinds, as a manager's; nil for one of
+// the client's own.
+func NewClient(cfg *rest.Config, mapper meta.RESTMapper) (client.Client, error) {
 	s, err := Scheme()
 	if err != nil {
 		return nil, err
 	}
-	c, err := client.New(cfg, client.Options{Scheme: s})
+	c, err := client.New(cfg, client.Options{Scheme: s, Mapper: mapper})
 	if err != nil {
 		return nil, fmt.Errorf("a client of the API server: %w", err)
 	}

@@ -14,7 +14,6 @@ import (
 
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/rest"
@@ -68,15 +67,6 @@ func Start(t testing.TB) *Env {
 	if err := crds.Register(ctx, e.Client, defs, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
-	// A definition that is established is not in the server's list of kinds at once.
-	Eventually(t, time.Minute, func() string {
-		for _, d := range defs {
-			if _, err := e.Client.RESTMapper().RESTMapping(schema.GroupKind{Group: d.Spec.Group, Kind: d.Spec.Names.Kind}); err != nil {
-				return err.Error()
-			}
-		}
-		return ""
-	})
 	return e
 }
 
