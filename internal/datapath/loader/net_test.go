@@ -62,6 +62,21 @@ func addAddr(t testing.TB, h *netlink.Handle, link netlink.Link, a netip.Addr, b
 	must(t, h.AddrAdd(link, addr))
 }
 
+// received waits until the kernel receives at an address. It makes an IPv6 address without whoever
+// adds it waiting, also without detection of duplicates: until then it drops what comes for it.
+func received(t testing.TB, h *netlink.Handle, a netip.Addr) {
+	t.Helper()
+	for began := time.Now(); ; time.Sleep(testenv.Breath(began)) {
+		routes, err := h.RouteGet(a.AsSlice())
+		if err == nil && len(routes) > 0 && routes[0].Type == unix.RTN_LOCAL {
+			return
+		}
+		if time.Since(began) > 20*time.Second {
+			t.Fatalf("the kernel does not receive at %s: %v, %v", a, routes, err)
+		}
+	}
+}
+
 func addRoute(t testing.TB, h *netlink.Handle, link netlink.Link, dst string, via netip.Addr) {
 	t.Helper()
 	r := &netlink.Route{LinkIndex: link.Attrs().Index}
@@ -226,6 +241,7 @@ func (n *testNode) pod(t testing.TB, identity uint32, others ...*testNode) *test
 	must(t, h.LinkSetUp(eth0))
 	addAddr(t, h, eth0, p.ep.IPv4, 32)
 	addAddr(t, h, eth0, p.ep.IPv6, 128)
+	received(t, h, p.ep.IPv6)
 	addRoute(t, h, eth0, netip.PrefixFrom(n.cfg.RouterIPv4, 32).String(), netip.Addr{})
 	addRoute(t, h, eth0, netip.PrefixFrom(n.cfg.RouterIPv6, 128).String(), netip.Addr{})
 	mtu := 1400

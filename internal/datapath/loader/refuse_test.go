@@ -169,6 +169,11 @@ func TestServiceReplyError(t *testing.T) {
 	n1 := newTestNode(t, 1, false)
 	must(t, n1.loader.Configure(n1.cfg))
 	a, b := n1.pod(t, 1001), n1.pod(t, 1002)
+	defer func() {
+		if t.Failed() {
+			metrics(t, n1)
+		}
+	}()
 	for _, to := range []*testPod{b, a} {
 		n1.publish(t, nil, to)
 		for _, vip := range []netip.Addr{vip4, vip6} {
@@ -202,8 +207,5 @@ func TestServiceReplyError(t *testing.T) {
 			}
 			server.Close()
 		}
-	}
-	if t.Failed() {
-		metrics(t, n1)
 	}
 }
