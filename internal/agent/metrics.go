@@ -91,7 +91,8 @@ type stateCollector struct {
 	endpoints, ips, ipCapacity               stateMetric
 	identities, temporary, nodes, lost       stateMetric
 	policyFiles, policyRevision              stateMetric
-	ruleSets, locked, kvstoreUp, unhealthy   stateMetric
+	ruleSets, locked, unhealthy              stateMetric
+	kvstoreUp, kvstoreFull                   stateMetric
 	excess                                   stateMetric
 	audited, auditedEP                       stateMetric
 	unrouted, edited                         stateMetric
@@ -141,6 +142,7 @@ func newStateCollector(p *parts) *stateCollector {
 	c.since = gauge("node_unreachable_since_seconds", "Unix time since which a node or its health endpoint has not answered.", "node", "type")
 
 	c.kvstoreUp = gauge("kvstore_up", "1 if the key-value store is healthy, else 0.")
+	c.kvstoreFull = gauge("kvstore_full", "1 if the key-value store takes no writes because its space is used up, else 0.")
 	c.unhealthy = gauge("unhealthy_parts", "Components of the agent that report a failure.")
 	return c
 }
@@ -230,11 +232,16 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 	put(c.auditedEP, float64(inAudit))
 	put(c.locked, float64(t.policy.Locked()))
 	if t.store != nil {
-		up := 0.0
-		if t.store.Status().Healthy() {
+		up, full := 0.0, 0.0
+		st := t.store.Status()
+		if st.Healthy() {
 			up = 1
 		}
+		if st.Full {
+			full = 1
+		}
 		put(c.kvstoreUp, up)
+		put(c.kvstoreFull, full)
 	}
 	c.collectHealth(put)
 	for _, node := range c.network.Unrouted() {

@@ -85,16 +85,18 @@ func (m *metrics) watchElection(e *election.Election) {
 	}))
 }
 
-// watchStore adds a metric that asks the store's connection how it is.
+// watchStore adds metrics that ask the store's connection how it is.
 func (m *metrics) watchStore(store kvstore.Backend) {
-	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "cilium_operator_kvstore_up", Help: "Whether the key-value store can be relied on.",
-	}, func() float64 {
-		if store.Status().Healthy() {
-			return 1
-		}
-		return 0
-	}))
+	gauge := func(name, help string, is func(kvstore.Status) bool) {
+		m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "cilium_operator_kvstore_" + name, Help: help}, func() float64 {
+			if is(store.Status()) {
+				return 1
+			}
+			return 0
+		}))
+	}
+	gauge("up", "Whether the key-value store can be relied on.", kvstore.Status.Healthy)
+	gauge("full", "Whether the key-value store takes no writes because its space is used up.", func(s kvstore.Status) bool { return s.Full })
 }
 
 // gatherer returns what is counted here, and what the controllers' library counts, which includes

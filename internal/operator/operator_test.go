@@ -214,7 +214,7 @@ func TestDuties(t *testing.T) {
 			`cilium_operator_identity_gc_entries{identity_type="kvstore",status="alive"} 1`,
 			`cilium_operator_identity_gc_runs{identity_type="kvstore",outcome="success"}`,
 			`cilium_operator_identity_gc_latency{identity_type="kvstore",outcome="success"}`,
-			`cilium_operator_kvstore_up 1`,
+			`cilium_operator_kvstore_up 1`, `cilium_operator_kvstore_full 0`,
 		} {
 			if !strings.Contains(body, want) {
 				return "not in the metrics: " + want

@@ -20,6 +20,8 @@ import (
 	"github.com/hawser-net/hawser/internal/testenv"
 	"github.com/hawser-net/hawser/pkg/allocator"
 	"github.com/hawser-net/hawser/pkg/kvstore"
+	"github.com/hawser-net/hawser/pkg/kvstore/etcd"
+	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
 )
 
 // moody is a store that answers after a while, or fails.
@@ -81,8 +83,14 @@ type seeker struct {
 
 func newSeeker(t *testing.T, last identity.ID) *seeker {
 	t.Helper()
+	return newSeekerOn(t, kvstore.NewMemory().Client(), last)
+}
+
+// newSeekerOn is newSeeker on a store.
+func newSeekerOn(t *testing.T, on kvstore.Backend, last identity.ID) *seeker {
+	t.Helper()
 	log := &testenv.Log{}
-	store := &moody{Backend: kvstore.NewMemory().Client()}
+	store := &moody{Backend: on}
 	b, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{Store: store, BasePath: storekeys.IdentitiesPrefix, Suffix: "192.0.2.1", KeyType: k8sids.Key{}})
 	if err != nil {
 		t.Fatal(err)
@@ -349,5 +357,43 @@ func TestPendingAllocationsLeakNothing(t *testing.T) {
 			wg.Wait()
 			s.quiet()
 		})
+	}
+}
+
+// TestTemporaryWithoutSpace: pods start while etcd has no space for writes, with temporary
+// identities where they have none yet, and these are replaced when there is room.
+func TestTemporaryWithoutSpace(t *testing.T) {
+	t.Parallel()
+	server := kvstoretest.StartEtcd(t)
+	cfg := etcd.Defaults()
+	cfg.Endpoints = []string{server.Endpoint()}
+	store, err := etcd.New(t.Context(), cfg, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newSeekerOn(t, store, 65535)
+	defer s.stop()
+	known, _ := s.acquire(app("known"))
+	makeRoom := server.UseUpSpace()
+	if id, _ := s.acquire(app("known")); id != known {
+		t.Errorf("another pod of known labels has identity %d, want %d", id, known)
+	}
+	id, took := s.acquire(app("new"))
+	if !id.IsTemporary() || took > 2*waitTimeout {
+		t.Errorf("a pod of new labels has identity %d after %v, want a temporary one", id, took)
+	}
+	if log := s.log.String(); !strings.Contains(log, "space is used up") {
+		t.Errorf("the log does not say why:\n%s", log)
+	}
+	makeRoom()
+	for deadline := time.After(time.Minute); ; {
+		select {
+		case <-s.Arrived: // also that of others
+			if id, _ := s.acquire(app("new")); !id.IsTemporary() {
+				return
+			}
+		case <-deadline:
+			t.Fatal("the temporary identity is not replaced")
+		}
 	}
 }
