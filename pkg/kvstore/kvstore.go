@@ -175,8 +175,8 @@ type Status struct {
 	Endpoints []EndpointStatus
 	// Leases counts the leases this backend holds, LeasedKeys the keys on them.
 	Leases, LeasedKeys int
-	// Full means that writes fail with [ErrNoSpace]. Who could not write may have lost what it had on
-	// leases, so that nothing may be taken for unused because nobody refers to it.
+	// Full means that writes fail with [ErrNoSpace]. Who could not write may have lost what it had
+	// on leases, so that nothing may be taken for unused because nobody refers to it.
 	Full bool
 	// QuorumFailures counts the failed checks in a row.
 	QuorumFailures int

@@ -126,8 +126,8 @@ func names(defs []*apiextensionsv1.CustomResourceDefinition) []string {
 // Names returns the names of definitions, as [Wait] takes them.
 func Names(defs []*apiextensionsv1.CustomResourceDefinition) []string { return names(defs) }
 
-// Wait returns when the server serves and lists all definitions of these names. While it waits it says every
-// now and then what is missing.
+// Wait returns when the server serves and lists all definitions of these names. While it waits it
+// says every now and then what is missing.
 func Wait(ctx context.Context, c client.Client, names []string, log *slog.Logger) error {
 	return wait(ctx, c, names, log, func(string) error { return nil })
 }

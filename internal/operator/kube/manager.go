@@ -38,8 +38,8 @@ func Scheme() (*runtime.Scheme, error) {
 	return s, nil
 }
 
-// NewClient returns a client without a cache. mapper knows the kinds, as a manager's; nil for one of
-// the client's own.
+// NewClient returns a client without a cache. mapper knows the kinds, as a manager's does; nil for
+// one of the client's own.
 func NewClient(cfg *rest.Config, mapper meta.RESTMapper) (client.Client, error) {
 	s, err := Scheme()
 	if err != nil {

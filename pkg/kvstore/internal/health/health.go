@@ -89,8 +89,8 @@ func (m *Monitor) Close() {
 	m.status.State = kvstore.StateClosed
 }
 
-// Checked takes the outcome of a check: how the servers are, whether their space is used up, and why
-// there was no quorum. It says whether there was one.
+// Checked takes the outcome of a check: how the servers are, whether their space is used up, and
+// why there was no quorum. It says whether there was one.
 func (m *Monitor) Checked(endpoints []kvstore.EndpointStatus, full bool, quorum error) bool {
 	if !m.note(endpoints, full, quorum) {
 		return false
