@@ -692,11 +692,20 @@ func newFlow(f *flow.Flow, at time.Time, protocol string, src, dst side) Flow {
 	if out.Verdict == flow.Verdict_DROPPED.String() {
 		out.Reason = flows.ReasonText(f)
 	}
-	for _, p := range slices.Concat(f.GetEgressAllowedBy(), f.GetIngressAllowedBy()) {
-		out.AllowedBy = append(out.AllowedBy, policyName(p))
-	}
-	for _, p := range slices.Concat(f.GetEgressDeniedBy(), f.GetIngressDeniedBy()) {
-		out.DeniedBy = append(out.DeniedBy, policyName(p))
+	out.AllowedBy = policyNames(f.GetEgressAllowedBy(), f.GetIngressAllowedBy())
+	out.DeniedBy = policyNames(f.GetEgressDeniedBy(), f.GetIngressDeniedBy())
+	return out
+}
+
+// maxDeciders is how many policies of a flow are kept of each end: whoever sends flows names as many
+// as it likes.
+const maxDeciders = 16
+
+func policyNames(ends ...[]*flow.Policy) (out []string) {
+	for _, list := range ends {
+		for _, p := range list[:min(len(list), maxDeciders)] {
+			out = append(out, policyName(p))
+		}
 	}
 	return out
 }

@@ -342,3 +342,23 @@ func TestUnknownEnds(t *testing.T) {
 		t.Errorf("an empty flow: %+v", s.Edges)
 	}
 }
+
+// TestManyPolicies: a flow that names very many policies takes little room among the latest.
+func TestManyPolicies(t *testing.T) {
+	g, _ := testGraph(DefaultLimits())
+	f := verdict(testTime, pod("shop", "web", "web-0", 1), pod("shop", "db", "db-0", 2), 80, no, in)
+	for i := range 10000 {
+		p := &flow.Policy{Namespace: "shop", Name: fmt.Sprint(i)}
+		f.EgressAllowedBy, f.IngressAllowedBy = append(f.EgressAllowedBy, p), append(f.IngressAllowedBy, p)
+		f.EgressDeniedBy, f.IngressDeniedBy = append(f.EgressDeniedBy, p), append(f.IngressDeniedBy, p)
+	}
+	g.Add(f)
+	for _, f := range g.Flows(10, func(*Flow) bool { return true }) {
+		if len(f.AllowedBy) == 0 || len(f.AllowedBy) > 100 || len(f.DeniedBy) == 0 || len(f.DeniedBy) > 100 {
+			t.Errorf("%d and %d policies are kept", len(f.AllowedBy), len(f.DeniedBy))
+		}
+	}
+	if s := g.Snapshot(time.Time{}, time.Time{}); len(s.Edges) != 1 || len(s.Edges[0].AllowedBy) > DefaultLimits().Details {
+		t.Errorf("the edges are %v", s.Edges)
+	}
+}
