@@ -58,7 +58,7 @@ func Defaults() Config {
 		DialTimeout: 5 * time.Second, RetryTimeout: 30 * time.Second, SortBuffer: 1024, SortDrain: time.Second,
 		ErrorWindow: 10 * time.Second, Streams: 128,
 		probe: 10 * time.Second, stall: time.Minute, relist: 30 * time.Second, grace: 5 * time.Second,
-		nodes: maxNodes, upstreams: 1 << 15, keep: 256 << 20, large: 256 << 20,
+		nodes: maxNodes, upstreams: 1 << 15, keep: 512 << 20, large: 256 << 20,
 	}
 }
 
