@@ -151,6 +151,7 @@ func TestSchema(t *testing.T) {
 		"hubble: {enabled: true, ui: {enabled: true}}": "hubble.relay.enabled",
 		"hubble: {eventBufferCapacity: 65536}":         "eventBufferCapacity",
 		"ipam: {clusterPool: {ipv4MaskSize: 33}}":      "ipv4MaskSize",
+		"kvstore: {type: etcd, options: {etcd.address: 'http://192.0.2.1:2379'}}\nclustermesh: {store: {type: etcd, options: {etcd.address: 'http://192.0.2.2:2379'}}}": "clustermesh.store.type",
 	} {
 		if _, err := renderWith(t, values); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", values, err)
