@@ -257,10 +257,11 @@ func (e *Election) lead(ctx, base context.Context, lost <-chan struct{}, stop fu
 }
 
 // release gives the lease back, so that another operator need not wait for its end. Only call it
-// when nobody works under it any more.
+// when the work has ended. What goes on of it nevertheless, because its time to end was over, writes
+// nothing more.
 func (e *Election) release(base context.Context) {
-	if e.lock.renewed.Load() == nil {
-		return // never had it
+	if e.lock.renewed.Swap(nil) == nil {
+		return // never had it, or has it no more
 	}
 	ctx, cancel := context.WithTimeout(base, e.cfg.RetryPeriod)
 	defer cancel()
@@ -276,7 +277,6 @@ func (e *Election) release(base context.Context) {
 			LeaderTransitions: record.LeaderTransitions, LeaseDurationSeconds: 1, AcquireTime: now, RenewTime: now,
 		})
 	})
-	e.lock.renewed.Store(nil)
 	if err != nil {
 		e.log.Warn("cannot release the lease; another operator leads when it has expired", "error", err, "expires", e.cfg.LeaseDuration)
 	}

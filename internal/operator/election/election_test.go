@@ -1,9 +1,11 @@
 package election
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -191,8 +193,32 @@ func TestElection(t *testing.T) {
 
 func releasedOnExit(a *arena) {
 	a.times.LeaseDuration, a.times.RenewDeadline = time.Minute, 40*time.Second // nobody waits for a lease to end
-	first := a.run("first", a.kube.Config, untilEnd)
+	// Work that has not ended in time must not write once the lease is given back.
+	var leader atomic.Pointer[candidate]
+	given := false
+	cfg := rest.CopyConfig(a.kube.Config)
+	cfg.ContentType = "application/json"
+	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTrip(func(r *http.Request) (*http.Response, error) {
+			if c := leader.Load(); c != nil && r.Method == http.MethodPut {
+				body, err := io.ReadAll(r.Body)
+				if err != nil {
+					return nil, err
+				}
+				r.Body = io.NopCloser(bytes.NewReader(body))
+				if bytes.Contains(body, []byte(`"holderIdentity":""`)) {
+					given = true
+					if err := c.Held(); !errors.Is(err, ErrLost) {
+						a.Errorf("the lease counts as held while it is given back: %v", err)
+					}
+				}
+			}
+			return next.RoundTrip(r)
+		})
+	})
+	first := a.run("first", cfg, untilEnd)
 	a.leads(first, 60*time.Second)
+	leader.Store(first)
 	second := a.run("second", a.kube.Config, untilEnd)
 	time.Sleep(quick().RetryPeriod * 3)
 	if second.Leading() || second.Held() == nil || second.Leader() != "first" {
@@ -206,6 +232,9 @@ func releasedOnExit(a *arena) {
 	a.leads(second, 30*time.Second)
 	if took := time.Since(began); took > a.times.LeaseDuration/2 {
 		a.Errorf("the second led after %s: the lease was not given back", took)
+	}
+	if !given {
+		a.Error("no request gives the lease back")
 	}
 }
 
