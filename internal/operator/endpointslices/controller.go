@@ -93,6 +93,7 @@ type controller struct {
 	queue   priorityqueue.PriorityQueue[string] // of slices to be written; nil until the index has begun
 	since   map[string]time.Time                // when the oldest change came that is not written
 	writing string                              // the slice that is being written
+	row     int                                 // slices with priority since the last of the others
 	slim    *slim                               // nil if CiliumEndpoints are the source
 	urgent  map[string]bool                     // namespaces with priority
 	nodes   map[string]bool
@@ -223,8 +224,16 @@ func (c *controller) limit() {
 	c.limiter.SetBurst(b)
 }
 
-// The priority of slices in a namespace with priority; that of others is 0.
-const urgent = 1
+const (
+	// urgent is the priority of slices in a namespace with priority; that of others is 0.
+	urgent = 1
+	// turn is the priority of what has waited for its turn, and of the end.
+	turn = urgent + 1
+	// urgentInARow is how many slices with priority are looked at before one that has waited
+	// without: a namespace that changes more than may be written must not keep the pods of all
+	// others from being known.
+	urgentInARow = 7
+)
 
 func newQueue() priorityqueue.PriorityQueue[string] {
 	return priorityqueue.New("ciliumendpointslices", func(o *priorityqueue.Opts[string]) {
@@ -252,11 +261,37 @@ func (c *controller) add(name string) {
 	if _, there := c.since[name]; !there {
 		c.since[name] = time.Now()
 	}
-	priority := 0
+	c.queue.AddWithOpts(priorityqueue.AddOpts{After: c.delay, Priority: c.priority(name)}, name)
+}
+
+// priority returns that of a slice. It must be called with the lock held.
+func (c *controller) priority(name string) *int {
 	if s := c.index.slices[name]; s != nil && c.urgent[s.namespace] {
-		priority = urgent
+		return new(urgent)
 	}
-	c.queue.AddWithOpts(priorityqueue.AddOpts{After: c.delay, Priority: &priority}, name)
+	return new(0)
+}
+
+// takeTurns has the slice that has waited longest without priority come next, when it is its turn.
+// Those that failed have their own pauses. It must be called with the lock held.
+func (c *controller) takeTurns(was int) {
+	if was != urgent {
+		c.row = 0
+		return
+	}
+	if c.row++; c.row < urgentInARow {
+		return
+	}
+	next, longest := "", c.delay
+	for name, since := range c.since {
+		if waits := time.Since(since); waits >= longest && *c.priority(name) != urgent && c.queue.NumRequeues(name) == 0 {
+			next, longest = name, waits
+		}
+	}
+	if next != "" {
+		c.row = 0
+		c.queue.AddWithOpts(priorityqueue.AddOpts{Priority: new(turn)}, next)
+	}
 }
 
 // ---- writing ------------------------------------------------------------------------------------
@@ -267,8 +302,7 @@ func (c *controller) work(ctx context.Context) {
 	// A queue that is shut down under who waits at it may keep a goroutine that hands an item to
 	// nobody, and holds the queue's lock. So it is shut down when nobody waits: the name of no
 	// slice ends the wait.
-	first := urgent + 1
-	defer context.AfterFunc(ctx, func() { c.queue.AddWithOpts(priorityqueue.AddOpts{Priority: &first}, "") })()
+	defer context.AfterFunc(ctx, func() { c.queue.AddWithOpts(priorityqueue.AddOpts{Priority: new(turn)}, "") })()
 	for {
 		name, priority, closed := c.queue.GetWithPriority()
 		if closed || ctx.Err() != nil {
@@ -294,6 +328,7 @@ func (c *controller) do(ctx context.Context, name string, priority int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.writing = ""
+	c.takeTurns(priority)
 	switch {
 	case ctx.Err() != nil:
 	case err == nil:
@@ -316,7 +351,7 @@ func (c *controller) do(ctx context.Context, name string, priority int) {
 		}
 		c.log.Log(ctx, level, "cannot write a CiliumEndpointSlice, trying again", "slice", name, "failures", failures+1, "error", err)
 		c.since[name] = since
-		c.queue.AddWithOpts(priorityqueue.AddOpts{RateLimited: true, Priority: &priority}, name)
+		c.queue.AddWithOpts(priorityqueue.AddOpts{RateLimited: true, Priority: c.priority(name)}, name)
 	}
 }
 
