@@ -3,6 +3,8 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"time"
@@ -33,6 +35,14 @@ func New(cfg Config, log *slog.Logger, version string, flags map[string]string) 
 // Run sets the node up and keeps it so until ctx ends. It returns nil after a clean stop, which
 // leaves everything in the kernel as it is, or the error that makes it impossible to go on.
 func (ag *Agent) Run(ctx context.Context) error {
+	err := ag.run(ctx)
+	if errors.Is(err, fs.ErrPermission) {
+		err = fmt.Errorf("%w; the agent needs all rights of root: run it as root, and in a container with privileged: true", err)
+	}
+	return err
+}
+
+func (ag *Agent) run(ctx context.Context) error {
 	started := time.Now()
 	cfg, log := ag.cfg, ag.log
 	host, err := network.FindHost(cfg.NetworkOptions)

@@ -29,8 +29,8 @@ type kernel struct {
 
 // openKernel opens what the agent before has left in the kernel, or makes it anew. It must be
 // closed.
-func openKernel(ctx context.Context, cfg Config, log *slog.Logger) (k *kernel, err error) {
-	k = &kernel{}
+func openKernel(ctx context.Context, cfg Config, log *slog.Logger) (_ *kernel, err error) {
+	k := &kernel{}
 	defer func() {
 		if err != nil {
 			k.close()

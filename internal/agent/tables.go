@@ -55,8 +55,8 @@ type tables struct {
 
 // newTables returns tables of which the kernel holds what the agent before has left there. They
 // must be closed.
-func newTables(ctx context.Context, cfg Config, host network.Host, k *kernel, c *cluster, log *slog.Logger) (t *tables, err error) {
-	t = &tables{components: component.New(), metrics: newMetrics(), registry: endpoint.NewRegistry(), cache: ipcache.New()}
+func newTables(ctx context.Context, cfg Config, host network.Host, k *kernel, c *cluster, log *slog.Logger) (_ *tables, err error) {
+	t := &tables{components: component.New(), metrics: newMetrics(), registry: endpoint.NewRegistry(), cache: ipcache.New()}
 	defer func() {
 		if err != nil {
 			t.close()
