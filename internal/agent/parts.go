@@ -255,7 +255,7 @@ func (p *parts) newREST(version string, flags map[string]string, addrs *addressi
 		Routers: p.network.Routers, Devices: p.network.Devices, Outside: cfg.outside,
 		PodSettings:   func(st *rest.DaemonConfigurationStatus) { cfg.podSettings(st, p.network.Devices()) },
 		PoolsFor:      p.poolsFor,
-		AwaitPrograms: p.awaitPrograms, AwaitRules: p.awaitRules, Stopping: p.stopping,
+		AwaitPrograms: p.awaitPrograms, AwaitRules: p.awaitRules, DropDeletion: p.dropDeletion, Stopping: p.stopping,
 	}
 	if p.kube != nil {
 		c.Kubernetes = p.kube

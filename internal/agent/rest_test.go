@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	"github.com/hawser-net/hawser/api/rest"
 	"github.com/hawser-net/hawser/api/rest/client"
 	"github.com/hawser-net/hawser/internal/deletequeue"
+	"github.com/hawser-net/hawser/internal/testenv"
 )
 
 // denyWeb lets only front reach web, and only on port 80.
@@ -536,6 +538,47 @@ func TestStartupGate(t *testing.T) {
 		t.Error(err)
 	}
 	n.sameAudit(before, "after both are gone")
+}
+
+// TestDeletionOfFormerEndpoint: the runtime deletes an attachment while the agent does not answer,
+// and makes it again when it does. What it asked for before counts no more, also after a restart.
+func TestDeletionOfFormerEndpoint(t *testing.T) {
+	t.Parallel()
+	n, _ := newNode(t)
+	n.start()
+	before := n.audit()
+	p := n.attached("p", nil)
+	if err := n.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	err := p.del()
+	if err := n.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	if err != nil {
+		t.Fatalf("DEL while the agent does not answer: %v", err)
+	}
+	testenv.Eventually(t, 20*time.Second, func() string {
+		if _, err := n.client.Endpoint(t.Context(), "cni-attachment-id:"+p.container+":eth0"); !client.NotFound(err) {
+			return fmt.Sprintf("the endpoint is not deleted: %v", err)
+		}
+		return ""
+	})
+	if err := p.add(); err != nil { // the same container
+		t.Fatal(err)
+	}
+	n.stop()
+	n.start()
+	if ep := p.endpoint(); ep.Status.State != rest.EndpointStateReady {
+		t.Errorf("the endpoint is %s", ep.Status.State)
+	}
+	if links := p.ns.LinkNames(t); len(links) != 2 {
+		t.Errorf("the pod has the interfaces %q", links)
+	}
+	if err := p.del(); err != nil {
+		t.Error(err)
+	}
+	n.sameAudit(before, "after DEL")
 }
 
 // TestSecondAgent: a node has one agent.

@@ -147,3 +147,9 @@ func (p *parts) replayDeletions(ctx context.Context) error {
 	}
 	return nil
 }
+
+// dropDeletion drops the queued deletions of an attachment: the runtime attaches it again.
+func (p *parts) dropDeletion(a endpoint.Attachment) error {
+	return deletequeue.Drop(deletequeue.Dir(p.cfg.SocketPath),
+		deletequeue.Entry{EndpointID: endpoint.Ref{Kind: endpoint.RefAttachment, Text: a.AttachmentID()}.String()}, deletequeue.Entry{ContainerID: a.ContainerID})
+}

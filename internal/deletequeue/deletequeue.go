@@ -8,6 +8,10 @@
 // lock therefore knows: either the agent has not begun, and will find the file, or it serves, and
 // the plugin need only try it once more. Whoever uses [Hold] must do that before [Writer.Add].
 //
+// An agent that serves and does not answer in time leaves a file, too, and may do afterwards what it
+// was asked for. The file waits for its next start, when the runtime may long have attached the same
+// container again: with that the agent calls [Drop].
+//
 // The package starts no goroutine and owns no table.
 package deletequeue
 
@@ -143,8 +147,7 @@ func (w *Writer) Add(e Entry) error {
 	if err != nil {
 		return err
 	}
-	sum := sha256.Sum256(content)
-	name := filepath.Join(w.dir, hex.EncodeToString(sum[:])+suffix)
+	name := fileOf(w.dir, content)
 	if _, err := os.Lstat(name); err == nil {
 		return nil
 	}
@@ -170,6 +173,28 @@ func (w *Writer) Add(e Entry) error {
 		return fmt.Errorf("queue deletion: %w", err)
 	}
 	return nil
+}
+
+// fileOf is where the deletion of that content is.
+func fileOf(dir string, content []byte) string {
+	sum := sha256.Sum256(content)
+	return filepath.Join(dir, hex.EncodeToString(sum[:])+suffix)
+}
+
+// Drop has deletions wait no more. Those that do not wait are fine. It takes no lock: who replays at
+// the same time may be about to do them.
+func Drop(dir string, entries ...Entry) error {
+	var errs []error
+	for _, e := range entries {
+		content, err := e.encode()
+		if err != nil {
+			continue // it can't have been queued
+		}
+		if err := os.Remove(fileOf(dir, content)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			errs = append(errs, fmt.Errorf("drop a queued deletion: %w", err))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // Close releases the lock.

@@ -73,6 +73,29 @@ func TestWriteAndReplay(t *testing.T) {
 	}
 }
 
+// TestDrop: of what waits only what is named is dropped, whether or not there is a queue.
+func TestDrop(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "deleteQueue")
+	one, two, three := Entry{EndpointID: "cni-attachment-id:abc:eth0"}, Entry{ContainerID: "abc"}, Entry{EndpointID: "cni-attachment-id:def:eth0"}
+	if err := Drop(dir, one, Entry{}); err != nil {
+		t.Error(err)
+	}
+	add(t, dir, one, two, three)
+	for range 2 {
+		if err := Drop(dir, one, two); err != nil {
+			t.Error(err)
+		}
+	}
+	var got []Entry
+	if _, err := Replay(t.Context(), dir, func(_ context.Context, e Entry) error { got = append(got, e); return nil }, nil); err != nil {
+		t.Error(err)
+	}
+	if diff := cmp.Diff([]Entry{three}, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
 func TestFull(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -92,6 +92,10 @@ func (a *API) CreateEndpoint(ctx context.Context, req server.CreateEndpointReque
 			return nil, err
 		}
 	}
+	// What waits is of an earlier endpoint of the attachment, which was deleted or is in the way.
+	if err := a.DropDeletion(create.Attachment); err != nil {
+		return nil, err
+	}
 	row, err := a.Lifecycle.Create(ctx, create)
 	if errors.Is(err, endpoint.ErrNotObserved) && a.AwaitRules(ctx) == nil {
 		row, err = a.Lifecycle.Create(ctx, create)

@@ -115,6 +115,8 @@ type Config struct {
 	PoolsFor func(ctx context.Context, owner, pool string) (ipam.Choice, addressing.Plain, error)
 	// AwaitPrograms and AwaitRules return when a new endpoint can be judged, or ctx ends.
 	AwaitPrograms, AwaitRules func(context.Context) error
+	// DropDeletion has deletions that were queued for an attachment not be done any more.
+	DropDeletion func(endpoint.Attachment) error
 	// Stopping is closed when the agent ends.
 	Stopping <-chan struct{}
 }
