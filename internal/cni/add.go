@@ -277,7 +277,7 @@ func (p *Plugin) makeLink(ctx context.Context, a *adding, network string, req *r
 	defer pod.close()
 
 	hostName := hostIfName(a.args.ContainerID, a.args.IfName)
-	link, err := createVeth(host, pod, network, hostName, a.args.IfName, cfg, func() error { return a.notAttached(ctx) })
+	link, err := createVeth(host, pod, network, hostName, a.args.IfName, cfg, func(other string) error { return a.unused(ctx, other) })
 	if err != nil {
 		return err
 	}
@@ -317,6 +317,24 @@ func (a *adding) notAttached(ctx context.Context) error {
 		return nil
 	}
 	return fmt.Errorf("there is an interface of this attachment, and whether it is in use is unknown: %w", err)
+}
+
+// unused returns an error if an interface that is in the way is in use: that of this attachment, and
+// in the pod that of another, if it is not empty.
+func (a *adding) unused(ctx context.Context, other string) error {
+	if err := a.notAttached(ctx); err != nil || other == "" {
+		return err
+	}
+	endpoints, err := a.agent.Endpoints(ctx, nil)
+	if err != nil && !client.NotFound(err) {
+		return fmt.Errorf("there is an interface %s of another attachment in the pod, and whether it is in use is unknown: %w", a.args.IfName, err)
+	}
+	for _, ep := range endpoints {
+		if ep.Status.Networking.InterfaceName == other {
+			return fmt.Errorf("interface %s in %s is that of attachment %s: DEL that first", a.args.IfName, a.args.Netns, ep.Status.ExternalIdentifiers.CNIAttachmentID)
+		}
+	}
+	return nil
 }
 
 // createEndpoint asks the agent to take the interface over, and returns when its policy is

@@ -25,7 +25,7 @@ func BenchmarkAdd(b *testing.B) {
 		container := fmt.Sprintf("CNI_CONTAINERID=c%d", n)
 
 		start := time.Now()
-		_, err := createVeth(f.node.h, f.pod, "cilium", "bare0", "eth0", rest.DaemonConfigurationStatus{DeviceMTU: 1500}, func() error { return nil })
+		_, err := createVeth(f.node.h, f.pod, "cilium", "bare0", "eth0", rest.DaemonConfigurationStatus{DeviceMTU: 1500}, func(string) error { return nil })
 		if err == nil {
 			err = configurePod(f.pod, "eth0", addrs, rest.DaemonConfigurationStatus{})
 		}

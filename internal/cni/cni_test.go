@@ -675,6 +675,7 @@ func TestDel(t *testing.T) {
 	f.must("DEL", nil)                           // never added
 	f.must("DEL", nil, "CNI_NETNS=")             // no namespace
 	f.must("DEL", nil, "CNI_NETNS=/nonexistent") // a namespace that is gone
+	f.must("DEL", nil, "CNI_NETNS="+f.logFile)   // one that was unmounted: the file is left
 	f.must("ADD", nil)
 	f.must("DEL", nil, "CNI_NETNS=/nonexistent")
 	f.clean("namespace gone")
@@ -689,6 +690,45 @@ func TestDel(t *testing.T) {
 	f.agent.fault = nil
 	f.must("DEL", nil)
 	f.clean("after DEL")
+}
+
+// TestNamespaceOfAnother: of two containers that were given one namespace, one after the other, a
+// late DEL or a new ADD of the former leaves the interface of the latter, which is in use.
+func TestNamespaceOfAnother(t *testing.T) {
+	f := setUp(t)
+	former, latter := "CNI_CONTAINERID=former", "CNI_CONTAINERID=latter"
+	f.must("ADD", nil, former)
+	f.must("DEL", nil, former)
+	f.must("ADD", nil, latter)
+	same := func(when string) {
+		t.Helper()
+		if diff := cmp.Diff([]string{"eth0", "lo"}, links(t, f.pod.h)); diff != "" {
+			t.Errorf("%s: interfaces of the pod:\n%s", when, diff)
+		}
+		if diff := cmp.Diff("endpoints [latter:eth0], addresses []", f.agent.state()); diff != "" {
+			t.Errorf("%s: the agent holds:\n%s", when, diff)
+		}
+	}
+	f.must("DEL", nil, former)
+	same("after another DEL")
+	_, err := f.run("ADD", f.conf(nil), former)
+	f.wantError("ADD", err, cnitypes.ErrInternal, "attachment latter:eth0: DEL that first")
+	same("after ADD")
+	f.agent.stop()
+	f.must("DEL", nil, former)
+	f.agent.start()
+	same("after a DEL without an agent")
+	f.must("DEL", nil, latter)
+	f.clean("after DEL")
+
+	// What nobody uses is in nobody's way.
+	if _, err := f.run("ADD", f.conf(nil), latter, "HAWSER_CNI_CRASH_AT="+StepAddPod); err == nil {
+		t.Fatal("the plugin was not killed")
+	}
+	f.must("ADD", nil, former)
+	f.must("DEL", nil, former)
+	f.agent.expire()
+	f.clean("after the interface that was left")
 }
 
 func TestDelWithoutAgent(t *testing.T) {

@@ -102,14 +102,16 @@ func deleteAttachment(ctx context.Context, agent *client.Client, containerID, if
 	return done && known, nil
 }
 
-// removeLinks removes the interface from the host or, if it is not found there, from the pod.
+// removeLinks removes the interface from the host or, if it is not found there, from the pod: unless
+// it is another attachment's, whose container has the namespace now.
 func removeLinks(args *skel.CmdArgs) error {
 	host, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
 		return err
 	}
 	defer host.Close()
-	if err := removeVeth(host, hostIfName(args.ContainerID, args.IfName)); err != nil {
+	hostName := hostIfName(args.ContainerID, args.IfName)
+	if err := removeVeth(host, hostName); err != nil {
 		return err
 	}
 	if args.Netns == "" || isOwnNS(args.Netns) {
@@ -123,5 +125,8 @@ func removeLinks(args *skel.CmdArgs) error {
 		return err
 	}
 	defer pod.close()
+	if other, err := ofAnother(host, pod, args.IfName, hostName); err != nil || other != "" {
+		return err
+	}
 	return removeVeth(pod.h, args.IfName)
 }

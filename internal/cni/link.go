@@ -62,7 +62,10 @@ func (ns *podNS) visit(inside func()) error {
 	defer home.Close()
 	if err := unix.Setns(int(ns.f.Fd()), unix.CLONE_NEWNET); err != nil {
 		runtime.UnlockOSThread()
-		return fmt.Errorf("%s is not a network namespace that can be entered: %w", ns.f.Name(), err)
+		if errors.Is(err, unix.EINVAL) { // what is left when the namespace was unmounted
+			return fmt.Errorf("%w: %s is a file and not a network namespace", errNoNS, ns.f.Name())
+		}
+		return fmt.Errorf("enter network namespace %s: %w", ns.f.Name(), err)
 	}
 	if ns.h, err = netlink.NewHandle(unix.NETLINK_ROUTE); err == nil {
 		ns.cookie = cookie()
@@ -161,8 +164,9 @@ func networkAlias(name string) string {
 
 // createVeth makes a pair with one end called hostName here and the other called ifName in the pod,
 // for a network. An interface of either name that is left from an earlier attempt is removed, if
-// left allows it: it returns an error for one that is in use.
-func createVeth(host *netlink.Handle, pod *podNS, network, hostName, ifName string, cfg rest.DaemonConfigurationStatus, left func() error) (veth, error) {
+// left allows it: it returns an error for one that is in use. It is called with the attachment, by
+// the name of its interface on the host, whose interface is in the pod; empty for this one's.
+func createVeth(host *netlink.Handle, pod *podNS, network, hostName, ifName string, cfg rest.DaemonConfigurationStatus, left func(other string) error) (veth, error) {
 	var v veth
 	var err error
 	if v.hostMAC, err = randomMAC(); err != nil {
@@ -188,15 +192,20 @@ func createVeth(host *netlink.Handle, pod *podNS, network, hostName, ifName stri
 	}
 	err = host.LinkAdd(link)
 	if errors.Is(err, unix.EEXIST) {
-		if err := left(); err != nil {
+		other, err := ofAnother(host, pod, ifName, hostName)
+		if err == nil {
+			err = left(other)
+		}
+		if err != nil {
 			return v, err
 		}
 		if err := errors.Join(removeVeth(host, hostName), removeVeth(pod.h, ifName)); err != nil {
 			return v, fmt.Errorf("remove an interface left from an earlier attempt: %w", err)
 		}
-		err = host.LinkAdd(link)
-	}
-	if err != nil {
+		if err := host.LinkAdd(link); err != nil {
+			return v, fmt.Errorf("create the pair of %s and, in the pod, %s: %w", hostName, ifName, err)
+		}
+	} else if err != nil {
 		return v, fmt.Errorf("create the pair of %s and, in the pod, %s: %w", hostName, ifName, err)
 	}
 	v.hostIndex = link.Attrs().Index
@@ -206,6 +215,39 @@ func createVeth(host *netlink.Handle, pod *podNS, network, hostName, ifName stri
 		}
 	}
 	return v, nil
+}
+
+// ofAnother returns the name on the host of the interface that is called ifName in the pod, if it is
+// that of another attachment than the one whose is called hostName: of a container that was given
+// the same namespace. It is empty for what is not, or was not made by this plugin.
+func ofAnother(host *netlink.Handle, pod *podNS, ifName, hostName string) (string, error) {
+	in, err := pod.h.LinkByName(ifName)
+	if errors.As(err, &netlink.LinkNotFoundError{}) {
+		return "", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("look up %s in the pod: %w", ifName, err)
+	}
+	if in.Type() != "veth" || in.Attrs().ParentIndex == 0 {
+		return "", nil
+	}
+	out, err := host.LinkByIndex(in.Attrs().ParentIndex)
+	if errors.As(err, &netlink.LinkNotFoundError{}) {
+		return "", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("look up the other end of %s in the pod: %w", ifName, err)
+	}
+	// The index may be that of an interface in a third namespace.
+	there, err := host.GetNetNsIdByFd(int(pod.f.Fd()))
+	if err != nil {
+		return "", fmt.Errorf("look up the pod's network namespace: %w", err)
+	}
+	a := out.Attrs()
+	if out.Type() != "veth" || a.NetNsID != there || a.ParentIndex != in.Attrs().Index || a.Name == hostName || !pluginLink(a.Name) {
+		return "", nil
+	}
+	return a.Name, nil
 }
 
 func size(n int) uint32 { return uint32(max(n, 0)) }
