@@ -3,45 +3,11 @@ package agent
 import (
 	"context"
 	"errors"
-	"sync"
 	"time"
-
-	"golang.org/x/sync/errgroup"
 
 	"github.com/hawser-net/hawser/internal/endpoint"
 	"github.com/hawser-net/hawser/internal/k8s"
-	"github.com/hawser-net/hawser/pkg/retry"
 )
-
-// podQueue are pods that are to be looked at, each once however often it was added. It is safe for
-// concurrent use.
-type podQueue struct {
-	wake chan struct{} // has an element if there are some
-
-	mu   sync.Mutex
-	pods map[k8s.Key]bool
-}
-
-func newPodQueue() *podQueue {
-	return &podQueue{wake: make(chan struct{}, 1), pods: map[k8s.Key]bool{}}
-}
-
-// add has a pod looked at soon.
-func (q *podQueue) add(key k8s.Key) {
-	q.mu.Lock()
-	q.pods[key] = true
-	q.mu.Unlock()
-	retry.Notify(q.wake)
-}
-
-// take returns the pods to look at.
-func (q *podQueue) take() map[k8s.Key]bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	out := q.pods
-	q.pods = map[k8s.Key]bool{}
-	return out
-}
 
 // relabelRetry is the pause before labels are tried again that could not be changed.
 const relabelRetry = 2 * time.Second
@@ -56,27 +22,9 @@ func (k *kube) followLabels(ctx context.Context) error {
 	if k.open.wait(ctx) != nil {
 		return nil
 	}
-	var pool errgroup.Group
-	pool.SetLimit(relabelWorkers)
-	defer func() { _ = pool.Wait() }()
-	for {
-		select {
-		case <-k.relabels.wake:
-		case <-ctx.Done():
-			return nil
-		}
-		for key := range k.relabels.take() {
-			pool.Go(func() error {
-				if err := k.syncLabels(ctx, key); err != nil && ctx.Err() == nil {
-					k.log.Warn("a pod's endpoint keeps its old labels for now", "pod", key, "error", err)
-					if retry.Sleep(ctx, relabelRetry) {
-						k.relabels.add(key)
-					}
-				}
-				return nil
-			})
-		}
-	}
+	return k.relabels.run(ctx, relabelWorkers, relabelRetry, k.syncLabels, func(key k8s.Key, err error) {
+		k.log.Warn("a pod's endpoint keeps its old labels for now", "pod", key, "error", err)
+	})
 }
 
 func (k *kube) syncLabels(ctx context.Context, key k8s.Key) error {

@@ -10,7 +10,6 @@ import (
 	"github.com/hawser-net/hawser/internal/ipcache"
 	"github.com/hawser-net/hawser/internal/k8s"
 	"github.com/hawser-net/hawser/internal/k8s/endpoints"
-	"github.com/hawser-net/hawser/pkg/retry"
 )
 
 // gates are this node's pods whose readiness gates are to be looked at. It is safe for concurrent
@@ -51,24 +50,9 @@ func (k *kube) keepGates(ctx context.Context) error {
 	if synced(ctx) != nil {
 		return nil
 	}
-	for {
-		failed := false
-		for key := range k.tables.gates.take() {
-			if err := k.updateGate(ctx, key); err != nil && ctx.Err() == nil {
-				k.log.Warn("a pod's readiness gate stays as it is for now", "pod", key, "error", err)
-				k.tables.gates.add(key)
-				failed = true
-			}
-		}
-		if failed {
-			retry.Sleep(ctx, gateRetry)
-		}
-		select {
-		case <-k.tables.gates.wake:
-		case <-ctx.Done():
-			return nil
-		}
-	}
+	return k.tables.gates.run(ctx, 1, gateRetry, k.updateGate, func(key k8s.Key, err error) {
+		k.log.Warn("a pod's readiness gate stays as it is for now", "pod", key, "error", err)
+	})
 }
 
 // updateGate updates one pod's gate.
