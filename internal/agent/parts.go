@@ -96,7 +96,7 @@ func (ag *Agent) newParts(cfg Config, host network.Host, filter *labels.Filter, 
 		return nil, err
 	}
 	if p.rules, err = enforcement.NewRules(enforcement.RulesConfig{
-		Log: log.With("part", "policy"), Policy: t.policy, Identities: t.identities, Prefixes: p.publisher, Blocks: k.maps,
+		Log: log.With("part", "policy"), Policy: t.policy, Identities: t.identities, Prefixes: p.publisher, Blocks: k.maps, Addresses: k.maps,
 		DualStack: cfg.EnableIPv4 && cfg.EnableIPv6, Checkpoint: filepath.Join(cfg.StateDir, "state", "local_allocator_state.json"), Write: writeState,
 		Changed: p.hubble.PolicyChanged, Filter: filter, LeftOut: t.reportLeftOut,
 	}); err != nil {

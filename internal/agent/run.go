@@ -249,18 +249,28 @@ func (p *parts) whenSynced(ctx context.Context) error {
 	t.shared.Prune()
 	pruned, cancel := context.WithTimeout(ctx, pruneWait)
 	defer cancel()
-	if err := t.addresses.WaitPruned(pruned); err != nil {
-		p.log.Warn("addresses from before the restart are still being removed from the kernel", "error", err)
-	}
-	if err := p.rules.DropRestored(); err != nil {
-		p.log.Warn("cannot clear up after the prefixes of earlier rules", "error", err)
+	pruneErr := t.addresses.WaitPruned(pruned)
+	if pruneErr != nil {
+		p.log.Warn("addresses from before the restart are still being removed from the kernel", "error", pruneErr)
+	} else {
+		p.dropRestored()
 	}
 	t.components.Set("sync", rest.StateOk, "everything was observed")
 	// The first listings, and the look through the kernel's maps, take much more memory than what
 	// is kept of them.
 	debug.FreeOSMemory()
 	p.log.Info("synchronised with the cluster")
+	if pruneErr != nil && t.addresses.WaitPruned(ctx) == nil {
+		p.dropRestored()
+	}
 	return nil
+}
+
+// dropRestored forgets the prefixes of earlier rules, once the kernel has.
+func (p *parts) dropRestored() {
+	if err := p.rules.DropRestored(); err != nil {
+		p.log.Warn("cannot clear up after the prefixes of earlier rules", "error", err)
+	}
 }
 
 // housekeeping does what has no event of its own to wait for.

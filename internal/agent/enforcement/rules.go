@@ -35,6 +35,11 @@ type Blocks interface {
 	Blocks() ([]datapath.Block, error)
 }
 
+// Addresses is the kernel's map of addresses, with the prefixes that rules name.
+type Addresses interface {
+	IPCache() ([]datapath.IPCacheEntry, error)
+}
+
 // Identities is notified of the identities of prefixes and blocks, for display.
 type Identities interface {
 	Add(identity.ID, labels.Set)
@@ -48,9 +53,10 @@ type RulesConfig struct {
 	Identities Identities
 	Prefixes   Prefixes
 	Blocks     Blocks
+	Addresses  Addresses
 	DualStack  bool
-	// Checkpoint is the file of the IDs of prefixes, so that they survive a restart; Write writes
-	// it, atomically.
+	// Checkpoint is the file of the IDs of prefixes, so that they survive a restart of the machine
+	// too; Write writes it, atomically.
 	Checkpoint string
 	Write      func(path string, data []byte) error
 	// Changed, if not nil, is called with what was applied, as far as that was possible.
@@ -69,6 +75,9 @@ type RulesConfig struct {
 // rules: first new prefixes get their identity under the old rules (to which they are outside
 // world, or part of a wider prefix, still), then the rules change, then prefixes that none names
 // any more go.
+//
+// What the kernel has of prefixes and blocks from before a restart keeps its IDs, and its meaning,
+// until DropRestored: packets have these identities, whatever the rules of now name.
 type Rules struct {
 	cfg RulesConfig
 
@@ -83,8 +92,8 @@ type Rules struct {
 	blind map[policy.Owner][]string
 }
 
-// NewRules returns rules of which none is in force. It reads the kernel's blocks and the IDs of
-// before.
+// NewRules returns rules of which none is in force. It reads the kernel's prefixes and blocks and
+// the IDs of before, and has policy know what they stand for.
 func NewRules(cfg RulesConfig) (*Rules, error) {
 	cidrs, err := newPrefixIdentities(identity.LocalScope, policy.CIDRs, func(p netip.Prefix) labels.Set { return identity.CIDRLabels(p, cfg.DualStack) })
 	if err != nil {
@@ -98,25 +107,73 @@ func NewRules(cfg RulesConfig) (*Rules, error) {
 		cfg: cfg, cidrs: cidrs, blocks: blocks, staleBlocks: map[netip.Prefix]bool{}, missingBlocks: map[netip.Prefix]identity.ID{},
 		blind: map[policy.Owner][]string{},
 	}
-	if err := r.restoreBlocks(); err != nil {
+	if err := errors.Join(r.restoreBlocks(), r.restorePrefixes()); err != nil {
 		return nil, err
 	}
-	data, err := os.ReadFile(cfg.Checkpoint)
-	if errors.Is(err, fs.ErrNotExist) {
-		return r, nil
+	known := map[identity.ID]labels.Set{}
+	for _, ids := range []*prefixIdentities{cidrs, blocks} {
+		for _, e := range ids.alloc.Export().Identities {
+			known[e.ID] = e.Labels
+			cfg.Identities.Add(e.ID, e.Labels)
+		}
 	}
-	var cp identity.Checkpoint
+	return r, cfg.Policy.SetIdentities(known, nil)
+}
+
+// restorePrefixes takes over the prefixes that the kernel has with their IDs, and from the
+// checkpoint the IDs of others: so no ID is given to a prefix while the kernel has another by it.
+func (r *Rules) restorePrefixes() error {
+	rows, err := r.cfg.Addresses.IPCache()
+	if err != nil {
+		return fmt.Errorf("read the kernel's prefixes: %w", err)
+	}
+	cp := identity.Checkpoint{Scope: identity.LocalScope}
+	for _, row := range rows {
+		if id := identity.ID(row.Identity); id.Scope() == identity.LocalScope && !id.IsTemporary() {
+			cp.Identities = append(cp.Identities, identity.CheckpointEntry{ID: id, Labels: r.cidrs.labels(row.Prefix)})
+			cp.Next = max(cp.Next, id+1)
+		}
+	}
+	inKernel := len(cp.Identities)
+	stored, err := r.readCheckpoint()
+	if err != nil {
+		// Other IDs than before cost a rewrite of the rule sets, nothing more.
+		r.cfg.Log.Warn("cannot read the IDs of local identities; those that the kernel does not have are given out anew", "file", r.cfg.Checkpoint, "error", err)
+	}
+	ids, sets := map[identity.ID]bool{}, map[string]bool{}
+	for _, e := range cp.Identities {
+		ids[e.ID], sets[e.Labels.KVString()] = true, true
+	}
+	for _, e := range stored.Identities {
+		if !ids[e.ID] && !sets[e.Labels.KVString()] {
+			cp.Identities = append(cp.Identities, e)
+		}
+	}
+	if inKernel == 0 || stored.Next > cp.Next {
+		cp.Next = stored.Next
+	}
+	if err := r.cidrs.alloc.Import(cp); err != nil {
+		r.cfg.Log.Warn("some IDs of local identities are invalid; they are given out anew", "error", err)
+	}
+	return nil
+}
+
+// readCheckpoint reads the IDs that the file has, none if there is no file.
+func (r *Rules) readCheckpoint() (cp identity.Checkpoint, err error) {
+	data, err := os.ReadFile(r.cfg.Checkpoint)
+	if errors.Is(err, fs.ErrNotExist) {
+		return cp, nil
+	}
 	if err == nil {
 		err = json.Unmarshal(data, &cp)
 	}
-	if err == nil {
-		err = cidrs.alloc.Import(cp)
+	if err == nil && cp.Scope != identity.LocalScope {
+		err = fmt.Errorf("its scope is %#x, not %#x", uint32(cp.Scope), uint32(identity.LocalScope))
 	}
 	if err != nil {
-		// Other IDs than before cost a rewrite of the rule sets, nothing more.
-		cfg.Log.Warn("cannot read the IDs of local identities; they are given out anew", "file", cfg.Checkpoint, "error", err)
+		return identity.Checkpoint{}, err
 	}
-	return r, nil
+	return cp, nil
 }
 
 // restoreBlocks takes over the blocks that the kernel has, so that those which rules still name
@@ -326,20 +383,28 @@ func (r *Rules) drop(places, blocks []netip.Prefix) (errs []error) {
 	return errs
 }
 
-// DropRestored forgets the IDs kept for prefixes and blocks that no rule names after a restart.
+// DropRestored forgets the IDs kept for prefixes and blocks that no rule names after a restart. The
+// kernel must have none of these prefixes any more; the blocks are removed from it here.
 func (r *Rules) DropRestored() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	var errs []error
-	if len(r.staleBlocks) > 0 {
-		errs = append(errs, r.cfg.Blocks.DeleteBlocks(slices.Collect(maps.Keys(r.staleBlocks))))
-		clear(r.staleBlocks)
+	if err := r.cfg.Blocks.DeleteBlocks(slices.Collect(maps.Keys(r.staleBlocks))); err != nil {
+		return err
 	}
-	r.blocks.alloc.DropRestored()
-	if len(r.cidrs.alloc.DropRestored()) > 0 {
-		errs = append(errs, r.save())
+	clear(r.staleBlocks)
+	prefixes := r.cidrs.alloc.DropRestored()
+	ids := append(r.blocks.alloc.DropRestored(), prefixes...)
+	if len(ids) == 0 {
+		return nil
 	}
-	return errors.Join(errs...)
+	err := r.cfg.Policy.SetIdentities(nil, ids)
+	for _, id := range ids {
+		r.cfg.Identities.Remove(id)
+	}
+	if len(prefixes) > 0 {
+		err = errors.Join(err, r.save())
+	}
+	return err
 }
 
 // save writes the IDs of the local identities to disk, atomically.

@@ -1,6 +1,7 @@
 package enforcement
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -8,12 +9,15 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	policyv1alpha2 "sigs.k8s.io/network-policy-api/apis/v1alpha2"
 
+	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/datapath/fake"
 	kernelmaps "github.com/hawser-net/hawser/internal/datapath/maps"
@@ -62,7 +66,7 @@ func (b *ruleBench) start() {
 		b.t.Fatal(err)
 	}
 	if b.rules, err = NewRules(RulesConfig{
-		Log: slog.New(slog.DiscardHandler), Policy: b.policy, Identities: noIdentities{}, Prefixes: noPublisher{}, Blocks: b.node.Maps, DualStack: true,
+		Log: slog.New(slog.DiscardHandler), Policy: b.policy, Identities: noIdentities{}, Prefixes: noPublisher{}, Blocks: b.node.Maps, Addresses: b.node.Maps, DualStack: true,
 		Checkpoint: filepath.Join(b.dir, "numbers.json"), Write: writeFile, Filter: labels.DefaultFilter(),
 		Changed: func(list []policy.Change) {
 			for _, ch := range list {
@@ -169,6 +173,129 @@ func TestRulesPlaceBlocks(t *testing.T) {
 	}
 }
 
+// parsed makes a change of a CiliumNetworkPolicy, or, if its spec has a tier, of a
+// ClusterNetworkPolicy.
+func parsed(t *testing.T, name, spec string) policy.Change {
+	t.Helper()
+	var list []*policy.Rule
+	var err error
+	if strings.Contains(spec, `"tier"`) {
+		p := &policyv1alpha2.ClusterNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		if err = json.Unmarshal([]byte(spec), &p.Spec); err == nil {
+			list, err = policy.ParseClusterNetworkPolicy(p)
+		}
+	} else {
+		p := &v2.CiliumNetworkPolicy{}
+		if err = json.Unmarshal([]byte(`{"metadata":{"name":"`+name+`","namespace":"a"},"spec":`+spec+`}`), p); err == nil {
+			list, err = policy.Parse(p)
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return policy.Change{Owner: policy.Owner(name), Rules: list}
+}
+
+// TestRestoredPrefixes: what the kernel still knows of the prefixes and blocks of policies that went
+// while no agent ran is judged by those of now: by a rule about a wider one too, which denies.
+func TestRestoredPrefixes(t *testing.T) {
+	t.Parallel()
+	inner := netip.MustParsePrefix("10.2.0.0/16")
+	within := netip.MustParseAddr("10.2.0.1")
+	for name, row := range map[string]struct{ before, after string }{
+		"prefix": {`{"endpointSelector":{},"egress":[{"toCIDR":["10.2.0.0/16"]}]}`,
+			`{"endpointSelector":{},"egress":[{"toEntities":["all"]}],"egressDeny":[{"toCIDR":["10.0.0.0/8"]}]}`},
+		"world": {`{"endpointSelector":{},"egress":[{"toCIDR":["10.2.0.0/16"]}]}`,
+			`{"endpointSelector":{},"egress":[{"toEntities":["all"]}],"egressDeny":[{"toEntities":["world"]}]}`},
+		"block": {`{"tier":"Admin","subject":{"namespaces":{}},"egress":[{"action":"Deny","to":[{"networks":["10.2.0.0/16"]}]}]}`,
+			`{"tier":"Admin","subject":{"namespaces":{}},"egress":[{"action":"Deny","to":[{"networks":["10.0.0.0/8"]}]}]}`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := &ruleBench{t: t, node: fake.New(), dir: t.TempDir()}
+			b.start()
+			b.apply(parsed(t, "before", row.before))
+			peer := identity.WorldIPv4
+			if id, ok := b.rules.cidrs.prefixes[inner]; ok {
+				peer = id
+			}
+			judge := func(what string, want datapath.DropReason) {
+				t.Helper()
+				if got := b.node.Maps.Judge(benchSubject, datapath.Egress, uint32(peer), within, 6, 80); got != want {
+					t.Errorf("%s: %s, want %s", what, got, want)
+				}
+			}
+			b.start()
+			judge("without rules", datapath.ReasonForwarded)
+			b.apply(parsed(t, "after", row.after))
+			judge("before the kernel has forgotten it", datapath.ReasonPolicyDeny)
+			if err := b.rules.DropRestored(); err != nil {
+				t.Fatal(err)
+			}
+			known := false
+			b.policy.View(func(e *policy.Engine) { known = e.Knows(peer) })
+			if known && peer != identity.WorldIPv4 {
+				t.Errorf("policy still knows identity %d", peer)
+			}
+			if _, left := b.blocks()[inner.String()]; left {
+				t.Errorf("the kernel still has the block %s", inner)
+			}
+			if peer == identity.WorldIPv4 {
+				judge("afterwards", datapath.ReasonPolicyDeny)
+			}
+		})
+	}
+}
+
+// TestPrefixesKeepIDsOfKernel: a prefix that the kernel has keeps its ID, and nothing else is given
+// it, also if the file of IDs is lost, damaged or from before.
+func TestPrefixesKeepIDsOfKernel(t *testing.T) {
+	t.Parallel()
+	for name, damage := range map[string]func(path string, old []byte) error{
+		"whole":   func(string, []byte) error { return nil },
+		"lost":    func(path string, _ []byte) error { return os.Remove(path) },
+		"damaged": func(path string, _ []byte) error { return writeFile(path, []byte("{")) },
+		"old":     writeFile,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := &ruleBench{t: t, node: fake.New(), dir: t.TempDir()}
+			file := filepath.Join(b.dir, "numbers.json")
+			rule := func(cidr string) policy.Change {
+				return parsed(t, cidr, `{"endpointSelector":{},"egress":[{"toCIDR":["`+cidr+`"]}]}`)
+			}
+			id := func(cidr string) identity.ID { return b.rules.cidrs.prefixes[netip.MustParsePrefix(cidr)] }
+			b.start()
+			b.apply(rule("10.0.0.0/8"))
+			old, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b.apply(rule("11.0.0.0/8"), rule("192.0.2.1/32"))
+			before := map[string]identity.ID{}
+			for _, cidr := range []string{"10.0.0.0/8", "11.0.0.0/8", "192.0.2.1/32"} {
+				before[cidr] = id(cidr)
+				if err := b.node.Maps.UpsertIPCache([]datapath.IPCacheEntry{{Prefix: netip.MustParsePrefix(cidr), Identity: uint32(id(cidr))}}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := damage(file, old); err != nil {
+				t.Fatal(err)
+			}
+			b.start()
+			b.apply(rule("12.0.0.0/8"), rule("11.0.0.0/8"))
+			if got := id("11.0.0.0/8"); got != before["11.0.0.0/8"] {
+				t.Errorf("11.0.0.0/8 has ID %d, which was %d and is in the kernel", got, before["11.0.0.0/8"])
+			}
+			for cidr, was := range before {
+				if id("12.0.0.0/8") == was {
+					t.Errorf("12.0.0.0/8 has ID %d, by which the kernel knows %s", was, cidr)
+				}
+			}
+		})
+	}
+}
+
 // TestChangesOfRules: a policy is reported as changed if its rules are others, not because it was
 // read again.
 func TestChangesOfRules(t *testing.T) {
@@ -245,7 +372,7 @@ func TestFullBlockMap(t *testing.T) {
 		t.Fatal(err)
 	}
 	rules, err := NewRules(RulesConfig{
-		Log: log, Policy: pol, Identities: noIdentities{}, Prefixes: noPublisher{}, Blocks: kernel, DualStack: true,
+		Log: log, Policy: pol, Identities: noIdentities{}, Prefixes: noPublisher{}, Blocks: kernel, Addresses: kernel, DualStack: true,
 		Checkpoint: filepath.Join(t.TempDir(), "numbers.json"), Write: writeFile, Filter: labels.DefaultFilter(),
 	})
 	if err != nil {
