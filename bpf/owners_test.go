@@ -152,19 +152,22 @@ func TestPeerComesHere(t *testing.T) {
 // answered: that may be another who has its address, on another node, and has the same identity.
 func TestPeerOpensNothing(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
-		n := newJoined(t)
-		n.rules(setA, allow(out, 0, 0, 0))
-		f := frame{src: a, dst: r, proto: tcp, sport: 8080, dport: 443, tcpFlags: syn}
-		back := f.reply()
-		back.tcpFlags = syn
-		n.expect("open", passes(out), func() result { return n.fromA(f) })
-		n.expect("both open at once", passes(in), func() result { return n.fromOtherNode(back) })
-		n.expect("opens once more", dropped(datapath.ReasonPolicyDenied, in), func() result { return n.fromOtherNode(back) })
-		back.tcpFlags = syn | ack
-		n.expect("answers", passes(in), func() result { return n.fromOtherNode(back) })
-		n.rules(setA, allow(out, 0, 0, 0), allow(in, idR, tcp, 8080))
-		back.tcpFlags = syn
-		n.expect("opens where it may", passes(in), func() result { return n.fromOtherNode(back) })
+		for _, proto := range []uint8{tcp, sctp} {
+			n := newJoined(t)
+			n.rules(setA, allow(out, 0, 0, 0))
+			f := frame{src: a, dst: r, proto: proto, sport: 8080, dport: 443}.opens(true)
+			back := f.reply().opens(true)
+			n.expect("open", passes(out), func() result { return n.fromA(f) })
+			n.expect("both open at once", passes(in), func() result { return n.fromOtherNode(back) })
+			n.expect("opens once more", dropped(datapath.ReasonPolicyDenied, in), func() result { return n.fromOtherNode(back) })
+			answer := f.reply()
+			if proto == sctp {
+				answer.payload = []byte{2, 0, 0, 20, 19: 0} // INIT ACK
+			}
+			n.expect("answers", passes(in), func() result { return n.fromOtherNode(answer) })
+			n.rules(setA, allow(out, 0, 0, 0), allow(in, idR, proto, 8080))
+			n.expect("opens where it may", passes(in), func() result { return n.fromOtherNode(back) })
+		}
 	})
 }
 

@@ -3,6 +3,7 @@ package bpf_test
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
 	"net/netip"
 	"slices"
 	"testing"
@@ -439,83 +440,92 @@ func TestServiceForget(t *testing.T) {
 	}
 }
 
+// opens makes a packet one that opens a connection, or one that belongs to an open one.
+func (f frame) opens(yes bool) frame {
+	switch {
+	case f.proto == sctp && yes:
+		f.payload = []byte{1, 0, 0, 20, 19: 0} // INIT
+	case f.proto == sctp:
+		f.payload = []byte{0, 3, 0, 17, 19: 0} // DATA
+	case yes:
+		f.tcpFlags = syn
+	default:
+		f.tcpFlags = ack
+	}
+	return f
+}
+
 // TestServicePortReuse: a client that opens a connection with the ports of an earlier one gets a
 // backend of now, or what has the address if there is no service any more: who has the address of a
 // former backend by now may be anybody. As long as the backend is one, the connection is led there,
 // and a connection that goes on stays where it is.
 func TestServicePortReuse(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
-		n := newNode(t, testConfig())
-		n.allowAll()
-		vip := vip4
-		if v6 {
-			vip = vip6
-		}
-		former, present := netip.AddrPortFrom(w, 8053), netip.AddrPortFrom(b, 8053)
-		f := frame{src: a, dst: vip, proto: tcp, sport: 5000, dport: vipPort, ethSrc: aMAC, ethDst: aHost}
-		ask := func(what string, flags byte, want want) {
-			t.Helper()
-			f.tcpFlags = flags
-			n.expect(what, want, func() result { return n.fromABytes(withChecksum(f.bytes())) })
-		}
-		answer := func() {
-			t.Helper()
-			g := frame{src: w, dst: a, proto: tcp, sport: 8053, dport: f.sport, tcpFlags: syn | ack, ethSrc: aHost, ethDst: aMAC}
-			n.expect("is answered", passes(in), func() result {
-				return n.run(n.loader.Program("to_pod"), n.ifA, 0, withChecksum(g.bytes()))
-			})
-		}
-		n.publish(vip, tcp, nil, former)
-		ask("opens", syn, passes(out))
-		answer()
-		ask("acknowledges", ack, passes(out))
-		n.publish(vip, tcp, nil, former, present)
-		for range 8 {
-			ask("opens once more, to one that is a backend still", syn, passes(out))
-		}
-		n.publish(vip, tcp, nil, present)
-		ask("goes on", ack, passes(out))
-		ask("opens by the same port", syn, delivered())
-		ask("goes on with the backend of now", ack, delivered())
+		for _, proto := range []uint8{tcp, sctp} {
+			n := newJoined(t)
+			n.allowAll()
+			vip, anyone := vip4, netip.IPv4Unspecified()
+			if v6 {
+				vip, anyone = vip6, netip.IPv6Unspecified()
+			}
+			former, present := netip.AddrPortFrom(r, vipPort), netip.AddrPortFrom(b, vipPort)
+			f := frame{src: a, dst: vip, proto: proto, sport: 5000, dport: vipPort, ethSrc: aMAC, ethDst: aHost}
+			ask := func(what string, opens bool, want want) result {
+				t.Helper()
+				return n.expect(fmt.Sprintf("protocol %d: %s", proto, what), want, func() result { return n.fromABytes(withChecksum(f.opens(opens).bytes())) })
+			}
+			answer := func() {
+				t.Helper()
+				g := frame{src: r, dst: a, proto: proto, sport: vipPort, dport: f.sport}.opens(false)
+				n.expect("is answered", passes(in), func() result { return n.fromOtherNode(g) })
+			}
+			n.publish(vip, proto, nil, former)
+			ask("opens", true, passes(out))
+			answer()
+			ask("acknowledges", false, passes(out))
+			n.publish(vip, proto, nil, former, present)
+			for range 8 {
+				ask("opens once more, to one that is a backend still", true, passes(out))
+			}
+			n.publish(vip, proto, nil, present)
+			ask("goes on", false, passes(out))
+			ask("opens by the same port", true, delivered())
+			ask("goes on with the backend of now", false, delivered())
 
-		// Without the service.
-		f.sport++
-		n.publish(vip, tcp, nil, former)
-		ask("opens", syn, passes(out))
-		answer()
-		n.must(n.maps.DeleteService(datapath.ServiceFrontend{Addr: netip.AddrPortFrom(vip, vipPort), Proto: tcp}))
-		ask("goes on without the service", ack, passes(out))
-		f.tcpFlags = syn
-		got := n.expect("opens to what is no service", passes(out), func() result { return n.fromABytes(withChecksum(f.bytes())) })
-		if dst := addrAt(got.out, v6, true); dst != vip {
-			t.Errorf("without a service the packet went to %s", dst)
-		}
+			// Without the service.
+			f.sport++
+			n.publish(vip, proto, nil, former)
+			ask("opens", true, passes(out))
+			answer()
+			n.must(n.maps.DeleteService(datapath.ServiceFrontend{Addr: netip.AddrPortFrom(vip, vipPort), Proto: proto}))
+			ask("goes on without the service", false, passes(out))
+			got := ask("opens to what is no service", true, passes(out))
+			if dst := addrAt(got.out, v6, true); dst != vip {
+				t.Errorf("without a service the packet went to %s", dst)
+			}
 
-		// And without a backend.
-		f.sport++
-		n.publish(vip, tcp, nil, former)
-		ask("opens", syn, passes(out))
-		answer()
-		n.publish(vip, tcp, nil)
-		ask("goes on without a backend", ack, passes(out))
-		ask("opens where there is no backend", syn, refused())
+			// And without a backend.
+			f.sport++
+			n.publish(vip, proto, nil, former)
+			ask("opens", true, passes(out))
+			answer()
+			n.publish(vip, proto, nil)
+			ask("goes on without a backend", false, passes(out))
+			ask("opens where there is no backend", true, refused())
 
-		// A port of another node.
-		f.sport, f.dst = f.sport+1, w
-		anyone := netip.IPv4Unspecified()
-		if v6 {
-			anyone = netip.IPv6Unspecified()
+			// A port of another node.
+			f.sport, f.dst = f.sport+1, w
+			n.know(w)
+			port := func(s *datapath.Service) { s.Scope = datapath.ServiceRemoteNode }
+			n.publish(anyone, proto, port, former)
+			ask("opens by a port of another node", true, passes(out))
+			answer()
+			n.publish(anyone, proto, port, former, present)
+			for range 8 {
+				ask("opens once more by the port of another node", true, passes(out))
+			}
+			n.publish(anyone, proto, port, present)
+			ask("opens by the port of another node", true, delivered())
 		}
-		n.know(w)
-		port := func(s *datapath.Service) { s.Scope = datapath.ServiceRemoteNode }
-		n.publish(anyone, tcp, port, former)
-		ask("opens by a port of another node", syn, passes(out))
-		answer()
-		n.publish(anyone, tcp, port, former, present)
-		for range 8 {
-			ask("opens once more by the port of another node", syn, passes(out))
-		}
-		n.publish(anyone, tcp, port, present)
-		ask("opens by the port of another node", syn, delivered())
 	})
 }

@@ -296,9 +296,10 @@ static __always_inline bool ct_alive(const struct ct_value *flow, __u32 now)
 	return flow && (__s32)(flow->expires - now) > 0;
 }
 
+/* Says whether a packet opens a connection: SCTP's INIT does, as TCP's SYN. */
 static __always_inline bool ct_is_syn(const struct packet *p)
 {
-	return (p->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_SYN;
+	return p->opens;
 }
 
 static __always_inline bool ct_is_ack(const struct packet *p)

@@ -111,6 +111,11 @@ enum {
 	TCP_ACK = 0x10,
 };
 
+enum {
+	SCTP_LEN = 12,
+	SCTP_INIT = 1,
+};
+
 struct icmp_header {
 	__u8 type;
 	__u8 code;

@@ -35,7 +35,7 @@ struct packet {
 	bool v6;
 	__u8 fragment;
 	__u8 ttl;
-	__u8 pad;
+	bool opens; /* a connection: TCP's SYN, SCTP's INIT */
 };
 
 /* No legitimate packet has its transport header at a higher offset. */
@@ -132,6 +132,7 @@ static __always_inline int parse_l4(struct __sk_buff *ctx, struct packet *p)
 		p->sport = tcp.src;
 		p->dport = tcp.dst;
 		p->tcp_flags = tcp.flags;
+		p->opens = (tcp.flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_SYN;
 		return 0;
 	}
 	if (p->proto == PROTO_UDP || p->proto == PROTO_SCTP) {
@@ -144,8 +145,14 @@ static __always_inline int parse_l4(struct __sk_buff *ctx, struct packet *p)
 
 		if (READ_L4(ctx, p, p->l4, &l4))
 			return DROP_MALFORMED;
-		if (p->proto == PROTO_SCTP && p->l4 + 12 > p->end)
-			return DROP_MALFORMED;
+		if (p->proto == PROTO_SCTP) {
+			__u8 chunk = 0;
+
+			if (p->l4 + SCTP_LEN > p->end)
+				return DROP_MALFORMED;
+			/* An INIT is alone in its packet (RFC 9260 4.3). */
+			p->opens = !READ_L4(ctx, p, p->l4 + SCTP_LEN, &chunk) && chunk == SCTP_INIT;
+		}
 		p->kind = KIND_FLOW;
 		p->sport = l4.ports.src;
 		p->dport = l4.ports.dst;
