@@ -226,7 +226,7 @@ func testDirectFlow(t *testing.T, p *pair) {
 }
 
 // testDirectNamed: a client whom rules name by a prefix, on the node that was asked, on that of the
-// backend or on both, is answered directly as any other, and judged by what the prefix may.
+// backend or on both, is answered directly as any other, and evaluated by what the prefix may.
 func testDirectNamed(t *testing.T, p *pair) {
 	t.Helper()
 	const world, named = 2, 1<<24 + 5

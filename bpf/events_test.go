@@ -111,7 +111,8 @@ func TestEventsLost(t *testing.T) {
 }
 
 // TestFloodLosesOnlyItsOwnEvents: a pod that sends as much as it can, which is refused, or allowed
-// and so judged and traced, takes no room for what is reported of others. Nobody reads meanwhile.
+// and so evaluated and traced, takes no room for what is reported of others. Nobody reads
+// meanwhile.
 func TestFloodLosesOnlyItsOwnEvents(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		n := newNode(t, testConfig())

@@ -87,8 +87,8 @@ func TestFlowOfSpoofer(t *testing.T) {
 }
 
 // TestFlowsOfConnection: a connection's flows from its beginning to its end, with what the rule has
-// matched; and of one that is judged again while it goes on, and let pass or refused, whichever way
-// the packet goes that finds that out.
+// matched; and of one that is evaluated again while it goes on, and let pass or refused, whichever
+// way the packet goes that finds that out.
 func TestFlowsOfConnection(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		cfg := testConfig()
@@ -147,10 +147,10 @@ func TestFlowsOfConnection(t *testing.T) {
 		n.rules(setB, deny(in, idA, tcp, 80))
 		again(&n.b)
 		answer(ack)
-		want("an answer judged again", datapath.EventVerdict, "b", true, ingress, refused, datapath.MatchL3L4)
+		want("a reply checked again", datapath.EventVerdict, "b", true, ingress, refused, datapath.MatchL3L4)
 		want("an answer dropped", datapath.EventDrop, "b", true, ingress, refused, datapath.MatchNone)
 		send(ack)
-		want("a packet judged again", datapath.EventVerdict, "a", false, ingress, refused, datapath.MatchL3L4)
+		want("a packet checked again", datapath.EventVerdict, "a", false, ingress, refused, datapath.MatchL3L4)
 		want("a packet dropped", datapath.EventDrop, "a", false, ingress, refused, datapath.MatchNone)
 		// What nothing matches is refused by no rule.
 		n.rules(setA)

@@ -9,8 +9,8 @@ import (
 	"github.com/hawser-net/hawser/internal/datapath/loader"
 )
 
-// TestPolicyRecheck: a flow lives as long as its permission. A new generation has it judged again, in the
-// direction in which it was opened, whichever way the packet goes.
+// TestPolicyRecheck: a flow lives as long as its permission. A new generation has it evaluated
+// again, in the direction in which it was opened, whichever way the packet goes.
 func TestPolicyRecheck(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		n := newNode(t, testConfig())
@@ -71,7 +71,8 @@ func TestPolicyRecheck(t *testing.T) {
 	})
 }
 
-// TestRemoteFlow: only the local side judges; the stack's path and the pod's path share the flow.
+// TestRemoteFlow: only the local side evaluates; the stack's path and the pod's path share the
+// flow.
 func TestRemoteFlow(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		n := newNode(t, testConfig())
@@ -115,7 +116,7 @@ func TestEchoDirections(t *testing.T) {
 	n.expect("ping the other way without an id", dropped(datapath.ReasonPolicyDenied, out), func() result { return n.fromB(back) })
 	n.expect("answer that nobody asked", dropped(datapath.ReasonPolicyDenied, out), func() result { return n.fromA(back.reply()) })
 	n.expect("answer without an id", delivered(), func() result { return n.fromB(ping.reply()) })
-	// Types are judged one by one; those that are no echo are never tracked.
+	// Types are evaluated one by one; those that are no echo are never tracked.
 	n.rules(setA, allow(out, idB, icmp, 13))
 	n.rules(setB, allow(in, idA, icmp, 13))
 	stamp := frame{src: a4, dst: b4, proto: icmp, icmpType: 13, icmpID: 9}
@@ -438,7 +439,7 @@ func TestFromOverlay(t *testing.T) {
 
 // TestOverlayReplyBeforeUpdate: a pod of another node has opened a flow, and this node knows no
 // more of its address than the network it lies in. The reply belongs to the flow all the same; what
-// the pod here opens by itself is judged by what is known.
+// the pod here opens by itself is evaluated by what is known.
 func TestOverlayReplyBeforeUpdate(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		n := newNode(t, testConfig())
@@ -548,7 +549,7 @@ func TestBlocks(t *testing.T) {
 			n.rules(setA, allow(out, block+2, tcp, 443))
 			n.expect(name+" in no such block", dropped(datapath.ReasonPolicyDenied, out), send(dst))
 		}
-		// A local pod is judged by both sides, each by the other's address.
+		// A local pod is evaluated by both sides, each by the other's address.
 		n.must(n.maps.UpsertBlocks([]datapath.Block{{Prefix: single(a), Identity: block + 3}, {Prefix: single(b), Identity: block + 4}}))
 		n.rules(setA, allow(out, block+4, tcp, 443))
 		n.rules(setB, allow(in, block+3, tcp, 443))
@@ -559,7 +560,7 @@ func TestBlocks(t *testing.T) {
 		n.rules(setA, allow(out, block+3, tcp, 443))
 		n.expect("from its own address", dropped(datapath.ReasonPolicyDenied, out), send(b))
 
-		// A flow that is judged again is judged by the addresses of its opening, also by its
+		// A flow that is evaluated again is evaluated by the addresses of its opening, also by its
 		// answers.
 		n.rules(setA, allow(out, block+4, tcp, 443))
 		open := frame{src: a, dst: b, proto: tcp, sport: 7, dport: 443, tcpFlags: syn}

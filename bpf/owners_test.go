@@ -68,7 +68,7 @@ func TestAddressReuse(t *testing.T) {
 				}
 				refusal := dropped(datapath.ReasonPolicyDenied, in)
 				if f.proto == icmp || f.proto == icmp6 {
-					// An answer to an echo is judged as a message of its own.
+					// An answer to an echo is evaluated as a message of its own.
 					n.expect(what+": a late answer", refusal, func() result { return send(back) })
 				} else {
 					n.expect(what+": a late answer", refusal, func() result { return send(data) })

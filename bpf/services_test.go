@@ -65,8 +65,8 @@ func (n *node) fromBBytes(in []byte) result {
 	return n.run(n.loader.Program("from_pod"), n.ifB, 0, in)
 }
 
-// TestService: a packet for a service goes to its backend with right checksums, policy judges the
-// backend, and the reply comes from the service.
+// TestService: a packet for a service goes to its backend with right checksums, policy evaluates
+// the backend, and the reply comes from the service.
 func TestService(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		n := newNode(t, testConfig())

@@ -642,7 +642,7 @@ func (DropReason) EnumDescriptor() ([]byte, []int) {
 	return file_flow_flow_proto_rawDescGZIP(), []int{6}
 }
 
-// TrafficDirection is that of the connection as seen from the endpoint that was judged: its
+// TrafficDirection is that of the connection as seen from the endpoint whose policy decided: its
 // answers have the direction of its opening.
 type TrafficDirection int32
 

@@ -145,7 +145,7 @@ type NodeView struct {
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Why the node does not say what it finds; empty if it does.
 	Problem string `protobuf:"bytes,2,opt,name=problem,proto3" json:"problem,omitempty"`
-	// How many nodes it reaches, itself among them; does not reach in all ways; cannot judge, because
+	// How many nodes it reaches, itself among them; does not reach in all ways; cannot tell, because
 	// they never answered such a probe; and has not probed yet.
 	Reachable   uint32 `protobuf:"varint,3,opt,name=reachable,proto3" json:"reachable,omitempty"`
 	Unreachable uint32 `protobuf:"varint,4,opt,name=unreachable,proto3" json:"unreachable,omitempty"`

@@ -34,8 +34,8 @@ type Status struct {
 
 // Leader says who leads.
 type Leader struct {
-	// Holder is the name of the leader as this operator knows it, empty for none. Self says whether
-	// it is this one.
+	// Holder is the name of the leader as this operator knows it, empty for none. Self reports
+	// whether it is this one.
 	Holder string `json:"holder,omitempty"`
 	Self   bool   `json:"self"`
 }
@@ -60,7 +60,7 @@ type IdentityLabels struct {
 	// Generation counts the changes.
 	Generation uint64 `json:"generation"`
 	// Keys are those of the labels that make identities; All says that every label does. Settled
-	// and AllSettled are those by which policies may be judged.
+	// and AllSettled are those by which policies may be evaluated.
 	Keys       []string `json:"keys"`
 	All        bool     `json:"all"`
 	Settled    []string `json:"settled"`

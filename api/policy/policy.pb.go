@@ -315,7 +315,7 @@ func (x *PolicyName) GetName() string {
 	return ""
 }
 
-// Party is who policies judge alike: an identity.
+// Party is a set of endpoints that policies treat alike: an identity.
 type Party struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Kind  PartyKind              `protobuf:"varint,1,opt,name=kind,proto3,enum=hawser.policy.v1.PartyKind" json:"kind,omitempty"`
@@ -667,7 +667,7 @@ type MatrixResponse struct {
 	Revision uint64                 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
 	Time     *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=time,proto3" json:"time,omitempty"`
 	Parties  []*Party               `protobuf:"bytes,4,rep,name=parties,proto3" json:"parties,omitempty"`
-	// Different ones. The first stands for pairs that are not asked for or not judged.
+	// Different ones. The first stands for pairs that are not asked for or not evaluated.
 	Accesses []*Access `protobuf:"bytes,5,rep,name=accesses,proto3" json:"accesses,omitempty"`
 	// After the parties and accesses that they refer to.
 	Rows []*MatrixRow `protobuf:"bytes,6,rep,name=rows,proto3" json:"rows,omitempty"`
@@ -1530,10 +1530,10 @@ func (x *PairChange) GetClosed() []*PortRange {
 // PreviewSummary counts all there is, also what is left out for want of room.
 type PreviewSummary struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Flows that were judged, and those that cannot be: fragments, answers to unknown questions,
+	// Flows that were evaluated, and those that cannot be: fragments, answers to unknown questions,
 	// parties that nobody knows any more.
-	Flows          uint64 `protobuf:"varint,1,opt,name=flows,proto3" json:"flows,omitempty"`
-	FlowsNotJudged uint64 `protobuf:"varint,2,opt,name=flows_not_judged,json=flowsNotJudged,proto3" json:"flows_not_judged,omitempty"`
+	Flows             uint64 `protobuf:"varint,1,opt,name=flows,proto3" json:"flows,omitempty"`
+	FlowsNotEvaluated uint64 `protobuf:"varint,2,opt,name=flows_not_evaluated,json=flowsNotEvaluated,proto3" json:"flows_not_evaluated,omitempty"`
 	// The oldest flow.
 	Oldest *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=oldest,proto3" json:"oldest,omitempty"`
 	// Groups of connections, as in Connection. From a relay at most so many: of what nodes had no room
@@ -1597,9 +1597,9 @@ func (x *PreviewSummary) GetFlows() uint64 {
 	return 0
 }
 
-func (x *PreviewSummary) GetFlowsNotJudged() uint64 {
+func (x *PreviewSummary) GetFlowsNotEvaluated() uint64 {
 	if x != nil {
-		return x.FlowsNotJudged
+		return x.FlowsNotEvaluated
 	}
 	return 0
 }
@@ -2203,10 +2203,10 @@ const file_policy_policy_proto_rawDesc = "" +
 	"\x06before\x18\x03 \x01(\v2\x18.hawser.policy.v1.AccessR\x06before\x12.\n" +
 	"\x05after\x18\x04 \x01(\v2\x18.hawser.policy.v1.AccessR\x05after\x123\n" +
 	"\x06opened\x18\x05 \x03(\v2\x1b.hawser.policy.v1.PortRangeR\x06opened\x123\n" +
-	"\x06closed\x18\x06 \x03(\v2\x1b.hawser.policy.v1.PortRangeR\x06closed\"\x93\x04\n" +
+	"\x06closed\x18\x06 \x03(\v2\x1b.hawser.policy.v1.PortRangeR\x06closed\"\x99\x04\n" +
 	"\x0ePreviewSummary\x12\x14\n" +
-	"\x05flows\x18\x01 \x01(\x04R\x05flows\x12(\n" +
-	"\x10flows_not_judged\x18\x02 \x01(\x04R\x0eflowsNotJudged\x122\n" +
+	"\x05flows\x18\x01 \x01(\x04R\x05flows\x12.\n" +
+	"\x13flows_not_evaluated\x18\x02 \x01(\x04R\x11flowsNotEvaluated\x122\n" +
 	"\x06oldest\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x06oldest\x12\x18\n" +
 	"\arefused\x18\x04 \x01(\x04R\arefused\x12\x18\n" +
 	"\aallowed\x18\x05 \x01(\x04R\aallowed\x12\x1c\n" +

@@ -844,7 +844,7 @@ type Identity struct {
 	Labels       Labels `json:"labels,omitempty,omitzero"`
 	LabelsSHA256 string `json:"labelsSHA256,omitempty,omitzero"`
 
-	// SeenAs By which number everybody else judges an endpoint whose identity is temporary.
+	// SeenAs The identity ID that all other nodes use for an endpoint whose identity is temporary.
 	SeenAs int `json:"seenAs,omitempty,omitzero"`
 
 	// Temporary The number means something on this node only: the cluster has none for the labels yet.

@@ -146,10 +146,10 @@ func moduleOf(folder string, modules []string) string {
 	return home
 }
 
-// isPattern says whether an argument of `go test` names packages, by their folders.
+// isPattern reports whether an argument of `go test` names packages, by their folders.
 func isPattern(arg string) bool { return arg == "." || strings.HasPrefix(arg, "./") }
 
-// below says whether a folder is dir or below it. Both are relative and clean.
+// below reports whether a folder is dir or below it. Both are relative and clean.
 func below(folder, dir string) bool {
 	return dir == "." || folder == dir || strings.HasPrefix(folder, dir+"/")
 }
@@ -426,8 +426,8 @@ func newReport(w io.Writer, allowed map[string]bool, strict bool) *report {
 	}
 }
 
-// read takes the events of one `go test`, and says whether something failed. Several may be read at
-// once.
+// read takes the events of one `go test`, and reports whether something failed. Several may be read
+// at once.
 func (r *report) read(in io.Reader) (failed bool) {
 	s := bufio.NewScanner(in)
 	s.Buffer(nil, 16<<20)

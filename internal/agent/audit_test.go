@@ -90,7 +90,7 @@ func TestAuditMode(t *testing.T) {
 	reaches("one that is left out", web, false)
 	patch("/config", "Disabled", 200, "")
 	reaches("at the end", twin, false)
-	patch("/config", "Inherited", 400, "inherits it from nobody")
+	patch("/config", "Inherited", 400, "nothing to inherit it from")
 	patch(config(web), "maybe", 400, "none of Enabled")
 	if code, body := n.call(http.MethodPatch, config(web), `{"options":{"Debug":"Enabled"}}`, "Content-Type", "application/json"); code != 400 || !strings.Contains(body, "PolicyAuditMode") {
 		t.Errorf("another option: %d %s", code, body)

@@ -81,7 +81,7 @@ func (c *kubeCluster) edit(name, app string) {
 
 // TestEditIsUndone: an agent that starts while an edit stands, of an identity that says nowhere
 // what it was given, has a pod with the labels of the edit. When somebody puts the labels back it
-// judges as the agent that knew the identity before, without a restart, and its pod is not taken
+// evaluates as the agent that knew the identity before, without a restart, and its pod is not taken
 // for the identity's owner.
 func TestEditIsUndone(t *testing.T) {
 	t.Parallel()

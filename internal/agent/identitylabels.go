@@ -28,7 +28,7 @@ type identityLabels struct {
 	gate      *enforcement.LabelGate // nil if all labels count
 
 	// observed opens when it is known by which keys endpoints are made, ready when rules may be put
-	// in force; open opens when new pods can be judged.
+	// in force; open opens when policy for new pods can be evaluated.
 	observed, ready, open *latch
 	trigger               chan struct{}
 
@@ -109,7 +109,7 @@ func (l *identityLabels) observe(s relevance.State, there bool, known func()) {
 	l.mu.Lock()
 	switch {
 	case there:
-	case l.known: // somebody took it away: what is in force stays, and nothing is judged by more
+	case l.known: // somebody took it away: what is in force stays, and nothing is evaluated by more
 		s = relevance.State{Keys: labels.AllKeys(), Settled: l.gate.Permitted()}
 	default:
 		s = relevance.Everything()
@@ -127,8 +127,8 @@ func (l *identityLabels) observe(s relevance.State, there bool, known func()) {
 	l.notify()
 }
 
-// judged returns the keys of the labels by which rules are judged.
-func (l *identityLabels) judged() labels.Keys {
+// policyLabels returns the keys of the labels by which rules are evaluated.
+func (l *identityLabels) policyLabels() labels.Keys {
 	if l.gate == nil {
 		return labels.AllKeys()
 	}
@@ -205,7 +205,8 @@ func (l *identityLabels) advance(ctx context.Context) (busy bool, err error) {
 	return l.answer(ctx, s, relabelling == 0, busy)
 }
 
-// permit lets rules be judged by the settled keys of a state, unless there is another one by now.
+// permit lets rules be evaluated by the settled keys of a state, unless there is another one by
+// now.
 func (l *identityLabels) permit(s relevance.State) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -68,7 +68,7 @@ func (c *kubeCluster) operator(cfg operator.Config) {
 	})
 }
 
-// labelsAre waits until identities are made, and policies judged, by these keys.
+// labelsAre waits until identities are made, and policies evaluated, by these keys.
 func (c *kubeCluster) labelsAre(keys ...string) {
 	c.t.Helper()
 	want := labels.KeysOf(keys...)
@@ -115,7 +115,7 @@ func from(sel ...metav1.LabelSelector) func(*networkingv1.NetworkPolicySpec) {
 }
 
 // TestRelevantLabels is "CID lazy creation" of CFP-27752: pods whose labels no policy tells apart
-// share an identity; policies that come with labels which identities do not have yet are judged
+// share an identity; policies that come with labels which identities do not have yet are evaluated
 // right from the first packet on, those that select the absence of a label and those that deny by
 // one too; what is allowed before and after flows meanwhile; and it goes back when the policies are
 // gone.

@@ -51,7 +51,7 @@ spec:
 
 // TestIPv6Only: nodes that have no IPv4 at all, not even of loopback, are nodes like others: agents
 // start and find their device, pods reach each other, on a node and between nodes, and services;
-// policies judge them, and nodes know of each other's health.
+// policies filter them, and nodes know of each other's health.
 func TestIPv6Only(t *testing.T) {
 	for _, mode := range []string{"tunnel", "native"} {
 		t.Run(mode, func(t *testing.T) {

@@ -46,7 +46,7 @@ type kube struct {
 	kubeConfig
 	labels *identityLabels
 
-	// creation opens when new pods can be judged; open opens then.
+	// creation opens when policy for new pods can be evaluated; open opens then.
 	creation *syncGate
 	open     *latch
 	// identitiesKnown opens when the identities of the cluster are known.
@@ -214,8 +214,8 @@ func (k *kube) startRules(run *group) {
 		select {
 		case <-k.cluster.kinds.opened:
 		case <-time.After(storedAfter):
-			// Nobody is judged by them before all has been observed; they are for people to see,
-			// and keep their prefixes and blocks of addresses in the kernel.
+			// They are not enforced before all has been observed; they are for people to see, and
+			// keep their prefixes and blocks of addresses in the kernel.
 			if len(kept) > 0 {
 				k.log.Info("the API server is unavailable; the stored policies are in force", "policies", len(kept))
 			}

@@ -217,7 +217,7 @@ type kubernetesTest struct {
 	cep                 *v2.CiliumEndpoint // of web
 }
 
-// knows says whether a node has the identity of a pod's address.
+// knows reports whether a node has the identity of a pod's address.
 func (k *kubernetesTest) knows(n *machineNode, p *machinePod) func() bool {
 	return func() bool {
 		want := p.endpoint().Status.Identity.ID

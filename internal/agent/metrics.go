@@ -272,7 +272,7 @@ func (c *stateCollector) collectHealth(put func(m stateMetric, v float64, labels
 	} {
 		count := map[string]int{"reachable": 0, "unreachable": 0, "silent": 0, "unknown": 0}
 		for _, s := range all {
-			state, since := clusterhealth.Judge(kind.paths(s))
+			state, since := clusterhealth.StateOf(kind.paths(s))
 			count[state.String()]++
 			if state == clusterhealth.Unreachable {
 				put(c.since, float64(since.Unix()), s.Name, kind.name)

@@ -180,7 +180,7 @@ func (p *parts) newHubble(version string) (*hubble.Hubble, error) {
 		Self: p.cfg.self(), Version: version, Nodes: t.nodes.Table(), NodesSynced: p.waitNodes,
 		Monitor:   p.monitor,
 		Endpoints: t.registry, Addresses: t.cache, Policy: t.policy, Labels: t.identities.Labels,
-		InForce: p.inForce.isOpen, Judged: p.judged,
+		InForce: p.inForce.isOpen, PolicyLabels: p.policyLabels,
 		Listen: func(path, option string) (net.Listener, error) { return restapi.Listen(path, option, log) },
 		ServeMetrics: func(ctx context.Context, l net.Listener, registry *prometheus.Registry) error {
 			return serveMetrics(ctx, l, registry, metricsTimeout)
@@ -198,12 +198,12 @@ func (p *parts) newHubble(version string) (*hubble.Hubble, error) {
 	return hubble.New(p.cfg.Flows, n, log)
 }
 
-// judged returns the keys of the labels by which rules are judged.
-func (p *parts) judged() labels.Keys {
+// policyLabels returns the keys of the labels by which rules are evaluated.
+func (p *parts) policyLabels() labels.Keys {
 	if p.kube == nil {
 		return labels.AllKeys()
 	}
-	return p.kube.labels.judged()
+	return p.kube.labels.policyLabels()
 }
 
 // newHealth returns what answers other nodes' probes and probes them; nil if nodes do not.
@@ -281,7 +281,7 @@ func (p *parts) poolsFor(ctx context.Context, owner, named string) (ipam.Choice,
 	return choice, plain.Or(of), err
 }
 
-// awaitPrograms has a new endpoint wait until its neighbours are judged by the same maps: the
+// awaitPrograms has a new endpoint wait until its neighbours are evaluated by the same maps: the
 // others would not know it.
 func (p *parts) awaitPrograms(ctx context.Context) error {
 	if !p.network.Keeping() {

@@ -16,8 +16,8 @@ const relabelRetry = 2 * time.Second
 const relabelWorkers = 16
 
 // followLabels gives endpoints the labels that their pods have now, until ctx ends. It begins when
-// new pods can be judged: an endpoint from before a restart would get rules that were observed in
-// part.
+// policy for new pods can be evaluated: an endpoint from before a restart would get rules that were
+// observed in part.
 func (k *kube) followLabels(ctx context.Context) error {
 	if k.open.wait(ctx) != nil {
 		return nil

@@ -192,7 +192,7 @@ func TestBlackHole(t *testing.T) {
 			n.flags = append(n.flags, "--packetization-layer-pmtud-mode", mode)
 			n.start()
 			p := n.attached("sender", nil)
-			// A packet that waits for segmentation would be judged by its whole length.
+			// A packet that waits for segmentation would be evaluated by its whole length.
 			p.ns.Must(t, func() error { return run("ip", "link", "set", "eth0", "gso_max_segs", "1") })
 			outside.Must(t, func() error {
 				return run("nft", "table inet hole { chain in { type filter hook input priority 0; meta length > 1300 drop; }; }")

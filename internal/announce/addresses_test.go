@@ -395,7 +395,7 @@ func TestSharedPruneAfterOldCopy(t *testing.T) {
 }
 
 // TestSharedAfterOldCopy: a store that goes back to an old copy has what this node announced then,
-// or nothing. What holds now is written at once: until then other nodes judge the pod by who it
+// or nothing. What holds now is written at once: until then other nodes evaluate the pod by who it
 // was.
 func TestSharedAfterOldCopy(t *testing.T) {
 	sharing(t, nil, func(t *testing.T, w *world) {

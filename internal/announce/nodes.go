@@ -63,7 +63,7 @@ func (s *Nodes) put(ctx context.Context, name string, value []byte) {
 	}
 	n, err := node.Parse(name, value, s.max)
 	if err == nil {
-		_ = s.Learn(ctx, n)
+		_ = s.Observe(ctx, n)
 		return
 	}
 	s.log.Warn("ignored an invalid node; its last valid version stays", "key", name, "error", err)

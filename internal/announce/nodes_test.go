@@ -176,7 +176,7 @@ func TestDismiss(t *testing.T) {
 		for i, name := range []string{"x", "y"} {
 			n := peer(name, fmt.Sprintf("192.0.2.%d", 101+i), fmt.Sprintf("10.1.%d.0/24", i))
 			n.Cluster, n.ClusterID = "other", 2
-			if err := f.nodes.Learn(t.Context(), n); err != nil {
+			if err := f.nodes.Observe(t.Context(), n); err != nil {
 				t.Fatal(err)
 			}
 		}

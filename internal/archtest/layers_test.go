@@ -264,7 +264,7 @@ func TestThirdPartyEdgesHaveOnePackage(t *testing.T) {
 		{runtimeCtl, []string{"internal/operator"}, "the agent has no controllers of that kind"},
 		{ebpf, []string{"internal/datapath/maps", "internal/datapath/loader", "bpf"}, "the kernel's maps have one writer"},
 		{netlink, []string{"internal/datapath/link", "internal/cni", "internal/sandbox"}, "links and routes have one owner; the plugin makes the pod's end, the sandbox makes the machines around the product"},
-		{nftables, []string{"internal/datapath/link", "internal/sandbox/fabric"}, "masquerading is part of the node's links; the network of a cloud judges sources"},
+		{nftables, []string{"internal/datapath/link", "internal/sandbox/fabric"}, "masquerading is part of the node's links; the network of a cloud checks sources"},
 		{etcd, []string{"pkg/kvstore/etcd", "internal/sandbox"}, "everyone else speaks to kvstore.Backend; the sandbox runs the server"},
 		{consul, []string{"pkg/kvstore/consul"}, "everyone else speaks to kvstore.Backend"},
 		{awsSDK, []string{"internal/operator"}, "the agent links no cloud SDK"},

@@ -67,7 +67,7 @@ func groups() []group {
 		{"bpf", "programs, a packet at a time", (*bencher).programs},
 		{"observe", "flows: what they cost a packet, and the agent", (*bencher).observe},
 		{"identity", "new and cached identities", (*bencher).identities},
-		{"change", "policy change to the first packet judged by it", onTestbed(1, (*bencher).policyChange)},
+		{"change", "policy change to the first packet that meets it", onTestbed(1, (*bencher).policyChange)},
 		{"compute", "policy computation of a large cluster", (*bencher).policyCompute},
 		{"start", "start of the agent with endpoints to restore", onTestbed(1, (*bencher).agentStart)},
 		{"memory", "memory of the agent", onTestbed(1, (*bencher).agentMemory)},

@@ -109,9 +109,9 @@ func (p *probe) start(way path) (end func() error, err error) {
 	}, nil
 }
 
-// verdict waits until datagrams sent after a moment are judged by the new verdict for good, and
+// verdict waits until datagrams sent after a moment are evaluated by the new verdict for good, and
 // returns how long after it the first of these was sent or, if allowed, arrived. mixed counts
-// datagrams after it that were judged by the old one again.
+// datagrams after it that were evaluated by the old one again.
 func (p *probe) verdict(ctx context.Context, after time.Duration, allowed bool) (took time.Duration, mixed int, err error) {
 	const stable = 25 // datagrams in a row
 	for deadline := time.Now().Add(10 * time.Second); ; {
@@ -258,7 +258,7 @@ func (b *bencher) policyChange(ctx context.Context, r *testbed) (err error) {
 	b.add(Figure{Row: "change", Name: "allowed: first datagram through, p99", Unit: "ms", Value: ms(p99(allow)), First: 100, Far: 20, Samples: len(allow)})
 	b.add(Figure{Row: "change", Name: "denied, flow established: first one dropped, p50", Unit: "ms", Value: ms(median(deny)), First: 100, Far: 2, Samples: len(deny)})
 	b.add(Figure{Row: "change", Name: "denied, flow established: first one dropped, p99", Unit: "ms", Value: ms(p99(deny)), First: 100, Far: 20, Samples: len(deny)})
-	b.add(Figure{Row: "change", Name: "datagrams judged by the old rules after the new", Value: float64(mixed), Samples: len(allow) + len(deny)})
+	b.add(Figure{Row: "change", Name: "datagrams that met the old rules after the new", Value: float64(mixed), Samples: len(allow) + len(deny)})
 	return nil
 }
 

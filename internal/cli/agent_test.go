@@ -204,6 +204,10 @@ func (f *fakeAgent) GetClusterHealth(context.Context, server.GetClusterHealthReq
 	}}, nil
 }
 
+func (f *fakeAgent) GetDebugInfo(context.Context, server.GetDebugInfoRequestObject) (server.GetDebugInfoResponseObject, error) {
+	return server.GetDebugInfo200JSONResponse{CiliumVersion: "1.2.3", KernelVersion: "6.12.0", Subsystem: map[string]string{"addresses": "[]"}}, nil
+}
+
 func (f *fakeAgent) GetConfig(context.Context, server.GetConfigRequestObject) (server.GetConfigResponseObject, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -98,6 +98,7 @@ func NewCommand(cfg Config) *cobra.Command {
 		agent.ServiceCommand(a),
 		agent.BPFCommand(a),
 		agent.MonitorCommand(a),
+		agent.DebugInfoCommand(a),
 		policy.Command(a),
 		observe.Command(a),
 		observe.UICommand(a),

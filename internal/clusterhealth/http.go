@@ -51,7 +51,7 @@ func (g *Getter) Get(ctx context.Context, to netip.Addr) (time.Duration, error) 
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return 0, fmt.Errorf("somebody else answers at port %d, with %s", g.port, resp.Status)
+		return 0, fmt.Errorf("another server answers at port %d, with %s", g.port, resp.Status)
 	}
 	_, _ = io.CopyN(io.Discard, resp.Body, 1<<10)
 	return time.Since(began), nil

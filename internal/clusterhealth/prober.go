@@ -43,7 +43,7 @@ type Connectivity struct {
 	answered bool
 }
 
-// Failing says whether the last probe was not answered, by somebody of whom an answer can be
+// Failing reports whether the last probe was not answered, by somebody of whom an answer can be
 // expected.
 func (c Connectivity) Failing() bool { return c.Err != "" && !c.Unasked }
 
@@ -86,10 +86,10 @@ func (s State) String() string {
 	return "unknown"
 }
 
-// Judge returns the state that the addresses of a node, or of its health endpoint, are in together:
-// one way to one of them that does not answer makes it unreachable. since is when the first of
-// those that do not answer ceased to, as far as it is known; zero in other states.
-func Judge(paths []Path) (state State, since time.Time) {
+// StateOf returns the state that the addresses of a node, or of its health endpoint, are in
+// together: one way to one of them that does not answer makes it unreachable. since is when the
+// first of those that do not answer ceased to, as far as it is known; zero in other states.
+func StateOf(paths []Path) (state State, since time.Time) {
 	for _, p := range paths {
 		for _, c := range []Connectivity{p.ICMP, p.HTTP} {
 			switch {

@@ -66,8 +66,8 @@ func prober(t *testing.T, targets func() []Target, n *network) *Prober {
 
 // unreachable is what of a node does not answer, and since when the node itself does not.
 func unreachable(s Status) (node, endpoint bool, since time.Time) {
-	n, since := Judge(s.Node)
-	e, _ := Judge(s.Endpoint)
+	n, since := StateOf(s.Node)
+	e, _ := StateOf(s.Endpoint)
 	return n == Unreachable, e == Unreachable, since
 }
 
@@ -251,7 +251,7 @@ func TestSilentNodes(t *testing.T) {
 			time.Sleep(130 * time.Second)
 			all, _ := p.Statuses()
 			for _, s := range all {
-				if got, since := Judge(s.Node); got != states[s.Name] || (got == Unreachable) == since.IsZero() {
+				if got, since := StateOf(s.Node); got != states[s.Name] || (got == Unreachable) == since.IsZero() {
 					t.Errorf("%s: %s is %s since %v, want %s", what, s.Name, got, since, states[s.Name])
 				}
 			}

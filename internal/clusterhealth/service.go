@@ -46,7 +46,7 @@ func (s *Service) Get(context.Context, *health.GetRequest) (*health.GetResponse,
 	out := &health.GetResponse{Nodes: []*health.NodeView{view}}
 	var latencies []time.Duration
 	for _, to := range all {
-		state, since := Judge(slices.Concat(to.Node, to.Endpoint))
+		state, since := StateOf(slices.Concat(to.Node, to.Endpoint))
 		switch state {
 		case Reachable:
 			view.Reachable++

@@ -155,7 +155,7 @@ func TestGet(t *testing.T) {
 	srv := http.Server{Handler: http.RedirectHandler("http://"+at.String()+helloPath, http.StatusFound)}
 	go srv.Serve(other)
 	defer srv.Close()
-	if _, err := NewGetter(other.Addr().(*net.TCPAddr).AddrPort().Port()).Get(ctx, at.Addr()); err == nil || !strings.Contains(err.Error(), "somebody else") {
+	if _, err := NewGetter(other.Addr().(*net.TCPAddr).AddrPort().Port()).Get(ctx, at.Addr()); err == nil || !strings.Contains(err.Error(), "another server") {
 		t.Errorf("another service: %v", err)
 	}
 	brief, cancel := context.WithCancel(t.Context())

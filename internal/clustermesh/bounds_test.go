@@ -59,7 +59,7 @@ func TestBounds(t *testing.T) {
 		}
 	}
 	for i := range maxRefused + 1 {
-		s.refuse(kindIdentities, fmt.Sprint(i), errors.New("a fault"))
+		s.reject(kindIdentities, fmt.Sprint(i), errors.New("a fault"))
 	}
 	if n := len(s.refused); n != maxRefused {
 		t.Errorf("%d refused keys are remembered, want %d", n, maxRefused)
@@ -72,7 +72,7 @@ func TestRefusedAndGone(t *testing.T) {
 	t.Parallel()
 	s := alone()
 	for _, of := range []struct{ kind, key string }{{kindIdentities, "5"}, {kindIdentities, "6"}, {kindNodes, "n1"}, {kindServices, "ns/web"}} {
-		s.refuse(of.kind, of.key, errors.New("a fault"))
+		s.reject(of.kind, of.key, errors.New("a fault"))
 	}
 	s.sweep(kindIdentities, map[string]bool{"6": true})
 	s.sweep(kindServices, map[string]bool{})

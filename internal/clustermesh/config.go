@@ -64,7 +64,7 @@ type Identities interface {
 
 // Nodes takes nodes of other clusters.
 type Nodes interface {
-	Learn(ctx context.Context, n node.Node) error
+	Observe(ctx context.Context, n node.Node) error
 	// Forget is called with a node whose key is gone, which may come back soon; Dismiss of one
 	// whose cluster is not followed any more.
 	Forget(ctx context.Context, k node.Key) error

@@ -7,12 +7,12 @@
 // changes nothing: what was observed of it stays in force. One whose file is removed is drained:
 // everything it said is taken back.
 //
-// A cluster is believed only about itself. It must describe itself with an ID of its own; its
+// A cluster is accepted only about itself. It must describe itself with an ID of its own; its
 // identities must be in the range of that ID and carry its name; its nodes must be named as its
 // nodes, and neither they nor their pods may have an address of this cluster; an address of a pod
 // must be in the range of the node that hosts it. What is not so is refused, counted and logged.
-// The rules are pure functions, in judge.go, and are asked again when what they depend on changes:
-// so it does not matter who was observed first.
+// The rules are pure functions, in validate.go, and are applied again when what they depend on
+// changes: so it does not matter who was observed first.
 //
 // Mesh starts a goroutine that reads the directory and one for each cluster, which all end with
 // Run. It owns no table: it is one of the writers of those in [Sinks], under names that no other

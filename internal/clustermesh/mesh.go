@@ -57,7 +57,7 @@ func (noServices) SetShared(service.Shared)          {}
 func (noServices) DeleteShared(string, service.Name) {}
 
 // SetMine sets which addresses and ranges are this cluster's nodes' and pods': no other cluster
-// is believed about those.
+// is accepted about those.
 func (m *Mesh) SetMine(list []netip.Prefix) {
 	mine := newPrefixes(list)
 	m.mu.Lock()

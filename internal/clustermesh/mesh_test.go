@@ -60,7 +60,7 @@ func (s *tables) SetIdentities(upserts map[identity.ID]labels.Set, deletes []ide
 	return nil
 }
 
-func (s *tables) Learn(_ context.Context, n node.Node) error {
+func (s *tables) Observe(_ context.Context, n node.Node) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.nodes[n.Key().String()] = true
@@ -347,7 +347,7 @@ func TestAway(t *testing.T) {
 	w.status("b", func(s Status) bool { return s.Connected && s.LastError == "" })
 }
 
-// TestHostile: a cluster that speaks of others is not believed, and the log says so.
+// TestHostile: a cluster that speaks of others is not accepted, and the log says so.
 func TestHostile(t *testing.T) {
 	w := newWorld(t)
 	w.put("b", cluster("b", 2))
@@ -395,7 +395,7 @@ func TestHostile(t *testing.T) {
 		w.eventually("nobody", nil)
 		w.config("b", "b")
 	}
-	w.eventually("what is believed", rowsOf("b", 2))
+	w.eventually("what is accepted", rowsOf("b", 2))
 	w.status("b", func(s Status) bool { return s.Refused == 11 })
 	for _, part := range []string{
 		"identity 65541 is outside", "does not carry the label", "not a label of a pod", "larger than a /8", "192.0.2.1 (InternalIP)", "holds node a/n4",
@@ -477,7 +477,7 @@ func TestNodeUnderAnotherName(t *testing.T) {
 }
 
 // TestNoMoreBelieved: what an identity or an address was does not outlive that its key says
-// something else, which is not believed.
+// something else, which is not accepted.
 func TestNoMoreBelieved(t *testing.T) {
 	w := newWorld(t)
 	w.put("b", cluster("b", 2))
@@ -486,7 +486,7 @@ func TestNoMoreBelieved(t *testing.T) {
 	w.eventually("at first", rowsOf("b", 2))
 	good := cluster("b", 2)
 	w.put("b", map[string]any{"cilium/state/identities/v1/id/131077": "k8s:app=other;", "cilium/state/ip/v1/default/10.2.1.5": "{"})
-	w.eventually("neither can be believed", rowsOf("b", 2)[2:])
+	w.eventually("neither can be accepted", rowsOf("b", 2)[2:])
 	w.status("b", func(s Status) bool { return s.Refused == 2 })
 	w.put("b", good)
 	w.eventually("and now both can", rowsOf("b", 2))

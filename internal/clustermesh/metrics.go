@@ -53,7 +53,7 @@ func (m *Mesh) Collector(node string, globals func() int) prometheus.Collector {
 	add("endpoints", "Addresses of the cluster's pods that are in force here.", count(func(s Status) int { return s.Addresses }))
 	add("services", "Shared services of the cluster that are in force here.", count(func(s Status) int { return s.Services }))
 	add("identities", "Identities of the cluster that are in force here.", count(func(s Status) int { return s.Identities }))
-	add("refused", "What the cluster's store has and is not believed.", count(func(s Status) int { return s.Refused }))
+	add("refused", "What the cluster's store has and is not accepted.", count(func(s Status) int { return s.Refused }))
 	return c
 }
 

@@ -51,14 +51,14 @@ type remote struct {
 
 	identities map[identity.ID]labels.Set      // handed on
 	nodes      map[string]node.Node            // all that could be read, by name
-	believed   map[string]node.Node            // handed on
-	hosts      map[netip.Addr][]string         // names of the believed, by address, sorted
+	accepted   map[string]node.Node            // handed on
+	hosts      map[netip.Addr][]string         // names of the accepted, by address, sorted
 	pairs      map[netip.Prefix]ipcache.Pair   // all that could be read
 	placed     map[netip.Prefix]bool           // handed on
 	services   map[service.Name]service.Shared // all that could be read
 	offered    map[service.Name]bool           // handed on
-	refused    map[string]bool                 // keys of what is not believed, with what they are of
-	mine       *prefixes                       // what nodes and addresses were judged by
+	refused    map[string]bool                 // keys of what is not accepted, with what they are of
+	mine       *prefixes                       // what nodes and addresses were evaluated by
 
 	mu     sync.Mutex
 	status Status
@@ -84,7 +84,7 @@ func (r *remote) reset() {
 	r.peer, r.desc = peer{}, Description{}
 	r.progress = map[string]*progress{kindIdentities: {}, kindNodes: {}, kindAddresses: {}, kindServices: {}}
 	r.identities, r.refused = map[identity.ID]labels.Set{}, map[string]bool{}
-	r.nodes, r.believed, r.hosts = map[string]node.Node{}, map[string]node.Node{}, map[netip.Addr][]string{}
+	r.nodes, r.accepted, r.hosts = map[string]node.Node{}, map[string]node.Node{}, map[netip.Addr][]string{}
 	r.pairs, r.placed = map[netip.Prefix]ipcache.Pair{}, map[netip.Prefix]bool{}
 	r.services, r.offered = map[service.Name]service.Shared{}, map[service.Name]bool{}
 }
@@ -97,7 +97,7 @@ func (r *remote) drain(ctx context.Context) {
 	for n := range r.offered {
 		r.m.p.Sinks.Services.DeleteShared(r.name, n)
 	}
-	for name := range r.believed {
+	for name := range r.accepted {
 		if err := r.m.p.Sinks.Nodes.Dismiss(ctx, node.Key{Cluster: r.name, Name: name}); err != nil {
 			return // the agent ends
 		}
@@ -107,7 +107,7 @@ func (r *remote) drain(ctx context.Context) {
 			r.log.Error("policy is not fully in force", "error", err)
 		}
 	}
-	r.log.Info("removed what was received from another cluster", "identities", len(r.identities), "nodes", len(r.believed), "addresses", len(r.placed), "services", len(r.offered))
+	r.log.Info("removed what was received from another cluster", "identities", len(r.identities), "nodes", len(r.accepted), "addresses", len(r.placed), "services", len(r.offered))
 	r.m.release(r.peer.id, r.name)
 	r.reset()
 }
@@ -166,9 +166,9 @@ func (r *remote) well() {
 	r.status.LastError = ""
 }
 
-// refuse notes that an object of the cluster is not believed. It takes nothing back: what was
-// believed of that key before is the caller's business.
-func (r *remote) refuse(kind, key string, err error) {
+// reject notes that an object of the cluster is not accepted. It takes nothing back: what was
+// accepted of that key before is the caller's business.
+func (r *remote) reject(kind, key string, err error) {
 	if r.refused[kind+"/"+key] {
 		return
 	}
@@ -180,6 +180,6 @@ func (r *remote) refuse(kind, key string, err error) {
 	})
 }
 
-func (r *remote) pardon(kind, key string) { delete(r.refused, kind+"/"+key) }
+func (r *remote) clearRejection(kind, key string) { delete(r.refused, kind+"/"+key) }
 
 func (r *remote) layout() layout { return layout{r.name, r.desc.Capabilities.Cached} }

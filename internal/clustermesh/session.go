@@ -58,7 +58,7 @@ func (s *session) run(ctx context.Context) {
 		case e, ok := <-s.events[kindNodes]:
 			s.take(kindNodes, e, ok)
 			if h := s.progress[kindNodes]; h.fresh == nil && s.events[kindAddresses] == nil {
-				s.judge(ctx) // so that the hosts of the addresses are known
+				s.revalidate(ctx) // so that the hosts of the addresses are known
 				s.watch(kindAddresses)
 			}
 		case e, ok := <-s.events[kindAddresses]:
@@ -71,7 +71,7 @@ func (s *session) run(ctx context.Context) {
 			s.later()
 		case <-s.look:
 			s.look = nil
-			s.judge(ctx)
+			s.revalidate(ctx)
 		case <-tick.C: // for the status
 		}
 	}
@@ -80,7 +80,7 @@ func (s *session) run(ctx context.Context) {
 // kindCanaries is the watch of the keys that say what is complete.
 const kindCanaries = "canaries"
 
-// later has everything judged again soon.
+// later has everything evaluated again soon.
 func (s *session) later() {
 	if s.look == nil {
 		s.look = time.After(gather)

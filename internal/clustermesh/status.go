@@ -22,7 +22,7 @@ type Status struct {
 	Message string
 	// What is in force of it.
 	Nodes, Identities, Addresses, Services int
-	// Refused counts what is in its store and not believed, up to maxRefused.
+	// Refused counts what is in its store and not accepted, up to maxRefused.
 	Refused int
 	// LastError is what keeps it from being followed, if anything does; Failures how often
 	// something did.
@@ -76,7 +76,7 @@ func (s *session) updateStatus() {
 		st.Connected, st.Since = now, time.Now()
 	}
 	st.ID, st.Ready, st.Message = s.peer.id, ready, store.Message
-	st.Nodes, st.Identities, st.Addresses, st.Services = len(s.believed), len(s.identities), len(s.placed), len(s.offered)
+	st.Nodes, st.Identities, st.Addresses, st.Services = len(s.accepted), len(s.identities), len(s.placed), len(s.offered)
 	st.Refused = len(s.refused)
 	if store.State == kvstore.StateFailed && store.LastError != "" && st.LastError == "" {
 		st.LastError, st.LastErrorAt = store.LastError, time.Now()

@@ -20,7 +20,7 @@ import (
 // maxBatch bounds how many identities are handed on together.
 const maxBatch = 4096
 
-// note records an event of a kind, and says whether it is of a key, whose last part it returns.
+// note records an event of a kind, and reports whether it is of a key, whose last part it returns.
 func (s *session) note(kind string, e kvstore.Event, ok bool) (key string, of bool) {
 	if !ok {
 		s.events[kind] = nil // the connection ends
@@ -89,7 +89,7 @@ func (s *session) takeIdentities(e kvstore.Event, ok bool) {
 		}
 		id, err := parseID(text)
 		if e.Kind == kvstore.EventDelete {
-			s.pardon(kindIdentities, text)
+			s.clearRejection(kindIdentities, text)
 			delete(upserts, id)
 			deletes[text] = err == nil
 			return
@@ -99,12 +99,12 @@ func (s *session) takeIdentities(e kvstore.Event, ok bool) {
 			set, err = s.peer.identity(id, e.Value)
 		}
 		if err != nil {
-			s.refuse(kindIdentities, text, err)
+			s.reject(kindIdentities, text, err)
 			delete(upserts, id) // what it was before it is no more
 			deletes[text] = true
 			return
 		}
-		s.pardon(kindIdentities, text)
+		s.clearRejection(kindIdentities, text)
 		upserts[id] = set
 		delete(deletes, text)
 	}
@@ -180,7 +180,7 @@ func (s *session) take(kind string, e kvstore.Event, ok bool) {
 	if kind == kindAddresses {
 		s.forget(kind, key) // whoever had it before has it no more; nodes and services stay as they were
 	}
-	s.refuse(kind, key, err)
+	s.reject(kind, key, err)
 }
 
 func (s *session) takeNode(name string, value []byte) error {
@@ -225,7 +225,7 @@ func (s *session) takeService(key string, value []byte) error {
 
 // forget takes back what a key said.
 func (s *session) forget(kind, key string) {
-	s.pardon(kind, key)
+	s.clearRejection(kind, key)
 	switch kind {
 	case kindNodes:
 		if _, known := s.nodes[key]; known {
@@ -247,12 +247,12 @@ func (s *session) forget(kind, key string) {
 	}
 }
 
-// place hands an address on, if it is believed. Several nodes have the address of its host while
+// place hands an address on, if it is accepted. Several nodes have the address of its host while
 // the key of one that was made anew under another name has not gone yet.
 func (s *session) place(pair ipcache.Pair) {
 	err := s.peer.address(pair, node.Node{}, false, s.mine)
 	for _, name := range s.hosts[pair.Host] {
-		if err = s.peer.address(pair, s.believed[name], true, s.mine); err == nil {
+		if err = s.peer.address(pair, s.accepted[name], true, s.mine); err == nil {
 			break
 		}
 	}
@@ -260,11 +260,11 @@ func (s *session) place(pair ipcache.Pair) {
 		_, err = s.m.p.Sinks.Addresses.Upsert(pair.Prefix, pair.Claim(ipcache.ClusterMesh, s.name))
 	}
 	if err != nil {
-		s.refuse(kindAddresses, pair.Key(), err)
+		s.reject(kindAddresses, pair.Key(), err)
 		s.displace(pair.Prefix)
 		return
 	}
-	s.pardon(kindAddresses, pair.Key())
+	s.clearRejection(kindAddresses, pair.Key())
 	s.placed[pair.Prefix] = true
 }
 
@@ -275,18 +275,18 @@ func (s *session) displace(p netip.Prefix) {
 	}
 }
 
-// offer hands a service on, if it is believed.
+// offer hands a service on, if it is accepted.
 func (s *session) offer(sv service.Shared) {
 	key := sv.Name.String()
 	ok, err := s.peer.service(sv, s.mine)
 	if err != nil {
-		s.refuse(kindServices, key, err)
+		s.reject(kindServices, key, err)
 		s.withdraw(sv.Name)
 		return
 	}
-	s.pardon(kindServices, key)
+	s.clearRejection(kindServices, key)
 	if own := len(sv.Backends) - len(ok.Backends); own > 0 {
-		s.refuse(kindServices, key, fmt.Errorf("%d backends of service %s are addresses of this cluster", own, sv.Name))
+		s.reject(kindServices, key, fmt.Errorf("%d backends of service %s are addresses of this cluster", own, sv.Name))
 	}
 	s.offered[sv.Name] = true
 	s.m.p.Sinks.Services.SetShared(ok)
@@ -299,32 +299,32 @@ func (s *session) withdraw(n service.Name) {
 	}
 }
 
-// judge asks the rules again about everything that depends on the nodes of the cluster and on the
-// addresses of this one.
-func (s *session) judge(ctx context.Context) {
+// revalidate applies the rules again to everything that depends on the nodes of the cluster and on
+// the addresses of this one.
+func (s *session) revalidate(ctx context.Context) {
 	mine := s.m.mineNow()
 	moved := !mine.equal(s.mine)
 	s.mine = mine
 	for _, name := range slices.Sorted(maps.Keys(s.nodes)) {
 		n, err := s.peer.node(s.nodes[name], mine)
 		if err != nil {
-			s.refuse(kindNodes, name, err)
+			s.reject(kindNodes, name, err)
 			moved = s.dismiss(ctx, name) || moved
 			continue
 		}
-		s.pardon(kindNodes, name)
-		if old, had := s.believed[name]; had && old.Equal(n) {
+		s.clearRejection(kindNodes, name)
+		if old, had := s.accepted[name]; had && old.Equal(n) {
 			continue
 		}
-		if err := s.m.p.Sinks.Nodes.Learn(ctx, n); err != nil {
+		if err := s.m.p.Sinks.Nodes.Observe(ctx, n); err != nil {
 			if ctx.Err() == nil {
-				s.refuse(kindNodes, name, err)
+				s.reject(kindNodes, name, err)
 			}
 			continue
 		}
-		s.believed[name], moved = n, true
+		s.accepted[name], moved = n, true
 	}
-	for name := range maps.Clone(s.believed) {
+	for name := range maps.Clone(s.accepted) {
 		if _, still := s.nodes[name]; !still {
 			moved = s.dismiss(ctx, name) || moved
 		}
@@ -333,8 +333,8 @@ func (s *session) judge(ctx context.Context) {
 		return
 	}
 	clear(s.hosts)
-	for _, name := range slices.Sorted(maps.Keys(s.believed)) {
-		for _, ip := range s.believed[name].NodeIPs() {
+	for _, name := range slices.Sorted(maps.Keys(s.accepted)) {
+		for _, ip := range s.accepted[name].NodeIPs() {
 			s.hosts[ip] = append(s.hosts[ip], name)
 		}
 	}
@@ -346,14 +346,14 @@ func (s *session) judge(ctx context.Context) {
 	}
 }
 
-// dismiss forgets a node that was believed, and says whether it was.
+// dismiss forgets a node that was accepted, and reports whether it was.
 func (s *session) dismiss(ctx context.Context, name string) bool {
-	if _, had := s.believed[name]; !had {
+	if _, had := s.accepted[name]; !had {
 		return false
 	}
 	if err := s.m.p.Sinks.Nodes.Forget(ctx, node.Key{Cluster: s.name, Name: name}); err != nil {
 		return false // the agent ends
 	}
-	delete(s.believed, name)
+	delete(s.accepted, name)
 	return true
 }

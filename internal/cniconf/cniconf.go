@@ -128,7 +128,7 @@ func (c Config) Render() []byte {
 	return append(b, '\n')
 }
 
-// isList says whether runtimes expect a list of plugins in the file: by its name. One that is
+// isList reports whether runtimes expect a list of plugins in the file: by its name. One that is
 // written nowhere is a list, too.
 func isList(path string) bool { return path == "" || filepath.Ext(path) == ".conflist" }
 

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// Direction is the side of an endpoint on which a packet is judged.
+// Direction is the side of an endpoint on which a packet is evaluated.
 type Direction uint8
 
 // The two directions. The values are those stored in the kernel's policy map.
@@ -30,7 +30,7 @@ func (d Direction) String() string {
 }
 
 // RuleSetID numbers a rule set on this node. Numbers are local to the node and never 0: an
-// endpoint whose row says 0 has no rules yet and drops everything that policy would judge.
+// endpoint whose row says 0 has no rules yet and drops everything that policy applies to.
 type RuleSetID uint32
 
 // MaxRuleSet is the largest number of a rule set. In the kernel's programs the bit above says that
@@ -70,7 +70,7 @@ func (k PolicyKey) IsBlock() bool { return k.Identity>>24 == BlockScope }
 // change it.
 type RuleSet struct {
 	ID RuleSetID
-	// IngressEnforced and EgressEnforced say whether a packet that no entry matches is dropped.
+	// IngressEnforced and EgressEnforced report whether a packet that no entry matches is dropped.
 	IngressEnforced bool
 	EgressEnforced  bool
 	Entries         map[PolicyKey]PolicyEntry
@@ -102,9 +102,9 @@ type Endpoint struct {
 	IPv6 netip.Addr
 	// Identity is the endpoint's security identity.
 	Identity uint32
-	// RuleSet is the rule set that judges the endpoint's packets; 0 drops all of them.
+	// RuleSet is the rule set that evaluates the endpoint's packets; 0 drops all of them.
 	RuleSet RuleSetID
-	// PolicyGeneration changes whenever flows admitted before must be judged again. It is never
+	// PolicyGeneration changes whenever flows admitted before must be evaluated again. It is never
 	// reused while such a flow could live.
 	PolicyGeneration uint32
 	// Incarnation distinguishes the endpoint from every other that this node has had or will have,
@@ -117,7 +117,7 @@ type Endpoint struct {
 	Audit bool
 }
 
-// Same says whether the kernel stores the same of two rows: all but the name of the interface.
+// Same reports whether the kernel stores the same of two rows: all but the name of the interface.
 func (ep Endpoint) Same(o Endpoint) bool {
 	return ep.ID == o.ID && ep.IfIndex == o.IfIndex && slices.Equal(ep.MAC, o.MAC) && slices.Equal(ep.HostMAC, o.HostMAC) &&
 		ep.IPv4 == o.IPv4 && ep.IPv6 == o.IPv6 && ep.Identity == o.Identity && ep.RuleSet == o.RuleSet &&

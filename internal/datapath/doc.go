@@ -17,11 +17,11 @@
 // (0); if the rule set has entries of blocks of addresses, also the most specific entry of the
 // longest block around the peer's address, whatever its identity. It drops if any of them denies,
 // passes if any allows, and otherwise falls back to the rule set's default for that direction: drop
-// if enforced, pass if not. An entry may also name a rule of the admin tier, which is evaluated before
-// all that, and of the baseline tier, which is evaluated before the default: of the rules that the
-// entries found name in a tier the first in order wins, and accepts, denies, or passes the packet on
-// to the next step. The code that computes the entries must therefore merge into the most specific
-// entry of an identity all verdicts that apply to it (deny beats allow at any length): see
+// if enforced, pass if not. An entry may also name a rule of the admin tier, which is evaluated
+// before all that, and of the baseline tier, which is evaluated before the default: of the rules
+// that the entries found name in a tier the first in order wins, and accepts, denies, or passes the
+// packet on to the next step. The code that computes the entries must therefore merge into the most
+// specific entry of an identity all verdicts that apply to it (deny beats allow at any length): see
 // internal/policy.
 //
 // Rule sets are replaced by number: a new rule set is written whole under a new number, then the

@@ -12,7 +12,7 @@ type EventType uint8
 // Kinds of event; the numbers are those of bpf/lib/events.h.
 const (
 	EventDrop    EventType = 1 // a packet was dropped
-	EventVerdict EventType = 2 // policy judged a flow that is new or was judged before under older rules
+	EventVerdict EventType = 2 // policy evaluated a flow that is new or was evaluated before under older rules
 	EventTrace   EventType = 3 // a packet was forwarded
 )
 

@@ -62,7 +62,7 @@ func SpellPods(p netip.Prefix) string {
 	return p.String()
 }
 
-// InterfaceState says whether packets of an Interface pass.
+// InterfaceState reports whether packets of an Interface pass.
 type InterfaceState struct {
 	MAC net.HardwareAddr
 	// Name and IfIndex are the kernel's, empty while it has none.

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Protocol numbers (IANA) that policies can name and the datapath judges. ProtoAny is none of a
+// Protocol numbers (IANA) that policies can name and the datapath evaluates. ProtoAny is none of a
 // packet.
 const (
 	ProtoAny    uint8 = 0

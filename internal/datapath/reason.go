@@ -29,7 +29,7 @@ const (
 	ReasonInvalidSourceIP   DropReason = 5  // spoofed address
 	ReasonMalformed         DropReason = 6  // truncated or inconsistent headers
 	ReasonUnknownL3         DropReason = 7  // neither IPv4, IPv6 nor ARP
-	ReasonUnknownL4         DropReason = 8  // protocol or extension header the datapath can't judge
+	ReasonUnknownL4         DropReason = 8  // protocol or extension header the datapath can't parse
 	ReasonFragmentUnknown   DropReason = 9  // fragment whose first part was not seen
 	ReasonTTLExceeded       DropReason = 10 // hop limit used up
 	ReasonCTFull            DropReason = 11 // the flow could not be recorded

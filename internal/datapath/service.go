@@ -98,12 +98,12 @@ const MaxMaglevBackends = 16381
 // MaxServiceAffinity is the longest time for which a client keeps its backend.
 const MaxServiceAffinity = 24 * time.Hour
 
-// Equal says whether two rows are the same.
+// Equal reports whether two rows are the same.
 func (s Service) Equal(o Service) bool {
 	return s.ServiceFrontend == o.ServiceFrontend && s.ID == o.ID && s.Affinity == o.Affinity && s.RemoteOnly == o.RemoteOnly && s.DSR == o.DSR && s.SameSet(o)
 }
 
-// SameSet says whether two rows have the same backends, source ranges and choice of backends,
+// SameSet reports whether two rows have the same backends, source ranges and choice of backends,
 // whatever their frontends are.
 func (s Service) SameSet(o Service) bool {
 	return slices.Equal(s.Backends, o.Backends) && s.LimitSources == o.LimitSources && slices.Equal(s.Sources, o.Sources) && s.Maglev == o.Maglev

@@ -10,7 +10,7 @@ import (
 )
 
 // TestAuditMode: an endpoint has the mode that was set for it, else the node's; it keeps it when
-// the agent starts again, and flows are judged again whenever it changes.
+// the agent starts again, and flows are evaluated again whenever it changes.
 func TestAuditMode(t *testing.T) {
 	t.Parallel()
 	m, dir := newMachine(), t.TempDir()
@@ -60,7 +60,7 @@ func TestAuditMode(t *testing.T) {
 	set(one.ID, AuditEnabled)
 	want("one", true, false)
 	if row(one.ID).PolicyGeneration == before || row(two.ID).PolicyGeneration != other {
-		t.Error("flows of the one endpoint, and of no other, must be judged again")
+		t.Error("flows of the one endpoint, and of no other, must be evaluated again")
 	}
 	p = started(t, m, dir)
 	want("after a restart", true, false)
@@ -72,7 +72,7 @@ func TestAuditMode(t *testing.T) {
 	node(false)
 	want("the node no more", false, false)
 	if row(two.ID).PolicyGeneration == before {
-		t.Error("what audit mode let pass is not judged again")
+		t.Error("what audit mode let pass is not evaluated again")
 	}
 	node(true)
 	set(one.ID, AuditInherited)

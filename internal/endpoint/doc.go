@@ -7,9 +7,9 @@
 // kernel is reconciled by way of the interfaces of internal/datapath. The row's state and log
 // say how far that has come and what went wrong.
 //
-// Policy has the kernel judge endpoints; the agent's, the one owner of the policy engine and of the
-// kernel's rule sets and endpoint rows, is in internal/agent/enforcement. Store keeps the rows on
-// disk for the next agent: Lifecycle.Load and Resume take over what is there without touching a
+// Policy has the kernel evaluate endpoints; the agent's, the one owner of the policy engine and of
+// the kernel's rule sets and endpoint rows, is in internal/agent/enforcement. Store keeps the rows
+// on disk for the next agent: Lifecycle.Load and Resume take over what is there without touching a
 // packet, and the policy brings it up to date once everything has been observed.
 //
 // The package starts no goroutine that outlives a call. What always holds: a pod's interface is up

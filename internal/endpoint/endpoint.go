@@ -163,11 +163,11 @@ func (e Endpoint) withLog(now time.Time, ok bool, message string) Endpoint {
 	return e
 }
 
-// Seen returns the identity that the endpoint's packets carry and by which everybody else judges
+// Seen returns the identity that the endpoint's packets carry and by which everybody else evaluates
 // it, on this node and on others. That is its own, unless that is temporary: then it is the one by
 // which the cluster last knew it, because nobody has published anything else yet; or init if it had
-// none. A temporary identity itself decides by which rules the endpoint's packets are judged on its
-// own side and is never seen by anybody.
+// none. A temporary identity itself decides by which rules the endpoint's packets are evaluated on
+// its own side and is never seen by anybody.
 func (e Endpoint) Seen() identity.ID {
 	switch {
 	case !e.Identity.IsTemporary():

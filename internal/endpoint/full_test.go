@@ -121,7 +121,7 @@ func TestUnplaced(t *testing.T) {
 	if pol.Locked() != 1 {
 		t.Errorf("%d endpoints are said to be locked", pol.Locked())
 	}
-	// A change of the rules in place is judged, too: now it means both alike.
+	// A change of the rules in place is evaluated, too: now it means both alike.
 	if err := setRules(t, pol, "denies", "  endpointSelector: {matchLabels: {app: denies}}\n  egress: [{toEntities: [all]}]\n  egressDeny: [{toCIDR: [10.0.0.0/8]}]\n"); err != nil {
 		t.Fatal(err)
 	}

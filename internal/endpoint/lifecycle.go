@@ -50,7 +50,7 @@ type Publisher interface {
 	Withdraw(row Endpoint)
 }
 
-// Policy has the kernel judge the packets of endpoints by the rules for their identities.
+// Policy has the kernel evaluate the packets of endpoints by the rules for their identities.
 type Policy interface {
 	// Attach writes the row to the kernel, and returns what it has of it, and the revision of the
 	// policy that this implements. An error that is no ErrRowNotWritten says why the endpoint drops
@@ -71,7 +71,7 @@ type Rows interface {
 	DeleteEndpoint(ifIndex int) error
 }
 
-// Programs judge the packets of interfaces; see [datapath.Programs].
+// Programs evaluate the packets of interfaces; see [datapath.Programs].
 type Programs interface {
 	AttachEndpoint(ifIndex int) error
 	Attached(ifIndex int) (bool, error)
@@ -195,7 +195,7 @@ func (a Attachment) owner() string {
 	return a.ContainerName
 }
 
-// Create makes an endpoint and returns when its packets are judged by its policy, or with an
+// Create makes an endpoint and returns when its packets are evaluated by its policy, or with an
 // error after undoing everything it did. The addresses stay with the caller on error. A newer
 // creation for the same pod, and a deletion, cancel one that is under way (ErrSuperseded).
 func (l *Lifecycle) Create(ctx context.Context, req CreateRequest) (Endpoint, error) {
@@ -438,7 +438,7 @@ func (l *Lifecycle) teardown(_ context.Context, row Endpoint) (failures int) {
 }
 
 // SetLabels changes the labels added and suppressed through the API, and with them perhaps the
-// identity. The endpoint's packets are judged by the old identity and policy until the new ones
+// identity. The endpoint's packets are evaluated by the old identity and policy until the new ones
 // are complete.
 func (l *Lifecycle) SetLabels(ctx context.Context, id uint16, user, disabled labels.Set) (Endpoint, error) {
 	unlock := l.lock(id)

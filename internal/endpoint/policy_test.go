@@ -119,7 +119,7 @@ func TestRestartWritesNothing(t *testing.T) {
 }
 
 // TestRestartWithOtherRules: what changed while no agent ran is put in force once everything was
-// observed, and not before, and flows are judged again.
+// observed, and not before, and flows are evaluated again.
 func TestRestartWithOtherRules(t *testing.T) {
 	t.Parallel()
 	m, dir := newMachine(), t.TempDir()
@@ -162,7 +162,7 @@ func TestRestartWithOtherRules(t *testing.T) {
 }
 
 // TestNoRuleSetIsBorrowed: before everything was observed a rule set may for a moment look like
-// another that a restored endpoint is judged by, and must not become one with it.
+// another that a restored endpoint is evaluated by, and must not become one with it.
 func TestNoRuleSetIsBorrowed(t *testing.T) {
 	t.Parallel()
 	m, dir := newMachine(), t.TempDir()
@@ -201,7 +201,7 @@ func TestNoRuleSetIsBorrowed(t *testing.T) {
 	}
 	rules(p)
 	peer(p, 1)
-	// A pod that is new now is judged by what is known, and its rules grow with it.
+	// A pod that is new now is evaluated by what is known, and its rules grow with it.
 	p.mustCreateApp(3, "web")
 	peer(p, 2)
 	key := datapath.PolicyKey{Identity: 1002}
@@ -400,8 +400,8 @@ func TestIncarnation(t *testing.T) {
 	}
 }
 
-// TestGenerationsAreNotReused: a flow of an endpoint that is gone must not look judged to the next
-// one with its address, not even after a restart.
+// TestGenerationsAreNotReused: a flow of an endpoint that is gone must not look evaluated to the
+// next one with its address, not even after a restart.
 func TestGenerationsAreNotReused(t *testing.T) {
 	t.Parallel()
 	m, dir := newMachine(), t.TempDir()

@@ -251,7 +251,7 @@ func (l *Lifecycle) Repair() error {
 }
 
 // attach puts the programs on the interface of an endpoint that may be up. If it cannot, it shuts
-// the interface: nothing passes unjudged.
+// the interface: nothing passes unfiltered.
 func (l *Lifecycle) attach(row Endpoint) error {
 	err := l.cfg.Programs.AttachEndpoint(row.IfIndex)
 	if err == nil || errors.Is(err, unix.ENODEV) {

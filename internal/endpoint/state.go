@@ -11,7 +11,7 @@ const (
 	StateCreating State = "creating"
 	// StateWaitingForIdentity: its labels are known, their ID is not.
 	StateWaitingForIdentity State = "waiting-for-identity"
-	// StateNotReady: a change failed. The endpoint forwards and is judged as before the change.
+	// StateNotReady: a change failed. The endpoint forwards and is evaluated as before the change.
 	StateNotReady State = "not-ready"
 	// StateWaitingToRegenerate: its identity is known, the record and other nodes are notified.
 	StateWaitingToRegenerate State = "waiting-to-regenerate"
@@ -47,5 +47,5 @@ func (s State) mayFollow(next State) bool {
 	return s == next || slices.Contains(transitions[s], next)
 }
 
-// inForce reports whether the kernel forwards for an endpoint in state s, and judges it.
+// inForce reports whether the kernel forwards for an endpoint in state s, and evaluates it.
 func (s State) inForce() bool { return s == StateReady || s == StateNotReady }

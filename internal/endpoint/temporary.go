@@ -24,8 +24,8 @@ type Waiting struct {
 }
 
 // ReplaceTemporary gives the endpoints that have a temporary identity the cluster-wide one, if it
-// is known by now. The endpoint's kernel row is replaced in one write, so every packet is judged by
-// the old identity or by the new one; its rule set is the same before and after. Call it when
+// is known by now. The endpoint's kernel row is replaced in one write, so every packet is evaluated
+// by the old identity or by the new one; its rule set is the same before and after. Call it when
 // identities have become known, and not before Policy.Synced: a restored endpoint would get rules
 // that were observed in part.
 //
@@ -68,7 +68,7 @@ func (l *Lifecycle) ReplaceTemporary(ctx context.Context) (Waiting, error) {
 	return out, errors.Join(errs...)
 }
 
-// replaceTemporary does one endpoint, or says whether it waits for an identity, and how long for
+// replaceTemporary does one endpoint, or reports whether it waits for an identity, and how long for
 // others to observe it.
 func (l *Lifecycle) replaceTemporary(ctx context.Context, id uint16) (waiting bool, wait time.Duration, err error) {
 	unlock := l.lock(id)

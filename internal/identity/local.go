@@ -62,8 +62,8 @@ func NewLocalAllocator(scope ID) (*LocalAllocator, error) {
 	}, nil
 }
 
-// Allocate returns the ID of the label set and takes a reference on it. isNew says whether
-// the ID was not in use or restored before.
+// Allocate returns the ID of the label set and takes a reference on it. isNew reports whether the
+// ID was not in use or restored before.
 func (a *LocalAllocator) Allocate(s labels.Set) (id ID, isNew bool, err error) {
 	if len(s) == 0 {
 		return 0, false, errors.New("an identity needs labels")

@@ -14,8 +14,8 @@ import (
 // Block is a CIDR that is assigned to the node.
 type Block struct {
 	Prefix netip.Prefix
-	// AllowFirst and AllowLast say whether the outermost addresses may be given out; a CIDR of two
-	// or one has none.
+	// AllowFirst and AllowLast report whether the outermost addresses may be given out; a CIDR of
+	// two or one has none.
 	AllowFirst, AllowLast bool
 	// Drained blocks keep what is given out, and give out nothing new.
 	Drained bool
@@ -135,7 +135,7 @@ func (m *IPAM) newPool(name string, b Block) *pool {
 	return p
 }
 
-// RemoveUnused takes a CIDR from the node if no address of it is given out, and says whether it
+// RemoveUnused takes a CIDR from the node if no address of it is given out, and reports whether it
 // did.
 func (m *IPAM) RemoveUnused(cidr netip.Prefix) bool {
 	m.mu.Lock()

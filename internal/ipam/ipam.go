@@ -421,7 +421,7 @@ func (m *IPAM) next(f Families, owner, pool string, expire bool) (*Allocation, e
 		ErrExhausted, total, f, pool, strings.Join(full, ", "))
 }
 
-// keptForNode excludes an address for good if the node itself has it, and says whether it does.
+// keptForNode excludes an address for good if the node itself has it, and reports whether it does.
 func (m *IPAM) keptForNode(ip netip.Addr) bool {
 	if !m.cfg.Local(ip) {
 		return false
@@ -648,7 +648,7 @@ func (m *IPAM) Release(ip netip.Addr, pool string) error {
 	return nil
 }
 
-// FreeOf gives an address back if owner has it, and says whether it did.
+// FreeOf gives an address back if owner has it, and reports whether it did.
 func (m *IPAM) FreeOf(ip netip.Addr, owner string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()

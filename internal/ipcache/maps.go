@@ -32,8 +32,8 @@ type Maps struct {
 	pruned bool
 }
 
-// NewMaps returns a target for the kernel's map. tunnel says whether other nodes' pods are reached
-// through a tunnel; otherwise the kernel does not know nodes.
+// NewMaps returns a target for the kernel's map. tunnel reports whether other nodes' pods are
+// reached through a tunnel; otherwise the kernel does not know nodes.
 func NewMaps(kernel KernelMap, tunnel bool) *Maps { return &Maps{kernel: kernel, tunnel: tunnel} }
 
 var _ table.Target[netip.Prefix, Entry] = (*Maps)(nil)

@@ -31,7 +31,7 @@ func GiverOf(source string) Giver {
 	return GivenByAnyone
 }
 
-// Owned says whether the network itself sets labels with this key, whatever their source.
+// Owned reports whether the network itself sets labels with this key, whatever their source.
 func Owned(key string) bool {
 	return strings.HasPrefix(key, PrefixOwned) || strings.HasPrefix(key, "io.kubernetes.pod.")
 }

@@ -54,7 +54,7 @@ type Nodes struct {
 	mu    sync.Mutex
 	local *Node
 
-	calls chan func() // what Learn and Forget have for Run
+	calls chan func() // what Observe and Forget have for Run
 
 	// Of Run:
 	vanishing map[Key]time.Time // nodes that were forgotten, and when they go
@@ -100,7 +100,7 @@ func (s *Nodes) SetLocal(n Node) (changed bool, err error) {
 	return true, nil
 }
 
-// Run does what Learn, Forget and Dismiss ask, and removes nodes when their time has come, until
+// Run does what Observe, Forget and Dismiss ask, and removes nodes when their time has come, until
 // ctx ends; it returns the cause. It is called once.
 func (s *Nodes) Run(ctx context.Context) error {
 	timer := time.NewTimer(0)
@@ -121,18 +121,18 @@ func (s *Nodes) Run(ctx context.Context) error {
 	}
 }
 
-// Learn records another node. It waits for Run if that is far behind.
-func (s *Nodes) Learn(ctx context.Context, n Node) error {
+// Observe records another node. It waits for Run if that is far behind.
+func (s *Nodes) Observe(ctx context.Context, n Node) error {
 	if n.Key() == s.cfg.Self {
 		return nil // this node knows best
 	}
 	if err := n.Validate(s.cfg.MaxClusterID); err != nil {
 		return fmt.Errorf("node %v: %w", n.Key(), err)
 	}
-	return s.do(ctx, func() { s.learn(n) })
+	return s.do(ctx, func() { s.observe(n) })
 }
 
-// Forget records that a node is gone, as Learn does. It stays for Config.DeleteDelay.
+// Forget records that a node is gone, as Observe does. It stays for Config.DeleteDelay.
 func (s *Nodes) Forget(ctx context.Context, k Key) error { return s.do(ctx, func() { s.forget(k) }) }
 
 // Dismiss records that a node is gone for good, as Forget does: somebody has said so, and it goes
@@ -154,7 +154,8 @@ func (s *Nodes) do(ctx context.Context, what func()) error {
 	}
 }
 
-// WaitApplied waits until everything that Learn and Forget were called with before is in the table.
+// WaitApplied waits until everything that Observe and Forget were called with before is in the
+// table.
 func (s *Nodes) WaitApplied(ctx context.Context) error {
 	done := make(chan struct{})
 	if err := s.do(ctx, func() { close(done) }); err != nil {
@@ -174,7 +175,7 @@ func (s *Nodes) forget(k Key) {
 	}
 }
 
-func (s *Nodes) learn(n Node) {
+func (s *Nodes) observe(n Node) {
 	delete(s.vanishing, n.Key())
 	for k := range s.vanishing {
 		if old, _ := s.table.Get(k); conflict(old, n) {

@@ -188,7 +188,7 @@ func BenchmarkRuleChange(b *testing.B) {
 	}
 }
 
-// BenchmarkLookup judges one packet with the engine's stand-in for the kernel.
+// BenchmarkLookup evaluates one packet with the engine's stand-in for the kernel.
 func BenchmarkLookup(b *testing.B) {
 	e := node(b, 6000, 100)
 	bind, _, _, _ := e.RuleSetOf(Subject{Identity: 1000})

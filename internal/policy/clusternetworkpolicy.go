@@ -169,7 +169,7 @@ func (ps *parser) clusterEntry(d datapath.Direction, i int, name string, a polic
 func (ps *parser) needsPeers(c *Clause, at string) {
 	c.Peers = slices.DeleteFunc(c.Peers, func(s *Selector) bool { return s == nil })
 	if len(c.Peers) == 0 && len(ps.errs) == 0 {
-		ps.fail(at, "names nobody; there must be at least one peer")
+		ps.fail(at, "has no peer; there must be at least one")
 	}
 }
 
@@ -227,7 +227,7 @@ func (ps *parser) clusterDestination(at string, p *policyv1alpha2.ClusterNetwork
 	}
 	for i := range protocols {
 		if protocols[i].DestinationNamedPort != "" {
-			ps.fail(at+".networks", "cannot be combined with a named port (protocols[%d]): a network is nobody who could have one", i)
+			ps.fail(at+".networks", "cannot be combined with a named port (protocols[%d]): a network has no named ports", i)
 		}
 	}
 	var out []*Selector

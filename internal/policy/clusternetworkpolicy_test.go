@@ -121,8 +121,8 @@ func FuzzParseClusterNetworkPolicy(f *testing.F) {
 }
 
 // TestOrderedDeltas: entries of tiers that lie in one another come and go, and while a delta is
-// written every packet is judged as before or as after; the kernel of the tests checks that at each
-// entry.
+// written every packet is evaluated as before or as after; the kernel of the tests checks that at
+// each entry.
 func TestOrderedDeltas(t *testing.T) {
 	t.Parallel()
 	rng := rand.New(rand.NewPCG(seed(t), 3))

@@ -6,8 +6,8 @@
 //   - Parse and ParseClusterwide turn policy objects into rules, or refuse them by naming the
 //     field.
 //   - Engine holds rules, identities and subjects and says in Flush what changed.
-//   - Engine.Lookup judges one packet as the kernel would; Engine.Trace explains it rule by rule.
-//   - The package oracle beside this one judges packets straight from the policy objects. It is
+//   - Engine.Lookup evaluates one packet as the kernel would; Engine.Trace explains each rule.
+//   - The package oracle beside this one evaluates packets straight from the policy objects. It is
 //     slow, shares no code with the engine, and the tests hold both against each other.
 //
 // # What a rule means

@@ -60,7 +60,7 @@ func TestUnknownLabels(t *testing.T) {
 		t.Fatalf("removing the identity gives %+v", u)
 	}
 	setRules(t, e, "o", "a", `{"endpointSelector":{},"ingress":[{}]}`)
-	if k.sync(e); k.judge(sub, datapath.Ingress, identity.RemoteNode, netip.Addr{}, datapath.ProtoTCP, 80) {
+	if k.sync(e); k.evaluate(sub, datapath.Ingress, identity.RemoteNode, netip.Addr{}, datapath.ProtoTCP, 80) {
 		t.Error("a rule does not reach an endpoint whose identity was removed")
 	}
 	if v := e.Lookup(12345, datapath.Ingress, 1, netip.Addr{}, datapath.ProtoTCP, 80); v != NoRuleSet || v.Pass() {
@@ -142,10 +142,10 @@ func TestSingleStack(t *testing.T) {
 		setRules(t, e, "4", "a", `{"endpointSelector":{"matchLabels":{"n":"1"}},"egress":[{"toCIDR":["0.0.0.0/0"]}]}`)
 		setRules(t, e, "6", "a", `{"endpointSelector":{"matchLabels":{"n":"2"}},"egress":[{"toCIDR":["::/0"]}]}`)
 		k.sync(e)
-		if got := k.judge(Subject{Identity: 300}, datapath.Egress, identity.World, netip.Addr{}, datapath.ProtoTCP, 80); got == v6 {
+		if got := k.evaluate(Subject{Identity: 300}, datapath.Egress, identity.World, netip.Addr{}, datapath.ProtoTCP, 80); got == v6 {
 			t.Errorf("IPv6 only %v: 0.0.0.0/0 lets the world pass: %v", v6, got)
 		}
-		if got := k.judge(Subject{Identity: 301}, datapath.Egress, identity.World, netip.Addr{}, datapath.ProtoTCP, 80); got != v6 {
+		if got := k.evaluate(Subject{Identity: 301}, datapath.Egress, identity.World, netip.Addr{}, datapath.ProtoTCP, 80); got != v6 {
 			t.Errorf("IPv6 only %v: ::/0 lets the world pass: %v", v6, got)
 		}
 	}
@@ -297,18 +297,18 @@ func TestModes(t *testing.T) {
 	for _, tt := range tests {
 		e.SetMode(tt.mode)
 		k.sync(e)
-		remote := k.judge(sub, datapath.Ingress, identity.RemoteNode, netip.Addr{}, datapath.ProtoTCP, 1)
-		world := k.judge(sub, datapath.Ingress, identity.WorldIPv4, netip.Addr{}, datapath.ProtoTCP, 1)
-		out := k.judge(sub, datapath.Egress, identity.WorldIPv4, netip.Addr{}, datapath.ProtoTCP, 1)
+		remote := k.evaluate(sub, datapath.Ingress, identity.RemoteNode, netip.Addr{}, datapath.ProtoTCP, 1)
+		world := k.evaluate(sub, datapath.Ingress, identity.WorldIPv4, netip.Addr{}, datapath.ProtoTCP, 1)
+		out := k.evaluate(sub, datapath.Egress, identity.WorldIPv4, netip.Addr{}, datapath.ProtoTCP, 1)
 		if remote != tt.remote || world != tt.world || out != tt.out {
 			t.Errorf("%v: remote node in %v, world in %v, out %v", tt.mode, remote, world, out)
 		}
 	}
 }
 
-// TestNewDenyJudgesAgain: when an identity that passed so far comes under a deny, flows are judged
-// again; when it leaves the deny, they need not be.
-func TestNewDenyJudgesAgain(t *testing.T) {
+// TestNewDenyRechecksFlows: when an identity that passed so far comes under a deny, flows are
+// evaluated again; when it leaves the deny, they need not be.
+func TestNewDenyRechecksFlows(t *testing.T) {
 	t.Parallel()
 	e, k := newEngine(t, Defaults())
 	e.SetIdentity(300, podSet(t, "a", "app=web"))
@@ -322,7 +322,7 @@ func TestNewDenyJudgesAgain(t *testing.T) {
 	if b := u.Bind[sub]; b.RuleSet != before.RuleSet || b.Generation <= before.Generation || len(u.Deltas) != 1 {
 		t.Fatalf("a new deny gives %+v", u)
 	}
-	if k.judge(sub, datapath.Ingress, 301, netip.Addr{}, datapath.ProtoTCP, 80) {
+	if k.evaluate(sub, datapath.Ingress, 301, netip.Addr{}, datapath.ProtoTCP, 80) {
 		t.Error("the deny is not in force")
 	}
 	e.SetIdentity(301, podSet(t, "a", "app=good"))

@@ -51,7 +51,7 @@ func (e *Engine) Recompute() int {
 	return size
 }
 
-// flush is Flush; entries says whether those of new rule sets are wanted. size is that of these.
+// flush is Flush; entries reports whether those of new rule sets are wanted. size is that of these.
 func (e *Engine) flush(entries bool) (_ Update, size int) {
 	e.recompute()
 	var u Update

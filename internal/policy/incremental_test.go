@@ -125,7 +125,7 @@ func (w *world) mutate(t *testing.T, e *Engine, k *kernel) string {
 }
 
 // TestIncrementalEqualsFresh: whatever the order of changes and flushes, what the kernel holds in
-// the end is what a fresh engine gives, and flows are judged again whenever one must stop.
+// the end is what a fresh engine gives, and flows are evaluated again whenever one must stop.
 func TestIncrementalEqualsFresh(t *testing.T) {
 	t.Parallel()
 	rng := rand.New(rand.NewPCG(seed(t), 2))
@@ -148,7 +148,7 @@ func TestIncrementalEqualsFresh(t *testing.T) {
 			k.sync(e)
 			for _, p := range probes {
 				b, ok := k.bind[p.sub]
-				if ok && p.passed && b.Generation == gens[p.sub].Generation && !k.judge(p.sub, p.dir, p.id, p.at, p.proto, p.port) {
+				if ok && p.passed && b.Generation == gens[p.sub].Generation && !k.evaluate(p.sub, p.dir, p.id, p.at, p.proto, p.port) {
 					t.Fatalf("after %q: %+v stopped, but the generation stayed %d\n%s", history, p, b.Generation, w.describe())
 				}
 			}
@@ -197,7 +197,7 @@ type flow struct {
 	passed bool
 }
 
-// probes judges random packets now, to be judged again later.
+// probes evaluates random packets now, to be evaluated again later.
 func (w *world) probes(k *kernel) []flow {
 	var out []flow
 	for range 40 {
@@ -208,7 +208,7 @@ func (w *world) probes(k *kernel) []flow {
 		}
 		proto, port := w.packet()
 		f := flow{sub: sub, dir: datapath.Direction(w.rng.IntN(2)), id: id, at: end.Addr, proto: proto, port: port}
-		f.passed = k.judge(f.sub, f.dir, f.id, f.at, proto, port)
+		f.passed = k.evaluate(f.sub, f.dir, f.id, f.at, proto, port)
 		out = append(out, f)
 	}
 	return out

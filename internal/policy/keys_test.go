@@ -161,7 +161,7 @@ func TestClosed(t *testing.T) {
 	rules := mustParse(t, "a", `{"endpointSelector": {"matchLabels": {"app": "x", "tier": "f"}}, "ingress": [{"fromEndpoints": [{"matchLabels": {"zone": "z"}}]}]}`)
 	whole := labels.KeysOf("app", "tier", "zone")
 	if r := Closed(rules[0], whole); r != rules[0] {
-		t.Error("a rule that may be judged is another one")
+		t.Error("a rule that may be evaluated is another one")
 	}
 	closed := Closed(rules[0], labels.KeysOf("app"))
 	if keys := LabelKeys([]*Rule{closed}); !keys.Equal(labels.KeysOf("app")) {

@@ -40,7 +40,7 @@ func (v Verdict) String() string {
 	return "denied: no rule set"
 }
 
-// Lookup judges a packet as the kernel does, with the rule set as of the last Flush: by the most
+// Lookup evaluates a packet as the kernel does, with the rule set as of the last Flush: by the most
 // specific entry of the peer's identity, the most specific of any peer, and the most specific of
 // the longest known block around the peer's address, which may be invalid. For ICMP and ICMPv6 port
 // is the message type; other protocols without ports have 0.

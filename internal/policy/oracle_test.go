@@ -36,7 +36,7 @@ func seed(t *testing.T) uint64 {
 	return s
 }
 
-// cases returns how many random packets to judge.
+// cases returns how many random packets to evaluate.
 func cases(t *testing.T) int {
 	switch {
 	case os.Getenv("HAWSER_LONG") != "":
@@ -76,7 +76,7 @@ func (w *world) subject() (Subject, oracle.End) {
 	return Subject{Identity: p.id, NamedPorts: p.ports}, oracle.End{Labels: p.set, NamedPorts: oraclePorts(p.ports)}
 }
 
-// compare judges n random packets with the engine, with the kernel built from its updates, and
+// compare evaluates n random packets with the engine, with the kernel built from its updates, and
 // with the oracle.
 func (w *world) compare(e *Engine, k *kernel, n int) error {
 	cfg, policies := w.oracleConfig(), w.oraclePolicies()
@@ -87,7 +87,7 @@ func (w *world) compare(e *Engine, k *kernel, n int) error {
 		dir := datapath.Direction(w.rng.IntN(2))
 		want, why := oracle.Side(cfg, policies, dir == datapath.Ingress, self, other, proto, port)
 		got := e.Lookup(k.bind[sub].RuleSet, dir, id, other.Addr, proto, port)
-		inKernel := k.judge(sub, dir, id, other.Addr, proto, port)
+		inKernel := k.evaluate(sub, dir, id, other.Addr, proto, port)
 		if got.Pass() != want || inKernel != want {
 			return fmt.Errorf("%v %v peer %v (%v %v) proto %d port %d: oracle %v (%s), engine %v, kernel %v\n%s",
 				sub, dir, id, other.Labels, other.Addr, proto, port, want, why, got, inKernel, w.describe())

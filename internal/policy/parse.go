@@ -349,7 +349,7 @@ func (ps *parser) clause(r *Rule, c Clause, at string, whole bool, lists []peerL
 	}
 	switch {
 	case from != nil && empty != nil:
-		ps.warn(at+"."+empty.field, "is empty, so that the entry is about nobody in spite of %s", from.field)
+		ps.warn(at+"."+empty.field, "is empty, so the entry matches no peer in spite of %s", from.field)
 	case from != nil:
 		c.Peers = from.peers
 	}

@@ -48,7 +48,7 @@ func (e *Engine) ClassOf(rs datapath.RuleSetID, dir datapath.Direction, id ident
 
 // Side is what a rule set says of a peer in a direction.
 type Side struct {
-	// Enforced says whether what no rule matches is dropped.
+	// Enforced reports whether what no rule matches is dropped.
 	Enforced bool
 	// Passing is what of the traffic passes: ranges that do not overlap, sorted by protocol and
 	// port. ProtoAny stands for the protocols that rules cannot name.
@@ -68,7 +68,7 @@ func protocols() []uint8 {
 // otherProtocol is one that no rule can name.
 const otherProtocol = 253 // RFC 3692: for experiments
 
-// Side judges all traffic with a peer by Lookup: once between any two ports at which an entry
+// Side evaluates all traffic with a peer by Lookup: once between any two ports at which an entry
 // begins or ends. ok is false if there is no such rule set.
 func (e *Engine) Side(rs datapath.RuleSetID, dir datapath.Direction, id identity.ID, at netip.Addr) (side Side, ok bool) {
 	set := e.byID[rs]

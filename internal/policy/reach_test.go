@@ -10,8 +10,8 @@ import (
 	"github.com/hawser-net/hawser/internal/policy/oracle"
 )
 
-// A copy of an engine judges as the engine, and what Side says passes is what the oracle lets pass;
-// peers of one class are treated alike.
+// A copy of an engine evaluates as the engine, and what Side says passes is what the oracle lets
+// pass; peers of one class are treated alike.
 func TestSideAgreesWithOracle(t *testing.T) {
 	t.Parallel()
 	rng := rand.New(rand.NewPCG(seed(t), 7))

@@ -16,8 +16,8 @@ import (
 	"github.com/hawser-net/hawser/internal/labels"
 )
 
-// refusedWorld judges packets at pods of namespace a: 300 (app=web) is what the policy selects, 301
-// (app=friend) and 302 (app=evil) are others, 303 is of namespace b.
+// refusedWorld evaluates packets at pods of namespace a: 300 (app=web) is what the policy selects,
+// 301 (app=friend) and 302 (app=evil) are others, 303 is of namespace b.
 type refusedWorld struct {
 	t *testing.T
 	e *Engine

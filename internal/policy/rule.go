@@ -145,7 +145,7 @@ type Binding struct {
 	// RuleSet is 0 while the labels of the subject's identity are not known: the kernel then drops.
 	RuleSet datapath.RuleSetID
 	// Generation differs from every earlier one of this engine whenever established flows must be
-	// judged again.
+	// evaluated again.
 	Generation uint32
 }
 
@@ -156,7 +156,7 @@ type Subject struct {
 	NamedPorts string
 	// Labels is the canonical string (labels.Set.KVString) of the labels that the endpoints have
 	// themselves: by these their rules are chosen, whatever is said of the ID, which counts for
-	// others who judge them as a peer. If it is empty, the labels are those of the identity as it
+	// others who filter them as a peer. If it is empty, the labels are those of the identity as it
 	// is known.
 	Labels string
 }

@@ -229,7 +229,7 @@ func whoAndWhere(t *testing.T, word string) (who string, at netip.Addr) {
 	return who, at
 }
 
-// check judges one expectation with the engine and with the kernel.
+// check evaluates one expectation with the engine and with the kernel.
 func (sc *scenario) check(t *testing.T, e *Engine, k *kernel) {
 	t.Helper()
 	for _, line := range sc.expect {
@@ -260,7 +260,7 @@ func (sc *scenario) check(t *testing.T, e *Engine, k *kernel) {
 		}
 		want := f[7] == "allow"
 		got := e.Lookup(b.RuleSet, dir, peer, at, proto, port)
-		if inKernel := k.judge(sub, dir, peer, at, proto, port); got.Pass() != want || inKernel != want {
+		if inKernel := k.evaluate(sub, dir, peer, at, proto, port); got.Pass() != want || inKernel != want {
 			t.Errorf("%s: the engine says %v, the kernel passes it: %v", line, got, inKernel)
 		}
 	}

@@ -186,7 +186,7 @@ type peer struct {
 func newPeer(cfg *Config, id identity.ID, set labels.Set) *peer {
 	p := &peer{id: id, set: set}
 	if id.IsBlock() {
-		// Nothing but its prefix counts. Labels never say whether an ID is a block's.
+		// Nothing but its prefix counts. Labels never report whether an ID is a block's.
 		p.prefix, _ = identity.BlockPrefix(set)
 		p.block = true
 		return p

@@ -109,8 +109,8 @@ func (o Owner) Policy() Name {
 	return n
 }
 
-// Outside returns the identity by which the rules judge an address that nobody in the cluster has:
-// that of the longest known prefix around it, or the world.
+// Outside returns the identity by which the rules evaluate an address that nobody in the cluster
+// has: that of the longest known prefix around it, or the world.
 func (e *Engine) Outside(a netip.Addr) identity.ID {
 	if id := e.cidrs.longest(a); id != 0 {
 		return id

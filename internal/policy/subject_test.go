@@ -54,7 +54,7 @@ func TestOwnLabels(t *testing.T) {
 	k.sync(e)
 	check("another ID is said to be a friend's", true, true)
 
-	// Two endpoints whose labels differ are judged apart, whatever their ID.
+	// Two endpoints whose labels differ are evaluated apart, whatever their ID.
 	free := Subject{Identity: 300, Labels: set("free").KVString()}
 	e.AddSubject(free)
 	k.sync(e)

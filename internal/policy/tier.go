@@ -7,7 +7,7 @@ import (
 	"github.com/hawser-net/hawser/internal/datapath"
 )
 
-// Tier is where in the order of judgement a rule stands.
+// Tier is where in the order of evaluation a rule stands.
 type Tier uint8
 
 // The tiers. The zero Tier is that of ordinary policies; the others are those of

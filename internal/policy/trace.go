@@ -16,9 +16,9 @@ import (
 type Party struct {
 	// Identity may be 0 if Labels are given; the identity itself plays no part then.
 	Identity identity.ID
-	// SeenAs, if not 0, is the identity by which the other end's rules judge this one: an
-	// endpoint's own rules follow from its labels, those of others from what is known of its
-	// ID, which for a temporary one is another.
+	// SeenAs, if not 0, is the identity by which the other end's rules evaluate this one: an
+	// endpoint's own rules follow from its labels, those of others from what is known of its ID,
+	// which for a temporary one is another.
 	SeenAs identity.ID
 	// Labels, if empty, are those of Identity.
 	Labels labels.Set
@@ -40,7 +40,7 @@ type TraceResult struct {
 type TraceSide struct {
 	Direction datapath.Direction
 	Verdict   Verdict
-	// Enforced says whether what no rule matches is dropped; Why says what makes it so.
+	// Enforced reports whether what no rule matches is dropped; Why says what makes it so.
 	Enforced bool
 	Why      string
 	// EnforcedBy are the rules that ask for it, without their entries.

@@ -371,7 +371,7 @@ func (k *kernel) applyDelta(ks *kernelSet, d Delta) {
 	}
 }
 
-// pass judges a packet with the three probes of the kernel.
+// pass evaluates a packet with the three probes of the kernel.
 func (ks *kernelSet) pass(dir datapath.Direction, id, block identity.ID, proto uint8, port uint16) bool {
 	probe := func(id identity.ID) datapath.PolicyEntry {
 		for n := 16; n >= 0; n-- {
@@ -406,8 +406,8 @@ func (ks *kernelSet) pass(dir datapath.Direction, id, block identity.ID, proto u
 	return !ks.enforced[dir]
 }
 
-// judge judges a packet of a subject; false if it has no rule set.
-func (k *kernel) judge(s Subject, dir datapath.Direction, id identity.ID, at netip.Addr, proto uint8, port uint16) bool {
+// evaluate evaluates a packet of a subject; false if it has no rule set.
+func (k *kernel) evaluate(s Subject, dir datapath.Direction, id identity.ID, at netip.Addr, proto uint8, port uint16) bool {
 	ks := k.sets[k.bind[s].RuleSet]
 	return ks != nil && ks.pass(dir, id, k.block(at), proto, port)
 }

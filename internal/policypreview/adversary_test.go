@@ -301,7 +301,7 @@ func TestLabelsThatDoNotCount(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, rand.New(rand.NewPCG(1, 10)), 4)
 	keys := labels.KeysOf("app")
-	w.judged = &keys
+	w.policyLabels = &keys
 	c := w.serve(w.server())
 	for name, row := range map[string]struct{ spec, want string }{
 		"none":    {"podSelector: {}", ""},

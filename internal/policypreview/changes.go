@@ -64,9 +64,9 @@ func newChanges(req *policypb.PreviewRequest, inForce map[policy.Owner][]*policy
 	}
 	switch {
 	case size > MaxDocuments:
-		return nil, fmt.Errorf("the documents have %d bytes together; up to %d are judged at once", size, MaxDocuments)
+		return nil, fmt.Errorf("the documents have %d bytes together; up to %d are evaluated at once", size, MaxDocuments)
 	case len(req.GetDocuments()) > maxTexts || len(req.GetDelete()) > maxDeletes:
-		return nil, fmt.Errorf("%d documents and %d policies to delete are too many; up to %d and %d are judged at once", len(req.GetDocuments()), len(req.GetDelete()), maxTexts, maxDeletes)
+		return nil, fmt.Errorf("%d documents and %d policies to delete are too many; up to %d and %d are evaluated at once", len(req.GetDocuments()), len(req.GetDelete()), maxTexts, maxDeletes)
 	}
 	owners := map[policy.Name][]policy.Owner{}
 	for _, o := range slices.Sorted(maps.Keys(inForce)) {
@@ -101,7 +101,7 @@ func newChanges(req *policypb.PreviewRequest, inForce map[policy.Owner][]*policy
 	case len(c.applied) == 0:
 		return nil, errors.New("there is no policy in what was given, and none to delete")
 	case len(c.applied) > maxPolicies:
-		return nil, fmt.Errorf("there are %d policies; up to %d are judged at once", len(c.applied), maxPolicies)
+		return nil, fmt.Errorf("there are %d policies; up to %d are evaluated at once", len(c.applied), maxPolicies)
 	}
 	return c, nil
 }

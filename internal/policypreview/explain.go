@@ -44,7 +44,7 @@ type explained struct {
 // explain traces the packet of a flow on the live engine.
 func explain(agent Agent, f *flowpb.Flow) (*policypb.ExplainResponse, error) {
 	if f.GetIP() == nil {
-		return nil, invalid("the flow has no addresses: nothing that policies judge")
+		return nil, invalid("the flow has no addresses: nothing that policies apply to")
 	}
 	addr := func(text string) netip.Addr { a, _ := netip.ParseAddr(text); return a.Unmap() }
 	src, dst := explained{ep: f.GetSource()}, explained{ep: f.GetDestination()}

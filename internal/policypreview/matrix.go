@@ -28,7 +28,7 @@ type party struct {
 }
 
 // parties returns those of the matrix, and how many there is no room for.
-func (j *judge) parties(agent Agent, namespaces []string, limit int, workloads names) (list []*party, left int) {
+func (j *evaluator) parties(agent Agent, namespaces []string, limit int, workloads names) (list []*party, left int) {
 	type located struct {
 		first netip.Addr
 		many  bool
@@ -66,7 +66,7 @@ func (j *judge) parties(agent Agent, namespaces []string, limit int, workloads n
 			prefixes[p.Name] = true
 			p.addr = j.addressed(prefix.Addr())
 		} else {
-			p.subject = j.judged(policy.Subject{Identity: id, NamedPorts: j.snap.NamedPorts[id]}, set)
+			p.subject = j.enforced(policy.Subject{Identity: id, NamedPorts: j.snap.NamedPorts[id]}, set)
 			l := at[id]
 			p.addr, p.many = l.first, l.many || j.engine.HasBlocks() && !l.first.IsValid()
 		}
@@ -109,7 +109,7 @@ func (j *judge) parties(agent Agent, namespaces []string, limit int, workloads n
 }
 
 // shown reports whether a reserved identity is a party.
-func (j *judge) shown(id identity.ID) bool {
+func (j *evaluator) shown(id identity.ID) bool {
 	switch id {
 	case identity.Host, identity.RemoteNode, identity.KubeAPIServer, identity.Ingress:
 		return true
@@ -133,7 +133,7 @@ type sides struct {
 }
 
 // ask works out the answers of all parties, if they have room for them.
-func (j *judge) ask(ctx context.Context, list []*party, room int) (*sides, error) {
+func (j *evaluator) ask(ctx context.Context, list []*party, room int) (*sides, error) {
 	s := &sides{room: room, index: map[string]uint32{}, table: []policy.Side{{Passing: policy.Everything()}}}
 	subjects := make([]policy.Subject, 0, len(list))
 	of := map[policy.Subject][]int{}
@@ -240,13 +240,13 @@ func accessSide(s policy.Side) *policypb.AccessSide {
 	return &policypb.AccessSide{Enforced: s.Enforced, Policies: ownerNames(s.Owners)}
 }
 
-// comparable reports whether to report a pair: it is asked for, and policies judge it.
+// comparable reports whether to report a pair: it is asked for, and policies evaluate it.
 func comparable(src, dst *party) bool {
 	return (src.asked || dst.asked) && (src.subject != policy.Subject{} || dst.subject != policy.Subject{})
 }
 
 // matrix is the answer to a request, in pieces that are not changed any more.
-func (j *judge) matrix(ctx context.Context, agent Agent, req *policypb.MatrixRequest, workloads names) ([]*policypb.MatrixResponse, error) {
+func (j *evaluator) matrix(ctx context.Context, agent Agent, req *policypb.MatrixRequest, workloads names) ([]*policypb.MatrixResponse, error) {
 	list, left := j.parties(agent, req.GetNamespaces(), int(min(req.GetParties(), maxParties)), workloads)
 	s, err := j.ask(ctx, list, 0)
 	if err != nil {

@@ -25,7 +25,7 @@ func (n names) note(e *flowpb.Endpoint) {
 }
 
 // party describes an identity.
-func (j *judge) party(id identity.ID, workloads names) *policypb.Party {
+func (j *evaluator) party(id identity.ID, workloads names) *policypb.Party {
 	set := j.labelsOf(id)
 	p := &policypb.Party{Identity: uint32(id), Labels: set.Strings()}
 	if prefix, ok := identity.CIDRPrefix(set); ok {
@@ -61,7 +61,7 @@ func nameKey(set labels.Set) string {
 
 // nameOf is what labels call pods, with those labels that distinguish them from others of that
 // name.
-func (j *judge) nameOf(id identity.ID, set labels.Set) string {
+func (j *evaluator) nameOf(id identity.ID, set labels.Set) string {
 	if j.names == nil {
 		j.names = map[string]*namesakes{}
 		for _, s := range j.snap.Identities {

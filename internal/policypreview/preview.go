@@ -63,7 +63,7 @@ func rangesOf(p *policypb.PairChange) int {
 }
 
 // preview is the answer to a request, in pieces.
-func (j *judge) preview(ctx context.Context, agent Agent, ring *flows.Ring[flows.Entry], req *policypb.PreviewRequest) ([]*policypb.PreviewResponse, error) {
+func (j *evaluator) preview(ctx context.Context, agent Agent, ring *flows.Ring[flows.Entry], req *policypb.PreviewRequest) ([]*policypb.PreviewResponse, error) {
 	ch, err := newChanges(req, j.snap.Rules)
 	if err != nil {
 		return nil, invalid("%v", err)
@@ -72,13 +72,13 @@ func (j *judge) preview(ctx context.Context, agent Agent, ring *flows.Ring[flows
 	for _, c := range ch.rules {
 		added = append(added, c.Rules...)
 	}
-	if need, judged := policy.LabelKeys(added), agent.Judged(); !judged.Covers(need) {
-		return nil, unjudged(need, judged)
+	if need, have := policy.LabelKeys(added), agent.PolicyLabels(); !have.Covers(need) {
+		return nil, missingLabels(need, have)
 	}
 	if err := j.fits(ch.other); err != nil {
 		return nil, err
 	}
-	j.learn(added)
+	j.addPrefixes(added)
 	since := req.GetSince().AsTime()
 	rec, err := j.read(ctx, agent, ring, since)
 	if err != nil {
@@ -99,14 +99,14 @@ func (j *judge) preview(ctx context.Context, agent Agent, ring *flows.Ring[flows
 			j.places = ch.places(agent.RuleLine)
 			room = matrix[0].ranges + maxRanges
 		}
-		if err := rec.judge(ctx, j, moment); err != nil {
+		if err := rec.evaluate(ctx, j, moment); err != nil {
 			return nil, err
 		}
 		if matrix[moment], err = j.ask(ctx, list, room); err != nil {
 			return nil, err
 		}
 	}
-	sum := &policypb.PreviewSummary{Flows: rec.flows, FlowsNotJudged: rec.others, PartiesLeftOut: uint32(left), EventsLost: rec.lost}
+	sum := &policypb.PreviewSummary{Flows: rec.flows, FlowsNotEvaluated: rec.others, PartiesLeftOut: uint32(left), EventsLost: rec.lost}
 	if !rec.oldest.IsZero() {
 		sum.Oldest = timestamppb.New(rec.oldest)
 	}
@@ -131,14 +131,14 @@ func (j *judge) preview(ctx context.Context, agent Agent, ring *flows.Ring[flows
 	return append(out, &policypb.PreviewResponse{Summary: sum}), nil
 }
 
-// unjudged returns by which labels policies select that identities do not have yet. To judge by
-// identities that lack them would be to say that such policies are about nobody.
-func unjudged(need, judged labels.Keys) error {
+// missingLabels returns by which labels policies select that identities do not have yet. To
+// evaluate by identities that lack them would be to say that such policies are about nobody.
+func missingLabels(need, have labels.Keys) error {
 	const why = "identities of this cluster have only the labels that policies in force select (--identity-relevant-labels)"
 	if need.All() {
 		return status.Error(codes.FailedPrecondition, "a named port of egress needs all labels, and "+why)
 	}
-	missing := slices.DeleteFunc(slices.Clone(need.List()), judged.Has)
+	missing := slices.DeleteFunc(slices.Clone(need.List()), have.Has)
 	return status.Errorf(codes.FailedPrecondition, "the policies select by %.1000s, and %s; a preview is possible when these count: once a policy in force selects them, or all labels do",
 		strings.Join(missing, ", "), why)
 }
@@ -163,7 +163,7 @@ type group struct {
 }
 
 // connections lists those whose verdict would change, as far as there is room, and counts all.
-func (j *judge) connections(ctx context.Context, rec *record, room int, sum *policypb.PreviewSummary) ([]*policypb.Connection, error) {
+func (j *evaluator) connections(ctx context.Context, rec *record, room int, sum *policypb.PreviewSummary) ([]*policypb.Connection, error) {
 	type key struct {
 		src, dst identity.ID
 		proto    uint8
@@ -262,7 +262,7 @@ func PartyKey(p *policypb.Party) string {
 }
 
 // decision returns what decides the verdict of the current rules of the engine.
-func (j *judge) decision(s *seen) *policypb.Decision {
+func (j *evaluator) decision(s *seen) *policypb.Decision {
 	res, err := j.engine.Trace(j.partyOf(s.src), j.partyOf(s.dst), s.proto, s.port)
 	if err != nil {
 		return &policypb.Decision{Reason: err.Error()}
@@ -277,7 +277,7 @@ func (j *judge) decision(s *seen) *policypb.Decision {
 }
 
 // partyOf is an end as the engine traces it.
-func (j *judge) partyOf(e end) policy.Party { return partyOf(e.id, e.subject, e.addr) }
+func (j *evaluator) partyOf(e end) policy.Party { return partyOf(e.id, e.subject, e.addr) }
 
 // changedPairs lists pairs between which other traffic would pass, and counts all.
 func changedPairs(ctx context.Context, list []*party, matrix [2]*sides, room int, sum *policypb.PreviewSummary) ([]*policypb.Party, []*policypb.PairChange, error) {

@@ -180,7 +180,7 @@ func TestPreviewAgreesWithOracle(t *testing.T) {
 				t.Errorf("nothing decides %v", c)
 			}
 		}
-		if counted != changed || res.GetSummary().GetFlows() != uint64(len(seen)) || res.GetSummary().GetFlowsNotJudged() != 0 {
+		if counted != changed || res.GetSummary().GetFlows() != uint64(len(seen)) || res.GetSummary().GetFlowsNotEvaluated() != 0 {
 			t.Fatalf("%d connections are reported to change, want %d; summary %v", counted, changed, res.GetSummary())
 		}
 		w.comparePairs(res, cfg, before, then)
@@ -328,7 +328,7 @@ func TestRepliesAndRefusalsAreCountedOnce(t *testing.T) {
 		f.IsReply.Value, f.EventType.Type = true, 4
 		f.GetL4().GetTCP().SourcePort, f.GetL4().GetTCP().DestinationPort = 5432, 40000
 	}, true)
-	add(func(f *flowpb.Flow) { f.GetL4().GetTCP().Flags = &flowpb.TCPFlags{ACK: true} }, false) // judged again
+	add(func(f *flowpb.Flow) { f.GetL4().GetTCP().Flags = &flowpb.TCPFlags{ACK: true} }, false) // evaluated again
 	add(func(f *flowpb.Flow) { f.Verdict = flowpb.Verdict_DROPPED }, false)
 	add(func(f *flowpb.Flow) { // the same packet
 		f.Verdict, f.EventType.Type, f.DropReasonDesc = flowpb.Verdict_DROPPED, 1, flowpb.DropReason_POLICY_DENIED
@@ -356,7 +356,7 @@ spec: {podSelector: {matchLabels: {app: db}}, policyTypes: [Ingress]}
 		c.GetDecision().GetDirection() != flowpb.TrafficDirection_INGRESS {
 		t.Errorf("decided by %v", c.GetDecision())
 	}
-	if sum := res.GetSummary(); sum.GetFlows() != 5 || sum.GetFlowsNotJudged() != 1 || sum.GetRefused() != 1 || sum.GetAllowed() != 0 || sum.GetEventsLost() != 42 {
+	if sum := res.GetSummary(); sum.GetFlows() != 5 || sum.GetFlowsNotEvaluated() != 1 || sum.GetRefused() != 1 || sum.GetAllowed() != 0 || sum.GetEventsLost() != 42 {
 		t.Errorf("summary: %v", sum)
 	}
 	if ch := res.GetChanges(); len(ch) != 1 || ch[0].GetAction() != policypb.ChangeAction_ADDED || ch[0].GetLine() != 2 {
@@ -390,7 +390,7 @@ spec: {endpointSelector: {matchLabels: {app: db}}, ingressDeny: [{fromEntities: 
 
 // An answer is seen as it leaves for the client, from the address and port of the Service that was
 // asked: a policy of what is behind the Service does not refuse it.
-func TestAnswersOfServicesAreNotJudged(t *testing.T) {
+func TestRepliesOfServicesAreNotEvaluated(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, rand.New(rand.NewPCG(1, 7)), 0)
 	front := w.podEnd(w.addPod(podSet(t, "shop", map[string]string{"app": "front"}), w.addr(1)))
@@ -404,7 +404,7 @@ func TestAnswersOfServicesAreNotJudged(t *testing.T) {
 	for port, refused := range map[int]uint64{8080: 0, 80: 1} {
 		res := w.preview(document(fmt.Sprintf("apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: web, namespace: shop}\n"+
 			"spec: {podSelector: {matchLabels: {app: web}}, ingress: [{ports: [{port: %d}]}]}\n", port)))
-		if sum := res.GetSummary(); sum.GetRefused() != refused || sum.GetFlows() != 1 || sum.GetFlowsNotJudged() != 0 {
+		if sum := res.GetSummary(); sum.GetRefused() != refused || sum.GetFlows() != 1 || sum.GetFlowsNotEvaluated() != 0 {
 			t.Errorf("with port %d allowed: %v, %v", port, sum, res.GetConnections())
 		}
 	}

@@ -20,7 +20,7 @@ type connection struct {
 	port     uint16
 }
 
-// seen is what was recorded of connections that are judged alike.
+// seen is what was recorded of connections that are evaluated alike.
 type seen struct {
 	connection
 	// verdicts and drops have how many times one was opened, by direction: by the verdicts of
@@ -37,7 +37,7 @@ type seen struct {
 type record struct {
 	byKey     map[connection]*seen
 	workloads names
-	// flows were judged, others cannot be.
+	// flows were evaluated, others cannot be.
 	flows, others uint64
 	oldest        time.Time
 	// lost counts events that were lost meanwhile, and flows that were overwritten.
@@ -82,7 +82,7 @@ func eachEntry(ctx context.Context, ring *flows.Ring[flows.Entry], f func(*flows
 }
 
 // read collects the connections in the ring since a time.
-func (j *judge) read(ctx context.Context, agent Agent, ring *flows.Ring[flows.Entry], since time.Time) (*record, error) {
+func (j *evaluator) read(ctx context.Context, agent Agent, ring *flows.Ring[flows.Entry], since time.Time) (*record, error) {
 	r := &record{byKey: map[connection]*seen{}, workloads: names{}}
 	overwritten, err := eachEntry(ctx, ring, func(e *flows.Entry) {
 		if e.Time.Before(since) {
@@ -110,7 +110,7 @@ func (j *judge) read(ctx context.Context, agent Agent, ring *flows.Ring[flows.En
 }
 
 // add adds a flow. about is false of what no policy can change.
-func (j *judge) add(agent Agent, r *record, e *flows.Entry) (ok, about bool) {
+func (j *evaluator) add(agent Agent, r *record, e *flows.Entry) (ok, about bool) {
 	f := e.Flow
 	kind := f.GetEventType().GetType()
 	if f.GetIP() == nil || kind == flows.EventDrop && !flows.RefusedByPolicy(f) {
@@ -123,7 +123,7 @@ func (j *judge) add(agent Agent, r *record, e *flows.Entry) (ok, about bool) {
 	reply := f.GetIsReply().GetValue()
 	if reply && kind == flows.EventTrace {
 		// Such a packet is seen as it leaves for the client, from the address and the port of a
-		// Service perhaps: policies judge what is behind it, and the verdict names that.
+		// Service perhaps: policies evaluate what is behind it, and the verdict names that.
 		return false, false
 	}
 	if reply {
@@ -195,7 +195,7 @@ func opened(f *flowpb.Flow, reply bool) (proto uint8, port uint16, opens, ok boo
 }
 
 // end is who is at one end of a flow, by what is known now; else by what was known then.
-func (j *judge) end(agent Agent, e *flowpb.Endpoint, addr netip.Addr) (end, bool) {
+func (j *evaluator) end(agent Agent, e *flowpb.Endpoint, addr netip.Addr) (end, bool) {
 	id := identity.ID(e.GetIdentity())
 	if id == identity.Unknown || !addr.IsValid() {
 		return end{}, false
@@ -216,7 +216,7 @@ func (j *judge) end(agent Agent, e *flowpb.Endpoint, addr netip.Addr) (end, bool
 		out.subject = s // it is of this cluster, whatever is known of its number
 		return out, true
 	}
-	out.subject = j.judged(policy.Subject{Identity: id, NamedPorts: j.snap.NamedPorts[id]}, set)
+	out.subject = j.enforced(policy.Subject{Identity: id, NamedPorts: j.snap.NamedPorts[id]}, set)
 	return out, true
 }
 
@@ -246,8 +246,8 @@ next:
 	return list
 }
 
-// judge notes for all connections whether they pass by the rules of now.
-func (r *record) judge(ctx context.Context, j *judge, moment int) error {
+// evaluate notes for all connections whether they pass by the rules of now.
+func (r *record) evaluate(ctx context.Context, j *evaluator, moment int) error {
 	type side struct {
 		s   *seen
 		dir datapath.Direction

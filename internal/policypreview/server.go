@@ -178,7 +178,7 @@ func (s *Server) matrixFor(ctx context.Context, req *policypb.MatrixRequest) ([]
 	if last.key == key && last.pieces != nil && time.Since(last.at) < matrixAge {
 		return last.pieces, nil
 	}
-	j, err := newJudge(s.cfg.Agent)
+	j, err := newEvaluator(s.cfg.Agent)
 	if err != nil {
 		return nil, err
 	}
@@ -232,7 +232,7 @@ func (s *Server) previewFor(ctx context.Context, req *policypb.PreviewRequest) (
 	ctx, cancel := context.WithTimeoutCause(ctx, s.timeout, status.Errorf(codes.DeadlineExceeded,
 		"the preview takes longer than %v: ask about fewer policies at once", s.timeout))
 	defer cancel()
-	j, err := newJudge(s.cfg.Agent)
+	j, err := newEvaluator(s.cfg.Agent)
 	if err != nil {
 		return nil, err
 	}

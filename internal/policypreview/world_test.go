@@ -41,9 +41,9 @@ type world struct {
 	policies map[policy.Owner]oracle.Policy
 	rules    map[policy.Owner][]*policy.Rule
 	ring     *flows.Record
-	// unsynced has received nothing yet; judged are the keys of labels that count, nil for all.
-	unsynced bool
-	judged   *labels.Keys
+	// unsynced has received nothing yet; evaluated are the keys of labels that count, nil for all.
+	unsynced     bool
+	policyLabels *labels.Keys
 	// inFile is the owner of a policy that is in a file of the node.
 	inFile policy.Owner
 }
@@ -59,9 +59,9 @@ var _ Agent = (*world)(nil)
 
 func (w *world) Ready() bool { return !w.unsynced }
 
-func (w *world) Judged() labels.Keys {
-	if w.judged != nil {
-		return *w.judged
+func (w *world) PolicyLabels() labels.Keys {
+	if w.policyLabels != nil {
+		return *w.policyLabels
 	}
 	return labels.AllKeys()
 }

@@ -328,7 +328,7 @@ func (m *previewMerge) add(node string, pairs bool, a nodePreview) {
 	}
 	sum := a.res.GetSummary()
 	m.sum.Flows = plus64(m.sum.GetFlows(), sum.GetFlows())
-	m.sum.FlowsNotJudged = plus64(m.sum.GetFlowsNotJudged(), sum.GetFlowsNotJudged())
+	m.sum.FlowsNotEvaluated = plus64(m.sum.GetFlowsNotEvaluated(), sum.GetFlowsNotEvaluated())
 	m.sum.Unchanged = plus64(m.sum.GetUnchanged(), sum.GetUnchanged())
 	m.sum.ConnectionsLeftOut = plus64(m.sum.GetConnectionsLeftOut(), sum.GetConnectionsLeftOut())
 	if at := sum.GetOldest(); at != nil && (m.sum.Oldest == nil || at.AsTime().Before(m.sum.Oldest.AsTime())) {

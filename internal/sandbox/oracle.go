@@ -22,16 +22,16 @@ import (
 // clusterName is what the agents of a sandbox call their cluster.
 const clusterName = "default"
 
-// judge says what the policies of a directory allow between parties. It reads the files itself and
-// asks the naive oracle, so it shares neither state nor computation with the agents.
-type judge struct {
+// expectations are what the policies of a directory allow between parties. It reads the files
+// itself and asks the naive oracle, so it shares neither state nor computation with the agents.
+type expectations struct {
 	cfg      oracle.Config
 	policies []oracle.Policy
 	ends     map[string]labels.Set // of pods
 }
 
-func newJudge(dir, mode string, parties []party) (*judge, error) {
-	j := &judge{
+func newExpectations(dir, mode string, parties []party) (*expectations, error) {
+	j := &expectations{
 		cfg:  oracle.Config{Mode: mode, ClusterName: clusterName, AllowLocalhost: true, DefaultLocalCluster: true, AllowNonDefaultDeny: true},
 		ends: map[string]labels.Set{},
 	}
@@ -108,8 +108,8 @@ func readPolicies(data []byte) ([]oracle.Policy, error) {
 	return out, nil
 }
 
-// expect says whether a probe should get through, and the rule that decides.
-func (j *judge) expect(from, to party, proto Protocol, addr netip.Addr, port uint16) (bool, string) {
+// expect reports whether a probe should get through, and the rule that decides.
+func (j *expectations) expect(from, to party, proto Protocol, addr netip.Addr, port uint16) (bool, string) {
 	number := uint8(6)
 	switch {
 	case proto == UDP:
@@ -123,7 +123,7 @@ func (j *judge) expect(from, to party, proto Protocol, addr netip.Addr, port uin
 }
 
 // end describes a party to the oracle; the world by its address of the family that is probed.
-func (j *judge) end(p party, family netip.Addr) oracle.End {
+func (j *expectations) end(p party, family netip.Addr) oracle.End {
 	if set, ok := j.ends[p.name]; ok {
 		return oracle.End{Labels: set}
 	}

@@ -408,7 +408,7 @@ func TestDemoPolicies(t *testing.T) {
 	for _, p := range demoPods(2) {
 		parties = append(parties, party{name: p.Name, namespace: "default", labels: p.Labels, ports: p.Ports})
 	}
-	j, err := newJudge(dir, "default", parties)
+	j, err := newExpectations(dir, "default", parties)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -440,7 +440,7 @@ func TestDemoPolicies(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "bad.yaml"), []byte("kind: CiliumNetworkPolicy\nspec: {l7: true}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := newJudge(dir, "default", parties); err == nil || !strings.Contains(err.Error(), "bad.yaml") {
+	if _, err := newExpectations(dir, "default", parties); err == nil || !strings.Contains(err.Error(), "bad.yaml") {
 		t.Errorf("a policy that is refused: %v", err)
 	}
 }

@@ -85,7 +85,7 @@ func (s *Sandbox) Reach(ctx context.Context, opt ReachOptions) (*Matrix, error) 
 			return nil, fmt.Errorf("no pod %q in sandbox %q: there are %s, and %s", name, s.cfg.Name, podNames(st), worldName)
 		}
 	}
-	judge, err := newJudge(s.PolicyDir(), st.EnablePolicy, parties)
+	expected, err := newExpectations(s.PolicyDir(), st.EnablePolicy, parties)
 	if err != nil {
 		return nil, err
 	}
@@ -113,7 +113,7 @@ func (s *Sandbox) Reach(ctx context.Context, opt ReachOptions) (*Matrix, error) 
 				for _, port := range ports {
 					for _, addr := range to.addrs {
 						p := Probe{From: from.name, To: to.name, Protocol: proto, Address: addr, Port: port}
-						p.Expected, p.Rule = judge.expect(from, to, proto, addr, port)
+						p.Expected, p.Rule = expected.expect(from, to, proto, addr, port)
 						m.Probes = append(m.Probes, p)
 						netns = append(netns, from.netns)
 					}

@@ -77,7 +77,7 @@ func (b backends) choose(at Local, local bool, prefer Prefer) []netip.AddrPort {
 	return slices.SortedFunc(maps.Keys(ready), netip.AddrPort.Compare)
 }
 
-// any says whether there is a backend anywhere, that choose might return on its node.
+// any reports whether there is a backend anywhere, that choose might return on its node.
 func (b backends) any() bool {
 	for _, e := range b {
 		if e.Ready || (e.Serving && e.Terminating) {

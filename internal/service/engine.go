@@ -44,7 +44,7 @@ type claim struct {
 	row     Frontend
 }
 
-// before says whether the claim counts and the other does not. What an owner was given counts
+// before reports whether the claim counts and the other does not. What an owner was given counts
 // before what it names itself, however old that is: else who may write services in one namespace
 // would get the traffic of a cluster address that another service is given later.
 func (c claim) before(o claim) bool {
@@ -121,7 +121,7 @@ func (e *Engine) refreshService(n Name) {
 	}
 }
 
-// locate leaves addresses of services out of those of the node, and says whether these changed.
+// locate leaves addresses of services out of those of the node, and reports whether these changed.
 // Some software, such as a cache of names on each node, puts services' addresses on devices; with
 // node ports at each of them the kernel's table would overflow. What the node is known by stays.
 func (e *Engine) locate() (moved bool) {
@@ -235,7 +235,7 @@ func (e *Engine) SetHostPorts(pod Name, ports []HostPort) {
 	e.refresh(owner{pod: true, name: pod})
 }
 
-// HostPorts says whether a pod of this node has host ports.
+// HostPorts reports whether a pod of this node has host ports.
 func (e *Engine) HostPorts() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()

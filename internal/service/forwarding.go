@@ -28,7 +28,7 @@ func ReadForwarding(annotations map[string]string) Forwarding {
 	return ""
 }
 
-// direct says whether clients of a protocol are answered by the backend's node.
+// direct reports whether clients of a protocol are answered by the backend's node.
 func (f Forwarding) direct(proto uint8) bool {
 	return f == ForwardDSR || (f == ForwardHybrid && proto == protoTCP)
 }

@@ -133,7 +133,8 @@ func (f *Flows) EndStaleSockets(sockets Sockets) (int, error) {
 	return n, nil
 }
 
-// former says whether a process of the node would not be given the backend for the frontend by now.
+// former reports whether a process of the node would not be given the backend for the frontend by
+// now.
 func (f *Flows) former(frontend, backend netip.AddrPort) bool {
 	scope := datapath.ServiceInternal
 	at := []netip.AddrPort{frontend}
@@ -165,7 +166,7 @@ func unspecified(a netip.Addr) netip.Addr {
 	return netip.IPv6Unspecified()
 }
 
-// Stale says whether a flow should choose anew where it goes.
+// Stale reports whether a flow should choose anew where it goes.
 func Stale(frontends map[datapath.ServiceFrontend]Frontend, flow datapath.ServiceFlow) bool {
 	known := false
 	leads := func(at netip.AddrPort, scope datapath.ServiceScope) bool {

@@ -131,7 +131,7 @@ type Local struct {
 	PerService bool
 }
 
-// servedByKubeProxy says whether a frontend is kube-proxy's.
+// servedByKubeProxy reports whether a frontend is kube-proxy's.
 func (l Local) servedByKubeProxy(f Frontend) bool {
 	return l.KubeProxy && f.Scope == datapath.ServiceExternal && f.Kind != HostPortKind
 }
@@ -144,7 +144,7 @@ func (l Local) forwarding(s Service) Forwarding {
 	return l.Forwarding
 }
 
-// equal says whether two are the same.
+// equal reports whether two are the same.
 func (l Local) equal(o Local) bool {
 	return l.Node == o.Node && l.Zone == o.Zone && slices.Equal(l.Addrs, o.Addrs) && slices.Equal(l.Within, o.Within) &&
 		slices.Equal(l.Announced, o.Announced) &&
@@ -190,7 +190,7 @@ type Frontend struct {
 	Local bool
 }
 
-// Equal says whether two rows are the same.
+// Equal reports whether two rows are the same.
 func (f Frontend) Equal(o Frontend) bool {
 	return f.Owner == o.Owner && f.Kind == o.Kind && f.PortName == o.PortName && f.Local == o.Local && f.Service.Equal(o.Service)
 }

@@ -126,8 +126,8 @@ func (w world) wantsHostPort(p service.HostPort, f datapath.ServiceFrontend) boo
 	return w.serves(f.Addr.Addr()) && (f.Addr.Addr().IsLoopback() || w.own(f.Addr.Addr()))
 }
 
-// direct says whether clients outside are answered by the nodes of backends, all of which must be
-// of this cluster.
+// direct reports whether clients outside are answered by the nodes of backends, all of which must
+// be of this cluster.
 func (w world) direct(s service.Service, p service.Port, backends []netip.AddrPort) bool {
 	mode := w.at.Forwarding
 	if w.at.PerService && s.Forwarding != "" {
@@ -184,7 +184,7 @@ func (w world) wants(s service.Service, p service.Port, f datapath.ServiceFronte
 	return 0
 }
 
-// own says whether an address is one of the node's, and no service's.
+// own reports whether an address is one of the node's, and no service's.
 func (w world) own(a netip.Addr) bool {
 	for _, s := range w.services {
 		if (slices.Contains(s.ClusterIPs, a) || slices.Contains(s.LoadBalancerIPs, a)) && !slices.Contains(w.at.Announced, a) {
@@ -194,7 +194,7 @@ func (w world) own(a netip.Addr) bool {
 	return slices.Contains(w.at.Addrs, a)
 }
 
-// serves says whether an address of the node may have node ports.
+// serves reports whether an address of the node may have node ports.
 func (w world) serves(a netip.Addr) bool {
 	for _, p := range w.at.Within {
 		if p.Contains(a) {
@@ -204,7 +204,7 @@ func (w world) serves(a netip.Addr) bool {
 	return len(w.at.Within) == 0
 }
 
-// ofFamily says whether a service has node ports of a family: if it has addresses of its own, as
+// ofFamily reports whether a service has node ports of a family: if it has addresses of its own, as
 // these.
 func ofFamily(s service.Service, v4 bool) bool {
 	return len(s.ClusterIPs) == 0 || slices.ContainsFunc(s.ClusterIPs, func(a netip.Addr) bool { return a.Is4() == v4 })

@@ -66,7 +66,7 @@ func ReadMesh(annotations map[string]string) Mesh {
 	return m
 }
 
-// IsMeshAnnotation says whether [ReadMesh] looks at an annotation of that name.
+// IsMeshAnnotation reports whether [ReadMesh] looks at an annotation of that name.
 func IsMeshAnnotation(name string) bool {
 	return slices.Contains([]string{
 		annotationGlobal, annotationShared, annotationAffinity, annotationOldGlobal, annotationOldShared, annotationOldAffinity,
@@ -285,7 +285,7 @@ func (s Shared) slices() []Slice {
 	return out
 }
 
-// Equal says whether two are the same in everything.
+// Equal reports whether two are the same in everything.
 func (s Shared) Equal(o Shared) bool {
 	samePorts := func(a, b map[string]SharedPort) bool { return maps.Equal(a, b) }
 	return s.Cluster == o.Cluster && s.ClusterID == o.ClusterID && s.Name == o.Name && s.External == o.External && s.Offered == o.Offered &&

@@ -316,8 +316,8 @@ func opens(f *flow.Flow) bool {
 	return f.GetEventType().GetType() != eventTrace || f.GetIsReply() != nil && !f.GetIsReply().GetValue()
 }
 
-// begins reports whether a verdict is about a connection that begins: others are judged anew when
-// policy changes. Only for TCP is that known.
+// begins reports whether a verdict is about a connection that begins: others are evaluated again
+// when policy changes. Only for TCP is that known.
 func begins(f *flow.Flow) bool {
 	flags := f.GetL4().GetTCP().GetFlags()
 	return flags == nil || flags.GetSYN() && !flags.GetACK()

@@ -35,7 +35,7 @@ func tcp(from, to uint32) *flow.Layer4 {
 
 var world = &flow.Endpoint{Identity: 2, Labels: []string{"reserved:world"}}
 
-// verdict is a flow as policy judges it.
+// verdict is a flow as policy evaluates it.
 func verdict(at time.Time, src, dst *flow.Endpoint, port uint32, v flow.Verdict, d flow.TrafficDirection) *flow.Flow {
 	f := &flow.Flow{
 		Time: timestamppb.New(at), NodeName: "prod/n1", Verdict: v, Source: src, Destination: dst, L4: tcp(40000, port),
@@ -54,8 +54,8 @@ const (
 	ok, no  = flow.Verdict_FORWARDED, flow.Verdict_DROPPED
 )
 
-// TestConnectionsCountOnce: what two policies judge and what is reported twice is one connection,
-// and an answer belongs to the connection that it answers.
+// TestConnectionsCountOnce: what two policies evaluate and what is reported twice is one
+// connection, and an answer belongs to the connection that it answers.
 func TestConnectionsCountOnce(t *testing.T) {
 	g, _ := testGraph(DefaultLimits())
 	front, db := pod("shop", "front", "front-7c9d8b6f5-x2x4z", 1001), pod("shop", "db", "db-0", 1002)
@@ -88,7 +88,7 @@ func TestConnectionsCountOnce(t *testing.T) {
 	f = verdict(testTime, db, front, 40000, ok, in)
 	f.IsReply, f.EventType.Type = nil, eventTrace
 	g.Add(f)
-	// A change of policy has the connection judged anew.
+	// A change of policy has the connection evaluated again.
 	f = verdict(testTime, front, db, 5432, ok, in)
 	f.L4.GetTCP().Flags = &flow.TCPFlags{ACK: true}
 	g.Add(f)

@@ -121,7 +121,7 @@ func TestMap(t *testing.T) {
 }
 
 // TestChangesOfPolicies: a change of policies is a mark on the line of time that says what changed,
-// and which connections were judged otherwise since.
+// and which connections were evaluated otherwise since.
 func TestChangesOfPolicies(t *testing.T) {
 	t.Parallel()
 	s := newStand(t)
@@ -130,7 +130,7 @@ func TestChangesOfPolicies(t *testing.T) {
 	s.add(front, db, 80, true, "")
 	at := time.Now()
 	s.changed("<b>strict</b>", at)
-	time.Sleep(time.Until(at.Add(1200 * time.Millisecond))) // until nodes judge by it
+	time.Sleep(time.Until(at.Add(1200 * time.Millisecond))) // until nodes evaluate by it
 	s.add(front, db, 5432, false, "strict")
 	s.add(front, db, 80, true, "")
 	b := newBrowser(t, s)

@@ -27,7 +27,7 @@ const (
 	// markSpan is how long after the first event others belong to the same change: what is applied
 	// at once reaches nodes one after the other.
 	markSpan = 5 * time.Second
-	// markDelay is how long a node takes from an event until packets are judged by it.
+	// markDelay is how long a node takes from an event until packets are evaluated by it.
 	markDelay = time.Second
 	// effectSpan is how long before and after a change verdicts are compared.
 	effectSpan = 5 * time.Minute
@@ -57,7 +57,7 @@ type MarkPolicy struct {
 	Deleted bool   `json:"deleted,omitempty"`
 }
 
-// Effect is which connections were judged otherwise after a change than before.
+// Effect is which connections were evaluated otherwise after a change than before.
 type Effect struct {
 	Mark
 	// From and To are the times that were compared: neither reaches beyond another change, or
@@ -189,7 +189,7 @@ func (m *Mark) copied() Mark {
 	return Mark{ID: m.ID, Time: m.Time, Last: m.Last, Policies: slices.Clone(m.Policies), LeftOut: m.LeftOut, Nodes: m.Nodes}
 }
 
-// Effect returns what was judged otherwise after a change of policies than before, and whether
+// Effect returns what was evaluated otherwise after a change of policies than before, and whether
 // there is such a change.
 func (g *Graph) Effect(id string) (Effect, bool) {
 	g.mu.Lock()

@@ -76,7 +76,7 @@ func TestMarksBounded(t *testing.T) {
 	}
 }
 
-// TestEffect: a change of policies shows which connections were judged otherwise after it than
+// TestEffect: a change of policies shows which connections were evaluated otherwise after it than
 // before, also within the ten seconds in which it came, and not what another change did.
 func TestEffect(t *testing.T) {
 	g, now := testGraph(DefaultLimits())

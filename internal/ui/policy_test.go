@@ -23,14 +23,14 @@ import (
 	"github.com/hawser-net/hawser/internal/ui"
 )
 
-// judge is a server that says who may reach whom of the parties of TestPage, in pieces: front may
-// reach db, and so may an archive that was never seen, at a port; nobody else may. By addresses of
-// their own kinds of documents it refuses, fails, or answers with more than it was asked for.
-type judge struct {
+// evaluator is a server that says who may reach whom of the parties of TestPage, in pieces: front
+// may reach db, and so may an archive that was never seen, at a port; nobody else may. By addresses
+// of their own kinds of documents it refuses, fails, or answers with more than it was asked for.
+type evaluator struct {
 	policy.UnimplementedPolicyServer
 }
 
-func (judge) Matrix(req *policy.MatrixRequest, stream policy.Policy_MatrixServer) error {
+func (evaluator) Matrix(req *policy.MatrixRequest, stream policy.Policy_MatrixServer) error {
 	if slices.Contains(req.GetNamespaces(), "slow") {
 		<-stream.Context().Done()
 		return stream.Context().Err()
@@ -76,7 +76,7 @@ spec:
     toPorts: [{ports: [{port: "5432", protocol: TCP}]}]
 `
 
-func (judge) Explain(_ context.Context, req *policy.ExplainRequest) (*policy.ExplainResponse, error) {
+func (evaluator) Explain(_ context.Context, req *policy.ExplainRequest) (*policy.ExplainResponse, error) {
 	f := req.GetFlow()
 	if f.GetNodeName() != "prod/n1" || f.GetIP().GetDestination() == "" || f.GetSource().GetIdentity() == 0 || f.GetL4().GetTCP() == nil || f.GetIsReply() == nil {
 		return nil, status.Error(codes.InvalidArgument, "the flow says too little")
@@ -97,7 +97,7 @@ func (judge) Explain(_ context.Context, req *policy.ExplainRequest) (*policy.Exp
 	return out, nil
 }
 
-func (judge) Preview(req *policy.PreviewRequest, stream policy.Policy_PreviewServer) error {
+func (evaluator) Preview(req *policy.PreviewRequest, stream policy.Policy_PreviewServer) error {
 	content := string(req.GetDocuments()[0].GetContent())
 	party := func(name string) *policy.Party { return &policy.Party{Namespace: "shop", Name: name} }
 	connection := func(to string, after policy.Verdict) *policy.Connection {
@@ -112,7 +112,7 @@ func (judge) Preview(req *policy.PreviewRequest, stream policy.Policy_PreviewSer
 	case strings.Contains(content, "no policy"):
 		return status.Error(codes.InvalidArgument, "what if, line 1: <b>no policy</b>")
 	case strings.Contains(content, "busy"):
-		return status.Error(codes.ResourceExhausted, "another is being judged")
+		return status.Error(codes.ResourceExhausted, "another is being evaluated")
 	case strings.Contains(content, "lies"):
 		return stream.Send(&policy.PreviewResponse{Pairs: []*policy.PairChange{{Source: 1 << 31}}})
 	case strings.Contains(content, "huge"):
@@ -151,7 +151,7 @@ func (judge) Preview(req *policy.PreviewRequest, stream policy.Policy_PreviewSer
 		Parties: []*policy.Party{party("front"), party("db")},
 		Pairs: []*policy.PairChange{{Source: 0, Destination: 1, Before: &policy.Access{Verdict: policy.Verdict_ALLOWED}, After: &policy.Access{Verdict: policy.Verdict_DENIED},
 			Closed: []*policy.PortRange{{Protocol: "ANY", Last: 65535}}}},
-		Summary: &policy.PreviewSummary{Flows: 90, Refused: 1, Allowed: 1, Unchanged: 4, PairsClosed: 1, FlowsNotJudged: 2},
+		Summary: &policy.PreviewSummary{Flows: 90, Refused: 1, Allowed: 1, Unchanged: 4, PairsClosed: 1, FlowsNotEvaluated: 2},
 	})
 }
 
@@ -176,7 +176,7 @@ func TestReach(t *testing.T) {
 	}
 }
 
-// TestPreviewRequests: a document is judged for who has the token and sends it as one, however
+// TestPreviewRequests: a document is evaluated for who has the token and sends it as one, however
 // large it is and whatever the server answers.
 func TestPreviewRequests(t *testing.T) {
 	t.Parallel()
@@ -218,7 +218,7 @@ func TestPreviewRequests(t *testing.T) {
 		{"too large", "POST", yaml, "", strings.Repeat("#", 401<<10), s.client(), 413, "KiB"},
 		{"no policy", "POST", yaml, "", "no policy", s.client(), 200, `"error":"what if, line 1`},
 		{"of a server that lies", "POST", yaml, "", "lies", s.client(), 200, `"error":"the server's answer refers to entries that it does not contain`},
-		{"while another is judged", "POST", yaml, "", "busy", s.client(), 200, `"error":"another`},
+		{"while another is evaluated", "POST", yaml, "", "busy", s.client(), 200, `"error":"another`},
 	} {
 		if code, text := send(c.client, c.method, c.kind, c.host, c.body); code != c.want || !strings.Contains(text, c.says) {
 			t.Errorf("%s: %d %.200s, want %d and %q", c.what, code, text, c.want, c.says)
@@ -324,7 +324,7 @@ func TestPolicyPage(t *testing.T) {
 	b.run("a refused pair", click(`#matrix button[data-pair="shop/front>shop/db"]`))
 	b.until("why it is refused", `["Why TCP 5432 is refused", "receiver: no rule allows it", "shop/db-clients spec (db.yaml:5)", "but <b>the peer</b> does not match", "Let shop/db receive from"].every(x => document.getElementById("panel").textContent.includes(x))`)
 	b.run("its suggestion", click("#panel .try"))
-	b.until("is judged", `document.getElementById("document").value.includes("db-from-collector") && !document.getElementById("whatif").hidden && !!document.querySelector("#preview .verdict")`)
+	b.until("is evaluated", `document.getElementById("document").value.includes("db-from-collector") && !document.getElementById("whatif").hidden && !!document.querySelector("#preview .verdict")`)
 	// What somebody typed stays, however many suggestions are tried beside it; they do not pile up.
 	b.run("what somebody types", evaluate(`document.getElementById("document").value = "typed"; document.activeElement.blur(); location.hash = "#view=matrix"`))
 	for range 2 {
@@ -341,23 +341,23 @@ func TestPolicyPage(t *testing.T) {
 	b.until("the field", `document.activeElement.id === "document"`)
 	b.key("2")
 	b.until("keys are text there", `document.activeElement.value.includes("2") && !document.getElementById("whatif").hidden`)
-	b.run("judge", click("#judge"))
+	b.run("evaluate", click("#evaluate"))
 	b.until("what would be refused", `document.querySelector("#preview .verdict")?.textContent.includes("1 of the kinds") && document.querySelectorAll("#preview .connections tbody tr").length === 2 &&
 		document.querySelector("#preview .connections tbody tr").textContent.includes("✕ refusedshop/frontshop/dbTCP 543240")`)
 	b.until("names as text", `document.getElementById("preview").textContent.includes("shop/<i>cache</i>") && document.getElementById("preview").textContent.includes("matches <b>nobody</b>")`)
 	b.until("pairs", `document.querySelector("#preview .pairs tbody")?.textContent === "shop/frontshop/dballoweddenied− everything"`)
 	b.picture("whatif")
 	b.run("an error", evaluate(`document.getElementById("document").value = "no policy"`))
-	b.run("judge", click("#judge"))
+	b.run("evaluate", click("#evaluate"))
 	b.until("why", `document.querySelector("#preview [role=alert]")?.textContent === "what if, line 1: <b>no policy</b>"`)
 	b.run("numbers that are bounded", evaluate(`document.getElementById("document").value = "bounded"`))
-	b.run("judge", click("#judge"))
+	b.run("evaluate", click("#evaluate"))
 	b.until("at most, at least", `["At most 3 of the kinds", "at most 2 that were refused", "7 stay", "at least 4 would be opened", "and at most 6 more"].every(x => document.getElementById("preview").textContent.includes(x))`)
 	b.run("and some are missing", evaluate(`document.getElementById("document").value = "bounded, lost"`))
-	b.run("judge", click("#judge"))
+	b.run("evaluate", click("#evaluate"))
 	b.until("about", `["About 3 of the kinds", "at least 7 stay", "1 events were lost", "and about 6 more"].every(x => document.getElementById("preview").textContent.includes(x))`)
 	b.run("a node is missing", evaluate(`document.getElementById("document").value = "bounded once, gone"`))
-	b.run("judge", click("#judge"))
+	b.run("evaluate", click("#evaluate"))
 	b.until("at least", `["At least 3 of the kinds", "and at least 6 more"].every(x => document.getElementById("preview").textContent.includes(x))`)
 	// A server that does not answer about what may be does not hold up what is seen.
 	b.run("a matrix that never comes", evaluate(`location.hash = "#view=matrix&ns=shop&ns=slow"`))
@@ -432,7 +432,7 @@ func TestManual(t *testing.T) {
 	b.picture("observe-matrix")
 	b.key("5")
 	b.run("a policy", evaluate(fmt.Sprintf(`document.getElementById("document").value = %q`, strict)))
-	b.run("judge", click("#judge"))
+	b.run("evaluate", click("#evaluate"))
 	b.until("what would be", `document.querySelectorAll("#preview .connections tbody tr").length === 2`)
 	b.picture("observe-whatif")
 }

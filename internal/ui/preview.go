@@ -30,7 +30,7 @@ const (
 
 // Preview says what would be otherwise with other policies.
 type Preview struct {
-	// Error says why nothing was judged, such as the line that is no policy.
+	// Error says why nothing was evaluated, such as the line that is no policy.
 	Error    string    `json:"error,omitempty"`
 	Node     string    `json:"node"`
 	Time     time.Time `json:"time"`
@@ -38,21 +38,21 @@ type Preview struct {
 	Warnings []string  `json:"warnings"`
 	// Problems are nodes whose connections are missing.
 	Problems []string `json:"problems"`
-	// Connections that were seen and would be judged otherwise, those to be refused first.
+	// Connections that were seen and would be evaluated otherwise, those to be refused first.
 	Connections []Connection `json:"connections"`
 	Pairs       []PairChange `json:"pairs"`
 	// Counts of all there is, also of what is left out.
-	Refused     uint64 `json:"refused"`
-	Allowed     uint64 `json:"allowed"`
-	Unchanged   uint64 `json:"unchanged"`
-	Opened      uint64 `json:"opened"`
-	Closed      uint64 `json:"closed"`
-	Flows       uint64 `json:"flows"`
-	NotJudged   uint64 `json:"notJudged"`
-	Oldest      string `json:"oldest,omitempty"`
-	PairsOut    uint64 `json:"pairsLeftOut"`
-	PartiesOut  uint32 `json:"partiesLeftOut"`
-	ConnectsOut uint64 `json:"connectionsLeftOut"`
+	Refused      uint64 `json:"refused"`
+	Allowed      uint64 `json:"allowed"`
+	Unchanged    uint64 `json:"unchanged"`
+	Opened       uint64 `json:"opened"`
+	Closed       uint64 `json:"closed"`
+	Flows        uint64 `json:"flows"`
+	NotEvaluated uint64 `json:"notEvaluated"`
+	Oldest       string `json:"oldest,omitempty"`
+	PairsOut     uint64 `json:"pairsLeftOut"`
+	PartiesOut   uint32 `json:"partiesLeftOut"`
+	ConnectsOut  uint64 `json:"connectionsLeftOut"`
 	// ChangedAtMost is whether Refused and Allowed may count connections twice, UnchangedAtMost the
 	// same of Unchanged. EventsLost are lost events: counts are at least so many.
 	ChangedAtMost   bool   `json:"changedAtMost,omitempty"`
@@ -180,7 +180,7 @@ func (p *Preview) count(s *policy.PreviewSummary) {
 		return
 	}
 	p.Refused, p.Allowed, p.Unchanged = s.GetRefused(), s.GetAllowed(), s.GetUnchanged()
-	p.Opened, p.Closed, p.Flows, p.NotJudged = s.GetPairsOpened(), s.GetPairsClosed(), s.GetFlows(), s.GetFlowsNotJudged()
+	p.Opened, p.Closed, p.Flows, p.NotEvaluated = s.GetPairsOpened(), s.GetPairsClosed(), s.GetFlows(), s.GetFlowsNotEvaluated()
 	p.PairsOut, p.PartiesOut, p.ConnectsOut = s.GetPairsLeftOut(), s.GetPartiesLeftOut(), s.GetConnectionsLeftOut()
 	p.ChangedAtMost, p.UnchangedAtMost, p.EventsLost = s.GetChangedAtMost(), s.GetUnchangedAtMost(), s.GetEventsLost()
 	if s.GetOldest() != nil {

@@ -52,7 +52,7 @@ type Reach struct {
 	Rows     [][]int  `json:"rows"`
 }
 
-// Party is who policies judge alike, as far as the page tells them apart.
+// Party is who policies evaluate alike, as far as the page tells them apart.
 type Party struct {
 	ID         string   `json:"id"`
 	Namespace  string   `json:"namespace,omitempty"`
@@ -146,8 +146,8 @@ func askMatrix(ctx context.Context, client policy.PolicyClient, namespaces []str
 	return all, nil
 }
 
-// newReach makes an answer for the page: of workloads, where policies judge identities. A workload
-// may have several, and some an identity in common.
+// newReach makes an answer for the page: of workloads, where policies evaluate identities. A
+// workload may have several, and some an identity in common.
 func newReach(res *policy.MatrixResponse, known map[uint32][]Workload) Reach {
 	out := Reach{
 		Node: res.GetNodeName(), Revision: res.GetRevision(), Time: res.GetTime().AsTime(), LeftOut: res.GetPartiesLeftOut(),

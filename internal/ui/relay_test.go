@@ -61,7 +61,7 @@ var _ policypreview.Agent = (*cluster)(nil)
 
 func (c *cluster) Ready() bool                                 { return true }
 func (c *cluster) RuleLine(policy.Owner, string) (string, int) { return "", 0 } // no files
-func (c *cluster) Judged() labels.Keys                         { return labels.AllKeys() }
+func (c *cluster) PolicyLabels() labels.Keys                   { return labels.AllKeys() }
 func (c *cluster) View(f func(*policy.Engine)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -237,7 +237,7 @@ func TestPageOfRelay(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, "front", "db", "archive", "intruder")
 	c.apply("db-clients", dbClients)
-	time.Sleep(1200 * time.Millisecond) // until nodes judge by it
+	time.Sleep(1200 * time.Millisecond) // until nodes evaluate by it
 	for range 5 {
 		c.connect("front", "db", 5432, true)
 		c.connect("intruder", "db", 5432, false)
@@ -261,29 +261,29 @@ func TestPageOfRelay(t *testing.T) {
 	b.until("why", `["TCP 5432", "shop/db-clients"].every(x => document.getElementById("panel").textContent.includes(x))`)
 	b.picture("relay-matrix")
 	b.key(kb.Escape)
-	judge := func(document string) {
+	evaluate := func(document string) {
 		t.Helper()
 		b.key(kb.Escape)
 		b.key("5")
 		b.until("the field", `document.activeElement.id === "document"`)
 		b.run("a policy", evaluate(fmt.Sprintf(`document.getElementById("document").value = %q`, document)))
-		b.run("judge", click("#judge"))
+		b.run("evaluate", click("#evaluate"))
 	}
-	judge(strict)
+	evaluate(strict)
 	// strict allows the archive alone beside what db-clients allows: no more is refused.
 	b.until("nothing would be refused", `document.querySelector("#preview .verdict")?.textContent.includes("Nothing that was seen would be refused")`)
-	judge(strings.Replace(strict, "name: strict", "name: db-clients", 1))
+	evaluate(strings.Replace(strict, "name: strict", "name: db-clients", 1))
 	b.until("what was seen would be refused", `document.querySelector("#preview .verdict")?.textContent.includes("1 of the kinds of connections that were seen would be refused") &&
 		[...document.querySelectorAll("#preview .connections tbody tr")].some(r => /refused.*front.*db.*TCP 5432/.test(r.textContent))`)
 	b.until("which policy it replaces", `/replaced.*shop.db-clients/.test(document.querySelector("#preview .changes").textContent)`)
 	b.until("pairs", `/front.*db.*partial.*denied/.test(document.querySelector("#preview .pairs").textContent)`)
 	b.picture("relay-whatif")
-	judge("kind: [")
+	evaluate("kind: [")
 	b.until("an error with its line", `document.querySelector("#preview [role=alert]")?.textContent.includes("line 1")`)
 
 	// Once the policy is in force, the page has what it refuses.
 	c.apply("db-clients", strings.Replace(strict, "name: strict", "name: db-clients", 1))
-	time.Sleep(1200 * time.Millisecond) // until nodes judge by it
+	time.Sleep(1200 * time.Millisecond) // until nodes evaluate by it
 	c.connect("front", "db", 5432, false)
 	b.key(kb.Escape)
 	b.key("2")
@@ -295,7 +295,7 @@ func TestPageOfRelay(t *testing.T) {
 	b.until("a node that is gone", `document.getElementById("status").className === "bad" && document.getElementById("status").textContent.startsWith("1 of 2 nodes")`)
 	b.key("4")
 	b.until("which one", `/prod.n2✕ unavailable/.test(document.getElementById("nodes").textContent)`)
-	judge(strict)
+	evaluate(strict)
 	b.until("that not all is known", `document.querySelector("#preview .verdict")?.textContent.startsWith("○ Nothing that is known") && document.getElementById("preview").textContent.includes("at least 2 stay as they are")`)
 	b.until("whose flows are missing", `document.getElementById("preview").textContent.includes("Nothing of prod/n2")`)
 	b.picture("relay-gone")

@@ -51,7 +51,7 @@ type stand struct {
 // other, and one says nothing.
 func (s *stand) services(r grpc.ServiceRegistrar) {
 	health.RegisterNodeHealthServer(r, nodesHealth{})
-	policy.RegisterPolicyServer(r, judge{})
+	policy.RegisterPolicyServer(r, evaluator{})
 }
 
 type nodesHealth struct {
@@ -141,7 +141,7 @@ func endpoint(namespace, workload string, identity uint32) *flow.Endpoint {
 	}
 }
 
-// add records that policy has judged a connection; a policy has a name or is "".
+// add records that policy has evaluated a connection; a policy has a name or is "".
 func (s *stand) add(src, dst *flow.Endpoint, port uint32, allowed bool, policy string) {
 	n := s.added.Add(1)
 	f := &flow.Flow{

@@ -13,12 +13,12 @@ const DefaultHeartbeatKey = ".hawser/heartbeat"
 // if it is written once a minute.
 const HeartbeatStaleAfter = 2 * time.Minute
 
-// Heartbeat judges the age of a heartbeat: a key that one program writes at regular intervals,
+// Heartbeat evaluates the age of a heartbeat: a key that one program writes at regular intervals,
 // whatever it holds. A connection can look well while the part of the store behind it is cut off
 // from the writers; then the beats are what is missing. It goes by the reader's own clock and by
 // the revision of the key, never by a time that was written, so that clocks need not agree. A store
-// in which no beat was ever seen has no writer, and is not judged. The zero value is ready, and may
-// be used from many goroutines.
+// in which no beat was ever seen has no writer, and is not evaluated. The zero value is ready, and
+// may be used from many goroutines.
 type Heartbeat struct {
 	mu       sync.Mutex
 	revision int64     // of the last beat seen; 0 before the first

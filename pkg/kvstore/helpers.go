@@ -12,14 +12,14 @@ func Put(ctx context.Context, b Backend, key string, value []byte, lifetime Life
 	return err
 }
 
-// CreateIfAbsent writes a key only if it does not exist, and says whether it did.
+// CreateIfAbsent writes a key only if it does not exist, and reports whether it did.
 func CreateIfAbsent(ctx context.Context, b Backend, key string, value []byte, lifetime Lifetime) (created bool, err error) {
 	r, err := b.Txn(ctx, Txn{If: []Cond{Absent(key)}, Then: []Op{PutOp(key, value, lifetime)}})
 	return r.Succeeded, err
 }
 
 // CompareAndSwap writes a key only if its last write was modRevision (0: if it does not exist), and
-// says whether it did.
+// reports whether it did.
 func CompareAndSwap(ctx context.Context, b Backend, key string, modRevision int64, value []byte, lifetime Lifetime) (swapped bool, err error) {
 	cond := ModRevisionIs(key, modRevision)
 	if modRevision == 0 {
@@ -35,7 +35,8 @@ func Delete(ctx context.Context, b Backend, key string) error {
 	return err
 }
 
-// CompareAndDelete deletes a key only if its last write was modRevision, and says whether it did.
+// CompareAndDelete deletes a key only if its last write was modRevision, and reports whether it
+// did.
 func CompareAndDelete(ctx context.Context, b Backend, key string, modRevision int64) (deleted bool, err error) {
 	r, err := b.Txn(ctx, Txn{If: []Cond{ModRevisionIs(key, modRevision)}, Then: []Op{DeleteOp(key)}})
 	return r.Succeeded, err

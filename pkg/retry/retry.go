@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// Sleep waits unless ctx ends first, and says whether it waited in full.
+// Sleep waits unless ctx ends first, and reports whether it waited in full.
 func Sleep(ctx context.Context, d time.Duration) bool { return SleepUnless(ctx, d, nil) }
 
-// SleepUnless waits until sooner fires at the longest, and says whether ctx goes on.
+// SleepUnless waits until sooner fires at the longest, and reports whether ctx goes on.
 func SleepUnless(ctx context.Context, d time.Duration, sooner <-chan struct{}) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()

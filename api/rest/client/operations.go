@@ -21,6 +21,11 @@ func (c *Client) Health(ctx context.Context, brief bool) (rest.StatusResponse, e
 	return get[rest.StatusResponse](ctx, c, with(c.raw.GetHealthz, &rest.GetHealthzParams{Brief: brief}))
 }
 
+// DebugInfo gets the agent's state for a bug report.
+func (c *Client) DebugInfo(ctx context.Context) (rest.DebugInfo, error) {
+	return get[rest.DebugInfo](ctx, c, c.raw.GetDebugInfo)
+}
+
 // Config asks for the configuration in force and the facts a CNI plugin needs.
 func (c *Client) Config(ctx context.Context) (rest.DaemonConfiguration, error) {
 	return get[rest.DaemonConfiguration](ctx, c, c.raw.GetConfig)

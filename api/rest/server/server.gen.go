@@ -42,7 +42,7 @@ type ServerInterface interface {
 	// PatchConfig Change options that can change at run time
 	// (PATCH /config)
 	PatchConfig(w http.ResponseWriter, r *http.Request)
-	// GetDebugInfo What helps to find a fault; no secrets
+	// GetDebugInfo The state of the agent for a bug report, without secrets
 	// (GET /debuginfo)
 	GetDebugInfo(w http.ResponseWriter, r *http.Request)
 	// DeleteEndpoints Delete all endpoints of a container
@@ -3780,7 +3780,7 @@ type StrictServerInterface interface {
 	// PatchConfig Change options that can change at run time
 	// (PATCH /config)
 	PatchConfig(ctx context.Context, request PatchConfigRequestObject) (PatchConfigResponseObject, error)
-	// GetDebugInfo What helps to find a fault; no secrets
+	// GetDebugInfo The state of the agent for a bug report, without secrets
 	// (GET /debuginfo)
 	GetDebugInfo(ctx context.Context, request GetDebugInfoRequestObject) (GetDebugInfoResponseObject, error)
 	// DeleteEndpoints Delete all endpoints of a container

@@ -135,8 +135,8 @@ func (c *Cluster) each(ctx context.Context, fine func(rest.ClusterMeshStatus) er
 	return errors.Join(errs...)
 }
 
-// runs says whether an agent can be asked: one on a node that is off is not Ready, but still called
-// Running.
+// runs reports whether an agent can be asked: one on a node that is off is not Ready, but still
+// called Running.
 func runs(p *corev1.Pod) bool {
 	if p.Status.Phase != corev1.PodRunning || p.DeletionTimestamp != nil {
 		return false

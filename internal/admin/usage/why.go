@@ -144,7 +144,7 @@ func (w *World) number(id identity.ID) (Answer, error) {
 		if id.IsReserved() {
 			return Answer{ID: id, Reasons: []string{"IDs below 256 are well-known or fixed (--fixed-identity-mapping): they exist without an object"}}, nil
 		}
-		return Answer{}, fmt.Errorf("identity %s: no object has that ID, and nobody names it: %w", id, ErrNotFound)
+		return Answer{}, fmt.Errorf("identity %s: no object has that ID, and no object refers to it: %w", id, ErrNotFound)
 	}
 	a.explain()
 	return a, nil
@@ -253,7 +253,7 @@ func (a *Answer) explain() {
 	case !a.Exists:
 		say("there is no such object; if the operator makes identities (--identity-management-mode) it makes this one again")
 	case !a.Retired.IsZero():
-		say("nobody used it, and its ID is in quarantine since %s: it is not given to other labels while a node may know it, and then it is deleted", a.Retired.UTC().Format(time.RFC3339))
+		say("it was unused, and its ID is in quarantine since %s: it is not given to other labels while a node may know it, and then it is deleted", a.Retired.UTC().Format(time.RFC3339))
 	}
 	if n := len(a.Endpoints) - left; n > 0 {
 		say("%s of pods that are there", count(n, "CiliumEndpoint names it", "CiliumEndpoints name it"))
@@ -268,10 +268,10 @@ func (a *Answer) explain() {
 		say("%s, whose CiliumEndpoint does not name it (yet)", count(n, "pod has all of its labels", "pods have all of its labels"))
 	}
 	if a.Exists && a.Retired.IsZero() && len(a.Endpoints)+entries+len(a.Waiting) == 0 {
-		say("nobody uses it: the operator collects it when it has found it so twice in a row (--identity-gc-interval)")
+		say("it is unused: the operator collects it when it has found it so twice in a row (--identity-gc-interval)")
 	}
 	if !a.Marked.IsZero() {
-		say("the operator has found it unused at %s and deletes it unless somebody takes it into use", a.Marked.UTC().Format(time.RFC3339))
+		say("the operator has found it unused at %s and deletes it unless it is used again", a.Marked.UTC().Format(time.RFC3339))
 	}
 	if a.InForce != 0 && a.InForce != a.ID {
 		say("it is a duplicate: identity %s has the same labels and is older; pods move there, then it goes", a.InForce)
@@ -294,7 +294,7 @@ func (a *Answer) set() labels.Set {
 	return set
 }
 
-// over says whether a pod has ended, so that it needs no identity.
+// over reports whether a pod has ended, so that it needs no identity.
 func over(p *corev1.Pod) bool {
 	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 }
@@ -345,8 +345,8 @@ func (w *World) labelsOf(p *corev1.Pod) labels.Set {
 	return set
 }
 
-// has says whether a pod has all labels of an identity. The name of the cluster is not looked at:
-// the objects are of one cluster.
+// has reports whether a pod has all labels of an identity. The name of the cluster is not looked
+// at: the objects are of one cluster.
 func has(pod, want labels.Set) bool {
 	for _, l := range want {
 		if l.Key == labels.KeyCluster {

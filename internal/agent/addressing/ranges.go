@@ -211,8 +211,8 @@ const (
 )
 
 // until has follow listen until it calls done, and returns nil then; else why it ended. remind is
-// called now and then meanwhile, and says whether there is nothing left to wait for. No goroutine
-// of it is left when it returns.
+// called now and then meanwhile, and reports whether there is nothing left to wait for. No
+// goroutine of it is left when it returns.
 func until(ctx context.Context, follow func(ctx context.Context, done func()) error, remind func() bool) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

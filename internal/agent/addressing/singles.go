@@ -300,7 +300,7 @@ func (s *Singles) inspect() {
 			}
 		}
 		if len(lost) > 0 {
-			errs = append(errs, fmt.Errorf("addresses are in use that are not in spec.ipam.pool of CiliumNode %s, so that nobody may lead packets here: %s; delete their pods", s.cfg.Self.Name, strings.Join(lost, ", ")))
+			errs = append(errs, fmt.Errorf("addresses are in use that are not in spec.ipam.pool of CiliumNode %s, so packets to them may not be routed to this node: %s; delete their pods", s.cfg.Self.Name, strings.Join(lost, ", ")))
 		}
 		want := s.want()
 		if slices.ContainsFunc(s.pool.Prefixes(), func(p netip.Prefix) bool {

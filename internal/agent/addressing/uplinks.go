@@ -54,7 +54,7 @@ type uplinks struct {
 	beyond int
 }
 
-var errNotSet = errors.New("nobody says whether it was set up")
+var errNotSet = errors.New("nothing records whether it was set up")
 
 type uplinkFault struct {
 	err   error

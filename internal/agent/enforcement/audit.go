@@ -26,8 +26,8 @@ func (p *Policy) stale(b *boundRow) bool {
 }
 
 // SetAudit reports whether endpoints that inherit it are in audit mode. Flows that it let pass are
-// judged again when it ends. What cannot be written is returned as [endpoint.ErrRowNotWritten], and
-// written by Retry; other errors are of endpoints that drop all their packets, in either mode.
+// evaluated again when it ends. What cannot be written is returned as [endpoint.ErrRowNotWritten],
+// and written by Retry; other errors are of endpoints that drop all their packets, in either mode.
 func (p *Policy) SetAudit(on bool) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

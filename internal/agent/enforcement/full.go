@@ -39,16 +39,16 @@ func (p *Policy) SetUnplaced(kind string, list []Unplaced) error {
 	var errs []error
 	for _, id := range slices.Sorted(maps.Keys(p.sets)) {
 		if rs, ok := p.engine.RuleSet(id); ok {
-			errs = append(errs, p.rejudge(rs))
+			errs = append(errs, p.recheck(rs))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// rejudge looks whether a rule set can be relied on, and binds its endpoints again if that has
+// recheck checks whether a rule set can be relied on, and binds its endpoints again if that has
 // changed.
-func (p *Policy) rejudge(rs datapath.RuleSet) error {
-	if !p.judge(rs) {
+func (p *Policy) recheck(rs datapath.RuleSet) error {
+	if !p.check(rs) {
 		return nil
 	}
 	var errs []error
@@ -60,9 +60,9 @@ func (p *Policy) rejudge(rs datapath.RuleSet) error {
 	return errors.Join(errs...)
 }
 
-// judge records whether a rule set distinguishes an unplaced prefix from the identity that the
+// check records whether a rule set distinguishes an unplaced prefix from the identity that the
 // kernel has for it. It reports whether that has changed.
-func (p *Policy) judge(rs datapath.RuleSet) (changed bool) {
+func (p *Policy) check(rs datapath.RuleSet) (changed bool) {
 	before := p.misled[rs.ID]
 	now := p.misleads(rs)
 	if now == nil {

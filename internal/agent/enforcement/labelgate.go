@@ -58,7 +58,7 @@ func (g *LabelGate) Apply(list []policy.Change) {
 	g.enforce(first)
 }
 
-// Permit says by which keys rules may be judged from now on. What is in force stays.
+// Permit says by which keys rules may be evaluated from now on. What is in force stays.
 func (g *LabelGate) Permit(keys labels.Keys) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -68,7 +68,7 @@ func (g *LabelGate) Permit(keys labels.Keys) {
 	}
 }
 
-// Restrict takes away what may be judged by, but for these keys.
+// Restrict takes away what may be evaluated by, but for these keys.
 func (g *LabelGate) Restrict(keys labels.Keys) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -118,7 +118,7 @@ func (g *LabelGate) Waiting() []policy.Owner {
 	return slices.Sorted(maps.Keys(g.held))
 }
 
-// Permitted returns the keys by which rules may be judged.
+// Permitted returns the keys by which rules may be evaluated.
 func (g *LabelGate) Permitted() labels.Keys {
 	g.mu.Lock()
 	defer g.mu.Unlock()

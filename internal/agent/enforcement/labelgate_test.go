@@ -61,7 +61,7 @@ func TestLabelGate(t *testing.T) {
 	g.Apply([]policy.Change{c, {Owner: "a"}})
 	expect("what comes after one that waits")
 	g.Permit(labels.KeysOf("k1", "k2"))
-	expect("all of it may be judged", "-a b c")
+	expect("all of it may be evaluated", "-a b c")
 	g.Restrict(labels.KeysOf("k1"))
 	if !g.Needed().Equal(labels.KeysOf("k1", "k2")) || !g.Permitted().Equal(labels.KeysOf("k1")) {
 		t.Errorf("what is in force stays: in use %q, permitted %q", g.Needed(), g.Permitted())

@@ -41,9 +41,10 @@ type Kernel interface {
 // the engine knows only a part of what its rule sets follow from, so those that only restored
 // endpoints want are neither written nor compared before.
 //
-// Until Observed it knows so little that nobody may be judged by it: a policy not observed yet, or
-// an identity that a deny names, would leave a pod open. Whatever is attached before gets the rule
-// set that the kernel has for it from before the restart, or drops everything until Synced.
+// Until Observed it knows so little that no packet may be evaluated by it: a policy not observed
+// yet, or an identity that a deny names, would leave a pod open. Whatever is attached before gets
+// the rule set that the kernel has for it from before the restart, or drops everything until
+// Synced.
 type Policy struct {
 	log  *slog.Logger
 	maps Kernel
@@ -141,11 +142,11 @@ func (p *Policy) introduce(ep endpoint.Endpoint) {
 	}
 }
 
-// Attach makes the kernel judge the endpoint's packets by the policy of its identity, and returns
-// its kernel row. Attaching an endpoint again under another identity replaces the row in one step.
-// If its rules do not fit into the kernel, the row is written locked, which drops everything, and
-// the error says so. Before Observed the rule set is one from before the restart, or the row is
-// locked without an error.
+// Attach makes the kernel evaluate the endpoint's packets by the policy of its identity, and
+// returns its kernel row. Attaching an endpoint again under another identity replaces the row in
+// one step. If its rules do not fit into the kernel, the row is written locked, which drops
+// everything, and the error says so. Before Observed the rule set is one from before the restart,
+// or the row is locked without an error.
 func (p *Policy) Attach(ep endpoint.Endpoint) (datapath.Endpoint, uint64, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -225,11 +226,11 @@ func (p *Policy) denies() bool {
 	return false
 }
 
-// newGeneration has flows admitted under an earlier row judged again.
+// newGeneration has flows admitted under an earlier row evaluated again.
 func (p *Policy) newGeneration(row *datapath.Endpoint) {
 	p.nextGeneration++
 	if p.nextGeneration == 0 {
-		p.nextGeneration = 1 // 0 means "not judged here" in the kernel
+		p.nextGeneration = 1 // 0 means "not checked here" in the kernel
 	}
 	row.PolicyGeneration = p.nextGeneration
 }
@@ -260,7 +261,7 @@ func (p *Policy) RulesObserved() {
 }
 
 // Observed records that all rules and identities have been observed once, so that new endpoints can
-// be judged by them.
+// be evaluated by them.
 func (p *Policy) Observed() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -337,7 +338,7 @@ func (p *Policy) restoreLocked(ep endpoint.Endpoint) error {
 	row := p.kernelRow(ep, 0, 0, true)
 	p.newGeneration(&row)
 	b.setIncarnation(&row)
-	p.log.Warn("the kernel's maps are new: a restored endpoint drops all packets that are judged by them until the rules have been observed", "endpoint", ep.ID)
+	p.log.Warn("the kernel's maps are new: a restored endpoint drops all packets until the rules have been observed", "endpoint", ep.ID)
 	return errors.Join(err, p.write(b, row))
 }
 
@@ -497,10 +498,10 @@ func (p *Policy) SetIdentities(upserts map[identity.ID]labels.Set, deletes []ide
 	})
 }
 
-// apply writes an update to the kernel, in the order that never lets a packet be judged by half
+// apply writes an update to the kernel, in the order that never lets a packet be evaluated by half
 // of it: whole new rule sets, changes of live ones, the endpoints that move over, and only then
-// what is no longer needed. It goes on after an error, so that one rule set too large does not
-// keep the others from being written.
+// what is no longer needed. It goes on after an error, so that one rule set too large does not keep
+// the others from being written.
 func (p *Policy) apply(u policy.Update) error {
 	var errs []error
 	p.revision.Store(u.Revision)
@@ -576,7 +577,7 @@ func (p *Policy) ready(id datapath.RuleSetID) error {
 func (p *Policy) install(rs datapath.RuleSet) error { return p.put(rs, true) }
 
 func (p *Policy) put(rs datapath.RuleSet, makeRoom bool) error {
-	p.judge(rs)
+	p.check(rs)
 	want := rs
 	s := p.sets[rs.ID]
 	if s == nil {
@@ -632,7 +633,7 @@ func (p *Policy) delta(d policy.Delta) error {
 		return nil
 	}
 	if err == nil {
-		return p.rejudge(rs)
+		return p.recheck(rs)
 	}
 	if p.install(rs) == nil {
 		return nil
@@ -691,7 +692,7 @@ func (p *Policy) bind(b *boundRow) error {
 	row := p.kernelRow(b.endpoint, number, b.kernel.PolicyGeneration, locked)
 	same := b.written && !b.dirty() && b.kernel.RuleSet == number && b.kernel.Identity == row.Identity && b.kernel.Locked == locked &&
 		b.kernel.Audit == row.Audit
-	// Flows admitted under the old row are judged again unless the engine says that what it
+	// Flows admitted under the old row are evaluated again unless the engine says that what it
 	// admitted is still admitted. After a restart there is no earlier binding of the engine's to
 	// compare with; the adopted rule set is then the very same.
 	if !same || (b.binding != (policy.Binding{}) && b.binding.Generation != want.Generation) {

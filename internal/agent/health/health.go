@@ -66,7 +66,7 @@ type Config struct {
 	Routers func() (v4, v6 netip.Addr)
 	// Devices are the node's devices now.
 	Devices func() datapath.Devices
-	// InForce reports whether an endpoint can be judged by rules that are known.
+	// InForce reports whether an endpoint can be evaluated by rules that are known.
 	InForce func() bool
 	// Before are the endpoint's addresses from before a restart; Save keeps them for the next.
 	Before []netip.Addr
@@ -292,7 +292,7 @@ func (h *Health) ensure(ctx context.Context, serve func(net.Listener)) error {
 		}
 	}
 	if !h.cfg.InForce() {
-		return endpoint.ErrNotObserved // it would be undone at once; or its neighbours are judged by other maps yet
+		return endpoint.ErrNotObserved // it would be undone at once; or its neighbours are evaluated by other maps yet
 	}
 	if h.inner != nil { // somebody deleted it
 		h.inner.Close()

@@ -52,7 +52,7 @@ func (h *Health) Summary() rest.Status {
 	var failing []string
 	reachable, unknown, silent := 0, 0, 0
 	for _, s := range all {
-		of, since := clusterhealth.Judge(slices.Concat(s.Node, s.Endpoint))
+		of, since := clusterhealth.StateOf(slices.Concat(s.Node, s.Endpoint))
 		switch of {
 		case clusterhealth.Reachable:
 			reachable++

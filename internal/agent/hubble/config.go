@@ -90,8 +90,8 @@ func (c *Config) port() uint16 {
 	return defaultPort
 }
 
-// events are the kinds of event of which flows are made: a connection that begins is judged, and so
-// has a verdict.
+// events are the kinds of event of which flows are made: a connection that begins is evaluated, and
+// so has a verdict.
 func (c *Config) events() datapath.MonitorFlags {
 	if aggregationLevels[strings.ToLower(c.Aggregation)] {
 		return datapath.MonitorDrops | datapath.MonitorVerdicts | datapath.MonitorFlowUpdates

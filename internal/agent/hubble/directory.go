@@ -155,7 +155,7 @@ func (d *directory) Service(addr netip.Addr, port uint16, proto uint8) *flowpb.S
 }
 
 // Policies implements [flows.Directory]. It asks the rules of now, which may be others than when
-// the packet was judged: if they say something else, or if there is too much to ask, nobody is
+// the packet was evaluated: if they say something else, or if there is too much to ask, nobody is
 // named.
 func (d *directory) Policies(ev datapath.Event) []*flowpb.Policy {
 	if ev.Reason == datapath.ReasonPolicyDenied {
@@ -169,7 +169,7 @@ func (d *directory) Policies(ev datapath.Event) []*flowpb.Policy {
 		direction: ev.Direction, endpoint: row.ID, subject: row.Identity, proto: ev.Packet.Proto,
 		passed: ev.Reason == datapath.ReasonForwarded, denied: ev.Reason == datapath.ReasonPolicyDeny,
 	}
-	// An answer is judged again in the direction in which its connection was opened.
+	// An answer is evaluated again in the direction in which its connection was opened.
 	own := ev.Packet.Src
 	if ev.Direction == datapath.Ingress {
 		own = ev.Packet.Dst

@@ -51,7 +51,7 @@ type Addresses interface {
 // Policy is the policy in force.
 type Policy interface {
 	Revision() uint64
-	// TryView has f look at the rules, unless they are in use; it says whether it did.
+	// TryView has f look at the rules, unless they are in use; it reports whether it did.
 	TryView(f func(*policy.Engine)) bool
 	// View has f look at the rules, when they are not in use.
 	View(f func(*policy.Engine))
@@ -72,8 +72,8 @@ type Node struct {
 	Policy    Policy
 	// InForce reports whether everything has been observed and is in the kernel.
 	InForce func() bool
-	// Judged returns the keys of the labels by which rules are judged.
-	Judged func() labels.Keys
+	// PolicyLabels returns the keys of the labels by which rules are evaluated.
+	PolicyLabels func() labels.Keys
 	// RuleLine returns in which file a rule is, and at which line; see [policypreview.Agent]. It is
 	// nil if there are none.
 	RuleLine func(o policy.Owner, path string) (file string, line int)

@@ -18,8 +18,8 @@ var _ policypreview.Agent = previewed{}
 // Ready implements [policypreview.Agent].
 func (p previewed) Ready() bool { return p.node.InForce() }
 
-// Judged implements [policypreview.Agent].
-func (p previewed) Judged() labels.Keys { return p.node.Judged() }
+// PolicyLabels implements [policypreview.Agent].
+func (p previewed) PolicyLabels() labels.Keys { return p.node.PolicyLabels() }
 
 // View implements [policypreview.Agent].
 func (p previewed) View(f func(*policy.Engine)) { p.node.Policy.View(f) }

@@ -107,7 +107,7 @@ func TestRestoredIdentityIsDenied(t *testing.T) {
 		})
 	}
 	evil := k8sids.Key{Set: parse("k8s:app=evil;")}
-	// becomes waits until the engine knows the ID, or does not, and says how it is judged then.
+	// becomes waits until the engine knows the ID, or does not, and says how it is evaluated then.
 	becomes := func(what string, id identity.ID, known bool) {
 		t.Helper()
 		for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {

@@ -5,7 +5,7 @@ import "fmt"
 // KeepPrograms has the programs of restored endpoints stay in charge if they work on other maps
 // than this agent's: those of another layout, or maps whose pins were removed. They know the rules,
 // identities and addresses that were in force; the new maps know nothing until everything has been
-// observed. What is to be judged by the new maps before that is locked there (see
+// observed. What is to be evaluated by the new maps before that is locked there (see
 // enforcement.Policy).
 func (n *Network) KeepPrograms() error {
 	var pods []int

@@ -90,7 +90,7 @@ type Network struct {
 	// peersSynced says that this one has observed all.
 	heldPeers   []datapath.Peer
 	peersSynced bool
-	// keeping: the pods' packets are still judged by the programs and maps of an agent before.
+	// keeping: the pods' packets are still evaluated by the programs and maps of an agent before.
 	keeping bool
 }
 
@@ -155,7 +155,7 @@ func (n *Network) NodeAddresses() ([]netip.Addr, error) {
 // WatchDamage has what somebody else changes repaired, until ctx ends.
 func (n *Network) WatchDamage(ctx context.Context) error {
 	return n.cfg.Links.Watch(ctx, func(reason string) {
-		n.cfg.Log.Warn("somebody changed the node's network; repairing it", "what", reason)
+		n.cfg.Log.Warn("the node's network was changed from outside; repairing it", "what", reason)
 		retry.Notify(n.damaged)
 	})
 }

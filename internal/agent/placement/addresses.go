@@ -43,25 +43,25 @@ type AddressesConfig struct {
 // whose rules name it. It must run.
 type Addresses struct {
 	*table.Reconciler[netip.Prefix, ipcache.Entry]
-	cfg     AddressesConfig
-	judging sync.Mutex // the last look counts
+	cfg       AddressesConfig
+	reporting sync.Mutex // the last look counts
 }
 
 // NewAddresses returns Addresses of which the kernel has nothing yet.
 func NewAddresses(cfg AddressesConfig) (*Addresses, error) {
 	a := &Addresses{cfg: cfg}
 	var err error
-	a.Reconciler, err = table.NewReconciler(table.ReconcilerConfig{Name: "ipcache", Log: cfg.Log, Failing: a.judge},
+	a.Reconciler, err = table.NewReconciler(table.ReconcilerConfig{Name: "ipcache", Log: cfg.Log, Failing: a.reportUnplaced},
 		cfg.Cache.Table(), ipcache.NewMaps(cfg.Kernel, cfg.Tunnel))
 	return a, err
 }
 
-// judge reports to policy which addresses and prefixes the kernel's maps have no room for, and whom
-// the kernel takes them for, so that endpoints whose rules tell the two apart are locked until
-// there is room.
-func (a *Addresses) judge() {
-	a.judging.Lock()
-	defer a.judging.Unlock()
+// reportUnplaced reports to policy which addresses and prefixes the kernel's maps have no room for,
+// and whom the kernel takes them for, so that endpoints whose rules tell the two apart are locked
+// until there is room.
+func (a *Addresses) reportUnplaced() {
+	a.reporting.Lock()
+	defer a.reporting.Unlock()
 	var list []enforcement.Unplaced
 	var cause error
 	for p, status := range a.Failing() {

@@ -52,8 +52,8 @@ type Publisher struct {
 func New(cfg Config) *Publisher { return &Publisher{cfg: cfg} }
 
 // announceWait bounds how long an endpoint waits for the key-value store to take its addresses. A
-// peer that knows an address from its first packet on judges it rightly; but a store that is away
-// must not keep pods from starting.
+// peer that knows an address from its first packet on evaluates it rightly; but a store that is
+// away must not keep pods from starting.
 const announceWait = 500 * time.Millisecond
 
 // announceLate is the wait while the store was away the last time.
@@ -163,7 +163,7 @@ func (p *Publisher) PublishPrefixes(upserts map[netip.Prefix]identity.ID, delete
 		return fmt.Errorf("write the prefixes of rules to the kernel: %w", err)
 	}
 	// What the kernel has no room for concerns those only whose rules name it.
-	p.cfg.Addresses.judge()
+	p.cfg.Addresses.reportUnplaced()
 	return nil
 }
 

@@ -184,7 +184,7 @@ func withoutEffect(m *rest.EndpointChangeRequest, ofCloud bool) error {
 	refuse(m.ParentInterfaceIndex != 0 && !ofCloud, "parent-interface-index", "pods are routed by the node's own device")
 	refuse(m.DatapathMapID != 0, "datapath-map-id", "pods have veth interfaces")
 	refuse(dp.RequireArpPassthrough, "datapath-configuration.require-arp-passthrough", "the programs answer for the router")
-	refuse(dp.RequireRouting != nil && !*dp.RequireRouting, "datapath-configuration.require-routing=false", "pods are routed here and by nobody else")
+	refuse(dp.RequireRouting != nil && !*dp.RequireRouting, "datapath-configuration.require-routing=false", "this node always routes for its pods")
 	refuse(dp.DisableSIPVerification, "datapath-configuration.disable-sip-verification", "a pod's source addresses are always checked")
 	for _, name := range slices.Sorted(maps.Keys(m.Properties)) {
 		value := m.Properties[name]

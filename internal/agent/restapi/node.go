@@ -77,7 +77,7 @@ func (a *API) PatchConfig(_ context.Context, req server.PatchConfigRequestObject
 		return nil, err
 	}
 	if setAudit && audit == endpoint.AuditInherited {
-		return nil, server.Errorf(http.StatusBadRequest, "%s: the node inherits it from nobody: want Enabled or Disabled", optionAudit)
+		return nil, server.Errorf(http.StatusBadRequest, "%s: the node has nothing to inherit it from: want Enabled or Disabled", optionAudit)
 	}
 	var failed error
 	if req.Body.PolicyEnforcement != "" {

@@ -113,7 +113,7 @@ type Config struct {
 	PodSettings func(*rest.DaemonConfigurationStatus)
 	// PoolsFor says from which pools an owner gets addresses.
 	PoolsFor func(ctx context.Context, owner, pool string) (ipam.Choice, addressing.Plain, error)
-	// AwaitPrograms and AwaitRules return when a new endpoint can be judged, or ctx ends.
+	// AwaitPrograms and AwaitRules return when a new endpoint can be evaluated, or ctx ends.
 	AwaitPrograms, AwaitRules func(context.Context) error
 	// DropDeletion has deletions that were queued for an attachment not be done any more.
 	DropDeletion func(endpoint.Attachment) error

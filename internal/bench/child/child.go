@@ -95,7 +95,7 @@ func (p *Process) Kill() {
 	<-p.done
 }
 
-// Ended says whether the process has ended.
+// Ended reports whether the process has ended.
 func (p *Process) Ended() bool {
 	select {
 	case <-p.done:

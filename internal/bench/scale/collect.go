@@ -95,7 +95,7 @@ func (r *runner) collectIn(ctx context.Context, mode string, v *report.Variant) 
 	if line.Points, err = g.mass(ctx, mode); err != nil {
 		return line, err
 	}
-	return line, g.judge(ctx)
+	return line, g.evaluate(ctx)
 }
 
 // populate makes the nodes, the identities, and what uses some of them.
@@ -434,8 +434,8 @@ func (g *collecting) ends(ctx context.Context, operator *child.Process, began ti
 	return points, first, err
 }
 
-// judge reads from the server itself what is left.
-func (g *collecting) judge(ctx context.Context) error {
+// evaluate reads from the server itself what is left.
+func (g *collecting) evaluate(ctx context.Context) error {
 	w, err := g.c.world(ctx)
 	if err != nil {
 		return err

@@ -203,7 +203,7 @@ func (g *allotting) measure(ctx context.Context, r *runner, qps float64) (points
 	if err := g.rest(ctx, r.cfg.IPAMRest, operator); err != nil {
 		return points, err
 	}
-	return points, g.judge(ctx)
+	return points, g.evaluate(ctx)
 }
 
 // rest measures what is asked of a cloud when no node needs anything.
@@ -263,8 +263,8 @@ func (g *allotting) times(began time.Time) []float64 {
 	return out
 }
 
-// judge compares the cloud with what nodes have got, in both directions.
-func (g *allotting) judge(ctx context.Context) error {
+// evaluate compares the cloud with what nodes have got, in both directions.
+func (g *allotting) evaluate(ctx context.Context) error {
 	var all v2.CiliumNodeList
 	if err := g.c.client.UrgentV2.Get().Resource(v2.ResourceNodes).Do(ctx).Into(&all); err != nil {
 		return err

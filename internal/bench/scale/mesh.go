@@ -137,7 +137,7 @@ func (m *meshed) run(ctx context.Context, r *runner, v *report.Variant) error {
 	if err != nil {
 		return fmt.Errorf("the next leader: %w", err)
 	}
-	_ = child.Poll(ctx, r.cfg.Timeout, 20*time.Millisecond, func() error { // judge names those that are left
+	_ = child.Poll(ctx, r.cfg.Timeout, 20*time.Millisecond, func() error { // evaluate names those that are left
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		if len(m.published) < m.from+n {
@@ -146,7 +146,7 @@ func (m *meshed) run(ctx context.Context, r *runner, v *report.Variant) error {
 		return nil
 	})
 	v.Figure("everything published again by the next leader", again.Sub(killed).Seconds(), "s", "from the end of the last one")
-	m.judge(v, n, killed)
+	m.evaluate(v, n, killed)
 	return nil
 }
 
@@ -194,9 +194,9 @@ func (m *meshed) await(ctx context.Context, timeout time.Duration, after time.Ti
 	return at, err
 }
 
-// judge reports how long new pods were unknown: those that came before the leader was killed, and
-// after.
-func (m *meshed) judge(v *report.Variant, n int, killed time.Time) {
+// evaluate reports how long new pods were unknown: those that came before the leader was killed,
+// and after.
+func (m *meshed) evaluate(v *report.Variant, n int, killed time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var before, after []float64

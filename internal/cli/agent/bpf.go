@@ -136,7 +136,7 @@ func BPFCommand(a *command.App) *cobra.Command {
 			},
 		},
 	}
-	c := command.Group("bpf", "Show the maps of the kernel", "Show the content of the kernel maps, which is what packets are judged by.")
+	c := command.Group("bpf", "Show the maps of the kernel", "Show the content of the kernel maps, which decide about packets.")
 	for _, m := range maps {
 		title := strings.ToUpper(m.short[:1]) + m.short[1:]
 		c.AddCommand(command.Group(m.use, "Show "+m.short, title+", read from the kernel.", mapListCommand(a, m)))

@@ -25,8 +25,8 @@ func MonitorCommand(a *command.App) *cobra.Command {
 	var count uint
 	c := &cobra.Command{
 		Use:   "monitor",
-		Short: "Watch packets being dropped, judged and forwarded",
-		Long: `Watch packets being dropped, judged and forwarded on this node, until interrupted.
+		Short: "Watch drops, policy verdicts and forwarded packets",
+		Long: `Watch drops, policy verdicts and forwarded packets of this node, until interrupted.
 
 Events may be lost when there are more than can be read: a line says how many, with any
 filter, and the total is printed at the end. Counters (hawser bpf metrics list) stay exact.
@@ -226,8 +226,8 @@ func newParty(ctx context.Context, c *client.Client, name string) (party, error)
 	return p, nil
 }
 
-// sent reports whether the party sent the packet: it has the source address, or it is the
-// endpoint whose egress was judged, which catches forged sources.
+// sent reports whether the party sent the packet: it has the source address, or it is the endpoint
+// whose egress was evaluated, which catches forged sources.
 func (p party) sent(ev rest.MonitorEvent) bool {
 	return p.has(ev.Source) || p.endpoint != 0 && ev.Endpoint == p.endpoint && ev.Direction == "egress"
 }

@@ -85,7 +85,7 @@ func TestIdentityWhy(t *testing.T) {
 		{[]string{"web"}, command.ExitOK, []string{"Pod: default/web", "Identity: 300"}},
 		{[]string{"default/late"}, command.ExitOK, []string{"no CiliumEndpoint yet"}},
 		{[]string{"new"}, command.ExitOK, []string{"names no identity yet"}},
-		{[]string{"400"}, command.ExitOK, []string{"nobody uses it: the operator collects it"}},
+		{[]string{"400"}, command.ExitOK, []string{"it is unused: the operator collects it"}},
 		{[]string{"301", "-o", "jsonpath={.duplicates[0]} {.exists}"}, command.ExitOK, []string{"300 true"}},
 		{[]string{"host"}, command.ExitOK, []string{"it is reserved"}},
 		{[]string{"999"}, command.ExitNotFound, []string{"no object has that ID"}},

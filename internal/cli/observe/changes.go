@@ -55,7 +55,7 @@ func (p *policyChanges) add(res *observer.GetAgentEventsResponse) error {
 	return p.write(res)
 }
 
-// known says whether another node has reported a change, and remembers that this one has. A node
+// known reports whether another node has reported a change, and remembers that this one has. A node
 // reports changes in their order: a report is of the first equal one after the last it reported.
 func (p *policyChanges) known(policy, what, node string, at time.Time) bool {
 	if p.count >= maxReports {

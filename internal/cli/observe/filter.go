@@ -39,7 +39,7 @@ func (s *sideFilter) flags(c *cobra.Command, prefix, whose string) {
 	fs.StringSliceVar(&s.workloads, prefix+"workload", nil, whose+" pods of these `workloads`: [kind/]name")
 }
 
-// empty says whether nothing is asked.
+// empty reports whether nothing is asked.
 func (s *sideFilter) empty() bool {
 	return len(s.pods)+len(s.namespaces)+len(s.labels)+len(s.ips)+len(s.ports)+len(s.services)+len(s.workloads)+len(s.identities) == 0
 }

@@ -179,11 +179,11 @@ func writePreview(a *command.App, w io.Writer, res *policypb.PreviewResponse) er
 	}
 	missing := sum.GetEventsLost() > 0 || len(res.GetProblems()) > 0
 	atMost := sum.GetChangedAtMost()
-	fmt.Fprintf(&b, "\n%d flows judged", sum.GetFlows())
+	fmt.Fprintf(&b, "\n%d flows evaluated", sum.GetFlows())
 	if sum.GetOldest() != nil {
 		fmt.Fprintf(&b, ", since %s", sum.GetOldest().AsTime().Local().Format("Jan _2 15:04:05"))
 	}
-	if n := sum.GetFlowsNotJudged(); n > 0 {
+	if n := sum.GetFlowsNotEvaluated(); n > 0 {
 		fmt.Fprintf(&b, "; %d cannot be", n)
 	}
 	if n := sum.GetEventsLost(); n > 0 {

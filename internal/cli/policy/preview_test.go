@@ -140,7 +140,7 @@ func TestPolicyPreview(t *testing.T) {
 		want []string
 	}{
 		{"policy preview " + dir + " --delete old --delete shop/db,NetworkPolicy/shop/x", command.ExitRefused, []string{
-			"added NetworkPolicy shop/deny (x.yaml, line 3)", "warning: x.yaml: odd", "7 flows judged", "Seen, and would be refused: at most 1",
+			"added NetworkPolicy shop/deny (x.yaml, line 3)", "warning: x.yaml: odd", "7 flows evaluated", "Seen, and would be refused: at most 1",
 			"shop/front   shop/db", "5432/TCP   12", "ingress: shop/deny spec (no rule allows it)", "Seen, and would be allowed: 0",
 			"Pairs that close: 4", "0-79/TCP", "3 more pairs are not shown",
 		}},

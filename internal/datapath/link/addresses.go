@@ -132,8 +132,8 @@ func (l *Links) WatchAddresses(ctx context.Context, changed func()) error {
 	}
 }
 
-// isGlobal says whether a message is about an address that others reach. Each new pod's interface
-// has one that they don't.
+// isGlobal reports whether a message is about an address that others reach. Each new pod's
+// interface has one that they don't.
 func isGlobal(m syscall.NetlinkMessage) bool {
 	const scope = 3 // of struct ifaddrmsg, see rtnetlink(7)
 	return (m.Header.Type == unix.RTM_NEWADDR || m.Header.Type == unix.RTM_DELADDR) && len(m.Data) >= unix.SizeofIfAddrmsg && m.Data[scope] < unix.RT_SCOPE_LINK

@@ -31,8 +31,8 @@ func hook(ingress bool) (parent uint32, name string) {
 // shows. The kernel takes its own reference to the program; the caller keeps progFD.
 //
 // Filters hang on the interface and go with it; only RemoveFilters removes them. If the interface
-// is the tunnel device, which SetNode leaves down for as long as nothing judges what it receives,
-// it is brought up after its ingress program is in place.
+// is the tunnel device, which SetNode leaves down for as long as no program filters what it
+// receives, it is brought up after its ingress program is in place.
 func (l *Links) ReplaceFilter(ifIndex int, ingress bool, progFD int, name string) error {
 	parent, side := hook(ingress)
 	// Without NLM_F_EXCL the same is no error, and another kind is.

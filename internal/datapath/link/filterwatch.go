@@ -14,9 +14,9 @@ import (
 
 // WatchFilters calls lost with the index of every interface from whose hooks somebody else took
 // filters, or changed those at our place, as soon as the kernel notifies: until the caller has put
-// them back, nothing judges what passes there. It calls lost with 0, which is for all interfaces,
-// when it begins, when messages were lost, and after every period, for what was not notified. It
-// returns nil when ctx ends.
+// them back, no program filters what passes there. It calls lost with 0, which is for all
+// interfaces, when it begins, when messages were lost, and after every period, for what was not
+// notified. It returns nil when ctx ends.
 //
 // It has a socket of its own, so that nothing else is in front of these messages.
 func (l *Links) WatchFilters(ctx context.Context, period time.Duration, lost func(ifIndex int)) error {

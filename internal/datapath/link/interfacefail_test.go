@@ -19,12 +19,12 @@ import (
 
 // interrupted calls attach after programs were attached, and list before interfaces are listed.
 type interrupted struct {
-	*judges
+	*fakePrograms
 	attach, list func()
 }
 
 func (i *interrupted) AttachInterface(ifIndex int, mac net.HardwareAddr) error {
-	err := i.judges.AttachInterface(ifIndex, mac)
+	err := i.fakePrograms.AttachInterface(ifIndex, mac)
 	if i.attach != nil {
 		i.attach()
 	}
@@ -35,7 +35,7 @@ func (i *interrupted) Interfaces() ([]int, error) {
 	if i.list != nil {
 		i.list()
 	}
-	return i.judges.Interfaces()
+	return i.fakePrograms.Interfaces()
 }
 
 // closedHandle is one that the kernel answers nothing.
@@ -55,7 +55,7 @@ func TestInterfacesUnlisted(t *testing.T) {
 	_, err := n.SetNode(cloudNode())
 	must(t, err)
 	n.plug(t, 1)
-	j := &interrupted{judges: newJudges(t, n)}
+	j := &interrupted{fakePrograms: newFakePrograms(t, n)}
 	i := NewInterfaces(n.Links, j, nil)
 	good, closed := n.Links.h, closedHandle(t)
 	t.Cleanup(func() { n.Links.h = good })
@@ -87,7 +87,7 @@ func TestMasqueradeFailsOnce(t *testing.T) {
 	_, err := n.SetNode(cloudNode())
 	must(t, err)
 	n.plug(t, 1)
-	j := &interrupted{judges: newJudges(t, n)}
+	j := &interrupted{fakePrograms: newFakePrograms(t, n)}
 	i := NewInterfaces(n.Links, j, nil)
 	want := []datapath.Interface{interfaceAt(1, 5)}
 	_, err = i.Set(want)
@@ -119,7 +119,7 @@ func TestInterfacesFailOnce(t *testing.T) {
 	_, err := n.SetNode(cloudNode())
 	must(t, err)
 	n.plug(t, 1)
-	j := newJudges(t, n)
+	j := newFakePrograms(t, n)
 	i := NewInterfaces(n.Links, j, nil)
 	ctx, cancel := context.WithCancel(context.Background())
 	reported, done := make(chan string, 64), make(chan error, 1)
@@ -167,7 +167,7 @@ func TestInterfacesFailBesideOthers(t *testing.T) {
 	n.plug(t, 2)
 	ens1, ens2 := linkNamed(t, n.h, "ens1").Attrs().Index, linkNamed(t, n.h, "ens2").Attrs().Index
 	rounds := make(chan struct{}, 64)
-	j := &interrupted{judges: newJudges(t, n), list: func() { rounds <- struct{}{} }}
+	j := &interrupted{fakePrograms: newFakePrograms(t, n), list: func() { rounds <- struct{}{} }}
 	j.refuse(ens2, errors.New("never"))
 	i := NewInterfaces(n.Links, j, nil)
 	want := []datapath.Interface{interfaceAt(1, 5), interfaceAt(2, 6)}
@@ -218,7 +218,7 @@ func TestInterfaceNotForgottenWhileLed(t *testing.T) {
 	n.plug(t, 1)
 	n.plug(t, 2)
 	ens1 := linkNamed(t, n.h, "ens1").Attrs().Index
-	j := &interrupted{judges: newJudges(t, n)}
+	j := &interrupted{fakePrograms: newFakePrograms(t, n)}
 	i := NewInterfaces(n.Links, j, nil)
 	_, err = i.Set([]datapath.Interface{interfaceAt(1, 5)})
 	must(t, err)

@@ -16,7 +16,7 @@ import (
 	"github.com/hawser-net/hawser/internal/datapath"
 )
 
-// InterfacePrograms judge what passes an interface that joins the nodes. Package datapath/loader
+// InterfacePrograms evaluate what passes an interface that joins the nodes. Package datapath/loader
 // implements it.
 type InterfacePrograms interface {
 	// AttachInterface puts the programs on an interface, which is down unless somebody else has
@@ -38,7 +38,7 @@ type InterfacePrograms interface {
 // outside of the main table; what is none of these is never touched.
 //
 // An interface comes up after its programs are attached and before anything is routed by it. There
-// is no moment in which it carries what nothing judges, unless somebody else brings it up; then
+// is no moment in which it carries what nothing evaluates, unless somebody else brings it up; then
 // what comes by it is not believed to be of the cluster until it has its programs.
 //
 // It is safe for concurrent use.
@@ -93,7 +93,7 @@ type cloudInterface struct {
 	datapath.Interface
 	link   netlink.Link
 	native bool
-	// ready says that it is up and judged: only then anything new is led there.
+	// ready says that it is up and evaluated: only then anything new is led there.
 	ready bool
 }
 
@@ -224,7 +224,7 @@ func isOwnDevice(name string) bool {
 	return name == HostDevice || name == NetDevice || name == TunnelDevice
 }
 
-// raiseInterface has an interface judged, and then up.
+// raiseInterface attaches an interface's programs, then sets it up.
 func (l *Links) raiseInterface(c *cloudInterface, programs InterfacePrograms) error {
 	name := c.link.Attrs().Name
 	if err := programs.AttachInterface(c.index(), c.MAC); err != nil {

@@ -21,8 +21,8 @@ import (
 	"github.com/hawser-net/hawser/internal/datapath"
 )
 
-// judges stands for the loader: it notes what it is asked, and what was true then.
-type judges struct {
+// fakePrograms stands for the loader: it notes what it is asked, and what was true then.
+type fakePrograms struct {
 	t    testing.TB
 	n    *node
 	mu   sync.Mutex
@@ -33,11 +33,11 @@ type judges struct {
 	upBefore []string
 }
 
-func newJudges(t testing.TB, n *node) *judges {
-	return &judges{t: t, n: n, rows: map[int]bool{}, bare: map[int]bool{}, fail: map[int]error{}}
+func newFakePrograms(t testing.TB, n *node) *fakePrograms {
+	return &fakePrograms{t: t, n: n, rows: map[int]bool{}, bare: map[int]bool{}, fail: map[int]error{}}
 }
 
-func (j *judges) AttachInterface(ifIndex int, mac net.HardwareAddr) error {
+func (j *fakePrograms) AttachInterface(ifIndex int, mac net.HardwareAddr) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	link, err := j.n.h.LinkByIndex(ifIndex)
@@ -55,7 +55,7 @@ func (j *judges) AttachInterface(ifIndex int, mac net.HardwareAddr) error {
 	return nil
 }
 
-func (j *judges) DetachInterface(ifIndex int) error {
+func (j *fakePrograms) DetachInterface(ifIndex int) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	delete(j.rows, ifIndex)
@@ -63,7 +63,7 @@ func (j *judges) DetachInterface(ifIndex int) error {
 	return nil
 }
 
-func (j *judges) ForgetInterface(ifIndex int) error {
+func (j *fakePrograms) ForgetInterface(ifIndex int) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	delete(j.rows, ifIndex)
@@ -71,7 +71,7 @@ func (j *judges) ForgetInterface(ifIndex int) error {
 	return nil
 }
 
-func (j *judges) Interfaces() (out []int, _ error) {
+func (j *fakePrograms) Interfaces() (out []int, _ error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	for index := range j.rows {
@@ -80,7 +80,7 @@ func (j *judges) Interfaces() (out []int, _ error) {
 	return slices.AppendSeq(out, maps.Keys(j.bare)), nil
 }
 
-func (j *judges) refuse(ifIndex int, err error) {
+func (j *fakePrograms) refuse(ifIndex int, err error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.fail[ifIndex] = err
@@ -153,7 +153,7 @@ func TestInterfaces(t *testing.T) {
 	n := newNode(t)
 	_, err := n.SetNode(cloudNode())
 	must(t, err)
-	j := newJudges(t, n)
+	j := newFakePrograms(t, n)
 	i := NewInterfaces(n.Links, j, nil)
 	// Somebody else's, also in our tables and at our priorities.
 	foreign := []string{"rule add from 10.20.1.77 to 10.20.0.0/16 lookup 11 prio 111", "rule add to 10.20.1.77 lookup main prio 20 proto 4", "route add 192.0.2.128/25 dev eth0 table 11"}
@@ -280,7 +280,7 @@ func TestInterfacesLeftovers(t *testing.T) {
 	must(t, err)
 	n.plug(t, 1)
 	n.plug(t, 2)
-	_, err = NewInterfaces(n.Links, newJudges(t, n), nil).Set([]datapath.Interface{interfaceAt(1, 5, 6), interfaceAt(2, 7)})
+	_, err = NewInterfaces(n.Links, newFakePrograms(t, n), nil).Set([]datapath.Interface{interfaceAt(1, 5, 6), interfaceAt(2, 7)})
 	must(t, err)
 	before := n.ways(t)
 
@@ -294,7 +294,7 @@ func TestInterfacesLeftovers(t *testing.T) {
 		t.Errorf("an agent that starts has the cloud's networks masqueraded, until it knows them:\n%s", masq)
 	}
 	must(t, n.h.LinkDel(linkNamed(t, n.h, "ens2")))
-	i := NewInterfaces(next, newJudges(t, n), nil)
+	i := NewInterfaces(next, newFakePrograms(t, n), nil)
 	_, err = i.Set([]datapath.Interface{interfaceAt(1, 6)})
 	must(t, err)
 	var want []string
@@ -325,13 +325,13 @@ func TestInterfacesLeftovers(t *testing.T) {
 // TestInterfacesFaults: what is wrong with one interface is said, and harms no other.
 func TestInterfacesFaults(t *testing.T) {
 	n := newNode(t)
-	i := NewInterfaces(n.Links, newJudges(t, n), nil)
+	i := NewInterfaces(n.Links, newFakePrograms(t, n), nil)
 	if states, err := i.Set([]datapath.Interface{interfaceAt(1, 5)}); err == nil || states[0].Err == nil {
 		t.Error("it has worked before SetNode")
 	}
 	_, err := n.SetNode(cloudNode())
 	must(t, err)
-	j := newJudges(t, n)
+	j := newFakePrograms(t, n)
 	i = NewInterfaces(n.Links, j, nil)
 	for number := 1; number <= 4; number++ {
 		n.plug(t, number)
@@ -399,7 +399,7 @@ func TestInterfaceFound(t *testing.T) {
 	run("link add link ens1 name mac1 address " + mac + " type macvlan")
 	run("link add name br1 address " + mac + " type bridge")
 	run("link add name lxc0123 address " + mac + " type veth peer name other")
-	i := NewInterfaces(n.Links, newJudges(t, n), nil)
+	i := NewInterfaces(n.Links, newFakePrograms(t, n), nil)
 	states, err := i.Set([]datapath.Interface{interfaceAt(1, 5)})
 	must(t, err)
 	if states[0].Name != "ens1" {
@@ -427,7 +427,7 @@ func TestInterfaceFound(t *testing.T) {
 }
 
 // TestContainersAreNoInterfaces: on a machine the end of a pair is never the cloud's, whatever its
-// hardware address is: nothing of it is touched, judged as the cluster's, or led there.
+// hardware address is: nothing of it is touched, evaluated as the cluster's, or led there.
 func TestContainersAreNoInterfaces(t *testing.T) {
 	n := newNode(t)
 	run := func(command string) { t.Helper(); n.output(t, "ip", strings.Fields(command)...) }
@@ -440,7 +440,7 @@ func TestContainersAreNoInterfaces(t *testing.T) {
 	_, err := n.SetNode(on)
 	must(t, err)
 	n.plug(t, 1)
-	j := newJudges(t, n)
+	j := newFakePrograms(t, n)
 	states, err := NewInterfaces(n.Links, j, nil).Set([]datapath.Interface{interfaceAt(1, 5)})
 	if err != nil || !errors.Is(states[0].Err, datapath.ErrNoInterface) {
 		t.Errorf("%s, %v", stateOf(states), err)
@@ -458,7 +458,7 @@ func TestInterfacesRun(t *testing.T) {
 	_, err := n.SetNode(cloudNode())
 	must(t, err)
 	n.plug(t, 1)
-	j := newJudges(t, n)
+	j := newFakePrograms(t, n)
 	i := NewInterfaces(n.Links, j, nil)
 	ctx, cancel := context.WithCancel(context.Background())
 	reported, done := make(chan string, 64), make(chan error, 1)

@@ -93,7 +93,7 @@ func earlier(a, b time.Time) time.Time {
 	return b
 }
 
-// concerns says whether a message may be about something that reconcile would change.
+// concerns reports whether a message may be about something that reconcile would change.
 func (i *Interfaces) concerns(m syscall.NetlinkMessage) bool {
 	if m.Header.Pid == i.links.rt.port {
 		return false

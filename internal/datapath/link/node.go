@@ -137,10 +137,10 @@ func (l *Links) nativeDevice(n datapath.Node, d *datapath.Devices) error {
 			return fmt.Errorf("device %s towards other nodes: %w", n.Device, err)
 		}
 		// The programs read Ethernet headers: on another device they would let everything pass
-		// unjudged.
+		// unfiltered.
 		if kind := dev.Attrs().EncapType; kind != "ether" {
-			return fmt.Errorf("device %s towards other nodes has no Ethernet headers (it is of type %s, with headers of kind %q), so nothing could be"+
-				" judged there; name the Ethernet device by which the nodes reach each other with --devices", n.Device, dev.Type(), kind)
+			return fmt.Errorf("device %s towards other nodes has no Ethernet headers (it is of type %s, with headers of kind %q), so the programs cannot"+
+				" filter there; name the Ethernet device by which the nodes reach each other with --devices", n.Device, dev.Type(), kind)
 		}
 		d.NativeIfIndex, d.NativeMAC = dev.Attrs().Index, bytes.Clone(dev.Attrs().HardwareAddr)
 		if d.DeviceMTU == 0 {
@@ -256,7 +256,7 @@ func (l *Links) tunnelDevice(n datapath.Node, d *datapath.Devices) error {
 		return err
 	}
 	if prog == 0 {
-		// Nothing would judge what arrives. ReplaceFilter brings the device up.
+		// Nothing would evaluate what arrives. ReplaceFilter brings the device up.
 		l.mu.Lock()
 		l.tunnelWaiting = d.TunnelIfIndex
 		l.mu.Unlock()

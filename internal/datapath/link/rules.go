@@ -265,7 +265,7 @@ func (l *Links) leaveCloud(n datapath.Node) error {
 	return err
 }
 
-// isOurRule says whether a message is about a rule of ours.
+// isOurRule reports whether a message is about a rule of ours.
 func isOurRule(m syscall.NetlinkMessage) bool {
 	if len(m.Data) < unix.SizeofRtMsg {
 		return false
@@ -279,7 +279,7 @@ func isOurRule(m syscall.NetlinkMessage) bool {
 	})
 }
 
-// isOurTable says whether a message is about a route of ours outside of the main table.
+// isOurTable reports whether a message is about a route of ours outside of the main table.
 func isOurTable(m syscall.NetlinkMessage) bool {
 	const table, protocol = 4, 5 // of struct rtmsg, see rtnetlink(7)
 	return len(m.Data) >= unix.SizeofRtMsg && m.Data[protocol] == RouteProtocol && m.Data[table] != unix.RT_TABLE_MAIN

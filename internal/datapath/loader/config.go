@@ -33,7 +33,7 @@ func settings(cfg datapath.Config) (fromPodConfig, error) {
 	}
 	errs.If(cfg.NativeMTU < 0, "MTU of the native device %d is negative", cfg.NativeMTU)
 	errs.If(cfg.Tunnel && cfg.TunnelIfIndex == 0, "tunnelling needs the index of the tunnel device")
-	errs.If(cfg.Tunnel && cfg.TunnelPort == 0, "tunnelling needs the port of the tunnel, which nobody but nodes may send to")
+	errs.If(cfg.Tunnel && cfg.TunnelPort == 0, "tunnelling needs the port of the tunnel, to which only nodes may send")
 	errs.If(cfg.Interfaces && (cfg.Tunnel || cfg.NativeIfIndex == 0), "interfaces of a cloud need native routing, and the index of the native device")
 	errs.If(cfg.NodePort && cfg.NativeIfIndex == 0, "services for clients outside of the cluster need the index of the native device")
 	errs.If(len(cfg.OtherIfIndexes) > 0 && !cfg.NodePort, "other devices than the native one are for clients outside of the cluster, which are not load-balanced")

@@ -123,7 +123,7 @@ func TestOtherDevices(t *testing.T) {
 			n1.enforce(t, a, 6, 1003)
 			forged, refused := n1.dropped(t, datapath.ReasonInvalidSourceIP), n1.dropped(t, datapath.ReasonPolicyDenied)
 			lies()
-			// All have been judged before the rules change.
+			// All have been evaluated before the rules change.
 			testenv.Eventually(t, time.Minute, func() string {
 				pods, nodes := n1.dropped(t, datapath.ReasonInvalidSourceIP)-forged, n1.dropped(t, datapath.ReasonPolicyDenied)-refused
 				if pods < 2 || nodes < 2 {

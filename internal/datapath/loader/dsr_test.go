@@ -207,7 +207,7 @@ func TestDirect(t *testing.T) {
 				t.Errorf("%d flows are answered directly, want 8", flows)
 			}
 
-			// Policy judges the client, not the node in between.
+			// Policy evaluates the client, not the node in between.
 			n2.enforce(t, r, 6)
 			for _, to := range openDirect(t, n1, n2, r.addrs()...) {
 				if _, _, err := download(outside, to, 1, 300*time.Millisecond); err == nil {

@@ -418,8 +418,8 @@ func TestTunnelSource(t *testing.T) {
 	}
 }
 
-// asNode says whether an address is the node's own, of IPv6. What the node sends on under it, as it
-// does for whom it masquerades, is believed by other nodes without a tunnel; of IPv4 the kernel
+// asNode reports whether an address is the node's own, of IPv6. What the node sends on under it, as
+// it does for whom it masquerades, is believed by other nodes without a tunnel; of IPv4 the kernel
 // takes no such packet in.
 func asNode(n *testNode, a netip.Addr) bool { return a == n.cfg.NodeIPv6 || a == n.cfg.RouterIPv6 }
 
@@ -623,7 +623,7 @@ func datagram6(src, dst netip.Addr, extensions int, what string) []byte {
 }
 
 // TestNamedClientThroughNode: what rules of a node say of an address outside means nothing on the
-// next one. A client who comes by one node's stack to a pod of another is judged by the other's
+// next one. A client who comes by one node's stack to a pod of another is evaluated by the other's
 // rules.
 func TestNamedClientThroughNode(t *testing.T) {
 	n1, n2 := newTestNode(t, 1, true), newTestNode(t, 2, true)

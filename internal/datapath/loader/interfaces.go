@@ -35,7 +35,7 @@ func (l *Loader) AttachInterface(ifIndex int, mac net.HardwareAddr) error {
 		return fmt.Errorf("look for %s on interface %d: %w", ToNetdev, ifIndex, err)
 	}
 	if exit == 0 {
-		return fmt.Errorf("interface %d waits until the programs of an earlier agent are replaced: until then nothing would judge what leaves by it", ifIndex)
+		return fmt.Errorf("interface %d waits until the programs of an earlier agent are replaced: until then nothing would filter what leaves by it", ifIndex)
 	}
 	if err := l.maps.UpsertInterface(ifIndex, mac); err != nil {
 		return err
@@ -45,7 +45,7 @@ func (l *Loader) AttachInterface(ifIndex int, mac net.HardwareAddr) error {
 }
 
 // DetachInterface has nothing believed any more of what comes by an interface. Its programs stay,
-// and judge it as one by which nobody of the cluster comes; they go with the interface or with
+// and evaluate it as one by which nobody of the cluster comes; they go with the interface or with
 // ForgetInterface.
 func (l *Loader) DetachInterface(ifIndex int) error {
 	l.mu.Lock()
@@ -94,7 +94,7 @@ func (l *Loader) interfaces() ([]int, error) {
 	return slices.Compact(all), err
 }
 
-// joiningHooks are those of an interface that joins the nodes. What leaves is judged first: see
+// joiningHooks are those of an interface that joins the nodes. What leaves is evaluated first: see
 // attachExit for when it is not.
 func (l *Loader) joiningHooks(ifIndex int) []deviceHook {
 	hooks := []deviceHook{{ifIndex: ifIndex, name: ToNetdev}, {ifIndex: ifIndex, ingress: true, name: FromNetdev}}

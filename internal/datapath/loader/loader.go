@@ -171,7 +171,7 @@ func (l *Loader) attachAll(endpoints bool) error {
 }
 
 // AttachEndpoint implements datapath.Programs. The program for what the pod sends comes last: until
-// then the interface is down, and after it nothing passes unjudged either way.
+// then the interface is down, and after it nothing passes unfiltered either way.
 func (l *Loader) AttachEndpoint(ifIndex int) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -314,7 +314,7 @@ func (l *Loader) attachHooks(only int, hooks ...deviceHook) (attached int, err e
 			errs = append(errs, fmt.Errorf("look for %s on interface %d: %w", d.name, d.ifIndex, err))
 		case kept, id == l.ids[d.name]:
 		case theirs != "":
-			errs = append(errs, fmt.Errorf("attach %s to interface %d: program %d (%s) of somebody else is at its place, priority 1 and handle 1 of tc;"+
+			errs = append(errs, fmt.Errorf("attach %s to interface %d: the foreign program %d (%s) is in its place, priority 1 and handle 1 of tc;"+
 				" remove it if clients there are to find services", d.name, d.ifIndex, id, theirs))
 		default:
 			if err := l.attach(d.ifIndex, d.ingress, d.name); err != nil {

@@ -113,7 +113,7 @@ func reachesVIP(t *testing.T, what string, from *testenv.NetNS, want bool) {
 }
 
 // TestServices: pods reach backends of their node, of the other node, on the node itself, and
-// themselves by a service's address, and policy judges who is behind it.
+// themselves by a service's address, and policy evaluates who is behind it.
 func TestServices(t *testing.T) {
 	for name, tunnel := range map[string]bool{"tunnel": true, "native": false} {
 		t.Run(name, func(t *testing.T) {

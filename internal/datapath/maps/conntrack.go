@@ -19,8 +19,8 @@ const (
 	ctFinForward = 1 << 2
 	ctFinReverse = 1 << 3
 	ctRST        = 1 << 4
-	ctSrcChecked  = 1 << 5
-	ctDstChecked  = 1 << 6
+	ctSrcChecked = 1 << 5
+	ctDstChecked = 1 << 6
 	ctService    = 1 << 7
 	ctTranslated = 1 << 8
 	ctHairpin    = 1 << 9
@@ -98,7 +98,7 @@ func (m *Maps) LastGeneration() (uint32, error) {
 	return last, nil
 }
 
-// expired says whether the programs would no longer believe an entry.
+// expired reports whether the programs would no longer believe an entry.
 func expired(v kernelCtValue, now uint32) bool { return int32(v.Expires-now) <= 0 }
 
 // CollectCT implements datapath.Maps. Programs treat an expired entry, and one whose owner is gone,

@@ -18,7 +18,7 @@ import (
 
 // layout names the directory of the pinned maps. It changes with the layout of any key or value,
 // and then the agent fills new maps from its tables before it replaces the programs (see
-// loader.KeepOthers); flows are judged again.
+// loader.KeepOthers); flows are evaluated again.
 const (
 	layoutPrefix = "maps-"
 	layout       = layoutPrefix + "v9"

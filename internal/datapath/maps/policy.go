@@ -381,7 +381,7 @@ func (m *Maps) DeleteRuleSet(id datapath.RuleSetID) error {
 }
 
 // drop removes a rule set: the descriptor first, so that an endpoint that points at it by mistake
-// is refused everything instead of judged by half.
+// is refused everything instead of evaluated by half.
 func (m *Maps) drop(id datapath.RuleSetID, s *ruleSetState) error {
 	err := m.maps[kernelMapRuleSets].Delete(uint32(id))
 	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {

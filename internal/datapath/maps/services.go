@@ -198,7 +198,7 @@ func (m *Maps) upsertService(s datapath.Service, cells []kernelLbCells) error {
 	return nil
 }
 
-// hasService says whether a row is as it should be.
+// hasService reports whether a row is as it should be.
 func (m *Maps) hasService(s datapath.Service) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -226,7 +226,7 @@ func serviceFlags(s datapath.Service) (flags uint32) {
 	return flags
 }
 
-// needsSet says whether anything stands under the number of the row's set.
+// needsSet reports whether anything stands under the number of the row's set.
 func needsSet(s datapath.Service) bool { return len(s.Backends) > 0 || len(s.Sources) > 0 }
 
 // freeSet returns a number that no set has, nor had lately.

@@ -29,7 +29,7 @@ const (
 // owners are the incarnations that an entry remembers.
 type owners struct{ src, dst uint32 }
 
-// all says whether each is in the table, or unused.
+// all reports whether each is in the table, or unused.
 func (o owners) all(known map[uint32]uint16) bool {
 	for _, one := range []uint32{o.src, o.dst} {
 		if _, ok := known[one]; one != 0 && !ok {

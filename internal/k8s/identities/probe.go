@@ -55,8 +55,8 @@ type Prober struct {
 	// labels' than these, and none is in quarantine. So thousands that wait for an ID cost next to
 	// nothing.
 	Full func(text string) bool
-	// Seal, if not nil, says whether an object may be written for no other reason than that it has
-	// no digest.
+	// Seal, if not nil, reports whether an object may be written for no other reason than that it
+	// has no digest.
 	Seal func() bool
 }
 

@@ -158,9 +158,9 @@ func (b *Backend) Expect(id allocator.ID, text string, at time.Time) {
 }
 
 // keepMeaning has an ID go on to mean what it means. An object gets its labels when it is made,
-// loses them in quarantine, and may get them back; it never gets others, as every node judges
-// packets by them. So what an edit says is not taken over, but reported. An ID that was deleted
-// and made again, or taken for other labels, is another incarnation.
+// loses them in quarantine, and may get them back; it never gets others, as every node evaluates
+// packets by them. So what an edit says is not taken over, but reported. An ID that was deleted and
+// made again, or taken for other labels, is another incarnation.
 //
 // What an object means that is observed first is what it says, if its digest agrees; if it does
 // not, it means nothing until it has its labels back. Objects that others made have no digest. One

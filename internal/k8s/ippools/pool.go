@@ -34,7 +34,8 @@ type Pool struct {
 	Name string
 	// IPv4 and IPv6 are what there is of each family.
 	IPv4, IPv6 Family
-	// AllowFirst and AllowLast say whether the outermost addresses of each block may be given out.
+	// AllowFirst and AllowLast report whether the outermost addresses of each block may be given
+	// out.
 	AllowFirst, AllowLast bool
 	SkipMasquerade        bool
 	// Fault reports why it is not known what there is of the pool, or whether it is to be ignored;
@@ -74,8 +75,8 @@ func (p Pool) Equal(o Pool) bool {
 }
 
 // Read reads a pool. ignored says that it is to be as if it were not there. The error joins all
-// that is invalid. Ranges are judged apart: if only an annotation or a selector is invalid,
-// the pool has its ranges, and selects no pod if it is a selector; else it has a Fault.
+// that is invalid. Ranges are evaluated apart: if only an annotation or a selector is invalid, the
+// pool has its ranges, and selects no pod if it is a selector; else it has a Fault.
 func Read(o *v2alpha1.CiliumPodIPPool) (p Pool, ignored bool, err error) {
 	var errs, faults []error
 	truth := func(annotation string) bool {

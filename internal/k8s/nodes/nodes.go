@@ -33,7 +33,7 @@ const ManagementAnnotation = "network.hawser.net/identity-management"
 
 // Sink receives other nodes.
 type Sink interface {
-	Learn(ctx context.Context, n node.Node) error
+	Observe(ctx context.Context, n node.Node) error
 	Forget(ctx context.Context, k node.Key) error
 	// WaitApplied waits until what was handed over before is applied.
 	WaitApplied(ctx context.Context) error
@@ -42,8 +42,8 @@ type Sink interface {
 // Discard is a Sink that ignores everything.
 type Discard struct{}
 
-// Learn returns nil.
-func (Discard) Learn(context.Context, node.Node) error { return nil }
+// Observe returns nil.
+func (Discard) Observe(context.Context, node.Node) error { return nil }
 
 // Forget returns nil.
 func (Discard) Forget(context.Context, node.Key) error { return nil }
@@ -168,7 +168,7 @@ func (n *Nodes) observe(ctx context.Context, o *v2.CiliumNode) {
 	}
 	other, err := Read(o, n.cfg.Self.Cluster, n.cfg.ClusterID)
 	if err == nil {
-		err = n.sink.Learn(ctx, other)
+		err = n.sink.Observe(ctx, other)
 	}
 	if err != nil && ctx.Err() == nil {
 		n.cfg.Log.Warn("ignored an invalid node; its last valid version stays", "node", o.Name, "error", err)
@@ -275,7 +275,7 @@ func (n *Nodes) syncObject(ctx context.Context) error {
 	return nil
 }
 
-var errConflict = errors.New("somebody else changed this node's CiliumNode at the same time")
+var errConflict = errors.New("this node's CiliumNode was changed by another client at the same time")
 
 // annotate gives an object an annotation, if the value is not empty. What o shares with others is
 // not changed.

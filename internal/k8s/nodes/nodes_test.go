@@ -29,7 +29,7 @@ type sink struct {
 	known map[string]string
 }
 
-func (s *sink) Learn(_ context.Context, n node.Node) error {
+func (s *sink) Observe(_ context.Context, n node.Node) error {
 	if err := n.Validate(255); err != nil {
 		return err
 	}

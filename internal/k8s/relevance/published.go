@@ -57,8 +57,8 @@ func (p *Published) Narrowed(ctx context.Context) (bool, error) {
 // Run makes the node known to the operator, and then calls changed with what is published, whenever
 // that changes, until ctx ends; then it returns nil. there is false if nothing is: then all labels
 // count. So they do in a state of generation 0, which is what cannot be understood, and by which
-// nothing may be judged. The node is known before the first call, so that the operator never goes
-// on without it. Calls do not overlap.
+// nothing may be evaluated. The node is known before the first call, so that the operator never
+// goes on without it. Calls do not overlap.
 func (p *Published) Run(ctx context.Context, changed func(s State, there bool)) error {
 	if err := p.register(ctx); err != nil {
 		return nil // ctx has ended

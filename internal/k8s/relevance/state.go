@@ -56,8 +56,8 @@ type State struct {
 	Generation uint64
 	// Keys are those by which identities are made.
 	Keys labels.Keys
-	// Settled are those by which all identities in use are made, and policies may be judged. They
-	// are among Keys.
+	// Settled are those by which all identities in use are made, and policies may be evaluated.
+	// They are among Keys.
 	Settled labels.Keys
 	// Endpoints, Slices and Identities are versions of objects of these kinds: who has observed
 	// these knows an identity made by Settled for every pod that was there. 0 if nothing of the

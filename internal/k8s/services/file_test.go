@@ -182,7 +182,7 @@ func TestFileWrittenInPlace(t *testing.T) {
 	write("")
 	look("cut to nothing", "")
 	if data, err := l.changed(); data == nil || len(data) > 0 || err != nil {
-		t.Errorf("it stays empty, which is to be judged: %q, %v", data, err)
+		t.Errorf("it stays empty, which is to be evaluated: %q, %v", data, err)
 	}
 	if err := os.Remove(l.path); err != nil {
 		t.Fatal(err)

@@ -88,7 +88,7 @@ func Without[T comparable](list []T, t T) []T {
 	return list[:last]
 }
 
-// Empty says whether nothing is filed.
+// Empty reports whether nothing is filed.
 func (x *Index[T]) Empty() bool { return len(x.spaces) == 0 && x.global.empty() }
 
 // Visit calls fn for everything filed where the labels lead; the same thing perhaps twice.

@@ -16,8 +16,8 @@ func FromNetworkPolicy(p *networkingv1.NetworkPolicy) Policy {
 	return Policy{Name: p.Name, Namespace: p.Namespace, Network: &p.Spec}
 }
 
-// networkSide says whether a NetworkPolicy isolates self in a direction, and whether it permits the
-// packet.
+// networkSide reports whether a NetworkPolicy isolates self in a direction, and whether it permits
+// the packet.
 func networkSide(cfg Config, p Policy, ingress bool, self, other End, proto uint8, port uint16) (isolates, permits bool) {
 	spec := p.Network
 	if namespaceOf(self) == "" || namespaceOf(self) != p.Namespace || !k8sMatches(&spec.PodSelector, podLabels(self)) {

@@ -1,7 +1,7 @@
-// Package oracle judges single packets straight from the text of policy objects, in the most naive
-// way: for each packet it reads every rule again. It shares no code with internal/policy, knows
-// neither identities nor rule sets, and exists to be compared with: by the tests of the engine, and
-// by the sandbox, which shows what should reach what beside what does.
+// Package oracle evaluates single packets straight from the text of policy objects, in the most
+// naive way: for each packet it reads every rule again. It shares no code with internal/policy,
+// knows neither identities nor rule sets, and exists to be compared with: by the tests of the
+// engine, and by the sandbox, which shows what should reach what beside what does.
 //
 // Of a Cilium policy that policy.Parse refuses because of its entries it knows what is in force:
 // see refused.go. Its answers about other refused objects are meaningless, but it does not crash.
@@ -70,7 +70,7 @@ type End struct {
 	NamedPorts []string
 }
 
-// Verdict says whether a new packet from one end to the other passes, and why. For ICMP (1) and
+// Verdict reports whether a new packet from one end to the other passes, and why. For ICMP (1) and
 // ICMPv6 (58) port is the message type.
 func Verdict(cfg Config, policies []Policy, from, to End, proto uint8, port uint16) (allowed bool, why string) {
 	out, whyOut := Side(cfg, policies, false, from, to, proto, port)
@@ -84,7 +84,7 @@ func Verdict(cfg Config, policies []Policy, from, to End, proto uint8, port uint
 	return true, "egress: " + whyOut + "; ingress: " + whyIn
 }
 
-// Side judges one direction: ingress is the packet's arrival at self from other, otherwise its
+// Side evaluates one direction: ingress is the packet's arrival at self from other, otherwise its
 // departure from self to other.
 func Side(cfg Config, policies []Policy, ingress bool, self, other End, proto uint8, port uint16) (allowed bool, why string) {
 	if !isEndpoint(self) {
@@ -268,7 +268,8 @@ func lookup(set labels.Set, name string) (string, bool) {
 	return "", false
 }
 
-// namesReserved says whether a selector mentions the label, or any reserved label if name is empty.
+// namesReserved reports whether a selector mentions the label, or any reserved label if name is
+// empty.
 func namesReserved(sel v2.LabelSelector, name string) bool {
 	is := func(key string) bool {
 		return strings.HasPrefix(key, "reserved:") && (name == "" || key == "reserved:"+name)

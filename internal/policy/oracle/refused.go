@@ -54,12 +54,12 @@ func (x entry) refused(c clause) clause {
 	return c
 }
 
-// layer7 says whether ports are restricted by what is in the connections.
+// layer7 reports whether ports are restricted by what is in the connections.
 func layer7(pr v2.PortRule) bool {
 	return pr.Rules != nil || pr.Listener != nil || pr.OriginatingTLS != nil || pr.TerminatingTLS != nil || pr.ServerNames != nil
 }
 
-// unreadable says whether a port is not understood.
+// unreadable reports whether a port is not understood.
 func unreadable(p v2.PortProtocol) bool {
 	zeros := len(p.Port) > 1 && strings.HasPrefix(p.Port, "0") && strings.Trim(p.Port, "0123456789") == ""
 	return zeros || !slices.Contains([]string{"", "ANY", "TCP", "UDP", "SCTP"}, p.Protocol)

@@ -73,7 +73,7 @@ func (i instance) configure(t *testing.T, dev string, addrs ...string) {
 	}
 }
 
-// reaches sends a datagram from an address to another and says whether it came.
+// reaches sends a datagram from an address to another and reports whether it came.
 func reaches(t *testing.T, from instance, src string, to instance, dst string) bool {
 	t.Helper()
 	var server, client *net.UDPConn

@@ -27,7 +27,7 @@ const (
 	meshStorePath   = "/var/lib/cilium/mesh-store" // where the operator finds it
 )
 
-// meshed says whether the cluster can be connected with others.
+// meshed reports whether the cluster can be connected with others.
 func (s *state) meshed() bool { return s.ID != 0 && s.Mode == Full && s.CNI != PTP }
 
 func (p plan) meshURL() string { return fmt.Sprintf("https://%s:%d", p.master().IPv4, meshPort) }

@@ -102,7 +102,7 @@ func (h *history) age() int64 {
 	return h.breaks
 }
 
-// note records an answer to a request sent when before was the newest revision, and says whether
+// note records an answer to a request sent when before was the newest revision, and reports whether
 // history broke.
 func (h *history) note(before int64, cluster uint64, revision int64) bool {
 	h.mu.Lock()
@@ -158,7 +158,7 @@ func (c *Client) verifyLoop() {
 	}
 }
 
-// verify says whether the store has a change at its revision. One that was forgotten in a
+// verify reports whether the store has a change at its revision. One that was forgotten in a
 // compaction counts as lost: no watch could go on from there either.
 func (c *Client) verify(ch change) (same bool, err error) {
 	if ch.revision == 0 {

@@ -60,11 +60,11 @@ spec:
 // day is the stage: pods on every node, their servers, policies, and what the oracle says of them.
 type day struct {
 	*lab.Lab
-	out     io.Writer
-	began   time.Time
-	nodes   []kube.NodeInfo
-	numbers flows.Numbers
-	judge   matrix.Judge
+	out       io.Writer
+	began     time.Time
+	nodes     []kube.NodeInfo
+	numbers   flows.Numbers
+	evaluator matrix.Evaluator
 
 	pods     map[string]*lab.Pod // by "role-node"
 	services map[string][]netip.Addr
@@ -165,7 +165,7 @@ func (d *day) readPolicies() error {
 	if err := yaml.UnmarshalStrict([]byte(second), &custom); err != nil {
 		return err
 	}
-	d.judge = matrix.Judge{
+	d.evaluator = matrix.Evaluator{
 		Config:   oracle.Config{Mode: "default", ClusterName: d.Name, AllowLocalhost: true, DefaultLocalCluster: true, AllowNonDefaultDeny: true},
 		Policies: []oracle.Policy{oracle.FromNetworkPolicy(&network), oracle.FromObject(&custom)},
 	}
@@ -240,7 +240,7 @@ func (d *day) check(ctx context.Context, out *outcome, when string) {
 		parties = append(parties, &matrix.Party{Name: name, Node: p.Node(), Namespace: p.Namespace, Addrs: p.Addrs, Labels: p.Labels, Number: uint32(i + 1)})
 	}
 	probes := matrix.Plan(parties, []matrix.Port{{Protocol: matrix.TCP, Number: openPort}, {Protocol: matrix.UDP, Number: openPort},
-		{Protocol: matrix.TCP, Number: closedPort}, {Protocol: matrix.ICMP}}, d.judge)
+		{Protocol: matrix.TCP, Number: closedPort}, {Protocol: matrix.ICMP}}, d.evaluator)
 	wrong, err := matrix.Measure(ctx, probes, 10*time.Second)
 	if err != nil {
 		fault(err)

@@ -50,7 +50,7 @@ func (a *arrivals) see(p *corev1.Pod, gone bool) {
 	}
 }
 
-// all says whether n pods are ready, or what is wrong.
+// all reports whether n pods are ready, or what is wrong.
 func (a *arrivals) all(n int) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -300,9 +300,9 @@ func numbersMeanOne(w *World) (wrong []string) {
 	return wrong
 }
 
-// identitiesAreUnique: two IDs for one label set would judge the same pods differently. In a
-// store an ID that was put back by an old copy stays until its references have run out, as long
-// as no pod has it.
+// identitiesAreUnique: two IDs for one label set would evaluate the same pods differently. In a
+// store an ID that was put back by an old copy stays until its references have run out, as long as
+// no pod has it.
 func identitiesAreUnique(w *World) (wrong []string) {
 	used := w.used()
 	seen := map[string]string{}

@@ -67,8 +67,8 @@ func (p Port) String() string {
 	return fmt.Sprintf("%s/%d", p.Protocol, p.Number)
 }
 
-// Judge is what decides about the probes.
-type Judge struct {
+// Evaluator is what decides about the probes.
+type Evaluator struct {
 	Config   oracle.Config
 	Policies []oracle.Policy
 }
@@ -102,8 +102,8 @@ func (p *Probe) String() string {
 	return fmt.Sprintf("%s (%s) -> %s (%s) %s at %s: %s, the policies say %s (%s)", p.From.Name, p.From.Node, p.To.Name, p.To.Node, p.Port, p.Addr, is, want, p.Why)
 }
 
-// Plan lists the probes between all ordered pairs of parties with what the judge says of each.
-func Plan(parties []*Party, ports []Port, j Judge) []*Probe {
+// Plan lists the probes between all ordered pairs of parties with what the evaluator says of each.
+func Plan(parties []*Party, ports []Port, j Evaluator) []*Probe {
 	var out []*Probe
 	for _, from := range parties {
 		for _, to := range parties {
@@ -128,7 +128,7 @@ func Plan(parties []*Party, ports []Port, j Judge) []*Probe {
 func (p *Party) isPod() bool { return p.Labels != nil }
 
 // Expect sets what the policies say of a probe.
-func (j Judge) Expect(p *Probe) {
+func (j Evaluator) Expect(p *Probe) {
 	proto, port := uint8(unix.IPPROTO_TCP), p.Port.Number
 	switch {
 	case p.Port.Protocol == UDP:

@@ -31,7 +31,7 @@ func TestPlan(t *testing.T) {
 			{FromCIDR: []string{"fd00::/8"}, ICMPs: []v2.ICMPRule{{Fields: []v2.ICMPField{{Family: "IPv6", Type: typ("128")}}}}},
 		},
 	}
-	j := Judge{Policies: []oracle.Policy{{Name: "p", Namespace: "ns", Rules: []*v2.Rule{rule}}}}
+	j := Evaluator{Policies: []oracle.Policy{{Name: "p", Namespace: "ns", Rules: []*v2.Rule{rule}}}}
 	web, db, world := party("web", "web", "10.0.0.1", "fd00::1"), party("db", "db", "10.0.0.2", "fd00::2"), party("world", "", "192.0.2.1", "fd01::1")
 	four := party("four", "db", "10.0.0.4")
 	four.SourceOnly = true

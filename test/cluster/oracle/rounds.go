@@ -59,7 +59,7 @@ func (r *rounds) round(ctx context.Context, gen *policygen.Generator, name strin
 	r.result.Rounds++
 	r.result.Refused = r.World.Refused
 	r.result.Policies += len(kept)
-	probes := matrix.Plan(r.Parties, world.Ports(), r.Judge(kept))
+	probes := matrix.Plan(r.Parties, world.Ports(), r.Evaluator(kept))
 	wrong, err := matrix.Measure(ctx, probes, r.settle)
 	if err != nil {
 		return err
@@ -124,7 +124,7 @@ func (r *rounds) smallest(ctx context.Context, objects []world.Object, wrong *ma
 			return false, err
 		}
 		p := *wrong
-		r.Judge(kept).Expect(&p)
+		r.Evaluator(kept).Expect(&p)
 		found, err := matrix.Measure(ctx, []*matrix.Probe{&p}, 2*time.Second)
 		if len(found) > 0 {
 			last = p

@@ -25,8 +25,8 @@ type change struct {
 	kind, what string
 	// policies are those in force afterwards; nil if they stay.
 	policies []world.Object
-	// concerns reports whether a party may be judged differently at any time until all has settled,
-	// besides by policies; nil for nobody.
+	// concerns reports whether a party may be evaluated differently at any time until all has
+	// settled, besides by policies; nil for nobody.
 	concerns func(*matrix.Party) bool
 	make     func(context.Context) error
 	// undo is done after the disturbance, if not nil.

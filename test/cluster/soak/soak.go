@@ -158,7 +158,7 @@ func (s *soak) check(ctx context.Context, step int) error {
 	if err := s.Enter(ctx); err != nil {
 		return err
 	}
-	probes := matrix.Plan(s.Parties, world.Ports(), s.Judge(s.Policies))
+	probes := matrix.Plan(s.Parties, world.Ports(), s.Evaluator(s.Policies))
 	wrong, err := matrix.Measure(ctx, probes, s.settle)
 	if err != nil {
 		return err

@@ -30,9 +30,9 @@ type watch struct {
 // learns of the change in its own time, so a probe that one side refuses before and the other
 // afterwards may get through in between.
 func (s *soak) stable(c change) (out []*matrix.Probe) {
-	before, after := s.Judge(s.Policies), s.Judge(s.Policies)
+	before, after := s.Evaluator(s.Policies), s.Evaluator(s.Policies)
 	if c.policies != nil {
-		after = s.Judge(c.policies)
+		after = s.Evaluator(c.policies)
 	}
 	for _, p := range matrix.Plan(s.Parties, world.Ports(), before) {
 		if c.concerns != nil && (c.concerns(p.From) || c.concerns(p.To)) {

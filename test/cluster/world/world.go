@@ -261,9 +261,9 @@ func (w *World) Words() policygen.Words {
 	}
 }
 
-// Judge says what the oracle expects under policies.
-func (w *World) Judge(policies []Object) matrix.Judge {
-	j := matrix.Judge{Config: w.config}
+// Evaluator says what the oracle expects under policies.
+func (w *World) Evaluator(policies []Object) matrix.Evaluator {
+	j := matrix.Evaluator{Config: w.config}
 	for _, o := range policies {
 		j.Policies = append(j.Policies, o.Policy())
 	}

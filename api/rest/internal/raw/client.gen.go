@@ -142,7 +142,7 @@ type ClientInterface interface {
 	// Corresponds with PATCH /config (the `PatchConfig` operationId).
 	PatchConfig(ctx context.Context, body PatchConfigJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// GetDebugInfo What helps to find a fault; no secrets
+	// GetDebugInfo The state of the agent for a bug report, without secrets
 	//
 	// Corresponds with GET /debuginfo (the `GetDebugInfo` operationId).
 	GetDebugInfo(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -573,7 +573,7 @@ func (c *Client) PatchConfig(ctx context.Context, body PatchConfigJSONRequestBod
 	return c.Client.Do(req)
 }
 
-// GetDebugInfo What helps to find a fault; no secrets
+// GetDebugInfo The state of the agent for a bug report, without secrets
 //
 // Corresponds with GET /debuginfo (the `GetDebugInfo` operationId).
 func (c *Client) GetDebugInfo(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {

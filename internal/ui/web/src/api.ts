@@ -22,7 +22,7 @@ export interface Snapshot {
 // Mark is a change of policies: marks.go.
 export interface Mark { id: string; time: string; last: string; policies: { kind?: string; policy: string; deleted?: boolean }[]; leftOut?: number; nodes: number }
 
-// Effect is what was judged otherwise after a change than before.
+// Effect is what was evaluated differently after a change than before.
 export interface Effect extends Mark {
   from: string; to: string; compared: number; edgesLeftOut?: number;
   edges: { id: string; source: string; destination: string; protocol: string; port?: number; before: string; after: string; allowedBy?: string[]; deniedBy?: string[] }[];
@@ -62,7 +62,7 @@ export interface Preview {
   error?: string; node: string; changes: { action: string; kind: string; policy: string; line?: number }[]; warnings: string[]; problems: string[];
   connections: { source: string; destination: string; port: string; refused: boolean; count: number; seen: string; why: string }[];
   pairs: { source: string; destination: string; before: string; after: string; opened?: string[]; closed?: string[]; policies?: string[] }[];
-  refused: number; allowed: number; unchanged: number; opened: number; closed: number; flows: number; notJudged: number; oldest?: string;
+  refused: number; allowed: number; unchanged: number; opened: number; closed: number; flows: number; notEvaluated: number; oldest?: string;
   pairsLeftOut: number; partiesLeftOut: number; connectionsLeftOut: number;
   changedAtMost?: boolean; unchangedAtMost?: boolean; eventsLost?: number;
 }
@@ -92,7 +92,7 @@ export async function get<T>(path: string, params: Record<string, string | strin
   return answered(await fetch(`api/${path}?${query}`, { signal: signal ?? null, headers: { Authorization: authorization() } }));
 }
 
-// send has the server judge a document.
+// send has the server evaluate a document.
 export async function send<T>(path: string, document: string): Promise<T> {
   return answered(await fetch(`api/${path}`, { method: "POST", body: document, headers: { Authorization: authorization(), "Content-Type": "application/yaml" } }));
 }

@@ -2,7 +2,7 @@ import type { Effect, Mark } from "./api";
 import { amount, el, time } from "./dom";
 import { type Shown, title } from "./state";
 
-// markPanel says what changed, and which connections were judged otherwise after it.
+// markPanel says what changed, and which connections were evaluated differently after it.
 export function markPanel(m: Mark, effect: Effect | undefined, problem: string, shown: Shown, select: (id: string) => void, until: (at: number) => void): HTMLElement[] {
   const at = Date.parse(m.time) / 1000, after = effect ? Date.parse(effect.to) / 1000 : at + 60;
   const out: HTMLElement[] = [
@@ -21,7 +21,7 @@ export function markPanel(m: Mark, effect: Effect | undefined, problem: string, 
     ...(e.deniedBy?.length ? [el("small", {}, `refused by ${e.deniedBy.join(", ")}`)] : e.allowedBy?.length ? [el("small", {}, `let in by ${e.allowedBy.join(", ")}`)] : [])));
   if (effect.edgesLeftOut) out.push(el("p", { class: "more" }, `and ${amount(effect.edgesLeftOut)} more`));
   const compared = `${amount(effect.compared)} kinds of connections were seen both from ${time(effect.from)} until then and after, until ${time(effect.to)}`;
-  out.push(el("p", { class: "more" }, effect.compared ? `${compared}${effect.edges.length ? "." : "; none of them is judged otherwise."}` : `No connection was seen both from ${time(effect.from)} until then and since.`));
+  out.push(el("p", { class: "more" }, effect.compared ? `${compared}${effect.edges.length ? "." : "; none of them is evaluated differently."}` : `No connection was seen both from ${time(effect.from)} until then and since.`));
   return out;
 }
 

@@ -219,7 +219,7 @@ function panelOf(kind: string, id: string): HTMLElement[] {
   return access.length ? [el("h2", {}, `${from.replace(/^:/, "")} → ${to.replace(/^:/, "")}`), el("p", {}, "Not seen in this time, or the filters leave it out."), ...access] : [];
 }
 
-// tryOut has What if judge a policy that is suggested.
+// tryOut has What if evaluate a policy that is suggested.
 function tryOut(document: string): void {
   show("whatif");
   whatIf.put(document);

@@ -2,7 +2,7 @@ import { type Preview, send } from "./api";
 import { amount, byId, el } from "./dom";
 
 // WhatIf asks what policies would change. The document stays in the page: it is sent to the server
-// to be judged, and nothing is applied.
+// to be evaluated, and nothing is applied.
 export class WhatIf {
   private text: HTMLTextAreaElement;
   private result = el("div", { id: "preview", "aria-live": "polite" });
@@ -16,12 +16,12 @@ export class WhatIf {
     const file = el("input", { type: "file", id: "file", "aria-label": "A file with policies", accept: ".yaml,.yml,.json", change: () => void this.read(file.files?.[0]) });
     box.append(
       el("h2", {}, "What if these policies were in force?"),
-      el("p", { class: "more" }, "Connections that were seen are judged by them, and who may reach whom is computed anew. Nothing is applied."),
+      el("p", { class: "more" }, "Recorded connections are evaluated by them, and the reachability matrix is computed again. Nothing is applied."),
       this.text,
-      el("div", { class: "modes" }, el("button", { id: "judge", title: "Ctrl+Enter", click: () => void this.judge() }, "Judge"), file),
+      el("div", { class: "modes" }, el("button", { id: "evaluate", title: "Ctrl+Enter", click: () => void this.evaluate() }, "Evaluate"), file),
       this.result,
     );
-    this.text.addEventListener("keydown", e => { if (e.key === "Enter" && (e.ctrlKey || e.metaKey)) void this.judge(); });
+    this.text.addEventListener("keydown", e => { if (e.key === "Enter" && (e.ctrlKey || e.metaKey)) void this.evaluate(); });
     box.addEventListener("dragover", e => e.preventDefault());
     box.addEventListener("drop", e => {
       e.preventDefault();
@@ -31,29 +31,29 @@ export class WhatIf {
 
   focus(): void { this.text.focus(); }
 
-  // put has a document judged that comes from elsewhere in the page, beside what somebody wrote. It
+  // put has a document evaluated that comes from elsewhere in the page, beside what somebody wrote. It
   // takes the place of the last such document, unless somebody has changed the text since.
   put(document: string): void {
     if (this.text.value !== this.placed) this.own = this.text.value;
     this.text.value = this.own.trim() ? `${this.own.trimEnd()}\n---\n${document}` : document;
     this.placed = this.text.value;
-    void this.judge();
+    void this.evaluate();
   }
 
   private async read(f: File | undefined): Promise<void> {
     if (!f) return;
     if (f.size > 400 * 1024) return this.fail("The file is larger than 400 KiB.");
     this.text.value = await f.text();
-    await this.judge();
+    await this.evaluate();
   }
 
   private fail(text: string): void {
     this.result.replaceChildren(el("p", { class: "dropped failed", role: "alert" }, text));
   }
 
-  private async judge(): Promise<void> {
-    const mine = ++this.asked, button = byId<HTMLButtonElement>("judge");
-    if (!this.text.value.trim()) return this.fail("There is no policy to judge.");
+  private async evaluate(): Promise<void> {
+    const mine = ++this.asked, button = byId<HTMLButtonElement>("evaluate");
+    if (!this.text.value.trim()) return this.fail("There is no policy to evaluate.");
     button.disabled = true;
     this.result.replaceChildren(el("p", { class: "more" }, "…"));
     try {
@@ -87,9 +87,9 @@ function preview(p: Preview): HTMLElement[] {
       : missing ? "○ Nothing that is known to have been seen would be refused, but not all is known." : "● Nothing that was seen would be refused."),
     el("p", {}, `${changed(p.allowed)} that were refused would be allowed, ${bound(p.unchanged, missing, !!p.unchangedAtMost)} stay as they are. ` +
       `Of pairs, ${pairs(p.opened)} would be opened and ${pairs(p.closed)} closed. Judged were ${amount(p.flows)} flows${p.oldest ? ` since ${new Date(p.oldest).toLocaleString([], { hour12: false })}` : ""}` +
-      `${p.notJudged ? `; ${amount(p.notJudged)} cannot be` : ""}.`),
+      `${p.notEvaluated ? `; ${amount(p.notEvaluated)} cannot be` : ""}.`),
   ];
-  if (p.eventsLost) out.push(el("p", { class: "warning" }, `⚠ ${amount(p.eventsLost)} events were lost before they were judged.`));
+  if (p.eventsLost) out.push(el("p", { class: "warning" }, `⚠ ${amount(p.eventsLost)} events were lost before they were evaluated.`));
   for (const w of p.warnings) out.push(el("p", { class: "warning" }, `⚠ ${w}`));
   for (const w of p.problems) out.push(el("p", { class: "warning" }, `⚠ Nothing of ${w}`));
   if (p.changes.length) out.push(el("h3", {}, "Policies"), table("changes", ["", "Policy", "Kind", "Line"], p.changes.map(c => [c.action, c.policy, c.kind, c.line ? String(c.line) : ""])));

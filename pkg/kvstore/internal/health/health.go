@@ -1,4 +1,4 @@
-// Package health judges a connection to a store by what its checks find, and by the heartbeat.
+// Package health evaluates a connection to a store by what its checks find, and by the heartbeat.
 package health
 
 import (
@@ -50,7 +50,7 @@ func New(cfg Config) *Monitor {
 	return &Monitor{cfg: cfg, status: kvstore.Status{Kind: cfg.Kind, State: kvstore.StateConnecting}}
 }
 
-// Run calls check, at once and then at the intervals of the settings, until ctx ends. check says
+// Run calls check, at once and then at the intervals of the settings, until ctx ends. check reports
 // whether the store answered with a quorum.
 func (m *Monitor) Run(ctx context.Context, check func() bool) {
 	for {
@@ -90,7 +90,7 @@ func (m *Monitor) Close() {
 }
 
 // Checked takes the outcome of a check: how the servers are, whether their space is used up, and
-// why there was no quorum. It says whether there was one.
+// why there was no quorum. It reports whether there was one.
 func (m *Monitor) Checked(endpoints []kvstore.EndpointStatus, full bool, quorum error) bool {
 	if !m.note(endpoints, full, quorum) {
 		return false

@@ -15,9 +15,9 @@ import (
 type Agent interface {
 	// Ready reports whether all policies, identities and addresses have been received.
 	Ready() bool
-	// Judged returns the keys of the labels by which identities are told apart. By others nobody
-	// can be judged yet.
-	Judged() labels.Keys
+	// PolicyLabels returns the keys of the labels by which identities are told apart. By others
+	// nobody can be evaluated yet.
+	PolicyLabels() labels.Keys
 	// View runs f on the live engine, alone, for reading.
 	View(f func(*policy.Engine))
 	// Endpoint returns by what the engine knows a local endpoint, and the identity that others see.
@@ -37,8 +37,8 @@ const (
 	heavy = 4 << 20
 )
 
-// judge is an engine to ask, for one question. It belongs to one goroutine.
-type judge struct {
+// evaluator is an engine to ask, for one question. It belongs to one goroutine.
+type evaluator struct {
 	engine  *policy.Engine
 	snap    *policy.Snapshot
 	outside map[netip.Addr]identity.ID
@@ -46,8 +46,8 @@ type judge struct {
 	names   map[string]*namesakes // by nameKey, once they are asked for
 }
 
-func newJudge(agent Agent) (*judge, error) {
-	j := &judge{outside: map[netip.Addr]identity.ID{}}
+func newEvaluator(agent Agent) (*evaluator, error) {
+	j := &evaluator{outside: map[netip.Addr]identity.ID{}}
 	agent.View(func(e *policy.Engine) { j.snap = e.Snapshot() })
 	var err error
 	j.engine, err = j.snap.Engine()
@@ -65,7 +65,7 @@ type end struct {
 }
 
 // labelsOf returns the labels of an identity, also of one that was learned of by a flow.
-func (j *judge) labelsOf(id identity.ID) labels.Set {
+func (j *evaluator) labelsOf(id identity.ID) labels.Set {
 	if set, ok := j.engine.Labels(id); ok {
 		return set
 	}
@@ -74,7 +74,7 @@ func (j *judge) labelsOf(id identity.ID) labels.Set {
 }
 
 // outsideAt is the identity of an address that nobody in the cluster has.
-func (j *judge) outsideAt(a netip.Addr) identity.ID {
+func (j *evaluator) outsideAt(a netip.Addr) identity.ID {
 	id, ok := j.outside[a]
 	if !ok {
 		id = j.engine.Outside(a)
@@ -84,15 +84,15 @@ func (j *judge) outsideAt(a netip.Addr) identity.ID {
 }
 
 // addressed returns the address if addresses count.
-func (j *judge) addressed(a netip.Addr) netip.Addr {
+func (j *evaluator) addressed(a netip.Addr) netip.Addr {
 	if !j.engine.HasBlocks() {
 		return netip.Addr{}
 	}
 	return a
 }
 
-// judged returns the subject if policies of this cluster are enforced on it, else none.
-func (j *judge) judged(s policy.Subject, set labels.Set) policy.Subject {
+// enforced returns the subject if policies of this cluster are enforced on it, else none.
+func (j *evaluator) enforced(s policy.Subject, set labels.Set) policy.Subject {
 	cluster := set.Value(labels.SourceK8s, labels.KeyCluster)
 	if j.engine.IsEndpoint(s.Identity) && (cluster == "" || cluster == j.snap.Config.ClusterName) {
 		return s
@@ -102,7 +102,7 @@ func (j *judge) judged(s policy.Subject, set labels.Set) policy.Subject {
 
 // each calls f for each subject with the rule set that it has, and ends early if f fails or ctx
 // ends.
-func (j *judge) each(ctx context.Context, subjects []policy.Subject, f func(policy.Subject, datapath.RuleSetID) error) error {
+func (j *evaluator) each(ctx context.Context, subjects []policy.Subject, f func(policy.Subject, datapath.RuleSetID) error) error {
 	var some []policy.Subject
 	size := 0
 	for _, s := range subjects {
@@ -130,7 +130,7 @@ func (j *judge) each(ctx context.Context, subjects []policy.Subject, f func(poli
 }
 
 // release gives up the rule sets of subjects.
-func (j *judge) release(some []policy.Subject) {
+func (j *evaluator) release(some []policy.Subject) {
 	for _, s := range some {
 		j.engine.RemoveSubject(s)
 	}
@@ -138,26 +138,27 @@ func (j *judge) release(some []policy.Subject) {
 }
 
 // fits fails if rules are more than there is room for among the identities of the cluster.
-func (j *judge) fits(rules []*policy.Rule) error {
+func (j *evaluator) fits(rules []*policy.Rule) error {
 	n := policy.SizeOf(rules)
 	who := len(j.snap.Identities) + len(policy.CIDRs(rules)) + len(policy.Blocks(rules)) // these have identities too
 	const less = "ask about fewer policies at once, or name fewer of them"
 	switch {
 	case n.Keys > maxKeys:
-		return invalid("the policies name %d ports and ranges of ports; up to %d are judged at once: %s", n.Keys, maxKeys, less)
+		return invalid("the policies name %d ports and ranges of ports; up to %d are evaluated at once: %s", n.Keys, maxKeys, less)
 	case n.Selectors > maxSelectors:
-		return invalid("the policies have %d selectors, values and prefixes; up to %d are judged at once: %s", n.Selectors, maxSelectors, less)
+		return invalid("the policies have %d selectors, values and prefixes; up to %d are evaluated at once: %s", n.Selectors, maxSelectors, less)
 	case n.Selectors*who > maxSelected:
-		return invalid("the policies have %d selectors, values and prefixes, which in a cluster of %d identities are too many; up to %d are judged at once: %s", n.Selectors, who, maxSelected/who, less)
+		return invalid("the policies have %d selectors, values and prefixes, which in a cluster of %d identities are too many; up to %d are evaluated at once: %s", n.Selectors, who, maxSelected/who, less)
 	case n.PeerKeys*who > maxEntries:
-		return invalid("the policies name %d ports and ranges of ports of certain peers, which in a cluster of %d identities are too many; up to %d are judged at once: %s", n.PeerKeys, who, maxEntries/who, less)
+		return invalid("the policies name %d ports and ranges of ports of certain peers, which in a cluster of %d identities are too many; up to %d are evaluated at once: %s", n.PeerKeys, who, maxEntries/who, less)
 	}
 	return nil
 }
 
-// learn gives identities to the prefixes and blocks that rules name and the engine does not know.
-// To rules that do not name them they are what they were: rules match prefixes by containment.
-func (j *judge) learn(rules []*policy.Rule) {
+// addPrefixes gives identities to the prefixes and blocks that rules name and the engine does not
+// know. To rules that do not name them they are what they were: rules match prefixes by
+// containment.
+func (j *evaluator) addPrefixes(rules []*policy.Rule) {
 	known := map[netip.Prefix]bool{}
 	blocks := map[netip.Prefix]bool{}
 	next := map[identity.ID]identity.ID{identity.LocalScope: identity.MaxTemporary + 1, identity.BlockScope: identity.BlockScope + 1}
@@ -193,8 +194,8 @@ func (j *judge) learn(rules []*policy.Rule) {
 	clear(j.outside)
 }
 
-// put has the engine judge by other rules.
-func (j *judge) put(changes []policy.Change) error {
+// put has the engine evaluate by other rules.
+func (j *evaluator) put(changes []policy.Change) error {
 	for _, ch := range changes {
 		if err := j.engine.SetRules(ch.Owner, ch.Rules); err != nil {
 			return err

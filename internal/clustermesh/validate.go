@@ -49,7 +49,7 @@ func parseID(text string) (identity.ID, error) {
 	return identity.ID(n), nil
 }
 
-// identity reads an identity of the cluster, and says why it is not believed.
+// identity reads an identity of the cluster, and says why it is not accepted.
 func (p peer) identity(id identity.ID, value []byte) (labels.Set, error) {
 	if id < p.first || id > p.last {
 		return nil, fmt.Errorf("identity %d is outside of the cluster's range %d to %d", id, p.first, p.last)
@@ -83,7 +83,7 @@ const (
 	minBits6 = 32
 )
 
-// node reports why a node is not believed, and returns it as it is used here. mine are the
+// node reports why a node is not accepted, and returns it as it is used here. mine are the
 // addresses of this cluster's nodes and pods.
 func (p peer) node(n node.Node, mine *prefixes) (node.Node, error) {
 	if n.Cluster != p.name {
@@ -138,7 +138,7 @@ func rangeFault(c netip.Prefix, mine *prefixes) error {
 	return nil
 }
 
-// address reports why an address is not believed. host is the node of the cluster that has the
+// address reports why an address is not accepted. host is the node of the cluster that has the
 // address of the pair's host; known is false if none has.
 func (p peer) address(pair ipcache.Pair, host node.Node, known bool, mine *prefixes) error {
 	switch id := pair.Identity; {
@@ -160,7 +160,7 @@ func (p peer) address(pair ipcache.Pair, host node.Node, known bool, mine *prefi
 	return nil
 }
 
-// service reports why a service is not believed, and returns it without those backends that are
+// service reports why a service is not accepted, and returns it without those backends that are
 // this cluster's own addresses.
 func (p peer) service(s service.Shared, mine *prefixes) (service.Shared, error) {
 	if s.Cluster != p.name || s.ClusterID != p.id {
