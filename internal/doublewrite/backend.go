@@ -10,7 +10,9 @@
 //   - a new ID is looked for by objects, where all writers try the same IDs in the same
 //     order, and then made in the store under the same ID;
 //   - if the store has that ID for other labels, these get their object, and the search goes on
-//     behind it.
+//     behind it;
+//   - an ID that is in quarantine in either place is given to no other labels in both, unless no
+//     other is free.
 //
 // Only if both places had different IDs for the same labels before anybody wrote to both, they
 // stay so: the one that is read counts, the log says so, and the operator counts them.
@@ -36,10 +38,27 @@ import (
 	"github.com/hawser-net/hawser/pkg/allocator"
 )
 
+// Place is one of the two places.
+type Place interface {
+	allocator.Backend
+	// Occupant returns whom an ID belongs to; ok is false if it is free.
+	Occupant(ctx context.Context, id allocator.ID) (o allocator.Occupant, ok bool, err error)
+}
+
+// Objects are the place whose writers all try the same IDs in the same order.
+type Objects interface {
+	Place
+	// AcquireBeside is Acquire that passes over IDs which elsewhere says are other labels': those
+	// in quarantine there are the last to be taken.
+	AcquireBeside(ctx context.Context, key allocator.AllocatorKey, ids allocator.IDSource,
+		elsewhere func(context.Context, allocator.ID) (allocator.Occupant, bool, error)) (allocator.Acquired, error)
+}
+
 // Config is what a [Backend] is made from.
 type Config struct {
 	// Objects and Keys are the two places.
-	Objects, Keys allocator.Backend
+	Objects Objects
+	Keys    Place
 	// ReadObjects has identities read from the objects, else from the keys.
 	ReadObjects bool
 	// Log is optional.
@@ -49,9 +68,10 @@ type Config struct {
 // Backend is described with the package. Its methods may be called from many goroutines.
 type Backend struct {
 	// reads is Objects or Keys, other the other one.
-	reads, other  allocator.Backend
-	objects, keys allocator.Backend
-	log           *slog.Logger
+	reads, other Place
+	objects      Objects
+	keys         Place
+	log          *slog.Logger
 }
 
 var _ allocator.Backend = (*Backend)(nil)
@@ -73,12 +93,29 @@ func New(cfg Config) (*Backend, error) {
 // one.
 const maxTries = 32
 
-// errTaken says that the one ID that was offered is used for other labels.
-var errTaken = errors.New("the ID is used for other labels")
+var (
+	// errTaken says that the one ID that was offered is used for other labels, or in quarantine after
+	// them.
+	errTaken = errors.New("the ID is used for other labels, or in quarantine after them")
+	// errNone says that labels have no ID.
+	errNone = errors.New("the labels have no ID")
+)
+
+// existing offers no new ID.
+type existing struct{ allocator.IDSource }
+
+func (existing) Pick() (allocator.ID, error) { return allocator.NoID, errNone }
+
+// nowhere keeps objects from being made.
+func nowhere(context.Context, allocator.ID) (allocator.Occupant, bool, error) {
+	return allocator.Occupant{}, false, errNone
+}
 
 // only offers one ID.
 type only struct {
-	id      allocator.ID
+	id allocator.ID
+	// last means that it was in quarantine after other labels, and that no other is free.
+	last    bool
 	offered bool
 }
 
@@ -86,15 +123,15 @@ func (o *only) Known(string) allocator.ID { return allocator.NoID }
 
 func (o *only) Taken(allocator.ID) {}
 
-// Quarantined offers the ID again: where it was made first decides whether it has rested.
+// Quarantined offers the ID again if no other is free.
 func (o *only) Quarantined(id allocator.ID, _ time.Time) {
-	if id == o.id {
+	if id == o.id && o.last {
 		o.offered = false
 	}
 }
 
 func (o *only) Pick() (allocator.ID, error) {
-	if o.offered || o.id == allocator.NoID {
+	if o.offered {
 		return allocator.NoID, errTaken
 	}
 	o.offered = true
@@ -108,6 +145,36 @@ type known struct {
 }
 
 func (k known) Known(string) allocator.ID { return k.id }
+
+// unlike offers no ID that is other labels' in another place.
+type unlike struct {
+	allocator.IDSource
+	ctx   context.Context
+	place Place
+	noted map[allocator.ID]bool // as in quarantine there
+}
+
+func (u unlike) Pick() (allocator.ID, error) {
+	for range maxTries {
+		id, err := u.IDSource.Pick()
+		if err != nil || u.noted[id] { // no other is free
+			return id, err
+		}
+		o, ok, err := u.place.Occupant(u.ctx, id)
+		switch {
+		case err != nil:
+			return allocator.NoID, err
+		case !ok:
+			return id, nil
+		case o.Quarantined:
+			u.noted[id] = true
+			u.Quarantined(id, o.Since)
+		default:
+			u.Taken(id)
+		}
+	}
+	return allocator.NoID, allocator.ErrContended
+}
 
 // differs logs that a set of labels has different IDs in the two places, and stays so.
 func (b *Backend) differs(key allocator.AllocatorKey, id allocator.ID, err error) {
@@ -126,30 +193,42 @@ func (b *Backend) Acquire(ctx context.Context, key allocator.AllocatorKey, ids a
 }
 
 func (b *Backend) acquire(ctx context.Context, key allocator.AllocatorKey, ids allocator.IDSource) (a allocator.Acquired, again bool, err error) {
-	if id := ids.Known(key.GetKey()); id != allocator.NoID {
-		a, err = b.known(ctx, key, ids)
+	a, err = b.known(ctx, key, ids)
+	if !errors.Is(err, errNone) {
 		return a, false, err
+	}
+	if b.reads == b.keys {
+		return b.make(ctx, key, ids)
 	}
 	inForce, err := b.keys.Get(ctx, key)
 	if err != nil {
 		return a, false, err
 	}
-	if inForce != allocator.NoID {
-		a, ok, err := b.takeOver(ctx, key, inForce, ids)
-		if ok || err != nil {
-			return a, false, err
-		}
+	if inForce == allocator.NoID {
+		return b.make(ctx, key, ids)
 	}
-	return b.make(ctx, key, ids)
+	a, err = b.takeOver(ctx, key, inForce)
+	if conflict(err) { // the store has an ID that is other labels' object: what is read counts
+		b.differs(key, inForce, err)
+		a, _, err = b.makeObject(ctx, key, ids)
+	}
+	return a, false, err
 }
 
 // otherTimeout bounds how long an ID that one place has waits for the other one. A store that is
 // away answers when the request's time is up, and pods would wait that long.
 const otherTimeout = 2 * time.Second
 
-// known takes an ID into use that the place that is read has. The other one may be away.
-func (b *Backend) known(ctx context.Context, key allocator.AllocatorKey, ids allocator.IDSource) (allocator.Acquired, error) {
-	a, err := b.reads.Acquire(ctx, key, ids)
+// known takes an ID into use that the place that is read has, else it returns errNone. The other
+// place may be away.
+func (b *Backend) known(ctx context.Context, key allocator.AllocatorKey, ids allocator.IDSource) (a allocator.Acquired, err error) {
+	if b.reads == b.keys {
+		a, err = b.keys.Acquire(ctx, key, existing{ids})
+	} else if ids.Known(key.GetKey()) == allocator.NoID {
+		err = errNone
+	} else {
+		a, err = b.objects.AcquireBeside(ctx, key, ids, nowhere)
+	}
 	if err != nil {
 		return a, err
 	}
@@ -160,8 +239,6 @@ func (b *Backend) known(ctx context.Context, key allocator.AllocatorKey, ids all
 	case err == nil:
 	case conflict(err):
 		b.differs(key, a.ID, err)
-	case a.IsNew: // what was known is gone, and this ID would be in one place only
-		return allocator.Acquired{}, errors.Join(err, b.reads.Withdraw(ctx, key, a))
 	default:
 		b.log.Warn("an identity is not in both places yet", "labels", key.GetKey(), "identity", a.ID, "error", err)
 	}
@@ -173,45 +250,43 @@ func conflict(err error) bool {
 	return errors.As(err, &c)
 }
 
-// takeOver has the objects follow what the store has in force. It is not ok if that cannot be.
-func (b *Backend) takeOver(ctx context.Context, key allocator.AllocatorKey, id allocator.ID, ids allocator.IDSource) (a allocator.Acquired, ok bool, err error) {
+// takeOver has the objects, which are read, follow what the store has in force.
+func (b *Backend) takeOver(ctx context.Context, key allocator.AllocatorKey, id allocator.ID) (allocator.Acquired, error) {
 	ref := allocator.Reference{ID: id, Key: key}
-	if b.reads == b.keys {
-		if a, err = b.keys.Acquire(ctx, key, ids); err != nil {
-			return a, false, err
-		}
-		ref.ID = a.ID
-		if err = b.objects.Restore(ctx, ref); conflict(err) {
-			b.differs(key, a.ID, err)
-			err = nil
-		}
-		if err != nil && a.IsNew {
-			return allocator.Acquired{}, false, errors.Join(err, b.keys.Withdraw(ctx, key, a))
-		}
-		if err != nil {
-			b.log.Warn("an identity has no object yet", "labels", key.GetKey(), "identity", a.ID, "error", err)
-		}
-		return a, true, nil
+	if err := b.objects.Restore(ctx, ref); err != nil {
+		return allocator.Acquired{}, err
 	}
-	if err = b.objects.Restore(ctx, ref); err != nil {
-		if conflict(err) { // there is another object of these labels, or of this ID
-			return a, false, nil
-		}
-		return a, false, err
-	}
-	if err = b.keys.Restore(ctx, ref); err != nil && !conflict(err) {
+	if err := b.keys.Restore(ctx, ref); err != nil && !conflict(err) {
 		b.log.Warn("an identity has no reference in the store yet", "labels", key.GetKey(), "identity", id, "error", err)
 	}
-	return allocator.Acquired{ID: id, Final: true}, true, nil
+	return allocator.Acquired{ID: id, Final: true}, nil
+}
+
+// makeObject finds an ID by objects that is not other labels' in the store. last says that it is in
+// quarantine there after other labels, and no other is free.
+func (b *Backend) makeObject(ctx context.Context, key allocator.AllocatorKey, ids allocator.IDSource) (o allocator.Acquired, last bool, err error) {
+	there, err := b.objects.Get(ctx, key)
+	if err != nil {
+		return o, false, err
+	}
+	resting := map[allocator.ID]bool{}
+	o, err = b.objects.AcquireBeside(ctx, key, known{ids, there}, func(ctx context.Context, id allocator.ID) (allocator.Occupant, bool, error) {
+		owner, ok, err := b.keys.Occupant(ctx, id)
+		switch {
+		case err != nil || !ok || owner.Key == key.GetKey():
+		case owner.Quarantined:
+			resting[id] = true
+		default: // these labels need their object, and then the next one need not ask
+			err = b.fill(ctx, id)
+		}
+		return owner, ok, err
+	})
+	return o, resting[o.ID], err
 }
 
 // make finds an ID by objects, and has the store agree. again says that it is to be tried again.
 func (b *Backend) make(ctx context.Context, key allocator.AllocatorKey, ids allocator.IDSource) (a allocator.Acquired, again bool, err error) {
-	there, err := b.objects.Get(ctx, key)
-	if err != nil {
-		return a, false, err
-	}
-	o, err := b.objects.Acquire(ctx, key, known{ids, there})
+	o, last, err := b.makeObject(ctx, key, ids)
 	if err != nil {
 		return a, false, err
 	}
@@ -221,19 +296,16 @@ func (b *Backend) make(ctx context.Context, key allocator.AllocatorKey, ids allo
 		}
 		return b.objects.Withdraw(ctx, key, o)
 	}
-	k, err := b.keys.Acquire(ctx, key, &only{id: o.ID})
+	k, err := b.keys.Acquire(ctx, key, &only{id: o.ID, last: last})
 	switch {
-	case errors.Is(err, errTaken) && o.IsNew:
-		if err := undo(); err != nil {
-			return a, false, err
-		}
-		return a, true, b.fill(ctx, o.ID)
+	case errors.Is(err, errTaken) && o.IsNew: // by somebody who writes keys only, a moment ago
+		return a, true, undo()
 	case errors.Is(err, errTaken): // the object was there before, and so was the key of other labels
 		b.differs(key, o.ID, err)
 		if b.reads == b.objects {
 			return o, false, nil
 		}
-		a, err = b.keys.Acquire(ctx, key, ids)
+		a, err = b.keys.Acquire(ctx, key, unlike{ids, ctx, b.objects, map[allocator.ID]bool{}})
 		return a, false, err
 	case err != nil:
 		return a, false, errors.Join(err, undo())
@@ -246,6 +318,9 @@ func (b *Backend) make(ctx context.Context, key allocator.AllocatorKey, ids allo
 	if err := undo(); err != nil {
 		return a, false, err
 	}
+	if b.reads == b.objects && o.IsNew {
+		return a, true, b.keys.Release(ctx, k.ID, key)
+	}
 	err = b.objects.Restore(ctx, allocator.Reference{ID: k.ID, Key: key})
 	switch {
 	case err == nil:
@@ -254,7 +329,7 @@ func (b *Backend) make(ctx context.Context, key allocator.AllocatorKey, ids allo
 	default:
 		b.differs(key, k.ID, err)
 		if b.reads == b.objects {
-			return o, o.IsNew, b.keys.Release(ctx, k.ID, key)
+			return o, false, b.keys.Release(ctx, k.ID, key)
 		}
 	}
 	if b.reads == b.objects {
@@ -311,8 +386,21 @@ func (b *Backend) Check(ctx context.Context, refs []allocator.Reference) ([]allo
 }
 
 // Restore implements [allocator.Backend]. That the other place has another ID is no conflict:
-// this one counts.
+// this one counts. But an ID that is gone here is not made again while it is in quarantine there
+// after other labels.
 func (b *Backend) Restore(ctx context.Context, ref allocator.Reference) error {
+	// If the other place is away the ID comes back all the same: pods have it.
+	bounded, cancel := context.WithTimeout(ctx, otherTimeout)
+	defer cancel()
+	if there, ok, err := b.other.Occupant(bounded, ref.ID); err == nil && ok && there.Quarantined && there.Key != ref.Key.GetKey() {
+		here, ok, err := b.reads.Occupant(ctx, ref.ID)
+		if err != nil {
+			return err
+		}
+		if !ok || here.Quarantined {
+			return &allocator.ConflictError{Key: ref.Key.GetKey(), Held: ref.ID, Owner: there.Key, Quarantined: true}
+		}
+	}
 	if err := b.reads.Restore(ctx, ref); err != nil {
 		return err
 	}

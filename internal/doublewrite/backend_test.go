@@ -2,6 +2,7 @@ package doublewrite_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strconv"
@@ -36,11 +37,12 @@ type places struct {
 	server *kubeapi.Server
 	store  kvstore.Backend
 	client *k8s.Client
+	last   allocator.ID
 }
 
 func newPlaces(t *testing.T) *places {
 	t.Helper()
-	p := &places{T: t, etcd: kvstoretest.StartEtcd(t), server: kubeapi.Start(t)}
+	p := &places{T: t, etcd: kvstoretest.StartEtcd(t), server: kubeapi.Start(t), last: last}
 	p.server.DefineResources()
 	p.store = p.open()
 	var err error
@@ -84,7 +86,7 @@ func (p *places) backend(name, mode string) allocator.Backend {
 	if err != nil {
 		p.Fatal(err)
 	}
-	objects, err := identities.New(identities.Config{Client: client, First: first, Last: last, KeyType: allocator.StringKey(""), Node: name, Namespace: "default"})
+	objects, err := identities.New(identities.Config{Client: client, First: first, Last: p.last, KeyType: allocator.StringKey(""), Node: name, Namespace: "default"})
 	if err != nil {
 		p.Fatal(err)
 	}
@@ -104,7 +106,7 @@ func (p *places) backend(name, mode string) allocator.Backend {
 // agent is an allocator as one node runs it.
 func (p *places) agent(name, mode string) *allocator.Allocator {
 	p.Helper()
-	a, err := allocator.NewAllocator(allocator.StringKey(""), p.backend(name, mode), allocator.WithMin(first), allocator.WithMax(last),
+	a, err := allocator.NewAllocator(allocator.StringKey(""), p.backend(name, mode), allocator.WithMin(first), allocator.WithMax(p.last),
 		allocator.WithMasterKeyProtection(), allocator.WithSyncInterval(time.Second))
 	if err != nil {
 		p.Fatal(err)
@@ -213,11 +215,11 @@ func TestDoubleWrite(t *testing.T) {
 		{"reading either", []string{readKeys, readObjects, readKeys, readObjects}},
 		{"from both to objects", []string{readObjects, objectsOnly, readObjects, objectsOnly}},
 	} {
-		t.Run(s.name, func(t *testing.T) { race(&places{t, p.etcd, p.server, p.store, p.client}, s.modes) })
+		t.Run(s.name, func(t *testing.T) { race(&places{t, p.etcd, p.server, p.store, p.client, last}, s.modes) })
 	}
-	t.Run("other labels have the ID", func(t *testing.T) { taken(&places{t, p.etcd, p.server, p.store, p.client}) })
-	t.Run("one place has it", func(t *testing.T) { oneHasIt(&places{t, p.etcd, p.server, p.store, p.client}) })
-	t.Run("one place is away", func(t *testing.T) { away(&places{t, p.etcd, p.server, p.store, p.client}) })
+	t.Run("other labels have the ID", func(t *testing.T) { taken(&places{t, p.etcd, p.server, p.store, p.client, last}) })
+	t.Run("one place has it", func(t *testing.T) { oneHasIt(&places{t, p.etcd, p.server, p.store, p.client, last}) })
+	t.Run("one place is away", func(t *testing.T) { away(&places{t, p.etcd, p.server, p.store, p.client, last}) })
 }
 
 // race has agents of all modes that meet during a rolling restart go for the same labels at once.
@@ -341,5 +343,224 @@ func away(p *places) {
 		tt.start()
 		p.allocate(b, fresh)
 		p.agree(known, fresh)
+	}
+}
+
+// collect has a key of the store collected that nobody refers to: its ID is in quarantine then.
+func (p *places) collect(id allocator.ID) {
+	p.Helper()
+	gc, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{
+		Store: p.store, BasePath: storekeys.IdentitiesPrefix, KeyType: allocator.StringKey(""), Quarantine: time.Hour,
+	})
+	if err != nil {
+		p.Fatal(err)
+	}
+	var seen map[allocator.ID]int64
+	for range 2 {
+		if seen, _, err = gc.RunGC(p.Context(), nil, allocator.Range{Min: id, Max: id}, seen); err != nil {
+			p.Fatal(err)
+		}
+	}
+	if !p.restsInStore(id) {
+		p.Fatalf("%s was not collected", id)
+	}
+}
+
+func (p *places) restsInStore(id allocator.ID) bool {
+	p.Helper()
+	l, err := p.store.List(context.Background(), storekeys.IdentitiesPrefix+"/rest/"+id.String())
+	if err != nil {
+		p.Fatal(err)
+	}
+	return len(l.Pairs) > 0
+}
+
+// putKey writes an ID into the store that nobody refers to.
+func (p *places) putKey(id allocator.ID, set string) {
+	p.Helper()
+	if err := kvstore.Put(context.Background(), p.store, storekeys.IdentitiesPrefix+"/id/"+id.String(), []byte(set), kvstore.Permanent); err != nil {
+		p.Fatal(err)
+	}
+}
+
+// putResting writes the object of an ID in quarantine.
+func (p *places) putResting(id allocator.ID, set string) {
+	p.Helper()
+	o := &v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: id.String()}, SecurityLabels: map[string]string{"key": set}}
+	identities.Quarantine(o, set, time.Now())
+	if err := p.client.UrgentV2.Post().Resource(v2.ResourceIdentities).Body(o).Do(context.Background()).Error(); err != nil {
+		p.Fatal(err)
+	}
+}
+
+func (p *places) restsAsObject(id allocator.ID) bool {
+	p.Helper()
+	o := &v2.CiliumIdentity{}
+	if err := p.client.UrgentV2.Get().Resource(v2.ResourceIdentities).Name(id.String()).Do(context.Background()).Into(o); err != nil {
+		p.Fatal(err)
+	}
+	_, _, ok := identities.Quarantined(o)
+	return ok
+}
+
+// source is an allocator whose cache is behind, and that would pick these IDs.
+type source struct {
+	known allocator.ID
+	picks []allocator.ID
+}
+
+func (s *source) Known(string) allocator.ID           { return s.known }
+func (s *source) Taken(allocator.ID)                  {}
+func (s *source) Quarantined(allocator.ID, time.Time) {}
+func (s *source) Pick() (allocator.ID, error) {
+	if len(s.picks) == 0 {
+		return allocator.NoID, allocator.ErrExhausted
+	}
+	id := s.picks[0]
+	s.picks = s.picks[1:]
+	return id, nil
+}
+
+// discard observes a backend.
+type discard struct{ listed chan struct{} }
+
+func (d discard) OnListDone(int64)           { close(d.listed) }
+func (discard) OnUpsert(allocator.Mapping)   {}
+func (discard) OnDelete(allocator.ID, int64) {}
+func (discard) OnReferencesLost([]string)    {}
+
+// follow has a backend know both places.
+func (p *places) follow(b allocator.Backend) {
+	p.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	d, done := discard{make(chan struct{})}, make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = b.ListAndWatch(ctx, d)
+	}()
+	p.Cleanup(func() {
+		cancel()
+		<-done
+	})
+	<-d.listed
+}
+
+// TestQuarantineOfEitherPlace: an ID that is in quarantine in one place is given to no other labels
+// in both, and its record stays; its own labels get it back.
+func TestQuarantineOfEitherPlace(t *testing.T) {
+	testenv.CheckLeaks(t)
+	shared := newPlaces(t)
+	for i, mode := range []string{readKeys, readObjects} {
+		scenario := func(name string, f func(p *places, set, other string)) {
+			t.Run(mode+"/"+name, func(t *testing.T) {
+				text := strings.ReplaceAll(name, " ", "-") + strconv.Itoa(i)
+				f(&places{t, shared.etcd, shared.server, shared.store, shared.client, last}, "new-"+text, "old-"+text)
+			})
+		}
+		node := fmt.Sprint("192.0.2.4", i)
+		scenario("collected in the store", func(p *places, set, other string) {
+			id := p.firstOf(set)
+			p.putKey(id, other)
+			p.collect(id)
+			if got := p.allocate(p.agent(node, mode), set); got == id || !p.restsInStore(id) {
+				p.Errorf("%s has %s; %s is in quarantine: %t", set, got, id, p.restsInStore(id))
+			}
+			p.agreeOn(set)
+		})
+		scenario("its own labels", func(p *places, set, _ string) {
+			id := p.firstOf(set)
+			p.putKey(id, set)
+			p.collect(id)
+			if got := p.allocate(p.agent(node, mode), set); got != id || p.restsInStore(id) {
+				p.Errorf("%s has %s; %s is in quarantine: %t", set, got, id, p.restsInStore(id))
+			}
+			p.agreeOn(set)
+		})
+		// As somebody leaves it who crashed between the two writes, and was frozen before.
+		scenario("collected in the store and an object", func(p *places, set, other string) {
+			id := p.firstOf(set)
+			p.putKey(id, other)
+			p.collect(id)
+			p.putObject(id, set)
+			got := p.allocate(p.agent(node, mode), set)
+			if (got == id) != (mode == readObjects) || !p.restsInStore(id) {
+				p.Errorf("%s has %s; %s is in quarantine: %t", set, got, id, p.restsInStore(id))
+			}
+		})
+		scenario("an object that rests", func(p *places, set, other string) {
+			id := p.firstOf(set)
+			p.putResting(id, other)
+			b := p.backend(node, mode)
+			p.follow(b)
+			// The cache is behind: what it knows has been collected.
+			a, err := b.Acquire(p.Context(), allocator.StringKey(set), &source{known: 65000, picks: []allocator.ID{id, id, id, id}})
+			if err != nil || a.ID == id || a.ID == allocator.NoID || !p.restsAsObject(id) {
+				p.Errorf("%s has %+v, %v", set, a, err)
+			}
+			p.agreeOn(set)
+		})
+		scenario("a key of other labels that has no object", func(p *places, set, other string) {
+			p.putObject(allocator.ID(7000+i), other) // in the other place they have another one
+			p.putKeys(p.firstOf(set), other)
+			if got := p.allocate(p.agent(node, mode), set); got == p.firstOf(set) {
+				p.Errorf("%s has %s", set, got)
+			}
+			p.agreeOn(set)
+		})
+		scenario("a reference is restored", func(p *places, set, other string) {
+			id := p.firstOf(set)
+			if mode == readKeys {
+				p.putResting(id, other)
+			} else {
+				p.putKey(id, other)
+				p.collect(id)
+			}
+			b := p.backend(node, mode)
+			p.follow(b)
+			var c *allocator.ConflictError
+			if err := b.Restore(p.Context(), allocator.Reference{ID: id, Key: allocator.StringKey(set)}); !errors.As(err, &c) {
+				p.Errorf("restored: %v", err)
+			}
+			if keys, objects := p.ids(); len(keys[set])+len(objects[set]) > 0 {
+				p.Errorf("%s has %v, %v", set, keys[set], objects[set])
+			}
+		})
+	}
+}
+
+// agreeOn checks that a set has one ID, the same in both places.
+func (p *places) agreeOn(set string) {
+	p.Helper()
+	keys, objects := p.ids()
+	if diff := cmp.Diff(keys[set], objects[set]); diff != "" || len(keys[set]) != 1 {
+		p.Errorf("%s (-keys +objects): %s", set, diff)
+	}
+}
+
+// TestQuarantineIsTheLastResort: if no ID is free in both places, one in quarantine is given to other
+// labels, and none that has labels in either place.
+func TestQuarantineIsTheLastResort(t *testing.T) {
+	testenv.CheckLeaks(t)
+	for _, mode := range []string{readKeys, readObjects} {
+		t.Run(mode, func(t *testing.T) {
+			p := newPlaces(t)
+			p.last = first + 3
+			p.putKeys(first, "in-keys")
+			p.putObject(first+1, "in-objects")
+			p.putKey(first+2, "collected")
+			p.collect(first + 2)
+			p.putResting(first+3, "rests")
+			p.putKeys(first+3, "rests") // it is in use in the store
+			a := p.agent("192.0.2.1", mode)
+			if got := p.allocate(a, "new"); got != first+2 || p.restsInStore(got) {
+				t.Errorf("new has %s", got)
+			}
+			p.agreeOn("new")
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+			defer cancel()
+			if got, _, err := a.Allocate(ctx, allocator.StringKey("another")); err == nil {
+				t.Errorf("another has %s", got)
+			}
+		})
 	}
 }

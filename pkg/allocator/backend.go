@@ -27,8 +27,8 @@ type Backend interface {
 	Check(ctx context.Context, refs []Reference) ([]Reference, error)
 
 	// Restore writes a reference of this node, and the ID itself if it is missing. If the store
-	// has another ID in force for the key, or another key for the ID, it changes nothing
-	// and returns a [*ConflictError]. The other key of an edited ID is reverted if no node
+	// has another ID in force for the key, or another key for the ID, or the ID in quarantine
+	// after another key, it changes nothing and returns a [*ConflictError]. The other key of an edited ID is reverted if no node
 	// uses it.
 	Restore(ctx context.Context, ref Reference) error
 

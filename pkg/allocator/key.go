@@ -51,12 +51,18 @@ type ConflictError struct {
 	InForce ID
 	// Owner is the key that the store has for Held, if it is not Key.
 	Owner string
+	// Quarantined means that Owner has Held no more, and that no other key is given it yet. Owner may
+	// be "" then, which is not known.
+	Quarantined bool
 	// Revision is that of the change by which the store gave Held to Owner, 0 if it is not known.
 	Revision int64
 }
 
 // Error implements error.
 func (e *ConflictError) Error() string {
+	if e.Quarantined {
+		return fmt.Sprintf("ID %s of key %q is in quarantine after key %q", e.Held, e.Key, e.Owner)
+	}
 	if e.Owner != "" {
 		return fmt.Sprintf("ID %s of key %q now belongs to key %q", e.Held, e.Key, e.Owner)
 	}

@@ -108,7 +108,7 @@ func (b *KVStoreBackend) Acquire(ctx context.Context, key AllocatorKey, ids IDSo
 	if err != nil {
 		return Acquired{}, err
 	}
-	a := Acquired{ID: s.id, IsNew: s.fresh, Final: p.yielded >= maxYields}
+	a := Acquired{ID: s.id, IsNew: s.fresh && !s.reused, Final: p.yielded >= maxYields}
 	switch {
 	case s.creates:
 		a.Revision = r.Revision
@@ -168,7 +168,7 @@ func (b *KVStoreBackend) execute(ctx context.Context, p *plan, ids IDSource) (st
 			return s, r, nil
 		}
 		last, v = s, p.see(s, r)
-		if v.quarantined && s.fresh {
+		if s.fresh && p.restsForOthers(v) {
 			if err := b.learnQuarantined(ctx, p, ids); err != nil {
 				return step{}, kvstore.TxnResult{}, err
 			}

@@ -197,7 +197,11 @@ func (b *KVStoreBackend) collect(ctx context.Context, list []dead) (deleted int,
 			txn.Then = append(txn.Then, kvstore.DeleteOp(b.paths.marker(d.key)))
 		}
 		if b.quarantine > 0 {
-			txn.Then = append(txn.Then, b.putQuarantined(d.id, now))
+			was := d.key
+			if d.rewritten { // nodes may take it for another key's
+				was = ""
+			}
+			txn.Then = append(txn.Then, kvstore.PutOp(b.paths.quarantined(d.id), EncodeQuarantine(was, now), kvstore.Permanent))
 		}
 	}
 	if len(ready) == 0 {

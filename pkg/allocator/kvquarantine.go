@@ -13,10 +13,10 @@ import (
 )
 
 // An ID that was collected is in quarantine: RunGC leaves a record of it in the store, rest/<ID>,
-// in the transaction that deletes the master key. The value is the time of that, in RFC 3339. An
-// ID with a record is not made, by any leader, unless no other ID is free. Writers of other
-// programs do not know these records, which stand beside the directories that they read; they use
-// what they remember themselves.
+// in the transaction that deletes the master key. The value is the time of that, in RFC 3339, and
+// behind a space the key that the ID had. An ID with a record is given to no other key, unless no
+// other ID is free; its own key takes it back. Writers of other programs do not know these records,
+// which stand beside the directories that they read; they use what they remember themselves.
 //
 // A record is deleted when its time has passed and every node has released the ID: heard/<node>
 // is the revision up to which the node has observed deletions of IDs and uses none of them any
@@ -26,7 +26,28 @@ import (
 type quarantineRecord struct {
 	id    ID
 	mod   int64
+	value []byte
 	since time.Time // the zero time if it cannot be read: it counts as the longest in quarantine
+}
+
+// EncodeQuarantine returns the value of the record of an ID that was the key's, and has been in
+// quarantine since then. A key of "" is not known.
+func EncodeQuarantine(key string, since time.Time) []byte {
+	value := since.UTC().AppendFormat(nil, time.RFC3339)
+	if key != "" {
+		value = append(append(value, ' '), key...)
+	}
+	return value
+}
+
+// DecodeQuarantine is the inverse of [EncodeQuarantine]. The zero time is one that cannot be read.
+func DecodeQuarantine(value []byte) (key string, since time.Time) {
+	text, key, _ := strings.Cut(string(value), " ")
+	since, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		since = time.Time{}
+	}
+	return key, since
 }
 
 // listQuarantined reads all records.
@@ -41,11 +62,8 @@ func (b *KVStoreBackend) listQuarantined(ctx context.Context) ([]quarantineRecor
 		if err != nil {
 			continue
 		}
-		since, err := time.Parse(time.RFC3339, string(kv.Value))
-		if err != nil {
-			since = time.Time{}
-		}
-		out = append(out, quarantineRecord{id, kv.ModRevision, since})
+		_, since := DecodeQuarantine(kv.Value)
+		out = append(out, quarantineRecord{id, kv.ModRevision, kv.Value, since})
 	}
 	return out, nil
 }
@@ -56,17 +74,38 @@ func (b *KVStoreBackend) learnQuarantined(ctx context.Context, p *plan, ids IDSo
 	if err != nil {
 		return err
 	}
-	p.quarantined = make(map[ID]int64, len(list))
+	p.quarantined = make(map[ID][]byte, len(list))
 	for _, r := range list {
-		p.quarantined[r.id] = r.mod
+		p.quarantined[r.id] = r.value
 		ids.Quarantined(r.id, r.since)
 	}
 	return nil
 }
 
-// putQuarantined returns the write of the record of an ID whose quarantine begins now.
-func (b *KVStoreBackend) putQuarantined(id ID, now time.Time) kvstore.Op {
-	return kvstore.PutOp(b.paths.quarantined(id), now.UTC().AppendFormat(nil, time.RFC3339), kvstore.Permanent)
+// Occupant is whom an ID belongs to.
+type Occupant struct {
+	// Key is the canonical string; "" if it is not known.
+	Key string
+	// Quarantined means that the ID was Key's, and is given to no other yet; Since is from when.
+	Quarantined bool
+	Since       time.Time
+}
+
+// Occupant returns whom the store has an ID for; ok is false if it is free.
+func (b *KVStoreBackend) Occupant(ctx context.Context, id ID) (o Occupant, ok bool, err error) {
+	r, err := b.store.Txn(ctx, kvstore.Txn{Then: []kvstore.Op{kvstore.GetOp(b.paths.id(id)), kvstore.GetOp(b.paths.quarantined(id))}})
+	if err != nil {
+		return o, false, fmt.Errorf("read whom ID %s belongs to: %w", id, err)
+	}
+	switch master, rest := r.Results[0], r.Results[1]; {
+	case len(master) > 0:
+		return Occupant{Key: b.paths.owner(&master[0])}, true, nil
+	case len(rest) > 0:
+		o.Quarantined = true
+		o.Key, o.Since = DecodeQuarantine(rest[0].Value)
+		return o, true, nil
+	}
+	return o, false, nil
 }
 
 // free deletes the records of IDs whose quarantine is over: by the clock of whoever collected them,

@@ -21,7 +21,7 @@ import (
 //	I3  A master key is only made while there is none for the ID, and while no reference to
 //	    the key exists except to that ID.
 //	I4  An ID with a quarantine record is only made by a transaction that knows that record and
-//	    deletes it.
+//	    deletes it: for the key that had the ID, or because no other ID is free.
 //	I5  While another writer holds the key's lock, nothing makes its first reference: it may
 //	    have looked already and found none.
 //
@@ -175,8 +175,8 @@ type view struct {
 	tried    ID
 	// master is the master key of the ID tried; nil if there is none.
 	master *kvstore.KeyValue
-	// quarantined means that the ID tried is in quarantine.
-	quarantined bool
+	// record is that of the quarantine of the ID tried; nil if there is none.
+	record *kvstore.KeyValue
 	// references stand directly under the key's directory.
 	references []reference
 	// locked means that a lock is held or waited for.
@@ -210,8 +210,8 @@ type plan struct {
 	// refused are IDs that turned out to belong to another key, or to nobody, each with the
 	// revision at which they did. A reference written later says that the ID has come back.
 	refused map[ID]int64
-	// quarantined are the IDs in quarantine, with the revision of their records.
-	quarantined map[ID]int64
+	// quarantined are the IDs in quarantine, with their records.
+	quarantined map[ID][]byte
 	// yielded counts how often the plan has waited for references to a younger ID to go.
 	yielded int
 	// marker means that the plan may have written this node's marker, unmarked that there is too
@@ -235,8 +235,8 @@ type step struct {
 	id  ID
 	txn kvstore.Txn
 	// creates means that the transaction makes the master key, fresh that the ID was picked
-	// for it.
-	creates, fresh bool
+	// for it, reused that it was in quarantine.
+	creates, fresh, reused bool
 	// trusted means that the watch has seen the master key, so that it is known to be the oldest.
 	trusted bool
 	// marks means that the transaction only looks, and writes the marker. It also reads the master
@@ -288,8 +288,8 @@ func (p *plan) next(v *view, ids IDSource) (step, error) {
 	if v.master != nil && p.paths.owner(v.master) == p.key {
 		return p.refer(v.tried, v, unchanged...), nil
 	}
-	if p.held != NoID {
-		return p.restore(p.held, unchanged...), nil
+	if p.held != NoID || v.master == nil && v.record != nil && !p.restsForOthers(v) { // its own key takes an ID back
+		return p.restore(v.tried, v.sameRecord(p.paths), unchanged...), nil
 	}
 	if id := p.candidate(ids); id != NoID {
 		s := p.refer(id, v, unchanged...)
@@ -340,10 +340,29 @@ func (p *plan) learn(v *view, ids IDSource) {
 			ids.Taken(v.tried)
 		}
 	}
-	if v.master == nil && p.held == NoID && !v.refers(v.tried) {
-		// The cache is behind: the ID it knows has been collected.
+	if v.master == nil && p.held == NoID && (!v.refers(v.tried) || p.restsForOthers(v)) {
+		// The cache is behind: the ID it knows has been collected. Or a node was cut off for so long
+		// that the ID it refers to has been another key's since.
 		p.refused[v.tried] = v.revision
 	}
+}
+
+// restsForOthers reports whether the ID tried is in quarantine, and was not this key's before.
+func (p *plan) restsForOthers(v *view) bool {
+	return v.record != nil && p.othersRecord(v.record)
+}
+
+func (p *plan) othersRecord(kv *kvstore.KeyValue) bool {
+	was, _ := DecodeQuarantine(kv.Value)
+	return was != p.key
+}
+
+// sameRecord holds if the quarantine of the ID tried is as it was seen.
+func (v *view) sameRecord(p paths) kvstore.Cond {
+	if v.record == nil {
+		return kvstore.Absent(p.quarantined(v.tried))
+	}
+	return kvstore.ValueIs(v.record.Key, v.record.Value)
 }
 
 func (v *view) refers(id ID) bool {
@@ -385,6 +404,10 @@ func (p *plan) clash(v *view) *ConflictError {
 	if v.master != nil && p.paths.owner(v.master) != p.key {
 		return &ConflictError{Key: p.key, Held: p.held, Owner: p.paths.owner(v.master), Revision: v.master.ModRevision}
 	}
+	if v.master == nil && p.restsForOthers(v) {
+		was, _ := DecodeQuarantine(v.record.Value)
+		return &ConflictError{Key: p.key, Held: p.held, Owner: was, Quarantined: true}
+	}
 	for _, r := range v.references {
 		if r.id != p.held {
 			return &ConflictError{Key: p.key, Held: p.held, InForce: r.id}
@@ -406,7 +429,7 @@ func (p *plan) referAlone(id ID) step {
 func (p *plan) join(v *view, witness reference) step {
 	stillThere := kvstore.ValueIs(witness.path, []byte(witness.id.String()))
 	if witness.id == v.tried && v.master == nil {
-		return p.restore(witness.id, stillThere)
+		return p.restore(witness.id, v.sameRecord(p.paths), stillThere)
 	}
 	return p.refer(witness.id, v, stillThere)
 }
@@ -430,10 +453,11 @@ func (p *plan) refer(id ID, v *view, conds ...kvstore.Cond) step {
 	return s
 }
 
-// restore writes the master key of an ID that is in use without one, with this node's reference.
-func (p *plan) restore(id ID, conds ...kvstore.Cond) step {
+// restore writes the master key of an ID that has none, with this node's reference, and ends its
+// quarantine, which record is the condition on.
+func (p *plan) restore(id ID, record kvstore.Cond, conds ...kvstore.Cond) step {
 	return step{id: id, creates: true, txn: kvstore.Txn{
-		If: append([]kvstore.Cond{kvstore.Absent(p.paths.id(id))}, conds...),
+		If: append([]kvstore.Cond{kvstore.Absent(p.paths.id(id)), record}, conds...),
 		Then: p.finish([]kvstore.Op{
 			p.putReference(id), kvstore.PutOp(p.paths.id(id), []byte(p.paths.layout.Encode(p.key)), kvstore.Permanent), kvstore.DeleteOp(p.paths.quarantined(id)),
 		}),
@@ -450,7 +474,7 @@ func (p *plan) mark(id ID) step {
 	s := step{id: id, marks: true, refused: slices.Collect(maps.Keys(p.refused))}
 	s.txn.Then = p.look(id)
 	for _, other := range s.refused {
-		s.txn.Then = append(s.txn.Then, kvstore.GetOp(p.paths.id(other)))
+		s.txn.Then = append(s.txn.Then, kvstore.GetOp(p.paths.id(other)), kvstore.GetOp(p.paths.quarantined(other)))
 	}
 	s.txn.Then = append(s.txn.Then, p.paths.putMarker(p.key))
 	return s
@@ -471,13 +495,13 @@ func (p *plan) create(ids IDSource, conds ...kvstore.Cond) (step, error) {
 	if err != nil {
 		return step{}, err
 	}
-	if mod, ok := p.quarantined[id]; ok {
-		conds = append(conds, kvstore.ModRevisionIs(p.paths.quarantined(id), mod))
-	} else {
-		conds = append(conds, kvstore.Absent(p.paths.quarantined(id)))
+	value, reused := p.quarantined[id]
+	record := kvstore.Absent(p.paths.quarantined(id))
+	if reused {
+		record = kvstore.ValueIs(p.paths.quarantined(id), value)
 	}
-	s := p.restore(id, conds...)
-	s.fresh = true
+	s := p.restore(id, record, conds...)
+	s.fresh, s.reused = true, reused
 	return s, nil
 }
 
@@ -497,14 +521,18 @@ func (p *plan) look(id ID) []kvstore.Op {
 // see reads what a step's transaction showed, by its Else branch or with the marker.
 func (p *plan) see(s step, r kvstore.TxnResult) *view {
 	v := p.paths.shown(p.key, r.Revision, r.Results[readLocks], r.Results[readReferences:])
-	v.tried, v.quarantined, v.marked = s.id, len(r.Results[readQuarantine]) > 0, s.marks
+	v.tried, v.marked = s.id, s.marks
 	if m := r.Results[readMaster]; len(m) > 0 {
 		v.master = &m[0]
 	}
-	masters := r.Results[readReferences+len(v.noValues):]
+	if q := r.Results[readQuarantine]; len(q) > 0 {
+		v.record = &q[0]
+	}
+	more := r.Results[readReferences+len(v.noValues):]
 	for i, id := range s.refused {
-		switch m := masters[i]; {
+		switch m, q := more[2*i], more[2*i+1]; {
 		case len(m) == 0 && !v.refers(id):
+		case len(m) == 0 && len(q) > 0 && p.othersRecord(&q[0]):
 		case len(m) > 0 && p.paths.owner(&m[0]) != p.key:
 		default:
 			delete(p.refused, id)

@@ -1,6 +1,7 @@
 package allocator_test
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -153,13 +154,80 @@ func TestRestoredIDLeavesQuarantine(t *testing.T) {
 	mem := kvstore.NewMemory()
 	store := mem.Client()
 	defer store.Close()
-	put(t, store, "/rest/300", time.Now().Format(time.RFC3339))
+	put(t, store, "/id/300", "key")
+	c := &collectors{T: t, mem: mem, quarantine: time.Hour}
+	c.another()
+	c.round()
+	if stats := c.round(); stats.Quarantined != 1 {
+		t.Fatalf("the round that collects says %+v", stats)
+	}
 	be, _ := backend(t, mem, "192.0.2.1")
+	if o, ok, err := be.Occupant(t.Context(), 300); err != nil || !ok || !o.Quarantined || o.Key != "key" || time.Since(o.Since) > time.Minute {
+		t.Errorf("the ID belongs to %+v, %t, %v", o, ok, err)
+	}
 	if err := be.Restore(t.Context(), allocator.Reference{ID: 300, Key: allocator.StringKey("key")}); err != nil {
 		t.Fatal(err)
 	}
 	if got := records(t, mem); len(got) != 0 {
 		t.Errorf("an ID in use is in quarantine: %q", got)
+	}
+	if o, ok, err := be.Occupant(t.Context(), 300); err != nil || !ok || o.Quarantined || o.Key != "key" {
+		t.Errorf("the ID belongs to %+v, %t, %v", o, ok, err)
+	}
+}
+
+// TestQuarantineAfterOtherKey: a node that was cut off while its ID was collected, given to another
+// key and collected again does not get it back, whatever it does: others may still go by what it
+// meant last. Nor does a node that observes the reference of the first.
+func TestQuarantineAfterOtherKey(t *testing.T) {
+	t.Parallel()
+	for name, was := range map[string]string{"another key": " other", "a key that is not known": ""} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			mem := kvstore.NewMemory()
+			store := mem.Client()
+			defer store.Close()
+			put(t, store, "/rest/300", time.Now().UTC().Format(time.RFC3339)+was)
+			be, _ := backend(t, mem, "192.0.2.1")
+			var c *allocator.ConflictError
+			err := be.Restore(t.Context(), allocator.Reference{ID: 300, Key: allocator.StringKey("key")})
+			if !errors.As(err, &c) || !c.Quarantined || c.Owner != strings.TrimSpace(was) {
+				t.Errorf("restored: %v", err)
+			}
+			put(t, store, "/value/key/192.0.2.9", "300")
+			put(t, store, "/value/key/longer/192.0.2.9", "300") // so that a marker is needed
+			n := newNode(t, mem, "192.0.2.2", allocator.WithMin(300), allocator.WithMax(400))
+			id := n.allocate(t, "key")
+			if id == 300 {
+				t.Errorf("key has the ID in quarantine")
+			}
+			assumed := newNode(t, mem, "192.0.2.3", allocator.WithMin(300), allocator.WithMax(400))
+			if err := assumed.Assume(allocator.StringKey("key"), 300); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "it has the ID in force", func() bool {
+				kv, err := store.Get(t.Context(), base+"/value/key/192.0.2.3")
+				return err == nil && string(kv.Value) == id.String()
+			})
+			if got := records(t, mem); !slices.Equal(got, []string{"300"}) {
+				t.Errorf("in quarantine are %q", got)
+			}
+		})
+	}
+}
+
+// TestKeyTakesItsIDBack: a key whose ID was collected before a node's watch has shown it gets
+// that ID back.
+func TestKeyTakesItsIDBack(t *testing.T) {
+	t.Parallel()
+	mem := kvstore.NewMemory()
+	store := mem.Client()
+	defer store.Close()
+	put(t, store, "/rest/300", time.Now().UTC().Format(time.RFC3339)+" key")
+	be, _ := backend(t, mem, "192.0.2.1")
+	got, err := be.Acquire(t.Context(), allocator.StringKey("key"), known{300, 400})
+	if err != nil || got.ID != 300 || got.IsNew || len(records(t, mem)) != 0 {
+		t.Errorf("key has %+v, %v; in quarantine are %q", got, err, records(t, mem))
 	}
 }
 

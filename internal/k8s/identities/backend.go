@@ -99,6 +99,13 @@ const maxSteps = 64
 
 // Acquire implements [allocator.Backend].
 func (b *Backend) Acquire(ctx context.Context, key allocator.AllocatorKey, ids allocator.IDSource) (allocator.Acquired, error) {
+	return b.AcquireBeside(ctx, key, ids, nil)
+}
+
+// AcquireBeside is Acquire where IDs are kept in another place, too: see [Prober].
+func (b *Backend) AcquireBeside(ctx context.Context, key allocator.AllocatorKey, ids allocator.IDSource,
+	elsewhere func(context.Context, allocator.ID) (allocator.Occupant, bool, error),
+) (allocator.Acquired, error) {
 	text := key.GetKey()
 	if text == "" {
 		return allocator.Acquired{}, errors.New("a key must not be empty")
@@ -116,7 +123,9 @@ func (b *Backend) Acquire(ctx context.Context, key allocator.AllocatorKey, ids a
 			return allocator.Acquired{ID: id}, err
 		}
 	}
-	got, err := b.prober.Probe(ctx, text, security)
+	prober := b.prober
+	prober.Elsewhere = elsewhere
+	got, err := prober.Probe(ctx, text, security)
 	if err != nil {
 		return allocator.Acquired{}, err
 	}
@@ -247,6 +256,21 @@ func (b *Backend) Get(ctx context.Context, key allocator.AllocatorKey) (allocato
 		return allocator.NoID, err
 	}
 	return b.index.oldest(key.GetKey()), nil
+}
+
+// Occupant returns whom an ID belongs to according to the server; ok is false if it is free.
+func (b *Backend) Occupant(ctx context.Context, id allocator.ID) (o allocator.Occupant, ok bool, err error) {
+	got, err := b.objects.Get(ctx, id.String(), metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return o, false, nil
+	}
+	if err != nil {
+		return o, false, fmt.Errorf("read identity %s: %w", id, err)
+	}
+	if was, since, quarantined := Quarantined(got); quarantined {
+		return allocator.Occupant{Key: was, Quarantined: true, Since: since}, true, nil
+	}
+	return allocator.Occupant{Key: b.text(got)}, true, nil
 }
 
 // GetByID implements [allocator.Backend].

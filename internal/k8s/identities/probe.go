@@ -58,6 +58,9 @@ type Prober struct {
 	// Seal, if not nil, reports whether an object may be written for no other reason than that it
 	// has no digest.
 	Seal func() bool
+	// Elsewhere, if not nil, returns whom an ID belongs to in another place where identities are
+	// kept, too. One that is other labels' there is treated as if it were here.
+	Elsewhere func(context.Context, allocator.ID) (o allocator.Occupant, ok bool, err error)
 }
 
 // Taken is the outcome of [Prober.Probe].
@@ -94,6 +97,14 @@ func (p *Prober) Probe(ctx context.Context, text string, security map[string]str
 			}
 			continue
 		}
+		if o, others, err := p.elsewhere(ctx, id, text, &steps); err != nil {
+			return Taken{}, err
+		} else if others {
+			if o.Quarantined {
+				candidates = append(candidates, candidate{id, o.Since})
+			}
+			continue
+		}
 		got, other, err := p.try(ctx, id, text, security, &steps)
 		if err != nil || other == nil {
 			return got, err
@@ -106,11 +117,29 @@ func (p *Prober) Probe(ctx context.Context, text string, security map[string]str
 	// identity.
 	slices.SortStableFunc(candidates, func(x, y candidate) int { return x.since.Compare(y.since) })
 	for _, r := range candidates {
+		if o, others, err := p.elsewhere(ctx, r.id, text, &steps); err != nil {
+			return Taken{}, err
+		} else if others && !o.Quarantined {
+			continue
+		}
 		if got, err := p.takeOver(ctx, r.id, text, security, &steps); err != nil || got.ID != allocator.NoID {
 			return got, err
 		}
 	}
 	return Taken{}, p.exhausted()
+}
+
+// elsewhere returns whom an ID belongs to in the other place; others is false if it is free there,
+// or belongs to these labels.
+func (p *Prober) elsewhere(ctx context.Context, id allocator.ID, text string, steps *int) (o allocator.Occupant, others bool, err error) {
+	if p.Elsewhere == nil {
+		return o, false, nil
+	}
+	if *steps--; *steps < 0 {
+		return o, false, fmt.Errorf("labels %s: %w", text, allocator.ErrContended)
+	}
+	o, ok, err := p.Elsewhere(ctx, id)
+	return o, ok && o.Key != text, err
 }
 
 func (p *Prober) exhausted() error {
@@ -241,7 +270,7 @@ func (p *Prober) Restore(ctx context.Context, id allocator.ID, text string, secu
 		if !quarantined {
 			owner = p.Text(other)
 		}
-		return Taken{}, &allocator.ConflictError{Key: text, Held: id, Owner: owner}
+		return Taken{}, &allocator.ConflictError{Key: text, Held: id, Owner: owner, Quarantined: quarantined}
 	}
 	return got, err
 }

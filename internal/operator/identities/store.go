@@ -37,7 +37,6 @@ type Keys struct {
 // references stand side by side, until the lease of the one that is gone has run out.
 type keyStore struct {
 	rules   *Rules
-	store   kvstore.Backend
 	backend *allocator.KVStoreBackend
 	alloc   *allocator.Allocator
 	log     *slog.Logger
@@ -57,7 +56,7 @@ func newKeyStore(cfg Keys, rules *Rules, log *slog.Logger) (*keyStore, error) {
 	if cfg.Suffix == "" {
 		return nil, errors.New("identities in a key-value store: this process needs a name of its own")
 	}
-	h := &keyStore{rules: rules, store: cfg.Store, backend: b, log: log, followed: make(chan struct{})}
+	h := &keyStore{rules: rules, backend: b, log: log, followed: make(chan struct{})}
 	opts := []allocator.AllocatorOption{
 		allocator.WithMin(allocator.ID(rules.First)), allocator.WithMax(allocator.ID(rules.Last)), allocator.WithMasterKeyProtection(), allocator.WithLogger(log),
 	}
@@ -102,15 +101,14 @@ func (h *keyStore) make(ctx context.Context, st step) (made, error) {
 }
 
 // restore has the allocator go on with the ID as if this process had had it before. If it has
-// become others', the allocator takes another one. One in quarantine is not taken: the record does
-// not say after which labels.
+// become others', the allocator takes another one. One in quarantine after other labels is not taken.
 func (h *keyStore) restore(ctx context.Context, st step) (made, error) {
-	_, err := h.store.Get(ctx, kvstore.JoinKey(storekeys.IdentitiesPrefix, "rest", decimal(st.id)))
-	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
-		return made{}, fmt.Errorf("read whether ID %d is in quarantine: %w", st.id, err)
+	o, _, err := h.backend.Occupant(ctx, allocator.ID(st.id))
+	if err != nil {
+		return made{}, err
 	}
-	if err == nil {
-		h.log.Warn("an identity in use was collected and is in quarantine: its labels get another one", "identity", st.id, "labels", st.labels)
+	if o.Quarantined && o.Key != st.text {
+		h.log.Warn("an identity in use is in quarantine after other labels: its labels get another one", "identity", st.id, "labels", st.labels, "after", o.Key)
 		return h.make(ctx, st)
 	}
 	if err := h.alloc.Assume(k8sids.Key{Set: st.labels}, allocator.ID(st.id)); err != nil {
