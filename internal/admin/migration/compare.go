@@ -5,6 +5,9 @@
 // labels that have another ID there, are reported and left alone. So a copy may be broken off
 // and begun again at any time, and run while nodes go on: what was copied is found to be the same.
 //
+// IDs in quarantine are copied as such: else they would be free in the other place while nodes still
+// go by what they meant.
+//
 // The package keeps nothing and starts no goroutine.
 package migration
 
@@ -13,6 +16,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/internal/k8s/identities"
@@ -31,10 +35,19 @@ type Identity struct {
 // Place is what one place has.
 type Place struct {
 	Identities []Identity
+	// Quarantined are IDs that are given to no other labels than they had yet, since when.
+	Quarantined []Quarantined
 	// Faulty are names and keys that are there and are no identities.
 	Faulty []string
 	// Foreign counts identities with IDs of other clusters.
 	Foreign int
+}
+
+// Quarantined is an ID in quarantine, and the labels that it had; "" if these are not known.
+type Quarantined struct {
+	ID     allocator.ID
+	Labels string
+	Since  time.Time
 }
 
 // Conflict is an identity that the other place cannot have too.
@@ -56,6 +69,27 @@ type Difference struct {
 	Conflicts []Conflict
 	// Extra are those of the second place that the first lacks.
 	Extra []Identity
+}
+
+// CompareQuarantined returns which IDs in quarantine of one place are free in another one, and which
+// are other labels' there.
+func CompareQuarantined(from []Quarantined, to Place) (free []Quarantined, conflicts []Conflict) {
+	owner, quarantined := map[allocator.ID]string{}, map[allocator.ID]bool{}
+	for _, i := range to.Identities {
+		owner[i.ID] = i.Labels
+	}
+	for _, q := range to.Quarantined {
+		quarantined[q.ID] = true
+	}
+	for _, q := range from {
+		switch there, used := owner[q.ID]; {
+		case used && there != q.Labels:
+			conflicts = append(conflicts, Conflict{Identity: Identity{ID: q.ID, Labels: q.Labels}, Owner: there})
+		case !used && !quarantined[q.ID]:
+			free = append(free, q)
+		}
+	}
+	return free, conflicts
 }
 
 // Compare compares what one place has with what another one has.
@@ -102,18 +136,15 @@ func Compare(from, to []Identity) Difference {
 	return d
 }
 
-// ofObject returns what an object stands for. It is not ok if it is no identity: an ID that
-// is in quarantine, or a fault.
-func ofObject(o *v2.CiliumIdentity) (i Identity, ok, faulty bool) {
-	if _, _, quarantined := identities.Quarantined(o); quarantined {
-		return Identity{}, false, false
-	}
+// ofObject returns what an object stands for, which is not in quarantine. It is not ok if that is no
+// identity.
+func ofObject(o *v2.CiliumIdentity) (i Identity, ok bool) {
 	id, err := allocator.ParseID(o.Name)
 	text := canonical(o.SecurityLabels)
 	if intact, known := identities.Intact(o); err != nil || text == "" || known && !intact { // an edit never counts
-		return Identity{}, false, true
+		return Identity{}, false
 	}
-	return Identity{ID: id, Labels: text, age: o.CreationTimestamp.Unix()}, true, false
+	return Identity{ID: id, Labels: text, age: o.CreationTimestamp.Unix()}, true
 }
 
 // canonical returns the canonical form of an object's labels, "" if they are no labels.

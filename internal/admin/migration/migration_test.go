@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -280,5 +281,110 @@ func TestMigrate(t *testing.T) {
 	after, err := keys.read(t.Context())
 	if d := Compare(before.Identities, after.Identities); err != nil || d.Same != total || len(d.Extra) > 0 {
 		t.Errorf("there and back again: %+v, %v", d, err)
+	}
+}
+
+// TestMigrateQuarantine: an ID that is in quarantine in one place is in quarantine in the other one
+// afterwards, in both directions; its own labels take it back there, and no others get it.
+func TestMigrateQuarantine(t *testing.T) {
+	testenv.CheckLeaks(t)
+	server := kubeapi.Start(t)
+	server.DefineResources()
+	cfg := etcd.Defaults()
+	cfg.Endpoints, cfg.QPS = []string{kvstoretest.StartEtcd(t).Endpoint()}, 0
+	store, err := etcd.New(t.Context(), cfg, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { store.Close() })
+	client, err := k8s.New(server.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys := Keys{Store: store, First: 256, Last: 65535}
+	objects := Objects{Client: client.UrgentV2, First: 256, Last: 65535}
+	since := time.Now().Add(-time.Minute).UTC().Truncate(time.Second)
+	rest := func(id, name string) {
+		t.Helper()
+		if err := kvstore.Put(t.Context(), store, quarantines+id, allocator.EncodeQuarantine(canon(name), since), kvstore.Permanent); err != nil {
+			t.Fatal(err)
+		}
+	}
+	create := func(id allocator.ID, name string) {
+		t.Helper()
+		if c, err := objects.write(t.Context(), Identity{ID: id, Labels: canon(name)}); err != nil || c != nil {
+			t.Fatalf("%+v, %v", c, err)
+		}
+	}
+	rest("300", "a")
+	rest("301", "b")
+	create(301, "b") // not collected there yet
+	rest("302", "c")
+	create(302, "other")
+	rest("303", "d")
+	if err := objects.quarantine(t.Context(), Quarantined{303, canon("d"), since}); err != nil {
+		t.Fatal(err)
+	}
+	rest("70000", "of-another-cluster")
+	// Somebody wrote the labels in another order.
+	odd := "k8s:io.kubernetes.pod.namespace=team;k8s:app=e;"
+	if err := kvstore.Put(t.Context(), store, storekeys.IdentitiesPrefix+"/id/304", []byte(odd), kvstore.Permanent); err != nil {
+		t.Fatal(err)
+	}
+	for _, write := range []bool{false, true} {
+		r, err := ToObjects(t.Context(), keys, objects, Options{Write: write})
+		want := Report{Total: 1, Quarantined: 4, Free: 1, Missing: 1, Extra: 2}
+		if write {
+			want.Free, want.Missing, want.Copied = 0, 0, 1
+		}
+		if diff := cmp.Diff(want, r, cmpopts.IgnoreFields(Report{}, "Conflicts", "Faulty")); err != nil || diff != "" {
+			t.Errorf("write %t: %v (-want +got):\n%s", write, err, diff)
+		}
+		if len(r.Conflicts) != 1 || r.Conflicts[0].ID != 302 || r.Conflicts[0].Owner != canon("other") || len(r.Faulty) > 0 {
+			t.Errorf("conflicts %+v, faulty %v", r.Conflicts, r.Faulty)
+		}
+	}
+	resting := func(from place) (ids []allocator.ID) {
+		t.Helper()
+		p, err := from.read(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, q := range p.Quarantined {
+			ids = append(ids, q.ID)
+			if !q.Since.Equal(since) || q.Labels == "" {
+				t.Errorf("in quarantine: %+v", q)
+			}
+		}
+		return ids
+	}
+	if diff := cmp.Diff([]allocator.ID{300, 303}, resting(objects)); diff != "" {
+		t.Errorf("in quarantine as objects (-want +got): %s", diff)
+	}
+	for _, other := range []string{"a", "stranger"} {
+		c, err := objects.write(t.Context(), Identity{ID: 300, Labels: canon(other)})
+		if err != nil || (c == nil) != (other == "a") {
+			t.Errorf("300 for %s: %+v, %v", other, c, err)
+		}
+	}
+	// Back: the store knows nothing.
+	if err := kvstore.DeletePrefix(t.Context(), store, storekeys.IdentitiesPrefix+"/"); err != nil {
+		t.Fatal(err)
+	}
+	r, err := ToKeys(t.Context(), objects, keys, Options{Write: true})
+	if diff := cmp.Diff(Report{Total: 4, Copied: 4, Quarantined: 1, Complete: true}, r, cmpopts.EquateEmpty()); err != nil || diff != "" {
+		t.Errorf("back: %v (-want +got):\n%s", err, diff)
+	}
+	if diff := cmp.Diff([]allocator.ID{303}, resting(keys)); diff != "" {
+		t.Errorf("in quarantine in the store (-want +got): %s", diff)
+	}
+	for _, other := range []string{"stranger", "d"} {
+		c, err := keys.write(t.Context(), Identity{ID: 303, Labels: canon(other)})
+		if err != nil || (c == nil) != (other == "d") {
+			t.Errorf("303 for %s: %+v, %v", other, c, err)
+		}
+	}
+	if ids := resting(keys); len(ids) > 0 {
+		t.Errorf("in quarantine and in use: %v", ids)
 	}
 }

@@ -26,13 +26,18 @@ type Report struct {
 	Copied  int `json:"copied"`
 	Missing int `json:"missing"`
 	// Extra are only where they are copied to.
-	Extra     int        `json:"extra"`
-	Conflicts []Conflict `json:"conflicts"`
+	Extra int `json:"extra"`
+	// Quarantined are IDs that are in quarantine where they are copied from, Free those of them that
+	// are free in the other place yet.
+	Quarantined int        `json:"quarantined"`
+	Free        int        `json:"free"`
+	Conflicts   []Conflict `json:"conflicts"`
 	// Faulty are names and keys, in the place that is copied from, that are no identities.
 	Faulty []string `json:"faulty"`
 	// Foreign identities have IDs of other clusters, and are left alone.
 	Foreign int `json:"foreign"`
-	// Complete says that every identity is in both places, under its ID.
+	// Complete says that every identity is in both places, under its ID, and every ID in quarantine is
+	// free in neither.
 	Complete bool `json:"complete"`
 }
 
@@ -51,9 +56,14 @@ func ToKeys(ctx context.Context, from Objects, to Keys, opts Options) (Report, e
 }
 
 func run(ctx context.Context, from, to place, opts Options) (Report, error) {
-	r, missing, err := look(ctx, from, to)
+	r, missing, free, err := look(ctx, from, to)
 	if err != nil || !opts.Write {
 		return r, err
+	}
+	for _, q := range free {
+		if err := to.quarantine(ctx, q); err != nil {
+			return r, err
+		}
 	}
 	report := func(done int) {
 		if opts.Progress != nil {
@@ -96,7 +106,7 @@ func run(ctx context.Context, from, to place, opts Options) (Report, error) {
 		}
 	}
 	// What counts is what is there now.
-	after, _, err := look(ctx, from, to)
+	after, _, _, err := look(ctx, from, to)
 	after.Copied = done
 	after.Same = max(0, after.Same-done)
 	for _, c := range conflicts {
@@ -113,19 +123,22 @@ func run(ctx context.Context, from, to place, opts Options) (Report, error) {
 }
 
 // look compares two places.
-func look(ctx context.Context, from, to place) (Report, []Identity, error) {
+func look(ctx context.Context, from, to place) (r Report, missing []Identity, free []Quarantined, err error) {
 	source, err := from.read(ctx)
 	if err != nil {
-		return Report{}, nil, err
+		return r, nil, nil, err
 	}
 	target, err := to.read(ctx)
 	if err != nil {
-		return Report{}, nil, err
+		return r, nil, nil, err
 	}
 	d := Compare(source.Identities, target.Identities)
-	r := Report{
+	free, conflicts := CompareQuarantined(source.Quarantined, target)
+	d.Conflicts = append(d.Conflicts, conflicts...)
+	r = Report{
+		Quarantined: len(source.Quarantined), Free: len(free),
 		Total: len(source.Identities), Same: d.Same, Missing: len(d.Missing), Extra: len(d.Extra), Conflicts: d.Conflicts, Faulty: source.Faulty, Foreign: source.Foreign,
-		Complete: len(d.Missing) == 0 && len(d.Conflicts) == 0,
+		Complete: len(d.Missing) == 0 && len(d.Conflicts) == 0 && len(free) == 0,
 	}
 	if r.Conflicts == nil {
 		r.Conflicts = []Conflict{}
@@ -133,5 +146,5 @@ func look(ctx context.Context, from, to place) (Report, []Identity, error) {
 	if r.Faulty == nil {
 		r.Faulty = []string{}
 	}
-	return r, d.Missing, nil
+	return r, d.Missing, free, nil
 }

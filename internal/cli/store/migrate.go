@@ -42,7 +42,8 @@ func MigrateCommand(a *command.App, open Opener) *cobra.Command {
 		Use:   "identity --to crd|kvstore",
 		Short: "Copy identities between a key-value store and Kubernetes objects, with their IDs",
 		Long: `Copy identities from a key-value store into CiliumIdentity objects, or back. Each
-keeps its ID. Nothing is deleted or changed: conflicts are reported.
+keeps its ID, and an ID in quarantine stays so. Nothing is deleted or changed:
+conflicts are reported.
 
 You can interrupt it and run it again; existing entries stay as they are. Run it while
 agents write to both places (--identity-allocation-mode=doublewrite-...), so that new
@@ -141,6 +142,9 @@ func writeMigration(a *command.App, w io.Writer, f *migrateFlags, r migration.Re
 	}
 	if r.Foreign > 0 {
 		t.Add("Of others", fmt.Sprintf("%d with IDs of other clusters, left alone", r.Foreign))
+	}
+	if r.Quarantined > 0 {
+		t.Add("Quarantined", fmt.Sprintf("%d IDs, %d of them free in %s", r.Quarantined, r.Free, f.to))
 	}
 	for _, name := range r.Faulty {
 		t.Add("No identity", output.Warn.Cell(name))
