@@ -36,6 +36,7 @@ package consul
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -88,7 +89,20 @@ func newClient(cfg Config, log *slog.Logger) (*Client, error) {
 	if cfg.CAFile != "" || cfg.CertFile != "" {
 		settings.Scheme = "https"
 	}
-	consul, err := api.NewClient(settings)
+	var err error
+	if settings.HttpClient, err = api.NewHttpClient(settings.Transport, settings.TLSConfig); err == nil && cfg.TokenFile != "" {
+		settings.HttpClient.Transport = freshToken{settings.HttpClient.Transport, cfg.TokenFile}
+	}
+	if err == nil && cfg.CertFile != "" { // as it is at each handshake
+		settings.Transport.TLSClientConfig.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			pair, err := tls.LoadX509KeyPair(cfg.CertFile, cfg.KeyFile)
+			return &pair, err
+		}
+	}
+	var consul *api.Client
+	if err == nil {
+		consul, err = api.NewClient(settings)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("consul: %w", err)
 	}
@@ -149,6 +163,9 @@ func (c *Client) list(ctx context.Context, prefix string) (kvstore.Listing, uint
 		return kvstore.Listing{}, 0, err
 	}
 	pairs, meta, err := c.consul.KV().List(prefix, consistent(both))
+	if err == nil {
+		err = all(meta)
+	}
 	if err != nil {
 		return kvstore.Listing{}, 0, err
 	}

@@ -201,6 +201,34 @@ func TestTLSAndToken(t *testing.T) {
 			t.Errorf("want a fault with %q, got %v", want, err)
 		}
 	}
+
+	// A certificate that is renewed in its file is used from the next connection on.
+	renewed := good
+	cert, key = others.Issue(t, "agent-1", x509.ExtKeyUsageClientAuth)
+	renewed.CertFile, renewed.KeyFile = write("renewed.pem", cert), write("renewed.key", key)
+	c, err := consul.New(t.Context(), renewed, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if _, err := c.List(ctx, "test/"); err == nil {
+		t.Error("let in with another authority's certificate")
+	}
+	cert, key = ours.Issue(t, "agent-1", x509.ExtKeyUsageClientAuth)
+	write("renewed.pem", cert)
+	write("renewed.key", key)
+	for {
+		_, err := c.List(ctx, "test/")
+		if err == nil {
+			break
+		}
+		if ctx.Err() != nil {
+			t.Fatalf("with the renewed certificate: %v", err)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
 }
 
 func TestTooLarge(t *testing.T) {
@@ -247,5 +275,104 @@ func TestSettings(t *testing.T) {
 		if err := bad.Validate(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("want a fault with %q, got %v", want, err)
 		}
+	}
+}
+
+// TestTokenRotatedAndRefused: a token that is rotated in its file is used from the next request on.
+// Keys that a token may not read, since its policy was changed or its file emptied, are not taken
+// for keys that are gone: Consul leaves them out of its answers.
+func TestTokenRotatedAndRefused(t *testing.T) {
+	t.Parallel()
+	const secret = "7f4ae0e2-0000-4000-8000-000000000001"
+	port := kvstoretest.FreePort(t)
+	cfg := config("127.0.0.1:" + port)
+	settings := filepath.Join(t.TempDir(), "consul.json")
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(os.WriteFile(settings, fmt.Appendf(nil, `{"acl": {"enabled": true, "default_policy": "deny", "tokens": {"initial_management": %q}}}`, secret), 0o600))
+	root := cfg
+	root.Token = secret
+	startServer(t, root, "-http-port", port, "-config-format", "json", "-config-file", settings)
+	admin, err := api.NewClient(&api.Config{Address: cfg.Address, Token: secret})
+	must(err)
+	const rules = `key_prefix "test/" { policy = "write" } key_prefix ".hawser/" { policy = "write" } session_prefix "" { policy = "write" } node_prefix "" { policy = "read" }`
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	policy, _, err := admin.ACL().PolicyCreate(&api.ACLPolicy{Name: "agents", Rules: rules}, nil)
+	must(err)
+	token := func() *api.ACLToken {
+		t.Helper()
+		made, _, err := admin.ACL().TokenCreate(&api.ACLToken{Policies: []*api.ACLTokenPolicyLink{{ID: policy.ID}}}, nil)
+		must(err)
+		return made
+	}
+	cfg.TokenFile = filepath.Join(t.TempDir(), "token")
+	file := func(secret string) {
+		t.Helper()
+		must(os.WriteFile(cfg.TokenFile, []byte(secret+"\n"), 0o600))
+	}
+	first := token()
+	file(first.SecretID)
+	c, err := consul.New(ctx, cfg, nil)
+	must(err)
+	defer c.Close()
+	must(kvstore.Put(ctx, c, "test/a", []byte("1"), kvstore.Leased))
+	events := c.Watch(ctx, "test/")
+	for ev := range events {
+		if ev.Kind == kvstore.EventListDone {
+			break
+		}
+	}
+
+	// The second token, before and after the first is gone.
+	second := token()
+	file(second.SecretID)
+	_, err = admin.ACL().TokenDelete(first.AccessorID, nil)
+	must(err)
+	must(kvstore.Put(ctx, c, "test/b", []byte("2"), kvstore.Permanent))
+	if ev := <-events; ev.Key != "test/b" || ev.Kind != kvstore.EventCreate {
+		t.Fatalf("after the token was rotated: %+v", ev)
+	}
+
+	// It may read no more.
+	allow := func(rules string) {
+		t.Helper()
+		_, _, err := admin.ACL().PolicyUpdate(&api.ACLPolicy{ID: policy.ID, Name: "agents", Rules: rules}, nil)
+		must(err)
+	}
+	write := func(key, value string) {
+		t.Helper()
+		_, err := admin.KV().Put(&api.KVPair{Key: key, Value: []byte(value)}, nil)
+		must(err)
+	}
+	refused := func(why string) {
+		t.Helper()
+		for ctx.Err() == nil { // servers remember the rules of a token for a while
+			if _, err := c.List(ctx, "test/"); err != nil {
+				break
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+		if l, err := c.List(ctx, "test/"); err == nil || !strings.Contains(err.Error(), "token") {
+			t.Errorf("%s: a listing shows %v, %v", why, l.Pairs, err)
+		}
+	}
+	allow(`session_prefix "" { policy = "write" } key_prefix ".hawser/" { policy = "write" } node_prefix "" { policy = "read" }`)
+	write("test/c", "3")
+	refused("a policy without the keys")
+	allow(rules)
+	if ev := <-events; ev.Key != "test/c" || ev.Kind != kvstore.EventCreate {
+		t.Fatalf("after the token's keys were hidden: %+v", ev)
+	}
+	file("")
+	write("test/d", "4")
+	refused("an empty file")
+	file(second.SecretID)
+	if ev := <-events; ev.Key != "test/d" || ev.Kind != kvstore.EventCreate {
+		t.Fatalf("after the token's file was empty: %+v", ev)
 	}
 }

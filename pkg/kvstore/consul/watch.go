@@ -144,6 +144,9 @@ func (w *watch) query(ctx context.Context) (api.KVPairs, uint64, error) {
 		opts.WaitIndex, opts.WaitTime = w.index, waitTime
 	}
 	pairs, meta, err := w.client.consul.KV().List(w.prefix, opts)
+	if err == nil {
+		err = all(meta)
+	}
 	if w.doubt = err != nil; err != nil {
 		return nil, 0, cmp.Or(context.Cause(ctx), err)
 	}
