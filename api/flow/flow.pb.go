@@ -1293,8 +1293,6 @@ type Flow struct {
 	// Policies of the receiver that refused the packet.
 	IngressDeniedBy []*Policy `protobuf:"bytes,21005,rep,name=ingress_denied_by,json=ingressDeniedBy,proto3" json:"ingress_denied_by,omitempty"`
 	// What the packet is, in a few words that clients print.
-	//
-	// Deprecated: Marked as deprecated in flow/flow.proto.
 	Summary    string     `protobuf:"bytes,100000,opt,name=Summary,proto3" json:"Summary,omitempty"`
 	Extensions *anypb.Any `protobuf:"bytes,150000,opt,name=extensions,proto3" json:"extensions,omitempty"`
 	// The name of the reason if the field has none that means the same; drop_reason_desc then is the
@@ -1579,7 +1577,6 @@ func (x *Flow) GetIngressDeniedBy() []*Policy {
 	return nil
 }
 
-// Deprecated: Marked as deprecated in flow/flow.proto.
 func (x *Flow) GetSummary() string {
 	if x != nil {
 		return x.Summary
@@ -4360,7 +4357,7 @@ var File_flow_flow_proto protoreflect.FileDescriptor
 
 const file_flow_flow_proto_rawDesc = "" +
 	"\n" +
-	"\x0fflow/flow.proto\x12\x04flow\x1a\x19google/protobuf/any.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1egoogle/protobuf/wrappers.proto\"\x82\x0e\n" +
+	"\x0fflow/flow.proto\x12\x04flow\x1a\x19google/protobuf/any.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1egoogle/protobuf/wrappers.proto\"\xfe\r\n" +
 	"\x04Flow\x12.\n" +
 	"\x04time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12'\n" +
 	"\averdict\x18\x02 \x01(\x0e2\r.flow.VerdictR\averdict\x12\x1f\n" +
@@ -4400,8 +4397,8 @@ const file_flow_flow_proto_rawDesc = "" +
 	"\x11egress_allowed_by\x18\x89\xa4\x01 \x03(\v2\f.flow.PolicyR\x0fegressAllowedBy\x12<\n" +
 	"\x12ingress_allowed_by\x18\x8a\xa4\x01 \x03(\v2\f.flow.PolicyR\x10ingressAllowedBy\x128\n" +
 	"\x10egress_denied_by\x18\x8c\xa4\x01 \x03(\v2\f.flow.PolicyR\x0eegressDeniedBy\x12:\n" +
-	"\x11ingress_denied_by\x18\x8d\xa4\x01 \x03(\v2\f.flow.PolicyR\x0fingressDeniedBy\x12\x1e\n" +
-	"\aSummary\x18\xa0\x8d\x06 \x01(\tB\x02\x18\x01R\aSummary\x126\n" +
+	"\x11ingress_denied_by\x18\x8d\xa4\x01 \x03(\v2\f.flow.PolicyR\x0fingressDeniedBy\x12\x1a\n" +
+	"\aSummary\x18\xa0\x8d\x06 \x01(\tR\aSummary\x126\n" +
 	"\n" +
 	"extensions\x18\xf0\x93\t \x01(\v2\x14.google.protobuf.AnyR\n" +
 	"extensions\x12.\n" +

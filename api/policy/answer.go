@@ -21,8 +21,8 @@ const elementCost = 128
 // errPlaces is of an answer that refers to parties or accesses which it does not contain.
 var errPlaces = errors.New("the server's answer refers to entries that it does not contain")
 
-// Cost is about how much memory a message takes, in bytes: its bytes on the way, and the cost of all
-// that is in it.
+// Cost is about how much memory a message takes, in bytes: its bytes on the way, and the cost of
+// all that is in it.
 func Cost(m proto.Message) int {
 	return proto.Size(m) + elementCost*elements(m.ProtoReflect())
 }

@@ -36,8 +36,8 @@ var fieldReasons = map[datapath.DropReason]flow.DropReason{
 	datapath.ReasonSCTPPort:          flow.DropReason_UNSUPPORTED_PROTOCOL_FOR_NAT_MASQUERADE,
 }
 
-// nearestReasons are for reasons that the field does not have: what its clients can say that is true
-// of such packets, too.
+// nearestReasons are for reasons that the field does not have: what its clients can say that is
+// true of such packets, too.
 var nearestReasons = map[datapath.DropReason]flow.DropReason{
 	datapath.ReasonMulticast:       flow.DropReason_UNKNOWN_L3_TARGET_ADDRESS,
 	datapath.ReasonMTUExceeded:     flow.DropReason_IP_FRAGMENTATION_NOT_SUPPORTED,

@@ -147,7 +147,8 @@ func Lost(source flow.LostEventSource, n uint64) *flow.LostEvent {
 // lostEventsType is the type of an unknown event that says that events of an agent were lost.
 const lostEventsType = "lost-events"
 
-// LostEvents is [Lost] for readers of an agent's events. The field has no message for it among those.
+// LostEvents is [Lost] for readers of an agent's events, among which the field has no message for
+// it.
 func LostEvents(source flow.LostEventSource, n uint64) *flow.AgentEvent {
 	what := "they were overwritten before they could be sent"
 	if source != flow.LostEventSource_HUBBLE_RING_BUFFER {

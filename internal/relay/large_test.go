@@ -26,7 +26,7 @@ func largeLabels() []string {
 // TestLargeFlows: a pod with very many labels makes its flows large. Of these, a client that reads
 // nothing has the relay hold a few; when it reads, it gets all of them.
 func TestLargeFlows(t *testing.T) {
-	s := newStand(t, 1, nil, nil)
+	s := newStand(t, 1, func(c *Config) { c.DialTimeout = 10 * testTimeout }, nil) // a flow may take long on a busy machine
 	s.connected(1)
 	labels, began := largeLabels(), time.Now().Add(-time.Minute)
 	const many = 250

@@ -125,8 +125,8 @@ func (m *merge) add(node string, of int, catching bool, end context.CancelFunc) 
 
 // put adds what a node sent. It waits for room, and fails if ctx ends before there is some. What is
 // large waits until there is room for all of it, or until nothing else of its node is held; if all
-// requests together hold too much of what is large, it is reported as lost: to wait for others would
-// be to hold it, too.
+// requests together hold too much of what is large, it is reported as lost: to wait for others
+// would be to hold it, too.
 func (m *merge) put(ctx context.Context, s *source, res entry) error {
 	cost, pooled := int64(policypb.Cost(res)), int64(0)
 	if cost > entryCost {

@@ -697,8 +697,8 @@ func newFlow(f *flow.Flow, at time.Time, protocol string, src, dst side) Flow {
 	return out
 }
 
-// maxDeciders is how many policies of a flow are kept of each end: whoever sends flows names as many
-// as it likes.
+// maxDeciders is how many policies of a flow are kept of each end: whoever sends flows names as
+// many as it likes.
 const maxDeciders = 16
 
 func policyNames(ends ...[]*flow.Policy) (out []string) {
