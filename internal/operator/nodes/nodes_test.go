@@ -10,12 +10,14 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/internal/testenv/controllers"
@@ -113,6 +115,7 @@ func TestDecide(t *testing.T) {
 func TestNodes(t *testing.T) {
 	env := controllers.Start(t)
 	t.Run("readiness", func(t *testing.T) { readinessOnServer(t, env) })
+	t.Run("refused change", func(t *testing.T) { refusedChange(t, env) })
 	t.Run("collection", func(t *testing.T) { collection(t, env) })
 }
 
@@ -191,6 +194,57 @@ func readinessOnServer(t *testing.T, env *controllers.Env) {
 	}
 	if !slices.ContainsFunc(stranger.Spec.Taints, func(t corev1.Taint) bool { return t.Key == cfg.TaintKey }) || len(stranger.Status.Conditions) != 0 {
 		t.Errorf("a node without an agent was changed: %v, %v", stranger.Spec.Taints, stranger.Status.Conditions)
+	}
+}
+
+// agents is a server whose nodes all have a ready agent.
+type agents struct{ client.Client }
+
+func (agents) List(_ context.Context, into client.ObjectList, _ ...client.ListOption) error {
+	into.(*corev1.PodList).Items = []corev1.Pod{agent(true)}
+	return nil
+}
+
+// refusedChange: a change that admission refuses is a failure, which is reported and after which
+// pauses grow, and not one of somebody who wrote at the same time, which is tried again at once.
+func refusedChange(t *testing.T, env *controllers.Env) {
+	cfg := Defaults()
+	taint := corev1.Taint{Key: cfg.TaintKey, Effect: corev1.TaintEffectNoSchedule}
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "guarded"}, Spec: corev1.NodeSpec{Taints: []corev1.Taint{taint, {Key: "other", Effect: corev1.TaintEffectNoSchedule}}}}
+	env.Create(t, n)
+	deny, all := admissionv1.Fail, admissionv1.MatchPolicyType("Equivalent")
+	env.Create(t, &admissionv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: "taints-stay"}, Spec: admissionv1.ValidatingAdmissionPolicySpec{
+		FailurePolicy: &deny,
+		MatchConstraints: &admissionv1.MatchResources{MatchPolicy: &all, ResourceRules: []admissionv1.NamedRuleWithOperations{{RuleWithOperations: admissionv1.RuleWithOperations{
+			Operations: []admissionv1.OperationType{admissionv1.Update},
+			Rule:       admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"nodes"}},
+		}}}},
+		Validations: []admissionv1.Validation{{Expression: "object.metadata.name != 'guarded' || has(object.spec.taints) && object.spec.taints.size() == oldObject.spec.taints.size()", Message: "taints stay"}},
+	}})
+	env.Create(t, &admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: "taints-stay"}, Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{
+		PolicyName: "taints-stay", ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny},
+	}})
+	r := &readiness{client: agents{env.Client}, cfg: cfg, log: slog.New(slog.DiscardHandler)}
+	req := reconcile.Request{NamespacedName: client.ObjectKeyFromObject(n)}
+	controllers.Eventually(t, 30*time.Second, func() string { // the server takes a moment to know of the policy
+		cleared := n.DeepCopy()
+		cleared.Spec.Taints = nil
+		if err := env.Client.Patch(t.Context(), cleared, client.MergeFrom(n), client.DryRunAll); err == nil || !strings.Contains(err.Error(), "taints stay") {
+			return fmt.Sprintf("the taints can be changed: %v", err)
+		}
+		return ""
+	})
+	if result, err := r.Reconcile(t.Context(), req); err == nil || !strings.Contains(err.Error(), "taints stay") || result != (reconcile.Result{}) {
+		t.Errorf("a change that is refused: %+v, %v; want the error", result, err)
+	}
+	// Somebody writes between the reading and the writing.
+	old := n.DeepCopy()
+	n.Labels = map[string]string{"changed": "yes"}
+	if err := env.Client.Update(t.Context(), n); err != nil {
+		t.Fatal(err)
+	}
+	if result, err := again(r.patchTaints(t.Context(), old, nil)); err != nil || result.RequeueAfter == 0 {
+		t.Errorf("a change of what is not there any more: %+v, %v; want another look", result, err)
 	}
 }
 

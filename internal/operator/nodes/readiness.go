@@ -113,7 +113,7 @@ func again(err error) (reconcile.Result, error) {
 	switch {
 	case apierrors.IsNotFound(err):
 		return reconcile.Result{}, nil
-	case apierrors.IsConflict(err), apierrors.IsInvalid(err): // Invalid: the test of a JSON patch failed
+	case apierrors.IsConflict(err):
 		return reconcile.Result{RequeueAfter: 100 * time.Millisecond}, nil
 	}
 	return reconcile.Result{}, err
@@ -158,32 +158,16 @@ func decide(node *corev1.Node, agents []corev1.Pod, cfg Config) change {
 	return out
 }
 
-// operation is one step of a JSON patch.
-type operation struct {
-	Op    string `json:"op"`
-	Path  string `json:"path"`
-	Value any    `json:"value,omitempty"`
-}
-
-// patchTaints replaces the taints that were read: others write them too.
+// patchTaints replaces the taints, if the node is still as it was read: others write them too.
 func (r *readiness) patchTaints(ctx context.Context, node *corev1.Node, taints []corev1.Taint) error {
-	var steps []operation
-	if len(node.Spec.Taints) == 0 {
-		steps = append(steps, operation{Op: "test", Path: "/metadata/resourceVersion", Value: node.ResourceVersion},
-			operation{Op: "add", Path: "/spec/taints", Value: taints})
-	} else {
-		steps = append(steps, operation{Op: "test", Path: "/spec/taints", Value: node.Spec.Taints})
-		if len(taints) == 0 {
-			steps = append(steps, operation{Op: "remove", Path: "/spec/taints"})
-		} else {
-			steps = append(steps, operation{Op: "replace", Path: "/spec/taints", Value: taints})
-		}
-	}
-	data, err := json.Marshal(steps)
+	data, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": node.UID, "resourceVersion": node.ResourceVersion}, "spec": map[string]any{"taints": taints},
+	})
 	if err != nil {
 		return fmt.Errorf("taints of node %s: %w", node.Name, err)
 	}
-	if err := r.client.Patch(ctx, node.DeepCopy(), client.RawPatch(types.JSONPatchType, data)); err != nil {
+	// A list that is merged strategically is not replaced.
+	if err := r.client.Patch(ctx, node.DeepCopy(), client.RawPatch(types.MergePatchType, data)); err != nil {
 		return fmt.Errorf("taints of node %s: %w", node.Name, err)
 	}
 	return nil
