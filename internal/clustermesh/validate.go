@@ -114,9 +114,8 @@ func (p peer) node(n node.Node, mine *prefixes) (node.Node, error) {
 // sourceName is how nodes observed here are marked.
 const sourceName = "clustermesh"
 
-// special are networks that mean something else than a machine's address: on each node itself, on one
-// link, or for a group. What a cluster claims of the link-local ones is the metadata service that
-// clouds have there, which gives out credentials.
+// special are networks whose addresses are no machine's: those of each node itself, of one link, of
+// groups. The link-local ones have the metadata service of clouds, which gives out credentials.
 var special = newPrefixes([]netip.Prefix{
 	netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("169.254.0.0/16"), netip.MustParsePrefix("224.0.0.0/4"),
 	netip.MustParsePrefix("::/127"), netip.MustParsePrefix("fe80::/10"), netip.MustParsePrefix("ff00::/8"),

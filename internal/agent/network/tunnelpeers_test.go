@@ -44,8 +44,8 @@ func TestNodesAreKnownWithoutTunnel(t *testing.T) {
 	}
 }
 
-// TestNodesOfOtherClustersHaveNoPods: where pods have single addresses, nothing but the claim of the
-// pod itself shows that an address is not the one of another cluster's node.
+// TestNodesOfOtherClustersHaveNoPods: where pods have single addresses, nothing but the claim of
+// the pod itself shows that an address is not the one of another cluster's node.
 func TestNodesOfOtherClustersHaveNoPods(t *testing.T) {
 	t.Parallel()
 	cache := ipcache.New()

@@ -257,8 +257,8 @@ func (e *Election) lead(ctx, base context.Context, lost <-chan struct{}, stop fu
 }
 
 // release gives the lease back, so that another operator need not wait for its end. Only call it
-// when the work has ended. What goes on of it nevertheless, because its time to end was over, writes
-// nothing more.
+// when the work has ended. What goes on of it nevertheless, because its time to end was over,
+// writes nothing more.
 func (e *Election) release(base context.Context) {
 	if e.lock.renewed.Swap(nil) == nil {
 		return // never had it, or has it no more

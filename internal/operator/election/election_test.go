@@ -383,7 +383,7 @@ func leaseTaken(a *arena) {
 	})
 }
 
-// handOver changes the lease. The first must end soon, with a last write before; then the second, if
+// handOver changes the lease. The first must end soon, and write nothing more; then the second, if
 // there is one, leads.
 func (a *arena) handOver(first, second *candidate, change func(coordinationv1.LeaseInterface) error) {
 	a.Helper()
