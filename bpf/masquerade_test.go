@@ -502,8 +502,8 @@ func TestMasqueradeForgedReply(t *testing.T) {
 	})
 }
 
-// TestMasqueradePortReuse: a client outside that opens a connection with the ports of an earlier one
-// is led to a backend of now.
+// TestMasqueradePortReuse: a client outside that opens a connection with the ports of an earlier
+// one is led to a backend of now.
 func TestMasqueradePortReuse(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		o := newOutside(t, v6, nil)

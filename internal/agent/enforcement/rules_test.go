@@ -196,8 +196,8 @@ func parsed(t *testing.T, name, spec string) policy.Change {
 	return policy.Change{Owner: policy.Owner(name), Rules: list}
 }
 
-// TestRestoredPrefixes: what the kernel still knows of the prefixes and blocks of policies that went
-// while no agent ran is judged by those of now: by a rule about a wider one too, which denies.
+// TestRestoredPrefixes: what the kernel still knows of the prefixes and blocks of policies that
+// went while no agent ran is judged by those of now: by a rule about a wider one too, which denies.
 func TestRestoredPrefixes(t *testing.T) {
 	t.Parallel()
 	inner := netip.MustParsePrefix("10.2.0.0/16")
