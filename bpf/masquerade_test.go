@@ -560,7 +560,7 @@ func TestMasqueradeShareOfEnded(t *testing.T) {
 		}
 		o.expect("as many as have ended", full, func() result { return o.arrive(o.request(udp, 31000)) })
 		o.expect("a connection, of which none has ended", full, func() result { return o.arrive(o.request(tcp, 31000)) })
-		if n := o.lent(); n != count {
+		if n := o.bound(); n != count {
 			t.Errorf("%d entries, want %d", n, count)
 		}
 	})
