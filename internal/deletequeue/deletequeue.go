@@ -8,9 +8,9 @@
 // lock therefore knows: either the agent has not begun, and will find the file, or it serves, and
 // the plugin need only try it once more. Whoever uses [Hold] must do that before [Writer.Add].
 //
-// An agent that serves and does not answer in time leaves a file, too, and may do afterwards what it
-// was asked for. The file waits for its next start, when the runtime may long have attached the same
-// container again: with that the agent calls [Drop].
+// If an agent serves and does not answer in time there is a file, too, and it may do afterwards what
+// it was asked for. The file waits for its next start, when the runtime may long have attached the
+// same container again: with that the agent calls [Drop].
 //
 // The package starts no goroutine and owns no table.
 package deletequeue
@@ -181,8 +181,8 @@ func fileOf(dir string, content []byte) string {
 	return filepath.Join(dir, hex.EncodeToString(sum[:])+suffix)
 }
 
-// Drop has deletions wait no more. Those that do not wait are fine. It takes no lock: who replays at
-// the same time may be about to do them.
+// Drop has deletions wait no more. Those that do not wait are fine. It takes no lock: who replays
+// at the same time may be about to do them.
 func Drop(dir string, entries ...Entry) error {
 	var errs []error
 	for _, e := range entries {
