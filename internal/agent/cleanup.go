@@ -50,10 +50,13 @@ func CleanUp(cfg Config, log *slog.Logger, out io.Writer) error {
 	step("devices, routes and masquerading", links.CleanUp())
 	step("pinned maps and programs in "+cfg.mapsDir(), removePins(cfg.mapsDir()))
 	queue := deletequeue.Dir(cfg.SocketPath)
-	for _, path := range append(stateDirs(cfg.StateDir),
-		queue, deletequeue.Unreleased(queue), deletequeue.AttachmentLock(queue), cfg.CNI.LogFile, cfg.Flows.SocketPath, cfg.SocketPath,
-		filepath.Join(cfg.StateDir, lockName), // which is last, and still held
-	) {
+	paths := append(stateDirs(cfg.StateDir), queue, deletequeue.Unreleased(queue), deletequeue.AttachmentLock(queue))
+	if log := cfg.CNI.LogFile; log != "" {
+		paths = append(paths, log, log+".1") // the plugin moves a full one there
+	}
+	paths = append(paths, cfg.Flows.SocketPath, healthSocket(cfg.SocketPath), cfg.SocketPath,
+		filepath.Join(cfg.StateDir, lockName)) // which is last, and still held
+	for _, path := range paths {
 		step(path, os.RemoveAll(path))
 	}
 	// If it is not empty it holds what is somebody else's.

@@ -5,22 +5,29 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 )
 
-// TestCleanUpElsewhere: what an agent with its state and socket in places of its own leaves is
-// removed: deletions that wait for it, and the BPF filesystem that it has mounted, included.
+// TestCleanUpElsewhere: what an agent that was killed, with its state and socket in places of its
+// own, leaves is removed: deletions that wait for it, and the BPF filesystem that it has mounted,
+// included.
 func TestCleanUpElsewhere(t *testing.T) {
 	t.Parallel()
 	n, _ := newNode(t)
-	n.flags = append(n.flags, "--cni-log-file", n.path("run/cni.log"))
+	before := n.ns.LinkNames(t)
+	n.flags = append(n.flags, "--cni-log-file", n.path("run/cni.log"), "--enable-health-checking=true")
 	n.start()
 	p := n.attached("p", nil)
-	n.stop()
+	n.attached("stays", nil)
+	n.kill()
 	if err := p.del(); err != nil { // it waits for an agent
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(n.path("run/cni.log"), nil, 0o600); err != nil {
-		t.Fatal(err)
+	for _, log := range []string{"run/cni.log", "run/cni.log.1"} { // the plugin keeps a full one
+		if err := os.WriteFile(n.path(log), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
 	clean := exec.Command(filepath.Join(n.bin, "hawser-agent"), "cleanup", "--state-dir", n.path("run"), "--socket-path", n.path("run/a.sock"),
 		"--cni-log-file", n.path("run/cni.log"), "--hubble-socket-path", n.path("run/hubble.sock"), "--bpf-root", n.path("bpf"))
@@ -37,5 +44,8 @@ func TestCleanUpElsewhere(t *testing.T) {
 	}
 	if left, err := os.ReadDir(n.path("run")); !os.IsNotExist(err) {
 		t.Errorf("left in the state directory: %v, %v\n%s", left, err, out)
+	}
+	if diff := cmp.Diff(before, n.ns.LinkNames(t)); diff != "" {
+		t.Errorf("interfaces (-before +after):\n%s", diff)
 	}
 }

@@ -73,11 +73,14 @@ func (p *parts) install(run *group) bool {
 	return true
 }
 
+// healthSocket is beside the agent's socket.
+func healthSocket(socket string) string { return filepath.Join(filepath.Dir(socket), "health.sock") }
+
 // serveHealthAPI answers, at a socket beside the agent's own, clients that ask there which nodes
 // are reachable.
 func (p *parts) serveHealthAPI(ctx context.Context) error {
 	log := p.log.With("part", "health")
-	path := filepath.Join(filepath.Dir(p.cfg.SocketPath), "health.sock")
+	path := healthSocket(p.cfg.SocketPath)
 	l, err := restapi.Listen(path, "--socket-path", log)
 	if err != nil {
 		log.Warn("clients of health.sock are not answered", "error", err)
