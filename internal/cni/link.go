@@ -217,9 +217,9 @@ func createVeth(host *netlink.Handle, pod *podNS, network, hostName, ifName stri
 	return v, nil
 }
 
-// ofAnother returns the name on the host of the interface that is called ifName in the pod, if it is
-// that of another attachment than the one whose is called hostName: of a container that was given
-// the same namespace. It is empty for what is not, or was not made by this plugin.
+// ofAnother returns the name on the host of the interface that is called ifName in the pod, if it
+// is that of another attachment than the one whose is called hostName: of a container that was
+// given the same namespace. It is empty for what is not, or was not made by this plugin.
 func ofAnother(host *netlink.Handle, pod *podNS, ifName, hostName string) (string, error) {
 	in, err := pod.h.LinkByName(ifName)
 	if errors.As(err, &netlink.LinkNotFoundError{}) {

@@ -8,9 +8,9 @@
 // lock therefore knows: either the agent has not begun, and will find the file, or it serves, and
 // the plugin need only try it once more. Whoever uses [Hold] must do that before [Writer.Add].
 //
-// If an agent serves and does not answer in time there is a file, too, and it may do afterwards what
-// it was asked for. The file waits for its next start, when the runtime may long have attached the
-// same container again: with that the agent calls [Drop].
+// If an agent serves and does not answer in time there is a file, too, and it may do afterwards
+// what it was asked for. The file waits for its next start, when the runtime may long have attached
+// the same container again: with that the agent calls [Drop].
 //
 // The package starts no goroutine and owns no table.
 package deletequeue
