@@ -319,8 +319,8 @@ func (a *adding) notAttached(ctx context.Context) error {
 	return fmt.Errorf("there is an interface of this attachment, and whether it is in use is unknown: %w", err)
 }
 
-// unused returns an error if an interface that is in the way is in use: that of this attachment, and
-// in the pod that of another, if it is not empty.
+// unused returns an error if an interface that is in the way is in use: that of this attachment,
+// and in the pod that of another, if it is not empty.
 func (a *adding) unused(ctx context.Context, other string) error {
 	if err := a.notAttached(ctx); err != nil || other == "" {
 		return err

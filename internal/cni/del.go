@@ -102,8 +102,8 @@ func deleteAttachment(ctx context.Context, agent *client.Client, containerID, if
 	return done && known, nil
 }
 
-// removeLinks removes the interface from the host or, if it is not found there, from the pod: unless
-// it is another attachment's, whose container has the namespace now.
+// removeLinks removes the interface from the host or, if it is not found there, from the pod:
+// unless it is another attachment's, whose container has the namespace now.
 func removeLinks(args *skel.CmdArgs) error {
 	host, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
