@@ -219,7 +219,7 @@ func TestForeign(t *testing.T) {
 	outside := spoofed
 	outside.Endpoint = 0
 	again := event(t, datapath.EventVerdict, answered)
-	again.CTState, again.SrcIdentity, again.DstIdentity = datapath.CTRejudged, 16385, 16384
+	again.CTState, again.SrcIdentity, again.DstIdentity = datapath.CTRechecked, 16385, 16384
 	for name, row := range map[string]struct {
 		ev   datapath.Event
 		want [2]bool
@@ -238,9 +238,9 @@ func TestForeign(t *testing.T) {
 	}
 }
 
-// TestFlowOfAnAnswerJudgedAgain: it is judged in the direction of the connection's opening, and is
+// TestFlowOfAnAnswerRechecked: it is checked in the direction of the connection's opening, and is
 // an answer nevertheless, from the one who answers.
-func TestFlowOfAnAnswerJudgedAgain(t *testing.T) {
+func TestFlowOfAnAnswerRechecked(t *testing.T) {
 	ev := event(t, datapath.EventVerdict, answered) // from 10.1.0.11 to endpoint 7, which has asked
 	ev.CTState, ev.SrcIdentity, ev.DstIdentity = datapath.CTRechecked, 16385, 16384
 	f := maker.Flow(ev)

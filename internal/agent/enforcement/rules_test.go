@@ -221,7 +221,7 @@ func TestRestoredPrefixes(t *testing.T) {
 			}
 			judge := func(what string, want datapath.DropReason) {
 				t.Helper()
-				if got := b.node.Maps.Judge(benchSubject, datapath.Egress, uint32(peer), within, 6, 80); got != want {
+				if got := b.node.Maps.Verdict(benchSubject, datapath.Egress, uint32(peer), within, 6, 80); got != want {
 					t.Errorf("%s: %s, want %s", what, got, want)
 				}
 			}
