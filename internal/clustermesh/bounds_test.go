@@ -13,6 +13,7 @@ import (
 
 	"github.com/hawser-net/hawser/internal/node"
 	"github.com/hawser-net/hawser/internal/service"
+	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
 // alone returns a session with cluster b that has no store.
@@ -79,5 +80,127 @@ func TestRefusedAndGone(t *testing.T) {
 	want := []string{kindIdentities + "/6", kindNodes + "/n1"}
 	if diff := gocmp.Diff(want, slices.Sorted(maps.Keys(s.refused))); diff != "" {
 		t.Errorf("refused (-want +got):\n%s", diff)
+	}
+}
+
+// TestSpace: what a cluster keeps in this node's memory is bounded in bytes for each kind. Keys that
+// are known can still shrink, and what goes makes room.
+func TestSpace(t *testing.T) {
+	t.Parallel()
+	s := alone()
+	s.peer = testPeer(t)
+	seen := newTables()
+	s.m.p.Sinks.Identities, s.m.p.Sinks.Services = seen, seen
+	filler := func(n int) string { return strings.Repeat("x", n) }
+	event := func(kind, key string, value []byte) kvstore.Event {
+		e := kvstore.Event{Kind: kvstore.EventModify, KeyValue: kvstore.KeyValue{Key: s.layout().prefix(kind) + key, Value: value}}
+		if value == nil {
+			e.Kind = kvstore.EventDelete
+		}
+		return e
+	}
+	const cluster = `k8s:io.cilium.k8s.policy.cluster=b;`
+	identity := func(values int) []byte {
+		text := cluster
+		for i := range values {
+			text += fmt.Sprintf("k8s:l%d=%s;", i, filler(63))
+		}
+		return []byte(text)
+	}
+	service := func(name string, size int) []byte {
+		value, err := service.Shared{Cluster: "b", ClusterID: 2, Name: service.Name{Namespace: "ns", Name: name}, Labels: map[string]string{"l": filler(size)}}.Marshal()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return value
+	}
+	node := func(name string, size int) []byte {
+		value, err := json.Marshal(testNode(func(n *node.Node) {
+			n.Name, n.Cluster, n.ClusterID, n.Labels = name, "b", 2, map[string]string{"l": filler(size)}
+		}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return value
+	}
+	for _, c := range []struct {
+		kind  string
+		key   func(int) string
+		value func(i int, large bool) []byte
+		take  func(kvstore.Event)
+		have  func() int
+	}{
+		{
+			kindIdentities, func(i int) string { return fmt.Sprint(int(s.peer.first) + i) },
+			func(_ int, large bool) []byte {
+				if large {
+					return identity(800)
+				}
+				return identity(1)
+			},
+			func(e kvstore.Event) { s.takeIdentities(e, true) }, func() int { return len(seen.identities) },
+		},
+		{
+			kindServices, func(i int) string { return fmt.Sprintf("ns/s%d", i) },
+			func(i int, large bool) []byte {
+				if large {
+					return service(fmt.Sprintf("s%d", i), 1<<20)
+				}
+				return service(fmt.Sprintf("s%d", i), 1)
+			},
+			func(e kvstore.Event) { s.take(kindServices, e, true) }, func() int { return len(s.services) },
+		},
+		{
+			kindNodes, func(i int) string { return fmt.Sprintf("n%d", i) },
+			func(i int, large bool) []byte {
+				if large {
+					return node(fmt.Sprintf("n%d", i), 256<<10)
+				}
+				return node(fmt.Sprintf("n%d", i), 1)
+			},
+			func(e kvstore.Event) { s.take(kindNodes, e, true) }, func() int { return len(s.nodes) },
+		},
+	} {
+		put := func(i int, large bool) (taken bool) {
+			value := c.value(i, large)
+			c.take(event(c.kind, c.key(i), value))
+			return s.space[c.kind].sizes[c.key(i)] == len(value)
+		}
+		const fits = 3
+		others := maxSpace - fits*len(c.value(0, true)) - len(c.value(0, true))/2
+		if err := s.space[c.kind].take("others", others); err != nil {
+			t.Fatal(err)
+		}
+		for i := range fits + 1 {
+			if taken := put(i, true); taken != (i < fits) {
+				t.Errorf("%s: key %d of those of which %d fit: taken is %v", c.kind, i, fits, taken)
+			}
+		}
+		if c.have() != fits || s.space[c.kind].used > maxSpace {
+			t.Errorf("%s: %d of %d keys with %d bytes", c.kind, c.have(), fits, s.space[c.kind].used)
+		}
+		if !put(0, false) || !put(fits, true) {
+			t.Errorf("%s: a key that shrank made no room", c.kind)
+		}
+		if put(0, true) {
+			t.Errorf("%s: a key that is known took more than there is", c.kind)
+		}
+		c.take(event(c.kind, c.key(1), nil))
+		if !put(0, true) {
+			t.Errorf("%s: a key that went made no room", c.kind)
+		}
+		for i := range fits + 1 {
+			c.take(event(c.kind, c.key(i), nil))
+		}
+		if sp := s.space[c.kind]; sp.used != others || len(sp.sizes) != 1 || c.have() != 0 {
+			t.Errorf("%s: %d bytes of %d keys are left, %d objects", c.kind, sp.used, len(sp.sizes), c.have())
+		}
+	}
+	long, err := json.Marshal(map[string]any{"IP": "10.2.1.5", "HostIP": "192.0.2.2", "ID": s.peer.first, "K8sPodName": filler(maxAddress)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.takeAddress("10.2.1.5", long); err == nil || !strings.Contains(err.Error(), "more than") {
+		t.Errorf("an address with a long name: %v", err)
 	}
 }

@@ -48,6 +48,7 @@ type remote struct {
 	peer     peer // zero before the cluster was let in
 	desc     Description
 	progress map[string]*progress // by kind
+	space    map[string]*space    // by kind, but for addresses
 
 	identities map[identity.ID]labels.Set      // handed on
 	nodes      map[string]node.Node            // all that could be read, by name
@@ -83,6 +84,7 @@ func newRemote(m *Mesh, name string) *remote {
 func (r *remote) reset() {
 	r.peer, r.desc = peer{}, Description{}
 	r.progress = map[string]*progress{kindIdentities: {}, kindNodes: {}, kindAddresses: {}, kindServices: {}}
+	r.space = map[string]*space{kindIdentities: newSpace(), kindNodes: newSpace(), kindServices: newSpace()}
 	r.identities, r.refused = map[identity.ID]labels.Set{}, map[string]bool{}
 	r.nodes, r.accepted, r.hosts = map[string]node.Node{}, map[string]node.Node{}, map[netip.Addr][]string{}
 	r.pairs, r.placed = map[netip.Prefix]ipcache.Pair{}, map[netip.Prefix]bool{}

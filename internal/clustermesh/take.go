@@ -98,6 +98,9 @@ func (s *session) takeIdentities(e kvstore.Event, ok bool) {
 		if err == nil {
 			set, err = s.peer.identity(id, e.Value)
 		}
+		if err == nil {
+			err = s.space[kindIdentities].take(text, len(e.Value))
+		}
 		if err != nil {
 			s.reject(kindIdentities, text, err)
 			delete(upserts, id) // what it was before it is no more
@@ -125,6 +128,7 @@ func (s *session) takeIdentities(e kvstore.Event, ok bool) {
 func (s *session) identify(upserts map[identity.ID]labels.Set, deletes []string) {
 	var gone []identity.ID
 	for _, text := range deletes {
+		s.space[kindIdentities].release(text)
 		id, err := parseID(text)
 		if _, known := s.identities[id]; err == nil && known {
 			gone = append(gone, id)
@@ -191,12 +195,18 @@ func (s *session) takeNode(name string, value []byte) error {
 	if _, known := s.nodes[name]; !known && len(s.nodes) >= maxNodes {
 		return fmt.Errorf("the cluster has more than %d nodes", maxNodes)
 	}
+	if err := s.space[kindNodes].take(name, len(value)); err != nil {
+		return err
+	}
 	s.nodes[name] = n
 	s.later()
 	return nil
 }
 
 func (s *session) takeAddress(key string, value []byte) error {
+	if len(value) > maxAddress {
+		return fmt.Errorf("address %q has a value of %d bytes, more than %d", clip(key), len(value), maxAddress)
+	}
 	pair, err := ipcache.ParsePair(key, value)
 	if err != nil {
 		return err
@@ -218,6 +228,9 @@ func (s *session) takeService(key string, value []byte) error {
 	if _, known := s.services[sv.Name]; !known && len(s.services) >= maxServices {
 		return fmt.Errorf("the cluster has more than %d services", maxServices)
 	}
+	if err := s.space[kindServices].take(key, len(value)); err != nil {
+		return err
+	}
 	s.services[sv.Name] = sv
 	s.offer(sv)
 	return nil
@@ -228,6 +241,7 @@ func (s *session) forget(kind, key string) {
 	s.clearRejection(kind, key)
 	switch kind {
 	case kindNodes:
+		s.space[kind].release(key)
 		if _, known := s.nodes[key]; known {
 			delete(s.nodes, key)
 			s.later()
@@ -240,6 +254,7 @@ func (s *session) forget(kind, key string) {
 		delete(s.pairs, p)
 		s.displace(p)
 	case kindServices:
+		s.space[kind].release(key)
 		namespace, name, _ := strings.Cut(key, "/")
 		n := service.Name{Namespace: namespace, Name: name}
 		delete(s.services, n)

@@ -1,0 +1,35 @@
+package clustermesh
+
+import "fmt"
+
+// maxSpace bounds the values of one kind that are kept of one cluster, in bytes: what is read of
+// them takes about as much memory. 65,280 identities with 1 KiB of labels each fit.
+const maxSpace = 64 << 20
+
+// maxAddress bounds the value of one address, in bytes. There are too many of them to keep count.
+const maxAddress = 8 << 10
+
+// space is how many bytes the values of one kind have that are kept, by key.
+type space struct {
+	sizes map[string]int
+	used  int
+}
+
+func newSpace() *space { return &space{sizes: map[string]int{}} }
+
+// take replaces the value of a key. If there is no room for the new one, the key keeps the room that
+// it has, and take returns an error.
+func (s *space) take(key string, size int) error {
+	used := s.used - s.sizes[key] + size
+	if used > maxSpace && size > s.sizes[key] {
+		return fmt.Errorf("the cluster has more than %d MiB of such keys", maxSpace>>20)
+	}
+	s.sizes[key], s.used = size, used
+	return nil
+}
+
+// release forgets a key.
+func (s *space) release(key string) {
+	s.used -= s.sizes[key]
+	delete(s.sizes, key)
+}
