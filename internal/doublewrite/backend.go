@@ -94,8 +94,8 @@ func New(cfg Config) (*Backend, error) {
 const maxTries = 32
 
 var (
-	// errTaken says that the one ID that was offered is used for other labels, or in quarantine after
-	// them.
+	// errTaken says that the one ID that was offered is used for other labels, or in quarantine
+	// after them.
 	errTaken = errors.New("the ID is used for other labels, or in quarantine after them")
 	// errNone says that labels have no ID.
 	errNone = errors.New("the labels have no ID")

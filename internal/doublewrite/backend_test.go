@@ -537,8 +537,8 @@ func (p *places) agreeOn(set string) {
 	}
 }
 
-// TestQuarantineIsTheLastResort: if no ID is free in both places, one in quarantine is given to other
-// labels, and none that has labels in either place.
+// TestQuarantineIsTheLastResort: if no ID is free in both places, one in quarantine is given to
+// other labels, and none that has labels in either place.
 func TestQuarantineIsTheLastResort(t *testing.T) {
 	testenv.CheckLeaks(t)
 	for _, mode := range []string{readKeys, readObjects} {

@@ -28,8 +28,8 @@ type Backend interface {
 
 	// Restore writes a reference of this node, and the ID itself if it is missing. If the store
 	// has another ID in force for the key, or another key for the ID, or the ID in quarantine
-	// after another key, it changes nothing and returns a [*ConflictError]. The other key of an edited ID is reverted if no node
-	// uses it.
+	// after another key, it changes nothing and returns a [*ConflictError]. The other key of an
+	// edited ID is reverted if no node uses it.
 	Restore(ctx context.Context, ref Reference) error
 
 	// Get returns the ID in force for key according to the store, NoID if there is none.

@@ -51,8 +51,8 @@ type ConflictError struct {
 	InForce ID
 	// Owner is the key that the store has for Held, if it is not Key.
 	Owner string
-	// Quarantined means that Owner has Held no more, and that no other key is given it yet. Owner may
-	// be "" then, which is not known.
+	// Quarantined means that Owner has Held no more, and that no other key is given it yet. Owner
+	// may be "" then, which is not known.
 	Quarantined bool
 	// Revision is that of the change by which the store gave Held to Owner, 0 if it is not known.
 	Revision int64

@@ -341,8 +341,8 @@ func (p *plan) learn(v *view, ids IDSource) {
 		}
 	}
 	if v.master == nil && p.held == NoID && (!v.refers(v.tried) || p.restsForOthers(v)) {
-		// The cache is behind: the ID it knows has been collected. Or a node was cut off for so long
-		// that the ID it refers to has been another key's since.
+		// The cache is behind: the ID it knows has been collected. Or a node was cut off for so
+		// long that the ID it refers to has been another key's since.
 		p.refused[v.tried] = v.revision
 	}
 }

@@ -5,8 +5,8 @@
 // labels that have another ID there, are reported and left alone. So a copy may be broken off
 // and begun again at any time, and run while nodes go on: what was copied is found to be the same.
 //
-// IDs in quarantine are copied as such: else they would be free in the other place while nodes still
-// go by what they meant.
+// IDs in quarantine are copied as such: else they would be free in the other place while nodes
+// still go by what they meant.
 //
 // The package keeps nothing and starts no goroutine.
 package migration
@@ -71,8 +71,8 @@ type Difference struct {
 	Extra []Identity
 }
 
-// CompareQuarantined returns which IDs in quarantine of one place are free in another one, and which
-// are other labels' there.
+// CompareQuarantined returns which IDs in quarantine of one place are free in another one, and
+// which are other labels' there.
 func CompareQuarantined(from []Quarantined, to Place) (free []Quarantined, conflicts []Conflict) {
 	owner, quarantined := map[allocator.ID]string{}, map[allocator.ID]bool{}
 	for _, i := range to.Identities {
@@ -136,8 +136,8 @@ func Compare(from, to []Identity) Difference {
 	return d
 }
 
-// ofObject returns what an object stands for, which is not in quarantine. It is not ok if that is no
-// identity.
+// ofObject returns what an object stands for, which is not in quarantine. It is not ok if that is
+// no identity.
 func ofObject(o *v2.CiliumIdentity) (i Identity, ok bool) {
 	id, err := allocator.ParseID(o.Name)
 	text := canonical(o.SecurityLabels)

@@ -27,8 +27,8 @@ type Report struct {
 	Missing int `json:"missing"`
 	// Extra are only where they are copied to.
 	Extra int `json:"extra"`
-	// Quarantined are IDs that are in quarantine where they are copied from, Free those of them that
-	// are free in the other place yet.
+	// Quarantined are IDs that are in quarantine where they are copied from, Free those of them
+	// that are free in the other place yet.
 	Quarantined int        `json:"quarantined"`
 	Free        int        `json:"free"`
 	Conflicts   []Conflict `json:"conflicts"`
@@ -36,8 +36,8 @@ type Report struct {
 	Faulty []string `json:"faulty"`
 	// Foreign identities have IDs of other clusters, and are left alone.
 	Foreign int `json:"foreign"`
-	// Complete says that every identity is in both places, under its ID, and every ID in quarantine is
-	// free in neither.
+	// Complete says that every identity is in both places, under its ID, and every ID in
+	// quarantine is free in neither.
 	Complete bool `json:"complete"`
 }
 

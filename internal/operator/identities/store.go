@@ -101,7 +101,8 @@ func (h *keyStore) make(ctx context.Context, st step) (made, error) {
 }
 
 // restore has the allocator go on with the ID as if this process had had it before. If it has
-// become others', the allocator takes another one. One in quarantine after other labels is not taken.
+// become others', the allocator takes another one. One in quarantine after other labels is not
+// taken.
 func (h *keyStore) restore(ctx context.Context, st step) (made, error) {
 	o, _, err := h.backend.Occupant(ctx, allocator.ID(st.id))
 	if err != nil {
