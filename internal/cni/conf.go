@@ -129,9 +129,9 @@ func (c netConf) canAdd() error {
 	return errs.Err()
 }
 
-// watermarks are the keys of the section ipam that the agent reads where a cloud gives addresses
-// (--read-cni-conf).
-var watermarks = []string{"min-allocate", "pre-allocate", "max-allocate", "max-above-watermark"}
+// agentKeys are the keys of the section ipam that the agent reads where a cloud gives addresses
+// (--read-cni-conf): those of Wanted.Read in internal/agent/instance.
+var agentKeys = []string{"min-allocate", "pre-allocate", "max-allocate", "max-above-watermark", "static-ip-tags"}
 
 // suits reports what of the configuration rules an ADD out with an agent whose --ipam is mode. What
 // is the agent's to read is taken where it reads it.
@@ -150,7 +150,7 @@ func (c netConf) suits(mode string) error {
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(c.IPAM)) {
-		if key != "type" && c.IPAM.mode() == "" && !(ofCloud && slices.Contains(watermarks, key)) {
+		if key != "type" && c.IPAM.mode() == "" && !(ofCloud && slices.Contains(agentKeys, key)) {
 			errs = append(errs, fmt.Errorf("ipam.%s is not supported: the agent allocates addresses; remove it", key))
 		}
 	}

@@ -117,12 +117,14 @@ func TestSuitsCloud(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ mode, conf, want string }{
 		{"eni", `{"ipam":{"pre-allocate":4,"min-allocate":2,"max-allocate":9,"max-above-watermark":1},"eni":{"subnet-tags":{"a":"b"}}}`, ""},
+		{"eni", `{"ipam":{"static-ip-tags":{"for":"edge"}}}`, ""},
 		{"azure", `{"azure":{"interface-name":"eth1"},"eni":{}}`, ""},
 		{"alibabacloud", `{"alibaba-cloud":{"vswitches":["vsw-1"]}}`, ""},
 		{"alibabacloud", `{"eni":{"subnet-tags":{"a":"b"}}}`, "eni is not supported"},
 		{"eni", `{"ipam":{"podCIDRs":["10.0.0.0/24"]}}`, "ipam.podCIDRs"},
 		{"eni", `{"eni":["x"]}`, "eni is not supported"},
 		{"crd", `{"ipam":{"pre-allocate":4}}`, "ipam.pre-allocate"},
+		{"crd", `{"ipam":{"static-ip-tags":{"for":"edge"}}}`, "ipam.static-ip-tags"},
 		{"", `{"ipam":{"pre-allocate":4}}`, "ipam.pre-allocate"},
 	} {
 		conf, err := parseConf([]byte(c.conf))

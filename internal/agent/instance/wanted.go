@@ -90,7 +90,8 @@ var sections = []string{"ipam", "eni", "azure", "alibaba-cloud"}
 
 // Read takes over what the sections of a CNI configuration say, which counts before the flags. A
 // key that is not known, or is the operator's or the metadata's to say, is refused: who wrote it
-// wants something that would not happen.
+// wants something that would not happen. The plugin reads the same file, and refuses the keys of
+// ipam that are not among its agentKeys (internal/cni).
 func (w *Wanted) Read(conf map[string]json.RawMessage) error {
 	var ipam struct {
 		MinAllocate       int               `json:"min-allocate"`
