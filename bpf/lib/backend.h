@@ -8,7 +8,7 @@ struct lb_target {
 	struct addr addr;
 	__u16 port;
 	__u16 client_port; /* 0: the client's own */
-	__u32 flags; /* CT_HAIRPIN, CT_DIRECT */
+	__u32 flags; /* CT_HAIRPIN, CT_DSR */
 	__u32 owner; /* the client's incarnation, 0 if it is not of this node: set before lb_choose */
 };
 

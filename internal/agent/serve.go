@@ -96,7 +96,8 @@ func (p *parts) serveHealthAPI(ctx context.Context) error {
 //     of every part, so a part that holds its lock for ever keeps it from answering. What fails in
 //     the kernel, or is away, a new process would find as it is, and pods could not start
 //     meanwhile.
-//   - GET /readyz: 503 while pods cannot be attached or policy is not in force.
+//   - GET /readyz: 503 while a part has failed, as when pods cannot be attached or policy is not in
+//     force. What the agent has yet to observe is no failure: pods wait for that by themselves.
 func (p *parts) healthHandler() http.Handler {
 	mux := http.NewServeMux()
 	answer := func(code func(rest.State) int) http.HandlerFunc {

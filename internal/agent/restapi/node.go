@@ -121,8 +121,9 @@ func (a *API) FullStatus() rest.StatusResponse {
 	return st
 }
 
-// Status puts together the state of every part. The whole is a failure only if pods cannot be
-// attached or policy is not in force; what merely delays updates from other nodes is a warning.
+// Status puts together the state of every part. The whole is a failure if a part is, or if the CNI
+// configuration is missing; a store or an API server that is away, which merely delays updates from
+// other nodes, is a warning.
 func (a *API) Status() rest.StatusResponse {
 	st := rest.StatusResponse{
 		Kubernetes:   a.kubernetesStatus(),
