@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"golang.org/x/time/rate"
+	"k8s.io/apimachinery/pkg/api/meta"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
@@ -98,14 +99,15 @@ func (o *Operator) lead(ctx context.Context, c *kubeSide) error {
 	cfg := rest.CopyConfig(c.rest)
 	kube.Apart(cfg)
 	cfg.Wrap(c.election.Fence)
-	m, err := kube.NewManager(cfg, o.log, kube.StopTimeout)
+	kinds, err := o.prepareResources(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	m, err := kube.NewManager(cfg, kinds, o.log, kube.StopTimeout)
 	if err != nil {
 		return err
 	}
 	defer utilnet.CloseIdleConnectionsFor(m.GetHTTPClient().Transport)
-	if err := o.prepareResources(ctx, m); err != nil {
-		return err
-	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	lost := func() { cancel(election.ErrLost) }
@@ -126,21 +128,24 @@ func (o *Operator) lead(ctx context.Context, c *kubeSide) error {
 	return nil
 }
 
-// prepareResources has the server serve the custom resources, and m know their kinds.
-func (o *Operator) prepareResources(ctx context.Context, m manager.Manager) error {
+// prepareResources has the server serve the custom resources. It returns a mapper that knows their
+// kinds.
+func (o *Operator) prepareResources(ctx context.Context, cfg *rest.Config) (meta.RESTMapper, error) {
 	defs, err := definitions.All()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	c, err := kube.NewClient(m.GetConfig(), m.GetRESTMapper())
+	c, err := kube.NewClient(cfg)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	log := o.log.With("part", "crds")
 	if o.cfg.SkipCRDs {
-		return crds.Wait(ctx, c, crds.Names(defs), log)
+		err = crds.Wait(ctx, c, crds.Names(defs), log)
+	} else {
+		err = crds.Register(ctx, c, defs, log)
 	}
-	return crds.Register(ctx, c, defs, log)
+	return c.RESTMapper(), err
 }
 
 // addControllers adds everything that the leader does to m: this is the list. lost is called when

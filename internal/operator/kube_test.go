@@ -80,7 +80,7 @@ type world struct {
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	w := &world{T: t, server: kubeapi.Start(t), kubeconfig: filepath.Join(t.TempDir(), "kubeconfig")}
-	c, err := kube.NewClient(w.server.Config, nil)
+	c, err := kube.NewClient(w.server.Config)
 	if err != nil {
 		t.Fatal(err)
 	}

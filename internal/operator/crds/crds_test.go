@@ -221,7 +221,7 @@ func TestRegisterWaitsForKinds(t *testing.T) {
 		late.RoundTripper = rt
 		return late
 	})
-	c, err := kube.NewClient(cfg, nil)
+	c, err := kube.NewClient(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

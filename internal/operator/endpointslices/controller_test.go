@@ -118,7 +118,7 @@ func (b *bench) start(cfg Config, resolve Resolve, f func(n int64) fault) *opera
 		}
 	}
 	rc.Wrap(func(rt http.RoundTripper) http.RoundTripper { o.next = rt; return o.wire })
-	m, err := kube.NewManager(rc, slog.New(slog.DiscardHandler), kube.StopTimeout)
+	m, err := kube.NewManager(rc, nil, slog.New(slog.DiscardHandler), kube.StopTimeout)
 	if err != nil {
 		b.Fatal(err)
 	}

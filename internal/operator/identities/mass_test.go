@@ -53,7 +53,7 @@ func massCollection(t *testing.T, agents bool) {
 	cfg := rest.CopyConfig(env.Server.Config)
 	cfg.QPS, cfg.Burst = 5000, 5000
 	kube.Apart(cfg)
-	c, err := kube.NewClient(cfg, nil)
+	c, err := kube.NewClient(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

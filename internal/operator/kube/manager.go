@@ -3,6 +3,7 @@ package kube
 import (
 	"fmt"
 	"log/slog"
+	"net/http"
 	"slices"
 	"time"
 
@@ -38,14 +39,13 @@ func Scheme() (*runtime.Scheme, error) {
 	return s, nil
 }
 
-// NewClient returns a client without a cache. mapper knows the kinds, as a manager's does; nil for
-// one of the client's own.
-func NewClient(cfg *rest.Config, mapper meta.RESTMapper) (client.Client, error) {
+// NewClient returns a client without a cache.
+func NewClient(cfg *rest.Config) (client.Client, error) {
 	s, err := Scheme()
 	if err != nil {
 		return nil, err
 	}
-	c, err := client.New(cfg, client.Options{Scheme: s, Mapper: mapper})
+	c, err := client.New(cfg, client.Options{Scheme: s})
 	if err != nil {
 		return nil, fmt.Errorf("a client of the API server: %w", err)
 	}
@@ -54,14 +54,16 @@ func NewClient(cfg *rest.Config, mapper meta.RESTMapper) (client.Client, error) 
 
 // NewManager returns a manager for controllers, with caches that keep of Pods and Nodes only what
 // the operator reads. It elects no leader and serves nothing: that is up to the caller. When it is
-// stopped, it reports controllers that take longer than the time given to end.
-func NewManager(cfg *rest.Config, log *slog.Logger, stop time.Duration) (manager.Manager, error) {
+// stopped, it reports controllers that take longer than the time given to end. kinds is a mapper
+// that knows the kinds of the custom resources; nil for one of the manager's own. The server must
+// serve them already.
+func NewManager(cfg *rest.Config, kinds meta.RESTMapper, log *slog.Logger, stop time.Duration) (manager.Manager, error) {
 	s, err := Scheme()
 	if err != nil {
 		return nil, err
 	}
 	yes, no := true, false
-	m, err := manager.New(cfg, manager.Options{
+	opts := manager.Options{
 		Scheme: s, Logger: logr.FromSlogHandler(log.Handler()), LeaderElection: false, HealthProbeBindAddress: "0", PprofBindAddress: "0",
 		Metrics:                 metricsserver.Options{BindAddress: "0"},
 		GracefulShutdownTimeout: &stop,
@@ -78,7 +80,11 @@ func NewManager(cfg *rest.Config, log *slog.Logger, stop time.Duration) (manager
 		},
 		// Policies are read as they are, fields included that no type of ours has.
 		Client: client.Options{Cache: &client.CacheOptions{Unstructured: true}},
-	})
+	}
+	if kinds != nil {
+		opts.MapperProvider = func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return kinds, nil }
+	}
+	m, err := manager.New(cfg, opts)
 	if err != nil {
 		return nil, fmt.Errorf("a manager of controllers: %w", err)
 	}

@@ -88,7 +88,7 @@ func Run(t testing.TB, cfg *rest.Config, setup func(context.Context, manager.Man
 	cfg = rest.CopyConfig(cfg)
 	kube.Apart(cfg)
 	// A busy machine is no leak: one minute shows the difference.
-	m, err := kube.NewManager(cfg, log, time.Minute)
+	m, err := kube.NewManager(cfg, nil, log, time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,7 +12,7 @@ import (
 
 // errHidden means that an answer is not all that there is. Consul leaves out the keys that a token
 // may not read, and does not refuse to list them: to a token without rights the store looks empty.
-var errHidden = errors.New("Consul hides keys of this listing from the token: give the token's policy the right to read them all")
+var errHidden = errors.New("keys of this listing are hidden from the token: give the token's policy the right to read them all")
 
 // all reports an answer from which Consul has left out something.
 func all(meta *api.QueryMeta) error {
