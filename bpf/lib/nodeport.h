@@ -210,8 +210,8 @@ __noinline __u32 masquerade_random_port(const struct addr *client, bool reserved
 	return cfg.masquerade_first + random;
 }
 
-/* Reports whether the port of *key is bound to a flow that lives: where ports are scarce, to one whose
- * connection is not closed. A client whose account is full is given no new bindings, but those of
+/* Reports whether the port of *key is bound to a flow that lives: where ports are scarce, to one
+ * whose connection is not closed. A client whose account is full gets no new bindings, but those of
  * its account that have ended: they count until the agent removes them. */
 __noinline int masquerade_port_taken(const struct masquerade_key *key, const struct addr *client, bool scarce)
 {

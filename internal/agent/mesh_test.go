@@ -258,7 +258,7 @@ func TestHostileCluster(t *testing.T) {
 	}
 	after := a.routes()
 	for _, r := range strings.Split(after, "\n") {
-		// The kernel makes the last when an interface is up, which a pod's may have been for a moment only.
+		// The kernel makes the last when a pod's interface is up, perhaps only now.
 		if !strings.Contains(before, r) && !strings.Contains(r, "10.2.1.0/24") && !strings.HasPrefix(r, "multicast ff00::/8 dev lxc") {
 			t.Errorf("a new route: %s", r)
 		}

@@ -83,8 +83,8 @@ func TestRefusedAndGone(t *testing.T) {
 	}
 }
 
-// TestSpace: what a cluster keeps in this node's memory is bounded in bytes for each kind. Keys that
-// are known can still shrink, and what goes makes room.
+// TestSpace: what a cluster keeps in this node's memory is bounded in bytes for each kind. A known
+// key can still shrink, and what goes makes room.
 func TestSpace(t *testing.T) {
 	t.Parallel()
 	s := alone()

@@ -17,8 +17,8 @@ type space struct {
 
 func newSpace() *space { return &space{sizes: map[string]int{}} }
 
-// take replaces the value of a key. If there is no room for the new one, the key keeps the room that
-// it has, and take returns an error.
+// take replaces the value of a key. If there is no room for the new one, the key keeps what it has,
+// and take returns an error.
 func (s *space) take(key string, size int) error {
 	used := s.used - s.sizes[key] + size
 	if used > maxSpace && size > s.sizes[key] {
