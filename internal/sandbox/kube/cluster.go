@@ -156,9 +156,10 @@ func (c *Cluster) withLock(fn func() error) error {
 	return err
 }
 
-// Up starts the cluster and returns when every node is Ready. If it is running, processes that have
-// died are started again. What an earlier, unfinished Up left is removed first; if this one fails
-// or is interrupted, it removes what it made, and keeps the logs' last words in the error.
+// Up starts the cluster and returns when every node is Ready, and policies can be applied. If it is
+// running, processes that have died are started again. What an earlier, unfinished Up left is
+// removed first; if this one fails or is interrupted, it removes what it made, and keeps the logs'
+// last words in the error.
 func (c *Cluster) Up(ctx context.Context) error {
 	ctx, stop := signal.NotifyContext(ctx, unix.SIGINT, unix.SIGTERM)
 	defer stop()
@@ -274,6 +275,9 @@ func (c *Cluster) create(ctx context.Context, p prepared) (*state, error) {
 		return nil, err
 	}
 	if err := c.waitAccount(ctx, st); err != nil {
+		return nil, err
+	}
+	if err := c.waitKinds(ctx, st); err != nil {
 		return nil, err
 	}
 	if err := c.startFlows(ctx, st); err != nil {

@@ -257,6 +257,35 @@ func (c *Cluster) waitAccount(ctx context.Context, st *state) error {
 	}
 }
 
+// waitKinds waits until the server lists the kinds of policies that the operator registers: a quick
+// user would be told that there is no such resource. Agents do not wait for them, so that nodes may
+// be Ready before.
+func (c *Cluster) waitKinds(ctx context.Context, st *state) error {
+	if st.CNI != Hawser || st.Mode != Full {
+		return nil
+	}
+	api, err := c.client(st.Port)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.StartTimeout)
+	defer cancel()
+	for {
+		var list struct{ Resources []struct{ Name string } }
+		err := api.do(ctx, http.MethodGet, "/apis/cilium.io/v2", "", nil, &list)
+		var names []string
+		for _, r := range list.Resources {
+			names = append(names, r.Name)
+		}
+		if slices.Contains(names, "ciliumnetworkpolicies") && slices.Contains(names, "ciliumclusterwidenetworkpolicies") {
+			return nil
+		}
+		if !retry.Sleep(ctx, 100*time.Millisecond) {
+			return fmt.Errorf("the operator has not registered its custom resources after %s: %w", c.cfg.StartTimeout, cmp.Or(err, ctx.Err()))
+		}
+	}
+}
+
 // restartControlPlane starts again what has died of it.
 func (c *Cluster) restartControlPlane(ctx context.Context, st *state) error {
 	all := append([]program{c.etcd(), c.apiServer(st)}, c.controllers(st)...)
