@@ -63,7 +63,7 @@ func (m *Matrix) Print(w io.Writer, colour bool) {
 			break
 		}
 		is, want := "was denied", "allowed"
-		if p.Reached {
+		if !p.Expected {
 			is, want = "got through", "denied"
 		}
 		if p.Error != "" {

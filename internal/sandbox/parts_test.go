@@ -350,7 +350,7 @@ func TestConfigValidate(t *testing.T) {
 func TestMatrixPrint(t *testing.T) {
 	t.Parallel()
 	v4, v6 := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fd00::1")
-	m := &Matrix{Sources: []string{"a", "world"}, Targets: []string{"a", "b"}, Reached: 3, Denied: 3, Unexpected: 2, Took: Duration(time.Second)}
+	m := &Matrix{Sources: []string{"a", "world"}, Targets: []string{"a", "b"}, Reached: 3, Denied: 4, Unexpected: 3, Took: Duration(time.Second)}
 	add := func(from, to string, proto Protocol, addr netip.Addr, port uint16, reached, expected bool) {
 		m.Probes = append(m.Probes, Probe{From: from, To: to, Protocol: proto, Address: addr, Port: port, Reached: reached, Expected: expected})
 	}
@@ -360,18 +360,21 @@ func TestMatrixPrint(t *testing.T) {
 	add("a", "b", ICMP, v6, 0, true, true)
 	add("a", "b", ICMP, v4, 0, false, true)
 	add("world", "b", TCP, v4, 80, true, false)
+	add("world", "b", UDP, v4, 80, false, false)
 	m.Probes[4].Rule = "policy x"
+	m.Probes[6].Error = "connection refused"
 	var out bytes.Buffer
 	m.Print(&out, false)
 	want := `
   from \ to  a  b:80
   a          -  T·I6!
-  world         T!  
+  world         T!·!
 
   ● reached by TCP, UDP, ICMP echo (4 or 6: only over that IP version)   · denied   ! not as the policies say
-  6 probes in 1.00 s: 3 reached, 3 denied, 2 not as the policies say:
+  7 probes in 1.00 s: 3 reached, 4 denied, 3 not as the policies say:
     a -> b icmp 10.0.0.1: was denied, the policies say allowed (policy x)
     world -> b tcp 10.0.0.1 port 80: got through, the policies say denied
+    world -> b udp 10.0.0.1 port 80: got through (connection refused), the policies say denied
 `
 	if diff := cmp.Diff(want, out.String()); diff != "" {
 		t.Error(diff)

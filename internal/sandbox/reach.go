@@ -34,12 +34,14 @@ type Probe struct {
 	Expected bool       `json:"expected"` // what the policies say
 	// Rule names the reason for the expectation.
 	Rule string `json:"rule,omitempty"`
-	// Error is set if the attempt failed in a way that a drop does not explain.
+	// Error is set if the attempt failed in a way that a drop does not explain, such as a reset, or
+	// the answer of another server.
 	Error string `json:"error,omitempty"`
 }
 
-// AsExpected reports whether the network did what the policies say.
-func (p Probe) AsExpected() bool { return p.Reached == p.Expected }
+// AsExpected reports whether the network did what the policies say. Who is denied gets no answer at
+// all: any other failure shows that packets have passed.
+func (p Probe) AsExpected() bool { return p.Reached == p.Expected && p.Error == "" }
 
 // Matrix is the outcome of Reach.
 type Matrix struct {

@@ -83,17 +83,19 @@ type Probe struct {
 	Egress, Ingress bool
 	Why             string // of the expectation
 	Reached         bool
-	// Error is set if the attempt ended in a way that a drop does not explain.
+	// Error is set if the attempt ended in a way that a drop does not explain, such as a reset, or
+	// the answer of another server.
 	Error string
 }
 
-// Wrong reports whether the network did not do what the policies say.
-func (p *Probe) Wrong() bool { return p.Reached != p.Expected }
+// Wrong reports whether the network did not do what the policies say. Who is denied gets no answer
+// at all: any other failure shows that packets have passed.
+func (p *Probe) Wrong() bool { return p.Reached != p.Expected || p.Error != "" }
 
 // String describes the whole probe in a line.
 func (p *Probe) String() string {
 	is, want := "was denied", "allowed"
-	if p.Reached {
+	if !p.Expected {
 		is, want = "got through", "denied"
 	}
 	if p.Error != "" {
