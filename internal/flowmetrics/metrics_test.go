@@ -161,6 +161,25 @@ func TestContexts(t *testing.T) {
 	has(t, gather(t, m), map[string]float64{`hubble_flows_processed_total{protocol="TCP",source="reserved:kube-apiserver",subtype="",type="PolicyVerdict",verdict="FORWARDED"}`: 1})
 }
 
+// TestEveryLabelOfEveryMetric: no label that can be asked for has the name of one that a metric has
+// of its own, which would make every scrape fail.
+func TestEveryLabelOfEveryMetric(t *testing.T) {
+	const all = "source_ip,source_pod,source_namespace,source_workload,source_workload_kind,source_app," +
+		"destination_ip,destination_pod,destination_namespace,destination_workload,destination_workload_kind,destination_app,traffic_direction"
+	if _, err := flowmetrics.Parse("drop:labelsContext=none"); err == nil || !strings.Contains(err.Error(), strings.ReplaceAll(all, ",", ", ")) {
+		t.Fatalf("the labels are others than this test tries: %v", err)
+	}
+	for _, metric := range []string{"drop", "flow", "icmp", "policy", "port-distribution", "tcp"} {
+		m := parse(t, metric+":sourceContext=pod;destinationContext=pod;labelsContext="+all)
+		for _, f := range []*flow.Flow{opening(), refused(flows.EventVerdict), refused(flows.EventDrop), icmp(false, 8, 0)} {
+			m.Add(f, flowmetrics.Foreign{}, start)
+		}
+		if got := gather(t, m); !slices.ContainsFunc(slices.Collect(maps.Keys(got)), func(s string) bool { return strings.Contains(s, "traffic_direction=") }) {
+			t.Errorf("%s: nothing was counted: %v", metric, got)
+		}
+	}
+}
+
 // TestParseRefuses: what is not known is an error that names it and what there is.
 func TestParseRefuses(t *testing.T) {
 	for list, want := range map[string]string{
