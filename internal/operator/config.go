@@ -236,6 +236,7 @@ func (c *Config) Validate() error {
 	errs.If(c.ReuseDelay < time.Minute, "--identity-reuse-delay: %s must be at least a minute", c.ReuseDelay)
 	errs.If(c.LostNodeDelay < c.ReuseDelay, "--identity-lost-node-delay: %s must be at least --identity-reuse-delay, %s", c.LostNodeDelay, c.ReuseDelay)
 	errs.If(c.GCInterval < 0 || c.GCInterval > 0 && c.GCInterval < time.Second, "--identity-gc-interval: %s must be 0 or at least a second", c.GCInterval)
+	errs.If(c.HeartbeatTimeout < 0, "--identity-heartbeat-timeout: %s must not be negative", c.HeartbeatTimeout)
 	errs.If(c.GCRateInterval <= 0, "--identity-gc-rate-interval: %s must be above 0", c.GCRateInterval)
 	errs.If(c.GCRateLimit < 0, "--identity-gc-rate-limit: %d must not be negative; --identity-gc-interval=0 switches collection off", c.GCRateLimit)
 	errs.If(c.HeartbeatInterval <= 0 || c.LockGCInterval <= 0 || c.ClusterConfigInterval <= 0,
@@ -328,7 +329,6 @@ func (c *Config) validateKubernetes() error {
 	default:
 		errs.Add("--ipam: %q is not supported; use %s, %s, %s, %s, %s, %s, %s or %s", c.IPAM, ipamClusterPool, ipamMultiPool, ipamENI, ipamAzure, ipamAlibaba, ipamKubernetes, ipamCRD, ipamDelegated)
 	}
-	errs.If(c.HeartbeatTimeout < 0, "--identity-heartbeat-timeout: %s must not be negative", c.HeartbeatTimeout)
 	if m, err := c.Management(); c.Slices.Slim() && (c.AllocationMode != modeCRD || err == nil && !m.Operator()) {
 		errs.Add("--ces-controller-mode: %s needs --identity-allocation-mode=%s and --%s=%s: nobody else knows which identity a pod has",
 			endpointslices.ModeSlim, modeCRD, identity.ManagementFlag, identity.ManagedByOperator)

@@ -68,8 +68,8 @@ type Pod struct {
 	Name      string    `json:"name"`
 	Node      string    `json:"node,omitempty"` // "" if it has none yet
 	Since     time.Time `json:"since,omitzero"`
-	// Told is what its CiliumEndpoint names, 0 if there is none or it names none.
-	Named identity.ID `json:"told,omitempty"`
+	// Named is the identity in its CiliumEndpoint, 0 if there is none or it names none.
+	Named identity.ID `json:"identity,omitempty"`
 }
 
 // ErrNotFound says that there is no such pod, or that nobody knows an ID.
@@ -268,7 +268,7 @@ func (a *Answer) explain() {
 		say("%s, whose CiliumEndpoint does not name it (yet)", count(n, "pod has all of its labels", "pods have all of its labels"))
 	}
 	if a.Exists && a.Retired.IsZero() && len(a.Endpoints)+entries+len(a.Waiting) == 0 {
-		say("it is unused: the operator collects it when it has found it so twice in a row (--identity-gc-interval)")
+		say("it is unused: the operator collects it when two rounds in a row (--identity-gc-interval) have found it so, and while many IDs are free not before it was unused for --identity-heartbeat-timeout (30m by default)")
 	}
 	if !a.Marked.IsZero() {
 		say("the operator has found it unused at %s and deletes it unless it is used again", a.Marked.UTC().Format(time.RFC3339))
