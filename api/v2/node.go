@@ -108,12 +108,17 @@ type IPAMSpec struct {
 	Pool AllocationMap `json:"pool,omitempty"`
 	// +optional
 	Pools IPAMPools `json:"pools,omitzero"`
+	// PreAllocate is how many addresses the node has in advance, 8 if it is 0.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	PreAllocate int `json:"pre-allocate,omitempty"`
 	// +optional
 	StaticIPTags map[string]string `json:"static-ip-tags,omitempty"`
 }
+
+// DefaultPreAllocate is how many addresses a node has in advance unless its CiliumNode, or for a
+// pool the agent's options, have another number.
+const DefaultPreAllocate = 8
 
 // AllocationMap holds addresses, and who has them.
 type AllocationMap map[string]AllocationIP

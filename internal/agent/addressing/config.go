@@ -43,9 +43,6 @@ func Single(mode string) bool { return mode == CRD || OfCloud(mode) }
 // PreAllocationFlag is the option that [ParsePreAllocation] reads.
 const PreAllocationFlag = "ipam-multi-pool-pre-allocation"
 
-// defaultAhead is how many addresses of the default pool a node has in advance if nothing is said.
-const defaultAhead = 8
-
 // Config is what the addresses of a node follow from.
 type Config struct {
 	// Self is this node, ClusterID the number of its cluster, and Hosts are the addresses under
@@ -94,7 +91,7 @@ func ParsePreAllocation(list []string, defaultPool string) (map[string]int, erro
 	n, ok := out[defaultPool]
 	switch {
 	case !ok:
-		out[defaultPool] = defaultAhead
+		out[defaultPool] = v2.DefaultPreAllocate
 	case n < 1:
 		errs = append(errs, fmt.Errorf("--%s: pool %q needs at least 1: the node itself has an address of it", PreAllocationFlag, defaultPool))
 	}

@@ -78,7 +78,7 @@ func ciliumNode(generation int64, cidrs ...string) *v2.CiliumNode {
 
 func TestInAdvance(t *testing.T) {
 	t.Parallel()
-	if got, err := ParsePreAllocation([]string{"default=3"}, "blue"); err != nil || got["blue"] != defaultAhead || got["default"] != 3 {
+	if got, err := ParsePreAllocation([]string{"default=3"}, "blue"); err != nil || got["blue"] != v2.DefaultPreAllocate || got["default"] != 3 {
 		t.Errorf("in advance: %v, %v", got, err)
 	}
 	for used, want := range map[int]int{0: 8, 1: 16, 8: 16, 9: 24, 16: 24, 17: 32} {

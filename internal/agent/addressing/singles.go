@@ -384,7 +384,7 @@ func (s *Singles) status(o *v2.CiliumNode) (patch map[string]any, soon bool) {
 	if len(part) == 0 {
 		return nil, false
 	}
-	ahead := cmp.Or(o.Spec.IPAM.PreAllocate, defaultAhead)
+	ahead := cmp.Or(o.Spec.IPAM.PreAllocate, v2.DefaultPreAllocate)
 	soon = len(answers4)+len(answers6) > 0
 	free := map[ipam.Families]int{}
 	for _, u := range s.pool.Usage() {

@@ -32,7 +32,7 @@ type Wanted struct {
 // Flags binds it to command-line flags, whose names are those of the field.
 func (w *Wanted) Flags(fs *pflag.FlagSet) {
 	fs.IntVar(&w.MinAllocate, "ipam-min-allocate", w.MinAllocate, "minimum number of cloud addresses of this node; 0 leaves it to the CiliumNode")
-	fs.IntVar(&w.PreAllocate, "ipam-pre-allocate", w.PreAllocate, "cloud addresses that this node keeps free; 0 leaves it to the CiliumNode, whose default is 8")
+	fs.IntVar(&w.PreAllocate, "ipam-pre-allocate", w.PreAllocate, fmt.Sprintf("cloud addresses that this node keeps free; 0 leaves it to the CiliumNode, whose default is %d", v2.DefaultPreAllocate))
 	fs.IntVar(&w.MaxAllocate, "ipam-max-allocate", w.MaxAllocate, "maximum number of cloud addresses of this node; 0 leaves it to the CiliumNode")
 	fs.Var(optionalInt(&w.ENI.FirstInterfaceIndex), "eni-first-interface-index", "first interface of the AWS instance whose addresses pods get")
 	fs.Var(optionalBool(&w.ENI.UsePrimaryAddress), "eni-use-primary-address", "pods get the primary addresses of further AWS interfaces, too")

@@ -10,8 +10,8 @@ import (
 )
 
 // TestGuardedOperations: an operation that changes something waits for the startup gate, unless it
-// is listed here as one that changes neither endpoints nor addresses. Both guards go by names, which
-// a new or renamed operation would miss.
+// is listed here as one that changes neither endpoints nor addresses. Both guards go by names, so
+// they would miss a new or renamed operation.
 func TestGuardedOperations(t *testing.T) {
 	t.Parallel()
 	elsewhere := []string{"PatchConfig", "DeleteFQDNs", "PatchPrefilter", "DeletePrefilter"}

@@ -349,7 +349,7 @@ func (m *Manager) view(o *v2.CiliumNode, n *node, pending int, limits Limits) *V
 		Pending: pending, Release: m.cfg.ReleaseExcess, Delay: time.Duration(m.cfg.ReleaseDelay) * time.Second, Limits: limits, Subnets: m.inv.subnets(),
 		Used: map[netip.Addr]string{}, Pool: map[netip.Addr]bool{}, Releases: map[netip.Addr]v2.IPReleaseStatus{}, Excess: n.excess, Now: time.Now(),
 	}
-	v.PreAllocate = cmp.Or(v.PreAllocate, defaultPreAllocate)
+	v.PreAllocate = cmp.Or(v.PreAllocate, v2.DefaultPreAllocate)
 	// What is no address stays where it is and counts for nothing.
 	for text, u := range o.Status.IPAM.Used {
 		if a, err := netip.ParseAddr(text); err == nil {
@@ -372,9 +372,6 @@ func (m *Manager) view(o *v2.CiliumNode, n *node, pending int, limits Limits) *V
 	m.provider.Describe(o, m.inv.snapshot, v)
 	return v
 }
-
-// defaultPreAllocate is the field's.
-const defaultPreAllocate = 8
 
 // faultPatch returns the patch by which the status shows a fault, or that there is none.
 func (m *Manager) faultPatch(o *v2.CiliumNode, fault string) map[string]any {
