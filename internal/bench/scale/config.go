@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/hawser-net/hawser/internal/operator/election"
 	"github.com/hawser-net/hawser/internal/sandbox/kube/parts"
 	"github.com/hawser-net/hawser/internal/validate"
 )
@@ -231,6 +232,6 @@ func (c *Config) leaseFlags() []string {
 	}
 	return []string{
 		"--leader-election-lease-duration", c.Lease.String(), "--leader-election-renew-deadline", (c.Lease * 2 / 3).String(),
-		"--leader-election-retry-period", (c.Lease / 8).String(),
+		"--leader-election-retry-period", min(c.Lease/8, election.Defaults().RetryPeriod).String(),
 	}
 }
