@@ -34,7 +34,8 @@ func (d podsOf) Party(addr netip.Addr) flows.Party {
 	return flows.Party{Identity: 2}
 }
 
-func (podsOf) Labels(uint32) ([]string, string)                { return nil, "" }
+func (podsOf) Labels(uint32) ([]string, string, string)        { return nil, "", "" }
+func (podsOf) Interface(int) string                            { return "" }
 func (podsOf) Service(netip.Addr, uint16, uint8) *flow.Service { return nil }
 func (podsOf) Policies(datapath.Event) []*flow.Policy          { return nil }
 

@@ -1930,6 +1930,8 @@ type Endpoint struct {
 	Labels    []string    `protobuf:"bytes,4,rep,name=labels,proto3" json:"labels,omitempty"`
 	PodName   string      `protobuf:"bytes,5,opt,name=pod_name,json=podName,proto3" json:"pod_name,omitempty"`
 	Workloads []*Workload `protobuf:"bytes,6,rep,name=workloads,proto3" json:"workloads,omitempty"`
+	// The cluster that it belongs to; empty for what is outside of all.
+	ClusterName string `protobuf:"bytes,7,opt,name=cluster_name,json=clusterName,proto3" json:"cluster_name,omitempty"`
 	// The node that the pod, or the address, is on, cluster/node; empty if that is not known, and for
 	// what is outside of the cluster. It is Hawser's own.
 	NodeName      string `protobuf:"bytes,150001,opt,name=node_name,json=nodeName,proto3" json:"node_name,omitempty"`
@@ -2007,6 +2009,13 @@ func (x *Endpoint) GetWorkloads() []*Workload {
 		return x.Workloads
 	}
 	return nil
+}
+
+func (x *Endpoint) GetClusterName() string {
+	if x != nil {
+		return x.ClusterName
+	}
+	return ""
 }
 
 func (x *Endpoint) GetNodeName() string {
@@ -2801,8 +2810,18 @@ type FlowFilter struct {
 	TrafficDirection    []TrafficDirection `protobuf:"varint,30,rep,packed,name=traffic_direction,json=trafficDirection,proto3,enum=flow.TrafficDirection" json:"traffic_direction,omitempty"`
 	HttpUrl             []string           `protobuf:"bytes,31,rep,name=http_url,json=httpUrl,proto3" json:"http_url,omitempty"`
 	HttpHeader          []*HTTPHeader      `protobuf:"bytes,32,rep,name=http_header,json=httpHeader,proto3" json:"http_header,omitempty"`
-	unknownFields       protoimpl.UnknownFields
-	sizeCache           protoimpl.SizeCache
+	DropReasonDesc      []DropReason       `protobuf:"varint,33,rep,packed,name=drop_reason_desc,json=dropReasonDesc,proto3,enum=flow.DropReason" json:"drop_reason_desc,omitempty"`
+	SourceIpXlated      []string           `protobuf:"bytes,34,rep,name=source_ip_xlated,json=sourceIpXlated,proto3" json:"source_ip_xlated,omitempty"`
+	// By index or name; by both if both are given.
+	Interface  []*NetworkInterface `protobuf:"bytes,35,rep,name=interface,proto3" json:"interface,omitempty"`
+	NodeLabels []string            `protobuf:"bytes,36,rep,name=node_labels,json=nodeLabels,proto3" json:"node_labels,omitempty"`
+	// Names of clusters.
+	SourceClusterName      []string `protobuf:"bytes,37,rep,name=source_cluster_name,json=sourceClusterName,proto3" json:"source_cluster_name,omitempty"`
+	DestinationClusterName []string `protobuf:"bytes,38,rep,name=destination_cluster_name,json=destinationClusterName,proto3" json:"destination_cluster_name,omitempty"`
+	IpTraceId              []uint64 `protobuf:"varint,39,rep,packed,name=ip_trace_id,json=ipTraceId,proto3" json:"ip_trace_id,omitempty"`
+	Encrypted              []bool   `protobuf:"varint,40,rep,packed,name=encrypted,proto3" json:"encrypted,omitempty"`
+	unknownFields          protoimpl.UnknownFields
+	sizeCache              protoimpl.SizeCache
 }
 
 func (x *FlowFilter) Reset() {
@@ -3055,6 +3074,62 @@ func (x *FlowFilter) GetHttpUrl() []string {
 func (x *FlowFilter) GetHttpHeader() []*HTTPHeader {
 	if x != nil {
 		return x.HttpHeader
+	}
+	return nil
+}
+
+func (x *FlowFilter) GetDropReasonDesc() []DropReason {
+	if x != nil {
+		return x.DropReasonDesc
+	}
+	return nil
+}
+
+func (x *FlowFilter) GetSourceIpXlated() []string {
+	if x != nil {
+		return x.SourceIpXlated
+	}
+	return nil
+}
+
+func (x *FlowFilter) GetInterface() []*NetworkInterface {
+	if x != nil {
+		return x.Interface
+	}
+	return nil
+}
+
+func (x *FlowFilter) GetNodeLabels() []string {
+	if x != nil {
+		return x.NodeLabels
+	}
+	return nil
+}
+
+func (x *FlowFilter) GetSourceClusterName() []string {
+	if x != nil {
+		return x.SourceClusterName
+	}
+	return nil
+}
+
+func (x *FlowFilter) GetDestinationClusterName() []string {
+	if x != nil {
+		return x.DestinationClusterName
+	}
+	return nil
+}
+
+func (x *FlowFilter) GetIpTraceId() []uint64 {
+	if x != nil {
+		return x.IpTraceId
+	}
+	return nil
+}
+
+func (x *FlowFilter) GetEncrypted() []bool {
+	if x != nil {
+		return x.Encrypted
 	}
 	return nil
 }
@@ -4423,14 +4498,15 @@ const file_flow_flow_proto_rawDesc = "" +
 	"\fTraceContext\x12)\n" +
 	"\x06parent\x18\x01 \x01(\v2\x11.flow.TraceParentR\x06parent\"(\n" +
 	"\vTraceParent\x12\x19\n" +
-	"\btrace_id\x18\x01 \x01(\tR\atraceId\"\xd4\x01\n" +
+	"\btrace_id\x18\x01 \x01(\tR\atraceId\"\xf7\x01\n" +
 	"\bEndpoint\x12\x0e\n" +
 	"\x02ID\x18\x01 \x01(\rR\x02ID\x12\x1a\n" +
 	"\bidentity\x18\x02 \x01(\rR\bidentity\x12\x1c\n" +
 	"\tnamespace\x18\x03 \x01(\tR\tnamespace\x12\x16\n" +
 	"\x06labels\x18\x04 \x03(\tR\x06labels\x12\x19\n" +
 	"\bpod_name\x18\x05 \x01(\tR\apodName\x12,\n" +
-	"\tworkloads\x18\x06 \x03(\v2\x0e.flow.WorkloadR\tworkloads\x12\x1d\n" +
+	"\tworkloads\x18\x06 \x03(\v2\x0e.flow.WorkloadR\tworkloads\x12!\n" +
+	"\fcluster_name\x18\a \x01(\tR\vclusterName\x12\x1d\n" +
 	"\tnode_name\x18\xf1\x93\t \x01(\tR\bnodeName\"2\n" +
 	"\bWorkload\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
@@ -4483,8 +4559,7 @@ const file_flow_flow_proto_rawDesc = "" +
 	"\bsub_type\x18\x03 \x01(\x05R\asubType\"@\n" +
 	"\x0fCiliumEventType\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\x05R\x04type\x12\x19\n" +
-	"\bsub_type\x18\x02 \x01(\x05R\asubType\"\x82\n" +
-	"\n" +
+	"\bsub_type\x18\x02 \x01(\x05R\asubType\"\xe7\f\n" +
 	"\n" +
 	"FlowFilter\x12\x1b\n" +
 	"\tsource_ip\x18\x01 \x03(\tR\bsourceIp\x12\x1d\n" +
@@ -4526,7 +4601,16 @@ const file_flow_flow_proto_rawDesc = "" +
 	"\x11traffic_direction\x18\x1e \x03(\x0e2\x16.flow.TrafficDirectionR\x10trafficDirection\x12\x19\n" +
 	"\bhttp_url\x18\x1f \x03(\tR\ahttpUrl\x121\n" +
 	"\vhttp_header\x18  \x03(\v2\x10.flow.HTTPHeaderR\n" +
-	"httpHeader\"\xce\x01\n" +
+	"httpHeader\x12:\n" +
+	"\x10drop_reason_desc\x18! \x03(\x0e2\x10.flow.DropReasonR\x0edropReasonDesc\x12(\n" +
+	"\x10source_ip_xlated\x18\" \x03(\tR\x0esourceIpXlated\x124\n" +
+	"\tinterface\x18# \x03(\v2\x16.flow.NetworkInterfaceR\tinterface\x12\x1f\n" +
+	"\vnode_labels\x18$ \x03(\tR\n" +
+	"nodeLabels\x12.\n" +
+	"\x13source_cluster_name\x18% \x03(\tR\x11sourceClusterName\x128\n" +
+	"\x18destination_cluster_name\x18& \x03(\tR\x16destinationClusterName\x12\x1e\n" +
+	"\vip_trace_id\x18' \x03(\x04R\tipTraceId\x12\x1c\n" +
+	"\tencrypted\x18( \x03(\bR\tencrypted\"\xce\x01\n" +
 	"\x03DNS\x12\x14\n" +
 	"\x05query\x18\x01 \x01(\tR\x05query\x12\x10\n" +
 	"\x03ips\x18\x02 \x03(\tR\x03ips\x12\x10\n" +
@@ -4988,34 +5072,36 @@ var file_flow_flow_proto_depIdxs = []int32{
 	20, // 43: flow.FlowFilter.destination_workload:type_name -> flow.Workload
 	7,  // 44: flow.FlowFilter.traffic_direction:type_name -> flow.TrafficDirection
 	34, // 45: flow.FlowFilter.http_header:type_name -> flow.HTTPHeader
-	34, // 46: flow.HTTP.headers:type_name -> flow.HTTPHeader
-	10, // 47: flow.LostEvent.source:type_name -> flow.LostEventSource
-	53, // 48: flow.LostEvent.cpu:type_name -> google.protobuf.Int32Value
-	11, // 49: flow.AgentEvent.type:type_name -> flow.AgentEventType
-	39, // 50: flow.AgentEvent.unknown:type_name -> flow.AgentEventUnknown
-	40, // 51: flow.AgentEvent.agent_start:type_name -> flow.TimeNotification
-	41, // 52: flow.AgentEvent.policy_update:type_name -> flow.PolicyUpdateNotification
-	42, // 53: flow.AgentEvent.endpoint_regenerate:type_name -> flow.EndpointRegenNotification
-	43, // 54: flow.AgentEvent.endpoint_update:type_name -> flow.EndpointUpdateNotification
-	44, // 55: flow.AgentEvent.ipcache_update:type_name -> flow.IPCacheNotification
-	46, // 56: flow.AgentEvent.service_upsert:type_name -> flow.ServiceUpsertNotification
-	47, // 57: flow.AgentEvent.service_delete:type_name -> flow.ServiceDeleteNotification
-	50, // 58: flow.TimeNotification.time:type_name -> google.protobuf.Timestamp
-	54, // 59: flow.IPCacheNotification.old_identity:type_name -> google.protobuf.UInt32Value
-	45, // 60: flow.ServiceUpsertNotification.frontend_address:type_name -> flow.ServiceUpsertNotificationAddr
-	45, // 61: flow.ServiceUpsertNotification.backend_addresses:type_name -> flow.ServiceUpsertNotificationAddr
-	13, // 62: flow.DebugEvent.type:type_name -> flow.DebugEventType
-	19, // 63: flow.DebugEvent.source:type_name -> flow.Endpoint
-	54, // 64: flow.DebugEvent.hash:type_name -> google.protobuf.UInt32Value
-	54, // 65: flow.DebugEvent.arg1:type_name -> google.protobuf.UInt32Value
-	54, // 66: flow.DebugEvent.arg2:type_name -> google.protobuf.UInt32Value
-	54, // 67: flow.DebugEvent.arg3:type_name -> google.protobuf.UInt32Value
-	53, // 68: flow.DebugEvent.cpu:type_name -> google.protobuf.Int32Value
-	69, // [69:69] is the sub-list for method output_type
-	69, // [69:69] is the sub-list for method input_type
-	69, // [69:69] is the sub-list for extension type_name
-	69, // [69:69] is the sub-list for extension extendee
-	0,  // [0:69] is the sub-list for field type_name
+	6,  // 46: flow.FlowFilter.drop_reason_desc:type_name -> flow.DropReason
+	48, // 47: flow.FlowFilter.interface:type_name -> flow.NetworkInterface
+	34, // 48: flow.HTTP.headers:type_name -> flow.HTTPHeader
+	10, // 49: flow.LostEvent.source:type_name -> flow.LostEventSource
+	53, // 50: flow.LostEvent.cpu:type_name -> google.protobuf.Int32Value
+	11, // 51: flow.AgentEvent.type:type_name -> flow.AgentEventType
+	39, // 52: flow.AgentEvent.unknown:type_name -> flow.AgentEventUnknown
+	40, // 53: flow.AgentEvent.agent_start:type_name -> flow.TimeNotification
+	41, // 54: flow.AgentEvent.policy_update:type_name -> flow.PolicyUpdateNotification
+	42, // 55: flow.AgentEvent.endpoint_regenerate:type_name -> flow.EndpointRegenNotification
+	43, // 56: flow.AgentEvent.endpoint_update:type_name -> flow.EndpointUpdateNotification
+	44, // 57: flow.AgentEvent.ipcache_update:type_name -> flow.IPCacheNotification
+	46, // 58: flow.AgentEvent.service_upsert:type_name -> flow.ServiceUpsertNotification
+	47, // 59: flow.AgentEvent.service_delete:type_name -> flow.ServiceDeleteNotification
+	50, // 60: flow.TimeNotification.time:type_name -> google.protobuf.Timestamp
+	54, // 61: flow.IPCacheNotification.old_identity:type_name -> google.protobuf.UInt32Value
+	45, // 62: flow.ServiceUpsertNotification.frontend_address:type_name -> flow.ServiceUpsertNotificationAddr
+	45, // 63: flow.ServiceUpsertNotification.backend_addresses:type_name -> flow.ServiceUpsertNotificationAddr
+	13, // 64: flow.DebugEvent.type:type_name -> flow.DebugEventType
+	19, // 65: flow.DebugEvent.source:type_name -> flow.Endpoint
+	54, // 66: flow.DebugEvent.hash:type_name -> google.protobuf.UInt32Value
+	54, // 67: flow.DebugEvent.arg1:type_name -> google.protobuf.UInt32Value
+	54, // 68: flow.DebugEvent.arg2:type_name -> google.protobuf.UInt32Value
+	54, // 69: flow.DebugEvent.arg3:type_name -> google.protobuf.UInt32Value
+	53, // 70: flow.DebugEvent.cpu:type_name -> google.protobuf.Int32Value
+	71, // [71:71] is the sub-list for method output_type
+	71, // [71:71] is the sub-list for method input_type
+	71, // [71:71] is the sub-list for extension type_name
+	71, // [71:71] is the sub-list for extension extendee
+	0,  // [0:71] is the sub-list for field type_name
 }
 
 func init() { file_flow_flow_proto_init() }

@@ -12,9 +12,11 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	flowpb "github.com/hawser-net/hawser/api/flow"
 	"github.com/hawser-net/hawser/api/observer"
@@ -80,6 +82,25 @@ func TestKubernetesFlows(t *testing.T) {
 	has("a service without backends", func() { _ = once(front.ns, empty, 50*time.Millisecond) }, func(f *flowpb.Flow) bool {
 		return f.GetEventType().GetType() == flows.EventDrop && f.GetDropReasonDesc() == flowpb.DropReason_SERVICE_BACKEND_NOT_FOUND &&
 			f.GetDestinationService().GetNamespace() == "default" && f.GetDestinationService().GetName() == "shop" && f.GetSource().GetPodName() == "front"
+	})
+	// A service with a backend: a client gets its answers from the service.
+	api, err := c.client.Kube.CoreV1().Services("default").Create(t.Context(), &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: "api"}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 8080, TargetPort: intstr.FromInt32(80)}}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.client.Kube.DiscoveryV1().EndpointSlices("default").Create(t.Context(), &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{Name: "api-1", Labels: map[string]string{discoveryv1.LabelServiceName: "api"}}, AddressType: discoveryv1.AddressTypeIPv4,
+		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{web.ip4.String()}, Conditions: discoveryv1.EndpointConditions{Ready: new(true)}}},
+		Ports:     []discoveryv1.EndpointPort{{Port: new(int32(80)), Protocol: new(corev1.ProtocolTCP)}},
+	}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	vip := netip.AddrPortFrom(netip.MustParseAddr(api.Spec.ClusterIP), 8080)
+	has("the answer of a service", func() { _ = once(front.ns, vip, time.Second) }, func(f *flowpb.Flow) bool {
+		return f.GetIsReply().GetValue() && f.GetSourceService().GetNamespace() == "default" && f.GetSourceService().GetName() == "api" &&
+			f.GetSource().GetPodName() == "web" && f.GetDestination().GetPodName() == "front" && f.GetDestinationService() == nil
 	})
 	controllers.Eventually(t, time.Minute, func() string { // so that other nodes know what made it
 		o, err := c.endpoints().Get(t.Context(), "front", metav1.GetOptions{})

@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net"
 	"net/netip"
@@ -163,6 +164,7 @@ func TestFlows(t *testing.T) {
 	r.follow(here, n2.flowConn(n2.path("run/hubble.sock")))
 	r.ends(r.connections())
 	r.names()
+	r.ofReason(here)
 	r.strangers(here, n1.ns, ours)
 	if st, err := n1.client.Health(t.Context(), false); err != nil || st.Hubble.State != "Ok" {
 		t.Errorf("the status says %v, %v", st.Hubble, err)
@@ -307,6 +309,44 @@ func (r *flowsTest) ends(allowed map[connection]int) {
 	}
 }
 
+// deviceOf says whether a flow at the receiver names the interface that has its number there.
+func (r *flowsTest) deviceOf(f *flowpb.Flow) bool {
+	var device *net.Interface
+	err := r.n1.ns.Do(func() (err error) { device, err = net.InterfaceByIndex(int(f.GetInterface().GetIndex())); return err })
+	return err == nil && device.Name == f.GetInterface().GetName()
+}
+
+// ofReason checks that the node selects flows by the reason for which it has dropped them.
+func (r *flowsTest) ofReason(here *grpc.ClientConn) {
+	for reason, want := range map[flowpb.DropReason]bool{flowpb.DropReason_POLICY_DENIED: true, flowpb.DropReason_AUTH_REQUIRED: false} {
+		stream, err := observer.NewObserverClient(here).GetFlows(r.t.Context(), &observer.GetFlowsRequest{
+			Number: 10, Whitelist: []*flowpb.FlowFilter{{DropReasonDesc: []flowpb.DropReason{reason}}},
+		})
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		found := 0
+		for {
+			res, err := stream.Recv()
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				r.t.Fatalf("%v: %v", reason, err)
+			}
+			if f := res.GetFlow(); f != nil {
+				found++
+				if f.GetDropReasonDesc() != reason {
+					r.t.Errorf("asked for %v, got %v", reason, f)
+				}
+			}
+		}
+		if found > 0 != want {
+			r.t.Errorf("%d flows were dropped for %v", found, reason)
+		}
+	}
+}
+
 // names checks what the flows say besides.
 func (r *flowsTest) names() {
 	byPolicy := func(list []*flowpb.Policy) bool {
@@ -318,6 +358,9 @@ func (r *flowsTest) names() {
 			src.GetID() != 0 || dst.GetNamespace() != "default" || int(dst.GetID()) != r.web.endpoint().ID || !slices.Contains(dst.GetLabels(), "k8s:app=web") ||
 			f.GetNodeName() != "default/n1" || f.GetTrafficDirection() != flowpb.TrafficDirection_INGRESS {
 			r.t.Fatalf("a flow between the pods is %v", f)
+		}
+		if src.GetClusterName() != "default" || dst.GetClusterName() != "default" || f.GetInterface().GetIndex() == 0 || !r.deviceOf(f) {
+			r.t.Errorf("a flow without its clusters, or the name of its interface: %v", f)
 		}
 		if f.GetVerdict() == flowpb.Verdict_FORWARDED && !byPolicy(f.GetIngressAllowedBy()) {
 			r.t.Errorf("allowed by %v", f.GetIngressAllowedBy())

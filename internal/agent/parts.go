@@ -178,7 +178,7 @@ func (p *parts) newHubble(version string) (*hubble.Hubble, error) {
 	t, log := p.tables, p.log.With("part", "flows")
 	n := hubble.Node{
 		Self: p.cfg.self(), Version: version, Nodes: t.nodes.Table(), NodesSynced: p.waitNodes,
-		Monitor:   p.monitor,
+		Monitor: p.monitor, Links: p.kernel.links.Names,
 		Endpoints: t.registry, Addresses: t.cache, Policy: t.policy, Labels: t.identities.Labels,
 		InForce: p.inForce.isOpen, PolicyLabels: p.policyLabels,
 		Listen: func(path, option string) (net.Listener, error) { return restapi.Listen(path, option, log) },

@@ -1,6 +1,7 @@
 package flows
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -199,6 +200,16 @@ var tests = map[string]func(*flow.FlowFilter) (test, error){
 	"protocol":   func(in *flow.FlowFilter) (test, error) { return protocols(in.GetProtocol()) },
 	"tcp_flags":  func(in *flow.FlowFilter) (test, error) { return flags(in.GetTcpFlags()) },
 	"node_name":  func(in *flow.FlowFilter) (test, error) { return nodes(in.GetNodeName()) },
+	"drop_reason_desc": func(in *flow.FlowFilter) (test, error) {
+		return oneOf(in.GetDropReasonDesc(), func(e *Entry) flow.DropReason { return e.Flow.GetDropReasonDesc() }), nil
+	},
+	"interface": func(in *flow.FlowFilter) (test, error) { return interfaces(in.GetInterface()) },
+	"source_cluster_name": func(in *flow.FlowFilter) (test, error) {
+		return oneOf(in.GetSourceClusterName(), func(e *Entry) string { return e.Flow.GetSource().GetClusterName() }), nil
+	},
+	"destination_cluster_name": func(in *flow.FlowFilter) (test, error) {
+		return oneOf(in.GetDestinationClusterName(), func(e *Entry) string { return e.Flow.GetDestination().GetClusterName() }), nil
+	},
 }
 
 // oneOf tests whether what a flow has is one of some values.
@@ -418,6 +429,21 @@ func flags(values []*flow.TCPFlags) (test, error) {
 		tcp := e.Flow.GetL4().GetTCP()
 		have := bits(tcp.GetFlags())
 		return tcp != nil && slices.ContainsFunc(list, func(want uint16) bool { return have&want == want })
+	}, nil
+}
+
+// interfaces tests where the packet was seen.
+func interfaces(values []*flow.NetworkInterface) (test, error) {
+	for _, v := range values {
+		if v.GetIndex() == 0 && v.GetName() == "" {
+			return nil, errors.New("an interface has an index or a name")
+		}
+	}
+	return func(e *Entry) bool {
+		have := e.Flow.GetInterface()
+		return slices.ContainsFunc(values, func(want *flow.NetworkInterface) bool {
+			return (want.GetIndex() == 0 || want.GetIndex() == have.GetIndex()) && (want.GetName() == "" || want.GetName() == have.GetName())
+		})
 	}, nil
 }
 

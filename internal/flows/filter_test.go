@@ -26,12 +26,13 @@ func sample() *flows.Entry {
 		IP: &flow.IP{Source: "10.1.0.10", Destination: "fd00::1", IpVersion: flow.IPVersion_IPv4},
 		L4: &flow.Layer4{Protocol: &flow.Layer4_TCP{TCP: &flow.TCP{SourcePort: 40000, DestinationPort: 80, Flags: &flow.TCPFlags{SYN: true, ACK: true}}}},
 		Source: &flow.Endpoint{
-			ID: 7, Identity: 16384, Namespace: "shop", PodName: "front-1", Labels: []string{"k8s:app=front", "k8s:tier=web", "reserved:init"},
+			ID: 7, Identity: 16384, ClusterName: "prod", Namespace: "shop", PodName: "front-1", Labels: []string{"k8s:app=front", "k8s:tier=web", "reserved:init"},
 			Workloads: []*flow.Workload{{Name: "front", Kind: "Deployment"}},
 		},
 		Destination:        &flow.Endpoint{Identity: 2, Namespace: "default", PodName: "db-0", Labels: []string{"reserved:world"}},
 		DestinationService: &flow.Service{Namespace: "shop", Name: "db"},
-		EventType:          &flow.CiliumEventType{Type: 1, SubType: 133}, TrafficDirection: flow.TrafficDirection_EGRESS, IsReply: wrapperspb.Bool(false),
+		DropReasonDesc:     flow.DropReason_POLICY_DENIED, Interface: &flow.NetworkInterface{Index: 9, Name: "lxc9"},
+		EventType: &flow.CiliumEventType{Type: 1, SubType: 133}, TrafficDirection: flow.TrafficDirection_EGRESS, IsReply: wrapperspb.Bool(false),
 	}
 	return &flows.Entry{Time: time.Now(), Flow: f, Source: netip.MustParseAddr("10.1.0.10"), Destination: netip.MustParseAddr("fd00::1")}
 }
@@ -69,7 +70,12 @@ var rows = map[string]struct{ yes, no []string }{
 	"destination_identity": {[]string{`{"destination_identity":[2]}`}, []string{`{"destination_identity":[16384]}`}},
 	"tcp_flags":            {[]string{`{"tcp_flags":[{"SYN":true}]}`, `{"tcp_flags":[{"FIN":true},{"SYN":true,"ACK":true}]}`}, []string{`{"tcp_flags":[{"SYN":true,"FIN":true}]}`}},
 	"node_name":            {[]string{`{"node_name":["node-7"]}`, `{"node_name":["prod/*"]}`, `{"node_name":["*/n*-*"]}`, `{"node_name":["prod/"]}`}, []string{`{"node_name":["node"]}`, `{"node_name":["dev/*"]}`, `{"node_name":["*7*7"]}`}},
-	"ip_version":           {[]string{`{"ip_version":["IPv4"]}`}, []string{`{"ip_version":["IPv6"]}`}},
+	"drop_reason_desc":     {[]string{`{"drop_reason_desc":["AUTH_REQUIRED","POLICY_DENIED"]}`}, []string{`{"drop_reason_desc":["POLICY_DENY"]}`}},
+	"interface": {[]string{`{"interface":[{"name":"eth0"},{"name":"lxc9"}]}`, `{"interface":[{"index":9}]}`, `{"interface":[{"index":9,"name":"lxc9"}]}`},
+		[]string{`{"interface":[{"name":"lxc"}]}`, `{"interface":[{"index":9,"name":"eth0"}]}`}},
+	"source_cluster_name":      {[]string{`{"source_cluster_name":["dev","prod"]}`}, []string{`{"source_cluster_name":["pro"]}`}},
+	"destination_cluster_name": {nil, []string{`{"destination_cluster_name":["prod"]}`}},
+	"ip_version":               {[]string{`{"ip_version":["IPv4"]}`}, []string{`{"ip_version":["IPv6"]}`}},
 }
 
 func TestFilterFields(t *testing.T) {
@@ -195,6 +201,7 @@ func TestFilterIsBounded(t *testing.T) {
 		"protocol":        {Protocol: []string{"http"}},
 		"tcp_flags":       {TcpFlags: []*flow.TCPFlags{{NS: true}}},
 		"destination_pod": {DestinationPod: []string{""}},
+		"interface":       {Interface: []*flow.NetworkInterface{{}}},
 	} {
 		var failed *flows.FilterError
 		if _, err := flows.Compile([]*flow.FlowFilter{f}, nil); !errors.As(err, &failed) || failed.Field != name {

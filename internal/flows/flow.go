@@ -42,10 +42,13 @@ type Directory interface {
 	Endpoint(uint16) Party
 	// Party says who has an address.
 	Party(netip.Addr) Party
-	// Labels returns the labels of an identity with their sources, and the namespace among them.
-	Labels(identity uint32) (labels []string, namespace string)
+	// Labels returns the labels of an identity with their sources, and the namespace and the cluster
+	// among them.
+	Labels(identity uint32) (labels []string, namespace, cluster string)
 	// Service returns the service that has an address and port, nil if none has.
 	Service(addr netip.Addr, port uint16, proto uint8) *flow.Service
+	// Interface returns the name of an interface of the node, empty if it is not known.
+	Interface(index int) string
 	// Policies returns those that caused the verdict that an event reports, none if that is
 	// not known.
 	Policies(datapath.Event) []*flow.Policy
@@ -76,7 +79,7 @@ func (m *Maker) Flow(ev datapath.Event) *flow.Flow {
 		f.TrafficDirection = flow.TrafficDirection_EGRESS
 	}
 	if ev.IfIndex != 0 {
-		f.Interface = &flow.NetworkInterface{Index: uint32(ev.IfIndex)}
+		f.Interface = &flow.NetworkInterface{Index: uint32(ev.IfIndex), Name: m.Directory.Interface(ev.IfIndex)}
 	}
 	f.Source, f.Destination = &flow.Endpoint{Identity: ev.SrcIdentity}, &flow.Endpoint{Identity: ev.DstIdentity}
 	if ip && p.Src.IsValid() {
@@ -88,7 +91,9 @@ func (m *Maker) Flow(ev datapath.Event) *flow.Flow {
 		if f.Destination.Identity == 0 {
 			f.Destination.Identity = m.Directory.Party(p.Dst).Identity // dropped before that was looked up
 		}
-		if !fromEndpoint { // it sends from its own address, or claims another's
+		// An endpoint that sends from a service's address answers for it, if the packet has passed:
+		// that is when its own address was checked. Others may only claim to.
+		if !fromEndpoint || ev.Reason == datapath.ReasonForwarded {
 			f.SourceService = m.Directory.Service(p.Src, p.SrcPort, p.Proto)
 		}
 		f.DestinationService = m.Directory.Service(p.Dst, p.DstPort, p.Proto)
@@ -166,9 +171,12 @@ func (m *Maker) name(e *flow.Endpoint, addr netip.Addr, number uint16) {
 	}
 	e.ID, e.Namespace, e.PodName, e.Workloads, e.NodeName = uint32(who.Endpoint), who.Namespace, who.Pod, who.Workloads, who.Node
 	var namespace string
-	e.Labels, namespace = m.Directory.Labels(e.Identity)
+	e.Labels, namespace, e.ClusterName = m.Directory.Labels(e.Identity)
 	if e.Namespace == "" {
 		e.Namespace = namespace
+	}
+	if e.ClusterName == "" {
+		e.ClusterName, _, _ = strings.Cut(who.Node, "/") // nodes have no such label
 	}
 }
 

@@ -35,20 +35,31 @@ func (directory) Party(a netip.Addr) flows.Party {
 		return flows.Party{Endpoint: 7, Identity: 16384, Namespace: "shop", Pod: "front-1", Workloads: []*flow.Workload{{Name: "front", Kind: "Deployment"}}}
 	case "10.1.0.11":
 		return flows.Party{Identity: 16385}
+	case "10.1.0.1":
+		return flows.Party{Identity: 1, Node: "default/n1"}
 	}
 	return flows.Party{}
 }
 
-func (directory) Labels(id uint32) ([]string, string) {
+func (directory) Labels(id uint32) (labels []string, namespace, cluster string) {
 	switch id {
+	case 1:
+		return []string{"reserved:host"}, "", ""
 	case 16384:
-		return []string{"k8s:app=front", "k8s:io.kubernetes.pod.namespace=shop"}, "shop"
+		return []string{"k8s:app=front", "k8s:io.kubernetes.pod.namespace=shop"}, "shop", "default"
 	case 16385:
-		return []string{"k8s:app=db", "k8s:tier=store"}, "store"
+		return []string{"k8s:app=db", "k8s:tier=store"}, "store", "other"
 	case 2:
-		return []string{"reserved:world"}, ""
+		return []string{"reserved:world"}, "", ""
 	}
-	return nil, ""
+	return nil, "", ""
+}
+
+func (directory) Interface(index int) string {
+	if index == 9 {
+		return "lxc9"
+	}
+	return ""
 }
 
 func (directory) Service(a netip.Addr, port uint16, proto uint8) *flow.Service {
@@ -96,10 +107,10 @@ func TestFlowOfVerdict(t *testing.T) {
 	want := `{"time":"2026-03-01T12:00:00Z","verdict":"FORWARDED","ethernet":{"source":"0a:00:00:00:00:0a","destination":"0a:00:00:00:00:0b"},
 		"IP":{"source":"10.1.0.10","destination":"10.1.0.11","ipVersion":"IPv4"},
 		"l4":{"TCP":{"source_port":40000,"destination_port":80,"flags":{"SYN":true}}},
-		"source":{"ID":7,"identity":16384,"namespace":"shop","labels":["k8s:app=front","k8s:io.kubernetes.pod.namespace=shop"],"pod_name":"front-1","workloads":[{"name":"front","kind":"Deployment"}]},
-		"destination":{"identity":16385,"namespace":"store","labels":["k8s:app=db","k8s:tier=store"]},
+		"source":{"ID":7,"identity":16384,"cluster_name":"default","namespace":"shop","labels":["k8s:app=front","k8s:io.kubernetes.pod.namespace=shop"],"pod_name":"front-1","workloads":[{"name":"front","kind":"Deployment"}]},
+		"destination":{"identity":16385,"cluster_name":"other","namespace":"store","labels":["k8s:app=db","k8s:tier=store"]},
 		"Type":"L3_L4","node_name":"default/n1","event_type":{"type":5},"destination_service":{"name":"db","namespace":"shop"},
-		"traffic_direction":"EGRESS","is_reply":false,"interface":{"index":9},"egress_allowed_by":[{"name":"guard","namespace":"shop"}],"Summary":"TCP Flags: SYN"}`
+		"traffic_direction":"EGRESS","is_reply":false,"interface":{"index":9,"name":"lxc9"},"egress_allowed_by":[{"name":"guard","namespace":"shop"}],"Summary":"TCP Flags: SYN"}`
 	var expect flow.Flow
 	if err := protojson.Unmarshal([]byte(want), &expect); err != nil {
 		t.Fatal(err)
@@ -162,6 +173,40 @@ func TestFlowOfTrace(t *testing.T) {
 	}
 	if f := maker.Flow(event(t, datapath.EventTrace, asked)); f != nil {
 		t.Errorf("a question for a hardware address is %v", f)
+	}
+}
+
+// TestServiceOfReplies: the service is named whose address a packet has, at either end, if who sends
+// it may send from there: a client behind a node port gets its answer from the service. A packet
+// that was dropped for its address only claims one.
+func TestServiceOfReplies(t *testing.T) {
+	toClient := event(t, datapath.EventTrace, answered)
+	toClient.CTState, toClient.Direction, toClient.SrcIdentity, toClient.DstIdentity = datapath.CTReply, datapath.Ingress, 16385, 16384
+	toOutside := toClient
+	toOutside.Direction, toOutside.Outcome, toOutside.Endpoint, toOutside.DstIdentity = datapath.Egress, datapath.OutcomeDevice, 8, 2
+	forged := toOutside
+	forged.Type, forged.Reason, forged.CTState = datapath.EventDrop, datapath.ReasonInvalidSourceIP, datapath.CTNone
+	for name, row := range map[string]struct {
+		ev   datapath.Event
+		want string
+	}{"to a pod": {toClient, "db"}, "to a client outside": {toOutside, "db"}, "forged": {forged, ""}} {
+		if f := maker.Flow(row.ev); f.GetSourceService().GetName() != row.want || f.GetDestinationService() != nil {
+			t.Errorf("%s: from the service %v to %v, want from %q", name, f.GetSourceService(), f.GetDestinationService(), row.want)
+		}
+	}
+}
+
+// TestClustersOfBothEnds: an end belongs to the cluster of its labels, a node to that of its name,
+// and the world to none.
+func TestClustersOfBothEnds(t *testing.T) {
+	ev := event(t, datapath.EventTrace, strings.Replace(syn, "0a01000b", "0a010001", 1))
+	ev.DstIdentity = 1
+	if f := maker.Flow(ev); f.GetSource().GetClusterName() != "default" || f.GetDestination().GetClusterName() != "default" {
+		t.Errorf("from %v to %v", f.GetSource(), f.GetDestination())
+	}
+	ev.DstIdentity = 2
+	if f := maker.Flow(ev); f.GetDestination().GetClusterName() != "" {
+		t.Errorf("the world is in the cluster %q", f.GetDestination().GetClusterName())
 	}
 }
 

@@ -41,6 +41,13 @@ var stockMessages = map[string][]stockField{
 		{name: "source_pod", number: 2, kind: descriptorpb.FieldDescriptorProto_TYPE_STRING, many: true},
 		{name: "verdict", number: 5, kind: descriptorpb.FieldDescriptorProto_TYPE_INT32, many: true},
 		{name: "destination_port", number: 14, kind: descriptorpb.FieldDescriptorProto_TYPE_STRING, many: true},
+		{name: "drop_reason_desc", number: 33, kind: descriptorpb.FieldDescriptorProto_TYPE_INT32, many: true},
+		{name: "interface", number: 35, of: "Interface", many: true},
+		{name: "source_cluster_name", number: 37, kind: descriptorpb.FieldDescriptorProto_TYPE_STRING, many: true},
+		{name: "destination_cluster_name", number: 38, kind: descriptorpb.FieldDescriptorProto_TYPE_STRING, many: true},
+	},
+	"Interface": {
+		{name: "index", number: 1, kind: descriptorpb.FieldDescriptorProto_TYPE_UINT32}, {name: "name", number: 2, kind: descriptorpb.FieldDescriptorProto_TYPE_STRING},
 	},
 	"GetFlowsResponse": {
 		{name: "flow", number: 1, of: "Flow"}, {name: "node_name", number: 1000, kind: descriptorpb.FieldDescriptorProto_TYPE_STRING}, {name: "time", number: 1001, of: "Timestamp"},
@@ -52,7 +59,7 @@ var stockMessages = map[string][]stockField{
 		{name: "source", number: 8, of: "Endpoint"}, {name: "destination", number: 9, of: "Endpoint"}, {name: "type", number: 10, kind: descriptorpb.FieldDescriptorProto_TYPE_INT32},
 		{name: "event_type", number: 19, of: "EventType"}, {name: "traffic_direction", number: 22, kind: descriptorpb.FieldDescriptorProto_TYPE_INT32},
 		{name: "drop_reason_desc", number: 25, kind: descriptorpb.FieldDescriptorProto_TYPE_INT32}, {name: "uuid", number: 34, kind: descriptorpb.FieldDescriptorProto_TYPE_STRING},
-		{name: "denied_by", number: 21005, of: "Policy", many: true},
+		{name: "interface", number: 28, of: "Interface"}, {name: "denied_by", number: 21005, of: "Policy", many: true},
 		{name: "summary", number: 100000, kind: descriptorpb.FieldDescriptorProto_TYPE_STRING},
 	},
 	"IP": {
@@ -69,6 +76,7 @@ var stockMessages = map[string][]stockField{
 		{name: "id", number: 1, kind: descriptorpb.FieldDescriptorProto_TYPE_UINT32}, {name: "identity", number: 2, kind: descriptorpb.FieldDescriptorProto_TYPE_UINT32},
 		{name: "namespace", number: 3, kind: descriptorpb.FieldDescriptorProto_TYPE_STRING},
 		{name: "labels", number: 4, kind: descriptorpb.FieldDescriptorProto_TYPE_STRING, many: true}, {name: "pod", number: 5, kind: descriptorpb.FieldDescriptorProto_TYPE_STRING},
+		{name: "cluster_name", number: 7, kind: descriptorpb.FieldDescriptorProto_TYPE_STRING},
 	},
 	"EventType": {{name: "type", number: 1, kind: descriptorpb.FieldDescriptorProto_TYPE_INT32}, {name: "sub_type", number: 2, kind: descriptorpb.FieldDescriptorProto_TYPE_INT32}},
 	"Policy": {
@@ -131,7 +139,10 @@ func (names) Party(a netip.Addr) flows.Party {
 	identity := map[string]uint32{"10.1.0.10": 16384, "10.1.0.11": 16385}[a.String()]
 	return flows.Party{Endpoint: 7, Identity: identity, Namespace: "shop", Pod: "pod-" + a.String()}
 }
-func (names) Labels(uint32) ([]string, string)                { return []string{"k8s:app=front"}, "shop" }
+func (names) Labels(uint32) ([]string, string, string) {
+	return []string{"k8s:app=front"}, "shop", "prod"
+}
+func (names) Interface(index int) string                      { return map[int]string{9: "lxc1"}[index] }
 func (names) Service(netip.Addr, uint16, uint8) *flow.Service { return nil }
 func (names) Policies(datapath.Event) []*flow.Policy {
 	return []*flow.Policy{{Name: "guard", Namespace: "shop"}}
@@ -147,7 +158,7 @@ func TestStockClientReadsFlows(t *testing.T) {
 	}
 	for _, reason := range []datapath.DropReason{datapath.ReasonForwarded, datapath.ReasonPolicyDeny} {
 		f := maker.Flow(datapath.Event{
-			Time: base, Type: datapath.EventVerdict, Direction: datapath.Ingress, Reason: reason, CTState: datapath.CTNew, SrcIdentity: 16384, DstIdentity: 16385, Packet: syn,
+			Time: base, Type: datapath.EventVerdict, Direction: datapath.Ingress, Reason: reason, CTState: datapath.CTNew, SrcIdentity: 16384, DstIdentity: 16385, IfIndex: 9, Packet: syn,
 		})
 		s.record.Add(f, syn.Src, syn.Dst, time.Now())
 	}
@@ -156,6 +167,12 @@ func TestStockClientReadsFlows(t *testing.T) {
 	set(filter, "source_pod", "shop/pod-10.1")
 	set(filter, "verdict", int32(2)) // dropped
 	set(filter, "destination_port", "80")
+	set(filter, "drop_reason_desc", int32(181))
+	set(filter, "source_cluster_name", "prod")
+	set(filter, "destination_cluster_name", "prod")
+	device := message("Interface")
+	set(device, "name", "lxc1")
+	set(filter, "interface", device.ProtoReflect())
 	set(req, "whitelist", filter.ProtoReflect())
 	set(req, "number", uint64(10))
 
@@ -197,6 +214,9 @@ func TestStockClientReadsFlows(t *testing.T) {
 		{uint32(16385), []string{"flow", "destination", "identity"}},
 		{"shop", []string{"flow", "source", "namespace"}},
 		{"pod-10.1.0.11", []string{"flow", "destination", "pod"}},
+		{"prod", []string{"flow", "destination", "cluster_name"}},
+		{uint32(9), []string{"flow", "interface", "index"}},
+		{"lxc1", []string{"flow", "interface", "name"}},
 		{int32(1), []string{"flow", "type"}},
 		{int32(5), []string{"flow", "event_type", "type"}},
 		{int32(1), []string{"flow", "traffic_direction"}},

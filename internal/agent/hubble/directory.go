@@ -24,6 +24,7 @@ type directory struct {
 	texts   map[identity.ID]labelTexts
 	answers answers
 	hosts   hosts
+	links   links
 }
 
 // maxTexts bounds of how many identities the labels are remembered.
@@ -33,12 +34,13 @@ type labelTexts struct {
 	set       labels.Set
 	texts     []string
 	namespace string
+	cluster   string
 }
 
 var _ flows.Directory = (*directory)(nil)
 
 func newDirectory(n Node) *directory {
-	return &directory{node: n, texts: map[identity.ID]labelTexts{}, answers: newAnswers(), hosts: hosts{self: n.Self.String()}}
+	return &directory{node: n, texts: map[identity.ID]labelTexts{}, answers: newAnswers(), hosts: hosts{self: n.Self.String()}, links: links{list: n.Links}}
 }
 
 // Endpoint implements [flows.Directory].
@@ -123,23 +125,57 @@ func (h *hosts) at(addr netip.Addr, nodes *table.Table[node.Key, node.Node], now
 }
 
 // Labels implements [flows.Directory].
-func (d *directory) Labels(number uint32) (texts []string, namespace string) {
+func (d *directory) Labels(number uint32) (texts []string, namespace, cluster string) {
 	id := identity.ID(number)
 	set, ok := d.node.Labels(id)
 	if !ok {
 		if set, ok = identity.ReservedLabels(id); !ok {
-			return nil, ""
+			return nil, "", ""
 		}
 	}
 	known, ok := d.texts[id]
 	if !ok || !known.set.Equal(set) {
-		known = labelTexts{set, set.Strings(), set.Value(labels.SourceK8s, labels.KeyNamespace)}
+		known = labelTexts{set, set.Strings(), set.Value(labels.SourceK8s, labels.KeyNamespace), set.Value(labels.SourceK8s, labels.KeyCluster)}
 		if len(d.texts) >= maxTexts {
 			clear(d.texts)
 		}
 		d.texts[id] = known
 	}
-	return known.texts, known.namespace
+	return known.texts, known.namespace, known.cluster
+}
+
+// Interface implements [flows.Directory].
+func (d *directory) Interface(index int) string { return d.links.name(index, time.Now()) }
+
+// links knows the node's interfaces by their indexes.
+type links struct {
+	list  func() (map[int]string, error) // nil if they are not known
+	names map[int]string
+	read  time.Time
+}
+
+// linksAge is how long interfaces are not listed again for one that is not known, and linksRenamed
+// for those that are: a pod that comes has a new index, while hardly anybody renames interfaces.
+const (
+	linksAge     = time.Second
+	linksRenamed = time.Minute
+)
+
+// name returns the name of an interface; empty if it is not known. One that has gone is known until
+// the next listing.
+func (l *links) name(index int, now time.Time) string {
+	if l.list == nil {
+		return ""
+	}
+	name, known := l.names[index]
+	if age := now.Sub(l.read); l.read.IsZero() || age >= linksRenamed || !known && age >= linksAge {
+		l.read = now
+		if names, err := l.list(); err == nil {
+			l.names = names
+			name = names[index]
+		}
+	}
+	return name
 }
 
 // Service implements [flows.Directory].

@@ -1,6 +1,8 @@
 package hubble
 
 import (
+	"errors"
+	"maps"
 	"net/netip"
 	"testing"
 	"time"
@@ -61,5 +63,41 @@ func TestNodesOfBothEnds(t *testing.T) {
 	}
 	if got := d.hosts.at(host("192.0.2.99"), nodes, read); got != "prod/n2" {
 		t.Errorf("an address that only one node has still is on %q", got)
+	}
+}
+
+// TestNamesOfInterfaces: interfaces are listed again for one that is new, not for each packet of
+// one that is not known, and an earlier name counts if they cannot be listed.
+func TestNamesOfInterfaces(t *testing.T) {
+	t.Parallel()
+	now, listed := time.Unix(1000, 0), 0
+	names, failure := map[int]string{2: "eth0"}, error(nil)
+	l := links{list: func() (map[int]string, error) { listed++; return maps.Clone(names), failure }}
+	for step, row := range []struct {
+		after  time.Duration
+		change func()
+		index  int
+		want   string
+		listed int
+	}{
+		{0, nil, 2, "eth0", 1},
+		{0, nil, 9, "", 1},
+		{linksAge, nil, 9, "", 2},
+		{0, func() { names[9] = "lxc9" }, 9, "", 2},
+		{linksAge, nil, 9, "lxc9", 3},
+		{linksAge, func() { names[2] = "wan0" }, 2, "eth0", 3},
+		{linksRenamed, nil, 2, "wan0", 4},
+		{linksRenamed, func() { failure = errors.New("interrupted") }, 2, "wan0", 5},
+	} {
+		if row.change != nil {
+			row.change()
+		}
+		now = now.Add(row.after)
+		if got := l.name(row.index, now); got != row.want || listed != row.listed {
+			t.Errorf("step %d: interface %d is %q, want %q; listed %d times, want %d", step, row.index, got, row.want, listed, row.listed)
+		}
+	}
+	if got := (&links{}).name(2, now); got != "" {
+		t.Errorf("an interface of a node that lists none is %q", got)
 	}
 }

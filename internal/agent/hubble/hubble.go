@@ -86,6 +86,8 @@ type Node struct {
 	RemoteWorkload func(at netip.Addr, namespace, pod string) *flowpb.Workload
 	// Frontends are the addresses and ports of services; nil if the node serves none.
 	Frontends *table.Table[datapath.ServiceFrontend, service.Frontend]
+	// Links returns the names of the node's interfaces by their indexes; nil if they are not known.
+	Links func() (map[int]string, error)
 	// Services adds what clients of flows get beside these. It is called by Start or later.
 	Services func(grpc.ServiceRegistrar)
 

@@ -71,7 +71,8 @@ func (d twoPods) Party(addr netip.Addr) flows.Party {
 	return flows.Party{}
 }
 
-func (twoPods) Labels(uint32) ([]string, string)                  { return nil, "" }
+func (twoPods) Labels(uint32) ([]string, string, string)          { return nil, "", "" }
+func (twoPods) Interface(int) string                              { return "" }
 func (twoPods) Service(netip.Addr, uint16, uint8) *flowpb.Service { return nil }
 func (twoPods) Policies(datapath.Event) []*flowpb.Policy          { return nil }
 

@@ -1,6 +1,7 @@
 package observe
 
 import (
+	"maps"
 	"slices"
 	"strings"
 
@@ -17,7 +18,7 @@ import (
 // sideFilter is what is asked of one side of a flow.
 type sideFilter struct {
 	pods, namespaces, labels, ips, ports, services, workloads []string
-	identities                                                []string
+	identities, clusters                                      []string
 }
 
 func (s *sideFilter) flags(c *cobra.Command, prefix, whose string) {
@@ -37,11 +38,12 @@ func (s *sideFilter) flags(c *cobra.Command, prefix, whose string) {
 	fs.StringSliceVar(&s.identities, prefix+"identity", nil, whose+" these `identities`: numbers, or names such as world")
 	fs.StringSliceVar(&s.services, prefix+"service", nil, whose+" these `services`: [namespace/]beginning of the name")
 	fs.StringSliceVar(&s.workloads, prefix+"workload", nil, whose+" pods of these `workloads`: [kind/]name")
+	fs.StringSliceVar(&s.clusters, prefix+"cluster", nil, whose+" pods and nodes of these `clusters`")
 }
 
 // empty reports whether nothing is asked.
 func (s *sideFilter) empty() bool {
-	return len(s.pods)+len(s.namespaces)+len(s.labels)+len(s.ips)+len(s.ports)+len(s.services)+len(s.workloads)+len(s.identities) == 0
+	return len(s.pods)+len(s.namespaces)+len(s.labels)+len(s.ips)+len(s.ports)+len(s.services)+len(s.workloads)+len(s.identities)+len(s.clusters) == 0
 }
 
 // clash names what is asked by two filters of one side: the values would be taken for alternatives.
@@ -52,7 +54,7 @@ func (s *sideFilter) clash(o *sideFilter) string {
 	}{
 		{"pod", slices.Concat(s.pods, s.namespaces), slices.Concat(o.pods, o.namespaces)},
 		{"service", s.services, o.services}, {"label", s.labels, o.labels}, {"ip", s.ips, o.ips}, {"port", s.ports, o.ports},
-		{"identity", s.identities, o.identities}, {"workload", s.workloads, o.workloads},
+		{"identity", s.identities, o.identities}, {"workload", s.workloads, o.workloads}, {"cluster", s.clusters, o.clusters},
 	} {
 		if len(what.mine) > 0 && len(what.theirs) > 0 {
 			return what.name
@@ -127,7 +129,7 @@ func (s *sideFilter) source(f *flow.FlowFilter) error {
 	w, err := s.words()
 	f.SourcePod, f.SourceService, f.SourceWorkload = append(f.SourcePod, w.pods...), append(f.SourceService, w.services...), append(f.SourceWorkload, w.workloads...)
 	f.SourceLabel, f.SourceIp, f.SourcePort = append(f.SourceLabel, s.labels...), append(f.SourceIp, s.ips...), append(f.SourcePort, s.ports...)
-	f.SourceIdentity = append(f.SourceIdentity, w.identities...)
+	f.SourceIdentity, f.SourceClusterName = append(f.SourceIdentity, w.identities...), append(f.SourceClusterName, s.clusters...)
 	return err
 }
 
@@ -137,7 +139,7 @@ func (s *sideFilter) destination(f *flow.FlowFilter) error {
 	f.DestinationPod, f.DestinationService = append(f.DestinationPod, w.pods...), append(f.DestinationService, w.services...)
 	f.DestinationWorkload = append(f.DestinationWorkload, w.workloads...)
 	f.DestinationLabel, f.DestinationIp, f.DestinationPort = append(f.DestinationLabel, s.labels...), append(f.DestinationIp, s.ips...), append(f.DestinationPort, s.ports...)
-	f.DestinationIdentity = append(f.DestinationIdentity, w.identities...)
+	f.DestinationIdentity, f.DestinationClusterName = append(f.DestinationIdentity, w.identities...), append(f.DestinationClusterName, s.clusters...)
 	return err
 }
 
@@ -146,7 +148,7 @@ type flowFilter struct {
 	from, to, either               sideFilter
 	verdicts, kinds, protocols     []string
 	directions, tcpFlags, nodes    []string
-	uuids                          []string
+	uuids, reasons, interfaces     []string
 	ipv4, ipv6, replies, noReplies bool
 }
 
@@ -161,6 +163,8 @@ func (f *flowFilter) flags(c *cobra.Command) {
 	fs.StringSliceVar(&f.directions, "traffic-direction", nil, "only connections of these `directions`: ingress, egress")
 	fs.StringArrayVar(&f.tcpFlags, "tcp-flags", nil, "only TCP with all of these `flags`, such as SYN,ACK")
 	fs.StringSliceVar(&f.nodes, "node-name", nil, "only of these `nodes`: [cluster/]name, with * for any text")
+	fs.StringSliceVar(&f.reasons, "drop-reason-desc", nil, "only what was dropped for these `reasons`, by the names of Hubble, such as POLICY_DENIED")
+	fs.StringSliceVar(&f.interfaces, "interface", nil, "only packets on these `interfaces` of the nodes, by their names")
 	fs.StringSliceVar(&f.uuids, "uuid", nil, "only the flows of these `UUIDs`")
 	fs.BoolVarP(&f.ipv4, "ipv4", "4", false, "only IPv4")
 	fs.BoolVarP(&f.ipv6, "ipv6", "6", false, "only IPv6")
@@ -171,6 +175,7 @@ func (f *flowFilter) flags(c *cobra.Command) {
 	for name, values := range map[string][]cobra.Completion{
 		"verdict": {"FORWARDED", "DROPPED"}, "type": {"drop", "policy-verdict", "trace"},
 		"protocol": {"tcp", "udp", "sctp", "icmp", "icmpv4", "icmpv6"}, "traffic-direction": {"ingress", "egress"},
+		"drop-reason-desc": slices.Sorted(maps.Keys(flow.DropReason_value)),
 	} {
 		_ = c.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
 	}
@@ -219,6 +224,16 @@ func (f *flowFilter) both() (*flow.FlowFilter, error) {
 			return nil, command.Usagef("--verdict: %q is neither FORWARDED nor DROPPED", v)
 		}
 		out.Verdict = append(out.Verdict, flow.Verdict(n))
+	}
+	for _, r := range f.reasons {
+		n, ok := flow.DropReason_value[strings.ReplaceAll(strings.ToUpper(r), "-", "_")]
+		if !ok {
+			return nil, command.Usagef("--drop-reason-desc: %q is no reason of Hubble's such as POLICY_DENIED", r)
+		}
+		out.DropReasonDesc = append(out.DropReasonDesc, flow.DropReason(n))
+	}
+	for _, name := range f.interfaces {
+		out.Interface = append(out.Interface, &flow.NetworkInterface{Name: name})
 	}
 	for _, k := range f.kinds {
 		n, ok := map[string]int32{"drop": flows.EventDrop, "policy-verdict": flows.EventVerdict, "trace": flows.EventTrace}[k]

@@ -123,7 +123,7 @@ func serveFlows(t *testing.T) (record *flows.Record, path string) {
 		return &flow.Layer4{Protocol: &flow.Layer4_TCP{TCP: &flow.TCP{SourcePort: from, DestinationPort: to, Flags: flags}}}
 	}
 	front := &flow.Endpoint{ID: 7, Identity: 16384, Namespace: "shop", PodName: "front-1", Labels: []string{"k8s:app=front"}}
-	db := &flow.Endpoint{Identity: 16385, Namespace: "shop", PodName: "db-0", Labels: []string{"k8s:app=db"}}
+	db := &flow.Endpoint{Identity: 16385, Namespace: "shop", PodName: "db-0", ClusterName: "other", Labels: []string{"k8s:app=db"}}
 	world := &flow.Endpoint{Identity: 9, Labels: []string{"reserved:world-ipv4"}} // as where there are both families
 	add := func(second int, f *flow.Flow) {
 		f.Time, f.NodeName, f.Type = timestamppb.New(agentTime.Add(time.Duration(second)*time.Second)), "prod/n1", flow.FlowType_L3_L4
@@ -138,7 +138,7 @@ func serveFlows(t *testing.T) (record *flows.Record, path string) {
 	add(3, &flow.Flow{
 		Uuid: "u2", Verdict: flow.Verdict_DROPPED, DropReason: 133, DropReasonDesc: flow.DropReason_POLICY_DENIED, Source: world, Destination: db,
 		L4: tcp(50000, 5432, &flow.TCPFlags{SYN: true}), IP: &flow.IP{Source: "192.0.2.1", Destination: "10.0.2.9", IpVersion: flow.IPVersion_IPv4},
-		EventType: &flow.CiliumEventType{Type: flows.EventDrop, SubType: 133}, TrafficDirection: flow.TrafficDirection_INGRESS,
+		EventType: &flow.CiliumEventType{Type: flows.EventDrop, SubType: 133}, TrafficDirection: flow.TrafficDirection_INGRESS, Interface: &flow.NetworkInterface{Index: 2, Name: "eth0"},
 	})
 	add(4, &flow.Flow{
 		Uuid: "u3", Verdict: flow.Verdict_FORWARDED, Source: db, Destination: front, L4: tcp(5432, 40000, &flow.TCPFlags{SYN: true, ACK: true}),
@@ -179,6 +179,7 @@ func TestObserve(t *testing.T) {
 		{"--namespace default", "lost"}, {"-l app=front,!old --to-port 5432", "u1 lost"}, {"--from-label app=db", "lost u3"},
 		{"--to-port 5432 --all", "u1 lost u2"}, {"--port 50000", "lost u2"}, {"--identity 16384", "u1 lost u3"},
 		{"--protocol udp", "lost"}, {"--tcp-flags SYN,ack", "lost u3"}, {"-6", "lost u3"}, {"--reply", "lost u3"}, {"--no-reply", "u1 lost u2"}, {"-n shop,other --pod shop/db-0 --to-port 40000", "lost u3"}, {"--traffic-direction ingress", "lost u2"},
+		{"--drop-reason-desc auth-required,policy_denied", "lost u2"}, {"--interface eth0,eth1", "lost u2"}, {"--cluster other", "u1 lost u2 u3"}, {"--from-cluster other", "lost u3"}, {"--to-cluster prod", "lost"},
 		{"--node-name prod/n* --last 1", "u3"}, {"--uuid u2", "lost u2"},
 		{"--since 2026-03-01T12:30:02Z", "lost u2 u3"}, {"--since 2026-03-01T12:30:02Z --until 2026-03-01T12:30:03Z", "lost u2"},
 		{"--follow --since 2026-03-01T12:30:02Z --until 2026-03-01T12:30:03Z", "lost u2"}, // it ends when that has passed
@@ -198,7 +199,7 @@ func TestObserve(t *testing.T) {
 		code int
 		text string
 	}{
-		{"--verdict maybe", command.ExitUsage, "maybe"}, {"--type l7", command.ExitUsage, "l7"}, {"--from-ip 10.0.0.0/99", command.ExitUsage, "source_ip"}, {"--tcp-flags XYZ", command.ExitUsage, "XYZ"},
+		{"--verdict maybe", command.ExitUsage, "maybe"}, {"--type l7", command.ExitUsage, "l7"}, {"--drop-reason-desc bad-luck", command.ExitUsage, "bad-luck"}, {"--cluster a --to-cluster b", command.ExitUsage, "--to-cluster"}, {"--from-ip 10.0.0.0/99", command.ExitUsage, "source_ip"}, {"--tcp-flags XYZ", command.ExitUsage, "XYZ"},
 		{"--since yesterday", command.ExitUsage, "yesterday"}, {"--pod a --from-pod b", command.ExitUsage, "--from-pod"}, {"--first 2 --last 3", command.ExitUsage, "last"}, {"-o yaml", command.ExitUsage, "yaml"},
 		{"--namespace prod --pod dev/x", command.ExitUsage, "dev/x"}, {"--to-namespace prod --to-service dev/x", command.ExitUsage, "dev/x"},
 		{"--follow -o table", command.ExitUsage, "table"}, {"--tcp-flags NS", command.ExitUsage, "NS"}, {"--protocol http", command.ExitUsage, "http"}, {"--node-name (.*)+x", command.ExitUsage, "node_name"}, {"--server nowhere", command.ExitUsage, "nowhere"},

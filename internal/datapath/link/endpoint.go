@@ -89,6 +89,19 @@ func (l *Links) listAddresses(link netlink.Link, family int) ([]netlink.Addr, er
 	return netdump.List(func() ([]netlink.Addr, error) { return l.h.AddrList(link, family) })
 }
 
+// Names returns the names of all interfaces by their indexes.
+func (l *Links) Names() (map[int]string, error) {
+	links, err := l.listLinks()
+	if err != nil {
+		return nil, err
+	}
+	out := make(map[int]string, len(links))
+	for _, link := range links {
+		out[link.Attrs().Index] = link.Attrs().Name
+	}
+	return out, nil
+}
+
 // listLinks lists all interfaces.
 func (l *Links) listLinks() ([]netlink.Link, error) {
 	links, err := netdump.List(l.h.LinkList)
