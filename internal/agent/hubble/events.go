@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"golang.org/x/time/rate"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	flowpb "github.com/hawser-net/hawser/api/flow"
 	"github.com/hawser-net/hawser/internal/datapath"
@@ -81,9 +82,10 @@ func (h *Hubble) EndpointChanged(before endpoint.State, row endpoint.Endpoint, m
 	}
 }
 
-// follow calls add with each change of a table that follows what it has now, until ctx ends. What
-// is too much is left out, and an event says how much of what that was.
-func follow[K comparable, V any](ctx context.Context, h *Hubble, what string, t *table.Table[K, V], add func(table.Change[K, V])) error {
+// follow calls each with the rows of a table and with each of its changes, until ctx ends. report
+// says of which an event is to be made: not of what was there before, nor of what is too much, and
+// an event says how much of what that was.
+func follow[K comparable, V any](ctx context.Context, h *Hubble, what string, t *table.Table[K, V], each func(ch table.Change[K, V], report bool)) error {
 	watch := t.Watch()
 	defer watch.Close()
 	for {
@@ -92,7 +94,10 @@ func follow[K comparable, V any](ctx context.Context, h *Hubble, what string, t 
 			return err
 		}
 		if len(changes) == 0 {
-			break // what was there before
+			break
+		}
+		for _, ch := range changes { // what was there before
+			each(ch, false)
 		}
 	}
 	limit, leftOut := rate.NewLimiter(changesASecond, changesAtOnce), 0
@@ -122,11 +127,11 @@ func follow[K comparable, V any](ctx context.Context, h *Hubble, what string, t 
 					break
 				}
 				for _, ch := range changes {
-					if !limit.Allow() {
+					report := limit.Allow()
+					if !report {
 						leftOut++
-						continue
 					}
-					add(ch)
+					each(ch, report)
 				}
 			}
 		}
@@ -135,13 +140,29 @@ func follow[K comparable, V any](ctx context.Context, h *Hubble, what string, t 
 
 // followAddresses reports to readers of the agent's events whose addresses are, until ctx ends.
 func (h *Hubble) followAddresses(ctx context.Context) error {
-	return follow(ctx, h, "ipcache", h.node.Addresses.Table(), func(ch table.Change[netip.Prefix, ipcache.Entry]) {
+	before := map[netip.Prefix]ipcache.Entry{}
+	return follow(ctx, h, "ipcache", h.node.Addresses.Table(), func(ch table.Change[netip.Prefix, ipcache.Entry], report bool) {
+		old, had := before[ch.Key]
+		if ch.Deleted {
+			delete(before, ch.Key)
+		} else {
+			before[ch.Key] = ch.Value
+		}
+		if !report {
+			return
+		}
 		n := &flowpb.IPCacheNotification{
 			Cidr: ch.Key.String(), Identity: uint32(ch.Value.Identity), EncryptKey: uint32(ch.Value.EncryptKey),
 		}
 		n.Namespace, n.PodName = ch.Value.Pod()
 		if host := ch.Value.Host(); host.IsValid() {
 			n.HostIp = host.String()
+		}
+		if had && !ch.Deleted {
+			n.OldIdentity = wrapperspb.UInt32(uint32(old.Identity))
+			if host := old.Host(); host.IsValid() {
+				n.OldHostIp = host.String()
+			}
 		}
 		kind := flowpb.AgentEventType_IPCACHE_UPSERTED
 		if ch.Deleted {
@@ -157,7 +178,10 @@ const maxBackends = 256
 // followServices notifies readers of the agent's events of services, until ctx ends: of each
 // address and port by itself.
 func (h *Hubble) followServices(ctx context.Context) error {
-	return follow(ctx, h, "service", h.node.Frontends, func(ch table.Change[datapath.ServiceFrontend, service.Frontend]) {
+	return follow(ctx, h, "service", h.node.Frontends, func(ch table.Change[datapath.ServiceFrontend, service.Frontend], report bool) {
+		if !report {
+			return
+		}
 		row := ch.Value
 		if ch.Deleted {
 			h.event(flowpb.AgentEventType_SERVICE_DELETED, &flowpb.AgentEvent{

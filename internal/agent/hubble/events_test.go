@@ -14,6 +14,9 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
 	flowpb "github.com/hawser-net/hawser/api/flow"
 	"github.com/hawser-net/hawser/api/rest"
 	"github.com/hawser-net/hawser/internal/agent/monitor"
@@ -49,6 +52,10 @@ func TestAgentEvents(t *testing.T) {
 		}
 	}
 	put(1)
+	early := netip.MustParsePrefix("10.255.0.1/32")
+	if _, err := cache.Upsert(early, ipcache.Claim{Source: ipcache.KVStore, Owner: "n2", Identity: 4711, Host: netip.MustParseAddr("192.0.2.2")}); err != nil {
+		t.Fatal(err)
+	}
 	services := table.New[datapath.ServiceFrontend](service.Frontend.Equal)
 	var inForce atomic.Bool
 	cfg := Defaults()
@@ -104,6 +111,28 @@ func TestAgentEvents(t *testing.T) {
 		return ev.GetType() == flowpb.AgentEventType_IPCACHE_UPSERTED && n.GetCidr() != addr(1).String() && n.GetIdentity() == 4711 &&
 			n.GetNamespace() == "shop" && strings.HasPrefix(n.GetPodName(), "p")
 	})
+	// An address that was there before the agent followed changes, and a new one, are given away.
+	moved := netip.MustParsePrefix("10.255.0.2/32")
+	claim := func(p netip.Prefix, c ipcache.Claim) {
+		t.Helper()
+		c.Source = ipcache.KVStore
+		if _, err := cache.Upsert(p, c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	upserted := func(p netip.Prefix, want *flowpb.IPCacheNotification) {
+		t.Helper()
+		want.Cidr = p.String()
+		find(fmt.Sprint("an address that changes: ", want), nil, func(ev *flowpb.AgentEvent) bool {
+			return ev.GetType() == flowpb.AgentEventType_IPCACHE_UPSERTED && proto.Equal(ev.GetIpcacheUpdate(), want)
+		})
+	}
+	claim(early, ipcache.Claim{Owner: "n2", Identity: 4712, Host: netip.MustParseAddr("192.0.2.3")})
+	upserted(early, &flowpb.IPCacheNotification{Identity: 4712, OldIdentity: wrapperspb.UInt32(4711), HostIp: "192.0.2.3", OldHostIp: "192.0.2.2"})
+	claim(moved, ipcache.Claim{Owner: "n2", Identity: 4711})
+	upserted(moved, &flowpb.IPCacheNotification{Identity: 4711})
+	claim(moved, ipcache.Claim{Owner: "n2", Identity: 4713})
+	upserted(moved, &flowpb.IPCacheNotification{Identity: 4713, OldIdentity: wrapperspb.UInt32(4711)})
 	front := func(i int) datapath.ServiceFrontend {
 		return datapath.ServiceFrontend{Addr: netip.AddrPortFrom(netip.MustParseAddr("10.96.0.1"), uint16(80+i)), Proto: 6}
 	}

@@ -170,7 +170,14 @@ func eventText(ev *flow.AgentEvent) string {
 		return with(fmt.Sprint(n.EndpointRegenerate.GetId()), failed(n.EndpointRegenerate.GetError()))
 	case *flow.AgentEvent_IpcacheUpdate:
 		u := n.IpcacheUpdate
-		return with(u.GetCidr(), "identity", fmt.Sprint(u.GetIdentity()), qualifiedName(u.GetNamespace(), u.GetPodName()), u.GetHostIp())
+		was := func(changed bool, before any) string {
+			if !changed {
+				return ""
+			}
+			return fmt.Sprintf("(was %v)", before)
+		}
+		return with(u.GetCidr(), "identity", fmt.Sprint(u.GetIdentity()), was(u.OldIdentity != nil && u.GetOldIdentity().GetValue() != u.GetIdentity(), u.GetOldIdentity().GetValue()),
+			qualifiedName(u.GetNamespace(), u.GetPodName()), u.GetHostIp(), was(u.GetOldHostIp() != "" && u.GetOldHostIp() != u.GetHostIp(), u.GetOldHostIp()))
 	case *flow.AgentEvent_ServiceUpsert:
 		u := n.ServiceUpsert
 		return with(qualifiedName(u.GetNamespace(), u.GetName()), u.GetType(), fmt.Sprintf("%s:%d", u.GetFrontendAddress().GetIp(), u.GetFrontendAddress().GetPort()),

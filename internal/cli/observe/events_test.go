@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/hawser-net/hawser/api/flow"
 	"github.com/hawser-net/hawser/api/observer"
@@ -37,6 +38,10 @@ func TestObserveAgentEvents(t *testing.T) {
 		EndpointRegenerate: &flow.EndpointRegenNotification{Id: 7, Error: "no \x1broom"}}})
 	add(0.6, &flow.AgentEvent{Type: flow.AgentEventType_SERVICE_UPSERTED, Notification: &flow.AgentEvent_ServiceUpsert{ServiceUpsert: &flow.ServiceUpsertNotification{
 		Namespace: "shop", Name: "db", Type: "ClusterIP", FrontendAddress: &flow.ServiceUpsertNotificationAddr{Ip: "10.96.0.1", Port: 80}}}})
+	add(0.7, &flow.AgentEvent{Type: flow.AgentEventType_IPCACHE_UPSERTED, Notification: &flow.AgentEvent_IpcacheUpdate{IpcacheUpdate: &flow.IPCacheNotification{
+		Cidr: "10.0.2.9/32", Identity: 16386, OldIdentity: wrapperspb.UInt32(16385), Namespace: "shop", PodName: "db-0", HostIp: "192.0.2.3", OldHostIp: "192.0.2.2"}}})
+	add(0.8, &flow.AgentEvent{Type: flow.AgentEventType_IPCACHE_UPSERTED, Notification: &flow.AgentEvent_IpcacheUpdate{IpcacheUpdate: &flow.IPCacheNotification{
+		Cidr: "10.0.2.9/32", Identity: 16386, OldIdentity: wrapperspb.UInt32(16386), HostIp: "192.0.2.3", OldHostIp: "192.0.2.3"}}})
 	record.AddEvent(policyEvent(2.5, updated, "guard"))
 	record.AddEvent(policyEvent(2.6, updated, "guard")) // the same node: another change
 	record.AddEvent(policyEvent(9, deleted, "guard"))
@@ -58,6 +63,8 @@ func TestObserveAgentEvents(t *testing.T) {
 		{"agent-events --type policy --first 1", line(0, n1, early)},
 		{"agent-events --type endpoint-regenerate-failure,service-upserted", line(0.5, n1, `endpoint regenerate failure 7 (no \x1broom)`) +
 			line(0.6, n1, "service upserted shop/db ClusterIP 10.96.0.1:80 0 backends")},
+		{"agent-events --type ipcache-upserted", line(0.7, n1, "ipcache upserted 10.0.2.9/32 identity 16386 (was 16385) shop/db-0 192.0.2.3 (was 192.0.2.2)") +
+			line(0.8, n1, "ipcache upserted 10.0.2.9/32 identity 16386 192.0.2.3")},
 		{"agent-events --type policy-deleted --all", line(9, n1, gone)},
 		{"agent-events --type policy --since 2026-03-01T12:30:03Z --until 2026-03-01T12:30:10Z --follow", line(9, n1, gone)},
 	} {
