@@ -5,6 +5,8 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -162,6 +164,19 @@ func LostEvents(source flow.LostEventSource, n uint64) *flow.AgentEvent {
 // IsLostEvents reports whether an event says that others were lost.
 func IsLostEvents(e *flow.AgentEvent) bool {
 	return e.GetType() == flow.AgentEventType_AGENT_EVENT_UNKNOWN && e.GetUnknown().GetType() == lostEventsType
+}
+
+// LostEventsIn returns how many events were lost by what an event says; 0 if it says no such thing.
+func LostEventsIn(e *flow.AgentEvent) uint64 {
+	if !IsLostEvents(e) {
+		return 0
+	}
+	number, _, _ := strings.Cut(e.GetUnknown().GetNotification(), " ")
+	n, err := strconv.ParseUint(number, 10, 64)
+	if err != nil {
+		return 1 // of another version: at least one
+	}
+	return n
 }
 
 // Seen returns how many flows were added since the beginning, which was at the time returned.

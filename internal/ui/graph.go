@@ -3,6 +3,7 @@ package ui
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"net/netip"
 	"regexp"
 	"slices"
@@ -145,8 +146,11 @@ type Snapshot struct {
 	Edges     []Edge     `json:"edges"`
 	Timeline  []Sum      `json:"timeline"` // the whole window, oldest first
 	Marks     []Mark     `json:"marks"`    // changes of policies within the window, oldest first
-	Lost      uint64     `json:"lost"`     // events that were lost, since the start
-	NotShown  uint64     `json:"notShown"` // flows for which there was no room, since the start
+	// MarksLost is how many events of agents were lost within the window, some of which may have
+	// been changes of policies.
+	MarksLost uint64 `json:"marksLost,omitempty"`
+	Lost      uint64 `json:"lost"`     // events that were lost, since the start
+	NotShown  uint64 `json:"notShown"` // flows for which there was no room, since the start
 }
 
 // count is what one edge saw in one bucket. A connection between two pods is let in twice, by the
@@ -234,6 +238,8 @@ type Graph struct {
 	notShown  uint64
 	marks     []*Mark // by time
 	marked    int     // since the start
+	marksLost uint64
+	lostMarks time.Time // when the last of them were lost
 	swept     time.Time
 }
 
@@ -250,7 +256,7 @@ func NewGraph(limits Limits) *Graph {
 func (g *Graph) Lost(n uint64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.lost += n
+	g.lost += min(n, math.MaxUint64-g.lost) // a node may claim any number
 }
 
 // side is one end of a flow.
@@ -477,7 +483,7 @@ func (g *Graph) Snapshot(from, to time.Time) Snapshot {
 	lo, hi := clamp(from, first), clamp(to, last)
 	s := Snapshot{
 		Now: now, From: bucketStart(lo), To: bucketStart(hi + 1), Timeline: make([]Sum, buckets),
-		Workloads: []Workload{}, Edges: []Edge{}, Marks: g.copyMarks(), Lost: g.lost, NotShown: g.notShown,
+		Workloads: []Workload{}, Edges: []Edge{}, Marks: g.copyMarks(), MarksLost: g.marksLost, Lost: g.lost, NotShown: g.notShown,
 	}
 	for i := range s.Timeline {
 		s.Timeline[i].Start = bucketStart(first + int64(i))

@@ -149,6 +149,8 @@ func TestChangesOfPolicies(t *testing.T) {
 	b.key("c")
 	b.until("the latest, by its key", `document.getElementById("panel").textContent.includes("strict")`)
 	b.key("c")
+	s.graph.ChangesLost(1234)
+	b.until("that some may be missing", `document.getElementById("marks").dataset.note.includes("1234 events of agents were lost")`)
 	b.until("the one before", `document.getElementById("panel").textContent.includes("shop/other") && document.getElementById("panel").textContent.includes("No connection was seen both")`)
 }
 

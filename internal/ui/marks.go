@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/hawser-net/hawser/api/flow"
 	"github.com/hawser-net/hawser/api/observer"
+	"github.com/hawser-net/hawser/internal/flows"
 	"github.com/hawser-net/hawser/pkg/retry"
 )
 
@@ -174,6 +176,18 @@ func markPolicy(n *flow.PolicyUpdateNotification, deleted bool) MarkPolicy {
 // dropMarks forgets those that are older than the window.
 func (g *Graph) dropMarks(now time.Time) {
 	g.marks = slices.DeleteFunc(g.marks, func(m *Mark) bool { return now.Sub(m.Last) >= Window })
+	if now.Sub(g.lostMarks) >= Window {
+		g.marksLost = 0
+	}
+}
+
+// ChangesLost records that some events were lost, among which there may have been changes.
+func (g *Graph) ChangesLost(n uint64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	now := g.now()
+	g.dropMarks(now)
+	g.marksLost, g.lostMarks = g.marksLost+min(n, math.MaxUint64-g.marksLost), now
 }
 
 // Marks returns the changes of policies within the window, oldest first.
@@ -359,6 +373,10 @@ func (f *Follower) followEvents(ctx context.Context, since time.Time) (last time
 				continue
 			}
 			f.Graph.Changed(res.GetNodeName(), at, ev.GetPolicyUpdate(), deleted)
+		default:
+			if n := flows.LostEventsIn(ev); n > 0 {
+				f.Graph.ChangesLost(n)
+			}
 		}
 	}
 }

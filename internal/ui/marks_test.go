@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/hawser-net/hawser/api/flow"
 	"github.com/hawser-net/hawser/api/observer"
+	"github.com/hawser-net/hawser/internal/flows"
 )
 
 // policyLabels name a policy as agents do.
@@ -221,6 +223,39 @@ func TestMarksOfClockAhead(t *testing.T) {
 	}
 	if _, err := f.followEvents(t.Context(), since); err != io.EOF || len(f.ahead) > maxAhead {
 		t.Errorf("%v, %d are remembered", err, len(f.ahead))
+	}
+}
+
+// TestMarksLost: events that were lost may have been changes of policies: the page is told how
+// many, whatever a server's text is, and as long as they would have been shown.
+func TestMarksLost(t *testing.T) {
+	g, now := testGraph(DefaultLimits())
+	lost := func(e *flow.AgentEvent) *observer.GetAgentEventsResponse {
+		return &observer.GetAgentEventsResponse{NodeName: "n1", Time: timestamppb.New(*now), AgentEvent: e}
+	}
+	other := flows.LostEvents(flow.LostEventSource_HUBBLE_RING_BUFFER, 1)
+	other.GetUnknown().Notification = "several are missing"
+	server := &ahead{events: []*observer.GetAgentEventsResponse{
+		lost(flows.LostEvents(flow.LostEventSource_HUBBLE_RING_BUFFER, 40)), lost(flows.LostEvents(flow.LostEventSource_OBSERVER_EVENTS_QUEUE, 2)), lost(other),
+		lost(&flow.AgentEvent{Notification: &flow.AgentEvent_Unknown{Unknown: &flow.AgentEventUnknown{Type: "node-state", Notification: "7 events were lost"}}}),
+	}}
+	f := &Follower{Client: server, Graph: g}
+	if _, err := f.followEvents(t.Context(), time.Time{}); err != io.EOF {
+		t.Fatal(err)
+	}
+	if n := g.Snapshot(time.Time{}, time.Time{}).MarksLost; n != 43 {
+		t.Errorf("%d events were lost, want 43", n)
+	}
+	server.events = []*observer.GetAgentEventsResponse{lost(flows.LostEvents(flow.LostEventSource_HUBBLE_RING_BUFFER, math.MaxUint64))}
+	if _, err := f.followEvents(t.Context(), time.Time{}); err != io.EOF {
+		t.Fatal(err)
+	}
+	if n := g.Snapshot(time.Time{}, time.Time{}).MarksLost; n != math.MaxUint64 {
+		t.Errorf("%d events were lost, want as many as there can be", n)
+	}
+	*now = now.Add(Window)
+	if n := g.Snapshot(time.Time{}, time.Time{}).MarksLost; n != 0 {
+		t.Errorf("after the window %d events are lost", n)
 	}
 }
 

@@ -16,7 +16,7 @@ export interface Edge {
 export interface Sum { start: string; forwarded: number; dropped: number; audited: number }
 
 export interface Snapshot {
-  now: string; from: string; to: string; workloads: Workload[]; edges: Edge[]; timeline: Sum[]; marks: Mark[]; lost: number; notShown: number;
+  now: string; from: string; to: string; workloads: Workload[]; edges: Edge[]; timeline: Sum[]; marks: Mark[]; marksLost?: number; lost: number; notShown: number;
 }
 
 // Mark is a change of policies: marks.go.

@@ -1,5 +1,5 @@
 import { type Edge, type Effect, type Explanation, type Flow, type Health, type Reach, type Snapshot, type Status, get } from "./api";
-import { byId, el, renew } from "./dom";
+import { amount, byId, el, renew } from "./dom";
 import { Graph } from "./map";
 import { May, accessPanel, matrixView } from "./matrix";
 import { nodesView } from "./nodes";
@@ -127,7 +127,8 @@ function showStatus(s: Status): void {
   const missed = snapshot && snapshot.lost + snapshot.notShown;
   e.className = bad ? "bad" : "";
   e.textContent = (s.connected ? `${connected} of ${s.nodes.length} nodes` : `no flows: ${s.error ?? "connecting"}`) + (missed ? `; ${missed} events missed, numbers are at least so many` : "");
-  byId("marks").dataset.note = s.marks ? "Changes of policies are not known: the server does not report them." : "";
+  byId("marks").dataset.note = s.marks ? "Changes of policies are not known: the server does not report them."
+    : snapshot?.marksLost ? `Changes of policies may be missing: ${amount(snapshot.marksLost)} events of agents were lost.` : "";
   last = s;
   drawNodes();
 }
