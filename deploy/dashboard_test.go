@@ -3,15 +3,88 @@ package deploy_test
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
 
-// TestDashboardMetricsExist: every metric that the dashboard asks for is one that a program has.
+// panel is a panel of a dashboard, or a row. A row that is collapsed has its panels in it.
+type panel struct {
+	Title   string
+	Targets []struct{ Expr string }
+	Panels  []panel
+}
+
+// metricPrograms are the prefixes of metrics with where they are defined, the longest first, and
+// what a name is written after there.
+var metricPrograms = []struct {
+	prefix, dir string
+	written     []string
+}{
+	{"cilium_operator_", "operator", []string{"", "cilium_operator_", "cilium_operator_cid_controller_", "cilium_operator_kvstore_"}},
+	{"hubble_relay_", "relay", []string{""}},
+	{"hubble_", "flowmetrics", []string{"", "hubble_"}},
+	{"hawser_", "flowserver", []string{""}},
+	{"cilium_", "agent", []string{"", "cilium_"}},
+}
+
+var ourMetrics = regexp.MustCompile(`\b(?:cilium|hubble|hawser)_[a-z0-9_]+`)
+
+// askedFor calls each with every metric of ours that panels ask for, and with the panel's title.
+func askedFor(panels []panel, each func(title, metric string)) {
+	for _, p := range panels {
+		for _, target := range p.Targets {
+			for _, name := range ourMetrics.FindAllString(target.Expr, -1) {
+				each(p.Title, name)
+			}
+		}
+		askedFor(p.Panels, each)
+	}
+}
+
+// definedMetrics returns what reports whether a program has a metric.
+func definedMetrics(t *testing.T) func(name string) bool {
+	t.Helper()
+	code := map[string]*bytes.Buffer{}
+	for _, program := range metricPrograms {
+		code[program.dir] = &bytes.Buffer{}
+		err := filepath.WalkDir(filepath.Join("..", "internal", program.dir), func(path string, d fs.DirEntry, err error) error {
+			if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+				return err
+			}
+			b, err := os.ReadFile(path)
+			code[program.dir].Write(b)
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return func(name string) bool {
+		for _, program := range metricPrograms {
+			if !strings.HasPrefix(name, program.prefix) {
+				continue
+			}
+			return slices.ContainsFunc([]string{"", "_bucket", "_count", "_sum"}, func(suffix string) bool {
+				base, ok := strings.CutSuffix(name, suffix)
+				return ok && slices.ContainsFunc(program.written, func(prefix string) bool {
+					rest, ok := strings.CutPrefix(base, prefix)
+					return ok && bytes.Contains(code[program.dir].Bytes(), []byte(`"`+rest+`"`))
+				})
+			})
+		}
+		return false
+	}
+}
+
+// TestDashboardMetricsExist: every metric that the dashboard asks for, in rows that are collapsed as
+// well, is one that the program has whose name it bears.
 func TestDashboardMetricsExist(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("helm/hawser/dashboards/hawser.json")
@@ -19,50 +92,46 @@ func TestDashboardMetricsExist(t *testing.T) {
 		t.Fatal(err)
 	}
 	var board struct {
-		Panels []struct {
-			Title   string
-			Targets []struct{ Expr string }
+		Panels     []panel
+		Templating struct {
+			List []struct {
+				Name  string
+				Query any
+			}
 		}
 	}
 	if err := json.Unmarshal(text, &board); err != nil {
 		t.Fatal(err)
 	}
-	var code bytes.Buffer
-	for _, dir := range []string{"agent", "flowmetrics", "operator"} {
-		err := filepath.WalkDir(filepath.Join("..", "internal", dir), func(path string, d fs.DirEntry, err error) error {
-			if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
-				return err
-			}
-			b, err := os.ReadFile(path)
-			code.Write(b)
-			return err
-		})
-		if err != nil {
-			t.Fatal(err)
+	known, asked := definedMetrics(t), map[string]bool{}
+	check := func(title, name string) {
+		if asked[name] = true; !known(name) {
+			t.Errorf("%q asks for %s, which no program has", title, name)
 		}
 	}
-	// A name is written whole, or after a prefix.
-	known := func(name string) bool {
-		for _, prefix := range []string{"", "cilium_", "cilium_operator_", "cilium_operator_cid_controller_"} {
-			if rest, ok := strings.CutPrefix(name, prefix); ok && bytes.Contains(code.Bytes(), []byte(`"`+rest+`"`)) {
-				return true
-			}
-		}
-		return false
-	}
-	ours, asked := regexp.MustCompile(`\b(?:cilium|hubble)_[a-z_]+`), 0
-	for _, p := range board.Panels {
-		for _, target := range p.Targets {
-			for _, name := range ours.FindAllString(target.Expr, -1) {
-				asked++
-				base := strings.TrimSuffix(strings.TrimSuffix(name, "_bucket"), "_count")
-				if !known(name) && !known(base) {
-					t.Errorf("panel %q asks for %s, which no program has", p.Title, name)
-				}
-			}
+	askedFor(board.Panels, check)
+	for _, v := range board.Templating.List {
+		for _, name := range ourMetrics.FindAllString(fmt.Sprint(v.Query), -1) {
+			check("variable "+v.Name, name)
 		}
 	}
-	if asked < 20 {
-		t.Errorf("the dashboard asks for %d metrics", asked)
+	for _, program := range metricPrograms {
+		if !slices.ContainsFunc(slices.Collect(maps.Keys(asked)), func(name string) bool { return strings.HasPrefix(name, program.prefix) }) {
+			t.Errorf("the dashboard asks for no metric %s...", program.prefix)
+		}
+	}
+	if len(asked) < 40 {
+		t.Errorf("the dashboard asks for %d metrics", len(asked))
+	}
+	// What the check is worth.
+	hidden := []panel{{Title: "collapsed", Panels: []panel{{Title: "hidden", Targets: []struct{ Expr string }{{"rate(hubble_relay_lost_total[5m]) + cilium_drop_count_total"}}}}}}
+	var wrong []string
+	askedFor(hidden, func(title, name string) {
+		if !known(name) {
+			wrong = append(wrong, title+" "+name)
+		}
+	})
+	if want := []string{"hidden hubble_relay_lost_total"}; !slices.Equal(wrong, want) {
+		t.Errorf("of panels that ask for metrics that nobody has, found %q, want %q", wrong, want)
 	}
 }

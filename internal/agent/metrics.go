@@ -90,6 +90,7 @@ type stateCollector struct {
 	drops, dropBytes, forwards, forwardBytes stateMetric
 	endpoints, ips, ipCapacity               stateMetric
 	identities, temporary, nodes, lost       stateMetric
+	idsUsed                                  stateMetric
 	policyFiles, policyRevision              stateMetric
 	ruleSets, locked, unhealthy              stateMetric
 	kvstoreUp, kvstoreFull                   stateMetric
@@ -131,6 +132,7 @@ func newStateCollector(p *parts) *stateCollector {
 	c.ips = gauge("ip_addresses", "Allocated addresses.", "family")
 	c.ipCapacity = gauge("ipam_capacity", "Addresses that this node can allocate.", "family")
 	c.identities = gauge("identity", "Identities that this node knows.", "type")
+	c.idsUsed = gauge("identity_ids_used_ratio", "Part of the IDs that this cluster has for sets of labels that is in use.")
 	c.temporary = gauge("temporary_identities", "Temporary identities in use by endpoints of this node.")
 	c.edited = gauge("edited_identities", "Identities whose labels were edited; this node keeps using the original labels.")
 
@@ -192,8 +194,11 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 		put(c.ipCapacity, float64(capacity[family]), family)
 	}
 	put(c.temporary, float64(t.identities.Temporary()))
-	kinds := map[string]int{}
+	kinds, taken := map[string]int{}, 0
 	for _, k := range t.identities.List() {
+		if k.ID >= t.idMin && k.ID <= t.idMax { // and not of another cluster
+			taken++
+		}
 		switch {
 		case k.ID.IsReserved():
 			kinds["reserved"]++
@@ -208,6 +213,7 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 	for kind, n := range kinds {
 		put(c.identities, float64(n), kind)
 	}
+	put(c.idsUsed, float64(taken)/float64(t.idMax-t.idMin+1))
 	put(c.edited, float64(len(t.edited())))
 	put(c.nodes, float64(t.nodes.Table().Len()))
 	lost := c.monitor.Lost()
