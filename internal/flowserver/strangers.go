@@ -13,7 +13,8 @@ import (
 // strangers bounds the connections of a listener that a network reaches. Those whose clients have
 // not proven who they are, if they ever do, are apart, so that they take no room of those that
 // have. If they are too many, the address that has most of them loses its oldest: whoever opens
-// many keeps nobody else out. It is safe for concurrent use.
+// many keeps nobody else out. Of an address from which clients have proven who they are, some do not
+// count. It is safe for concurrent use.
 type strangers struct {
 	net.Listener
 	most int // of strangers, and of those that are known
@@ -22,10 +23,16 @@ type strangers struct {
 	all   map[netip.Addr][]*strangerConn // the oldest first
 	count int
 	known int
+	// proven are addresses from which clients have proven who they are.
+	proven map[netip.Addr]bool
 }
 
+// spared is how many connections from an address, from which clients have proven who they are, do
+// not count when room is needed: however many addresses a flood has, such clients can come back.
+const spared = 16
+
 func newStrangers(l net.Listener, most int) *strangers {
-	return &strangers{Listener: l, most: most, all: map[netip.Addr][]*strangerConn{}}
+	return &strangers{Listener: l, most: most, all: map[netip.Addr][]*strangerConn{}, proven: map[netip.Addr]bool{}}
 }
 
 // strangerConn is a connection. Its fields are guarded by strangers.
@@ -69,9 +76,14 @@ func (s *strangers) add(c *strangerConn) *strangerConn {
 		return nil
 	}
 	var longest []*strangerConn
-	for _, list := range s.all {
-		if len(list) > len(longest) {
-			longest = list
+	most := -spared
+	for from, list := range s.all {
+		n := len(list)
+		if s.proven[from] {
+			n -= spared
+		}
+		if n > most {
+			longest, most = list, n
 		}
 	}
 	return longest[0]
@@ -99,6 +111,16 @@ func (s *strangers) admit(c *strangerConn) error {
 	s.remove(c)
 	c.state = connKnown
 	s.known++
+	if s.proven[c.from] {
+		return nil
+	}
+	if len(s.proven) >= s.most {
+		for other := range s.proven { // any
+			delete(s.proven, other)
+			break
+		}
+	}
+	s.proven[c.from] = true
 	return nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"net"
 	"os"
 	"path/filepath"
@@ -22,6 +23,14 @@ import (
 // TestStrangersKeepNobodyOut: somebody who opens connections, and sends nothing, keeps no client of
 // another address out, with certificates or without, nor ends the connection of one that is there.
 func TestStrangersKeepNobodyOut(t *testing.T) {
+	serving, asking := certificates(t)
+	t.Run("with certificates", func(t *testing.T) { strangersKeepNobodyOut(t, serving, asking) })
+	t.Run("without", func(t *testing.T) { strangersKeepNobodyOut(t, nil, insecure.NewCredentials()) })
+}
+
+// certificates returns the credentials of a server, and of a client that it serves.
+func certificates(t *testing.T) (serving, asking credentials.TransportCredentials) {
+	t.Helper()
 	authority := kvstoretest.NewAuthority(t)
 	dir := t.TempDir()
 	write := func(name string, data []byte) string {
@@ -43,10 +52,73 @@ func TestStrangersKeepNobodyOut(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Run("with certificates", func(t *testing.T) {
-		strangersKeepNobodyOut(t, credentials.NewTLS(cfg), credentials.NewTLS(&tls.Config{RootCAs: roots, ServerName: "server", MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair}}))
+	return credentials.NewTLS(cfg), credentials.NewTLS(&tls.Config{
+		RootCAs: roots, ServerName: "server", MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair},
 	})
-	t.Run("without", func(t *testing.T) { strangersKeepNobodyOut(t, nil, insecure.NewCredentials()) })
+}
+
+// TestFloodFromManyAddresses: a client that has proven who it is comes back, from the same address,
+// while thousands of others open a connection each, and though it is slow.
+func TestFloodFromManyAddresses(t *testing.T) {
+	serving, asking := certificates(t)
+	s := newStand(t, 8, nil)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.serve(l, serving)
+	// A connection is made, then others come, then the client says who it is.
+	come := func(others func()) error {
+		dialed := false
+		conn, err := grpc.NewClient("passthrough:///"+l.Addr().String(), grpc.WithTransportCredentials(asking),
+			grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
+				if dialed {
+					return nil, errors.New("it has lost its connection")
+				}
+				dialed = true
+				c, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 5)}}).DialContext(ctx, "tcp", address)
+				if err == nil {
+					others()
+				}
+				return c, err
+			}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second)
+		defer cancel()
+		_, err = observer.NewObserverClient(conn).ServerStatus(ctx, &observer.ServerStatusRequest{})
+		return err
+	}
+	if err := come(func() {}); err != nil {
+		t.Fatal(err)
+	}
+	if err := come(func() {
+		for i := range 2000 {
+			c, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 9, byte(i>>8), byte(i))}}).Dial("tcp", l.Addr().String())
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer c.Close()
+		}
+	}); err != nil {
+		t.Errorf("a client that was there before: %v", err)
+	}
+	// The same address with many has no advantage of it.
+	if err := come(func() {
+		for range 2000 {
+			c, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 9)}}).Dial("tcp", l.Addr().String())
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer c.Close()
+		}
+	}); err != nil {
+		t.Errorf("while one address opens many: %v", err)
+	}
 }
 
 func strangersKeepNobodyOut(t *testing.T, serving, asking credentials.TransportCredentials) {
