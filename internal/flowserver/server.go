@@ -114,7 +114,8 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, creds credentials.Tr
 // once besides those that report nodes. The listener is closed. Credentials may be nil.
 func Serve(ctx context.Context, l net.Listener, creds credentials.TransportCredentials, streams int, register func(*grpc.Server)) error {
 	opts := []grpc.ServerOption{
-		grpc.MaxRecvMsgSize(maxRequest), grpc.ConnectionTimeout(10 * time.Second), grpc.StreamInterceptor(admission(streams)),
+		grpc.MaxRecvMsgSize(maxRequest), grpc.ForceServerCodecV2(BoundedCodec(maxElements)),
+		grpc.ConnectionTimeout(10 * time.Second), grpc.StreamInterceptor(admission(streams)),
 		grpc.MaxConcurrentStreams(uint32(streams + peerStreams + maxCalls)),
 		grpc.MaxHeaderListSize(16 << 10), grpc.WaitForHandlers(true),
 		// A client that is gone without a word is noticed; one that asks all the time is not

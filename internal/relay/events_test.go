@@ -5,17 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/hawser-net/hawser/api/flow"
@@ -113,6 +110,44 @@ func TestEventsOfAgents(t *testing.T) {
 	}
 }
 
+// TestAnswersOfManyElements: a megabyte of empty elements, of two bytes each, would be much more in
+// memory than it counts for. A node's stream ends with it.
+func TestAnswersOfManyElements(t *testing.T) {
+	t.Parallel()
+	conn := dialAgent(t, flooder{})
+	receive, err := flowsQuestion{&observer.GetFlowsRequest{}}.ask(t.Context(), conn, "prod/n9")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e, err := receive(); err == nil || !strings.Contains(err.Error(), "elements") {
+		t.Errorf("a flow of %d bytes is read: %v", proto.Size(e), err)
+	}
+	receive, err = eventsQuestion{&observer.GetAgentEventsRequest{}, nil}.ask(t.Context(), conn, "prod/n9")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e, err := receive(); err == nil || !strings.Contains(err.Error(), "elements") {
+		t.Errorf("an event of %d bytes is read: %v", proto.Size(e), err)
+	}
+}
+
+// flooder is an agent whose messages have very many elements.
+type flooder struct {
+	observer.UnimplementedObserverServer
+}
+
+func (flooder) GetFlows(_ *observer.GetFlowsRequest, stream observer.Observer_GetFlowsServer) error {
+	return stream.Send(&observer.GetFlowsResponse{ResponseTypes: &observer.GetFlowsResponse_Flow{Flow: &flow.Flow{
+		Source: &flow.Endpoint{Workloads: slices.Repeat([]*flow.Workload{{}}, 400_000)},
+	}}})
+}
+
+func (flooder) GetAgentEvents(_ *observer.GetAgentEventsRequest, stream observer.Observer_GetAgentEventsServer) error {
+	return stream.Send(&observer.GetAgentEventsResponse{AgentEvent: &flow.AgentEvent{Notification: &flow.AgentEvent_ServiceUpsert{
+		ServiceUpsert: &flow.ServiceUpsertNotification{BackendAddresses: slices.Repeat([]*flow.ServiceUpsertNotificationAddr{{}}, 400_000)},
+	}}})
+}
+
 // plainAgent is an agent that does not know types of events, and sends those of other nodes.
 type plainAgent struct {
 	observer.UnimplementedObserverServer
@@ -132,21 +167,7 @@ func (plainAgent) GetAgentEvents(_ *observer.GetAgentEventsRequest, stream obser
 // TestEventsOfOtherAgents: what an agent sends beyond what was asked for goes no further.
 func TestEventsOfOtherAgents(t *testing.T) {
 	t.Parallel()
-	path := filepath.Join(shortDir(t), "s")
-	l, err := net.Listen("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	srv := grpc.NewServer()
-	observer.RegisterObserverServer(srv, plainAgent{})
-	done := make(chan error, 1)
-	go func() { done <- srv.Serve(l) }()
-	defer func() { srv.Stop(); <-done }()
-	conn, err := grpc.NewClient("unix://"+path, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
+	conn := dialAgent(t, plainAgent{})
 	receive, err := eventsQuestion{&observer.GetAgentEventsRequest{Types: policyTypes}, policyTypes}.ask(t.Context(), conn, "prod/n9")
 	var got []string
 	for err == nil {

@@ -37,6 +37,11 @@ type question interface {
 	lost(entry) entry
 }
 
+// fewElements bounds what one answer of a node takes in memory before it is counted: a flow of pods
+// with as many labels as they may have has a few thousand elements, an event of a service one for
+// each of its backends.
+var fewElements = grpc.ForceCodecV2(flowserver.BoundedCodec(1 << 14))
+
 // flowsQuestion asks for flows.
 type flowsQuestion struct{ *observer.GetFlowsRequest }
 
@@ -49,7 +54,7 @@ func (q flowsQuestion) again(since *timestamppb.Timestamp) question {
 }
 
 func (q flowsQuestion) ask(ctx context.Context, conn *grpc.ClientConn, node string) (func() (entry, error), error) {
-	stream, err := observer.NewObserverClient(conn).GetFlows(ctx, q.GetFlowsRequest)
+	stream, err := observer.NewObserverClient(conn).GetFlows(ctx, q.GetFlowsRequest, fewElements)
 	return func() (entry, error) {
 		res, err := stream.Recv()
 		if err != nil {
@@ -94,7 +99,7 @@ func (q eventsQuestion) again(since *timestamppb.Timestamp) question {
 }
 
 func (q eventsQuestion) ask(ctx context.Context, conn *grpc.ClientConn, node string) (func() (entry, error), error) {
-	stream, err := observer.NewObserverClient(conn).GetAgentEvents(ctx, q.GetAgentEventsRequest)
+	stream, err := observer.NewObserverClient(conn).GetAgentEvents(ctx, q.GetAgentEventsRequest, fewElements)
 	return func() (entry, error) {
 		res, err := stream.Recv()
 		if err != nil {

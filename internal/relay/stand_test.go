@@ -236,6 +236,27 @@ func shortDir(t *testing.T) string {
 	return dir
 }
 
+// dialAgent serves an agent on a socket until the test ends, and returns a connection to it.
+func dialAgent(t *testing.T, agent observer.ObserverServer) *grpc.ClientConn {
+	t.Helper()
+	path := filepath.Join(shortDir(t), "s")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := grpc.NewServer()
+	observer.RegisterObserverServer(srv, agent)
+	done := make(chan error, 1)
+	go func() { done <- srv.Serve(l) }()
+	t.Cleanup(func() { srv.Stop(); <-done })
+	conn, err := grpc.NewClient("unix://"+path, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return conn
+}
+
 func both(a, b func()) func() { return func() { a(); b() } }
 
 // run runs until the test ends, or end is called.

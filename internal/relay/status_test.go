@@ -3,15 +3,11 @@ package relay
 import (
 	"context"
 	"math"
-	"net"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
@@ -59,21 +55,7 @@ func (b boaster) ServerStatus(context.Context, *observer.ServerStatusRequest) (*
 func TestStatusOfAnyNode(t *testing.T) {
 	t.Parallel()
 	for _, rate := range []float64{math.NaN(), math.Inf(1), -1, 1e300} {
-		path := filepath.Join(shortDir(t), "s")
-		l, err := net.Listen("unix", path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		srv := grpc.NewServer()
-		observer.RegisterObserverServer(srv, boaster{rate: rate})
-		done := make(chan error, 1)
-		go func() { done <- srv.Serve(l) }()
-		defer func() { srv.Stop(); <-done }()
-		conn, err := grpc.NewClient("unix://"+path, grpc.WithTransportCredentials(insecure.NewCredentials()))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer conn.Close()
+		conn := dialAgent(t, boaster{rate: rate})
 		r := &Relay{cfg: Defaults(), roster: newRoster(4)}
 		r.cfg.DialTimeout = testTimeout
 		st, err := r.ask(t.Context(), conn)
