@@ -66,6 +66,9 @@ const (
 // their senders: somebody who fills the ring in a moment must not erase what others did before.
 const olderShare = 4
 
+// MaxKept is how many entries a record has at most.
+const MaxKept = MaxCapacity + MaxCapacity/olderShare
+
 // senderOf says who caused an entry. Of lost events nobody is known.
 func senderOf(e *Entry) (Sender, bool) {
 	return Sender{e.Flow.GetInterface().GetIndex(), e.Flow.GetSource().GetIdentity()}, e.Flow != nil

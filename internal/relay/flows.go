@@ -23,6 +23,7 @@ import (
 
 var (
 	errSilent   = errors.New("it did not answer in time; what it knows is missing")
+	errEndless  = errors.New("it sends more than a node keeps; the rest is left out")
 	errStopping = status.Error(codes.Unavailable, "the relay is being stopped; ask again")
 )
 
@@ -123,7 +124,14 @@ func (s *search) run(ctx context.Context) (err error) {
 		timeout = r.cfg.SortDrain
 	}
 	s.merge = newMerge(s.req.GetFollow(), s.start, timeout, r.cfg.SortDrain, r.cfg.SortBuffer, &r.large, s.req.lost)
-	if s.req.GetNumber() > 0 && !s.req.GetFirst() {
+	switch until := s.req.GetUntil(); {
+	case !s.req.GetFollow(), until != nil && until.AsTime().Before(s.start):
+		s.merge.end = s.start
+	case until != nil:
+		s.merge.end = until.AsTime()
+	}
+	// Of more than all nodes have, such as clients ask for who want everything, all are the last.
+	if n := s.req.GetNumber(); n > 0 && n < maxNodes*maxPast && !s.req.GetFirst() {
 		s.keep = &kept{number: s.req.GetNumber(), all: &r.kept, most: r.cfg.keep}
 		defer func() {
 			if s.keep != nil {
@@ -231,12 +239,8 @@ func (s *search) complete(now time.Time, n next) bool {
 	case until == nil || now.Before(until.AsTime()):
 		return false
 	}
-	end := until.AsTime()
-	if end.Before(s.start) {
-		end = s.start
-	}
 	// Nodes end then by themselves, those that are well.
-	return n.done || now.After(end.Add(s.relay.cfg.DialTimeout))
+	return n.done || now.After(s.merge.end.Add(s.relay.cfg.DialTimeout))
 }
 
 // least is the smaller of two times to wait, of which the first may be none.
@@ -271,7 +275,15 @@ func (s *search) look(ctx context.Context, first bool) (<-chan struct{}, error) 
 			continue
 		}
 		if err := s.ask(ctx, v, t, len(views), first); err != nil {
-			return nil, err
+			if first {
+				return nil, err
+			}
+			// The client has the flows of others. This one is asked again with the next look.
+			if t.again = now.Add(s.relay.cfg.RetryTimeout); t.state != relay.NodeState_NODE_ERROR {
+				t.state = relay.NodeState_NODE_ERROR
+				s.changes.add(v.name, t.state, text(err))
+			}
+			continue
 		}
 		if before := t.state; before != relay.NodeState_NODE_CONNECTED {
 			t.state = relay.NodeState_NODE_CONNECTED

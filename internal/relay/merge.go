@@ -9,6 +9,7 @@ import (
 	"time"
 
 	policypb "github.com/hawser-net/hawser/api/policy"
+	"github.com/hawser-net/hawser/internal/flows"
 	"github.com/hawser-net/hawser/pkg/retry"
 )
 
@@ -55,6 +56,7 @@ func (p *pool) give(n int64) { p.held.Add(-n) }
 // merge.
 type source struct {
 	node  string
+	count int           // of entries that came after the end; it belongs to who puts them
 	room  chan struct{} // holds a token for each entryCost of each entry of queue
 	queue []item        // by key
 	at    int           // in the heap, if queue is not empty
@@ -92,6 +94,7 @@ type merge struct {
 	allowed time.Duration
 
 	start         time.Time
+	end           time.Time // up to when there are entries; zero if it is not bounded
 	follow        bool
 	timeout, hold time.Duration
 	size          int // how many entries are held, if nodes are fewer; less of those that cost more
@@ -123,11 +126,20 @@ func (m *merge) add(node string, of int, catching bool, end context.CancelFunc) 
 	return s
 }
 
+// maxPast is how many entries a node may send after the end: as many as it keeps, however slowly
+// they are taken, and what it says about those that it does not.
+const maxPast = 2 * flows.MaxKept
+
 // put adds what a node sent. It waits for room, and fails if ctx ends before there is some. What is
 // large waits until there is room for all of it, or until nothing else of its node is held; if all
 // requests together hold too much of what is large, it is reported as lost: to wait for others
 // would be to hold it, too.
 func (m *merge) put(ctx context.Context, s *source, res entry) error {
+	if !m.end.IsZero() && time.Now().After(m.end) {
+		if s.count++; s.count > maxPast {
+			return errEndless
+		}
+	}
 	cost, pooled := int64(policypb.Cost(res)), int64(0)
 	if cost > entryCost {
 		if m.pool.take(cost) {

@@ -3,13 +3,16 @@ package relay
 import (
 	"context"
 	"fmt"
+	"math"
 	"math/rand/v2"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -291,14 +294,17 @@ func TestLimits(t *testing.T) {
 		s.nodes[0].add(time.Now())
 		s.nodes[1].add(time.Now())
 	}
-	if _, _, err := s.get(&observer.GetFlowsRequest{Number: 1 << 30}).all(); status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "ask for fewer") {
+	if _, _, err := s.get(&observer.GetFlowsRequest{Number: 300}).all(); status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "ask for fewer") {
 		t.Errorf("the last of very many: %v", err)
 	}
 	if got, _, err := s.get(&observer.GetFlowsRequest{Number: 10}).all(); err != nil || len(got) != 10 {
 		t.Errorf("%d flows, %v", len(got), err)
 	}
-	if got, _, err := s.get(&observer.GetFlowsRequest{Since: timestamppb.New(time.Unix(1, 0))}).all(); err != nil || len(got) != 400 {
-		t.Errorf("%d flows, %v", len(got), err) // nothing is held for these
+	// Nothing is held for these: clients ask for everything by the largest number there is.
+	for _, req := range []*observer.GetFlowsRequest{{Since: timestamppb.New(time.Unix(1, 0))}, {Number: math.MaxUint64}} {
+		if got, _, err := s.get(req).all(); err != nil || len(got) != 400 {
+			t.Errorf("%v: %d flows, %v", req, len(got), err)
+		}
 	}
 	if n := s.relay.kept.Load(); n != 0 {
 		t.Errorf("%d bytes are still held", n)
@@ -313,6 +319,83 @@ func TestLimits(t *testing.T) {
 		t.Errorf("a client too many: %v", err)
 	}
 	s.relay.upstreams.Add(100)
+}
+
+// TestReconnectAtTheBound: a client that follows keeps the flows that it has when a node comes back
+// for which there is no stream, is notified of that, and gets the node's when there is one.
+func TestReconnectAtTheBound(t *testing.T) {
+	s := newStand(t, 2, func(c *Config) { c.upstreams = 2 }, nil)
+	s.connected(2)
+	a := s.get(&observer.GetFlowsRequest{Follow: true})
+	a.state("prod/n2", relay.NodeState_NODE_CONNECTED)
+	s.nodes[1].end()
+	a.state("prod/n2", relay.NodeState_NODE_UNAVAILABLE)
+	s.connected(1)
+	b := s.get(&observer.GetFlowsRequest{Follow: true})
+	b.state("prod/n1", relay.NodeState_NODE_CONNECTED)
+	s.serve(s.nodes[1])
+	for _, c := range []*stream{a, b} {
+		if problem := c.state("prod/n2", relay.NodeState_NODE_ERROR); !strings.Contains(problem, "streams from nodes") {
+			t.Errorf("the node is not asked: %s", problem)
+		}
+		c.reaches(s.nodes[0])
+	}
+	b.end()
+	a.state("prod/n2", relay.NodeState_NODE_CONNECTED)
+	a.reaches(s.nodes[1])
+}
+
+// endless is an agent that does not stop to send flows, whatever it is asked.
+type endless struct {
+	observer.UnimplementedObserverServer
+}
+
+func (endless) GetFlows(_ *observer.GetFlowsRequest, stream observer.Observer_GetFlowsServer) error {
+	for {
+		if err := stream.Send(&observer.GetFlowsResponse{
+			Time: timestamppb.New(time.Unix(1, 0)), ResponseTypes: &observer.GetFlowsResponse_Flow{Flow: &flow.Flow{Uuid: "x"}},
+		}); err != nil {
+			return err
+		}
+	}
+}
+
+// TestEndlessNode: a node that does not stop to send keeps no client from the end of what it asks
+// for, nor from what others send.
+func TestEndlessNode(t *testing.T) {
+	s := newStand(t, 1, func(c *Config) { c.DialTimeout = 3 * time.Second }, nil)
+	at := addrOf(s.nodes[0]).Next()
+	_, port, err := net.SplitHostPort(s.nodes[0].address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", net.JoinHostPort(at.String(), port))
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := grpc.NewServer(grpc.WaitForHandlers(true))
+	observer.RegisterObserverServer(srv, endless{})
+	s.run(func(ctx context.Context) error {
+		stop := context.AfterFunc(ctx, srv.Stop)
+		defer stop()
+		defer srv.Stop()
+		return srv.Serve(l)
+	})
+	evil := node.Node{Cluster: "prod", Name: "n9", Addresses: []node.Address{{Type: node.InternalIP, IP: at}}}
+	s.table.Upsert(evil.Key(), evil)
+	s.connected(2)
+	var want []string
+	for range 3 {
+		want = append(want, s.nodes[0].add(time.Now()))
+	}
+	got, states, err := s.get(&observer.GetFlowsRequest{Number: 3}).all()
+	if err != nil || !slices.Equal(got, want) || !slices.ContainsFunc(states, func(s string) bool { return strings.HasPrefix(s, "NODE_ERROR prod/n9 it sends more") }) {
+		t.Errorf("the last flows: %v, want %v; %v, %v", got, want, states, err)
+	}
+	got, _, err = s.get(&observer.GetFlowsRequest{Follow: true, Until: timestamppb.New(time.Now().Add(time.Second))}).all()
+	if err != nil || len(got) == 0 {
+		t.Errorf("%d flows until a time, %v", len(got), err)
+	}
 }
 
 // TestStops: clients that follow are notified at once when the relay stops, and a search comes to
