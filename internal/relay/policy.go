@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"maps"
 	"math"
 	"math/bits"
@@ -408,10 +409,32 @@ func plus64(a, b uint64) uint64 {
 	return math.MaxUint64
 }
 
+// parts yields a list in parts of at most so many elements, which fit in one message together, as
+// each of them did when it came from a node.
+func parts[T any](list []T, most int, size func(T) int) iter.Seq[[]T] {
+	return func(yield func([]T) bool) {
+		for len(list) > 0 {
+			n, bytes := 1, size(list[0])
+			for n < min(most, len(list)) {
+				if bytes += size(list[n]); bytes > maxMessage {
+					break
+				}
+				n++
+			}
+			if !yield(list[:n:n]) {
+				return
+			}
+			list = list[n:]
+		}
+	}
+}
+
+func sizeOf[M proto.Message](m M) int { return proto.Size(m) }
+
 // pieces is the answer to the client.
 func (m *previewMerge) pieces(req *policypb.PreviewRequest) []*policypb.PreviewResponse {
 	head := &policypb.PreviewResponse{
-		NodeName: "relay", Time: timestamppb.Now(), Revision: m.any.GetRevision(), Changes: m.any.GetChanges(), Warnings: m.any.GetWarnings(), Problems: m.problems,
+		NodeName: "relay", Time: timestamppb.Now(), Revision: m.any.GetRevision(), Problems: m.problems,
 	}
 	if m.first == nil && !req.GetWithoutPairs() {
 		head.Warnings = append(head.Warnings, "no node compared the pairs")
@@ -428,13 +451,19 @@ func (m *previewMerge) pieces(req *policypb.PreviewRequest) []*policypb.PreviewR
 		return false
 	})
 	out := []*policypb.PreviewResponse{head}
-	for part := range slices.Chunk(list, 64) {
+	for part := range parts(m.any.GetChanges(), 64, sizeOf) {
+		out = append(out, &policypb.PreviewResponse{Changes: part})
+	}
+	for part := range parts(m.any.GetWarnings(), 64, func(s string) int { return len(s) }) {
+		out = append(out, &policypb.PreviewResponse{Warnings: part})
+	}
+	for part := range parts(list, 64, sizeOf) {
 		out = append(out, &policypb.PreviewResponse{Connections: part})
 	}
-	for part := range slices.Chunk(m.first.GetParties(), 200) {
+	for part := range parts(m.first.GetParties(), 200, sizeOf) {
 		out = append(out, &policypb.PreviewResponse{Parties: part})
 	}
-	for part := range slices.Chunk(m.first.GetPairs(), 64) {
+	for part := range parts(m.first.GetPairs(), 64, sizeOf) {
 		out = append(out, &policypb.PreviewResponse{Pairs: part})
 	}
 	pairs := m.first.GetSummary()

@@ -238,6 +238,38 @@ func TestRelayAnswersWhatPoliciesMean(t *testing.T) {
 	}
 }
 
+// TestPreviewFitsInMessages: whatever one node answers, no message to the client is larger than
+// clients of gRPC take, and all of it is there, in its order.
+func TestPreviewFitsInMessages(t *testing.T) {
+	t.Parallel()
+	m := &previewMerge{byKey: map[string]*policypb.Connection{}, failed: map[string]bool{}, sum: &policypb.PreviewSummary{}}
+	res := &policypb.PreviewResponse{Summary: &policypb.PreviewSummary{}}
+	for i := range 15 {
+		text := strings.Repeat(string(rune('a'+i)), 900<<10)
+		res.Changes = append(res.Changes, &policypb.PolicyChange{Document: text})
+		res.Warnings = append(res.Warnings, text)
+		res.Connections = append(res.Connections, &policypb.Connection{Protocol: text, After: policypb.Verdict_DENIED, Count: uint64(100 - i)})
+		res.Parties = append(res.Parties, &policypb.Party{Name: text})
+		res.Pairs = append(res.Pairs, &policypb.PairChange{Source: uint32(i)})
+	}
+	m.add("prod/n1", true, nodePreview{res: res})
+	all := &policypb.PreviewResponse{}
+	for _, piece := range m.pieces(&policypb.PreviewRequest{}) {
+		if size := proto.Size(piece); size > 4<<20 {
+			t.Errorf("a message has %d bytes", size)
+		}
+		proto.Merge(all, piece)
+	}
+	for i := range 15 {
+		if len(all.GetChanges()) != 15 || len(all.GetWarnings()) != 15 || len(all.GetConnections()) != 15 || len(all.GetParties()) != 15 || len(all.GetPairs()) != 15 {
+			t.Fatalf("%d, %d, %d, %d and %d elements of 15", len(all.GetChanges()), len(all.GetWarnings()), len(all.GetConnections()), len(all.GetParties()), len(all.GetPairs()))
+		}
+		if first := byte('a' + i); all.GetChanges()[i].GetDocument()[0] != first || all.GetWarnings()[i][0] != first || all.GetParties()[i].GetName()[0] != first || all.GetPairs()[i].GetSource() != uint32(i) {
+			t.Errorf("element %d is another", i)
+		}
+	}
+}
+
 // TestRelaySkipsHarmfulNodes: a node that hangs, refuses, lies about places or answers
 // too much at once is named, and the others answer without it.
 func TestRelaySkipsHarmfulNodes(t *testing.T) {
