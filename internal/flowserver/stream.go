@@ -329,9 +329,10 @@ func last[T any](ctx context.Context, ring *flows.Ring[T], q query, r reader[T],
 func Watch(ctx context.Context, stall time.Duration, run func(ctx context.Context, send func(func() error) error) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	var since atomic.Int64 // when the message was begun that is being sent; 0 if none is
+	began := time.Now()    // what follows is by the monotonic clock, which nobody sets
+	var since atomic.Int64 // when after that the message was begun that is being sent; 0 if none is
 	send := func(f func() error) error {
-		since.Store(time.Now().UnixNano())
+		since.Store(int64(max(1, time.Since(began))))
 		defer since.Store(0)
 		return f()
 	}
@@ -347,7 +348,7 @@ func Watch(ctx context.Context, stall time.Duration, run func(ctx context.Contex
 		case <-ctx.Done():
 			return status.FromContextError(ctx.Err()).Err()
 		case now := <-tick.C:
-			if began := since.Load(); began != 0 && now.Sub(time.Unix(0, began)) > stall {
+			if at := since.Load(); at != 0 && now.Sub(began)-time.Duration(at) > stall {
 				return status.Errorf(codes.DeadlineExceeded, "nothing was taken of what there was to read for %s", stall)
 			}
 		}
