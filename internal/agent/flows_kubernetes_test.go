@@ -100,7 +100,7 @@ func TestKubernetesFlows(t *testing.T) {
 	vip := netip.AddrPortFrom(netip.MustParseAddr(api.Spec.ClusterIP), 8080)
 	has("the answer of a service", func() { _ = once(front.ns, vip, time.Second) }, func(f *flowpb.Flow) bool {
 		return f.GetIsReply().GetValue() && f.GetSourceService().GetNamespace() == "default" && f.GetSourceService().GetName() == "api" &&
-			f.GetSource().GetPodName() == "web" && f.GetDestination().GetPodName() == "front" && f.GetDestinationService() == nil
+			int(f.GetSource().GetIdentity()) == web.endpoint().Status.Identity.ID && f.GetDestination().GetPodName() == "front" && f.GetDestinationService() == nil
 	})
 	controllers.Eventually(t, time.Minute, func() string { // so that other nodes know what made it
 		o, err := c.endpoints().Get(t.Context(), "front", metav1.GetOptions{})

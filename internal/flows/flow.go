@@ -42,8 +42,8 @@ type Directory interface {
 	Endpoint(uint16) Party
 	// Party says who has an address.
 	Party(netip.Addr) Party
-	// Labels returns the labels of an identity with their sources, and the namespace and the cluster
-	// among them.
+	// Labels returns the labels of an identity with their sources, and the namespace and the
+	// cluster among them.
 	Labels(identity uint32) (labels []string, namespace, cluster string)
 	// Service returns the service that has an address and port, nil if none has.
 	Service(addr netip.Addr, port uint16, proto uint8) *flow.Service

@@ -176,9 +176,9 @@ func TestFlowOfTrace(t *testing.T) {
 	}
 }
 
-// TestServiceOfReplies: the service is named whose address a packet has, at either end, if who sends
-// it may send from there: a client behind a node port gets its answer from the service. A packet
-// that was dropped for its address only claims one.
+// TestServiceOfReplies: the service is named whose address a packet has, if who sends it may send
+// from there: a client behind a node port gets its answer from the service. A packet that was
+// dropped for its address only claims one.
 func TestServiceOfReplies(t *testing.T) {
 	toClient := event(t, datapath.EventTrace, answered)
 	toClient.CTState, toClient.Direction, toClient.SrcIdentity, toClient.DstIdentity = datapath.CTReply, datapath.Ingress, 16385, 16384

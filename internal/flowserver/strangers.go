@@ -13,8 +13,8 @@ import (
 // strangers bounds the connections of a listener that a network reaches. Those whose clients have
 // not proven who they are, if they ever do, are apart, so that they take no room of those that
 // have. If they are too many, the address that has most of them loses its oldest: whoever opens
-// many keeps nobody else out. Of an address from which clients have proven who they are, some do not
-// count. It is safe for concurrent use.
+// many keeps nobody else out. Of an address from which clients have proven who they are, some do
+// not count. It is safe for concurrent use.
 type strangers struct {
 	net.Listener
 	most int // of strangers, and of those that are known

@@ -37,6 +37,33 @@ type fixedPolicy struct{ Policy }
 
 func (fixedPolicy) Revision() uint64 { return 42 }
 
+// checkMovedAddresses checks that an address that changes says whose it was, be it there before the
+// agent followed changes, as early was, or new.
+func checkMovedAddresses(t *testing.T, cache *ipcache.Cache, early netip.Prefix, find func(string, func(int), func(*flowpb.AgentEvent) bool)) {
+	t.Helper()
+	moved := netip.MustParsePrefix("10.255.0.2/32")
+	claim := func(p netip.Prefix, c ipcache.Claim) {
+		t.Helper()
+		c.Source = ipcache.KVStore
+		if _, err := cache.Upsert(p, c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	upserted := func(p netip.Prefix, want *flowpb.IPCacheNotification) {
+		t.Helper()
+		want.Cidr = p.String()
+		find(fmt.Sprint("an address that changes: ", want), nil, func(ev *flowpb.AgentEvent) bool {
+			return ev.GetType() == flowpb.AgentEventType_IPCACHE_UPSERTED && proto.Equal(ev.GetIpcacheUpdate(), want)
+		})
+	}
+	claim(early, ipcache.Claim{Owner: "n2", Identity: 4712, Host: netip.MustParseAddr("192.0.2.3")})
+	upserted(early, &flowpb.IPCacheNotification{Identity: 4712, OldIdentity: wrapperspb.UInt32(4711), HostIp: "192.0.2.3", OldHostIp: "192.0.2.2"})
+	claim(moved, ipcache.Claim{Owner: "n2", Identity: 4711})
+	upserted(moved, &flowpb.IPCacheNotification{Identity: 4711})
+	claim(moved, ipcache.Claim{Owner: "n2", Identity: 4713})
+	upserted(moved, &flowpb.IPCacheNotification{Identity: 4713, OldIdentity: wrapperspb.UInt32(4711)})
+}
+
 // TestAgentEvents: what becomes of endpoints, addresses and services can be read, not what was
 // there before; a flood of addresses leaves the other events where they are, and how many were left
 // out is sent.
@@ -111,28 +138,7 @@ func TestAgentEvents(t *testing.T) {
 		return ev.GetType() == flowpb.AgentEventType_IPCACHE_UPSERTED && n.GetCidr() != addr(1).String() && n.GetIdentity() == 4711 &&
 			n.GetNamespace() == "shop" && strings.HasPrefix(n.GetPodName(), "p")
 	})
-	// An address that was there before the agent followed changes, and a new one, are given away.
-	moved := netip.MustParsePrefix("10.255.0.2/32")
-	claim := func(p netip.Prefix, c ipcache.Claim) {
-		t.Helper()
-		c.Source = ipcache.KVStore
-		if _, err := cache.Upsert(p, c); err != nil {
-			t.Fatal(err)
-		}
-	}
-	upserted := func(p netip.Prefix, want *flowpb.IPCacheNotification) {
-		t.Helper()
-		want.Cidr = p.String()
-		find(fmt.Sprint("an address that changes: ", want), nil, func(ev *flowpb.AgentEvent) bool {
-			return ev.GetType() == flowpb.AgentEventType_IPCACHE_UPSERTED && proto.Equal(ev.GetIpcacheUpdate(), want)
-		})
-	}
-	claim(early, ipcache.Claim{Owner: "n2", Identity: 4712, Host: netip.MustParseAddr("192.0.2.3")})
-	upserted(early, &flowpb.IPCacheNotification{Identity: 4712, OldIdentity: wrapperspb.UInt32(4711), HostIp: "192.0.2.3", OldHostIp: "192.0.2.2"})
-	claim(moved, ipcache.Claim{Owner: "n2", Identity: 4711})
-	upserted(moved, &flowpb.IPCacheNotification{Identity: 4711})
-	claim(moved, ipcache.Claim{Owner: "n2", Identity: 4713})
-	upserted(moved, &flowpb.IPCacheNotification{Identity: 4713, OldIdentity: wrapperspb.UInt32(4711)})
+	checkMovedAddresses(t, cache, early, find)
 	front := func(i int) datapath.ServiceFrontend {
 		return datapath.ServiceFrontend{Addr: netip.AddrPortFrom(netip.MustParseAddr("10.96.0.1"), uint16(80+i)), Proto: 6}
 	}
