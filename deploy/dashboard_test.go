@@ -83,8 +83,8 @@ func definedMetrics(t *testing.T) func(name string) bool {
 	}
 }
 
-// TestDashboardMetricsExist: every metric that the dashboard asks for, also in collapsed rows, is one
-// that the program has whose name it bears.
+// TestDashboardMetricsExist: every metric that the dashboard asks for, also in collapsed rows, is
+// one that the program has whose name it bears.
 func TestDashboardMetricsExist(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("helm/hawser/dashboards/hawser.json")
