@@ -43,8 +43,9 @@ type Config struct {
 	// nothing, relist after how long nodes are removed that a new list does not have, grace how
 	// long requests may go on when the relay stops.
 	probe, stall, relist, grace time.Duration
-	// nodes is how many nodes are asked, at most.
-	nodes int
+	// nodes is how many nodes are asked, at most, past how many entries each may send after the end
+	// of what is asked for.
+	nodes, past int
 	// upstreams is how many streams from nodes there may be at once, keep what flows may cost that
 	// all requests together hold for the last of all nodes, and large what entries may cost that
 	// they hold to sort them, of those that cost more than entryCost.
@@ -58,7 +59,7 @@ func Defaults() Config {
 		DialTimeout: 5 * time.Second, RetryTimeout: 30 * time.Second, SortBuffer: 1024, SortDrain: time.Second,
 		ErrorWindow: 10 * time.Second, Streams: 128,
 		probe: 10 * time.Second, stall: time.Minute, relist: 30 * time.Second, grace: 5 * time.Second,
-		nodes: maxNodes, upstreams: 1 << 15, keep: 512 << 20, large: 256 << 20,
+		nodes: maxNodes, past: maxPast, upstreams: 1 << 15, keep: 512 << 20, large: 256 << 20,
 	}
 }
 

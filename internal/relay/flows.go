@@ -124,6 +124,7 @@ func (s *search) run(ctx context.Context) (err error) {
 		timeout = r.cfg.SortDrain
 	}
 	s.merge = newMerge(s.req.GetFollow(), s.start, timeout, r.cfg.SortDrain, r.cfg.SortBuffer, &r.large, s.req.lost)
+	s.merge.past = r.cfg.past
 	switch until := s.req.GetUntil(); {
 	case !s.req.GetFollow(), until != nil && until.AsTime().Before(s.start):
 		s.merge.end = s.start

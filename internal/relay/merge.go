@@ -95,6 +95,7 @@ type merge struct {
 
 	start         time.Time
 	end           time.Time // up to when there are entries; zero if it is not bounded
+	past          int       // how many a node may send after the end
 	follow        bool
 	timeout, hold time.Duration
 	size          int // how many entries are held, if nodes are fewer; less of those that cost more
@@ -136,7 +137,7 @@ const maxPast = 2 * flows.MaxKept
 // would be to hold it, too.
 func (m *merge) put(ctx context.Context, s *source, res entry) error {
 	if !m.end.IsZero() && time.Now().After(m.end) {
-		if s.count++; s.count > maxPast {
+		if s.count++; s.count > m.past {
 			return errEndless
 		}
 	}

@@ -363,7 +363,7 @@ func (endless) GetFlows(_ *observer.GetFlowsRequest, stream observer.Observer_Ge
 // TestEndlessNode: a node that does not stop to send keeps no client from the end of what it asks
 // for, nor from what others send.
 func TestEndlessNode(t *testing.T) {
-	s := newStand(t, 1, func(c *Config) { c.DialTimeout = 3 * time.Second }, nil)
+	s := newStand(t, 1, func(c *Config) { c.DialTimeout, c.past = 3*time.Second, 1000 }, nil)
 	at := addrOf(s.nodes[0]).Next()
 	_, port, err := net.SplitHostPort(s.nodes[0].address)
 	if err != nil {
