@@ -138,13 +138,7 @@ func TestMigrateWhilePutBack(t *testing.T) {
 	t.Parallel()
 	here := Identity{ID: 1000, Labels: canon("web")}
 	open := func(number string, writes int) kvstore.Backend {
-		cfg := etcd.Defaults()
-		cfg.Endpoints, cfg.QPS = []string{kvstoretest.StartEtcd(t).Endpoint()}, 0
-		store, err := etcd.New(t.Context(), cfg, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { store.Close() })
+		store := startStore(t)
 		for range writes {
 			if err := kvstore.Put(t.Context(), store, storekeys.IdentitiesPrefix+"/value/"+here.Labels+"/192.0.2.1", []byte(number), kvstore.Permanent); err != nil {
 				t.Fatal(err)
@@ -158,12 +152,9 @@ func TestMigrateWhilePutBack(t *testing.T) {
 	}
 }
 
-// TestMigrate copies from a real etcd to a real API server, is broken off, goes on, and copies
-// back.
-func TestMigrate(t *testing.T) {
-	testenv.CheckLeaks(t)
-	server := kubeapi.Start(t)
-	server.DefineResources()
+// startStore starts a real etcd, and returns a connection to it.
+func startStore(t *testing.T) kvstore.Backend {
+	t.Helper()
 	cfg := etcd.Defaults()
 	cfg.Endpoints, cfg.QPS = []string{kvstoretest.StartEtcd(t).Endpoint()}, 0
 	store, err := etcd.New(t.Context(), cfg, nil)
@@ -171,12 +162,27 @@ func TestMigrate(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { store.Close() })
+	return store
+}
+
+// places are a real etcd and a real API server, and what migrates between them.
+func places(t *testing.T) (kvstore.Backend, *k8s.Client, Keys, Objects) {
+	t.Helper()
+	testenv.CheckLeaks(t)
+	server := kubeapi.Start(t)
+	server.DefineResources()
+	store := startStore(t)
 	client, err := k8s.New(server.Config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	keys := Keys{Store: store, First: 256, Last: 65535}
-	objects := Objects{Client: client.UrgentV2, First: 256, Last: 65535}
+	return store, client, Keys{Store: store, First: 256, Last: 65535}, Objects{Client: client.UrgentV2, First: 256, Last: 65535}
+}
+
+// TestMigrate copies from a real etcd to a real API server, is broken off, goes on, and copies
+// back.
+func TestMigrate(t *testing.T) {
+	store, client, keys, objects := places(t)
 	put := func(key, value string) {
 		t.Helper()
 		if err := kvstore.Put(t.Context(), store, storekeys.IdentitiesPrefix+key, []byte(value), kvstore.Permanent); err != nil {
@@ -287,22 +293,7 @@ func TestMigrate(t *testing.T) {
 // TestMigrateQuarantine: an ID that is in quarantine in one place is in quarantine in the other one
 // afterwards, in both directions; its own labels take it back there, and no others get it.
 func TestMigrateQuarantine(t *testing.T) {
-	testenv.CheckLeaks(t)
-	server := kubeapi.Start(t)
-	server.DefineResources()
-	cfg := etcd.Defaults()
-	cfg.Endpoints, cfg.QPS = []string{kvstoretest.StartEtcd(t).Endpoint()}, 0
-	store, err := etcd.New(t.Context(), cfg, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { store.Close() })
-	client, err := k8s.New(server.Config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	keys := Keys{Store: store, First: 256, Last: 65535}
-	objects := Objects{Client: client.UrgentV2, First: 256, Last: 65535}
+	store, _, keys, objects := places(t)
 	since := time.Now().Add(-time.Minute).UTC().Truncate(time.Second)
 	rest := func(id, name string) {
 		t.Helper()
