@@ -195,7 +195,6 @@ type correction struct {
 	// none.
 	refused refusal
 	pod     types.UID
-	blank   bool // it has no status at all
 }
 
 // decideEndpoint returns how an endpoint's identity is wrong; ok is false if it is right, or there
@@ -236,7 +235,6 @@ func (b *index) decideEndpoint(k key) (c correction, ok bool) {
 	return correction{
 		key: k, uid: e.obj.UID, rv: e.obj.ResourceVersion, had: e.id, id: right, labels: s.labels, pod: p.obj.UID, refused: why,
 		doubt: e.id != 0 && (e.rv >= version(p.obj.ResourceVersion) && e.rv >= b.namespaces[k.Namespace].rv),
-		blank: e.obj.Status.Networking == nil && e.obj.Status.State == "" && e.obj.Status.ID == 0 && e.obj.Status.Identity == nil,
 	}, true
 }
 

@@ -30,7 +30,7 @@ type identityStore interface {
 	revert(ctx context.Context, st step) (made, error)
 	// seal records with an ID which labels it was given: those that it has.
 	seal(ctx context.Context, st step) error
-	// withdraw ends an ID that make made.
+	// withdraw ends an ID that make made; it is in quarantine then, as agents may have observed it.
 	withdraw(ctx context.Context, st step) error
 	// has reads, not from a cache, whether an ID is a set's now.
 	has(ctx context.Context, id identity.ID, text string) (bool, error)

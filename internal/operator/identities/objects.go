@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -142,11 +143,7 @@ func (h *objectStore) rewrite(ctx context.Context, st step, action string, f fun
 }
 
 func (h *objectStore) withdraw(ctx context.Context, st step) error {
-	o := &v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: decimal(st.id)}}
-	err := h.client.Delete(ctx, o, client.Preconditions{UID: &st.uid, ResourceVersion: &st.rv})
-	if changed(err) {
-		return errChanged
-	}
+	err := h.rewrite(ctx, st, "withdraw", func(o *v2.CiliumIdentity) { k8sids.Quarantine(o, st.text, time.Now()) })
 	if err == nil {
 		h.log.Info("withdrew an identity, because an older one has the same labels", "identity", st.id, "labels", st.text)
 	}
@@ -168,7 +165,7 @@ func (h *objectStore) has(ctx context.Context, id identity.ID, text string) (boo
 // release has nothing to do: what keeps an object are the pods and endpoints themselves.
 func (h *objectStore) release(context.Context, string) error { return nil }
 
-// changed reports whether a write failed because the object is another than was known.
-func changed(err error) bool {
-	return apierrors.IsNotFound(err) || apierrors.IsConflict(err) || apierrors.IsInvalid(err)
-}
+// changed reports whether a write failed because the object is another than was known. What
+// admission refuses is Invalid or Forbidden: every write names the version that was known, so that
+// it is never mistaken for a conflict.
+func changed(err error) bool { return apierrors.IsNotFound(err) || apierrors.IsConflict(err) }

@@ -139,15 +139,8 @@ func (c *Controller) doEndpoint(ctx context.Context, k key) error {
 			return cmp.Or(err, errChanged)
 		}
 	}
-	body, err := fix.patch()
-	if err != nil {
+	if err := c.name(ctx, fix); err != nil {
 		return err
-	}
-	o := &v2.CiliumEndpoint{ObjectMeta: metav1.ObjectMeta{Namespace: k.Namespace, Name: k.Name}}
-	if err := c.client.Patch(ctx, o, client.RawPatch(types.JSONPatchType, body)); changed(err) {
-		return errChanged
-	} else if err != nil {
-		return fmt.Errorf("name identity %d in CiliumEndpoint %s: %w", fix.id, k, err)
 	}
 	c.log.Debug("named an endpoint's identity", "endpoint", k, "identity", fix.id, "was", fix.had)
 	if fix.refused != believed {
@@ -178,20 +171,30 @@ func (c *Controller) confirm(ctx context.Context, fix correction) error {
 	return nil
 }
 
-// patch writes the identity, if the endpoint is the one that was seen and nobody has written it
-// since.
+// name writes an endpoint's identity, if the endpoint is the one that was seen and nobody has
+// written it since.
+func (c *Controller) name(ctx context.Context, fix correction) error {
+	body, err := fix.patch()
+	if err != nil {
+		return fmt.Errorf("name identity %d in CiliumEndpoint %s: %w", fix.id, fix.key, err)
+	}
+	o := &v2.CiliumEndpoint{ObjectMeta: metav1.ObjectMeta{Namespace: fix.key.Namespace, Name: fix.key.Name}}
+	err = c.client.Patch(ctx, o, client.RawPatch(types.MergePatchType, body))
+	switch {
+	case changed(err):
+		return errChanged
+	case err != nil:
+		return fmt.Errorf("name identity %d in CiliumEndpoint %s: %w", fix.id, fix.key, err)
+	}
+	return nil
+}
+
+// patch is what name writes.
 func (f *correction) patch() ([]byte, error) {
-	type op struct {
-		Op    string `json:"op"`
-		Path  string `json:"path"`
-		Value any    `json:"value"`
-	}
 	id := v2.EndpointIdentity{ID: int64(f.id), Labels: slices.Sorted(slices.Values(f.labels.Strings()))}
-	last := op{"add", "/status/identity", id} // "add" also replaces
-	if f.blank {
-		last = op{"add", "/status", v2.EndpointStatus{Identity: &id}}
-	}
-	return json.Marshal([]op{{"test", "/metadata/uid", f.uid}, {"test", "/metadata/resourceVersion", f.rv}, last})
+	return json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": f.uid, "resourceVersion": f.rv}, "status": map[string]any{"identity": id},
+	})
 }
 
 // decimal is an ID as the name of its object.
