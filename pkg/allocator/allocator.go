@@ -351,6 +351,7 @@ func (a *Allocator) setID(lk *localKey, id ID) {
 // name, until the new one is certain: nobody gets an ID that may have to be given back.
 func (a *Allocator) acquire(ctx context.Context, lk *localKey, p *pending) (id ID, isNew bool, err error) {
 	withdrawals := 0
+	withdrawn := NoID
 	for attempt := 0; ; {
 		mark := a.cache.mark()
 		if id := a.cache.editedFirst(lk.text); id != NoID {
@@ -359,7 +360,7 @@ func (a *Allocator) acquire(ctx context.Context, lk *localKey, p *pending) (id I
 				a.log.Warn("an edited ID cannot have its key back", "id", id, "key", lk.text, "error", err)
 			}
 		}
-		picks := &picker{a: a}
+		picks := &picker{a: a, first: withdrawn}
 		got, err := a.backend.Acquire(ctx, lk.key, picks)
 		again := false
 		if err == nil {
@@ -373,6 +374,9 @@ func (a *Allocator) acquire(ctx context.Context, lk *localKey, p *pending) (id I
 		picks.done()
 		if err == nil {
 			withdrawals++
+			if got.IsNew {
+				withdrawn = got.ID
+			}
 			err = retry.Wait(ctx, withdrawals, time.Millisecond, 50*time.Millisecond)
 			if err == nil {
 				continue

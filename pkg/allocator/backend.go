@@ -15,7 +15,7 @@ type Backend interface {
 	Acquire(ctx context.Context, key AllocatorKey, ids IDSource) (Acquired, error)
 
 	// Withdraw takes back an Acquire at once: the reference, and the ID if it was made and
-	// nobody else refers to it.
+	// nobody else refers to it. The ID is in quarantine then: others may have observed it.
 	Withdraw(ctx context.Context, key AllocatorKey, a Acquired) error
 
 	// Release takes back this node's reference. With NoID it does so whatever the ID. It is no

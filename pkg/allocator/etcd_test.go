@@ -68,8 +68,14 @@ func etcdNode(t *testing.T, server *kvstoretest.Etcd, name string, opts ...alloc
 // startEtcdNode is etcdNode, does not wait, and may have requests refused from the start.
 func startEtcdNode(t *testing.T, server *kvstoretest.Etcd, name string, refuse bool, opts ...allocator.AllocatorOption) (*allocator.Allocator, *counted) {
 	t.Helper()
+	return startEtcdNodeAt(t, server.Endpoint(), name, refuse, opts...)
+}
+
+// startEtcdNodeAt is startEtcdNode with the address, as of a proxy.
+func startEtcdNodeAt(t *testing.T, endpoint, name string, refuse bool, opts ...allocator.AllocatorOption) (*allocator.Allocator, *counted) {
+	t.Helper()
 	cfg := etcd.Defaults()
-	cfg.Endpoints, cfg.QPS = []string{server.Endpoint()}, 0
+	cfg.Endpoints, cfg.QPS = []string{endpoint}, 0
 	cfg.CheckInterval = time.Second // how soon a store that went back in time is noticed when nothing else is asked of it
 	client, err := etcd.New(t.Context(), cfg, nil)
 	if err != nil {

@@ -177,7 +177,8 @@ func (b *KVStoreBackend) execute(ctx context.Context, p *plan, ids IDSource) (st
 	return step{}, kvstore.TxnResult{}, fmt.Errorf("key %q: %w", p.key, ErrContended)
 }
 
-// Withdraw implements [Backend].
+// Withdraw implements [Backend]. Other nodes may have observed the ID, and be cut off now, so that it
+// is in quarantine like one that was collected.
 func (b *KVStoreBackend) Withdraw(ctx context.Context, key AllocatorKey, a Acquired) error {
 	text := key.GetKey()
 	if a.IsNew {
@@ -186,7 +187,10 @@ func (b *KVStoreBackend) Withdraw(ctx context.Context, key AllocatorKey, a Acqui
 				kvstore.ModRevisionIs(b.paths.id(a.ID), a.Revision), kvstore.ModRevisionIs(b.paths.ownValue(text), a.Revision),
 				kvstore.PrefixUnchangedSince(b.paths.value(text), a.Revision),
 			},
-			Then: []kvstore.Op{kvstore.DeleteOp(b.paths.id(a.ID)), kvstore.DeleteOp(b.paths.ownValue(text))},
+			Then: []kvstore.Op{
+				kvstore.DeleteOp(b.paths.id(a.ID)), kvstore.DeleteOp(b.paths.ownValue(text)),
+				kvstore.PutOp(b.paths.quarantined(a.ID), EncodeQuarantine(text, time.Now()), kvstore.Permanent),
+			},
 		})
 		if err != nil || r.Succeeded {
 			return err

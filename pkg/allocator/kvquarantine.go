@@ -12,8 +12,8 @@ import (
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
-// An ID that was collected is in quarantine: RunGC leaves a record of it in the store, rest/<ID>,
-// in the transaction that deletes the master key. The value is the time of that, in RFC 3339, and
+// An ID that was collected or withdrawn is in quarantine: whoever deletes the master key leaves a
+// record of it in the store, rest/<ID>, in the same transaction. The value is the time of that, in RFC 3339, and
 // behind a space the key that the ID had. An ID with a record is given to no other key, unless no
 // other ID is free; its own key takes it back. Writers of other programs do not know these records,
 // which stand beside the directories that they read; they use what they remember themselves.

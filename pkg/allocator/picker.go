@@ -18,7 +18,10 @@ const (
 // picker is what a backend sees of the allocator during one [Backend.Acquire]. The IDs it
 // picked are reserved until done, so that no two calls of this node try the same one.
 type picker struct {
-	a      *Allocator
+	a *Allocator
+	// first is picked first, if it is free: an ID of the same key that was withdrawn. It is in
+	// quarantine, and the key takes it back, so that one key puts no more than one ID there.
+	first  ID
 	picked []ID
 	taken  map[ID]bool
 	// quarantined are IDs that are in quarantine according to the store, and since when.
@@ -83,6 +86,12 @@ func (p *picker) Pick() (ID, error) {
 			return NoID, false
 		}
 		return id, p.reserve(id)
+	}
+	if first := p.first; first != NoID {
+		p.first = NoID
+		if taken, _ := p.a.cache.used(first); !taken && !p.taken[first] && p.reserve(first) {
+			return first, nil
+		}
 	}
 	for range randomPicks {
 		if id, ok := try(draw()); ok {

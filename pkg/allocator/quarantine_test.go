@@ -1,7 +1,9 @@
 package allocator_test
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -9,6 +11,7 @@ import (
 
 	"github.com/hawser-net/hawser/pkg/allocator"
 	"github.com/hawser-net/hawser/pkg/kvstore"
+	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
 )
 
 // collectors are operators that collect in turn: each is another process and remembers nothing of
@@ -80,6 +83,111 @@ func TestQuarantineIsInTheStore(t *testing.T) {
 		t.Errorf("IDs in use are in quarantine: %q", got)
 	}
 }
+
+// TestWithdrawnIDIsInQuarantine: a node observes an ID and is cut off, and the ID is withdrawn. Nodes
+// that have never observed it give it to no other key, which the one that is cut off would take for
+// the first; its own key takes it back.
+func TestWithdrawnIDIsInQuarantine(t *testing.T) {
+	t.Parallel()
+	server := kvstoretest.StartEtcd(t)
+	px := newProxy(t, strings.TrimPrefix(server.Endpoint(), "unix://"))
+	few := []allocator.AllocatorOption{allocator.WithMin(300), allocator.WithMax(339), allocator.WithQuarantine(0)}
+	frozen, _ := startEtcdNodeAt(t, px.endpoint(), "192.0.2.1", false, few...)
+	if err := frozen.WaitForInitialSync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	_, store := etcdNode(t, server, "192.0.2.2", few...)
+	be, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{Store: store, BasePath: base, Suffix: "192.0.2.3", KeyType: allocator.StringKey("")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := be.Acquire(t.Context(), allocator.StringKey("old"), onlyID(302))
+	if err != nil || got.ID != 302 || !got.IsNew {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	means := func() string {
+		key, err := frozen.GetByID(t.Context(), 302)
+		if err != nil {
+			return ""
+		}
+		return key.GetKey()
+	}
+	eventually(t, "the ID is observed", func() bool { return means() == "old" })
+	px.pause()
+	defer px.heal()
+	if err := be.Withdraw(t.Context(), allocator.StringKey("old"), got); err != nil {
+		t.Fatal(err)
+	}
+	fresh, _ := etcdNode(t, server, "192.0.2.4", few...)
+	for n := range 39 { // all the others
+		key := fmt.Sprint("new-", n)
+		if id, _, err := fresh.Allocate(t.Context(), allocator.StringKey(key)); err != nil || id == 302 {
+			t.Errorf("%s has %s, %v, which a node that is cut off takes for %q", key, id, err, means())
+		}
+	}
+	if id, _, err := fresh.Allocate(t.Context(), allocator.StringKey("old")); err != nil || id != 302 {
+		t.Errorf("old has %s, %v", id, err)
+	}
+}
+
+// relisting has the watch begin anew in each of some requests for an ID.
+type relisting struct {
+	*allocator.KVStoreBackend
+	left    int
+	handler allocator.CacheMutations
+	made    map[allocator.ID]bool
+}
+
+func (r *relisting) ListAndWatch(ctx context.Context, handler allocator.CacheMutations) error {
+	r.handler = handler
+	return r.KVStoreBackend.ListAndWatch(ctx, handler)
+}
+
+func (r *relisting) Acquire(ctx context.Context, key allocator.AllocatorKey, ids allocator.IDSource) (allocator.Acquired, error) {
+	got, err := r.KVStoreBackend.Acquire(ctx, key, ids)
+	if err == nil && r.left > 0 {
+		r.left--
+		r.made[got.ID] = true
+		r.handler.OnListDone(got.Revision)
+	}
+	return got, err
+}
+
+// TestWithdrawnIDIsTakenBack: a node withdraws the ID that it has made for a key again and again, as
+// its watch begins anew each time. That puts no number of IDs into quarantine.
+func TestWithdrawnIDIsTakenBack(t *testing.T) {
+	t.Parallel()
+	mem := kvstore.NewMemory()
+	be, _ := backend(t, mem, "192.0.2.1")
+	r := &relisting{KVStoreBackend: be, left: 10, made: map[allocator.ID]bool{}}
+	a, err := allocator.NewAllocator(allocator.StringKey(""), r, allocator.WithMin(300), allocator.WithMax(400))
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- a.Run(context.Background()) }()
+	defer func() {
+		a.Close()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}()
+	id, _, err := a.Allocate(t.Context(), allocator.StringKey("key"))
+	if err != nil || r.left > 0 {
+		t.Fatalf("%v, %d requests are left", err, r.left)
+	}
+	if got := records(t, mem); len(got) > 0 || len(r.made) != 1 || !r.made[id] {
+		t.Errorf("the key has %s, had %v, and in quarantine are %q", id, r.made, got)
+	}
+}
+
+// onlyID is a source of one ID.
+type onlyID allocator.ID
+
+func (onlyID) Known(string) allocator.ID           { return allocator.NoID }
+func (o onlyID) Pick() (allocator.ID, error)       { return allocator.ID(o), nil }
+func (onlyID) Quarantined(allocator.ID, time.Time) {}
+func (onlyID) Taken(allocator.ID)                  {}
 
 // records returns the IDs with a quarantine record.
 func records(t *testing.T, mem *kvstore.Memory) (ids []string) {

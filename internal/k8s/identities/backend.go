@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"strconv"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/time/rate"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -191,18 +192,21 @@ func revision(o metav1.Object) int64 {
 	return n
 }
 
-// Withdraw implements [allocator.Backend]: it deletes an object that was made a moment ago, and
-// nothing else.
+// Withdraw implements [allocator.Backend]: it puts the ID of an object into quarantine that was made
+// a moment ago and that nobody has written since. Other nodes may have observed it.
 func (b *Backend) Withdraw(ctx context.Context, key allocator.AllocatorKey, a allocator.Acquired) error {
 	if !a.IsNew {
 		return nil
 	}
-	version := strconv.FormatInt(a.Revision, 10)
-	err := b.objects.Delete(ctx, a.ID.String(), metav1.DeleteOptions{Preconditions: &metav1.Preconditions{ResourceVersion: &version}})
-	if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) || apierrors.IsForbidden(err) {
+	o, err := b.objects.Get(ctx, a.ID.String(), metav1.GetOptions{})
+	if err == nil && revision(o) == a.Revision {
+		Quarantine(o, key.GetKey(), time.Now())
+		_, _, err = b.prober.update(ctx, o, "withdraw")
+	}
+	if err == nil || apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
 		return nil // what stays is collected
 	}
-	return fmt.Errorf("delete identity %s, a duplicate: %w", a.ID, err)
+	return fmt.Errorf("withdraw identity %s, a duplicate: %w", a.ID, err)
 }
 
 // Release implements [allocator.Backend]. There is nothing to do: the reference is the

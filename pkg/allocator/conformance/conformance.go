@@ -416,6 +416,17 @@ func (s *suite) withdraw() {
 	a.belongs(got.ID, nil)
 	a.observes(got.ID, "")
 	a.has(web, allocator.NoID)
+	// Others may have observed it, and be cut off now: no other key gets it, by whoever knows nothing
+	// of it, as long as another ID is free.
+	fresh := s.open("192.0.2.3")
+	var conflict *allocator.ConflictError
+	if err := fresh.Restore(s.ctx, allocator.Reference{ID: got.ID, Key: s.key("db")}); !errors.As(err, &conflict) || !conflict.Quarantined || conflict.Owner != web.GetKey() {
+		s.Errorf("%s, which was withdrawn, is given to another key: %v", got.ID, err)
+	}
+	fresh.belongs(got.ID, nil)
+	// Its own key takes it back.
+	fresh.must(fresh.Restore(s.ctx, allocator.Reference{ID: got.ID, Key: web}))
+	fresh.belongs(got.ID, web)
 	got = a.acquire(web)
 	b.observes(got.ID, web.GetKey())
 	joined := b.acquire(web)
