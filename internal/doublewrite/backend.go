@@ -146,6 +146,20 @@ type known struct {
 
 func (k known) Known(string) allocator.ID { return k.id }
 
+// current knows no ID of which the objects have said that it is the labels' no more: what a watch has
+// shown may be older.
+type current struct {
+	allocator.IDSource
+	gone map[allocator.ID]bool
+}
+
+func (c *current) Known(key string) allocator.ID {
+	if id := c.IDSource.Known(key); !c.gone[id] {
+		return id
+	}
+	return allocator.NoID
+}
+
 // unlike offers no ID that is other labels' in another place.
 type unlike struct {
 	allocator.IDSource
@@ -183,8 +197,9 @@ func (b *Backend) differs(key allocator.AllocatorKey, id allocator.ID, err error
 
 // Acquire implements [allocator.Backend].
 func (b *Backend) Acquire(ctx context.Context, key allocator.AllocatorKey, ids allocator.IDSource) (allocator.Acquired, error) {
+	now := &current{IDSource: ids, gone: map[allocator.ID]bool{}}
 	for range maxTries {
-		a, again, err := b.acquire(ctx, key, ids)
+		a, again, err := b.acquire(ctx, key, now)
 		if !again {
 			return a, err
 		}
@@ -192,7 +207,7 @@ func (b *Backend) Acquire(ctx context.Context, key allocator.AllocatorKey, ids a
 	return allocator.Acquired{}, fmt.Errorf("labels %s: %w", key.GetKey(), allocator.ErrContended)
 }
 
-func (b *Backend) acquire(ctx context.Context, key allocator.AllocatorKey, ids allocator.IDSource) (a allocator.Acquired, again bool, err error) {
+func (b *Backend) acquire(ctx context.Context, key allocator.AllocatorKey, ids *current) (a allocator.Acquired, again bool, err error) {
 	a, err = b.known(ctx, key, ids)
 	if !errors.Is(err, errNone) {
 		return a, false, err
@@ -264,10 +279,13 @@ func (b *Backend) takeOver(ctx context.Context, key allocator.AllocatorKey, id a
 
 // makeObject finds an ID by objects that is not other labels' in the store. last says that it is in
 // quarantine there after other labels, and no other is free.
-func (b *Backend) makeObject(ctx context.Context, key allocator.AllocatorKey, ids allocator.IDSource) (o allocator.Acquired, last bool, err error) {
+func (b *Backend) makeObject(ctx context.Context, key allocator.AllocatorKey, ids *current) (o allocator.Acquired, last bool, err error) {
 	there, err := b.objects.Get(ctx, key)
 	if err != nil {
 		return o, false, err
+	}
+	if ids.gone[there] {
+		there = allocator.NoID
 	}
 	resting := map[allocator.ID]bool{}
 	o, err = b.objects.AcquireBeside(ctx, key, known{ids, there}, func(ctx context.Context, id allocator.ID) (allocator.Occupant, bool, error) {
@@ -285,7 +303,7 @@ func (b *Backend) makeObject(ctx context.Context, key allocator.AllocatorKey, id
 }
 
 // make finds an ID by objects, and has the store agree. again says that it is to be tried again.
-func (b *Backend) make(ctx context.Context, key allocator.AllocatorKey, ids allocator.IDSource) (a allocator.Acquired, again bool, err error) {
+func (b *Backend) make(ctx context.Context, key allocator.AllocatorKey, ids *current) (a allocator.Acquired, again bool, err error) {
 	o, last, err := b.makeObject(ctx, key, ids)
 	if err != nil {
 		return a, false, err
@@ -294,6 +312,7 @@ func (b *Backend) make(ctx context.Context, key allocator.AllocatorKey, ids allo
 		if !o.IsNew {
 			return nil
 		}
+		ids.gone[o.ID] = true
 		return b.objects.Withdraw(ctx, key, o)
 	}
 	k, err := b.keys.Acquire(ctx, key, &only{id: o.ID, last: last})
@@ -310,7 +329,15 @@ func (b *Backend) make(ctx context.Context, key allocator.AllocatorKey, ids allo
 	case err != nil:
 		return a, false, errors.Join(err, undo())
 	case k.ID == o.ID && b.reads == b.objects:
-		return o, false, nil
+		// The store's transaction fails if this process stood still for so long that others have the
+		// key. But the object was nobody's until now: it may have been collected meanwhile, and the ID
+		// be other labels'.
+		there, ok, err := b.objects.Occupant(ctx, o.ID)
+		if err != nil || ok && !there.Quarantined && there.Key == key.GetKey() {
+			return o, false, err
+		}
+		ids.gone[o.ID] = true
+		return a, true, b.keys.Withdraw(ctx, key, k)
 	case k.ID == o.ID:
 		return k, false, nil
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -76,6 +77,28 @@ const (
 // backend is the allocator backend of one node, with connections of its own.
 func (p *places) backend(name, mode string) allocator.Backend {
 	p.Helper()
+	keys, objects := p.parts(name)
+	switch mode {
+	case keysOnly:
+		return keys
+	case objectsOnly:
+		return objects
+	}
+	return p.both(objects, keys, mode)
+}
+
+func (p *places) both(objects doublewrite.Objects, keys doublewrite.Place, mode string) allocator.Backend {
+	p.Helper()
+	both, err := doublewrite.New(doublewrite.Config{Objects: objects, Keys: keys, ReadObjects: mode == readObjects})
+	if err != nil {
+		p.Fatal(err)
+	}
+	return both
+}
+
+// parts are the two places as one node writes them.
+func (p *places) parts(name string) (*allocator.KVStoreBackend, *identities.Backend) {
+	p.Helper()
 	keys, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{
 		Store: p.open(), BasePath: storekeys.IdentitiesPrefix, Suffix: name, KeyType: allocator.StringKey(""),
 	})
@@ -90,17 +113,7 @@ func (p *places) backend(name, mode string) allocator.Backend {
 	if err != nil {
 		p.Fatal(err)
 	}
-	switch mode {
-	case keysOnly:
-		return keys
-	case objectsOnly:
-		return objects
-	}
-	both, err := doublewrite.New(doublewrite.Config{Objects: objects, Keys: keys, ReadObjects: mode == readObjects})
-	if err != nil {
-		p.Fatal(err)
-	}
-	return both
+	return keys, objects
 }
 
 // agent is an allocator as one node runs it.
@@ -142,6 +155,9 @@ func (p *places) ids() (keys, objects map[string][]string) {
 		p.Fatal(err)
 	}
 	for _, o := range list.Items {
+		if _, _, quarantined := identities.Quarantined(&o); quarantined {
+			continue
+		}
 		objects[o.SecurityLabels["key"]] = append(objects[o.SecurityLabels["key"]], o.Name)
 	}
 	return keys, objects
@@ -534,6 +550,107 @@ func (p *places) agreeOn(set string) {
 	keys, objects := p.ids()
 	if diff := cmp.Diff(keys[set], objects[set]); diff != "" || len(keys[set]) != 1 {
 		p.Errorf("%s (-keys +objects): %s", set, diff)
+	}
+}
+
+// frozenKeys are the keys of a node that stands still before it writes an ID to the store, and
+// frozenObjects the objects of one that does after it has asked the store: once, and others go on
+// meanwhile.
+type frozenKeys struct {
+	doublewrite.Place
+	meanwhile func()
+}
+
+func (f *frozenKeys) Acquire(ctx context.Context, key allocator.AllocatorKey, ids allocator.IDSource) (allocator.Acquired, error) {
+	return f.Place.Acquire(ctx, key, picking{ids, f.meanwhile})
+}
+
+// picking calls then after each pick.
+type picking struct {
+	allocator.IDSource
+	then func()
+}
+
+func (p picking) Pick() (allocator.ID, error) {
+	id, err := p.IDSource.Pick()
+	if err == nil {
+		p.then()
+	}
+	return id, err
+}
+
+type frozenObjects struct {
+	doublewrite.Objects
+	meanwhile func()
+}
+
+func (f *frozenObjects) AcquireBeside(ctx context.Context, key allocator.AllocatorKey, ids allocator.IDSource,
+	elsewhere func(context.Context, allocator.ID) (allocator.Occupant, bool, error),
+) (allocator.Acquired, error) {
+	return f.Objects.AcquireBeside(ctx, key, ids, func(ctx context.Context, id allocator.ID) (allocator.Occupant, bool, error) {
+		o, ok, err := elsewhere(ctx, id)
+		if err == nil && !ok {
+			f.meanwhile()
+		}
+		return o, ok, err
+	})
+}
+
+// TestFrozenWriter: a node that writes both places stands still between two of its steps for so long
+// that others collect what it has made, or have the ID that it was about to make. What it does then
+// gives no labels an ID that other labels have, or had a moment ago, in the place that is read.
+func TestFrozenWriter(t *testing.T) {
+	testenv.CheckLeaks(t)
+	shared := newPlaces(t)
+	for i, tt := range []struct {
+		name, mode string
+		asking     bool // after it has asked the store, else before it writes there
+		meanwhile  func(p *places, id allocator.ID, other string)
+	}{
+		{"nodes that write the store have the ID", readKeys, true, func(p *places, id allocator.ID, other string) { p.putKeys(id, other) }},
+		{"the same, and the object is made", readKeys, false, func(p *places, id allocator.ID, other string) { p.putKeys(id, other) }},
+		{"nodes that write the store had the ID", readKeys, true, func(p *places, id allocator.ID, other string) {
+			p.putKey(id, other)
+			p.collect(id)
+		}},
+		{"nodes that write objects have the ID", readObjects, true, func(p *places, id allocator.ID, other string) { p.putObject(id, other) }},
+		{"the same, and its object was collected", readObjects, false, func(p *places, id allocator.ID, other string) {
+			p.deleteObject(id)
+			p.putObject(id, other)
+		}},
+		{"its object was collected, and so was that of others", readObjects, false, func(p *places, id allocator.ID, other string) {
+			p.deleteObject(id)
+			p.putResting(id, other)
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			p := &places{t, shared.etcd, shared.server, shared.store, shared.client, last}
+			set, other := fmt.Sprint("thaws-", i), fmt.Sprint("meanwhile-", i)
+			id := p.firstOf(set)
+			meanwhile := sync.OnceFunc(func() { tt.meanwhile(p, id, other) })
+			keys, objects := p.parts(fmt.Sprint("192.0.2.5", i))
+			b := p.both(objects, &frozenKeys{keys, meanwhile}, tt.mode)
+			if tt.asking {
+				b = p.both(&frozenObjects{objects, meanwhile}, keys, tt.mode)
+			}
+			p.follow(b)
+			got, err := b.Acquire(t.Context(), allocator.StringKey(set), &source{picks: []allocator.ID{id}})
+			if err != nil || got.ID == id || got.ID == allocator.NoID {
+				t.Fatalf("%s has %+v, %v", set, got, err)
+			}
+			p.agreeOn(set)
+			inKeys, inObjects := p.ids()
+			if slices.Contains(inKeys[set], id.String()) || slices.Contains(inObjects[set], id.String()) {
+				t.Errorf("%s has %s, too: %v, %v", set, id, inKeys[set], inObjects[set])
+			}
+		})
+	}
+}
+
+func (p *places) deleteObject(id allocator.ID) {
+	p.Helper()
+	if err := p.client.UrgentV2.Delete().Resource(v2.ResourceIdentities).Name(id.String()).Do(context.Background()).Error(); err != nil {
+		p.Fatal(err)
 	}
 }
 
