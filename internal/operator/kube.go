@@ -308,7 +308,8 @@ func usersOfKeys(ctx context.Context, store kvstore.Backend, pods podsOf, number
 		return func(allocator.ID) bool { return true }, nil
 	}
 	prefix := kvstore.JoinKey(storekeys.IPsPrefix, storekeys.DefaultAddressSpace) + "/"
-	_, err = kvstore.ListPages(ctx, store, prefix, func(page []kvstore.KeyValue) {
+	// What a listing that began anew has shown before counts, too: it only keeps an ID in use.
+	_, err = kvstore.ListPages(ctx, store, prefix, func() {}, func(page []kvstore.KeyValue) {
 		for _, kv := range page {
 			if p, err := ipcache.ParsePair(strings.TrimPrefix(kv.Key, prefix), kv.Value); err == nil {
 				delete(unused, allocator.ID(p.Identity))

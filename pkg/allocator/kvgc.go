@@ -62,7 +62,7 @@ func (b *KVStoreBackend) collectUnused(ctx context.Context, limiter *rate.Limite
 	// The masters first: a reference written after their listing is in the second one, or is caught
 	// by the condition on the directory.
 	var masters []dead
-	_, err := kvstore.ListPages(ctx, b.store, b.paths.ids(), func(page []kvstore.KeyValue) {
+	_, err := kvstore.ListPages(ctx, b.store, b.paths.ids(), func() { masters = nil }, func(page []kvstore.KeyValue) {
 		for _, kv := range page {
 			if id, err := ParseID(strings.TrimPrefix(kv.Key, b.paths.ids())); err == nil {
 				masters = append(masters, dead{id: id, key: b.paths.owner(&kv), mod: kv.ModRevision, rewritten: kv.ModRevision != kv.CreateRevision})
@@ -72,15 +72,18 @@ func (b *KVStoreBackend) collectUnused(ctx context.Context, limiter *rate.Limite
 	if err != nil {
 		return previous, stats, fmt.Errorf("listing IDs: %w", err)
 	}
-	refs := listedReferences{paths: b.paths, used: map[string]bool{}, named: map[string]bool{}, under: map[string]bool{}}
-	for _, m := range masters {
-		if previous[m.id] == m.mod {
-			for _, dir := range b.paths.referenceDirs(m.key) {
-				refs.under[dir] = false
+	var refs listedReferences
+	begin := func() {
+		refs = listedReferences{paths: b.paths, used: map[string]bool{}, named: map[string]bool{}, under: map[string]bool{}}
+		for _, m := range masters {
+			if previous[m.id] == m.mod {
+				for _, dir := range b.paths.referenceDirs(m.key) {
+					refs.under[dir] = false
+				}
 			}
 		}
 	}
-	_, err = kvstore.ListPages(ctx, b.store, b.paths.values(), func(page []kvstore.KeyValue) {
+	_, err = kvstore.ListPages(ctx, b.store, b.paths.values(), begin, func(page []kvstore.KeyValue) {
 		for _, kv := range page {
 			refs.add(kv.Key, string(kv.Value))
 		}

@@ -97,8 +97,8 @@ func (u *uses) askOwn(ctx context.Context, id ID, kv *kvstore.KeyValue) (user, e
 // list reads all references.
 func (u *uses) list(ctx context.Context) error {
 	b := u.backend
-	all := make(map[ID]user)
-	revision, err := kvstore.ListPages(ctx, b.store, b.paths.values(), func(page []kvstore.KeyValue) {
+	var all map[ID]user
+	revision, err := kvstore.ListPages(ctx, b.store, b.paths.values(), func() { all = make(map[ID]user) }, func(page []kvstore.KeyValue) {
 		for _, kv := range page {
 			key, _, ok := b.paths.reference(kv.Key)
 			id, err := ParseID(string(kv.Value))

@@ -67,15 +67,18 @@ type Backend interface {
 // Pager is a [Backend] that lists in pages.
 type Pager interface {
 	// ListPages calls page for the keys that start with prefix, sorted by key, some at a time, as
-	// they were at one revision, which it returns. After an error page has seen a part of them.
-	ListPages(ctx context.Context, prefix string, page func([]KeyValue)) (revision int64, err error)
+	// they were at one revision, which it returns. It calls begin first, and again whenever it has
+	// to begin anew: what page has seen before then does not count. After an error page has seen a
+	// part of them.
+	ListPages(ctx context.Context, prefix string, begin func(), page func([]KeyValue)) (revision int64, err error)
 }
 
 // ListPages is [Pager] for every backend. One that is no Pager gives one page, with everything.
-func ListPages(ctx context.Context, b Backend, prefix string, page func([]KeyValue)) (revision int64, err error) {
+func ListPages(ctx context.Context, b Backend, prefix string, begin func(), page func([]KeyValue)) (revision int64, err error) {
 	if p, ok := b.(Pager); ok {
-		return p.ListPages(ctx, prefix, page)
+		return p.ListPages(ctx, prefix, begin, page)
 	}
+	begin()
 	l, err := b.List(ctx, prefix)
 	if err != nil {
 		return 0, err

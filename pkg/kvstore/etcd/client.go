@@ -44,7 +44,7 @@ type Client struct {
 	ready     chan struct{} // closed once etcd is set
 	hangUp    sync.Once     // closes etcd
 	etcd      *clientv3.Client
-	login     *login // nil without a user
+	login     *login // nil without a settings file
 	leases    leases.Table[clientv3.LeaseID]
 	observers leases.Observers
 	history   history
@@ -74,6 +74,9 @@ func newClient(cfg Config, log *slog.Logger) *Client {
 	c := &Client{
 		cfg: cfg, log: log, conn: driver.New("etcd", inflight), ready: make(chan struct{}),
 		comeback: newComeback(cfg.QPS), doubts: make(chan struct{}, 1),
+	}
+	if cfg.File != "" {
+		c.login = &login{file: cfg.File, log: log}
 	}
 	c.health = health.New(health.Config{
 		Kind: "etcd", Interval: cfg.CheckInterval, FailingInterval: cfg.FailingCheckInterval, MaxQuorumFailures: cfg.MaxQuorumFailures,
@@ -161,25 +164,25 @@ func (c *Client) dial() (*clientv3.Client, error) {
 	if tls != nil && wantsTLS(endpoints) {
 		dialling = append(dialling, grpc.WithTransportCredentials(freshTLS{file}))
 	}
-	etcd, err := clientv3.New(clientv3.Config{
+	user := ""
+	if c.login != nil {
+		user = inFile
+		dialling = append(dialling, grpc.WithChainUnaryInterceptor(c.login.intercept))
+	}
+	return clientv3.New(clientv3.Config{
 		Endpoints:            endpoints,
 		AutoSyncInterval:     time.Duration(file.AutoSyncInterval),
 		DialTimeout:          c.cfg.CheckTimeout, // bounds the login only: the connection itself is made in the background
 		DialKeepAliveTime:    c.cfg.KeepAliveInterval,
 		DialKeepAliveTimeout: c.cfg.KeepAliveTimeout,
 		TLS:                  tls,
-		Username:             file.Username,
-		Password:             file.Password,
+		Username:             user,
+		Password:             user,
 		PermitWithoutStream:  true,
 		DialOptions:          dialling,
 		Context:              c.conn.Context(),
 		Logger:               zap.NewNop(),
 	})
-	if err == nil && file.Username != "" {
-		c.login = &login{Auth: etcd.Auth, file: c.cfg.File, log: c.log}
-		etcd.Auth = c.login
-	}
-	return etcd, err
 }
 
 // begin waits until a request may be sent. The function returned must be called when it is done.
@@ -228,39 +231,42 @@ func (c *Client) Get(ctx context.Context, key string) (kvstore.KeyValue, error) 
 
 // List implements [kvstore.Backend]. It reads pages, all at the revision of the first.
 func (c *Client) List(ctx context.Context, prefix string) (kvstore.Listing, error) {
-	for try := 0; ; try++ {
-		l, err := c.list(ctx, prefix)
-		// A compaction between two pages takes the revision away; a new listing has a new one.
-		if errors.Is(err, rpctypes.ErrCompacted) && try < 5 {
-			continue
-		}
-		return l, c.conn.Fault(ctx, "list", prefix, err)
-	}
-}
-
-func (c *Client) list(ctx context.Context, prefix string) (kvstore.Listing, error) {
 	var l kvstore.Listing
-	var err error
-	l.Revision, err = c.pages(ctx, prefix, func(page []kvstore.KeyValue, all int64) {
+	revision, err := c.pages(ctx, prefix, func() { l.Pairs = nil }, func(page []kvstore.KeyValue, all int64) {
 		if l.Pairs == nil {
 			l.Pairs = make([]kvstore.KeyValue, 0, all)
 		}
 		l.Pairs = append(l.Pairs, page...)
 	})
 	if err != nil {
-		return kvstore.Listing{}, err
+		return kvstore.Listing{}, c.conn.Fault(ctx, "list", prefix, err)
 	}
+	l.Revision = revision
 	return l, nil
 }
 
 // ListPages implements [kvstore.Pager].
-func (c *Client) ListPages(ctx context.Context, prefix string, page func([]kvstore.KeyValue)) (int64, error) {
-	revision, err := c.pages(ctx, prefix, func(part []kvstore.KeyValue, _ int64) { page(part) })
+func (c *Client) ListPages(ctx context.Context, prefix string, begin func(), page func([]kvstore.KeyValue)) (int64, error) {
+	revision, err := c.pages(ctx, prefix, begin, func(part []kvstore.KeyValue, _ int64) { page(part) })
 	return revision, c.conn.Fault(ctx, "list", prefix, err)
 }
 
-// pages reads pages, all at the revision of the first. page gets how many keys there are in all.
-func (c *Client) pages(ctx context.Context, prefix string, page func(part []kvstore.KeyValue, all int64)) (revision int64, err error) {
+// maxListings bounds how often a listing begins anew. Stores are compacted every few minutes.
+const maxListings = 6
+
+// pages is readPages that begins anew if a compaction between two pages takes the revision away.
+func (c *Client) pages(ctx context.Context, prefix string, begin func(), page func(part []kvstore.KeyValue, all int64)) (revision int64, err error) {
+	for range maxListings {
+		begin()
+		if revision, err = c.readPages(ctx, prefix, page); !errors.Is(err, rpctypes.ErrCompacted) {
+			break
+		}
+	}
+	return revision, err
+}
+
+// readPages reads pages, all at the revision of the first. page gets how many keys there are in all.
+func (c *Client) readPages(ctx context.Context, prefix string, page func(part []kvstore.KeyValue, all int64)) (revision int64, err error) {
 	over := c.listing()
 	defer func() { over(err == nil) }()
 	end := clientv3.GetPrefixRangeEnd(prefix)

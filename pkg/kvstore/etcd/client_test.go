@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/goleak"
 
@@ -228,7 +229,7 @@ func TestListPages(t *testing.T) {
 	}
 	var sizes []int
 	var got []kvstore.KeyValue
-	revision, err := kvstore.ListPages(ctx, c, "test/a/", func(page []kvstore.KeyValue) {
+	revision, err := kvstore.ListPages(ctx, c, "test/a/", func() { sizes, got = nil, nil }, func(page []kvstore.KeyValue) {
 		sizes, got = append(sizes, len(page)), append(got, page...)
 		if err := kvstore.Put(ctx, c, fmt.Sprint("test/a/late", len(sizes)), nil, kvstore.Permanent); err != nil {
 			t.Error(err)
@@ -236,5 +237,61 @@ func TestListPages(t *testing.T) {
 	})
 	if err != nil || revision != want.Revision || fmt.Sprint(sizes) != "[3 3 3 1]" || !reflect.DeepEqual(got, want.Pairs) {
 		t.Errorf("pages of %v, revision %d, %v; want %d keys at %d: %v", sizes, revision, err, len(want.Pairs), want.Revision, got)
+	}
+}
+
+// TestCompactedBetweenPages: a compaction takes away the revision of a listing between two of its
+// pages. The listing begins anew, and says so; it gives up if that goes on.
+func TestCompactedBetweenPages(t *testing.T) {
+	t.Parallel()
+	server := kvstoretest.StartEtcd(t)
+	raw := server.Client()
+	cfg := config(server)
+	cfg.ListLimit = 3
+	c := open(t, cfg)
+	ctx := timeout(t, time.Minute)
+	put := func(key string) {
+		t.Helper()
+		if err := kvstore.Put(ctx, c, key, nil, kvstore.Permanent); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 10 {
+		put(fmt.Sprint("test/a/", i))
+	}
+	compact := func() {
+		t.Helper()
+		put("test/other")
+		now, err := raw.Get(ctx, "test/other")
+		if err == nil {
+			_, err = raw.Compact(ctx, now.Header.Revision)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, tt := range []struct {
+		compactions, begins int
+		fails               bool
+	}{{0, 1, false}, {1, 2, false}, {3, 4, false}, {1000, 6, true}} {
+		begins, left := 0, tt.compactions
+		var got []kvstore.KeyValue
+		revision, err := kvstore.ListPages(ctx, c, "test/a/", func() { begins, got = begins+1, nil }, func(page []kvstore.KeyValue) {
+			got = append(got, page...)
+			if left > 0 {
+				left--
+				compact()
+			}
+		})
+		if tt.fails {
+			if !errors.Is(err, rpctypes.ErrCompacted) || begins != tt.begins {
+				t.Errorf("compacted always: %d listings, %v", begins, err)
+			}
+			continue
+		}
+		want, werr := c.List(ctx, "test/a/")
+		if err := errors.Join(err, werr); err != nil || begins != tt.begins || revision != want.Revision || !reflect.DeepEqual(got, want.Pairs) {
+			t.Errorf("compacted %d times: %d listings, %d of %d keys at revision %d, not %d: %v", tt.compactions, begins, len(got), len(want.Pairs), revision, want.Revision, err)
+		}
 	}
 }

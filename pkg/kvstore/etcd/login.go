@@ -9,8 +9,9 @@ import (
 	"sync"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
-	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 )
 
@@ -19,11 +20,14 @@ import (
 // wrong password. Others are tried at once.
 const maxLoginPause = 30 * time.Second
 
-// login is [clientv3.Auth] with the user and password that the settings file has when etcd's client
-// logs in. It does that at the start, and whenever a server knows its token no more: when the token
-// has expired, and when the password was changed.
+// inFile stands for the user and the password of the settings file in what etcd's client is given:
+// without any it would never log in, not even if the file has them later.
+const inFile = "as in the settings file"
+
+// login is between etcd's client and the servers, and has it log in with the user and password that
+// the settings file has at that moment. It does that at the start, and whenever a server does not
+// know its token: when it has none, when the token has expired, and when the password was changed.
 type login struct {
-	clientv3.Auth
 	file string
 	log  *slog.Logger
 
@@ -38,37 +42,56 @@ type login struct {
 	why      error
 }
 
-// Authenticate implements [clientv3.Auth]. What it is given is what the client began with.
-func (l *login) Authenticate(ctx context.Context, user, password string) (*clientv3.AuthenticateResponse, error) {
+// intercept is a [grpc.UnaryClientInterceptor] on the inside of that of etcd's client, which logs in
+// and tries again when a server asks for a user.
+func (l *login) intercept(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	if _, ok := req.(*pb.AuthenticateRequest); ok {
+		return l.authenticate(func(user, password string) error {
+			return invoker(ctx, method, &pb.AuthenticateRequest{Name: user, Password: password}, reply, cc, opts...)
+		})
+	}
+	err := invoker(ctx, method, req, reply, cc, opts...)
+	if errors.Is(rpctypes.Error(err), rpctypes.ErrUserEmpty) {
+		if f, ferr := ReadFile(l.file); ferr != nil {
+			return ferr
+		} else if f.Username == "" { // there is nothing to log in with, and to try again
+			return fmt.Errorf("etcd lets only users in: add the username and the password of one to %s", l.file)
+		}
+	}
+	return err
+}
+
+// authenticate logs in by request, if the file has a user.
+func (l *login) authenticate(request func(user, password string) error) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	f, err := ReadFile(l.file)
 	if err != nil {
-		return nil, fmt.Errorf("log in to etcd: %w", err)
+		return fmt.Errorf("log in to etcd: %w", err)
 	}
-	if f.Username != "" {
-		user, password = f.Username, f.Password
+	if f.Username == "" {
+		return rpctypes.ErrGRPCAuthNotEnabled // etcd's client goes on without a token
 	}
-	now := [2]string{user, password}
+	now := [2]string{f.Username, f.Password}
 	if now != l.refused {
 		l.failures, l.until = 0, time.Time{}
 	}
 	if time.Now().Before(l.until) {
-		return nil, l.why
+		return l.why
 	}
-	resp, err := l.Auth.Authenticate(ctx, user, password)
+	err = request(f.Username, f.Password)
 	switch {
 	case err == nil:
-		l.log.Info("logged in to etcd", "user", user)
+		l.log.Info("logged in to etcd", "user", f.Username)
 		l.refused, l.failures = [2]string{}, 0
 		l.done++
-	case errors.Is(err, rpctypes.ErrAuthFailed):
+	case errors.Is(rpctypes.Error(err), rpctypes.ErrAuthFailed):
 		l.refused, l.until = now, time.Now().Add(retryPause(l.failures, maxLoginPause))
 		l.failures++
-		l.why = fmt.Errorf("etcd refuses user %q with the password in %s: %w", user, l.file, err)
-		return nil, l.why
+		l.why = fmt.Errorf("etcd refuses user %q with the password in %s: %w", f.Username, l.file, rpctypes.Error(err))
+		return l.why
 	}
-	return resp, err
+	return err
 }
 
 // stream returns a context for a stream that uses the token of the last login. etcd's client puts

@@ -155,6 +155,73 @@ func TestPasswordRotated(t *testing.T) {
 	works("third")
 }
 
+// TestUserAddedLater: a store begins to ask for users, and the settings file gets one, in either
+// order. It is used without a new client, by requests and watches.
+func TestUserAddedLater(t *testing.T) {
+	t.Parallel()
+	for _, first := range []string{"the store", "the file"} {
+		t.Run(first, func(t *testing.T) {
+			t.Parallel()
+			server := kvstoretest.StartEtcd(t)
+			raw := server.Client()
+			ctx := timeout(t, time.Minute)
+			must := func(errs ...error) {
+				t.Helper()
+				if err := errors.Join(errs...); err != nil {
+					t.Fatal(err)
+				}
+			}
+			must(second(raw.RoleAdd(ctx, "agents")), second(raw.RoleGrantPermission(ctx, "agents", "test/", "test0", clientv3.PermissionType(clientv3.PermReadWrite))),
+				second(raw.UserAdd(ctx, "root", "secret of root")), second(raw.UserGrantRole(ctx, "root", "root")),
+				second(raw.UserAdd(ctx, "agent", "secret")), second(raw.UserGrantRole(ctx, "agent", "agents")))
+			cfg := etcd.Defaults()
+			cfg.File, cfg.QPS, cfg.HeartbeatKey = filepath.Join(t.TempDir(), "etcd.yaml"), 0, "test/heartbeat"
+			settings := func(user string) {
+				t.Helper()
+				must(os.WriteFile(cfg.File, fmt.Appendf(nil, "endpoints: [%q]\n%s", server.Endpoint(), user), 0o600))
+			}
+			settings("")
+			c := open(t, cfg)
+			must(kvstore.Put(ctx, c, "test/a", []byte("1"), kvstore.Leased))
+			old := c.Watch(ctx, "test/")
+			if a, b := <-old, <-old; a.Kind != kvstore.EventCreate || b.Kind != kvstore.EventListDone {
+				t.Fatalf("events %v, %v", a, b)
+			}
+			const user = "username: agent\npassword: secret\n"
+			if first == "the file" {
+				settings(user)
+				must(kvstore.Put(ctx, c, "test/a", []byte("2"), kvstore.Leased), second(raw.AuthEnable(ctx)))
+			} else {
+				must(second(raw.AuthEnable(ctx)))
+				began := time.Now()
+				if err := kvstore.Put(ctx, c, "test/a", nil, kvstore.Leased); err == nil || !strings.Contains(err.Error(), cfg.File) || time.Since(began) > 5*time.Second {
+					t.Errorf("a write without a user, after %s: %v", time.Since(began), err)
+				}
+				settings(user)
+				must(kvstore.Put(ctx, c, "test/a", []byte("2"), kvstore.Leased))
+			}
+			must(kvstore.Put(ctx, c, "test/a", []byte("3"), kvstore.Leased))
+			fresh := c.Watch(ctx, "test/a")
+			if a, b := <-fresh, <-fresh; string(a.Value) != "3" || b.Kind != kvstore.EventListDone {
+				t.Fatalf("a new watch showed %+v, %+v", a, b)
+			}
+			must(kvstore.Put(ctx, c, "test/a", []byte("4"), kvstore.Leased))
+			if ev := <-fresh; string(ev.Value) != "4" {
+				t.Errorf("a new watch showed %+v", ev)
+			}
+			for _, want := range []string{"2", "3", "4"} {
+				if ev := <-old; string(ev.Value) != want {
+					t.Errorf("the watch from before showed %+v, want %s", ev, want)
+				}
+			}
+			settings("") // and it goes
+			if kv, err := c.Get(ctx, "test/a"); err != nil || string(kv.Value) != "4" {
+				t.Errorf("with the token of a user that is not in the file any more: %+v, %v", kv, err)
+			}
+		})
+	}
+}
+
 func second[T any](_ T, err error) error { return err }
 
 // TestSettingsFileMayComeLater starts a client before its settings file is there.
