@@ -36,7 +36,6 @@ package consul
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -90,14 +89,11 @@ func newClient(cfg Config, log *slog.Logger) (*Client, error) {
 		settings.Scheme = "https"
 	}
 	var err error
+	if settings.Scheme == "https" {
+		settings.Transport.DialTLSContext = freshTLS(settings.TLSConfig)
+	}
 	if settings.HttpClient, err = api.NewHttpClient(settings.Transport, settings.TLSConfig); err == nil && cfg.TokenFile != "" {
 		settings.HttpClient.Transport = freshToken{settings.HttpClient.Transport, cfg.TokenFile}
-	}
-	if err == nil && cfg.CertFile != "" { // as it is at each handshake
-		settings.Transport.TLSClientConfig.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-			pair, err := tls.LoadX509KeyPair(cfg.CertFile, cfg.KeyFile)
-			return &pair, err
-		}
 	}
 	var consul *api.Client
 	if err == nil {
@@ -158,7 +154,7 @@ func (c *Client) list(ctx context.Context, prefix string) (kvstore.Listing, uint
 	defer done()
 	// A listing comes with the index of its prefix only, a key that does not exist with that of the
 	// whole store. What is listed later is no older.
-	_, whole, err := c.consul.KV().Get(GuardPrefix+"nothing", consistent(both))
+	whole, err := c.readable(both, prefix)
 	if err != nil {
 		return kvstore.Listing{}, 0, err
 	}
@@ -170,6 +166,13 @@ func (c *Client) list(ctx context.Context, prefix string) (kvstore.Listing, uint
 		return kvstore.Listing{}, 0, err
 	}
 	return listing(pairs, max(whole.LastIndex, meta.LastIndex)), meta.LastIndex, nil
+}
+
+// readable fails if what is under a prefix may not be read: Consul refuses to read a single key, and
+// a listing it gives without. It returns the answer for a key that does not exist.
+func (c *Client) readable(ctx context.Context, prefix string) (*api.QueryMeta, error) {
+	_, meta, err := c.consul.KV().Get(prefix+".nothing", consistent(ctx))
+	return meta, err
 }
 
 func listing(pairs api.KVPairs, index uint64) kvstore.Listing {

@@ -192,42 +192,47 @@ func TestTLSAndToken(t *testing.T) {
 		t.Errorf("with the token itself: %v", err)
 	}
 	for want, change := range map[string]func(*consul.Config){
-		"Permission denied": func(c *consul.Config) { c.TokenFile = "" },
-		"":                  func(c *consul.Config) { c.CertFile, c.KeyFile = "", "" }, // the words depend on when the server hangs up
-		"unknown authority": func(c *consul.Config) { c.CAFile = write("other.pem", others.PEM()) },
-		"no such file":      func(c *consul.Config) { c.TokenFile = filepath.Join(dir, "absent") },
+		"hidden from the token": func(c *consul.Config) { c.TokenFile = "" },
+		"":                      func(c *consul.Config) { c.CertFile, c.KeyFile = "", "" }, // the words depend on when the server hangs up
+		"unknown authority":     func(c *consul.Config) { c.CAFile = write("other.pem", others.PEM()) },
+		"no such file":          func(c *consul.Config) { c.TokenFile = filepath.Join(dir, "absent") },
 	} {
 		if err := try(change); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("want a fault with %q, got %v", want, err)
 		}
 	}
 
-	// A certificate that is renewed in its file is used from the next connection on.
-	renewed := good
-	cert, key = others.Issue(t, "agent-1", x509.ExtKeyUsageClientAuth)
-	renewed.CertFile, renewed.KeyFile = write("renewed.pem", cert), write("renewed.key", key)
-	c, err := consul.New(t.Context(), renewed, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	if _, err := c.List(ctx, "test/"); err == nil {
-		t.Error("let in with another authority's certificate")
-	}
-	cert, key = ours.Issue(t, "agent-1", x509.ExtKeyUsageClientAuth)
-	write("renewed.pem", cert)
-	write("renewed.key", key)
-	for {
-		_, err := c.List(ctx, "test/")
-		if err == nil {
-			break
+	// What is renewed in its file is used from the next connection on: the certificate, and the
+	// authority of the server's.
+	strange, strangeKey := others.Issue(t, "agent-1", x509.ExtKeyUsageClientAuth)
+	for name, tt := range map[string]struct{ ca, cert, key []byte }{
+		"certificate": {ours.PEM(), strange, strangeKey}, "authority": {others.PEM(), cert, key},
+	} {
+		renewed := good
+		renewed.CAFile, renewed.CertFile, renewed.KeyFile = write(name+"-ca.pem", tt.ca), write(name+".pem", tt.cert), write(name+".key", tt.key)
+		c, err := consul.New(t.Context(), renewed, nil)
+		if err != nil {
+			t.Fatal(err)
 		}
-		if ctx.Err() != nil {
-			t.Fatalf("with the renewed certificate: %v", err)
+		defer c.Close()
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		if _, err := c.List(ctx, "test/"); err == nil {
+			t.Errorf("let in with another authority's %s", name)
 		}
-		time.Sleep(20 * time.Millisecond)
+		write(name+"-ca.pem", ours.PEM())
+		write(name+".pem", cert)
+		write(name+".key", key)
+		for {
+			_, err := c.List(ctx, "test/")
+			if err == nil {
+				break
+			}
+			if ctx.Err() != nil {
+				t.Fatalf("with the renewed %s: %v", name, err)
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
 	}
 }
 
@@ -360,6 +365,15 @@ func TestTokenRotatedAndRefused(t *testing.T) {
 		if l, err := c.List(ctx, "test/"); err == nil || !strings.Contains(err.Error(), "token") {
 			t.Errorf("%s: a listing shows %v, %v", why, l.Pairs, err)
 		}
+		for name, txn := range map[string]kvstore.Txn{
+			"a key":       {Then: []kvstore.Op{kvstore.GetOp("test/a")}},
+			"a prefix":    {Then: []kvstore.Op{kvstore.ListOp("test/")}},
+			"a condition": {If: []kvstore.Cond{kvstore.PrefixAbsent("test/")}, Else: []kvstore.Op{kvstore.GetOp(consul.GuardPrefix + "x")}},
+		} {
+			if r, err := c.Txn(ctx, txn); err == nil || !strings.Contains(err.Error(), "token") {
+				t.Errorf("%s: a transaction that reads %s shows %+v, %v", why, name, r, err)
+			}
+		}
 	}
 	allow(`session_prefix "" { policy = "write" } key_prefix ".hawser/" { policy = "write" } node_prefix "" { policy = "read" }`)
 	write("test/c", "3")
@@ -369,10 +383,50 @@ func TestTokenRotatedAndRefused(t *testing.T) {
 		t.Fatalf("after the token's keys were hidden: %+v", ev)
 	}
 	file("")
-	write("test/d", "4")
-	refused("an empty file")
+	for _, key := range []string{"test/d", "test/e"} { // one query may have begun with the token
+		write(key, "4")
+		refused("an empty file")
+	}
 	file(second.SecretID)
-	if ev := <-events; ev.Key != "test/d" || ev.Kind != kvstore.EventCreate {
-		t.Fatalf("after the token's file was empty: %+v", ev)
+	for _, key := range []string{"test/d", "test/e"} {
+		if ev := <-events; ev.Key != key || ev.Kind != kvstore.EventCreate {
+			t.Fatalf("after the token's file was empty: %+v, want %s", ev, key)
+		}
+	}
+
+	// Who has no token has the rights of the anonymous one. Consul does not state to it what it hides.
+	anonymous := func(policies ...*api.ACLTokenPolicyLink) {
+		t.Helper()
+		_, _, err := admin.ACL().TokenUpdate(&api.ACLToken{AccessorID: "00000000-0000-0000-0000-000000000002", Policies: policies}, nil)
+		must(err)
+	}
+	anonymous(&api.ACLTokenPolicyLink{ID: policy.ID})
+	cfg.TokenFile = ""
+	if c, err = consul.New(ctx, cfg, nil); err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for ctx.Err() == nil {
+		if _, err := c.List(ctx, "test/"); err == nil {
+			break
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	events = c.Watch(ctx, "test/")
+	for ev := range events {
+		if ev.Kind == kvstore.EventListDone {
+			break
+		}
+	}
+	allow(`session_prefix "" { policy = "write" } key_prefix ".hawser/" { policy = "write" } node_prefix "" { policy = "read" }`)
+	for _, key := range []string{"test/f", "test/g"} {
+		write(key, "5")
+		refused("an anonymous client")
+	}
+	allow(rules)
+	for _, key := range []string{"test/f", "test/g"} {
+		if ev := <-events; ev.Key != key || ev.Kind != kvstore.EventCreate {
+			t.Fatalf("after an anonymous client could not read: %+v, want %s", ev, key)
+		}
 	}
 }

@@ -100,6 +100,14 @@ func (o *ops) add(verb api.KVOp, op api.KVTxnOp) {
 	}
 }
 
+// tree reads what is under a prefix, and its guard. The prefix is read as a key, too, which says
+// whether the token may read there, see snapshot.
+func (o *ops) tree(prefix string) {
+	o.add(api.KVGetTree, api.KVTxnOp{Key: prefix})
+	o.add(api.KVGetOrEmpty, api.KVTxnOp{Key: prefix})
+	o.add(api.KVGetOrEmpty, api.KVTxnOp{Key: guardOf(folder(prefix))})
+}
+
 // still makes the transaction fail if a key is not as it was read.
 func (o *ops) still(s snapshot, key string) {
 	if p := s.pairs[key]; p != nil {
@@ -182,8 +190,7 @@ func (c *Client) snapshot(ctx context.Context, txn kvstore.Txn) (snapshot, error
 	var o ops
 	for _, cond := range txn.If {
 		if ofPrefix(cond) {
-			o.add(api.KVGetTree, api.KVTxnOp{Key: cond.Key})
-			o.add(api.KVGetOrEmpty, api.KVTxnOp{Key: guardOf(folder(cond.Key))})
+			o.tree(cond.Key)
 		} else {
 			o.add(api.KVGetOrEmpty, api.KVTxnOp{Key: cond.Key})
 		}
@@ -194,8 +201,7 @@ func (c *Client) snapshot(ctx context.Context, txn kvstore.Txn) (snapshot, error
 			case kvstore.OpGet, kvstore.OpPut:
 				o.add(api.KVGetOrEmpty, api.KVTxnOp{Key: op.Key})
 			case kvstore.OpList:
-				o.add(api.KVGetTree, api.KVTxnOp{Key: op.Key})
-				o.add(api.KVGetOrEmpty, api.KVTxnOp{Key: guardOf(folder(op.Key))})
+				o.tree(op.Key)
 			}
 		}
 	}
@@ -218,10 +224,22 @@ func (c *Client) snapshot(ctx context.Context, txn kvstore.Txn) (snapshot, error
 		return snapshot{}, refusal(resp)
 	}
 	s := snapshot{pairs: make(map[string]*api.KVPair, len(resp.Results)), index: meta.LastIndex}
+	seen := make(map[string]bool, len(resp.Results))
 	for _, r := range resp.Results {
-		if r.KV != nil && r.KV.ModifyIndex != 0 {
+		if r.KV == nil {
+			continue
+		}
+		seen[r.KV.Key] = true
+		if r.KV.ModifyIndex != 0 {
 			s.pairs[r.KV.Key] = r.KV
 			s.index = max(s.index, r.KV.ModifyIndex)
+		}
+	}
+	// Of a transaction Consul does not say that it has left keys out. But there is an answer for each
+	// key that was asked for by its name, whether or not it exists.
+	for _, op := range o.list {
+		if op.KV.Verb == api.KVGetOrEmpty && !seen[op.KV.Key] {
+			return snapshot{}, errHidden
 		}
 	}
 	return s, nil

@@ -147,6 +147,9 @@ func (w *watch) query(ctx context.Context) (api.KVPairs, uint64, error) {
 	if err == nil {
 		err = all(meta)
 	}
+	if err == nil && len(pairs) < len(w.known) { // Consul does not state it to whoever has no token
+		_, err = w.client.readable(ctx, w.prefix)
+	}
 	if w.doubt = err != nil; err != nil {
 		return nil, 0, cmp.Or(context.Cause(ctx), err)
 	}
