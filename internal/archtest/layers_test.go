@@ -191,6 +191,7 @@ const (
 	ebpf       = "github.com/cilium/ebpf"
 	netlink    = "github.com/vishvananda/netlink"
 	nftables   = "github.com/google/nftables"
+	netfilter  = "github.com/mdlayher/netlink"
 	etcd       = "go.etcd.io/etcd"
 	consul     = "github.com/hashicorp/consul"
 	awsSDK     = "github.com/aws/"
@@ -202,7 +203,7 @@ const (
 
 func TestLowLayersLinkNoHeavyLibrary(t *testing.T) {
 	const reason = "layers 0 to 2 are the knowledge of the product: they must build and test in a second, without a kernel, a cluster or a command line"
-	heavy := []string{clientGo, runtimeCtl, ebpf, netlink, nftables, etcd, consul, awsSDK, azureSDK, alibabaSDK, cobra, viper}
+	heavy := []string{clientGo, runtimeCtl, ebpf, netlink, nftables, netfilter, etcd, consul, awsSDK, azureSDK, alibabaSDK, cobra, viper}
 	for _, p := range packages(t) {
 		f, ok := folder(p.path)
 		if !ok || layers[f] > 2 {
@@ -265,6 +266,7 @@ func TestThirdPartyEdgesHaveOnePackage(t *testing.T) {
 		{ebpf, []string{"internal/datapath/maps", "internal/datapath/loader", "bpf"}, "the kernel's maps have one writer"},
 		{netlink, []string{"internal/datapath/link", "internal/cni", "internal/sandbox"}, "links and routes have one owner; the plugin makes the pod's end, the sandbox makes the machines around the product"},
 		{nftables, []string{"internal/datapath/link", "internal/sandbox/fabric"}, "masquerading is part of the node's links; the network of a cloud checks sources"},
+		{netfilter, []string{"internal/datapath/link"}, "as nftables, for what that library cannot write"},
 		{etcd, []string{"pkg/kvstore/etcd", "internal/sandbox"}, "everyone else speaks to kvstore.Backend; the sandbox runs the server"},
 		{consul, []string{"pkg/kvstore/consul"}, "everyone else speaks to kvstore.Backend"},
 		{awsSDK, []string{"internal/operator"}, "the agent links no cloud SDK"},

@@ -488,6 +488,8 @@ type Node struct {
 	ClusterCIDRs []netip.Prefix
 	Masquerade4  bool
 	Masquerade6  bool
+	// MasqueradePorts are as in Config: pods' flows that are masqueraded get none of them.
+	MasqueradePorts PortRange
 	// BigTCP4 and BigTCP6 have packets of TCP be larger than 64 KiB before segmentation and after
 	// reassembly (BIG TCP), as far as Device takes them; with native routing only.
 	BigTCP4, BigTCP6 bool

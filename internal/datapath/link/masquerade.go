@@ -86,7 +86,7 @@ func disjoint(in []netip.Prefix) []netip.Prefix {
 // the rule.
 func (m masqFamily) fingerprint() []byte {
 	h := sha256.New()
-	fmt.Fprintf(h, "masquerade 2 %v %v %v", m.v6, m.pods, m.cluster)
+	fmt.Fprintf(h, "masquerade 3 %v %v %v", m.v6, m.pods, m.cluster)
 	return h.Sum(nil)[:16]
 }
 
@@ -129,19 +129,19 @@ func (l *Links) reconcileMasquerade(n datapath.Node) error {
 		return nil // what an agent before this one excepted stays so until it is known
 	}
 	n.ClusterCIDRs = slices.Concat(n.ClusterCIDRs, l.vpc)
-	want, port := masqRules(n, l.plain), untrackedPort(n)
+	want, port, ports := masqRules(n, l.plain), untrackedPort(n), portRules(n.MasqueradePorts)
 	if len(want) == 0 {
 		return l.removeMasquerade()
 	}
 	if l.trackTunnel {
 		port = 0
 	}
-	err := l.installTable(want, port)
+	err := l.installTable(want, ports, port)
 	if err == nil || port == 0 {
 		return err
 	}
 	// The exception needs parts of nftables that a kernel may lack. It only saves time.
-	if retry := l.installTable(want, 0); retry != nil {
+	if retry := l.installTable(want, ports, 0); retry != nil {
 		return err
 	}
 	l.trackTunnel = true
@@ -150,12 +150,12 @@ func (l *Links) reconcileMasquerade(n datapath.Node) error {
 }
 
 // installTable is one attempt, with the tunnel's port untracked unless it is 0.
-func (l *Links) installTable(want []masqFamily, port uint16) error {
+func (l *Links) installTable(want []masqFamily, ports []portRule, port uint16) error {
 	c, err := l.nft()
 	if err != nil {
 		return err
 	}
-	same, err := masqUnchanged(c, want, port)
+	same, err := masqUnchanged(c, want, ports, port)
 	if err != nil {
 		return err
 	}
@@ -172,6 +172,7 @@ func (l *Links) installTable(want []masqFamily, port uint16) error {
 		Name: nftChain, Table: table, Type: nftables.ChainTypeNAT,
 		Hooknum: nftables.ChainHookPostrouting, Priority: nftables.ChainPriorityNATSource, Policy: &accept,
 	})
+	addMasquerade(c, table)
 	for _, m := range want {
 		if err := m.add(c, table, chain); err != nil {
 			return err
@@ -183,7 +184,7 @@ func (l *Links) installTable(want []masqFamily, port uint16) error {
 	if err := c.Flush(); err != nil {
 		return fmt.Errorf("install masquerading in nftables: %w", err)
 	}
-	return nil
+	return l.insertPortRules(ports)
 }
 
 // updatePlain makes the sets of pods that are not masqueraded hold what is wanted, in a table that
@@ -269,7 +270,7 @@ func (m masqFamily) add(c *nftables.Conn, table *nftables.Table, chain *nftables
 	}
 	exprs = append(exprs, notTo("hawser_")...)
 	exprs = append(exprs, notTo(EndpointPrefix)...)
-	exprs = append(exprs, &expr.Counter{}, &expr.Masq{})
+	exprs = append(exprs, &expr.Counter{}, &expr.Verdict{Kind: expr.VerdictJump, Chain: nftMasquerade})
 	c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: exprs, UserData: m.userData()})
 	return nil
 }
@@ -318,7 +319,7 @@ func after(p netip.Prefix) netip.Addr {
 
 // masqUnchanged compares the rules' marks and the sets' elements with want, but for the pods that
 // are not masqueraded.
-func masqUnchanged(c *nftables.Conn, want []masqFamily, port uint16) (bool, error) {
+func masqUnchanged(c *nftables.Conn, want []masqFamily, ports []portRule, port uint16) (bool, error) {
 	table, err := c.ListTableOfFamily(nftTable, nftables.TableFamilyINet)
 	if errors.Is(err, unix.ENOENT) || (err == nil && table == nil) {
 		return false, nil
@@ -330,14 +331,14 @@ func masqUnchanged(c *nftables.Conn, want []masqFamily, port uint16) (bool, erro
 	if err != nil || chain.Hooknum == nil || *chain.Hooknum != *nftables.ChainHookPostrouting {
 		return false, nil
 	}
-	rules, err := c.GetRules(table, chain)
-	if err != nil || len(rules) != len(want) || !untrackedUnchanged(c, table, port) {
+	var marks [][]byte
+	for _, m := range want {
+		marks = append(marks, m.userData())
+	}
+	if !hasRules(c, table, chain.Name, marks) || !hasRules(c, table, nftMasquerade, masqueradeMarks(ports)) || !untrackedUnchanged(c, table, port) {
 		return false, nil
 	}
-	for i, m := range want {
-		if !bytes.Equal(rules[i].UserData, m.userData()) {
-			return false, nil
-		}
+	for _, m := range want {
 		for kind, prefixes := range map[string][]netip.Prefix{"pods": m.pods, "cluster": m.cluster} {
 			set, err := c.GetSetByName(table, m.setName(kind))
 			if err != nil {
@@ -353,6 +354,12 @@ func masqUnchanged(c *nftables.Conn, want []masqFamily, port uint16) (bool, erro
 		}
 	}
 	return true, nil
+}
+
+// hasRules reports whether a chain has the rules with these comments, and no others.
+func hasRules(c *nftables.Conn, table *nftables.Table, chain string, marks [][]byte) bool {
+	rules, err := c.GetRules(table, &nftables.Chain{Name: chain})
+	return err == nil && slices.EqualFunc(rules, marks, func(r *nftables.Rule, mark []byte) bool { return bytes.Equal(r.UserData, mark) })
 }
 
 func sameElements(have, want []nftables.SetElement) bool {

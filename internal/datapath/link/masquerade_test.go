@@ -194,6 +194,8 @@ func TestMasqueradeRepair(t *testing.T) {
 		"pod excepted":    {"add", "element", "inet", nftTable, "unmasqueraded4", "{ 10.1.0.7 }"},
 		"foreign rule":    {"add", "rule", "inet", nftTable, nftChain, "accept"},
 		"chain gone":      {"delete", "chain", "inet", nftTable, nftChain},
+		"any port":        {"flush", "chain", "inet", nftTable, nftMasquerade},
+		"another port":    {"insert", "rule", "inet", nftTable, nftMasquerade, "tcp", "sport", "61000", "accept"},
 		"tunnel tracked":  {"flush", "chain", "inet", nftTable, "tunnel_in"},
 		"half tracked":    {"delete", "chain", "inet", nftTable, "tunnel_out"},
 		"everything gone": {"delete", "table", "inet", nftTable},

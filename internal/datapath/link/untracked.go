@@ -1,7 +1,6 @@
 package link
 
 import (
-	"bytes"
 	"fmt"
 
 	"github.com/google/nftables"
@@ -81,8 +80,7 @@ func untrackedUnchanged(c *nftables.Conn, table *nftables.Table, port uint16) bo
 		if err != nil || chain.Hooknum == nil || *chain.Hooknum != *d.hook {
 			return false
 		}
-		rules, err := c.GetRules(table, chain)
-		if err != nil || len(rules) != 1 || !bytes.Equal(rules[0].UserData, untrackedMark(port)) {
+		if !hasRules(c, table, d.name, [][]byte{untrackedMark(port)}) {
 			return false
 		}
 	}
