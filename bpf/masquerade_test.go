@@ -648,12 +648,7 @@ func TestSCTP(t *testing.T) {
 		o.expect("to another port", drop, func() result { return o.arrive(g) })
 
 		// Of pods: through a service of another port, and where two flows have the same ends.
-		n := newNode(t, testConfig())
-		n.allowAll()
-		vip := vip4
-		if v6 {
-			vip = vip6
-		}
+		n, vip := newServing(t, v6)
 		drop = dropped(datapath.ReasonSCTPPort, out)
 		n.publish(vip, sctp, nil, netip.AddrPortFrom(b, 8053))
 		p := frame{ethSrc: aMAC, ethDst: aHost, src: a, dst: vip, proto: sctp, sport: 4000, dport: vipPort}

@@ -175,12 +175,7 @@ func TestPeerOpensNothing(t *testing.T) {
 // for them.
 func TestServiceChoiceOfFormerOwner(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
-		n := newNode(t, testConfig())
-		n.allowAll()
-		vip := vip4
-		if v6 {
-			vip = vip6
-		}
+		n, vip := newServing(t, v6)
 		n.publish(vip, udp, func(s *datapath.Service) { s.Affinity = 1000e9 }, netip.AddrPortFrom(b, 8053))
 		f := frame{src: a, dst: vip, proto: udp, sport: 5000, dport: vipPort, ethSrc: aMAC, ethDst: aHost}
 		ask := func() result { return n.fromABytes(withChecksum(f.bytes())) }
@@ -208,12 +203,7 @@ func TestServiceChoiceOfFormerOwner(t *testing.T) {
 // TestHairpinOfFormerOwner: what a pod has said to itself is not the next owner's.
 func TestHairpinOfFormerOwner(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
-		n := newNode(t, testConfig())
-		n.allowAll()
-		vip := vip4
-		if v6 {
-			vip = vip6
-		}
+		n, vip := newServing(t, v6)
 		n.publish(vip, udp, nil, netip.AddrPortFrom(a, 8053))
 		f := frame{src: a, dst: vip, proto: udp, sport: 5000, dport: vipPort, ethSrc: aMAC, ethDst: aHost}
 		n.expect("asks itself", delivered(), func() result { return n.fromABytes(withChecksum(f.bytes())) })

@@ -59,12 +59,7 @@ func reset(in frame, seq, ack uint32, flags uint8) []byte {
 // whose port is closed.
 func TestReject(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
-		n := newNode(t, testConfig())
-		n.allowAll()
-		vip := vip4
-		if v6 {
-			vip = vip6
-		}
+		n, vip := newServing(t, v6)
 		for _, proto := range []uint8{tcp, udp, sctp} {
 			n.publish(vip, proto, nil)
 		}
@@ -167,12 +162,7 @@ func TestRejectLimit(t *testing.T) {
 // TestSourceRanges: of a service's clients, those within its ranges are served.
 func TestSourceRanges(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
-		n := newNode(t, testConfig())
-		n.allowAll()
-		vip := vip4
-		if v6 {
-			vip = vip6
-		}
+		n, vip := newServing(t, v6)
 		for what, row := range map[string]struct {
 			ranges []netip.Prefix
 			want   want

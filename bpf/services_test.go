@@ -16,6 +16,23 @@ var vip4, vip6 = netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("fd96::1
 
 const vipPort = 5300
 
+// vipOf returns the address of the tests' service in one family.
+func vipOf(v6 bool) netip.Addr {
+	if v6 {
+		return vip6
+	}
+	return vip4
+}
+
+// newServing returns a node whose pods may send to all and receive from all, and the address of its
+// service.
+func newServing(t *testing.T, v6 bool) (n *node, vip netip.Addr) {
+	t.Helper()
+	n = newNode(t, testConfig())
+	n.allowAll()
+	return n, vipOf(v6)
+}
+
 // publish makes a frontend lead to backends.
 func (n *node) publish(vip netip.Addr, proto uint8, change func(*datapath.Service), backends ...netip.AddrPort) {
 	n.t.Helper()
@@ -70,10 +87,7 @@ func (n *node) fromBBytes(in []byte) result {
 func TestService(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		n := newNode(t, testConfig())
-		vip := vip4
-		if v6 {
-			vip = vip6
-		}
+		vip := vipOf(v6)
 		for name, f := range protocols(v6) {
 			if f.proto == icmp || f.proto == icmp6 {
 				continue

@@ -67,10 +67,7 @@ func TestFlowFlood(t *testing.T) {
 		n := newNode(t, testConfig())
 		n.rules(setA, allow(out, 0, 0, 0))
 		n.rules(setB, allow(out, 0, 0, 0))
-		vip := vip4
-		if v6 {
-			vip = vip6
-		}
+		vip := vipOf(v6)
 		n.publish(vip, udp, nil, netip.AddrPortFrom(r, 8053))
 		mine := func(i int) frame {
 			return frame{src: b, dst: w, proto: udp, sport: uint16(2000 + i), dport: 53}
