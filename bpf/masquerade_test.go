@@ -523,6 +523,57 @@ func TestMasqueradePortReuse(t *testing.T) {
 	})
 }
 
+// TestMasqueradeFormerBackend: whoever has the address of a former backend on another node answers
+// its clients no longer than answers to what they sent may be in flight. One that answers a
+// connection, as a backend that drains does, goes on.
+func TestMasqueradeFormerBackend(t *testing.T) {
+	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
+		for _, proto := range []uint8{udp, tcp} {
+			o := newOutside(t, v6, nil)
+			former := netip.AddrPortFrom(o.pod, 9000)
+			o.serve(proto, 9000, 9000)
+			f, unanswered := o.request(proto, 40000), o.request(proto, 40001)
+			port, silent := o.ask("asks", f), o.ask("asks, and gets no answer yet", unanswered)
+			o.answered("answer", port, f)
+			kept := o.pod
+			o.pod = o.pod.Next()
+			o.must(o.maps.UpsertIPCache([]datapath.IPCacheEntry{{Prefix: netip.PrefixFrom(o.pod, o.pod.BitLen()), Identity: idR}}))
+			o.serve(proto, 9000, 9000)
+			sweep := func() {
+				t.Helper()
+				_, err := o.maps.ForgetServiceFlows(t.Context(), func(flow datapath.ServiceFlow) bool {
+					return flow.Backend == former && (proto == udp || !flow.Answered)
+				})
+				o.must(err)
+			}
+			sweep()
+			next := o.pod
+			o.pod = kept
+			if proto == udp {
+				o.answered("in flight", port, f)
+			}
+			o.pod = next
+			if proto == udp {
+				o.answered("of a backend of now", o.ask("chooses anew", f), f)
+			}
+			sweep()
+			refused := dropped(datapath.ReasonUnknownRelated, in)
+			late := func(port uint16) func() result {
+				return func() result {
+					return o.arrive(frame{src: kept, dst: o.as, proto: proto, sport: 9000, dport: port, tcpFlags: syn | ack})
+				}
+			}
+			o.expect("an answer to nothing", refused, late(silent))
+			if proto == udp {
+				o.expect("the next owner of the address", refused, late(port))
+				continue
+			}
+			o.pod = kept
+			o.answered("a connection that goes on", port, f)
+		}
+	})
+}
+
 // TestMasqueradeShareOfEnded: a client who has as many entries as he may have is served on with
 // those of his flows that have ended, with no agent there to remove them; and with those of nobody
 // else.

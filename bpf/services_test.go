@@ -448,9 +448,27 @@ func TestServiceForget(t *testing.T) {
 	if !slices.Equal(seen, []datapath.ServiceFlow{flow}) {
 		t.Errorf("flows %+v", seen)
 	}
+	got = n.expect("a late answer", delivered(), func() result { return n.fromBBytes(reply.bytes()) })
+	if from := addrAt(got.out, false, false); from != vip4 {
+		t.Errorf("a late answer comes from %s", from)
+	}
 	got = n.expect("chooses anew", delivered(), func() result { return n.fromABytes(f.bytes()) })
 	if p := binary.BigEndian.Uint16(got.out[14+20+2:]); p != 54 {
 		t.Errorf("went to port %d", p)
+	}
+	// What has answered until now does so no more, even if it goes on to send.
+	forget(false)
+	next := flow
+	next.Backend, next.Answered = netip.AddrPortFrom(b4, 54), false
+	slices.SortFunc(seen, func(a, b datapath.ServiceFlow) int { return a.Backend.Compare(b.Backend) })
+	if !slices.Equal(seen, []datapath.ServiceFlow{flow, next}) {
+		t.Errorf("flows %+v", seen)
+	}
+	_, err := n.maps.ForgetServiceFlows(t.Context(), func(f datapath.ServiceFlow) bool { return f == flow })
+	n.must(err)
+	got = n.expect("an answer in a flow that has been forgotten", delivered(), func() result { return n.fromBBytes(reply.bytes()) })
+	if from := addrAt(got.out, false, false); from != b4 {
+		t.Errorf("it comes from %s", from)
 	}
 }
 

@@ -203,7 +203,8 @@ type Services interface {
 	// one writer of services.
 	PruneServiceSets() error
 	// ForgetServiceFlows calls forget for every flow that may have to do with services, and removes
-	// those for which it returns true, so that their next packet is treated as a first. It returns
-	// how many were removed.
+	// those for which it returns true, so that their next packet is treated as a first. The way
+	// back of a flow through a service is removed by a later call, which asks for the flow again.
+	// It returns how many were removed.
 	ForgetServiceFlows(ctx context.Context, forget func(ServiceFlow) bool) (int, error)
 }

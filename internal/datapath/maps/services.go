@@ -415,17 +415,21 @@ func (m *Maps) ForgetServiceFlows(ctx context.Context, forget func(datapath.Serv
 	if err != nil {
 		return 0, fmt.Errorf("services: read the clock: %w", err)
 	}
-	type meeting struct {
-		client, frontend netip.AddrPort
-		proto            uint8
-	}
+	// An entry leads the client's packets to a backend; the flow between the two leads those of the
+	// backend back, and they extend it. So a flow that no entry leads to is forgotten as well, one
+	// call after its entry, or the next owner of the backend's address could answer in its place
+	// for as long as it likes. Until then the replies in flight arrive.
 	type entry struct {
 		key  kernelCtKey
 		flow datapath.ServiceFlow
 	}
-	answered := make(map[meeting]bool)
+	type back struct {
+		key       kernelCtKey
+		live, dsr bool // of a flow of DSR only one direction is known here, or no entry
+	}
 	var entries []entry
 	var gone []kernelCtKey
+	flows := make(map[datapath.ServiceFlow]back)
 	err = each(m.maps[kernelMapCt], func(k kernelCtKey, v kernelCtValue) bool {
 		e := fromKernelCT(k, v, now)
 		live := e.SeenReply && !e.Closing && e.Expires > 0
@@ -436,8 +440,9 @@ func (m *Maps) ForgetServiceFlows(ctx context.Context, forget func(datapath.Serv
 				Client: e.Src, Frontend: e.Dst, Proto: e.Proto, Backend: fromKernelAddrPort(v.Nat, v.NatPort),
 			}})
 		case v.Flags&ctTranslated != 0:
-			if live {
-				answered[meeting{serviceClient(e, v), e.Service, e.Proto}] = true
+			flow := datapath.ServiceFlow{Client: serviceClient(e, v), Frontend: e.Service, Proto: e.Proto, Backend: e.Dst}
+			if e.Service.IsValid() && !flows[flow].live {
+				flows[flow] = back{k, live, e.DSR}
 			}
 		case forget(datapath.ServiceFlow{Client: e.Src, Frontend: e.Dst, Proto: e.Proto, Answered: live}):
 			gone = append(gone, k)
@@ -448,9 +453,17 @@ func (m *Maps) ForgetServiceFlows(ctx context.Context, forget func(datapath.Serv
 		return 0, fmt.Errorf("services: list flows: %w", err)
 	}
 	for _, e := range entries {
-		e.flow.Answered = answered[meeting{e.flow.Client, e.flow.Frontend, e.flow.Proto}]
+		b := flows[e.flow]
+		delete(flows, e.flow)
+		e.flow.Answered = b.live
 		if forget(e.flow) {
 			gone = append(gone, e.key)
+		}
+	}
+	for flow, b := range flows {
+		flow.Answered = b.live
+		if !b.dsr && forget(flow) {
+			gone = append(gone, b.key)
 		}
 	}
 	if err := ctx.Err(); err != nil {
