@@ -574,6 +574,47 @@ func TestMasqueradeFormerBackend(t *testing.T) {
 	})
 }
 
+// TestFrontendDeleted: a connection of a client outside goes on when its frontend is deleted, as a
+// pod's does; another one, also with the same ports, is for whoever has the port by then.
+func TestFrontendDeleted(t *testing.T) {
+	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
+		for name, pod := range map[string]netip.Addr{"of another node": r, "of this node": b} {
+			o := newOutside(t, v6, nil)
+			o.rules(setB, allow(in, 0, 0, 0))
+			o.pod = pod
+			here := pod == b
+			o.serve(tcp, 9000, 9000)
+			f := o.request(tcp, 40000)
+			goesOn := func(what string) {
+				t.Helper()
+				want := redirected(in)
+				if here {
+					want = delivered()
+				}
+				got := o.expect(name+": "+what, want, func() result { return o.arrive(f) })
+				if dst := addrAt(got.out, v6, true); dst != pod {
+					t.Errorf("%s: %s: went to %s", name, what, dst)
+				}
+			}
+			if here {
+				goesOn("opens")
+			} else {
+				o.answered("answer", o.ask("opens", f), f)
+			}
+			f.tcpFlags = ack
+			goesOn("acknowledges")
+			o.must(o.maps.DeleteService(datapath.ServiceFrontend{Addr: netip.AddrPortFrom(o.frontend, 9000), Proto: tcp, Scope: datapath.ServiceExternal}))
+			goesOn("without the frontend")
+			other := o.request(tcp, 40001)
+			o.expect(name+": another connection", passes(in), func() result { return o.arrive(other) })
+			f.tcpFlags = syn
+			o.expect(name+": opens anew", passes(in), func() result { return o.arrive(f) })
+			f.tcpFlags = ack
+			o.expect(name+": what follows", passes(in), func() result { return o.arrive(f) })
+		}
+	})
+}
+
 // TestMasqueradeShareOfEnded: a client who has as many entries as he may have is served on with
 // those of his flows that have ended, with no agent there to remove them; and with those of nobody
 // else.

@@ -351,16 +351,26 @@ static __noinline __maybe_unused int node_port(struct __sk_buff *ctx, struct pac
 	struct sides *sides = &found.c.sides;
 	int reason;
 
-	if (!lb_is_frontend(p, LB_SCOPE_EXTERNAL))
+	bool frontend = lb_is_frontend(p, LB_SCOPE_EXTERNAL);
+
+	/* The address of a former frontend may be a pod's by now. */
+	if (!frontend && endpoint_at(&p->dst))
 		return NOT_A_SERVICE;
 	find_flow(p, &found);
+	/* As pods' flows, those of clients outside outlive their frontend. */
+	if (!frontend && likely(!ct_alive(found.flow, found.c.now) || !(found.flow->flags & CT_SERVICE)))
+		return NOT_A_SERVICE;
 	reason = translate_outside(ctx, p, &found);
 	if (unlikely(reason == DROP_NO_BACKEND))
 		return reject_client(ctx, p, report);
 	if (reason)
 		return -reason;
-	if (!found.c.nat.on)
+	if (!found.c.nat.on) {
+		/* A new connection, to whoever has the frontend's port by now. */
+		if (!frontend)
+			bpf_map_delete_elem(&ct, &found.c.key);
 		return NOT_A_SERVICE;
+	}
 	/* A Service can name any backend, and this node would be the sender. */
 	if (unlikely(is_not_for_pods(&p->dst)))
 		return -DROP_NOT_FOR_PODS;
@@ -391,7 +401,8 @@ static __noinline __maybe_unused int node_port(struct __sk_buff *ctx, struct pac
 		return -reason;
 	if (ep)
 		return deliver(ctx, p, ep, report);
-	if (!remote && sides->dst_identity == ID_HOST) {
+	/* By whichever of its addresses. */
+	if (sides->dst_identity == ID_HOST) {
 		report->outcome = OUTCOME_STACK;
 		return TC_ACT_OK;
 	}
@@ -540,10 +551,6 @@ static __always_inline int error_to_backend(struct __sk_buff *ctx, struct packet
 		return -reason;
 	if (!ct_alive(f->flow, f->c.now) || !(f->flow->flags & CT_TRANSLATED))
 		return -DROP_UNKNOWN_RELATED;
-	if (is_host(&p->dst, p->v6)) {
-		report->outcome = OUTCOME_STACK;
-		return TC_ACT_OK;
-	}
 	struct endpoint *ep = endpoint_at(&p->dst);
 	if (ep) {
 		report->endpoint = ep->id;
@@ -555,6 +562,10 @@ static __always_inline int error_to_backend(struct __sk_buff *ctx, struct packet
 		return reason ? -reason : deliver(ctx, p, ep, report);
 	}
 	struct ipcache_value *remote = ipcache_lookup(&p->dst, p->v6);
+	if (is_host(&p->dst, p->v6) || (remote && remote->identity == ID_HOST)) {
+		report->outcome = OUTCOME_STACK;
+		return TC_ACT_OK;
+	}
 	bool tunnel = cfg.tunnel && has_tunnel(remote);
 
 	/* With DSR the backend sees the client's own address, and the source of the error. */
@@ -605,12 +616,14 @@ static __always_inline int node_port_local_reply(struct __sk_buff *ctx, struct p
 	struct found found = {.c.sides.src_identity = ID_HOST};
 	int reason;
 
-	if (!is_host(&p->src, p->v6) || parse_transport(ctx, p, (__u64)EGRESS << 32) || (p->kind != KIND_FLOW && p->kind != KIND_ERROR))
+	/* The node has more addresses than the programs know; what it forwards is not its own. */
+	if ((ctx->ingress_ifindex && !is_host(&p->src, p->v6)) || parse_transport(ctx, p, (__u64)EGRESS << 32) ||
+	    (p->kind != KIND_FLOW && p->kind != KIND_ERROR))
 		return TC_ACT_OK;
 	if (find(ctx, p, report, &found))
 		return TC_ACT_OK;
 	if (!ct_alive(found.flow, found.c.now) || !(found.flow->flags & CT_TRANSLATED) ||
-	    !!(found.flow->flags & CT_OPENED_BY_B) == found.c.swapped)
+	    found.flow->dst_identity != ID_HOST || !!(found.flow->flags & CT_OPENED_BY_B) == found.c.swapped)
 		return TC_ACT_OK;
 	found.c.sides.dst_identity = found.flow->src_identity;
 	reason = ct_check_found(ctx, p, report, &found);

@@ -120,6 +120,21 @@ func TestNodePort(t *testing.T) {
 			reach("a pod of another node that lets in", true)
 			n1.open(t, n1.cfg.NodeIPv4, n1.cfg.NodeIPv6)
 			reach("the node itself", true)
+			// By an address that the programs know from the ipcache alone.
+			further := []netip.Addr{ip("192.168.0.101"), ip("fd99::101")}
+			for _, at := range further {
+				addAddr(t, n1.h, byName(t, n1.h, "eth0"), at, at.BitLen())
+				received(t, n1.h, at)
+				must(t, n1.maps.UpsertIPCache([]datapath.IPCacheEntry{{Prefix: netip.PrefixFrom(at, at.BitLen()), Identity: 1}}))
+			}
+			n1.open(t, further...)
+			for _, at := range []netip.Addr{n1.cfg.NodeIPv4, n1.cfg.NodeIPv6} {
+				for _, size := range []int{10, 1 << 20} {
+					if err := echoNodePort(outside, "tcp", at, size, 5*time.Second); err != nil {
+						t.Errorf("the node itself, at another of its addresses: %d bytes to %s: %v", size, at, err)
+					}
+				}
+			}
 			n1.open(t)
 			reach("nobody", false)
 			// What is no service's goes on as if nothing were there.
