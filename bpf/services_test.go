@@ -472,6 +472,66 @@ func TestServiceForget(t *testing.T) {
 	}
 }
 
+// TestServiceHalfClosed: a connection that one side has closed goes on when its backend leaves the
+// service: the other side has more to send. One that both sides have closed, or one has reset, does
+// not keep the client from a backend of now.
+func TestServiceHalfClosed(t *testing.T) {
+	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
+		for _, row := range []struct {
+			name             string
+			client, backend  uint8 // the flags by which each ends, 0 if it does not
+			goesOn, answered bool
+		}{
+			{"open", 0, 0, true, true},
+			{"closed by the client", fin | ack, 0, true, true},
+			{"closed by the backend", 0, fin | ack, true, true},
+			{"closed by both", fin | ack, fin | ack, false, true},
+			{"reset", 0, rst, false, true},
+			{"not answered", 0, 0, false, false},
+		} {
+			n, vip := newServing(t, v6)
+			former, present := netip.AddrPortFrom(b, 53), netip.AddrPortFrom(b, 54)
+			n.publish(vip, tcp, nil, former)
+			f := frame{ethSrc: aMAC, ethDst: aHost, src: a, dst: vip, proto: tcp, sport: 4000, dport: vipPort}
+			send := func(flags uint8) netip.AddrPort {
+				t.Helper()
+				f.tcpFlags = flags
+				got := n.expect(row.name, delivered(), func() result { return n.fromABytes(withChecksum(f.bytes())) })
+				l4 := map[bool]int{false: 14 + 20, true: 14 + 40}[v6]
+				return netip.AddrPortFrom(addrAt(got.out, v6, true), binary.BigEndian.Uint16(got.out[l4+2:]))
+			}
+			answer := func(flags uint8) {
+				t.Helper()
+				g := frame{ethSrc: bMAC, ethDst: bHost, src: b, dst: a, proto: tcp, sport: 53, dport: 4000, tcpFlags: flags}
+				n.expect(row.name+", answer", delivered(), func() result { return n.fromBBytes(withChecksum(g.bytes())) })
+			}
+			send(syn)
+			if row.answered {
+				answer(syn | ack)
+				send(ack)
+			}
+			if row.client != 0 {
+				send(row.client)
+			}
+			if row.backend != 0 {
+				answer(row.backend)
+			}
+			n.publish(vip, tcp, nil, present)
+			for range 2 {
+				_, err := n.maps.ForgetServiceFlows(t.Context(), func(f datapath.ServiceFlow) bool { return f.Backend == former && !f.Answered })
+				n.must(err)
+			}
+			want := present
+			if row.goesOn {
+				want = former
+			}
+			if to := send(ack); to != want {
+				t.Errorf("%s: what follows goes to %s, want %s", row.name, to, want)
+			}
+		}
+	})
+}
+
 // opens makes a packet one that opens a connection, or one that belongs to an open one.
 func (f frame) opens(yes bool) frame {
 	switch {

@@ -27,6 +27,12 @@ const (
 	ctDSR        = 1 << 11
 )
 
+// ctEnded is ct_closing of bpf/lib/conntrack.h: a connection that one side has closed goes on.
+func ctEnded(flags uint32) bool {
+	const both = ctFinForward | ctFinReverse
+	return flags&ctRST != 0 || flags&both == both
+}
+
 func fromKernelCT(k kernelCtKey, v kernelCtValue, now uint32) datapath.CTEntry {
 	a := netip.AddrPortFrom(netip.AddrFrom16(k.A.B).Unmap(), ntohs(k.PortA))
 	b := netip.AddrPortFrom(netip.AddrFrom16(k.B.B).Unmap(), ntohs(k.PortB))

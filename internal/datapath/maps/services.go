@@ -432,7 +432,7 @@ func (m *Maps) ForgetServiceFlows(ctx context.Context, forget func(datapath.Serv
 	flows := make(map[datapath.ServiceFlow]back)
 	err = each(m.maps[kernelMapCt], func(k kernelCtKey, v kernelCtValue) bool {
 		e := fromKernelCT(k, v, now)
-		live := e.SeenReply && !e.Closing && e.Expires > 0
+		live := e.SeenReply && !ctEnded(v.Flags) && e.Expires > 0
 		switch {
 		case k.Collision != 0:
 		case v.Flags&ctService != 0:
