@@ -523,6 +523,36 @@ func TestMasqueradePortReuse(t *testing.T) {
 	})
 }
 
+// TestMasqueradeRangeChanged: a client whose flow has a port outside of a new range gets another, and
+// answers, with its next packet.
+func TestMasqueradeRangeChanged(t *testing.T) {
+	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
+		var cfg datapath.Config
+		o := newOutside(t, v6, func(c *datapath.Config) {
+			c.MasqueradePorts = datapath.PortRange{First: 61000, Last: 61999}
+			cfg = *c
+		})
+		for _, proto := range []uint8{udp, tcp} {
+			o.serve(proto, 9000, 9000)
+			f := o.request(proto, 40000)
+			o.answered("before", o.ask("before", f), f)
+			cfg.MasqueradePorts = datapath.PortRange{First: 62000, Last: 62999}
+			o.must(o.loader.Configure(cfg))
+			f.tcpFlags = ack
+			port := o.ask("afterwards", f)
+			if port < 62000 || port > 62999 {
+				t.Errorf("protocol %d: sent on from port %d", proto, port)
+			}
+			o.answered("afterwards", port, f)
+			if again := o.ask("once more", f); again != port {
+				t.Errorf("protocol %d: sent on from port %d, then from %d", proto, port, again)
+			}
+			cfg.MasqueradePorts = datapath.PortRange{First: 61000, Last: 61999}
+			o.must(o.loader.Configure(cfg))
+		}
+	})
+}
+
 // TestMasqueradeFormerBackend: whoever has the address of a former backend on another node answers
 // its clients no longer than answers to what they sent may be in flight. One that answers a
 // connection, as a backend that drains does, goes on.

@@ -37,6 +37,12 @@ enum {
 	NOT_A_SERVICE = 1000,
 };
 
+/* Reports whether a port of the node may be a masquerade port. SCTP flows keep their client's. */
+static __always_inline bool is_masquerade_port(__u8 proto, __u16 port)
+{
+	return proto == PROTO_SCTP || (__u16)(ntohs(port) - cfg.masquerade_first) < cfg.masquerade_ports;
+}
+
 static __always_inline bool is_frontend(const struct masquerade_key *key)
 {
 	struct lb_key frontend = {.addr = key->node, .port = key->port, .proto = key->proto, .scope = LB_SCOPE_EXTERNAL};
@@ -184,7 +190,8 @@ __noinline int masquerade_current_port(const struct ct_key *key, const struct pa
 	if (!key || !p || !as)
 		return 0;
 	struct ct_value *flow = bpf_map_lookup_elem(&ct, key);
-	if (!flow || !flow->masquerade_port)
+	/* The range may have changed since: no reply is taken at a port outside of it. */
+	if (!flow || !flow->masquerade_port || !is_masquerade_port(p->proto, flow->masquerade_port))
 		return 0;
 	masquerade_key_set(&binding, p, as);
 	binding.port = flow->masquerade_port;
@@ -407,12 +414,6 @@ static __noinline __maybe_unused int node_port(struct __sk_buff *ctx, struct pac
 		return TC_ACT_OK;
 	}
 	return forward_to_backend(ctx, p, &found, remote, report);
-}
-
-/* Reports whether a port of the node may be a masquerade port. SCTP flows keep their client's. */
-static __always_inline bool is_masquerade_port(__u8 proto, __u16 port)
-{
-	return proto == PROTO_SCTP || (__u16)(ntohs(port) - cfg.masquerade_first) < cfg.masquerade_ports;
 }
 
 /* Finds the client that a packet to the node's own address replies to. Returns whether there is
