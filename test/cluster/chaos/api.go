@@ -24,7 +24,7 @@ const outage = 2 * time.Minute
 // apiDown takes the API server away, and meanwhile ends a server's sandbox on every node, which the
 // kubelet makes anew without asking anybody. The new one has a network, and its policy, from its
 // first packet.
-func apiDown(ctx context.Context, d *day) (err error) {
+func apiDown(ctx context.Context, d *day) error {
 	var victims []*corev1.Pod
 	for _, n := range d.nodes {
 		p := d.pod("server", n.Name)
@@ -32,13 +32,13 @@ func apiDown(ctx context.Context, d *day) (err error) {
 		p.Labels["on"] = "nothing" // it is no backend of the service of this node
 		victims = append(victims, p)
 	}
+	d.undoing(ctx, func(ctx context.Context) error { return d.deletePods(ctx, victims) })
 	if err := d.CreatePods(ctx, 2*time.Minute, victims...); err != nil {
 		return err
 	}
 	if err := invariant.Hold(ctx, d.Lab, time.Minute); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, d.deletePods(context.WithoutCancel(ctx), victims)) }()
 	open, err := d.OpenPods(ctx, stage)
 	if err != nil {
 		return err
@@ -53,20 +53,20 @@ func apiDown(ctx context.Context, d *day) (err error) {
 	if err != nil {
 		return err
 	}
+	restore := d.undoing(ctx, d.up)
 	if err := info.Processes["kube-apiserver"].Send(unix.SIGKILL); err != nil {
 		return err
 	}
 	began := time.Now()
-	restore := func() error { return d.Sandbox(context.WithoutCancel(ctx), "up", "--kubernetes", "--yes") }
 	for _, v := range victims {
 		if err := d.restartSandbox(ctx, open[v.Namespace+"/"+v.Name]); err != nil {
-			return errors.Join(err, restore())
+			return err
 		}
 	}
 	d.note("without API server, %d pods have a new sandbox and their policy after %.1f s", len(victims), time.Since(began).Seconds())
 	// An agent that starts now has only what it wrote down.
 	if err := d.killOnNodes(ctx, "hawser-agent"); err != nil {
-		return errors.Join(err, restore())
+		return err
 	}
 	retry.Sleep(ctx, outage-time.Since(began))
 	if err := restore(); err != nil {
@@ -88,6 +88,9 @@ func apiDown(ctx context.Context, d *day) (err error) {
 	}
 	return err
 }
+
+// up starts what does not run of the cluster's own programs.
+func (d *day) up(ctx context.Context) error { return d.Sandbox(ctx, "up", "--kubernetes", "--yes") }
 
 // operatorRestarts is how often operators were restarted since their pods were made.
 func (d *day) operatorRestarts(ctx context.Context) (n int32, err error) {
@@ -136,25 +139,33 @@ func cniConfig(ctx context.Context, d *day) error {
 		if err != nil {
 			return err
 		}
+		saved[n.Name] = data
+	}
+	restored := 0
+	restore := d.undoing(ctx, func(context.Context) error {
+		for _, n := range d.nodes {
+			file := filepath.Join(n.Dir, conflist)
+			if _, err := os.Stat(file); err == nil {
+				restored++
+				continue
+			}
+			if err := os.WriteFile(file, saved[n.Name], 0o600); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	for _, n := range d.nodes {
 		if err := os.Remove(filepath.Join(n.Dir, conflist)); err != nil {
 			return err
 		}
-		saved[n.Name] = data
 	}
 	began := time.Now()
 	if !retry.Sleep(ctx, 10*time.Second) {
 		return ctx.Err()
 	}
-	var restored int
-	for _, n := range d.nodes {
-		file := filepath.Join(n.Dir, conflist)
-		if _, err := os.Stat(file); err == nil {
-			restored++
-			continue
-		}
-		if err := os.WriteFile(file, saved[n.Name], 0o600); err != nil {
-			return err
-		}
+	if err := restore(); err != nil {
+		return err
 	}
 	d.note("%d of %d agents put their configuration back within %.0f s", restored, len(d.nodes), time.Since(began).Seconds())
 	extra := d.extras("cni")

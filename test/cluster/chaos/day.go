@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -70,6 +71,7 @@ type day struct {
 	services map[string][]netip.Addr
 	servers  *flows.Servers
 	notes    []string
+	undo     []func() error // what the scenario has done to the cluster, see undoing
 }
 
 func newDay(l *lab.Lab, out io.Writer) *day {
@@ -255,6 +257,42 @@ func (d *day) check(ctx context.Context, out *outcome, when string) {
 	out.Probes += len(probes)
 }
 
+// undoTimeout bounds how long it takes to undo one thing that a scenario has done: at most the
+// programs of a cluster are started again.
+const undoTimeout = 5 * time.Minute
+
+// undoing has f undo what the scenario does next to the cluster, such as freezing or killing a
+// program that nothing starts again, however the scenario ends: one that fails halfway must not
+// fail all after it. The scenario calls now when it is time, and f is not called again. f has a
+// context that outlives the scenario's, and must bear that there is nothing to undo.
+func (d *day) undoing(ctx context.Context, f func(context.Context) error) (now func() error) {
+	done := false
+	now = func() error {
+		if done {
+			return nil
+		}
+		done = true
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+		defer cancel()
+		return f(ctx)
+	}
+	d.undo = append(d.undo, now)
+	return now
+}
+
+// act runs a scenario and undoes what it has left undone, the last first.
+func (d *day) act(ctx context.Context, s scenario) (err error) {
+	defer func() {
+		for _, undo := range slices.Backward(d.undo) {
+			if undoErr := undo(); undoErr != nil {
+				err = errors.Join(err, fmt.Errorf("undo %s: %w", s.name, undoErr))
+			}
+		}
+		d.undo = nil
+	}()
+	return s.run(ctx, d)
+}
+
 // play runs one scenario with traffic around it.
 func (d *day) play(ctx context.Context, s scenario) (out outcome) {
 	out = outcome{Scenario: s.name}
@@ -284,7 +322,7 @@ func (d *day) play(ctx context.Context, s scenario) (out outcome) {
 		return out
 	}
 	retry.Sleep(ctx, 2*time.Second) // so that what follows happens to flows that are well under way
-	if err := s.run(ctx, d); err != nil {
+	if err := d.act(ctx, s); err != nil {
 		out.Faults = append(out.Faults, err.Error())
 	}
 	// The traffic goes on until the cluster has settled, and a little more.

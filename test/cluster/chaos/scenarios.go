@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/hawser-net/hawser/internal/sandbox/kube"
@@ -181,7 +182,7 @@ func operatorFailover(ctx context.Context, d *day) error {
 
 func (d *day) deletePods(ctx context.Context, pods []*corev1.Pod) error {
 	for _, p := range pods {
-		if err := d.Kube.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}); err != nil {
+		if err := d.Kube.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}); err != nil && !apierrors.IsNotFound(err) {
 			return err
 		}
 	}
@@ -212,6 +213,7 @@ func nodeReboot(ctx context.Context, d *day) error {
 	if err != nil {
 		return err
 	}
+	start := d.undoing(ctx, func(ctx context.Context) error { return d.Sandbox(ctx, "node", "start", node) })
 	if err := d.Sandbox(ctx, "node", "kill", node); err != nil {
 		return err
 	}
@@ -223,7 +225,7 @@ func nodeReboot(ctx context.Context, d *day) error {
 	g.Go(func() error {
 		return d.probeSandbox(gctx, server, before, 3*time.Minute, others, nodeNames(others))
 	})
-	g.Go(func() error { return d.Sandbox(gctx, "node", "start", node) })
+	g.Go(start) // also when the probes have failed: a node that has begun to start is to be whole
 	if err := g.Wait(); err != nil {
 		return err
 	}

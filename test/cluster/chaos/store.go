@@ -21,12 +21,12 @@ func storeDown(ctx context.Context, d *day) error {
 	if err != nil {
 		return err
 	}
+	restore := d.undoing(ctx, d.up)
 	if err := info.Processes["store"].Send(unix.SIGKILL); err != nil {
 		return err
 	}
-	restore := func() error { return d.Sandbox(context.WithoutCancel(ctx), "up", "--kubernetes", "--yes") }
 	if err := d.killOnNodes(ctx, "hawser-agent"); err != nil {
-		return errors.Join(err, restore())
+		return err
 	}
 	retry.Sleep(ctx, storeOutage)
 	if err := restore(); err != nil {
