@@ -131,8 +131,14 @@ func (b *index) reconcile(n node, now time.Time) answer {
 				}
 			}
 			b.claim(pl, n, own, &a)
-		} else if b.serving[f] && len(bad) == 0 {
+			continue
+		}
+		switch {
+		case len(bad) > 0: // it may be one of these
+		case b.serving[f]:
 			b.give(f, n, &a)
+		default: // a block from when the family was served; nobody is given one
+			a.released = len(pl.Release(n.name)) > 0 || a.released
 		}
 	}
 	m.served = len(a.faults) == 0 && slices.Equal(a.cidrs, n.cidrs)

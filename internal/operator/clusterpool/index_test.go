@@ -98,6 +98,12 @@ func TestReconcile(t *testing.T) {
 			{node: aged("a", 0, "fd00::/112"), want: []string{"fd00::/112", "10.0.0.0/24"}},
 			{node: aged("b", 1, "fd00::/112"), want: []string{"fd00::/112", "10.0.1.0/24"}, faults: []string{"fd00::/112 overlaps fd00::/112 of node a"}},
 		}},
+		{"a block of a family that is not served any more is free when its node has it no more", config(v4, ""), []node{aged("a", 0, "10.0.0.0/24", "fd00::/112")}, []step{
+			{node: aged("a", 0, "10.0.0.0/24", "nonsense"), want: []string{"10.0.0.0/24", "nonsense"}, faults: []string{`"nonsense" is not a CIDR`}},
+			{node: aged("b", 1, "10.0.1.0/24", "fd00::/112"), want: []string{"10.0.1.0/24", "fd00::/112"}, faults: []string{"fd00::/112 overlaps fd00::/112 of node a"}},
+			{node: aged("a", 0, "10.0.0.0/24"), want: []string{"10.0.0.0/24"}, released: true},
+			{node: aged("b", 1, "10.0.1.0/24", "fd00::/112"), want: []string{"10.0.1.0/24", "fd00::/112"}},
+		}},
 		{"what was given and did not arrive is given again", config(v4, ""), nil, []step{
 			{node: aged("a", 0), want: []string{"10.0.0.0/24"}},
 			{node: aged("b", 1), want: []string{"10.0.1.0/24"}},
