@@ -37,6 +37,9 @@ func (m *Manager) maintain(ctx context.Context, req reconcile.Request) (reconcil
 		return reconcile.Result{}, fmt.Errorf("CiliumNode %s: %w", req.Name, err)
 	}
 	if !cached.DeletionTimestamp.IsZero() || m.provider.Instance(cached) == "" {
+		m.mu.Lock()
+		m.unmeasured(req.Name)
+		m.mu.Unlock()
 		return reconcile.Result{}, nil // it comes again
 	}
 	again, short, err := m.turns(ctx, cached)
@@ -231,6 +234,7 @@ func (m *Manager) decide(o *v2.CiliumNode, pending int, limits Limits) *work {
 	w := &work{next: refresh()}
 	n, other := m.claim(o.Name, m.provider.Instance(o))
 	if other != "" && m.inv.snapshot != nil { // before, it is not known yet whose it is
+		m.unmeasured(o.Name)
 		w.status = m.faultPatch(o, fmt.Sprintf("instance %s is that of node %s: delete the CiliumNode that is not its", o.Spec.InstanceID, other))
 		return w
 	}
@@ -242,6 +246,7 @@ func (m *Manager) decide(o *v2.CiliumNode, pending int, limits Limits) *work {
 	}
 	v := m.view(o, n, pending, limits)
 	if len(v.Attached) == 0 {
+		m.unmeasured(o.Name)
 		w.unseen = true
 		w.Fault = fmt.Sprintf("instance %s has no network interface that can be seen: it is gone, or the operator's region or account is another", o.Spec.InstanceID)
 		blocked := time.Until(n.notBefore)

@@ -387,6 +387,16 @@ func (m *Manager) claim(name, instance string) (n *node, other string) {
 	return n, ""
 }
 
+// unmeasured forgets what was measured of a node, as it has no instance that can be seen, so that
+// nothing is known of its addresses. It must be called with mu held.
+func (m *Manager) unmeasured(name string) {
+	m.metrics.forget(name)
+	if n := m.nodes[name]; n != nil && (n.lacks || n.atCapacity) {
+		n.lacks, n.atCapacity = false, false
+		m.count()
+	}
+}
+
 func (m *Manager) forget(name string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
