@@ -79,9 +79,11 @@ type Endpoints struct {
 	counted map[k8s.Key]string // UID of the pod with which Learned was called
 	// relabelled are the labels last written to an object, and when.
 	relabelled map[k8s.Key]relabelling
-	published  map[k8s.Key]publication
-	dirty      map[k8s.Key]bool
-	trigger    chan struct{}
+	// published is what objects say of pods of this node, wanted or not, by the object: a slice, or
+	// "" for the pod's CiliumEndpoint.
+	published map[k8s.Key]map[string]publication
+	dirty     map[k8s.Key]bool
+	trigger   chan struct{}
 }
 
 // New returns Endpoints that do nothing until Run.
@@ -105,7 +107,7 @@ func New(cfg Config, client *k8s.Client, cache Cache) (*Endpoints, error) {
 	return &Endpoints{
 		cfg: cfg, client: c, alpha: alpha, pods: client.Kube.CoreV1(), index: newIndex(cache, cfg.Log), began: time.Now(), synced: make(chan struct{}),
 		locals: map[k8s.Key][]Local{}, want: map[k8s.Key]Local{}, exists: map[k8s.Key]string{}, mirrors: map[staticPod]string{}, have: map[k8s.Key]object{}, said: map[k8s.Key]identity.ID{},
-		made: map[k8s.Key]creation{}, lost: map[k8s.Key]string{}, counted: map[k8s.Key]string{}, relabelled: map[k8s.Key]relabelling{}, published: map[k8s.Key]publication{}, dirty: map[k8s.Key]bool{}, trigger: make(chan struct{}, 1),
+		made: map[k8s.Key]creation{}, lost: map[k8s.Key]string{}, counted: map[k8s.Key]string{}, relabelled: map[k8s.Key]relabelling{}, published: map[k8s.Key]map[string]publication{}, dirty: map[k8s.Key]bool{}, trigger: make(chan struct{}, 1),
 	}, nil
 }
 
@@ -193,7 +195,6 @@ func (e *Endpoints) choose(key k8s.Key) {
 	if len(list) == 0 {
 		if _, ok := e.want[key]; ok {
 			delete(e.want, key)
-			delete(e.published, key)
 			delete(e.relabelled, key)
 			delete(e.made, key)
 			delete(e.lost, key)
@@ -211,9 +212,6 @@ func (e *Endpoints) choose(key k8s.Key) {
 		if l.UID == uid && (best.UID == "" || l.Number < best.Number) {
 			best = l
 		}
-	}
-	if old, ok := e.want[key]; ok && !best.sameEndpoint(old) {
-		delete(e.published, key)
 	}
 	e.want[key] = best
 	e.touch(key)
@@ -331,12 +329,16 @@ func (e *Endpoints) observe(o *v2.CiliumEndpoint) {
 		delete(e.have, key)
 	}
 	e.mu.Unlock()
-	if own && !e.cfg.Slices {
+	switch {
+	case e.cfg.Slices:
+	case own:
 		var id int64
 		if o.Status.Identity != nil {
 			id = o.Status.Identity.ID
 		}
-		e.observePublished(key, id, o.Status.Networking)
+		e.observePublished(key, "", id, o.Status.Networking)
+	default:
+		e.withdrawn(key, "")
 	}
 	if own || e.cfg.Slices || o.Status.Networking == nil || o.Status.Identity == nil {
 		e.index.remove(who)
@@ -361,11 +363,8 @@ func (e *Endpoints) gone(key k8s.Key) {
 			e.touch(key)
 		}
 	}
-	_, published := e.published[key]
 	e.mu.Unlock()
-	if published && !e.cfg.Slices {
-		e.observePublished(key, 0, nil)
-	}
+	e.withdrawn(key, "")
 	e.index.remove("endpoint/" + key.String())
 }
 
@@ -382,18 +381,21 @@ func (e *Endpoints) learn(who string, r remote) {
 // slices returns the handler of slices. An endpoint that moves from one to another is in both for a
 // while.
 func (e *Endpoints) slices(synced func()) k8s.Handler[*v2alpha1.CiliumEndpointSlice] {
-	members := map[string]map[string]bool{} // by slice
+	members := map[string]map[string]bool{} // of other nodes, by slice
+	ours := map[string]map[k8s.Key]bool{}   // pods of this node, by slice
 	who := func(slice string, key k8s.Key) string { return "slice/" + slice + "/" + key.String() }
 	return k8s.Handler[*v2alpha1.CiliumEndpointSlice]{
 		Upsert: func(s *v2alpha1.CiliumEndpointSlice) {
-			now := make(map[string]bool, len(s.Endpoints))
+			now, own := make(map[string]bool, len(s.Endpoints)), map[k8s.Key]bool{}
 			for _, ep := range s.Endpoints {
 				key := k8s.Key{Namespace: s.Namespace, Name: ep.Name}
 				if e.own(ep.Networking) {
+					own[key] = true
 					e.measureOwn(key, ep.IdentityID)
-					e.observePublished(key, ep.IdentityID, ep.Networking)
+					e.observePublished(key, s.Name, ep.IdentityID, ep.Networking)
+					continue
 				}
-				if ep.Networking == nil || e.own(ep.Networking) {
+				if ep.Networking == nil {
 					continue
 				}
 				w := who(s.Name, key)
@@ -409,8 +411,18 @@ func (e *Endpoints) slices(synced func()) k8s.Handler[*v2alpha1.CiliumEndpointSl
 				}
 			}
 			members[s.Name] = now
+			for key := range ours[s.Name] {
+				if !own[key] {
+					e.withdrawn(key, s.Name)
+				}
+			}
+			ours[s.Name] = own
 		},
 		Delete: func(key k8s.Key) {
+			for pod := range ours[key.Name] {
+				e.withdrawn(pod, key.Name)
+			}
+			delete(ours, key.Name)
 			for w := range members[key.Name] {
 				e.index.remove(w)
 			}

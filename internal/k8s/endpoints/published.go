@@ -10,7 +10,7 @@ import (
 )
 
 // publication is what all nodes observe of one of this node's pods, as it came back from the API
-// server.
+// server in one object.
 type publication struct {
 	identity identity.ID
 	ips      []netip.Addr
@@ -39,19 +39,26 @@ func (e *Endpoints) Known(key k8s.Key) (uid string, known Known, ok bool) {
 	if !ok {
 		return "", KnownNot, false
 	}
-	now, found := e.published[key]
-	if !found || now.identity == 0 {
-		return want.UID, KnownNot, true
+	for _, now := range e.published[key] {
+		known = max(known, now.covers(want))
+	}
+	return want.UID, known, true
+}
+
+// covers returns how far what is published is the state of an endpoint.
+func (p publication) covers(want Local) Known {
+	if p.identity == 0 {
+		return KnownNot
 	}
 	for _, ip := range []netip.Addr{want.IPv4, want.IPv6} {
-		if ip.IsValid() && !slices.Contains(now.ips, ip) {
-			return want.UID, KnownNot, true
+		if ip.IsValid() && !slices.Contains(p.ips, ip) {
+			return KnownNot
 		}
 	}
-	if now.identity != want.Identity {
-		return want.UID, KnownBefore, true
+	if p.identity != want.Identity {
+		return KnownBefore
 	}
-	return want.UID, KnownWhole, true
+	return KnownWhole
 }
 
 // Wanted returns the endpoint of a pod that the other nodes are to know; ok is false if there is
@@ -63,29 +70,41 @@ func (e *Endpoints) Wanted(key k8s.Key) (l Local, ok bool) {
 	return l, ok
 }
 
-// observePublished records what came back of a pod; n is nil if nothing is published of it any
-// more.
-func (e *Endpoints) observePublished(key k8s.Key, id int64, n *v2.EndpointNetworking) {
+// observePublished records what came back of a pod in an object. A pod that moves from one slice to
+// another is in both for a while.
+func (e *Endpoints) observePublished(key k8s.Key, in string, id int64, n *v2.EndpointNetworking) {
 	if e.cfg.OnPublished == nil {
 		return
 	}
-	e.mu.Lock()
-	if n == nil {
-		delete(e.published, key)
-	} else {
-		now := publication{identity: identity.ID(id)}
-		for _, pair := range n.Addressing {
-			if pair == nil {
-				continue
-			}
-			for _, text := range []string{pair.IPv4, pair.IPv6} {
-				if ip, err := netip.ParseAddr(text); err == nil {
-					now.ips = append(now.ips, ip.Unmap())
-				}
+	now := publication{identity: identity.ID(id)}
+	for _, pair := range n.Addressing {
+		if pair == nil {
+			continue
+		}
+		for _, text := range []string{pair.IPv4, pair.IPv6} {
+			if ip, err := netip.ParseAddr(text); err == nil {
+				now.ips = append(now.ips, ip.Unmap())
 			}
 		}
-		e.published[key] = now
 	}
+	e.mu.Lock()
+	if e.published[key] == nil {
+		e.published[key] = map[string]publication{}
+	}
+	e.published[key][in] = now
 	e.mu.Unlock()
 	e.cfg.OnPublished(key)
+}
+
+// withdrawn records that an object says nothing of a pod of this node, any more if it did.
+func (e *Endpoints) withdrawn(key k8s.Key, in string) {
+	e.mu.Lock()
+	_, was := e.published[key][in]
+	if delete(e.published[key], in); len(e.published[key]) == 0 {
+		delete(e.published, key)
+	}
+	e.mu.Unlock()
+	if was {
+		e.cfg.OnPublished(key)
+	}
 }

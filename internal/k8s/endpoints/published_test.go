@@ -85,17 +85,83 @@ func TestKnown(t *testing.T) {
 	defer stop()
 	e.Set(at(8, 501))
 	expect("the object is not what nodes follow", e, notified, endpoints.KnownNot)
-	slice := &v2alpha1.CiliumEndpointSlice{ObjectMeta: metav1.ObjectMeta{Name: "s1"}, Namespace: "team", Endpoints: []v2alpha1.CoreCiliumEndpoint{{
-		Name: "web", IdentityID: 501, Networking: &v2.EndpointNetworking{NodeIP: ownHost, Addressing: []*v2.AddressPair{{IPv4: "10.0.1.8"}}},
-	}}}
-	made := &v2alpha1.CiliumEndpointSlice{}
-	if err := r.alpha.Post().Resource(v2alpha1.ResourceEndpointSlices).Body(slice).Do(t.Context()).Into(made); err != nil {
-		t.Fatal(err)
+	publish := func(name string, id identity.ID, pair v2.AddressPair) *v2alpha1.CiliumEndpointSlice {
+		t.Helper()
+		slice := &v2alpha1.CiliumEndpointSlice{ObjectMeta: metav1.ObjectMeta{Name: name}, Namespace: "team", Endpoints: []v2alpha1.CoreCiliumEndpoint{{
+			Name: "web", IdentityID: int64(id), Networking: &v2.EndpointNetworking{NodeIP: ownHost, Addressing: []*v2.AddressPair{&pair}},
+		}}}
+		made := &v2alpha1.CiliumEndpointSlice{}
+		if err := r.alpha.Post().Resource(v2alpha1.ResourceEndpointSlices).Body(slice).Do(t.Context()).Into(made); err != nil {
+			t.Fatal(err)
+		}
+		return made
 	}
+	update := func(slice *v2alpha1.CiliumEndpointSlice) {
+		t.Helper()
+		if err := r.alpha.Put().Resource(v2alpha1.ResourceEndpointSlices).Name(slice.Name).Body(slice).Do(t.Context()).Into(slice); err != nil {
+			t.Fatal(err)
+		}
+	}
+	remove := func(name string) {
+		t.Helper()
+		if err := r.alpha.Delete().Resource(v2alpha1.ResourceEndpointSlices).Name(name).Do(t.Context()).Error(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	both := v2.AddressPair{IPv4: "10.0.1.8", IPv6: "fd00:1::8"}
+	s1 := publish("s1", 501, v2.AddressPair{IPv4: both.IPv4})
 	expect("one of two addresses", e, notified, endpoints.KnownNot)
-	made.Endpoints[0].Networking.Addressing[0].IPv6 = "fd00:1::8"
-	if err := r.alpha.Put().Resource(v2alpha1.ResourceEndpointSlices).Name("s1").Body(made).Do(t.Context()).Error(); err != nil {
-		t.Fatal(err)
-	}
+	s1.Endpoints[0].Networking.Addressing[0].IPv6 = both.IPv6
+	update(s1)
 	expect("in a slice", e, notified, endpoints.KnownWhole)
+
+	// The slice does not change, for it does not say of which sandbox the addresses are.
+	e.Remove(at(8, 501))
+	again := at(8, 501)
+	again.Number, again.Attachment = 9, "decade:eth0"
+	e.Set(again)
+	expect("another sandbox with its addresses", e, notified, endpoints.KnownWhole)
+
+	s2 := publish("s2", 500, both)
+	r.settled("s2", e)
+	expect("moving, and in the other slice as it was", e, notified, endpoints.KnownWhole)
+	s2.Endpoints[0].IdentityID = 501
+	update(s2)
+	s1.Endpoints = []v2alpha1.CoreCiliumEndpoint{}
+	update(s1)
+	r.settled("s1", e)
+	expect("moved", e, notified, endpoints.KnownWhole)
+	s2.Endpoints = []v2alpha1.CoreCiliumEndpoint{}
+	update(s2)
+	expect("taken out of its slice", e, notified, endpoints.KnownNot)
+	publish("s3", 501, both)
+	expect("in a slice again", e, notified, endpoints.KnownWhole)
+	remove("s3")
+	expect("its slice is gone", e, notified, endpoints.KnownNot)
+
+	// What is published of a pod that is gone, and withdrawn only then, is not of the next one of
+	// its name.
+	s4 := publish("s4", 501, both)
+	expect("in a slice once more", e, notified, endpoints.KnownWhole)
+	e.Remove(again)
+	s4.Endpoints = []v2alpha1.CoreCiliumEndpoint{}
+	update(s4)
+	r.settled("s4", e)
+	e.Set(at(8, 501))
+	expect("a pod that nobody knows", e, notified, endpoints.KnownNot)
+}
+
+// settled waits until the newest version of a slice was observed.
+func (r *harness) settled(slice string, e *endpoints.Endpoints) {
+	r.t.Helper()
+	now := &v2alpha1.CiliumEndpointSlice{}
+	if err := r.alpha.Get().Resource(v2alpha1.ResourceEndpointSlices).Name(slice).Do(r.t.Context()).Into(now); err != nil {
+		r.t.Fatal(err)
+	}
+	r.eventually(func() string {
+		if want := k8s.VersionOf(now); e.Reached() < want {
+			return fmt.Sprintf("slice %s: version %d was not observed", slice, want)
+		}
+		return ""
+	})
 }
