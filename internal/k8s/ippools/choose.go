@@ -69,7 +69,9 @@ func Choose(pod Pod, pools []Pool, standard string, families ipam.Families) (ipa
 			}
 		}
 		for _, p := range pools {
-			if p.selects(pod.Labels, pod.NamespaceLabels) && (family == "IPv4" && len(p.IPv4.Ranges) > 0 || family == "IPv6" && len(p.IPv6.Ranges) > 0) {
+			// One with a fault may have the family.
+			has := p.Fault != nil || family == "IPv4" && len(p.IPv4.Ranges) > 0 || family == "IPv6" && len(p.IPv6.Ranges) > 0
+			if has && p.selects(pod.Labels, pod.NamespaceLabels) {
 				return p.Name, nil
 			}
 		}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -151,6 +152,22 @@ func TestChoose(t *testing.T) {
 		if !errors.Is(err, c.err) || err == nil && (got.IPv4 != c.v4 || got.IPv6 != c.v6) {
 			t.Errorf("%s: %+v, %v; want %q, %q, %v", c.name, got, err, c.v4, c.v6, c.err)
 		}
+	}
+	// A pod that a pool selects of which it is not known what it has waits for that pool: with an
+	// address of another one, firewalls might let it do more.
+	broken, _, err := Read(object("green", func(o *v2alpha1.CiliumPodIPPool) {
+		selects(map[string]v2.LabelValue{"app": "green"}, nil)(o)
+		o.Spec.IPv4.MaskSize = 12
+	}))
+	if err == nil {
+		t.Fatal("a pool without blocks is read")
+	}
+	with := append(slices.Clone(pools), broken)
+	if got, err := Choose(Pod{Labels: m{"app": "green"}}, with, "default", ipam.Both); err != nil || got != (ipam.Choice{IPv4: "green", IPv6: "green"}) {
+		t.Errorf("a pod that an invalid pool selects is to have addresses of %+v, %v", got, err)
+	}
+	if got, err := Choose(Pod{Labels: m{"app": "x"}}, with, "default", ipam.Both); err != nil || got.IPv4 != "default" {
+		t.Errorf("a pod of no pool is given %+v, %v", got, err)
 	}
 	// Where pods have one family, nothing is chosen, and nothing required, for the other.
 	for _, c := range []struct {
