@@ -9,30 +9,51 @@ import (
 // backends are the endpoints of one port of a service and one family, by address and port.
 type backends map[netip.AddrPort]Endpoint
 
+// portName is by what the ports of a service and those of its slices find each other.
+type portName struct {
+	name  string
+	proto uint8
+}
+
+// target is a port of a slice with the endpoints that serve it.
+type target struct {
+	port      uint16
+	endpoints []Endpoint
+}
+
+// targets returns what serves the ports of a service.
+func targets(parts []Slice) map[portName][]target {
+	out := make(map[portName][]target)
+	for _, s := range parts {
+		for _, p := range s.Ports {
+			if p.Port != 0 {
+				n := portName{p.Name, p.Proto}
+				out[n] = append(out[n], target{p.Port, s.Endpoints})
+			}
+		}
+	}
+	return out
+}
+
 // collect gathers the endpoints of a port. One that is in two slices, because it moves from one to
 // the other, counts once, as whichever says more of it: the slices differ in age, and nothing shows
 // which is older.
-func collect(parts []Slice, p Port) (v4, v6 backends) {
+func collect(list []target) (v4, v6 backends) {
 	v4, v6 = make(backends), make(backends)
-	for _, s := range parts {
-		for _, sp := range s.Ports {
-			if sp.Name != p.Name || sp.Proto != p.Proto || sp.Port == 0 {
+	for _, t := range list {
+		for _, e := range t.endpoints {
+			if !usable(e.Addr) {
 				continue
 			}
-			for _, e := range s.Endpoints {
-				if !usable(e.Addr) {
-					continue
-				}
-				all := v4
-				if e.Addr.Is6() {
-					all = v6
-				}
-				key := netip.AddrPortFrom(e.Addr, sp.Port)
-				if known, ok := all[key]; ok {
-					e = merge(known, e)
-				}
-				all[key] = e
+			all := v4
+			if e.Addr.Is6() {
+				all = v6
 			}
+			key := netip.AddrPortFrom(e.Addr, t.port)
+			if known, ok := all[key]; ok {
+				e = merge(known, e)
+			}
+			all[key] = e
 		}
 	}
 	return v4, v6

@@ -30,6 +30,7 @@ type Engine struct {
 	// claims are the rows that each owner wants; most frontends are wanted by one.
 	claims map[datapath.ServiceFrontend][]claim
 	owned  map[owner][]datapath.ServiceFrontend
+	excess map[Name]bool // services beyond the bounds of one
 }
 
 // owner is a service or a pod with host ports.
@@ -65,6 +66,7 @@ func New(at Local) *Engine {
 		local:     at, at: at, vips: make(map[netip.Addr]int), services: make(map[Name]Service), slices: make(map[Name]Slice), parts: make(map[Name]map[Name]bool),
 		remote: make(map[Name]map[string]Shared),
 		ports:  make(map[Name][]HostPort), claims: make(map[datapath.ServiceFrontend][]claim), owned: make(map[owner][]datapath.ServiceFrontend),
+		excess: make(map[Name]bool),
 	}
 }
 
@@ -301,6 +303,9 @@ func (e *Engine) claim(o owner, touched map[datapath.ServiceFrontend]bool) {
 		}
 	}
 	delete(e.owned, o)
+	if !o.pod {
+		delete(e.excess, o.name)
+	}
 	var rows []Frontend
 	var created time.Time
 	if o.pod {
@@ -316,7 +321,10 @@ func (e *Engine) claim(o owner, touched map[datapath.ServiceFrontend]bool) {
 				parts = append(parts, r.slices()...)
 			}
 		}
-		rows = Rows(e.at, s, parts)
+		complete := false
+		if rows, complete = Rows(e.at, s, parts); !complete {
+			e.excess[o.name] = true
+		}
 	}
 	for _, r := range rows {
 		f := r.ServiceFrontend
@@ -333,14 +341,46 @@ func (e *Engine) claim(o owner, touched map[datapath.ServiceFrontend]bool) {
 	}
 }
 
+// Excess returns the services that are served in part, as they have more than [MaxFrontends] or
+// [MaxBackends], sorted.
+func (e *Engine) Excess() []Name {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.SortedFunc(maps.Keys(e.excess), Name.Compare)
+}
+
+// Bounds of one service, which are the sizes of the kernel's tables by default. An object of the
+// API server has room for far more, as each of its ports is served at each of its addresses, and
+// leads to each of its endpoints; all nodes would compute and keep that for one tenant.
+const (
+	MaxFrontends = 1 << 16
+	MaxBackends  = 1 << 18 // of all ports together
+)
+
 // Rows returns the frontends of a service whose endpoints are in the slices given, none twice.
-// Those that are kube-proxy's are among them.
-func Rows(at Local, s Service, parts []Slice) []Frontend {
+// Those that are kube-proxy's are among them. Of a service beyond its bounds they are not complete:
+// the first ports count, and a port whose backends are too many has none.
+func Rows(at Local, s Service, parts []Slice) (list []Frontend, complete bool) {
 	rows := make(map[datapath.ServiceFrontend]Frontend)
 	node4, node6 := s.families()
 	nodeAddrs, ownAddrs := at.served()
+	serve, left, complete := targets(parts), MaxBackends, true
+	sources := [2][]netip.Prefix{sourcesOf(s.Sources, true), sourcesOf(s.Sources, false)}
 	for _, p := range s.Ports {
-		v4, v6 := collect(parts, p)
+		if len(rows) >= MaxFrontends {
+			complete = false
+			break
+		}
+		to := serve[portName{p.Name, p.Proto}]
+		wants := 0
+		for _, t := range to {
+			wants += len(t.endpoints)
+		}
+		if wants > left {
+			to, wants, complete = nil, 0, false
+		}
+		left -= wants
+		v4, v6 := collect(to)
 		// Chosen once for all frontends.
 		var sets [2][2][]netip.AddrPort // by family and whether only this node's count
 		var exist, foreign [2]bool
@@ -362,7 +402,12 @@ func Rows(at Local, s Service, parts []Slice) []Frontend {
 				only = 1
 			}
 			f := datapath.ServiceFrontend{Addr: netip.AddrPortFrom(a, port), Proto: p.Proto, Scope: scope}
-			if old, taken := rows[f]; taken && old.Kind <= kind {
+			old, taken := rows[f]
+			if taken && old.Kind <= kind {
+				return
+			}
+			if !taken && len(rows) >= MaxFrontends {
+				complete = false
 				return
 			}
 			row := datapath.Service{
@@ -377,7 +422,7 @@ func Rows(at Local, s Service, parts []Slice) []Frontend {
 			row.DSR = scope == datapath.ServiceExternal && !local && !foreign[family] && at.forwarding(s).direct(p.Proto) &&
 				(kind != NodePort || slices.Contains(at.Announced, a))
 			if kind == LoadBalancer && s.LimitSources {
-				row.LimitSources, row.Sources = true, sourcesOf(s.Sources, a.Is4())
+				row.LimitSources, row.Sources = true, sources[family]
 			}
 			rows[f] = Frontend{Service: row, Owner: s.Name, Kind: kind, PortName: p.Name, Local: local}
 		}
@@ -415,7 +460,7 @@ func Rows(at Local, s Service, parts []Slice) []Frontend {
 			add(NodePort, netip.IPv6Unspecified(), p.NodePort, datapath.ServiceRemoteNode, false)
 		}
 	}
-	return slices.SortedFunc(maps.Values(rows), func(a, b Frontend) int { return a.Compare(b.ServiceFrontend) })
+	return slices.SortedFunc(maps.Values(rows), func(a, b Frontend) int { return a.Compare(b.ServiceFrontend) }), complete
 }
 
 // sourcesOf returns the ranges of a family as a row wants them.

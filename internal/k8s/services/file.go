@@ -236,4 +236,5 @@ func (s *Services) replace(before, now state) {
 	for n := range before.slices {
 		s.engine.DeleteSlice(n)
 	}
+	s.noteExcess()
 }

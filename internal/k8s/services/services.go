@@ -84,6 +84,7 @@ type Services struct {
 
 	reporting sync.Mutex // what is newest is reported last
 	refused   map[service.Name]error
+	excess    []service.Name // services beyond the bounds of one
 }
 
 // New returns a part that has observed nothing. It makes no request; the caller must call Run.
@@ -102,8 +103,8 @@ func New(cfg Config, client *k8s.Client) (*Services, error) {
 	return s, err
 }
 
-// report says which frontends the kernel does not have as they should be, and which host ports are
-// refused.
+// report says which frontends the kernel does not have as they should be, which services are
+// served in part, and which host ports are refused.
 func (s *Services) report() {
 	if s.cfg.Report == nil {
 		return
@@ -115,6 +116,10 @@ func (s *Services) report() {
 		first := slices.MinFunc(slices.Collect(maps.Keys(failing)), datapath.ServiceFrontend.Compare)
 		errs = append(errs, fmt.Errorf("%d frontends of services are not served as they should be, as %s (--bpf-lb-map-max, --bpf-lb-service-backend-map-max): %w",
 			len(failing), first, failing[first].Err))
+	}
+	if len(s.excess) > 0 {
+		errs = append(errs, fmt.Errorf("%d services are served in part, among them %s: a service can have %d frontends, each port at each address, and %d backends, "+
+			"each endpoint at each port; divide it", len(s.excess), s.excess[0], service.MaxFrontends, service.MaxBackends))
 	}
 	for _, pod := range slices.SortedFunc(maps.Keys(s.refused), service.Name.Compare) {
 		errs = append(errs, s.refused[pod])
@@ -137,6 +142,22 @@ func (s *Services) refuse(pod service.Name, err error) {
 		return
 	case err != nil:
 		s.cfg.Log.Warn("host ports are refused", "pod", pod, "error", err)
+	}
+	s.report()
+}
+
+// noteExcess reports when other services than before are beyond their bounds.
+func (s *Services) noteExcess() {
+	s.reporting.Lock()
+	now := s.engine.Excess()
+	changed := !slices.Equal(now, s.excess)
+	s.excess = now
+	s.reporting.Unlock()
+	if !changed {
+		return
+	}
+	if len(now) > 0 {
+		s.cfg.Log.Warn("services have more frontends or backends than one can, and are served in part", "services", len(now), "first", now[0])
 	}
 	s.report()
 }
@@ -196,6 +217,7 @@ func (s *Services) Run(ctx context.Context, synced func()) error {
 			}
 		}
 		s.engine.Synced()
+		s.noteExcess()
 		if err := s.reconciler.WaitPruned(ctx); err != nil {
 			return nil // ctx has ended: a prune that fails is tried again
 		}
@@ -279,10 +301,12 @@ func (s *Services) followServices(ctx context.Context, synced func()) error {
 		Upsert: func(o *corev1.Service) {
 			it := fromService(o)
 			s.engine.UpsertService(it)
+			s.noteExcess()
 			s.checks.set(it.Name, it.HealthPort)
 		},
 		Delete: func(k k8s.Key) {
 			s.engine.DeleteService(named(k))
+			s.noteExcess()
 			s.checks.set(named(k), 0)
 		},
 		Synced: synced,
@@ -301,8 +325,14 @@ func (s *Services) followSlices(ctx context.Context, synced func()) error {
 			return o
 		},
 	}, k8s.Handler[*discoveryv1.EndpointSlice]{
-		Upsert: func(o *discoveryv1.EndpointSlice) { s.engine.UpsertSlice(fromSlice(o)) },
-		Delete: func(k k8s.Key) { s.engine.DeleteSlice(named(k)) },
+		Upsert: func(o *discoveryv1.EndpointSlice) {
+			s.engine.UpsertSlice(fromSlice(o))
+			s.noteExcess()
+		},
+		Delete: func(k k8s.Key) {
+			s.engine.DeleteSlice(named(k))
+			s.noteExcess()
+		},
 		Synced: synced,
 	})
 }

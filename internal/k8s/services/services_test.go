@@ -421,3 +421,55 @@ func TestSocketsOfOtherClusters(t *testing.T) {
 	})
 	stop()
 }
+
+// TestServiceBeyondBounds: of a service that asks for more than one can have, a part is served, and
+// the status names it for as long as that lasts.
+func TestServiceBeyondBounds(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	var mu sync.Mutex
+	said := ""
+	c.report = func(err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		said = fmt.Sprint(err)
+	}
+	until := func(what string, ok func(string) bool) {
+		t.Helper()
+		testenv.Eventually(t, time.Minute, func() string {
+			mu.Lock()
+			defer mu.Unlock()
+			if !ok(said) {
+				return what + ": the status says " + said
+			}
+			return ""
+		})
+	}
+	flood := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "flood", Namespace: "default"}}
+	serves := &discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Name: "flood", Namespace: "default", Labels: map[string]string{discoveryv1.LabelServiceName: "flood"}},
+		AddressType: discoveryv1.AddressTypeIPv4,
+	}
+	for i := range 1000 {
+		serves.Endpoints = append(serves.Endpoints, discoveryv1.Endpoint{Addresses: []string{fmt.Sprintf("10.0.%d.%d", i/250, 1+i%250)}})
+	}
+	for i := range 300 {
+		p := corev1.ServicePort{Name: fmt.Sprintf("p%d", i), Port: int32(1000 + i), Protocol: corev1.ProtocolTCP}
+		flood.Spec.Ports = append(flood.Spec.Ports, p)
+		serves.Ports = append(serves.Ports, discoveryv1.EndpointPort{Name: &p.Name, Port: &p.Port, Protocol: &p.Protocol})
+	}
+	flood, err := c.client.Kube.CoreV1().Services("default").Create(t.Context(), flood, metav1.CreateOptions{})
+	c.must(err)
+	_, err = c.client.Kube.DiscoveryV1().EndpointSlices("default").Create(t.Context(), serves, metav1.CreateOptions{})
+	c.must(err)
+	synced, stop := c.run()
+	c.wait("the first list", synced)
+	until("too many backends", func(s string) bool {
+		return strings.Contains(s, "default/flood") && strings.Contains(s, "served in part")
+	})
+	flood.Spec.Ports = flood.Spec.Ports[:10]
+	_, err = c.client.Kube.CoreV1().Services("default").Update(t.Context(), flood, metav1.UpdateOptions{})
+	c.must(err)
+	until("few backends", func(s string) bool { return s == "<nil>" })
+	stop()
+}
