@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"slices"
@@ -12,9 +13,11 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/hawser-net/hawser/api/peer"
 	"github.com/hawser-net/hawser/api/rest"
+	"github.com/hawser-net/hawser/api/v2"
 )
 
 // What an agent knows of bad peers keeps it neither from starting nor from routing to good ones; it
@@ -89,6 +92,51 @@ func TestAgentStartsWithBadPeers(t *testing.T) {
 	n.command("ip", "route", "del", "10.0.3.0/24", "proto", "bird")
 	eventually("the obstacle is gone", func() bool { return strings.Contains(routes(), "10.0.3.0/24 via 192.0.2.3") })
 	eventually("the status says so", func() bool { return !strings.Contains(said(), "10.0.3.0/24") && strings.Contains(said(), "node afar") })
+}
+
+// TestHostileCiliumNodes: what a node writes into its own CiliumNode keeps others neither from
+// routes to the rest, nor from being ready, and makes no route where no pods are.
+func TestHostileCiliumNodes(t *testing.T) {
+	t.Parallel()
+	c := newKubeCluster(t)
+	ns, _ := twoNamespaces(t)
+	n := c.node(ns, "n1", "10.0.1.0/24", "fd00:1::/112")
+	n.flags = append(n.flags, "--ipam", "kubernetes")
+	n.start()
+	say := func(name, ip string, cidrs ...string) {
+		t.Helper()
+		o := &v2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v2.NodeSpec{Addresses: []v2.NodeAddress{{Type: "InternalIP", IP: ip}}, IPAM: v2.IPAMSpec{PodCIDRs: cidrs}}}
+		if _, err := c.ciliumNodes().Create(t.Context(), o, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var many []string
+	for i := range 5000 {
+		many = append(many, fmt.Sprintf("10.%d.%d.0/24", 100+i/256, i%256))
+	}
+	say("mapped", "192.0.2.66", "::ffff:10.9.0.0/112")
+	say("half", "192.0.2.67", "0.0.0.0/1", "128.0.0.0/1")
+	say("metadata", "192.0.2.68", "169.254.0.0/16")
+	say("many", "192.0.2.69", many...)
+	say("good", "192.0.2.70", "10.0.7.0/24", "fd00:7::/112")
+	routes := func() string {
+		return n.command("ip", "route", "show", "proto", "72") + n.command("ip", "-6", "route", "show", "proto", "72")
+	}
+	c.eventually("the routes to a node that says what is right", func() bool {
+		return strings.Contains(routes(), "10.0.7.0/24") && strings.Contains(routes(), "fd00:7::/112")
+	})
+	if p := n.part("routes"); p.State == rest.StateFailure {
+		t.Errorf("the node is not ready: %+v", p)
+	}
+	for _, never := range []string{"0.0.0.0/1", "128.0.0.0/1", "169.254.0.0/16", "10.100.0.0/24", "10.9.0.0"} {
+		if strings.Contains(routes(), never) {
+			t.Errorf("a route to %s", never)
+		}
+	}
+	for _, name := range []string{"node=mapped", "node=half", "node=metadata", "node=many"} {
+		c.eventually("the log names "+name, func() bool { return strings.Contains(n.logText(), name) })
+	}
+	n.stop()
 }
 
 // command runs a command on the node and returns what it says, also if it fails.

@@ -357,7 +357,7 @@ func TestHostile(t *testing.T) {
 	w.put("b", map[string]any{
 		"cilium/state/identities/v1/id/131079":   "k8s:app=z;k8s:io.cilium.k8s.policy.cluster=a;",
 		"cilium/state/identities/v1/id/131080":   "reserved:host=;k8s:io.cilium.k8s.policy.cluster=b;",
-		"cilium/state/nodes/v1/b/n2":             testNode(func(n *node.Node) { n.Name = "n2"; n.IPv4PodCIDRs[0] = pfx("0.0.0.0/1") }),
+		"cilium/state/nodes/v1/b/n2":             testNode(func(n *node.Node) { n.Name = "n2"; n.IPv4PodCIDRs[0] = pfx("32.0.0.0/4") }),
 		"cilium/state/nodes/v1/b/n3":             testNode(func(n *node.Node) { n.Name = "n3"; n.Addresses[0].IP = addr("192.0.2.1") }),
 		"cilium/state/nodes/v1/b/n4":             testNode(func(n *node.Node) { n.Name = "n4"; n.Cluster = "a" }),
 		"cilium/state/ip/v1/default/10.1.0.9":    ipcache.Pair{Prefix: pfx("10.1.0.9/32"), Host: addr("192.0.2.2"), Identity: 131077},

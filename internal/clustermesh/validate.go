@@ -114,12 +114,8 @@ func (p peer) node(n node.Node, mine *prefixes) (node.Node, error) {
 // sourceName is how nodes observed here are marked.
 const sourceName = "clustermesh"
 
-// special are networks whose addresses are no machine's: those of each node itself, of one link, of
-// groups. The link-local ones have the metadata service of clouds, which gives out credentials.
-var special = newPrefixes([]netip.Prefix{
-	netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("169.254.0.0/16"), netip.MustParsePrefix("224.0.0.0/4"),
-	netip.MustParsePrefix("::/127"), netip.MustParsePrefix("fe80::/10"), netip.MustParsePrefix("ff00::/8"),
-})
+// special are networks whose addresses are no machine's.
+var special = newPrefixes(node.Special())
 
 func rangeFault(c netip.Prefix, mine *prefixes) error {
 	least := minBits4

@@ -214,6 +214,16 @@ func fromNets(first *net.IPNet, others []*net.IPNet, bits int) ([]netip.Prefix, 
 	return ps, nil
 }
 
+// special are networks whose addresses are no pod's: those of each node itself, of one link, of
+// groups. The link-local ones have the metadata service of clouds, which gives out credentials.
+var special = []netip.Prefix{
+	netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("169.254.0.0/16"), netip.MustParsePrefix("224.0.0.0/4"),
+	netip.MustParsePrefix("::/127"), netip.MustParsePrefix("fe80::/10"), netip.MustParsePrefix("ff00::/8"),
+}
+
+// Special returns the networks of which no address is a pod's.
+func Special() []netip.Prefix { return slices.Clone(special) }
+
 // Validate reports all that is wrong with a node. maxClusterID is the largest cluster number that
 // is in use here, 255 or 511.
 func (n Node) Validate(maxClusterID uint32) error {
@@ -224,11 +234,15 @@ func (n Node) Validate(maxClusterID uint32) error {
 	if n.ClusterID > maxClusterID {
 		errs = append(errs, fmt.Errorf("cluster id %d is larger than %d", n.ClusterID, maxClusterID))
 	}
+	if len(n.IPv4PodCIDRs) > maxCIDRs || len(n.IPv6PodCIDRs) > maxCIDRs || len(n.Addresses) > maxAddresses {
+		errs = append(errs, fmt.Errorf("more than %d pod CIDRs of a family or %d addresses", maxCIDRs, maxAddresses))
+	}
 	for _, p := range n.PodCIDRs() {
-		switch a := p.Addr(); {
+		switch {
 		case !p.IsValid():
 			errs = append(errs, errors.New("invalid pod CIDR"))
-		case p.Bits() == 0 || a.IsLoopback() || a.IsMulticast() || a.IsLinkLocalUnicast():
+		// Mapped IPv4 is the same network as IPv4 to some who read it, and another one to others.
+		case p.Bits() == 0 || p.Addr().Is4In6() || slices.ContainsFunc(special, p.Overlaps):
 			errs = append(errs, fmt.Errorf("pod CIDR %v is no network for pods", p))
 		}
 	}

@@ -287,3 +287,44 @@ func TestHealthIPs(t *testing.T) {
 		}
 	}
 }
+
+// TestPodNetworks: what no pod can have an address of is no node's pod network, whatever an object
+// or a key says, nor is a wider network that it is in.
+func TestPodNetworks(t *testing.T) {
+	t.Parallel()
+	valid := func(cidr string) error {
+		n, p := full(), netip.MustParsePrefix(cidr)
+		n.IPv4PodCIDRs, n.IPv6PodCIDRs = nil, []netip.Prefix{p}
+		if p.Addr().Is4() {
+			n.IPv4PodCIDRs, n.IPv6PodCIDRs = n.IPv6PodCIDRs, nil
+		}
+		return n.Validate(255)
+	}
+	for _, cidr := range []string{"10.0.1.0/24", "10.0.0.7/32", "198.51.100.0/24", "fd00:1::/64", "2001:db8::/48"} {
+		if err := valid(cidr); err != nil {
+			t.Errorf("%s: %v", cidr, err)
+		}
+	}
+	for _, cidr := range []string{
+		"0.0.0.0/0", "0.0.0.0/1", "128.0.0.0/1", "127.0.0.0/8", "127.0.0.1/32", "169.254.169.254/32", "169.252.0.0/14", "224.0.0.0/24",
+		"::/0", "::/8", "::1/128", "fe80::/64", "ff02::/16", "8000::/1", "::ffff:10.0.1.0/120", "::ffff:0.0.0.0/96",
+	} {
+		if err := valid(cidr); err == nil {
+			t.Errorf("%s is a pod network", cidr)
+		}
+	}
+	n := full()
+	for range maxCIDRs + 1 {
+		n.IPv4PodCIDRs = append(n.IPv4PodCIDRs, pfxs("10.0.1.0/24")...)
+	}
+	if err := n.Validate(255); err == nil {
+		t.Errorf("a node has %d pod networks", len(n.IPv4PodCIDRs))
+	}
+	n = full()
+	for range maxAddresses + 1 {
+		n.Addresses = append(n.Addresses, n.Addresses[0])
+	}
+	if err := n.Validate(255); err == nil {
+		t.Errorf("a node has %d addresses", len(n.Addresses))
+	}
+}

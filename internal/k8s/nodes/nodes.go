@@ -345,7 +345,7 @@ func Read(o *v2.CiliumNode, cluster string, clusterID uint32) (node.Node, error)
 	cidrs := func(what string, list []string) {
 		for _, text := range list {
 			p, err := netip.ParsePrefix(text)
-			if err != nil {
+			if err != nil || p.Addr().Is4In6() {
 				errs = append(errs, fmt.Errorf("%s: %q is no CIDR", what, text))
 				continue
 			}

@@ -204,8 +204,10 @@ func TestReadPools(t *testing.T) {
 	if got, want := fmt.Sprint(n.PodCIDRs()), "[10.0.2.0/24 10.0.3.0/24 10.9.0.0/28 fd00:2::/112]"; err != nil || got != want {
 		t.Errorf("%s, %v; want %s", got, err, want)
 	}
-	o.Spec.IPAM.Pools.Allocated[1].CIDRs = []string{"10.9.0.0"}
-	if _, err := nodes.Read(o, "default", 0); err == nil || !strings.Contains(err.Error(), `spec.ipam.pools.allocated: "10.9.0.0" is no CIDR`) {
-		t.Errorf("%v", err)
+	for _, text := range []string{"10.9.0.0", "::ffff:10.9.0.0/112"} {
+		o.Spec.IPAM.Pools.Allocated[1].CIDRs = []string{text}
+		if _, err := nodes.Read(o, "default", 0); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("spec.ipam.pools.allocated: %q is no CIDR", text)) {
+			t.Errorf("%s: %v", text, err)
+		}
 	}
 }
