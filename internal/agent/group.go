@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 
 	"golang.org/x/sync/errgroup"
@@ -50,28 +52,47 @@ func (g *group) abort() error {
 
 // syncGate opens when everything that was expected has arrived.
 type syncGate struct {
-	wg   sync.WaitGroup
 	done chan struct{}
-	once sync.Once
+
+	mu      sync.Mutex
+	left    map[string]bool // what has not arrived
+	awaited bool            // nothing else will be expected
 }
 
-func newSyncGate() *syncGate { return &syncGate{done: make(chan struct{})} }
+func newSyncGate() *syncGate { return &syncGate{done: make(chan struct{}), left: map[string]bool{}} }
 
 // expect returns a function to call when one thing has been observed; more calls have no effect.
-func (s *syncGate) expect() func() {
-	s.wg.Add(1)
-	return sync.OnceFunc(s.wg.Done)
+// what names it for people, and nothing else at the same gate.
+func (s *syncGate) expect(what string) func() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.left[what] = true
+	return sync.OnceFunc(func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.left, what)
+		if s.awaited && len(s.left) == 0 {
+			close(s.done)
+		}
+	})
+}
+
+// missing returns what has not arrived, sorted.
+func (s *syncGate) missing() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Sorted(maps.Keys(s.left))
 }
 
 // wait returns when all that was expected has come, or ctx ends. What is waited for must all have
 // been expected before.
 func (s *syncGate) wait(ctx context.Context) error {
-	s.once.Do(func() {
-		go func() {
-			s.wg.Wait()
-			close(s.done)
-		}()
-	})
+	s.mu.Lock()
+	if !s.awaited && len(s.left) == 0 {
+		close(s.done)
+	}
+	s.awaited = true
+	s.mu.Unlock()
 	select {
 	case <-s.done:
 		return nil

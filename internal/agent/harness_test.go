@@ -305,7 +305,7 @@ func (n *machineNode) serving(all bool) {
 	deadline := time.Now().Add(60 * time.Second)
 	for {
 		st, err := n.client.Health(context.Background(), false)
-		synced := slices.ContainsFunc(st.Parts, func(p rest.PartStatus) bool { return p.Name == "sync" })
+		synced := slices.ContainsFunc(st.Parts, func(p rest.PartStatus) bool { return p.Name == partSync && p.State == rest.StateOk })
 		// The release of an address that nobody has is refused as unknown once the startup gate is
 		// open.
 		open := false

@@ -66,9 +66,9 @@ func newKube(c kubeConfig) (*kube, error) {
 		kubeConfig: c, creation: newSyncGate(), open: newLatch(), identitiesKnown: newLatch(), ranges: newLatch(),
 		state: rest.K8SStatus{State: rest.StateWarning, Msg: c.cluster.client.Host() + " has not answered yet"},
 	}
-	k.noteIdentities = k.creation.expect()
+	k.noteIdentities = k.creation.expect("identities")
 	var err error
-	k.labels, err = newIdentityLabels(k.kubeConfig, k.putRules(c.everything.expect(), k.creation.expect()), k.open)
+	k.labels, err = newIdentityLabels(k.kubeConfig, k.putRules(c.everything.expect("policies of the cluster"), k.creation.expect("policies")), k.open)
 	return k, err
 }
 
@@ -98,7 +98,7 @@ func (k *kube) start(run *group, agent addressing.Agent) {
 	}
 	k.startRanges(run)
 	k.startEndpoints(run)
-	serversSynced := k.everything.expect()
+	serversSynced := k.everything.expect("addresses of API servers")
 	run.start("api-servers", func(ctx context.Context) error {
 		// The labels of this node's own identity are among those that come first.
 		if k.identitiesKnown.wait(ctx) != nil {
@@ -125,7 +125,7 @@ func (k *kube) startRanges(run *group) {
 		k.ranges.open()
 		return
 	}
-	compared := k.creation.expect()
+	compared := k.creation.expect("pod CIDRs of the Node")
 	run.start("node-pod-cidrs", func(ctx context.Context) error {
 		logged := ""
 		return k.cluster.addressing.FollowNode(ctx, k.cluster.client, k.tables.podCIDRs, func(err error) {
@@ -160,7 +160,7 @@ func (k *kube) awaitRanges(ctx context.Context) error {
 // startEndpoints begins to follow the pods of this node and of others.
 func (k *kube) startEndpoints(run *group) {
 	o := k.objects
-	addressesSynced, podsSynced, placed := k.everything.expect(), k.everything.expect(), k.creation.expect()
+	addressesSynced, podsSynced, placed := k.everything.expect("pods of other nodes"), k.everything.expect("pods of this node"), k.creation.expect("pods of other nodes")
 	run.start("cilium-endpoints", k.cluster.afterKinds(o.endpoints.Run))
 	run.start("cilium-endpoints-synced", func(ctx context.Context) error {
 		if o.endpoints.WaitSynced(ctx) != nil {
@@ -205,7 +205,7 @@ func (k *kube) putRules(inForce, admit func()) func([]policy.Change) {
 
 // startRules begins to follow the rules of the cluster.
 func (k *kube) startRules(run *group) {
-	k.labels.start(run, k.creation.expect())
+	k.labels.start(run, k.creation.expect("labels of identities"))
 	follow := k.cluster.afterKinds(func(ctx context.Context) error {
 		return k.objects.policies.Run(ctx, func(changes []policy.Change) { k.labels.apply(ctx, changes) })
 	})

@@ -211,7 +211,7 @@ func (l *balancerLab) emptyAtTheStart(reach func()) {
 		if err != nil {
 			return err.Error()
 		}
-		if slices.ContainsFunc(st.Parts, func(p rest.PartStatus) bool { return p.Name == "sync" }) {
+		if slices.ContainsFunc(st.Parts, func(p rest.PartStatus) bool { return p.Name == partSync && p.State == rest.StateOk }) {
 			l.t.Fatal("the agent says that it has observed everything, and there was nothing in the file")
 		}
 		if i := slices.IndexFunc(st.Parts, func(p rest.PartStatus) bool { return p.Name == "services-file" }); i < 0 || st.Parts[i].State != rest.StateFailure ||

@@ -72,7 +72,7 @@ func (m *mesh) start(run *group, gate *syncGate) {
 		return
 	}
 	m.setMine()
-	synced := gate.expect()
+	synced := gate.expect("other clusters")
 	run.start("clustermesh", m.Run)
 	run.start("clustermesh-synced", func(ctx context.Context) error {
 		wait, cancel := context.WithTimeout(ctx, m.cfg.ClusterMesh.SyncTimeout)

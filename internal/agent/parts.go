@@ -253,9 +253,9 @@ func (p *parts) newREST(version string, flags map[string]string, addrs *addressi
 		Pool: t.pool, Allocator: addrs, Maps: p.kernel.maps, Programs: p.kernel.programs, Addresses: t.cache, Nodes: t.nodes, Store: t.store, Mesh: p.mesh,
 		Files: p.files, CNI: p.cni, Events: p.monitor, Hubble: p.hubble, Components: t.components, Health: p.health, Metrics: t.metrics.registry,
 		Routers: p.network.Routers, Devices: p.network.Devices, Outside: cfg.outside,
-		PodSettings:   func(st *rest.DaemonConfigurationStatus) { cfg.podSettings(st, p.network.Devices()) },
-		PoolsFor:      p.poolsFor,
-		AwaitPrograms: p.awaitPrograms, AwaitRules: p.awaitRules, DropDeletion: p.dropDeletion, Stopping: p.stopping,
+		PodSettings: func(st *rest.DaemonConfigurationStatus) { cfg.podSettings(st, p.network.Devices()) },
+		PoolsFor:    p.poolsFor,
+		Sync:        p.syncPart, AwaitPrograms: p.awaitPrograms, AwaitRules: p.awaitRules, DropDeletion: p.dropDeletion, Stopping: p.stopping,
 	}
 	if p.kube != nil {
 		c.Kubernetes = p.kube

@@ -87,7 +87,7 @@ func (p *parts) connectInterfaces() {
 
 // followFiles begins to follow the policy files. It returns what opens when they have been read.
 func (p *parts) followFiles(run *group) *latch {
-	read, synced := newLatch(), p.everything.expect()
+	read, synced := newLatch(), p.everything.expect("policy files")
 	run.start("policy-files", func(ctx context.Context) error {
 		return p.files.Run(ctx, func(changes []policy.Change) {
 			err := p.rules.Apply(changes)
@@ -107,8 +107,8 @@ func (p *parts) followFiles(run *group) *latch {
 // bringUp.
 func (p *parts) follow(run *group, release func(context.Context)) error {
 	t := p.tables
-	identitiesSynced := p.identitiesSynced(p.everything.expect())
-	nodesSynced, addressesSynced := p.everything.expect(), p.everything.expect()
+	identitiesSynced := p.identitiesSynced(p.everything.expect("identities"))
+	nodesSynced, addressesSynced := p.everything.expect("nodes"), p.everything.expect("addresses in the store")
 	if p.kube == nil {
 		t.policy.RulesObserved() // from the files
 	}
@@ -119,7 +119,7 @@ func (p *parts) follow(run *group, release func(context.Context)) error {
 		p.kube.start(run, p.announcer)
 	}
 	if p.services != nil {
-		servicesSynced := p.everything.expect()
+		servicesSynced := p.everything.expect("services")
 		run.start("services", func(ctx context.Context) error { return p.services.Run(ctx, servicesSynced) })
 	}
 	run.start("identities", func(ctx context.Context) error {
@@ -241,9 +241,11 @@ func (p *parts) whenSynced(ctx context.Context) error {
 		return nil // the agent ends
 	}
 	t.namedPorts.Sync()
-	if err := t.policy.Synced(); err != nil {
+	err := t.policy.Synced()
+	if err != nil {
 		p.log.Error("policy is not fully in force", "error", err)
 	}
+	p.reportPolicy(err)
 	p.network.ReplacePrograms()
 	p.inForce.open()
 	t.shared.Prune()
@@ -255,7 +257,7 @@ func (p *parts) whenSynced(ctx context.Context) error {
 	} else {
 		p.dropRestored()
 	}
-	t.components.Set("sync", rest.StateOk, "everything was observed")
+	t.components.Set(partSync, rest.StateOk, "everything was observed")
 	// The first listings, and the look through the kernel's maps, take much more memory than what
 	// is kept of them.
 	debug.FreeOSMemory()
@@ -264,6 +266,11 @@ func (p *parts) whenSynced(ctx context.Context) error {
 		p.dropRestored()
 	}
 	return nil
+}
+
+// reportPolicy shows whether the rule sets of endpoints are in the kernel.
+func (p *parts) reportPolicy(err error) {
+	p.tables.components.Report("policy", err, "all endpoints have their rule sets")
 }
 
 // dropRestored forgets the prefixes of earlier rules, once the kernel has.
@@ -291,9 +298,9 @@ func (p *parts) housekeeping(ctx context.Context) error {
 				return nil
 			}
 			shares, failed := p.kernel.maps.FlowShares()
-			p.tables.components.Report("conntrack", errors.Join(err, failed), fmt.Sprintf("%d flows, %d expired ones removed%s", alive, removed, beyondShares(shares)))
+			p.tables.components.Warn("conntrack", errors.Join(err, failed), fmt.Sprintf("%d flows, %d expired ones removed%s", alive, removed, beyondShares(shares)))
 		case <-sweep.C:
-			p.tables.components.Report("orphans", p.lifecycle.Sweep(), "no interface without an endpoint stays")
+			p.tables.components.Warn("orphans", p.lifecycle.Sweep(), "no interface without an endpoint stays")
 		case <-retry.C:
 			if p.inForce.isOpen() {
 				p.network.ReplacePrograms()
@@ -302,7 +309,7 @@ func (p *parts) housekeeping(ctx context.Context) error {
 			if err != nil {
 				p.log.Error("policy is not fully in force", "error", err)
 			}
-			p.tables.components.Report("policy", err, "all endpoints have their rule sets")
+			p.reportPolicy(err)
 			p.tables.reportEdited()
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/hawser-net/hawser/api/rest"
@@ -96,28 +97,54 @@ func (p *parts) serveHealthAPI(ctx context.Context) error {
 //     of every part, so a part that holds its lock for ever keeps it from answering. What fails in
 //     the kernel, or is away, a new process would find as it is, and pods could not start
 //     meanwhile.
-//   - GET /readyz: 503 while a part has failed, as when pods cannot be attached or policy is not in
-//     force. What the agent has yet to observe is no failure: pods wait for that by themselves.
+//   - GET /readyz: 503 until everything was observed once, and the kernel enforces it, so that a
+//     rollout does not go on to the next node before; then while a part has failed, as when pods
+//     cannot be attached or policy is not in force. A store or an API server that goes away later
+//     changes nothing.
+//
+// That something was not observed yet is no failure in the status: by that the plugin's STATUS has
+// the kubelet call the whole node NotReady, and Kubernetes give up pods that work.
 func (p *parts) healthHandler() http.Handler {
 	mux := http.NewServeMux()
-	answer := func(code func(rest.State) int) http.HandlerFunc {
+	answer := func(ready func(rest.State) bool) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) {
 			st := p.rest.Status()
 			w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-			w.WriteHeader(code(st.Cilium.State))
+			if !ready(st.Cilium.State) {
+				w.WriteHeader(http.StatusServiceUnavailable)
+			}
 			fmt.Fprintln(w, st.Cilium.State, st.Cilium.Msg)
+			if missing := p.unobserved(); missing != "" {
+				fmt.Fprintln(w, partSync+":", missing)
+			}
 		}
 	}
-	live := answer(func(rest.State) int { return http.StatusOK })
+	live := answer(func(rest.State) bool { return true })
 	mux.HandleFunc("GET /healthz", live)
 	mux.HandleFunc("GET /livez", live)
-	mux.HandleFunc("GET /readyz", answer(func(s rest.State) int {
-		if s == rest.StateFailure {
-			return http.StatusServiceUnavailable
-		}
-		return http.StatusOK
-	}))
+	mux.HandleFunc("GET /readyz", answer(func(s rest.State) bool { return s != rest.StateFailure && p.inForce.isOpen() }))
 	return mux
+}
+
+// partSync is the component that says whether everything was observed that policy depends on.
+const partSync = "sync"
+
+// unobserved says what of that is missing; nothing when policy is in force.
+func (p *parts) unobserved() string {
+	list := p.everything.missing()
+	switch {
+	case p.inForce.isOpen():
+		return ""
+	case len(list) == 0:
+		return "everything was observed, and is being put into the kernel"
+	}
+	return "not observed yet: " + strings.Join(list, ", ") + "; what was in force before stays"
+}
+
+// syncPart is the component while something is missing.
+func (p *parts) syncPart() (rest.PartStatus, bool) {
+	missing := p.unobserved()
+	return rest.PartStatus{Name: partSync, State: rest.StateWarning, Msg: missing}, missing != ""
 }
 
 // replayDeletions does what plugins asked for while no agent answered, then lets endpoint requests

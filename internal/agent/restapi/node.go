@@ -152,11 +152,10 @@ func (a *API) Status() rest.StatusResponse {
 	st.CNIFile = a.cniStatus()
 	st.Parts = a.Components.List()
 	st.ClusterMesh = a.Mesh.Status()
-	if p, ok := a.Mesh.Component(); ok {
-		st.Parts = append(st.Parts, p)
-	}
-	if p, ok := a.auditPart(); ok {
-		st.Parts = append(st.Parts, p)
+	for _, part := range []func() (rest.PartStatus, bool){a.Sync, a.Mesh.Component, a.auditPart} {
+		if p, ok := part(); ok {
+			st.Parts = append(st.Parts, p)
+		}
 	}
 	ready := 0
 	rows := a.Registry.List()

@@ -113,6 +113,8 @@ type Config struct {
 	PodSettings func(*rest.DaemonConfigurationStatus)
 	// PoolsFor says from which pools an owner gets addresses.
 	PoolsFor func(ctx context.Context, owner, pool string) (ipam.Choice, addressing.Plain, error)
+	// Sync is the line of the status for what was not observed yet; false if everything was.
+	Sync func() (rest.PartStatus, bool)
 	// AwaitPrograms and AwaitRules return when a new endpoint can be evaluated, or ctx ends.
 	AwaitPrograms, AwaitRules func(context.Context) error
 	// DropDeletion has deletions that were queued for an attachment not be done any more.
