@@ -523,8 +523,8 @@ func TestMasqueradePortReuse(t *testing.T) {
 	})
 }
 
-// TestMasqueradeRangeChanged: a client whose flow has a port outside of a new range gets another, and
-// answers, with its next packet.
+// TestMasqueradeRangeChanged: a client whose flow has a port outside of a new range gets another,
+// and answers, with its next packet.
 func TestMasqueradeRangeChanged(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		var cfg datapath.Config
