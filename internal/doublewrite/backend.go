@@ -146,8 +146,8 @@ type known struct {
 
 func (k known) Known(string) allocator.ID { return k.id }
 
-// current knows no ID of which the objects have said that it is the labels' no more: what a watch has
-// shown may be older.
+// current knows no ID of which the objects have said that it is the labels' no more: what a watch
+// has shown may be older.
 type current struct {
 	allocator.IDSource
 	gone map[allocator.ID]bool
@@ -329,9 +329,9 @@ func (b *Backend) make(ctx context.Context, key allocator.AllocatorKey, ids *cur
 	case err != nil:
 		return a, false, errors.Join(err, undo())
 	case k.ID == o.ID && b.reads == b.objects:
-		// The store's transaction fails if this process stood still for so long that others have the
-		// key. But the object was nobody's until now: it may have been collected meanwhile, and the ID
-		// be other labels'.
+		// The store's transaction fails if this process stood still for so long that others have
+		// the key. But the object was nobody's until now: it may have been collected meanwhile, and
+		// the ID be other labels'.
 		there, ok, err := b.objects.Occupant(ctx, o.ID)
 		if err != nil || ok && !there.Quarantined && there.Key == key.GetKey() {
 			return o, false, err

@@ -596,9 +596,10 @@ func (f *frozenObjects) AcquireBeside(ctx context.Context, key allocator.Allocat
 	})
 }
 
-// TestFrozenWriter: a node that writes both places stands still between two of its steps for so long
-// that others collect what it has made, or have the ID that it was about to make. What it does then
-// gives no labels an ID that other labels have, or had a moment ago, in the place that is read.
+// TestFrozenWriter: a node that writes both places stands still between two of its steps for so
+// long that others collect what it has made, or have the ID that it was about to make. What it does
+// then gives no labels an ID that other labels have, or had a moment ago, in the place that is
+// read.
 func TestFrozenWriter(t *testing.T) {
 	testenv.CheckLeaks(t)
 	shared := newPlaces(t)

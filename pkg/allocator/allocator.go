@@ -323,7 +323,8 @@ func (a *Allocator) Assume(key AllocatorKey, id ID) error {
 	case lk == nil:
 		lk = &localKey{key: key, text: text, turn: make(chan struct{}, 1)}
 		a.local[text] = lk
-	case lk.users > 0, lk.unwanted, lk.refs > 0 && lk.id != id:
+	case lk.inUse() && lk.id == id: // as for Allocate, whoever is busy with it
+	case lk.users > 0, lk.unwanted, lk.refs > 0:
 		return fmt.Errorf("assume %d for %q: the key is in use already, with ID %d or one that is being looked for", id, text, lk.id)
 	}
 	if lk.refs == 0 {

@@ -177,8 +177,8 @@ func (b *KVStoreBackend) execute(ctx context.Context, p *plan, ids IDSource) (st
 	return step{}, kvstore.TxnResult{}, fmt.Errorf("key %q: %w", p.key, ErrContended)
 }
 
-// Withdraw implements [Backend]. Other nodes may have observed the ID, and be cut off now, so that it
-// is in quarantine like one that was collected.
+// Withdraw implements [Backend]. Other nodes may have observed the ID, and be cut off now, so that
+// it is in quarantine like one that was collected.
 func (b *KVStoreBackend) Withdraw(ctx context.Context, key AllocatorKey, a Acquired) error {
 	text := key.GetKey()
 	if a.IsNew {

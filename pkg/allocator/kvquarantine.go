@@ -13,10 +13,11 @@ import (
 )
 
 // An ID that was collected or withdrawn is in quarantine: whoever deletes the master key leaves a
-// record of it in the store, rest/<ID>, in the same transaction. The value is the time of that, in RFC 3339, and
-// behind a space the key that the ID had. An ID with a record is given to no other key, unless no
-// other ID is free; its own key takes it back. Writers of other programs do not know these records,
-// which stand beside the directories that they read; they use what they remember themselves.
+// record of it in the store, rest/<ID>, in the same transaction. The value is the time of that, in
+// RFC 3339, and behind a space the key that the ID had. An ID with a record is given to no other
+// key, unless no other ID is free; its own key takes it back. Writers of other programs do not know
+// these records, which stand beside the directories that they read; they use what they remember
+// themselves.
 //
 // A record is deleted when its time has passed and every node has released the ID: heard/<node>
 // is the revision up to which the node has observed deletions of IDs and uses none of them any

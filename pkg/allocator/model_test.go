@@ -350,7 +350,11 @@ func (s scenario) play(w *world, schedule []int, seen map[string]bool) (options 
 		if running == 0 {
 			end := fmt.Sprint(w.given)
 			for _, kv := range w.pairs("/") { // without leases, which are numbered as connections are made
-				end += fmt.Sprintf(" %s=%s@%d", kv.Key, kv.Value, kv.ModRevision)
+				value := string(kv.Value)
+				if strings.HasPrefix(kv.Key, base+"/rest/") { // and without times
+					value, _ = allocator.DecodeQuarantine(kv.Value)
+				}
+				end += fmt.Sprintf(" %s=%s@%d", kv.Key, value, kv.ModRevision)
 			}
 			w.ends[end] = true
 			return options, fault

@@ -84,9 +84,9 @@ func TestQuarantineIsInTheStore(t *testing.T) {
 	}
 }
 
-// TestWithdrawnIDIsInQuarantine: a node observes an ID and is cut off, and the ID is withdrawn. Nodes
-// that have never observed it give it to no other key, which the one that is cut off would take for
-// the first; its own key takes it back.
+// TestWithdrawnIDIsInQuarantine: a node observes an ID and is cut off, and the ID is withdrawn.
+// Nodes that have never observed it give it to no other key, which the one that is cut off would
+// take for the first; its own key takes it back.
 func TestWithdrawnIDIsInQuarantine(t *testing.T) {
 	t.Parallel()
 	server := kvstoretest.StartEtcd(t)
@@ -153,8 +153,8 @@ func (r *relisting) Acquire(ctx context.Context, key allocator.AllocatorKey, ids
 	return got, err
 }
 
-// TestWithdrawnIDIsTakenBack: a node withdraws the ID that it has made for a key again and again, as
-// its watch begins anew each time. That puts no number of IDs into quarantine.
+// TestWithdrawnIDIsTakenBack: a node withdraws the ID that it has made for a key again and again,
+// as its watch begins anew each time. That puts no number of IDs into quarantine.
 func TestWithdrawnIDIsTakenBack(t *testing.T) {
 	t.Parallel()
 	mem := kvstore.NewMemory()

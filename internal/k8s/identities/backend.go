@@ -130,7 +130,9 @@ func (b *Backend) AcquireBeside(ctx context.Context, key allocator.AllocatorKey,
 	if err != nil {
 		return allocator.Acquired{}, err
 	}
-	return allocator.Acquired{ID: got.ID, IsNew: got.Made, Revision: revision(got.Object)}, nil
+	// Beside another place that has the labels under another ID, what came back must go again.
+	made := got.Made || got.Back && elsewhere != nil
+	return allocator.Acquired{ID: got.ID, IsNew: made, Revision: revision(got.Object)}, nil
 }
 
 // keep makes sure that an object which the watch has shown is not about to be deleted. It reports
@@ -192,8 +194,8 @@ func revision(o metav1.Object) int64 {
 	return n
 }
 
-// Withdraw implements [allocator.Backend]: it puts the ID of an object into quarantine that was made
-// a moment ago and that nobody has written since. Other nodes may have observed it.
+// Withdraw implements [allocator.Backend]: it puts the ID of an object into quarantine that was
+// made a moment ago and that nobody has written since. Other nodes may have observed it.
 func (b *Backend) Withdraw(ctx context.Context, key allocator.AllocatorKey, a allocator.Acquired) error {
 	if !a.IsNew {
 		return nil

@@ -67,8 +67,9 @@ type Prober struct {
 type Taken struct {
 	ID     allocator.ID
 	Object *v2.CiliumIdentity
-	// Made means that this call created the object.
-	Made bool
+	// Made means that this call created the object, Back that it took it out of the quarantine
+	// after the same labels.
+	Made, Back bool
 }
 
 // Probe goes through the IDs in the order of the label set until it has made an object or met
@@ -154,7 +155,7 @@ func (p *Prober) try(ctx context.Context, id allocator.ID, text string, security
 		}
 		made, err := p.Objects.Create(ctx, NewObject(id, security), metav1.CreateOptions{})
 		if err == nil {
-			return Taken{id, made, true}, nil, nil
+			return Taken{ID: id, Object: made, Made: true}, nil, nil
 		}
 		if !apierrors.IsAlreadyExists(err) {
 			return Taken{}, nil, fmt.Errorf("create identity %s: %w", id, err)
@@ -169,8 +170,9 @@ func (p *Prober) try(ctx context.Context, id allocator.ID, text string, security
 		if !p.of(got, id, text, security) {
 			return Taken{}, got, nil
 		}
+		_, _, rested := Quarantined(got)
 		if got, done, err := p.use(ctx, got, id, text, security); done || err != nil {
-			return Taken{id, got, false}, nil, err
+			return Taken{ID: id, Object: got, Back: rested && err == nil}, nil, err
 		}
 	}
 }
@@ -255,7 +257,7 @@ func (p *Prober) takeOver(ctx context.Context, id allocator.ID, text string, sec
 			return Taken{}, err
 		}
 		if done {
-			return Taken{id, now, false}, nil
+			return Taken{ID: id, Object: now}, nil
 		}
 	}
 }

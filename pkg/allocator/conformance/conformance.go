@@ -416,8 +416,8 @@ func (s *suite) withdraw() {
 	a.belongs(got.ID, nil)
 	a.observes(got.ID, "")
 	a.has(web, allocator.NoID)
-	// Others may have observed it, and be cut off now: no other key gets it, by whoever knows nothing
-	// of it, as long as another ID is free.
+	// Others may have observed it, and be cut off now: no other key gets it, by whoever knows
+	// nothing of it, as long as another ID is free.
 	fresh := s.open("192.0.2.3")
 	var conflict *allocator.ConflictError
 	if err := fresh.Restore(s.ctx, allocator.Reference{ID: got.ID, Key: s.key("db")}); !errors.As(err, &conflict) || !conflict.Quarantined || conflict.Owner != web.GetKey() {

@@ -168,8 +168,8 @@ func (c *Client) list(ctx context.Context, prefix string) (kvstore.Listing, uint
 	return listing(pairs, max(whole.LastIndex, meta.LastIndex)), meta.LastIndex, nil
 }
 
-// readable fails if what is under a prefix may not be read: Consul refuses to read a single key, and
-// a listing it gives without. It returns the answer for a key that does not exist.
+// readable fails if what is under a prefix may not be read: Consul refuses to read a single key,
+// and a listing it gives without. It returns the answer for a key that does not exist.
 func (c *Client) readable(ctx context.Context, prefix string) (*api.QueryMeta, error) {
 	_, meta, err := c.consul.KV().Get(prefix+".nothing", consistent(ctx))
 	return meta, err

@@ -394,7 +394,8 @@ func TestTokenRotatedAndRefused(t *testing.T) {
 		}
 	}
 
-	// Who has no token has the rights of the anonymous one. Consul does not state to it what it hides.
+	// Who has no token has the rights of the anonymous one. Consul does not state to it what it
+	// hides.
 	anonymous := func(policies ...*api.ACLTokenPolicyLink) {
 		t.Helper()
 		_, _, err := admin.ACL().TokenUpdate(&api.ACLToken{AccessorID: "00000000-0000-0000-0000-000000000002", Policies: policies}, nil)

@@ -27,8 +27,8 @@ func all(meta *api.QueryMeta) error {
 }
 
 // freshTLS returns a function that makes TLS connections with the certificate and the authorities
-// that the files have now, so that both can be rotated: renewed files count from the next connection
-// on.
+// that the files have now, so that both can be rotated: renewed files count from the next
+// connection on.
 func freshTLS(files api.TLSConfig) func(ctx context.Context, network, address string) (net.Conn, error) {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		cfg, err := api.SetupTLSConfig(&files)

@@ -235,8 +235,8 @@ func (c *Client) snapshot(ctx context.Context, txn kvstore.Txn) (snapshot, error
 			s.index = max(s.index, r.KV.ModifyIndex)
 		}
 	}
-	// Of a transaction Consul does not say that it has left keys out. But there is an answer for each
-	// key that was asked for by its name, whether or not it exists.
+	// Of a transaction Consul does not say that it has left keys out. But there is an answer for
+	// each key that was asked for by its name, whether or not it exists.
 	for _, op := range o.list {
 		if op.KV.Verb == api.KVGetOrEmpty && !seen[op.KV.Key] {
 			return snapshot{}, errHidden

@@ -265,7 +265,8 @@ func (c *Client) pages(ctx context.Context, prefix string, begin func(), page fu
 	return revision, err
 }
 
-// readPages reads pages, all at the revision of the first. page gets how many keys there are in all.
+// readPages reads pages, all at the revision of the first. page gets how many keys there are in
+// all.
 func (c *Client) readPages(ctx context.Context, prefix string, page func(part []kvstore.KeyValue, all int64)) (revision int64, err error) {
 	over := c.listing()
 	defer func() { over(err == nil) }()

@@ -42,8 +42,8 @@ type login struct {
 	why      error
 }
 
-// intercept is a [grpc.UnaryClientInterceptor] on the inside of that of etcd's client, which logs in
-// and tries again when a server asks for a user.
+// intercept is a [grpc.UnaryClientInterceptor] on the inside of that of etcd's client, which logs
+// in and tries again when a server asks for a user.
 func (l *login) intercept(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	if _, ok := req.(*pb.AuthenticateRequest); ok {
 		return l.authenticate(func(user, password string) error {
