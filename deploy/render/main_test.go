@@ -51,12 +51,12 @@ func TestValues(t *testing.T) {
 		name, values string
 		has, hasNot  []string // regular expressions
 	}{
-		{"defaults", "", []string{`identity-management-mode: "agent"`, `identity-allocation-mode: "crd"`, `ciliumidentities\]\n +verbs: \[create, update, delete\]`, `podAntiAffinity`, `resources: \[events\]\n +verbs: \[create, patch\]`}, []string{`verbs: \[get, create, update\]`, `pods/status`, `PodMonitor`, `kvstore`, `KUBERNETES_SERVICE_HOST`, `cluster-pool-ipv6`, `hawser-dashboard`, `list, watch, create, update, delete`, `ciliumpodippools\]`}},
-		{"operator makes identities", "identity: {managementMode: operator}", []string{`identity-management-mode: "operator"`, `ciliumidentities\]\n +verbs: \[get, create, update\]`, `ciliumendpoints\]\n +verbs: \[patch\]`, `resources: \[events\]\n +verbs: \[create, patch\]`}, []string{`verbs: \[create, update, delete\]`}},
-		{"both make identities", "identity: {managementMode: both}", []string{`identity-management-mode: "both"`, `ciliumidentities\]\n +verbs: \[get, create, update\]`, `ciliumendpoints\]\n +verbs: \[patch\]`, `resources: \[events\]\n +verbs: \[create, patch\]`, `verbs: \[create, update, delete\]`}, nil},
+		{"defaults", "", []string{`identity-management-mode: "agent"`, `identity-allocation-mode: "crd"`, `ciliumidentities\]\n +verbs: \[create, update\]`, `podAntiAffinity`, `resources: \[events\]\n +verbs: \[create, patch\]`}, []string{`verbs: \[get, create, update\]`, `pods/status`, `PodMonitor`, `kvstore`, `KUBERNETES_SERVICE_HOST`, `cluster-pool-ipv6`, `hawser-dashboard`, `list, watch, create, update, delete`, `ciliumpodippools\]`}},
+		{"operator makes identities", "identity: {managementMode: operator}", []string{`identity-management-mode: "operator"`, `ciliumidentities\]\n +verbs: \[get, create, update\]`, `ciliumendpoints\]\n +verbs: \[patch\]`, `resources: \[events\]\n +verbs: \[create, patch\]`}, []string{`ciliumidentities\]\n +verbs: \[create, update\]`}},
+		{"both make identities", "identity: {managementMode: both}", []string{`identity-management-mode: "both"`, `ciliumidentities\]\n +verbs: \[get, create, update\]`, `ciliumendpoints\]\n +verbs: \[patch\]`, `resources: \[events\]\n +verbs: \[create, patch\]`, `ciliumidentities\]\n +verbs: \[create, update\]`}, nil},
 		{"strict readiness", "identity: {podReadiness: strict}", []string{`pod-readiness: "strict"`, `resources: \[pods/status\]\n +verbs: \[patch\]`}, nil},
 		{"kvstore", "identity: {allocationMode: kvstore}\nkvstore: {type: etcd, options: {etcd.address: 'http://192.0.2.1:2379', etcd.operationTimeout: 5s}}",
-			[]string{`kvstore: "etcd"`, `kvstore-opt: "etcd.address=http://192.0.2.1:2379,etcd.operationTimeout=5s"`}, []string{`verbs: \[create, update, delete\]`}},
+			[]string{`kvstore: "etcd"`, `kvstore-opt: "etcd.address=http://192.0.2.1:2379,etcd.operationTimeout=5s"`}, []string{`ciliumidentities\]\n +verbs: \[create, update\]`}},
 		{"without kube-proxy", "kubeProxyReplacement: true\nk8s: {serviceHost: 192.0.2.10, servicePort: 6443}\nloadBalancer: {algorithm: maglev, mode: hybrid}",
 			[]string{`kube-proxy-replacement: "true"`, `bpf-lb-algorithm: "maglev"`, `bpf-lb-mode: "hybrid"`, `bpf-lb-mode-annotation: "false"`, `(?s)KUBERNETES_SERVICE_HOST\n +value: "192.0.2.10".*KUBERNETES_SERVICE_HOST\n +value: "192.0.2.10"`, `KUBERNETES_SERVICE_PORT\n +value: "6443"`}, nil},
 		{"two families", "ipv6: {enabled: true}\nipam: {clusterPool: {ipv4Ranges: [10.1.0.0/16, 10.2.0.0/16]}}",
@@ -78,7 +78,7 @@ func TestValues(t *testing.T) {
 			[]string{`enable-cluster-pool-to-multi-pool-migration: "true"`}, []string{`auto-create`, `ciliumpodippools\]\n +verbs: \[get, list, watch, create\]`}},
 		{"metrics", "prometheus: {agent: {enabled: true}, operator: {enabled: true}, podMonitor: {enabled: true, labels: {release: prom}}}",
 			[]string{`prometheus-serve-addr: ":9962"`, `enable-metrics: "true"`, `(?s)kind: PodMonitor.*kind: PodMonitor`, `release: prom`, `hostPort: 9963`}, nil},
-		{"identities in both places", "identity: {allocationMode: doublewrite-readkvstore}\nkvstore: {type: etcd}", []string{`identity-allocation-mode: "doublewrite-readkvstore"`, `verbs: \[create, update, delete\]`}, nil},
+		{"identities in both places", "identity: {allocationMode: doublewrite-readkvstore}\nkvstore: {type: etcd}", []string{`identity-allocation-mode: "doublewrite-readkvstore"`, `ciliumidentities\]\n +verbs: \[create, update\]`}, nil},
 		{"slices", "ciliumEndpointSlice: {enabled: true, rateLimits: [{nodes: 0, limit: 2.5, burst: 20}]}",
 			[]string{`enable-cilium-endpoint-slice: "true"`, `ces-controller-mode: "default"`, `ces-max-ciliumendpoints-per-ces: "100"`,
 				`ces-rate-limits: "\[\{\\"burst\\":20,\\"limit\\":2.5,\\"nodes\\":0\}\]"`, `ciliumendpointslices\]\n +verbs: \[list, watch, get, create, patch, delete\]`,
