@@ -29,7 +29,7 @@ const (
 //     a packet decides or passes on.
 //   - namespaces and pods select pods only, as subjects and as peers, and as peers those of the
 //     local cluster if Config says so.
-//   - networks are addresses, whoever has them, as an ipBlock is.
+//   - networks match addresses, whatever has them, as an ipBlock does.
 //   - A named port is one of TCP, UDP and SCTP. Ports at networks must be numbers.
 //
 // Peers that need to be looked up elsewhere, nodes and domainNames, are refused. Every fault is

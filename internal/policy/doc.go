@@ -20,7 +20,7 @@
 //     The endpoints that have no labels yet (reserved:init) are enforced in mode default too.
 //   - An entry matches peers and ports. Absent peers are all peers; absent ports, or an empty list
 //     of them (toPorts, icmps), are all ports and protocols; an entry with neither ("- {}") matches
-//     nothing and only makes the direction enforced. An empty list of peers matches nobody,
+//     nothing and only makes the direction enforced. An empty list of peers matches nothing,
 //     whatever other list stands beside it, and an empty list within toPorts or icmps names no
 //     traffic.
 //   - A selector of peers in a namespaced rule is confined to the namespace unless it names the
@@ -31,7 +31,7 @@
 //   - The label reserved:world is the outside of both families.
 //   - Prefixes match identities that stand for prefixes outside the cluster, by containment, never
 //     endpoints or nodes. A prefix of length 0 matches the world too.
-//   - A block of addresses (the ipBlock of a NetworkPolicy) matches whoever has an address in it:
+//   - A block of addresses (the ipBlock of a NetworkPolicy) matches each address in it:
 //     an endpoint, a node, the outside. Its identities are those of identity.BlockScope, which an
 //     address has beside the identity of its owner; an entry matches by either.
 //   - A deny beats every allow, whichever is more specific.

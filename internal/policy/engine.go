@@ -26,7 +26,8 @@ type Engine struct {
 	cfg Config
 
 	peers map[identity.ID]*peer
-	// temporary are the labels of temporary identities that subjects have. They are nobody's peers.
+	// temporary are the labels of temporary identities that subjects have. No rule selects them as
+	// peers.
 	temporary map[identity.ID]*peer
 
 	byNS     map[string][]*peer              // by namespace label, whatever its source
@@ -517,7 +518,7 @@ func (e *Engine) unfileSubject(s *subject) {
 	e.subjectsByNS[s.peer.namespace] = list[:last]
 }
 
-// RemoveSubject gives back a reference; with the last one the subject is forgotten.
+// RemoveSubject releases a reference; the last one removes the subject.
 func (e *Engine) RemoveSubject(s Subject) {
 	sub := e.subjects[s]
 	if sub == nil {

@@ -21,11 +21,11 @@ import (
 // rest:
 //
 //   - The selected pods are enforced in the directions of policyTypes, with or without entries.
-//   - An entry without peers is about everybody, an entry without ports about all traffic.
+//   - An entry without peers matches all peers, an entry without ports all traffic.
 //   - podSelector and namespaceSelector select pods only, those of the local cluster if Config says
 //     so, and only by labels that Kubernetes gave them.
-//   - ipBlock is about addresses, whoever has them. A named port of an egress entry is looked up at
-//     the peer; at an ipBlock, which is nobody, it matches nothing.
+//   - ipBlock matches addresses, whatever has them. A named port of an egress entry is looked up at
+//     the peer; at an ipBlock, which is no workload, it matches nothing.
 //
 // Every fault is reported, as FieldErrors joined. The rule is there beside an error too, with what
 // can be enforced, as for [Parse].

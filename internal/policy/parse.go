@@ -39,9 +39,9 @@ func (e *FieldError) Error() string { return e.Field + ": " + e.Problem }
 // Option changes what is accepted.
 type Option func(*parser)
 
-// WithGroups accepts fromGroups and toGroups in entries that allow. They match nothing here: who
-// knows the members of a group makes another policy of their addresses. Where nobody does, leave it
-// out, so that such a policy is refused.
+// WithGroups accepts fromGroups and toGroups in entries that allow. They match nothing here: the
+// operator derives another policy from the addresses of a group's members. Without an operator that
+// does, leave the option out, so that such policies are refused.
 func WithGroups() Option { return func(ps *parser) { ps.groups = true } }
 
 // WithFaults says what of the object could not be read into its type, by fields. It is treated like
@@ -57,15 +57,15 @@ func WithFaults(faults []*FieldError) Option {
 
 // Parse returns the rules of a namespaced policy. Every fault is reported, as FieldErrors joined.
 //
-// The rules are there beside an error too, for a policy that somebody else has accepted already.
-// They are what can be enforced of it, and never more than it grants or less than it denies:
+// The rules are returned with an error, too, for a policy that the API server has accepted already.
+// They are what can be enforced of it, and never allow more, or deny less, than it does:
 //
 //   - Whom the policy selects is isolated in the directions it has entries for; in both if it has
 //     none. enableDefaultDeny counts as ever.
 //   - What is wholly understood is granted: of a list of peers, ports or messages the items that
 //     are. An entry that is restricted by something else that is not supported (authentication,
 //     layer 7, names) grants nothing.
-//   - A deny of which the peers are not understood denies everybody, one of which the ports are
+//   - A deny of which the peers are not understood denies all peers, one of which the ports are
 //     not, all traffic.
 //   - What of an endpointSelector is not understood is left out, so that more endpoints are
 //     selected; such a rule grants nothing. Without one a rule selects all pods: those of its
@@ -101,7 +101,7 @@ func ParseClusterwide(p *v2.CiliumClusterwideNetworkPolicy, opts ...Option) ([]*
 // parser collects the faults of one object.
 type parser struct {
 	namespace string // "" for clusterwide policies
-	groups    bool   // accepted, as peers that are nobody
+	groups    bool   // accepted, as peers that match nothing
 	// unconfined: the rule at hand is clusterwide and names reserved:init, so that its selectors of
 	// peers are confined to nothing.
 	unconfined bool
@@ -279,7 +279,7 @@ func (r *Rule) grantNothing() {
 type peerList struct {
 	field   string
 	present bool
-	empty   bool // present, and names nobody
+	empty   bool // present, and names no peer
 	faulty  bool // not all of it is understood; what is, is in peers
 	peers   []*Selector
 }

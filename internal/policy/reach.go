@@ -56,7 +56,7 @@ type Side struct {
 	// Owners are those of the rules that match the peer, or if none does, of those that enforce;
 	// sorted.
 	Owners []Owner
-	// ByAddress says that the rule set tells blocks of addresses apart.
+	// ByAddress means that the rule set distinguishes blocks of addresses.
 	ByAddress bool
 }
 

@@ -226,7 +226,7 @@ func newPeer(cfg *Config, id identity.ID, set labels.Set) *peer {
 // match reports whether the selector selects the identity.
 func (s *Selector) match(cfg *Config, p *peer) bool {
 	if p.block != (s.kind == byBlock) {
-		return false // a block is nobody; whoever is in it has an identity of their own
+		return false // a block is no peer; each address in it has an identity of its own
 	}
 	switch s.kind {
 	case byBlock:

@@ -17,8 +17,8 @@ type Party struct {
 	// Identity may be 0 if Labels are given; the identity itself plays no part then.
 	Identity identity.ID
 	// SeenAs, if not 0, is the identity by which the other end's rules evaluate this one: an
-	// endpoint's own rules follow from its labels, those of others from what is known of its ID,
-	// which for a temporary one is another.
+	// endpoint's own rules follow from its labels, those of others from the identity that they see,
+	// which differs while the endpoint has a temporary one.
 	SeenAs identity.ID
 	// Labels, if empty, are those of Identity.
 	Labels labels.Set
@@ -320,7 +320,7 @@ func (e *Engine) traceStep(er *engineRule, c *Clause, other *peer, at netip.Addr
 	}
 	step.ByAddress = step.ByAddress && step.PeerMatch == ""
 	if byBlockOnly && c.Direction == datapath.Egress {
-		named = nil // a block is nobody, and has no names for ports
+		named = nil // a block is no workload, and has no named ports
 	}
 	for _, m := range c.Ports {
 		if m.matches(proto, port, named) {

@@ -50,8 +50,8 @@ func (c *checker) check(path string, v any, t reflect.Type) {
 		t = t.Elem()
 	}
 	if v == nil {
-		// A null is an absent field to the decoder, and absent peers are all peers: somebody who
-		// comments out the items of a list must not open up everything.
+		// A null is an absent field to the decoder, and absent peers are all peers: commenting out
+		// the items of a list must not allow everything.
 		c.fail(path, "is null; remove the field or give it a value")
 		return
 	}

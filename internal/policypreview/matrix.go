@@ -83,7 +83,7 @@ func (j *evaluator) parties(agent Agent, namespaces []string, limit int, workloa
 			end:   end{id: seen, addr: prefix.Addr()},
 		})
 	}
-	// Who is cut off comes last.
+	// Parties without any connection come last.
 	rank := func(p *party) int {
 		switch {
 		case p.Kind == policypb.PartyKind_PARTY_ENTITY:
@@ -189,7 +189,7 @@ func (s *sides) row(ctx context.Context, e *policy.Engine, rs datapath.RuleSetID
 			key := fmt.Sprint(side)
 			if n, ok = s.index[key]; !ok {
 				if s.ranges += len(side.Passing); s.room != 0 && s.ranges > s.room {
-					return nil, invalid("the policies tell apart too many ports of too many peers to compare all pairs: ask about fewer policies at once")
+					return nil, invalid("the policies distinguish too many ports of too many peers to compare all pairs: ask about fewer policies at once")
 				}
 				n = uint32(len(s.table))
 				s.table, s.index[key] = append(s.table, side), n

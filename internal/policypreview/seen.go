@@ -194,7 +194,7 @@ func opened(f *flowpb.Flow, reply bool) (proto uint8, port uint16, opens, ok boo
 	return 0, 0, false, false
 }
 
-// end is who is at one end of a flow, by what is known now; else by what was known then.
+// end is the party at one end of a flow, as known now, otherwise as recorded in the flow.
 func (j *evaluator) end(agent Agent, e *flowpb.Endpoint, addr netip.Addr) (end, bool) {
 	id := identity.ID(e.GetIdentity())
 	if id == identity.Unknown || !addr.IsValid() {

@@ -344,7 +344,7 @@ func (x entry) clause(r *v2.Rule) clause {
 	// An entry that says nothing at all matches nothing.
 	c.allPeers = absent && !c.anything
 	empty := x.eps != nil && len(x.eps) == 0 || x.cidrs != nil && len(x.cidrs) == 0 || x.sets != nil && len(x.sets) == 0 || x.entities != nil && len(x.entities) == 0
-	if !empty { // an empty list is nobody, whatever is beside it
+	if !empty { // an empty list matches nothing, whatever else is set
 		for _, s := range x.eps {
 			c.peers = append(c.peers, func(cfg Config, p Policy, e End) bool {
 				everywhere := p.Namespace == "" && namesReserved(*r.EndpointSelector, "init")
