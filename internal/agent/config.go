@@ -247,7 +247,8 @@ func (o *ConntrackOptions) Validate() error {
 	return errs.Err()
 }
 
-// HealthOptions configure who learns whether this node works, and which nodes reach each other.
+// HealthOptions configure how the health of this node, and connectivity between nodes, is checked
+// and served.
 type HealthOptions struct {
 	HealthPort int
 	// HealthChecking has the agent probe all nodes and answer theirs at ClusterHealthPort;

@@ -109,7 +109,7 @@ func (l *identityLabels) observe(s relevance.State, there bool, known func()) {
 	l.mu.Lock()
 	switch {
 	case there:
-	case l.known: // somebody took it away: what is in force stays, and nothing is evaluated by more
+	case l.known: // it was deleted: what is in force stays, and nothing is evaluated by more
 		s = relevance.State{Keys: labels.AllKeys(), Settled: l.gate.Permitted()}
 	default:
 		s = relevance.Everything()

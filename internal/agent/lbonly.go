@@ -34,7 +34,7 @@ func (c *Config) forMode() {
 	c.MasqueradeIPv4, c.MasqueradeIPv6 = false, false
 	c.HealthEndpoint = false
 	c.IPv4Range, c.IPv6Range, c.RouterIPv4, c.RouterIPv6 = "", "", "", ""
-	c.IPAM = addressing.ClusterPool // whatever the other nodes have: nobody asks
+	c.IPAM = addressing.ClusterPool // whatever the other nodes have: it is not used here
 	c.CNI.WritePath = ""
 	c.BigTCPIPv4, c.BigTCPIPv6 = false, false
 }

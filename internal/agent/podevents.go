@@ -112,8 +112,8 @@ func (p *podEvents) look(rows []endpoint.Endpoint) {
 	}
 }
 
-// run writes Events until ctx ends, beside whoever gives pods their identities: a server that is
-// slow to take Events delays nobody. What fails is only logged.
+// run writes Events until ctx ends, in a goroutine of its own: a slow API server must not delay the
+// identities of pods. Failures are only logged.
 func (p *podEvents) run(ctx context.Context) {
 	if p == nil {
 		return

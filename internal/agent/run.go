@@ -311,8 +311,7 @@ func (p *parts) housekeeping(ctx context.Context) error {
 // recoverPause is the time between two attempts to undo what is left of failed changes.
 const recoverPause = 5 * time.Second
 
-// recover undoes what is left of failed changes of endpoints. It waits for the kernel, and so for
-// nobody else's work.
+// recover undoes what is left of failed changes of endpoints. It waits for the kernel only.
 func (p *parts) recover(ctx context.Context) error {
 	for {
 		if !retry.Sleep(ctx, recoverPause) {

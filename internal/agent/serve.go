@@ -130,7 +130,7 @@ func (p *parts) replayDeletions(ctx context.Context) error {
 		}
 		ref, err := endpoint.ParseRef(e.EndpointID)
 		if err != nil {
-			return nil // nobody can delete it: the file must not come back for ever
+			return nil // it can never be deleted: the file must not come back for ever
 		}
 		row, err := p.tables.registry.Find(ref)
 		if err != nil {
@@ -144,7 +144,7 @@ func (p *parts) replayDeletions(ctx context.Context) error {
 	}, p.startup.Open)
 	if err != nil && ctx.Err() == nil {
 		p.log.Error("some queued deletions could not be done", "error", err)
-		p.startup.Open() // the queue is kept; serving nobody would not make it shorter
+		p.startup.Open() // the queue is kept; refusing to serve would not make it shorter
 	}
 	if n > 0 {
 		p.log.Info("executed the deletions that were queued while no agent ran", "deletions", n)

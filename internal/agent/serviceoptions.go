@@ -19,7 +19,7 @@ const (
 	lbMaglev = "maglev"
 )
 
-// ServiceOptions say who is led to services, and how.
+// ServiceOptions configure which clients reach services, and how.
 type ServiceOptions struct {
 	// KubeProxyReplacement has the agent do for the node itself, and for what comes from outside,
 	// what it does for pods in any case: lead to services. CgroupRoot is the cgroup of the node's

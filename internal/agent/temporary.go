@@ -85,7 +85,7 @@ func (s *replacer) report(n int) {
 		"%d endpoints wait for an identity and have a temporary one: their own policies are enforced, others see them as %s or as before", n, identity.Init))
 }
 
-// partEdited is the name under which the status shows identities that somebody edited.
+// partEdited is the name under which the status shows edited identities.
 const partEdited = "edited-identities"
 
 // edited returns the IDs of which the place where identities are kept says something else than
@@ -99,7 +99,7 @@ func (t *tables) edited() []allocator.ID {
 	return slices.Compact(list)
 }
 
-// reportEdited says in the status which identities somebody edited.
+// reportEdited shows edited identities in the status.
 func (t *tables) reportEdited() {
 	list := t.edited()
 	if len(list) == 0 {

@@ -98,7 +98,7 @@ func (n *Pools) wanted() map[string]ipam.Count {
 }
 
 // inAdvance is how many addresses a node with so many in use asks for: the next multiple of ahead,
-// and ahead more. So it does not ask anew for each pod.
+// and ahead more. So it does not request addresses for each pod.
 func inAdvance(used, ahead int) int {
 	if ahead <= 0 {
 		return used

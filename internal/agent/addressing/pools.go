@@ -37,8 +37,8 @@ import (
 type Pools struct {
 	cfg  Config
 	path string
-	// releaseAfter is how long a CIDR must have been superfluous before it is handed back: its pods
-	// may be starting anew, and its addresses rest meanwhile.
+	// releaseAfter is how long a CIDR must have been superfluous before it is released: its pods
+	// may be restarting, and its addresses are in quarantine meanwhile.
 	releaseAfter time.Duration
 	log          *slog.Logger
 	catalog      catalog
@@ -72,8 +72,7 @@ type poolState struct {
 	Generation int64  `json:"generation,omitempty"`
 	// Pools are the CIDRs that the node may use, by pool.
 	Pools map[string][]assignedCIDR `json:"pools,omitempty"`
-	// Releasing are CIDRs that are handed back: nobody uses them, and the object may still have
-	// them.
+	// Releasing are CIDRs being released: they are unused, but the object may still list them.
 	Releasing []netip.Prefix `json:"releasing,omitempty"`
 }
 
@@ -154,8 +153,8 @@ func (n *Pools) clear() {
 	n.state = poolState{Releasing: n.state.Releasing}
 }
 
-// missing reports which family of the default pool the node has no CIDR of that nobody disputes;
-// nil if it can begin.
+// missing reports for which family of the default pool the node lacks an undisputed CIDR; nil if it
+// can start.
 func (n *Pools) missing() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -24,15 +24,15 @@ import (
 	"github.com/hawser-net/hawser/internal/k8s"
 )
 
-// Singles are the single addresses that the node's CiliumNode shows as the node's (CRD, and the
-// modes of clouds): spec.ipam.pool and ipv6-pool, which somebody else fills in; in the latter
-// prefixes with ENI. The node says in the status which are used by whom, and answers whether an
-// address may be taken away again. A prefix is the node's as long as its interface is.
+// Singles are the single addresses that the node's CiliumNode assigns to the node (CRD, and the
+// modes of clouds): spec.ipam.pool and ipv6-pool, which another program fills in; with ENI the
+// latter contains prefixes. The node reports in the status which are in use and by whom, and
+// answers requests to release an address. A prefix is the node's as long as its interface is.
 //
-// It answers that once the allocator gives the address to nobody any more, and that is stored, so
-// that it holds over a crash. An address whose release was agreed to is given again only when a
-// read from the server itself shows it in the pool and not as being released: a version of the
-// object from before the agreement proves nothing.
+// It agrees to a release once the allocator no longer assigns the address, and has stored that, so
+// that it survives a crash. Such an address is assigned again only when a read from the server
+// itself shows it in the pool and not as being released: an older version of the object proves
+// nothing.
 type Singles struct {
 	cfg  Config
 	path string
@@ -68,8 +68,8 @@ type Singles struct {
 	shown   error
 }
 
-// returnRest is how long addresses are not given that the node has by a server that was put back:
-// they may have been released since. Whoever assigns them sees that meanwhile, and takes them out.
+// returnRest is how long addresses that reappear with a restored API server are not assigned: they
+// may have been released since. The operator notices meanwhile, and removes them.
 const returnRest = 2 * time.Minute
 
 // singlesState is what outlives the agent.
@@ -356,9 +356,9 @@ func (s *Singles) Fill(o *v2.CiliumNode, made bool) {
 	}
 }
 
-// status returns what is to be another in an object's status, and whether that should be soon: the
-// answers to what is asked, and the addresses that are used. It agrees to a release only after the
-// allocator gives the address to nobody, and that is stored.
+// status returns the changes to an object's status, and whether they are urgent: the answers to
+// release requests, and the addresses in use. It agrees to a release only after the allocator no
+// longer assigns the address, and has stored that.
 func (s *Singles) status(o *v2.CiliumNode) (patch map[string]any, soon bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -410,11 +410,11 @@ func (s *Singles) answers(pool v2.AllocationMap, steps map[string]v2.IPReleaseSt
 	for text, step := range steps {
 		ip, err := netip.ParseAddr(text)
 		if err != nil {
-			continue // whoever wrote it knows what it is; no prefix is agreed to
+			continue // its meaning is known to its writer only; the release of a prefix is never agreed to
 		}
 		switch {
 		case step == v2.IPReleased:
-			// Until the pool is without it the entry is all that says that it is given to nobody.
+			// Until the pool is without it only this entry prevents its assignment.
 			if !has(pool, ip) {
 				out[text] = nil
 			}

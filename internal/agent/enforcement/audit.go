@@ -19,8 +19,8 @@ func (p *Policy) audits(ep endpoint.Endpoint) bool {
 	return ep.Audit == endpoint.AuditEnabled || ep.Audit == endpoint.AuditInherited && p.audit
 }
 
-// stale reports whether the kernel may have a row with another mode, or nobody knows which row. It
-// must be called with mu held.
+// stale reports whether the kernel may have a row with another mode, or an unknown one. It must be
+// called with mu held.
 func (p *Policy) stale(b *boundRow) bool {
 	return b.dirty() || b.written && b.kernel.Audit != p.audits(b.endpoint)
 }

@@ -12,11 +12,11 @@ import (
 	"github.com/hawser-net/hawser/internal/identity"
 )
 
-// What happens when a map of the kernel is full: whose verdicts would be others than the rules say
-// is locked, until there is room again. Everybody else goes on.
+// What happens when a map of the kernel is full: an endpoint whose verdicts would differ from the
+// rules is locked until there is room again. Others are not affected.
 
-// Unplaced is a prefix whose identity the kernel does not know for want of room, so that it takes
-// what is there for somebody else.
+// Unplaced is a prefix that did not fit into the kernel's map, so that the kernel sees another
+// identity at its addresses.
 type Unplaced struct {
 	Prefix   netip.Prefix
 	Identity identity.ID

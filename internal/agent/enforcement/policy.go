@@ -184,8 +184,8 @@ func (p *Policy) rebind(b *boundRow) error {
 
 // bindBefore writes the row that an endpoint has until the rules have been observed: with the rule
 // set that another endpoint of its subject has from before the restart, or the one it had itself,
-// or locked. A new one gets its own as soon as the rules are known, if no endpoint here has one
-// that denies: who is not known yet then lacks a grant, and gets nothing besides.
+// or locked. A new one gets its own as soon as the rules are known, unless an endpoint here has one
+// that denies: a peer that is not known yet then only lacks access.
 func (p *Policy) bindBefore(b *boundRow) error {
 	from := b.kernel
 	if !b.written {
@@ -241,7 +241,7 @@ func (p *Policy) write(b *boundRow, row datapath.Endpoint) error {
 		if !b.written {
 			b.kernel = row
 		}
-		b.kernel.Audit = b.kernel.Audit || row.Audit // who asks learns that it may be open
+		b.kernel.Audit = b.kernel.Audit || row.Audit // status must show that it may be open
 		if !slices.Contains(b.tried, row.RuleSet) {
 			b.tried = append(b.tried, row.RuleSet)
 		}

@@ -154,9 +154,9 @@ func (d *directory) Service(addr netip.Addr, port uint16, proto uint8) *flowpb.S
 	return &flowpb.Service{Namespace: row.Owner.Namespace, Name: row.Owner.Name}
 }
 
-// Policies implements [flows.Directory]. It asks the rules of now, which may be others than when
-// the packet was evaluated: if they say something else, or if there is too much to ask, nobody is
-// named.
+// Policies implements [flows.Directory]. It evaluates the current rules, which may differ from
+// those by which the packet was evaluated: if the verdict differs, or if there are too many
+// lookups, no policy is named.
 func (d *directory) Policies(ev datapath.Event) []*flowpb.Policy {
 	if ev.Reason == datapath.ReasonPolicyDenied {
 		return nil // for want of a rule that allows

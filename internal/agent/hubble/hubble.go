@@ -226,9 +226,8 @@ func (h *Hubble) serve(ctx context.Context, srv *flowserver.Server) error {
 const retryInterval = 5 * time.Second
 
 // keepServing calls serve, which begins to listen at an address when it has what it needs, until
-// ctx ends, and again when it failed. What is missing may come: certificates are often made when
-// the agents run already. Nobody's packets depend on it, so that it is no reason for the agent to
-// end.
+// ctx ends, and again when it failed. What is missing may appear later: certificates are often
+// created after the agents start. Packets do not depend on it, so a failure does not end the agent.
 func (h *Hubble) keepServing(ctx context.Context, part, addr string, serve func(listen func() (net.Listener, error)) error) error {
 	var before string
 	for {

@@ -122,7 +122,7 @@ func (w *Wanted) Read(conf map[string]json.RawMessage) error {
 			alibaba.AvailabilityZone+alibaba.VPCID+alibaba.CIDRBlock != "",
 	} {
 		if is {
-			errs = append(errs, fmt.Errorf("%s are what the instance metadata say: remove them", what))
+			errs = append(errs, fmt.Errorf("%s are set from the instance metadata: remove them", what))
 		}
 	}
 	if err := errors.Join(errs...); err != nil {

@@ -74,8 +74,8 @@ type Network struct {
 	routersBefore []netip.Addr
 	peerFile      peerFile
 
-	// moved means that the node's addresses have changed, or what is served there; cidrsMoved
-	// that its pod CIDRs have, and the other nodes have been notified; damaged that somebody has
+	// moved means that the node's addresses have changed, or what is served there; cidrsMoved that
+	// its pod CIDRs have, and the other nodes have been notified; damaged that another process has
 	// changed something.
 	moved, cidrsMoved, damaged chan struct{}
 
@@ -152,7 +152,7 @@ func (n *Network) NodeAddresses() ([]netip.Addr, error) {
 	return slices.Compact(ips), nil
 }
 
-// WatchDamage has what somebody else changes repaired, until ctx ends.
+// WatchDamage triggers the repair of changes by other processes, until ctx ends.
 func (n *Network) WatchDamage(ctx context.Context) error {
 	return n.cfg.Links.Watch(ctx, func(reason string) {
 		n.cfg.Log.Warn("the node's network was changed from outside; repairing it", "what", reason)

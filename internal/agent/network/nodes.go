@@ -126,8 +126,7 @@ func (n *Network) Run(ctx context.Context, c Cluster) error {
 		case <-n.moved:
 			n.PlaceSelf()
 		case <-n.cidrsMoved:
-			// What other nodes claim of them, or of those that are not this node's any more, is
-			// seen anew.
+			// Claims of other nodes to these, or to those that this node lost, are evaluated again.
 			for key, other := range n.cfg.Nodes.Table().All() {
 				n.claimNode(key, other)
 			}

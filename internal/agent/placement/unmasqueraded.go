@@ -29,7 +29,7 @@ func NewUnmasqueraded(apply func([]netip.Addr) error, log *slog.Logger) *Unmasqu
 }
 
 // Restore is called with the endpoints from before a restart, before the node's network is set up:
-// their flows must not meet one that has forgotten them.
+// their flows must not be masqueraded in between.
 func (u *Unmasqueraded) Restore(rows []endpoint.Endpoint) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -56,7 +56,7 @@ func (a *API) HealthHandler(began time.Time) http.Handler {
 	answer := func(w http.ResponseWriter, code int, body any) {
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(code)
-		_ = json.NewEncoder(w).Encode(body) // it fails if nobody listens any more
+		_ = json.NewEncoder(w).Encode(body) // it fails if the client has gone
 	}
 	// What the agent's own socket does not say, this one does not either.
 	handle := func(pattern, operation string, h http.HandlerFunc) {

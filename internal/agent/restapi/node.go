@@ -295,7 +295,7 @@ func (a *API) ListIdentityEndpoints(context.Context, server.ListIdentityEndpoint
 	return server.ListIdentityEndpoints200JSONResponse(out), nil
 }
 
-// ListIPs is GET /ip: who is behind which address.
+// ListIPs is GET /ip: the identity of each address.
 func (a *API) ListIPs(_ context.Context, req server.ListIPsRequestObject) (server.ListIPsResponseObject, error) {
 	entries, err := a.ipList(req.Params.CIDR)
 	if err != nil {

@@ -107,7 +107,7 @@ type Config struct {
 	// Routers are the node's own addresses in the pod network, Devices its devices now.
 	Routers func() (v4, v6 netip.Addr)
 	Devices func() datapath.Devices
-	// Outside is the identity of an address that nobody claims.
+	// Outside is the identity of an address without a claim.
 	Outside func(netip.Addr) identity.ID
 	// PodSettings completes what the plugin gets.
 	PodSettings func(*rest.DaemonConfigurationStatus)
