@@ -16,7 +16,7 @@ import (
 // writeTimeout bounds one write of the heartbeat and of the description.
 const writeTimeout = 25 * time.Second
 
-// heartbeat writes the time, by which nodes see that somebody looks after the store.
+// heartbeat writes the time, by which nodes see that an operator maintains the store.
 func (o *Operator) heartbeat(ctx context.Context, store kvstore.Backend) error {
 	lost, stop := kvstore.LostLease(store, storekeys.HeartbeatKey)
 	defer stop()

@@ -103,7 +103,7 @@ func New(m manager.Manager, cfg Config) *Controller {
 }
 
 // EachNode calls do with every CiliumNode, read from the server itself. begin is called before the
-// first, and again when they are read anew.
+// first, and again when the list restarts.
 func (c *Controller) EachNode(ctx context.Context, begin func(), do func(*v2.CiliumNode)) error {
 	err := kube.EachPage(ctx, c.live, func() *v2.CiliumNodeList { return &v2.CiliumNodeList{} }, begin, func(page *v2.CiliumNodeList) error {
 		for i := range page.Items {

@@ -71,7 +71,7 @@ func (b *index) restore(nodes []node) {
 		parsed, bad := parse(n.cidrs)
 		served := len(bad) == 0
 		for _, p := range parsed {
-			// Who is in the way is older; its status reports it when it is looked at.
+			// The node that holds it is older; the conflict is reported in that node's status.
 			served = b.pools[pool.Family(p)].Claim(n.name, p) == nil && served
 		}
 		b.nodes[n.name] = &member{uid: n.uid, created: n.created, served: served}
@@ -107,7 +107,7 @@ func (b *index) agrees(n node) bool {
 }
 
 // reconcile decides about n, which must be as the server has it now: what is not in it any more is
-// released. An object that was made anew has what the one before had, if it names nothing else: the
+// released. A recreated object keeps the blocks of the former one, if it names no others: the
 // node's pods may run.
 func (b *index) reconcile(n node, now time.Time) answer {
 	a := answer{released: b.expire(now)}

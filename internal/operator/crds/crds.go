@@ -69,7 +69,7 @@ func Register(ctx context.Context, c client.Client, defs []*apiextensionsv1.Cust
 			return fmt.Errorf("definition of %s: %w", def.Name, err)
 		}
 	}
-	return wait(ctx, c, names(defs), log, func(name string) error { // somebody deleted it
+	return wait(ctx, c, names(defs), log, func(name string) error { // it was deleted
 		i := slices.IndexFunc(defs, func(d *apiextensionsv1.CustomResourceDefinition) bool { return d.Name == name })
 		return register(ctx, c, defs[i], log)
 	})
@@ -219,7 +219,7 @@ func persist(ctx context.Context, log *slog.Logger, what string, f func() error)
 		if err == nil || apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) || apierrors.IsBadRequest(err) {
 			return err
 		}
-		// Somebody else was faster: there is nothing to wait for.
+		// Another client was faster: there is nothing to wait for.
 		if !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) {
 			log.Warn(what, "error", err)
 			pause = min(2*pause, nagInterval)

@@ -36,7 +36,7 @@ type index struct {
 	dirty  map[string]struct{}            // slices to be looked at
 
 	// dead are slices known to be deleted, of which late events may come; deadOrder is the order in
-	// which they are forgotten.
+	// which they are dropped.
 	dead      map[types.UID]struct{}
 	deadOrder []types.UID
 }
@@ -145,8 +145,8 @@ func (b *index) known(k key) *entry {
 	return nil
 }
 
-// observe takes what the server has, or had: what is older than what is known already does not
-// count. Answers to writes and watches may so come in any order.
+// observe records a version of a slice; one older than the recorded one is ignored, so that answers
+// to writes and watch events may arrive in any order.
 func (b *index) observe(o *v2alpha1.CiliumEndpointSlice) {
 	s := b.slices[o.Name]
 	version := k8s.VersionOf(o)
@@ -181,8 +181,8 @@ func (b *index) observe(o *v2alpha1.CiliumEndpointSlice) {
 	b.reconsider(s, old)
 }
 
-// abandon forgets a slice that somebody made another namespace's: it says nothing any more of the
-// endpoints of its own.
+// abandon drops a slice whose namespace field was changed: it no longer contains endpoints of its
+// own namespace.
 func (b *index) abandon(s *slice) {
 	s.exists, s.closed = false, true
 	delete(b.slices, s.name)
@@ -227,9 +227,8 @@ func (b *index) gone(name string, uid types.UID) {
 	b.reconsider(s, old)
 }
 
-// doubt notes that a write of a slice was sent and that nobody knows what came of it. Until the
-// server is asked, with an answer that observe is given, nothing leaves another slice because it is
-// in this one.
+// doubt records that the outcome of a write of a slice is unknown. Until a read from the server is
+// passed to observe, no endpoint leaves another slice because it is in this one.
 func (b *index) doubt(name string) {
 	if s := b.slices[name]; s != nil {
 		s.unsure = true
@@ -289,8 +288,8 @@ func (b *index) reconsider(s *slice, old map[string]*entry) {
 	b.forget(s)
 }
 
-// makeRoom gives other places to endpoints that were to come into a slice: somebody else has filled
-// it, or one that had gone came back.
+// makeRoom moves endpoints that were planned for a slice to others: another writer has filled it,
+// or an endpoint that had gone came back.
 func (b *index) makeRoom(s *slice) {
 	if len(s.holds) <= b.max {
 		return

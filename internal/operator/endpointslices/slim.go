@@ -127,7 +127,7 @@ func (s *slim) wear(k key) {
 	setMember(s.wearers, st.canonical, k, false)
 	st.canonical, st.fixed = "", 0
 	if ns, known := s.namespaces[k.Namespace]; known {
-		if text, id, err := s.resolve(st.pod, ns); err == nil { // if not, whoever makes identities reports why
+		if text, id, err := s.resolve(st.pod, ns); err == nil { // if not, the identity controller reports why
 			st.canonical, st.fixed = text, id
 		}
 	}

@@ -81,7 +81,7 @@ func derive(rules []*v2.Rule, find lookup) ([]*v2.Rule, error) {
 	var errs []error
 	left := maxMembers
 	members := func(at string, groups []v2.Group) []v2.CIDRRule {
-		list := []v2.CIDRRule{} // present, and nobody
+		list := []v2.CIDRRule{} // present, and without members
 		var all Members
 		for i, g := range groups {
 			m, err := find(g)

@@ -11,8 +11,8 @@ type Config struct {
 	// GlobalNamespaces has services of namespaces shared that do not say whether theirs are.
 	GlobalNamespaces bool
 
-	// Objects means that agents keep their state as objects of Kubernetes, so that somebody must
-	// bring it to the store. It is no flag, as are the others below: the cluster's name and ID.
+	// Objects means that agents keep their state as objects of Kubernetes, which the operator must
+	// mirror to the store. It is no flag; nor are the cluster's name and ID below.
 	Objects     bool
 	ClusterName string
 	ClusterID   uint32

@@ -42,7 +42,7 @@ func (x *index) set(object string, e export) []string {
 		}
 	}
 	for key, v := range e.values {
-		// One that was written before what is known is of a server that went back to an old copy.
+		// An older version means that the server was restored from a backup.
 		if was, had := old.values[key]; had && was == v && x.objects[key][object] <= e.order {
 			continue
 		}

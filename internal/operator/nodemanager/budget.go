@@ -101,10 +101,9 @@ func (b *Budget) Do(ctx context.Context, operation string, call func(context.Con
 	return err
 }
 
-// Read makes a call that changes nothing, and makes it again if the cloud says that there are too
-// many. Whoever reads page by page, or follows a change, would begin anew otherwise: if the cloud
-// allows fewer calls at once than that takes, each attempt would use up what is allowed and none
-// come to its end.
+// Read makes a read-only call, and retries it if the cloud throttles. Without that a caller that
+// reads page by page, or follows a change, would have to start over: if the cloud allows fewer
+// calls at once than it takes, each attempt would exhaust the limit, and none would succeed.
 func (b *Budget) Read(ctx context.Context, operation string, call func(context.Context) error) (err error) {
 	for range readAttempts {
 		if err = b.Do(ctx, operation, call); kindOf(err) != Throttled {

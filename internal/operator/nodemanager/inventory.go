@@ -27,8 +27,8 @@ type change struct {
 	units []netip.Prefix
 }
 
-// inventory is what is known of a cloud: the last description, and on top of it what was changed
-// since. It has no lock of its own.
+// inventory is the state of a cloud: the last description, with the changes since applied. It has
+// no lock of its own.
 type inventory struct {
 	lag        time.Duration
 	snapshot   *Snapshot

@@ -341,7 +341,7 @@ func (m *Manager) restore(w *work) {
 	m.inv.spend(w.subnet, -w.spent)
 }
 
-// view gathers what is known of a node.
+// view gathers the state of a node.
 func (m *Manager) view(o *v2.CiliumNode, n *node, pending int, limits Limits) *View {
 	ipam := &o.Spec.IPAM
 	v := &View{
@@ -496,7 +496,7 @@ func (m *Manager) make(ctx context.Context, o *v2.CiliumNode, w *work) error {
 	case Assign, AssignIPv6:
 		if c.units, err = m.provider.Assign(ctx, s); err == nil && len(c.units) == 0 {
 			// Taken for success, it would be asked for again at once and without end.
-			err = &Error{Text: fmt.Sprintf("the cloud has assigned nothing to interface %s and says no error: it is tried again by itself", s.Interface.ID)}
+			err = &Error{Text: fmt.Sprintf("the cloud has assigned nothing to interface %s and returned no error: this is retried automatically", s.Interface.ID)}
 		}
 	case Unassign:
 		c.units, err = s.Units, m.provider.Unassign(ctx, s)

@@ -73,7 +73,7 @@ type Manager struct {
 	fault error            // of the last description; not nil before the first
 	nodes map[string]*node // by name
 	owner map[string]string
-	left  map[string]bool // interfaces that nobody had at the last collection
+	left  map[string]bool // interfaces without an owner at the last collection
 	// reserved are public addresses that calls were about lately, by ID.
 	reserved map[string]reservation
 }
@@ -201,8 +201,8 @@ func (m *Manager) resync(ctx context.Context) error {
 	}
 }
 
-// pause waits for the next description, which comes early if somebody cannot do without, but not at
-// once: others may need one, too. It reports whether ctx goes on.
+// pause waits for the next description. It is early if a node requires one, after a short delay to
+// combine the requests of several. It reports false if ctx ended.
 func (m *Manager) pause(ctx context.Context, d time.Duration) bool {
 	early := d / 10
 	return retry.Sleep(ctx, early) && retry.SleepUnless(ctx, d-early, m.reread)
@@ -220,7 +220,7 @@ func (m *Manager) take(ctx context.Context, s *Snapshot, begun time.Time, err er
 	changed := map[string]bool{}
 	if m.fault = err; err == nil {
 		if all {
-			clear(m.owner) // who has which instance is decided by what is known of it now
+			clear(m.owner) // the owner of an instance is decided by its present state
 		}
 		before := m.inv.interfaces
 		m.inv.replace(s, begun)
@@ -276,7 +276,7 @@ func (m *Manager) look(ctx context.Context, names ...string) {
 	}
 }
 
-// collect removes interfaces that were made for nodes which are no more, and that nobody has at two
+// collect removes interfaces that were made for deleted nodes, and that had no owner at two
 // collections.
 func (m *Manager) collect(ctx context.Context) error {
 	if m.cfg.GCInterval == 0 {

@@ -57,7 +57,7 @@ type Snapshot struct {
 	VPCs       map[string]VPC
 }
 
-// Kind is what a refusal means for what is known.
+// Kind is what a refusal means for the inventory.
 type Kind uint8
 
 // Kinds of errors of a cloud.

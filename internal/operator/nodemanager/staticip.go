@@ -46,8 +46,8 @@ type StaticView struct {
 	// Looked is set if Found is known: the addresses that have all tags.
 	Looked bool
 	Found  []StaticIP
-	// Reserved are the addresses that calls were about which descriptions may not show yet, each
-	// with the interface that it is for; "" for somebody else's.
+	// Reserved are the addresses of calls that descriptions may not show yet, each with its
+	// interface; "" for one of another owner.
 	Reserved map[string]string
 }
 
@@ -65,8 +65,9 @@ type StaticDecision struct {
 	Fault string
 }
 
-// DecideStatic reports what becomes of the public address of a node. The status shows what the
-// cloud says, so that it is right whoever called, and whichever of two calls came last.
+// DecideStatic reports what becomes of the public address of a node. The status shows the state in
+// the cloud, so that it is right whichever operator made the call, and whichever of two calls came
+// last.
 func DecideStatic(v *StaticView) (d StaticDecision) {
 	i := v.First
 	if i == nil {
@@ -79,8 +80,8 @@ func DecideStatic(v *StaticView) (d StaticDecision) {
 	case !v.Provided:
 		d.Fault = "spec.ipam.static-ip-tags asks for a public address, which the operator assigns with --ipam=eni only: remove them"
 	case i == nil || !i.Primary.IsValid():
-		d.Fault = "spec.ipam.static-ip-tags asks for an elastic IP, and no address of the instance's first interface can be seen: it is tried again by itself"
-	case i.StaticIP != "": // once for each node, whoever has done it
+		d.Fault = "spec.ipam.static-ip-tags asks for an elastic IP, and no address of the instance's first interface can be seen: this is retried automatically"
+	case i.StaticIP != "": // once for each node, whichever operator did it
 	case !v.Looked:
 		d.Look = true
 	default:
@@ -89,8 +90,9 @@ func DecideStatic(v *StaticView) (d StaticDecision) {
 	return d
 }
 
-// choose chooses by weight. A node whose association nobody saw, for its answer was lost, asks for
-// the same one again, which changes nothing; and nodes that look at once rarely choose the same.
+// choose chooses by weight. A node whose association is unknown, because the answer was lost,
+// requests the same one again, which changes nothing; and nodes that search at the same time rarely
+// choose the same.
 func (d *StaticDecision) choose(v *StaticView) {
 	var most uint64
 	for k := range v.Found {
@@ -128,7 +130,7 @@ type reservation struct {
 	at    time.Time
 }
 
-// staticView gathers what is known of the public address of a node. It must be called with mu held.
+// staticView gathers the state of a node's public address. It must be called with mu held.
 func (m *Manager) staticView(o *v2.CiliumNode, attached []Interface) *StaticView {
 	v := &StaticView{Wanted: len(o.Spec.IPAM.StaticIPTags) > 0, Shown: o.Status.IPAM.AssignedStaticIP}
 	_, v.Provided = m.provider.(StaticProvider)
@@ -179,7 +181,7 @@ func (m *Manager) associate(ctx context.Context, o *v2.CiliumNode) error {
 	}
 	again := n.static.failed(err.Error())
 	if kindOf(err) == Taken {
-		n.static.why = "" // nobody has to do anything
+		n.static.why = "" // no action is needed
 	}
 	m.log.Warn("a node has no public address", "node", o.Name, "error", err, "cause", errors.Unwrap(err), "again", again)
 	return nil

@@ -107,8 +107,7 @@ func (r *readiness) Reconcile(ctx context.Context, req reconcile.Request) (recon
 	return reconcile.Result{}, nil
 }
 
-// again tries once more without complaint if somebody else wrote at the same time or the node is
-// gone.
+// again retries silently if there was a conflict or the node is gone.
 func again(err error) (reconcile.Result, error) {
 	switch {
 	case apierrors.IsNotFound(err):

@@ -173,9 +173,9 @@ func (c *Controller) begin(ctx context.Context) (there bool, err error) {
 	return true, c.restart(ctx)
 }
 
-// restart publishes a state where there is none that can be read. If agents have answered before,
-// some may make identities by some keys only: which is not known, so all keys are made first, and
-// nothing new is judged until they are.
+// restart publishes a state where there is none, or none that can be read. If agents have answered
+// before, some may make identities by some keys only. Which ones is not known, so identities are
+// made by all keys first, and no new policy is evaluated until they are.
 func (c *Controller) restart(ctx context.Context) error {
 	answers, err := c.answers(ctx)
 	if err != nil {
@@ -216,8 +216,7 @@ func (c *Controller) read(ctx context.Context) (found bool, err error) {
 	return true, nil
 }
 
-// publish writes a state, on the condition that nobody else has written meanwhile, and has
-// identities made by it.
+// publish writes a state, unless there is a conflict, and has identities made by it.
 func (c *Controller) publish(ctx context.Context, s k8skeys.State) error {
 	var err error
 	o := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: c.namespace, Name: k8skeys.ConfigMapName}}
@@ -243,7 +242,7 @@ func (c *Controller) publish(ctx context.Context, s k8skeys.State) error {
 	return nil
 }
 
-// minPause is the pause before the second look at who is waited for.
+// minPause is the pause before the second check of those waited for.
 const minPause = 50 * time.Millisecond
 
 // lead goes from state to state until ctx ends, or until all labels count for good.
@@ -342,7 +341,7 @@ func (c *Controller) step(ctx context.Context, need labels.Keys) (changed bool, 
 	return true, nil, c.publish(ctx, s)
 }
 
-// finish takes away what is published when all labels count and nobody needs to know.
+// finish deletes the published state when all labels count and no agent needs it.
 func (c *Controller) finish(ctx context.Context) {
 	if err := c.client.Delete(ctx, c.object); err != nil && !apierrors.IsNotFound(err) {
 		c.log.Warn("cannot remove the published labels of identities; all labels count anyway", "error", err)

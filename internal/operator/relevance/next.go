@@ -19,9 +19,10 @@ type facts struct {
 	applied func() bool
 }
 
-// next returns what is to be published after s, and whether that is anything else. Keys that come
-// are first made, by everybody, and then judged by; keys that go are first judged by no more, by
-// anybody, and then left out. So no rule is ever judged by a label that identities may lack.
+// next returns the state to publish after s, and whether it differs. For a new key all identities
+// are made first, and then policies are evaluated by it. A key to remove is first withdrawn from
+// evaluation, on all nodes, and then from identities. So no rule is ever evaluated by a label that
+// identities may lack.
 func next(s k8skeys.State, f facts) (k8skeys.State, bool) {
 	switch {
 	case !s.Keys.Covers(f.need):

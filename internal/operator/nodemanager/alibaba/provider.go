@@ -241,7 +241,7 @@ func (p *Provider) read(x *eni) (nodemanager.Interface, error) {
 		}
 	}
 	if x.InstanceID != "" {
-		// Also while it is being attached: nobody else can have it.
+		// Also while it is being attached: no other instance can have it.
 		i.Attachment, i.Instance = x.InstanceID, x.InstanceID
 	} else if i.Managed {
 		i.Instance = i.Tags[nodemanager.InstanceTag]
@@ -340,7 +340,7 @@ func (p *Provider) Create(ctx context.Context, instance string, s nodemanager.St
 		return nodemanager.Interface{}, err
 	}
 	if out.NetworkInterfaceID == "" {
-		return nodemanager.Interface{}, &nodemanager.Error{Text: "Alibaba Cloud made an interface and did not say which"}
+		return nodemanager.Interface{}, &nodemanager.Error{Text: "Alibaba Cloud made an interface and returned no ID"}
 	}
 	return p.read(&out)
 }

@@ -70,7 +70,7 @@ func explain(operation string, err error) error {
 		out.Text = "the network interface holds no more addresses: others have assigned some"
 	case "Resource.AlreadyAssociated", "InvalidAllocationID.NotFound":
 		out.Kind = nodemanager.Taken
-		out.Text = "the elastic IP is somebody else's since it was looked for: another one is tried by itself"
+		out.Text = "the elastic IP was associated elsewhere since it was looked up: another one is tried automatically"
 	case "AddressLimitExceeded":
 		out.Text = "the account's quota of elastic IPs in this region is used up: have it raised (Service Quotas, EC2-VPC Elastic IPs) or release some"
 	case "Gateway.NotAttached":

@@ -318,7 +318,7 @@ func (p *Provider) Create(ctx context.Context, instance string, s nodemanager.St
 		return nodemanager.Interface{}, err
 	}
 	if out.NetworkInterface == nil {
-		return nodemanager.Interface{}, &nodemanager.Error{Text: "AWS made an interface and did not say which"}
+		return nodemanager.Interface{}, &nodemanager.Error{Text: "AWS made an interface and returned no ID"}
 	}
 	return p.read(out.NetworkInterface)
 }

@@ -51,12 +51,12 @@ func explain(permission string, err error) error {
 	out.Err = fmt.Errorf("%d %s: %s", e.StatusCode, e.ErrorCode, text)
 	switch {
 	case e.ErrorCode == "AnotherOperationInProgress", e.ErrorCode == "RetryableErrorDueToAnotherOperation":
-		out.Text = "something else is changing the network interface or its machine: it is tried again by itself"
+		out.Text = "something else is changing the network interface or its machine: this is retried automatically"
 	case e.StatusCode == http.StatusTooManyRequests:
 		out.Kind, out.After = nodemanager.Throttled, retryAfter(e.RawResponse)
 		out.Text = "Azure is asked more often than the subscription may: it is asked less often by itself; lower --limit-ipam-api-qps if this stays"
 	case e.StatusCode == http.StatusPreconditionFailed:
-		out.Text = "somebody else has changed the network interface or its machine at the same time: it is tried again by itself"
+		out.Text = "the network interface or its machine was changed concurrently: this is retried automatically"
 	case e.ErrorCode == "AuthorizationFailed", e.ErrorCode == "LinkedAuthorizationFailed":
 		if found := action.FindAllStringSubmatch(text, -1); len(found) > 0 {
 			permission = found[len(found)-1][1]

@@ -35,8 +35,8 @@ const (
 	ownConfig = "pods-"
 	// firstPoll is the first pause between two looks at what is under way.
 	firstPoll = time.Second
-	// longestChange is how long a change is waited for. What waits is a worker of the node manager;
-	// nobody changes the interface as long as the cloud does not report that it is done.
+	// longestChange is how long a change is waited for. A worker of the node manager waits; the
+	// interface is not changed until the cloud reports completion.
 	longestChange = 5 * time.Minute
 )
 
@@ -242,7 +242,7 @@ func interfaces(all []nic) (out []nodemanager.Interface, err error) {
 	for k := range all {
 		n := &all[k]
 		if n.Properties.Machine == nil {
-			continue // nobody's
+			continue // without an owner
 		}
 		i := nodemanager.Interface{
 			ID: key(n.ID), Name: n.Name, Instance: key(n.Properties.Machine.ID), MAC: strings.ReplaceAll(strings.ToLower(n.Properties.MAC), "-", ":"),
@@ -390,13 +390,13 @@ func (p *Provider) edit(ctx context.Context, id string, edit func(n *nic, config
 	return after, p.get(ctx, read, id, version, after)
 }
 
-// checkIdle refuses what somebody is changing: what it will be is not known.
+// checkIdle refuses a resource with a change in progress: its final state is not known.
 func checkIdle(state string) error {
 	switch state {
 	case "", "Succeeded", "Failed", "Canceled":
 		return nil
 	}
-	return &nodemanager.Error{Code: "AnotherOperationInProgress", Text: "something else is changing the network interface or its machine: it is tried again by itself"}
+	return &nodemanager.Error{Code: "AnotherOperationInProgress", Text: "something else is changing the network interface or its machine: this is retried automatically"}
 }
 
 func (o object) nic() (*nic, error) {
