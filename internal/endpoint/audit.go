@@ -12,7 +12,7 @@ type AuditMode string
 
 // Modes of an endpoint.
 const (
-	AuditInherited AuditMode = "" // what the node says
+	AuditInherited AuditMode = "" // the node's mode
 	AuditEnabled   AuditMode = "Enabled"
 	AuditDisabled  AuditMode = "Disabled"
 )
@@ -30,7 +30,7 @@ func ParseAudit(text string) (AuditMode, error) {
 	return AuditInherited, fmt.Errorf("%q is none of Enabled, Disabled, Inherited", text)
 }
 
-// AuditOf is the mode of who is in audit mode or not.
+// AuditOf converts a boolean to a mode.
 func AuditOf(on bool) AuditMode {
 	if on {
 		return AuditEnabled

@@ -27,9 +27,8 @@ type Identities interface {
 
 // Addresses is the node's address pool as an endpoint sees it.
 type Addresses interface {
-	// Claim checks that an address was given out for owner and not to somebody else. If the
-	// pool does not know it (the agent started again between the allocation and the creation)
-	// it is taken now.
+	// Claim checks that an address was assigned to owner. If the pool does not know it (the agent
+	// restarted between allocation and creation) it is assigned now.
 	Claim(ip netip.Addr, owner, expirationUUID string) error
 	// Unclaim takes a Claim back that succeeded, of an endpoint that was not created.
 	Unclaim(ip netip.Addr, owner string)
@@ -128,7 +127,7 @@ type Lifecycle struct {
 
 	mu       sync.Mutex
 	creating map[uint16]context.CancelCauseFunc // by endpoint ID
-	locks    map[uint16]*rowLock                // of the IDs that somebody holds or waits for
+	locks    map[uint16]*rowLock                // of the IDs that are held or waited for
 
 	orphans map[string]time.Time // interface without an endpoint -> first seen
 }
@@ -229,7 +228,7 @@ func (l *Lifecycle) Create(ctx context.Context, req CreateRequest) (Endpoint, er
 		return Endpoint{}, fmt.Errorf("create endpoint %d (%s): %w", row.ID, row.owner(), ErrSuperseded)
 	}
 
-	// Whoever changed the filter before the row was there did not see it.
+	// A change of the filter before the row was inserted did not include it.
 	row.IdentityLabels, row.InfoLabels = l.split(row)
 	row, err = l.build(ctx, row, req)
 	if err != nil {
@@ -395,7 +394,7 @@ func (l *Lifecycle) DeleteContainer(ctx context.Context, containerID string) (en
 	for _, row := range l.cfg.Registry.ByContainer(containerID) {
 		n, err := l.Delete(ctx, row.ID)
 		if err != nil {
-			continue // somebody else was faster
+			continue // another goroutine was faster
 		}
 		endpoints++
 		failures += n
@@ -492,7 +491,7 @@ func samePorts(a, b []policy.NamedPort) bool {
 // the endpoint is not what it should be, and says so (StateNotReady).
 func (l *Lifecycle) relabel(ctx context.Context, old, row Endpoint, again bool) (Endpoint, error) {
 	row.IdentityLabels, row.InfoLabels = l.split(row)
-	again = again || old.Insisted // another change that fails does not end what somebody else insists on
+	again = again || old.Insisted // the failure of another change must not end the retries of the first
 	same := row.IdentityLabels.String() == old.IdentityLabels.String() && old.Identity != 0
 	if same && samePorts(row.NamedPorts, old.NamedPorts) && old.State != StateNotReady {
 		row, _ = l.set(row, old.State, "labels changed, identity kept")
@@ -576,8 +575,7 @@ func (l *Lifecycle) revert(old, failed Endpoint, cause error, again bool) (Endpo
 const recoverWait = 5 * time.Second
 
 // Recover repairs endpoints in the kernel whose failed change could not be undone. Call it
-// now and then. Those whose change is insisted on are left to whoever does that, and those that are
-// just being changed to that change.
+// periodically. It skips those whose change is being retried, and those that are being changed.
 func (l *Lifecycle) Recover(ctx context.Context) error {
 	var errs []error
 	for _, row := range l.cfg.Registry.List() {
@@ -676,7 +674,7 @@ func (l *Lifecycle) move(row Endpoint, next State, good bool, message string) (E
 	return changed, true
 }
 
-// note stores what is known of a row whose state stays, without a line in its log.
+// note stores a row whose state stays, without a line in its log.
 func (l *Lifecycle) note(row Endpoint) Endpoint {
 	l.cfg.Registry.update(row.ID, func(current Endpoint) (Endpoint, bool) {
 		row.Log, row.State = current.Log, current.State

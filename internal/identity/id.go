@@ -51,8 +51,8 @@ const (
 	GlobalScope     ID = 0
 	LocalScope      ID = 1 << 24
 	RemoteNodeScope ID = 2 << 24
-	// BlockScope holds the IDs that stand for blocks of addresses in rule sets, whoever has the
-	// addresses. They are nobody's identity: no packet and no endpoint ever has one.
+	// BlockScope holds the IDs that stand for blocks of addresses in rule sets, whatever identities
+	// the addresses have. They are no identities: no packet and no endpoint ever has one.
 	BlockScope ID = 3 << 24
 	scopeMask  ID = 0xff << 24
 )
@@ -82,8 +82,8 @@ func reservedNames() []string {
 	}
 }
 
-// temporaryPrefix stands before the ID of a temporary identity, so that nobody looks for it on
-// another node.
+// temporaryPrefix precedes the ID of a temporary identity, to show that it has no meaning on other
+// nodes.
 const temporaryPrefix = "temporary-"
 
 // String returns the name of a reserved identity, "temporary-" and the ID of a temporary one,

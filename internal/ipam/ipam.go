@@ -113,7 +113,7 @@ type Config struct {
 	// Assigned, if not empty, are the families of a node whose CIDRs are set by [IPAM.Assign]; the
 	// two above are not set then.
 	Assigned Families
-	// None is set on a node without pods: nobody gets an address. None of the above is set then.
+	// None is set on a node without pods: it assigns no address. None of the above is set then.
 	None bool
 	// DefaultPool is the pool of who names none, [DefaultPool] by default.
 	DefaultPool string
@@ -124,8 +124,8 @@ type Config struct {
 	// used.
 	InUse func(ip netip.Addr) (user string, used bool)
 	// Local reports whether the node itself has an address, on whatever interface. Such an address
-	// is not given to anybody. It is called with a lock held, so it must not call back. Nil means
-	// that the node has none in its pod CIDRs.
+	// is never assigned. It is called with a lock held, so it must not call back. Nil means that
+	// the node has none in its pod CIDRs.
 	Local func(ip netip.Addr) bool
 	// Log receives what is worth knowing; nil discards it.
 	Log *slog.Logger
@@ -192,7 +192,7 @@ type IPAM struct {
 	mu       sync.Mutex
 	open     bool
 	singly   bool  // addresses are those of AssignAddresses
-	refused  error // why nobody is given an address; nil if somebody may be
+	refused  error // why no address is assigned; nil if addresses may be
 	families Families
 	pools    [2][]*pool // IPv4, IPv6; searched in their order
 	given    map[netip.Addr]*Allocation
@@ -259,8 +259,8 @@ func (m *IPAM) CIDRs(families Families) []netip.Prefix {
 	return out
 }
 
-// Refuse has nobody be given an address, until it is called with nil; why goes into the error. What
-// is given out stays.
+// Refuse stops the assignment of addresses until it is called with nil; why goes into the error.
+// Assigned addresses stay.
 func (m *IPAM) Refuse(why error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -660,8 +660,8 @@ func (m *IPAM) FreeOf(ip netip.Addr, owner string) bool {
 	return true
 }
 
-// Free gives an address back without asking who uses it: it is for whoever knows, the owner of
-// the endpoint that just went.
+// Free releases an address without checking who uses it. It is for the owner of an endpoint that
+// was just deleted.
 func (m *IPAM) Free(ip netip.Addr) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

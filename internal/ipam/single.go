@@ -128,9 +128,9 @@ func (m *IPAM) singles(before []*pool, held map[netip.Addr]bool) *pool {
 	return next
 }
 
-// Hold keeps a single address from being given out until [IPAM.AssignAddresses] says otherwise. It
-// reports false if somebody has it, or as long as it is not known who has: before Open; and for one
-// of a prefix, which the node has as a whole.
+// Hold keeps a single address from being assigned until [IPAM.AssignAddresses] permits it again. It
+// reports false if the address is in use, before Open, when its users are not known, and for an
+// address of a prefix, which the node has as a whole.
 func (m *IPAM) Hold(ip netip.Addr) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()

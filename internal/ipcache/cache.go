@@ -201,7 +201,8 @@ type Node struct {
 	// IPs are its addresses in the underlay, RouterIPs those in the pod network.
 	IPs       []netip.Addr
 	RouterIPs []netip.Addr
-	// Own is what else the kernel of this node takes for it; of others nobody knows.
+	// Own are further addresses that this node's kernel accepts as its own; those of other nodes
+	// are not known.
 	Own      []netip.Prefix
 	PodCIDRs []netip.Prefix
 	// HealthIPs are those of its health endpoint.

@@ -15,13 +15,13 @@ type Source uint8
 const (
 	// Restored is what was known before a restart.
 	Restored Source = iota + 1
-	// PodCIDR is the pod network of another node: whoever is behind an address there that nobody
-	// else claims, it is to be sought on that node.
+	// PodCIDR is the pod network of another node: an address there that nothing else claims is
+	// routed to that node.
 	PodCIDR
 	// Generated is a prefix that a policy names.
 	Generated
-	// Health is the health endpoint of another node, as that says. Whoever else has the address
-	// counts before it.
+	// Health is the health endpoint of another node, as that node announces it. Any other owner of
+	// the address takes precedence.
 	Health
 	// ClusterMesh is an endpoint of another cluster, as that says.
 	ClusterMesh
@@ -69,7 +69,7 @@ type NamedPort struct {
 // Claim is what one owner says about a prefix.
 type Claim struct {
 	Source Source
-	// Owner tells claims of the same source apart: the number of an endpoint, the name of a node.
+	// Owner distinguishes claims of the same source: the ID of an endpoint, the name of a node.
 	// Claims of the same source and owner replace each other.
 	Owner    string
 	Identity identity.ID

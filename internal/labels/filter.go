@@ -43,7 +43,7 @@ func DefaultFilterRules() []string {
 // immutable and safe for concurrent use.
 type Filter struct {
 	rules []filterRule
-	// whitelist: somebody named labels to include, so that what is not named is left out.
+	// whitelist: labels to include were configured, so that all others are left out.
 	whitelist bool
 	// keys are those that count for Split; see Narrow.
 	keys Keys

@@ -149,7 +149,7 @@ type Reconciler[K comparable, V any] struct {
 	mu       sync.Mutex
 	done     uint64               // every change up to here was tried at least once
 	failing  map[K]*failure[K, V] // rows whose last attempt failed
-	progress chan struct{}        // closed at the next progress; nil if nobody waits
+	progress chan struct{}        // closed at the next progress; nil without waiters
 	lastGood time.Time            // of Prune
 	pruneErr error
 	pruning  bool   // a Prune runs
