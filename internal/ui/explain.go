@@ -58,7 +58,8 @@ type Suggestion struct {
 	Document string `json:"document,omitempty"`
 }
 
-// explainCache has the last explanations, by the ID of their edge. Whoever has turn may change it.
+// explainCache has the last explanations, by the ID of their edge. The holder of turn may change
+// it.
 type explainCache struct {
 	turn  chan struct{}
 	known map[string]explained

@@ -77,7 +77,7 @@ type Endpoint struct {
 	Node string `json:"node,omitempty"`
 }
 
-// Edge is traffic of one kind between two workloads: from who opens connections to who is asked.
+// Edge is traffic of one kind between two workloads, from the client to the server.
 type Edge struct {
 	ID          string `json:"id"`
 	Source      string `json:"source"`
@@ -659,8 +659,8 @@ func policyName(p *flow.Policy) string {
 	return cut(p.GetNamespace() + "/" + p.GetName())
 }
 
-// maxName is how much of a name is kept: whoever sends flows makes it as long as it likes, and
-// Kubernetes none longer than this.
+// maxName is how much of a name is kept: a sender of flows can make it of any length; names of
+// Kubernetes are not longer.
 const maxName = 600
 
 func cut(s string) string {
@@ -697,8 +697,8 @@ func newFlow(f *flow.Flow, at time.Time, protocol string, src, dst side) Flow {
 	return out
 }
 
-// maxDeciders is how many policies of a flow are kept of each end: whoever sends flows names as
-// many as it likes.
+// maxDeciders is how many policies of a flow are kept of each end: a sender of flows can name any
+// number.
 const maxDeciders = 16
 
 func policyNames(ends ...[]*flow.Policy) (out []string) {

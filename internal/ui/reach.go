@@ -52,7 +52,7 @@ type Reach struct {
 	Rows     [][]int  `json:"rows"`
 }
 
-// Party is who policies evaluate alike, as far as the page tells them apart.
+// Party is a set of workloads that policies treat alike, as far as the page distinguishes them.
 type Party struct {
 	ID         string   `json:"id"`
 	Namespace  string   `json:"namespace,omitempty"`
@@ -75,7 +75,7 @@ type AccessSide struct {
 	Policies []string `json:"policies,omitempty"`
 }
 
-// reachCache is the last answer. Whoever has turn may change it.
+// reachCache is the last answer. The holder of turn may change it.
 type reachCache struct {
 	turn chan struct{}
 	key  string
@@ -118,7 +118,7 @@ func (f *Follower) Reach(ctx context.Context, namespaces []string) (Reach, error
 	return c.last, nil
 }
 
-// turnOf returns the channel that has room for whoever may change what is remembered.
+// turnOf returns the channel that serves as the cache's lock.
 func (f *Follower) turnOf(turn *chan struct{}) chan struct{} {
 	f.mu.Lock()
 	defer f.mu.Unlock()

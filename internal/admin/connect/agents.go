@@ -59,7 +59,7 @@ func (c *Cluster) WaitFollows(ctx context.Context, name string) error {
 	})
 }
 
-// WaitForgotten waits until no agent that runs follows the cluster of this name.
+// WaitForgotten waits until no running agent follows the cluster of this name.
 func (c *Cluster) WaitForgotten(ctx context.Context, name string) error {
 	return c.wait(ctx, fmt.Sprintf("still follows cluster %s", name), func(m rest.ClusterMeshStatus) error {
 		for _, r := range m.Clusters {

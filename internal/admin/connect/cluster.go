@@ -218,7 +218,7 @@ func overlaps(a, b Facts) error {
 	return nil
 }
 
-// inside says which node has an address in a range that belongs to somebody else.
+// inside names the node, if any, that has an address in a range of another owner.
 func inside(p netip.Prefix, whose string, f Facts) error {
 	for name, addrs := range f.Nodes {
 		for _, x := range addrs {

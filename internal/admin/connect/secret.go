@@ -58,7 +58,7 @@ func (c *Cluster) Forget(ctx context.Context, name string) error {
 func (c *Cluster) change(ctx context.Context, name string, say map[string][]byte) error {
 	secrets := c.client.Kube.CoreV1().Secrets(c.namespace)
 	changed := false
-	// Somebody else may write or make it at the same time.
+	// Another client may create or update it at the same time.
 	err := retry.OnError(retry.DefaultBackoff, func(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) }, func() error {
 		s, err := secrets.Get(ctx, MeshSecret, metav1.GetOptions{})
 		missing := apierrors.IsNotFound(err)
@@ -113,8 +113,8 @@ func update(s *corev1.Secret, name string, say map[string][]byte) bool {
 	return changed
 }
 
-// touched is an annotation that nobody reads: kubelets bring a Secret's files up to date when a pod
-// changes, and otherwise once in a minute or two.
+// touched is an annotation without a reader: a kubelet updates a Secret's files when a pod changes,
+// and otherwise only every minute or two.
 const touched = "hawser.net/clustermesh-changed"
 
 func (c *Cluster) nudge(ctx context.Context) error {

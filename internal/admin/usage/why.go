@@ -68,11 +68,11 @@ type Pod struct {
 	Name      string    `json:"name"`
 	Node      string    `json:"node,omitempty"` // "" if it has none yet
 	Since     time.Time `json:"since,omitzero"`
-	// Told is what its CiliumEndpoint names, 0 if there is none or it names none.
+	// Named is the identity in its CiliumEndpoint, 0 if there is none.
 	Named identity.ID `json:"told,omitempty"`
 }
 
-// ErrNotFound says that there is no such pod, or that nobody knows an ID.
+// ErrNotFound means that there is no such pod, or that the ID is unknown.
 var ErrNotFound = errors.New("not found")
 
 // Why explains an identity: what is its ID, or a pod as namespace/name, or the name alone for
@@ -108,7 +108,7 @@ func (w *World) pod(p *corev1.Pod) (Answer, error) {
 	case ep == nil:
 		return none("the pod has no CiliumEndpoint yet: its node's agent makes it when the pod's network is set up")
 	case ep.Status.Identity == nil:
-		return none("the pod's CiliumEndpoint names no identity yet: whoever makes identities (--identity-management-mode) has made none for its labels; until then its agent uses a temporary one")
+		return none("the pod's CiliumEndpoint names no identity yet: none has been created for the pod's labels. The agent or the operator (--identity-management-mode) creates it; until then the agent uses a temporary one")
 	}
 	a, err := w.number(identity.ID(ep.Status.Identity.ID))
 	if errors.Is(err, ErrNotFound) {

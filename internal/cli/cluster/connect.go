@@ -258,7 +258,7 @@ func (m mesh) disconnect(ctx context.Context, cmd *cobra.Command, two pair) erro
 		if err := side.WaitForgotten(ctx, names[1-i]); err != nil {
 			return err
 		}
-		fmt.Fprintf(cmd.OutOrStdout(), "%s has forgotten %s\n", names[i], names[1-i])
+		fmt.Fprintf(cmd.OutOrStdout(), "%s is disconnected from %s\n", names[i], names[1-i])
 	}
 	if two.sandbox {
 		return m.sandboxes.Unlink(two.names[0], two.names[1])

@@ -89,8 +89,8 @@ func readEvents(ctx context.Context, conn grpc.ClientConnInterface, req *observe
 		if err != nil {
 			return err
 		}
-		// Servers of the field do not know types, and send all. What became of nodes is always
-		// told.
+		// Hubble's servers do not know this filter and send all types. Node events are always
+		// printed.
 		if kind := res.GetAgentEvent().GetType(); len(req.GetTypes()) > 0 && kind != flow.AgentEventType_AGENT_EVENT_UNKNOWN && !slices.Contains(req.GetTypes(), kind) {
 			continue
 		}

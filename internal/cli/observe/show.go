@@ -58,7 +58,7 @@ func newFlowWriter(a *command.App, format string, nodes bool, w io.Writer) (flow
 		t := a.Table("TIME", "NODE", "SOURCE", "DESTINATION", "TYPE", "VERDICT", "SUMMARY")
 		return flowWriter{func(res *observer.GetFlowsResponse) error {
 			t.Row(flowCells(res)...)
-			// Columns can only be as wide as what is known; a page at a time.
+			// Column widths are computed for a page at a time.
 			if t.Len() < tablePage {
 				return nil
 			}
