@@ -26,8 +26,8 @@ type AddressesConfig struct {
 	// Prefix is where addresses are found in the store, that of the default address space by
 	// default.
 	Prefix string
-	// Observed, if not nil, is notified of an address that is or was announced here when the store
-	// has said something of it; see [Addresses.Told]. It must neither block nor call back.
+	// Observed, if not nil, is notified of each change that the store reports for an address that
+	// is or was announced here; see [Addresses.Told]. It must neither block nor call back.
 	Observed func(netip.Prefix)
 	// Log receives what is worth knowing; nil discards it.
 	Log *slog.Logger

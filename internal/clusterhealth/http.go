@@ -20,7 +20,7 @@ const Port = 4240
 // helloPath is what is asked for.
 const helloPath = "/hello"
 
-// maxConns bounds the connections that a [Responder] has at a time: anybody can open them.
+// maxConns bounds the concurrent connections of a [Responder], which any host can open.
 const maxConns = 256
 
 // Getter asks addresses by HTTP. Each request has a connection of its own: what is to be found out
@@ -69,13 +69,13 @@ func plain(ctx context.Context, err error) error {
 	return err
 }
 
-// Responder answers strangers who ask how somebody is. Each connection is for one question, and
-// there are only so many at a time.
+// Responder answers health probes of untrusted clients: one request for each connection, and a
+// bounded number of connections.
 type Responder struct {
 	server http.Server
 }
 
-// NewResponder returns a Responder for other nodes' probes. It answers nobody until Serve.
+// NewResponder returns a Responder for other nodes' probes. It answers none until Serve.
 func NewResponder() *Responder {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+helloPath, func(http.ResponseWriter, *http.Request) {})

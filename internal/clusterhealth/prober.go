@@ -24,7 +24,7 @@ type Target struct {
 	Answers bool
 }
 
-// Connectivity is what is known of one way to one address.
+// Connectivity is the state of one kind of probe to one address.
 type Connectivity struct {
 	// Probed is when the last probe ended; zero if there was none yet.
 	Probed time.Time
@@ -34,8 +34,8 @@ type Connectivity struct {
 	Err string
 	// Since is when the present state began, working or not, as far as this process knows.
 	Since time.Time
-	// Unasked says that nothing was ever received this way, and nobody has announced that there is
-	// something to receive: that the probe was not answered says nothing of the network.
+	// Unasked means that no answer was ever received this way, and that none was announced to be
+	// available: an unanswered probe is no evidence of a network fault.
 	Unasked bool
 	// began is when the last probe was begun.
 	began time.Time
@@ -43,24 +43,23 @@ type Connectivity struct {
 	answered bool
 }
 
-// Failing reports whether the last probe was not answered, by somebody of whom an answer can be
-// expected.
+// Failing reports whether the last probe failed although an answer was expected.
 func (c Connectivity) Failing() bool { return c.Err != "" && !c.Unasked }
 
-// Path is what is known of an address.
+// Path is the state of an address.
 type Path struct {
 	Addr netip.Addr
 	ICMP Connectivity
 	HTTP Connectivity
 }
 
-// Status is what is known of a node.
+// Status is the state of a node.
 type Status struct {
 	Name           string
 	Node, Endpoint []Path
 }
 
-// State is what is known of a node, or of its health endpoint.
+// State is the state of a node, or of its health endpoint.
 type State int
 
 // The states. Unknown is that of what was not probed yet, or has no address, Silent that of a node
@@ -198,7 +197,7 @@ func (p *Prober) Run(ctx context.Context) error {
 	}
 }
 
-// begin forgets addresses that nobody has any more, and returns how long the round takes.
+// begin drops addresses that no node has any more, and returns how long the round takes.
 func (p *Prober) begin(targets []Target) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -257,7 +256,7 @@ func (p *Prober) try(ctx context.Context, w way) {
 	p.known[w] = c
 }
 
-// Statuses returns what is known of each node, by name, and how long a round takes.
+// Statuses returns the state of each node, by name, and how long a round takes.
 func (p *Prober) Statuses() ([]Status, time.Duration) {
 	targets := p.cfg.Targets()
 	p.mu.Lock()

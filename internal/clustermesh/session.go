@@ -129,7 +129,7 @@ func (s *session) describe(ctx context.Context, to chan<- described) {
 	}
 }
 
-// meet compares the cluster's description with what is known, and begins to follow it.
+// meet compares the cluster's description with the configuration, and begins to follow it.
 func (s *session) meet(ctx context.Context, d described) {
 	s.updated = time.Time{}
 	s.met.Store(false)

@@ -90,7 +90,7 @@ func (p peer) node(n node.Node, mine *prefixes) (node.Node, error) {
 		return node.Node{}, fmt.Errorf("node %s is not one of cluster %s", n.Key(), p.name)
 	}
 	if n.ClusterID != p.id {
-		return node.Node{}, fmt.Errorf("node %s says that it is of cluster ID %d, not %d", n.Key(), n.ClusterID, p.id)
+		return node.Node{}, fmt.Errorf("node %s has cluster ID %d, not %d", n.Key(), n.ClusterID, p.id)
 	}
 	for _, c := range n.PodCIDRs() {
 		if err := rangeFault(c, mine); err != nil {
@@ -180,7 +180,7 @@ func (p peer) service(s service.Shared, mine *prefixes) (service.Shared, error) 
 		}
 		s.Backends = kept
 	}
-	// Nobody here looks at the rest, and there is much of it.
+	// The rest is not used here, and it is large.
 	s.Frontends, s.Hostnames, s.Labels, s.Selector = nil, nil, nil, nil
 	return s, nil
 }

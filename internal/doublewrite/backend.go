@@ -14,12 +14,12 @@
 //   - an ID that is in quarantine in either place is given to no other labels in both, unless no
 //     other is free.
 //
-// Only if both places had different IDs for the same labels before anybody wrote to both, they
-// stay so: the one that is read counts, the log says so, and the operator counts them.
+// If both had different IDs for the same labels before double write began, they keep them: the ID
+// of the place that is read counts, the conflict is logged, and the operator counts it.
 //
-// If the place that is only written to is away, new IDs cannot be made, since nobody knows
-// whether they are free; labels that have an ID go on. What is missing there is written when the
-// allocator compares its references with the store, as it does every now and then.
+// While the place that is only written to is unavailable no new ID can be allocated, since it may
+// be in use there; labels that have an ID are not affected. What is missing there is written when
+// the allocator next compares its references with the store.
 //
 // The backend owns no table. It starts goroutines in ListAndWatch only, which waits for them.
 package doublewrite
@@ -298,7 +298,7 @@ func (b *Backend) make(ctx context.Context, key allocator.AllocatorKey, ids allo
 	}
 	k, err := b.keys.Acquire(ctx, key, &only{id: o.ID, last: last})
 	switch {
-	case errors.Is(err, errTaken) && o.IsNew: // by somebody who writes keys only, a moment ago
+	case errors.Is(err, errTaken) && o.IsNew: // by a writer of keys only, a moment ago
 		return a, true, undo()
 	case errors.Is(err, errTaken): // the object was there before, and so was the key of other labels
 		b.differs(key, o.ID, err)
@@ -314,7 +314,7 @@ func (b *Backend) make(ctx context.Context, key allocator.AllocatorKey, ids allo
 	case k.ID == o.ID:
 		return k, false, nil
 	}
-	// Somebody who writes keys only was faster.
+	// A writer of keys only was faster.
 	if err := undo(); err != nil {
 		return a, false, err
 	}
