@@ -1,5 +1,5 @@
-// Package atomicfile replaces files in one step: whoever reads one has it whole, as it was before
-// or as it is after, also if the writer dies. It also reads state of before from such files.
+// Package atomicfile replaces files atomically: a reader sees the old or the new content as a
+// whole, also if the writer crashes. It also reads saved state from such files.
 package atomicfile
 
 import (
@@ -51,8 +51,8 @@ func Write(path string, data []byte, mode os.FileMode, d Durability) error {
 	return err
 }
 
-// RemoveUnfinished removes what writers that died have left below a directory. The caller makes
-// sure that nobody writes there meanwhile. A directory that does not exist has nothing of it.
+// RemoveUnfinished removes the temporary files of crashed writers below a directory. The caller
+// must exclude concurrent writers. A missing directory is no error.
 func RemoveUnfinished(dir string) error {
 	return filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 		switch {

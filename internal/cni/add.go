@@ -29,8 +29,8 @@ type adding struct {
 	agent *client.Client
 	log   *logger
 	undo  []func(context.Context) error
-	// claimed says that the agent may have taken the addresses over for an endpoint and given them
-	// back with it, so that they may be somebody else's by now.
+	// claimed means that an endpoint may have taken the addresses over and released them since, so
+	// that they may belong to another pod by now.
 	claimed bool
 	// unsure says that the agent may have an endpoint that could not be deleted.
 	unsure bool

@@ -189,7 +189,7 @@ func (p *Plugin) status(args *skel.CmdArgs) error {
 	case err != nil:
 		return fail(codeNotAvailable, "DaemonHealthzFailed", err)
 	case health.Cilium.State == rest.StateFailure:
-		return fail(codeNotAvailable, "DaemonHealthzFailed", fmt.Errorf("the agent says: %s", health.Cilium.Msg))
+		return fail(codeNotAvailable, "DaemonHealthzFailed", fmt.Errorf("the agent reports: %s", health.Cilium.Msg))
 	}
 	cfg, err := agent.Config(ctx)
 	if err != nil {

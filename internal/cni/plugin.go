@@ -82,7 +82,7 @@ func (p *Plugin) Main() int {
 		return 0
 	}
 	if err.Print() != nil {
-		return 2 // nobody reads our output
+		return 2 // our output is not read
 	}
 	return 1
 }

@@ -340,7 +340,7 @@ func (m *Manager) Remove() error {
 		if !isBackup || filepath.Join(dir, name) == filepath.Clean(m.cfg.WritePath) {
 			continue
 		}
-		// Somebody may have put a new file there since; theirs is newer.
+		// Another program may have created the file since; that one is newer.
 		if _, err := os.Lstat(filepath.Join(dir, name)); err == nil {
 			continue
 		}
@@ -373,7 +373,7 @@ const quietTime = 50 * time.Millisecond
 const lookInterval = 10 * time.Second
 
 // Run keeps the configuration in place after Install until ctx ends, and returns nil then: a file
-// that is removed or changed is written anew, one that another plugin adds is moved aside.
+// that is removed or changed is written again, one that another plugin adds is moved aside.
 func (m *Manager) Run(ctx context.Context) error {
 	if m.cfg.WritePath == "" {
 		<-ctx.Done()

@@ -6,7 +6,7 @@
 // A file lock orders the two. Plugins hold it shared, so they don't hinder each other; the agent
 // holds it exclusively from the first file it replays until its API serves. A plugin that got the
 // lock therefore knows: either the agent has not begun, and will find the file, or it serves, and
-// the plugin need only try it once more. Whoever uses [Hold] must do that before [Writer.Add].
+// the plugin need only try it once more. Call [Hold] before [Writer.Add].
 //
 // If an agent serves and does not answer in time there is a file, too, and it may do afterwards
 // what it was asked for. The file waits for its next start, when the runtime may long have attached
@@ -37,7 +37,8 @@ import (
 // DefaultDir is the queue's directory unless the agent's socket is elsewhere; see Dir.
 const DefaultDir = "/var/run/cilium/deleteQueue"
 
-// MaxFiles bounds the queue. More than that on one node means that nobody empties it.
+// MaxFiles bounds the queue. More than that on one node means that the queue is not being
+// processed.
 const MaxFiles = 256
 
 const (
@@ -238,7 +239,8 @@ func Replay(ctx context.Context, dir string, fn func(context.Context, Entry) err
 			errs = append(errs, err)
 		}
 	}
-	// A plugin killed between writing and renaming leaves its temporary file; nobody writes now.
+	// A plugin killed between writing and renaming leaves its temporary file; there are no writers
+	// now.
 	if left, err := filepath.Glob(filepath.Join(dir, "*"+suffix+tmpInfix+"*")); err == nil {
 		for _, path := range left {
 			os.Remove(path)
