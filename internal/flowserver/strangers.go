@@ -10,10 +10,10 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// strangers bounds the connections of a listener that a network reaches. Those whose clients have
-// not proven who they are, if they ever do, are apart, so that they take no room of those that
-// have. If they are too many, the address that has most of them loses its oldest: whoever opens
-// many keeps nobody else out. It is safe for concurrent use.
+// strangers bounds the connections of a listener on the network. Connections of clients that are
+// not authenticated yet have a limit of their own, so that they take no room from authenticated
+// ones. Beyond it the address with most connections loses its oldest, so that one address cannot
+// keep others out. It is safe for concurrent use.
 type strangers struct {
 	net.Listener
 	most int // of strangers, and of those that are known

@@ -149,7 +149,7 @@ func newQuery(req Request) (query, error) {
 	case q.first && q.follow:
 		return q, invalid("first: the oldest entries cannot be followed by those to come; leave out first or follow")
 	case q.first && q.number == 0:
-		return q, invalid("first: number must say how many")
+		return q, invalid("first: number must be set")
 	case !q.since.IsZero() && !q.until.IsZero() && q.until.Before(q.since):
 		return q, invalid("until: %s is before since", q.until.Format(time.RFC3339Nano))
 	}
