@@ -23,11 +23,11 @@ const (
 	maxLabelValue = 63
 )
 
-// FieldError says what is wrong with one field of a policy object.
+// FieldError is a problem with one field of a policy object.
 type FieldError struct {
 	// Field is the path, such as "spec.egress[0].toPorts[1].rules.http".
 	Field string
-	// Problem says what is wrong and what to do.
+	// Problem names what is wrong and what to do.
 	Problem string
 	// Unsupported is set if the field is valid but not implemented.
 	Unsupported bool
@@ -44,8 +44,8 @@ type Option func(*parser)
 // does, leave the option out, so that such policies are refused.
 func WithGroups() Option { return func(ps *parser) { ps.groups = true } }
 
-// WithFaults says what of the object could not be read into its type, by fields. It is treated like
-// what is read and not supported.
+// WithFaults passes the fields of the object that could not be decoded into its type. They are
+// treated like unsupported ones.
 func WithFaults(faults []*FieldError) Option {
 	return func(ps *parser) {
 		for _, f := range faults {
@@ -72,7 +72,7 @@ func WithFaults(faults []*FieldError) Option {
 //     namespace, or of the cluster.
 //   - A rule that selects nodes is left out: no endpoint is meant.
 //
-// Rule.Faults says of each rule what is not enforced as it is written.
+// Rule.Faults lists for each rule what is not enforced as it is written.
 func Parse(p *v2.CiliumNetworkPolicy, opts ...Option) ([]*Rule, error) {
 	if p == nil {
 		return nil, errors.New("the policy is missing")
@@ -234,7 +234,7 @@ func (ps *parser) rule(path string, in *v2.Rule) *Rule {
 		ps.egress(r, path, fmt.Sprintf("egressDeny[%d]", i), &entry, true)
 	}
 	r.DefaultDeny = [2]bool{r.has(datapath.Ingress), r.has(datapath.Egress)}
-	if len(r.Clauses) == 0 { // a fault: the sections may say what it is about
+	if len(r.Clauses) == 0 { // a fault: the sections may show its directions
 		ingress, egress := in.Ingress != nil || in.IngressDeny != nil, in.Egress != nil || in.EgressDeny != nil
 		r.DefaultDeny = [2]bool{ingress || !egress, egress || !ingress}
 	}
@@ -327,8 +327,8 @@ func (ps *parser) unsupportedPeers(present bool, at, name string) peerList {
 	return peerList{field: name, present: present, faulty: present}
 }
 
-// clause finishes an entry and adds it to the rule. whole is false if the entry says more than who
-// and what, and that is not understood.
+// clause finishes an entry and adds it to the rule. whole is false if the entry contains more than
+// peers and ports, and that is not understood.
 func (ps *parser) clause(r *Rule, c Clause, at string, whole bool, lists []peerList, toPorts []v2.PortRule, icmps []v2.ICMPRule) {
 	var from, empty *peerList
 	peersOK := true
@@ -366,7 +366,7 @@ func (ps *parser) clause(r *Rule, c Clause, at string, whole bool, lists []peerL
 	default:
 		c.Ports = []PortMatch{{Proto: datapath.ProtoAny, First: 0, Last: 65535}}
 	}
-	// "- {}" says nothing about peers or ports and matches nothing.
+	// "- {}" has neither peers nor ports and matches nothing.
 	c.AllPeers = from == nil && empty == nil && len(toPorts)+len(icmps) > 0
 	switch {
 	case !c.Deny && !whole:

@@ -146,7 +146,7 @@ func (e *Engine) rulesOf(p *peer, dst []*engineRule) []*engineRule {
 	return slices.Compact(dst) // the index may name a rule twice
 }
 
-// enforcement says in which directions an endpoint with these rules is enforced.
+// enforcement returns the directions in which an endpoint with these rules is enforced.
 func (e *Engine) enforcement(p *peer, rules []*engineRule) (enforced [2]bool) {
 	switch e.cfg.Mode {
 	case ModeNever:

@@ -19,7 +19,7 @@ type Selector struct {
 	// By labels: all of the following hold.
 	namespace    string        // if set, the namespace is this one
 	hasNamespace bool          // there is a namespace at all
-	localCluster bool          // confined to the local cluster if Config says so
+	localCluster bool          // confined to the local cluster if Config requires it
 	reqs         []requirement // sorted by text
 
 	// By prefix or block: inside cidr, outside all of except.

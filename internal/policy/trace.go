@@ -40,7 +40,7 @@ type TraceResult struct {
 type TraceSide struct {
 	Direction datapath.Direction
 	Verdict   Verdict
-	// Enforced reports whether what no rule matches is dropped; Why says what makes it so.
+	// Enforced reports whether what no rule matches is dropped; Why is the reason.
 	Enforced bool
 	Why      string
 	// EnforcedBy are the rules that ask for it, without their entries.
@@ -70,7 +70,7 @@ type TraceStep struct {
 	PeerMatch string
 	// PortMatch is the port that matches, empty if none does.
 	PortMatch string
-	// ByAddress says that nothing matches the peer, but that a block of addresses could if its
+	// ByAddress means that nothing matches the peer, but that a block of addresses could if its
 	// address were known.
 	ByAddress bool
 	// Decides is set on the entry that decides the verdict: the first of a tier that matches, or of
@@ -93,7 +93,7 @@ func (s *TraceStep) String() string {
 	return where + ": " + s.What()
 }
 
-// What says for people what the entry does about the packet, without where it stands.
+// What describes what the entry does with the packet, without its position.
 func (s *TraceStep) What() string {
 	verb := "allow"
 	switch {
@@ -331,7 +331,7 @@ func (e *Engine) traceStep(er *engineRule, c *Clause, other *peer, at netip.Addr
 	return step
 }
 
-// why says what decided about enforcement.
+// why returns what decided about enforcement.
 func (e *Engine) why(dir datapath.Direction, self *peer, rules []*engineRule, enforced bool) string {
 	switch {
 	case e.cfg.Mode == ModeAlways:

@@ -179,7 +179,7 @@ func (d *Dir) Run(ctx context.Context, apply func([]policy.Change)) error {
 // watch asks for notifications. Without them, for want of kernel resources, the poll must do.
 func (d *Dir) watch() (<-chan notice, func()) {
 	notices, stop, err := notifications(d.cfg.Path, func(err error) {
-		// The poll finds what they said.
+		// The poll finds these changes.
 		d.log.Warn("Policy directory: notifications were lost", "path", d.cfg.Path, "error", err)
 	})
 	if err != nil {
@@ -373,7 +373,7 @@ func (d *Dir) store(name string, data []byte) {
 	d.unkept[name] = err
 }
 
-// reportUnkept says which files could not be kept for a restart.
+// reportUnkept reports the files that could not be kept for a restart.
 func (d *Dir) reportUnkept() {
 	if d.cfg.Unkept == nil {
 		return

@@ -16,7 +16,7 @@ import (
 )
 
 // decodeStrict decodes raw, of which tree is the generic form, into dst, which points at a struct.
-// The standard decoder would match names without regard to case, and would not say where a fault
+// The standard decoder would match names without regard to case, and would not report where a fault
 // is; so the tree is checked against the type first.
 //
 // What is at fault is returned by fields; the rest is in dst then. With an error dst is of no use.

@@ -82,7 +82,7 @@ func explain(agent Agent, f *flowpb.Flow) (*policypb.ExplainResponse, error) {
 	return out, nil
 }
 
-// find fills in who an end is, by what the engine knows now, else by what the flow says.
+// find fills in the party at an end, from the engine, else from the flow.
 func (x *explained) find(agent Agent, e *policy.Engine, addr netip.Addr) {
 	id := identity.ID(x.ep.GetIdentity())
 	if id.IsOutside() {

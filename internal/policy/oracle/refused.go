@@ -39,7 +39,7 @@ func (x entry) refused(c clause) clause {
 	whole := !x.beyond.restricted && kinds <= 1 && (len(x.toPorts) == 0 || len(x.icmps) == 0)
 	peersKnown := x.beyond.lists == 0 && !slices.ContainsFunc(x.sets, func(s v2.CIDRRule) bool { return s.CIDRGroupRef != "" })
 	portsKnown := !slices.ContainsFunc(x.toPorts, func(pr v2.PortRule) bool { return layer7(pr) || slices.ContainsFunc(pr.Ports, unreadable) })
-	if len(x.toPorts) > 0 { // messages beside them are not counted
+	if len(x.toPorts) > 0 { // messages with ports are not counted
 		c.icmps = nil
 	}
 	switch {
