@@ -92,7 +92,7 @@ func (c *Config) validateReservedPorts() error {
 	return err
 }
 
-// NodeOptions say what the node is called, where the agent keeps what, and who may talk to it.
+// NodeOptions configure the node's name, the agent's paths, and access to its API.
 type NodeOptions struct {
 	// AcceptWithout names protections of the field that the configuration asks for and that are
 	// gone without.
@@ -154,7 +154,7 @@ func (c *Config) cniFile() cniconf.Config {
 	return f
 }
 
-// StoreOptions say which key-value store the nodes share.
+// StoreOptions configure the key-value store that the nodes share.
 type StoreOptions struct {
 	KVStore                  string // a kind of store, or empty for a node on its own
 	KVStoreOpts              map[string]string
@@ -184,7 +184,7 @@ func (o *StoreOptions) store() storedial.Config {
 	return storedial.Config{Kind: o.KVStore, Options: o.KVStoreOpts, LeaseTTL: o.KVStoreLeaseTTL, MaxQuorumFailures: o.KVStoreMaxQuorumFailures}
 }
 
-// PolicyOptions say what is enforced.
+// PolicyOptions configure enforcement.
 type PolicyOptions struct {
 	EnablePolicy              string
 	PolicyAudit               bool
@@ -216,7 +216,7 @@ func (o *PolicyOptions) Validate() error {
 	return errs.Err()
 }
 
-// ConntrackOptions say how long flows live.
+// ConntrackOptions configure the lifetimes of flows.
 type ConntrackOptions struct {
 	CTTCP, CTTCPSyn, CTTCPFin, CTAny time.Duration
 	CTInterval                       time.Duration

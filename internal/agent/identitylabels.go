@@ -88,7 +88,7 @@ func (l *identityLabels) start(run *group, known func()) {
 					"(--static-cnp-path) may select others; turn --%s of the operator to %s first, and wait until that ConfigMap is gone",
 					l.cfg.inNamespace(), relevance.ConfigMapName, relevance.Flag, relevance.AllLabels)
 			}
-			l.log.Warn("identities of this cluster are made by the labels that policies select, and so they are on this node, whatever its option says",
+			l.log.Warn("identities of this cluster are made by the labels that policies select, and so they are on this node, whatever its option",
 				"option", relevance.Flag, "configmap", l.cfg.inNamespace()+"/"+relevance.ConfigMapName)
 		}
 		return l.published.Run(ctx, func(s relevance.State, there bool) { l.observe(s, there, known) })
@@ -174,7 +174,7 @@ func (l *identityLabels) follow(ctx context.Context) error {
 	return nil
 }
 
-// advance does what can be done now. busy says that something is left.
+// advance does what can be done now. busy means that something is left.
 func (l *identityLabels) advance(ctx context.Context) (busy bool, err error) {
 	l.mu.Lock()
 	s, there := l.state, l.there
@@ -287,7 +287,7 @@ func (l *identityLabels) caughtUp(ctx context.Context, s relevance.State) (bool,
 // partLabels is the name under which the status shows policies that wait for identities.
 const partLabels = "identity-labels"
 
-// report says in the status what is held back.
+// report shows in the status what is held back.
 func (l *identityLabels) report(held []policy.Owner, s relevance.State) {
 	switch {
 	case len(held) > 0:

@@ -20,14 +20,14 @@ const (
 	identityBothCRD     = "doublewrite-readcrd"
 )
 
-// IdentityOptions say which labels make identities, who makes these, and where they are kept.
+// IdentityOptions configure which labels make identities, who makes these, and where they are kept.
 type IdentityOptions struct {
 	// IdentityMode is where identities are kept: crd, kvstore, or empty for the first without a
 	// key-value store.
 	IdentityMode string
 	// WellKnown gives certain system pods identities that every cluster has.
 	WellKnown bool
-	// ManagementMode and ManageCID say together who makes identities; see management.
+	// ManagementMode and ManageCID together select who makes identities; see management.
 	ManagementMode, ManageCID string
 	// IdentityLabels decides which labels make identities: a value of relevance.Flag. See
 	// narrowLabels.
@@ -102,7 +102,7 @@ func (c *Config) inBothPlaces() bool {
 	return c.identityMode() == identityBothKVStore || c.identityMode() == identityBothCRD
 }
 
-// validateIdentities checks that identities can be kept, and made, as the options say.
+// validateIdentities checks that identities can be kept and made as configured.
 func (c *Config) validateIdentities() error {
 	var errs validate.Errors
 	mode := c.identityMode()

@@ -18,7 +18,7 @@ const (
 	readinessStrict = "strict"
 )
 
-// KubernetesOptions say how the node is one of a Kubernetes cluster.
+// KubernetesOptions configure the use of a Kubernetes cluster.
 type KubernetesOptions struct {
 	// EnableK8s has the node be one of a Kubernetes cluster.
 	EnableK8s      bool

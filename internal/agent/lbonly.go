@@ -44,7 +44,7 @@ func (c *Config) validateServices() error {
 	var errs validate.Errors
 	errs.If(c.lbOnly() && !c.balances(),
 		"--datapath-mode=%s: there is nothing to balance: give --enable-k8s, or --%s with services and their endpoints", datapathLBOnly, flagServicesFile)
-	errs.If(c.ServicesFile != "" && c.EnableK8s, "--%s: Kubernetes says what services there are; leave it out, or --enable-k8s", flagServicesFile)
+	errs.If(c.ServicesFile != "" && c.EnableK8s, "--%s: services are read from Kubernetes; leave it out, or --enable-k8s", flagServicesFile)
 	return errs.Err()
 }
 

@@ -26,7 +26,7 @@ const (
 	datapathAuto = "auto"
 )
 
-// PodOptions say what pods get besides addresses and routes.
+// PodOptions configure what pods get besides addresses and routes.
 type PodOptions struct {
 	// PodReservedPorts are ports that no socket of a pod gets without asking for one, PodPMTUD how
 	// pods discover the MTU of a path whose routers send no ICMP; see podReservedPorts.

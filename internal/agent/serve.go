@@ -73,11 +73,10 @@ func (p *parts) install(run *group) bool {
 	return true
 }
 
-// healthSocket is beside the agent's socket.
+// healthSocket is in the directory of the agent's socket.
 func healthSocket(socket string) string { return filepath.Join(filepath.Dir(socket), "health.sock") }
 
-// serveHealthAPI answers, at a socket beside the agent's own, clients that ask there which nodes
-// are reachable.
+// serveHealthAPI serves the reachability of nodes at a second socket.
 func (p *parts) serveHealthAPI(ctx context.Context) error {
 	log := p.log.With("part", "health")
 	path := healthSocket(p.cfg.SocketPath)

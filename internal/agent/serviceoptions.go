@@ -33,7 +33,7 @@ type ServiceOptions struct {
 	ProxyHealthzAddr string
 	// LBAlgorithm is how a backend is chosen for a client outside of the cluster, random or maglev,
 	// and LBMode how its packets reach one on another node: snat, dsr or hybrid. LBModeAnnotation
-	// has an annotation of a service say otherwise for it.
+	// lets an annotation of a service override it.
 	LBAlgorithm      string
 	LBMode           string
 	LBModeAnnotation bool

@@ -106,7 +106,7 @@ func newTables(ctx context.Context, cfg Config, host network.Host, k *kernel, c 
 	return t, nil
 }
 
-// close ends what goes on beside calls.
+// close ends background work.
 func (t *tables) close() {
 	if t.identities != nil {
 		t.identities.Close()

@@ -29,8 +29,9 @@ type Allocator struct {
 	Stopping <-chan struct{}
 }
 
-// Through says by which network interface packets of an address leave, and to which networks under
-// it. ok is false if that is of no interface's concern; err is not nil if the interface has gone.
+// Through returns the network interface by which packets of an address leave, and the networks that
+// they reach with it as source. ok is false if the address belongs to no interface; err is not nil
+// if the interface has gone.
 func (b *Allocator) Through(ip netip.Addr) (i Interface, ok bool, err error) {
 	if b.InterfaceOf == nil {
 		return i, false, nil

@@ -16,13 +16,13 @@ import (
 	"github.com/hawser-net/hawser/internal/k8s/pods"
 )
 
-// Plain says for which families packets leave the cluster under the pod's own address.
+// Plain has the families whose packets leave the cluster under the pod's own address.
 type Plain struct{ IPv4, IPv6 bool }
 
-// Or is what either says.
+// Or is the union of both.
 func (p Plain) Or(o Plain) Plain { return Plain{p.IPv4 || o.IPv4, p.IPv6 || o.IPv6} }
 
-// Pods returns what Kubernetes says of a pod.
+// Pods returns a pod's data of Kubernetes.
 type Pods interface {
 	Get(ctx context.Context, key k8s.Key, uid string) (pods.Info, error)
 }
@@ -88,7 +88,7 @@ func (n *Pools) choose(info pods.Info) (ipam.Choice, Plain, error) {
 	} {
 		p, ok, _ := n.catalog.Get(f.name)
 		if n.cfg.Families&f.family == 0 || !ok {
-			continue // without the default pool the operator says so in the node's status
+			continue // the operator reports a missing default pool in the node's status
 		}
 		if p.Fault != nil {
 			return choice, plain, server.Errorf(http.StatusServiceUnavailable, "the pod's address is to be of an invalid pool: %w", p.Fault)

@@ -43,7 +43,7 @@ func Single(mode string) bool { return mode == CRD || OfCloud(mode) }
 // PreAllocationFlag is the option that [ParsePreAllocation] reads.
 const PreAllocationFlag = "ipam-multi-pool-pre-allocation"
 
-// defaultAhead is how many addresses of the default pool a node has in advance if nothing is said.
+// defaultAhead is how many addresses of the default pool a node has in advance by default.
 const defaultAhead = 8
 
 // Config is what the addresses of a node follow from.
@@ -68,7 +68,8 @@ type Config struct {
 	// configuration; made is set if the object is new. It is called where nodes have single
 	// addresses, and may be nil.
 	Describe func(o *v2.CiliumNode, made bool)
-	// UpdateInterval is how often the status says which addresses are used, with single addresses.
+	// UpdateInterval is how often the status is updated with the addresses in use, with single
+	// addresses.
 	UpdateInterval time.Duration
 	// Dir is where the agent keeps its state, and Save stores a file there, whole or not at all.
 	Dir  string

@@ -277,7 +277,7 @@ func (i Interface) of(ip netip.Addr) Interface {
 	return i
 }
 
-// conflict reports why an interface cannot be beside others.
+// conflict reports why an interface conflicts with others.
 func conflict(others []Interface, i Interface) error {
 	for _, other := range others {
 		switch {

@@ -52,8 +52,8 @@ type Singles struct {
 	state singlesState
 	// before are the addresses of former endpoints, which can be restored until Run.
 	before []netip.Addr
-	// unsaved is why what the object says could not be stored, nil if it is; fault is what was
-	// reported last, nil if nothing was yet.
+	// unsaved is the error of storing the object's contents, nil if they are stored; fault is the
+	// last reported error, nil if there was none yet.
 	unsaved error
 	fault   *string
 	// object is the newest one, nil until one was observed.
@@ -63,7 +63,7 @@ type Singles struct {
 	returned map[netip.Prefix]time.Time
 	rest     time.Duration
 	// uplinks are the interfaces as they are set up, nil until Connect and where there are none;
-	// shown is what the object says of them that is invalid.
+	// shown are their invalid parts in the object.
 	uplinks *uplinks
 	shown   error
 }
@@ -114,7 +114,7 @@ func newSingles(cfg Config) (*Singles, error) {
 // Families are those that pods have.
 func (s *Singles) Families() ipam.Families { return s.cfg.Families }
 
-// missing says of which family the node has no address that it may give; nil if it can begin.
+// missing reports for which family the node has no address to assign; nil if it can start.
 func (s *Singles) missing() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -229,8 +229,7 @@ func (s *Singles) read(ctx context.Context) error {
 	return nil
 }
 
-// take takes over what an object says. sure is set if it is what the server has at the moment. mu
-// is held.
+// take applies an object. sure is set if it is the server's present version. mu is held.
 func (s *Singles) take(o *v2.CiliumNode, sure bool) {
 	s.object = o
 	next := singlesState{UID: string(o.UID), Generation: o.Generation, Pool: byPrefix[string]{}, Leaving: byPrefix[bool]{}}
@@ -283,7 +282,7 @@ func (s *Singles) take(o *v2.CiliumNode, sure bool) {
 	s.later = later
 	s.inspect()
 	if !sure {
-		s.notify.again() // to read, or because the status may be to be written; who reads goes on itself
+		s.notify.again() // to read, or because the status may have to be written; a reader continues itself
 	}
 }
 
@@ -349,7 +348,7 @@ func stepOf(o *v2.CiliumNode, p netip.Prefix) v2.IPReleaseStatus {
 	return o.Status.IPAM.ReleaseIPv6s[p.Addr().String()]
 }
 
-// Fill writes into the node's object what the configuration and the cloud say of the node.
+// Fill writes the node's facts, of the configuration and the cloud, into its object.
 func (s *Singles) Fill(o *v2.CiliumNode, made bool) {
 	if s.cfg.Describe != nil {
 		s.cfg.Describe(o, made)
@@ -504,7 +503,7 @@ func (s *Singles) await(ctx context.Context, used bool) error {
 			return true
 		}
 		s.log.Warn("waiting for the addresses of this node's pods", "missing", s.missing(),
-			"in", "spec.ipam.pool of CiliumNode "+s.cfg.Self.Name+"; status.ipam.operator-status.error says what keeps the operator from assigning some")
+			"in", "spec.ipam.pool of CiliumNode "+s.cfg.Self.Name+"; see status.ipam.operator-status.error if the operator assigns none")
 		return false
 	})
 }
@@ -547,7 +546,7 @@ func (s *Singles) Run(ctx context.Context, agent Agent) error {
 		case ctx.Err() != nil:
 			return nil
 		case err != nil:
-			s.log.Warn("this node cannot say which addresses are used; the operator assigns and releases none meanwhile", "error", err, "again", pause)
+			s.log.Warn("cannot report which addresses are in use; the operator assigns and releases none meanwhile", "error", err, "again", pause)
 			wait = pause
 			pause = min(2*pause, writeRetryMost)
 		case next == 0:

@@ -41,8 +41,8 @@ const slowInterface = 20 * time.Second
 // uplinks are the interfaces as they were last set up. mu of Singles guards it.
 type uplinks struct {
 	Uplinks
-	// want is what was set last, and dirty is set if it must be again: something about the
-	// interfaces is not what the last answer said.
+	// want is what was set last, and dirty is set if it must be set again: the interfaces no longer
+	// match the last answer.
 	want  []datapath.Interface
 	dirty bool
 	// passes are the addresses whose packets pass, by the last answer.
@@ -170,7 +170,7 @@ func (s *Singles) forget() {
 		return
 	}
 	if s.object != nil {
-		s.take(s.object, false) // what could not be beside those that went can be now
+		s.take(s.object, false) // interfaces that conflicted with removed ones can be used now
 	}
 }
 
@@ -337,8 +337,8 @@ func (s *Singles) masquerades(p netip.Prefix) bool {
 	return s.uplinks.Masquerade&ipam.IPv6 != 0
 }
 
-// misplaced are the addresses of the pool that cannot be a pod's where the pool says that they are,
-// each with why. mu is held.
+// misplaced are the addresses of the pool that cannot be a pod's on the interface that the pool
+// names, each with the reason. mu is held.
 func (s *Singles) misplaced() map[netip.Prefix]string {
 	known := map[string]Interface{}
 	for _, i := range s.state.Interfaces {
@@ -402,7 +402,7 @@ func (s *Singles) interfaceFaults() (errs []error) {
 		lacking = append(lacking, fmt.Errorf("address %s in spec.ipam.pool of CiliumNode %s is given to no pod: it is %s (network interface %.200q)", datapath.SpellPods(p), s.cfg.Self.Name, misplaced[p], s.state.Pool[p]))
 	}
 	if s.cfg.Mode == ENI && s.cfg.Families&ipam.IPv6 != 0 && len(s.placed()) == 0 {
-		errs = append(errs, fmt.Errorf("spec.ipam.ipv6-pool of CiliumNode %s has no prefix for pods, which get no IPv6 address: its status.ipam.operator-status.error says what keeps the operator from assigning one", s.cfg.Self.Name))
+		errs = append(errs, fmt.Errorf("spec.ipam.ipv6-pool of CiliumNode %s has no prefix for pods, which get no IPv6 address: see its status.ipam.operator-status.error", s.cfg.Self.Name))
 	}
 	return append(errs, few(lacking))
 }

@@ -41,8 +41,8 @@ func (p *Policy) SetAudit(on bool) error {
 	return errors.Join(errs...)
 }
 
-// Audit returns the mode of endpoints that inherit it, and how many endpoints are in audit mode by
-// whatever says so, or may be because a row could not be written.
+// Audit returns the mode of endpoints that inherit it, and how many endpoints are in audit mode for
+// any reason, or may be because a row could not be written.
 func (p *Policy) Audit() (on bool, endpoints int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

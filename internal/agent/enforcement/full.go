@@ -24,9 +24,9 @@ type Unplaced struct {
 	TakenFor identity.ID
 }
 
-// SetUnplaced reports which prefixes of a kind the kernel does not know as they are, in place of
-// what was said of that kind before. An endpoint whose rules notify one of them from whom it is
-// taken for drops all its packets for as long.
+// SetUnplaced replaces the prefixes of a kind that are missing in the kernel. An endpoint whose
+// rules distinguish one of them from the identity that the kernel sees there drops all its packets
+// meanwhile.
 func (p *Policy) SetUnplaced(kind string, list []Unplaced) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -141,7 +141,7 @@ func (p *Policy) giveWay(rs datapath.RuleSet) bool {
 	s.number = 0
 	for _, b := range p.rows {
 		if b.pointsAt(number) {
-			_ = p.bind(b) // which says that the endpoint is locked
+			_ = p.bind(b) // which reports that the endpoint is locked
 			p.log.Error("the policy map is full: an endpoint with the largest rule set drops all its packets until there is room",
 				"endpoint", b.endpoint.ID, "identity", b.endpoint.Identity, "labels", b.endpoint.IdentityLabels.String(), "entries", most)
 		}

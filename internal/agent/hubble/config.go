@@ -30,15 +30,15 @@ type Config struct {
 	TLS   flowserver.TLSFiles
 	// Metrics are counted of flows and served at MetricsAddress; none if it is empty.
 	Metrics, MetricsAddress string
-	// Aggregation says of which packets that are let pass a flow is made; the two that follow
-	// belong to it.
+	// Aggregation selects the forwarded packets that become flows; the two fields that follow
+	// refine it.
 	Aggregation         string
 	AggregationInterval time.Duration
 	AggregationFlags    []string
 }
 
-// aggregationLevels are the names that the field has for levels, and whether packets stand for
-// others there. Its lower levels differ in what a packet says on its way in, which is nothing here.
+// aggregationLevels are Cilium's names of levels, and whether packets are sampled there. Its lower
+// levels differ only in events that do not exist here.
 var aggregationLevels = map[string]bool{
 	"": false, "none": false, "disabled": false, "lowest": false, "low": false,
 	"medium": true, "max": true, "maximum": true,

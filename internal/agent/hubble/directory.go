@@ -182,7 +182,7 @@ func (d *directory) Policies(ev datapath.Event) []*flowpb.Policy {
 		q.peer, peerAddr = identity.ID(ev.SrcIdentity), ev.Packet.Src
 	}
 	if _, local := d.node.Endpoints.ByAddr(peerAddr); local {
-		q.peerAddr = peerAddr // its row says more of it than its identity
+		q.peerAddr = peerAddr // its row has more than its identity
 	}
 	switch {
 	case ev.Packet.ICMPType != nil && opening:

@@ -81,8 +81,8 @@ func (h *Hubble) EndpointChanged(before endpoint.State, row endpoint.Endpoint, m
 	}
 }
 
-// follow calls add with each change of a table that follows what it has now, until ctx ends. What
-// is too much is left out, and an event says how much of what that was.
+// follow calls add with each change of a table that follows what it has now, until ctx ends. Beyond
+// the rate limit changes are omitted, and an event reports their number.
 func follow[K comparable, V any](ctx context.Context, h *Hubble, what string, t *table.Table[K, V], add func(table.Change[K, V])) error {
 	watch := t.Watch()
 	defer watch.Close()

@@ -89,8 +89,7 @@ type Node struct {
 	// Services adds what clients of flows get beside these. It is called by Start or later.
 	Services func(grpc.ServiceRegistrar)
 
-	// Listen opens a unix socket for those who may use the agent's API; option is what names
-	// its path.
+	// Listen opens a unix socket for users of the agent's API; option is the option with its path.
 	Listen func(path, option string) (net.Listener, error)
 	// ServeMetrics serves a registry until ctx ends.
 	ServeMetrics func(ctx context.Context, l net.Listener, registry *prometheus.Registry) error
@@ -194,7 +193,7 @@ func (h *Hubble) Start(start func(part string, run func(context.Context) error))
 	return nil
 }
 
-// certificates says in the agent's status whether certificates end soon.
+// certificates reports expiring certificates in the agent's status.
 func (h *Hubble) certificates(problem string) {
 	if problem != "" {
 		h.node.Report("flow-certificates", rest.StateWarning, problem)
@@ -253,7 +252,7 @@ func (h *Hubble) keepServing(ctx context.Context, part, addr string, serve func(
 	}
 }
 
-// Status is what GET /healthz says of flows.
+// Status is the part of GET /healthz about flows.
 func (h *Hubble) Status() rest.Status {
 	if h == nil {
 		return rest.Status{State: rest.StateDisabled}

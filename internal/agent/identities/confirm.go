@@ -200,8 +200,8 @@ func (c *Confirmer) spread() time.Duration {
 	return rand.N(confirmInterval + confirmSpread*time.Duration(c.Nodes()))
 }
 
-// confirmUpTo confirms the end of IDs up to a revision, if this node has released all of them.
-// A rule set that cannot be written keeps nothing up: who has it is locked.
+// confirmUpTo confirms the end of IDs up to a revision, if this node has released all of them. A
+// rule set that cannot be written delays nothing: its endpoints are locked.
 func (c *Confirmer) confirmUpTo(ctx context.Context, revision int64) (done bool, err error) {
 	if c.usesEnded() {
 		return false, nil

@@ -35,7 +35,7 @@ type Config struct {
 	// Fixed are identities by their ID, WellKnown those that every cluster has.
 	Fixed     map[string]string
 	WellKnown []identity.WellKnown
-	// Management says who makes identities.
+	// Management is who makes identities: agents, the operator or both.
 	Management identity.Management
 	// Timeout bounds one request for an identity; SyncInterval is how often the allocator writes
 	// again what should be in the store.
@@ -115,11 +115,10 @@ func (ids *Identities) Close() {
 	ids.wg.Wait()
 }
 
-// RunAllocator keeps what the store says of identities, and what it is to say of this node's, until
-// ctx ends.
+// RunAllocator watches identities in the store, and maintains this node's there, until ctx ends.
 func (ids *Identities) RunAllocator(ctx context.Context) error { return ids.alloc.Run(ctx) }
 
-// Edited returns the IDs of which the store says something else than what they stand for.
+// Edited returns the IDs whose labels in the store differ from those that they stand for.
 func (ids *Identities) Edited() []allocator.ID { return ids.alloc.Edited() }
 
 // Temporary returns how many temporary identities there are.
@@ -164,7 +163,7 @@ func (ids *Identities) allocate(ctx context.Context, set labels.Set) (identity.I
 		return 0, errors.Join(err, rerr)
 	}
 	ids.mu.Lock()
-	ids.known[identity.ID(id)] = set // the watch will say so too, a little later
+	ids.known[identity.ID(id)] = set // the watch will deliver it too, a little later
 	ids.mu.Unlock()
 	return identity.ID(id), nil
 }

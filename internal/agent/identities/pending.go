@@ -108,7 +108,7 @@ func (ids *Identities) endPending(set labels.Set) {
 	}
 }
 
-// hold gets the ID of a set, says that it is there, and holds it until ctx ends.
+// hold gets the ID of a set, reports it, and holds it until ctx ends.
 func (ids *Identities) hold(ctx context.Context, set labels.Set, p *pendingID) {
 	pauses := wait.Backoff{Duration: pendingRetry, Factor: 2, Jitter: 0.2, Steps: 8, Cap: pendingMost}
 	for logged := ""; ; {

@@ -30,7 +30,7 @@ const (
 	Alibaba Cloud = "alibabacloud"
 )
 
-// clouds says for each where its metadata are served, and how they are read.
+// clouds has for each where its metadata are served, and how they are read.
 var clouds = map[Cloud]struct {
 	name, endpoint string
 	// why is what a person looks at first if it does not answer.
@@ -55,7 +55,7 @@ var (
 // maxID bounds an ID, in bytes.
 const maxID = 512
 
-// Facts are what the metadata say of the machine. What a cloud does not report is empty.
+// Facts are the machine's metadata. What a cloud does not report is empty.
 type Facts struct {
 	// ID is that of the machine, as spec.instance-id of a CiliumNode has it.
 	ID   string `json:"id"`
@@ -125,8 +125,8 @@ type kept struct {
 	Facts Facts  `json:"facts"`
 }
 
-// Read returns the facts of this machine: the former ones, if they are of the same boot, else what
-// the metadata say. It tries again until Timeout is over or ctx ends.
+// Read returns the facts of this machine: the former ones, if they are of the same boot, else those
+// of the metadata. It retries until Timeout is over or ctx ends.
 func Read(ctx context.Context, cfg Config) (Facts, error) {
 	cfg.Defaults()
 	cloud, ok := clouds[cfg.Cloud]

@@ -44,7 +44,7 @@ type Subscription struct {
 
 	mu      sync.Mutex
 	waiting map[datapath.EventType][]datapath.Event
-	// senders is who has had how much of what was left when half of it was taken.
+	// senders has each sender's use of the second half of the buffer.
 	senders map[sender]int
 	// lost found no room in the kernel, dropped none here.
 	lost, dropped uint64

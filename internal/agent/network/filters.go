@@ -9,8 +9,8 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// filterCheck is how often all interfaces are looked at for their programs, for what the kernel did
-// not say.
+// filterCheck is how often the programs of all interfaces are checked, in case a notification was
+// missed.
 const filterCheck = 5 * time.Second
 
 // GuardFilters reattaches programs that another process detached, as soon as the kernel reports it.

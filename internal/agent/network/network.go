@@ -87,7 +87,7 @@ type Network struct {
 	// are configured to lead clients outside to services.
 	hostPorts, outsideLed bool
 	// heldPeers are the other nodes as last given to the kernel, at first by the agent before;
-	// peersSynced says that this one has observed all.
+	// peersSynced means that this one has observed all.
 	heldPeers   []datapath.Peer
 	peersSynced bool
 	// keeping: the pods' packets are still evaluated by the programs and maps of an agent before.

@@ -171,7 +171,7 @@ func (p *Publisher) PublishPrefixes(upserts map[netip.Prefix]identity.ID, delete
 func local(row endpoint.Endpoint, ports []ipcache.NamedPort) endpoints.Local {
 	id := row.Identity
 	if id.IsTemporary() {
-		id = 0 // what the object says of it stays
+		id = 0 // the identity in the object stays
 	}
 	return endpoints.Local{
 		PodCreated: row.PodCreated, Number: row.ID, Attachment: row.AttachmentID(), Namespace: row.Namespace, Pod: row.PodName, UID: row.PodUID, IPv4: row.IPv4, IPv6: row.IPv6,

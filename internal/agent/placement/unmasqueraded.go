@@ -41,8 +41,7 @@ func (u *Unmasqueraded) Restore(rows []endpoint.Endpoint) error {
 	return u.push()
 }
 
-// set makes the kernel treat the row's addresses as the row says. What does not change anything
-// costs nothing.
+// set applies the row's setting to its addresses in the kernel. Without a change it does nothing.
 func (u *Unmasqueraded) set(row endpoint.Endpoint) error {
 	plain := row.Plain()
 	u.mu.Lock()

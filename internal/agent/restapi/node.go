@@ -93,7 +93,7 @@ func (a *API) PatchConfig(_ context.Context, req server.PatchConfigRequestObject
 	if errors.Is(failed, endpoint.ErrRowNotWritten) {
 		return nil, failed
 	}
-	if failed != nil { // in force, but some endpoints drop everything: the status says so, too
+	if failed != nil { // in force, but some endpoints drop everything: the status shows it, too
 		a.Log.Warn("policy is not fully in force", "error", failed)
 	}
 	return server.PatchConfig200Response{}, nil

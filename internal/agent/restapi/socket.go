@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// socketGroup is the group whose members may use the API beside root, if it exists.
+// socketGroup is the group whose members may use the API in addition to root, if it exists.
 const socketGroup = "cilium"
 
 // Listen opens a unix socket of the API, at the path that an option names: mode 0660, owned by
