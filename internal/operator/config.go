@@ -101,7 +101,7 @@ type Config struct {
 	AllocationMode string
 	// CompareInterval is how often the places are compared if identities are in both.
 	CompareInterval time.Duration
-	// ManagementMode and ManageCID say together who makes identities; see [Config.Management].
+	// ManagementMode and ManageCID together select who makes identities; see [Config.Management].
 	ManagementMode, ManageCID string
 	// Identities counts if the operator makes identities.
 	Identities identities.Control
@@ -254,7 +254,7 @@ func (c *Config) Validate() error {
 	return errs.Err()
 }
 
-// inCRD and inKVStore say where identities are kept.
+// inCRD and inKVStore report where identities are kept.
 func (c *Config) inCRD() bool {
 	return c.AllocationMode == modeCRD || c.AllocationMode == modeBothReadCRD || c.AllocationMode == modeBothReadKVStore
 }

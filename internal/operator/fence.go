@@ -10,8 +10,8 @@ import (
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
-// leaderKey says in the key-value store which operator leads. Who writes it last is whose writes
-// count.
+// leaderKey is the key of the leader in the key-value store. Only writes of its last writer
+// succeed.
 const leaderKey = "cilium/.operator-leader"
 
 // fencedStore is the key-value store as a leader writes it. What it writes takes effect only while

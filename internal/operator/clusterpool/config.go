@@ -19,7 +19,7 @@ type Config struct {
 	// IPv4 and IPv6 are ranges in the form of CIDRs, used in their order. A family without ranges
 	// is not served.
 	IPv4, IPv6 []string
-	// EnableIPv4 and EnableIPv6 say whether pods have addresses of the family at all.
+	// EnableIPv4 and EnableIPv6 are whether pods have addresses of the family at all.
 	EnableIPv4, EnableIPv6 bool
 	// IPv4Bits and IPv6Bits are the lengths of the prefixes that a node gets.
 	IPv4Bits, IPv6Bits int

@@ -25,7 +25,8 @@ type answer struct {
 	cidrs []string
 	// faults are for people, in the node's status.
 	faults []string
-	// displaced are nodes that lost a prefix to this one, which is older. Their status must say so.
+	// displaced are nodes that lost a prefix to this one, which is older. Their status must show
+	// that.
 	displaced []string
 	// released is set if a prefix became free.
 	released bool

@@ -115,7 +115,7 @@ type Election struct {
 	log  *slog.Logger
 	// leading is true from the start of the work to its end.
 	leading atomic.Bool
-	leader  atomic.Value // string: who was last seen to lead
+	leader  atomic.Value // string: the last observed leader
 }
 
 // New prepares an election in namespace. It has connections of its own, made from a copy of kube: a

@@ -66,7 +66,7 @@ func Setup(m manager.Manager, cfg Config, resolve Resolve, reg prometheus.Regist
 	c.limiter = rate.NewLimiter(limitOf(rates.For(0)))
 	if cfg.Mode == ModeSlim {
 		if resolve == nil {
-			return errors.New("slices without CiliumEndpoints: nothing says which labels make an identity")
+			return errors.New("slices without CiliumEndpoints: no filter of identity labels is set")
 		}
 		c.slim = newSlim(resolve)
 	}

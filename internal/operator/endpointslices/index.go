@@ -21,8 +21,8 @@ import (
 // the same slices decides the same, also after a restart: it stays where it is; if it is in several
 // slices, in the oldest of them. Only one that is nowhere is given a place.
 //
-// What always holds: a slice is never written with more than max endpoints, nor grown if it has
-// more already; an endpoint leaves a slice only when another one is known to say the same of it, or
+// Invariants: a slice is never written with more than max endpoints, nor grown if it has more
+// already; an endpoint leaves a slice only when another one is known to contain the same entry, or
 // when it is gone.
 type index struct {
 	max  int
@@ -55,7 +55,7 @@ type slice struct {
 	version uint64
 	created int64
 	has     map[string]*entry // by the endpoint's name
-	odd     bool              // it says something that no index would write
+	odd     bool              // it contains something that no index would write
 	unsure  bool              // a write was sent, and what came of it is not known
 	closed  bool              // it is another namespace's now, and known as another slice
 
@@ -65,7 +65,7 @@ type slice struct {
 
 // place is where an endpoint is.
 type place struct {
-	// seen are the slices that say something of it.
+	// seen are the slices that contain it.
 	seen []*slice
 	// pending is the one that it was given when it was in none that it may stay in.
 	pending *slice
@@ -128,7 +128,7 @@ func (b *index) shared(k key, e *entry) *entry {
 	return e
 }
 
-// known returns what is said of an endpoint now: by this index, or by a former slice. It may be
+// known returns the present entry of an endpoint: of this index, or of a former slice. It may be
 // nil.
 func (b *index) known(k key) *entry {
 	if e := b.want[k]; e != nil {
@@ -264,7 +264,7 @@ func (b *index) doubtful(name string) bool {
 	return s != nil && s.unsure
 }
 
-// reconsider decides about everything that a slice says or said.
+// reconsider decides about all present and former entries of a slice.
 func (b *index) reconsider(s *slice, old map[string]*entry) {
 	for name := range old {
 		if s.has[name] == nil {
@@ -417,8 +417,8 @@ func (b *index) assign(k key, p *place) {
 	p.assigned = p.pending
 }
 
-// preferred returns the slice in which an endpoint stays: the oldest of those that say something of
-// it and have room for it; nil if there is none.
+// preferred returns the slice in which an endpoint stays: the oldest of those that contain it and
+// have room for it; nil if there is none.
 func (b *index) preferred(k key, p *place) *slice {
 	var best *slice
 	for _, s := range p.seen {
@@ -510,7 +510,7 @@ func (b *index) plan(name string) write {
 		case same(old, b.want[k]):
 		case b.at[k].assigned == s:
 			w.changed++
-		default: // it is about to leave: it is not written for that, but if it is written it says what is true
+		default: // it is about to leave: that causes no write, but a write includes the current entry
 			lingering++
 		}
 	}

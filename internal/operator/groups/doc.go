@@ -2,10 +2,10 @@
 // nodes cannot look up the members of a group.
 //
 // For every CiliumNetworkPolicy and CiliumClusterwideNetworkPolicy whose entries name groups it
-// keeps a derivative policy beside it, called "<name>-togroups-<uid>", that holds those entries
-// alone, with the addresses of the groups' members as toCIDRSet or fromCIDRSet. The policy itself
-// isolates what it selects and allows no peer for its groups; the derivative allows the members. So
-// every failure denies: a group that cannot be looked up, or has no members, allows no peer.
+// keeps a derivative policy, called "<name>-togroups-<uid>", that holds those entries alone, with
+// the addresses of the groups' members as toCIDRSet or fromCIDRSet. The policy itself isolates what
+// it selects and allows no peer for its groups; the derivative allows the members. So every failure
+// denies: a group that cannot be looked up, or has no members, allows no peer.
 //
 // Of a policy that is refused only those entries are derived that are understood as a whole; an
 // edit that cannot be understood ends what the last good version allowed.

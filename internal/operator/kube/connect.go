@@ -35,8 +35,8 @@ type Config struct {
 	Namespace string
 }
 
-// Defaults returns the configuration of an operator that is given no options. It has room for a
-// mass of identities that end, at the default rate of collection, beside everything else.
+// Defaults returns the configuration of an operator that is given no options. It allows for the
+// collection of many identities at the default rate, in addition to everything else.
 func Defaults() Config { return Config{Enable: true, QPS: 500, Burst: 1000} }
 
 // EnableFlag is the name of the flag of Config.Enable. If it is set explicitly, a missing cluster
@@ -52,8 +52,8 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.Namespace, "k8s-namespace", c.Namespace, "namespace that the operator and the agents run in; empty for \"default\"")
 }
 
-// InUse reports whether there is a cluster to look after: an option says where it is, or the
-// process runs in a pod.
+// InUse reports whether there is a cluster to manage: an option locates it, or the process runs in
+// a pod.
 func (c *Config) InUse(getenv func(string) string) bool {
 	inPod := getenv("KUBERNETES_SERVICE_HOST") != "" && getenv("KUBERNETES_SERVICE_PORT") != ""
 	return c.Enable && (c.KubeconfigPath != "" || c.APIServer != "" || inPod)

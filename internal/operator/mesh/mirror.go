@@ -18,8 +18,8 @@ import (
 const (
 	// roundInterval is how often all objects are looked at.
 	roundInterval = 10 * time.Minute
-	// batchKeys is how many keys one transaction writes: what every store takes, of which Consul
-	// takes least, with a condition or two beside.
+	// batchKeys is how many keys one transaction writes: what every store accepts, of which Consul
+	// accepts least, with a condition or two for each.
 	batchKeys = 60
 	// writeTimeout bounds the write of the canary.
 	writeTimeout = 30 * time.Second
@@ -36,7 +36,7 @@ type mirror struct {
 	log     *slog.Logger
 	keys    *announce.Keys
 	backend kvstore.Backend
-	// canary is the key that says that the kind is complete.
+	// canary is the key that shows that the kind is complete.
 	canary    string
 	permanent bool
 	// all reads every object of the kind from the cache.

@@ -1,10 +1,10 @@
 // Package multipool gives nodes blocks of addresses for their pods out of named pools, which are
 // CiliumPodIPPool objects (--ipam multi-pool).
 //
-// A node's agent says in spec.ipam.pools.requested of its CiliumNode how many addresses it needs of
-// which pool. This package writes blocks into spec.ipam.pools.allocated until they have that many.
-// It never takes a block out of there: the agent does, when no pod has an address of it. What
-// cannot be done stands in status.ipam.operator-status.error.
+// A node's agent requests addresses of pools in spec.ipam.pools.requested of its CiliumNode. This
+// package writes blocks into spec.ipam.pools.allocated until they have that many. It never takes a
+// block out of there: the agent does, when no pod has an address of it. Failures are in
+// status.ipam.operator-status.error.
 //
 // # A block is never given twice
 //

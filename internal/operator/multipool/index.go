@@ -48,7 +48,8 @@ type node struct {
 
 // answer is what is to become of a node.
 type answer struct {
-	// allocated and podCIDRs are what the node should have; changed says that it has not.
+	// allocated and podCIDRs are what the node should have; changed means that it does not have
+	// them.
 	allocated []allocation
 	podCIDRs  []string
 	disputed  string
@@ -186,7 +187,7 @@ func (b *index) removePool(name string) (changed bool) {
 	return given || faulty
 }
 
-// block is a block with the pool that it is said to be of.
+// block is a block with the pool named for it.
 type block struct {
 	prefix netip.Prefix
 	pool   string
@@ -224,8 +225,8 @@ func (b *index) legacy(n node) string {
 	return ""
 }
 
-// restore records what nodes hold already, the oldest node first, before anything is given out.
-// What an operator before has marked as another's comes last: who had it first keeps it.
+// restore records what nodes hold already, the oldest node first, before anything is assigned.
+// Blocks that a former operator marked as another's come last: the first owner keeps them.
 func (b *index) restore(nodes []node) {
 	nodes = slices.Clone(nodes)
 	slices.SortFunc(nodes, func(x, y node) int {

@@ -170,8 +170,8 @@ func (m *Manager) pending(ctx context.Context, o *v2.CiliumNode) (int, error) {
 	return n, nil
 }
 
-// limits returns those of the instance's type; wait, if it is above 0, says for how long they are
-// not asked for.
+// limits returns those of the instance's type; wait, if it is above 0, is how long they are not
+// requested.
 func (m *Manager) limits(ctx context.Context, o *v2.CiliumNode) (l Limits, wait time.Duration, err error) {
 	kind := m.provider.InstanceType(o)
 	m.mu.Lock()
@@ -216,9 +216,9 @@ type work struct {
 	spent  int
 }
 
-// needsLive reports whether the call may be made only by what the CiliumNode says now, while the
-// cache can be behind. Addresses that are added by what it said a moment ago are no harm, and what
-// is written is refused if the object has changed.
+// needsLive reports whether the call requires the server's CiliumNode, because the cache can be
+// behind. Adding addresses according to a slightly old version is harmless, and a write is refused
+// if the object has changed.
 func (w *work) needsLive() bool {
 	return w.static || !w.blocked && w.Step.Call != Nothing && w.Step.Call != Assign
 }
@@ -299,7 +299,7 @@ func (m *Manager) looksFor(n *node) bool { return n.looks < maxLooks || m.fault 
 
 // lookFor reads an instance of which nothing is known: it is younger than the last description of
 // the cloud, or the cloud answers from the past. One that is not found a few times is left to the
-// next description of everything, or looked for now and then if there is none.
+// next description of everything, or looked for periodically if there is none.
 func (m *Manager) lookFor(ctx context.Context, o *v2.CiliumNode) error {
 	m.mu.Lock()
 	n, now := m.nodes[o.Name], time.Now()

@@ -87,7 +87,7 @@ type node struct {
 	// spare is how many addresses it has beyond those of its pods, below 0 if pods wait for one.
 	spare int
 	// looks counts how often its instance was looked for alone in vain; lookAt is when it may be
-	// again. Another instance begins no new count: who writes the CiliumNode can name many.
+	// again. Another instance does not reset the count: a writer of the CiliumNode can name many.
 	looks  int
 	lookAt time.Time
 	// The search for the public address and the IPv6 prefix wait on their own: the addresses of
@@ -120,7 +120,7 @@ func newManager(cfg Config, p Provider, metrics *Metrics, log *slog.Logger) *Man
 }
 
 // Setup adds the node manager to m. It returns at once: the cloud is read when m has started, and
-// until that has succeeded nodes get nothing, and their status says why.
+// until that has succeeded nodes get nothing, and their status shows the reason.
 func Setup(ctx context.Context, m manager.Manager, cfg Config, p Provider, metrics *Metrics, log *slog.Logger) error {
 	n := newManager(cfg, p, metrics, log)
 	n.client, n.live = m.GetClient(), m.GetAPIReader()
@@ -172,7 +172,7 @@ func waitingOn(o client.Object) string {
 	return p.Spec.NodeName
 }
 
-// resync reads the cloud every now and then.
+// resync reads the cloud periodically.
 func (m *Manager) resync(ctx context.Context) error {
 	failures := 0
 	for {

@@ -14,7 +14,7 @@ import (
 )
 
 // StaticProvider is a [Provider] of a cloud whose public addresses are kept apart from its
-// machines, and led to one by a call. What is said of Provider counts for its methods, too.
+// machines, and led to one by a call. The contract of Provider applies to its methods, too.
 type StaticProvider interface {
 	// StaticIPs returns the public addresses of the operator's account and region that have all of
 	// tags.
@@ -28,7 +28,7 @@ type StaticProvider interface {
 type StaticIP struct {
 	// ID is the cloud's name for it, IP the address.
 	ID, IP string
-	// Used is set if it leads somewhere: to the address Private of Interface, if that is said.
+	// Used is set if it is associated: with the address Private of Interface, if that is set.
 	Used      bool
 	Interface string
 	Private   netip.Addr
@@ -140,9 +140,8 @@ func (m *Manager) staticView(o *v2.CiliumNode, attached []Interface) *StaticView
 	return v
 }
 
-// static decides about the public address of a node. It adds to w what the status says, when to
-// look again, and whether there is a call to make, and returns what is to be written. It must be
-// called with mu held.
+// static decides about the public address of a node. It adds to w the status, when to check again,
+// and whether there is a call to make, and returns what to write. It must be called with mu held.
 func (m *Manager) static(o *v2.CiliumNode, n *node, w *work, attached []Interface) map[string]any {
 	d := DecideStatic(m.staticView(o, attached))
 	if d.Look {
@@ -162,8 +161,8 @@ func (m *Manager) static(o *v2.CiliumNode, n *node, w *work, attached []Interfac
 	return map[string]any{"ipam": map[string]any{"assigned-static-ip": value}}
 }
 
-// associate gets a node its public address. What fails is said by the next decision; an error is
-// of an operator that leads no more.
+// associate gets a node its public address. A failure is reported by the next decision; an error
+// means that the operator no longer leads.
 func (m *Manager) associate(ctx context.Context, o *v2.CiliumNode) error {
 	err := m.findStatic(ctx, o)
 	if err != nil && (ctx.Err() != nil || errors.Is(err, ErrNotLeading)) {

@@ -22,7 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// What the condition of a node with an agent says. Others look for the reason.
+// The reason and message of a node's condition, which other programs look for.
 const (
 	upReason  = "CiliumIsUp"
 	upMessage = "Cilium is running on this node"
@@ -32,7 +32,7 @@ const (
 const agentsOf = "agents-of-node"
 
 // SetupReadiness adds the controller of taints and conditions to m. namespace is where the agents
-// are if the configuration does not say so.
+// are if the configuration does not set it.
 func SetupReadiness(ctx context.Context, m manager.Manager, cfg Config, namespace string, log *slog.Logger) error {
 	if !cfg.RemoveTaints && !cfg.SetTaints && !cfg.SetCondition {
 		return nil

@@ -39,7 +39,7 @@ import (
 )
 
 const (
-	// What the condition says of a policy without fault.
+	// The condition's message for a valid policy.
 	validMessage = "Policy validation succeeded"
 	// maxMessage bounds the message: a status must stay short.
 	maxMessage = 4096
@@ -172,7 +172,7 @@ func namesGroups(tree any) bool {
 	return false
 }
 
-// condition returns what is to be said of a policy with a fault, or without one.
+// condition returns the condition of a policy with or without a fault.
 func condition(fault error) v2.NetworkPolicyCondition {
 	if fault == nil {
 		return v2.NetworkPolicyCondition{Type: v2.ConditionValid, Status: "True", Message: validMessage}

@@ -1,5 +1,5 @@
-// Package pool divides address ranges into blocks of one size and says who holds which. It is what
-// the operator gives nodes their addresses from.
+// Package pool divides address ranges into blocks of one size and records their owners. The
+// operator assigns nodes their addresses from it.
 //
 // What always holds: no two prefixes that are held overlap, whatever was claimed, released and
 // allocated in whatever order. Prefixes that do not fit the ranges or the block size, as left by an

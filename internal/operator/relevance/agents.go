@@ -30,7 +30,7 @@ func (c *Controller) leases(ctx context.Context, begin func(), f func(*coordinat
 	return nil
 }
 
-// answers returns what agents say, by node, and deletes answers that others make superfluous.
+// answers returns the answers of agents, by node, and deletes superseded ones.
 func (c *Controller) answers(ctx context.Context) (map[string]k8skeys.Answer, error) {
 	out := map[string]k8skeys.Answer{}
 	var all []*coordinationv1.Lease

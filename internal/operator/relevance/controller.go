@@ -296,7 +296,8 @@ func (c *Controller) lead(ctx context.Context) {
 	}
 }
 
-// step publishes the next state if there is one and it may come. waits says what it waits for.
+// step publishes the next state if there is one and its conditions hold. waits is what it waits
+// for.
 func (c *Controller) step(ctx context.Context, need labels.Keys) (changed bool, waits []string, err error) {
 	before := c.state
 	if found, err := c.read(ctx); err != nil {

@@ -12,7 +12,7 @@ import (
 type facts struct {
 	// need are the keys that policies use, or used a short while ago.
 	need labels.Keys
-	// made and judged say whether every agent has answered so for the present generation.
+	// made and judged are whether every agent has confirmed that for the present generation.
 	made, judged bool
 	// applied reports whether all endpoints have identities by the present keys. It is only asked
 	// if made.

@@ -1,4 +1,4 @@
-// Package rounds repeats what is done every now and then.
+// Package rounds runs periodic work.
 package rounds
 
 import (

@@ -31,8 +31,8 @@ const (
 	attachTime = 2 * time.Minute
 )
 
-// instanceForm is that of the ID of an instance. What has another is not asked for: who may write a
-// CiliumNode says what it is.
+// instanceForm is that of the ID of an instance. IDs of another form are not looked up: they come
+// from a CiliumNode, which others may write.
 var instanceForm = regexp.MustCompile(`^i-[0-9a-z-]+$`)
 
 // Provider implements [nodemanager.Provider]. Make it with [New].

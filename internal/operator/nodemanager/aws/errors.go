@@ -27,10 +27,10 @@ func codeOf(err error) string {
 	return ""
 }
 
-// explain reports what an error means and what a person can do. What AWS says itself is left out
-// where it is another each time (the encoded part of a refusal, the request's number): the text is
-// kept in objects. The codes are those of the Amazon EC2 API Reference, "Error codes for the Amazon
-// EC2 API".
+// explain describes what an error means and what a person can do. Parts of AWS's own text that
+// differ each time (the encoded part of a refusal, the request ID) are left out: the text is stored
+// in objects. The codes are those of the Amazon EC2 API Reference, "Error codes for the Amazon EC2
+// API".
 func explain(operation string, err error) error {
 	if err == nil {
 		return nil

@@ -131,8 +131,8 @@ func (p *Provider) same(at string) bool {
 	return err == nil && ownErr == nil && u.Scheme == own.Scheme && u.Host == own.Host && u.RawQuery != ""
 }
 
-// put replaces a resource that still is what etag says, and returns when the cloud is done, or when
-// it has not been for too long.
+// put replaces a resource that still matches etag, and returns when the cloud is done, or after a
+// timeout.
 func (p *Provider) put(ctx context.Context, permission, id, version string, body any, etag string) error {
 	bounded, cancel := context.WithTimeout(ctx, p.longest)
 	defer cancel()

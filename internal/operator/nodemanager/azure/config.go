@@ -27,7 +27,7 @@ type Config struct {
 	ResourceManager string
 }
 
-// Defaults returns the configuration of who says nothing.
+// Defaults returns the default configuration.
 func Defaults() Config { return Config{Cloud: "AzurePublicCloud"} }
 
 // clouds are those of the SDK, by the names that machines report.

@@ -21,8 +21,8 @@ import (
 // action finds the permissions in the text of a refusal; the last one is that which is missing.
 var action = regexp.MustCompile(`'(Microsoft\.[A-Za-z]+/[A-Za-z/]+)'`)
 
-// explain reports what an error means and what a person can do. What Azure says itself is left out
-// where it is another each time (numbers of requests and clients): the text is kept in objects. The
+// explain describes what an error means and what a person can do. Parts of Azure's own text that
+// differ each time (IDs of requests and clients) are left out: the text is stored in objects. The
 // codes are those of "Troubleshoot common Azure deployment errors" and "Understand how Azure
 // Resource Manager throttles requests".
 func explain(permission string, err error) error {
@@ -77,7 +77,7 @@ func explain(permission string, err error) error {
 	return out
 }
 
-// messageOf returns what an answer says in words.
+// messageOf returns the message of a response.
 func messageOf(r *http.Response) string {
 	if r == nil || r.Body == nil {
 		return ""
@@ -97,7 +97,7 @@ func messageOf(r *http.Response) string {
 	return body.Error.Message
 }
 
-// retryAfter returns how long an answer says that nothing is to be asked; 0 if it does not.
+// retryAfter returns the delay that a response asks for; 0 if none.
 func retryAfter(r *http.Response) time.Duration {
 	if r == nil {
 		return 0

@@ -174,8 +174,8 @@ func (p *Provider) readNetworks(ctx context.Context, s *nodemanager.Snapshot) er
 }
 
 // ReadInstance implements [nodemanager.Provider]. A machine that is gone has no interfaces, and
-// neither has what is no machine of the resource group: who may write a CiliumNode says what is
-// asked for here, with the operator's token.
+// neither has what is no machine of the resource group: the ID comes from a CiliumNode, which
+// others may write, and the operator's token is sent with it.
 func (p *Provider) ReadInstance(ctx context.Context, instance string) ([]nodemanager.Interface, error) {
 	if id, ok := strings.CutPrefix(instance, key(p.cfg.group("Microsoft.Compute"))); !ok || !machineForm.MatchString(id) {
 		return nil, nil
@@ -216,7 +216,7 @@ func (p *Provider) ReadInstance(ctx context.Context, instance string) ([]nodeman
 	return interfaces(all)
 }
 
-// gone reports whether an error says that there is not what was asked for.
+// gone reports whether an error means that the resource does not exist.
 func gone(err error) bool {
 	switch nodemanager.CodeOf(err) {
 	case "ResourceNotFound", "ParentResourceNotFound", "NotFound":
@@ -359,8 +359,8 @@ func addressOf(n *nic, config string) netip.Addr {
 }
 
 // edit changes the IP configurations of an interface: edit is given what the interface is and the
-// configurations to change, and says which of them to keep and which to add; nothing changes if it
-// fails. It returns the interface as it is afterwards.
+// configurations to change, and returns which of them to keep and which to add; nothing changes if
+// it fails. It returns the changed interface.
 func (p *Provider) edit(ctx context.Context, id string, edit func(n *nic, configs []ipConfig) ([]bool, []ipConfig, error)) (*nic, error) {
 	read, version := readNIC, networkVersion
 	if strings.Contains(id, setsInID) {
