@@ -20,7 +20,7 @@ func files(name string) (config, ca, cert, key string) {
 	return name, name + "-ca.crt", name + ".crt", name + ".key"
 }
 
-// entry is what MeshSecret says of a cluster, for agents that find it in dir.
+// entry is MeshSecret's entry for a cluster, for agents that mount it at dir.
 func entry(f Facts, dir string) (map[string][]byte, error) {
 	config, ca, cert, key := files(f.Name)
 	text := map[string]any{"endpoints": f.Access.Endpoints}
@@ -54,7 +54,7 @@ func (c *Cluster) Forget(ctx context.Context, name string) error {
 	return c.change(ctx, name, nil)
 }
 
-// change replaces what MeshSecret says of a cluster. A Secret that says nothing any more goes.
+// change replaces MeshSecret's entry for a cluster. An empty Secret is deleted.
 func (c *Cluster) change(ctx context.Context, name string, say map[string][]byte) error {
 	secrets := c.client.Kube.CoreV1().Secrets(c.namespace)
 	changed := false
@@ -90,7 +90,7 @@ func (c *Cluster) change(ctx context.Context, name string, say map[string][]byte
 	return c.nudge(ctx)
 }
 
-// update changes what a Secret says of a cluster, and reports whether that is a change.
+// update changes a Secret's entry for a cluster, and reports whether that is a change.
 func update(s *corev1.Secret, name string, say map[string][]byte) bool {
 	changed := false
 	config, ca, cert, key := files(name)

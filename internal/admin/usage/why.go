@@ -18,13 +18,13 @@ import (
 	"github.com/hawser-net/hawser/internal/labels"
 )
 
-// Answer says what there is to know of an identity.
+// Answer describes an identity.
 type Answer struct {
 	// ID is 0 if the pod that was asked about has none.
 	ID identity.ID `json:"id"`
 	// Pod is what was asked about, if that was a pod: namespace/name.
 	Pod string `json:"pod,omitempty"`
-	// Exists says that there is an object for the ID.
+	// Exists means that there is an object for the ID.
 	Exists bool `json:"exists"`
 	// Labels are those that it stands for, sorted.
 	Labels  []string  `json:"labels,omitempty"`
@@ -41,7 +41,7 @@ type Answer struct {
 	// quarantine.
 	Marked  time.Time `json:"marked,omitzero"`
 	Retired time.Time `json:"retired,omitzero"`
-	// Reasons say in words why it is there still, or why there is none.
+	// Reasons explain why it still exists, or why there is none.
 	Reasons []string `json:"reasons"`
 }
 
@@ -51,7 +51,7 @@ type Endpoint struct {
 	Name      string    `json:"name"`
 	Node      string    `json:"node,omitempty"`
 	Since     time.Time `json:"since,omitzero"` // of the object
-	// Gone says that there is no such pod: the object is left over.
+	// Gone means that there is no such pod: the object is left over.
 	Gone bool `json:"podGone,omitempty"`
 }
 

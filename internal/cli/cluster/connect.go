@@ -183,7 +183,7 @@ func (m mesh) connect(ctx context.Context, cmd *cobra.Command, two pair) error {
 	return nil
 }
 
-// printConnected says what to try next.
+// printConnected suggests what to try next.
 func (m mesh) printConnected(cmd *cobra.Command, two pair, facts [2]connect.Facts) {
 	kubectl := "kubectl --context " + two.names[0]
 	undo := fmt.Sprintf("--context %s --destination-context %s", two.names[0], two.names[1])

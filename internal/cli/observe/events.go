@@ -148,7 +148,7 @@ func eventLine(res *observer.GetAgentEventsResponse, nodes bool) string {
 	return when + ": " + output.Printable(eventText(res.GetAgentEvent()))
 }
 
-// eventText says what happened.
+// eventText describes an event.
 func eventText(ev *flow.AgentEvent) string {
 	what := strings.ReplaceAll(strings.ToLower(ev.GetType().String()), "_", " ")
 	with := func(parts ...string) string {
@@ -190,7 +190,7 @@ func qualifiedName(namespace, name string) string {
 	return namespace + "/" + name
 }
 
-// policyEventText says which policy changed, and how.
+// policyEventText describes which policy changed, and how.
 func policyEventText(kind flow.AgentEventType, u *flow.PolicyUpdateNotification) string {
 	what := "updated"
 	if kind == flow.AgentEventType_POLICY_DELETED {

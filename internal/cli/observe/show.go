@@ -85,7 +85,7 @@ func whenText(at *timestamppb.Timestamp) string {
 	return at.AsTime().Local().Format("Jan _2 15:04:05.000")
 }
 
-// flowLost says how many events were lost, and where.
+// flowLost reports how many events were lost, and where.
 func flowLost(l *flow.LostEvent) string {
 	where := map[flow.LostEventSource]string{
 		flow.LostEventSource_PERF_EVENT_RING_BUFFER: "more came than the kernel could store",
