@@ -163,7 +163,7 @@ type IntOrString struct {
 func (v IntOrString) String() string { return v.Text }
 
 // UnmarshalJSON accepts a number or a string. It takes numbers that make no sense too: one object
-// that cannot be read would make a list of objects unreadable, and whoever uses the text checks it.
+// that cannot be read would make a list of objects unreadable, and the user of the text checks it.
 func (v *IntOrString) UnmarshalJSON(data []byte) error {
 	if err := json.Unmarshal(data, &v.Text); err == nil {
 		return nil

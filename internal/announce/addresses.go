@@ -97,7 +97,7 @@ func (s *Addresses) put(_ context.Context, name string, value []byte) {
 		_, err = s.cache.Upsert(pair.Prefix, pair.Claim(ipcache.KVStore, ""))
 	}
 	if err != nil {
-		// Whatever the key said before may be wrong by now, but nothing better is known.
+		// The key's former value may be outdated, but there is none better.
 		s.cfg.Log.Warn("ignored an invalid address; its last valid version stays", "key", name, "error", err)
 	}
 }
@@ -130,9 +130,9 @@ func (s *Addresses) WaitWritten(ctx context.Context, p netip.Prefix, revision ui
 	return s.keys.WaitWritten(ctx, name(p), revision)
 }
 
-// Observed returns under which identity the other nodes are notified of an address that this one
-// announces: the store has it so, and has said so to all who listen. ok is false if it has not, or
-// has it as another node's.
+// Observed returns the identity under which other nodes observe an address that this one announces:
+// the store has it, and its watch delivered it. ok is false if it does not, or if it has it as
+// another node's.
 func (s *Addresses) Observed(p netip.Prefix) (id identity.ID, ok bool) {
 	value, seen := s.keys.Seen(name(p))
 	if !seen {

@@ -414,8 +414,8 @@ func (t keysTarget) update(ctx context.Context, rows []table.Row[string, string]
 }
 
 // Delete implements [table.Target]: one transaction for the batch if the store has what was written
-// last. Else that transaction says what the store has, and a second one deletes what is this
-// writer's: withdrawals that have waited are often of keys which were never written.
+// last. Else that transaction returns the store's values, and a second one deletes those of this
+// writer: delayed withdrawals are often of keys that were never written.
 func (t keysTarget) Delete(ctx context.Context, rows []table.Row[string, string]) error {
 	ctx, cancel := context.WithTimeout(ctx, t.k.cfg.WriteTimeout)
 	defer cancel()

@@ -22,13 +22,14 @@ const (
 	PowerLoss Durability = true
 )
 
-// tempSuffix ends the names of files that are being written, which begin with a dot: who reads a
-// directory must take neither for what it looks for.
+// tempSuffix ends the names of files that are being written, which begin with a dot: readers of a
+// directory must ignore them.
 const tempSuffix = ".tmp"
 
 // Write replaces the file at path, or makes it, with exactly that mode. The directory must exist.
-// Several may write the same file at once; one of them wins. A writer that dies leaves at most a
-// file beside it whose name begins with a dot and ends in ".tmp", which RemoveUnfinished removes.
+// Several may write the same file at once; one of them wins. A writer that crashes leaves at most a
+// file in the same directory whose name begins with a dot and ends in ".tmp", which
+// RemoveUnfinished removes.
 func Write(path string, data []byte, mode os.FileMode, d Durability) error {
 	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*"+tempSuffix)
 	if err != nil {

@@ -43,8 +43,8 @@ type waiter struct {
 }
 
 // NewEchoer opens the sockets in the network namespace of the process, and starts a goroutine for
-// each, for which Close waits. An error says which families cannot be probed, as on a kernel
-// without IPv6; the Echoer is good for the others.
+// each, for which Close waits. An error names the families that cannot be probed, as on a kernel
+// without IPv6; the Echoer works for the others.
 func NewEchoer(ipv4, ipv6 bool) (*Echoer, error) {
 	e := &Echoer{conns: map[bool]*net.IPConn{}, waiting: map[[8]byte]waiter{}}
 	open := func(network string, v6 bool, filter func(fd int) error) error {

@@ -57,7 +57,7 @@ func (g *Getter) Get(ctx context.Context, to netip.Addr) (time.Duration, error) 
 	return time.Since(began), nil
 }
 
-// plain is an error as people read it, without the address that is beside it.
+// plain is an error for people, without the address that is shown with it.
 func plain(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return errors.New("no answer")
@@ -86,7 +86,7 @@ func NewResponder() *Responder {
 // nobody until Serve.
 func NewResponderWith(h http.Handler) *Responder {
 	r := &Responder{server: http.Server{Handler: h, ReadTimeout: 2 * time.Second, WriteTimeout: 2 * time.Second, MaxHeaderBytes: 4 << 10}}
-	r.server.SetKeepAlivesEnabled(false) // who asks again and again would keep the place of others
+	r.server.SetKeepAlivesEnabled(false) // a client that asks repeatedly would keep a connection
 	return r
 }
 

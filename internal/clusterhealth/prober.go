@@ -19,7 +19,7 @@ type Target struct {
 	// Node are the node's own addresses, Endpoint those of its health endpoint; the first of each
 	// is the primary one.
 	Node, Endpoint []netip.Addr
-	// Answers says that the node has announced that it answers probes by HTTP. One of another
+	// Answers means that the node has announced that it answers probes by HTTP. One of another
 	// version need not.
 	Answers bool
 }
@@ -30,7 +30,7 @@ type Connectivity struct {
 	Probed time.Time
 	// Latency is how long its answer took, if it had one.
 	Latency time.Duration
-	// Err says why it had none; empty if it had one.
+	// Err is why it had none; empty if it had one.
 	Err string
 	// Since is when the present state began, working or not, as far as this process knows.
 	Since time.Time
@@ -39,7 +39,7 @@ type Connectivity struct {
 	Unasked bool
 	// began is when the last probe was begun.
 	began time.Time
-	// answered says that a probe was answered at some time.
+	// answered means that a probe was answered at some time.
 	answered bool
 }
 
@@ -62,9 +62,9 @@ type Status struct {
 // State is the state of a node, or of its health endpoint.
 type State int
 
-// The states. Unknown is that of what was not probed yet, or has no address, Silent that of a node
-// that answers no probes by HTTP, and never said that it does: who cannot be reached by that way
-// alone cannot be distinguished from who does not listen.
+// The states. Unknown is that of a node that was not probed yet, or has no address, Silent that of
+// one that answers no probes by HTTP, and never announced that it does: if only that way fails, an
+// unreachable node cannot be distinguished from one that does not listen.
 const (
 	Unknown State = iota
 	Reachable

@@ -21,7 +21,7 @@ type Description struct {
 
 // Capabilities is how a cluster's store is to be read.
 type Capabilities struct {
-	// SyncedCanaries: keys under [storekeys.SyncedPrefix] say when a kind of state is complete.
+	// SyncedCanaries: keys under [storekeys.SyncedPrefix] show when a kind of state is complete.
 	SyncedCanaries bool `json:"syncedCanaries,omitempty"`
 	// Cached: the store is a mirror, with state under [storekeys.CachePrefix].
 	Cached               bool   `json:"cached,omitempty"`
@@ -106,7 +106,7 @@ func (l layout) prefix(kind string) string {
 	return kvstore.JoinKey(l.base(kind), l.cluster) + "/"
 }
 
-// canary is the key that says that a kind is complete, canaries what is above all of them.
+// canary is the key that shows that a kind is complete, canaries the prefix of all of them.
 func (l layout) canary(kind string) string {
 	return kvstore.JoinKey(storekeys.SyncedPrefix, l.cluster, l.base(kind))
 }

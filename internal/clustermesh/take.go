@@ -145,7 +145,7 @@ func (s *session) identify(upserts map[identity.ID]labels.Set, deletes []string)
 	}
 }
 
-// takeCanary takes an event of the keys that say what is complete.
+// takeCanary handles an event of the keys that show what is complete.
 func (s *session) takeCanary(e kvstore.Event, ok bool) {
 	if !ok {
 		s.events[kindCanaries] = nil
@@ -236,7 +236,7 @@ func (s *session) takeService(key string, value []byte) error {
 	return nil
 }
 
-// forget takes back what a key said.
+// forget withdraws the state of a key.
 func (s *session) forget(kind, key string) {
 	s.clearRejection(kind, key)
 	switch kind {

@@ -49,7 +49,7 @@ func parseID(text string) (identity.ID, error) {
 	return identity.ID(n), nil
 }
 
-// identity reads an identity of the cluster, and says why it is not accepted.
+// identity reads an identity of the cluster, or returns why it is not accepted.
 func (p peer) identity(id identity.ID, value []byte) (labels.Set, error) {
 	if id < p.first || id > p.last {
 		return nil, fmt.Errorf("identity %d is outside of the cluster's range %d to %d", id, p.first, p.last)
@@ -76,8 +76,8 @@ func (p peer) identity(id identity.ID, value []byte) (labels.Set, error) {
 // maxIdentity bounds the labels of one identity.
 const maxIdentity = 64 << 10
 
-// The least lengths of a range of pods: a shorter one says that half of the world is one node's
-// pods.
+// The least prefix lengths of a range of pods: a shorter one would make half of the world one
+// node's pods.
 const (
 	minBits4 = 8
 	minBits6 = 32

@@ -39,7 +39,7 @@ const backupSuffix = ".cilium_bak"
 // maxConfBytes bounds a configuration that is read.
 const maxConfBytes = 1 << 20
 
-// Config says what to write and where.
+// Config is what to write and where.
 type Config struct {
 	// ReadPath is a file whose content is used instead of the generated configuration.
 	ReadPath string
@@ -187,7 +187,7 @@ type Manager struct {
 	err    error // of the last attempt
 }
 
-// ErrMissing says that there is no configuration at all: the runtime does not know of the plugin.
+// ErrMissing means that there is no configuration at all: the runtime does not know of the plugin.
 var ErrMissing = errors.New("no CNI configuration is in place, so that no pod can start")
 
 // New validates cfg.
@@ -382,7 +382,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	var events <-chan fsnotify.Event
 	var faults <-chan error
 	if w, err := m.watch(); err != nil {
-		m.log.Warn("The directory of CNI configurations cannot be watched and is read now and then instead", "interval", m.look, "error", err)
+		m.log.Warn("The directory of CNI configurations cannot be watched and is polled instead", "interval", m.look, "error", err)
 	} else {
 		defer w.Close()
 		events, faults = w.Events, w.Errors

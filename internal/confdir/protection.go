@@ -55,9 +55,9 @@ func protections() []protection {
 
 // Unprotected reports, joined, every option of the field that the environment or the directory of
 // [FlagName] sets, that protects something, and that the product does not have: a program that
-// started all the same would leave open what the user believes to be closed. Each error says what
-// and the ways out, one of which is to name the option with [AcceptFlag], if fs has that flag. Call
-// it after [Load].
+// started all the same would leave open what the user believes to be closed. Each error names the
+// option and the ways out, one of which is to name the option with [AcceptFlag], if fs has that
+// flag. Call it after [Load].
 func Unprotected(fs *pflag.FlagSet, getenv func(string) string) error {
 	dir := ""
 	if f := fs.Lookup(FlagName); f != nil {

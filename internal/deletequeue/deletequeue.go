@@ -50,18 +50,18 @@ const (
 	lockPoll      = 5 * time.Millisecond
 )
 
-// ErrFull says that MaxFiles deletions wait already.
+// ErrFull means that MaxFiles deletions wait already.
 var ErrFull = errors.New("the queue of deletions is full")
 
 // Dir returns the queue's directory for an agent that serves on the given socket.
 func Dir(socket string) string { return filepath.Join(filepath.Dir(socket), "deleteQueue") }
 
-// Unreleased returns, for the queue's directory, the one beside it in which the CNI plugin keeps
-// whose addresses it owes its IPAM plugin.
+// Unreleased returns the sibling of the queue's directory in which the CNI plugin records
+// attachments whose addresses must still be released by its IPAM plugin.
 func Unreleased(queue string) string { return filepath.Join(filepath.Dir(queue), "unreleased") }
 
-// AttachmentLock returns, for the queue's directory, the file beside it by which the CNI plugin
-// locks attachments.
+// AttachmentLock returns the file, next to the queue's directory, by which the CNI plugin locks
+// attachments.
 func AttachmentLock(queue string) string {
 	return filepath.Join(filepath.Dir(queue), "attachments.lock")
 }

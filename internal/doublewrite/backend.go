@@ -48,8 +48,8 @@ type Place interface {
 // Objects are the place whose writers all try the same IDs in the same order.
 type Objects interface {
 	Place
-	// AcquireBeside is Acquire that passes over IDs which elsewhere says are other labels': those
-	// in quarantine there are the last to be taken.
+	// AcquireBeside is Acquire that skips IDs which, according to elsewhere, belong to other
+	// labels: those in quarantine there are taken last.
 	AcquireBeside(ctx context.Context, key allocator.AllocatorKey, ids allocator.IDSource,
 		elsewhere func(context.Context, allocator.ID) (allocator.Occupant, bool, error)) (allocator.Acquired, error)
 }
@@ -94,10 +94,10 @@ func New(cfg Config) (*Backend, error) {
 const maxTries = 32
 
 var (
-	// errTaken says that the one ID that was offered is used for other labels, or in quarantine
+	// errTaken means that the one ID that was offered is used for other labels, or in quarantine
 	// after them.
 	errTaken = errors.New("the ID is used for other labels, or in quarantine after them")
-	// errNone says that labels have no ID.
+	// errNone means that labels have no ID.
 	errNone = errors.New("the labels have no ID")
 )
 
@@ -138,7 +138,7 @@ func (o *only) Pick() (allocator.ID, error) {
 	return o.id, nil
 }
 
-// known says which ID there is for the key that is looked for.
+// known is the ID of the key that is looked for.
 type known struct {
 	allocator.IDSource
 	id allocator.ID
@@ -262,8 +262,8 @@ func (b *Backend) takeOver(ctx context.Context, key allocator.AllocatorKey, id a
 	return allocator.Acquired{ID: id, Final: true}, nil
 }
 
-// makeObject finds an ID by objects that is not other labels' in the store. last says that it is in
-// quarantine there after other labels, and no other is free.
+// makeObject finds an ID by objects that is not other labels' in the store. last means that it is
+// in quarantine there after other labels, and no other is free.
 func (b *Backend) makeObject(ctx context.Context, key allocator.AllocatorKey, ids allocator.IDSource) (o allocator.Acquired, last bool, err error) {
 	there, err := b.objects.Get(ctx, key)
 	if err != nil {
@@ -284,7 +284,7 @@ func (b *Backend) makeObject(ctx context.Context, key allocator.AllocatorKey, id
 	return o, resting[o.ID], err
 }
 
-// make finds an ID by objects, and has the store agree. again says that it is to be tried again.
+// make finds an ID by objects, and has the store agree. again means that it must be retried.
 func (b *Backend) make(ctx context.Context, key allocator.AllocatorKey, ids allocator.IDSource) (a allocator.Acquired, again bool, err error) {
 	o, last, err := b.makeObject(ctx, key, ids)
 	if err != nil {

@@ -55,8 +55,8 @@ type Attachment struct {
 	// PodCreated is when the pod was created, by the clock of Kubernetes; zero if this is not its
 	// first attachment, and for an endpoint from before the agent's start.
 	PodCreated time.Time `json:"-"`
-	// PlainIPv4 and PlainIPv6 say that packets leave the cluster under the pod's own address, where
-	// others get the node's.
+	// PlainIPv4 and PlainIPv6 mean that packets leave the cluster under the pod's own address,
+	// where others get the node's.
 	PlainIPv4 bool `json:"skip-masquerade-ipv4,omitempty"`
 	PlainIPv6 bool `json:"skip-masquerade-ipv6,omitempty"`
 }

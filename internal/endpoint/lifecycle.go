@@ -42,8 +42,8 @@ type Addresses interface {
 
 // Publisher publishes to this node and the others where an endpoint's addresses are.
 type Publisher interface {
-	// Publish announces the row's addresses under its identity, replacing what was said before. It
-	// returns when this node's kernel knows; other nodes are notified soon, retried until they are.
+	// Publish announces the row's addresses under its identity, replacing former announcements. It
+	// returns when they are in this node's kernel; other nodes are notified soon, with retries.
 	Publish(ctx context.Context, row Endpoint) error
 	// Withdraw takes the announcement back.
 	Withdraw(row Endpoint)
@@ -52,8 +52,8 @@ type Publisher interface {
 // Policy has the kernel evaluate the packets of endpoints by the rules for their identities.
 type Policy interface {
 	// Attach writes the row to the kernel, and returns what it has of it, and the revision of the
-	// policy that this implements. An error that is no ErrRowNotWritten says why the endpoint drops
-	// all its packets; before the rules have been observed it may do so without one.
+	// policy that this implements. An error other than ErrRowNotWritten is the reason why the
+	// endpoint drops all its packets; before the rules have been observed it may do so without one.
 	Attach(row Endpoint) (kernel datapath.Endpoint, revision uint64, err error)
 	// Restore makes an endpoint from before a restart known, and leaves what the kernel has of it.
 	Restore(row Endpoint) error
@@ -488,7 +488,7 @@ func samePorts(a, b []policy.NamedPort) bool {
 
 // relabel gives an endpoint the labels and ports of row in place of those of old. What fails is
 // undone. With again the change is one that the source of the labels insists on: until it succeeds
-// the endpoint is not what it should be, and says so (StateNotReady).
+// the endpoint is in StateNotReady.
 func (l *Lifecycle) relabel(ctx context.Context, old, row Endpoint, again bool) (Endpoint, error) {
 	row.IdentityLabels, row.InfoLabels = l.split(row)
 	again = again || old.Insisted // the failure of another change must not end the retries of the first
@@ -613,7 +613,7 @@ func (l *Lifecycle) recover(ctx context.Context, id uint16) error {
 // without any identity label is reserved:init until it has some.
 func (l *Lifecycle) split(row Endpoint) (identityLabels, info labels.Set) {
 	if row.Health() {
-		return row.Labels, nil // whatever the filter says of pods
+		return row.Labels, nil // not subject to the filter for pods
 	}
 	all := slices.Concat([]labels.Label(row.Labels), []labels.Label(row.User))
 	all = slices.DeleteFunc(all, func(lb labels.Label) bool {
@@ -703,7 +703,7 @@ func (l *Lifecycle) lock(id uint16) (unlock func()) {
 	return l.unlock(id, m)
 }
 
-// tryLock is lock for who does not wait.
+// tryLock is lock without waiting.
 func (l *Lifecycle) tryLock(id uint16) (unlock func(), ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

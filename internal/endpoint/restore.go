@@ -297,9 +297,9 @@ func (l *Lifecycle) Reattach(ifIndex int) (restored int, err error) {
 	return restored, errors.Join(errs...)
 }
 
-// Sweep removes pod interfaces that have had no endpoint for the grace period: what is left of a
-// plugin that was killed between making an interface and asking for an endpoint. Call it now and
-// then.
+// Sweep removes pod interfaces that have had no endpoint for the grace period: leftovers of a
+// plugin that was killed between creating an interface and requesting an endpoint. Call it
+// periodically.
 func (l *Lifecycle) Sweep() error {
 	found, err := l.cfg.Links.EndpointLinks()
 	if err != nil {

@@ -46,8 +46,8 @@ type series struct {
 	n      uint64
 	at     time.Time // when it was counted last
 	sender uint32    // whose share it is part of
-	// pods are those that the values name, of the source and of the destination; absent says
-	// that one of them was not there at the last sweep.
+	// pods are those that the values name, of the source and of the destination; absent means that
+	// one of them did not exist at the last sweep.
 	pods   [2]Pod
 	absent bool
 	folded bool // it is of what there was no room for
@@ -83,8 +83,8 @@ func New(list []Metric) *Metrics {
 	return m
 }
 
-// Foreign says of which ends of a flow the address is not that of the pod which the flow names: it
-// is a service's, or claimed.
+// Foreign has the ends of a flow whose address is not that of the pod which the flow names: it is a
+// service's, or forged.
 type Foreign struct{ Source, Destination bool }
 
 // Add counts a flow. A dropped packet is not counted by an address that it may have forged: its
@@ -193,7 +193,7 @@ func newSeries(values []string) *series {
 	return s
 }
 
-// OfPods says whether there are series that name pods.
+// OfPods reports whether there are series that name pods.
 func (m *Metrics) OfPods() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -47,14 +47,14 @@ const (
 // CertificateKey is the log key that identifies the certificate of a warning.
 const CertificateKey = "certificate"
 
-// othersToo begins what is said of those who are not named.
+// othersToo begins the text about peers that are not named.
 const othersToo = "so do those of "
 
 // CertificateFile is a file whose certificates are looked at.
 type CertificateFile struct {
-	// Name says what it is for, in the metric and to people.
+	// Name is its purpose, in the metric and in texts.
 	Name, Path string
-	// Authorities says that the file has several, of which one is enough.
+	// Authorities means that the file has several, of which one is enough.
 	Authorities bool
 }
 
@@ -78,7 +78,7 @@ type shownTerm struct {
 	at   time.Time
 }
 
-// current says whether it is known to be in use still.
+// current reports whether it is known to be still in use.
 func (s shownTerm) current(now time.Time) bool { return now.Sub(s.at) <= s.memory() }
 
 // Expiry reports when certificates expire, those of files and those that peers presented: in the
@@ -164,7 +164,7 @@ func (e *Expiry) check(now time.Time) {
 		t, err := termOf(f)
 		switch {
 		case err != nil:
-			continue // who reads the file for a connection says what is wrong with it
+			continue // the next connection that reads the file reports the error
 		case t.soon(now):
 			problems = append(problems, ends("the certificate "+f.Name+" ("+f.Path+")", t, now))
 		}
@@ -204,7 +204,7 @@ func (e *Expiry) check(now time.Time) {
 	}
 }
 
-// ends says when a certificate ends, to people.
+// ends describes when a certificate expires.
 func ends(what string, t term, now time.Time) string {
 	if left := t.end.Sub(now); left > 0 {
 		return fmt.Sprintf("%s ends in %v, at %s", what, left.Round(time.Minute), t.end.UTC().Format(time.RFC3339))
@@ -212,7 +212,7 @@ func ends(what string, t term, now time.Time) string {
 	return fmt.Sprintf("%s has ended, at %s", what, t.end.UTC().Format(time.RFC3339))
 }
 
-// whose is the certificate that ends says something of.
+// whose describes the certificate for ends.
 func whose(text string) string {
 	what, _, _ := strings.Cut(text, " ends in ")
 	what, _, _ = strings.Cut(what, " has ended, at ")

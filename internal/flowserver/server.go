@@ -42,7 +42,7 @@ const (
 	maxCalls = 64
 )
 
-// DefaultStreams is how many streams a listener may have at once, unless a Config says otherwise.
+// DefaultStreams is how many streams a listener may have at once by default.
 const DefaultStreams = 512
 
 // Config is what a [Server] is made from.
@@ -65,7 +65,7 @@ type Config struct {
 	PeerPort uint16
 	PeerTLS  bool
 	Version  string
-	// Services, if not nil, adds what the node serves to the clients of flows beside these.
+	// Services, if not nil, adds further services for the clients of flows.
 	Services func(grpc.ServiceRegistrar)
 	// Streams is how many streams each listener may have at once, besides those that report nodes;
 	// 0 for [DefaultStreams].

@@ -46,7 +46,7 @@ const (
 	MaxGlobal ID = 65535
 )
 
-// Scopes, as the ID's upper byte says them.
+// Scopes, which are the ID's upper byte.
 const (
 	GlobalScope     ID = 0
 	LocalScope      ID = 1 << 24
@@ -197,7 +197,7 @@ func ReservedLabels(id ID) (labels.Set, bool) {
 }
 
 // ReservedID returns the ID of a label set that is a reserved identity's own, such as
-// "reserved:host". kube-apiserver is found with or without remote-node beside it.
+// "reserved:host". kube-apiserver is found with or without the label remote-node.
 func ReservedID(s labels.Set) (ID, bool) {
 	for id := Unknown; id <= AggregateRemoteNode; id++ {
 		if want, _ := ReservedLabels(id); want.Equal(s) {

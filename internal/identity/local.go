@@ -110,8 +110,8 @@ func (a *LocalAllocator) advance() {
 	}
 }
 
-// Release gives back a reference. gone says that it was the last one and the ID is free.
-// Releasing what is not allocated does nothing.
+// Release releases a reference. gone means that it was the last one and the ID is free. Releasing
+// what is not allocated does nothing.
 func (a *LocalAllocator) Release(id ID) (gone bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

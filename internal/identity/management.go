@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// Management says who makes the identities of a cluster: the value of --identity-management-mode,
+// Management is who makes the identities of a cluster: the value of --identity-management-mode,
 // which the agents and the operator read.
 type Management string
 

@@ -38,8 +38,8 @@ import (
 	"github.com/hawser-net/hawser/pkg/retry"
 )
 
-// DefaultPool is the name of the only pool, and of the default one if nothing else is said. The
-// empty name means it too.
+// DefaultPool is the name of the only pool, and by default of the default pool. The empty name
+// means it too.
 const DefaultPool = "default"
 
 // Errors that the package returns, wrapped with the address or CIDR they are about.
@@ -307,8 +307,8 @@ func (m *IPAM) named(name string) (string, error) {
 	return name, nil
 }
 
-// findIn is find for an address that the caller says is of a pool; of any for the empty name. m.mu
-// is held.
+// findIn is find for an address of a pool that the caller names; of any for the empty name. m.mu is
+// held.
 func (m *IPAM) findIn(ip netip.Addr, name string) (*pool, uint32, error) {
 	p, i, err := m.find(ip)
 	if err == nil && name != "" && p.name != name {
@@ -687,7 +687,7 @@ func (m *IPAM) lookup(ip netip.Addr, pool string) (*Allocation, error) {
 	return nil, fmt.Errorf("%w: %v", ErrNotFound, ip)
 }
 
-// Lookup returns who has an address.
+// Lookup returns the owner of an address.
 func (m *IPAM) Lookup(ip netip.Addr) (Allocation, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

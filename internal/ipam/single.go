@@ -11,7 +11,8 @@ import (
 // any other, and a pool of single addresses for each family: it differs in which address has which
 // number, as they are counted in their order.
 
-// newSingles returns a pool of single addresses. Those that held says are not given out.
+// newSingles returns a pool of single addresses. Those for which held returns true are not
+// assigned.
 func newSingles(name string, members []netip.Addr, held map[netip.Addr]bool) *pool {
 	p := &pool{name: name, size: uint32(len(members)), members: members, capacity: len(members), held: map[uint32]bool{}}
 	p.used = make([]uint64, (p.size+63)/64)

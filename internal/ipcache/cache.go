@@ -196,7 +196,7 @@ func (c *Cache) Lookup(ip netip.Addr) (p netip.Prefix, e Entry, found bool) {
 type Node struct {
 	// Name is the owner of the claims.
 	Name string
-	// Local says that it is this node, Foreign that it is one of another cluster.
+	// Local means that it is this node, Foreign that it is one of another cluster.
 	Local, Foreign bool
 	// IPs are its addresses in the underlay, RouterIPs those in the pod network.
 	IPs       []netip.Addr

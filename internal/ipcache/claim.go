@@ -8,7 +8,7 @@ import (
 	"github.com/hawser-net/hawser/internal/identity"
 )
 
-// Source says who makes a claim. Larger ones are stronger.
+// Source is the origin of a claim. Larger ones take precedence.
 type Source uint8
 
 // The sources, weakest first.
@@ -23,12 +23,12 @@ const (
 	// Health is the health endpoint of another node, as that node announces it. Any other owner of
 	// the address takes precedence.
 	Health
-	// ClusterMesh is an endpoint of another cluster, as that says.
+	// ClusterMesh is an endpoint of another cluster, as that announces it.
 	ClusterMesh
-	// MeshNode is an address of a node of another cluster. Whatever this cluster says of an address
-	// counts before it: where pods have single addresses, no range shows whose they are.
+	// MeshNode is an address of a node of another cluster. Claims of this cluster take precedence
+	// over it: where pods have single addresses, no range shows whose they are.
 	MeshNode
-	// KVStore is an endpoint of another node, as that node says.
+	// KVStore is an endpoint of another node, as that node announces it.
 	KVStore
 	// RemoteNode is an address of another node of this cluster.
 	RemoteNode
@@ -66,7 +66,7 @@ type NamedPort struct {
 	Protocol string // "TCP", "UDP", "SCTP"
 }
 
-// Claim is what one owner says about a prefix.
+// Claim is the statement of one owner about a prefix.
 type Claim struct {
 	Source Source
 	// Owner distinguishes claims of the same source: the ID of an endpoint, the name of a node.
@@ -129,7 +129,7 @@ func (e Entry) Claim() Claim {
 	return c
 }
 
-// Owner returns who made the claim.
+// Owner returns the owner of the claim.
 func (e Entry) Owner() string {
 	if e.owner == (unique.Handle[string]{}) {
 		return ""
@@ -164,7 +164,7 @@ func (e Entry) NamedPorts() []NamedPort {
 	return ports
 }
 
-// Equal reports whether two entries say the same.
+// Equal reports whether two entries are the same.
 func (e Entry) Equal(o Entry) bool {
 	if e.pod != nil && o.pod != nil {
 		return *e.pod == *o.pod && e.withoutPod() == o.withoutPod()

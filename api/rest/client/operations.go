@@ -136,7 +136,7 @@ func (c *Client) IdentityEndpoints(ctx context.Context) ([]rest.IdentityEndpoint
 	return list[rest.IdentityEndpoints](ctx, c, c.raw.ListIdentityEndpoints)
 }
 
-// IPs lists who is behind which address, inside cidr if it is not empty and with all of labels.
+// IPs lists addresses with their identities, inside cidr if it is not empty and with all of labels.
 func (c *Client) IPs(ctx context.Context, cidr string, labels []string) ([]rest.IPListEntry, error) {
 	params := &rest.ListIPsParams{CIDR: cidr}
 	do := with2(c.raw.ListIPs, params, labels)
