@@ -26,7 +26,7 @@ import (
 type NetworkOptions = network.Options
 
 // Config is everything that can be configured of the agent, a part for each concern. The names of
-// its flags are those of the field where they exist there, so that configuration written for it is
+// its flags are Cilium's where they exist there, so that configuration written for it is
 // understood.
 type Config struct {
 	daemon.Options
@@ -94,8 +94,8 @@ func (c *Config) validateReservedPorts() error {
 
 // NodeOptions configure the node's name, the agent's paths, and access to its API.
 type NodeOptions struct {
-	// AcceptWithout names protections of the field that the configuration asks for and that are
-	// gone without.
+	// AcceptWithout names protections of Cilium that the configuration asks for and that are gone
+	// without.
 	AcceptWithout []string
 
 	NodeName   string

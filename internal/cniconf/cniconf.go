@@ -249,7 +249,7 @@ func (c Config) Sections() (map[string]json.RawMessage, error) {
 	return nil, fmt.Errorf("CNI configuration %s: it names no plugin %s", c.ReadPath, c.Plugin)
 }
 
-// fieldPlugin is the name under which configurations of the field call the plugin.
+// fieldPlugin is the name of the plugin in Cilium's configurations.
 const fieldPlugin = "cilium-cni"
 
 // Install writes the configuration if it is not there already and renames others' if asked to.

@@ -16,7 +16,7 @@ import (
 	"github.com/hawser-net/hawser/internal/validate"
 )
 
-// Config is what the agent does with flows; the names of its flags are those of the field.
+// Config is what the agent does with flows; the names of its flags are Cilium's.
 type Config struct {
 	// Enable has the agent record flows and serve them.
 	Enable bool

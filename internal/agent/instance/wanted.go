@@ -29,7 +29,7 @@ type Wanted struct {
 	AlibabaCloud v2.AlibabaCloudSpec
 }
 
-// Flags binds it to command-line flags, whose names are those of the field.
+// Flags binds it to command-line flags, whose names are Cilium's.
 func (w *Wanted) Flags(fs *pflag.FlagSet) {
 	fs.IntVar(&w.MinAllocate, "ipam-min-allocate", w.MinAllocate, "minimum number of cloud addresses of this node; 0 leaves it to the CiliumNode")
 	fs.IntVar(&w.PreAllocate, "ipam-pre-allocate", w.PreAllocate, "cloud addresses that this node keeps free; 0 leaves it to the CiliumNode, whose default is 8")

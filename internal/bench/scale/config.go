@@ -118,8 +118,7 @@ func (c *Config) complete() {
 	}
 }
 
-// full changes what is still at its default to the sizes that the figures of the field are given
-// for.
+// full changes what is still at its default to the sizes that the figures of Cilium are given for.
 func (c *Config) full() {
 	d := Defaults()
 	set := func(v *int, def, full int) {

@@ -32,7 +32,7 @@ type Config struct {
 	IPv6 bool
 }
 
-// Flags binds the configuration to command-line flags, by the field's names; the current values are
+// Flags binds the configuration to command-line flags, by Cilium's names; the current values are
 // the defaults shown.
 func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.BoolVar(&c.ReleaseExcess, "aws-release-excess-ips", c.ReleaseExcess, "with --ipam=eni, release addresses that nodes have too many of")
