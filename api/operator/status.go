@@ -59,12 +59,12 @@ type Identities struct {
 type IdentityLabels struct {
 	// Generation counts the changes.
 	Generation uint64 `json:"generation"`
-	// Keys are those of the labels that make identities; with All every label does. Settled and
-	// AllSettled are those by which policies may be evaluated.
-	Keys       []string `json:"keys"`
-	All        bool     `json:"all"`
-	Settled    []string `json:"settled"`
-	AllSettled bool     `json:"allSettled"`
+	// Keys are those of the labels that make identities; with All every label does. Ready and
+	// AllReady are those by which policies may be evaluated.
+	Keys     []string `json:"keys"`
+	All      bool     `json:"all"`
+	Ready    []string `json:"ready"`
+	AllReady bool     `json:"allReady"`
 	// Identities is how many pods need now, WithAllLabels how many they would if all labels
 	// counted.
 	Identities    int `json:"identities"`

@@ -110,16 +110,16 @@ func (l *identityLabels) observe(s relevance.State, there bool, known func()) {
 	switch {
 	case there:
 	case l.known: // it was deleted: what is in force stays, and nothing is evaluated by more
-		s = relevance.State{Keys: labels.AllKeys(), Settled: l.gate.Permitted()}
+		s = relevance.State{Keys: labels.AllKeys(), Ready: l.gate.Permitted()}
 	default:
 		s = relevance.Everything()
 	}
 	first := !l.known
 	l.state, l.there, l.known = s, there, true
 	l.lifecycle.SetFilter(l.filter.Narrow(s.Keys))
-	l.gate.Restrict(s.Settled)
+	l.gate.Restrict(s.Ready)
 	l.mu.Unlock()
-	l.log.Info("labels of identities", "generation", s.Generation, "keys", s.Keys.List(), "all", s.Keys.All(), "settled", s.Settled.List(), "allSettled", s.Settled.All())
+	l.log.Info("labels of identities", "generation", s.Generation, "keys", s.Keys.List(), "all", s.Keys.All(), "ready", s.Ready.List(), "allReady", s.Ready.All())
 	if first {
 		l.observed.open()
 		known()
@@ -180,7 +180,7 @@ func (l *identityLabels) advance(ctx context.Context) (busy bool, err error) {
 	s, there := l.state, l.there
 	l.mu.Unlock()
 	begun := l.ready.isOpen()
-	if !begun || !l.gate.Permitted().Covers(s.Settled) {
+	if !begun || !l.gate.Permitted().Covers(s.Ready) {
 		switch ok, err := l.caughtUp(ctx, s); {
 		case err != nil:
 			return true, err
@@ -205,7 +205,7 @@ func (l *identityLabels) advance(ctx context.Context) (busy bool, err error) {
 	return l.answer(ctx, s, relabelling == 0, busy)
 }
 
-// permit lets rules be evaluated by the settled keys of a state, unless there is another one by
+// permit lets rules be evaluated by the ready keys of a state, unless there is another one by
 // now.
 func (l *identityLabels) permit(s relevance.State) {
 	l.mu.Lock()
@@ -213,14 +213,14 @@ func (l *identityLabels) permit(s relevance.State) {
 	if !l.same(s) {
 		return
 	}
-	l.gate.Permit(s.Settled)
+	l.gate.Permit(s.Ready)
 	l.ready.open()
 }
 
 // same reports whether a state is still the one that was observed last. It must be called with mu
 // held.
 func (l *identityLabels) same(s relevance.State) bool {
-	return l.state.Generation == s.Generation && l.state.Keys.Equal(s.Keys) && l.state.Settled.Equal(s.Settled)
+	return l.state.Generation == s.Generation && l.state.Keys.Equal(s.Keys) && l.state.Ready.Equal(s.Ready)
 }
 
 // answer reports to the operator how far this node is, if that is further than it knows.
@@ -234,8 +234,8 @@ func (l *identityLabels) answer(ctx context.Context, s relevance.State, made, bu
 	if made {
 		now.Made = s.Generation
 	}
-	if s.Settled.Covers(l.gate.Needed()) {
-		now.Judged = s.Generation
+	if s.Ready.Covers(l.gate.Needed()) {
+		now.Enforced = s.Generation
 	} else {
 		busy = true
 	}
@@ -253,7 +253,7 @@ func (l *identityLabels) answer(ctx context.Context, s relevance.State, made, bu
 	return busy, nil
 }
 
-// caughtUp reports whether this node knows an identity by the settled keys of a state for every pod
+// caughtUp reports whether this node knows an identity by the ready keys of a state for every pod
 // of the cluster, and its kernel does.
 func (l *identityLabels) caughtUp(ctx context.Context, s relevance.State) (bool, error) {
 	observed := s.Endpoints

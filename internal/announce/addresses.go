@@ -27,7 +27,7 @@ type AddressesConfig struct {
 	// default.
 	Prefix string
 	// Observed, if not nil, is notified of each change that the store reports for an address that
-	// is or was announced here; see [Addresses.Told]. It must neither block nor call back.
+	// is or was announced here; see [Addresses.Observed]. It must neither block nor call back.
 	Observed func(netip.Prefix)
 	// Log receives what is worth knowing; nil discards it.
 	Log *slog.Logger

@@ -37,10 +37,10 @@ type Answer struct {
 	// Duplicates are other IDs of the same labels. InForce is the one of all these that counts.
 	Duplicates []identity.ID `json:"duplicates,omitempty"`
 	InForce    identity.ID   `json:"inForce,omitempty"`
-	// Marked is since when the collector has found it unused, Retired since when the ID is in
+	// Marked is since when the collector has found it unused, Quarantined since when the ID is in
 	// quarantine.
-	Marked  time.Time `json:"marked,omitzero"`
-	Retired time.Time `json:"retired,omitzero"`
+	Marked      time.Time `json:"marked,omitzero"`
+	Quarantined time.Time `json:"quarantined,omitzero"`
 	// Reasons explain why it still exists, or why there is none.
 	Reasons []string `json:"reasons"`
 }
@@ -69,7 +69,7 @@ type Pod struct {
 	Node      string    `json:"node,omitempty"` // "" if it has none yet
 	Since     time.Time `json:"since,omitzero"`
 	// Named is the identity in its CiliumEndpoint, 0 if there is none.
-	Named identity.ID `json:"told,omitempty"`
+	Named identity.ID `json:"named,omitempty"`
 }
 
 // ErrNotFound means that there is no such pod, or that the ID is unknown.
@@ -153,7 +153,7 @@ func (w *World) number(id identity.ID) (Answer, error) {
 // state reads what the collector has written.
 func (w *World) state(a *Answer, o *v2.CiliumIdentity) {
 	if canonical, since, ok := identities.Quarantined(o); ok {
-		a.Retired = since
+		a.Quarantined = since
 		if set, err := labels.ParseKV(canonical); err == nil {
 			a.Labels = slices.Sorted(slices.Values(set.Strings()))
 		}
@@ -252,8 +252,8 @@ func (a *Answer) explain() {
 	switch {
 	case !a.Exists:
 		say("there is no such object; if the operator makes identities (--identity-management-mode) it makes this one again")
-	case !a.Retired.IsZero():
-		say("it was unused, and its ID is in quarantine since %s: it is not given to other labels while a node may know it, and then it is deleted", a.Retired.UTC().Format(time.RFC3339))
+	case !a.Quarantined.IsZero():
+		say("it was unused, and its ID is in quarantine since %s: it is not given to other labels while a node may know it, and then it is deleted", a.Quarantined.UTC().Format(time.RFC3339))
 	}
 	if n := len(a.Endpoints) - left; n > 0 {
 		say("%s of pods that are there", count(n, "CiliumEndpoint names it", "CiliumEndpoints name it"))
@@ -267,7 +267,7 @@ func (a *Answer) explain() {
 	if n := len(a.Waiting); n > 0 {
 		say("%s, whose CiliumEndpoint does not name it (yet)", count(n, "pod has all of its labels", "pods have all of its labels"))
 	}
-	if a.Exists && a.Retired.IsZero() && len(a.Endpoints)+entries+len(a.Waiting) == 0 {
+	if a.Exists && a.Quarantined.IsZero() && len(a.Endpoints)+entries+len(a.Waiting) == 0 {
 		say("it is unused: the operator collects it when it has found it so twice in a row (--identity-gc-interval)")
 	}
 	if !a.Marked.IsZero() {

@@ -114,9 +114,9 @@ func (p *policyChanges) addAll(list []*observer.GetAgentEventsResponse) error {
 	return nil
 }
 
-// beside shows changes of policies between the flows that writer shows. The returned function must
-// be called at the end.
-func beside(ctx context.Context, writer *flowWriter, format string, which window, q asked, conn grpc.ClientConnInterface, w, errs io.Writer) (end func() error, err error) {
+// interleaveChanges shows changes of policies between the flows that writer shows. The returned
+// function must be called at the end.
+func interleaveChanges(ctx context.Context, writer *flowWriter, format string, which window, q asked, conn grpc.ClientConnInterface, w, errs io.Writer) (end func() error, err error) {
 	if format == "dict" {
 		format = "compact"
 	}

@@ -127,7 +127,7 @@ func showFlows(a *command.App, cmd *cobra.Command, o *options) error {
 		explainRefusals(ctx, a, &writer, policypb.NewPolicyClient(conn), cmd.OutOrStdout())
 	}
 	if o.policies {
-		end, err := beside(ctx, &writer, o.output, o.window, q, conn, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		end, err := interleaveChanges(ctx, &writer, o.output, o.window, q, conn, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		if err != nil {
 			return o.server.AnswerError(a, err)
 		}

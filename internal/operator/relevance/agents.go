@@ -48,7 +48,7 @@ func (c *Controller) answers(ctx context.Context) (map[string]k8skeys.Answer, er
 		return nil, err
 	}
 	for _, o := range all {
-		if node, a := k8skeys.ReadLease(o); a.Made < out[node].Made && a.Judged <= out[node].Judged || a.Made <= out[node].Made && a.Judged < out[node].Judged {
+		if node, a := k8skeys.ReadLease(o); a.Made < out[node].Made && a.Enforced <= out[node].Enforced || a.Made <= out[node].Made && a.Enforced < out[node].Enforced {
 			if err := client.IgnoreNotFound(c.client.Delete(ctx, o)); err != nil {
 				return nil, fmt.Errorf("delete Lease %s: %w", o.Name, err)
 			}
@@ -80,7 +80,7 @@ const maxNamed = 10
 // and every node with a CiliumNode, so that an agent that does not take part holds up the change. A
 // node that was not ready for Config.Lost does not count, nor does a CiliumNode that has had no
 // Node for that long; a younger one may belong to an agent that has just started.
-func (c *Controller) behind(ctx context.Context, generation uint64) (made, judged []string, err error) {
+func (c *Controller) behind(ctx context.Context, generation uint64) (made, enforced []string, err error) {
 	answers, err := c.answers(ctx)
 	if err != nil {
 		return nil, nil, err
@@ -113,11 +113,11 @@ func (c *Controller) behind(ctx context.Context, generation uint64) (made, judge
 		if a.Made < generation {
 			made = append(made, node)
 		}
-		if a.Judged < generation {
-			judged = append(judged, node)
+		if a.Enforced < generation {
+			enforced = append(enforced, node)
 		}
 	}
-	return named(made), named(judged), nil
+	return named(made), named(enforced), nil
 }
 
 // named returns a sorted list that is not too long to be shown.

@@ -183,11 +183,11 @@ func (c *Controller) restart(ctx context.Context) error {
 	}
 	s := k8skeys.Everything()
 	for _, a := range answers {
-		s.Generation = max(s.Generation, a.Made, a.Judged)
+		s.Generation = max(s.Generation, a.Made, a.Enforced)
 	}
 	s.Generation++
 	if len(answers) > 0 {
-		s.Settled = labels.Keys{}
+		s.Ready = labels.Keys{}
 		c.log.Warn("the published labels of identities are gone; all labels count until it is known that identities have them")
 	}
 	return c.publish(ctx, s)
@@ -238,7 +238,7 @@ func (c *Controller) publish(ctx context.Context, s k8skeys.State) error {
 	c.mu.Unlock()
 	c.ids.SetKeys(s.Keys)
 	c.log.Info("published the labels of identities", "generation", s.Generation, "keys", s.Keys.List(), "all", s.Keys.All(),
-		"settled", s.Settled.List(), "allSettled", s.Settled.All())
+		"ready", s.Ready.List(), "allReady", s.Ready.All())
 	return nil
 }
 
@@ -309,18 +309,18 @@ func (c *Controller) step(ctx context.Context, need labels.Keys) (changed bool, 
 		c.ids.SetKeys(c.state.Keys)
 	}
 	f := facts{need: need}
-	settling := c.state.Keys.Covers(need) && !c.state.Settled.Covers(need)
-	leaving := c.state.Settled.Equal(need) && !c.state.Keys.Equal(need)
-	if settling || leaving {
-		made, judged, err := c.behind(ctx, c.state.Generation)
+	adding := c.state.Keys.Covers(need) && !c.state.Ready.Covers(need)
+	removing := c.state.Ready.Equal(need) && !c.state.Keys.Equal(need)
+	if adding || removing {
+		made, enforced, err := c.behind(ctx, c.state.Generation)
 		if err != nil {
 			return false, nil, err
 		}
-		f.made, f.judged = len(made) == 0, len(judged) == 0
-		if settling {
+		f.made, f.enforced = len(made) == 0, len(enforced) == 0
+		if adding {
 			waits = made
 		} else {
-			waits = judged
+			waits = enforced
 		}
 	}
 	var seen identities.Versions
@@ -367,7 +367,7 @@ func (c *Controller) Status() *api.IdentityLabels {
 	}
 	now, full := c.ids.LabelSets()
 	return &api.IdentityLabels{
-		Generation: s.Generation, All: s.Keys.All(), Keys: s.Keys.List(), AllSettled: s.Settled.All(), Settled: s.Settled.List(),
+		Generation: s.Generation, All: s.Keys.All(), Keys: s.Keys.List(), AllReady: s.Ready.All(), Ready: s.Ready.List(),
 		Identities: now, WithAllLabels: full, WaitingFor: waits,
 	}
 }

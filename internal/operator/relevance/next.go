@@ -12,8 +12,8 @@ import (
 type facts struct {
 	// need are the keys that policies use, or used a short while ago.
 	need labels.Keys
-	// made and judged are whether every agent has confirmed that for the present generation.
-	made, judged bool
+	// made and enforced are whether every agent has confirmed that for the present generation.
+	made, enforced bool
 	// applied reports whether all endpoints have identities by the present keys. It is only asked
 	// if made.
 	applied func() bool
@@ -27,18 +27,18 @@ func next(s k8skeys.State, f facts) (k8skeys.State, bool) {
 	switch {
 	case !s.Keys.Covers(f.need):
 		s.Keys = s.Keys.Union(f.need)
-	case !s.Settled.Covers(f.need):
+	case !s.Ready.Covers(f.need):
 		if !f.made || !f.applied() {
 			return s, false
 		}
-		s.Settled = s.Settled.Union(f.need)
-	case !s.Settled.Equal(f.need):
-		s.Settled = f.need
-	case !s.Keys.Equal(s.Settled):
-		if !f.judged {
+		s.Ready = s.Ready.Union(f.need)
+	case !s.Ready.Equal(f.need):
+		s.Ready = f.need
+	case !s.Keys.Equal(s.Ready):
+		if !f.enforced {
 			return s, false
 		}
-		s.Keys = s.Settled
+		s.Keys = s.Ready
 	default:
 		return s, false
 	}
