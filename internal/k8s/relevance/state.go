@@ -14,7 +14,7 @@ import (
 	"github.com/hawser-net/hawser/internal/labels"
 )
 
-// Flag is the name of the option that says which labels make identities, on agents and operator.
+// Flag is the name of the option that selects which labels make identities, on agents and operator.
 const Flag = "identity-relevant-labels"
 
 // Values of the option.
@@ -59,16 +59,15 @@ type State struct {
 	// Ready are those by which all identities in use are made, and policies may be evaluated.
 	// They are among Keys.
 	Ready labels.Keys
-	// Endpoints, Slices and Identities are versions of objects of these kinds: who has observed
-	// these knows an identity made by Ready for every pod that was there. 0 if nothing of the
-	// kind matters.
+	// Endpoints, Slices and Identities are versions of objects of these kinds: an observer of these
+	// knows an identity made by Ready for every pod that existed. 0 if nothing of the kind matters.
 	Endpoints, Slices, Identities uint64
 }
 
 // Everything is the state of a cluster in which nothing was ever published.
 func Everything() State { return State{Keys: labels.AllKeys(), Ready: labels.AllKeys()} }
 
-// Fill writes the state into an object, in place of what it says.
+// Fill writes the state into an object, in place of its data.
 func (s State) Fill(o *corev1.ConfigMap) {
 	number := func(n uint64) string { return strconv.FormatUint(n, 10) }
 	o.Data = map[string]string{
@@ -117,7 +116,7 @@ func Read(o *corev1.ConfigMap) (State, error) {
 	return s, nil
 }
 
-// Answer is what an agent says of itself, by generations of [State]. An answer holds for ever, over
+// Answer is an agent's progress, by generations of [State]. An answer is valid for ever, over
 // restarts too: of several of a node the highest counts.
 type Answer struct {
 	// Made is the last one by whose keys all endpoints of the node have their identity, and new
@@ -128,7 +127,7 @@ type Answer struct {
 	Enforced uint64
 }
 
-// What marks the Leases of agents, and says what they answer.
+// Labels and annotations of the agents' Leases.
 const (
 	// LeaseLabel is on each of them, with LeaseLabelValue.
 	LeaseLabel      = "network.hawser.net/part"
@@ -143,7 +142,7 @@ const maxName = 253
 
 // Lease returns the object by which the agent of a node gives an answer. Each answer is an object
 // of its own, so that agents need no right but to create some, in a namespace where the Leases of
-// others are; the operator deletes those that a higher one makes superfluous.
+// others are; the operator deletes those that a higher one supersedes.
 func (a Answer) Lease(namespace, node string) *coordinationv1.Lease {
 	end := fmt.Sprintf(".%d.%d", a.Made, a.Enforced)
 	name := LeaseLabelValue + "." + node + end
@@ -157,7 +156,7 @@ func (a Answer) Lease(namespace, node string) *coordinationv1.Lease {
 	}
 }
 
-// Join returns what two answers of a node say together.
+// Join returns the combination of two answers of a node.
 func (a Answer) Join(o Answer) Answer {
 	return Answer{Made: max(a.Made, o.Made), Enforced: max(a.Enforced, o.Enforced)}
 }
