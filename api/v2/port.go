@@ -73,7 +73,7 @@ type HTTPRule struct {
 	HeaderMatches []HeaderMatch `json:"headerMatches,omitempty"`
 }
 
-// HeaderMatch matches a header of an HTTP request, and says what to do if it is another one.
+// HeaderMatch matches a header of an HTTP request, and selects what to do on a mismatch.
 type HeaderMatch struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
@@ -118,7 +118,7 @@ type EnvoyConfigReference struct {
 	Name string `json:"name"`
 }
 
-// TLSContext says where keys and certificates are.
+// TLSContext is where keys and certificates are.
 type TLSContext struct {
 	// +required
 	Secret SecretReference `json:"secret"`
