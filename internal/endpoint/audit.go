@@ -47,11 +47,9 @@ func (l *Lifecycle) SetAudit(ctx context.Context, id uint16, mode AuditMode) (En
 	if !ok {
 		return Endpoint{}, fmt.Errorf("%w: cilium-local:%d", ErrNotFound, id)
 	}
-	if old.State == StateRestoring {
-		var err error
-		if old, err = l.takeUp(ctx, old); err != nil {
-			return old, fmt.Errorf("endpoint %d keeps its audit mode: %w", id, err)
-		}
+	old, err := l.takeUpFirst(ctx, old, "audit mode")
+	if err != nil {
+		return old, err
 	}
 	row := old
 	row.Audit = mode

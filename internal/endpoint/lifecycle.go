@@ -446,12 +446,9 @@ func (l *Lifecycle) SetLabels(ctx context.Context, id uint16, user, disabled lab
 	if !ok {
 		return Endpoint{}, fmt.Errorf("%w: cilium-local:%d", ErrNotFound, id)
 	}
-	if old.State == StateRestoring {
-		// First what it was: a change that fails must have something to go back to.
-		var err error
-		if old, err = l.takeUp(ctx, old); err != nil {
-			return old, fmt.Errorf("endpoint %d keeps its labels: %w", id, err)
-		}
+	old, err := l.takeUpFirst(ctx, old, "labels")
+	if err != nil {
+		return old, err
 	}
 	row := old
 	row.User, row.Disabled = user, disabled
@@ -471,11 +468,9 @@ func (l *Lifecycle) SetWorkload(ctx context.Context, id uint16, workload labels.
 	if old.State != StateNotReady && old.Labels.Equal(workload) && samePorts(old.NamedPorts, ports) {
 		return old, nil
 	}
-	if old.State == StateRestoring {
-		var err error
-		if old, err = l.takeUp(ctx, old); err != nil {
-			return old, fmt.Errorf("endpoint %d keeps its labels: %w", id, err)
-		}
+	old, err := l.takeUpFirst(ctx, old, "labels")
+	if err != nil {
+		return old, err
 	}
 	row := old
 	row.Labels, row.NamedPorts = workload, ports

@@ -3,7 +3,6 @@ package endpoint
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 
 	"golang.org/x/sync/errgroup"
@@ -53,13 +52,11 @@ func (l *Lifecycle) refilter(ctx context.Context, id uint16) error {
 	if !ok || row.State == StateDisconnecting || !l.otherwise(row) {
 		return nil
 	}
-	if row.State == StateRestoring {
-		var err error
-		if row, err = l.takeUp(ctx, row); err != nil {
-			return fmt.Errorf("endpoint %d keeps its identity: %w", id, err)
-		}
+	row, err := l.takeUpFirst(ctx, row, "identity")
+	if err != nil {
+		return err
 	}
-	_, err := l.relabel(ctx, row, row, true)
+	_, err = l.relabel(ctx, row, row, true)
 	return err
 }
 

@@ -151,6 +151,19 @@ func (l *Lifecycle) reacquire(ctx context.Context, id uint16) error {
 	return err
 }
 
+// takeUpFirst takes up an endpoint that is still restoring, before a change to it: a change that
+// fails must have something to go back to. keeps is what the endpoint keeps on error.
+func (l *Lifecycle) takeUpFirst(ctx context.Context, row Endpoint, keeps string) (Endpoint, error) {
+	if row.State != StateRestoring {
+		return row, nil
+	}
+	row, err := l.takeUp(ctx, row)
+	if err != nil {
+		err = fmt.Errorf("endpoint %d keeps its %s: %w", row.ID, keeps, err)
+	}
+	return row, err
+}
+
 // takeUp gives a restored endpoint its identity again. The caller holds the row's lock. On error
 // the endpoint stays as it was.
 func (l *Lifecycle) takeUp(ctx context.Context, restored Endpoint) (Endpoint, error) {

@@ -154,19 +154,6 @@ func clusterShift(maxConnected uint32) (uint, error) {
 	return 0, fmt.Errorf("max-connected-clusters is %d: it can be 255 or 511", maxConnected)
 }
 
-// ClusterID returns the cluster that a global ID belongs to; 0 for reserved and local IDs.
-// maxConnected is 255 (or 0, which means the same) or 511; anything else counts as 255.
-func (id ID) ClusterID(maxConnected uint32) uint32 {
-	if !id.IsGlobal() {
-		return 0
-	}
-	shift, err := clusterShift(maxConnected)
-	if err != nil {
-		shift = 16
-	}
-	return uint32(id) >> shift
-}
-
 // Range returns the first and last ID that cluster clusterID may allocate. maxConnected is 255
 // (0 means the same) or 511.
 func Range(clusterID, maxConnected uint32) (first, last ID, err error) {

@@ -132,16 +132,6 @@ func (a *LocalAllocator) remove(e *localEntry) {
 	delete(a.byLabels, e.key)
 }
 
-// Lookup returns the ID of a label set, if it has one.
-func (a *LocalAllocator) Lookup(s labels.Set) (ID, bool) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if e := a.byLabels[s.KVString()]; e != nil {
-		return e.id, true
-	}
-	return 0, false
-}
-
 // Labels returns the label set of an ID, if it is allocated.
 func (a *LocalAllocator) Labels(id ID) (labels.Set, bool) {
 	a.mu.Lock()

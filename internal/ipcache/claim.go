@@ -117,18 +117,6 @@ func compact(c Claim) Entry {
 	return e
 }
 
-// Claim returns the claim in full. Its Host is that of [Entry.Host].
-func (e Entry) Claim() Claim {
-	c := Claim{
-		Source: e.Source, Owner: e.Owner(), Identity: e.Identity, Host: e.Host(), EncryptKey: e.EncryptKey,
-	}
-	if e.pod != nil {
-		c.Namespace, c.Pod, c.ServiceAccount = e.pod.namespace.Value(), e.pod.name, e.pod.account.Value()
-		c.NamedPorts = e.NamedPorts()
-	}
-	return c
-}
-
 // Owner returns the owner of the claim.
 func (e Entry) Owner() string {
 	if e.owner == (unique.Handle[string]{}) {

@@ -128,6 +128,3 @@ func (f *Filter) Narrow(keys Keys) *Filter {
 	n.keys = keys
 	return &n
 }
-
-// Keys returns the keys that Narrow has chosen; all of them if it was not called.
-func (f *Filter) Keys() Keys { return f.keys }

@@ -120,21 +120,6 @@ func (x Txn[K, V]) Delete(key K) (revision uint64, found bool) { return x.t.dele
 // Get returns a row as the transaction sees it.
 func (x Txn[K, V]) Get(key K) (value V, found bool) { return x.t.get(key) }
 
-// All yields the rows as the transaction sees them, least recently changed first. The loop may
-// change or delete the row it is at, and no other.
-func (x Txn[K, V]) All() iter.Seq2[K, V] {
-	return func(yield func(K, V) bool) {
-		last := x.t.root.prev // rows changed by the loop go behind this one
-		for e := x.t.root.next; e != &x.t.root; {
-			next, end := e.next, e == last
-			if e.kind == live && !yield(e.row.Key, e.row.Value) || end {
-				return
-			}
-			e = next
-		}
-	}
-}
-
 // Update calls fn, which may read and change several rows. Readers and observers see all of its
 // changes or none. There is no way back: fn must know that it can finish before it changes
 // anything. It must not call the table's own methods and should not block.

@@ -188,11 +188,6 @@ func (c *Client) ClusterNodes(ctx context.Context, clientID int) (rest.ClusterNo
 	return get[rest.ClusterNodeStatus](ctx, c, with(c.raw.GetClusterNodes, &rest.GetClusterNodesParams{ClientID: clientID}))
 }
 
-// Maps lists the kernel maps without their content.
-func (c *Client) Maps(ctx context.Context) (rest.BPFMapList, error) {
-	return get[rest.BPFMapList](ctx, c, c.raw.ListMaps)
-}
-
 // Map gets the content of a kernel map: endpoints, policy, ipcache, ct or metrics.
 func (c *Client) Map(ctx context.Context, name string) (rest.BPFMap, error) {
 	return get[rest.BPFMap](ctx, c, with(c.raw.GetMap, name))
