@@ -10,7 +10,7 @@ import (
 type backends map[netip.AddrPort]Endpoint
 
 // collect gathers the endpoints of a port. One that is in two slices, because it moves from one to
-// the other, counts once, as whichever says more of it: the slices differ in age, and nothing shows
+// the other, counts once, as the more detailed one: the slices differ in age, and nothing shows
 // which is older.
 func collect(parts []Slice, p Port) (v4, v6 backends) {
 	v4, v6 = make(backends), make(backends)
