@@ -48,9 +48,9 @@ type Place interface {
 // Objects are the place whose writers all try the same IDs in the same order.
 type Objects interface {
 	Place
-	// AcquireBeside is Acquire that skips IDs which, according to elsewhere, belong to other
+	// AcquireExcept is Acquire that skips IDs which, according to elsewhere, belong to other
 	// labels: those in quarantine there are taken last.
-	AcquireBeside(ctx context.Context, key allocator.AllocatorKey, ids allocator.IDSource,
+	AcquireExcept(ctx context.Context, key allocator.AllocatorKey, ids allocator.IDSource,
 		elsewhere func(context.Context, allocator.ID) (allocator.Occupant, bool, error)) (allocator.Acquired, error)
 }
 
@@ -227,7 +227,7 @@ func (b *Backend) known(ctx context.Context, key allocator.AllocatorKey, ids all
 	} else if ids.Known(key.GetKey()) == allocator.NoID {
 		err = errNone
 	} else {
-		a, err = b.objects.AcquireBeside(ctx, key, ids, nowhere)
+		a, err = b.objects.AcquireExcept(ctx, key, ids, nowhere)
 	}
 	if err != nil {
 		return a, err
@@ -270,7 +270,7 @@ func (b *Backend) makeObject(ctx context.Context, key allocator.AllocatorKey, id
 		return o, false, err
 	}
 	resting := map[allocator.ID]bool{}
-	o, err = b.objects.AcquireBeside(ctx, key, known{ids, there}, func(ctx context.Context, id allocator.ID) (allocator.Occupant, bool, error) {
+	o, err = b.objects.AcquireExcept(ctx, key, known{ids, there}, func(ctx context.Context, id allocator.ID) (allocator.Occupant, bool, error) {
 		owner, ok, err := b.keys.Occupant(ctx, id)
 		switch {
 		case err != nil || !ok || owner.Key == key.GetKey():
