@@ -19,7 +19,8 @@ const Flag = "identity-relevant-labels"
 
 // Values of the option.
 const (
-	// AllLabels are those that the filter of labels leaves, whoever asks for them.
+	// AllLabels are those that the filter of labels leaves, whether or not a policy selects by
+	// them.
 	AllLabels = "all"
 	// PolicyLabels are those of them that some policy selects.
 	PolicyLabels = "policy"
@@ -76,8 +77,8 @@ func (s State) Fill(o *corev1.ConfigMap) {
 	}
 }
 
-// Read returns what an object says. What it does not understand is an error that names the entry:
-// somebody else has written it.
+// Read parses an object. An entry that it does not understand is an error that names it: another
+// program wrote it.
 func Read(o *corev1.ConfigMap) (State, error) {
 	var s State
 	var errs []error
