@@ -83,13 +83,13 @@ func (c *Controller) doSeal(ctx context.Context, text string) error {
 	return c.identityStore.seal(ctx, st)
 }
 
-// release gives back the reference to an ID that nobody needs. Whatever the identity store says,
-// it holds none from here on.
+// release releases the reference to an unneeded ID. Whatever the identity store answers, there is
+// none from here on.
 func (c *Controller) release(ctx context.Context, text string) error {
 	err := c.identityStore.release(ctx, text)
 	c.mu.Lock()
 	delete(c.index.kept, text)
-	c.index.dirtySets[text] = struct{}{} // somebody may need it by now
+	c.index.dirtySets[text] = struct{}{} // it may be needed by now
 	c.flush()
 	c.mu.Unlock()
 	return err
@@ -178,8 +178,7 @@ func (c *Controller) confirm(ctx context.Context, fix correction) error {
 	return nil
 }
 
-// patch writes the identity, if the endpoint is the one that was seen and nobody has written it
-// since.
+// patch writes the identity, on the condition that the endpoint has not changed.
 func (f *correction) patch() ([]byte, error) {
 	type op struct {
 		Op    string `json:"op"`
