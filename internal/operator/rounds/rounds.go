@@ -1,4 +1,5 @@
-// Package rounds runs periodic work.
+// Package rounds runs the periodic work of the operator, with metrics of each run. It starts no
+// goroutine.
 package rounds
 
 import (
