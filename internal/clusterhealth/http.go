@@ -83,7 +83,7 @@ func NewResponder() *Responder {
 }
 
 // NewResponderWith returns a Responder that gives the answers of h, which must be quick. It answers
-// nobody until Serve.
+// none until Serve.
 func NewResponderWith(h http.Handler) *Responder {
 	r := &Responder{server: http.Server{Handler: h, ReadTimeout: 2 * time.Second, WriteTimeout: 2 * time.Second, MaxHeaderBytes: 4 << 10}}
 	r.server.SetKeepAlivesEnabled(false) // a client that asks repeatedly would keep a connection

@@ -408,7 +408,7 @@ func Rows(at Local, s Service, parts []Slice) []Frontend {
 			}
 		}
 		// Pods that use another node's address get a backend at once. There they would be taken for
-		// somebody who pretends to be a pod.
+		// forged packets.
 		if node4 {
 			add(NodePort, netip.IPv4Unspecified(), p.NodePort, datapath.ServiceRemoteNode, false)
 		}
@@ -449,7 +449,7 @@ func hostPortRows(at Local, pod Name, ports []HostPort) []Frontend {
 			}
 			scopes := []datapath.ServiceScope{datapath.ServiceInternal, datapath.ServiceExternal}
 			if a.IsLoopback() {
-				// Nobody but the node has it: a packet from elsewhere to there is forged.
+				// Only the node has it: a packet from elsewhere to there is forged.
 				scopes = []datapath.ServiceScope{datapath.ServiceNode}
 			}
 			for _, scope := range scopes {
