@@ -2,7 +2,7 @@
 // operator registers them and as `kubectl apply -f api/crds` does. The files are generated from the
 // Go types by `make generate`.
 //
-// There is no state: every call reads the embedded files anew, and what it returns is the caller's.
+// There is no state: every call reads the embedded files again, and the caller owns the result.
 package crds
 
 import (
@@ -19,9 +19,9 @@ import (
 //go:embed *.yaml
 var files embed.FS
 
-// SchemaVersionLabel is the label of a definition that says which edition of the schema it holds,
-// and SchemaVersion is the edition in this package. A definition in a cluster is replaced only if
-// it has no such label or a lower version, so that of several programs the newest one's stays.
+// SchemaVersionLabel is the label of a definition with the version of its schema, and SchemaVersion
+// is the version in this package. A definition in a cluster is replaced only if it has no such
+// label or a lower version, so that of several programs the newest one's stays.
 const (
 	SchemaVersionLabel = "io.cilium.k8s.crd.schema.version"
 	SchemaVersion      = "1.33.14"

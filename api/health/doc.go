@@ -1,3 +1,3 @@
-// Package health has the messages by which nodes tell which others they reach. The code is
+// Package health has the messages by which nodes report which others they reach. The code is
 // generated from health.proto, by the directive in package flow.
 package health

@@ -32,7 +32,7 @@ type Status struct {
 	Problems []Problem `json:"problems,omitempty"`
 }
 
-// Leader says who leads.
+// Leader is the leader.
 type Leader struct {
 	// Holder is the name of the leader as this operator knows it, empty for none. Self reports
 	// whether it is this one.
@@ -55,16 +55,16 @@ type Identities struct {
 	Capacity int `json:"capacity"`
 }
 
-// IdentityLabels says which labels make identities where only those do that policies select.
+// IdentityLabels are the labels that make identities, where only those do by which policies select.
 type IdentityLabels struct {
 	// Generation counts the changes.
 	Generation uint64 `json:"generation"`
-	// Keys are those of the labels that make identities; All says that every label does. Settled
-	// and AllSettled are those by which policies may be evaluated.
-	Keys       []string `json:"keys"`
-	All        bool     `json:"all"`
-	Settled    []string `json:"settled"`
-	AllSettled bool     `json:"allSettled"`
+	// Keys are those of the labels that make identities; with All every label does. Ready and
+	// AllReady are those by which policies may be evaluated.
+	Keys     []string `json:"keys"`
+	All      bool     `json:"all"`
+	Ready    []string `json:"ready"`
+	AllReady bool     `json:"allReady"`
 	// Identities is how many pods need now, WithAllLabels how many they would if all labels
 	// counted.
 	Identities    int `json:"identities"`

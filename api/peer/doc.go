@@ -1,3 +1,3 @@
-// Package peer is the service by which a relay learns which nodes can be asked for flows. The code
-// is generated from peer.proto, by the directive in package flow.
+// Package peer is the service by which a relay gets the list of nodes that serve flows. The code is
+// generated from peer.proto, by the directive in package flow.
 package peer

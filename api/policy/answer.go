@@ -14,8 +14,8 @@ import (
 // of as many parties as there may be take about a third.
 const MaxAnswer = 32 << 20
 
-// elementCost is what a message within an answer costs beside its bytes, or an element of a list of
-// texts: however short it is on the way, it takes about so much memory.
+// elementCost is the memory that a message within an answer, or an element of a list of strings,
+// takes in addition to its bytes on the wire.
 const elementCost = 128
 
 // errPlaces is of an answer that refers to parties or accesses which it does not contain.
@@ -49,7 +49,7 @@ func elements(m protoreflect.Message) int {
 }
 
 // Read reads an answer that comes in pieces, of most bytes at most, where every message in it costs
-// some beside its own. What parts of the answer refer to is there.
+// some more than its own. References between parts of the answer are resolved.
 func Read[T any, M interface {
 	*T
 	proto.Message

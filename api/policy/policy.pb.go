@@ -35,7 +35,7 @@ const (
 type Verdict int32
 
 const (
-	// Not asked, or not for policies to say: neither side is an endpoint.
+	// Not computed, or not subject to policies: neither side is an endpoint.
 	Verdict_UNKNOWN Verdict = 0
 	// All of them pass.
 	Verdict_ALLOWED Verdict = 1
@@ -88,7 +88,7 @@ func (Verdict) EnumDescriptor() ([]byte, []int) {
 	return file_policy_policy_proto_rawDescGZIP(), []int{0}
 }
 
-// PartyKind says what a party is.
+// PartyKind is the kind of a party.
 type PartyKind int32
 
 const (
@@ -474,10 +474,10 @@ type Access struct {
 	Verdict Verdict                `protobuf:"varint,1,opt,name=verdict,proto3,enum=hawser.policy.v1.Verdict" json:"verdict,omitempty"`
 	// What passes if the verdict is PARTIAL.
 	Ports []*PortRange `protobuf:"bytes,2,rep,name=ports,proto3" json:"ports,omitempty"`
-	// What the sender's policies say, and what the receiver's do.
+	// The outcome of the sender's policies, and that of the receiver's.
 	Egress  *AccessSide `protobuf:"bytes,3,opt,name=egress,proto3" json:"egress,omitempty"`
 	Ingress *AccessSide `protobuf:"bytes,4,opt,name=ingress,proto3" json:"ingress,omitempty"`
-	// A rule about addresses has a say, and not all addresses of the parties need be treated alike:
+	// A rule about addresses takes part, and not all addresses of the parties need be treated alike:
 	// this is about one of each.
 	ByAddress     bool `protobuf:"varint,5,opt,name=by_address,json=byAddress,proto3" json:"by_address,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -549,7 +549,7 @@ func (x *Access) GetByAddress() bool {
 	return false
 }
 
-// AccessSide is what the policies of one party say.
+// AccessSide is the outcome of the policies of one party.
 type AccessSide struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Whether what no rule allows is dropped.
@@ -865,7 +865,7 @@ func (x *Document) GetContent() []byte {
 	return nil
 }
 
-// PreviewRequest says what the policies would be.
+// PreviewRequest is what the policies would be.
 type PreviewRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Policies that are added, or that replace those with the same kind, namespace and name.
@@ -1163,12 +1163,12 @@ type Connection struct {
 	// How often one was opened: the larger of the next two. 0 if all were there before the flows that
 	// are kept.
 	Count uint64 `protobuf:"varint,7,opt,name=count,proto3" json:"count,omitempty"`
-	// Judged where they come from, and where they arrive; attempts that were refused included.
+	// Evaluated where they come from, and where they arrive; denied attempts included.
 	Egress    uint64                 `protobuf:"varint,8,opt,name=egress,proto3" json:"egress,omitempty"`
 	Ingress   uint64                 `protobuf:"varint,9,opt,name=ingress,proto3" json:"ingress,omitempty"`
 	FirstSeen *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=first_seen,json=firstSeen,proto3" json:"first_seen,omitempty"`
 	LastSeen  *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=last_seen,json=lastSeen,proto3" json:"last_seen,omitempty"`
-	// What settles the later verdict: rules, or what isolates if no rule allows.
+	// What decides the later verdict: rules, or what isolates if no rule allows.
 	Decision *Decision `protobuf:"bytes,12,opt,name=decision,proto3" json:"decision,omitempty"`
 	// Some pods or addresses that were seen, without ports.
 	Sources       []string `protobuf:"bytes,13,rep,name=sources,proto3" json:"sources,omitempty"`
@@ -1305,7 +1305,7 @@ func (x *Connection) GetDestinations() []string {
 	return nil
 }
 
-// Decision is what settles a verdict.
+// Decision is what decides a verdict.
 type Decision struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// INGRESS or EGRESS: whose policies; those of both sides allow.
@@ -1531,7 +1531,7 @@ func (x *PairChange) GetClosed() []*PortRange {
 type PreviewSummary struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Flows that were evaluated, and those that cannot be: fragments, answers to unknown questions,
-	// parties that nobody knows any more.
+	// parties that no node knows any more.
 	Flows             uint64 `protobuf:"varint,1,opt,name=flows,proto3" json:"flows,omitempty"`
 	FlowsNotEvaluated uint64 `protobuf:"varint,2,opt,name=flows_not_evaluated,json=flowsNotEvaluated,proto3" json:"flows_not_evaluated,omitempty"`
 	// The oldest flow.
@@ -1688,7 +1688,7 @@ func (x *PreviewSummary) GetEventsLost() uint64 {
 	return 0
 }
 
-// NodeProblem says why there is nothing of a node.
+// NodeProblem is why there is no answer of a node.
 type NodeProblem struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	NodeName      string                 `protobuf:"bytes,1,opt,name=node_name,json=nodeName,proto3" json:"node_name,omitempty"`
@@ -1787,7 +1787,8 @@ func (x *ExplainRequest) GetFlow() *flow.Flow {
 	return nil
 }
 
-// ExplainResponse is what the policies of now say of it, which may be others than when it was seen.
+// ExplainResponse is the outcome of the current policies, which may differ from those when it was
+// seen.
 type ExplainResponse struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	NodeName string                 `protobuf:"bytes,1,opt,name=node_name,json=nodeName,proto3" json:"node_name,omitempty"`
@@ -1873,7 +1874,7 @@ func (x *ExplainResponse) GetSuggestions() []*Suggestion {
 	return nil
 }
 
-// ExplainSide is what the policies of one party say.
+// ExplainSide is the outcome of the policies of one party.
 type ExplainSide struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Verdict  Verdict                `protobuf:"varint,1,opt,name=verdict,proto3,enum=hawser.policy.v1.Verdict" json:"verdict,omitempty"`
@@ -1967,7 +1968,7 @@ type ExplainStep struct {
 	Rule   *Rule                  `protobuf:"bytes,1,opt,name=rule,proto3" json:"rule,omitempty"`
 	Effect Effect                 `protobuf:"varint,2,opt,name=effect,proto3,enum=hawser.policy.v1.Effect" json:"effect,omitempty"`
 	Reason string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
-	// It settles the verdict.
+	// It decides the verdict.
 	Decides       bool `protobuf:"varint,4,opt,name=decides,proto3" json:"decides,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

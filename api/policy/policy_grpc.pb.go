@@ -38,12 +38,12 @@ const (
 //
 // Policy computes. Nothing that it is asked changes what is enforced.
 type PolicyClient interface {
-	// Matrix returns who may reach whom by the policies in force.
+	// Matrix returns the connections that the policies in force allow.
 	Matrix(ctx context.Context, in *MatrixRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[MatrixResponse], error)
 	// Preview returns what would be otherwise with other policies. An agent answers one at a time:
 	// RESOURCE_EXHAUSTED asks to try again. INVALID_ARGUMENT names the document and the line.
 	Preview(ctx context.Context, in *PreviewRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[PreviewResponse], error)
-	// Explain returns, rule by rule, what the policies in force say of a packet that was seen.
+	// Explain returns, rule by rule, the verdicts of the policies in force on a packet that was seen.
 	Explain(ctx context.Context, in *ExplainRequest, opts ...grpc.CallOption) (*ExplainResponse, error)
 }
 
@@ -109,12 +109,12 @@ func (c *policyClient) Explain(ctx context.Context, in *ExplainRequest, opts ...
 //
 // Policy computes. Nothing that it is asked changes what is enforced.
 type PolicyServer interface {
-	// Matrix returns who may reach whom by the policies in force.
+	// Matrix returns the connections that the policies in force allow.
 	Matrix(*MatrixRequest, grpc.ServerStreamingServer[MatrixResponse]) error
 	// Preview returns what would be otherwise with other policies. An agent answers one at a time:
 	// RESOURCE_EXHAUSTED asks to try again. INVALID_ARGUMENT names the document and the line.
 	Preview(*PreviewRequest, grpc.ServerStreamingServer[PreviewResponse]) error
-	// Explain returns, rule by rule, what the policies in force say of a packet that was seen.
+	// Explain returns, rule by rule, the verdicts of the policies in force on a packet that was seen.
 	Explain(context.Context, *ExplainRequest) (*ExplainResponse, error)
 	mustEmbedUnimplementedPolicyServer()
 }

@@ -44,7 +44,7 @@ func (x *Rule) Text() string {
 	return text
 }
 
-// Text says for people what settles a verdict.
+// Text describes what decides a verdict.
 func (x *Decision) Text() string {
 	if len(x.GetRules()) == 0 {
 		return x.GetReason()

@@ -1,3 +1,3 @@
-// Package relay has the messages by which a relay tells clients which nodes it hears. The code is
+// Package relay has the messages by which a relay reports connected nodes to clients. The code is
 // generated from relay.proto, by the directive in package flow.
 package relay

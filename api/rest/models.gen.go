@@ -732,7 +732,7 @@ type FrontendAddress struct {
 	Port     int    `json:"port,omitempty,omitzero"`
 	Protocol string `json:"protocol,omitempty,omitzero"`
 
-	// Scope external; internal if it is for the node's pods and processes alone; node, as Hawser says, if it is for the processes alone; other-node if it is for pods that ask any other node
+	// Scope external; internal if it is for the node's pods and processes alone; node, Hawser's own, if it is for the processes only; other-node if it is for pods that ask any other node
 	Scope string `json:"scope,omitempty,omitzero"`
 }
 
@@ -1031,7 +1031,7 @@ type MapService struct {
 	ID       int    `json:"id,omitempty,omitzero"`
 	Proto    string `json:"proto"`
 
-	// Restricted It serves nobody but who is in the source-ranges
+	// Restricted It serves only clients in the source-ranges
 	Restricted bool `json:"restricted,omitempty,omitzero"`
 
 	// Scope Whose packets it leads: those from inside or outside of the cluster, node, those of the node's own processes alone, or other-node, those of pods to any other node
@@ -1041,7 +1041,7 @@ type MapService struct {
 
 // MapShare Hawser: row of the map shares: what is held of conntrack on behalf of an endpoint
 type MapShare struct {
-	// Endpoint 0 is the node itself and who is outside
+	// Endpoint 0 is the node itself and hosts outside
 	Endpoint int `json:"endpoint"`
 
 	// Entries Flows, and what else is remembered of them: as many as the last collection counted, and those made since
@@ -1078,7 +1078,7 @@ type ModeStatus struct {
 	Mode string `json:"mode,omitempty,omitzero"`
 }
 
-// MonitorEvent Hawser: something that happened to a packet, or a gap in what is known
+// MonitorEvent Hawser: an event of a packet, or a gap in the events
 type MonitorEvent struct {
 	// Destination Address
 	Destination         string `json:"destination,omitempty,omitzero"`
@@ -1254,11 +1254,11 @@ type PolicyRule struct {
 type PolicyTrace struct {
 	DPort int `json:"dport,omitempty,omitzero"`
 
-	// Egress What one side's rules say
+	// Egress The outcome of one side's rules
 	Egress PolicyTraceDirection `json:"egress,omitempty,omitzero"`
 	From   PolicyTracePeer      `json:"from"`
 
-	// Ingress What one side's rules say
+	// Ingress The outcome of one side's rules
 	Ingress PolicyTraceDirection `json:"ingress,omitempty,omitzero"`
 	Proto   string               `json:"proto,omitempty,omitzero"`
 	To      PolicyTracePeer      `json:"to"`
@@ -1267,7 +1267,7 @@ type PolicyTrace struct {
 	Verdict PolicyVerdict `json:"verdict"`
 }
 
-// PolicyTraceDirection What one side's rules say
+// PolicyTraceDirection The outcome of one side's rules
 type PolicyTraceDirection struct {
 	// Enforced Whether what no rule allows is dropped
 	Enforced bool `json:"enforced"`
@@ -1293,7 +1293,7 @@ type PolicyTracePeer struct {
 	Name string `json:"name,omitempty,omitzero"`
 }
 
-// PolicyTraceStep What one rule says
+// PolicyTraceStep The outcome of one rule
 type PolicyTraceStep struct {
 	// Effect pass: the question is left to the next tier
 	Effect PolicyTraceStepEffect `json:"effect"`
@@ -1389,7 +1389,7 @@ type ServiceFlags struct {
 	// PortName Hawser: name of the service's port
 	PortName string `json:"portName,omitempty,omitzero"`
 
-	// Restricted Hawser: the frontend serves nobody but who is in the sourceRanges
+	// Restricted Hawser: the frontend serves only clients in the sourceRanges
 	Restricted bool `json:"restricted,omitempty,omitzero"`
 
 	// SourceRanges Hawser: whom the frontend serves, if it is restricted

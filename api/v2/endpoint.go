@@ -100,7 +100,7 @@ type ControllerStatus struct {
 	UUID string `json:"uuid,omitempty"`
 }
 
-// ControllerConfiguration says how often the work is repeated; times are in nanoseconds.
+// ControllerConfiguration is how often the work is repeated; times are in nanoseconds.
 type ControllerConfiguration struct {
 	// +optional
 	ErrorRetry bool `json:"error-retry,omitempty"`
@@ -201,7 +201,7 @@ type NamedPort struct {
 	Protocol string `json:"protocol,omitempty"`
 }
 
-// EndpointNetworking says where an endpoint is.
+// EndpointNetworking is the location of an endpoint.
 type EndpointNetworking struct {
 	// Addressing holds the addresses: one pair.
 	// +required

@@ -44,7 +44,7 @@ type NetworkPolicyStatus struct {
 	DerivativePolicies map[string]DerivativePolicyStatus `json:"derivativePolicies,omitempty"`
 }
 
-// ConditionValid is the type of the condition that says whether a policy is understood and
+// ConditionValid is the type of the condition that shows whether a policy is understood and
 // enforced.
 const ConditionValid = "Valid"
 

@@ -125,8 +125,7 @@ type AllocationMap map[string]AllocationIP
 
 // AllocationIP describes an address.
 type AllocationIP struct {
-	// Owner is who uses it, such as "namespace/pod"; "" if nobody does.
-	// +optional
+	// Owner is its user, such as "namespace/pod"; "" if it is free. +optional
 	Owner string `json:"owner,omitempty"`
 	// Resource is where it comes from, such as the number of a cloud interface.
 	// +optional
@@ -143,7 +142,7 @@ type IPAMPools struct {
 
 // IPAMPoolAllocation is what the operator gave a node of a pool.
 type IPAMPoolAllocation struct {
-	// AllowFirstIP and AllowLastIP say whether the outermost addresses of each prefix may be used.
+	// AllowFirstIP and AllowLastIP are whether the outermost addresses of each prefix may be used.
 	// +optional
 	AllowFirstIP bool `json:"allowFirstIP,omitempty"`
 	// +optional
@@ -219,7 +218,7 @@ type PodCIDRMapEntry struct {
 	Status PodCIDRStatus `json:"status,omitempty"`
 }
 
-// PodCIDRStatus says how full a prefix is.
+// PodCIDRStatus is how full a prefix is.
 //
 // +kubebuilder:validation:Enum=released;depleted;in-use
 type PodCIDRStatus string

@@ -1,6 +1,6 @@
 package v2
 
-// ENISpec says how interfaces of an AWS instance are made.
+// ENISpec is how interfaces of an AWS instance are made.
 type ENISpec struct {
 	// +optional
 	AvailabilityZone string `json:"availability-zone,omitempty"`
@@ -92,7 +92,7 @@ type ENIVPC struct {
 	PrimaryCIDR string `json:"primary-cidr,omitempty"`
 }
 
-// AzureSpec says which interface of an Azure machine is used.
+// AzureSpec selects the interface of an Azure machine.
 type AzureSpec struct {
 	// +optional
 	InterfaceName string `json:"interface-name,omitempty"`
@@ -146,7 +146,7 @@ type AzureSubnet struct {
 	ID string `json:"id,omitempty"`
 }
 
-// AlibabaCloudSpec says how interfaces of an Alibaba Cloud instance are made.
+// AlibabaCloudSpec is how interfaces of an Alibaba Cloud instance are made.
 type AlibabaCloudSpec struct {
 	// +optional
 	AvailabilityZone string `json:"availability-zone,omitempty"`

@@ -73,7 +73,7 @@ type HTTPRule struct {
 	HeaderMatches []HeaderMatch `json:"headerMatches,omitempty"`
 }
 
-// HeaderMatch matches a header of an HTTP request, and says what to do if it is another one.
+// HeaderMatch matches a header of an HTTP request, and selects what to do on a mismatch.
 type HeaderMatch struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
@@ -118,7 +118,7 @@ type EnvoyConfigReference struct {
 	Name string `json:"name"`
 }
 
-// TLSContext says where keys and certificates are.
+// TLSContext is where keys and certificates are.
 type TLSContext struct {
 	// +required
 	Secret SecretReference `json:"secret"`
@@ -163,7 +163,7 @@ type IntOrString struct {
 func (v IntOrString) String() string { return v.Text }
 
 // UnmarshalJSON accepts a number or a string. It takes numbers that make no sense too: one object
-// that cannot be read would make a list of objects unreadable, and whoever uses the text checks it.
+// that cannot be read would make a list of objects unreadable, and the user of the text checks it.
 func (v *IntOrString) UnmarshalJSON(data []byte) error {
 	if err := json.Unmarshal(data, &v.Text); err == nil {
 		return nil

@@ -1,6 +1,6 @@
 package v2
 
-// Rule says what the selected endpoints may receive and send.
+// Rule is what the selected endpoints may receive and send.
 //
 // +kubebuilder:validation:ExactlyOneOf=endpointSelector;nodeSelector
 // +kubebuilder:validation:AtLeastOneOf=ingress;ingressDeny;egress;egressDeny
@@ -39,7 +39,7 @@ type RuleLabel struct {
 	Value string `json:"value,omitempty"`
 }
 
-// DefaultDeny says per direction whether the rule makes its endpoints drop what nothing allows.
+// DefaultDeny is, per direction, whether the rule makes its endpoints drop what nothing allows.
 // Unset means: if the rule has entries for the direction.
 type DefaultDeny struct {
 	// +optional

@@ -7,7 +7,7 @@ import (
 )
 
 // CiliumEndpointSlice holds what other nodes must know of many endpoints of one namespace, so that
-// a change costs fewer writes and a watcher hears fewer events than with an object each.
+// changes cost fewer writes and watch events than with an object each.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:path=ciliumendpointslices,singular=ciliumendpointslice,scope=Cluster,shortName=ces,categories=cilium

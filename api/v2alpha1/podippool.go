@@ -30,16 +30,14 @@ type CiliumPodIPPoolList struct {
 	Items           []CiliumPodIPPool `json:"items"`
 }
 
-// IPPoolSpec says which addresses a pool has and which pods may use it.
+// IPPoolSpec is the addresses of a pool and the pods that may use it.
 type IPPoolSpec struct {
 	// +optional
 	IPv4 *IPv4PoolSpec `json:"ipv4,omitempty"`
 	// +optional
 	IPv6 *IPv6PoolSpec `json:"ipv6,omitempty"`
-	// AllowFirstIP and AllowLastIP say whether the outermost addresses of each node's prefix may be
-	// used.
-	// +optional
-	// +kubebuilder:default=false
+	// AllowFirstIP and AllowLastIP are whether the outermost addresses of each node's prefix may be
+	// used. +optional +kubebuilder:default=false
 	AllowFirstIP bool `json:"allowFirstIP,omitempty"`
 	// +optional
 	// +kubebuilder:default=false

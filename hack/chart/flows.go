@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// flows sees that the relay reaches all nodes with certificates of the chart, and that the page
-// serves of them to who has its token, and to nobody else.
+// flows checks that the relay reaches all nodes with certificates of the chart, and that the page
+// serves flows only with its token.
 func (l *lab) flows(ctx context.Context) error {
 	for _, name := range []string{"hubble-relay", "hubble-ui"} {
 		if _, err := l.k(ctx, "-n", "kube-system", "rollout", "status", "deployment/"+name, "--timeout=120s"); err != nil {
@@ -97,7 +97,7 @@ func (l *lab) keepsCertificates(ctx context.Context) error {
 	if before != after {
 		return errors.New("they are new ones")
 	}
-	// One whose time has come is made again, and everybody uses it without a restart.
+	// One that is due is renewed, and all use it without a restart.
 	if _, err := l.k(ctx, "-n", "kube-system", "annotate", "--overwrite", "secret", "hubble-server-certs", "hawser.net/renew-after=1"); err != nil {
 		return err
 	}

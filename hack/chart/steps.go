@@ -40,7 +40,7 @@ func (l *lab) steps() []step {
 		{"upgrade to identities by agents and operator (both), under traffic", l.underTraffic(l.upgrade("identity.managementMode=both"))},
 		{"pods reach each other and services; policies hold", l.works},
 		{"agents may make identities now", l.identities(true)},
-		{"upgrade to slices that nobody reads yet, identities by the operator, under a policy and traffic", l.underPolicy(l.upgrade("identity.managementMode=operator",
+		{"upgrade to slices that no agent reads yet, identities by the operator, under a policy and traffic", l.underPolicy(l.upgrade("identity.managementMode=operator",
 			"ciliumEndpointSlice.enabled=true", "agent.extraArgs={--enable-cilium-endpoint-slice=false}"))},
 		{"every pod is in a slice", l.sliced},
 		{"upgrade to agents that read slices, under a policy and traffic", l.underPolicy(l.upgrade("agent.extraArgs={}"))},
@@ -347,7 +347,7 @@ func (l *lab) sliced(ctx context.Context) error {
 	}
 }
 
-// slim starts the clients anew.
+// slim restarts the clients.
 func (l *lab) slim(ctx context.Context) error {
 	if _, err := l.k(ctx, "-n", "chart", "delete", "pods", "-l", "app=client"); err != nil {
 		return err
@@ -392,7 +392,7 @@ func (l *lab) uninstall(ctx context.Context) error {
 	if _, err := l.do(ctx, l.helm, "uninstall", "hawser", "--namespace", "kube-system", "--wait", "--timeout", "2m"); err != nil {
 		return err
 	}
-	// The lock of the operators is nobody's while they change, and so no part of the release.
+	// The operators' lease has no holder while they change, and so is not part of the release.
 	if _, err := l.k(ctx, "-n", "kube-system", "delete", "lease", "cilium-operator-resource-lock"); err != nil {
 		return err
 	}
@@ -421,7 +421,7 @@ func (l *lab) cleanup(ctx context.Context) error {
 	if _, err := l.k(ctx, "delete", "namespace", "chart", "--timeout=120s"); err != nil {
 		return fmt.Errorf("pods do not end without the agent: %w", err)
 	}
-	// What has its network from nobody now would be started again and again.
+	// Pods without a network now would be restarted over and over.
 	if _, err := l.k(ctx, "-n", "kube-system", "scale", "deployment", "coredns", "--replicas=0"); err != nil {
 		return err
 	}

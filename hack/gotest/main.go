@@ -414,7 +414,7 @@ func childrenTime() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// newReport returns a report that is written to w. Nobody waits for that until it is closed.
+// newReport returns a report that is written to w in the background until it is closed.
 func newReport(w io.Writer, allowed map[string]bool, strict bool) *report {
 	out, ok := w.(*spool) // of another report
 	if !ok {
@@ -733,7 +733,7 @@ func runFuzz(ctx context.Context, r *report, modules []string, d time.Duration) 
 }
 
 // fuzzOne runs a target with one worker: another processor runs another target. It does not vet:
-// that would look at every dependency anew, as it is compiled for the fuzzer.
+// that would check every dependency again, as it is compiled for the fuzzer.
 func fuzzOne(ctx context.Context, t target, d time.Duration) (out []byte, err error) {
 	for range 3 {
 		cmd := exec.CommandContext(ctx, "go", "test", "-vet=off", "-run", "^$", "-fuzz", "^"+t.name+"$", "-parallel", "1",

@@ -5,15 +5,15 @@ import (
 	"sync"
 )
 
-// spool is a writer that never waits for whoever reads the output. Who writes here holds up the
-// tests of all packages: their own output stands in pipes that nobody empties meanwhile, and a test
-// that writes to its log waits, whatever its deadlines say. All of it is in memory anyway.
+// spool is a writer that never waits for the reader of the output. A blocked writer would hold up
+// the tests of all packages: their pipes would fill, and a test that writes to its log would wait,
+// whatever its deadlines. All of it is in memory anyway.
 type spool struct {
 	to io.Writer
 
 	mu   sync.Mutex
 	text []byte // that is to be written
-	// busy is set while somebody writes; idle is signalled when nobody does any more.
+	// busy is set while a goroutine writes; idle is signalled when none does any more.
 	busy bool
 	idle *sync.Cond
 }
@@ -36,7 +36,7 @@ func (s *spool) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// drain writes until nothing is left. Output that cannot be written is lost, as anybody's.
+// drain writes until nothing is left. Output that cannot be written is lost.
 func (s *spool) drain() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -13,11 +13,11 @@ import (
 	"github.com/hawser-net/hawser/internal/validate"
 )
 
-// AddressOptions say which addresses this node's pods get.
+// AddressOptions configure the addresses of this node's pods.
 type AddressOptions struct {
 	IPv4Range string
 	IPv6Range string
-	// IPAM is who says which addresses this node's pods get, where IPv4Range and IPv6Range do not:
+	// IPAM is the source of the pods' addresses, unless IPv4Range and IPv6Range are set:
 	// kubernetes, cluster-pool, multi-pool, crd, or a cloud: eni, azure or alibabacloud; with
 	// delegated-plugin they are of the same ranges as with kubernetes, and another plugin gives
 	// them.
@@ -27,7 +27,8 @@ type AddressOptions struct {
 	// multi-pool.
 	DefaultPool   string
 	PreAllocation []string
-	// NodeUpdate is how often the CiliumNode says which addresses are used, with crd and clouds.
+	// NodeUpdate is how often the addresses in use are written to the CiliumNode, with crd and
+	// clouds.
 	NodeUpdate     time.Duration
 	IPAMExpiration time.Duration
 }
@@ -52,7 +53,7 @@ func (o *AddressOptions) Flags(fs *pflag.FlagSet) {
 	fs.DurationVar(&o.IPAMExpiration, "ipam-expiration", o.IPAMExpiration, "how long an allocated address is kept before its endpoint is registered")
 }
 
-// validateAddresses checks these options: what they may say depends on where the node is.
+// validateAddresses checks these options, which depend on the kind of cluster.
 func (c *Config) validateAddresses() error {
 	var errs validate.Errors
 	errs.AtLeastSecond("ipam-expiration", c.IPAMExpiration)
@@ -82,7 +83,7 @@ func (c *Config) validateAddresses() error {
 func (c *Config) validateRanges() error {
 	check := func(family, value string, on, v4 bool) error {
 		switch {
-		case !on, value == "" && (c.EnableK8s || c.lbOnly()): // Kubernetes says which, or there are none
+		case !on, value == "" && (c.EnableK8s || c.lbOnly()): // those of Kubernetes, or there are none
 			return nil
 		case value == "":
 			return fmt.Errorf("--%s-range: not given; each node needs a range of its own, or --enable-%s=false", family, family)

@@ -59,13 +59,13 @@ func CleanUp(cfg Config, log *slog.Logger, out io.Writer) error {
 	for _, path := range paths {
 		step(path, os.RemoveAll(path))
 	}
-	// If it is not empty it holds what is somebody else's.
+	// If it is not empty, the rest belongs to another program.
 	_ = os.Remove(cfg.StateDir)
 	return errors.Join(errs...)
 }
 
 // removePins removes a directory of pinned maps and programs, also where it is a BPF filesystem
-// that the agent has mounted, of which the kernel lets nobody remove all files.
+// mounted by the agent, in which the kernel does not allow removal of all files.
 func removePins(dir string) error {
 	if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("unmount %s: %w", dir, err)

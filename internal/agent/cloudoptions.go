@@ -22,9 +22,9 @@ import (
 type CloudOptions struct {
 	// Wanted is what this node is to have of it.
 	Wanted instance.Wanted
-	// MetadataEndpoint is where the cloud says which instance this is; empty for its own.
+	// MetadataEndpoint is the instance metadata service; empty for the cloud's own.
 	MetadataEndpoint string
-	// PodMetadata lets pods reach the service that says it, and gives the instance's credentials.
+	// PodMetadata lets pods reach that service, which also serves the instance's credentials.
 	PodMetadata bool
 }
 

@@ -15,8 +15,8 @@ import (
 	"github.com/hawser-net/hawser/internal/k8s"
 )
 
-// cluster is the connection to a cluster of Kubernetes, with what it says of this node's addresses.
-// Nil stands for a node outside of Kubernetes.
+// cluster is the connection to a cluster of Kubernetes, with this node's addresses there. Nil
+// stands for a node outside of Kubernetes.
 type cluster struct {
 	client *k8s.Client
 	// addressing is what this node's addresses follow from.

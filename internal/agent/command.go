@@ -18,7 +18,7 @@ func NewCommand(version string, getenv func(string) string) *cobra.Command {
 		cfg.NodeName = name
 	}
 	cmd := program(&cfg, version, getenv).Command()
-	cmd.Flags().Lookup("node-name").DefValue = "" // that of this host says nothing to others
+	cmd.Flags().Lookup("node-name").DefValue = "" // this host's name means nothing to others
 	clean := &cobra.Command{
 		Use: "cleanup", Short: "Remove everything that the agent has left on this node",
 		Long: `cleanup removes devices, routes, masquerading, interfaces of pods, pinned maps and programs,
@@ -31,7 +31,7 @@ state and the CNI configuration. It refuses to run while an agent uses the same 
 			return CleanUp(cfg, cfg.Logger(), sub.OutOrStdout())
 		},
 	}
-	// Of the agent's options only those that say where things are.
+	// Of the agent's options only those with paths.
 	all := pflag.NewFlagSet("", pflag.ContinueOnError)
 	cfg.Flags(all)
 	for _, name := range []string{"config-dir", "debug", "log-format", "state-dir", "bpf-root", "write-cni-conf-when-ready", "cni-exclusive",

@@ -26,7 +26,7 @@ import (
 type NetworkOptions = network.Options
 
 // Config is everything that can be configured of the agent, a part for each concern. The names of
-// its flags are those of the field where they exist there, so that configuration written for it is
+// its flags are Cilium's where they exist there, so that configuration written for it is
 // understood.
 type Config struct {
 	daemon.Options
@@ -92,10 +92,10 @@ func (c *Config) validateReservedPorts() error {
 	return err
 }
 
-// NodeOptions say what the node is called, where the agent keeps what, and who may talk to it.
+// NodeOptions configure the node's name, the agent's paths, and access to its API.
 type NodeOptions struct {
-	// AcceptWithout names protections of the field that the configuration asks for and that are
-	// gone without.
+	// AcceptWithout names protections of Cilium that the configuration asks for and that are gone
+	// without.
 	AcceptWithout []string
 
 	NodeName   string
@@ -154,7 +154,7 @@ func (c *Config) cniFile() cniconf.Config {
 	return f
 }
 
-// StoreOptions say which key-value store the nodes share.
+// StoreOptions configure the key-value store that the nodes share.
 type StoreOptions struct {
 	KVStore                  string // a kind of store, or empty for a node on its own
 	KVStoreOpts              map[string]string
@@ -184,7 +184,7 @@ func (o *StoreOptions) store() storedial.Config {
 	return storedial.Config{Kind: o.KVStore, Options: o.KVStoreOpts, LeaseTTL: o.KVStoreLeaseTTL, MaxQuorumFailures: o.KVStoreMaxQuorumFailures}
 }
 
-// PolicyOptions say what is enforced.
+// PolicyOptions configure enforcement.
 type PolicyOptions struct {
 	EnablePolicy              string
 	PolicyAudit               bool
@@ -216,7 +216,7 @@ func (o *PolicyOptions) Validate() error {
 	return errs.Err()
 }
 
-// ConntrackOptions say how long flows live.
+// ConntrackOptions configure the lifetimes of flows.
 type ConntrackOptions struct {
 	CTTCP, CTTCPSyn, CTTCPFin, CTAny time.Duration
 	CTInterval                       time.Duration
@@ -247,7 +247,8 @@ func (o *ConntrackOptions) Validate() error {
 	return errs.Err()
 }
 
-// HealthOptions configure who learns whether this node works, and which nodes reach each other.
+// HealthOptions configure how the health of this node, and connectivity between nodes, is checked
+// and served.
 type HealthOptions struct {
 	HealthPort int
 	// HealthChecking has the agent probe all nodes and answer theirs at ClusterHealthPort;

@@ -231,7 +231,7 @@ func TestKeysWaitForFrozenAgent(t *testing.T) {
 		}
 	}
 	confirmed := func() (n int) {
-		l, err := keys.List(t.Context(), storekeys.IdentitiesPrefix+"/heard/")
+		l, err := keys.List(t.Context(), storekeys.IdentitiesPrefix+"/confirmed/")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -260,7 +260,7 @@ func TestKeysWaitForFrozenAgent(t *testing.T) {
 	// What agents said is lost with their leases, and is said again at once: others would not wait
 	// for them meanwhile.
 	before := map[int64]bool{}
-	l, err := store.Client().Get(t.Context(), storekeys.IdentitiesPrefix+"/heard/", clientv3.WithPrefix())
+	l, err := store.Client().Get(t.Context(), storekeys.IdentitiesPrefix+"/confirmed/", clientv3.WithPrefix())
 	if err != nil || len(l.Kvs) != 2 {
 		t.Fatalf("%d agents confirm, %v", len(l.Kvs), err)
 	}
@@ -271,7 +271,7 @@ func TestKeysWaitForFrozenAgent(t *testing.T) {
 		}
 	}
 	eventually("both agents confirm on new leases", func() bool {
-		l, err := store.Client().Get(t.Context(), storekeys.IdentitiesPrefix+"/heard/", clientv3.WithPrefix())
+		l, err := store.Client().Get(t.Context(), storekeys.IdentitiesPrefix+"/confirmed/", clientv3.WithPrefix())
 		return err == nil && len(l.Kvs) == 2 && !before[l.Kvs[0].Lease] && !before[l.Kvs[1].Lease]
 	})
 }

@@ -88,7 +88,7 @@ func (l *identityLabels) start(run *group, known func()) {
 					"(--static-cnp-path) may select others; turn --%s of the operator to %s first, and wait until that ConfigMap is gone",
 					l.cfg.inNamespace(), relevance.ConfigMapName, relevance.Flag, relevance.AllLabels)
 			}
-			l.log.Warn("identities of this cluster are made by the labels that policies select, and so they are on this node, whatever its option says",
+			l.log.Warn("identities of this cluster are made by the labels that policies select, and so they are on this node, whatever its option",
 				"option", relevance.Flag, "configmap", l.cfg.inNamespace()+"/"+relevance.ConfigMapName)
 		}
 		return l.published.Run(ctx, func(s relevance.State, there bool) { l.observe(s, there, known) })
@@ -109,17 +109,17 @@ func (l *identityLabels) observe(s relevance.State, there bool, known func()) {
 	l.mu.Lock()
 	switch {
 	case there:
-	case l.known: // somebody took it away: what is in force stays, and nothing is evaluated by more
-		s = relevance.State{Keys: labels.AllKeys(), Settled: l.gate.Permitted()}
+	case l.known: // it was deleted: what is in force stays, and nothing is evaluated by more
+		s = relevance.State{Keys: labels.AllKeys(), Ready: l.gate.Permitted()}
 	default:
 		s = relevance.Everything()
 	}
 	first := !l.known
 	l.state, l.there, l.known = s, there, true
 	l.lifecycle.SetFilter(l.filter.Narrow(s.Keys))
-	l.gate.Restrict(s.Settled)
+	l.gate.Restrict(s.Ready)
 	l.mu.Unlock()
-	l.log.Info("labels of identities", "generation", s.Generation, "keys", s.Keys.List(), "all", s.Keys.All(), "settled", s.Settled.List(), "allSettled", s.Settled.All())
+	l.log.Info("labels of identities", "generation", s.Generation, "keys", s.Keys.List(), "all", s.Keys.All(), "ready", s.Ready.List(), "allReady", s.Ready.All())
 	if first {
 		l.observed.open()
 		known()
@@ -174,13 +174,13 @@ func (l *identityLabels) follow(ctx context.Context) error {
 	return nil
 }
 
-// advance does what can be done now. busy says that something is left.
+// advance does what can be done now. busy means that something is left.
 func (l *identityLabels) advance(ctx context.Context) (busy bool, err error) {
 	l.mu.Lock()
 	s, there := l.state, l.there
 	l.mu.Unlock()
 	begun := l.ready.isOpen()
-	if !begun || !l.gate.Permitted().Covers(s.Settled) {
+	if !begun || !l.gate.Permitted().Covers(s.Ready) {
 		switch ok, err := l.caughtUp(ctx, s); {
 		case err != nil:
 			return true, err
@@ -205,7 +205,7 @@ func (l *identityLabels) advance(ctx context.Context) (busy bool, err error) {
 	return l.answer(ctx, s, relabelling == 0, busy)
 }
 
-// permit lets rules be evaluated by the settled keys of a state, unless there is another one by
+// permit lets rules be evaluated by the ready keys of a state, unless there is another one by
 // now.
 func (l *identityLabels) permit(s relevance.State) {
 	l.mu.Lock()
@@ -213,14 +213,14 @@ func (l *identityLabels) permit(s relevance.State) {
 	if !l.same(s) {
 		return
 	}
-	l.gate.Permit(s.Settled)
+	l.gate.Permit(s.Ready)
 	l.ready.open()
 }
 
 // same reports whether a state is still the one that was observed last. It must be called with mu
 // held.
 func (l *identityLabels) same(s relevance.State) bool {
-	return l.state.Generation == s.Generation && l.state.Keys.Equal(s.Keys) && l.state.Settled.Equal(s.Settled)
+	return l.state.Generation == s.Generation && l.state.Keys.Equal(s.Keys) && l.state.Ready.Equal(s.Ready)
 }
 
 // answer reports to the operator how far this node is, if that is further than it knows.
@@ -234,8 +234,8 @@ func (l *identityLabels) answer(ctx context.Context, s relevance.State, made, bu
 	if made {
 		now.Made = s.Generation
 	}
-	if s.Settled.Covers(l.gate.Needed()) {
-		now.Judged = s.Generation
+	if s.Ready.Covers(l.gate.Needed()) {
+		now.Enforced = s.Generation
 	} else {
 		busy = true
 	}
@@ -253,7 +253,7 @@ func (l *identityLabels) answer(ctx context.Context, s relevance.State, made, bu
 	return busy, nil
 }
 
-// caughtUp reports whether this node knows an identity by the settled keys of a state for every pod
+// caughtUp reports whether this node knows an identity by the ready keys of a state for every pod
 // of the cluster, and its kernel does.
 func (l *identityLabels) caughtUp(ctx context.Context, s relevance.State) (bool, error) {
 	observed := s.Endpoints
@@ -287,7 +287,7 @@ func (l *identityLabels) caughtUp(ctx context.Context, s relevance.State) (bool,
 // partLabels is the name under which the status shows policies that wait for identities.
 const partLabels = "identity-labels"
 
-// report says in the status what is held back.
+// report shows in the status what is held back.
 func (l *identityLabels) report(held []policy.Owner, s relevance.State) {
 	switch {
 	case len(held) > 0:

@@ -79,7 +79,7 @@ func (c *kubeCluster) labelsAre(keys ...string) {
 			if last, err = relevance.Read(o); err != nil {
 				c.t.Fatal(err)
 			}
-			if last.Keys.Equal(want) && last.Settled.Equal(want) {
+			if last.Keys.Equal(want) && last.Ready.Equal(want) {
 				return
 			}
 		} else if !apierrors.IsNotFound(err) {

@@ -20,14 +20,14 @@ const (
 	identityBothCRD     = "doublewrite-readcrd"
 )
 
-// IdentityOptions say which labels make identities, who makes these, and where they are kept.
+// IdentityOptions configure which labels make identities, who makes these, and where they are kept.
 type IdentityOptions struct {
 	// IdentityMode is where identities are kept: crd, kvstore, or empty for the first without a
 	// key-value store.
 	IdentityMode string
 	// WellKnown gives certain system pods identities that every cluster has.
 	WellKnown bool
-	// ManagementMode and ManageCID say together who makes identities; see management.
+	// ManagementMode and ManageCID together select who makes identities; see management.
 	ManagementMode, ManageCID string
 	// IdentityLabels decides which labels make identities: a value of relevance.Flag. See
 	// narrowLabels.
@@ -102,7 +102,7 @@ func (c *Config) inBothPlaces() bool {
 	return c.identityMode() == identityBothKVStore || c.identityMode() == identityBothCRD
 }
 
-// validateIdentities checks that identities can be kept, and made, as the options say.
+// validateIdentities checks that identities can be kept and made as configured.
 func (c *Config) validateIdentities() error {
 	var errs validate.Errors
 	mode := c.identityMode()
@@ -113,7 +113,7 @@ func (c *Config) validateIdentities() error {
 		errs.If(c.inBothPlaces() && err == nil && m != identity.ManagedByAgent,
 			"--identity-allocation-mode: with %s agents make identities; --%s must be %s", mode, identity.ManagementFlag, identity.ManagedByAgent)
 		errs.If(c.NoEndpointObjects && !c.EndpointSlices && mode != identityKVStore,
-			"--disable-endpoint-crd: without --enable-cilium-endpoint-slice no node would learn of another's pods")
+			"--disable-endpoint-crd: without --enable-cilium-endpoint-slice no node would observe another's pods")
 	} else if mode != identityKVStore {
 		errs.Add("--identity-allocation-mode: %s needs --enable-k8s", c.IdentityMode)
 	}
@@ -130,9 +130,9 @@ func (c *Config) validateLabels() error {
 	const option = "--" + relevance.Flag + "=" + relevance.PolicyLabels
 	var errs validate.Errors
 	errs.If(c.identityMode() != identityCRD || c.KVStore != "",
-		option+" needs --identity-allocation-mode=%s and no --kvstore: who reads identities from a key-value store does not learn by which labels they are made", identityCRD)
-	errs.If(!c.management().Operator(), option+" needs --%s=%s or %s: one has to say for all which labels count", identity.ManagementFlag, identity.ManagedByOperator, identity.ManagedByBoth)
-	errs.If(c.NoEndpointObjects, option+" needs CiliumEndpoints, by which agents say which identity a pod has (no --disable-endpoint-crd)")
+		option+" needs --identity-allocation-mode=%s and no --kvstore: agents that read identities from a key-value store cannot see which labels make them", identityCRD)
+	errs.If(!c.management().Operator(), option+" needs --%s=%s or %s: one program must decide which labels count", identity.ManagementFlag, identity.ManagedByOperator, identity.ManagedByBoth)
+	errs.If(c.NoEndpointObjects, option+" needs CiliumEndpoints, by which agents publish the identities of pods (no --disable-endpoint-crd)")
 	errs.If(c.StaticCNPPath != "", option+" cannot be used with --static-cnp-path: the operator does not know which labels the rules of files select")
 	errs.If(c.ClusterMesh.Dir != "", option+" cannot be used with --clustermesh-config: the identities of other clusters are made by other labels")
 	return errs.Err()

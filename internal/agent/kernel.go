@@ -27,8 +27,8 @@ type kernel struct {
 	interfaces *link.Interfaces
 }
 
-// openKernel opens what the agent before has left in the kernel, or makes it anew. It must be
-// closed.
+// openKernel opens the maps and programs that a former agent left in the kernel, or creates them.
+// It must be closed.
 func openKernel(ctx context.Context, cfg Config, log *slog.Logger) (_ *kernel, err error) {
 	k := &kernel{}
 	defer func() {
@@ -68,8 +68,8 @@ func (k *kernel) close() {
 // mapsDir is where the maps of an agent with this configuration are pinned.
 func (c *Config) mapsDir() string { return filepath.Join(c.BPFRoot, "hawser") }
 
-// forgetServices removes services that the kernel has from when the node was one of a cluster:
-// nobody would keep them.
+// forgetServices removes services that are in the kernel since the node was part of a cluster: they
+// would never be updated.
 func forgetServices(ctx context.Context, kernel datapath.Services) error {
 	have, err := kernel.Services()
 	if err != nil || len(have) == 0 {

@@ -258,10 +258,10 @@ func (k *kube) Named() bool { return k.cluster.pools != nil }
 // try again.
 const admitWait = 20 * time.Second
 
-// Complete fills in what Kubernetes says of the pod of a new endpoint. A pod must not begin before
-// the rules have been observed that may isolate it. Labels that the runtime gives (CNI convention
-// args.cni.labels) would be gone with the pod's next change, and no operator would know them: they
-// are refused.
+// Complete fills in the data of Kubernetes for the pod of a new endpoint. A pod must not begin
+// before the rules have been observed that may isolate it. Labels that the runtime gives (CNI
+// convention args.cni.labels) would be gone with the pod's next change, and no operator would know
+// them: they are refused.
 func (k *kube) Complete(ctx context.Context, req *endpoint.CreateRequest, given []string) error {
 	if len(given) > 0 {
 		return server.Errorf(http.StatusBadRequest, "labels (args.cni.labels of the CNI configuration) are not supported for pods of Kubernetes: "+
@@ -295,7 +295,7 @@ func (k *kube) Complete(ctx context.Context, req *endpoint.CreateRequest, given 
 	return nil
 }
 
-// Relabel has a pod's endpoints compared with what Kubernetes says of it.
+// Relabel has a pod's endpoints compared with the pod in Kubernetes.
 func (k *kube) Relabel(key k8s.Key) { k.relabels.add(key) }
 
 // statusInterval is how often the API server is asked whether it answers.

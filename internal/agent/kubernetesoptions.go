@@ -18,7 +18,7 @@ const (
 	readinessStrict = "strict"
 )
 
-// KubernetesOptions say how the node is one of a Kubernetes cluster.
+// KubernetesOptions configure the use of a Kubernetes cluster.
 type KubernetesOptions struct {
 	// EnableK8s has the node be one of a Kubernetes cluster.
 	EnableK8s      bool
@@ -49,7 +49,7 @@ func (o *KubernetesOptions) Flags(fs *pflag.FlagSet) {
 	fs.DurationVar(&o.CRDWait, "crd-wait-timeout", o.CRDWait, "how long the custom resources may be missing before the agent gives up")
 	fs.BoolVar(&o.NoEndpointObjects, "disable-endpoint-crd", o.NoEndpointObjects,
 		"write no CiliumEndpoints: the operator makes CiliumEndpointSlices without them, or pods are published in a key-value store")
-	fs.BoolVar(&o.EndpointSlices, "enable-cilium-endpoint-slice", o.EndpointSlices, "learn of other nodes' pods from CiliumEndpointSlices, which the operator must make")
+	fs.BoolVar(&o.EndpointSlices, "enable-cilium-endpoint-slice", o.EndpointSlices, "read other nodes' pods from CiliumEndpointSlices, which the operator must make")
 	fs.StringVar(&o.Namespace, "k8s-namespace", o.Namespace, "namespace of the agents and the operator")
 	fs.StringVar(&o.PodReadiness, "pod-readiness", o.PodReadiness,
 		"when pods are ready: loose (when their containers are) or strict (those with the readiness gate network.hawser.net/identity-known once their identity is published to all nodes)")

@@ -34,7 +34,7 @@ func (c *Config) forMode() {
 	c.MasqueradeIPv4, c.MasqueradeIPv6 = false, false
 	c.HealthEndpoint = false
 	c.IPv4Range, c.IPv6Range, c.RouterIPv4, c.RouterIPv6 = "", "", "", ""
-	c.IPAM = addressing.ClusterPool // whatever the other nodes have: nobody asks
+	c.IPAM = addressing.ClusterPool // whatever the other nodes have: it is not used here
 	c.CNI.WritePath = ""
 	c.BigTCPIPv4, c.BigTCPIPv6 = false, false
 }
@@ -44,7 +44,7 @@ func (c *Config) validateServices() error {
 	var errs validate.Errors
 	errs.If(c.lbOnly() && !c.balances(),
 		"--datapath-mode=%s: there is nothing to balance: give --enable-k8s, or --%s with services and their endpoints", datapathLBOnly, flagServicesFile)
-	errs.If(c.ServicesFile != "" && c.EnableK8s, "--%s: Kubernetes says what services there are; leave it out, or --enable-k8s", flagServicesFile)
+	errs.If(c.ServicesFile != "" && c.EnableK8s, "--%s: services are read from Kubernetes; leave it out, or --enable-k8s", flagServicesFile)
 	return errs.Err()
 }
 

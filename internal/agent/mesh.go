@@ -111,7 +111,7 @@ func (m *mesh) setMine() {
 	m.SetMine(mine)
 }
 
-// Status is what the API says of other clusters.
+// Status is the state of other clusters in the API.
 func (m *mesh) Status() rest.ClusterMeshStatus {
 	if m == nil {
 		return rest.ClusterMeshStatus{}

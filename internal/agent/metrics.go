@@ -28,8 +28,8 @@ type metricsSet struct {
 	policyUp prometheus.Counter
 	// reattached counts interfaces and hooks that got their programs back.
 	reattached prometheus.Counter
-	// known is how long it took to learn the identity of a new pod, temporary how long a label set
-	// had a temporary identity, both in seconds.
+	// known is how long it took to resolve the identity of a new pod, temporary how long a label
+	// set had a temporary identity, both in seconds.
 	known, temporary prometheus.Histogram
 }
 
@@ -69,7 +69,7 @@ func (m *metricsSet) observe(next server.StrictHandlerFunc, operation string) se
 		if err != nil {
 			outcome = "failure"
 		}
-		if operation != "Monitor" { // it lasts as long as somebody watches
+		if operation != "Monitor" { // it lasts as long as a client watches
 			m.apiTime.WithLabelValues(operation, outcome).Observe(time.Since(start).Seconds())
 		}
 		return res, err

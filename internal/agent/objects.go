@@ -91,8 +91,8 @@ func newNodeObjects(cfg Config, filter *labels.Filter, c *cluster, t *tables, lo
 	case given != nil:
 		own, fill = given.Observe, given.Fill
 	case mode == addressing.ClusterPool:
-		// Somebody has deleted the object, as with kubectl delete node, and the operator does not
-		// know any more whose the block is.
+		// The object was deleted, as by kubectl delete node, and the operator no longer knows whose
+		// the block is.
 		fill = func(o *v2.CiliumNode, made bool) {
 			if made {
 				o.Spec.IPAM.PodCIDRs = nil

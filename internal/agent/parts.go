@@ -266,8 +266,8 @@ func (p *parts) newREST(version string, flags map[string]string, addrs *addressi
 	return restapi.New(c)
 }
 
-// poolsFor returns the pools from which an address is to be given to who asks, and whether it
-// leaves the cluster under it.
+// poolsFor returns the pools for a requested address, and whether its owner leaves the cluster
+// under it.
 func (p *parts) poolsFor(ctx context.Context, owner, named string) (ipam.Choice, addressing.Plain, error) {
 	if err := p.kube.awaitRanges(ctx); err != nil {
 		return ipam.Choice{}, addressing.Plain{}, err

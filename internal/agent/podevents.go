@@ -19,8 +19,8 @@ import (
 
 // Events at pods of this node, in Kubernetes.
 const (
-	// pendingAfter is how long a pod waits for its identity before an Event says so. Usually it is
-	// milliseconds.
+	// pendingAfter is how long a pod waits for its identity before an Event reports it. Usually it
+	// waits for milliseconds.
 	pendingAfter = 10 * time.Second
 	// eventPause is how long Events are apart when there are many, and eventBurst how many may come
 	// at once.
@@ -29,7 +29,7 @@ const (
 
 	eventPending = "IdentityPending"
 	eventKnown   = "IdentityKnown"
-	// eventReporter is who says so.
+	// eventReporter is the reporter of these Events.
 	eventReporter = "hawser-agent"
 )
 
@@ -97,8 +97,8 @@ func newPodEvents(cfg Config, client *k8s.Client, log *slog.Logger) *podEvents {
 	return &podEvents{cfg: cfg, log: log, client: client, pending: newPendingPods(), due: make(chan pending, eventBurst)}
 }
 
-// look has the Events written that are due. What does not fit is not written: Events are for
-// people, and the status says the same. It is for one goroutine.
+// look has the Events written that are due. What exceeds the limit is dropped: Events are for
+// people, and the status shows the same. It is for one goroutine.
 func (p *podEvents) look(rows []endpoint.Endpoint) {
 	if p == nil {
 		return
@@ -112,8 +112,8 @@ func (p *podEvents) look(rows []endpoint.Endpoint) {
 	}
 }
 
-// run writes Events until ctx ends, beside whoever gives pods their identities: a server that is
-// slow to take Events delays nobody. What fails is only logged.
+// run writes Events until ctx ends, in a goroutine of its own: a slow API server must not delay the
+// identities of pods. Failures are only logged.
 func (p *podEvents) run(ctx context.Context) {
 	if p == nil {
 		return

@@ -69,9 +69,9 @@ func (q *podQueue) done(key k8s.Key, err error) (news bool) {
 	return news
 }
 
-// run has do called for the pods, by so many at a time, until ctx ends. A pod for which it fails is
-// looked at again after a pause, for which nobody waits: there may be more of them than workers.
-// failed is called once for each cause.
+// run calls do for the pods, with so many workers, until ctx ends. A pod for which it fails is
+// retried after a pause that holds up no worker: there may be more such pods than workers. failed
+// is called once for each cause.
 func (q *podQueue) run(ctx context.Context, workers int, pause time.Duration, do func(context.Context, k8s.Key) error, failed func(k8s.Key, error)) error {
 	var pool errgroup.Group
 	pool.SetLimit(workers)

@@ -26,11 +26,10 @@ const (
 	datapathAuto = "auto"
 )
 
-// PodOptions say what pods get besides addresses and routes.
+// PodOptions configure what pods get besides addresses and routes.
 type PodOptions struct {
 	// PodReservedPorts are ports that no socket of a pod gets without asking for one, PodPMTUD how
-	// pods find the MTU of a path where nobody says that packets are too large; see
-	// podReservedPorts.
+	// pods discover the MTU of a path whose routers send no ICMP; see podReservedPorts.
 	PodReservedPorts, PodPMTUD string
 	// DatapathMode is how pods are connected: veth, or auto for the same; or lb-only for a node
 	// without pods that leads clients to services.

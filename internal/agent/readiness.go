@@ -21,8 +21,7 @@ type gates struct {
 
 func newGates(registry *endpoint.Registry) *gates { return &gates{newPodQueue(), registry} }
 
-// storeObserved has the gate of the pod looked at that has an address of which the store has said
-// something.
+// storeObserved triggers a check of the gate of the pod with an address that changed in the store.
 func (g *gates) storeObserved(p netip.Prefix) {
 	if row, ok := g.registry.ByAddr(p.Addr()); ok && row.PodName != "" {
 		g.add(k8s.Key{Namespace: row.Namespace, Name: row.PodName})
@@ -73,8 +72,8 @@ func (k *kube) updateGate(ctx context.Context, key k8s.Key) error {
 }
 
 // knownToAll returns how far the state of a pod's endpoint has come, by the way on which the other
-// nodes observe it: the key-value store if there is one, whatever is published of the pod beside
-// it, else objects of Kubernetes. ok is false if there is no such endpoint.
+// nodes observe it: the key-value store if there is one, even if objects are published as well,
+// else objects of Kubernetes. ok is false if there is no such endpoint.
 func (k *kube) knownToAll(key k8s.Key) (uid string, known endpoints.Known, ok bool) {
 	if k.cfg.KVStore == "" {
 		return k.objects.endpoints.Known(key)

@@ -103,8 +103,8 @@ func (p *parts) followFiles(run *group) *latch {
 	return read
 }
 
-// follow begins to follow the sources, and to keep the kernel as the tables say. release is that of
-// bringUp.
+// follow starts to follow the sources, and to reconcile the kernel with the tables. release is that
+// of bringUp.
 func (p *parts) follow(run *group, release func(context.Context)) error {
 	t := p.tables
 	identitiesSynced := p.identitiesSynced(p.everything.expect("identities"))
@@ -235,8 +235,8 @@ func (p *parts) whenSynced(ctx context.Context) error {
 	if p.everything.wait(ctx) != nil {
 		return nil
 	}
-	// The address table first: rows that the endpoints' new rules speak of must be there.
-	// One that cannot be written, for want of room say, must not keep the rest from going on.
+	// The address table first: rows to which the endpoints' new rules refer must be there. One that
+	// cannot be written, because the map is full for example, must not hold up the rest.
 	if err := t.addresses.WaitTried(ctx, t.cache.Table().Revision()); err != nil {
 		return nil // the agent ends
 	}
@@ -318,8 +318,7 @@ func (p *parts) housekeeping(ctx context.Context) error {
 // recoverPause is the time between two attempts to undo what is left of failed changes.
 const recoverPause = 5 * time.Second
 
-// recover undoes what is left of failed changes of endpoints. It waits for the kernel, and so for
-// nobody else's work.
+// recover undoes what is left of failed changes of endpoints. It waits for the kernel only.
 func (p *parts) recover(ctx context.Context) error {
 	for {
 		if !retry.Sleep(ctx, recoverPause) {

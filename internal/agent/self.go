@@ -70,8 +70,8 @@ func (t *tables) podCIDRs() []netip.Prefix {
 	return slices.Concat(t.pool.CIDRs(ipam.IPv4), t.pool.CIDRs(ipam.IPv6))
 }
 
-// refuseAddresses has no pod get an address, as another node's may have it, and the status say why;
-// nil ends that.
+// refuseAddresses stops the assignment of addresses, as pods of another node may have them, and
+// reports the reason in the status; nil ends that.
 func (t *tables) refuseAddresses(why error) {
 	t.components.Report(partPodCIDRs, why, "as assigned")
 	t.pool.Refuse(why)
@@ -80,7 +80,7 @@ func (t *tables) refuseAddresses(why error) {
 // Refresh implements [addressing.Agent]: it has the node's object written.
 func (a *announcer) Refresh() { a.objects.nodes.Refresh() }
 
-// Report implements [addressing.Agent]: it says how the node's addresses are.
+// Report implements [addressing.Agent]: it reports the state of the node's addresses.
 func (a *announcer) Report(err error) { a.tables.components.Report(partPodCIDRs, err, "as assigned") }
 
 // AddressesMoved implements [addressing.Agent]: it publishes to the other nodes this one's pod

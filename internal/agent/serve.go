@@ -74,11 +74,10 @@ func (p *parts) install(run *group) bool {
 	return true
 }
 
-// healthSocket is beside the agent's socket.
+// healthSocket is in the directory of the agent's socket.
 func healthSocket(socket string) string { return filepath.Join(filepath.Dir(socket), "health.sock") }
 
-// serveHealthAPI answers, at a socket beside the agent's own, clients that ask there which nodes
-// are reachable.
+// serveHealthAPI serves the reachability of nodes at a second socket.
 func (p *parts) serveHealthAPI(ctx context.Context) error {
 	log := p.log.With("part", "health")
 	path := healthSocket(p.cfg.SocketPath)
@@ -157,7 +156,7 @@ func (p *parts) replayDeletions(ctx context.Context) error {
 		}
 		ref, err := endpoint.ParseRef(e.EndpointID)
 		if err != nil {
-			return nil // nobody can delete it: the file must not come back for ever
+			return nil // it can never be deleted: the file must not come back for ever
 		}
 		row, err := p.tables.registry.Find(ref)
 		if err != nil {
@@ -171,7 +170,7 @@ func (p *parts) replayDeletions(ctx context.Context) error {
 	}, p.startup.Open)
 	if err != nil && ctx.Err() == nil {
 		p.log.Error("some queued deletions could not be done", "error", err)
-		p.startup.Open() // the queue is kept; serving nobody would not make it shorter
+		p.startup.Open() // the queue is kept; refusing to serve would not make it shorter
 	}
 	if n > 0 {
 		p.log.Info("executed the deletions that were queued while no agent ran", "deletions", n)

@@ -19,7 +19,7 @@ const (
 	lbMaglev = "maglev"
 )
 
-// ServiceOptions say who is led to services, and how.
+// ServiceOptions configure which clients reach services, and how.
 type ServiceOptions struct {
 	// KubeProxyReplacement has the agent do for the node itself, and for what comes from outside,
 	// what it does for pods in any case: lead to services. CgroupRoot is the cgroup of the node's
@@ -33,7 +33,7 @@ type ServiceOptions struct {
 	ProxyHealthzAddr string
 	// LBAlgorithm is how a backend is chosen for a client outside of the cluster, random or maglev,
 	// and LBMode how its packets reach one on another node: snat, dsr or hybrid. LBModeAnnotation
-	// has an annotation of a service say otherwise for it.
+	// lets an annotation of a service override it.
 	LBAlgorithm      string
 	LBMode           string
 	LBModeAnnotation bool

@@ -39,7 +39,7 @@ func lockState(ctx context.Context, dir string) (unlock func(), err error) {
 	}
 }
 
-// tryLock returns the locked file, nil if somebody else holds it or has just removed it.
+// tryLock returns the locked file, nil if another process holds it or has just removed it.
 func tryLock(path string) (*os.File, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, err

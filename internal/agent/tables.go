@@ -30,8 +30,8 @@ import (
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
-// tables are what the agent knows of its node and of the cluster, with the policy that follows from
-// it. They know nobody who fills them, and of those who read them only the kernel.
+// tables are the agent's state of its node and of the cluster, with the policy computed from it.
+// They do not depend on their sources, and of their readers only on the kernel.
 type tables struct {
 	components *component.Statuses
 	metrics    *metricsSet
@@ -106,7 +106,7 @@ func newTables(ctx context.Context, cfg Config, host network.Host, k *kernel, c 
 	return t, nil
 }
 
-// close ends what goes on beside calls.
+// close ends background work.
 func (t *tables) close() {
 	if t.identities != nil {
 		t.identities.Close()
@@ -242,7 +242,7 @@ func (t *tables) openIdentityStore(cfg Config, host network.Host, c *cluster, lo
 	return doublewrite.New(doublewrite.Config{Objects: t.objects, Keys: keys, ReadObjects: mode == identityBothCRD, Log: log})
 }
 
-// outside is the identity of an address that nobody claims.
+// outside is the identity of an address without a claim.
 func (c *Config) outside(ip netip.Addr) identity.ID {
 	switch {
 	case !c.EnableIPv4 || !c.EnableIPv6:

@@ -75,7 +75,7 @@ func (s *replacer) run(ctx context.Context) error {
 	}
 }
 
-// report says in the status how many endpoints have temporary identities.
+// report shows in the status how many endpoints have temporary identities.
 func (s *replacer) report(n int) {
 	if n == 0 {
 		s.components.Set(partTemporary, rest.StateOk, "all endpoints have their identity")
@@ -85,11 +85,10 @@ func (s *replacer) report(n int) {
 		"%d endpoints wait for an identity and have a temporary one: their own policies are enforced, others see them as %s or as before", n, identity.Init))
 }
 
-// partEdited is the name under which the status shows identities that somebody edited.
+// partEdited is the name under which the status shows edited identities.
 const partEdited = "edited-identities"
 
-// edited returns the IDs of which the place where identities are kept says something else than
-// what they stand for.
+// edited returns the IDs whose stored labels differ from those that they stand for.
 func (t *tables) edited() []allocator.ID {
 	list := t.identities.Edited()
 	if t.objects != nil {
@@ -99,7 +98,7 @@ func (t *tables) edited() []allocator.ID {
 	return slices.Compact(list)
 }
 
-// reportEdited says in the status which identities somebody edited.
+// reportEdited shows edited identities in the status.
 func (t *tables) reportEdited() {
 	list := t.edited()
 	if len(list) == 0 {
@@ -115,7 +114,7 @@ func (t *tables) reportEdited() {
 // identity has.
 const partPolicyLabels = "policy-labels"
 
-// reportLeftOut says in the status which policies select by labels that make no identities.
+// reportLeftOut shows in the status which policies select by labels that make no identities.
 func (t *tables) reportLeftOut(keys map[policy.Owner][]string) {
 	if len(keys) == 0 {
 		t.components.Set(partPolicyLabels, rest.StateOk, "policies select by labels that make identities")

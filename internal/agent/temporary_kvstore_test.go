@@ -39,7 +39,7 @@ func guarded(t *testing.T, store *kvstoretest.Etcd) {
 	}
 	must(c.RoleAdd(t.Context(), "agents"))
 	grant("cilium/", "cilium0", clientv3.PermissionType(clientv3.PermRead))
-	for _, prefix := range []string{storekeys.NodesPrefix, storekeys.IPsPrefix, storekeys.IdentitiesPrefix + "/heard"} {
+	for _, prefix := range []string{storekeys.NodesPrefix, storekeys.IPsPrefix, storekeys.IdentitiesPrefix + "/confirmed"} {
 		grant(prefix+"/", clientv3.GetPrefixRangeEnd(prefix+"/"), clientv3.PermissionType(clientv3.PermReadWrite))
 	}
 	for user, role := range map[string]string{"root": "root", "agent": "agents"} {

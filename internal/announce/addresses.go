@@ -26,8 +26,8 @@ type AddressesConfig struct {
 	// Prefix is where addresses are found in the store, that of the default address space by
 	// default.
 	Prefix string
-	// Observed, if not nil, is notified of an address that is or was announced here when the store
-	// has said something of it; see [Addresses.Told]. It must neither block nor call back.
+	// Observed, if not nil, is notified of each change that the store reports for an address that
+	// is or was announced here; see [Addresses.Observed]. It must neither block nor call back.
 	Observed func(netip.Prefix)
 	// Log receives what is worth knowing; nil discards it.
 	Log *slog.Logger
@@ -97,7 +97,7 @@ func (s *Addresses) put(_ context.Context, name string, value []byte) {
 		_, err = s.cache.Upsert(pair.Prefix, pair.Claim(ipcache.KVStore, ""))
 	}
 	if err != nil {
-		// Whatever the key said before may be wrong by now, but nothing better is known.
+		// The key's former value may be outdated, but there is none better.
 		s.cfg.Log.Warn("ignored an invalid address; its last valid version stays", "key", name, "error", err)
 	}
 }
@@ -130,9 +130,9 @@ func (s *Addresses) WaitWritten(ctx context.Context, p netip.Prefix, revision ui
 	return s.keys.WaitWritten(ctx, name(p), revision)
 }
 
-// Observed returns under which identity the other nodes are notified of an address that this one
-// announces: the store has it so, and has said so to all who listen. ok is false if it has not, or
-// has it as another node's.
+// Observed returns the identity under which other nodes observe an address that this one announces:
+// the store has it, and its watch delivered it. ok is false if it does not, or if it has it as
+// another node's.
 func (s *Addresses) Observed(p netip.Prefix) (id identity.ID, ok bool) {
 	value, seen := s.keys.Seen(name(p))
 	if !seen {

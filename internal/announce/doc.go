@@ -1,7 +1,6 @@
-// Package announce keeps keys in the key-value store by which others learn what this process knows:
-// [Addresses] those of a node's pods, [Nodes] that of the node itself, and the operator's exports
-// for other clusters (package mesh). All stand on [Keys]: the keys that one writer owns under a
-// prefix, and the watch of all that are there.
+// Package announce publishes the state of this process to the key-value store: [Addresses] a node's
+// pods, [Nodes] the node itself, and package mesh the operator's exports for other clusters. All
+// use [Keys]: the keys that one writer owns under a prefix, and a watch of all keys there.
 //
-// What is known of addresses and nodes is that of packages ipcache and node, which know no store.
+// Packages ipcache and node hold the state of addresses and nodes; they know of no store.
 package announce

@@ -88,8 +88,8 @@ type KeysConfig struct {
 
 // Keys keeps one writer's keys under a prefix of the store, and follows all that are there.
 //
-// What was announced is written again when its key or lease is lost, and when another writer
-// changed it, then within the resync interval, or when the store is listed anew. A key is only
+// A key that is lost, with or without its lease, is written again at once. One that another writer
+// changed is written again within the resync interval, or when the store is relisted. A key is only
 // removed while it is this writer's. All methods are safe for concurrent use.
 type Keys struct {
 	cfg    KeysConfig
@@ -193,10 +193,9 @@ func (k *Keys) WaitSynced(ctx context.Context) error {
 	}
 }
 
-// Prune removes from the store the keys of this writer that are not announced. It is to be called
-// when all that is left was announced, and takes effect as soon as the store's keys are known. From
-// then on it does so whenever they are listed anew: a store that went back to an old copy has keys
-// again that were withdrawn since.
+// Prune removes the keys of this writer that are not announced. Call it once everything current has
+// been announced; it takes effect when the store has been listed. From then on each relist prunes
+// again, because a store restored from a backup contains keys that were withdrawn since.
 func (k *Keys) Prune() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -293,7 +292,7 @@ func (k *Keys) event(ctx context.Context, e kvstore.Event) {
 
 // listed is called when the store has notified of all keys.
 func (k *Keys) listed(ctx context.Context) {
-	// A store that went back to an old copy is listed anew, and has what was announced then.
+	// A store restored from a backup is relisted, and contains what was announced at that time.
 	k.resync()
 	if k.cfg.Listed != nil {
 		k.cfg.Listed(ctx)
@@ -415,8 +414,8 @@ func (t keysTarget) update(ctx context.Context, rows []table.Row[string, string]
 }
 
 // Delete implements [table.Target]: one transaction for the batch if the store has what was written
-// last. Else that transaction says what the store has, and a second one deletes what is this
-// writer's: withdrawals that have waited are often of keys which were never written.
+// last. Else that transaction returns the store's values, and a second one deletes those of this
+// writer: delayed withdrawals are often of keys that were never written.
 func (t keysTarget) Delete(ctx context.Context, rows []table.Row[string, string]) error {
 	ctx, cancel := context.WithTimeout(ctx, t.k.cfg.WriteTimeout)
 	defer cancel()

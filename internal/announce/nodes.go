@@ -56,7 +56,7 @@ func NewNodes(cfg NodesConfig, store kvstore.Backend) (*Nodes, error) {
 	return s, err
 }
 
-// put takes what the store has of a node. What it cannot hand on because ctx ends nobody reads.
+// put handles a node's key. If ctx ends first, the update is dropped: its reader has stopped.
 func (s *Nodes) put(ctx context.Context, name string, value []byte) {
 	if name == s.self {
 		return // this node knows best

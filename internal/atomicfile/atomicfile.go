@@ -1,5 +1,5 @@
-// Package atomicfile replaces files in one step: whoever reads one has it whole, as it was before
-// or as it is after, also if the writer dies. It also reads state of before from such files.
+// Package atomicfile replaces files atomically: a reader sees the old or the new content as a
+// whole, also if the writer crashes. It also reads saved state from such files.
 package atomicfile
 
 import (
@@ -22,13 +22,14 @@ const (
 	PowerLoss Durability = true
 )
 
-// tempSuffix ends the names of files that are being written, which begin with a dot: who reads a
-// directory must take neither for what it looks for.
+// tempSuffix ends the names of files that are being written, which begin with a dot: readers of a
+// directory must ignore them.
 const tempSuffix = ".tmp"
 
 // Write replaces the file at path, or makes it, with exactly that mode. The directory must exist.
-// Several may write the same file at once; one of them wins. A writer that dies leaves at most a
-// file beside it whose name begins with a dot and ends in ".tmp", which RemoveUnfinished removes.
+// Several may write the same file at once; one of them wins. A writer that crashes leaves at most a
+// file in the same directory whose name begins with a dot and ends in ".tmp", which
+// RemoveUnfinished removes.
 func Write(path string, data []byte, mode os.FileMode, d Durability) error {
 	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*"+tempSuffix)
 	if err != nil {
@@ -51,8 +52,8 @@ func Write(path string, data []byte, mode os.FileMode, d Durability) error {
 	return err
 }
 
-// RemoveUnfinished removes what writers that died have left below a directory. The caller makes
-// sure that nobody writes there meanwhile. A directory that does not exist has nothing of it.
+// RemoveUnfinished removes the temporary files of crashed writers below a directory. The caller
+// must exclude concurrent writers. A missing directory is no error.
 func RemoveUnfinished(dir string) error {
 	return filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 		switch {

@@ -115,7 +115,7 @@ func (n *bpfNode) install(count int) error {
 			switch i % 10 {
 			case 8: // everything from a peer
 				k.Proto, k.Port, k.PortBits = 0, 0, 0
-			case 9: // a port for everybody
+			case 9: // a port open to all
 				k.Identity, k.Port = 0, uint16(2000+i%40_000)
 			}
 			entries[k] = datapath.PolicyEntry{Allow: true}
@@ -265,7 +265,7 @@ func (b *bencher) measurePrograms(n *bpfNode, size int) error {
 			return err
 		}
 		one.add(v, empty)
-		// Flows seen never before: source ports do not suffice, but the map was made anew.
+		// New flows: there are too few source ports, but the map was recreated.
 		count := min(each, 10_000)
 		base := 10_000 + round*10_000
 		v, err = cost(from, count, func(i int) error { return send(uint16(base+i), tcpSyn) })

@@ -73,7 +73,7 @@ func (b *bencher) plainPath(name string, routers int) (p path, remove func() err
 }
 
 // vxlanPath is a plainPath with two routers that have the kernel's VXLAN device between them: what
-// encapsulation costs before anybody evaluates a packet.
+// encapsulation costs without policy.
 func (b *bencher) vxlanPath(name string) (p path, remove func() error, err error) {
 	p, all, remove, err := b.plainNetwork(name, 2)
 	if err != nil {

@@ -26,8 +26,8 @@ func (b *bencher) observe(ctx context.Context) error {
 	return errors.Join(b.observedPackets(ctx), onTestbed(1, (*bencher).observingAgent)(b, ctx))
 }
 
-// observedPackets measures the program of a pod's packets while nobody wants events, and while
-// somebody reads those of an aggregation level.
+// observedPackets measures the program of a pod's packets without a reader of events, and with one
+// for each aggregation level.
 func (b *bencher) observedPackets(ctx context.Context) (err error) {
 	stats, err := ebpf.EnableStats(unix.BPF_STATS_RUN_TIME)
 	if err != nil {
@@ -130,7 +130,7 @@ func (b *bencher) observingAgent(ctx context.Context, r *testbed) (err error) {
 	if err != nil {
 		return err
 	}
-	var in *net.UDPConn // that nobody reads: what it gets more is dropped by the kernel, in silence
+	var in *net.UDPConn // that is not read: the kernel drops what overflows, silently
 	var out *net.UDPConn
 	at := &net.UDPAddr{IP: to.ipv4.AsSlice(), Port: flowPort}
 	if err := to.ns.do(func() (err error) { in, err = net.ListenUDP("udp4", at); return err }); err != nil {

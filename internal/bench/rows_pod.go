@@ -36,7 +36,7 @@ const (
 
 // podCluster is a cluster of one node for these rows alone.
 type podCluster struct {
-	what    string // tells it apart
+	what    string // distinguishes it
 	fresh   bool   // its pods have labels that no pod has had yet
 	cluster *kube.Cluster
 	kube    kubernetes.Interface
@@ -344,7 +344,7 @@ func (c *podCluster) start(ctx context.Context, names []string) ([]time.Duration
 		return nil, err
 	}
 	defer watch.Stop()
-	waiting := map[string]string{} // what is known of pods that are not Ready
+	waiting := map[string]string{} // the state of pods that are not Ready
 	for _, name := range names {
 		waiting[name] = "pod " + name + " was not observed"
 	}

@@ -33,7 +33,7 @@ type Config struct {
 	Stderr  io.Writer
 	// Getenv reads the environment: CILIUM_SOCK, NO_COLOR and TERM are looked up.
 	Getenv func(string) string
-	// Terminal says that Stdout is a terminal; only then is there colour.
+	// Terminal means that Stdout is a terminal; only then is there colour.
 	Terminal bool
 	// Commands are added to the root command. An error of theirs that has a method
 	// ExitCode() int chooses the exit code.

@@ -8,7 +8,7 @@
 // neither bursts nor load grow with their number. A probe has its own goroutine and its own time: a
 // dead node delays no other. There are never more than Rate times Timeout of them, and a few.
 //
-// Prober and [Echoer] are safe for concurrent use; each says which goroutines it starts and who
-// waits for them. The package owns no table and keeps nothing on disk: after a restart of the agent
+// Prober and [Echoer] are safe for concurrent use; each documents which goroutines it starts and
+// how they end. The package owns no table and keeps nothing on disk: after a restart of the agent
 // all is unknown until it is probed.
 package clusterhealth

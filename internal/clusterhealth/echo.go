@@ -20,8 +20,8 @@ const (
 	echoRequest6, echoReply6 = 128, 129
 )
 
-// echoBytes is the length of a message: type, code, checksum, identifier and sequence, and a value
-// that nobody can guess.
+// echoBytes is the length of a message: type, code, checksum, identifier and sequence, and an
+// unpredictable value.
 const echoBytes = 16
 
 // echoAttempts is how often a request is sent before its answer is given up: one lost packet is no
@@ -43,8 +43,8 @@ type waiter struct {
 }
 
 // NewEchoer opens the sockets in the network namespace of the process, and starts a goroutine for
-// each, for which Close waits. An error says which families cannot be probed, as on a kernel
-// without IPv6; the Echoer is good for the others.
+// each, for which Close waits. An error names the families that cannot be probed, as on a kernel
+// without IPv6; the Echoer works for the others.
 func NewEchoer(ipv4, ipv6 bool) (*Echoer, error) {
 	e := &Echoer{conns: map[bool]*net.IPConn{}, waiting: map[[8]byte]waiter{}}
 	open := func(network string, v6 bool, filter func(fd int) error) error {
@@ -188,8 +188,8 @@ func (e *Echoer) read(c *net.IPConn, v6 bool) {
 	}
 }
 
-// receive takes a message that somebody sent. Only a reply of the address that was asked, with the
-// value of a request, counts.
+// receive handles an incoming message. Only a reply from the probed address, with the value of a
+// request, counts.
 func (e *Echoer) receive(b []byte, v6 bool, from netip.Addr, at time.Time) {
 	reply := byte(echoReply4)
 	if v6 {

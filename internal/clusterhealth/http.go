@@ -20,7 +20,7 @@ const Port = 4240
 // helloPath is what is asked for.
 const helloPath = "/hello"
 
-// maxConns bounds the connections that a [Responder] has at a time: anybody can open them.
+// maxConns bounds the concurrent connections of a [Responder], which any host can open.
 const maxConns = 256
 
 // Getter asks addresses by HTTP. Each request has a connection of its own: what is to be found out
@@ -57,7 +57,7 @@ func (g *Getter) Get(ctx context.Context, to netip.Addr) (time.Duration, error) 
 	return time.Since(began), nil
 }
 
-// plain is an error as people read it, without the address that is beside it.
+// plain is an error for people, without the address that is shown with it.
 func plain(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return errors.New("no answer")
@@ -69,13 +69,13 @@ func plain(ctx context.Context, err error) error {
 	return err
 }
 
-// Responder answers strangers who ask how somebody is. Each connection is for one question, and
-// there are only so many at a time.
+// Responder answers health probes of untrusted clients: one request for each connection, and a
+// bounded number of connections.
 type Responder struct {
 	server http.Server
 }
 
-// NewResponder returns a Responder for other nodes' probes. It answers nobody until Serve.
+// NewResponder returns a Responder for other nodes' probes. It answers none until Serve.
 func NewResponder() *Responder {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+helloPath, func(http.ResponseWriter, *http.Request) {})
@@ -83,10 +83,10 @@ func NewResponder() *Responder {
 }
 
 // NewResponderWith returns a Responder that gives the answers of h, which must be quick. It answers
-// nobody until Serve.
+// none until Serve.
 func NewResponderWith(h http.Handler) *Responder {
 	r := &Responder{server: http.Server{Handler: h, ReadTimeout: 2 * time.Second, WriteTimeout: 2 * time.Second, MaxHeaderBytes: 4 << 10}}
-	r.server.SetKeepAlivesEnabled(false) // who asks again and again would keep the place of others
+	r.server.SetKeepAlivesEnabled(false) // a client that asks repeatedly would keep a connection
 	return r
 }
 

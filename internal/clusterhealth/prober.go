@@ -19,53 +19,52 @@ type Target struct {
 	// Node are the node's own addresses, Endpoint those of its health endpoint; the first of each
 	// is the primary one.
 	Node, Endpoint []netip.Addr
-	// Answers says that the node has announced that it answers probes by HTTP. One of another
+	// Answers means that the node has announced that it answers probes by HTTP. One of another
 	// version need not.
 	Answers bool
 }
 
-// Connectivity is what is known of one way to one address.
+// Connectivity is the state of one kind of probe to one address.
 type Connectivity struct {
 	// Probed is when the last probe ended; zero if there was none yet.
 	Probed time.Time
 	// Latency is how long its answer took, if it had one.
 	Latency time.Duration
-	// Err says why it had none; empty if it had one.
+	// Err is why it had none; empty if it had one.
 	Err string
 	// Since is when the present state began, working or not, as far as this process knows.
 	Since time.Time
-	// Unasked says that nothing was ever received this way, and nobody has announced that there is
-	// something to receive: that the probe was not answered says nothing of the network.
+	// Unasked means that no answer was ever received this way, and that none was announced to be
+	// available: an unanswered probe is no evidence of a network fault.
 	Unasked bool
 	// began is when the last probe was begun.
 	began time.Time
-	// answered says that a probe was answered at some time.
+	// answered means that a probe was answered at some time.
 	answered bool
 }
 
-// Failing reports whether the last probe was not answered, by somebody of whom an answer can be
-// expected.
+// Failing reports whether the last probe failed although an answer was expected.
 func (c Connectivity) Failing() bool { return c.Err != "" && !c.Unasked }
 
-// Path is what is known of an address.
+// Path is the state of an address.
 type Path struct {
 	Addr netip.Addr
 	ICMP Connectivity
 	HTTP Connectivity
 }
 
-// Status is what is known of a node.
+// Status is the state of a node.
 type Status struct {
 	Name           string
 	Node, Endpoint []Path
 }
 
-// State is what is known of a node, or of its health endpoint.
+// State is the state of a node, or of its health endpoint.
 type State int
 
-// The states. Unknown is that of what was not probed yet, or has no address, Silent that of a node
-// that answers no probes by HTTP, and never said that it does: who cannot be reached by that way
-// alone cannot be distinguished from who does not listen.
+// The states. Unknown is that of a node that was not probed yet, or has no address, Silent that of
+// one that answers no probes by HTTP, and never announced that it does: if only that way fails, an
+// unreachable node cannot be distinguished from one that does not listen.
 const (
 	Unknown State = iota
 	Reachable
@@ -198,7 +197,7 @@ func (p *Prober) Run(ctx context.Context) error {
 	}
 }
 
-// begin forgets addresses that nobody has any more, and returns how long the round takes.
+// begin drops addresses that no node has any more, and returns how long the round takes.
 func (p *Prober) begin(targets []Target) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -257,7 +256,7 @@ func (p *Prober) try(ctx context.Context, w way) {
 	p.known[w] = c
 }
 
-// Statuses returns what is known of each node, by name, and how long a round takes.
+// Statuses returns the state of each node, by name, and how long a round takes.
 func (p *Prober) Statuses() ([]Status, time.Duration) {
 	targets := p.cfg.Targets()
 	p.mu.Lock()

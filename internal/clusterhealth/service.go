@@ -27,9 +27,9 @@ type Service struct {
 	health.UnimplementedNodeHealthServer
 	// Self is the name of the node that probes, as [Target] has it.
 	Self string
-	// Statuses is that of a [Prober]; nil if this node probes nobody.
+	// Statuses is that of a [Prober]; nil if this node probes no other.
 	Statuses func() ([]Status, time.Duration)
-	// Refused, unless it is empty, is why nobody may ask.
+	// Refused, unless it is empty, is why requests are refused.
 	Refused string
 }
 

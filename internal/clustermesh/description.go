@@ -21,7 +21,7 @@ type Description struct {
 
 // Capabilities is how a cluster's store is to be read.
 type Capabilities struct {
-	// SyncedCanaries: keys under [storekeys.SyncedPrefix] say when a kind of state is complete.
+	// SyncedCanaries: keys under [storekeys.SyncedPrefix] show when a kind of state is complete.
 	SyncedCanaries bool `json:"syncedCanaries,omitempty"`
 	// Cached: the store is a mirror, with state under [storekeys.CachePrefix].
 	Cached               bool   `json:"cached,omitempty"`
@@ -44,10 +44,10 @@ func ParseDescription(value []byte) (Description, error) {
 	return d, nil
 }
 
-// CheckOwner returns an error if the store is another cluster's, too: if there is a description in
-// it that is not of the given cluster. Which of several is right nobody can know: the oldest may be
-// what is left of a cluster that is gone, or what a copy of the store has brought. Descriptions of
-// clusters that are only mirrored there do not count.
+// CheckOwner returns an error if another cluster uses the store, too: if it contains a description
+// of a cluster other than the given one. Nothing shows which of several is right: the oldest may be
+// a leftover of a cluster that is gone, or come from a restored backup. Descriptions of clusters
+// that are only mirrored there do not count.
 func CheckOwner(ctx context.Context, store kvstore.Backend, cluster string) error {
 	prefix := storekeys.ClusterConfigPrefix + "/"
 	list, err := store.List(ctx, prefix)
@@ -106,7 +106,7 @@ func (l layout) prefix(kind string) string {
 	return kvstore.JoinKey(l.base(kind), l.cluster) + "/"
 }
 
-// canary is the key that says that a kind is complete, canaries what is above all of them.
+// canary is the key that shows that a kind is complete, canaries the prefix of all of them.
 func (l layout) canary(kind string) string {
 	return kvstore.JoinKey(storekeys.SyncedPrefix, l.cluster, l.base(kind))
 }

@@ -133,8 +133,8 @@ func (f *follower) end() {
 	<-f.done
 }
 
-// Run follows the clusters that the directory names until ctx ends, and returns nil then. What they
-// said stays in the tables.
+// Run follows the clusters that the directory names until ctx ends, and returns nil then. Their
+// state stays in the tables.
 func (m *Mesh) Run(ctx context.Context) error {
 	running := map[string]*follower{}
 	defer func() {
@@ -217,8 +217,8 @@ func (m *Mesh) complain(err error) {
 // maxFile bounds a configuration file.
 const maxFile = 1 << 20
 
-// files returns the clusters that the directory names, with a sum of what their files say. Other
-// files, as certificates, are left alone; so is this cluster's own, as one directory may serve all
+// files returns the clusters that the directory names, with a checksum of their files. Other files,
+// such as certificates, are ignored; so is this cluster's own, as one directory may serve all
 // clusters.
 func (m *Mesh) files() (map[string][sha256.Size]byte, error) {
 	entries, err := os.ReadDir(m.p.Dir)

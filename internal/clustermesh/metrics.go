@@ -2,7 +2,7 @@ package clustermesh
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// collector shows the state of other clusters as metrics. Names and labels are those of the field
+// collector shows the state of other clusters as metrics. Names and labels are those of Cilium
 // where a metric means the same there.
 type collector struct {
 	mesh     *Mesh

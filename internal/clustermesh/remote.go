@@ -41,8 +41,7 @@ type remote struct {
 	m    *Mesh
 	name string
 	log  *slog.Logger
-	// complaints bounds how often the log says that something is refused: who writes nonsense may
-	// write a lot of it.
+	// complaints bounds how often refusals are logged: a writer of invalid keys may write many.
 	complaints rate.Sometimes
 
 	peer     peer // zero before the cluster was let in
@@ -68,7 +67,7 @@ type remote struct {
 // progress is how much of a kind of state was observed.
 type progress struct {
 	listed bool            // everything, at least once, over all connections
-	canary bool            // and the writer says that it is complete
+	canary bool            // and the writer has marked it complete
 	fresh  map[string]bool // the keys that the present connection has delivered, until it has delivered all; nil then
 }
 

@@ -77,7 +77,7 @@ func (s *session) run(ctx context.Context) {
 	}
 }
 
-// kindCanaries is the watch of the keys that say what is complete.
+// kindCanaries is the watch of the keys that show what is complete.
 const kindCanaries = "canaries"
 
 // later has everything evaluated again soon.
@@ -93,8 +93,8 @@ type described struct {
 	err error
 }
 
-// describe reads the cluster's description again and again until ctx ends. It is one key, and not a
-// watch: who may read it may not read its neighbours.
+// describe polls the cluster's description until ctx ends. It is no watch, because the client may
+// have access to this one key only.
 func (s *session) describe(ctx context.Context, to chan<- described) {
 	key := kvstore.JoinKey(storekeys.ClusterConfigPrefix, s.name)
 	for {
@@ -129,7 +129,7 @@ func (s *session) describe(ctx context.Context, to chan<- described) {
 	}
 }
 
-// meet compares the cluster's description with what is known, and begins to follow it.
+// meet compares the cluster's description with the configuration, and begins to follow it.
 func (s *session) meet(ctx context.Context, d described) {
 	s.updated = time.Time{}
 	s.met.Store(false)

@@ -13,7 +13,7 @@ type Status struct {
 	Name string
 	// ID is its ID, 0 until it is known.
 	ID uint32
-	// Connected: its store answers. Ready: all it says was observed, at least once; that stays in
+	// Connected: its store answers. Ready: all of it was observed, at least once; that stays in
 	// force whatever happens.
 	Connected, Ready bool
 	// Since is when Connected last changed.

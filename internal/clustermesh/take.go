@@ -145,7 +145,7 @@ func (s *session) identify(upserts map[identity.ID]labels.Set, deletes []string)
 	}
 }
 
-// takeCanary takes an event of the keys that say what is complete.
+// takeCanary handles an event of the keys that show what is complete.
 func (s *session) takeCanary(e kvstore.Event, ok bool) {
 	if !ok {
 		s.events[kindCanaries] = nil
@@ -182,7 +182,7 @@ func (s *session) take(kind string, e kvstore.Event, ok bool) {
 		return
 	}
 	if kind == kindAddresses {
-		s.forget(kind, key) // whoever had it before has it no more; nodes and services stay as they were
+		s.forget(kind, key) // its former owner no longer has it; nodes and services stay as they were
 	}
 	s.reject(kind, key, err)
 }
@@ -214,7 +214,7 @@ func (s *session) takeAddress(key string, value []byte) error {
 	if _, known := s.pairs[pair.Prefix]; !known && len(s.pairs) >= maxAddresses {
 		return fmt.Errorf("the cluster has more than %d addresses", maxAddresses)
 	}
-	pair.Metadata = "" // nobody here reads it
+	pair.Metadata = "" // not used here
 	s.pairs[pair.Prefix] = pair
 	s.place(pair)
 	return nil
@@ -236,7 +236,7 @@ func (s *session) takeService(key string, value []byte) error {
 	return nil
 }
 
-// forget takes back what a key said.
+// forget withdraws the state of a key.
 func (s *session) forget(kind, key string) {
 	s.clearRejection(kind, key)
 	switch kind {
@@ -262,8 +262,8 @@ func (s *session) forget(kind, key string) {
 	}
 }
 
-// place hands an address on, if it is accepted. Several nodes have the address of its host while
-// the key of one that was made anew under another name has not gone yet.
+// place forwards an address, if it is accepted. Several nodes have the address of its host while a
+// node was recreated under another name and its former key has not expired.
 func (s *session) place(pair ipcache.Pair) {
 	err := s.peer.address(pair, node.Node{}, false, s.mine)
 	for _, name := range s.hosts[pair.Host] {

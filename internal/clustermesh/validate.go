@@ -49,7 +49,7 @@ func parseID(text string) (identity.ID, error) {
 	return identity.ID(n), nil
 }
 
-// identity reads an identity of the cluster, and says why it is not accepted.
+// identity reads an identity of the cluster, or returns why it is not accepted.
 func (p peer) identity(id identity.ID, value []byte) (labels.Set, error) {
 	if id < p.first || id > p.last {
 		return nil, fmt.Errorf("identity %d is outside of the cluster's range %d to %d", id, p.first, p.last)
@@ -76,8 +76,8 @@ func (p peer) identity(id identity.ID, value []byte) (labels.Set, error) {
 // maxIdentity bounds the labels of one identity.
 const maxIdentity = 64 << 10
 
-// The least lengths of a range of pods: a shorter one says that half of the world is one node's
-// pods.
+// The least prefix lengths of a range of pods: a shorter one would make half of the world one
+// node's pods.
 const (
 	minBits4 = 8
 	minBits6 = 32
@@ -90,7 +90,7 @@ func (p peer) node(n node.Node, mine *prefixes) (node.Node, error) {
 		return node.Node{}, fmt.Errorf("node %s is not one of cluster %s", n.Key(), p.name)
 	}
 	if n.ClusterID != p.id {
-		return node.Node{}, fmt.Errorf("node %s says that it is of cluster ID %d, not %d", n.Key(), n.ClusterID, p.id)
+		return node.Node{}, fmt.Errorf("node %s has cluster ID %d, not %d", n.Key(), n.ClusterID, p.id)
 	}
 	for _, c := range n.PodCIDRs() {
 		if err := rangeFault(c, mine); err != nil {
@@ -176,7 +176,7 @@ func (p peer) service(s service.Shared, mine *prefixes) (service.Shared, error) 
 		}
 		s.Backends = kept
 	}
-	// Nobody here looks at the rest, and there is much of it.
+	// The rest is not used here, and it is large.
 	s.Frontends, s.Hostnames, s.Labels, s.Selector = nil, nil, nil, nil
 	return s, nil
 }

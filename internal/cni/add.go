@@ -29,10 +29,10 @@ type adding struct {
 	agent *client.Client
 	log   *logger
 	undo  []func(context.Context) error
-	// claimed says that the agent may have taken the addresses over for an endpoint and given them
-	// back with it, so that they may be somebody else's by now.
+	// claimed means that an endpoint may have taken the addresses over and released them since, so
+	// that they may belong to another pod by now.
 	claimed bool
-	// unsure says that the agent may have an endpoint that could not be deleted.
+	// unsure means that the agent may have an endpoint that could not be deleted.
 	unsure bool
 }
 
@@ -305,8 +305,9 @@ func (p *Plugin) makeLink(ctx context.Context, a *adding, network string, req *r
 	return nil
 }
 
-// notAttached returns an error if the agent has an endpoint for this attachment, or does not say. A
-// runtime that asks twice has lost its own record of a pod that runs: its interface must stay.
+// notAttached returns an error if the agent has an endpoint for this attachment, or does not
+// answer. A runtime that asks twice has lost its own record of a pod that runs: its interface must
+// stay.
 func (a *adding) notAttached(ctx context.Context) error {
 	id := attachmentID(a.args.ContainerID, a.args.IfName)
 	_, err := a.agent.EndpointHealth(ctx, id)
@@ -398,7 +399,7 @@ func (a *adding) rollBack() {
 	}
 }
 
-// makeResult says what was made: the host side first, then the pod's.
+// makeResult returns what was created: the host side first, then the pod's.
 func makeResult(conf netConf, args *skel.CmdArgs, req rest.EndpointChangeRequest, addrs []address, routeMTU int) *current.Result {
 	r := &current.Result{
 		CNIVersion: current.ImplementedSpecVersion,

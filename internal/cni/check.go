@@ -59,14 +59,14 @@ func (p *Plugin) check(args *skel.CmdArgs) error {
 	return nil
 }
 
-// made is what a result says ADD gave the pod's interface.
+// made is the configuration of the pod's interface by ADD, according to a result.
 type made struct {
 	ips    []netip.Addr
 	routes []netlink.Route // of these Dst and Gw count
 }
 
-// previous returns what the result that the runtime kept says. Only routes that this plugin makes
-// are in it: other plugins of the list may have added theirs, or replaced ours in the result.
+// previous parses the result that the runtime kept. Only routes that this plugin makes are in it:
+// other plugins of the list may have added theirs, or replaced ours in the result.
 func (c netConf) previous() (made, error) {
 	if len(c.PrevResult) == 0 {
 		return made{}, errors.New("CHECK needs the prevResult of ADD")
@@ -189,7 +189,7 @@ func (p *Plugin) status(args *skel.CmdArgs) error {
 	case err != nil:
 		return fail(codeNotAvailable, "DaemonHealthzFailed", err)
 	case health.Cilium.State == rest.StateFailure:
-		return fail(codeNotAvailable, "DaemonHealthzFailed", fmt.Errorf("the agent says: %s", health.Cilium.Msg))
+		return fail(codeNotAvailable, "DaemonHealthzFailed", fmt.Errorf("the agent reports: %s", health.Cilium.Msg))
 	}
 	cfg, err := agent.Config(ctx)
 	if err != nil {

@@ -162,8 +162,8 @@ func (c netConf) forDelegate(capability string) bool {
 	return capability == "ips" && c.IPAM.mode() != ""
 }
 
-// reservedLabel reports whether a key says where a pod belongs. Only the agent may set those, from
-// what it knows itself.
+// reservedLabel reports whether a key describes where a pod belongs. Only the agent may set those,
+// from its own sources.
 func reservedLabel(key string) bool {
 	return labels.Owned(key) || key == labels.SourceReserved || strings.HasPrefix(key, labels.SourceReserved+".")
 }
@@ -199,7 +199,7 @@ func labelPart(s string) bool {
 		!strings.ContainsFunc(s, func(r rune) bool { return r == ';' || unicode.IsSpace(r) || !unicode.IsPrint(r) })
 }
 
-// podArgs is what CNI_ARGS says about the pod; all are empty outside of Kubernetes.
+// podArgs is the pod in CNI_ARGS; all fields are empty outside of Kubernetes.
 type podArgs struct {
 	Name, Namespace, UID string
 }

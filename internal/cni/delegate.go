@@ -33,7 +33,7 @@ const (
 	delegateOutput = 1 << 20
 )
 
-// ipamModeDelegated is what the agent says where another plugin gives the addresses.
+// ipamModeDelegated is the agent's mode in which another plugin assigns the addresses.
 const ipamModeDelegated = "delegated-plugin"
 
 // delegated checks that plugin and agent agree on who gives addresses: two that both do would give
@@ -163,8 +163,8 @@ func given(result *current.Result, resp *rest.IPAMResponse) ([]address, error) {
 	return addrs, nil
 }
 
-// delegateExec runs plugins as a process group that ends with its context, and reads only so much
-// of what they say.
+// delegateExec runs plugins as a process group that ends with its context, and reads a bounded part
+// of their output.
 type delegateExec struct{ version.PluginDecoder }
 
 // FindInPath finds a plugin, and never this one: it would call itself without end.

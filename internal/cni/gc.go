@@ -112,7 +112,7 @@ func collect(ctx context.Context, agent *client.Client, network string, valid ma
 			others[a.Name] = true
 		}
 	}
-	// Links that belong to somebody: of attachments to keep, and of endpoints that live.
+	// Links in use: those of attachments to keep, and of existing endpoints.
 	keep := map[string]bool{}
 	attachments := map[string]bool{}
 	for a := range valid {

@@ -32,7 +32,7 @@ type podNS struct {
 	cookie uint64 // SO_NETNS_COOKIE, 0 if the kernel has none
 }
 
-// errNoNS says that a namespace is gone.
+// errNoNS means that a namespace is gone.
 var errNoNS = errors.New("the network namespace does not exist")
 
 // enter opens the namespace at path. inside, if not nil, is called on a thread that is in it.
@@ -149,7 +149,7 @@ type veth struct {
 }
 
 // aliasPrefix begins the alias of a pod's interface on the host, which names the network that it is
-// of: a GC lists what is to stay of one network, and says nothing of others.
+// of: a GC lists what must stay of one network, and is not about others.
 const aliasPrefix = "cni network "
 
 // networkAlias is the alias for a network of that name; empty if it has none. The kernel takes 255

@@ -82,7 +82,7 @@ func (p *Plugin) Main() int {
 		return 0
 	}
 	if err.Print() != nil {
-		return 2 // nobody reads our output
+		return 2 // our output is not read
 	}
 	return 1
 }
@@ -132,7 +132,7 @@ func fail(code uint, what string, err error) *cnitypes.Error {
 	return cnitypes.NewError(code, what, err.Error())
 }
 
-// agentError turns a failed call into one, which says whether the runtime should retry.
+// agentError converts a failed call into one, which tells the runtime whether to retry.
 func agentError(what string, err error) *cnitypes.Error {
 	if notNow(err) {
 		return fail(cnitypes.ErrTryAgainLater, what, err)

@@ -39,7 +39,7 @@ const backupSuffix = ".cilium_bak"
 // maxConfBytes bounds a configuration that is read.
 const maxConfBytes = 1 << 20
 
-// Config says what to write and where.
+// Config is what to write and where.
 type Config struct {
 	// ReadPath is a file whose content is used instead of the generated configuration.
 	ReadPath string
@@ -187,7 +187,7 @@ type Manager struct {
 	err    error // of the last attempt
 }
 
-// ErrMissing says that there is no configuration at all: the runtime does not know of the plugin.
+// ErrMissing means that there is no configuration at all: the runtime does not know of the plugin.
 var ErrMissing = errors.New("no CNI configuration is in place, so that no pod can start")
 
 // New validates cfg.
@@ -249,7 +249,7 @@ func (c Config) Sections() (map[string]json.RawMessage, error) {
 	return nil, fmt.Errorf("CNI configuration %s: it names no plugin %s", c.ReadPath, c.Plugin)
 }
 
-// fieldPlugin is the name under which configurations of the field call the plugin.
+// fieldPlugin is the name of the plugin in Cilium's configurations.
 const fieldPlugin = "cilium-cni"
 
 // Install writes the configuration if it is not there already and renames others' if asked to.
@@ -340,7 +340,7 @@ func (m *Manager) Remove() error {
 		if !isBackup || filepath.Join(dir, name) == filepath.Clean(m.cfg.WritePath) {
 			continue
 		}
-		// Somebody may have put a new file there since; theirs is newer.
+		// Another program may have created the file since; that one is newer.
 		if _, err := os.Lstat(filepath.Join(dir, name)); err == nil {
 			continue
 		}
@@ -373,7 +373,7 @@ const quietTime = 50 * time.Millisecond
 const lookInterval = 10 * time.Second
 
 // Run keeps the configuration in place after Install until ctx ends, and returns nil then: a file
-// that is removed or changed is written anew, one that another plugin adds is moved aside.
+// that is removed or changed is written again, one that another plugin adds is moved aside.
 func (m *Manager) Run(ctx context.Context) error {
 	if m.cfg.WritePath == "" {
 		<-ctx.Done()
@@ -382,7 +382,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	var events <-chan fsnotify.Event
 	var faults <-chan error
 	if w, err := m.watch(); err != nil {
-		m.log.Warn("The directory of CNI configurations cannot be watched and is read now and then instead", "interval", m.look, "error", err)
+		m.log.Warn("The directory of CNI configurations cannot be watched and is polled instead", "interval", m.look, "error", err)
 	} else {
 		defer w.Close()
 		events, faults = w.Events, w.Errors

@@ -15,8 +15,8 @@ import (
 // [Unprotected].
 const AcceptFlag = "accept-without"
 
-// protection is an option of the field that protects something, of which the product has nothing.
-// Who sets it counts on it, so that it must not be passed over like an option that only tunes.
+// protection is an option of Cilium for a protection that the product does not have. Who sets it
+// counts on it, so that it must not be passed over like an option that only tunes.
 type protection struct {
 	option string
 	// neutral are the values that protect nothing.
@@ -53,11 +53,11 @@ func protections() []protection {
 	}
 }
 
-// Unprotected reports, joined, every option of the field that the environment or the directory of
+// Unprotected reports, joined, every option of Cilium that the environment or the directory of
 // [FlagName] sets, that protects something, and that the product does not have: a program that
-// started all the same would leave open what the user believes to be closed. Each error says what
-// and the ways out, one of which is to name the option with [AcceptFlag], if fs has that flag. Call
-// it after [Load].
+// started all the same would leave open what the user believes to be closed. Each error names the
+// option and the ways out, one of which is to name the option with [AcceptFlag], if fs has that
+// flag. Call it after [Load].
 func Unprotected(fs *pflag.FlagSet, getenv func(string) string) error {
 	dir := ""
 	if f := fs.Lookup(FlagName); f != nil {

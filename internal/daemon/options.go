@@ -52,7 +52,7 @@ func (o *Options) Logger() *slog.Logger {
 	return slog.New(slog.NewTextHandler(os.Stderr, opts))
 }
 
-// Cluster says which cluster a daemon belongs to.
+// Cluster is the cluster that a daemon belongs to.
 type Cluster struct {
 	ClusterName string
 	// ClusterID is 0 for a cluster on its own, and MaxConnectedClusters how many there can be.

@@ -24,8 +24,8 @@ type Config interface {
 
 // Program is what a daemon's command line is made from.
 type Program struct {
-	// Name is that of the binary. Short, Long and Example are what --help says; where options come
-	// from is added to Long.
+	// Name is that of the binary. Short, Long and Example are the text of --help; where options
+	// come from is added to Long.
 	Name, Short, Long, Example, Version string
 	// Manual begins the manual page. Empty for one that begins with Long and Example.
 	Manual string
@@ -34,8 +34,8 @@ type Program struct {
 	Options *Options
 	// Getenv is the process's environment.
 	Getenv func(string) string
-	// Complete, if given, fills in before Validate what no option says. It may look at which
-	// options were given; its error is one of the configuration.
+	// Complete, if given, fills in unset options before Validate. It may look at which options were
+	// given; its error is one of the configuration.
 	Complete func(fs *pflag.FlagSet) error
 	// UnknownLevel is how loudly options of the configuration directory that the program does not
 	// know are logged.

@@ -29,18 +29,18 @@ func (d Direction) String() string {
 	return "ingress"
 }
 
-// RuleSetID numbers a rule set on this node. Numbers are local to the node and never 0: an
-// endpoint whose row says 0 has no rules yet and drops everything that policy applies to.
+// RuleSetID numbers a rule set on this node. Numbers are local to the node and never 0: an endpoint
+// whose row has 0 has no rules yet and drops everything that policy applies to.
 type RuleSetID uint32
 
-// MaxRuleSet is the largest number of a rule set. In the kernel's programs the bit above says that
+// MaxRuleSet is the largest number of a rule set. In the kernel's programs the bit above means that
 // the endpoint is in audit mode.
 const MaxRuleSet RuleSetID = 1<<31 - 1
 
 // PolicyKey is one row of a rule set. The zero Identity means any peer, the zero Proto any
-// protocol. PortBits says how many leading bits of Port count: 16 is one port, 0 any port;
-// a range is cut into prefixes by whoever computes the entries. For ICMP and ICMPv6 Port holds the
-// message type. If Proto is 0, PortBits must be 0.
+// protocol. PortBits is how many leading bits of Port count: 16 is one port, 0 any port; the policy
+// engine splits a range into prefixes. For ICMP and ICMPv6 Port holds the message type. If Proto is
+// 0, PortBits must be 0.
 //
 // An identity of BlockScope means a peer by its address: see Block.
 type PolicyKey struct {
@@ -51,10 +51,10 @@ type PolicyKey struct {
 	PortBits  uint8
 }
 
-// PolicyEntry is what a PolicyKey says, and what several say together that match one packet (see
-// Join). The zero PolicyEntry says nothing.
+// PolicyEntry is the verdict of a PolicyKey, or the combined one of several that match one packet
+// (see Join). The zero PolicyEntry is no verdict.
 type PolicyEntry struct {
-	// Deny and Allow are what ordinary policies say: neither, or one of both.
+	// Deny and Allow are the verdict of ordinary policies: neither, or one of both.
 	Deny, Allow bool
 	// Admin and Baseline are the first rules of the tiers before and after ordinary policies.
 	Admin, Baseline TierRule
@@ -124,7 +124,7 @@ func (ep Endpoint) Same(o Endpoint) bool {
 		ep.PolicyGeneration == o.PolicyGeneration && ep.Incarnation == o.Incarnation && ep.Locked == o.Locked && ep.Audit == o.Audit
 }
 
-// IPCacheEntry says who is behind a prefix and how to get there.
+// IPCacheEntry is the identity of a prefix and how to reach it.
 type IPCacheEntry struct {
 	Prefix   netip.Prefix
 	Identity uint32
@@ -141,13 +141,13 @@ type TunnelPeer struct {
 	Node uint32
 	// First and Last bound the identities that the node's packets may have, besides reserved ones.
 	First, Last uint32
-	// Own says that the node is of this cluster: its packets may have the identities that are known
-	// without allocation, which mean something else in another cluster.
+	// Own means that the node is of this cluster: its packets may have the identities that are
+	// known without allocation, which mean something else in another cluster.
 	Own bool
 }
 
-// Block gives the addresses of a prefix an identity beside the one they have already, for rules
-// that mean addresses, whoever has them. Of several blocks around an address the longest counts.
+// Block gives the addresses of a prefix a second identity, for rules that match addresses whatever
+// their owner. Of several blocks around an address the longest counts.
 type Block struct {
 	Prefix netip.Prefix
 	// Identity has BlockScope as its upper byte.
@@ -168,11 +168,11 @@ type Config struct {
 	// not this node's own. Empty if unknown.
 	NativeMAC net.HardwareAddr
 	// NativeMTU is how large a packet the native device sends; 0 if unknown. Without a tunnel it
-	// says which packets of clients outside have room for what another node must know to answer
-	// them itself.
+	// determines which packets of clients outside have room for the header that another node needs
+	// to answer them itself.
 	NativeMTU int
-	// Interfaces says that others besides the native device join the nodes: those of a cloud, which
-	// the loader gets one by one. It needs native routing.
+	// Interfaces means that others besides the native device connect the nodes: those of a cloud,
+	// which the loader gets one by one. It needs native routing.
 	Interfaces bool
 	// TunnelPort is the UDP port of the encapsulation; 0 without a tunnel.
 	TunnelPort uint16
@@ -192,7 +192,7 @@ type Config struct {
 	// NodeIPv4 and NodeIPv6 are the node's underlay addresses.
 	NodeIPv4 netip.Addr
 	NodeIPv6 netip.Addr
-	// NodeIPv4Translated and NodeIPv6Translated say that the node has the address on none of its
+	// NodeIPv4Translated and NodeIPv6Translated mean that the node has the address on none of its
 	// interfaces, as behind NAT: the route chooses the tunnel's source then.
 	NodeIPv4Translated bool
 	NodeIPv6Translated bool
@@ -201,7 +201,7 @@ type Config struct {
 	LoopbackIPv4 netip.Addr
 	LoopbackIPv6 netip.Addr
 	// CgroupRoot is the directory of the cgroup (version 2) whose processes reach services by
-	// hooks; empty if the node's own processes are somebody else's care. NetNSCookie is the
+	// hooks; empty if the node's own processes are served by another component. NetNSCookie is the
 	// kernel's number of the node's own network namespace, whose sockets are the only ones that the
 	// hooks touch, and whose routes are what makes a packet the node's where it leaves; it is
 	// needed with a native device, too.
@@ -210,18 +210,18 @@ type Config struct {
 	// DualStackWorld gives what is outside the cluster one identity a family, world-ipv4 (9) and
 	// world-ipv6 (10), instead of world (2) for both. Identities of prefixes must be chosen alike.
 	DualStackWorld bool
-	// NotForPods are addresses that neither pods reach nor whoever comes to the node by its
-	// network, as the metadata service of a cloud, which gives whoever asks the credentials of the
-	// machine. The node itself does. There are at most four.
+	// NotForPods are addresses that neither pods nor packets from the network may reach, such as
+	// the metadata service of a cloud, which gives any client the credentials of the machine. The
+	// node itself may. There are at most four.
 	NotForPods []netip.Addr
 	// CTTimeouts are the lifetimes of conntrack entries since the last packet; those that are 0 are
 	// as in DefaultCTTimeouts.
 	CTTimeouts CTTimeouts
-	// Aggregation says which packets stand for the rest of their flow.
+	// Aggregation selects the packets that stand for the rest of their flow.
 	Aggregation Aggregation
 }
 
-// Aggregation says which packets that are forwarded are events where not all are: those that open a
+// Aggregation selects the forwarded packets that are events where not all are: those that open a
 // flow, the first answer, those that end it, and the following. The zero value is these alone.
 type Aggregation struct {
 	// Interval is how often a flow that has packets has a sample; 0 for never. It is rounded up to
@@ -264,7 +264,7 @@ func (r PortRange) String() string {
 func (r PortRange) Count() int { return max(0, int(r.Last)-int(r.First)+1) }
 
 // DefaultLoopbacks returns the usual addresses that a pod sees when it reaches itself through a
-// service. Nobody has them: one is link-local, the other of the prefix that RFC 6666 sets aside.
+// service. They belong to no host: one is link-local, the other of the discard prefix of RFC 6666.
 func DefaultLoopbacks() (v4, v6 netip.Addr) {
 	return netip.AddrFrom4([4]byte{169, 254, 42, 1}), netip.AddrFrom16([16]byte{0: 1, 15: 1})
 }
@@ -302,15 +302,15 @@ type CTEntry struct {
 	Closing       bool
 	// Service is the frontend that the flow was addressed to, invalid if none: Dst is its backend.
 	Service netip.AddrPort
-	// DSR says that the backend's node answers the client, which had contacted another node:
+	// DSR means that the backend's node answers the client, which had contacted another node:
 	// neither sees all of the flow.
 	DSR            bool
 	ForwardPackets uint64
 	ReversePackets uint64
 }
 
-// FlowShare is what is held of conntrack on behalf of an endpoint of this node, or of the node
-// itself and of who is outside (Endpoint 0).
+// FlowShare is the use of conntrack by an endpoint of this node, or by the node itself and hosts
+// outside (Endpoint 0).
 type FlowShare struct {
 	Endpoint uint16
 	Entries  int // flows, and what else is remembered of them
@@ -342,7 +342,7 @@ type Maps interface {
 	// nothing behind if the number was new, when the map has no room.
 	InstallRuleSet(rs RuleSet) error
 	// UpdateRuleSet applies upserts, then deletes. On error the rule set holds a mixture; the
-	// caller must install it anew or lock its endpoints.
+	// caller must install it again or lock its endpoints.
 	UpdateRuleSet(d RuleSetDelta) error
 	// DeleteRuleSet removes a rule set that no endpoint points at any more.
 	DeleteRuleSet(id RuleSetID) error
@@ -354,7 +354,7 @@ type Maps interface {
 	DeleteIPCache(prefixes []netip.Prefix) error
 	IPCache() ([]IPCacheEntry, error)
 
-	// UpsertTunnelPeers and DeleteTunnelPeers change who may send through the tunnel.
+	// UpsertTunnelPeers and DeleteTunnelPeers change the nodes that may send through the tunnel.
 	UpsertTunnelPeers(peers []TunnelPeer) error
 	DeleteTunnelPeers(addrs []netip.Addr) error
 	TunnelPeers() ([]TunnelPeer, error)
@@ -370,11 +370,11 @@ type Maps interface {
 	LastGeneration() (uint32, error)
 	// CT calls fn for each tracked flow until it returns false.
 	CT(fn func(CTEntry) bool) error
-	// FlowShares says what endpoints, and the node, hold of conntrack.
+	// FlowShares returns the use of conntrack by endpoints and the node.
 	FlowShares() ([]FlowShare, error)
-	// CollectCT removes expired flows and those of endpoints that are gone, sets the shares by
-	// which a flood of flows displaces nobody else's, and returns how many are left and how many
-	// went.
+	// CollectCT removes expired flows and those of endpoints that are gone, sets the shares that
+	// keep a flood of flows from displacing those of others, and returns how many are left and how
+	// many were removed.
 	CollectCT(ctx context.Context) (alive, removed int, err error)
 
 	// Metrics returns the packet counters.
@@ -384,8 +384,8 @@ type Maps interface {
 	SetMonitor(flags MonitorFlags) error
 }
 
-// MonitorLifetime is how long the programs emit events after SetMonitor: whoever wants them repeats
-// it, so that they do not go on for an agent that was killed.
+// MonitorLifetime is how long the programs emit events after SetMonitor. The agent repeats the
+// call, so that events stop when it is killed.
 const MonitorLifetime = 40 * time.Second
 
 // MonitorFlags select the kinds of event that the programs emit.
@@ -395,8 +395,8 @@ type MonitorFlags uint32
 const (
 	MonitorDrops MonitorFlags = 1 << iota
 	MonitorVerdicts
-	// MonitorTraces is every packet that is forwarded, MonitorFlowUpdates those of them of which
-	// [Aggregation] says.
+	// MonitorTraces is every packet that is forwarded, MonitorFlowUpdates those that [Aggregation]
+	// selects.
 	MonitorTraces
 	MonitorFlowUpdates
 )
@@ -432,7 +432,7 @@ type Links interface {
 	SetNode(n Node) (Devices, error)
 }
 
-// RouteError says that a route of SetNode is not in place. Everything else is.
+// RouteError means that a route of SetNode is not in place. Everything else is.
 type RouteError struct {
 	// Peer is the node whose pods are not reached by it; empty if it is a route of this node's own
 	// network.
@@ -480,8 +480,8 @@ type Node struct {
 	MTU    int
 	// RouterIPv4 and RouterIPv6 go onto hawser_host.
 	RouterIPv4, RouterIPv6 netip.Addr
-	// Balance4 and Balance6 say that the node has no pods and no router address, and leads to the
-	// pods of other nodes all the same.
+	// Balance4 and Balance6 mean that the node has no pods and no router address, but balances to
+	// the pods of other nodes.
 	Balance4, Balance6 bool
 	// PodCIDRs are this node's, ClusterCIDRs everything that must not be masqueraded.
 	PodCIDRs     []netip.Prefix
@@ -493,8 +493,8 @@ type Node struct {
 	// BigTCP4 and BigTCP6 have packets of TCP be larger than 64 KiB before segmentation and after
 	// reassembly (BIG TCP), as far as Device takes them; with native routing only.
 	BigTCP4, BigTCP6 bool
-	// Interfaces says that pods have addresses of a cloud's interfaces, which somebody reconciles
-	// besides; without it their rules and routes are removed.
+	// Interfaces means that pods have addresses of a cloud's interfaces, which are reconciled
+	// elsewhere; without it their rules and routes are removed.
 	Interfaces bool
 	// DirectRoutes has routes to the pods of all Peers in native mode, each through the peer, which
 	// must be on the network of Device; without it the network itself knows where pods are.
@@ -537,7 +537,7 @@ type Devices struct {
 	RouteMTU  int
 	// SegmentSize4 and SegmentSize6 are how large packets of TCP may be before segmentation, and of
 	// IPv4 after reassembly, in bytes, on the devices and on interfaces of pods; 0 for the kernel's
-	// own default. SegmentLimit is what Device takes, 0 if nobody asked.
+	// own default. SegmentLimit is the maximum of Device, 0 if unknown.
 	SegmentSize4, SegmentSize6 int
 	SegmentLimit               int
 }

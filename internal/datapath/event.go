@@ -118,7 +118,7 @@ func (r DropReason) MarshalText() ([]byte, error) { return []byte(r.String()), n
 // MarshalText implements encoding.TextMarshaler.
 func (d Direction) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
 
-// Unmarshalling tries each known number: the lists are short and the names say all.
+// Unmarshalling tries each known number: the lists are short and the names are unique.
 func unmarshal[T ~uint8](what string, text []byte, max T, str func(T) string) (T, error) {
 	for v := T(0); v <= max; v++ {
 		if str(v) == string(text) {
@@ -170,7 +170,7 @@ type Event struct {
 	Type      EventType `json:"type"`
 	Program   Program   `json:"program"`
 	Direction Direction `json:"direction"`
-	// Reason says why the packet was dropped or the verdict refused; "forwarded" if neither.
+	// Reason is why the packet was dropped or the verdict refused; "forwarded" if neither.
 	Reason  DropReason `json:"reason"`
 	Outcome Outcome    `json:"outcome"`
 	CTState CTState    `json:"conntrack"`
@@ -181,12 +181,12 @@ type Event struct {
 	IfIndex     int    `json:"ifIndex"`
 	// Length is that of the whole frame in bytes.
 	Length int `json:"length"`
-	// FlowUpdate says of a packet that was forwarded that it brought something new to its flow, or
-	// is a sample of it: see [Aggregation].
+	// FlowUpdate means that a forwarded packet changed its flow, or is a sample of it: see
+	// [Aggregation].
 	FlowUpdate bool `json:"news,omitempty"`
-	// Match says of a verdict what of the packet the rule has matched that decided.
+	// Match is the part of the packet that the deciding rule of a verdict matched.
 	Match PolicyMatch `json:"match,omitempty"`
-	// Packet is what Data says, as far as it could be read.
+	// Packet is Data decoded, as far as it could be.
 	Packet Packet `json:"packet"`
 	// Data is the beginning of the frame, at most 128 bytes.
 	Data []byte `json:"data,omitempty"`

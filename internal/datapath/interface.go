@@ -9,7 +9,7 @@ import (
 	"github.com/hawser-net/hawser/internal/validate"
 )
 
-// ErrNoInterface says that the node has no interface with a hardware address. The cloud may attach
+// ErrNoInterface means that the node has no interface with a hardware address. The cloud may attach
 // it later.
 var ErrNoInterface = errors.New("the node has no such interface")
 

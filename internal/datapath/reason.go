@@ -7,15 +7,15 @@ import (
 
 // Errors that implementations of Maps return, wrapped.
 var (
-	// ErrFull says that a kernel map has no room for an entry.
+	// ErrFull means that a kernel map has no room for an entry.
 	ErrFull = errors.New("kernel map is full")
-	// ErrShare says, beside ErrFull, that a rule set is larger than what one may have of the map.
+	// ErrShare means, with ErrFull, that a rule set exceeds its share of the map.
 	ErrShare = errors.New("rule set is larger than its share of the map")
-	// ErrUnsupported says that the running kernel lacks something the datapath needs.
+	// ErrUnsupported means that the running kernel lacks something the datapath needs.
 	ErrUnsupported = errors.New("not supported by this kernel")
 )
 
-// DropReason says why a packet was dropped. The numbers are those of bpf/lib/reason.h; they are
+// DropReason is why a packet was dropped. The numbers are those of bpf/lib/reason.h; they are
 // stable and never reused. 0 is a packet that was forwarded.
 type DropReason uint8
 
@@ -43,11 +43,11 @@ const (
 	ReasonInvalidIdentity   DropReason = 19 // identity on the wire that no peer may use
 	ReasonMTUExceeded       DropReason = 20 // larger than the path allows
 	ReasonNoBackend         DropReason = 21 // service without a backend
-	ReasonNoPort            DropReason = 22 // no port free to tell two flows to one backend apart
+	ReasonNoPort            DropReason = 22 // no port free to distinguish two flows to one backend
 	ReasonNoLocalBackend    DropReason = 23 // service whose backends are all elsewhere, for whom only those of this node count
 	ReasonSourceRange       DropReason = 24 // client that the service's ranges of clients leave out
 	ReasonServiceChanging   DropReason = 25 // service that was replaced twice while the packet asked
-	ReasonTunnelNotFromNode DropReason = 26 // packet to a node's tunnel, or one that carries another, from somebody who is no node
+	ReasonTunnelNotFromNode DropReason = 26 // packet to a node's tunnel, or one that carries another, not from a node
 	ReasonUnknownTunnelPeer DropReason = 27 // tunnelled packet from an address that no known node has
 	ReasonSCTPPort          DropReason = 28 // SCTP whose port would have to change, which its checksum forbids
 	ReasonPolicyAudited     DropReason = 29 // no drop: what policy refused and audit mode let pass is counted by it

@@ -12,7 +12,7 @@ import (
 	"github.com/hawser-net/hawser/internal/validate"
 )
 
-// ServiceScope says which clients a frontend is for.
+// ServiceScope is the clients that a frontend is for.
 type ServiceScope uint8
 
 // The scopes. The values are those stored in the kernel's map.
@@ -75,9 +75,9 @@ type Service struct {
 	// Backends are of the frontend's family, sorted, none twice. Without any the frontend refuses
 	// clients, at once.
 	Backends []netip.AddrPort
-	// RemoteOnly says of a frontend without backends that there are some, on other nodes, which it
-	// may not use: clients get no answer, because another node would serve them. The node's own
-	// processes get "no route to host".
+	// RemoteOnly means that a frontend without backends has some on other nodes, which it may not
+	// use: clients get no answer, because another node would serve them. The node's own processes
+	// get "no route to host".
 	RemoteOnly bool
 	// LimitSources has the frontend serve clients of the source ranges Sources only, which are of
 	// its family, masked, sorted, none twice; without any it serves no client.
@@ -182,7 +182,7 @@ type ServiceFlow struct {
 	// Backend is where the flow goes; invalid if it goes to the frontend's address as if that were
 	// no service's, because it began before there was one.
 	Backend netip.AddrPort
-	// Answered says that the other side has answered.
+	// Answered means that the other side has answered.
 	Answered bool
 }
 

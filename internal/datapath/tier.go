@@ -53,7 +53,7 @@ const (
 	TierDeny
 	// TierPass leaves the packet to the next tier.
 	TierPass
-	// TierAccept lets the packet pass, whatever later tiers say.
+	// TierAccept lets the packet pass, whatever later tiers are.
 	TierAccept
 )
 
@@ -70,7 +70,7 @@ func (a TierAction) String() string {
 	return "none"
 }
 
-// Join returns what two entries that match the same packet say together.
+// Join returns the combined verdict of two entries that match the same packet.
 func (e PolicyEntry) Join(o PolicyEntry) PolicyEntry {
 	deny := e.Deny || o.Deny
 	return PolicyEntry{
@@ -79,7 +79,7 @@ func (e PolicyEntry) Join(o PolicyEntry) PolicyEntry {
 	}
 }
 
-// Tiered reports whether a tier other than the ordinary one says anything.
+// Tiered reports whether a tier other than the ordinary one has a verdict.
 func (e PolicyEntry) Tiered() bool { return e.Admin != 0 || e.Baseline != 0 }
 
 // Denies reports whether the entry can drop anything.

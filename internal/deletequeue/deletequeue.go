@@ -6,7 +6,7 @@
 // A file lock orders the two. Plugins hold it shared, so they don't hinder each other; the agent
 // holds it exclusively from the first file it replays until its API serves. A plugin that got the
 // lock therefore knows: either the agent has not begun, and will find the file, or it serves, and
-// the plugin need only try it once more. Whoever uses [Hold] must do that before [Writer.Add].
+// the plugin need only try it once more. Call [Hold] before [Writer.Add].
 //
 // If an agent serves and does not answer in time there is a file, too, and it may do afterwards
 // what it was asked for. The file waits for its next start, when the runtime may long have attached
@@ -37,7 +37,8 @@ import (
 // DefaultDir is the queue's directory unless the agent's socket is elsewhere; see Dir.
 const DefaultDir = "/var/run/cilium/deleteQueue"
 
-// MaxFiles bounds the queue. More than that on one node means that nobody empties it.
+// MaxFiles bounds the queue. More than that on one node means that the queue is not being
+// processed.
 const MaxFiles = 256
 
 const (
@@ -49,18 +50,18 @@ const (
 	lockPoll      = 5 * time.Millisecond
 )
 
-// ErrFull says that MaxFiles deletions wait already.
+// ErrFull means that MaxFiles deletions wait already.
 var ErrFull = errors.New("the queue of deletions is full")
 
 // Dir returns the queue's directory for an agent that serves on the given socket.
 func Dir(socket string) string { return filepath.Join(filepath.Dir(socket), "deleteQueue") }
 
-// Unreleased returns, for the queue's directory, the one beside it in which the CNI plugin keeps
-// whose addresses it owes its IPAM plugin.
+// Unreleased returns the sibling of the queue's directory in which the CNI plugin records
+// attachments whose addresses must still be released by its IPAM plugin.
 func Unreleased(queue string) string { return filepath.Join(filepath.Dir(queue), "unreleased") }
 
-// AttachmentLock returns, for the queue's directory, the file beside it by which the CNI plugin
-// locks attachments.
+// AttachmentLock returns the file, next to the queue's directory, by which the CNI plugin locks
+// attachments.
 func AttachmentLock(queue string) string {
 	return filepath.Join(filepath.Dir(queue), "attachments.lock")
 }
@@ -238,7 +239,8 @@ func Replay(ctx context.Context, dir string, fn func(context.Context, Entry) err
 			errs = append(errs, err)
 		}
 	}
-	// A plugin killed between writing and renaming leaves its temporary file; nobody writes now.
+	// A plugin killed between writing and renaming leaves its temporary file; there are no writers
+	// now.
 	if left, err := filepath.Glob(filepath.Join(dir, "*"+suffix+tmpInfix+"*")); err == nil {
 		for _, path := range left {
 			os.Remove(path)

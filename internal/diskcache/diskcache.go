@@ -54,8 +54,8 @@ func sumOf(label string, content []byte) [sha256.Size]byte {
 }
 
 // Put stores a copy, atomically, unless it is there already. The label is for Load and has no white
-// space. If it fails, a copy that was there before is marked as outdated, which [Copy] says to who
-// loads it; the error says if not even that succeeded. Put is then to be called again.
+// space. If it fails, an existing copy is marked as outdated, which [Copy] shows when it is loaded;
+// the error reports if not even that succeeded. Call Put again then.
 func (c *Cache) Put(name, label string, content []byte) error {
 	if c.path == "" {
 		return nil
@@ -121,12 +121,12 @@ type Copy struct {
 	Label   string
 	Content []byte
 	Written time.Time
-	// Outdated says that there was a later version, which could not be stored.
+	// Outdated means that there was a later version, which could not be stored.
 	Outdated bool
 }
 
-// Load reads all copies; read says of each what its name is and what is made of it. One that is
-// damaged, has another name, or that read refuses, is logged and removed.
+// Load reads all copies; read returns for each its name and its decoded value. One that is damaged,
+// has another name, or that read refuses, is logged and removed.
 func Load[N ~string, T any](c *Cache, log *slog.Logger, read func(Copy) (N, T, error)) map[N]T {
 	out := map[N]T{}
 	if c.path == "" {

@@ -14,12 +14,12 @@
 //   - an ID that is in quarantine in either place is given to no other labels in both, unless no
 //     other is free.
 //
-// Only if both places had different IDs for the same labels before anybody wrote to both, they
-// stay so: the one that is read counts, the log says so, and the operator counts them.
+// If both had different IDs for the same labels before double write began, they keep them: the ID
+// of the place that is read counts, the conflict is logged, and the operator counts it.
 //
-// If the place that is only written to is away, new IDs cannot be made, since nobody knows
-// whether they are free; labels that have an ID go on. What is missing there is written when the
-// allocator compares its references with the store, as it does every now and then.
+// While the place that is only written to is unavailable no new ID can be allocated, since it may
+// be in use there; labels that have an ID are not affected. What is missing there is written when
+// the allocator next compares its references with the store.
 //
 // The backend owns no table. It starts goroutines in ListAndWatch only, which waits for them.
 package doublewrite
@@ -48,9 +48,9 @@ type Place interface {
 // Objects are the place whose writers all try the same IDs in the same order.
 type Objects interface {
 	Place
-	// AcquireBeside is Acquire that passes over IDs which elsewhere says are other labels': those
-	// in quarantine there are the last to be taken.
-	AcquireBeside(ctx context.Context, key allocator.AllocatorKey, ids allocator.IDSource,
+	// AcquireExcept is Acquire that skips IDs which, according to elsewhere, belong to other
+	// labels: those in quarantine there are taken last.
+	AcquireExcept(ctx context.Context, key allocator.AllocatorKey, ids allocator.IDSource,
 		elsewhere func(context.Context, allocator.ID) (allocator.Occupant, bool, error)) (allocator.Acquired, error)
 }
 
@@ -94,10 +94,10 @@ func New(cfg Config) (*Backend, error) {
 const maxTries = 32
 
 var (
-	// errTaken says that the one ID that was offered is used for other labels, or in quarantine
+	// errTaken means that the one ID that was offered is used for other labels, or in quarantine
 	// after them.
 	errTaken = errors.New("the ID is used for other labels, or in quarantine after them")
-	// errNone says that labels have no ID.
+	// errNone means that labels have no ID.
 	errNone = errors.New("the labels have no ID")
 )
 
@@ -138,7 +138,7 @@ func (o *only) Pick() (allocator.ID, error) {
 	return o.id, nil
 }
 
-// known says which ID there is for the key that is looked for.
+// known is the ID of the key that is looked for.
 type known struct {
 	allocator.IDSource
 	id allocator.ID
@@ -242,7 +242,7 @@ func (b *Backend) known(ctx context.Context, key allocator.AllocatorKey, ids all
 	} else if ids.Known(key.GetKey()) == allocator.NoID {
 		err = errNone
 	} else {
-		a, err = b.objects.AcquireBeside(ctx, key, ids, nowhere)
+		a, err = b.objects.AcquireExcept(ctx, key, ids, nowhere)
 	}
 	if err != nil {
 		return a, err
@@ -288,7 +288,7 @@ func (b *Backend) makeObject(ctx context.Context, key allocator.AllocatorKey, id
 		there = allocator.NoID
 	}
 	resting := map[allocator.ID]bool{}
-	o, err = b.objects.AcquireBeside(ctx, key, known{ids, there}, func(ctx context.Context, id allocator.ID) (allocator.Occupant, bool, error) {
+	o, err = b.objects.AcquireExcept(ctx, key, known{ids, there}, func(ctx context.Context, id allocator.ID) (allocator.Occupant, bool, error) {
 		owner, ok, err := b.keys.Occupant(ctx, id)
 		switch {
 		case err != nil || !ok || owner.Key == key.GetKey():
@@ -317,7 +317,7 @@ func (b *Backend) make(ctx context.Context, key allocator.AllocatorKey, ids *cur
 	}
 	k, err := b.keys.Acquire(ctx, key, &only{id: o.ID, last: last})
 	switch {
-	case errors.Is(err, errTaken) && o.IsNew: // by somebody who writes keys only, a moment ago
+	case errors.Is(err, errTaken) && o.IsNew: // by a writer of keys only, a moment ago
 		return a, true, undo()
 	case errors.Is(err, errTaken): // the object was there before, and so was the key of other labels
 		b.differs(key, o.ID, err)
@@ -341,7 +341,7 @@ func (b *Backend) make(ctx context.Context, key allocator.AllocatorKey, ids *cur
 	case k.ID == o.ID:
 		return k, false, nil
 	}
-	// Somebody who writes keys only was faster.
+	// A writer of keys only was faster.
 	if err := undo(); err != nil {
 		return a, false, err
 	}

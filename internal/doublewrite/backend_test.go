@@ -584,10 +584,10 @@ type frozenObjects struct {
 	meanwhile func()
 }
 
-func (f *frozenObjects) AcquireBeside(ctx context.Context, key allocator.AllocatorKey, ids allocator.IDSource,
+func (f *frozenObjects) AcquireExcept(ctx context.Context, key allocator.AllocatorKey, ids allocator.IDSource,
 	elsewhere func(context.Context, allocator.ID) (allocator.Occupant, bool, error),
 ) (allocator.Acquired, error) {
-	return f.Objects.AcquireBeside(ctx, key, ids, func(ctx context.Context, id allocator.ID) (allocator.Occupant, bool, error) {
+	return f.Objects.AcquireExcept(ctx, key, ids, func(ctx context.Context, id allocator.ID) (allocator.Occupant, bool, error) {
 		o, ok, err := elsewhere(ctx, id)
 		if err == nil && !ok {
 			f.meanwhile()

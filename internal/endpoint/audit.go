@@ -12,7 +12,7 @@ type AuditMode string
 
 // Modes of an endpoint.
 const (
-	AuditInherited AuditMode = "" // what the node says
+	AuditInherited AuditMode = "" // the node's mode
 	AuditEnabled   AuditMode = "Enabled"
 	AuditDisabled  AuditMode = "Disabled"
 )
@@ -30,7 +30,7 @@ func ParseAudit(text string) (AuditMode, error) {
 	return AuditInherited, fmt.Errorf("%q is none of Enabled, Disabled, Inherited", text)
 }
 
-// AuditOf is the mode of who is in audit mode or not.
+// AuditOf converts a boolean to a mode.
 func AuditOf(on bool) AuditMode {
 	if on {
 		return AuditEnabled
@@ -47,11 +47,9 @@ func (l *Lifecycle) SetAudit(ctx context.Context, id uint16, mode AuditMode) (En
 	if !ok {
 		return Endpoint{}, fmt.Errorf("%w: cilium-local:%d", ErrNotFound, id)
 	}
-	if old.State == StateRestoring {
-		var err error
-		if old, err = l.takeUp(ctx, old); err != nil {
-			return old, fmt.Errorf("endpoint %d keeps its audit mode: %w", id, err)
-		}
+	old, err := l.takeUpFirst(ctx, old, "audit mode")
+	if err != nil {
+		return old, err
 	}
 	row := old
 	row.Audit = mode

@@ -1,11 +1,11 @@
 // Package endpoint keeps the endpoints of a node: pods' interfaces with an address, an identity and
 // an enforced policy.
 //
-// An endpoint is a row, not an object with a life of its own. Registry is the table of rows; the
-// Lifecycle is its only writer, everybody may read. A row is made by Lifecycle.Create from what the
-// CNI plugin reports, its labels give it an identity, the identity gives it a rule set, and the
-// kernel is reconciled by way of the interfaces of internal/datapath. The row's state and log
-// say how far that has come and what went wrong.
+// An endpoint is a row, not an object with a life of its own. Registry is the table of rows; only
+// the Lifecycle writes, any goroutine may read. A row is made by Lifecycle.Create from what the CNI
+// plugin reports, its labels give it an identity, the identity gives it a rule set, and the kernel
+// is reconciled by way of the interfaces of internal/datapath. The row's state and log show the
+// progress and errors.
 //
 // Policy has the kernel evaluate endpoints; the agent's, the one owner of the policy engine and of
 // the kernel's rule sets and endpoint rows, is in internal/agent/enforcement. Store keeps the rows

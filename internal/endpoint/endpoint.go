@@ -13,8 +13,8 @@ import (
 	"github.com/hawser-net/hawser/internal/policy"
 )
 
-// Errors by which callers tell apart why a request about an endpoint was refused. They are
-// wrapped with the endpoint's name and the reason.
+// Errors by which callers distinguish why a request about an endpoint was refused. They are wrapped
+// with the endpoint's name and the reason.
 var (
 	// ErrInvalid: the request itself is wrong; repeating it will not help.
 	ErrInvalid = errors.New("invalid endpoint request")
@@ -55,8 +55,8 @@ type Attachment struct {
 	// PodCreated is when the pod was created, by the clock of Kubernetes; zero if this is not its
 	// first attachment, and for an endpoint from before the agent's start.
 	PodCreated time.Time `json:"-"`
-	// PlainIPv4 and PlainIPv6 say that packets leave the cluster under the pod's own address, where
-	// others get the node's.
+	// PlainIPv4 and PlainIPv6 mean that packets leave the cluster under the pod's own address,
+	// where others get the node's.
 	PlainIPv4 bool `json:"skip-masquerade-ipv4,omitempty"`
 	PlainIPv6 bool `json:"skip-masquerade-ipv6,omitempty"`
 }
@@ -120,7 +120,7 @@ type Endpoint struct {
 
 	// State and what follows describe the realisation; they are not restored from disk.
 	State State `json:"state"`
-	// Insisted says of an endpoint that is not ready that whoever changes it tries again.
+	// Insisted is set on an endpoint that is not ready while its change is being retried.
 	Insisted bool `json:"-"`
 	// Referenced means that this process holds a reference to Identity. A restored endpoint knows
 	// its identity before it does.
@@ -163,11 +163,10 @@ func (e Endpoint) withLog(now time.Time, ok bool, message string) Endpoint {
 	return e
 }
 
-// Seen returns the identity that the endpoint's packets carry and by which everybody else evaluates
-// it, on this node and on others. That is its own, unless that is temporary: then it is the one by
-// which the cluster last knew it, because nobody has published anything else yet; or init if it had
-// none. A temporary identity itself decides by which rules the endpoint's packets are evaluated on
-// its own side and is never seen by anybody.
+// Seen returns the identity that the endpoint's packets carry and by which all others evaluate it,
+// on this node and on other nodes. It is the endpoint's own, unless that is temporary: then it is
+// the last one that was published, or init if there was none. A temporary identity selects the
+// rules for the endpoint's own side, and is never visible to others.
 func (e Endpoint) Seen() identity.ID {
 	switch {
 	case !e.Identity.IsTemporary():
@@ -199,10 +198,10 @@ func (e Endpoint) KernelRow(ruleSet datapath.RuleSetID, generation uint32, locke
 	}
 }
 
-// Subject is by what the policy engine knows the endpoint: all endpoints of one subject share one
-// rule set. Its own labels choose its rules, whatever the cluster says of its ID. A temporary
-// identity is a subject like any other and nobody's peer: what the kernel has of it is the rule
-// set; the row carries the identity that others see.
+// Subject identifies the endpoint to the policy engine: all endpoints of one subject share one rule
+// set. The endpoint's own labels select its rules, whatever labels the cluster has for its ID. A
+// temporary identity is a subject like any other, but never a peer: the kernel has its rule set,
+// while the row carries the identity that others see.
 func (e Endpoint) Subject() policy.Subject {
 	return policy.Subject{Identity: e.Identity, NamedPorts: policy.FormatNamedPorts(e.NamedPorts), Labels: e.IdentityLabels.KVString()}
 }

@@ -55,8 +55,8 @@ type Ref struct {
 	Text string
 }
 
-// ParseRef reads an endpoint id of the REST API: `prefix:value`, or a bare ID for
-// `cilium-local`. The error says which part is wrong and is meant for the client.
+// ParseRef reads an endpoint id of the REST API: `prefix:value`, or a bare ID for `cilium-local`.
+// The error names the invalid part and is meant for the client.
 func ParseRef(s string) (Ref, error) {
 	prefix, value, found := strings.Cut(s, ":")
 	if !found {

@@ -27,9 +27,8 @@ type Identities interface {
 
 // Addresses is the node's address pool as an endpoint sees it.
 type Addresses interface {
-	// Claim checks that an address was given out for owner and not to somebody else. If the
-	// pool does not know it (the agent started again between the allocation and the creation)
-	// it is taken now.
+	// Claim checks that an address was assigned to owner. If the pool does not know it (the agent
+	// restarted between allocation and creation) it is assigned now.
 	Claim(ip netip.Addr, owner, expirationUUID string) error
 	// Unclaim takes a Claim back that succeeded, of an endpoint that was not created.
 	Unclaim(ip netip.Addr, owner string)
@@ -43,8 +42,8 @@ type Addresses interface {
 
 // Publisher publishes to this node and the others where an endpoint's addresses are.
 type Publisher interface {
-	// Publish announces the row's addresses under its identity, replacing what was said before. It
-	// returns when this node's kernel knows; other nodes are notified soon, retried until they are.
+	// Publish announces the row's addresses under its identity, replacing former announcements. It
+	// returns when they are in this node's kernel; other nodes are notified soon, with retries.
 	Publish(ctx context.Context, row Endpoint) error
 	// Withdraw takes the announcement back.
 	Withdraw(row Endpoint)
@@ -53,8 +52,8 @@ type Publisher interface {
 // Policy has the kernel evaluate the packets of endpoints by the rules for their identities.
 type Policy interface {
 	// Attach writes the row to the kernel, and returns what it has of it, and the revision of the
-	// policy that this implements. An error that is no ErrRowNotWritten says why the endpoint drops
-	// all its packets; before the rules have been observed it may do so without one.
+	// policy that this implements. An error other than ErrRowNotWritten is the reason why the
+	// endpoint drops all its packets; before the rules have been observed it may do so without one.
 	Attach(row Endpoint) (kernel datapath.Endpoint, revision uint64, err error)
 	// Restore makes an endpoint from before a restart known, and leaves what the kernel has of it.
 	Restore(row Endpoint) error
@@ -128,7 +127,7 @@ type Lifecycle struct {
 
 	mu       sync.Mutex
 	creating map[uint16]context.CancelCauseFunc // by endpoint ID
-	locks    map[uint16]*rowLock                // of the IDs that somebody holds or waits for
+	locks    map[uint16]*rowLock                // of the IDs that are held or waited for
 
 	orphans map[string]time.Time // interface without an endpoint -> first seen
 }
@@ -229,7 +228,7 @@ func (l *Lifecycle) Create(ctx context.Context, req CreateRequest) (Endpoint, er
 		return Endpoint{}, fmt.Errorf("create endpoint %d (%s): %w", row.ID, row.owner(), ErrSuperseded)
 	}
 
-	// Whoever changed the filter before the row was there did not see it.
+	// A change of the filter before the row was inserted did not include it.
 	row.IdentityLabels, row.InfoLabels = l.split(row)
 	row, err = l.build(ctx, row, req)
 	if err != nil {
@@ -395,7 +394,7 @@ func (l *Lifecycle) DeleteContainer(ctx context.Context, containerID string) (en
 	for _, row := range l.cfg.Registry.ByContainer(containerID) {
 		n, err := l.Delete(ctx, row.ID)
 		if err != nil {
-			continue // somebody else was faster
+			continue // another goroutine was faster
 		}
 		endpoints++
 		failures += n
@@ -447,12 +446,9 @@ func (l *Lifecycle) SetLabels(ctx context.Context, id uint16, user, disabled lab
 	if !ok {
 		return Endpoint{}, fmt.Errorf("%w: cilium-local:%d", ErrNotFound, id)
 	}
-	if old.State == StateRestoring {
-		// First what it was: a change that fails must have something to go back to.
-		var err error
-		if old, err = l.takeUp(ctx, old); err != nil {
-			return old, fmt.Errorf("endpoint %d keeps its labels: %w", id, err)
-		}
+	old, err := l.takeUpFirst(ctx, old, "labels")
+	if err != nil {
+		return old, err
 	}
 	row := old
 	row.User, row.Disabled = user, disabled
@@ -472,11 +468,9 @@ func (l *Lifecycle) SetWorkload(ctx context.Context, id uint16, workload labels.
 	if old.State != StateNotReady && old.Labels.Equal(workload) && samePorts(old.NamedPorts, ports) {
 		return old, nil
 	}
-	if old.State == StateRestoring {
-		var err error
-		if old, err = l.takeUp(ctx, old); err != nil {
-			return old, fmt.Errorf("endpoint %d keeps its labels: %w", id, err)
-		}
+	old, err := l.takeUpFirst(ctx, old, "labels")
+	if err != nil {
+		return old, err
 	}
 	row := old
 	row.Labels, row.NamedPorts = workload, ports
@@ -489,10 +483,10 @@ func samePorts(a, b []policy.NamedPort) bool {
 
 // relabel gives an endpoint the labels and ports of row in place of those of old. What fails is
 // undone. With again the change is one that the source of the labels insists on: until it succeeds
-// the endpoint is not what it should be, and says so (StateNotReady).
+// the endpoint is in StateNotReady.
 func (l *Lifecycle) relabel(ctx context.Context, old, row Endpoint, again bool) (Endpoint, error) {
 	row.IdentityLabels, row.InfoLabels = l.split(row)
-	again = again || old.Insisted // another change that fails does not end what somebody else insists on
+	again = again || old.Insisted // the failure of another change must not end the retries of the first
 	same := row.IdentityLabels.String() == old.IdentityLabels.String() && old.Identity != 0
 	if same && samePorts(row.NamedPorts, old.NamedPorts) && old.State != StateNotReady {
 		row, _ = l.set(row, old.State, "labels changed, identity kept")
@@ -576,8 +570,7 @@ func (l *Lifecycle) revert(old, failed Endpoint, cause error, again bool) (Endpo
 const recoverWait = 5 * time.Second
 
 // Recover repairs endpoints in the kernel whose failed change could not be undone. Call it
-// now and then. Those whose change is insisted on are left to whoever does that, and those that are
-// just being changed to that change.
+// periodically. It skips those whose change is being retried, and those that are being changed.
 func (l *Lifecycle) Recover(ctx context.Context) error {
 	var errs []error
 	for _, row := range l.cfg.Registry.List() {
@@ -615,7 +608,7 @@ func (l *Lifecycle) recover(ctx context.Context, id uint16) error {
 // without any identity label is reserved:init until it has some.
 func (l *Lifecycle) split(row Endpoint) (identityLabels, info labels.Set) {
 	if row.Health() {
-		return row.Labels, nil // whatever the filter says of pods
+		return row.Labels, nil // not subject to the filter for pods
 	}
 	all := slices.Concat([]labels.Label(row.Labels), []labels.Label(row.User))
 	all = slices.DeleteFunc(all, func(lb labels.Label) bool {
@@ -676,7 +669,7 @@ func (l *Lifecycle) move(row Endpoint, next State, good bool, message string) (E
 	return changed, true
 }
 
-// note stores what is known of a row whose state stays, without a line in its log.
+// note stores a row whose state stays, without a line in its log.
 func (l *Lifecycle) note(row Endpoint) Endpoint {
 	l.cfg.Registry.update(row.ID, func(current Endpoint) (Endpoint, bool) {
 		row.Log, row.State = current.Log, current.State
@@ -705,7 +698,7 @@ func (l *Lifecycle) lock(id uint16) (unlock func()) {
 	return l.unlock(id, m)
 }
 
-// tryLock is lock for who does not wait.
+// tryLock is lock without waiting.
 func (l *Lifecycle) tryLock(id uint16) (unlock func(), ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

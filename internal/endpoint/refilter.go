@@ -3,7 +3,6 @@ package endpoint
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 
 	"golang.org/x/sync/errgroup"
@@ -16,7 +15,7 @@ import (
 func (l *Lifecycle) SetFilter(f *labels.Filter) { l.filter.Store(f) }
 
 // refilterWorkers is how many endpoints get other identity labels at once: each may wait for an
-// identity, and for the kernel to learn of its address.
+// identity, and until its address is in the kernel.
 const refilterWorkers = 16
 
 // Refilter gives endpoints the identity that the labels have which the filter leaves now, as if
@@ -53,13 +52,11 @@ func (l *Lifecycle) refilter(ctx context.Context, id uint16) error {
 	if !ok || row.State == StateDisconnecting || !l.otherwise(row) {
 		return nil
 	}
-	if row.State == StateRestoring {
-		var err error
-		if row, err = l.takeUp(ctx, row); err != nil {
-			return fmt.Errorf("endpoint %d keeps its identity: %w", id, err)
-		}
+	row, err := l.takeUpFirst(ctx, row, "identity")
+	if err != nil {
+		return err
 	}
-	_, err := l.relabel(ctx, row, row, true)
+	_, err = l.relabel(ctx, row, row, true)
 	return err
 }
 
@@ -69,9 +66,9 @@ func (l *Lifecycle) otherwise(row Endpoint) bool {
 	return !set.Equal(row.IdentityLabels)
 }
 
-// Relabelling returns how many endpoints are not yet what everybody else is to know them as: their
-// identity is temporary or about to change, or their labels are divided otherwise than the filter
-// says. Endpoints that are made after the call are what the filter says now.
+// Relabelling returns how many endpoints do not have their final identity yet: it is temporary or
+// about to change, or their identity labels do not match the filter. Endpoints created after the
+// call match the filter.
 func (l *Lifecycle) Relabelling() (n int) {
 	for _, row := range l.cfg.Registry.List() {
 		if row.State != StateReady || row.Identity == 0 || row.Identity.IsTemporary() || l.otherwise(row) {

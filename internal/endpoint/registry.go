@@ -8,9 +8,8 @@ import (
 	"sync"
 )
 
-// Registry is the table of the endpoints on this node: rows by ID, with an index for every
-// way in which a client can name one. The Lifecycle is its only writer; anybody may read. It is
-// safe for concurrent use.
+// Registry is the table of the endpoints on this node: rows by ID, with an index for every way in
+// which a client can name one. Only the Lifecycle writes. It is safe for concurrent use.
 //
 // What always holds: no two rows share an ID, a CNI attachment, an address or an interface.
 type Registry struct {

@@ -23,8 +23,8 @@ func (l *Lifecycle) Load(ctx context.Context) error {
 		return err
 	}
 	if damaged != nil {
-		// The kernel row, if there is one, goes in Resume: an endpoint that nobody is responsible
-		// for must not go on.
+		// The kernel row, if there is one, goes in Resume: an endpoint without an owner must not
+		// stay.
 		c.Log.Error("some endpoint records are damaged; these pods lose their network and must be deleted", "error", damaged)
 	}
 	found, err := c.Links.EndpointLinks()
@@ -47,8 +47,7 @@ func (l *Lifecycle) Load(ctx context.Context) error {
 			continue
 		}
 		row.State, row.Log = "", nil
-		// Temporary IDs are this node's own: whoever keeps them has taken this one back for the
-		// row.
+		// Temporary IDs are this node's own: their owner has restored this one for the row.
 		row.Referenced = row.Identity.IsTemporary()
 		row, _ = row.withState(StateRestoring, c.Now(), true, "restored from disk")
 		if _, err := c.Registry.insert(row); err != nil {
@@ -64,11 +63,11 @@ func (l *Lifecycle) Load(ctx context.Context) error {
 	return nil
 }
 
-// Resume takes the loaded endpoints over: it removes kernel rows that nobody owns, makes policy
-// know the others, and attaches this agent's programs to their interfaces if it has other ones. It
-// touches neither their rows, but for a change of audit mode, nor their rules: these keep
-// forwarding as they were until Policy.Synced. Identities are acquired again by Reacquire. It
-// returns how many endpoints there are.
+// Resume takes the loaded endpoints over: it removes kernel rows without an owner, adds the others
+// to policy, and attaches this agent's programs to their interfaces if they differ. It changes
+// neither their rows, except for the audit mode, nor their rules: these stay in force until
+// Policy.Synced. Identities are acquired again by Reacquire. It returns how many endpoints there
+// are.
 func (l *Lifecycle) Resume(ctx context.Context) (restored int, err error) {
 	c := &l.cfg
 	kernel, err := c.Rows.Endpoints()
@@ -152,6 +151,19 @@ func (l *Lifecycle) reacquire(ctx context.Context, id uint16) error {
 	return err
 }
 
+// takeUpFirst takes up an endpoint that is still restoring, before a change to it: a change that
+// fails must have something to go back to. keeps is what the endpoint keeps on error.
+func (l *Lifecycle) takeUpFirst(ctx context.Context, row Endpoint, keeps string) (Endpoint, error) {
+	if row.State != StateRestoring {
+		return row, nil
+	}
+	row, err := l.takeUp(ctx, row)
+	if err != nil {
+		err = fmt.Errorf("endpoint %d keeps its %s: %w", row.ID, keeps, err)
+	}
+	return row, err
+}
+
 // takeUp gives a restored endpoint its identity again. The caller holds the row's lock. On error
 // the endpoint stays as it was.
 func (l *Lifecycle) takeUp(ctx context.Context, restored Endpoint) (Endpoint, error) {
@@ -222,7 +234,7 @@ func (l *Lifecycle) renumber(ctx context.Context, number uint16, set labels.Set,
 	return l.cfg.Store.Put(row)
 }
 
-// Repair sets the interface, routes and neighbours of all endpoints again, after somebody else has
+// Repair sets the interface, routes and neighbours of all endpoints again, after another process
 // changed the node's network. Interfaces that are gone are left to the deletion of their endpoint.
 func (l *Lifecycle) Repair() error {
 	found, err := l.cfg.Links.EndpointLinks()
@@ -264,11 +276,10 @@ func (l *Lifecycle) attach(row Endpoint) error {
 	return err
 }
 
-// Reattach puts the programs back on an endpoint's interface from which somebody took them, at
-// once, and brings up one that was set down for want of them. If they cannot be attached it shuts
-// the interface. An interface that has no endpoint is none of its business: it is down. With 0 it
-// looks at all endpoints, and touches those that lack something. It returns how many it gave their
-// programs back.
+// Reattach reattaches the programs to an endpoint's interface at once, and brings up one that was
+// set down without them. If they cannot be attached it sets the interface down. It ignores an
+// interface without an endpoint: that is down. With 0 it checks all endpoints, and repairs those
+// that lack something. It returns how many it repaired.
 func (l *Lifecycle) Reattach(ifIndex int) (restored int, err error) {
 	var errs []error
 	for _, row := range l.cfg.Registry.List() {
@@ -299,9 +310,9 @@ func (l *Lifecycle) Reattach(ifIndex int) (restored int, err error) {
 	return restored, errors.Join(errs...)
 }
 
-// Sweep removes pod interfaces that have had no endpoint for the grace period: what is left of a
-// plugin that was killed between making an interface and asking for an endpoint. Call it now and
-// then.
+// Sweep removes pod interfaces that have had no endpoint for the grace period: leftovers of a
+// plugin that was killed between creating an interface and requesting an endpoint. Call it
+// periodically.
 func (l *Lifecycle) Sweep() error {
 	found, err := l.cfg.Links.EndpointLinks()
 	if err != nil {

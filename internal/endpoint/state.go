@@ -19,7 +19,7 @@ const (
 	StateRegenerating State = "regenerating"
 	// StateRestoring: it was there before this agent, which has not taken it over yet.
 	StateRestoring State = "restoring"
-	// StateReady: the kernel does all that the row says.
+	// StateReady: the kernel implements the row.
 	StateReady State = "ready"
 	// StateDisconnecting: it is being removed.
 	StateDisconnecting State = "disconnecting"

@@ -55,9 +55,9 @@ func (s *Store) Delete(id uint16) error {
 	return nil
 }
 
-// Load reads all rows. Records that make no sense are left in place and reported in damaged, beside
-// the rows that do. It fails if the disk does not say what there is: what is missing then may be
-// the record of a pod that runs.
+// Load reads all rows. Invalid records are left in place and reported in damaged, in addition to
+// the valid rows. It fails if the directory cannot be read: a missing record may be that of a pod
+// that runs.
 func (s *Store) Load() (rows []Endpoint, damaged, err error) {
 	dirs, err := os.ReadDir(s.dir)
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// replaceWorkers is how many endpoints get their identity at once: each waits for the kernel to
-// learn of its address.
+// replaceWorkers is how many endpoints get their identity at once: each waits until its address is
+// in the kernel.
 const replaceWorkers = 16
 
 // Waiting is what ReplaceTemporary leaves to do.

@@ -43,7 +43,7 @@ func Parse(list string) (out []Metric, err error) {
 	return out, nil
 }
 
-// unseen are metrics of the field that count what flows here do not have.
+// unseen are metrics of Hubble that count what flows here do not contain.
 var unseen = []string{"dns", "http", "httpV2", "kafka"}
 
 func parseMetric(name, options string) (m Metric, err error) {

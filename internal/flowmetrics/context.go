@@ -16,7 +16,7 @@ type party struct {
 	*flow.Endpoint
 	ip    string   // empty if the packet may only have claimed it
 	names []string // of its address
-	// foreign says that the address is not that of the pod.
+	// foreign means that the address is not that of the pod.
 	foreign bool
 }
 
@@ -44,7 +44,7 @@ func (p party) workload() *flow.Workload {
 	return nil
 }
 
-// appLabels are where a pod says which application it is, the best one first.
+// appLabels are the labels with a pod's application, the best one first.
 var appLabels = []string{"k8s:app.kubernetes.io/name=", "k8s:k8s-app=", "k8s:app="}
 
 func (p party) app() string {
@@ -166,8 +166,8 @@ func (c *contexts) names() (out []string) {
 	return out
 }
 
-// values adds the values of the labels, and says which sides they name as one pod: a pod's address
-// does, any other does not.
+// values adds the values of the labels, and returns which sides they name as one pod: a pod's
+// address does, any other does not.
 func (c *contexts) values(out []string, f *flow.Flow, foreign Foreign) (_ []string, ofSource, ofDestination bool) {
 	from, to := source(f, foreign), destination(f, foreign)
 	for _, at := range c.labels {

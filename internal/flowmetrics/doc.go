@@ -1,4 +1,4 @@
-// Package flowmetrics counts flows for Prometheus, by the names, labels and options of the field.
+// Package flowmetrics counts flows for Prometheus, by the names, labels and options of Hubble.
 //
 // What it remembers is bounded: each metric has at most [MaxSeries] series, of which one sender
 // makes at most [MaxSeriesOfSender]. What would be one more is counted in a series whose free

@@ -15,8 +15,8 @@ import (
 
 // Bounds of what is remembered.
 const (
-	// MaxSeries is how many series a metric has at most, and MaxSeriesOfSender how many of them
-	// are of one sender, which is an identity: somebody who sweeps ports leaves room to others.
+	// MaxSeries is how many series a metric has at most, and MaxSeriesOfSender how many of them are
+	// of one sender, which is an identity: a port scan must leave room to other senders.
 	MaxSeries         = 8192
 	MaxSeriesOfSender = MaxSeries / 8
 	// maxValue is how long the value of a label is at most, in bytes.
@@ -46,8 +46,8 @@ type series struct {
 	n      uint64
 	at     time.Time // when it was counted last
 	sender uint32    // whose share it is part of
-	// pods are those that the values name, of the source and of the destination; absent says
-	// that one of them was not there at the last sweep.
+	// pods are those that the values name, of the source and of the destination; absent means that
+	// one of them did not exist at the last sweep.
 	pods   [2]Pod
 	absent bool
 	folded bool // it is of what there was no room for
@@ -83,12 +83,12 @@ func New(list []Metric) *Metrics {
 	return m
 }
 
-// Foreign says of which ends of a flow the address is not that of the pod which the flow names: it
-// is a service's, or claimed.
+// Foreign has the ends of a flow whose address is not that of the pod which the flow names: it is a
+// service's, or forged.
 type Foreign struct{ Source, Destination bool }
 
-// Add counts a flow. An address that a packet may only have claimed, because it was dropped, is not
-// counted by: whoever sends it would otherwise count for another pod, or make series without end.
+// Add counts a flow. A dropped packet is not counted by an address that it may have forged: its
+// sender could otherwise add to another pod's counters, or create series without end.
 func (m *Metrics) Add(f *flow.Flow, foreign Foreign, now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -129,8 +129,8 @@ func (f *family) add(fl *flow.Flow, foreign Foreign, now time.Time, own []string
 	s.at = now
 }
 
-// name notes that a flow of the series names a pod at one side. What was counted of another pod
-// that had the address before is not this one's: the series begins anew, as after a restart.
+// name notes that a flow of the series names a pod at one side. Counts of a pod that had the
+// address before are not this one's: the series is reset, as by a restart.
 func (s *series) name(of bool, p Pod, side int) {
 	if !of || p.Name == "" || s.pods[side] == p {
 		return
@@ -141,8 +141,8 @@ func (s *series) name(of bool, p Pod, side int) {
 	s.pods[side], s.absent = p, false
 }
 
-// find returns the series of f.key, nil if there is none. Somebody may be called what others are
-// folded into: whatever has the same values is the same series.
+// find returns the series of f.key, nil if there is none. A real value may equal the name of the
+// overflow series: the same values are the same series.
 func (f *family) find() *series {
 	if s := f.series[string(f.key)]; s != nil {
 		return s
@@ -193,7 +193,7 @@ func newSeries(values []string) *series {
 	return s
 }
 
-// OfPods says whether there are series that name pods.
+// OfPods reports whether there are series that name pods.
 func (m *Metrics) OfPods() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -232,7 +232,7 @@ func (m *Metrics) Sweep(now time.Time, known map[Pod]bool) {
 // Describe sends nothing: the collector is checked by its values.
 func (m *Metrics) Describe(chan<- *prometheus.Desc) {}
 
-// Collect sends what was counted. Whoever counts is not held up by who reads.
+// Collect sends the counters. A slow reader does not block counting.
 func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	var out []prometheus.Metric
 	counter := func(d *prometheus.Desc, n uint64, values ...string) {

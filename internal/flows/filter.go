@@ -22,7 +22,7 @@ const (
 	MaxValueLength = 512 // bytes of one value
 )
 
-// FilterError says which field of a filter cannot be answered, and why.
+// FilterError is a field of a filter that cannot be answered, and why.
 type FilterError struct {
 	// List is "whitelist" or "blacklist", Field the name of the field in it.
 	List, Field string
@@ -60,8 +60,8 @@ func (c conjunction) match(e *Entry) bool {
 	return true
 }
 
-// Match says whether a flow is selected: one of the whitelist matches or there is none, and none of
-// the blacklist. Every client gets the number of lost events.
+// Match reports whether a flow is selected: one of the whitelist matches or there is none, and none
+// of the blacklist. Every client gets the number of lost events.
 func (f *Filter) Match(e *Entry) bool {
 	if e.Flow == nil {
 		return true
@@ -480,7 +480,7 @@ func nodeRune(r rune) bool {
 	return r == '*' || r == '-' || r == '.' || r == '_' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z'
 }
 
-// glob says whether a text consists of the parts in their order with anything between them. It
+// glob reports whether a text consists of the parts in their order with anything between them. It
 // looks for each part once, from left to right, which takes no longer than text and parts are long.
 func glob(parts []string, text string) bool {
 	rest, ok := strings.CutPrefix(text, parts[0])

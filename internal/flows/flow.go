@@ -23,11 +23,11 @@ const (
 	EventVerdict = 5
 )
 
-// Party is what a node knows of who has an address.
+// Party is the owner of an address, as a node knows it.
 type Party struct {
-	// Endpoint is the number of a local endpoint, 0 for anybody else.
+	// Endpoint is the ID of a local endpoint, 0 for all others.
 	Endpoint uint16
-	// Identity is 0 if nobody is known to have the address.
+	// Identity is 0 if the address is unknown.
 	Identity       uint32
 	Namespace, Pod string
 	Workloads      []*flow.Workload
@@ -38,9 +38,9 @@ type Party struct {
 // Directory is what a node knows of the ends of flows. What it returns is shared between flows and
 // must not change.
 type Directory interface {
-	// Endpoint says who a local endpoint is, by its number.
+	// Endpoint returns the local endpoint with an ID.
 	Endpoint(uint16) Party
-	// Party says who has an address.
+	// Party returns the owner of an address.
 	Party(netip.Addr) Party
 	// Labels returns the labels of an identity with their sources, and the namespace and the
 	// cluster among them.
@@ -105,9 +105,9 @@ func (m *Maker) Flow(ev datapath.Event) *flow.Flow {
 	return f
 }
 
-// orient says whether the event's endpoint is where the packet comes from, and whether the packet
-// is an answer, nil if that is not known. A flow that is judged again is judged in the direction in
-// which it was opened, whichever way the packet goes.
+// orient reports whether the event's endpoint is the sender, and whether the packet is a reply, nil
+// if that is not known. A flow that is evaluated again is evaluated in the direction in which it
+// was opened, whichever way the packet goes.
 func (m *Maker) orient(ev datapath.Event) (fromEndpoint bool, reply *wrapperspb.BoolValue) {
 	fromEndpoint = ev.Direction == datapath.Egress
 	switch ev.CTState {
@@ -156,9 +156,9 @@ func endpointIf(is bool, ev datapath.Event) uint16 {
 	return 0
 }
 
-// name adds who an end is: the endpoint of a number, else who has the address, if the kernel took
-// it for the same. An address alone proves nothing: its packet may claim it wrongly, and it may
-// have got another owner since.
+// name adds the party at an end: the endpoint with an ID, else the owner of the address, if the
+// kernel saw the same identity. An address alone proves nothing: its packet may claim it wrongly,
+// and it may have got another owner since.
 func (m *Maker) name(e *flow.Endpoint, addr netip.Addr, number uint16) {
 	var who Party
 	switch {
@@ -180,7 +180,7 @@ func (m *Maker) name(e *flow.Endpoint, addr netip.Addr, number uint16) {
 	}
 }
 
-// judge sets what became of the packet and who is to thank for it.
+// judge sets the verdict and the policies behind it.
 func (m *Maker) judge(f *flow.Flow, ev datapath.Event) {
 	f.EventType = &flow.CiliumEventType{}
 	passed := ev.Reason == datapath.ReasonForwarded
@@ -211,7 +211,7 @@ func (m *Maker) judge(f *flow.Flow, ev datapath.Event) {
 		}
 	}
 	if ev.Type == datapath.EventDrop && ev.Reason != datapath.ReasonPolicyDeny {
-		return // no policy says so: for want of one that allows it, or for another reason
+		return // no policy decided: none allows it, or there is another reason
 	}
 	switch list := m.Directory.Policies(ev); {
 	case ev.Direction == datapath.Egress && passed:
@@ -296,8 +296,8 @@ func tcpFlags(list string) *flow.TCPFlags {
 	return out
 }
 
-// newUUID returns a random UUID (RFC 9562, version 4). It tells flows apart; nobody must be unable
-// to guess it.
+// newUUID returns a random UUID (RFC 9562, version 4). It identifies flows; it need not be
+// unpredictable.
 func newUUID() string {
 	var b [16]byte
 	binary.NativeEndian.PutUint64(b[:], rand.Uint64())

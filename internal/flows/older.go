@@ -17,9 +17,9 @@ type Numbered[T any] struct {
 	Entry  *T
 }
 
-// older keeps some of the entries that a ring has overwritten: if there is no room, whoever has
-// most of it gives some up, its oldest. So a sender who fills the ring displaces nothing here of
-// those who send little.
+// older keeps some of the entries that a ring has overwritten: if there is no room, the sender with
+// most entries loses its oldest. So a sender that fills the ring displaces nothing here of those
+// that send little.
 type older[T any] struct {
 	most    int
 	sender  func(*T) (who Sender, keep bool)
@@ -74,7 +74,7 @@ func (o *older[T]) drop(s *share[T]) {
 }
 
 // KeepOlder has the ring keep up to a number of the entries that it overwrites, besides those that
-// it has room for, with equal shares for those who sender says they are of, unless it says that
+// it has room for, with equal shares for the senders that sender returns, unless it returns that
 // they need not be kept. It must be called before the first entry is added.
 func (r *Ring[T]) KeepOlder(most int, sender func(*T) (who Sender, keep bool)) {
 	r.older = &older[T]{most: most, sender: sender, senders: map[Sender]*share[T]{}}

@@ -7,7 +7,7 @@ import (
 	"github.com/hawser-net/hawser/internal/datapath"
 )
 
-// fieldReasons are the field's numbers for what is dropped here for the same reason.
+// fieldReasons are Cilium's numbers for what is dropped here for the same reason.
 var fieldReasons = map[datapath.DropReason]flow.DropReason{
 	datapath.ReasonPolicyDenied:      flow.DropReason_POLICY_DENIED,
 	datapath.ReasonPolicyDeny:        flow.DropReason_POLICY_DENY,
@@ -36,7 +36,7 @@ var fieldReasons = map[datapath.DropReason]flow.DropReason{
 	datapath.ReasonSCTPPort:          flow.DropReason_UNSUPPORTED_PROTOCOL_FOR_NAT_MASQUERADE,
 }
 
-// nearestReasons are for reasons that the field does not have: what its clients can say that is
+// nearestReasons are for reasons that Cilium does not have: the nearest reason of Cilium, which is
 // true of such packets, too.
 var nearestReasons = map[datapath.DropReason]flow.DropReason{
 	datapath.ReasonMulticast:       flow.DropReason_UNKNOWN_L3_TARGET_ADDRESS,
@@ -65,9 +65,9 @@ func RefusedByPolicy(f *flow.Flow) bool {
 	return f.GetDropReasonDesc() == flow.DropReason_POLICY_DENIED || f.GetDropReasonDesc() == flow.DropReason_POLICY_DENY
 }
 
-// ReasonText names the drop reason of a flow for people: by the field's name, or by our own for a
-// reason that only we have. It is empty if the flow was not dropped. The name is short and has no
-// character that would have to be escaped, whoever sent the flow.
+// ReasonText is the drop reason of a flow as text: the name that Hubble uses, or our own for a
+// reason that only Hawser has. It is empty if the flow was not dropped. The name is short and has
+// no character that would have to be escaped, whoever sent the flow.
 func ReasonText(f *flow.Flow) string {
 	switch own := f.GetHawserDropReason(); {
 	case own != "" && len(own) <= maxReason && strings.Trim(own, "abcdefghijklmnopqrstuvwxyz0123456789-") == "":

@@ -49,8 +49,8 @@ type Record struct {
 	mu         sync.Mutex
 	seen       uint64
 	namespaces map[string]time.Time
-	purged     time.Time // when old ones were forgotten last
-	// rates has flows by second; the second of each says whether it counts still.
+	purged     time.Time // when old ones were last dropped
+	// rates has flows by second; the second of each shows whether it still counts.
 	rates   [rateSeconds]uint64
 	seconds [rateSeconds]int64
 	began   time.Time
@@ -62,8 +62,8 @@ const (
 	policyEvents = 1023
 )
 
-// olderShare is what part of the number of flows is kept besides of older ones, in equal shares for
-// their senders: somebody who fills the ring in a moment must not erase what others did before.
+// olderShare is the number of overwritten flows that are kept, as a share of the ring, in equal
+// parts for their senders: a sender that floods the ring must not erase the flows of others.
 const olderShare = 4
 
 // MaxKept is how many entries a record has at most.
@@ -124,7 +124,7 @@ func (r *Record) Add(f *flow.Flow, src, dst netip.Addr, now time.Time) {
 	r.Flows.Add(Entry{Time: f.GetTime().AsTime(), Flow: f, Source: src, Destination: dst})
 }
 
-// room says whether one more namespace can be remembered, and makes room if it is time for that. It
+// room reports whether one more namespace can be stored, and makes room if it is time for that. It
 // must be called with mu held.
 func (r *Record) room(now time.Time) bool {
 	if len(r.namespaces) >= maxNamespaces && now.Sub(r.purged) >= time.Second {
@@ -149,11 +149,10 @@ func Lost(source flow.LostEventSource, n uint64) *flow.LostEvent {
 	return &flow.LostEvent{Source: source, NumEventsLost: n}
 }
 
-// lostEventsType is the type of an unknown event that says that events of an agent were lost.
+// lostEventsType is the type of an unknown event that reports lost events of an agent.
 const lostEventsType = "lost-events"
 
-// LostEvents is [Lost] for readers of an agent's events, among which the field has no message for
-// it.
+// LostEvents is [Lost] for readers of an agent's events, among which Hubble has no message for it.
 func LostEvents(source flow.LostEventSource, n uint64) *flow.AgentEvent {
 	what := "they were overwritten before they could be sent"
 	if source != flow.LostEventSource_HUBBLE_RING_BUFFER {
@@ -164,7 +163,7 @@ func LostEvents(source flow.LostEventSource, n uint64) *flow.AgentEvent {
 	}}}
 }
 
-// IsLostEvents reports whether an event says that others were lost.
+// IsLostEvents reports whether an event reports that others were lost.
 func IsLostEvents(e *flow.AgentEvent) bool {
 	return e.GetType() == flow.AgentEventType_AGENT_EVENT_UNKNOWN && e.GetUnknown().GetType() == lostEventsType
 }

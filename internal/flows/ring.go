@@ -16,8 +16,8 @@ const WakeEvery = 5 * time.Millisecond
 // Ring keeps the last entries that were added to it. Adding one wakes no reader, and waits at
 // most for readers that are copying what they read. It is safe for concurrent use.
 //
-// Entries have numbers, from 0 on in the order in which they were added; a reader is nothing but
-// the number that it wants next, and so holds nobody up.
+// Entries have numbers, from 0 on in the order in which they were added; a reader is just the
+// number of its next entry, and so cannot block writers.
 type Ring[T any] struct {
 	mu    sync.RWMutex
 	slots []T

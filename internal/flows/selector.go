@@ -19,7 +19,7 @@ type requirement struct {
 	not    bool
 }
 
-// match says whether labels, each "source:key=value" or "source:key", are selected.
+// match reports whether labels, each "source:key=value" or "source:key", are selected.
 func (s selector) match(labels []string) bool {
 	for _, r := range s {
 		if slices.ContainsFunc(labels, r.holds) == r.not {
@@ -29,7 +29,7 @@ func (s selector) match(labels []string) bool {
 	return true
 }
 
-// holds says whether a label is one that the requirement is about.
+// holds reports whether a label is one that the requirement is about.
 func (r requirement) holds(label string) bool {
 	source, rest, found := strings.Cut(label, ":")
 	if !found {

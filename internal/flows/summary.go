@@ -8,8 +8,8 @@ import (
 	"github.com/hawser-net/hawser/api/flow"
 )
 
-// summary says in a few words what a packet is, in the form in which existing clients print it: its
-// innermost protocol, with the flags of TCP and the type of ICMP.
+// summary describes in a few words what a packet is, in the form in which existing clients print
+// it: its innermost protocol, with the flags of TCP and the type of ICMP.
 func summary(f *flow.Flow) string {
 	switch l4 := f.GetL4(); {
 	case l4.GetTCP() != nil:
@@ -76,7 +76,7 @@ var icmp6 = map[uint32]icmpType{
 		4: "PortUnreachable", 5: "SrcAddressFailedPolicy", 6: "RejectRouteToDst"}},
 	2: {name: "PacketTooBig"},
 	3: {"TimeExceeded", map[uint32]string{0: "HopLimitExceeded", 1: "FragmentReassemblyTimeExceeded"}},
-	// The field calls codes 1 and 2 the same.
+	// Hubble calls codes 1 and 2 the same.
 	4:   {"ParameterProblem", map[uint32]string{0: "ErroneousHeaderField", 1: "UnrecognizedNextHeader", 2: "UnrecognizedIPv6Option"}},
 	128: {name: "EchoRequest"},
 	129: {name: "EchoReply"},
@@ -87,7 +87,7 @@ var icmp6 = map[uint32]icmpType{
 	137: {name: "Redirect"},
 }
 
-// ICMPv4Name names a message by its type, with its code where that says more.
+// ICMPv4Name names a message by its type, with its code where that matters.
 func ICMPv4Name(m *flow.ICMPv4) string { return icmpName(icmp4, m.GetType(), m.GetCode()) }
 
 // ICMPv6Name is the same for IPv6.

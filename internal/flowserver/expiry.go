@@ -38,30 +38,30 @@ const (
 	// maxListedPeers is how many others a warning names.
 	maxListedPeers = 5
 	// A connection may stay up for months after the files that it was made with were renewed. So
-	// what others showed is forgotten after peerMemory, or this share of a certificate's time, and
-	// a relay has nodes show it anew after a third of that.
+	// certificates of peers are dropped after peerMemory, or this share of a certificate's
+	// lifetime, and a relay has nodes present them again after a third of that.
 	peerMemory      = 3 * time.Hour
 	peerMemoryShare = 3.0 / 10
 )
 
-// CertificateKey is the key of the log by which warnings of several certificates are told apart.
+// CertificateKey is the log key that identifies the certificate of a warning.
 const CertificateKey = "certificate"
 
-// othersToo begins what is said of those who are not named.
+// othersToo begins the text about peers that are not named.
 const othersToo = "so do those of "
 
 // CertificateFile is a file whose certificates are looked at.
 type CertificateFile struct {
-	// Name says what it is for, in the metric and to people.
+	// Name is its purpose, in the metric and in texts.
 	Name, Path string
-	// Authorities says that the file has several, of which one is enough.
+	// Authorities means that the file has several, of which one is enough.
 	Authorities bool
 }
 
 // term is from when to when a certificate is valid.
 type term struct{ begin, end time.Time }
 
-// soon says whether it ends so soon that somebody should know.
+// soon reports whether it expires so soon that a warning is due.
 func (t term) soon(now time.Time) bool {
 	return !t.end.IsZero() && t.end.Sub(now) < min(expiryWarning, t.end.Sub(t.begin)/5)
 }
@@ -71,18 +71,18 @@ func (t term) memory() time.Duration {
 	return min(peerMemory, time.Duration(float64(t.end.Sub(t.begin))*peerMemoryShare))
 }
 
-// shownTerm is what somebody showed, under which name, and when.
+// shownTerm is the certificate that a peer presented, its name, and when.
 type shownTerm struct {
 	term
 	name string
 	at   time.Time
 }
 
-// current says whether it is known to be in use still.
+// current reports whether it is known to be still in use.
 func (s shownTerm) current(now time.Time) bool { return now.Sub(s.at) <= s.memory() }
 
 // Expiry reports when certificates expire, those of files and those that peers presented: in the
-// log, to whoever is reported to, and as a metric. It is safe for concurrent use.
+// log, to the status callback, and as a metric. It is safe for concurrent use.
 type Expiry struct {
 	log    *slog.Logger
 	report func(problem string)
@@ -135,8 +135,8 @@ func (e *Expiry) remember(key, name string, leaf *x509.Certificate) {
 	}
 }
 
-// Outdated says whether a server should show its certificate anew, before what is known of it is
-// forgotten; not if it has shown none.
+// Outdated reports whether a server should present its certificate again, before the record of it
+// is dropped; false if it has presented none.
 func (e *Expiry) Outdated(serverName string) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -164,7 +164,7 @@ func (e *Expiry) check(now time.Time) {
 		t, err := termOf(f)
 		switch {
 		case err != nil:
-			continue // who reads the file for a connection says what is wrong with it
+			continue // the next connection that reads the file reports the error
 		case t.soon(now):
 			problems = append(problems, ends("the certificate "+f.Name+" ("+f.Path+")", t, now))
 		}
@@ -204,7 +204,7 @@ func (e *Expiry) check(now time.Time) {
 	}
 }
 
-// ends says when a certificate ends, to people.
+// ends describes when a certificate expires.
 func ends(what string, t term, now time.Time) string {
 	if left := t.end.Sub(now); left > 0 {
 		return fmt.Sprintf("%s ends in %v, at %s", what, left.Round(time.Minute), t.end.UTC().Format(time.RFC3339))
@@ -212,7 +212,7 @@ func ends(what string, t term, now time.Time) string {
 	return fmt.Sprintf("%s has ended, at %s", what, t.end.UTC().Format(time.RFC3339))
 }
 
-// whose is the certificate that ends says something of.
+// whose describes the certificate for ends.
 func whose(text string) string {
 	what, _, _ := strings.Cut(text, " ends in ")
 	what, _, _ = strings.Cut(what, " has ended, at ")

@@ -29,8 +29,8 @@ import (
 
 // Bounds of what clients together may hold.
 const (
-	// maxConnections is per listener, so that whoever reaches one of them keeps nobody from the
-	// other: of clients that have proven who they are, and as many of those that have not.
+	// maxConnections is per listener, so that clients of one cannot exhaust another: for
+	// authenticated clients, and as many for those that are not.
 	maxConnections = 256
 	// maxRequest is the size of a request in bytes: of its filters.
 	maxRequest = 512 << 10
@@ -42,7 +42,7 @@ const (
 	maxCalls = 64
 )
 
-// DefaultStreams is how many streams a listener may have at once, unless a Config says otherwise.
+// DefaultStreams is how many streams a listener may have at once by default.
 const DefaultStreams = 512
 
 // Config is what a [Server] is made from.
@@ -50,7 +50,7 @@ type Config struct {
 	// Record is what the node remembers.
 	Record *flows.Record
 	// Follow, if not nil, is called when a stream wants flows to come, and what it returns when
-	// that ends: for a node that records flows only while somebody wants them. It must be safe for
+	// that ends: for a node that records flows only while a client wants them. It must be safe for
 	// concurrent use.
 	Follow func() (stop func())
 	// Self is this node, Nodes the table of all.
@@ -65,7 +65,7 @@ type Config struct {
 	PeerPort uint16
 	PeerTLS  bool
 	Version  string
-	// Services, if not nil, adds what the node serves to the clients of flows beside these.
+	// Services, if not nil, adds further services for the clients of flows.
 	Services func(grpc.ServiceRegistrar)
 	// Streams is how many streams each listener may have at once, besides those that report nodes;
 	// 0 for [DefaultStreams].
@@ -83,7 +83,7 @@ type Server struct {
 	cfg Config
 }
 
-// New returns a server that serves nobody until Serve.
+// New returns a server. It accepts no client until Serve.
 func New(cfg Config) (*Server, error) {
 	if cfg.Record == nil || cfg.Nodes == nil || cfg.Self.Name == "" {
 		return nil, errors.New("flowserver: a record of flows, the table of nodes and the name of this one are needed")

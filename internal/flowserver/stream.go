@@ -107,12 +107,12 @@ type query struct {
 	since, until  time.Time // zero for no bound
 }
 
-// during says whether a time is within the bounds.
+// during reports whether a time is within the bounds.
 func (q *query) during(at time.Time) bool {
 	return !at.Before(q.since) && !q.after(at) // no time is before the zero one
 }
 
-// after says whether a time is after the last one.
+// after reports whether a time is after the last one.
 func (q *query) after(at time.Time) bool { return !q.until.IsZero() && at.After(q.until) }
 
 // Request is what requests of streams have in common.
@@ -149,7 +149,7 @@ func newQuery(req Request) (query, error) {
 	case q.first && q.follow:
 		return q, invalid("first: the oldest entries cannot be followed by those to come; leave out first or follow")
 	case q.first && q.number == 0:
-		return q, invalid("first: number must say how many")
+		return q, invalid("first: number must be set")
 	case !q.since.IsZero() && !q.until.IsZero() && q.until.Before(q.since):
 		return q, invalid("until: %s is before since", q.until.Format(time.RFC3339Nano))
 	}
@@ -159,11 +159,11 @@ func newQuery(req Request) (query, error) {
 // reader is what is done with the entries of a ring.
 type reader[T any] struct {
 	at func(*T) time.Time
-	// match says whether an entry is wanted, counts whether it is one of those whose number is
+	// match reports whether an entry is wanted, counts whether it is one of those whose number is
 	// bounded.
 	match, counts func(*T) bool
 	send          func(*T) error
-	// missed says that entries were overwritten before they were read.
+	// missed reports entries that were overwritten before they were read.
 	missed func(n uint64) error
 }
 
@@ -195,7 +195,7 @@ func read[T any](ctx context.Context, ring *flows.Ring[T], q query, r reader[T])
 		late = timer.C
 	}
 	sent := uint64(0)
-	// pass sends an entry if it is wanted, and says whether it was the last one.
+	// pass sends an entry if it is wanted, and reports whether it was the last one.
 	pass := func(e *T) (done bool, err error) {
 		if ctx.Err() != nil { // to match may take long
 			return false, ctx.Err()
@@ -259,8 +259,8 @@ type span[T any] struct {
 	from  uint64
 }
 
-// pass hands on the older entries, and then how many are missing among them and up to the rest. It
-// says whether what it handed on was all that is wanted.
+// pass sends the older entries, and then how many are missing among them and up to the rest. It
+// reports whether that was all that is wanted.
 func (s *span[T]) pass(q query, r reader[T], pass func(*T) (bool, error)) (done bool, err error) {
 	missing := s.missing(q, r)
 	for _, e := range s.older {

@@ -32,7 +32,7 @@ func Entities() []Entity {
 	}
 }
 
-// EntityMembers says how an entity follows from labels: by any of the reserved labels listed, or
+// EntityMembers returns the labels that make up an entity: by any of the reserved labels listed, or
 // by a cluster label (anyCluster: whatever its value; localCluster: the local cluster's). ok is
 // false if there is no such entity. EntityAll matches everything and EntityNone nothing; both list
 // no labels.

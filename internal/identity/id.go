@@ -46,13 +46,13 @@ const (
 	MaxGlobal ID = 65535
 )
 
-// Scopes, as the ID's upper byte says them.
+// Scopes, which are the ID's upper byte.
 const (
 	GlobalScope     ID = 0
 	LocalScope      ID = 1 << 24
 	RemoteNodeScope ID = 2 << 24
-	// BlockScope holds the IDs that stand for blocks of addresses in rule sets, whoever has the
-	// addresses. They are nobody's identity: no packet and no endpoint ever has one.
+	// BlockScope holds the IDs that stand for blocks of addresses in rule sets, whatever identities
+	// the addresses have. They are no identities: no packet and no endpoint ever has one.
 	BlockScope ID = 3 << 24
 	scopeMask  ID = 0xff << 24
 )
@@ -82,8 +82,8 @@ func reservedNames() []string {
 	}
 }
 
-// temporaryPrefix stands before the ID of a temporary identity, so that nobody looks for it on
-// another node.
+// temporaryPrefix precedes the ID of a temporary identity, to show that it has no meaning on other
+// nodes.
 const temporaryPrefix = "temporary-"
 
 // String returns the name of a reserved identity, "temporary-" and the ID of a temporary one,
@@ -154,19 +154,6 @@ func clusterShift(maxConnected uint32) (uint, error) {
 	return 0, fmt.Errorf("max-connected-clusters is %d: it can be 255 or 511", maxConnected)
 }
 
-// ClusterID returns the cluster that a global ID belongs to; 0 for reserved and local IDs.
-// maxConnected is 255 (or 0, which means the same) or 511; anything else counts as 255.
-func (id ID) ClusterID(maxConnected uint32) uint32 {
-	if !id.IsGlobal() {
-		return 0
-	}
-	shift, err := clusterShift(maxConnected)
-	if err != nil {
-		shift = 16
-	}
-	return uint32(id) >> shift
-}
-
 // Range returns the first and last ID that cluster clusterID may allocate. maxConnected is 255
 // (0 means the same) or 511.
 func Range(clusterID, maxConnected uint32) (first, last ID, err error) {
@@ -197,7 +184,7 @@ func ReservedLabels(id ID) (labels.Set, bool) {
 }
 
 // ReservedID returns the ID of a label set that is a reserved identity's own, such as
-// "reserved:host". kube-apiserver is found with or without remote-node beside it.
+// "reserved:host". kube-apiserver is found with or without the label remote-node.
 func ReservedID(s labels.Set) (ID, bool) {
 	for id := Unknown; id <= AggregateRemoteNode; id++ {
 		if want, _ := ReservedLabels(id); want.Equal(s) {

@@ -431,3 +431,16 @@ func FuzzImport(f *testing.F) {
 		}
 	})
 }
+
+// ClusterID returns the cluster that a global ID belongs to; 0 for reserved and local IDs.
+// maxConnected is 255 (or 0, which means the same) or 511; anything else counts as 255.
+func (id ID) ClusterID(maxConnected uint32) uint32 {
+	if !id.IsGlobal() {
+		return 0
+	}
+	shift, err := clusterShift(maxConnected)
+	if err != nil {
+		shift = 16
+	}
+	return uint32(id) >> shift
+}

@@ -13,8 +13,8 @@ import (
 var ErrExhausted = errors.New("no identity is left in the scope")
 
 // LocalAllocator gives out the IDs of one node-local scope, one for each set of labels, with
-// reference counts. An ID that was freed is given out again only after all others were, so that
-// whoever still holds it does not take it for another set of labels.
+// reference counts. A freed ID is reused only after all others were, so that a stale reference to
+// it does not soon mean another set of labels.
 //
 // It is safe for concurrent use.
 type LocalAllocator struct {
@@ -110,8 +110,8 @@ func (a *LocalAllocator) advance() {
 	}
 }
 
-// Release gives back a reference. gone says that it was the last one and the ID is free.
-// Releasing what is not allocated does nothing.
+// Release releases a reference. gone means that it was the last one and the ID is free. Releasing
+// what is not allocated does nothing.
 func (a *LocalAllocator) Release(id ID) (gone bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -130,16 +130,6 @@ func (a *LocalAllocator) Release(id ID) (gone bool) {
 func (a *LocalAllocator) remove(e *localEntry) {
 	delete(a.byID, e.id)
 	delete(a.byLabels, e.key)
-}
-
-// Lookup returns the ID of a label set, if it has one.
-func (a *LocalAllocator) Lookup(s labels.Set) (ID, bool) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if e := a.byLabels[s.KVString()]; e != nil {
-		return e.id, true
-	}
-	return 0, false
 }
 
 // Labels returns the label set of an ID, if it is allocated.
@@ -171,10 +161,9 @@ func (a *LocalAllocator) Export() Checkpoint {
 	return cp
 }
 
-// Import takes over a checkpoint, before anything is allocated. Its IDs are held without a
-// reference until DropRestored, so that whoever asks for the same labels again gets the same
-// ID. Entries that are out of the scope, double or without labels are left out and reported;
-// the others count.
+// Import takes over a checkpoint, before anything is allocated. Its IDs are reserved without a
+// reference until DropRestored, so that the same labels get the same ID. Entries that are out of
+// the scope, duplicate or without labels are skipped and reported.
 func (a *LocalAllocator) Import(cp Checkpoint) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -205,8 +194,8 @@ func (a *LocalAllocator) Import(cp Checkpoint) error {
 	return errors.Join(errs...)
 }
 
-// DropRestored frees the IDs that came from a checkpoint and that nobody asked for since, and
-// returns them in order.
+// DropRestored frees the IDs of the checkpoint that were not requested since, and returns them in
+// order.
 func (a *LocalAllocator) DropRestored() []ID {
 	a.mu.Lock()
 	defer a.mu.Unlock()

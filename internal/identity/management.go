@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// Management says who makes the identities of a cluster: the value of --identity-management-mode,
+// Management is who makes the identities of a cluster: the value of --identity-management-mode,
 // which the agents and the operator read.
 type Management string
 
@@ -27,10 +27,9 @@ const (
 	ManageCIDFlag = "operator-manage-cid"
 )
 
-// ParseManagement returns what the two options say together. mode is "" if nobody gave it,
-// manageCID "", "true" or "false". The default is [ManagedByAgent]. Options that contradict each
-// other are an error, since to follow either could leave a cluster without anybody who makes
-// identities.
+// ParseManagement combines the two options. mode is "" if it was not set, manageCID "", "true" or
+// "false". The default is [ManagedByAgent]. Contradicting options are an error, since following
+// either could leave a cluster where nothing creates identities.
 func ParseManagement(mode, manageCID string) (Management, error) {
 	m := Management(mode)
 	switch m {

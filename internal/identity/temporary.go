@@ -76,8 +76,8 @@ func (t *Temporaries) Restore(id ID, s labels.Set) error {
 // add must be called with mu held.
 func (t *Temporaries) add(e *localEntry) { t.byID[e.id], t.byLabels[e.key] = e, e }
 
-// Release gives back a reference. gone says that it was the last one and the ID is free.
-// Releasing what is not in use does nothing.
+// Release releases a reference. gone means that it was the last one and the ID is free. Releasing
+// what is not in use does nothing.
 func (t *Temporaries) Release(id ID) (gone bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

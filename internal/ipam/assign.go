@@ -21,7 +21,7 @@ type Block struct {
 	Drained bool
 }
 
-// validate says why a block is none for pods.
+// validate reports why a block cannot be used for pods.
 func (b Block) validate() error {
 	p := b.Prefix
 	switch {
@@ -94,9 +94,9 @@ func (m *IPAM) Assign(want map[string][]Block) (stays []netip.Prefix, err error)
 	return stays, errors.Join(errs...)
 }
 
-// allow has the outermost addresses of a CIDR that is in use be given out, too, if a block says so.
-// That they are allowed no more counts when none of the CIDR is given out: until then the node has
-// more addresses than it is believed to have. m.mu is held.
+// allow permits the first and last address of a CIDR in use, if a block does. Withdrawing that
+// permission takes effect when no address of the CIDR is assigned: until then the node has more
+// addresses than it is believed to have. m.mu is held.
 func (m *IPAM) allow(p *pool, b Block) {
 	for _, edge := range []struct {
 		index   uint32

@@ -38,8 +38,8 @@ import (
 	"github.com/hawser-net/hawser/pkg/retry"
 )
 
-// DefaultPool is the name of the only pool, and of the default one if nothing else is said. The
-// empty name means it too.
+// DefaultPool is the name of the only pool, and by default of the default pool. The empty name
+// means it too.
 const DefaultPool = "default"
 
 // Errors that the package returns, wrapped with the address or CIDR they are about.
@@ -113,7 +113,7 @@ type Config struct {
 	// Assigned, if not empty, are the families of a node whose CIDRs are set by [IPAM.Assign]; the
 	// two above are not set then.
 	Assigned Families
-	// None is set on a node without pods: nobody gets an address. None of the above is set then.
+	// None is set on a node without pods: it assigns no address. None of the above is set then.
 	None bool
 	// DefaultPool is the pool of who names none, [DefaultPool] by default.
 	DefaultPool string
@@ -124,8 +124,8 @@ type Config struct {
 	// used.
 	InUse func(ip netip.Addr) (user string, used bool)
 	// Local reports whether the node itself has an address, on whatever interface. Such an address
-	// is not given to anybody. It is called with a lock held, so it must not call back. Nil means
-	// that the node has none in its pod CIDRs.
+	// is never assigned. It is called with a lock held, so it must not call back. Nil means that
+	// the node has none in its pod CIDRs.
 	Local func(ip netip.Addr) bool
 	// Log receives what is worth knowing; nil discards it.
 	Log *slog.Logger
@@ -192,7 +192,7 @@ type IPAM struct {
 	mu       sync.Mutex
 	open     bool
 	singly   bool  // addresses are those of AssignAddresses
-	refused  error // why nobody is given an address; nil if somebody may be
+	refused  error // why no address is assigned; nil if addresses may be
 	families Families
 	pools    [2][]*pool // IPv4, IPv6; searched in their order
 	given    map[netip.Addr]*Allocation
@@ -259,8 +259,8 @@ func (m *IPAM) CIDRs(families Families) []netip.Prefix {
 	return out
 }
 
-// Refuse has nobody be given an address, until it is called with nil; why goes into the error. What
-// is given out stays.
+// Refuse stops the assignment of addresses until it is called with nil; why goes into the error.
+// Assigned addresses stay.
 func (m *IPAM) Refuse(why error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -307,8 +307,8 @@ func (m *IPAM) named(name string) (string, error) {
 	return name, nil
 }
 
-// findIn is find for an address that the caller says is of a pool; of any for the empty name. m.mu
-// is held.
+// findIn is find for an address of a pool that the caller names; of any for the empty name. m.mu is
+// held.
 func (m *IPAM) findIn(ip netip.Addr, name string) (*pool, uint32, error) {
 	p, i, err := m.find(ip)
 	if err == nil && name != "" && p.name != name {
@@ -660,8 +660,8 @@ func (m *IPAM) FreeOf(ip netip.Addr, owner string) bool {
 	return true
 }
 
-// Free gives an address back without asking who uses it: it is for whoever knows, the owner of
-// the endpoint that just went.
+// Free releases an address without checking who uses it. It is for the owner of an endpoint that
+// was just deleted.
 func (m *IPAM) Free(ip netip.Addr) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -687,7 +687,7 @@ func (m *IPAM) lookup(ip netip.Addr, pool string) (*Allocation, error) {
 	return nil, fmt.Errorf("%w: %v", ErrNotFound, ip)
 }
 
-// Lookup returns who has an address.
+// Lookup returns the owner of an address.
 func (m *IPAM) Lookup(ip netip.Addr) (Allocation, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -11,7 +11,8 @@ import (
 // any other, and a pool of single addresses for each family: it differs in which address has which
 // number, as they are counted in their order.
 
-// newSingles returns a pool of single addresses. Those that held says are not given out.
+// newSingles returns a pool of single addresses. Those for which held returns true are not
+// assigned.
 func newSingles(name string, members []netip.Addr, held map[netip.Addr]bool) *pool {
 	p := &pool{name: name, size: uint32(len(members)), members: members, capacity: len(members), held: map[uint32]bool{}}
 	p.used = make([]uint64, (p.size+63)/64)
@@ -128,9 +129,9 @@ func (m *IPAM) singles(before []*pool, held map[netip.Addr]bool) *pool {
 	return next
 }
 
-// Hold keeps a single address from being given out until [IPAM.AssignAddresses] says otherwise. It
-// reports false if somebody has it, or as long as it is not known who has: before Open; and for one
-// of a prefix, which the node has as a whole.
+// Hold keeps a single address from being assigned until [IPAM.AssignAddresses] permits it again. It
+// reports false if the address is in use, before Open, when its users are not known, and for an
+// address of a prefix, which the node has as a whole.
 func (m *IPAM) Hold(ip netip.Addr) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -196,12 +196,13 @@ func (c *Cache) Lookup(ip netip.Addr) (p netip.Prefix, e Entry, found bool) {
 type Node struct {
 	// Name is the owner of the claims.
 	Name string
-	// Local says that it is this node, Foreign that it is one of another cluster.
+	// Local means that it is this node, Foreign that it is one of another cluster.
 	Local, Foreign bool
 	// IPs are its addresses in the underlay, RouterIPs those in the pod network.
 	IPs       []netip.Addr
 	RouterIPs []netip.Addr
-	// Own is what else the kernel of this node takes for it; of others nobody knows.
+	// Own are further addresses that this node's kernel accepts as its own; those of other nodes
+	// are not known.
 	Own      []netip.Prefix
 	PodCIDRs []netip.Prefix
 	// HealthIPs are those of its health endpoint.

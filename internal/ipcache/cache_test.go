@@ -406,3 +406,15 @@ func TestHealthEndpoints(t *testing.T) {
 	c.SetNode(other)
 	want("taken back", identity.Unmanaged)
 }
+
+// Claim returns the claim in full. Its Host is that of [Entry.Host].
+func (e Entry) Claim() Claim {
+	c := Claim{
+		Source: e.Source, Owner: e.Owner(), Identity: e.Identity, Host: e.Host(), EncryptKey: e.EncryptKey,
+	}
+	if e.pod != nil {
+		c.Namespace, c.Pod, c.ServiceAccount = e.pod.namespace.Value(), e.pod.name, e.pod.account.Value()
+		c.NamedPorts = e.NamedPorts()
+	}
+	return c
+}

@@ -8,27 +8,27 @@ import (
 	"github.com/hawser-net/hawser/internal/identity"
 )
 
-// Source says who makes a claim. Larger ones are stronger.
+// Source is the origin of a claim. Larger ones take precedence.
 type Source uint8
 
 // The sources, weakest first.
 const (
 	// Restored is what was known before a restart.
 	Restored Source = iota + 1
-	// PodCIDR is the pod network of another node: whoever is behind an address there that nobody
-	// else claims, it is to be sought on that node.
+	// PodCIDR is the pod network of another node: an address there that nothing else claims is
+	// routed to that node.
 	PodCIDR
 	// Generated is a prefix that a policy names.
 	Generated
-	// Health is the health endpoint of another node, as that says. Whoever else has the address
-	// counts before it.
+	// Health is the health endpoint of another node, as that node announces it. Any other owner of
+	// the address takes precedence.
 	Health
-	// ClusterMesh is an endpoint of another cluster, as that says.
+	// ClusterMesh is an endpoint of another cluster, as that announces it.
 	ClusterMesh
-	// MeshNode is an address of a node of another cluster. Whatever this cluster says of an address
-	// counts before it: where pods have single addresses, no range shows whose they are.
+	// MeshNode is an address of a node of another cluster. Claims of this cluster take precedence
+	// over it: where pods have single addresses, no range shows whose they are.
 	MeshNode
-	// KVStore is an endpoint of another node, as that node says.
+	// KVStore is an endpoint of another node, as that node announces it.
 	KVStore
 	// RemoteNode is an address of another node of this cluster.
 	RemoteNode
@@ -66,10 +66,10 @@ type NamedPort struct {
 	Protocol string // "TCP", "UDP", "SCTP"
 }
 
-// Claim is what one owner says about a prefix.
+// Claim is the statement of one owner about a prefix.
 type Claim struct {
 	Source Source
-	// Owner tells claims of the same source apart: the number of an endpoint, the name of a node.
+	// Owner distinguishes claims of the same source: the ID of an endpoint, the name of a node.
 	// Claims of the same source and owner replace each other.
 	Owner    string
 	Identity identity.ID
@@ -117,19 +117,7 @@ func compact(c Claim) Entry {
 	return e
 }
 
-// Claim returns the claim in full. Its Host is that of [Entry.Host].
-func (e Entry) Claim() Claim {
-	c := Claim{
-		Source: e.Source, Owner: e.Owner(), Identity: e.Identity, Host: e.Host(), EncryptKey: e.EncryptKey,
-	}
-	if e.pod != nil {
-		c.Namespace, c.Pod, c.ServiceAccount = e.pod.namespace.Value(), e.pod.name, e.pod.account.Value()
-		c.NamedPorts = e.NamedPorts()
-	}
-	return c
-}
-
-// Owner returns who made the claim.
+// Owner returns the owner of the claim.
 func (e Entry) Owner() string {
 	if e.owner == (unique.Handle[string]{}) {
 		return ""
@@ -164,7 +152,7 @@ func (e Entry) NamedPorts() []NamedPort {
 	return ports
 }
 
-// Equal reports whether two entries say the same.
+// Equal reports whether two entries are the same.
 func (e Entry) Equal(o Entry) bool {
 	if e.pod != nil && o.pod != nil {
 		return *e.pod == *o.pod && e.withoutPod() == o.withoutPod()

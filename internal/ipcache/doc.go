@@ -1,7 +1,7 @@
-// Package ipcache knows who is behind an address: the identity of every pod, node and network that
-// policy must tell apart, and the node to send to.
+// Package ipcache maps addresses to identities: of each pod, node and network that policy
+// distinguishes, and the node to send to.
 //
-// Several sources say something about a prefix: local endpoints, the key-value store, the nodes,
+// Several sources make statements about a prefix: local endpoints, the key-value store, the nodes,
 // CIDR policies. Each statement is a [Claim]. For each prefix the claim of the strongest [Source]
 // counts; between equal ones the first by owner, so that what counts depends on the claims and not
 // on the order in which they were made. When a claim goes, the next one counts.

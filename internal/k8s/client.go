@@ -37,11 +37,10 @@ type Server struct {
 // Config defines how to reach the API server.
 type Config struct {
 	Server
-	// QPS and Burst bound the requests a second that nobody waits for. Those that a pod waits for
-	// are not bounded.
+	// QPS and Burst bound background requests a second. Those that a pod waits for are not bounded.
 	QPS   float32
 	Burst int
-	// UserAgent shows the server who asks.
+	// UserAgent identifies the client to the server.
 	UserAgent string
 }
 
@@ -129,7 +128,7 @@ func (c *Config) REST() (*rest.Config, error) {
 type Client struct {
 	// Kube reaches the built-in kinds, as protobuf. Urgent is the same without a limit.
 	Kube, Urgent kubernetes.Interface
-	// Metadata reads any kind without what is beside its metadata.
+	// Metadata reads only the metadata of objects of any kind.
 	Metadata metadata.Interface
 	// V2 and V2Alpha1 reach the kinds of cilium.io, as JSON. UrgentV2 is V2 without a limit.
 	V2, UrgentV2, V2Alpha1 rest.Interface

@@ -4,9 +4,9 @@
 // [Client] holds the connections. It does no I/O until it is used, and stays usable however long
 // the server is away.
 //
-// [Follow] is the one way in which the agent learns of objects. It lists a kind, then watches it,
-// and notifies a [Handler] of each object that appears, changes or goes, from one goroutine and in
-// order. What it promises:
+// The agent observes objects by [Follow] only. It lists a kind, then watches it, and notifies a
+// [Handler] of each object that appears, changes or goes, from one goroutine and in order. What it
+// promises:
 //
 //   - After the first complete list it calls Synced, once. Whatever existed then has been delivered
 //     before.
@@ -16,7 +16,7 @@
 //   - An object that was replaced by another one of the same name is deleted first, then delivered
 //     as new.
 //   - Nothing of an object is kept by Follow but its name, UID and version: the handler keeps what
-//     it needs. Options.Transform drops what nobody needs before even a first list is held in full;
+//     it needs. Options.Transform drops unneeded fields before even a first list is held in full;
 //     managedFields are dropped always.
 //
 // [Client.WaitForKinds] waits until custom resources are defined, and names those that are not.
@@ -26,5 +26,5 @@
 // allocator. What administrators do is in internal/admin.
 //
 // Goroutines: those of Run and Follow functions, which end with their context and are waited for by
-// whoever starts them, and client-go's for connections.
+// their callers, and client-go's for connections.
 package k8s

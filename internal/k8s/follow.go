@@ -98,8 +98,8 @@ type Options[T Object] struct {
 	// FieldSelector and LabelSelector narrow what is followed, at the server.
 	FieldSelector, LabelSelector string
 	// Transform, if not nil, drops from an object what the handler does not need. It may change and
-	// return what it is given, which is nobody else's, may be called twice for one object, and from
-	// any goroutine.
+	// return its argument, which is not shared, may be called twice for one object, and from any
+	// goroutine.
 	Transform func(T) T
 }
 
@@ -115,7 +115,7 @@ type Handler[T Object] struct {
 	// be nil.
 	Synced func()
 	// Listing and Listed, if not nil, are called before and after what a list changes is delivered:
-	// the first, and those when a watch had to begin anew. A list is delivered in no order; what
+	// the first list, and those when a watch had to restart. A list is delivered in no order; what
 	// comes between lists is delivered in the order of the objects' resource versions. revision is
 	// the list's.
 	Listing func()
@@ -144,8 +144,7 @@ func Follow[T Object](ctx context.Context, src Source, opts Options[T], h Handle
 	}
 	opts.Log = cmp.Or(opts.Log, slog.New(slog.DiscardHandler))
 	f := &follower[T]{opts: opts, handler: h, known: map[Key]revision{}, log: opts.Log.With("kind", typ.Elem().Name())}
-	// What client-go has to say is said by listWatch, in the agent's words and not at every
-	// attempt.
+	// listWatch reports client-go's errors, in the agent's terms and not at every attempt.
 	ctx = klog.NewContext(ctx, logr.Discard())
 	r := cache.NewReflectorWithOptions(f.listWatch(src), reflect.New(typ.Elem()).Interface(), f,
 		cache.ReflectorOptions{Name: typ.String(), Clock: endingClock{ctx: ctx}, Backoff: followBackoff()})
@@ -187,7 +186,7 @@ func (f *follower[T]) note(ctx context.Context, err error) {
 		}
 		f.failing = false
 	case ctx.Err() != nil, apierrors.IsResourceExpired(err), apierrors.IsGone(err):
-		// The end, or a list anew: neither is a fault.
+		// The end, or a relist: neither is a fault.
 	case !f.failing || time.Since(f.said) > followRemind:
 		f.failing, f.said = true, time.Now()
 		f.log.Warn("cannot follow objects of Kubernetes; what was observed before stays in force, trying again", "error", err)
@@ -207,7 +206,7 @@ func (f *follower[T]) listWatch(src Source) *cache.ListWatch {
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			w, err := src.Watch(ctx, narrow(o))
-			// A server too old for lists by watch says so; the list that follows will show it.
+			// A server too old for watch lists refuses them; the list that follows will show it.
 			if o.SendInitialEvents == nil || !apierrors.IsInvalid(err) {
 				f.note(ctx, err)
 			}
@@ -268,7 +267,7 @@ func (f *follower[T]) Delete(o any) error {
 	return nil
 }
 
-// reached is called in order, but for what comes in a list, which says nothing until it is
+// reached is called in order, but for what comes in a list, which has no effect until it is
 // complete.
 func (f *follower[T]) reached(version string) {
 	if f.handler.Reached != nil && !f.listing {

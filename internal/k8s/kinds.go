@@ -79,14 +79,14 @@ func unlisted(ctx context.Context, server rest.Interface, kinds []schema.GroupVe
 }
 
 // kindsPoll is how often the server is asked for kinds that are missing, kindsRemind how often the
-// log says which.
+// log names them.
 const (
 	kindsPoll   = time.Second
 	kindsRemind = 15 * time.Second
 )
 
 // WaitForKinds returns when the server serves all kinds. A kind that is still missing when the
-// server has answered for longer than timeout is an error that says which; so is the end of ctx. A
+// server has answered for longer than timeout is an error that names it; so is the end of ctx. A
 // server that does not answer is waited for: an agent that starts while it is away has work to go
 // on with.
 func (c *Client) WaitForKinds(ctx context.Context, timeout time.Duration, log *slog.Logger, kinds ...schema.GroupVersionResource) error {

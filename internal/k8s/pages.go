@@ -10,11 +10,11 @@ import (
 // PageSize is how many objects one request for a page of a list reads.
 const PageSize = 500
 
-// EachPage reads a list page by page, as it was at one moment, and calls page with each. A server
-// keeps that moment for some minutes only: when it has forgotten it before the last page, the whole
-// list is read anew, by one request, so that it cannot happen again. begin is called before the
-// first page, and again then: it forgets what earlier pages said. nil is for a page that may be
-// called twice for an object, and for some that are gone. After an error of page no more is read.
+// EachPage reads a consistent list page by page, and calls page with each. A server keeps a
+// snapshot for some minutes only: if it expires before the last page, the whole list is read again
+// by one request, so that this cannot recur. begin is called before the first page, and again then:
+// it must discard earlier pages. Pass nil if page may be called twice for an object, and for some
+// that are gone. After an error of page no more is read.
 func EachPage[L metav1.ListInterface](ctx context.Context, list func(context.Context, metav1.ListOptions) (L, error), begin func(), page func(L) error) error {
 	opts := metav1.ListOptions{Limit: PageSize}
 	for {

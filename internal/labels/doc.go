@@ -6,6 +6,6 @@
 // (pod labels) are typed SourceK8s, so that no choice of theirs can look like a reserved label or
 // like the namespace, service account or cluster of the pod; see PodLabels.
 //
-// Everything here is a value: the package does no I/O and keeps no state, and all of it is safe
-// for concurrent use as long as nobody changes a Set that was handed out.
+// Everything here is a value: the package does no I/O and keeps no state, and all of it is safe for
+// concurrent use as long as a Set that was handed out is not modified.
 package labels

@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// DefaultFilterRules returns the rules that apply when neither --labels nor --label-prefix-file
-// say otherwise. Those with "!" exclude.
+// DefaultFilterRules returns the rules that apply without --labels and --label-prefix-file. Those
+// with "!" exclude.
 func DefaultFilterRules() []string {
 	return []string{
 		`reserved:.*`,
@@ -43,7 +43,7 @@ func DefaultFilterRules() []string {
 // immutable and safe for concurrent use.
 type Filter struct {
 	rules []filterRule
-	// whitelist: somebody named labels to include, so that what is not named is left out.
+	// whitelist: labels to include were configured, so that all others are left out.
 	whitelist bool
 	// keys are those that count for Split; see Narrow.
 	keys Keys
@@ -208,9 +208,8 @@ func (f *Filter) Split(s Set) (identity, info Set) {
 	return identity, info
 }
 
-// Fingerprint returns a short text that is the same for filters by which the same labels make
-// identities, as far as their rules say so alike, and another one for others. The keys of
-// [Filter.Narrow] have no part in it.
+// Fingerprint returns a short hash of the rules of a filter: equal rules have the same one, others
+// different ones. The keys of [Filter.Narrow] are not part of it.
 func (f *Filter) Fingerprint() string {
 	var rules []string
 	for _, r := range f.rules {

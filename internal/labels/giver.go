@@ -9,18 +9,18 @@ import (
 type Giver int
 
 const (
-	// GivenByAnyone: whoever starts the workload, its users among them.
+	// GivenByAnyone: the creator of the workload, users included.
 	GivenByAnyone Giver = iota
 	// GivenByAgent: the agent makes them from what a pod asks for. They are part of identities, but
-	// nobody may ask for them.
+	// no request may contain them.
 	GivenByAgent
-	// GivenByNobody: the network derives them from addresses, names and nodes. What carries one is
-	// no workload: one that did would be a host or a prefix to a rule, or on a list of names.
+	// GivenByNobody: the network derives them from addresses, names and nodes. A workload with one
+	// would match rules for a host, a prefix or a DNS name.
 	GivenByNobody
 )
 
-// GiverOf says who gives labels of a source. It is the one place that does: whoever reads labels
-// from outside (the REST API, the CNI's arguments, stores, other clusters) uses it.
+// GiverOf returns who may set labels of a source. Each reader of external labels (the REST API, CNI
+// arguments, stores, other clusters) must check it.
 func GiverOf(source string) Giver {
 	switch source {
 	case SourceReserved, SourceCIDR, SourceCIDRGroup, SourceBlock, SourceNode, SourceFQDN, SourceDirectory:

@@ -103,8 +103,8 @@ func ParseKeys(text string) (Keys, error) {
 // account.
 const prefixPolicy = PrefixOwned + ".policy."
 
-// Always reports whether a label is part of identities whichever keys are chosen: who a pod belongs
-// to, and what is nobody's but the network's own.
+// Always reports whether a label is part of identities whichever keys are chosen: those that name a
+// pod's owner, and those that only the network sets.
 func (l Label) Always() bool {
 	return l.Source == SourceReserved || l.Source == SourceGenerated || l.Key == KeyNamespace || l.Key == KeyFixedIdentity || strings.HasPrefix(l.Key, prefixPolicy)
 }
@@ -128,6 +128,3 @@ func (f *Filter) Narrow(keys Keys) *Filter {
 	n.keys = keys
 	return &n
 }
-
-// Keys returns the keys that Narrow has chosen; all of them if it was not called.
-func (f *Filter) Keys() Keys { return f.keys }

@@ -10,13 +10,13 @@ import (
 const (
 	SourceUnspec    = "unspec"    // none was given
 	SourceAny       = "any"       // in selectors: whatever the source
-	SourceK8s       = "k8s"       // Kubernetes, or whoever stands in for it
+	SourceK8s       = "k8s"       // Kubernetes, or a replacement of it
 	SourceGenerated = "gen"       // derived from the pod's specification
 	SourceCNI       = "cni"       // given in the CNI arguments
 	SourceReserved  = "reserved"  // the network's own
 	SourceCIDR      = "cidr"      // a prefix outside the cluster
 	SourceCIDRGroup = "cidrgroup" // a named group of prefixes
-	SourceBlock     = "block"     // a block of addresses, whoever has them
+	SourceBlock     = "block"     // a block of addresses, whatever identities they have
 	SourceNode      = "node"      // labels of a node
 	SourceFQDN      = "fqdn"      // a DNS name
 	SourceDirectory = "directory" // objects read from files

@@ -299,8 +299,8 @@ func (n Node) pick(want func(AddressType) bool) []netip.Addr {
 	return ips
 }
 
-// HealthIPs returns the addresses of the node's health endpoint, IPv4 first. One outside of the
-// node's own pod networks would be somebody else's, and is left out.
+// HealthIPs returns the addresses of the node's health endpoint, IPv4 first. An address outside of
+// the node's own pod networks would belong to another host, and is left out.
 func (n Node) HealthIPs() []netip.Addr {
 	return slices.DeleteFunc([]netip.Addr{n.IPv4HealthIP, n.IPv6HealthIP}, func(ip netip.Addr) bool {
 		return !slices.ContainsFunc(n.PodCIDRs(), func(p netip.Prefix) bool { return p.Contains(ip) })

@@ -20,7 +20,7 @@ type Config struct {
 	Self Key
 	// MaxClusterID is the largest cluster number, 255 by default.
 	MaxClusterID uint32
-	// DeleteDelay is how long a node is kept after it was forgotten, 30 seconds by default.
+	// DeleteDelay is how long a node is kept after its key was deleted, 30 seconds by default.
 	DeleteDelay time.Duration
 	// Log receives what is worth knowing; nil discards it.
 	Log *slog.Logger
@@ -135,8 +135,8 @@ func (s *Nodes) Observe(ctx context.Context, n Node) error {
 // Forget records that a node is gone, as Observe does. It stays for Config.DeleteDelay.
 func (s *Nodes) Forget(ctx context.Context, k Key) error { return s.do(ctx, func() { s.forget(k) }) }
 
-// Dismiss records that a node is gone for good, as Forget does: somebody has said so, and it goes
-// at once. A node that is dismissed before it is learned is no fault.
+// Dismiss removes a node at once, where Forget waits: it was deleted explicitly. Dismissing an
+// unknown node is no error.
 func (s *Nodes) Dismiss(ctx context.Context, k Key) error {
 	return s.do(ctx, func() {
 		if _, known := s.table.Get(k); known && k != s.cfg.Self {

@@ -14,10 +14,10 @@ import (
 // Peers returns what the datapath must know of all nodes but self, by name. A node of another
 // cluster is named "cluster/name". Nodes without an address to send to are left out.
 //
-// Where nodes claim overlapping pod CIDRs one of them has them, and the others' claims are refused:
-// self before all, then who held them before, so that nobody takes from a node what it has. Of
-// claims that are new the first by name has them, and those of self's cluster before all others: a
-// route must not depend on the order in which nodes were observed.
+// Of nodes that claim overlapping pod CIDRs one keeps them, and the other claims are refused: self
+// takes precedence, then the previous holder, so that no node can take over the CIDRs of another.
+// Among new claims those of self's cluster take precedence, then the first node by name: a route
+// must not depend on the order in which nodes were observed.
 //
 // held is what Peers returned before, perhaps in an earlier process. With await nodes of held that
 // are not among nodes have not been observed yet: they are returned as they were.

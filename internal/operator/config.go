@@ -74,7 +74,7 @@ type Config struct {
 	Hostname string
 	Kube     kube.Config
 	Election election.Config
-	// SkipCRDs leaves the definitions of custom resources to somebody else.
+	// SkipCRDs leaves the definitions of custom resources to another installer.
 	SkipCRDs bool
 	// IPAM decides where nodes get their pods' addresses from: one of the ipam constants.
 	IPAM  string
@@ -101,7 +101,7 @@ type Config struct {
 	AllocationMode string
 	// CompareInterval is how often the places are compared if identities are in both.
 	CompareInterval time.Duration
-	// ManagementMode and ManageCID say together who makes identities; see [Config.Management].
+	// ManagementMode and ManageCID together select who makes identities; see [Config.Management].
 	ManagementMode, ManageCID string
 	// Identities counts if the operator makes identities.
 	Identities identities.Control
@@ -178,7 +178,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.IntVar(&c.GCRateLimit, "identity-gc-rate-limit", c.GCRateLimit, "how many identities may be deleted in --identity-gc-rate-interval; 0 for as many as agents can follow")
 	c.Kube.Flags(fs)
 	c.Election.Flags(fs)
-	fs.BoolVar(&c.SkipCRDs, "skip-crd-creation", c.SkipCRDs, "leave the definitions of custom resources to somebody else, and wait for them")
+	fs.BoolVar(&c.SkipCRDs, "skip-crd-creation", c.SkipCRDs, "do not create the definitions of custom resources, but wait for them")
 	fs.StringVar(&c.IPAM, "ipam", c.IPAM, "where nodes get their pods' addresses from: cluster-pool (this operator), multi-pool (this operator, out of CiliumPodIPPools), eni, azure or alibabacloud (this operator, from that cloud), kubernetes (Node.spec.podCIDRs), crd (what others write into CiliumNodes) or delegated-plugin (an IPAM plugin on each node, out of these)")
 	c.Pool.Flags(fs)
 	c.Pools.Flags(fs)
@@ -255,7 +255,7 @@ func (c *Config) Validate() error {
 	return errs.Err()
 }
 
-// inCRD and inKVStore say where identities are kept.
+// inCRD and inKVStore report where identities are kept.
 func (c *Config) inCRD() bool {
 	return c.AllocationMode == modeCRD || c.AllocationMode == modeBothReadCRD || c.AllocationMode == modeBothReadKVStore
 }
@@ -292,11 +292,11 @@ func (c *Config) validateRelevance() error {
 	}
 	const option = "--" + k8skeys.Flag + "=" + k8skeys.PolicyLabels
 	m, err := c.Management()
-	errs.If(c.AllocationMode != modeCRD, option+" needs --identity-allocation-mode=%s: who reads identities from a key-value store does not learn by which labels they are made", modeCRD)
-	errs.If(err == nil && !m.Operator(), option+" needs --%s=%s or %s: one has to say for all which labels count", identity.ManagementFlag, identity.ManagedByOperator, identity.ManagedByBoth)
+	errs.If(c.AllocationMode != modeCRD, option+" needs --identity-allocation-mode=%s: agents that read identities from a key-value store cannot see which labels make them", modeCRD)
+	errs.If(err == nil && !m.Operator(), option+" needs --%s=%s or %s: one program must decide which labels count", identity.ManagementFlag, identity.ManagedByOperator, identity.ManagedByBoth)
 	errs.If(c.Store.Kind != "", option+" cannot be used with --kvstore: policies of other clusters, which read identities there, may select other labels")
 	errs.If(c.Slices.Slim() || !c.Endpoints.Kept(),
-		option+" needs CiliumEndpoints, by which agents say which identity a pod has (no --ces-controller-mode=%s, no --disable-endpoint-crd)", endpointslices.ModeSlim)
+		option+" needs CiliumEndpoints, by which agents publish the identities of pods (no --ces-controller-mode=%s, no --disable-endpoint-crd)", endpointslices.ModeSlim)
 	return errs.Err()
 }
 
@@ -330,7 +330,7 @@ func (c *Config) validateKubernetes() error {
 		errs.Add("--ipam: %q is not supported; use %s, %s, %s, %s, %s, %s, %s or %s", c.IPAM, ipamClusterPool, ipamMultiPool, ipamENI, ipamAzure, ipamAlibaba, ipamKubernetes, ipamCRD, ipamDelegated)
 	}
 	if m, err := c.Management(); c.Slices.Slim() && (c.AllocationMode != modeCRD || err == nil && !m.Operator()) {
-		errs.Add("--ces-controller-mode: %s needs --identity-allocation-mode=%s and --%s=%s: nobody else knows which identity a pod has",
+		errs.Add("--ces-controller-mode: %s needs --identity-allocation-mode=%s and --%s=%s: no other component knows the identity of a pod",
 			endpointslices.ModeSlim, modeCRD, identity.ManagementFlag, identity.ManagedByOperator)
 	}
 	if c.Slices.Enable && c.Slices.Mode == endpointslices.ModeDefault && !c.Endpoints.Kept() {

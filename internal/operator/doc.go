@@ -3,9 +3,9 @@
 //
 // On a key-value store it
 //
-//   - writes the heartbeat, by which nodes see that somebody looks after the store;
+//   - writes the heartbeat, by which nodes see that an operator maintains the store;
 //   - writes the cluster's own description, by which other clusters recognise it;
-//   - collects identities that nobody refers to any more, where there is no Kubernetes cluster: in
+//   - collects identities without references, where there is no Kubernetes cluster: in
 //     one that is the leader's;
 //   - removes locks that other writers left behind.
 //
@@ -28,9 +28,9 @@
 //
 // Any number of operators may run on one store without an election. Each of the duties there is
 // safe to do twice: the heartbeat and the description are the same key with the same content, on
-// the lease of whoever wrote last and written again before that ends; an identity or a lock is
-// deleted only by a transaction that proves that it is the one found dead by this very operator two
-// rounds in a row, so an operator that comes too late finds its proof void. Two operators delete at
+// the lease of the last writer, and written again before that expires; an identity or a lock is
+// deleted only by a transaction on the condition that it has not changed since this operator found
+// it dead two rounds in a row, so the transaction of a late operator fails. Two operators delete at
 // up to twice the rate allowed to one.
 //
 // The duties in a Kubernetes cluster are the leader's (package election). They are one list,

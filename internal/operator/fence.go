@@ -10,8 +10,8 @@ import (
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
-// leaderKey says in the key-value store which operator leads. Who writes it last is whose writes
-// count.
+// leaderKey is the key of the leader in the key-value store. Only writes of its last writer
+// succeed.
 const leaderKey = "cilium/.operator-leader"
 
 // fencedStore is the key-value store as a leader writes it. What it writes takes effect only while
@@ -20,8 +20,8 @@ const leaderKey = "cilium/.operator-leader"
 // transactions that write if their conditions do not hold; for these the clock alone decides, as
 // for the API server.
 //
-// It takes the place of the leader with its first write, so that an unreachable store keeps nobody
-// from leading. Its methods are safe for concurrent use.
+// It takes the place of the leader with its first write, so that an unreachable store does not
+// prevent an election. Its methods are safe for concurrent use.
 type fencedStore struct {
 	kvstore.Backend
 	// held returns an error if the lease is not surely this operator's.
@@ -64,8 +64,8 @@ func (s *fencedStore) Txn(ctx context.Context, txn kvstore.Txn) (kvstore.TxnResu
 			r.Results = r.Results[:last]
 			return r, nil
 		case !again && (len(leader) == 0 || leader[0].ModRevision < revision || string(leader[0].Value) == s.name):
-			// The store has lost the key, was put back to an old copy, or a write of this operator
-			// came late: nobody else leads.
+			// The store has lost the key, was restored from a backup, or a write of this operator
+			// came late: there is no other leader.
 			s.release(revision)
 		default:
 			s.lost()
@@ -93,7 +93,7 @@ func (s *fencedStore) acquire(ctx context.Context) (int64, error) {
 	}
 	r, err := s.Backend.Txn(ctx, kvstore.Txn{Then: []kvstore.Op{kvstore.PutOp(leaderKey, []byte(s.name), kvstore.Permanent)}})
 	if err != nil {
-		return 0, fmt.Errorf("say in the key-value store that this operator leads: %w", err)
+		return 0, fmt.Errorf("record in the key-value store that this operator leads: %w", err)
 	}
 	if err := s.held(); err != nil { // it may have been stopped before that write
 		return 0, err

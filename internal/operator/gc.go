@@ -36,13 +36,12 @@ func (o *Operator) gcLimiter(otherwise rate.Limit) *rate.Limiter {
 // lockTimeout bounds one sweep of the locks.
 const lockTimeout = time.Minute
 
-// users returns a function that says whether one of some IDs is in use, although nobody may
-// refer to it.
+// users returns a function that reports whether an ID is in use even without a reference.
 type users func(ctx context.Context, numbers []allocator.ID) (func(allocator.ID) bool, error)
 
-// collectIdentities deletes identities that nobody refers to, two rounds after that was first seen,
-// and as long as IDs are plenty the heartbeat timeout after it. With used, identities are the
-// operator's: an ID of which it says that it is in use stays.
+// collectIdentities deletes identities without references, two rounds after that was first
+// observed, or the heartbeat timeout after it as long as IDs are plentiful. With used, identities
+// are the operator's: IDs that it reports as used are kept.
 func (o *Operator) collectIdentities(ctx context.Context, ids *allocator.Allocator, limiter *rate.Limiter, used users) error {
 	seen := map[allocator.ID]int64{}
 	since := map[allocator.ID]time.Time{} // of those in seen
@@ -73,7 +72,7 @@ func (o *Operator) collectIdentities(ctx context.Context, ids *allocator.Allocat
 		}
 		next, stats, err := ids.RunGC(ctx, limiter, due)
 		if errors.Is(err, kvstore.ErrNoSpace) {
-			next = map[allocator.ID]int64{} // nobody could refer to anything: all begins anew
+			next = map[allocator.ID]int64{} // references could not be written: start over
 		} else if err != nil {
 			// The next try comes early. What this round saw for the first time has not been unused
 			// for an interval then, so it does not count yet.

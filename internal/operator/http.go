@@ -23,7 +23,7 @@ const probeTimeout = 2 * time.Second
 // apiHandler answers, whether or not this operator leads:
 //
 //   - GET /healthz and /livez: 200 and "ok" as long as the process works. They ask neither the
-//     store nor the API server: a new process would not reach them either, and would have forgotten
+//     store nor the API server: a new process would not reach them either, and would have lost
 //     what this one knows.
 //   - GET /readyz and /v1/healthz: 200 and "ok", or 500 and what it depends on and cannot reach.
 //   - GET /v1/metrics: the metrics as JSON; GET /v1/status: an [api.Status].

@@ -244,7 +244,7 @@ func (o *Operator) addIdentities(m manager.Manager) error {
 		if err != nil {
 			return err
 		}
-		// Before it makes anything, it learns by which labels.
+		// It starts when the labels that make identities are known.
 		keys := relevance.New(o.cfg.Relevance, o.cfg.Kube.InNamespace(), o.log.With("part", "identity-labels"))
 		control := o.cfg.Identities
 		control.Await, control.Agents = keys.Await, management.Agent()

@@ -14,8 +14,7 @@ import (
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
-// metrics are what the operator counts. Names are those of the field where a metric means the same
-// there.
+// metrics are what the operator counts. Names are Cilium's where a metric means the same there.
 type metrics struct {
 	registry *prometheus.Registry
 	entries  *prometheus.GaugeVec

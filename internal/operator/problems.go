@@ -17,8 +17,7 @@ const (
 	maxProblemText = 500
 )
 
-// problems keeps the last warnings and errors that were logged, so that somebody who asks need not
-// search the log.
+// problems keeps the last warnings and errors that were logged, for the status.
 type problems struct {
 	mu   sync.Mutex
 	list map[problemKey]*api.Problem

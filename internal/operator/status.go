@@ -94,7 +94,7 @@ func (o *Operator) count(ctx context.Context, from client.Reader, st *api.Status
 	for i := range ids.Items {
 		n, err := strconv.ParseInt(ids.Items[i].Name, 10, 64)
 		if err != nil || n < int64(o.first) || n > int64(o.last) {
-			continue // another cluster's, or nobody's
+			continue // another cluster's, or without an owner
 		}
 		if _, _, quarantined := k8sids.Quarantined(&ids.Items[i]); quarantined {
 			counted.Resting++

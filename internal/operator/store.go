@@ -16,7 +16,7 @@ import (
 // writeTimeout bounds one write of the heartbeat and of the description.
 const writeTimeout = 25 * time.Second
 
-// heartbeat writes the time, by which nodes see that somebody looks after the store.
+// heartbeat writes the time, by which nodes see that an operator maintains the store.
 func (o *Operator) heartbeat(ctx context.Context, store kvstore.Backend) error {
 	lost, stop := kvstore.LostLease(store, storekeys.HeartbeatKey)
 	defer stop()
@@ -41,8 +41,8 @@ func (o *Operator) description() ([]byte, error) {
 	}})
 }
 
-// clusterConfig keeps the cluster's description in the store. It is written again and again, and
-// not only when it is missing: so it always hangs on the lease of an operator that lives.
+// clusterConfig keeps the cluster's description in the store. It is rewritten periodically, and not
+// only when it is missing: so it is always on the lease of a running operator.
 func (o *Operator) clusterConfig(ctx context.Context, store kvstore.Backend) error {
 	key := kvstore.JoinKey(storekeys.ClusterConfigPrefix, o.cfg.ClusterName)
 	want, err := o.description()

@@ -21,19 +21,19 @@ const (
 	maxClusterRules = 25
 )
 
-// ParseClusterNetworkPolicy returns the rule of a ClusterNetworkPolicy. What it means beside the
-// rest:
+// ParseClusterNetworkPolicy returns the rule of a ClusterNetworkPolicy. What it means in addition
+// to the rest:
 //
 //   - It enforces nothing by itself: what none of its rules matches is left to the next tier.
 //   - Its rules count in order, and policies of a tier in order of priority; the first that matches
 //     a packet decides or passes on.
 //   - namespaces and pods select pods only, as subjects and as peers, and as peers those of the
-//     local cluster if Config says so.
-//   - networks are addresses, whoever has them, as an ipBlock is.
+//     local cluster if Config requires it.
+//   - networks match addresses, whatever has them, as an ipBlock does.
 //   - A named port is one of TCP, UDP and SCTP. Ports at networks must be numbers.
 //
 // Peers that need to be looked up elsewhere, nodes and domainNames, are refused. Every fault is
-// reported, as FieldErrors joined. As with [Parse] there is a rule beside an error, with what can
+// reported, as FieldErrors joined. As with [Parse] a rule is returned with an error, with what can
 // be enforced: of an Accept or a Pass what is wholly understood; a Deny of which the peers are not
 // understood denies all pods, and on egress all addresses, one of which the protocols are not, all
 // traffic; so does an entry whose action is not known. If the subject or the tier is not
@@ -98,7 +98,7 @@ func ParseClusterNetworkPolicy(p *policyv1alpha2.ClusterNetworkPolicy, opts ...O
 	return []*Rule{r}, errors.Join(ps.errs...)
 }
 
-// entryOK says how much of an entry beside its peers is understood.
+// entryOK reports how much of an entry, except its peers, is understood.
 type entryOK struct {
 	whole, protocols bool
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/hawser-net/hawser/internal/validate"
 )
 
-// Mode says when endpoints are enforced (--enable-policy).
+// Mode is when endpoints are enforced (--enable-policy).
 type Mode uint8
 
 // The modes.
@@ -16,7 +16,7 @@ const (
 	ModeDefault Mode = iota
 	// ModeAlways enforces both directions of every endpoint.
 	ModeAlways
-	// ModeNever drops nothing, whatever the rules say.
+	// ModeNever drops nothing, whatever the rules.
 	ModeNever
 )
 
@@ -53,8 +53,8 @@ type Config struct {
 	// DefaultLocalCluster confines selectors of peers to the local cluster unless they name one
 	// (--policy-default-local-cluster).
 	DefaultLocalCluster bool
-	// DualStack says that what is outside has the identities world-ipv4 and world-ipv6. Otherwise
-	// it is the identity world, which then stands for 0.0.0.0/0, or with IPv6Only for ::/0.
+	// DualStack means that hosts outside have the identities world-ipv4 and world-ipv6. Otherwise
+	// they have the identity world, which then stands for 0.0.0.0/0, or with IPv6Only for ::/0.
 	DualStack bool
 	IPv6Only  bool
 	// AllowNonDefaultDeny honours enableDefaultDeny. Otherwise every direction with entries is

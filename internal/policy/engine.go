@@ -26,7 +26,8 @@ type Engine struct {
 	cfg Config
 
 	peers map[identity.ID]*peer
-	// temporary are the labels of temporary identities that subjects have. They are nobody's peers.
+	// temporary are the labels of temporary identities that subjects have. No rule selects them as
+	// peers.
 	temporary map[identity.ID]*peer
 
 	byNS     map[string][]*peer              // by namespace label, whatever its source
@@ -250,7 +251,7 @@ func (e *Engine) addRule(o Owner, r *Rule) *engineRule {
 	}
 	for _, d := range []datapath.Direction{datapath.Ingress, datapath.Egress} {
 		if r.Tier != TierOrdinary {
-			continue // such a rule says what it means, and nothing of the rest
+			continue // such a rule decides alone
 		}
 		if e.cfg.AllowNonDefaultDeny {
 			er.enforces[d] = r.DefaultDeny[d]
@@ -324,7 +325,7 @@ func (e *Engine) SetIdentity(id identity.ID, set labels.Set) {
 	}
 }
 
-// known returns what was last said of an identity, as a peer or as a subject's temporary one.
+// known returns the last labels of an identity, as a peer or as a subject's temporary one.
 func (e *Engine) known(id identity.ID) *peer {
 	if id.IsTemporary() {
 		return e.temporary[id]
@@ -341,9 +342,8 @@ func (e *Engine) RemoveIdentity(id identity.ID) {
 	}
 }
 
-// SetNamedPorts says which named ports the endpoints of an identity have, all together, for
-// egress rules with named ports. The text is that of FormatNamedPorts; a name may be there with
-// several ports.
+// SetNamedPorts sets all named ports of the endpoints of an identity, for egress rules with named
+// ports. The text is that of FormatNamedPorts; a name may be there with several ports.
 func (e *Engine) SetNamedPorts(id identity.ID, text string) error {
 	ports, err := ParseNamedPorts(text)
 	if err != nil {
@@ -469,8 +469,8 @@ func (e *Engine) indexPeer(p *peer) {
 	}
 }
 
-// AddSubject says that there is such a local endpoint. Each call takes a reference. Labels that
-// cannot be read leave it without a rule set, so that it drops everything.
+// AddSubject adds a local endpoint's subject. Each call takes a reference. Labels that cannot be
+// read leave it without a rule set, so that it drops everything.
 func (e *Engine) AddSubject(s Subject) {
 	if sub := e.subjects[s]; sub != nil {
 		sub.refs++
@@ -517,7 +517,7 @@ func (e *Engine) unfileSubject(s *subject) {
 	e.subjectsByNS[s.peer.namespace] = list[:last]
 }
 
-// RemoveSubject gives back a reference; with the last one the subject is forgotten.
+// RemoveSubject releases a reference; the last one removes the subject.
 func (e *Engine) RemoveSubject(s Subject) {
 	sub := e.subjects[s]
 	if sub == nil {

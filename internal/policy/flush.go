@@ -43,9 +43,9 @@ func (e *Engine) Flush() Update {
 	return u
 }
 
-// Recompute updates everything as Flush does, for callers that only read: it takes the
-// memory of what rule sets say, and not of all their entries. It returns the size of the new ones:
-// how many identities they know and how many keys they hold.
+// Recompute updates everything as Flush does, for callers that only read: it takes memory for the
+// contents of rule sets, and not for all their entries. It returns the size of the new ones: how
+// many identities they know and how many keys they hold.
 func (e *Engine) Recompute() int {
 	_, size := e.flush(false)
 	return size

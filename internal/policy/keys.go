@@ -39,9 +39,9 @@ func LabelKeys(rules []*Rule) labels.Keys {
 	return labels.KeysOf(keys...)
 }
 
-// Closed returns a rule that never allows what r forbids, whatever the labels say whose keys are
-// not known: if r needs any of these, it is one that lets nothing through, in the directions that r
-// is about, for all endpoints that r may be about. A rule that needs none is returned as it is.
+// Closed returns a rule that never allows what r forbids, whatever the values of labels with
+// unknown keys: if r depends on any of these, the result allows nothing, in the directions of r,
+// for all endpoints that r may select. A rule that depends on none is returned unchanged.
 func Closed(r *Rule, known labels.Keys) *Rule {
 	if known.Covers(LabelKeys([]*Rule{r})) {
 		return r

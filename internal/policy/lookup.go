@@ -14,7 +14,7 @@ type Verdict uint8
 const (
 	// NoRuleSet: the rule set does not exist; the packet is dropped.
 	NoRuleSet Verdict = iota
-	// Allowed and Denied: an entry says so.
+	// Allowed and Denied: by an entry.
 	Allowed
 	Denied
 	// DefaultAllowed and DefaultDenied: no entry matches.

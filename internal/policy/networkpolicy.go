@@ -17,18 +17,18 @@ import (
 	"github.com/hawser-net/hawser/internal/labels"
 )
 
-// ParseNetworkPolicy returns the rule of a NetworkPolicy of Kubernetes. What it means beside the
-// rest:
+// ParseNetworkPolicy returns the rule of a NetworkPolicy of Kubernetes. What it means in addition
+// to the rest:
 //
 //   - The selected pods are enforced in the directions of policyTypes, with or without entries.
-//   - An entry without peers is about everybody, an entry without ports about all traffic.
-//   - podSelector and namespaceSelector select pods only, those of the local cluster if Config says
-//     so, and only by labels that Kubernetes gave them.
-//   - ipBlock is about addresses, whoever has them. A named port of an egress entry is looked up at
-//     the peer; at an ipBlock, which is nobody, it matches nothing.
+//   - An entry without peers matches all peers, an entry without ports all traffic.
+//   - podSelector and namespaceSelector select pods only, those of the local cluster if Config
+//     requires it, and only by labels that Kubernetes gave them.
+//   - ipBlock matches addresses, whatever has them. A named port of an egress entry is looked up at
+//     the peer; at an ipBlock, which is no workload, it matches nothing.
 //
-// Every fault is reported, as FieldErrors joined. The rule is there beside an error too, with what
-// can be enforced, as for [Parse].
+// Every fault is reported, as FieldErrors joined. The rule is returned with an error, too, with
+// what can be enforced, as for [Parse].
 func ParseNetworkPolicy(p *networkingv1.NetworkPolicy) ([]*Rule, error) {
 	if p == nil {
 		return nil, errors.New("the policy is missing")
@@ -68,8 +68,8 @@ func ParseNetworkPolicy(p *networkingv1.NetworkPolicy) ([]*Rule, error) {
 	return []*Rule{r}, errors.Join(ps.errs...)
 }
 
-// policyTypes says which directions the policy enforces: if it does not say so itself, ingress, and
-// egress if it has entries for it. A direction that is not known is both.
+// policyTypes returns the directions that the policy enforces: if it names none, ingress, and
+// egress if it has entries for it. An unknown direction is both.
 func (ps *parser) policyTypes(spec *networkingv1.NetworkPolicySpec) (enforces [2]bool) {
 	if len(spec.PolicyTypes) == 0 {
 		return [2]bool{datapath.Ingress: true, datapath.Egress: len(spec.Egress) > 0}

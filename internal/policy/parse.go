@@ -23,11 +23,11 @@ const (
 	maxLabelValue = 63
 )
 
-// FieldError says what is wrong with one field of a policy object.
+// FieldError is a problem with one field of a policy object.
 type FieldError struct {
 	// Field is the path, such as "spec.egress[0].toPorts[1].rules.http".
 	Field string
-	// Problem says what is wrong and what to do.
+	// Problem names what is wrong and what to do.
 	Problem string
 	// Unsupported is set if the field is valid but not implemented.
 	Unsupported bool
@@ -39,13 +39,13 @@ func (e *FieldError) Error() string { return e.Field + ": " + e.Problem }
 // Option changes what is accepted.
 type Option func(*parser)
 
-// WithGroups accepts fromGroups and toGroups in entries that allow. They match nothing here: who
-// knows the members of a group makes another policy of their addresses. Where nobody does, leave it
-// out, so that such a policy is refused.
+// WithGroups accepts fromGroups and toGroups in entries that allow. They match nothing here: the
+// operator derives another policy from the addresses of a group's members. Without an operator that
+// does, leave the option out, so that such policies are refused.
 func WithGroups() Option { return func(ps *parser) { ps.groups = true } }
 
-// WithFaults says what of the object could not be read into its type, by fields. It is treated like
-// what is read and not supported.
+// WithFaults passes the fields of the object that could not be decoded into its type. They are
+// treated like unsupported ones.
 func WithFaults(faults []*FieldError) Option {
 	return func(ps *parser) {
 		for _, f := range faults {
@@ -57,22 +57,22 @@ func WithFaults(faults []*FieldError) Option {
 
 // Parse returns the rules of a namespaced policy. Every fault is reported, as FieldErrors joined.
 //
-// The rules are there beside an error too, for a policy that somebody else has accepted already.
-// They are what can be enforced of it, and never more than it grants or less than it denies:
+// The rules are returned with an error, too, for a policy that the API server has accepted already.
+// They are what can be enforced of it, and never allow more, or deny less, than it does:
 //
 //   - Whom the policy selects is isolated in the directions it has entries for; in both if it has
 //     none. enableDefaultDeny counts as ever.
 //   - What is wholly understood is granted: of a list of peers, ports or messages the items that
 //     are. An entry that is restricted by something else that is not supported (authentication,
 //     layer 7, names) grants nothing.
-//   - A deny of which the peers are not understood denies everybody, one of which the ports are
+//   - A deny of which the peers are not understood denies all peers, one of which the ports are
 //     not, all traffic.
 //   - What of an endpointSelector is not understood is left out, so that more endpoints are
 //     selected; such a rule grants nothing. Without one a rule selects all pods: those of its
 //     namespace, or of the cluster.
 //   - A rule that selects nodes is left out: no endpoint is meant.
 //
-// Rule.Faults says of each rule what is not enforced as it is written.
+// Rule.Faults lists for each rule what is not enforced as it is written.
 func Parse(p *v2.CiliumNetworkPolicy, opts ...Option) ([]*Rule, error) {
 	if p == nil {
 		return nil, errors.New("the policy is missing")
@@ -101,7 +101,7 @@ func ParseClusterwide(p *v2.CiliumClusterwideNetworkPolicy, opts ...Option) ([]*
 // parser collects the faults of one object.
 type parser struct {
 	namespace string // "" for clusterwide policies
-	groups    bool   // accepted, as peers that are nobody
+	groups    bool   // accepted, as peers that match nothing
 	// unconfined: the rule at hand is clusterwide and names reserved:init, so that its selectors of
 	// peers are confined to nothing.
 	unconfined bool
@@ -234,7 +234,7 @@ func (ps *parser) rule(path string, in *v2.Rule) *Rule {
 		ps.egress(r, path, fmt.Sprintf("egressDeny[%d]", i), &entry, true)
 	}
 	r.DefaultDeny = [2]bool{r.has(datapath.Ingress), r.has(datapath.Egress)}
-	if len(r.Clauses) == 0 { // a fault: the sections may say what it is about
+	if len(r.Clauses) == 0 { // a fault: the sections may show its directions
 		ingress, egress := in.Ingress != nil || in.IngressDeny != nil, in.Egress != nil || in.EgressDeny != nil
 		r.DefaultDeny = [2]bool{ingress || !egress, egress || !ingress}
 	}
@@ -279,7 +279,7 @@ func (r *Rule) grantNothing() {
 type peerList struct {
 	field   string
 	present bool
-	empty   bool // present, and names nobody
+	empty   bool // present, and names no peer
 	faulty  bool // not all of it is understood; what is, is in peers
 	peers   []*Selector
 }
@@ -327,8 +327,8 @@ func (ps *parser) unsupportedPeers(present bool, at, name string) peerList {
 	return peerList{field: name, present: present, faulty: present}
 }
 
-// clause finishes an entry and adds it to the rule. whole is false if the entry says more than who
-// and what, and that is not understood.
+// clause finishes an entry and adds it to the rule. whole is false if the entry contains more than
+// peers and ports, and that is not understood.
 func (ps *parser) clause(r *Rule, c Clause, at string, whole bool, lists []peerList, toPorts []v2.PortRule, icmps []v2.ICMPRule) {
 	var from, empty *peerList
 	peersOK := true
@@ -366,7 +366,7 @@ func (ps *parser) clause(r *Rule, c Clause, at string, whole bool, lists []peerL
 	default:
 		c.Ports = []PortMatch{{Proto: datapath.ProtoAny, First: 0, Last: 65535}}
 	}
-	// "- {}" says nothing about peers or ports and matches nothing.
+	// "- {}" has neither peers nor ports and matches nothing.
 	c.AllPeers = from == nil && empty == nil && len(toPorts)+len(icmps) > 0
 	switch {
 	case !c.Deny && !whole:

@@ -124,8 +124,8 @@ func validPortName(s string) bool {
 
 // portSet is what one peer identity, or any peer, has in one direction of a rule set: keys sorted
 // by comparePortKeys, none covered by another of the same list, no allow covered by a deny. In a
-// direction with tiers an identity has tiers instead, sorted likewise, each key with all that is to
-// be said about it. It is immutable. The nil portSet is empty.
+// direction with tiers an identity has tiers instead, sorted likewise, each key with all that
+// applies to it. It is immutable. The nil portSet is empty.
 type portSet struct {
 	deny  []portKey
 	allow []portKey
@@ -134,9 +134,9 @@ type portSet struct {
 
 func (s *portSet) empty() bool { return s.len() == 0 }
 
-// newPortSet reduces lists of keys to the entries that say the same. Allows count only if enforced
-// is true: otherwise what nothing denies passes anyway. base, if not nil, are the entries of any
-// peer, which the kernel looks up too: what they decide alone is left out.
+// newPortSet reduces lists of keys to equivalent entries. Allows count only if enforced is true:
+// otherwise what nothing denies passes anyway. base, if not nil, are the entries of any peer, which
+// the kernel looks up too: what they decide alone is left out.
 func newPortSet(allow, deny []portKey, enforced bool, base *portSet) *portSet {
 	s := &portSet{}
 	slices.SortFunc(deny, comparePortKeys)
@@ -225,7 +225,7 @@ func (c *coverSet) covers(k portKey) bool {
 	return false
 }
 
-// decision returns what the most specific entry that matches a packet says, nothing if there is
+// decision returns the verdict of the most specific entry that matches a packet, none if there is
 // none.
 func (s *portSet) decision(proto uint8, port uint16) (out datapath.PolicyEntry) {
 	if s == nil {
@@ -276,7 +276,7 @@ func (s *portSet) search(proto uint8, port uint16) datapath.PolicyEntry {
 	return says
 }
 
-// at returns what the entry of a key says.
+// at returns the verdict of a key's entry.
 func (s *portSet) at(k portKey) (datapath.PolicyEntry, bool) {
 	if _, ok := slices.BinarySearchFunc(s.deny, k, comparePortKeys); ok {
 		return datapath.PolicyEntry{Deny: true}, true

@@ -46,7 +46,7 @@ func (e *Engine) ClassOf(rs datapath.RuleSetID, dir datapath.Direction, id ident
 	return c, true
 }
 
-// Side is what a rule set says of a peer in a direction.
+// Side is the outcome of a rule set for a peer in a direction.
 type Side struct {
 	// Enforced reports whether what no rule matches is dropped.
 	Enforced bool
@@ -56,7 +56,7 @@ type Side struct {
 	// Owners are those of the rules that match the peer, or if none does, of those that enforce;
 	// sorted.
 	Owners []Owner
-	// ByAddress says that the rule set tells blocks of addresses apart.
+	// ByAddress means that the rule set distinguishes blocks of addresses.
 	ByAddress bool
 }
 
@@ -207,7 +207,7 @@ func (e *Engine) IsEndpoint(id identity.ID) bool {
 // BlockAt returns the identity of the longest known block around an address, 0 if there is none.
 func (e *Engine) BlockAt(a netip.Addr) identity.ID { return e.blocks.longest(a) }
 
-// HasBlocks reports whether addresses beside identities count for any verdict.
+// HasBlocks reports whether any verdict depends on addresses in addition to identities.
 func (e *Engine) HasBlocks() bool { return len(e.blocks.peers) > 0 }
 
 // Size is how much rules ask for.
@@ -215,8 +215,8 @@ type Size struct {
 	// Keys counts protocols with prefixes of ports, into which the ports of all entries are cut;
 	// PeerKeys those of entries that name peers, which each peer may have.
 	Keys, PeerKeys int
-	// Selectors counts those of peers, and what these and those of subjects name beside one value
-	// or prefix each.
+	// Selectors counts those of peers, and the further values or prefixes that these and those of
+	// subjects name.
 	Selectors int
 }
 

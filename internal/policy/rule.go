@@ -120,7 +120,7 @@ func (c *Clause) action() datapath.TierAction {
 	return datapath.TierAccept
 }
 
-// Entry is a row of a rule set with what it says.
+// Entry is a row of a rule set with its verdict.
 type Entry struct {
 	datapath.PolicyKey
 	datapath.PolicyEntry
@@ -130,9 +130,9 @@ type Entry struct {
 // neither before nor after: upserts first, denies before allows; then deletes, allows before
 // denies.
 //
-// With Ordered, tiers say something in the rule set, and entries are neither denies nor allows:
-// upserts are to be written one by one, the most specific first, then deletes, the least specific
-// first. A packet's verdict by any one peer is then always that of before or that of after.
+// With Ordered, the rule set has tiers, and entries are neither denies nor allows: upserts are to
+// be written one by one, the most specific first, then deletes, the least specific first. A
+// packet's verdict by any one peer is then always that of before or that of after.
 type Delta struct {
 	ID      datapath.RuleSetID
 	Upserts []Entry
@@ -155,9 +155,8 @@ type Subject struct {
 	// NamedPorts is what FormatNamedPorts returns; empty if there are none.
 	NamedPorts string
 	// Labels is the canonical string (labels.Set.KVString) of the labels that the endpoints have
-	// themselves: by these their rules are chosen, whatever is said of the ID, which counts for
-	// others who filter them as a peer. If it is empty, the labels are those of the identity as it
-	// is known.
+	// themselves: their rules are chosen by these, whatever the labels of the ID, which count where
+	// others select them as a peer. If it is empty, the labels are those of the identity.
 	Labels string
 }
 

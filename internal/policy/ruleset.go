@@ -146,7 +146,7 @@ func (e *Engine) rulesOf(p *peer, dst []*engineRule) []*engineRule {
 	return slices.Compact(dst) // the index may name a rule twice
 }
 
-// enforcement says in which directions an endpoint with these rules is enforced.
+// enforcement returns the directions in which an endpoint with these rules is enforced.
 func (e *Engine) enforcement(p *peer, rules []*engineRule) (enforced [2]bool) {
 	switch e.cfg.Mode {
 	case ModeNever:
@@ -164,7 +164,7 @@ func (e *Engine) enforcement(p *peer, rules []*engineRule) (enforced [2]bool) {
 	return enforced
 }
 
-// ruleSetKey appends what tells rule sets apart: enforcement, rules, and named ports where the
+// ruleSetKey appends what distinguishes rule sets: enforcement, rules, and named ports where the
 // rules ask for them.
 func (e *Engine) ruleSetKey(dst []byte, s *subject, rules []*engineRule) (key []byte, enforced [2]bool) {
 	enforced = e.enforcement(s.peer, rules)

@@ -19,7 +19,7 @@ type Selector struct {
 	// By labels: all of the following hold.
 	namespace    string        // if set, the namespace is this one
 	hasNamespace bool          // there is a namespace at all
-	localCluster bool          // confined to the local cluster if Config says so
+	localCluster bool          // confined to the local cluster if Config requires it
 	reqs         []requirement // sorted by text
 
 	// By prefix or block: inside cidr, outside all of except.
@@ -226,7 +226,7 @@ func newPeer(cfg *Config, id identity.ID, set labels.Set) *peer {
 // match reports whether the selector selects the identity.
 func (s *Selector) match(cfg *Config, p *peer) bool {
 	if p.block != (s.kind == byBlock) {
-		return false // a block is nobody; whoever is in it has an identity of their own
+		return false // a block is no peer; each address in it has an identity of its own
 	}
 	switch s.kind {
 	case byBlock:

@@ -42,8 +42,8 @@ func (e *Engine) Snapshot() *Snapshot {
 	return s
 }
 
-// Engine returns a new engine in the state of the snapshot, without subjects. Nothing of it is
-// anybody else's.
+// Engine returns a new engine in the state of the snapshot, without subjects. It shares no state
+// with others.
 func (s *Snapshot) Engine() (*Engine, error) {
 	e, err := New(s.Config)
 	if err != nil {
@@ -109,8 +109,8 @@ func (o Owner) Policy() Name {
 	return n
 }
 
-// Outside returns the identity by which the rules evaluate an address that nobody in the cluster
-// has: that of the longest known prefix around it, or the world.
+// Outside returns the identity by which the rules evaluate an address outside of the cluster: that
+// of the longest known prefix that contains it, or the world.
 func (e *Engine) Outside(a netip.Addr) identity.ID {
 	if id := e.cidrs.longest(a); id != 0 {
 		return id

@@ -34,7 +34,7 @@ func (t Tier) String() string {
 	return "ordinary"
 }
 
-// VerdictOf returns the outcome for a packet, given what all that matches it says together and
+// VerdictOf returns the outcome for a packet, given the combined verdict of all that matches it and
 // whether the direction is enforced.
 func VerdictOf(says datapath.PolicyEntry, enforced bool) Verdict {
 	for _, a := range []datapath.TierAction{says.Admin.Action(), ordinary(says), says.Baseline.Action()} {
@@ -103,15 +103,15 @@ func byPrecedence(a, b *engineRule) int {
 	return cmp.Or(cmp.Compare(a.Priority, b.Priority), cmp.Compare(a.owner, b.owner), cmp.Compare(a.serial, b.serial))
 }
 
-// decided is a key with what it says.
+// decided is a key with its verdict.
 type decided struct {
 	portKey
 	datapath.PolicyEntry
 }
 
-// newTieredSet makes the entries of one peer from what its clauses say, in any order. In the
-// outcome every entry holds what all keys around it say too, and entries that say the same as the
-// one around them are left out.
+// newTieredSet makes the entries of one peer from its clauses, in any order. In the outcome every
+// entry includes the verdicts of all keys that contain it, and entries equal to the one that
+// contains them are left out.
 func newTieredSet(list []decided) *portSet {
 	slices.SortFunc(list, func(a, b decided) int { return comparePortKeys(a.portKey, b.portKey) })
 	kept := make(map[portKey]datapath.PolicyEntry, len(list))
@@ -134,7 +134,8 @@ func newTieredSet(list []decided) *portSet {
 	return &portSet{tiers: slices.Clip(out)}
 }
 
-// closestAround returns what the closest key around k says. What is wider was put there before.
+// closestAround returns the verdict of the most specific key that contains k. Wider keys were
+// inserted before.
 func closestAround(kept map[portKey]datapath.PolicyEntry, k portKey) datapath.PolicyEntry {
 	if k.proto != datapath.ProtoAny {
 		for n := int(k.bits) - 1; n >= 0; n-- {

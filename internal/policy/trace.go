@@ -17,8 +17,8 @@ type Party struct {
 	// Identity may be 0 if Labels are given; the identity itself plays no part then.
 	Identity identity.ID
 	// SeenAs, if not 0, is the identity by which the other end's rules evaluate this one: an
-	// endpoint's own rules follow from its labels, those of others from what is known of its ID,
-	// which for a temporary one is another.
+	// endpoint's own rules follow from its labels, those of others from the identity that they see,
+	// which differs while the endpoint has a temporary one.
 	SeenAs identity.ID
 	// Labels, if empty, are those of Identity.
 	Labels labels.Set
@@ -40,7 +40,7 @@ type TraceResult struct {
 type TraceSide struct {
 	Direction datapath.Direction
 	Verdict   Verdict
-	// Enforced reports whether what no rule matches is dropped; Why says what makes it so.
+	// Enforced reports whether what no rule matches is dropped; Why is the reason.
 	Enforced bool
 	Why      string
 	// EnforcedBy are the rules that ask for it, without their entries.
@@ -70,7 +70,7 @@ type TraceStep struct {
 	PeerMatch string
 	// PortMatch is the port that matches, empty if none does.
 	PortMatch string
-	// ByAddress says that nothing matches the peer, but that a block of addresses could if its
+	// ByAddress means that nothing matches the peer, but that a block of addresses could if its
 	// address were known.
 	ByAddress bool
 	// Decides is set on the entry that decides the verdict: the first of a tier that matches, or of
@@ -93,7 +93,7 @@ func (s *TraceStep) String() string {
 	return where + ": " + s.What()
 }
 
-// What says for people what the entry does about the packet, without where it stands.
+// What describes what the entry does with the packet, without its position.
 func (s *TraceStep) What() string {
 	verb := "allow"
 	switch {
@@ -320,7 +320,7 @@ func (e *Engine) traceStep(er *engineRule, c *Clause, other *peer, at netip.Addr
 	}
 	step.ByAddress = step.ByAddress && step.PeerMatch == ""
 	if byBlockOnly && c.Direction == datapath.Egress {
-		named = nil // a block is nobody, and has no names for ports
+		named = nil // a block is no workload, and has no named ports
 	}
 	for _, m := range c.Ports {
 		if m.matches(proto, port, named) {
@@ -331,7 +331,7 @@ func (e *Engine) traceStep(er *engineRule, c *Clause, other *peer, at netip.Addr
 	return step
 }
 
-// why says what decided about enforcement.
+// why returns what decided about enforcement.
 func (e *Engine) why(dir datapath.Direction, self *peer, rules []*engineRule, enforced bool) string {
 	switch {
 	case e.cfg.Mode == ModeAlways:

@@ -45,7 +45,7 @@ func Decode(name string, data []byte) ([]Object, error) {
 	return objects, nil
 }
 
-// decode is Decode, but beside an error there are the objects as far as they can be enforced.
+// decode is Decode, but returns the objects, as far as they can be enforced, with an error, too.
 func decode(name string, data []byte) ([]Object, error) {
 	if len(data) > MaxFileSize {
 		return nil, fmt.Errorf("the file is larger than %d bytes", MaxFileSize)
@@ -121,7 +121,7 @@ func split(data []byte) []document {
 	return slices.DeleteFunc(docs, func(d document) bool { return len(bytes.TrimSpace(d.data)) == 0 })
 }
 
-// decodeOne reads one document; nil if it holds nothing. Beside an error there is the object if
+// decodeOne reads one document; nil if it holds nothing. With an error it returns the object if
 // some of it can be enforced.
 func decodeOne(file string, data []byte) (*Object, error) {
 	// Duplicate keys are refused here, before a map hides them.

@@ -34,9 +34,9 @@ type Config struct {
 	Unkept func(error)
 	// Poll is how often the directory is read even if nothing was notified.
 	Poll time.Duration
-	// Settle is how long the directory is not read because of a file that is being written. When
-	// its writer closes it, or if it is renamed into place, only Gather goes by, so that many
-	// changes are read at once.
+	// Settle is how long reading the directory waits for a file that is being written. Once its
+	// writer closes it, or if it is renamed into place, only Gather is waited for, to batch
+	// changes.
 	Settle time.Duration
 	Gather time.Duration
 }
@@ -154,7 +154,7 @@ func (d *Dir) Run(ctx context.Context, apply func([]policy.Change)) error {
 			} else {
 				unfinished[n.name] = true
 			}
-			// Whoever writes on and on does not keep the rest from being read.
+			// A file that is written without end does not keep the others from being read.
 			wait := first.Add(d.cfg.Settle).Sub(now)
 			if len(unfinished) == 0 {
 				wait = min(wait, d.cfg.Gather)
@@ -179,7 +179,7 @@ func (d *Dir) Run(ctx context.Context, apply func([]policy.Change)) error {
 // watch asks for notifications. Without them, for want of kernel resources, the poll must do.
 func (d *Dir) watch() (<-chan notice, func()) {
 	notices, stop, err := notifications(d.cfg.Path, func(err error) {
-		// The poll finds what they said.
+		// The poll finds these changes.
 		d.log.Warn("Policy directory: notifications were lost", "path", d.cfg.Path, "error", err)
 	})
 	if err != nil {
@@ -373,7 +373,7 @@ func (d *Dir) store(name string, data []byte) {
 	d.unkept[name] = err
 }
 
-// reportUnkept says which files could not be kept for a restart.
+// reportUnkept reports the files that could not be kept for a restart.
 func (d *Dir) reportUnkept() {
 	if d.cfg.Unkept == nil {
 		return

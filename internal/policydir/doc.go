@@ -2,11 +2,10 @@
 // (--static-cnp-path) and follows its changes.
 //
 // A file counts whole or not at all. When a file is faulty, its fault is reported (Status, log) and
-// its last good version stays in force (of one that was never good, what can be enforced:
-// policy.Parse says what that is), across a restart too if Config.Keep says where to keep it; the
-// other files apply. A file that is removed takes its policies with it; a file without any policy
-// is taken for one that is being written and is a fault, so that an editor's truncate-and-write
-// never lifts a policy for a moment.
+// its last good version stays in force (of one that was never valid, what can be enforced, see
+// policy.Parse), across a restart too if Config.Keep is set; the other files apply. A file that is
+// removed takes its policies with it; a file without any policy is taken for one that is being
+// written and is a fault, so that an editor's truncate-and-write never lifts a policy for a moment.
 //
 // Files are those directly in the directory whose names end in .yaml, .yml or .json and do not
 // start with a dot; symbolic links are followed, so that a mounted ConfigMap works. A namespaced

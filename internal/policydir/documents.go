@@ -63,7 +63,7 @@ func Documents(data []byte) ([]Document, error) {
 	return out, nil
 }
 
-// leadingBlank counts the lines before a document's first that says something.
+// leadingBlank counts the blank lines before a document's first line.
 func leadingBlank(data []byte) int {
 	n := 0
 	for line := range strings.Lines(string(data)) {
@@ -99,7 +99,7 @@ func decodeAny(doc document) (policy.Name, []*policy.Rule, error) {
 	if !ok {
 		return none, nil, errors.New("the document is not an object")
 	}
-	delete(fields, "status") // that servers write, and that says nothing here
+	delete(fields, "status") // which servers write, and which has no meaning here
 	apiVersion, _ := fields["apiVersion"].(string)
 	kind, _ := fields["kind"].(string)
 	switch {

@@ -16,7 +16,7 @@ import (
 )
 
 // decodeStrict decodes raw, of which tree is the generic form, into dst, which points at a struct.
-// The standard decoder would match names without regard to case, and would not say where a fault
+// The standard decoder would match names without regard to case, and would not report where a fault
 // is; so the tree is checked against the type first.
 //
 // What is at fault is returned by fields; the rest is in dst then. With an error dst is of no use.
@@ -50,8 +50,8 @@ func (c *checker) check(path string, v any, t reflect.Type) {
 		t = t.Elem()
 	}
 	if v == nil {
-		// A null is an absent field to the decoder, and absent peers are all peers: somebody who
-		// comments out the items of a list must not open up everything.
+		// A null is an absent field to the decoder, and absent peers are all peers: commenting out
+		// the items of a list must not allow everything.
 		c.fail(path, "is null; remove the field or give it a value")
 		return
 	}

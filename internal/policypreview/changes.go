@@ -130,7 +130,7 @@ func (c *changes) add(document string, doc policydir.Document, replaced []policy
 	}
 }
 
-// ownerOf is the owner of a policy that nobody has yet: as an object of Kubernetes would be.
+// ownerOf is the owner of a policy that does not exist yet, as of a Kubernetes object.
 func ownerOf(n policy.Name) policy.Owner {
 	if n.Namespace == "" {
 		return policy.Owner("k8s/" + n.Kind + "/" + n.Name)
@@ -150,7 +150,7 @@ func (c *changes) delete(name policy.Name, owners map[policy.Name][]policy.Owner
 	case len(found) == 0:
 		return fmt.Errorf("delete: there is no policy %q in force; name one as namespace/name, or name for one of the whole cluster", qualified(name))
 	case len(found) > 1:
-		return fmt.Errorf("delete: %q is the name of policies of several kinds; say which as kind/namespace/name", qualified(name))
+		return fmt.Errorf("delete: %q names policies of several kinds; name one as kind/namespace/name", qualified(name))
 	case given[found[0]] != "":
 		return fmt.Errorf("delete: %s is in %s too", found[0], given[found[0]])
 	}

@@ -15,8 +15,8 @@ import (
 type Agent interface {
 	// Ready reports whether all policies, identities and addresses have been received.
 	Ready() bool
-	// PolicyLabels returns the keys of the labels by which identities are told apart. By others
-	// nobody can be evaluated yet.
+	// PolicyLabels returns the keys of the labels that make identities. Other labels cannot be
+	// evaluated yet.
 	PolicyLabels() labels.Keys
 	// View runs f on the live engine, alone, for reading.
 	View(f func(*policy.Engine))
@@ -64,7 +64,7 @@ type end struct {
 	addr netip.Addr
 }
 
-// labelsOf returns the labels of an identity, also of one that was learned of by a flow.
+// labelsOf returns the labels of an identity, also of one that is only known from a flow.
 func (j *evaluator) labelsOf(id identity.ID) labels.Set {
 	if set, ok := j.engine.Labels(id); ok {
 		return set
@@ -73,7 +73,7 @@ func (j *evaluator) labelsOf(id identity.ID) labels.Set {
 	return set
 }
 
-// outsideAt is the identity of an address that nobody in the cluster has.
+// outsideAt is the identity of an address outside of the cluster.
 func (j *evaluator) outsideAt(a netip.Addr) identity.ID {
 	id, ok := j.outside[a]
 	if !ok {

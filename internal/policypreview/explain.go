@@ -56,7 +56,7 @@ func explain(agent Agent, f *flowpb.Flow) (*policypb.ExplainResponse, error) {
 	proto, port, _, ok := opened(f, reply)
 	switch {
 	case !ok:
-		return nil, invalid("the flow does not say which port or message a connection began with")
+		return nil, invalid("the flow does not contain the port or message that a connection began with")
 	case !from.IsValid() || !to.IsValid():
 		return nil, invalid("the flow has an address that is none")
 	}
@@ -82,7 +82,7 @@ func explain(agent Agent, f *flowpb.Flow) (*policypb.ExplainResponse, error) {
 	return out, nil
 }
 
-// find fills in who an end is, by what the engine knows now, else by what the flow says.
+// find fills in the party at an end, from the engine, else from the flow.
 func (x *explained) find(agent Agent, e *policy.Engine, addr netip.Addr) {
 	id := identity.ID(x.ep.GetIdentity())
 	if id.IsOutside() {
@@ -263,7 +263,7 @@ func suggest(side *policy.TraceSide, src, dst *explained, proto uint8, port uint
 	return out
 }
 
-// addPeer adds the other side to an entry, and nobody else where that can be said.
+// addPeer adds the other side to an entry, as narrowly as a peer can be described.
 func addPeer(entry map[string]any, d datapath.Direction, self, x *explained) bool {
 	prefix := "from"
 	if d == datapath.Egress {

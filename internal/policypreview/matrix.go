@@ -83,7 +83,7 @@ func (j *evaluator) parties(agent Agent, namespaces []string, limit int, workloa
 			end:   end{id: seen, addr: prefix.Addr()},
 		})
 	}
-	// Who is cut off comes last.
+	// Parties without any connection come last.
 	rank := func(p *party) int {
 		switch {
 		case p.Kind == policypb.PartyKind_PARTY_ENTITY:
@@ -123,12 +123,12 @@ func (j *evaluator) shown(id identity.ID) bool {
 
 // sides are the answers of all parties about all others, by the rules of one moment.
 type sides struct {
-	// table has the different answers; the first is of who has no policies.
+	// table has the distinct answers; the first is that of parties without policies.
 	table []policy.Side
 	index map[string]uint32
 	// ranges is how many ranges of ports the table has; room is how many it may, 0 for any number.
 	ranges, room int
-	// rows has for each party and direction an answer about each party; nil of who has no policies.
+	// rows has for each party and direction an answer about each party; nil without policies.
 	rows [2][][]uint32
 }
 
@@ -171,7 +171,7 @@ func (j *evaluator) ask(ctx context.Context, list []*party, room int) (*sides, e
 	return s, err
 }
 
-// row returns what a rule set says of each party.
+// row returns the outcome of a rule set for each party.
 func (s *sides) row(ctx context.Context, e *policy.Engine, rs datapath.RuleSetID, dir datapath.Direction, list []*party) ([]uint32, error) {
 	out := make([]uint32, len(list))
 	classes := map[policy.Class]uint32{}
@@ -189,7 +189,7 @@ func (s *sides) row(ctx context.Context, e *policy.Engine, rs datapath.RuleSetID
 			key := fmt.Sprint(side)
 			if n, ok = s.index[key]; !ok {
 				if s.ranges += len(side.Passing); s.room != 0 && s.ranges > s.room {
-					return nil, invalid("the policies tell apart too many ports of too many peers to compare all pairs: ask about fewer policies at once")
+					return nil, invalid("the policies distinguish too many ports of too many peers to compare all pairs: ask about fewer policies at once")
 				}
 				n = uint32(len(s.table))
 				s.table, s.index[key] = append(s.table, side), n
@@ -201,7 +201,7 @@ func (s *sides) row(ctx context.Context, e *policy.Engine, rs datapath.RuleSetID
 	return out, nil
 }
 
-// of returns the answers about a pair: what the sender's policies say and what the receiver's do.
+// of returns the answers about a pair: that of the sender's policies and that of the receiver's.
 func (s *sides) of(src, dst int) (egress, ingress uint32) {
 	if row := s.rows[datapath.Egress][src]; row != nil {
 		egress = row[dst]

@@ -50,7 +50,7 @@ func (j *evaluator) party(id identity.ID, workloads names) *policypb.Party {
 // namesakes are identities whose labels call their pods alike.
 type namesakes struct {
 	n int
-	// labels says how many of them have a label of the pods' own; nil of one that is alone.
+	// labels counts those with each of the pods' own labels; nil if there is only one.
 	labels map[string]int
 }
 

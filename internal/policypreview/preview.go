@@ -131,8 +131,8 @@ func (j *evaluator) preview(ctx context.Context, agent Agent, ring *flows.Ring[f
 	return append(out, &policypb.PreviewResponse{Summary: sum}), nil
 }
 
-// missingLabels returns by which labels policies select that identities do not have yet. To
-// evaluate by identities that lack them would be to say that such policies are about nobody.
+// missingLabels returns the labels by which policies select and which identities do not have yet.
+// An evaluation without them would report that such policies select nothing.
 func missingLabels(need, have labels.Keys) error {
 	const why = "identities of this cluster have only the labels that policies in force select (--identity-relevant-labels)"
 	if need.All() {
@@ -248,8 +248,8 @@ func CompareConnections(a, b *policypb.Connection) int {
 		strings.Compare(a.GetProtocol(), b.GetProtocol()), cmp.Compare(a.GetPort(), b.GetPort()))
 }
 
-// PartyKey is what tells parties apart, whichever node tells of them: the numbers of prefixes are
-// others on each, and so are names of pods, of which not all nodes know the workload.
+// PartyKey identifies a party across nodes: the identity of a prefix differs between nodes, and so
+// does the name of a pod, whose workload not all nodes know.
 func PartyKey(p *policypb.Party) string {
 	id, name := identity.ID(p.GetIdentity()), p.GetName()
 	switch {

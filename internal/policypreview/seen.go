@@ -27,7 +27,7 @@ type seen struct {
 	// policy, and by the drops. A refusal is reported as both.
 	verdicts, drops [2]uint64
 	first, last     time.Time
-	// passes says by direction whether it does, before and after.
+	// passes has by direction whether it passes, before and after.
 	passes [2][2]bool
 	// sources and destinations are some pods or addresses.
 	sources, destinations []string
@@ -185,7 +185,7 @@ func opened(f *flowpb.Flow, reply bool) (proto uint8, port uint16, opens, ok boo
 	case l4.GetSCTP() != nil:
 		return datapath.ProtoSCTP, pick(l4.GetSCTP().GetSourcePort(), l4.GetSCTP().GetDestinationPort()), true, true
 	case reply:
-		return 0, 0, false, false // an answer does not say to which message
+		return 0, 0, false, false // a reply does not show its request
 	case l4.GetICMPv4() != nil:
 		return datapath.ProtoICMP, uint16(l4.GetICMPv4().GetType()), true, true
 	case l4.GetICMPv6() != nil:
@@ -194,7 +194,7 @@ func opened(f *flowpb.Flow, reply bool) (proto uint8, port uint16, opens, ok boo
 	return 0, 0, false, false
 }
 
-// end is who is at one end of a flow, by what is known now; else by what was known then.
+// end is the party at one end of a flow, as known now, otherwise as recorded in the flow.
 func (j *evaluator) end(agent Agent, e *flowpb.Endpoint, addr netip.Addr) (end, bool) {
 	id := identity.ID(e.GetIdentity())
 	if id == identity.Unknown || !addr.IsValid() {

@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	// matrixAge is how old a matrix may be: those who watch one ask for it again and again.
+	// matrixAge is how old a matrix may be: clients that watch one request it repeatedly.
 	matrixAge = 5 * time.Second
 	// answers is how many may be on their way to clients at once: each takes some megabytes.
 	answers = 8

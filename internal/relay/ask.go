@@ -22,8 +22,8 @@ func askEach(nodes int, ask func(i int)) {
 	_ = asked.Wait() // none fails
 }
 
-// recent is the last answer of all nodes to a question that everybody asks alike: however many ask,
-// nodes are asked once in a while. Whoever has turn may change it, and nobody what it holds.
+// recent caches the last answers of all nodes to a request without parameters, so that many clients
+// cause few requests to nodes. The holder of turn may replace it; its content is immutable.
 type recent[T any] struct {
 	turn chan struct{}
 	at   time.Time

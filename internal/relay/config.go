@@ -14,13 +14,13 @@ import (
 	"github.com/hawser-net/hawser/internal/validate"
 )
 
-// Config is what a [Relay] is made from. The names of its flags are those of the field.
+// Config is what a [Relay] is made from. The names of its flags are those of Hubble's relay.
 type Config struct {
 	daemon.Options
 	// ListenAddress is where clients are served: host:port, or unix:///path. HealthAddress serves
 	// their state of health to probes, MetricsAddress metrics; empty for none.
 	ListenAddress, HealthAddress, MetricsAddress string
-	// PeerService is where an agent says which nodes there are: host:port, or unix:///path.
+	// PeerService is where an agent serves the list of nodes: host:port, or unix:///path.
 	PeerService string
 	ClusterName string
 	// DialTimeout bounds how long a node may take to answer, RetryTimeout how long it is left alone
@@ -84,7 +84,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.ServerTLS.Cert, "tls-relay-server-cert-file", c.ServerTLS.Cert, "certificate of the relay, a PEM file, read again for each connection")
 	fs.StringVar(&c.ServerTLS.Key, "tls-relay-server-key-file", c.ServerTLS.Key, "key of that certificate, a PEM file")
 	fs.StringSliceVar(&c.ServerTLS.ClientCAs, "tls-relay-client-ca-files", c.ServerTLS.ClientCAs, "certificate authorities of clients, PEM files")
-	fs.BoolVar(&c.NoServerTLS, "disable-server-tls", c.NoServerTLS, "serve flows to everybody who reaches --listen-address, without TLS")
+	fs.BoolVar(&c.NoServerTLS, "disable-server-tls", c.NoServerTLS, "serve flows without TLS, to all clients that can reach --listen-address")
 }
 
 // Validate returns everything that is wrong.
@@ -122,7 +122,7 @@ func (c *Config) Validate() error {
 	if _, isSocket := socketPath(c.ListenAddress); !isSocket && !c.NoServerTLS &&
 		(c.ServerTLS.Cert == "" || c.ServerTLS.Key == "" || len(c.ServerTLS.ClientCAs) == 0) {
 		errs.Add("--listen-address: clients are known by their certificates: give --tls-relay-server-cert-file, --tls-relay-server-key-file and " +
-			"--tls-relay-client-ca-files, or --disable-server-tls to serve the flows of all nodes to everybody who reaches the address")
+			"--tls-relay-client-ca-files, or --disable-server-tls to serve the flows of all nodes to all clients that can reach the address")
 	}
 	if !c.NoClientTLS && (c.ClientTLS.Cert == "" || c.ClientTLS.Key == "" || len(c.ClientTLS.CAs) == 0) {
 		errs.Add("nodes serve flows to clients with a certificate: give --tls-hubble-client-cert-file, --tls-hubble-client-key-file and " +

@@ -64,7 +64,7 @@ func (r *Relay) search(ctx context.Context, q question, send func(entry) error) 
 		return err
 	}
 	if problem, ok := r.roster.known(); !ok {
-		return status.Errorf(codes.Unavailable, "no agent has said yet at %s which nodes there are: %s", r.cfg.PeerService, problem)
+		return status.Errorf(codes.Unavailable, "no agent has reported the nodes at %s yet: %s", r.cfg.PeerService, problem)
 	}
 	done := r.requests.add()
 	if done == nil {
@@ -86,7 +86,7 @@ type search struct {
 	req   question
 	send  func(entry) error
 	start time.Time
-	// greet says that the client also gets the nodes that are connected from the beginning.
+	// greet means that the client also gets the nodes that are connected from the beginning.
 	greet   bool
 	merge   *merge
 	nodes   map[string]*tracked
@@ -95,8 +95,8 @@ type search struct {
 	keep    *kept
 	sent    uint64
 	readers sync.WaitGroup
-	// asked is how many times a node was asked, and refusals how often it said that the request
-	// is invalid.
+	// asked is how many times a node was asked, and refusals how often it refused the request as
+	// invalid.
 	asked, refusals int
 }
 
@@ -231,7 +231,7 @@ func (s *search) sendChanges(now time.Time, n next) (wait time.Duration, err err
 	return n.wait, nil
 }
 
-// complete says whether nothing more is to come.
+// complete reports whether nothing more is to come.
 func (s *search) complete(now time.Time, n next) bool {
 	until := s.req.GetUntil()
 	switch {
@@ -302,8 +302,8 @@ func (s *search) look(ctx context.Context, first bool) (<-chan struct{}, error) 
 	return changed, nil
 }
 
-// mayAsk says whether a node is to be asked: if it was not yet, or has ended on a connection that
-// is no more, or long enough ago.
+// mayAsk reports whether to ask a node: if it was not yet, or has ended on a connection that is no
+// more, or long enough ago.
 func (s *search) mayAsk(t *tracked, conn *grpc.ClientConn, now time.Time) bool {
 	return t.source == nil || t.over && (conn != t.conn || now.After(t.again))
 }
@@ -401,7 +401,7 @@ func (s *search) ended(now time.Time) (any bool, err error) {
 	return any, err
 }
 
-// entry does what is to be done with the next entry. It says whether it was the last one.
+// entry handles the next entry. It reports whether it was the last one.
 func (s *search) entry(n next) (end bool, err error) {
 	counts := s.req.counts(n.item.res)
 	if counts {

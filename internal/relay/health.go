@@ -75,8 +75,8 @@ func (h *nodeHealth) ask(ctx context.Context) *health.GetResponse {
 	return sum.response()
 }
 
-// healthSum puts the answers of nodes together. What it holds is bounded by the number of nodes,
-// whatever they say.
+// healthSum combines the answers of nodes. Its size is bounded by the number of nodes, whatever
+// they answer.
 type healthSum struct {
 	share     int // of the listed failures, for each node
 	nodes     map[string]*health.NodeView
@@ -95,11 +95,11 @@ func (s *healthSum) problem(name, problem string) {
 	s.nodes[name] = &health.NodeView{Name: name, Problem: clip(problem, maxProblem)}
 }
 
-// add adds what a node answered. Whatever it says is said by this node, and about others.
+// add adds a node's answer. It counts as this node's, and only about others.
 func (s *healthSum) add(name string, res *health.GetResponse) {
 	view := &health.NodeView{Name: name}
 	if len(res.GetNodes()) != 1 {
-		s.problem(name, "it does not say what it finds itself")
+		s.problem(name, "it does not report its own findings")
 		return
 	}
 	own := res.GetNodes()[0]
@@ -112,7 +112,7 @@ func (s *healthSum) add(name string, res *health.GetResponse) {
 	for _, f := range res.GetFailures() {
 		to := f.GetTo()
 		if to == "" || len(to) > maxNodeName || seen[to] {
-			continue // each node has one say about each
+			continue // one statement of each node about each
 		}
 		seen[to] = true
 		if to != name && (s.unreached[to] > 0 || len(s.unreached) < 2*maxNodes) {

@@ -14,16 +14,16 @@ import (
 )
 
 // catchUp is how long the flows of a node are sorted into the past, if a request follows: only the
-// node's own clock says whether it still sends the past.
+// node's own clock shows whether it still sends the past.
 const catchUp = time.Minute
 
 // item is an answer of a node.
 type item struct {
 	res entry
-	// key is by when it is sorted: its time, but not later than it came. A node whose clock is
-	// ahead would otherwise have its flows held, and everybody's after them. Nor is it, in what a
-	// node follows with, earlier than by hold: one whose clock is behind would go before all others
-	// as long as it has something to send.
+	// key is the time by which it is sorted: its own, but not later than it arrived, since the
+	// flows of a node whose clock is ahead would otherwise be held, and all others after them.
+	// While following it is not earlier than arrival less hold either: a node whose clock is behind
+	// would precede all others as long as it sends.
 	key time.Time
 	// tokens is what it takes of its source's room, pooled what it takes of the relay's pool.
 	tokens int
@@ -60,7 +60,7 @@ type source struct {
 	room  chan struct{} // holds a token for each entryCost of each entry of queue
 	queue []item        // by key
 	at    int           // in the heap, if queue is not empty
-	// catching says that the node still sends flows from before the request, which must be merged
+	// catching means that the node still sends flows from before the request, which must be merged
 	// with those of others.
 	catching bool
 	ended    bool
@@ -89,7 +89,7 @@ type merge struct {
 	over []*source
 	// stuck is since when the merge waits for nodes that send the past, if it does, and allowed how
 	// much longer it may: timeout, less what it took already. Each entry adds earned, so that a
-	// node that sends a little now and then does not block the others for ever.
+	// node that sends a little from time to time does not block the others for ever.
 	stuck   time.Time
 	allowed time.Duration
 
@@ -190,7 +190,7 @@ func (m *merge) put(ctx context.Context, s *source, res entry) error {
 		heap.Fix(&m.heads, s.at)
 	}
 	if s.catching && m.follow && !it.key.Before(m.start) {
-		s.catching = false // it has a head, so nobody waits for it
+		s.catching = false // it has a head, so it is not waited for
 	}
 	m.wake()
 	return nil
@@ -267,7 +267,7 @@ func (m *merge) next(now time.Time, all func(func(*source))) next {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.waiting > 0 {
-		// Whoever is waited for has been so since the last entry was taken, or longer.
+		// The merge has waited for these since the last entry was taken, or longer.
 		if m.stuck.IsZero() {
 			m.stuck = now
 		}

@@ -25,11 +25,11 @@ const (
 	dialing = 256
 	// maxMessage is the size of an answer of a node in bytes.
 	maxMessage = 1 << 20
-	// window is how much of a stream from a node is taken that nobody has read yet, in bytes.
+	// window is the flow-control window of a stream from a node, in bytes.
 	window = 64 << 10
 	// firstRetry is how long a node is left alone after its first failure.
 	firstRetry = 500 * time.Millisecond
-	// maxProblem is how much is kept of what a node says went wrong, in bytes.
+	// maxProblem is how much of a node's error text is kept, in bytes.
 	maxProblem = 256
 	// maxVersion is how much is kept of the name of its version, in bytes.
 	maxVersion = 128
@@ -95,7 +95,7 @@ func (r *Relay) serveNode(ctx context.Context, m *member, p peerNode, log *slog.
 	if err != nil {
 		return err
 	}
-	// Streams that read from it fail, and so learn of it.
+	// Streams that read from it fail, and so end.
 	defer conn.Close()
 	r.roster.update(m, relay.NodeState_NODE_CONNECTED, conn, "", st)
 	log.Info("node is connected")
@@ -161,8 +161,8 @@ func (r *Relay) ask(ctx context.Context, conn *grpc.ClientConn) (*observer.Serve
 	return nil, err
 }
 
-// bounded is what a server says of itself, as far as the relay remembers it for as long as the node
-// is there: a version is short, and the counts of all nodes together are numbers, too.
+// bounded is a server's status, as far as the relay keeps it while the node exists: a version is
+// short, and the counts of all nodes together are numbers, too.
 func bounded(st *observer.ServerStatusResponse) *observer.ServerStatusResponse {
 	out := &observer.ServerStatusResponse{
 		NumFlows: min(st.GetNumFlows(), maxCount), MaxFlows: min(st.GetMaxFlows(), maxCount), SeenFlows: min(st.GetSeenFlows(), maxCount),
@@ -195,8 +195,8 @@ func (r *Relay) probe(ctx context.Context, conn *grpc.ClientConn, answer func(*o
 	}
 }
 
-// text is what an error says, without more of it than is of use. It is valid UTF-8, which messages
-// must be: what a node says went wrong may be any bytes.
+// text is the text of an error, of bounded length. It is valid UTF-8, which messages must be: a
+// node's error may be any bytes.
 func text(err error) string {
 	if err == nil {
 		return ""

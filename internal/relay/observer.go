@@ -20,8 +20,8 @@ const (
 	maxNamespaces = 1 << 15
 )
 
-// ServerStatus implements [observer.ObserverServer]: the sum of what nodes last said, which is at
-// most as old as they are asked whether they are there.
+// ServerStatus implements [observer.ObserverServer]: the sum of the nodes' last status, which is at
+// most as old as the interval of health checks.
 func (r *Relay) ServerStatus(context.Context, *observer.ServerStatusRequest) (*observer.ServerStatusResponse, error) {
 	views, _ := r.roster.nodes()
 	out := &observer.ServerStatusResponse{Version: r.version}

@@ -15,8 +15,8 @@ import (
 // before the cluster's, where nodes have their own.
 const peerServiceName = "hubble-peer"
 
-// followPeers keeps the roster as agents say, until ctx ends. While no agent does, the nodes that
-// are known stay.
+// followPeers updates the roster from agents, until ctx ends. While no agent answers, the known
+// nodes stay.
 func (r *Relay) followPeers(ctx context.Context) {
 	list := uint64(0)
 	for failures := 0; ; failures++ {
@@ -59,7 +59,7 @@ func (r *Relay) readPeers(ctx context.Context, list uint64) error {
 	if err != nil {
 		return err
 	}
-	// Nothing says where the nodes of now end and changes begin. A node that was known and is not
+	// Nothing marks where the present nodes end and changes begin. A node that was known and is not
 	// named again is gone, some time after the list began: agents begin it when they know all.
 	var listed *time.Timer
 	defer func() {

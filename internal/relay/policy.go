@@ -31,11 +31,11 @@ const (
 	// answerTime is how long nodes may take for a question about policies, all together: less than
 	// clients wait.
 	answerTime = 40 * time.Second
-	// previewTime is how long one node may take to judge what it has seen, beginTime until it
-	// begins to answer what any of them could. Others are not kept waiting for one that hangs.
+	// previewTime is how long one node may take to evaluate its flows, beginTime how long until it
+	// starts to answer a request that any node could. Others do not wait for one that hangs.
 	previewTime = 20 * time.Second
 	beginTime   = 5 * time.Second
-	// busyTime is how long a node is asked again that computes a preview for somebody else.
+	// busyTime is how long the request is retried at a node that computes another client's preview.
 	busyTime  = 10 * time.Second
 	busyRetry = 300 * time.Millisecond
 	// maxAnswer is how much of a node's answer is held, as policypb.Read counts it.
@@ -44,8 +44,8 @@ const (
 	maxMerged = 20000
 )
 
-// policies answers what policies mean, with what nodes say: any of them of policies, which all know
-// alike, and each of what it has seen.
+// policies serves questions about policies from nodes' answers: of any node for policies, which all
+// have, and of each for its own flows.
 type policies struct {
 	policypb.UnimplementedPolicyServer
 	relay                              *Relay
@@ -73,7 +73,7 @@ func (p *policies) connected(first string) (list []view, missing []*policypb.Nod
 		}
 	}
 	if len(list) == 0 {
-		return nil, nil, status.Error(codes.Unavailable, "no node is connected; `hawser observe nodes` says why")
+		return nil, nil, status.Error(codes.Unavailable, "no node is connected; see `hawser observe nodes`")
 	}
 	return list, missing, nil
 }
@@ -183,8 +183,8 @@ func (p *policies) explainOf(ctx context.Context, v view, req *policypb.ExplainR
 	return res, err
 }
 
-// Preview implements [policypb.PolicyServer]: all nodes judge what they have seen, and one compares
-// the pairs.
+// Preview implements [policypb.PolicyServer]: all nodes evaluate their flows, and one compares the
+// pairs.
 func (p *policies) Preview(req *policypb.PreviewRequest, stream policypb.Policy_PreviewServer) error {
 	return flowserver.Watch(stream.Context(), p.relay.cfg.stall, func(ctx context.Context, send func(func() error) error) error {
 		pieces, err := p.preview(ctx, req)
@@ -237,7 +237,7 @@ func (p *policies) preview(ctx context.Context, req *policypb.PreviewRequest) ([
 			m.first = a.res
 		}
 	}
-	if err := ctx.Err(); err != nil { // who asks; nodes without an answer are among the problems
+	if err := ctx.Err(); err != nil { // the client's; nodes without an answer are among the problems
 		return nil, status.FromContextError(err).Err()
 	}
 	if m.refusal != nil && m.answered == 0 {
@@ -281,7 +281,7 @@ func readPreview(ctx context.Context, conn *grpc.ClientConn, req *policypb.Previ
 		return nil, err
 	}
 	out, err := policypb.Read(stream, maxAnswer)
-	// Whoever is busy refuses without beginning to answer, so that there is no header.
+	// A busy node refuses before it starts to answer, so that there is no header.
 	if status.Code(err) == codes.ResourceExhausted {
 		if md, _ := stream.Header(); md != nil {
 			err = fmt.Errorf("its answer cannot be read: %s", text(err))
@@ -303,8 +303,8 @@ type previewMerge struct {
 	first, any *policypb.PreviewResponse
 	answered   int
 	refusal    error
-	// loose says that what is counted may have been counted twice: of what has no place in byKey
-	// nobody can say what two nodes saw.
+	// loose means that counts may include duplicates: without a place in byKey it is unknown what
+	// two nodes both saw.
 	loose bool
 }
 
@@ -401,7 +401,7 @@ func (m *previewMerge) count(c *policypb.Connection) {
 	}
 }
 
-// plus64 adds, up to what there is room for: what a node says does not make less of what others do.
+// plus64 adds with saturation: one node's numbers must not reduce those of others.
 func plus64(a, b uint64) uint64 {
 	if sum, carry := bits.Add64(a, b, 0); carry == 0 {
 		return sum

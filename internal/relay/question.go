@@ -31,7 +31,7 @@ type question interface {
 	// ask asks a node, and returns what receives its next entry; nil stands for one that is not
 	// for the client.
 	ask(ctx context.Context, conn *grpc.ClientConn, node string) (receive func() (entry, error), err error)
-	// counts says whether an entry is one of those whose number is bounded.
+	// counts reports whether an entry is one of those whose number is bounded.
 	counts(entry) bool
 	// lost reports that an entry was lost.
 	lost(entry) entry

@@ -129,7 +129,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	case err = <-failed:
 	case <-ctx.Done():
 	}
-	r.health.Shutdown() // nobody is sent here any more
+	r.health.Shutdown() // no client is sent here any more
 	r.requests.stop()
 	stopped := make(chan struct{})
 	go func() { (<-clients).GracefulStop(); close(stopped) }()

@@ -22,15 +22,15 @@ const (
 // peerNode is a node as the list of nodes has it.
 type peerNode struct{ name, address, serverName string }
 
-// view is what is known of a node at one moment. It is not changed.
+// view is a snapshot of a node's state. It is immutable.
 type view struct {
 	peerNode
 	state relay.NodeState
 	// conn is nil unless the node is connected. It is closed as soon as it is not.
 	conn *grpc.ClientConn
-	// problem says why it is not.
+	// problem is why it is not.
 	problem string
-	// status is what it last said of itself; nil if it never did.
+	// status is its last status; nil if it never sent one.
 	status *observer.ServerStatusResponse
 }
 
@@ -62,8 +62,7 @@ func (r *roster) notify() {
 	r.changed = make(chan struct{})
 }
 
-// nodes returns what is known of all nodes, by name, and a channel that is closed when that
-// changes.
+// nodes returns the state of all nodes, by name, and a channel that is closed when it changes.
 func (r *roster) nodes() ([]view, <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -75,7 +74,7 @@ func (r *roster) nodes() ([]view, <-chan struct{}) {
 	return out, r.changed
 }
 
-// known says whether an agent has sent the list of nodes, and if not, why.
+// known is whether an agent has sent the list of nodes, and if not, why.
 func (r *roster) known() (problem string, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -133,7 +132,7 @@ func (r *roster) remove(gone func(*member) bool) {
 	}
 }
 
-// update changes what is known of a node, and notifies those who wait if it matters to them.
+// update changes the state of a node, and notifies waiters if it matters to them.
 func (r *roster) update(m *member, state relay.NodeState, conn *grpc.ClientConn, problem string, status *observer.ServerStatusResponse) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

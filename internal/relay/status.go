@@ -86,7 +86,7 @@ func (n *stateChanges) take(now time.Time) []*observer.GetFlowsResponse {
 	return out
 }
 
-// unavailable says why a node is not connected.
+// unavailable returns why a node is not connected.
 func unavailable(v view) string {
 	if v.problem == "" {
 		return fmt.Sprintf("%s is not connected", v.address)

@@ -45,8 +45,8 @@ func (f TLSFiles) credentials(serverName string) (credentials.TransportCredentia
 	}), nil
 }
 
-// credentialsFor are those for a node. A node that says it has no TLS is not asked without it: the
-// list of nodes does not decide how safe the way to them is.
+// credentialsFor are those for a node. A node that claims to have no TLS is not asked without it:
+// the list of nodes does not decide about security.
 func (c *Config) credentialsFor(serverName string) (credentials.TransportCredentials, error) {
 	if c.NoClientTLS {
 		if serverName != "" {

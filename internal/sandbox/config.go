@@ -14,7 +14,7 @@ import (
 
 // Config is what a sandbox is made of. Use Defaults and change what differs.
 type Config struct {
-	// Name tells sandboxes on one machine apart: 1 to 32 characters of a-z, 0-9 and -.
+	// Name identifies a sandbox on a machine: 1 to 32 characters of a-z, 0-9 and -.
 	Name string
 	// Root is the directory of all sandboxes; <Root>/<Name> holds this one.
 	Root string

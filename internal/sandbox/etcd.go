@@ -29,7 +29,7 @@ type etcdServer struct {
 	// that authority. Empty for none.
 	tls string
 	// writer and reader are the names of certificates: one may do everything, the other one read
-	// these keys and what is below these prefixes. Without a writer everybody may do everything.
+	// these keys and what is below these prefixes. Without a writer all clients may do everything.
 	writer, reader string
 	keys, prefixes []string
 }
@@ -72,8 +72,8 @@ func (e *etcdServer) run(ctx context.Context) error {
 	return member.Wait(ctx, server)
 }
 
-// RevisionFile is the name of a file in the directory of data. Whoever puts an older copy of the
-// data there writes into it, as decimal digits, the revision that had been reached.
+// RevisionFile is the name of a file in the directory of data. A restore of an older copy of the
+// data must write into it, as decimal digits, the revision that had been reached.
 const RevisionFile = "revision"
 
 // resume goes on above the revision in RevisionFile and compacts what is older, as etcd's own
@@ -106,7 +106,7 @@ func (e *etcdServer) resume(ctx context.Context, c *clientv3.Client) error {
 	}
 }
 
-// protect gives writer and reader their rights, and everybody else none. A member that was started
+// protect gives writer and reader their rights, and all others none. A member that was started
 // again has them already.
 func (e *etcdServer) protect(ctx context.Context, c *clientv3.Client) error {
 	st, err := c.AuthStatus(ctx)

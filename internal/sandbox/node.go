@@ -74,7 +74,7 @@ func (s *Sandbox) nodeEnv(n, flows string) []string {
 func (s *Sandbox) waitAgent(ctx context.Context, n *node, started time.Time) error {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.StartTimeout)
 	defer cancel()
-	// Somebody else's files and sockets appear without notice to us.
+	// Files and sockets of other processes appear without notice.
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	var last error

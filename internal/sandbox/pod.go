@@ -99,8 +99,8 @@ func (s *Sandbox) run(ctx context.Context, st *state, spec PodSpec) (Pod, error)
 	t := time.Now()
 	raw, err := cni.AddNetworkList(ctx, list, rt)
 	p.AddTime = time.Since(t)
-	// A runtime calls DEL after an ADD that failed, whatever it did, and so whether or not whoever
-	// asked for the pod still waits.
+	// A runtime calls DEL after an ADD that failed, whatever it did, and so whether or not the
+	// caller still waits.
 	undoAll := func(cause error) error {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 		defer cancel()

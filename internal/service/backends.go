@@ -36,7 +36,7 @@ func targets(parts []Slice) map[portName][]target {
 }
 
 // collect gathers the endpoints of a port. One that is in two slices, because it moves from one to
-// the other, counts once, as whichever says more of it: the slices differ in age, and nothing shows
+// the other, counts once, as the more detailed one: the slices differ in age, and nothing shows
 // which is older.
 func collect(list []target) (v4, v6 backends) {
 	v4, v6 = make(backends), make(backends)

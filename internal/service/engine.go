@@ -45,16 +45,17 @@ type claim struct {
 	row     Frontend
 }
 
-// before reports whether the claim counts and the other does not. What an owner was given counts
-// before what it names itself, however old that is: else who may write services in one namespace
-// would get the traffic of a cluster address that another service is given later.
+// before reports whether the claim counts and the other does not. Assigned addresses take
+// precedence over those that a service names itself, however old that is: else a writer of services
+// in one namespace would get the traffic of a cluster address that another service is assigned
+// later.
 func (c claim) before(o claim) bool {
 	return cmp.Or(cmp.Compare(c.row.Kind.rank(), o.row.Kind.rank()), c.created.Compare(o.created), c.owner.name.Compare(o.owner.name)) < 0
 }
 
 // rank orders kinds by who chooses their addresses and ports, smaller ones count first: the API
-// server, which gives each to one service; controllers of balancers; who makes pods, for nodes on
-// which they run; who writes a service.
+// server, which gives each to one service; load balancer controllers; creators of pods, for nodes
+// on which they run; authors of services.
 func (k Kind) rank() int {
 	return [...]int{ClusterIP: 0, NodePort: 0, LoadBalancer: 1, HostPortKind: 2, ExternalIP: 3}[k]
 }
@@ -73,7 +74,7 @@ func New(at Local) *Engine {
 // Table returns the table of frontends, to be read and followed.
 func (e *Engine) Table() *table.Table[datapath.ServiceFrontend, Frontend] { return e.frontends }
 
-// Synced says that everything that exists has been observed: from now on the table is complete.
+// Synced means that everything that exists has been observed: from now on the table is complete.
 // Calling it again does nothing.
 func (e *Engine) Synced() {
 	e.mu.Lock()
@@ -113,8 +114,8 @@ func (e *Engine) count(s Service, n int) {
 	}
 }
 
-// refreshService computes a service's rows anew, and all if the node has an address that is a
-// service's now, or was removed.
+// refreshService recomputes a service's rows, and those of all services if an address of the node
+// became a service's or stopped being one.
 func (e *Engine) refreshService(n Name) {
 	moved := e.locate()
 	e.refresh(owner{name: n})
@@ -225,7 +226,7 @@ func (e *Engine) Globals() int {
 	return n
 }
 
-// SetHostPorts says which host ports a pod of this node has; none to forget the pod.
+// SetHostPorts sets the host ports of a pod of this node; none to remove the pod.
 func (e *Engine) SetHostPorts(pod Name, ports []HostPort) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -244,7 +245,7 @@ func (e *Engine) HostPorts() bool {
 	return len(e.ports) > 0
 }
 
-// SetLocal replaces what is known of the node.
+// SetLocal replaces the local node.
 func (e *Engine) SetLocal(at Local) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -452,7 +453,7 @@ func Rows(at Local, s Service, parts []Slice) (list []Frontend, complete bool) {
 			}
 		}
 		// Pods that use another node's address get a backend at once. There they would be taken for
-		// somebody who pretends to be a pod.
+		// forged packets.
 		if node4 {
 			add(NodePort, netip.IPv4Unspecified(), p.NodePort, datapath.ServiceRemoteNode, false)
 		}
@@ -493,7 +494,7 @@ func hostPortRows(at Local, pod Name, ports []HostPort) []Frontend {
 			}
 			scopes := []datapath.ServiceScope{datapath.ServiceInternal, datapath.ServiceExternal}
 			if a.IsLoopback() {
-				// Nobody but the node has it: a packet from elsewhere to there is forged.
+				// Only the node has it: a packet from elsewhere to there is forged.
 				scopes = []datapath.ServiceScope{datapath.ServiceNode}
 			}
 			for _, scope := range scopes {

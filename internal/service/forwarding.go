@@ -4,7 +4,7 @@ package service
 // as options and annotations give it.
 type Forwarding string
 
-// The ways. The zero value says nothing.
+// The ways. The zero value is unset.
 const (
 	// ForwardSNAT sends them in the name of the node that the client asked, through which the
 	// answers come back.

@@ -81,8 +81,8 @@ func (m *Maps) Prune(_ context.Context, desired iter.Seq2[datapath.ServiceFronte
 		}
 	}
 	for _, s := range wanted {
-		// A row without room has failed in Update, too, which is tried again. Who has most of the
-		// room must not keep everything else from being done, and what waits for that.
+		// A row without room has failed in Update, too, which is tried again. One service that
+		// fills the map must not hold up everything else, and what waits for it.
 		if err := m.kernel.UpsertService(s); err != nil && !errors.Is(err, datapath.ErrFull) {
 			return err
 		}
@@ -91,8 +91,8 @@ func (m *Maps) Prune(_ context.Context, desired iter.Seq2[datapath.ServiceFronte
 	return m.kernel.PruneServiceSets()
 }
 
-// Flows has flows forget what the table of frontends no longer says: datagrams to a backend that is
-// removed, connections that such a backend has not answered, and flows that began before
+// Flows removes from flows what the table of frontends no longer contains: datagrams to a backend
+// that is removed, connections that such a backend has not answered, and flows that began before
 // their destination was a service's. A connection that is answered goes on, whatever became of its
 // backend's place in the service.
 type Flows struct {
@@ -116,9 +116,9 @@ func (f *Flows) ForgetStale(ctx context.Context) error {
 }
 
 // Sockets are the connected sockets for datagrams of the node's own processes that were given a
-// backend for the frontend that they named: unlike a pod's packets, theirs are asked about no more.
-// EndSockets ends those for which end returns true, so that their owners connect anew, and returns
-// how many.
+// backend for the frontend that they named: unlike a pod's packets, theirs are not checked again.
+// EndSockets ends those for which end returns true, so that their owners reconnect, and returns how
+// many.
 type Sockets interface {
 	EndSockets(end func(frontend, backend netip.AddrPort) bool) (int, error)
 }
@@ -166,7 +166,7 @@ func unspecified(a netip.Addr) netip.Addr {
 	return netip.IPv6Unspecified()
 }
 
-// Stale reports whether a flow should choose anew where it goes.
+// Stale reports whether a flow must choose a backend again.
 func Stale(frontends map[datapath.ServiceFrontend]Frontend, flow datapath.ServiceFlow) bool {
 	known := false
 	leads := func(at netip.AddrPort, scope datapath.ServiceScope) bool {
@@ -179,7 +179,7 @@ func Stale(frontends map[datapath.ServiceFrontend]Frontend, flow datapath.Servic
 		return false
 	}
 	// A pod's flow to another node's port: one row is for all of them. What went there untranslated
-	// may have gone to who is no node.
+	// may have gone to a host that is no node.
 	if !known && flow.Backend.IsValid() && leads(netip.AddrPortFrom(unspecified(flow.Frontend.Addr()), flow.Frontend.Port()), datapath.ServiceRemoteNode) {
 		return false
 	}

@@ -50,7 +50,7 @@ type Service struct {
 	Sources      []netip.Prefix
 }
 
-// families says of which families the service's node ports are: those of its own addresses.
+// families returns the families of the service's node ports: those of its own addresses.
 func (s Service) families() (v4, v6 bool) {
 	for _, a := range s.ClusterIPs {
 		v4, v6 = v4 || a.Is4(), v6 || a.Is6()
@@ -120,8 +120,8 @@ type Local struct {
 	// Announced are those addresses of the node that other nodes know. Only for these do they
 	// answer clients outside themselves.
 	Announced []netip.Addr
-	// KubeProxy says that clients outside are kube-proxy's, but for host ports, of which it knows
-	// nothing.
+	// KubeProxy means that kube-proxy serves clients outside, except host ports, which it does not
+	// know.
 	KubeProxy bool
 	// Maglev has every node choose the same backend for a client outside.
 	Maglev bool
@@ -152,8 +152,8 @@ func (l Local) equal(o Local) bool {
 		l.Forwarding == o.Forwarding && l.PerService == o.PerService
 }
 
-// served returns the addresses at which node ports and host ports are found: by everybody, and by
-// the node's own processes alone.
+// served returns the addresses at which node ports and host ports are served: to all clients, and
+// to the node's own processes only.
 func (l Local) served() (addrs, own []netip.Addr) {
 	outside := func(a netip.Addr) bool {
 		return len(l.Within) > 0 && !slices.ContainsFunc(l.Within, func(p netip.Prefix) bool { return p.Contains(a) })
@@ -162,7 +162,7 @@ func (l Local) served() (addrs, own []netip.Addr) {
 	return slices.DeleteFunc(slices.Clone(l.Addrs), outside), slices.DeleteFunc(loopbacks, outside)
 }
 
-// Kind says what sort of frontend a row is.
+// Kind is the sort of frontend of a row.
 type Kind uint8
 
 // The kinds of frontend.
@@ -186,7 +186,7 @@ type Frontend struct {
 	Owner    Name
 	Kind     Kind
 	PortName string
-	// Local says that only backends of this node count.
+	// Local means that only backends of this node count.
 	Local bool
 }
 

@@ -23,7 +23,7 @@ const (
 	annotationOldAffinity = "io.cilium/service-affinity"
 )
 
-// Prefer says which clusters' backends get the traffic of a global service.
+// Prefer selects the clusters whose backends get the traffic of a global service.
 type Prefer uint8
 
 // The preferences.
@@ -36,7 +36,7 @@ const (
 	PreferRemote
 )
 
-// Mesh is what a service's annotations say of other clusters. The zero value keeps it to itself.
+// Mesh is a service's annotations about other clusters. The zero value is not shared.
 type Mesh struct {
 	// Global has backends of other clusters' services of the same name count.
 	Global bool
@@ -82,7 +82,7 @@ type Shared struct {
 	// by address, then by name of the port.
 	Frontends map[netip.Addr]map[string]SharedPort
 	Backends  map[netip.Addr]map[string]SharedPort
-	// Hostnames and Zones say more of some backends.
+	// Hostnames and Zones are details of some backends.
 	Hostnames map[netip.Addr]string
 	Zones     map[netip.Addr]SharedZone
 	Labels    map[string]string
@@ -98,7 +98,7 @@ type SharedPort struct {
 	Port  uint16
 }
 
-// SharedZone says where a backend is, and whose clients should be sent there.
+// SharedZone is where a backend is, and whose clients should be sent there.
 type SharedZone struct {
 	Zone     string
 	ForZones []string
@@ -263,7 +263,7 @@ func fromWirePorts(from map[string]map[string]wirePort) (map[netip.Addr]map[stri
 }
 
 // slices returns the backends as parts of the service of that name, as those of a slice are. All of
-// them count as ready: whoever offers one says so.
+// them count as ready: clusters export no backend that cannot serve.
 func (s Shared) slices() []Slice {
 	type port struct {
 		name string

@@ -27,7 +27,7 @@ import (
 // Kinds are the names of the stores that [Open] knows.
 func Kinds() []string { return []string{"etcd", "consul"} }
 
-// Config says which store to open, and how.
+// Config selects the store to open, and how.
 type Config struct {
 	// Kind is one of [Kinds]; empty for none.
 	Kind string
@@ -40,7 +40,7 @@ type Config struct {
 	MaxQuorumFailures int
 }
 
-// Defaults returns the settings that hold where nothing else is said: no store.
+// Defaults returns the default settings: no store.
 func Defaults() Config {
 	return Config{Options: map[string]string{}, LeaseTTL: 15 * time.Minute, MaxQuorumFailures: 2}
 }

@@ -6,7 +6,7 @@ package storekeys
 const (
 	// BasePrefix is above every key.
 	BasePrefix = "cilium"
-	// StatePrefix is above what the nodes of a cluster say about themselves.
+	// StatePrefix is the prefix of the state of a cluster's nodes.
 	StatePrefix = BasePrefix + "/state"
 	// CachePrefix is above mirrored state of other clusters.
 	CachePrefix = BasePrefix + "/cache"
@@ -24,6 +24,6 @@ const (
 	HeartbeatKey = BasePrefix + "/.heartbeat"
 	// ClusterConfigPrefix is above one key a cluster.
 	ClusterConfigPrefix = BasePrefix + "/cluster-config"
-	// SyncedPrefix is above the keys that say that a cluster's state was written in full.
+	// SyncedPrefix is the prefix of the keys that show that a cluster's state was written in full.
 	SyncedPrefix = BasePrefix + "/synced"
 )

@@ -21,16 +21,16 @@ import (
 // goroutine at a time, may block, and should give up when ctx ends. Each call must be repeatable:
 // after an error nothing is known of what was done. The slices are valid during the call only.
 //
-// To say which rows of a batch failed, Update and Delete return [RowErrors]. Any other error means
-// that all rows of the batch failed; they are then tried again one by one.
+// To report which rows of a batch failed, Update and Delete return [RowErrors]. Any other error
+// means that all rows of the batch failed; they are then tried again one by one.
 type Target[K comparable, V any] interface {
 	// Update makes the target hold the rows. Rows that it holds already are no error.
 	Update(ctx context.Context, rows []Row[K, V]) error
 	// Delete removes the rows; Value is the last one they had. Rows that the target lacks are no
 	// error.
 	Delete(ctx context.Context, rows []Row[K, V]) error
-	// Prune removes from the target all that is not in desired, and repairs what differs if it can
-	// say. It should touch nothing else.
+	// Prune removes from the target all that is not in desired, and repairs differences that it can
+	// detect. It should touch nothing else.
 	Prune(ctx context.Context, desired iter.Seq2[K, V]) error
 }
 
@@ -136,9 +136,9 @@ func (c *ReconcilerConfig) Validate() error {
 	return errs.Err()
 }
 
-// Reconciler writes the rows of a table to a target and keeps at it. It starts with the rows
-// present; it prunes only when asked, because until all writers of the table have said what they
-// know, a row that is missing means nothing.
+// Reconciler keeps a target in sync with the rows of a table. It starts with the rows present; it
+// prunes only on request, because a missing row means nothing until all writers of the table are
+// synced.
 type Reconciler[K comparable, V any] struct {
 	cfg    ReconcilerConfig
 	table  *Table[K, V]
@@ -149,7 +149,7 @@ type Reconciler[K comparable, V any] struct {
 	mu       sync.Mutex
 	done     uint64               // every change up to here was tried at least once
 	failing  map[K]*failure[K, V] // rows whose last attempt failed
-	progress chan struct{}        // closed at the next progress; nil if nobody waits
+	progress chan struct{}        // closed at the next progress; nil without waiters
 	lastGood time.Time            // of Prune
 	pruneErr error
 	pruning  bool   // a Prune runs
@@ -426,7 +426,7 @@ func (r *Reconciler[K, V]) notify() {
 	}
 }
 
-// wait waits until ok says yes, which it is asked under mu. If ctx ends first the error has its
+// wait waits until ok, which is called under mu, returns true. If ctx ends first the error has its
 // cause and the last error that ok returned.
 func (r *Reconciler[K, V]) wait(ctx context.Context, ok func() (bool, error)) error {
 	for {
@@ -455,7 +455,7 @@ func (r *Reconciler[K, V]) wait(ctx context.Context, ok func() (bool, error)) er
 
 // WaitDone waits until the target holds the row as it was at a revision (as returned by
 // [Table.Upsert] or [Table.Delete]) or a later one. A row that fails is waited for until ctx ends;
-// the error then says what failed.
+// the error then names the failure.
 func (r *Reconciler[K, V]) WaitDone(ctx context.Context, key K, revision uint64) error {
 	return r.wait(ctx, func() (bool, error) {
 		if f := r.failing[key]; f != nil {

@@ -1,5 +1,5 @@
 // Package table holds rows that one goroutine writes and others follow, and reconciles a target
-// (the kernel, mostly) to what the rows say.
+// (the kernel, mostly) with the rows.
 //
 // A [Table] is a map with revisions: every change gives its row the next revision, so "what changed
 // since I looked" has an answer that costs only the changes. An [Observer] pulls those changes,
@@ -8,10 +8,10 @@
 // tombstone for each row deleted meanwhile.
 //
 // A [Reconciler] is an observer that writes the rows to a [Target], retries the rows that fail and
-// says of each row whether the target has it.
+// reports for each row whether the target has it.
 //
 // The package owns no table and starts no goroutine: each table is owned by the package that makes
-// it, whose documentation says who writes it. Everything here is safe for concurrent use. Keys and
+// it, whose documentation names its writers. Everything here is safe for concurrent use. Keys and
 // values are shared with readers and observers; who stores a value that holds a slice, map or
 // pointer must not change what it points to.
 package table
@@ -119,21 +119,6 @@ func (x Txn[K, V]) Delete(key K) (revision uint64, found bool) { return x.t.dele
 
 // Get returns a row as the transaction sees it.
 func (x Txn[K, V]) Get(key K) (value V, found bool) { return x.t.get(key) }
-
-// All yields the rows as the transaction sees them, least recently changed first. The loop may
-// change or delete the row it is at, and no other.
-func (x Txn[K, V]) All() iter.Seq2[K, V] {
-	return func(yield func(K, V) bool) {
-		last := x.t.root.prev // rows changed by the loop go behind this one
-		for e := x.t.root.next; e != &x.t.root; {
-			next, end := e.next, e == last
-			if e.kind == live && !yield(e.row.Key, e.row.Value) || end {
-				return
-			}
-			e = next
-		}
-	}
-}
 
 // Update calls fn, which may read and change several rows. Readers and observers see all of its
 // changes or none. There is no way back: fn must know that it can finish before it changes

@@ -79,8 +79,7 @@ type podState struct {
 // pods is a bounded set of pods, by name.
 type pods map[string]*podState
 
-// add records what a flow of a node says about a pod; the one that was not seen for longest makes
-// room.
+// add records the data of a pod in a node's flow, displacing the pod that was not seen for longest.
 func (p *pods) add(limit int, s side, node string, bucket int64) {
 	name := cut(s.endpoint.GetPodName())
 	if name == "" {

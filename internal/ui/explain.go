@@ -26,10 +26,9 @@ const (
 	maxSuggested = 16 << 10
 )
 
-// Explanation says why policy refuses a connection, and what would allow it, by the policies of
-// now.
+// Explanation is why policy denies a connection, and what would allow it, by the current policies.
 type Explanation struct {
-	// Error says why nothing is explained.
+	// Error is why nothing is explained.
 	Error string `json:"error,omitempty"`
 	// Refused is false of what would pass by now.
 	Refused bool `json:"refused"`
@@ -42,7 +41,7 @@ type Explanation struct {
 // ExplainedSide is a side whose policies refuse a connection.
 type ExplainedSide struct {
 	Whose string `json:"whose"` // sender or receiver
-	// Denied says that a rule denies it; else no rule allows it.
+	// Denied means that a rule denies it; else no rule allows it.
 	Denied bool `json:"denied"`
 	// Rules are those that deny it, or by which what no rule allows is dropped.
 	Rules  []string `json:"rules"`
@@ -58,7 +57,8 @@ type Suggestion struct {
 	Document string `json:"document,omitempty"`
 }
 
-// explainCache has the last explanations, by the ID of their edge. Whoever has turn may change it.
+// explainCache has the last explanations, by the ID of their edge. The holder of turn may change
+// it.
 type explainCache struct {
 	turn  chan struct{}
 	known map[string]explained
@@ -69,8 +69,8 @@ type explained struct {
 	at time.Time
 }
 
-// Explain says why policy refuses what the last refused flow of an edge began. However many ask,
-// the server is asked once in a while.
+// Explain returns why policy denies the connection of an edge's last denied flow. Answers are
+// cached, so that many clients cause few requests to the server.
 func (f *Follower) Explain(ctx context.Context, edge string) (Explanation, error) {
 	refused := f.Graph.refused(edge)
 	switch {

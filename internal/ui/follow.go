@@ -20,12 +20,12 @@ import (
 // retryAfter is how long a Follower waits before it asks a server again that has failed.
 const retryAfter = 2 * time.Second
 
-// Status says how it goes with where flows come from.
+// Status is the state of the source of flows.
 type Status struct {
 	Connected bool   `json:"connected"`
 	Error     string `json:"error,omitempty"`
 	Nodes     []Node `json:"nodes"`
-	// Marks says why no changes of policies are known, if the server does not report them.
+	// Marks is why no changes of policies are known, if the server does not report them.
 	Marks string `json:"marks,omitempty"`
 }
 
@@ -45,13 +45,13 @@ type Follower struct {
 	Client observer.ObserverClient
 	// Nodes, if not nil, reports which nodes reach each other.
 	Nodes health.NodeHealthClient
-	// Policy, if not nil, computes who may reach whom, and what other policies would change.
+	// Policy, if not nil, computes allowed connections, and what other policies would change.
 	Policy policy.PolicyClient
 	Graph  *Graph
 
 	mu sync.Mutex
-	// The stream may be quiet for long, also because the server is frozen: what says that it lives
-	// is that it answers another question now and then.
+	// The stream may be quiet for long, also because the server hangs: a periodic request of
+	// another kind shows that it is alive.
 	streams, answers bool
 	err              string
 	nodes            []Node
@@ -140,7 +140,7 @@ func (f *Follower) follow(ctx context.Context, since time.Time) (last time.Time,
 	}
 }
 
-// watchNodes asks now and then which nodes there are.
+// watchNodes periodically requests the list of nodes.
 func (f *Follower) watchNodes(ctx context.Context) {
 	for ctx.Err() == nil {
 		asked, cancel := context.WithTimeout(ctx, 5*time.Second)

@@ -78,7 +78,7 @@ type Endpoint struct {
 	Node string `json:"node,omitempty"`
 }
 
-// Edge is traffic of one kind between two workloads: from who opens connections to who is asked.
+// Edge is traffic of one kind between two workloads, from the client to the server.
 type Edge struct {
 	ID          string `json:"id"`
 	Source      string `json:"source"`
@@ -172,7 +172,7 @@ func (c *count) add(d count) {
 	c.dropped, c.audited, c.turnedAway = c.dropped+d.dropped, c.audited+d.audited, c.turnedAway+d.turnedAway
 }
 
-// addFlow adds what a flow says: of a verdict of policy, at which end of the connection.
+// addFlow adds a flow; for a verdict of policy, at the end of the connection that it is of.
 func (c *count) addFlow(verdict string, policy, ingress bool) {
 	switch verdict {
 	case flow.Verdict_FORWARDED.String(), flow.Verdict_REDIRECTED.String():
@@ -316,8 +316,8 @@ func (g *Graph) Add(f *flow.Flow) {
 	}
 }
 
-// opens reports whether a flow says which connection there is, or would be. A trace of an answer
-// may come from a service's address, and one whose direction is not known says nothing.
+// opens reports whether a flow identifies a connection, existing or attempted. A trace of a reply
+// may come from a service's address, and one of unknown direction identifies none.
 func opens(f *flow.Flow) bool {
 	return f.GetEventType().GetType() != eventTrace || f.GetIsReply() != nil && !f.GetIsReply().GetValue()
 }
@@ -402,7 +402,7 @@ func edgeID(pair [2]string, protocol string, port uint32) string {
 	return fmt.Sprintf("%s>%s>%s/%d", pair[0], pair[1], protocol, port)
 }
 
-// describe adds what a flow of a node says about a workload.
+// describe adds the data of a workload in a node's flow.
 func (g *Graph) describe(w *workload, s side, node string, bucket int64) {
 	limit := g.limits.Details
 	if id := s.endpoint.GetIdentity(); id != 0 {
@@ -434,7 +434,7 @@ func (g *Graph) keep(f Flow) {
 	g.next = (g.next + 1) % len(g.flows)
 }
 
-// sweep forgets what has not been seen for the whole window, once in a while.
+// sweep periodically drops what has not been seen for the whole window.
 func (g *Graph) sweep(now time.Time) {
 	if now.Sub(g.swept) < BucketLength {
 		return
@@ -545,7 +545,7 @@ func (g *Graph) byIdentity() map[uint32][]Workload {
 
 func bucketStart(number int64) time.Time { return time.Unix(0, number*int64(BucketLength)).UTC() }
 
-// Flows returns the latest n for which want says yes, latest first.
+// Flows returns the latest n for which want returns true, latest first.
 func (g *Graph) Flows(n int, want func(*Flow) bool) []Flow {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -563,9 +563,9 @@ func (g *Graph) Flows(n int, want func(*Flow) bool) []Flow {
 	return out
 }
 
-// identify says which workload a side belongs to. A node knows the workloads of its own pods only,
-// and of others the names: what one node has reported counts for all, and until then the name says
-// it, so that the two nodes of a connection mean the same.
+// identify returns the workload of a side. A node knows the workloads of its own pods only, and the
+// names of others: a workload that one node has reported counts for all, and until then it is
+// derived from the name, so that both nodes of a connection agree.
 func (g *Graph) identify(s side, now time.Time) Workload {
 	ep := s.endpoint
 	if ns := cut(ep.GetNamespace()); ns != "" {
@@ -612,7 +612,7 @@ func (g *Graph) identify(s side, now time.Time) Workload {
 // those of k8s.io/apimachinery/pkg/util/rand, which spell no words.
 var generated = regexp.MustCompile(`(-[bcdfghjklmnpqrstvwxz2456789]{6,10})?-[bcdfghjklmnpqrstvwxz2456789]{5}$|-[0-9]{1,5}$`)
 
-// workloadOf is what a pod's name says of its workload.
+// workloadOf derives a workload from a pod's name.
 func workloadOf(pod string) string {
 	at := generated.FindStringIndex(pod)
 	if at == nil || at[0] == 0 {
@@ -665,8 +665,8 @@ func policyName(p *flow.Policy) string {
 	return cut(p.GetNamespace() + "/" + p.GetName())
 }
 
-// maxName is how much of a name is kept: whoever sends flows makes it as long as it likes, and
-// Kubernetes none longer than this.
+// maxName is how much of a name is kept: a sender of flows can make it of any length; names of
+// Kubernetes are not longer.
 const maxName = 600
 
 func cut(s string) string {
@@ -703,8 +703,8 @@ func newFlow(f *flow.Flow, at time.Time, protocol string, src, dst side) Flow {
 	return out
 }
 
-// maxDeciders is how many policies of a flow are kept of each end: whoever sends flows names as
-// many as it likes.
+// maxDeciders is how many policies of a flow are kept of each end: a sender of flows can name any
+// number.
 const maxDeciders = 16
 
 func policyNames(ends ...[]*flow.Policy) (out []string) {

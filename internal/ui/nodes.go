@@ -14,9 +14,9 @@ import (
 // healthEvery is how often a server is asked which nodes reach each other.
 const healthEvery = 10 * time.Second
 
-// Health says which nodes reach each other, as far as the server knows.
+// Health is which nodes reach each other, as far as the server knows.
 type Health struct {
-	// Error says why nothing is known, or nothing new.
+	// Error is why nothing is known, or nothing new.
 	Error string       `json:"error,omitempty"`
 	Asked time.Time    `json:"asked"`
 	Nodes []NodeHealth `json:"nodes"`
@@ -64,7 +64,7 @@ func (f *Follower) Health() Health {
 	return f.health
 }
 
-// watchHealth asks now and then which nodes reach each other.
+// watchHealth periodically requests which nodes reach each other.
 func (f *Follower) watchHealth(ctx context.Context) {
 	for ctx.Err() == nil {
 		asked, cancel := context.WithTimeout(ctx, healthEvery)

@@ -28,9 +28,9 @@ const (
 	noPreview    = "the server does not preview policies"
 )
 
-// Preview says what would be otherwise with other policies.
+// Preview is what other policies would change.
 type Preview struct {
-	// Error says why nothing was evaluated, such as the line that is no policy.
+	// Error is why nothing was evaluated, such as the line that is no policy.
 	Error    string    `json:"error,omitempty"`
 	Node     string    `json:"node"`
 	Time     time.Time `json:"time"`

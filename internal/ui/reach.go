@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// reachAge is how old an answer about who may reach whom may be, reachTimeout how long one may
+	// reachAge is how old an answer about allowed connections may be, reachTimeout how long one may
 	// take.
 	reachAge     = 10 * time.Second
 	reachTimeout = 20 * time.Second
@@ -34,9 +34,9 @@ const (
 	mayUnknown = ""
 )
 
-// Reach says who may reach whom by the policies in force.
+// Reach is the connections that the policies in force allow.
 type Reach struct {
-	// Error says why nothing is known.
+	// Error is why nothing is known.
 	Error string `json:"error,omitempty"`
 	// Node computed it.
 	Node     string    `json:"node,omitempty"`
@@ -52,7 +52,7 @@ type Reach struct {
 	Rows     [][]int  `json:"rows"`
 }
 
-// Party is who policies evaluate alike, as far as the page tells them apart.
+// Party is a set of workloads that policies treat alike, as far as the page distinguishes them.
 type Party struct {
 	ID         string   `json:"id"`
 	Namespace  string   `json:"namespace,omitempty"`
@@ -69,13 +69,13 @@ type Access struct {
 	ByAddress bool       `json:"byAddress,omitempty"`
 }
 
-// AccessSide is what the policies of one of both parties say.
+// AccessSide is the outcome of the policies of one of the two parties.
 type AccessSide struct {
 	Enforced bool     `json:"enforced,omitempty"`
 	Policies []string `json:"policies,omitempty"`
 }
 
-// reachCache is the last answer. Whoever has turn may change it.
+// reachCache is the last answer. The holder of turn may change it.
 type reachCache struct {
 	turn chan struct{}
 	key  string
@@ -83,8 +83,8 @@ type reachCache struct {
 	last Reach
 }
 
-// Reach returns who may reach whom of some namespaces, or of all. However many ask, the server is
-// asked once in a while.
+// Reach returns the allowed connections of some namespaces, or of all. Answers are cached, so that
+// many clients cause few requests to the server.
 func (f *Follower) Reach(ctx context.Context, namespaces []string) (Reach, error) {
 	if f.Policy == nil {
 		return Reach{Error: "the server does not compute who may reach whom"}, nil
@@ -118,7 +118,7 @@ func (f *Follower) Reach(ctx context.Context, namespaces []string) (Reach, error
 	return c.last, nil
 }
 
-// turnOf returns the channel that has room for whoever may change what is remembered.
+// turnOf returns the channel that serves as the cache's lock.
 func (f *Follower) turnOf(turn *chan struct{}) chan struct{} {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -221,7 +221,7 @@ func newReach(res *policy.MatrixResponse, known map[uint32][]Workload) Reach {
 	return out
 }
 
-// newAccess is what several say together: some of it, where they differ.
+// newAccess combines several outcomes: partial where they differ.
 func newAccess(all ...*policy.Access) (out Access) {
 	verdicts, ports := map[string]bool{}, map[string]bool{}
 	names := [2]map[string]bool{{}, {}}

@@ -70,7 +70,7 @@ func NewServer(f *Follower, host string) *Server {
 // minToken is how long a token is that others have made: 16 letters and digits are 95 bits.
 const minToken = 16
 
-// SetToken has the data need this token, before anybody is served.
+// SetToken requires this token for data. It must be called before Serve.
 func (s *Server) SetToken(token string) error {
 	if len(token) < minToken {
 		return fmt.Errorf("the token has %d characters, and less than %d may be guessed", len(token), minToken)
@@ -260,7 +260,7 @@ func parseSeconds(r *http.Request, name string, most int64) (int64, error) {
 // answer writes a value as JSON, compressed for who understands that.
 func answer(w http.ResponseWriter, r *http.Request, v any) {
 	w.Header().Set("Content-Type", "application/json")
-	// A client that has gone is the only error there can be; nobody is left to notify.
+	// The only possible error is that the client has gone.
 	if !strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
 		_ = json.NewEncoder(w).Encode(v)
 		return

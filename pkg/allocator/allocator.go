@@ -25,7 +25,7 @@ const (
 	operationTimeout = 10 * time.Second
 	// runGrace is how long callers wait for Run to be called.
 	runGrace = 10 * time.Second
-	// editTimeout bounds the wait for the watch to show whether somebody edited an ID.
+	// editTimeout bounds the wait for the watch to show whether an ID was edited.
 	editTimeout = 2 * time.Second
 )
 
@@ -187,8 +187,8 @@ func (a *Allocator) Delete() { a.Close() }
 // DeleteAllKeys deletes everything of this allocator in the store, for all nodes.
 func (a *Allocator) DeleteAllKeys(ctx context.Context) error { return a.backend.DeleteAllKeys(ctx) }
 
-// WaitForInitialSync waits until all IDs in the store are known. If nobody calls
-// [Allocator.Run] within ten seconds, it fails with [ErrNotRunning].
+// WaitForInitialSync waits until all IDs in the store are known. If [Allocator.Run] is not called
+// within ten seconds, it fails with [ErrNotRunning].
 func (a *Allocator) WaitForInitialSync(ctx context.Context) error {
 	select {
 	case <-a.cache.synced:
@@ -210,7 +210,7 @@ func (a *Allocator) WaitForInitialSync(ctx context.Context) error {
 	}
 }
 
-// waitForRun waits until somebody calls Run.
+// waitForRun waits until Run is called.
 func (a *Allocator) waitForRun(ctx context.Context) error {
 	select {
 	case <-a.began:
@@ -234,17 +234,16 @@ func (a *Allocator) waitForRun(ctx context.Context) error {
 // GetEvents returns the channel given with [WithEvents].
 func (a *Allocator) GetEvents() AllocatorEventChan { return a.set.events }
 
-// Allocate returns the ID of key, which the node uses from now on. isNew says that this call
-// made the ID. Each Allocate that succeeds needs one [Allocator.Release]. A key that is in use
+// Allocate returns the ID of key, which the node uses from now on. isNew means that this call
+// created the ID. Each Allocate that succeeds needs one [Allocator.Release]. A key that is in use
 // on this node already costs no round trip.
 //
 // Errors of the store are met with new attempts while ctx lasts. An error that wraps [ErrExhausted]
 // names the range that is full; one that wraps [ErrUnassigned] comes at once from a backend that
 // makes no IDs.
 //
-// All calls for one key wait for one request, which outlives them, and lasts as long as
-// [WithTimeout] says. Those who still wait then begin the next. An ID that nobody waits for any
-// more is given back.
+// All calls for one key wait for one request, which outlives them, for up to [WithTimeout]. Callers
+// that still wait then start the next. An ID without waiters is released.
 func (a *Allocator) Allocate(ctx context.Context, key AllocatorKey) (id ID, isNew bool, err error) {
 	text, err := canonical(key)
 	if err != nil {
@@ -347,9 +346,9 @@ func (a *Allocator) setID(lk *localKey, id ID) {
 	}
 }
 
-// acquire gets an ID from the store, and gives a reference to everybody who waits for p, which
-// may be nil. The caller has the key's turn. The key has no ID, or the one that lk.was will
-// name, until the new one is certain: nobody gets an ID that may have to be given back.
+// acquire gets an ID from the store, and a reference for each waiter of p, which may be nil. The
+// caller has the key's turn. The key has no ID, or the one that lk.was will name, until the new one
+// is certain: no caller gets an ID that may have to be withdrawn.
 func (a *Allocator) acquire(ctx context.Context, lk *localKey, p *pending) (id ID, isNew bool, err error) {
 	withdrawals := 0
 	withdrawn := NoID
@@ -406,13 +405,13 @@ func (a *Allocator) record(lk *localKey, id ID, p *pending, mark int) {
 	lk.was = NoID
 	renumbered := was != NoID && was != id && lk.refs > 0
 	lk.serve(p)
-	// Whoever wanted it may have gone meanwhile: then the reference is taken back.
+	// The callers may have gone meanwhile: then the reference is released.
 	lk.unwanted = lk.refs == 0
 	unwanted := lk.unwanted
 	a.mu.Unlock()
-	// From here on the watch sees to it that an ID deleted by others comes back; what it
-	// delivered before went unnoticed. If it began anew meanwhile, the store may have been put back
-	// to an earlier state. A lease that was lost meanwhile has marked the key already.
+	// From here on the watch restores an ID deleted by others; earlier events were ignored. If it
+	// restarted meanwhile, the store may have been restored from a backup. A lease that was lost
+	// meanwhile has marked the key already.
 	doubt := !a.cache.holds(id, lk.text) || a.cache.mark() != mark
 	a.mu.Lock()
 	lk.wrong = lk.wrong || doubt

@@ -23,7 +23,7 @@ type Backend interface {
 	Release(ctx context.Context, id ID, key AllocatorKey) error
 
 	// Check returns those of the references that are not in order in the store: ID or reference
-	// missing, or saying something else.
+	// missing or different.
 	Check(ctx context.Context, refs []Reference) ([]Reference, error)
 
 	// Restore writes a reference of this node, and the ID itself if it is missing. If the store
@@ -43,10 +43,10 @@ type Backend interface {
 	// come from one goroutine, except OnReferencesLost.
 	ListAndWatch(ctx context.Context, handler CacheMutations) error
 
-	// RunGC deletes the IDs that nobody refers to, that are within r, and that were found so,
-	// unchanged, in the previous round. It returns what to pass to the next round: the dead IDs
-	// with their revisions. In a store without space it deletes none, returns none, and the error
-	// wraps [kvstore.ErrNoSpace].
+	// RunGC deletes the IDs within r that have no reference, and that were found so, unchanged, in
+	// the previous round. It returns what to pass to the next round: the dead IDs with their
+	// revisions. In a store without space it deletes none, returns none, and the error wraps
+	// [kvstore.ErrNoSpace].
 	RunGC(ctx context.Context, limiter *rate.Limiter, r Range, previous map[ID]int64) (map[ID]int64, GCStats, error)
 
 	// RunLocksGC deletes locks of other writers that have not moved since the previous round. It
@@ -58,7 +58,7 @@ type Backend interface {
 	// ever confirmed anything has confirmed its deletion, or counts as lost.
 	Confirm(ctx context.Context, revision int64) error
 
-	// ObserveLostConfirmation calls lost, which must not block, when what Confirm said last is lost
+	// ObserveLostConfirmation calls lost, which must not block, when the last confirmation is lost
 	// with this node's lease, until stop is called.
 	ObserveLostConfirmation(lost func()) (stop func())
 
@@ -72,8 +72,8 @@ type IDSource interface {
 	// Known returns the ID that the cache has for key, the oldest if there are several; NoID if
 	// there is none.
 	Known(key string) ID
-	// Pick returns an ID of the range that nobody is known to use, at random. It returns an
-	// error that wraps [ErrExhausted] if there is none.
+	// Pick returns a random ID of the range that is not known to be in use. It returns an error
+	// that wraps [ErrExhausted] if there is none.
 	Pick() (ID, error)
 	// Quarantined means that an ID was deleted, and when. It is not picked if another is free.
 	Quarantined(id ID, since time.Time)
@@ -98,8 +98,8 @@ type Acquired struct {
 type Reference struct {
 	ID  ID
 	Key AllocatorKey
-	// Edited means that the ID was made for Key, and that somebody has written another key
-	// over it: see [Mapping].
+	// Edited means that the ID was made for Key, and that another key was written over it: see
+	// [Mapping].
 	Edited bool
 }
 
@@ -118,7 +118,7 @@ func (r Range) Contains(id ID) bool {
 // CacheMutations receives the IDs that a backend sees.
 type CacheMutations interface {
 	// OnListDone is called when all IDs have been delivered, as of revision: at the start, and
-	// again whenever the watch had to begin anew.
+	// again whenever the watch had to restart.
 	OnListDone(revision int64)
 	// OnUpsert is called when an ID appears or is written again.
 	OnUpsert(m Mapping)
@@ -139,9 +139,9 @@ type Mapping struct {
 	Created int64
 	// Revision is that of the change, 0 during a listing.
 	Revision int64
-	// Incarnation names the change that made the ID. Where the store shows it, another key
-	// under the same Incarnation is an edit by hand: an ID gets another key only when it is made
-	// anew. 0 if the store does not show it, or if the backend sees to edits itself.
+	// Incarnation names the change that made the ID. Where the store shows it, another key under
+	// the same Incarnation is an edit by hand: an ID gets another key only when it is recreated. 0
+	// if the store does not show it, or if the backend handles edits itself.
 	Incarnation int64
 	// Original means that Key is what the ID was made with, or what the nodes take it for that use
 	// it, and not something that was written over it since.

@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// errRelisted means that the watch began anew while a caller waited for a revision: the store may
-// have gone back in time, so the caller must begin again.
-var errRelisted = errors.New("the watch of the store began anew")
+// errRelisted means that the watch restarted while a caller waited for a revision: the store may
+// have been restored from a backup, so the caller must start over.
+var errRelisted = errors.New("the watch of the store restarted")
 
 // entry is one ID as the cache has it.
 type entry struct {
@@ -19,9 +19,9 @@ type entry struct {
 	key     AllocatorKey // nil: unreadable
 	text    string
 	created int64
-	// made and original are as in Mapping. An ID that was written again since it was made, and
-	// is not original, is what the store says, for want of better, but is not taken into use:
-	// others may know what it was.
+	// made and original are as in Mapping. An ID that was written again since it was made, and is
+	// not original, is the store's value, for lack of a better one, but is not taken into use:
+	// others may know the original.
 	made     int64
 	original bool
 	// edited: the store has another key for the ID than the one it was made with, which is key.
@@ -45,7 +45,7 @@ type cache struct {
 	ended       int64               // the last change that ended an ID, or the last listing
 	lists       int                 // how often the watch listed
 	synced      chan struct{}       // closed after the first listing
-	moved       chan struct{}       // made by whoever waits, closed when applied changes
+	moved       chan struct{}       // made by a waiter, closed when applied changes
 }
 
 // newCache returns an empty cache that counts the IDs of a range, and remembers which of them are
@@ -87,9 +87,9 @@ func (c *cache) listDone(revision int64) (first bool) {
 }
 
 // rewrite records that an ID was written again since it was made, and returns its entry; nil if
-// this is another ID, or nothing is known of what it was made with. It goes on to stand for
-// that: every node uses that meaning, and only a writer that does not follow this protocol writes
-// anything else. edited says that this is so now, changed that it was not before, or the other way
+// this is another ID, or nothing is known of what it was made with. It goes on to stand for that:
+// every node uses that meaning, and only a writer that does not follow this protocol writes
+// anything else. edited means that this is so now, changed that it was not before, or the other way
 // round.
 func (c *cache) rewrite(m Mapping) (e *entry, edited, changed bool) {
 	c.mu.Lock()
@@ -132,8 +132,8 @@ func (c *cache) isEdited(id ID, text string) bool {
 	return e != nil && e.edited && e.text == text
 }
 
-// upsert records an ID and returns the one it replaces, if its key was another. changed says
-// that the ID has a key which nobody was notified of: it is new, or it had another one, or none
+// upsert records an ID and returns the one it replaces, if its key was another. changed means that
+// the ID has a key of which observers were not notified: it is new, or it had another one, or none
 // that can be read, as an ID in quarantine.
 func (c *cache) upsert(m Mapping) (replaced *entry, changed bool) {
 	c.mu.Lock()
@@ -245,9 +245,9 @@ func (c *cache) forget(id ID) *entry {
 	return e
 }
 
-// oldest returns the oldest ID of key that is in the store and may be taken into use, NoID if
-// there is none. The store has an edited one for another key, so it has none for this one until
-// somebody has given it its key back.
+// oldest returns the oldest ID of key that is in the store and may be taken into use, NoID if there
+// is none. An edited one stands for another key in the store, so there is none for this key until
+// it is restored.
 func (c *cache) oldest(key string) ID {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -275,7 +275,7 @@ func (c *cache) editedFirst(key string) ID {
 	return NoID
 }
 
-// get returns the key of an ID; ok says whether the ID is there at all.
+// get returns the key of an ID; ok reports whether the ID exists.
 func (c *cache) get(id ID) (key AllocatorKey, ok bool) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()

@@ -10,13 +10,13 @@
 //
 //   - The same key has the same ID on every node that uses it at the same time.
 //   - An ID in use is neither given to another key nor collected.
-//   - An ID that somebody deletes from the store while a node uses it is written again: at once
+//   - An ID that is deleted from the store while a node uses it is written again: at once
 //     with [WithMasterKeyProtection], else with the next comparison ([WithSyncInterval]). So is
 //     everything after the store has lost its data. If by then others use another ID for the
-//     key, this node follows them and says so with [EventRenumbered].
+//     key, this node follows them and reports it with [EventRenumbered].
 //   - An ID whose key is overwritten by hand keeps its meaning for every node that saw it being
 //     made ([Allocator.Edited], an error in the log). A node that uses the ID writes the key
-//     back. Only an ID that is made anew gets another key.
+//     back. Only an ID that is recreated gets another key.
 //   - The references of a node that dies end with its lease.
 //   - IDs lie between [WithMin] and [WithMax], with [WithPrefixMask] or-ed to them. A full
 //     range is reported by [ErrExhausted]. An ID that was collected is in quarantine: it is
@@ -32,10 +32,10 @@
 //	<base>/value/<key>/<node>     the ID; a reference, on the node's lease
 //	<base>/locks/<key>/...        locks of other writers, which are honoured
 //
-// Beside these, which others may read and write, stand three of its own:
+// In addition to these, which others may read and write, there are three of its own:
 //
 //	<base>/rest/<ID>              an ID that was collected, for its quarantine
-//	<base>/heard/<node>           the last revision of [KVStoreBackend.Confirm]
+//	<base>/confirmed/<node>           the last revision of [KVStoreBackend.Confirm]
 //	<base>/marker/<key>/<node>    for a moment: a request has seen references that do not count
 //
 // On Consul the key stands encoded in all three, and its lock is one key; see [kvstore.Layout].

@@ -15,7 +15,7 @@ type eventQueue struct {
 	waiting list.List // of AllocatorEvent
 	places  map[eventSubject]*list.Element
 	more    chan struct{} // made by a pump that waits
-	off     bool          // nobody reads
+	off     bool          // without a reader
 }
 
 // eventSubject is what only one event that waits is about.

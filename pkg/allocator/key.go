@@ -78,8 +78,8 @@ type AllocatorKey interface {
 	GetKey() string
 
 	// PutKey returns the key that a canonical string stands for. Strings come from the store, so
-	// anyone may have written them: what is malformed is an error. The receiver only says which
-	// type of key it is.
+	// anyone may have written them: what is malformed is an error. The receiver only determines the
+	// type of key.
 	PutKey(canonical string) (AllocatorKey, error)
 }
 

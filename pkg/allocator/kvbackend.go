@@ -34,9 +34,9 @@ type KVStoreConfig struct {
 	Suffix string
 	// KeyType is any key; it is used to read others.
 	KeyType AllocatorKey
-	// Quarantine is how long an ID that RunGC deleted is not given to another key, if any other
-	// is free: a record in the store says so to all writers, and is deleted by RunGC. 0 leaves no
-	// records; those that are there are heeded all the same.
+	// Quarantine is how long an ID that RunGC deleted is not given to another key, if any other is
+	// free: a record in the store shows that to all writers, and is deleted by RunGC. 0 leaves no
+	// records; existing ones are still honoured.
 	Quarantine time.Duration
 	// ConfirmTimeout is how long RunGC waits, from its deletion, for nodes to confirm that they go
 	// by such an ID no more; 0 for not at all. A node whose lease has ended is not waited for.

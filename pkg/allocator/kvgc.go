@@ -17,13 +17,12 @@ import (
 // operations each.
 const gcBatch = kvstore.MaxTxnOps / 4
 
-// dead is an ID that nobody refers to.
+// dead is an ID without a reference.
 type dead struct {
 	id  ID
 	key string
 	mod int64
-	// rewritten means that its key was written again since it was made: somebody may have edited
-	// it.
+	// rewritten means that its key was written again since it was made: it may have been edited.
 	rewritten bool
 	// alone means that nothing was listed in the key's directories: not even references to another
 	// ID.
@@ -138,7 +137,7 @@ type listedReferences struct {
 	used map[string]bool
 	// named has each ID that is referred to, for whatever key.
 	named map[string]bool
-	// under says of the directories in it whether anything stands there, be it a reference to
+	// under reports for the directories in it whether they contain anything, also a reference to
 	// another ID, or of a longer key.
 	under map[string]bool
 	// dir is the directory of the last reference, and text its key: those of one key follow each
@@ -172,7 +171,7 @@ func keepForLater(next map[ID]int64, due []dead) {
 	}
 }
 
-// collect deletes IDs in one transaction, and says how many. If one may not be deleted, each
+// collect deletes IDs in one transaction, and returns how many. If one may not be deleted, each
 // half is tried alone.
 func (b *KVStoreBackend) collect(ctx context.Context, list []dead) (deleted int, err error) {
 	var txn kvstore.Txn
@@ -213,8 +212,8 @@ func (b *KVStoreBackend) collect(ctx context.Context, list []dead) (deleted int,
 	return commit(ctx, b.store, txn, ready, b.collect)
 }
 
-// commit runs a transaction about all IDs of a list, and says how many it was about. If it
-// fails because of one of them, or they are too many, again has each half alone.
+// commit runs a transaction about all IDs of a list, and returns their number. If it fails because
+// of one of them, or they are too many, again has each half alone.
 func commit[T any](ctx context.Context, store kvstore.Backend, txn kvstore.Txn, list []T, again func(context.Context, []T) (int, error)) (int, error) {
 	r, err := store.Txn(ctx, txn)
 	switch {

@@ -19,7 +19,7 @@ import (
 // these records, which stand beside the directories that they read; they use what they remember
 // themselves.
 //
-// A record is deleted when its time has passed and every node has released the ID: heard/<node>
+// A record is deleted when its time has passed and every node has released the ID: confirmed/<node>
 // is the revision up to which the node has observed deletions of IDs and uses none of them any
 // more. It is on the node's lease, so a node whose lease has run out is not waited for.
 
@@ -69,7 +69,7 @@ func (b *KVStoreBackend) listQuarantined(ctx context.Context) ([]quarantineRecor
 	return out, nil
 }
 
-// learnQuarantined gives a plan and the allocator the IDs in quarantine.
+// learnQuarantined passes the IDs in quarantine to a plan and the allocator.
 func (b *KVStoreBackend) learnQuarantined(ctx context.Context, p *plan, ids IDSource) error {
 	list, err := b.listQuarantined(ctx)
 	if err != nil {
@@ -109,9 +109,9 @@ func (b *KVStoreBackend) Occupant(ctx context.Context, id ID) (o Occupant, ok bo
 	return o, false, nil
 }
 
-// free deletes the records of IDs whose quarantine is over: by the clock of whoever collected them,
-// if an earlier round saw the record, or by this process's own, so that a clock that goes wrong
-// neither ends a quarantine at once nor makes it last for ever.
+// free deletes the records of IDs whose quarantine is over: by the clock of the collector, if an
+// earlier round saw the record, or by this process's own, so that a wrong clock neither ends a
+// quarantine at once nor makes it last for ever.
 func (b *KVStoreBackend) free(ctx context.Context, r Range, now time.Time) (stats GCStats, err error) {
 	list, err := b.listQuarantined(ctx)
 	if err != nil {
@@ -167,8 +167,8 @@ func (b *KVStoreBackend) free(ctx context.Context, r Range, now time.Time) (stat
 	return stats, nil
 }
 
-// endQuarantine deletes records in one transaction, and says how many. If one has changed, or they
-// are too many, each half is tried alone.
+// endQuarantine deletes records in one transaction, and returns how many. If one has changed, or
+// they are too many, each half is tried alone.
 func (b *KVStoreBackend) endQuarantine(ctx context.Context, list []quarantineRecord) (int, error) {
 	var txn kvstore.Txn
 	for _, rec := range list {

@@ -32,9 +32,9 @@ type uses struct {
 // reads all of them only if many IDs were written again.
 const maxLooks = 32
 
-// of returns who refers to an ID that the store shows as kv; the zero user if nobody does. It
-// asks until the store answers: without an answer the ID's meaning is unknown, and
-// nothing may be said of it. It fails when ctx has ended or the store is closed.
+// of returns the user of an ID that the store shows as kv; the zero user if there is none. It
+// retries until the store answers: without an answer the ID's meaning is unknown, and no event may
+// be sent. It fails when ctx has ended or the store is closed.
 func (u *uses) of(ctx context.Context, id ID, kv *kvstore.KeyValue) (user, error) {
 	for try := 0; ; try++ {
 		found, err := u.ask(ctx, id, kv)
@@ -72,10 +72,9 @@ func (u *uses) ask(ctx context.Context, id ID, kv *kvstore.KeyValue) (user, erro
 	return u.all[id], nil
 }
 
-// askOwn returns the key that the store has for the ID, if it is certain that this is what the
-// ID was made for: a reference to it was written in one transaction with the ID, as those
-// do who know what it is. One that was written alone may be of somebody who took an edit for the
-// truth.
+// askOwn returns the key that the store has for the ID, if it is certain that this is what the ID
+// was made for: a reference to it was written in one transaction with the ID, as those do who know
+// what it is. One that was written alone may be of a node that started after an edit.
 func (u *uses) askOwn(ctx context.Context, id ID, kv *kvstore.KeyValue) (user, error) {
 	b := u.backend
 	key := b.paths.owner(kv)
@@ -117,8 +116,8 @@ func (u *uses) list(ctx context.Context) error {
 	return nil
 }
 
-// believe completes what is known of an ID that was written again since it was made, when nobody
-// here knows what it was made with: by what nodes use it for.
+// believe completes the mapping of an ID that was written again since it was made, when its
+// original key is not known here: by the key that nodes use it for.
 func (b *KVStoreBackend) believe(m *Mapping, u user) {
 	key, err := b.typ.PutKey(u.key)
 	if u.key == "" || err != nil || key.GetKey() != u.key {

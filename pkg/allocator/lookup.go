@@ -47,14 +47,14 @@ func (a *Allocator) Release(ctx context.Context, key AllocatorKey) (lastUse bool
 	}
 	a.mu.Lock()
 	id, was := lk.id, lk.was
-	// Whoever had the turn before may have taken the key into use again, or have taken the
-	// reference back.
+	// The previous holder of the turn may have taken the key into use again, or have released the
+	// reference.
 	settled := lk.refs > 0 || !lk.unwanted
 	a.mu.Unlock()
 	if settled {
 		return true, nil
 	}
-	// Whatever it says: an attempt that was given up may have written another ID.
+	// Whatever it returns: an abandoned attempt may have written another ID.
 	if err := a.backend.Release(ctx, NoID, key); err != nil {
 		return later(err)
 	}
@@ -64,8 +64,8 @@ func (a *Allocator) Release(ctx context.Context, key AllocatorKey) (lastUse bool
 	return true, nil
 }
 
-// Get returns the ID of key, NoID if it has none, from the cache if it is there. An ID that
-// nobody refers to any more may be returned until it is collected.
+// Get returns the ID of key, NoID if it has none, from the cache if it is there. An ID without
+// references may be returned until it is collected.
 func (a *Allocator) Get(ctx context.Context, key AllocatorKey) (ID, error) {
 	text, err := canonical(key)
 	if err != nil {
@@ -84,8 +84,7 @@ func (a *Allocator) Get(ctx context.Context, key AllocatorKey) (ID, error) {
 	return a.GetNoCache(ctx, key)
 }
 
-// GetNoCache returns the ID in force for key according to the store, NoID if nobody uses the
-// key.
+// GetNoCache returns the ID in force for key according to the store, NoID if the key is not in use.
 func (a *Allocator) GetNoCache(ctx context.Context, key AllocatorKey) (ID, error) {
 	return a.backend.Get(ctx, key)
 }
@@ -118,17 +117,16 @@ func (a *Allocator) ForeachCache(fn RangeFunc) {
 }
 
 // AppliedRevision returns the revision up to which every change of the store is known here, and
-// that of the last of them by which an ID may have ended, a listing among these; 0 before the
-// first listing. What is known was handed to the events before.
+// that of the last of them by which an ID may have ended, a listing among these; 0 before the first
+// listing. The events of these were sent before.
 func (a *Allocator) AppliedRevision() (applied, ended int64) { return a.cache.appliedRevision() }
 
 // IsAllocated reports whether the allocator's own store, as far as it was observed, has a key for
 // an ID.
 func (a *Allocator) IsAllocated(id ID) bool { return a.cache.isAllocated(id) }
 
-// Edited returns, in order, the IDs that have another key in the store than the one that they were
-// made with: somebody edited them. They keep their first meaning, and nodes that use them write the
-// key back.
+// Edited returns, in order, the IDs that were edited: their key in the store differs from the
+// original one. They keep their first meaning, and nodes that use them write the key back.
 func (a *Allocator) Edited() []ID { return a.cache.edited() }
 
 // Confirm states for the collectors that this node has released every ID that was deleted up to a
@@ -137,7 +135,7 @@ func (a *Allocator) Confirm(ctx context.Context, revision int64) error {
 	return a.backend.Confirm(ctx, revision)
 }
 
-// ObserveLostConfirmation calls lost when what Confirm said last is lost, see
+// ObserveLostConfirmation calls lost when the last confirmation is lost, see
 // [Backend.ObserveLostConfirmation].
 func (a *Allocator) ObserveLostConfirmation(lost func()) (stop func()) {
 	return a.backend.ObserveLostConfirmation(lost)

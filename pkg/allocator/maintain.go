@@ -10,9 +10,9 @@ import (
 	"github.com/hawser-net/hawser/pkg/retry"
 )
 
-// verify waits until the watch has delivered everything up to the ID got, and gives the ID
-// back if there is an older one for the same key: nodes that did not know of each other's IDs
-// so agree on the oldest. again says that the caller must begin anew.
+// verify waits until the watch has delivered everything up to the ID got, and releases the ID if
+// there is an older one for the same key: nodes that did not know of each other's IDs so agree on
+// the oldest. again means that the caller must start over.
 func (a *Allocator) verify(ctx context.Context, lk *localKey, got Acquired, mark, withdrawals int) (again bool, err error) {
 	err = a.cache.waitFor(ctx, mark, got.Revision, a.done)
 	switch {
@@ -79,8 +79,8 @@ func (a *Allocator) noteLate(lk *localKey) {
 	a.late[lk.text] = lateKey{key: lk.key}
 }
 
-// takeBackLate has the references taken back that an attempt of an earlier sync interval may have
-// written after all, if nobody here uses their keys.
+// takeBackLate releases references that an attempt of an earlier sync interval may have written
+// after all, if their keys are not in use here.
 func (a *Allocator) takeBackLate() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -97,8 +97,8 @@ func (a *Allocator) takeBackLate() {
 	}
 }
 
-// compare marks those of this node's references that the store has lost or has otherwise. It says
-// whether it saw them all.
+// compare marks those of this node's references that the store has lost or has otherwise. It
+// reports whether it saw them all.
 func (a *Allocator) compare(ctx context.Context) bool {
 	a.mu.Lock()
 	var refs []Reference
@@ -133,7 +133,7 @@ func (a *Allocator) compare(ctx context.Context) bool {
 	return err == nil
 }
 
-// repairAll sees to every local key that is marked, and says whether all went well.
+// repairAll repairs every marked local key, and reports whether all succeeded.
 func (a *Allocator) repairAll(ctx context.Context) bool {
 	a.mu.Lock()
 	var list []*localKey
@@ -212,8 +212,8 @@ func (a *Allocator) repair(ctx context.Context, lk *localKey) error {
 		lk.was = id
 		a.mu.Unlock()
 		if conflict.Revision != 0 {
-			// The watch knows whether the ID was made anew for its owner, or edited: then it is
-			// taken back.
+			// The watch shows whether the ID was recreated for its owner, or edited: then it is
+			// restored.
 			wait, cancel := context.WithTimeout(ctx, editTimeout)
 			_ = a.cache.waitFor(wait, mark, conflict.Revision, a.done) // else the key gets another ID, which is in order too
 			cancel()
@@ -232,8 +232,8 @@ func (a *Allocator) repair(ctx context.Context, lk *localKey) error {
 	return err
 }
 
-// ended records that the node's reference to a key is gone. The caller has the key's turn, and
-// nobody uses the key.
+// ended records that the node's reference to a key is gone. The caller has the key's turn, and the
+// key is not in use.
 func (a *Allocator) ended(lk *localKey) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -259,7 +259,7 @@ func (m *mutations) OnListDone(revision int64) {
 		a.events.push(AllocatorEvent{Kind: EventSync})
 		return
 	}
-	// The watch began anew, perhaps because the store was restored from a copy: nothing that this
+	// The watch restarted, perhaps because the store was restored from a backup: nothing that this
 	// node wrote is certain to be there.
 	a.doubt.Store(true)
 	a.wake()
@@ -334,7 +334,7 @@ func (m *mutations) OnReferencesLost(keys []string) {
 	a := (*Allocator)(m)
 	a.mu.Lock()
 	for _, text := range keys {
-		// Even if nobody uses the key yet: an Allocate may be about to succeed with the reference
+		// Even if the key is not in use yet: an Allocate may be about to succeed with the reference
 		// that is gone.
 		if lk := a.local[text]; lk != nil {
 			lk.wrong = true

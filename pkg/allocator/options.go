@@ -69,8 +69,8 @@ func WithMax(id ID) AllocatorOption { return func(s *settings) { s.idRange.Max =
 // overlap the range.
 func WithPrefixMask(mask ID) AllocatorOption { return func(s *settings) { s.idRange.Mask = mask } }
 
-// WithMasterKeyProtection writes an ID again when somebody deletes it from the store while this
-// node uses it. Without it the sync does so, later.
+// WithMasterKeyProtection writes an ID again when it is deleted from the store while this node uses
+// it. Without it the sync does so, later.
 func WithMasterKeyProtection() AllocatorOption { return func(s *settings) { s.protect = true } }
 
 // WithoutGC does nothing: an allocator never collects garbage by itself, see [Allocator.RunGC]. It

@@ -5,9 +5,9 @@ import (
 	"fmt"
 )
 
-// pending is the one request for the ID of a key that all calls of Allocate wait for. It
-// outlives them: where a store is slower than everybody's timeout, what is given up half-way would
-// start again each time and never end.
+// pending is the one request for the ID of a key that all calls of Allocate wait for. It outlives
+// them: if the store is slower than the callers' timeouts, requests abandoned half-way would start
+// over each time and never finish.
 type pending struct {
 	ctx  context.Context
 	done chan struct{} // closed when id, isNew, again and err are set
@@ -126,7 +126,7 @@ func (a *Allocator) request(lk *localKey, p *pending) {
 	}
 }
 
-// find waits for the key's turn. Whoever had it before may have done the work.
+// find waits for the key's turn. Its previous holder may have done the work.
 func (a *Allocator) find(ctx context.Context, lk *localKey, p *pending) (id ID, isNew bool, err error) {
 	select {
 	case lk.turn <- struct{}{}:
@@ -154,8 +154,7 @@ func (a *Allocator) join(lk *localKey, p *pending) ID {
 // inUse must be called with mu held. A key that is being renumbered has users but no ID.
 func (lk *localKey) inUse() bool { return lk.refs > 0 && lk.id != NoID }
 
-// serve gives a reference to everybody who waits for p, if there is one. It must be called with mu
-// held.
+// serve gives each waiter of p a reference, if there is one. It must be called with mu held.
 func (lk *localKey) serve(p *pending) {
 	if p == nil {
 		return

@@ -16,7 +16,7 @@ import (
 //	I1  All references to one key carry the same ID. Every transaction that writes a
 //	    reference makes sure of it: either no reference exists, or a witness (an existing
 //	    reference with that ID) does, or all have that ID.
-//	I2  A reference is only written while the ID's master key says that the ID belongs
+//	I2  A reference is only written while the ID's master key shows that the ID belongs
 //	    to the key, or together with it.
 //	I3  A master key is only made while there is none for the ID, and while no reference to
 //	    the key exists except to that ID.
@@ -26,8 +26,8 @@ import (
 //	    have looked already and found none.
 //
 // They hold even if the store is put back to an older copy between a view and the transaction that
-// relies on it. What stands in the copy was written before, so that nothing in it was written since
-// the view, whatever it is: a condition on revisions says nothing. Conditions are therefore on
+// relies on it. The copy's contents were written before, so that nothing in it was written since
+// the view, whatever it is: a condition on revisions proves nothing. Conditions are therefore on
 // values, and where keys that do not count are in the way, on a marker: see [plan.mark].
 
 // paths builds the keys of one allocator in the store.
@@ -45,7 +45,7 @@ func (p paths) id(id ID) string            { return p.ids() + id.String() }
 func (p paths) value(key string) string    { return p.values() + p.layout.Encode(key) + "/" }
 func (p paths) quarantine() string         { return p.base + "/rest/" }
 func (p paths) quarantined(id ID) string   { return p.quarantine() + id.String() }
-func (p paths) confirmations() string      { return p.base + "/heard/" }
+func (p paths) confirmations() string      { return p.base + "/confirmed/" }
 func (p paths) locks(key string) string    { return p.allLocks() + key + "/" }
 func (p paths) ownValue(key string) string { return p.value(key) + p.suffix }
 
@@ -68,8 +68,8 @@ func (p paths) putMarker(key string) kvstore.Op {
 	return kvstore.PutOp(p.marker(key), nil, kvstore.Leased)
 }
 
-// unlocked holds if nobody holds the lock of a key, or where locks are keys below a path, if no
-// such key was written since a view that showed none of this key.
+// unlocked holds if the lock of a key is free, or where locks are keys below a path, if no such key
+// was written since a view that showed none of this key.
 func (p paths) unlocked(key string, v *view) kvstore.Cond {
 	if lock, ok := p.layout.LockKey(p.allLocks(), key); ok {
 		return kvstore.Unleased(lock)
@@ -80,14 +80,13 @@ func (p paths) unlocked(key string, v *view) kvstore.Cond {
 	return unchangedSince(p.locks(key), v.noLocks, v.revision)
 }
 
-// untouched holds if nobody refers to a key, or nobody since a view of it, and nobody holds its
-// lock.
+// untouched holds if a key has no reference, or none since a view of it, and its lock is free.
 func (p paths) untouched(key string, v *view) []kvstore.Cond {
 	return append(p.unreferred(key, v), p.unlocked(key, v))
 }
 
-// unreferred holds if nobody refers to a key, or nobody who did not when a view of it was taken. Of
-// a marked view it also asks that the store is the one that was seen.
+// unreferred holds if a key has no reference, or none that is newer than a view of it. For a marked
+// view it also requires that the store is the one that was read.
 func (p paths) unreferred(key string, v *view) (conds []kvstore.Cond) {
 	if v != nil && v.marked {
 		conds = append(conds, kvstore.ModRevisionIs(p.marker(key), v.revision))
@@ -116,7 +115,7 @@ func (p paths) allReferTo(key string, id ID) []kvstore.Cond {
 	return conds
 }
 
-// lookLocks reads what locked judges.
+// lookLocks reads the input of locked.
 func (p paths) lookLocks(key string) kvstore.Op {
 	if lock, ok := p.layout.LockKey(p.allLocks(), key); ok {
 		return kvstore.GetOp(lock)
@@ -144,8 +143,8 @@ func (p paths) reference(path string) (key, node string, ok bool) {
 	return p.canonical(path[:i]), path[i+1:], true
 }
 
-// canonical returns the canonical string of a key that stands in the store in whatever form, as
-// somebody may have written its labels in another order. What is no key is returned as it is.
+// canonical returns the canonical string of a key read from the store, where another program may
+// have written its labels in another order. Other text is returned unchanged.
 func (p paths) canonical(stored string) string {
 	text := p.layout.Decode(stored)
 	if key, err := p.typ.PutKey(text); err == nil && key.GetKey() != "" {
@@ -154,7 +153,7 @@ func (p paths) canonical(stored string) string {
 	return text
 }
 
-// locked reports whether somebody holds the lock of a key, or waits for it.
+// locked reports whether the lock of a key is held or waited for.
 func (p paths) locked(key string, pairs []kvstore.KeyValue) bool {
 	_, session := p.layout.LockKey(p.allLocks(), key)
 	return slices.ContainsFunc(pairs, func(kv kvstore.KeyValue) bool {
@@ -166,7 +165,7 @@ func (p paths) locked(key string, pairs []kvstore.KeyValue) bool {
 	})
 }
 
-// owner returns the key that a master key of the store says its ID belongs to.
+// owner returns the key to which a master key's ID belongs.
 func (p paths) owner(master *kvstore.KeyValue) string { return p.canonical(string(master.Value)) }
 
 // view is what the store showed when a transaction of a plan did not go through.
@@ -181,7 +180,7 @@ type view struct {
 	references []reference
 	// locked means that a lock is held or waited for.
 	locked bool
-	// noValues, for each directory of references, and noLocks say that there was nothing at all
+	// noValues, for each directory of references, and noLocks mean that there was nothing at all
 	// under the key's directories, neither of the key nor of one whose name goes on with a slash.
 	noValues []bool
 	noLocks  bool
@@ -189,8 +188,8 @@ type view struct {
 	marked bool
 }
 
-// needsMarker reports whether only its revision could say that nothing has come since a view: there
-// are keys which do not count.
+// needsMarker reports whether only its revision could show that nothing was written since a view:
+// there are keys which do not count.
 func (p paths) needsMarker(v *view) bool {
 	return slices.Contains(v.noValues, false) || p.layout == kvstore.LayoutEtcd && !v.noLocks
 }
@@ -207,8 +206,8 @@ type plan struct {
 	key   string
 	// held is the ID that must come out, for a reference that is restored; NoID if any may.
 	held ID
-	// refused are IDs that turned out to belong to another key, or to nobody, each with the
-	// revision at which they did. A reference written later says that the ID has come back.
+	// refused are IDs that turned out to belong to another key, or to none, each with the revision
+	// at which they did. A reference written later says that the ID has come back.
 	refused map[ID]int64
 	// quarantined are the IDs in quarantine, with their records.
 	quarantined map[ID][]byte
@@ -219,8 +218,8 @@ type plan struct {
 	marker, unmarked bool
 }
 
-// maxYields bounds that wait. Whoever made the younger ID gives it back as soon as it sees the
-// older one, unless it never saw that before it answered its caller: then the younger one is in
+// maxYields bounds that wait. The creator of the younger ID releases it as soon as it sees the
+// older one, unless it saw that only after it had answered its caller: then the younger one is in
 // force and stays. The pauses grow, see [KVStoreBackend.execute].
 const maxYields = 6
 
@@ -320,7 +319,7 @@ func (p *plan) candidate(ids IDSource) ID {
 	return id
 }
 
-// learn notes what a view says about the ID tried.
+// learn records what a view shows about the ID tried.
 func (p *plan) learn(v *view, ids IDSource) {
 	if p.refused == nil {
 		p.refused = make(map[ID]int64)
@@ -416,7 +415,7 @@ func (p *plan) clash(v *view) *ConflictError {
 	return nil
 }
 
-// referAlone writes this node's reference to an ID that the cache knows, if nobody refers to
+// referAlone writes this node's reference to an ID in the cache, if there is no reference to
 // another.
 func (p *plan) referAlone(id ID) step {
 	s := p.refer(id, nil, append(p.paths.allReferTo(p.key, id), p.paths.unlocked(p.key, nil))...)
@@ -467,7 +466,7 @@ func (p *plan) restore(id ID, record kvstore.Cond, conds ...kvstore.Cond) step {
 
 // mark looks once more, and writes this node's marker at the same revision. A transaction with the
 // condition that the marker was written at that revision finds the store that was seen: in an older
-// copy the marker is not there, or older. Only then do revisions say what has changed since. What
+// copy the marker is not there, or older. Only then do revisions show what has changed since. What
 // refused IDs belong to was perhaps seen before the store went back, so it is read again.
 func (p *plan) mark(id ID) step {
 	p.marker = true

@@ -376,10 +376,10 @@ func TestQuarantineWaitsForNodes(t *testing.T) {
 	confirm(fast, ended)
 	confirm(slow, ended-1)
 	awaits("one node has not heard of it")
-	put(t, store, "/heard/192.0.2.3", "nonsense")
+	put(t, store, "/confirmed/192.0.2.3", "nonsense")
 	confirm(slow, ended)
 	awaits("what a node says cannot be read")
-	if _, err := store.Txn(t.Context(), kvstore.Txn{Then: []kvstore.Op{kvstore.DeleteOp(base + "/heard/192.0.2.3")}}); err != nil {
+	if _, err := store.Txn(t.Context(), kvstore.Txn{Then: []kvstore.Op{kvstore.DeleteOp(base + "/confirmed/192.0.2.3")}}); err != nil {
 		t.Fatal(err)
 	}
 	confirm(slow, ended+1000)

@@ -51,8 +51,7 @@ func (r readOnly) Check(ctx context.Context, refs []Reference) ([]Reference, err
 	return wrong, nil
 }
 
-// Restore implements [Backend]: it says what keeps a reference from being in order, and changes
-// nothing.
+// Restore implements [Backend]: it reports why a reference is not in order, and changes nothing.
 func (r readOnly) Restore(ctx context.Context, ref Reference) error {
 	id, err := r.Get(ctx, ref.Key)
 	switch {

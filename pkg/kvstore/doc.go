@@ -20,7 +20,7 @@
 //   - A leased key lives as long as the client that wrote it, and one lease TTL longer. The backend
 //     makes the leases, keeps them alive, puts at most [MaxKeysPerLease] keys on each, and replaces
 //     one that was lost. A lost lease takes its keys with it; the functions given to
-//     [Backend.ObserveLostLeases] are then called with them, so that whoever owns them writes them
+//     [Backend.ObserveLostLeases] are then called with them, so that their owner writes them
 //     again.
 //   - Every call ends when its context ends. An error that is neither [ErrNotFound] nor [ErrClosed]
 //     leaves open whether a write took place, unless it says otherwise: repeat it in a way that is

@@ -35,8 +35,8 @@ func (h *Heartbeat) Observe(revision int64, now time.Time) {
 	if beat {
 		h.revision = revision
 	}
-	// After a time in which the store could not be read nobody knows when the operator last wrote:
-	// it gets a full interval to show itself.
+	// After the store was unreadable it is unknown when the operator last wrote: it gets a full
+	// interval.
 	if beat || h.missed {
 		h.since = now
 	}

@@ -18,7 +18,7 @@ var (
 	ErrNotFound = errors.New("key not found")
 	// ErrNoSpace means that the store has used up its space: it refuses writes and new leases, and
 	// goes on to read, to delete and to renew leases. A person must make room. Nothing was written.
-	ErrNoSpace = errors.New("the store's space is used up, and it takes no writes until somebody makes room")
+	ErrNoSpace = errors.New("the store's space is exhausted, and it accepts no writes until space is freed")
 	// ErrClosed means that the backend was closed; nothing was sent.
 	ErrClosed = driver.ErrClosed
 )
@@ -52,10 +52,10 @@ type Backend interface {
 	// leased writes take a new lease.
 	RevokeLeases(ctx context.Context) error
 
-	// Layout says how texts and locks stand in this kind of store.
+	// Layout is how texts and locks are stored in this kind of store.
 	Layout() Layout
 
-	// Status says how the connection is, without asking the store.
+	// Status returns the state of the connection, without a request to the store.
 	Status() Status
 
 	// Close ends the connection and waits for the goroutines of the backend. Leases are left to run
@@ -178,8 +178,8 @@ type Status struct {
 	Endpoints []EndpointStatus
 	// Leases counts the leases this backend holds, LeasedKeys the keys on them.
 	Leases, LeasedKeys int
-	// Full means that writes fail with [ErrNoSpace]. Who could not write may have lost what it had
-	// on leases, so that nothing may be taken for unused because nobody refers to it.
+	// Full means that writes fail with [ErrNoSpace]. A client that could not write may have lost
+	// keys with its leases, so that a missing reference does not show that a key is unused.
 	Full bool
 	// QuorumFailures counts the failed checks in a row.
 	QuorumFailures int
@@ -193,7 +193,7 @@ type Status struct {
 type EndpointStatus struct {
 	Address string
 	Healthy bool
-	// Message says more, for example the server's version or why it is not healthy.
+	// Message has details, for example the server's version or why it is not healthy.
 	Message string
 }
 

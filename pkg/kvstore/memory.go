@@ -26,7 +26,7 @@ const memoryHistory = 1 << 16
 type Memory struct {
 	mu        sync.Mutex
 	revision  int64
-	compacted int64 // changes up to here are forgotten
+	compacted int64 // changes up to here are compacted
 	pairs     map[string]KeyValue
 	log       []memoryChange
 	changed   chan struct{} // closed and replaced at each change
@@ -69,9 +69,9 @@ func (m *Memory) Compact() {
 	m.compacted, m.log = m.revision, nil
 }
 
-// Snapshot copies the store, and returns a function that puts it back to the copy: keys, leases of
-// keys and revision, as a server that is restored from a backup. Watches list anew. What
-// connections believe of their leases stays as it is.
+// Snapshot copies the store, and returns a function that restores it: keys, leases of keys and
+// revision, as a server that is restored from a backup. Watches relist. The connections' state of
+// their leases stays as it is.
 func (m *Memory) Snapshot() (restore func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

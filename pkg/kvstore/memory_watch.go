@@ -11,7 +11,7 @@ import (
 )
 
 // BreakWatches cuts the streams of all watches of this connection. Each resumes after its last
-// event, or lists again if the store has since forgotten what came between ([Memory.Compact]).
+// event, or relists if the store has since been compacted beyond it ([Memory.Compact]).
 func (c *MemoryClient) BreakWatches() { c.conn.BreakWatches() }
 
 // Watch implements [Backend].
@@ -41,7 +41,7 @@ func (w *memoryWatch) run(ctx context.Context) {
 			w.client.store.mu.Unlock()
 			l, err := w.client.List(ctx, w.prefix)
 			if err != nil {
-				// A fault function says when the store is back; asking again soon is right for a
+				// A fault function decides when the store is back; a quick retry is right for a
 				// store in memory.
 				retry.Sleep(ctx, time.Millisecond)
 				continue

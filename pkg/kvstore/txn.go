@@ -120,7 +120,7 @@ const (
 	OpList
 )
 
-// Lifetime says how long a written key stays.
+// Lifetime is how long a written key stays.
 type Lifetime uint8
 
 // The lifetimes of a key.

@@ -25,8 +25,8 @@ func SleepUnless(ctx context.Context, d time.Duration, sooner <-chan struct{}) b
 	}
 }
 
-// Notify has whoever waits at a channel of one element go on, or not wait the next time. Until then
-// further calls change nothing.
+// Notify wakes the receiver of a channel with a buffer of one, or makes its next receive return at
+// once. Until then further calls have no effect.
 func Notify(ch chan<- struct{}) {
 	select {
 	case ch <- struct{}{}:

@@ -164,7 +164,7 @@ func StatusCode(err error) int {
 // NotFound reports whether err is the agent's answer that the thing asked for does not exist.
 func NotFound(err error) bool { return StatusCode(err) == http.StatusNotFound }
 
-// UnreachableError says that no agent answers.
+// UnreachableError means that no agent answers.
 type UnreachableError struct {
 	// Host is the address tried, in the form of a URL.
 	Host string
@@ -175,7 +175,7 @@ type UnreachableError struct {
 // Unwrap returns the cause.
 func (e *UnreachableError) Unwrap() error { return e.Err }
 
-// Error says what is wrong and what to do about it.
+// Error names the problem and what to do about it.
 func (e *UnreachableError) Error() string {
 	var why string
 	switch {
@@ -193,7 +193,7 @@ func (e *UnreachableError) Error() string {
 	return fmt.Sprintf("cannot reach the Hawser agent at %s: %s", e.Host, why)
 }
 
-// Unreachable reports whether err says that no agent answers.
+// Unreachable reports whether err means that no agent answers.
 func Unreachable(err error) bool {
 	var e *UnreachableError
 	return errors.As(err, &e)

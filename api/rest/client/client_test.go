@@ -137,7 +137,6 @@ func TestRequests(t *testing.T) {
 		}},
 		{"GET /v1/node/ids", 200, `[]`, func(c *client.Client) error { _, err := c.NodeIDs(ctx); return err }},
 		{"GET /v1/cluster/nodes client-id=4", 200, `{}`, func(c *client.Client) error { _, err := c.ClusterNodes(ctx, 4); return err }},
-		{"GET /v1/map", 200, `{}`, func(c *client.Client) error { _, err := c.Maps(ctx); return err }},
 		{"GET /v1/map/ct", 200, `{}`, func(c *client.Client) error { _, err := c.Map(ctx, "ct"); return err }},
 	} {
 		t.Run(tt.want, func(t *testing.T) {

@@ -136,7 +136,7 @@ func (c *Client) IdentityEndpoints(ctx context.Context) ([]rest.IdentityEndpoint
 	return list[rest.IdentityEndpoints](ctx, c, c.raw.ListIdentityEndpoints)
 }
 
-// IPs lists who is behind which address, inside cidr if it is not empty and with all of labels.
+// IPs lists addresses with their identities, inside cidr if it is not empty and with all of labels.
 func (c *Client) IPs(ctx context.Context, cidr string, labels []string) ([]rest.IPListEntry, error) {
 	params := &rest.ListIPsParams{CIDR: cidr}
 	do := with2(c.raw.ListIPs, params, labels)
@@ -186,11 +186,6 @@ func (c *Client) NodeIDs(ctx context.Context) ([]rest.NodeID, error) {
 // ClusterNodes lists the nodes, or what changed since the answer that gave clientID.
 func (c *Client) ClusterNodes(ctx context.Context, clientID int) (rest.ClusterNodeStatus, error) {
 	return get[rest.ClusterNodeStatus](ctx, c, with(c.raw.GetClusterNodes, &rest.GetClusterNodesParams{ClientID: clientID}))
-}
-
-// Maps lists the kernel maps without their content.
-func (c *Client) Maps(ctx context.Context) (rest.BPFMapList, error) {
-	return get[rest.BPFMapList](ctx, c, c.raw.ListMaps)
 }
 
 // Map gets the content of a kernel map: endpoints, policy, ipcache, ct or metrics.

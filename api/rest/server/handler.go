@@ -146,7 +146,7 @@ func (s *statusRecorder) WriteHeader(code int) { s.code = code }
 func writeError(w http.ResponseWriter, code int, msg string) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
-	// A failure to write means that the client is gone; nobody is left to notify.
+	// A failure to write means that the client is gone.
 	_ = json.NewEncoder(w).Encode(msg)
 }
 

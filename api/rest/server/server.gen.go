@@ -105,7 +105,7 @@ type ServerInterface interface {
 	// GetIdentity Get an identity by its number
 	// (GET /identity/{id})
 	GetIdentity(w http.ResponseWriter, r *http.Request, id string)
-	// ListIPs List who is behind which address
+	// ListIPs List addresses with their identities
 	// (GET /ip)
 	ListIPs(w http.ResponseWriter, r *http.Request, params ListIPsParams)
 	// AllocateIP Allocate an address of each enabled family, or of one
@@ -3843,7 +3843,7 @@ type StrictServerInterface interface {
 	// GetIdentity Get an identity by its number
 	// (GET /identity/{id})
 	GetIdentity(ctx context.Context, request GetIdentityRequestObject) (GetIdentityResponseObject, error)
-	// ListIPs List who is behind which address
+	// ListIPs List addresses with their identities
 	// (GET /ip)
 	ListIPs(ctx context.Context, request ListIPsRequestObject) (ListIPsResponseObject, error)
 	// AllocateIP Allocate an address of each enabled family, or of one

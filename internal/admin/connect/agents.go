@@ -30,8 +30,8 @@ const (
 	lookTimeout = 10 * time.Second
 )
 
-// agents are the pods of the cluster's agents. Those on nodes that are off are among them, with a
-// condition that says so.
+// agents are the pods of the cluster's agents, including those on nodes that are off, which have a
+// condition for that.
 func (c *Cluster) agents(ctx context.Context) ([]corev1.Pod, error) {
 	list, err := c.client.Kube.CoreV1().Pods(c.namespace).List(ctx, metav1.ListOptions{LabelSelector: agentLabel})
 	if err != nil {
@@ -41,7 +41,7 @@ func (c *Cluster) agents(ctx context.Context) ([]corev1.Pod, error) {
 }
 
 // WaitFollows waits until every agent that runs is connected to the cluster of this name, and has
-// read all of it. After ctx ends the error says which is not, and why.
+// read all of it. After ctx ends the error names one that is not, and why.
 func (c *Cluster) WaitFollows(ctx context.Context, name string) error {
 	return c.wait(ctx, fmt.Sprintf("does not follow cluster %s yet", name), func(m rest.ClusterMeshStatus) error {
 		for _, r := range m.Clusters {
@@ -59,7 +59,7 @@ func (c *Cluster) WaitFollows(ctx context.Context, name string) error {
 	})
 }
 
-// WaitForgotten waits until no agent that runs follows the cluster of this name.
+// WaitForgotten waits until no running agent follows the cluster of this name.
 func (c *Cluster) WaitForgotten(ctx context.Context, name string) error {
 	return c.wait(ctx, fmt.Sprintf("still follows cluster %s", name), func(m rest.ClusterMeshStatus) error {
 		for _, r := range m.Clusters {
@@ -106,7 +106,7 @@ func (c *Cluster) wait(ctx context.Context, what string, fine func(rest.ClusterM
 	}
 }
 
-// each asks every agent that runs for its view of other clusters, and joins what fine says of them.
+// each asks every running agent for its view of other clusters, and joins the results of fine.
 func (c *Cluster) each(ctx context.Context, fine func(rest.ClusterMeshStatus) error) error {
 	agents, err := c.agents(ctx)
 	if err != nil {
@@ -173,10 +173,10 @@ func (c *Cluster) ask(ctx context.Context, pod string) (rest.ClusterMeshStatus, 
 	}
 	var stdout, stderr bytes.Buffer
 	err = executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: &stdout, Stderr: &stderr})
-	// The command fails where a cluster is not ready, and says what there is nevertheless.
+	// The command fails where a cluster is not ready, but prints its status nevertheless.
 	var st rest.ClusterMeshStatus
 	if jsonErr := json.Unmarshal(stdout.Bytes(), &st); jsonErr != nil {
-		return st, errors.Join(err, fmt.Errorf("its command `hawser clustermesh status` says: %s", strings.TrimSpace(stdout.String()+stderr.String())))
+		return st, errors.Join(err, fmt.Errorf("its command `hawser clustermesh status` prints: %s", strings.TrimSpace(stdout.String()+stderr.String())))
 	}
 	return st, nil
 }

@@ -19,15 +19,15 @@ import (
 )
 
 const (
-	// AccessSecret is the Secret of a cluster that says how agents of others read its store:
-	// endpoints (URLs, with commas between), ca.crt, tls.crt and tls.key.
+	// AccessSecret is the Secret of a cluster with the access for other clusters' agents to its
+	// store: endpoints (URLs, with commas between), ca.crt, tls.crt and tls.key.
 	AccessSecret = "clustermesh-remote-access"
 	// MeshSecret is the Secret that the agents of a cluster follow, with a file for each other
 	// cluster.
 	MeshSecret = "cilium-clustermesh"
 
 	configMap = "cilium-config"
-	// defaultMax is how many clusters there can be where nothing is said.
+	// defaultMax is the default maximum of clusters.
 	defaultMax = 255
 )
 
@@ -50,7 +50,7 @@ type Access struct {
 	CA, Cert, Key []byte
 }
 
-// Facts is what a cluster says of itself.
+// Facts is a cluster's description of itself.
 type Facts struct {
 	Name string
 	// ID is the cluster's ID, Max the largest that there can be.
@@ -63,7 +63,7 @@ type Facts struct {
 	Access Access
 }
 
-// Read reads what the cluster says of itself. An error says what it lacks to be connected.
+// Read reads the cluster's description of itself. An error names what it lacks to be connected.
 func (c *Cluster) Read(ctx context.Context) (Facts, error) {
 	f, err := c.read(ctx)
 	if err != nil {
@@ -151,7 +151,7 @@ func readConfig(data map[string]string) (Facts, error) {
 func (c *Cluster) access(ctx context.Context) (Access, error) {
 	s, err := c.client.Kube.CoreV1().Secrets(c.namespace).Get(ctx, AccessSecret, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		return Access{}, fmt.Errorf("there is no Secret %s/%s, which says how other clusters read its store; see docs/user/clustermesh.md", c.namespace, AccessSecret)
+		return Access{}, fmt.Errorf("there is no Secret %s/%s, which lets other clusters read its store; see docs/user/clustermesh.md", c.namespace, AccessSecret)
 	}
 	if err != nil {
 		return Access{}, fmt.Errorf("read Secret %s: %w", AccessSecret, err)
@@ -175,7 +175,7 @@ func readAccess(s *corev1.Secret) (Access, error) {
 	return a, nil
 }
 
-// Clash says why two clusters cannot be connected, all reasons at once; nil if they can.
+// Clash returns why two clusters cannot be connected, all reasons at once; nil if they can.
 func Clash(a, b Facts) error {
 	var errs validate.Errors
 	errs.If(a.Name == b.Name, "both clusters have the name %s: one of the two needs another --cluster-name", a.Name)
@@ -218,7 +218,7 @@ func overlaps(a, b Facts) error {
 	return nil
 }
 
-// inside says which node has an address in a range that belongs to somebody else.
+// inside names the node, if any, that has an address in a range of another owner.
 func inside(p netip.Prefix, whose string, f Facts) error {
 	for name, addrs := range f.Nodes {
 		for _, x := range addrs {

@@ -1,8 +1,8 @@
-// Package connect connects clusters, for whoever runs both: it reads what each says of
-// itself, sees that the two go together, and writes into the Secret that a cluster's agents follow
-// how the other one's store is read.
+// Package connect connects two clusters on behalf of an administrator of both. It reads each
+// cluster's description, checks that the two are compatible, and adds the access to the other's
+// store to the Secret that a cluster's agents follow.
 //
-// It knows clusters by their API servers alone. How others read a cluster's store stands in a
-// Secret of it ([AccessSecret]), made by whoever runs that store. It starts no goroutines but those
-// of client-go for the time of a call; a Cluster may be used by several goroutines at once.
+// It talks to the API servers only. A Secret of each cluster ([AccessSecret]), made by the
+// administrator of its store, contains what others need to read that store. The package starts no
+// goroutines but those of client-go during a call; a Cluster is safe for concurrent use.
 package connect

@@ -20,7 +20,7 @@ func files(name string) (config, ca, cert, key string) {
 	return name, name + "-ca.crt", name + ".crt", name + ".key"
 }
 
-// entry is what MeshSecret says of a cluster, for agents that find it in dir.
+// entry is MeshSecret's entry for a cluster, for agents that mount it at dir.
 func entry(f Facts, dir string) (map[string][]byte, error) {
 	config, ca, cert, key := files(f.Name)
 	text := map[string]any{"endpoints": f.Access.Endpoints}
@@ -54,11 +54,11 @@ func (c *Cluster) Forget(ctx context.Context, name string) error {
 	return c.change(ctx, name, nil)
 }
 
-// change replaces what MeshSecret says of a cluster. A Secret that says nothing any more goes.
+// change replaces MeshSecret's entry for a cluster. An empty Secret is deleted.
 func (c *Cluster) change(ctx context.Context, name string, say map[string][]byte) error {
 	secrets := c.client.Kube.CoreV1().Secrets(c.namespace)
 	changed := false
-	// Somebody else may write or make it at the same time.
+	// Another client may create or update it at the same time.
 	err := retry.OnError(retry.DefaultBackoff, func(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) }, func() error {
 		s, err := secrets.Get(ctx, MeshSecret, metav1.GetOptions{})
 		missing := apierrors.IsNotFound(err)
@@ -90,7 +90,7 @@ func (c *Cluster) change(ctx context.Context, name string, say map[string][]byte
 	return c.nudge(ctx)
 }
 
-// update changes what a Secret says of a cluster, and reports whether that is a change.
+// update changes a Secret's entry for a cluster, and reports whether that is a change.
 func update(s *corev1.Secret, name string, say map[string][]byte) bool {
 	changed := false
 	config, ca, cert, key := files(name)
@@ -113,8 +113,8 @@ func update(s *corev1.Secret, name string, say map[string][]byte) bool {
 	return changed
 }
 
-// touched is an annotation that nobody reads: kubelets bring a Secret's files up to date when a pod
-// changes, and otherwise once in a minute or two.
+// touched is an annotation without a reader: a kubelet updates a Secret's files when a pod changes,
+// and otherwise only every minute or two.
 const touched = "hawser.net/clustermesh-changed"
 
 func (c *Cluster) nudge(ctx context.Context) error {

@@ -87,8 +87,8 @@ func (k Keys) quarantine(ctx context.Context, q Quarantined) error {
 	return nil
 }
 
-// canonicalKV returns the canonical form of labels that stand in a store, which somebody may have
-// written in another order; what is no labels stays as it is.
+// canonicalKV returns the canonical form of labels read from a store, which another program may
+// have written in another order. Text that is not a label set is returned unchanged.
 func canonicalKV(text string) string {
 	if set, err := labels.ParseKV(text); err == nil && len(set) > 0 {
 		return set.KVString()

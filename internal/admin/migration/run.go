@@ -8,7 +8,7 @@ import (
 	"github.com/hawser-net/hawser/pkg/retry"
 )
 
-// Options say what to do.
+// Options select what to do.
 type Options struct {
 	// Write has what is missing written; without it, places are only compared.
 	Write bool
@@ -36,7 +36,7 @@ type Report struct {
 	Faulty []string `json:"faulty"`
 	// Foreign identities have IDs of other clusters, and are left alone.
 	Foreign int `json:"foreign"`
-	// Complete says that every identity is in both places, under its ID, and every ID in
+	// Complete means that every identity is in both places, under its ID, and every ID in
 	// quarantine is free in neither.
 	Complete bool `json:"complete"`
 }

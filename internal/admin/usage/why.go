@@ -18,13 +18,13 @@ import (
 	"github.com/hawser-net/hawser/internal/labels"
 )
 
-// Answer says what there is to know of an identity.
+// Answer describes an identity.
 type Answer struct {
 	// ID is 0 if the pod that was asked about has none.
 	ID identity.ID `json:"id"`
 	// Pod is what was asked about, if that was a pod: namespace/name.
 	Pod string `json:"pod,omitempty"`
-	// Exists says that there is an object for the ID.
+	// Exists means that there is an object for the ID.
 	Exists bool `json:"exists"`
 	// Labels are those that it stands for, sorted.
 	Labels  []string  `json:"labels,omitempty"`
@@ -37,11 +37,11 @@ type Answer struct {
 	// Duplicates are other IDs of the same labels. InForce is the one of all these that counts.
 	Duplicates []identity.ID `json:"duplicates,omitempty"`
 	InForce    identity.ID   `json:"inForce,omitempty"`
-	// Marked is since when the collector has found it unused, Retired since when the ID is in
+	// Marked is since when the collector has found it unused, Quarantined since when the ID is in
 	// quarantine.
-	Marked  time.Time `json:"marked,omitzero"`
-	Retired time.Time `json:"retired,omitzero"`
-	// Reasons say in words why it is there still, or why there is none.
+	Marked      time.Time `json:"marked,omitzero"`
+	Quarantined time.Time `json:"quarantined,omitzero"`
+	// Reasons explain why it still exists, or why there is none.
 	Reasons []string `json:"reasons"`
 }
 
@@ -51,7 +51,7 @@ type Endpoint struct {
 	Name      string    `json:"name"`
 	Node      string    `json:"node,omitempty"`
 	Since     time.Time `json:"since,omitzero"` // of the object
-	// Gone says that there is no such pod: the object is left over.
+	// Gone means that there is no such pod: the object is left over.
 	Gone bool `json:"podGone,omitempty"`
 }
 
@@ -72,7 +72,7 @@ type Pod struct {
 	Named identity.ID `json:"identity,omitempty"`
 }
 
-// ErrNotFound says that there is no such pod, or that nobody knows an ID.
+// ErrNotFound means that there is no such pod, or that the ID is unknown.
 var ErrNotFound = errors.New("not found")
 
 // Why explains an identity: what is its ID, or a pod as namespace/name, or the name alone for
@@ -108,7 +108,7 @@ func (w *World) pod(p *corev1.Pod) (Answer, error) {
 	case ep == nil:
 		return none("the pod has no CiliumEndpoint yet: its node's agent makes it when the pod's network is set up")
 	case ep.Status.Identity == nil:
-		return none("the pod's CiliumEndpoint names no identity yet: whoever makes identities (--identity-management-mode) has made none for its labels; until then its agent uses a temporary one")
+		return none("the pod's CiliumEndpoint names no identity yet: none has been created for the pod's labels. The agent or the operator (--identity-management-mode) creates it; until then the agent uses a temporary one")
 	}
 	a, err := w.number(identity.ID(ep.Status.Identity.ID))
 	if errors.Is(err, ErrNotFound) {
@@ -153,7 +153,7 @@ func (w *World) number(id identity.ID) (Answer, error) {
 // state reads what the collector has written.
 func (w *World) state(a *Answer, o *v2.CiliumIdentity) {
 	if canonical, since, ok := identities.Quarantined(o); ok {
-		a.Retired = since
+		a.Quarantined = since
 		if set, err := labels.ParseKV(canonical); err == nil {
 			a.Labels = slices.Sorted(slices.Values(set.Strings()))
 		}
@@ -252,8 +252,8 @@ func (a *Answer) explain() {
 	switch {
 	case !a.Exists:
 		say("there is no such object; if the operator makes identities (--identity-management-mode) it makes this one again")
-	case !a.Retired.IsZero():
-		say("it was unused, and its ID is in quarantine since %s: it is not given to other labels while a node may know it, and then it is deleted", a.Retired.UTC().Format(time.RFC3339))
+	case !a.Quarantined.IsZero():
+		say("it was unused, and its ID is in quarantine since %s: it is not given to other labels while a node may know it, and then it is deleted", a.Quarantined.UTC().Format(time.RFC3339))
 	}
 	if n := len(a.Endpoints) - left; n > 0 {
 		say("%s of pods that are there", count(n, "CiliumEndpoint names it", "CiliumEndpoints name it"))
@@ -267,7 +267,7 @@ func (a *Answer) explain() {
 	if n := len(a.Waiting); n > 0 {
 		say("%s, whose CiliumEndpoint does not name it (yet)", count(n, "pod has all of its labels", "pods have all of its labels"))
 	}
-	if a.Exists && a.Retired.IsZero() && len(a.Endpoints)+entries+len(a.Waiting) == 0 {
+	if a.Exists && a.Quarantined.IsZero() && len(a.Endpoints)+entries+len(a.Waiting) == 0 {
 		say("it is unused: the operator collects it when two rounds in a row (--identity-gc-interval) have found it so, and while many IDs are free not before it was unused for --identity-heartbeat-timeout (30m by default)")
 	}
 	if !a.Marked.IsZero() {

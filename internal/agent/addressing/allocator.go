@@ -29,8 +29,9 @@ type Allocator struct {
 	Stopping <-chan struct{}
 }
 
-// Through says by which network interface packets of an address leave, and to which networks under
-// it. ok is false if that is of no interface's concern; err is not nil if the interface has gone.
+// Through returns the network interface by which packets of an address leave, and the networks that
+// they reach with it as source. ok is false if the address belongs to no interface; err is not nil
+// if the interface has gone.
 func (b *Allocator) Through(ip netip.Addr) (i Interface, ok bool, err error) {
 	if b.InterfaceOf == nil {
 		return i, false, nil
@@ -84,8 +85,8 @@ type given struct {
 	pool *ipam.IPAM
 }
 
-// Claim checks that the address was given to the owner. After a restart it is taken anew, and
-// expires as before: the plugin may be gone when it is to be given back.
+// Claim checks that the address was given to the owner. After a restart it is assigned again, with
+// the same expiry: the plugin may have gone before it could release the address.
 func (p given) Claim(ip netip.Addr, owner, uuid string) error {
 	given, ok := p.pool.Lookup(ip)
 	switch {
@@ -106,7 +107,7 @@ func (p given) Claim(ip netip.Addr, owner, uuid string) error {
 	return nil
 }
 
-// Unclaim leaves the address as it was given: whoever asked for it gives it back, or it expires.
+// Unclaim leaves the address assigned: the requester releases it, or it expires.
 func (p given) Unclaim(netip.Addr, string) {}
 
 // Commit makes the address stay.
@@ -125,13 +126,12 @@ func (p given) Free(ip netip.Addr) {
 	_ = p.pool.Free(ip) // it fails only if the address is free already, which is what is wanted
 }
 
-// delegated are addresses that another plugin gives. The agent keeps its own table of who has
-// which: it takes what the plugin gave when the endpoint is made, and refuses what somebody has,
-// what the node itself has, and what is not of the node's pod CIDRs, to which the other nodes have
-// no route.
+// delegated are addresses that another plugin assigns. The agent keeps its own table of owners: it
+// records an address when the endpoint is created, and refuses one that is in use, one of the node
+// itself, and one outside of the node's pod CIDRs, to which other nodes have no route.
 type delegated struct{ given }
 
-// Claim takes an address that nobody has yet.
+// Claim records an address that is not in use.
 func (p delegated) Claim(ip netip.Addr, owner, _ string) error {
 	err := p.pool.Take(ip, owner, "")
 	switch {

@@ -16,13 +16,13 @@ import (
 	"github.com/hawser-net/hawser/internal/k8s/pods"
 )
 
-// Plain says for which families packets leave the cluster under the pod's own address.
+// Plain has the families whose packets leave the cluster under the pod's own address.
 type Plain struct{ IPv4, IPv6 bool }
 
-// Or is what either says.
+// Or is the union of both.
 func (p Plain) Or(o Plain) Plain { return Plain{p.IPv4 || o.IPv4, p.IPv6 || o.IPv6} }
 
-// Pods returns what Kubernetes says of a pod.
+// Pods returns a pod's data of Kubernetes.
 type Pods interface {
 	Get(ctx context.Context, key k8s.Key, uid string) (pods.Info, error)
 }
@@ -30,10 +30,9 @@ type Pods interface {
 // syncWait is how long a new pod waits until it is known which pools there are.
 const syncWait = 20 * time.Second
 
-// For returns the pools from which the pod for which an address is asked is to have it, and whether
-// it leaves the cluster under it. A pool that the request names counts, if it comes from nobody who
-// asks for a pod. An owner that is no namespace/pod is none of Kubernetes. Errors have the code of
-// the REST API.
+// For returns the pools for a pod's address, and whether the pod leaves the cluster under that
+// address. A pool named by the request counts only if the request is not for a pod. An owner that
+// is not of the form namespace/pod is none of Kubernetes. Errors have the code of the REST API.
 func (n *Pools) For(ctx context.Context, dir Pods, owner, named string) (ipam.Choice, Plain, error) {
 	both := ipam.Choice{IPv4: named, IPv6: named}
 	namespace, name, isPod := strings.Cut(owner, "/")
@@ -89,7 +88,7 @@ func (n *Pools) choose(info pods.Info) (ipam.Choice, Plain, error) {
 	} {
 		p, ok, _ := n.catalog.Get(f.name)
 		if n.cfg.Families&f.family == 0 || !ok {
-			continue // without the default pool the operator says so in the node's status
+			continue // the operator reports a missing default pool in the node's status
 		}
 		if p.Fault != nil {
 			return choice, plain, server.Errorf(http.StatusServiceUnavailable, "the pod's address is to be of an invalid pool: %w", p.Fault)
@@ -106,10 +105,9 @@ func (n *Pools) choose(info pods.Info) (ipam.Choice, Plain, error) {
 	return choice, plain, nil
 }
 
-// Check refuses addresses for a pod that are not of the pools that the pod is to have them of:
-// which it is may have changed since they were given, or whoever asked for them spoke for another
-// pod. It returns for which families packets leave the cluster under them. Errors have the code of
-// the REST API.
+// Check refuses addresses for a pod that are not of the pod's pools: the choice of pools may have
+// changed since they were assigned, or the request was for another pod. It returns the families
+// whose packets leave the cluster under these addresses. Errors have the code of the REST API.
 func (n *Pools) Check(info pods.Info, req *endpoint.CreateRequest) (Plain, error) {
 	if n == nil {
 		return Plain{}, nil

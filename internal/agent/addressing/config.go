@@ -22,7 +22,7 @@ const (
 	Kubernetes = "kubernetes"
 	// MultiPool: the operator gives blocks of pools as the node needs them.
 	MultiPool = "multi-pool"
-	// CRD: single addresses that somebody writes into the node's CiliumNode.
+	// CRD: single addresses that another program writes into the node's CiliumNode.
 	CRD = "crd"
 	// ENI: the same, of the network interfaces of an AWS instance, which the operator looks after.
 	ENI = "eni"
@@ -61,11 +61,12 @@ type Config struct {
 	// MultiPool.
 	DefaultPool string
 	Ahead       map[string]int
-	// Describe writes into the node's object what is known of the node's instance and of what it
-	// is to have; made is set if the object is new. It counts where nodes have single addresses,
-	// and may be nil.
+	// Describe writes into the node's object the facts about its instance and the wanted
+	// configuration; made is set if the object is new. It is called where nodes have single
+	// addresses, and may be nil.
 	Describe func(o *v2.CiliumNode, made bool)
-	// UpdateInterval is how often the status says which addresses are used, with single addresses.
+	// UpdateInterval is how often the status is updated with the addresses in use, with single
+	// addresses.
 	UpdateInterval time.Duration
 	// Dir is where the agent keeps its state, and Save stores a file there, whole or not at all.
 	Dir  string

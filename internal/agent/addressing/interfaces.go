@@ -35,8 +35,8 @@ type Interface struct {
 	Kept bool `json:"kept,omitempty"`
 }
 
-// Bounds of what is believed of a CiliumNode's status: whoever may write it is not to have the
-// agent do much for nothing, nor to take all of the world out of masquerading.
+// Bounds of what is accepted from a CiliumNode's status: a writer of it must not be able to
+// overload the agent, nor to exempt the whole world from masquerading.
 const (
 	maxNetworks    = 64
 	maxAllNetworks = 256 // of all interfaces, as not all clouds show those of the VPC
@@ -277,7 +277,7 @@ func (i Interface) of(ip netip.Addr) Interface {
 	return i
 }
 
-// conflict reports why an interface cannot be beside others.
+// conflict reports why an interface conflicts with others.
 func conflict(others []Interface, i Interface) error {
 	for _, other := range others {
 		switch {

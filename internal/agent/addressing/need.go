@@ -11,8 +11,8 @@ import (
 	"github.com/hawser-net/hawser/internal/k8s/ippools"
 )
 
-// ask has the object say what is needed, at once if the node has less and has not asked for it,
-// else in a while. It reports whether the object is to be written. mu is held.
+// ask writes the needed numbers to the object, at once if the node has less and has not requested
+// them, else after a delay. It reports whether the object must be written. mu is held.
 func (n *Pools) ask(needs map[string]ipam.Count, now time.Time) bool {
 	if maps.Equal(needs, n.asked) {
 		n.since = time.Time{}
@@ -98,7 +98,7 @@ func (n *Pools) wanted() map[string]ipam.Count {
 }
 
 // inAdvance is how many addresses a node with so many in use asks for: the next multiple of ahead,
-// and ahead more. So it does not ask anew for each pod.
+// and ahead more. So it does not request addresses for each pod.
 func inAdvance(used, ahead int) int {
 	if ahead <= 0 {
 		return used

@@ -16,7 +16,7 @@ type Agent interface {
 	Report(error)
 }
 
-// notifier keeps what the agent is to be notified of until somebody has time to. It blocks nobody.
+// notifier queues notifications for the agent until they are delivered. Adding one never blocks.
 type notifier struct {
 	trigger chan struct{}
 	due     *due

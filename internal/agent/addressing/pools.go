@@ -23,9 +23,9 @@ import (
 	"github.com/hawser-net/hawser/internal/k8s/ippools"
 )
 
-// Pools are the CIDRs of named pools that the operator assigns to this node (MultiPool): it says in
-// the node's CiliumNode how many addresses of which pool are needed, takes what it is assigned, and
-// hands back what is unused.
+// Pools are the CIDRs of named pools that the operator assigns to this node (MultiPool): it
+// requests addresses of pools in the node's CiliumNode, uses the CIDRs that are assigned, and
+// releases unused ones.
 //
 // No address is lost or given twice over a crash: what is assigned is stored before an address of
 // it is given, and that it is handed back is stored before the operator is asked. An object that is
@@ -37,8 +37,8 @@ import (
 type Pools struct {
 	cfg  Config
 	path string
-	// releaseAfter is how long a CIDR must have been superfluous before it is handed back: its pods
-	// may be starting anew, and its addresses rest meanwhile.
+	// releaseAfter is how long a CIDR must have been superfluous before it is released: its pods
+	// may be restarting, and its addresses are in quarantine meanwhile.
 	releaseAfter time.Duration
 	log          *slog.Logger
 	catalog      catalog
@@ -72,8 +72,7 @@ type poolState struct {
 	Generation int64  `json:"generation,omitempty"`
 	// Pools are the CIDRs that the node may use, by pool.
 	Pools map[string][]assignedCIDR `json:"pools,omitempty"`
-	// Releasing are CIDRs that are handed back: nobody uses them, and the object may still have
-	// them.
+	// Releasing are CIDRs being released: they are unused, but the object may still list them.
 	Releasing []netip.Prefix `json:"releasing,omitempty"`
 }
 
@@ -90,9 +89,8 @@ type assignedCIDR struct {
 // releaseDelay is how long a CIDR is superfluous before it is handed back.
 const releaseDelay = 30 * time.Second
 
-// askDelay is how long the object may say that other numbers are needed than are, if the node has
-// enough: a write for each pod would be one for each agent to observe. It is half as long again at
-// most.
+// askDelay is how long the requested numbers in the object may be outdated, if the node has enough:
+// every agent would observe a write for each pod. It is half as long again at most.
 const askDelay = 2 * time.Minute
 
 // NewPools returns the pools of a node as they were when its last agent ended.
@@ -146,16 +144,16 @@ func (n *Pools) inherit(r Ranges) error {
 	return n.store(next)
 }
 
-// clear drops the former state: nothing on this node uses it, and the server says what is assigned
-// now.
+// clear drops the former state: nothing on this node uses it, and the server has the present
+// assignment.
 func (n *Pools) clear() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.state = poolState{Releasing: n.state.Releasing}
 }
 
-// missing reports which family of the default pool the node has no CIDR of that nobody disputes;
-// nil if it can begin.
+// missing reports for which family of the default pool the node lacks an undisputed CIDR; nil if it
+// can start.
 func (n *Pools) missing() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -291,8 +289,8 @@ func (n *Pools) confirm(ctx context.Context) {
 	n.take(o, back)
 }
 
-// take takes over what an object says. If the server was put back it has CIDRs that this node may
-// have handed back since; they may be another's. mu is held.
+// take applies an object. If the server was restored from a backup, it contains CIDRs that this
+// node may have released since; they may be another's. mu is held.
 func (n *Pools) take(o *v2.CiliumNode, back bool) {
 	had := map[netip.Prefix]bool{}
 	for _, cidrs := range n.state.Pools {
@@ -389,7 +387,7 @@ func (n *Pools) look() {
 	n.applyAssigned()
 }
 
-// applyAssigned takes over what is assigned, and says what is needed. mu is held.
+// applyAssigned applies the assignment, and requests what is needed. mu is held.
 func (n *Pools) applyAssigned() {
 	_ = n.assign()
 	n.notify.moved()

@@ -26,8 +26,7 @@ type Ranges struct {
 	V6 string `json:"ipv6,omitempty"`
 }
 
-// Found is what says which addresses the pods of a node get: ranges that stay as they are, or one
-// of the others.
+// Found is the source of the pods' addresses of a node: fixed ranges, or one of the others.
 type Found struct {
 	Ranges  Ranges
 	Pools   *Pools
@@ -35,7 +34,7 @@ type Found struct {
 }
 
 // Await returns the ranges of this node's pods: those of the configuration; else the former ones,
-// if there are endpoints that use them; else what Kubernetes says, for which it waits until ctx
+// if there are endpoints that use them; else those of Kubernetes, for which it waits until ctx
 // ends. It logs what it waits for. In a mode in which a node's addresses change while it runs it
 // returns what follows them instead, which has addresses for the node itself by then.
 func Await(ctx context.Context, cfg Config, client *k8s.Client) (Found, error) {
@@ -157,7 +156,7 @@ func (c *Config) lacks(r Ranges) error {
 	return errors.New(strings.Join(missing, " and "))
 }
 
-// awaitRanges waits until Kubernetes says which addresses this node's pods get.
+// awaitRanges waits until Kubernetes has the addresses of this node's pods.
 func (c *Config) awaitRanges(ctx context.Context, client *k8s.Client) (Ranges, error) {
 	var mu sync.Mutex
 	var found Ranges
@@ -204,14 +203,15 @@ func (c *Config) awaitRanges(ctx context.Context, client *k8s.Client) (Ranges, e
 	return found, err
 }
 
-// remindFirst and remindEvery are when the log says what is waited for. Usually it is there.
+// remindFirst and remindEvery are when the log reports what is waited for. Usually no wait is
+// needed.
 const (
 	remindFirst = 2 * time.Second
 	remindEvery = 15 * time.Second
 )
 
 // until has follow listen until it calls done, and returns nil then; else why it ended. remind is
-// called now and then meanwhile, and reports whether there is nothing left to wait for. No
+// called periodically meanwhile, and reports whether there is nothing left to wait for. No
 // goroutine of it is left when it returns.
 func until(ctx context.Context, follow func(ctx context.Context, done func()) error, remind func() bool) error {
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -245,7 +245,7 @@ func until(ctx context.Context, follow func(ctx context.Context, done func()) er
 
 // Changed reports that pods use CIDRs which the operator does not assign any more (ClusterPool): a
 // node cannot change its ranges while pods have addresses from them. says is false if the object
-// says nothing of it.
+// contains nothing about it.
 func (c *Config) Changed(o *v2.CiliumNode, used []netip.Prefix) (says bool, err error) {
 	if c.Mode != ClusterPool || c.Fixed() || len(o.Spec.IPAM.PodCIDRs) == 0 {
 		return false, nil

@@ -42,7 +42,7 @@ func (n *Pools) await(ctx context.Context) error {
 			return true
 		}
 		n.log.Warn("waiting for the addresses of this node's pods", "missing", n.missing(),
-			"in", "spec.ipam.pools.allocated of CiliumNode "+n.cfg.Self.Name+", which the operator fills in; status.ipam.operator-status.error says what keeps it from that")
+			"in", "spec.ipam.pools.allocated of CiliumNode "+n.cfg.Self.Name+", which the operator fills in; see status.ipam.operator-status.error if it does not")
 		return false
 	})
 }

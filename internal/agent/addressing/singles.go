@@ -24,15 +24,15 @@ import (
 	"github.com/hawser-net/hawser/internal/k8s"
 )
 
-// Singles are the single addresses that the node's CiliumNode shows as the node's (CRD, and the
-// modes of clouds): spec.ipam.pool and ipv6-pool, which somebody else fills in; in the latter
-// prefixes with ENI. The node says in the status which are used by whom, and answers whether an
-// address may be taken away again. A prefix is the node's as long as its interface is.
+// Singles are the single addresses that the node's CiliumNode assigns to the node (CRD, and the
+// modes of clouds): spec.ipam.pool and ipv6-pool, which another program fills in; with ENI the
+// latter contains prefixes. The node reports in the status which are in use and by whom, and
+// answers requests to release an address. A prefix is the node's as long as its interface is.
 //
-// It answers that once the allocator gives the address to nobody any more, and that is stored, so
-// that it holds over a crash. An address whose release was agreed to is given again only when a
-// read from the server itself shows it in the pool and not as being released: a version of the
-// object from before the agreement proves nothing.
+// It agrees to a release once the allocator no longer assigns the address, and has stored that, so
+// that it survives a crash. Such an address is assigned again only when a read from the server
+// itself shows it in the pool and not as being released: an older version of the object proves
+// nothing.
 type Singles struct {
 	cfg  Config
 	path string
@@ -52,8 +52,8 @@ type Singles struct {
 	state singlesState
 	// before are the addresses of former endpoints, which can be restored until Run.
 	before []netip.Addr
-	// unsaved is why what the object says could not be stored, nil if it is; fault is what was
-	// reported last, nil if nothing was yet.
+	// unsaved is the error of storing the object's contents, nil if they are stored; fault is the
+	// last reported error, nil if there was none yet.
 	unsaved error
 	fault   *string
 	// object is the newest one, nil until one was observed.
@@ -63,13 +63,13 @@ type Singles struct {
 	returned map[netip.Prefix]time.Time
 	rest     time.Duration
 	// uplinks are the interfaces as they are set up, nil until Connect and where there are none;
-	// shown is what the object says of them that is invalid.
+	// shown are their invalid parts in the object.
 	uplinks *uplinks
 	shown   error
 }
 
-// returnRest is how long addresses are not given that the node has by a server that was put back:
-// they may have been released since. Whoever assigns them sees that meanwhile, and takes them out.
+// returnRest is how long addresses that reappear with a restored API server are not assigned: they
+// may have been released since. The operator notices meanwhile, and removes them.
 const returnRest = 2 * time.Minute
 
 // singlesState is what outlives the agent.
@@ -114,7 +114,7 @@ func newSingles(cfg Config) (*Singles, error) {
 // Families are those that pods have.
 func (s *Singles) Families() ipam.Families { return s.cfg.Families }
 
-// missing says of which family the node has no address that it may give; nil if it can begin.
+// missing reports for which family the node has no address to assign; nil if it can start.
 func (s *Singles) missing() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -229,8 +229,7 @@ func (s *Singles) read(ctx context.Context) error {
 	return nil
 }
 
-// take takes over what an object says. sure is set if it is what the server has at the moment. mu
-// is held.
+// take applies an object. sure is set if it is the server's present version. mu is held.
 func (s *Singles) take(o *v2.CiliumNode, sure bool) {
 	s.object = o
 	next := singlesState{UID: string(o.UID), Generation: o.Generation, Pool: byPrefix[string]{}, Leaving: byPrefix[bool]{}}
@@ -283,7 +282,7 @@ func (s *Singles) take(o *v2.CiliumNode, sure bool) {
 	s.later = later
 	s.inspect()
 	if !sure {
-		s.notify.again() // to read, or because the status may be to be written; who reads goes on itself
+		s.notify.again() // to read, or because the status may have to be written; a reader continues itself
 	}
 }
 
@@ -349,16 +348,16 @@ func stepOf(o *v2.CiliumNode, p netip.Prefix) v2.IPReleaseStatus {
 	return o.Status.IPAM.ReleaseIPv6s[p.Addr().String()]
 }
 
-// Fill writes into the node's object what the configuration and the cloud say of the node.
+// Fill writes the node's facts, of the configuration and the cloud, into its object.
 func (s *Singles) Fill(o *v2.CiliumNode, made bool) {
 	if s.cfg.Describe != nil {
 		s.cfg.Describe(o, made)
 	}
 }
 
-// status returns what is to be another in an object's status, and whether that should be soon: the
-// answers to what is asked, and the addresses that are used. It agrees to a release only after the
-// allocator gives the address to nobody, and that is stored.
+// status returns the changes to an object's status, and whether they are urgent: the answers to
+// release requests, and the addresses in use. It agrees to a release only after the allocator no
+// longer assigns the address, and has stored that.
 func (s *Singles) status(o *v2.CiliumNode) (patch map[string]any, soon bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -410,11 +409,11 @@ func (s *Singles) answers(pool v2.AllocationMap, steps map[string]v2.IPReleaseSt
 	for text, step := range steps {
 		ip, err := netip.ParseAddr(text)
 		if err != nil {
-			continue // whoever wrote it knows what it is; no prefix is agreed to
+			continue // its meaning is known to its writer only; the release of a prefix is never agreed to
 		}
 		switch {
 		case step == v2.IPReleased:
-			// Until the pool is without it the entry is all that says that it is given to nobody.
+			// Until the pool is without it only this entry prevents its assignment.
 			if !has(pool, ip) {
 				out[text] = nil
 			}
@@ -504,7 +503,7 @@ func (s *Singles) await(ctx context.Context, used bool) error {
 			return true
 		}
 		s.log.Warn("waiting for the addresses of this node's pods", "missing", s.missing(),
-			"in", "spec.ipam.pool of CiliumNode "+s.cfg.Self.Name+"; status.ipam.operator-status.error says what keeps the operator from assigning some")
+			"in", "spec.ipam.pool of CiliumNode "+s.cfg.Self.Name+"; see status.ipam.operator-status.error if the operator assigns none")
 		return false
 	})
 }
@@ -547,7 +546,7 @@ func (s *Singles) Run(ctx context.Context, agent Agent) error {
 		case ctx.Err() != nil:
 			return nil
 		case err != nil:
-			s.log.Warn("this node cannot say which addresses are used; the operator assigns and releases none meanwhile", "error", err, "again", pause)
+			s.log.Warn("cannot report which addresses are in use; the operator assigns and releases none meanwhile", "error", err, "again", pause)
 			wait = pause
 			pause = min(2*pause, writeRetryMost)
 		case next == 0:

@@ -15,9 +15,9 @@ import (
 	"github.com/hawser-net/hawser/internal/ipam"
 )
 
-// Network sets up network interfaces of the node. Set is called with all that there are to be, and
-// says of which packets pass, in the same order. It goes on trying what failed by itself: whoever
-// has it calls [Singles.InterfacesChanged] when there is another outcome.
+// Network sets up network interfaces of the node. Set is called with all wanted interfaces, and
+// reports for each, in the same order, whether packets pass. It retries failures by itself; its
+// owner calls [Singles.InterfacesChanged] when the outcome changes.
 type Network interface {
 	Set([]datapath.Interface) ([]datapath.InterfaceState, error)
 }
@@ -41,8 +41,8 @@ const slowInterface = 20 * time.Second
 // uplinks are the interfaces as they were last set up. mu of Singles guards it.
 type uplinks struct {
 	Uplinks
-	// want is what was set last, and dirty is set if it must be again: something about the
-	// interfaces is not what the last answer said.
+	// want is what was set last, and dirty is set if it must be set again: the interfaces no longer
+	// match the last answer.
 	want  []datapath.Interface
 	dirty bool
 	// passes are the addresses whose packets pass, by the last answer.
@@ -72,8 +72,8 @@ func (s *Singles) Connect(u Uplinks) {
 	s.connect()
 }
 
-// InterfacesChanged is called when interfaces are not what they were when they were set up: one
-// came or went, or somebody changed one.
+// InterfacesChanged is called when interfaces changed since they were set up: one was added,
+// removed or modified.
 func (s *Singles) InterfacesChanged([]datapath.InterfaceState, error) {
 	s.mu.Lock()
 	if s.uplinks != nil {
@@ -149,7 +149,7 @@ func (s *Singles) needed(next singlesState, used func(netip.Prefix) bool) []Inte
 	return slices.DeleteFunc(slices.Clone(s.state.Interfaces), func(i Interface) bool { return !ids[i.ID] })
 }
 
-// forget drops what was kept for addresses that nobody has any more. mu is held.
+// forget drops the state of addresses that are no longer assigned. mu is held.
 func (s *Singles) forget() {
 	if s.unsaved != nil {
 		return // it is read again, which drops them too
@@ -170,7 +170,7 @@ func (s *Singles) forget() {
 		return
 	}
 	if s.object != nil {
-		s.take(s.object, false) // what could not be beside those that went can be now
+		s.take(s.object, false) // interfaces that conflicted with removed ones can be used now
 	}
 }
 
@@ -233,8 +233,8 @@ func (s *Singles) connect() {
 	s.inspect()
 }
 
-// withdraw has the addresses that are set up and not in want given to nobody, before they are taken
-// down. It returns whether there are any. mu is held.
+// withdraw stops the assignment of addresses that are set up and not in want, before they are
+// removed. It returns whether there are any. mu is held.
 func (s *Singles) withdraw(want []datapath.Interface) bool {
 	stay := map[netip.Prefix]bool{}
 	for _, i := range want {
@@ -337,8 +337,8 @@ func (s *Singles) masquerades(p netip.Prefix) bool {
 	return s.uplinks.Masquerade&ipam.IPv6 != 0
 }
 
-// misplaced are the addresses of the pool that cannot be a pod's where the pool says that they are,
-// each with why. mu is held.
+// misplaced are the addresses of the pool that cannot be a pod's on the interface that the pool
+// names, each with the reason. mu is held.
 func (s *Singles) misplaced() map[netip.Prefix]string {
 	known := map[string]Interface{}
 	for _, i := range s.state.Interfaces {
@@ -361,8 +361,8 @@ func (s *Singles) misplaced() map[netip.Prefix]string {
 	return out
 }
 
-// passes reports whether packets from and to an address pass. As long as nobody has set up
-// interfaces, or where there are none to set up, nothing speaks against it. mu is held.
+// passes reports whether packets from and to an address pass. It returns true before interfaces are
+// set up, and where there are none. mu is held.
 func (s *Singles) passes(p netip.Prefix) bool {
 	return s.uplinks == nil || s.uplinks.passes == nil || s.uplinks.passes[p]
 }
@@ -402,7 +402,7 @@ func (s *Singles) interfaceFaults() (errs []error) {
 		lacking = append(lacking, fmt.Errorf("address %s in spec.ipam.pool of CiliumNode %s is given to no pod: it is %s (network interface %.200q)", datapath.SpellPods(p), s.cfg.Self.Name, misplaced[p], s.state.Pool[p]))
 	}
 	if s.cfg.Mode == ENI && s.cfg.Families&ipam.IPv6 != 0 && len(s.placed()) == 0 {
-		errs = append(errs, fmt.Errorf("spec.ipam.ipv6-pool of CiliumNode %s has no prefix for pods, which get no IPv6 address: its status.ipam.operator-status.error says what keeps the operator from assigning one", s.cfg.Self.Name))
+		errs = append(errs, fmt.Errorf("spec.ipam.ipv6-pool of CiliumNode %s has no prefix for pods, which get no IPv6 address: see its status.ipam.operator-status.error", s.cfg.Self.Name))
 	}
 	return append(errs, few(lacking))
 }

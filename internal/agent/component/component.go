@@ -1,5 +1,4 @@
-// Package component keeps what the agent's components say of themselves, for the status that people
-// and metrics see.
+// Package component keeps the health of the agent's components, for its status and metrics.
 package component
 
 import (

@@ -19,8 +19,8 @@ func (p *Policy) audits(ep endpoint.Endpoint) bool {
 	return ep.Audit == endpoint.AuditEnabled || ep.Audit == endpoint.AuditInherited && p.audit
 }
 
-// stale reports whether the kernel may have a row with another mode, or nobody knows which row. It
-// must be called with mu held.
+// stale reports whether the kernel may have a row with another mode, or an unknown one. It must be
+// called with mu held.
 func (p *Policy) stale(b *boundRow) bool {
 	return b.dirty() || b.written && b.kernel.Audit != p.audits(b.endpoint)
 }
@@ -41,8 +41,8 @@ func (p *Policy) SetAudit(on bool) error {
 	return errors.Join(errs...)
 }
 
-// Audit returns the mode of endpoints that inherit it, and how many endpoints are in audit mode by
-// whatever says so, or may be because a row could not be written.
+// Audit returns the mode of endpoints that inherit it, and how many endpoints are in audit mode for
+// any reason, or may be because a row could not be written.
 func (p *Policy) Audit() (on bool, endpoints int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

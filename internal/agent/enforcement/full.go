@@ -12,11 +12,11 @@ import (
 	"github.com/hawser-net/hawser/internal/identity"
 )
 
-// What happens when a map of the kernel is full: whose verdicts would be others than the rules say
-// is locked, until there is room again. Everybody else goes on.
+// What happens when a map of the kernel is full: an endpoint whose verdicts would differ from the
+// rules is locked until there is room again. Others are not affected.
 
-// Unplaced is a prefix whose identity the kernel does not know for want of room, so that it takes
-// what is there for somebody else.
+// Unplaced is a prefix that did not fit into the kernel's map, so that the kernel sees another
+// identity at its addresses.
 type Unplaced struct {
 	Prefix   netip.Prefix
 	Identity identity.ID
@@ -24,9 +24,9 @@ type Unplaced struct {
 	TakenFor identity.ID
 }
 
-// SetUnplaced reports which prefixes of a kind the kernel does not know as they are, in place of
-// what was said of that kind before. An endpoint whose rules notify one of them from whom it is
-// taken for drops all its packets for as long.
+// SetUnplaced replaces the prefixes of a kind that are missing in the kernel. An endpoint whose
+// rules distinguish one of them from the identity that the kernel sees there drops all its packets
+// meanwhile.
 func (p *Policy) SetUnplaced(kind string, list []Unplaced) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -141,7 +141,7 @@ func (p *Policy) giveWay(rs datapath.RuleSet) bool {
 	s.number = 0
 	for _, b := range p.rows {
 		if b.pointsAt(number) {
-			_ = p.bind(b) // which says that the endpoint is locked
+			_ = p.bind(b) // which reports that the endpoint is locked
 			p.log.Error("the policy map is full: an endpoint with the largest rule set drops all its packets until there is room",
 				"endpoint", b.endpoint.ID, "identity", b.endpoint.Identity, "labels", b.endpoint.IdentityLabels.String(), "entries", most)
 		}

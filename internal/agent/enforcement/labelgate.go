@@ -58,7 +58,7 @@ func (g *LabelGate) Apply(list []policy.Change) {
 	g.enforce(first)
 }
 
-// Permit says by which keys rules may be evaluated from now on. What is in force stays.
+// Permit sets the keys by which rules may be evaluated from now on. Rules in force stay.
 func (g *LabelGate) Permit(keys labels.Keys) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

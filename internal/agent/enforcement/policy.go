@@ -73,7 +73,7 @@ type Policy struct {
 	// rulesObserved is earlier than observed where identities are kept elsewhere.
 	rulesObserved bool
 	synced        bool
-	audit         bool // endpoints that do not say otherwise are in audit mode
+	audit         bool // endpoints without a mode of their own are in audit mode
 }
 
 // kernelSet is a rule set of the engine under its ID in the kernel.
@@ -145,8 +145,8 @@ func (p *Policy) introduce(ep endpoint.Endpoint) {
 // Attach makes the kernel evaluate the endpoint's packets by the policy of its identity, and
 // returns its kernel row. Attaching an endpoint again under another identity replaces the row in
 // one step. If its rules do not fit into the kernel, the row is written locked, which drops
-// everything, and the error says so. Before Observed the rule set is one from before the restart,
-// or the row is locked without an error.
+// everything, and the error reports it. Before Observed the rule set is one from before the
+// restart, or the row is locked without an error.
 func (p *Policy) Attach(ep endpoint.Endpoint) (datapath.Endpoint, uint64, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -184,8 +184,8 @@ func (p *Policy) rebind(b *boundRow) error {
 
 // bindBefore writes the row that an endpoint has until the rules have been observed: with the rule
 // set that another endpoint of its subject has from before the restart, or the one it had itself,
-// or locked. A new one gets its own as soon as the rules are known, if no endpoint here has one
-// that denies: who is not known yet then lacks a grant, and gets nothing besides.
+// or locked. A new one gets its own as soon as the rules are known, unless an endpoint here has one
+// that denies: a peer that is not known yet then only lacks access.
 func (p *Policy) bindBefore(b *boundRow) error {
 	from := b.kernel
 	if !b.written {
@@ -241,7 +241,7 @@ func (p *Policy) write(b *boundRow, row datapath.Endpoint) error {
 		if !b.written {
 			b.kernel = row
 		}
-		b.kernel.Audit = b.kernel.Audit || row.Audit // who asks learns that it may be open
+		b.kernel.Audit = b.kernel.Audit || row.Audit // status must show that it may be open
 		if !slices.Contains(b.tried, row.RuleSet) {
 			b.tried = append(b.tried, row.RuleSet)
 		}
@@ -425,8 +425,7 @@ func (p *Policy) View(f func(*policy.Engine)) {
 	f(p.engine)
 }
 
-// TryView is View for those who can do without: it returns false, without running f, if the engine
-// is in use.
+// TryView is View without blocking: it returns false, without running f, if the engine is in use.
 func (p *Policy) TryView(f func(*policy.Engine)) bool {
 	if !p.mu.TryLock() {
 		return false
@@ -692,9 +691,9 @@ func (p *Policy) bind(b *boundRow) error {
 	row := p.kernelRow(b.endpoint, number, b.kernel.PolicyGeneration, locked)
 	same := b.written && !b.dirty() && b.kernel.RuleSet == number && b.kernel.Identity == row.Identity && b.kernel.Locked == locked &&
 		b.kernel.Audit == row.Audit
-	// Flows admitted under the old row are evaluated again unless the engine says that what it
-	// admitted is still admitted. After a restart there is no earlier binding of the engine's to
-	// compare with; the adopted rule set is then the very same.
+	// Flows admitted under the old row are evaluated again unless, according to the engine, all
+	// that it admitted is still admitted. After a restart there is no earlier binding of the
+	// engine's to compare with; the adopted rule set is then the very same.
 	if !same || (b.binding != (policy.Binding{}) && b.binding.Generation != want.Generation) {
 		p.newGeneration(&row)
 	}

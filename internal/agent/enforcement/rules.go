@@ -138,7 +138,7 @@ func (r *Rules) restorePrefixes() error {
 	stored, err := r.readCheckpoint()
 	if err != nil {
 		// Other IDs than before cost a rewrite of the rule sets, nothing more.
-		r.cfg.Log.Warn("cannot read the IDs of local identities; those that the kernel does not have are given out anew", "file", r.cfg.Checkpoint, "error", err)
+		r.cfg.Log.Warn("cannot read the IDs of local identities; those that the kernel does not have are reallocated", "file", r.cfg.Checkpoint, "error", err)
 	}
 	ids, sets := map[identity.ID]bool{}, map[string]bool{}
 	for _, e := range cp.Identities {
@@ -153,7 +153,7 @@ func (r *Rules) restorePrefixes() error {
 		cp.Next = stored.Next
 	}
 	if err := r.cidrs.alloc.Import(cp); err != nil {
-		r.cfg.Log.Warn("some IDs of local identities are invalid; they are given out anew", "error", err)
+		r.cfg.Log.Warn("some IDs of local identities are invalid; they are reallocated", "error", err)
 	}
 	return nil
 }
@@ -256,8 +256,8 @@ func (r *Rules) noteLabels(changes []policy.Change) {
 }
 
 // leftOut returns the keys of labels by which rules select, and which no identity of a pod has:
-// makes reports whether labels with a key make identities. A selector that wants such a label
-// selects nobody; one with NotIn or DoesNotExist selects those who have it, too. A rule of a
+// makes reports whether labels with a key make identities. A selector that requires such a label
+// selects nothing; one with NotIn or DoesNotExist selects pods that have it, too. A rule of a
 // namespace needs the namespace's.
 func leftOut(rules []*policy.Rule, makes func(key string) bool) []string {
 	var keys []string

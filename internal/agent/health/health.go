@@ -33,8 +33,7 @@ const (
 	containerName = "cilium-health-ep"
 )
 
-// checkInterval is how often it is looked whether the health endpoint is there, and who is to
-// answer answers.
+// checkInterval is how often the health endpoint and its responders are checked.
 const checkInterval = 10 * time.Second
 
 // firstRetry is the pause after a failure, twice as long after each further one, and
@@ -50,7 +49,7 @@ type Config struct {
 	// Nodes are all nodes; Local are those of this node's addresses that others probe.
 	Nodes *table.Table[node.Key, node.Node]
 	Local []netip.Addr
-	// IPv4 and IPv6 say which families pods have here.
+	// IPv4 and IPv6 are the families that pods have here.
 	IPv4, IPv6 bool
 	// Port is where all nodes answer. A round of probes takes Interval at least.
 	Port     uint16
@@ -88,9 +87,9 @@ type Health struct {
 
 	// Of the goroutine that answers:
 	inner *link.Inner
-	// unanswered are addresses of the endpoint at which nobody answers yet.
+	// unanswered are addresses of the endpoint without a responder yet.
 	unanswered []netip.AddrPort
-	// lacks is why the endpoint has not all addresses; short says that it is because none were
+	// lacks is why the endpoint has not all addresses; short means that it is because none were
 	// free.
 	lacks error
 	short bool
@@ -239,7 +238,7 @@ func (h *Health) listen(ctx context.Context, serve func(net.Listener)) error {
 			continue
 		}
 		at := ip
-		if !h.cfg.Links.IsLocal(ip) { // somebody translates it on the way
+		if !h.cfg.Links.IsLocal(ip) { // it is translated on the way
 			at = netip.IPv6Unspecified()
 			if ip.Is4() {
 				at = netip.IPv4Unspecified()
@@ -294,7 +293,7 @@ func (h *Health) ensure(ctx context.Context, serve func(net.Listener)) error {
 	if !h.cfg.InForce() {
 		return endpoint.ErrNotObserved // it would be undone at once; or its neighbours are evaluated by other maps yet
 	}
-	if h.inner != nil { // somebody deleted it
+	if h.inner != nil { // it was deleted
 		h.inner.Close()
 		h.inner = nil
 	}
@@ -345,8 +344,8 @@ func (h *Health) ensure(ctx context.Context, serve func(net.Listener)) error {
 	return errors.Join(unanswered, h.cfg.Announce())
 }
 
-// addresses are the former ones if nobody else has them by now, and others if somebody does, with
-// the routers'. The error is of families that have none.
+// addresses are the former ones unless they were reassigned, then new ones, with the routers'. The
+// error is of families that have none.
 func (h *Health) addresses() ([]link.InnerAddress, error) {
 	var out []link.InnerAddress
 	var errs []error

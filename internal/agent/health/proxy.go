@@ -13,8 +13,8 @@ import (
 	"github.com/hawser-net/hawser/pkg/retry"
 )
 
-// maxBalancers is how many connections there may be at a time at each port where balancers ask:
-// anybody can open them.
+// maxBalancers is how many connections there may be at a time at each port for load balancers: any
+// host can open them.
 const maxBalancers = 64
 
 // ListenForBalancers opens a port at which balancers outside ask, at all addresses; 0 for any port.
@@ -26,8 +26,8 @@ func ListenForBalancers(port uint16) (net.Listener, error) {
 	return clusterhealth.Limit(l, maxBalancers), nil
 }
 
-// ServeProxy answers in kube-proxy's place at an address until ctx ends. While somebody else
-// has the address it tries again.
+// ServeProxy answers in kube-proxy's place at an address until ctx ends. While another process has
+// the address it retries.
 func ServeProxy(ctx context.Context, addr string, h http.Handler, log *slog.Logger) error {
 	for {
 		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
@@ -58,7 +58,7 @@ func ProxyHandler(well func() bool) http.Handler {
 		if !ok {
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}
-		_ = json.NewEncoder(w).Encode(map[string]any{"lastUpdated": now, "currentTime": now, "nodeEligible": ok}) // it fails if nobody listens any more
+		_ = json.NewEncoder(w).Encode(map[string]any{"lastUpdated": now, "currentTime": now, "nodeEligible": ok}) // it fails if the client has gone
 	})
 	return mux
 }

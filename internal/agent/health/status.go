@@ -10,7 +10,7 @@ import (
 	"github.com/hawser-net/hawser/internal/clusterhealth"
 )
 
-// Model is what is known of each node.
+// Model is the state of each node.
 func (h *Health) Model() rest.HealthStatus {
 	all, round := h.prober.Statuses()
 	out := rest.HealthStatus{Timestamp: time.Now().UTC(), ProbeInterval: round.String(), Local: rest.HealthSelf{Name: h.cfg.Self.String()}}

@@ -50,8 +50,8 @@ func newAnswers() answers {
 	return answers{decided: map[question]answer{}, all: rate.NewLimiter(maxAsked, maxAsked), limits: map[uint16]*rate.Limiter{}}
 }
 
-// get returns who answers for a verdict, from memory if the question was asked before in this
-// revision; nobody if too much was asked, or if ask does not answer.
+// get returns the policies behind a verdict, from the cache if they were looked up before in this
+// revision; none if there are too many lookups, or if ask does not answer.
 func (a *answers) get(q question, peer netip.Addr, revision uint64, ask func(question) (answer, bool)) []*flowpb.Policy {
 	if revision != a.revision || len(a.decided) >= maxDecided {
 		clear(a.decided)

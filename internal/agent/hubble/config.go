@@ -16,29 +16,29 @@ import (
 	"github.com/hawser-net/hawser/internal/validate"
 )
 
-// Config is what the agent does with flows; the names of its flags are those of the field.
+// Config is what the agent does with flows; the names of its flags are Cilium's.
 type Config struct {
 	// Enable has the agent record flows and serve them.
 	Enable bool
 	// SocketPath is where local clients find them, ListenAddress where others do; none if it is
 	// empty.
 	SocketPath, ListenAddress string
-	// Capacity is how many are kept; with 0 they are recorded only while somebody follows them.
+	// Capacity is how many are kept; with 0 they are recorded only while a client follows them.
 	Capacity int
-	// NoTLS serves ListenAddress to everybody, without TLS.
+	// NoTLS serves ListenAddress without TLS, to all clients.
 	NoTLS bool
 	TLS   flowserver.TLSFiles
 	// Metrics are counted of flows and served at MetricsAddress; none if it is empty.
 	Metrics, MetricsAddress string
-	// Aggregation says of which packets that are let pass a flow is made; the two that follow
-	// belong to it.
+	// Aggregation selects the forwarded packets that become flows; the two fields that follow
+	// refine it.
 	Aggregation         string
 	AggregationInterval time.Duration
 	AggregationFlags    []string
 }
 
-// aggregationLevels are the names that the field has for levels, and whether packets stand for
-// others there. Its lower levels differ in what a packet says on its way in, which is nothing here.
+// aggregationLevels are Cilium's names of levels, and whether packets are sampled there. Its lower
+// levels differ only in events that do not exist here.
 var aggregationLevels = map[string]bool{
 	"": false, "none": false, "disabled": false, "lowest": false, "low": false,
 	"medium": true, "max": true, "maximum": true,
@@ -66,7 +66,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.SocketPath, "hubble-socket-path", c.SocketPath, "unix socket at which flows are served to root and the group of the agent's API")
 	fs.StringVar(&c.ListenAddress, "hubble-listen-address", c.ListenAddress, "address at which flows are served to relays, such as :4244; empty for none; needs the three TLS options")
 	fs.IntVar(&c.Capacity, "hubble-event-buffer-capacity", c.Capacity, "how many flows are kept, up to 65535; with 0 flows are recorded only while a client follows")
-	fs.BoolVar(&c.NoTLS, "hubble-disable-tls", c.NoTLS, "serve flows at --hubble-listen-address without TLS, to everybody who can reach it")
+	fs.BoolVar(&c.NoTLS, "hubble-disable-tls", c.NoTLS, "serve flows at --hubble-listen-address without TLS, to all clients that can reach it")
 	fs.StringVar(&c.TLS.Cert, "hubble-tls-cert-file", c.TLS.Cert, "server certificate for flows, a PEM file, read again for each connection")
 	fs.StringVar(&c.TLS.Key, "hubble-tls-key-file", c.TLS.Key, "key of that certificate, a PEM file")
 	fs.StringVar(&c.Aggregation, "monitor-aggregation", c.Aggregation, "which forwarded packets are recorded as flows: none or low for all; "+
@@ -147,7 +147,7 @@ func (c *Config) Validate() error {
 	address("--hubble-listen-address", c.ListenAddress)
 	if !c.NoTLS && (c.TLS.Cert == "" || c.TLS.Key == "" || len(c.TLS.ClientCAs) == 0) {
 		errs.Add("--hubble-listen-address: clients are known by their certificates: give --hubble-tls-cert-file, --hubble-tls-key-file and " +
-			"--hubble-tls-client-ca-files, or --hubble-disable-tls to serve flows to everybody who reaches the address")
+			"--hubble-tls-client-ca-files, or --hubble-disable-tls to serve flows to all clients that can reach the address")
 	}
 	return errs.Err()
 }

@@ -190,9 +190,9 @@ func (d *directory) Service(addr netip.Addr, port uint16, proto uint8) *flowpb.S
 	return &flowpb.Service{Namespace: row.Owner.Namespace, Name: row.Owner.Name}
 }
 
-// Policies implements [flows.Directory]. It asks the rules of now, which may be others than when
-// the packet was evaluated: if they say something else, or if there is too much to ask, nobody is
-// named.
+// Policies implements [flows.Directory]. It evaluates the current rules, which may differ from
+// those by which the packet was evaluated: if the verdict differs, or if there are too many
+// lookups, no policy is named.
 func (d *directory) Policies(ev datapath.Event) []*flowpb.Policy {
 	if ev.Reason == datapath.ReasonPolicyDenied {
 		return nil // for want of a rule that allows
@@ -218,7 +218,7 @@ func (d *directory) Policies(ev datapath.Event) []*flowpb.Policy {
 		q.peer, peerAddr = identity.ID(ev.SrcIdentity), ev.Packet.Src
 	}
 	if _, local := d.node.Endpoints.ByAddr(peerAddr); local {
-		q.peerAddr = peerAddr // its row says more of it than its identity
+		q.peerAddr = peerAddr // its row has more than its identity
 	}
 	switch {
 	case ev.Packet.ICMPType != nil && opening:

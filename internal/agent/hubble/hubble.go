@@ -91,8 +91,7 @@ type Node struct {
 	// Services adds what clients of flows get beside these. It is called by Start or later.
 	Services func(grpc.ServiceRegistrar)
 
-	// Listen opens a unix socket for those who may use the agent's API; option is what names
-	// its path.
+	// Listen opens a unix socket for users of the agent's API; option is the option with its path.
 	Listen func(path, option string) (net.Listener, error)
 	// ServeMetrics serves a registry until ctx ends.
 	ServeMetrics func(ctx context.Context, l net.Listener, registry *prometheus.Registry) error
@@ -196,7 +195,7 @@ func (h *Hubble) Start(start func(part string, run func(context.Context) error))
 	return nil
 }
 
-// certificates says in the agent's status whether certificates end soon.
+// certificates reports expiring certificates in the agent's status.
 func (h *Hubble) certificates(problem string) {
 	if problem != "" {
 		h.node.Report("flow-certificates", rest.StateWarning, problem)
@@ -228,9 +227,8 @@ func (h *Hubble) serve(ctx context.Context, srv *flowserver.Server) error {
 const retryInterval = 5 * time.Second
 
 // keepServing calls serve, which begins to listen at an address when it has what it needs, until
-// ctx ends, and again when it failed. What is missing may come: certificates are often made when
-// the agents run already. Nobody's packets depend on it, so that it is no reason for the agent to
-// end.
+// ctx ends, and again when it failed. What is missing may appear later: certificates are often
+// created after the agents start. Packets do not depend on it, so a failure does not end the agent.
 func (h *Hubble) keepServing(ctx context.Context, part, addr string, serve func(listen func() (net.Listener, error)) error) error {
 	var before string
 	for {
@@ -256,7 +254,7 @@ func (h *Hubble) keepServing(ctx context.Context, part, addr string, serve func(
 	}
 }
 
-// Status is what GET /healthz says of flows.
+// Status is the part of GET /healthz about flows.
 func (h *Hubble) Status() rest.Status {
 	if h == nil {
 		return rest.Status{State: rest.StateDisabled}

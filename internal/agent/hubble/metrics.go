@@ -11,8 +11,8 @@ import (
 	"github.com/hawser-net/hawser/pkg/retry"
 )
 
-// serveMetrics serves the metrics of flows at their own address until ctx ends: who may read them
-// need not be who may read the agent's.
+// serveMetrics serves the metrics of flows at their own address until ctx ends, so that access can
+// differ from that of the agent's metrics.
 func (h *Hubble) serveMetrics(ctx context.Context) error {
 	registry := prometheus.NewRegistry()
 	if err := registry.Register(h.recorder.metrics); err != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/hawser-net/hawser/internal/policy"
 )
 
-// policiesOf names the policies whose rules caused a verdict: all ordinary ones that say so,
+// policiesOf names the policies whose rules caused a verdict: all ordinary ones with that verdict,
 // or the one of a tier that decides.
 func policiesOf(side policy.TraceSide) []*flowpb.Policy {
 	at := slices.IndexFunc(side.Steps, func(s policy.TraceStep) bool { return s.Decides && !s.Pass })

@@ -18,7 +18,7 @@ type recorder struct {
 	monitor *monitor.Monitor
 	record  *flows.Record
 	maker   flows.Maker
-	// metrics counts flows; nil if nobody asked for any.
+	// metrics counts flows; nil if none is configured.
 	metrics *flowmetrics.Metrics
 	events  datapath.MonitorFlags // the kinds of which flows are made
 
@@ -60,7 +60,7 @@ func (r *recorder) run(ctx context.Context) error {
 		r.mu.Lock()
 		sub := r.sub
 		r.mu.Unlock()
-		var ready <-chan struct{} // nil while nobody wants any
+		var ready <-chan struct{} // nil while no client wants any
 		if sub != nil {
 			ready = sub.Ready()
 		}

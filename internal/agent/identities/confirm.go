@@ -25,15 +25,14 @@ const (
 	// confirmSpread is over how long all nodes together spread their confirmations, per node: all
 	// observe an ending at once.
 	confirmSpread = 10 * time.Millisecond
-	// Where IDs end all the time, a node confirms confirmBurst times at once, and then every
-	// confirmEvery: an ID is quarantined for longer than that, unless the operator is configured
-	// otherwise, and where identities are objects each confirmation of each node is an object that
-	// somebody has to delete.
+	// Under constant churn a node confirms confirmBurst times at once, and then every confirmEvery:
+	// an ID is quarantined for longer than that by default, and where identities are objects each
+	// confirmation of each node is an object that the operator must delete.
 	confirmEvery = 5 * time.Minute
 	confirmBurst = 3
 	// confirmRetry is the pause after a failure, more or less: rights may be missing for ever.
 	confirmRetry = 30 * time.Second
-	// confirmRepeat is how often the last confirmation is repeated: somebody may have deleted it.
+	// confirmRepeat is how often the last confirmation is repeated, in case it was deleted.
 	confirmRepeat = 10 * time.Minute
 	// confirmTimeout bounds one confirmation. A store that is away longer may come
 	// back as an old copy, in which revisions mean something else.
@@ -123,8 +122,8 @@ type ConfirmerConfig struct {
 	Log   *slog.Logger
 }
 
-// Confirmer confirms to whoever collects identities, when some have ended, that this node uses them
-// no more: no ID is given to other labels before (docs/design/0010-reuse.md).
+// Confirmer confirms to the collector of identities that this node no longer uses those that ended:
+// no ID is reused before (docs/design/0010-reuse.md).
 type Confirmer struct{ ConfirmerConfig }
 
 // NewConfirmer returns one that has confirmed nothing.
@@ -201,8 +200,8 @@ func (c *Confirmer) spread() time.Duration {
 	return rand.N(confirmInterval + confirmSpread*time.Duration(c.Nodes()))
 }
 
-// confirmUpTo confirms the end of IDs up to a revision, if this node has released all of them.
-// A rule set that cannot be written keeps nothing up: who has it is locked.
+// confirmUpTo confirms the end of IDs up to a revision, if this node has released all of them. A
+// rule set that cannot be written delays nothing: its endpoints are locked.
 func (c *Confirmer) confirmUpTo(ctx context.Context, revision int64) (done bool, err error) {
 	if c.usesEnded() {
 		return false, nil

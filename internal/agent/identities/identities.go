@@ -1,7 +1,7 @@
-// Package identities finds the security identity of this node's endpoints, and keeps what is known
-// of all identities. Where whoever keeps them does not answer in time, labels get a temporary
-// identity, which only this node knows, until their own comes. When identities have ended it
-// confirms that this node uses them no more.
+// Package identities resolves the security identities of this node's endpoints, and caches all
+// identities of the cluster. If the identity store does not answer in time, labels get a temporary
+// identity, which only this node knows, until theirs is available. When identities end it confirms
+// that this node no longer uses them.
 package identities
 
 import (
@@ -29,14 +29,13 @@ type Config struct {
 	Log *slog.Logger
 	// Store is where the cluster's identities are kept.
 	Store allocator.Backend
-	// First and Last are the IDs that this cluster gives to label sets. The store is written by
-	// every node: what it says of any other ID, or of labels that nobody can choose, is not
-	// believed.
+	// First and Last are the IDs that this cluster gives to label sets. Every node writes to the
+	// store: entries with any other ID, or with labels that only the network sets, are rejected.
 	First, Last identity.ID
 	// Fixed are identities by their ID, WellKnown those that every cluster has.
 	Fixed     map[string]string
 	WellKnown []identity.WellKnown
-	// Management says who makes identities.
+	// Management is who makes identities: agents, the operator or both.
 	Management identity.Management
 	// Timeout bounds one request for an identity; SyncInterval is how often the allocator writes
 	// again what should be in the store.
@@ -50,8 +49,8 @@ type Config struct {
 }
 
 // Identities finds the identity of a label set: reserved, fixed and well-known ones by rule, all
-// others by the cluster's allocator, or temporary ones as long as that has none. It also keeps what
-// is known of all identities, for policy and display. Its methods may be called from any goroutine.
+// others by the cluster's allocator, or temporary ones as long as that has none. It also caches all
+// identities, for policy and display. Its methods may be called from any goroutine.
 type Identities struct {
 	cfg    Config
 	log    *slog.Logger
@@ -116,11 +115,10 @@ func (ids *Identities) Close() {
 	ids.wg.Wait()
 }
 
-// RunAllocator keeps what the store says of identities, and what it is to say of this node's, until
-// ctx ends.
+// RunAllocator watches identities in the store, and maintains this node's there, until ctx ends.
 func (ids *Identities) RunAllocator(ctx context.Context) error { return ids.alloc.Run(ctx) }
 
-// Edited returns the IDs of which the store says something else than what they stand for.
+// Edited returns the IDs whose labels in the store differ from those that they stand for.
 func (ids *Identities) Edited() []allocator.ID { return ids.alloc.Edited() }
 
 // Temporary returns how many temporary identities there are.
@@ -165,7 +163,7 @@ func (ids *Identities) allocate(ctx context.Context, set labels.Set) (identity.I
 		return 0, errors.Join(err, rerr)
 	}
 	ids.mu.Lock()
-	ids.known[identity.ID(id)] = set // the watch will say so too, a little later
+	ids.known[identity.ID(id)] = set // the watch will deliver it too, a little later
 	ids.mu.Unlock()
 	return identity.ID(id), nil
 }
@@ -173,9 +171,9 @@ func (ids *Identities) allocate(ctx context.Context, set labels.Set) (identity.I
 // errInvalid means that the store gives labels an ID that it must not.
 var errInvalid = errors.New("this is not believed")
 
-// Validate reports why an ID from the store is not taken for the identity of these labels: a ID of
-// another range would give reserved, node-local or other clusters' identities labels of somebody's
-// choice, and labels that the network derives would turn a pod into a host or a prefix.
+// Validate reports why an ID from the store is rejected for these labels: an ID of another range
+// would attach arbitrary labels to reserved, node-local or other clusters' identities, and labels
+// that the network derives would make rules for a host or a prefix match a pod.
 func (ids *Identities) Validate(id identity.ID, set labels.Set) error {
 	if id < ids.cfg.First || id > ids.cfg.Last {
 		return fmt.Errorf("the store gives %s the ID %d, which is outside of this cluster's %d to %d; delete that key from the store: %w", set, id, ids.cfg.First, ids.cfg.Last, errInvalid)
@@ -264,11 +262,10 @@ const maxIdentityBatch = 4096
 // releasePause is how often is looked whether an ID that was deleted is still an address's.
 const releasePause = time.Second
 
-// Run hands every identity that appears, changes or goes to sink, in batches, until ctx ends. A
-// ID that goes while pods have it, as somebody deleted it by hand and whoever writes it again
-// is slow, means what it meant until the last of their addresses has gone: their packets carry it.
-// It calls synced once, after the first listing was handed on, and renumbered for a label set in
-// use on this node whose ID is another than before.
+// Run hands every identity that appears, changes or goes to sink, in batches, until ctx ends. An ID
+// that is deleted while pods have it, by hand for example, keeps its meaning until the last of
+// their addresses has gone: their packets carry it. It calls synced once, after delivering the
+// first listing, and renumbered for a label set in use on this node whose ID has changed.
 func (ids *Identities) Run(ctx context.Context, sink Sink, synced func(), renumbered func(set labels.Set, id identity.ID)) error {
 	if err := ids.Apply(sink, ids.static(), nil); err != nil {
 		ids.log.Error("policy is not fully in force", "error", err)

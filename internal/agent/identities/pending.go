@@ -19,15 +19,15 @@ const (
 	// waitTimeout is how long a pod waits for an ID, where this node may ask for one, before it
 	// starts with a temporary one. An ID costs one or two requests, milliseconds each; a store that
 	// has not answered by then is away, or so slow that the pod had better not wait. It is far
-	// above what a busy store takes, because a temporary identity is extra work for everybody, and
+	// above what a busy store takes, because a temporary identity costs every node extra work, and
 	// far below what a runtime waits for a plugin.
 	waitTimeout = 2 * time.Second
 	// pendingRetry is the first pause after a request for an ID failed for which a temporary one
 	// stands, pendingMost the longest, up to a fifth of it more by chance.
 	pendingRetry = 5 * time.Second
 	pendingMost  = 50 * time.Second
-	// releaseTimeout bounds how long an ID that nobody wants any more is given back; the allocator
-	// does it later if need be.
+	// releaseTimeout bounds the release of an ID that is no longer wanted; if it fails the
+	// allocator releases it later.
 	releaseTimeout = 10 * time.Second
 )
 
@@ -37,9 +37,9 @@ type pendingID struct {
 	why    error              // what failed last
 }
 
-// acquireOrAllocate returns the ID of a set, makes it if there is none, and returns a temporary one
-// if whoever keeps IDs does not answer in time. It takes a reference to it. The allocator's request
-// goes on meanwhile.
+// acquireOrAllocate returns the ID of a set, allocating one if there is none, or a temporary one if
+// the store does not answer in time. It takes a reference to it. The allocator's request goes on
+// meanwhile.
 func (ids *Identities) acquireOrAllocate(ctx context.Context, set labels.Set) (identity.ID, error) {
 	most := waitTimeout
 	pending, failed := ids.pendingOf(set)
@@ -56,7 +56,7 @@ func (ids *Identities) acquireOrAllocate(ctx context.Context, set labels.Set) (i
 		return 0, fmt.Errorf("waiting for an identity: %w", err)
 	}
 	if failed != nil {
-		why = failed // who does not wait learns nothing by asking
+		why = failed // no need to wait for an error that is known
 	}
 	temporary, err := ids.useTemporary(set, why)
 	if err != nil {
@@ -108,7 +108,7 @@ func (ids *Identities) endPending(set labels.Set) {
 	}
 }
 
-// hold gets the ID of a set, says that it is there, and holds it until ctx ends.
+// hold gets the ID of a set, reports it, and holds it until ctx ends.
 func (ids *Identities) hold(ctx context.Context, set labels.Set, p *pendingID) {
 	pauses := wait.Backoff{Duration: pendingRetry, Factor: 2, Jitter: 0.2, Steps: 8, Cap: pendingMost}
 	for logged := ""; ; {

@@ -23,8 +23,7 @@ type values struct {
 	err          error  // of the first that could not be read
 }
 
-// withToken asks for a token by PUT, which a request that somebody else's software was talked into
-// seldom is.
+// withToken asks for a token by PUT, which a server-side request forgery can rarely send.
 func (s *service) withToken(ctx context.Context, root, header, ttlHeader string) (*values, error) {
 	token, err := s.ask(ctx, http.MethodPut, "/latest/api/token", ttlHeader, tokenSeconds)
 	if err != nil {
@@ -128,7 +127,7 @@ func azureMAC(text string) string {
 	return strings.Join(parts, ":")
 }
 
-// Addresses are those at which a cloud serves metadata and credentials to whoever asks from the
+// Addresses are those at which a cloud serves metadata and credentials to any process of the
 // machine.
 func Addresses(cloud Cloud) []netip.Addr {
 	switch cloud {

@@ -30,7 +30,7 @@ const (
 	Alibaba Cloud = "alibabacloud"
 )
 
-// clouds says for each where its metadata are served, and how they are read.
+// clouds has for each where its metadata are served, and how they are read.
 var clouds = map[Cloud]struct {
 	name, endpoint string
 	// why is what a person looks at first if it does not answer.
@@ -55,7 +55,7 @@ var (
 // maxID bounds an ID, in bytes.
 const maxID = 512
 
-// Facts are what the metadata say of the machine. What a cloud does not report is empty.
+// Facts are the machine's metadata. What a cloud does not report is empty.
 type Facts struct {
 	// ID is that of the machine, as spec.instance-id of a CiliumNode has it.
 	ID   string `json:"id"`
@@ -111,7 +111,7 @@ func CheckEndpoint(endpoint string) error {
 	if err != nil || u.Scheme != "http" || u.Host == "" || u.User != nil || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" {
 		return fmt.Errorf("%q is no address of a metadata service such as http://169.254.169.254", endpoint)
 	}
-	// Pods are kept from addresses: of a name nobody knows which it will have.
+	// Pods are blocked by address, and a name could resolve to any.
 	if ip, err := netip.ParseAddr(u.Hostname()); err != nil || ip.Zone() != "" {
 		return fmt.Errorf("%q names no IP address, from which pods could be kept: give http://ADDRESS", endpoint)
 	}
@@ -125,8 +125,8 @@ type kept struct {
 	Facts Facts  `json:"facts"`
 }
 
-// Read returns the facts of this machine: the former ones, if they are of the same boot, else what
-// the metadata say. It tries again until Timeout is over or ctx ends.
+// Read returns the facts of this machine: the former ones, if they are of the same boot, else those
+// of the metadata. It retries until Timeout is over or ctx ends.
 func Read(ctx context.Context, cfg Config) (Facts, error) {
 	cfg.Defaults()
 	cloud, ok := clouds[cfg.Cloud]
@@ -151,7 +151,7 @@ func Read(ctx context.Context, cfg Config) (Facts, error) {
 			return f, nil
 		}
 		if !retry.Sleep(ctx, pause) {
-			return Facts{}, fmt.Errorf("find out which instance of %s this is, from %s: %w; does the node run there, as --ipam=%s says, and %s",
+			return Facts{}, fmt.Errorf("find out which instance of %s this is, from %s: %w; does the node run there, as --ipam=%s requires, and %s",
 				cloud.name, cfg.Endpoint, err, cfg.Cloud, cloud.why)
 		}
 		pause = min(2*pause, cfg.Attempt)
@@ -177,19 +177,19 @@ func (c *Config) check(f *Facts) error {
 	}
 	for what, text := range map[string]string{"type": f.Type, "zone": f.Zone, "VPC": f.VPC, "subnet": f.Subnet} {
 		if !shortName.MatchString(text) {
-			return fmt.Errorf("the metadata say %.200q of the instance's %s", text, what)
+			return fmt.Errorf("the metadata contain %.200q as the instance's %s", text, what)
 		}
 	}
 	if f.VPCRange != "" {
 		p, err := netip.ParsePrefix(f.VPCRange)
 		if err != nil || p.Addr().Zone() != "" {
-			return fmt.Errorf("the metadata say %.200q of the CIDR of the instance's VPC", f.VPCRange)
+			return fmt.Errorf("the metadata contain %.200q as the CIDR of the instance's VPC", f.VPCRange)
 		}
 		f.VPCRange = p.Masked().String()
 	}
 	mac, err := net.ParseMAC(f.MAC)
 	if err != nil || len(mac) != 6 {
-		return fmt.Errorf("the metadata say %.200q of the hardware address of the instance", f.MAC)
+		return fmt.Errorf("the metadata contain %.200q as the hardware address of the instance", f.MAC)
 	}
 	f.MAC = mac.String()
 	has, err := c.Has(mac)
@@ -244,8 +244,8 @@ func hasInterface(mac net.HardwareAddr) (bool, error) {
 // maxAnswer bounds an answer: the largest, of a machine with many addresses on Azure, has 60 KiB.
 const maxAnswer = 256 << 10
 
-// service is a metadata service. It is asked directly: whoever a proxy is would see tokens, and
-// what a redirection leads to is not the service.
+// service is a metadata service. It is asked directly: a proxy would see tokens, and the target of
+// a redirection is not the service.
 type service struct {
 	endpoint string
 	client   *http.Client

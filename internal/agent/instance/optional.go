@@ -5,7 +5,7 @@ import (
 	"strconv"
 )
 
-// optional is a flag whose value is nil as long as nobody sets it.
+// optional is a flag whose value is nil until it is set.
 type optional[T any] struct {
 	into  **T
 	kind  string

@@ -15,11 +15,11 @@ import (
 	"github.com/hawser-net/hawser/internal/validate"
 )
 
-// Wanted is what a node is to have of the cloud by the configuration of its agent. What it does not
-// say is left as the CiliumNode has it, so that a person may write it there.
+// Wanted is what a node is to have of the cloud by the configuration of its agent. Unset fields are
+// left as they are in the CiliumNode, so that an administrator may write them there.
 type Wanted struct {
-	// MinAllocate, PreAllocate, MaxAllocate and MaxAboveWatermark are those of spec.ipam; 0 says
-	// nothing.
+	// MinAllocate, PreAllocate, MaxAllocate and MaxAboveWatermark are those of spec.ipam; 0 is
+	// unset.
 	MinAllocate, PreAllocate, MaxAllocate, MaxAboveWatermark int
 	// StaticIPTags are the tags of the public addresses of which this node is to have one.
 	StaticIPTags map[string]string
@@ -29,7 +29,7 @@ type Wanted struct {
 	AlibabaCloud v2.AlibabaCloudSpec
 }
 
-// Flags binds it to command-line flags, whose names are those of the field.
+// Flags binds it to command-line flags, whose names are Cilium's.
 func (w *Wanted) Flags(fs *pflag.FlagSet) {
 	fs.IntVar(&w.MinAllocate, "ipam-min-allocate", w.MinAllocate, "minimum number of cloud addresses of this node; 0 leaves it to the CiliumNode")
 	fs.IntVar(&w.PreAllocate, "ipam-pre-allocate", w.PreAllocate, fmt.Sprintf("cloud addresses that this node keeps free; 0 leaves it to the CiliumNode, whose default is %d", v2.DefaultPreAllocate))
@@ -88,10 +88,10 @@ func (w *Wanted) Validate() error {
 // sections are those of a CNI configuration that are the agent's to read.
 var sections = []string{"ipam", "eni", "azure", "alibaba-cloud"}
 
-// Read takes over what the sections of a CNI configuration say, which counts before the flags. A
-// key that is not known, or is the operator's or the metadata's to say, is refused: who wrote it
-// wants something that would not happen. The plugin reads the same file, and refuses the keys of
-// ipam that are not among its agentKeys (internal/cni).
+// Read applies the sections of a CNI configuration, which take precedence over the flags. An
+// unknown key, or one that the operator or the metadata set, is refused, because it would have no
+// effect. The plugin reads the same file, and refuses the keys of ipam that are not among its
+// agentKeys (internal/cni).
 func (w *Wanted) Read(conf map[string]json.RawMessage) error {
 	var ipam struct {
 		MinAllocate       int               `json:"min-allocate"`
@@ -122,7 +122,7 @@ func (w *Wanted) Read(conf map[string]json.RawMessage) error {
 			alibaba.AvailabilityZone+alibaba.VPCID+alibaba.CIDRBlock != "",
 	} {
 		if is {
-			errs = append(errs, fmt.Errorf("%s are what the instance metadata say: remove them", what))
+			errs = append(errs, fmt.Errorf("%s are set from the instance metadata: remove them", what))
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -178,7 +178,7 @@ func setMap(into *map[string]string, value map[string]string) {
 	}
 }
 
-// overENI is what base says where over says nothing.
+// overENI is over, with unset fields of base.
 func overENI(base, over v2.ENISpec) v2.ENISpec {
 	set(&base.FirstInterfaceIndex, over.FirstInterfaceIndex)
 	set(&base.UsePrimaryAddress, over.UsePrimaryAddress)

@@ -24,8 +24,8 @@ type Kernel interface {
 	SetMonitor(datapath.MonitorFlags) error
 }
 
-// Monitor spreads the kernel's events to those who watch. While nobody does, the kernel is asked to
-// emit none. It is safe for concurrent use.
+// Monitor distributes the kernel's events to its subscribers. Without any the kernel emits none. It
+// is safe for concurrent use.
 type Monitor struct {
 	log    *slog.Logger
 	kernel Kernel
@@ -44,7 +44,7 @@ type Subscription struct {
 
 	mu      sync.Mutex
 	waiting map[datapath.EventType][]datapath.Event
-	// senders is who has had how much of what was left when half of it was taken.
+	// senders has each sender's use of the second half of the buffer.
 	senders map[sender]int
 	// lost found no room in the kernel, dropped none here.
 	lost, dropped uint64
@@ -87,8 +87,7 @@ func (m *Monitor) Run(ctx context.Context, src Source) error {
 	return src.Events(ctx, m.publish)
 }
 
-// repeat configures once more in the kernel which kinds somebody wants; that nobody wants any only
-// if so asked.
+// repeat configures the wanted kinds in the kernel once more; an empty set only if so asked.
 func (m *Monitor) repeat(always bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -190,7 +189,7 @@ func (m *Monitor) Subscribe(flags datapath.MonitorFlags) (*Subscription, func())
 	}
 }
 
-// update configures in the kernel which kinds somebody wants. The caller holds the lock.
+// update configures the wanted kinds in the kernel. The caller holds the lock.
 func (m *Monitor) update() {
 	var flags datapath.MonitorFlags
 	for s := range m.subs {

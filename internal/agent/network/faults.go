@@ -59,7 +59,7 @@ func (f *faults) nodes() []string {
 	return slices.Sorted(maps.Keys(f.byNode))
 }
 
-// err is what the status says of the faults, nil if there are none.
+// err is the status of the faults, nil if there are none.
 func (f *faults) err() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -9,14 +9,14 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// filterCheck is how often all interfaces are looked at for their programs, for what the kernel did
-// not say.
+// filterCheck is how often the programs of all interfaces are checked, in case a notification was
+// missed.
 const filterCheck = 5 * time.Second
 
-// GuardFilters puts programs back on interfaces from which somebody else took them, as soon as the
-// kernel reports it. A pod's interface that cannot have them back is shut; see
-// docs/design/0009-attachment.md. reattach does so for pods, restored is called with how many
-// interfaces and hooks got theirs back.
+// GuardFilters reattaches programs that another process detached, as soon as the kernel reports it.
+// A pod's interface to which they cannot be reattached is set down; see
+// docs/design/0009-attachment.md. reattach does so for pods, restored is called with the number of
+// interfaces and hooks that were repaired.
 func (n *Network) GuardFilters(ctx context.Context, reattach func(ifIndex int) (int, error), restored func(int)) error {
 	log := n.cfg.Log
 	often := rate.Sometimes{First: 10, Interval: time.Second}

@@ -18,7 +18,7 @@ type Host struct {
 	IPv4, IPv6 netip.Addr
 }
 
-// FindHost completes what the options say of the node with what the host says.
+// FindHost completes the options of the node with facts of the host.
 func FindHost(cfg Options) (Host, error) {
 	var f Host
 	if len(cfg.Devices) > 0 {

@@ -74,8 +74,8 @@ type Network struct {
 	routersBefore []netip.Addr
 	peerFile      peerFile
 
-	// moved means that the node's addresses have changed, or what is served there; cidrsMoved
-	// that its pod CIDRs have, and the other nodes have been notified; damaged that somebody has
+	// moved means that the node's addresses have changed, or what is served there; cidrsMoved that
+	// its pod CIDRs have, and the other nodes have been notified; damaged that another process has
 	// changed something.
 	moved, cidrsMoved, damaged chan struct{}
 
@@ -87,7 +87,7 @@ type Network struct {
 	// are configured to lead clients outside to services.
 	hostPorts, outsideLed bool
 	// heldPeers are the other nodes as last given to the kernel, at first by the agent before;
-	// peersSynced says that this one has observed all.
+	// peersSynced means that this one has observed all.
 	heldPeers   []datapath.Peer
 	peersSynced bool
 	// keeping: the pods' packets are still evaluated by the programs and maps of an agent before.
@@ -152,7 +152,7 @@ func (n *Network) NodeAddresses() ([]netip.Addr, error) {
 	return slices.Compact(ips), nil
 }
 
-// WatchDamage has what somebody else changes repaired, until ctx ends.
+// WatchDamage triggers the repair of changes by other processes, until ctx ends.
 func (n *Network) WatchDamage(ctx context.Context) error {
 	return n.cfg.Links.Watch(ctx, func(reason string) {
 		n.cfg.Log.Warn("the node's network was changed from outside; repairing it", "what", reason)

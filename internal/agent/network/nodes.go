@@ -18,7 +18,7 @@ import (
 	"github.com/hawser-net/hawser/internal/table"
 )
 
-// Cluster is what Run asks, and notifies, of what goes on beside it.
+// Cluster is the rest of the agent, as far as Run uses it.
 type Cluster struct {
 	// Wait returns when the table of nodes has those that there were when the agent started, of
 	// all clusters, or ctx ends. Synced is called once they are in the kernel's tables.
@@ -93,8 +93,8 @@ const repairInterval = 5 * time.Minute
 // changes.
 const retryInterval = 10 * time.Second
 
-// Run keeps routes and the address table as the table of nodes says, and repairs what others take
-// away, until ctx ends. What cannot be set is tried again with every change, and every ten seconds.
+// Run reconciles routes and the address table with the table of nodes, and repairs what other
+// processes remove, until ctx ends. Failures are retried with every change, and every ten seconds.
 func (n *Network) Run(ctx context.Context, c Cluster) error {
 	watch := n.cfg.Nodes.Table().Watch()
 	defer watch.Close()
@@ -126,8 +126,7 @@ func (n *Network) Run(ctx context.Context, c Cluster) error {
 		case <-n.moved:
 			n.PlaceSelf()
 		case <-n.cidrsMoved:
-			// What other nodes claim of them, or of those that are not this node's any more, is
-			// seen anew.
+			// Claims of other nodes to these, or to those that this node lost, are evaluated again.
 			for key, other := range n.cfg.Nodes.Table().All() {
 				n.claimNode(key, other)
 			}
@@ -155,7 +154,7 @@ func (n *Network) Run(ctx context.Context, c Cluster) error {
 }
 
 // syncHost reconciles the node's own networking with the table of nodes, and returns how many
-// others there are. all says that all have been observed.
+// others there are. all means that all have been observed.
 func (n *Network) syncHost(c Cluster, all bool) (peers int, err error) {
 	desired, refused := n.desired()
 	devices, err := n.cfg.Links.SetNode(desired)

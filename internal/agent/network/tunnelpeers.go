@@ -11,10 +11,10 @@ import (
 	"github.com/hawser-net/hawser/internal/identity"
 )
 
-// tunnelPeers says from which addresses packets are taken that come through the tunnel, and what is
-// believed of them: a node of this cluster speaks for this cluster's identities, one of another for
-// that cluster's. Of two nodes with one address the first in the list has it, so one of this
-// cluster if any; mine are this node's own addresses, which nobody else has.
+// tunnelPeers returns the addresses from which the tunnel accepts packets, and which identities
+// these may carry: from a node of this cluster the cluster's identities, from one of another that
+// cluster's. Of two nodes with one address the first in the list has it, so one of this cluster if
+// any; mine are this node's own addresses, which no other node can have.
 func (c *Config) tunnelPeers(peers []datapath.Peer, mine ...netip.Addr) ([]datapath.TunnelPeer, error) {
 	taken := make(map[netip.Addr]bool, len(peers))
 	for _, a := range mine {
@@ -22,7 +22,7 @@ func (c *Config) tunnelPeers(peers []datapath.Peer, mine ...netip.Addr) ([]datap
 	}
 	var out []datapath.TunnelPeer
 	for _, p := range peers {
-		// As an older agent has stored a node of another cluster: without what tells its
+		// Stored by an older agent for a node of another cluster: without the range of its
 		// identities.
 		if p.Cluster == "" && strings.Contains(p.Name, "/") {
 			continue
@@ -61,9 +61,9 @@ func (c *Config) refuseNumbers(peers []datapath.Peer) (good []datapath.Peer, ref
 	return good, refused
 }
 
-// nodeNumber tells nodes apart in the kernel. It depends on the name alone, so that it outlives the
-// agent; two nodes that have the same one, which is not to be expected in years, could speak for
-// each other's addresses and nothing more.
+// nodeNumber identifies a node in the kernel. It depends on the name alone, so that it survives a
+// restart. Two nodes with the same one, which is very unlikely, could send with each other's
+// addresses and nothing more.
 func nodeNumber(name string) uint32 {
 	h := fnv.New32a()
 	h.Write([]byte(name))

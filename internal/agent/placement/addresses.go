@@ -33,7 +33,7 @@ type AddressesConfig struct {
 	Kernel Kernel
 	// Tunnel means that other nodes' pods are reached through the tunnel.
 	Tunnel bool
-	// Outside is the identity of an address that nobody claims.
+	// Outside is the identity of an address without a claim.
 	Outside    func(netip.Addr) identity.ID
 	Policy     Policy
 	Components *component.Statuses
@@ -56,9 +56,9 @@ func NewAddresses(cfg AddressesConfig) (*Addresses, error) {
 	return a, err
 }
 
-// reportUnplaced reports to policy which addresses and prefixes the kernel's maps have no room for,
-// and whom the kernel takes them for, so that endpoints whose rules tell the two apart are locked
-// until there is room.
+// reportUnplaced reports to policy the addresses and prefixes for which the kernel's maps have no
+// room, and the identities that the kernel sees there, so that endpoints whose rules distinguish
+// the two are locked until there is room.
 func (a *Addresses) reportUnplaced() {
 	a.reporting.Lock()
 	defer a.reporting.Unlock()

@@ -3,6 +3,6 @@
 // the key-value store and of objects of Kubernetes. It also excepts pods' addresses from
 // masquerading.
 //
-// What always holds: an endpoint whose rules name an address that the kernel has no room for drops
-// all its packets, and nobody else does; a temporary identity is published to nobody.
+// Invariants: an endpoint whose rules name an address for which the kernel has no room drops all
+// its packets, and no other endpoint does; a temporary identity is never published.
 package placement

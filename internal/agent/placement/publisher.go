@@ -60,7 +60,7 @@ const announceWait = 500 * time.Millisecond
 const announceLate = 10 * time.Millisecond
 
 // Publish claims the row's addresses and publishes them to the other nodes. A temporary identity is
-// published to nobody: see endpoint.Endpoint.Seen.
+// never published: see endpoint.Endpoint.Seen.
 func (p *Publisher) Publish(ctx context.Context, row endpoint.Endpoint) error {
 	if err := p.cfg.Unmasqueraded.set(row); err != nil {
 		return err
@@ -105,7 +105,7 @@ func (p *Publisher) Publish(ctx context.Context, row endpoint.Endpoint) error {
 		p.cfg.Objects.Set(local(row, ports))
 	}
 	if !p.cfg.Wait || row.State == endpoint.StateRestoring {
-		return nil // nobody to notify, or they have been
+		return nil // no other node to notify, or all have been
 	}
 	wait := announceWait
 	if p.late.Load() {
@@ -141,7 +141,7 @@ func (p *Publisher) Withdraw(row endpoint.Endpoint) {
 	}
 }
 
-// prefixWait bounds the wait for the kernel to learn of prefixes; it is a local matter.
+// prefixWait bounds the wait until prefixes are in the kernel, which depends on this node only.
 const prefixWait = 10 * time.Second
 
 // rulePrefixes is the owner of the claims that rules make.
@@ -171,7 +171,7 @@ func (p *Publisher) PublishPrefixes(upserts map[netip.Prefix]identity.ID, delete
 func local(row endpoint.Endpoint, ports []ipcache.NamedPort) endpoints.Local {
 	id := row.Identity
 	if id.IsTemporary() {
-		id = 0 // what the object says of it stays
+		id = 0 // the identity in the object stays
 	}
 	return endpoints.Local{
 		PodCreated: row.PodCreated, Number: row.ID, Attachment: row.AttachmentID(), Namespace: row.Namespace, Pod: row.PodName, UID: row.PodUID, IPv4: row.IPv4, IPv6: row.IPv6,

@@ -29,7 +29,7 @@ func NewUnmasqueraded(apply func([]netip.Addr) error, log *slog.Logger) *Unmasqu
 }
 
 // Restore is called with the endpoints from before a restart, before the node's network is set up:
-// their flows must not meet one that has forgotten them.
+// their flows must not be masqueraded in between.
 func (u *Unmasqueraded) Restore(rows []endpoint.Endpoint) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -41,8 +41,7 @@ func (u *Unmasqueraded) Restore(rows []endpoint.Endpoint) error {
 	return u.push()
 }
 
-// set makes the kernel treat the row's addresses as the row says. What does not change anything
-// costs nothing.
+// set applies the row's setting to its addresses in the kernel. Without a change it does nothing.
 func (u *Unmasqueraded) set(row endpoint.Endpoint) error {
 	plain := row.Plain()
 	u.mu.Lock()

@@ -12,7 +12,7 @@ import (
 // optionAudit is the name of audit mode among the options of the agent and of endpoints.
 const optionAudit = "PolicyAuditMode"
 
-// parseAudit reads options of which audit mode is the only one there is; set says that it is among
+// parseAudit reads options of which audit mode is the only one there is; set means that it is among
 // them.
 func parseAudit(options rest.ConfigurationMap, whose string) (mode endpoint.AuditMode, set bool, err error) {
 	for name, value := range options {

@@ -167,9 +167,9 @@ const (
 )
 
 // withoutEffect refuses what would change how an endpoint is connected or what is enforced for it,
-// and does not here: who asks for it would believe that it does. Where addresses are of network
+// and does not here: the client must not believe that it does. Where addresses belong to network
 // interfaces of a cloud the plugin names the one by which the pod's packets leave, which the agent
-// knows by the address.
+// derives from the address.
 func withoutEffect(m *rest.EndpointChangeRequest, ofCloud bool) error {
 	var errs []error
 	refuse := func(asked bool, field, why string) {
@@ -179,7 +179,7 @@ func withoutEffect(m *rest.EndpointChangeRequest, ofCloud bool) error {
 	}
 	dp := m.DatapathConfiguration
 	refuse(m.SyncBuildEndpoint != nil && !*m.SyncBuildEndpoint, "sync-build-endpoint=false", "the answer comes when the endpoint's policy is enforced")
-	refuse(m.PolicyEnabled, "policy-enabled", "policies and --enable-policy say what is enforced")
+	refuse(m.PolicyEnabled, "policy-enabled", "policies and --enable-policy determine what is enforced")
 	refuse(m.IsSecondaryInterface, "is-secondary-interface", "a pod has one interface")
 	refuse(m.ParentInterfaceIndex != 0 && !ofCloud, "parent-interface-index", "pods are routed by the node's own device")
 	refuse(m.DatapathMapID != 0, "datapath-map-id", "pods have veth interfaces")
@@ -274,9 +274,9 @@ func (a *API) setUserLabels(ctx context.Context, row endpoint.Endpoint, texts []
 }
 
 // checkUserLabels reports which of a user's labels the endpoint cannot be given. Where the operator
-// makes identities it makes them of what Kubernetes says of a pod: it would never make one with a
-// label that only this agent knows, and would publish the pod's own to the other nodes. Labels of
-// before that can be deleted.
+// makes identities it makes them from the pod in Kubernetes: it would never make one with a label
+// that only this agent knows, and would publish the pod's own to the other nodes. Labels of before
+// that can be deleted.
 func (a *API) checkUserLabels(row endpoint.Endpoint, user labels.Set) error {
 	if row.Health() {
 		return errors.New("the node's health endpoint has no labels but its own")

@@ -42,7 +42,7 @@ func (a *API) healthSummary() rest.Status {
 func (a *API) HealthService() *clusterhealth.Service {
 	s := &clusterhealth.Service{Self: a.localName()}
 	switch {
-	case !mayCall(a.Options.APIAccess, "GetClusterHealth"): // what one socket does not say, no other does
+	case !mayCall(a.Options.APIAccess, "GetClusterHealth"): // a call that one socket refuses, all do
 		s.Refused = switchedOff("GetClusterHealth")
 	case a.Health != nil:
 		s.Statuses = a.Health.Statuses
@@ -56,9 +56,9 @@ func (a *API) HealthHandler(began time.Time) http.Handler {
 	answer := func(w http.ResponseWriter, code int, body any) {
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(code)
-		_ = json.NewEncoder(w).Encode(body) // it fails if nobody listens any more
+		_ = json.NewEncoder(w).Encode(body) // it fails if the client has gone
 	}
-	// What the agent's own socket does not say, this one does not either.
+	// A call that the agent's own socket refuses, this one refuses, too.
 	handle := func(pattern, operation string, h http.HandlerFunc) {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 			if !mayCall(a.Options.APIAccess, operation) {

@@ -139,7 +139,7 @@ func (a *API) allocRange(f ipam.Families) string {
 	return cidrs[0].String()
 }
 
-// errDelegated answers who asks the agent for an address that it does not give.
+// errDelegated is the answer to a request for an address where another plugin assigns them.
 func errDelegated() error {
 	return server.Errorf(http.StatusBadRequest,
 		"the agent gives no addresses: --ipam is %s; name the plugin that does in the CNI configuration's ipam.type", addressing.Delegated)

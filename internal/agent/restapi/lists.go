@@ -59,7 +59,7 @@ func (a *API) nodeIDs() []rest.NodeID {
 	return out
 }
 
-// ipList lists who is behind which address, all or those inside a prefix.
+// ipList lists addresses with their identities, all or those inside a prefix.
 func (a *API) ipList(within string) ([]rest.IPListEntry, error) {
 	var inside netip.Prefix
 	if within != "" {
@@ -92,7 +92,7 @@ func (a *API) ipList(within string) ([]rest.IPListEntry, error) {
 	return out, nil
 }
 
-// identityAt is who is behind an address; what nobody claims is outside.
+// identityAt is the identity of an address; without a claim it is outside.
 func (a *API) identityAt(ip netip.Addr) identity.ID {
 	if _, e, ok := a.Addresses.Lookup(ip.Unmap()); ok {
 		return e.Identity

@@ -177,7 +177,7 @@ func ipcacheEntry(r datapath.IPCacheEntry) rest.BPFMapEntry {
 	return rest.BPFMapEntry{Key: e.Prefix, Value: value, IPCache: e}
 }
 
-// maxFlows bounds what GET /map/ct returns: the table can hold far more than anybody reads.
+// maxFlows bounds what GET /map/ct returns: the table can be far larger than a useful answer.
 const maxFlows = 10000
 
 func (a *API) readCTMap() ([]rest.BPFMapEntry, error) {

@@ -93,7 +93,7 @@ func (a *API) PatchConfig(_ context.Context, req server.PatchConfigRequestObject
 	if errors.Is(failed, endpoint.ErrRowNotWritten) {
 		return nil, failed
 	}
-	if failed != nil { // in force, but some endpoints drop everything: the status says so, too
+	if failed != nil { // in force, but some endpoints drop everything: the status shows it, too
 		a.Log.Warn("policy is not fully in force", "error", failed)
 	}
 	return server.PatchConfig200Response{}, nil
@@ -294,7 +294,7 @@ func (a *API) ListIdentityEndpoints(context.Context, server.ListIdentityEndpoint
 	return server.ListIdentityEndpoints200JSONResponse(out), nil
 }
 
-// ListIPs is GET /ip: who is behind which address.
+// ListIPs is GET /ip: the identity of each address.
 func (a *API) ListIPs(_ context.Context, req server.ListIPsRequestObject) (server.ListIPsResponseObject, error) {
 	entries, err := a.ipList(req.Params.CIDR)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 )
 
 // nodeClients remembers what each client of GET /cluster/nodes got, so that it can be sent only
-// what changed. Clients that do not ask for a while are forgotten and start again.
+// what changed. Clients that do not ask for a while are dropped and start again.
 type nodeClients struct {
 	mu      sync.Mutex
 	next    int
@@ -28,8 +28,8 @@ const (
 
 func newNodeClients() *nodeClients { return &nodeClients{clients: map[int]*nodeClient{}} }
 
-// changes returns what client does not know yet of nodes. A client without a number, or with one
-// that was forgotten, gets a new number and all nodes.
+// changes returns what client does not know yet of nodes. A client without an ID, or with one that
+// was dropped, gets a new ID and all nodes.
 func (c *nodeClients) changes(id int, self string, nodes []rest.NodeElement) rest.ClusterNodeStatus {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -1,5 +1,5 @@
 // Package restapi serves the agent's REST API: its operations, the unix socket that it is served
-// at, and who may use it. It owns nothing of what it shows or changes.
+// at, and access to it. It owns no state of what it shows or changes.
 package restapi
 
 import (
@@ -52,10 +52,10 @@ type Options struct {
 
 // Kubernetes is what operations need of a cluster of Kubernetes.
 type Kubernetes interface {
-	// Complete fills in what Kubernetes says of the pod of a new endpoint; given are the labels
+	// Complete fills in the data of Kubernetes for the pod of a new endpoint; given are the labels
 	// that the runtime gave.
 	Complete(ctx context.Context, req *endpoint.CreateRequest, given []string) error
-	// Relabel has the labels of a pod's endpoints compared with what Kubernetes says of it.
+	// Relabel has the labels of a pod's endpoints compared with the pod in Kubernetes.
 	Relabel(k8s.Key)
 	// PolicyObjects are the policies of the cluster, PolicyCounts how many are well and faulty.
 	PolicyObjects(describe func(policy.Owner) string) []rest.PolicyFile
@@ -65,7 +65,7 @@ type Kubernetes interface {
 	Status() rest.K8SStatus
 }
 
-// Mesh is what the status says of other clusters.
+// Mesh is the status of other clusters.
 type Mesh interface {
 	Status() rest.ClusterMeshStatus
 	// Component is the line of the status; false if there is none.
@@ -107,11 +107,11 @@ type Config struct {
 	// Routers are the node's own addresses in the pod network, Devices its devices now.
 	Routers func() (v4, v6 netip.Addr)
 	Devices func() datapath.Devices
-	// Outside is the identity of an address that nobody claims.
+	// Outside is the identity of an address without a claim.
 	Outside func(netip.Addr) identity.ID
 	// PodSettings completes what the plugin gets.
 	PodSettings func(*rest.DaemonConfigurationStatus)
-	// PoolsFor says from which pools an owner gets addresses.
+	// PoolsFor returns the pools for an owner's addresses.
 	PoolsFor func(ctx context.Context, owner, pool string) (ipam.Choice, addressing.Plain, error)
 	// Sync is the line of the status for what was not observed yet; false if everything was.
 	Sync func() (rest.PartStatus, bool)
@@ -143,7 +143,7 @@ func (a *API) router(v4 bool) netip.Addr {
 	return ip6
 }
 
-// kubernetesStatus is what the status says of Kubernetes.
+// kubernetesStatus is the status of Kubernetes.
 func (a *API) kubernetesStatus() rest.K8SStatus {
 	if a.Kubernetes == nil {
 		return rest.K8SStatus{State: rest.StateDisabled, Msg: "not configured"}

@@ -14,8 +14,8 @@ import (
 	"github.com/hawser-net/hawser/internal/service"
 )
 
-// ListServices is GET /service: the frontends as they should be, which is what the kernel has
-// unless it is said to lag behind. A node without a source of services has none.
+// ListServices is GET /service: the desired frontends, which are those of the kernel unless it is
+// reported to lag behind. A node without a source of services has none.
 func (a *API) ListServices(context.Context, server.ListServicesRequestObject) (server.ListServicesResponseObject, error) {
 	out := server.ListServices200JSONResponse{}
 	if a.Services == nil {

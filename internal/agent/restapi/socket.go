@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// socketGroup is the group whose members may use the API beside root, if it exists.
+// socketGroup is the group whose members may use the API in addition to root, if it exists.
 const socketGroup = "cilium"
 
 // Listen opens a unix socket of the API, at the path that an option names: mode 0660, owned by
@@ -56,8 +56,8 @@ func Listen(path, option string, log *slog.Logger) (net.Listener, error) {
 	return &checkedListener{UnixListener: l, gid: gid, log: log}, nil
 }
 
-// listenWithMask makes the socket inaccessible to anybody but root from the start: inside a
-// directory of its own, from where it is moved.
+// listenWithMask makes the socket accessible to root only from the start: it is created in a
+// directory of its own, and then moved.
 func listenWithMask(path string) (*net.UnixListener, error) {
 	dir, err := os.MkdirTemp(filepath.Dir(path), ".s")
 	if err != nil {
@@ -89,7 +89,7 @@ type checkedListener struct {
 	log *slog.Logger
 }
 
-// Accept waits for the next connection of somebody who may use the API.
+// Accept waits for the next connection of a user who may use the API.
 func (l *checkedListener) Accept() (net.Conn, error) {
 	for {
 		conn, err := l.AcceptUnix()

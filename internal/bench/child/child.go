@@ -60,8 +60,8 @@ func Start(name, log string, enter func(func() error) error, argv ...string) (*P
 	return p, nil
 }
 
-// onThread runs f on a thread that nobody else uses: the kernel takes the end of the thread that
-// started a program for the end of the parent.
+// onThread runs f on a thread of its own: the kernel takes the end of the thread that started a
+// program for the end of the parent.
 func onThread(f func() error) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

@@ -66,7 +66,7 @@ type collecting struct {
 	delivery  *delivery
 	said      int // how many new identities there were
 	presence  *presence
-	dead      []string // the names of identities that nobody uses
+	dead      []string // the names of unused identities
 	used      map[string]types.UID
 	beside    string // the pod that a bystander writes
 }
@@ -144,7 +144,7 @@ func (g *collecting) populate(ctx context.Context) error {
 	})
 }
 
-// identity makes an identity as whoever makes them does.
+// identity creates an identity as the product does.
 func (g *collecting) identity(ctx context.Context, id identity.ID, security map[string]string) (*v2.CiliumIdentity, error) {
 	o := &v2.CiliumIdentity{}
 	err := g.c.client.UrgentV2.Post().Resource(v2.ResourceIdentities).Body(identities.NewObject(allocator.ID(id), security)).Do(ctx).Into(o)

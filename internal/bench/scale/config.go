@@ -119,8 +119,7 @@ func (c *Config) complete() {
 	}
 }
 
-// full changes what is still at its default to the sizes that the figures of the field are given
-// for.
+// full changes what is still at its default to the sizes that the figures of Cilium are given for.
 func (c *Config) full() {
 	d := Defaults()
 	set := func(v *int, def, full int) {
@@ -158,7 +157,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.IntVar(&c.InUse, "in-use", c.InUse, "identities: how many of them are in use when the others are collected")
 	fs.DurationVar(&c.CollectEvery, "collect-every", c.CollectEvery, "identities, collect: how often the operator looks for unused ones; identities: how long one must be unused, too")
 	fs.IntVar(&c.CollectAgents, "collect-agents", c.CollectAgents, "collect: agents that follow the identities")
-	fs.IntVar(&c.CollectUnused, "collect-unused", c.CollectUnused, "collect: identities that nobody uses; a twelfth as many are in use")
+	fs.IntVar(&c.CollectUnused, "collect-unused", c.CollectUnused, "collect: unused identities; a twelfth as many are in use")
 	fs.IntSliceVar(&c.Sizes, "sizes", c.Sizes, "memory: numbers of pods to measure at")
 	fs.DurationVar(&c.Quiet, "quiet", c.Quiet, "memory: how long programs are left alone before they are looked at")
 	fs.IntVar(&c.StreamPods, "stream-pods", c.StreamPods, "stream: how many pods are created")

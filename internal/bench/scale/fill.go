@@ -316,7 +316,7 @@ func (c *cluster) endpoint(ctx context.Context, namespace, name string, uid type
 	}).Do(ctx).Error()
 }
 
-// recover has pods wait for IDs, and an operator collect those that nobody uses.
+// recover has pods wait for IDs, and an operator collect unused ones.
 func (f *filling) recover(ctx context.Context) (report.Line, error) {
 	line := report.Line{Name: "collecting"}
 	inUse, err := f.use(ctx)
@@ -344,7 +344,7 @@ func (f *filling) recover(ctx context.Context) (report.Line, error) {
 		wg.Go(func() {
 			set, err := f.r.appSet(f.r.cfg.Numbers + i)
 			if err == nil {
-				// These stay in use: nobody gives them back.
+				// These stay in use: they are not released.
 				err = persist(ctx, relabelRetry, func() error { _, err := f.agents[i%fillers].Acquire(ctx, set); return err })
 			}
 			if err == nil {

@@ -141,8 +141,8 @@ func (s *allocated) Release(ctx context.Context, set labels.Set) {
 	_, _ = s.alloc.Release(ctx, identities.Key{Set: set}) // with objects there is nothing to write
 }
 
-// randomly is how agents of the field allocate, here for comparison only: a label set that the
-// watch has not shown gets a number picked at random, and only an agent that picks the same ID is
+// randomly is how Cilium's agents allocate, here for comparison only: a label set that the watch
+// has not shown gets a number picked at random, and only an agent that picks the same ID is
 // notified that it is taken.
 type randomly struct {
 	client      *k8s.Client

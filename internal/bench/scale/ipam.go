@@ -27,7 +27,7 @@ const (
 	// nodesASubnet is how many nodes share a subnet of 4,091 addresses: none runs dry if each node
 	// has all that its type can have, 46 with those of the interfaces.
 	nodesASubnet = 80
-	// pool is how many addresses a node has in advance of pods: the default of the field.
+	// pool is how many addresses a node has in advance of pods: the default of Cilium.
 	pool = 8
 	// instanceType holds 42 addresses of pods on three interfaces.
 	instanceType = "m5.xlarge"

@@ -264,9 +264,9 @@ func (g *growing) rest(ctx context.Context) {
 	retry.Sleep(ctx, g.r.cfg.Quiet)
 }
 
-// restart starts the programs anew at the size that was reached.
+// restart restarts the programs at the size that was reached.
 func (g *growing) restart(ctx context.Context, v *report.Variant) error {
-	g.r.say("  both anew")
+	g.r.say("  both restarted")
 	if err := errors.Join(g.agent.proc.Stop(20*time.Second), g.operator.Stop(20*time.Second)); err != nil {
 		return err
 	}

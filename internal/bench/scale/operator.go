@@ -33,7 +33,7 @@ func (c *cluster) startOperator(flags ...string) (*child.Process, error) {
 	return p, err
 }
 
-// holder returns who holds the operators' lease, "" for nobody.
+// holder returns the holder of the operators' lease, "" if there is none.
 func (c *cluster) holder(ctx context.Context) (string, error) {
 	lease, err := c.client.Urgent.CoordinationV1().Leases(leaseNamespace).Get(ctx, leaseName, metav1.GetOptions{})
 	if err != nil {
@@ -45,7 +45,7 @@ func (c *cluster) holder(ctx context.Context) (string, error) {
 	return *lease.Spec.HolderIdentity, nil
 }
 
-// awaitLeader waits until somebody leads who is not the one named.
+// awaitLeader waits for a leader other than the one named.
 func (c *cluster) awaitLeader(ctx context.Context, not string) (leader string, err error) {
 	running := func() bool {
 		return slices.ContainsFunc(c.operators, func(p *child.Process) bool { return !p.Ended() })
@@ -53,7 +53,7 @@ func (c *cluster) awaitLeader(ctx context.Context, not string) (leader string, e
 	err = child.Poll(ctx, 2*time.Minute, 20*time.Millisecond, func() (err error) {
 		leader, err = c.holder(ctx)
 		if err == nil && (leader == "" || leader == not) && running() {
-			err = errors.New("nobody leads")
+			err = errors.New("there is no leader")
 		}
 		return err
 	})

@@ -155,8 +155,8 @@ type streaming struct {
 	mu      sync.Mutex
 	created map[k8s.Key]time.Time
 	known   map[k8s.Key]int       // by how many observers
-	last    map[k8s.Key]time.Time // when the last of them learned it
-	left    int                   // pods that somebody does not know
+	last    map[k8s.Key]time.Time // when the last of them observed it
+	left    int                   // pods that some observer does not know
 }
 
 func newStreaming(r *runner, c *cluster, slim bool) *streaming {
@@ -219,7 +219,7 @@ func (w *watchedCache) Upsert(p netip.Prefix, c ipcache.Claim) (uint64, error) {
 	return revision, err
 }
 
-// learned is called when an observer learns of a pod.
+// learned is called when an observer observes a pod.
 func (st *streaming) learned(key k8s.Key) {
 	st.mu.Lock()
 	defer st.mu.Unlock()

@@ -17,7 +17,7 @@ import (
 	"github.com/hawser-net/hawser/internal/cli/output"
 )
 
-// kernelMap says how a kernel map is shown.
+// kernelMap describes how a kernel map is shown.
 type kernelMap struct {
 	use, name, short string
 	header           []string
@@ -242,8 +242,8 @@ func policyRow(e rest.BPFMapEntry) []any {
 	return []any{p.RuleSet, string(p.Direction), identity, p.Proto, portText(p.Port, p.PortBits), verdict}
 }
 
-// tieredVerdict shows what an entry says, tier by tier: "admin deny@3, allow". Its colour is that
-// of the tier that is asked first.
+// tieredVerdict shows the verdicts of an entry, tier by tier: "admin deny@3, allow". Its colour is
+// that of the first tier.
 func tieredVerdict(p rest.MapPolicy) output.Cell {
 	var says []string
 	if p.Admin != "" {

@@ -57,7 +57,7 @@ func options(spec rest.DaemonConfigurationSpec) map[string]string {
 	return out
 }
 
-// inForce returns what the agent has realized, or what was configured if it does not say that.
+// inForce returns the agent's realized settings, or the configured ones if it does not report them.
 func inForce(cfg rest.DaemonConfiguration) map[string]string {
 	if o := options(cfg.Status.Realized); len(o) > 0 {
 		return o

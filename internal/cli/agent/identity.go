@@ -16,8 +16,8 @@ import (
 	"github.com/hawser-net/hawser/internal/cli/store"
 )
 
-// IdentityCommand shows identities; open connects to the store where they are read from there. The
-// commands that ask somebody else about identities stand beside those of the agent.
+// IdentityCommand shows identities; open connects to the store where they are read from there.
+// Commands about identities that query something else than the agent are added to the same group.
 func IdentityCommand(a *command.App, open store.Opener, others ...*cobra.Command) *cobra.Command {
 	c := command.Group("identity", "Show security identities", "Show the security identities this node knows.",
 		identityListCommand(a, open), identityGetCommand(a))
@@ -136,9 +136,9 @@ func identityGetCommand(a *command.App) *cobra.Command {
 	return c
 }
 
-// IPCommand shows who is behind which address.
+// IPCommand shows the identity behind each address.
 func IPCommand(a *command.App) *cobra.Command {
-	return command.Group("ip", "Show who is behind which address", "Show the addresses this node knows and the identity behind each.",
+	return command.Group("ip", "Show the identity behind each address", "Show the addresses this node knows and the identity behind each.",
 		ipListCommand(a))
 }
 

@@ -29,7 +29,7 @@ func serviceListCommand(a *command.App) *cobra.Command {
 		Short:   "List the frontends of services and their backends",
 		Long: "List the frontends of services and their backends on this node. A frontend is an address, port and protocol; one that is for clients outside\n" +
 			"of the cluster has a row of its own, because it may lead elsewhere; so has one that only the node's own processes have (127.0.0.1). A row without\n" +
-			"backends says what becomes of clients: they are refused, or dropped if there are backends to which this row may not lead. `hawser bpf lb list` shows what the kernel has.",
+			"backends shows how clients are treated: they are refused, or dropped if the service has backends that this row may not use. `hawser bpf lb list` shows the kernel's state.",
 		Example: "  hawser service list\n  hawser service list -o jsonpath='{[*].spec.frontend-address.ip}'",
 		Args:    cobra.NoArgs,
 	}
@@ -77,7 +77,7 @@ func serviceType(f rest.ServiceFlags) string {
 
 func addressText(ip string, port int) string { return net.JoinHostPort(ip, strconv.Itoa(port)) }
 
-// serviceFrom says whose packets a frontend leads.
+// serviceFrom shows whose packets a frontend serves.
 func serviceFrom(f rest.FrontendAddress, flags rest.ServiceFlags) string {
 	from := "inside"
 	switch f.Scope {

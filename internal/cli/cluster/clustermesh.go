@@ -1,6 +1,6 @@
-// Package cluster holds the commands about a cluster as a whole: what the operator says, which
-// other clusters are followed and how clusters are connected, and why an identity is there. They
-// ask the API server, the operator and the agent.
+// Package cluster holds the commands about a cluster as a whole: the operator's status, connections
+// to other clusters, and the users of an identity. They query the API server, the operator and the
+// agent.
 package cluster
 
 import (

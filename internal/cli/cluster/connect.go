@@ -183,7 +183,7 @@ func (m mesh) connect(ctx context.Context, cmd *cobra.Command, two pair) error {
 	return nil
 }
 
-// printConnected says what to try next.
+// printConnected suggests what to try next.
 func (m mesh) printConnected(cmd *cobra.Command, two pair, facts [2]connect.Facts) {
 	kubectl := "kubectl --context " + two.names[0]
 	undo := fmt.Sprintf("--context %s --destination-context %s", two.names[0], two.names[1])
@@ -258,7 +258,7 @@ func (m mesh) disconnect(ctx context.Context, cmd *cobra.Command, two pair) erro
 		if err := side.WaitForgotten(ctx, names[1-i]); err != nil {
 			return err
 		}
-		fmt.Fprintf(cmd.OutOrStdout(), "%s has forgotten %s\n", names[i], names[1-i])
+		fmt.Fprintf(cmd.OutOrStdout(), "%s is disconnected from %s\n", names[i], names[1-i])
 	}
 	if two.sandbox {
 		return m.sandboxes.Unlink(two.names[0], two.names[1])

@@ -1,8 +1,8 @@
 // Package command is what all commands of hawser have in common: what they need of their process,
 // the client of the agent, completions, exit codes and how errors are shown.
 //
-// A package beside it holds the commands that ask one kind of server. Its constructors take an App,
-// which the root command fills before any command runs.
+// Each sibling package holds the commands that query one kind of server. Its constructors take an
+// App, which the root command fills before any command runs.
 package command
 
 import (

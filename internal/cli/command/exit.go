@@ -90,7 +90,7 @@ func (e *usageError) Error() string { return e.err.Error() }
 
 func (e *usageError) Unwrap() error { return e.err }
 
-// Usage says that an error is a fault of the command line.
+// Usage marks an error of the command line.
 func Usage(err error) error { return &usageError{err} }
 
 // Usagef returns a fault of the command line.
@@ -108,10 +108,10 @@ func (e *codedError) Unwrap() error { return e.err }
 
 func (e *codedError) ExitCode() int { return e.code }
 
-// Unreachable says that an error means that who was asked does not answer.
+// Unreachable marks an error as that of a server that does not answer.
 func Unreachable(err error) error { return &codedError{ExitUnreachable, err} }
 
-// NotFound says that an error means that what was asked for does not exist.
+// NotFound marks an error as that of a missing object.
 func NotFound(err error) error { return &codedError{ExitNotFound, err} }
 
 // silentError ends the command with a code after it has itself shown what is wrong.

@@ -19,7 +19,7 @@ import (
 // changeWindow is for how long the same change, reported by other nodes, is not shown again.
 const changeWindow = 10 * time.Second
 
-// maxChanges is how many changes of policies are shown beside flows of the past, the latest.
+// maxChanges is how many changes of policies are shown between past flows, the latest.
 const maxChanges = 10000
 
 // maxReports is how many reports of changes are remembered, each by one node.
@@ -114,9 +114,9 @@ func (p *policyChanges) addAll(list []*observer.GetAgentEventsResponse) error {
 	return nil
 }
 
-// beside has changes of policies be shown between the flows that writer shows. What it returns is
-// called at the end.
-func beside(ctx context.Context, writer *flowWriter, format string, which window, q asked, conn grpc.ClientConnInterface, w, errs io.Writer) (end func() error, err error) {
+// interleaveChanges shows changes of policies between the flows that writer shows. The returned
+// function must be called at the end.
+func interleaveChanges(ctx context.Context, writer *flowWriter, format string, which window, q asked, conn grpc.ClientConnInterface, w, errs io.Writer) (end func() error, err error) {
 	if format == "dict" {
 		format = "compact"
 	}

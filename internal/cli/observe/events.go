@@ -89,8 +89,8 @@ func readEvents(ctx context.Context, conn grpc.ClientConnInterface, req *observe
 		if err != nil {
 			return err
 		}
-		// Servers of the field do not know types, and send all. What became of nodes is always
-		// told.
+		// Hubble's servers do not know this filter and send all types. Node events are always
+		// printed.
 		if kind := res.GetAgentEvent().GetType(); len(req.GetTypes()) > 0 && kind != flow.AgentEventType_AGENT_EVENT_UNKNOWN && !slices.Contains(req.GetTypes(), kind) {
 			continue
 		}
@@ -148,7 +148,7 @@ func eventLine(res *observer.GetAgentEventsResponse, nodes bool) string {
 	return when + ": " + output.Printable(eventText(res.GetAgentEvent()))
 }
 
-// eventText says what happened.
+// eventText describes an event.
 func eventText(ev *flow.AgentEvent) string {
 	what := strings.ReplaceAll(strings.ToLower(ev.GetType().String()), "_", " ")
 	with := func(parts ...string) string {
@@ -197,7 +197,7 @@ func qualifiedName(namespace, name string) string {
 	return namespace + "/" + name
 }
 
-// policyEventText says which policy changed, and how.
+// policyEventText describes which policy changed, and how.
 func policyEventText(kind flow.AgentEventType, u *flow.PolicyUpdateNotification) string {
 	what := "updated"
 	if kind == flow.AgentEventType_POLICY_DELETED {

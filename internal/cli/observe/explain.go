@@ -69,7 +69,7 @@ func (e *explainer) explain(ctx context.Context, req *policypb.ExplainRequest) (
 	return res, nil
 }
 
-// explanation says in a few lines why a flow was refused.
+// explanation describes in a few lines why a flow was refused.
 func explanation(a *command.App, res *policypb.ExplainResponse) string {
 	var b strings.Builder
 	for _, x := range []struct {

@@ -169,7 +169,7 @@ func (f *flowFilter) flags(c *cobra.Command) {
 	fs.BoolVarP(&f.ipv4, "ipv4", "4", false, "only IPv4")
 	fs.BoolVarP(&f.ipv6, "ipv6", "6", false, "only IPv6")
 	fs.BoolVar(&f.replies, "reply", false, "only answers")
-	fs.BoolVar(&f.noReplies, "no-reply", false, "only what is known to be none, and drops of which it is not known")
+	fs.BoolVar(&f.noReplies, "no-reply", false, "only flows known not to be replies, and drops of unknown direction")
 	c.MarkFlagsMutuallyExclusive("ipv4", "ipv6")
 	c.MarkFlagsMutuallyExclusive("reply", "no-reply")
 	for name, values := range map[string][]cobra.Completion{

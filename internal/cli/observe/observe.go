@@ -68,7 +68,7 @@ A slow reader misses flows: a line says how many, with any filter.`,
 	fs := c.Flags()
 	fs.StringVarP(&o.output, "output", "o", "compact", "`format`: compact, dict, table, json or jsonpb (the last two are the same)")
 	fs.BoolVar(&o.nodeName, "print-node-name", false, "name the node that saw a flow also where there is only one; those of a relay are always named")
-	fs.BoolVar(&o.explain, "explain", false, "say of flows that policy refused which rules do, and what would let them pass; not with json or table")
+	fs.BoolVar(&o.explain, "explain", false, "explain for flows that policy denied which rules decided, and what would allow them; not with json or table")
 	o.filter.flags(c)
 	o.server.AddFlags(c)
 	fs.BoolVar(&o.policies, "policy-changes", false, "show between the flows which policies changed, once for all nodes; not with table")
@@ -127,7 +127,7 @@ func showFlows(a *command.App, cmd *cobra.Command, o *options) error {
 		explainRefusals(ctx, a, &writer, policypb.NewPolicyClient(conn), cmd.OutOrStdout())
 	}
 	if o.policies {
-		end, err := beside(ctx, &writer, o.output, o.window, q, conn, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		end, err := interleaveChanges(ctx, &writer, o.output, o.window, q, conn, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		if err != nil {
 			return o.server.AnswerError(a, err)
 		}

@@ -39,7 +39,7 @@ type Server struct {
 	cert, key, tlsName string
 }
 
-// AddFlags gives c the flags that say where.
+// AddFlags adds the flags of the server's address to c.
 func (s *Server) AddFlags(c *cobra.Command) {
 	fs := c.Flags()
 	fs.StringVar(&s.address, "server", "", "`address` of the server of flows: unix:///path, a path, host:port, or tls://host:port (default "+defaultFlowServer+")")
@@ -109,7 +109,7 @@ func (s *Server) config() (*tls.Config, error) {
 		if err != nil {
 			return nil, fmt.Errorf("--tls-client-cert-file and --tls-client-key-file: %w", err)
 		}
-		// It is shown whatever the server says that it would like.
+		// It is shown whatever certificates the server asks for.
 		cfg.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil }
 	}
 	return cfg, nil

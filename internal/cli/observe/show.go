@@ -58,7 +58,7 @@ func newFlowWriter(a *command.App, format string, nodes bool, w io.Writer) (flow
 		t := a.Table("TIME", "NODE", "SOURCE", "DESTINATION", "TYPE", "VERDICT", "SUMMARY")
 		return flowWriter{func(res *observer.GetFlowsResponse) error {
 			t.Row(flowCells(res)...)
-			// Columns can only be as wide as what is known; a page at a time.
+			// Column widths are computed for a page at a time.
 			if t.Len() < tablePage {
 				return nil
 			}
@@ -85,7 +85,7 @@ func whenText(at *timestamppb.Timestamp) string {
 	return at.AsTime().Local().Format("Jan _2 15:04:05.000")
 }
 
-// flowLost says how many events were lost, and where.
+// flowLost reports how many events were lost, and where.
 func flowLost(l *flow.LostEvent) string {
 	where := map[flow.LostEventSource]string{
 		flow.LostEventSource_PERF_EVENT_RING_BUFFER: "more came than the kernel could store",

@@ -98,13 +98,13 @@ func listenPage(address string) (net.Listener, error) {
 	return l, nil
 }
 
-// serveUntil answers requests, and does something beside it, until ctx ends.
-func serveUntil(ctx context.Context, l net.Listener, h http.Handler, beside func(context.Context)) error {
+// serveUntil answers requests, and runs background work, until ctx ends.
+func serveUntil(ctx context.Context, l net.Listener, h http.Handler, background func(context.Context)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	srv := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second, WriteTimeout: time.Minute, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10}
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()
-	wg.Go(func() { beside(ctx) })
+	wg.Go(func() { background(ctx) })
 	return daemon.ServeWith(ctx, l, srv)
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/hawser-net/hawser/internal/cli/command"
 )
 
-// lastFlows is how many flows are shown if nothing says how many.
+// lastFlows is how many flows are shown by default.
 const lastFlows = 20
 
 // window is which part of what there is a command of observe shows.

@@ -86,8 +86,8 @@ func (o *Format) Print(w io.Writer, data any, people func(w io.Writer) error) er
 	return err
 }
 
-// PrintNext is Print for one of many in a stream, whose end nobody waits for: JSON on a line of its
-// own, YAML as a document of its own.
+// PrintNext is Print for one item of a stream: JSON on a line of its own, YAML as a document of its
+// own.
 func (o *Format) PrintNext(w io.Writer, data any, people func(w io.Writer) error) error {
 	switch {
 	case o.json:

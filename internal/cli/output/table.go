@@ -44,7 +44,7 @@ func (s Style) sgr() string {
 
 // Terminal is where answers are shown to people.
 type Terminal struct {
-	// Colour says that styles are shown.
+	// Colour means that styles are shown.
 	Colour bool
 }
 

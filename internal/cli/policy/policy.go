@@ -1,6 +1,6 @@
-// Package policy holds the commands about policies: which are in force and why a verdict is what it
-// is, as the agent of a node says, and who may reach whom and what other policies would change, as
-// a server of flows says of one node or of all.
+// Package policy holds the commands about policies. The agent of a node answers which are in force
+// and why a verdict results; a server of flows answers, for one node or all, which connections are
+// allowed and what other policies would change.
 package policy
 
 import (
@@ -210,7 +210,7 @@ A side is one of
 		}
 		if port, proto, ok := strings.Cut(params.DPort, "/"); ok {
 			if params.Proto != "" && !strings.EqualFold(params.Proto, proto) {
-				return command.Usagef("--dport says %s and --proto says %s", proto, params.Proto)
+				return command.Usagef("--dport has %s and --proto has %s", proto, params.Proto)
 			}
 			params.DPort, params.Proto = port, proto
 		}

@@ -17,7 +17,7 @@ import (
 	"github.com/hawser-net/hawser/internal/cli/output"
 )
 
-// maxPreviewFiles bounds what is read before a server has a say about it, in bytes.
+// maxPreviewFiles bounds what is read before a server can refuse it, in bytes.
 const maxPreviewFiles = 1 << 20
 
 func previewCommand(a *command.App) *cobra.Command {

@@ -86,7 +86,7 @@ func portOf(protocol, ports string) string { return ports + "/" + protocol }
 
 func listText(list []string) string { return output.Printable(strings.Join(list, ", ")) }
 
-// accessPolicies names the policies that have a say.
+// accessPolicies names the policies that take part.
 func accessPolicies(x *policypb.Access) string {
 	var out []string
 	for _, side := range []*policypb.AccessSide{x.GetEgress(), x.GetIngress()} {

@@ -21,7 +21,7 @@ import (
 type storedIdentity struct {
 	ID     uint64   `json:"id"`
 	Labels []string `json:"labels"`
-	// Nodes are the addresses of the nodes that use it. One that nobody uses is collected some time
+	// Nodes are the addresses of the nodes that use it. An unused identity is collected some time
 	// later.
 	Nodes []string `json:"nodes"`
 	// Stray are uses of these labels under another ID, "address=ID", which should not be.

@@ -24,7 +24,7 @@ import (
 // Opener connects to a store of a kind with options. The caller closes the backend.
 type Opener func(ctx context.Context, driver string, options map[string]string) (kvstore.Backend, error)
 
-// Flags say which key-value store to talk to.
+// Flags select the key-value store.
 type Flags struct {
 	driver  string
 	options map[string]string

@@ -17,7 +17,7 @@ import (
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
-// migrateFlags say what is copied where.
+// migrateFlags select what to copy, and where.
 type migrateFlags struct {
 	store       Flags
 	k8s         k8s.Config
@@ -59,7 +59,7 @@ The exit code is 0 if all identities are in both places afterwards, and 1 if not
 	fs.StringVar(&f.to, "to", "", "`place` to copy to: crd or kvstore; the other one is copied from")
 	fs.BoolVar(&f.dryRun, "dry-run", false, "write nothing, and show what would be written")
 	fs.BoolVar(&f.check, "check", false, "write nothing, and fail unless all identities are in both places")
-	fs.Uint32Var(&f.clusterID, "cluster-id", 0, "`number` of the cluster, as the agents have it: it says which identities are its own")
+	fs.Uint32Var(&f.clusterID, "cluster-id", 0, "`number` of the cluster, as the agents have it: it determines which identities are its own")
 	fs.Uint32Var(&f.maxClusters, "max-connected-clusters", 255, "how many clusters can be connected: 255 or 511")
 	f.store.Add(fs)
 	f.store.timeout = 10 * time.Minute

@@ -1,5 +1,5 @@
-// Package conformance says in tests what package datapath says in words, for every implementation
-// of its interfaces: the fake and the kernel's. It is linked by tests only.
+// Package conformance tests the contracts of package datapath, for every implementation of its
+// interfaces: the fake and the kernel's. It is linked by tests only.
 package conformance
 
 import (

@@ -176,7 +176,7 @@ func testServiceFull(t *testing.T, m datapath.Services, room int) {
 	one = shifted(one, 3, room/2)
 	must(t, m.UpsertService(one))
 	sameServices(t, m, one, two)
-	for range 2 { // as whoever has failed tries again
+	for range 2 { // as a retry after a failure
 		if err := m.UpsertService(shifted(one, 5, room/2+10)); !errors.Is(err, datapath.ErrFull) {
 			t.Errorf("growing too large among others: %v", err)
 		}

@@ -75,7 +75,7 @@ func (p *Programs) has(ifIndex int) bool {
 	return p.attached[ifIndex] != 0
 }
 
-// Detach takes the programs off an interface, as somebody else would.
+// Detach detaches the programs from an interface, as another process would.
 func (p *Programs) Detach(ifIndex int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

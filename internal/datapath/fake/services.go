@@ -25,7 +25,7 @@ func (m *Maps) SetServiceFlows(flows []datapath.ServiceFlow) {
 	m.serviceFlows = slices.Clone(flows)
 }
 
-// ServiceFlows returns the flows that were not forgotten.
+// ServiceFlows returns the flows that were not removed.
 func (m *Maps) ServiceFlows() []datapath.ServiceFlow {
 	m.mu.Lock()
 	defer m.mu.Unlock()

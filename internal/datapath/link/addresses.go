@@ -19,7 +19,7 @@ import (
 type NodeAddress struct {
 	IP      netip.Addr
 	IfIndex int
-	// Ethernet says that the device has Ethernet headers, which the programs read.
+	// Ethernet means that the device has Ethernet headers, which the programs read.
 	Ethernet bool
 }
 
@@ -57,8 +57,8 @@ func (l *Links) NodeAddresses() ([]NodeAddress, error) {
 
 // OwnPrefixes lists what the kernel takes for the node, by its table of local routes: addresses of
 // any device and scope, broadcast addresses of their networks, in IPv6 the addresses of the routers
-// of these, and what somebody has it take besides. Left out is what means another machine to each:
-// loopback and link-local addresses of IPv6.
+// of these, and local routes that were added by hand. Addresses that mean another machine on each
+// host are left out: loopback and IPv6 link-local ones.
 func (l *Links) OwnPrefixes() ([]netip.Prefix, error) {
 	var out []netip.Prefix
 	for _, fam := range l.families() {

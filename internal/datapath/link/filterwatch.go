@@ -12,11 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// WatchFilters calls lost with the index of every interface from whose hooks somebody else took
-// filters, or changed those at our place, as soon as the kernel notifies: until the caller has put
-// them back, no program filters what passes there. It calls lost with 0, which is for all
-// interfaces, when it begins, when messages were lost, and after every period, for what was not
-// notified. It returns nil when ctx ends.
+// WatchFilters calls lost with the index of every interface from whose hooks another process
+// removed filters, or changed ours, as soon as the kernel notifies: until the caller has restored
+// them, nothing is filtered there. It calls lost with 0, which is for all interfaces, when it
+// begins, when messages were lost, and after every period, for what was not notified. It returns
+// nil when ctx ends.
 //
 // It has a socket of its own, so that nothing else is in front of these messages.
 func (l *Links) WatchFilters(ctx context.Context, period time.Duration, lost func(ifIndex int)) error {
@@ -48,8 +48,8 @@ func (l *Links) WatchFilters(ctx context.Context, period time.Duration, lost fun
 	}
 }
 
-// lostFilter returns the interface at whose hooks a message says that somebody else took filters
-// away or changed one at our place; 0 if it says nothing of the kind.
+// lostFilter returns the interface at whose hooks, according to a message, another process removed
+// filters or changed ours; 0 if the message is about anything else.
 func (l *Links) lostFilter(m syscall.NetlinkMessage) int {
 	const sizeofTcMsg = 20 // struct tcmsg: family, padding, ifindex, handle, parent, info
 	if m.Header.Pid == l.rt.port || len(m.Data) < sizeofTcMsg {

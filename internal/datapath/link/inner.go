@@ -73,7 +73,7 @@ func newNamespace() (*os.File, error) {
 	return m.f, m.err
 }
 
-// errNotBack says that a thread is in the wrong network namespace.
+// errNotBack means that a thread is in the wrong network namespace.
 var errNotBack = errors.New("leave the new network namespace")
 
 // unshared makes a network namespace on a thread that is locked.
@@ -152,7 +152,7 @@ func (l *Links) fillInner(in *Inner, name string, addrs []InnerAddress, mtu, rou
 func addInnerAddress(h *netlink.Handle, ifIndex int, a InnerAddress, routeMTU int) error {
 	addr := &netlink.Addr{IPNet: single(a.IP)}
 	if a.IP.Is6() {
-		addr.Flags = unix.IFA_F_NODAD // nobody else has it
+		addr.Flags = unix.IFA_F_NODAD // no other host has it
 	}
 	link := &netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: ifIndex}}
 	if err := h.AddrAdd(link, addr); err != nil {

@@ -19,8 +19,8 @@ import (
 // InterfacePrograms evaluate what passes an interface that joins the nodes. Package datapath/loader
 // implements it.
 type InterfacePrograms interface {
-	// AttachInterface puts the programs on an interface, which is down unless somebody else has
-	// brought it up, and has what comes by it believed from then on.
+	// AttachInterface attaches the programs to an interface, which is down unless another process
+	// brought it up, and trusts its packets from then on.
 	AttachInterface(ifIndex int, mac net.HardwareAddr) error
 	// DetachInterface has nothing believed any more; the programs stay.
 	DetachInterface(ifIndex int) error
@@ -37,9 +37,9 @@ type InterfacePrograms interface {
 // All rules with the routing protocol number RouteProtocol are its own, and all routes with it
 // outside of the main table; what is none of these is never touched.
 //
-// An interface comes up after its programs are attached and before anything is routed by it. There
-// is no moment in which it carries what nothing evaluates, unless somebody else brings it up; then
-// what comes by it is not believed to be of the cluster until it has its programs.
+// An interface comes up after its programs are attached and before anything is routed by it. It
+// never carries packets without programs, unless another process brings it up; then its packets do
+// not count as the cluster's until it has its programs.
 //
 // It is safe for concurrent use.
 type Interfaces struct {
@@ -93,7 +93,7 @@ type cloudInterface struct {
 	datapath.Interface
 	link   netlink.Link
 	native bool
-	// ready says that it is up and evaluated: only then anything new is led there.
+	// ready means that it is up and evaluated: only then is anything new routed there.
 	ready bool
 }
 
@@ -163,7 +163,7 @@ func fail(states []datapath.InterfaceState, err error) ([]datapath.InterfaceStat
 	return states, err
 }
 
-// faultsOf is pure: what makes each of want impossible, by itself or beside those before it.
+// faultsOf is pure: what makes each of want impossible, by itself or with those before it.
 func faultsOf(want []datapath.Interface) []error {
 	out := make([]error, len(want))
 	macs, numbers := map[string]bool{}, map[int]bool{}
@@ -186,10 +186,10 @@ func faultsOf(want []datapath.Interface) []error {
 // it: networks on top of it, and bridges and bonds of which it is a part. Where a machine shows an
 // interface twice, as Azure does with accelerated networking, the upper one counts.
 //
-// A machine's interfaces have no kind. The end of a pair can be another network's of containers,
-// and whoever writes what is wanted must not have that believed: it counts only where the device
-// towards other nodes is one as well, as in a machine that is a namespace itself, and its other end
-// is not here.
+// A machine's interfaces have no kind. One end of a veth pair may belong to another container
+// network, which a writer of the configuration must not be able to have trusted: it counts only
+// where the device towards other nodes is a veth, too, as in a machine that is itself a namespace,
+// and its peer is not here.
 func (l *Links) findInterface(all []netlink.Link, want datapath.Interface) (*cloudInterface, error) {
 	inPairs := slices.ContainsFunc(all, func(link netlink.Link) bool { return link.Attrs().Index == l.native && link.Type() == "veth" })
 	var found, part netlink.Link
@@ -241,8 +241,8 @@ func (l *Links) raiseInterface(c *cloudInterface, programs InterfacePrograms) er
 		settings = append(settings,
 			setting{path: "net/ipv4/conf/" + name + "/send_redirects", value: "0"},
 			setting{path: "net/ipv6/conf/" + name + "/accept_ra", value: "0", optional: true},
-			// Nobody else has the interface's link-local address; looking for him takes a second in
-			// which no neighbour is found.
+			// The interface's link-local address is unique; duplicate address detection would take
+			// a second in which no neighbour is found.
 			setting{path: "net/ipv6/conf/" + name + "/accept_dad", value: "0", optional: true})
 	}
 	if slices.ContainsFunc(c.Subnets, func(s datapath.Subnet) bool { return s.CIDR.Addr().Is6() }) {

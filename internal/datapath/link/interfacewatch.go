@@ -25,11 +25,11 @@ const (
 	interfaceRetry, interfaceRetryMax = time.Second, 30 * time.Second
 )
 
-// Run repeats the last Set when an interface of it comes or goes, when somebody else takes away
-// what it had made, when it or Set has failed, and from time to time. It calls changed with what
-// Set would have returned the first time, and whenever that is not what Set returned, or changed
-// was called with, last; it has no lock meanwhile. Before the first Set it touches nothing. It
-// returns nil when ctx ends.
+// Run repeats the last Set when an interface of it comes or goes, when another process removes what
+// it had set up, when it or Set has failed, and periodically. It calls changed with what Set would
+// have returned the first time, and whenever that is not what Set returned, or changed was called
+// with, last; it has no lock meanwhile. Before the first Set it touches nothing. It returns nil
+// when ctx ends.
 func (i *Interfaces) Run(ctx context.Context, changed func([]datapath.InterfaceState, error)) error {
 	w, err := i.links.listen(ctx, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE,
 		unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR)

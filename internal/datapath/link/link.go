@@ -40,7 +40,7 @@ const (
 	DefaultTunnelPort = 8472
 )
 
-// Config says in which network namespace to work and how to pace removals.
+// Config is the network namespace to work in and the pace of removals.
 type Config struct {
 	// NetNSFD is an open descriptor of the network namespace; 0 is the one of the calling thread
 	// at the time of New. The caller keeps ownership and must keep it open until Close.

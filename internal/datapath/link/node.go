@@ -30,8 +30,8 @@ const (
 )
 
 // SetNode implements datapath.Links. It is idempotent and does as much as it can: the routes of one
-// faulty peer, say, do not keep the others' from being set, and the Devices are returned together
-// with the error. Errors before the devices are in place end it.
+// faulty peer, for example, do not keep the others' from being set, and the Devices are returned
+// together with the error. Errors before the devices are in place end it.
 //
 // A peer that claims some of this node's own pod network, or what a peer before it claims, does not
 // get it.

@@ -14,9 +14,9 @@ import (
 // asking for one, for TCP, UDP and SCTP of both families (Documentation/networking/ip-sysctl.rst).
 const reservedPorts = "/proc/sys/net/ipv4/ip_local_reserved_ports"
 
-// ReservePorts keeps the kernel from giving ports of a range to the node's own sockets by itself,
-// beside those that somebody has reserved already. A process may still ask for one. Nothing is
-// taken back: who else reserves the same ports is not known, and they are few.
+// ReservePorts keeps the kernel from choosing ports of a range for the node's own sockets, in
+// addition to those already reserved. A process may still ask for one. A reservation is never
+// undone: others may rely on the same ports, and they are few.
 func (l *Links) ReservePorts(r datapath.PortRange) error {
 	return l.inNS(func() error {
 		have, err := readReserved()

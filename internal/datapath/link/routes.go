@@ -125,7 +125,7 @@ func desiredRoutes(n datapath.Node, d datapath.Devices) (out []route, peers map[
 			other, dup := peers[p]
 			switch {
 			case p.Bits() == 0:
-				bad("claims %s as its pod network: refused; correct what the cluster says of the node", p)
+				bad("claims %s as its pod network: refused; correct the node's pod network in the cluster", p)
 				continue
 			case slices.ContainsFunc(n.PodCIDRs, p.Overlaps):
 				bad("claims %s, which is of this node's pod network: refused; give one of the two another network", p)

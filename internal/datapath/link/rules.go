@@ -17,7 +17,7 @@ import (
 	"github.com/hawser-net/hawser/internal/datapath/link/netdump"
 )
 
-// Numbers of rules and tables for pods whose addresses are an interface's, as the field has them:
+// Numbers of rules and tables for pods whose addresses are an interface's, as Cilium has them:
 // packets to a pod use the main table, which has its interface, before anything else is asked;
 // packets from it by its own interface's, after rules of the administrator's.
 const (
@@ -178,7 +178,7 @@ func additions(found []*cloudInterface, have paths) (out []change) {
 		}
 		for _, r := range p.rules {
 			if !rules[r] {
-				// One like it of somebody else's does the same.
+				// An equal rule of another program does the same.
 				out = append(out, change{c.index(), r.request(unix.RTM_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, unix.EEXIST)})
 			}
 		}

@@ -55,9 +55,9 @@ func (l *Links) put(s segmentSize, device string, size uint32) error {
 	return nil
 }
 
-// segments gives the devices the segment sizes that n asks for. What is ours has them first and
-// loses them last, so that hawser_host shows after an interruption that the device towards the
-// other nodes has its size from us: a size that it has from somebody else stays.
+// segments gives the devices the segment sizes that n asks for. Our own devices get them first and
+// lose them last, so that after an interruption hawser_host shows that the size of the device
+// towards the other nodes is ours: a size that another program set stays.
 func (l *Links) segments(n datapath.Node, d *datapath.Devices) error {
 	size := uint32(0)
 	if n.BigTCP4 || n.BigTCP6 {

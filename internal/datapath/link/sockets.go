@@ -51,9 +51,9 @@ func (s udpSocket) peer() netip.AddrPort {
 func (s udpSocket) cookie() uint64 { return binary.NativeEndian.Uint64(s.id[40:]) }
 
 // EndUDP ends those of the connected sockets for datagrams of the node's own network namespace for
-// which end returns true, given the kernel's number of the socket and its peer: whoever has it is
-// notified at once that it is closed (ECONNABORTED if he waits, EDESTADDRREQ if he sends), and may
-// connect anew. It returns how many were ended. The kernel needs CONFIG_INET_UDP_DIAG and
+// which end returns true, given the kernel's number of the socket and its peer: its owner sees at
+// once that it is closed (ECONNABORTED when waiting, EDESTADDRREQ when sending), and may reconnect.
+// It returns how many were ended. The kernel needs CONFIG_INET_UDP_DIAG and
 // CONFIG_INET_DIAG_DESTROY; without them there is an error that is unix.EOPNOTSUPP or unix.ENOENT.
 func (l *Links) EndUDP(end func(cookie uint64, peer netip.AddrPort) bool) (ended int, err error) {
 	err = l.inNS(func() error {

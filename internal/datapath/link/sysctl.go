@@ -34,8 +34,8 @@ func forwardingSettings(n datapath.Node) []setting {
 	}
 	if n.RouterIPv6.IsValid() || n.Balance6 {
 		if n.Device != "" {
-			// Forwarding makes the kernel ignore router advertisements, and forget the default
-			// route learnt from one, unless the device says 2.
+			// Forwarding makes the kernel ignore router advertisements, and drop the default route
+			// learnt from one, unless the device has 2.
 			out = append(out, setting{path: "net/ipv6/conf/" + n.Device + "/accept_ra", value: "2", from: "1", optional: true})
 		}
 		out = append(out, setting{path: "net/ipv6/conf/all/forwarding", value: "1"})
@@ -53,7 +53,7 @@ func deviceSettings(name string) []setting {
 }
 
 // apply writes the settings that differ. A value that is right is not written, so that a read-only
-// /proc/sys that was prepared by somebody else will do.
+// /proc/sys with the right values will do.
 func apply(settings []setting) error {
 	var errs []error
 	for _, s := range settings {

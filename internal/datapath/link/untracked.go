@@ -13,8 +13,8 @@ import (
 
 // Masquerading turns the kernel's connection tracking on for the whole namespace, and with it for
 // the outer packets of the tunnel: each inner flow has an outer source port of its own, so each new
-// connection between pods of two nodes would make an entry on both. Nobody needs these; the pods'
-// flows are tracked by the programs. Two chains configure that.
+// connection between pods of two nodes would make an entry on both. These are not needed; the
+// programs track the pods' flows. Two chains exempt the tunnel.
 
 // untrackedChain is one of them.
 type untrackedChain struct {

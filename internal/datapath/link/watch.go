@@ -22,7 +22,7 @@ const watchSettle = 100 * time.Millisecond
 // watchGroups are the rtnetlink multicast groups that Watch listens to.
 var watchGroups = []int{unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR}
 
-// Watch calls changed, with a reason for the log, whenever somebody else took away or shut down
+// Watch calls changed, with a reason for the log, whenever another process removed or set down
 // something that SetNode or EnsureEndpoint had made: network managers are known to flush routes
 // that they did not make. The caller answers by repeating SetNode and EnsureEndpoint for all
 // endpoints. A burst of changes is one call. Watch returns nil when ctx ends.
@@ -135,7 +135,7 @@ func (w *listener) next(wait time.Duration) ([]syscall.NetlinkMessage, error) {
 	}
 }
 
-// foreign says what of ours a message takes away, or nothing.
+// foreign returns what of ours was removed according to a message, or "".
 func (l *Links) foreign(m syscall.NetlinkMessage) string {
 	if slices.Contains([]uint32{l.rt.port, l.rm.port}, m.Header.Pid) {
 		return "" // our own doing; what goes through the other handle is reported, to no harm

@@ -22,7 +22,7 @@ func settings(cfg datapath.Config) (fromPodConfig, error) {
 		HostIfindex:   uint32(cfg.HostIfIndex),
 		NativeIfindex: uint32(cfg.NativeIfIndex),
 		NodePort:      flag(cfg.NodePort),
-		OtherDevices:  flag(len(cfg.OtherIfIndexes) > 0 && !cfg.Interfaces), // which says the same
+		OtherDevices:  flag(len(cfg.OtherIfIndexes) > 0 && !cfg.Interfaces), // which implies the same
 		Interfaces:    flag(cfg.Interfaces),
 		NativeMtu:     uint16(min(cfg.NativeMTU, math.MaxUint16)),
 		Tunnel:        flag(cfg.Tunnel),
@@ -107,7 +107,8 @@ func settings(cfg datapath.Config) (fromPodConfig, error) {
 		{"other flows", t.Any, d.Any, &c.TimeoutAny},
 	} {
 		l.value = cmp.Or(l.value, l.fallback)
-		// Beyond half the range of a tick counter, before and after could no longer be told apart.
+		// Beyond half the range of a tick counter, before and after could no longer be
+		// distinguished.
 		if l.value < 0 || l.value > 10*365*24*time.Hour {
 			errs.Add("lifetime of %s is %s, want 0 to ten years", l.what, l.value)
 			continue

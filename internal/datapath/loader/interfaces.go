@@ -10,11 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The interfaces that a cloud attaches to the node join the nodes as the native device does: each
-// has the same programs. The programs believe of packets that come by one what they believe of
-// those that come by the native device for as long as it has a row, which it gets after its
-// programs and loses before them. The rows stay when an agent ends, and say to the next one where
-// programs are.
+// The interfaces that a cloud attaches to the node connect the nodes as the native device does:
+// each has the same programs. The programs trust packets that come by one as they trust those of
+// the native device for as long as it has a row, which it gets after its programs and loses before
+// them. The rows stay when an agent ends, and say to the next one where programs are.
 
 // AttachInterface puts the programs on an interface that joins the nodes, and has what comes by it
 // believed from then on. The interface should be down until it returns nil. It is idempotent.
@@ -44,9 +43,8 @@ func (l *Loader) AttachInterface(ifIndex int, mac net.HardwareAddr) error {
 	return nil
 }
 
-// DetachInterface has nothing believed any more of what comes by an interface. Its programs stay,
-// and evaluate it as one by which nobody of the cluster comes; they go with the interface or with
-// ForgetInterface.
+// DetachInterface stops trusting the packets of an interface. Its programs stay, and treat it as an
+// interface outside of the cluster; they go with the interface or with ForgetInterface.
 func (l *Loader) DetachInterface(ifIndex int) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -70,7 +68,7 @@ func (l *Loader) forgetInterface(ifIndex int) error {
 		return err
 	}
 	if ifIndex != l.cfg.NativeIfIndex { // which has them for itself
-		l.bare[ifIndex] = true // the row, which said so, is gone
+		l.bare[ifIndex] = true // its row is gone
 		if err := l.filters.RemoveFiltersOn(ifIndex, FromNetdev, ToNetdev); err != nil {
 			return err
 		}

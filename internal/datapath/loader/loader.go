@@ -74,7 +74,7 @@ type Loader struct {
 var _ datapath.Programs = (*Loader)(nil)
 
 // New returns a Loader that has loaded nothing yet: see Configure. m stays the caller's and must
-// outlive the Loader; the programs are pinned beside its maps, or not at all if these are not
+// outlive the Loader; the programs are pinned next to its maps, or not at all if these are not
 // pinned.
 func New(m *maps.Maps, f Filters, log *slog.Logger) *Loader {
 	return &Loader{maps: m, filters: f, log: log, others: make(map[programOn]bool), bare: make(map[int]bool), missing: make(map[int]string)}
@@ -230,13 +230,12 @@ type deviceHook struct {
 	ifIndex int
 	ingress bool
 	name    string
-	// yields says that a program of somebody else that is there stays.
+	// yields means that an existing program of another owner stays.
 	yields bool
 }
 
 // entries are the hooks by which packets come: from other nodes, from the node's own stack, from
-// the network. By the last comes whoever claims to be somebody else; without a tunnel it brings the
-// pods' packets as well.
+// the network. Forged sources come by the last; without a tunnel it carries pods' packets as well.
 func entries(cfg datapath.Config) []deviceHook {
 	return []deviceHook{
 		{ifIndex: cfg.TunnelIfIndex, ingress: true, name: FromOverlay},
@@ -245,8 +244,8 @@ func entries(cfg datapath.Config) []deviceHook {
 	}
 }
 
-// others are the hooks of a device by which nobody of the cluster comes. Somebody else may have his
-// own there, or remove the device: clients outside miss them, and nobody else.
+// others are the hooks of a device outside of the cluster. Another program may have its own there,
+// or remove the device: only clients outside are affected.
 func others(ifIndex int) []deviceHook {
 	return []deviceHook{
 		{ifIndex: ifIndex, name: ToDevice, yields: true},
@@ -254,9 +253,8 @@ func others(ifIndex int) []deviceHook {
 	}
 }
 
-// attachOthers puts the programs on the devices by which nobody of the cluster comes, or on one of
-// them. What keeps a device from them is logged when it changes: the rest of the node is as well as
-// it was.
+// attachOthers attaches the programs to the devices outside of the cluster, or to one of them. A
+// failure is logged when it changes: it does not affect the rest of the node.
 func (l *Loader) attachOthers(only int) (attached int) {
 	// These have the programs of the device that joins the nodes.
 	joining, err := l.maps.Interfaces()
@@ -327,9 +325,9 @@ func (l *Loader) attachHooks(only int, hooks ...deviceHook) (attached int, err e
 	return attached, errors.Join(errs...)
 }
 
-// ReattachNode puts programs back on one of the node's own devices from which somebody took them;
-// on all of them, and on the cgroup, with 0. An interface that is none of these is not an error,
-// nor is one that only clients outside miss. It returns on how many hooks of devices it put one.
+// ReattachNode reattaches programs that were detached from one of the node's own devices; with 0 to
+// all of them, and to the cgroup. Another interface is not an error, nor is one that only affects
+// clients outside. It returns how many hooks of devices it repaired.
 func (l *Loader) ReattachNode(ifIndex int) (attached int, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -399,8 +397,8 @@ func objectsFor(cfg datapath.Config) []object {
 		case FromNetdev, ToNetdev:
 			return cfg.NativeIfIndex == 0
 		case FromDevice, ToDevice:
-			// Which devices are others is known when the cloud's interfaces are; then nothing is to
-			// be loaded anew.
+			// The other devices are known when the cloud's interfaces are; until then nothing is
+			// reloaded.
 			return len(cfg.OtherIfIndexes) == 0 && !(cfg.Interfaces && cfg.NodePort)
 		case sock:
 			return cfg.CgroupRoot == ""
@@ -466,7 +464,7 @@ func (l *Loader) obtain(used []object, rodata fromPodConfig, digest string) (map
 		p, err := ebpf.LoadPinnedProgram(filepath.Join(dir, name), nil)
 		if err != nil {
 			if !errors.Is(err, fs.ErrNotExist) {
-				l.log.Warn("Could not take over a pinned program; loading it anew", "program", name, "error", err)
+				l.log.Warn("Could not take over a pinned program; reloading it", "program", name, "error", err)
 			}
 			pinned = false
 			break

@@ -60,8 +60,8 @@ type programOn struct {
 }
 
 // hasOther reports whether the program on a hook is one of this product that works on other maps
-// than the Loader's. What is known of a program stays known: the interfaces of all pods share
-// theirs, and the kernel's numbers are not given out again soon.
+// than the Loader's. Results are cached: the interfaces of all pods share programs, and the kernel
+// does not reuse program IDs soon.
 func (l *Loader) hasOther(ifIndex int, ingress bool, name string) (bool, error) {
 	id, err := l.filters.FilterProgram(ifIndex, ingress)
 	if err != nil {

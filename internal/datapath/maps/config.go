@@ -10,7 +10,7 @@ import (
 	"github.com/hawser-net/hawser/internal/validate"
 )
 
-// Config says where the maps are pinned and how large they are. A size only matters when a map is
+// Config is where the maps are pinned and how large they are. A size only matters when a map is
 // made: one that is found pinned keeps its size, so that its content survives.
 type Config struct {
 	// Dir is the directory of the pins, on a BPF file system; one is mounted if it is not. Empty

@@ -3,7 +3,7 @@
 //
 // The maps outlive the process. They are pinned below Config.Dir in a directory named after the
 // layout version, so that an agent that starts finds what the last one left, and one whose maps
-// look different builds new ones beside those that programs still use.
+// look different creates new ones next to those that programs still use.
 //
 // Endpoints, addresses, rule sets, policy and ipcache are written here only; conntrack, fragments,
 // metrics and events by the programs. One process writes; any number may list (see OpenExisting).

@@ -27,7 +27,7 @@ func (m *Maps) UpsertInterface(ifIndex int, mac net.HardwareAddr) error {
 	return nil
 }
 
-// DeleteInterface takes back what UpsertInterface said.
+// DeleteInterface undoes UpsertInterface.
 func (m *Maps) DeleteInterface(ifIndex int) error {
 	if err := m.maps[kernelMapInterfaces].Delete(uint32(ifIndex)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		return fmt.Errorf("interface %d: remove its row: %w", ifIndex, err)

@@ -6,10 +6,10 @@ import (
 )
 
 // maglev returns a table of so many cells, each with the index of a backend: the table of Google's
-// Maglev balancer (NSDI 2016). All backends have nearly as many cells; who makes a table of the
-// same backends has the same; and when a backend comes or goes, few cells that were, and are,
-// others' change. So nodes that know the same backends choose the same one for a client, by a hash
-// of it, and a client that meets another node meets the same backend there.
+// Maglev balancer (NSDI 2016). All backends have nearly as many cells; tables of the same backends
+// are equal; and when a backend comes or goes, few cells that were, and are, others' change. So
+// nodes that know the same backends choose the same one for a client, by a hash of it, and a client
+// that meets another node meets the same backend there.
 //
 // cells must be a prime, and the backends sorted, none twice, and no more than cells; without any,
 // the table is nil. A backend is known by its address and port alone.

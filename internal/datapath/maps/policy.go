@@ -277,8 +277,8 @@ func (m *Maps) InstallRuleSet(rs datapath.RuleSet) error {
 	return err
 }
 
-// room says why a rule set that is to have so many entries, some of them new, cannot be written.
-// The kernel would find out too, but only after filling the map for all others.
+// room returns why a rule set with so many entries, some of them new, cannot be written. The kernel
+// would find out too, but only after filling the map for all others.
 func (m *Maps) room(entries, added int) error {
 	if entries > m.setMax {
 		return fmt.Errorf("%w: %w: it would have %d entries, and one may have %d (--bpf-policy-rule-set-max)", datapath.ErrFull, datapath.ErrShare, entries, m.setMax)

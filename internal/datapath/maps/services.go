@@ -74,7 +74,7 @@ func (m *Maps) readServices() (map[datapath.ServiceFrontend]serviceState, error)
 			DSR: v.Flags&lbDSR != 0,
 		}
 		if int(v.Count) != len(row.Backends) {
-			row.Backends = nil // somebody else's work: it will be written anew
+			row.Backends = nil // written by another process: it will be rewritten
 		}
 		services[f] = serviceState{row: row, set: v.Set}
 		m.lastSet = max(m.lastSet, v.Set)
@@ -137,8 +137,8 @@ func (m *Maps) UpsertService(s datapath.Service) error {
 	if !errors.Is(err, datapath.ErrFull) || old.set == 0 {
 		return err
 	}
-	// What the frontend leads to may be somebody else's soon: the old set makes room for the new
-	// one, or for what of it fits.
+	// The old backends' addresses may be reassigned soon: the old set makes room for the new one,
+	// or for what of it fits.
 	less := s.AtMost(len(old.row.Backends), old.row.Backends)
 	if old.row.Equal(less) {
 		return err
@@ -155,8 +155,8 @@ func (m *Maps) UpsertService(s datapath.Service) error {
 	return err
 }
 
-// vacate has a frontend lead nowhere, and gives back its set. Packets for it are dropped: nobody is
-// refused while another set is written. It is called with mu held.
+// vacate removes a frontend's backends, and frees its set. Packets for it are dropped: clients are
+// not refused while another set is written. It is called with mu held.
 func (m *Maps) vacate(old serviceState) error {
 	none := datapath.Service{ServiceFrontend: old.row.ServiceFrontend, ID: old.row.ID, RemoteOnly: true}
 	if err := m.maps[kernelMapLbServices].Put(toKernelFrontend(none.ServiceFrontend), kernelLbService{Id: none.ID, Flags: serviceFlags(none)}); err != nil {

@@ -11,12 +11,12 @@ import (
 )
 
 // Conntrack is one table for all, from which the entry not used for longest goes when it is full.
-// So that an endpoint's flood displaces nobody else's entries, each has a share of it, which grows
-// while others leave room. Parts of the table:
+// So that an endpoint's flood does not displace entries of others, each has a share of it, which
+// grows while others leave room. Parts of the table:
 const (
 	podPart    = 8   // an endpoint's share
 	podFloor   = 256 // its share if many take much
-	nodePart   = 4   // the share of the node itself and of who is outside
+	nodePart   = 4   // the share of the node itself and of hosts outside
 	excessPart = 8   // what all endpoints beyond their shares have together
 	// allPart is what endpoints may have together: where their shares come to more, these are
 	// halved until they do not.
@@ -88,7 +88,7 @@ func byPayer(held map[owners]int, known map[uint32]uint16) map[uint16]int {
 	return counts
 }
 
-// settleAccounts says to the programs what each endpoint holds and may hold.
+// settleAccounts publishes to the programs what each endpoint holds and may hold.
 func (m *Maps) settleAccounts(held map[owners]int, known map[uint32]uint16, now uint32) error {
 	size := int(m.maps[kernelMapCt].MaxEntries())
 	counts := byPayer(held, known)
@@ -125,8 +125,8 @@ func podsHold(counts map[uint16]int) int {
 }
 
 // takeBack removes entries of endpoints that hold more than a share of the common part, if others
-// want it: those of flows that nobody has answered first. It takes them off held, and returns how
-// many there were.
+// need it: those of unanswered flows first. It subtracts them from held, and returns how many there
+// were.
 func (m *Maps) takeBack(ctx context.Context, held map[owners]int, known map[uint32]uint16) (removed int, err error) {
 	ct := m.maps[kernelMapCt]
 	size := int(ct.MaxEntries())

@@ -40,9 +40,8 @@ type Config struct {
 	Silent bool
 	// Accept reports whether a pod of another node may have an identity.
 	Accept func(identity.ID) error
-	// OnPublished, if not nil, is called with a pod of this node of which something has come back
-	// from the API server, or of which Set has said something; see Known. It must neither block nor
-	// call back.
+	// OnPublished, if not nil, is called with a pod of this node when its object was observed from
+	// the API server, or Set changed it; see Known. It must neither block nor call back.
 	OnPublished func(k8s.Key)
 	// Learned, if not nil, is called with how long ago a pod was created that has got its first
 	// identity here, see latency.go.
@@ -69,13 +68,13 @@ type Endpoints struct {
 	mu     sync.Mutex
 	locals map[k8s.Key][]Local // this node's endpoints of a name, in the order in which they came
 	want   map[k8s.Key]Local   // of each, the one that the object describes
-	exists map[k8s.Key]string  // UID of the pod of a name, as the API server said when two were known
+	exists map[k8s.Key]string  // UID of the pod of a name, read from the API server when two were known
 	// mirrors are the UIDs of the objects of static pods.
 	mirrors map[staticPod]string
 	have    map[k8s.Key]object      // this node's objects, as the watch delivered them
 	said    map[k8s.Key]identity.ID // the identity last written, or found to be there
 	made    map[k8s.Key]creation
-	lost    map[k8s.Key]string // UID of the pod whose object somebody else deleted
+	lost    map[k8s.Key]string // UID of the pod whose object another client deleted
 	counted map[k8s.Key]string // UID of the pod with which Learned was called
 	// relabelled are the labels last written to an object, and when.
 	relabelled map[k8s.Key]relabelling
@@ -92,7 +91,7 @@ func New(cfg Config, client *k8s.Client, cache Cache) (*Endpoints, error) {
 		return nil, errors.New("endpoints: this node has no address to publish")
 	}
 	if cfg.Accept == nil {
-		return nil, errors.New("endpoints: nothing says which identities are believed")
+		return nil, errors.New("endpoints: Accept is not set")
 	}
 	cfg.Interval = cmp.Or(cfg.Interval, 10*time.Second)
 	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
@@ -148,8 +147,8 @@ type staticPod struct {
 }
 
 // Mirror records that the object of the static pod of a name, which the runtime knows by a UID, has
-// another UID. The kubelet makes it anew when somebody deletes it, while the pod goes on. Of a pod
-// of its own, whose UIDs are one, and of pods of other names it says nothing.
+// another UID. The kubelet recreates it when it is deleted, while the pod goes on. It has no effect
+// on a regular pod, whose UIDs are the same, and on pods of other names.
 func (e *Endpoints) Mirror(key k8s.Key, runtime, uid string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -187,9 +186,9 @@ func (e *Endpoints) Remove(l Local) {
 	e.choose(key)
 }
 
-// choose decides which of the endpoints of a name the object describes: of the pod that the API
-// server says exists, if it was asked, else of the pod that came last, and of its interfaces the
-// one with the lowest ID. It must be called with mu held.
+// choose decides which of the endpoints of a name the object describes: of the pod that exists
+// according to the API server, if it was asked, else of the pod that came last, and of its
+// interfaces the one with the lowest ID. It must be called with mu held.
 func (e *Endpoints) choose(key k8s.Key) {
 	list := e.locals[key]
 	if len(list) == 0 {
@@ -233,8 +232,8 @@ func (e *Endpoints) WaitSynced(ctx context.Context) error {
 	}
 }
 
-// Workload returns what made a pod of another node that has an address, as far as the labels of its
-// CiliumEndpoint say it; the zero value if they do not. Slices have no labels.
+// Workload returns what made a pod of another node that has an address, as far as it follows from
+// the labels of its CiliumEndpoint; otherwise the zero value. Slices have no labels.
 func (e *Endpoints) Workload(at netip.Addr, pod k8s.Key) pods.Workload {
 	return e.index.workloadAt(at, pod)
 }
@@ -247,7 +246,7 @@ func (e *Endpoints) advance(version string) { k8s.Advance(&e.reached, version) }
 
 // Run follows the objects and writes this node's until ctx ends, and returns nil then. It is called
 // once, when Set was called for the endpoints from before the agent's start: objects of this node
-// that nobody wants are deleted.
+// that are not wanted are deleted.
 func (e *Endpoints) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	listed := make(chan struct{})
@@ -355,8 +354,8 @@ func (e *Endpoints) gone(key k8s.Key) {
 	e.mu.Lock()
 	delete(e.have, key)
 	delete(e.said, key)
-	// Deleted by somebody else, or to make room. What is deleted again and again waits for the
-	// comparison.
+	// Deleted by another client, or to make room. One that is deleted repeatedly is written again
+	// by the next resync.
 	if want, wanted := e.want[key]; wanted {
 		e.lost[key] = want.UID
 		if !e.made[key].recent(want.UID, e.cfg.Interval) {

@@ -20,14 +20,14 @@ type Cache interface {
 	Delete(p netip.Prefix, source ipcache.Source, owner string) (revision uint64)
 }
 
-// index has what each object says of which address. Several may claim one while a pod follows
-// another, or moves from one slice to the other: then the one that was written last counts,
+// index has the statement of each object about each address. Several may claim one while a pod
+// follows another, or moves from one slice to the other: then the one that was written last counts,
 // whichever was observed last, and when it goes the one before. A slice is written for any of its
-// pods; what it goes on to say of the others is not newer for that. It is safe for concurrent use.
+// pods; its other entries are not newer for that. It is safe for concurrent use.
 //
 // A list arrives in no order. While one arrives, what is not in it any more counts as before, until
-// something newer is said: so an address does not get lost, nor goes back to what was said before,
-// because the object that it left arrives before the one that it came to.
+// there is something newer: so an address is not lost, nor reverts to an older statement, because
+// the object that it left arrives before the one that it came to.
 type index struct {
 	cache Cache
 	log   *slog.Logger
@@ -43,23 +43,23 @@ type index struct {
 	stale   map[stale]age // while a list arrives
 }
 
-// stale is a claim that nobody makes any more.
+// stale is a claim that is no longer made.
 type stale struct {
 	ip  netip.Addr
 	who string
 }
 
-// statement is what one object says.
+// statement is the contents of one object.
 type statement struct {
 	ip4, ip6 netip.Addr
 	claim    ipcache.Claim
-	// uid is the pod's, if the object says it: another pod may have all else in common.
+	// uid is the pod's, if the object has it: another pod may have all else in common.
 	uid      string
 	workload pods.Workload
 	age
 }
 
-// same reports whether two statements say the same of the same pod.
+// same reports whether two statements are equal and of the same pod.
 func (s statement) same(o statement) bool {
 	return s.ip4 == o.ip4 && s.ip6 == o.ip6 && s.uid == o.uid && reflect.DeepEqual(s.claim, o.claim)
 }
@@ -96,7 +96,7 @@ func (b *index) endList() {
 	}
 }
 
-// set replaces what an object says.
+// set replaces an object's statement.
 func (b *index) set(who string, s statement) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -127,7 +127,7 @@ func (b *index) set(who string, s statement) {
 	}
 }
 
-// identityOf returns the identity that an object names; 0 if it says nothing.
+// identityOf returns the identity that an object names; 0 if it names none.
 func (b *index) identityOf(who string) identity.ID {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -144,7 +144,7 @@ func (b *index) workloadAt(ip netip.Addr, pod k8s.Key) pods.Workload {
 	return pods.Workload{}
 }
 
-// newer reports whether what x says of an address, or said, was written after what y does.
+// newer reports whether x's statement about an address was written after y's.
 func (b *index) newer(ip netip.Addr, x, y string) bool {
 	of := func(who string) age {
 		if a, gone := b.stale[stale{ip, who}]; gone {
@@ -170,7 +170,7 @@ func (b *index) elect(ip netip.Addr) {
 		b.others[ip] = append(b.others[ip], old)
 		b.holder[ip] = best
 	}
-	if _, gone := b.stale[stale{ip, best}]; !gone { // what it said of the address stays as it is, until the list has arrived
+	if _, gone := b.stale[stale{ip, best}]; !gone { // its claim to the address stays, until the list has arrived
 		b.apply(ip, b.said[best].claim)
 	}
 }

@@ -10,12 +10,11 @@ import (
 
 // How long it takes from a pod's creation until a node knows its identity.
 //
-// A node observes another node's pod by its CiliumEndpoint, which says when the pod was created; so
-// each node measures for itself. Slices do not have that: there a pod's own node measures it, when
-// the slice comes back to it that all others observe too. A pod counts once, when it gets its first
-// identity. What is published anew counts for nothing: a pod whose sandbox is another, an object
-// that somebody deleted, what there was before this agent, or the one that published it, was
-// started.
+// A node observes another node's pod by its CiliumEndpoint, which contains the pod's creation time;
+// so each node measures for itself. Slices do not have that: there a pod's own node measures it,
+// when the slice comes back to it that all others observe too. A pod counts once, when it gets its
+// first identity. Republished objects are not measured: those of a pod with a new sandbox, a
+// deleted object, and what existed before this agent, or the one that published it, was started.
 //
 // Kubernetes cuts the time of creation to whole seconds. So an age is up to a second too high, half
 // a second on average, and never too low, as far as the clocks of API server and node agree.
@@ -39,7 +38,7 @@ func (e *Endpoints) measure(who string, o *v2.CiliumEndpoint) {
 		return
 	}
 	created, err := time.Parse(time.RFC3339, o.Annotations[CreatedAnnotation])
-	if err != nil || created.After(o.CreationTimestamp.Time) { // it does not say, or says what cannot be
+	if err != nil || created.After(o.CreationTimestamp.Time) { // missing or impossible
 		return
 	}
 	if before := e.index.identityOf(who); before == 0 || before.IsReserved() {

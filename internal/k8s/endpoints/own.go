@@ -15,11 +15,10 @@ import (
 // selectorRetry is the pause before a server that does not answer is asked again.
 const selectorRetry = time.Second
 
-// ownSelector returns what narrows CiliumEndpoints to this node's, for an agent that learns of
-// others' pods from slices: of all objects, it would be sent every change of every pod for nothing.
-// It is empty if the server cannot select them, because the definition is older than that or
-// somebody else's: then all of them are watched. It waits for a server that is away, until ctx
-// ends.
+// ownSelector returns what narrows CiliumEndpoints to this node's, for an agent that reads others'
+// pods from slices: a watch of all objects would send it every change of every pod for nothing. It
+// is empty if the server cannot select them, because the definition is older or of another program:
+// then all are watched. It waits for an unavailable server until ctx ends.
 func (e *Endpoints) ownSelector(ctx context.Context) string {
 	selector := "status.networking.node=" + e.cfg.Hosts[0].String()
 	source := k8s.Kind(e.client, v2.ResourceEndpoints, "")

@@ -109,20 +109,20 @@ func (l Local) podLabels() map[string]string {
 	return out
 }
 
-// remote is what an object, or an entry of a slice, says of a pod.
+// remote is a pod in an object, or in an entry of a slice.
 type remote struct {
 	key        k8s.Key
 	identity   int64
 	networking *v2.EndpointNetworking
 	ports      []v2.NamedPort
 	account    string
-	uid        string        // of the pod; empty if it is not said
+	uid        string        // of the pod; empty if absent
 	workload   pods.Workload // zero if it is not published
 	encryptKey int
 	version    uint64
 }
 
-// statement turns what another node says into a claim, or says why it is not believed.
+// statement converts another node's statement into a claim, or returns why it is rejected.
 func (r remote) statement(accept func(identity.ID) error) (statement, error) {
 	if r.identity <= 0 || r.identity > 1<<32-1 {
 		return statement{}, fmt.Errorf("%d is not an identity ID", r.identity)

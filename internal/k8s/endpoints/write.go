@@ -21,7 +21,7 @@ import (
 	"github.com/hawser-net/hawser/internal/k8s/pods"
 )
 
-// object is what is known of an object.
+// object is the cached state of an object.
 type object struct {
 	uid     types.UID
 	version string
@@ -217,7 +217,7 @@ func (e *Endpoints) adjust(ctx context.Context, want Local, have object) (wrote 
 	if string(have.owner) != want.UID {
 		// Of a pod of the same name that was there before, or that is there now, on another node: a
 		// pod that was deleted by force may run here still, and a node that was cut off may know
-		// pods that are gone. Only the API server can say which of them exists.
+		// pods that are gone. Only the API server knows which of them exists.
 		uid, err := e.podUID(ctx, want.Key())
 		if err != nil {
 			return false, err
@@ -259,7 +259,7 @@ func (e *Endpoints) podUID(ctx context.Context, key k8s.Key) (string, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.exists[key] = uid
-	// Only if there is another to publish: to look again at once would help nobody.
+	// Only if there is another to publish: an immediate retry would not help.
 	if e.want[key].UID != uid && slices.ContainsFunc(e.locals[key], func(l Local) bool { return l.UID == uid }) {
 		e.choose(key)
 	}
@@ -274,9 +274,8 @@ func (e *Endpoints) speaksFor(key k8s.Key, uid string) bool {
 	return ok && want.UID == uid
 }
 
-// mustRelabel reports whether the object's labels are to become those of the pod. When somebody
-// else, such as an admission webhook, makes others of them at once, they are not written again and
-// again.
+// mustRelabel reports whether the object's labels are to become those of the pod. If another
+// writer, such as an admission webhook, changes them at once, they are not written over and over.
 func (e *Endpoints) mustRelabel(want Local, have object) bool {
 	labels := want.podLabels()
 	if maps.Equal(have.labels, labels) {
@@ -414,8 +413,8 @@ func (e *Endpoints) patch(ctx context.Context, want Local, have object, status v
 	return nil
 }
 
-// replaced reports whether the object is not the one that is known, as which a patch was refused;
-// if not, the server refuses what the patch says.
+// replaced reports whether a patch was refused because the object is not the known one; if not, the
+// server refuses the contents of the patch.
 func (e *Endpoints) replaced(ctx context.Context, key k8s.Key, have object) bool {
 	now := &v2.CiliumEndpoint{}
 	err := e.client.Get().Namespace(key.Namespace).Resource(v2.ResourceEndpoints).Name(key.Name).Do(ctx).Into(now)

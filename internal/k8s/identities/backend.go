@@ -21,8 +21,7 @@ import (
 	"github.com/hawser-net/hawser/pkg/allocator"
 )
 
-// HeartbeatAnnotation is how the operator marks an identity that nobody was seen to use, with the
-// time.
+// HeartbeatAnnotation marks an identity that the operator found unused, with the time.
 const HeartbeatAnnotation = "io.cilium.heartbeat"
 
 // Config is what a Backend is made from.
@@ -49,7 +48,7 @@ type Backend struct {
 	prober  Prober
 	salt    Salt
 	seals   *rate.Limiter
-	origin  atomic.Pointer[string] // of what Confirm says
+	origin  atomic.Pointer[string] // of Confirm's Leases
 }
 
 var _ allocator.Backend = (*Backend)(nil)
@@ -100,11 +99,11 @@ const maxSteps = 64
 
 // Acquire implements [allocator.Backend].
 func (b *Backend) Acquire(ctx context.Context, key allocator.AllocatorKey, ids allocator.IDSource) (allocator.Acquired, error) {
-	return b.AcquireBeside(ctx, key, ids, nil)
+	return b.AcquireExcept(ctx, key, ids, nil)
 }
 
-// AcquireBeside is Acquire where IDs are kept in another place, too: see [Prober].
-func (b *Backend) AcquireBeside(ctx context.Context, key allocator.AllocatorKey, ids allocator.IDSource,
+// AcquireExcept is Acquire where IDs are kept in another place, too: see [Prober].
+func (b *Backend) AcquireExcept(ctx context.Context, key allocator.AllocatorKey, ids allocator.IDSource,
 	elsewhere func(context.Context, allocator.ID) (allocator.Occupant, bool, error),
 ) (allocator.Acquired, error) {
 	text := key.GetKey()
@@ -255,8 +254,8 @@ func (b *Backend) Restore(ctx context.Context, ref allocator.Reference) error {
 	return err
 }
 
-// Get implements [allocator.Backend], by what the watch has shown. Whether anybody uses the ID
-// is not known here.
+// Get implements [allocator.Backend], from the watch's cache. Whether the ID is in use is not known
+// here.
 func (b *Backend) Get(ctx context.Context, key allocator.AllocatorKey) (allocator.ID, error) {
 	if err := b.index.wait(ctx); err != nil {
 		return allocator.NoID, err

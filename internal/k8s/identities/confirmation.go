@@ -37,9 +37,9 @@ type Confirmation struct {
 const (
 	// ConfirmationLabel is on each of them, with ConfirmationLabelValue.
 	ConfirmationLabel      = "network.hawser.net/part"
-	ConfirmationLabelValue = "identities-heard"
+	ConfirmationLabelValue = "identities-confirmed"
 
-	confirmationAnnotation = "network.hawser.net/identities-heard"
+	confirmationAnnotation = "network.hawser.net/identities-confirmed"
 )
 
 // maxName is the longest name of an object.
@@ -85,11 +85,10 @@ func ReadConfirmation(o *coordinationv1.Lease) (h Confirmation, ok bool) {
 	return Confirmation{Node: *o.Spec.HolderIdentity, Version: n}, true
 }
 
-// SumUp returns up to which version each node has confirmed, and which of the Leases nobody needs.
-// A Lease that takes back what its node confirmed before ends what all older ones confirm: of the
-// others the one with the highest version counts. The server's version of the Lease shows which is
-// older, as Leases of agents are made and never changed. One that takes something back is needed
-// until those are gone that it is about.
+// SumUp returns the version up to which each node has confirmed, and the Leases that are no longer
+// needed. A Lease that revokes its node's confirmations invalidates all older ones: of the others
+// the one with the highest version counts. The resource version of a Lease shows its age, as Leases
+// of agents are never updated. One that revokes others is needed until those are gone.
 func SumUp(all []*coordinationv1.Lease) (said map[string]uint64, needless []*coordinationv1.Lease) {
 	type word struct {
 		lease     *coordinationv1.Lease

@@ -11,8 +11,9 @@ import (
 
 // DigestAnnotation holds a digest of the labels that an object was given as an identity: 32
 // hexadecimal digits, and behind a slash the [TakenAnnotation] of the incarnation that it is of, if
-// there is one. Whoever observes an object first sees by it whether somebody has edited the labels
-// since. It is there to find mistakes: who may write the labels may write the annotation too.
+// there is one. A process that reads the object for the first time detects by it whether the labels
+// were edited since. It detects mistakes only: a client that may write the labels may write the
+// annotation, too.
 const DigestAnnotation = "hawser.net/labels-digest"
 
 // Digest returns the digest of an identity's labels. It is short, because every agent reads it of
@@ -38,8 +39,8 @@ func Seal(o *v2.CiliumIdentity) {
 	}
 }
 
-// Given returns the digest of the labels that an object was given; "" if it does not say, as one
-// that another program made, or says so of an earlier incarnation.
+// Given returns the digest of the labels that an object was given; "" if it has none, such as one
+// that another program made, or one of an earlier incarnation.
 func Given(o *v2.CiliumIdentity) string {
 	sum, taken, _ := strings.Cut(o.Annotations[DigestAnnotation], "/")
 	if taken != o.Annotations[TakenAnnotation] {
@@ -49,14 +50,14 @@ func Given(o *v2.CiliumIdentity) string {
 }
 
 // Intact reports whether the labels of an object, which is not in quarantine, are those that it was
-// given. sealed is false if the object does not say which these were.
+// given. sealed is false if the object has no digest.
 func Intact(o *v2.CiliumIdentity) (intact, sealed bool) {
 	sum := Given(o)
 	return sum == Digest(o.SecurityLabels), sum != ""
 }
 
-// WasGiven reports whether an object says that it was given these labels, whatever labels it has
-// now.
+// WasGiven reports whether these were the object's original labels by its digest, whatever labels
+// it has now.
 func WasGiven(o *v2.CiliumIdentity, security map[string]string) bool {
 	return Given(o) == Digest(security)
 }

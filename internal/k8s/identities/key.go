@@ -47,7 +47,7 @@ func SecurityLabels(set labels.Set) map[string]string {
 }
 
 // ParseSecurityLabels is the inverse of [SecurityLabels]. A label without a source has source "".
-// Labels that could not be told apart in the canonical string are an error.
+// Labels that are ambiguous in the canonical string are an error.
 func ParseSecurityLabels(m map[string]string) (labels.Set, error) {
 	ls := make([]labels.Label, 0, len(m))
 	for name, value := range m {

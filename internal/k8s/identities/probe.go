@@ -31,8 +31,8 @@ type Entry struct {
 	// Quarantined: see [Quarantine]. Since is from when, the zero time if that cannot be read.
 	Quarantined bool
 	Since       time.Time
-	// Life is the incarnation that all this is of. Certain says that Text is no edit: it was there
-	// when the object was made, or labels in use had the ID before.
+	// Life is the incarnation that all this is of. Certain means that Text is no edit: the object
+	// was created with it, or labels in use had the ID before.
 	Life    types.UID
 	Certain bool
 }
@@ -51,9 +51,8 @@ type Prober struct {
 	// be behind. It spares requests and decides nothing, but that an ID which is known to be
 	// other labels' is passed over.
 	Known func(allocator.ID) (e Entry, ok bool)
-	// Full, if not nil, says at once what Known says of all IDs together: that each is other
-	// labels' than these, and none is in quarantine. So thousands that wait for an ID cost next to
-	// nothing.
+	// Full, if not nil, summarizes Known for all IDs: each belongs to other labels than these, and
+	// none is in quarantine. So thousands of waiters for an ID cost next to nothing.
 	Full func(text string) bool
 	// Seal, if not nil, reports whether an object may be written for no other reason than that it
 	// has no digest.

@@ -14,14 +14,14 @@ import (
 // Annotations of an ID in quarantine: when it was put there, in RFC 3339, and the canonical string
 // of the labels that it had.
 const (
-	QuarantinedAnnotation       = "hawser.net/retired"
-	QuarantinedLabelsAnnotation = "hawser.net/retired-labels"
+	QuarantinedAnnotation       = "hawser.net/quarantined"
+	QuarantinedLabelsAnnotation = "hawser.net/quarantined-labels"
 	// TakenAnnotation is on an ID that was in quarantine and was given to other labels, as no
 	// other was free: the version of the object that was taken.
 	TakenAnnotation = "hawser.net/taken"
 )
 
-// Incarnation names what o is the identity of: it is another one if the object was made anew, or
+// Incarnation identifies one assignment of labels to o: it changes if the object is recreated, or
 // taken for other labels. While it is the same, other labels are an edit by hand.
 func Incarnation(o *v2.CiliumIdentity) types.UID {
 	if taken := o.Annotations[TakenAnnotation]; taken != "" {
@@ -30,10 +30,9 @@ func Incarnation(o *v2.CiliumIdentity) types.UID {
 	return o.UID
 }
 
-// Quarantine makes o, an object that nobody uses, the record of an ID in quarantine: it has no
-// labels, so it is nobody's identity, but the object holds the ID. Every writer, of whatever
-// version, meets it and goes on to another ID; none has to remember anything. canonical is what
-// o's labels were.
+// Quarantine turns o, an unused object, into the record of an ID in quarantine: it has no labels,
+// so it is no identity, but the object reserves the ID. Writers of every version find the name
+// taken and try another ID; none needs state for that. canonical is the former labels.
 func Quarantine(o *v2.CiliumIdentity, canonical string, now time.Time) {
 	if o.Annotations == nil {
 		o.Annotations = map[string]string{}
@@ -59,8 +58,7 @@ func Quarantined(o *v2.CiliumIdentity) (canonical string, since time.Time, ok bo
 	return o.Annotations[QuarantinedLabelsAnnotation], since, true
 }
 
-// Restore makes o the identity of these security labels. It may have been in quarantine, or been
-// changed by somebody.
+// Restore makes o the identity of these security labels. It may have been in quarantine, or edited.
 func Restore(o *v2.CiliumIdentity, security map[string]string) {
 	delete(o.Annotations, HeartbeatAnnotation)
 	delete(o.Annotations, QuarantinedAnnotation)

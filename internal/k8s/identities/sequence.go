@@ -17,7 +17,7 @@ import (
 )
 
 // SaltNamespace is the namespace whose uid is the salt of a cluster's sequences: every cluster has
-// one of its own, every writer may read it, and who is confined to other namespaces may not.
+// one of its own, every writer may read it, and clients confined to other namespaces may not.
 const SaltNamespace = metav1.NamespaceSystem
 
 // Salt is the salt of a cluster's sequences. It is read once. Its method may be called from many
@@ -37,18 +37,18 @@ func (s *Salt) Get(ctx context.Context, read func(context.Context) (types.UID, e
 			err = errors.New("it has no uid")
 		}
 		if err != nil {
-			return "", fmt.Errorf("read namespace %s, whose uid says in which order numbers of identities are tried: %w", SaltNamespace, err)
+			return "", fmt.Errorf("read namespace %s, whose uid determines the order in which identity IDs are tried: %w", SaltNamespace, err)
 		}
 		s.text = string(uid)
 	}
 	return s.text, nil
 }
 
-// Sequence yields all IDs from first to last in the order in which every writer tries them for
-// a key: it begins at a hash of the canonical string and goes on in steps of a second hash. The
-// salt is the cluster's, so that nobody who does not know it can choose labels for an ID.
-// Writers that do not agree on it, as older ones, make two IDs for a key now and then, of which
-// the oldest counts. first must be above 0 and not above last.
+// Sequence yields all IDs from first to last in the order in which every writer tries them for a
+// key: it begins at a hash of the canonical string and goes on in steps of a second hash. The salt
+// is the cluster's, so that a client that does not know it cannot choose labels for an ID. Writers
+// that do not agree on it, such as older ones, sometimes make two IDs for a key, of which the
+// oldest counts. first must be above 0 and not above last.
 func Sequence(salt, canonical string, first, last allocator.ID) iter.Seq[allocator.ID] {
 	mac := hmac.New(sha256.New, []byte(salt))
 	mac.Write([]byte(canonical))

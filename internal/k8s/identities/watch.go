@@ -25,7 +25,7 @@ type entry struct {
 	quarantined bool // see Quarantine
 	since       time.Time
 	uid         types.UID // its incarnation
-	// edited means that somebody gave the object other labels than text; see Backend.Edited.
+	// edited means that the object's labels no longer match text; see Backend.Edited.
 	edited bool
 	// bare means that the object has no digest and could have one, certain that text is no edit:
 	// see Entry.
@@ -159,14 +159,14 @@ func (b *Backend) Expect(id allocator.ID, text string, at time.Time) {
 
 // keepMeaning has an ID go on to mean what it means. An object gets its labels when it is made,
 // loses them in quarantine, and may get them back; it never gets others, as every node evaluates
-// packets by them. So what an edit says is not taken over, but reported. An ID that was deleted and
-// made again, or taken for other labels, is another incarnation.
+// packets by them. So an edit is not applied, but reported. An ID that was deleted and made again,
+// or taken for other labels, is another incarnation.
 //
-// What an object means that is observed first is what it says, if its digest agrees; if it does
-// not, it means nothing until it has its labels back. Objects that others made have no digest. One
-// of these that was changed since it was made (its generation shows it) may be an edit itself. So
-// as long as nobody who knows has given it a digest, it means what it says now, whoever uses it:
-// else those who began with an edit would hold on to it when it is undone.
+// An object that is observed for the first time stands for its labels if its digest matches;
+// otherwise for none until they are restored. Objects of other programs have no digest. One of
+// these that was changed since its creation, as its generation shows, may have been edited. So
+// until a node that knows adds a digest, it stands for its current labels, whether or not it is in
+// use: otherwise nodes that started with an edit would keep it when it is undone.
 func (b *Backend) keepMeaning(o *v2.CiliumIdentity, m *allocator.Mapping, e *entry) {
 	e.uid = Incarnation(o)
 	changed := o.Generation > 1 // https://kubernetes.io/docs/reference/using-api/api-concepts: not by annotations
@@ -213,8 +213,8 @@ func (b *Backend) keepMeaning(o *v2.CiliumIdentity, m *allocator.Mapping, e *ent
 	}
 }
 
-// given reports whether an object says that it was given the labels that text is the canonical
-// string of.
+// given reports whether, by its digest, text is the canonical string of the object's original
+// labels.
 func (b *Backend) given(o *v2.CiliumIdentity, text string) bool {
 	key, err := b.cfg.KeyType.PutKey(text)
 	if err != nil {
@@ -224,8 +224,8 @@ func (b *Backend) given(o *v2.CiliumIdentity, text string) bool {
 	return err == nil && WasGiven(o, security)
 }
 
-// Edited returns the IDs whose objects have other labels than those that they stand for, in
-// order: somebody edited them.
+// Edited returns the IDs whose objects were edited: their labels differ from those that they stand
+// for. They are in order.
 func (b *Backend) Edited() (out []allocator.ID) {
 	b.index.mu.RLock()
 	defer b.index.mu.RUnlock()
@@ -271,7 +271,7 @@ func (b *Backend) ListAndWatch(ctx context.Context, handler allocator.CacheMutat
 			e := entry{created: m.Created}
 			_, e.marked = o.Annotations[HeartbeatAnnotation]
 			if was, since, quarantined := Quarantined(o); quarantined {
-				e.text, e.quarantined, e.since = was, true, since // nobody's ID, but not free
+				e.text, e.quarantined, e.since = was, true, since // no identity, but not free
 			} else if key, err := b.read(o); err == nil && key.GetKey() != "" {
 				m.Key, e.text = key, key.GetKey()
 			} else {

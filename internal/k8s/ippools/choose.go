@@ -18,11 +18,10 @@ const (
 	RequireAnnotation = "ipam.cilium.io/require-pool-match"
 )
 
-// annotations are those of pods and namespaces that say which pool is meant.
+// annotations are those of pods and namespaces that select a pool.
 var annotations = [...]string{PoolAnnotation, IPv4PoolAnnotation, IPv6PoolAnnotation, RequireAnnotation}
 
-// Wishes returns those of an object's annotations that say which pool is meant; nil if there is
-// none.
+// Wishes returns those of an object's annotations that select a pool; nil if there is none.
 func Wishes(all map[string]string) map[string]string {
 	var out map[string]string
 	for _, name := range annotations {
@@ -36,8 +35,8 @@ func Wishes(all map[string]string) map[string]string {
 	return out
 }
 
-// Pod is what says which pool a pod is to have an address of: annotations and labels of it and of
-// its namespace.
+// Pod is what selects the pool of a pod's address: annotations and labels of it and of its
+// namespace.
 type Pod struct {
 	Annotations, Labels                   map[string]string
 	NamespaceAnnotations, NamespaceLabels map[string]string
@@ -102,7 +101,7 @@ func known(name, annotation string, pools []Pool) error {
 }
 
 // requires reads the annotation that forbids the default pool: that of the pod, else that of its
-// namespace. One that says neither forbids it.
+// namespace. A value that is neither true nor false is an error.
 func requires(pod Pod) (bool, error) {
 	for _, from := range []map[string]string{pod.Annotations, pod.NamespaceAnnotations} {
 		if text, ok := from[RequireAnnotation]; ok {

@@ -74,9 +74,9 @@ func (p Pool) Equal(o Pool) bool {
 	return p.Name == o.Name && same(p.IPv4, o.IPv4) && same(p.IPv6, o.IPv6) && p.AllowFirst == o.AllowFirst && p.AllowLast == o.AllowLast
 }
 
-// Read reads a pool. ignored says that it is to be as if it were not there. The error joins all
-// that is invalid. Ranges are evaluated apart: if only an annotation or a selector is invalid, the
-// pool has its ranges, and selects no pod if it is a selector; else it has a Fault.
+// Read reads a pool. ignored means that it must be treated as absent. The error joins all that is
+// invalid. Ranges are evaluated apart: if only an annotation or a selector is invalid, the pool has
+// its ranges, and selects no pod if it is a selector; else it has a Fault.
 func Read(o *v2alpha1.CiliumPodIPPool) (p Pool, ignored bool, err error) {
 	var errs, faults []error
 	truth := func(annotation string) bool {

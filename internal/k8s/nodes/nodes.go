@@ -23,12 +23,12 @@ import (
 	"github.com/hawser-net/hawser/pkg/retry"
 )
 
-// LabelFilterAnnotation says on a CiliumNode by which filter the node's agent makes identities of
-// labels; see labels.Filter.Fingerprint.
+// LabelFilterAnnotation on a CiliumNode identifies the filter by which the node's agent makes
+// identities of labels; see labels.Filter.Fingerprint.
 const LabelFilterAnnotation = "network.hawser.net/label-filter"
 
-// ManagementAnnotation says on a CiliumNode who makes identities by how the node's agent is
-// configured: an identity.Management.
+// ManagementAnnotation on a CiliumNode is who makes identities according to the node's agent: an
+// identity.Management.
 const ManagementAnnotation = "network.hawser.net/identity-management"
 
 // Sink receives other nodes.
@@ -186,7 +186,7 @@ func (n *Nodes) gone(ctx context.Context, key k8s.Key) {
 	_ = n.sink.Forget(ctx, node.Key{Cluster: n.cfg.Self.Cluster, Name: key.Name}) // fails at the end only
 }
 
-// maxConflicts is how often in a row others may be faster before the log says so.
+// maxConflicts is how many conflicts in a row are tolerated before they are logged.
 const maxConflicts = 3
 
 // write reconciles the local node's object whenever it or the wanted state has changed.
@@ -290,7 +290,7 @@ func annotate(o *v2.CiliumNode, name, value string) {
 	o.Annotations[name] = value
 }
 
-// fill writes what this node says of itself into an object.
+// fill writes this node's data into an object.
 func (n *Nodes) fill(o *v2.CiliumNode, local node.Node) {
 	o.Spec.Addresses = nil
 	for _, a := range local.Addresses {

@@ -28,25 +28,25 @@ var ErrNotFound = errors.New("no such pod in Kubernetes")
 
 // Info is what an endpoint of a pod is to have.
 type Info struct {
-	// UID is that of the object in the API. Runtime is the one by which kubelet and runtime know
-	// the pod, which stays if the object of a static pod is made anew.
+	// UID is that of the object in the API. Runtime is the one that kubelet and runtime use, which
+	// stays if the object of a static pod is recreated.
 	UID, Runtime string
 
 	Labels labels.Set
 	Ports  []policy.NamedPort
-	// Choice is what says from which pools of addresses the pod has its own.
+	// Choice is what selects the pools of the pod's addresses.
 	Choice ippools.Pod
 	// SkipMasquerade: the namespace has the annotation [SkipMasquerade].
 	SkipMasquerade bool
 	// Created is when the pod was created, by the API server's clock, which counts seconds; zero
-	// for a pod that has had a network before, as one whose sandbox is made anew.
+	// for a pod that has had a network before, such as one whose sandbox is recreated.
 	Created time.Time
 }
 
 // SkipMasquerade is an annotation of namespaces: if "true", packets of its pods leave the cluster
 // under the pods' own addresses. Where there are several pools of addresses it is one of pools,
-// among which namespaces choose. Pods cannot have it, so that who makes pods does not choose by
-// himself.
+// among which namespaces choose. It has no effect on pods, so that the right to create pods is not
+// enough to set it.
 const SkipMasquerade = "ipam.cilium.io/skip-masquerade"
 
 // Config is what [Pods] is made from.
@@ -198,8 +198,8 @@ func with(m map[string]string, key, value string) map[string]string {
 }
 
 // hashAnnotation holds the UID by which kubelet and runtime know a static pod; the object in the
-// API, its mirror, has another, and yet another when it was deleted: the kubelet makes it anew.
-// mirrorAnnotation, with the same value, has it be a mirror. Anybody can give a pod the first; one
+// API, its mirror, has another, and yet another after a deletion: the kubelet recreates it.
+// mirrorAnnotation, with the same value, makes it a mirror. Any client can set the first; a pod
 // with the second is not run by a kubelet that has no such static pod.
 const (
 	hashAnnotation   = "kubernetes.io/config.hash"
@@ -243,7 +243,7 @@ func read(o *corev1.Pod) pod {
 		add(c.Ports)
 	}
 	for _, c := range o.Spec.InitContainers {
-		// An init container that restarts is one that runs beside the others.
+		// An init container that restarts is a sidecar.
 		if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
 			add(c.Ports)
 		}

@@ -7,12 +7,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Workload is what made a pod, such as a Deployment; the pod itself, if somebody made it himself.
-// It is the zero value if that is not known.
+// Workload is the controller of a pod, such as a Deployment; the pod itself, if it has none. It is
+// the zero value if that is not known.
 type Workload struct{ Kind, Name string }
 
 // workloadOf returns what made a pod. A ReplicaSet that a Deployment made has its name and the hash
-// of its template; who makes pods can pretend as much, so that it is for people to read.
+// of its template; a creator of pods can forge that, so that it is for display only.
 func workloadOf(o *corev1.Pod) Workload {
 	owner := metav1.GetControllerOf(o)
 	if owner == nil {
@@ -42,7 +42,7 @@ const (
 
 // WorkloadByLabels returns what made a pod, by its name and labels: for pods of which nothing else
 // is known, such as those of other nodes. It is the zero value unless both agree, as with names so
-// long that they were cut. Who makes pods can pretend as much, so that it is for people to read.
+// long that they were cut. A creator of pods can forge that, so that it is for display only.
 func WorkloadByLabels(pod string, labels map[string]string) Workload {
 	if labels[labelStatefulPod] == pod {
 		if i := strings.LastIndexByte(pod, '-'); i > 0 && isNumber(pod[i+1:]) {

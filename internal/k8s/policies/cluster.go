@@ -28,8 +28,7 @@ func ClusterResource() schema.GroupVersionResource {
 }
 
 // followCluster follows ClusterNetworkPolicy. A cluster without its definition has no such
-// policies, and the agent need not wait for one; it is looked for again and again, and so is
-// whether it is gone.
+// policies, and the agent need not wait for one; its presence is polled.
 func (p *Policies) followCluster(ctx context.Context, synced func()) error {
 	var once sync.Once
 	markSynced := func() { once.Do(synced) }

@@ -1,5 +1,5 @@
-// Package policies follows the network policies that Kubernetes has, and hands what changes to
-// whoever puts rules in force.
+// Package policies follows the network policies that Kubernetes has, and passes changes to the
+// owner of the rules.
 //
 // [Policies] follows CiliumNetworkPolicy, CiliumClusterwideNetworkPolicy, NetworkPolicy and, where
 // it is defined, ClusterNetworkPolicy, and keeps a status of each object. It owns no table. What it

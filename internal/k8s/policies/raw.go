@@ -80,7 +80,7 @@ func Parse(kind string, text []byte) ([]*policy.Rule, error) {
 	return r.parse(kind)
 }
 
-// parse makes rules of the object. As with [policy.Parse] there are rules beside an error.
+// parse makes rules of the object. As with [policy.Parse] rules are returned with an error, too.
 func (r *raw) parse(kind string) ([]*policy.Rule, error) {
 	fields, faults, err := r.fields("spec", "specs")
 	if err != nil {

@@ -14,12 +14,13 @@ import (
 	"github.com/hawser-net/hawser/internal/labels"
 )
 
-// Flag is the name of the option that says which labels make identities, on agents and operator.
+// Flag is the name of the option that selects which labels make identities, on agents and operator.
 const Flag = "identity-relevant-labels"
 
 // Values of the option.
 const (
-	// AllLabels are those that the filter of labels leaves, whoever asks for them.
+	// AllLabels are those that the filter of labels leaves, whether or not a policy selects by
+	// them.
 	AllLabels = "all"
 	// PolicyLabels are those of them that some policy selects.
 	PolicyLabels = "policy"
@@ -44,7 +45,7 @@ const ConfigMapName = "hawser-identity-labels"
 const (
 	generationEntry = "generation"
 	keysEntry       = "keys"
-	settledEntry    = "settled"
+	readyEntry      = "ready"
 	endpointsEntry  = "endpoints-version"
 	slicesEntry     = "slices-version"
 	identitiesEntry = "identities-version"
@@ -56,29 +57,28 @@ type State struct {
 	Generation uint64
 	// Keys are those by which identities are made.
 	Keys labels.Keys
-	// Settled are those by which all identities in use are made, and policies may be evaluated.
+	// Ready are those by which all identities in use are made, and policies may be evaluated.
 	// They are among Keys.
-	Settled labels.Keys
-	// Endpoints, Slices and Identities are versions of objects of these kinds: who has observed
-	// these knows an identity made by Settled for every pod that was there. 0 if nothing of the
-	// kind matters.
+	Ready labels.Keys
+	// Endpoints, Slices and Identities are versions of objects of these kinds: an observer of these
+	// knows an identity made by Ready for every pod that existed. 0 if nothing of the kind matters.
 	Endpoints, Slices, Identities uint64
 }
 
 // Everything is the state of a cluster in which nothing was ever published.
-func Everything() State { return State{Keys: labels.AllKeys(), Settled: labels.AllKeys()} }
+func Everything() State { return State{Keys: labels.AllKeys(), Ready: labels.AllKeys()} }
 
-// Fill writes the state into an object, in place of what it says.
+// Fill writes the state into an object, in place of its data.
 func (s State) Fill(o *corev1.ConfigMap) {
 	number := func(n uint64) string { return strconv.FormatUint(n, 10) }
 	o.Data = map[string]string{
-		generationEntry: number(s.Generation), keysEntry: s.Keys.String(), settledEntry: s.Settled.String(),
+		generationEntry: number(s.Generation), keysEntry: s.Keys.String(), readyEntry: s.Ready.String(),
 		endpointsEntry: number(s.Endpoints), slicesEntry: number(s.Slices), identitiesEntry: number(s.Identities),
 	}
 }
 
-// Read returns what an object says. What it does not understand is an error that names the entry:
-// somebody else has written it.
+// Read parses an object. An entry that it does not understand is an error that names it: another
+// program wrote it.
 func Read(o *corev1.ConfigMap) (State, error) {
 	var s State
 	var errs []error
@@ -104,12 +104,12 @@ func Read(o *corev1.ConfigMap) (State, error) {
 	}
 	number(generationEntry, &s.Generation)
 	keys(keysEntry, &s.Keys)
-	keys(settledEntry, &s.Settled)
+	keys(readyEntry, &s.Ready)
 	number(endpointsEntry, &s.Endpoints)
 	number(slicesEntry, &s.Slices)
 	number(identitiesEntry, &s.Identities)
-	if len(errs) == 0 && !s.Keys.Covers(s.Settled) {
-		fault(settledEntry, fmt.Errorf("has keys that are not in %q", keysEntry))
+	if len(errs) == 0 && !s.Keys.Covers(s.Ready) {
+		fault(readyEntry, fmt.Errorf("has keys that are not in %q", keysEntry))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return State{}, fmt.Errorf("ConfigMap %s/%s: %w", o.Namespace, o.Name, err)
@@ -117,25 +117,25 @@ func Read(o *corev1.ConfigMap) (State, error) {
 	return s, nil
 }
 
-// Answer is what an agent says of itself, by generations of [State]. An answer holds for ever, over
+// Answer is an agent's progress, by generations of [State]. An answer is valid for ever, over
 // restarts too: of several of a node the highest counts.
 type Answer struct {
 	// Made is the last one by whose keys all endpoints of the node have their identity, and new
 	// ones get it.
 	Made uint64
-	// Judged is the last one outside of whose settled keys nothing is in force on the node, and
+	// Enforced is the last one outside of whose ready keys nothing is in force on the node, and
 	// nothing will be.
-	Judged uint64
+	Enforced uint64
 }
 
-// What marks the Leases of agents, and says what they answer.
+// Labels and annotations of the agents' Leases.
 const (
 	// LeaseLabel is on each of them, with LeaseLabelValue.
 	LeaseLabel      = "network.hawser.net/part"
 	LeaseLabelValue = "identity-labels"
 
-	madeAnnotation   = "network.hawser.net/identity-labels-made"
-	judgedAnnotation = "network.hawser.net/identity-labels-judged"
+	madeAnnotation     = "network.hawser.net/identity-labels-made"
+	enforcedAnnotation = "network.hawser.net/identity-labels-enforced"
 )
 
 // maxName is the longest name of an object.
@@ -143,9 +143,9 @@ const maxName = 253
 
 // Lease returns the object by which the agent of a node gives an answer. Each answer is an object
 // of its own, so that agents need no right but to create some, in a namespace where the Leases of
-// others are; the operator deletes those that a higher one makes superfluous.
+// others are; the operator deletes those that a higher one supersedes.
 func (a Answer) Lease(namespace, node string) *coordinationv1.Lease {
-	end := fmt.Sprintf(".%d.%d", a.Made, a.Judged)
+	end := fmt.Sprintf(".%d.%d", a.Made, a.Enforced)
 	name := LeaseLabelValue + "." + node + end
 	if len(name) > maxName {
 		sum := sha256.Sum256([]byte(node))
@@ -157,13 +157,13 @@ func (a Answer) Lease(namespace, node string) *coordinationv1.Lease {
 	}
 }
 
-// Join returns what two answers of a node say together.
+// Join returns the combination of two answers of a node.
 func (a Answer) Join(o Answer) Answer {
-	return Answer{Made: max(a.Made, o.Made), Judged: max(a.Judged, o.Judged)}
+	return Answer{Made: max(a.Made, o.Made), Enforced: max(a.Enforced, o.Enforced)}
 }
 
 func (a Answer) annotations() map[string]string {
-	return map[string]string{madeAnnotation: strconv.FormatUint(a.Made, 10), judgedAnnotation: strconv.FormatUint(a.Judged, 10)}
+	return map[string]string{madeAnnotation: strconv.FormatUint(a.Made, 10), enforcedAnnotation: strconv.FormatUint(a.Enforced, 10)}
 }
 
 // ReadLease returns whose Lease it is and what it says. What cannot be read counts as no answer.
@@ -178,5 +178,5 @@ func ReadLease(o *coordinationv1.Lease) (node string, a Answer) {
 		}
 		return n
 	}
-	return node, Answer{Made: number(madeAnnotation), Judged: number(judgedAnnotation)}
+	return node, Answer{Made: number(madeAnnotation), Enforced: number(enforcedAnnotation)}
 }

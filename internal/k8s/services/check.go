@@ -16,7 +16,7 @@ import (
 	"github.com/hawser-net/hawser/pkg/retry"
 )
 
-// checkRetry is the pause before ports are tried again at which somebody else listens.
+// checkRetry is the pause before ports in use by another process are tried again.
 const checkRetry = 10 * time.Second
 
 // checks answers balancers outside that ask, at a service's health check port, whether this node
@@ -38,7 +38,7 @@ func newChecks(log *slog.Logger, ready func(service.Name) int, at func(port uint
 	return &checks{log: log, ready: ready, at: at, ports: map[service.Name]uint16{}, open: map[service.Name]*http.Server{}}
 }
 
-// set says at which port there are questions about a service; 0 for none.
+// set sets the health check port of a service; 0 for none.
 func (c *checks) set(n service.Name, port uint16) {
 	if c.at == nil {
 		return
@@ -75,7 +75,7 @@ func (c *checks) listen(n service.Name) error {
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { c.answer(w, n) }), MaxHeaderBytes: 8 << 10,
 		ReadTimeout: 5 * time.Second, WriteTimeout: 5 * time.Second,
 	}
-	srv.SetKeepAlivesEnabled(false) // who asks again and again would keep the place of others
+	srv.SetKeepAlivesEnabled(false) // a client that asks repeatedly would keep a connection
 	c.open[n] = srv
 	c.serves.Go(func() {
 		if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
@@ -93,7 +93,7 @@ func (c *checks) answer(w http.ResponseWriter, n service.Name) {
 	if ready == 0 {
 		w.WriteHeader(http.StatusServiceUnavailable)
 	}
-	_ = json.NewEncoder(w).Encode(map[string]any{ // it fails if nobody listens any more
+	_ = json.NewEncoder(w).Encode(map[string]any{ // it fails if the client has gone
 		"service": map[string]string{"namespace": n.Namespace, "name": n.Name}, "localEndpoints": ready, "serviceProxyHealthy": true,
 	})
 }

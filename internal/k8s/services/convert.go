@@ -44,8 +44,8 @@ func addresses(list []string) []netip.Addr {
 	return out
 }
 
-// sources returns the ranges of clients that a balancer's addresses are for, and whether there are
-// any: one that cannot be read lets nobody in, but the others still restrict.
+// sources returns the ranges of clients that may use a load balancer's addresses, and whether there
+// are any: one that cannot be parsed admits no client, but the others still restrict.
 func sources(list []string) (restricted bool, out []netip.Prefix) {
 	for _, s := range list {
 		// As Kubernetes reads it: with blanks around, and with bits beyond the mask.
@@ -113,8 +113,7 @@ func fromService(o *corev1.Service) service.Service {
 	return s
 }
 
-// fromSlice reports what an EndpointSlice has. Conditions that are not given mean what the API says
-// that they do.
+// fromSlice reports what an EndpointSlice has. Absent conditions have the defaults of the API.
 func fromSlice(o *discoveryv1.EndpointSlice) service.Slice {
 	s := service.Slice{Name: service.Name{Namespace: o.Namespace, Name: o.Name}, Service: o.Labels[discoveryv1.LabelServiceName]}
 	if o.AddressType != discoveryv1.AddressTypeIPv4 && o.AddressType != discoveryv1.AddressTypeIPv6 {

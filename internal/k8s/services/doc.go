@@ -1,5 +1,5 @@
-// Package services follows the services of Kubernetes and makes the kernel's table what they
-// say: Service, EndpointSlice, and of this node the Node and the host ports of its Pods.
+// Package services follows the services of Kubernetes and reconciles the kernel's table with them:
+// Service, EndpointSlice, and of this node the Node and the host ports of its Pods.
 //
 // [Services] is the whole part: it owns the engine of package service and the reconciler that
 // writes its table to the kernel. Run starts a goroutine for each kind followed, one for the

@@ -31,15 +31,15 @@ type File struct {
 // maxFileSize bounds the file: some ten thousand services.
 const maxFileSize = 32 << 20
 
-// state is what a file says.
+// state is the contents of a file.
 type state struct {
 	services map[service.Name]service.Service
 	slices   map[service.Name]service.Slice
 }
 
 // parseFile reads the content of a file of services. All of it must make sense: what an API server
-// would refuse is an error, and then nothing of it counts. That there are no services must be said:
-// a file is empty while somebody writes it in place, or after his disk was full.
+// would refuse is an error, and then nothing of it counts. That there are no services must be
+// explicit: a file is empty while it is being written in place, or after the disk was full.
 func parseFile(data []byte) (state, error) {
 	var doc struct {
 		Services  *[]corev1.Service           `json:"services"`
@@ -110,7 +110,7 @@ func checkService(o *corev1.Service, it service.Service) error {
 // checkSlice reports what of a slice was not understood.
 func checkSlice(o *discoveryv1.EndpointSlice, it service.Slice) error {
 	if it.Service == "" {
-		return fmt.Errorf("slice %s does not say of which service it is: set the label %s", it.Name, discoveryv1.LabelServiceName)
+		return fmt.Errorf("slice %s does not name its service: set the label %s", it.Name, discoveryv1.LabelServiceName)
 	}
 	if len(it.Ports) != len(o.Ports) {
 		return fmt.Errorf("slice %s has a port that is none, or its addressType is neither IPv4 nor IPv6", it.Name)
@@ -126,8 +126,8 @@ func checkSlice(o *discoveryv1.EndpointSlice, it service.Slice) error {
 	return nil
 }
 
-// followFile has the engine know what the file says, now and after each change, until ctx ends. A
-// file that cannot be read changes nothing. synced is called when one was read.
+// followFile applies the file to the engine, now and after each change, until ctx ends. A file that
+// cannot be read changes nothing. synced is called when one was read.
 func (s *Services) followFile(ctx context.Context, synced func()) error {
 	var have state
 	reported, fault := false, ""
@@ -167,12 +167,12 @@ func (s *Services) followFile(ctx context.Context, synced func()) error {
 	}
 }
 
-// looker looks at a file again and again.
+// looker polls a file.
 type looker struct {
 	path string
 	seen []byte // at the last look, nil if it failed
 	last []byte // what changed returned last
-	// fault is what is wrong with that; whoever asked says so.
+	// fault is what is wrong with that; the caller reports it.
 	fault error
 	// restless is how many looks in a row have each found something else than the one before.
 	restless int

@@ -43,16 +43,14 @@ type Config struct {
 	HostPorts func(bool)
 	// Maglev has every node choose the same backend for a client outside.
 	Maglev bool
-	// Forwarding is how clients outside reach backends on other nodes; PerService has annotations
-	// of services say otherwise.
+	// Forwarding is how clients outside reach backends on other nodes; PerService lets annotations
+	// of services override it.
 	Forwarding service.Forwarding
 	PerService bool
-	// HealthListen opens a service's health check port for balancers that ask there, with as many
-	// connections at a time as the node bears from strangers. Nil has nobody answered: where
-	// kube-proxy runs, it is kube-proxy that does.
+	// HealthListen opens a service's health check port for balancers that ask there, with a bounded
+	// number of concurrent connections. Nil answers none: where kube-proxy runs, it answers them.
 	HealthListen func(port uint16) (net.Listener, error)
-	// Sockets are those of the node's own processes that have backends; nil if nobody gives them
-	// any.
+	// Sockets are those of the node's own processes that have backends; nil if they get none.
 	Sockets service.Sockets
 	// WaitSynced waits until what other clusters offer is known as far as it can be; nil if there
 	// are none.
@@ -173,7 +171,7 @@ func (s *Services) Engine() *service.Engine { return s.engine }
 // Status counts the frontends by whether the kernel has them.
 func (s *Services) Status() table.Summary { return s.reconciler.Summary() }
 
-// local is called with mu held, or before anybody else can.
+// local is called with mu held, or before there are other users.
 func (s *Services) local() service.Local {
 	return service.Local{
 		Node: s.cfg.NodeName, Zone: s.zone, Addrs: s.cfg.NodeAddrs, Within: s.cfg.Within, Announced: s.cfg.Announced, KubeProxy: s.cfg.KubeProxy,
@@ -362,7 +360,7 @@ func (s *Services) followPods(ctx context.Context, synced func()) error {
 			set(named(k), nil)
 		},
 		Synced: func() {
-			observed, had = true, !s.engine.HostPorts() // whoever is notified does not know of before
+			observed, had = true, !s.engine.HostPorts() // subscribers do not know of earlier changes
 			notify()
 			synced()
 		},

@@ -3,8 +3,8 @@
 // index answers into spec.ipam of the node's CiliumNode, if that is still as it was read, and what
 // cannot be done into status.ipam.operator-status.error.
 //
-// A node of which the index says that it needs nothing costs no request. One that could not be
-// served is looked at again whenever something was released, and every 15 seconds.
+// A node that, according to the index, needs nothing costs no request. One that could not be served
+// is retried whenever something was released, and every 15 seconds.
 package assign
 
 import (
@@ -64,8 +64,8 @@ type Answer struct {
 	Annotations map[string]any
 	// Faults are for people, in the node's status.
 	Faults []string
-	// Displaced are nodes that lost something to this one, which is older. Their status must say
-	// so.
+	// Displaced are nodes that lost something to this one, which is older. Their status must show
+	// that.
 	Displaced []string
 	// Released is set if something became free.
 	Released bool
@@ -103,7 +103,7 @@ func New(m manager.Manager, cfg Config) *Controller {
 }
 
 // EachNode calls do with every CiliumNode, read from the server itself. begin is called before the
-// first, and again when they are read anew.
+// first, and again when the list restarts.
 func (c *Controller) EachNode(ctx context.Context, begin func(), do func(*v2.CiliumNode)) error {
 	err := kube.EachPage(ctx, c.live, func() *v2.CiliumNodeList { return &v2.CiliumNodeList{} }, begin, func(page *v2.CiliumNodeList) error {
 		for i := range page.Items {
@@ -258,8 +258,8 @@ func (c *Controller) apply(ctx context.Context, live *v2.CiliumNode) (reconcile.
 	return reconcile.Result{}, nil
 }
 
-// write sets what a says of a node, if it is still as it was read, and leaves everything else
-// alone. live is as written afterwards.
+// write applies an assignment to a node, if that is still as it was read, and leaves everything
+// else alone. live is as written afterwards.
 func (c *Controller) write(ctx context.Context, live *v2.CiliumNode, a Answer) error {
 	meta := map[string]any{"resourceVersion": live.ResourceVersion, "uid": live.UID}
 	if a.Annotations != nil {

@@ -19,17 +19,17 @@ type Config struct {
 	// IPv4 and IPv6 are ranges in the form of CIDRs, used in their order. A family without ranges
 	// is not served.
 	IPv4, IPv6 []string
-	// EnableIPv4 and EnableIPv6 say whether pods have addresses of the family at all.
+	// EnableIPv4 and EnableIPv6 are whether pods have addresses of the family at all.
 	EnableIPv4, EnableIPv6 bool
 	// IPv4Bits and IPv6Bits are the lengths of the prefixes that a node gets.
 	IPv4Bits, IPv6Bits int
-	// quarantine is how long the blocks of a node that is gone are nobody else's.
+	// quarantine is how long the blocks of a deleted node are not reassigned.
 	quarantine time.Duration
 }
 
-// defaultQuarantine is as with multi-pool. That a node's object is gone is no proof that no pod
-// uses its blocks: who deletes a Node, or its CiliumNode, does not end its pods, and its agent
-// makes the object anew.
+// defaultQuarantine is as with multi-pool. A deleted node may still have pods that use its blocks:
+// deleting a Node, or its CiliumNode, does not end its pods, and its agent creates the object
+// again.
 const defaultQuarantine = 2 * time.Minute
 
 // Defaults returns a configuration without ranges, which no cluster has in common.

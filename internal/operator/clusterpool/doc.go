@@ -8,13 +8,13 @@
 //
 // Before the first block is given, all CiliumNodes are read from the server, not from a cache, and
 // what they hold is recorded. A block is recorded before it is written, stays recorded if the
-// write's outcome is not known, and is released only when the server itself says that the node does
-// not have it, or has been gone for two minutes: an object may be deleted while the node's pods
-// run, as by kubectl delete node. Made anew, it has the same block, which its agent writes into it,
-// too, as an operator that has started since knows nothing of it. Writes carry the resource version
-// that was read. If two nodes have the same block anyway, because somebody wrote it there, the
-// older node keeps it, of two of one age the one whose name sorts first; nothing is taken from the
-// other, whose pods may use it, but its status says what to do.
+// write's outcome is not known, and is released only when a read from the server itself shows that
+// the node does not have it, or that the node has been gone for two minutes: an object may be
+// deleted while the node's pods run, as by kubectl delete node. A recreated object gets the same
+// block; its agent writes it, too, since an operator that has started since does not know of it.
+// Writes carry the resource version that was read. If two nodes have the same block anyway, because
+// another program wrote it, the older node keeps it, or the first by name if they have the same
+// age; nothing is taken from the other, whose pods may use it, but its status explains what to do.
 //
 // A block that was released is given out again only after all others.
 package clusterpool

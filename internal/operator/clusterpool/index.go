@@ -25,7 +25,8 @@ type answer struct {
 	cidrs []string
 	// faults are for people, in the node's status.
 	faults []string
-	// displaced are nodes that lost a prefix to this one, which is older. Their status must say so.
+	// displaced are nodes that lost a prefix to this one, which is older. Their status must show
+	// that.
 	displaced []string
 	// released is set if a prefix became free.
 	released bool
@@ -71,7 +72,7 @@ func (b *index) restore(nodes []node) {
 		parsed, bad := parse(n.cidrs)
 		served := len(bad) == 0
 		for _, p := range parsed {
-			// Who is in the way is older; its status reports it when it is looked at.
+			// The node that holds it is older; the conflict is reported in that node's status.
 			served = b.pools[pool.Family(p)].Claim(n.name, p) == nil && served
 		}
 		b.nodes[n.name] = &member{uid: n.uid, created: n.created, served: served}
@@ -107,7 +108,7 @@ func (b *index) agrees(n node) bool {
 }
 
 // reconcile decides about n, which must be as the server has it now: what is not in it any more is
-// released. An object that was made anew has what the one before had, if it names nothing else: the
+// released. A recreated object keeps the blocks of the former one, if it names no others: the
 // node's pods may run.
 func (b *index) reconcile(n node, now time.Time) answer {
 	a := answer{released: b.expire(now)}

@@ -29,9 +29,9 @@ import (
 // minServer is the oldest server that the product works with.
 var minServer = version.MajorMinor(1, 25)
 
-// minServerReason says why, in the words of who runs the cluster.
+// minServerReason is the reason, in an administrator's terms.
 const minServerReason = "an older one does not check the rules that the definitions of the custom resources contain " +
-	"(x-kubernetes-validations), so it would accept network policies that mean something else than they say"
+	"(x-kubernetes-validations), so it would accept network policies that it cannot interpret"
 
 const (
 	pollInterval = 100 * time.Millisecond
@@ -69,7 +69,7 @@ func Register(ctx context.Context, c client.Client, defs []*apiextensionsv1.Cust
 			return fmt.Errorf("definition of %s: %w", def.Name, err)
 		}
 	}
-	return wait(ctx, c, names(defs), log, func(name string) error { // somebody deleted it
+	return wait(ctx, c, names(defs), log, func(name string) error { // it was deleted
 		i := slices.IndexFunc(defs, func(d *apiextensionsv1.CustomResourceDefinition) bool { return d.Name == name })
 		return register(ctx, c, defs[i], log)
 	})
@@ -127,7 +127,7 @@ func names(defs []*apiextensionsv1.CustomResourceDefinition) []string {
 func Names(defs []*apiextensionsv1.CustomResourceDefinition) []string { return names(defs) }
 
 // Wait returns when the server serves and lists all definitions of these names. While it waits it
-// says every now and then what is missing.
+// periodically logs what is missing.
 func Wait(ctx context.Context, c client.Client, names []string, log *slog.Logger) error {
 	return wait(ctx, c, names, log, func(string) error { return nil })
 }
@@ -219,7 +219,7 @@ func persist(ctx context.Context, log *slog.Logger, what string, f func() error)
 		if err == nil || apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) || apierrors.IsBadRequest(err) {
 			return err
 		}
-		// Somebody else was faster: there is nothing to wait for.
+		// Another client was faster: there is nothing to wait for.
 		if !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) {
 			log.Warn(what, "error", err)
 			pause = min(2*pause, nagInterval)

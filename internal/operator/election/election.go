@@ -1,15 +1,14 @@
 // Package election has one of several operators lead, by a Lease of Kubernetes.
 //
-// What always holds: whoever leads stops before another begins, as long as the clocks of both
-// machines run at about the same rate. A leader that cannot renew its lease must stop when
-// RenewDeadline has passed, well before LeaseDuration, when others take over; a leader that ends by
-// its own will gives the lease back only after its work has ended. A leader whose process was
-// frozen beyond that time finds out by [Election.Fence], which refuses to send what it was about to
-// write.
+// Invariant: a leader stops before another begins, as long as the clocks of both machines run at
+// about the same rate. A leader that cannot renew its lease must stop when RenewDeadline has
+// passed, well before LeaseDuration, when others take over; a leader that ends by its own will
+// gives the lease back only after its work has ended. A leader whose process was frozen beyond that
+// time finds out by [Election.Fence], which refuses to send what it was about to write.
 //
-// If somebody deletes the lease, or the server goes back to an old copy, another may have it at
-// once. A leader that reads so must stop at once, too, within RetryPeriod if it reaches the server,
-// and who has made the lease leads only after that time.
+// If the lease is deleted, or the server is restored from a backup, another candidate may acquire
+// it at once. A leader that observes this must stop at once, within RetryPeriod if it reaches the
+// server, and the creator of a lease leads only after that time.
 //
 // [Election.Run] starts one goroutine that renews the lease and one that leads, and waits for both,
 // with one exception that its comment names.
@@ -116,7 +115,7 @@ type Election struct {
 	log  *slog.Logger
 	// leading is true from the start of the work to its end.
 	leading atomic.Bool
-	leader  atomic.Value // string: who was last seen to lead
+	leader  atomic.Value // string: the last observed leader
 }
 
 // New prepares an election in namespace. It has connections of its own, made from a copy of kube: a
@@ -155,7 +154,7 @@ func (e *Election) Identity() string { return e.lock.Identity() }
 // Leading reports whether this operator leads.
 func (e *Election) Leading() bool { return e.leading.Load() }
 
-// Leader returns who was last seen to lead; "" before anybody was.
+// Leader returns the last observed leader, "" before there was one.
 func (e *Election) Leader() string { return e.leader.Load().(string) }
 
 // Run waits until this operator is elected, calls lead, and returns when that has ended.
@@ -225,7 +224,7 @@ func (e *Election) lead(ctx, base context.Context, lost <-chan struct{}, stop fu
 	defer cancel(nil)
 	done := make(chan error, 1)
 	go func() {
-		// Who had a lease that somebody has deleted reads so within RetryPeriod.
+		// The holder of a deleted lease observes that within RetryPeriod.
 		if e.lock.made.Load() && !retry.Sleep(working, e.cfg.RetryPeriod+stopGrace) {
 			done <- nil
 			return
@@ -346,7 +345,7 @@ func (r *renewal) age() time.Duration {
 type lock struct {
 	resourcelock.LeaseLock
 	renewed atomic.Pointer[renewal]
-	// made is set if there was no lease: whoever had it may not know yet that it is gone.
+	// made is set if there was no lease: its former holder may not know yet that it is gone.
 	made atomic.Bool
 	// taken is closed when the lease was this process's, and is another's. It is never this one's
 	// again.
@@ -367,8 +366,8 @@ func (l *lock) Create(ctx context.Context, r resourcelock.LeaderElectionRecord) 
 	return err
 }
 
-// Get reads the lease. The election goes on to try for RenewDeadline if it is another's: the server
-// may say so because somebody has deleted the lease, and another one has made it.
+// Get reads the lease. The election retries for RenewDeadline if it is another's, also when that is
+// because the lease was deleted and another candidate created it.
 func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
 	r, raw, err := l.LeaseLock.Get(ctx)
 	if err == nil && r.HolderIdentity != "" && r.HolderIdentity != l.Identity() && l.renewed.Swap(nil) != nil {

@@ -46,7 +46,7 @@ func SetupRestart(m manager.Manager, cfg Config, reg prometheus.Registerer, log 
 	}))
 }
 
-// restarter deletes pods that have no endpoint, one in a round. Whoever made them makes new ones.
+// restarter deletes pods that have no endpoint, one in a round. Their controllers replace them.
 type restarter struct {
 	client   client.Client
 	live     client.Reader

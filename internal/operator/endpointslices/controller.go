@@ -66,7 +66,7 @@ func Setup(m manager.Manager, cfg Config, resolve Resolve, reg prometheus.Regist
 	c.limiter = rate.NewLimiter(limitOf(rates.For(0)))
 	if cfg.Mode == ModeSlim {
 		if resolve == nil {
-			return errors.New("slices without CiliumEndpoints: nothing says which labels make an identity")
+			return errors.New("slices without CiliumEndpoints: no filter of identity labels is set")
 		}
 		c.slim = newSlim(resolve)
 	}
@@ -299,9 +299,9 @@ func (c *controller) takeTurns(was int) {
 // work writes what is queued until ctx ends.
 func (c *controller) work(ctx context.Context) {
 	defer c.queue.ShutDown()
-	// A queue that is shut down under who waits at it may keep a goroutine that hands an item to
-	// nobody, and holds the queue's lock. So it is shut down when nobody waits: the name of no
-	// slice ends the wait.
+	// Shutting down a queue while a goroutine waits in Get can leave one that delivers an item
+	// without a receiver, and holds the queue's lock. So the waiter is ended first, by an empty
+	// name.
 	defer context.AfterFunc(ctx, func() { c.queue.AddWithOpts(priorityqueue.AddOpts{Priority: new(turn)}, "") })()
 	for {
 		name, priority, closed := c.queue.GetWithPriority()
@@ -360,7 +360,7 @@ func (c *controller) toDo(name string) bool {
 	return c.index.doubtful(name) || c.index.plan(name).action != leave
 }
 
-// passing reports whether a failure is one that goes away without anybody's doing.
+// passing reports whether a failure is transient.
 func passing(err error) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {

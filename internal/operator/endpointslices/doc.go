@@ -6,8 +6,8 @@
 // CiliumIdentity of its labels and the CiliumNode that it runs on, so that a pod costs nothing but
 // its share of a slice.
 //
-// What always holds in what is written: slices have endpoints of one namespace, at most as many as
-// the option says, each with an identity and an address. In the steady state an endpoint is in
+// Invariants of what is written: slices have endpoints of one namespace, at most as many as the
+// option allows, each with an identity and an address. In the steady state an endpoint is in
 // exactly one slice. It stays where it is, also when an operator starts; a new one goes into the
 // fullest slice of its namespace that has room. One that must move is in the other slice before it
 // leaves the one it was in. An operator that starts writes nothing if nothing has changed, and

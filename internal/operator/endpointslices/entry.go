@@ -12,7 +12,7 @@ import (
 // key names an endpoint: the namespace and the name of its pod.
 type key = types.NamespacedName
 
-// entry is what a slice says of an endpoint. One that the index has is never changed.
+// entry is a slice's entry of an endpoint. One that the index has is never changed.
 type entry = v2alpha1.CoreCiliumEndpoint
 
 // same compares two entries; what is missing and what is empty are the same.

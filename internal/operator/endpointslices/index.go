@@ -21,8 +21,8 @@ import (
 // the same slices decides the same, also after a restart: it stays where it is; if it is in several
 // slices, in the oldest of them. Only one that is nowhere is given a place.
 //
-// What always holds: a slice is never written with more than max endpoints, nor grown if it has
-// more already; an endpoint leaves a slice only when another one is known to say the same of it, or
+// Invariants: a slice is never written with more than max endpoints, nor grown if it has more
+// already; an endpoint leaves a slice only when another one is known to contain the same entry, or
 // when it is gone.
 type index struct {
 	max  int
@@ -36,7 +36,7 @@ type index struct {
 	dirty  map[string]struct{}            // slices to be looked at
 
 	// dead are slices known to be deleted, of which late events may come; deadOrder is the order in
-	// which they are forgotten.
+	// which they are dropped.
 	dead      map[types.UID]struct{}
 	deadOrder []types.UID
 }
@@ -55,7 +55,7 @@ type slice struct {
 	version uint64
 	created int64
 	has     map[string]*entry // by the endpoint's name
-	odd     bool              // it says something that no index would write
+	odd     bool              // it contains something that no index would write
 	unsure  bool              // a write was sent, and what came of it is not known
 	closed  bool              // it is another namespace's now, and known as another slice
 
@@ -65,7 +65,7 @@ type slice struct {
 
 // place is where an endpoint is.
 type place struct {
-	// seen are the slices that say something of it.
+	// seen are the slices that contain it.
 	seen []*slice
 	// pending is the one that it was given when it was in none that it may stay in.
 	pending *slice
@@ -128,7 +128,7 @@ func (b *index) shared(k key, e *entry) *entry {
 	return e
 }
 
-// known returns what is said of an endpoint now: by this index, or by a former slice. It may be
+// known returns the present entry of an endpoint: of this index, or of a former slice. It may be
 // nil.
 func (b *index) known(k key) *entry {
 	if e := b.want[k]; e != nil {
@@ -145,8 +145,8 @@ func (b *index) known(k key) *entry {
 	return nil
 }
 
-// observe takes what the server has, or had: what is older than what is known already does not
-// count. Answers to writes and watches may so come in any order.
+// observe records a version of a slice; one older than the recorded one is ignored, so that answers
+// to writes and watch events may arrive in any order.
 func (b *index) observe(o *v2alpha1.CiliumEndpointSlice) {
 	s := b.slices[o.Name]
 	version := k8s.VersionOf(o)
@@ -181,8 +181,8 @@ func (b *index) observe(o *v2alpha1.CiliumEndpointSlice) {
 	b.reconsider(s, old)
 }
 
-// abandon forgets a slice that somebody made another namespace's: it says nothing any more of the
-// endpoints of its own.
+// abandon drops a slice whose namespace field was changed: it no longer contains endpoints of its
+// own namespace.
 func (b *index) abandon(s *slice) {
 	s.exists, s.closed = false, true
 	delete(b.slices, s.name)
@@ -227,9 +227,8 @@ func (b *index) gone(name string, uid types.UID) {
 	b.reconsider(s, old)
 }
 
-// doubt notes that a write of a slice was sent and that nobody knows what came of it. Until the
-// server is asked, with an answer that observe is given, nothing leaves another slice because it is
-// in this one.
+// doubt records that the outcome of a write of a slice is unknown. Until a read from the server is
+// passed to observe, no endpoint leaves another slice because it is in this one.
 func (b *index) doubt(name string) {
 	if s := b.slices[name]; s != nil {
 		s.unsure = true
@@ -265,7 +264,7 @@ func (b *index) doubtful(name string) bool {
 	return s != nil && s.unsure
 }
 
-// reconsider decides about everything that a slice says or said.
+// reconsider decides about all present and former entries of a slice.
 func (b *index) reconsider(s *slice, old map[string]*entry) {
 	for name := range old {
 		if s.has[name] == nil {
@@ -289,8 +288,8 @@ func (b *index) reconsider(s *slice, old map[string]*entry) {
 	b.forget(s)
 }
 
-// makeRoom gives other places to endpoints that were to come into a slice: somebody else has filled
-// it, or one that had gone came back.
+// makeRoom moves endpoints that were planned for a slice to others: another writer has filled it,
+// or an endpoint that had gone came back.
 func (b *index) makeRoom(s *slice) {
 	if len(s.holds) <= b.max {
 		return
@@ -418,8 +417,8 @@ func (b *index) assign(k key, p *place) {
 	p.assigned = p.pending
 }
 
-// preferred returns the slice in which an endpoint stays: the oldest of those that say something of
-// it and have room for it; nil if there is none.
+// preferred returns the slice in which an endpoint stays: the oldest of those that contain it and
+// have room for it; nil if there is none.
 func (b *index) preferred(k key, p *place) *slice {
 	var best *slice
 	for _, s := range p.seen {
@@ -511,7 +510,7 @@ func (b *index) plan(name string) write {
 		case same(old, b.want[k]):
 		case b.at[k].assigned == s:
 			w.changed++
-		default: // it is about to leave: it is not written for that, but if it is written it says what is true
+		default: // it is about to leave: that causes no write, but a write includes the current entry
 			lingering++
 		}
 	}

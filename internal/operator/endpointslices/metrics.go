@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics are what is counted. Names are those of the field.
+// metrics are what is counted. Names are Cilium's.
 type metrics struct {
 	sizes   prometheus.Histogram
 	changes *prometheus.HistogramVec

@@ -24,8 +24,8 @@ type Resolve func(pod *corev1.Pod, namespace map[string]string) (canonical strin
 // slim makes entries out of Pods, CiliumIdentities and CiliumNodes. It is plain memory and not safe
 // for concurrent use.
 //
-// What a slice says of a pod never gets worse while something is awaited: a pod whose labels have
-// changed keeps its identity until the new one exists.
+// A pod's entry never gets worse while something is awaited: a pod whose labels have changed keeps
+// its identity until the new one exists.
 type slim struct {
 	resolve Resolve
 
@@ -127,7 +127,7 @@ func (s *slim) wear(k key) {
 	setMember(s.wearers, st.canonical, k, false)
 	st.canonical, st.fixed = "", 0
 	if ns, known := s.namespaces[k.Namespace]; known {
-		if text, id, err := s.resolve(st.pod, ns); err == nil { // if not, whoever makes identities reports why
+		if text, id, err := s.resolve(st.pod, ns); err == nil { // if not, the identity controller reports why
 			st.canonical, st.fixed = text, id
 		}
 	}
@@ -165,8 +165,8 @@ func (s *slim) setNode(o *v2.CiliumNode) {
 	}
 }
 
-// dropNode forgets a node. What was said of its pods stays until the pods go: the node's agent may
-// be back before.
+// dropNode drops a node. Entries of its pods stay until the pods go: the node's agent may be back
+// before.
 func (s *slim) dropNode(name string) { delete(s.nodes, name) }
 
 func (s *slim) setIdentity(o *v2.CiliumIdentity) {
@@ -227,7 +227,7 @@ func (s *slim) apply(b *index) {
 	clear(s.dirty)
 }
 
-// entry is what is to be said of a pod; before is what has been said until now.
+// entry returns the entry of a pod; before is its present one.
 func (s *slim) entry(k key, before *entry) *entry {
 	st := s.pods[k]
 	if st == nil || st.pod.Spec.NodeName == "" || len(st.pod.Status.PodIPs) == 0 {
@@ -278,7 +278,7 @@ func (s *slim) entry(k key, before *entry) *entry {
 func namedPorts(p *corev1.Pod) []v2.NamedPort {
 	var out []v2.NamedPort
 	containers := slices.Clone(p.Spec.Containers)
-	for _, c := range p.Spec.InitContainers { // one that goes on running beside the others
+	for _, c := range p.Spec.InitContainers { // one that keeps running with the others
 		if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
 			containers = append(containers, c)
 		}

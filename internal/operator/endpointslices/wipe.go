@@ -16,8 +16,8 @@ import (
 // wipeRetry is the pause between two tries to delete everything.
 const wipeRetry = 10 * time.Second
 
-// setupWipe adds the deletion of all slices to m, once: nobody keeps them any more, and a reader
-// that believed them would believe what is old.
+// setupWipe adds the deletion of all slices to m, once: they are no longer maintained, and a reader
+// would use stale data.
 func setupWipe(m manager.Manager, log *slog.Logger) error {
 	return m.Add(manager.RunnableFunc(func(ctx context.Context) error {
 		_ = wait.PollUntilContextCancel(ctx, wipeRetry, true, func(ctx context.Context) (bool, error) {

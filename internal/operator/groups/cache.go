@@ -34,15 +34,15 @@ type entry struct {
 	known   bool // members were found at least once
 	looked  time.Time
 	err     error     // of the last look
-	wanted  time.Time // when somebody last asked
+	wanted  time.Time // when it was last requested
 }
 
 func newCache(from Provider, interval time.Duration) *cache {
 	return &cache{from: from, interval: interval, now: time.Now, groups: map[string]*entry{}}
 }
 
-// find returns the members of g, looked up anew if the last look is an interval ago or failed. With
-// an error it returns the former ones, if any, and whether they were known.
+// find returns the members of g, looked up again if the last lookup is an interval ago or failed.
+// With an error it returns the former ones, if any, and whether there were any.
 func (b *cache) find(ctx context.Context, g v2.Group) (m Members, known bool, err error) {
 	k := key(g)
 	b.mu.Lock()
@@ -68,7 +68,7 @@ func (b *cache) find(ctx context.Context, g v2.Group) (m Members, known bool, er
 	return e.members, e.known, e.err
 }
 
-// forget drops groups that nobody asked for in a while. It must be called with mu held.
+// forget drops groups that were not requested in a while. It must be called with mu held.
 func (b *cache) forget() {
 	for k, e := range b.groups {
 		if b.now().Sub(e.wanted) > 4*b.interval {

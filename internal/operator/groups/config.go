@@ -9,8 +9,8 @@ import (
 
 // Config defines whether and how often groups are looked up.
 type Config struct {
-	// Interval is the time between two looks at the same group; 0 for never, then policies with
-	// groups allow nobody for them.
+	// Interval is the time between two lookups of the same group; 0 for never, then groups in
+	// policies allow no peer.
 	Interval time.Duration
 }
 
@@ -20,7 +20,7 @@ func Defaults() Config { return Config{Interval: 10 * time.Minute} }
 // Flags binds the configuration to command-line flags; the current values are the defaults shown.
 func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.DurationVar(&c.Interval, "policy-external-group-sync-interval", c.Interval,
-		"how often the members of the AWS groups that policies name are looked up; 0 for never: such policies then allow nobody for their groups")
+		"how often the members of the AWS groups that policies name are looked up; 0 for never: groups then allow no peer")
 }
 
 // Validate checks every option and joins all faults in one error.

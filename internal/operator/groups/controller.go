@@ -270,7 +270,7 @@ func (c *controller) writeStatus(ctx context.Context, obj *unstructured.Unstruct
 	if old, reported := have.DerivativePolicies[name]; reported && old.OK == ok && old.Error == text {
 		return nil
 	}
-	// A merge keeps what is not said, so each field is.
+	// A merge keeps absent fields, so all are set.
 	return c.patchStatus(ctx, obj, map[string]any{name: map[string]any{"ok": ok, "enforcing": ok, "error": text, "lastUpdated": metav1.Now()}})
 }
 

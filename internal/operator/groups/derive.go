@@ -29,9 +29,8 @@ func named(rules []*v2.Rule) bool {
 	})
 }
 
-// understood returns a function that says whether an entry is understood as a whole, by what
-// reading its policy found: that nothing is wrong with it, nor with its rule or the object outside
-// of entries.
+// understood returns a function that reports whether an entry is understood as a whole: parsing the
+// policy found no fault in it, in its rule, or in the object outside of entries.
 func understood(refused error) func(rule, entry string) bool {
 	if refused == nil {
 		return func(string, string) bool { return true }
@@ -81,7 +80,7 @@ func derive(rules []*v2.Rule, find lookup) ([]*v2.Rule, error) {
 	var errs []error
 	left := maxMembers
 	members := func(at string, groups []v2.Group) []v2.CIDRRule {
-		list := []v2.CIDRRule{} // present, and nobody
+		list := []v2.CIDRRule{} // present, and without members
 		var all Members
 		for i, g := range groups {
 			m, err := find(g)

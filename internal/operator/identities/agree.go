@@ -16,17 +16,17 @@ import (
 )
 
 // errDiffer means that agents and operator would make different identities of a pod's labels. Then
-// what the operator knows of pods does not say which identities are in use.
+// the operator cannot derive the identities in use from pods.
 var errDiffer = errors.New("agents make other labels count for identities than this operator, so no identity is collected until they agree; " +
 	"give all the same --labels and --label-prefix-file")
 
 // maxDiffer bounds how many nodes are named.
 const maxDiffer = 10
 
-// agree returns an error, which wraps [errDiffer], unless the agents of all nodes say that they
-// make identities by the filter of labels that the operator has. One that does not say, as an older
-// one, may have any. Who is asked is the server itself, or a cache. A node counts for as long as it
-// has a CiliumNode: what its kernel enforces goes on when its agent does not.
+// agree returns an error, which wraps [errDiffer], unless the agents of all nodes report the
+// operator's label filter. One that does not report it, such as an older one, may have any. It
+// reads from the server itself, or a cache. A node counts for as long as it has a CiliumNode: its
+// kernel enforces policy without an agent, too.
 func (c *Controller) agree(ctx context.Context, from client.Reader) error {
 	want := c.index.rules.Filter.Fingerprint()
 	var others []string

@@ -69,8 +69,8 @@ func (b *index) noteRestored(text string, id identity.ID) {
 	}
 }
 
-// refuse counts a claim that was not believed, and says so in the log and at the pod, once for each
-// ID between two looks at everything.
+// refuse counts a refused claim, and reports it in the log and at the pod, once for each ID between
+// two resyncs.
 func (c *Controller) refuse(fix correction) {
 	c.metrics.refused.WithLabelValues(string(fix.refused)).Inc()
 	c.mu.Lock()
@@ -89,9 +89,9 @@ func (c *Controller) refuse(fix correction) {
 		"the CiliumEndpoint of this pod claimed ID %d for the pod's labels (%s); their security identity is %d", fix.had, fix.refused, fix.id)
 }
 
-// disputes are endpoints that somebody gives a wrong identity again and again: each try to correct
-// one waits longer than the last, so that who does that costs the operator and the API server no
-// more than a request now and then. Others do not wait.
+// disputes are endpoints to which another writer repeatedly gives a wrong identity: corrections of
+// one back off, so that such a writer costs the operator and the API server few requests. Others do
+// not wait.
 type disputes struct {
 	mu sync.Mutex
 	of map[key]dispute

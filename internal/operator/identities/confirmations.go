@@ -80,9 +80,9 @@ func (c *collector) logSlow(confirmed map[string]uint64, newest uint64, ids int)
 		"nodes", strings.Join(slow[:min(len(slow), maxDiffer)], " "), "count", len(slow), "numbers", ids, "lost-after", c.cfg.Lost)
 }
 
-// confirmed asks the server up to which version the agent of each node has released the IDs
-// that ended, and which Leases nobody needs. A node counts as long as it has a CiliumNode. One
-// whose agent never confirmed anything, as an older one, is not among them.
+// confirmed reads from the server up to which version the agent of each node has released the IDs
+// that ended, and which Leases are no longer needed. A node counts as long as it has a CiliumNode.
+// One whose agent never confirmed anything, as an older one, is not among them.
 func (c *collector) confirmed(ctx context.Context) (confirmed map[string]uint64, needless []*coordinationv1.Lease, err error) {
 	here := map[string]bool{}
 	err = eachNode(ctx, c.live, false, func() { clear(here) }, func(o *metav1.ObjectMeta) { here[o.Name] = true })
@@ -113,7 +113,7 @@ func (c *collector) confirmed(ctx context.Context) (confirmed map[string]uint64,
 // waits for it.
 const leaseWriters = 8
 
-// remove deletes Leases that nobody needs.
+// remove deletes Leases that are no longer needed.
 func (c *collector) remove(ctx context.Context, needless []*coordinationv1.Lease) error {
 	_, err := eachOf(ctx, leaseWriters, needless, func(o *coordinationv1.Lease) (bool, error) {
 		err := client.IgnoreNotFound(c.client.Delete(ctx, o, client.Preconditions{UID: &o.UID}))
@@ -125,7 +125,7 @@ func (c *collector) remove(ctx context.Context, needless []*coordinationv1.Lease
 	return nil
 }
 
-// tidying looks for superfluous Leases now and then and deletes them, until ctx ends.
+// tidying periodically looks for superfluous Leases and deletes them, until ctx ends.
 func (c *collector) tidying(ctx context.Context) error {
 	return rounds.Every(ctx, strayLease, nil, func(ctx context.Context) error {
 		_, needless, err := c.confirmed(ctx)
@@ -139,7 +139,8 @@ func (c *collector) tidying(ctx context.Context) error {
 	})
 }
 
-// removing deletes the Leases that looks found superfluous, beside the looks, until ctx ends.
+// removing deletes the Leases that were found superfluous, in parallel with the search, until ctx
+// ends.
 func (c *collector) removing(ctx context.Context) error {
 	for {
 		select {

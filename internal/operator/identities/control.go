@@ -28,8 +28,8 @@ type Control struct {
 	// Resync is the time between two looks at everything, MaxBackoff the longest pause between two
 	// tries of what failed. Tests shorten them.
 	Resync, MaxBackoff time.Duration
-	// Agents means that agents make identities too. Then what one that says so of itself names in
-	// its endpoints is left alone; see 0005 in docs/design.
+	// Agents means that agents make identities too. Then identities that such an agent writes to
+	// its endpoints are left alone; see 0005 in docs/design.
 	Agents bool
 	// Await, if not nil, returns when it is known which labels count; nothing is made or collected
 	// before. It returns early if its context ends.

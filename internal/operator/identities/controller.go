@@ -135,7 +135,7 @@ func (c *Controller) run(ctx context.Context, informers cache.Cache) error {
 	return err
 }
 
-// serve does what is queued, and has everything looked at now and then, until ctx ends.
+// serve processes the queue, with a periodic resync, until ctx ends.
 func (c *Controller) serve(ctx context.Context, wg *sync.WaitGroup) {
 	for range c.cfg.Workers {
 		wg.Go(func() { work(ctx, c, &c.sets, c.doSet) })
@@ -251,7 +251,7 @@ func (c *Controller) known(id allocator.ID) (k8sids.Entry, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	n := c.index.ids[identity.ID(id)]
-	if n == nil || n.given != "" { // whose an edited one is, only the object says
+	if n == nil || n.given != "" { // the owner of an edited one is only known from the object
 		return k8sids.Entry{}, false
 	}
 	return k8sids.Entry{Text: n.text, Quarantined: n.quarantined, Since: n.since, Life: n.life, Certain: n.certain}, true
@@ -264,8 +264,8 @@ func (c *Controller) full(text string) bool {
 	return c.index.allTaken(text)
 }
 
-// InUse returns a function that says whether an ID must not be collected, by what the caches
-// have. ok is false as long as they are not filled.
+// InUse returns a function that reports whether an ID must not be collected, according to the
+// caches. ok is false as long as they are not filled.
 func (c *Controller) InUse() (used func(identity.ID) bool, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -276,10 +276,10 @@ func (c *Controller) InUse() (used func(identity.ID) bool, ok bool) {
 	}, c.running
 }
 
-// Users asks the server itself which of some IDs must not be collected, and joins that with
-// what the caches have; of other IDs it says that they are in use, and of those for which it is
-// not known. It fails while the caches are not filled, or show less than the server, or agents make
-// other identities than the operator. Of a few IDs it asks one by one, and of none not at all.
+// Users reads from the server itself which of some IDs must not be collected, and joins that with
+// the caches; other IDs, and those for which it is unknown, count as in use. It fails while the
+// caches are not filled, or show less than the server, or agents make other identities than the
+// operator. A few IDs are looked up one by one, and for none it makes no request.
 func (c *Controller) Users(ctx context.Context, ids []identity.ID) (used func(identity.ID) bool, err error) {
 	cached, ok := c.InUse()
 	if !ok {
@@ -367,8 +367,8 @@ func (c *Controller) second(id identity.ID) bool {
 	return n != nil && n.set != nil && n.set.ids[0] != n
 }
 
-// hold keeps an ID that nobody uses from being named while f collects it. It does not call f if
-// the ID is in use.
+// hold keeps an unused ID from being assigned while f collects it. It does not call f if the ID is
+// in use.
 func (c *Controller) hold(id identity.ID, f func() (bool, error)) (bool, error) {
 	c.mu.Lock()
 	free := c.index.hold(id)

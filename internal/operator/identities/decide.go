@@ -19,15 +19,15 @@ const (
 	create
 	// restore: endpoints carry an ID of it whose object is gone, or in quarantine.
 	restore
-	// revert: somebody gave an object of it other labels.
+	// revert: the labels of an object of it were edited.
 	revert
-	// seal: an object of it does not say yet which labels it was given.
+	// seal: an object of it has no digest of its labels yet.
 	seal
-	// withdraw: this process made an ID, while somebody else had made another one before.
+	// withdraw: this process made an ID after another writer had made an older one.
 	withdraw
 	// wait: only pods without a node need an ID, and too many of these have one.
 	wait
-	// release: nobody needs the ID any more that this process holds a reference to.
+	// release: this process holds a reference to an ID that is no longer needed.
 	release
 )
 
@@ -67,7 +67,7 @@ func (b *index) decideSet(text string) step {
 		st.action, st.id, st.uid, st.rv = withdraw, n.id, n.uid, n.rv
 		return st
 	}
-	for _, n := range s.ids { // whether or not anybody needs it
+	for _, n := range s.ids { // whether or not it is needed
 		if n.nowText == text || n.given != "" { // which labels to give back is not known
 			continue
 		}
@@ -111,9 +111,9 @@ func (b *index) decideSet(text string) step {
 	return st
 }
 
-// needed reports whether a reference to a set's ID must be kept: pods are to have it, or
-// endpoints name it still. That endpoints name an ID is no reason to make a reference: somebody
-// may have given it to these labels since.
+// needed reports whether a reference to a set's ID must be kept: pods are to have it, or endpoints
+// name it still. That endpoints name an ID is no reason to make a reference: it may have been given
+// to these labels since.
 func (b *index) needed(s *setEntry) bool {
 	if s == nil || s.fixedID != 0 {
 		return false
@@ -139,7 +139,7 @@ func (b *index) gaveUp(text string) {
 	}
 }
 
-// noteMade remembers that this process made an object, which it may take back if somebody else was
+// noteMade records that this process created an object, which it may withdraw if another writer was
 // earlier.
 func (b *index) noteMade(id identity.ID, uid types.UID) {
 	b.made[id] = uid
@@ -149,7 +149,7 @@ func (b *index) noteMade(id identity.ID, uid types.UID) {
 }
 
 // duplicate returns an object of the set that this process made without having seen an older one,
-// and that nobody names.
+// and that no endpoint names.
 func (b *index) duplicate(s *setEntry) *idEntry {
 	if len(s.ids) < 2 {
 		return nil
@@ -189,7 +189,7 @@ type correction struct {
 	had, id identity.ID
 	labels  labels.Set
 	// doubt means that the endpoint was written after what is known of its pod and namespace, so
-	// that whoever wrote it may have known more.
+	// that its writer may have known more.
 	doubt bool
 	// refused reports why its claim of the ID that it names is not believed; "" if it claims
 	// none.
@@ -198,8 +198,8 @@ type correction struct {
 }
 
 // decideEndpoint returns how an endpoint's identity is wrong; ok is false if it is right, or there
-// is nothing right to name yet. Whoever named an ID of the pod's labels is not contradicted,
-// even if there is an older one.
+// is nothing right to name yet. An ID of the pod's labels is right, whoever wrote it, even if there
+// is an older one.
 func (b *index) decideEndpoint(k key) (c correction, ok bool) {
 	e, known := b.endpoints[k]
 	p := b.pods[k]
@@ -239,10 +239,10 @@ func (b *index) decideEndpoint(k key) (c correction, ok bool) {
 }
 
 // agentKnows reports whether an ID is left alone because it is an identity, of whatever labels,
-// that the agent of the pod's node may have made or found: one that makes identities and expects
-// nobody else to write them would put back what is corrected, and the two would take turns. What an
-// agent says of itself comes by another watch than its endpoints, so one whose node is not known
-// yet counts as one that does.
+// that the agent of the pod's node may have made or found: an agent that makes identities and
+// expects no other writer would revert a correction, and the two would alternate. An agent's
+// announcement comes by another watch than its endpoints, so one whose node is not known yet counts
+// as one that does.
 func (b *index) agentKnows(p *podEntry, id identity.ID) bool {
 	if !b.agents || p.obj.Spec.NodeName == "" {
 		return false
@@ -267,8 +267,7 @@ func (b *index) used(id identity.ID) bool {
 	return slices.Index(n.set.ids, n) == 0
 }
 
-// hold keeps an ID that nobody uses from being named until release. It reports false if it is in
-// use.
+// hold keeps an unused ID from being assigned until release. It reports false if it is in use.
 func (b *index) hold(id identity.ID) bool {
 	if b.used(id) {
 		return false

@@ -1,28 +1,28 @@
 // Package identities makes identities and names them in CiliumEndpoints, where the operator manages
-// identities, and collects those that nobody uses any more, wherever identities are objects.
+// identities, and collects unused ones, wherever identities are objects.
 //
 // # Making
 //
 // Pods, Namespaces, CiliumEndpoints, CiliumEndpointSlices and CiliumIdentities go in
 // ([Controller]); out come the identities that should exist, and the identity that each endpoint
 // should name. What is to be done is a function of the objects (index, decide.go); an event only
-// says what to look at again. Everything is looked at again every ten minutes, and what failed
-// is tried for ever.
+// names what to reconcile. Everything is reconciled every ten minutes, and what failed is tried for
+// ever.
 //
 //   - A set of labels that a pod has, on a node or not yet, gets one ID. Where it is looked for
 //     is the same for every writer (package internal/k8s/identities), so another leader, or agents,
 //     make no second one.
 //   - An identity that is used and was deleted comes back with its ID; one whose labels
-//     somebody changed gets them back.
+//     were edited gets them back.
 //   - An endpoint without an identity, or with one of other labels than its pod's, is given the
-//     right one, if nobody has written it meanwhile. An endpoint that names any identity of the
+//     right one, unless there is a conflict. An endpoint that names any identity of the
 //     right labels is left alone, so that there is no quarrel with its agent.
 //   - Pods in the network of their node, and pods that have ended, need no identity. Labels with a
 //     ID by rule need no object.
 //
 // IDs have an identity store (identitystore.go): they are CiliumIdentities, or keys of a store
-// ([Keys]). A key is in force only while somebody refers to it: the controller does for as long as
-// a pod has the labels, or an endpoint names the ID, and names no ID to which it does not
+// ([Keys]). A key is in force only while there is a reference to it: the controller does for as
+// long as a pod has the labels, or an endpoint names the ID, and names no ID to which it does not
 // refer. Its references end with the lease of the process; another leader makes its own as soon as
 // it leads. Keys are collected by package operator, which asks [Controller.InUse].
 //
@@ -32,11 +32,11 @@
 // operator makes identities, a pod has its labels. Where agents make identities, one that was not
 // used for the heartbeat timeout is marked by an annotation first; agents remove the annotation
 // before they use the identity again, which gives the object another resource version. Where the
-// operator alone makes them, one that was unused for less than that is spared as long as IDs
-// are plenty. An identity that two looks, an interval apart, found unused (and marked) at the same
-// resource version ends, if the server itself still shows nobody who uses it, and on the condition
-// of that very resource version. While the caches do not show all that the server does, none ends:
-// an operator that observes nothing must not judge by what it has not observed.
+// operator alone makes them, one that was unused for less than that is spared as long as IDs are
+// plenty. An identity that two looks, an interval apart, found unused (and marked) at the same
+// resource version ends, if the server itself still shows no user, and on the condition of that
+// very resource version. While the caches are behind the server, none ends: an operator must not
+// decide by a stale cache.
 //
 // It ends by losing its labels: the object stays, without any, during the ID's quarantine, and
 // is then deleted. So no writer gives the ID to other labels meanwhile, whether or not it saw

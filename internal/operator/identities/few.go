@@ -35,8 +35,8 @@ const idField = "status.identity.id"
 // older.
 var errNotSelectable = errors.New("the server cannot select CiliumEndpoints by " + idField)
 
-// usersOf asks the server who uses one ID, or is to use what it stands for. The caches are
-// asked by whoever calls this, of slices too, see [asker.caughtUp].
+// usersOf reads from the server the users of one ID, present and future. The caller checks the
+// caches, those of slices too, see [asker.caughtUp].
 func (a *asker) usersOf(ctx context.Context, id identity.ID, text string) (use, error) {
 	now := use{named: map[int64]bool{}, texts: map[string]bool{}}
 	var naming v2.CiliumEndpointList
@@ -169,7 +169,7 @@ func listOf(kind string) (client.Object, client.ObjectList) {
 //
 // The version of what was observed last may be older than the server remembers: nothing of the kind
 // was written for long, or the server was restarted. Then a watch begins where the cache itself is,
-// which is notified now and then how far that is; a cache whose version the server does not
+// which is periodically notified of its progress; a cache whose version the server does not
 // remember either is behind.
 func (a *asker) missed(ctx context.Context, kind string, since uint64) (uint64, error) {
 	if since > 0 {
@@ -196,7 +196,7 @@ func (a *asker) reached(ctx context.Context, kind string) (all, newest uint64, e
 	}
 	store, ok := informer.(interface{ GetStore() toolscache.Store })
 	if !ok {
-		return 0, 0, fmt.Errorf("cache of %s: %T does not say how far it is", kind, informer)
+		return 0, 0, fmt.Errorf("cache of %s: %T does not report its progress", kind, informer)
 	}
 	if all = version(store.GetStore().LastStoreSyncResourceVersion()); all == 0 {
 		return 0, 0, fmt.Errorf("%w: nothing was observed of %s", errBehind, kind)

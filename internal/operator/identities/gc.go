@@ -24,8 +24,7 @@ import (
 	"github.com/hawser-net/hawser/internal/operator/rounds"
 )
 
-// HeartbeatAnnotation marks an identity that nobody uses; its value is when that was found, in RFC
-// 3339.
+// HeartbeatAnnotation marks an unused identity; its value is when that was found, in RFC 3339.
 const HeartbeatAnnotation = k8sids.HeartbeatAnnotation
 
 // DefaultQuarantine is how long an ID is in quarantine after it was collected.
@@ -36,13 +35,13 @@ type Config struct {
 	// Interval is the time from the start of one look to that of the next; 0 for never.
 	Interval time.Duration
 	// Timeout is how long an identity must be unused before it is marked, where agents make
-	// identities, and else before it may end, as long as IDs are plenty (see [Plenty]): what
-	// makes pods now and then gives them the same labels again.
+	// identities, and else before it may end, as long as IDs are plenty (see [Plenty]): periodic
+	// jobs create pods with the same labels again.
 	Timeout time.Duration
 	// Quarantine is how long the ID of a collected identity is not given to other labels.
 	Quarantine time.Duration
 	// Lost is how long it waits, from the deletion, for agents to release it; 0 for not at all.
-	// Namespace is where their Leases are that say so.
+	// Namespace is where their Leases are.
 	Lost      time.Duration
 	Namespace string
 	// Limiter bounds how many identities end. Besides, all that is written of identities is bounded
@@ -51,7 +50,7 @@ type Config struct {
 	// First and Last bound the IDs of this cluster: others are left alone.
 	First, Last uint32
 	// Agents means that agents make identities: one is marked before it is collected, so that an
-	// agent which takes it into use can say so.
+	// agent which takes it into use can remove the mark.
 	Agents bool
 	// Pods, if not nil, makes identities for pods: one that a pod is to have is in use, even if no
 	// endpoint names it yet.
@@ -77,8 +76,7 @@ func SetupGC(m manager.Manager, cfg Config, report func(Stats, time.Duration, er
 		return err
 	}
 	c := newCollector(a, cfg, log)
-	// Agents say which identities have ended whether or not one is collected, or a look gets as far
-	// as to ask them.
+	// Agents confirm which identities have ended whether or not one is collected in this pass.
 	if err := m.Add(manager.RunnableFunc(c.tidying)); err != nil {
 		return err
 	}
@@ -141,8 +139,8 @@ type collector struct {
 	writes *rate.Limiter
 }
 
-// Plenty reports whether so many IDs are free of those from first to last that identities which
-// nobody uses need not end at once.
+// Plenty reports whether so many of the IDs from first to last are free that unused identities need
+// not end at once.
 func Plenty(taken int, first, last identity.ID) bool {
 	return taken < int(last-first+1)/4*3
 }
@@ -271,7 +269,7 @@ const (
 	maxErrors = 5
 )
 
-// eachOf calls act for objects, for some at once, and counts those for which it says true.
+// eachOf calls act for objects, for some at once, and counts those for which it returns true.
 func eachOf[T any](ctx context.Context, writers int, list []*T, act func(*T) (bool, error)) (int, error) {
 	var mu sync.Mutex
 	var errs []error
@@ -325,7 +323,7 @@ const (
 	toFree
 )
 
-// judge reports what is to become of an object.
+// judge decides what to do with an object.
 func (c *collector) judge(o *v2.CiliumIdentity, used bool) (look, fate) {
 	last, known := c.looks[o.Name]
 	now := look{uid: k8sids.Incarnation(o), rv: o.ResourceVersion, used: last.used}
@@ -342,7 +340,7 @@ func (c *collector) judge(o *v2.CiliumIdentity, used bool) (look, fate) {
 	sure := known && last.uid == now.uid && last.text != "" && last.certain
 	switch {
 	case sure && last.text != now.text:
-		// Nodes judge by what it stood for. In quarantine only its record says what that was.
+		// Nodes evaluate packets by its former labels. In quarantine only its record has these.
 		c.log.Warn("an identity is not collected, because its labels were edited by hand; restore its labels", "identity", o.Name, "labels", last.text, "edited", now.text)
 		now.text, now.certain, now.used = last.text, true, c.now()
 		return now, toKeep
@@ -368,7 +366,7 @@ func (c *collector) judge(o *v2.CiliumIdentity, used bool) (look, fate) {
 			return now, toQuarantine
 		}
 		return now, toKeep
-	case !same: // new, or somebody took it into use
+	case !same: // new, or taken into use
 		now.used = c.now()
 		return now, toKeep
 	case c.now().Sub(now.used) >= c.cfg.Timeout:
@@ -377,10 +375,10 @@ func (c *collector) judge(o *v2.CiliumIdentity, used bool) (look, fate) {
 	return now, toKeep
 }
 
-// judgeQuarantined reports whether the quarantine of an ID is over: by the clock of whoever began
-// it and after one more look, or by this process's own, so that a clock that goes wrong neither
-// ends a quarantine at once nor makes it last for ever. already says that it was in quarantine at
-// the last pass, again that this counts.
+// judgeQuarantined reports whether the quarantine of an ID is over: by the clock of the operator
+// that began it and one more pass, or by this process's own, so that a wrong clock neither ends a
+// quarantine at once nor makes it last for ever. already means that it was in quarantine at the
+// last pass, again that this counts.
 func (c *collector) judgeQuarantined(now look, already, again, used bool, since time.Time) (look, fate) {
 	if !already || now.used.IsZero() {
 		now.used = c.now()
@@ -448,7 +446,7 @@ func (c *collector) patch(ctx context.Context, o *v2.CiliumIdentity, action stri
 		c.waitObserved(ctx, o, func(now *v2.CiliumIdentity) bool { return version(now.ResourceVersion) >= written })
 		return true, nil
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
-		return false, nil // somebody wrote it: the next look sees
+		return false, nil // a conflict: the next pass decides
 	}
 	return false, fmt.Errorf("%s CiliumIdentity %s: %w", action, o.Name, err)
 }

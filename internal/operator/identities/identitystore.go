@@ -16,7 +16,7 @@ import (
 // one at a time.
 type identityStore interface {
 	// follow reports every ID and its changes to l, until ctx ends. The function that it returns
-	// says whether all IDs that were there at the start have been reported.
+	// reports whether all IDs that existed at the start have been reported.
 	follow(ctx context.Context, informers cache.Cache, l observer) (toolscache.InformerSynced, error)
 	// run does what goes on all the time, until ctx ends. It returns an error if the identity store
 	// is of no use any more.
@@ -34,7 +34,7 @@ type identityStore interface {
 	withdraw(ctx context.Context, st step) error
 	// has reads, not from a cache, whether an ID is a set's now.
 	has(ctx context.Context, id identity.ID, text string) (bool, error)
-	// release ends what make or restore began, if they said that the ID is held.
+	// release releases an ID that make or restore reported as held.
 	release(ctx context.Context, text string) error
 }
 

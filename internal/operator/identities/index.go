@@ -21,11 +21,10 @@ import (
 // key names an object in a namespace.
 type key = types.NamespacedName
 
-// index is what is known of the cluster, and answers what is to be done. It does no
-// I/O, knows no clock and starts no goroutine; whoever has it must see to it that one call ends
-// before the next. What it says depends on the objects alone and not on the order in which they
-// came, with two exceptions that cost nothing when they are forgotten: what an object's labels were
-// before somebody changed them, and which objects this process made.
+// index is the state of the cluster, and decides what to do. It does no I/O, has no clock and
+// starts no goroutine; its owner must serialize calls. Its answers depend on the objects alone and
+// not on the order in which they came, with two exceptions, whose loss is harmless: the labels of
+// an object before an edit, and which objects this process created.
 //
 // Objects that it is notified of are kept and must not be changed.
 type index struct {
@@ -45,16 +44,16 @@ type index struct {
 	spent       map[string]int                      // IDs that were restored on the claims of a node since the last full scan
 	made        map[identity.ID]types.UID           // objects that this process made
 
-	// agents means that agents may make identities, too. alone has the nodes that are known, and
-	// whether their agents say that they make identities and leave it to nobody else.
+	// agents means that agents may make identities, too. alone has the known nodes, and whether
+	// their agents announce that they alone make identities.
 	agents bool
 	alone  map[string]bool
 
 	held map[identity.ID]struct{} // about to be collected
 	full map[uint64]int           // pods by the labels that they had if all counted; see target.full
 
-	// references means that an ID is in force only while somebody holds a reference to it;
-	// kept are the sets that this process holds one to.
+	// references means that an ID is in force only while there is a reference to it; kept are the
+	// sets that this process holds one to.
 	references bool
 	kept       map[string]struct{}
 
@@ -100,7 +99,7 @@ type setEntry struct {
 
 type endpointEntry struct {
 	obj   *v2.CiliumEndpoint
-	owner types.UID // of its pod; "" if it does not say, which fits any of that name
+	owner types.UID // of its pod; "" if absent, which matches any of that name
 	id    identity.ID
 	rv    uint64
 	alien bool // belongs to something that is no pod
@@ -113,14 +112,14 @@ type idEntry struct {
 	life types.UID // its incarnation
 	rv   string
 	born int64 // in units of the identity store's own
-	// text is what the ID stands for: what the object said first. nowText is what it says now.
-	// They differ if somebody edited it.
+	// text is the labels that the ID stands for: the object's first ones. nowText is its present
+	// ones. They differ if it was edited.
 	text, nowText string
 	// given, if not "", is a digest of what the ID stands for. It was edited before this
 	// process observed it, so text is "".
 	given string
-	// certain means that text is no edit: it was there when the object was made, or agrees with
-	// the object's digest. bare says that there is no digest, and could be one.
+	// certain means that text is no edit: it was there when the object was made, or agrees with the
+	// object's digest. bare means that there is no digest, and could be one.
 	certain, bare bool
 	quarantined   bool
 	since         time.Time // when it began to rest
@@ -436,7 +435,7 @@ func (b *index) dropEndpoint(k key) {
 	b.touchEndpoint(k)
 }
 
-// touchEndpoint has an endpoint looked at, and what it says of its pod's labels recorded.
+// touchEndpoint queues an endpoint, and records its statement of its pod's labels.
 func (b *index) touchEndpoint(k key) {
 	b.dirtyEndpoints[k] = struct{}{}
 	if p := b.pods[k]; p != nil {
@@ -485,7 +484,7 @@ func (b *index) dropSlice(name string) {
 	delete(b.slices, name)
 }
 
-// setNode notes what the agent of a node says of itself.
+// setNode records the announcement of a node's agent.
 func (b *index) setNode(obj *v2.CiliumNode) {
 	alone, known := b.alone[obj.Name]
 	b.alone[obj.Name] = obj.Annotations[nodes.ManagementAnnotation] == string(identity.ManagedByAgent)
@@ -543,15 +542,15 @@ func (r *Rules) idEntryOf(obj *v2.CiliumIdentity) (now *idEntry, ok bool) {
 	case sealed:
 		now.text, now.given = "", k8sids.Given(obj)
 	default:
-		now.certain = obj.Generation <= 1 // nobody has changed the labels since it was made
+		now.certain = obj.Generation <= 1 // the labels are unchanged since its creation
 		now.bare = now.nowText != "" && maps.Equal(k8sids.SecurityLabels(set), obj.SecurityLabels)
 	}
 	return now, true
 }
 
-// inheritText has an ID go on to stand for what it stood for: labels of an identity never
-// change, because nodes judge packets by them. Where it was not certain what that was, it is what
-// the object says now: else an edit would be defended against whoever undoes it.
+// inheritText keeps the labels of an ID: those of an identity never change, because nodes evaluate
+// packets by them. If they were not certain, the object's present labels are used: otherwise an
+// edit would be defended against being undone.
 func (n *idEntry) inheritText(old *idEntry) {
 	if old.text == "" || !old.certain && !n.wasGiven(old.text) {
 		return
@@ -559,8 +558,8 @@ func (n *idEntry) inheritText(old *idEntry) {
 	n.text, n.given, n.certain = old.text, "", true
 }
 
-// wasGiven reports whether an edited object says that it was given the labels that text is the
-// canonical string of.
+// wasGiven reports whether, by its digest, text is the canonical string of an edited object's
+// original labels.
 func (n *idEntry) wasGiven(text string) bool {
 	if n.given == "" {
 		return false
@@ -577,7 +576,7 @@ func (b *index) setID(now *idEntry) {
 	if same && !now.quarantined {
 		now.inheritText(old)
 	}
-	if same && old.nowText == now.nowText && old.text == now.text && old.given == now.given { // somebody annotated it
+	if same && old.nowText == now.nowText && old.text == now.text && old.given == now.given { // only annotations changed
 		if old.bare && !now.bare && old.set != nil {
 			b.dirtySets[old.set.text] = struct{}{} // there may be another one
 		}
@@ -616,7 +615,7 @@ func (b *index) attach(n *idEntry) {
 	b.touchClaims(n.id)
 	if n.quarantined {
 		b.quarantined++
-		b.dirtySets[n.text] = struct{}{} // whoever still needs it takes it back
+		b.dirtySets[n.text] = struct{}{} // a set that still needs it gets it back
 		return
 	}
 	s := b.set(n.text)

@@ -44,10 +44,10 @@ func (c *Controller) LabelSets() (now, full int) {
 // Versions are the highest resource versions of objects of these kinds.
 type Versions struct{ Endpoints, Slices, Identities uint64 }
 
-// Applied asks the server whether everybody uses an identity that is made by the present keys for
-// every pod: whether no CiliumEndpoint and no CiliumEndpointSlice names another one. why says of
-// which one that is not so; it is empty if it is so of all. Who has observed the versions has
-// observed all that.
+// Applied reads from the server whether an identity made by the present keys is in use for every
+// pod: whether no CiliumEndpoint and no CiliumEndpointSlice names another one. why names one that
+// does, and is empty if there is none. A process that has observed the returned versions has
+// observed all of that.
 func (c *Controller) Applied(ctx context.Context) (v Versions, why string, err error) {
 	c.mu.Lock()
 	if !c.running {
@@ -92,8 +92,8 @@ func (c *Controller) Applied(ctx context.Context) (v Versions, why string, err e
 	return v, why, nil
 }
 
-// right reports whether an ID is one that a pod is to have. What is no pod's, or no pod's any
-// more, is not judged.
+// right reports whether an ID is the one that a pod must have. Endpoints without a pod are not
+// checked.
 func (c *Controller) right(k key, id identity.ID) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

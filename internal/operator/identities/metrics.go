@@ -39,9 +39,9 @@ func newControlMetrics(c *Controller) *controlMetrics {
 		duplicate:   prometheus.NewDesc(prefix+"duplicate_identities", "Identities beyond the oldest of their labels.", nil, nil),
 		quarantined: prometheus.NewDesc(prefix+"resting_identities", "IDs of collected identities that are quarantined before they are used again.", nil, nil),
 		edited: prometheus.NewDesc(prefix+"edited_identities",
-			"Identities whose objects somebody gave other labels. They stand for what they stood for, and get their labels back.", nil, nil),
+			"Identities whose objects' labels were edited. They keep their meaning, and their labels are restored.", nil, nil),
 		differ: prometheus.NewDesc(prefix+"label_filter_mismatches",
-			"Nodes whose agents make other labels count for identities than the operator, or do not say which. While there are any no identity is collected.", nil, nil),
+			"Nodes whose agents use another label filter for identities than the operator, or do not report theirs. While there are any no identity is collected.", nil, nil),
 		pending: prometheus.NewDesc(prefix+"unscheduled_identities",
 			"Identities that only pods without a node need; --identity-unscheduled-budget is their bound.", nil, nil),
 	}

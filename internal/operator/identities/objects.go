@@ -52,7 +52,7 @@ type objectStore struct {
 	log    *slog.Logger
 }
 
-// newObjectStore returns one. c says what the observer has.
+// newObjectStore returns one. c is the observer's cache.
 func newObjectStore(o objects, rules *Rules, c *Controller, log *slog.Logger) *objectStore {
 	h := &objectStore{objects: o, rules: rules, log: log}
 	h.prober = k8sids.Prober{

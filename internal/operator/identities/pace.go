@@ -13,10 +13,10 @@ import (
 )
 
 // What is written of an identity is sent to every agent, which costs API servers 20 µs of a
-// processor and 700 bytes each (docs/design/0015-collection.md). toldPerSecond bounds what all of
-// them together may need: 20 processors. But identities must end faster than they are made, and
-// nobody needs more than mostPerSecond. What the servers of this cluster have to spare is less as a
-// rule: see [collector.waitObserved].
+// processor and 700 bytes each (docs/design/0015-collection.md). toldPerSecond bounds the sum of
+// these: 20 processors. But identities must end faster than they are made, and more than
+// mostPerSecond is never needed. The spare capacity of this cluster's servers is usually less: see
+// [collector.waitObserved].
 const (
 	toldPerSecond  = 1_000_000
 	leastPerSecond = 42

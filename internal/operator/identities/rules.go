@@ -41,7 +41,7 @@ type target struct {
 	text   string // canonical
 	// fixedID is one that the labels have by rule; 0 if one must be made.
 	fixedID identity.ID
-	// full tells apart the sets of labels that pods had if all labels counted; 0 for one with a
+	// full identifies the label set that a pod would have if all labels counted; 0 for one with an
 	// ID by rule.
 	full uint64
 }

@@ -136,7 +136,7 @@ func (h *keyStore) has(ctx context.Context, id identity.ID, text string) (bool, 
 // seal has nothing to do: a store records with what a key was made.
 func (h *keyStore) seal(context.Context, step) error { return nil }
 
-// withdraw has nothing to do: the allocator gives back what somebody else made before it.
+// withdraw has nothing to do: the allocator withdraws an ID if there is an older one.
 func (h *keyStore) withdraw(context.Context, step) error { return nil }
 
 func (h *keyStore) release(ctx context.Context, text string) error {
@@ -145,7 +145,7 @@ func (h *keyStore) release(ctx context.Context, text string) error {
 		return err
 	}
 	if _, err := h.alloc.Release(ctx, k); err != nil {
-		h.log.Info("a reference to an identity that nobody needs stays for now", "labels", text, "error", err)
+		h.log.Info("a reference to an unused identity stays for now", "labels", text, "error", err)
 	}
 	return nil
 }
@@ -177,8 +177,8 @@ func (t *notifyingHandler) OnListDone(revision int64) {
 	t.identityStore.listed.Store(true)
 }
 
-// OnUpsert implements [allocator.CacheMutations]. An ID stands for what it was made with,
-// whatever is written over it; where that is not known, for nothing that is given to anybody.
+// OnUpsert implements [allocator.CacheMutations]. An ID stands for its original labels, whatever is
+// written over it; where these are not known, it is not assigned.
 func (t *notifyingHandler) OnUpsert(m allocator.Mapping) {
 	t.CacheMutations.OnUpsert(m)
 	if !t.ours(m.ID) {

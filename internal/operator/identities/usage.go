@@ -25,9 +25,9 @@ import (
 // pageSize is how many objects one request reads from the server itself.
 const pageSize = k8s.PageSize
 
-// recheck is how long what the server itself said of the users of identities counts, or
-// recheckShare times as long as it took to ask, if that is longer: so asking takes no more than a
-// part of the time of a look that ends many.
+// recheck is how long the server's answer about the users of identities is valid, or recheckShare
+// times as long as the request took, if that is longer: so requests take only a part of the time of
+// a pass that ends many.
 const (
 	recheck      = time.Second
 	recheckShare = 4
@@ -62,7 +62,7 @@ func newAsker(m manager.Manager, pods *Controller) (*asker, error) {
 	return a, nil
 }
 
-// cached returns what the caches say of the use of IDs.
+// cached returns the use of IDs according to the caches.
 func (a *asker) cached(ctx context.Context) (func(identity.ID) bool, error) {
 	if a.pods != nil {
 		used, ok := a.pods.InUse()
@@ -134,9 +134,8 @@ func (a *asker) newLiveCheck(ctx context.Context, candidates int) *liveCheck {
 	return &liveCheck{asker: a, ctx: ctx, single: a.watch != nil && candidates <= few}
 }
 
-// unused calls f if neither the server nor the caches, which may know more by now, show anybody who
-// uses the ID of o, or is to use what it stands for. It calls f for nobody while the caches are
-// behind the server.
+// unused calls f if neither the server nor the caches, which may be newer by now, show a present or
+// future user of the ID of o. It does not call f while the caches are behind the server.
 func (l *liveCheck) unused(o *v2.CiliumIdentity, text string, f func() (bool, error)) (bool, error) {
 	id, ok := idOf(o.Name, 1, ^identity.ID(0))
 	if !ok {
@@ -155,14 +154,13 @@ func (l *liveCheck) unused(o *v2.CiliumIdentity, text string, f func() (bool, er
 	return l.pods.hold(id, f)
 }
 
-// inUse reports whether somebody uses an ID, or is to use what it stands for.
+// inUse reports whether an ID has a present or future user.
 func (l *liveCheck) inUse(now *use, id identity.ID, text string) bool {
 	return now.named[int64(id)] || l.pods != nil && now.texts[text] && !l.pods.second(id)
 }
 
-// current returns what the server says of an ID, asked a moment ago. It is nil, and fails the
-// first time, if the server could not be asked: the next look asks again, this one has nothing to
-// go by.
+// current returns the server's recent answer about an ID. It is nil, and fails the first time, if
+// the request failed: the next pass asks again, this one cannot decide.
 func (l *liveCheck) current(id identity.ID, text string) (*use, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -83,13 +83,13 @@ func (c *Controller) doSeal(ctx context.Context, text string) error {
 	return c.identityStore.seal(ctx, st)
 }
 
-// release gives back the reference to an ID that nobody needs. Whatever the identity store says,
-// it holds none from here on.
+// release releases the reference to an unneeded ID. Whatever the identity store answers, there is
+// none from here on.
 func (c *Controller) release(ctx context.Context, text string) error {
 	err := c.identityStore.release(ctx, text)
 	c.mu.Lock()
 	delete(c.index.kept, text)
-	c.index.dirtySets[text] = struct{}{} // somebody may need it by now
+	c.index.dirtySets[text] = struct{}{} // it may be needed by now
 	c.flush()
 	c.mu.Unlock()
 	return err

@@ -35,24 +35,25 @@ type Config struct {
 	Namespace string
 }
 
-// Defaults returns the configuration of an operator that is given no options. It has room for a
-// mass of identities that end, at the default rate of collection, beside everything else.
+// Defaults returns the configuration of an operator that is given no options. It allows for the
+// collection of many identities at the default rate, in addition to everything else.
 func Defaults() Config { return Config{Enable: true, QPS: 500, Burst: 1000} }
 
-// EnableFlag is the name of the flag of Config.Enable. Whoever gives it demands what it says.
+// EnableFlag is the name of the flag of Config.Enable. If it is set explicitly, a missing cluster
+// is an error.
 const EnableFlag = "enable-k8s"
 
 // Flags binds the configuration to command-line flags; the current values are the defaults shown.
 func (c *Config) Flags(fs *pflag.FlagSet) {
-	fs.BoolVar(&c.Enable, EnableFlag, c.Enable, "look after a Kubernetes cluster, if this is a pod of one or an option says where it is")
+	fs.BoolVar(&c.Enable, EnableFlag, c.Enable, "manage a Kubernetes cluster, if this is a pod of one or an option locates it")
 	c.Server.Flags(fs)
 	fs.Float32Var(&c.QPS, "operator-k8s-client-qps", c.QPS, "how many requests a second to send to the API server, whatever for")
 	fs.IntVar(&c.Burst, "operator-k8s-client-burst", c.Burst, "how many requests to send to the API server at once")
 	fs.StringVar(&c.Namespace, "k8s-namespace", c.Namespace, "namespace that the operator and the agents run in; empty for \"default\"")
 }
 
-// InUse reports whether there is a cluster to look after: an option says where it is, or the
-// process runs in a pod.
+// InUse reports whether there is a cluster to manage: an option locates it, or the process runs in
+// a pod.
 func (c *Config) InUse(getenv func(string) string) bool {
 	inPod := getenv("KUBERNETES_SERVICE_HOST") != "" && getenv("KUBERNETES_SERVICE_PORT") != ""
 	return c.Enable && (c.KubeconfigPath != "" || c.APIServer != "" || inPod)

@@ -91,7 +91,7 @@ func NewManager(cfg *rest.Config, kinds meta.RESTMapper, log *slog.Logger, stop 
 	return m, nil
 }
 
-// slimMeta drops what nobody here reads.
+// slimMeta drops metadata that is not read here.
 func slimMeta(m *metav1.ObjectMeta) {
 	m.ManagedFields, m.Annotations, m.Finalizers, m.GenerateName = nil, nil, nil, ""
 }

@@ -8,16 +8,16 @@ import (
 type Config struct {
 	// Services writes services that are shared, Nodes nodes, identities and addresses of pods.
 	Services, Nodes bool
-	// GlobalNamespaces has services of namespaces shared that do not say whether theirs are.
+	// GlobalNamespaces shares services of namespaces without an annotation.
 	GlobalNamespaces bool
 
-	// Objects means that agents keep their state as objects of Kubernetes, so that somebody must
-	// bring it to the store. It is no flag, as are the others below: the cluster's name and ID.
+	// Objects means that agents keep their state as objects of Kubernetes, which the operator must
+	// mirror to the store. It is no flag; nor are the cluster's name and ID below.
 	Objects     bool
 	ClusterName string
 	ClusterID   uint32
-	// MaxConnectedClusters is 255, for which 0 stands too, or 511: it says which IDs of
-	// identities are this cluster's.
+	// MaxConnectedClusters is 255, which 0 stands for too, or 511: it determines which identity IDs
+	// are this cluster's.
 	MaxConnectedClusters uint32
 }
 

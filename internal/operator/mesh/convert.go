@@ -142,9 +142,9 @@ func (c Config) node(o *v2.CiliumNode) (export, error) {
 // possible is checked elsewhere.
 const maxClusterID = 511
 
-// identity returns what other clusters read of an identity, in the form of the store; have is what
-// the store has of it now. Of one that somebody edited that is what it was given, by which agents
-// of this cluster go, too: its digest shows whether the store has that still.
+// identity returns an identity in the form of the store, for other clusters; have is what the store
+// contains. For an edited identity it returns the original labels, which agents of this cluster
+// use, too: its digest shows whether the store still has these.
 func (c Config) identity(o *v2.CiliumIdentity, layout kvstore.Layout, have string) (export, error) {
 	id, err := strconv.ParseUint(o.Name, 10, 32)
 	if err != nil || strconv.FormatUint(id, 10) != o.Name {
@@ -156,7 +156,7 @@ func (c Config) identity(o *v2.CiliumIdentity, layout kvstore.Layout, have strin
 	set, err := k8sids.ParseSecurityLabels(o.SecurityLabels)
 	if intact, sealed := k8sids.Intact(o); sealed && !intact {
 		if set, err = labels.ParseKV(layout.Decode(have)); err != nil || !k8sids.WasGiven(o, k8sids.SecurityLabels(set)) {
-			return export{}, fmt.Errorf("CiliumIdentity %s: somebody edited its labels; give them back", o.Name)
+			return export{}, fmt.Errorf("CiliumIdentity %s: its labels were edited; restore them", o.Name)
 		}
 	}
 	if err != nil {

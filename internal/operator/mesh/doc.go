@@ -2,12 +2,12 @@
 // are shared and, where agents keep their state as objects of Kubernetes, nodes, identities and
 // addresses of pods.
 //
-// For each kind a mirror announces the keys that the objects of Kubernetes stand for: conversions
-// are pure functions, an [index] has the keys of each object, and [announce.Keys] reconciles the
-// store there. Events only say which object to look at again; every ten minutes all are looked at,
-// and keys that no object stands for are removed. After the first of these rounds a canary says
-// that the kind is complete. All keys but those of identities hang on the lease of the operator:
-// they go if nobody looks after them, and another operator takes them over without a gap.
+// For each kind a mirror announces the keys of the objects of Kubernetes: conversions are pure
+// functions, an [index] has the keys of each object, and [announce.Keys] reconciles the store.
+// Events only name the object to reconcile; every ten minutes all are reconciled, and keys without
+// an object are removed. After the first of these rounds a canary shows that the kind is complete.
+// All keys but those of identities are on the lease of the operator: they expire without an
+// operator, and another operator takes them over without a gap.
 //
 // What agents write themselves is left alone. All goroutines belong to the manager that Setup adds
 // to.

@@ -8,8 +8,8 @@ import (
 // index has the keys that each object stands for. Several objects may stand for one key, as slices
 // do while an endpoint moves from one to the other, or pods that have the same address one after
 // the other: then the one counts that was written last with another value. A slice is written for
-// any of its endpoints, so what it goes on to say of the others is not newer for that. It is not
-// safe for concurrent use.
+// any of its endpoints, so its other, unchanged entries are not newer for that. It is not safe for
+// concurrent use.
 type index struct {
 	exports map[string]export            // by object
 	objects map[string]map[string]uint64 // by key: the order of each object's value, see export
@@ -42,7 +42,7 @@ func (x *index) set(object string, e export) []string {
 		}
 	}
 	for key, v := range e.values {
-		// One that was written before what is known is of a server that went back to an old copy.
+		// An older version means that the server was restored from a backup.
 		if was, had := old.values[key]; had && was == v && x.objects[key][object] <= e.order {
 			continue
 		}

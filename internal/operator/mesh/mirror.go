@@ -18,8 +18,8 @@ import (
 const (
 	// roundInterval is how often all objects are looked at.
 	roundInterval = 10 * time.Minute
-	// batchKeys is how many keys one transaction writes: what every store takes, of which Consul
-	// takes least, with a condition or two beside.
+	// batchKeys is how many keys one transaction writes: what every store accepts, of which Consul
+	// accepts least, with a condition or two for each.
 	batchKeys = 60
 	// writeTimeout bounds the write of the canary.
 	writeTimeout = 30 * time.Second
@@ -27,16 +27,16 @@ const (
 
 // mirror keeps the keys of one kind.
 //
-// Changes are written before everything else. What a new leader finds as it should be must be
-// written again, to be on the lease of this operator, but nobody waits for it, as it stays on the
-// lease of the last one for minutes: it is announced a batch at a time, so that a change waits for
-// one batch and not for all. Keys without a lease are left as they are.
+// Changes are written before everything else. A new leader must write keys that are already correct
+// again, to move them to its lease. That is not urgent, as they stay on the last leader's lease for
+// minutes: they are announced in batches, so that a change waits for one batch only. Keys without a
+// lease are left as they are.
 type mirror struct {
 	kind    string
 	log     *slog.Logger
 	keys    *announce.Keys
 	backend kvstore.Backend
-	// canary is the key that says that the kind is complete.
+	// canary is the key that shows that the kind is complete.
 	canary    string
 	permanent bool
 	// all reads every object of the kind from the cache.
@@ -45,7 +45,7 @@ type mirror struct {
 	admit func(context.Context) error
 	// own reports whether a key that no object stands for is this cluster's to remove.
 	own func(name, value string) bool
-	// foreign reports whether a value was written by somebody who keeps it up to date.
+	// foreign reports whether a value is maintained by another writer.
 	foreign func(value string) bool
 
 	mu    sync.Mutex
@@ -62,9 +62,9 @@ type mirror struct {
 type mirrorConfig struct {
 	kind, cluster, prefix string
 	permanent             bool // keys outlive the operator
-	// own reports whether a key that no object stands for is this cluster's to remove, foreign
-	// whether a value was written by somebody who keeps it up to date. By default all keys are the
-	// cluster's, and none is foreign.
+	// own reports whether a key without an object is this cluster's to remove, foreign whether a
+	// value is maintained by another writer. By default all keys are the cluster's, and none is
+	// foreign.
 	own     func(name, value string) bool
 	foreign func(value string) bool
 }
@@ -108,8 +108,7 @@ func (m *mirror) stored(name, value string) {
 	}
 }
 
-// check warns, once, if a key that an object stands for is kept by somebody else. The caller holds
-// mu.
+// check warns, once, if the key of an object is maintained by another writer. The caller holds mu.
 func (m *mirror) check(name, value string) {
 	if m.foreign(value) && !m.warned {
 		m.warned = true
@@ -117,8 +116,8 @@ func (m *mirror) check(name, value string) {
 	}
 }
 
-// update reads what an object stands for now, and has the store reconciled. read is called with
-// nobody else reading, so that what is read later counts.
+// update reads the current state of an object, and has the store reconciled. Calls of read are
+// serialized, so that the last read counts.
 func (m *mirror) update(object string, read func() (export, error)) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

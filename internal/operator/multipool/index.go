@@ -48,7 +48,8 @@ type node struct {
 
 // answer is what is to become of a node.
 type answer struct {
-	// allocated and podCIDRs are what the node should have; changed says that it has not.
+	// allocated and podCIDRs are what the node should have; changed means that it does not have
+	// them.
 	allocated []allocation
 	podCIDRs  []string
 	disputed  string
@@ -88,8 +89,8 @@ type member struct {
 	// given are blocks that were not seen at the node yet, with the version of its object that the
 	// write replaces.
 	given map[netip.Prefix]string
-	// lost are CIDRs that the node has and that overlap what somebody had first. Its pods may use
-	// them, so nobody is given anything of them.
+	// lost are CIDRs of the node that overlap those of an earlier owner. Its pods may use them, so
+	// nothing of them is assigned.
 	lost []netip.Prefix
 	// quarantined are CIDRs that the node was seen to have, and has no more, with the time until
 	// which they stay its own.
@@ -106,14 +107,15 @@ type allocator struct {
 	blocks [2]*pool.Pool // nil where the pool has none of the family
 }
 
-// defaultQuarantine is how long a block is nobody else's after its node was seen without it. That
-// it is not in the node's object is no proof that no pod uses it: the object may have been deleted,
-// or edited by somebody else, and the agent writes it as it was.
+// defaultQuarantine is how long a block is not reassigned after its node was seen without it. It
+// may still be in use: the object may have been deleted, or edited by another program, and the
+// agent writes it again.
 const defaultQuarantine = 2 * time.Minute
 
-// index records which node holds which blocks of which pool. What always holds: no two nodes hold
-// overlapping blocks, and nobody is given what any node has. It is plain memory and not safe for
-// concurrent use. It has no clock: times are arguments, and must not go back.
+// index records which node holds which blocks of which pool. Invariants: no two nodes hold
+// overlapping blocks, and a block in any node's object is not assigned to another. It is plain
+// memory and not safe for concurrent use. It has no clock: times are arguments, and must not go
+// back.
 type index struct {
 	defaultPool       string // the name of the default pool
 	migrate           bool
@@ -185,7 +187,7 @@ func (b *index) removePool(name string) (changed bool) {
 	return given || faulty
 }
 
-// block is a block with the pool that it is said to be of.
+// block is a block with the pool named for it.
 type block struct {
 	prefix netip.Prefix
 	pool   string
@@ -223,8 +225,8 @@ func (b *index) legacy(n node) string {
 	return ""
 }
 
-// restore records what nodes hold already, the oldest node first, before anything is given out.
-// What an operator before has marked as another's comes last: who had it first keeps it.
+// restore records what nodes hold already, the oldest node first, before anything is assigned.
+// Blocks that a former operator marked as another's come last: the first owner keeps them.
 func (b *index) restore(nodes []node) {
 	nodes = slices.Clone(nodes)
 	slices.SortFunc(nodes, func(x, y node) int {
@@ -249,8 +251,7 @@ func (b *index) restore(nodes []node) {
 	b.avoid()
 }
 
-// insert records a block that a node has. The error, if somebody is in the way, is a
-// [pool.TakenError].
+// insert records a block that a node has. If the block is taken, the error is a [pool.TakenError].
 func (b *index) insert(name string, o block) error {
 	err := b.held[pool.Family(o.prefix)].Claim(name, o.prefix)
 	if err == nil {
@@ -259,7 +260,7 @@ func (b *index) insert(name string, o block) error {
 	return err
 }
 
-// avoid has nobody be given what nodes have and do not hold.
+// avoid excludes from assignment what nodes have in their objects and do not hold.
 func (b *index) avoid() {
 	var lost [2][]netip.Prefix
 	for _, m := range b.nodes {
@@ -403,8 +404,8 @@ func (b *index) quarantineMissing(n node, m *member, own []block, now time.Time,
 	}
 }
 
-// claim records the blocks that a node has. Who was there first keeps what two have, as nobody can
-// say which pods use it.
+// claim records the blocks that a node has. Of two nodes with one block the first owner keeps it,
+// as there is no way to see which pods use it.
 func (b *index) claim(n node, m *member, own []block, a *answer) {
 	before := m.lost
 	m.lost = slices.DeleteFunc(slices.Clone(before), func(p netip.Prefix) bool { return m.quarantined[p].IsZero() })
@@ -418,7 +419,7 @@ func (b *index) claim(n node, m *member, own []block, a *answer) {
 		}
 		if o.pool != "" && !b.covers(o) {
 			a.addFault("pool %q does not have %s (any more), of which this node has pods: add it to CiliumPodIPPool %s again, or delete the pods with its addresses; "+
-				"nobody is given new ones of it", o.pool, o.prefix, o.pool)
+				"no new ones of it are assigned", o.pool, o.prefix, o.pool)
 		}
 	}
 	slices.Sort(marks)

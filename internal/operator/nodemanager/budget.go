@@ -12,8 +12,7 @@ import (
 	"github.com/hawser-net/hawser/pkg/retry"
 )
 
-// The pause of all calls when the cloud says that there are too many doubles from the first to the
-// second.
+// The pause of all calls when the cloud throttles them doubles from the first to the second.
 const (
 	firstPause = 500 * time.Millisecond
 	lastPause  = 30 * time.Second
@@ -51,7 +50,7 @@ type Budget struct {
 	pauses int
 }
 
-// NewBudget allows qps calls a second after a burst, as long as cfg.Held says so.
+// NewBudget allows qps calls a second after a burst, as long as cfg.Held permits.
 func NewBudget(cfg Config, m *Metrics) *Budget {
 	qps := rate.Limit(cfg.QPS)
 	return &Budget{limiter: rate.NewLimiter(qps, cfg.Burst), qps: qps, burst: cfg.Burst, held: cfg.Held, timeout: cfg.Timeout, metrics: m}
@@ -67,8 +66,8 @@ func (b *Budget) Do(ctx context.Context, operation string, call func(context.Con
 	if err := b.wait(ctx); err != nil {
 		return err
 	}
-	// From before it is asked who leads: a process that is stopped after that, for longer, sends
-	// nothing when it goes on.
+	// The deadline counts from before the leadership check: a process that is stopped for longer
+	// after that sends nothing when it continues.
 	bounded, cancel := context.WithTimeout(ctx, b.timeout)
 	defer cancel()
 	if b.held != nil {
@@ -101,10 +100,9 @@ func (b *Budget) Do(ctx context.Context, operation string, call func(context.Con
 	return err
 }
 
-// Read makes a call that changes nothing, and makes it again if the cloud says that there are too
-// many. Whoever reads page by page, or follows a change, would begin anew otherwise: if the cloud
-// allows fewer calls at once than that takes, each attempt would use up what is allowed and none
-// come to its end.
+// Read makes a read-only call, and retries it if the cloud throttles. Without that a caller that
+// reads page by page, or follows a change, would have to start over: if the cloud allows fewer
+// calls at once than it takes, each attempt would exhaust the limit, and none would succeed.
 func (b *Budget) Read(ctx context.Context, operation string, call func(context.Context) error) (err error) {
 	for range readAttempts {
 		if err = b.Do(ctx, operation, call); kindOf(err) != Throttled {

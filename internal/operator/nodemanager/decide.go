@@ -12,7 +12,7 @@ import (
 	v2 "github.com/hawser-net/hawser/api/v2"
 )
 
-// held is an address or prefix of the node, with what release-ips says of it.
+// held is an address or prefix of the node, with its state in release-ips.
 type held struct {
 	unit  netip.Prefix
 	iface *Interface
@@ -371,7 +371,7 @@ func (v *View) whyNot(d *Decision) string {
 	return fmt.Sprintf("no free address in %s: add a subnet that the node may use, or release addresses there", strings.Join(slices.Compact(dry), ", "))
 }
 
-// add adds to what is said to people.
+// add adds to the text for people.
 func (d *Decision) add(fault string) {
 	d.Fault = strings.Join(slices.DeleteFunc([]string{d.Fault, fault}, func(s string) bool { return s == "" }), "; ")
 }

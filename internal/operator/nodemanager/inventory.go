@@ -27,8 +27,8 @@ type change struct {
 	units []netip.Prefix
 }
 
-// inventory is what is known of a cloud: the last description, and on top of it what was changed
-// since. It has no lock of its own.
+// inventory is the state of a cloud: the last description, with the changes since applied. It has
+// no lock of its own.
 type inventory struct {
 	lag        time.Duration
 	snapshot   *Snapshot
@@ -84,8 +84,8 @@ func (v *inventory) replace(s *Snapshot, begun time.Time) {
 // made.
 func (v *inventory) early() bool { return v.begun.Sub(v.first) < v.lag }
 
-// replaceInstance takes a description of one instance, unless that of everything is newer. What it
-// says of others does not count: who may write a CiliumNode says what is asked for.
+// replaceInstance takes a description of one instance, unless that of everything is newer. Its data
+// of other instances are ignored: the ID comes from a CiliumNode, which others may write.
 func (v *inventory) replaceInstance(instance string, list []Interface, begun time.Time) {
 	if begun.Before(v.begun) {
 		return

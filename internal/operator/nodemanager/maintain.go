@@ -173,8 +173,8 @@ func (m *Manager) pending(ctx context.Context, o *v2.CiliumNode) (int, error) {
 	return n, nil
 }
 
-// limits returns those of the instance's type; wait, if it is above 0, says for how long they are
-// not asked for.
+// limits returns those of the instance's type; wait, if it is above 0, is how long they are not
+// requested.
 func (m *Manager) limits(ctx context.Context, o *v2.CiliumNode) (l Limits, wait time.Duration, err error) {
 	kind := m.provider.InstanceType(o)
 	m.mu.Lock()
@@ -219,9 +219,9 @@ type work struct {
 	spent  int
 }
 
-// needsLive reports whether the call may be made only by what the CiliumNode says now, while the
-// cache can be behind. Addresses that are added by what it said a moment ago are no harm, and what
-// is written is refused if the object has changed.
+// needsLive reports whether the call requires the server's CiliumNode, because the cache can be
+// behind. Adding addresses according to a slightly old version is harmless, and a write is refused
+// if the object has changed.
 func (w *work) needsLive() bool {
 	return w.static || !w.blocked && w.Step.Call != Nothing && w.Step.Call != Assign
 }
@@ -304,7 +304,7 @@ func (m *Manager) looksFor(n *node) bool { return n.looks < maxLooks || m.fault 
 
 // lookFor reads an instance of which nothing is known: it is younger than the last description of
 // the cloud, or the cloud answers from the past. One that is not found a few times is left to the
-// next description of everything, or looked for now and then if there is none.
+// next description of everything, or looked for periodically if there is none.
 func (m *Manager) lookFor(ctx context.Context, o *v2.CiliumNode) error {
 	m.mu.Lock()
 	n, now := m.nodes[o.Name], time.Now()
@@ -346,7 +346,7 @@ func (m *Manager) restore(w *work) {
 	m.inv.spend(w.subnet, -w.spent)
 }
 
-// view gathers what is known of a node.
+// view gathers the state of a node.
 func (m *Manager) view(o *v2.CiliumNode, n *node, pending int, limits Limits) *View {
 	ipam := &o.Spec.IPAM
 	v := &View{
@@ -498,7 +498,7 @@ func (m *Manager) make(ctx context.Context, o *v2.CiliumNode, w *work) error {
 	case Assign, AssignIPv6:
 		if c.units, err = m.provider.Assign(ctx, s); err == nil && len(c.units) == 0 {
 			// Taken for success, it would be asked for again at once and without end.
-			err = &Error{Text: fmt.Sprintf("the cloud has assigned nothing to interface %s and says no error: it is tried again by itself", s.Interface.ID)}
+			err = &Error{Text: fmt.Sprintf("the cloud has assigned nothing to interface %s and returned no error: this is retried automatically", s.Interface.ID)}
 		}
 	case Unassign:
 		c.units, err = s.Units, m.provider.Unassign(ctx, s)

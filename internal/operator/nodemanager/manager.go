@@ -73,7 +73,7 @@ type Manager struct {
 	fault error            // of the last description; not nil before the first
 	nodes map[string]*node // by name
 	owner map[string]string
-	left  map[string]bool // interfaces that nobody had at the last collection
+	left  map[string]bool // interfaces without an owner at the last collection
 	// reserved are public addresses that calls were about lately, by ID.
 	reserved map[string]reservation
 }
@@ -87,7 +87,7 @@ type node struct {
 	// spare is how many addresses it has beyond those of its pods, below 0 if pods wait for one.
 	spare int
 	// looks counts how often its instance was looked for alone in vain; lookAt is when it may be
-	// again. Another instance begins no new count: who writes the CiliumNode can name many.
+	// again. Another instance does not reset the count: a writer of the CiliumNode can name many.
 	looks  int
 	lookAt time.Time
 	// The search for the public address and the IPv6 prefix wait on their own: the addresses of
@@ -120,7 +120,7 @@ func newManager(cfg Config, p Provider, metrics *Metrics, log *slog.Logger) *Man
 }
 
 // Setup adds the node manager to m. It returns at once: the cloud is read when m has started, and
-// until that has succeeded nodes get nothing, and their status says why.
+// until that has succeeded nodes get nothing, and their status shows the reason.
 func Setup(ctx context.Context, m manager.Manager, cfg Config, p Provider, metrics *Metrics, log *slog.Logger) error {
 	n := newManager(cfg, p, metrics, log)
 	n.client, n.live = m.GetClient(), m.GetAPIReader()
@@ -172,7 +172,7 @@ func waitingOn(o client.Object) string {
 	return p.Spec.NodeName
 }
 
-// resync reads the cloud every now and then.
+// resync reads the cloud periodically.
 func (m *Manager) resync(ctx context.Context) error {
 	failures := 0
 	for {
@@ -201,8 +201,8 @@ func (m *Manager) resync(ctx context.Context) error {
 	}
 }
 
-// pause waits for the next description, which comes early if somebody cannot do without, but not at
-// once: others may need one, too. It reports whether ctx goes on.
+// pause waits for the next description. It is early if a node requires one, after a short delay to
+// combine the requests of several. It reports false if ctx ended.
 func (m *Manager) pause(ctx context.Context, d time.Duration) bool {
 	early := d / 10
 	return retry.Sleep(ctx, early) && retry.SleepUnless(ctx, d-early, m.reread)
@@ -220,7 +220,7 @@ func (m *Manager) take(ctx context.Context, s *Snapshot, begun time.Time, err er
 	changed := map[string]bool{}
 	if m.fault = err; err == nil {
 		if all {
-			clear(m.owner) // who has which instance is decided by what is known of it now
+			clear(m.owner) // the owner of an instance is decided by its present state
 		}
 		before := m.inv.interfaces
 		m.inv.replace(s, begun)
@@ -276,7 +276,7 @@ func (m *Manager) look(ctx context.Context, names ...string) {
 	}
 }
 
-// collect removes interfaces that were made for nodes which are no more, and that nobody has at two
+// collect removes interfaces that were made for deleted nodes, and that had no owner at two
 // collections.
 func (m *Manager) collect(ctx context.Context) error {
 	if m.cfg.GCInterval == 0 {

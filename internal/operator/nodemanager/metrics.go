@@ -8,7 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Metrics are those of a node manager, by the field's names.
+// Metrics are those of a node manager, by Cilium's names.
 type Metrics struct {
 	allocations, releases, creations *prometheus.CounterVec
 	resyncs                          prometheus.Counter

@@ -10,7 +10,7 @@ import (
 
 // Wish is where a node wants its new interfaces, in a cloud in which it may have more.
 type Wish struct {
-	// VPC, Zone and Subnet are where the node says that it is.
+	// VPC, Zone and Subnet are the node's location according to its CiliumNode.
 	VPC, Zone, Subnet string
 	// IDs and Tags choose subnets; the fields are how the node's spec calls them.
 	IDs                 []string
@@ -27,7 +27,7 @@ type Wish struct {
 // interface.
 func (v *View) Place(w Wish, s *Snapshot, allowed func(*Subnet) bool) {
 	if len(v.Attached) > 0 {
-		// What the first interface says is the cloud's word: the node cannot be elsewhere.
+		// The first interface's location is the cloud's data, and so authoritative.
 		first := &v.Attached[0]
 		w.VPC, w.Zone, w.Subnet, v.Groups = first.VPC, first.Zone, first.Subnet, first.Groups
 	}
@@ -59,7 +59,7 @@ func (v *View) Place(w Wish, s *Snapshot, allowed func(*Subnet) bool) {
 	}
 }
 
-// Diff returns the merge patch by which a status of interfaces by ID says what is attached: of
+// Diff returns the merge patch that brings a status of interfaces by ID to what is attached: of
 // makes the status of one, whole the patch of one that differs.
 func Diff[T any](has map[string]T, attached []Interface, of func(*Interface) T, whole func(e, has T) any) map[string]any {
 	diff, want := map[string]any{}, map[string]bool{}

@@ -11,8 +11,8 @@ import (
 
 // Provider is a cloud. Its methods may be called by many at once; each of those with a context
 // makes calls to the cloud, one attempt each, within the [Budget] it was made with, and fails with
-// an [Error] if the cloud refuses. Changes are complete when they return, as far as the cloud says.
-// One whose nodes can have public addresses is a [StaticProvider], too.
+// an [Error] if the cloud refuses. Changes are complete when they return, as far as the cloud
+// reports. One whose nodes can have public addresses is a [StaticProvider], too.
 type Provider interface {
 	// Read returns everything in the cloud that addresses of pods depend on.
 	Read(ctx context.Context) (*Snapshot, error)
@@ -21,21 +21,21 @@ type Provider interface {
 	// Limits returns those of a type of instances.
 	Limits(ctx context.Context, instanceType string) (Limits, error)
 
-	// Instance returns a node's instance as interfaces name it; "" if its agent has not said it.
+	// Instance returns a node's instance as interfaces name it; "" if its agent has not written it.
 	Instance(n *v2.CiliumNode) string
-	// InstanceType returns the type of a node's instance; "" if its agent has not said it, or if
+	// InstanceType returns the type of a node's instance; "" if its agent has not written it, or if
 	// limits do not depend on it.
 	InstanceType(n *v2.CiliumNode) string
 	// Describe sets in v what n asks of this cloud: First, Exclude, UsePrimary, Prefixes, IPv6,
 	// KeepOnTermination, Choice, Chosen and Groups, Only, and Limits if they do not depend on a
 	// type. Attached and Subnets are set.
 	Describe(n *v2.CiliumNode, s *Snapshot, v *View)
-	// Status returns what the status of n is to say of the interfaces: the field of the status, and
-	// the merge patch of its value. same is set if it says so already.
+	// Status returns the change to the interfaces in n's status: the field of the status, and the
+	// merge patch of its value. same is set if there is none.
 	Status(n *v2.CiliumNode, s *Snapshot, attached []Interface) (field string, value any, same bool)
 
 	// Assign has the cloud choose addresses or prefixes for an interface and returns them: as many
-	// as the step says, or fewer. No address at all and no error counts as a failure. A step of
+	// as the step asks for, or fewer. No address at all and no error counts as a failure. A step of
 	// AssignIPv6, which comes only if Describe has set IPv6, is for one IPv6 prefix.
 	Assign(ctx context.Context, s Step) ([]netip.Prefix, error)
 	Unassign(ctx context.Context, s Step) error
@@ -57,7 +57,7 @@ type Snapshot struct {
 	VPCs       map[string]VPC
 }
 
-// Kind is what a refusal means for what is known.
+// Kind is what a refusal means for the inventory.
 type Kind uint8
 
 // Kinds of errors of a cloud.
@@ -77,7 +77,7 @@ const (
 // Error is a refusal, or no answer.
 type Error struct {
 	Kind Kind
-	// Text says to people what is wrong and what to do. It is the same each time, and holds no
+	// Text tells people what is wrong and what to do. It is the same each time, and contains no
 	// secrets.
 	Text string
 	// After is for how long the cloud wants to be asked nothing, if it was asked too often.

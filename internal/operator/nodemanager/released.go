@@ -8,10 +8,10 @@ import (
 	v2 "github.com/hawser-net/hawser/api/v2"
 )
 
-// A cloud may describe for a while what was before a change. Who has made the change puts it on top
-// of the description. An operator that begins to lead knows of none, and would have pods get an
-// address again that the operator before has just released, and that may be another node's by now.
-// So the object of a node says what was released of it last.
+// A cloud may return an outdated description for a while after a change. The operator that made the
+// change applies it to the description. A new leader knows of none, and would assign an address
+// that the previous leader has just released, and that may be another node's by now. So the object
+// of a node records its last releases.
 
 // releasedAnnotation has the addresses of a CiliumNode that were released last, the last one at the
 // end.

@@ -14,7 +14,7 @@ import (
 )
 
 // StaticProvider is a [Provider] of a cloud whose public addresses are kept apart from its
-// machines, and led to one by a call. What is said of Provider counts for its methods, too.
+// machines, and led to one by a call. The contract of Provider applies to its methods, too.
 type StaticProvider interface {
 	// StaticIPs returns the public addresses of the operator's account and region that have all of
 	// tags.
@@ -28,7 +28,7 @@ type StaticProvider interface {
 type StaticIP struct {
 	// ID is the cloud's name for it, IP the address.
 	ID, IP string
-	// Used is set if it leads somewhere: to the address Private of Interface, if that is said.
+	// Used is set if it is associated: with the address Private of Interface, if that is set.
 	Used      bool
 	Interface string
 	Private   netip.Addr
@@ -46,8 +46,8 @@ type StaticView struct {
 	// Looked is set if Found is known: the addresses that have all tags.
 	Looked bool
 	Found  []StaticIP
-	// Reserved are the addresses that calls were about which descriptions may not show yet, each
-	// with the interface that it is for; "" for somebody else's.
+	// Reserved are the addresses of calls that descriptions may not show yet, each with its
+	// interface; "" for one of another owner.
 	Reserved map[string]string
 }
 
@@ -65,8 +65,9 @@ type StaticDecision struct {
 	Fault string
 }
 
-// DecideStatic reports what becomes of the public address of a node. The status shows what the
-// cloud says, so that it is right whoever called, and whichever of two calls came last.
+// DecideStatic reports what becomes of the public address of a node. The status shows the state in
+// the cloud, so that it is right whichever operator made the call, and whichever of two calls came
+// last.
 func DecideStatic(v *StaticView) (d StaticDecision) {
 	i := v.First
 	if i == nil {
@@ -79,8 +80,8 @@ func DecideStatic(v *StaticView) (d StaticDecision) {
 	case !v.Provided:
 		d.Fault = "spec.ipam.static-ip-tags asks for a public address, which the operator assigns with --ipam=eni only: remove them"
 	case i == nil || !i.Primary.IsValid():
-		d.Fault = "spec.ipam.static-ip-tags asks for an elastic IP, and no address of the instance's first interface can be seen: it is tried again by itself"
-	case i.StaticIP != "": // once for each node, whoever has done it
+		d.Fault = "spec.ipam.static-ip-tags asks for an elastic IP, and no address of the instance's first interface can be seen: this is retried automatically"
+	case i.StaticIP != "": // once for each node, whichever operator did it
 	case !v.Looked:
 		d.Look = true
 	default:
@@ -89,8 +90,9 @@ func DecideStatic(v *StaticView) (d StaticDecision) {
 	return d
 }
 
-// choose chooses by weight. A node whose association nobody saw, for its answer was lost, asks for
-// the same one again, which changes nothing; and nodes that look at once rarely choose the same.
+// choose chooses by weight. A node whose association is unknown, because the answer was lost,
+// requests the same one again, which changes nothing; and nodes that search at the same time rarely
+// choose the same.
 func (d *StaticDecision) choose(v *StaticView) {
 	var most uint64
 	for k := range v.Found {
@@ -128,7 +130,7 @@ type reservation struct {
 	at    time.Time
 }
 
-// staticView gathers what is known of the public address of a node. It must be called with mu held.
+// staticView gathers the state of a node's public address. It must be called with mu held.
 func (m *Manager) staticView(o *v2.CiliumNode, attached []Interface) *StaticView {
 	v := &StaticView{Wanted: len(o.Spec.IPAM.StaticIPTags) > 0, Shown: o.Status.IPAM.AssignedStaticIP}
 	_, v.Provided = m.provider.(StaticProvider)
@@ -138,9 +140,8 @@ func (m *Manager) staticView(o *v2.CiliumNode, attached []Interface) *StaticView
 	return v
 }
 
-// static decides about the public address of a node. It adds to w what the status says, when to
-// look again, and whether there is a call to make, and returns what is to be written. It must be
-// called with mu held.
+// static decides about the public address of a node. It adds to w the status, when to check again,
+// and whether there is a call to make, and returns what to write. It must be called with mu held.
 func (m *Manager) static(o *v2.CiliumNode, n *node, w *work, attached []Interface) map[string]any {
 	d := DecideStatic(m.staticView(o, attached))
 	if d.Look {
@@ -160,8 +161,8 @@ func (m *Manager) static(o *v2.CiliumNode, n *node, w *work, attached []Interfac
 	return map[string]any{"ipam": map[string]any{"assigned-static-ip": value}}
 }
 
-// associate gets a node its public address. What fails is said by the next decision; an error is
-// of an operator that leads no more.
+// associate gets a node its public address. A failure is reported by the next decision; an error
+// means that the operator no longer leads.
 func (m *Manager) associate(ctx context.Context, o *v2.CiliumNode) error {
 	err := m.findStatic(ctx, o)
 	if err != nil && (ctx.Err() != nil || errors.Is(err, ErrNotLeading)) {
@@ -179,7 +180,7 @@ func (m *Manager) associate(ctx context.Context, o *v2.CiliumNode) error {
 	}
 	again := n.static.failed(err.Error())
 	if kindOf(err) == Taken {
-		n.static.why = "" // nobody has to do anything
+		n.static.why = "" // no action is needed
 	}
 	m.log.Warn("a node has no public address", "node", o.Name, "error", err, "cause", errors.Unwrap(err), "again", again)
 	return nil

@@ -5,8 +5,8 @@ package nodemanager
 const (
 	ManagedTag = "io.cilium/cilium-managed"
 	ClusterTag = "io.cilium/cluster-name"
-	// InstanceTag reports which instance an interface is made for: whoever finds one that is not
-	// attached knows what to do with it.
+	// InstanceTag reports which instance an interface is made for: a later leader that finds it
+	// unattached can attach or remove it.
 	InstanceTag = "io.cilium/instance-id"
 )
 

@@ -141,8 +141,7 @@ type View struct {
 	Attached, Loose []Interface
 	// Subnets are all, by ID.
 	Subnets map[string]Subnet
-	// Choice are those in which an interface may be made; Chosen says in words how they were
-	// chosen.
+	// Choice are those in which an interface may be made; Chosen describes how they were chosen.
 	Choice []string
 	Chosen string
 	// Groups are those of a new interface.
@@ -202,7 +201,7 @@ type Decision struct {
 	IPv6Pool map[netip.Prefix]string
 	// Releases is what status.ipam.release-ips is to be.
 	Releases map[netip.Addr]v2.IPReleaseStatus
-	// Step is to be made when the CiliumNode says Pool and Releases.
+	// Step is to be made when the CiliumNode has Pool and Releases.
 	Step Step
 	// Excess is to be handed to the next decision.
 	Excess map[netip.Prefix]time.Time

@@ -23,8 +23,8 @@ type Config struct {
 	// Meter, if not nil, records what is collected.
 	Meter *rounds.Meter
 
-	// RemoveTaints and SetTaints say whether the taint is removed from nodes whose agent is ready,
-	// and set on those whose agent is there but not ready.
+	// RemoveTaints and SetTaints are whether the taint is removed from nodes whose agent is ready,
+	// and set on those whose agent exists but is not ready.
 	RemoveTaints, SetTaints bool
 	// TaintKey is the key of the taint by which nodes keep pods away until their agent is ready.
 	TaintKey string

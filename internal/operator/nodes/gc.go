@@ -77,8 +77,8 @@ func (c *collector) collect(ctx context.Context) error {
 	return nil
 }
 
-// remove deletes n if the server itself says that there is no such Node, and n is still what was
-// read.
+// remove deletes n if, according to the server itself, there is no such Node, and n has not
+// changed.
 func (c *collector) remove(ctx context.Context, n *v2.CiliumNode) error {
 	if there, err := hasNode(ctx, c.live, n.Name); there || err != nil {
 		return err

@@ -22,7 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// What the condition of a node with an agent says. Others look for the reason.
+// The reason and message of a node's condition, which other programs look for.
 const (
 	upReason  = "CiliumIsUp"
 	upMessage = "Cilium is running on this node"
@@ -32,7 +32,7 @@ const (
 const agentsOf = "agents-of-node"
 
 // SetupReadiness adds the controller of taints and conditions to m. namespace is where the agents
-// are if the configuration does not say so.
+// are if the configuration does not set it.
 func SetupReadiness(ctx context.Context, m manager.Manager, cfg Config, namespace string, log *slog.Logger) error {
 	if !cfg.RemoveTaints && !cfg.SetTaints && !cfg.SetCondition {
 		return nil
@@ -107,8 +107,7 @@ func (r *readiness) Reconcile(ctx context.Context, req reconcile.Request) (recon
 	return reconcile.Result{}, nil
 }
 
-// again tries once more without complaint if somebody else wrote at the same time or the node is
-// gone.
+// again retries silently if there was a conflict or the node is gone.
 func again(err error) (reconcile.Result, error) {
 	switch {
 	case apierrors.IsNotFound(err):

@@ -116,7 +116,7 @@ func (c *storeCollector) collect(ctx context.Context) error {
 		} else if !gone {
 			continue
 		}
-		// Not if it was written since: an agent that runs is there, whatever Kubernetes says.
+		// Not if it was written since: its agent runs, whatever Kubernetes shows.
 		deleted, err := kvstore.CompareAndDelete(ctx, c.store, kv.Key, kv.ModRevision)
 		if err != nil {
 			return fmt.Errorf("delete %s: %w", kv.Key, err)

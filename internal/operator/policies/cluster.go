@@ -51,9 +51,9 @@ func replaceStandard(have []metav1.Condition, fault error, generation int64, now
 	return out, changed
 }
 
-// clusterPolicies looks after ClusterNetworkPolicy while it is defined. It is no part of
-// Kubernetes: somebody may define it at any time, and take it away. A controller of the manager's
-// own would end the operator where it is not defined.
+// clusterPolicies looks after ClusterNetworkPolicy while it is defined. It is not built into
+// Kubernetes: its definition may be created and deleted at any time. A regular controller of the
+// manager would end the operator where it is not defined.
 type clusterPolicies struct {
 	manager manager.Manager
 	server  rest.Interface

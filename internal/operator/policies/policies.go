@@ -39,7 +39,7 @@ import (
 )
 
 const (
-	// What the condition says of a policy without fault.
+	// The condition's message for a valid policy.
 	validMessage = "Policy validation succeeded"
 	// maxMessage bounds the message: a status must stay short.
 	maxMessage = 4096
@@ -51,8 +51,8 @@ const (
 	reasonInvalid = "NotEnforceable"
 )
 
-// Setup adds the controllers of all kinds of policies to m. groups says whether somebody follows
-// the groups that policies name.
+// Setup adds the controllers of all kinds of policies to m. groups is set if the groups in policies
+// are resolved.
 func Setup(m manager.Manager, groups bool, log *slog.Logger) error {
 	return setup(m, groups, look, log)
 }
@@ -145,7 +145,7 @@ func statusOf[T any](obj *unstructured.Unstructured) T {
 	return whole.Status
 }
 
-// judge returns what is wrong with a policy; nil for nothing.
+// judge returns why a policy is invalid; nil if it is not.
 func (v *validator) judge(obj *unstructured.Unstructured) error {
 	text, err := obj.MarshalJSON()
 	if err == nil {
@@ -172,7 +172,7 @@ func namesGroups(tree any) bool {
 	return false
 }
 
-// condition returns what is to be said of a policy with a fault, or without one.
+// condition returns the condition of a policy with or without a fault.
 func condition(fault error) v2.NetworkPolicyCondition {
 	if fault == nil {
 		return v2.NetworkPolicyCondition{Type: v2.ConditionValid, Status: "True", Message: validMessage}

@@ -1,5 +1,5 @@
-// Package pool divides address ranges into blocks of one size and says who holds which. It is what
-// the operator gives nodes their addresses from.
+// Package pool divides address ranges into blocks of one size and records their owners. The
+// operator assigns nodes their addresses from it.
 //
 // What always holds: no two prefixes that are held overlap, whatever was claimed, released and
 // allocated in whatever order. Prefixes that do not fit the ranges or the block size, as left by an
@@ -61,7 +61,7 @@ type Pool struct {
 // space is what is held.
 type space struct {
 	taken  []held // sorted by address, disjoint
-	avoid  []held // likewise; nobody owns these
+	avoid  []held // likewise; without an owner
 	owners map[string][]netip.Prefix
 }
 
@@ -128,8 +128,8 @@ func cutInto(ranges []netip.Prefix, bits int, s *space) (*Pool, error) {
 }
 
 // Claim records prefix for owner. It is no error if owner holds exactly that prefix already.
-// Nothing is recorded with an error, which is a [*TakenError] if somebody is in the way; that may
-// be owner itself with another prefix.
+// Nothing is recorded with an error, which is a [*TakenError] if the prefix overlaps another, also
+// one of owner itself.
 func (p *Pool) Claim(owner string, prefix netip.Prefix) error {
 	if !prefix.IsValid() {
 		return errors.New("the prefix is not valid")
@@ -180,7 +180,7 @@ func (p *Pool) Allocate(owner string) (netip.Prefix, error) {
 	return netip.Prefix{}, fmt.Errorf("%w: all %s of /%d in %s %s", ErrExhausted, p.capacity(), p.bits, p.describe(), what)
 }
 
-// FamilyNames are those of the families that [Family] tells apart.
+// FamilyNames are those of the families that [Family] distinguishes.
 var FamilyNames = [2]string{"IPv4", "IPv6"}
 
 // Family returns 0 for a prefix of IPv4 and 1 for one of IPv6.

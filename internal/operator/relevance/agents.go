@@ -16,7 +16,7 @@ import (
 )
 
 // leases calls f with the Lease of each agent, as the server has it. begin is called before the
-// first, and again when they are read anew.
+// first, and again when the list restarts.
 func (c *Controller) leases(ctx context.Context, begin func(), f func(*coordinationv1.Lease)) error {
 	err := kube.EachPage(ctx, c.live, func() *coordinationv1.LeaseList { return &coordinationv1.LeaseList{} }, begin, func(page *coordinationv1.LeaseList) error {
 		for i := range page.Items {
@@ -30,7 +30,7 @@ func (c *Controller) leases(ctx context.Context, begin func(), f func(*coordinat
 	return nil
 }
 
-// answers returns what agents say, by node, and deletes answers that others make superfluous.
+// answers returns the answers of agents, by node, and deletes superseded ones.
 func (c *Controller) answers(ctx context.Context) (map[string]k8skeys.Answer, error) {
 	out := map[string]k8skeys.Answer{}
 	var all []*coordinationv1.Lease
@@ -48,7 +48,7 @@ func (c *Controller) answers(ctx context.Context) (map[string]k8skeys.Answer, er
 		return nil, err
 	}
 	for _, o := range all {
-		if node, a := k8skeys.ReadLease(o); a.Made < out[node].Made && a.Judged <= out[node].Judged || a.Made <= out[node].Made && a.Judged < out[node].Judged {
+		if node, a := k8skeys.ReadLease(o); a.Made < out[node].Made && a.Enforced <= out[node].Enforced || a.Made <= out[node].Made && a.Enforced < out[node].Enforced {
 			if err := client.IgnoreNotFound(c.client.Delete(ctx, o)); err != nil {
 				return nil, fmt.Errorf("delete Lease %s: %w", o.Name, err)
 			}
@@ -75,13 +75,12 @@ func (c *Controller) noteAbsent(answers map[string]k8skeys.Answer, here map[stri
 // maxNamed bounds how many nodes are named as those that are waited for.
 const maxNamed = 10
 
-// behind returns the nodes whose agents have not answered for a generation yet, neither that
-// identities are made by it, nor that nothing else is judged by. Every agent that has ever answered
-// counts, and every node that has a CiliumNode, so that one whose agent does not take part holds
-// everything up. A node that Kubernetes has given up (it was not ready for Config.Lost) does not
-// count, nor does one that Kubernetes has not had for that long: one that it does not have yet is
-// one whose agent has just begun.
-func (c *Controller) behind(ctx context.Context, generation uint64) (made, judged []string, err error) {
+// behind returns the nodes whose agents have not confirmed a generation yet: that they make
+// identities by it, and that they enforce nothing else. Every agent that has ever answered counts,
+// and every node with a CiliumNode, so that an agent that does not take part holds up the change. A
+// node that was not ready for Config.Lost does not count, nor does a CiliumNode that has had no
+// Node for that long; a younger one may belong to an agent that has just started.
+func (c *Controller) behind(ctx context.Context, generation uint64) (made, enforced []string, err error) {
 	answers, err := c.answers(ctx)
 	if err != nil {
 		return nil, nil, err
@@ -114,11 +113,11 @@ func (c *Controller) behind(ctx context.Context, generation uint64) (made, judge
 		if a.Made < generation {
 			made = append(made, node)
 		}
-		if a.Judged < generation {
-			judged = append(judged, node)
+		if a.Enforced < generation {
+			enforced = append(enforced, node)
 		}
 	}
-	return named(made), named(judged), nil
+	return named(made), named(enforced), nil
 }
 
 // named returns a sorted list that is not too long to be shown.

@@ -15,11 +15,10 @@ type Config struct {
 	Labels string
 	// Rest is how long a key stays that no policy needs any more.
 	Rest time.Duration
-	// Lost is how long a node may be unready before nobody waits for its agent.
+	// Lost is how long a node may be unready before its agent is no longer waited for.
 	Lost time.Duration
-	// MaxPause is the longest pause between two looks at agents and endpoints that are waited for.
-	// Tests shorten it, and Idle, that between two looks at whether somebody changed what is
-	// published.
+	// MaxPause is the longest pause between two checks of agents and endpoints that are waited for,
+	// Idle that between two checks of the published state. Tests shorten both.
 	MaxPause, Idle time.Duration
 }
 

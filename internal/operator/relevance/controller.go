@@ -173,9 +173,9 @@ func (c *Controller) begin(ctx context.Context) (there bool, err error) {
 	return true, c.restart(ctx)
 }
 
-// restart publishes a state where there is none that can be read. If agents have answered before,
-// some may make identities by some keys only: which is not known, so all keys are made first, and
-// nothing new is judged until they are.
+// restart publishes a state where there is none, or none that can be read. If agents have answered
+// before, some may make identities by some keys only. Which ones is not known, so identities are
+// made by all keys first, and no new policy is evaluated until they are.
 func (c *Controller) restart(ctx context.Context) error {
 	answers, err := c.answers(ctx)
 	if err != nil {
@@ -183,11 +183,11 @@ func (c *Controller) restart(ctx context.Context) error {
 	}
 	s := k8skeys.Everything()
 	for _, a := range answers {
-		s.Generation = max(s.Generation, a.Made, a.Judged)
+		s.Generation = max(s.Generation, a.Made, a.Enforced)
 	}
 	s.Generation++
 	if len(answers) > 0 {
-		s.Settled = labels.Keys{}
+		s.Ready = labels.Keys{}
 		c.log.Warn("the published labels of identities are gone; all labels count until it is known that identities have them")
 	}
 	return c.publish(ctx, s)
@@ -216,8 +216,7 @@ func (c *Controller) read(ctx context.Context) (found bool, err error) {
 	return true, nil
 }
 
-// publish writes a state, on the condition that nobody else has written meanwhile, and has
-// identities made by it.
+// publish writes a state, unless there is a conflict, and has identities made by it.
 func (c *Controller) publish(ctx context.Context, s k8skeys.State) error {
 	var err error
 	o := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: c.namespace, Name: k8skeys.ConfigMapName}}
@@ -239,11 +238,11 @@ func (c *Controller) publish(ctx context.Context, s k8skeys.State) error {
 	c.mu.Unlock()
 	c.ids.SetKeys(s.Keys)
 	c.log.Info("published the labels of identities", "generation", s.Generation, "keys", s.Keys.List(), "all", s.Keys.All(),
-		"settled", s.Settled.List(), "allSettled", s.Settled.All())
+		"ready", s.Ready.List(), "allReady", s.Ready.All())
 	return nil
 }
 
-// minPause is the pause before the second look at who is waited for.
+// minPause is the pause before the second check of those waited for.
 const minPause = 50 * time.Millisecond
 
 // lead goes from state to state until ctx ends, or until all labels count for good.
@@ -297,7 +296,8 @@ func (c *Controller) lead(ctx context.Context) {
 	}
 }
 
-// step publishes the next state if there is one and it may come. waits says what it waits for.
+// step publishes the next state if there is one and its conditions hold. waits is what it waits
+// for.
 func (c *Controller) step(ctx context.Context, need labels.Keys) (changed bool, waits []string, err error) {
 	before := c.state
 	if found, err := c.read(ctx); err != nil {
@@ -309,18 +309,18 @@ func (c *Controller) step(ctx context.Context, need labels.Keys) (changed bool, 
 		c.ids.SetKeys(c.state.Keys)
 	}
 	f := facts{need: need}
-	settling := c.state.Keys.Covers(need) && !c.state.Settled.Covers(need)
-	leaving := c.state.Settled.Equal(need) && !c.state.Keys.Equal(need)
-	if settling || leaving {
-		made, judged, err := c.behind(ctx, c.state.Generation)
+	adding := c.state.Keys.Covers(need) && !c.state.Ready.Covers(need)
+	removing := c.state.Ready.Equal(need) && !c.state.Keys.Equal(need)
+	if adding || removing {
+		made, enforced, err := c.behind(ctx, c.state.Generation)
 		if err != nil {
 			return false, nil, err
 		}
-		f.made, f.judged = len(made) == 0, len(judged) == 0
-		if settling {
+		f.made, f.enforced = len(made) == 0, len(enforced) == 0
+		if adding {
 			waits = made
 		} else {
-			waits = judged
+			waits = enforced
 		}
 	}
 	var seen identities.Versions
@@ -342,7 +342,7 @@ func (c *Controller) step(ctx context.Context, need labels.Keys) (changed bool, 
 	return true, nil, c.publish(ctx, s)
 }
 
-// finish takes away what is published when all labels count and nobody needs to know.
+// finish deletes the published state when all labels count and no agent needs it.
 func (c *Controller) finish(ctx context.Context) {
 	if err := c.client.Delete(ctx, c.object); err != nil && !apierrors.IsNotFound(err) {
 		c.log.Warn("cannot remove the published labels of identities; all labels count anyway", "error", err)
@@ -367,7 +367,7 @@ func (c *Controller) Status() *api.IdentityLabels {
 	}
 	now, full := c.ids.LabelSets()
 	return &api.IdentityLabels{
-		Generation: s.Generation, All: s.Keys.All(), Keys: s.Keys.List(), AllSettled: s.Settled.All(), Settled: s.Settled.List(),
+		Generation: s.Generation, All: s.Keys.All(), Keys: s.Keys.List(), AllReady: s.Ready.All(), Ready: s.Ready.List(),
 		Identities: now, WithAllLabels: full, WaitingFor: waits,
 	}
 }

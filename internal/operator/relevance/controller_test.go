@@ -133,14 +133,14 @@ func (tc *testCluster) eventually(what string, ok func() bool) {
 	}
 }
 
-// until waits for keys to be published, with which all policies may be judged or not.
-func (tc *testCluster) until(keys, settled labels.Keys) k8skeys.State {
+// until waits for keys to be published, with which all policies may be evaluated or not.
+func (tc *testCluster) until(keys, ready labels.Keys) k8skeys.State {
 	tc.Helper()
 	var s k8skeys.State
-	tc.eventually(fmt.Sprintf("keys %q, settled %q", keys, settled), func() bool {
+	tc.eventually(fmt.Sprintf("keys %q, ready %q", keys, ready), func() bool {
 		var there bool
 		s, there = tc.published()
-		return there && s.Keys.Equal(keys) && s.Settled.Equal(settled)
+		return there && s.Keys.Equal(keys) && s.Ready.Equal(ready)
 	})
 	return s
 }
@@ -191,15 +191,15 @@ func TestController(t *testing.T) {
 
 	// It judges by no other label: those are left out, and pods share identities.
 	s := tc.until(all, app)
-	tc.answer(k8skeys.Answer{Made: s.Generation, Judged: s.Generation})
+	tc.answer(k8skeys.Answer{Made: s.Generation, Enforced: s.Generation})
 	tc.until(app, app)
 	tc.eventually("one identity for two pods", func() bool { n := tc.numbers(); return n["a"] == n["b"] && n["a"] != n["c"] })
-	want := &api.IdentityLabels{Generation: s.Generation + 1, Keys: []string{"app"}, Settled: []string{"app"}, Identities: 2, WithAllLabels: 3}
+	want := &api.IdentityLabels{Generation: s.Generation + 1, Keys: []string{"app"}, Ready: []string{"app"}, Identities: 2, WithAllLabels: 3}
 	if diff := cmp.Diff(want, tc.c.Status()); diff != "" {
 		t.Errorf("status: -want +got\n%s", diff)
 	}
 
-	// A policy with another key: identities are made by it at once, and judged by when the agent
+	// A policy with another key: identities are made by it at once, and evaluated by when the agent
 	// says that it has them, and all endpoints name them.
 	tc.policy("by-tier", metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "tier", Operator: metav1.LabelSelectorOpDoesNotExist}}})
 	s = tc.until(both, app)
@@ -226,10 +226,10 @@ func TestController(t *testing.T) {
 	tc.noPolicy("by-tier")
 	s = tc.until(both, app)
 	tc.stays(s)
-	tc.answer(k8skeys.Answer{Made: s.Generation, Judged: s.Generation})
+	tc.answer(k8skeys.Answer{Made: s.Generation, Enforced: s.Generation})
 	s = tc.until(app, app)
 
-	// Somebody deletes what is published: nothing is judged by what may not be there.
+	// Somebody deletes what is published: nothing is evaluated by what may not be there.
 	if err := tc.Client.Delete(tc.ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: k8skeys.ConfigMapName}}); err != nil {
 		t.Fatal(err)
 	}
@@ -237,9 +237,9 @@ func TestController(t *testing.T) {
 	if lost.Generation <= s.Generation-1 {
 		t.Errorf("generation %d comes after %d", lost.Generation, s.Generation)
 	}
-	tc.answer(k8skeys.Answer{Made: lost.Generation, Judged: lost.Generation})
+	tc.answer(k8skeys.Answer{Made: lost.Generation, Enforced: lost.Generation})
 	s = tc.until(all, app)
-	tc.answer(k8skeys.Answer{Made: s.Generation, Judged: s.Generation})
+	tc.answer(k8skeys.Answer{Made: s.Generation, Enforced: s.Generation})
 	tc.until(app, app)
 
 	// The option is taken back: all labels count again, by the same steps, and nothing is left.
@@ -247,7 +247,7 @@ func TestController(t *testing.T) {
 	tc.operator()
 	s = tc.until(all, app)
 	tc.stays(s)
-	tc.answer(k8skeys.Answer{Made: s.Generation, Judged: s.Generation})
+	tc.answer(k8skeys.Answer{Made: s.Generation, Enforced: s.Generation})
 	tc.eventually("nothing is published", func() bool { _, there := tc.published(); return !there })
 	tc.eventually("an identity for each pod", func() bool { n := tc.numbers(); return n["a"] != n["b"] && n["b"] != n["c"] })
 	tc.eventually("no status", func() bool { return tc.c.Status() == nil })

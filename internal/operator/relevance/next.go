@@ -12,32 +12,33 @@ import (
 type facts struct {
 	// need are the keys that policies use, or used a short while ago.
 	need labels.Keys
-	// made and judged say whether every agent has answered so for the present generation.
-	made, judged bool
+	// made and enforced are whether every agent has confirmed that for the present generation.
+	made, enforced bool
 	// applied reports whether all endpoints have identities by the present keys. It is only asked
 	// if made.
 	applied func() bool
 }
 
-// next returns what is to be published after s, and whether that is anything else. Keys that come
-// are first made, by everybody, and then judged by; keys that go are first judged by no more, by
-// anybody, and then left out. So no rule is ever judged by a label that identities may lack.
+// next returns the state to publish after s, and whether it differs. For a new key all identities
+// are made first, and then policies are evaluated by it. A key to remove is first withdrawn from
+// evaluation, on all nodes, and then from identities. So no rule is ever evaluated by a label that
+// identities may lack.
 func next(s k8skeys.State, f facts) (k8skeys.State, bool) {
 	switch {
 	case !s.Keys.Covers(f.need):
 		s.Keys = s.Keys.Union(f.need)
-	case !s.Settled.Covers(f.need):
+	case !s.Ready.Covers(f.need):
 		if !f.made || !f.applied() {
 			return s, false
 		}
-		s.Settled = s.Settled.Union(f.need)
-	case !s.Settled.Equal(f.need):
-		s.Settled = f.need
-	case !s.Keys.Equal(s.Settled):
-		if !f.judged {
+		s.Ready = s.Ready.Union(f.need)
+	case !s.Ready.Equal(f.need):
+		s.Ready = f.need
+	case !s.Keys.Equal(s.Ready):
+		if !f.enforced {
 			return s, false
 		}
-		s.Keys = s.Settled
+		s.Keys = s.Ready
 	default:
 		return s, false
 	}

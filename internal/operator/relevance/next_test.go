@@ -16,36 +16,36 @@ func TestNext(t *testing.T) {
 	app, both := labels.KeysOf("app"), labels.KeysOf("app", "tier")
 	yes, no := func() bool { return true }, func() bool { return false }
 	for _, c := range []struct {
-		name           string
-		keys, settled  labels.Keys
-		f              facts
-		keys2, settle2 labels.Keys
-		changed        bool
+		name          string
+		keys, ready   labels.Keys
+		f             facts
+		keys2, ready2 labels.Keys
+		changed       bool
 	}{
 		{"nothing to do", app, app, facts{need: app}, app, app, false},
 		{"a key comes", app, app, facts{need: both}, both, app, true},
 		{"it is not made by all agents", both, app, facts{need: both, applied: yes}, both, app, false},
 		{"it is not applied to all endpoints", both, app, facts{need: both, made: true, applied: no}, both, app, false},
-		{"it is judged by", both, app, facts{need: both, made: true, applied: yes}, both, both, true},
-		{"a key goes", both, both, facts{need: app, made: true, judged: true}, both, app, true},
+		{"it is evaluated by", both, app, facts{need: both, made: true, applied: yes}, both, both, true},
+		{"a key goes", both, both, facts{need: app, made: true, enforced: true}, both, app, true},
 		{"somebody judges by it still", both, app, facts{need: app, made: true}, both, app, false},
-		{"it is left out", both, app, facts{need: app, judged: true}, app, app, true},
+		{"it is left out", both, app, facts{need: app, enforced: true}, app, app, true},
 		{"it comes back while it goes", both, app, facts{need: both, made: true, applied: yes}, both, both, true},
 		{"it goes while it comes", both, app, facts{need: app}, both, app, false},
 		{"the first narrowing", all, all, facts{need: app}, all, app, true},
-		{"the first narrowing, everybody follows", all, app, facts{need: app, judged: true}, app, app, true},
-		{"no labels at all", all, none, facts{need: none, judged: true}, none, none, true},
+		{"the first narrowing, everybody follows", all, app, facts{need: app, enforced: true}, app, app, true},
+		{"no labels at all", all, none, facts{need: none, enforced: true}, none, none, true},
 		{"a rule that needs all", app, app, facts{need: all}, all, app, true},
-		{"a rule that needs all may be judged", all, app, facts{need: all, made: true, applied: yes}, all, all, true},
+		{"a rule that needs all may be evaluated", all, app, facts{need: all, made: true, applied: yes}, all, all, true},
 		{"another key comes while one goes", both, app, facts{need: labels.KeysOf("app", "new")}, labels.KeysOf("app", "tier", "new"), app, true},
 	} {
-		got, changed := next(k8skeys.State{Generation: 4, Keys: c.keys, Settled: c.settled}, c.f)
+		got, changed := next(k8skeys.State{Generation: 4, Keys: c.keys, Ready: c.ready}, c.f)
 		want := uint64(4)
 		if c.changed {
 			want++
 		}
-		if changed != c.changed || !got.Keys.Equal(c.keys2) || !got.Settled.Equal(c.settle2) || got.Generation != want {
-			t.Errorf("%s: %v, keys %q, settled %q, generation %d", c.name, changed, got.Keys, got.Settled, got.Generation)
+		if changed != c.changed || !got.Keys.Equal(c.keys2) || !got.Ready.Equal(c.ready2) || got.Generation != want {
+			t.Errorf("%s: %v, keys %q, ready %q, generation %d", c.name, changed, got.Keys, got.Ready, got.Generation)
 		}
 	}
 }
@@ -63,7 +63,7 @@ type node struct {
 // Whatever the order in which agents observe and do things, no agent judges by a key by which some
 // other agent's pods are not made. Agents observe late, change pods in steps of their own, and
 // answer when they have.
-func TestNoRuleIsJudgedByAMissingLabel(t *testing.T) {
+func TestNoRuleIsEvaluatedByAMissingLabel(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(300) {
 		rng := rand.New(rand.NewPCG(seed, 1))
@@ -74,7 +74,7 @@ func TestNoRuleIsJudgedByAMissingLabel(t *testing.T) {
 			nodes[i] = &node{seen: published, made: published.Keys, relabels: published.Keys}
 		}
 		var api labels.Keys
-		narrowed, judged := 0, 0
+		narrowed, enforced := 0, 0
 		for step := range 600 {
 			n := nodes[rng.IntN(len(nodes))]
 			switch rng.IntN(6) {
@@ -91,29 +91,29 @@ func TestNoRuleIsJudgedByAMissingLabel(t *testing.T) {
 			case 1: // the operator looks
 				made, j := true, true
 				for _, n := range nodes {
-					made, j = made && n.answer.Made >= published.Generation, j && n.answer.Judged >= published.Generation
+					made, j = made && n.answer.Made >= published.Generation, j && n.answer.Enforced >= published.Generation
 				}
-				published, _ = next(published, facts{need: api, made: made, judged: j, applied: func() bool { return true }})
+				published, _ = next(published, facts{need: api, made: made, enforced: j, applied: func() bool { return true }})
 			case 2: // an agent observes what is published
 				n.seen = published
 				n.relabels = published.Keys
 			case 3: // it has changed its pods
 				n.made = n.relabels
 			case 4: // it observes rules, and puts them in force if it may
-				if n.api = api; n.seen.Settled.Covers(n.api) {
+				if n.api = api; n.seen.Ready.Covers(n.api) {
 					n.inForce = n.api
 				}
 			case 5: // it answers
 				if n.made.Equal(n.seen.Keys) {
 					n.answer.Made = n.seen.Generation
 				}
-				if n.seen.Settled.Covers(n.inForce) {
-					n.answer.Judged = n.seen.Generation
+				if n.seen.Ready.Covers(n.inForce) {
+					n.answer.Enforced = n.seen.Generation
 				}
 			}
 			for i, judge := range nodes {
 				if len(judge.inForce.List()) > 0 || judge.inForce.All() {
-					judged++
+					enforced++
 				}
 				for j, owner := range nodes {
 					if !owner.made.Covers(judge.inForce) {
@@ -125,8 +125,8 @@ func TestNoRuleIsJudgedByAMissingLabel(t *testing.T) {
 				narrowed++
 			}
 		}
-		if narrowed == 0 || judged == 0 {
-			t.Logf("seed %d: narrowed in %d steps, judged in %d", seed, narrowed, judged)
+		if narrowed == 0 || enforced == 0 {
+			t.Logf("seed %d: narrowed in %d steps, enforced in %d", seed, narrowed, enforced)
 		}
 	}
 }

@@ -1,4 +1,5 @@
-// Package rounds repeats what is done every now and then.
+// Package rounds runs the periodic work of the operator, with metrics of each run. It starts no
+// goroutine.
 package rounds
 
 import (
@@ -24,13 +25,13 @@ func NewMeter() *Meter {
 	kind := []string{"kind"}
 	return &Meter{
 		prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: prefix + "collection_runs_total", Help: "Looks for what nobody needs any more.",
+			Name: prefix + "collection_runs_total", Help: "Garbage collection runs.",
 		}, []string{"kind", "outcome"}),
 		prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: prefix + "collection_duration_seconds", Help: "How long the last look took."}, kind),
 		prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: prefix + "collection_last_success_timestamp_seconds", Help: "When a look last came to its end without an error, in Unix time.",
 		}, kind),
-		prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + "collection_removed_total", Help: "What was removed because nobody needs it."}, kind),
+		prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + "collection_removed_total", Help: "Unused objects or keys that were removed."}, kind),
 	}
 }
 

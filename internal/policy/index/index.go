@@ -16,7 +16,7 @@ type KV struct{ Key, Value string }
 type Anchor struct {
 	Namespace string
 	KV        KV
-	// Reserved says that the label is a reserved one, which few identities have.
+	// Reserved means that the label is a reserved one, which few identities have.
 	Reserved bool
 }
 

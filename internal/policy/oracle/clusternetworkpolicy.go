@@ -61,7 +61,7 @@ func tierVerdict(cfg Config, policies []Policy, tier policyv1alpha2.Tier, ingres
 	return "", ""
 }
 
-// ofCluster: peers are those of this cluster, if the configuration says so.
+// ofCluster: peers are those of this cluster, if so configured.
 func ofCluster(cfg Config, e End) bool {
 	return !cfg.DefaultLocalCluster || cfg.ClusterName == "" || e.Labels.Value(labels.SourceK8s, "io.cilium.k8s.policy.cluster") == cfg.ClusterName
 }

@@ -44,8 +44,8 @@ func networkSide(cfg Config, p Policy, ingress bool, self, other End, proto uint
 	}
 	for _, e := range spec.Egress {
 		for _, peer := range orEverybody(e.To) {
-			// A name is looked up at the peer that the entry selects; an ipBlock is nobody who
-			// could have one.
+			// A name is looked up at the peer that the entry selects; an ipBlock has no named
+			// ports.
 			named := other
 			if peer.IPBlock != nil {
 				named = End{}
@@ -56,7 +56,7 @@ func networkSide(cfg Config, p Policy, ingress bool, self, other End, proto uint
 	return true, permits
 }
 
-// orEverybody makes one empty peer of no peers, so that a loop over them runs once.
+// orEverybody turns an empty list into one with an empty peer, so that a loop over it runs once.
 func orEverybody(peers []networkingv1.NetworkPolicyPeer) []networkingv1.NetworkPolicyPeer {
 	if len(peers) == 0 {
 		return []networkingv1.NetworkPolicyPeer{{}}

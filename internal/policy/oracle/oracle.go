@@ -341,10 +341,10 @@ func entries(r *v2.Rule, ingress bool) (out []entry) {
 func (x entry) clause(r *v2.Rule) clause {
 	c := clause{deny: x.deny, anything: len(x.toPorts)+len(x.icmps) == 0, toPorts: x.toPorts, icmps: x.icmps}
 	absent := x.eps == nil && x.cidrs == nil && x.sets == nil && x.entities == nil && x.beyond.lists == 0
-	// An entry that says nothing at all matches nothing.
+	// An empty entry matches nothing.
 	c.allPeers = absent && !c.anything
 	empty := x.eps != nil && len(x.eps) == 0 || x.cidrs != nil && len(x.cidrs) == 0 || x.sets != nil && len(x.sets) == 0 || x.entities != nil && len(x.entities) == 0
-	if !empty { // an empty list is nobody, whatever is beside it
+	if !empty { // an empty list matches nothing, whatever else is set
 		for _, s := range x.eps {
 			c.peers = append(c.peers, func(cfg Config, p Policy, e End) bool {
 				everywhere := p.Namespace == "" && namesReserved(*r.EndpointSelector, "init")

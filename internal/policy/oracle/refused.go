@@ -11,14 +11,14 @@ import (
 // more:
 //
 //   - An allow that something restricts which is not enforced (authentication, requirements, two
-//     kinds of peers at once, ports and messages at once) is about nobody. Of a list of peers or
+//     kinds of peers at once, ports and messages at once) matches nothing. Of a list of peers or
 //     ports what is not understood is left out.
-//   - A deny is then about everybody and everything. If only its peers are not understood it is
-//     about everybody, if only its ports, about everything of its peers.
+//   - A deny then matches all peers and ports. If only its peers are not understood it matches
+//     all peers, if only its ports, all traffic of its peers.
 //
 // Whom the rule selects is isolated as ever.
 
-// beyond is what an entry says that nobody here enforces.
+// beyond is what an entry contains that is not enforced here.
 type beyond struct {
 	restricted bool
 	lists      int // of peers, of kinds that are not supported
@@ -39,7 +39,7 @@ func (x entry) refused(c clause) clause {
 	whole := !x.beyond.restricted && kinds <= 1 && (len(x.toPorts) == 0 || len(x.icmps) == 0)
 	peersKnown := x.beyond.lists == 0 && !slices.ContainsFunc(x.sets, func(s v2.CIDRRule) bool { return s.CIDRGroupRef != "" })
 	portsKnown := !slices.ContainsFunc(x.toPorts, func(pr v2.PortRule) bool { return layer7(pr) || slices.ContainsFunc(pr.Ports, unreadable) })
-	if len(x.toPorts) > 0 { // messages beside them are not counted
+	if len(x.toPorts) > 0 { // messages with ports are not counted
 		c.icmps = nil
 	}
 	switch {

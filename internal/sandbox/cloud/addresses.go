@@ -9,7 +9,7 @@ type Addresses struct {
 	first, last int
 	// kept are those that are never given.
 	kept map[netip.Addr]bool
-	// others are those that somebody else has; see Exhaust.
+	// others are those of other owners; see Exhaust.
 	others map[netip.Addr]bool
 }
 
@@ -18,7 +18,7 @@ func NewAddresses(cidr netip.Prefix, first, last int) Addresses {
 	return Addresses{CIDR: cidr.Masked(), first: first, last: last}
 }
 
-// Free returns the addresses that nobody has; taken are those of the cloud's interfaces.
+// Free returns the free addresses; taken are those of the cloud's interfaces.
 func (a *Addresses) Free(taken map[netip.Addr]bool) []netip.Addr {
 	var out []netip.Addr
 	n := 0
@@ -55,7 +55,7 @@ func (a *Addresses) Keep(ips ...netip.Addr) {
 	}
 }
 
-// Others returns how many addresses somebody else has.
+// Others returns how many addresses have other owners.
 func (a *Addresses) Others() int { return len(a.others) }
 
 // Exhaust has others have all addresses but free; a larger number than there is gives back what was

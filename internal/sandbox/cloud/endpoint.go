@@ -14,9 +14,9 @@ type Act func(w http.ResponseWriter, r *http.Request) (any, *Fault)
 
 // Protocol is what is a cloud's own about the requests that it answers: its messages.
 type Protocol struct {
-	// Read says what a request asks for: the action by which it is counted and disturbed, and what
-	// does it. A fault is of one that is not understood, or that nobody signed: it is refused and
-	// neither counted nor disturbed.
+	// Read parses a request: the action by which it is counted and disturbed, and the function that
+	// does it. A fault means that it is not understood, or not signed: it is refused and neither
+	// counted nor disturbed.
 	Read func(*http.Request) (action string, act Act, f *Fault)
 	// Encode makes answers, and what Refusal makes of a fault, the content of a response of the
 	// type Type.

@@ -34,7 +34,7 @@ type Interface struct {
 	IPv6Prefixes []netip.Prefix `json:"ipv6Prefixes,omitempty"`
 }
 
-// Subnet is one, with how many of its addresses nobody has.
+// Subnet is one, with the number of its free addresses.
 type Subnet struct {
 	ID   string       `json:"id"`
 	Zone string       `json:"zone,omitempty"`

@@ -6,8 +6,8 @@
 // as is what is sent to an address of a subnet that nobody has. All of this holds for IPv6 as well,
 // where subnets have it: each interface finds the router at [IPv6Gateway].
 //
-// What it makes follows from what the cloud has now, so it can begin anew at any time. [Fabric] is
-// for one goroutine.
+// Its state follows from the cloud's, so it can start over at any time. [Fabric] is for one
+// goroutine.
 package fabric
 
 import (
@@ -153,8 +153,8 @@ func (f *Fabric) plug(h *netlink.Handle, p port) error {
 	if err != nil {
 		return err
 	}
-	// It answers for addresses of the subnet, which the instance takes for neighbours, at once, and
-	// whoever asks: the kernel's filter of reverse paths would drop questions, too (see strict).
+	// It answers for addresses of the subnet, which the instance takes for neighbours, at once, to
+	// all: the kernel's filter of reverse paths would drop questions, too (see strict).
 	err = machine.InNamespace(f.Router, func() error {
 		var errs []error
 		for path, value := range map[string]string{"conf/%s/rp_filter": "0", "conf/%s/proxy_arp": "1", "neigh/%s/proxy_delay": "0", "conf/%s/send_redirects": "0"} {
@@ -254,7 +254,7 @@ type way struct {
 	link int
 }
 
-// neighbour is where an address is on a link: nobody is asked, the cloud knows.
+// neighbour is the static neighbour entry of an address on a link, from the cloud's state.
 type neighbour struct {
 	ip   netip.Addr
 	link int

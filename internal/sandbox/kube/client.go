@@ -127,7 +127,7 @@ func (c *client) nodes(ctx context.Context) ([]nodeObject, error) {
 	return list.Items, err
 }
 
-// ensureNode makes the object of a node with its range of pods. Whoever is first, this or the
+// ensureNode makes the object of a node with its range of pods. Whichever is first, this or the
 // kubelet, the ranges are those of the plan.
 func (c *client) ensureNode(ctx context.Context, n *node) error {
 	spec := map[string]any{"podCIDR": n.podCIDRs()[0], "podCIDRs": n.podCIDRs()}

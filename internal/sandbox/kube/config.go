@@ -21,12 +21,12 @@ const (
 const (
 	Hawser = "hawser" // this product, by its manifests
 	PTP    = "ptp"    // Debian's plugins ptp and host-local, with static routes between nodes
-	None   = "none"   // none yet: whoever asked for the cluster installs one. The nodes have this product's image
+	None   = "none"   // none yet: the user installs one. The nodes have this product's image
 )
 
 // Config is what a cluster is made of. Use Defaults and change what differs.
 type Config struct {
-	// Name tells clusters on one machine apart: 1 to 32 characters of a-z, 0-9 and -.
+	// Name identifies a cluster on a machine: 1 to 32 characters of a-z, 0-9 and -.
 	Name string
 	// ID is the cluster's number, 1 to 255, by which it can be connected with others, or 0.
 	// Addresses follow from it.

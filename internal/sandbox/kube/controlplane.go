@@ -258,8 +258,8 @@ func (c *Cluster) waitAccount(ctx context.Context, st *state) error {
 }
 
 // waitKinds waits until the server lists the kinds of policies that the operator registers: a quick
-// user would be told that there is no such resource. Agents do not wait for them, so that nodes may
-// be Ready before.
+// user would get the error that there is no such resource. Agents do not wait for them, so that
+// nodes may be Ready before.
 func (c *Cluster) waitKinds(ctx context.Context, st *state) error {
 	if st.CNI != Hawser || st.Mode != Full {
 		return nil

@@ -31,8 +31,8 @@ const (
 	hubblePath   = "/var/lib/cilium/tls/hubble" // where agents find it
 )
 
-// showsFlows reports whether such a cluster has a relay and a page. Whoever brings a manifest says
-// in it what becomes of flows.
+// showsFlows reports whether such a cluster has a relay and a page. A manifest of the user
+// configures flows itself.
 func (c *Config) showsFlows() bool { return c.Mode == Full && c.CNI == Hawser && c.Manifest == "" }
 
 func (c *Cluster) relaySocket() string { return c.path("hubble-relay.sock") }

@@ -308,7 +308,7 @@ func importImage(ctx context.Context, r *reaper, file string) error {
 	if err != nil {
 		return err
 	}
-	// The store keeps images over a restart of the node; what is known of them is kept beside it.
+	// The store keeps images over a restart of the node; the records of them are kept next to it.
 	mark := fmt.Sprintf("/var/lib/containerd/imported-%d-%d", info.Size(), info.ModTime().UnixNano())
 	if _, err := os.Stat(mark); err == nil {
 		return nil

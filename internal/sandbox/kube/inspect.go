@@ -7,8 +7,7 @@ import (
 	"github.com/hawser-net/hawser/internal/sandbox/machine"
 )
 
-// Info describes a running cluster to whoever tests in it: where its parts are, and which processes
-// they are.
+// Info describes a running cluster for tests: where its parts are, and which processes they are.
 type Info struct {
 	Name       string
 	Kubeconfig string

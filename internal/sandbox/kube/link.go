@@ -24,7 +24,7 @@ func (p plan) cable() string { return fmt.Sprintf("mesh%d", int(p)) }
 // address of the very link.
 func (p plan) gateway() netip.Addr { return netip.MustParseAddr(fmt.Sprintf("fe80::%d", int(p))) }
 
-// Link connects the underlays of two running clusters. If they are, it does so anew.
+// Link connects the underlays of two running clusters, again if they are connected.
 func (c *Cluster) Link(other *Cluster) error {
 	return c.withBoth(other, func() error {
 		a, err := c.linkable()
@@ -84,7 +84,7 @@ func (c *Cluster) linkable() (*state, error) {
 	case !st.Complete:
 		return nil, fmt.Errorf("cluster %q is not up: run `hawser sandbox up --kubernetes --name %s`", st.Name, st.Name)
 	case st.ID == 0:
-		return nil, fmt.Errorf("cluster %q has no number, so its addresses may be those of others: start it anew with --cluster-id", st.Name)
+		return nil, fmt.Errorf("cluster %q has no number, so its addresses may be those of others: restart it with --cluster-id", st.Name)
 	case !st.meshed():
 		return nil, fmt.Errorf("cluster %q has no store for others: only clusters with nodes, and with --cni hawser or none, can be connected", st.Name)
 	}

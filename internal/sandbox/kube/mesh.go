@@ -77,8 +77,8 @@ func (c *Cluster) meshStore(st *state) program {
 	return program{name: meshEtcd, ready: true, argv: argv}
 }
 
-// deployMeshSecrets configures how the operator writes into the store for others, and whoever
-// connects clusters how others read it.
+// deployMeshSecrets creates the operator's access to the store for others, and the access that
+// other clusters get.
 func (c *Cluster) deployMeshSecrets(ctx context.Context, st *state) error {
 	files := map[string]string{}
 	for _, name := range []string{"ca.crt", meshWriter + ".crt", meshWriter + ".key", meshReader + ".crt", meshReader + ".key"} {

@@ -122,8 +122,8 @@ func writePKI(dir string, st *state, loopback string) error {
 	if err != nil {
 		return err
 	}
-	// Whoever this one signs for may speak in anybody's name: nobody but the API server's
-	// aggregator has such a certificate.
+	// A certificate signed by this CA may impersonate any user: only the API server's aggregator
+	// has one.
 	front, err := newAuthority("hawser-sandbox-" + cluster + "-front-proxy")
 	if err != nil {
 		return err

@@ -78,7 +78,7 @@ type node struct {
 	Index int          `json:"index"`
 	Pods4 netip.Prefix `json:"pods4"`
 	Pods6 netip.Prefix `json:"pods6"` // invalid without dual stack
-	// Killed says that somebody wanted it not to run.
+	// Killed means that it was stopped on purpose.
 	Killed bool            `json:"killed,omitempty"`
 	Init   machine.Process `json:"init"`
 }

@@ -17,8 +17,7 @@ import (
 )
 
 // reaper collects every child of a first process: those it started itself, and those that were left
-// to it. Only the reaper waits for children, because whoever waits for any child takes those of
-// others.
+// to it. Only the reaper waits for children, because a wait for any child takes those of others.
 type reaper struct {
 	mu      sync.Mutex
 	waiters map[int]chan syscall.WaitStatus

@@ -23,7 +23,7 @@ func Clear(dir string, polite time.Duration) (ended int, err error) {
 			}
 		}
 	}
-	for _, own := range []string{"/proc/1/ns/net", "/proc/self/ns/net"} { // not ours, whatever somebody mounted there
+	for _, own := range []string{"/proc/1/ns/net", "/proc/self/ns/net"} { // not ours, whatever is mounted there
 		if id, err := NamespaceID(own); err == nil {
 			delete(namespaces, id)
 		}

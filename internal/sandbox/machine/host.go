@@ -91,7 +91,7 @@ func (h Host) Create(world, path string, via Host, bridged bool) error {
 	if err != nil {
 		return err
 	}
-	// What whoever installs a machine for Kubernetes sets on it.
+	// What an installer of a machine for Kubernetes sets on it.
 	err = InNamespace(path, func() error {
 		return errors.Join(
 			os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0o644),

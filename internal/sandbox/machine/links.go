@@ -35,7 +35,7 @@ func AddressAndUp(h *netlink.Handle, name string, addrs ...netip.Prefix) error {
 	for _, a := range addrs {
 		addr := &netlink.Addr{IPNet: IPNet(a)}
 		if a.Addr().Is6() {
-			addr.Flags = unix.IFA_F_NODAD // nobody else is there, and the wait would be a second
+			addr.Flags = unix.IFA_F_NODAD // there is no other host, and the wait would be a second
 		}
 		if err := h.AddrAdd(link, addr); err != nil {
 			return fmt.Errorf("address %v on %s: %w", a, name, err)

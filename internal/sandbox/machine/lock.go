@@ -10,8 +10,8 @@ import (
 )
 
 // Lock takes the lock of a sandbox, waiting for another command that holds it. Down removes the
-// file, and perhaps its directory, while it holds the lock; whoever waited for a removed file tries
-// again with a new one.
+// file, and perhaps its directory, while it holds the lock; a waiter for a removed file retries
+// with a new one.
 func Lock(file string) (unlock func(remove bool), err error) {
 	for {
 		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {

@@ -42,7 +42,7 @@ func (p Process) WaitEnded(timeout time.Duration) error {
 		if time.Now().After(deadline) {
 			return fmt.Errorf("process %d does not end", p.PID)
 		}
-		time.Sleep(5 * time.Millisecond) // there is no notice for the end of somebody else's child
+		time.Sleep(5 * time.Millisecond) // there is no notice for the end of another process's child
 	}
 }
 
@@ -81,7 +81,7 @@ type Daemon struct {
 }
 
 // Start starts the process, and waits until it is ready if Ready is set. The process outlives the
-// caller and is nobody's child then.
+// caller and then has no parent here.
 func (d Daemon) Start() (Process, error) {
 	log, err := os.OpenFile(d.Log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -112,7 +112,7 @@ func (d Daemon) Start() (Process, error) {
 	}
 	p := Process{PID: cmd.Process.Pid}
 	p.Start, _, err = ReadStat(p.PID)
-	// The process is found again by its number; it is nobody's child once this command has ended.
+	// The process is found again by its PID; it has no parent here once this command has ended.
 	_ = cmd.Process.Release()
 	if err != nil {
 		return p, fmt.Errorf("%s ended at once: %s", d.Argv[0], LastLines(d.Log, 3))
@@ -227,6 +227,6 @@ func EndAll(namespaces map[Inode]bool, polite time.Duration) (ended int, err err
 		if time.Since(deadline) > 10*time.Second {
 			return len(seen), fmt.Errorf("%d processes of the sandbox do not end, the first is %d", len(procs), procs[0].PID)
 		}
-		time.Sleep(5 * time.Millisecond) // there is no notice for the end of somebody else's child
+		time.Sleep(5 * time.Millisecond) // there is no notice for the end of another process's child
 	}
 }

@@ -43,7 +43,7 @@ type Order struct {
 	Rate float64 `json:"rate,omitempty"`
 	// Slow: each answer takes that long.
 	Latency time.Duration `json:"latency,omitempty"`
-	// Fill: all addresses of Subnet but Free are somebody else's; without Subnet those of all.
+	// Fill: all addresses of Subnet but Free have other owners; without Subnet those of all.
 	Subnet string `json:"subnet,omitempty"`
 	Free   int    `json:"free,omitempty"`
 	// Terminate: the instance ends.

@@ -90,7 +90,7 @@ func Serve(ctx context.Context, s Spec, ready func() error, log *slog.Logger) er
 		})
 	}
 	if ctx.Err() == nil {
-		// The instances' own addresses are led before anybody asks.
+		// The instances' own addresses are routed from the start.
 		if err := s.fabric().Apply(c.View()); err != nil {
 			log.Warn("not all interfaces are plugged in yet", "error", err)
 		}

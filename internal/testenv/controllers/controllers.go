@@ -35,8 +35,8 @@ type Env struct {
 	Client client.Client
 }
 
-// silence takes the log away from the library, which complains if nobody does; managers have logs
-// of their own. Tests start side by side: once is enough.
+// silence sets a null logger for the library, which complains without one; managers have logs of
+// their own. Tests start side by side: once is enough.
 var silence = sync.OnceFunc(func() { ctrllog.SetLogger(logr.Discard()) })
 
 // Start starts a server; it stops when the test ends.

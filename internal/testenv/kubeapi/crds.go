@@ -63,8 +63,8 @@ func (k *Server) DefineResources() {
 }
 
 // ClusterNetworkPolicyDefinition returns, as JSON, the definition of ClusterNetworkPolicy by its
-// authors, in the channel with all fields. It is no custom resource of the product, so that whoever
-// wants it defines it.
+// authors, in the channel with all fields. It is no custom resource of the product, so its users
+// define it.
 func (k *Server) ClusterNetworkPolicyDefinition() []byte {
 	k.t.Helper()
 	dir, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/network-policy-api").Output()

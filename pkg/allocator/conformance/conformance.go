@@ -18,7 +18,7 @@ import (
 	"github.com/hawser-net/hawser/pkg/allocator"
 )
 
-// Harness opens backends on one store that they share, and says what they can.
+// Harness opens backends on one shared store, and describes their capabilities.
 type Harness struct {
 	// Open makes the backend of a node, with a connection of its own. What is to be closed is
 	// closed when the test ends. The store may hold other keys, and the IDs of other tests.

@@ -18,7 +18,7 @@ const (
 	MaxLeaseTTL = 24 * time.Hour
 )
 
-// Config says how to reach Consul. Start from [Defaults].
+// Config is how to reach Consul. Start from [Defaults].
 type Config struct {
 	// Address is that of an agent or server: host:port, http://host:port, https://host:port or
 	// unix:///path. Option consul.address.
@@ -48,16 +48,16 @@ type Config struct {
 	CheckInterval, FailingCheckInterval time.Duration
 	// CheckTimeout bounds one check.
 	CheckTimeout time.Duration
-	// HeartbeatKey is the key that the check reads, so the client needs the right to. Who writes it
-	// from time to time, see [kvstore.Heartbeat], shows that writers reach the part of the store
-	// that is read. It need not exist.
+	// HeartbeatKey is the key that the check reads, so the client needs the right to. Its writer,
+	// see [kvstore.Heartbeat], shows that writers reach the part of the store that is read. It need
+	// not exist.
 	HeartbeatKey string
 	// HeartbeatStaleAfter is how long the heartbeat may stay as it is before the store is reported
 	// as failed, if there ever was one; 0 is for ever.
 	HeartbeatStaleAfter time.Duration
 }
 
-// Defaults returns the settings that hold where nothing else is said.
+// Defaults returns the default settings.
 func Defaults() Config {
 	return Config{
 		LeaseTTL:             15 * time.Minute,

@@ -25,8 +25,8 @@ func (c *Client) addLease(ctx context.Context) error {
 	}
 	defer done()
 	// No checks: the session ends by its time alone, not with the health of a node. The shortest
-	// lock delay that the client library passes on; none would mean Consul's own, 15 s in which
-	// nobody could write a key of a session that has ended.
+	// lock delay that the client library passes on; none would mean Consul's own, 15 s in which no
+	// key of an ended session can be written.
 	id, _, err := c.consul.Session().CreateNoChecks(&api.SessionEntry{
 		Name: "hawser", TTL: c.cfg.LeaseTTL.String(), Behavior: api.SessionBehaviorDelete, LockDelay: time.Millisecond,
 	}, (&api.WriteOptions{}).WithContext(both))
@@ -57,7 +57,7 @@ func (c *Client) keepAlive(ctx context.Context, l *leases.Lease[string]) {
 		case err == nil && entry != nil:
 			last, pause = time.Now(), c.cfg.LeaseTTL/3
 		case err == nil, gone(err), time.Since(last) > c.cfg.LeaseTTL:
-			// Consul says so, or was silent for a whole TTL. If the session lives after all, its
+			// Consul reports it, or was silent for a whole TTL. If the session lives after all, its
 			// keys move to another one when they are written again.
 			c.lose(l)
 			return

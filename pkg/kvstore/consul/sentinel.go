@@ -42,7 +42,7 @@ func (s *sentinel) run(ctx context.Context, c *Client, index uint64) {
 		p, _, err := c.consul.KV().Get(s.key, opts)
 		switch {
 		case err != nil:
-			index = 0 // whoever answers next may have older data
+			index = 0 // the next server may have older data
 			retry.Sleep(ctx, retryPause(failures, time.Minute))
 			failures++
 		case p == nil:

@@ -20,7 +20,7 @@ import (
 // MaxOps is how many operations Consul takes in one transaction.
 const MaxOps = 128
 
-// guards is how many guard keys there are. Folders share them; sharing costs a retry now and then.
+// guards is how many guard keys there are. Folders share them; sharing costs an occasional retry.
 const guards = 4096
 
 // maxTries bounds the attempts of a transaction while others keep changing what it reads.

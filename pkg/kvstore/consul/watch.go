@@ -33,8 +33,8 @@ type watch struct {
 	send   func(...kvstore.Event) bool
 	known  map[string]kvstore.KeyValue
 	index  uint64 // to ask for changes after
-	// doubt means that the last query failed: whoever answers next may have older data, and would
-	// let a query for a later index wait.
+	// doubt means that the last query failed: the next server may have older data, and would let a
+	// query for a later index wait.
 	doubt     bool
 	delivered int64 // the last revision delivered
 	// sentinel is nil while the reader knows no key.
@@ -43,7 +43,7 @@ type watch struct {
 
 // What ends a query before its time.
 var (
-	errBroken    = errors.New("the watches are asked to begin anew")
+	errBroken    = errors.New("the watches are asked to restart")
 	errUnnoticed = errors.New("keys are gone, and the index of their prefix does not show it")
 )
 
@@ -100,8 +100,8 @@ func byKey(pairs []kvstore.KeyValue) map[string]kvstore.KeyValue {
 	return m
 }
 
-// follow waits for a change and delivers it. A break of the watches ends the query only: what it
-// brought is delivered, for nobody would ask for it again.
+// follow waits for a change and delivers it. A break of the watches ends the query only: its result
+// is delivered, as it would not be queried again.
 func (w *watch) follow(ctx context.Context) error {
 	pairs, index, err := w.query(ctx)
 	if err != nil {

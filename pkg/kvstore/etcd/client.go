@@ -1,8 +1,8 @@
 // Package etcd implements [kvstore.Backend] on an etcd cluster, version 3.4 or later.
 //
 // [New] returns at once, whether or not etcd can be reached: the connection is made in the
-// background, calls wait for it as long as their context lets them, and [Client.Status] says how it
-// stands. Requests are rate limited, bounded in number, and refused by members that have lost their
+// background, calls wait for it as long as their context lets them, and [Client.Status] reports its
+// state. Requests are rate limited, bounded in number, and refused by members that have lost their
 // leader.
 //
 // Goroutines: one connects and then checks the store; one looks after each new connection whether
@@ -52,7 +52,7 @@ type Client struct {
 	doubts    chan struct{} // a connection was made
 
 	mu sync.Mutex
-	// listings are under way; listed says that one was done, bootstrapped that the start is over.
+	// listings are under way; listed means that one was done, bootstrapped that the start is over.
 	listings             int
 	listed, bootstrapped bool
 }
@@ -324,7 +324,7 @@ func (c *Client) Txn(ctx context.Context, txn kvstore.Txn) (kvstore.TxnResult, e
 	}
 }
 
-// noSpace has an error say what etcd's means.
+// noSpace wraps etcd's error with its meaning.
 func noSpace(err error) error {
 	if errors.Is(err, rpctypes.ErrNoSpace) {
 		return fmt.Errorf("%w (%w)", kvstore.ErrNoSpace, err)

@@ -16,9 +16,10 @@ import (
 )
 
 const (
-	// spreadPerClient and the two bounds say over what time the clients of a cluster come back
-	// after they lost a server together: every client waits for a random part of it. 2,000 clients
-	// come back in 20 s, 100 a second, each with its watches, leases and what has queued up.
+	// spreadPerClient and the two bounds determine the time over which the clients of a cluster
+	// reconnect after they lost a server together: every client waits for a random part of it.
+	// 2,000 clients come back in 20 s, 100 a second, each with its watches, leases and what has
+	// queued up.
 	spreadPerClient = 10 * time.Millisecond
 	minSpread       = 500 * time.Millisecond
 	maxSpread       = 30 * time.Second

@@ -23,7 +23,7 @@ const (
 	MaxLeaseTTL = 24 * time.Hour
 )
 
-// Config says how to reach etcd and how hard to use it. Start from [Defaults].
+// Config is how to reach etcd, with limits of its use. Start from [Defaults].
 type Config struct {
 	// Endpoints are the servers: http://host:port, https://host:port, unix:///path, or host:port.
 	// Option etcd.address.
@@ -54,16 +54,16 @@ type Config struct {
 	CheckInterval, FailingCheckInterval time.Duration
 	// CheckTimeout bounds one check.
 	CheckTimeout time.Duration
-	// HeartbeatKey is the key that the check reads, so the client needs the right to. Who writes it
-	// from time to time, see [kvstore.Heartbeat], shows that writers reach the part of the store
-	// that is read. It need not exist.
+	// HeartbeatKey is the key that the check reads, so the client needs the right to. Its writer,
+	// see [kvstore.Heartbeat], shows that writers reach the part of the store that is read. It need
+	// not exist.
 	HeartbeatKey string
 	// HeartbeatStaleAfter is how long the heartbeat may stay as it is before the store is reported
 	// as failed, if there ever was one; 0 is for ever.
 	HeartbeatStaleAfter time.Duration
 }
 
-// Defaults returns the settings that hold where nothing else is said.
+// Defaults returns the default settings.
 func Defaults() Config {
 	return Config{
 		LeaseTTL:             15 * time.Minute,

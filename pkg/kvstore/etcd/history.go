@@ -19,9 +19,9 @@ import (
 // list again.
 //
 // All our reads and writes are linearizable: an answer never shows an older revision than one that
-// was known before its request was sent. A store that was put back and has gone on may have reached
-// that revision before this client is back. So whenever a connection was made anew, the store is
-// asked for the newest change that is known, at its revision: see [Client.verify].
+// was known before its request was sent. A store that was restored from a backup may have reached
+// that revision again before this client reconnects. So after each reconnect the client checks that
+// the newest known change is at its revision: see [Client.verify].
 type history struct {
 	mu       sync.Mutex
 	revision int64
@@ -136,7 +136,7 @@ func (c *Client) verifyLoop() {
 		case <-c.conn.Context().Done():
 			return
 		}
-		// A store that changes all the time is asked again and again, so at growing intervals.
+		// A store that changes constantly is checked repeatedly, so at growing intervals.
 		for asked := 0; ; asked++ {
 			newest, doubts, ok := c.history.doubted()
 			if !ok {
@@ -158,8 +158,8 @@ func (c *Client) verifyLoop() {
 	}
 }
 
-// verify reports whether the store has a change at its revision. One that was forgotten in a
-// compaction counts as lost: no watch could go on from there either.
+// verify reports whether the store has a change at its revision. One that was compacted counts as
+// lost: no watch could continue from there either.
 func (c *Client) verify(ch change) (same bool, err error) {
 	if ch.revision == 0 {
 		return true, nil // nothing is known that could be lost

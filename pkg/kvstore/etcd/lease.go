@@ -56,9 +56,9 @@ func (c *Client) keepAlive(ctx context.Context, l *leases.Lease[clientv3.LeaseID
 		}
 	}
 	if ctx.Err() == nil {
-		// Either etcd says that the lease is gone, or it was silent for a whole TTL. If the lease
-		// lives after all, its keys move to another one when they are written again, and it runs
-		// out by itself.
+		// Either etcd reports that the lease is gone, or it was silent for a whole TTL. If the
+		// lease lives after all, its keys move to another one when they are written again, and it
+		// runs out by itself.
 		c.lose(l)
 	}
 }

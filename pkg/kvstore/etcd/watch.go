@@ -33,7 +33,7 @@ type watch struct {
 	age    int64 // of the history that next belongs to
 }
 
-// run lists and then follows the changes, again and again.
+// run lists and then follows the changes, repeatedly.
 func (w *watch) run(ctx context.Context) {
 	relist, failures := true, 0
 	for ctx.Err() == nil {

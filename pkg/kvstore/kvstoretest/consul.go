@@ -113,13 +113,13 @@ func RunConsul(t testing.TB, args ...string) (end func()) {
 	t.Cleanup(func() {
 		end()
 		if text, err := os.ReadFile(log.Name()); err == nil && t.Failed() {
-			t.Logf("what Consul said:\n%s", text)
+			t.Logf("output of Consul:\n%s", text)
 		}
 	})
 	return end
 }
 
-// FreePort returns a TCP port of 127.0.0.1 that nobody listened on a moment ago.
+// FreePort returns a TCP port of 127.0.0.1 that was free a moment ago.
 func FreePort(t testing.TB) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

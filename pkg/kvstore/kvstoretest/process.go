@@ -60,7 +60,7 @@ type process struct {
 	done chan struct{}
 }
 
-// run starts the server as a program, with a file for what it says. It returns when the server
+// run starts the server as a program, with a file for its output. It returns when the server
 // answers.
 func (c config) run(program, log string) (*process, error) {
 	what, err := json.Marshal(c)
@@ -104,7 +104,7 @@ func (c config) run(program, log string) (*process, error) {
 			p.stop()
 		}
 		text, _ := os.ReadFile(log)
-		return nil, errors.Join(fmt.Errorf("start etcd: %w", err), fmt.Errorf("it said: %s", text[max(0, len(text)-2000):]))
+		return nil, errors.Join(fmt.Errorf("start etcd: %w", err), fmt.Errorf("its output: %s", text[max(0, len(text)-2000):]))
 	}
 	return p, nil
 }

@@ -316,14 +316,14 @@ type ClientInterface interface {
 	// Corresponds with GET /identity/{id} (the `GetIdentity` operationId).
 	GetIdentity(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// ListIPsWithBody List who is behind which address
+	// ListIPsWithBody List addresses with their identities
 	//
 	// Takes any type of body and a specified content type.
 	//
 	// Corresponds with GET /ip (the `ListIPs` operationId).
 	ListIPsWithBody(ctx context.Context, params *ListIPsParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// ListIPs List who is behind which address
+	// ListIPs List addresses with their identities
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -1027,7 +1027,7 @@ func (c *Client) GetIdentity(ctx context.Context, id string, reqEditors ...Reque
 	return c.Client.Do(req)
 }
 
-// ListIPsWithBody List who is behind which address
+// ListIPsWithBody List addresses with their identities
 //
 // Takes any type of body and a specified content type.
 //
@@ -1044,7 +1044,7 @@ func (c *Client) ListIPsWithBody(ctx context.Context, params *ListIPsParams, con
 	return c.Client.Do(req)
 }
 
-// ListIPs List who is behind which address
+// ListIPs List addresses with their identities
 //
 // Takes a body of the `application/json` content type.
 //

@@ -41,7 +41,7 @@ type object struct {
 	raw  json.RawMessage
 }
 
-// New returns a watch that begins with [Watch.Run]. It says in log when it has to begin anew.
+// New returns a watch that begins with [Watch.Run]. It logs when it has to restart.
 func New(client *k8s.Client, log *slog.Logger) *Watch {
 	return &Watch{client: client, log: log, synced: make(chan struct{}), objects: map[string]object{}, subs: map[*subscription]bool{}}
 }
@@ -74,12 +74,12 @@ const initialEventsEnd = "k8s.io/initial-events-end"
 const pause = 200 * time.Millisecond
 
 // Run watches until ctx ends, and returns nil then. When the watch ends, so do those of the agents,
-// who begin anew as they would with the server.
+// which relist as they would with the server.
 func (w *Watch) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		err := w.follow(ctx)
 		if ctx.Err() == nil {
-			w.log.Warn("the watch of endpoints that agents share has ended and begins anew", "error", err)
+			w.log.Warn("the watch of endpoints that agents share has ended and restarts", "error", err)
 		}
 		w.restart()
 		retry.Sleep(ctx, pause)
@@ -128,7 +128,7 @@ func (w *Watch) handle(line []byte) error {
 		return err
 	}
 	if ev.Type == "ERROR" {
-		return fmt.Errorf("the server says %s", ev.Object)
+		return fmt.Errorf("the server returned %s", ev.Object)
 	}
 	if err := json.Unmarshal(ev.Object, &of); err != nil {
 		return err
@@ -147,7 +147,7 @@ func (w *Watch) handle(line []byte) error {
 	case "DELETED":
 		delete(w.objects, of.Metadata.UID)
 	default:
-		return fmt.Errorf("the server says %s: %s", ev.Type, ev.Object)
+		return fmt.Errorf("the server returned %s: %s", ev.Type, ev.Object)
 	}
 	for s := range w.subs {
 		if s.node == of.Status.Networking.Node {
@@ -164,7 +164,7 @@ func (w *Watch) restart() {
 	select {
 	case <-w.synced:
 		w.synced = make(chan struct{})
-	default: // whoever waits goes on to
+	default: // a waiter goes on to
 	}
 	clear(w.objects)
 	for s := range w.subs {
@@ -196,7 +196,7 @@ func (t transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		Header: http.Header{"Content-Type": {"application/json"}},
 	}
 	if q.Get("sendInitialEvents") != "true" {
-		const gone = `{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","status":"Failure","message":"begin anew","reason":"Expired","code":410}}` + "\n"
+		const gone = `{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","status":"Failure","message":"list again","reason":"Expired","code":410}}` + "\n"
 		resp.Body = io.NopCloser(strings.NewReader(gone))
 		return resp, nil
 	}

@@ -31,7 +31,7 @@ type Point struct {
 	Y float64 `json:"y"`
 }
 
-// mostPoints is how many points of a line a reader can tell apart in the picture, and more.
+// mostPoints is how many points of a line are drawn, more than a reader can distinguish.
 const mostPoints = 400
 
 // thin leaves out points of a line that has more than can be seen, at equal distances. The first
@@ -56,7 +56,7 @@ const (
 	plotLegend, plotLegendWidth = 36, 180
 )
 
-// plotColours tell lines apart, for most colour-blind people too (Okabe and Ito's).
+// plotColours are distinguishable for most colour-blind people, too (Okabe and Ito's).
 func plotColours() []string {
 	return []string{"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"}
 }

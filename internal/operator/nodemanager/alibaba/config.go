@@ -44,7 +44,7 @@ func (c *Config) Validate() error {
 	var errs validate.Errors
 	errs.If(!regionForm.MatchString(c.Region), "--alibaba-cloud-region-id: %q is no region", c.Region)
 	if c.Endpoint != "" {
-		// Whoever reads along there has what is signed.
+		// An eavesdropper could read what is signed.
 		if u, err := url.Parse(c.Endpoint); err != nil || u.Scheme != "https" || u.Host == "" || u.Path != "" && u.Path != "/" {
 			errs.Add("--alibaba-cloud-endpoint-url: %q is no URL of a host that begins with https://", c.Endpoint)
 		}

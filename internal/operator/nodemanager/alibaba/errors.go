@@ -65,7 +65,7 @@ func explain(action string, err error) error {
 	case code == "InvalidEcsId.NotFound":
 		out.Text = "the instance is gone: delete its Node if it does not go by itself"
 	case code == "InvalidOperation.InvalidEniState", code == "IncorrectInstanceStatus", code == "InvalidOperation.InvalidEcsState":
-		out.Text = "the network interface or its instance is changing: it is tried again by itself"
+		out.Text = "the network interface or its instance is changing: this is retried automatically"
 	default:
 		out.Text = fmt.Sprintf("Alibaba Cloud refuses %s: %s", action, code)
 	}

@@ -31,8 +31,8 @@ const (
 	attachTime = 2 * time.Minute
 )
 
-// instanceForm is that of the ID of an instance. What has another is not asked for: who may write a
-// CiliumNode says what it is.
+// instanceForm is that of the ID of an instance. IDs of another form are not looked up: they come
+// from a CiliumNode, which others may write.
 var instanceForm = regexp.MustCompile(`^i-[0-9a-z-]+$`)
 
 // Provider implements [nodemanager.Provider]. Make it with [New].
@@ -241,7 +241,7 @@ func (p *Provider) read(x *eni) (nodemanager.Interface, error) {
 		}
 	}
 	if x.InstanceID != "" {
-		// Also while it is being attached: nobody else can have it.
+		// Also while it is being attached: no other instance can have it.
 		i.Attachment, i.Instance = x.InstanceID, x.InstanceID
 	} else if i.Managed {
 		i.Instance = i.Tags[nodemanager.InstanceTag]
@@ -340,7 +340,7 @@ func (p *Provider) Create(ctx context.Context, instance string, s nodemanager.St
 		return nodemanager.Interface{}, err
 	}
 	if out.NetworkInterfaceID == "" {
-		return nodemanager.Interface{}, &nodemanager.Error{Text: "Alibaba Cloud made an interface and did not say which"}
+		return nodemanager.Interface{}, &nodemanager.Error{Text: "Alibaba Cloud made an interface and returned no ID"}
 	}
 	return p.read(&out)
 }

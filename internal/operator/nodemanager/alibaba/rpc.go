@@ -64,7 +64,7 @@ func (c *client) GetCredentials() (*credentials.Credentials, error) {
 	defer c.mu.Unlock()
 	cc, err := c.chain.GetCredentials()
 	if err != nil {
-		// What it says may hold answers of the services that were asked.
+		// Its text may contain responses of the services.
 		return nil, errors.New("no credentials: the environment, the files and the instance's RAM role have none")
 	}
 	return cc, nil

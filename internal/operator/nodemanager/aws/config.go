@@ -16,10 +16,9 @@ type Config struct {
 	ReleaseExcess bool
 	// PrefixDelegation has prefixes be assigned where instances and subnets have them.
 	PrefixDelegation bool
-	// UsePrimary has primary addresses of interfaces be given to pods, unless a node says
-	// otherwise.
+	// UsePrimary assigns primary addresses of interfaces to pods, unless a node overrides it.
 	UsePrimary bool
-	// InterfaceTags are tags of interfaces to make, beside those by which they are known.
+	// InterfaceTags are tags of new interfaces, in addition to those that identify them.
 	InterfaceTags map[string]string
 	// GCTags are those of interfaces that may be deleted if they were left behind; by default those
 	// by which the cluster's are known.
@@ -33,7 +32,7 @@ type Config struct {
 	IPv6 bool
 }
 
-// Flags binds the configuration to command-line flags, by the field's names; the current values are
+// Flags binds the configuration to command-line flags, by Cilium's names; the current values are
 // the defaults shown.
 func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.BoolVar(&c.ReleaseExcess, "aws-release-excess-ips", c.ReleaseExcess, "with --ipam=eni, release addresses that nodes have too many of")

@@ -19,8 +19,8 @@ var _ nodemanager.StaticProvider = (*Provider)(nil)
 // request ("List and filter using the CLI and API").
 const maxTags = 50
 
-// literal has a value of a filter stand for itself: EC2 knows wildcards there, and who may write a
-// CiliumNode says what is asked for.
+// literal escapes a value of a filter: EC2 has wildcards there, and the value comes from a
+// CiliumNode, which others may write.
 var literal = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`)
 
 // StaticIPs implements [nodemanager.StaticProvider]. The answer does not come in pages

@@ -27,10 +27,10 @@ func codeOf(err error) string {
 	return ""
 }
 
-// explain reports what an error means and what a person can do. What AWS says itself is left out
-// where it is another each time (the encoded part of a refusal, the request's number): the text is
-// kept in objects. The codes are those of the Amazon EC2 API Reference, "Error codes for the Amazon
-// EC2 API".
+// explain describes what an error means and what a person can do. Parts of AWS's own text that
+// differ each time (the encoded part of a refusal, the request ID) are left out: the text is stored
+// in objects. The codes are those of the Amazon EC2 API Reference, "Error codes for the Amazon EC2
+// API".
 func explain(operation string, err error) error {
 	if err == nil {
 		return nil
@@ -70,7 +70,7 @@ func explain(operation string, err error) error {
 		out.Text = "the network interface holds no more addresses: others have assigned some"
 	case "Resource.AlreadyAssociated", "InvalidAllocationID.NotFound":
 		out.Kind = nodemanager.Taken
-		out.Text = "the elastic IP is somebody else's since it was looked for: another one is tried by itself"
+		out.Text = "the elastic IP was associated elsewhere since it was looked up: another one is tried automatically"
 	case "AddressLimitExceeded":
 		out.Text = "the account's quota of elastic IPs in this region is used up: have it raised (Service Quotas, EC2-VPC Elastic IPs) or release some"
 	case "Gateway.NotAttached":

@@ -35,7 +35,7 @@ func readIPv6(x *types.NetworkInterface, i *nodemanager.Interface) error {
 		}
 		i.IPv6Prefixes = append(i.IPv6Prefixes, p)
 	}
-	// An order of its own, so that the status is not written anew for another.
+	// Sorted, so that a different order does not cause a write of the status.
 	slices.SortFunc(i.IPv6Prefixes, netip.Prefix.Compare)
 	return nil
 }

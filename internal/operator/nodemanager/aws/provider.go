@@ -19,8 +19,8 @@ import (
 	"github.com/hawser-net/hawser/internal/operator/nodemanager"
 )
 
-// instanceForm is that of the ID of an instance. What has another is not asked for: who may write a
-// CiliumNode says what it is, and EC2 knows wildcards in filters.
+// instanceForm is that of the ID of an instance. IDs of another form are not looked up: they come
+// from a CiliumNode, which others may write, and EC2 has wildcards in filters.
 var instanceForm = regexp.MustCompile(`^i-[0-9a-z-]+$`)
 
 // Provider implements [nodemanager.Provider]. Make it with [New].
@@ -318,7 +318,7 @@ func (p *Provider) Create(ctx context.Context, instance string, s nodemanager.St
 		return nodemanager.Interface{}, err
 	}
 	if out.NetworkInterface == nil {
-		return nodemanager.Interface{}, &nodemanager.Error{Text: "AWS made an interface and did not say which"}
+		return nodemanager.Interface{}, &nodemanager.Error{Text: "AWS made an interface and returned no ID"}
 	}
 	return p.read(out.NetworkInterface)
 }

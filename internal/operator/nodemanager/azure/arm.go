@@ -131,8 +131,8 @@ func (p *Provider) same(at string) bool {
 	return err == nil && ownErr == nil && u.Scheme == own.Scheme && u.Host == own.Host && u.RawQuery != ""
 }
 
-// put replaces a resource that still is what etag says, and returns when the cloud is done, or when
-// it has not been for too long.
+// put replaces a resource that still matches etag, and returns when the cloud is done, or after a
+// timeout.
 func (p *Provider) put(ctx context.Context, permission, id, version string, body any, etag string) error {
 	bounded, cancel := context.WithTimeout(ctx, p.longest)
 	defer cancel()
@@ -143,7 +143,7 @@ func (p *Provider) put(ctx context.Context, permission, id, version string, body
 	}
 	end, _ := bounded.Deadline()
 	if callers, ok := ctx.Deadline(); errors.Is(err, context.DeadlineExceeded) && (!ok || end.Before(callers)) {
-		text := fmt.Sprintf("Azure: %s has not ended within %s: it is looked at again by itself; the activity log of the network interface or its machine says more", permission, p.longest)
+		text := fmt.Sprintf("Azure: %s has not ended within %s: it is checked again automatically; see the activity log of the network interface or its machine", permission, p.longest)
 		return &nodemanager.Error{Text: text, Err: err}
 	}
 	return err

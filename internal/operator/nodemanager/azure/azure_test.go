@@ -149,7 +149,7 @@ func suite() nodemanagertest.Suite {
 		Refusals: []nodemanagertest.Refusal{
 			{Action: putNIC, Fault: denied, Message: "permission Microsoft.Network/networkInterfaces/write is missing"},
 			{Action: putVM, Fault: linked, Message: "permission Microsoft.Network/virtualNetworks/subnets/join/action is missing"},
-			{Action: putNIC, Fault: fake.Fault{Code: "PreconditionFailed", Status: http.StatusPreconditionFailed, Message: "0x1234"}, Message: "somebody else has changed"},
+			{Action: putNIC, Fault: fake.Fault{Code: "PreconditionFailed", Status: http.StatusPreconditionFailed, Message: "0x1234"}, Message: "was changed concurrently"},
 			{Action: putVM, Fault: fake.Fault{Code: "AnotherOperationInProgress", Status: http.StatusTooManyRequests}, Message: "something else is changing"},
 			{Action: putNIC, Fault: fake.Fault{Code: "TooManyRequests", Status: http.StatusTooManyRequests}, Message: "asked more often than the subscription may"},
 			{Action: putVM, Fault: fake.Fault{Drop: true}, Message: "does not answer a request for Microsoft.Compute/virtualMachineScaleSets/virtualMachines/write"},

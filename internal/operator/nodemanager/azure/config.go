@@ -27,7 +27,7 @@ type Config struct {
 	ResourceManager string
 }
 
-// Defaults returns the configuration of who says nothing.
+// Defaults returns the default configuration.
 func Defaults() Config { return Config{Cloud: "AzurePublicCloud"} }
 
 // clouds are those of the SDK, by the names that machines report.
@@ -56,7 +56,7 @@ func (c *Config) Validate() error {
 		errs.Add("--azure-cloud-name: %q is not one of AzurePublicCloud, AzureUSGovernmentCloud and AzureChinaCloud", c.Cloud)
 	}
 	if c.ResourceManager != "" {
-		// Whoever reads along there has the rights of the operator.
+		// An eavesdropper could get the rights of the operator.
 		if u, err := url.Parse(c.ResourceManager); err != nil || u.Scheme != "https" || u.Host == "" {
 			errs.Add("--azure-resource-manager-url: %q is no URL that begins with https://", c.ResourceManager)
 		}

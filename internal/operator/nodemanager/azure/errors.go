@@ -21,8 +21,8 @@ import (
 // action finds the permissions in the text of a refusal; the last one is that which is missing.
 var action = regexp.MustCompile(`'(Microsoft\.[A-Za-z]+/[A-Za-z/]+)'`)
 
-// explain reports what an error means and what a person can do. What Azure says itself is left out
-// where it is another each time (numbers of requests and clients): the text is kept in objects. The
+// explain describes what an error means and what a person can do. Parts of Azure's own text that
+// differ each time (IDs of requests and clients) are left out: the text is stored in objects. The
 // codes are those of "Troubleshoot common Azure deployment errors" and "Understand how Azure
 // Resource Manager throttles requests".
 func explain(permission string, err error) error {
@@ -51,12 +51,12 @@ func explain(permission string, err error) error {
 	out.Err = fmt.Errorf("%d %s: %s", e.StatusCode, e.ErrorCode, text)
 	switch {
 	case e.ErrorCode == "AnotherOperationInProgress", e.ErrorCode == "RetryableErrorDueToAnotherOperation":
-		out.Text = "something else is changing the network interface or its machine: it is tried again by itself"
+		out.Text = "something else is changing the network interface or its machine: this is retried automatically"
 	case e.StatusCode == http.StatusTooManyRequests:
 		out.Kind, out.After = nodemanager.Throttled, retryAfter(e.RawResponse)
 		out.Text = "Azure is asked more often than the subscription may: it is asked less often by itself; lower --limit-ipam-api-qps if this stays"
 	case e.StatusCode == http.StatusPreconditionFailed:
-		out.Text = "somebody else has changed the network interface or its machine at the same time: it is tried again by itself"
+		out.Text = "the network interface or its machine was changed concurrently: this is retried automatically"
 	case e.ErrorCode == "AuthorizationFailed", e.ErrorCode == "LinkedAuthorizationFailed":
 		if found := action.FindAllStringSubmatch(text, -1); len(found) > 0 {
 			permission = found[len(found)-1][1]
@@ -77,7 +77,7 @@ func explain(permission string, err error) error {
 	return out
 }
 
-// messageOf returns what an answer says in words.
+// messageOf returns the message of a response.
 func messageOf(r *http.Response) string {
 	if r == nil || r.Body == nil {
 		return ""
@@ -97,7 +97,7 @@ func messageOf(r *http.Response) string {
 	return body.Error.Message
 }
 
-// retryAfter returns how long an answer says that nothing is to be asked; 0 if it does not.
+// retryAfter returns the delay that a response asks for; 0 if none.
 func retryAfter(r *http.Response) time.Duration {
 	if r == nil {
 		return 0

@@ -35,8 +35,8 @@ const (
 	ownConfig = "pods-"
 	// firstPoll is the first pause between two looks at what is under way.
 	firstPoll = time.Second
-	// longestChange is how long a change is waited for. What waits is a worker of the node manager;
-	// nobody changes the interface as long as the cloud does not report that it is done.
+	// longestChange is how long a change is waited for. A worker of the node manager waits; the
+	// interface is not changed until the cloud reports completion.
 	longestChange = 5 * time.Minute
 )
 
@@ -174,8 +174,8 @@ func (p *Provider) readNetworks(ctx context.Context, s *nodemanager.Snapshot) er
 }
 
 // ReadInstance implements [nodemanager.Provider]. A machine that is gone has no interfaces, and
-// neither has what is no machine of the resource group: who may write a CiliumNode says what is
-// asked for here, with the operator's token.
+// neither has what is no machine of the resource group: the ID comes from a CiliumNode, which
+// others may write, and the operator's token is sent with it.
 func (p *Provider) ReadInstance(ctx context.Context, instance string) ([]nodemanager.Interface, error) {
 	if id, ok := strings.CutPrefix(instance, key(p.cfg.group("Microsoft.Compute"))); !ok || !machineForm.MatchString(id) {
 		return nil, nil
@@ -216,7 +216,7 @@ func (p *Provider) ReadInstance(ctx context.Context, instance string) ([]nodeman
 	return interfaces(all)
 }
 
-// gone reports whether an error says that there is not what was asked for.
+// gone reports whether an error means that the resource does not exist.
 func gone(err error) bool {
 	switch nodemanager.CodeOf(err) {
 	case "ResourceNotFound", "ParentResourceNotFound", "NotFound":
@@ -242,7 +242,7 @@ func interfaces(all []nic) (out []nodemanager.Interface, err error) {
 	for k := range all {
 		n := &all[k]
 		if n.Properties.Machine == nil {
-			continue // nobody's
+			continue // without an owner
 		}
 		i := nodemanager.Interface{
 			ID: key(n.ID), Name: n.Name, Instance: key(n.Properties.Machine.ID), MAC: strings.ReplaceAll(strings.ToLower(n.Properties.MAC), "-", ":"),
@@ -359,8 +359,8 @@ func addressOf(n *nic, config string) netip.Addr {
 }
 
 // edit changes the IP configurations of an interface: edit is given what the interface is and the
-// configurations to change, and says which of them to keep and which to add; nothing changes if it
-// fails. It returns the interface as it is afterwards.
+// configurations to change, and returns which of them to keep and which to add; nothing changes if
+// it fails. It returns the changed interface.
 func (p *Provider) edit(ctx context.Context, id string, edit func(n *nic, configs []ipConfig) ([]bool, []ipConfig, error)) (*nic, error) {
 	read, version := readNIC, networkVersion
 	if strings.Contains(id, setsInID) {
@@ -390,13 +390,13 @@ func (p *Provider) edit(ctx context.Context, id string, edit func(n *nic, config
 	return after, p.get(ctx, read, id, version, after)
 }
 
-// checkIdle refuses what somebody is changing: what it will be is not known.
+// checkIdle refuses a resource with a change in progress: its final state is not known.
 func checkIdle(state string) error {
 	switch state {
 	case "", "Succeeded", "Failed", "Canceled":
 		return nil
 	}
-	return &nodemanager.Error{Code: "AnotherOperationInProgress", Text: "something else is changing the network interface or its machine: it is tried again by itself"}
+	return &nodemanager.Error{Code: "AnotherOperationInProgress", Text: "something else is changing the network interface or its machine: this is retried automatically"}
 }
 
 func (o object) nic() (*nic, error) {

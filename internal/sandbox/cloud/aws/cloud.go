@@ -155,8 +155,8 @@ func (c *Cloud) AddInstance(id, kind, subnet string, groups []string, tags map[s
 	return i.Primary, nil
 }
 
-// Place has the first interface of an instance have an address and a hardware address, as whoever
-// starts one may choose.
+// Place has the first interface of an instance have an address and a hardware address, as its
+// creator may choose.
 func (c *Cloud) Place(instance string, ip netip.Addr, mac string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -23,10 +23,11 @@ type ElasticIP struct {
 	Private                netip.Addr
 }
 
-// publicRange are the addresses that there are to allocate: TEST-NET-3 (RFC 5737), led by nobody.
+// publicRange are the addresses that there are to allocate: TEST-NET-3 (RFC 5737), which is not
+// routed.
 var publicRange = netip.MustParsePrefix("203.0.113.0/24")
 
-// elsewhere is the interface of an address that somebody else in the account has.
+// elsewhere is the interface of an address of another owner in the account.
 const elsewhere = "eni-elsewhere"
 
 // AddElasticIP allocates an elastic IP with tags.
@@ -56,7 +57,7 @@ func (c *Cloud) ElasticIPs() []ElasticIP {
 
 func byID(a, b ElasticIP) int { return cmp.Compare(a.ID, b.ID) }
 
-// Occupy has somebody else in the account have an elastic IP if it leads nowhere.
+// Occupy gives an elastic IP another owner in the account if it is not associated.
 func (c *Cloud) Occupy(id string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -41,8 +41,8 @@ type Config struct {
 type Interface struct {
 	ID, Name, Machine, MAC, Group string
 	Primary                       bool
-	// Accelerated is a property that has nothing to do with addresses: whoever replaces the
-	// interface and leaves it out, switches it off.
+	// Accelerated is a property that has nothing to do with addresses: replacing the interface
+	// without it switches it off.
 	Accelerated bool
 	Configs     []Config
 
@@ -170,8 +170,8 @@ func (c *Cloud) AddMachine(set, name string, subnets ...string) (string, error) 
 	return m.id, nil
 }
 
-// Place has the first interface of a machine have an address and a hardware address, as whoever
-// makes one may choose.
+// Place has the first interface of a machine have an address and a hardware address, as its creator
+// may choose.
 func (c *Cloud) Place(id string, ip netip.Addr, mac string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -236,7 +236,7 @@ func (c *Cloud) Exhaust(id string, free int) {
 	c.subnet(id).Exhaust(c.taken(), free)
 }
 
-// Touch changes an interface as somebody else would who does something to it: its etag is another.
+// Touch changes an interface's etag, as a concurrent change would.
 func (c *Cloud) Touch(id string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -35,7 +35,7 @@ export interface Flow {
 
 export interface Node { name: string; state: string; address?: string; version?: string; uptimeSeconds?: number; flows: number; seen: number }
 
-// Health says which nodes reach each other: nodes.go.
+// Health is which nodes reach each other: nodes.go.
 export interface Health {
   error?: string; asked: string; nodes: NodeHealth[] | null; failures: Failure[] | null; failuresLeftOut?: number; slowest: Latency[] | null;
 }
@@ -47,7 +47,7 @@ export interface Latency { from: string; to: string; seconds: number }
 
 export interface Status { connected: boolean; error?: string; nodes: Node[]; marks?: string }
 
-// Reach says who may reach whom: reach.go.
+// Reach is the allowed connections: reach.go.
 export interface Reach {
   error?: string; node?: string; time: string; leftOut?: number; parties: Party[]; accesses: Access[]; rows: number[][];
 }
@@ -57,7 +57,7 @@ export interface Access {
 }
 export interface AccessSide { enforced?: boolean; policies?: string[] }
 
-// Preview says what other policies would change: preview.go.
+// Preview is what other policies would change: preview.go.
 export interface Preview {
   error?: string; node: string; changes: { action: string; kind: string; policy: string; line?: number }[]; warnings: string[]; problems: string[];
   connections: { source: string; destination: string; port: string; refused: boolean; count: number; seen: string; why: string }[];
@@ -67,7 +67,7 @@ export interface Preview {
   changedAtMost?: boolean; unchangedAtMost?: boolean; eventsLost?: number;
 }
 
-// Explanation says why policy refuses a connection, and what would allow it: explain.go.
+// Explanation is why policy denies a connection, and what would allow it: explain.go.
 export interface Explanation {
   error?: string; refused: boolean; sides: { whose: string; denied: boolean; rules: string[] | null; reason: string; near: string[] | null }[] | null;
   suggestions: { text: string; document?: string }[] | null;

@@ -2,7 +2,7 @@ import type { Effect, Mark } from "./api";
 import { amount, el, time } from "./dom";
 import { type Shown, title } from "./state";
 
-// markPanel says what changed, and which connections were evaluated differently after it.
+// markPanel shows what changed, and which connections were evaluated differently after it.
 export function markPanel(m: Mark, effect: Effect | undefined, problem: string, shown: Shown, select: (id: string) => void, until: (at: number) => void): HTMLElement[] {
   const at = Date.parse(m.time) / 1000, after = effect ? Date.parse(effect.to) / 1000 : at + 60;
   const out: HTMLElement[] = [
@@ -11,7 +11,7 @@ export function markPanel(m: Mark, effect: Effect | undefined, problem: string, 
     ...(m.leftOut ? [el("p", { class: "more" }, `and ${amount(m.leftOut)} more`)] : []),
     el("p", { class: "more" }, m.nodes === 1 ? "Reported by 1 node." : `Reported by ${m.nodes} nodes.`),
     el("div", { class: "modes" }, el("button", { click: () => until(Math.floor(at) - 10) }, "Map before it"), el("button", { click: () => until(Math.ceil(after)) }, "Map after it")),
-    el("h3", {}, "Judged otherwise since"),
+    el("h3", {}, "Verdict changed since"),
   ];
   if (!effect) return [...out, el("p", { class: "more" }, problem || "…")];
   for (const e of effect.edges) out.push(el("button", { class: "row", "data-edge": e.id, click: () => select(`e:${e.id}`) },

@@ -33,7 +33,7 @@ export function rate(n: number, seconds: number): string {
 }
 
 // renew replaces what is in a box if it is otherwise than before. What has the focus keeps it, and
-// what was scrolled to stays in sight: pages are drawn anew every two seconds.
+// what was scrolled to stays in sight: pages are redrawn every two seconds.
 export function renew(box: HTMLElement, children: Node[]): void {
   const fresh = el("div", {}, ...children);
   if (fresh.innerHTML === box.innerHTML) return;
@@ -46,7 +46,7 @@ export function renew(box: HTMLElement, children: Node[]): void {
   (all.find(e => key && keyOf(e) === key) ?? all[at])?.focus({ preventScroll: true });
 }
 
-// keyOf tells buttons of a box apart, wherever they are.
+// keyOf identifies a button of a box, wherever it is.
 function keyOf(e: Element | null): string { return e instanceof HTMLElement ? e.dataset.edge ?? e.dataset.pair ?? e.className : ""; }
 
 // isolated keeps a name that is written from right to left from turning what is around it.

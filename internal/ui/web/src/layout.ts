@@ -1,5 +1,5 @@
-// Where things are on the map: whoever asks stands before whom it asks, left of it or above,
-// namespaces as well as the workloads in them. The same graph always looks the same.
+// Where things are on the map: clients stand before servers, left or above, namespaces as well as
+// the workloads in them. The same graph always looks the same.
 
 export interface Point { x: number; y: number }
 export interface Box { id: string; group: string; w: number; h: number }
@@ -14,8 +14,8 @@ export const card = { h: 30, pad: 16 };
 const gaps = { inner: { right: [108, 22], down: [48, 30] }, outer: { right: [92, 34], down: [64, 44] } } as const;
 const sweeps = 6;
 
-// ranks says in which column each is: one more than those that ask it. What closes a circle does
-// not count.
+// ranks returns the column of each: one more than those that ask it. What closes a circle does not
+// count.
 function ranks(ids: string[], lines: Line[]): Map<string, number> {
   const next = new Map<string, string[]>(ids.map(id => [id, []])), asked = new Map<string, number>(), asks = new Map<string, number>();
   for (const l of lines) {
@@ -52,7 +52,7 @@ function ranks(ids: string[], lines: Line[]): Map<string, number> {
     entered.add(to);
     rank.set(to, Math.max(rank.get(to)!, rank.get(id)! + 1));
   }
-  // Whom nobody asks stands right before those it asks.
+  // One without clients stands right before its servers.
   for (const id of ids) {
     const to = forward.get(id);
     if (to && !entered.has(id)) rank.set(id, Math.min(...to.map(t => rank.get(t)!)) - 1);
@@ -149,7 +149,7 @@ function layered(items: Item[], lines: Line[], gapX: number, gapY: number): Laye
 export interface Arranged { places: Map<string, Point>; down: { inner: boolean; outer: boolean } }
 
 // arrange lays boxes out for a window of a size, in whichever direction shows them largest. Groups
-// have names above, as wide and high as titles says.
+// have names above, as wide and high as titles returns.
 export function arrange(boxes: Box[], lines: Line[], titles: Map<string, { w: number; h: number }>, window: { w: number; h: number }): Arranged {
   let best: Arranged | undefined, scale = 0;
   // A large map takes its time: it has one try, in which namespaces are near to squares.
@@ -218,8 +218,8 @@ export interface Ask { id: string; source: string; target: string; label: { w: n
 
 export interface Card extends Point { w: number; h: number; group: string }
 
-// sidesOf says by which sides a line leaves one card and enters another, as unit vectors: along the
-// direction in which they are laid out if there is room between them.
+// sidesOf returns the sides by which a line leaves one card and enters another, as unit vectors:
+// along the direction in which they are laid out if there is room between them.
 function sidesOf(a: Card, b: Card, down: Arranged["down"]): [Point, Point] {
   const gapX = Math.abs(a.x - b.x) - (a.w + b.w) / 2, gapY = Math.abs(a.y - b.y) - (a.h + b.h) / 2;
   let vertical = a.group && a.group === b.group ? down.inner : down.outer;

@@ -250,7 +250,7 @@ function drawMatrix(): void {
 
 let reached = 0, reachedOf = "";
 
-// refreshReach asks who may reach whom, now and then, while somebody looks at it.
+// refreshReach periodically requests the allowed connections, while they are shown.
 async function refreshReach(): Promise<void> {
   if (state.view !== "matrix" && !state.selected) return;
   const of = JSON.stringify(state.namespaces);
@@ -303,7 +303,7 @@ byId("live").addEventListener("click", hold);
 byId("arrange").addEventListener("click", () => graph.arrange());
 byId("help-button").addEventListener("click", () => byId<HTMLDialogElement>("help").showModal());
 addEventListener("hashchange", () => {
-  if (location.hash.startsWith("#token=")) location.reload(); // of a server that was started anew
+  if (location.hash.startsWith("#token=")) location.reload(); // of a server that was restarted
   state = fromAddress();
   void refresh();
 });

@@ -199,7 +199,7 @@ export class Graph {
     else if (!this.moved) this.fit();
   }
 
-  // arrange lays everything out anew.
+  // arrange lays everything out again.
   arrange(): void {
     const cy = this.cy, boxes: Box[] = cy.nodes("[workload]").map(n => ({ id: n.id(), group: String(n.data("parent") ?? ""), w: Number(n.data("w")), h: Number(n.data("h")) }));
     if (!boxes.length || !this.shown) return;
@@ -270,7 +270,7 @@ export class Graph {
     });
   }
 
-  // resize follows the size of the box; all stays in sight unless somebody has moved the map.
+  // resize follows the size of the box; all stays in sight unless the user has moved the map.
   resize(): void {
     if (this.box.hidden) return;
     if (this.moved) this.cy.resize();

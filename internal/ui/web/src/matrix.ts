@@ -4,7 +4,7 @@ import { type Pair, type Shown, type State, pairId, title } from "./state";
 
 const side = 120; // workloads on a side
 
-// May looks up what policies say.
+// May looks up the outcome of policies.
 export class May {
   private places: Map<string, number>;
   constructor(readonly reach: Reach) { this.places = new Map(reach.parties.map((p, i) => [p.id, i])); }
@@ -17,7 +17,7 @@ export class May {
     for (const from of this.places.keys()) if (pair.startsWith(`${from}>`) && this.places.has(pair.slice(from.length + 1))) return [from, pair.slice(from.length + 1)];
     return undefined;
   }
-  // selecting are the policies that have a say about what a workload sends, or receives.
+  // selecting are the policies that decide about what a workload sends, or receives.
   selecting(id: string): string[] {
     const at = this.places.get(id);
     if (at === undefined) return [];
@@ -29,7 +29,7 @@ export class May {
 }
 
 // Sign is how a cell of the matrix looks: a symbol of its own, a colour and words. Where what was
-// seen and what policies say differ, it stands out.
+// seen and the outcome of policies differ, it stands out.
 interface Sign { symbol: string; kind: string; words: string; differs: boolean }
 
 export function sign(p: Pair | undefined, a: Access | undefined): Sign | undefined {
@@ -126,7 +126,7 @@ function walk(e: Event): void {
   }
 }
 
-// accessPanel says what policies make of a pair.
+// accessPanel shows the outcome of policies for a pair.
 export function accessPanel(a: Access | undefined): HTMLElement[] {
   if (!a?.verdict) return [];
   const words = { allowed: "● Policies allow all of it.", denied: "✕ Policies refuse it.", partial: "◌ Policies allow some of it." }[a.verdict] ?? "";

@@ -38,7 +38,7 @@ function unreachedBy(v: NodeHealth | undefined): HTMLElement[] {
 // took is a latency for people.
 function took(seconds: number): string { return seconds < 0.1 ? `${(seconds * 1000).toFixed(2)} ms` : `${seconds.toFixed(2)} s`; }
 
-// reach says which nodes do not reach each other.
+// reach shows which nodes do not reach each other.
 function reach(h: Health | undefined): HTMLElement[] {
   const heading = el("h2", {}, "Do nodes reach each other?");
   if (!h) return [heading, el("p", { class: "more" }, "…")];

@@ -7,7 +7,7 @@ export function chips(heading: string, items: string[] | undefined): (HTMLElemen
   return [el("h3", {}, heading), el("ul", { class: "chips" }, ...items.map(i => el("li", {}, i)))];
 }
 
-// sums says what became of the packets, in words as well as in colours.
+// sums shows the fate of the packets, in words as well as in colours.
 export function sums(e: { forwarded: number; dropped: number; audited: number }): HTMLElement {
   const out = el("span", { class: "sum" });
   if (e.dropped) out.append(el("span", { class: "dropped" }, `✕ ${amount(e.dropped)} `));
@@ -50,7 +50,7 @@ function endpoints(all: Endpoint[] | undefined): HTMLElement[] {
 // byPolicy finds the edge of which the refusal by policy is explained.
 export function byPolicy(edges: Edge[]): Edge | undefined { return edges.find(e => e.dropped && e.reasons?.some(r => /^POLICY_DEN/.test(r))); }
 
-// whyPanel says why policy refuses, and what would let it pass.
+// whyPanel shows why policy denies, and what would allow it.
 export function whyPanel(e: Edge, why: Explanation | undefined, try_: (document: string) => void): HTMLElement[] {
   const head = el("h3", {}, `Why ${port(e)} is refused, by the policies of now`);
   if (!why) return [head, el("p", { class: "more" }, "…")];

@@ -31,8 +31,8 @@ export class WhatIf {
 
   focus(): void { this.text.focus(); }
 
-  // put has a document evaluated that comes from elsewhere in the page, beside what somebody wrote. It
-  // takes the place of the last such document, unless somebody has changed the text since.
+  // put has a document evaluated that comes from elsewhere in the page, in addition to the user's
+  // text. It replaces the last such document, unless the user has changed the text since.
   put(document: string): void {
     if (this.text.value !== this.placed) this.own = this.text.value;
     this.text.value = this.own.trim() ? `${this.own.trimEnd()}\n---\n${document}` : document;
@@ -86,7 +86,7 @@ function preview(p: Preview): HTMLElement[] {
     el("p", { class: p.refused ? "verdict dropped" : "verdict" }, p.refused ? `✕ ${refused[0]!.toUpperCase()}${refused.slice(1)} of the kinds of connections that were seen would be refused.`
       : missing ? "○ Nothing that is known to have been seen would be refused, but not all is known." : "● Nothing that was seen would be refused."),
     el("p", {}, `${changed(p.allowed)} that were refused would be allowed, ${bound(p.unchanged, missing, !!p.unchangedAtMost)} stay as they are. ` +
-      `Of pairs, ${pairs(p.opened)} would be opened and ${pairs(p.closed)} closed. Judged were ${amount(p.flows)} flows${p.oldest ? ` since ${new Date(p.oldest).toLocaleString([], { hour12: false })}` : ""}` +
+      `Of pairs, ${pairs(p.opened)} would be opened and ${pairs(p.closed)} closed. ${amount(p.flows)} flows${p.oldest ? ` since ${new Date(p.oldest).toLocaleString([], { hour12: false })}` : ""} were evaluated` +
       `${p.notEvaluated ? `; ${amount(p.notEvaluated)} cannot be` : ""}.`),
   ];
   if (p.eventsLost) out.push(el("p", { class: "warning" }, `⚠ ${amount(p.eventsLost)} events were lost before they were evaluated.`));

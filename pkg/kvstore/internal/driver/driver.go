@@ -75,7 +75,7 @@ func (c *Conn) Go(f func()) bool {
 	return true
 }
 
-// Await waits until ready is closed. Its error says what was waited for.
+// Await waits until ready is closed. Its error names what was waited for.
 func (c *Conn) Await(ctx context.Context, ready <-chan struct{}, what string) error {
 	select {
 	case <-ready:
@@ -131,14 +131,14 @@ func (c *Conn) Fault(ctx context.Context, doing, key string, err error) error {
 	return fmt.Errorf("%s: %s %q: %w", c.kind, doing, key, err)
 }
 
-// Broken is closed when the watches are to begin anew. Take it before asking the store.
+// Broken is closed when the watches must restart. Take it before a request to the store.
 func (c *Conn) Broken() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.broken
 }
 
-// BreakWatches has every watch begin anew.
+// BreakWatches restarts every watch.
 func (c *Conn) BreakWatches() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

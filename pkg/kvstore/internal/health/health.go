@@ -140,7 +140,7 @@ func (m *Monitor) note(endpoints []kvstore.EndpointStatus, full bool, quorum err
 	return true
 }
 
-// Status says how the connection is. The counts are of now, the rest is what the last check found.
+// Status is the state of the connection. The counts are current, the rest is from the last check.
 func (m *Monitor) Status() kvstore.Status {
 	leases, keys := m.cfg.Leases()
 	age, beats := m.beat.Age(time.Now())

@@ -1,5 +1,5 @@
 // Package leases records the leases of the drivers of key-value stores: which key is on which, and
-// who is notified when they are lost. It does not speak to a store.
+// whom to notify when they are lost. It does not access a store.
 package leases
 
 import (
@@ -98,7 +98,8 @@ func (t *Table[ID]) List() []*Lease[ID] {
 	return slices.Clone(t.list)
 }
 
-// Reserve finds room for the keys, or says that another lease is needed; then nothing is reserved.
+// Reserve finds room for the keys, or reports that another lease is needed; then nothing is
+// reserved.
 func (t *Table[ID]) Reserve(keys []string) (Reservation[ID], bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -142,8 +143,8 @@ const (
 	Done                   // the branch was run
 )
 
-// Finish records what became of a transaction. It returns the keys that were, or may have been,
-// written with a lease that has been given up meanwhile: nobody keeps that one alive, so they count
+// Finish records the outcome of a transaction. It returns the keys that were, or may have been,
+// written with a lease that has been abandoned meanwhile: it is no longer kept alive, so they count
 // as lost.
 func (t *Table[ID]) Finish(held Reservation[ID], branch []kvstore.Op, what Outcome) (stray []string) {
 	t.mu.Lock()

@@ -18,7 +18,7 @@ func run() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if len(os.Args) != 2 {
-		fmt.Fprintln(os.Stderr, "etcd: one argument says what to serve")
+		fmt.Fprintln(os.Stderr, "etcd: one argument must name what to serve")
 		return 2
 	}
 	if err := kvstoretest.ServeEtcd(ctx, os.Args[1], os.Stdout); err != nil {
