@@ -120,7 +120,7 @@ type IPAMSpec struct {
 // pool the agent's options, have another number.
 const DefaultPreAllocate = 8
 
-// AllocationMap holds addresses, and who has them.
+// AllocationMap holds addresses and their owners.
 type AllocationMap map[string]AllocationIP
 
 // AllocationIP describes an address.

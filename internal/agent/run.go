@@ -12,6 +12,7 @@ import (
 	"github.com/hawser-net/hawser/internal/agent/health"
 	"github.com/hawser-net/hawser/internal/agent/identities"
 	"github.com/hawser-net/hawser/internal/agent/network"
+	"github.com/hawser-net/hawser/internal/agent/podevents"
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/ipam"
 	"github.com/hawser-net/hawser/internal/labels"
@@ -204,7 +205,7 @@ func (p *parts) startEndpoints(run *group, release func(context.Context)) {
 		log: p.log, lifecycle: p.lifecycle, identities: t.identities, registry: t.registry, components: t.components, inForce: p.inForce,
 	}
 	if p.cluster != nil {
-		replacer.events = newPodEvents(p.cfg, p.cluster.client, p.log.With("part", "kubernetes"))
+		replacer.events = podevents.New(p.cfg.NodeName, p.cfg.management(), p.cluster.client, p.log.With("part", "kubernetes"))
 	}
 	run.start("temporary-identities", replacer.run)
 	run.start("restored", func(ctx context.Context) error {

@@ -13,6 +13,7 @@ import (
 	"github.com/hawser-net/hawser/api/rest"
 	"github.com/hawser-net/hawser/internal/agent/component"
 	"github.com/hawser-net/hawser/internal/agent/identities"
+	"github.com/hawser-net/hawser/internal/agent/podevents"
 	"github.com/hawser-net/hawser/internal/endpoint"
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/policy"
@@ -39,7 +40,7 @@ type replacer struct {
 	identities *identities.Identities
 	registry   *endpoint.Registry
 	components *component.Statuses
-	events     *podEvents // nil outside of Kubernetes
+	events     *podevents.Writer // nil outside of Kubernetes
 	inForce    *latch
 }
 
@@ -49,7 +50,7 @@ func (s *replacer) run(ctx context.Context) error {
 		return nil
 	}
 	var writer sync.WaitGroup
-	writer.Go(func() { s.events.run(ctx) })
+	writer.Go(func() { s.events.Run(ctx) })
 	defer writer.Wait() // all below return when ctx has ended
 	for {
 		var waiting endpoint.Waiting
@@ -64,7 +65,7 @@ func (s *replacer) run(ctx context.Context) error {
 			}
 		}
 		s.report(waiting.Endpoints)
-		s.events.look(s.registry.List())
+		s.events.Look(s.registry.List())
 		again := replaceInterval
 		if waiting.Next > 0 {
 			again = min(again, waiting.Next)

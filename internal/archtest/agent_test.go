@@ -19,6 +19,7 @@ var agentPackages = map[string][]string{
 	"monitor":     {},
 	"network":     {"component"},
 	"placement":   {"component", "enforcement"},
+	"podevents":   {},
 	"restapi":     {"addressing", "component", "enforcement", "health", "hubble", "identities", "monitor"},
 }
 

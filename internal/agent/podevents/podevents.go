@@ -1,4 +1,6 @@
-package agent
+// Package podevents writes Kubernetes Events at pods of this node that wait for their identity, so
+// that `kubectl describe pod` shows why others do not reach them.
+package podevents
 
 import (
 	"context"
@@ -17,7 +19,12 @@ import (
 	"github.com/hawser-net/hawser/internal/k8s"
 )
 
-// Events at pods of this node, in Kubernetes.
+// The reasons of the Events.
+const (
+	ReasonPending = "IdentityPending"
+	ReasonKnown   = "IdentityKnown"
+)
+
 const (
 	// pendingAfter is how long a pod waits for its identity before an Event reports it. Usually it
 	// waits for milliseconds.
@@ -27,8 +34,6 @@ const (
 	eventPause = time.Second
 	eventBurst = 25
 
-	eventPending = "IdentityPending"
-	eventKnown   = "IdentityKnown"
 	// eventReporter is the reporter of these Events.
 	eventReporter = "hawser-agent"
 )
@@ -84,22 +89,25 @@ func (p *pendingPods) look(rows []endpoint.Endpoint, now time.Time) (due []pendi
 	return due
 }
 
-// podEvents writes Events at pods that wait for their identity; nil outside of Kubernetes.
-type podEvents struct {
-	cfg     Config
+// Writer writes Events at pods that wait for their identity. Nil does nothing, as outside of
+// Kubernetes.
+type Writer struct {
+	node    string
+	mode    identity.Management
 	log     *slog.Logger
 	client  *k8s.Client
 	pending *pendingPods
 	due     chan pending
 }
 
-func newPodEvents(cfg Config, client *k8s.Client, log *slog.Logger) *podEvents {
-	return &podEvents{cfg: cfg, log: log, client: client, pending: newPendingPods(), due: make(chan pending, eventBurst)}
+// New returns a writer for the pods of a node, where mode says who makes identities.
+func New(node string, mode identity.Management, client *k8s.Client, log *slog.Logger) *Writer {
+	return &Writer{node: node, mode: mode, log: log, client: client, pending: newPendingPods(), due: make(chan pending, eventBurst)}
 }
 
-// look has the Events written that are due. What exceeds the limit is dropped: Events are for
+// Look has the Events written that are due. What exceeds the limit is dropped: Events are for
 // people, and the status shows the same. It is for one goroutine.
-func (p *podEvents) look(rows []endpoint.Endpoint) {
+func (p *Writer) Look(rows []endpoint.Endpoint) {
 	if p == nil {
 		return
 	}
@@ -112,9 +120,9 @@ func (p *podEvents) look(rows []endpoint.Endpoint) {
 	}
 }
 
-// run writes Events until ctx ends, in a goroutine of its own: a slow API server must not delay the
+// Run writes Events until ctx ends, in a goroutine of its own: a slow API server must not delay the
 // identities of pods. Failures are only logged.
-func (p *podEvents) run(ctx context.Context) {
+func (p *Writer) Run(ctx context.Context) {
 	if p == nil {
 		return
 	}
@@ -128,8 +136,8 @@ func (p *podEvents) run(ctx context.Context) {
 	}
 }
 
-func (p *podEvents) write(ctx context.Context, d pending) {
-	e := pendingEvent(d, p.cfg.NodeName, p.cfg.management())
+func (p *Writer) write(ctx context.Context, d pending) {
+	e := pendingEvent(d, p.node, p.mode)
 	ctx, cancel := context.WithTimeout(ctx, k8s.RequestTimeout)
 	defer cancel()
 	if _, err := p.client.Kube.EventsV1().Events(e.Namespace).Create(ctx, e, metav1.CreateOptions{}); err != nil {
@@ -150,7 +158,7 @@ func pendingEvent(d pending, node string, mode identity.Management) *eventsv1.Ev
 		e.Regarding.UID = types.UID(uid)
 	}
 	if d.known {
-		e.Type, e.Reason = corev1.EventTypeNormal, eventKnown
+		e.Type, e.Reason = corev1.EventTypeNormal, ReasonKnown
 		e.Note = fmt.Sprintf("the pod has security identity %s, after %s with a temporary one", d.row.Identity, waited)
 		return e
 	}
@@ -158,7 +166,7 @@ func pendingEvent(d pending, node string, mode identity.Management) *eventsv1.Ev
 	if !mode.Agent() {
 		who = "the operator makes identities: see whether one leads"
 	}
-	e.Type, e.Reason = corev1.EventTypeWarning, eventPending
+	e.Type, e.Reason = corev1.EventTypeWarning, ReasonPending
 	e.Note = fmt.Sprintf("no security identity is known for the labels of this pod for %s: its own policies are enforced, and others see it as %s; %s", waited, d.row.Seen(), who)
 	return e
 }
