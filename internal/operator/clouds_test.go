@@ -241,7 +241,7 @@ func (k killTrial) serve(w *world) (flags []string) {
 	}
 	w.Cleanup(s.Close)
 	w.env = append(w.env, k.env(s.URL)...)
-	return append(k.flags(s.URL), "--limit-ipam-api-qps=100", "--limit-ipam-api-burst=100", "--excess-ip-release-delay=0", "--eni-gc-interval=500ms",
+	return append(k.flags(s.URL), "--limit-ipam-api-qps=100", "--limit-ipam-api-burst=100", "--excess-ip-release-delay=0", "--eni-gc-interval=1s",
 		"--leader-election-lease-duration=10s", "--leader-election-renew-deadline=8s", "--leader-election-retry-period=200ms")
 }
 

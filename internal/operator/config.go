@@ -220,7 +220,7 @@ func (c *Config) Validate() error {
 	case c.inCRD() && !c.Kubernetes:
 		errs.Add("--identity-allocation-mode: %s needs Kubernetes: --k8s-kubeconfig-path or --k8s-api-server", c.AllocationMode)
 	}
-	errs.If(c.CompareInterval < time.Second, "--double-write-metric-reporter-interval: %s is below a second", c.CompareInterval)
+	errs.AtLeastSecond("double-write-metric-reporter-interval", c.CompareInterval)
 	if m, err := c.Management(); err != nil {
 		errs = append(errs, err)
 	} else if m.Operator() && c.inCRD() && c.inKVStore() {
@@ -232,12 +232,12 @@ func (c *Config) Validate() error {
 	if c.Kubernetes {
 		errs = append(errs, c.validateKubernetes())
 	}
-	errs.If(c.PolicyNodeStatusInterval < 0, "--cnp-node-status-gc-interval: %s must not be negative", c.PolicyNodeStatusInterval)
+	errs.Interval("cnp-node-status-gc-interval", c.PolicyNodeStatusInterval)
 	errs.If(c.ReuseDelay < time.Minute, "--identity-reuse-delay: %s must be at least a minute", c.ReuseDelay)
 	errs.If(c.LostNodeDelay < c.ReuseDelay, "--identity-lost-node-delay: %s must be at least --identity-reuse-delay, %s", c.LostNodeDelay, c.ReuseDelay)
-	errs.If(c.GCInterval < 0 || c.GCInterval > 0 && c.GCInterval < time.Second, "--identity-gc-interval: %s must be 0 or at least a second", c.GCInterval)
+	errs.Interval("identity-gc-interval", c.GCInterval)
 	errs.If(c.HeartbeatTimeout < 0, "--identity-heartbeat-timeout: %s must not be negative", c.HeartbeatTimeout)
-	errs.If(c.GCRateInterval <= 0, "--identity-gc-rate-interval: %s must be above 0", c.GCRateInterval)
+	errs.AtLeastSecond("identity-gc-rate-interval", c.GCRateInterval)
 	errs.If(c.GCRateLimit < 0, "--identity-gc-rate-limit: %d must not be negative; --identity-gc-interval=0 switches collection off", c.GCRateLimit)
 	errs.If(c.HeartbeatInterval <= 0 || c.LockGCInterval <= 0 || c.ClusterConfigInterval <= 0,
 		"the intervals of the heartbeat, the lock sweep and the cluster's description must be above 0")

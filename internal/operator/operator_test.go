@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/pflag"
 
 	"github.com/hawser-net/hawser/internal/storedial"
 	"github.com/hawser-net/hawser/internal/storekeys"
@@ -466,6 +467,41 @@ func TestKubernetesConfig(t *testing.T) {
 		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("want a fault with %q, got %v", want, err)
 		}
+	}
+}
+
+// TestIntervals: what is done every so often is not done without a pause, nor with one below 0. A 0
+// switches most of it off.
+func TestIntervals(t *testing.T) {
+	t.Parallel()
+	never := map[string]string{ // what cannot be switched off, or not by its interval, and why
+		"double-write-metric-reporter-interval": "--identity-allocation-mode says whether there is something to compare",
+		"identity-gc-rate-interval":             "--identity-gc-rate-limit=0 is for no limit",
+	}
+	names := 0
+	var defaults Config
+	all := pflag.NewFlagSet("all", pflag.ContinueOnError)
+	defaults.Flags(all)
+	all.VisitAll(func(f *pflag.Flag) {
+		if f.Value.Type() != "duration" || !strings.HasSuffix(f.Name, "-interval") {
+			return
+		}
+		names++
+		for value, wrong := range map[string]bool{"-1s": true, "0s": never[f.Name] != "", "1ns": true, "999ms": true, "1s": false} {
+			cfg := Defaults()
+			cfg.Kubernetes, cfg.AllocationMode, cfg.Kube.KubeconfigPath, cfg.IPAM = true, modeCRD, "/nowhere", "eni"
+			fs := pflag.NewFlagSet("operator", pflag.ContinueOnError)
+			cfg.Flags(fs)
+			if err := fs.Set(f.Name, value); err != nil {
+				t.Fatal(err)
+			}
+			if err := cfg.Validate(); wrong != (err != nil && strings.Contains(err.Error(), "--"+f.Name+": ")) {
+				t.Errorf("--%s=%s: %v", f.Name, value, err)
+			}
+		}
+	})
+	if names < 8 {
+		t.Errorf("only %d intervals were found", names)
 	}
 }
 

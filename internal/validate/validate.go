@@ -36,6 +36,12 @@ func (e *Errors) AtLeastSecond(flag string, d time.Duration) {
 	e.If(d < time.Second, "--%s: %s is below one second", flag, d)
 }
 
+// Interval checks an option that is the time between two rounds of something, or 0 for none: with
+// less than a second there would be no pause between them.
+func (e *Errors) Interval(flag string, d time.Duration) {
+	e.If(d < 0 || d > 0 && d < time.Second, "--%s: %s must be 0 or at least a second", flag, d)
+}
+
 // Address checks an option that is host:port, or empty.
 func (e *Errors) Address(flag, hostPort string) {
 	_, _, err := net.SplitHostPort(hostPort)

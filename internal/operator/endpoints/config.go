@@ -49,8 +49,8 @@ func (c *Config) Kept() bool { return c.GCInterval > 0 && !c.NoObjects }
 // Validate checks every option and joins all faults in one error.
 func (c *Config) Validate() error {
 	var errs validate.Errors
-	errs.If(c.GCInterval < 0, "--cilium-endpoint-gc-interval: %s must not be negative", c.GCInterval)
-	errs.If(c.RestartInterval < 0, "--unmanaged-pod-watcher-interval: %s must not be negative", c.RestartInterval)
+	errs.Interval("cilium-endpoint-gc-interval", c.GCInterval)
+	errs.Interval("unmanaged-pod-watcher-interval", c.RestartInterval)
 	if _, err := labels.Parse(c.RestartSelector); err != nil {
 		errs.Add("--pod-restart-selector: %w", err)
 	}

@@ -1,10 +1,11 @@
 package groups
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/spf13/pflag"
+
+	"github.com/hawser-net/hawser/internal/validate"
 )
 
 // Config defines whether and how often groups are looked up.
@@ -25,8 +26,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 
 // Validate checks every option and joins all faults in one error.
 func (c *Config) Validate() error {
-	if c.Interval < 0 || c.Interval > 0 && c.Interval < time.Second {
-		return fmt.Errorf("--policy-external-group-sync-interval: %s must be 0 or at least a second", c.Interval)
-	}
-	return nil
+	var errs validate.Errors
+	errs.Interval("policy-external-group-sync-interval", c.Interval)
+	return errs.Err()
 }

@@ -55,6 +55,6 @@ func (c *Config) Validate() error {
 	errs.If(!(c.QPS > 0) || c.Burst < 1, "--limit-ipam-api-qps and --limit-ipam-api-burst must be above 0")
 	errs.If(c.Workers < 1, "--parallel-alloc-workers: %d must be above 0", c.Workers)
 	errs.If(c.ReleaseDelay < 0, "--excess-ip-release-delay: %d must not be negative", c.ReleaseDelay)
-	errs.If(c.GCInterval < 0, "--eni-gc-interval: %s must not be negative", c.GCInterval)
+	errs.Interval("eni-gc-interval", c.GCInterval)
 	return errs.Err()
 }

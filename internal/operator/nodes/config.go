@@ -74,6 +74,6 @@ func (c *Config) Validate() error {
 	} else if s.Empty() {
 		errs.Add("--cilium-pod-labels: an empty selector would take every pod for an agent")
 	}
-	errs.If(c.GCInterval < 0, "--nodes-gc-interval: %s must not be negative", c.GCInterval)
+	errs.Interval("nodes-gc-interval", c.GCInterval)
 	return errs.Err()
 }
