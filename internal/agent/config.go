@@ -126,8 +126,8 @@ func (o *NodeOptions) Flags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.StateDir, "state-dir", o.StateDir, "directory for state that must survive a restart of the agent")
 	fs.StringVar(&o.BPFRoot, "bpf-root", o.BPFRoot, "BPF filesystem in which maps and programs are pinned; mounted if it is not")
 	fs.StringVar(&o.NodeName, "node-name", o.NodeName, "name of this node; K8S_NODE_NAME or the host name by default")
-	fs.DurationVar(&o.OrphanGrace, "orphan-link-grace-period", o.OrphanGrace, "how long a pod interface may exist without an endpoint")
-	fs.DurationVar(&o.NodeDelay, "node-delete-delay", o.NodeDelay, "how long a node stays reachable after it vanished from the key-value store")
+	fs.DurationVar(&o.OrphanGrace, "orphan-link-grace-period", o.OrphanGrace, "how long a pod interface may exist without an endpoint; at least 30s, as the plugin tries for so long to create one")
+	fs.DurationVar(&o.NodeDelay, "node-delete-delay", o.NodeDelay, "how long a node stays reachable after it vanished from the key-value store; 0 for not at all")
 	fs.StringVar(&o.PrometheusAddr, "prometheus-serve-addr", o.PrometheusAddr, "address to serve metrics at, such as :9962; empty for none")
 	fs.StringSliceVar(&o.APIAccess, "enable-cilium-api-server-access", o.APIAccess, "API calls to serve, by operation name; * for all")
 }
@@ -140,6 +140,8 @@ func (o *NodeOptions) Validate() error {
 		errs.If(!filepath.IsAbs(p.path), "--%s: %q is not an absolute path", p.flag, p.path)
 	}
 	errs.If(len(o.SocketPath) > 107, "--socket-path: %q is longer than the 107 characters a unix socket may have", o.SocketPath)
+	errs.If(o.OrphanGrace < minOrphanGrace, "--orphan-link-grace-period: %s must be at least %s: the plugin tries for so long to create the endpoint of an interface that it has made", o.OrphanGrace, minOrphanGrace)
+	errs.If(o.NodeDelay < 0, "--node-delete-delay: %s must not be negative", o.NodeDelay)
 	errs.Address("prometheus-serve-addr", o.PrometheusAddr)
 	return errs.Err()
 }

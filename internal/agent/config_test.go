@@ -8,9 +8,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/spf13/pflag"
 
+	"github.com/hawser-net/hawser/internal/cni"
 	"github.com/hawser-net/hawser/internal/confdir"
 )
 
@@ -122,6 +124,9 @@ func TestValidate(t *testing.T) {
 		"--monitor-aggregation-interval":    func(c *Config) { c.Flows.Enable, c.Flows.AggregationInterval = true, -1 },
 		"--monitor-aggregation-flags":       func(c *Config) { c.Flows.Enable, c.Flows.AggregationFlags = true, []string{"syn", "sin"} },
 		"--socket-path":                     func(c *Config) { c.SocketPath = "/" + strings.Repeat("x", 107) },
+		"--orphan-link-grace-period: 29s":   func(c *Config) { c.OrphanGrace = 29 * time.Second },
+		"--orphan-link-grace-period: 0s":    func(c *Config) { c.OrphanGrace = 0 },
+		"--node-delete-delay: -1s":          func(c *Config) { c.NodeDelay = -time.Second },
 		"--state-dir":                       func(c *Config) { c.StateDir = "relative" },
 		"--hubble-metrics":                  func(c *Config) { c.Flows.Enable, c.Flows.Metrics, c.Flows.MetricsAddress = true, "drops", ":9965" },
 		"--hubble-metrics-server":           func(c *Config) { c.Flows.Enable, c.Flows.Metrics = true, "drop" },
@@ -143,6 +148,50 @@ func TestValidate(t *testing.T) {
 		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), flag) {
 			t.Errorf("%s: error %v does not name it", flag, err)
 		}
+	}
+}
+
+// TestOrphanGraceOutlastsThePlugin: the agent leaves an interface alone for as long as the plugin
+// tries to create its endpoint.
+func TestOrphanGraceOutlastsThePlugin(t *testing.T) {
+	t.Parallel()
+	if minOrphanGrace < cni.StartTimeout {
+		t.Errorf("--orphan-link-grace-period may be %s, and the plugin tries for %s", minOrphanGrace, cni.StartTimeout)
+	}
+}
+
+// TestIntervals: what is done every so often is not done without a pause, nor with one below 0.
+func TestIntervals(t *testing.T) {
+	t.Parallel()
+	short := map[string]string{ // what is no pause between rounds, or may be shorter, and why
+		"monitor-aggregation-interval": "how long packets of a flow are not reported again",
+		"lb-state-file-interval":       "it has a bound of its own, 10ms",
+	}
+	names := 0
+	defaults := Defaults()
+	all := pflag.NewFlagSet("all", pflag.ContinueOnError)
+	defaults.Flags(all)
+	all.VisitAll(func(f *pflag.Flag) {
+		if f.Value.Type() != "duration" || !strings.HasSuffix(f.Name, "-interval") {
+			return
+		}
+		names++
+		for _, value := range []string{"-1s", "1ns", "999ms", "1s"} {
+			wrong := value != "1s" && (short[f.Name] == "" || value == "-1s")
+			if !wrong && value != "1s" {
+				continue
+			}
+			cfg, _, err := loadConfig(t, []string{"--ipv4-range=10.0.0.0/24", "--ipv6-range=fd00::/112", "--enable-hubble", "--lb-state-file=/x", "--" + f.Name + "=" + value}, nil, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := cfg.Validate(); wrong != (err != nil && strings.Contains(err.Error(), "--"+f.Name+": ")) {
+				t.Errorf("--%s=%s: %v", f.Name, value, err)
+			}
+		}
+	})
+	if names < 5 {
+		t.Errorf("only %d intervals were found", names)
 	}
 }
 

@@ -5,7 +5,11 @@ package agent
 import (
 	"os"
 	"syscall"
+	"time"
 )
+
+// minOrphanGrace lets tests see interfaces go that a plugin left when it was killed.
+const minOrphanGrace = time.Second
 
 // faultStep kills the process, as a crash would, at the step named by HAWSER_AGENT_CRASH_AT. If the
 // file named by HAWSER_AGENT_CRASH_FILE exists its content is the step, so that a test can choose

@@ -28,13 +28,17 @@ type fixture struct {
 }
 
 func running(t *testing.T, fn func(*testing.T, *fixture)) {
+	runningWith(t, 30*time.Second, fn)
+}
+
+func runningWith(t *testing.T, delay time.Duration, fn func(*testing.T, *fixture)) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := &fixture{t: t, mem: kvstore.NewMemory()}
 		f.client, f.other = f.mem.Client(), f.mem.Client()
 		f.put(peer("before", "192.0.2.100", "10.0.100.0/24"))
 		var err error
-		f.nodes, err = NewNodes(NodesConfig{Config: node.Config{Self: node.Key{Cluster: "c", Name: "self"}}}, f.client)
+		f.nodes, err = NewNodes(NodesConfig{Config: node.Config{Self: node.Key{Cluster: "c", Name: "self"}, DeleteDelay: delay}}, f.client)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -163,6 +167,16 @@ func TestWatch(t *testing.T) {
 		f.mem.Compact()
 		time.Sleep(time.Minute)
 		f.wantNodes("b2 before")
+	})
+}
+
+// Without a delay a node goes as soon as its key does.
+func TestNoDelay(t *testing.T) {
+	runningWith(t, 0, func(t *testing.T, f *fixture) {
+		f.put(peer("a", "192.0.2.1", "10.0.1.0/24"))
+		f.wantNodes("a before")
+		f.del("c/a")
+		f.wantNodes("before")
 	})
 }
 

@@ -24,7 +24,7 @@ import (
 
 // How long to wait for the agent. Tries are not counted: see retrying.
 const (
-	startTimeout  = 30 * time.Second // ADD, each call: for an agent that is starting or busy
+	StartTimeout  = 30 * time.Second // ADD, each call: for an agent that is starting or busy
 	deleteTimeout = 10 * time.Second // DEL: for an answer, before the deletion is queued
 	queueTimeout  = 1500 * time.Millisecond
 	statusTimeout = 5 * time.Second
@@ -150,7 +150,7 @@ func notNow(err error) bool {
 // retrying calls fn until it succeeds, fails for good according to again, or ctx or the time for an
 // agent's start ends.
 func retrying(ctx context.Context, again func(error) bool, fn func(context.Context) error) error {
-	deadline := time.Now().Add(startTimeout)
+	deadline := time.Now().Add(StartTimeout)
 	wait := retryMin
 	for {
 		err := fn(ctx)

@@ -20,7 +20,7 @@ type Config struct {
 	Self Key
 	// MaxClusterID is the largest cluster number, 255 by default.
 	MaxClusterID uint32
-	// DeleteDelay is how long a node is kept after its key was deleted, 30 seconds by default.
+	// DeleteDelay is how long a node is kept after it was forgotten; 0 for not at all.
 	DeleteDelay time.Duration
 	// Log receives what is worth knowing; nil discards it.
 	Log *slog.Logger
@@ -28,7 +28,6 @@ type Config struct {
 
 // Defaults sets what is not set.
 func (c *Config) Defaults() {
-	c.DeleteDelay = cmp.Or(c.DeleteDelay, 30*time.Second)
 	c.MaxClusterID = cmp.Or(c.MaxClusterID, 255)
 	c.Log = cmp.Or(c.Log, slog.New(slog.DiscardHandler))
 }
@@ -40,7 +39,7 @@ func (c *Config) Validate() error {
 		errs = append(errs, fmt.Errorf("local node: %w", err))
 	}
 	if c.DeleteDelay < 0 {
-		errs = append(errs, fmt.Errorf("duration %v is negative", c.DeleteDelay))
+		errs = append(errs, fmt.Errorf("the delay of deletions, %v, is negative", c.DeleteDelay))
 	}
 	return errors.Join(errs...)
 }
