@@ -11,6 +11,7 @@ import (
 
 	"github.com/hawser-net/hawser/internal/agent/hubble"
 	"github.com/hawser-net/hawser/internal/agent/network"
+	"github.com/hawser-net/hawser/internal/agent/restapi"
 	"github.com/hawser-net/hawser/internal/clusterhealth"
 	"github.com/hawser-net/hawser/internal/clustermesh"
 	"github.com/hawser-net/hawser/internal/cniconf"
@@ -129,7 +130,7 @@ func (o *NodeOptions) Flags(fs *pflag.FlagSet) {
 	fs.DurationVar(&o.OrphanGrace, "orphan-link-grace-period", o.OrphanGrace, "how long a pod interface may exist without an endpoint; at least 30s, as the plugin tries for so long to create one")
 	fs.DurationVar(&o.NodeDelay, "node-delete-delay", o.NodeDelay, "how long a node stays reachable after it vanished from the key-value store; 0 for not at all")
 	fs.StringVar(&o.PrometheusAddr, "prometheus-serve-addr", o.PrometheusAddr, "address to serve metrics at, such as :9962; empty for none")
-	fs.StringSliceVar(&o.APIAccess, "enable-cilium-api-server-access", o.APIAccess, "API calls to serve, by operation name; * for all")
+	fs.StringSliceVar(&o.APIAccess, "enable-cilium-api-server-access", o.APIAccess, "API calls to serve, by operation name, such as GetConfig or Get*; * for all")
 }
 
 // Validate checks every option and joins all faults in one error.
@@ -143,6 +144,7 @@ func (o *NodeOptions) Validate() error {
 	errs.If(o.OrphanGrace < minOrphanGrace, "--orphan-link-grace-period: %s must be at least %s: the plugin tries for so long to create the endpoint of an interface that it has made", o.OrphanGrace, minOrphanGrace)
 	errs.If(o.NodeDelay < 0, "--node-delete-delay: %s must not be negative", o.NodeDelay)
 	errs.Address("prometheus-serve-addr", o.PrometheusAddr)
+	errs = append(errs, restapi.CheckAccess(o.APIAccess))
 	return errs.Err()
 }
 

@@ -3,11 +3,14 @@ package restapi
 import (
 	"context"
 	"net/http"
+	"reflect"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/hawser-net/hawser/api/rest"
 	"github.com/hawser-net/hawser/api/rest/server"
+	"github.com/hawser-net/hawser/internal/validate"
 )
 
 // StartupGate keeps endpoint requests out until the deletions that were queued while no agent ran
@@ -80,9 +83,43 @@ func GuardPods(mode string) server.StrictMiddlewareFunc {
 // forPods are the operations that attach a pod.
 var forPods = []string{"CreateEndpoint", "AllocateIP", "ReserveIP", "ReleaseIP"}
 
+// CheckAccess checks what --enable-cilium-api-server-access allows: a name that is misspelt would
+// switch an operation off that was to be served.
+func CheckAccess(allowed []string) error {
+	const flag = "enable-cilium-api-server-access"
+	var errs validate.Errors
+	all := operations()
+	for _, pattern := range allowed {
+		switch {
+		case slices.ContainsFunc(all, func(operation string) bool { return matches(pattern, operation) }):
+		case strings.HasSuffix(pattern, "*"):
+			errs.Add("--%s: no operation begins as %q; there are %s", flag, pattern, strings.Join(all, ", "))
+		default:
+			errs.Add("--%s: %q is no operation; there are %s", flag, pattern, strings.Join(all, ", "))
+		}
+	}
+	return errs.Err()
+}
+
+// operations returns the names of all operations.
+func operations() []string {
+	api := reflect.TypeFor[server.StrictServerInterface]()
+	var out []string
+	for i := range api.NumMethod() {
+		out = append(out, api.Method(i).Name)
+	}
+	return out
+}
+
 // mayCall reports whether the configuration allows an operation.
 func mayCall(allowed []string, operation string) bool {
-	return slices.Contains(allowed, "*") || slices.Contains(allowed, operation)
+	return slices.ContainsFunc(allowed, func(pattern string) bool { return matches(pattern, operation) })
+}
+
+// matches reports whether a pattern names an operation: it is the name, or its beginning and a *.
+func matches(pattern, operation string) bool {
+	beginning, some := strings.CutSuffix(pattern, "*")
+	return pattern == operation || some && strings.HasPrefix(operation, beginning)
 }
 
 func switchedOff(operation string) string {

@@ -48,3 +48,23 @@ func TestGuardedOperations(t *testing.T) {
 		}
 	}
 }
+
+// TestMayCall: names of operations count, and beginnings of them with a * behind.
+func TestMayCall(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		allowed string
+		want    bool
+	}{
+		{"*", true}, {"GetConfig", true}, {"Get*", true}, {"GetConfig*", true}, {"GetConf", false}, {"Patch*", false}, {"*Config", false}, {"", false},
+	} {
+		if got := mayCall([]string{"DeleteEndpoint", tt.allowed}, "GetConfig"); got != tt.want {
+			t.Errorf("with %q: %v", tt.allowed, got)
+		}
+	}
+	for _, good := range [][]string{nil, {"*"}, {"Get*", "CreateEndpoint"}, operations()} {
+		if err := CheckAccess(good); err != nil {
+			t.Errorf("%q: %v", good, err)
+		}
+	}
+}
