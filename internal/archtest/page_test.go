@@ -1,18 +1,20 @@
 package archtest
 
 import (
-	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
+	"unicode"
 )
 
 var (
 	quoted     = regexp.MustCompile("`([^`]+)`|\\]\\(([^)]+)\\)")
 	braces     = regexp.MustCompile(`^(.*)\{(.*)\}(.*)$`)
-	sourceFile = regexp.MustCompile(`^[\w.-]+\.(?:go|c|h|proto|ts)$`)
+	sourceFile = regexp.MustCompile(`^[\w.-]+\.(?:go|c|h|proto|ts|yaml)$`)
 	goName     = regexp.MustCompile(`^[A-Za-z_]\w*$`)
 )
 
@@ -36,32 +38,58 @@ func paths(root, line string) (out []string) {
 	return out
 }
 
-// sourcesBelow returns the names and the text of the sources in the directories of paths.
-func sourcesBelow(t *testing.T, root string, paths []string) (names map[string]bool, text string) {
+// sources are the names of the source files below directories, and the words in them.
+type sources struct{ files, words map[string]bool }
+
+// tree is what was read, by directory: rows name the same ones, and those that hold them.
+type tree map[string]sources
+
+// read returns the sources below a directory.
+func (tr tree) read(t *testing.T, dir string) sources {
 	t.Helper()
-	names = map[string]bool{}
-	var all strings.Builder
+	if known, ok := tr[dir]; ok {
+		return known
+	}
+	s := sources{map[string]bool{}, map[string]bool{}}
+	tr[dir] = s
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		path := filepath.Join(dir, e.Name())
+		switch {
+		case e.IsDir():
+			below := tr.read(t, path)
+			maps.Copy(s.files, below.files)
+			maps.Copy(s.words, below.words)
+		case sourceFile.MatchString(e.Name()):
+			data, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.files[e.Name()] = true
+			for w := range strings.FieldsFuncSeq(string(data), func(r rune) bool { return r != '_' && !unicode.IsLetter(r) && !unicode.IsDigit(r) }) {
+				s.words[w] = true
+			}
+		}
+	}
+	return s
+}
+
+// below returns the sources of each directory that paths name, or that holds what they name.
+func (tr tree) below(t *testing.T, root string, paths []string) (out []sources) {
+	t.Helper()
 	for _, path := range paths {
 		list, _ := filepath.Glob(filepath.Join(root, path))
 		for _, path := range list {
 			if info, err := os.Stat(path); err == nil && !info.IsDir() {
 				path = filepath.Dir(path)
 			}
-			err := filepath.WalkDir(path, func(path string, d fs.DirEntry, err error) error {
-				if err != nil || d.IsDir() || !sourceFile.MatchString(d.Name()) {
-					return err
-				}
-				names[d.Name()] = true
-				data, err := os.ReadFile(path)
-				all.Write(data)
-				return err
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			out = append(out, tr.read(t, filepath.Clean(path)))
 		}
 	}
-	return names, all.String()
+	return out
 }
 
 // TestArchitectureNamesWhatIsThere reads ARCHITECTURE.md: each path in it exists, and what a row
@@ -74,7 +102,7 @@ func TestArchitectureNamesWhatIsThere(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	checked := 0
+	checked, tr := 0, tree{}
 	for i, line := range strings.Split(string(page), "\n") {
 		at := paths(root, line)
 		for _, path := range at {
@@ -86,15 +114,15 @@ func TestArchitectureNamesWhatIsThere(t *testing.T) {
 		if cells(line) == nil || len(at) == 0 {
 			continue
 		}
-		names, text := sourcesBelow(t, root, at)
+		below := tr.below(t, root, at)
 		for _, m := range quoted.FindAllStringSubmatch(line, -1) {
 			switch name := m[1]; {
 			case sourceFile.MatchString(name):
-				if !names[name] {
+				if !slices.ContainsFunc(below, func(s sources) bool { return s.files[name] }) {
 					t.Errorf("ARCHITECTURE.md:%d: no directory of the row has a %s", i+1, name)
 				}
 			case goName.MatchString(name):
-				if !regexp.MustCompile(`\b` + name + `\b`).MatchString(text) {
+				if !slices.ContainsFunc(below, func(s sources) bool { return s.words[name] }) {
 					t.Errorf("ARCHITECTURE.md:%d: no directory of the row has anything called %s", i+1, name)
 				}
 			default:
