@@ -27,12 +27,9 @@ const (
 	WorldIPv4     ID = 9
 	WorldIPv6     ID = 10
 
-	// The aggregates stand for groups of identities in the policy of other implementations. Hawser
-	// neither allocates nor sends them.
-	AggregateCluster     ID = 11
-	AggregateClusterMesh ID = 12
-	AggregateWorld       ID = 13
-	AggregateRemoteNode  ID = 14
+	// 11 to 14, the aggregates, stand for groups of identities in the policy of other
+	// implementations. Hawser neither allocates nor sends them, and only reads and shows their names.
+	AggregateRemoteNode ID = 14
 )
 
 // Bounds of the ranges within scope 0.
