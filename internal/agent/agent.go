@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/hawser-net/hawser/internal/agent/network"
+	"github.com/hawser-net/hawser/internal/endpoint"
 )
 
 // Agent is one node's agent. Make it with New, run it once with Run.
@@ -29,7 +30,7 @@ func New(cfg Config, log *slog.Logger, version string, flags map[string]string) 
 		return nil, err
 	}
 	cfg.Maps.Dir = cfg.mapsDir()
-	return &Agent{cfg: cfg, log: log, version: version, flags: flags, step: faultStep()}, nil
+	return &Agent{cfg: cfg, log: log, version: version, flags: flags, step: endpoint.FaultStep()}, nil
 }
 
 // Run sets the node up and keeps it so until ctx ends. It returns nil after a clean stop, which

@@ -19,6 +19,7 @@ import (
 	"github.com/hawser-net/hawser/internal/daemon"
 	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/datapath/maps"
+	"github.com/hawser-net/hawser/internal/endpoint"
 	"github.com/hawser-net/hawser/internal/storedial"
 	"github.com/hawser-net/hawser/internal/validate"
 )
@@ -141,7 +142,7 @@ func (o *NodeOptions) Validate() error {
 		errs.If(!filepath.IsAbs(p.path), "--%s: %q is not an absolute path", p.flag, p.path)
 	}
 	errs.If(len(o.SocketPath) > 107, "--socket-path: %q is longer than the 107 characters a unix socket may have", o.SocketPath)
-	errs.If(o.OrphanGrace < minOrphanGrace, "--orphan-link-grace-period: %s must be at least %s: the plugin tries for so long to create the endpoint of an interface that it has made", o.OrphanGrace, minOrphanGrace)
+	errs.If(o.OrphanGrace < endpoint.MinOrphanGrace, "--orphan-link-grace-period: %s must be at least %s: the plugin tries for so long to create the endpoint of an interface that it has made", o.OrphanGrace, endpoint.MinOrphanGrace)
 	errs.If(o.NodeDelay < 0, "--node-delete-delay: %s must not be negative", o.NodeDelay)
 	errs.Address("prometheus-serve-addr", o.PrometheusAddr)
 	errs = append(errs, restapi.CheckAccess(o.APIAccess))

@@ -14,6 +14,7 @@ import (
 
 	"github.com/hawser-net/hawser/internal/cni"
 	"github.com/hawser-net/hawser/internal/confdir"
+	"github.com/hawser-net/hawser/internal/endpoint"
 )
 
 func loadConfig(t testing.TB, args []string, env map[string]string, files map[string]string) (Config, []string, error) {
@@ -157,8 +158,8 @@ func TestValidate(t *testing.T) {
 // tries to create its endpoint.
 func TestOrphanGraceOutlastsThePlugin(t *testing.T) {
 	t.Parallel()
-	if minOrphanGrace < cni.StartTimeout {
-		t.Errorf("--orphan-link-grace-period may be %s, and the plugin tries for %s", minOrphanGrace, cni.StartTimeout)
+	if endpoint.MinOrphanGrace < cni.StartTimeout {
+		t.Errorf("--orphan-link-grace-period may be %s, and the plugin tries for %s", endpoint.MinOrphanGrace, cni.StartTimeout)
 	}
 }
 

@@ -28,7 +28,7 @@ const (
 	WorldIPv6     ID = 10
 
 	// 11 to 14, the aggregates, stand for groups of identities in the policy of other
-	// implementations. Hawser neither allocates nor sends them, and only reads and shows their names.
+	// implementations. Hawser neither allocates nor sends them, and only knows their names.
 	AggregateRemoteNode ID = 14
 )
 

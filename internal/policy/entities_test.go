@@ -9,7 +9,7 @@ import (
 	"github.com/hawser-net/hawser/internal/identity"
 )
 
-// TestEntitiesOfDefinitions compares the entities that the API server accepts in policies with those
+// TestEntitiesOfDefinitions compares the entities that the API server accepts with those
 // that rules can have. The two of one family are in rules of files only: the definitions of other
 // implementations do not have them, and which definition a cluster has must not matter.
 func TestEntitiesOfDefinitions(t *testing.T) {

@@ -1,6 +1,6 @@
 //go:build faultpoints
 
-package agent
+package endpoint
 
 import (
 	"os"
@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-// minOrphanGrace lets tests see interfaces go that a plugin left when it was killed.
-const minOrphanGrace = time.Second
+// MinOrphanGrace lets tests see interfaces go that a plugin left when it was killed.
+const MinOrphanGrace = time.Second
 
-// faultStep kills the process, as a crash would, at the step named by HAWSER_AGENT_CRASH_AT. If the
+// FaultStep kills the process, as a crash would, at the step named by HAWSER_AGENT_CRASH_AT. If the
 // file named by HAWSER_AGENT_CRASH_FILE exists its content is the step, so that a test can choose
 // while the agent runs.
-func faultStep() func(string) {
+func FaultStep() func(string) {
 	step, file := os.Getenv("HAWSER_AGENT_CRASH_AT"), os.Getenv("HAWSER_AGENT_CRASH_FILE")
 	return func(at string) {
 		want := step
