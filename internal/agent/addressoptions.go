@@ -36,7 +36,7 @@ type AddressOptions struct {
 func addressDefaults() AddressOptions {
 	return AddressOptions{
 		IPAM: addressing.ClusterPool, DefaultPool: ipam.DefaultPool, PreAllocation: []string{ipam.DefaultPool + "=8"},
-		IPAMExpiration: 10 * time.Minute, NodeUpdate: 15 * time.Second,
+		IPAMExpiration: ipam.DefaultExpiration, NodeUpdate: 15 * time.Second,
 	}
 }
 

@@ -131,9 +131,12 @@ type Config struct {
 	Log *slog.Logger
 }
 
+// DefaultExpiration is how long an address is kept for an endpoint that is not registered yet.
+const DefaultExpiration = 10 * time.Minute
+
 // Defaults sets what is not set.
 func (c *Config) Defaults() {
-	c.Expiration = cmp.Or(c.Expiration, 10*time.Minute)
+	c.Expiration = cmp.Or(c.Expiration, DefaultExpiration)
 	c.DefaultPool = cmp.Or(c.DefaultPool, DefaultPool)
 	if c.InUse == nil {
 		c.InUse = func(netip.Addr) (string, bool) { return "", false }
