@@ -27,10 +27,10 @@ type Config struct {
 	quarantine time.Duration
 }
 
-// defaultQuarantine is as with multi-pool. A deleted node may still have pods that use its blocks:
-// deleting a Node, or its CiliumNode, does not end its pods, and its agent creates the object
-// again.
-const defaultQuarantine = 2 * time.Minute
+// defaultQuarantine is that of multi-pool, too. That a node's object is gone is no proof that no pod
+// uses its blocks: who deletes a Node, or its CiliumNode, does not end its pods, and its agent
+// makes the object anew.
+const defaultQuarantine = pool.Quarantine
 
 // Defaults returns a configuration without ranges, which no cluster has in common.
 func Defaults() Config {

@@ -107,10 +107,10 @@ type allocator struct {
 	blocks [2]*pool.Pool // nil where the pool has none of the family
 }
 
-// defaultQuarantine is how long a block is not reassigned after its node was seen without it. It
-// may still be in use: the object may have been deleted, or edited by another program, and the
-// agent writes it again.
-const defaultQuarantine = 2 * time.Minute
+// defaultQuarantine is how long a block is nobody else's after its node was seen without it. That
+// it is not in the node's object is no proof that no pod uses it: the object may have been deleted,
+// or edited by somebody else, and the agent writes it as it was.
+const defaultQuarantine = pool.Quarantine
 
 // index records which node holds which blocks of which pool. Invariants: no two nodes hold
 // overlapping blocks, and a block in any node's object is not assigned to another. It is plain

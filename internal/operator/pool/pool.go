@@ -18,9 +18,14 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/hawser-net/hawser/internal/validate"
 )
+
+// Quarantine is how long blocks are nobody else's that a node was seen without, or whose node is
+// gone.
+const Quarantine = 2 * time.Minute
 
 // ErrExhausted is wrapped by the error of [Pool.Allocate] when no block is free.
 var ErrExhausted = errors.New("no free block of addresses")
