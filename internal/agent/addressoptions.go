@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/internal/agent/addressing"
 	"github.com/hawser-net/hawser/internal/agent/network"
 	"github.com/hawser-net/hawser/internal/ipam"
@@ -35,7 +36,7 @@ type AddressOptions struct {
 
 func addressDefaults() AddressOptions {
 	return AddressOptions{
-		IPAM: addressing.ClusterPool, DefaultPool: ipam.DefaultPool, PreAllocation: []string{ipam.DefaultPool + "=8"},
+		IPAM: addressing.ClusterPool, DefaultPool: ipam.DefaultPool, PreAllocation: []string{fmt.Sprintf("%s=%d", ipam.DefaultPool, v2.DefaultPreAllocate)},
 		IPAMExpiration: ipam.DefaultExpiration, NodeUpdate: 15 * time.Second,
 	}
 }

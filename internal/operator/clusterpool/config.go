@@ -27,8 +27,8 @@ type Config struct {
 	quarantine time.Duration
 }
 
-// defaultQuarantine is that of multi-pool, too. That a node's object is gone is no proof that no pod
-// uses its blocks: who deletes a Node, or its CiliumNode, does not end its pods, and its agent
+// defaultQuarantine is that of multi-pool, too. That a node's object is gone is no proof that no
+// pod uses its blocks: who deletes a Node, or its CiliumNode, does not end its pods, and its agent
 // makes the object anew.
 const defaultQuarantine = pool.Quarantine
 
