@@ -73,6 +73,55 @@ func TestLargestRuleSetIsEvicted(t *testing.T) {
 	p.audit("at the end")
 }
 
+// TestShareOfRuleSet: a rule set that exceeds its share of the map locks the endpoints that it is
+// for, and takes no room from others, however small these are and however often it is tried again.
+func TestShareOfRuleSet(t *testing.T) {
+	t.Parallel()
+	m := newMachine()
+	p := started(t, m, t.TempDir())
+	pol := p.policy
+	m.kernel.Maps.SetPolicyRoom(100)
+	m.kernel.Maps.SetRuleSetShare(50)
+	for app, ports := range map[string]int{"small": 10, "large": 40} {
+		if err := setRules(t, pol, app, allowPorts(app, 80, ports)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	small, large := p.mustCreateApp(1, "small"), p.mustCreateApp(2, "large")
+	if m.row(small).Locked || m.row(large).Locked {
+		t.Fatalf("within their shares: %+v, %+v", m.row(small), m.row(large))
+	}
+	greedy := p.mustCreateApp(3, "greedy")
+	if err := setRules(t, pol, "greedy", allowPorts("greedy", 80, 60)); !errors.Is(err, datapath.ErrShare) {
+		t.Errorf("a new rule set beyond its share is no error: %v", err)
+	}
+	if err := setRules(t, pol, "large", allowPorts("large", 80, 60)); !errors.Is(err, datapath.ErrShare) {
+		t.Errorf("a rule set beyond its share is no error: %v", err)
+	}
+	for range 3 {
+		if err := pol.Retry(); !errors.Is(err, datapath.ErrShare) {
+			t.Errorf("tried again: %v", err)
+		}
+		if m.row(small).Locked || !m.row(greedy).Locked || !m.row(large).Locked {
+			t.Errorf("small %+v, greedy %+v, large %+v", m.row(small), m.row(greedy), m.row(large))
+		}
+	}
+	for _, app := range []string{"large", "greedy"} {
+		if err := setRules(t, pol, app, allowPorts(app, 80, 20)); err != nil && !errors.Is(err, datapath.ErrFull) {
+			t.Fatal(err)
+		}
+	}
+	if err := pol.Retry(); err != nil {
+		t.Errorf("within their shares again: %v", err)
+	}
+	for _, row := range []Endpoint{small, large, greedy} {
+		if m.row(row).Locked {
+			t.Errorf("endpoint %d stays locked", row.ID)
+		}
+	}
+	p.audit("at the end")
+}
+
 // TestUnplaced: an endpoint whose rules distinguish a prefix from the identity that the kernel has
 // for it is locked while the kernel does, and others are not: neither those that mean the same by
 // both nor those that name neither.

@@ -382,7 +382,7 @@ func TestTemporaryWithoutSpace(t *testing.T) {
 	if !id.IsTemporary() || took > 2*waitTimeout {
 		t.Errorf("a pod of new labels has identity %d after %v, want a temporary one", id, took)
 	}
-	if log := s.log.String(); !strings.Contains(log, "space is used up") {
+	if log := s.log.String(); !strings.Contains(log, "space is exhausted") {
 		t.Errorf("the log does not say why:\n%s", log)
 	}
 	makeRoom()

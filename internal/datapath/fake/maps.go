@@ -27,6 +27,8 @@ type Maps struct {
 	monitor   datapath.MonitorFlags
 	// room is how many policy entries fit in all rule sets together.
 	room int
+	// share is how many of them one rule set may have.
+	share int
 
 	services     map[datapath.ServiceFrontend]datapath.Service
 	serviceFlows []datapath.ServiceFlow
@@ -45,6 +47,7 @@ func newMaps(n *Node) *Maps {
 		blocks:    make(map[netip.Prefix]uint32),
 		peers:     make(map[netip.Addr]datapath.TunnelPeer),
 		room:      1 << 20,
+		share:     1 << 20,
 
 		services:    make(map[datapath.ServiceFrontend]datapath.Service),
 		serviceRoom: 1 << 20,
@@ -56,6 +59,13 @@ func (m *Maps) SetPolicyRoom(entries int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.room = entries
+}
+
+// SetRuleSetShare limits the policy entries of each rule set, to provoke datapath.ErrShare.
+func (m *Maps) SetRuleSetShare(entries int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.share = entries
 }
 
 // SetFlows replaces the tracked flows.
@@ -186,6 +196,9 @@ func (m *Maps) InstallRuleSet(rs datapath.RuleSet) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if len(rs.Entries) > m.share {
+		return fmt.Errorf("rule set %d, %d entries: %w: %w", rs.ID, len(rs.Entries), datapath.ErrFull, datapath.ErrShare)
+	}
 	// As in the kernel, new entries are written before old ones go.
 	union := len(m.ruleSets[rs.ID].Entries)
 	for k := range rs.Entries {
@@ -220,7 +233,20 @@ func (m *Maps) UpdateRuleSet(d datapath.RuleSetDelta) error {
 	if !ok {
 		return fmt.Errorf("rule set %d is not installed", d.ID)
 	}
-	others := m.used(d.ID)
+	others, want := m.used(d.ID), len(rs.Entries)
+	for k := range d.Upserts {
+		if _, known := rs.Entries[k]; !known {
+			want++
+		}
+	}
+	for _, k := range d.Deletes {
+		if _, known := rs.Entries[k]; known {
+			want--
+		}
+	}
+	if want > m.share {
+		return fmt.Errorf("rule set %d, %d entries: %w: %w", d.ID, want, datapath.ErrFull, datapath.ErrShare)
+	}
 	for k, e := range d.Upserts {
 		if _, known := rs.Entries[k]; !known && others+len(rs.Entries) >= m.room {
 			return fmt.Errorf("rule set %d: %w", d.ID, datapath.ErrFull)

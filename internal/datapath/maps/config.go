@@ -43,9 +43,9 @@ type Config struct {
 	ServiceBackends int
 	Affinities      int
 	Sockets         int
-	// ConsistentServices is the number of frontends that have a table of cells, of 36 kB each, and
+	// MaglevServices is the number of frontends that have a table of cells, of 36 kB each, and
 	// SourceRanges that of the ranges of clients of all frontends together. 0 means the default, as
-	// it does in the field's configurations.
+	// it does in configurations of Cilium.
 	MaglevServices int
 	SourceRanges   int
 	// Fragments is the number of fragmented packets under way, of 112 bytes each. Endpoints have

@@ -359,7 +359,7 @@ func TestNoSpace(t *testing.T) {
 	}
 	makeRoom := server.UseUpSpace()
 	c.Check(ctx)
-	if st := c.Status(); !st.Full || st.State != kvstore.StateDegraded || !strings.Contains(st.Message, "space is used up") {
+	if st := c.Status(); !st.Full || st.State != kvstore.StateDegraded || !strings.Contains(st.Message, "space is exhausted") {
 		t.Errorf("status of a full store: %+v", st)
 	}
 	for name, err := range map[string]error{
