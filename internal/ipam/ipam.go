@@ -3,10 +3,12 @@
 // with as many CIDRs as are assigned to the node at the time: see [IPAM.Assign].
 //
 // Every address given out has an owner in text ("namespace/pod", "router"), and an address is never
-// given to two. The search for a free address goes round the pool, so that an address just released
-// stays unused as long as possible: peers that still know it under its old identity do not meet a
-// new pod behind it. The first and the last address of a CIDR are never given out unless it has no
-// more than two, and of an IPv6 CIDR only the first 65536 are used.
+// given to two. The search for a free address goes round each CIDR, so that an address just
+// released stays unused as long as possible there: peers that still know it under its old identity
+// do not meet a new pod behind it. A pool's next CIDR is used when its first ones are full, so that
+// those at its end become free and can be returned. The first and the last address of a CIDR are
+// never given out unless it has no more than two, and of an IPv6 CIDR only the first 65536 are
+// used.
 //
 // A container runtime asks for an address before the endpoint that will use it exists. Such an
 // address is allocated with an expiration: unless [IPAM.StopExpiration] is called with the UUID
