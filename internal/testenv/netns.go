@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
@@ -135,6 +136,24 @@ func Connect(t testing.TB, a *NetNS, aName string, aAddrs []string, b *NetNS, bN
 		}
 		if err := end.h.LinkSetUp(link); err != nil {
 			t.Fatalf("bring %s up: %v", end.name, err)
+		}
+	}
+	// The kernel notifies IPv6 of carriers once a second only, when many links change: until
+	// then an end receives no neighbour solicitation, and first packets come a second late.
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		one, err := ha.LinkByName(aName)
+		if err != nil {
+			t.Fatalf("find %s: %v", aName, err)
+		}
+		other, err := hb.LinkByName(bName)
+		if err != nil {
+			t.Fatalf("find %s: %v", bName, err)
+		}
+		if one.Attrs().OperState == netlink.OperUp && other.Attrs().OperState == netlink.OperUp {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("veth %s to %s is not up: %s, %s", aName, bName, one.Attrs().OperState, other.Attrs().OperState)
 		}
 	}
 }
