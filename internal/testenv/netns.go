@@ -2,6 +2,7 @@ package testenv
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -140,22 +141,21 @@ func Connect(t testing.TB, a *NetNS, aName string, aAddrs []string, b *NetNS, bN
 	}
 	// The kernel notifies IPv6 of carriers once a second only, when many links change: until
 	// then an end receives no neighbour solicitation, and first packets come a second late.
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
-		one, err := ha.LinkByName(aName)
-		if err != nil {
-			t.Fatalf("find %s: %v", aName, err)
+	Eventually(t, 10*time.Second, func() string {
+		for _, end := range []struct {
+			h    *netlink.Handle
+			name string
+		}{{ha, aName}, {hb, bName}} {
+			link, err := end.h.LinkByName(end.name)
+			if err != nil {
+				return fmt.Sprintf("find %s: %v", end.name, err)
+			}
+			if state := link.Attrs().OperState; state != netlink.OperUp {
+				return fmt.Sprintf("%s of veth %s to %s is %s", end.name, aName, bName, state)
+			}
 		}
-		other, err := hb.LinkByName(bName)
-		if err != nil {
-			t.Fatalf("find %s: %v", bName, err)
-		}
-		if one.Attrs().OperState == netlink.OperUp && other.Attrs().OperState == netlink.OperUp {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("veth %s to %s is not up: %s, %s", aName, bName, one.Attrs().OperState, other.Attrs().OperState)
-		}
-	}
+		return ""
+	})
 }
 
 // LinkNames lists the interfaces of the namespace, for before-and-after comparisons.
