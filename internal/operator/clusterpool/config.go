@@ -27,14 +27,9 @@ type Config struct {
 	quarantine time.Duration
 }
 
-// defaultQuarantine is that of multi-pool, too. That a node's object is gone is no proof that no
-// pod uses its blocks: who deletes a Node, or its CiliumNode, does not end its pods, and its agent
-// makes the object anew.
-const defaultQuarantine = pool.Quarantine
-
 // Defaults returns a configuration without ranges, which no cluster has in common.
 func Defaults() Config {
-	return Config{EnableIPv4: true, EnableIPv6: true, IPv4Bits: 24, IPv6Bits: 112, quarantine: defaultQuarantine}
+	return Config{EnableIPv4: true, EnableIPv6: true, IPv4Bits: 24, IPv6Bits: 112, quarantine: pool.Quarantine}
 }
 
 // Flags binds the configuration to command-line flags; the current values are the defaults shown.

@@ -14,6 +14,7 @@ import (
 	"github.com/hawser-net/hawser/api/v2alpha1"
 	"github.com/hawser-net/hawser/internal/ipam"
 	"github.com/hawser-net/hawser/internal/k8s/ippools"
+	"github.com/hawser-net/hawser/internal/operator/pool"
 )
 
 const (
@@ -32,11 +33,11 @@ type Config struct {
 	// Migrate has nodes keep blocks of cluster-pool as such of the default pool.
 	Migrate bool
 
-	quarantineTime time.Duration // see defaultQuarantine
+	quarantineTime time.Duration // see pool.Quarantine
 }
 
 // Defaults returns a configuration that makes no pool.
-func Defaults() Config { return Config{Default: ipam.DefaultPool, quarantineTime: defaultQuarantine} }
+func Defaults() Config { return Config{Default: ipam.DefaultPool, quarantineTime: pool.Quarantine} }
 
 // Flags binds the configuration to command-line flags; the current values are the defaults shown.
 func (c *Config) Flags(fs *pflag.FlagSet) {

@@ -107,11 +107,6 @@ type allocator struct {
 	blocks [2]*pool.Pool // nil where the pool has none of the family
 }
 
-// defaultQuarantine is how long a block is nobody else's after its node was seen without it. That
-// it is not in the node's object is no proof that no pod uses it: the object may have been deleted,
-// or edited by somebody else, and the agent writes it as it was.
-const defaultQuarantine = pool.Quarantine
-
 // index records which node holds which blocks of which pool. Invariants: no two nodes hold
 // overlapping blocks, and a block in any node's object is not assigned to another. It is plain
 // memory and not safe for concurrent use. It has no clock: times are arguments, and must not go
@@ -129,7 +124,7 @@ type index struct {
 }
 
 func newIndex(defaultPool string, migrate bool) *index {
-	b := &index{defaultPool: defaultPool, migrate: migrate, quarantineTime: defaultQuarantine, of: map[netip.Prefix]string{}, allocators: map[string]*allocator{}, faulty: map[string]error{}, nodes: map[string]*member{}}
+	b := &index{defaultPool: defaultPool, migrate: migrate, quarantineTime: pool.Quarantine, of: map[netip.Prefix]string{}, allocators: map[string]*allocator{}, faulty: map[string]error{}, nodes: map[string]*member{}}
 	for f, bits := range [2]int{32, 128} {
 		b.held[f], _ = pool.New(nil, bits) // without ranges there is nothing to be wrong
 	}

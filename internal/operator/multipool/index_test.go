@@ -13,6 +13,7 @@ import (
 
 	"github.com/hawser-net/hawser/internal/ipam"
 	"github.com/hawser-net/hawser/internal/k8s/ippools"
+	"github.com/hawser-net/hawser/internal/operator/pool"
 )
 
 func ranges(list ...string) (out []netip.Prefix) {
@@ -138,7 +139,7 @@ func TestReconcile(t *testing.T) {
 		if a := b.reconcile(n, startTime); a.shown() != "" || a.released {
 			t.Errorf("the write may have arrived, and have been edited away, and its block does not rest: %s", a.shown())
 		}
-		if a := b.reconcile(n, startTime.Add(defaultQuarantine)); a.shown() != "" || !a.released {
+		if a := b.reconcile(n, startTime.Add(pool.Quarantine)); a.shown() != "" || !a.released {
 			t.Errorf("the write cannot arrive any more, and its block stays recorded: %s", a.shown())
 		}
 	})
@@ -173,7 +174,7 @@ func TestReconcile(t *testing.T) {
 		if a := b.reconcile(other, startTime); a.shown() != "" || !strings.Contains(a.fault(), "or wait: what nodes handed back in the last 2m0s is not given yet") {
 			t.Errorf("what was handed back did not rest: %s, %q", a.shown(), a.fault())
 		}
-		if a := b.reconcile(other, startTime.Add(defaultQuarantine)); a.shown() != "blue 10.0.0.0/28" {
+		if a := b.reconcile(other, startTime.Add(pool.Quarantine)); a.shown() != "blue 10.0.0.0/28" {
 			t.Errorf("%s, %q", a.shown(), a.fault())
 		}
 	})
@@ -226,10 +227,10 @@ func TestReconcileConflicts(t *testing.T) {
 		first.allocated, first.requested, first.version = nil, nil, "3"
 		b.reconcile(first, startTime)
 		third := aged("c", 3, 40)
-		if a := b.reconcile(third, startTime.Add(defaultQuarantine)); a.shown() != "default 10.0.0.32/28,10.0.0.48/28" || !strings.Contains(a.fault(), "are held or in dispute") {
+		if a := b.reconcile(third, startTime.Add(pool.Quarantine)); a.shown() != "default 10.0.0.32/28,10.0.0.48/28" || !strings.Contains(a.fault(), "are held or in dispute") {
 			t.Errorf("a third was given %s, %q", a.shown(), a.fault())
 		}
-		if a := b.reconcile(second, startTime.Add(defaultQuarantine)); a.disputed != "" || a.fault() != "" || !a.changed {
+		if a := b.reconcile(second, startTime.Add(pool.Quarantine)); a.disputed != "" || a.fault() != "" || !a.changed {
 			t.Errorf("the only one that has it: %+v", a)
 		}
 	})
@@ -258,19 +259,19 @@ func TestReconcileConflicts(t *testing.T) {
 		if b.forget("a", startTime) {
 			t.Error("its block is free at once")
 		}
-		b.forget("a", startTime.Add(defaultQuarantine/2)) // looking again does not begin anew
-		if a := b.reconcile(aged("b", 2, 1), startTime.Add(defaultQuarantine/2)); a.shown() != "" {
+		b.forget("a", startTime.Add(pool.Quarantine/2)) // looking again does not begin anew
+		if a := b.reconcile(aged("b", 2, 1), startTime.Add(pool.Quarantine/2)); a.shown() != "" {
 			t.Errorf("its block was given at once: %s", a.shown())
 		}
 		again := n
 		again.uid, again.created, again.version = "a2", n.created.Add(time.Hour), "9"
-		if a := b.reconcile(again, startTime.Add(defaultQuarantine/2)); a.fault() != "" || a.changed {
+		if a := b.reconcile(again, startTime.Add(pool.Quarantine/2)); a.fault() != "" || a.changed {
 			t.Errorf("made again: %+v", a)
 		}
-		if b.forget("a", startTime.Add(defaultQuarantine)); b.nodes["a"] == nil {
+		if b.forget("a", startTime.Add(pool.Quarantine)); b.nodes["a"] == nil {
 			t.Error("gone at once")
 		}
-		if a := b.reconcile(aged("b", 2, 1), startTime.Add(2*defaultQuarantine)); a.shown() != "default 10.0.0.0/28" || b.nodes["a"] != nil {
+		if a := b.reconcile(aged("b", 2, 1), startTime.Add(2*pool.Quarantine)); a.shown() != "default 10.0.0.0/28" || b.nodes["a"] != nil {
 			t.Errorf("gone for long: %s, %q", a.shown(), a.fault())
 		}
 	})
@@ -285,10 +286,10 @@ func TestReconcileConflicts(t *testing.T) {
 			t.Errorf("who took it: %+v", a)
 		}
 		n.version = "3" // the agent writes it again
-		if a := b.reconcile(n, startTime.Add(defaultQuarantine/2)); a.fault() != "" || a.changed {
+		if a := b.reconcile(n, startTime.Add(pool.Quarantine/2)); a.fault() != "" || a.changed {
 			t.Errorf("whose it was: %+v", a)
 		}
-		if a := b.reconcile(thief, startTime.Add(2*defaultQuarantine)); a.disputed != "10.0.0.0/28" {
+		if a := b.reconcile(thief, startTime.Add(2*pool.Quarantine)); a.disputed != "10.0.0.0/28" {
 			t.Errorf("who took it: %+v", a)
 		}
 	})
@@ -622,7 +623,7 @@ func (w *simulation) step() {
 		w.note("made again ", name, " ", s.nodes[name].allocated)
 	case op == 24: // time passes
 		w.agentsRewrite()
-		s.now = s.now.Add(time.Duration(w.r.IntN(int(2 * defaultQuarantine))))
+		s.now = s.now.Add(time.Duration(w.r.IntN(int(2 * pool.Quarantine))))
 		w.note("later")
 	case op == 25 && n != nil: // somebody writes what others may have into the object
 		c := []string{"10.0.0.0/28", "10.0.0.16/28", "10.0.0.64/29", "10.0.0.0/26", "10.0.1.0/27"}[w.r.IntN(5)]
@@ -721,7 +722,7 @@ func (w *simulation) converge() {
 	w.calm, s.flying = true, nil
 	w.agentsRewrite()
 	for range 20 {
-		s.now = s.now.Add(defaultQuarantine)
+		s.now = s.now.Add(pool.Quarantine)
 		for name := range w.history {
 			var view *node
 			if n := s.nodes[name]; n != nil {

@@ -23,8 +23,9 @@ import (
 	"github.com/hawser-net/hawser/internal/validate"
 )
 
-// Quarantine is how long blocks are nobody else's that a node was seen without, or whose node is
-// gone.
+// Quarantine is how long a block is given to no other node after its node was seen without it, or
+// is gone. Neither proves that no pod uses the block: whoever deletes a Node, or its CiliumNode,
+// does not end its pods, and the agent writes an object that was deleted or edited as it was.
 const Quarantine = 2 * time.Minute
 
 // ErrExhausted is wrapped by the error of [Pool.Allocate] when no block is free.
