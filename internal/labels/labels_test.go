@@ -288,19 +288,6 @@ func TestPodLabelsCannotBeForged(t *testing.T) {
 	}
 }
 
-func TestNamedPortLabels(t *testing.T) {
-	t.Parallel()
-	items := []string{"dns.UDP.53", "http.TCP.80", "https.TCP.443", "metrics.TCP.9090", "probe.TCP.8080", "web.TCP.8000"}
-	set, err := PodLabels(Pod{Namespace: "ns", NamedPorts: strings.Join(items, "_")})
-	if err != nil {
-		t.Fatal(err)
-	}
-	first, second := set.Value(SourceGenerated, KeyNamedPorts), set.Value(SourceGenerated, KeyNamedPorts+"-1")
-	if first+"_"+second != strings.Join(items, "_") || len(first) > 63 || len(second) > 63 {
-		t.Errorf("got %q and %q", first, second)
-	}
-}
-
 // FuzzParseLabel: what is accepted comes back the same.
 func FuzzParseLabel(f *testing.F) {
 	for _, s := range []string{"k8s:app=web", "app", "reserved:host", "k8s:a:b=c=d", ";", "=", ":", "a=;"} {

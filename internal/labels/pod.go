@@ -12,9 +12,6 @@ type Pod struct {
 	Cluster         string
 	Labels          map[string]string // the pod's own; untrusted
 	NamespaceLabels map[string]string
-	// NamedPorts is the canonical list of the pod's named ports, or empty if they are not to be
-	// part of its labels. It is spread over several labels if it is long.
-	NamedPorts string
 }
 
 // PodLabels returns all labels of a pod, before the identity filter. The pod's own labels cannot
@@ -41,45 +38,9 @@ func PodLabels(p Pod) (Set, error) {
 	if p.Cluster != "" {
 		ls = append(ls, Label{SourceK8s, KeyCluster, p.Cluster})
 	}
-	ls = append(ls, namedPortLabels(p.NamedPorts)...)
 	set := NewSet(ls...)
 	if err := set.Validate(); err != nil {
 		return nil, fmt.Errorf("labels of a pod in namespace %q: %w", clip(p.Namespace), err)
 	}
 	return set, nil
-}
-
-// maxPortsValue is the longest value of a named-ports label.
-const maxPortsValue = 63
-
-// namedPortLabels spreads "name.PROTO.port" items joined by "_" over labels of at most 63 bytes:
-// the first without a number, the next ones with "-1", "-2", ...
-func namedPortLabels(ports string) []Label {
-	var out []Label
-	var value string
-	flush := func() {
-		if value == "" {
-			return
-		}
-		key := KeyNamedPorts
-		if len(out) > 0 {
-			key = fmt.Sprintf("%s-%d", KeyNamedPorts, len(out))
-		}
-		out = append(out, Label{SourceGenerated, key, value})
-		value = ""
-	}
-	for item := range strings.SplitSeq(ports, "_") {
-		if item == "" {
-			continue
-		}
-		if value != "" && len(value)+1+len(item) > maxPortsValue {
-			flush()
-		}
-		if value != "" {
-			value += "_"
-		}
-		value += item
-	}
-	flush()
-	return out
 }
