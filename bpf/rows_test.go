@@ -91,6 +91,30 @@ func TestLocal(t *testing.T) {
 	})
 }
 
+// TestICMPUnderPolicy: what package datapath says of the types of messages that policy decides about
+// is what the programs do.
+func TestICMPUnderPolicy(t *testing.T) {
+	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
+		n := newNode(t, testConfig())
+		f := frame{src: a, dst: w, proto: icmp, payload: make([]byte, 64)}
+		if v6 {
+			f.proto = icmp6
+		}
+		for typ := range 256 {
+			f.icmpType, f.icmpID = uint8(typ), uint16(typ)
+			n.rules(setA)
+			denied := n.fromA(f).action
+			rule := allow(out, 0, f.proto, uint16(typ))
+			rule.PortBits = 16
+			n.rules(setA, rule)
+			allowed := n.fromA(f).action
+			if decided, want := denied != allowed, datapath.ICMPUnderPolicy(v6, uint8(typ)); decided != want {
+				t.Errorf("type %d: without a rule %d, with one %d; policy decides by the table: %v", typ, denied, allowed, want)
+			}
+		}
+	})
+}
+
 // TestSpoofing: a pod is who its interface says, or its packets are dropped.
 func TestSpoofing(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {

@@ -777,6 +777,10 @@ func (ps *parser) icmps(field string, in []v2.ICMPRule) []PortMatch {
 				typ = uint8(n)
 			}
 			m.First, m.Last = uint16(typ), uint16(typ)
+			if !datapath.ICMPUnderPolicy(m.Proto == datapath.ProtoICMPv6, typ) {
+				ps.warn(fat+".type", "%s has no effect: policy does not decide about ICMP errors, which pass if they are about a known connection, nor about"+
+					" neighbour discovery and redirects, which never pass", clip(f.Type.Text))
+			}
 			out = append(out, m)
 		}
 	}

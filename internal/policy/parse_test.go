@@ -224,6 +224,8 @@ func TestWarnings(t *testing.T) {
 		`{"endpointSelector":{"matchLabels":{"io.kubernetes.pod.namespace":"other"}},"ingress":[{}]}`:     "spec.endpointSelector: names namespace \"other\"",
 		`{"endpointSelector":{"matchLabels":{"k8s:io.kubernetes.pod.namespace":"other"}},"ingress":[{}]}`: "spec.endpointSelector: names namespace \"other\"",
 		`{"endpointSelector":{},"egress":[{"toCIDR":["10.0.0.0/8"],"toEndpoints":[]}]}`:                   "spec.egress[0].toEndpoints: is empty",
+		`{"endpointSelector":{},"egress":[{"icmps":[{"fields":[{"type":8},{"type":"TimeExceeded"}]}]}]}`:  "spec.egress[0].icmps[0].fields[1].type: TimeExceeded has no effect",
+		`{"endpointSelector":{},"ingressDeny":[{"icmps":[{"fields":[{"type":2,"family":"IPv6"}]}]}]}`:     "spec.ingressDeny[0].icmps[0].fields[0].type: 2 has no effect",
 	} {
 		rules := mustParse(t, "ns", spec)
 		if len(rules) != 1 || len(rules[0].Warnings) != 1 || !strings.HasPrefix(rules[0].Warnings[0], want) {
@@ -233,6 +235,7 @@ func TestWarnings(t *testing.T) {
 	for _, spec := range []string{
 		`{"endpointSelector":{"matchLabels":{"io.kubernetes.pod.namespace":"ns"}},"ingress":[{}]}`,
 		`{"endpointSelector":{},"egress":[{"toPorts":[]},{"icmps":[{}]}]}`,
+		`{"endpointSelector":{},"egress":[{"icmps":[{"fields":[{"type":"EchoRequest"},{"type":2},{"type":135},{"type":13},{"type":5,"family":"IPv6"}]}]}]}`,
 	} {
 		if rules := mustParse(t, "ns", spec); len(rules[0].Warnings) > 0 {
 			t.Errorf("%s: warnings %q, want none", spec, rules[0].Warnings)
