@@ -116,6 +116,43 @@ func TestClientWithNodeAddress(t *testing.T) {
 	})
 }
 
+// TestMartianClients: no client has an address that no packet on a network can have. The stack would
+// drop what comes from one. A service with source ranges does not take one without an address for
+// the node, whose address is within them.
+func TestMartianClients(t *testing.T) {
+	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
+		o := newOutside(t, v6, nil)
+		o.serve(udp, 9000, 9000)
+		o.ask("a client", o.request(udp, 40000))
+		martians := []string{"0.0.0.0", "0.0.0.1", "127.0.0.1", "127.9.9.9", "224.0.0.1", "239.255.255.255", "255.255.255.255"}
+		clients := []string{"1.0.0.1", "126.255.255.255", "128.0.0.1", "223.255.255.255", "240.0.0.1", "255.255.255.254"}
+		if v6 {
+			martians = []string{"::", "::1", "ff02::1", "ff0e::1"}
+			clients = []string{"::2", "::1:0:1", "1::", "fd00:9::1", "2000::"}
+		}
+		for i, src := range martians {
+			f := o.request(udp, 40001+uint16(i))
+			f.src = netip.MustParseAddr(src)
+			o.expect("as "+src, dropped(datapath.ReasonInvalidSourceIP, in), func() result { return o.arrive(f) })
+		}
+		for i, src := range clients {
+			f := o.request(udp, 41001+uint16(i))
+			f.src = netip.MustParseAddr(src)
+			o.ask("as "+src, f)
+		}
+		o.must(o.maps.UpsertService(datapath.Service{
+			ServiceFrontend: datapath.ServiceFrontend{Addr: netip.AddrPortFrom(o.frontend, 9001), Proto: udp, Scope: datapath.ServiceExternal},
+			ID:              8, Backends: []netip.AddrPort{netip.AddrPortFrom(o.pod, 9001)},
+			LimitSources: true, Sources: []netip.Prefix{netip.PrefixFrom(o.as, o.as.BitLen())},
+		}))
+		f := o.request(udp, 42000)
+		f.dport, f.src = 9001, netip.MustParseAddr(martians[0])
+		o.expect("for a service with ranges", dropped(datapath.ReasonInvalidSourceIP, in), func() result { return o.arrive(f) })
+		f.src = w
+		o.expect("out of its ranges", dropped(datapath.ReasonSourceRange, in), func() result { return o.arrive(f) })
+	})
+}
+
 // TestMasqueradeSilentClient: a client that receives data keeps receiving it although it sends
 // nothing; and where only he speaks, the port stays his.
 func TestMasqueradeSilentClient(t *testing.T) {

@@ -91,6 +91,28 @@ func TestLocal(t *testing.T) {
 	})
 }
 
+// TestReservedAddresses: 240.0.0.0/4 is reserved, but networks use it, for pods and for others, as
+// Linux lets them. Only its last address is broadcast.
+func TestReservedAddresses(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, testConfig())
+	n.allowAll()
+	n.b.IPv4 = netip.MustParseAddr("240.0.1.2")
+	n.upsert(n.b)
+	f := frame{src: a4, dst: n.b.IPv4, proto: udp, sport: 1, dport: 2}
+	n.expect("to a pod of the node", delivered(), func() result { return n.fromA(f) })
+	n.expect("its answer", delivered(), func() result { return n.fromB(f.reply()) })
+	back := frame{src: netip.MustParseAddr("255.255.255.254"), dst: n.b.IPv4, proto: udp, sport: 3, dport: 4, ethSrc: bHost, ethDst: bMAC}
+	n.expect("from outside", passes(in), func() result { return n.run(n.loader.Program(loader.ToPod), n.ifB, 0, back.bytes()) })
+	for dst, want := range map[string]want{
+		"223.255.255.255": passes(out), "224.0.0.0": dropped(datapath.ReasonMulticast, out), "239.255.255.255": dropped(datapath.ReasonMulticast, out),
+		"240.0.0.0": passes(out), "255.255.255.254": passes(out), "255.255.255.255": dropped(datapath.ReasonMulticast, out),
+	} {
+		f.dst = netip.MustParseAddr(dst)
+		n.expect("to "+dst, want, func() result { return n.fromA(f) })
+	}
+}
+
 // TestICMPUnderPolicy: what package datapath says of the types of messages that policy decides about
 // is what the programs do.
 func TestICMPUnderPolicy(t *testing.T) {

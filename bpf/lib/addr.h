@@ -49,7 +49,19 @@ static __always_inline bool addr_is_multicast(const struct addr *a, bool v6)
 {
 	if (v6)
 		return a->b[0] == 0xFF;
-	return a->b[12] >= 224;
+	/* What is between the two is unicast to Linux, and some networks use it. */
+	return a->b[12] >= 224 && (a->b[12] < 240 || a->w[3] == 0xFFFFFFFF);
+}
+
+/* Addresses that no packet on a network has as its source, but for neighbour discovery:
+ * unspecified, loopback, multicast. */
+static __always_inline bool addr_is_martian(const struct addr *a, bool v6)
+{
+	if (addr_is_multicast(a, v6))
+		return true;
+	if (v6)
+		return (a->d[0] | a->w[2] | (a->w[3] & ~htonl(1))) == 0;
+	return a->b[12] == 0 || a->b[12] == 127;
 }
 
 /* fe80::/10: an address of this very link, so of the host when a pod sends to it. */

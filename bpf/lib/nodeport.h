@@ -367,6 +367,10 @@ static __noinline __maybe_unused int node_port(struct __sk_buff *ctx, struct pac
 	/* As pods' flows, those of clients outside outlive their frontend. */
 	if (!frontend && likely(!ct_alive(found.flow, found.c.now) || !(found.flow->flags & CT_SERVICE)))
 		return NOT_A_SERVICE;
+	/* The stack, which would drop these, is bypassed. And to a service a client without an
+	 * address is the node itself. */
+	if (unlikely(!ct_alive(found.flow, found.c.now) && addr_is_martian(&p->src, p->v6)))
+		return -DROP_INVALID_SOURCE_IP;
 	reason = translate_outside(ctx, p, &found);
 	if (unlikely(reason == DROP_NO_BACKEND))
 		return reject_client(ctx, p, report);
