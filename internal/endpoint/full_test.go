@@ -122,6 +122,48 @@ func TestShareOfRuleSet(t *testing.T) {
 	p.audit("at the end")
 }
 
+// TestShareIsLowered: a rule set that is in force from before the share became smaller stays, and
+// gives no way to another that exceeds its share: room would not help that.
+func TestShareIsLowered(t *testing.T) {
+	t.Parallel()
+	m, dir := newMachine(), t.TempDir()
+	p := started(t, m, dir)
+	m.kernel.Maps.SetPolicyRoom(200)
+	m.kernel.Maps.SetRuleSetShare(100)
+	rules := allowPorts("before", 80, 70)
+	if err := setRules(t, p.policy, "before", rules); err != nil {
+		t.Fatal(err)
+	}
+	before := p.mustCreateApp(1, "before")
+
+	m.kernel.Maps.SetRuleSetShare(50)
+	p = boot(t, m, dir)
+	if err := setRules(t, p.policy, "before", rules); err != nil {
+		t.Fatal(err)
+	}
+	p.restore()
+	if k := m.row(before); k.Locked || len(m.sets()[k.RuleSet].Entries) < 70 {
+		t.Fatalf("adopted after a restart: %+v", k)
+	}
+	greedy := p.mustCreateApp(2, "greedy")
+	if err := setRules(t, p.policy, "greedy", allowPorts("greedy", 80, 60)); !errors.Is(err, datapath.ErrShare) {
+		t.Errorf("a rule set beyond its share is no error: %v", err)
+	}
+	if !m.row(greedy).Locked {
+		t.Errorf("who exceeds the share has %+v", m.row(greedy))
+	}
+	if k := m.row(before); k.Locked || len(m.sets()[k.RuleSet].Entries) < 70 {
+		t.Errorf("who has more from before has %+v", k)
+	}
+	if err := setRules(t, p.policy, "greedy", allowPorts("greedy", 80, 5)); err != nil && !errors.Is(err, datapath.ErrFull) {
+		t.Fatal(err)
+	}
+	if err := p.policy.Retry(); err != nil {
+		t.Errorf("within its share again: %v", err)
+	}
+	p.audit("at the end")
+}
+
 // TestUnplaced: an endpoint whose rules distinguish a prefix from the identity that the kernel has
 // for it is locked while the kernel does, and others are not: neither those that mean the same by
 // both nor those that name neither.

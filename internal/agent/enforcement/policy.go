@@ -603,6 +603,7 @@ func (p *Policy) put(rs datapath.RuleSet, makeRoom bool) error {
 	}
 	want.ID = s.number
 	err := p.maps.InstallRuleSet(want)
+	// Room does not help beyond the share, which others may exceed from before a restart.
 	for makeRoom && errors.Is(err, datapath.ErrFull) && !errors.Is(err, datapath.ErrShare) && p.giveWay(rs) {
 		err = p.maps.InstallRuleSet(want)
 	}
