@@ -241,7 +241,9 @@ func (n *node) healthy(ctx context.Context) error {
 
 // kernel opens the node's maps to look at them.
 func (n *node) kernel() (*maps.Maps, error) {
-	return maps.OpenExisting(filepath.Join(n.path("bpf"), "hawser"))
+	cfg := maps.Defaults()
+	cfg.Dir = filepath.Join(n.path("bpf"), "hawser")
+	return maps.Open(cfg)
 }
 
 // newPod makes a pod's namespace; it is not attached yet.

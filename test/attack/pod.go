@@ -162,7 +162,9 @@ func (s *scene) greToPod() (string, error) {
 func (s *scene) vxlanThroughService(t tunnelEnd) (string, error) {
 	evil, victim, friend, n := s.pods["evil1"], s.pods[t.victim], s.pods[t.friend], s.nodes[t.node]
 	cluster := pair{netip.MustParseAddr("10.96.0.99"), netip.MustParseAddr("fd00:96::99")}
-	m, err := maps.OpenExisting(s.mapDir(s.nodes["n1"]))
+	cfg := maps.Defaults()
+	cfg.Dir = s.mapDir(s.nodes["n1"])
+	m, err := maps.Open(cfg)
 	if err != nil {
 		return "", err
 	}

@@ -6,9 +6,8 @@
 // look different creates new ones next to those that programs still use.
 //
 // Endpoints, addresses, rule sets, policy and ipcache are written here only; conntrack, fragments,
-// metrics and events by the programs. One process writes; any number may list (see OpenExisting).
-// A Maps is safe for concurrent use. The package starts no goroutine except in Events, which
-// waits for its own.
+// metrics and events by the programs. One process writes; any number may list. A Maps is safe for
+// concurrent use. The package starts no goroutine except in Events, which waits for its own.
 //
 // What always holds in the kernel: an endpoint row under an address also stands under its
 // interface; a rule set that an endpoint points at is whole, except while UpdateRuleSet runs; a

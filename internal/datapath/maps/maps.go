@@ -45,7 +45,8 @@ var (
 )
 
 // Open makes the maps, or takes over those pinned in cfg.Dir, and reads what they hold. The caller
-// must Close it; pinned maps stay in the kernel.
+// must Close it; pinned maps stay in the kernel. Besides the one process that writes, others may
+// open pinned maps to list them.
 func Open(cfg Config) (*Maps, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("maps: %w", err)
@@ -73,28 +74,6 @@ func Open(cfg Config) (*Maps, error) {
 		if err != nil {
 			m.Close()
 			return nil, err
-		}
-		m.maps[name] = km
-	}
-	if err := m.load(); err != nil {
-		m.Close()
-		return nil, err
-	}
-	return m, nil
-}
-
-// OpenExisting opens the maps pinned in dir to list them. Its writing methods must not be used
-// while an agent runs.
-func OpenExisting(dir string) (*Maps, error) {
-	m := &Maps{dir: dir, maps: make(map[string]*ebpf.Map)}
-	for _, name := range mapNames() {
-		km, err := ebpf.LoadPinnedMap(filepath.Join(dir, layout, name), nil)
-		if err != nil {
-			m.Close()
-			if errors.Is(err, fs.ErrNotExist) {
-				return nil, fmt.Errorf("maps: no map %q in %s: has an agent run on this node with this bpf-dir? %w", name, dir, err)
-			}
-			return nil, fmt.Errorf("maps: open %q in %s: %w", name, dir, err)
 		}
 		m.maps[name] = km
 	}
