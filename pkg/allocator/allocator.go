@@ -264,7 +264,7 @@ func (a *Allocator) Allocate(ctx context.Context, key AllocatorKey) (id ID, isNe
 		id, isNew, again, err = a.wait(ctx, text, key)
 	}
 	if err != nil {
-		return NoID, false, fmt.Errorf("allocate %q: %w", text, err)
+		return NoID, false, fmt.Errorf("allocate %.300q: %w", text, err)
 	}
 	return id, isNew, nil
 }
@@ -384,7 +384,7 @@ func (a *Allocator) acquire(ctx context.Context, lk *localKey, p *pending) (id I
 		}
 		attempt++
 		a.noteLate(lk)
-		if ctx.Err() != nil || attempt >= maxAttempts || errors.Is(err, ErrExhausted) || errors.Is(err, ErrUnassigned) || errors.Is(err, kvstore.ErrClosed) || errors.Is(err, ErrClosed) {
+		if ctx.Err() != nil || attempt >= maxAttempts || hopeless(err) {
 			a.giveBack(lk)
 			return NoID, false, err
 		}
@@ -395,6 +395,13 @@ func (a *Allocator) acquire(ctx context.Context, lk *localKey, p *pending) (id I
 			return NoID, false, err
 		}
 	}
+}
+
+// hopeless reports whether a further attempt to allocate would end as the last one did.
+func hopeless(err error) bool {
+	return slices.ContainsFunc([]error{ErrExhausted, ErrUnassigned, ErrClosed, kvstore.ErrClosed, kvstore.ErrTxnTooLarge}, func(e error) bool {
+		return errors.Is(err, e)
+	})
 }
 
 // record notes the ID that a key has now. mark was taken before the ID was acquired.

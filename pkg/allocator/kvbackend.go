@@ -242,27 +242,42 @@ func (b *KVStoreBackend) Release(ctx context.Context, id ID, key AllocatorKey) e
 
 // Check implements [Backend]. It reads many references in one request.
 func (b *KVStoreBackend) Check(ctx context.Context, refs []Reference) ([]Reference, error) {
-	const batch = kvstore.MaxTxnOps / 2
 	var wrong []Reference
-	for len(refs) > 0 {
-		n := min(batch, len(refs))
-		var txn kvstore.Txn
-		for _, ref := range refs[:n] {
-			txn.Then = append(txn.Then, kvstore.GetOp(b.paths.id(ref.ID)), kvstore.GetOp(b.paths.ownValue(ref.Key.GetKey())))
-		}
-		r, err := b.store.Txn(ctx, txn)
+	for part := range slices.Chunk(refs, kvstore.MaxTxnOps/2) {
+		found, err := b.check(ctx, part)
+		wrong = append(wrong, found...)
 		if err != nil {
 			return wrong, err
 		}
-		for i, ref := range refs[:n] {
-			master, own := r.Results[2*i], r.Results[2*i+1]
-			ok := len(master) > 0 && b.paths.owner(&master[0]) == ref.Key.GetKey() &&
-				len(own) > 0 && string(own[0].Value) == ref.ID.String() && own[0].Lease != ""
-			if !ok {
-				wrong = append(wrong, ref)
-			}
+	}
+	return wrong, nil
+}
+
+// check reads references in one request, or each half of them if they are too many for the store.
+func (b *KVStoreBackend) check(ctx context.Context, refs []Reference) (wrong []Reference, err error) {
+	var txn kvstore.Txn
+	for _, ref := range refs {
+		txn.Then = append(txn.Then, kvstore.GetOp(b.paths.id(ref.ID)), kvstore.GetOp(b.paths.ownValue(ref.Key.GetKey())))
+	}
+	r, err := b.store.Txn(ctx, txn)
+	if errors.Is(err, kvstore.ErrTxnTooLarge) && len(refs) > 1 {
+		half := len(refs) / 2
+		if wrong, err = b.check(ctx, refs[:half]); err != nil {
+			return wrong, err
 		}
-		refs = refs[n:]
+		more, err := b.check(ctx, refs[half:])
+		return append(wrong, more...), err
+	}
+	if err != nil {
+		return nil, err
+	}
+	for i, ref := range refs {
+		master, own := r.Results[2*i], r.Results[2*i+1]
+		ok := len(master) > 0 && b.paths.owner(&master[0]) == ref.Key.GetKey() &&
+			len(own) > 0 && string(own[0].Value) == ref.ID.String() && own[0].Lease != ""
+		if !ok {
+			wrong = append(wrong, ref)
+		}
 	}
 	return wrong, nil
 }

@@ -183,7 +183,11 @@ func (b *KVStoreBackend) collect(ctx context.Context, list []dead) (deleted int,
 			var v *view
 			if !d.alone {
 				var ok bool
-				if v, ok, err = b.hold(ctx, d.key, func(v *view) bool { return !v.locked && !v.refers(d.id) }); err != nil {
+				v, ok, err = b.hold(ctx, d.key, func(v *view) bool { return !v.locked && !v.refers(d.id) })
+				if b.tooLarge(d, err) {
+					continue
+				}
+				if err != nil {
 					return 0, err
 				}
 				if !ok {
@@ -209,7 +213,22 @@ func (b *KVStoreBackend) collect(ctx context.Context, list []dead) (deleted int,
 	if len(ready) == 0 {
 		return 0, nil
 	}
-	return commit(ctx, b.store, txn, ready, b.collect)
+	deleted, err = commit(ctx, b.store, txn, ready, b.collect)
+	if len(ready) == 1 && b.tooLarge(ready[0], err) {
+		return 0, nil
+	}
+	return deleted, err
+}
+
+// tooLarge reports whether an ID cannot be collected because its key alone is more than the store
+// takes at once. It must not keep others from being collected.
+func (b *KVStoreBackend) tooLarge(d dead, err error) bool {
+	if !errors.Is(err, kvstore.ErrTxnTooLarge) {
+		return false
+	}
+	b.log.Error("an unused ID cannot be collected, because its key is too large for a transaction; delete the ID's key from the store by hand",
+		"id", d.id, "path", b.paths.id(d.id), "bytes", len(d.key), "error", err)
+	return true
 }
 
 // commit runs a transaction about all IDs of a list, and returns their number. If it fails because
@@ -217,7 +236,7 @@ func (b *KVStoreBackend) collect(ctx context.Context, list []dead) (deleted int,
 func commit[T any](ctx context.Context, store kvstore.Backend, txn kvstore.Txn, list []T, again func(context.Context, []T) (int, error)) (int, error) {
 	r, err := store.Txn(ctx, txn)
 	switch {
-	case errors.Is(err, kvstore.ErrTxnTooLarge) && len(list) > 1: // as with Consul: halves may fit
+	case errors.Is(err, kvstore.ErrTxnTooLarge) && len(list) > 1: // halves may fit
 	case err != nil:
 		return 0, err
 	case r.Succeeded:

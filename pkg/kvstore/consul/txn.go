@@ -124,6 +124,20 @@ func (o *ops) check() error {
 	return nil
 }
 
+// tooLarge reports whether Consul refused a transaction for its bytes (limits.txn_max_req_len). Of
+// its answer the library hands on the text only.
+func tooLarge(err error) bool {
+	return err != nil && strings.Contains(err.Error(), "Request body(") && strings.Contains(err.Error(), "too large")
+}
+
+// meaning wraps Consul's error with what it means to users of package kvstore.
+func meaning(err error) error {
+	if tooLarge(err) {
+		return fmt.Errorf("%w (%w)", kvstore.ErrTxnTooLarge, err)
+	}
+	return err
+}
+
 // Txn implements [kvstore.Backend].
 func (c *Client) Txn(ctx context.Context, txn kvstore.Txn) (kvstore.TxnResult, error) {
 	if err := txn.Validate(); err != nil {
@@ -218,7 +232,7 @@ func (c *Client) snapshot(ctx context.Context, txn kvstore.Txn) (snapshot, error
 	defer done()
 	ok, resp, meta, err := c.consul.Txn().Txn(o.list, consistent(both))
 	if err != nil {
-		return snapshot{}, err
+		return snapshot{}, meaning(err)
 	}
 	if !ok {
 		return snapshot{}, refusal(resp)
@@ -333,6 +347,9 @@ func (c *Client) write(ctx context.Context, conds []kvstore.Cond, branch []kvsto
 	defer done()
 	ok, resp, _, err := c.consul.Txn().Txn(o.list, consistent(both))
 	switch {
+	case tooLarge(err):
+		c.leases.Finish(held, nil, leases.NotSent)
+		return 0, false, meaning(err)
 	case err != nil:
 		c.observers.Notify(c.leases.Finish(held, nil, leases.Unknown))
 		return 0, false, err

@@ -17,6 +17,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"time"
 
@@ -26,6 +27,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/hawser-net/hawser/pkg/kvstore"
 	"github.com/hawser-net/hawser/pkg/kvstore/internal/driver"
@@ -320,16 +323,29 @@ func (c *Client) Txn(ctx context.Context, txn kvstore.Txn) (kvstore.TxnResult, e
 		if errors.Is(err, rpctypes.ErrLeaseNotFound) && try < 3 {
 			continue // the lost lease has been taken out of use: nothing was written, and the next try has another
 		}
-		return res, c.conn.Fault(ctx, "transaction on", first, noSpace(err))
+		return res, c.conn.Fault(ctx, "transaction on", first, meaning(err))
 	}
 }
 
-// noSpace wraps etcd's error with its meaning.
-func noSpace(err error) error {
-	if errors.Is(err, rpctypes.ErrNoSpace) {
+// meaning wraps etcd's error with what it means to users of package kvstore.
+func meaning(err error) error {
+	switch {
+	case errors.Is(err, rpctypes.ErrNoSpace):
 		return fmt.Errorf("%w (%w)", kvstore.ErrNoSpace, err)
+	case tooLarge(err):
+		return fmt.Errorf("%w (%w)", kvstore.ErrTxnTooLarge, err)
 	}
 	return err
+}
+
+// tooLarge reports whether a request is larger than the server allows (--max-request-bytes,
+// --max-txn-ops), or than what gRPC sends or receives, which says so by a text only.
+func tooLarge(err error) bool {
+	if errors.Is(err, rpctypes.ErrRequestTooLarge) || errors.Is(err, rpctypes.ErrTooManyOps) {
+		return true
+	}
+	s, ok := status.FromError(err)
+	return ok && s.Code() == codes.ResourceExhausted && strings.Contains(s.Message(), "message larger than max")
 }
 
 func (c *Client) txn(ctx context.Context, txn kvstore.Txn) (kvstore.TxnResult, error) {
@@ -352,7 +368,11 @@ func (c *Client) txn(ctx context.Context, txn kvstore.Txn) (kvstore.TxnResult, e
 		return kvstore.TxnResult{}, err
 	}
 	if err != nil {
-		c.observers.Notify(c.leases.Finish(held, nil, leases.Unknown))
+		outcome := leases.Unknown
+		if tooLarge(err) {
+			outcome = leases.NotSent
+		}
+		c.observers.Notify(c.leases.Finish(held, nil, outcome))
 		return kvstore.TxnResult{}, err
 	}
 	r := resp.Txn()

@@ -128,7 +128,7 @@ func (c *Conn) Fault(ctx context.Context, doing, key string, err error) error {
 	default:
 		err = fmt.Errorf("%w (%s: %v)", ctx.Err(), c.kind, err)
 	}
-	return fmt.Errorf("%s: %s %q: %w", c.kind, doing, key, err)
+	return fmt.Errorf("%s: %s %.300q: %w", c.kind, doing, key, err) // a key may be very long
 }
 
 // Broken is closed when the watches must restart. Take it before a request to the store.
