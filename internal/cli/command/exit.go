@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/hawser-net/hawser/api/rest/client"
+	"github.com/hawser-net/hawser/internal/cli/output"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
@@ -46,7 +48,7 @@ func Run(ctx context.Context, root *cobra.Command, args []string) int {
 	stderr := root.ErrOrStderr()
 	var silent *silentError
 	if !errors.As(err, &silent) {
-		fmt.Fprintf(stderr, "%s: %v\n", root.Name(), err)
+		fmt.Fprintf(stderr, "%s: %s\n", root.Name(), printable(err))
 	}
 	code := exitCode(err)
 	switch code {
@@ -58,6 +60,15 @@ func Run(ctx context.Context, root *cobra.Command, args []string) int {
 		}
 	}
 	return code
+}
+
+// printable is an error for a terminal. Errors quote servers, and names and labels of the cluster.
+func printable(err error) string {
+	lines := strings.Split(err.Error(), "\n")
+	for i, line := range lines {
+		lines[i] = output.Printable(line)
+	}
+	return strings.Join(lines, "\n")
 }
 
 func walk(c *cobra.Command, fn func(*cobra.Command)) {

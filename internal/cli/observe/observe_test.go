@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
@@ -269,6 +271,7 @@ type relayAnswers struct {
 	observer.UnimplementedObserverServer
 	answers []*observer.GetFlowsResponse
 	status  *observer.ServerStatusResponse
+	err     error
 }
 
 func (r relayAnswers) GetFlows(_ *observer.GetFlowsRequest, stream observer.Observer_GetFlowsServer) error {
@@ -277,11 +280,36 @@ func (r relayAnswers) GetFlows(_ *observer.GetFlowsRequest, stream observer.Obse
 			return err
 		}
 	}
-	return nil
+	return r.err
 }
 
 func (r relayAnswers) ServerStatus(context.Context, *observer.ServerStatusRequest) (*observer.ServerStatusResponse, error) {
-	return r.status, nil
+	return r.status, r.err
+}
+
+// TestErrorsOfServers: what a server says in an error does not change the terminal.
+func TestErrorsOfServers(t *testing.T) {
+	for _, code := range []codes.Code{codes.Internal, codes.InvalidArgument, codes.Unavailable} {
+		path := filepath.Join(t.TempDir(), "s")
+		l, err := net.Listen("unix", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		srv := grpc.NewServer(grpc.WaitForHandlers(true))
+		observer.RegisterObserverServer(srv, relayAnswers{err: status.Error(code, "no\x1b[2J\u009b31m\u202e one\nline")})
+		done := make(chan error, 1)
+		go func() { done <- srv.Serve(l) }()
+		t.Cleanup(func() { srv.Stop(); <-done })
+		for _, args := range [][]string{{}, {"status"}} {
+			var stdout, stderr bytes.Buffer
+			if run(t.Context(), &stdout, &stderr, path, args...) == command.ExitOK {
+				t.Errorf("%v, %v: success", code, args)
+			}
+			if want := `no\x1b[2J\u009b31m\u202e one\nline`; !strings.Contains(stderr.String(), want) {
+				t.Errorf("%v, %v: %q, want %q", code, args, &stderr, want)
+			}
+		}
+	}
 }
 
 // TestObserveShowsNodes: of a relay, every line says which node it is of, and nodes that cannot be

@@ -22,6 +22,7 @@ import (
 
 	"github.com/hawser-net/hawser/api/observer"
 	"github.com/hawser-net/hawser/internal/cli/command"
+	"github.com/hawser-net/hawser/internal/cli/output"
 )
 
 const (
@@ -142,15 +143,16 @@ func (s *Server) AnswerError(a *command.App, err error) error {
 	if !ok || err == nil {
 		return err
 	}
+	text := output.Printable(st.Message())
 	switch st.Code() {
 	case codes.Canceled:
 		return context.Canceled
 	case codes.InvalidArgument:
-		return command.Usagef("%s", st.Message())
+		return command.Usagef("%s", text)
 	case codes.Unavailable:
-		return command.Unreachable(fmt.Errorf("no server of flows answers at %s (an agent serves flows with --enable-hubble): %s", s.place(a), st.Message()))
+		return command.Unreachable(fmt.Errorf("no server of flows answers at %s (an agent serves flows with --enable-hubble): %s", s.place(a), text))
 	}
-	return errors.New(st.Message())
+	return errors.New(text)
 }
 
 // CompleteNamespaces offers those that were in flows lately.
