@@ -157,7 +157,7 @@ func (f *flowFilter) flags(c *cobra.Command) {
 	f.to.flags(c, "to-", "only flows to")
 	f.either.flags(c, "", "only flows from or to")
 	fs := c.Flags()
-	fs.StringSliceVar(&f.verdicts, "verdict", nil, "only these `verdicts`: FORWARDED, DROPPED")
+	fs.StringSliceVar(&f.verdicts, "verdict", nil, "only these `verdicts`: FORWARDED, DROPPED, AUDIT")
 	fs.StringSliceVarP(&f.kinds, "type", "t", nil, "only these `kinds`: drop, policy-verdict, trace")
 	fs.StringSliceVar(&f.protocols, "protocol", nil, "only these `protocols`: tcp, udp, sctp, icmp, icmpv4, icmpv6")
 	fs.StringSliceVar(&f.directions, "traffic-direction", nil, "only connections of these `directions`: ingress, egress")
@@ -173,7 +173,7 @@ func (f *flowFilter) flags(c *cobra.Command) {
 	c.MarkFlagsMutuallyExclusive("ipv4", "ipv6")
 	c.MarkFlagsMutuallyExclusive("reply", "no-reply")
 	for name, values := range map[string][]cobra.Completion{
-		"verdict": {"FORWARDED", "DROPPED"}, "type": {"drop", "policy-verdict", "trace"},
+		"verdict": {"FORWARDED", "DROPPED", "AUDIT"}, "type": {"drop", "policy-verdict", "trace"},
 		"protocol": {"tcp", "udp", "sctp", "icmp", "icmpv4", "icmpv6"}, "traffic-direction": {"ingress", "egress"},
 		"drop-reason-desc": slices.Sorted(maps.Keys(flow.DropReason_value)),
 	} {
@@ -221,7 +221,7 @@ func (f *flowFilter) both() (*flow.FlowFilter, error) {
 	for _, v := range f.verdicts {
 		n, ok := flow.Verdict_value[strings.ToUpper(v)]
 		if !ok {
-			return nil, command.Usagef("--verdict: %q is neither FORWARDED nor DROPPED", v)
+			return nil, command.Usagef("--verdict: %q is not one of FORWARDED, DROPPED, AUDIT", v)
 		}
 		out.Verdict = append(out.Verdict, flow.Verdict(n))
 	}
