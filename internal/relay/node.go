@@ -101,7 +101,7 @@ func (r *Relay) serveNode(ctx context.Context, m *member, p peerNode, log *slog.
 	log.Info("node is connected")
 	err = r.probe(ctx, conn, func(st *observer.ServerStatusResponse) {
 		r.roster.update(m, relay.NodeState_NODE_CONNECTED, conn, "", st)
-		r.showAnew(ctx, p, log)
+		r.presentAgain(ctx, p, log)
 	})
 	if ctx.Err() == nil {
 		log.Warn("node is not connected any more", "error", text(err))
@@ -110,9 +110,9 @@ func (r *Relay) serveNode(ctx context.Context, m *member, p peerNode, log *slog.
 	return err
 }
 
-// showAnew has a node and the relay show each other certificates, by a connection besides that
-// which stays up: both may have been renewed since that was made.
-func (r *Relay) showAnew(ctx context.Context, p peerNode, log *slog.Logger) {
+// presentAgain has a node and the relay present their certificates to each other again, on an extra
+// connection: both may have been renewed since the one that stays up was made.
+func (r *Relay) presentAgain(ctx context.Context, p peerNode, log *slog.Logger) {
 	if p.serverName == "" || r.cfg.NoClientTLS || !r.expiry.Outdated(p.serverName) {
 		return
 	}
