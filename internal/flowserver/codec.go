@@ -26,8 +26,19 @@ type boundedCodec struct {
 	most int
 }
 
+// request is where a server decodes a request to, and why that failed: gRPC would make an internal
+// error of it, and answer with that by itself.
+type request struct {
+	into any
+	err  error
+}
+
 // Unmarshal implements [encoding.CodecV2].
 func (c boundedCodec) Unmarshal(data mem.BufferSlice, v any) error {
+	if r, ok := v.(*request); ok {
+		r.err = c.Unmarshal(data, r.into)
+		return nil
+	}
 	m, ok := v.(proto.Message)
 	if !ok || data.Len() <= 2*c.most { // as few bytes have no more elements
 		return c.CodecV2.Unmarshal(data, v)

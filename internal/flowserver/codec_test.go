@@ -8,7 +8,9 @@ import (
 	"testing"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
@@ -52,11 +54,22 @@ func TestRequestsOfManyElements(t *testing.T) {
 		}
 		err = stream.RecvMsg(nil)
 		runtime.ReadMemStats(&after)
-		if err == nil || !strings.Contains(err.Error(), "more than 4096 elements") {
+		if status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "more than 4096 elements") {
 			t.Errorf("%s: %v", name, err)
 		}
 		if took := after.TotalAlloc - before.TotalAlloc; took > 16<<20 {
 			t.Errorf("%s: a request of %d KiB has taken %d MiB", name, len(req)>>10, took>>20)
+		}
+	}
+}
+
+// TestUnreadableRequests: a request that cannot be decoded is the fault of its client.
+func TestUnreadableRequests(t *testing.T) {
+	s := newStand(t, 8, nil)
+	for name, method := range map[string]string{"call": observer.Observer_ServerStatus_FullMethodName, "stream": observer.Observer_GetFlows_FullMethodName} {
+		err := s.dial().Invoke(t.Context(), method, []byte{0xff}, nil, grpc.ForceCodecV2(rawCodec{}))
+		if status.Code(err) != codes.InvalidArgument {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }

@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"sync/atomic"
+	"net/netip"
+	"slices"
+	"sync"
 	"time"
 
 	"golang.org/x/net/netutil"
@@ -17,6 +19,7 @@ import (
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
+	grpcpeer "google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
 	"github.com/hawser-net/hawser/api/observer"
@@ -97,7 +100,7 @@ func New(cfg Config) (*Server, error) {
 // Serve answers on a listener until ctx ends, and returns nil then. The listener is closed.
 // Credentials are nil for a listener that needs none, such as a socket that only root can reach.
 func (s *Server) Serve(ctx context.Context, l net.Listener, creds credentials.TransportCredentials) error {
-	return Serve(ctx, l, creds, s.cfg.Streams, func(srv *grpc.Server) {
+	return Serve(ctx, l, creds, s.cfg.Streams, func(srv Registrar) {
 		observer.RegisterObserverServer(srv, s)
 		peer.RegisterPeerServer(srv, s)
 		if s.cfg.Services != nil {
@@ -112,7 +115,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, creds credentials.Tr
 // Serve answers on a listener, with what register adds to the server, until ctx ends, and returns
 // nil then: with the bounds that every server of flows has for its clients, and with streams at
 // once besides those that report nodes. The listener is closed. Credentials may be nil.
-func Serve(ctx context.Context, l net.Listener, creds credentials.TransportCredentials, streams int, register func(*grpc.Server)) error {
+func Serve(ctx context.Context, l net.Listener, creds credentials.TransportCredentials, streams int, register func(Registrar)) error {
 	opts := []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(maxRequest), grpc.ForceServerCodecV2(BoundedCodec(maxElements)),
 		grpc.ConnectionTimeout(10 * time.Second), grpc.StreamInterceptor(admission(streams)),
@@ -124,15 +127,15 @@ func Serve(ctx context.Context, l net.Listener, creds credentials.TransportCrede
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 	}
 	if creds != nil {
-		opts = append(opts, grpc.Creds(proof{creds}))
+		opts = append(opts, grpc.Creds(noting{creds}))
 	}
 	if l.Addr().Network() == "unix" {
 		l = netutil.LimitListener(l, maxConnections)
 	} else {
-		l = newStrangers(l, maxConnections)
+		l = newListener(l, maxConnections)
 	}
 	srv := grpc.NewServer(opts...)
-	register(srv)
+	register(Registrar{srv})
 	stop := context.AfterFunc(ctx, srv.Stop)
 	defer stop()
 	err := srv.Serve(l)
@@ -143,21 +146,105 @@ func Serve(ctx context.Context, l net.Listener, creds credentials.TransportCrede
 	return err
 }
 
+// Registrar is a server that services are added to. A request that cannot be decoded, or has too
+// many elements, is answered with InvalidArgument, where gRPC has Internal: it is not the server
+// that failed, and clients that try again after internal errors would try in vain.
+type Registrar struct{ *grpc.Server }
+
+// RegisterService implements [grpc.ServiceRegistrar].
+func (r Registrar) RegisterService(desc *grpc.ServiceDesc, impl any) {
+	d := *desc
+	d.Methods = slices.Clone(desc.Methods)
+	for i, m := range desc.Methods {
+		d.Methods[i].Handler = func(srv any, ctx context.Context, decode func(any) error, in grpc.UnaryServerInterceptor) (any, error) {
+			return m.Handler(srv, ctx, func(req any) error { return decoded(req, decode) }, in)
+		}
+	}
+	r.Server.RegisterService(&d, impl)
+}
+
+// decoded has a request decoded, and returns why it could not be.
+func decoded(req any, decode func(any) error) error {
+	r := &request{into: req}
+	if err := decode(r); err != nil {
+		return err
+	}
+	if r.err != nil {
+		return invalid("%v", r.err)
+	}
+	return nil
+}
+
+// requestStream is a stream whose requests fail as those of [Registrar] do.
+type requestStream struct{ grpc.ServerStream }
+
+// RecvMsg implements [grpc.ServerStream].
+func (s requestStream) RecvMsg(m any) error { return decoded(m, s.ServerStream.RecvMsg) }
+
 // admission returns what counts the streams of a listener and refuses those that are too many,
 // before their requests are read.
 func admission(streams int) grpc.StreamServerInterceptor {
-	var all, peers atomic.Int64
+	flows, nodes := newPlaces(streams), newPlaces(peerStreams)
 	return func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
-		count, most := &all, streams
+		of := flows
 		if info.FullMethod == peer.Peer_Notify_FullMethodName {
-			count, most = &peers, peerStreams
+			of = nodes
 		}
-		defer count.Add(-1)
-		if count.Add(1) > int64(most) {
-			return status.Errorf(codes.ResourceExhausted, "%d clients are being served, as many as are served at once; end some of them", most)
+		leave, err := of.enter(clientAddress(stream.Context()))
+		if err != nil {
+			return err
 		}
-		return handle(srv, stream)
+		defer leave()
+		return handle(srv, requestStream{stream})
 	}
+}
+
+// clientAddress is where a client is, whichever of its ports it uses; invalid for one on this
+// machine that uses a unix socket.
+func clientAddress(ctx context.Context) netip.Addr {
+	p, ok := grpcpeer.FromContext(ctx)
+	if !ok {
+		return netip.Addr{}
+	}
+	at, _ := netip.ParseAddrPort(p.Addr.String())
+	return at.Addr().Unmap()
+}
+
+// places counts the streams of clients. A client gets a further one while it has fewer than are
+// left: one alone has at most half of them, and each further one half of the rest, so that a
+// client that takes all that it gets leaves some to others. It is safe for concurrent use.
+type places struct {
+	most int
+
+	mu    sync.Mutex
+	taken int
+	by    map[netip.Addr]int
+}
+
+func newPlaces(most int) *places { return &places{most: most, by: map[netip.Addr]int{}} }
+
+// enter takes a place for a client, which leave gives back. Clients of a unix socket, which only
+// root and its group reach, have no shares.
+func (p *places) enter(client netip.Addr) (leave func(), err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch own := p.by[client]; {
+	case p.taken >= p.most:
+		return nil, status.Errorf(codes.ResourceExhausted, "%d clients are being served, as many as are served at once; end some of them", p.most)
+	case client.IsValid() && own >= p.most-p.taken:
+		return nil, status.Errorf(codes.ResourceExhausted,
+			"%d clients at %s are being served, and the %d places left are for clients at other addresses; end some of them", own, client, p.most-p.taken)
+	}
+	p.taken++
+	p.by[client]++
+	return func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.taken--
+		if p.by[client]--; p.by[client] == 0 {
+			delete(p.by, client)
+		}
+	}, nil
 }
 
 // nodeName is cluster/node.

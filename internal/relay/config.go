@@ -76,7 +76,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.IntVar(&c.SortBuffer, "sort-buffer-len-max", c.SortBuffer, "how many flows are buffered for each client to sort them by time")
 	fs.DurationVar(&c.SortDrain, "sort-buffer-drain-timeout", c.SortDrain, "how long a flow is buffered for that, at most")
 	fs.DurationVar(&c.ErrorWindow, "error-aggregation-window", c.ErrorWindow, "clients get changes of the states of nodes at most this often, the first one immediately")
-	fs.IntVar(&c.Streams, "max-streams", c.Streams, "how many requests for flows are served at once")
+	fs.IntVar(&c.Streams, "max-streams", c.Streams, "how many requests for flows are served at once; clients at one address have at most half of them, each further address half of the rest")
 	fs.StringVar(&c.ClientTLS.Cert, "tls-hubble-client-cert-file", c.ClientTLS.Cert, "certificate to present to nodes, a PEM file, read again for each connection")
 	fs.StringVar(&c.ClientTLS.Key, "tls-hubble-client-key-file", c.ClientTLS.Key, "key of that certificate, a PEM file")
 	fs.StringSliceVar(&c.ClientTLS.CAs, "tls-hubble-server-ca-files", c.ClientTLS.CAs, "authorities of which one must have signed the certificates of nodes, PEM files")

@@ -94,8 +94,8 @@ func (r *Relay) Run(ctx context.Context) error {
 	}
 	clients := make(chan *grpc.Server, 1)
 	serve("--listen-address", func() error {
-		return flowserver.Serve(serving, listener, creds, r.cfg.Streams, func(s *grpc.Server) {
-			clients <- s
+		return flowserver.Serve(serving, listener, creds, r.cfg.Streams, func(s flowserver.Registrar) {
+			clients <- s.Server
 			observer.RegisterObserverServer(s, r)
 			policypb.RegisterPolicyServer(s, newPolicies(r))
 			nodehealth.RegisterNodeHealthServer(s, newNodeHealth(r))
@@ -108,7 +108,7 @@ func (r *Relay) Run(ctx context.Context) error {
 			return fmt.Errorf("--health-listen-address: %w", err)
 		}
 		serve("--health-listen-address", func() error {
-			return flowserver.Serve(serving, l, nil, 16, func(s *grpc.Server) { healthpb.RegisterHealthServer(s, r.health) })
+			return flowserver.Serve(serving, l, nil, 16, func(s flowserver.Registrar) { healthpb.RegisterHealthServer(s, r.health) })
 		})
 	}
 	if r.cfg.MetricsAddress != "" {

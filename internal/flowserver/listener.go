@@ -1,0 +1,165 @@
+package flowserver
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+
+	"google.golang.org/grpc/credentials"
+)
+
+// listener bounds the connections of a listener that a network reaches. Those of unauthenticated
+// clients are counted apart, so that they take no room of authenticated ones. If they are too many,
+// the address that has most of them loses its oldest: whoever opens many keeps nobody else out. Of
+// an address from which clients have authenticated, some do not count. It is safe for concurrent
+// use.
+type listener struct {
+	net.Listener
+	most int // of unauthenticated clients, and of authenticated ones
+
+	mu    sync.Mutex
+	all   map[netip.Addr][]*clientConn // the oldest first
+	count int
+
+	authenticated int
+	// trusted are addresses from which clients have authenticated.
+	trusted map[netip.Addr]bool
+}
+
+// spared is how many connections from an address, from which clients have authenticated, do not
+// count when room is needed: however many addresses a flood has, such clients can come back.
+const spared = 16
+
+func newListener(l net.Listener, most int) *listener {
+	return &listener{Listener: l, most: most, all: map[netip.Addr][]*clientConn{}, trusted: map[netip.Addr]bool{}}
+}
+
+// clientConn is a connection. Its fields are guarded by listener.
+type clientConn struct {
+	net.Conn
+	of    *listener
+	from  netip.Addr
+	state connState
+}
+
+type connState uint8
+
+const (
+	connUnauthenticated connState = iota
+	connAuthenticated
+	connClosed
+)
+
+// Accept implements [net.Listener].
+func (s *listener) Accept() (net.Conn, error) {
+	raw, err := s.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	c := &clientConn{Conn: raw, of: s}
+	if at, err := netip.ParseAddrPort(raw.RemoteAddr().String()); err == nil {
+		c.from = at.Addr().Unmap()
+	}
+	if one := s.add(c); one != nil {
+		one.Close()
+	}
+	return c, nil
+}
+
+// add adds a connection, and returns one that must be closed for it; nil if none must.
+func (s *listener) add(c *clientConn) *clientConn {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.all[c.from] = append(s.all[c.from], c)
+	if s.count++; s.count <= s.most {
+		return nil
+	}
+	var longest []*clientConn
+	most := -spared
+	for from, list := range s.all {
+		n := len(list)
+		if s.trusted[from] {
+			n -= spared
+		}
+		if n > most {
+			longest, most = list, n
+		}
+	}
+	return longest[0]
+}
+
+// remove takes a connection from among the unauthenticated ones. It must be called with mu held.
+func (s *listener) remove(c *clientConn) {
+	list := slices.DeleteFunc(s.all[c.from], func(o *clientConn) bool { return o == c })
+	if s.all[c.from] = list; len(list) == 0 {
+		delete(s.all, c.from)
+	}
+	s.count--
+}
+
+// admit notes that the client of a connection has authenticated. It fails if there are too many.
+func (s *listener) admit(c *clientConn) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c.state != connUnauthenticated {
+		return net.ErrClosed
+	}
+	if s.authenticated >= s.most {
+		return fmt.Errorf("%d clients are connected, as many as may be at once", s.most)
+	}
+	s.remove(c)
+	c.state = connAuthenticated
+	s.authenticated++
+	if s.trusted[c.from] {
+		return nil
+	}
+	if len(s.trusted) >= s.most {
+		for other := range s.trusted { // any
+			delete(s.trusted, other)
+			break
+		}
+	}
+	s.trusted[c.from] = true
+	return nil
+}
+
+// Close implements [net.Conn].
+func (c *clientConn) Close() error {
+	c.of.mu.Lock()
+	switch c.state {
+	case connUnauthenticated:
+		c.of.remove(c)
+	case connAuthenticated:
+		c.of.authenticated--
+	}
+	c.state = connClosed
+	c.of.mu.Unlock()
+	return c.Conn.Close()
+}
+
+// noting are credentials of a server that note which clients have authenticated.
+type noting struct {
+	credentials.TransportCredentials
+}
+
+// ServerHandshake implements [credentials.TransportCredentials].
+func (p noting) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	conn, info, err := p.TransportCredentials.ServerHandshake(raw)
+	if err != nil {
+		return nil, nil, err
+	}
+	if c, ok := raw.(*clientConn); ok {
+		if err := c.of.admit(c); err != nil {
+			conn.Close()
+			return nil, nil, err
+		}
+	}
+	return conn, info, nil
+}
+
+// Clone implements [credentials.TransportCredentials].
+func (p noting) Clone() credentials.TransportCredentials {
+	return noting{p.TransportCredentials.Clone()}
+}
