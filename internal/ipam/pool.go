@@ -33,7 +33,8 @@ type pool struct {
 	// network's first and last.
 	used []uint64
 	// next is the index at which the search for a free address begins: one past the last found, so
-	// that an address just released stays unused for a whole round.
+	// that an address just released stays unused for a whole round. One that a caller names does
+	// not move it.
 	next     uint32
 	capacity int // addresses that can be given out: size less first, last and excluded
 	count    int // addresses given out
@@ -142,14 +143,16 @@ func (p *pool) free() (uint32, bool) {
 	return 0, false
 }
 
-// take marks an address as given out and makes the search go on behind it.
+// take marks an address as given out.
 func (p *pool) take(i uint32) {
 	p.mark(i)
 	p.count++
-	p.next = (i + 1) % p.size
 }
 
-// release is the reverse of take, except for where the search goes on.
+// behind is where the search goes on after an address.
+func (p *pool) behind(i uint32) uint32 { return (i + 1) % p.size }
+
+// release is the reverse of take.
 func (p *pool) release(i uint32) {
 	p.count--
 	if p.held[i] {
