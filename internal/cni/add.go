@@ -102,12 +102,8 @@ func (p *Plugin) addPod(conf netConf, args *skel.CmdArgs, log *logger) (result *
 	if err != nil {
 		return nil, agentError("cannot read the agent's configuration", err)
 	}
-	if cfg.DatapathMode == rest.DatapathModeLbOnly {
-		return nil, fail(cnitypes.ErrInternal, "this node has no pods", fmt.Errorf("the agent's --datapath-mode is %s: the node only leads clients to services; "+
-			"schedule pods elsewhere (a taint, or kubectl cordon)", cfg.DatapathMode))
-	}
-	if mode := cfg.DatapathMode; mode != "" && mode != rest.DatapathModeVeth {
-		return nil, fail(cnitypes.ErrInternal, "unsupported datapath mode", fmt.Errorf("the agent wants %q, this plugin makes veth pairs", mode))
+	if what, err := attaches(cfg.DatapathMode); err != nil {
+		return nil, fail(cnitypes.ErrInternal, what, err)
 	}
 	if err := conf.suits(cfg.IPAMMode); err != nil {
 		return nil, fail(cnitypes.ErrInvalidNetworkConfig, "invalid network configuration", err)
@@ -177,6 +173,19 @@ func (p *Plugin) addPod(conf netConf, args *skel.CmdArgs, log *logger) (result *
 		return nil, fail(cnitypes.ErrIOFailure, "cannot print the result", err)
 	}
 	return result, nil
+}
+
+// attaches returns what is wrong if an agent in that mode has no pods, or none that this plugin can
+// attach.
+func attaches(mode rest.DatapathMode) (what string, err error) {
+	switch mode {
+	case "", rest.DatapathModeVeth:
+		return "", nil
+	case rest.DatapathModeLbOnly:
+		return "this node has no pods", fmt.Errorf("the agent's --datapath-mode is %s: the node only leads clients to services; "+
+			"schedule pods elsewhere (a taint, or kubectl cordon)", mode)
+	}
+	return "unsupported datapath mode", fmt.Errorf("the agent wants %q, this plugin makes veth pairs", mode)
 }
 
 func first(values ...string) string {

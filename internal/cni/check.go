@@ -195,6 +195,9 @@ func (p *Plugin) status(args *skel.CmdArgs) error {
 	if err != nil {
 		return fail(codeNotAvailable, "DaemonHealthzFailed", err)
 	}
+	if what, err := attaches(cfg.Status.DatapathMode); err != nil {
+		return fail(codeNotAvailable, what, err)
+	}
 	byPlugin, err := conf.delegated(cfg.Status)
 	err = errors.Join(err, conf.suits(cfg.Status.IPAMMode))
 	switch {

@@ -849,6 +849,14 @@ func TestStatus(t *testing.T) {
 	f.must("STATUS", nil)
 	_, err := f.run("STATUS", f.conf(map[string]any{"ipam": map[string]any{"type": "host-local"}}))
 	f.wantError("the agent gives the addresses", err, cnitypes.ErrInvalidNetworkConfig, "host-local")
+	for mode, text := range map[rest.DatapathMode]string{rest.DatapathModeLbOnly: "no pods", "netkit": "veth pairs"} {
+		f.agent.config.DatapathMode = mode
+		_, err = f.run("STATUS", f.conf(nil))
+		f.wantError("a node on which every ADD fails", err, codeNotAvailable, text)
+		_, err = f.run("ADD", f.conf(nil))
+		f.wantError("ADD there", err, cnitypes.ErrInternal, text)
+	}
+	f.agent.config.DatapathMode = rest.DatapathModeVeth
 	f.agent.fault = func(_ string, w http.ResponseWriter, _ *http.Request) bool { answer(w, 500, "ill"); return true }
 	_, err = f.run("STATUS", f.conf(nil))
 	f.wantError("agent ill", err, codeNotAvailable, "DaemonHealthzFailed")
