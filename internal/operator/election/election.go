@@ -52,6 +52,9 @@ var ErrLost = errors.New("leadership is lost")
 // than what is left of the lease by then.
 const stopGrace = time.Second
 
+// minRetryPeriod bounds the requests of an operator that waits, or cannot renew.
+const minRetryPeriod = 10 * time.Millisecond
+
 // Config defines how long a lease lasts. Use [Defaults].
 type Config struct {
 	// LeaseDuration is how long others wait for a leader that is silent.
@@ -81,7 +84,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 // Validate checks that the times leave room for each other, and joins all faults.
 func (c *Config) Validate() error {
 	var errs validate.Errors
-	errs.If(c.RetryPeriod <= 0, "--leader-election-retry-period: %s must be above 0", c.RetryPeriod)
+	errs.If(c.RetryPeriod < minRetryPeriod, "--leader-election-retry-period: %s is below %s", c.RetryPeriod, minRetryPeriod)
 	if float64(c.RenewDeadline) <= leaderelection.JitterFactor*float64(c.RetryPeriod) {
 		errs.Add("--leader-election-renew-deadline: %s must be more than %g times the retry period of %s",
 			c.RenewDeadline, leaderelection.JitterFactor, c.RetryPeriod)

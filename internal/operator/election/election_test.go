@@ -45,6 +45,7 @@ func TestValidate(t *testing.T) {
 		want   string
 	}{
 		{func(c *Config) { c.RetryPeriod = 0 }, "--leader-election-retry-period"},
+		{func(c *Config) { c.RetryPeriod = 9 * time.Millisecond }, "--leader-election-retry-period: 9ms is below"},
 		{func(c *Config) { c.RenewDeadline = 2 * time.Second }, "--leader-election-renew-deadline"},
 		{func(c *Config) { c.LeaseDuration = 11 * time.Second }, "two operators lead at once"},
 		{func(c *Config) { c.RequestTimeout = -1 }, "--leader-election-resource-lock-timeout"},
