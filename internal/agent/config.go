@@ -131,7 +131,7 @@ func (o *NodeOptions) Flags(fs *pflag.FlagSet) {
 	fs.DurationVar(&o.OrphanGrace, "orphan-link-grace-period", o.OrphanGrace, "how long a pod interface may exist without an endpoint; at least 30s, as the plugin tries for so long to create one")
 	fs.DurationVar(&o.NodeDelay, "node-delete-delay", o.NodeDelay, "how long a node stays reachable after it vanished from the key-value store; 0 for not at all")
 	fs.StringVar(&o.PrometheusAddr, "prometheus-serve-addr", o.PrometheusAddr, "address to serve metrics at, such as :9962; empty for none")
-	fs.StringSliceVar(&o.APIAccess, "enable-cilium-api-server-access", o.APIAccess, "API calls to serve, by operation name, such as GetConfig or Get*; * for all")
+	fs.StringSliceVar(&o.APIAccess, "enable-cilium-api-server-access", o.APIAccess, "API calls to serve, by operation name, or by that of Cilium, such as GetConfig or Get*; * for all")
 }
 
 // Validate checks every option and joins all faults in one error.

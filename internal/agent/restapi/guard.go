@@ -116,10 +116,65 @@ func mayCall(allowed []string, operation string) bool {
 	return slices.ContainsFunc(allowed, func(pattern string) bool { return matches(pattern, operation) })
 }
 
-// matches reports whether a pattern names an operation: it is the name, or its beginning and a *.
+// matches reports whether a pattern names an operation: it is the name, or its beginning and a *. A
+// name that Cilium's agent gives to one operation and this one to another means the latter.
 func matches(pattern, operation string) bool {
+	also := ciliumNames[operation]
 	beginning, some := strings.CutSuffix(pattern, "*")
-	return pattern == operation || some && strings.HasPrefix(operation, beginning)
+	if some {
+		return strings.HasPrefix(operation, beginning) || also != "" && strings.HasPrefix(also, beginning)
+	}
+	return pattern == operation || pattern == also && !slices.Contains(operations(), also)
+}
+
+// ciliumNames are how the option of Cilium's agent names operations: after method and path. What
+// only this agent has is not among them.
+var ciliumNames = map[string]string{
+	"GetHealthz":            "GetHealthz",
+	"GetConfig":             "GetConfig",
+	"PatchConfig":           "PatchConfig",
+	"AllocateIP":            "PostIPAM",
+	"ReserveIP":             "PostIPAMIP",
+	"ReleaseIP":             "DeleteIPAMIP",
+	"ListEndpoints":         "GetEndpoint",
+	"DeleteEndpoints":       "DeleteEndpoint",
+	"GetEndpoint":           "GetEndpointID",
+	"CreateEndpoint":        "PutEndpointID",
+	"PatchEndpoint":         "PatchEndpointID",
+	"DeleteEndpoint":        "DeleteEndpointID",
+	"GetEndpointConfig":     "GetEndpointIDConfig",
+	"PatchEndpointConfig":   "PatchEndpointIDConfig",
+	"GetEndpointLabels":     "GetEndpointIDLabels",
+	"PatchEndpointLabels":   "PatchEndpointIDLabels",
+	"GetEndpointLog":        "GetEndpointIDLog",
+	"GetEndpointHealth":     "GetEndpointIDHealthz",
+	"ListIdentities":        "GetIdentity",
+	"ListIdentityEndpoints": "GetIdentityEndpoints",
+	"GetIdentity":           "GetIdentityID",
+	"ListIPs":               "GetIP",
+	"ListServices":          "GetService",
+	"GetPolicy":             "GetPolicy",
+	"ListSelectors":         "GetPolicySelectors",
+	"ListSubjectSelectors":  "GetPolicySubjectSelectors",
+	"ListNodeIDs":           "GetNodeIds",
+	"GetClusterNodes":       "GetClusterNodes",
+	"ListMaps":              "GetMap",
+	"GetMap":                "GetMapName",
+	"ListMapEvents":         "GetMapNameEvents",
+	"ListMetrics":           "GetMetrics",
+	"GetDebugInfo":          "GetDebuginfo",
+	"ListLRPs":              "GetLRP",
+	"GetCgroupMetadata":     "GetCgroupDumpMetadata",
+	"ListFQDNs":             "GetFqdnCache",
+	"DeleteFQDNs":           "DeleteFqdnCache",
+	"ListEndpointFQDNs":     "GetFqdnCacheID",
+	"GetFQDNNames":          "GetFqdnNames",
+	"GetPrefilter":          "GetPrefilter",
+	"PatchPrefilter":        "PatchPrefilter",
+	"DeletePrefilter":       "DeletePrefilter",
+	"ListBGPPeers":          "GetBGPPeers",
+	"ListBGPRoutes":         "GetBGPRoutes",
+	"ListBGPRoutePolicies":  "GetBGPRoutePolicies",
 }
 
 func switchedOff(operation string) string {
