@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -49,7 +50,23 @@ const optionSources = `
 You can also set every option as an environment variable (--cluster-name is
 CILIUM_CLUSTER_NAME) or as a file of that name in --config-dir. The command line takes precedence
 over the environment, and the environment over the files. In the latter two, blanks may separate
-the items of a list, and a duration without a unit is in seconds.`
+the items of a list, and a duration without a unit is in seconds.
+
+The exit code is 0 after SIGINT or SIGTERM, 1 after a failure, and 2 if the options are wrong.`
+
+// Exit codes of a daemon; 0 is the end by a signal.
+const (
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+// usageError is a fault of the command line or of the configuration: the same program with the same
+// options fails again.
+type usageError struct{ err error }
+
+func (e *usageError) Error() string { return e.err.Error() }
+
+func (e *usageError) Unwrap() error { return e.err }
 
 // Command returns the command line of a program. Its subcommand "reference" prints the manual page.
 func (p Program) Command() *cobra.Command {
@@ -59,7 +76,7 @@ func (p Program) Command() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			log, err := p.Load(cmd.Flags())
 			if err != nil {
-				return err
+				return &usageError{err}
 			}
 			return p.Run(cmd.Context(), log, cmd.Flags())
 		},
@@ -98,9 +115,23 @@ func (p Program) Load(fs *pflag.FlagSet) (*slog.Logger, error) {
 func Main(cmd *cobra.Command) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := cmd.ExecuteContext(ctx); err != nil {
-		fmt.Fprintf(os.Stderr, "%s: %v\n", cmd.Name(), err)
-		return 1
+	return execute(ctx, cmd, os.Stderr)
+}
+
+// execute runs a command line and returns the exit code. Whatever fails before a command's own code
+// runs is a fault of the command line.
+func execute(ctx context.Context, root *cobra.Command, stderr io.Writer) int {
+	started := false
+	root.PersistentPreRun = func(*cobra.Command, []string) { started = true }
+	cmd, err := root.ExecuteContextC(ctx)
+	if err == nil {
+		return 0
 	}
-	return 0
+	fmt.Fprintf(stderr, "%s: %v\n", root.Name(), err)
+	var usage *usageError
+	if started && !errors.As(err, &usage) {
+		return exitFailed
+	}
+	fmt.Fprintf(stderr, "See '%s --help'.\n", cmd.CommandPath())
+	return exitUsage
 }
