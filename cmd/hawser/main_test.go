@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/hawser-net/hawser/internal/cli"
 )
@@ -39,27 +40,57 @@ func TestReferenceIsCurrent(t *testing.T) {
 // TestEveryCommandIsDescribed holds commands to what their help promises.
 func TestEveryCommandIsDescribed(t *testing.T) {
 	t.Parallel()
-	var check func(c *cobra.Command, example bool)
-	check = func(c *cobra.Command, example bool) {
+	var check func(c *cobra.Command)
+	check = func(c *cobra.Command) {
 		if c.Name() == "completion" || c.Name() == "help" {
 			return // cobra's own
-		}
-		if c.Name() == "sandbox" {
-			example = true // a tour in order; its help says what to try next
 		}
 		path := c.CommandPath()
 		if c.Short == "" || strings.HasSuffix(c.Short, ".") {
 			t.Errorf("%s: the short text is %q, want a phrase without a full stop", path, c.Short)
 		}
-		if c.HasParent() {
-			example = example || c.Example != ""
+		if !c.HasSubCommands() && !c.Hidden && !strings.Contains(c.Example, path) {
+			t.Errorf("%s has no example of itself: %q", path, c.Example)
 		}
-		if !c.HasSubCommands() && !c.Hidden && !example {
-			t.Errorf("neither %s nor the group it is in has an example", path)
-		}
+		c.Flags().VisitAll(func(f *pflag.Flag) {
+			if name, _ := pflag.UnquoteUsage(f); strings.Contains(name, " ") {
+				t.Errorf("%s: the value of --%s is called %q", path, f.Name, name)
+			}
+		})
 		for _, sub := range c.Commands() {
-			check(sub, example)
+			check(sub)
 		}
 	}
-	check(root(), false)
+	check(root())
+}
+
+// TestSandboxUsage: who writes a command line that cannot be meant gets exit code 2 and is told
+// where to look, before anything is started.
+func TestSandboxUsage(t *testing.T) {
+	t.Parallel()
+	for args, want := range map[string]string{
+		"sandbox nonsense":                      `unknown command "nonsense"`,
+		"sandbox up --nodes 12":                 "12 nodes: want 1 to 9",
+		"sandbox up --nodes many":               `"many"`,
+		"sandbox up --kubernetes --nodes 21":    "21 nodes: want 1 to 20",
+		"sandbox up --kubernetes --demo":        "--demo is not for --kubernetes",
+		"sandbox up --kubernetes=half":          `kubernetes "half"`,
+		"sandbox up --demo --dual-stack":        "--dual-stack is for --kubernetes",
+		"sandbox up --store etcd":               "--store is for --kubernetes",
+		"sandbox up --routing-mode both":        `routing mode "both"`,
+		"sandbox down --name Upper":             `sandbox name "Upper"`,
+		"sandbox run web --port 0":              "--port 0",
+		"sandbox reach --protocol sctp":         `--protocol "sctp"`,
+		"sandbox exec n1":                       "requires at least 2 arg(s)",
+		"sandbox node kill":                     "accepts 1 arg(s)",
+		"sandbox cloud fail --times many quota": `"many"`,
+	} {
+		var stdout, stderr bytes.Buffer
+		code := cli.Run(t.Context(), cli.Config{
+			Stdout: &stdout, Stderr: &stderr, Getenv: func(string) string { return "" }, Commands: commands(),
+		}, strings.Fields(args+" --root-dir /nowhere"))
+		if code != 2 || !strings.Contains(stderr.String(), want) || !strings.Contains(stderr.String(), "See 'hawser sandbox") || stdout.Len() > 0 {
+			t.Errorf("hawser %s: exit code %d\n%s%swant 2 and %q", args, code, &stdout, &stderr, want)
+		}
+	}
 }

@@ -9,6 +9,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -114,6 +115,7 @@ func NewCommand(cfg Config) *cobra.Command {
   hawser endpoint list
   hawser policy trace --from cep-name:default/front --to cep-name:default/db --dport 5432
   hawser monitor --type drop`
+	root.Version = cmp.Or(cfg.Version, "dev")
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
 	return root

@@ -59,6 +59,7 @@ clouds; status.ipam.operator-status of the CiliumNodes shows how the operator re
 		RunE: run(nil),
 	}
 	cmd.PersistentFlags().StringVarP(&format, "output", "o", "", "json or yaml instead of text for people")
+	completeOutput(cmd)
 	var times int
 	var message string
 	fail := &cobra.Command{
@@ -72,12 +73,13 @@ clouds; status.ipam.operator-status of the CiliumNodes shows how the operator re
 			return region.Order{Do: "fail", Action: args[0], Code: args[1], Message: message, Times: times}, nil
 		}),
 	}
-	fail.Flags().IntVar(&times, "times", 0, "how often; 0 until `cloud calm`")
+	fail.Flags().IntVar(&times, "times", 0, "how many requests; 0 for all of them, until calm ends it")
 	fail.Flags().StringVar(&message, "message", "", "text of the error")
 	var free int
 	fill := &cobra.Command{
 		Use: "fill [SUBNET]", Args: cobra.MaximumNArgs(1),
-		Short: "Exhaust the addresses of a subnet, or of all",
+		Short:   "Exhaust the addresses of a subnet, or of all",
+		Example: "  hawser sandbox cloud fill subnet-pods --free 3",
 		RunE: run(func(args []string) (region.Order, error) {
 			return region.Order{Do: "fill", Subnet: strings.Join(args, ""), Free: free}, nil
 		}),
@@ -85,24 +87,30 @@ clouds; status.ipam.operator-status of the CiliumNodes shows how the operator re
 	fill.Flags().IntVar(&free, "free", 0, "how many addresses are left")
 	cmd.AddCommand(fail, fill, &cobra.Command{
 		Use: "throttle RATE", Args: cobra.ExactArgs(1),
-		Short: "Limit the requests a second; 0 for no limit",
+		Short:   "Limit the requests a second; 0 for no limit",
+		Example: "  hawser sandbox cloud throttle 0.5",
 		RunE: run(func(args []string) (region.Order, error) {
 			rate, err := strconv.ParseFloat(args[0], 64)
 			if err != nil || rate < 0 {
-				return region.Order{}, fmt.Errorf("%q is no number of requests", args[0])
+				return region.Order{}, usagef("%q is no number of requests", args[0])
 			}
 			return region.Order{Do: "throttle", Rate: rate}, nil
 		}),
 	}, &cobra.Command{
 		Use: "slow DURATION", Args: cobra.ExactArgs(1),
-		Short: "Delay each answer, such as by 2s; 0s for no delay",
+		Short:   "Delay each answer, such as by 2s; 0s for no delay",
+		Example: "  hawser sandbox cloud slow 3s",
 		RunE: run(func(args []string) (region.Order, error) {
 			d, err := time.ParseDuration(args[0])
-			return region.Order{Do: "slow", Latency: d}, err
+			if err != nil {
+				return region.Order{}, usagef("%q is no duration, such as 2s", args[0])
+			}
+			return region.Order{Do: "slow", Latency: d}, nil
 		}),
 	}, &cobra.Command{
 		Use: "terminate INSTANCE", Args: cobra.ExactArgs(1),
-		Short: "Terminate an instance in the cloud: its interfaces are removed, and its node continues without them",
+		Short:   "Terminate an instance in the cloud: its interfaces are removed, and its node continues without them",
+		Example: "  hawser sandbox cloud terminate i-n2",
 		RunE: run(func(args []string) (region.Order, error) {
 			return region.Order{Do: "terminate", Instance: args[0]}, nil
 		}),
@@ -115,7 +123,7 @@ clouds; status.ipam.operator-status of the CiliumNodes shows how the operator re
 			for _, a := range args {
 				k, v, ok := strings.Cut(a, "=")
 				if !ok || k == "" {
-					return o, fmt.Errorf("%q is no tag: want KEY=VALUE", a)
+					return o, usagef("%q is no tag: want KEY=VALUE", a)
 				}
 				o.Tags[k] = v
 			}
@@ -123,8 +131,9 @@ clouds; status.ipam.operator-status of the CiliumNodes shows how the operator re
 		}),
 	}, &cobra.Command{
 		Use: "calm", Args: cobra.NoArgs,
-		Short: "End all injected faults",
-		RunE:  run(func([]string) (region.Order, error) { return region.Order{Do: "calm"}, nil }),
+		Short:   "End all injected faults",
+		Example: "  hawser sandbox cloud calm",
+		RunE:    run(func([]string) (region.Order, error) { return region.Order{Do: "calm"}, nil }),
 	})
 	return cmd
 }

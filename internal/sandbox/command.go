@@ -45,6 +45,9 @@ With ` + "`up --kubernetes`" + ` it is a Kubernetes cluster instead, with kubele
 
 	open := func(cmd *cobra.Command) (*Sandbox, error) {
 		cmd.SilenceUsage = true // what follows is not about how the command was written
+		if err := cfg.Validate(); err != nil {
+			return nil, usageError{err}
+		}
 		return New(cfg, cmd.OutOrStdout(), colourful(cmd.OutOrStdout()))
 	}
 	const kubectl = "use kubectl, as in `hawser sandbox kubectl -- get pods`"
@@ -69,6 +72,14 @@ With ` + "`up --kubernetes`" + ` it is a Kubernetes cluster instead, with kubele
 	}
 	return cmd
 }
+
+// usageError is a fault of the command line.
+type usageError struct{ error }
+
+// ExitCode is that of the command hawser for such faults.
+func (usageError) ExitCode() int { return 2 }
+
+func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
 type opener func(*cobra.Command) (*Sandbox, error)
 
@@ -97,6 +108,9 @@ func upCommand(cfg *Config, open opener) *cobra.Command {
 			}
 			if k.mode != "" {
 				return upKubernetes(cfg, &k, cmd)
+			}
+			if err := forKubernetesOnly(cmd.Flags()); err != nil {
+				return err
 			}
 			s, err := open(cmd)
 			if err != nil {
@@ -127,7 +141,8 @@ func upCommand(cfg *Config, open opener) *cobra.Command {
 func downCommand(open opener) *cobra.Command {
 	return &cobra.Command{
 		Use: "down", Args: cobra.NoArgs,
-		Short: "Remove the sandbox, whatever state it is in",
+		Short:   "Remove the sandbox, whatever state it is in",
+		Example: "  hawser sandbox down\n  hawser sandbox down --name kube",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			s, err := open(cmd)
 			if err != nil {
@@ -142,7 +157,8 @@ func statusCommand(cfg *Config, open opener) *cobra.Command {
 	var format string
 	cmd := &cobra.Command{
 		Use: "status", Args: cobra.NoArgs,
-		Short: "Show nodes and pods; fails if something is not running",
+		Short:   "Show nodes and pods; fails if something is not running",
+		Example: "  hawser sandbox status\n  hawser sandbox status -o json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			s, err := open(cmd)
 			if err != nil {
@@ -180,7 +196,7 @@ func runCommand(open opener) *cobra.Command {
 			spec.Name = args[0]
 			for _, p := range ports {
 				if p < 1 || p > 65535 {
-					return fmt.Errorf("--port %d: want 1 to 65535", p)
+					return usagef("--port %d: want 1 to 65535", p)
 				}
 				spec.Ports = append(spec.Ports, uint16(p))
 			}
@@ -198,7 +214,8 @@ func runCommand(open opener) *cobra.Command {
 func removeCommand(open opener) *cobra.Command {
 	return &cobra.Command{
 		Use: "rm NAME...", Args: cobra.MinimumNArgs(1),
-		Short: "Stop pods and remove them",
+		Short:   "Stop pods and remove them",
+		Example: "  hawser sandbox rm guest",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s, err := open(cmd)
 			if err != nil {
@@ -215,7 +232,7 @@ func removeCommand(open opener) *cobra.Command {
 
 func execCommand(open opener) *cobra.Command {
 	return &cobra.Command{
-		Use: "exec NAME -- COMMAND [ARG...]", Args: cobra.MinimumNArgs(2),
+		Use: "exec NAME -- COMMAND [ARG...]", Args: cobra.MinimumNArgs(2), DisableFlagsInUseLine: true,
 		Short: "Run a command in a pod, on a node, or in the world outside",
 		Example: `  hawser sandbox exec front-1 -- curl -s http://api-1:8080
   hawser sandbox exec n1 -- hawser endpoint list`,
@@ -232,7 +249,8 @@ func execCommand(open opener) *cobra.Command {
 func shellCommand(open opener) *cobra.Command {
 	return &cobra.Command{
 		Use: "shell NAME", Args: cobra.ExactArgs(1),
-		Short: "Open a shell in a pod, on a node, or in the world outside",
+		Short:   "Open a shell in a pod, on a node, or in the world outside",
+		Example: "  hawser sandbox shell front-1\n  hawser sandbox shell n1",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s, err := open(cmd)
 			if err != nil {
@@ -253,6 +271,7 @@ func reachCommand(open opener) *cobra.Command {
 		Long: `Probe every ordered pair of pods, and the world outside, with real TCP connections, UDP
 datagrams and ICMP echo requests over IPv4 and IPv6, from inside their namespaces. The outcome is
 compared with what an independent reading of the policy files allows. The exit code is 1 if they differ.`,
+		Example: "  hawser sandbox reach\n  hawser sandbox reach --from front-1 --to api-1,api-2 --protocol tcp",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			s, err := open(cmd)
 			if err != nil {
@@ -261,7 +280,7 @@ compared with what an independent reading of the policy files allows. The exit c
 			for _, p := range protocols {
 				proto := Protocol(strings.ToLower(p))
 				if proto != TCP && proto != UDP && proto != ICMP {
-					return fmt.Errorf("--protocol %q: want tcp, udp or icmp", p)
+					return usagef("--protocol %q: want tcp, udp or icmp", p)
 				}
 				opt.Protocols = append(opt.Protocols, proto)
 			}
@@ -289,6 +308,11 @@ compared with what an independent reading of the policy files allows. The exit c
 
 func outputFlag(cmd *cobra.Command, format *string) {
 	cmd.Flags().StringVarP(format, "output", "o", "", "json or yaml instead of text for people")
+	completeOutput(cmd)
+}
+
+func completeOutput(cmd *cobra.Command) {
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]cobra.Completion{"json", "yaml"}, cobra.ShellCompDirectiveNoFileComp))
 }
 
 // write prints v for people or for programs.
@@ -309,5 +333,5 @@ func write(out io.Writer, paint machine.Palette, format string, v any, text func
 		_, err = out.Write(data)
 		return err
 	}
-	return fmt.Errorf("-o %q: want json or yaml", format)
+	return usagef("-o %q: want json or yaml", format)
 }

@@ -56,7 +56,7 @@ func Defaults() Config {
 
 // Flags binds what concerns the creation of a sandbox to command-line flags.
 func (c *Config) Flags(fs *pflag.FlagSet) {
-	fs.IntVar(&c.Nodes, "nodes", c.Nodes, "number of nodes, 1 to 9")
+	fs.IntVar(&c.Nodes, "nodes", c.Nodes, "number of nodes, 1 to 9; with --kubernetes 1 to 20")
 	fs.BoolVar(&c.IPv6, "ipv6", c.IPv6, "give pods IPv6 addresses, too")
 	fs.StringVar(&c.RoutingMode, "routing-mode", c.RoutingMode, "how packets travel between nodes: tunnel or native")
 	fs.StringVar(&c.EnablePolicy, "enable-policy", c.EnablePolicy, "when policy is enforced: default, always or never")

@@ -41,6 +41,16 @@ func (k *kubernetesFlags) flags(fs *pflag.FlagSet) {
 	fs.BoolVarP(&k.yes, "yes", "y", false, "with --kubernetes: install missing Debian packages")
 }
 
+// forKubernetesOnly reports an option that has no effect without --kubernetes.
+func forKubernetesOnly(fs *pflag.FlagSet) error {
+	for _, name := range []string{"dual-stack", "cni", "kube-proxy", "manifest", "store", "instance-type", "cluster-id", "yes"} {
+		if fs.Changed(name) {
+			return usagef("--%s is for --kubernetes", name)
+		}
+	}
+	return nil
+}
+
 // clusterConfig is the configuration of a cluster as far as all its commands share it.
 func clusterConfig(cfg *Config, cmd *cobra.Command) kube.Config {
 	c := kube.Defaults()
@@ -68,6 +78,9 @@ func chooseCluster(cfg *Config, cmd *cobra.Command) (kube.Config, bool) {
 
 func openCluster(cfg kube.Config, cmd *cobra.Command) (*kube.Cluster, error) {
 	cmd.SilenceUsage = true
+	if err := cfg.Validate(); err != nil {
+		return nil, usageError{err}
+	}
 	return kube.New(cfg, cmd.OutOrStdout(), colourful(cmd.OutOrStdout()))
 }
 
@@ -75,7 +88,7 @@ func openCluster(cfg kube.Config, cmd *cobra.Command) (*kube.Cluster, error) {
 func upKubernetes(cfg *Config, k *kubernetesFlags, cmd *cobra.Command) error {
 	for _, name := range []string{"demo", "routing-mode", "enable-policy", "agent-arg", "ipv6"} {
 		if cmd.Flags().Changed(name) {
-			return fmt.Errorf("--%s is not for --kubernetes", name)
+			return usagef("--%s is not for --kubernetes", name)
 		}
 	}
 	c := clusterConfig(cfg, cmd)
@@ -143,7 +156,7 @@ func clusterStatus(cmd *cobra.Command, c *kube.Cluster, format string) error {
 
 func kubectlCommand(cfg *Config) *cobra.Command {
 	return &cobra.Command{
-		Use: "kubectl -- ARG...", Args: cobra.ArbitraryArgs,
+		Use: "kubectl -- ARG...", Args: cobra.ArbitraryArgs, DisableFlagsInUseLine: true,
 		Short:   "Run kubectl for a cluster with Kubernetes",
 		Example: `  hawser sandbox kubectl -- get pods -A -o wide`,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -173,12 +186,14 @@ func nodeCommand(cfg *Config) *cobra.Command {
 	}
 	cmd.AddCommand(&cobra.Command{
 		Use: "kill NODE", Args: cobra.ExactArgs(1),
-		Short: "Simulate a power failure of a node; its disk stays",
-		RunE:  with(func(_ *cobra.Command, c *kube.Cluster, name string) error { return c.Kill(name) }),
+		Short:   "Simulate a power failure of a node; its disk stays",
+		Example: "  hawser sandbox node kill n2",
+		RunE:    with(func(_ *cobra.Command, c *kube.Cluster, name string) error { return c.Kill(name) }),
 	}, &cobra.Command{
 		Use: "start NODE", Args: cobra.ExactArgs(1),
-		Short: "Boot a node that was killed, and wait until it is Ready",
-		RunE:  with(func(cmd *cobra.Command, c *kube.Cluster, name string) error { return c.StartNode(cmd.Context(), name) }),
+		Short:   "Boot a node that was killed, and wait until it is Ready",
+		Example: "  hawser sandbox node start n2",
+		RunE:    with(func(cmd *cobra.Command, c *kube.Cluster, name string) error { return c.StartNode(cmd.Context(), name) }),
 	})
 	return cmd
 }

@@ -148,7 +148,7 @@ func mapListCommand(a *command.App, m kernelMap) *cobra.Command {
 	c := &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls"},
-		Short:   "List the map " + m.name,
+		Short:   "List " + m.short,
 		Example: "  hawser bpf " + m.use + " list\n  hawser bpf " + m.use + " list -o jsonpath='{.cache[*].key}'",
 		Args:    cobra.NoArgs,
 	}

@@ -41,7 +41,7 @@ where an operator runs: its pods use the network of their node.
 The exit code is 0 while the operator can do its duties, 1 if it cannot, and 3 if
 it does not answer.`,
 		Example: `  hawser operator status
-  kubectl -n kube-system exec deploy/cilium-operator -- hawser operator status
+  kubectl -n kube-system exec deploy/hawser-operator -- hawser operator status
   hawser operator status -o jsonpath='{.leader.holder}'`,
 		Args: cobra.NoArgs,
 	}

@@ -17,7 +17,8 @@ import (
 func question[T proto.Message](a *command.App, use, short, long string, ask func(context.Context, grpc.ClientConnInterface) (T, error), show func(*cobra.Command, T) error) *cobra.Command {
 	var server Server
 	var format string
-	c := &cobra.Command{Use: use, Short: short, Long: long, Args: cobra.NoArgs}
+	example := "  hawser observe " + use + "\n  hawser observe " + use + " --server 192.0.2.7:4245 -o json"
+	c := &cobra.Command{Use: use, Short: short, Long: long, Example: example, Args: cobra.NoArgs}
 	server.AddFlags(c)
 	c.Flags().StringVarP(&format, "output", "o", "table", "`format`: table or json")
 	_ = c.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]cobra.Completion{"table", "json"}, cobra.ShellCompDirectiveNoFileComp))
