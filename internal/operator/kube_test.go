@@ -401,6 +401,9 @@ func TestDutiesOfLeader(t *testing.T) {
 		`cilium_operator_identity_gc_entries\{identity_type="crd",status="alive"\} 1`,
 		// That of the node that is gone is its own for two minutes more, if it had got one.
 		`cilium_operator_cluster_pool_prefixes_held\{family="ipv4"\} [12]`,
+		`cilium_operator_collection_removed_total\{kind="endpoints"\} 1`, `cilium_operator_collection_removed_total\{kind="nodes"\} 1`,
+		`cilium_operator_collection_removed_total\{kind="identities-crd"\} 1`, `cilium_operator_collection_runs_total\{kind="nodes",outcome="success"\} [1-9]`,
+		`cilium_operator_collection_duration_seconds\{kind="endpoints"\} `, `cilium_operator_collection_last_success_timestamp_seconds\{kind="identities-crd"\} 1`,
 		`cilium_operator_unmanaged_pods 0`, `cilium_operator_cluster_pool_nodes_waiting 0`, `go_goroutines`, `controller_runtime_reconcile_total`,
 	} {
 		w.eventually(30*time.Second, func() string {

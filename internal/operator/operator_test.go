@@ -215,7 +215,9 @@ func TestDuties(t *testing.T) {
 			`cilium_operator_identity_gc_entries{identity_type="kvstore",status="alive"} 1`,
 			`cilium_operator_identity_gc_runs{identity_type="kvstore",outcome="success"}`,
 			`cilium_operator_identity_gc_latency{identity_type="kvstore",outcome="success"}`,
-			`cilium_operator_kvstore_up 1`, `cilium_operator_kvstore_full 0`,
+			`cilium_operator_kvstore_up 1`, `cilium_operator_kvstore_full 0`, `cilium_operator_kvstore_heartbeat_timestamp_seconds 1.`,
+			`cilium_operator_collection_removed_total{kind="identities-kvstore"} 1`,
+			`cilium_operator_collection_last_success_timestamp_seconds{kind="locks"} 1.`,
 		} {
 			if !strings.Contains(body, want) {
 				return "not in the metrics: " + want

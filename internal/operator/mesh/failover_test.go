@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/hawser-net/hawser/internal/storedial"
 	"github.com/hawser-net/hawser/internal/testenv/controllers"
 	"github.com/hawser-net/hawser/pkg/kvstore"
@@ -130,6 +132,11 @@ func TestFailover(t *testing.T) {
 
 	m, _ := c.lead("addresses", prefix, false)
 	c.until(time.Minute, "the second leader has not begun", func() bool { pending, _ := m.left(); return pending > n/2 })
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(&exporter{mirrors: []*mirror{m}})
+	if got := measured(t, registry); got["pending_keys addresses"] < n/4 || got["complete_timestamp_seconds addresses"] != 0 {
+		t.Errorf("the metrics of a leader that has begun: %v", got)
+	}
 	if err := m.update("endpoint new", func() (export, error) { return export{2, map[string]string{"10.200.0.1": "new"}}, nil }); err != nil {
 		t.Fatal(err)
 	}

@@ -150,8 +150,9 @@ func TestService(t *testing.T) {
 type harness struct {
 	*testing.T
 	*controllers.Env
-	store *kvstore.Memory
-	read  kvstore.Backend
+	store   *kvstore.Memory
+	read    kvstore.Backend
+	metrics *prometheus.Registry // of the operator that runs
 }
 
 func newHarness(t *testing.T) *harness {
@@ -163,8 +164,9 @@ func newHarness(t *testing.T) *harness {
 
 func (r *harness) run(cfg Config) (stop func()) {
 	backend := r.store.Client()
+	r.metrics = prometheus.NewRegistry()
 	end := r.Env.Run(r.T, func(_ context.Context, m manager.Manager, log *slog.Logger) error {
-		return Setup(m, cfg, backend, prometheus.NewRegistry(), log)
+		return Setup(m, cfg, backend, r.metrics, log)
 	})
 	done := false
 	stop = func() {
@@ -176,6 +178,22 @@ func (r *harness) run(cfg Config) (stop func()) {
 	}
 	r.Cleanup(stop)
 	return stop
+}
+
+// measured returns the metrics of exports, by the end of their names and the kind.
+func measured(t *testing.T, from prometheus.Gatherer) map[string]float64 {
+	t.Helper()
+	families, err := from.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			out[strings.TrimPrefix(f.GetName(), "cilium_operator_clustermesh_export_")+" "+m.GetLabel()[0].GetValue()] = m.GetGauge().GetValue()
+		}
+	}
+	return out
 }
 
 // keys are those under a prefix, with their values.
@@ -325,6 +343,7 @@ func TestObjects(t *testing.T) {
 
 	cfg := Defaults()
 	cfg.ClusterName, cfg.ClusterID, cfg.Objects = "c1", 3, true
+	began := time.Now()
 	r.run(cfg)
 	nodes := map[string]string{"n1": `"IPv4AllocCIDR":{"IP":"10.1.0.0"`, "n2": `"Source":"local"`}
 	r.wants(nodesOf, nodes)
@@ -333,6 +352,15 @@ func TestObjects(t *testing.T) {
 	pairs := map[string]string{"10.1.0.5": `"ID":196613`, "fd00:1::5": `"HostIP":"192.0.2.1"`, "10.9.0.1": elsewhere}
 	r.wants(addressesOf, pairs)
 	r.wants(syncedOf, map[string]string{"services/v1": "", "nodes/v1": "", "identities/v1": "", "ip/v1": ""})
+	controllers.Eventually(t, 60*time.Second, func() string {
+		got := measured(t, r.metrics)
+		for _, kind := range []string{"services", "nodes", "identities", "addresses"} {
+			if pending, ok := got["pending_keys "+kind]; !ok || pending != 0 || got["complete_timestamp_seconds "+kind] < float64(began.Unix()) {
+				return fmt.Sprintf("the metrics of exports are %v; it began at %d", got, began.Unix())
+			}
+		}
+		return ""
+	})
 	for key, value := range r.keys(addressesOf) {
 		if _, err := ipcache.ParsePair(key, []byte(value)); err != nil {
 			t.Errorf("its readers: %v", err)
