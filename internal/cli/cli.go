@@ -116,7 +116,6 @@ func NewCommand(cfg Config) *cobra.Command {
   hawser policy trace --from cep-name:default/front --to cep-name:default/db --dport 5432
   hawser monitor --type drop`
 	root.Version = cmp.Or(cfg.Version, "dev")
-	root.InitDefaultHelpCmd()
-	root.InitDefaultCompletionCmd()
+	command.AddBuiltin(root)
 	return root
 }

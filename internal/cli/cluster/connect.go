@@ -67,7 +67,11 @@ func (m mesh) pair(p *pairFlags, args []string, allowMissing bool) (pair, error)
 		return out, command.Usagef("both are %s: a cluster is not connected with itself", out.names[0])
 	}
 	for i, name := range out.names {
-		files, kubeContext := kubeconfigs(m.App, p.kubeconfig), name
+		files, err := kubeconfigs(m.App, p.kubeconfig)
+		if err != nil {
+			return out, err
+		}
+		kubeContext := name
 		if out.sandbox {
 			path, running, err := m.sandbox(name)
 			if err != nil {

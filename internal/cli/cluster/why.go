@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -40,7 +41,11 @@ or with the service account of the pod that it runs in.`,
 	c.Flags().StringVar(&kubeContext, "context", "", "`name` of the context in it; the current one by default")
 	out := output.AddFlag(c)
 	c.RunE = func(cmd *cobra.Command, args []string) error {
-		client, err := usage.Connect(kubeconfigs(a, kubeconfig), kubeContext)
+		files, err := kubeconfigs(a, kubeconfig)
+		if err != nil {
+			return err
+		}
+		client, err := usage.Connect(files, kubeContext)
 		if err != nil {
 			return command.Unreachable(err)
 		}
@@ -62,16 +67,20 @@ or with the service account of the pod that it runs in.`,
 	return c
 }
 
-// kubeconfigs are the files that kubectl would read.
-func kubeconfigs(a *command.App, file string) []string {
+// kubeconfigs are the files that kubectl would read. One that --kubeconfig names must exist: without
+// it a pod would use its service account, which may be of another cluster.
+func kubeconfigs(a *command.App, file string) ([]string, error) {
+	if file != "" {
+		if _, err := os.Stat(file); err != nil {
+			return nil, command.Usagef("--kubeconfig: %w", err)
+		}
+		return []string{file}, nil
+	}
 	files := filepath.SplitList(a.Getenv("KUBECONFIG"))
-	switch home := a.Getenv("HOME"); {
-	case file != "":
-		files = []string{file}
-	case len(files) == 0 && home != "":
+	if home := a.Getenv("HOME"); len(files) == 0 && home != "" {
 		files = []string{filepath.Join(home, ".kube", "config")}
 	}
-	return files
+	return files, nil
 }
 
 // shownUsers bounds how many users of an identity are shown to people; -o json has all.

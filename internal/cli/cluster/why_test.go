@@ -91,7 +91,8 @@ func TestIdentityWhy(t *testing.T) {
 		{[]string{"999"}, command.ExitNotFound, []string{"no object has that ID"}},
 		{[]string{"16842752"}, command.ExitNotFound, []string{"means something on one node only"}},
 		{[]string{"default/nobody"}, command.ExitNotFound, []string{"pod default/nobody"}},
-		{[]string{"300", "--kubeconfig", path + ".missing"}, command.ExitUnreachable, []string{"no way to Kubernetes"}},
+		{[]string{"300", "--kubeconfig", path + ".missing"}, command.ExitUsage, []string{"--kubeconfig: ", path + ".missing: no such file"}},
+		{[]string{"300", "--context", "other"}, command.ExitUnreachable, []string{"no way to Kubernetes by kubeconfig " + path, `"other" does not exist`}},
 	} {
 		var out, errs bytes.Buffer
 		a := &command.App{Getenv: func(k string) string {

@@ -49,20 +49,44 @@ func Group(use, short, long string, subcommands ...*cobra.Command) *cobra.Comman
 		Short: short,
 		Long:  long,
 		Args:  cobra.ArbitraryArgs,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return cmd.Help()
-			}
-			msg := fmt.Sprintf("unknown command %q of %q", args[0], cmd.CommandPath())
-			if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
-				msg += "; did you mean " + strings.Join(near, " or ") + "?"
-			}
-			return Usagef("%s", msg)
-		},
+		RunE:  helpOrUnknown,
 	}
 	c.SuggestionsMinimumDistance = 2
 	c.AddCommand(subcommands...)
 	return c
+}
+
+// helpOrUnknown shows the help of a group, and fails with a word that it does not know.
+func helpOrUnknown(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return cmd.Help()
+	}
+	msg := fmt.Sprintf("unknown command %q of %q", args[0], cmd.CommandPath())
+	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+		msg += "; did you mean " + strings.Join(near, " or ") + "?"
+	}
+	return Usagef("%s", msg)
+}
+
+// AddBuiltin adds the commands help and completion of the library to the root command. With a word
+// that they do not know they fail, as groups do.
+func AddBuiltin(root *cobra.Command) {
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	for _, c := range root.Commands() {
+		switch c.Name() {
+		case "completion":
+			c.Args, c.RunE = cobra.ArbitraryArgs, helpOrUnknown
+		case "help":
+			c.Run, c.RunE = nil, func(_ *cobra.Command, args []string) error {
+				of, rest, err := root.Find(args)
+				if err != nil {
+					return Usage(err)
+				}
+				return helpOrUnknown(of, rest)
+			}
+		}
+	}
 }
 
 // WithClient runs a command with a client of the agent.
