@@ -64,33 +64,50 @@ func TestEveryCommandIsDescribed(t *testing.T) {
 	check(root())
 }
 
+// runSandbox runs a command of hawser sandbox where there is none.
+func runSandbox(t *testing.T, args string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	code = cli.Run(t.Context(), cli.Config{
+		Stdout: &out, Stderr: &errs, Getenv: func(string) string { return "" }, Commands: commands(),
+	}, strings.Fields("sandbox --root-dir /nowhere "+args))
+	return code, out.String(), errs.String()
+}
+
+// TestNoSandbox: a sandbox that does not run is one that does not exist.
+func TestNoSandbox(t *testing.T) {
+	t.Parallel()
+	for _, args := range []string{"status", "reach", "run web", "rm web", "exec n1 -- true", "shell n1", "kubectl -- get pods", "node kill n1", "cloud"} {
+		if code, stdout, stderr := runSandbox(t, args); code != 4 || !strings.Contains(stderr, "start one with `hawser sandbox up") || stdout != "" {
+			t.Errorf("hawser sandbox %s: exit code %d\n%s%s", args, code, stdout, stderr)
+		}
+	}
+}
+
 // TestSandboxUsage: who writes a command line that cannot be meant gets exit code 2 and is told
 // where to look, before anything is started.
 func TestSandboxUsage(t *testing.T) {
 	t.Parallel()
 	for args, want := range map[string]string{
-		"sandbox nonsense":                      `unknown command "nonsense"`,
-		"sandbox up --nodes 12":                 "12 nodes: want 1 to 9",
-		"sandbox up --nodes many":               `"many"`,
-		"sandbox up --kubernetes --nodes 21":    "21 nodes: want 1 to 20",
-		"sandbox up --kubernetes --demo":        "--demo is not for --kubernetes",
-		"sandbox up --kubernetes=half":          `kubernetes "half"`,
-		"sandbox up --demo --dual-stack":        "--dual-stack is for --kubernetes",
-		"sandbox up --store etcd":               "--store is for --kubernetes",
-		"sandbox up --routing-mode both":        `routing mode "both"`,
-		"sandbox down --name Upper":             `sandbox name "Upper"`,
-		"sandbox run web --port 0":              "--port 0",
-		"sandbox reach --protocol sctp":         `--protocol "sctp"`,
-		"sandbox exec n1":                       "requires at least 2 arg(s)",
-		"sandbox node kill":                     "accepts 1 arg(s)",
-		"sandbox cloud fail --times many quota": `"many"`,
+		"nonsense":                      `unknown command "nonsense"`,
+		"up --nodes 12":                 "12 nodes: want 1 to 9",
+		"up --nodes many":               `"many"`,
+		"up --kubernetes --nodes 21":    "21 nodes: want 1 to 20",
+		"up --kubernetes --demo":        "--demo is not for --kubernetes",
+		"up --kubernetes=half":          `kubernetes "half"`,
+		"up --demo --dual-stack":        "--dual-stack is for --kubernetes",
+		"up --store etcd":               "--store is for --kubernetes",
+		"up --routing-mode both":        `routing mode "both"`,
+		"down --name Upper":             `sandbox name "Upper"`,
+		"run web --port 0":              "--port 0",
+		"reach --protocol sctp":         `--protocol "sctp"`,
+		"exec n1":                       "requires at least 2 arg(s)",
+		"node kill":                     "accepts 1 arg(s)",
+		"cloud fail --times many quota": `"many"`,
 	} {
-		var stdout, stderr bytes.Buffer
-		code := cli.Run(t.Context(), cli.Config{
-			Stdout: &stdout, Stderr: &stderr, Getenv: func(string) string { return "" }, Commands: commands(),
-		}, strings.Fields(args+" --root-dir /nowhere"))
-		if code != 2 || !strings.Contains(stderr.String(), want) || !strings.Contains(stderr.String(), "See 'hawser sandbox") || stdout.Len() > 0 {
-			t.Errorf("hawser %s: exit code %d\n%s%swant 2 and %q", args, code, &stdout, &stderr, want)
+		code, stdout, stderr := runSandbox(t, args)
+		if code != 2 || !strings.Contains(stderr, want) || !strings.Contains(stderr, "See 'hawser sandbox") || stdout != "" {
+			t.Errorf("hawser sandbox %s: exit code %d\n%s%swant 2 and %q", args, code, stdout, stderr, want)
 		}
 	}
 }

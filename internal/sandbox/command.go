@@ -46,7 +46,7 @@ With ` + "`up --kubernetes`" + ` it is a Kubernetes cluster instead, with kubele
 	open := func(cmd *cobra.Command) (*Sandbox, error) {
 		cmd.SilenceUsage = true // what follows is not about how the command was written
 		if err := cfg.Validate(); err != nil {
-			return nil, usageError{err}
+			return nil, machine.Usage(err)
 		}
 		return New(cfg, cmd.OutOrStdout(), colourful(cmd.OutOrStdout()))
 	}
@@ -72,14 +72,6 @@ With ` + "`up --kubernetes`" + ` it is a Kubernetes cluster instead, with kubele
 	}
 	return cmd
 }
-
-// usageError is a fault of the command line.
-type usageError struct{ error }
-
-// ExitCode is that of the command hawser for such faults.
-func (usageError) ExitCode() int { return 2 }
-
-func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
 type opener func(*cobra.Command) (*Sandbox, error)
 
@@ -196,7 +188,7 @@ func runCommand(open opener) *cobra.Command {
 			spec.Name = args[0]
 			for _, p := range ports {
 				if p < 1 || p > 65535 {
-					return usagef("--port %d: want 1 to 65535", p)
+					return machine.Usagef("--port %d: want 1 to 65535", p)
 				}
 				spec.Ports = append(spec.Ports, uint16(p))
 			}
@@ -280,7 +272,7 @@ compared with what an independent reading of the policy files allows. The exit c
 			for _, p := range protocols {
 				proto := Protocol(strings.ToLower(p))
 				if proto != TCP && proto != UDP && proto != ICMP {
-					return usagef("--protocol %q: want tcp, udp or icmp", p)
+					return machine.Usagef("--protocol %q: want tcp, udp or icmp", p)
 				}
 				opt.Protocols = append(opt.Protocols, proto)
 			}
@@ -333,5 +325,5 @@ func write(out io.Writer, paint machine.Palette, format string, v any, text func
 		_, err = out.Write(data)
 		return err
 	}
-	return usagef("-o %q: want json or yaml", format)
+	return machine.Usagef("-o %q: want json or yaml", format)
 }

@@ -45,7 +45,7 @@ func (k *kubernetesFlags) flags(fs *pflag.FlagSet) {
 func forKubernetesOnly(fs *pflag.FlagSet) error {
 	for _, name := range []string{"dual-stack", "cni", "kube-proxy", "manifest", "store", "instance-type", "cluster-id", "yes"} {
 		if fs.Changed(name) {
-			return usagef("--%s is for --kubernetes", name)
+			return machine.Usagef("--%s is for --kubernetes", name)
 		}
 	}
 	return nil
@@ -79,7 +79,7 @@ func chooseCluster(cfg *Config, cmd *cobra.Command) (kube.Config, bool) {
 func openCluster(cfg kube.Config, cmd *cobra.Command) (*kube.Cluster, error) {
 	cmd.SilenceUsage = true
 	if err := cfg.Validate(); err != nil {
-		return nil, usageError{err}
+		return nil, machine.Usage(err)
 	}
 	return kube.New(cfg, cmd.OutOrStdout(), colourful(cmd.OutOrStdout()))
 }
@@ -88,7 +88,7 @@ func openCluster(cfg kube.Config, cmd *cobra.Command) (*kube.Cluster, error) {
 func upKubernetes(cfg *Config, k *kubernetesFlags, cmd *cobra.Command) error {
 	for _, name := range []string{"demo", "routing-mode", "enable-policy", "agent-arg", "ipv6"} {
 		if cmd.Flags().Changed(name) {
-			return usagef("--%s is not for --kubernetes", name)
+			return machine.Usagef("--%s is not for --kubernetes", name)
 		}
 	}
 	c := clusterConfig(cfg, cmd)

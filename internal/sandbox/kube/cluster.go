@@ -115,7 +115,7 @@ func (c *Cluster) say(format string, args ...any) {
 func (c *Cluster) load() (*state, error) {
 	data, err := os.ReadFile(c.path(stateName))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("no cluster %q is running: start one with `hawser sandbox up --kubernetes`", c.cfg.Name)
+		return nil, machine.NotFoundf("no cluster %q is running: start one with `hawser sandbox up --kubernetes`", c.cfg.Name)
 	}
 	if errors.Is(err, fs.ErrPermission) {
 		return nil, errors.New("the cluster belongs to root (try sudo)")

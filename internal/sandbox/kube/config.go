@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/hawser-net/hawser/internal/sandbox/region"
@@ -99,7 +100,7 @@ func (c *Config) Validate() error {
 		errs.Add("store %q: want %s, %s or none", c.Store, Etcd, Consul)
 	}
 	errs.If(c.Store != "" && (c.CNI != Hawser || c.Mode != Full), "a store of identities is for nodes on the network "+Hawser)
-	errs.If(c.Cloud != "" && !slices.Contains(region.Providers(), c.Cloud), "cloud %q: want one of %v", c.Cloud, region.Providers())
+	errs.If(c.Cloud != "" && !slices.Contains(region.Providers(), c.Cloud), "cloud %q: want one of %s", c.Cloud, strings.Join(region.Providers(), ", "))
 	errs = append(errs, c.validateCloud())
 	errs.If(len(c.Self) == 0, "the running program's path is unknown")
 	errs.If(c.StartTimeout <= 0, "start timeout %v is not positive", c.StartTimeout)
