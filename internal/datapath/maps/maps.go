@@ -67,10 +67,11 @@ func Open(cfg Config) (*Maps, error) {
 	sizes := cfg.entries()
 	for _, name := range mapNames() {
 		ms := spec.Maps[name]
-		if n, ok := sizes[name]; ok {
+		n, configured := sizes[name]
+		if configured {
 			ms.MaxEntries = uint32(n)
 		}
-		km, err := m.openMap(ms)
+		km, err := m.openMap(ms, configured)
 		if err != nil {
 			m.Close()
 			return nil, err
@@ -148,8 +149,10 @@ func mapNames() []string {
 	}
 }
 
-// openMap takes over a pinned map or makes it. A pinned map of another size is used as it is.
-func (m *Maps) openMap(spec *ebpf.MapSpec) (*ebpf.Map, error) {
+// openMap takes over a pinned map or makes it. A pinned map of another size is used as it is if
+// the size is configured: its content is worth more. One whose size the programs decide, such as
+// a counter for each reason, is made anew: what they know besides would have no place in it.
+func (m *Maps) openMap(spec *ebpf.MapSpec, configured bool) (*ebpf.Map, error) {
 	if m.dir == "" {
 		km, err := ebpf.NewMap(spec)
 		if err != nil {
@@ -167,7 +170,13 @@ func (m *Maps) openMap(spec *ebpf.MapSpec) (*ebpf.Map, error) {
 			km.Close()
 			return nil, fmt.Errorf("maps: %s was made by another build; stop the agent, remove %s and start it again: %w", path, m.dir, err)
 		}
-		return km, nil
+		if configured || km.MaxEntries() == spec.MaxEntries {
+			return km, nil
+		}
+		km.Close()
+		if err := os.Remove(path); err != nil {
+			return nil, fmt.Errorf("maps: remove %s, which another build made with another size: %w", path, err)
+		}
 	case !errors.Is(err, fs.ErrNotExist):
 		return nil, fmt.Errorf("maps: open %s: %w", path, err)
 	}

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
 	"github.com/hawser-net/hawser/internal/datapath"
@@ -16,6 +17,9 @@ import (
 	"github.com/hawser-net/hawser/internal/datapath/maps"
 	"github.com/hawser-net/hawser/internal/testenv"
 )
+
+// datapathCounter is a value of the map metrics: struct metric in bpf/lib/maps.h.
+type datapathCounter struct{ Packets, Bytes uint64 }
 
 func small() maps.Config {
 	c := maps.Defaults()
@@ -122,6 +126,43 @@ func TestForeignPin(t *testing.T) {
 	}
 	if _, err := maps.Open(c); err == nil || !strings.Contains(err.Error(), "another build") {
 		t.Errorf("open with a foreign pin: %v", err)
+	}
+}
+
+// TestFixedSizeGrows: an agent that knows more reasons for drops than the last one has a counter for
+// each. One whose counters are its own keeps them.
+func TestFixedSizeGrows(t *testing.T) {
+	c := small()
+	c.Dir = pinDir(t)
+	first := open(t, c)
+	counters := first.Replacements()["metrics"]
+	want := counters.MaxEntries()
+	perCPU := make([]datapathCounter, ebpf.MustPossibleCPU())
+	perCPU[0].Packets = 5
+	if err := counters.Put(uint32(1), perCPU); err != nil {
+		t.Fatal(err)
+	}
+	first.Close()
+	second := open(t, c)
+	if err := second.Replacements()["metrics"].Lookup(uint32(1), &perCPU); err != nil || perCPU[0].Packets != 5 {
+		t.Errorf("counters of the same size: %+v, %v; want those of before", perCPU[0], err)
+	}
+	second.Close()
+
+	pins, err := filepath.Glob(filepath.Join(c.Dir, "maps-*", "metrics"))
+	if err != nil || len(pins) != 1 {
+		t.Fatalf("pins %v, %v", pins, err)
+	}
+	older, err := ebpf.NewMap(&ebpf.MapSpec{Name: "metrics", Type: counters.Type(), KeySize: counters.KeySize(), ValueSize: counters.ValueSize(), MaxEntries: want - 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer older.Close()
+	if err := errors.Join(os.Remove(pins[0]), older.Pin(pins[0])); err != nil {
+		t.Fatal(err)
+	}
+	if got := open(t, c).Replacements()["metrics"].MaxEntries(); got != want {
+		t.Errorf("after an upgrade there are %d counters, want %d", got, want)
 	}
 }
 
