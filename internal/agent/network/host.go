@@ -31,20 +31,9 @@ func FindHost(cfg Options) (Host, error) {
 	}
 	var addrs []netip.Addr
 	if f.Device != "" {
-		dev, err := net.InterfaceByName(f.Device)
-		if err != nil {
-			return f, fmt.Errorf("--devices: %s: %w", f.Device, err)
-		}
-		list, err := dev.Addrs()
-		if err != nil {
-			return f, fmt.Errorf("addresses of device %s: %w", f.Device, err)
-		}
-		for _, a := range list {
-			if n, ok := a.(*net.IPNet); ok {
-				if ip, ok := netip.AddrFromSlice(n.IP); ok && ip.Unmap().IsGlobalUnicast() {
-					addrs = append(addrs, ip.Unmap())
-				}
-			}
+		var err error
+		if addrs, err = link.DeviceAddresses(f.Device); err != nil {
+			return f, fmt.Errorf("--devices: %w", err)
 		}
 	}
 	pick := func(given string, v4 bool) netip.Addr {

@@ -1,9 +1,12 @@
 package link
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -56,4 +59,50 @@ func isDefault(dst *net.IPNet) bool {
 	}
 	ones, _ := dst.Mask.Size()
 	return ones == 0 && dst.IP.IsUnspecified()
+}
+
+// DeviceAddresses returns the addresses of global scope that a device has in the network namespace
+// of the process. First come those by which others should know the node, as they stay: not
+// deprecated ones, nor temporary ones (RFC 8981), nor single ones of no network (/32, /128), which
+// a VIP is that moves from node to node; and of several the one that is there longest.
+func DeviceAddresses(name string) ([]netip.Addr, error) {
+	dev, err := netlink.LinkByName(name)
+	if err != nil {
+		return nil, fmt.Errorf("device %s: %w", name, err)
+	}
+	list, err := netdump.List(func() ([]netlink.Addr, error) { return netlink.AddrList(dev, netlink.FAMILY_ALL) })
+	if err != nil {
+		return nil, fmt.Errorf("addresses of device %s: %w", name, err)
+	}
+	type address struct {
+		ip             netip.Addr
+		passing, place int
+	}
+	var addrs []address
+	for i, a := range list {
+		ip, ok := netip.AddrFromSlice(a.IP)
+		if ip = ip.Unmap(); !ok || !ip.IsGlobalUnicast() || a.Flags&unix.IFA_F_DADFAILED != 0 {
+			continue
+		}
+		at := address{ip: ip, place: i}
+		if ip.Is6() { // the kernel lists the latest first, but of IPv4 last
+			at.place = -i
+		}
+		if a.Flags&unix.IFA_F_DEPRECATED != 0 {
+			at.passing += 4
+		}
+		if a.Flags&unix.IFA_F_TEMPORARY != 0 { // of IPv4, one that goes with another
+			at.passing += 2
+		}
+		if ones, bits := a.Mask.Size(); ones == bits {
+			at.passing++
+		}
+		addrs = append(addrs, at)
+	}
+	slices.SortFunc(addrs, func(a, b address) int { return cmp.Or(cmp.Compare(a.passing, b.passing), cmp.Compare(a.place, b.place)) })
+	out := make([]netip.Addr, len(addrs))
+	for i, at := range addrs {
+		out[i] = at.ip
+	}
+	return out, nil
 }
