@@ -19,6 +19,7 @@ import (
 	"math/rand/v2"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -44,15 +45,17 @@ type Client struct {
 	conn   *driver.Conn
 	health *health.Monitor
 
-	ready     chan struct{} // closed once etcd is set
-	hangUp    sync.Once     // closes etcd
-	etcd      *clientv3.Client
-	login     *login // nil without a settings file
-	leases    leases.Table[clientv3.LeaseID]
-	observers leases.Observers
-	history   history
-	comeback  *comeback
-	doubts    chan struct{} // a connection was made
+	// unconnected is why the last attempt to connect failed, nil or the address of nil if it did not.
+	unconnected atomic.Pointer[error]
+	ready       chan struct{} // closed once etcd is set
+	hangUp      sync.Once     // closes etcd
+	etcd        *clientv3.Client
+	login       *login // nil without a settings file
+	leases      leases.Table[clientv3.LeaseID]
+	observers   leases.Observers
+	history     history
+	comeback    *comeback
+	doubts      chan struct{} // a connection was made
 
 	mu sync.Mutex
 	// listings are under way; listed means that one was done, bootstrapped that the start is over.
@@ -165,7 +168,7 @@ func (c *Client) dial() (*clientv3.Client, error) {
 		grpc.WithContextDialer(c.comeback.dial),
 	}
 	if tls != nil && wantsTLS(endpoints) {
-		dialling = append(dialling, grpc.WithTransportCredentials(freshTLS{file}))
+		dialling = append(dialling, grpc.WithTransportCredentials(freshTLS{c.cfg.File, c.connected}))
 	}
 	user := ""
 	if c.login != nil {
@@ -186,6 +189,14 @@ func (c *Client) dial() (*clientv3.Client, error) {
 		Context:              c.conn.Context(),
 		Logger:               zap.NewNop(),
 	})
+}
+
+// connected records the outcome of the last attempt to connect.
+func (c *Client) connected(err error) {
+	was := c.unconnected.Swap(&err)
+	if err != nil && !c.conn.Closed() && (was == nil || *was == nil || (*was).Error() != err.Error()) {
+		c.log.Warn("cannot connect to etcd, trying again", "error", err)
+	}
 }
 
 // begin waits until a request may be sent. The function returned must be called when it is done.

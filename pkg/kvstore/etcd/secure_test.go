@@ -2,6 +2,7 @@ package etcd_test
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"os"
@@ -385,5 +386,74 @@ func TestNoSpace(t *testing.T) {
 	c.Check(ctx)
 	if st := c.Status(); st.Full || st.State != kvstore.StateOK || st.LastError != "" || strings.Contains(st.Message, "space") {
 		t.Errorf("status with room again: %+v", st)
+	}
+}
+
+// TestCertificatePathsChanged: the settings file names other certificate files, and the former ones
+// are gone. The next connection uses the new ones.
+func TestCertificatePathsChanged(t *testing.T) {
+	t.Parallel()
+	ca := kvstoretest.NewAuthority(t)
+	server := kvstoretest.StartSecureEtcd(t, ca)
+	dir := t.TempDir()
+	path := func(name string) string { return filepath.Join(dir, name) }
+	cfg := etcd.Defaults()
+	cfg.File, cfg.QPS = path("etcd.yaml"), 0
+	cfg.CheckInterval, cfg.FailingCheckInterval, cfg.CheckTimeout = time.Second, time.Second, time.Second
+	settings := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(cfg.File, fmt.Appendf(nil, "endpoints: [%q]\n%s", server.Endpoint(), text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	issue := func(to string) {
+		t.Helper()
+		cert, key := ca.Issue(t, "agent", x509.ExtKeyUsageClientAuth)
+		for name, data := range map[string][]byte{"crt": cert, "key": key, "ca": ca.PEM()} {
+			if err := os.WriteFile(path(to+"."+name), data, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		settings(fmt.Sprintf("cert-file: %q\nkey-file: %q\ntrusted-ca-file: %q\n", path(to+".crt"), path(to+".key"), path(to+".ca")))
+	}
+	issue("first")
+	c := open(t, cfg)
+	ctx := timeout(t, time.Minute)
+	if err := kvstore.Put(ctx, c, "test/a", nil, kvstore.Permanent); err != nil {
+		t.Fatal(err)
+	}
+	issue("second")
+	for _, name := range []string{"first.crt", "first.key", "first.ca"} {
+		if err := os.Remove(path(name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	server.Stop()
+	server.Start()
+	for {
+		attempt, cancel := context.WithTimeout(ctx, 5*time.Second)
+		err := kvstore.Put(attempt, c, "test/b", nil, kvstore.Permanent)
+		cancel()
+		if err == nil {
+			break
+		}
+		if ctx.Err() != nil {
+			t.Fatalf("with the new certificates: %v", err)
+		}
+	}
+	// Without any the connection is not made in plain text, nor without a certificate.
+	settings("")
+	server.Stop()
+	server.Start()
+	attempt, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	if err := kvstore.Put(attempt, c, "test/c", nil, kvstore.Permanent); err == nil {
+		t.Error("it connects without certificates")
+	}
+	for !strings.Contains(c.Status().LastError, "etcd.yaml") {
+		if ctx.Err() != nil {
+			t.Fatalf("the status does not name the settings file: %+v", c.Status())
+		}
+		time.Sleep(10 * time.Millisecond)
 	}
 }

@@ -74,5 +74,8 @@ func (c *Client) check() bool {
 	if c.conn.Closed() {
 		return false
 	}
+	if why := c.unconnected.Load(); err != nil && why != nil && *why != nil {
+		err = fmt.Errorf("%w: %w", *why, err)
+	}
 	return c.health.Checked(endpoints, full.Load(), err)
 }

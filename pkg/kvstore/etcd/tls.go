@@ -47,15 +47,36 @@ func wantsTLS(endpoints []string) bool {
 	return slices.ContainsFunc(endpoints, func(e string) bool { return !strings.HasPrefix(e, "http://") })
 }
 
-// freshTLS reads the certificates again at every handshake: renewed files are used from the next
-// connection on.
-type freshTLS struct{ file File }
+// freshTLS reads the settings file, and the certificates that it names, again at every handshake:
+// renewed files, and others that it names since, are used from the next connection on. The change
+// between TLS and plain text takes effect with a restart only. report is called with the outcome of
+// each handshake: callers of the client see no more of it than that their time is up.
+type freshTLS struct {
+	path   string
+	report func(error)
+}
 
 // ClientHandshake implements credentials.TransportCredentials.
 func (f freshTLS) ClientHandshake(ctx context.Context, authority string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	cfg, err := f.file.tlsConfig()
+	secure, info, err := f.handshake(ctx, authority, conn)
+	if err != nil {
+		err = fmt.Errorf("TLS with etcd at %s: %w", conn.RemoteAddr(), err)
+	}
+	f.report(err)
+	return secure, info, err
+}
+
+func (f freshTLS) handshake(ctx context.Context, authority string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	file, err := ReadFile(f.path)
 	if err != nil {
 		return nil, nil, err
+	}
+	cfg, err := file.tlsConfig()
+	if err != nil {
+		return nil, nil, err
+	}
+	if cfg == nil {
+		return nil, nil, fmt.Errorf("%s names no certificates for etcd any more: add them, or restart this program if etcd is to be used without", f.path)
 	}
 	return credentials.NewTLS(cfg).ClientHandshake(ctx, authority, conn)
 }

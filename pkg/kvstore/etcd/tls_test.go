@@ -4,18 +4,20 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
 )
 
-// handshake connects as the client does to a server that asks for certificates, and returns the
+// handshake connects as the client does, with a settings file, to a server that asks for certificates, and returns the
 // client's name as the server saw it.
-func handshake(t *testing.T, file File, name string, serverCert tls.Certificate, clients *x509.CertPool) (string, error) {
+func handshake(t *testing.T, path, name string, serverCert tls.Certificate, clients *x509.CertPool) (string, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
@@ -46,7 +48,7 @@ func handshake(t *testing.T, file File, name string, serverCert tls.Certificate,
 		t.Fatal(err)
 	}
 	defer raw.Close()
-	_, _, err = freshTLS{file}.ClientHandshake(ctx, name, raw)
+	_, _, err = freshTLS{path, func(error) {}}.ClientHandshake(ctx, name, raw)
 	raw.Close()
 	return <-seen, err
 }
@@ -73,7 +75,8 @@ func TestTLSReadsCertificatesAgain(t *testing.T) {
 		return pair
 	}
 	cert, key := first.Issue(t, "agent-1", x509.ExtKeyUsageClientAuth)
-	file := File{CertFile: write("c.pem", cert), KeyFile: write("k.pem", key), TrustedCAFile: write("ca.pem", first.PEM())}
+	file := write("etcd.yaml", fmt.Appendf(nil, "cert-file: %q\nkey-file: %q\ntrusted-ca-file: %q\n",
+		write("c.pem", cert), write("k.pem", key), write("ca.pem", first.PEM())))
 	if who, err := handshake(t, file, "etcd.test", server(first), pool); err != nil || who != "agent-1" {
 		t.Fatalf("handshake: %q, %v", who, err)
 	}
@@ -107,6 +110,10 @@ func TestTLSReadsCertificatesAgain(t *testing.T) {
 	}
 	if _, err := handshake(t, file, "etcd.test", server(first), pool); err == nil {
 		t.Error("the authority that was taken away is still believed")
+	}
+	write("etcd.yaml", nil)
+	if _, err := handshake(t, file, "etcd.test", server(second), pool); err == nil || !strings.Contains(err.Error(), "etcd.yaml") {
+		t.Errorf("without certificates: %v", err)
 	}
 }
 
