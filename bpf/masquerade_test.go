@@ -116,9 +116,9 @@ func TestClientWithNodeAddress(t *testing.T) {
 	})
 }
 
-// TestMartianClients: no client has an address that no packet on a network can have. The stack would
-// drop what comes from one. A service with source ranges does not take one without an address for
-// the node, whose address is within them.
+// TestMartianClients: no client has an address that no packet on a network can have. The stack
+// would drop what comes from one. A service with source ranges does not take one without an address
+// for the node, whose address is within them.
 func TestMartianClients(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		o := newOutside(t, v6, nil)

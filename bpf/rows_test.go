@@ -113,8 +113,8 @@ func TestReservedAddresses(t *testing.T) {
 	}
 }
 
-// TestICMPUnderPolicy: what package datapath says of the types of messages that policy decides about
-// is what the programs do.
+// TestICMPUnderPolicy: what package datapath says of the types of messages that policy decides
+// about is what the programs do.
 func TestICMPUnderPolicy(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		n := newNode(t, testConfig())

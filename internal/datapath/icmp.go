@@ -52,8 +52,8 @@ func ICMPTypes(v6 bool) map[string]uint8 {
 	}
 }
 
-// ICMPUnderPolicy reports whether policy decides about messages of a type. The programs decide about
-// others: errors pass if they are about a packet of a known flow, and neighbour discovery and
+// ICMPUnderPolicy reports whether policy decides about messages of a type. The programs decide
+// about others: errors pass if they are about a packet of a known flow, and neighbour discovery and
 // redirects never leave a link (parse_icmp4 and parse_icmp6 of bpf/lib/packet.h).
 func ICMPUnderPolicy(v6 bool, typ uint8) bool {
 	if v6 {
