@@ -4,10 +4,13 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/hawser-net/hawser/api/rest"
 	"github.com/hawser-net/hawser/internal/testenv"
 )
 
@@ -143,5 +146,31 @@ func TestNodesOtherAddresses(t *testing.T) {
 	for _, at := range append(names, "198.51.100.255") {
 		arrives("the node alone", at, node)
 	}
+	n.stop()
+}
+
+// TestNodeAddressLost: the status names an address by which others know the node and which it has
+// no more, until the node has it again.
+func TestNodeAddressLost(t *testing.T) {
+	t.Parallel()
+	n, _ := newNode(t)
+	n.start()
+	until := func(what string, state rest.State, texts ...string) {
+		t.Helper()
+		testenv.Eventually(t, 20*time.Second, func() string {
+			st, err := n.client.Health(t.Context(), false)
+			i := slices.IndexFunc(st.Parts, func(p rest.PartStatus) bool { return p.Name == "node-addresses" })
+			if err != nil || i < 0 || st.Parts[i].State != state || slices.ContainsFunc(texts, func(s string) bool { return !strings.Contains(st.Parts[i].Msg, s) }) {
+				return fmt.Sprintf("%s: %+v, %v", what, st.Parts, err)
+			}
+			return ""
+		})
+	}
+	n.done("ip", "addr", "add", "192.0.2.77/24", "dev", "eth0")
+	until("another address", rest.StateOk)
+	n.done("ip", "-6", "addr", "del", "2001:db8::1/64", "dev", "eth0")
+	until("without its address", rest.StateWarning, "2001:db8::1", "eth0")
+	n.done("ip", "addr", "add", "2001:db8::1/64", "dev", "eth0", "nodad")
+	until("with it again", rest.StateOk)
 	n.stop()
 }

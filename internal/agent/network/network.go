@@ -7,8 +7,10 @@ import (
 	"net/netip"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 
+	"github.com/hawser-net/hawser/api/rest"
 	"github.com/hawser-net/hawser/internal/agent/component"
 	"github.com/hawser-net/hawser/internal/announce"
 	"github.com/hawser-net/hawser/internal/datapath"
@@ -78,6 +80,7 @@ type Network struct {
 	// its pod CIDRs have, and the other nodes have been notified; damaged that another process has
 	// changed something.
 	moved, cidrsMoved, damaged chan struct{}
+	lost                       string // what the status says of lost addresses; of Run alone
 
 	mu               sync.Mutex
 	router4, router6 netip.Addr
@@ -253,6 +256,33 @@ func (n *Network) addressTranslated(ip netip.Addr) bool {
 	}
 	n.cfg.Log.Info("this node's address is on none of its interfaces; the tunnel's packets have the source that the route to the other node chooses", "address", ip)
 	return true
+}
+
+// reportAddresses shows in the status whether the node has the addresses by which others know it.
+// Those of the options may be on none of its interfaces.
+func (n *Network) reportAddresses() {
+	const part = "node-addresses"
+	var lost []string
+	for _, own := range []struct {
+		given string
+		ip    netip.Addr
+	}{{n.cfg.NodeIPv4, n.cfg.Host.IPv4}, {n.cfg.NodeIPv6, n.cfg.Host.IPv6}} {
+		if own.given == "" && own.ip.IsValid() && !n.cfg.Links.IsLocal(own.ip) {
+			lost = append(lost, own.ip.String())
+		}
+	}
+	if len(lost) == 0 {
+		n.lost = ""
+		n.cfg.Components.Set(part, rest.StateOk, "the node has the addresses by which others know it")
+		return
+	}
+	msg := fmt.Sprintf("others know this node by %s, which it has no more: give it back, or restart the agent, which announces another address of device %s",
+		strings.Join(lost, " and "), n.cfg.Host.Device)
+	if msg != n.lost {
+		n.cfg.Log.Warn("the node has lost an address", "reason", msg)
+	}
+	n.lost = msg
+	n.cfg.Components.Set(part, rest.StateWarning, msg)
 }
 
 // otherDevices reports whether devices, and what is done at them, are not those that the programs

@@ -125,6 +125,7 @@ func (n *Network) Run(ctx context.Context, c Cluster) error {
 			repair = true
 		case <-n.moved:
 			n.PlaceSelf()
+			n.reportAddresses()
 		case <-n.cidrsMoved:
 			// Claims of other nodes to these, or to those that this node lost, are evaluated again.
 			for key, other := range n.cfg.Nodes.Table().All() {
