@@ -39,8 +39,6 @@ const (
 	MaxUserReserved ID = 255
 	// MinGlobal is the first ID that may be allocated in cluster 0.
 	MinGlobal ID = 256
-	// MaxGlobal is the last one.
-	MaxGlobal ID = 65535
 )
 
 // Scopes, which are the ID's upper byte.

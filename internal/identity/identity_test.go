@@ -66,7 +66,7 @@ func TestScopes(t *testing.T) {
 		0x01010000: {false, true, true},
 		0x010103ff: {false, true, true},
 		0x01010400: {false, true, false},
-		MaxGlobal:  {true, false, false},
+		65535:      {true, false, false},
 	} {
 		if got := [3]bool{id.IsGlobal(), id.IsLocal(), id.IsTemporary()}; got != want {
 			t.Errorf("%#x: global, local, temporary = %v, want %v", uint32(id), got, want)

@@ -12,7 +12,6 @@ const (
 	SourceAny       = "any"       // in selectors: whatever the source
 	SourceK8s       = "k8s"       // Kubernetes, or a replacement of it
 	SourceGenerated = "gen"       // derived from the pod's specification
-	SourceCNI       = "cni"       // given in the CNI arguments
 	SourceReserved  = "reserved"  // the network's own
 	SourceCIDR      = "cidr"      // a prefix outside the cluster
 	SourceCIDRGroup = "cidrgroup" // a named group of prefixes

@@ -87,7 +87,7 @@ func (w *world) podLabels() labels.Set {
 		panic(err)
 	}
 	if w.chance(10) {
-		set = set.With(labels.New(labels.SourceCNI, "app", "x"))
+		set = set.With(labels.New("container", "app", "x"))
 	}
 	return set
 }
