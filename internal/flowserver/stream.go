@@ -234,6 +234,11 @@ func read[T any](ctx context.Context, ring *flows.Ring[T], q query, r reader[T])
 		}
 		next += missed + uint64(n)
 		for i := range n {
+			if next-uint64(n-i) >= end {
+				// What was recorded after the request is to come, also if the clock was set back:
+				// else whoever follows would miss it until the clock is there again.
+				q.since = time.Time{}
+			}
 			if done, err := pass(&into[i]); done || err != nil {
 				return err
 			}

@@ -405,8 +405,8 @@ func (s *search) ended(now time.Time) (any bool, err error) {
 func (s *search) entry(n next) (end bool, err error) {
 	counts := s.req.counts(n.item.res)
 	if counts {
-		if t := n.item.res.GetTime(); t.IsValid() && t.AsTime().After(n.source.last) && !t.AsTime().After(time.Now()) {
-			n.source.last = t.AsTime()
+		if t := n.item.res.GetTime(); t.IsValid() && !t.AsTime().After(time.Now()) {
+			n.source.latest(t.AsTime())
 		}
 	}
 	if s.keep != nil {

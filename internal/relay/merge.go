@@ -70,6 +70,18 @@ type source struct {
 	last time.Time
 }
 
+// clockStep is by how much a flow is earlier than the one before it if the node's clock was set
+// back: what its processors record is less out of order.
+const clockStep = time.Second
+
+// latest notes the time of a flow that was sent on. Once the clock was set back, the node goes on
+// from there: to ask it for what is later than before would miss all until the clock is there again.
+func (s *source) latest(at time.Time) {
+	if at.After(s.last) || s.last.Sub(at) > clockStep {
+		s.last = at
+	}
+}
+
 // merge merges the streams of nodes into one, in the order of time. Each node's stream is nearly
 // sorted by itself; so the earliest of all heads is the next one, if every node has one.
 //

@@ -147,6 +147,58 @@ func TestNodesComeAndGo(t *testing.T) {
 	}
 }
 
+// TestClockStepsBack: a follower misses nothing of a node whose clock was set back before it was
+// away, and gets what is to come of one whose clock was set back meanwhile.
+func TestClockStepsBack(t *testing.T) {
+	s := newStand(t, 2, nil, nil)
+	s.connected(2)
+	c := s.get(&observer.GetFlowsRequest{Follow: true})
+	n := s.nodes[1]
+	c.reaches(n)
+	clock := time.Now().Add(-time.Hour)
+	read := func(what, want string) {
+		t.Helper()
+		if got := c.flows(1); got[0] != want {
+			t.Fatalf("%s: %v, want %s", what, got, want)
+		}
+	}
+	restart := func(meanwhile func()) {
+		n.end()
+		c.state(n.name(), relay.NodeState_NODE_UNAVAILABLE)
+		meanwhile()
+		s.serve(n)
+	}
+	read("after the clock was set back", n.add(clock))
+	var away string
+	restart(func() { away = n.add(clock.Add(time.Second)) })
+	for got := ""; got != away; { // flows of the hour before may come again
+		got = c.flows(1)[0]
+	}
+	read("after it was away", n.add(clock.Add(2*time.Second)))
+	clock = clock.Add(-time.Hour)
+	restart(func() {})
+	before := n.added
+	stop, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for { // until it was asked again
+			n.add(clock)
+			select {
+			case <-stop:
+				return
+			case <-time.After(20 * time.Millisecond):
+			}
+		}
+	}()
+	for got := -1; got < before; {
+		if _, err := fmt.Sscanf(c.flows(1)[0], "n2/%d", &got); err != nil {
+			t.Fatal(err)
+		}
+	}
+	close(stop)
+	<-done
+}
+
 // TestFrozenNode: a node that does not answer, though its connections stand, is left out of
 // searches and of what is followed, and reported; when it continues, its flows are sent.
 func TestFrozenNode(t *testing.T) {
