@@ -67,8 +67,8 @@ or with the service account of the pod that it runs in.`,
 	return c
 }
 
-// kubeconfigs are the files that kubectl would read. One that --kubeconfig names must exist: without
-// it a pod would use its service account, which may be of another cluster.
+// kubeconfigs are the files that kubectl would read. One that --kubeconfig names must exist:
+// without it a pod would use its service account, which may be of another cluster.
 func kubeconfigs(a *command.App, file string) ([]string, error) {
 	if file != "" {
 		if _, err := os.Stat(file); err != nil {
