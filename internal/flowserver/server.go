@@ -48,6 +48,9 @@ const (
 // DefaultStreams is how many streams a listener may have at once by default.
 const DefaultStreams = 512
 
+// MostOfOne is how many of the default streams clients at one address have while no other has any.
+const MostOfOne = DefaultStreams / 2
+
 // Config is what a [Server] is made from.
 type Config struct {
 	// Record is what the node remembers.

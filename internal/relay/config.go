@@ -117,8 +117,8 @@ func (c *Config) Validate() error {
 		errs.If(d.d <= 0 || d.d > time.Hour, "--%s: %v is outside 0 to 1h", d.flag, d.d)
 	}
 	errs.If(c.SortBuffer < 1 || c.SortBuffer > 1<<16, "--sort-buffer-len-max: %d is outside 1 to %d", c.SortBuffer, 1<<16)
-	errs.If(c.Streams < 1 || c.Streams > flowserver.DefaultStreams,
-		"--max-streams: %d is outside 1 to %d, which is as many as a node serves", c.Streams, flowserver.DefaultStreams)
+	errs.If(c.Streams < 1 || c.Streams > flowserver.MostOfOne,
+		"--max-streams: %d is outside 1 to %d, which is as many as a node serves to one address", c.Streams, flowserver.MostOfOne)
 	if _, isSocket := socketPath(c.ListenAddress); !isSocket && !c.NoServerTLS &&
 		(c.ServerTLS.Cert == "" || c.ServerTLS.Key == "" || len(c.ServerTLS.ClientCAs) == 0) {
 		errs.Add("--listen-address: clients are known by their certificates: give --tls-relay-server-cert-file, --tls-relay-server-key-file and " +

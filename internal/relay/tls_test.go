@@ -305,7 +305,7 @@ func TestConfigIsValidated(t *testing.T) {
 		{func(c *Config) { c.NoServerTLS = false }, "--disable-server-tls"}, {func(c *Config) { c.NoClientTLS = false }, "--disable-client-tls"},
 		{func(c *Config) { c.ListenAddress = "" }, "--listen-address"}, {func(c *Config) { c.ListenAddress = "unix://x" }, "absolute"},
 		{func(c *Config) { c.PeerService = "agent" }, "--peer-service"}, {func(c *Config) { c.SortBuffer = 0 }, "--sort-buffer-len-max"},
-		{func(c *Config) { c.DialTimeout = 0 }, "--dial-timeout"}, {func(c *Config) { c.Streams = 1000 }, "--max-streams"},
+		{func(c *Config) { c.DialTimeout = 0 }, "--dial-timeout"}, {func(c *Config) { c.Streams = 300 }, "--max-streams"},
 		{func(c *Config) { c.LogFormat = "xml" }, "--log-format"}, {func(c *Config) { c.HealthAddress = "unix:///x" }, "--health-listen-address"},
 	} {
 		c := ok()
