@@ -56,6 +56,9 @@ func TestEveryCommandIsDescribed(t *testing.T) {
 			if name, _ := pflag.UnquoteUsage(f); strings.Contains(name, " ") {
 				t.Errorf("%s: the value of --%s is called %q", path, f.Name, name)
 			}
+			if global := c.Root().PersistentFlags().Lookup(f.Name); global != nil && global != f {
+				t.Errorf("%s: its --%s hides the option of all commands", path, f.Name)
+			}
 		})
 		for _, sub := range c.Commands() {
 			check(sub)

@@ -109,7 +109,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "this page only shows: use GET", http.StatusMethodNotAllowed)
 		return
 	case !s.known(r.Host):
-		http.Error(w, fmt.Sprintf("%q is no name of this server: use its address or localhost, or start it with --host", r.Host), http.StatusMisdirectedRequest)
+		http.Error(w, fmt.Sprintf("%q is no name of this server: use its address or localhost, or start it with --allowed-host", r.Host), http.StatusMisdirectedRequest)
 		return
 	}
 	if strings.HasPrefix(r.URL.Path, "/api/") && !s.authorized(r) {

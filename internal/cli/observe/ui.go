@@ -44,7 +44,7 @@ It reads flows from where hawser observe does: an agent's socket, or a server or
 	}
 	server.AddFlags(c)
 	c.Flags().StringVar(&listen, "listen", defaultPage, "`address` of the page, host:port, where port 0 takes a free one; or fd://N, a socket that listens")
-	c.Flags().StringVar(&host, "host", "", "a `name` by which browsers ask for the page, besides localhost and addresses")
+	c.Flags().StringVar(&host, "allowed-host", "", "a `name` by which browsers ask for the page, besides localhost and addresses")
 	c.Flags().StringVar(&tokenFile, "token-file", "", "a `file` with the token, which then is not printed; without it, each start has a token of its own")
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
 		if !ui.Built() {
