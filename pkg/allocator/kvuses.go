@@ -60,7 +60,10 @@ func (u *uses) reach(revision int64) {
 func (u *uses) ask(ctx context.Context, id ID, kv *kvstore.KeyValue) (user, error) {
 	if u.all == nil && u.looks < maxLooks {
 		u.looks++
-		if found, err := u.askOwn(ctx, id, kv); err != nil || found.key != "" {
+		found, err := u.askOwn(ctx, id, kv)
+		switch {
+		case errors.Is(err, kvstore.ErrTxnTooLarge): // a key that is too large to ask for; the listing has no such limit
+		case err != nil, found.key != "":
 			return found, err
 		}
 	}

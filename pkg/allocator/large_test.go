@@ -1,6 +1,7 @@
 package allocator_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -88,6 +89,39 @@ func TestAllocateTooLargeKey(t *testing.T) {
 		}
 		if tries != 1 {
 			t.Errorf("%d tries", tries)
+		}
+	})
+}
+
+// TestRewrittenWithLargeKey: someone has written a key over that of an ID which is too large to ask
+// for who refers to it. Nodes that start learn of all IDs, and take that one for what it was.
+func TestRewrittenWithLargeKey(t *testing.T) {
+	t.Parallel()
+	onRestorables(t, func(t *testing.T, store *restorable) {
+		put(t, store, "/id/300", "k8s:app=x;", "/value/k8s:app=x;/192.0.2.9", "300")
+		put(t, store, "/id/300", largeKey(300, 370<<10))
+		put(t, store, "/id/301", "k8s:app=y;")
+		a, err := allocator.NewAllocator(allocator.StringKey(""), store.backend(t, "192.0.2.1"), allocator.WithMin(300), allocator.WithMax(400))
+		if err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan error, 1)
+		go func() { done <- a.Run(context.Background()) }()
+		defer func() {
+			a.Close()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		}()
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		defer cancel()
+		if err := a.WaitForInitialSync(ctx); err != nil {
+			t.Fatal(err)
+		}
+		for id, want := range map[allocator.ID]string{300: "k8s:app=x;", 301: "k8s:app=y;"} {
+			if key, err := a.GetByID(ctx, id); err != nil || key.GetKey() != want {
+				t.Errorf("ID %s is %.100v, %v; want %s", id, key, err, want)
+			}
 		}
 	})
 }
