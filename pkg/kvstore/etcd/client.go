@@ -45,7 +45,8 @@ type Client struct {
 	conn   *driver.Conn
 	health *health.Monitor
 
-	// unconnected is why the last attempt to connect failed, nil or the address of nil if it did not.
+	// unconnected is why the last attempt to connect failed; nil, or the address of nil, if it did
+	// not.
 	unconnected atomic.Pointer[error]
 	ready       chan struct{} // closed once etcd is set
 	hangUp      sync.Once     // closes etcd

@@ -15,8 +15,8 @@ import (
 	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
 )
 
-// handshake connects as the client does, with a settings file, to a server that asks for certificates, and returns the
-// client's name as the server saw it.
+// handshake connects as the client does, with a settings file, to a server that asks for
+// certificates, and returns the client's name as the server saw it.
 func handshake(t *testing.T, path, name string, serverCert tls.Certificate, clients *x509.CertPool) (string, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
