@@ -75,7 +75,7 @@ type source struct {
 const clockStep = time.Second
 
 // latest notes the time of a flow that was sent on. Once the clock was set back, the node goes on
-// from there: to ask it for what is later than before would miss all until the clock is there again.
+// from there: to ask for what is later than before would miss all until the clock is there again.
 func (s *source) latest(at time.Time) {
 	if at.After(s.last) || s.last.Sub(at) > clockStep {
 		s.last = at
