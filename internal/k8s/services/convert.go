@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
+	"github.com/hawser-net/hawser/internal/k8s"
 	"github.com/hawser-net/hawser/internal/service"
 )
 
@@ -185,7 +186,7 @@ func hostIP(s string) (netip.Addr, error) {
 // fromPod returns the host ports of a pod that runs and has addresses of its own. The error names
 // those that cannot be served: an address that cannot be read does not stand for all.
 func fromPod(o *corev1.Pod) ([]service.HostPort, error) {
-	if o.Spec.HostNetwork || o.Status.Phase == corev1.PodSucceeded || o.Status.Phase == corev1.PodFailed {
+	if !k8s.Networked(o) {
 		return nil, nil
 	}
 	var ips []string

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/k8s"
 	"github.com/hawser-net/hawser/internal/k8s/identities"
 	"github.com/hawser-net/hawser/internal/labels"
 )
@@ -87,20 +88,15 @@ func (s *slim) touch(set map[key]struct{}) {
 	}
 }
 
-// networked reports whether a pod has a network of its own.
-func networked(p *corev1.Pod) bool {
-	return !p.Spec.HostNetwork && p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed
-}
-
 func (s *slim) setPod(p *corev1.Pod) {
 	k := key{Namespace: p.Namespace, Name: p.Name}
-	if st := s.pods[k]; st != nil && networked(p) && st.pod.UID == p.UID && st.pod.Spec.NodeName == p.Spec.NodeName && maps.Equal(st.pod.Labels, p.Labels) {
+	if st := s.pods[k]; st != nil && k8s.Networked(p) && st.pod.UID == p.UID && st.pod.Spec.NodeName == p.Spec.NodeName && maps.Equal(st.pod.Labels, p.Labels) {
 		st.pod = p
 		s.dirty[k] = struct{}{}
 		return
 	}
 	s.dropPod(k)
-	if !networked(p) {
+	if !k8s.Networked(p) {
 		return
 	}
 	s.pods[k] = &podState{pod: p}

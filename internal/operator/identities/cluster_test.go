@@ -24,6 +24,7 @@ import (
 
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/internal/identity"
+	"github.com/hawser-net/hawser/internal/k8s"
 	k8sids "github.com/hawser-net/hawser/internal/k8s/identities"
 	"github.com/hawser-net/hawser/internal/operator/kube"
 	"github.com/hawser-net/hawser/internal/testenv/controllers"
@@ -417,7 +418,7 @@ func (tc *testCluster) look() (state, error) {
 		p := &pods.Items[i]
 		k := client.ObjectKeyFromObject(p)
 		s.pods[k] = p
-		if !counts(p) {
+		if !k8s.Networked(p) {
 			continue
 		}
 		if t, err := tc.rules.target(p, labels[p.Namespace]); err == nil {

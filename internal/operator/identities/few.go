@@ -21,6 +21,7 @@ import (
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/api/v2alpha1"
 	"github.com/hawser-net/hawser/internal/identity"
+	"github.com/hawser-net/hawser/internal/k8s"
 	"github.com/hawser-net/hawser/internal/labels"
 )
 
@@ -80,7 +81,7 @@ func podsWant(ctx context.Context, live client.Reader, rules *Rules, text string
 	err = eachPage(ctx, live, pageSize, func() client.ObjectList { return &corev1.PodList{} }, nil, func(page client.ObjectList) {
 		for i := range page.(*corev1.PodList).Items {
 			p := &page.(*corev1.PodList).Items[i]
-			if !counts(p) {
+			if !k8s.Networked(p) {
 				continue
 			}
 			t, err := rules.target(p, namespaces[p.Namespace])

@@ -13,6 +13,7 @@ import (
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/api/v2alpha1"
 	"github.com/hawser-net/hawser/internal/identity"
+	"github.com/hawser-net/hawser/internal/k8s"
 	k8sids "github.com/hawser-net/hawser/internal/k8s/identities"
 	"github.com/hawser-net/hawser/internal/k8s/nodes"
 	"github.com/hawser-net/hawser/internal/labels"
@@ -198,7 +199,7 @@ func (b *index) setPod(obj *corev1.Pod) {
 
 // samePod reports whether two versions of a pod have the same identity.
 func samePod(x, y *corev1.Pod) bool {
-	return x.UID == y.UID && counts(x) == counts(y) && x.Spec.ServiceAccountName == y.Spec.ServiceAccountName && maps.Equal(x.Labels, y.Labels)
+	return x.UID == y.UID && k8s.Networked(x) == k8s.Networked(y) && x.Spec.ServiceAccountName == y.Spec.ServiceAccountName && maps.Equal(x.Labels, y.Labels)
 }
 
 func (b *index) dropPod(k key) {
@@ -219,7 +220,7 @@ func (b *index) place(k key, p *podEntry) {
 	b.dirtyEndpoints[k] = struct{}{}
 	ns, known := b.namespaces[k.Namespace]
 	p.err = nil
-	if !known || !counts(p.obj) {
+	if !known || !k8s.Networked(p.obj) {
 		b.leave(k, p)
 		return
 	}

@@ -19,6 +19,7 @@ import (
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/api/v2alpha1"
 	"github.com/hawser-net/hawser/internal/identity"
+	"github.com/hawser-net/hawser/internal/k8s"
 	k8sids "github.com/hawser-net/hawser/internal/k8s/identities"
 	"github.com/hawser-net/hawser/internal/labels"
 )
@@ -69,7 +70,7 @@ func (w *worldly) meta(namespace, name string) metav1.ObjectMeta {
 // target is what the oracle knows of a pod's identity: nothing of the index's maps.
 func (w *worldly) target(k key) (target, bool) {
 	p, ns := w.pods[k], w.namespaces[k.Namespace]
-	if p == nil || ns == nil || !counts(p) {
+	if p == nil || ns == nil || !k8s.Networked(p) {
 		return target{}, false
 	}
 	of := targetOf{p, ns}

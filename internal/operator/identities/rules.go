@@ -48,12 +48,6 @@ type target struct {
 
 var errNoLabels = errors.New("no label of the pod makes an identity: see --labels and --label-prefix-file")
 
-// counts reports whether a pod has an identity at all: not if it shares its node's network, and not
-// any more when it has ended.
-func counts(p *corev1.Pod) bool {
-	return !p.Spec.HostNetwork && p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed
-}
-
 // IdentityOf returns the identity of a pod in a namespace with these labels: the canonical form of
 // its labels, and the ID, if they have one by rule, else 0.
 func (r *Rules) IdentityOf(p *corev1.Pod, namespace map[string]string) (canonical string, number int64, err error) {

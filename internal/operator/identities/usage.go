@@ -336,7 +336,7 @@ func wanted(ctx context.Context, from client.Reader, rules *Rules, newest versio
 		for i := range page.(*corev1.PodList).Items {
 			p := &page.(*corev1.PodList).Items[i]
 			newest.note(kindPods, p)
-			if !counts(p) {
+			if !k8s.Networked(p) {
 				continue
 			}
 			if t, err := rules.target(p, namespaces[p.Namespace]); err == nil {

@@ -17,6 +17,7 @@ import (
 
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/internal/identity"
+	"github.com/hawser-net/hawser/internal/k8s"
 	"github.com/hawser-net/hawser/pkg/allocator"
 )
 
@@ -165,7 +166,7 @@ func (c *Controller) confirm(ctx context.Context, fix correction) error {
 		return fmt.Errorf("read pod %s: %w", fix.key, err)
 	}
 	t, err := c.index.rules.target(&pod, ns.Labels) // rules never change
-	if err != nil || pod.UID != fix.pod || !counts(&pod) || !t.labels.Equal(fix.labels) {
+	if err != nil || pod.UID != fix.pod || !k8s.Networked(&pod) || !t.labels.Equal(fix.labels) {
 		return errChanged
 	}
 	return nil
