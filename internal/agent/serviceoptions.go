@@ -13,12 +13,6 @@ import (
 	"github.com/hawser-net/hawser/internal/validate"
 )
 
-// The ways to choose a backend.
-const (
-	lbRandom = "random"
-	lbMaglev = "maglev"
-)
-
 // ServiceOptions configure which clients reach services, and how.
 type ServiceOptions struct {
 	// KubeProxyReplacement has the agent do for the node itself, and for what comes from outside,
@@ -48,7 +42,7 @@ type ServiceOptions struct {
 const flagServicesFile = "lb-state-file"
 
 func serviceDefaults() ServiceOptions {
-	return ServiceOptions{LBAlgorithm: lbRandom, LBMode: string(service.ForwardSNAT), SNATPorts: datapath.DefaultMasqueradePorts().String(), ServicesInterval: time.Second}
+	return ServiceOptions{LBAlgorithm: service.Random, LBMode: string(service.ForwardSNAT), SNATPorts: datapath.DefaultMasqueradePorts().String(), ServicesInterval: time.Second}
 }
 
 // Flags binds the options to command-line flags; the current values are the defaults shown.
@@ -76,7 +70,7 @@ func (o *ServiceOptions) Flags(fs *pflag.FlagSet) {
 // Validate checks every option and joins all faults in one error.
 func (o *ServiceOptions) Validate() error {
 	var errs validate.Errors
-	errs.OneOf("bpf-lb-algorithm", o.LBAlgorithm, lbRandom, lbMaglev)
+	errs.OneOf("bpf-lb-algorithm", o.LBAlgorithm, service.Random, service.Maglev)
 	errs.OneOf("bpf-lb-mode", o.LBMode, string(service.ForwardSNAT), string(service.ForwardDSR), string(service.ForwardHybrid))
 	if r, err := datapath.ParsePortRange(o.SNATPorts); err != nil {
 		errs.Add("--snat-port-range: %w", err)

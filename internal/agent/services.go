@@ -29,7 +29,7 @@ func newServices(cfg Config, host network.Host, c *cluster, k *kernel, n *networ
 	sc := services.Config{
 		NodeName: cfg.NodeName, NodeAddrs: host.Addresses(), Announced: host.Addresses(), Within: within, KubeProxy: !cfg.KubeProxyReplacement,
 		WaitSynced: meshSynced.wait,
-		Maglev:     cfg.LBAlgorithm == lbMaglev,
+		Maglev:     cfg.LBAlgorithm == service.Maglev,
 		Forwarding: service.Forwarding(cfg.LBMode), PerService: cfg.LBModeAnnotation, Kernel: k.maps, Log: log,
 	}
 	sc.Report = func(err error) {

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/hawser-net/hawser/internal/datapath/link"
 )
 
 func TestParseArgs(t *testing.T) {
@@ -143,6 +145,9 @@ func TestHostIfName(t *testing.T) {
 	// sha256("abc:eth0"); the name is an interface to other tools.
 	if got := hostIfName("abc", "eth0"); got != "lxcb133159de544" {
 		t.Errorf("got %s", got)
+	}
+	if hostIfPrefix != link.EndpointPrefix {
+		t.Errorf("interfaces are named %s..., and the agent looks for %s...", hostIfPrefix, link.EndpointPrefix)
 	}
 }
 

@@ -19,7 +19,7 @@ import (
 
 // pluginLink reports whether hostIfName could have made the name.
 func pluginLink(name string) bool {
-	digits, ok := strings.CutPrefix(name, "lxc")
+	digits, ok := strings.CutPrefix(name, hostIfPrefix)
 	return ok && len(digits) == 12 && strings.Trim(digits, "0123456789abcdef") == ""
 }
 

@@ -120,11 +120,15 @@ func attachmentID(containerID, ifName string) string {
 	return "cni-attachment-id:" + containerID + ":" + ifName
 }
 
+// hostIfPrefix begins the names of interfaces on the host. It is EndpointPrefix of
+// internal/datapath/link, on which the plugin does not depend.
+const hostIfPrefix = "lxc"
+
 // hostIfName is the name of an attachment's interface on the host: 15 characters, the longest that
 // Linux takes.
 func hostIfName(containerID, ifName string) string {
 	sum := sha256.Sum256([]byte(containerID + ":" + ifName))
-	return "lxc" + hex.EncodeToString(sum[:])[:12]
+	return hostIfPrefix + hex.EncodeToString(sum[:])[:12]
 }
 
 // fail makes an error of the specification.

@@ -32,3 +32,9 @@ func ReadForwarding(annotations map[string]string) Forwarding {
 func (f Forwarding) direct(proto uint8) bool {
 	return f == ForwardDSR || (f == ForwardHybrid && proto == protoTCP)
 }
+
+// How a backend is chosen for a client outside of the cluster: values of --bpf-lb-algorithm.
+const (
+	Random = "random"
+	Maglev = "maglev"
+)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/hawser-net/hawser/internal/datapath/link"
 	"github.com/hawser-net/hawser/internal/validate"
 )
 
@@ -54,7 +55,7 @@ type Options struct {
 func Defaults() Options {
 	return Options{
 		EnableIPv4: true, EnableIPv6: true,
-		RoutingMode: "tunnel", TunnelProtocol: "vxlan", TunnelPort: 8472, MasqueradeIPv4: true, MasqueradeIPv6: true, DirectRoutes: true,
+		RoutingMode: "tunnel", TunnelProtocol: "vxlan", TunnelPort: link.DefaultTunnelPort, MasqueradeIPv4: true, MasqueradeIPv6: true, DirectRoutes: true,
 	}
 }
 

@@ -61,17 +61,11 @@ func serviceSpec(r service.Frontend) rest.ServiceSpec {
 	return spec
 }
 
-// How a backend is chosen for a client outside: values of --bpf-lb-algorithm.
-const (
-	random = "random"
-	maglev = "maglev"
-)
-
 func algorithm(s datapath.Service) string {
 	if s.Maglev {
-		return maglev
+		return service.Maglev
 	}
-	return random
+	return service.Random
 }
 
 // forwarding is how clients outside reach a pod on another node; empty if no client outside is led.
@@ -109,7 +103,7 @@ func serviceEntry(r datapath.Service) rest.BPFMapEntry {
 		value = "none on this node, dropped"
 	}
 	if r.Maglev {
-		value += " by " + maglev
+		value += " by " + service.Maglev
 	}
 	if r.DSR {
 		value += ", DSR"
