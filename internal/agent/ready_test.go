@@ -23,7 +23,13 @@ import (
 // probe asks the agent as the kubelet does.
 func (n *machineNode) probe(path string) (code int, body string) {
 	n.t.Helper()
-	resp, err := n.get("http://127.0.0.1:9879" + path)
+	return n.probeAt(9879, path)
+}
+
+// probeAt is probe at another port.
+func (n *machineNode) probeAt(port int, path string) (code int, body string) {
+	n.t.Helper()
+	resp, err := n.get(fmt.Sprintf("http://127.0.0.1:%d%s", port, path))
 	if err != nil {
 		n.t.Fatal(err)
 	}
@@ -120,11 +126,11 @@ func freezeMap(path string) error {
 }
 
 // TestCollectionFails: that expired flows cannot be collected is for people to see. Pods can be
-// attached, and policy is in force, so the node stays ready.
+// attached, and policy is in force, so the node stays ready, for load balancers as well.
 func TestCollectionFails(t *testing.T) {
 	t.Parallel()
 	n, _ := newNode(t)
-	n.flags = append(n.flags, "--conntrack-gc-interval", "1s")
+	n.flags = append(n.flags, "--conntrack-gc-interval", "1s", "--kube-proxy-replacement", "--kube-proxy-replacement-healthz-bind-address", "127.0.0.1:10256")
 	n.start()
 	n.attached("web", nil) // whose account is written at each collection
 	says := func(want rest.State) {
@@ -153,6 +159,9 @@ func TestCollectionFails(t *testing.T) {
 	says(rest.StateWarning)
 	if code, body := n.probe("/readyz"); code != http.StatusOK {
 		t.Errorf("/readyz: %d %s", code, body)
+	}
+	if code, body := n.probeAt(10256, "/healthz"); code != http.StatusOK || !strings.Contains(body, "lastUpdated") {
+		t.Errorf("kube-proxy's /healthz: %d %s; load balancers would leave the node out", code, body)
 	}
 	n.stop()
 }
