@@ -60,12 +60,12 @@ func (in insideAgent) Do(fn func() error) error {
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()
-		home, err := os.Open("/proc/thread-self/ns/net")
+		previous, err := os.Open("/proc/thread-self/ns/net")
 		if err != nil {
 			done <- err
 			return
 		}
-		defer home.Close()
+		defer previous.Close()
 		f, err := os.Open(in.path)
 		if err == nil {
 			err = unix.Setns(int(f.Fd()), unix.CLONE_NEWNET)
@@ -74,7 +74,7 @@ func (in insideAgent) Do(fn func() error) error {
 		if err == nil {
 			err = fn()
 		}
-		if back := unix.Setns(int(home.Fd()), unix.CLONE_NEWNET); back == nil {
+		if back := unix.Setns(int(previous.Fd()), unix.CLONE_NEWNET); back == nil {
 			runtime.UnlockOSThread()
 		}
 		done <- err

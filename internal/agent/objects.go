@@ -42,7 +42,7 @@ func newObjects(cfg Config, host network.Host, filter *labels.Filter, c *cluster
 	pc := pods.Config{Client: c.client, NodeName: cfg.NodeName, Cluster: cfg.ClusterName, Changed: changed, Log: log}
 	ec := endpoints.Config{
 		Hosts: host.Addresses(), Slices: cfg.EndpointSlices, Silent: cfg.NoEndpointObjects, Shared: cfg.management().Operator(), Accept: t.acceptable,
-		Learned: func(wait time.Duration) { t.metrics.known.Observe(wait.Seconds()) }, Log: log,
+		OnIdentity: func(wait time.Duration) { t.metrics.known.Observe(wait.Seconds()) }, Log: log,
 	}
 	if t.gates != nil {
 		pc.Gated, ec.OnPublished = t.gates.add, t.gates.add
@@ -72,9 +72,9 @@ func newObjects(cfg Config, host network.Host, filter *labels.Filter, c *cluster
 
 // newNodeObjects returns what follows CiliumNodes and writes this node's own.
 func newNodeObjects(cfg Config, filter *labels.Filter, c *cluster, t *tables, log *slog.Logger) (*nodes.Nodes, error) {
-	var learned nodes.Sink = t.nodes
+	var sink nodes.Sink = t.nodes
 	if cfg.KVStore != "" {
-		learned = nodes.Discard{}
+		sink = nodes.Discard{}
 	}
 	own := func(o *v2.CiliumNode) {
 		says, err := c.addressing.Changed(o, t.podCIDRs())
@@ -106,7 +106,7 @@ func newNodeObjects(cfg Config, filter *labels.Filter, c *cluster, t *tables, lo
 		Self: cfg.self(), ClusterID: cfg.ClusterID, WritePodCIDRs: mode == addressing.Kubernetes || mode == addressing.Delegated || c.addressing.Fixed(),
 		Own: own, Fill: fill, Log: log,
 		LabelFilter: filter.Fingerprint(), Management: string(cfg.management()),
-	}, c.client, learned)
+	}, c.client, sink)
 }
 
 // skipsMasquerade reports whether the packets of the pod for which an address is asked leave the

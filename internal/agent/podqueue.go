@@ -53,7 +53,7 @@ func (q *podQueue) take() []k8s.Key {
 }
 
 // done ends what take began, and reports whether a pod fails otherwise than before.
-func (q *podQueue) done(key k8s.Key, err error) (news bool) {
+func (q *podQueue) done(key k8s.Key, err error) (changed bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	delete(q.busy, key)
@@ -64,9 +64,9 @@ func (q *podQueue) done(key k8s.Key, err error) (news bool) {
 		delete(q.failing, key)
 		return false
 	}
-	news = q.failing[key] != err.Error()
+	changed = q.failing[key] != err.Error()
 	q.failing[key] = err.Error()
-	return news
+	return changed
 }
 
 // run calls do for the pods, with so many workers, until ctx ends. A pod for which it fails is
@@ -85,11 +85,11 @@ func (q *podQueue) run(ctx context.Context, workers int, pause time.Duration, do
 		for _, key := range q.take() {
 			pool.Go(func() error {
 				err := do(ctx, key)
-				news := q.done(key, err)
+				changed := q.done(key, err)
 				if err == nil || ctx.Err() != nil {
 					return nil
 				}
-				if news {
+				if changed {
 					failed(key, err)
 				}
 				time.AfterFunc(pause, func() { q.add(key) })

@@ -54,12 +54,12 @@ func enter(path string, inside func()) (*podNS, error) {
 
 func (ns *podNS) visit(inside func()) error {
 	runtime.LockOSThread()
-	home, err := os.Open("/proc/thread-self/ns/net")
+	previous, err := os.Open("/proc/thread-self/ns/net")
 	if err != nil {
 		runtime.UnlockOSThread()
 		return fmt.Errorf("open own network namespace: %w", err)
 	}
-	defer home.Close()
+	defer previous.Close()
 	if err := unix.Setns(int(ns.f.Fd()), unix.CLONE_NEWNET); err != nil {
 		runtime.UnlockOSThread()
 		if errors.Is(err, unix.EINVAL) { // what is left when the namespace was unmounted
@@ -73,7 +73,7 @@ func (ns *podNS) visit(inside func()) error {
 			inside()
 		}
 	}
-	if back := unix.Setns(int(home.Fd()), unix.CLONE_NEWNET); back != nil {
+	if back := unix.Setns(int(previous.Fd()), unix.CLONE_NEWNET); back != nil {
 		// The thread stays locked to this goroutine: nothing else runs in the wrong place.
 		return errors.Join(err, fmt.Errorf("return from the pod's network namespace: %w", back))
 	}

@@ -73,8 +73,8 @@ func (e *Engine) flush(entries bool) (_ Update, size int) {
 
 	// What a rule set no longer passes must stop for flows that it admitted before.
 	for rs := range e.dirtySets {
-		if rs.rejudge {
-			rs.rejudge = false
+		if rs.reevaluate {
+			rs.reevaluate = false
 			for _, s := range rs.subjects {
 				e.markRebind(s)
 			}
@@ -189,8 +189,9 @@ func (k portKey) key(dir datapath.Direction, id identity.ID) datapath.PolicyKey 
 	return datapath.PolicyKey{Direction: dir, Identity: uint32(id), Proto: k.proto, Port: k.port, PortBits: k.bits}
 }
 
-// delta brings the rule set up to date with the identities that were touched. It notes in rejudge
-// whether an established flow may have lost what admitted it. ok is false if nothing changed.
+// delta brings the rule set up to date with the identities that were touched. It notes in
+// reevaluate whether an established flow may have lost what admitted it. ok is false if nothing
+// changed.
 func (rs *ruleSet) delta() (Delta, bool) {
 	out := Delta{ID: rs.id, Ordered: rs.dirs[datapath.Ingress].places != nil || rs.dirs[datapath.Egress].places != nil}
 	ids := slices.Sorted(maps.Keys(rs.touched))
@@ -213,12 +214,12 @@ func (rs *ruleSet) delta() (Delta, bool) {
 				}
 				out.Upserts = append(out.Upserts, Entry{k.key(dir, id), says})
 				// Where order counts, any other answer may be a worse one.
-				rs.rejudge = rs.rejudge || says.Denies() || d.places != nil && (had || says.Tiered())
+				rs.reevaluate = rs.reevaluate || says.Denies() || d.places != nil && (had || says.Tiered())
 			}
 			for k, says := range was {
 				if _, has := is[k]; !has {
 					gone = append(gone, Entry{k.key(dir, id), says})
-					rs.rejudge = rs.rejudge || !says.Deny || says.Tiered()
+					rs.reevaluate = rs.reevaluate || !says.Deny || says.Tiered()
 				}
 			}
 		}

@@ -21,8 +21,8 @@ type ruleSet struct {
 	installed bool
 	// touched are identities that came, went or changed since.
 	touched map[identity.ID]struct{}
-	// rejudge: a delta took an allow away or added a deny.
-	rejudge bool
+	// reevaluate: a delta took an allow away or added a deny.
+	reevaluate bool
 }
 
 func (rs *ruleSet) touch(id identity.ID) {

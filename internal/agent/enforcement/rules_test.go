@@ -219,16 +219,16 @@ func TestRestoredPrefixes(t *testing.T) {
 			if id, ok := b.rules.cidrs.prefixes[inner]; ok {
 				peer = id
 			}
-			judge := func(what string, want datapath.DropReason) {
+			verdict := func(what string, want datapath.DropReason) {
 				t.Helper()
 				if got := b.node.Maps.Verdict(benchSubject, datapath.Egress, uint32(peer), within, 6, 80); got != want {
 					t.Errorf("%s: %s, want %s", what, got, want)
 				}
 			}
 			b.start()
-			judge("without rules", datapath.ReasonForwarded)
+			verdict("without rules", datapath.ReasonForwarded)
 			b.apply(parsed(t, "after", row.after))
-			judge("before the kernel has forgotten it", datapath.ReasonPolicyDeny)
+			verdict("before the kernel has forgotten it", datapath.ReasonPolicyDeny)
 			if err := b.rules.DropRestored(); err != nil {
 				t.Fatal(err)
 			}
@@ -241,7 +241,7 @@ func TestRestoredPrefixes(t *testing.T) {
 				t.Errorf("the kernel still has the block %s", inner)
 			}
 			if peer == identity.WorldIPv4 {
-				judge("afterwards", datapath.ReasonPolicyDeny)
+				verdict("afterwards", datapath.ReasonPolicyDeny)
 			}
 		})
 	}

@@ -117,7 +117,7 @@ func (l *Links) WatchAddresses(ctx context.Context, changed func()) error {
 		case ctx.Err() != nil:
 			return nil
 		case errors.Is(err, unix.ENOBUFS):
-			due, wait = true, watchSettle
+			due, wait = true, watchDebounce
 			continue
 		case err != nil:
 			return fmt.Errorf("watch the node's addresses: %w", err)
@@ -127,7 +127,7 @@ func (l *Links) WatchAddresses(ctx context.Context, changed func()) error {
 			continue
 		}
 		if !due && slices.ContainsFunc(got, isGlobal) {
-			due, wait = true, watchSettle
+			due, wait = true, watchDebounce
 		}
 	}
 }

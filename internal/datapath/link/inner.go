@@ -78,16 +78,16 @@ var errNotBack = errors.New("leave the new network namespace")
 
 // unshared makes a network namespace on a thread that is locked.
 func unshared() (*os.File, error) {
-	home, err := os.Open("/proc/thread-self/ns/net")
+	previous, err := os.Open("/proc/thread-self/ns/net")
 	if err != nil {
 		return nil, err
 	}
-	defer home.Close()
+	defer previous.Close()
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		return nil, fmt.Errorf("make a network namespace: %w", err)
 	}
 	f, err := os.Open("/proc/thread-self/ns/net")
-	if back := netns.Set(netns.NsHandle(home.Fd())); back != nil {
+	if back := netns.Set(netns.NsHandle(previous.Fd())); back != nil {
 		if err == nil {
 			f.Close()
 		}

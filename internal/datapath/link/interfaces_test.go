@@ -148,14 +148,14 @@ func stateOf(states []datapath.InterfaceState) string {
 }
 
 // TestInterfaces: rules, tables and settings of interfaces, to the letter; they go with addresses
-// and interfaces, and what is somebody else's stays.
+// and interfaces, and what is foreign stays.
 func TestInterfaces(t *testing.T) {
 	n := newNode(t)
 	_, err := n.SetNode(cloudNode())
 	must(t, err)
 	j := newFakePrograms(t, n)
 	i := NewInterfaces(n.Links, j, nil)
-	// Somebody else's, also in our tables and at our priorities.
+	// Foreign ones, also in our tables and at our priorities.
 	foreign := []string{"rule add from 10.20.1.77 to 10.20.0.0/16 lookup 11 prio 111", "rule add to 10.20.1.77 lookup main prio 20 proto 4", "route add 192.0.2.128/25 dev eth0 table 11"}
 	for _, f := range foreign {
 		n.output(t, "ip", strings.Fields(f)...)
@@ -357,7 +357,7 @@ func TestInterfacesFaults(t *testing.T) {
 	}
 	j.refuse(ens2, nil)
 
-	// A route of somebody else's in the way.
+	// A foreign route in the way.
 	n.output(t, "ip", strings.Fields("link set ens4 up")...)
 	n.output(t, "ip", strings.Fields("route add default dev ens4 table 14")...)
 	bad := interfaceAt(2, 5)

@@ -16,9 +16,9 @@ import (
 )
 
 const (
-	// plugSettle is how long a burst of messages about interfaces may last: one that is attached is
-	// renamed and brought up by others at the same time.
-	plugSettle = 20 * time.Millisecond
+	// attachDebounce is how long a burst of messages about interfaces may last: one that is
+	// attached is renamed and brought up by others at the same time.
+	attachDebounce = 20 * time.Millisecond
 	// interfaceCheck is how often all is compared with the kernel, for what it did not notify.
 	interfaceCheck = 30 * time.Second
 	// Between attempts at what has failed.
@@ -48,7 +48,7 @@ func (i *Interfaces) Run(ctx context.Context, changed func([]datapath.InterfaceS
 		case err != nil && ctx.Err() == nil:
 			return fmt.Errorf("watch the cloud's interfaces: %w", err)
 		case slices.ContainsFunc(got, i.concerns):
-			next = earlier(next, time.Now().Add(plugSettle))
+			next = earlier(next, time.Now().Add(attachDebounce))
 		}
 		if ctx.Err() != nil {
 			continue
@@ -64,7 +64,7 @@ func (i *Interfaces) Run(ctx context.Context, changed func([]datapath.InterfaceS
 		}
 		if !i.begun {
 			i.mu.Unlock()
-			next = time.Now().Add(plugSettle)
+			next = time.Now().Add(attachDebounce)
 			continue
 		}
 		states, err := i.reconcile()

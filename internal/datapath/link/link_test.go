@@ -352,7 +352,7 @@ func TestSetNodeFollowsPeersAndLeavesForeignRoutes(t *testing.T) {
 	desired.Peers = desired.Peers[:1]
 	desired.Peers[0].PodCIDRs = append(desired.Peers[0].PodCIDRs,
 		netip.MustParsePrefix("10.4.0.0/24"), // new
-		netip.MustParsePrefix("10.9.0.0/24"), // somebody else's route is there
+		netip.MustParsePrefix("10.9.0.0/24"), // a foreign route is there
 		netip.MustParsePrefix("0.0.0.0/0"),   // would take all traffic
 		netip.MustParsePrefix("10.1.0.0/24")) // our own
 	_, err = n.SetNode(desired)

@@ -180,7 +180,7 @@ func TestMasqueradeExceptions(t *testing.T) {
 	}
 }
 
-// What somebody else changed in our table is put right; a foreign table stays.
+// What others changed in our table is put right; a foreign table stays.
 func TestMasqueradeRepair(t *testing.T) {
 	n := newNode(t)
 	_, err := n.SetNode(tunnelNode())

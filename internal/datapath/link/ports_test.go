@@ -33,7 +33,7 @@ func TestWithPorts(t *testing.T) {
 }
 
 // TestReservePorts: no socket of the node's gets one of the ports without asking for it; what
-// somebody else has reserved stays.
+// others have reserved stays.
 func TestReservePorts(t *testing.T) {
 	n := newNode(t)
 	n.in(t, func() error {

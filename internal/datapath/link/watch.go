@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// watchSettle is how long a burst of foreign changes may last before it is reported.
-const watchSettle = 100 * time.Millisecond
+// watchDebounce is how long a burst of foreign changes may last before it is reported.
+const watchDebounce = 100 * time.Millisecond
 
 // watchGroups are the rtnetlink multicast groups that Watch listens to.
 var watchGroups = []int{unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR}
@@ -42,7 +42,7 @@ func (l *Links) Watch(ctx context.Context, changed func(reason string)) error {
 		case ctx.Err() != nil:
 			return nil
 		case errors.Is(err, unix.ENOBUFS):
-			reason, wait = "messages of the kernel were lost", watchSettle
+			reason, wait = "messages of the kernel were lost", watchDebounce
 			continue
 		case err != nil:
 			return fmt.Errorf("watch the node's network: %w", err)
@@ -53,7 +53,7 @@ func (l *Links) Watch(ctx context.Context, changed func(reason string)) error {
 		}
 		for _, m := range got {
 			if r := l.foreign(m); r != "" && reason == "" {
-				reason, wait = r, watchSettle
+				reason, wait = r, watchDebounce
 			}
 		}
 	}

@@ -84,7 +84,7 @@ func TestWatch(t *testing.T) {
 	select {
 	case reason := <-reasons:
 		t.Errorf("reported: %s", reason)
-	case <-time.After(3 * watchSettle):
+	case <-time.After(3 * watchDebounce):
 	}
 	cancel()
 	must(t, <-done)

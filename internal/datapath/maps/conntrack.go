@@ -181,7 +181,7 @@ func (m *Maps) CollectCT(ctx context.Context) (alive, removed int, err error) {
 		return alive, removed, ctx.Err()
 	}
 	// Also after an error: unclaimed shares lapse.
-	return alive, removed, errors.Join(err, m.settleAccounts(held, known, now))
+	return alive, removed, errors.Join(err, m.publishShares(held, known, now))
 }
 
 // ownersOf returns the owners of an entry. That of a service has the incarnation of its backend

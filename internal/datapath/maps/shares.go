@@ -88,8 +88,8 @@ func byPayer(held map[owners]int, known map[uint32]uint16) map[uint16]int {
 	return counts
 }
 
-// settleAccounts publishes to the programs what each endpoint holds and may hold.
-func (m *Maps) settleAccounts(held map[owners]int, known map[uint32]uint16, now uint32) error {
+// publishShares publishes to the programs what each endpoint holds and may hold.
+func (m *Maps) publishShares(held map[owners]int, known map[uint32]uint16, now uint32) error {
 	size := int(m.maps[kernelMapCt].MaxEntries())
 	counts := byPayer(held, known)
 	share := podShare(counts, size)

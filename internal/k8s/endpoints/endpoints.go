@@ -43,9 +43,9 @@ type Config struct {
 	// OnPublished, if not nil, is called with a pod of this node when its object was observed from
 	// the API server, or Set changed it; see Known. It must neither block nor call back.
 	OnPublished func(k8s.Key)
-	// Learned, if not nil, is called with how long ago a pod was created that has got its first
+	// OnIdentity, if not nil, is called with how long ago a pod was created that has got its first
 	// identity here, see latency.go.
-	Learned func(age time.Duration)
+	OnIdentity func(age time.Duration)
 	// Interval is how often this node's objects are compared with what they should be, 10
 	// seconds by default.
 	Interval time.Duration
@@ -75,7 +75,7 @@ type Endpoints struct {
 	said    map[k8s.Key]identity.ID // the identity last written, or found to be there
 	made    map[k8s.Key]creation
 	lost    map[k8s.Key]string // UID of the pod whose object another client deleted
-	counted map[k8s.Key]string // UID of the pod with which Learned was called
+	counted map[k8s.Key]string // UID of the pod with which OnIdentity was called
 	// relabelled are the labels last written to an object, and when.
 	relabelled map[k8s.Key]relabelling
 	// published is what objects say of pods of this node, wanted or not, by the object: a slice, or

@@ -34,7 +34,7 @@ func (e *Endpoints) firstTime(l Local) bool {
 // measure reports how long ago another node's pod was created, if its object names an identity for
 // the first time.
 func (e *Endpoints) measure(who string, o *v2.CiliumEndpoint) {
-	if e.cfg.Learned == nil || identity.ID(o.Status.Identity.ID).IsReserved() || o.CreationTimestamp.Time.Before(e.began) {
+	if e.cfg.OnIdentity == nil || identity.ID(o.Status.Identity.ID).IsReserved() || o.CreationTimestamp.Time.Before(e.began) {
 		return
 	}
 	created, err := time.Parse(time.RFC3339, o.Annotations[CreatedAnnotation])
@@ -42,14 +42,14 @@ func (e *Endpoints) measure(who string, o *v2.CiliumEndpoint) {
 		return
 	}
 	if before := e.index.identityOf(who); before == 0 || before.IsReserved() {
-		e.cfg.Learned(max(0, time.Since(created)))
+		e.cfg.OnIdentity(max(0, time.Since(created)))
 	}
 }
 
 // measureOwn reports how long ago a pod of this node was created, if a slice names an identity for
 // it for the first time.
 func (e *Endpoints) measureOwn(key k8s.Key, id int64) {
-	if e.cfg.Learned == nil || id == 0 || identity.ID(id).IsReserved() {
+	if e.cfg.OnIdentity == nil || id == 0 || identity.ID(id).IsReserved() {
 		return
 	}
 	e.mu.Lock()
@@ -60,6 +60,6 @@ func (e *Endpoints) measureOwn(key k8s.Key, id int64) {
 	}
 	e.mu.Unlock()
 	if count {
-		e.cfg.Learned(max(0, time.Since(l.PodCreated)))
+		e.cfg.OnIdentity(max(0, time.Since(l.PodCreated)))
 	}
 }

@@ -20,7 +20,7 @@ func learner() (e *Endpoints, reported *[]time.Duration) {
 	reported = &[]time.Duration{}
 	return &Endpoints{
 		cfg: Config{Hosts: []netip.Addr{netip.MustParseAddr("192.0.2.1")}, Accept: func(identity.ID) error { return nil },
-			Learned: func(age time.Duration) { *reported = append(*reported, age) }, Log: slog.New(slog.DiscardHandler)},
+			OnIdentity: func(age time.Duration) { *reported = append(*reported, age) }, Log: slog.New(slog.DiscardHandler)},
 		index: newIndex(ipcache.New(), slog.New(slog.DiscardHandler)), began: time.Now().Add(-time.Minute),
 		want: map[k8s.Key]Local{}, counted: map[k8s.Key]string{}, made: map[k8s.Key]creation{}, lost: map[k8s.Key]string{},
 	}, reported

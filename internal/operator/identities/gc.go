@@ -193,7 +193,7 @@ func (c *collector) round(ctx context.Context) (Stats, error) {
 		if !ok || !o.DeletionTimestamp.IsZero() {
 			continue
 		}
-		l, fate := c.judge(o, used(id))
+		l, fate := c.decide(o, used(id))
 		looks[o.Name] = l
 		if l.dead && !quarantined && fate == toKeep {
 			stats.Unused++
@@ -323,8 +323,8 @@ const (
 	toFree
 )
 
-// judge decides what to do with an object.
-func (c *collector) judge(o *v2.CiliumIdentity, used bool) (look, fate) {
+// decide decides what to do with an object.
+func (c *collector) decide(o *v2.CiliumIdentity, used bool) (look, fate) {
 	last, known := c.looks[o.Name]
 	now := look{uid: k8sids.Incarnation(o), rv: o.ResourceVersion, used: last.used}
 	same := known && last.same(now)
@@ -333,7 +333,7 @@ func (c *collector) judge(o *v2.CiliumIdentity, used bool) (look, fate) {
 		now.until = last.until
 	}
 	if _, since, quarantined := k8sids.Quarantined(o); quarantined {
-		return c.judgeQuarantined(now, same && last.dead, again, used, since)
+		return c.decideQuarantined(now, same && last.dead, again, used, since)
 	}
 	now.text = textOf(o)
 	intact, sealed := k8sids.Intact(o)
@@ -375,11 +375,11 @@ func (c *collector) judge(o *v2.CiliumIdentity, used bool) (look, fate) {
 	return now, toKeep
 }
 
-// judgeQuarantined reports whether the quarantine of an ID is over: by the clock of the operator
+// decideQuarantined reports whether the quarantine of an ID is over: by the clock of the operator
 // that began it and one more pass, or by this process's own, so that a wrong clock neither ends a
 // quarantine at once nor makes it last for ever. already means that it was in quarantine at the
 // last pass, again that this counts.
-func (c *collector) judgeQuarantined(now look, already, again, used bool, since time.Time) (look, fate) {
+func (c *collector) decideQuarantined(now look, already, again, used bool, since time.Time) (look, fate) {
 	if !already || now.used.IsZero() {
 		now.used = c.now()
 	}

@@ -99,7 +99,7 @@ func (v *validator) Reconcile(ctx context.Context, req reconcile.Request) (recon
 	if err := v.reader.Get(ctx, req.NamespacedName, obj); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
-	fault := v.judge(obj)
+	fault := v.validate(obj)
 	conditions, changed := v.conditions(obj, fault, time.Now())
 	if !changed {
 		return reconcile.Result{}, nil
@@ -145,8 +145,8 @@ func statusOf[T any](obj *unstructured.Unstructured) T {
 	return whole.Status
 }
 
-// judge returns why a policy is invalid; nil if it is not.
-func (v *validator) judge(obj *unstructured.Unstructured) error {
+// validate returns why a policy is invalid; nil if it is not.
+func (v *validator) validate(obj *unstructured.Unstructured) error {
 	text, err := obj.MarshalJSON()
 	if err == nil {
 		_, err = policies.Parse(obj.GetKind(), text)

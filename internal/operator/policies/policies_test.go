@@ -41,7 +41,7 @@ func ccnp(name, spec string) string {
 	return fmt.Sprintf("apiVersion: cilium.io/v2\nkind: CiliumClusterwideNetworkPolicy\nmetadata: {name: %s}\n%s\n", name, spec)
 }
 
-func TestJudge(t *testing.T) {
+func TestValidate(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name, text string
@@ -67,7 +67,7 @@ func TestJudge(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			u := object(t, tt.text)
-			err := (&validator{groups: !strings.HasPrefix(tt.name, "groups off"), kind: u.GroupVersionKind()}).judge(u)
+			err := (&validator{groups: !strings.HasPrefix(tt.name, "groups off"), kind: u.GroupVersionKind()}).validate(u)
 			if len(tt.want) == 0 && err != nil {
 				t.Error(err)
 			}
