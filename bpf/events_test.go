@@ -12,7 +12,7 @@ import (
 	"github.com/hawser-net/hawser/internal/datapath/maps"
 )
 
-// TestEvents: what happens to packets is reported, each kind in order, if and only if somebody
+// TestEvents: what happens to packets is reported, each kind in order, if and only if a client
 // asked.
 func TestEvents(t *testing.T) {
 	n := newNode(t, testConfig())
@@ -83,8 +83,8 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// What one sender may have of a buffer of events, while nobody reads: half, and a share a tick, of
-// which a loaded machine may see some go by.
+// What one sender may have of a buffer of events, while no client reads: half, and a share a tick,
+// of which a loaded machine may see some go by.
 const (
 	eventRoom      = 1 << 20
 	eventSize      = 168 + 8 // with the buffer's own header
@@ -111,7 +111,7 @@ func TestEventsLost(t *testing.T) {
 }
 
 // TestFloodLosesOnlyItsOwnEvents: a pod that sends as much as it can, which is refused, or allowed
-// and so evaluated and traced, takes no room for what is reported of others. Nobody reads
+// and so evaluated and traced, takes no room for what is reported of others. No client reads
 // meanwhile.
 func TestFloodLosesOnlyItsOwnEvents(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
@@ -209,7 +209,7 @@ func TestEventsReportLoss(t *testing.T) {
 	}
 }
 
-// TestEventsForgotten: events that nobody asks for any more, because the agent was killed, end by
+// TestEventsForgotten: events without a subscriber, because the agent was killed, end by
 // themselves.
 func TestEventsForgotten(t *testing.T) {
 	const room = 4096 // less than a sender's share

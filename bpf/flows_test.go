@@ -53,7 +53,7 @@ func TestPolicyRecheck(t *testing.T) {
 			flip(&n.b)
 			n.expect(name+" after denial", dropped(datapath.ReasonPolicyDeny, in), func() result { return n.fromA(mid) })
 			open()
-			// The source became somebody else, without a new generation.
+			// The source's identity has changed, without a new generation.
 			n.rules(setB)
 			ea := n.a
 			ea.Identity = idA + 1
@@ -456,7 +456,7 @@ func TestOverlayReplyBeforeUpdate(t *testing.T) {
 		n.expect("is answered", passes(out), func() result { return n.fromA(answer) })
 		own := frame{src: a, dst: r, proto: tcp, sport: 3, dport: 1, tcpFlags: syn}
 		n.expect("opened here", dropped(datapath.ReasonPolicyDenied, out), func() result { return n.fromA(own) })
-		// The update comes, and says otherwise: the flow is somebody else's now.
+		// The update comes, and says otherwise: the flow has another owner now.
 		n.must(n.maps.UpsertIPCache([]datapath.IPCacheEntry{{Prefix: netip.PrefixFrom(r, r.BitLen()), Identity: idB}}))
 		n.expect("answer to another", dropped(datapath.ReasonPolicyDenied, in), func() result { return n.fromA(answer) })
 	})

@@ -12,7 +12,7 @@ import (
 )
 
 // nativeIf is the device towards other nodes in these tests, hostIf the node's own, and otherIf
-// one towards somebody else.
+// one towards another destination.
 const nativeIf, otherIf, hostIf = 7, 9, 10
 
 // unrouted is added to the interface that a packet came in by if this node's stack has not routed

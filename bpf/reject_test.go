@@ -55,7 +55,7 @@ func reset(in frame, seq, ack uint32, flags uint8) []byte {
 	return withChecksum(b)
 }
 
-// TestReject: whoever asks for a service that nobody serves gets an error, exactly as by a host
+// TestReject: whoever asks for a service without backends gets an error, exactly as by a host
 // whose port is closed.
 func TestReject(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {

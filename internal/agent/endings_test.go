@@ -117,7 +117,7 @@ func (c *kubeCluster) aimed(at int, label func(app string) string) string {
 	return ""
 }
 
-// TestIDsWaitForFrozenAgent: an ID whose labels nobody has any more is not given to others, that
+// TestIDsWaitForFrozenAgent: an ID whose labels no pod has any more is not given to others, that
 // aim at it, while an agent is stopped that may still use it; once it goes on it releases it, and
 // evaluates its next owner by what that is.
 func TestIDsWaitForFrozenAgent(t *testing.T) {

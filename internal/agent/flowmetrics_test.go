@@ -10,7 +10,7 @@ import (
 	"github.com/hawser-net/hawser/internal/testenv/controllers"
 )
 
-// TestFlowMetrics: an agent that is asked for metrics of flows counts them though nobody follows
+// TestFlowMetrics: an agent that is asked for metrics of flows counts them though no client follows
 // and none are kept, and serves them at their own address.
 func TestFlowMetrics(t *testing.T) {
 	t.Parallel()

@@ -141,7 +141,7 @@ func TestFlows(t *testing.T) {
 	}
 	n1.flags = append(n1.flags, "--hubble-listen-address", ":4244", "--hubble-tls-cert-file", n1.path("crt"), "--hubble-tls-key-file", n1.path("key"),
 		"--hubble-tls-client-ca-files", n1.path("ca"))
-	n2.flags = append(n2.flags, "--hubble-event-buffer-capacity", "0") // records only while somebody follows
+	n2.flags = append(n2.flags, "--hubble-event-buffer-capacity", "0") // records only while a client follows
 	n1.policy("web.yaml", denyWeb)
 	n1.start()
 	n2.start()

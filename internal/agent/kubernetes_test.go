@@ -334,7 +334,7 @@ func (k *kubernetesTest) serverAway(ctx context.Context) {
 	if err := k.second.add(); err != nil {
 		k.t.Errorf("a known pod's sandbox made anew while the API server is away: %v", err)
 	}
-	// A pod whose labels nobody had starts with a temporary identity, by its own rules.
+	// A pod whose labels no pod had before starts with a temporary identity, by its own rules.
 	began := time.Now()
 	stranger := k.n1.attached("stranger", nil)
 	if took := time.Since(began); took > 15*time.Second {

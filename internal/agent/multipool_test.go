@@ -176,7 +176,7 @@ func multiPool(t *testing.T, mode string) {
 		t.Fatal(err)
 	}
 
-	// A CIDR whose range is taken from the pool stays with its pods, and is given to nobody.
+	// A CIDR whose range is taken from the pool stays with its pods, and is given to no pod.
 	pool := &v2alpha1.CiliumPodIPPool{}
 	alpha, err := c.client.For(v2alpha1.SchemeGroupVersion(), v2alpha1.AddToScheme)
 	if err != nil {
@@ -200,7 +200,7 @@ func multiPool(t *testing.T, mode string) {
 	within(t, c.podWith(n2, "late", nil, edge), "10.21.0.0/24", "fd00:21::/112")
 	verdicts("after the pool has lost its range", client, last)
 
-	// What nobody uses goes back.
+	// What is unused is released.
 	for _, p := range append(more, web) {
 		if err := p.del(); err != nil {
 			t.Fatal(err)

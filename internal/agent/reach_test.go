@@ -393,7 +393,7 @@ func TestTwoNodes(t *testing.T) {
 			}
 			serveEcho(t, late.ns, late.both(81)[0])
 			refused(t, "open to another port of the pod that started without the store", open.ns, late.both(81)[0])
-			// So does one of labels that nobody had, with a temporary identity. Its rules hold, and
+			// So does one of labels that no pod had, with a temporary identity. Its rules hold, and
 			// nobody else knows it by its labels.
 			began = time.Now()
 			fresh := n2.attached("web-3", map[string]string{"app": "web", "release": "new"})

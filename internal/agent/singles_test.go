@@ -34,7 +34,7 @@ func (c *kubeCluster) give(name string, ips ...string) {
 
 // TestKubernetesSingles has pods of two nodes have single addresses of their CiliumNodes: nodes
 // wait for the first, pods for more, they reach each other by policy, an agent that is killed loses
-// none, and one that nobody uses is given back.
+// none, and an unused one is released.
 func TestKubernetesSingles(t *testing.T) {
 	t.Parallel()
 	c := newKubeCluster(t)
@@ -91,7 +91,7 @@ func TestKubernetesSingles(t *testing.T) {
 		}
 	}
 
-	// One that nobody uses is given back, one that is used is not.
+	// An unused one is released, one that is used is not.
 	o, err := c.ciliumNodes().Get(t.Context(), "n1", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)

@@ -271,7 +271,7 @@ func fromApp(names ...string) func(*networkingv1.NetworkPolicySpec) {
 }
 
 // TestTemporaryStart is "Temporary ID", "Pod startup", "Pod creation process", "Policy enforcement"
-// and "Security" of CFP-27752: pods start while nobody makes identities, by agents that have no
+// and "Security" of CFP-27752: pods start while nothing makes identities, by agents that have no
 // right to; their own policies hold from the first packet; nobody sees a temporary ID; and when
 // the identities come no packet of what is allowed before and after is lost, and none of what is
 // forbidden before and after gets through.

@@ -504,7 +504,7 @@ func TestAddReplacesLeftovers(t *testing.T) {
 	f.agent.expire()
 	f.clean("after DEL")
 
-	// Somebody else's interface is not removed.
+	// A foreign interface is not removed.
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = "eth0"
 	if err := f.pod.h.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}); err != nil {
@@ -721,7 +721,7 @@ func TestNamespaceOfAnother(t *testing.T) {
 	f.must("DEL", nil, latter)
 	f.clean("after DEL")
 
-	// What nobody uses is in nobody's way.
+	// What is unused is in no one's way.
 	if _, err := f.run("ADD", f.conf(nil), latter, "HAWSER_CNI_CRASH_AT="+StepAddPod); err == nil {
 		t.Fatal("the plugin was not killed")
 	}

@@ -362,7 +362,7 @@ func away(p *places) {
 	}
 }
 
-// collect has a key of the store collected that nobody refers to: its ID is in quarantine then.
+// collect has an unreferenced key of the store collected: its ID is in quarantine then.
 func (p *places) collect(id allocator.ID) {
 	p.Helper()
 	gc, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{
@@ -391,7 +391,7 @@ func (p *places) restsInStore(id allocator.ID) bool {
 	return len(l.Pairs) > 0
 }
 
-// putKey writes an ID into the store that nobody refers to.
+// putKey writes an unreferenced ID into the store.
 func (p *places) putKey(id allocator.ID, set string) {
 	p.Helper()
 	if err := kvstore.Put(context.Background(), p.store, storekeys.IdentitiesPrefix+"/id/"+id.String(), []byte(set), kvstore.Permanent); err != nil {

@@ -588,7 +588,7 @@ func BenchmarkAllocateNext(b *testing.B) {
 	}
 }
 
-// TestLocal: an address that the node itself has is given to nobody, also if it is asked for by
+// TestLocal: an address that the node itself has is given to no pod, also if it is asked for by
 // name, and the others are all given.
 func TestLocal(t *testing.T) {
 	mine := map[netip.Addr]bool{ip("10.0.0.2"): true, ip("10.0.0.5"): true}

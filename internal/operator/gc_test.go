@@ -42,7 +42,7 @@ func (p *somePods) set(known bool, used identity.ID) {
 	p.known, p.used = known, used
 }
 
-// TestUsedWithoutReference collects in a store where nobody refers to any ID: what pods use, or
+// TestUsedWithoutReference collects in a store without a reference to any ID: what pods use, or
 // an address has, stays, and so does everything as long as the pods are not known.
 func TestUsedWithoutReference(t *testing.T) {
 	t.Parallel()
@@ -129,7 +129,7 @@ func TestUsedWithoutReference(t *testing.T) {
 	})
 }
 
-// TestUnusedKeysAreSpared collects where the operator makes identities: what nobody uses goes when
+// TestUnusedKeysAreSpared collects where the operator makes identities: what is unused goes when
 // it was unused for the heartbeat timeout, at once if hardly any ID is free.
 func TestUnusedKeysAreSpared(t *testing.T) {
 	t.Parallel()
@@ -184,7 +184,7 @@ func TestUnusedKeysAreSpared(t *testing.T) {
 	}
 }
 
-// collector returns a store in memory with so many identities that nobody refers to, from the first
+// collector returns a store in memory with so many unreferenced identities, from the first
 // ID on, and what collects them.
 func collector(t *testing.T, o *Operator, n int) (*kvstore.MemoryClient, *allocator.Allocator) {
 	t.Helper()

@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 	kubeapi.VerifyTestMain(m)
 }
 
-// freeAddr returns a loopback address that nobody listens at.
+// freeAddr returns a loopback address that nothing listens at.
 func freeAddr(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

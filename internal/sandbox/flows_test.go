@@ -429,7 +429,7 @@ func parseFlows(t *testing.T, out []byte) (all []*flow.Flow) {
 }
 
 // connections are those between pods and the world that flows report, with what they report. A
-// problem is a flow that names somebody else than who has the address.
+// problem is a flow that names another pod than the one with the address.
 func (p *proof) connections(out []byte) (map[opening]reported, string) {
 	all := map[opening]reported{}
 	for _, f := range parseFlows(p.t, out) {

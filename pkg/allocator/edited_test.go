@@ -210,7 +210,7 @@ func TestEditedKeyIsTakenIntoUse(t *testing.T) {
 	}
 }
 
-// TestEditedUnusedKey: an edited ID that nobody uses is not taken into use by nodes that
+// TestEditedUnusedKey: an edited, unused ID is not taken into use by nodes that
 // start meanwhile, for either key: others know what it was.
 func TestEditedUnusedKey(t *testing.T) {
 	t.Parallel()

@@ -68,7 +68,7 @@ func Example() {
 	// last use on this node: true <nil>
 }
 
-// One process of the cluster collects the IDs that nobody refers to any more. An ID goes in
+// One process of the cluster collects the IDs without references. An ID goes in
 // the second round that finds it so.
 func ExampleAllocator_RunGC() {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)

@@ -302,7 +302,7 @@ func TestUses(t *testing.T) {
 	}
 }
 
-// TestNothingCollectsByItself: with WithoutGC or without, an ID that nobody uses stays until
+// TestNothingCollectsByItself: with WithoutGC or without, an unused ID stays until
 // RunGC.
 func TestNothingCollectsByItself(t *testing.T) {
 	t.Parallel()

@@ -459,7 +459,7 @@ func makesID(txn kvstore.Txn) bool {
 	return slices.ContainsFunc(txn.Then, func(o kvstore.Op) bool { return o.Kind == kvstore.OpPut && strings.HasPrefix(o.Key, base+"/id/") })
 }
 
-// dead makes two IDs that nobody uses.
+// dead makes two unused IDs.
 func dead(w *world) {
 	w.free("old", func(a *actor) { a.allocate("L"); a.release("L") })
 	w.free("old", func(a *actor) { a.picks = []allocator.ID{2}; a.allocate("other"); a.release("other") })

@@ -78,7 +78,7 @@ func (s *scene) pieces(dst string, attack func(src, dst netip.AddrPort, k token)
 	}), whole, s.friendly(s.pods["victim1"]))
 }
 
-// borrowedFragment sends a later fragment that fits the first of somebody else's.
+// borrowedFragment sends a later fragment that fits the first of another sender.
 func (s *scene) borrowedFragment() (string, error) {
 	evil, friend, victim := s.pods["evil1"], s.pods["friend1"], s.pods["victim1"]
 	theirs := func(k token) [][]byte { return cut(s.at(friend.addr, fromPort), s.at(victim.addr, toPort), k) }

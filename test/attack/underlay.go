@@ -64,7 +64,7 @@ func (s *scene) greFromOutside(t tunnelEnd) (string, error) {
 	return s.strike(victim.eth, attack, s.honest(s.stranger, s.pods["open"+t.node[1:]]), s.friendly(victim))
 }
 
-// forgedFromOutside claims somebody else's address, towards a pod of the node, the node itself, or
+// forgedFromOutside claims another's address, towards a pod of the node, the node itself, or
 // a pod of another node to which this one would have to send it on.
 func (s *scene) forgedFromOutside(c claim, dst string) (string, error) {
 	n1 := s.nodes["n1"]

@@ -111,7 +111,7 @@ func TestClash(t *testing.T) {
 	}
 }
 
-// A cluster's files come, change and go beside those of others and beside what somebody else put
+// A cluster's files come, change and go beside those of others and beside what others put
 // there.
 func TestSecret(t *testing.T) {
 	t.Parallel()

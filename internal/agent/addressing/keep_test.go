@@ -17,7 +17,7 @@ import (
 
 // TestInterfaceInUseStays: whatever becomes of a CiliumNode, the interface of an address that a pod
 // has stays set up until the pod is gone, also over a restart of the agent. New addresses of it are
-// given to nobody meanwhile.
+// given to no pod meanwhile.
 func TestInterfaceInUseStays(t *testing.T) {
 	t.Parallel()
 	const pod = "ns/p"

@@ -320,8 +320,8 @@ func TestUplinks(t *testing.T) {
 	})
 }
 
-// TestUplinksFaults: why addresses are given to nobody is said, and who does not set up interfaces
-// for want of something gives none.
+// TestUplinksFaults: the reason why addresses are given to no pod is reported, and who does not set
+// up interfaces for want of something gives none.
 func TestUplinksFaults(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -584,7 +584,7 @@ func TestThrough(t *testing.T) {
 }
 
 // TestMisplacedAddresses: an address that cannot be a pod's on the interface that the pool names is
-// given to nobody, set up for nobody, and said; one that a pod has already keeps its way.
+// given to no pod, not set up, and reported; one that a pod has already keeps its way.
 func TestMisplacedAddresses(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -641,7 +641,7 @@ func TestMisplacedAddresses(t *testing.T) {
 }
 
 // TestObjectIsBounded: whatever a CiliumNode has, the kernel is not given more than it bears;
-// what pods have comes first, the rest is said and given to nobody.
+// what pods have comes first, the rest is reported and given to no pod.
 func TestObjectIsBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -316,7 +316,7 @@ func TestPendingAllocations(t *testing.T) {
 }
 
 // TestPendingAllocationsLeakNothing has endpoints come, go, and get their identities, in a store
-// that is slow, away or well: what nobody uses is given back.
+// that is slow, away or well: what is unused is released.
 func TestPendingAllocationsLeakNothing(t *testing.T) {
 	for seed := range uint64(20) {
 		synctest.Test(t, func(t *testing.T) {

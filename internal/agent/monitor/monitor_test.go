@@ -19,7 +19,7 @@ func (silence) Events(ctx context.Context, _ func(datapath.Event)) error {
 	return nil
 }
 
-// TestMonitorTakesBack: what an agent wanted that was killed while somebody watched, the next one
+// TestMonitorTakesBack: what an agent wanted that was killed while a client watched, the next one
 // takes back when it starts.
 func TestMonitorTakesBack(t *testing.T) {
 	t.Parallel()

@@ -8,7 +8,7 @@ import (
 )
 
 // Who reaches the socket, or writes a CNI configuration, chooses labels of a workload, but none
-// that would make it somebody else to a rule.
+// that would give it another identity in a rule.
 func TestNetworkLabelsCannotBeSet(t *testing.T) {
 	t.Parallel()
 	a := New(Config{Options: Options{ClusterName: "default"}})

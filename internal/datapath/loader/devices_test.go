@@ -158,7 +158,7 @@ func (f *refusingFilters) ReplaceFilter(ifIndex int, ingress bool, progFD int, n
 }
 
 // TestOtherDevicesKeepFilters: a device by which nobody of the cluster comes and that cannot have
-// the programs does not make the node unhealthy, and is logged once; programs of somebody else that
+// the programs does not make the node unhealthy, and is logged once; programs of others that
 // are there stay until he takes them away.
 func TestOtherDevicesKeepFilters(t *testing.T) {
 	testenv.RequireRoot(t)

@@ -500,7 +500,7 @@ func TestForgedOnInterfaces(t *testing.T) {
 	}
 }
 
-// asPod sends a text from an address that nobody in the namespace has.
+// asPod sends a text from an address that the namespace does not have.
 func asPod(t *testing.T, ns *testenv.NetNS, src netip.Addr, dst netip.AddrPort, what string) {
 	t.Helper()
 	d := net.Dialer{LocalAddr: net.UDPAddrFromAddrPort(netip.AddrPortFrom(src, 0)), Control: func(_, _ string, c syscall.RawConn) (err error) {

@@ -136,7 +136,7 @@ func TestServiceKinds(t *testing.T) {
 		}
 	}()
 
-	// Somebody else's service names the addresses that this one was given.
+	// Another's service names the addresses that this one was given.
 	k.engine.UpsertService(services.Service{
 		Name: services.Name{Namespace: "evil", Name: "web"}, ExternalIPs: slices.Concat([]netip.Addr{vip4, vip6}, node),
 		Ports: []services.Port{{Proto: 6, Port: 80}, {Proto: 17, Port: 80}, {Proto: 6, Port: outsidePort}, {Proto: 17, Port: outsidePort}},

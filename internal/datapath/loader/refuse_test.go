@@ -57,7 +57,7 @@ func silentAt(t *testing.T, what string, from *testenv.NetNS, to ...netip.AddrPo
 	}
 }
 
-// TestRefused: who asks for a service that nobody serves is refused at once, in the pods and
+// TestRefused: who asks for a service without backends is refused at once, in the pods and
 // outside; who asks where another node would serve gets no answer.
 func TestRefused(t *testing.T) {
 	n1, n2 := newTestNode(t, 1, true), newTestNode(t, 2, true)

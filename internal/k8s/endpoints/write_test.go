@@ -84,7 +84,7 @@ func TestAttempts(t *testing.T) {
 	if !r.due(key) {
 		t.Error("it waits longer than one comparison for a server that was away")
 	}
-	// What somebody else has written as it should be is reported, too.
+	// What another writer has written as it should be is reported, too.
 	if !r.done(key) || r.done(key) {
 		t.Error("success is not reported once")
 	}

@@ -19,7 +19,7 @@ import (
 )
 
 // TestHealthCheckPorts: at a service's health check port it is said whether this node has ready
-// endpoints of it, and how many; a port that somebody else has is served when it is free, and one
+// endpoints of it, and how many; a port that another process has is served when it is free, and one
 // of a service that is gone no longer.
 func TestHealthCheckPorts(t *testing.T) {
 	testenv.CheckLeaks(t)

@@ -159,7 +159,7 @@ func (a *actor) sync(t *testing.T, name string, lost bool) {
 		a.index.doubt(name)
 	}
 	a.collect()
-	if ignorant { // of what somebody else did to the other slice that had the endpoint
+	if ignorant { // of what another writer did to the other slice that had the endpoint
 		return
 	}
 	want := func(k key) bool { return a.index.want[k] != nil }

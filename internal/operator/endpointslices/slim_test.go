@@ -201,8 +201,8 @@ func slimMode(b *bench) {
 	waitSynced(30)
 	o.stop()
 	b.still(cfg, resolveApp)
-	// While nobody runs, the identity goes: a new operator keeps what slices say until there is
-	// another.
+	// While no operator runs, the identity goes: a new operator keeps what slices say until there
+	// is another.
 	if err := b.env.Client.Delete(ctx, identityOf("301", "", "")); err != nil {
 		b.Fatal(err)
 	}

@@ -35,7 +35,7 @@ func TestOtherFilters(t *testing.T) {
 		}
 		return o
 	}
-	// stays checks that an ID that nobody uses is not collected until f was called.
+	// stays checks that an unused ID is not collected until f was called.
 	stays := func(what, name, culprit string, f func()) {
 		t.Helper()
 		l.plant(name)

@@ -339,7 +339,7 @@ func (tc *testCluster) endpoint(p *corev1.Pod, id ...*v2.EndpointIdentity) *v2.C
 	return e
 }
 
-// plant makes an identity, as somebody else.
+// plant makes an identity, as another client.
 func (tc *testCluster) plant(number identity.ID, set map[string]string, change ...func(*v2.CiliumIdentity)) *v2.CiliumIdentity {
 	tc.Helper()
 	o := &v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: decimal(number)}, SecurityLabels: set}

@@ -85,7 +85,7 @@ func TestEdited(t *testing.T) {
 	if st := b.decideSet(web.text); st.action != nothing {
 		t.Errorf("put right: %+v", st)
 	}
-	// Nobody needs the labels any more: nodes go on to judge by them all the same.
+	// No pod needs the labels any more; nodes still evaluate rules by them.
 	now = w.update(b, now, func(o *v2.CiliumIdentity) { o.SecurityLabels = k8sids.SecurityLabels(db.labels) })
 	b.dropPod(key{Namespace: "a", Name: "one"})
 	if st := b.decideSet(db.text); st.action != create {

@@ -138,7 +138,7 @@ func TestReferencesOfLeaders(t *testing.T) {
 }
 
 // TestNobodyLeads has all references vanish while no operator leads, and nobody collects then. The
-// next leader, which collects from its first moment on, finds IDs to which nobody refers: those
+// next leader, which collects from its first moment on, finds unreferenced IDs: those
 // that are in use stay.
 func TestNobodyLeads(t *testing.T) {
 	t.Parallel()

@@ -65,7 +65,7 @@ func (w *wholeLists) noted() []string {
 }
 
 // TestFewAreAskedAboutSingly: where few identities may end, be they objects or keys, the operator
-// reads no list of all pods, endpoints, slices or nodes for that, and ends all that nobody uses.
+// reads no list of all pods, endpoints, slices or nodes for that, and ends all that are unused.
 // That the server has been restarted, and does not remember what was before, changes nothing.
 func TestFewAreAskedAboutSingly(t *testing.T) {
 	t.Parallel()
@@ -242,7 +242,7 @@ func TestSelectorOf(t *testing.T) {
 }
 
 // TestOneUnknownKeepsNothingElse: of one identity the server never says whether a pod is to have
-// it. That one stays, and all others that nobody uses end; so does one with labels that no pod can
+// it. That one stays, and all other unused ones end; so does one with labels that no pod can
 // have.
 func TestOneUnknownKeepsNothingElse(t *testing.T) {
 	t.Parallel()

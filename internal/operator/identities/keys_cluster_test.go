@@ -103,7 +103,7 @@ func (tc *testCluster) ids() ([]v2.CiliumIdentity, error) {
 	return out, err
 }
 
-// destroy deletes an identity, as somebody else.
+// destroy deletes an identity, as another client.
 func (tc *testCluster) destroy(name string) {
 	tc.Helper()
 	if tc.keys != nil {
@@ -115,7 +115,7 @@ func (tc *testCluster) destroy(name string) {
 	tc.inspect(tc.Client.Delete(tc.ctx, o))
 }
 
-// rename gives an identity another value of the label app, as somebody else.
+// rename gives an identity another value of the label app, as another client.
 func (tc *testCluster) rename(name, app string) {
 	tc.Helper()
 	if tc.keys == nil {
@@ -131,7 +131,8 @@ func (tc *testCluster) rename(name, app string) {
 	tc.inspect(kvstore.Put(tc.ctx, tc.keys, kv.Key, []byte(textOf(o)), kvstore.Permanent))
 }
 
-// released waits until nobody refers to the labels of an identity, where there are references.
+// released waits until no reference to the labels of an identity is left, where there are
+// references.
 func (tc *testCluster) released(o *v2.CiliumIdentity) {
 	tc.Helper()
 	if tc.keys == nil {

@@ -19,7 +19,7 @@ import (
 )
 
 // TestRefusedWrites: what an admission policy refuses is reported with its reason, and is not taken
-// for an object that somebody else has changed meanwhile. What has changed is.
+// for an object that another client has changed meanwhile. What has changed is.
 func TestRefusedWrites(t *testing.T) {
 	t.Parallel()
 	tc := newTestCluster(t, servers.Take(t))

@@ -350,10 +350,10 @@ type server struct {
 	flying []inFlight
 	clock  int
 	now    time.Time
-	// forged are the CIDRs of nodes that overlap others since somebody else than the operator wrote
-	// them, as "node CIDR".
+	// forged are the CIDRs of nodes that overlap others since another writer than the operator
+	// wrote them, as "node CIDR".
 	forged map[string]bool
-	// unseen are nodes that were written by somebody else since the operator looked at them.
+	// unseen are nodes that were written by another client since the operator looked at them.
 	unseen map[string]bool
 	// offered are the blocks that the operator has given, as "node version CIDR".
 	offered map[string]bool
@@ -374,7 +374,8 @@ func (s *server) has(name string) (out []netip.Prefix) {
 	return out
 }
 
-// forge notes what a node has since somebody else than the operator wrote it, and another has, too.
+// forge notes what a node has since another writer than the operator wrote it, and another has,
+// too.
 func (s *server) forge(name string) {
 	s.unseen[name] = true
 	for _, p := range s.has(name) {

@@ -55,7 +55,7 @@ func (w *world) assignIPv6(i *Interface) string {
 	return ""
 }
 
-// others have somebody else assign IPv6 addresses and prefixes.
+// others have another user assign IPv6 addresses and prefixes.
 func (w *world) others() {
 	if i := &w.v.Attached[w.r.IntN(len(w.v.Attached))]; w.r.IntN(40) == 0 {
 		i.OtherIPv6 = w.r.IntN(3)

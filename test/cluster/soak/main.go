@@ -107,7 +107,7 @@ func (o *options) all(ctx context.Context) (ok bool, err error) {
 	return len(s.result.Faults) == 0, o.cluster.Print(s.result, s.result.print)
 }
 
-// operatorArgs have what nobody uses collected every few seconds, so that IDs go into quarantine
+// operatorArgs have what is unused collected every few seconds, so that IDs go into quarantine
 // and come back all the time.
 func operatorArgs() []string {
 	return []string{"--identity-gc-interval=5s", "--identity-heartbeat-timeout=10s", "--cilium-endpoint-gc-interval=10s", "--nodes-gc-interval=10s"}

@@ -158,7 +158,7 @@ func TestElasticIPs(t *testing.T) {
 	stop()
 }
 
-// TestElasticIPTaken has somebody else take addresses between look and association, for as long as
+// TestElasticIPTaken has another user take addresses between look and association, for as long as
 // there are others: what somebody has is never taken away.
 func TestElasticIPTaken(t *testing.T) {
 	t.Parallel()

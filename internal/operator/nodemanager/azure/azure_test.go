@@ -289,7 +289,7 @@ func TestScaleSetFull(t *testing.T) {
 		t.Errorf("the interface has %v, not %v", i.Held, units[2])
 	}
 
-	// ---- somebody else is quicker -------------------------------------------------------------
+	// ---- another user is quicker ---------------------------------------------------------------
 	g.Script(func(action string) *fake.Fault {
 		if action == putVM {
 			g.Touch(spec.InstanceID + "/networkInterfaces/nic0")
