@@ -18,8 +18,8 @@ import (
 	"github.com/hawser-net/hawser/internal/testenv"
 )
 
-// datapathCounter is a value of the map metrics: struct metric in bpf/lib/maps.h.
-type datapathCounter struct{ Packets, Bytes uint64 }
+// counter is a value of the map metrics: struct metric in bpf/lib/maps.h.
+type counter struct{ Packets, Bytes uint64 }
 
 func small() maps.Config {
 	c := maps.Defaults()
@@ -129,15 +129,15 @@ func TestForeignPin(t *testing.T) {
 	}
 }
 
-// TestFixedSizeGrows: an agent that knows more reasons for drops than the last one has a counter for
-// each. One whose counters are its own keeps them.
+// TestFixedSizeGrows: an agent that knows more reasons for drops than the last one has a counter
+// for each. Counters of the same size are kept.
 func TestFixedSizeGrows(t *testing.T) {
 	c := small()
 	c.Dir = pinDir(t)
 	first := open(t, c)
 	counters := first.Replacements()["metrics"]
 	want := counters.MaxEntries()
-	perCPU := make([]datapathCounter, ebpf.MustPossibleCPU())
+	perCPU := make([]counter, ebpf.MustPossibleCPU())
 	perCPU[0].Packets = 5
 	if err := counters.Put(uint32(1), perCPU); err != nil {
 		t.Fatal(err)
