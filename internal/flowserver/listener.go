@@ -32,6 +32,11 @@ type listener struct {
 // count when room is needed: however many addresses a flood has, such clients can come back.
 const spared = 16
 
+// BoundConnections returns a listener for clients that do not authenticate by TLS, with the bound
+// that servers of flows have for theirs: when there are too many connections, the address that has
+// most of them loses its oldest. Of a socket, whose clients have no address, any client may.
+func BoundConnections(l net.Listener) net.Listener { return newListener(l, maxConnections) }
+
 func newListener(l net.Listener, most int) *listener {
 	return &listener{Listener: l, most: most, all: map[netip.Addr][]*clientConn{}, trusted: map[netip.Addr]bool{}}
 }

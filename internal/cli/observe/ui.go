@@ -19,6 +19,7 @@ import (
 	"github.com/hawser-net/hawser/api/policy"
 	"github.com/hawser-net/hawser/internal/cli/command"
 	"github.com/hawser-net/hawser/internal/daemon"
+	"github.com/hawser-net/hawser/internal/flowserver"
 	"github.com/hawser-net/hawser/internal/ui"
 )
 
@@ -98,7 +99,8 @@ func listenPage(address string) (net.Listener, error) {
 	return l, nil
 }
 
-// serveUntil answers requests, and runs background work, until ctx ends.
+// serveUntil answers requests, and runs background work, until ctx ends. A client that only opens
+// connections takes no memory without end, and keeps no client at another address out.
 func serveUntil(ctx context.Context, l net.Listener, h http.Handler, background func(context.Context)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	srv := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second, WriteTimeout: time.Minute, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10}
@@ -106,5 +108,5 @@ func serveUntil(ctx context.Context, l net.Listener, h http.Handler, background 
 	defer wg.Wait()
 	defer cancel()
 	wg.Go(func() { background(ctx) })
-	return daemon.ServeWith(ctx, l, srv)
+	return daemon.ServeWith(ctx, flowserver.BoundConnections(l), srv)
 }
