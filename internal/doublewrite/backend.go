@@ -368,8 +368,8 @@ func (b *Backend) make(ctx context.Context, key allocator.AllocatorKey, ids *cur
 // fill gives the labels that the store has an ID for their object.
 func (b *Backend) fill(ctx context.Context, id allocator.ID) error {
 	owner, err := b.keys.GetByID(ctx, id)
-	if errors.Is(err, allocator.ErrIdentityNonExistent) {
-		return nil // gone again
+	if errors.Is(err, allocator.ErrIdentityNonExistent) || errors.Is(err, allocator.ErrUnreadable) {
+		return nil // gone again, or nobody's
 	}
 	if err != nil {
 		return err

@@ -682,3 +682,27 @@ func TestQuarantineIsTheLastResort(t *testing.T) {
 		})
 	}
 }
+
+// TestUnreadableKeys: IDs in the store whose keys cannot be read are passed over by labels that look
+// for an ID.
+func TestUnreadableKeys(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []string{readKeys, readObjects} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			p := newPlaces(t)
+			p.last = first + 15
+			for id := first; id < int(p.last); id++ {
+				if err := kvstore.Put(t.Context(), p.store, fmt.Sprint(storekeys.IdentitiesPrefix, "/id/", id), nil, kvstore.Permanent); err != nil {
+					t.Fatal(err)
+				}
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			defer cancel()
+			id, _, err := p.agent("192.0.2.1", mode).Allocate(ctx, allocator.StringKey("a"))
+			if err != nil || id != p.last {
+				t.Errorf("ID %s, %v; want %s, the only one that is free", id, err, p.last)
+			}
+		})
+	}
+}

@@ -36,7 +36,7 @@ type Backend interface {
 	Get(ctx context.Context, key AllocatorKey) (ID, error)
 
 	// GetByID returns the key of an ID according to the store, or an error that wraps
-	// [ErrIdentityNonExistent].
+	// [ErrIdentityNonExistent], or [ErrUnreadable] if what it has is no key.
 	GetByID(ctx context.Context, id ID) (AllocatorKey, error)
 
 	// ListAndWatch notifies handler of all IDs and then every change, until ctx ends. Calls

@@ -455,7 +455,7 @@ func (b *KVStoreBackend) GetByID(ctx context.Context, id ID) (AllocatorKey, erro
 	}
 	key, err := b.typ.PutKey(b.paths.owner(&kv))
 	if err != nil {
-		return nil, fmt.Errorf("ID %s has an unreadable key in the store: %w", id, err)
+		return nil, fmt.Errorf("ID %s: %w: %w", id, ErrUnreadable, err)
 	}
 	return key, nil
 }

@@ -295,7 +295,7 @@ func (b *Backend) GetByID(ctx context.Context, id allocator.ID) (allocator.Alloc
 	}
 	key, err := b.read(got)
 	if err != nil {
-		return nil, fmt.Errorf("identity %s has unreadable labels: %w", id, err)
+		return nil, fmt.Errorf("identity %s: %w: %w", id, allocator.ErrUnreadable, err)
 	}
 	return key, nil
 }
