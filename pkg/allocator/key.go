@@ -33,7 +33,8 @@ var (
 	ErrUnassigned = errors.New("no ID has been assigned")
 	// ErrIdentityNonExistent means that the store has no key for an ID.
 	ErrIdentityNonExistent = errors.New("identity does not exist")
-	// ErrUnreadable means that what the store has for an ID is no key. The ID is taken all the same.
+	// ErrUnreadable means that what the store has for an ID is no key. The ID is taken all the
+	// same.
 	ErrUnreadable = errors.New("the store has no readable key for the ID")
 	// ErrNotInUse means that a key was released more often than it was allocated on this node.
 	ErrNotInUse = errors.New("key is not in use on this node")
