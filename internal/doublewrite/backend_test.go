@@ -683,8 +683,8 @@ func TestQuarantineIsTheLastResort(t *testing.T) {
 	}
 }
 
-// TestUnreadableKeys: IDs in the store whose keys cannot be read are passed over by labels that look
-// for an ID.
+// TestUnreadableKeys: IDs in the store whose keys cannot be read are passed over by labels that
+// look for an ID.
 func TestUnreadableKeys(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{readKeys, readObjects} {

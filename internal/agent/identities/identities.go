@@ -176,7 +176,7 @@ var errInvalid = errors.New("this is not believed")
 // that the network derives would make rules for a host or a prefix match a pod.
 func (ids *Identities) Validate(id identity.ID, set labels.Set) error {
 	if id < ids.cfg.First || id > ids.cfg.Last {
-		return fmt.Errorf("the store gives %s the ID %d, which is outside of this cluster's %d to %d; delete that key from the store: %w", set, id, ids.cfg.First, ids.cfg.Last, errInvalid)
+		return fmt.Errorf("the store gives %s the ID %d, which is outside of this cluster's %d to %d; if --cluster-id was changed, set it back, else delete that key from the store: %w", set, id, ids.cfg.First, ids.cfg.Last, errInvalid)
 	}
 	if err := labels.CheckIdentity(set); err != nil {
 		return fmt.Errorf("the store gives ID %d to labels of which %w; delete that key from the store: %w", id, err, errInvalid)
