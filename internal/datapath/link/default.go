@@ -99,7 +99,9 @@ func DeviceAddresses(name string) ([]netip.Addr, error) {
 		}
 		addrs = append(addrs, at)
 	}
-	slices.SortFunc(addrs, func(a, b address) int { return cmp.Or(cmp.Compare(a.passing, b.passing), cmp.Compare(a.place, b.place)) })
+	slices.SortFunc(addrs, func(a, b address) int {
+		return cmp.Or(cmp.Compare(a.passing, b.passing), cmp.Compare(a.place, b.place))
+	})
 	out := make([]netip.Addr, len(addrs))
 	for i, at := range addrs {
 		out[i] = at.ip
