@@ -407,7 +407,6 @@ func (m *IPAM) next(f Families, owner, pool string, expire bool) (*Allocation, e
 			continue
 		}
 		a := m.take(p, i, owner)
-		p.next = p.behind(i)
 		if expire {
 			m.limit(a, newUUID())
 		}
@@ -537,9 +536,10 @@ func (m *IPAM) claim(ip netip.Addr, owner string) error {
 		}
 		p.capacity++ // the pool allowed it when it was given out
 	}
+	next := p.next
 	m.take(p, i, owner)
 	if !m.open {
-		p.next = max(p.next, p.behind(i)) // go on behind the highest address in use
+		p.next = max(next, p.next) // go on behind the highest address in use
 	}
 	return nil
 }

@@ -112,38 +112,6 @@ func TestRotation(t *testing.T) {
 	}
 }
 
-// TestRotationPastNamed: an address that a caller names does not move the search back to what was
-// released a moment ago.
-func TestRotationPastNamed(t *testing.T) {
-	t.Parallel()
-	for name, take := range map[string]func(m *IPAM, a netip.Addr) error{
-		"allocate": func(m *IPAM, a netip.Addr) error { return m.Allocate(a, "named", "") },
-		"take":     func(m *IPAM, a netip.Addr) error { return m.Take(a, "named", "") },
-	} {
-		m := open(t, "10.0.0.0/28", "")
-		for range 6 {
-			if _, err := m.AllocateNext(Both, "o", "", false); err != nil {
-				t.Fatal(err)
-			}
-		}
-		for _, a := range []string{"10.0.0.2", "10.0.0.3"} {
-			if err := m.Release(ip(a), ""); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if err := take(m, ip("10.0.0.2")); err != nil {
-			t.Fatal(err)
-		}
-		r, err := m.AllocateNext(Both, "o", "", false)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if want := ip("10.0.0.7"); r.IPv4.IP != want {
-			t.Errorf("%s: given was %v, want %v", name, r.IPv4.IP, want)
-		}
-	}
-}
-
 func TestErrors(t *testing.T) {
 	t.Parallel()
 	used := map[netip.Addr]string{}

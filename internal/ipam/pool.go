@@ -33,8 +33,7 @@ type pool struct {
 	// network's first and last.
 	used []uint64
 	// next is the index at which the search for a free address begins: one past the last found, so
-	// that an address just released stays unused for a whole round. One that a caller names does
-	// not move it.
+	// that an address just released stays unused for a whole round.
 	next     uint32
 	capacity int // addresses that can be given out: size less first, last and excluded
 	count    int // addresses given out
@@ -143,16 +142,14 @@ func (p *pool) free() (uint32, bool) {
 	return 0, false
 }
 
-// take marks an address as given out.
+// take marks an address as given out and makes the search go on behind it.
 func (p *pool) take(i uint32) {
 	p.mark(i)
 	p.count++
+	p.next = (i + 1) % p.size
 }
 
-// behind is where the search goes on after an address.
-func (p *pool) behind(i uint32) uint32 { return (i + 1) % p.size }
-
-// release is the reverse of take.
+// release is the reverse of take, except for where the search goes on.
 func (p *pool) release(i uint32) {
 	p.count--
 	if p.held[i] {
