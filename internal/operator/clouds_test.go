@@ -310,10 +310,11 @@ func (x *killing) strike(name string, point killPoint, when string) {
 	before, late := x.release, make(chan struct{})
 	x.release = sync.OnceFunc(func() { close(late) })
 	if point.action == deleteAction {
-		// An interface that is found loose below is to be the new node's.
+		// An interface that is found loose below is to be the new node's, so that no other may need
+		// one meanwhile.
 		before()
 		x.cloud.Script(nil)
-		x.eventually(time.Minute, func() string { return x.loose() })
+		x.eventually(3*time.Minute, x.audit)
 	}
 	changes := map[string]bool{}
 	for _, p := range x.points {
