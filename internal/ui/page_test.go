@@ -331,7 +331,7 @@ func TestLargePage(t *testing.T) {
 	}
 	b.mouse(input.DispatchMouseEventTypeMouseReleased, 940, 240)
 	t.Logf("%.0f frames in %.1f s while the map is dragged: %.1f ms of a processor each", frames, took.Seconds(), 1000*spent/frames)
-	// Alone it is 20 to 40 ms, beside other tests up to 100.
+	// Beside other tests it was 99 ms, which alone stays below 60.
 	if each := 1000 * spent / frames; each > 250 {
 		t.Errorf("a frame takes %.0f ms of a processor: the map is not smooth", each)
 	}
