@@ -63,14 +63,17 @@ func (s *listener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &clientConn{Conn: raw, of: s}
-	if at, err := netip.ParseAddrPort(raw.RemoteAddr().String()); err == nil {
-		c.from = at.Addr().Unmap()
-	}
+	c := &clientConn{Conn: raw, of: s, from: hostOf(raw.RemoteAddr())}
 	if one := s.add(c); one != nil {
 		one.Close()
 	}
 	return c, nil
+}
+
+// hostOf is the address of a peer without its port; invalid for one of a unix socket.
+func hostOf(a net.Addr) netip.Addr {
+	at, _ := netip.ParseAddrPort(a.String())
+	return at.Addr().Unmap()
 }
 
 // add adds a connection, and returns one that must be closed for it; nil if none must.

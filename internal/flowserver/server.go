@@ -209,8 +209,7 @@ func clientAddress(ctx context.Context) netip.Addr {
 	if !ok {
 		return netip.Addr{}
 	}
-	at, _ := netip.ParseAddrPort(p.Addr.String())
-	return at.Addr().Unmap()
+	return hostOf(p.Addr)
 }
 
 // places counts the streams of clients. A client gets a further one while it has fewer than are

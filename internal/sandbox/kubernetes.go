@@ -42,13 +42,16 @@ func (k *kubernetesFlags) flags(fs *pflag.FlagSet) {
 }
 
 // forKubernetesOnly reports an option that has no effect without --kubernetes.
-func forKubernetesOnly(fs *pflag.FlagSet) error {
-	for _, name := range []string{"dual-stack", "cni", "kube-proxy", "manifest", "store", "instance-type", "cluster-id", "yes"} {
-		if fs.Changed(name) {
-			return machine.Usagef("--%s is for --kubernetes", name)
+func forKubernetesOnly(fs *pflag.FlagSet) (err error) {
+	own := pflag.NewFlagSet("", pflag.ContinueOnError)
+	new(kubernetesFlags).flags(own)
+	own.VisitAll(func(f *pflag.Flag) {
+		choice := f.Name == "kubernetes" || f.Name == "cloud" // which may be given and empty
+		if err == nil && !choice && fs.Changed(f.Name) {
+			err = machine.Usagef("--%s is for --kubernetes", f.Name)
 		}
-	}
-	return nil
+	})
+	return err
 }
 
 // clusterConfig is the configuration of a cluster as far as all its commands share it.

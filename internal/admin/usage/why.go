@@ -14,6 +14,7 @@ import (
 
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/internal/identity"
+	"github.com/hawser-net/hawser/internal/k8s"
 	"github.com/hawser-net/hawser/internal/k8s/identities"
 	"github.com/hawser-net/hawser/internal/labels"
 )
@@ -98,7 +99,7 @@ func (w *World) pod(p *corev1.Pod) (Answer, error) {
 	switch {
 	case p.Spec.HostNetwork:
 		return none("the pod uses the network of its node: it is known by the identity of that, host or remote-node")
-	case over(p):
+	case !k8s.Networked(p):
 		return none("the pod has ended")
 	}
 	ep := w.endpoint(p.Namespace, p.Name)
@@ -226,7 +227,7 @@ func (w *World) users(a *Answer, set labels.Set) {
 	}
 	for i := range w.Pods {
 		p := &w.Pods[i]
-		if p.Spec.HostNetwork || over(p) || !has(w.labelsOf(p), set) {
+		if !k8s.Networked(p) || !has(w.labelsOf(p), set) {
 			continue
 		}
 		now := namedBy(w.endpoint(p.Namespace, p.Name))
@@ -292,11 +293,6 @@ func (a *Answer) set() labels.Set {
 		return nil
 	}
 	return set
-}
-
-// over reports whether a pod has ended, so that it needs no identity.
-func over(p *corev1.Pod) bool {
-	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 }
 
 func (w *World) endpoint(namespace, name string) *v2.CiliumEndpoint {

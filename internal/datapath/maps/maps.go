@@ -45,8 +45,8 @@ var (
 )
 
 // Open makes the maps, or takes over those pinned in cfg.Dir, and reads what they hold. The caller
-// must Close it; pinned maps stay in the kernel. Besides the one process that writes, others may
-// open pinned maps to list them.
+// must Close it; pinned maps stay in the kernel. Besides the one process that writes, others of
+// the same build may open pinned maps to list them; see openMap for those of another one.
 func Open(cfg Config) (*Maps, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("maps: %w", err)
