@@ -44,7 +44,7 @@ type state struct {
 	DualStack bool   `json:"dualStack"`
 	CNI       string `json:"cni"`
 	KubeProxy bool   `json:"kubeProxy"`
-	Manifest  string `json:"manifest,omitempty"` // of the product, if not the checkout's
+	Manifest  string `json:"manifest,omitempty"` // the copy of Config.Manifest; empty for that of the checkout
 	Store     string `json:"store,omitempty"`    // of identities, if not Kubernetes
 	Cloud     string `json:"cloud,omitempty"`    // that the nodes are in
 	// InstanceType is that of the nodes in their cloud, empty for its default.
@@ -209,13 +209,17 @@ func (c *Cluster) create(ctx context.Context, p prepared) (*state, error) {
 			return nil, err
 		}
 	}
+	manifest, err := c.keepManifest()
+	if err != nil {
+		return nil, err
+	}
 	listener, err := listen(0)
 	if err != nil {
 		return nil, err
 	}
 	defer listener.Close()
 	st := &state{
-		Name: c.cfg.Name, Created: time.Now(), ID: c.cfg.ID, Mode: c.cfg.Mode, DualStack: c.cfg.DualStack, CNI: c.cfg.CNI, KubeProxy: c.cfg.KubeProxy, Manifest: c.cfg.Manifest, Store: c.cfg.Store, Cloud: c.cfg.Cloud, InstanceType: c.cfg.InstanceType,
+		Name: c.cfg.Name, Created: time.Now(), ID: c.cfg.ID, Mode: c.cfg.Mode, DualStack: c.cfg.DualStack, CNI: c.cfg.CNI, KubeProxy: c.cfg.KubeProxy, Manifest: manifest, Store: c.cfg.Store, Cloud: c.cfg.Cloud, InstanceType: c.cfg.InstanceType,
 		Port: listener.port, Flows: c.cfg.showsFlows(), BinDir: c.cfg.BinDir, Programs: p.programs, Source: p.source, Processes: map[string]machine.Process{},
 	}
 	if st.Mode == Full {

@@ -51,6 +51,21 @@ func (c *Cluster) makeHawserImage() (made bool, err error) {
 	return true, m.WriteFile(file)
 }
 
+// keepManifest copies the manifest of the configuration into the directory of the cluster, and
+// returns the copy's path; "" if none is configured. New programs are installed with the copy: the
+// file that the user named may be gone by then.
+func (c *Cluster) keepManifest() (string, error) {
+	if c.cfg.Manifest == "" {
+		return "", nil
+	}
+	data, err := os.ReadFile(c.cfg.Manifest)
+	if err != nil {
+		return "", err
+	}
+	kept := c.path("manifest.yaml")
+	return kept, os.WriteFile(kept, data, 0o600)
+}
+
 // deployHawser applies the product's manifests, those of the checkout unless others are named, with
 // what is special about this cluster.
 func (c *Cluster) deployHawser(ctx context.Context, st *state) error {

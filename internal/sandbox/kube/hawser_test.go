@@ -244,3 +244,34 @@ func TestHawserImage(t *testing.T) {
 		}
 	}
 }
+
+// TestManifestIsKept removes the file that a cluster was made from: what it runs can be installed
+// again all the same.
+func TestManifestIsKept(t *testing.T) {
+	cfg := Defaults()
+	cfg.Root, cfg.Data, cfg.BinDir = t.TempDir(), t.TempDir(), t.TempDir()
+	cfg.Manifest = filepath.Join(t.TempDir(), "rendered.yaml")
+	c, err := New(cfg, t.Output(), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(c.dir(), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.keepManifest(); err == nil || !strings.Contains(err.Error(), cfg.Manifest) {
+		t.Errorf("a manifest that is not there: %v; want an error that names it", err)
+	}
+	if err := os.WriteFile(cfg.Manifest, []byte(smallManifest), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	kept, err := c.keepManifest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(cfg.Manifest); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := os.ReadFile(kept); err != nil || string(got) != smallManifest {
+		t.Errorf("the copy: %q, %v", got, err)
+	}
+}
