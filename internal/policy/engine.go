@@ -380,7 +380,7 @@ func (e *Engine) addPeer(p *peer) {
 	if e.byKV != nil {
 		e.indexPeer(p)
 	}
-	e.selIndex.Visit(p.anyNamespace, p.set, func(as *activeSelector) { e.offer(as, p) })
+	e.selIndex.Visit(p.anyNamespace, p.matched, func(as *activeSelector) { e.offer(as, p) })
 	if x := e.prefixes(p); x != nil {
 		x.visitCovering(p.prefix, func(as *activeSelector) { e.offer(as, p) })
 	}
@@ -430,8 +430,8 @@ func (e *Engine) removePeer(p *peer) {
 	}
 	delete(e.reserved, p)
 	if e.byKV != nil {
-		for i := range p.set {
-			k := index.KV{Key: p.set[i].Key, Value: p.set[i].Value}
+		for i := range p.matched {
+			k := index.KV{Key: p.matched[i].Key, Value: p.matched[i].Value}
 			delete(e.byKV[k], p)
 			if len(e.byKV[k]) == 0 {
 				delete(e.byKV, k)
@@ -458,8 +458,8 @@ func (e *Engine) labelled(k index.KV) map[*peer]struct{} {
 }
 
 func (e *Engine) indexPeer(p *peer) {
-	for i := range p.set {
-		k := index.KV{Key: p.set[i].Key, Value: p.set[i].Value}
+	for i := range p.matched {
+		k := index.KV{Key: p.matched[i].Key, Value: p.matched[i].Value}
 		m := e.byKV[k]
 		if m == nil {
 			m = map[*peer]struct{}{}

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -147,6 +148,53 @@ func TestSingleStack(t *testing.T) {
 		}
 		if got := k.evaluate(Subject{Identity: 301}, datapath.Egress, identity.World, netip.Addr{}, datapath.ProtoTCP, 80); got != v6 {
 			t.Errorf("IPv6 only %v: ::/0 lets the world pass: %v", v6, got)
+		}
+	}
+}
+
+// TestWorldOfOneFamily: what is outside belongs to world and to the entity of its family, in clusters
+// of both families and of one, where its label names none.
+func TestWorldOfOneFamily(t *testing.T) {
+	t.Parallel()
+	families := map[string]func(*Config){
+		"dual-stack": func(*Config) {},
+		"IPv4":       func(c *Config) { c.DualStack = false },
+		"IPv6":       func(c *Config) { c.DualStack, c.IPv6Only = false, true },
+	}
+	peers := []string{`"%[1]sEntities":[%[2]q]`, `"%[1]sEndpoints":[{"matchLabels":{"reserved:%[2]s":""}}]`}
+	for family, set := range families {
+		for _, entity := range []string{"world", "world-ipv4", "world-ipv6"} {
+			for _, list := range peers {
+				for _, deny := range []bool{false, true} {
+					cfg := Defaults()
+					set(&cfg)
+					e, k := newEngine(t, cfg)
+					e.SetIdentity(300, podSet(t, "a"))
+					e.AddSubject(Subject{Identity: 300})
+					rules := fmt.Sprintf(`"ingress":[{%s}],"egress":[{%s}]`, fmt.Sprintf(list, "from", entity), fmt.Sprintf(list, "to", entity))
+					if deny {
+						rules = strings.NewReplacer("ingress", "ingressDeny", "egress", "egressDeny").Replace(rules) +
+							`,"ingress":[{"fromEntities":["all"]}],"egress":[{"toEntities":["all"]}]`
+					}
+					// Prefixes have identities of their own.
+					setRules(t, e, "prefixes", "a", `{"endpointSelector":{},"egress":[{"toCIDR":["192.0.2.0/24","2001:db8::/32"],"toPorts":[{"ports":[{"port":"1","protocol":"SCTP"}]}]}]}`)
+					setRules(t, e, "o", "a", `{"endpointSelector":{},`+rules+`}`)
+					k.sync(e)
+					for _, text := range []string{"192.0.2.1", "198.51.100.1", "2001:db8::1", "2001:db9::1"} {
+						a := netip.MustParseAddr(text)
+						if !cfg.DualStack && a.Is4() == cfg.IPv6Only {
+							continue // the cluster has no such packets
+						}
+						named := entity == "world" || entity == "world-ipv4" && a.Is4() || entity == "world-ipv6" && a.Is6()
+						for _, dir := range []datapath.Direction{datapath.Ingress, datapath.Egress} {
+							got := k.evaluate(Subject{Identity: 300}, dir, k.resolve(&cfg, a), a, datapath.ProtoTCP, 80)
+							if got != (named != deny) {
+								t.Errorf("%s: %v of %v with {%s} passes: %v", family, dir, a, rules, got)
+							}
+						}
+					}
+				}
+			}
 		}
 	}
 }

@@ -56,7 +56,7 @@ func (w *world) somebody(k *kernel) (identity.ID, oracle.End) {
 		return id, oracle.End{Labels: set, Addr: w.outside[w.rng.IntN(len(w.outside))]} // a node may have any address
 	case 1:
 		a := w.outside[w.rng.IntN(len(w.outside))]
-		return k.resolve(a), oracle.End{Addr: a}
+		return k.resolve(&w.cfg, a), oracle.End{Addr: a}
 	}
 	p := w.pods[w.rng.IntN(len(w.pods))]
 	return p.id, oracle.End{Labels: p.set, Addr: p.addrs[w.rng.IntN(2)], NamedPorts: oraclePorts(p.ports)}

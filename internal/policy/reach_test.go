@@ -125,7 +125,7 @@ func TestOutsideIsTheLongestPrefix(t *testing.T) {
 	w.load(t, e)
 	k.sync(e)
 	for _, a := range w.outside {
-		if got, want := e.Outside(a), k.resolve(a); got != want && want != identity.Unknown {
+		if got, want := e.Outside(a), k.resolve(&w.cfg, a); got != want && want != identity.Unknown {
 			t.Errorf("%v is %v, want %v", a, got, want)
 		}
 	}

@@ -241,7 +241,7 @@ func (sc *scenario) check(t *testing.T, e *Engine, k *kernel) {
 			dir = datapath.Egress
 		}
 		word, at := whoAndWhere(t, f[4])
-		peer := k.resolve(at)
+		peer := k.resolve(&e.cfg, at)
 		if word != "" {
 			peer = mustID(t, word)
 		}

@@ -164,6 +164,9 @@ func (s *Selector) String() string { return s.text }
 type peer struct {
 	id  identity.ID
 	set labels.Set
+	// matched are the labels as selectors see them: what is outside of a cluster of one family has
+	// world-ipv4 or world-ipv6 as well as world.
+	matched labels.Set
 	// namespace and cluster are those that the network itself gave.
 	namespace    string
 	hasNamespace bool
@@ -176,15 +179,13 @@ type peer struct {
 	block  bool
 	// reserved: one of the labels is.
 	reserved bool
-	// world4 and world6: the identity stands for everything outside of a family.
-	world4, world6 bool
-	namedPorts     []NamedPort
+	namedPorts []NamedPort
 	// selectors holds the active selectors that select this identity.
 	selectors []*activeSelector
 }
 
 func newPeer(cfg *Config, id identity.ID, set labels.Set) *peer {
-	p := &peer{id: id, set: set}
+	p := &peer{id: id, set: set, matched: set}
 	if id.IsBlock() {
 		// Nothing but its prefix counts. Labels never report whether an ID is a block's.
 		p.prefix, _ = identity.BlockPrefix(set)
@@ -215,12 +216,19 @@ func newPeer(cfg *Config, id identity.ID, set labels.Set) *peer {
 	if hasCIDR {
 		p.prefix, _ = identity.CIDRPrefix(set)
 	}
-	if p.reserved && !p.prefix.IsValid() {
-		world := set.HasReserved(identity.World.String())
-		p.world4 = set.HasReserved(identity.WorldIPv4.String()) || world && !cfg.DualStack && !cfg.IPv6Only
-		p.world6 = set.HasReserved(identity.WorldIPv6.String()) || world && !cfg.DualStack && cfg.IPv6Only
+	if p.reserved && !cfg.DualStack && set.HasReserved(identity.World.String()) {
+		p.matched = set.With(labels.Reserved(p.worldOfFamily(cfg).String()))
 	}
 	return p
+}
+
+// worldOfFamily returns the entity that an identity outside of a cluster of one family belongs to
+// besides world.
+func (p *peer) worldOfFamily(cfg *Config) identity.ID {
+	if p.prefix.Addr().Is6() || !p.prefix.IsValid() && cfg.IPv6Only {
+		return identity.WorldIPv6
+	}
+	return identity.WorldIPv4
 }
 
 // match reports whether the selector selects the identity.
@@ -234,7 +242,7 @@ func (s *Selector) match(cfg *Config, p *peer) bool {
 	case byCIDR:
 		return s.matchCIDR(p)
 	case byEntity:
-		return s.entity.Is(p.set, cfg.ClusterName)
+		return s.entity.Is(p.matched, cfg.ClusterName)
 	}
 	if s.namespace != "" && (!p.hasNamespace || p.namespace != s.namespace) || s.hasNamespace && !p.hasNamespace {
 		return false
@@ -243,7 +251,7 @@ func (s *Selector) match(cfg *Config, p *peer) bool {
 		return false
 	}
 	for i := range s.reqs {
-		if !s.reqs[i].match(p.set) {
+		if !s.reqs[i].match(p.matched) {
 			return false
 		}
 	}
@@ -252,7 +260,11 @@ func (s *Selector) match(cfg *Config, p *peer) bool {
 
 func (s *Selector) matchCIDR(p *peer) bool {
 	if !p.prefix.IsValid() {
-		return s.cidr.Bits() == 0 && (p.world4 && s.cidr.Addr().Is4() || p.world6 && s.cidr.Addr().Is6())
+		world := identity.WorldIPv4
+		if s.cidr.Addr().Is6() {
+			world = identity.WorldIPv6
+		}
+		return s.cidr.Bits() == 0 && p.matched.HasReserved(world.String())
 	}
 	return s.matchPrefix(p.prefix)
 }

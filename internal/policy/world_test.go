@@ -58,6 +58,10 @@ func newWorld(rng *rand.Rand) *world {
 	for _, s := range []string{"10.0.0.1", "10.0.1.1", "10.1.0.1", "10.1.0.2", "192.0.2.1", "fd00::1", "fd00:0:0:1::1", "fd01::1", "2001:db8::5"} {
 		w.outside = append(w.outside, netip.MustParseAddr(s))
 	}
+	if w.chance(50) { // a cluster of one family
+		w.cfg.DualStack, w.cfg.IPv6Only = false, w.chance(50)
+		w.outside = slices.DeleteFunc(w.outside, func(a netip.Addr) bool { return a.Is4() == w.cfg.IPv6Only })
+	}
 	for i := range 1 + rng.IntN(6) {
 		w.setPolicy(Owner(fmt.Sprintf("p%d", i)))
 	}
@@ -424,9 +428,12 @@ func (k *kernel) block(a netip.Addr) (id identity.ID) {
 }
 
 // resolve finds the identity of an address outside of the cluster by longest prefix.
-func (k *kernel) resolve(a netip.Addr) identity.ID {
+func (k *kernel) resolve(cfg *Config, a netip.Addr) identity.ID {
 	best, id := -1, identity.WorldIPv4
-	if a.Is6() {
+	switch {
+	case !cfg.DualStack:
+		id = identity.World
+	case a.Is6():
 		id = identity.WorldIPv6
 	}
 	for p, pid := range k.cidrs.ids {

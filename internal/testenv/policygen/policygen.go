@@ -275,12 +275,12 @@ func (g *Generator) selector(peer bool) v2.LabelSelector {
 		s.MatchLabels["io.cilium.k8s.policy.cluster"] = v2.LabelValue(g.pick(g.Words.Clusters...))
 	}
 	if peer && g.chance(8) {
-		s.MatchLabels[g.pick("reserved:host", "reserved:world", "reserved:world-ipv4", "reserved:health")] = ""
+		s.MatchLabels[g.pick("reserved:host", "reserved:world", "reserved:world-ipv4", "reserved:world-ipv6", "reserved:health")] = ""
 	}
 	for range g.Rand.IntN(3) {
 		key := g.pick("app", "tier", "k8s:tier", "cni:app", "nope", "io.cilium.k8s.namespace.labels.team")
 		if peer {
-			key = g.pick(key, key, "io.kubernetes.pod.namespace", "reserved:host", "reserved:world")
+			key = g.pick(key, key, "io.kubernetes.pod.namespace", "reserved:host", "reserved:world", "reserved:world-ipv4")
 		}
 		x := v2.LabelSelectorRequirement{Key: key, Operator: g.pick(v2.OpIn, v2.OpNotIn, v2.OpExists, v2.OpDoesNotExist)}
 		if x.Operator == v2.OpIn || x.Operator == v2.OpNotIn {
