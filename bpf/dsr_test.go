@@ -459,6 +459,10 @@ func testDirectErrors(t *testing.T, p *pair) {
 			f.more, f.fragID = true, 9
 			return f.network()[:40+8+8]
 		}
+		quotes["with options"] = func(f frame) []byte {
+			f.ext = append([]byte{0, 60, 0, 1, 4, 0, 0, 0, 0}, 0, 0, 1, 4, 0, 0, 0, 0)
+			return f.network()[:40+8+8+8]
+		}
 	}
 	for what, quote := range quotes {
 		report := frame{ethDst: p.asked.macA(), ethSrc: mac(routerMAC), src: router, dst: p.at, proto: proto, icmpType: kind, payload: quote(answer)}

@@ -2,6 +2,7 @@ package bpf_test
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -244,6 +245,31 @@ func inner(f frame) []byte {
 	return b[:48]
 }
 
+// quotedHeader is extension headers of a packet, as in frame.ext, and why an ICMP error about it is
+// dropped, if it is.
+type quotedHeader struct {
+	ext    []byte
+	reason datapath.DropReason
+}
+
+func quotedHeaders() map[string]quotedHeader {
+	options := func(next byte) []byte { return []byte{next, 0, 1, 4, 0, 0, 0, 0} }
+	routing := func(next, left byte) []byte { return []byte{next, 0, 4, left, 0, 0, 0, 0} }
+	many := []byte{60}
+	for range 7 {
+		many = append(many, options(60)...)
+	}
+	return map[string]quotedHeader{
+		"hop-by-hop options":        {ext: append([]byte{0}, options(0)...)},
+		"options for its end":       {ext: append([]byte{60, 0, 1, 1, 12}, make([]byte, 12)...)},
+		"a route that it has taken": {ext: append([]byte{43}, routing(0, 0)...)},
+		"all of these":              {ext: slices.Concat([]byte{0}, options(43), routing(60, 0), options(0))},
+		"a route to take":           {append([]byte{43}, routing(0, 1)...), datapath.ReasonUnknownRelated},
+		"hop-by-hop options twice":  {slices.Concat([]byte{0}, options(0), options(0)), datapath.ReasonMalformed},
+		"more than any packet has":  {many, datapath.ReasonUnknownRelated},
+	}
+}
+
 // TestRelated: an ICMP error passes if it is about a flow that is known, and is for its sender.
 func TestRelated(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
@@ -283,6 +309,23 @@ func TestRelated(t *testing.T) {
 				n.expect(name+" about a later piece", dropped(datapath.ReasonUnknownRelated, in), func() result { return n.toA(report) })
 				report.payload = report.payload[:44]
 				n.expect(name+" quoting half a header", dropped(datapath.ReasonMalformed, in), func() result { return n.toA(report) })
+				for what, c := range quotedHeaders() {
+					quoted := f
+					quoted.ext = c.ext
+					report.payload = quoted.network()[:48+len(c.ext)-1]
+					want := dropped(c.reason, in)
+					if c.reason == 0 {
+						want = passes(in)
+					}
+					n.expect(name+" about one with "+what, want, func() result { return n.toA(report) })
+					report.payload = report.payload[:len(report.payload)-1]
+					if c.reason == 0 {
+						n.expect(name+" quoting too little of one with "+what, dropped(datapath.ReasonMalformed, in), func() result { return n.toA(report) })
+					}
+				}
+				piece.ext, piece.fragOffset = []byte{0, 0, 0, 1, 4, 0, 0, 0, 0}, 0
+				report.payload = piece.network()[:64]
+				n.expect(name+" about the first piece of one with hop-by-hop options", passes(in), func() result { return n.toA(report) })
 				report.payload = inner(f)
 			}
 

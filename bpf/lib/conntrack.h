@@ -203,19 +203,11 @@ static __noinline int related_key(struct __sk_buff *ctx, const struct packet *p,
 			return DROP_MALFORMED;
 		addr_set6(&src, ip.src);
 		addr_set6(&dst, ip.dst);
-		proto = ip.next;
-		off += sizeof(ip);
-		/* Part of a datagram: the first has the ports. */
-		if (proto == PROTO_FRAGMENT) {
-			struct ipv6_ext part;
-
-			if (READ_L4(ctx, p, off, &part))
-				return DROP_MALFORMED;
-			if (ntohs(part.frag) & IPV6_OFFSET_MASK)
-				return DROP_UNKNOWN_RELATED;
-			proto = part.next;
-			off += sizeof(part);
-		}
+		int transport = quoted_transport6(ctx, p);
+		if (transport < 0)
+			return -transport;
+		proto = transport >> 16;
+		off = transport & 0xFFFF;
 	} else {
 		struct ipv4_header ip;
 

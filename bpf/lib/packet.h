@@ -316,6 +316,38 @@ static __always_inline int parse6(struct __sk_buff *ctx, struct packet *p)
 	return parse_extensions(ctx, p, ip.next);
 }
 
+/* Finds the transport header in the IPv6 packet that an ICMP error is about. Returns its offset, its
+ * protocol in the bits above the lower 16, or a drop reason negated: for a later fragment, which has
+ * none, and for what parse_extensions would not have let out either. */
+__noinline int quoted_transport6(struct __sk_buff *ctx, const struct packet *p)
+{
+	struct ipv6_ext ext;
+	__u32 off;
+	__u8 next;
+
+	if (!p)
+		return -DROP_MALFORMED;
+	off = p->l4 + sizeof(struct icmp_header);
+	if (bpf_skb_load_bytes(ctx, off + offsetof(struct ipv6_header, next), &next, sizeof(next)))
+		return -DROP_MALFORMED;
+	off += sizeof(struct ipv6_header);
+	for (int i = 0; i < MAX_EXTENSIONS && is_extension(next); i++) {
+		/* Not READ_L4: it costs the verifier more than it saves here. */
+		if (off + sizeof(ext) > p->end || bpf_skb_load_bytes(ctx, off, &ext, sizeof(ext)) ||
+		    (next == PROTO_HOPOPTS && i > 0))
+			return -DROP_MALFORMED;
+		if (next == PROTO_ROUTING && (ntohs(ext.frag) & 0xFF))
+			return -DROP_UNKNOWN_RELATED;
+		if (next == PROTO_FRAGMENT && (ntohs(ext.frag) & IPV6_OFFSET_MASK))
+			return -DROP_UNKNOWN_RELATED;
+		off += next == PROTO_FRAGMENT ? sizeof(ext) : ((__u32)ext.len + 1) * 8;
+		next = ext.next;
+	}
+	if (is_extension(next))
+		return -DROP_UNKNOWN_RELATED;
+	return (__u32)next << 16 | off;
+}
+
 /* Reads the network header of an IPv4 or IPv6 packet into p. Returns 0 or a drop reason.
  *
  * This function and parse_transport are global: the verifier checks each on its own, and continues

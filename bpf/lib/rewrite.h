@@ -111,18 +111,17 @@ __noinline int rewrite_quoted(struct __sk_buff *ctx, const struct packet *p, con
 	if (!p || !to)
 		return DROP_MALFORMED;
 	__u32 ip = p->l4 + sizeof(struct icmp_header), check = p->l4 + offsetof(struct icmp_header, check);
-	__u32 ports = ip + sizeof(struct ipv6_header) + (dst ? offsetof(struct ports, dst) : offsetof(struct ports, src));
+	__u32 ports = dst ? offsetof(struct ports, dst) : offsetof(struct ports, src);
 	long err;
 
 	if (p->v6) {
 		__u32 at = ip + (dst ? offsetof(struct ipv6_header, dst) : offsetof(struct ipv6_header, src));
-		__u8 next = 0;
+		int transport = quoted_transport6(ctx, p);
 
-		err = bpf_skb_load_bytes(ctx, ip + offsetof(struct ipv6_header, next), &next, sizeof(next));
-		if (next == PROTO_FRAGMENT)
-			ports += sizeof(struct ipv6_ext);
-		if (!err)
-			err = bpf_skb_load_bytes(ctx, at, &old, sizeof(old));
+		if (transport < 0)
+			return -transport;
+		ports += transport & 0xFFFF;
+		err = bpf_skb_load_bytes(ctx, at, &old, sizeof(old));
 		if (!err)
 			err = bpf_skb_store_bytes(ctx, at, to, sizeof(*to), 0);
 		if (!err)
@@ -139,7 +138,7 @@ __noinline int rewrite_quoted(struct __sk_buff *ctx, const struct packet *p, con
 			err = bpf_skb_store_bytes(ctx, at, &to->w[3], sizeof(to->w[3]), 0);
 		if (!err)
 			err = bpf_skb_load_bytes(ctx, ip, &version_ihl, sizeof(version_ihl));
-		ports += (version_ihl & 0xF) * 4 - sizeof(struct ipv6_header);
+		ports += ip + (version_ihl & 0xF) * 4;
 	}
 	if (err || bpf_skb_load_bytes(ctx, ports, &old_port, sizeof(old_port)))
 		return DROP_ENCAP_FAILED;
