@@ -135,10 +135,20 @@ static __always_inline int from_pod_packet(struct __sk_buff *ctx, struct report 
 		count(ctx, FORWARDED, EGRESS);
 		return deliver(ctx, &p, local, report);
 	}
-	/* A reply to a client outside, with a service's address: the stack would drop it as
-	 * spoofed. */
-	if (cfg.node_port && unlikely(!addr_equal(&p.src, p.v6 ? &ep->ip6 : &ep->ip4)))
-		return send_out(ctx, &p, report);
+	/* A reply to a client outside, with a service's address. */
+	if (cfg.node_port && unlikely(!addr_equal(&p.src, p.v6 ? &ep->ip6 : &ep->ip4))) {
+		int action = send_pod_reply(ctx, &p, report);
+
+		if (likely(action < TOO_BIG))
+			return action;
+		reason = restore_reply(ctx, &p, &found.c);
+		if (!reason)
+			reason = answer_too_big(ctx, &p, action - TOO_BIG);
+		if (reason)
+			return -reason;
+		report_answered(ctx, report, DROP_MTU_EXCEEDED);
+		return answer(ctx, report);
+	}
 	if (cfg.tunnel && has_tunnel(remote))
 		return encapsulate(ctx, remote, ep->identity, report);
 	/* tc stores it in tc_index when it passes the packet on. */

@@ -240,4 +240,7 @@ static long (*const bpf_redirect_neigh)(__u32 ifindex, void *params, __u32 param
 					__u64 flags) = (void *)152;
 static long (*const bpf_redirect_peer)(__u32 ifindex, __u64 flags) = (void *)155;
 static __u64 (*const bpf_ktime_get_coarse_ns)(void) = (void *)160;
+enum { BPF_MTU_CHK_SEGS = 1 }; /* of bpf_check_mtu: the segments of a large packet, too */
+static long (*const bpf_check_mtu)(struct __sk_buff *ctx, __u32 ifindex, __u32 *mtu_len, __s32 len_diff,
+				   __u64 flags) = (void *)163;
 static long (*const bpf_set_retval)(int retval) = (void *)187;

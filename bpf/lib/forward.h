@@ -238,12 +238,18 @@ static __noinline __maybe_unused __u32 fib_device(struct __sk_buff *ctx, const s
 	return cfg.native_ifindex;
 }
 
-/* Redirects a packet out of the node; if there is but one device, without a route lookup. */
-static __always_inline int redirect_out(struct __sk_buff *ctx, const struct addr *from, const struct addr *to, bool v6)
+/* The device by which a packet leaves the node; if there is but one, without a route lookup. */
+static __always_inline __u32 out_device(struct __sk_buff *ctx, const struct addr *from, const struct addr *to, bool v6)
 {
 	bool several = cfg.other_devices || cfg.interfaces;
 
-	return bpf_redirect_neigh(several ? fib_device(ctx, from, to, v6) : cfg.native_ifindex, NULL, 0, 0);
+	return several ? fib_device(ctx, from, to, v6) : cfg.native_ifindex;
+}
+
+/* Redirects a packet out of the node. */
+static __always_inline int redirect_out(struct __sk_buff *ctx, const struct addr *from, const struct addr *to, bool v6)
+{
+	return bpf_redirect_neigh(out_device(ctx, from, to, v6), NULL, 0, 0);
 }
 
 /* Sends a packet out through the node's device, past the stack. The destination port of a reply is

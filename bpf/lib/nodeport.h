@@ -35,6 +35,8 @@ enum {
 	MASQUERADE_GROUPS = 16,
 	/* Not an action: the packet belongs to no service. */
 	NOT_A_SERVICE = 1000,
+	/* Nor is this: the lower bits are an MTU. */
+	TOO_BIG = 1 << 16,
 };
 
 /* Reports whether a port of the node may be a masquerade port. SCTP flows keep their client's. */
@@ -418,6 +420,41 @@ static __noinline __maybe_unused int node_port(struct __sk_buff *ctx, struct pac
 		return TC_ACT_OK;
 	}
 	return forward_to_backend(ctx, p, &found, remote, report);
+}
+
+/* Gives a backend's reply, which comes from the service by now, the addresses and ports that the
+ * backend sent it with. Returns 0 or a drop reason. */
+static __noinline __maybe_unused int restore_reply(struct __sk_buff *ctx, struct packet *p, const struct ct_packet *c)
+{
+	const struct ct_key *key = &c->key;
+	int reason = rewrite_end(ctx, p, c->swapped ? &key->b : &key->a, c->swapped ? key->port_b : key->port_a, false);
+
+	return reason ? reason : rewrite_end(ctx, p, c->swapped ? &key->a : &key->b, c->swapped ? key->port_a : key->port_b, true);
+}
+
+/* Sends the reply of a pod of this node to a client outside, with the service's address, past the
+ * stack, which would drop it as spoofed. What the device has no room for goes to the stack to be
+ * fragmented: of a pod it takes local sources (accept_local). Returns an action, a drop reason
+ * negated, or TOO_BIG and the MTU if the reply must not be fragmented. */
+static __noinline __maybe_unused int send_pod_reply(struct __sk_buff *ctx, struct packet *p, struct report *report)
+{
+	__u32 device = out_device(ctx, &p->src, &p->dst, p->v6), mtu = 0;
+	__u16 frag = 0;
+	int reason = for_tunnel(p) ? DROP_TUNNEL_NOT_FROM_NODE : 0;
+
+	if (!reason && unlikely(bpf_check_mtu(ctx, device, &mtu, 0, BPF_MTU_CHK_SEGS) > 0)) {
+		if (p->v6 || bpf_skb_load_bytes(ctx, ETH_LEN + offsetof(struct ipv4_header, frag), &frag, sizeof(frag)) ||
+		    (frag & htons(IPV4_DONT_FRAGMENT)))
+			return TOO_BIG | (mtu & (TOO_BIG - 1));
+		report->outcome = OUTCOME_STACK;
+		return TC_ACT_OK;
+	}
+	if (!reason)
+		reason = decrement_ttl(ctx, p);
+	if (reason)
+		return -reason;
+	report->outcome = OUTCOME_DEVICE;
+	return bpf_redirect_neigh(device, NULL, 0, 0);
 }
 
 /* Finds the client that a packet to the node's own address replies to. Returns whether there is

@@ -15,6 +15,8 @@ enum {
 	ANSWER_TTL = 64,
 	/* Of the packet that an ICMP error is about, eight bytes of its transport are promised. */
 	QUOTED_L4 = 8,
+	/* Of one that is too big: a fragment header and what TCP is told by. */
+	TOO_BIG_L4 = 28,
 };
 
 static __always_inline bool may_reject(void)
@@ -158,6 +160,77 @@ static __noinline __maybe_unused int answer_unreachable(struct __sk_buff *ctx, c
 	return answer_network(ctx, p, proto, len);
 }
 
+/* The length of the ICMP error that a packet is too big. */
+static __always_inline __u32 too_big_len(const struct packet *p)
+{
+	return sizeof(struct icmp_header) + (p->v6 ? sizeof(struct ipv6_header) : sizeof(struct ipv4_header)) + TOO_BIG_L4;
+}
+
+/* Writes the error of answer_too_big but for its network header. Returns 0 or a drop reason. Not
+ * inlined: its variables need a stack of their own. */
+static __noinline __maybe_unused int write_too_big(struct __sk_buff *ctx, const struct packet *p, __u32 mtu)
+{
+	struct {
+		struct icmp_header icmp;
+		__u8 quoted[sizeof(struct ipv6_header) + TOO_BIG_L4];
+	} out = {.icmp.type = ICMP_UNREACHABLE, .icmp.code = 4, .icmp.seq = htons(mtu)};
+	__u32 header = sizeof(struct ipv4_header);
+	__u32 field = p->l4 + checksum_offset(p->proto);
+	__u16 check = 0;
+	__u64 sum = 0;
+	int left = 0;
+
+	if (p->v6) {
+		header = sizeof(struct ipv6_header);
+		out.icmp.type = ICMPV6_TOO_BIG;
+		out.icmp.code = 0;
+		sum = pseudo_sum(p, sizeof(out), PROTO_ICMPV6);
+	}
+	if (!p->fragment && checksum_offset(p->proto)) {
+		if (p->l4 != ETH_LEN + header || bpf_skb_load_bytes(ctx, field, &check, sizeof(check)))
+			return DROP_MTU_EXCEEDED;
+		left = checksum_is_left(ctx, p);
+		if (left < 0 || bpf_skb_store_bytes(ctx, field, &check, sizeof(check), BPF_F_RECOMPUTE_CSUM))
+			return DROP_ENCAP_FAILED;
+	}
+	if (p->v6 ? bpf_skb_load_bytes(ctx, ETH_LEN, out.quoted, sizeof(struct ipv6_header) + TOO_BIG_L4) :
+		    bpf_skb_load_bytes(ctx, ETH_LEN, out.quoted, sizeof(struct ipv4_header) + TOO_BIG_L4))
+		return DROP_MTU_EXCEEDED;
+	/* A sum that is left to a device is completed in the quoted transport, whose sum it turns into
+	 * the complement of what was there before. */
+	if (left) {
+		memset(out.quoted + (p->v6 ? sizeof(struct ipv6_header) : sizeof(struct ipv4_header)), 0, TOO_BIG_L4);
+		sum += (__u16)~check;
+	}
+	out.icmp.check = ~fold(sum + (__u32)bpf_csum_diff(NULL, 0, (__u32 *)&out, sizeof(out), 0));
+	if (bpf_skb_change_tail(ctx, ETH_LEN + header + TOO_BIG_L4, 0) ||
+	    bpf_skb_adjust_room(ctx, header + sizeof(out.icmp), BPF_ADJ_ROOM_MAC, 0) ||
+	    bpf_skb_store_bytes(ctx, ETH_LEN + header, &out.icmp, sizeof(out.icmp), BPF_F_RECOMPUTE_CSUM))
+		return DROP_ENCAP_FAILED;
+	return 0;
+}
+
+/* Turns a packet, which may be a fragment, into the ICMP error that it is too big for an MTU. It is
+ * quoted as it is, with as much of its transport as a socket is found by behind a fragment header.
+ * Returns 0 or a drop reason. */
+static __always_inline int answer_too_big(struct __sk_buff *ctx, const struct packet *p, __u32 mtu)
+{
+	int reason = write_too_big(ctx, p, mtu);
+
+	return reason ? reason : answer_network(ctx, p, p->v6 ? PROTO_ICMPV6 : PROTO_ICMP, too_big_len(p));
+}
+
+/* Counts and reports a packet that is dropped for a reason and answered. */
+static __always_inline void report_answered(struct __sk_buff *ctx, struct report *report, int reason)
+{
+	report->reason = reason;
+	count(ctx, reason, report->direction);
+	if (unlikely(monitor_flags() & MONITOR_DROPS)) {
+		report->type = EVENT_DROP;
+		emit(ctx, report);
+	}
+}
+
 /* Counts and reports a packet as dropped for a reason, and turns it into the reply that rejects it,
  * with the hardware addresses swapped. Returns 0 if there is a reply to send, or the reason to drop
  * the packet without. There is no reply to resets, to fragments, whose rest would be rejected
@@ -168,12 +241,7 @@ static __noinline __maybe_unused int reject(struct __sk_buff *ctx, const struct 
 
 	if (p->fragment || p->l4 != plain || p->kind != KIND_FLOW || (p->tcp_flags & TCP_RST) || !may_reject())
 		return reason;
-	report->reason = reason;
-	count(ctx, reason, report->direction);
-	if (unlikely(monitor_flags() & MONITOR_DROPS)) {
-		report->type = EVENT_DROP;
-		emit(ctx, report);
-	}
+	report_answered(ctx, report, reason);
 	if (p->proto == PROTO_TCP)
 		return answer_reset(ctx, p);
 	return answer_unreachable(ctx, p);

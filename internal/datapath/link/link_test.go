@@ -478,6 +478,9 @@ func TestEnsureEndpoint(t *testing.T) {
 			t.Errorf("%q is missing in\n%s", want, before)
 		}
 	}
+	if got := n.sysctl(t, "net/ipv4/conf/"+ep.IfName+"/accept_local"); got != "1" {
+		t.Errorf("accept_local is %s", got)
+	}
 	if got := n.sysctl(t, "net/ipv4/conf/"+ep.IfName+"/rp_filter"); got != "0" {
 		t.Errorf("rp_filter is %s", got)
 	}

@@ -193,13 +193,16 @@ func linkDown(ifIndex int) *request {
 const (
 	ipv4DevconfSendRedirects = 6
 	ipv4DevconfRPFilter      = 8
+	ipv4DevconfAcceptLocal   = 23
 )
 
 // addrGenModeNone is IN6_ADDR_GEN_MODE_NONE (include/uapi/linux/if_link.h).
 const addrGenModeNone = 1
 
-// linkConf turns reverse-path filtering and ICMP redirects of an interface off, and keeps IPv6 from
-// giving it a link-local address. It must come before the interface is up.
+// linkConf turns reverse-path filtering and ICMP redirects of an interface off, lets a pod's replies
+// with a service's address be the node's own (they are when they go to the stack to be fragmented;
+// the programs check what pods send), and keeps IPv6 from giving the interface a link-local address.
+// It must come before the interface is up.
 func linkConf(ifIndex int, ipv6 bool) *request {
 	r := newRequest(fmt.Sprintf("configure interface %d", ifIndex), unix.RTM_NEWLINK, 0)
 	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
@@ -209,6 +212,7 @@ func linkConf(ifIndex int, ipv6 bool) *request {
 	conf := spec.AddRtAttr(unix.AF_INET, nil).AddRtAttr(unix.IFLA_INET_CONF, nil)
 	conf.AddRtAttr(ipv4DevconfRPFilter, nl.Uint32Attr(0))
 	conf.AddRtAttr(ipv4DevconfSendRedirects, nl.Uint32Attr(0))
+	conf.AddRtAttr(ipv4DevconfAcceptLocal, nl.Uint32Attr(1))
 	if ipv6 {
 		spec.AddRtAttr(unix.AF_INET6, nil).AddRtAttr(unix.IFLA_INET6_ADDR_GEN_MODE, nl.Uint8Attr(addrGenModeNone))
 	}
