@@ -316,9 +316,9 @@ static __always_inline int parse6(struct __sk_buff *ctx, struct packet *p)
 	return parse_extensions(ctx, p, ip.next);
 }
 
-/* Finds the transport header in the IPv6 packet that an ICMP error is about. Returns its offset, its
- * protocol in the bits above the lower 16, or a drop reason negated: for a later fragment, which has
- * none, and for what parse_extensions would not have let out either. */
+/* Finds the transport header in the IPv6 packet that an ICMP error is about. Returns its offset,
+ * with its protocol in the bits above the lower 16, or a drop reason negated: for a later fragment,
+ * which has none, and for what parse_extensions would not have let out either. */
 __noinline int quoted_transport6(struct __sk_buff *ctx, const struct packet *p)
 {
 	struct ipv6_ext ext;

@@ -196,8 +196,8 @@ static __noinline __maybe_unused int write_too_big(struct __sk_buff *ctx, const 
 	if (p->v6 ? bpf_skb_load_bytes(ctx, ETH_LEN, out.quoted, sizeof(struct ipv6_header) + TOO_BIG_L4) :
 		    bpf_skb_load_bytes(ctx, ETH_LEN, out.quoted, sizeof(struct ipv4_header) + TOO_BIG_L4))
 		return DROP_MTU_EXCEEDED;
-	/* A sum that is left to a device is completed in the quoted transport, whose sum it turns into
-	 * the complement of what was there before. */
+	/* A sum that is left to a device is completed in the quoted transport, whose sum it turns
+	 * into the complement of what was there before. */
 	if (left) {
 		memset(out.quoted + (p->v6 ? sizeof(struct ipv6_header) : sizeof(struct ipv4_header)), 0, TOO_BIG_L4);
 		sum += (__u16)~check;

@@ -54,8 +54,8 @@ type Config struct {
 	// (--policy-default-local-cluster).
 	DefaultLocalCluster bool
 	// DualStack means that hosts outside have the identities world-ipv4 and world-ipv6. Otherwise
-	// they have the identity world, which then stands for world-ipv4 and 0.0.0.0/0, or with IPv6Only
-	// for world-ipv6 and ::/0.
+	// they have the identity world, which then is world-ipv4 and 0.0.0.0/0, or with IPv6Only
+	// world-ipv6 and ::/0.
 	DualStack bool
 	IPv6Only  bool
 	// AllowNonDefaultDeny honours enableDefaultDeny. Otherwise every direction with entries is

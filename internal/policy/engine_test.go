@@ -152,8 +152,8 @@ func TestSingleStack(t *testing.T) {
 	}
 }
 
-// TestWorldOfOneFamily: what is outside belongs to world and to the entity of its family, in clusters
-// of both families and of one, where its label names none.
+// TestWorldOfOneFamily: what is outside belongs to world and to the entity of its family, in
+// clusters of both families and of one, where its label names none.
 func TestWorldOfOneFamily(t *testing.T) {
 	t.Parallel()
 	families := map[string]func(*Config){

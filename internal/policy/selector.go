@@ -178,7 +178,7 @@ type peer struct {
 	prefix netip.Prefix
 	block  bool
 	// reserved: one of the labels is.
-	reserved bool
+	reserved   bool
 	namedPorts []NamedPort
 	// selectors holds the active selectors that select this identity.
 	selectors []*activeSelector
@@ -217,15 +217,13 @@ func newPeer(cfg *Config, id identity.ID, set labels.Set) *peer {
 		p.prefix, _ = identity.CIDRPrefix(set)
 	}
 	if p.reserved && !cfg.DualStack && set.HasReserved(identity.World.String()) {
-		p.matched = set.With(labels.Reserved(p.worldOfFamily(cfg).String()))
+		p.matched = set.With(labels.Reserved(worldOf(p.prefix.Addr().Is6() || !p.prefix.IsValid() && cfg.IPv6Only).String()))
 	}
 	return p
 }
 
-// worldOfFamily returns the entity that an identity outside of a cluster of one family belongs to
-// besides world.
-func (p *peer) worldOfFamily(cfg *Config) identity.ID {
-	if p.prefix.Addr().Is6() || !p.prefix.IsValid() && cfg.IPv6Only {
+func worldOf(v6 bool) identity.ID {
+	if v6 {
 		return identity.WorldIPv6
 	}
 	return identity.WorldIPv4
@@ -260,26 +258,14 @@ func (s *Selector) match(cfg *Config, p *peer) bool {
 
 func (s *Selector) matchCIDR(p *peer) bool {
 	if !p.prefix.IsValid() {
-		world := identity.WorldIPv4
-		if s.cidr.Addr().Is6() {
-			world = identity.WorldIPv6
-		}
-		return s.cidr.Bits() == 0 && p.matched.HasReserved(world.String())
+		return s.cidr.Bits() == 0 && p.matched.HasReserved(worldOf(s.cidr.Addr().Is6()).String())
 	}
 	return s.matchPrefix(p.prefix)
 }
 
 // matchPrefix reports whether a prefix is inside of what the selector names.
 func (s *Selector) matchPrefix(p netip.Prefix) bool {
-	if !containsPrefix(s.cidr, p) {
-		return false
-	}
-	for _, e := range s.except {
-		if containsPrefix(e, p) {
-			return false
-		}
-	}
-	return true
+	return containsPrefix(s.cidr, p) && !slices.ContainsFunc(s.except, func(e netip.Prefix) bool { return containsPrefix(e, p) })
 }
 
 // containsPrefix reports whether all of inner lies in outer.

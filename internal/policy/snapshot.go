@@ -115,11 +115,8 @@ func (e *Engine) Outside(a netip.Addr) identity.ID {
 	if id := e.cidrs.longest(a); id != 0 {
 		return id
 	}
-	switch {
-	case !e.cfg.DualStack:
+	if !e.cfg.DualStack {
 		return identity.World
-	case a.Is4():
-		return identity.WorldIPv4
 	}
-	return identity.WorldIPv6
+	return worldOf(!a.Is4())
 }

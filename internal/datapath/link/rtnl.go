@@ -199,10 +199,10 @@ const (
 // addrGenModeNone is IN6_ADDR_GEN_MODE_NONE (include/uapi/linux/if_link.h).
 const addrGenModeNone = 1
 
-// linkConf turns reverse-path filtering and ICMP redirects of an interface off, lets a pod's replies
-// with a service's address be the node's own (they are when they go to the stack to be fragmented;
-// the programs check what pods send), and keeps IPv6 from giving the interface a link-local address.
-// It must come before the interface is up.
+// linkConf turns reverse-path filtering and ICMP redirects of an interface off, and keeps IPv6 from
+// giving it a link-local address. The stack takes local sources from it: a reply that it is to
+// fragment has a service's, and the programs check what pods send. It must come before the
+// interface is up.
 func linkConf(ifIndex int, ipv6 bool) *request {
 	r := newRequest(fmt.Sprintf("configure interface %d", ifIndex), unix.RTM_NEWLINK, 0)
 	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
