@@ -74,6 +74,12 @@ type engineRule struct {
 	anchors      []index.Anchor
 }
 
+// is reports whether the rule is this one. Rules of an owner stand at different places, so that a
+// policy of thousands is compared in little time.
+func (er *engineRule) is(r *Rule) bool {
+	return er.Rule == r || er.Path == r.Path && reflect.DeepEqual(er.Rule, r)
+}
+
 // compiledClause is a clause with its ports cut into keys.
 type compiledClause struct {
 	dir   datapath.Direction
@@ -183,10 +189,10 @@ func (e *Engine) SetRules(o Owner, rules []*Rule) error {
 	next := make([]*engineRule, 0, len(rules))
 	kept := make([]bool, len(old))
 	for _, r := range rules {
-		i := slices.IndexFunc(old, func(er *engineRule) bool { return er.Rule == r || reflect.DeepEqual(er.Rule, r) })
+		i := slices.IndexFunc(old, func(er *engineRule) bool { return er.is(r) })
 		// A rule given twice is kept once for each.
 		for i >= 0 && kept[i] {
-			j := slices.IndexFunc(old[i+1:], func(er *engineRule) bool { return er.Rule == r || reflect.DeepEqual(er.Rule, r) })
+			j := slices.IndexFunc(old[i+1:], func(er *engineRule) bool { return er.is(r) })
 			if j < 0 {
 				i = -1
 				break
@@ -215,7 +221,7 @@ func (e *Engine) SetRules(o Owner, rules []*Rule) error {
 
 // Has reports whether the rules of an owner are these, in this order.
 func (e *Engine) Has(o Owner, rules []*Rule) bool {
-	return slices.EqualFunc(e.owners[o], rules, func(er *engineRule, r *Rule) bool { return er.Rule == r || reflect.DeepEqual(er.Rule, r) })
+	return slices.EqualFunc(e.owners[o], rules, (*engineRule).is)
 }
 
 func (e *Engine) addRule(o Owner, r *Rule) *engineRule {

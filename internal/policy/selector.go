@@ -22,7 +22,7 @@ type Selector struct {
 	localCluster bool          // confined to the local cluster if Config requires it
 	reqs         []requirement // sorted by text
 
-	// By prefix or block: inside cidr, outside all of except.
+	// By prefix or block: inside cidr, outside all of except, which are sorted and inside cidr.
 	cidr   netip.Prefix
 	except []netip.Prefix
 
@@ -258,14 +258,30 @@ func (s *Selector) match(cfg *Config, p *peer) bool {
 
 func (s *Selector) matchCIDR(p *peer) bool {
 	if !p.prefix.IsValid() {
-		return s.cidr.Bits() == 0 && p.matched.HasReserved(worldOf(s.cidr.Addr().Is6()).String())
+		// No identity stands for a prefix of length 0, also not for one that is excepted.
+		return s.cidr.Bits() == 0 && !s.excepts(s.cidr) && p.matched.HasReserved(worldOf(s.cidr.Addr().Is6()).String())
 	}
 	return s.matchPrefix(p.prefix)
 }
 
 // matchPrefix reports whether a prefix is inside of what the selector names.
 func (s *Selector) matchPrefix(p netip.Prefix) bool {
-	return containsPrefix(s.cidr, p) && !slices.ContainsFunc(s.except, func(e netip.Prefix) bool { return containsPrefix(e, p) })
+	return containsPrefix(s.cidr, p) && !s.excepts(p)
+}
+
+// excepts reports whether a prefix is inside of one of the exceptions. A policy may have tens of
+// thousands of them, each of which is a prefix that is asked about.
+func (s *Selector) excepts(p netip.Prefix) bool {
+	if len(s.except) <= scanLimit {
+		return slices.ContainsFunc(s.except, func(e netip.Prefix) bool { return containsPrefix(e, p) })
+	}
+	for n := p.Bits(); n >= s.cidr.Bits(); n-- {
+		around, _ := p.Addr().Prefix(n)
+		if _, found := slices.BinarySearchFunc(s.except, around, netip.Prefix.Compare); found {
+			return true
+		}
+	}
+	return false
 }
 
 // containsPrefix reports whether all of inner lies in outer.

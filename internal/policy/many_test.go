@@ -1,0 +1,100 @@
+package policy
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hawser-net/hawser/internal/datapath"
+	"github.com/hawser-net/hawser/internal/identity"
+	"github.com/hawser-net/hawser/internal/labels"
+)
+
+// TestEverythingExcepted: a prefix that excepts itself names nobody, also one of length 0, for
+// which reserved identities stand.
+func TestEverythingExcepted(t *testing.T) {
+	t.Parallel()
+	for _, list := range []string{`{"cidr":"0.0.0.0/0","except":["0.0.0.0/0"]}`, `{"cidr":"0.0.0.0/0","except":["10.0.0.0/8","0.0.0.0/0"]}`} {
+		rules, err := parseJSON("a", `{"endpointSelector":{},"ingress":[{"fromCIDRSet":[`+list+`]}],"egress":[{"toCIDRSet":[`+list+`]}]}`)
+		if err != nil {
+			t.Fatal(err)
+		}
+		newRefusedWorld(t, map[Owner][]*Rule{"o": rules}).expect(list, "in 300 world-ipv4 tcp 80 deny", "out 300 world-ipv4 tcp 80 deny")
+	}
+}
+
+// slow is far above what a policy of the largest size takes: a minute, if the time grows with the
+// square of its size.
+const slow = 10 * time.Second
+
+// TestManyExceptions: a policy with as many exceptions as an object holds does not hold up the
+// engine, in which all policies of the node wait for it.
+func TestManyExceptions(t *testing.T) {
+	t.Parallel()
+	const n = 40_000
+	var list strings.Builder
+	for i := range n {
+		fmt.Fprintf(&list, `,"10.%d.%d.%d/32"`, i>>16, i>>8&255, i&255)
+	}
+	start := time.Now()
+	rules, err := parseJSON("a", `{"endpointSelector":{},"ingress":[{"fromCIDRSet":[{"cidr":"10.0.0.0/8","except":[`+list.String()[1:]+`]}]}]}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newRefusedWorld(t, nil)
+	ids := map[netip.Prefix]identity.ID{}
+	for _, p := range CIDRs(rules) {
+		ids[p] = identity.LocalScope + identity.ID(len(ids)) + 1
+		w.e.SetIdentity(ids[p], identity.CIDRLabels(p, true))
+	}
+	if err := w.e.SetRules("o", rules); err != nil {
+		t.Fatal(err)
+	}
+	w.k.sync(w.e)
+	if d := time.Since(start); d > slow {
+		t.Errorf("%d exceptions took %v", n, d)
+	}
+	rs := w.k.bind[Subject{Identity: 300}].RuleSet
+	for p, want := range map[string]bool{"10.0.0.0/8": true, "10.0.0.0/32": false, "10.0.77.3/32": false, "10.0.156.63/32": false} {
+		prefix := netip.MustParsePrefix(p)
+		if got := w.e.Lookup(rs, datapath.Ingress, ids[prefix], prefix.Addr(), datapath.ProtoTCP, 80).Pass(); got != want || ids[prefix] == 0 {
+			t.Errorf("%s passes: %t", p, got)
+		}
+	}
+}
+
+// TestManyRulesAgain: so does one with many rules when one of them changes.
+func TestManyRulesAgain(t *testing.T) {
+	t.Parallel()
+	const n = 6_000
+	all := func(first string) (out []*Rule) {
+		p := mustUnmarshal(t, first)
+		for i := range n {
+			p.Specs = append(p.Specs, mustUnmarshal(t, fmt.Sprintf(`{"endpointSelector":{},"ingress":[{"fromEndpoints":[{"matchLabels":{"app":"a%d"}}]}]}`, i)).Spec)
+		}
+		rules, err := Parse(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return rules
+	}
+	e, err := New(Defaults())
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.SetIdentity(300, labels.NewSet(labels.New("k8s", labels.KeyNamespace, "a")))
+	e.AddSubject(Subject{Identity: 300})
+	if err := e.SetRules("o", all(`{"endpointSelector":{},"egress":[{}]}`)); err != nil {
+		t.Fatal(err)
+	}
+	again := all(`{"endpointSelector":{},"egress":[{"toEntities":["all"]}]}`)
+	start := time.Now()
+	if err := e.SetRules("o", again); err != nil {
+		t.Fatal(err)
+	}
+	if d := time.Since(start); d > slow {
+		t.Errorf("setting %d rules again took %v", n, d)
+	}
+}
