@@ -68,7 +68,7 @@ func ParseClusterNetworkPolicy(p *policyv1alpha2.ClusterNetworkPolicy, opts ...O
 			at := fmt.Sprintf("spec.ingress[%d].from[%d]", i, j)
 			c.Peers = append(c.Peers, ps.clusterPeer(at, in.From[j].Namespaces, in.From[j].Pods))
 		}
-		ps.needsPeers(&c, fmt.Sprintf("spec.ingress[%d].from", i))
+		ps.needsPeers(&c, fmt.Sprintf("spec.ingress[%d].from", i), n)
 		c.reduce(ok, len(ps.errs) == n)
 		r.Clauses = append(r.Clauses, c)
 	}
@@ -79,7 +79,7 @@ func ParseClusterNetworkPolicy(p *policyv1alpha2.ClusterNetworkPolicy, opts ...O
 		for j := range out.To {
 			c.Peers = append(c.Peers, ps.clusterDestination(fmt.Sprintf("spec.egress[%d].to[%d]", i, j), &out.To[j], out.Protocols)...)
 		}
-		ps.needsPeers(&c, fmt.Sprintf("spec.egress[%d].to", i))
+		ps.needsPeers(&c, fmt.Sprintf("spec.egress[%d].to", i), n)
 		c.reduce(ok, len(ps.errs) == n)
 		r.Clauses = append(r.Clauses, c)
 	}
@@ -94,7 +94,7 @@ func ParseClusterNetworkPolicy(p *policyv1alpha2.ClusterNetworkPolicy, opts ...O
 	if r.Tier == TierOrdinary {
 		r.Tier = TierAdmin // it is not known; nothing comes before
 	}
-	r.Faults = ps.faultsAt("spec")
+	r.Faults = ps.faults()["spec"]
 	return []*Rule{r}, errors.Join(ps.errs...)
 }
 
@@ -166,9 +166,10 @@ func (ps *parser) clusterEntry(d datapath.Direction, i int, name string, a polic
 	return c, ok
 }
 
-func (ps *parser) needsPeers(c *Clause, at string) {
+// needsPeers finds fault with an entry without peers, unless there is one with them since before.
+func (ps *parser) needsPeers(c *Clause, at string, before int) {
 	c.Peers = slices.DeleteFunc(c.Peers, func(s *Selector) bool { return s == nil })
-	if len(c.Peers) == 0 && len(ps.errs) == 0 {
+	if len(c.Peers) == 0 && len(ps.errs) == before {
 		ps.fail(at, "has no peer; there must be at least one")
 	}
 }

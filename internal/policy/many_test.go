@@ -98,3 +98,23 @@ func TestManyRulesAgain(t *testing.T) {
 		t.Errorf("setting %d rules again took %v", n, d)
 	}
 }
+
+// TestManyFaults: so does one of which every rule is refused, as the API server accepts it.
+func TestManyFaults(t *testing.T) {
+	t.Parallel()
+	const n = 16_000
+	p := mustUnmarshal(t, `{"endpointSelector":{},"egress":[{"toEntities":["all"]}]}`)
+	var unread []*FieldError
+	for i := range n {
+		p.Specs = append(p.Specs, mustUnmarshal(t, `{"endpointSelector":{},"egress":[{"toServices":[{}]}]}`).Spec)
+		unread = append(unread, &FieldError{Field: fmt.Sprintf("specs[%d].egress[0].x", i), Problem: "is not a field"})
+	}
+	start := time.Now()
+	rules, err := Parse(p, WithFaults(unread))
+	if d := time.Since(start); d > slow {
+		t.Errorf("parsing %d faulty rules took %v", n, d)
+	}
+	if err == nil || len(rules) != n+1 || len(rules[0].Faults) != 0 || len(rules[n].Faults) != 2 || !strings.HasPrefix(rules[n].Faults[1], "specs[15999].egress[0].toServices: ") {
+		t.Errorf("%d rules, the last with %q", len(rules), rules[len(rules)-1].Faults)
+	}
+}

@@ -61,7 +61,7 @@ func ParseNetworkPolicy(p *networkingv1.NetworkPolicy) ([]*Rule, error) {
 	if !understood {
 		r.grantNothing()
 	}
-	r.Faults = ps.faultsAt("spec")
+	r.Faults = ps.faults()["spec"]
 	if !validNamespace(ps.namespace) {
 		return nil, errors.Join(ps.errs...) // whom it may be about is not known at all
 	}

@@ -50,7 +50,7 @@ func WithFaults(faults []*FieldError) Option {
 	return func(ps *parser) {
 		for _, f := range faults {
 			ps.errs = append(ps.errs, f)
-			ps.unread = append(ps.unread, f.Field)
+			ps.markUnread(f.Field)
 		}
 	}
 }
@@ -107,7 +107,8 @@ type parser struct {
 	unconfined bool
 	warnings   []string // about the rule at hand
 	errs       []error
-	unread     []string // see WithFaults
+	unread     map[string]bool // see WithFaults: paths of what could not be read, and of all that it is a part of
+	outside    map[string]bool // paths of rules of which something that is no part of an entry could not be read
 }
 
 func newParser(namespace string, opts []Option) *parser {
@@ -154,49 +155,53 @@ func (ps *parser) object(name string, spec *v2.Rule, specs []*v2.Rule) ([]*Rule,
 		rules = append(rules, ps.rule(path, r))
 	}
 	rules = slices.DeleteFunc(rules, func(r *Rule) bool { return r == nil })
+	faults := ps.faults()
 	for _, r := range rules {
-		r.Faults = ps.faultsAt(r.Path)
+		r.Faults = faults[r.Path]
 	}
 	return rules, errors.Join(ps.errs...)
 }
 
-// under reports whether a field is the one at path or a part of it.
-func under(field, path string) bool {
-	rest, ok := strings.CutPrefix(field, path)
-	return ok && (rest == "" || rest[0] == '.' || rest[0] == '[')
-}
-
-// faultsAt returns the faults of what is at path.
-func (ps *parser) faultsAt(path string) (out []string) {
+// faults returns the faults of each part of the object: a rule's are at its path. There may be
+// thousands of both.
+func (ps *parser) faults() map[string][]string {
+	out := map[string][]string{}
 	for _, err := range ps.errs {
 		var fe *FieldError
-		if errors.As(err, &fe) && under(fe.Field, path) {
-			out = append(out, fe.Error())
+		if errors.As(err, &fe) {
+			part, _, _ := strings.Cut(fe.Field, ".")
+			out[part] = append(out[part], fe.Error())
 		}
 	}
 	return out
 }
 
-// isUnread reports whether something of what is at path could not be read.
-func (ps *parser) isUnread(path string) bool {
-	return slices.ContainsFunc(ps.unread, func(f string) bool { return under(f, path) })
+// markUnread notes that a field could not be read.
+func (ps *parser) markUnread(field string) {
+	if ps.unread == nil {
+		ps.unread, ps.outside = map[string]bool{}, map[string]bool{}
+	}
+	ps.unread[field] = true
+	for i := range len(field) {
+		if field[i] == '.' || field[i] == '[' {
+			ps.unread[field[:i]] = true
+		}
+	}
+	rule, rest, _ := strings.Cut(field, ".")
+	isEntry := slices.ContainsFunc([]string{"ingress[", "ingressDeny[", "egress[", "egressDeny["}, func(section string) bool {
+		return strings.HasPrefix(rest, section)
+	})
+	if !isEntry {
+		ps.outside[rule] = true
+	}
 }
+
+// isUnread reports whether something of what is at path could not be read.
+func (ps *parser) isUnread(path string) bool { return ps.unread[path] }
 
 // isUnreadOutside reports whether something of the rule at path could not be read that is no part
 // of an entry.
-func (ps *parser) isUnreadOutside(path string) bool {
-	return slices.ContainsFunc(ps.unread, func(f string) bool {
-		if !under(f, path) {
-			return false
-		}
-		for _, section := range []string{".ingress[", ".ingressDeny[", ".egress[", ".egressDeny["} {
-			if strings.HasPrefix(f, path+section) {
-				return false
-			}
-		}
-		return true
-	})
-}
+func (ps *parser) isUnreadOutside(path string) bool { return ps.outside[path] }
 
 // rule reads one rule; nil if it can be about no endpoint.
 func (ps *parser) rule(path string, in *v2.Rule) *Rule {
