@@ -22,6 +22,11 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end }}
 {{- end }}
 
+{{/* An update strategy; the default rollingUpdate is left out of one of another type, which may not have it. */}}
+{{- define "hawser.updateStrategy" -}}
+{{- if eq (.type | default "RollingUpdate") "RollingUpdate" }}{{ toYaml . }}{{ else }}{{ toYaml (omit . "rollingUpdate") }}{{ end -}}
+{{- end -}}
+
 {{/* Whether slices are made without CiliumEndpoints: "true" or nothing. */}}
 {{- define "hawser.slim" -}}
 {{- with .Values.ciliumEndpointSlice }}{{ if and .enabled (eq .mode "slim") }}true{{ end }}{{ end -}}
