@@ -28,10 +28,18 @@ type metricsSet struct {
 	policyUp prometheus.Counter
 	// reattached counts interfaces and hooks that got their programs back.
 	reattached prometheus.Counter
+	// edited counts entries that another process had changed, by the kind of map.
+	edited *prometheus.CounterVec
 	// known is how long it took to resolve the identity of a new pod, temporary how long a label
 	// set had a temporary identity, both in seconds.
 	known, temporary prometheus.Histogram
 }
+
+// Values of the label of the metric edited.
+const (
+	mapAddresses = "ipcache"
+	mapServices  = "services"
+)
 
 func newMetrics() *metricsSet {
 	waits := []float64{.1, .25, .5, 1, 1.5, 2, 3, 5, 10, 20, 30, 60, 120, 300, 600, 1800}
@@ -48,6 +56,12 @@ func newMetrics() *metricsSet {
 			Name: "cilium_filters_restored_total", Help: "Times that programs were attached again to an interface from which something else had detached them.",
 		}),
 	}
+	m.edited = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "cilium_map_entries_restored_total", Help: "Entries of the kernel's maps that something else had changed, and that were restored.",
+	}, []string{"map"})
+	for _, name := range []string{mapAddresses, mapServices} {
+		m.edited.WithLabelValues(name)
+	}
 	m.known = prometheus.NewHistogram(prometheus.HistogramOpts{
 		Name: "cilium_remote_endpoint_known_seconds", Help: "Time from the creation of another node's pod until this node knows its identity, up to a second too high. With CiliumEndpointSlices: of this node's own pods, until their slice is observed.",
 		Buckets: waits,
@@ -55,9 +69,15 @@ func newMetrics() *metricsSet {
 	m.temporary = prometheus.NewHistogram(prometheus.HistogramOpts{
 		Name: "cilium_temporary_identity_seconds", Help: "How long label sets of this node's endpoints had a temporary identity.", Buckets: waits,
 	})
-	m.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), m.apiTime, m.policyUp, m.reattached,
+	m.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), m.apiTime, m.policyUp, m.reattached, m.edited,
 		m.known, m.temporary)
 	return m
+}
+
+// countEdited returns a function that counts entries of a kind of map that were restored.
+func (m *metricsSet) countEdited(name string) func(entries int) {
+	counter := m.edited.WithLabelValues(name)
+	return func(entries int) { counter.Add(float64(entries)) }
 }
 
 // observe measures every API call.

@@ -33,7 +33,7 @@ func TestMetricsPage(t *testing.T) {
 	want := map[string]string{}
 	set := newMetrics()
 	for kind, list := range map[string][]prometheus.Collector{
-		"counter":   {set.policyUp, set.reattached},
+		"counter":   {set.policyUp, set.reattached, set.edited},
 		"histogram": {set.apiTime, set.known, set.temporary},
 		"gauge":     {(&clustermesh.Mesh{}).Collector("", nil)},
 	} {

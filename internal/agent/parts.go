@@ -81,7 +81,7 @@ func (ag *Agent) newParts(cfg Config, host network.Host, filter *labels.Filter, 
 	if p.objects, err = newObjects(cfg, host, filter, c, t, relabels.add, log.With("part", "kubernetes")); err != nil {
 		return nil, err
 	}
-	if p.services, err = newServices(cfg, host, c, k, p.network, p.meshSynced, t.components, log.With("part", "services")); err != nil {
+	if p.services, err = newServices(cfg, host, c, k, p.network, p.meshSynced, t.metrics, t.components, log.With("part", "services")); err != nil {
 		return nil, err
 	}
 	if err := p.serveAddresses(); err != nil {

@@ -18,7 +18,7 @@ func (c *Config) balances() bool { return c.EnableK8s || c.ServicesFile != "" }
 // newServices returns what follows services, of Kubernetes or of a file, and keeps the kernel's
 // table of them; nil if there is no source of them. meshSynced opens when other clusters were
 // observed.
-func newServices(cfg Config, host network.Host, c *cluster, k *kernel, n *network.Network, meshSynced *latch, statuses *component.Statuses, log *slog.Logger) (*services.Services, error) {
+func newServices(cfg Config, host network.Host, c *cluster, k *kernel, n *network.Network, meshSynced *latch, metrics *metricsSet, statuses *component.Statuses, log *slog.Logger) (*services.Services, error) {
 	if !cfg.balances() {
 		return nil, nil
 	}
@@ -31,6 +31,7 @@ func newServices(cfg Config, host network.Host, c *cluster, k *kernel, n *networ
 		WaitSynced: meshSynced.wait,
 		Maglev:     cfg.LBAlgorithm == service.Maglev,
 		Forwarding: service.Forwarding(cfg.LBMode), PerService: cfg.LBModeAnnotation, Kernel: k.maps, Log: log,
+		CheckInterval: network.RepairInterval, Edited: metrics.countEdited(mapServices),
 	}
 	sc.Report = func(err error) {
 		if err != nil {

@@ -89,6 +89,7 @@ func newTables(ctx context.Context, cfg Config, host network.Host, k *kernel, c 
 	}
 	if t.addresses, err = placement.NewAddresses(placement.AddressesConfig{
 		Log: log.With("part", "ipcache"), Cache: t.cache, Kernel: k.maps, Tunnel: cfg.Tunnel(), Outside: cfg.outside, Policy: t.policy, Components: t.components,
+		CheckInterval: network.RepairInterval, Edited: t.metrics.countEdited(mapAddresses),
 	}); err != nil {
 		return nil, err
 	}

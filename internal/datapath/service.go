@@ -199,6 +199,11 @@ type Services interface {
 	DeleteService(f ServiceFrontend) error
 	// Services lists the rows, in no order.
 	Services() ([]Service, error)
+	// RecheckServices lists the rows like Services, and takes what the kernel has for what was
+	// written: UpsertService writes what is missing of that. changed are the frontends that differ
+	// from what was written, in no order: another process has changed them. It is for the one
+	// writer of services.
+	RecheckServices() (rows []Service, changed []ServiceFrontend, err error)
 	// PruneServiceSets gives back what a writer left that ended between two writes. It is for the
 	// one writer of services.
 	PruneServiceSets() error

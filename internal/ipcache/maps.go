@@ -24,6 +24,11 @@ type KernelMap interface {
 // differs from what the kernel holds, so a restart of the agent touches nothing that stayed the
 // same. It is for one reconciler.
 type Maps struct {
+	// Edited, if not nil, is called by a Prune after the first with how many entries another
+	// process has changed, removed or added since they were written, and one of them. They are as
+	// they should be again when Prune has succeeded.
+	Edited func(entries int, one netip.Prefix)
+
 	kernel KernelMap
 	tunnel bool
 	// known is what the kernel holds, from the first look until the first Prune; nil after that:
@@ -155,6 +160,14 @@ func (m *Maps) Prune(ctx context.Context, desired iter.Seq2[netip.Prefix, Entry]
 	for p := range m.known {
 		if !wanted[p] {
 			stale = append(stale, p)
+		}
+	}
+	if m.pruned && m.Edited != nil {
+		switch n := len(lost) + len(stale); {
+		case len(lost) > 0:
+			m.Edited(n, lost[0].Prefix)
+		case n > 0:
+			m.Edited(n, stale[0])
 		}
 	}
 	// Write first: a removal must not uncover a shorter prefix while the right one is missing. What

@@ -17,8 +17,13 @@ import (
 // restart of the agent touches nothing that stayed the same, because the kernel's side writes only
 // what differs. It is for one reconciler.
 type Maps struct {
+	// Edited, if not nil, is called by Prune with the frontends that another process has changed or
+	// removed since they were written. They are as they should be again when Prune has succeeded.
+	Edited func([]datapath.ServiceFrontend)
+
 	kernel  datapath.Services
 	changed func()
+	pruned  bool
 }
 
 // NewMaps returns a target for the kernel's table. changed is called whenever flows may lead to
@@ -61,20 +66,25 @@ func (m *Maps) Delete(_ context.Context, rows []table.Row[datapath.ServiceFronte
 
 // Prune implements [table.Target].
 func (m *Maps) Prune(_ context.Context, desired iter.Seq2[datapath.ServiceFrontend, Frontend]) error {
-	have, err := m.kernel.Services()
+	have, edited, err := m.kernel.RecheckServices()
 	if err != nil {
 		return fmt.Errorf("reading the kernel's services: %w", err)
+	}
+	if len(edited) > 0 && m.Edited != nil {
+		m.Edited(edited)
 	}
 	wanted := make(map[datapath.ServiceFrontend]datapath.Service)
 	for f, r := range desired {
 		wanted[f] = r.Service
 	}
+	removed := false
 	for _, s := range have {
 		want, ok := wanted[s.ServiceFrontend]
 		if ok && want.Equal(s) {
 			delete(wanted, s.ServiceFrontend)
 		}
 		if !ok {
+			removed = true
 			if err := m.kernel.DeleteService(s.ServiceFrontend); err != nil {
 				return err
 			}
@@ -87,8 +97,14 @@ func (m *Maps) Prune(_ context.Context, desired iter.Seq2[datapath.ServiceFronte
 			return err
 		}
 	}
-	m.changed()
-	return m.kernel.PruneServiceSets()
+	if !m.pruned || removed || len(wanted) > 0 { // to look through the flows is not cheap
+		m.changed()
+	}
+	if err := m.kernel.PruneServiceSets(); err != nil {
+		return err
+	}
+	m.pruned = true
+	return nil
 }
 
 // Flows removes from flows what the table of frontends no longer contains: datagrams to a backend

@@ -260,7 +260,14 @@ func (r *Reconciler[K, V]) runPrune(ctx context.Context) error {
 	r.mu.Lock()
 	r.pruning = true
 	r.mu.Unlock()
-	err := r.target.Prune(ctx, r.table.All())
+	rows, _ := r.table.Snapshot() // now, when the target has all changes but the very last
+	err := r.target.Prune(ctx, func(yield func(K, V) bool) {
+		for i := range rows {
+			if !yield(rows[i].Key, rows[i].Value) {
+				return
+			}
+		}
+	})
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.pruning = false

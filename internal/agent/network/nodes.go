@@ -85,9 +85,10 @@ func (n *Network) PlaceSelf() {
 	})
 }
 
-// repairInterval is how often the node's network is set again even if nothing is known to have
-// changed: not everything that others can damage is reported.
-const repairInterval = 5 * time.Minute
+// RepairInterval is how often the node's network, and the kernel's maps, are compared with what
+// they should be even if nothing is known to have changed: not everything that others can damage is
+// reported.
+const RepairInterval = 5 * time.Minute
 
 // retryInterval is how long what could not be set waits to be tried again, unless something
 // changes.
@@ -133,7 +134,7 @@ func (n *Network) Run(ctx context.Context, c Cluster) error {
 			}
 			c.Changed()
 		case <-retry.C:
-			if repair = time.Since(last) > repairInterval; !failed && !repair {
+			if repair = time.Since(last) > RepairInterval; !failed && !repair {
 				continue
 			}
 		}

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/hawser-net/hawser/internal/agent/component"
 	"github.com/hawser-net/hawser/internal/agent/enforcement"
@@ -37,6 +38,11 @@ type AddressesConfig struct {
 	Outside    func(netip.Addr) identity.ID
 	Policy     Policy
 	Components *component.Statuses
+	// CheckInterval is the time between comparisons of the kernel's map with the cache, after the
+	// first; 0 for none. Edited, if not nil, is called with how many entries another process had
+	// changed, which are restored; it must not block.
+	CheckInterval time.Duration
+	Edited        func(entries int)
 }
 
 // Addresses reconciles the kernel with the address cache. What does not fit locks the endpoints
@@ -51,9 +57,20 @@ type Addresses struct {
 func NewAddresses(cfg AddressesConfig) (*Addresses, error) {
 	a := &Addresses{cfg: cfg}
 	var err error
-	a.Reconciler, err = table.NewReconciler(table.ReconcilerConfig{Name: "ipcache", Log: cfg.Log, Failing: a.reportUnplaced},
-		cfg.Cache.Table(), ipcache.NewMaps(cfg.Kernel, cfg.Tunnel))
+	target := ipcache.NewMaps(cfg.Kernel, cfg.Tunnel)
+	target.Edited = a.noteEdited
+	a.Reconciler, err = table.NewReconciler(table.ReconcilerConfig{
+		Name: "ipcache", Log: cfg.Log, Failing: a.reportUnplaced, PruneInterval: cfg.CheckInterval,
+	}, cfg.Cache.Table(), target)
 	return a, err
+}
+
+// noteEdited reports entries that another process has changed.
+func (a *Addresses) noteEdited(entries int, one netip.Prefix) {
+	a.cfg.Log.Warn("addresses were changed, removed or added in the kernel by another process; restoring them", "addresses", entries, "one", one)
+	if a.cfg.Edited != nil {
+		a.cfg.Edited(entries)
+	}
 }
 
 // reportUnplaced reports to policy the addresses and prefixes for which the kernel's maps have no

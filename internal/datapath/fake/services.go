@@ -89,6 +89,12 @@ func (m *Maps) Services() ([]datapath.Service, error) {
 	return list, nil
 }
 
+// RecheckServices implements datapath.Services. Nobody else changes the rows of a fake.
+func (m *Maps) RecheckServices() (rows []datapath.Service, changed []datapath.ServiceFrontend, err error) {
+	rows, err = m.Services()
+	return rows, nil, err
+}
+
 // ForgetServiceFlows implements datapath.Services.
 func (m *Maps) ForgetServiceFlows(ctx context.Context, forget func(datapath.ServiceFlow) bool) (int, error) {
 	if err := m.node.begin("Maps.ForgetServiceFlows", nil); err != nil {

@@ -82,3 +82,27 @@ func BenchmarkUpsertIPCache(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkRecheckServices compares a full table of services with what was written.
+func BenchmarkRecheckServices(b *testing.B) {
+	c := maps.Defaults()
+	c.Dir, c.Services, c.ServiceBackends = "", 1<<16, 1<<16
+	m, err := maps.Open(c)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer m.Close()
+	for i := range 1 << 16 {
+		a := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)}), 443)
+		if err := m.UpsertService(datapath.Service{
+			ServiceFrontend: datapath.ServiceFrontend{Addr: a, Proto: 6}, ID: uint32(i), Backends: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:6443")},
+		}); err != nil {
+			b.Fatal(err)
+		}
+	}
+	for b.Loop() {
+		if _, changed, err := m.RecheckServices(); err != nil || len(changed) != 0 {
+			b.Fatal(changed, err)
+		}
+	}
+}

@@ -29,11 +29,15 @@ type Maps struct {
 	dir  string
 	maps map[string]*ebpf.Map
 
-	mu sync.Mutex // serialises writers of several maps, and guards the fields below
+	mu sync.Mutex // serialises writers of several maps, and guards the next three fields
 	// ruleSets is what the policy map holds, so that a change writes only what differs.
 	ruleSets map[datapath.RuleSetID]*ruleSetState
 	entries  int // in all of ruleSets
 	setMax   int // entries that one of them may have; 0 if no writer
+
+	// servicesMu does the same for the tables of services: who reads all of them does not hold up
+	// writers of policy and endpoints.
+	servicesMu sync.Mutex
 	// services is what the tables of services hold, by frontend.
 	services map[datapath.ServiceFrontend]serviceState
 	lastSet  uint32 // the set of backends made last

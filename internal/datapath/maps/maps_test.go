@@ -2,6 +2,7 @@ package maps_test
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -176,6 +177,62 @@ func TestConfig(t *testing.T) {
 	for _, want := range []string{"directory", "power of two", "bpf-ct-max", "bpf-policy-map-max"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error does not speak of %s: %v", want, err)
+		}
+	}
+}
+
+// deleteFirst deletes an entry of a map behind the back of who writes it.
+func deleteFirst(t *testing.T, m *maps.Maps, name string) {
+	t.Helper()
+	km := m.Replacements()[name]
+	k, v := make([]byte, km.KeySize()), make([]byte, km.ValueSize())
+	if !km.Iterate().Next(&k, &v) {
+		t.Fatalf("map %s is empty", name)
+	}
+	if err := km.Delete(k); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestServicesEditedByOthers: whichever entry of the tables of services another process deletes or
+// adds, RecheckServices names the frontend once, and the next write of the row completes it.
+func TestServicesEditedByOthers(t *testing.T) {
+	c := small()
+	c.MaglevServices = 4
+	m := open(t, c)
+	svc := datapath.Service{
+		ServiceFrontend: datapath.ServiceFrontend{Addr: netip.MustParseAddrPort("10.96.0.1:443"), Proto: 6, Scope: datapath.ServiceExternal},
+		ID:              1, LimitSources: true, Sources: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, Maglev: true,
+		Backends: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:6443"), netip.MustParseAddrPort("10.0.0.2:6443")},
+	}
+	if err := m.UpsertService(svc); err != nil {
+		t.Fatal(err)
+	}
+	counts := func() string {
+		all := ""
+		for _, name := range []string{"lb_services", "lb_slots", "lb_members", "lb_ranges", "lb_tables"} {
+			n, it := 0, m.Replacements()[name].Iterate()
+			k, v := make([]byte, m.Replacements()[name].KeySize()), make([]byte, m.Replacements()[name].ValueSize())
+			for it.Next(&k, &v) {
+				n++
+			}
+			all += fmt.Sprint(" ", n)
+		}
+		return all
+	}
+	before := counts()
+	for _, name := range []string{"lb_services", "lb_slots", "lb_members", "lb_ranges", "lb_tables"} {
+		deleteFirst(t, m, name)
+		list, changed, err := m.RecheckServices()
+		if err != nil || len(changed) != 1 || changed[0] != svc.ServiceFrontend || len(list) == 1 && list[0].Equal(svc) {
+			t.Errorf("%s: rechecked: %+v, changed %v, %v", name, list, changed, err)
+		}
+		if err := errors.Join(m.UpsertService(svc), m.PruneServiceSets()); err != nil {
+			t.Fatal(err)
+		}
+		list, changed, err = m.RecheckServices()
+		if err != nil || len(changed) != 0 || len(list) != 1 || !list[0].Equal(svc) || counts() != before {
+			t.Errorf("%s: restored: %+v, changed %v, %v, entries %s, want %s", name, list, changed, err, counts(), before)
 		}
 	}
 }

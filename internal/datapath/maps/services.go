@@ -66,6 +66,13 @@ func (m *Maps) readServices() (map[datapath.ServiceFrontend]serviceState, error)
 	if err != nil {
 		return nil, err
 	}
+	members, parts := make(map[uint32]int), make(map[uint32]int)
+	err = errors.Join(
+		each(m.maps[kernelMapLbMembers], func(k kernelLbMember, _ uint32) bool { members[k.Set]++; return true }),
+		each(m.maps[kernelMapLbTables], func(k kernelLbPart, _ kernelLbCells) bool { parts[k.Set]++; return true }))
+	if err != nil {
+		return nil, fmt.Errorf("members and tables of sets: %w", err)
+	}
 	err = each(m.maps[kernelMapLbServices], func(k kernelLbKey, v kernelLbService) bool {
 		f := fromKernelFrontend(k)
 		row := datapath.Service{
@@ -73,7 +80,7 @@ func (m *Maps) readServices() (map[datapath.ServiceFrontend]serviceState, error)
 			LimitSources: v.Flags&lbSourceRanges != 0, Sources: ranges[v.Set], Maglev: v.Flags&lbMaglev != 0,
 			DSR: v.Flags&lbDSR != 0,
 		}
-		if int(v.Count) != len(row.Backends) {
+		if int(v.Count) != len(row.Backends) || members[v.Set] != len(row.Backends) || hasTable(row) && parts[v.Set] != tableParts {
 			row.Backends = nil // written by another process: it will be rewritten
 		}
 		services[f] = serviceState{row: row, set: v.Set}
@@ -105,17 +112,43 @@ func (m *Maps) readRanges() (map[uint32][]netip.Prefix, error) {
 
 // Services implements datapath.Services.
 func (m *Maps) Services() ([]datapath.Service, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	m.servicesMu.Lock()
+	defer m.servicesMu.Unlock()
 	services, err := m.readServices()
 	if err != nil {
 		return nil, fmt.Errorf("services: %w", err)
 	}
+	return rowsOf(services), nil
+}
+
+func rowsOf(services map[datapath.ServiceFrontend]serviceState) []datapath.Service {
 	list := make([]datapath.Service, 0, len(services))
 	for _, s := range services {
 		list = append(list, s.row)
 	}
-	return list, nil
+	return list
+}
+
+// RecheckServices implements datapath.Services.
+func (m *Maps) RecheckServices() (list []datapath.Service, changed []datapath.ServiceFrontend, err error) {
+	m.servicesMu.Lock()
+	defer m.servicesMu.Unlock()
+	found, err := m.readServices()
+	if err != nil {
+		return nil, nil, fmt.Errorf("services: %w", err)
+	}
+	for f, have := range found {
+		if wrote, known := m.services[f]; !known || have.set != wrote.set || !have.row.Equal(wrote.row) {
+			changed = append(changed, f)
+		}
+	}
+	for f := range m.services {
+		if _, there := found[f]; !there {
+			changed = append(changed, f)
+		}
+	}
+	m.services = found
+	return rowsOf(found), changed, nil
 }
 
 // UpsertService implements datapath.Services. The backends are written as a set of their own before
@@ -129,8 +162,8 @@ func (m *Maps) UpsertService(s datapath.Service) error {
 		return nil
 	}
 	cells := cellsOf(s) // takes a while: others need not wait for it
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	m.servicesMu.Lock()
+	defer m.servicesMu.Unlock()
 	s.Backends, s.Sources = slices.Clone(s.Backends), slices.Clone(s.Sources)
 	err := m.upsertService(s, cells)
 	old := m.services[s.ServiceFrontend]
@@ -156,7 +189,7 @@ func (m *Maps) UpsertService(s datapath.Service) error {
 }
 
 // vacate removes a frontend's backends, and frees its set. Packets for it are dropped: clients are
-// not refused while another set is written. It is called with mu held.
+// not refused while another set is written. It is called with servicesMu held.
 func (m *Maps) vacate(old serviceState) error {
 	none := datapath.Service{ServiceFrontend: old.row.ServiceFrontend, ID: old.row.ID, RemoteOnly: true}
 	if err := m.maps[kernelMapLbServices].Put(toKernelFrontend(none.ServiceFrontend), kernelLbService{Id: none.ID, Flags: serviceFlags(none)}); err != nil {
@@ -169,7 +202,7 @@ func (m *Maps) vacate(old serviceState) error {
 	return nil
 }
 
-// upsertService is called with mu held, and keeps s.
+// upsertService is called with servicesMu held, and keeps s.
 func (m *Maps) upsertService(s datapath.Service, cells []kernelLbCells) error {
 	old, known := m.services[s.ServiceFrontend]
 	next := serviceState{row: s, set: old.set}
@@ -200,8 +233,8 @@ func (m *Maps) upsertService(s datapath.Service, cells []kernelLbCells) error {
 
 // hasService reports whether a row is as it should be.
 func (m *Maps) hasService(s datapath.Service) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	m.servicesMu.Lock()
+	defer m.servicesMu.Unlock()
 	old, known := m.services[s.ServiceFrontend]
 	return known && old.row.Equal(s) && (old.set != 0) == needsSet(s)
 }
@@ -356,8 +389,8 @@ func cellsOf(s datapath.Service) []kernelLbCells {
 
 // DeleteService implements datapath.Services.
 func (m *Maps) DeleteService(f datapath.ServiceFrontend) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	m.servicesMu.Lock()
+	defer m.servicesMu.Unlock()
 	if err := m.maps[kernelMapLbServices].Delete(toKernelFrontend(f)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		return fmt.Errorf("service %s: remove the frontend: %w", f, err)
 	}
@@ -374,8 +407,8 @@ func (m *Maps) DeleteService(f datapath.ServiceFrontend) error {
 
 // PruneServiceSets implements datapath.Services: it removes backends that no frontend leads to.
 func (m *Maps) PruneServiceSets() error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	m.servicesMu.Lock()
+	defer m.servicesMu.Unlock()
 	used := make(map[uint32]bool)
 	for _, s := range m.services {
 		used[s.set] = true

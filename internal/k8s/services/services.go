@@ -61,6 +61,11 @@ type Config struct {
 	// they should be there, nil if all are, whenever that changes; it must not block.
 	Kernel datapath.Services
 	Report func(error)
+	// CheckInterval is the time between comparisons of the kernel's table with what was written; 0
+	// for none. Edited, if not nil, is called with how many rows another process had changed, which
+	// are restored; it must not block.
+	CheckInterval time.Duration
+	Edited        func(rows int)
 	// Log receives what goes wrong; nil discards it.
 	Log *slog.Logger
 }
@@ -96,9 +101,21 @@ func New(cfg Config, client *k8s.Client) (*Services, error) {
 	s.checks = newChecks(cfg.Log, s.engine.LocalReady, cfg.HealthListen)
 	s.flows = service.NewFlows(cfg.Kernel, s.engine.Table())
 	target := service.NewMaps(cfg.Kernel, s.noteChanged)
+	target.Edited = s.noteEdited
 	var err error
-	s.reconciler, err = table.NewReconciler(table.ReconcilerConfig{Name: "services", Log: cfg.Log, Failing: s.report}, s.engine.Table(), target)
+	s.reconciler, err = table.NewReconciler(table.ReconcilerConfig{
+		Name: "services", Log: cfg.Log, Failing: s.report, PruneInterval: cfg.CheckInterval,
+	}, s.engine.Table(), target)
 	return s, err
+}
+
+// noteEdited reports frontends that another process has changed.
+func (s *Services) noteEdited(rows []datapath.ServiceFrontend) {
+	s.cfg.Log.Warn("frontends of services were changed or removed in the kernel by another process; restoring them",
+		"frontends", len(rows), "first", slices.MinFunc(rows, datapath.ServiceFrontend.Compare))
+	if s.cfg.Edited != nil {
+		s.cfg.Edited(len(rows))
+	}
 }
 
 // report says which frontends the kernel does not have as they should be, which services are
