@@ -76,6 +76,7 @@ func (a *fakeAgent) start() {
 		"PUT /v1/endpoint/{id}":         a.create,
 		"DELETE /v1/endpoint/{id}":      a.remove,
 		"GET /v1/endpoint":              a.list,
+		"GET /v1/endpoint/{id}":         a.get,
 		"GET /v1/endpoint/{id}/healthz": a.endpointHealth,
 	} {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
@@ -230,6 +231,19 @@ func (a *fakeAgent) list(w http.ResponseWriter, _ *http.Request) {
 		}})
 	}
 	answer(w, 200, out)
+}
+
+func (a *fakeAgent) get(w http.ResponseWriter, r *http.Request) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	req, ok := a.endpoints[strings.TrimPrefix(r.PathValue("id"), "cni-attachment-id:")]
+	if !ok {
+		answer(w, 404, "no such endpoint")
+		return
+	}
+	answer(w, 200, rest.Endpoint{Status: rest.EndpointStatus{
+		Networking: rest.EndpointNetworking{InterfaceName: req.InterfaceName, InterfaceIndex: req.InterfaceIndex},
+	}})
 }
 
 func (a *fakeAgent) endpointHealth(w http.ResponseWriter, r *http.Request) {

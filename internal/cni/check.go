@@ -50,7 +50,11 @@ func (p *Plugin) check(args *skel.CmdArgs) error {
 	case health.OverallHealth == rest.EndpointHealthStatusFailure:
 		return fail(codeUnhealthy, "Unhealthy", fmt.Errorf("endpoint %s: datapath %s, policy %s", id, health.BPF, health.Policy))
 	}
-	if err := checkLinks(args, want); err != nil {
+	ep, err := agent.Endpoint(ctx, id)
+	if err != nil {
+		return fail(codeHealthzFailed, "HealthzFailed", fmt.Errorf("interface of endpoint %s: %w", id, err))
+	}
+	if err := checkLinks(args, ep.Status.Networking.InterfaceIndex, want); err != nil {
 		return fail(cnitypes.ErrInternal, "the pod's interface is not as it was made", err)
 	}
 	if name := conf.IPAM.mode(); name != "" {
@@ -112,7 +116,10 @@ func sameRoute(a, b netlink.Route) bool {
 	return aBits == bBits && aOf == bOf
 }
 
-func checkLinks(args *skel.CmdArgs, want made) error {
+// checkLinks verifies the attachment's pair of interfaces: the host side is the one that the
+// endpoint has, by its index, and the pod's is its other end. An interface that took the place of
+// either by its name would have neither the programs nor the address of the endpoint.
+func checkLinks(args *skel.CmdArgs, index int, want made) error {
 	host, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
 		return err
@@ -126,6 +133,9 @@ func checkLinks(args *skel.CmdArgs, want made) error {
 	if side.Attrs().Flags&net.FlagUp == 0 {
 		return fmt.Errorf("host side %s is down", name)
 	}
+	if side.Attrs().Index != index {
+		return fmt.Errorf("host side %s has index %d, and the endpoint's interface %d: another one has taken its place", name, side.Attrs().Index, index)
+	}
 	pod, err := enter(args.Netns, nil)
 	if err != nil {
 		return err
@@ -137,6 +147,13 @@ func checkLinks(args *skel.CmdArgs, want made) error {
 	}
 	if link.Attrs().Flags&net.FlagUp == 0 {
 		return fmt.Errorf("interface %s of the pod is down", args.IfName)
+	}
+	pair, err := isPair(host, pod, side, link)
+	if err != nil {
+		return err
+	}
+	if !pair {
+		return fmt.Errorf("interface %s of the pod is not the other end of %s on the host: another one has taken its place", args.IfName, name)
 	}
 	addrs, err := pod.h.AddrList(link, netlink.FAMILY_ALL)
 	if err != nil {

@@ -844,6 +844,113 @@ func TestCheck(t *testing.T) {
 	f.wantError("agent down", check(), cnitypes.ErrTryAgainLater, "DaemonDown")
 }
 
+// TestCheckBothEnds: an interface that took the place of the pod's or of the host's fails CHECK,
+// even with the name, the addresses and the routes of the former one.
+func TestCheckBothEnds(t *testing.T) {
+	t.Parallel()
+	for name, swap := range map[string]func(*fixture) (want string){
+		// The pod's end is put away, and one end of another pair is in its place.
+		"pod": func(f *fixture) string {
+			f.impostor(f.pod.h, "eth0", "other")
+			return "not the other end"
+		},
+		// The other end is on the host, as that of an attachment would be.
+		"pod, other end on the host": func(f *fixture) string {
+			f.impostor(f.pod.h, "eth0", "")
+			return "not the other end"
+		},
+		// The whole pair is another one.
+		"host": func(f *fixture) string {
+			side := hostIfName("cid1", "eth0")
+			link, err := f.node.h.LinkByName(side)
+			if err != nil {
+				f.t.Fatal(err)
+			}
+			if err := f.node.h.LinkSetDown(link); err != nil {
+				f.t.Fatal(err)
+			}
+			if err := f.node.h.LinkSetName(link, "aside"); err != nil {
+				f.t.Fatal(err)
+			}
+			if err := f.node.h.LinkSetUp(link); err != nil {
+				f.t.Fatal(err)
+			}
+			f.impostorPair(side)
+			return "has index"
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := setUp(t)
+			var result map[string]any
+			if err := json.Unmarshal(f.must("ADD", nil), &result); err != nil {
+				t.Fatal(err)
+			}
+			prev := map[string]any{"prevResult": result}
+			f.must("CHECK", prev)
+			want := swap(f)
+			_, err := f.run("CHECK", f.conf(prev))
+			f.wantError(name, err, cnitypes.ErrInternal, want)
+		})
+	}
+}
+
+// impostor renames the interface of a pod and makes another in its place, with its addresses and
+// routes. The other end is in the pod by a name, or on the host if that is empty.
+func (f *fixture) impostor(pod *netlink.Handle, name, otherEnd string) {
+	f.t.Helper()
+	must := func(err error) {
+		f.t.Helper()
+		if err != nil {
+			f.t.Fatal(err)
+		}
+	}
+	link, err := pod.LinkByName(name)
+	must(err)
+	addrs, err := pod.AddrList(link, netlink.FAMILY_ALL)
+	must(err)
+	routes, err := pod.RouteList(link, netlink.FAMILY_ALL)
+	must(err)
+	must(pod.LinkSetDown(link))
+	must(pod.LinkSetName(link, "aside"))
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = name
+	made := &netlink.Veth{LinkAttrs: attrs, PeerName: otherEnd}
+	if otherEnd == "" {
+		made.PeerName, made.PeerNamespace = "lxc0123456789ab", netlink.NsFd(f.node.ns.f.Fd())
+	}
+	must(pod.LinkAdd(made))
+	must(pod.LinkSetUp(made))
+	for _, a := range addrs {
+		if a.IP.IsLinkLocalUnicast() {
+			continue
+		}
+		must(pod.AddrAdd(made, &netlink.Addr{IPNet: a.IPNet, Flags: unix.IFA_F_NODAD}))
+	}
+	slices.SortStableFunc(routes, func(a, b netlink.Route) int { return len(a.Gw) - len(b.Gw) })
+	for _, r := range routes {
+		if r.Dst != nil && r.Dst.IP.IsLinkLocalUnicast() || r.Protocol == unix.RTPROT_KERNEL {
+			continue
+		}
+		r.LinkIndex = made.Attrs().Index
+		must(pod.RouteAdd(&r))
+	}
+}
+
+// impostorPair makes a pair in the node's namespace of which one end has a name.
+func (f *fixture) impostorPair(name string) {
+	f.t.Helper()
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = name
+	made := &netlink.Veth{LinkAttrs: attrs, PeerName: "peer"}
+	if err := f.node.h.LinkAdd(made); err != nil {
+		f.t.Fatal(err)
+	}
+	if err := f.node.h.LinkSetUp(made); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
 func TestStatus(t *testing.T) {
 	f := setUp(t)
 	f.must("STATUS", nil)

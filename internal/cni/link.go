@@ -238,16 +238,26 @@ func ofAnother(host *netlink.Handle, pod *podNS, ifName, hostName string) (strin
 	if err != nil {
 		return "", fmt.Errorf("look up the other end of %s in the pod: %w", ifName, err)
 	}
-	// The index may be that of an interface in a third namespace.
-	there, err := host.GetNetNsIdByFd(int(pod.f.Fd()))
+	pair, err := isPair(host, pod, out, in)
 	if err != nil {
-		return "", fmt.Errorf("look up the pod's network namespace: %w", err)
+		return "", err
 	}
 	a := out.Attrs()
-	if out.Type() != "veth" || a.NetNsID != there || a.ParentIndex != in.Attrs().Index || a.Name == hostName || !pluginLink(a.Name) {
+	if !pair || a.Name == hostName || !pluginLink(a.Name) {
 		return "", nil
 	}
 	return a.Name, nil
+}
+
+// isPair reports whether an interface of the host and one in a pod are the two ends of a veth pair.
+func isPair(host *netlink.Handle, pod *podNS, out, in netlink.Link) (bool, error) {
+	// The index may be that of an interface in a third namespace.
+	there, err := host.GetNetNsIdByFd(int(pod.f.Fd()))
+	if err != nil {
+		return false, fmt.Errorf("look up the pod's network namespace: %w", err)
+	}
+	a, b := out.Attrs(), in.Attrs()
+	return out.Type() == "veth" && in.Type() == "veth" && a.NetNsID == there && a.ParentIndex == b.Index && b.ParentIndex == a.Index, nil
 }
 
 func size(n int) uint32 { return uint32(max(n, 0)) }
