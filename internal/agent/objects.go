@@ -104,7 +104,7 @@ func newNodeObjects(cfg Config, filter *labels.Filter, c *cluster, t *tables, lo
 	}
 	return nodes.New(nodes.Config{
 		Self: cfg.self(), ClusterID: cfg.ClusterID, WritePodCIDRs: mode == addressing.Kubernetes || mode == addressing.Delegated || c.addressing.Fixed(),
-		Own: own, Fill: fill, Log: log,
+		Own: own, Fill: fill, Namesake: t.namesakes.observe, Log: log,
 		LabelFilter: filter.Fingerprint(), Management: string(cfg.management()),
 	}, c.client, sink)
 }

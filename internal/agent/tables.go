@@ -35,6 +35,7 @@ import (
 type tables struct {
 	components *component.Statuses
 	metrics    *metricsSet
+	namesakes  *namesakes
 	registry   *endpoint.Registry
 	pool       *ipam.IPAM
 	cache      *ipcache.Cache
@@ -57,6 +58,7 @@ type tables struct {
 // must be closed.
 func newTables(ctx context.Context, cfg Config, host network.Host, k *kernel, c *cluster, log *slog.Logger) (_ *tables, err error) {
 	t := &tables{components: component.New(), metrics: newMetrics(), registry: endpoint.NewRegistry(), cache: ipcache.New()}
+	t.namesakes = &namesakes{components: t.components, log: log.With("part", "node")}
 	defer func() {
 		if err != nil {
 			t.close()
@@ -84,7 +86,7 @@ func newTables(ctx context.Context, cfg Config, host network.Host, k *kernel, c 
 	}
 	if t.nodes, err = announce.NewNodes(announce.NodesConfig{Config: node.Config{
 		Self: cfg.self(), MaxClusterID: cfg.MaxConnectedClusters, DeleteDelay: cfg.NodeDelay, Log: log.With("part", "node"),
-	}}, t.backend); err != nil {
+	}, Namesake: t.namesakes.observe}, t.backend); err != nil {
 		return nil, err
 	}
 	if t.addresses, err = placement.NewAddresses(placement.AddressesConfig{

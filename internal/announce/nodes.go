@@ -19,6 +19,9 @@ type NodesConfig struct {
 	Timing
 	// Prefix is where nodes are found in the store, [storekeys.NodesPrefix] by default.
 	Prefix string
+	// Namesake, if not nil, is called with what another node of the local node's name has announced
+	// in its place; it must not block. It is overwritten within the resync interval.
+	Namesake func(node.Node)
 }
 
 // Nodes announces the local node, and keeps the table of all by what the store has of the others.
@@ -35,6 +38,11 @@ type Nodes struct {
 	keys *Keys
 
 	announcing sync.Mutex // so that table and store get the same last value
+
+	namesake func(node.Node)
+	mu       sync.Mutex
+	local    node.Node // as announced
+	seen     bool      // the store had what was announced
 }
 
 // NewNodes returns Nodes with an empty table.
@@ -45,7 +53,7 @@ func NewNodes(cfg NodesConfig, store kvstore.Backend) (*Nodes, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Nodes{Nodes: all, log: cfg.Log, self: cfg.Self.String(), max: cfg.MaxClusterID}
+	s := &Nodes{Nodes: all, log: cfg.Log, self: cfg.Self.String(), max: cfg.MaxClusterID, namesake: cfg.Namesake}
 	s.keys, err = NewKeys(KeysConfig{
 		Timing: cfg.Timing, Prefix: cfg.Prefix, What: "nodes", Log: cfg.Log,
 		Owned:  func(name string, _ []byte) bool { return name == s.self },
@@ -58,15 +66,31 @@ func NewNodes(cfg NodesConfig, store kvstore.Backend) (*Nodes, error) {
 
 // put handles a node's key. If ctx ends first, the update is dropped: its reader has stopped.
 func (s *Nodes) put(ctx context.Context, name string, value []byte) {
-	if name == s.self {
-		return // this node knows best
-	}
 	n, err := node.Parse(name, value, s.max)
+	if name == s.self { // this node knows best
+		if err == nil {
+			s.observeSelf(n)
+		}
+		return
+	}
 	if err == nil {
 		_ = s.Observe(ctx, n)
 		return
 	}
 	s.log.Warn("ignored an invalid node; its last valid version stays", "key", name, "error", err)
+}
+
+// observeSelf looks at what the store has of the local node. Before this process has announced it
+// that may be from the time before a restart of the machine, or of its agent with other addresses.
+func (s *Nodes) observeSelf(n node.Node) {
+	s.mu.Lock()
+	same := n.SameMachine(s.local)
+	s.seen = s.seen || same
+	seen := s.seen
+	s.mu.Unlock()
+	if !same && seen && s.namesake != nil {
+		s.namesake(n)
+	}
 }
 
 func (s *Nodes) remove(ctx context.Context, name string) {
@@ -88,6 +112,9 @@ func (s *Nodes) Announce(n node.Node) error {
 	if err != nil {
 		return fmt.Errorf("cannot announce node %v: %w", n.Key(), err)
 	}
+	s.mu.Lock()
+	s.local = n
+	s.mu.Unlock()
 	s.keys.Announce(s.self, value)
 	return nil
 }

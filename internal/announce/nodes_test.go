@@ -9,13 +9,17 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/hawser-net/hawser/internal/node"
 	"github.com/hawser-net/hawser/internal/storekeys"
+	"github.com/hawser-net/hawser/internal/testenv"
 	"github.com/hawser-net/hawser/pkg/kvstore"
+	"github.com/hawser-net/hawser/pkg/kvstore/etcd"
+	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
 )
 
 // fixture is a store with a node "c/self" in it.
@@ -353,4 +357,64 @@ func pfxs(ss ...string) (ps []netip.Prefix) {
 		ps = append(ps, netip.MustParsePrefix(s))
 	}
 	return ps
+}
+
+// TestTwoNodesOfOneName: a second machine that announces itself under a living node's name is
+// reported to both, and neither overwrites the other's key more often than it compares the store.
+func TestTwoNodesOfOneName(t *testing.T) {
+	t.Parallel()
+	server := kvstoretest.StartEtcd(t)
+	const resync = 300 * time.Millisecond
+	ctx, cancel := context.WithCancel(t.Context())
+	var group sync.WaitGroup
+	defer group.Wait()
+	defer cancel()
+	var reports [2]atomic.Int32
+	for i, ip := range []string{"192.0.2.1", "192.0.2.2"} {
+		cfg := etcd.Defaults()
+		cfg.Endpoints, cfg.QPS = []string{server.Endpoint()}, 0
+		store, err := etcd.New(ctx, cfg, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer store.Close()
+		n, err := NewNodes(NodesConfig{
+			Config: node.Config{Self: node.Key{Cluster: "c", Name: "n"}}, Timing: Timing{Resync: resync},
+			Namesake: func(other node.Node) {
+				if other.UnderlayIPv4().String() == ip {
+					t.Errorf("node %d is reported to itself", i)
+				}
+				reports[i].Add(1)
+			},
+		}, store)
+		if err != nil {
+			t.Fatal(err)
+		}
+		local := peer("n", ip, "10.0.1.0/24")
+		local.BootID = ip
+		group.Go(func() { _ = n.Run(ctx) })
+		if err := n.Announce(local); err != nil {
+			t.Fatal(err)
+		}
+		testenv.Eventually(t, 10*time.Second, func() string {
+			if v, _ := n.keys.Seen("c/n"); !strings.Contains(string(v), ip) {
+				return "not announced yet"
+			}
+			return ""
+		})
+	}
+	start := time.Now()
+	testenv.Eventually(t, 20*time.Second, func() string {
+		if reports[0].Load() < 2 || reports[1].Load() < 2 {
+			return "not both nodes were told of the other"
+		}
+		return ""
+	})
+	res, err := server.Client().Get(ctx, storekeys.NodesPrefix+"/c/n")
+	if err != nil || len(res.Kvs) != 1 {
+		t.Fatalf("the key: %v, %v", res, err)
+	}
+	if most := 6 + 2*int64(time.Since(start)/resync+1); res.Kvs[0].Version > most {
+		t.Errorf("the key was written %d times, want at most %d", res.Kvs[0].Version, most)
+	}
 }

@@ -325,6 +325,16 @@ func (n Node) underlay(family func(netip.Addr) bool) netip.Addr {
 	return netip.Addr{}
 }
 
+// SameMachine reports whether two descriptions of a node can be of one machine since it was started:
+// of one boot, as far as known, and with an address in common.
+func (n Node) SameMachine(o Node) bool {
+	if n.BootID != "" && o.BootID != "" && n.BootID != o.BootID {
+		return false
+	}
+	others := o.NodeIPs()
+	return slices.ContainsFunc(n.NodeIPs(), func(ip netip.Addr) bool { return slices.Contains(others, ip) })
+}
+
 // Equal reports whether two nodes are the same in everything.
 func (n Node) Equal(o Node) bool {
 	return n.Name == o.Name && n.Cluster == o.Cluster && n.ClusterID == o.ClusterID &&

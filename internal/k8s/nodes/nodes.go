@@ -75,6 +75,13 @@ type Config struct {
 	Own func(*v2.CiliumNode)
 	// Retry is the pause after a write that failed, 5 seconds by default.
 	Retry time.Duration
+	// UndoInterval is the least time between two writes that undo what another writer has made of
+	// the local node's object, a minute by default: two nodes of one name would undo each other's
+	// as fast as they can.
+	UndoInterval time.Duration
+	// Namesake, if not nil, is called with what another writer has made of the object within
+	// UndoInterval of an undoing, as another node of this name does; it must not block.
+	Namesake func(node.Node)
 	// Log receives what is worth knowing; nil discards it.
 	Log *slog.Logger
 }
@@ -91,6 +98,11 @@ type Nodes struct {
 	mu   sync.Mutex
 	want *node.Node
 	have *v2.CiliumNode // the local node's object as the watch delivered it; nil if there is none
+
+	// Of the goroutine that writes:
+	published *node.Node // what the object was seen or written to have
+	replaced  string     // the version of the object that was overwritten last
+	undone    time.Time  // when another writer's change was last undone
 }
 
 // New returns Nodes that do nothing until Run.
@@ -99,6 +111,7 @@ func New(cfg Config, client *k8s.Client, sink Sink) (*Nodes, error) {
 		return nil, fmt.Errorf("local node: %w", err)
 	}
 	cfg.Retry = cmp.Or(cfg.Retry, 5*time.Second)
+	cfg.UndoInterval = cmp.Or(cfg.UndoInterval, time.Minute)
 	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	c, err := client.For(v2.SchemeGroupVersion(), v2.AddToScheme)
 	if err != nil {
@@ -199,7 +212,7 @@ func (n *Nodes) write(ctx context.Context) {
 	var retry <-chan time.Time
 	warned, conflicts := false, 0
 	for {
-		err := n.syncObject(ctx)
+		wait, err := n.syncObject(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return
@@ -208,6 +221,9 @@ func (n *Nodes) write(ctx context.Context) {
 				n.cfg.Log.Info("published this node")
 			}
 			warned, conflicts, retry = false, 0, nil
+			if wait > 0 {
+				retry = time.After(wait)
+			}
 		default:
 			if errors.Is(err, errConflict) {
 				conflicts++
@@ -229,31 +245,22 @@ func (n *Nodes) write(ctx context.Context) {
 	}
 }
 
-func (n *Nodes) syncObject(ctx context.Context) error {
+// syncObject writes the local node's object if it is not as it should be, and may be written now.
+// Otherwise it returns how long to wait.
+func (n *Nodes) syncObject(ctx context.Context) (wait time.Duration, err error) {
 	n.mu.Lock()
 	want, have := n.want, n.have
 	n.mu.Unlock()
 	if want == nil {
-		return nil
+		return 0, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, k8s.RequestTimeout)
 	defer cancel()
 	if have == nil {
-		o := &v2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: n.cfg.Self.Name, Labels: want.Labels}}
-		owner, err := n.kube.Kube.CoreV1().Nodes().Get(ctx, n.cfg.Self.Name, metav1.GetOptions{})
-		if err != nil {
-			return fmt.Errorf("look at the Kubernetes node %s: %w", n.cfg.Self.Name, err)
-		}
-		o.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: owner.Name, UID: owner.UID}}
-		n.fill(o, *want)
-		if n.cfg.Fill != nil {
-			n.cfg.Fill(o, true)
-		}
-		err = n.client.Post().Resource(v2.ResourceNodes).Body(o).Do(ctx).Error()
-		if err != nil && !apierrors.IsAlreadyExists(err) { // the watch is behind
-			return fmt.Errorf("create CiliumNode %s: %w", o.Name, err)
-		}
-		return nil
+		return 0, n.create(ctx, *want)
+	}
+	if have.ResourceVersion != "" && have.ResourceVersion == n.replaced {
+		return 0, nil // the watch is behind, and wakes this goroutine when it is not
 	}
 	o := have.DeepCopy()
 	n.fill(o, *want)
@@ -261,18 +268,56 @@ func (n *Nodes) syncObject(ctx context.Context) error {
 		n.cfg.Fill(o, false)
 	}
 	if reflect.DeepEqual(o, have) {
-		return nil
+		n.published = want
+		return 0, nil
 	}
-	err := n.client.Put().Resource(v2.ResourceNodes).Name(o.Name).Body(o).Do(ctx).Error()
+	undo := n.published != nil && n.published.Equal(*want) && !saysSame(o, have)
+	if wait = time.Until(n.undone.Add(n.cfg.UndoInterval)); undo && wait > 0 {
+		if other, err := Read(have, n.cfg.Self.Cluster, n.cfg.ClusterID); err == nil && n.cfg.Namesake != nil {
+			n.cfg.Namesake(other)
+		}
+		return wait, nil
+	}
+	err = n.client.Put().Resource(v2.ResourceNodes).Name(o.Name).Body(o).Do(ctx).Error()
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
 		// The watch shows which write came first, and wakes this goroutine; if it did before this
 		// answer, the next attempt sees it.
-		return errors.Join(errConflict, err)
+		return 0, errors.Join(errConflict, err)
 	}
 	if err != nil {
-		return fmt.Errorf("update CiliumNode %s: %w", o.Name, err)
+		return 0, fmt.Errorf("update CiliumNode %s: %w", o.Name, err)
+	}
+	n.published, n.replaced = want, have.ResourceVersion
+	if undo {
+		n.undone = time.Now()
+	}
+	return 0, nil
+}
+
+// create makes the local node's object.
+func (n *Nodes) create(ctx context.Context, want node.Node) error {
+	o := &v2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: n.cfg.Self.Name, Labels: want.Labels}}
+	owner, err := n.kube.Kube.CoreV1().Nodes().Get(ctx, n.cfg.Self.Name, metav1.GetOptions{})
+	if err != nil {
+		return fmt.Errorf("look at the Kubernetes node %s: %w", n.cfg.Self.Name, err)
+	}
+	o.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: owner.Name, UID: owner.UID}}
+	n.fill(o, want)
+	if n.cfg.Fill != nil {
+		n.cfg.Fill(o, true)
+	}
+	err = n.client.Post().Resource(v2.ResourceNodes).Body(o).Do(ctx).Error()
+	if err != nil && !apierrors.IsAlreadyExists(err) { // the watch is behind
+		return fmt.Errorf("create CiliumNode %s: %w", o.Name, err)
 	}
 	return nil
+}
+
+// saysSame reports whether two objects say the same of a node, apart from what others than its
+// agent write.
+func saysSame(a, b *v2.CiliumNode) bool {
+	return a.Spec.BootID == b.Spec.BootID && reflect.DeepEqual(a.Spec.Addresses, b.Spec.Addresses) &&
+		a.Spec.HealthAddressing == b.Spec.HealthAddressing && a.Spec.IngressAddressing == b.Spec.IngressAddressing
 }
 
 var errConflict = errors.New("this node's CiliumNode was changed by another client at the same time")

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -187,6 +188,66 @@ func TestNodes(t *testing.T) {
 	cancel()
 	if err := <-done; err != nil {
 		t.Errorf("Run: %v", err)
+	}
+}
+
+// TestTwoNodesOfOneName: two machines that run under one name undo each other's writes once, then
+// once an interval each, and both are told of the other.
+func TestTwoNodesOfOneName(t *testing.T) {
+	t.Parallel()
+	server := kubeapi.Start(t)
+	server.DefineResources()
+	client, err := k8s.New(server.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := client.For(v2.SchemeGroupVersion(), v2.AddToScheme)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var group sync.WaitGroup
+	defer group.Wait()
+	defer cancel()
+	if _, err := client.Kube.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	const interval = 500 * time.Millisecond
+	var reports [2]atomic.Int32
+	start := time.Now()
+	for i, ip := range []string{"192.0.2.1", "192.0.2.2"} {
+		n, err := nodes.New(nodes.Config{
+			Self: node.Key{Cluster: "default", Name: "n1"}, UndoInterval: interval,
+			Namesake: func(other node.Node) {
+				if other.UnderlayIPv4().String() == ip {
+					t.Errorf("node %d is reported to itself", i)
+				}
+				reports[i].Add(1)
+			},
+		}, client, nodes.Discard{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := n.Announce(node.Node{
+			Name: "n1", Cluster: "default", BootID: ip, Addresses: []node.Address{{Type: node.InternalIP, IP: netip.MustParseAddr(ip)}},
+		}); err != nil {
+			t.Fatal(err)
+		}
+		group.Go(func() { _ = n.Run(ctx) })
+	}
+	eventually(t, func() string {
+		if reports[0].Load() == 0 || reports[1].Load() == 0 {
+			return "not both nodes were told of the other"
+		}
+		return ""
+	})
+	time.Sleep(3 * interval) // in which nodes without a bound write hundreds of times
+	var o v2.CiliumNode
+	if err := c.Get().Resource(v2.ResourceNodes).Name("n1").Do(ctx).Into(&o); err != nil {
+		t.Fatal(err)
+	}
+	if most := 4 + 2*int64(time.Since(start)/interval+1); o.Generation > most {
+		t.Errorf("the object was written %d times, want at most %d", o.Generation, most)
 	}
 }
 
