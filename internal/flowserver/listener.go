@@ -6,8 +6,6 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
-
-	"google.golang.org/grpc/credentials"
 )
 
 // listener bounds the connections of a listener that a network reaches. Those of unauthenticated
@@ -145,29 +143,4 @@ func (c *clientConn) Close() error {
 	c.state = connClosed
 	c.of.mu.Unlock()
 	return c.Conn.Close()
-}
-
-// noting are credentials of a server that note which clients have authenticated.
-type noting struct {
-	credentials.TransportCredentials
-}
-
-// ServerHandshake implements [credentials.TransportCredentials].
-func (p noting) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	conn, info, err := p.TransportCredentials.ServerHandshake(raw)
-	if err != nil {
-		return nil, nil, err
-	}
-	if c, ok := raw.(*clientConn); ok {
-		if err := c.of.admit(c); err != nil {
-			conn.Close()
-			return nil, nil, err
-		}
-	}
-	return conn, info, nil
-}
-
-// Clone implements [credentials.TransportCredentials].
-func (p noting) Clone() credentials.TransportCredentials {
-	return noting{p.TransportCredentials.Clone()}
 }

@@ -36,6 +36,16 @@ func TestUnauthenticatedClients(t *testing.T) {
 // certificates returns the credentials of a server, and of a client that it serves.
 func certificates(t *testing.T) (serving, asking credentials.TransportCredentials) {
 	t.Helper()
+	serving, roots, pair := certificatePair(t)
+	return serving, credentials.NewTLS(&tls.Config{
+		RootCAs: roots, ServerName: "server", MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair},
+	})
+}
+
+// certificatePair returns the credentials of a server, by what a client knows it, and the
+// certificate of a client that it serves.
+func certificatePair(t *testing.T) (serving credentials.TransportCredentials, roots *x509.CertPool, pair tls.Certificate) {
+	t.Helper()
 	authority := kvstoretest.NewAuthority(t)
 	dir := t.TempDir()
 	write := func(name string, data []byte) string {
@@ -50,16 +60,14 @@ func certificates(t *testing.T) (serving, asking credentials.TransportCredential
 	if err != nil {
 		t.Fatal(err)
 	}
-	roots := x509.NewCertPool()
+	roots = x509.NewCertPool()
 	roots.AppendCertsFromPEM(authority.PEM())
 	cert, key = authority.Issue(t, "relay", x509.ExtKeyUsageClientAuth)
-	pair, err := tls.X509KeyPair(cert, key)
+	pair, err = tls.X509KeyPair(cert, key)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return credentials.NewTLS(cfg), credentials.NewTLS(&tls.Config{
-		RootCAs: roots, ServerName: "server", MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair},
-	})
+	return credentials.NewTLS(cfg), roots, pair
 }
 
 // TestFloodFromManyAddresses: a client that has proven who it is comes back, from the same address,

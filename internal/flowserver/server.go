@@ -121,7 +121,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, creds credentials.Tr
 func Serve(ctx context.Context, l net.Listener, creds credentials.TransportCredentials, streams int, register func(Registrar)) error {
 	opts := []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(maxRequest), grpc.ForceServerCodecV2(BoundedCodec(maxElements)),
-		grpc.ConnectionTimeout(10 * time.Second), grpc.StreamInterceptor(admission(streams)),
+		grpc.ConnectionTimeout(handshakeTimeout), grpc.StreamInterceptor(admission(streams)),
 		grpc.MaxConcurrentStreams(uint32(streams + peerStreams + maxCalls)),
 		grpc.MaxHeaderListSize(16 << 10), grpc.WaitForHandlers(true),
 		// A client that is gone without a word is noticed; one that asks all the time is not
@@ -129,8 +129,11 @@ func Serve(ctx context.Context, l net.Listener, creds credentials.TransportCrede
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 20 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 	}
+	starting := newStartingListener(l)
+	defer starting.cancel()
+	l = starting
 	if creds != nil {
-		opts = append(opts, grpc.Creds(noting{creds}))
+		opts = append(opts, grpc.Creds(pacedCredentials{creds, newPacer(starting.ctx)}))
 	}
 	if l.Addr().Network() == "unix" {
 		l = netutil.LimitListener(l, maxConnections)

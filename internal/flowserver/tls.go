@@ -37,9 +37,10 @@ func (f TLSFiles) Config() (*tls.Config, error) {
 		return nil, err
 	}
 	return &tls.Config{
-		MinVersion:         tls.VersionTLS13,
-		ClientAuth:         tls.RequireAndVerifyClientCert,
-		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return f.read() },
+		MinVersion:             tls.VersionTLS13,
+		ClientAuth:             tls.RequireAndVerifyClientCert,
+		SessionTicketsDisabled: true,
+		GetConfigForClient:     func(*tls.ClientHelloInfo) (*tls.Config, error) { return f.read() },
 	}, nil
 }
 
@@ -53,10 +54,40 @@ func (f TLSFiles) read() (*tls.Config, error) {
 		return nil, fmt.Errorf("authorities of clients of flows: %w", err)
 	}
 	return &tls.Config{
-		MinVersion: tls.VersionTLS13, ClientAuth: tls.RequireAndVerifyClientCert,
+		// verifyClient verifies: crypto/tls would verify a chain of any length.
+		MinVersion: tls.VersionTLS13, ClientAuth: tls.RequireAnyClientCert,
 		Certificates: []tls.Certificate{cert}, ClientCAs: pool, NextProtos: []string{"h2"},
-		VerifyConnection: f.Expiry.Seen,
+		// Every connection is verified by the authorities that the files hold now.
+		SessionTicketsDisabled: true,
+		VerifyConnection: func(st tls.ConnectionState) error {
+			if err := verifyClient(st.PeerCertificates, pool); err != nil {
+				return err
+			}
+			return f.Expiry.Seen(st)
+		},
 	}, nil
+}
+
+// maxChain is how many certificates a client may present: its own and those of intermediate
+// authorities. Each further one costs time to verify.
+const maxChain = 4
+
+// verifyClient returns why a client that presents these certificates is not served.
+func verifyClient(chain []*x509.Certificate, authorities *x509.CertPool) error {
+	if len(chain) == 0 || len(chain) > maxChain {
+		return fmt.Errorf("the client presents %d certificates, not 1 to %d", len(chain), maxChain)
+	}
+	between := x509.NewCertPool()
+	for _, c := range chain[1:] {
+		between.AddCert(c)
+	}
+	_, err := chain[0].Verify(x509.VerifyOptions{
+		Roots: authorities, Intermediates: between, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	})
+	if err != nil {
+		return fmt.Errorf("certificate of the client: %w", err)
+	}
+	return nil
 }
 
 // Authorities reads those that files hold.
