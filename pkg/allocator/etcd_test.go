@@ -235,7 +235,7 @@ func TestEtcdLosesItsData(t *testing.T) {
 // the IDs that it uses. Nothing is collected meanwhile, and nothing at once afterwards; what only
 // deletes goes on.
 func TestEtcdNoSpace(t *testing.T) {
-	for _, quarantine := range []time.Duration{0, time.Minute} {
+	for _, quarantine := range []time.Duration{0, time.Nanosecond} {
 		t.Run(quarantine.String(), func(t *testing.T) {
 			t.Parallel()
 			server := kvstoretest.StartEtcd(t)
@@ -256,7 +256,7 @@ func TestEtcdNoSpace(t *testing.T) {
 				t.Fatal(err)
 			}
 			if quarantine > 0 {
-				put(t, client, "/rest/300", time.Now().Add(-time.Hour).Format(time.RFC3339))
+				put(t, client, "/rest/300", time.Now().Format(time.RFC3339))
 			}
 			var seen map[allocator.ID]int64
 			round := func() (allocator.GCStats, error) {

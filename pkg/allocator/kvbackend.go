@@ -36,10 +36,12 @@ type KVStoreConfig struct {
 	KeyType AllocatorKey
 	// Quarantine is how long an ID that RunGC deleted is not given to another key, if any other is
 	// free: a record in the store shows that to all writers, and is deleted by RunGC. 0 leaves no
-	// records; existing ones are still honoured.
+	// records; existing ones are still honoured. It is counted from when this process first saw the
+	// record: another collector begins anew.
 	Quarantine time.Duration
 	// ConfirmTimeout is how long RunGC waits, from its deletion, for nodes to confirm that they go
-	// by such an ID no more; 0 for not at all. A node whose lease has ended is not waited for.
+	// by such an ID no more; 0 for not at all. It counts like Quarantine. A node whose lease has
+	// ended is not waited for.
 	ConfirmTimeout time.Duration
 	// Logger is optional.
 	Logger *slog.Logger
@@ -54,9 +56,9 @@ type KVStoreBackend struct {
 	lost       time.Duration
 	log        *slog.Logger
 
+	seen seenQuarantine
+
 	mu sync.Mutex
-	// quarantined are the records of IDs in quarantine as RunGC saw them last.
-	quarantined map[ID]seenRecord
 	// written has, by key, the revision at which this node's reference was written last, as far as
 	// is known.
 	written map[string]int64

@@ -7,6 +7,7 @@ import (
 	"math"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/hawser-net/hawser/pkg/kvstore"
@@ -19,9 +20,12 @@ import (
 // these records, which stand beside the directories that they read; they use what they remember
 // themselves.
 //
-// A record is deleted when its time has passed and every node has released the ID: confirmed/<node>
-// is the revision up to which the node has observed deletions of IDs and uses none of them any
-// more. It is on the node's lease, so a node whose lease has run out is not waited for.
+// A record is deleted when a collector has seen it for the whole quarantine, by the clock of its own
+// process that no one sets, and every node has released the ID: confirmed/<node> is the revision up
+// to which the node has observed deletions of IDs and uses none of them any more. Nodes repeat it
+// from time to time: only one that was written after the collector first saw the record counts, as
+// the store may have been restored from an old copy before. It is on the node's lease, so a node
+// whose lease has run out is not waited for.
 
 // quarantineRecord is the record of an ID in quarantine.
 type quarantineRecord struct {
@@ -51,13 +55,12 @@ func DecodeQuarantine(value []byte) (key string, since time.Time) {
 	return key, since
 }
 
-// listQuarantined reads all records.
-func (b *KVStoreBackend) listQuarantined(ctx context.Context) ([]quarantineRecord, error) {
+// listQuarantined reads all records, and the revision of the store then.
+func (b *KVStoreBackend) listQuarantined(ctx context.Context) (out []quarantineRecord, revision int64, err error) {
 	l, err := b.store.List(ctx, b.paths.quarantine())
 	if err != nil {
-		return nil, fmt.Errorf("list the IDs in quarantine: %w", err)
+		return nil, 0, fmt.Errorf("list the IDs in quarantine: %w", err)
 	}
-	var out []quarantineRecord
 	for _, kv := range l.Pairs {
 		id, err := ParseID(strings.TrimPrefix(kv.Key, b.paths.quarantine()))
 		if err != nil {
@@ -66,12 +69,12 @@ func (b *KVStoreBackend) listQuarantined(ctx context.Context) ([]quarantineRecor
 		_, since := DecodeQuarantine(kv.Value)
 		out = append(out, quarantineRecord{id, kv.ModRevision, kv.Value, since})
 	}
-	return out, nil
+	return out, l.Revision, nil
 }
 
 // learnQuarantined passes the IDs in quarantine to a plan and the allocator.
 func (b *KVStoreBackend) learnQuarantined(ctx context.Context, p *plan, ids IDSource) error {
-	list, err := b.listQuarantined(ctx)
+	list, _, err := b.listQuarantined(ctx)
 	if err != nil {
 		return err
 	}
@@ -109,46 +112,48 @@ func (b *KVStoreBackend) Occupant(ctx context.Context, id ID) (o Occupant, ok bo
 	return o, false, nil
 }
 
-// free deletes the records of IDs whose quarantine is over: by the clock of the collector, if an
-// earlier round saw the record, or by this process's own, so that a wrong clock neither ends a
-// quarantine at once nor makes it last for ever.
+// free deletes the records of IDs whose quarantine is over: this process has seen the record for as
+// long. The time in the record does not count, as clocks of machines are set, and the store may be
+// an old copy. now must have a monotonic reading.
 func (b *KVStoreBackend) free(ctx context.Context, r Range, now time.Time) (stats GCStats, err error) {
-	list, err := b.listQuarantined(ctx)
+	list, revision, err := b.listQuarantined(ctx)
 	if err != nil {
 		return stats, err
 	}
-	b.mu.Lock()
-	last := b.quarantined
-	b.mu.Unlock()
-	seenNow := make(map[ID]seenRecord, len(list))
+	b.seen.mu.Lock()
+	defer b.seen.mu.Unlock()
+	last := b.seen.records
+	if revision < b.seen.revision { // the store was restored: IDs may have been in use since
+		last = nil
+	}
+	seen := make(map[ID]seenRecord, len(list))
+	b.seen.records, b.seen.revision = seen, revision
 	var due []quarantineRecord
 	for _, rec := range list {
 		if !r.Contains(rec.id) {
 			continue
 		}
 		stats.Quarantined++
-		seen, again := last[rec.id]
-		if again = again && seen.mod == rec.mod; !again {
-			seen = seenRecord{rec.mod, now}
+		s, again := last[rec.id]
+		if again = again && s.mod == rec.mod; !again {
+			s = seenRecord{rec.mod, now, revision}
 		}
-		seenNow[rec.id] = seen
-		if again && (now.Sub(rec.since) >= b.quarantine || now.Sub(seen.first) >= b.quarantine) {
+		seen[rec.id] = s
+		if again && now.Sub(s.first) >= b.quarantine {
 			due = append(due, rec)
 		}
 	}
-	b.mu.Lock()
-	b.quarantined = seenNow
-	b.mu.Unlock()
 	if len(due) == 0 {
 		return stats, nil
 	}
-	confirmed, err := b.confirmed(ctx)
+	confirmed, written, err := b.confirmed(ctx)
 	if err != nil {
 		return stats, err
 	}
 	var ready []quarantineRecord
 	for _, rec := range due {
-		if rec.mod > confirmed && now.Sub(seenNow[rec.id].first) < b.lost {
+		s := seen[rec.id]
+		if (rec.mod > confirmed || s.revision >= written) && now.Sub(s.first) < b.lost {
 			stats.Unconfirmed++
 			continue
 		}
@@ -156,6 +161,10 @@ func (b *KVStoreBackend) free(ctx context.Context, r Range, now time.Time) (stat
 	}
 	for len(ready) > 0 {
 		n := min(len(ready), kvstore.MaxTxnOps)
+		// Before they are deleted: if the store goes back to a copy that has them, they are new.
+		for _, rec := range ready[:n] {
+			delete(seen, rec.id)
+		}
 		freed, err := b.endQuarantine(ctx, ready[:n])
 		stats.Freed += freed
 		stats.Quarantined -= freed
@@ -198,26 +207,36 @@ func (b *KVStoreBackend) ObserveLostConfirmation(lost func()) (stop func()) {
 }
 
 // confirmed returns the revision up to which all nodes that confirm anything have released deleted
-// IDs. A value that cannot be read confirms nothing, nor does one that was written before the store
-// had reached that revision: it is from before the store was restored from an old copy.
-func (b *KVStoreBackend) confirmed(ctx context.Context) (int64, error) {
+// IDs, and the one at which the first of them said so. A value that cannot be read confirms
+// nothing, nor does one that was written before the store had reached that revision: it is from
+// before the store was restored from an old copy.
+func (b *KVStoreBackend) confirmed(ctx context.Context) (least, written int64, err error) {
 	l, err := b.store.List(ctx, b.paths.confirmations())
 	if err != nil {
-		return 0, fmt.Errorf("listing which nodes have released IDs: %w", err)
+		return 0, 0, fmt.Errorf("listing which nodes have released IDs: %w", err)
 	}
-	least := int64(math.MaxInt64)
+	least, written = math.MaxInt64, math.MaxInt64
 	for _, kv := range l.Pairs {
 		n, err := strconv.ParseInt(string(kv.Value), 10, 64)
 		if err != nil || n >= kv.ModRevision {
 			n = 0
 		}
-		least = min(least, n)
+		least, written = min(least, n), min(written, kv.ModRevision)
 	}
-	return least, nil
+	return least, written, nil
 }
 
-// seenRest is when this process first saw a record, at a revision.
+// seenQuarantine is what RunGC remembers of the records of IDs in quarantine.
+type seenQuarantine struct {
+	mu       sync.Mutex // held for a whole round
+	records  map[ID]seenRecord
+	revision int64 // of the last listing
+}
+
+// seenRecord is when this process first saw a record, which was written at revision mod, and the
+// revision of the store then.
 type seenRecord struct {
-	mod   int64
-	first time.Time
+	mod      int64
+	first    time.Time
+	revision int64
 }

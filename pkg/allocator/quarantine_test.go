@@ -18,7 +18,7 @@ import (
 // the others' work.
 type collectors struct {
 	*testing.T
-	mem        *kvstore.Memory
+	store      kvstore.Backend
 	quarantine time.Duration
 	lost       time.Duration
 	be         *allocator.KVStoreBackend
@@ -28,10 +28,8 @@ type collectors struct {
 // another makes another operator the leader.
 func (c *collectors) another() {
 	c.Helper()
-	store := c.mem.Client()
-	c.Cleanup(func() { store.Close() })
 	var err error
-	if c.be, err = allocator.NewKVStoreBackend(allocator.KVStoreConfig{Store: store, BasePath: base, KeyType: allocator.StringKey(""), Quarantine: c.quarantine, ConfirmTimeout: c.lost}); err != nil {
+	if c.be, err = allocator.NewKVStoreBackend(allocator.KVStoreConfig{Store: c.store, BasePath: base, KeyType: allocator.StringKey(""), Quarantine: c.quarantine, ConfirmTimeout: c.lost}); err != nil {
 		c.Fatal(err)
 	}
 	c.seen = nil
@@ -53,7 +51,9 @@ func (c *collectors) round() allocator.GCStats {
 func TestQuarantineIsInTheStore(t *testing.T) {
 	t.Parallel()
 	mem := kvstore.NewMemory()
-	c := &collectors{T: t, mem: mem, quarantine: time.Hour}
+	store := mem.Client()
+	defer store.Close()
+	c := &collectors{T: t, store: store, quarantine: time.Hour}
 	c.another()
 	few := []allocator.AllocatorOption{allocator.WithMin(1), allocator.WithMax(3), allocator.WithQuarantine(0)}
 	old := newNode(t, mem, "192.0.2.1", few...)
@@ -190,10 +190,15 @@ func (onlyID) Quarantined(allocator.ID, time.Time) {}
 func (onlyID) Taken(allocator.ID)                  {}
 
 // records returns the IDs with a quarantine record.
-func records(t *testing.T, mem *kvstore.Memory) (ids []string) {
+func records(t *testing.T, mem *kvstore.Memory) []string {
 	t.Helper()
 	store := mem.Client()
 	defer store.Close()
+	return quarantinedIDs(t, store)
+}
+
+func quarantinedIDs(t *testing.T, store kvstore.Backend) (ids []string) {
+	t.Helper()
 	l, err := store.List(t.Context(), base+"/rest/")
 	if err != nil {
 		t.Fatal(err)
@@ -204,34 +209,108 @@ func records(t *testing.T, mem *kvstore.Memory) (ids []string) {
 	return ids
 }
 
-// TestQuarantineEnds: the quarantine ends by the clock of the operator that collected or by that of
-// the present leader, whichever is first, and never in the first round.
+// TestQuarantineEnds: a quarantine ends when the present leader has seen its record for as long,
+// whatever time the record names and clocks show; never in the first round.
 func TestQuarantineEnds(t *testing.T) {
 	t.Parallel()
-	mem := kvstore.NewMemory()
-	store := mem.Client()
-	defer store.Close()
-	for id, since := range map[string]string{
-		"1": time.Now().Add(-2 * time.Hour).Format(time.RFC3339), "2": time.Now().Format(time.RFC3339), "3": "nonsense", "70000": "2006-01-02T15:04:05Z",
-	} {
-		put(t, store, "/rest/"+id, since)
-	}
-	c := &collectors{T: t, mem: mem, quarantine: time.Hour}
-	c.another()
-	if c.round(); !slices.Equal(records(t, mem), []string{"1", "2", "3", "70000"}) {
-		t.Errorf("the first round ended a quarantine: %q are left", records(t, mem))
-	}
-	if stats := c.round(); stats.Freed != 2 || !slices.Equal(records(t, mem), []string{"2", "70000"}) {
-		t.Errorf("the second look: %+v, %q are left", stats, records(t, mem))
-	}
-	put(t, store, "/rest/2", time.Now().Add(time.Hour).Format(time.RFC3339)) // by a clock that is ahead
-	c.quarantine = 50 * time.Millisecond
-	c.another()
-	c.round()
-	time.Sleep(2 * c.quarantine) // what is waited for is the clock
-	if stats := c.round(); stats.Freed != 1 || !slices.Equal(records(t, mem), []string{"70000"}) {
-		t.Errorf("by the leader's clock: %+v, %q are left", stats, records(t, mem))
-	}
+	onRestorables(t, func(t *testing.T, store *restorable) {
+		// To an operator whose clock was set two hours ahead a record is two hours old.
+		for id, since := range map[string]string{
+			"1": time.Now().Add(-2 * time.Hour).Format(time.RFC3339), "2": time.Now().Add(time.Hour).Format(time.RFC3339), "3": "nonsense",
+			"70000": "2006-01-02T15:04:05Z", // of another range
+		} {
+			put(t, store, "/rest/"+id, since)
+		}
+		c := &collectors{T: t, store: store, quarantine: time.Hour}
+		c.another()
+		for range 4 {
+			if stats := c.round(); stats.Freed != 0 || stats.Quarantined != 3 {
+				t.Errorf("within its time: %+v, %q are left", stats, quarantinedIDs(t, store))
+			}
+		}
+		c.quarantine = 50 * time.Millisecond
+		c.another()
+		time.Sleep(2 * c.quarantine) // what is waited for is the clock
+		if stats := c.round(); stats.Freed != 0 {
+			t.Errorf("another leader ends quarantines that it has just seen: %+v", stats)
+		}
+		time.Sleep(2 * c.quarantine)
+		if stats := c.round(); stats.Freed != 3 || !slices.Equal(quarantinedIDs(t, store), []string{"70000"}) {
+			t.Errorf("after its time: %+v, %q are left", stats, quarantinedIDs(t, store))
+		}
+	})
+}
+
+// TestRestoredQuarantine: a store goes back to a copy in which an ID is in quarantine, after that was
+// over, and nodes have the ID for another key. What collectors and nodes knew of the quarantine
+// before does not end it again.
+func TestRestoredQuarantine(t *testing.T) {
+	t.Parallel()
+	onRestorables(t, func(t *testing.T, store *restorable) {
+		put(t, store, "/rest/300", time.Now().Add(-2*time.Hour).Format(time.RFC3339))
+		node := store.backend(t, "192.0.2.1")
+		l, err := store.List(t.Context(), base+"/rest/")
+		if err != nil {
+			t.Fatal(err)
+		}
+		put(t, store, "/something", "else") // what a node has observed is older than its confirmation
+		confirm := func() {
+			t.Helper()
+			if err := node.Confirm(t.Context(), l.Revision); err != nil {
+				t.Fatal(err)
+			}
+		}
+		confirm()
+		c := &collectors{T: t, store: store, quarantine: time.Nanosecond, lost: time.Hour}
+		waits := func(what string) {
+			t.Helper()
+			for range 3 {
+				if stats := c.round(); stats.Freed != 0 {
+					t.Fatalf("%s: %+v", what, stats)
+				}
+			}
+			if stats := c.round(); stats.Unconfirmed != 1 {
+				t.Errorf("%s: %+v", what, stats)
+			}
+		}
+		c.another()
+		waits("the node confirmed it before this leader saw it")
+		restore := store.save()
+		store.answering(t)
+		confirm() // the same again
+		if stats := c.round(); stats.Freed != 1 {
+			t.Fatalf("the node repeats it: %+v", stats)
+		}
+		restore()
+		store.answering(t)
+		if got := quarantinedIDs(t, store); !slices.Equal(got, []string{"300"}) {
+			t.Fatalf("the copy has %q in quarantine", got)
+		}
+		waits("the store went back")
+		c.another()
+		waits("the store went back, and another leads")
+		confirm()
+		if stats := c.round(); stats.Freed != 1 {
+			t.Errorf("the node repeats it once more: %+v", stats)
+		}
+
+		// Nor does what was seen before count while the record is the same.
+		put(t, store, "/rest/301", "nonsense")
+		c.quarantine = 100 * time.Millisecond
+		c.another()
+		restore = store.save()
+		store.answering(t)
+		for i := range 10 {
+			put(t, store, "/something", fmt.Sprint(i))
+		}
+		c.round()
+		time.Sleep(2 * c.quarantine) // what is waited for is the clock
+		restore()
+		store.answering(t)
+		if stats := c.round(); stats.Freed+stats.Unconfirmed != 0 || stats.Quarantined != 1 {
+			t.Errorf("the first round in the copy: %+v", stats)
+		}
+	})
 }
 
 // TestLongestQuarantinedFirst: when no ID is free, the one longest in quarantine is made again
@@ -263,7 +342,7 @@ func TestRestoredIDLeavesQuarantine(t *testing.T) {
 	store := mem.Client()
 	defer store.Close()
 	put(t, store, "/id/300", "key")
-	c := &collectors{T: t, mem: mem, quarantine: time.Hour}
+	c := &collectors{T: t, store: store, quarantine: time.Hour}
 	c.another()
 	c.round()
 	if stats := c.round(); stats.Quarantined != 1 {
@@ -352,7 +431,7 @@ func TestQuarantineWaitsForNodes(t *testing.T) {
 		t.Fatal(err)
 	}
 	ended := now.Pairs[0].ModRevision
-	c := &collectors{T: t, mem: mem, quarantine: time.Hour, lost: time.Hour}
+	c := &collectors{T: t, store: store, quarantine: time.Nanosecond, lost: time.Hour}
 	fast, _ := backend(t, mem, "192.0.2.1")
 	slow, gone := backend(t, mem, "192.0.2.2")
 	confirm := func(b *allocator.KVStoreBackend, revision int64) {
@@ -373,6 +452,7 @@ func TestQuarantineWaitsForNodes(t *testing.T) {
 		}
 	}
 	c.another()
+	c.round()
 	confirm(fast, ended)
 	confirm(slow, ended-1)
 	awaits("one node has not heard of it")
@@ -384,8 +464,10 @@ func TestQuarantineWaitsForNodes(t *testing.T) {
 	}
 	confirm(slow, ended+1000)
 	awaits("a node has heard of what has not happened yet: the store was put back since")
-	confirm(slow, ended-1)
 	c.another()
+	c.round()
+	confirm(fast, ended)
+	confirm(slow, ended-1)
 	awaits("another leader, and one that goes back")
 	c.lost = 50 * time.Millisecond
 	c.another()
@@ -398,10 +480,11 @@ func TestQuarantineWaitsForNodes(t *testing.T) {
 	if now, err = store.List(t.Context(), base+"/rest/"); err != nil {
 		t.Fatal(err)
 	}
-	confirm(fast, now.Revision)
 	c.lost = time.Hour
 	c.another()
 	awaits("again")
+	confirm(fast, now.Revision)
+	awaits("one node alone has confirmed it")
 	gone.ExpireLeases()
 	c.round()
 	if got := records(t, mem); len(got) != 0 {

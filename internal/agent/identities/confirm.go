@@ -32,7 +32,9 @@ const (
 	confirmBurst = 3
 	// confirmRetry is the pause after a failure, more or less: rights may be missing for ever.
 	confirmRetry = 30 * time.Second
-	// confirmRepeat is how often the last confirmation is repeated, in case it was deleted.
+	// confirmRepeat is how often the last confirmation is repeated, in case it was deleted, and for a
+	// collector that counts only what was written since it became the leader. It is shorter than the
+	// quarantine.
 	confirmRepeat = 10 * time.Minute
 	// confirmTimeout bounds one confirmation. A store that is away longer may come
 	// back as an old copy, in which revisions mean something else.
@@ -55,6 +57,7 @@ const (
 // to it must not go back.
 type schedule struct {
 	confirmed        int64 // the last revision; 0 for none
+	applied          int64 // the one that next was called with last
 	at, due, retry   time.Time
 	withdraw, repeat bool
 	pace             *rate.Limiter
@@ -68,7 +71,9 @@ func newSchedule(spread func() time.Duration) *schedule {
 // next returns what is to be done now, if up to applied every change is known, of which the last
 // one that may have ended an ID was at ended.
 func (w *schedule) next(now time.Time, applied, ended int64) action {
-	if applied < w.confirmed { // the store was put back to an earlier state: what was confirmed is of another one
+	back := applied < w.applied
+	w.applied = applied
+	if back && w.confirmed > 0 { // the store was put back to an earlier state: what was confirmed is of another one
 		w.confirmed, w.due, w.withdraw = 0, time.Time{}, true
 		w.retry = now.Add(w.spread()) // all nodes observe it at once
 	}
@@ -76,14 +81,12 @@ func (w *schedule) next(now time.Time, applied, ended int64) action {
 	case now.Before(w.retry):
 	case w.withdraw:
 		return withdrawAction
-	case w.repeat && w.confirmed > 0:
+	case w.confirmed > 0 && (w.repeat || now.Sub(w.at) > confirmRepeat): // first: who uses an ended ID confirms no more for now
 		return repeatAction
 	case ended > w.confirmed && w.due.IsZero():
 		w.due = now.Add(w.spread())
 	case ended > w.confirmed && !now.Before(w.due) && w.pace.TokensAt(now) >= 1:
 		return confirmAction
-	case w.confirmed > 0 && now.Sub(w.at) > confirmRepeat:
-		return repeatAction
 	}
 	return nothing
 }

@@ -73,6 +73,25 @@ func TestWords(t *testing.T) {
 	if got := strings.Join(said, " "); got != "back up to" {
 		t.Errorf("after the store went back it says: %s", got)
 	}
+	// It goes back to one that is still newer than what was said: IDs may have been in use since.
+	applied += 100
+	play(time.Second, 0)
+	said, applied = nil, applied-50
+	play(confirmEvery+time.Minute, 0)
+	if got := strings.Join(said, " "); got != "back up to" {
+		t.Errorf("after the store went back a little it says: %s", got)
+	}
+	// As long as the node uses an ID that has ended it can say no more, and repeats the last.
+	repeats := 0
+	for end := now.Add(confirmRepeat + time.Minute); now.Before(end); now = now.Add(time.Second) {
+		if what := w.next(now, applied, applied+1); what == repeatAction {
+			repeats++
+			w.done(now, what, applied)
+		}
+	}
+	if repeats != 1 {
+		t.Errorf("while it cannot confirm the newest it repeats the last %d times", repeats)
+	}
 	w.repeat = true
 	said = nil
 	play(3*time.Second, 0)
