@@ -14,8 +14,8 @@ import (
 	"github.com/hawser-net/hawser/internal/sandbox/machine"
 )
 
-// accident is nobody's will: something on the node takes away what enforces, or has left what does
-// not fit.
+// accident is not an attack: something on the node removes what enforces, or has left what does not
+// fit.
 const accident = "accident"
 
 // soon is within how long a node notices that its filters are gone.
@@ -28,8 +28,8 @@ func accidentRows() []row {
 	return []row{
 		{who: accident, what: "filters of a victim's interface are removed", wanted: closedSoon, try: func(s *scene) (string, error) {
 			victim := s.pods["victim1"]
-			attack := toNode(s.stranger, victim.node, datagram(s.at(s.stranger.addr, fromPort), s.at(victim.addr, toPort)))
-			return s.unfiltered(victim, victim, attack, s.honest(s.stranger, s.pods["open1"]), s.friendly(victim))
+			attack := toNode(s.external, victim.node, datagram(s.at(s.external.addr, fromPort), s.at(victim.addr, toPort)))
+			return s.unfiltered(victim, victim, attack, s.honest(s.external, s.pods["open1"]), s.friendly(victim))
 		}},
 		{who: accident, what: "filters of an adversary's interface are removed", wanted: closedSoon, try: func(s *scene) (string, error) {
 			evil, victim, friend := s.pods["evil1"], s.pods["victim1"], s.pods["friend1"]
@@ -100,15 +100,14 @@ func removeFilters(h *netlink.Handle, l netlink.Link) error {
 }
 
 // otherLayout has the agent find maps under the name of another layout, in use by the programs that
-// are in place, as after a change of version. Nobody may get through at any time who does not
-// otherwise.
+// are in place, as after a change of version. What is dropped otherwise must be dropped throughout.
 func (s *scene) otherLayout(name string) (string, error) {
 	evil, victim, n1 := s.pods["evil1"], s.pods["victim1"], s.nodes["n1"]
 	families := []*scene{{stage: s.stage, ctx: s.ctx}, {stage: s.stage, ctx: s.ctx, v6: true}}
 	attacks := func(f *scene) []shot {
 		return []shot{
 			outOf(evil, datagram(f.at(evil.addr, fromPort), f.at(victim.addr, toPort))),
-			toNode(s.stranger, n1, datagram(f.at(s.stranger.addr, fromPort), f.at(victim.addr, toPort))),
+			toNode(s.external, n1, datagram(f.at(s.external.addr, fromPort), f.at(victim.addr, toPort))),
 		}
 	}
 	// The agent before this one may still be taking over, and has the maps of the one before it.
@@ -153,7 +152,7 @@ func (s *scene) otherLayout(name string) (string, error) {
 		return "the agent does not start: " + strings.ReplaceAll(err.Error(), "\n", " "), nil
 	}
 	for _, f := range families {
-		for _, c := range []control{f.friendly(victim), f.plain(evil, s.pods["open1"]), f.honest(s.stranger, s.pods["open1"]), f.plain(s.pods["friend2"], victim)} {
+		for _, c := range []control{f.friendly(victim), f.plain(evil, s.pods["open1"]), f.honest(s.external, s.pods["open1"]), f.plain(s.pods["friend2"], victim)} {
 			if err := f.check(c); err != nil {
 				return "", fmt.Errorf("after the start: %w", err)
 			}

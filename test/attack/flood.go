@@ -24,8 +24,8 @@ func floodRows() []row {
 	}
 }
 
-// conversation is a connection whose client admits nobody: what its server says arrives only as an
-// answer.
+// conversation is a connection whose client admits no new ones: what its server sends arrives only
+// as a reply.
 type conversation struct {
 	name           string
 	client, server net.Conn

@@ -5,7 +5,7 @@ import (
 	"net/netip"
 )
 
-// Ports of the pod web1: it admits everybody to the first, and nobody to the second.
+// Ports of the pod web1: it admits everybody to the first, and no one to the second.
 const (
 	webOpen   = 80
 	webClosed = 81
@@ -168,7 +168,7 @@ func (s *scene) hidden(form header) (string, error) {
 	return s.strike(closed, at(webClosed), control{"the same to the open port", at(webOpen), open})
 }
 
-// odd sends a packet that nobody can judge.
+// odd sends a packet that the filter cannot judge.
 func (s *scene) odd(form header) (string, error) {
 	evil, open := s.pods["evil1"], s.pods["open1"]
 	attack := outOf(evil, func(k token) []byte {
@@ -202,8 +202,8 @@ func chains() []chain {
 		{name: "hop-by-hop options that are not first", headers: []extension{destination, hop}, proto: protoUDP},
 		{name: "segments left in a routing header", headers: []extension{{protoRouting, [6]byte{0, 1}}}, proto: protoUDP},
 		{name: "more headers than anybody needs", headers: []extension{destination, destination, destination, destination, destination, destination, destination}, proto: protoUDP},
-		{name: "a header that nobody knows", headers: []extension{{protoUnknown, [6]byte{}}}, proto: protoUDP},
-		{name: "a protocol that nobody knows", proto: protoUnknown},
+		{name: "an unassigned header", headers: []extension{{protoUnknown, [6]byte{}}}, proto: protoUDP},
+		{name: "an unassigned protocol", proto: protoUnknown},
 		{name: "two fragment headers", headers: []extension{{protoFragment, [6]byte{0, 1}}, routing, {protoFragment, [6]byte{}}}, proto: protoUDP},
 	}
 }

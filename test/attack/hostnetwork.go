@@ -85,7 +85,7 @@ func (s *scene) userStrike(at witness, source string, to netip.AddrPort, payload
 
 func (s *scene) vxlanFromHost(t tunnelEnd) (string, error) {
 	victim, friend := s.pods[t.victim], s.pods[t.friend]
-	return s.userStrike(victim.eth, "", netip.AddrPortFrom(t.addr(s), tunnelPort), s.carried(friend, friend.identity, victim),
+	return s.userStrike(victim.eth, "", netip.AddrPortFrom(t.addr(s), tunnelPort), s.encapsulated(friend, friend.identity, victim),
 		s.tunnelControls(victim)...)
 }
 

@@ -5,7 +5,7 @@
 //	go run ./test/attack -list
 //
 // A row is who does what, in which family and mode, what is wanted and what it got. Around each
-// attack controls are sent that must arrive: a probe that is broken protects nobody. The exit code
+// attack controls are sent that must arrive: a broken probe proves nothing. The exit code
 // is 0 only if every row is as wanted.
 //
 // It needs root, and hawser-agent and hawser-cni beside it or in the directory that -bin names.

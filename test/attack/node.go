@@ -34,7 +34,7 @@ func nodeRows() []row {
 	for _, id := range []struct {
 		name   string
 		number uint32
-	}{{"nobody", 0}, {"a reserved number that is nobody's", 50}, {"a cluster that is not connected", 7<<16 | 1000}} {
+	}{{"unknown", 0}, {"an unassigned reserved number", 50}, {"a cluster that is not connected", 7<<16 | 1000}} {
 		add(row{what: "vxlan with the identity of " + id.name, wanted: dropped, when: mode.tunnel, try: func(s *scene) (string, error) {
 			return s.fromNode(s.pods["open1"], s.is(s.pods["friend3"].addr), id.number)
 		}})
@@ -42,12 +42,12 @@ func nodeRows() []row {
 	add(row{what: "vxlan to a pod of a third node through n1", wanted: dropped, when: mode.tunnel, try: func(s *scene) (string, error) {
 		return s.bounce()
 	}})
-	// Where the network routes pods' addresses, nobody but the node itself knows its own.
+	// Where the network routes pods' addresses, only the node itself knows its own.
 	for _, c := range []int{0, 2, 3} {
 		add(row{what: "source of " + claims[c].name, wanted: dropped, try: func(s *scene) (string, error) {
 			victim, n3 := s.pods["victim1"], s.nodes["n3"]
 			attack := toNode(&n3.place, victim.node, datagram(netip.AddrPortFrom(claims[c].addr(s), fromPort), s.at(victim.addr, toPort)))
-			return s.strike(victim.eth, attack, s.honest(s.stranger, s.pods["open1"]), s.friendly(victim))
+			return s.strike(victim.eth, attack, s.honest(s.external, s.pods["open1"]), s.friendly(victim))
 		}})
 	}
 	return rows
@@ -67,7 +67,7 @@ func (s *scene) fromNode(victim *pod, src netip.Addr, identity uint32) (string, 
 // bounce has one node pass on what is for another.
 func (s *scene) bounce() (string, error) {
 	n3, n1, open, friend := s.nodes["n3"], s.nodes["n1"], s.pods["open2"], s.pods["friend3"]
-	inner := s.carried(friend, friend.identity, open)
+	inner := s.encapsulated(friend, friend.identity, open)
 	attack := toNode(&n3.place, n1, func(k token) []byte {
 		return udpPacket(netip.AddrPortFrom(n3.addr[0], fromPort), netip.AddrPortFrom(n1.addr[0], tunnelPort), inner(k))
 	})

@@ -92,12 +92,12 @@ func tunnelEnds() []tunnelEnd {
 	}
 }
 
-// innerMAC stands in frames within the tunnel: nobody looks at it.
+// innerMAC stands in frames within the tunnel: no receiver looks at it.
 var innerMAC = mac{2, 0, 0, 0, 0, 1}
 
-// carried is what goes into the tunnel: a datagram as the overlay carries it, in the name of an
+// encapsulated is the payload of a tunnel packet: a datagram in its frame, in the name of an
 // identity.
-func (s *scene) carried(as *pod, identity uint32, victim *pod) func(token) []byte {
+func (s *scene) encapsulated(as *pod, identity uint32, victim *pod) func(token) []byte {
 	return func(k token) []byte {
 		b := udpPacket(s.at(as.addr, fromPort), s.at(victim.addr, toPort), k[:])
 		return vxlan(identity, ethernet(innerMAC, innerMAC, typeOf(b), b))
@@ -107,7 +107,7 @@ func (s *scene) carried(as *pod, identity uint32, victim *pod) func(token) []byt
 // byNode is the control that packets of a node pass the tunnel: n3, in the name of its own pod.
 func (s *scene) byNode(victim *pod) control {
 	n3, friend := s.nodes["n3"], s.pods["friend3"]
-	inner := s.carried(friend, friend.identity, victim)
+	inner := s.encapsulated(friend, friend.identity, victim)
 	return control{"n3 to " + victim.name + " by the tunnel", toNode(&n3.place, victim.node, func(k token) []byte {
 		// Nodes are joined by IPv4, whatever is carried.
 		return udpPacket(netip.AddrPortFrom(n3.addr[0], fromPort), netip.AddrPortFrom(victim.node.addr[0], tunnelPort), inner(k))
@@ -124,7 +124,7 @@ func (s *scene) tunnelControls(victim *pod, more ...control) []control {
 
 func (s *scene) vxlanFromPod(t tunnelEnd) (string, error) {
 	evil, victim, friend := s.pods["evil1"], s.pods[t.victim], s.pods[t.friend]
-	inner := s.carried(friend, friend.identity, victim)
+	inner := s.encapsulated(friend, friend.identity, victim)
 	attack := outOf(evil, func(k token) []byte {
 		return udpPacket(s.at(evil.addr, fromPort), netip.AddrPortFrom(t.addr(s), tunnelPort), inner(k))
 	})
@@ -134,7 +134,7 @@ func (s *scene) vxlanFromPod(t tunnelEnd) (string, error) {
 // carriedGRE is a packet of a client outside for a pod, as one node hands it to another.
 func (s *scene) carriedGRE(victim *pod) func(token) []byte {
 	return func(k token) []byte {
-		b := udpPacket(s.at(s.stranger.addr, fromPort), s.at(victim.addr, toPort), k[:])
+		b := udpPacket(s.at(s.external.addr, fromPort), s.at(victim.addr, toPort), k[:])
 		return gre(uint32(toPort)<<16|fromPort, typeOf(b), b)
 	}
 }
@@ -183,7 +183,7 @@ func (s *scene) vxlanThroughService(t tunnelEnd) (string, error) {
 		return outOf(evil, func(k token) []byte { return udpPacket(source, s.at(cluster, port), payload(k)) })
 	}
 	service := control{"evil1 through a service", through(54, func(k token) []byte { return k[:] }), n.server}
-	return s.strike(victim.eth, through(53, s.carried(friend, friend.identity, victim)), s.tunnelControls(victim, service)...)
+	return s.strike(victim.eth, through(53, s.encapsulated(friend, friend.identity, victim)), s.tunnelControls(victim, service)...)
 }
 
 // kubeProxy are rules like kube-proxy's for a service, which send what they lead to a backend on in
@@ -211,7 +211,7 @@ func (s *scene) vxlanThroughKubeProxy() (string, error) {
 		return outOf(evil, func(k token) []byte { return udpPacket(source, s.at(cluster, port), payload(k)) })
 	}
 	service := control{"evil1 through kube-proxy", through(54, func(k token) []byte { return k[:] }), n2.server}
-	return s.strike(victim.eth, through(53, s.carried(friend, friend.identity, victim)), s.tunnelControls(victim, service)...)
+	return s.strike(victim.eth, through(53, s.encapsulated(friend, friend.identity, victim)), s.tunnelControls(victim, service)...)
 }
 
 // nft has nftables read commands.
@@ -248,7 +248,7 @@ func claims() []claim {
 		{"of the own node", 0, func(s *scene) netip.Addr { return s.is(s.nodes["n1"].addr) }},
 		{"of the own router", 0, func(s *scene) netip.Addr { return s.is(s.nodes["n1"].router) }},
 		{"of another node", 0, func(s *scene) netip.Addr { return s.is(s.nodes["n2"].addr) }},
-		{"of a machine outside", 0, func(s *scene) netip.Addr { return s.is(s.stranger.addr) }},
+		{"of a machine outside", 0, func(s *scene) netip.Addr { return s.is(s.external.addr) }},
 		{"of loopback", 0, fixed("127.0.0.1", "::1")},
 		{"unspecified", 0, fixed("0.0.0.0", "::")},
 		{"of multicast", 0, fixed("224.0.0.1", "ff02::1")},
@@ -310,10 +310,10 @@ func (s *scene) poisoned(addr netip.Addr) (bool, error) {
 	return found, nil
 }
 
-// spoof sends a claim for an address; it must reach nobody and change nothing.
+// spoof sends a claim for an address; it must reach no pod and change nothing.
 func (s *scene) spoof(addr netip.Addr, attack shot) (string, error) {
 	evil, friend, victim := s.pods["evil1"], s.pods["friend1"], s.pods["victim1"]
-	got, err := s.strike(friend.eth, attack, s.plain(evil, s.pods["open1"]), s.plain(friend, victim), s.honest(s.stranger, s.pods["open1"]))
+	got, err := s.strike(friend.eth, attack, s.plain(evil, s.pods["open1"]), s.plain(friend, victim), s.honest(s.external, s.pods["open1"]))
 	if err != nil || got != dropped || !addr.IsValid() {
 		return got, err
 	}

@@ -104,13 +104,13 @@ type stage struct {
 	dir      string
 	cgroup   string
 	world    *place
-	stranger *place // a machine on the underlay that is no node
+	external *place // a host on the underlay that is not a node
 	nodes    map[string]*node
 	pods     map[string]*pod
 }
 
 // pods0 are the pods that every row can count on. evil is the adversary's; victim admits friends
-// only, web everybody to one port, and closed nobody at all; open has no policy.
+// only, web everybody to one port, and closed no one at all; open has no policy.
 func pods0() []sandbox.PodSpec {
 	pod := func(name, node string) sandbox.PodSpec {
 		app := strings.TrimRight(name, "0123456789")
@@ -225,7 +225,7 @@ func (s *stage) close(ctx context.Context) error {
 		}
 		n.shut()
 	}
-	for _, p := range []*place{s.world, s.stranger} {
+	for _, p := range []*place{s.world, s.external} {
 		if p != nil {
 			p.shut()
 		}
@@ -278,7 +278,7 @@ func (s *stage) open(ctx context.Context) error {
 	if err := s.world.open("br0"); err != nil {
 		return err
 	}
-	if err := s.addStranger(); err != nil {
+	if err := s.addExternal(); err != nil {
 		return err
 	}
 	for _, p := range st.Pods {
@@ -300,9 +300,9 @@ func (n *node) believeAnySource() error {
 	})
 }
 
-// addStranger makes a machine on the underlay that is no node.
-func (s *stage) addStranger() error {
-	p := &place{name: "stranger", path: s.netns("stranger")}
+// addExternal makes a host on the underlay that is not a node.
+func (s *stage) addExternal() error {
+	p := &place{name: "external", path: s.netns("external")}
 	if err := machine.CreateNamespace(p.path); err != nil {
 		return err
 	}
@@ -317,7 +317,7 @@ func (s *stage) addStranger() error {
 			return err
 		}
 		attrs := netlink.NewLinkAttrs()
-		attrs.Name, attrs.MasterIndex = "stranger", bridge.Attrs().Index
+		attrs.Name, attrs.MasterIndex = "external", bridge.Attrs().Index
 		pair := &netlink.Veth{LinkAttrs: attrs, PeerName: "eth0", PeerNamespace: netlink.NsFd(int(f.Fd()))}
 		if err := h.LinkAdd(pair); err != nil {
 			return err
@@ -325,7 +325,7 @@ func (s *stage) addStranger() error {
 		return h.LinkSetUp(pair)
 	})
 	if err != nil {
-		return fmt.Errorf("link of the stranger: %w", err)
+		return fmt.Errorf("link of the external host: %w", err)
 	}
 	err = machine.WithNetlink(p.path, func(h *netlink.Handle) error {
 		return machine.AddressAndUp(h, "eth0", netip.MustParsePrefix("10.99.0.66/24"), netip.MustParsePrefix("fd00:99::66/64"))
@@ -333,7 +333,7 @@ func (s *stage) addStranger() error {
 	if err != nil {
 		return err
 	}
-	s.stranger = p
+	s.external = p
 	return p.open("eth0")
 }
 

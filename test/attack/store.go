@@ -30,14 +30,14 @@ func storeRows() []row {
 			return f.strike(victim.eth, f.plain(evil, victim).shot, f.plain(evil, s.pods["open1"]), f.friendly(victim))
 		}, dropped)
 	}})
-	add(row{what: "claim n1's pod in the store, with an identity that nobody admits", wanted: works, try: func(s *scene) (string, error) {
+	add(row{what: "claim n1's pod in the store, with an identity that no policy admits", wanted: works, try: func(s *scene) (string, error) {
 		return s.claimPod(s.pods["friend1"], s.pods["evil1"].identity, func(f *scene) (string, error) {
 			return f.unharmed(f.friendly(s.pods["victim1"]))
 		}, works)
 	}})
 	others := func(f *scene) []control {
 		return []control{f.friendly(f.pods["victim1"]), f.friendly(f.pods["victim2"]), f.plain(f.pods["friend2"], f.pods["victim1"]),
-			f.plain(f.pods["friend1"], f.pods["victim2"]), f.honest(f.stranger, f.pods["open1"])}
+			f.plain(f.pods["friend1"], f.pods["victim2"]), f.honest(f.external, f.pods["open1"])}
 	}
 	for _, c := range []struct {
 		name  string
@@ -146,7 +146,7 @@ func (s *scene) claimPod(p *pod, identity uint32, play func(*scene) (string, err
 	return s.stands(wanted, play)
 }
 
-// claimNode has the store say of n3 what is n1's, or nobody's.
+// claimNode has the store announce for n3 what belongs to n1, or to no node.
 func (s *scene) claimNode(claim func(mine, theirs map[string]any), play func(*scene) (string, error)) (got string, err error) {
 	store, closeAll, err := s.hostile()
 	if err != nil {

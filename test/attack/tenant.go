@@ -9,7 +9,7 @@ import (
 	"github.com/hawser-net/hawser/internal/sandbox"
 )
 
-// asTenant is somebody who may write policies and label pods in one namespace, tenant.
+// asTenant is a user who may write policies and label pods in one namespace, tenant.
 const asTenant = "tenant"
 
 // tenantRows are what a tenant tries.
@@ -56,7 +56,7 @@ func (s *scene) bothFamilies(wanted string, try func(*scene) (string, error)) (s
 	return wanted, nil
 }
 
-// policy is one of a namespace that admits everybody, or nobody, to the pods of a selector.
+// policy is one of a namespace, about the pods of a selector. It admits what from selects.
 func policy(name, namespace, selector, from string) string {
 	return fmt.Sprintf(`---
 apiVersion: cilium.io/v2
@@ -74,8 +74,8 @@ func (s *scene) guest(name string, labels map[string]string) (*pod, error) {
 	return s.run(s.ctx, sandbox.PodSpec{Name: name, Namespace: "tenant", Node: "n1", Labels: labels, Ports: []uint16{7}})
 }
 
-// until plays a strike until it ends as wanted or timeout is over: how soon a policy counts is
-// promised to nobody.
+// until plays a strike until it ends as wanted or timeout is over: there is no promise how soon a
+// policy counts.
 func until(wanted string, strike func() (string, error)) error {
 	for deadline := time.Now().Add(timeout); ; {
 		got, err := strike()

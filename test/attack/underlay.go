@@ -47,21 +47,21 @@ func underlayRows() []row {
 
 func (s *scene) vxlanFromOutside(t tunnelEnd) (string, error) {
 	victim, friend, n := s.pods[t.victim], s.pods[t.friend], s.nodes[t.node]
-	inner := s.carried(friend, friend.identity, victim)
-	attack := toNode(s.stranger, n, func(k token) []byte {
-		return udpPacket(s.at(s.stranger.addr, fromPort), netip.AddrPortFrom(t.addr(s), tunnelPort), inner(k))
+	inner := s.encapsulated(friend, friend.identity, victim)
+	attack := toNode(s.external, n, func(k token) []byte {
+		return udpPacket(s.at(s.external.addr, fromPort), netip.AddrPortFrom(t.addr(s), tunnelPort), inner(k))
 	})
-	reaches := control{"the stranger to " + n.name, toNode(s.stranger, n, datagram(s.at(s.stranger.addr, fromPort), s.at(n.addr, nodePort))), n.server}
+	reaches := control{"the external host to " + n.name, toNode(s.external, n, datagram(s.at(s.external.addr, fromPort), s.at(n.addr, nodePort))), n.server}
 	return s.strike(victim.eth, attack, s.tunnelControls(victim, reaches)...)
 }
 
 func (s *scene) greFromOutside(t tunnelEnd) (string, error) {
 	victim, n := s.pods[t.victim], s.nodes[t.node]
 	inner := s.carriedGRE(victim)
-	attack := toNode(s.stranger, n, func(k token) []byte {
-		return header{src: s.is(s.stranger.addr), dst: t.addr(s), proto: protoGRE}.packet(inner(k))
+	attack := toNode(s.external, n, func(k token) []byte {
+		return header{src: s.is(s.external.addr), dst: t.addr(s), proto: protoGRE}.packet(inner(k))
 	})
-	return s.strike(victim.eth, attack, s.honest(s.stranger, s.pods["open"+t.node[1:]]), s.friendly(victim))
+	return s.strike(victim.eth, attack, s.honest(s.external, s.pods["open"+t.node[1:]]), s.friendly(victim))
 }
 
 // forgedFromOutside claims another's address, towards a pod of the node, the node itself, or
@@ -70,47 +70,47 @@ func (s *scene) forgedFromOutside(c claim, dst string) (string, error) {
 	n1 := s.nodes["n1"]
 	src := netip.AddrPortFrom(c.addr(s), fromPort)
 	if dst == "n1" {
-		attack := toNode(s.stranger, n1, datagram(src, s.at(n1.addr, nodePort)))
-		honest := toNode(s.stranger, n1, datagram(s.at(s.stranger.addr, fromPort), s.at(n1.addr, nodePort)))
-		return s.strike(n1.server, attack, control{"the stranger to n1", honest, n1.server})
+		attack := toNode(s.external, n1, datagram(src, s.at(n1.addr, nodePort)))
+		honest := toNode(s.external, n1, datagram(s.at(s.external.addr, fromPort), s.at(n1.addr, nodePort)))
+		return s.strike(n1.server, attack, control{"the external host to n1", honest, n1.server})
 	}
 	victim := s.pods[dst]
-	attack := toNode(s.stranger, n1, datagram(src, s.at(victim.addr, toPort)))
-	return s.strike(victim.eth, attack, s.honest(s.stranger, s.pods["open1"]), s.friendly(victim))
+	attack := toNode(s.external, n1, datagram(src, s.at(victim.addr, toPort)))
+	return s.strike(victim.eth, attack, s.honest(s.external, s.pods["open1"]), s.friendly(victim))
 }
 
 func (s *scene) fragmentsFromOutside(c claim) (string, error) {
 	victim := s.pods["victim1"]
 	frames := func(src netip.AddrPort, dst *pod) shot {
-		return shot{s.stranger.eth, func(k token) (out [][]byte) {
+		return shot{s.external.eth, func(k token) (out [][]byte) {
 			for _, b := range cut(src, s.at(dst.addr, toPort), k) {
-				out = append(out, ethernet(dst.node.eth.mac, s.stranger.eth.mac, typeOf(b), b))
+				out = append(out, ethernet(dst.node.eth.mac, s.external.eth.mac, typeOf(b), b))
 			}
 			return out
 		}}
 	}
 	open := s.pods["open1"]
-	honest := control{"the stranger to open1 in fragments", frames(s.at(s.stranger.addr, fromPort), open), open.eth}
+	honest := control{"the external host to open1 in fragments", frames(s.at(s.external.addr, fromPort), open), open.eth}
 	return s.strike(victim.eth, frames(netip.AddrPortFrom(c.addr(s), fromPort), victim), honest, s.friendly(victim))
 }
 
 func (s *scene) taggedFromOutside(c claim) (string, error) {
 	victim := s.pods["victim1"]
-	plain := toNode(s.stranger, victim.node, datagram(netip.AddrPortFrom(c.addr(s), fromPort), s.at(victim.addr, toPort)))
-	attack := shot{s.stranger.eth, func(k token) [][]byte { return [][]byte{tagged(plain.frames(k)[0], 0)} }}
-	return s.strike(victim.eth, attack, s.honest(s.stranger, s.pods["open1"]), s.friendly(victim))
+	plain := toNode(s.external, victim.node, datagram(netip.AddrPortFrom(c.addr(s), fromPort), s.at(victim.addr, toPort)))
+	attack := shot{s.external.eth, func(k token) [][]byte { return [][]byte{tagged(plain.frames(k)[0], 0)} }}
+	return s.strike(victim.eth, attack, s.honest(s.external, s.pods["open1"]), s.friendly(victim))
 }
 
 func (s *scene) strayError() (string, error) {
 	victim := s.pods["victim1"]
-	src, dst := s.is(s.stranger.addr), s.is(victim.addr)
-	attack := toNode(s.stranger, victim.node, func(k token) []byte {
-		quoted := udpPacket(s.at(victim.addr, 50001), s.at(s.stranger.addr, 50002), k[:])
+	src, dst := s.is(s.external.addr), s.is(victim.addr)
+	attack := toNode(s.external, victim.node, func(k token) []byte {
+		quoted := udpPacket(s.at(victim.addr, 50001), s.at(s.external.addr, 50002), k[:])
 		typ := byte(3)
 		if s.v6 {
 			typ = 1
 		}
 		return header{src: src, dst: dst, proto: icmpProto(dst)}.packet(icmpMessage(src, dst, typ, 1, 0, quoted))
 	})
-	return s.strike(victim.eth, attack, s.honest(s.stranger, s.pods["open1"]), s.friendly(victim))
+	return s.strike(victim.eth, attack, s.honest(s.external, s.pods["open1"]), s.friendly(victim))
 }

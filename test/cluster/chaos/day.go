@@ -30,7 +30,7 @@ const (
 	stage      = "bad-days" // the namespace of the traffic
 	openPort   = 8080       // of servers, for clients
 	backPort   = 8081       // of servers, for clients by way of a service only: see service
-	closedPort = 9090       // of servers, for nobody
+	closedPort = 9090       // of servers, closed to all
 )
 
 // roles of pods; one of each on every node.

@@ -133,7 +133,7 @@ func (d *day) killOnNodes(ctx context.Context, program string) error {
 func (d *day) holder(ctx context.Context) (string, error) {
 	lease, err := d.Kube.CoordinationV1().Leases(system).Get(ctx, "cilium-operator-resource-lock", metav1.GetOptions{})
 	if err != nil || lease.Spec.HolderIdentity == nil {
-		return "", errors.Join(errors.New("nobody leads the operators"), err)
+		return "", errors.Join(errors.New("no operator holds the lease"), err)
 	}
 	return *lease.Spec.HolderIdentity, nil
 }

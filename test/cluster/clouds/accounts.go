@@ -63,7 +63,7 @@ func (acc *accounts) faults() (out []string) {
 			pooled[ip] = n.Name
 			switch e, ok := assigned[ip]; {
 			case !ok:
-				fault("%s is in the pool of %s, and the cloud has assigned it to nobody", ip, n.Name)
+				fault("%s is in the pool of %s, and the cloud has assigned it to no machine", ip, n.Name)
 			case e.node != n.Name:
 				fault("%s is in the pool of %s, and the cloud has it on %s of %q", ip, n.Name, e.of.ID, e.node)
 			case !strings.EqualFold(a.Resource, e.of.ID):

@@ -44,16 +44,16 @@ func agreeing() *accounts {
 // TestFaults: whatever one of the four says otherwise is found.
 func TestFaults(t *testing.T) {
 	for want, change := range map[string]func(*accounts){
-		"":                         func(*accounts) {},
-		"attached to no instance":  func(acc *accounts) { acc.cloud.Interfaces[1].Instance, acc.nodes = "", acc.nodes[:1] },
-		"assigned it to nobody":    func(acc *accounts) { acc.cloud.Interfaces[0].Addresses = acc.cloud.Interfaces[0].Addresses[:1] },
-		"in no pool":               func(acc *accounts) { delete(acc.nodes[0].Spec.IPAM.Pool, "10.0.0.3") },
-		"in the pools of n1 and":   func(acc *accounts) { acc.nodes[1].Spec.IPAM.Pool["10.0.0.3"] = v2.AllocationIP{} },
-		"by its pool":              func(acc *accounts) { acc.nodes[0].Spec.IPAM.Pool["10.0.0.3"] = v2.AllocationIP{Resource: "eni-n2"} },
-		"not in its pool":          func(acc *accounts) { acc.nodes[1].Status.IPAM.Used["10.0.0.9"] = v2.AllocationIP{Owner: "router"} },
-		"its node says":            func(acc *accounts) { acc.nodes[0].Status.IPAM.Used["10.0.0.2"] = v2.AllocationIP{Owner: "a/c"} },
-		"no pod that runs":         func(acc *accounts) { acc.pods = nil },
-		"is the address of a/b an": func(acc *accounts) { acc.pods = append(acc.pods, acc.pods[0]) },
+		"":                          func(*accounts) {},
+		"attached to no instance":   func(acc *accounts) { acc.cloud.Interfaces[1].Instance, acc.nodes = "", acc.nodes[:1] },
+		"assigned it to no machine": func(acc *accounts) { acc.cloud.Interfaces[0].Addresses = acc.cloud.Interfaces[0].Addresses[:1] },
+		"in no pool":                func(acc *accounts) { delete(acc.nodes[0].Spec.IPAM.Pool, "10.0.0.3") },
+		"in the pools of n1 and":    func(acc *accounts) { acc.nodes[1].Spec.IPAM.Pool["10.0.0.3"] = v2.AllocationIP{} },
+		"by its pool":               func(acc *accounts) { acc.nodes[0].Spec.IPAM.Pool["10.0.0.3"] = v2.AllocationIP{Resource: "eni-n2"} },
+		"not in its pool":           func(acc *accounts) { acc.nodes[1].Status.IPAM.Used["10.0.0.9"] = v2.AllocationIP{Owner: "router"} },
+		"its node says":             func(acc *accounts) { acc.nodes[0].Status.IPAM.Used["10.0.0.2"] = v2.AllocationIP{Owner: "a/c"} },
+		"no pod that runs":          func(acc *accounts) { acc.pods = nil },
+		"is the address of a/b an":  func(acc *accounts) { acc.pods = append(acc.pods, acc.pods[0]) },
 	} {
 		acc := agreeing()
 		change(acc)

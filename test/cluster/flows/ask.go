@@ -33,7 +33,7 @@ func Who(from *lab.Namespace, network string, to netip.AddrPort, timeout time.Du
 		return 0, err
 	}
 	defer lab.Reset(conn)
-	// Flow 0 is nobody's.
+	// No flow has the number 0.
 	m := message{0, rand.Uint64()}
 	buf := make([]byte, 256)
 	for wait := 100 * time.Millisecond; ; wait *= 2 {

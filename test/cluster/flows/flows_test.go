@@ -44,8 +44,8 @@ var loopback = netip.MustParseAddr("127.0.0.1")
 
 const port, silent = 45871, 45872
 
-// Flows that arrive are counted as answered, those to nobody as lost, and one that arrives although
-// it is forbidden as wrong.
+// Flows that arrive are counted as answered, those without a server as lost, and one that arrives
+// although it is forbidden as wrong.
 func TestCounting(t *testing.T) {
 	ns := own(t)
 	servers := NewServers()
@@ -102,7 +102,7 @@ func TestLoss(t *testing.T) {
 		t.Fatal(err)
 	}
 	servers.Close()
-	time.Sleep(5 * newEvery) // so long nobody is there
+	time.Sleep(5 * newEvery) // so long there is no server
 	for _, r := range traffic.Stop() {
 		if r.Lost == 0 || len(r.Why) == 0 {
 			t.Errorf("%s: %+v", r.Name, r)
@@ -119,7 +119,7 @@ func TestStartFails(t *testing.T) {
 		{Name: "x", Kind: TCPNew, From: ns, To: netip.AddrPortFrom(loopback, silent+1), Allowed: true, Within: time.Second},
 	})
 	if err == nil {
-		t.Error("a flow to nobody starts")
+		t.Error("a flow without a server starts")
 	}
 }
 

@@ -257,12 +257,12 @@ func nothingLeft(w *World) (wrong []string) {
 		}
 		for _, link := range n.Links {
 			if !links[link] {
-				bad("link %s of nobody", link)
+				bad("link %s of no endpoint", link)
 			}
 		}
 		for _, id := range slices.Sorted(maps.Keys(n.RuleSets)) {
 			if !referred[id] {
-				bad("rule set %d of nobody", id)
+				bad("rule set %d of no endpoint", id)
 			}
 		}
 	}
@@ -309,7 +309,7 @@ func identitiesAreUnique(w *World) (wrong []string) {
 	for i := range w.Identities {
 		id := &w.Identities[i]
 		if len(id.SecurityLabels) == 0 || w.shared && !used[id.Name] {
-			continue // in quarantine, or nobody has it
+			continue // in quarantine, or unused
 		}
 		text := IdentityLabels(id).String()
 		if other := seen[text]; other != "" {

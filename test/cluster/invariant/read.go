@@ -273,7 +273,7 @@ type Check struct {
 func All() []Check {
 	return []Check{
 		{"every pod has one endpoint, with the identity of its labels", podsHaveEndpoints},
-		{"every node knows every pod, and nobody else", nodesKnowPods},
+		{"every node knows every pod, and nothing else", nodesKnowPods},
 		{"nothing is left of pods that are gone", nothingLeft},
 		{"a label set has one identity", identitiesAreUnique},
 		{"an ID means the same everywhere", numbersMeanOne},

@@ -159,7 +159,7 @@ type probe struct {
 	from, to *side
 	src, dst string // pods
 	allowed  bool
-	// refused says that somebody on the way may say no, too.
+	// refused: a router on the way may refuse it, too.
 	refused bool
 }
 

@@ -32,7 +32,7 @@ func steps() []step {
 	return []step{
 		{"connect", "both clusters are connected", (*mesh).connect},
 		{"rights", "whoever reads a store for another cluster can read what is meant for it, and write nothing", (*mesh).rights},
-		{"policy", "servers let in clients of the other cluster, and nobody else; open pods everybody", (*mesh).policy},
+		{"policy", "servers let in clients of the other cluster, and no others; open pods everybody", (*mesh).policy},
 		{"relabel", "a pod becomes a client, and an intruder again: the other cluster observes it", (*mesh).relabel},
 		{"service", "a global service has the backends of both, of one's own first, or of the other first", (*mesh).service},
 		{"store", "the store of the second cluster is killed under traffic, and comes back", (*mesh).store},
@@ -318,7 +318,7 @@ func (m *mesh) disconnect(ctx context.Context) error {
 		probes = append(probes, pairs(s, m.other(s), "client", "open", false)...)
 	}
 	for i := range probes {
-		probes[i].refused = true // to the router these addresses are nobody's
+		probes[i].refused = true // the router has no route to these addresses
 	}
 	asked, err := m.ask(probes)
 	if err != nil {

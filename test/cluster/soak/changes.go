@@ -20,13 +20,13 @@ import (
 	"github.com/hawser-net/hawser/test/cluster/world"
 )
 
-// change is one thing that somebody does to the cluster.
+// change is one change that a user makes to the cluster.
 type change struct {
 	kind, what string
 	// policies are those in force afterwards; nil if they stay.
 	policies []world.Object
 	// concerns reports whether a party may be evaluated differently at any time until all has
-	// settled, besides by policies; nil for nobody.
+	// settled, besides by policies; nil for none.
 	concerns func(*matrix.Party) bool
 	make     func(context.Context) error
 	// undo is done after the disturbance, if not nil.

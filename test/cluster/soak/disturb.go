@@ -77,7 +77,7 @@ func (s *soak) disturbance(ctx context.Context) (disturbance, error) {
 func (s *soak) leader(ctx context.Context, of func(node string) disturbance) (disturbance, error) {
 	lease, err := s.Kube.CoordinationV1().Leases(system).Get(ctx, "cilium-operator-resource-lock", metav1.GetOptions{})
 	if err != nil || lease.Spec.HolderIdentity == nil {
-		return disturbance{}, errors.Join(errors.New("nobody leads the operators"), err)
+		return disturbance{}, errors.Join(errors.New("no operator holds the lease"), err)
 	}
 	info, err := s.Info()
 	if err != nil {

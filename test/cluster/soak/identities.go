@@ -99,7 +99,7 @@ func (s *soak) editIdentity(ctx context.Context) (change, error) {
 				err = s.setMeaning(ctx, id.Name, id.SecurityLabels)
 			}
 			if errors.Is(err, errNoIdentity) {
-				return nil // nobody needs it any more
+				return nil // no pod needs it any more
 			}
 			return err
 		},

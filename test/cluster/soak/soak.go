@@ -68,8 +68,8 @@ func (s *soak) run(ctx context.Context) error {
 	if err := s.Prepare(ctx); err != nil {
 		return err
 	}
-	// Policies by random cut it off from the API server, so that it is never ready again; nobody
-	// here asks for names.
+	// Policies by random cut it off from the API server, so that it is never ready again; no
+	// probe here asks for names.
 	if _, err := s.Kubectl(ctx, "", "-n", system, "scale", "deployment/coredns", "--replicas=0"); err != nil {
 		return err
 	}

@@ -1,6 +1,6 @@
 // Package discover takes the place of a module of the same name in the Consul server that tests
 // run. That one finds other servers by the clouds they run in, with a client of each cloud: a
-// quarter of what there is to compile of Consul. A server of tests is alone, and finds nobody.
+// quarter of what there is to compile of Consul. A server of tests is alone, and finds no others.
 package discover
 
 import (
@@ -17,13 +17,13 @@ type Provider interface {
 // Providers has none.
 var Providers map[string]Provider
 
-// Discover finds nobody.
+// Discover finds no servers.
 type Discover struct{}
 
 // Option would say more about a Discover.
 type Option func(*Discover) error
 
-// New returns what finds nobody, whatever the options.
+// New returns a Discover that finds no servers, whatever the options.
 func New(...Option) (*Discover, error) { return &Discover{}, nil }
 
 // WithUserAgent has no effect.

@@ -6,7 +6,7 @@ import (
 	"log"
 )
 
-// Provider finds nobody.
+// Provider finds no servers.
 type Provider struct{}
 
 // Addrs fails.
