@@ -149,8 +149,8 @@ func flowsOfAllNodes(ctx context.Context, t *testing.T, s *Sandbox) {
 	})
 }
 
-// demoTalks checks that the demo has something to see although nobody asks for it: what the
-// policies allow and what they refuse, among pods and with the outside.
+// demoTalks checks that the demo makes traffic by itself: what the policies allow and what they
+// refuse, among pods and with the outside.
 func demoTalks(ctx context.Context, t *testing.T, s *Sandbox) {
 	t.Helper()
 	conn, err := grpc.NewClient("unix://"+s.relaySocket(), grpc.WithTransportCredentials(insecure.NewCredentials()))

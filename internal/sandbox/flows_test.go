@@ -130,7 +130,7 @@ func (p *proof) testAgreement(ctx context.Context) {
 	t := p.t
 	before, _ := p.capture.openings()
 	packets := p.capture.packets()
-	edgesBefore := p.settledEdges()
+	edgesBefore := p.finalEdges()
 	since := time.Now()
 	stop := p.follow("--follow", "--since", since.UTC().Format(time.RFC3339Nano))
 	m, err := p.Reach(ctx, ReachOptions{Protocols: []Protocol{TCP, UDP}})
@@ -517,8 +517,8 @@ func (p *proof) edges() map[string][2]uint64 {
 	return out
 }
 
-// settledEdges are the edges of the page once it has everything that was.
-func (p *proof) settledEdges() (now map[string][2]uint64) {
+// finalEdges are the edges of the page once it has everything that was.
+func (p *proof) finalEdges() (now map[string][2]uint64) {
 	last := p.edges()
 	controllers.Eventually(p.t, time.Minute, func() string {
 		time.Sleep(1500 * time.Millisecond) // longer than the relay holds flows

@@ -97,9 +97,9 @@ func TestUnderlay(t *testing.T) {
 			t.Errorf("closed port: %v", err)
 		}
 	}
-	// Nobody at that address: no packet, no answer, in the time given.
+	// No host has that address: no packet, no answer, in the time given.
 	if err := probe(ctx, s.netns("n1"), UDP, netip.MustParseAddrPort("10.244.200.1:80"), "x", 200*time.Millisecond); !errors.Is(err, errNoAnswer) {
-		t.Errorf("nobody there: %v", err)
+		t.Errorf("no host there: %v", err)
 	}
 
 	// etcd answers on its socket from here, and over the underlay from a node.

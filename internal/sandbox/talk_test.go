@@ -14,7 +14,7 @@ func TestPeers(t *testing.T) {
 	for _, who := range []string{worldName, "front", "api", "db"} {
 		peers := demoPeers(who)
 		if len(peers) == 0 {
-			t.Errorf("%s talks to nobody", who)
+			t.Errorf("%s has no peers", who)
 		}
 		for _, p := range peers {
 			if got, err := parsePeer(p.String()); err != nil || got != p {

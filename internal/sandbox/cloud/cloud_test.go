@@ -45,8 +45,8 @@ func TestHistory(t *testing.T) {
 	}
 }
 
-// TestServe: who is nobody is neither counted nor throttled, the script is not asked about what the
-// throttle refuses, and what takes effect before it fails has taken effect.
+// TestServe: an unauthenticated call is neither counted nor throttled, the script is not asked
+// about what the throttle refuses, and what takes effect before it fails has taken effect.
 func TestServe(t *testing.T) {
 	t.Parallel()
 	var d Disturbances
@@ -56,7 +56,7 @@ func TestServe(t *testing.T) {
 		Throttled: Fault{Code: "Slow", Status: 429, RetryAfter: 7},
 		Read: func(r *http.Request) (string, Act, *Fault) {
 			if r.Header.Get("Authorization") == "" {
-				return "", nil, &Fault{Code: "Nobody", Status: 401}
+				return "", nil, &Fault{Code: "Unauthorized", Status: 401}
 			}
 			return r.URL.Path, func(http.ResponseWriter, *http.Request) (any, *Fault) { done++; return "done", nil }, nil
 		},
@@ -76,8 +76,8 @@ func TestServe(t *testing.T) {
 			t.Errorf("%s: %d %s, want %d %s", what, c, b, code, text)
 		}
 	}
-	want("nobody", 401, "Nobody", false)
-	want("somebody", 200, "done", true)
+	want("unauthenticated", 401, "Unauthorized", false)
+	want("authenticated", 200, "done", true)
 	if n := d.Calls()["/x"]; n != 1 || done != 1 {
 		t.Errorf("%d calls counted, %d done; want one of each", n, done)
 	}
@@ -92,5 +92,5 @@ func TestServe(t *testing.T) {
 	if c, b, after := call("/x", true); c != 429 || b != `"Slow"` || after != "7" {
 		t.Errorf("throttled: %d %s, to come back in %q s", c, b, after)
 	}
-	want("nobody while throttled", 401, "Nobody", false)
+	want("unauthenticated while throttled", 401, "Unauthorized", false)
 }

@@ -3,7 +3,7 @@
 // a device with its hardware address; one that it takes away is unplugged. The router leads each
 // address that the cloud has assigned to the interface that it is assigned to, whoever answers
 // there, and nothing else: what comes by an interface under an address of another one is dropped,
-// as is what is sent to an address of a subnet that nobody has. All of this holds for IPv6 as well,
+// as is what is sent to an unassigned address of a subnet. All of this holds for IPv6 as well,
 // where subnets have it: each interface finds the router at [IPv6Gateway].
 //
 // Its state follows from the cloud's, so it can start over at any time. [Fabric] is for one

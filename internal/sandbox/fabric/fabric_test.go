@@ -136,10 +136,10 @@ func TestFabric(t *testing.T) {
 		t.Error("assigned addresses are not reached")
 	}
 	if reaches(t, a, "10.8.0.6", b, "10.8.0.88") {
-		t.Error("an address is reached that is assigned to nobody")
+		t.Error("an unassigned address is reached")
 	}
 	if reaches(t, a, "10.8.0.66", b, "10.8.0.8") {
-		t.Error("a packet passes under an address that is assigned to nobody")
+		t.Error("a packet passes under an unassigned address")
 	}
 	in(t, a.ns, "ip", "addr", "add", "10.8.0.8/32", "dev", "lo")
 	in(t, a.ns, "ip", "rule", "add", "from", "10.8.0.8", "lookup", "100", "priority", "111")
@@ -221,7 +221,7 @@ func TestGatewayAnswersEveryAddress(t *testing.T) {
 		t.Error("a pod's packets do not leave by an interface without an address")
 	}
 	if reaches(t, pod, "10.8.0.66", b, "10.9.0.12") {
-		t.Error("a pod's packet passes under an address that is assigned to nobody")
+		t.Error("a pod's packet passes under an unassigned address")
 	}
 	// The node's own address by the second interface is refused as a source of packets still.
 	in(t, a.ns, "ip", "route", "replace", "10.9.0.12/32", "via", "10.8.0.1", "dev", "eth1", "onlink")

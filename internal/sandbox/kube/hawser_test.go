@@ -139,7 +139,7 @@ func TestAdaptManifest(t *testing.T) {
 }
 
 // TestCloudManifest looks what a cloud makes of the checkout's own manifest: the agent may write
-// which addresses it uses, and nobody else may more than before.
+// which addresses it uses, and no other account may more than before.
 func TestCloudManifest(t *testing.T) {
 	data, err := os.ReadFile(filepath.Join("..", "..", "..", manifestOfAgent))
 	if err != nil {

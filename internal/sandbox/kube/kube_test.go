@@ -33,14 +33,14 @@ func TestConfigValidate(t *testing.T) {
 	if err := good.Validate(); err != nil {
 		t.Errorf("defaults: %v", err)
 	}
-	bad := Config{Name: "-x", Root: "rel", Data: "rel", Mode: "half", Nodes: maxNodes + 1, CNI: "nobody", Store: "disk", InstanceType: "m5.xlarge"}
+	bad := Config{Name: "-x", Root: "rel", Data: "rel", Mode: "half", Nodes: maxNodes + 1, CNI: "flannel", Store: "disk", InstanceType: "m5.xlarge"}
 	err := bad.Validate()
 	if err == nil {
 		t.Fatal("accepted")
 	}
 	for _, want := range []string{
 		`cluster name "-x"`, `"rel" is not an absolute path`, `can't be both`, `kubernetes "half": want full or api`, "21 nodes: want 1 to 20",
-		`cni "nobody": want hawser, ptp or none`, `store "disk": want etcd, consul or none`,
+		`cni "flannel": want hawser, ptp or none`, `store "disk": want etcd, consul or none`,
 		"a store of identities is for nodes", "an instance type is for clusters in a cloud", "path is unknown", "start timeout 0s",
 	} {
 		if !strings.Contains(err.Error(), want) {

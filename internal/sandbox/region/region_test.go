@@ -284,7 +284,7 @@ func TestMetadata(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, provider)
 			for k, h := range w.spec.Hosts {
-				// Nobody gets packets from the service's address but answers of it.
+				// A host gets no packets from the service's address but its replies.
 				w.must(machine.InNamespace(w.spec.Router, func() error {
 					c, err := net.Dial("udp", netip.AddrPortFrom(h.IPv4, 9).String())
 					if err != nil {

@@ -45,7 +45,7 @@ func Serve(ctx context.Context, s Spec, ready func() error, log *slog.Logger) er
 			return err
 		}
 		at := s.MetadataAddr()
-		// Of the host alone, so that the router speaks to nobody under it.
+		// Of the host alone, so that the router sends nothing else from it.
 		return h.AddrReplace(lo, &netlink.Addr{IPNet: machine.IPNet(netip.PrefixFrom(at, at.BitLen())), Scope: int(netlink.SCOPE_HOST)})
 	})
 	if err != nil {

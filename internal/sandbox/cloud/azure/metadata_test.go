@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestMetadata reads as a machine does, and as somebody who goes through it does.
+// TestMetadata reads as a machine does, and as a client that walks all of it does.
 func TestMetadata(t *testing.T) {
 	t.Parallel()
 	c := New("sub-1", "nodes")
