@@ -116,7 +116,7 @@ func BPFCommand(a *command.App) *cobra.Command {
 				}
 				from := s.Scope
 				if s.Restricted {
-					from += ", of " + cmp.Or(strings.Join(s.SourceRanges, ", "), "nobody")
+					from += ", of " + cmp.Or(strings.Join(s.SourceRanges, ", "), "no client")
 				}
 				return []any{s.Frontend, s.Proto, from, choice, backends}
 			},

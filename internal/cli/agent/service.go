@@ -89,7 +89,7 @@ func serviceFrom(f rest.FrontendAddress, flags rest.ServiceFlags) string {
 		from = "pods, of another node"
 	}
 	if flags.Restricted {
-		from += ", of " + cmp.Or(strings.Join(flags.SourceRanges, ", "), "nobody")
+		from += ", of " + cmp.Or(strings.Join(flags.SourceRanges, ", "), "no client")
 	}
 	return from
 }

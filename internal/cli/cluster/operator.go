@@ -109,7 +109,7 @@ func writeOperator(a *command.App, w io.Writer, st *operator.Status) error {
 	f.Add("Cluster", st.Cluster)
 	f.Add("Since", st.Started.Format(output.TimeFormat))
 	if l := st.Leader; l != nil {
-		leader := output.Warn.Cell("nobody")
+		leader := output.Warn.Cell("none")
 		switch {
 		case l.Self:
 			leader = output.Plain.Cell(st.Name + ", this one")

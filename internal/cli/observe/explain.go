@@ -79,14 +79,14 @@ func explanation(a *command.App, res *policypb.ExplainResponse) string {
 		if x.side.GetVerdict() == policypb.Verdict_ALLOWED {
 			continue
 		}
-		settled := false
+		denied := false
 		for _, s := range x.side.GetSteps() {
 			if s.GetDecides() && s.GetEffect() == policypb.Effect_DENY {
 				fmt.Fprintf(&b, "    %s: %s: %s\n", x.name, a.Paint(output.Bad, output.Printable(s.GetRule().Text())), output.Printable(s.GetReason()))
-				settled = true
+				denied = true
 			}
 		}
-		if settled {
+		if denied {
 			continue
 		}
 		why := x.side.GetReason()
