@@ -22,6 +22,7 @@ import (
 	"github.com/hawser-net/hawser/internal/cli/observe"
 	"github.com/hawser-net/hawser/internal/cli/policy"
 	"github.com/hawser-net/hawser/internal/cli/store"
+	"github.com/hawser-net/hawser/internal/exitcode"
 	"github.com/hawser-net/hawser/internal/validate"
 )
 
@@ -62,7 +63,7 @@ func Run(ctx context.Context, cfg Config, args []string) int {
 		if cfg.Stderr != nil {
 			fmt.Fprintln(cfg.Stderr, err)
 		}
-		return command.ExitUsage
+		return exitcode.Usage
 	}
 	return command.Run(ctx, NewCommand(cfg), args)
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/hawser-net/hawser/api/rest"
-	"github.com/hawser-net/hawser/internal/cli/command"
+	"github.com/hawser-net/hawser/internal/exitcode"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
@@ -64,7 +64,7 @@ func TestScripts(t *testing.T) {
 						return st.store.Client(), nil
 					},
 				}, args)
-				if neg != (st.code != command.ExitOK) {
+				if neg != (st.code != exitcode.OK) {
 					ts.Fatalf("exit code %d", st.code)
 				}
 			},

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/hawser-net/hawser/internal/confdir"
+	"github.com/hawser-net/hawser/internal/exitcode"
 )
 
 // Config is the configuration of a program. Flags binds it to command-line flags, whose defaults
@@ -54,20 +55,6 @@ the items of a list, and a duration without a unit is in seconds.
 
 The exit code is 0 after SIGINT or SIGTERM, 1 after a failure, and 2 if the options are wrong.`
 
-// Exit codes of a daemon; 0 is the end by a signal.
-const (
-	exitFailed = 1
-	exitUsage  = 2
-)
-
-// usageError is a fault of the command line or of the configuration: the same program with the same
-// options fails again.
-type usageError struct{ err error }
-
-func (e *usageError) Error() string { return e.err.Error() }
-
-func (e *usageError) Unwrap() error { return e.err }
-
 // Command returns the command line of a program. Its subcommand "reference" prints the manual page.
 func (p Program) Command() *cobra.Command {
 	cmd := &cobra.Command{
@@ -76,7 +63,7 @@ func (p Program) Command() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			log, err := p.Load(cmd.Flags())
 			if err != nil {
-				return &usageError{err}
+				return exitcode.With(exitcode.Usage, err)
 			}
 			return p.Run(cmd.Context(), log, cmd.Flags())
 		},
@@ -118,20 +105,16 @@ func Main(cmd *cobra.Command) int {
 	return execute(ctx, cmd, os.Stderr)
 }
 
-// execute runs a command line and returns the exit code. Whatever fails before a command's own code
-// runs is a fault of the command line.
+// execute runs a command line and returns the exit code.
 func execute(ctx context.Context, root *cobra.Command, stderr io.Writer) int {
-	started := false
-	root.PersistentPreRun = func(*cobra.Command, []string) { started = true }
-	cmd, err := root.ExecuteContextC(ctx)
+	cmd, err := exitcode.Execute(ctx, root)
 	if err == nil {
-		return 0
+		return exitcode.OK
 	}
 	fmt.Fprintf(stderr, "%s: %v\n", root.Name(), err)
-	var usage *usageError
-	if started && !errors.As(err, &usage) {
-		return exitFailed
+	if !exitcode.IsUsage(err) {
+		return exitcode.Failure
 	}
 	fmt.Fprintf(stderr, "See '%s --help'.\n", cmd.CommandPath())
-	return exitUsage
+	return exitcode.Usage
 }

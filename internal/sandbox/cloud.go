@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/hawser-net/hawser/internal/exitcode"
 	"github.com/hawser-net/hawser/internal/sandbox/cloud"
 	"github.com/hawser-net/hawser/internal/sandbox/machine"
 	"github.com/hawser-net/hawser/internal/sandbox/region"
@@ -92,7 +93,7 @@ clouds; status.ipam.operator-status of the CiliumNodes shows how the operator re
 		RunE: run(func(args []string) (region.Order, error) {
 			rate, err := strconv.ParseFloat(args[0], 64)
 			if err != nil || rate < 0 {
-				return region.Order{}, machine.Usagef("%q is no number of requests", args[0])
+				return region.Order{}, exitcode.Usagef("%q is no number of requests", args[0])
 			}
 			return region.Order{Do: "throttle", Rate: rate}, nil
 		}),
@@ -103,7 +104,7 @@ clouds; status.ipam.operator-status of the CiliumNodes shows how the operator re
 		RunE: run(func(args []string) (region.Order, error) {
 			d, err := time.ParseDuration(args[0])
 			if err != nil {
-				return region.Order{}, machine.Usagef("%q is no duration, such as 2s", args[0])
+				return region.Order{}, exitcode.Usagef("%q is no duration, such as 2s", args[0])
 			}
 			return region.Order{Do: "slow", Latency: d}, nil
 		}),
@@ -123,7 +124,7 @@ clouds; status.ipam.operator-status of the CiliumNodes shows how the operator re
 			for _, a := range args {
 				k, v, ok := strings.Cut(a, "=")
 				if !ok || k == "" {
-					return o, machine.Usagef("%q is no tag: want KEY=VALUE", a)
+					return o, exitcode.Usagef("%q is no tag: want KEY=VALUE", a)
 				}
 				o.Tags[k] = v
 			}

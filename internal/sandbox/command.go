@@ -14,6 +14,7 @@ import (
 	"golang.org/x/term"
 	"sigs.k8s.io/yaml"
 
+	"github.com/hawser-net/hawser/internal/exitcode"
 	"github.com/hawser-net/hawser/internal/sandbox/kube"
 	"github.com/hawser-net/hawser/internal/sandbox/machine"
 )
@@ -46,7 +47,7 @@ With ` + "`up --kubernetes`" + ` it is a Kubernetes cluster instead, with kubele
 	open := func(cmd *cobra.Command) (*Sandbox, error) {
 		cmd.SilenceUsage = true // what follows is not about how the command was written
 		if err := cfg.Validate(); err != nil {
-			return nil, machine.Usage(err)
+			return nil, exitcode.With(exitcode.Usage, err)
 		}
 		return New(cfg, cmd.OutOrStdout(), colourful(cmd.OutOrStdout()))
 	}
@@ -188,7 +189,7 @@ func runCommand(open opener) *cobra.Command {
 			spec.Name = args[0]
 			for _, p := range ports {
 				if p < 1 || p > 65535 {
-					return machine.Usagef("--port %d: want 1 to 65535", p)
+					return exitcode.Usagef("--port %d: want 1 to 65535", p)
 				}
 				spec.Ports = append(spec.Ports, uint16(p))
 			}
@@ -272,7 +273,7 @@ compared with what an independent reading of the policy files allows. The exit c
 			for _, p := range protocols {
 				proto := Protocol(strings.ToLower(p))
 				if proto != TCP && proto != UDP && proto != ICMP {
-					return machine.Usagef("--protocol %q: want tcp, udp or icmp", p)
+					return exitcode.Usagef("--protocol %q: want tcp, udp or icmp", p)
 				}
 				opt.Protocols = append(opt.Protocols, proto)
 			}
@@ -325,5 +326,5 @@ func write(out io.Writer, paint machine.Palette, format string, v any, text func
 		_, err = out.Write(data)
 		return err
 	}
-	return machine.Usagef("-o %q: want json or yaml", format)
+	return exitcode.Usagef("-o %q: want json or yaml", format)
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/hawser-net/hawser/internal/exitcode"
 	"github.com/hawser-net/hawser/internal/sandbox/kube"
 	"github.com/hawser-net/hawser/internal/sandbox/machine"
 	"github.com/hawser-net/hawser/internal/sandbox/region"
@@ -48,7 +49,7 @@ func forKubernetesOnly(fs *pflag.FlagSet) (err error) {
 	own.VisitAll(func(f *pflag.Flag) {
 		choice := f.Name == "kubernetes" || f.Name == "cloud" // which may be given and empty
 		if err == nil && !choice && fs.Changed(f.Name) {
-			err = machine.Usagef("--%s is for --kubernetes", f.Name)
+			err = exitcode.Usagef("--%s is for --kubernetes", f.Name)
 		}
 	})
 	return err
@@ -82,7 +83,7 @@ func chooseCluster(cfg *Config, cmd *cobra.Command) (kube.Config, bool) {
 func openCluster(cfg kube.Config, cmd *cobra.Command) (*kube.Cluster, error) {
 	cmd.SilenceUsage = true
 	if err := cfg.Validate(); err != nil {
-		return nil, machine.Usage(err)
+		return nil, exitcode.With(exitcode.Usage, err)
 	}
 	return kube.New(cfg, cmd.OutOrStdout(), colourful(cmd.OutOrStdout()))
 }
@@ -91,7 +92,7 @@ func openCluster(cfg kube.Config, cmd *cobra.Command) (*kube.Cluster, error) {
 func upKubernetes(cfg *Config, k *kubernetesFlags, cmd *cobra.Command) error {
 	for _, name := range []string{"demo", "routing-mode", "enable-policy", "agent-arg", "ipv6"} {
 		if cmd.Flags().Changed(name) {
-			return machine.Usagef("--%s is not for --kubernetes", name)
+			return exitcode.Usagef("--%s is not for --kubernetes", name)
 		}
 	}
 	c := clusterConfig(cfg, cmd)

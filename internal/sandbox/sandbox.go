@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/hawser-net/hawser/internal/exitcode"
 	"github.com/hawser-net/hawser/internal/sandbox/kube"
 	"github.com/hawser-net/hawser/internal/sandbox/machine"
 )
@@ -303,7 +304,7 @@ func (s *Sandbox) clean() (ended int, err error) {
 func (s *Sandbox) running() (*state, error) {
 	st, err := loadState(s.stateFile())
 	if errors.Is(err, errNotRunning) {
-		return nil, machine.NotFoundf("no sandbox %q is running: start one with `hawser sandbox up`", s.cfg.Name)
+		return nil, exitcode.NotFoundf("no sandbox %q is running: start one with `hawser sandbox up`", s.cfg.Name)
 	}
 	if errors.Is(err, os.ErrPermission) {
 		return nil, errors.New("the sandbox belongs to root (try sudo)")

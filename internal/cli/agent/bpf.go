@@ -15,6 +15,7 @@ import (
 	"github.com/hawser-net/hawser/api/rest/client"
 	"github.com/hawser-net/hawser/internal/cli/command"
 	"github.com/hawser-net/hawser/internal/cli/output"
+	"github.com/hawser-net/hawser/internal/exitcode"
 )
 
 // kernelMap describes how a kernel map is shown.
@@ -175,7 +176,7 @@ func mapListCommand(a *command.App, m kernelMap) *cobra.Command {
 		if ruleSet != 0 {
 			content.Cache = slices.DeleteFunc(content.Cache, func(e rest.BPFMapEntry) bool { return e.Policy.RuleSet != ruleSet })
 			if len(content.Cache) == 0 {
-				return command.NotFound(fmt.Errorf("there is no rule set %d", ruleSet))
+				return exitcode.With(exitcode.NotFound, fmt.Errorf("there is no rule set %d", ruleSet))
 			}
 		}
 		slices.SortStableFunc(content.Cache, m.compare)
@@ -208,7 +209,7 @@ func ruleSetOf(cmd *cobra.Command, c *client.Client, id string) (int, error) {
 			return e.Endpoint.RuleSet, nil
 		}
 	}
-	return 0, command.NotFound(fmt.Errorf("the kernel has no row for endpoint %d", ep.ID))
+	return 0, exitcode.With(exitcode.NotFound, fmt.Errorf("the kernel has no row for endpoint %d", ep.ID))
 }
 
 // flags lists the names whose value, which follows each, is true.

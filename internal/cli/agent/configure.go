@@ -15,6 +15,7 @@ import (
 	"github.com/hawser-net/hawser/api/rest/client"
 	"github.com/hawser-net/hawser/internal/cli/command"
 	"github.com/hawser-net/hawser/internal/cli/output"
+	"github.com/hawser-net/hawser/internal/exitcode"
 )
 
 // policyEnforcement is the option that is a field of its own in the API.
@@ -135,7 +136,7 @@ func configGetCommand(a *command.App) *cobra.Command {
 				value, ok = cfg.Status.Immutable[args[0]]
 			}
 			if !ok {
-				return command.NotFound(fmt.Errorf("the agent has no option %q; `hawser config --all` lists them", args[0]))
+				return exitcode.With(exitcode.NotFound, fmt.Errorf("the agent has no option %q; `hawser config --all` lists them", args[0]))
 			}
 			_, err = fmt.Fprintln(cmd.OutOrStdout(), output.Printable(value))
 			return err
@@ -172,17 +173,17 @@ func parseOptions(args []string) (rest.DaemonConfigurationSpec, error) {
 		name, value, ok := strings.Cut(arg, "=")
 		switch {
 		case !ok || name == "":
-			return spec, command.Usagef("%q is not OPTION=VALUE", arg)
+			return spec, exitcode.Usagef("%q is not OPTION=VALUE", arg)
 		case seen[name]:
-			return spec, command.Usagef("option %s is given twice", name)
+			return spec, exitcode.Usagef("option %s is given twice", name)
 		}
 		seen[name] = true
 		if name == policyEnforcement || name == "PolicyEnforcement" {
 			if spec.PolicyEnforcement != "" {
-				return spec, command.Usagef("option %s is given twice", policyEnforcement)
+				return spec, exitcode.Usagef("option %s is given twice", policyEnforcement)
 			}
 			if spec.PolicyEnforcement = rest.PolicyEnforcement(value); !spec.PolicyEnforcement.Valid() {
-				return spec, command.Usage(errors.New(policyEnforcement + " takes default, always or never"))
+				return spec, exitcode.With(exitcode.Usage, errors.New(policyEnforcement+" takes default, always or never"))
 			}
 			continue
 		}

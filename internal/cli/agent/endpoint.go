@@ -17,6 +17,7 @@ import (
 	"github.com/hawser-net/hawser/api/rest/client"
 	"github.com/hawser-net/hawser/internal/cli/command"
 	"github.com/hawser-net/hawser/internal/cli/output"
+	"github.com/hawser-net/hawser/internal/exitcode"
 	"github.com/hawser-net/hawser/internal/identity"
 )
 
@@ -260,7 +261,7 @@ func endpointLabelsCommand(a *command.App) *cobra.Command {
 			for _, l := range remove {
 				i := slices.Index(user, l)
 				if i < 0 {
-					return command.NotFound(fmt.Errorf("endpoint %s has no user label %q", args[0], l))
+					return exitcode.With(exitcode.NotFound, fmt.Errorf("endpoint %s has no user label %q", args[0], l))
 				}
 				user = slices.Delete(user, i, i+1)
 			}
@@ -357,7 +358,7 @@ The exit code is 1 if the overall health is a failure.`,
 			return f.Write(w)
 		})
 		if err == nil && h.OverallHealth == rest.EndpointHealthStatusFailure {
-			err = command.Silent(command.ExitError)
+			err = command.Silent(exitcode.Failure)
 		}
 		return err
 	})
@@ -384,7 +385,7 @@ PolicyAuditMode takes Enabled (packets that its policy refuses pass, and are rep
 			for _, arg := range args[1:] {
 				name, value, ok := strings.Cut(arg, "=")
 				if !ok || name == "" {
-					return command.Usagef("%q is not OPTION=VALUE", arg)
+					return exitcode.Usagef("%q is not OPTION=VALUE", arg)
 				}
 				spec.Options[name] = value
 			}

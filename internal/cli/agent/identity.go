@@ -14,6 +14,7 @@ import (
 	"github.com/hawser-net/hawser/internal/cli/command"
 	"github.com/hawser-net/hawser/internal/cli/output"
 	"github.com/hawser-net/hawser/internal/cli/store"
+	"github.com/hawser-net/hawser/internal/exitcode"
 )
 
 // IdentityCommand shows identities; open connects to the store where they are read from there.
@@ -119,7 +120,7 @@ func identityGetCommand(a *command.App) *cobra.Command {
 		var ids []rest.Identity
 		for _, arg := range args {
 			if _, err := strconv.ParseUint(arg, 10, 32); err != nil {
-				return command.Usagef("%q is not the number of an identity", arg)
+				return exitcode.Usagef("%q is not the number of an identity", arg)
 			}
 			id, err := c.Identity(cmd.Context(), arg)
 			if err != nil {

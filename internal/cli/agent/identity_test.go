@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/hawser-net/hawser/internal/cli/command"
+	"github.com/hawser-net/hawser/internal/exitcode"
 	"github.com/hawser-net/hawser/internal/storekeys"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
@@ -41,7 +42,7 @@ func TestIdentityListFromTheStore(t *testing.T) {
 		return code, out.String(), errs.String()
 	}
 	code, out, errs := run("--kvstore")
-	if code != command.ExitOK {
+	if code != exitcode.OK {
 		t.Fatalf("code %d: %s", code, errs)
 	}
 	var lines []string
@@ -61,8 +62,8 @@ func TestIdentityListFromTheStore(t *testing.T) {
 		t.Errorf("the identity of some labels: %q", out)
 	}
 	for _, args := range [][]string{{"--kvstore", "--endpoints"}, {"--kvstore-opt", "etcd.qps=1"}} {
-		if code, _, _ := run(args...); code != command.ExitUsage {
-			t.Errorf("%q: code %d, want %d", args, code, command.ExitUsage)
+		if code, _, _ := run(args...); code != exitcode.Usage {
+			t.Errorf("%q: code %d, want %d", args, code, exitcode.Usage)
 		}
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/hawser-net/hawser/api/rest/client"
 	"github.com/hawser-net/hawser/internal/cli/command"
 	"github.com/hawser-net/hawser/internal/cli/output"
+	"github.com/hawser-net/hawser/internal/exitcode"
 )
 
 // MonitorCommand shows packets as they come.
@@ -68,7 +69,7 @@ func eventTypes(kinds []string) ([]rest.MonitorEventType, error) {
 	for _, k := range kinds {
 		t := rest.MonitorEventType(k)
 		if !t.Valid() || t == rest.MonitorEventTypeLost {
-			return nil, command.Usagef("unknown kind of event %q, want drop, policy-verdict or trace", k)
+			return nil, exitcode.Usagef("unknown kind of event %q, want drop, policy-verdict or trace", k)
 		}
 		out = append(out, t)
 	}

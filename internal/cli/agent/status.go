@@ -17,6 +17,7 @@ import (
 	"github.com/hawser-net/hawser/api/rest/client"
 	"github.com/hawser-net/hawser/internal/cli/command"
 	"github.com/hawser-net/hawser/internal/cli/output"
+	"github.com/hawser-net/hawser/internal/exitcode"
 )
 
 // StatusCommand shows the health of the agent.
@@ -67,7 +68,7 @@ whether this one reaches them. It is missing where nodes do not probe each other
 			return writeHealth(a, w, *all.ClusterHealth)
 		})
 		if err == nil && st.Cilium.State == rest.StateFailure {
-			err = command.Silent(command.ExitError)
+			err = command.Silent(exitcode.Failure)
 		}
 		return err
 	})

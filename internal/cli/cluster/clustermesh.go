@@ -14,6 +14,7 @@ import (
 	"github.com/hawser-net/hawser/api/rest/client"
 	"github.com/hawser-net/hawser/internal/cli/command"
 	"github.com/hawser-net/hawser/internal/cli/output"
+	"github.com/hawser-net/hawser/internal/exitcode"
 )
 
 // MeshCommand shows other clusters, and connects clusters; sandboxes is nil where there are none.
@@ -48,7 +49,7 @@ The exit code is 1 if a cluster is not connected or not ready.`,
 		err = out.Print(cmd.OutOrStdout(), mesh, func(w io.Writer) error { return writeClusterMesh(a, w, mesh) })
 		for _, r := range mesh.Clusters {
 			if err == nil && (!r.Connected || !r.Ready) {
-				err = command.Silent(command.ExitError)
+				err = command.Silent(exitcode.Failure)
 			}
 		}
 		return err

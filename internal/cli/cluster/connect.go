@@ -11,6 +11,7 @@ import (
 	"github.com/hawser-net/hawser/internal/admin/connect"
 	"github.com/hawser-net/hawser/internal/admin/usage"
 	"github.com/hawser-net/hawser/internal/cli/command"
+	"github.com/hawser-net/hawser/internal/exitcode"
 )
 
 // Sandboxes finds clusters that run on this machine.
@@ -61,10 +62,10 @@ func (m mesh) pair(p *pairFlags, args []string, allowMissing bool) (pair, error)
 	case len(args) == 0 && p.context != "" && p.destination != "":
 		out.names = [2]string{p.context, p.destination}
 	default:
-		return out, command.Usagef("want the names of two sandboxes, or --context and --destination-context")
+		return out, exitcode.Usagef("want the names of two sandboxes, or --context and --destination-context")
 	}
 	if out.names[0] == out.names[1] {
-		return out, command.Usagef("both are %s: a cluster is not connected with itself", out.names[0])
+		return out, exitcode.Usagef("both are %s: a cluster is not connected with itself", out.names[0])
 	}
 	for i, name := range out.names {
 		files, err := kubeconfigs(m.App, p.kubeconfig)
@@ -81,14 +82,14 @@ func (m mesh) pair(p *pairFlags, args []string, allowMissing bool) (pair, error)
 				continue
 			}
 			if !running {
-				return out, command.NotFound(fmt.Errorf("no sandbox with Kubernetes is called %s: start it with "+
+				return out, exitcode.With(exitcode.NotFound, fmt.Errorf("no sandbox with Kubernetes is called %s: start it with "+
 					"`hawser sandbox up --kubernetes --name %s --cluster-id N`; other clusters are named with --context and --destination-context", name, name))
 			}
 			files, kubeContext = []string{path}, ""
 		}
 		client, err := usage.Connect(files, kubeContext)
 		if err != nil {
-			return out, command.Unreachable(fmt.Errorf("cluster %s: %w", name, err))
+			return out, exitcode.With(exitcode.Unreachable, fmt.Errorf("cluster %s: %w", name, err))
 		}
 		out.sides[i] = connect.New(name, client, p.namespace)
 	}
@@ -245,7 +246,7 @@ func (m mesh) disconnect(ctx context.Context, cmd *cobra.Command, two pair) erro
 		names[i] = name
 	}
 	if two.sides[0] == nil && two.sides[1] == nil {
-		return command.NotFound(fmt.Errorf("neither %s nor %s is running", two.names[0], two.names[1]))
+		return exitcode.With(exitcode.NotFound, fmt.Errorf("neither %s nor %s is running", two.names[0], two.names[1]))
 	}
 	for i, side := range two.sides {
 		if side == nil {

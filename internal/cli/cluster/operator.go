@@ -18,6 +18,7 @@ import (
 	"github.com/hawser-net/hawser/api/operator"
 	"github.com/hawser-net/hawser/internal/cli/command"
 	"github.com/hawser-net/hawser/internal/cli/output"
+	"github.com/hawser-net/hawser/internal/exitcode"
 )
 
 // operatorTimeout bounds one request, and maxOperatorAnswer what is read of its answer.
@@ -54,7 +55,7 @@ it does not answer.`,
 		}
 		err = out.Print(cmd.OutOrStdout(), st, func(w io.Writer) error { return writeOperator(a, w, st) })
 		if err == nil && len(st.Faults) > 0 {
-			err = command.Silent(command.ExitError)
+			err = command.Silent(exitcode.Failure)
 		}
 		return err
 	}
@@ -64,14 +65,14 @@ it does not answer.`,
 // askOperator reads the status of the operator at addr.
 func askOperator(ctx context.Context, addr string) (*operator.Status, error) {
 	if _, _, err := net.SplitHostPort(addr); err != nil {
-		return nil, command.Usagef("--address: %w; write host:port", err)
+		return nil, exitcode.Usagef("--address: %w; write host:port", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, operatorTimeout)
 	defer cancel()
 	u := url.URL{Scheme: "http", Host: addr, Path: "/v1/status"}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), http.NoBody)
 	if err != nil {
-		return nil, command.Usagef("--address: %w", err)
+		return nil, exitcode.Usagef("--address: %w", err)
 	}
 	// An operator is near: no proxy stands between.
 	transport := &http.Transport{DisableKeepAlives: true}
@@ -81,7 +82,7 @@ func askOperator(ctx context.Context, addr string) (*operator.Status, error) {
 		if errors.As(err, &cause) {
 			err = cause.Err
 		}
-		return nil, command.Unreachable(fmt.Errorf("no operator answers at %s: %w; --address says where one does", addr, err))
+		return nil, exitcode.With(exitcode.Unreachable, fmt.Errorf("no operator answers at %s: %w; --address says where one does", addr, err))
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxOperatorAnswer))

@@ -14,6 +14,7 @@ import (
 	"github.com/hawser-net/hawser/internal/admin/usage"
 	"github.com/hawser-net/hawser/internal/cli/command"
 	"github.com/hawser-net/hawser/internal/cli/output"
+	"github.com/hawser-net/hawser/internal/exitcode"
 	"github.com/hawser-net/hawser/internal/identity"
 )
 
@@ -47,17 +48,17 @@ or with the service account of the pod that it runs in.`,
 		}
 		client, err := usage.Connect(files, kubeContext)
 		if err != nil {
-			return command.Unreachable(err)
+			return exitcode.With(exitcode.Unreachable, err)
 		}
 		ctx, cancel := context.WithTimeout(cmd.Context(), whyTimeout)
 		defer cancel()
 		world, err := usage.Read(ctx, client)
 		if err != nil {
-			return command.Unreachable(fmt.Errorf("%s: %w", client.Host(), err))
+			return exitcode.With(exitcode.Unreachable, fmt.Errorf("%s: %w", client.Host(), err))
 		}
 		answer, err := world.Why(args[0])
 		if errors.Is(err, usage.ErrNotFound) {
-			return command.NotFound(err)
+			return exitcode.With(exitcode.NotFound, err)
 		}
 		if err != nil {
 			return err
@@ -72,7 +73,7 @@ or with the service account of the pod that it runs in.`,
 func kubeconfigs(a *command.App, file string) ([]string, error) {
 	if file != "" {
 		if _, err := os.Stat(file); err != nil {
-			return nil, command.Usagef("--kubeconfig: %w", err)
+			return nil, exitcode.Usagef("--kubeconfig: %w", err)
 		}
 		return []string{file}, nil
 	}

@@ -15,6 +15,7 @@ import (
 
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/internal/cli/command"
+	"github.com/hawser-net/hawser/internal/exitcode"
 	"github.com/hawser-net/hawser/internal/k8s"
 	"github.com/hawser-net/hawser/internal/testenv/kubeapi"
 )
@@ -81,18 +82,18 @@ func TestIdentityWhy(t *testing.T) {
 		code int
 		want []string
 	}{
-		{[]string{"300"}, command.ExitOK, []string{"k8s:app=web", "default/web on n1", "default/gone", "whose pod is gone", "default/late on n2", "1 CiliumEndpoint names it of pods that are there", "Duplicates: 301"}},
-		{[]string{"web"}, command.ExitOK, []string{"Pod: default/web", "Identity: 300"}},
-		{[]string{"default/late"}, command.ExitOK, []string{"no CiliumEndpoint yet"}},
-		{[]string{"new"}, command.ExitOK, []string{"names no identity yet"}},
-		{[]string{"400"}, command.ExitOK, []string{"it is unused: the operator collects it"}},
-		{[]string{"301", "-o", "jsonpath={.duplicates[0]} {.exists}"}, command.ExitOK, []string{"300 true"}},
-		{[]string{"host"}, command.ExitOK, []string{"it is reserved"}},
-		{[]string{"999"}, command.ExitNotFound, []string{"no object has that ID"}},
-		{[]string{"16842752"}, command.ExitNotFound, []string{"means something on one node only"}},
-		{[]string{"default/nobody"}, command.ExitNotFound, []string{"pod default/nobody"}},
-		{[]string{"300", "--kubeconfig", path + ".missing"}, command.ExitUsage, []string{"--kubeconfig: ", path + ".missing: no such file"}},
-		{[]string{"300", "--context", "other"}, command.ExitUnreachable, []string{"no way to Kubernetes by kubeconfig " + path, `"other" does not exist`}},
+		{[]string{"300"}, exitcode.OK, []string{"k8s:app=web", "default/web on n1", "default/gone", "whose pod is gone", "default/late on n2", "1 CiliumEndpoint names it of pods that are there", "Duplicates: 301"}},
+		{[]string{"web"}, exitcode.OK, []string{"Pod: default/web", "Identity: 300"}},
+		{[]string{"default/late"}, exitcode.OK, []string{"no CiliumEndpoint yet"}},
+		{[]string{"new"}, exitcode.OK, []string{"names no identity yet"}},
+		{[]string{"400"}, exitcode.OK, []string{"it is unused: the operator collects it"}},
+		{[]string{"301", "-o", "jsonpath={.duplicates[0]} {.exists}"}, exitcode.OK, []string{"300 true"}},
+		{[]string{"host"}, exitcode.OK, []string{"it is reserved"}},
+		{[]string{"999"}, exitcode.NotFound, []string{"no object has that ID"}},
+		{[]string{"16842752"}, exitcode.NotFound, []string{"means something on one node only"}},
+		{[]string{"default/nobody"}, exitcode.NotFound, []string{"pod default/nobody"}},
+		{[]string{"300", "--kubeconfig", path + ".missing"}, exitcode.Usage, []string{"--kubeconfig: ", path + ".missing: no such file"}},
+		{[]string{"300", "--context", "other"}, exitcode.Unreachable, []string{"no way to Kubernetes by kubeconfig " + path, `"other" does not exist`}},
 	} {
 		var out, errs bytes.Buffer
 		a := &command.App{Getenv: func(k string) string {

@@ -17,6 +17,7 @@ import (
 	"github.com/hawser-net/hawser/api/rest"
 	"github.com/hawser-net/hawser/api/rest/client"
 	"github.com/hawser-net/hawser/internal/cli/output"
+	"github.com/hawser-net/hawser/internal/exitcode"
 )
 
 // App is what commands need of their process.
@@ -65,7 +66,7 @@ func helpOrUnknown(cmd *cobra.Command, args []string) error {
 	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
 		msg += "; did you mean " + strings.Join(near, " or ") + "?"
 	}
-	return Usagef("%s", msg)
+	return exitcode.Usagef("%s", msg)
 }
 
 // AddBuiltin adds the commands help and completion of the library to the root command. With a word
@@ -81,7 +82,7 @@ func AddBuiltin(root *cobra.Command) {
 			c.Run, c.RunE = nil, func(_ *cobra.Command, args []string) error {
 				of, rest, err := root.Find(args)
 				if err != nil {
-					return Usage(err)
+					return exitcode.With(exitcode.Usage, err)
 				}
 				return helpOrUnknown(of, rest)
 			}
@@ -104,7 +105,7 @@ func (a *App) WithClient(run func(cmd *cobra.Command, c *client.Client, args []s
 func (a *App) client() (*client.Client, error) {
 	c, err := client.New(client.Host(a.host, a.Getenv))
 	if err != nil {
-		return nil, Usage(err)
+		return nil, exitcode.With(exitcode.Usage, err)
 	}
 	return c, nil
 }

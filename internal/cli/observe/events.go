@@ -16,6 +16,7 @@ import (
 	"github.com/hawser-net/hawser/api/observer"
 	"github.com/hawser-net/hawser/internal/cli/command"
 	"github.com/hawser-net/hawser/internal/cli/output"
+	"github.com/hawser-net/hawser/internal/exitcode"
 	"github.com/hawser-net/hawser/internal/labels"
 )
 
@@ -118,7 +119,7 @@ func parseEventTypes(names []string) (out []flow.AgentEventType, err error) {
 		}
 		n, ok := flow.AgentEventType_value[strings.ReplaceAll(strings.ToUpper(name), "-", "_")]
 		if !ok {
-			return nil, command.Usagef("--type: %q is not one of %s", name, strings.Join(eventTypeNames(), ", "))
+			return nil, exitcode.Usagef("--type: %q is not one of %s", name, strings.Join(eventTypeNames(), ", "))
 		}
 		out = append(out, flow.AgentEventType(n))
 	}
@@ -137,7 +138,7 @@ func eventWriter(format string, nodes bool, w io.Writer) (func(*observer.GetAgen
 	case "json", "jsonpb":
 		return func(res *observer.GetAgentEventsResponse) error { return writeJSONLine(w, res) }, nil
 	}
-	return nil, command.Usagef("--output: %q is not one of compact, json, jsonpb", format)
+	return nil, exitcode.Usagef("--output: %q is not one of compact, json, jsonpb", format)
 }
 
 func eventLine(res *observer.GetAgentEventsResponse, nodes bool) string {

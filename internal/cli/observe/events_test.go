@@ -13,7 +13,7 @@ import (
 
 	"github.com/hawser-net/hawser/api/flow"
 	"github.com/hawser-net/hawser/api/observer"
-	"github.com/hawser-net/hawser/internal/cli/command"
+	"github.com/hawser-net/hawser/internal/exitcode"
 	"github.com/hawser-net/hawser/internal/flows"
 )
 
@@ -68,7 +68,7 @@ func TestObserveAgentEvents(t *testing.T) {
 		{"agent-events --type policy-deleted --all", line(9, n1, gone)},
 		{"agent-events --type policy --since 2026-03-01T12:30:03Z --until 2026-03-01T12:30:10Z --follow", line(9, n1, gone)},
 	} {
-		if code, out, errs := ask(strings.Fields(row.args)...); code != command.ExitOK || errs != "" || out != row.want {
+		if code, out, errs := ask(strings.Fields(row.args)...); code != exitcode.OK || errs != "" || out != row.want {
 			t.Errorf("%s: %d %s\ngot\n%swant\n%s", row.args, code, errs, out, row.want)
 		}
 	}
@@ -76,7 +76,7 @@ func TestObserveAgentEvents(t *testing.T) {
 		t.Errorf("JSON: %s", out)
 	}
 	for args, text := range map[string]string{"agent-events --type nothing": "nothing", "agent-events -o table": "table", "--policy-changes -o table": "--policy-changes"} {
-		if code, _, errs := ask(strings.Fields(args)...); code != command.ExitUsage || !strings.Contains(errs, text) {
+		if code, _, errs := ask(strings.Fields(args)...); code != exitcode.Usage || !strings.Contains(errs, text) {
 			t.Errorf("%s: %d %s", args, code, errs)
 		}
 	}
@@ -95,7 +95,7 @@ func TestObserveAgentEvents(t *testing.T) {
 	} {
 		code, out, errs := ask(strings.Fields(row.args)...)
 		lines := strings.Split(strings.TrimSuffix(out, "\n"), "\n")
-		ok := code == command.ExitOK && errs == "" && (len(lines) == len(row.order) || row.order == nil)
+		ok := code == exitcode.OK && errs == "" && (len(lines) == len(row.order) || row.order == nil)
 		for i, want := range row.order {
 			if len(want) > 2 { // the second and the third flow are told apart by where they stand
 				ok = ok && i < len(lines) && strings.Contains(lines[i], want)

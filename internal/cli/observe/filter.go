@@ -10,7 +10,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/hawser-net/hawser/api/flow"
-	"github.com/hawser-net/hawser/internal/cli/command"
+	"github.com/hawser-net/hawser/internal/exitcode"
 	"github.com/hawser-net/hawser/internal/flows"
 	"github.com/hawser-net/hawser/internal/identity"
 )
@@ -74,7 +74,7 @@ func (s *sideFilter) names(list []string) ([]string, error) {
 			out = append(out, name)
 			continue
 		case found:
-			return nil, command.Usagef("%q is in none of the namespaces %s: leave out one of the two", name, strings.Join(s.namespaces, ", "))
+			return nil, exitcode.Usagef("%q is in none of the namespaces %s: leave out one of the two", name, strings.Join(s.namespaces, ", "))
 		}
 		for _, ns := range s.namespaces {
 			out = append(out, ns+"/"+name)
@@ -114,7 +114,7 @@ func (s *sideFilter) words() (sideWords, error) {
 	for _, text := range s.identities {
 		id, err := identity.Parse(text)
 		if err != nil {
-			return out, command.Usage(err)
+			return out, exitcode.With(exitcode.Usage, err)
 		}
 		out.identities = append(out.identities, uint32(id))
 		if text == identity.World.String() { // with both families it has a number for each
@@ -202,7 +202,7 @@ func (f *flowFilter) lists() ([]*flow.FlowFilter, error) {
 	}
 	for prefix, side := range map[string]*sideFilter{"from-": &f.from, "to-": &f.to} {
 		if what := f.either.clash(side); what != "" {
-			return nil, command.Usagef("--%s and --%s%s: give one of them", what, prefix, what)
+			return nil, exitcode.Usagef("--%s and --%s%s: give one of them", what, prefix, what)
 		}
 	}
 	source, destination := base, proto.CloneOf(base)
@@ -221,14 +221,14 @@ func (f *flowFilter) both() (*flow.FlowFilter, error) {
 	for _, v := range f.verdicts {
 		n, ok := flow.Verdict_value[strings.ToUpper(v)]
 		if !ok {
-			return nil, command.Usagef("--verdict: %q is not one of FORWARDED, DROPPED, AUDIT", v)
+			return nil, exitcode.Usagef("--verdict: %q is not one of FORWARDED, DROPPED, AUDIT", v)
 		}
 		out.Verdict = append(out.Verdict, flow.Verdict(n))
 	}
 	for _, r := range f.reasons {
 		n, ok := flow.DropReason_value[strings.ReplaceAll(strings.ToUpper(r), "-", "_")]
 		if !ok {
-			return nil, command.Usagef("--drop-reason-desc: %q is no reason of Hubble's such as POLICY_DENIED", r)
+			return nil, exitcode.Usagef("--drop-reason-desc: %q is no reason of Hubble's such as POLICY_DENIED", r)
 		}
 		out.DropReasonDesc = append(out.DropReasonDesc, flow.DropReason(n))
 	}
@@ -238,14 +238,14 @@ func (f *flowFilter) both() (*flow.FlowFilter, error) {
 	for _, k := range f.kinds {
 		n, ok := map[string]int32{"drop": flows.EventDrop, "policy-verdict": flows.EventVerdict, "trace": flows.EventTrace}[k]
 		if !ok {
-			return nil, command.Usagef("--type: %q is not one of drop, policy-verdict, trace", k)
+			return nil, exitcode.Usagef("--type: %q is not one of drop, policy-verdict, trace", k)
 		}
 		out.EventType = append(out.EventType, &flow.EventTypeFilter{Type: n})
 	}
 	for _, d := range f.directions {
 		n, ok := flow.TrafficDirection_value[strings.ToUpper(d)]
 		if !ok || n == 0 {
-			return nil, command.Usagef("--traffic-direction: %q is neither ingress nor egress", d)
+			return nil, exitcode.Usagef("--traffic-direction: %q is neither ingress nor egress", d)
 		}
 		out.TrafficDirection = append(out.TrafficDirection, flow.TrafficDirection(n))
 	}
@@ -255,7 +255,7 @@ func (f *flowFilter) both() (*flow.FlowFilter, error) {
 		for name := range strings.SplitSeq(list, ",") {
 			fd := fields.ByName(protoreflect.Name(strings.ToUpper(strings.TrimSpace(name))))
 			if fd == nil {
-				return nil, command.Usagef("--tcp-flags: %q is no flag of TCP such as SYN", name)
+				return nil, exitcode.Usagef("--tcp-flags: %q is no flag of TCP such as SYN", name)
 			}
 			set.ProtoReflect().Set(fd, protoreflect.ValueOfBool(true))
 		}

@@ -16,6 +16,7 @@ import (
 	policypb "github.com/hawser-net/hawser/api/policy"
 	"github.com/hawser-net/hawser/api/rest"
 	"github.com/hawser-net/hawser/internal/cli/command"
+	"github.com/hawser-net/hawser/internal/exitcode"
 )
 
 // options are those of hawser observe besides its filters.
@@ -104,13 +105,13 @@ func showFlows(a *command.App, cmd *cobra.Command, o *options) error {
 		return err
 	}
 	if o.policies && o.output == "table" {
-		return command.Usagef("--policy-changes: a table has a row for each flow; use compact, dict or json")
+		return exitcode.Usagef("--policy-changes: a table has a row for each flow; use compact, dict or json")
 	}
 	if o.follow && o.output == "table" {
-		return command.Usagef("--output: a table is as wide as all that it shows, so it cannot follow; use compact")
+		return exitcode.Usagef("--output: a table is as wide as all that it shows, so it cannot follow; use compact")
 	}
 	if o.explain && o.output != "compact" && o.output != "dict" {
-		return command.Usagef("--explain: explanations are for people; use --output compact or dict")
+		return exitcode.Usagef("--explain: explanations are for people; use --output compact or dict")
 	}
 	writer, err := newFlowWriter(a, o.output, o.nodeName, cmd.OutOrStdout())
 	if err != nil {

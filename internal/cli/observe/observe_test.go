@@ -26,6 +26,7 @@ import (
 	"github.com/hawser-net/hawser/api/relay"
 	"github.com/hawser-net/hawser/internal/cli/command"
 	"github.com/hawser-net/hawser/internal/clusterhealth"
+	"github.com/hawser-net/hawser/internal/exitcode"
 	"github.com/hawser-net/hawser/internal/flows"
 	"github.com/hawser-net/hawser/internal/flowserver"
 	"github.com/hawser-net/hawser/internal/node"
@@ -77,7 +78,7 @@ func follow(t *testing.T, server string, args ...string) (read func(want string)
 		t.Helper()
 		cancel()
 		go func() { _, _ = io.Copy(io.Discard, r) }() // what else is written
-		if c := <-code; c != command.ExitOK {
+		if c := <-code; c != exitcode.OK {
 			t.Errorf("code %d", c)
 		}
 	}
@@ -192,7 +193,7 @@ func TestObserve(t *testing.T) {
 			want.WriteString(lines[name] + "\n")
 		}
 		// A loss is shown wherever flows behind the first one that is wanted may be missing for it.
-		if code != command.ExitOK || errs != "" || out != want.String() {
+		if code != exitcode.OK || errs != "" || out != want.String() {
 			t.Errorf("%s: code %d, %s\ngot\n%swant\n%s", row.args, code, errs, out, want.String())
 		}
 	}
@@ -201,11 +202,11 @@ func TestObserve(t *testing.T) {
 		code int
 		text string
 	}{
-		{"--verdict maybe", command.ExitUsage, "maybe"}, {"--type l7", command.ExitUsage, "l7"}, {"--drop-reason-desc bad-luck", command.ExitUsage, "bad-luck"}, {"--cluster a --to-cluster b", command.ExitUsage, "--to-cluster"}, {"--from-ip 10.0.0.0/99", command.ExitUsage, "source_ip"}, {"--tcp-flags XYZ", command.ExitUsage, "XYZ"},
-		{"--since yesterday", command.ExitUsage, "yesterday"}, {"--pod a --from-pod b", command.ExitUsage, "--from-pod"}, {"--first 2 --last 3", command.ExitUsage, "last"}, {"-o yaml", command.ExitUsage, "yaml"},
-		{"--namespace prod --pod dev/x", command.ExitUsage, "dev/x"}, {"--to-namespace prod --to-service dev/x", command.ExitUsage, "dev/x"},
-		{"--follow -o table", command.ExitUsage, "table"}, {"--tcp-flags NS", command.ExitUsage, "NS"}, {"--protocol http", command.ExitUsage, "http"}, {"--node-name (.*)+x", command.ExitUsage, "node_name"}, {"--server nowhere", command.ExitUsage, "nowhere"},
-		{"--server /nonexistent/socket", command.ExitUnreachable, "--enable-hubble"}, {"--tls", command.ExitUsage, "TLS"}, {"--identity nobody", command.ExitUsage, "nobody"}, {"one", command.ExitUsage, "one"},
+		{"--verdict maybe", exitcode.Usage, "maybe"}, {"--type l7", exitcode.Usage, "l7"}, {"--drop-reason-desc bad-luck", exitcode.Usage, "bad-luck"}, {"--cluster a --to-cluster b", exitcode.Usage, "--to-cluster"}, {"--from-ip 10.0.0.0/99", exitcode.Usage, "source_ip"}, {"--tcp-flags XYZ", exitcode.Usage, "XYZ"},
+		{"--since yesterday", exitcode.Usage, "yesterday"}, {"--pod a --from-pod b", exitcode.Usage, "--from-pod"}, {"--first 2 --last 3", exitcode.Usage, "last"}, {"-o yaml", exitcode.Usage, "yaml"},
+		{"--namespace prod --pod dev/x", exitcode.Usage, "dev/x"}, {"--to-namespace prod --to-service dev/x", exitcode.Usage, "dev/x"},
+		{"--follow -o table", exitcode.Usage, "table"}, {"--tcp-flags NS", exitcode.Usage, "NS"}, {"--protocol http", exitcode.Usage, "http"}, {"--node-name (.*)+x", exitcode.Usage, "node_name"}, {"--server nowhere", exitcode.Usage, "nowhere"},
+		{"--server /nonexistent/socket", exitcode.Unreachable, "--enable-hubble"}, {"--tls", exitcode.Usage, "TLS"}, {"--identity nobody", exitcode.Usage, "nobody"}, {"one", exitcode.Usage, "one"},
 	} {
 		if code, _, errs := ask(strings.Fields(row.args)...); code != row.code || !strings.Contains(errs, row.text) {
 			t.Errorf("%s: code %d, %s", row.args, code, errs)
@@ -233,21 +234,21 @@ func TestObserve(t *testing.T) {
 	if _, out, _ := ask("--print-node-name", "--last", "1"); out != strings.Replace(lines["u3"], ": ", " [prod/n1]: ", 1)+"\n" {
 		t.Errorf("with the node: %s", out)
 	}
-	if code, out, errs := ask("nodes"); code != command.ExitOK || !strings.Contains(out, "prod/n1") || !strings.Contains(out, "connected") || !strings.Contains(out, "4/16") {
+	if code, out, errs := ask("nodes"); code != exitcode.OK || !strings.Contains(out, "prod/n1") || !strings.Contains(out, "connected") || !strings.Contains(out, "4/16") {
 		t.Errorf("nodes: %d\n%s%s", code, out, errs)
 	}
-	if code, out, errs := ask("health"); code != command.ExitOK || strings.Contains(out, "\x1b") ||
+	if code, out, errs := ask("health"); code != exitcode.OK || strings.Contains(out, "\x1b") ||
 		!regexp.MustCompile(`prod/n1 +1 of 3 +0 +1.23ms +1 not probed yet \(a round takes 1m0s\)\n\nFROM +TO +SINCE.*\n`+
 			`prod/n1 +prod/n2 +`+agentTime.UTC().Format(time.RFC3339)+` +endpoint icmp 192\.0\.2\.3: no .*answer\n$`).MatchString(out) {
 		t.Errorf("health: %d\n%s%s", code, out, errs)
 	}
-	if code, out, errs := ask("status"); code != command.ExitOK || !strings.Contains(out, "Flows:") || strings.Contains(out, "Nodes:") {
+	if code, out, errs := ask("status"); code != exitcode.OK || !strings.Contains(out, "Flows:") || strings.Contains(out, "Nodes:") {
 		t.Errorf("status: %d\n%s%s", code, out, errs)
 	}
-	if code, out, errs := ask("namespaces", "-o", "json"); code != command.ExitOK || !strings.Contains(out, `"shop"`) {
+	if code, out, errs := ask("namespaces", "-o", "json"); code != exitcode.OK || !strings.Contains(out, `"shop"`) {
 		t.Errorf("namespaces: %d\n%s%s", code, out, errs)
 	}
-	if code, _, errs := ask("nodes", "-o", "dict"); code != command.ExitUsage || !strings.Contains(errs, "dict") {
+	if code, _, errs := ask("nodes", "-o", "dict"); code != exitcode.Usage || !strings.Contains(errs, "dict") {
 		t.Errorf("nodes in a format that there is not: %d, %s", code, errs)
 	}
 	if _, out, _ := ask("-o", "table"); !strings.HasPrefix(out, "TIME") || strings.Count(out, "\n") != 5 || !strings.Contains(out, "DROPPED POLICY_DENIED") {
@@ -302,7 +303,7 @@ func TestErrorsOfServers(t *testing.T) {
 		t.Cleanup(func() { srv.Stop(); <-done })
 		for _, args := range [][]string{{}, {"status"}} {
 			var stdout, stderr bytes.Buffer
-			if run(t.Context(), &stdout, &stderr, path, args...) == command.ExitOK {
+			if run(t.Context(), &stdout, &stderr, path, args...) == exitcode.OK {
 				t.Errorf("%v, %v: success", code, args)
 			}
 			if want := `no\x1b[2J\u009b31m\u202e one\nline`; !strings.Contains(stderr.String(), want) {
@@ -348,7 +349,7 @@ func TestObserveShowsNodes(t *testing.T) {
 		var stdout, stderr bytes.Buffer
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		if code := run(ctx, &stdout, &stderr, "", args...); code != command.ExitOK {
+		if code := run(ctx, &stdout, &stderr, "", args...); code != exitcode.OK {
 			t.Errorf("%v: %d, %s", args, code, &stderr)
 		}
 		return stdout.String()

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/hawser-net/hawser/internal/cli/command"
+	"github.com/hawser-net/hawser/internal/exitcode"
 )
 
 // question makes a command of hawser observe that asks a server of flows one question. show
@@ -24,7 +25,7 @@ func question[T proto.Message](a *command.App, use, short, long string, ask func
 	_ = c.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]cobra.Completion{"table", "json"}, cobra.ShellCompDirectiveNoFileComp))
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
 		if format != "table" && format != "json" {
-			return command.Usagef("--output: %q is neither table nor json", format)
+			return exitcode.Usagef("--output: %q is neither table nor json", format)
 		}
 		conn, err := server.Dial(a)
 		if err != nil {

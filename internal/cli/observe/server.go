@@ -23,6 +23,7 @@ import (
 	"github.com/hawser-net/hawser/api/observer"
 	"github.com/hawser-net/hawser/internal/cli/command"
 	"github.com/hawser-net/hawser/internal/cli/output"
+	"github.com/hawser-net/hawser/internal/exitcode"
 )
 
 const (
@@ -68,12 +69,12 @@ func (s *Server) Dial(a *command.App) (*grpc.ClientConn, error) {
 	switch {
 	case strings.HasPrefix(address, "unix:"):
 		if secure {
-			return nil, command.Usagef("TLS is for host:port; %s needs none", address)
+			return nil, exitcode.Usagef("TLS is for host:port; %s needs none", address)
 		}
 	default:
 		address = strings.TrimPrefix(strings.TrimPrefix(address, "tcp://"), "dns:///")
 		if _, _, err := net.SplitHostPort(address); err != nil {
-			return nil, command.Usagef("--server: %q is neither unix:///path, a path, host:port, nor tls://host:port", s.place(a))
+			return nil, exitcode.Usagef("--server: %q is neither unix:///path, a path, host:port, nor tls://host:port", s.place(a))
 		}
 		if secure {
 			cfg, err := s.config()
@@ -86,7 +87,7 @@ func (s *Server) Dial(a *command.App) (*grpc.ClientConn, error) {
 	}
 	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(creds))
 	if err != nil {
-		return nil, command.Usagef("--server: %v", err)
+		return nil, exitcode.Usagef("--server: %v", err)
 	}
 	return conn, nil
 }
@@ -148,9 +149,9 @@ func (s *Server) AnswerError(a *command.App, err error) error {
 	case codes.Canceled:
 		return context.Canceled
 	case codes.InvalidArgument:
-		return command.Usagef("%s", text)
+		return exitcode.Usagef("%s", text)
 	case codes.Unavailable:
-		return command.Unreachable(fmt.Errorf("no server of flows answers at %s (an agent serves flows with --enable-hubble): %s", s.place(a), text))
+		return exitcode.With(exitcode.Unreachable, fmt.Errorf("no server of flows answers at %s (an agent serves flows with --enable-hubble): %s", s.place(a), text))
 	}
 	return errors.New(text)
 }

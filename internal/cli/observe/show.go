@@ -18,6 +18,7 @@ import (
 	"github.com/hawser-net/hawser/api/relay"
 	"github.com/hawser-net/hawser/internal/cli/command"
 	"github.com/hawser-net/hawser/internal/cli/output"
+	"github.com/hawser-net/hawser/internal/exitcode"
 	"github.com/hawser-net/hawser/internal/flows"
 )
 
@@ -72,7 +73,7 @@ func newFlowWriter(a *command.App, format string, nodes bool, w io.Writer) (flow
 			return t.Write(w)
 		}}, nil
 	}
-	return flowWriter{}, command.Usagef("--output: %q is not one of compact, dict, table, json, jsonpb", format)
+	return flowWriter{}, exitcode.Usagef("--output: %q is not one of compact, dict, table, json, jsonpb", format)
 }
 
 // tablePage is after how many rows a table is shown with widths of its own.

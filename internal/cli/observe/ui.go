@@ -19,6 +19,7 @@ import (
 	"github.com/hawser-net/hawser/api/policy"
 	"github.com/hawser-net/hawser/internal/cli/command"
 	"github.com/hawser-net/hawser/internal/daemon"
+	"github.com/hawser-net/hawser/internal/exitcode"
 	"github.com/hawser-net/hawser/internal/flowserver"
 	"github.com/hawser-net/hawser/internal/ui"
 )
@@ -88,7 +89,7 @@ func listenPage(address string) (net.Listener, error) {
 	}
 	fd, err := strconv.Atoi(number)
 	if err != nil || fd < 3 {
-		return nil, command.Usagef("%q is no descriptor from 3 on", number)
+		return nil, exitcode.Usagef("%q is no descriptor from 3 on", number)
 	}
 	f := os.NewFile(uintptr(fd), address)
 	defer f.Close()

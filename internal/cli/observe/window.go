@@ -6,7 +6,7 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/hawser-net/hawser/internal/cli/command"
+	"github.com/hawser-net/hawser/internal/exitcode"
 )
 
 // lastFlows is how many flows are shown by default.
@@ -68,7 +68,7 @@ func ParseWhen(flag, text string, now time.Time) (*timestamppb.Timestamp, error)
 	}
 	t, err := time.Parse(time.RFC3339Nano, text)
 	if err != nil {
-		return nil, command.Usagef("--%s: %q is neither a time such as 2026-03-01T12:00:00Z nor a duration such as 10m", flag, text)
+		return nil, exitcode.Usagef("--%s: %q is neither a time such as 2026-03-01T12:00:00Z nor a duration such as 10m", flag, text)
 	}
 	return timestamppb.New(t), nil
 }

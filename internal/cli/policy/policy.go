@@ -18,6 +18,7 @@ import (
 	"github.com/hawser-net/hawser/api/rest/client"
 	"github.com/hawser-net/hawser/internal/cli/command"
 	"github.com/hawser-net/hawser/internal/cli/output"
+	"github.com/hawser-net/hawser/internal/exitcode"
 )
 
 // Command shows policies and explains verdicts.
@@ -206,11 +207,11 @@ A side is one of
 	out := output.AddFlag(c)
 	c.RunE = a.WithClient(func(cmd *cobra.Command, c *client.Client, _ []string) error {
 		if params.From == "" || params.To == "" {
-			return command.Usagef("both --from and --to are needed")
+			return exitcode.Usagef("both --from and --to are needed")
 		}
 		if port, proto, ok := strings.Cut(params.DPort, "/"); ok {
 			if params.Proto != "" && !strings.EqualFold(params.Proto, proto) {
-				return command.Usagef("--dport has %s and --proto has %s", proto, params.Proto)
+				return exitcode.Usagef("--dport has %s and --proto has %s", proto, params.Proto)
 			}
 			params.DPort, params.Proto = port, proto
 		}

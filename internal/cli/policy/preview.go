@@ -15,6 +15,7 @@ import (
 	"github.com/hawser-net/hawser/internal/cli/command"
 	"github.com/hawser-net/hawser/internal/cli/observe"
 	"github.com/hawser-net/hawser/internal/cli/output"
+	"github.com/hawser-net/hawser/internal/exitcode"
 )
 
 // maxPreviewFiles bounds what is read before a server can refuse it, in bytes.
@@ -55,7 +56,7 @@ The exit code is 0 if no recorded connection would be denied, and 5 if some woul
 			return err
 		}
 		if len(args)+len(deletes) == 0 {
-			return command.Usagef("name files with policies, or policies to --delete")
+			return exitcode.Usagef("name files with policies, or policies to --delete")
 		}
 		if req.Documents, err = readDocuments(args, cmd.InOrStdin()); err != nil {
 			return err
@@ -81,7 +82,7 @@ The exit code is 0 if no recorded connection would be denied, and 5 if some woul
 			err = writePreview(a, cmd.OutOrStdout(), res)
 		}
 		if err == nil && res.GetSummary().GetRefused() > 0 {
-			return command.Silent(command.ExitRefused)
+			return command.Silent(exitcode.Refused)
 		}
 		return err
 	}
@@ -97,7 +98,7 @@ func readDocuments(args []string, stdin io.Reader) (out []*policypb.Document, er
 			return fmt.Errorf("%s: %w", name, err)
 		}
 		if left -= int64(len(data)); left < 0 {
-			return command.Usagef("%s: with it there are more than %d bytes of policies", name, maxPreviewFiles)
+			return exitcode.Usagef("%s: with it there are more than %d bytes of policies", name, maxPreviewFiles)
 		}
 		out = append(out, &policypb.Document{Name: name, Content: data})
 		return nil
@@ -156,7 +157,7 @@ func parsePolicyName(text string) (*policypb.PolicyName, error) {
 		n.Namespace = parts[0]
 	}
 	if len(parts) > 2 || slices.Contains(parts, "") {
-		return nil, command.Usagef("--delete: %q is not [kind/]namespace/name, nor [kind/]name", text)
+		return nil, exitcode.Usagef("--delete: %q is not [kind/]namespace/name, nor [kind/]name", text)
 	}
 	return n, nil
 }

@@ -18,6 +18,7 @@ import (
 	policypb "github.com/hawser-net/hawser/api/policy"
 	"github.com/hawser-net/hawser/internal/cli/command"
 	"github.com/hawser-net/hawser/internal/cli/observe"
+	"github.com/hawser-net/hawser/internal/exitcode"
 )
 
 // agentTime is when what the server reports was last seen.
@@ -139,26 +140,26 @@ func TestPolicyPreview(t *testing.T) {
 		code int
 		want []string
 	}{
-		{"policy preview " + dir + " --delete old --delete shop/db,NetworkPolicy/shop/x", command.ExitRefused, []string{
+		{"policy preview " + dir + " --delete old --delete shop/db,NetworkPolicy/shop/x", exitcode.Refused, []string{
 			"added NetworkPolicy shop/deny (x.yaml, line 3)", "warning: x.yaml: odd", "7 flows evaluated", "Seen, and would be refused: at most 1",
 			"shop/front   shop/db", "5432/TCP   12", "ingress: shop/deny spec (no rule allows it)", "Seen, and would be allowed: 0",
 			"Pairs that close: 4", "0-79/TCP", "3 more pairs are not shown",
 		}},
-		{"policy preview --delete old -o json", command.ExitOK, []string{`"pairs_closed": "4"`}},
-		{"policy preview", command.ExitUsage, []string{"name files with policies"}},
-		{"policy preview --delete a/b/c/d", command.ExitUsage, []string{"--delete"}},
-		{"policy preview -o yaml --delete old", command.ExitUsage, []string{"neither table nor json"}},
-		{"policy preview " + dir + "/none.yaml", command.ExitError, []string{"none.yaml"}},
-		{"policy matrix", command.ExitOK, []string{"80/TCP   shop/db", "2 more pairs pass without any policy", "5 identities are too many"}},
-		{"policy preview --delete lies", command.ExitError, []string{"refers to entries that it does not contain"}},
-		{"policy preview --delete bounded", command.ExitRefused, []string{"refused: 9", "\n8 more are not shown"}},
-		{"policy preview --delete bounded-missing", command.ExitRefused, []string{"refused: at least 9", "\nat least 8 more are not shown"}},
-		{"policy preview --delete bounded-twice", command.ExitRefused, []string{"refused: at most 9", "\nat most 8 more are not shown"}},
-		{"policy preview --delete bounded-missing-twice", command.ExitRefused, []string{"refused: about 9", "\nabout 8 more are not shown"}},
-		{"policy preview --delete endless", command.ExitError, []string{"larger than 32 MiB"}},
-		{"policy matrix -n lies", command.ExitError, []string{"refers to entries that it does not contain"}},
-		{"observe --explain", command.ExitOK, []string{"ingress of the receiver: no rule allows it (shop/db spec (db.yaml:4))", "shop/db spec.ingress[0] (db.yaml:7): allow front", "    let shop/db receive from world\n", "      kind: X"}},
-		{"observe --explain -o json", command.ExitUsage, []string{"--explain"}},
+		{"policy preview --delete old -o json", exitcode.OK, []string{`"pairs_closed": "4"`}},
+		{"policy preview", exitcode.Usage, []string{"name files with policies"}},
+		{"policy preview --delete a/b/c/d", exitcode.Usage, []string{"--delete"}},
+		{"policy preview -o yaml --delete old", exitcode.Usage, []string{"neither table nor json"}},
+		{"policy preview " + dir + "/none.yaml", exitcode.Failure, []string{"none.yaml"}},
+		{"policy matrix", exitcode.OK, []string{"80/TCP   shop/db", "2 more pairs pass without any policy", "5 identities are too many"}},
+		{"policy preview --delete lies", exitcode.Failure, []string{"refers to entries that it does not contain"}},
+		{"policy preview --delete bounded", exitcode.Refused, []string{"refused: 9", "\n8 more are not shown"}},
+		{"policy preview --delete bounded-missing", exitcode.Refused, []string{"refused: at least 9", "\nat least 8 more are not shown"}},
+		{"policy preview --delete bounded-twice", exitcode.Refused, []string{"refused: at most 9", "\nat most 8 more are not shown"}},
+		{"policy preview --delete bounded-missing-twice", exitcode.Refused, []string{"refused: about 9", "\nabout 8 more are not shown"}},
+		{"policy preview --delete endless", exitcode.Failure, []string{"larger than 32 MiB"}},
+		{"policy matrix -n lies", exitcode.Failure, []string{"refers to entries that it does not contain"}},
+		{"observe --explain", exitcode.OK, []string{"ingress of the receiver: no rule allows it (shop/db spec (db.yaml:4))", "shop/db spec.ingress[0] (db.yaml:7): allow front", "    let shop/db receive from world\n", "      kind: X"}},
+		{"observe --explain -o json", exitcode.Usage, []string{"--explain"}},
 	} {
 		var stdout, stderr bytes.Buffer
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

@@ -19,6 +19,7 @@ import (
 	"github.com/hawser-net/hawser/internal/cli/command"
 	"github.com/hawser-net/hawser/internal/cli/observe"
 	"github.com/hawser-net/hawser/internal/cli/output"
+	"github.com/hawser-net/hawser/internal/exitcode"
 )
 
 // question is what commands that ask the service of policies have in common.
@@ -36,7 +37,7 @@ func (q *question) flags(c *cobra.Command) {
 // ask dials the server and has f ask it.
 func (q *question) ask(a *command.App, f func(policypb.PolicyClient) error) error {
 	if q.output != "table" && q.output != "json" {
-		return command.Usagef("--output: %q is neither table nor json", q.output)
+		return exitcode.Usagef("--output: %q is neither table nor json", q.output)
 	}
 	conn, err := q.server.Dial(a)
 	if err != nil {

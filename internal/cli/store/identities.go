@@ -12,6 +12,7 @@ import (
 
 	"github.com/hawser-net/hawser/internal/cli/command"
 	"github.com/hawser-net/hawser/internal/cli/output"
+	"github.com/hawser-net/hawser/internal/exitcode"
 	"github.com/hawser-net/hawser/internal/labels"
 	"github.com/hawser-net/hawser/internal/storekeys"
 	"github.com/hawser-net/hawser/pkg/kvstore"
@@ -94,7 +95,7 @@ func ListIdentities(a *command.App, open Opener, f *Flags, out *output.Format) f
 		if len(args) > 0 {
 			want, err := labels.ParseSet(args)
 			if err != nil {
-				return command.Usage(err)
+				return exitcode.With(exitcode.Usage, err)
 			}
 			wanted := storedLabels(want.KVString())
 			ids = slices.DeleteFunc(ids, func(s storedIdentity) bool { return !slices.Equal(s.Labels, wanted) })

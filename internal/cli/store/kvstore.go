@@ -17,6 +17,7 @@ import (
 
 	"github.com/hawser-net/hawser/internal/cli/command"
 	"github.com/hawser-net/hawser/internal/cli/output"
+	"github.com/hawser-net/hawser/internal/exitcode"
 	"github.com/hawser-net/hawser/internal/storedial"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 )
@@ -56,7 +57,7 @@ func openStore(ctx context.Context, driver string, options map[string]string) (k
 	cfg := storedial.Defaults()
 	cfg.Kind, cfg.Options = driver, options
 	if err := cfg.Validate(); err != nil {
-		return nil, command.Usage(err)
+		return nil, exitcode.With(exitcode.Usage, err)
 	}
 	return storedial.Open(ctx, cfg, slog.New(slog.DiscardHandler))
 }
@@ -81,7 +82,7 @@ func withStore(open Opener, f *Flags, run func(ctx context.Context, cmd *cobra.C
 			if st := store.Status(); st.Message != "" {
 				msg += ": " + st.Message
 			}
-			return command.Unreachable(fmt.Errorf("%s; check --kvstore-opt", msg))
+			return exitcode.With(exitcode.Unreachable, fmt.Errorf("%s; check --kvstore-opt", msg))
 		}
 		return err
 	}
@@ -167,7 +168,7 @@ func setCommand(open Opener, f *Flags) *cobra.Command {
 	c.Flags().StringVar(&value, "value", "", "the `value`, instead of as an argument")
 	c.RunE = withStore(open, f, func(ctx context.Context, cmd *cobra.Command, store kvstore.Backend, args []string) error {
 		if (len(args) == 2) == cmd.Flags().Changed("value") {
-			return command.Usagef("give the value either as an argument or by --value")
+			return exitcode.Usagef("give the value either as an argument or by --value")
 		}
 		if len(args) == 2 {
 			value = args[1]
@@ -189,7 +190,7 @@ func deleteCommand(open Opener, f *Flags) *cobra.Command {
 	c.Flags().BoolVarP(&recursive, "recursive", "r", false, "all keys that start with KEY")
 	c.RunE = withStore(open, f, func(ctx context.Context, _ *cobra.Command, store kvstore.Backend, args []string) error {
 		if args[0] == "" {
-			return command.Usagef("the key is empty, which would mean the whole store")
+			return exitcode.Usagef("the key is empty, which would mean the whole store")
 		}
 		if recursive {
 			return kvstore.DeletePrefix(ctx, store, args[0])

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/hawser-net/hawser/internal/cli/command"
+	"github.com/hawser-net/hawser/internal/exitcode"
 	"github.com/hawser-net/hawser/pkg/kvstore"
 	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
 )
@@ -79,7 +80,7 @@ func TestKVStoreWatch(t *testing.T) {
 	}
 	want(event{Event: "delete", Key: "a/1"})
 	stop()
-	if c := <-code; c != command.ExitOK {
+	if c := <-code; c != exitcode.OK {
 		t.Errorf("an interrupted watch ends with %d", c)
 	}
 }
@@ -99,14 +100,14 @@ func TestKVStoreOnEtcd(t *testing.T) {
 		code int
 		out  string
 	}{
-		{[]string{"set", "x/a", "1"}, command.ExitOK, ""},
-		{[]string{"set", "x/b", "2"}, command.ExitOK, ""},
-		{[]string{"get", "-r", "x/"}, command.ExitOK, "x/a => 1\nx/b => 2\n"},
-		{[]string{"delete", "x/a"}, command.ExitOK, ""},
-		{[]string{"get", "x/a"}, command.ExitNotFound, ""},
-		{[]string{"get", "x/b", "-o", "jsonpath={.value}"}, command.ExitOK, "2\n"},
-		{[]string{"get", "x/b", "--kvstore", "nonsense"}, command.ExitUsage, ""},
-		{[]string{"get", "x/b", "--kvstore-opt", "nonsense=1"}, command.ExitUsage, ""},
+		{[]string{"set", "x/a", "1"}, exitcode.OK, ""},
+		{[]string{"set", "x/b", "2"}, exitcode.OK, ""},
+		{[]string{"get", "-r", "x/"}, exitcode.OK, "x/a => 1\nx/b => 2\n"},
+		{[]string{"delete", "x/a"}, exitcode.OK, ""},
+		{[]string{"get", "x/a"}, exitcode.NotFound, ""},
+		{[]string{"get", "x/b", "-o", "jsonpath={.value}"}, exitcode.OK, "2\n"},
+		{[]string{"get", "x/b", "--kvstore", "nonsense"}, exitcode.Usage, ""},
+		{[]string{"get", "x/b", "--kvstore-opt", "nonsense=1"}, exitcode.Usage, ""},
 	} {
 		if code, out, errs := line(tt.args...); code != tt.code || out != tt.out {
 			t.Errorf("%q: code %d, want %d; output %q, want %q; %s", tt.args, code, tt.code, out, tt.out, errs)
@@ -114,7 +115,7 @@ func TestKVStoreOnEtcd(t *testing.T) {
 	}
 	etcd.Stop()
 	code, _, errs := line("get", "x/b", "--timeout", "200ms")
-	if code != command.ExitUnreachable || !strings.Contains(errs, "did not answer within 200ms") {
+	if code != exitcode.Unreachable || !strings.Contains(errs, "did not answer within 200ms") {
 		t.Errorf("without etcd: code %d, %s", code, errs)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/hawser-net/hawser/internal/admin/migration"
 	"github.com/hawser-net/hawser/internal/cli/command"
 	"github.com/hawser-net/hawser/internal/cli/output"
+	"github.com/hawser-net/hawser/internal/exitcode"
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/k8s"
 	"github.com/hawser-net/hawser/pkg/allocator"
@@ -68,7 +69,7 @@ The exit code is 0 if all identities are in both places afterwards, and 1 if not
 	out := output.AddFlag(c)
 	c.RunE = func(cmd *cobra.Command, args []string) error {
 		if f.to != toObjects && f.to != toKeys {
-			return command.Usagef("--to: %q is neither %s nor %s", f.to, toObjects, toKeys)
+			return exitcode.Usagef("--to: %q is neither %s nor %s", f.to, toObjects, toKeys)
 		}
 		return withStore(open, &f.store, func(ctx context.Context, cmd *cobra.Command, store kvstore.Backend, _ []string) error {
 			return migrate(ctx, a, cmd, store, f, out)
@@ -80,14 +81,14 @@ The exit code is 0 if all identities are in both places afterwards, and 1 if not
 func migrate(ctx context.Context, a *command.App, cmd *cobra.Command, store kvstore.Backend, f *migrateFlags, out *output.Format) error {
 	first, last, err := identity.Range(f.clusterID, f.maxClusters)
 	if err != nil {
-		return command.Usagef("--cluster-id and --max-connected-clusters: %w", err)
+		return exitcode.Usagef("--cluster-id and --max-connected-clusters: %w", err)
 	}
 	if err := f.k8s.Validate(); err != nil {
-		return command.Usage(err)
+		return exitcode.With(exitcode.Usage, err)
 	}
 	rc, err := f.k8s.REST()
 	if err != nil {
-		return command.Usage(err)
+		return exitcode.With(exitcode.Usage, err)
 	}
 	client, err := k8s.New(rc)
 	if err != nil {
@@ -109,7 +110,7 @@ func migrate(ctx context.Context, a *command.App, cmd *cobra.Command, store kvst
 		return err
 	}
 	if !report.Complete && !f.dryRun {
-		return command.Silent(command.ExitError)
+		return command.Silent(exitcode.Failure)
 	}
 	return nil
 }

@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/hawser-net/hawser/internal/admin/migration"
-	"github.com/hawser-net/hawser/internal/cli/command"
+	"github.com/hawser-net/hawser/internal/exitcode"
 	"github.com/hawser-net/hawser/internal/storekeys"
 	"github.com/hawser-net/hawser/internal/testenv/kubeapi"
 	"github.com/hawser-net/hawser/pkg/kvstore"
@@ -44,22 +44,22 @@ func TestMigrateIdentity(t *testing.T) {
 		return code, out.String(), stderr
 	}
 	for args, want := range map[string]string{"": "--to", "--to=etcd": "neither crd nor kvstore", "--to=crd --cluster-id=999": "--cluster-id"} {
-		if code, _, stderr := run(strings.Fields(args)...); code != command.ExitUsage || !strings.Contains(stderr, want) {
+		if code, _, stderr := run(strings.Fields(args)...); code != exitcode.Usage || !strings.Contains(stderr, want) {
 			t.Errorf("%q: %d, %s", args, code, stderr)
 		}
 	}
-	if code, out, stderr := run("--to=crd", "--dry-run"); code != command.ExitOK || !strings.Contains(out, "Missing:") || !strings.Contains(out, "5") {
+	if code, out, stderr := run("--to=crd", "--dry-run"); code != exitcode.OK || !strings.Contains(out, "Missing:") || !strings.Contains(out, "5") {
 		t.Errorf("dry run: %d, %s%s", code, out, stderr)
 	}
-	if code, _, _ := run("--to=crd", "--check"); code != command.ExitError {
+	if code, _, _ := run("--to=crd", "--check"); code != exitcode.Failure {
 		t.Errorf("a check of what is not complete: %d", code)
 	}
-	if code, out, stderr := run("--to=crd"); code != command.ExitOK || !strings.Contains(out, "all identities are in both places") {
+	if code, out, stderr := run("--to=crd"); code != exitcode.OK || !strings.Contains(out, "all identities are in both places") {
 		t.Errorf("copy: %d, %s%s", code, out, stderr)
 	}
 	code, out, stderr := run("--to=kvstore", "--check", "-o", "json")
 	var r migration.Report
-	if err := json.Unmarshal([]byte(out), &r); err != nil || code != command.ExitOK || r.Total != 5 || r.Same != 5 || !r.Complete {
+	if err := json.Unmarshal([]byte(out), &r); err != nil || code != exitcode.OK || r.Total != 5 || r.Same != 5 || !r.Complete {
 		t.Errorf("check: %d, %s%s, %v", code, out, stderr, err)
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hawser-net/hawser/internal/atomicfile"
+	"github.com/hawser-net/hawser/internal/exitcode"
 	"github.com/hawser-net/hawser/internal/sandbox/kube/parts"
 	"github.com/hawser-net/hawser/internal/sandbox/machine"
 	"github.com/hawser-net/hawser/pkg/retry"
@@ -115,7 +116,7 @@ func (c *Cluster) say(format string, args ...any) {
 func (c *Cluster) load() (*state, error) {
 	data, err := os.ReadFile(c.path(stateName))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, machine.NotFoundf("no cluster %q is running: start one with `hawser sandbox up --kubernetes`", c.cfg.Name)
+		return nil, exitcode.NotFoundf("no cluster %q is running: start one with `hawser sandbox up --kubernetes`", c.cfg.Name)
 	}
 	if errors.Is(err, fs.ErrPermission) {
 		return nil, errors.New("the cluster belongs to root (try sudo)")
