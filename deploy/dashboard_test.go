@@ -132,6 +132,6 @@ func TestDashboardMetricsExist(t *testing.T) {
 		}
 	})
 	if want := []string{"hidden hubble_relay_lost_total"}; !slices.Equal(wrong, want) {
-		t.Errorf("of panels that ask for metrics that nobody has, found %q, want %q", wrong, want)
+		t.Errorf("of panels that ask for unknown metrics, found %q, want %q", wrong, want)
 	}
 }

@@ -47,8 +47,8 @@ type Identities struct {
 	// be marked.
 	Marked int `json:"marked"`
 	InUse  int `json:"inUse"`
-	// Resting are IDs of collected identities that are in quarantine; they are not in Total.
-	Resting int `json:"resting"`
+	// Quarantined are IDs of collected identities that are in quarantine; they are not in Total.
+	Quarantined int `json:"quarantined"`
 	// Duplicates are those whose labels an older one has.
 	Duplicates int `json:"duplicates"`
 	// Capacity is how many numbers this cluster has.

@@ -144,7 +144,7 @@ func TestSchema(t *testing.T) {
 		"operator: {replicas: 0}":                          "replicas",
 		"cni: {confFile: a/b.conflist}":                    "confFile",
 		"cni: {binPath: opt/cni/bin}":                      "binPath",
-		"identity: {managementMode: nobody}":               "managementMode",
+		"identity: {managementMode: unknown}":              "managementMode",
 		"ciliumEndpointSlice: {maxEndpoints: 0}":           "maxEndpoints",
 		"ciliumEndpointSlice: {mode: fat}":                 "mode",
 		"extraConfig: {devices: [eth0]}":                   "devices",

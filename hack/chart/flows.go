@@ -46,8 +46,8 @@ func (l *lab) flows(ctx context.Context) error {
 	}); err != nil {
 		return fmt.Errorf("the page: %w", err)
 	}
-	if out, err := page("a-token-of-somebody-else"); err != nil || !strings.HasSuffix(strings.TrimSpace(out), " 401") {
-		return fmt.Errorf("the page answers somebody else: %.100s %w", out, err)
+	if out, err := page("a-token-of-another-user"); err != nil || !strings.HasSuffix(strings.TrimSpace(out), " 401") {
+		return fmt.Errorf("the page answers another user: %.100s %w", out, err)
 	}
 	return nil
 }

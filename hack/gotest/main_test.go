@@ -67,7 +67,7 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// stuck is a terminal that nobody looks at.
+// stuck is a terminal that no one reads.
 type stuck struct{ read chan struct{} }
 
 func (s stuck) Write(text []byte) (int, error) {

@@ -39,8 +39,8 @@ func TestAttachTwice(t *testing.T) {
 	n.stop()
 }
 
-// TestAddressesOfTheHost: the node has addresses in its pod CIDRs on an interface that somebody
-// else made. No pod gets them, and nobody can reserve them.
+// TestAddressesOfTheHost: the node has addresses in its pod CIDRs on an interface that another
+// program made. No pod gets them, and no client can reserve them.
 func TestAddressesOfTheHost(t *testing.T) {
 	t.Parallel()
 	n, _ := newNode(t)

@@ -275,7 +275,7 @@ func TestValidateClouds(t *testing.T) {
 		// Before anybody is asked which machine this is.
 		c.Wanted.StaticIPTags = map[string]string{"for": "edge"}
 		if _, err := c.describe(t.Context(), slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "with --ipam=eni only") {
-			t.Errorf("%s: tags of public addresses that nobody assigns are taken: %v", mode, err)
+			t.Errorf("%s: tags of public addresses that are not assigned are accepted: %v", mode, err)
 		}
 	}
 	if c := Defaults(); c.notForPods() != nil {

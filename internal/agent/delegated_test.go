@@ -55,7 +55,7 @@ func (n *machineNode) held() map[string]string {
 	return out
 }
 
-// holds checks that the plugin has given addresses to these pods and to nobody else.
+// holds checks that the plugin has given addresses to these pods and to no others.
 func (n *machineNode) holds(when string, pods ...*machinePod) {
 	n.t.Helper()
 	want := map[string]string{}
@@ -168,7 +168,7 @@ func TestDelegatedPlugin(t *testing.T) {
 	n.conf = conf
 	n.holds("GC", a, b)
 
-	// A DEL without an agent frees the address at once; nobody can be given it before the agent has
+	// A DEL without an agent frees the address at once; no pod can be given it before the agent has
 	// observed that.
 	n.kill()
 	if err := b.del(plugins); err != nil {
@@ -276,7 +276,7 @@ func TestDelegatedAtOnce(t *testing.T) {
 }
 
 // TestDelegatedHostile: an IPAM plugin that fails, answers nonsense or gives what is not free gets
-// nobody an address that is another's, and nothing is left of the pod that it was to serve.
+// no pod another one's address, and nothing is left of the pod that it was to serve.
 func TestDelegatedHostile(t *testing.T) {
 	t.Parallel()
 	n := delegatedNode(t)
@@ -309,7 +309,7 @@ func TestDelegatedHostile(t *testing.T) {
 		{"silent", "hostile", nil},
 		{"empty", "no address", nil},
 		{"flood", "more than", nil},
-		{"fail", "patience", nil},
+		{"fail", "range exhausted", nil},
 		{"die", "hostile", nil},
 		{"", "are of one family", []string{"10.0.1.8/24", "10.0.1.9/24"}},
 		{"", "no address for a pod", []string{"224.0.0.1/24"}},
@@ -356,7 +356,7 @@ func TestDelegatedHostile(t *testing.T) {
 	if err := p.del(env("")...); err != nil {
 		t.Error(err)
 	}
-	// An agent that starts again has forgotten nobody.
+	// An agent that starts again has forgotten no pod.
 	n.kill()
 	n.start()
 	if err := n.newPod("late", nil).add(env("", "10.0.1.7/24")...); err == nil || !strings.Contains(err.Error(), "belongs to endpoint") {

@@ -13,7 +13,7 @@ import (
 )
 
 // TestEditedKeyIsReported is TestEditedIdentityIsReported where IDs are keys of a store: while
-// the agent that uses an ID stands still, what somebody writes over its key lets nobody in;
+// the agent that uses an ID stands still, what another client writes over its key lets no pod in;
 // status and metrics show it until the agent goes on, which gives the ID its key back.
 func TestEditedKeyIsReported(t *testing.T) {
 	t.Parallel()

@@ -11,8 +11,8 @@ import (
 	"github.com/hawser-net/hawser/api/rest"
 )
 
-// TestEditedIdentityIsReported: an identity that somebody gives the labels of friends lets nobody
-// in, and opens no pod of its own; status and metrics show it until it has its labels back.
+// TestEditedIdentityIsReported: an identity that is edited to have the labels of friends lets no
+// pod in, and opens no pod of its own; status and metrics show it until it has its labels back.
 func TestEditedIdentityIsReported(t *testing.T) {
 	t.Parallel()
 	c := newKubeCluster(t)
@@ -65,7 +65,7 @@ func TestEditedIdentityIsReported(t *testing.T) {
 	reported("as they were", rest.StateOk, 0)
 }
 
-// edit gives an identity another label app, as somebody who may write all of them.
+// edit gives an identity another label app, as a client that may write all of them.
 func (c *kubeCluster) edit(name, app string) {
 	c.t.Helper()
 	o, err := c.identities().Get(c.t.Context(), name, metav1.GetOptions{})
@@ -80,7 +80,7 @@ func (c *kubeCluster) edit(name, app string) {
 }
 
 // TestEditIsUndone: an agent that starts while an edit stands, of an identity that says nowhere
-// what it was given, has a pod with the labels of the edit. When somebody puts the labels back it
+// what it was given, has a pod with the labels of the edit. When the labels are put back it
 // evaluates as the agent that knew the identity before, without a restart, and its pod is not taken
 // for the identity's owner.
 func TestEditIsUndone(t *testing.T) {

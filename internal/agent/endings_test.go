@@ -96,8 +96,8 @@ func freeze(t *testing.T, n *machineNode) (goOn func()) {
 	return goOn
 }
 
-// aimed returns, to somebody who knows the cluster's salt, a value of the label app for which a
-// pod's ID is looked for at one ID first.
+// aimed returns, as an adversary who knows the cluster's salt can, a value of the label app for
+// which the search for a pod's ID begins at one ID.
 func (c *kubeCluster) aimed(at int, label func(app string) string) string {
 	c.t.Helper()
 	ns, err := c.client.Urgent.CoreV1().Namespaces().Get(c.t.Context(), k8sids.SaltNamespace, metav1.GetOptions{})

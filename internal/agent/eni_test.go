@@ -105,7 +105,7 @@ func newENIMachine(t *testing.T) *eniMachine {
 	for _, at := range []netip.AddrPort{m.vpc, m.world, m.metadata, m.vpc6, m.world6, m.metadata6} {
 		add := "ip address add " + at.Addr().String() + " dev lo"
 		if at.Addr().Is6() {
-			add += " nodad" // on lo, too, nobody can listen there before the kernel has thought about it
+			add += " nodad" // on lo, too: no process can listen there before duplicate address detection
 		}
 		m.in(m.outside, add)
 	}
@@ -135,7 +135,7 @@ func (m *eniMachine) plug() {
 	testenv.Connect(t, ns, "eth1", nil, m.outside, "eth1", []string{"100.64.0.1/24", "fe80:ec2::1/64"})
 	m.in(ns, "ip link set eth1 down")
 	m.in(ns, "ip link set eth1 address "+secondMAC)
-	// The cloud asks for nobody's hardware address, and answers for its router.
+	// The cloud asks for no host's hardware address, and answers for its router.
 	m.in(m.outside, "ip link set eth1 address 02:00:00:00:00:ff")
 	m.in(m.outside, "ip neigh replace 100.64.0.10 lladdr "+secondMAC+" dev eth1 nud permanent")
 	m.in(m.outside, "ip neigh replace fe80::2 lladdr "+secondMAC+" dev eth1 nud permanent")
@@ -242,7 +242,7 @@ func TestKubernetesENI(t *testing.T) {
 		}
 	}
 	m.reaches("at first", client)
-	// Nothing that somebody can flush keeps pods from the metadata.
+	// Nothing that can be flushed keeps pods from the metadata.
 	m.in(ns, "nft flush ruleset")
 	for _, to := range []netip.AddrPort{m.metadata, m.metadata6} {
 		if err := tries(client.ns, to); !errors.Is(err, syscall.ECONNREFUSED) {
@@ -275,7 +275,7 @@ func TestKubernetesENI(t *testing.T) {
 		return a.Owner == "default/client" && a.Resource == "eni-1"
 	})
 
-	// Somebody detaches the interface, and attaches it again.
+	// The interface is detached, and attached again.
 	m.in(ns, "ip link del eth1")
 	if err := once(client.ns, m.vpc6, time.Second); err == nil {
 		t.Error("packets pass without the interface")
@@ -299,7 +299,7 @@ func TestKubernetesENI(t *testing.T) {
 	if err := client.del(); err != nil {
 		t.Error(err)
 	}
-	m.eventually("the object says that nobody has the IPv6 address", func() bool {
+	m.eventually("the object says that no pod has the IPv6 address", func() bool {
 		o, err := m.ciliumNodes().Get(t.Context(), "n1", metav1.GetOptions{})
 		if err != nil {
 			return false

@@ -34,8 +34,7 @@ func filtered(h *netlink.Handle, l netlink.Link, parents ...uint32) bool {
 
 // An adversary on the node takes the filters off a pod's interface again and again, while the pod
 // sends what its policy denies. They are back in moments, and where they cannot be put back the
-// interface is shut. Where there is no agent nobody notices; that is what the next one mends when
-// it starts.
+// interface is shut. Without an agent nothing notices; the next one repairs that when it starts.
 func TestDetachedFilters(t *testing.T) {
 	t.Parallel()
 	n, outside := newNode(t)

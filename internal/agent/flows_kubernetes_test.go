@@ -56,7 +56,7 @@ func TestKubernetesFlows(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	empty := netip.AddrPortFrom(netip.MustParseAddr(svc.Spec.ClusterIP), 80) // nobody is behind it
+	empty := netip.AddrPortFrom(netip.MustParseAddr(svc.Spec.ClusterIP), 80) // without backends
 
 	seen := followFlows(t, n.flowConn(n.path("run/hubble.sock")), &observer.GetFlowsRequest{})
 	has := func(what string, knock func(), is func(*flowpb.Flow) bool) {

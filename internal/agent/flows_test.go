@@ -124,7 +124,7 @@ func (n *machineNode) flowConn(path string) *grpc.ClientConn {
 
 // TestFlows runs two agents and reads from both what they see: connections that the policy allows
 // and refuses appear as flows with both sides' names, verdicts and the policy, and they are just
-// those that a capture in the pods has seen. A stranger on the network reads nothing.
+// those that a capture in the pods has seen. A client without a certificate reads nothing.
 func TestFlows(t *testing.T) {
 	t.Parallel()
 	_, n1, n2 := nodesWithStore(t, "--enable-hubble")
@@ -165,7 +165,7 @@ func TestFlows(t *testing.T) {
 	r.ends(r.connections())
 	r.names()
 	r.ofReason(here)
-	r.strangers(here, n1.ns, ours)
+	r.authentication(here, n1.ns, ours)
 	if st, err := n1.client.Health(t.Context(), false); err != nil || st.Hubble.State != "Ok" {
 		t.Errorf("the status says %v, %v", st.Hubble, err)
 	}
@@ -192,7 +192,7 @@ type flowsTest struct {
 func (r *flowsTest) follow(here, there *grpc.ClientConn) {
 	st, err := observer.NewObserverClient(there).ServerStatus(r.t.Context(), &observer.ServerStatusRequest{})
 	if err != nil || st.GetSeenFlows() != 0 {
-		r.t.Errorf("while nobody follows, the node that keeps none has seen %v, %v", st, err)
+		r.t.Errorf("while no client follows, the node that keeps none has seen %v, %v", st, err)
 	}
 	r.receiver, r.sender = followFlows(r.t, here, &observer.GetFlowsRequest{}), followFlows(r.t, there, &observer.GetFlowsRequest{})
 	// A stream exists when its server has admitted it: what happens from then on it reports.
@@ -376,9 +376,9 @@ func (r *flowsTest) names() {
 	}
 }
 
-// strangers checks that nodes notify each other, and that on the network only those are served
-// anything who have a certificate.
-func (r *flowsTest) strangers(here *grpc.ClientConn, ns1 namespace, ours kvstoretest.Authority) {
+// authentication checks that nodes notify each other, and that on the network only those who have a
+// certificate are served.
+func (r *flowsTest) authentication(here *grpc.ClientConn, ns1 namespace, ours kvstoretest.Authority) {
 	ctx, cancel := context.WithTimeout(r.t.Context(), time.Minute)
 	defer cancel()
 	peers, err := peer.NewPeerClient(here).Notify(ctx, &peer.NotifyRequest{})

@@ -17,7 +17,7 @@ func TestFullPrefixMapDropsStale(t *testing.T) {
 	n, _ := newNode(t)
 	n.flags = append(n.flags, "--bpf-ipcache-prefix-max", "4")
 	var fill strings.Builder
-	fill.WriteString("apiVersion: cilium.io/v2\nkind: CiliumNetworkPolicy\nmetadata: {name: fill, namespace: default}\nspec:\n  endpointSelector: {matchLabels: {app: nobody}}\n  egress:\n  - toCIDR: [203.0.113.0/24")
+	fill.WriteString("apiVersion: cilium.io/v2\nkind: CiliumNetworkPolicy\nmetadata: {name: fill, namespace: default}\nspec:\n  endpointSelector: {matchLabels: {app: none}}\n  egress:\n  - toCIDR: [203.0.113.0/24")
 	for i := range 8 {
 		fmt.Fprintf(&fill, ", 198.51.100.%d/28", 16*i)
 	}

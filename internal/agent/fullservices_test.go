@@ -36,7 +36,7 @@ func TestFullServices(t *testing.T) {
 	c.eventually("the map is full", func() bool { return strings.Contains(n.logText(), "kernel map is full") })
 	n.kill()
 	n.start()
-	c.network("web", "web", fromApp("nobody"))
+	c.network("web", "web", fromApp("none"))
 	c.eventually("a policy of after the restart", func() bool { return once(client.ns, to, impatient) != nil })
 	c.eventually("the status says what is missing", func() bool {
 		st, err := n.client.Health(t.Context(), false)

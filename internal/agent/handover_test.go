@@ -20,7 +20,7 @@ import (
 )
 
 // otherLayout makes the pinned maps those of another layout, as they are for an agent of the next
-// release, or removes every pin, as somebody does who empties the BPF file system.
+// release, or removes every pin, as an administrator does who empties the BPF file system.
 func (n *machineNode) otherLayout(emptied bool) {
 	n.t.Helper()
 	dir := n.path("bpf/hawser")
@@ -73,7 +73,7 @@ type crossing struct {
 }
 
 // cross starts traffic of a client that may reach the web pod on port 80, and of one that may not.
-// Port 81 is nobody's.
+// No policy admits port 81.
 func cross(t *testing.T, web, client, intruder *machinePod) *crossing {
 	t.Helper()
 	c := &crossing{t: t, web: web}
@@ -263,7 +263,7 @@ func TestFullPrefixMap(t *testing.T) {
 	n, outside := newNode(t)
 	n.flags = append(n.flags, "--bpf-ipcache-prefix-max", "4")
 	var fill strings.Builder
-	fill.WriteString("apiVersion: cilium.io/v2\nkind: CiliumNetworkPolicy\nmetadata: {name: fill, namespace: default}\nspec:\n  endpointSelector: {matchLabels: {app: nobody}}\n  egress:\n  - toCIDR: [203.0.113.0/24")
+	fill.WriteString("apiVersion: cilium.io/v2\nkind: CiliumNetworkPolicy\nmetadata: {name: fill, namespace: default}\nspec:\n  endpointSelector: {matchLabels: {app: none}}\n  egress:\n  - toCIDR: [203.0.113.0/24")
 	for i := range 8 {
 		fmt.Fprintf(&fill, ", 198.51.100.%d/28", 16*i)
 	}

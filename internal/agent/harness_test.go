@@ -306,7 +306,7 @@ func (n *machineNode) serving(all bool) {
 	for {
 		st, err := n.client.Health(context.Background(), false)
 		synced := slices.ContainsFunc(st.Parts, func(p rest.PartStatus) bool { return p.Name == partSync && p.State == rest.StateOk })
-		// The release of an address that nobody has is refused as unknown once the startup gate is
+		// The release of an address that no pod has is refused as unknown once the startup gate is
 		// open.
 		open := false
 		if rerr := n.client.ReleaseIP(context.Background(), "192.0.2.77", ""); rerr != nil {

@@ -166,7 +166,7 @@ func (n *machineNode) showsClientsOfFlows(since time.Time, want ...string) {
 	})
 }
 
-// onlyHealth lets health endpoints reach watched, and nobody else.
+// onlyHealth lets health endpoints reach watched, and no others.
 const onlyHealth = `apiVersion: cilium.io/v2
 kind: CiliumNetworkPolicy
 metadata: {name: watched, namespace: default}
@@ -209,12 +209,12 @@ func TestClusterHealth(t *testing.T) {
 			if code, body := n2.call("PATCH", fmt.Sprintf("/endpoint/%d/labels", ep.ID), `{"user": ["k8s:app=watched"]}`); code != 400 {
 				t.Errorf("the health endpoint gets labels: %d %s", code, body)
 			}
-			watched, stranger := n1.attached("watched", map[string]string{"app": "watched"}), n2.attached("stranger", map[string]string{"app": "stranger"})
+			watched, denied := n1.attached("watched", map[string]string{"app": "watched"}), n2.attached("denied", map[string]string{"app": "denied"})
 			for _, to := range watched.both(80) {
 				serveEcho(t, watched.ns, to)
 				reaches(t, "health endpoint of the other node to a pod that allows health", n2.healthNS(), to, 1400)
 				reaches(t, "health endpoint of its node", n1.healthNS(), to, 1400)
-				refused(t, "a pod to one that allows health only", stranger.ns, to)
+				refused(t, "a pod to one that allows health only", denied.ns, to)
 			}
 
 			// One way only: requests of n1 do not arrive at n2's own addresses. n1 says so, n2 has
@@ -271,7 +271,7 @@ func TestClusterHealth(t *testing.T) {
 			}
 
 			// An agent that is killed takes its endpoint along; the next one has the same
-			// addresses. So has one that somebody deleted.
+			// addresses. So has one that a client deleted.
 			addrs := ep.Status.Networking.Addressing[0]
 			n2.kill()
 			n1.wantHealth("the agent of n2 is away", "n2", "endpoint http4", "endpoint http6", "endpoint icmp4", "endpoint icmp6", "node http4", "node http6")
@@ -284,7 +284,7 @@ func TestClusterHealth(t *testing.T) {
 			if _, err := n2.client.DeleteEndpoint(t.Context(), fmt.Sprint(again.ID)); err != nil {
 				t.Fatal(err)
 			}
-			n1.wantHealth("somebody deleted the endpoint", "n2")
+			n1.wantHealth("a client deleted the endpoint", "n2")
 			n2.noDoubles("at the end")
 			stops := []*machineNode{n1, n2}
 			for _, n := range stops {

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hop sends datagrams that get no further than ttl hops until somebody on the way says so, and
-// returns who.
+// hop sends datagrams that get no further than ttl hops until a router on the way reports it, and
+// returns which.
 func hop(t testing.TB, ns namespace, to netip.AddrPort, ttl int, timeout time.Duration) (netip.Addr, error) {
 	t.Helper()
 	family, level, recvErr, setTTL := unix.AF_INET, unix.SOL_IP, unix.IP_RECVERR, unix.IP_TTL
@@ -66,7 +66,7 @@ func hop(t testing.TB, ns namespace, to netip.AddrPort, ttl int, timeout time.Du
 			return netip.AddrFrom16([16]byte(from[8:24])), nil
 		}
 	}
-	return netip.Addr{}, errors.New("nobody says that the time has run out")
+	return netip.Addr{}, errors.New("no router reports that the hop limit was exceeded")
 }
 
 // TestHops: a trace from a pod to another, here and on another node, or to the outside, shows the

@@ -127,7 +127,7 @@ func TestRelevantLabels(t *testing.T) {
 	ns1, ns2 := twoNamespaces(t)
 	n1, n2 := c.node(ns1, "n1", "10.0.1.0/24", "fd00:1::/112"), c.node(ns2, "n2", "10.0.2.0/24", "fd00:2::/112")
 	cfg := operator.Defaults()
-	cfg.Labels, cfg.Rest, cfg.MaxPause = relevance.PolicyLabels, 0, 200*time.Millisecond
+	cfg.Labels, cfg.GracePeriod, cfg.MaxPause = relevance.PolicyLabels, 0, 200*time.Millisecond
 	c.operator(cfg)
 	for _, n := range []*machineNode{n1, n2} {
 		n.race = true
@@ -170,7 +170,7 @@ func TestRelevantLabels(t *testing.T) {
 	c.blocked("a client does not", front, web.both(80)[0])
 	flows := []*flow{startFlow(t, "friend to web", pal.ns, web.both(80)[0]), startFlow(t, "friend to vault over IPv6", pal.ns, vault.both(80)[1])}
 
-	// Rules that look at the absence of a label let nobody in who has it.
+	// Rules that match the absence of a label let no pod in that has it.
 	end := []func(){c.never("front to web", front, web.both(80)[0]), c.never("front to web over IPv6", front, web.both(80)[1])}
 	c.network("not-front", "web", from(metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
 		{Key: "app", Operator: metav1.LabelSelectorOpIn, Values: []string{"client"}}, {Key: "tier", Operator: metav1.LabelSelectorOpNotIn, Values: []string{"front"}},

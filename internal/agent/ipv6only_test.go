@@ -39,7 +39,7 @@ func without4(t *testing.T, ns *testenv.NetNS, via string) {
 	}
 }
 
-// onlyClients lets the pods of a client reach web, and nobody else.
+// onlyClients lets the pods of a client reach web, and no others.
 const onlyClients = `apiVersion: cilium.io/v2
 kind: CiliumNetworkPolicy
 metadata: {name: web, namespace: default}
@@ -96,7 +96,7 @@ func TestIPv6Only(t *testing.T) {
 				})
 			}
 			client, local := c.pod(n1, "client", map[string]string{"app": "client"}), c.pod(n1, "local", map[string]string{"app": "web"})
-			web, stranger := c.pod(n2, "web", map[string]string{"app": "web"}), c.pod(n1, "stranger", map[string]string{"app": "stranger"})
+			web, denied := c.pod(n2, "web", map[string]string{"app": "web"}), c.pod(n1, "denied", map[string]string{"app": "denied"})
 			if client.ip4.IsValid() || !netip.MustParsePrefix("fd00:1::/112").Contains(client.ip6) {
 				t.Fatalf("the client has %s and %s", client.ip4, client.ip6)
 			}
@@ -107,8 +107,8 @@ func TestIPv6Only(t *testing.T) {
 			}
 			reaches(t, "on one node", client.ns, netip.AddrPortFrom(local.ip6, 80), mtu)
 			reaches(t, "between nodes", client.ns, netip.AddrPortFrom(web.ip6, 80), mtu)
-			refused(t, "whom the policy keeps out, between nodes", stranger.ns, netip.AddrPortFrom(web.ip6, 80))
-			refused(t, "whom the policy keeps out, on one node", stranger.ns, netip.AddrPortFrom(local.ip6, 80))
+			refused(t, "whom the policy keeps out, between nodes", denied.ns, netip.AddrPortFrom(web.ip6, 80))
+			refused(t, "whom the policy keeps out, on one node", denied.ns, netip.AddrPortFrom(local.ip6, 80))
 
 			// A service, of IPv6 as all are there.
 			svc, err := c.client.Kube.CoreV1().Services("default").Create(t.Context(), &corev1.Service{
@@ -127,7 +127,7 @@ func TestIPv6Only(t *testing.T) {
 			}
 			vip := netip.AddrPortFrom(netip.MustParseAddr(svc.Spec.ClusterIP), 8080)
 			connectsAt(t, "the service", client.ns, vip.String(), true)
-			if err := once(stranger.ns, vip, impatient); err == nil {
+			if err := once(denied.ns, vip, impatient); err == nil {
 				t.Error("whom the policy keeps out reaches the service")
 			}
 			// A restart finds everything again.

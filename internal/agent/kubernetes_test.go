@@ -228,7 +228,7 @@ func (k *kubernetesTest) knows(n *machineNode, p *machinePod) func() bool {
 
 // attach has pods come, and looks at the objects that this makes.
 func (k *kubernetesTest) attach(ctx context.Context) {
-	k.cluster.object(k.n1, "stranger", map[string]string{"app": "stranger"})
+	k.cluster.object(k.n1, "late", map[string]string{"app": "late"})
 	k.cluster.object(k.n2, "web", map[string]string{"app": "web"}, corev1.ContainerPort{Name: "http", ContainerPort: 80})
 	k.client, k.web = k.cluster.pod(k.n1, "client", map[string]string{"app": "client", "io.cilium.k8s.policy.cluster": "forged"}), k.n2.attached("web", nil)
 	if !netip.MustParsePrefix("10.0.1.0/24").Contains(k.client.ip4) || !netip.MustParsePrefix("fd00:2::/112").Contains(k.web.ip6) {
@@ -336,11 +336,11 @@ func (k *kubernetesTest) serverAway(ctx context.Context) {
 	}
 	// A pod whose labels no pod had before starts with a temporary identity, by its own rules.
 	began := time.Now()
-	stranger := k.n1.attached("stranger", nil)
+	late := k.n1.attached("late", nil)
 	if took := time.Since(began); took > 15*time.Second {
 		k.t.Errorf("a pod with unknown labels took %v without an API server", took)
 	}
-	stranger.temporary("without an API server", identity.Init)
+	late.temporary("without an API server", identity.Init)
 	id := k.web.endpoint().Status.Identity.ID
 	k.n2.kill()
 	k.n2.launch()
@@ -361,9 +361,9 @@ func (k *kubernetesTest) serverAway(ctx context.Context) {
 	})
 	k.cluster.eventually("n1 knows the pod that was made anew", k.knows(k.n1, k.second))
 	k.cluster.eventually("the pod with a temporary identity has its own", func() bool {
-		return !identity.ID(stranger.endpoint().Status.Identity.ID).IsTemporary()
+		return !identity.ID(late.endpoint().Status.Identity.ID).IsTemporary()
 	})
-	k.cluster.eventually("n2 knows it", k.knows(k.n2, stranger))
+	k.cluster.eventually("n2 knows it", k.knows(k.n2, late))
 }
 
 // detach has a pod go: its object is still the same one, and goes with the endpoint.
@@ -454,7 +454,7 @@ func TestKubernetesClusterPool(t *testing.T) {
 }
 
 // TestKubernetesNodeMadeAgain: a Node that is deleted, and made again with other pod CIDRs, while
-// its agent runs and over a restart. Pods keep their addresses, nobody is given one of the former
+// its agent runs and over a restart. Pods keep their addresses, no pod is given one of the former
 // CIDRs, which may be another node's, and the status says so. Without pods the node takes the new
 // CIDRs.
 func TestKubernetesNodeMadeAgain(t *testing.T) {
@@ -677,7 +677,7 @@ func TestKubernetesRules(t *testing.T) {
 	})
 	c.object(n2, "web", map[string]string{"app": "web"}, corev1.ContainerPort{Name: "http", ContainerPort: 80}, corev1.ContainerPort{Name: "other", ContainerPort: 81})
 	server := n2.attached("web", nil)
-	client, stranger := c.pod(n1, "client", map[string]string{"app": "client"}), c.pod(n1, "stranger", map[string]string{"app": "stranger"})
+	client, denied := c.pod(n1, "client", map[string]string{"app": "client"}), c.pod(n1, "denied", map[string]string{"app": "denied"})
 	for _, port := range []uint16{80, 81} {
 		for _, to := range server.both(port) {
 			serveEcho(t, server.ns, to)
@@ -706,8 +706,8 @@ func TestKubernetesRules(t *testing.T) {
 			if !connects(client, to, 20*time.Second) {
 				t.Errorf("%s: the client does not reach %s by its named port", when, to)
 			}
-			if connects(stranger, to, time.Second) {
-				t.Errorf("%s: a stranger reaches %s", when, to)
+			if connects(denied, to, time.Second) {
+				t.Errorf("%s: a denied client reaches %s", when, to)
 			}
 		}
 		if connects(client, server.both(81)[0], time.Second) {
@@ -732,8 +732,8 @@ func TestKubernetesRules(t *testing.T) {
 	if !connects(client, vip, 20*time.Second) {
 		t.Errorf("the client does not reach the service at %s", vip)
 	}
-	if connects(stranger, vip, time.Second) {
-		t.Errorf("a stranger reaches the service at %s", vip)
+	if connects(denied, vip, time.Second) {
+		t.Errorf("a denied client reaches the service at %s", vip)
 	}
 
 	// The API is served by n2.
@@ -758,8 +758,8 @@ func TestKubernetesRules(t *testing.T) {
 	n1.start()
 	check("after a restart")
 	must(rules.Delete(ctx, "web", metav1.DeleteOptions{}))
-	if !connects(stranger, server.both(80)[0], 20*time.Second) {
-		t.Error("the stranger does not reach the server when no rule isolates it any more")
+	if !connects(denied, server.both(80)[0], 20*time.Second) {
+		t.Error("the denied client does not reach the server when no rule isolates it any more")
 	}
 	n1.stop()
 	n2.stop()

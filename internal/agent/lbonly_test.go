@@ -24,7 +24,7 @@ type balancerLab struct {
 	t                    *testing.T
 	balancer             *machineNode
 	router               *testenv.NetNS
-	client, stranger     *testenv.NetNS
+	client, foreign      *testenv.NetNS
 	backends             [2]*testenv.NetNS
 	backend4, backend6   [2]netip.Addr
 	balanced4, balanced6 netip.Addr // addresses that the router leads to the balancer
@@ -45,7 +45,7 @@ func newBalancerLab(t *testing.T) *balancerLab {
 		return m, netip.MustParsePrefix(at(2)[0]).Addr(), netip.MustParsePrefix(at(2)[1]).Addr()
 	}
 	l.client, _, _ = machine(1)
-	l.stranger, _, _ = machine(2)
+	l.foreign, _, _ = machine(2)
 	for i := range l.backends {
 		l.backends[i], l.backend4[i], l.backend6[i] = machine(3 + i)
 	}
@@ -285,8 +285,8 @@ func (l *balancerLab) refuses(t *testing.T) {
 	}
 }
 
-// forgedAnswers: only the backend answers for the service, however many ports others try: a
-// stranger from the backend's port, and the backend's machine from another one. The backend itself
+// forgedAnswers: only the backend answers for the service, however many ports others try: a foreign
+// host from the backend's port, and the backend's machine from another one. The backend itself
 // does the same, and the client sees it.
 func (l *balancerLab) forgedAnswers(t *testing.T) {
 	c := dialUDP(t, l.client, netip.AddrPortFrom(l.balanced4, 82))
@@ -301,14 +301,14 @@ func (l *balancerLab) forgedAnswers(t *testing.T) {
 	if _, _, err := backend.ReadFromUDPAddrPort(buf); err != nil {
 		t.Fatalf("the backend is not asked: %v", err)
 	}
-	stranger := listenUDP(t, l.stranger, netip.MustParseAddrPort("10.99.2.2:8082"))
-	defer stranger.Close()
+	foreign := listenUDP(t, l.foreign, netip.MustParseAddrPort("10.99.2.2:8082"))
+	defer foreign.Close()
 	other := listenUDP(t, l.backends[0], netip.AddrPortFrom(l.backend4[0], 8083))
 	defer other.Close()
 	for _, x := range []struct {
 		from *net.UDPConn
 		text string
-	}{{stranger, "forged"}, {other, "forged"}, {backend, "answer"}} {
+	}{{foreign, "forged"}, {other, "forged"}, {backend, "answer"}} {
 		for port := 61000; port <= 65535; port++ {
 			to := netip.AddrPortFrom(netip.MustParseAddr(node4), uint16(port))
 			if _, err := x.from.WriteToUDPAddrPort([]byte(x.text), to); err != nil && !errors.Is(err, syscall.ECONNREFUSED) {
@@ -319,16 +319,16 @@ func (l *balancerLab) forgedAnswers(t *testing.T) {
 			}
 		}
 	}
-	for heard := false; !heard; {
+	for answered := false; !answered; {
 		_ = c.SetReadDeadline(time.Now().Add(patient))
 		k, err := c.Read(buf)
 		switch {
 		case err != nil:
 			t.Fatalf("the backend's own answer does not come: %v", err)
 		case string(buf[:k]) == "answer":
-			heard = true
+			answered = true
 		default:
-			t.Errorf("the client got %q from somebody who is not its backend", buf[:k])
+			t.Errorf("the client got %q from a host that is not its backend", buf[:k])
 		}
 	}
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // TestPolicyByLabelsThatAreLeftOut: a policy that selects by a label which makes no identities
-// selects nobody, and its pods stay open. The status names it and the label.
+// selects no pod, and its pods stay open. The status names it and the label.
 func TestPolicyByLabelsThatAreLeftOut(t *testing.T) {
 	t.Parallel()
 	n, _ := newNode(t)

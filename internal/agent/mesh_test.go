@@ -126,7 +126,7 @@ func TestTwoClusters(t *testing.T) {
 	}
 	for _, to := range web.both(80) {
 		if once(front.ns, to, impatient) == nil {
-			t.Error("a cluster is reached that nobody follows")
+			t.Error("a cluster is reached that no node follows")
 		}
 	}
 	a.follow(b)
@@ -245,7 +245,7 @@ func TestHostileCluster(t *testing.T) {
 	pair("10.2.1.7", "192.0.2.2", 131078)
 	pair(web.ip4.String(), "192.0.2.2", 131077) // this cluster's pod at its node
 	pair("192.0.2.1", "192.0.2.2", 131077)
-	pair("198.51.100.1", "192.0.2.2", 131077) // somebody in the world
+	pair("198.51.100.1", "192.0.2.2", 131077) // a host in the world
 	b.put(fmt.Sprintf("cilium/state/identities/v1/id/%d", own), "k8s:app=evil;k8s:io.cilium.k8s.policy.cluster=alpha;")
 	b.put("cilium/state/identities/v1/id/131077", "k8s:app=front;k8s:io.cilium.k8s.policy.cluster=alpha;k8s:io.kubernetes.pod.namespace=default;")
 	b.put("cilium/state/identities/v1/id/131078", "k8s:app=front;k8s:io.cilium.k8s.policy.cluster=beta;k8s:io.kubernetes.pod.namespace=default;")

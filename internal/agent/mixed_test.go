@@ -141,7 +141,7 @@ func TestMixedModes(t *testing.T) {
 	n.flags = append(n.flags, "--"+identity.ManagementFlag, string(identity.ManagedByBoth))
 	n.start()
 	if log := n.logText(); !strings.Contains(log, "users have set labels of an endpoint") {
-		t.Error("the log does not name the label that nobody else knows")
+		t.Error("the log does not name the label that no other node knows")
 	}
 	user(http.StatusOK, "team=red") // it is there
 	text := user(http.StatusBadRequest, "team=red", "tier=front")
@@ -223,7 +223,7 @@ func TestMixedFleet(t *testing.T) {
 			seen[text] = o.Name
 		}
 	}
-	// Labels that nobody has had, on both nodes at the same moment.
+	// Labels that no pod has had, on both nodes at the same moment.
 	round := func(when, app string) []*machinePod {
 		t.Helper()
 		pods := make([]*machinePod, 2)

@@ -122,7 +122,7 @@ func multiPool(t *testing.T, mode string) {
 			for _, p := range clients {
 				reaches(t, when+": "+p.name, p.ns, to, 1400)
 			}
-			c.eventually("nobody else reaches the server, "+when, func() bool { return once(other.ns, to, 300*time.Millisecond) != nil })
+			c.eventually("no other pod reaches the server, "+when, func() bool { return once(other.ns, to, 300*time.Millisecond) != nil })
 		}
 	}
 	verdicts("at first", client)
@@ -139,7 +139,7 @@ func multiPool(t *testing.T, mode string) {
 	}
 	verdicts("from a CIDR that came later", client, last)
 
-	// A pool that nobody has.
+	// A pool that no node has.
 	c.annotated(n1, "lost", nil, map[string]string{ippools.PoolAnnotation: "none"})
 	if err := n1.newPod("lost", nil).add(); err == nil || !strings.Contains(err.Error(), "for which the annotation ipam.cilium.io/ip-pool asks") {
 		t.Errorf("a pod that asks for a pool that does not exist: %v", err)
@@ -353,7 +353,7 @@ func TestKubernetesPoolChoice(t *testing.T) {
 	}
 	refused("half", "CiliumPodIPPool four has no IPv6 range", map[string]string{ippools.PoolAnnotation: "four"})
 
-	// Addresses that somebody asked for in the name of another pod are not this pod's.
+	// Addresses that were requested in the name of another pod are not this pod's.
 	got, err := n.client.AllocateIP(t.Context(), raw.AllocateIPParams{Owner: "default/other", Pool: "plain"})
 	if err != nil {
 		t.Fatal(err)

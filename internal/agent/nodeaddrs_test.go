@@ -93,7 +93,7 @@ func TestHostPorts(t *testing.T) {
 	connectsAt(t, "in no range", far, "198.51.100.1:8080", false)
 	connectsAt(t, "in no range, by the first device", near, "192.0.2.1:8080", false)
 
-	// Without the pod nobody is led anywhere, and the devices are left alone.
+	// Without the pod no packet is translated, and the devices are left alone.
 	if err := web.del(); err != nil {
 		t.Fatal(err)
 	}

@@ -25,7 +25,7 @@ func (c *kubeCluster) podEvent(pod, reason string) *eventsv1.Event {
 	return nil
 }
 
-// TestPendingEvents: a pod whose identity nobody makes shows that in Kubernetes, and that it is
+// TestPendingEvents: a pod whose identity is not made shows that in Kubernetes, and that it is
 // over; others show nothing. The agent has the rights of the chart.
 func TestPendingEvents(t *testing.T) {
 	t.Parallel()

@@ -65,8 +65,8 @@ func TestPodQueueOneAtATime(t *testing.T) {
 	}
 }
 
-// TestPodQueueFailing: pods for which nothing succeeds, more than there are workers, hold up
-// nobody, and each is reported once for each cause.
+// TestPodQueueFailing: pods for which nothing succeeds, more than there are workers, hold up no
+// other, and each is reported once for each cause.
 func TestPodQueueFailing(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -58,7 +58,7 @@ func TestPodSettings(t *testing.T) {
 
 	again("--container-ip-local-reserved-ports", "auto,20000-20100,30000", "--packetization-layer-pmtud-mode", "always")
 	p := n.newPod("reserved", nil)
-	// Somebody else has reserved more than what one read of a small buffer returns: none of these
+	// Other programs have reserved more than what one read of a small buffer returns: none of these
 	// may be lost.
 	var odd []string
 	for port := 40001; port < 40600; port += 2 {
@@ -181,8 +181,8 @@ func upload(t testing.TB, from namespace, to namespace, at netip.AddrPort, size 
 	return int(arrived.Load())
 }
 
-// TestBlackHole: on the way out of the cluster packets vanish that are too large, and nobody says
-// so. TCP of pods finds that out, and does not with the option that takes it away.
+// TestBlackHole: on the way out of the cluster packets vanish that are too large, without an
+// ICMP error. TCP of pods finds that out, and does not with the option that takes it away.
 func TestBlackHole(t *testing.T) {
 	t.Parallel()
 	for mode, through := range map[string]bool{"blackhole": true, "unset": false} {

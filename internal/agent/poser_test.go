@@ -8,7 +8,7 @@ import (
 )
 
 // TestPodNamesAnotherUID: a pod whose annotation names another one's UID, as those of static pods
-// do, keeps nobody from learning what that one is.
+// do, keeps no node from learning what that one is.
 func TestPodNamesAnotherUID(t *testing.T) {
 	t.Parallel()
 	c := newKubeCluster(t)

@@ -394,7 +394,7 @@ func TestTwoNodes(t *testing.T) {
 			serveEcho(t, late.ns, late.both(81)[0])
 			refused(t, "open to another port of the pod that started without the store", open.ns, late.both(81)[0])
 			// So does one of labels that no pod had, with a temporary identity. Its rules hold, and
-			// nobody else knows it by its labels.
+			// no other node knows it by its labels.
 			began = time.Now()
 			fresh := n2.attached("web-3", map[string]string{"app": "web", "release": "new"})
 			if took := time.Since(began); took > 10*time.Second {
@@ -421,7 +421,7 @@ func TestTwoNodes(t *testing.T) {
 			}
 			onlyUsed(t, store, n1, n2)
 			if err := ask(t, front.ns, late.both(80)[0], 100, false, 0); err == nil {
-				t.Error("a port that nobody serves answers")
+				t.Error("a port without a server answers")
 			}
 			serveEcho(t, late.ns, late.both(80)[0])
 			if err := ask(t, front.ns, late.both(80)[0], 100, false, patient); err != nil {

@@ -174,7 +174,7 @@ func TestPodReadinessWithStore(t *testing.T) {
 			if err := web.add(); err != nil {
 				t.Fatal(err)
 			}
-			c.eventually("the gate is closed for a sandbox that nobody knows", func() bool { return c.gate("web") == corev1.ConditionFalse })
+			c.eventually("the gate is closed for a sandbox that no node knows", func() bool { return c.gate("web") == corev1.ConditionFalse })
 			store.Start()
 			c.eventually("the gate is open for it", open("web"))
 			n.stop()
@@ -213,7 +213,7 @@ func TestPodReadiness(t *testing.T) {
 	})
 	time.Sleep(300 * time.Millisecond)
 	if status := c.gate("gated"); status == corev1.ConditionTrue {
-		t.Error("the gate is open although nobody knows the pod's identity")
+		t.Error("the gate is open although no node knows the pod's identity")
 	}
 	c.assign(gated, 4001, false)
 	// Without the right to it nothing is written, and it is tried again.
@@ -232,7 +232,7 @@ func TestPodReadiness(t *testing.T) {
 	c.assign(gated, 4002, true)
 	c.eventually("the new identity", gated.has(4002))
 
-	// Somebody closes it; the agent restarts; the sandbox is made anew.
+	// A client closes it; the agent restarts; the sandbox is made anew.
 	closed := []byte(`{"status":{"conditions":[{"type":"` + string(pods.ReadinessGate) + `","status":"False"}]}}`)
 	if _, err := c.client.Kube.CoreV1().Pods("default").Patch(t.Context(), "gated", "application/strategic-merge-patch+json", closed, metav1.PatchOptions{}, "status"); err != nil {
 		t.Fatal(err)

@@ -34,7 +34,7 @@ func TestTemporaryRelabel(t *testing.T) {
 	c, n1, n2, vnis := operatorManaged(t)
 	// Both tiers of clients are let in by one label, one of them by another.
 	c.network("web", "web", fromApp("client"))
-	c.network("stranger", "stranger", func(s *networkingv1.NetworkPolicySpec) {
+	c.network("denied", "denied", func(s *networkingv1.NetworkPolicySpec) {
 		s.PolicyTypes = []networkingv1.PolicyType{networkingv1.PolicyTypeEgress}
 		s.Egress = []networkingv1.NetworkPolicyEgressRule{{To: []networkingv1.NetworkPolicyPeer{{PodSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}}}}}
 	})
@@ -140,17 +140,17 @@ func TestTemporaryRelabel(t *testing.T) {
 
 	// A label that takes a right away: gone when there is an ID for the new labels, and never
 	// again.
-	c.labelPod("near", "app", "stranger")
-	c.eventually("the stranger's labels are in force", func() bool {
+	c.labelPod("near", "app", "denied")
+	c.eventually("the denied labels are in force", func() bool {
 		st := near.endpoint().Status
-		return slices.Contains(st.Identity.Labels, "k8s:app=stranger") && st.State == rest.EndpointStateReady
+		return slices.Contains(st.Identity.Labels, "k8s:app=denied") && st.State == rest.EndpointStateReady
 	})
-	near.temporary("as a stranger", 2010)
+	near.temporary("as a denied client", 2010)
 	c.blocked("the rules of its new labels hold at once", near, client.both(80)[0])
 	c.passing("the others have not observed the new labels", near, web.both(80)[0])
 	c.assign(near, 2020, true)
-	c.eventually("the stranger is kept out", func() bool { return ask(t, near.ns, web.both(80)[0], 64, false, impatient) != nil })
-	c.blocked("as a stranger", near, web.both(81)[1])
+	c.eventually("the denied client is kept out", func() bool { return ask(t, near.ns, web.both(80)[0], 64, false, impatient) != nil })
+	c.blocked("as a denied client", near, web.both(81)[1])
 
 	seen := vnis()
 	noneTemporary(t, seen)

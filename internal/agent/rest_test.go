@@ -145,7 +145,7 @@ func askEndpointIDs(t *testing.T, n *askedNode) {
 		{method: "GET", path: "/endpoint/" + n.id + "/config", code: 200},
 		{method: "GET", path: "/endpoint", code: 200, text: n.web.container},
 		{method: "GET", path: "/endpoint", body: `["k8s:app=web"]`, code: 200, text: n.web.container},
-		{method: "GET", path: "/endpoint", body: `["k8s:app=nobody"]`, code: 404},
+		{method: "GET", path: "/endpoint", body: `["k8s:app=none"]`, code: 404},
 		{method: "GET", path: "/endpoint", body: `{"not": "a list"}`, code: 400},
 	})
 }
@@ -199,7 +199,7 @@ func askCreate(t *testing.T, n *askedNode) {
 		answers{method: "GET", path: "/nowhere", code: 404},
 	)
 	n.expect(list)
-	// The address that a failed creation named is still the caller's: nobody's, here.
+	// The address that a failed creation named is still the caller's: no one's, here.
 	n.call("DELETE", "/ipam/10.0.1.14", "")
 	n.sameAudit(before, "after refused creations")
 }
@@ -346,7 +346,7 @@ func askIPAM(t *testing.T, n *askedNode) {
 		{method: "DELETE", path: "/ipam/10.0.1.13", code: 200},
 		{method: "POST", path: "/ipam?family=ipv5", code: 400},
 	})
-	// Addresses that nobody makes an endpoint of come back by themselves, all of them.
+	// Addresses without an endpoint come back by themselves, all of them.
 	free := len(n.addresses())
 	var taken []string
 	for {
@@ -475,7 +475,7 @@ func askMonitor(t *testing.T, n *askedNode) {
 func askDelete(t *testing.T, n *askedNode) {
 	n.expect([]answers{
 		{method: "DELETE", path: "/endpoint", body: `{}`, code: 400},
-		{method: "DELETE", path: "/endpoint", body: `{"container-id": "nobody"}`, code: 404},
+		{method: "DELETE", path: "/endpoint", body: `{"container-id": "none"}`, code: 404},
 		{method: "DELETE", path: "/endpoint", body: `{"container-id": "` + n.front.container + `"}`, code: 200},
 		{method: "DELETE", path: "/endpoint/" + n.id, code: 200},
 		{method: "DELETE", path: "/endpoint/" + n.id, code: 404},

@@ -38,7 +38,7 @@ func TestAgentStartsWithBadPeers(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.command("ip", "route", "add", "10.0.3.0/24", "via", outside4, "proto", "bird")
-	// A store that is not there: nobody else is observed.
+	// A store that is not there: no other node is observed.
 	n.flags = append(n.flags, "--routing-mode", "native", "--kvstore", "etcd", "--kvstore-opt", "etcd.address=http://127.0.0.1:9",
 		"--enable-hubble", "--hubble-socket-path", n.path("run/hubble.sock"))
 	n.launch()

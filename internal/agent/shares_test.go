@@ -6,7 +6,7 @@ import (
 	"github.com/hawser-net/hawser/internal/datapath"
 )
 
-// TestBeyondShares: the status names who holds more of conntrack than its share, and nobody else.
+// TestBeyondShares: the status names who holds more of conntrack than its share, and no other.
 func TestBeyondShares(t *testing.T) {
 	t.Parallel()
 	within := datapath.FlowShare{Endpoint: 3, Entries: 512, Share: 512, Excess: 9}

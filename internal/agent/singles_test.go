@@ -65,7 +65,7 @@ func TestKubernetesSingles(t *testing.T) {
 	to := web.both(80)[0]
 	serveEcho(t, web.ns, to)
 	reaches(t, "at first", client.ns, to, 1000)
-	c.eventually("nobody else reaches it", func() bool { return once(other.ns, to, 300*time.Millisecond) != nil })
+	c.eventually("no other pod reaches it", func() bool { return once(other.ns, to, 300*time.Millisecond) != nil })
 	// All three of n1 are in use: a pod waits, and has its address when there is one.
 	c.annotated(n1, "late", nil, nil)
 	late, done := n1.newPod("late", nil), make(chan error, 1)

@@ -51,8 +51,8 @@ func askForEver(to string) int {
 					fmt.Println(last)
 				}
 			}
-			// The first who waits for an answer gets an error, and who sends that there is nobody
-			// to send to.
+			// The first who waits for an answer gets an error, and a sender that there is no
+			// destination.
 			if errors.Is(err, syscall.ECONNABORTED) || errors.Is(err, syscall.EDESTADDRREQ) {
 				fmt.Println("ended")
 				break

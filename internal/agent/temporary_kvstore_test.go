@@ -138,7 +138,7 @@ func (m *keyMaker) writers(t testing.TB) map[string]int {
 
 // TestTemporaryWithKeys is "KVStore compatibility" of CFP-27752, which leaves it open: identities
 // are keys of a store that the operator makes. Agents have no right to write them, and a pod has a
-// temporary one until its ID is there; nobody else ever sees that.
+// temporary one until its ID is there; no other node ever sees that.
 func TestTemporaryWithKeys(t *testing.T) {
 	t.Parallel()
 	c := newKubeCluster(t)

@@ -272,9 +272,9 @@ func fromApp(names ...string) func(*networkingv1.NetworkPolicySpec) {
 
 // TestTemporaryStart is "Temporary ID", "Pod startup", "Pod creation process", "Policy enforcement"
 // and "Security" of CFP-27752: pods start while nothing makes identities, by agents that have no
-// right to; their own policies hold from the first packet; nobody sees a temporary ID; and when
-// the identities come no packet of what is allowed before and after is lost, and none of what is
-// forbidden before and after gets through.
+// right to; their own policies hold from the first packet; no other node sees a temporary ID; and
+// when the identities come no packet of what is allowed before and after is lost, and none of what
+// is forbidden before and after gets through.
 func TestTemporaryStart(t *testing.T) {
 	t.Parallel()
 	c, n1, n2, vnis := operatorManaged(t)
@@ -310,9 +310,9 @@ func TestTemporaryStart(t *testing.T) {
 		c.blocked("egress that the pod's own policy forbids", locked, to)
 	}
 	web4, web6 := web.both(80)[0], web.both(80)[1]
-	c.blocked("egress by label, to whom nobody knows yet", locked, client.both(80)[0])
+	c.blocked("egress by label, to an identity that no node knows yet", locked, client.both(80)[0])
 	for _, p := range []*machinePod{client, other, farClient, plain} {
-		c.blocked("ingress by label from "+p.name+", whom nobody knows yet", p, web4)
+		c.blocked("ingress by label from "+p.name+", whose identity no node knows yet", p, web4)
 	}
 	c.blocked("the same over IPv6", client, web6)
 	for _, p := range everyone {

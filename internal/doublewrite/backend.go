@@ -287,19 +287,19 @@ func (b *Backend) makeObject(ctx context.Context, key allocator.AllocatorKey, id
 	if ids.gone[there] {
 		there = allocator.NoID
 	}
-	resting := map[allocator.ID]bool{}
+	quarantined := map[allocator.ID]bool{}
 	o, err = b.objects.AcquireExcept(ctx, key, known{ids, there}, func(ctx context.Context, id allocator.ID) (allocator.Occupant, bool, error) {
 		owner, ok, err := b.keys.Occupant(ctx, id)
 		switch {
 		case err != nil || !ok || owner.Key == key.GetKey():
 		case owner.Quarantined:
-			resting[id] = true
+			quarantined[id] = true
 		default: // these labels need their object, and then the next one need not ask
 			err = b.fill(ctx, id)
 		}
 		return owner, ok, err
 	})
-	return o, resting[o.ID], err
+	return o, quarantined[o.ID], err
 }
 
 // make finds an ID by objects, and has the store agree. again says that it is to be tried again.
@@ -483,7 +483,7 @@ func (b *Backend) RunGC(ctx context.Context, limiter *rate.Limiter, r allocator.
 }
 
 // RunLocksGC implements [allocator.Backend]. Only the store has locks.
-func (b *Backend) RunLocksGC(ctx context.Context, previous map[string]allocator.Lock) (map[string]allocator.Lock, error) {
+func (b *Backend) RunLocksGC(ctx context.Context, previous map[string]allocator.Lock) (map[string]allocator.Lock, int, error) {
 	return b.keys.RunLocksGC(ctx, previous)
 }
 

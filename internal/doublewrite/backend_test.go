@@ -384,7 +384,7 @@ func (p *places) collect(id allocator.ID) {
 
 func (p *places) restsInStore(id allocator.ID) bool {
 	p.Helper()
-	l, err := p.store.List(context.Background(), storekeys.IdentitiesPrefix+"/rest/"+id.String())
+	l, err := p.store.List(context.Background(), storekeys.IdentitiesPrefix+"/quarantine/"+id.String())
 	if err != nil {
 		p.Fatal(err)
 	}
@@ -399,8 +399,8 @@ func (p *places) putKey(id allocator.ID, set string) {
 	}
 }
 
-// putResting writes the object of an ID in quarantine.
-func (p *places) putResting(id allocator.ID, set string) {
+// putQuarantined writes the object of an ID in quarantine.
+func (p *places) putQuarantined(id allocator.ID, set string) {
 	p.Helper()
 	o := &v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: id.String()}, SecurityLabels: map[string]string{"key": set}}
 	identities.Quarantine(o, set, time.Now())
@@ -503,9 +503,9 @@ func TestQuarantineOfEitherPlace(t *testing.T) {
 				p.Errorf("%s has %s; %s is in quarantine: %t", set, got, id, p.restsInStore(id))
 			}
 		})
-		scenario("an object that rests", func(p *places, set, other string) {
+		scenario("an object in quarantine", func(p *places, set, other string) {
 			id := p.firstOf(set)
-			p.putResting(id, other)
+			p.putQuarantined(id, other)
 			b := p.backend(node, mode)
 			p.follow(b)
 			// The cache is behind: what it knows has been collected.
@@ -526,7 +526,7 @@ func TestQuarantineOfEitherPlace(t *testing.T) {
 		scenario("a reference is restored", func(p *places, set, other string) {
 			id := p.firstOf(set)
 			if mode == readKeys {
-				p.putResting(id, other)
+				p.putQuarantined(id, other)
 			} else {
 				p.putKey(id, other)
 				p.collect(id)
@@ -621,7 +621,7 @@ func TestFrozenWriter(t *testing.T) {
 		}},
 		{"its object was collected, and so was that of others", readObjects, false, func(p *places, id allocator.ID, other string) {
 			p.deleteObject(id)
-			p.putResting(id, other)
+			p.putQuarantined(id, other)
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -667,8 +667,8 @@ func TestQuarantineIsTheLastResort(t *testing.T) {
 			p.putObject(first+1, "in-objects")
 			p.putKey(first+2, "collected")
 			p.collect(first + 2)
-			p.putResting(first+3, "rests")
-			p.putKeys(first+3, "rests") // it is in use in the store
+			p.putQuarantined(first+3, "quarantined")
+			p.putKeys(first+3, "quarantined") // it is in use in the store
 			a := p.agent("192.0.2.1", mode)
 			if got := p.allocate(a, "new"); got != first+2 || p.restsInStore(got) {
 				t.Errorf("new has %s", got)

@@ -86,7 +86,7 @@ func (s shownTerm) current(now time.Time) bool { return now.Sub(s.at) <= s.memor
 type Expiry struct {
 	log    *slog.Logger
 	report func(problem string)
-	files  []CertificateFile
+	files  func() []CertificateFile
 	now    func() time.Time
 
 	mu  sync.Mutex
@@ -100,6 +100,11 @@ type Expiry struct {
 // NewExpiry returns one that looks at files. report gets what is wrong, in one text, and the
 // empty text when nothing is; it may be nil.
 func NewExpiry(log *slog.Logger, report func(problem string), files ...CertificateFile) *Expiry {
+	return NewExpiryOf(log, report, func() []CertificateFile { return files })
+}
+
+// NewExpiryOf is NewExpiry for files whose paths may change: it asks for them each time.
+func NewExpiryOf(log *slog.Logger, report func(problem string), files func() []CertificateFile) *Expiry {
 	return &Expiry{log: log, report: report, files: files, now: time.Now, own: map[string]term{}, peers: map[string]shownTerm{}, logged: map[string]time.Time{}}
 }
 
@@ -157,7 +162,7 @@ func (e *Expiry) Run(ctx context.Context) error {
 func (e *Expiry) check(now time.Time) {
 	own := map[string]term{}
 	var problems []string
-	for _, f := range e.files {
+	for _, f := range e.files() {
 		if f.Path == "" {
 			continue
 		}

@@ -107,7 +107,7 @@ func configMap(name, value string) *corev1.ConfigMap {
 }
 
 // TestFollow goes through the life of objects, a restart of the server, and changes made while
-// nobody was connected.
+// no client was connected.
 func TestFollow(t *testing.T) {
 	testenv.CheckLeaks(t)
 	server := kubeapi.Start(t)
@@ -235,7 +235,7 @@ func (s *cutSource) back() {
 	s.away = false
 }
 
-// TestFollowGone deletes, replaces and changes objects while nobody watches, and has the watch
+// TestFollowGone deletes, replaces and changes objects while no client watches, and has the watch
 // begin anew.
 func TestFollowGone(t *testing.T) {
 	t.Parallel()

@@ -16,7 +16,7 @@ import (
 )
 
 // TestEachPageExpired: a list whose moment the server forgets between two pages is read anew, and
-// nobody is in it twice.
+// no object is in it twice.
 func TestEachPageExpired(t *testing.T) {
 	t.Parallel()
 	server := kubeapi.Start(t, "--etcd-compaction-interval=1s", "--feature-gates=ListFromCacheSnapshot=false")

@@ -291,8 +291,8 @@ func (k killTrial) run(t *testing.T) {
 	_ = x.p.ended(30 * time.Second)
 }
 
-// next starts an operator. Nobody has to wait for the lease of one that was killed: how that goes
-// is shown elsewhere, see TestFailover.
+// next starts an operator. It need not wait for the lease of one that was killed: TestFailover
+// shows that.
 func (x *killing) next() {
 	x.Helper()
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: election.LockName, Namespace: "default"}}
@@ -451,7 +451,7 @@ func (x *killing) audit() string {
 }
 
 // auditIPv6 compares the IPv6 prefixes that the cloud has delegated with those of nodes: each has
-// one, or two if a call came late, which are nobody else's.
+// one, or two if a call came late, which no other node has.
 func (x *killing) auditIPv6(nodes []*v2.CiliumNode) string {
 	left := map[string]string{}
 	for _, i := range x.cloud.View().Interfaces {

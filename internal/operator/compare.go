@@ -23,20 +23,28 @@ type comparison struct {
 	inObjects, inKeys, objectsOnly, keysOnly prometheus.Gauge
 }
 
-// addComparison adds what compares the two places where identities are kept while a cluster moves
-// from one to the other. An identity counts as being in both if it has the same ID and the same
-// labels there.
-func (o *Operator) addComparison(m manager.Manager, store kvstore.Backend) error {
+func newComparison() *comparison {
 	gauge := func(name, help string) prometheus.Gauge {
 		return prometheus.NewGauge(prometheus.GaugeOpts{Name: "cilium_operator_doublewrite_" + name + "_identities", Help: help})
 	}
-	c := &comparison{
-		objects: m.GetClient(), keys: migration.Keys{Store: store, First: allocator.ID(o.first), Last: allocator.ID(o.last)},
+	return &comparison{
 		inObjects: gauge("crd", "Identities that are Kubernetes objects."), inKeys: gauge("kvstore", "Identities in the key-value store."),
 		objectsOnly: gauge("crd_only", "Identities that are objects, and not in the store under that ID."),
 		keysOnly:    gauge("kvstore_only", "Identities in the store that are no object of that ID."),
 	}
-	for _, g := range []prometheus.Gauge{c.inObjects, c.inKeys, c.objectsOnly, c.keysOnly} {
+}
+
+func (c *comparison) gauges() []prometheus.Gauge {
+	return []prometheus.Gauge{c.inObjects, c.inKeys, c.objectsOnly, c.keysOnly}
+}
+
+// addComparison adds what compares the two places where identities are kept while a cluster moves
+// from one to the other. An identity counts as being in both if it has the same ID and the same
+// labels there.
+func (o *Operator) addComparison(m manager.Manager, store kvstore.Backend) error {
+	c := newComparison()
+	c.objects, c.keys = m.GetClient(), migration.Keys{Store: store, First: allocator.ID(o.first), Last: allocator.ID(o.last)}
+	for _, g := range c.gauges() {
 		if err := o.metrics.registry.Register(g); err != nil {
 			return fmt.Errorf("metrics of identities in both places: %w", err)
 		}

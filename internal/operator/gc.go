@@ -112,7 +112,7 @@ func (o *Operator) collectIdentities(ctx context.Context, ids *allocator.Allocat
 			level = log.Info
 		}
 		level("looked for unused identities", "deleted", stats.Deleted, "unused", stats.Dead, "used", stats.Alive,
-			"spared", stats.Spared, "resting", stats.Quarantined, "freed", stats.Freed, "of-other-clusters", stats.OutOfRange, "took", took.Round(time.Millisecond))
+			"spared", stats.Spared, "quarantined", stats.Quarantined, "freed", stats.Freed, "of-other-clusters", stats.OutOfRange, "took", took.Round(time.Millisecond))
 		return nil
 	})
 }
@@ -124,7 +124,8 @@ func (o *Operator) collectLocks(ctx context.Context, ids *allocator.Allocator) e
 	return rounds.Every(ctx, o.cfg.LockGCInterval, nil, o.metrics.meter.Measure("locks", func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, lockTimeout)
 		defer cancel()
-		held, err := ids.RunLocksGC(ctx, seen)
+		held, deleted, err := ids.RunLocksGC(ctx, seen)
+		o.metrics.meter.Removed("locks", deleted)
 		if held != nil {
 			seen = held
 		}

@@ -82,7 +82,7 @@ func TestUsedWithoutReference(t *testing.T) {
 			select {
 			case <-looked:
 			case <-c.ctx.Done():
-				t.Fatal("nobody looks")
+				t.Fatal("the collector does not run")
 			}
 		}
 	}
@@ -123,7 +123,7 @@ func TestUsedWithoutReference(t *testing.T) {
 	c.must(kvstore.Delete(c.ctx, store, place))
 	c.eventually(func() string {
 		if n := len(left()); n != 0 {
-			return fmt.Sprintf("%d identities that nobody uses", n)
+			return fmt.Sprintf("%d unused identities", n)
 		}
 		return ""
 	})
@@ -166,7 +166,7 @@ func TestUnusedKeysAreSpared(t *testing.T) {
 			select {
 			case <-looked:
 			case <-c.ctx.Done():
-				t.Fatal("nobody looks")
+				t.Fatal("the collector does not run")
 			}
 		}
 	}
@@ -207,7 +207,7 @@ func collector(t *testing.T, o *Operator, n int) (*kvstore.MemoryClient, *alloca
 	return store, ids
 }
 
-// TestUnusedKeysOfAgentsAreSpared is the same where agents make identities, and nobody else knows
+// TestUnusedKeysOfAgentsAreSpared is the same where agents make identities, and only they know
 // who uses them: one that no agent refers to any more ends after the timeout, however often is
 // looked, and at once if hardly any ID is free.
 func TestUnusedKeysOfAgentsAreSpared(t *testing.T) {

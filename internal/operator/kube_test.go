@@ -317,7 +317,7 @@ func TestFailover(t *testing.T) {
 	began := time.Now()
 	leader.signal(syscall.SIGKILL)
 	if w.leading(60*time.Second, other) != other {
-		t.Fatal("nobody took over")
+		t.Fatal("no operator took over")
 	}
 	took := time.Since(began)
 	t.Logf("killed: the other leads after %s", took.Round(time.Millisecond))
@@ -339,7 +339,7 @@ func TestFailover(t *testing.T) {
 	})
 	other.signal(syscall.SIGSTOP)
 	if w.leading(25*time.Second, third) != third {
-		t.Fatal("nobody took over from a frozen leader")
+		t.Fatal("no operator took over from a frozen leader")
 	}
 	for i := range 10 {
 		w.createNode(fmt.Sprint("frozen", i))
@@ -423,7 +423,7 @@ func TestDutiesOfLeader(t *testing.T) {
 		if st.Leader == nil || !st.Leader.Self || st.Leader.Holder != st.Name || len(st.Faults) > 0 || len(st.Queues) == 0 || st.Version == "" {
 			return "status: " + body
 		}
-		if st.Identities == nil || *st.Identities != (api.Identities{Total: 1, InUse: 1, Resting: 1, Capacity: 65535 - 255}) {
+		if st.Identities == nil || *st.Identities != (api.Identities{Total: 1, InUse: 1, Quarantined: 1, Capacity: 65535 - 255}) {
 			return fmt.Sprintf("identities in the status: %+v", st.Identities)
 		}
 		if st.Endpoints == nil || *st.Endpoints != (api.Endpoints{Total: 1}) {
@@ -473,7 +473,7 @@ func (d *duties) make(ctx context.Context) {
 	if err := d.client.Status().Update(ctx, agent); err != nil {
 		d.Fatal(err)
 	}
-	// An endpoint without a pod, an identity that it uses, and one that nobody does.
+	// An endpoint without a pod, an identity that it uses, and one that none does.
 	for _, n := range []string{"1000", "1001"} {
 		d.create(&v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: n}, SecurityLabels: map[string]string{"k8s:app": n}})
 	}
@@ -797,7 +797,7 @@ func TestSlices(t *testing.T) {
 	}
 }
 
-// TestNoEndpointObjects has the operator remove CiliumEndpoints that nobody keeps, with the rights
+// TestNoEndpointObjects has the operator remove CiliumEndpoints that no agent keeps, with the rights
 // it has.
 func TestNoEndpointObjects(t *testing.T) {
 	t.Parallel()

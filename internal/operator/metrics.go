@@ -66,7 +66,7 @@ func (m *metrics) collected(place string, n identities.Stats, took time.Duration
 	if err != nil {
 		return
 	}
-	for status, count := range map[string]int{"alive": n.Alive, "unused": n.Unused, "resting": n.Quarantined, "freed": n.Freed, "awaited": n.Awaited} {
+	for status, count := range map[string]int{"alive": n.Alive, "unused": n.Unused, "quarantined": n.Quarantined, "freed": n.Freed, "awaited": n.Awaited} {
 		m.entries.WithLabelValues(status, place).Set(float64(count))
 	}
 }

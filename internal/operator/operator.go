@@ -188,11 +188,13 @@ func (o *Operator) listeners() []*listener {
 	return out
 }
 
-// storeCertificates warns before those end by which operator and store know each other.
+// storeCertificates warns before those end by which operator and store know each other: those that
+// the store's file of settings names at the time.
 func (o *Operator) storeCertificates() *flowserver.Expiry {
-	own, authorities := o.cfg.Store.Certificates()
-	e := flowserver.NewExpiry(o.log.With("part", "certificates"), nil,
-		flowserver.CertificateFile{Name: "store", Path: own}, flowserver.CertificateFile{Name: "store-authorities", Path: authorities, Authorities: true})
+	e := flowserver.NewExpiryOf(o.log.With("part", "certificates"), nil, func() []flowserver.CertificateFile {
+		own, authorities := o.cfg.Store.Certificates()
+		return []flowserver.CertificateFile{{Name: "store", Path: own}, {Name: "store-authorities", Path: authorities, Authorities: true}}
+	})
 	o.metrics.registry.MustRegister(e)
 	return e
 }

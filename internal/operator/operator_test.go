@@ -216,7 +216,7 @@ func TestDuties(t *testing.T) {
 			`cilium_operator_identity_gc_runs{identity_type="kvstore",outcome="success"}`,
 			`cilium_operator_identity_gc_latency{identity_type="kvstore",outcome="success"}`,
 			`cilium_operator_kvstore_up 1`, `cilium_operator_kvstore_full 0`, `cilium_operator_kvstore_heartbeat_timestamp_seconds 1.`,
-			`cilium_operator_collection_removed_total{kind="identities-kvstore"} 1`,
+			`cilium_operator_collection_removed_total{kind="identities-kvstore"} 1`, `cilium_operator_collection_removed_total{kind="locks"} 1`,
 			`cilium_operator_collection_last_success_timestamp_seconds{kind="locks"} 1.`,
 		} {
 			if !strings.Contains(body, want) {
@@ -460,7 +460,7 @@ func TestKubernetesConfig(t *testing.T) {
 		"--ces-rate-limits":              func(c *Config) { c.Slices.Rates = "many" },
 		"--ces-controller-mode: slim":    func(c *Config) { c.Slices.Enable, c.Slices.Mode = true, "slim" },
 		"--enable-cilium-endpoint-slice": func(c *Config) { c.Slices.Enable, c.Endpoints.NoObjects = true, true },
-		"--identity-management-mode":     func(c *Config) { c.ManagementMode = "nobody" },
+		"--identity-management-mode":     func(c *Config) { c.ManagementMode = "unknown" },
 		"in both places agents write":    func(c *Config) { c.ManagementMode, c.AllocationMode = "both", "doublewrite-readcrd" },
 		"leave out one of the two":       func(c *Config) { c.ManagementMode, c.ManageCID = "agent", "true" },
 	} {

@@ -7,7 +7,7 @@ import (
 	"github.com/hawser-net/hawser/internal/operator/endpointslices"
 )
 
-// Identities by some labels are refused where somebody would not learn by which.
+// Identities by some labels are refused where an agent would not learn by which.
 func TestValidateRelevance(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -17,7 +17,7 @@ func TestValidateRelevance(t *testing.T) {
 	}{
 		{"right", func(*Config) {}, ""},
 		{"unknown", func(c *Config) { c.Relevance.Labels = "some" }, `"some" is neither all nor policy`},
-		{"negative", func(c *Config) { c.Relevance.Rest = -1 }, "must not be negative"},
+		{"negative", func(c *Config) { c.Relevance.GracePeriod = -1 }, "must not be negative"},
 		{"agents make identities", func(c *Config) { c.ManagementMode = "agent" }, "needs --identity-management-mode=operator or both"},
 		{"in a key-value store", func(c *Config) { c.AllocationMode = modeKVStore }, "needs --identity-allocation-mode=crd"},
 		{"a key-value store", func(c *Config) { c.Store.Kind = "etcd" }, "cannot be used with --kvstore"},

@@ -44,7 +44,7 @@ func (o *Operator) serveStatus(store kvstore.Backend, c *kubeSide) http.HandlerF
 		}
 		if made := o.inStore.Load(); made != nil && c != nil && c.election.Leading() {
 			if n, ok := made.Count(); ok {
-				st.Identities = &api.Identities{Total: n.Total, InUse: n.InUse, Resting: n.Quarantined, Duplicates: n.Duplicates, Capacity: o.capacity()}
+				st.Identities = &api.Identities{Total: n.Total, InUse: n.InUse, Quarantined: n.Quarantined, Duplicates: n.Duplicates, Capacity: o.capacity()}
 			}
 		}
 		if keys := o.keys.Load(); keys != nil && c != nil && c.election.Leading() {
@@ -97,7 +97,7 @@ func (o *Operator) count(ctx context.Context, from client.Reader, st *api.Status
 			continue // another cluster's, or without an owner
 		}
 		if _, _, quarantined := k8sids.Quarantined(&ids.Items[i]); quarantined {
-			counted.Resting++
+			counted.Quarantined++
 			continue
 		}
 		counted.Total++

@@ -33,7 +33,7 @@ case "$CNI_COMMAND $HOSTILE" in
 "ADD empty") echo '{"cniVersion":"1.1.0"}' ;;
 "ADD flood") head -c 3000000 /dev/zero ;;
 "ADD hang") sleep 1000 & wait ;;
-"ADD fail") echo '{"code":11,"msg":"out of","details":"patience"}'; exit 1 ;;
+"ADD fail") echo '{"code":11,"msg":"out of addresses","details":"range exhausted"}'; exit 1 ;;
 "ADD die") kill -9 $$ ;;
 "DEL fail-del") echo '{"code":11,"msg":"keeps","details":"the address"}'; exit 1 ;;
 ADD*) printf '{"cniVersion":"1.1.0","ips":[%s],"dns":{"nameservers":["192.0.2.53"]}}' "$HOSTILE_IPS" ;;

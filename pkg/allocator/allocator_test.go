@@ -187,7 +187,7 @@ func TestReleasedIDComesBack(t *testing.T) {
 	id := a.allocate(t, "key")
 	a.release(t, "key")
 	if got, err := a.GetNoCache(t.Context(), allocator.StringKey("key")); err != nil || got != allocator.NoID {
-		t.Errorf("a key that nobody uses has the ID %d, %v", got, err)
+		t.Errorf("an unused key has the ID %d, %v", got, err)
 	}
 	b := newNode(t, mem, "192.0.2.2")
 	if got := b.allocate(t, "key"); got != id {
@@ -270,7 +270,7 @@ func TestCollectionSparesWhatCameBack(t *testing.T) {
 	}
 }
 
-// What somebody deletes while it is in use is written again, with the same ID.
+// What another client deletes while it is in use is written again, with the same ID.
 func TestProtection(t *testing.T) {
 	t.Parallel()
 	mem := kvstore.NewMemory()
@@ -310,8 +310,8 @@ func TestRenumbered(t *testing.T) {
 	other := mem.Client()
 	defer other.Close()
 	txn := kvstore.Txn{Then: []kvstore.Op{
-		kvstore.DeleteOp(base + "/value/key/192.0.2.1"), kvstore.PutOp(fmt.Sprintf("%s/id/%d", base, id), []byte("stranger"), kvstore.Permanent),
-		kvstore.PutOp(base+"/value/stranger/192.0.2.9", []byte(id.String()), kvstore.Permanent), // or it would be taken for an edit, and put back
+		kvstore.DeleteOp(base + "/value/key/192.0.2.1"), kvstore.PutOp(fmt.Sprintf("%s/id/%d", base, id), []byte("foreign"), kvstore.Permanent),
+		kvstore.PutOp(base+"/value/foreign/192.0.2.9", []byte(id.String()), kvstore.Permanent), // or it would be taken for an edit, and put back
 	}}
 	if _, err := other.Txn(t.Context(), txn); err != nil {
 		t.Fatal(err)
@@ -326,6 +326,6 @@ func TestRenumbered(t *testing.T) {
 		break
 	}
 	if got := a.allocate(t, "key"); got == id {
-		t.Errorf("the key still has the stranger's ID %d", got)
+		t.Errorf("the key still has the foreign ID %d", got)
 	}
 }

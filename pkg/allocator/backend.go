@@ -15,7 +15,7 @@ type Backend interface {
 	Acquire(ctx context.Context, key AllocatorKey, ids IDSource) (Acquired, error)
 
 	// Withdraw takes back an Acquire at once: the reference, and the ID if it was made and
-	// nobody else refers to it. The ID is in quarantine then: others may have observed it.
+	// no other node refers to it. The ID is in quarantine then: others may have observed it.
 	Withdraw(ctx context.Context, key AllocatorKey, a Acquired) error
 
 	// Release takes back this node's reference. With NoID it does so whatever the ID. It is no
@@ -50,8 +50,8 @@ type Backend interface {
 	RunGC(ctx context.Context, limiter *rate.Limiter, r Range, previous map[ID]int64) (map[ID]int64, GCStats, error)
 
 	// RunLocksGC deletes locks of other writers that have not moved since the previous round. It
-	// returns those held now.
-	RunLocksGC(ctx context.Context, previous map[string]Lock) (map[string]Lock, error)
+	// returns those held now, and how many it deleted, also with an error.
+	RunLocksGC(ctx context.Context, previous map[string]Lock) (held map[string]Lock, deleted int, err error)
 
 	// Confirm states that this node uses no ID any more that was deleted up to revision, which
 	// ListAndWatch has delivered. Collectors give no ID to other keys before every node that has

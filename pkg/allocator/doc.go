@@ -34,7 +34,7 @@
 //
 // In addition to these, which others may read and write, there are three of its own:
 //
-//	<base>/rest/<ID>              an ID that was collected, for its quarantine
+//	<base>/quarantine/<ID>        an ID that was collected, for its quarantine
 //	<base>/confirmed/<node>           the last revision of [KVStoreBackend.Confirm]
 //	<base>/marker/<key>/<node>    for a moment: a request has seen references that do not count
 //

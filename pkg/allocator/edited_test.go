@@ -143,7 +143,7 @@ func TestEditedKey(t *testing.T) {
 }
 
 // TestEditedKeyIsRestored: a node that uses an ID gives it its key back at once, also if the key
-// that somebody wrote over it has an ID of its own in use, and goes on with its ID, as all
+// that a client wrote over it has an ID of its own in use, and goes on with its ID, as all
 // do that know it. A node that starts while the edit stands takes the ID for what it is used for.
 func TestEditedKeyIsRestored(t *testing.T) {
 	t.Parallel()
@@ -165,7 +165,7 @@ func TestEditedKeyIsRestored(t *testing.T) {
 		return func() { close(cut) }
 	}
 	goOn := stop()
-	for _, value := range []string{"nobody", "friend", "", "friend"} {
+	for _, value := range []string{"unused", "friend", "", "friend"} {
 		e.put("/id/"+id.String(), value)
 		eventually(t, "the edit is reported", func() bool { return slices.Equal(other.Edited(), []allocator.ID{id}) })
 		late, _ := etcdNode(t, server, "192.0.2.3")
@@ -235,7 +235,7 @@ func TestEditedUnusedKey(t *testing.T) {
 	}
 }
 
-// TestEditedKeyThatStays: an ID that somebody edited and that nodes use by its new key is none
+// TestEditedKeyThatStays: an ID that a client edited and that nodes use by its new key is none
 // of its own key's any more. A node that takes that key into use makes one ID, and keeps it.
 func TestEditedKeyThatStays(t *testing.T) {
 	t.Parallel()

@@ -256,7 +256,7 @@ func TestEtcdNoSpace(t *testing.T) {
 				t.Fatal(err)
 			}
 			if quarantine > 0 {
-				put(t, client, "/rest/300", time.Now().Format(time.RFC3339))
+				put(t, client, "/quarantine/300", time.Now().Format(time.RFC3339))
 			}
 			var seen map[allocator.ID]int64
 			round := func() (allocator.GCStats, error) {

@@ -42,7 +42,7 @@ func allocateOn(ctx context.Context, store kvstore.Backend, address string) erro
 		return err
 	}
 	fmt.Println(key, "has the ID", id, "which is new:", isNew)
-	_, err = a.Release(ctx, key) // nobody else can have the ID before, and for a while afterwards
+	_, err = a.Release(ctx, key) // no other key can have the ID before, and for a while afterwards
 	return err
 }
 

@@ -66,7 +66,7 @@ func TestForeignLockIsHonoured(t *testing.T) {
 	if id := <-got; id != 777 {
 		t.Errorf("the lock's holder made 777, the node uses %d", id)
 	}
-	// A lock on a key that has an ID in force keeps nobody waiting.
+	// A lock on a key that has an ID in force keeps no node waiting.
 	if err := kvstore.Put(t.Context(), other, lock, nil, kvstore.Leased); err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +75,7 @@ func TestForeignLockIsHonoured(t *testing.T) {
 	}
 }
 
-// An answer that is lost must neither make a second ID nor leave a reference that nobody wants.
+// An answer that is lost must neither make a second ID nor leave an unwanted reference.
 func TestLostAnswers(t *testing.T) {
 	t.Parallel()
 	mem := kvstore.NewMemory()
@@ -359,15 +359,15 @@ func TestLockCollection(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	held, err := gc.RunLocksGC(t.Context(), nil)
-	if err != nil || len(held) != 2 {
-		t.Fatalf("held locks: %v, %v", held, err)
+	held, deleted, err := gc.RunLocksGC(t.Context(), nil)
+	if err != nil || len(held) != 2 || deleted != 0 {
+		t.Fatalf("held locks: %v, %d deleted, %v", held, deleted, err)
 	}
 	if err := kvstore.Put(t.Context(), store, base+"/locks/b/1", nil, kvstore.Permanent); err != nil {
 		t.Fatal(err)
 	}
-	if _, err = gc.RunLocksGC(t.Context(), held); err != nil {
-		t.Fatal(err)
+	if held, deleted, err = gc.RunLocksGC(t.Context(), held); err != nil || deleted != 1 {
+		t.Fatalf("held locks: %v, %d deleted, %v", held, deleted, err)
 	}
 	l, err := store.List(t.Context(), base+"/locks/")
 	if err != nil || len(l.Pairs) != 2 || l.Pairs[0].Key != base+"/locks/a/2" || l.Pairs[1].Key != base+"/locks/b/1" {

@@ -56,7 +56,7 @@ func wordsNode(t *testing.T, server *kvstoretest.Etcd, name string) (*allocator.
 	return a, store
 }
 
-// TestKeyInAnotherForm: somebody writes the key of an ID, or of a reference, in a form that is not
+// TestKeyInAnotherForm: a client writes the key of an ID, or of a reference, in a form that is not
 // the canonical one. It is the same key: a node that starts takes that ID into use, makes no second
 // one, and writes the canonical form. The ID is not collected.
 func TestKeyInAnotherForm(t *testing.T) {

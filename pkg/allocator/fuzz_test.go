@@ -64,7 +64,7 @@ func FuzzStoreContent(f *testing.F) {
 				t.Errorf("ID %d is %v, %v", id, got, err)
 			}
 		case errors.Is(err, allocator.ErrExhausted), errors.Is(err, context.DeadlineExceeded), errors.Is(err, allocator.ErrContended):
-			// Full, or a lock that nobody gives up.
+			// Full, or a lock that is never released.
 		default:
 			t.Fatalf("allocate %q: %v", text, err)
 		}
@@ -74,7 +74,7 @@ func FuzzStoreContent(f *testing.F) {
 				t.Fatal(err)
 			}
 		}
-		if _, err := be.RunLocksGC(t.Context(), nil); err != nil {
+		if _, _, err := be.RunLocksGC(t.Context(), nil); err != nil {
 			t.Fatal(err)
 		}
 		if id != allocator.NoID {

@@ -30,7 +30,7 @@ const (
 	opLookup
 	// opLose: the references of a node, or of all, may have gone from the store: its lease ended,
 	// or the store went back in time. The node has not observed it. What it says about the keys it
-	// holds binds nobody until it has released them all.
+	// holds binds no one until it has released them all.
 	opLose
 	// opCrash: a node ended. It holds nothing afterwards.
 	opCrash
@@ -50,7 +50,7 @@ type keyState struct {
 	vague uint64 // nodes whose references may have been lost
 }
 
-// certain reports whether somebody holds the key for certain.
+// certain reports whether a node holds the key for certain.
 func (s *keyState) certain() bool {
 	for n, c := range s.held {
 		if c > 0 && s.vague&(1<<n) == 0 {

@@ -255,10 +255,10 @@ func commit[T any](ctx context.Context, store kvstore.Backend, txn kvstore.Txn, 
 
 // RunLocksGC implements [Backend]. Of each lock only the oldest key counts: the others wait behind
 // it.
-func (b *KVStoreBackend) RunLocksGC(ctx context.Context, previous map[string]Lock) (map[string]Lock, error) {
+func (b *KVStoreBackend) RunLocksGC(ctx context.Context, previous map[string]Lock) (held map[string]Lock, deleted int, err error) {
 	l, err := b.store.List(ctx, b.paths.allLocks())
 	if err != nil {
-		return previous, fmt.Errorf("listing locks: %w", err)
+		return previous, 0, fmt.Errorf("listing locks: %w", err)
 	}
 	oldest := make(map[string]kvstore.KeyValue)
 	for _, kv := range l.Pairs {
@@ -270,20 +270,21 @@ func (b *KVStoreBackend) RunLocksGC(ctx context.Context, previous map[string]Loc
 			oldest[dir] = kv
 		}
 	}
-	held := make(map[string]Lock)
+	held = make(map[string]Lock)
 	for _, kv := range oldest {
 		now := Lock{kv.ModRevision, kv.Lease}
 		if was, ok := previous[kv.Key]; ok && was == now {
-			deleted, err := kvstore.CompareAndDelete(ctx, b.store, kv.Key, kv.ModRevision)
+			gone, err := kvstore.CompareAndDelete(ctx, b.store, kv.Key, kv.ModRevision)
 			if err != nil {
-				return held, fmt.Errorf("deleting stale lock %q: %w", kv.Key, err)
+				return held, deleted, fmt.Errorf("deleting stale lock %q: %w", kv.Key, err)
 			}
-			if deleted {
+			if gone {
+				deleted++
 				b.log.Info("deleted a stale lock of another writer", "key", kv.Key)
 				continue
 			}
 		}
 		held[kv.Key] = now
 	}
-	return held, nil
+	return held, deleted, nil
 }

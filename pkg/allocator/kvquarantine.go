@@ -14,7 +14,7 @@ import (
 )
 
 // An ID that was collected or withdrawn is in quarantine: whoever deletes the master key leaves a
-// record of it in the store, rest/<ID>, in the same transaction. The value is the time of that, in
+// record of it in the store, quarantine/<ID>, in the same transaction. The value is the time of that, in
 // RFC 3339, and behind a space the key that the ID had. An ID with a record is given to no other
 // key, unless no other ID is free; its own key takes it back. Writers of other programs do not know
 // these records, which stand beside the directories that they read; they use what they remember
@@ -101,12 +101,12 @@ func (b *KVStoreBackend) Occupant(ctx context.Context, id ID) (o Occupant, ok bo
 	if err != nil {
 		return o, false, fmt.Errorf("read whom ID %s belongs to: %w", id, err)
 	}
-	switch master, rest := r.Results[0], r.Results[1]; {
+	switch master, record := r.Results[0], r.Results[1]; {
 	case len(master) > 0:
 		return Occupant{Key: b.paths.owner(&master[0])}, true, nil
-	case len(rest) > 0:
+	case len(record) > 0:
 		o.Quarantined = true
-		o.Key, o.Since = DecodeQuarantine(rest[0].Value)
+		o.Key, o.Since = DecodeQuarantine(record[0].Value)
 		return o, true, nil
 	}
 	return o, false, nil

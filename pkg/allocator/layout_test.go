@@ -118,13 +118,13 @@ func TestConsulLockCollection(t *testing.T) {
 	for _, k := range []string{"YQ==.lock", "Yg==.lock", "Yw==.lock"} {
 		s.put(lockKey+k, "x", kvstore.Leased)
 	}
-	held, err := be.RunLocksGC(t.Context(), nil)
+	held, _, err := be.RunLocksGC(t.Context(), nil)
 	if err != nil || len(held) != 3 {
 		t.Fatalf("held locks: %v, %v", held, err)
 	}
 	s.put(lockKey+"Yg==.lock", "x", kvstore.Leased)
-	if _, err = be.RunLocksGC(t.Context(), held); err != nil {
-		t.Fatal(err)
+	if _, deleted, err := be.RunLocksGC(t.Context(), held); err != nil || deleted != 2 {
+		t.Fatalf("%d deleted, %v", deleted, err)
 	}
 	s.want(lockKey+"YQ==.lock", "")
 	s.want(lockKey+"Yg==.lock", "x")

@@ -148,7 +148,7 @@ func (a *Allocator) RunGC(ctx context.Context, limiter *rate.Limiter, previous m
 }
 
 // RunLocksGC does one round of collecting stale locks: see [Backend.RunLocksGC].
-func (a *Allocator) RunLocksGC(ctx context.Context, previous map[string]Lock) (map[string]Lock, error) {
+func (a *Allocator) RunLocksGC(ctx context.Context, previous map[string]Lock) (held map[string]Lock, deleted int, err error) {
 	return a.backend.RunLocksGC(ctx, previous)
 }
 

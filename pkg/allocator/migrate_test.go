@@ -31,7 +31,7 @@ func TestGetIf(t *testing.T) {
 	if id, err := b.GetIf(t.Context(), allocator.StringKey("web"), held, kvstore.Absent("other")); err != nil || id != want {
 		t.Errorf("while the lock is held: %v, %v; want %v", id, err, want)
 	}
-	if id, err := b.GetIf(t.Context(), allocator.StringKey("nobody's"), held); err != nil || id != allocator.NoID {
+	if id, err := b.GetIf(t.Context(), allocator.StringKey("unused"), held); err != nil || id != allocator.NoID {
 		t.Errorf("a key without an ID: %v, %v", id, err)
 	}
 	if err := kvstore.Delete(t.Context(), store, "lock"); err != nil {

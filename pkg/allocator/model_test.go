@@ -153,7 +153,7 @@ func (a *actor) release(key string) {
 	if !ok {
 		return
 	}
-	delete(a.w.given, a.name+" "+key) // from here on nobody relies on it
+	delete(a.w.given, a.name+" "+key) // from here on no caller relies on it
 	if err := a.be.Release(context.Background(), id, allocator.StringKey(key)); err != nil {
 		panic(err)
 	}
@@ -351,7 +351,7 @@ func (s scenario) play(w *world, schedule []int, seen map[string]bool) (options 
 			end := fmt.Sprint(w.given)
 			for _, kv := range w.pairs("/") { // without leases, which are numbered as connections are made
 				value := string(kv.Value)
-				if strings.HasPrefix(kv.Key, base+"/rest/") { // and without times
+				if strings.HasPrefix(kv.Key, base+"/quarantine/") { // and without times
 					value, _ = allocator.DecodeQuarantine(kv.Value)
 				}
 				end += fmt.Sprintf(" %s=%s@%d", kv.Key, value, kv.ModRevision)

@@ -84,7 +84,7 @@ func TestPendingRequest(t *testing.T) {
 			}
 		}
 	})
-	run("nobody wants it any more", 10*time.Second, func(t *testing.T, n *node, _ func() int) {
+	run("no caller wants it any more", 10*time.Second, func(t *testing.T, n *node, _ func() int) {
 		giveUp(t, n, time.Second)
 		time.Sleep(9500 * time.Millisecond)
 		if inStore(t, n.store, value) == "" {

@@ -43,7 +43,7 @@ func (p paths) values() string             { return p.base + "/value/" }
 func (p paths) allLocks() string           { return p.base + "/locks/" }
 func (p paths) id(id ID) string            { return p.ids() + id.String() }
 func (p paths) value(key string) string    { return p.values() + p.layout.Encode(key) + "/" }
-func (p paths) quarantine() string         { return p.base + "/rest/" }
+func (p paths) quarantine() string         { return p.base + "/quarantine/" }
 func (p paths) quarantined(id ID) string   { return p.quarantine() + id.String() }
 func (p paths) confirmations() string      { return p.base + "/confirmed/" }
 func (p paths) locks(key string) string    { return p.allLocks() + key + "/" }

@@ -199,12 +199,12 @@ func records(t *testing.T, mem *kvstore.Memory) []string {
 
 func quarantinedIDs(t *testing.T, store kvstore.Backend) (ids []string) {
 	t.Helper()
-	l, err := store.List(t.Context(), base+"/rest/")
+	l, err := store.List(t.Context(), base+"/quarantine/")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, kv := range l.Pairs {
-		ids = append(ids, strings.TrimPrefix(kv.Key, base+"/rest/"))
+		ids = append(ids, strings.TrimPrefix(kv.Key, base+"/quarantine/"))
 	}
 	return ids
 }
@@ -219,7 +219,7 @@ func TestQuarantineEnds(t *testing.T) {
 			"1": time.Now().Add(-2 * time.Hour).Format(time.RFC3339), "2": time.Now().Add(time.Hour).Format(time.RFC3339), "3": "nonsense",
 			"70000": "2006-01-02T15:04:05Z", // of another range
 		} {
-			put(t, store, "/rest/"+id, since)
+			put(t, store, "/quarantine/"+id, since)
 		}
 		c := &collectors{T: t, store: store, quarantine: time.Hour}
 		c.another()
@@ -247,9 +247,9 @@ func TestQuarantineEnds(t *testing.T) {
 func TestRestoredQuarantine(t *testing.T) {
 	t.Parallel()
 	onRestorables(t, func(t *testing.T, store *restorable) {
-		put(t, store, "/rest/300", time.Now().Add(-2*time.Hour).Format(time.RFC3339))
+		put(t, store, "/quarantine/300", time.Now().Add(-2*time.Hour).Format(time.RFC3339))
 		node := store.backend(t, "192.0.2.1")
-		l, err := store.List(t.Context(), base+"/rest/")
+		l, err := store.List(t.Context(), base+"/quarantine/")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -295,7 +295,7 @@ func TestRestoredQuarantine(t *testing.T) {
 		}
 
 		// Nor does what was seen before count while the record is the same.
-		put(t, store, "/rest/301", "nonsense")
+		put(t, store, "/quarantine/301", "nonsense")
 		c.quarantine = 100 * time.Millisecond
 		c.another()
 		restore = store.save()
@@ -322,7 +322,7 @@ func TestLongestQuarantinedFirst(t *testing.T) {
 	defer store.Close()
 	now := time.Now()
 	for id, ago := range map[string]time.Duration{"1": time.Minute, "2": 3 * time.Hour, "3": time.Hour, "4": 2 * time.Hour} {
-		put(t, store, "/rest/"+id, now.Add(-ago).UTC().Format(time.RFC3339))
+		put(t, store, "/quarantine/"+id, now.Add(-ago).UTC().Format(time.RFC3339))
 	}
 	n := newNode(t, mem, "192.0.2.1", allocator.WithMin(1), allocator.WithMax(4))
 	var got []allocator.ID
@@ -374,7 +374,7 @@ func TestQuarantineAfterOtherKey(t *testing.T) {
 			mem := kvstore.NewMemory()
 			store := mem.Client()
 			defer store.Close()
-			put(t, store, "/rest/300", time.Now().UTC().Format(time.RFC3339)+was)
+			put(t, store, "/quarantine/300", time.Now().UTC().Format(time.RFC3339)+was)
 			be, _ := backend(t, mem, "192.0.2.1")
 			var c *allocator.ConflictError
 			err := be.Restore(t.Context(), allocator.Reference{ID: 300, Key: allocator.StringKey("key")})
@@ -410,7 +410,7 @@ func TestKeyTakesItsIDBack(t *testing.T) {
 	mem := kvstore.NewMemory()
 	store := mem.Client()
 	defer store.Close()
-	put(t, store, "/rest/300", time.Now().UTC().Format(time.RFC3339)+" key")
+	put(t, store, "/quarantine/300", time.Now().UTC().Format(time.RFC3339)+" key")
 	be, _ := backend(t, mem, "192.0.2.1")
 	got, err := be.Acquire(t.Context(), allocator.StringKey("key"), known{300, 400})
 	if err != nil || got.ID != 300 || got.IsNew || len(records(t, mem)) != 0 {
@@ -425,8 +425,8 @@ func TestQuarantineWaitsForNodes(t *testing.T) {
 	mem := kvstore.NewMemory()
 	store := mem.Client()
 	defer store.Close()
-	put(t, store, "/rest/300", time.Now().Add(-2*time.Hour).Format(time.RFC3339))
-	now, err := store.List(t.Context(), base+"/rest/")
+	put(t, store, "/quarantine/300", time.Now().Add(-2*time.Hour).Format(time.RFC3339))
+	now, err := store.List(t.Context(), base+"/quarantine/")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -455,7 +455,7 @@ func TestQuarantineWaitsForNodes(t *testing.T) {
 	c.round()
 	confirm(fast, ended)
 	confirm(slow, ended-1)
-	awaits("one node has not heard of it")
+	awaits("one node has not observed it")
 	put(t, store, "/confirmed/192.0.2.3", "nonsense")
 	confirm(slow, ended)
 	awaits("what a node says cannot be read")
@@ -463,7 +463,7 @@ func TestQuarantineWaitsForNodes(t *testing.T) {
 		t.Fatal(err)
 	}
 	confirm(slow, ended+1000)
-	awaits("a node has heard of what has not happened yet: the store was put back since")
+	awaits("a node has observed what has not happened yet: the store was put back since")
 	c.another()
 	c.round()
 	confirm(fast, ended)
@@ -476,8 +476,8 @@ func TestQuarantineWaitsForNodes(t *testing.T) {
 	if stats := c.round(); stats.Freed != 1 {
 		t.Errorf("the node counts as lost: %+v", stats)
 	}
-	put(t, store, "/rest/300", time.Now().Add(-2*time.Hour).Format(time.RFC3339))
-	if now, err = store.List(t.Context(), base+"/rest/"); err != nil {
+	put(t, store, "/quarantine/300", time.Now().Add(-2*time.Hour).Format(time.RFC3339))
+	if now, err = store.List(t.Context(), base+"/quarantine/"); err != nil {
 		t.Fatal(err)
 	}
 	c.lost = time.Hour

@@ -74,8 +74,8 @@ func (r readOnly) RunGC(context.Context, *rate.Limiter, Range, map[ID]int64) (ma
 }
 
 // RunLocksGC implements [Backend]. It fails.
-func (r readOnly) RunLocksGC(context.Context, map[string]Lock) (map[string]Lock, error) {
-	return nil, errReadOnly("collect locks")
+func (r readOnly) RunLocksGC(context.Context, map[string]Lock) (map[string]Lock, int, error) {
+	return nil, 0, errReadOnly("collect locks")
 }
 
 // DeleteAllKeys implements [Backend]. It fails.

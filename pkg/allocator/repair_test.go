@@ -115,7 +115,7 @@ func TestLeaseLostDuringRepair(t *testing.T) {
 }
 
 // A lease that is lost between the store's answer and the end of Allocate takes a reference that
-// nobody had recorded yet.
+// was not recorded yet.
 func TestLeaseLostDuringAllocate(t *testing.T) {
 	t.Parallel()
 	mem := kvstore.NewMemory()
@@ -308,7 +308,7 @@ func (k known) Pick() (allocator.ID, error)         { return k.pick, nil }
 func (k known) Taken(allocator.ID)                  {}
 func (k known) Quarantined(allocator.ID, time.Time) {}
 
-// An ID that was nobody's a moment ago may be in force for the key now: a plan must believe the
+// An ID that was unused a moment ago may be in force for the key now: a plan must believe the
 // references, not its memory.
 func TestIDComesBackDuringAllocate(t *testing.T) {
 	t.Parallel()
@@ -334,7 +334,7 @@ func TestIDComesBackDuringAllocate(t *testing.T) {
 func TestLateReferenceIsTakenBack(t *testing.T) {
 	t.Parallel()
 	mem := kvstore.NewMemory()
-	// What is written more than an interval late is nobody's business: it is long enough for this
+	// What is written more than an interval late need not be repaired: it is long enough for this
 	// test to write before.
 	a := newNode(t, mem, "192.0.2.1", allocator.WithSyncInterval(time.Second))
 	// The first attempt fails, and is not written either: the test writes it later.
@@ -365,7 +365,7 @@ func TestLookupPassesOverStaleReferences(t *testing.T) {
 	t.Parallel()
 	mem := kvstore.NewMemory()
 	be, store := backend(t, mem, "192.0.2.1")
-	put(t, store, "/id/300", "stranger", "/value/key/192.0.2.8", "300", "/id/400", "key", "/value/key/192.0.2.9", "400")
+	put(t, store, "/id/300", "foreign", "/value/key/192.0.2.8", "300", "/id/400", "key", "/value/key/192.0.2.9", "400")
 	if id, err := be.Get(t.Context(), allocator.StringKey("key")); err != nil || id != 400 {
 		t.Errorf("the key is %d, %v in the store, want 400", id, err)
 	}
@@ -392,7 +392,7 @@ func TestReleaseWhileRenumbering(t *testing.T) {
 	})
 	id := a.allocate(t, "key")
 	armed.Store(true)
-	put(t, mem.Client(), "/id/"+id.String(), "stranger", "/value/stranger/192.0.2.9", id.String()) // without the second, it would be put back
+	put(t, mem.Client(), "/id/"+id.String(), "foreign", "/value/foreign/192.0.2.9", id.String()) // without the second, it would be put back
 	<-reached
 	short, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()

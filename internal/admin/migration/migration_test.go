@@ -295,7 +295,7 @@ func TestMigrate(t *testing.T) {
 func TestMigrateQuarantine(t *testing.T) {
 	store, _, keys, objects := places(t)
 	since := time.Now().Add(-time.Minute).UTC().Truncate(time.Second)
-	rest := func(id, name string) {
+	quarantine := func(id, name string) {
 		t.Helper()
 		if err := kvstore.Put(t.Context(), store, quarantines+id, allocator.EncodeQuarantine(canon(name), since), kvstore.Permanent); err != nil {
 			t.Fatal(err)
@@ -307,16 +307,16 @@ func TestMigrateQuarantine(t *testing.T) {
 			t.Fatalf("%+v, %v", c, err)
 		}
 	}
-	rest("300", "a")
-	rest("301", "b")
+	quarantine("300", "a")
+	quarantine("301", "b")
 	create(301, "b") // not collected there yet
-	rest("302", "c")
+	quarantine("302", "c")
 	create(302, "other")
-	rest("303", "d")
+	quarantine("303", "d")
 	if err := objects.quarantine(t.Context(), Quarantined{303, canon("d"), since}); err != nil {
 		t.Fatal(err)
 	}
-	rest("70000", "of-another-cluster")
+	quarantine("70000", "of-another-cluster")
 	// Somebody wrote the labels in another order.
 	odd := "k8s:io.kubernetes.pod.namespace=team;k8s:app=e;"
 	if err := kvstore.Put(t.Context(), store, storekeys.IdentitiesPrefix+"/id/304", []byte(odd), kvstore.Permanent); err != nil {
@@ -335,7 +335,7 @@ func TestMigrateQuarantine(t *testing.T) {
 			t.Errorf("conflicts %+v, faulty %v", r.Conflicts, r.Faulty)
 		}
 	}
-	resting := func(from place) (ids []allocator.ID) {
+	quarantined := func(from place) (ids []allocator.ID) {
 		t.Helper()
 		p, err := from.read(t.Context())
 		if err != nil {
@@ -349,7 +349,7 @@ func TestMigrateQuarantine(t *testing.T) {
 		}
 		return ids
 	}
-	if diff := cmp.Diff([]allocator.ID{300, 303}, resting(objects)); diff != "" {
+	if diff := cmp.Diff([]allocator.ID{300, 303}, quarantined(objects)); diff != "" {
 		t.Errorf("in quarantine as objects (-want +got): %s", diff)
 	}
 	for _, other := range []string{"a", "stranger"} {
@@ -366,7 +366,7 @@ func TestMigrateQuarantine(t *testing.T) {
 	if diff := cmp.Diff(Report{Total: 4, Copied: 4, Quarantined: 1, Complete: true}, r, cmpopts.EquateEmpty()); err != nil || diff != "" {
 		t.Errorf("back: %v (-want +got):\n%s", err, diff)
 	}
-	if diff := cmp.Diff([]allocator.ID{303}, resting(keys)); diff != "" {
+	if diff := cmp.Diff([]allocator.ID{303}, quarantined(keys)); diff != "" {
 		t.Errorf("in quarantine in the store (-want +got): %s", diff)
 	}
 	for _, other := range []string{"stranger", "d"} {
@@ -375,7 +375,7 @@ func TestMigrateQuarantine(t *testing.T) {
 			t.Errorf("303 for %s: %+v, %v", other, c, err)
 		}
 	}
-	if ids := resting(keys); len(ids) > 0 {
+	if ids := quarantined(keys); len(ids) > 0 {
 		t.Errorf("in quarantine and in use: %v", ids)
 	}
 }

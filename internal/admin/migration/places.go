@@ -73,7 +73,7 @@ func (k Keys) read(ctx context.Context) (Place, error) {
 }
 
 // quarantines is above the records of IDs in quarantine.
-const quarantines = storekeys.IdentitiesPrefix + "/rest/"
+const quarantines = storekeys.IdentitiesPrefix + "/quarantine/"
 
 func (k Keys) quarantine(ctx context.Context, q Quarantined) error {
 	record := quarantines + q.ID.String()

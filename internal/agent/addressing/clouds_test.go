@@ -263,7 +263,7 @@ func (e *operatedNode) describes() {
 	}
 }
 
-// detach has somebody detach an interface: nobody gets an address of it.
+// detach detaches an interface in the cloud: no pod gets an address of it.
 func (e *operatedNode) detach() {
 	var gone string
 	for id := range e.interfaces {

@@ -85,10 +85,10 @@ func TestInterfaceInUseStays(t *testing.T) {
 				}
 
 				// The agent is started again.
-				next, book2 := eniSingles(t, dir)
+				next, nextSingles := eniSingles(t, dir)
 				next.before = []netip.Addr{ip}
-				book2.AssignAddresses(next.want())
-				if err := book2.Restore(ip, pod); err != nil {
+				nextSingles.AssignAddresses(next.want())
+				if err := nextSingles.Restore(ip, pod); err != nil {
 					t.Fatal(err)
 				}
 				k2 := &kernel{plugged: k.plugged}
@@ -104,14 +104,14 @@ func TestInterfaceInUseStays(t *testing.T) {
 				}
 
 				// The pod goes, and the interface with it.
-				book2.FreeOf(ip, pod)
+				nextSingles.FreeOf(ip, pod)
 				time.Sleep(time.Second)
 				synctest.Wait()
 				if _, shown := o.Spec.IPAM.Pool[ip.String()]; !shown && k2.given(ip) {
 					t.Error("the kernel side still has a freed address")
 				}
 				if i, ok := next.InterfaceOf(ip); ok && o.Status.ENI.ENIs["eni-1"].MAC == "" {
-					t.Errorf("an interface that nobody uses is kept: %+v", i)
+					t.Errorf("an unused interface is kept: %+v", i)
 				}
 			})
 		})
@@ -134,10 +134,10 @@ func TestTakenAwayOverRestart(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.Observe(eniNode(2, map[int][]string{1: {"10.0.1.11"}}))
-		next, book2 := eniSingles(t, dir)
+		next, nextSingles := eniSingles(t, dir)
 		next.before = []netip.Addr{ip}
-		book2.AssignAddresses(next.want())
-		if err := book2.Restore(ip, "ns/p"); err != nil {
+		nextSingles.AssignAddresses(next.want())
+		if err := nextSingles.Restore(ip, "ns/p"); err != nil {
 			t.Fatal(err)
 		}
 		k2 := &kernel{plugged: k.plugged}
@@ -167,7 +167,7 @@ func (k *once) Set(want []datapath.Interface) ([]datapath.InterfaceState, error)
 }
 
 // TestUplinksTryAgain: of what failed nothing is given, also if the error is no one interface's,
-// until whoever tries it again says that the outcome is another. Nobody else tries it again.
+// until whoever tries it again reports another outcome. Nothing else tries it again.
 func TestUplinksTryAgain(t *testing.T) {
 	t.Parallel()
 	broken := errors.New("the list of rules was interrupted")

@@ -205,7 +205,7 @@ func TestNodePools(t *testing.T) {
 	}
 }
 
-// TestNodePoolsTaken: a CIDR that is in use is written into the object again after somebody has
+// TestNodePoolsTaken: a CIDR that is in use is written into the object again after a client has
 // taken it out, also by an agent that starts anew; one that is not in use is gone.
 func TestNodePoolsTaken(t *testing.T) {
 	t.Parallel()

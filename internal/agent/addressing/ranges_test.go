@@ -75,12 +75,12 @@ func TestDamagedRecord(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		nobody, err := k8s.New(&rest.Config{Host: "http://127.0.0.1:1"})
+		unreachable, err := k8s.New(&rest.Config{Host: "http://127.0.0.1:1"})
 		if err != nil {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-		found, err := Await(ctx, cfg, nobody)
+		found, err := Await(ctx, cfg, unreachable)
 		cancel()
 		has := found.Ranges.V4 == "10.0.0.0/24" || found.Pools != nil && found.Pools.missing() == nil || found.Singles != nil && found.Singles.missing() == nil
 		if err != nil || !has {

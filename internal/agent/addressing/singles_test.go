@@ -167,7 +167,7 @@ func TestSinglesHandshake(t *testing.T) {
 	}
 	free("by an old version, and asked", false)
 
-	// Somebody takes away what is used: the pod keeps it, and it is said.
+	// An address in use is taken out of the pool: the pod keeps it, and the status says so.
 	s.Observe(shown(3, nil))
 	if s.notify.due.fault == nil || !strings.Contains(s.notify.due.fault.Error(), a) {
 		t.Errorf("fault: %v", s.notify.due.fault)
@@ -639,8 +639,8 @@ func TestSinglesFailedWrite(t *testing.T) {
 	})
 }
 
-// TestSinglesReleasedAndStillInPool: somebody says in the status that an address is released before
-// it is taken out of the spec. The entry stays until then, and no pod gets the address.
+// TestSinglesReleasedAndStillInPool: the status shows an address as released before it is taken out
+// of the spec. The entry stays until then, and no pod gets the address.
 func TestSinglesReleasedAndStillInPool(t *testing.T) {
 	t.Parallel()
 	const a, b = "10.0.0.1", "10.0.0.2"

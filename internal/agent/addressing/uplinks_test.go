@@ -283,7 +283,7 @@ func TestUplinks(t *testing.T) {
 		}
 		give("10.0.1.11")
 
-		// Somebody takes an address away that is used: it stays with its interface until it is
+		// An address in use is taken out of the pool: it stays with its interface until it is
 		// free.
 		s.Observe(eniNode(3, map[int][]string{0: {"10.0.0.10"}, 1: {"10.0.1.11"}}))
 		synctest.Wait()
@@ -305,10 +305,10 @@ func TestUplinks(t *testing.T) {
 		}
 
 		// The next agent knows them without the server.
-		next, book2 := eniSingles(t, dir)
+		next, nextSingles := eniSingles(t, dir)
 		next.before = []netip.Addr{netip.MustParseAddr("10.0.1.11")}
 		for ip, pod := range map[string]string{"10.0.0.10": "ns/p", "10.0.1.11": "ns/p"} {
-			if err := book2.Restore(netip.MustParseAddr(ip), pod); err != nil {
+			if err := nextSingles.Restore(netip.MustParseAddr(ip), pod); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -592,7 +592,7 @@ func TestMisplacedAddresses(t *testing.T) {
 		s.cfg.Hosts = []netip.Addr{netip.MustParseAddr("10.0.1.4")}
 		faulty := map[string]string{"10.0.1.1": "the cloud's router", "10.0.1.4": "the node's own", "10.0.2.9": "not within its subnet", "10.0.1.0": "the subnet itself", "10.0.1.255": "the subnet itself", "fd00::9": "not within its subnet"}
 		given := append(slices.Collect(maps.Keys(faulty)), "10.0.1.10")
-		had := netip.MustParseAddr("192.0.2.7") // as a subnet was that somebody has rewritten since
+		had := netip.MustParseAddr("192.0.2.7") // of a subnet that has been rewritten since
 		given = append(given, had.String())
 		s.Observe(eniNode(1, map[int][]string{1: given}))
 		if err := pool.Restore(had, "ns/had"); err != nil {

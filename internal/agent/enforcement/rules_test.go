@@ -352,7 +352,7 @@ func TestRulesNeverWithoutExceptions(t *testing.T) {
 }
 
 // TestFullBlockMap: the kernel's map of blocks has no room for one that is denied. Whose rules name
-// it is locked and nobody else, until another policy goes.
+// it is locked and no other endpoint, until another policy goes.
 func TestFullBlockMap(t *testing.T) {
 	testenv.RequireRoot(t)
 	c := kernelmaps.Defaults()
@@ -411,7 +411,7 @@ func TestFullBlockMap(t *testing.T) {
 	if err := rules.Apply([]policy.Change{other}); err != nil {
 		t.Fatal(err)
 	}
-	locked("full, but for nobody", false, false)
+	locked("full, and no endpoint needs it", false, false)
 	if err := rules.Apply([]policy.Change{egress(t, "mine", "10.0.0.0/8", "10.2.0.0/16")}); !errors.Is(err, datapath.ErrFull) {
 		t.Errorf("blocks that do not fit: %v", err)
 	}

@@ -45,7 +45,7 @@ func TestProxyHealthz(t *testing.T) {
 // nothing, gets no more than so many, and loses them soon; none is kept for another question.
 func TestBalancersAreBounded(t *testing.T) {
 	t.Parallel()
-	ns := testenv.NewNetNS(t) // whose ports nobody else has
+	ns := testenv.NewNetNS(t) // whose ports no other process has
 	const port = 10256
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -94,7 +94,7 @@ func TestBalancersAreBounded(t *testing.T) {
 		t.Error(err)
 	}
 
-	// The services' ports: those beyond are closed, though nobody reads from the others.
+	// The services' ports: those beyond are closed, though no process reads from the others.
 	var l net.Listener
 	ns.Must(t, func() (err error) { l, err = ListenForBalancers(30100); return err })
 	defer l.Close()

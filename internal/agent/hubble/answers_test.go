@@ -8,7 +8,7 @@ import (
 )
 
 // TestFlowAnswers: policy is asked once for what does not depend on an address, whatever the
-// addresses; for each address where a rule is by address; and by nobody so often that others
+// addresses; for each address where a rule is by address; and by no one so often that others
 // cannot ask.
 func TestFlowAnswers(t *testing.T) {
 	remembered := newAnswers()

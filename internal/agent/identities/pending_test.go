@@ -157,7 +157,7 @@ func (s *seeker) called() bool {
 	}
 }
 
-// quiet waits until nothing moves any more, and checks that nothing is held that nobody uses.
+// quiet waits until nothing moves any more, and checks that nothing unused is held.
 func (s *seeker) quiet() {
 	s.t.Helper()
 	s.store.set(0, nil)

@@ -10,7 +10,7 @@ import (
 )
 
 // TestTemporaryIdentityIsMeasured: how long labels had a temporary identity is observed once, when
-// nobody has it any more.
+// no endpoint has it any more.
 func TestTemporaryIdentityIsMeasured(t *testing.T) {
 	s := newSeeker(t, 65535)
 	defer s.stop()
@@ -31,7 +31,7 @@ func TestTemporaryIdentityIsMeasured(t *testing.T) {
 	take()
 	s.releaseTemporary(id)
 	if len(measured) > 0 {
-		t.Errorf("measured %v while somebody has it", measured)
+		t.Errorf("measured %v while an endpoint has it", measured)
 	}
 	s.releaseTemporary(id)
 	if len(measured) != 1 || measured[0] < 60 || measured[0] > 600 {

@@ -237,7 +237,7 @@ func TestReadForgedMetadata(t *testing.T) {
 			t.Error("it has read something")
 		}
 	})
-	t.Run("nobody was led elsewhere", func(t *testing.T) {
+	t.Run("no redirect was followed", func(t *testing.T) {
 		if n := asked.Load(); n > 0 {
 			t.Errorf("%d requests", n)
 		}

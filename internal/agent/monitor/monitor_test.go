@@ -62,8 +62,8 @@ func TestMonitorAggregates(t *testing.T) {
 	}
 }
 
-// TestMonitorKeepsKindsApart: traces that nobody takes displace no drop, what is lost of a kind is
-// reported to those who want that kind, and events come in the order of their times.
+// TestMonitorKeepsKindsApart: traces that no reader takes displace no drop, what is lost of a kind
+// is reported to those who want that kind, and events come in the order of their times.
 func TestMonitorKeepsKindsApart(t *testing.T) {
 	t.Parallel()
 	m := New(slog.New(slog.DiscardHandler), fake.New().Maps)

@@ -35,12 +35,12 @@ const agentsAConnection = 25
 // namespace that changes.
 func (r *runner) relabel(ctx context.Context, s *report.Scenario) error {
 	s.Text = "Every agent has one pod of the same deployment. Their namespace gets another label, which is part of every pod's identity, so each agent needs " +
-		"an identity for a label set that nobody has seen before, at the same moment. The operator that leads is killed right after."
+		"an identity for a new label set, at the same moment. The operator that leads is killed right after."
 	s.Shared = fmt.Sprintf("%d agents share a TCP connection, each with its own limit of requests and its own watches of its pods, namespaces and identities. "+
 		"One watch of CiliumEndpoints is shared by all, and each agent receives its own node's only: nobody measures here what an agent makes of other nodes' pods. "+
 		"All act with the right system:masters, which the server's fair queueing exempts.", agentsAConnection)
 	s.Limits = []string{
-		"operator: a label set that nobody has seen waits for a leader. If the leader dies before it has made the identity, that is the rest of its lease (15 s by default) " +
+		"operator: a new label set waits for a leader. If the leader dies before it has made the identity, that is the rest of its lease (15 s by default) " +
 			"and the next try of the other operator; then a second in which the other nodes observe the identity; then one patch a pod, which the API server takes one after the other",
 		"agents: an agent that has not observed the new identity yet asks for it: a creation, which is refused, and a read. No leader is waited for",
 		"random: every agent makes an identity of its own, and every agent must observe all of them: events grow with the square of the number of agents",

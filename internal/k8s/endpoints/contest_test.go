@@ -199,8 +199,8 @@ func TestInterfaces(t *testing.T) {
 	})
 }
 
-// TestRelabel: the object has the labels that the pod has, also when they change and when somebody
-// changes the object's.
+// TestRelabel: the object has the labels that the pod has, also when they change and when another
+// client changes the object's.
 func TestRelabel(t *testing.T) {
 	t.Parallel()
 	r := newHarness(t)
@@ -235,7 +235,7 @@ func TestRelabel(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	has("somebody changed them", "map[app:shop]")
+	has("another client changed them", "map[app:shop]")
 	e.Set(at())
 	has("no labels", "map[]")
 }

@@ -69,7 +69,7 @@ func (r *harness) start(slices bool, locals ...endpoints.Local) (e *endpoints.En
 		Hosts: []netip.Addr{netip.MustParseAddr(ownHost)}, Slices: slices, Interval: 300 * time.Millisecond, Log: slog.New(slog.DiscardHandler),
 		Accept: func(id identity.ID) error {
 			if id < 256 {
-				return errors.New("nobody's pod has that identity")
+				return errors.New("no pod has that identity")
 			}
 			return nil
 		},
@@ -248,7 +248,7 @@ func TestOwn(t *testing.T) {
 	})
 	r.eventually(func() string {
 		if _, err := r.get("team", "left"); !apierrors.IsNotFound(err) {
-			return fmt.Sprintf("the object that nobody wants is there: %v", err)
+			return fmt.Sprintf("the unwanted object is there: %v", err)
 		}
 		return ""
 	})
@@ -283,11 +283,11 @@ func TestOwn(t *testing.T) {
 	})
 }
 
-// describe returns what the cache has for an address: identity, host and pod, or "nobody".
+// describe returns what the cache has for an address: identity, host and pod, or "none".
 func describe(cache *ipcache.Cache, ip string) string {
 	e, ok := cache.Table().Get(ipcache.Single(netip.MustParseAddr(ip)))
 	if !ok {
-		return "nobody"
+		return "none"
 	}
 	ns, pod := e.Pod()
 	return fmt.Sprintf("%d on %s: %s/%s", e.Identity, e.Host(), ns, pod)
@@ -328,7 +328,7 @@ func TestOthers(t *testing.T) {
 	}
 	r.believes(cache, "10.0.2.2", "300 on 192.0.2.2: team/a")
 	r.believes(cache, "fd00:2::2", "300 on 192.0.2.2: team/a")
-	r.believes(cache, "10.0.2.1", "nobody")
+	r.believes(cache, "10.0.2.1", "none")
 	// What is invalid, or would make a pod a host.
 	for name, o := range map[string]*v2.CiliumEndpoint{
 		"host":     object("team", "host", otherHost, "10.0.2.20", 1),
@@ -343,7 +343,7 @@ func TestOthers(t *testing.T) {
 	r.create(object("team", "last", otherHost, "10.0.2.30", 300))
 	r.believes(cache, "10.0.2.30", "300 on 192.0.2.2: team/last")
 	for _, ip := range []string{"10.0.2.20", "127.0.0.1", "10.0.2.21", "10.0.2.22", "10.0.1.22"} {
-		if got := describe(cache, ip); got != "nobody" {
+		if got := describe(cache, ip); got != "none" {
 			t.Errorf("%s was believed to be %s", ip, got)
 		}
 	}
@@ -355,7 +355,7 @@ func TestOthers(t *testing.T) {
 	}
 	r.server.Start()
 	r.delete("team", "a")
-	r.believes(cache, "10.0.2.2", "nobody")
+	r.believes(cache, "10.0.2.2", "none")
 	stop()
 }
 
@@ -406,14 +406,14 @@ func TestSlices(t *testing.T) {
 	if err := r.alpha.Delete().Resource(v2alpha1.ResourceEndpointSlices).Name("ces-2").Do(t.Context()).Error(); err != nil {
 		t.Fatal(err)
 	}
-	r.believes(cache, at("b"), "nobody")
-	r.believes(cache, at("c"), "nobody")
+	r.believes(cache, at("b"), "none")
+	r.believes(cache, at("c"), "none")
 	r.believes(cache, at("a"), "300 on 192.0.2.2: team/a")
 }
 
 // TestSliceWrittenForAnother: an address was given to another pod while a slice still names the
-// last one that had it. That slice is written for pods that come and go, which is no news of the
-// address.
+// last one that had it. That slice is written for pods that come and go, which is no update of
+// the address.
 func TestSliceWrittenForAnother(t *testing.T) {
 	t.Parallel()
 	r := newHarness(t)
@@ -457,7 +457,7 @@ func TestSliceWrittenForAnother(t *testing.T) {
 	r.believes(cache, contested, "300 on 192.0.2.2: team/last")
 	put("ces-1", entry("other", "u5", "10.0.2.20", 302))
 	r.believes(cache, contested, "301 on 192.0.2.2: team/next")
-	// The list of a server that comes back is no news either.
+	// The list of a server that comes back is no update either.
 	put("ces-1", last)
 	r.believes(cache, contested, "300 on 192.0.2.2: team/last")
 	put("ces-2", next, entry("fourth", "u6", "10.0.2.30", 303))

@@ -112,7 +112,7 @@ func TestFirstTime(t *testing.T) {
 	delete(e.made, l.Key())
 	e.lost[l.Key()] = "1"
 	if e.firstTime(l) {
-		t.Error("a pod whose object somebody deleted")
+		t.Error("a pod whose object was deleted")
 	}
 	l.UID = "2"
 	if !e.firstTime(l) {
@@ -120,6 +120,6 @@ func TestFirstTime(t *testing.T) {
 	}
 	l.PodCreated = time.Time{}
 	if e.firstTime(l) {
-		t.Error("nobody knows when it was created")
+		t.Error("when it was created is unknown")
 	}
 }

@@ -148,7 +148,7 @@ func TestKnown(t *testing.T) {
 	update(s4)
 	r.settled("s4", e)
 	e.Set(at(8, 501))
-	expect("a pod that nobody knows", e, notified, endpoints.KnownNot)
+	expect("an unknown pod", e, notified, endpoints.KnownNot)
 }
 
 // settled waits until the newest version of a slice was observed.

@@ -73,7 +73,7 @@ func TestTwoWriters(t *testing.T) {
 		}
 	}
 	e.Set(at(7, 0))
-	names("a new pod whose identity nobody knows", 0, "10.0.1.7")
+	names("a new pod whose identity is unknown", 0, "10.0.1.7")
 	operator(500)
 	names("the operator assigns one", 500, "10.0.1.7")
 	e.Set(at(8, 0))
@@ -94,9 +94,9 @@ func TestTwoWriters(t *testing.T) {
 		Body([]byte(`[{"op":"remove","path":"/status/identity"}]`)).Do(t.Context()).Error(); err != nil {
 		t.Fatal(err)
 	}
-	names("somebody removes it", 500, "10.0.1.9")
+	names("a client removes it", 500, "10.0.1.9")
 	r.delete("team", "web")
-	names("somebody deletes the object", 500, "10.0.1.9")
+	names("a client deletes the object", 500, "10.0.1.9")
 	operator(800)
 	names("the operator corrects the new one", 800, "10.0.1.9")
 }

@@ -194,7 +194,7 @@ func revision(o metav1.Object) int64 {
 }
 
 // Withdraw implements [allocator.Backend]: it puts the ID of an object into quarantine that was
-// made a moment ago and that nobody has written since. Other nodes may have observed it.
+// made a moment ago and that no client has written since. Other nodes may have observed it.
 func (b *Backend) Withdraw(ctx context.Context, key allocator.AllocatorKey, a allocator.Acquired) error {
 	if !a.IsNew {
 		return nil
@@ -310,8 +310,8 @@ func (b *Backend) RunGC(context.Context, *rate.Limiter, allocator.Range, map[all
 }
 
 // RunLocksGC implements [allocator.Backend]. There are no locks.
-func (b *Backend) RunLocksGC(context.Context, map[string]allocator.Lock) (map[string]allocator.Lock, error) {
-	return nil, nil
+func (b *Backend) RunLocksGC(context.Context, map[string]allocator.Lock) (map[string]allocator.Lock, int, error) {
+	return nil, 0, nil
 }
 
 // DeleteAllKeys implements [allocator.Backend].

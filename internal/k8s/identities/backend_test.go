@@ -270,7 +270,7 @@ func TestOneIDForEach(t *testing.T) {
 }
 
 // TestNarrow makes agents meet: the range has hardly more IDs than there are sets, and a
-// stranger makes and deletes objects in it. So an agent may find an ID taken that is free for
+// foreign client makes and deletes objects in it. So an agent may find an ID taken that is free for
 // the next one, and both make an object within one second, which is all that the server says of
 // their age: then the lower ID counts, and who has the other one follows at the next
 // comparison.
@@ -286,7 +286,7 @@ func TestNarrow(t *testing.T) {
 	wg.Go(func() {
 		for n := 0; ctx.Err() == nil; n++ {
 			id := fmt.Sprint(1 + rand.IntN(60))
-			o := &v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: id}, SecurityLabels: app(fmt.Sprintf("stranger-%d", n)).GetAsMap()}
+			o := &v2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: id}, SecurityLabels: app(fmt.Sprintf("foreign-%d", n)).GetAsMap()}
 			if made, err := c.Create(ctx, o, metav1.CreateOptions{}); err == nil {
 				time.Sleep(time.Duration(rand.IntN(10)) * time.Millisecond)
 				_ = c.Delete(context.WithoutCancel(ctx), id, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &made.UID}})
@@ -340,8 +340,9 @@ func TestExhausted(t *testing.T) {
 	}
 }
 
-// TestStrangers has others make duplicates: the oldest counts, and who used another one follows.
-func TestStrangers(t *testing.T) {
+// TestForeignDuplicates has other clients make duplicates: the oldest counts, and who used another
+// one follows.
+func TestForeignDuplicates(t *testing.T) {
 	t.Parallel()
 	server, c := start(t)
 	make := func(id string, k key) {
@@ -542,7 +543,7 @@ func TestEdited(t *testing.T) {
 
 // TestEditedBeforeObserved: an agent that starts while edits stand sees that they are edits, and
 // goes by none of them. An ID means nothing to it until it has its labels back: as soon as
-// somebody takes these into use.
+// a node takes these into use.
 func TestEditedBeforeObserved(t *testing.T) {
 	t.Parallel()
 	server, c := start(t)
@@ -616,7 +617,7 @@ func TestEditedBeforeObserved(t *testing.T) {
 	}
 }
 
-// TestEditedWhileAway: an agent that was away while somebody edited an identity that another
+// TestEditedWhileAway: an agent that was away while a client edited an identity that another
 // program made. What its own pods have of before is not edited; of other IDs nothing better is
 // known than what they say, until they are put back.
 func TestEditedWhileAway(t *testing.T) {

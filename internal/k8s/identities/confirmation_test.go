@@ -26,8 +26,8 @@ func TestSumUp(t *testing.T) {
 		o.ResourceVersion = fmt.Sprint(made)
 		return o
 	}
-	nobody := lease("a", 1, 2)
-	nobody.Name, nobody.Spec.HolderIdentity = "nobody", nil
+	unheld := lease("a", 1, 2)
+	unheld.Name, unheld.Spec.HolderIdentity = "unheld", nil
 	for _, tt := range []struct {
 		name   string
 		leases []*coordinationv1.Lease
@@ -45,7 +45,7 @@ func TestSumUp(t *testing.T) {
 		{"taken back twice", []*coordinationv1.Lease{lease("a", 5, 10), lease("a", 0, 11), lease("a", 8, 12), lease("a", 0, 13), lease("a", 6, 14)},
 			map[string]uint64{"a": 6}, []string{"a said 0 at 13", "a said 6 at 14"}},
 		{"of what was never reached", []*coordinationv1.Lease{lease("a", 5, 10), lease("a", 100, 11)}, map[string]uint64{"a": 0}, []string{"a said 100 at 11"}},
-		{"nobody's", []*coordinationv1.Lease{nobody}, map[string]uint64{}, nil},
+		{"without a holder", []*coordinationv1.Lease{unheld}, map[string]uint64{}, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()

@@ -25,7 +25,7 @@ type Objects interface {
 
 // Entry is what a watch has shown of an ID's object.
 type Entry struct {
-	// Text is the canonical string of its labels; "" if they cannot be read. Of an ID that rests
+	// Text is the canonical string of its labels; "" if they cannot be read. Of an ID in quarantine
 	// it is what the labels were.
 	Text string
 	// Quarantined: see [Quarantine]. Since is from when, the zero time if that cannot be read.
@@ -169,9 +169,9 @@ func (p *Prober) try(ctx context.Context, id allocator.ID, text string, security
 		if !p.of(got, id, text, security) {
 			return Taken{}, got, nil
 		}
-		_, _, rested := Quarantined(got)
+		_, _, quarantined := Quarantined(got)
 		if got, done, err := p.use(ctx, got, id, text, security); done || err != nil {
-			return Taken{ID: id, Object: got, Back: rested && err == nil}, nil, err
+			return Taken{ID: id, Object: got, Back: quarantined && err == nil}, nil, err
 		}
 	}
 }

@@ -100,7 +100,7 @@ func TestReadOnly(t *testing.T) {
 		t.Errorf("the ID that was deleted while in use: %s, %v", id, err)
 	}
 	if list, err := c.List(t.Context(), metav1.ListOptions{}); err != nil || len(list.Items) != 0 {
-		t.Errorf("somebody has made %d identities: %v", len(list.Items), err)
+		t.Errorf("%d identities have been made: %v", len(list.Items), err)
 	}
 	make("900", nil)
 	wait(allocator.AllocatorEvent{Kind: allocator.EventRenumbered, ID: 900})

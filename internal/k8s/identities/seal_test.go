@@ -54,7 +54,7 @@ func wrong(t *testing.T, c *objects, id allocator.ID, k key) string {
 }
 
 // TestSealed: objects without a digest get one of who uses them, each from one of them, and an edit
-// that nobody saw does not.
+// that no node saw does not.
 func TestSealed(t *testing.T) {
 	t.Parallel()
 	server, c := start(t)
@@ -64,7 +64,7 @@ func TestSealed(t *testing.T) {
 	unsealed(t, c, 312, other)
 	edit(t, c, 311, app("edited"), nil)
 	edit(t, c, 312, app("edited too"), nil)
-	edit(t, c, 312, other, nil) // and back, which nobody can know but who used it before
+	edit(t, c, 312, other, nil) // and back, which only who used it before can know
 	var versions []string
 	for n := range 3 {
 		b := backend(t, server, 300, 400)

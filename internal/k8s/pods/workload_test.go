@@ -8,7 +8,7 @@ import (
 )
 
 // TestWorkloadByLabels: what made a pod is named if its name and the labels of the controller
-// agree, and nobody is named otherwise.
+// agree, and no workload is named otherwise.
 func TestWorkloadByLabels(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("x", 58)

@@ -186,15 +186,15 @@ func TestPolicies(t *testing.T) {
 		t.Errorf("the first of %d batches has %d changes, want all 3", len(f.batches), len(f.batches[0]))
 	}
 	deny := f.rules["k8s/NetworkPolicy/a/deny"]
-	nobody := f.rules["k8s/CiliumNetworkPolicy/a/web"]
+	noPeers := f.rules["k8s/CiliumNetworkPolicy/a/web"]
 	two := f.rules["k8s/CiliumClusterwideNetworkPolicy/all"]
 	f.mu.Unlock()
 	if len(deny) != 1 || deny[0].DefaultDeny != [2]bool{true, false} || len(deny[0].Clauses) != 0 || deny[0].Namespace != "a" {
 		t.Errorf("the default deny became %+v", deny)
 	}
 	// An empty list of peers is not an absent one, on all the way through the server.
-	if len(nobody) != 1 || len(nobody[0].Clauses) != 1 || nobody[0].Clauses[0].AllPeers || len(nobody[0].Clauses[0].Peers) != 0 {
-		t.Errorf("entries for nobody became %+v", nobody)
+	if len(noPeers) != 1 || len(noPeers[0].Clauses) != 1 || noPeers[0].Clauses[0].AllPeers || len(noPeers[0].Clauses[0].Peers) != 0 {
+		t.Errorf("entries for no peer became %+v", noPeers)
 	}
 	if len(two) != 2 || two[1].Path != "specs[1]" {
 		t.Errorf("specs became %+v", two)

@@ -61,14 +61,14 @@ func (r *raw) rules(t *testing.T) (*v2.Rule, []*v2.Rule, []*policy.FieldError) {
 func TestRawIsolates(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		`{"spec":{"endpointSelector":{"matchLabels":{"a":"b"}},"ingress":[{"fromPlanets":["mars"]},{"fromEntities":["world"]}]}}`:        "{any:a=b}@x [true false] nobody entity:world",
-		`{"spec":{"endpointSelector":{"matchLabels":{"a":"b"}},"ingress":[{"fromEntities":["world"]}],"egress":"none"}}`:                 "{any:a=b}@x [true true] entity:world nobody",
-		`{"spec":{"endpointSelector":{"matchLabels":{"a":"b"}},"ingress":[{"fromEndpoints":null,"toPorts":[{"ports":[{"port":80}]}]}]}}`: "{any:a=b}@x [true false] nobody",
+		`{"spec":{"endpointSelector":{"matchLabels":{"a":"b"}},"ingress":[{"fromPlanets":["mars"]},{"fromEntities":["world"]}]}}`:        "{any:a=b}@x [true false] none entity:world",
+		`{"spec":{"endpointSelector":{"matchLabels":{"a":"b"}},"ingress":[{"fromEntities":["world"]}],"egress":"none"}}`:                 "{any:a=b}@x [true true] entity:world none",
+		`{"spec":{"endpointSelector":{"matchLabels":{"a":"b"}},"ingress":[{"fromEndpoints":null,"toPorts":[{"ports":[{"port":80}]}]}]}}`: "{any:a=b}@x [true false] none",
 		`{"spec":{"endpointSelector":{"matchLabels":{"a":"b"}},"egressDeny":[{"toPorts":[{"ports":[{"port":80}]}]}]}}`:                   "{any:a=b}@x [false true] all",
-		`{"spec":{"endpointSelector":[],"ingress":[{"fromEntities":["world"]}]}}`:                                                        "{}@x [true false] nobody",
+		`{"spec":{"endpointSelector":[],"ingress":[{"fromEntities":["world"]}]}}`:                                                        "{}@x [true false] none",
 		`{"spec":7}`:   "{}@x [true true]",
 		`{"specs":{}}`: "{}@x [true true]",
-		`{"spec":{"endpointSelector":{},"when":"always","egress":[{"toEntities":["world"]}]}}`: "{}@x [false true] nobody",
+		`{"spec":{"endpointSelector":{},"when":"always","egress":[{"toEntities":["world"]}]}}`: "{}@x [false true] none",
 	} {
 		r := &raw{}
 		if err := json.Unmarshal([]byte(text), r); err != nil {
@@ -82,7 +82,7 @@ func TestRawIsolates(t *testing.T) {
 		}
 		got := fmt.Sprint(rules[0].Subject, " ", rules[0].DefaultDeny)
 		for _, c := range rules[0].Clauses {
-			who := "nobody"
+			who := "none"
 			switch {
 			case c.AllPeers:
 				who = "all"

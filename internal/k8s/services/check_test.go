@@ -23,7 +23,7 @@ import (
 // of a service that is gone no longer.
 func TestHealthCheckPorts(t *testing.T) {
 	testenv.CheckLeaks(t)
-	ns := testenv.NewNetNS(t) // whose ports nobody else has
+	ns := testenv.NewNetNS(t) // whose ports no other process has
 	c := newCluster(t)
 	listen := func(port uint16) (l net.Listener, err error) {
 		err = ns.Do(func() (err error) { l, err = net.Listen("tcp", fmt.Sprintf(":%d", port)); return err })
@@ -87,7 +87,7 @@ func TestHealthCheckPorts(t *testing.T) {
 	c.slice("web-1", "web", at("n1", "10.0.1.3", false))
 	want("the one that is here is not ready", first, 503, 0)
 
-	// Somebody else listens.
+	// Another process listens.
 	other, err := listen(uint16(first + 1))
 	c.must(err)
 	c.service("late", "10.96.1.2", balancer(first+1))

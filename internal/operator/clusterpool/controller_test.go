@@ -125,7 +125,7 @@ func TestController(t *testing.T) {
 				return ""
 			})
 			have, _ := given()
-			tr.delete(have[0]) // somebody who waits is served, soon
+			tr.delete(have[0]) // a node that waits is served, soon
 			began := time.Now()
 			controllers.Eventually(tr.T, 10*time.Second, func() string {
 				n, faults := 0, 0

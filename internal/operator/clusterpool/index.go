@@ -138,7 +138,7 @@ func (b *index) reconcile(n node, now time.Time) answer {
 		case len(bad) > 0: // it may be one of these
 		case b.serving[f]:
 			b.give(f, n, &a)
-		default: // a block from when the family was served; nobody is given one
+		default: // a block from when the family was served; no node is given one
 			a.released = len(pl.Release(n.name)) > 0 || a.released
 		}
 	}

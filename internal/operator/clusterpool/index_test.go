@@ -192,7 +192,7 @@ func TestReconcile(t *testing.T) {
 }
 
 // TestDeletedWhilePodsRun has the object of a node be deleted, whose pods run, and be made anew, in
-// a range that is full: nobody else is given its block, until it has been gone for long.
+// a range that is full: no other node is given its block, until it has been gone for long.
 func TestDeletedWhilePodsRun(t *testing.T) {
 	t.Parallel()
 	cfg := config("10.0.0.0/24", "")

@@ -70,7 +70,7 @@ func TestDefinitions(t *testing.T) {
 		} else {
 			crd.Labels[definitions.SchemaVersionLabel] = version
 		}
-		crd.Labels["of"] = "somebody"
+		crd.Labels["of"] = "another"
 		crd.Spec.Versions[0].AdditionalPrinterColumns = nil
 		if err := env.Client.Update(ctx, crd); err != nil {
 			t.Fatal(err)
@@ -101,8 +101,8 @@ func TestDefinitions(t *testing.T) {
 		if !tt.replaced && before.ResourceVersion != after.ResourceVersion {
 			t.Errorf("version %q: written", tt.version)
 		}
-		if after.Labels["of"] != "somebody" {
-			t.Errorf("version %q: lost a label of somebody else", tt.version)
+		if after.Labels["of"] != "another" {
+			t.Errorf("version %q: lost a label of another client", tt.version)
 		}
 	}
 
@@ -230,7 +230,7 @@ func TestRegisterWaitsForKinds(t *testing.T) {
 		t.Fatal(err)
 	}
 	group := schema.GroupKind{Group: "cilium.io"}
-	for _, d := range defs { // as somebody who has asked too early
+	for _, d := range defs { // as a client that has asked too early
 		group.Kind = d.Spec.Names.Kind
 		if _, err := c.RESTMapper().RESTMapping(group, d.Spec.Versions[0].Name); err == nil {
 			t.Fatalf("%s is listed before it is defined", d.Name)

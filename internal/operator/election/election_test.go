@@ -193,7 +193,7 @@ func TestElection(t *testing.T) {
 }
 
 func releasedOnExit(a *arena) {
-	a.times.LeaseDuration, a.times.RenewDeadline = time.Minute, 40*time.Second // nobody waits for a lease to end
+	a.times.LeaseDuration, a.times.RenewDeadline = time.Minute, 40*time.Second // so that no candidate waits for a lease to end
 	// Work that has not ended in time must not write once the lease is given back.
 	var leader atomic.Pointer[candidate]
 	given := false
@@ -254,7 +254,7 @@ func workFails(a *arena) {
 func lateRenewal(a *arena) {
 	// A lease must be given back within one RetryPeriod, which a busy machine needs more of.
 	a.times = Config{LeaseDuration: time.Minute, RenewDeadline: 40 * time.Second, RetryPeriod: 10 * time.Second}
-	// Somebody writes the lease just before each of the first requests by which it is given
+	// Another client writes the lease just before each of the first requests by which it is given
 	// back.
 	ending, writes := make(chan struct{}), 0
 	cfg := rest.CopyConfig(a.kube.Config)
@@ -355,7 +355,7 @@ func serverRestarts(a *arena) {
 
 // leaseDeleted: whoever waits makes the lease anew at once. The leader must have ended by then.
 func leaseDeleted(a *arena) {
-	a.times.LeaseDuration, a.times.RenewDeadline = time.Minute, 40*time.Second // nobody waits for a lease to end
+	a.times.LeaseDuration, a.times.RenewDeadline = time.Minute, 40*time.Second // so that no candidate waits for a lease to end
 	first := a.run("first", a.kube.Config, untilEnd)
 	a.leads(first, 60*time.Second)
 	second := a.run("second", a.kube.Config, untilEnd)

@@ -98,18 +98,18 @@ func collection(t *testing.T, env *controllers.Env) {
 	for _, p := range []*corev1.Pod{running, ended, failed, reborn} {
 		env.Create(t, p)
 	}
-	stranger := ownedBy(reborn)
-	stranger.UID = "of-the-pod-before"
+	foreign := ownedBy(reborn)
+	foreign.UID = "of-the-pod-before"
 	for _, e := range []*v2.CiliumEndpoint{
-		endpoint("running", ownedBy(running)), endpoint("ended", ownedBy(ended)), endpoint("failed", ownedBy(failed)), endpoint("reborn", stranger),
+		endpoint("running", ownedBy(running)), endpoint("ended", ownedBy(ended)), endpoint("failed", ownedBy(failed)), endpoint("reborn", foreign),
 		endpoint("of-no-pod", metav1.OwnerReference{APIVersion: "v1", Kind: "Pod", Name: "never-was", UID: "x"}),
 		endpoint("of-something", metav1.OwnerReference{APIVersion: "example.com/v1", Kind: "Machine", Name: "m", UID: "x"}),
-		endpoint("named-otherwise", ownedBy(running)), endpoint("nobody"),
+		endpoint("named-otherwise", ownedBy(running)), endpoint("no-owner"),
 	} {
 		env.Create(t, e)
 	}
 	c := &collector{client: env.Client, live: env.Client, log: slog.New(slog.DiscardHandler), interval: 5 * time.Minute, now: time.Now}
-	all := []string{"ended", "failed", "named-otherwise", "nobody", "of-no-pod", "of-something", "reborn", "running"}
+	all := []string{"ended", "failed", "named-otherwise", "no-owner", "of-no-pod", "of-something", "reborn", "running"}
 	round := func(want ...string) {
 		t.Helper()
 		if err := c.round(t.Context()); err != nil {
@@ -172,7 +172,7 @@ func restart(t *testing.T, env *controllers.Env) {
 		if err := r.round(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		// A pod on a node is deleted by its kubelet; nobody plays that here.
+		// A pod on a node is deleted by its kubelet; there is none here.
 		var left []string
 		var pods corev1.PodList
 		if err := env.Client.List(t.Context(), &pods, client.InNamespace("default")); err != nil {

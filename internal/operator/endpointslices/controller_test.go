@@ -477,7 +477,7 @@ func leaders(b *bench) {
 	b.still(cfg, nil)
 }
 
-// byHand has somebody edit and delete slices.
+// byHand edits and deletes slices as a user does.
 func byHand(b *bench) {
 	b.namespaces("by-hand")
 	b.make(keep("by-hand", 45)...)

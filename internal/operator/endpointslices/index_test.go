@@ -72,7 +72,7 @@ type actor struct {
 	delivered int
 	queue     map[string]bool
 	writes    int
-	// alone means that nobody else writes.
+	// alone means that no other client writes.
 	alone bool
 }
 
@@ -177,7 +177,7 @@ type world struct {
 	actors []*actor
 	names  int
 
-	strangers, alone bool
+	foreign, alone bool
 }
 
 func (w *world) name() string {
@@ -209,7 +209,7 @@ func (w *world) randomKey() key {
 	return key{Namespace: string(rune('a' + w.IntN(3))), Name: fmt.Sprint("p", w.IntN(30))}
 }
 
-// byHand has somebody do to a slice what no operator does.
+// byHand changes a slice as a user may and no operator does.
 func (w *world) byHand() {
 	all := w.server.all()
 	if len(all) == 0 {
@@ -239,7 +239,7 @@ func (w *world) byHand() {
 	w.server.put(s)
 }
 
-// converge lets everybody do what they have to, in random order, until nobody has anything to do.
+// converge lets all actors do their work, in random order, until none has any left.
 func (w *world) converge(t *testing.T) {
 	for n := 0; ; n++ {
 		idle := true
@@ -281,8 +281,8 @@ func TestIndexProperties(t *testing.T) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			w := &world{Rand: rand.New(rand.NewPCG(uint64(seed), 7)), server: newServer(), want: map[key]*entry{}}
 			w.max = 1 + w.IntN(6)
-			w.strangers = seed%3 == 1
-			w.alone = !w.strangers && seed%5 != 1
+			w.foreign = seed%3 == 1
+			w.alone = !w.foreign && seed%5 != 1
 			w.actors = []*actor{w.newActor()}
 			if seed%5 == 1 {
 				w.actors = append(w.actors, w.newActor())
@@ -302,7 +302,7 @@ func TestIndexProperties(t *testing.T) {
 					if names := slices.Sorted(maps.Keys(a.queue)); len(names) > 0 {
 						a.sync(t, names[w.IntN(len(names))], w.IntN(8) == 0)
 					}
-				case r < 96 && w.strangers:
+				case r < 96 && w.foreign:
 					w.byHand()
 				case r < 97: // restarted, perhaps with another limit
 					if w.IntN(3) == 0 {

@@ -29,7 +29,7 @@ type ec2Server struct {
 	insts []instance
 	asked []url.Values
 	fail  bool
-	hang  chan struct{} // if not nil, until it is closed nobody is answered
+	hang  chan struct{} // if not nil, no request is answered until it is closed
 }
 
 // instance is one with the filters that find it, and its interfaces' addresses.
@@ -158,7 +158,7 @@ func TestAWSMembers(t *testing.T) {
 		"pages":        {v2.AWSGroup{Labels: map[string]string{"team": "a"}}, addrs("10.0.0.1", "10.0.0.2", "10.0.0.3", "192.0.2.1", "2001:db8::1")},
 		"either group": {v2.AWSGroup{SecurityGroupsIDs: []string{"sg-2", "sg-9"}}, addrs("10.0.0.2", "10.0.0.3")},
 		"both":         {v2.AWSGroup{SecurityGroupsIDs: []string{"sg-1"}, Labels: map[string]string{"team": "b"}}, addrs("10.0.0.9")},
-		"nobody":       {v2.AWSGroup{SecurityGroupsIDs: []string{"sg-9"}}, nil},
+		"none":         {v2.AWSGroup{SecurityGroupsIDs: []string{"sg-9"}}, nil},
 	} {
 		got, err := p.Members(t.Context(), v2.Group{AWS: &tt.group})
 		if err != nil {

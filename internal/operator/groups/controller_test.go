@@ -142,7 +142,7 @@ func TestDerivatives(t *testing.T) {
 		t.Error("a derivative was written although nothing changed")
 	}
 
-	// Somebody changes the derivative: it is put right.
+	// A client changes the derivative: it is put right.
 	d.Specs[0].Egress[0].ToCIDRSet = []v2.CIDRRule{{CIDR: "0.0.0.0/0"}}
 	if err := c.Client.Update(t.Context(), d); err != nil {
 		t.Fatal(err)
@@ -159,7 +159,7 @@ func TestDerivatives(t *testing.T) {
 	time.Sleep(1500 * time.Millisecond)
 	c.members(p, "10.0.0.1/32", "10.0.0.2/32")
 
-	// A policy that is new, or changed, while AWS fails allows nobody for groups that this operator
+	// A policy that is new, or changed, while AWS fails allows no address for groups that this operator
 	// has not seen.
 	fresh := c.cnp("fresh", `{endpointSelector: {}, egress: [{toGroups: [{aws: {securityGroupsIds: [sg-1]}}]}]}`)
 	c.members(fresh)
@@ -217,7 +217,7 @@ func TestDerivatives(t *testing.T) {
 	edit(fresh, func(r *v2.Rule) { r.Egress = r.Egress[1:] })
 	gone("an edit that takes the groups away, and cannot be enforced otherwise", fresh)
 
-	// The group becomes empty: nobody.
+	// The group becomes empty: no address.
 	c.ec2.set()
 	c.members(p)
 

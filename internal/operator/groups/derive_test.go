@@ -28,7 +28,7 @@ func rules(t testing.TB, text string) []*v2.Rule {
 func group(id string) v2.Group { return v2.Group{AWS: &v2.AWSGroup{SecurityGroupsIDs: []string{id}}} }
 
 // TestDerive: only entries with groups are there, as addresses; a group that fails or is empty is
-// present and nobody.
+// present and has no addresses.
 func TestDerive(t *testing.T) {
 	t.Parallel()
 	const sg = `{"aws":{"securityGroupsIds":["%"]}}`
@@ -114,8 +114,8 @@ func (f *fakeProvider) Members(context.Context, v2.Group) (Members, error) {
 	return f.members, f.err
 }
 
-// TestCache: many policies cost one look; a failing provider costs nobody the members that were
-// known.
+// TestCache: many policies cost one look; a failing provider does not cost a policy the members
+// that were known.
 func TestCache(t *testing.T) {
 	t.Parallel()
 	f := &fakeProvider{members: addrs("10.0.0.1")}

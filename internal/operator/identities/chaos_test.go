@@ -257,8 +257,8 @@ func playServerRestarts(t *testing.T, env *controllers.Env, in func(*testCluster
 	}
 }
 
-// TestDuplicates has somebody plant duplicates: "CID deduplication" of CFP-27752. They are
-// tolerated as long as they are used, and then go.
+// TestDuplicates plants duplicates: "CID deduplication" of CFP-27752. They are tolerated as long as
+// they are used, and then go.
 func TestDuplicates(t *testing.T) {
 	inEachStore(t, playDuplicates)
 }
@@ -320,7 +320,7 @@ func playNamespaceGoes(t *testing.T, env *controllers.Env, in func(*testCluster)
 	if err := tc.Client.Delete(tc.ctx, going); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { // nobody else here ends it
+	t.Cleanup(func() { // nothing else here ends it
 		ctx := context.Background()
 		tc.inspect(tc.Client.Get(ctx, client.ObjectKeyFromObject(going), going))
 		going.Spec.Finalizers = nil
@@ -376,7 +376,7 @@ func TestCollectionWithoutHeartbeat(t *testing.T) {
 		}
 		return ""
 	})
-	// The labels come back and get their ID; nobody else does.
+	// The labels come back and get their ID; no others do.
 	q := tc.pod("a", "again", map[string]string{"app": "web"}, onNode)
 	tc.endpoint(q)
 	if now := tc.waitSynced().idOfPod(q); now != number {

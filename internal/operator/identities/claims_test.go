@@ -71,7 +71,7 @@ func TestClaimsChangeNoMeaning(t *testing.T) {
 			t.Errorf("%s: %q", what, why)
 		}
 	}
-	refused("of other labels that nobody has", 310, otherLabels)
+	refused("of other labels that no pod has", 310, otherLabels)
 	w.update(b, o, func(o *v2.CiliumIdentity) { k8sids.Quarantine(o, app.text, time.Unix(0, 0)) })
 	refused("in quarantine after other labels", 310, otherLabels)
 
@@ -201,8 +201,8 @@ func (c *corrections) connection() connection {
 }
 
 // TestHostileAgent plays an agent that may write CiliumEndpoints and no CiliumIdentity, and claims
-// what it likes: no identity is made that pods do not need, no ID changes what it means, nobody
-// else's pods lose theirs, and it costs the operator no more than a write now and then.
+// what it likes: no identity is made that pods do not need, no ID changes what it means, no
+// other node's pods lose theirs, and it costs the operator no more than a write now and then.
 func TestHostileAgent(t *testing.T) {
 	inEachStore(t, playHostileAgent)
 }
@@ -271,7 +271,7 @@ func playHostileAgent(t *testing.T, env *controllers.Env, in func(*testCluster))
 
 	// Labels and endpoints that no pod has.
 	write(mine, func(e *v2.CiliumEndpoint) {
-		e.Status.Identity = &v2.EndpointIdentity{ID: 21000, Labels: []string{"k8s:app=stranger"}}
+		e.Status.Identity = &v2.EndpointIdentity{ID: 21000, Labels: []string{"k8s:app=foreign"}}
 	})
 	for i := range 20 {
 		ghost := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: fmt.Sprint("ghost", i), UID: "u"}}
@@ -280,7 +280,7 @@ func playHostileAgent(t *testing.T, env *controllers.Env, in func(*testCluster))
 		g.Status.Identity = &v2.EndpointIdentity{ID: int64(22000 + i), Labels: []string{fmt.Sprintf("k8s:app=ghost%d", i)}}
 		tc.inspect(evil.Create(tc.ctx, g))
 	}
-	unmoved("strangers' labels")
+	unmoved("foreign labels")
 
 	// An ID of others, for a pod whose labels have none yet.
 	fresh := tc.prepared("fresh", app("fresh"), onEvil, idleID, evil)

@@ -288,7 +288,7 @@ func (tc *testCluster) namespace(name string, labels map[string]string) {
 	})
 }
 
-// edit reads an object, changes it and writes it, until nobody was faster.
+// edit reads an object, changes it and writes it, until there is no conflict.
 func (tc *testCluster) edit(o client.Object, f func(client.Object)) {
 	tc.Helper()
 	for {

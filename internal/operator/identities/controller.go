@@ -147,7 +147,7 @@ func (c *Controller) serve(ctx context.Context, wg *sync.WaitGroup) {
 	c.flush()
 	summary := c.index.summary()
 	c.mu.Unlock()
-	c.log.Info("all identities were compared", "ready", summary.ready, "missing", summary.missing, "duplicates", summary.duplicates, "resting", summary.quarantined)
+	c.log.Info("all identities were compared", "ready", summary.ready, "missing", summary.missing, "duplicates", summary.duplicates, "quarantined", summary.quarantined)
 	for retry.Sleep(ctx, c.cfg.Resync) {
 		c.resync()
 	}

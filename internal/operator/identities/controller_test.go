@@ -46,7 +46,7 @@ func TestController(t *testing.T) {
 			{"deleted and edited behind its back", controllerDeletedAndEditedAway, none},
 			// An endpoint of a pod that is gone, or of another of the same name, is not this
 			// pod's: it is left alone.
-			{"strangers' endpoints", controllerStrangersEndpoints, none},
+			{"foreign endpoints", controllerForeignEndpoints, none},
 			// "Review discussion 3": redundant identities of pods that are stuck in scheduling
 			// stay within a budget.
 			{"budget", controllerBudget, func(tc *testCluster) { tc.control.Budget = 3 }},
@@ -191,7 +191,7 @@ func controllerDeletedAndEditedAway(tc *testCluster) {
 	}
 }
 
-func controllerStrangersEndpoints(tc *testCluster) {
+func controllerForeignEndpoints(tc *testCluster) {
 	tc.namespace("a", nil)
 	p := tc.pod("a", "one", appLabels("web"), onNode)
 	before := p.DeepCopy()

@@ -56,7 +56,7 @@ func (w *worldly) update(b *index, o *v2.CiliumIdentity, f func(*v2.CiliumIdenti
 	return o
 }
 
-// TestEdited is "Operator changes 1" of CFP-27752: somebody changes the labels of an identity. It
+// TestEdited is "Operator changes 1" of CFP-27752: a client changes the labels of an identity. It
 // has them back as long as pods need them.
 func TestEdited(t *testing.T) {
 	t.Parallel()
@@ -98,7 +98,7 @@ func TestEdited(t *testing.T) {
 	if n := b.summary().edited; n != 1 {
 		t.Errorf("%d edited", n)
 	}
-	// One that nobody ever needed goes by what its labels were first, too.
+	// One that no pod ever needed goes by what its labels were first, too.
 	o = w.addID(b, 301, target{labels: web.labels, text: web.text})
 	w.update(b, o, func(o *v2.CiliumIdentity) { o.SecurityLabels = map[string]string{} })
 	if n := b.ids[301]; n.text != web.text || b.summary().edited != 2 {
@@ -107,7 +107,7 @@ func TestEdited(t *testing.T) {
 }
 
 // TestWithdraw is "CID deduplication" of CFP-27752: what this process made is taken back if there
-// is an older one and nobody names it.
+// is an older one and no endpoint names it.
 func TestWithdraw(t *testing.T) {
 	t.Parallel()
 	w, b := play(t, -1)
@@ -115,12 +115,12 @@ func TestWithdraw(t *testing.T) {
 	w.addID(b, 310, web)
 	o := w.addID(b, 320, web)
 	if st := b.decideSet(web.text); st.action != nothing {
-		t.Errorf("somebody else's duplicate: %+v", st)
+		t.Errorf("another operator's duplicate: %+v", st)
 	}
 	b.take()
 	b.noteMade(320, o.UID)
 	if sets, _ := b.take(); len(sets) != 1 {
-		t.Error("nobody looks at it")
+		t.Error("it is not queued")
 	}
 	if st := b.decideSet(web.text); st.action != withdraw || st.id != 320 || st.uid != o.UID {
 		t.Errorf("a duplicate of ours: %+v", st)
@@ -145,7 +145,7 @@ func TestHeld(t *testing.T) {
 	}
 	b.dropPod(key{Namespace: "a", Name: "one"})
 	if !b.hold(310) {
-		t.Error("an ID that nobody needs is not collected")
+		t.Error("an unused ID is not collected")
 	}
 	p, _ := w.addPod(b, "one", "web", "n")
 	e := &v2.CiliumEndpoint{ObjectMeta: w.meta("a", "one")}
@@ -158,7 +158,7 @@ func TestHeld(t *testing.T) {
 	b.take()
 	b.release(310)
 	if _, endpoints := b.take(); len(endpoints) != 1 {
-		t.Error("nobody looks at the endpoint")
+		t.Error("no key is queued for the endpoint")
 	}
 	if c, ok := b.decideEndpoint(k); !ok || c.id != 310 {
 		t.Errorf("afterwards: %+v", c)
@@ -198,7 +198,7 @@ func TestDoubt(t *testing.T) {
 
 // TestAgentsOfTheirOwn: where agents may make identities, an endpoint that names an identity, of
 // whatever labels, is left alone if its agent says that it makes identities itself, or its node is
-// not known; one that names none, or nobody's ID, is not. As soon as the agent says otherwise
+// not known; one that names none, or an ID of no identity, is not. As soon as the agent says otherwise
 // the endpoint is looked at.
 func TestAgentsOfTheirOwn(t *testing.T) {
 	t.Parallel()
@@ -223,7 +223,7 @@ func TestAgentsOfTheirOwn(t *testing.T) {
 	}
 	w.claims(b, p, 330)
 	if c, ok := b.decideEndpoint(k); !ok || c.id != 310 {
-		t.Errorf("nobody's ID: %+v", c)
+		t.Errorf("an ID of no identity: %+v", c)
 	}
 	w.claims(b, p, 320)
 	quarantined := w.update(b, o, func(o *v2.CiliumIdentity) { k8sids.Quarantine(o, db.text, time.Unix(0, 0)) })
@@ -234,7 +234,7 @@ func TestAgentsOfTheirOwn(t *testing.T) {
 	b.take()
 	setMode(identity.ManagedByBoth)
 	if _, endpoints := b.take(); len(endpoints) == 0 {
-		t.Error("nobody looks at the endpoints of an agent that lets others write identities now")
+		t.Error("no key is queued for the endpoints of an agent that lets others write identities now")
 	}
 	if c, ok := b.decideEndpoint(k); !ok || c.id != 310 {
 		t.Errorf("an agent that lets others write identities: %+v", c)
@@ -246,7 +246,7 @@ func TestAgentsOfTheirOwn(t *testing.T) {
 	b.take()
 	setMode("")
 	if _, endpoints := b.take(); len(endpoints) == 0 {
-		t.Error("nobody looks at the endpoints of a node that has become known")
+		t.Error("no key is queued for the endpoints of a node that has become known")
 	}
 	if c, ok := b.decideEndpoint(k); !ok || c.id != 310 {
 		t.Errorf("an agent that does not say who makes identities: %+v", c)

@@ -131,16 +131,16 @@ func TestReferencesOfLeaders(t *testing.T) {
 	tc.remove(pods)
 	tc.until(func() string {
 		if s := tc.state(); len(s.objects) > 0 {
-			return fmt.Sprintf("%d identities of nobody are still there: %v", len(s.objects), tc.referrers())
+			return fmt.Sprintf("%d unused identities are still there: %v", len(s.objects), tc.referrers())
 		}
 		return ""
 	})
 }
 
-// TestNobodyLeads has all references vanish while no operator leads, and nobody collects then. The
+// TestWithoutLeader has all references vanish while no operator leads, and none collects then. The
 // next leader, which collects from its first moment on, finds unreferenced IDs: those
 // that are in use stay.
-func TestNobodyLeads(t *testing.T) {
+func TestWithoutLeader(t *testing.T) {
 	t.Parallel()
 	tc := newTestCluster(t, servers.Take(t), inEtcd(kvstoretest.StartEtcd(t)), func(tc *testCluster) { tc.gc.Interval = 20 * time.Millisecond })
 	tc.namespace("a", nil)
@@ -152,7 +152,7 @@ func TestNobodyLeads(t *testing.T) {
 	last.stop()
 	last.expire(tc)
 	if by := tc.referrers(); len(by) > 0 {
-		t.Fatalf("somebody refers to IDs: %v", by)
+		t.Fatalf("IDs are still referenced: %v", by)
 	}
 	tc.remove([]*corev1.Pod{gone})
 	tc.lead()

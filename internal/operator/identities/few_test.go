@@ -106,7 +106,7 @@ func TestFewAreAskedAboutSingly(t *testing.T) {
 					objects := tc.state().objects
 					for _, name := range names {
 						if o := objects[name]; o != nil && textOf(o) != "" {
-							return "identity " + name + ", which nobody uses, has not ended"
+							return "identity " + name + ", which is unused, has not ended"
 						}
 					}
 					return ""
@@ -190,12 +190,12 @@ func TestUsersOf(t *testing.T) {
 		wants bool
 	}{
 		{"an endpoint names it", 3000, other, true, false},
-		{"nobody", 3001, other, false, false},
+		{"no endpoint names it", 3001, other, false, false},
 		{"a pod is to have it", 3001, wanted, false, true},
 		{"a pod without labels is to have it", 3001, bare, false, true},
 		{"only a pod in the network of its node has the labels", 3001, hostNetwork, false, false},
 		{"its namespace is gone", 3001, gone, false, false},
-		{"labels that nobody can read", 3001, "", false, false},
+		{"labels that cannot be parsed", 3001, "", false, false},
 		{"a value that no pod's label can have", 3001, "k8s:app=team/web;", false, false},
 		{"a value that is too long for a pod's label", 3001, "k8s:app=" + strings.Repeat("x", 64) + ";", false, false},
 		{"a key that no pod's label can have", 3001, "k8s:a/b/c=x;", false, false},
@@ -283,7 +283,7 @@ func TestOneUnknownKeepsNothingElse(t *testing.T) {
 					}
 					for _, name := range []string{"1001", decimal(number)} {
 						if o := objects[name]; o != nil && textOf(o) != "" {
-							return "identity " + name + ", which nobody uses, has not ended"
+							return "identity " + name + ", which is unused, has not ended"
 						}
 					}
 					return ""

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -38,7 +39,8 @@ type Config struct {
 	// identities, and else before it may end, as long as IDs are plenty (see [Plenty]): periodic
 	// jobs create pods with the same labels again.
 	Timeout time.Duration
-	// Quarantine is how long the ID of a collected identity is not given to other labels.
+	// Quarantine is how long the ID of a collected identity is not given to other labels, from when
+	// this process first saw it in quarantine.
 	Quarantine time.Duration
 	// Lost is how long it waits, from the deletion, for agents to release it; 0 for not at all.
 	// Namespace is where their Leases are.
@@ -98,7 +100,7 @@ func SetupGC(m manager.Manager, cfg Config, report func(Stats, time.Duration, er
 				log.Warn("cannot collect unused identities, trying again", "error", err, "deleted", stats.Deleted)
 			} else if stats.Deleted+stats.Marked+stats.Freed > 0 {
 				log.Info("looked for unused identities", "deleted", stats.Deleted, "marked", stats.Marked, "alive", stats.Alive,
-					"resting", stats.Quarantined, "freed", stats.Freed, "awaited", stats.Awaited)
+					"quarantined", stats.Quarantined, "freed", stats.Freed, "awaited", stats.Awaited)
 			}
 			return err
 		})
@@ -128,7 +130,9 @@ type collector struct {
 	log   *slog.Logger
 	now   func() time.Time
 	looks map[string]look
-	slow  []string // nodes that IDs waited for at the last look
+	// revision is the server's at the last look that found IDs in quarantine.
+	revision uint64
+	slow     []string // nodes that IDs waited for at the last look
 	// needless are Leases to delete.
 	needless chan []*coordinationv1.Lease
 	// grace is how long an identity of the operator's is spared in this look.
@@ -174,6 +178,9 @@ func (c *collector) round(ctx context.Context) (Stats, error) {
 	var all v2.CiliumIdentityList
 	if err := c.client.List(ctx, &all, client.UnsafeDisableDeepCopy); err != nil {
 		return stats, fmt.Errorf("list of CiliumIdentities: %w", err)
+	}
+	if err := c.restored(ctx, all.Items); err != nil {
+		return stats, err
 	}
 	c.grace = 0
 	if Plenty(len(all.Items), identity.ID(c.cfg.First), identity.ID(c.cfg.Last)) {
@@ -237,6 +244,9 @@ func (c *collector) round(ctx context.Context) (Stats, error) {
 		// not get to a second look as long as it lasts.
 		c.log.Error("IDs of collected identities are not used again: whether agents have released them is unknown", "numbers", stats.Awaited, "error", err)
 	}
+	for _, o := range todo[toFree] { // before: if the server goes back to a copy that has them, they are new
+		delete(looks, o.Name)
+	}
 	stats.Freed = do(toFree, func(o *v2.CiliumIdentity) (bool, error) {
 		if check.over() {
 			return false, nil
@@ -260,6 +270,25 @@ func (c *collector) round(ctx context.Context) (Stats, error) {
 	}
 	c.looks = looks
 	return stats, err
+}
+
+// restored forgets what other looks saw if the server has gone back to an old copy since: what is
+// in quarantine there may have been in use meanwhile.
+func (c *collector) restored(ctx context.Context, all []v2.CiliumIdentity) error {
+	if !slices.ContainsFunc(all, func(o v2.CiliumIdentity) bool { _, _, quarantined := k8sids.Quarantined(&o); return quarantined }) {
+		return nil
+	}
+	var now v2.CiliumIdentityList
+	if err := c.live.List(ctx, &now, client.Limit(1)); err != nil { // a cache has no revision
+		return fmt.Errorf("ask the server for its resource version: %w", err)
+	}
+	revision := version(now.ResourceVersion)
+	if revision < c.revision {
+		c.log.Warn("the API server has gone back to an older state; quarantines of IDs begin anew")
+		c.looks = map[string]look{}
+	}
+	c.revision = revision
+	return nil
 }
 
 const (
@@ -332,8 +361,8 @@ func (c *collector) decide(o *v2.CiliumIdentity, used bool) (look, fate) {
 	if same && last.dead {
 		now.until = last.until
 	}
-	if _, since, quarantined := k8sids.Quarantined(o); quarantined {
-		return c.decideQuarantined(now, same && last.dead, again, used, since)
+	if _, _, quarantined := k8sids.Quarantined(o); quarantined {
+		return c.decideQuarantined(now, same && last.dead, again, used)
 	}
 	now.text = textOf(o)
 	intact, sealed := k8sids.Intact(o)
@@ -375,11 +404,11 @@ func (c *collector) decide(o *v2.CiliumIdentity, used bool) (look, fate) {
 	return now, toKeep
 }
 
-// decideQuarantined reports whether the quarantine of an ID is over: by the clock of the operator
-// that began it and one more pass, or by this process's own, so that a wrong clock neither ends a
-// quarantine at once nor makes it last for ever. already means that it was in quarantine at the
-// last pass, again that this counts.
-func (c *collector) decideQuarantined(now look, already, again, used bool, since time.Time) (look, fate) {
+// decideQuarantined reports whether the quarantine of an ID is over: this process has seen it in
+// quarantine for as long. The time in the object does not count, as clocks of machines are set, and
+// the server may have gone back to an old copy. already means that it was in quarantine at the last
+// pass, again that this counts.
+func (c *collector) decideQuarantined(now look, already, again, used bool) (look, fate) {
 	if !already || now.used.IsZero() {
 		now.used = c.now()
 	}
@@ -387,7 +416,7 @@ func (c *collector) decideQuarantined(now look, already, again, used bool, since
 		return now, toKeep
 	}
 	now.dead = true
-	if again && (c.now().Sub(since) >= c.cfg.Quarantine || c.now().Sub(now.used) >= c.cfg.Quarantine) {
+	if again && c.now().Sub(now.used) >= c.cfg.Quarantine {
 		return now, toFree
 	}
 	return now, toKeep

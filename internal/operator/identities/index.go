@@ -123,7 +123,7 @@ type idEntry struct {
 	// object's digest. bare means that there is no digest, and could be one.
 	certain, bare bool
 	quarantined   bool
-	since         time.Time // when it began to rest
+	since         time.Time // since when it is in quarantine
 	set           *setEntry // of text, unless it is in quarantine
 }
 

@@ -321,7 +321,7 @@ func (w *worldly) change(r *rand.Rand, b *index) string {
 		b.dropEndpoint(k)
 		return fmt.Sprint("no endpoint ", k)
 	case 10:
-		// Another object, as an identity's labels never change; what happens if somebody changes
+		// Another object, as an identity's labels never change; what happens if a client changes
 		// them is another test's.
 		if w.ids[number] != nil {
 			dropObject(b, number)
@@ -460,7 +460,7 @@ func TestIndexAgreesWithOracle(t *testing.T) {
 			}
 			for what, decision := range want {
 				if before[what] != decision && !looked[what] {
-					t.Fatalf("seed %d: %s became %s and nobody looks at it; history: %q", seed, what, decision, history)
+					t.Fatalf("seed %d: %s became %s and is not queued; history: %q", seed, what, decision, history)
 				}
 			}
 			before = want

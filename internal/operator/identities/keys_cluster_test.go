@@ -142,7 +142,7 @@ func (tc *testCluster) released(o *v2.CiliumIdentity) {
 		l, err := tc.keys.List(tc.ctx, references+textOf(o)+"/")
 		tc.inspect(err)
 		if len(l.Pairs) > 0 {
-			return fmt.Sprintf("somebody refers to %s: %v", o.Name, l.Pairs)
+			return fmt.Sprintf("%s is still referenced: %v", o.Name, l.Pairs)
 		}
 		return ""
 	})
@@ -178,7 +178,7 @@ func (tc *testCluster) follow() {
 }
 
 // checkKeyUnused reports whether an ID was deleted while an endpoint named it for its pod's
-// labels. Nobody names an ID that is gone.
+// labels. No endpoint names an ID that is gone.
 func (tc *testCluster) checkKeyUnused(o *v2.CiliumIdentity) {
 	s, err := tc.look()
 	tc.mu.Lock()

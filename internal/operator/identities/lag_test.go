@@ -128,7 +128,7 @@ func (l *lagging) until(what string, ok func() bool) {
 	}
 }
 
-// plant makes an identity that nobody has yet.
+// plant makes an identity that no pod has yet.
 func (l *lagging) plant(name string) {
 	l.Helper()
 	l.mine(name)
@@ -166,7 +166,7 @@ func TestCachesAreBehind(t *testing.T) {
 			l.until("an operator with a working watch collects", func() bool { return l.quarantined("1000") })
 			l.muffler.on()
 			l.namespace("default", nil)
-			used := &v2.CiliumEndpoint{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "unheard"}}
+			used := &v2.CiliumEndpoint{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "unobserved"}}
 			used.Status.Identity = &v2.EndpointIdentity{ID: 1001}
 			if err := l.Client.Create(l.ctx, used); err != nil {
 				t.Fatal(err)

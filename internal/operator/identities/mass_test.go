@@ -45,7 +45,7 @@ func massCollection(t *testing.T, agents bool) {
 	var env *controllers.Env
 	if os.Getenv("HAWSER_LONG") == "" {
 		env = servers.Take(t)
-	} else { // nobody else has to delete all that
+	} else { // no other test has to delete all that
 		live, dead = 5000, 60000
 		env = controllers.Start(t)
 	}
@@ -81,7 +81,7 @@ func massCollection(t *testing.T, agents bool) {
 	})
 	each(live, func(i int) error {
 		meta := metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprint("p", i), Labels: map[string]string{"app": fmt.Sprint("app-", i)}}
-		if i%2 == 0 { // half of them are only wanted, by pods that nobody runs yet
+		if i%2 == 0 { // half of them are only wanted, by pods that no node runs yet
 			p := &corev1.Pod{ObjectMeta: meta, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}}
 			return c.Create(t.Context(), p)
 		}
@@ -114,7 +114,7 @@ func massCollection(t *testing.T, agents bool) {
 			deleted.Add(int64(s.Deleted))
 		}, slog.New(slog.DiscardHandler))
 	})
-	if agents { // nobody says which identities pods want
+	if agents { // no object says which identities pods want
 		live /= 2
 		dead += live
 	}

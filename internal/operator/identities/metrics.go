@@ -37,7 +37,7 @@ func newControlMetrics(c *Controller) *controlMetrics {
 			"Sets of labels that pods have: ready have an identity, missing have none yet, waiting are those of them that the budget keeps waiting.",
 			[]string{"state"}, nil),
 		duplicate:   prometheus.NewDesc(prefix+"duplicate_identities", "Identities beyond the oldest of their labels.", nil, nil),
-		quarantined: prometheus.NewDesc(prefix+"resting_identities", "IDs of collected identities that are quarantined before they are used again.", nil, nil),
+		quarantined: prometheus.NewDesc(prefix+"quarantined_identities", "IDs of collected identities that are quarantined before they are used again.", nil, nil),
 		edited: prometheus.NewDesc(prefix+"edited_identities",
 			"Identities whose objects' labels were edited. They keep their meaning, and their labels are restored.", nil, nil),
 		differ: prometheus.NewDesc(prefix+"label_filter_mismatches",

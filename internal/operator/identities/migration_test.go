@@ -189,7 +189,7 @@ func playMigration(t *testing.T, env *controllers.Env, in func(*testCluster)) {
 				t.Errorf("%v: pods of app %s had %s and have %s", modes, app, was, n)
 			}
 		}
-		ids = now // what nobody had in between may have another ID
+		ids = now // what no pod had in between may have another ID
 	}
 	stopOperator()
 	stopAgent()

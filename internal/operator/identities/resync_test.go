@@ -16,7 +16,7 @@ import (
 )
 
 // undoer is an admission webhook, say, that puts back what is written to endpoints: the server says
-// that all is well, and since nothing has changed it notifies nobody.
+// that all is well, and since nothing has changed it notifies no watch.
 type undoer struct {
 	on    atomic.Bool
 	times atomic.Int64

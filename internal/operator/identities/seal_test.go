@@ -16,7 +16,7 @@ import (
 )
 
 // TestSeal: an object in use without a digest gets one if it is certain that its labels are no
-// edit. If it is not, they stand for what they are now, as nobody knows whether that is the edit or
+// edit. If it is not, they stand for what they are now, as it is unknown whether that is the edit or
 // its end.
 func TestSeal(t *testing.T) {
 	t.Parallel()
@@ -52,7 +52,7 @@ func TestSeal(t *testing.T) {
 	o = w.update(b, o, k8sids.Seal)
 	want("the second, which an endpoint names", web, seal, 301)
 	if sets, _ := b.take(); len(sets) != 1 {
-		t.Errorf("nobody looks at the second: %v", sets)
+		t.Errorf("the second is not queued: %v", sets)
 	}
 	w.update(b, second, k8sids.Seal)
 	want("both sealed", web, nothing, 0)
@@ -66,7 +66,7 @@ func TestSeal(t *testing.T) {
 	want("edited before it was sealed", web, revert, 300)
 	want("the labels of the edit", db, create, 0)
 	w.update(b, o, k8sids.Seal)
-	want("sealed by somebody else with the edit", web, revert, 300)
+	want("sealed by another client with the edit", web, revert, 300)
 	drop(300)
 
 	o = bare(300, web, 2)
@@ -83,7 +83,7 @@ func TestSeal(t *testing.T) {
 		k8sids.Seal(o)
 		o.SecurityLabels = k8sids.SecurityLabels(db.labels)
 	})
-	want("edited after somebody else has sealed it", web, revert, 300)
+	want("edited after another client has sealed it", web, revert, 300)
 	label(o, web)
 	want("put right", web, nothing, 0)
 	if n := b.ids[300]; !n.certain || n.bare {
@@ -93,12 +93,12 @@ func TestSeal(t *testing.T) {
 
 	b.dropPod(key{Namespace: "a", Name: "web"})
 	bare(300, web, 1)
-	want("nobody uses it", web, nothing, 0)
+	want("unused", web, nothing, 0)
 	w.addPod(b, "web", "web", "n")
-	want("somebody does", web, seal, 300)
+	want("in use", web, seal, 300)
 }
 
-// TestSealed: identities from before the digest, where nobody but the operator writes them. An
+// TestSealed: identities from before the digest, where only the operator writes them. An
 // adversary edits some by hand: before they are sealed, while the operator looks and while none
 // does, and afterwards.
 func TestSealed(t *testing.T) {
@@ -163,7 +163,7 @@ func TestSealed(t *testing.T) {
 	old("barrier", 4002)
 	sealed("4002")
 	if got := get("4001"); got.SecurityLabels["k8s:app"] != "before" {
-		t.Errorf("somebody put the labels back, and now they are %v", got.SecurityLabels)
+		t.Errorf("a client put the labels back, and now they are %v", got.SecurityLabels)
 	}
 	stop()
 

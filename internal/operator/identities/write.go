@@ -172,8 +172,8 @@ func (c *Controller) confirm(ctx context.Context, fix correction) error {
 	return nil
 }
 
-// name writes an endpoint's identity, if the endpoint is the one that was seen and nobody has
-// written it since.
+// name writes an endpoint's identity, if the endpoint is the one that was seen and has not
+// been written since.
 func (c *Controller) name(ctx context.Context, fix correction) error {
 	body, err := fix.patch()
 	if err != nil {

@@ -199,11 +199,11 @@ func TestFailoverPermanent(t *testing.T) {
 	if again != 2 || len(c.pairs(prefix+"/")) != 1000 {
 		t.Errorf("%d keys were written again, want the 2 that were not as they should be; there are %d", again, len(c.pairs(prefix+"/")))
 	}
-	// Somebody deletes one that this leader has not written.
+	// A client deletes one that this leader has not written.
 	if err := kvstore.Delete(t.Context(), c.read, prefix+"/196700"); err != nil {
 		t.Fatal(err)
 	}
-	c.until(time.Minute, "a key that somebody has deleted is not back", func() bool { return len(c.pairs(prefix+"/")) == 1000 })
+	c.until(time.Minute, "a key that a client has deleted is not back", func() bool { return len(c.pairs(prefix+"/")) == 1000 })
 }
 
 // TestCanaryLost: the lease of the canary is lost. It is back when everything else is.

@@ -279,7 +279,7 @@ func TestServices(t *testing.T) {
 	r.wants(servicesOf, map[string]string{"shop/web": `"10.1.0.2":{"http"`})
 	r.update(sl, func() { sl.Endpoints = sl.Endpoints[:1] })
 	r.wants(servicesOf, map[string]string{"shop/web": `"backends":{"10.1.0.1":{"http":{"Protocol":"TCP","Port":8080}}}`})
-	// Somebody deletes the key.
+	// A client deletes the key.
 	if err := kvstore.Delete(t.Context(), r.read, servicesOf+"shop/web"); err != nil {
 		t.Fatal(err)
 	}
@@ -406,9 +406,9 @@ func TestQuarantinedIdentity(t *testing.T) {
 	}
 }
 
-// TestEditedIdentity: somebody edits an identity. Agents of this cluster go by what it was given,
-// so other clusters do, too, also when the operator starts; and what was edited before anybody was
-// told of it they are not told.
+// TestEditedIdentity: a client edits an identity. Agents of this cluster go by what it was given,
+// so other clusters do, too, also when the operator starts; and edits of identities that were never
+// announced are not announced either.
 func TestEditedIdentity(t *testing.T) {
 	t.Parallel()
 	r := newHarness(t)

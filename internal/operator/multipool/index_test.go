@@ -480,7 +480,7 @@ func (s *server) apply(w inFlight) bool {
 
 // TestWorld plays agents that ask for addresses, use blocks and hand them back, people that change
 // pools, nodes that come and go, and operators that restart, with writes that are lost, or arrive
-// late, or whose answer is lost. Somebody writes what others have into objects and what is in use
+// late, or whose answer is lost. A client writes what others have into objects and what is in use
 // out of them, deletes objects whose pods stay, and puts the server back to what it was; the agents
 // write again what their pods use, within the time that blocks are in quarantine. The operator
 // never takes anything and never gives what another node has or uses; no two nodes have the same
@@ -593,7 +593,7 @@ func (w *simulation) reconcile(name string, view *node) {
 	w.history[name] = append(w.history[name], s.nodes[name].copied())
 }
 
-// edit notes that a node is as somebody wrote it.
+// edit notes that a node is as a client wrote it.
 func (w *simulation) edit(n *node) {
 	s := w.s
 	s.clock++
@@ -626,7 +626,7 @@ func (w *simulation) step() {
 		w.agentsRewrite()
 		s.now = s.now.Add(time.Duration(w.r.IntN(int(2 * pool.Quarantine))))
 		w.note("later")
-	case op == 25 && n != nil: // somebody writes what others may have into the object
+	case op == 25 && n != nil: // a client writes what others may have into the object
 		c := []string{"10.0.0.0/28", "10.0.0.16/28", "10.0.0.64/29", "10.0.0.0/26", "10.0.1.0/27"}[w.r.IntN(5)]
 		if !slices.Contains(n.all(), c) {
 			n.allocated = append(n.allocated, allocation{pool: []string{"default", "edge"}[w.r.IntN(2)], cidrs: []string{c}})
@@ -634,13 +634,13 @@ func (w *simulation) step() {
 			s.forge(name)
 			w.note("forged ", name, " ", c)
 		}
-	case op == 26 && n != nil: // somebody writes a block out of it
+	case op == 26 && n != nil: // a client removes a block from it
 		if len(n.allocated) > 0 {
 			n.allocated = n.allocated[1:]
 			w.edit(n)
 			w.note("taken ", name)
 		}
-	case op == 27 && n != nil: // somebody deletes the object, the pods stay
+	case op == 27 && n != nil: // a client deletes the object, the pods stay
 		delete(s.nodes, name)
 		w.note("object deleted ", name)
 	case op == 28: // the server goes back to what it was, but for the nodes that are new
@@ -817,7 +817,7 @@ func marked(s *server, fail func(string, ...any)) {
 	}
 	for p, name := range marks {
 		if !slices.ContainsFunc(slices.Collect(maps.Keys(clear)), p.Overlaps) {
-			fail("%s of %s is marked, and nobody else has it", p, name)
+			fail("%s of %s is marked, and no other node has it", p, name)
 		}
 	}
 }

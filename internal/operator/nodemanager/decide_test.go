@@ -240,7 +240,7 @@ func (w *world) agent(quiet bool) {
 				delete(w.pods, a)
 			}
 		}
-	case 3: // somebody else in the subnet
+	case 3: // another user of the subnet
 		if p := w.one(w.v.Choice[0]); p.IsValid() && w.r.IntN(3) == 0 {
 			w.take(p)
 		}

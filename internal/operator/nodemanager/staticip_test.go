@@ -327,11 +327,11 @@ func TestDecideStatic(t *testing.T) {
 		"it has lost the one that it says":               {StaticView{Wanted: true, Provided: true, Shown: "2.2.2.2", First: first("", "")}, StaticDecision{Look: true}},
 		"the tags were removed, the address stays":       {StaticView{Provided: true, Shown: "1.1.1.1", First: first("1.1.1.1", "a")}, StaticDecision{Show: "1.1.1.1"}},
 		"the tags were removed, the address is gone":     {StaticView{Provided: true, Shown: "1.1.1.1", First: first("", "")}, StaticDecision{}},
-		"somebody's address, and nothing is asked for":   {StaticView{Provided: true, First: first("1.1.1.1", "a")}, StaticDecision{}},
+		"an address, and none is asked for":              {StaticView{Provided: true, First: first("1.1.1.1", "a")}, StaticDecision{}},
 		"nothing is known of the interface":              {StaticView{Provided: true, Shown: "1.1.1.1"}, StaticDecision{Show: "1.1.1.1"}},
 		"it leads here, and the interface is of before":  {StaticView{Wanted: true, Provided: true, First: first("", ""), Looked: true, Found: []StaticIP{{ID: "a"}, {ID: "b", Used: true, Interface: "eni", Private: own}}}, StaticDecision{Has: &StaticIP{ID: "b"}}},
 		"one of the interface's other addresses has one": {StaticView{Wanted: true, Provided: true, First: first("", ""), Looked: true, Found: []StaticIP{{ID: "a"}, {ID: "b", Used: true, Interface: "eni", Private: other}}}, StaticDecision{Take: &StaticIP{ID: "a"}}},
-		"reserved for others, or nobody": {
+		"reserved for others, or for none": {
 			StaticView{Wanted: true, Provided: true, First: first("", ""), Looked: true, Found: []StaticIP{{ID: "a"}, {ID: "b"}, {ID: "c"}, {ID: "d", Used: true}}, Reserved: map[string]string{"a": "eni-2", "b": "", "c": "eni"}},
 			StaticDecision{Take: &StaticIP{ID: "c"}},
 		},

@@ -143,10 +143,10 @@ func readinessOnServer(t *testing.T, env *controllers.Env) {
 		env.Create(t, a)
 		agents = append(agents, a)
 	}
-	stranger := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "stranger"}, Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: cfg.TaintKey, Effect: corev1.TaintEffectNoSchedule}}}}
-	env.Create(t, stranger)
+	foreign := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "foreign"}, Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: cfg.TaintKey, Effect: corev1.TaintEffectNoSchedule}}}}
+	env.Create(t, foreign)
 	// Neither is an agent.
-	for _, p := range []*corev1.Pod{pod("other-labels", "stranger", "default", nil), pod("other-namespace", "stranger", "kube-system", ours)} {
+	for _, p := range []*corev1.Pod{pod("other-labels", "foreign", "default", nil), pod("other-namespace", "foreign", "kube-system", ours)} {
 		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
 		env.Create(t, p)
 	}
@@ -189,11 +189,11 @@ func readinessOnServer(t *testing.T, env *controllers.Env) {
 	check(false, true)
 	setReady(corev1.ConditionFalse)
 	check(true, true) // the network that is there stays
-	if err := env.Client.Get(t.Context(), types.NamespacedName{Name: "stranger"}, stranger); err != nil {
+	if err := env.Client.Get(t.Context(), types.NamespacedName{Name: "foreign"}, foreign); err != nil {
 		t.Fatal(err)
 	}
-	if !slices.ContainsFunc(stranger.Spec.Taints, func(t corev1.Taint) bool { return t.Key == cfg.TaintKey }) || len(stranger.Status.Conditions) != 0 {
-		t.Errorf("a node without an agent was changed: %v, %v", stranger.Spec.Taints, stranger.Status.Conditions)
+	if !slices.ContainsFunc(foreign.Spec.Taints, func(t corev1.Taint) bool { return t.Key == cfg.TaintKey }) || len(foreign.Status.Conditions) != 0 {
+		t.Errorf("a node without an agent was changed: %v, %v", foreign.Spec.Taints, foreign.Status.Conditions)
 	}
 }
 
@@ -206,7 +206,7 @@ func (agents) List(_ context.Context, into client.ObjectList, _ ...client.ListOp
 }
 
 // refusedChange: a change that admission refuses is a failure, which is reported and after which
-// pauses grow, and not one of somebody who wrote at the same time, which is tried again at once.
+// pauses grow, and not a conflict with another writer, which is tried again at once.
 func refusedChange(t *testing.T, env *controllers.Env) {
 	cfg := Defaults()
 	taint := corev1.Taint{Key: cfg.TaintKey, Effect: corev1.TaintEffectNoSchedule}
@@ -237,7 +237,7 @@ func refusedChange(t *testing.T, env *controllers.Env) {
 	if result, err := r.Reconcile(t.Context(), req); err == nil || !strings.Contains(err.Error(), "taints stay") || result != (reconcile.Result{}) {
 		t.Errorf("a change that is refused: %+v, %v; want the error", result, err)
 	}
-	// Somebody writes between the reading and the writing.
+	// Another client writes between the reading and the writing.
 	old := n.DeepCopy()
 	n.Labels = map[string]string{"changed": "yes"}
 	if err := env.Client.Update(t.Context(), n); err != nil {
@@ -313,11 +313,11 @@ func collection(t *testing.T, env *controllers.Env) {
 	if err := env.Client.Delete(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "back"}}); err != nil {
 		t.Fatal(err)
 	}
-	stale.ResourceVersion = "1" // somebody wrote it meanwhile
+	stale.ResourceVersion = "1" // another client wrote it meanwhile
 	if err := c.remove(t.Context(), stale); err != nil {
 		t.Fatal(err)
 	}
 	if err := env.Client.Get(t.Context(), types.NamespacedName{Name: "back"}, stale); apierrors.IsNotFound(err) {
-		t.Error("a CiliumNode was deleted that somebody had written since")
+		t.Error("a CiliumNode was deleted that had been written since")
 	}
 }

@@ -247,7 +247,7 @@ const minPause = 50 * time.Millisecond
 
 // lead goes from state to state until ctx ends, or until all labels count for good.
 func (c *Controller) lead(ctx context.Context) {
-	past := since(c.cfg.Rest, c.state.Keys, time.Now())
+	past := since(c.cfg.GracePeriod, c.state.Keys, time.Now())
 	if !c.cfg.Narrow() {
 		past = since(0, labels.Keys{}, time.Now())
 	}

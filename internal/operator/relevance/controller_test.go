@@ -42,7 +42,7 @@ type testCluster struct {
 
 func newTestCluster(t *testing.T) *testCluster {
 	tc := &testCluster{T: t, Env: controllers.Start(t), ctx: t.Context(), cfg: Defaults()}
-	tc.cfg.Labels, tc.cfg.Rest, tc.cfg.MaxPause, tc.cfg.Idle = k8skeys.PolicyLabels, 0, 200*time.Millisecond, 200*time.Millisecond
+	tc.cfg.Labels, tc.cfg.GracePeriod, tc.cfg.MaxPause, tc.cfg.Idle = k8skeys.PolicyLabels, 0, 200*time.Millisecond, 200*time.Millisecond
 	return tc
 }
 
@@ -151,7 +151,7 @@ func (tc *testCluster) stays(s k8skeys.State) {
 	for range 10 {
 		time.Sleep(100 * time.Millisecond)
 		if now, _ := tc.published(); now.Generation != s.Generation {
-			tc.Fatalf("generation %d was followed by %+v, although nobody has answered", s.Generation, now)
+			tc.Fatalf("generation %d was followed by %+v, although no agent has answered", s.Generation, now)
 		}
 	}
 }
@@ -172,7 +172,7 @@ func (tc *testCluster) numbers() map[string]int64 {
 	return out
 }
 
-// TestController plays an agent and somebody with kubectl: seed 002, "CID lazy creation".
+// TestController plays an agent and a user with kubectl: seed 002, "CID lazy creation".
 func TestController(t *testing.T) {
 	t.Parallel()
 	tc := newTestCluster(t)
@@ -229,7 +229,7 @@ func TestController(t *testing.T) {
 	tc.answer(k8skeys.Answer{Made: s.Generation, Enforced: s.Generation})
 	s = tc.until(app, app)
 
-	// Somebody deletes what is published: nothing is evaluated by what may not be there.
+	// A client deletes what is published: nothing is evaluated by what may not be there.
 	if err := tc.Client.Delete(tc.ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: k8skeys.ConfigMapName}}); err != nil {
 		t.Fatal(err)
 	}

@@ -49,14 +49,14 @@ func next(s k8skeys.State, f facts) (k8skeys.State, bool) {
 // memory remembers when a key was last needed, so that one that no policy needs for a while is
 // kept.
 type memory struct {
-	rest time.Duration
-	last map[string]time.Time
-	all  time.Time // when all were
+	grace time.Duration
+	last  map[string]time.Time
+	all   time.Time // when all were
 }
 
 // since returns a memory of a time at which these keys were needed.
-func since(rest time.Duration, keys labels.Keys, now time.Time) *memory {
-	m := &memory{rest: rest, last: map[string]time.Time{}}
+func since(grace time.Duration, keys labels.Keys, now time.Time) *memory {
+	m := &memory{grace: grace, last: map[string]time.Time{}}
 	m.note(keys, now)
 	return m
 }
@@ -70,7 +70,7 @@ func (m *memory) note(keys labels.Keys, now time.Time) {
 	}
 }
 
-// need returns the keys that are needed now, and those that were within the rest. at is when that
+// need returns the keys that are needed now, and those that were within the grace period. at is when that
 // becomes less, zero if it does not.
 func (m *memory) need(keys labels.Keys, now time.Time) (need labels.Keys, at time.Time) {
 	m.note(keys, now)
@@ -82,21 +82,21 @@ func (m *memory) need(keys labels.Keys, now time.Time) (need labels.Keys, at tim
 			at = t
 		}
 	}
-	var rested []string
+	var kept []string
 	for key, used := range m.last {
-		switch end := used.Add(m.rest); {
+		switch end := used.Add(m.grace); {
 		case keys.Has(key):
 		case now.Before(end):
-			rested = append(rested, key)
+			kept = append(kept, key)
 			sooner(end)
 		default:
 			delete(m.last, key)
 		}
 	}
-	if end := m.all.Add(m.rest); !m.all.IsZero() && now.Before(end) {
+	if end := m.all.Add(m.grace); !m.all.IsZero() && now.Before(end) {
 		sooner(end)
 		return labels.AllKeys(), at
 	}
-	slices.Sort(rested)
-	return keys.Union(labels.KeysOf(rested...)), at
+	slices.Sort(kept)
+	return keys.Union(labels.KeysOf(kept...)), at
 }

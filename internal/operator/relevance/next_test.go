@@ -28,7 +28,7 @@ func TestNext(t *testing.T) {
 		{"it is not applied to all endpoints", both, app, facts{need: both, made: true, applied: no}, both, app, false},
 		{"it is evaluated by", both, app, facts{need: both, made: true, applied: yes}, both, both, true},
 		{"a key goes", both, both, facts{need: app, made: true, enforced: true}, both, app, true},
-		{"somebody judges by it still", both, app, facts{need: app, made: true}, both, app, false},
+		{"an agent still goes by it", both, app, facts{need: app, made: true}, both, app, false},
 		{"it is left out", both, app, facts{need: app, enforced: true}, app, app, true},
 		{"it comes back while it goes", both, app, facts{need: both, made: true, applied: yes}, both, both, true},
 		{"it goes while it comes", both, app, facts{need: app}, both, app, false},
@@ -78,7 +78,7 @@ func TestNoRuleIsEvaluatedByAMissingLabel(t *testing.T) {
 		for step := range 600 {
 			n := nodes[rng.IntN(len(nodes))]
 			switch rng.IntN(6) {
-			case 0: // somebody changes the rules
+			case 0: // a user changes the rules
 				api = labels.Keys{}
 				for i := range 3 {
 					if rng.IntN(2) == 0 {

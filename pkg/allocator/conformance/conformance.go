@@ -556,7 +556,7 @@ func (s *suite) collect() {
 	a.belongs(ids[outside.GetKey()], outside)
 	a.belongs(ids[unused.GetKey()], nil)
 	a.observes(ids[unused.GetKey()], "")
-	if _, err := a.RunLocksGC(s.ctx, nil); err != nil {
+	if _, _, err := a.RunLocksGC(s.ctx, nil); err != nil {
 		s.Error(err)
 	}
 }

@@ -195,7 +195,7 @@ func TestMixedAllocators(t *testing.T) {
 }
 
 // TestEditedNumberInBothForms: a number to which nodes refer in both forms of its key gets that
-// back when somebody writes another one over it, and they keep it.
+// back when a client writes another one over it, and they keep it.
 func TestEditedNumberInBothForms(t *testing.T) {
 	address := kvstoretest.StartConsul(t)
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)

@@ -179,8 +179,8 @@ func (s *soak) described() string {
 	return b.String()
 }
 
-// rest is for how long an ID that was collected must not get another meaning.
-const rest = 10 * time.Minute
+// quarantine is for how long an ID that was collected must not get another meaning.
+const quarantine = 10 * time.Minute
 
 // IDs sees that no ID that was in use a moment ago means something else now.
 func (s *soak) numbers(ctx context.Context, step int) error {
@@ -194,7 +194,7 @@ func (s *soak) numbers(ctx context.Context, step int) error {
 		if len(id.SecurityLabels) == 0 {
 			continue // in quarantine
 		}
-		if last, ok := s.meanings[id.Name]; ok && last.labels != text && now.Sub(last.seen) < rest {
+		if last, ok := s.meanings[id.Name]; ok && last.labels != text && now.Sub(last.seen) < quarantine {
 			s.fault(step, "identity %s was %s %s ago and is %s", id.Name, last.labels, now.Sub(last.seen).Round(time.Second), text)
 		}
 		s.meanings[id.Name] = meaning{text, now}

@@ -36,7 +36,7 @@ func newRegion(t *testing.T) *region {
 	c.AddVSwitch("vsw-far", "vpc-1", "eu-test-1b", netip.MustParsePrefix("10.0.1.0/24"), map[string]string{"for": "pods"})
 	c.AddGroup("sg-nodes", "vpc-1", nil)
 	c.AddGroup("sg-pods", "vpc-1", map[string]string{"for": "pods"})
-	c.AddGroup("sg-other", "vpc-1", map[string]string{"for": "nobody"})
+	c.AddGroup("sg-other", "vpc-1", map[string]string{"for": "none"})
 	c.Takes(20 * time.Millisecond)
 	r := &region{c, httptest.NewTLSServer(c)}
 	t.Cleanup(r.server.Close)

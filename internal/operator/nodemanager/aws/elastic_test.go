@@ -86,7 +86,7 @@ func TestElasticIPs(t *testing.T) {
 	tr := newTrial(t)
 	stop := tr.Run(nil)
 
-	// ---- nobody asks ---------------------------------------------------------------------------
+	// ---- no node asks --------------------------------------------------------------------------
 	one := tr.cloud.allocate(t, edge)
 	tr.cloud.allocate(t, map[string]string{"for": "edge"})
 	tr.node("plain", "m5.large", 1, nil)
@@ -140,7 +140,7 @@ func TestElasticIPs(t *testing.T) {
 		t.Errorf("%d associations of what was associated", n)
 	}
 
-	// ---- somebody takes it away; the tags go; the instance ends ---------------------------------
+	// ---- it is taken away; the tags go; the instance ends ---------------------------------------
 	tr.cloud.Vacate(two.ID)
 	tr.Converges("second", 9, 17, 17, "")
 	if err := tr.Client.Patch(t.Context(), tr.Get("second"), client.RawPatch(types.MergePatchType, []byte(`{"spec": {"ipam": {"static-ip-tags": null}}}`))); err != nil {
@@ -159,7 +159,7 @@ func TestElasticIPs(t *testing.T) {
 }
 
 // TestElasticIPTaken has another user take addresses between look and association, for as long as
-// there are others: what somebody has is never taken away.
+// there are others: what another has is never taken away.
 func TestElasticIPTaken(t *testing.T) {
 	t.Parallel()
 	tr := newTrial(t)
@@ -187,7 +187,7 @@ func TestElasticIPTaken(t *testing.T) {
 	tr.Converges("late", 0, 8, 8, "")
 	for _, x := range tr.cloud.ElasticIPs() {
 		if others[x.ID] && (x.Association == "" || x.Private.IsValid()) {
-			t.Errorf("%s was somebody else's, and is %+v", x.IP, x)
+			t.Errorf("%s was another user's, and is %+v", x.IP, x)
 		}
 	}
 	if len(others) != 4 || left.Load() >= 0 {

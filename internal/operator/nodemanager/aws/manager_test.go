@@ -233,7 +233,7 @@ func TestManager(t *testing.T) {
 			t.Errorf("security groups by tag: %v", e.SecurityGroups)
 		}
 	}
-	tr.node("nowhere", "m5.large", 1, func(s *v2.NodeSpec) { s.ENI.SubnetTags = map[string]string{"for": "nobody"} })
+	tr.node("nowhere", "m5.large", 1, func(s *v2.NodeSpec) { s.ENI.SubnetTags = map[string]string{"for": "none"} })
 	tr.Converges("nowhere", 0, 0, 0, "none in eu-test-1a of vpc-1 has the tags of spec.eni.subnet-tags")
 
 	// ---- one that would be read as the instances of all, for EC2 knows wildcards ---------------

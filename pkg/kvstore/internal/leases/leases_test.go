@@ -32,7 +32,7 @@ func TestPlaceOfAWriteUnderWay(t *testing.T) {
 	}
 }
 
-// TestUnknownOnALostLease has a lease lost while a write is under way whose outcome nobody knows:
+// TestUnknownOnALostLease has a lease lost while a write is under way whose outcome is unknown:
 // its key counts as lost.
 func TestUnknownOnALostLease(t *testing.T) {
 	var table leases.Table[int]
