@@ -90,12 +90,10 @@ func (f *Follower) Run(ctx context.Context) {
 	if f.Nodes != nil {
 		wg.Go(func() { f.watchHealth(ctx) })
 	}
-	since := time.Now().Add(-Window)
+	since, resume := time.Now().Add(-Window), newResumption()
 	for ctx.Err() == nil {
-		last, err := f.follow(ctx, since)
-		if last.After(since) {
-			since = last.Add(time.Nanosecond) // no flow is counted twice
-		}
+		err := f.follow(ctx, since, resume)
+		since = resume.since(since)
 		f.set(func() { f.streams, f.err = false, message(err) })
 		retry.Sleep(ctx, retryAfter)
 	}
@@ -111,31 +109,38 @@ func message(err error) string {
 	return err.Error()
 }
 
-// follow adds flows until the stream ends, and returns the time of the latest.
-func (f *Follower) follow(ctx context.Context, since time.Time) (last time.Time, err error) {
+// follow adds flows until the stream ends.
+func (f *Follower) follow(ctx context.Context, since time.Time, resume *resumption) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stream, err := f.Client.GetFlows(ctx, &observer.GetFlowsRequest{Follow: true, Since: timestamppb.New(since)})
 	if err != nil {
-		return last, err
+		return err
 	}
 	f.set(func() { f.streams = true })
 	for {
 		res, err := stream.Recv()
-		switch {
-		case err != nil:
-			return last, err
+		if err != nil {
+			return err
+		}
+		switch now := time.Now(); {
 		case res.GetFlow() != nil:
-			if at := res.GetFlow().GetTime().AsTime(); at.After(last) && !at.After(time.Now()) {
-				// A node whose clock is ahead must not make the others wait for it later.
-				last = at
+			if !resume.fresh(res, now) {
+				continue
 			}
 			if res.GetFlow().GetNodeName() == "" {
 				res.GetFlow().NodeName = res.GetNodeName()
 			}
+			if res.GetFlow().GetTime().AsTime().Before(since) {
+				// It is new, from a node whose clock is behind: none that was recorded before the
+				// request is that old.
+				res.GetFlow().Time = timestamppb.New(now)
+			}
 			f.Graph.Add(res.GetFlow())
 		case res.GetLostEvents() != nil:
-			f.Graph.Lost(res.GetLostEvents().GetNumEventsLost())
+			if resume.fresh(res, now) {
+				f.Graph.Lost(res.GetLostEvents().GetNumEventsLost())
+			}
 		}
 	}
 }
