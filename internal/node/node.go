@@ -325,8 +325,8 @@ func (n Node) underlay(family func(netip.Addr) bool) netip.Addr {
 	return netip.Addr{}
 }
 
-// SameMachine reports whether two descriptions of a node can be of one machine since it was started:
-// of one boot, as far as known, and with an address in common.
+// SameMachine reports whether two descriptions of a node can be of one machine since it was
+// started: of one boot, as far as known, and with an address in common.
 func (n Node) SameMachine(o Node) bool {
 	if n.BootID != "" && o.BootID != "" && n.BootID != o.BootID {
 		return false
