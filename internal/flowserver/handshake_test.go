@@ -152,8 +152,8 @@ func TestSessionsAreNotResumed(t *testing.T) {
 	}
 }
 
-// TestSilentClientsDoNotHoldUpTheEnd: a server that ends does not wait until those give up that have
-// said nothing, or only a part of what begins a connection.
+// TestSilentClientsDoNotHoldUpTheEnd: a server that ends does not wait until those give up that
+// have said nothing, or only a part of what begins a connection.
 func TestSilentClientsDoNotHoldUpTheEnd(t *testing.T) {
 	serving, _ := certificates(t)
 	for name, creds := range map[string]credentials.TransportCredentials{"with certificates": serving, "without": nil} {

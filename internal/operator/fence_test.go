@@ -113,7 +113,8 @@ func TestFencedStore(t *testing.T) {
 		t.Errorf("a write of the next leader: %v", err)
 	}
 	has("k", "9")
-	// No other operator leads, and the store has lost what was in it, or was put back to an old copy.
+	// No other operator leads, and the store has lost what was in it, or was put back to an old
+	// copy.
 	if err := kvstore.Delete(ctx, read, leaderKey); err != nil {
 		t.Fatal(err)
 	}

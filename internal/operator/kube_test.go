@@ -797,8 +797,8 @@ func TestSlices(t *testing.T) {
 	}
 }
 
-// TestNoEndpointObjects has the operator remove CiliumEndpoints that no agent keeps, with the rights
-// it has.
+// TestNoEndpointObjects has the operator remove CiliumEndpoints that no agent keeps, with the
+// rights it has.
 func TestNoEndpointObjects(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -164,8 +164,7 @@ func (s *Selector) String() string { return s.text }
 type peer struct {
 	id  identity.ID
 	set labels.Set
-	// matched are the labels as selectors see them: what is outside of a cluster of one family has
-	// world-ipv4 or world-ipv6 as well as world.
+	// matched are set, and world-ipv4 or world-ipv6 of what is outside of a one-family cluster.
 	matched labels.Set
 	// namespace and cluster are those that the network itself gave.
 	namespace    string

@@ -14,18 +14,18 @@ import (
 )
 
 // An ID that was collected or withdrawn is in quarantine: whoever deletes the master key leaves a
-// record of it in the store, quarantine/<ID>, in the same transaction. The value is the time of that, in
-// RFC 3339, and behind a space the key that the ID had. An ID with a record is given to no other
-// key, unless no other ID is free; its own key takes it back. Writers of other programs do not know
-// these records, which stand beside the directories that they read; they use what they remember
-// themselves.
+// record of it in the store, quarantine/<ID>, in the same transaction. The value is the time of
+// that, in RFC 3339, and behind a space the key that the ID had. An ID with a record is given to no
+// other key, unless no other ID is free; its own key takes it back. Writers of other programs do
+// not know these records, which stand beside the directories that they read; they use what they
+// remember themselves.
 //
-// A record is deleted when a collector has seen it for the whole quarantine, by the clock of its own
-// process that no one sets, and every node has released the ID: confirmed/<node> is the revision up
-// to which the node has observed deletions of IDs and uses none of them any more. Nodes repeat it
-// from time to time: only one that was written after the collector first saw the record counts, as
-// the store may have been restored from an old copy before. It is on the node's lease, so a node
-// whose lease has run out is not waited for.
+// A record is deleted when a collector has seen it for the whole quarantine, by the clock of its
+// own process that no one sets, and every node has released the ID: confirmed/<node> is the
+// revision up to which the node has observed deletions of IDs and uses none of them any more. Nodes
+// repeat it from time to time: only one that was written after the collector first saw the record
+// counts, as the store may have been restored from an old copy before. It is on the node's lease,
+// so a node whose lease has run out is not waited for.
 
 // quarantineRecord is the record of an ID in quarantine.
 type quarantineRecord struct {

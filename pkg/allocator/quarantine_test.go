@@ -241,8 +241,8 @@ func TestQuarantineEnds(t *testing.T) {
 	})
 }
 
-// TestRestoredQuarantine: a store goes back to a copy in which an ID is in quarantine, after that was
-// over, and nodes have the ID for another key. What collectors and nodes knew of the quarantine
+// TestRestoredQuarantine: a store goes back to a copy in which an ID is in quarantine, after that
+// was over, and nodes have the ID for another key. What collectors and nodes knew of the quarantine
 // before does not end it again.
 func TestRestoredQuarantine(t *testing.T) {
 	t.Parallel()

@@ -32,9 +32,9 @@ const (
 	confirmBurst = 3
 	// confirmRetry is the pause after a failure, more or less: rights may be missing for ever.
 	confirmRetry = 30 * time.Second
-	// confirmRepeat is how often the last confirmation is repeated, in case it was deleted, and for a
-	// collector that counts only what was written since it became the leader. It is shorter than the
-	// quarantine.
+	// confirmRepeat is how often the last confirmation is repeated, in case it was deleted, and for
+	// a collector that counts only what was written since it became the leader. It is shorter than
+	// the quarantine.
 	confirmRepeat = 10 * time.Minute
 	// confirmTimeout bounds one confirmation. A store that is away longer may come
 	// back as an old copy, in which revisions mean something else.

@@ -41,9 +41,9 @@ func (*scriptedIDs) Check(context.Context, []allocator.Reference) ([]allocator.R
 	return nil, nil
 }
 
-// An ID that was in quarantine and came back with its labels is what a deny is about again, for the policy
-// engine behind a real allocator; so it is known, which is what lets identities by the labels of
-// the policies are in force.
+// An ID that was in quarantine and came back with its labels is what a deny is about again, for the
+// policy engine behind a real allocator; so it is known, which is what lets identities by the
+// labels of the policies are in force.
 func TestRestoredIdentityIsDenied(t *testing.T) {
 	t.Parallel()
 	parse := func(s string) labels.Set {

@@ -159,8 +159,8 @@ func TestDerivatives(t *testing.T) {
 	time.Sleep(1500 * time.Millisecond)
 	c.members(p, "10.0.0.1/32", "10.0.0.2/32")
 
-	// A policy that is new, or changed, while AWS fails allows no address for groups that this operator
-	// has not seen.
+	// A policy that is new, or changed, while AWS fails allows no address for groups that this
+	// operator has not seen.
 	fresh := c.cnp("fresh", `{endpointSelector: {}, egress: [{toGroups: [{aws: {securityGroupsIds: [sg-1]}}]}]}`)
 	c.members(fresh)
 	c.waitStatus(fresh, "UnauthorizedOperation")

@@ -198,8 +198,8 @@ func TestDoubt(t *testing.T) {
 
 // TestAgentsOfTheirOwn: where agents may make identities, an endpoint that names an identity, of
 // whatever labels, is left alone if its agent says that it makes identities itself, or its node is
-// not known; one that names none, or an ID of no identity, is not. As soon as the agent says otherwise
-// the endpoint is looked at.
+// not known; one that names none, or an ID of no identity, is not. As soon as the agent says
+// otherwise the endpoint is looked at.
 func TestAgentsOfTheirOwn(t *testing.T) {
 	t.Parallel()
 	w, b := play(t, -1)

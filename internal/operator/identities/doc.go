@@ -47,8 +47,8 @@
 // that another leader has named meanwhile may end by it. The leader then gives it its labels back,
 // as to any in use that is gone.
 //
-// The mark is in the object: another leader goes on where the last one was, one look later. So is the
-// quarantine, but its time begins anew, see docs/design/0010-reuse.md.
+// The mark is in the object: another leader goes on where the last one was, one look later. So is
+// the quarantine, but its time begins anew, see docs/design/0010-reuse.md.
 //
 // # Goroutines
 //

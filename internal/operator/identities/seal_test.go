@@ -16,8 +16,8 @@ import (
 )
 
 // TestSeal: an object in use without a digest gets one if it is certain that its labels are no
-// edit. If it is not, they stand for what they are now, as it is unknown whether that is the edit or
-// its end.
+// edit. If it is not, they stand for what they are now, as it is unknown whether that is the edit
+// or its end.
 func TestSeal(t *testing.T) {
 	t.Parallel()
 	w, b := play(t, -1)

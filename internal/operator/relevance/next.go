@@ -70,8 +70,8 @@ func (m *memory) note(keys labels.Keys, now time.Time) {
 	}
 }
 
-// need returns the keys that are needed now, and those that were within the grace period. at is when that
-// becomes less, zero if it does not.
+// need returns the keys that are needed now, and those that were within the grace period. at is
+// when that becomes less, zero if it does not.
 func (m *memory) need(keys labels.Keys, now time.Time) (need labels.Keys, at time.Time) {
 	m.note(keys, now)
 	if keys.All() {
