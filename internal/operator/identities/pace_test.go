@@ -34,7 +34,7 @@ func TestWritesWaitForTheWatch(t *testing.T) {
 	}
 	slow := &slowWatch{Client: tr.client, old: map[string]*unobserved{}}
 	tr.client = slow
-	for pass, what := range []string{"", "", "marks", "", "ends", "", "records"} {
+	for pass, what := range []string{"", "", "marks", "", "ends", "", "", "records"} {
 		slow.writes = 0
 		tr.pass()
 		if what == "" {
