@@ -45,9 +45,12 @@ func TestStoreCertificates(t *testing.T) {
 	}
 	own, authorities := write("own.crt", 5*time.Minute), write("ca.crt", 10*time.Minute)
 	settings := filepath.Join(t.TempDir(), "etcd.yaml")
-	if err := os.WriteFile(settings, fmt.Appendf(nil, "endpoints: [https://192.0.2.1:2379]\ncert-file: %s\nkey-file: /none\ntrusted-ca-file: %s\n", own, authorities), 0o600); err != nil {
-		t.Fatal(err)
+	name := func(own, authorities string) {
+		if err := os.WriteFile(settings, fmt.Appendf(nil, "endpoints: [https://192.0.2.1:2379]\ncert-file: %s\nkey-file: /none\ntrusted-ca-file: %s\n", own, authorities), 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
+	name(write("former.crt", 100*time.Hour), write("former-ca.crt", 100*time.Hour))
 	for kind, options := range map[string]map[string]string{
 		"etcd":   {"etcd.config": settings},
 		"consul": {"consul.address": "192.0.2.1:8501", "consul.certFile": own, "consul.keyFile": "/none", "consul.caFile": authorities},
@@ -61,6 +64,7 @@ func TestStoreCertificates(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		e := o.storeCertificates()
+		name(own, authorities) // after the operator has started
 		go func() { ended <- e.Run(ctx) }()
 		controllers.Eventually(t, time.Minute, func() string {
 			p := o.problems.all()
