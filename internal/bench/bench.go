@@ -63,6 +63,7 @@ func groups() []group {
 		{"burst", "CNI ADD and DEL, many at once", onTestbed(1, (*bencher).addBurst)},
 		{"rr", "round trips and connections between pods of a node", onTestbed(1, (*bencher).sameNode)},
 		{"vxlan", "round trips and connections between nodes", onTestbed(2, (*bencher).twoNodes)},
+		{"bigtcp", "packets beyond 64 KiB between nodes", (*bencher).bigTCP},
 		{"lb", "clients of a node without pods that balances services", onTestbed(1, (*bencher).balancer)},
 		{"bpf", "programs, a packet at a time", (*bencher).programs},
 		{"observe", "flows: what they cost a packet, and the agent", (*bencher).observe},

@@ -254,13 +254,30 @@ func (b *bencher) twoNodes(ctx context.Context, r *testbed) (err error) {
 	return b.measureFlows(ctx, "vxlan", "kernel's VXLAN alone: ", baseline, kernel, plain, flowGoals{}, true)
 }
 
-// flowPods starts the agents with many rules and a client and a server, and waits until they reach
-// each other as the rules say.
-func (r *testbed) flowPods(ctx context.Context, client, server *node) (path, error) {
+// bigTCP compares two pairs of nodes with native routing, of which one has BIG TCP.
+func (b *bencher) bigTCP(ctx context.Context) (err error) {
+	native := []string{"--routing-mode", "native"}
+	var paths [2]path
+	for i, flags := range [][]string{append(native, "--enable-ipv4-big-tcp"), native} {
+		r, err2 := b.newTestbed(ctx, 2)
+		if err2 != nil {
+			return err2
+		}
+		defer func() { err = errors.Join(err, r.close()) }()
+		if paths[i], err = r.flowPods(ctx, r.nodes[0], r.nodes[1], flags...); err != nil {
+			return err
+		}
+	}
+	return b.measureFlows(ctx, "bigtcp", "", "the same agents without --enable-ipv4-big-tcp", paths[0], paths[1], flowGoals{}, true)
+}
+
+// flowPods starts the agents, with more flags, with many rules and a client and a server, and waits
+// until they reach each other as the rules say.
+func (r *testbed) flowPods(ctx context.Context, client, server *node, more ...string) (path, error) {
 	if err := r.writePolicy("many.yaml", manyRules(flowRules)); err != nil {
 		return path{}, err
 	}
-	if err := r.startAgents(ctx); err != nil {
+	if err := r.startAgents(ctx, more...); err != nil {
 		return path{}, err
 	}
 	c, err := client.addPod("client", "client")

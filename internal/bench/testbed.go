@@ -107,10 +107,10 @@ func (b *bencher) newTestbed(ctx context.Context, nodes int) (r *testbed, err er
 	return r, nil
 }
 
-// startAgents starts the nodes' agents.
-func (r *testbed) startAgents(ctx context.Context) error {
+// startAgents starts the nodes' agents, with more flags.
+func (r *testbed) startAgents(ctx context.Context, more ...string) error {
 	for _, n := range r.nodes {
-		if err := n.start(); err != nil {
+		if err := n.start(more...); err != nil {
 			return err
 		}
 	}
