@@ -29,7 +29,9 @@ import (
 
 // TestMassCollection has many dead identities go from among fewer live ones, under the limits that
 // an operator has unless configured otherwise: "Background & Motivation" of CFP-27752, where the
-// collection cannot keep up. With HAWSER_LONG it is 60,000 among 5,000, and prints what it took.
+// collection cannot keep up. With HAWSER_LONG it is 60,000 among 5,000. Either must end within the
+// five minutes that docs/scale.md promises for 60,000; twice that where agents make identities, as
+// each is marked first.
 func TestMassCollection(t *testing.T) {
 	t.Parallel()
 	for _, agents := range []bool{false, true} {
@@ -114,11 +116,13 @@ func massCollection(t *testing.T, agents bool) {
 			deleted.Add(int64(s.Deleted))
 		}, slog.New(slog.DiscardHandler))
 	})
+	within := 5 * time.Minute
 	if agents { // no object says which identities pods want
 		live /= 2
 		dead += live
+		within *= 2
 	}
-	controllers.Eventually(t, 40*time.Minute, func() string {
+	controllers.Eventually(t, within, func() string {
 		if n := deleted.Load(); n < int64(dead) {
 			return fmt.Sprintf("%d of %d have ended", n, dead)
 		}
