@@ -49,7 +49,7 @@ func TestMain(m *testing.M) {
 		os.Exit(askForEver(to))
 	}
 	sweepDeadRuns()
-	code := m.Run()
+	code := servers.Around(m).Run()
 	if binaries != "" {
 		os.RemoveAll(binaries)
 	}

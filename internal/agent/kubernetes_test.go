@@ -40,11 +40,21 @@ type kubeCluster struct {
 	client *k8s.Client
 }
 
+// servers are the API servers of the tests.
+var servers = controllers.NewPool(6)
+
+// newKubeCluster returns a cluster of an API server that has only the test's own objects. With
+// flags it is started for the test.
 func newKubeCluster(t testing.TB, flags ...string) *kubeCluster {
 	t.Helper()
 	testenv.RequireRoot(t)
-	server := kubeapi.Start(t, flags...)
-	server.DefineResources()
+	var server *kubeapi.Server
+	if len(flags) == 0 {
+		server = servers.Take(t).Server
+	} else {
+		server = kubeapi.Start(t, flags...)
+		server.DefineResources()
+	}
 	client, err := k8s.New(server.Config)
 	if err != nil {
 		t.Fatal(err)

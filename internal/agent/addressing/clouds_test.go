@@ -284,7 +284,7 @@ func (e *operatedNode) detach() {
 		return ""
 	})
 	e.kernel.of("i-n1")
-	controllers.Eventually(e.t, 30*time.Second, func() string {
+	controllers.Eventually(e.t, 2*time.Minute, func() string {
 		if !e.kernel.has(mac) {
 			return "it is not plugged again"
 		}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
@@ -33,6 +34,8 @@ type Env struct {
 	Server *kubeapi.Server
 	// Client reads and writes without a cache.
 	Client client.Client
+	// namespaces are those that the server makes itself, for a pool.
+	namespaces []corev1.Namespace
 }
 
 // silence sets a null logger for the library, which complains without one; managers have logs of

@@ -3,17 +3,17 @@ package controllers
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"testing"
 
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/runtime"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-
-	v2 "github.com/hawser-net/hawser/api/v2"
-	"github.com/hawser-net/hawser/api/v2alpha1"
 )
 
 // Pool is some API servers that the tests of a package take in turns: to start one costs more than
@@ -41,8 +41,8 @@ func NewPool(n int) *Pool {
 	return p
 }
 
-// Take waits for a server, and gives it to a test alone until that ends. What others left there of
-// pods, nodes' objects, identities, Leases and events is gone; their namespaces are there still.
+// Take waits for a server, and gives it to a test alone until that ends. What others left there is
+// gone; their namespaces are there still.
 func (p *Pool) Take(t testing.TB) *Env {
 	t.Helper()
 	var s *pooled
@@ -61,6 +61,11 @@ func (p *Pool) Take(t testing.TB) *Env {
 	})
 	if s.env == nil {
 		s.env = Start(&s.outliving)
+		var list corev1.NamespaceList
+		if err := s.env.Client.List(context.Background(), &list); err != nil {
+			t.Fatal(err)
+		}
+		s.env.namespaces = list.Items
 		return s.env
 	}
 	s.env.Server.Start() // a test that failed may have left it stopped
@@ -68,31 +73,76 @@ func (p *Pool) Take(t testing.TB) *Env {
 	return s.env
 }
 
-// empty deletes what tests make.
+// keeps are the resources whose objects tests share: what the server itself makes, definitions, and
+// the rights of the programs.
+var keeps = map[string]bool{
+	"rbac.authorization.k8s.io": true, "apiextensions.k8s.io": true, "apiregistration.k8s.io": true, "flowcontrol.apiserver.k8s.io": true,
+	"scheduling.k8s.io": true, "servicecidrs.networking.k8s.io": true, "ipaddresses.networking.k8s.io": true,
+	"serviceaccounts": true, "namespaces": true,
+}
+
+// empty deletes what tests make, of every kind that the server has, and puts the labels and
+// annotations of the server's own namespaces back. Namespaces that tests made stay.
 func (e *Env) empty(t testing.TB) {
 	t.Helper()
 	ctx := context.Background()
-	for _, list := range []client.ObjectList{
-		&corev1.PodList{}, &v2.CiliumEndpointList{}, &v2alpha1.CiliumEndpointSliceList{}, &v2.CiliumIdentityList{}, &v2.CiliumNodeList{}, &coordinationv1.LeaseList{},
-		&corev1.EventList{},
-	} {
-		if err := e.Client.List(ctx, list); err != nil {
+	for i := range e.namespaces {
+		n := &corev1.Namespace{}
+		if err := e.Client.Get(ctx, client.ObjectKeyFromObject(&e.namespaces[i]), n); err != nil {
 			t.Fatal(err)
 		}
-		places := map[string]client.Object{}
-		err := meta.EachListItem(list, func(o runtime.Object) error {
-			places[o.(client.Object).GetNamespace()] = o.(client.Object)
-			return nil
-		})
+		if maps.Equal(n.Labels, e.namespaces[i].Labels) && maps.Equal(n.Annotations, e.namespaces[i].Annotations) {
+			continue
+		}
+		n.Labels, n.Annotations = e.namespaces[i].Labels, e.namespaces[i].Annotations
+		if err := e.Client.Update(ctx, n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	lists, err := discovery.NewDiscoveryClientForConfigOrDie(e.Server.Config).ServerPreferredResources()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, list := range lists {
+		gv, err := schema.ParseGroupVersion(list.GroupVersion)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for namespace, o := range places {
-			if err := e.Client.DeleteAllOf(ctx, o, client.InNamespace(namespace), client.GracePeriodSeconds(0)); err != nil {
-				t.Fatalf("delete what others left of %T in %q: %v", o, namespace, err)
+		for _, r := range list.APIResources {
+			resource := gv.WithResource(r.Name).GroupResource()
+			if keeps[resource.Group] || keeps[resource.String()] || !slices.Contains(r.Verbs, "deletecollection") {
+				continue
+			}
+			if err := e.deleteAll(ctx, gv.WithKind(r.Kind)); err != nil {
+				t.Fatalf("delete what others left of %s: %v", resource, err)
 			}
 		}
 	}
+}
+
+// notServer selects all but the service that is the server itself.
+var notServer = client.MatchingFieldsSelector{Selector: fields.OneTermNotEqualSelector("metadata.name", "kubernetes")}
+
+// deleteAll deletes all objects of a kind that notServer selects.
+func (e *Env) deleteAll(ctx context.Context, kind schema.GroupVersionKind) error {
+	list := &metav1.PartialObjectMetadataList{}
+	list.SetGroupVersionKind(kind)
+	if err := e.Client.List(ctx, list); err != nil {
+		return err
+	}
+	namespaces := map[string]bool{}
+	for i := range list.Items {
+		if namespace := list.Items[i].Namespace; !namespaces[namespace] {
+			namespaces[namespace] = true
+			o := &metav1.PartialObjectMetadata{}
+			o.SetGroupVersionKind(kind)
+			err := e.Client.DeleteAllOf(ctx, o, client.InNamespace(namespace), client.GracePeriodSeconds(0), notServer)
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // Around returns tests that are followed by the end of the servers; it is for the package's

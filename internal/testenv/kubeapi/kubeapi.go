@@ -149,7 +149,6 @@ func (k *Server) Start() {
 	defer log.Close()
 	cmd := exec.Command(k.path, k.args...)
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.Env = append(os.Environ(), "GOGC=400") // it is short-lived, and what it collects is a fifth of its work
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	started, done := make(chan error, 1), make(chan struct{})
 	go func() {
@@ -171,7 +170,7 @@ func (k *Server) Start() {
 	if err != nil {
 		k.t.Fatalf("client: %v", err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	for {
 		if _, err = client.Discovery().RESTClient().Get().AbsPath("/readyz").DoRaw(ctx); err == nil {
