@@ -244,7 +244,7 @@ func (p *proof) testAgreement(ctx context.Context) {
 		id := fmt.Sprintf("%s>%s>%s/%d", probe.From, probe.To, strings.ToUpper(string(probe.Protocol)), probe.Port)
 		wanted[id] = [2]bool{wanted[id][0] || probe.Expected, wanted[id][1] || !probe.Expected}
 	}
-	controllers.Eventually(t, 30*time.Second, func() string {
+	controllers.Eventually(t, 2*time.Minute, func() string {
 		got := map[string][2]bool{}
 		for id, e := range p.edges() {
 			was := edgesBefore[id]
@@ -300,7 +300,7 @@ func (p *proof) testAdversaries(ctx context.Context) {
 	// In the name of beta, from alpha: reported as dropped, and as sent by alpha.
 	const spoofedPort = 40404
 	p.spoof(alpha, netip.AddrPortFrom(beta.addrs[0], spoofedPort), netip.AddrPortFrom(gamma.addrs[0], 80))
-	controllers.Eventually(t, 30*time.Second, func() string {
+	controllers.Eventually(t, 2*time.Minute, func() string {
 		out, err := p.observe("--ip", beta.addrs[0].String(), "--port", strconv.Itoa(spoofedPort), "--since", "5m", "--all").Output()
 		if err != nil {
 			return err.Error()

@@ -27,6 +27,7 @@ import (
 	"github.com/hawser-net/hawser/internal/k8s"
 	"github.com/hawser-net/hawser/internal/k8s/endpoints"
 	"github.com/hawser-net/hawser/internal/labels"
+	"github.com/hawser-net/hawser/internal/testenv"
 	"github.com/hawser-net/hawser/internal/testenv/kubeapi"
 )
 
@@ -165,17 +166,7 @@ func object(namespace, name, host, ip string, id int64) *v2.CiliumEndpoint {
 // eventually waits until wrong returns "".
 func (r *harness) eventually(wrong func() string) {
 	r.t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
-	for {
-		w := wrong()
-		if w == "" {
-			return
-		}
-		if time.Now().After(deadline) {
-			r.t.Fatal(w)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
+	testenv.Eventually(r.t, time.Minute, wrong)
 }
 
 func TestOwn(t *testing.T) {

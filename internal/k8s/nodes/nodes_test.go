@@ -21,6 +21,7 @@ import (
 	"github.com/hawser-net/hawser/internal/k8s"
 	"github.com/hawser-net/hawser/internal/k8s/nodes"
 	"github.com/hawser-net/hawser/internal/node"
+	"github.com/hawser-net/hawser/internal/testenv"
 	"github.com/hawser-net/hawser/internal/testenv/kubeapi"
 )
 
@@ -57,17 +58,7 @@ func (s *sink) get(name string) string {
 
 func eventually(t *testing.T, wrong func() string) {
 	t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
-	for {
-		w := wrong()
-		if w == "" {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatal(w)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
+	testenv.Eventually(t, time.Minute, wrong)
 }
 
 func TestNodes(t *testing.T) {

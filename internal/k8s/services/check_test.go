@@ -58,7 +58,7 @@ func TestHealthCheckPorts(t *testing.T) {
 	defer asker.CloseIdleConnections()
 	want := func(what string, port int32, code, ready int) {
 		t.Helper()
-		controllers.Eventually(t, 30*time.Second, func() string {
+		controllers.Eventually(t, 2*time.Minute, func() string {
 			resp, err := asker.Get(fmt.Sprintf("http://127.0.0.1:%d/", port))
 			if err != nil {
 				return fmt.Sprintf("%s: %v", what, err)
@@ -98,7 +98,7 @@ func TestHealthCheckPorts(t *testing.T) {
 	c.must(c.client.Kube.CoreV1().Services("default").Delete(t.Context(), "web", metav1.DeleteOptions{}))
 	gone := func(port int32) {
 		t.Helper()
-		controllers.Eventually(t, 30*time.Second, func() string {
+		controllers.Eventually(t, 2*time.Minute, func() string {
 			conn, err := dial(port)
 			if err != nil {
 				return ""

@@ -332,7 +332,7 @@ func TestRefusedHostPort(t *testing.T) {
 	c.expect("only what can be read", "127.0.0.1:8081/TCP from node [10.0.0.2:80]")
 	said := func(what string, ok func(string) bool) {
 		t.Helper()
-		controllers.Eventually(t, 30*time.Second, func() string {
+		controllers.Eventually(t, 2*time.Minute, func() string {
 			if text, _ := last.Load().(string); !ok(text) {
 				return what + ": " + text
 			}

@@ -56,7 +56,7 @@ func (tr *trial) get(name string) *v2.CiliumNode {
 // wants waits until a node has these blocks and a fault that contains the text; "" for none.
 func (tr *trial) wants(name, fault string, cidrs ...string) {
 	tr.Helper()
-	controllers.Eventually(tr.T, 60*time.Second, func() string {
+	controllers.Eventually(tr.T, 2*time.Minute, func() string {
 		n := tr.get(name)
 		text := n.Status.IPAM.OperatorStatus.Error
 		if !slices.Equal(n.Spec.IPAM.PodCIDRs, cidrs) || (fault == "") != (text == "") || !strings.Contains(text, fault) {
@@ -253,7 +253,7 @@ func restarts(tr *trial) {
 		}
 	}
 	for i := 20; i < 40; i++ {
-		controllers.Eventually(tr.T, 60*time.Second, func() string {
+		controllers.Eventually(tr.T, 2*time.Minute, func() string {
 			if n := tr.get(fmt.Sprint("r", i)); len(n.Spec.IPAM.PodCIDRs) != 2 {
 				return fmt.Sprintf("%s has %v", n.Name, n.Spec.IPAM.PodCIDRs)
 			}

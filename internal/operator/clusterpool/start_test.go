@@ -101,7 +101,7 @@ func TestNewLeader(t *testing.T) {
 	})
 	held := map[string]string{}
 	for i := range fresh {
-		controllers.Eventually(t, 60*time.Second, func() string {
+		controllers.Eventually(t, 2*time.Minute, func() string {
 			var n v2.CiliumNode
 			if err := env.Client.Get(t.Context(), client.ObjectKey{Name: fmt.Sprint("new", i)}, &n); err != nil {
 				return err.Error()

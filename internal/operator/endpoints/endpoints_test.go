@@ -220,7 +220,7 @@ func none(t *testing.T, env *controllers.Env) {
 		}
 		return SetupGC(m, cfg, log)
 	})
-	controllers.Eventually(t, 60*time.Second, func() string {
+	controllers.Eventually(t, 2*time.Minute, func() string {
 		if left := names(t, env, &v2.CiliumEndpointList{}); len(left) > 0 {
 			return fmt.Sprint("left: ", left)
 		}

@@ -614,7 +614,7 @@ func priority(b *bench) {
 		all = append(all, cep("slow", fmt.Sprint("pod-", n), 300))
 	}
 	b.make(all...)
-	controllers.Eventually(b.T, 30*time.Second, func() string {
+	controllers.Eventually(b.T, 2*time.Minute, func() string {
 		if len(b.slices()) == 0 {
 			return "nothing written"
 		}
@@ -622,7 +622,7 @@ func priority(b *bench) {
 	})
 	b.make(cep("urgent", "a", 300), cep("urgent", "b", 300))
 	behind := 0
-	controllers.Eventually(b.T, 60*time.Second, func() string {
+	controllers.Eventually(b.T, 2*time.Minute, func() string {
 		urgent := 0
 		have := b.slices()
 		for _, s := range have {
@@ -657,7 +657,7 @@ func offAndOn(b *bench) {
 	b.waitSynced(100)
 	o.stop()
 	o = b.start(off, nil, func(n int64) fault { return []fault{unanswered, none}[min(n-1, 1)] })
-	controllers.Eventually(b.T, 60*time.Second, func() string {
+	controllers.Eventually(b.T, 2*time.Minute, func() string {
 		if n := len(b.slices()); n != 0 {
 			return fmt.Sprint(n, " slices left")
 		}

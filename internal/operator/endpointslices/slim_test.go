@@ -181,7 +181,7 @@ func slimMode(b *bench) {
 	}
 	waitSynced := func(n int) {
 		b.Helper()
-		controllers.Eventually(b.T, 60*time.Second, func() string {
+		controllers.Eventually(b.T, 2*time.Minute, func() string {
 			w := wanted()
 			if len(w) != n {
 				return fmt.Sprintf("%d pods have an identity, want %d", len(w), n)

@@ -60,13 +60,12 @@ func (c *cluster) cnp(name, spec string) *v2.CiliumNetworkPolicy {
 
 func (c *cluster) eventually(what string, f func() error) {
 	c.Helper()
-	var err error
-	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
-		if err = f(); err == nil {
-			return
+	controllers.Eventually(c, 2*time.Minute, func() string {
+		if err := f(); err != nil {
+			return fmt.Sprintf("%s: %v", what, err)
 		}
-	}
-	c.Fatalf("%s: %v", what, err)
+		return ""
+	})
 }
 
 func (c *cluster) derivative(p *v2.CiliumNetworkPolicy) (*v2.CiliumNetworkPolicy, error) {

@@ -45,7 +45,7 @@ func TestRefusedWrites(t *testing.T) {
 		PolicyName: policy.Name, ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny},
 	}})
 	for _, o := range []client.Object{guarded, e} { // the server takes a moment to know of the policy
-		controllers.Eventually(t, 30*time.Second, func() string {
+		controllers.Eventually(t, 2*time.Minute, func() string {
 			tried := o.DeepCopyObject().(client.Object)
 			tried.SetAnnotations(map[string]string{"tried": "yes"})
 			if err := tc.Client.Update(tc.ctx, tried, client.DryRunAll); err == nil || !strings.Contains(err.Error(), "identities stay") {
@@ -84,7 +84,7 @@ func TestRefusedWrites(t *testing.T) {
 		t.Fatal(err)
 	}
 	st.rv, fix.rv = guarded.ResourceVersion, e.ResourceVersion
-	controllers.Eventually(t, 30*time.Second, func() string {
+	controllers.Eventually(t, 2*time.Minute, func() string {
 		if err := c.name(tc.ctx, fix); err != nil {
 			return fmt.Sprintf("without the policy: %v", err)
 		}
@@ -95,7 +95,7 @@ func TestRefusedWrites(t *testing.T) {
 		t.Errorf("the endpoint is %+v, %v", now.Status, err)
 	}
 	// Others may have observed an ID that is withdrawn: it is in quarantine.
-	controllers.Eventually(t, 30*time.Second, func() string {
+	controllers.Eventually(t, 2*time.Minute, func() string {
 		if err := store.withdraw(tc.ctx, st); err != nil {
 			return fmt.Sprintf("without the policy: %v", err)
 		}

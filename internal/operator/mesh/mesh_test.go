@@ -216,7 +216,7 @@ func (r *harness) keys(prefix string) map[string]string {
 // wants waits until exactly these keys are under a prefix, and each value contains what is given.
 func (r *harness) wants(prefix string, want map[string]string) {
 	r.Helper()
-	controllers.Eventually(r.T, 60*time.Second, func() string {
+	controllers.Eventually(r.T, 2*time.Minute, func() string {
 		have := r.keys(prefix)
 		for k, v := range have {
 			if part, ok := want[k]; !ok || !strings.Contains(v, part) {
@@ -352,7 +352,7 @@ func TestObjects(t *testing.T) {
 	pairs := map[string]string{"10.1.0.5": `"ID":196613`, "fd00:1::5": `"HostIP":"192.0.2.1"`, "10.9.0.1": elsewhere}
 	r.wants(addressesOf, pairs)
 	r.wants(syncedOf, map[string]string{"services/v1": "", "nodes/v1": "", "identities/v1": "", "ip/v1": ""})
-	controllers.Eventually(t, 60*time.Second, func() string {
+	controllers.Eventually(t, 2*time.Minute, func() string {
 		got := measured(t, r.metrics)
 		for _, kind := range []string{"services", "nodes", "identities", "addresses"} {
 			if pending, ok := got["pending_keys "+kind]; !ok || pending != 0 || got["complete_timestamp_seconds "+kind] < float64(began.Unix()) {

@@ -117,7 +117,7 @@ func shown(n *v2.CiliumNode) string {
 // wants waits until a node has these blocks and a fault that contains the text; "" for none.
 func (tr *trial) wants(name, fault, blocks string) {
 	tr.Helper()
-	controllers.Eventually(tr.T, 60*time.Second, func() string {
+	controllers.Eventually(tr.T, 2*time.Minute, func() string {
 		n := tr.get(name)
 		text := n.Status.IPAM.OperatorStatus.Error
 		if shown(n) != blocks || (fault == "") != (text == "") || !strings.Contains(text, fault) {

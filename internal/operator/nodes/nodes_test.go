@@ -153,7 +153,7 @@ func readinessOnServer(t *testing.T, env *controllers.Env) {
 	check := func(wantTaint, wantUp bool) {
 		t.Helper()
 		for i := range n {
-			controllers.Eventually(t, 60*time.Second, func() string {
+			controllers.Eventually(t, 2*time.Minute, func() string {
 				node := &corev1.Node{}
 				if err := env.Client.Get(t.Context(), types.NamespacedName{Name: fmt.Sprint("n", i)}, node); err != nil {
 					return err.Error()
@@ -226,7 +226,7 @@ func refusedChange(t *testing.T, env *controllers.Env) {
 	}})
 	r := &readiness{client: agents{env.Client}, cfg: cfg, log: slog.New(slog.DiscardHandler)}
 	req := reconcile.Request{NamespacedName: client.ObjectKeyFromObject(n)}
-	controllers.Eventually(t, 30*time.Second, func() string { // the server takes a moment to know of the policy
+	controllers.Eventually(t, 2*time.Minute, func() string { // the server takes a moment to know of the policy
 		cleared := n.DeepCopy()
 		cleared.Spec.Taints = nil
 		if err := env.Client.Patch(t.Context(), cleared, client.MergeFrom(n), client.DryRunAll); err == nil || !strings.Contains(err.Error(), "taints stay") {

@@ -118,7 +118,7 @@ func TestClusterNetworkPolicy(t *testing.T) {
 	}
 	wants := func(name string, status metav1.ConditionStatus, reason, message string) {
 		t.Helper()
-		controllers.Eventually(t, 60*time.Second, func() string {
+		controllers.Eventually(t, 2*time.Minute, func() string {
 			if c := condition(name); c == nil || c.Status != status || c.Reason != reason || !strings.Contains(c.Message, message) {
 				return fmt.Sprintf("%s: %+v; want %s %q", name, c, status, message)
 			}
@@ -132,7 +132,7 @@ func TestClusterNetworkPolicy(t *testing.T) {
 		}
 		good, bad := fmt.Sprintf("good-%d", round), fmt.Sprintf("bad-%d", round)
 		for name, peer := range map[string]string{good: goodPeer, bad: badPeer} {
-			controllers.Eventually(t, 30*time.Second, func() string { // the server takes a moment to serve it
+			controllers.Eventually(t, 2*time.Minute, func() string { // the server takes a moment to serve it
 				if err := env.Client.Create(t.Context(), object(t, clusterPolicy(name, peer))); err != nil {
 					return err.Error()
 				}
@@ -154,7 +154,7 @@ func TestClusterNetworkPolicy(t *testing.T) {
 		}
 		wants(good, "False", "NotEnforceable", field)
 		for _, name := range []string{good, bad} {
-			controllers.Eventually(t, 30*time.Second, func() string {
+			controllers.Eventually(t, 2*time.Minute, func() string {
 				if texts := eventsOf(t, env, policies.KindCluster, name); len(texts) != 1 || !strings.Contains(texts[0], field) {
 					return fmt.Sprintf("Events of %s: %q; want one that names the field", name, texts)
 				}
@@ -165,7 +165,7 @@ func TestClusterNetworkPolicy(t *testing.T) {
 		if err := env.Client.Delete(t.Context(), definition); err != nil {
 			t.Fatal(err)
 		}
-		controllers.Eventually(t, 60*time.Second, func() string {
+		controllers.Eventually(t, 2*time.Minute, func() string {
 			if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(definition), definition); err == nil {
 				return "the definition does not go"
 			}
@@ -195,7 +195,7 @@ func TestEvents(t *testing.T) {
 	}
 	wants := func(u *unstructured.Unstructured, fields ...string) {
 		t.Helper()
-		controllers.Eventually(t, 30*time.Second, func() string {
+		controllers.Eventually(t, 2*time.Minute, func() string {
 			texts := eventsOf(t, env, u.GetKind(), u.GetName())
 			if len(texts) != len(fields) {
 				return fmt.Sprintf("Events of %s: %q; want %d", u.GetKind(), texts, len(fields))

@@ -51,7 +51,7 @@ func TestNodeStatusGC(t *testing.T) {
 			t.Fatal(err)
 		}
 		// The server takes a moment to serve a changed definition.
-		controllers.Eventually(t, 30*time.Second, func() string {
+		controllers.Eventually(t, 2*time.Minute, func() string {
 			if err := env.Client.Status().Patch(t.Context(), u, client.RawPatch(types.MergePatchType, patch)); err != nil {
 				return err.Error()
 			}
@@ -65,7 +65,7 @@ func TestNodeStatusGC(t *testing.T) {
 		return SetupNodeStatusGC(m, time.Second, log)
 	})
 	for _, u := range all {
-		controllers.Eventually(t, 30*time.Second, func() string {
+		controllers.Eventually(t, 2*time.Minute, func() string {
 			if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(u), u); err != nil {
 				return err.Error()
 			}

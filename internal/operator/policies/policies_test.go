@@ -122,7 +122,7 @@ func TestConditions(t *testing.T) {
 	}
 	wants := func(u *unstructured.Unstructured, status, message string) {
 		t.Helper()
-		controllers.Eventually(t, 60*time.Second, func() string {
+		controllers.Eventually(t, 2*time.Minute, func() string {
 			for _, c := range get(u) {
 				if c.Type == "Valid" && c.Status == status && strings.Contains(c.Message, message) && !c.LastTransitionTime.IsZero() {
 					return ""
