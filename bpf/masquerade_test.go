@@ -200,7 +200,7 @@ func (o *outside) bound() (n int) {
 	return n
 }
 
-// TestMasqueradeFull: a port in use serves nobody else, whoever asks for one; those left are found;
+// TestMasqueradeFull: a port in use is given to no other flow, of any client; free ones are found;
 // and without any, packets are dropped and counted.
 func TestMasqueradeFull(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
@@ -682,9 +682,8 @@ func TestFrontendDeleted(t *testing.T) {
 	})
 }
 
-// TestMasqueradeShareOfEnded: a client who has as many entries as he may have is served on with
-// those of his flows that have ended, with no agent there to remove them; and with those of nobody
-// else.
+// TestMasqueradeShareOfEnded: a client that has used up its share of entries reuses those of its own
+// flows that have ended, without an agent that removes them; it never takes another client's.
 func TestMasqueradeShareOfEnded(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		const first, count = 62000, 12 // too few to divide among groups
