@@ -26,7 +26,7 @@ const (
 	sentByPod    = 0x4858
 )
 
-// passAll puts a filter of somebody's on the way out of a device, which lets everything pass and
+// passAll puts a foreign filter on the way out of a device, which lets everything pass and
 // makes tc_index what the mark says.
 func passAll(t *testing.T, h *netlink.Handle, device string, priority, mark uint16) {
 	t.Helper()
@@ -89,8 +89,8 @@ func TestForeignMarks(t *testing.T) {
 			r, open := n2.pod(t, 1002, n1), n2.pod(t, 1009, n1)
 			n2.enforce(t, r, 1001, 1003, 6)
 			spoof := []netip.Addr{a.ep.IPv4, a.ep.IPv6}
-			veth := stranger(t, n1, "veth", 78, spoof...)
-			bridged := stranger(t, n1, "port", 79, spoof...)
+			veth := outsideHost(t, n1, "veth", 78, spoof...)
+			bridged := outsideHost(t, n1, "port", 79, spoof...)
 			bridge(t, n1, "port", 79)
 			// The network of the containers is translated, as others do it for theirs; and
 			// connections are tracked.
@@ -288,7 +288,7 @@ func TestMarksOfMacvlan(t *testing.T) {
 	}
 }
 
-// TestForeignFilterOnTunnel: somebody's filter on the way into the tunnel, which lets everything
+// TestForeignFilterOnTunnel: a foreign filter on the way into the tunnel, which lets everything
 // pass and by that takes one of the programs' marks off, stops nothing; nor does a firewall's rule
 // that sets priorities and so takes off the other.
 func TestForeignFilterOnTunnel(t *testing.T) {
