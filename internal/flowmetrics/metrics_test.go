@@ -216,9 +216,9 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// TestSweepOfPortsIsFolded: somebody who sends to every port, with every type of ICMP and from
-// every address makes no more series than his share, is counted all the same, and leaves room to
-// others. However much he sends, memory stays where it was.
+// TestSweepOfPortsIsFolded: a sender that scans every port, with every type of ICMP and from every
+// address makes no more series than its share, is counted all the same, and leaves room to others.
+// However much it sends, memory stays where it was.
 func TestSweepOfPortsIsFolded(t *testing.T) {
 	m := parse(t, "port-distribution:sourceContext=ip icmp drop:labelsContext=source_ip")
 	sweep := func(identity uint32, from, n int) {
