@@ -445,7 +445,7 @@ func liveAndCompare(t *testing.T, seed uint64) {
 		services: map[service.Name]service.Service{}, slices: map[service.Name]service.Slice{}, ports: map[service.Name][]service.HostPort{},
 		shared: map[string]service.Shared{},
 	}
-	// Somebody puts services' addresses on the node.
+	// Services' addresses are configured on the node, too.
 	for _, a := range slices.Concat(nodeAddrs, vips[:2], externals[:1]) {
 		w.at.Addrs = append(w.at.Addrs, netip.MustParseAddr(a))
 	}
