@@ -154,7 +154,7 @@ func TestMartianClients(t *testing.T) {
 }
 
 // TestMasqueradeSilentClient: a client that receives data keeps receiving it although it sends
-// nothing; and where only he speaks, the port stays his.
+// nothing; and where only the client sends, it keeps its port.
 func TestMasqueradeSilentClient(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		o := newOutside(t, v6, func(c *datapath.Config) {
@@ -386,7 +386,7 @@ func TestMasqueradeFill(t *testing.T) {
 	}
 }
 
-// TestMasqueradeGreedyClient: a client who takes all ports towards a backend that he can get leaves
+// TestMasqueradeGreedyClient: a client that takes all ports towards a backend that it can get leaves
 // other clients some.
 func TestMasqueradeGreedyClient(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
@@ -424,8 +424,8 @@ func TestMasqueradeGreedyClient(t *testing.T) {
 	})
 }
 
-// TestMasqueradeShare: a client who has entries for as many flows as he may have leaves others
-// room, and has room again when his flows have ended.
+// TestMasqueradeShare: a client that has used up its share of entries leaves others room,
+// and has room again when its flows have ended.
 func TestMasqueradeShare(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		o := newOutside(t, v6, func(c *datapath.Config) {
@@ -464,7 +464,7 @@ func TestMasqueradeShare(t *testing.T) {
 		o.must(err)
 		counted("datagrams have ended", flows)
 
-		// As if the client had as many as he may have.
+		// As if the client had used up its share.
 		var key, value, account uint32
 		for it := accounts.Iterate(); it.Next(&key, &value); {
 			if value > 0 {
@@ -473,7 +473,7 @@ func TestMasqueradeShare(t *testing.T) {
 		}
 		o.must(accounts.Put(account, o.maps.MasqueradeShare()))
 		o.expect("one more", dropped(datapath.ReasonNoPort, in), func() result { return o.arrive(o.request(tcp, 30000)) })
-		o.ask("one that he has", o.request(tcp, 20000))
+		o.ask("one that it has", o.request(tcp, 20000))
 		other := o.request(tcp, 30000)
 		other.src = w.Next()
 		o.ask("another client's", other)

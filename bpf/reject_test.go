@@ -172,7 +172,7 @@ func TestSourceRanges(t *testing.T) {
 			"everybody":        {[]netip.Prefix{netip.PrefixFrom(a, 0).Masked()}, delivered()},
 			"no source":        {nil, dropped(datapath.ReasonSourceRange, out)},
 			"another address":  {[]netip.Prefix{netip.PrefixFrom(b, b.BitLen())}, dropped(datapath.ReasonSourceRange, out)},
-			"several, one his": {[]netip.Prefix{netip.PrefixFrom(a, a.BitLen()-4).Masked(), netip.PrefixFrom(b, b.BitLen()), netip.PrefixFrom(w, w.BitLen())}, delivered()},
+			"several, one its": {[]netip.Prefix{netip.PrefixFrom(a, a.BitLen()-4).Masked(), netip.PrefixFrom(b, b.BitLen()), netip.PrefixFrom(w, w.BitLen())}, delivered()},
 		} {
 			slices.SortFunc(row.ranges, netip.Prefix.Compare)
 			change := func(s *datapath.Service) { s.LimitSources, s.Sources = true, row.ranges }

@@ -61,13 +61,13 @@ func (w world) desired(f datapath.ServiceFrontend) (owner string, backends []net
 			owner += " elsewhere"
 		}
 		if bestRank == 3 && best.LimitSources {
-			var his []netip.Prefix
+			var sources []netip.Prefix
 			for _, p := range best.Sources {
 				if v4 {
-					his = append(his, p)
+					sources = append(sources, p)
 				}
 			}
-			owner += fmt.Sprint(" for", his)
+			owner += fmt.Sprint(" for", sources)
 		}
 		if w.at.Maglev && f.Scope == datapath.ServiceExternal {
 			owner += " consistent"

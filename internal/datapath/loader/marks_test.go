@@ -187,8 +187,8 @@ func behindOptions(t *testing.T, ns *testenv.NetNS, src netip.Addr, dst netip.Ad
 // TestMarksOfMacvlan: who has rights in a network namespace with an interface on the nodes' wire
 // chooses all that a frame shows of itself: its mark, its source's hardware address, and the number
 // of the interface by which it came into that namespace, which may be a pod's here. None of it lets
-// him send as the node into another's tunnel, or without one as a pod; nor do headers that are not
-// understood. What is his own passes.
+// that sender pass for the node in another's tunnel, or without one for a pod; nor do headers that
+// are not understood. Packets from its own addresses pass.
 func TestMarksOfMacvlan(t *testing.T) {
 	for _, tunnel := range []bool{true, false} {
 		t.Run(fmt.Sprintf("tunnel=%v", tunnel), func(t *testing.T) {
