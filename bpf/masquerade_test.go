@@ -386,8 +386,8 @@ func TestMasqueradeFill(t *testing.T) {
 	}
 }
 
-// TestMasqueradeGreedyClient: a client that takes all ports towards a backend that it can get leaves
-// other clients some.
+// TestMasqueradeGreedyClient: a client that takes all ports towards a backend that it can get
+// leaves other clients some.
 func TestMasqueradeGreedyClient(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		const first, count = 62000, 640
@@ -682,8 +682,8 @@ func TestFrontendDeleted(t *testing.T) {
 	})
 }
 
-// TestMasqueradeShareOfEnded: a client that has used up its share of entries reuses those of its own
-// flows that have ended, without an agent that removes them; it never takes another client's.
+// TestMasqueradeShareOfEnded: a client that has used up its share of entries reuses those of its
+// own flows that have ended, without an agent that removes them; it never takes another client's.
 func TestMasqueradeShareOfEnded(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		const first, count = 62000, 12 // too few to divide among groups
