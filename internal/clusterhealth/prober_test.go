@@ -111,7 +111,7 @@ func TestRounds(t *testing.T) {
 				t.Errorf("%s is unreachable since %v, it is since %v", s.Name, since, cut)
 			}
 		}
-		// Unreachable nodes delayed no probe of others: each was probed in every round, in both ways.
+		// Unreachable nodes delayed no probe of others: each was probed each round, in both ways.
 		n.mu.Lock()
 		for i := range 30 {
 			if got := len(n.began[addr(i)]); got < 2*3 || got > 2*5 {
