@@ -36,7 +36,7 @@ func TestEvents(t *testing.T) {
 	}
 
 	f := frame{src: a4, dst: b4, proto: tcp, sport: 1000, dport: 80, tcpFlags: syn, payload: make([]byte, 200)}
-	n.fromA(f) // dropped, and nobody wants to know
+	n.fromA(f) // dropped, while no monitor is on
 	n.must(n.maps.SetMonitor(datapath.MonitorDrops))
 	n.fromA(f)
 	e := next(datapath.EventDrop)

@@ -40,7 +40,7 @@ func TestPolicyRecheck(t *testing.T) {
 			flip(&n.b)
 			n.expect(name+" allowed still", delivered(), func() result { return n.fromA(mid) })
 			n.expect(name+" reply allowed still", delivered(), func() result { return n.fromB(f.reply()) })
-			// Without a new generation, nobody asks the rules.
+			// Without a new generation, the rules are not evaluated again.
 			n.rules(setA)
 			n.rules(setB)
 			n.expect(name+" not asked", delivered(), func() result { return n.fromA(mid) })
@@ -115,7 +115,7 @@ func TestEchoDirections(t *testing.T) {
 	ping.icmpID, back.icmpID = 0, 0
 	n.expect("ping without an id", delivered(), func() result { return n.fromA(ping) })
 	n.expect("ping the other way without an id", dropped(datapath.ReasonPolicyDenied, out), func() result { return n.fromB(back) })
-	n.expect("answer that nobody asked", dropped(datapath.ReasonPolicyDenied, out), func() result { return n.fromA(back.reply()) })
+	n.expect("unsolicited echo reply", dropped(datapath.ReasonPolicyDenied, out), func() result { return n.fromA(back.reply()) })
 	n.expect("answer without an id", delivered(), func() result { return n.fromB(ping.reply()) })
 	// Types are evaluated one by one; those that are no echo are never tracked.
 	n.rules(setA, allow(out, idB, icmp, 13))
@@ -472,7 +472,7 @@ func TestFromOverlay(t *testing.T) {
 		f.dst = router
 		n.expect("for the host", passes(in), run(idR))
 		f.dst = w
-		n.expect("for nobody here", dropped(datapath.ReasonNoEndpoint, in), run(idR))
+		n.expect("for an address that is no endpoint's", dropped(datapath.ReasonNoEndpoint, in), run(idR))
 		f.dst, f.src = a, router
 		n.expect("in this node's name", dropped(datapath.ReasonInvalidSourceIP, in), run(idR))
 		plain := n.loader.Program(loader.FromOverlay)
@@ -505,8 +505,8 @@ func TestOverlayReplyBeforeUpdate(t *testing.T) {
 	})
 }
 
-// TestFromHost: the host's packets for other nodes' pods are encapsulated, and nobody else is taken
-// for the host.
+// TestFromHost: the host's packets for other nodes' pods are encapsulated, and no other source is
+// taken for the host.
 func TestFromHost(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		cfg := testConfig()
@@ -518,7 +518,7 @@ func TestFromHost(t *testing.T) {
 		f := frame{src: router, dst: r, proto: tcp, sport: 1, dport: 2}
 		n.expect("to a remote pod", redirected(out), run(f))
 		f.dst = w
-		n.expect("to nobody", dropped(datapath.ReasonNoTunnel, out), run(f))
+		n.expect("to an address without a tunnel endpoint", dropped(datapath.ReasonNoTunnel, out), run(f))
 		f.dst = router
 		n.expect("to itself", passes(out), run(f))
 		f.etherType = 0x0806

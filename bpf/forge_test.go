@@ -239,7 +239,7 @@ func TestTunnelPeers(t *testing.T) {
 			{"the API server from another cluster", foreign4, 7, theirs, lied},
 			{"a pod of this cluster from another", foreign4, 5<<16 + 1, r, wrong},
 			{"a number of this node's only", otherNode, 1 << 24, r, lied},
-			{"nobody", otherNode, 0, r, lied},
+			{"the unknown identity", otherNode, 0, r, lied},
 		} {
 			sport++
 			n.expect(row.name, row.want, send(row.outer, row.vni, frame{src: row.src, dst: a, proto: udp, sport: sport, dport: 2}))
@@ -279,7 +279,7 @@ func TestStackSource(t *testing.T) {
 			nodeAddr, docker, linkLocal = node6, netip.MustParseAddr("fd17::1"), netip.MustParseAddr("fe80::7")
 		}
 		other, _, _ := others(v6)
-		const nobody, cidr = 0, 1<<24 + 5
+		const unknown, cidr = 0, 1<<24 + 5
 		for name, cfg := range map[string]datapath.Config{
 			"tunnel": tunnelConfig(false), "tunnel and services": tunnelConfig(true), "native": nativeConfig(false), "native and services": nativeConfig(true),
 		} {
@@ -300,13 +300,13 @@ func TestStackSource(t *testing.T) {
 			n.must(n.maps.UpsertIPCache(entries))
 			remotePod := uint32(idR)
 			if cfg.Tunnel {
-				remotePod = nobody
+				remotePod = unknown
 			}
 			for i, row := range []struct {
 				what     string
 				src      netip.Addr
 				by       int
-				identity uint32 // nobody: dropped
+				identity uint32 // unknown: dropped
 			}{
 				{"the node itself", router, 0, 1},
 				{"the node itself by its other address", nodeAddr, 0, 1},
@@ -318,14 +318,14 @@ func TestStackSource(t *testing.T) {
 				{"sent on for a pod in the node's name", nodeAddr, n.ifB, idB},
 				{"led back to the pod itself in the node's name", nodeAddr, n.ifA, 1},
 				{"a local pod by the stack", b, n.ifB, idB},
-				{"a local pod from the network", b, nativeIf, nobody},
-				{"a local pod from a bridge", b, otherIf, nobody},
-				{"a local pod by another's interface", b, n.ifA, nobody},
-				{"a local pod from the node", b, 0, nobody},
-				{"the pod itself from the network", a, nativeIf, nobody},
+				{"a local pod from the network", b, nativeIf, unknown},
+				{"a local pod from a bridge", b, otherIf, unknown},
+				{"a local pod by another's interface", b, n.ifA, unknown},
+				{"a local pod from the node", b, 0, unknown},
+				{"the pod itself from the network", a, nativeIf, unknown},
 				{"a remote pod from the network", r, nativeIf, remotePod},
-				{"a remote pod from a bridge", r, otherIf, nobody},
-				{"a remote pod from the node", r, 0, nobody},
+				{"a remote pod from a bridge", r, otherIf, unknown},
+				{"a remote pod from the node", r, 0, unknown},
 				{"a remote node from the node", other, 0, remoteNode},
 				{"a remote node from the network", other, nativeIf, remoteNode},
 				{"a remote node from a bridge", other, otherIf, 2},
@@ -340,7 +340,7 @@ func TestStackSource(t *testing.T) {
 				f := frame{src: row.src, dst: a, proto: udp, sport: uint16(2000 + i), dport: 80}
 				run := func() result { return n.toABy(row.by, f) }
 				what := name + ": " + row.what
-				if row.identity == nobody {
+				if row.identity == unknown {
 					n.rules(setA, allow(in, 0, 0, 0))
 					n.expect(what, dropped(datapath.ReasonInvalidSourceIP, in), run)
 				} else {
@@ -354,7 +354,7 @@ func TestStackSource(t *testing.T) {
 				}
 				// The same towards a pod of another node.
 				want := redirected(out)
-				if row.identity == nobody {
+				if row.identity == unknown {
 					want = dropped(datapath.ReasonInvalidSourceIP, out)
 				}
 				f.dst = r
@@ -374,8 +374,8 @@ func TestStackSource(t *testing.T) {
 	})
 }
 
-// TestForgedFromNetwork: nobody on the network is this node or one of its pods, in any mode,
-// whomever the packet is for.
+// TestForgedFromNetwork: a packet from the network with the address of this node or of one of its
+// pods is dropped, in any mode and for any destination.
 func TestForgedFromNetwork(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		nodeAddr, docker := node4, netip.MustParseAddr("172.17.0.1")
@@ -472,7 +472,7 @@ func TestTunnelPortOnTheWayOut(t *testing.T) {
 				for _, src := range []netip.Addr{nodeAddr, other, w} {
 					refused := dropped(datapath.ReasonTunnelNotFromNode, out)
 					if by >= unrouted && src == w {
-						refused = passes(out) // it is nobody of the cluster's
+						refused = passes(out) // the address is not of the cluster
 					}
 					f := frame{src: src, dst: other, proto: udp, sport: 40000, dport: tunnelPort, payload: make([]byte, 64)}
 					n.expect(who, refused, send(f))
@@ -513,7 +513,7 @@ func TestTunnelPortOnTheWayOut(t *testing.T) {
 }
 
 // TestPodSourceOnTheWayOut: without a tunnel other nodes believe whom a packet claims to be from.
-// By the node's device nobody leaves as a pod who is none, and no pod as another.
+// So no packet leaves the node's device with a pod's address unless that pod sent it.
 func TestPodSourceOnTheWayOut(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		nodeAddr, far, block := node4, netip.MustParseAddr("10.3.0.9"), netip.MustParseAddr("1.2.3.4")

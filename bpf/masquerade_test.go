@@ -154,7 +154,7 @@ func TestMartianClients(t *testing.T) {
 }
 
 // TestMasqueradeSilentClient: a client that receives data keeps receiving it although it sends
-// nothing; and where only he speaks, the port stays his.
+// nothing; and where only the client sends, it keeps its port.
 func TestMasqueradeSilentClient(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		o := newOutside(t, v6, func(c *datapath.Config) {
@@ -200,7 +200,7 @@ func (o *outside) bound() (n int) {
 	return n
 }
 
-// TestMasqueradeFull: a port in use serves nobody else, whoever asks for one; those left are found;
+// TestMasqueradeFull: a port in use is given to no other flow, of any client; free ones are found;
 // and without any, packets are dropped and counted.
 func TestMasqueradeFull(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
@@ -386,8 +386,8 @@ func TestMasqueradeFill(t *testing.T) {
 	}
 }
 
-// TestMasqueradeGreedyClient: a client who takes all ports towards a backend that he can get leaves
-// other clients some.
+// TestMasqueradeGreedyClient: a client that takes all ports towards a backend that it can get
+// leaves other clients some.
 func TestMasqueradeGreedyClient(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		const first, count = 62000, 640
@@ -424,8 +424,8 @@ func TestMasqueradeGreedyClient(t *testing.T) {
 	})
 }
 
-// TestMasqueradeShare: a client who has entries for as many flows as he may have leaves others
-// room, and has room again when his flows have ended.
+// TestMasqueradeShare: a client that has used up its share of entries leaves others room,
+// and has room again when its flows have ended.
 func TestMasqueradeShare(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		o := newOutside(t, v6, func(c *datapath.Config) {
@@ -464,7 +464,7 @@ func TestMasqueradeShare(t *testing.T) {
 		o.must(err)
 		counted("datagrams have ended", flows)
 
-		// As if the client had as many as he may have.
+		// As if the client had used up its share.
 		var key, value, account uint32
 		for it := accounts.Iterate(); it.Next(&key, &value); {
 			if value > 0 {
@@ -473,7 +473,7 @@ func TestMasqueradeShare(t *testing.T) {
 		}
 		o.must(accounts.Put(account, o.maps.MasqueradeShare()))
 		o.expect("one more", dropped(datapath.ReasonNoPort, in), func() result { return o.arrive(o.request(tcp, 30000)) })
-		o.ask("one that he has", o.request(tcp, 20000))
+		o.ask("one that it has", o.request(tcp, 20000))
 		other := o.request(tcp, 30000)
 		other.src = w.Next()
 		o.ask("another client's", other)
@@ -682,9 +682,8 @@ func TestFrontendDeleted(t *testing.T) {
 	})
 }
 
-// TestMasqueradeShareOfEnded: a client who has as many entries as he may have is served on with
-// those of his flows that have ended, with no agent there to remove them; and with those of nobody
-// else.
+// TestMasqueradeShareOfEnded: a client that has used up its share of entries reuses those of its
+// own flows that have ended, without an agent that removes them; it never takes another client's.
 func TestMasqueradeShareOfEnded(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		const first, count = 62000, 12 // too few to divide among groups

@@ -7,8 +7,8 @@ import (
 	"github.com/hawser-net/hawser/internal/datapath"
 )
 
-// inherit gives pod a's addresses, number and interface to a new pod, which lets nobody in and is
-// not held back itself.
+// inherit gives pod a's addresses, number and interface to a new pod, which admits no ingress and
+// whose egress is not restricted.
 func (n *node) inherit() {
 	n.t.Helper()
 	n.must(n.maps.DeleteEndpoint(n.ifA))

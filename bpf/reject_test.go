@@ -170,9 +170,9 @@ func TestSourceRanges(t *testing.T) {
 			"itself":           {[]netip.Prefix{netip.PrefixFrom(a, a.BitLen())}, delivered()},
 			"its network":      {[]netip.Prefix{netip.PrefixFrom(a, a.BitLen()-8).Masked()}, delivered()},
 			"everybody":        {[]netip.Prefix{netip.PrefixFrom(a, 0).Masked()}, delivered()},
-			"nobody":           {nil, dropped(datapath.ReasonSourceRange, out)},
-			"somebody else":    {[]netip.Prefix{netip.PrefixFrom(b, b.BitLen())}, dropped(datapath.ReasonSourceRange, out)},
-			"several, one his": {[]netip.Prefix{netip.PrefixFrom(a, a.BitLen()-4).Masked(), netip.PrefixFrom(b, b.BitLen()), netip.PrefixFrom(w, w.BitLen())}, delivered()},
+			"no source":        {nil, dropped(datapath.ReasonSourceRange, out)},
+			"another address":  {[]netip.Prefix{netip.PrefixFrom(b, b.BitLen())}, dropped(datapath.ReasonSourceRange, out)},
+			"several, one its": {[]netip.Prefix{netip.PrefixFrom(a, a.BitLen()-4).Masked(), netip.PrefixFrom(b, b.BitLen()), netip.PrefixFrom(w, w.BitLen())}, delivered()},
 		} {
 			slices.SortFunc(row.ranges, netip.Prefix.Compare)
 			change := func(s *datapath.Service) { s.LimitSources, s.Sources = true, row.ranges }

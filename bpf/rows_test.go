@@ -152,7 +152,7 @@ func TestSpoofing(t *testing.T) {
 			{"hardware address of b", func(f *frame) { f.ethSrc, f.ethDst = bMAC, aHost }, dropped(datapath.ReasonInvalidSourceMAC, out)},
 			{"address of b", func(f *frame) { f.src = b }, dropped(datapath.ReasonInvalidSourceIP, out)},
 			{"address of the router", func(f *frame) { f.src = router }, dropped(datapath.ReasonInvalidSourceIP, out)},
-			{"address of nobody", func(f *frame) { f.src = w }, dropped(datapath.ReasonInvalidSourceIP, out)},
+			{"address of no endpoint", func(f *frame) { f.src = w }, dropped(datapath.ReasonInvalidSourceIP, out)},
 			{"to a multicast hardware address", func(f *frame) { f.ethSrc, f.ethDst = aMAC, mac("01:00:5e:00:00:01") }, dropped(datapath.ReasonMulticast, out)},
 			{"time used up, which the stack reports", func(f *frame) { f.ttl = 1 }, want{actOK, datapath.ReasonTTLExceeded, in}},
 			{"no transport we know", func(f *frame) { f.proto = 89 }, dropped(datapath.ReasonUnknownL4, out)},
@@ -324,7 +324,7 @@ func TestReadiness(t *testing.T) {
 	})
 }
 
-// TestARP: the gateway is answered for, nobody else.
+// TestARP: ARP requests for the gateway are answered, those for any other address are not.
 func TestARP(t *testing.T) {
 	n := newNode(t, testConfig())
 	run := func(b []byte) func() result {

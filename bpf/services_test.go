@@ -285,7 +285,7 @@ func TestServiceHairpin(t *testing.T) {
 		if !bytes.Equal(got.out, withChecksum(expect.bytes())) {
 			t.Fatalf("a gets back\n%x, want\n%x", got.out, withChecksum(expect.bytes()))
 		}
-		// The loopback address is nobody's.
+		// The loopback address belongs to no pod.
 		n.rules(setA, allow(out, 0, 0, 0))
 		stray := reply
 		stray.dport++
@@ -400,8 +400,8 @@ func TestServiceThenDirect(t *testing.T) {
 	})
 }
 
-// TestServiceImpostor: nobody but the datapath speaks in a service's name, and what comes in it
-// does not change where the client's packets go.
+// TestServiceImpostor: only the datapath sends from a service's address, and packets that claim to
+// come from it do not change where the client's packets go.
 func TestServiceImpostor(t *testing.T) {
 	n := newNode(t, testConfig())
 	n.allowAll()

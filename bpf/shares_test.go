@@ -59,8 +59,8 @@ func TestFlowFloodWithoutShares(t *testing.T) {
 	}
 }
 
-// TestFlowFlood: a pod that opens more flows than conntrack holds takes nobody else's flows, nor
-// what is remembered of their services.
+// TestFlowFlood: a pod that opens more flows than conntrack holds evicts no other pod's flows, nor
+// the service entries of those flows.
 func TestFlowFlood(t *testing.T) {
 	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
 		const size, neighbours = 4096, 200 // of testMaps
@@ -145,7 +145,7 @@ func (n *node) held() (a, b int) {
 	return a, b
 }
 
-// TestShareOfSinglePod: who needs more of conntrack than a share gets what nobody else holds,
+// TestShareOfSinglePod: a pod that needs more of conntrack than its share gets what no other holds,
 // from sweep to sweep, and what it had to fight for within the excess is its own then. When its
 // neighbours need it, it has to give it back; and what they hold stays theirs, whatever it opens.
 func TestShareOfSinglePod(t *testing.T) {
@@ -201,8 +201,8 @@ func TestShareOfSinglePod(t *testing.T) {
 	})
 }
 
-// TestSharesLapse: what nobody has counted for long binds nobody, so that flows go on without an
-// agent.
+// TestSharesLapse: counts that no agent has renewed for long limit no pod, so that new flows are
+// possible without an agent.
 func TestSharesLapse(t *testing.T) {
 	n := newNode(t, testConfig())
 	n.rules(setA, allow(out, 0, 0, 0))

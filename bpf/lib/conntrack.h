@@ -220,7 +220,7 @@ static __noinline int related_key(struct __sk_buff *ctx, const struct packet *p,
 		proto = ip.proto;
 		off += (ip.version_ihl & 0xF) * 4;
 	}
-	/* An error goes to the sender of the packet it is about, and nobody else. Any router on the
+	/* An error goes to the sender of the packet it is about, and to no other. Any router on the
 	 * path may send one, but a pod is no router: it may only report errors of packets sent to
 	 * itself. */
 	if (!addr_equal(&src, &p->dst) || (s->src_rule_set && !addr_equal(&dst, &p->src)))

@@ -275,7 +275,7 @@ static __always_inline bool is_locally_generated(const struct __sk_buff *ctx, co
 /* Reports whether a packet is a reset without a socket: netfilter's REJECT sends one from the
  * address that the rejected packet was for. A process cannot send one: its packets, and the
  * kernel's replies for it, have a socket; and what comes in by an interface has that. Who makes
- * netfilter reject a packet of his own choice can choose the receiver and the sequence number, as
+ * netfilter reject a packet of its own choice can choose the receiver and the sequence number, as
  * whoever sends a reset from outside can: it carries no data and opens no connection. */
 static __always_inline bool is_reject_reset(struct __sk_buff *ctx, const struct packet *p)
 {

@@ -144,7 +144,7 @@ static __noinline __maybe_unused int answer_unreachable(struct __sk_buff *ctx, c
 	/* Only UDP's checksum can be left to a device here: SCTP's is a CRC. */
 	if (left < 0 || (left && p->proto != PROTO_UDP))
 		return DROP_ENCAP_FAILED;
-	/* A sum that is left overwrites the second half of a field that nobody reads. If the
+	/* A sum that is left overwrites the second half of a field that is never read. If the
 	 * message's sum is as if that half were the pseudo-header's, then whatever is written there
 	 * completes it. */
 	if (left)

@@ -234,7 +234,7 @@ func (l *lab) works(ctx context.Context) error {
 			return fmt.Errorf("from node %s to the service: %w", n.name, err)
 		}
 	}
-	for label, want := range map[string]bool{"nobody": false, "client": true} {
+	for label, want := range map[string]bool{"absent": false, "client": true} {
 		if err := l.apply(ctx, strings.ReplaceAll(onlyClients, "LABEL", label)); err != nil {
 			return err
 		}

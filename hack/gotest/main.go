@@ -137,13 +137,13 @@ func argsFor(module string, modules, args []string) (own []string, ok bool) {
 
 // moduleOf returns the module that a folder is in.
 func moduleOf(folder string, modules []string) string {
-	home := "."
+	module := "."
 	for _, m := range modules {
-		if below(folder, m) && below(m, home) {
-			home = m
+		if below(folder, m) && below(m, module) {
+			module = m
 		}
 	}
-	return home
+	return module
 }
 
 // isPattern reports whether an argument of `go test` names packages, by their folders.

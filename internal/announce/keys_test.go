@@ -172,7 +172,7 @@ func TestKeysForeign(t *testing.T) {
 		w.want(map[string]string{"a": "theirs", "b": "theirs", "c": "mine"})
 		w.put("a", "theirs too")
 		w.want(map[string]string{"a": "theirs too", "b": "theirs", "c": "mine"})
-		w.put("a", "nobody's")
+		w.put("a", "not theirs")
 		w.want(map[string]string{"a": "mine", "b": "theirs", "c": "mine"})
 		w.put("a", "theirs")
 		if err := kvstore.Delete(t.Context(), w.other, "things/a"); err != nil {

@@ -111,8 +111,8 @@ func TestNamedTestsExist(t *testing.T) {
 					}
 				}
 			}
-			if home := filepath.Dir(page); tests[home] != nil {
-				dirs = []string{home}
+			if folder := filepath.Dir(page); tests[folder] != nil {
+				dirs = []string{folder}
 			}
 			given := len(dirs) > 0
 			for _, m := range namedTest.FindAllStringSubmatch(line, -1) {

@@ -169,7 +169,7 @@ const (
 // changePolicy is the policy that is switched: the server takes the client's datagrams or not, and
 // in both versions those of all other pods of the cluster.
 func changePolicy(allowed bool) string {
-	who := "app: nobody"
+	who := "app: absent"
 	if allowed {
 		who = "app: client"
 	}

@@ -91,7 +91,7 @@ func (b *bencher) measureObserved(ctx context.Context, n *bpfNode) error {
 				if err := n.maps.SetMonitor(0); err != nil {
 					return err
 				}
-				nobody, err := kind.run()
+				unfollowed, err := kind.run()
 				if err != nil {
 					return err
 				}
@@ -102,9 +102,9 @@ func (b *bencher) measureObserved(ctx context.Context, n *bpfNode) error {
 				if err != nil {
 					return err
 				}
-				p.add(followed, nobody)
+				p.add(followed, unfollowed)
 			}
-			b.add(p.fill(Figure{Row: "observe", Name: kind.name + " packet, " + level.name, Unit: "ns", BaselineName: "the same while nobody follows"}))
+			b.add(p.fill(Figure{Row: "observe", Name: kind.name + " packet, " + level.name, Unit: "ns", BaselineName: "the same without a follower"}))
 		}
 	}
 	return n.maps.SetMonitor(0)
@@ -171,7 +171,7 @@ func (b *bencher) observingAgent(ctx context.Context, r *testbed) (err error) {
 				name = fmt.Sprintf("agent, %d packets/s, aggregation %s", rate, level)
 			}
 			b.add(Figure{Row: "observe", Name: name, Unit: "% of a processor", Value: used, Samples: 1,
-				Baseline: idle[i], BaselineName: "the same packets, which nobody follows",
+				Baseline: idle[i], BaselineName: "the same packets without a follower",
 				Note: fmt.Sprintf("%.0f packets/s sent, %.0f flows/s recorded", sent/each.Seconds(), (after-before)/each.Seconds())})
 		}
 	}

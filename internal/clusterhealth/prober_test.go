@@ -111,7 +111,7 @@ func TestRounds(t *testing.T) {
 				t.Errorf("%s is unreachable since %v, it is since %v", s.Name, since, cut)
 			}
 		}
-		// Nobody was kept waiting by the dead: each was probed in every round, in both ways.
+		// Unreachable nodes delayed no probe of others: each was probed each round, in both ways.
 		n.mu.Lock()
 		for i := range 30 {
 			if got := len(n.began[addr(i)]); got < 2*3 || got > 2*5 {
@@ -210,7 +210,7 @@ func TestAlone(t *testing.T) {
 		go func() { done <- p.Run(ctx) }()
 		time.Sleep(90 * time.Second)
 		if len(n.starts) != 0 {
-			t.Errorf("%d probes of nobody", len(n.starts))
+			t.Errorf("%d probes without a node", len(n.starts))
 		}
 		cancel()
 		if err := <-done; err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/hawser-net/hawser/internal/testenv"
 )
 
-// TestEcho asks real addresses of this machine, and one that nobody has.
+// TestEcho asks real addresses of this machine, and one that no host has.
 func TestEcho(t *testing.T) {
 	t.Parallel()
 	testenv.RequireRoot(t)
@@ -35,7 +35,7 @@ func TestEcho(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	if _, err := e.Echo(ctx, netip.MustParseAddr("192.0.2.99")); err == nil {
-		t.Error("an address that nobody has answers")
+		t.Error("an address that no host has answers")
 	}
 	if len(e.waiting) != 0 {
 		t.Errorf("%d requests are remembered", len(e.waiting))
@@ -78,7 +78,7 @@ func TestForgedReplies(t *testing.T) {
 		}
 	}
 	e.receive(reply(func([]byte) {}), false, asked, now)
-	e.receive(reply(func([]byte) {}), false, asked, now) // twice harms nobody
+	e.receive(reply(func([]byte) {}), false, asked, now) // a duplicate does no harm
 	if len(w.replied) != 1 {
 		t.Error("the reply does not count")
 	}
@@ -145,9 +145,9 @@ func TestGet(t *testing.T) {
 	port := closed.Addr().(*net.TCPAddr).AddrPort().Port()
 	closed.Close()
 	if _, err := NewGetter(port).Get(ctx, at.Addr()); err == nil || err.Error() != "connection refused" {
-		t.Errorf("nobody listens: %v", err)
+		t.Errorf("a closed port: %v", err)
 	}
-	// Somebody else has the port, and leads elsewhere.
+	// Another program has the port, and redirects.
 	other, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

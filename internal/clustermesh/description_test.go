@@ -18,7 +18,7 @@ func TestCheckOwner(t *testing.T) {
 		descriptions []string // name and value, the oldest first
 		refused      string
 	}{
-		{"nobody's", nil, ""},
+		{"none", nil, ""},
 		{"its own", []string{"east", `{"id":1}`}, ""},
 		{"with mirrors of others", []string{"west", `{"id":2,"capabilities":{"cached":true}}`, "east", `{"id":1}`}, ""},
 		{"another's", []string{"west", `{"id":2}`}, "west"},

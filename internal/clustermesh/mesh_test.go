@@ -392,7 +392,7 @@ func TestHostile(t *testing.T) {
 		w.config("b", "")
 		w.eventually("the other one", rowsOf("c", 2))
 		w.config("c", "")
-		w.eventually("nobody", nil)
+		w.eventually("no cluster", nil)
 		w.config("b", "b")
 	}
 	w.eventually("what is accepted", rowsOf("b", 2))

@@ -137,7 +137,7 @@ func metrics(t *testing.T, m *Mesh) string {
 }
 
 // TestSecureStore follows a cluster whose etcd wants a certificate, a user and a password, with
-// rights to read the documented keys only. With a wrong password, or a certificate of a stranger's,
+// rights to read the documented keys only. With a wrong password, or a certificate of another CA,
 // nothing is observed, and the metrics show it; when the file is put right it is.
 func TestSecureStore(t *testing.T) {
 	t.Parallel()

@@ -148,7 +148,7 @@ func TestAddress(t *testing.T) {
 		{"our node", ipcache.Pair{Prefix: pfx("192.0.2.1/32"), Identity: 2<<16 + 5}, true, "overlaps"},
 		{"everything", ipcache.Pair{Prefix: pfx("0.0.0.0/1"), Identity: 2<<16 + 5}, true, "larger than"},
 		{"elsewhere", ipcache.Pair{Prefix: pfx("8.8.8.8/32"), Identity: 2<<16 + 5}, true, "in no range of pods"},
-		{"nobody's", ipcache.Pair{Prefix: pfx("10.2.1.5/32"), Identity: 2<<16 + 5}, false, "no node of the cluster"},
+		{"of no node", ipcache.Pair{Prefix: pfx("10.2.1.5/32"), Identity: 2<<16 + 5}, false, "no node of the cluster"},
 	} {
 		checkErr(t, tt.name, p.address(tt.pair, testNode(nil), tt.known, mineForTests()), tt.want)
 	}

@@ -616,7 +616,7 @@ func TestRepeatedADD(t *testing.T) {
 	_, err := f.run("ADD", f.conf(nil))
 	f.wantError("ADD again, and the agent does not say", err, cnitypes.ErrInternal, "injected fault")
 	if now := hostLink(); now != index {
-		t.Error("the host's interface was made anew although nobody said that it is not in use")
+		t.Error("the host's interface was made anew although it may be in use")
 	}
 	f.agent.fault = nil
 	f.must("DEL", nil)
@@ -733,8 +733,8 @@ func TestNamespaceOfAnother(t *testing.T) {
 
 func TestDelWithoutAgent(t *testing.T) {
 	down := map[string]func(*fixture){
-		"socket gone":    func(f *fixture) { f.agent.stop(); os.Remove(f.agent.socket) },
-		"nobody listens": func(f *fixture) { f.agent.stop() },
+		"socket gone":   func(f *fixture) { f.agent.stop(); os.Remove(f.agent.socket) },
+		"not listening": func(f *fixture) { f.agent.stop() },
 		"not ready": func(f *fixture) {
 			f.agent.fault = func(_ string, w http.ResponseWriter, _ *http.Request) bool {
 				answer(w, 503, "not yet")
@@ -1016,7 +1016,7 @@ func TestGCOfOneNetwork(t *testing.T) {
 		_, path := newNS(t)
 		f.must("ADD", name(network), "CNI_CONTAINERID="+id, "CNI_NETNS="+path)
 	}
-	// An interface of the other network that nobody has an endpoint for yet.
+	// An interface of the other network that has no endpoint yet.
 	if _, err := f.run("ADD", f.conf(name("second")), "HAWSER_CNI_CRASH_AT="+StepAddLink); err == nil {
 		t.Fatal("the plugin was not killed")
 	}

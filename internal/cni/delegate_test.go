@@ -250,7 +250,7 @@ func TestDelegateRefusals(t *testing.T) {
 	}{
 		"no plugin named":       {ipamModeDelegated, nil, cnitypes.ErrInvalidNetworkConfig, "ipam.type"},
 		"the agent gives":       {"cluster-pool", hostileConf, cnitypes.ErrInvalidNetworkConfig, "--ipam=delegated-plugin"},
-		"no such plugin":        {ipamModeDelegated, map[string]any{"ipam": map[string]any{"type": "nobody"}}, cnitypes.ErrInternal, "nobody"},
+		"no such plugin":        {ipamModeDelegated, map[string]any{"ipam": map[string]any{"type": "absent"}}, cnitypes.ErrInternal, "absent"},
 		"a path":                {ipamModeDelegated, map[string]any{"ipam": map[string]any{"type": "../hostile"}}, cnitypes.ErrInternal, "../hostile"},
 		"one over the network":  {ipamModeDelegated, map[string]any{"ipam": map[string]any{"type": "dhcp"}}, cnitypes.ErrInvalidNetworkConfig, "over the pod's interface"},
 		"another capability":    {ipamModeDelegated, map[string]any{"ipam": hostileConf["ipam"], "capabilities": map[string]bool{"mac": true}}, cnitypes.ErrInvalidNetworkConfig, "mac"},

@@ -183,7 +183,7 @@ type Event struct {
 	Length int `json:"length"`
 	// FlowUpdate means that a forwarded packet changed its flow, or is a sample of it: see
 	// [Aggregation].
-	FlowUpdate bool `json:"news,omitempty"`
+	FlowUpdate bool `json:"flowUpdate,omitempty"`
 	// Match is the part of the packet that the deciding rule of a verdict matched.
 	Match PolicyMatch `json:"match,omitempty"`
 	// Packet is Data decoded, as far as it could be.

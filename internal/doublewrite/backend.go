@@ -330,7 +330,7 @@ func (b *Backend) make(ctx context.Context, key allocator.AllocatorKey, ids *cur
 		return a, false, errors.Join(err, undo())
 	case k.ID == o.ID && b.reads == b.objects:
 		// The store's transaction fails if this process stood still for so long that others have
-		// the key. But the object was nobody's until now: it may have been collected meanwhile, and
+		// the key. But the object was unused until now: it may have been collected meanwhile, and
 		// the ID be other labels'.
 		there, ok, err := b.objects.Occupant(ctx, o.ID)
 		if err != nil || ok && !there.Quarantined && there.Key == key.GetKey() {
@@ -369,7 +369,7 @@ func (b *Backend) make(ctx context.Context, key allocator.AllocatorKey, ids *cur
 func (b *Backend) fill(ctx context.Context, id allocator.ID) error {
 	owner, err := b.keys.GetByID(ctx, id)
 	if errors.Is(err, allocator.ErrIdentityNonExistent) || errors.Is(err, allocator.ErrUnreadable) {
-		return nil // gone again, or nobody's
+		return nil // gone again, or without readable labels
 	}
 	if err != nil {
 		return err

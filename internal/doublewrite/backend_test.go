@@ -492,7 +492,7 @@ func TestQuarantineOfEitherPlace(t *testing.T) {
 			}
 			p.agreeOn(set)
 		})
-		// As somebody leaves it who crashed between the two writes, and was frozen before.
+		// As an agent leaves it that was frozen, and crashed between the two writes.
 		scenario("collected in the store and an object", func(p *places, set, other string) {
 			id := p.firstOf(set)
 			p.putKey(id, other)

@@ -31,7 +31,7 @@ const MaxLog = maxLog
 // Owner is the name under which the endpoint's addresses are taken.
 func (a Attachment) Owner() string { return a.owner() }
 
-// Queued reports whether somebody waits for the row of an endpoint, of any with 0.
+// Queued reports whether a caller waits for the row of an endpoint, of any with 0.
 func (l *Lifecycle) Queued(id uint16) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -39,7 +39,7 @@ type machine struct {
 
 	// Parts of the agent: reset by a restart.
 	numbers map[string]identity.ID // survive it: the cluster's
-	// withheld: nobody gives label sets IDs that have none.
+	// withheld: label sets without an ID are given none.
 	withheld  bool
 	temporary *identity.Temporaries
 	next      identity.ID
@@ -249,7 +249,7 @@ func (m fakeIdentities) Release(_ context.Context, id identity.ID, set labels.Se
 	}
 	key := refKey(id, set)
 	if m.refs[key]--; m.refs[key] < 0 {
-		m.breaches = append(m.breaches, fmt.Sprintf("a reference to %s was given back that nobody held", key))
+		m.breaches = append(m.breaches, fmt.Sprintf("a reference to %s was released that was not held", key))
 	}
 	if m.refs[key] == 0 {
 		delete(m.refs, key)
@@ -510,7 +510,7 @@ func (p *process) audit(when string) {
 	}
 	for id := range haveSets {
 		if !sets[id] {
-			bad("rule set %d is left in the kernel, nobody points at it", id)
+			bad("rule set %d is left in the kernel, no endpoint points at it", id)
 		}
 	}
 	if !maps.Equal(refs, m.refs) {

@@ -14,7 +14,7 @@ import (
 )
 
 // TestLargestRuleSetIsEvicted: a tenant whose rule sets fill the map loses the largest of them, and
-// nobody else loses anything; it comes back by itself when there is room.
+// no other tenant loses anything; it comes back by itself when there is room.
 func TestLargestRuleSetIsEvicted(t *testing.T) {
 	t.Parallel()
 	m := newMachine()

@@ -414,9 +414,8 @@ func TestSweep(t *testing.T) {
 	}
 }
 
-// TestRenumber: an ID that the cluster lost is replaced everywhere it was used. An interface
-// whose programs somebody took has them back at once, is shut where they cannot be put back, and
-// comes up with them only.
+// TestReattach: an interface whose programs were detached has them back at once, is shut where they
+// cannot be put back, and comes up with them only.
 func TestReattach(t *testing.T) {
 	ctx := context.Background()
 	m := newMachine()
@@ -499,6 +498,7 @@ func TestReattach(t *testing.T) {
 	}
 }
 
+// TestRenumber: an ID that the cluster lost is replaced everywhere it was used.
 func TestRenumber(t *testing.T) {
 	t.Parallel()
 	m, dir := newMachine(), t.TempDir()

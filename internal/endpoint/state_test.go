@@ -174,7 +174,7 @@ func TestFailedChange(t *testing.T) {
 }
 
 // TestInsistedChange: what the source of the labels insists on stays known, whatever else fails;
-// and nobody says ready of what was not undone.
+// and an endpoint whose change was not undone is not ready.
 func TestInsistedChange(t *testing.T) {
 	t.Parallel()
 	m := newMachine()
@@ -222,9 +222,9 @@ func TestInsistedChange(t *testing.T) {
 	p.audit("at last")
 }
 
-// TestRecoverWaitsForNobody: an endpoint that is being changed is left to that change, and a kernel
-// that does not take an address holds nobody up for long.
-func TestRecoverWaitsForNobody(t *testing.T) {
+// TestRecoverSkipsBusyEndpoints: an endpoint that is being changed is left to that change, and a
+// kernel that does not take an address does not delay other endpoints for long.
+func TestRecoverSkipsBusyEndpoints(t *testing.T) {
 	t.Parallel()
 	m := newMachine()
 	placing := &stuckPublisher{fakePublisher: fakePublisher{machine: m}}

@@ -13,7 +13,7 @@ import (
 )
 
 // TestTemporaryIdentity is "Temporary ID" and "Review discussion 1" of CFP-27752, without a kernel:
-// an endpoint begins without an ID, is evaluated by the rules of its labels, is known to nobody by
+// an endpoint begins without an ID, is evaluated by the rules of its labels, is not announced under
 // its temporary one, and gets the cluster's in one write.
 func TestTemporaryIdentity(t *testing.T) {
 	t.Parallel()

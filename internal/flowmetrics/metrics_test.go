@@ -216,9 +216,9 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// TestSweepOfPortsIsFolded: somebody who sends to every port, with every type of ICMP and from
-// every address makes no more series than his share, is counted all the same, and leaves room to
-// others. However much he sends, memory stays where it was.
+// TestSweepOfPortsIsFolded: a sender that scans every port, with every type of ICMP and from every
+// address makes no more series than its share, is counted all the same, and leaves room to others.
+// However much it sends, memory stays where it was.
 func TestSweepOfPortsIsFolded(t *testing.T) {
 	m := parse(t, "port-distribution:sourceContext=ip icmp drop:labelsContext=source_ip")
 	sweep := func(identity uint32, from, n int) {
@@ -266,7 +266,7 @@ func TestSweepOfPortsIsFolded(t *testing.T) {
 		`hubble_drop_total{protocol="TCP",reason="POLICY_DENIED",source_ip="other"}`: 2*many - flowmetrics.MaxSeriesOfSender,
 		`hubble_metrics_folded_total{metric="drop"}`:                                 2*many - flowmetrics.MaxSeriesOfSender,
 	})
-	// Another sender has his own series.
+	// Another sender has its own series.
 	m.Add(opening(), flowmetrics.Foreign{}, start)
 	has(t, gather(t, m), map[string]float64{`hubble_port_distribution_total{port="5432",protocol="TCP",source="10.0.1.1"}`: 1})
 	// Many senders together have no more than there is room for.

@@ -209,7 +209,7 @@ func TestFilterIsBounded(t *testing.T) {
 		}
 	}
 	if _, err := flows.Compile(slices.Repeat([]*flow.FlowFilter{{}}, flows.MaxFilters+1), nil); err == nil {
-		t.Error("as many filters as somebody likes")
+		t.Error("more filters than MaxFilters are compiled")
 	}
 	// The values of all filters count together.
 	half := &flow.FlowFilter{SourcePort: many(flows.MaxValues/2 + 1)}
@@ -225,7 +225,7 @@ func TestFilterIsBounded(t *testing.T) {
 		f.SourceLabel = append(f.SourceLabel, text)
 		var failed *flows.FilterError
 		if _, err := flows.Compile([]*flow.FlowFilter{f}, nil); !errors.As(err, &failed) || failed.Field != "source_label" {
-			t.Errorf("as many requirements as somebody likes: %v", err)
+			t.Errorf("more requirements than the limit: %v", err)
 		}
 	}
 	// Patterns that make matchers by trial and error slow.
@@ -275,7 +275,7 @@ func FuzzFilter(f *testing.F) {
 }
 
 // TestFilterOfNewerClients: what a newer client asks for within a value is refused, as a field of
-// the filter is: to ignore it would be to show flows that nobody asked for.
+// the filter is: to ignore it would be to show flows that the client did not ask for.
 func TestFilterOfNewerClients(t *testing.T) {
 	newer := protowire.AppendVarint(protowire.AppendTag(nil, 99, protowire.VarintType), 1)
 	workload, kind := &flow.Workload{Name: "web"}, &flow.EventTypeFilter{Type: 1}

@@ -145,7 +145,7 @@ func TestFlowOfDrop(t *testing.T) {
 		t.Errorf("a drop is %v", f)
 	}
 	if f.GetDestination().GetIdentity() != 16385 || len(f.GetDestination().GetLabels()) != 2 {
-		t.Errorf("nobody looked up who was not known to the kernel: %v", f.GetDestination())
+		t.Errorf("an identity that the kernel did not know was not looked up: %v", f.GetDestination())
 	}
 	ev.Reason = datapath.ReasonMulticast // the field has none like it
 	f = maker.Flow(ev)
@@ -229,11 +229,11 @@ func TestFlowNamesSender(t *testing.T) {
 		pod  string
 		kind string
 	}{
-		"from another's address":        {spoofed, 8, "front-2", ""},
-		"an endpoint that is gone":      {gone, 0, "", ""},
-		"an address with a new owner":   {reused, 0, "", ""},
-		"an address that nobody proved": {unknown, 0, "", ""},
-		"an address of the identity":    {known, 7, "front-1", "Deployment"},
+		"from another's address":      {spoofed, 8, "front-2", ""},
+		"an endpoint that is gone":    {gone, 0, "", ""},
+		"an address with a new owner": {reused, 0, "", ""},
+		"an address without a proof":  {unknown, 0, "", ""},
+		"an address of the identity":  {known, 7, "front-1", "Deployment"},
 	} {
 		src := maker.Flow(row.ev).GetSource()
 		var kind string
@@ -274,7 +274,7 @@ func TestForeign(t *testing.T) {
 		"of who is gone":         {gone, [2]bool{true, false}},
 		"where it arrives":       {arrived, [2]bool{}},
 		"what is for others":     {group, [2]bool{false, true}},
-		"of nobody here":         {outside, [2]bool{}},
+		"of no endpoint here":    {outside, [2]bool{}},
 		"an answer judged again": {again, [2]bool{}},
 	} {
 		if src, dst := maker.Foreign(row.ev); [2]bool{src, dst} != row.want {

@@ -50,8 +50,9 @@ func TestOlderEntriesAreShared(t *testing.T) {
 	}
 }
 
-// withRoom is a list with room for one more entry of somebody: if it is full, who has most of it
-// gives up the oldest; of several who have as much, whose entry comes, or who has the oldest.
+// withRoom is a list with room for one more entry of a sender: if it is full, the sender with most
+// entries gives up its oldest; among several with as many, the new entry's sender, else the one
+// that has the oldest.
 func withRoom(kept []sent, most int, who uint32) []sent {
 	if len(kept) < most {
 		return kept

@@ -69,7 +69,7 @@ const olderShare = 4
 // MaxKept is how many entries a record has at most.
 const MaxKept = MaxCapacity + MaxCapacity/olderShare
 
-// senderOf says who caused an entry. Of lost events nobody is known.
+// senderOf returns who caused an entry. The sender of lost events is unknown.
 func senderOf(e *Entry) (Sender, bool) {
 	return Sender{e.Flow.GetInterface().GetIndex(), e.Flow.GetSource().GetIdentity()}, e.Flow != nil
 }

@@ -52,7 +52,7 @@ func (c boundedCodec) Unmarshal(data mem.BufferSlice, v any) error {
 }
 
 // elements counts the elements of an encoded message, and itself, until there are more than most.
-// What follows bytes that cannot be read is not counted: nobody decodes it.
+// What follows bytes that cannot be read is not counted: it is not decoded.
 func elements(d protoreflect.MessageDescriptor, data []byte, most int) int {
 	n := 1
 	for len(data) > 0 && n <= most {

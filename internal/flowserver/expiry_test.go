@@ -105,7 +105,7 @@ func TestCertificatesExpire(t *testing.T) {
 	if len(got) != 3 {
 		t.Errorf("reported are %v", got)
 	}
-	// Until it is shown again, nobody knows that the client has it still.
+	// Until it is presented again, it is not known whether the client still has it.
 	if e.check(now.Add(50 * time.Minute)); !strings.Contains(reported, "flow-server") || strings.Contains(reported, "relay") {
 		t.Errorf("ten minutes before is reported %q", reported)
 	}

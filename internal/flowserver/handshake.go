@@ -28,7 +28,7 @@ const (
 type pacer struct {
 	ctx context.Context // of the listener
 	// turns has a token for each handshake that uses the processor. One that waits for its client
-	// has none, so that silent clients hold nobody up.
+	// has none, so that silent clients delay no other.
 	turns chan struct{}
 
 	mu    sync.Mutex

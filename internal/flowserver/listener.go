@@ -10,8 +10,8 @@ import (
 
 // listener bounds the connections of a listener that a network reaches. Those of unauthenticated
 // clients are counted apart, so that they take no room of authenticated ones. If they are too many,
-// the address that has most of them loses its oldest: whoever opens many keeps nobody else out. Of
-// an address from which clients have authenticated, some do not count. It is safe for concurrent
+// the address that has most of them loses its oldest: a client that opens many keeps no other out.
+// Of an address from which clients have authenticated, some do not count. It is safe for concurrent
 // use.
 type listener struct {
 	net.Listener

@@ -25,8 +25,8 @@ import (
 	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
 )
 
-// TestUnauthenticatedClients: somebody who opens connections, and sends nothing, keeps no client of
-// another address out, with certificates or without, nor ends the connection of one that is there.
+// TestUnauthenticatedClients: a host that opens connections and sends nothing keeps no client of
+// another address out, with certificates or without, nor ends an established connection.
 func TestUnauthenticatedClients(t *testing.T) {
 	serving, asking := certificates(t)
 	t.Run("with certificates", func(t *testing.T) { unauthenticatedClients(t, serving, asking) })

@@ -45,6 +45,9 @@ const (
 	maxCalls = 64
 )
 
+// DefaultPort is the TCP port at which nodes serve flows to relays, unless configured otherwise.
+const DefaultPort = 4244
+
 // DefaultStreams is how many streams a listener may have at once by default.
 const DefaultStreams = 512
 

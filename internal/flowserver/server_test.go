@@ -311,7 +311,7 @@ func TestCostlyRequestEndsWithItsClient(t *testing.T) {
 	}
 	selectors := make([]string, flows.MaxValues)
 	for i := range selectors {
-		selectors[i] = fmt.Sprintf("nobody-%d=has", i)
+		selectors[i] = fmt.Sprintf("absent-%d=x", i)
 	}
 	costly := []*flow.FlowFilter{{SourceLabel: selectors}}
 	until := func(n int64) {
@@ -494,7 +494,7 @@ func TestThousandsOfFollowers(t *testing.T) {
 	ends := []context.CancelFunc{}
 	for i := range want {
 		all.Go(func() {
-			// Nobody who is served may end before all have asked.
+			// No client that is served may end before all have asked.
 			ctx, end := context.WithTimeout(ctx, 5*testTimeout)
 			stream, err := conns[i%len(conns)].GetFlows(ctx, &observer.GetFlowsRequest{Follow: true, Number: 1})
 			if err == nil {
@@ -526,13 +526,13 @@ func TestThousandsOfFollowers(t *testing.T) {
 		if _, _, err := s.get(&observer.GetFlowsRequest{}); err == nil {
 			break
 		} else if time.Now().After(deadline) {
-			t.Fatalf("nobody is served when all are gone: %v", err)
+			t.Fatalf("no client is served when all others are gone: %v", err)
 		}
 	}
 }
 
-// TestListenersShareNoLimits: whoever has all streams of one listener keeps nobody from the other,
-// and no relay from the nodes.
+// TestListenersShareNoLimits: clients that have all streams of one listener keep no client from the
+// other, and no relay from the nodes.
 func TestListenersShareNoLimits(t *testing.T) {
 	s := newStand(t, 8, func(c *flowserver.Config) { c.Streams = 1 })
 	s.add(1)

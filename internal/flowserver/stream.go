@@ -334,7 +334,7 @@ func last[T any](ctx context.Context, ring *flows.Ring[T], q query, r reader[T],
 func Watch(ctx context.Context, stall time.Duration, run func(ctx context.Context, send func(func() error) error) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	began := time.Now()    // what follows is by the monotonic clock, which nobody sets
+	began := time.Now()    // what follows is by the monotonic clock, which cannot be set
 	var since atomic.Int64 // when after that the message was begun that is being sent; 0 if none is
 	send := func(f func() error) error {
 		since.Store(int64(max(1, time.Since(began))))

@@ -24,7 +24,7 @@ func TestManagement(t *testing.T) {
 		{"both", "true", "", "but both is given", false, false},
 		{"both", "false", "", "but both is given", false, false},
 		{"operator", "false", "", "but operator is given", false, false},
-		{"nobody", "", "", `"nobody" is not known`, false, false},
+		{"unknown", "", "", `"unknown" is not known`, false, false},
 		{"", "perhaps", "", "neither true nor false", false, false},
 	} {
 		got, err := ParseManagement(tt.mode, tt.cid)

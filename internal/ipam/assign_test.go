@@ -79,8 +79,7 @@ func TestAssigned(t *testing.T) {
 		t.Errorf("allocated from another pool: %v", err)
 	}
 
-	// The CIDR that is not assigned any more stays as long as somebody uses it, and gives nothing
-	// out.
+	// The CIDR that is not assigned any more stays as long as it is in use, and gives nothing out.
 	stays, err := m.Assign(blocks("edge=10.1.0.0/30,10.1.0.4/30,fd01::/126,fd01::4/126"))
 	if err != nil || fmt.Sprint(stays) != "[10.0.0.0/30 fd00::/126]" {
 		t.Fatalf("%v stay, %v", stays, err)
@@ -115,7 +114,7 @@ func TestEdges(t *testing.T) {
 		if _, err := m.Assign(edge(!c.first, !c.last)); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := m.Assign(edge(c.first, c.last)); err != nil { // nobody uses it yet
+		if _, err := m.Assign(edge(c.first, c.last)); err != nil { // it is not in use yet
 			t.Fatal(err)
 		}
 		var got []netip.Addr

@@ -614,7 +614,7 @@ func TestTake(t *testing.T) {
 	}
 }
 
-// TestNone: a node without pods gives nobody an address, and has none itself.
+// TestNone: a node without pods gives out no address, and has none itself.
 func TestNone(t *testing.T) {
 	t.Parallel()
 	m, err := New(Config{None: true})
@@ -643,7 +643,7 @@ func TestNone(t *testing.T) {
 	}
 }
 
-// TestRefuse has a node lose its pod CIDR: what is given out stays, and nobody is given anything
+// TestRefuse has a node lose its pod CIDR: what is given out stays, and nothing new is given out
 // until it is back.
 func TestRefuse(t *testing.T) {
 	t.Parallel()

@@ -105,7 +105,7 @@ func TestSinglesQuarantine(t *testing.T) {
 	}
 	m.FreeOf(first.IPv4.IP, "a/other")
 	if _, ok := m.Lookup(first.IPv4.IP); !ok {
-		t.Error("somebody else freed an address")
+		t.Error("another owner freed an address")
 	}
 	m.FreeOf(first.IPv4.IP, "a/b")
 	if err := m.Free(used); err != nil {

@@ -14,9 +14,9 @@ const (
 	// GivenByAgent: the agent makes them from what a pod asks for. They are part of identities, but
 	// no request may contain them.
 	GivenByAgent
-	// GivenByNobody: the network derives them from addresses, names and nodes. A workload with one
+	// GivenByNetwork: the network derives them from addresses, names and nodes. A workload with one
 	// would match rules for a host, a prefix or a DNS name.
-	GivenByNobody
+	GivenByNetwork
 )
 
 // GiverOf returns who may set labels of a source. Each reader of external labels (the REST API, CNI
@@ -24,7 +24,7 @@ const (
 func GiverOf(source string) Giver {
 	switch source {
 	case SourceReserved, SourceCIDR, SourceCIDRGroup, SourceBlock, SourceNode, SourceFQDN, SourceDirectory:
-		return GivenByNobody
+		return GivenByNetwork
 	case SourceGenerated:
 		return GivenByAgent
 	}
@@ -49,7 +49,7 @@ func CheckGiven(set Set) error {
 // CheckIdentity returns an error that names a label of the set that no workload's identity has.
 func CheckIdentity(set Set) error {
 	for _, l := range set {
-		if GiverOf(l.Source) == GivenByNobody {
+		if GiverOf(l.Source) == GivenByNetwork {
 			return fmt.Errorf("%s is not a label of a pod", l)
 		}
 	}

@@ -38,11 +38,11 @@ func TestGivers(t *testing.T) {
 	want := map[string]Giver{
 		"unspec": GivenByAnyone, "any": GivenByAnyone, "k8s": GivenByAnyone, "cni": GivenByAnyone, "container": GivenByAnyone, "": GivenByAnyone,
 		"gen":      GivenByAgent,
-		"reserved": GivenByNobody, "cidr": GivenByNobody, "cidrgroup": GivenByNobody, "block": GivenByNobody, "node": GivenByNobody, "fqdn": GivenByNobody, "directory": GivenByNobody,
+		"reserved": GivenByNetwork, "cidr": GivenByNetwork, "cidrgroup": GivenByNetwork, "block": GivenByNetwork, "node": GivenByNetwork, "fqdn": GivenByNetwork, "directory": GivenByNetwork,
 	}
 	for _, s := range sources(t) {
 		if _, ok := want[s]; !ok {
-			t.Errorf("source %q: nobody says here who gives its labels", s)
+			t.Errorf("source %q: this test does not say who gives its labels", s)
 		}
 	}
 	for source, giver := range want {
@@ -53,7 +53,7 @@ func TestGivers(t *testing.T) {
 		if err := CheckGiven(set); (err == nil) != (giver == GivenByAnyone) {
 			t.Errorf("source %q as a user's: %v", source, err)
 		}
-		if err := CheckIdentity(set); (err == nil) != (giver != GivenByNobody) {
+		if err := CheckIdentity(set); (err == nil) != (giver != GivenByNetwork) {
 			t.Errorf("source %q in an identity: %v", source, err)
 		}
 	}

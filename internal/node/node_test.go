@@ -220,7 +220,7 @@ func TestPeersKeepWhatTheyHave(t *testing.T) {
 		"the holder has given it up":       {all(self, mk("victim", "192.0.2.2"), thief), true, held, map[string][]netip.Prefix{"victim": nil, "a": pfxs("10.0.2.128/25", "10.0.3.0/24")}, 2},
 		"an earlier process held our own":  {all(self), true, []datapath.Peer{{Name: "old", PodCIDRs: pfxs("10.9.0.0/24", "10.4.0.0/24")}}, map[string][]netip.Prefix{"old": pfxs("10.4.0.0/24")}, 0},
 		"two that are held overlap":        {all(self), true, []datapath.Peer{{Name: "x", PodCIDRs: pfxs("10.4.0.0/24")}, {Name: "y", PodCIDRs: pfxs("10.4.0.0/25")}}, map[string][]netip.Prefix{"x": pfxs("10.4.0.0/24"), "y": nil}, 0},
-		"nobody held anything, by name":    {all(self, victim, thief), false, nil, map[string][]netip.Prefix{"victim": nil, "a": pfxs("10.0.2.128/25", "10.0.3.0/24")}, 3},
+		"nothing was held, by name":        {all(self, victim, thief), false, nil, map[string][]netip.Prefix{"victim": nil, "a": pfxs("10.0.2.128/25", "10.0.3.0/24")}, 3},
 		"what is held of ours is not kept": {all(self, thief), false, []datapath.Peer{{Name: "a", PodCIDRs: pfxs("10.9.0.0/25")}}, map[string][]netip.Prefix{"a": pfxs("10.0.2.128/25", "10.0.3.0/24")}, 2},
 	} {
 		peers, refused := Peers(maps.All(tt.nodes), Key{"c", "self"}, tt.held, tt.await)

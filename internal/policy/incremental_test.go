@@ -202,7 +202,7 @@ func (w *world) probes(k *kernel) []flow {
 	var out []flow
 	for range 40 {
 		sub, _ := w.subject()
-		id, end := w.somebody(k)
+		id, end := w.randomPeer(k)
 		if id.IsLocal() {
 			continue // the prefix's identity may go
 		}

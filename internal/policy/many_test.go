@@ -10,7 +10,7 @@ import (
 	"github.com/hawser-net/hawser/internal/labels"
 )
 
-// TestEverythingExcepted: a prefix that excepts itself names nobody, also one of length 0, for
+// TestEverythingExcepted: a prefix that excepts itself matches no peer, also one of length 0, for
 // which reserved identities stand.
 func TestEverythingExcepted(t *testing.T) {
 	t.Parallel()

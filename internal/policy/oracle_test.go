@@ -47,8 +47,8 @@ func cases(t *testing.T) int {
 	return 40_000
 }
 
-// somebody picks an end of a packet at random, as the engine and as the oracle name it.
-func (w *world) somebody(k *kernel) (identity.ID, oracle.End) {
+// randomPeer picks an end of a packet at random, as the engine and as the oracle name it.
+func (w *world) randomPeer(k *kernel) (identity.ID, oracle.End) {
 	switch w.rng.IntN(4) {
 	case 0:
 		id := w.reserved[w.rng.IntN(len(w.reserved))]
@@ -82,7 +82,7 @@ func (w *world) compare(e *Engine, k *kernel, n int) error {
 	cfg, policies := w.oracleConfig(), w.oraclePolicies()
 	for i := range n {
 		sub, self := w.subject()
-		id, other := w.somebody(k)
+		id, other := w.randomPeer(k)
 		proto, port := w.packet()
 		dir := datapath.Direction(w.rng.IntN(2))
 		want, why := oracle.Side(cfg, policies, dir == datapath.Ingress, self, other, proto, port)

@@ -44,7 +44,7 @@ func mustParse(t testing.TB, namespace, spec string) []*Rule {
 	return rules
 }
 
-// TestGroups: with somebody who resolves them, groups are peers that are nobody yet.
+// TestGroups: where groups are resolved, a group that is not resolved yet matches no peer.
 func TestGroups(t *testing.T) {
 	t.Parallel()
 	parse := func(spec string) ([]*Rule, error) {
@@ -63,7 +63,7 @@ func TestGroups(t *testing.T) {
 	}
 	for _, c := range rules[0].Clauses {
 		if c.AllPeers || len(c.Peers) > 0 {
-			t.Errorf("%s matches somebody", c.Path)
+			t.Errorf("%s matches a peer", c.Path)
 		}
 	}
 	for field, spec := range map[string]string{

@@ -36,7 +36,7 @@ func TestSideAgreesWithOracle(t *testing.T) {
 		for range 40 {
 			p := w.pods[rng.IntN(len(w.pods))]
 			sub, self := Subject{Identity: p.id, NamedPorts: p.ports}, oracle.End{Labels: p.set, NamedPorts: oraclePorts(p.ports)}
-			id, other := w.somebody(k)
+			id, other := w.randomPeer(k)
 			dir := datapath.Direction(rng.IntN(2))
 			b, _, _, _ := e.RuleSetOf(sub)
 			side, ok := e.Side(b.RuleSet, dir, id, other.Addr)
@@ -55,7 +55,7 @@ func TestSideAgreesWithOracle(t *testing.T) {
 					t.Fatalf("%v %v peer %v: %d/%d passes: %v, and by the oracle %v (%s)\n%+v\n%s", sub, dir, id, port, proto, got, want, why, side, w.describe())
 				}
 			}
-			theirs, their := w.somebody(k)
+			theirs, their := w.randomPeer(k)
 			c1, _ := e.ClassOf(b.RuleSet, dir, id, other.Addr)
 			c2, _ := e.ClassOf(b.RuleSet, dir, theirs, their.Addr)
 			if side2, _ := e.Side(b.RuleSet, dir, theirs, their.Addr); c1 == c2 && !slices.Equal(side.Passing, side2.Passing) {

@@ -214,7 +214,7 @@ func TestRefusedClusterNetworkPolicy(t *testing.T) {
 		},
 		`{"tier":"Admin","subject":{"namespaces":{}},"ingress":[{"action":"Log","from":[{"namespaces":{"matchLabels":{"a":"b"}}}]}]}`: {"in 300 302 tcp 80 deny"},
 		`{"tier":"Middle","subject":{"namespaces":{}},"egress":[{"action":"Deny","to":[{"namespaces":{}}]}]}`:                         {"out 300 302 tcp 80 deny"},
-		// A fault elsewhere does not hide that a deny names nobody.
+		// A fault elsewhere does not hide that a deny names no peer.
 		`{"tier":"Admin","priority":1001,"subject":{"namespaces":{}},"ingress":[{"action":"Deny","from":[]}],"egress":[{"action":"Deny"}]}`: {"in 300 302 tcp 80 deny", "out 300 302 tcp 80 deny"},
 	} {
 		p := &policyv1alpha2.ClusterNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: "p"}}

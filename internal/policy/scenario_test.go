@@ -33,7 +33,7 @@ import (
 //
 // VERDICT is allow or deny; team and ns.KEY are labels of the namespace.
 //
-// NUMBER@ADDRESS and NAME@ADDRESS are somebody in the cluster whose address matters. A file is a
+// NUMBER@ADDRESS and NAME@ADDRESS are a peer in the cluster whose address matters. A file is a
 // CiliumNetworkPolicy, clusterwide without a namespace, or says that it is of kind NetworkPolicy or
 // ClusterNetworkPolicy.
 type scenario struct {

@@ -75,7 +75,7 @@ func TestDocumentsNamesLineAndFault(t *testing.T) {
 		{"---\n\n---\nkind: [\n", "line 4: yaml: line 4"},
 		{"# a\n\n- 1\n", "line 3: the document is not an object"},
 		{strings.Replace(everyKind, "port: 5432", "prot: 5432", 1), "line 2: spec.ingress[0].ports[0].prot: is not a field"},
-		{strings.Replace(everyKind, "toEntities: [all]", "toEntities: [nobody]", 1), "line 14: "},
+		{strings.Replace(everyKind, "toEntities: [all]", "toEntities: [unknown]", 1), "line 14: "},
 		{strings.Replace(everyKind, "action: Deny", "action: Maybe", 1), "line 21: spec.ingress[0].action"},
 		{everyKind + "---\n" + everyKind, "is there already, at line 2"},
 		{strings.Repeat("a: &a [x, x]\n", 3), "line "},

@@ -72,7 +72,7 @@ func TestLastGoodVersionSurvivesRestart(t *testing.T) {
 	if len(status) != 1 || status[0].Err == nil || len(status[0].Policies) != 1 {
 		t.Errorf("the fault is not reported beside what is in force: %+v", status)
 	}
-	// A file that was removed while nobody looked is gone for good, its copy too.
+	// A file that was removed while the agent was down is gone for good, its copy too.
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}

@@ -296,7 +296,7 @@ func TestNoAnswersBeforeEverythingIsSynced(t *testing.T) {
 	}
 }
 
-// A policy that selects by a label that identities do not have is not reported to select nobody.
+// A policy that selects by a label that identities do not have is not reported to select no pod.
 func TestLabelsThatDoNotCount(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, rand.New(rand.NewPCG(1, 10)), 4)

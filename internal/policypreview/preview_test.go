@@ -54,14 +54,14 @@ func joined(pieces []*policypb.PreviewResponse) *policypb.PreviewResponse {
 }
 
 type seenConnection struct {
-	src, dst somebody
+	src, dst connectionEnd
 	proto    uint8
 	port     uint16
 }
 
 // is reports whether an answer is about a connection.
 func (s *seenConnection) is(c *policypb.Connection) bool {
-	of := func(p *policypb.Party, samples []string, e somebody) bool {
+	of := func(p *policypb.Party, samples []string, e connectionEnd) bool {
 		if e.flow.GetID() != 0 {
 			return p.GetIdentity() == e.flow.GetIdentity()
 		}
@@ -71,7 +71,8 @@ func (s *seenConnection) is(c *policypb.Connection) bool {
 		c.GetProtocol() == protocolName(s.proto) && c.GetPort() == uint32(s.port)
 }
 
-func (w *world) somebody() somebody {
+// randomEnd picks a pod or an outside address at random.
+func (w *world) randomEnd() connectionEnd {
 	if w.rng.IntN(4) == 0 {
 		return w.outsideEnd(w.outside[w.rng.IntN(len(w.outside))])
 	}
@@ -100,7 +101,7 @@ func (w *world) fill(policies, connections int) (seen []seenConnection) {
 	}
 	had := map[string]bool{}
 	for range connections {
-		c := seenConnection{src: w.somebody(), dst: w.somebody()}
+		c := seenConnection{src: w.randomEnd(), dst: w.randomEnd()}
 		c.proto, c.port = w.packet()
 		key := fmt.Sprint(c.src.addr, c.dst.addr, c.proto, c.port)
 		if c.src.flow.GetID() == 0 && c.dst.flow.GetID() == 0 || had[key] {
@@ -411,7 +412,7 @@ func TestRepliesOfServicesAreNotEvaluated(t *testing.T) {
 }
 
 // suggestions returns what is suggested for a packet.
-func (w *world) suggestions(src, dst somebody, proto uint8, port uint16) []*policypb.Document {
+func (w *world) suggestions(src, dst connectionEnd, proto uint8, port uint16) []*policypb.Document {
 	w.t.Helper()
 	res, err := w.server().Explain(w.t.Context(), &policypb.ExplainRequest{Flow: flowBetween(src, dst, proto, port)})
 	if err != nil || len(res.GetSuggestions()) == 0 {
@@ -442,7 +443,7 @@ func TestSuggestionsGoTogether(t *testing.T) {
 	}
 	w.put(ownerOf(docs[0].Name), docs[0].Rules, oracle.Policy{})
 	n := uint64(0)
-	for _, src := range []somebody{
+	for _, src := range []connectionEnd{
 		w.podEnd(w.addPod(podSet(t, "shop", front), w.addr(2))), w.podEnd(w.addPod(podSet(t, "a", front), w.addr(3))), w.podEnd(w.addPod(elsewhere, w.addr(4))),
 		w.outsideEnd(netip.MustParseAddr("192.0.2.1")), w.outsideEnd(netip.MustParseAddr("192.0.2.2")),
 	} {
@@ -482,7 +483,7 @@ func TestPieces(t *testing.T) {
 	}
 }
 
-// TestLongNames: of many labels a name has a few, and the identity, so that it is nobody else's.
+// TestLongNames: of many labels a name has a few, and the identity, so that the name is unique.
 func TestLongNames(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, rand.New(rand.NewPCG(1, 1)), 0)
@@ -519,7 +520,7 @@ func TestLongNames(t *testing.T) {
 func TestNamesakes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, rand.New(rand.NewPCG(1, 1)), 0)
-	add := func(n byte, ns string, own map[string]string) somebody {
+	add := func(n byte, ns string, own map[string]string) connectionEnd {
 		return w.podEnd(w.addPod(podSet(t, ns, own), w.addr(n)))
 	}
 	front := add(1, "shop", map[string]string{"app": "shop", "tier": "front"})

@@ -242,28 +242,28 @@ func after(now map[policy.Owner]oracle.Policy, more map[policy.Owner]oracle.Poli
 	return out
 }
 
-// somebody is an end of a connection.
-type somebody struct {
+// connectionEnd is an end of a connection.
+type connectionEnd struct {
 	end  oracle.End
 	flow *flowpb.Endpoint
 	addr netip.Addr
 }
 
-func (w *world) podEnd(p pod) somebody {
-	return somebody{
+func (w *world) podEnd(p pod) connectionEnd {
+	return connectionEnd{
 		oracle.End{Labels: p.set, Addr: p.addr},
 		&flowpb.Endpoint{ID: uint32(p.number), Identity: uint32(p.id), Namespace: p.set.Value(labels.SourceK8s, labels.KeyNamespace), PodName: fmt.Sprint("pod-", p.number), Labels: p.set.Strings()},
 		p.addr,
 	}
 }
 
-func (w *world) outsideEnd(a netip.Addr) somebody {
+func (w *world) outsideEnd(a netip.Addr) connectionEnd {
 	set, _ := identity.ReservedLabels(identity.WorldIPv4)
-	return somebody{oracle.End{Addr: a}, &flowpb.Endpoint{Identity: uint32(identity.WorldIPv4), Labels: set.Strings()}, a}
+	return connectionEnd{oracle.End{Addr: a}, &flowpb.Endpoint{Identity: uint32(identity.WorldIPv4), Labels: set.Strings()}, a}
 }
 
 // flowBetween is the verdict about the first packet of a connection.
-func flowBetween(src, dst somebody, proto uint8, port uint16) *flowpb.Flow {
+func flowBetween(src, dst connectionEnd, proto uint8, port uint16) *flowpb.Flow {
 	f := &flowpb.Flow{
 		Time: timestamppb.Now(), Verdict: flowpb.Verdict_FORWARDED, IsReply: wrapperspb.Bool(false), TrafficDirection: flowpb.TrafficDirection_EGRESS,
 		IP: &flowpb.IP{Source: src.addr.String(), Destination: dst.addr.String()}, Source: src.flow, Destination: dst.flow,
@@ -281,7 +281,7 @@ func flowBetween(src, dst somebody, proto uint8, port uint16) *flowpb.Flow {
 }
 
 // record remembers that a connection was seen.
-func (w *world) record(src, dst somebody, proto uint8, port uint16) {
+func (w *world) record(src, dst connectionEnd, proto uint8, port uint16) {
 	w.ring.Add(flowBetween(src, dst, proto, port), src.addr, dst.addr, time.Now())
 }
 

@@ -119,7 +119,7 @@ func TestNodeHealthIsBounded(t *testing.T) {
 	liar := &health.GetResponse{Nodes: []*health.NodeView{{Name: "prod/node-0001", Problem: strings.Repeat("é", 1<<16)}}, FailuresLeftOut: 1 << 31}
 	long := &health.Way{Kind: strings.Repeat("k", 1000), Address: strings.Repeat("a", 1000), Problem: strings.Repeat("p", 1000)}
 	for i := range 5000 {
-		f := &health.Failure{From: "somebody else", To: fmt.Sprint("prod/", strings.Repeat("é", i%400), i)}
+		f := &health.Failure{From: "another node", To: fmt.Sprint("prod/", strings.Repeat("é", i%400), i)}
 		for range 200 {
 			f.Ways = append(f.Ways, long)
 		}
@@ -150,7 +150,7 @@ func TestNodeHealthIsBounded(t *testing.T) {
 	for _, f := range res.GetFailures() {
 		from[f.GetFrom()]++
 	}
-	if len(from) != maxFailures || from["somebody else"] > 0 {
+	if len(from) != maxFailures || from["another node"] > 0 {
 		t.Errorf("failures of %d nodes", len(from))
 	}
 	// However often a node says that it does not reach another, it is one that says so.

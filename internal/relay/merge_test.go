@@ -140,7 +140,7 @@ func TestMergeDoesNotWaitForDrips(t *testing.T) {
 }
 
 // TestMergeHoldsTheLatest: of flows that come, those of all nodes that are as old as hold are in
-// order; a full buffer waits for nobody.
+// order; a full buffer waits for no node.
 func TestMergeHoldsTheLatest(t *testing.T) {
 	now := time.Now()
 	m := newMerge(true, now.Add(-time.Second), time.Second, time.Minute, 8, &pool{}, flowsQuestion{}.lost)

@@ -187,7 +187,7 @@ func TestRelayAnswersWhatPoliciesMean(t *testing.T) {
 		t.Errorf("problems %v", p)
 	}
 
-	// Without the one who compares pairs another does; a question that is invalid is nobody's.
+	// Without the node that compares pairs another does; an invalid question goes to none.
 	broken := s.nodes[3].policies.preview
 	s.nodes[0].policies.mu.Lock()
 	s.nodes[0].policies.preview = broken
@@ -330,7 +330,7 @@ func TestRelaySkipsHarmfulNodes(t *testing.T) {
 		}
 		return ""
 	})
-	// Who asks and goes away is the one whom nobody answers.
+	// A client that is gone gets no answer, and that is no node's fault.
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := p.preview(gone, &policypb.PreviewRequest{}); status.Code(err) != codes.Canceled {

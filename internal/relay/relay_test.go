@@ -88,7 +88,7 @@ func TestFollows(t *testing.T) {
 	if got := c.flows(10); !slices.Equal(got, want[20:]) {
 		t.Errorf("the past: %v, want %v", got, want[20:])
 	}
-	// One node's clock is ahead, and one does not keep the order: nobody waits for either.
+	// One node's clock is ahead, and one does not keep the order: neither is waited for.
 	now := time.Now()
 	future := s.nodes[0].add(now.Add(time.Hour))
 	late := s.nodes[1].add(now.Add(-time.Hour))
@@ -470,8 +470,8 @@ func TestStops(t *testing.T) {
 	s.end()
 }
 
-// TestNobodyKnowsTheNodes: without an agent the relay says so, instead of answering with nothing.
-func TestNobodyKnowsTheNodes(t *testing.T) {
+// TestNodesUnknown: without an agent the relay says so, instead of answering with nothing.
+func TestNodesUnknown(t *testing.T) {
 	s := newStand(t, 0, nil, nil)
 	s.listening()
 	controllers.Eventually(t, testTimeout, func() string {

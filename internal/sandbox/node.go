@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/hawser-net/hawser/internal/flowserver"
 	"github.com/hawser-net/hawser/internal/sandbox/machine"
 )
 
@@ -47,7 +48,7 @@ func (s *Sandbox) startAgent(st *state, n *node) error {
 		"--prometheus-serve-addr", "127.0.0.1:9962",
 		"--enable-hubble", "--hubble-socket-path", s.flowSocket(n.Name),
 		// The underlay is inside of the sandbox, as etcd's is.
-		"--hubble-listen-address", fmt.Sprintf(":%d", flowPort), "--hubble-disable-tls",
+		"--hubble-listen-address", fmt.Sprintf(":%d", flowserver.DefaultPort), "--hubble-disable-tls",
 	}
 	if n.Pods6.IsValid() {
 		args = append(args, "--ipv6-range", n.Pods6.String())

@@ -15,9 +15,6 @@ import (
 	"github.com/hawser-net/hawser/internal/sandbox/machine"
 )
 
-// flowPort is where nodes serve flows to the relay, on the underlay.
-const flowPort = 4244
-
 func (s *Sandbox) relaySocket() string { return s.path("hubble-relay.sock") }
 func (s *Sandbox) relayLog() string    { return s.path("logs", "relay.log") }
 

@@ -9,9 +9,9 @@ import (
 	"github.com/hawser-net/hawser/internal/service"
 )
 
-// TestNamedAddresses: an address that somebody names in an object of his own, however old that is,
-// leads to him only if nobody was given it: neither what is sent to other services, to host ports,
-// nor by way of a host port to addresses that are not the node's.
+// TestNamedAddresses: an address that an object's author chose, however old the object is, leads to
+// its backends only if the address is assigned to no other. So it diverts no packets for other
+// services or host ports, nor, by a host port, for addresses that are not the node's.
 func TestNamedAddresses(t *testing.T) {
 	node, vip := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("10.96.0.50")
 	given := func(name string, age int, change func(*service.Service)) service.Service {
@@ -83,7 +83,7 @@ func TestNamedAddresses(t *testing.T) {
 		// What was given is given back.
 		e.DeleteService(cluster.Name)
 		if r, _ := e.Table().Get(datapath.ServiceFrontend{Addr: netip.MustParseAddrPort("10.96.0.50:80"), Proto: 6}); r.Owner != evil.Name {
-			t.Errorf("an address that nobody was given leads to %q, want %q", r.Owner, evil.Name)
+			t.Errorf("an address that is assigned to no service leads to %q, want %q", r.Owner, evil.Name)
 		}
 	}
 }

@@ -52,8 +52,8 @@ func TestFrontendDeletedByOthers(t *testing.T) {
 	if !m.Iterate().Next(&key, &value) {
 		t.Fatal("the kernel's map is empty")
 	}
-	stranger := append([]byte(nil), key...)
-	stranger[15]++
+	foreign := append([]byte(nil), key...)
+	foreign[15]++
 	there := func(k []byte) bool {
 		v := make([]byte, m.ValueSize())
 		return m.Lookup(k, &v) == nil
@@ -67,14 +67,14 @@ func TestFrontendDeletedByOthers(t *testing.T) {
 		}
 		return "waiting for the frontend to be restored"
 	})
-	if err := m.Update(stranger, value, ebpf.UpdateNoExist); err != nil {
+	if err := m.Update(foreign, value, ebpf.UpdateNoExist); err != nil {
 		t.Fatal(err)
 	}
 	testenv.Eventually(t, 10*time.Second, func() string {
-		if !there(stranger) {
+		if !there(foreign) {
 			return ""
 		}
-		return "waiting for what nobody wants to be removed"
+		return "waiting for the foreign frontend to be removed"
 	})
 	if !there(key) {
 		t.Error("the frontend is gone")

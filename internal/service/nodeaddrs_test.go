@@ -8,9 +8,9 @@ import (
 	"github.com/hawser-net/hawser/internal/service"
 )
 
-// TestAddressesOfTheNode: node ports are not at services' addresses that somebody put on the node,
-// whichever came first, but always at those by which others know the node; and only at these does
-// another node answer clients outside itself.
+// TestAddressesOfTheNode: node ports are not at services' addresses that are configured on the
+// node, whichever came first, but always at those by which others know the node; and only at these
+// does another node answer clients outside itself.
 func TestAddressesOfTheNode(t *testing.T) {
 	announced, second, vip := netip.MustParseAddr("192.168.0.1"), netip.MustParseAddr("192.168.7.1"), netip.MustParseAddr("10.96.0.10")
 	dns := service.Service{Name: service.Name{Namespace: "x", Name: "dns"}, ClusterIPs: []netip.Addr{vip}, LoadBalancerIPs: []netip.Addr{announced}}

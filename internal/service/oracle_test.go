@@ -61,13 +61,13 @@ func (w world) desired(f datapath.ServiceFrontend) (owner string, backends []net
 			owner += " elsewhere"
 		}
 		if bestRank == 3 && best.LimitSources {
-			var his []netip.Prefix
+			var sources []netip.Prefix
 			for _, p := range best.Sources {
 				if v4 {
-					his = append(his, p)
+					sources = append(sources, p)
 				}
 			}
-			owner += fmt.Sprint(" for", his)
+			owner += fmt.Sprint(" for", sources)
 		}
 		if w.at.Maglev && f.Scope == datapath.ServiceExternal {
 			owner += " consistent"
@@ -445,7 +445,7 @@ func liveAndCompare(t *testing.T, seed uint64) {
 		services: map[service.Name]service.Service{}, slices: map[service.Name]service.Slice{}, ports: map[service.Name][]service.HostPort{},
 		shared: map[string]service.Shared{},
 	}
-	// Somebody puts services' addresses on the node.
+	// Services' addresses are configured on the node, too.
 	for _, a := range slices.Concat(nodeAddrs, vips[:2], externals[:1]) {
 		w.at.Addrs = append(w.at.Addrs, netip.MustParseAddr(a))
 	}

@@ -42,7 +42,7 @@ type Config struct {
 
 // Defaults returns the default settings: no store.
 func Defaults() Config {
-	return Config{Options: map[string]string{}, LeaseTTL: etcd.Defaults().LeaseTTL, MaxQuorumFailures: 2}
+	return Config{Options: map[string]string{}, LeaseTTL: kvstore.DefaultLeaseTTL, MaxQuorumFailures: 2}
 }
 
 // Flags adds the options of the store to fs: --kvstore, --kvstore-opt, --kvstore-lease-ttl and

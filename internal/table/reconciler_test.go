@@ -181,7 +181,7 @@ func TestReconcilerRetries(t *testing.T) {
 			if byRow {
 				f.wantPhase(t, "a", Done)
 			} else {
-				f.wantPhase(t, "a", Failed) // nobody knows better
+				f.wantPhase(t, "a", Failed) // the batch does not say which row failed
 			}
 			s := f.wantPhase(t, "b", Failed)
 			if !errors.Is(s.Err, errBad) || s.Attempts != 1 || !s.Since.Equal(start) || !s.Last.Equal(start) {

@@ -80,8 +80,8 @@ func TestConnectionsCountOnce(t *testing.T) {
 	f = verdict(testTime, db, front, 0, ok, in)
 	f.L4, f.IsReply, f.EventType.Type = tcp(5432, 40000), wrapperspb.Bool(true), eventTrace
 	g.Add(f)
-	// An answer from a service's address, by whom the node cannot say, and a packet of which nobody
-	// knows whether it is an answer: they are flows, and belong to no connection.
+	// A reply from a service's address, whose backend the node does not know, and a packet of which
+	// it is not known whether it is a reply: they are flows, and belong to no connection.
 	f = verdict(testTime, &flow.Endpoint{Namespace: "shop", Identity: 1002}, front, 0, ok, in)
 	f.L4, f.IsReply, f.EventType.Type = tcp(80, 40000), wrapperspb.Bool(true), eventTrace
 	g.Add(f)

@@ -226,7 +226,7 @@ func TestPage(t *testing.T) {
 		s.add(front, dns, 53, true, "dns")
 		s.add(stats, db, 9100, true, "scrape")
 		s.add(stats, db, 5432, false, "")
-		s.add(hostile, db, 5432, false, "no-strangers")
+		s.add(hostile, db, 5432, false, "deny-hostile")
 	}
 	b := newBrowser(t, s)
 	b.run("the page", chromedp.Navigate(s.url))
@@ -240,17 +240,17 @@ func TestPage(t *testing.T) {
 	b.until("the details of a connection", `!document.getElementById("panel").hidden && document.getElementById("panel").textContent.includes("POLICY_DENIED")`)
 	b.until("its flows", `document.querySelectorAll("#panel tbody tr").length === 5`)
 	b.until("the selection in the address", `location.hash.includes("selected=e%3A")`)
-	b.until("who decided, of each flow", `[...document.querySelectorAll("#panel tbody tr")].every(r => r.textContent.includes("refused by shop/no-strangers"))`)
+	b.until("who decided, of each flow", `[...document.querySelectorAll("#panel tbody tr")].every(r => r.textContent.includes("refused by shop/deny-hostile"))`)
 	b.picture("connection")
 	b.run("a workload", chromedp.Click(chromedp.CSS("#panel h2 button:last-of-type")))
-	b.until("what it is", `location.hash.includes("selected=w%3Ashop%2Fdb") && ["Identity1002", "Labelsk8s:app=db", "shop/no-strangers"].every(s =>
+	b.until("what it is", `location.hash.includes("selected=w%3Ashop%2Fdb") && ["Identity1002", "Labelsk8s:app=db", "shop/deny-hostile"].every(s =>
 		document.getElementById("panel").textContent.includes(s))`)
 	b.until("its endpoints", `document.querySelector("#panel .endpoints tbody").textContent === "db-010.0.0.21002prod/n1"`)
 	b.picture("workload")
 	b.key(kb.Escape)
 	b.until("no details", `document.getElementById("panel").hidden && !location.hash.includes("selected")`)
-	b.search("no-strangers")
-	b.until("what is searched for", `document.body.dataset.edges === "1" && location.hash.includes("q=no-strangers")`)
+	b.search("deny-hostile")
+	b.until("what is searched for", `document.body.dataset.edges === "1" && location.hash.includes("q=deny-hostile")`)
 	b.until("the name as text", row+`[0].textContent.includes("<img src=x")`)
 	b.run("another search", chromedp.Evaluate[chromedp.Void](`location.hash = "#ns=kube-system"`))
 	b.until("a namespace", `document.body.dataset.edges === "1" && `+row+`[0].textContent.includes("kube-system/coredns")`)
@@ -289,7 +289,7 @@ func TestPage(t *testing.T) {
 	b.dark()
 	b.picture("dark")
 	b.until("no token in the address, also in another tab", `!location.href.includes("token")`)
-	b.run("again", chromedp.Navigate(s.http.URL+"/#q=no-strangers"))
+	b.run("again", chromedp.Navigate(s.http.URL+"/#q=deny-hostile"))
 	b.run("from anew", chromedp.Reload())
 	b.until("the data, by the token that the browser keeps", `document.body.dataset.edges === "1"`)
 	b.until("no script of a name", `document.title === "Hawser: who talks to whom"`)
@@ -315,7 +315,7 @@ func TestLargePage(t *testing.T) {
 	b.until("all workloads", fmt.Sprintf(`document.body.dataset.workloads === "%d"`, n))
 	t.Logf("drawn after %s", time.Since(begin).Round(time.Millisecond))
 	b.picture("large")
-	// How much of a processor a frame takes while somebody drags the map and the page redraws what
+	// How much of a processor a frame takes while the user drags the map and the page redraws what
 	// comes: the time between frames says more about what else this machine does.
 	b.run("a clock of the thread", enable(performance.Enable, performance.EnableParams{TimeDomain: "threadTicks"}))
 	b.run("count frames", evaluate(`window.frames_ = 0; (function frame() { window.frames_++; requestAnimationFrame(frame); })()`))

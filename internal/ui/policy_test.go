@@ -24,7 +24,7 @@ import (
 )
 
 // evaluator is a server that says who may reach whom of the parties of TestPage, in pieces: front
-// may reach db, and so may an archive that was never seen, at a port; nobody else may. By addresses
+// may reach db, and so may an archive that was never seen, at a port; no other may. By addresses
 // of their own kinds of documents it refuses, fails, or answers with more than it was asked for.
 type evaluator struct {
 	policy.UnimplementedPolicyServer
@@ -137,7 +137,7 @@ func (evaluator) Preview(req *policy.PreviewRequest, stream policy.Policy_Previe
 		}
 		return stream.Send(res)
 	}
-	other, warnings := "<i>cache</i>", []string{"the selector matches <b>nobody</b>"}
+	other, warnings := "<i>cache</i>", []string{"the selector matches <b>no pod</b>"}
 	if strings.Contains(content, "name: strict") {
 		other, warnings = "cache", nil
 	}
@@ -253,7 +253,7 @@ func TestExplain(t *testing.T) {
 	if got := explain(":world>shop/db>TCP/5432"); len(got.Sides) != 1 || !got.Sides[0].Denied || !slices.Equal(got.Sides[0].Rules, []string{"shop/db-clients spec.ingressDeny[0]"}) || got.Suggestions[0].Document != "" {
 		t.Errorf("a rule denies it: %+v", got)
 	}
-	for _, edge := range []string{"stats/collector>shop/db>TCP/9100", "nobody>nobody>TCP/1", ""} {
+	for _, edge := range []string{"stats/collector>shop/db>TCP/9100", "unknown>unknown>TCP/1", ""} {
 		if got := explain(edge); got.Error == "" || got.Refused {
 			t.Errorf("%q: %+v", edge, got)
 		}
@@ -325,8 +325,8 @@ func TestPolicyPage(t *testing.T) {
 	b.until("why it is refused", `["Why TCP 5432 is refused", "receiver: no rule allows it", "shop/db-clients spec (db.yaml:5)", "but <b>the peer</b> does not match", "Let shop/db receive from"].every(x => document.getElementById("panel").textContent.includes(x))`)
 	b.run("its suggestion", click("#panel .try"))
 	b.until("is evaluated", `document.getElementById("document").value.includes("db-from-collector") && !document.getElementById("whatif").hidden && !!document.querySelector("#preview .verdict")`)
-	// What somebody typed stays, however many suggestions are tried beside it; they do not pile up.
-	b.run("what somebody types", evaluate(`document.getElementById("document").value = "typed"; document.activeElement.blur(); location.hash = "#view=matrix"`))
+	// What the user typed stays, however many suggestions are tried beside it; they do not pile up.
+	b.run("what the user types", evaluate(`document.getElementById("document").value = "typed"; document.activeElement.blur(); location.hash = "#view=matrix"`))
 	for range 2 {
 		b.until("the pair again", `!!document.querySelector("#matrix button[data-pair='shop/front>shop/db']")`)
 		b.run("the pair", click(`#matrix button[data-pair="shop/front>shop/db"]`))
@@ -344,7 +344,7 @@ func TestPolicyPage(t *testing.T) {
 	b.run("evaluate", click("#evaluate"))
 	b.until("what would be refused", `document.querySelector("#preview .verdict")?.textContent.includes("1 of the kinds") && document.querySelectorAll("#preview .connections tbody tr").length === 2 &&
 		document.querySelector("#preview .connections tbody tr").textContent.includes("✕ refusedshop/frontshop/dbTCP 543240")`)
-	b.until("names as text", `document.getElementById("preview").textContent.includes("shop/<i>cache</i>") && document.getElementById("preview").textContent.includes("matches <b>nobody</b>")`)
+	b.until("names as text", `document.getElementById("preview").textContent.includes("shop/<i>cache</i>") && document.getElementById("preview").textContent.includes("matches <b>no pod</b>")`)
 	b.until("pairs", `document.querySelector("#preview .pairs tbody")?.textContent === "shop/frontshop/dballoweddenied− everything"`)
 	b.picture("whatif")
 	b.run("an error", evaluate(`document.getElementById("document").value = "no policy"`))

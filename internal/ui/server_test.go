@@ -262,7 +262,8 @@ func TestFrozenServerIsNoticed(t *testing.T) {
 	s.eventually("one that is frozen", func() bool { return !s.status().Connected && s.status().Error != "" })
 }
 
-// TestServerRefuses: strangers, other methods, other names and bad parameters, each with a reason.
+// TestServerRefuses: clients without the token, other methods, other names and bad parameters, each
+// with a reason.
 func TestServerRefuses(t *testing.T) {
 	t.Parallel()
 	s := newStand(t)
@@ -284,11 +285,11 @@ func TestServerRefuses(t *testing.T) {
 		body, _ := io.ReadAll(res.Body)
 		return res.StatusCode, res.Header, string(body)
 	}
-	for name, stranger := range map[string]*http.Client{
-		"a stranger": http.DefaultClient, "who has another server's token": newStand(t).client(), "who has none": {Transport: withToken("")},
+	for name, client := range map[string]*http.Client{
+		"a client without a token": http.DefaultClient, "with another server's": newStand(t).client(), "with an empty one": {Transport: withToken("")},
 	} {
 		for _, path := range []string{"/api/map", "/api/flows", "/api/status", "/api/", "/api/map?token=x"} {
-			if code, _, body := ask(stranger, "GET", path, ""); code != http.StatusUnauthorized || !strings.Contains(body, "token") {
+			if code, _, body := ask(client, "GET", path, ""); code != http.StatusUnauthorized || !strings.Contains(body, "token") {
 				t.Errorf("%s gets %d at %s: %s", name, code, path, body)
 			}
 		}

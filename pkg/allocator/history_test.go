@@ -475,7 +475,7 @@ func runHistory(t *testing.T, seed uint64, nodes int, ops int64, limit time.Dura
 		n.work.Wait()
 		n.halt()
 	}
-	w.settle(t)
+	w.converge(t)
 	cancel()
 	wg.Wait()
 	w.finish(t)
@@ -494,8 +494,9 @@ func runHistory(t *testing.T, seed uint64, nodes int, ops int64, limit time.Dura
 		began.Sub(w.h.start).Round(time.Millisecond), time.Since(began).Round(time.Millisecond))
 }
 
-// settle waits until every node's keys are in order in the store, and checks that the nodes agree.
-func (w *historyWorld) settle(t *testing.T) {
+// converge waits until every node's keys are in order in the store, and checks that the nodes
+// agree.
+func (w *historyWorld) converge(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
 	defer cancel()
@@ -506,7 +507,7 @@ func (w *historyWorld) settle(t *testing.T) {
 		}
 		select {
 		case <-ctx.Done():
-			t.Errorf("the nodes did not settle: %s", wrong)
+			t.Errorf("the nodes did not converge: %s", wrong)
 			return
 		case <-time.After(50 * time.Millisecond):
 		}

@@ -49,9 +49,9 @@ func (a *Allocator) Release(ctx context.Context, key AllocatorKey) (lastUse bool
 	id, was := lk.id, lk.was
 	// The previous holder of the turn may have taken the key into use again, or have released the
 	// reference.
-	settled := lk.refs > 0 || !lk.unwanted
+	obsolete := lk.refs > 0 || !lk.unwanted
 	a.mu.Unlock()
-	if settled {
+	if obsolete {
 		return true, nil
 	}
 	// Whatever it returns: an abandoned attempt may have written another ID.

@@ -117,8 +117,8 @@ func TestWithBackend(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		for home, want := range map[allocator.Backend]allocator.ID{option: id, argument: allocator.NoID} {
-			if got, err := home.Get(t.Context(), allocator.StringKey(name)); err != nil || got != want {
+		for place, want := range map[allocator.Backend]allocator.ID{option: id, argument: allocator.NoID} {
+			if got, err := place.Get(t.Context(), allocator.StringKey(name)); err != nil || got != want {
 				t.Errorf("%s: %s, %v, want %s", name, got, err, want)
 			}
 		}

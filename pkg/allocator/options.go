@@ -20,12 +20,15 @@ type settings struct {
 	backend    Backend
 }
 
+// DefaultQuarantine is how long the ID of a collected key is in quarantine, see [WithQuarantine].
+const DefaultQuarantine = 15 * time.Minute
+
 func defaults() settings {
 	return settings{
 		idRange:    Range{Min: 1, Max: math.MaxUint64},
 		sync:       5 * time.Minute,
 		timeout:    2 * time.Minute,
-		quarantine: 15 * time.Minute,
+		quarantine: DefaultQuarantine,
 		log:        slog.New(slog.DiscardHandler),
 	}
 }
@@ -89,8 +92,9 @@ func WithSyncInterval(d time.Duration) AllocatorOption { return func(s *settings
 // minutes if not given.
 func WithTimeout(d time.Duration) AllocatorOption { return func(s *settings) { s.timeout = d } }
 
-// WithQuarantine sets how long a deleted ID is not chosen again if others are free, 15 minutes
-// if not given: nodes that have not observed its end must not take its next owner for the last one.
+// WithQuarantine sets how long a deleted ID is not chosen again if others are free,
+// [DefaultQuarantine] if not given: nodes that have not observed its end must not take its next
+// owner for the last one.
 func WithQuarantine(d time.Duration) AllocatorOption { return func(s *settings) { s.quarantine = d } }
 
 // WithLogger sets the log, none if not given.

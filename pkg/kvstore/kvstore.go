@@ -9,6 +9,10 @@ import (
 	"github.com/hawser-net/hawser/pkg/kvstore/internal/driver"
 )
 
+// DefaultLeaseTTL is how long leased keys outlive a client that has gone silent, unless its backend
+// is configured otherwise.
+const DefaultLeaseTTL = 15 * time.Minute
+
 // MaxKeysPerLease bounds the keys attached to one lease. In etcd the cost of writing a leased key
 // grows with the keys on its lease, and an expiring lease deletes them all in one revision.
 const MaxKeysPerLease = 1000

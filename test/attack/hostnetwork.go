@@ -22,7 +22,7 @@ func hostNetworkRows() []row {
 		if err := s.as(&s.nodes["n1"].place, 0, 0, userRaw); err != nil {
 			return "", fmt.Errorf("%w: root gets none: %w", errControl, err)
 		}
-		return outcomeOf(s.as(&s.nodes["n1"].place, nobody, nobody, userRaw))
+		return outcomeOf(s.as(&s.nodes["n1"].place, unprivileged, unprivileged, userRaw))
 	}})
 	for _, t := range tunnelEnds() {
 		add(row{what: "vxlan to " + t.name, wanted: dropped, try: func(s *scene) (string, error) { return s.vxlanFromHost(t) }})
@@ -56,7 +56,7 @@ func (s *scene) userStrike(at witness, source string, to netip.AddrPort, payload
 	k := newToken()
 	n1.server.watch(k)
 	defer n1.server.forget(k)
-	if err := s.as(&n1.place, nobody, nobody, userSend, "", s.at(n1.addr, nodePort).String(), hex.EncodeToString(k[:])); err != nil {
+	if err := s.as(&n1.place, unprivileged, unprivileged, userSend, "", s.at(n1.addr, nodePort).String(), hex.EncodeToString(k[:])); err != nil {
 		return "", fmt.Errorf("%w: the process cannot send: %w", errControl, err)
 	}
 	for deadline := time.Now().Add(timeout); n1.server.of(k).count == 0; time.Sleep(time.Millisecond) {
@@ -72,7 +72,7 @@ func (s *scene) userStrike(at witness, source string, to netip.AddrPort, payload
 	a := newToken()
 	at.watch(a)
 	defer at.forget(a)
-	if err := s.as(&n1.place, nobody, nobody, userSend, source, to.String(), hex.EncodeToString(payload(a))); errors.Is(err, errControl) {
+	if err := s.as(&n1.place, unprivileged, unprivileged, userSend, source, to.String(), hex.EncodeToString(payload(a))); errors.Is(err, errControl) {
 		return "", err
 	} // the kernel may refuse to send it
 	for _, c := range controls {

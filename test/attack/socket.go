@@ -31,8 +31,8 @@ func socketRows() []row {
 			return outcomeOf(s.as(&n1.place, uid, gid, userGet, n1.api, "/v1/endpoint"))
 		}})
 	}
-	add("a user asks", nobody, nobody, 0)
-	add("a user of root's group asks", nobody, 0, 0)
-	add("a user asks, the socket open to all by accident", nobody, nobody, 0o666)
+	add("a user asks", unprivileged, unprivileged, 0)
+	add("a user of root's group asks", unprivileged, 0, 0)
+	add("a user asks, the socket open to all by accident", unprivileged, unprivileged, 0o666)
 	return rows
 }

@@ -146,7 +146,7 @@ metadata: {name: closed, namespace: default}
 spec:
   endpointSelector: {matchLabels: {app: closed}}
   ingress:
-    - fromEndpoints: [{matchLabels: {app: nobody}}]
+    - fromEndpoints: [{matchLabels: {app: absent}}]
 `
 
 // newStage starts a sandbox. What it has made when it fails is gone.

@@ -99,7 +99,7 @@ func (s *scene) foreignPolicy(selector string) (got string, err error) {
 	if err != nil {
 		return "", err
 	}
-	closed := policy("closed", "tenant", "{}", "fromEndpoints: [{matchLabels: {app: nobody}}]")
+	closed := policy("closed", "tenant", "{}", "fromEndpoints: [{matchLabels: {app: absent}}]")
 	if err := s.writePolicy("tenant", closed); err != nil {
 		return "", err
 	}
@@ -159,7 +159,7 @@ func (s *scene) halfPolicy() (got string, err error) {
 	if err := s.check(s.plain(evil, guest)); err != nil {
 		return "", err
 	}
-	text := policy("half", "tenant", "{matchLabels: {app: half}}", `fromEndpoints: [{matchLabels: {app: nobody}}]
+	text := policy("half", "tenant", "{matchLabels: {app: half}}", `fromEndpoints: [{matchLabels: {app: absent}}]
       toPorts: [{ports: [{port: "80", protocol: TCP}], rules: {http: [{method: GET}]}}]`)
 	if err := s.writePolicy("tenant", text); err != nil {
 		return "", err

@@ -20,8 +20,8 @@ import (
 	"github.com/hawser-net/hawser/internal/sandbox/machine"
 )
 
-// nobody is the user and group of processes without rights.
-const nobody = 65534
+// unprivileged is the user and group of processes without rights: those of the account nobody.
+const unprivileged = 65534
 
 // What an unprivileged process can be made to do.
 const (

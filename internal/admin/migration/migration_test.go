@@ -109,7 +109,7 @@ func TestMigrateToConsul(t *testing.T) {
 				if c, err := keys.write(t.Context(), here); err != nil || c != nil {
 					t.Errorf("once more: conflict %+v, %v", c, err)
 				}
-				if c, err := keys.write(t.Context(), Identity{ID: here.ID, Labels: canon("stranger")}); err != nil || c == nil || c.Owner != here.Labels {
+				if c, err := keys.write(t.Context(), Identity{ID: here.ID, Labels: canon("other")}); err != nil || c == nil || c.Owner != here.Labels {
 					t.Errorf("an ID of others: conflict %+v, %v", c, err)
 				}
 			}
@@ -317,7 +317,7 @@ func TestMigrateQuarantine(t *testing.T) {
 		t.Fatal(err)
 	}
 	quarantine("70000", "of-another-cluster")
-	// Somebody wrote the labels in another order.
+	// Another program wrote the labels in another order.
 	odd := "k8s:io.kubernetes.pod.namespace=team;k8s:app=e;"
 	if err := kvstore.Put(t.Context(), store, storekeys.IdentitiesPrefix+"/id/304", []byte(odd), kvstore.Permanent); err != nil {
 		t.Fatal(err)
@@ -352,7 +352,7 @@ func TestMigrateQuarantine(t *testing.T) {
 	if diff := cmp.Diff([]allocator.ID{300, 303}, quarantined(objects)); diff != "" {
 		t.Errorf("in quarantine as objects (-want +got): %s", diff)
 	}
-	for _, other := range []string{"a", "stranger"} {
+	for _, other := range []string{"a", "other"} {
 		c, err := objects.write(t.Context(), Identity{ID: 300, Labels: canon(other)})
 		if err != nil || (c == nil) != (other == "a") {
 			t.Errorf("300 for %s: %+v, %v", other, c, err)
@@ -369,7 +369,7 @@ func TestMigrateQuarantine(t *testing.T) {
 	if diff := cmp.Diff([]allocator.ID{303}, quarantined(keys)); diff != "" {
 		t.Errorf("in quarantine in the store (-want +got): %s", diff)
 	}
-	for _, other := range []string{"stranger", "d"} {
+	for _, other := range []string{"other", "d"} {
 		c, err := keys.write(t.Context(), Identity{ID: 303, Labels: canon(other)})
 		if err != nil || (c == nil) != (other == "d") {
 			t.Errorf("303 for %s: %+v, %v", other, c, err)

@@ -49,9 +49,6 @@ var tcpFlagBits = map[string]uint8{
 	"fin": 1 << 0, "syn": 1 << 1, "rst": 1 << 2, "psh": 1 << 3, "ack": 1 << 4, "urg": 1 << 5, "ece": 1 << 6, "cwr": 1 << 7, "all": 0xff,
 }
 
-// defaultPort is where nodes serve flows to relays, unless configured otherwise.
-const defaultPort = 4244
-
 // Defaults returns a Config that records nothing, and what is used once it does.
 func Defaults() Config {
 	return Config{
@@ -87,7 +84,7 @@ func (c *Config) port() uint16 {
 			return uint16(n)
 		}
 	}
-	return defaultPort
+	return flowserver.DefaultPort
 }
 
 // events are the kinds of event of which flows are made: a connection that begins is evaluated, and

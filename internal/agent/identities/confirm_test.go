@@ -96,6 +96,6 @@ func TestWords(t *testing.T) {
 	said = nil
 	play(3*time.Second, 0)
 	if got := strings.Join(said, " "); got != "again" {
-		t.Errorf("when its word was lost it says: %s", got)
+		t.Errorf("when its confirmation was lost it says: %s", got)
 	}
 }

@@ -46,7 +46,7 @@ func (c *Config) collectorFlags() []string {
 // fill is scenario (c): the whole range of IDs.
 func (r *runner) fill(ctx context.Context, s *report.Scenario) (err error) {
 	s.Text = fmt.Sprintf("%d agents make identities until all %d IDs are taken. Then %d pods come with labels that have none, and an operator starts that collects "+
-		"what nobody uses; %d identities have a pod and an endpoint.", fillers, r.cfg.Numbers, late, r.cfg.InUse)
+		"the unused ones; %d identities have a pod and an endpoint.", fillers, r.cfg.Numbers, late, r.cfg.InUse)
 	s.Shared = "Nothing is shared: each agent has its own connection and its own watch of all identities. They make identities without pods, as fast as they are answered. " +
 		fmt.Sprintf("The operator looks every %v, and takes for dead what was unused for as long: its defaults are every minute, and 30 min.", r.cfg.CollectEvery)
 	s.Limits = []string{

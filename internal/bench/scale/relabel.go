@@ -37,7 +37,7 @@ func (r *runner) relabel(ctx context.Context, s *report.Scenario) error {
 	s.Text = "Every agent has one pod of the same deployment. Their namespace gets another label, which is part of every pod's identity, so each agent needs " +
 		"an identity for a new label set, at the same moment. The operator that leads is killed right after."
 	s.Shared = fmt.Sprintf("%d agents share a TCP connection, each with its own limit of requests and its own watches of its pods, namespaces and identities. "+
-		"One watch of CiliumEndpoints is shared by all, and each agent receives its own node's only: nobody measures here what an agent makes of other nodes' pods. "+
+		"One watch of CiliumEndpoints is shared by all, and each agent receives its own node's only: what an agent makes of other nodes' pods is not measured here. "+
 		"All act with the right system:masters, which the server's fair queueing exempts.", agentsAConnection)
 	s.Limits = []string{
 		"operator: a new label set waits for a leader. If the leader dies before it has made the identity, that is the rest of its lease (15 s by default) " +

@@ -131,7 +131,7 @@ func TestIdentities(t *testing.T) {
 	}
 }
 
-// TestCollect has identities end that nobody uses, and every agent observe each: "Background &
+// TestCollect has unused identities collected, and every agent observe each: "Background &
 // Motivation" of CFP-27752, the collection that keeps up.
 func TestCollect(t *testing.T) {
 	t.Parallel()
@@ -266,7 +266,7 @@ func TestConfig(t *testing.T) {
 		want   string
 	}{
 		{func(c *Config) { c.Scenarios = []string{"other"} }, `no "other"`},
-		{func(c *Config) { c.Modes = []string{"nobody"} }, `no "nobody"`},
+		{func(c *Config) { c.Modes = []string{"unknown"} }, `no "unknown"`},
 		{func(c *Config) { c.Agents = 0 }, "--agents: 0"},
 		{func(c *Config) { c.InUse = c.Numbers }, "four times"},
 		{func(c *Config) { c.Numbers = 70000 }, "at most 65280"},

@@ -91,7 +91,7 @@ func TestIdentityWhy(t *testing.T) {
 		{[]string{"host"}, exitcode.OK, []string{"it is reserved"}},
 		{[]string{"999"}, exitcode.NotFound, []string{"no object has that ID"}},
 		{[]string{"16842752"}, exitcode.NotFound, []string{"means something on one node only"}},
-		{[]string{"default/nobody"}, exitcode.NotFound, []string{"pod default/nobody"}},
+		{[]string{"default/absent"}, exitcode.NotFound, []string{"pod default/absent"}},
 		{[]string{"300", "--kubeconfig", path + ".missing"}, exitcode.Usage, []string{"--kubeconfig: ", path + ".missing: no such file"}},
 		{[]string{"300", "--context", "other"}, exitcode.Unreachable, []string{"no way to Kubernetes by kubeconfig " + path, `"other" does not exist`}},
 	} {

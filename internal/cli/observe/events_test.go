@@ -90,7 +90,7 @@ func TestObserveAgentEvents(t *testing.T) {
 		{"--policy-changes --all", []string{early, "front-1", "lost", guard, guard, "u2", "u3", gone}},
 		{"--policy-changes --since 2026-03-01T12:30:02Z", []string{"lost", guard, guard, "u2", "u3", gone}},
 		{"--policy-changes --first 1", []string{"front-1"}},
-		{"--policy-changes --pod nobody/x", []string{"lost"}},
+		{"--policy-changes --pod absent/x", []string{"lost"}},
 		{"--policy-changes --follow --since 2026-03-01T12:30:08Z --until 2026-03-01T12:30:10Z", nil},
 	} {
 		code, out, errs := ask(strings.Fields(row.args)...)

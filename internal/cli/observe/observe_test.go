@@ -206,7 +206,7 @@ func TestObserve(t *testing.T) {
 		{"--since yesterday", exitcode.Usage, "yesterday"}, {"--pod a --from-pod b", exitcode.Usage, "--from-pod"}, {"--first 2 --last 3", exitcode.Usage, "last"}, {"-o yaml", exitcode.Usage, "yaml"},
 		{"--namespace prod --pod dev/x", exitcode.Usage, "dev/x"}, {"--to-namespace prod --to-service dev/x", exitcode.Usage, "dev/x"},
 		{"--follow -o table", exitcode.Usage, "table"}, {"--tcp-flags NS", exitcode.Usage, "NS"}, {"--protocol http", exitcode.Usage, "http"}, {"--node-name (.*)+x", exitcode.Usage, "node_name"}, {"--server nowhere", exitcode.Usage, "nowhere"},
-		{"--server /nonexistent/socket", exitcode.Unreachable, "--enable-hubble"}, {"--tls", exitcode.Usage, "TLS"}, {"--identity nobody", exitcode.Usage, "nobody"}, {"one", exitcode.Usage, "one"},
+		{"--server /nonexistent/socket", exitcode.Unreachable, "--enable-hubble"}, {"--tls", exitcode.Usage, "TLS"}, {"--identity unheard", exitcode.Usage, "unheard"}, {"one", exitcode.Usage, "one"},
 	} {
 		if code, _, errs := ask(strings.Fields(row.args)...); code != row.code || !strings.Contains(errs, row.text) {
 			t.Errorf("%s: code %d, %s", row.args, code, errs)

@@ -82,7 +82,7 @@ func testServiceRows(t *testing.T, m datapath.Services) {
 		"longer":      func(s *datapath.Service) { s.Affinity = 10800 * time.Second },
 		"no affinity": func(s *datapath.Service) { s.Affinity = 0 },
 		"elsewhere":   func(s *datapath.Service) { s.Backends, s.RemoteOnly = nil, true },
-		"for nobody":  func(s *datapath.Service) { s.LimitSources = true },
+		"no source":   func(s *datapath.Service) { s.LimitSources = true },
 		"for some": func(s *datapath.Service) {
 			s.LimitSources, s.Sources = true, prefixes("0.0.0.0/0", "10.0.0.0/8", "10.0.0.0/9", "10.1.2.3/32")
 		},

@@ -89,7 +89,7 @@ func (m *Maps) Services() ([]datapath.Service, error) {
 	return list, nil
 }
 
-// RecheckServices implements datapath.Services. Nobody else changes the rows of a fake.
+// RecheckServices implements datapath.Services. No other program changes a fake's rows.
 func (m *Maps) RecheckServices() (rows []datapath.Service, changed []datapath.ServiceFrontend, err error) {
 	rows, err = m.Services()
 	return rows, nil, err

@@ -72,7 +72,7 @@ func TestInner(t *testing.T) {
 		l.Close()
 	}
 	if l, err := n.Links.h.LinkByName("eth0"); err != nil || n.RemoveInner("eth0") == nil {
-		t.Errorf("an interface of somebody else's is removed: %v, %v", l, err)
+		t.Errorf("an interface of another program is removed: %v, %v", l, err)
 	}
 	h.Close()
 	in.Close()

@@ -264,7 +264,7 @@ func TestInterfaces(t *testing.T) {
 	rules := n.output(t, "ip", "rule") + n.output(t, "ip", "route", "show", "table", "11")
 	for _, f := range []string{"111:	from 10.20.1.77 to 10.20.0.0/16 lookup 11", "20:	from all to 10.20.1.77 lookup main", "192.0.2.128/25 dev eth0"} {
 		if !strings.Contains(rules, f) {
-			t.Errorf("somebody else's is gone: %s", f)
+			t.Errorf("a foreign rule or route is gone: %s", f)
 		}
 	}
 	if len(j.upBefore) != 0 {
@@ -388,7 +388,7 @@ func TestInterfacesFaults(t *testing.T) {
 }
 
 // TestInterfaceFound: others that have an interface's hardware address are not it: networks on top
-// of it, a bridge that it is a part of, a pair of somebody's. Two that could be it are none.
+// of it, a bridge that it is a port of, another program's veth pair. Two that could be it are none.
 func TestInterfaceFound(t *testing.T) {
 	n := newNode(t)
 	_, err := n.SetNode(cloudNode())
@@ -524,7 +524,7 @@ func TestInterfacesRun(t *testing.T) {
 	if diff := cmp.Diff(before, n.ways(t)); diff != "" {
 		t.Error(diff)
 	}
-	// Other interfaces are nobody's business, and Run itself causes nothing that it answers.
+	// Run ignores other interfaces, and causes no event that it would answer itself.
 	for k := range 3 {
 		n.output(t, "ip", "link", "add", fmt.Sprintf("lxc%d", k), "type", "veth", "peer", "name", fmt.Sprintf("tmp%d", k))
 	}

@@ -152,7 +152,7 @@ func (n *node) output(t testing.TB, name string, args ...string) string {
 }
 
 // dump is everything on the node that SetNode may change, with counters left out, when the kernel
-// has done what follows by itself: found that nobody has the addresses, and that the node's own
+// has done what follows by itself: found no duplicate of the addresses, and that the node's own
 // pair is connected, which it reports up to a second late.
 func (n *node) dump(t testing.TB) string {
 	t.Helper()

@@ -18,7 +18,7 @@ import (
 // has it, and else takes any from 1024 on. But some ports of the node are the programs', which the
 // kernel does not know: by those of a range they forward clients outside to other nodes, and what
 // comes to a frontend's they lead to its backends. Replies to a pod's flow by one of these would go
-// to somebody else. So pods' flows get other ports.
+// to another host. So pods' flows get other ports.
 
 // nftMasquerade is the chain that the rules which select pods' packets jump to. Its name is no
 // keyword of nft.

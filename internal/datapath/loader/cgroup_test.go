@@ -230,7 +230,7 @@ func TestNodesOwnProcesses(t *testing.T) {
 				try("the node, to either", n1.ns, network, vip, outcome{Peer: peer, Got: "any"})
 			}
 			n1.publish(t, nil)
-			try("the node, to nobody", n1.ns, network, vip, outcome{Err: "refused"})
+			try("the node, no backend", n1.ns, network, vip, outcome{Err: "refused"})
 			// The pod's own packets are translated where policy can see it.
 			n1.publish(t, nil, b)
 			before := n1.flowsVia(t)

@@ -74,7 +74,7 @@ func macvlan(t *testing.T, parent *netlink.Handle, in *testenv.NetNS, subnet, n 
 
 // TestChildrenOfNativeDevice: what others send by the nodes' device, in a VLAN or under a hardware
 // address of their own, is theirs: a machine that is no node gets what is for its port 8472. But
-// nobody of them sends as a node to another's tunnel, or as a pod without one; nor does a pod in a
+// none of them can send as a node to another's tunnel, or as a pod without one; nor can a pod in a
 // VLAN.
 func TestChildrenOfNativeDevice(t *testing.T) {
 	for _, tunnel := range []bool{true, false} {
@@ -111,7 +111,7 @@ func TestChildrenOfNativeDevice(t *testing.T) {
 				addAddr(t, n2.h, byName(t, n2.h, "eth0"), via, via.BitLen())
 			}
 
-			// In the pod's VLAN there is somebody.
+			// There is a host in the pod's VLAN.
 			pod := a.ns.Netlink(t)
 			for _, dst := range []string{"192.168.52.2", "fd52::2"} {
 				must(t, pod.NeighAdd(&netlink.Neigh{

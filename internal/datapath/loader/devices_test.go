@@ -31,7 +31,7 @@ func TestOtherDevices(t *testing.T) {
 			join(t, n1, n2)
 			a, r := n1.pod(t, 1001, n2), n2.pod(t, 1003, n1)
 			// It has addresses of the other node's and of its pod's.
-			client := stranger(t, n1, "eth1", 7, ip("192.168.0.2"), ip("fd99::2"), r.ep.IPv4, r.ep.IPv6)
+			client := outsideHost(t, n1, "eth1", 7, ip("192.168.0.2"), ip("fd99::2"), r.ep.IPv4, r.ep.IPv6)
 			eth1 := byName(t, n1.h, "eth1").Attrs().Index
 			n1.cfg.NodePort, n1.cfg.OtherIfIndexes = true, []int{eth1}
 			must(t, n1.loader.Configure(n1.cfg))
@@ -78,7 +78,7 @@ func TestOtherDevices(t *testing.T) {
 			reach("a pod of another node", true)
 			n1.openAt(t, addrs, n1.cfg.NodeIPv4, n1.cfg.NodeIPv6)
 			// Its answers come by that device.
-			server := stranger(t, n1, "eth2", 8)
+			server := outsideHost(t, n1, "eth2", 8)
 			n1.cfg.OtherIfIndexes = append(n1.cfg.OtherIfIndexes, byName(t, n1.h, "eth2").Attrs().Index)
 			must(t, n1.loader.Configure(n1.cfg))
 			serve(t, server)
@@ -90,7 +90,7 @@ func TestOtherDevices(t *testing.T) {
 			reach("the node itself", true, "tcp")
 			n1.openAt(t, addrs)
 			for _, at := range addrs {
-				refusedAt(t, "nobody", client, netip.AddrPortFrom(at, outsidePort))
+				refusedAt(t, "no backend", client, netip.AddrPortFrom(at, outsidePort))
 			}
 			// What is no service's goes on as if nothing were there.
 			for _, at := range addrs[:2] {
@@ -133,7 +133,7 @@ func TestOtherDevices(t *testing.T) {
 			})
 			n1.enforce(t, a, 2)
 			if seen := v.until("one", honest("one")); len(seen) > 0 {
-				t.Errorf("whom the pod does not let in gets through, by claiming to be somebody else: %q", seen)
+				t.Errorf("a source that the pod does not admit gets through with a forged address: %q", seen)
 			}
 			lies()
 			if seen := v.until("two", honest("two")); len(seen) == 0 {
@@ -143,8 +143,7 @@ func TestOtherDevices(t *testing.T) {
 	}
 }
 
-// refusingFilters lets nobody put programs on one interface, as where another qdisc is at the
-// hooks.
+// refusingFilters refuses all programs on one interface, as where another qdisc is at the hooks.
 type refusingFilters struct {
 	*tcFilters
 	ifIndex int
@@ -157,9 +156,9 @@ func (f *refusingFilters) ReplaceFilter(ifIndex int, ingress bool, progFD int, n
 	return f.tcFilters.ReplaceFilter(ifIndex, ingress, progFD, name)
 }
 
-// TestOtherDevicesKeepFilters: a device by which nobody of the cluster comes and that cannot have
-// the programs does not make the node unhealthy, and is logged once; programs of others that
-// are there stay until he takes them away.
+// TestOtherDevicesKeepFilters: a device by which no node or pod is reached and that cannot have
+// the programs does not make the node unhealthy, and is logged once; foreign programs that
+// are there stay until their owner removes them.
 func TestOtherDevicesKeepFilters(t *testing.T) {
 	testenv.RequireRoot(t)
 	h := testenv.NewNetNS(t).Netlink(t)
@@ -169,7 +168,7 @@ func TestOtherDevicesKeepFilters(t *testing.T) {
 	index := func(name string) int { return byName(t, h, name).Attrs().Index }
 	filters := &refusingFilters{tcFilters: &tcFilters{h: h}, ifIndex: index("eth1")}
 	theirs, err := ebpf.NewProgram(&ebpf.ProgramSpec{
-		Name: "somebodys", Type: ebpf.SchedCLS, License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, -1), asm.Return()},
+		Name: "foreign", Type: ebpf.SchedCLS, License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, -1), asm.Return()},
 	})
 	must(t, err)
 	t.Cleanup(func() { theirs.Close() })
@@ -208,7 +207,7 @@ func TestOtherDevicesKeepFilters(t *testing.T) {
 	}
 	logged("at first", 1, 1)
 	if now := on("eth2", true); now != before {
-		t.Errorf("program %d of somebody else was replaced by %d", before, now)
+		t.Errorf("the foreign program %d was replaced by %d", before, now)
 	}
 	if on("eth2", false) == 0 || on("eth0", true) == 0 || on("eth0", false) == 0 {
 		t.Error("what has room is not there")

@@ -74,7 +74,7 @@ func datagram(t *testing.T, ns *testenv.NetNS, src netip.Addr, dst netip.AddrPor
 			return err
 		}
 		defer c.Close()
-		c.Write(what) // an error of before, that nobody listens, is no matter
+		c.Write(what) // an earlier ICMP error, for a closed port, may be reported here
 		return nil
 	}))
 }
@@ -123,9 +123,9 @@ func onesSum(b []byte) uint16 {
 	return uint16(sum)
 }
 
-// stranger is a machine on a network of the node's that is no node, and has whatever addresses it
-// likes.
-func stranger(t *testing.T, n *testNode, device string, subnet int, spoof ...netip.Addr) *testenv.NetNS {
+// outsideHost is a host on a network of the node that is no node itself. It also has the addresses
+// that it is to forge.
+func outsideHost(t *testing.T, n *testNode, device string, subnet int, spoof ...netip.Addr) *testenv.NetNS {
 	t.Helper()
 	ns := testenv.NewNetNS(t)
 	testenv.Connect(t, n.ns, device, []string{fmt.Sprintf("192.168.%d.1/24", subnet), fmt.Sprintf("fd%d::1/64", subnet)},
@@ -147,8 +147,8 @@ func stranger(t *testing.T, n *testNode, device string, subnet int, spoof ...net
 	return ns
 }
 
-// bridge makes the node's end of a stranger's network a port of a bridge, which has its addresses
-// then.
+// bridge makes the node's end of an outside host's network a port of a bridge, which has its
+// addresses then.
 func bridge(t *testing.T, n *testNode, device string, subnet int) {
 	t.Helper()
 	must(t, n.h.LinkAdd(&netlink.Bridge{LinkAttrs: named("bridge")}))
@@ -165,7 +165,7 @@ func bridge(t *testing.T, n *testNode, device string, subnet int) {
 }
 
 // TestNoTunnelForPods: root in a pod, and a machine that is no node, send what a node would unwrap,
-// to every address of every node, and reach nobody.
+// to every address of every node, and reach no pod.
 func TestNoTunnelForPods(t *testing.T) {
 	for _, nodePort := range []bool{false, true} {
 		t.Run(fmt.Sprintf("nodeport=%v", nodePort), func(t *testing.T) {
@@ -176,7 +176,7 @@ func TestNoTunnelForPods(t *testing.T) {
 			r, far := n2.pod(t, 1002, n1), n2.pod(t, 1003, n1)
 			n1.enforce(t, b, 1003)
 			n2.enforce(t, r, 1003)
-			outside := stranger(t, n1, "under", 77)
+			outside := outsideHost(t, n1, "under", 77)
 			for _, row := range []struct {
 				name   string
 				victim *testPod
@@ -208,7 +208,7 @@ func TestNoTunnelForPods(t *testing.T) {
 			// They may wait for the neighbour's address.
 			testenv.Eventually(t, 20*time.Second, func() string {
 				if n1.dropped(t, datapath.ReasonUnknownTunnelPeer) == 0 {
-					return "the kernel has unwrapped none of the stranger's packets: nothing was tried"
+					return "the kernel has unwrapped none of the outside host's packets: nothing was tried"
 				}
 				return ""
 			})
@@ -263,7 +263,7 @@ func TestTunnelWithNodeAddress(t *testing.T) {
 				a, far := n1.pod(t, 1001, n2), n1.pod(t, 1003, n2)
 				r := n2.pod(t, 1002, n1)
 				n2.enforce(t, r, 1003, 6)
-				outside := stranger(t, n1, "outside", 77)
+				outside := outsideHost(t, n1, "outside", 77)
 				asKubeProxy(t, n1, n2)
 				v, socket := newVictim(t, r), newVictim(t, &testPod{ns: n2.ns})
 				services := []netip.Addr{ip("10.96.0.9"), ip("fd00:96::9")}
@@ -316,8 +316,8 @@ func (n *testNode) dropped(t *testing.T, reason datapath.DropReason) (packets ui
 }
 
 // TestForgedSources: a machine on the network of the nodes, and one on another network of a node,
-// claims to be the node, its router, a pod of it and a pod of another node. Nobody takes it for
-// one, in any mode, whatever the kernel filters.
+// claims to be the node, its router, a pod of it and a pod of another node. It is taken for
+// none of them, in any mode, whatever the kernel filters.
 func TestForgedSources(t *testing.T) {
 	for _, tunnel := range []bool{true, false} {
 		for _, nodePort := range []bool{false, true} {
@@ -328,13 +328,13 @@ func TestForgedSources(t *testing.T) {
 				far, r, far2 := n2.pod(t, 1006, n1), n2.pod(t, 1003, n1), n2.pod(t, 1005, n1)
 				spoof := []netip.Addr{a.ep.IPv4, a.ep.IPv6, b.ep.IPv4, b.ep.IPv6, far.ep.IPv4, far.ep.IPv6,
 					n1.cfg.RouterIPv4, n1.cfg.RouterIPv6, n1.cfg.NodeIPv4, n1.cfg.NodeIPv6, n2.cfg.NodeIPv4, n2.cfg.NodeIPv6}
-				under := stranger(t, n1, "under", 77, spoof...)
-				bridge := stranger(t, n1, "bridge", 78, spoof...)
-				// The stranger's network is that of the nodes, as far as the node can see.
+				under := outsideHost(t, n1, "under", 77, spoof...)
+				bridge := outsideHost(t, n1, "bridge", 78, spoof...)
+				// The outside host's network is that of the nodes, as far as the node can see.
 				n1.cfg.NativeIfIndex, n1.cfg.NodePort = byName(t, n1.h, "under").Attrs().Index, nodePort
 				must(t, n1.loader.Configure(n1.cfg))
-				// Everybody whom somebody claims to be is let in, but not the world; and an honest
-				// one, to know when all has come.
+				// Every forged source is admitted, but not the world; and an honest one, to know
+				// when all has come.
 				n1.enforce(t, b, 1, 6, 1001, 1002, 1006, 1005)
 				n2.enforce(t, r, 1, 6, 1001, 1002, 1005)
 				vb, vr := newVictim(t, b), newVictim(t, r)
@@ -393,8 +393,8 @@ func TestTunnelSource(t *testing.T) {
 		t.Run(fmt.Sprintf("%+v", row), func(t *testing.T) {
 			n1, n2 := newTestNode(t, 1, true), newTestNode(t, 2, true)
 			n1.underlay6, n2.underlay6 = row.underlay6, row.underlay6
-			// What a node announces may be an address that somebody translates: the kernel cannot
-			// send from that.
+			// What a node announces may be an address that a NAT translates: the kernel cannot send
+			// from that.
 			n1.cfg.NodeIPv4Translated, n1.cfg.NodeIPv6Translated = row.elsewhere, row.elsewhere
 			join(t, n1, n2)
 			eth0 := byName(t, n1.h, "eth0")
@@ -416,7 +416,7 @@ func TestTunnelSource(t *testing.T) {
 			reaches(t, "by a node with several addresses", a.ns, r.addrs(), true)
 			reaches(t, "to a node with several addresses", r.ns, a.addrs(), true)
 			if got := n2.dropped(t, datapath.ReasonUnknownTunnelPeer); got != 0 {
-				t.Errorf("%d packets came from an address that nobody announces", got)
+				t.Errorf("%d packets came from an address that no node announces", got)
 			}
 		})
 	}
@@ -442,8 +442,8 @@ func TestForgedFragments(t *testing.T) {
 			far, r := n2.pod(t, 1006, n1), n2.pod(t, 1003, n1)
 			spoof := []netip.Addr{a.ep.IPv4, a.ep.IPv6, far.ep.IPv4, far.ep.IPv6, n1.cfg.RouterIPv4, n1.cfg.RouterIPv6, n1.cfg.NodeIPv4, n1.cfg.NodeIPv6}
 			// A veth pair, and one that a bridge of the node's leads on from.
-			veth := stranger(t, n1, "veth", 78, spoof...)
-			bridged := stranger(t, n1, "port", 79, spoof...)
+			veth := outsideHost(t, n1, "veth", 78, spoof...)
+			bridged := outsideHost(t, n1, "port", 79, spoof...)
 			bridge(t, n1, "port", 79)
 			n1.enforce(t, b, 1, 6, 1001, 1006)
 			n2.enforce(t, r, 1, 6, 1001, 1006)
@@ -506,7 +506,7 @@ func sourceRouted(t *testing.T, ns *testenv.NetNS, via netip.Addr, dst netip.Add
 }
 
 // TestSourceRoute: a node whose kernel follows source routes is no way around policy. A pod that
-// may reach its node alone reaches nobody by way of it, and nobody outside reaches a pod so.
+// may reach its node alone reaches no other host through it, and no outside host reaches a pod so.
 func TestSourceRoute(t *testing.T) {
 	follow := func(ns *testenv.NetNS, devices ...string) {
 		must(t, ns.Do(func() error {
@@ -523,7 +523,7 @@ func TestSourceRoute(t *testing.T) {
 	join(t, n1, n2)
 	a, b, ok := n1.pod(t, 1001, n2), n1.pod(t, 1002, n2), n1.pod(t, 1003, n2)
 	follow(b.ns, "all", "eth0") // as a new namespace has it from the node
-	outside := stranger(t, n1, "outside", 77)
+	outside := outsideHost(t, n1, "outside", 77)
 	must(t, n1.maps.InstallRuleSet(datapath.RuleSet{ID: a.ep.RuleSet, EgressEnforced: true, Entries: map[datapath.PolicyKey]datapath.PolicyEntry{
 		{Direction: datapath.Egress, Identity: 1}: {Allow: true},
 	}}))
@@ -563,7 +563,7 @@ func TestForgedToSockets(t *testing.T) {
 			n1, n2 := newTestNode(t, 1, tunnel), newTestNode(t, 2, tunnel)
 			join(t, n1, n2)
 			a := n1.pod(t, 1001, n2)
-			under := stranger(t, n1, "under", 77)
+			under := outsideHost(t, n1, "under", 77)
 			device := byName(t, n1.h, "under").Attrs()
 			n1.cfg.NativeIfIndex, n1.cfg.NativeMAC = device.Index, device.HardwareAddr
 			must(t, n1.loader.Configure(n1.cfg))
@@ -633,7 +633,7 @@ func TestNamedClientThroughNode(t *testing.T) {
 	n1, n2 := newTestNode(t, 1, true), newTestNode(t, 2, true)
 	join(t, n1, n2)
 	r := n2.pod(t, 1003, n1)
-	outside := stranger(t, n1, "outside", 77)
+	outside := outsideHost(t, n1, "outside", 77)
 	v := newVictim(t, r)
 	const here, there = 1<<24 + 5, 1<<24 + 9
 	for _, row := range []struct {
@@ -641,7 +641,7 @@ func TestNamedClientThroughNode(t *testing.T) {
 		named map[*testNode]uint32
 		admit uint32
 	}{
-		{"named by nobody", nil, 2},
+		{"named by no node", nil, 2},
 		{"named on its way", map[*testNode]uint32{n1: here}, 2},
 		{"named where it goes", map[*testNode]uint32{n2: there}, there},
 		{"named on both", map[*testNode]uint32{n1: here, n2: there}, there},

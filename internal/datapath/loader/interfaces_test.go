@@ -456,8 +456,8 @@ func TestForgedOnInterfaces(t *testing.T) {
 	quiet("by another interface")
 	v.assign(t, 11, a.addrs()...)
 
-	// An interface that somebody adds by hand, to which the outlaw sends. With and without an
-	// address, up, and with former programs: nobody of the cluster comes by it.
+	// An interface that is added by hand, to which the attacker sends. With and without an address,
+	// up, and with former programs: it leads to no node or pod.
 	v.wire(t, n1.ns, "hand", 13)
 	must(t, n1.h.LinkSetUp(byName(t, n1.h, "hand")))
 	v.assign(t, 13, a.addrs()...)
@@ -567,7 +567,7 @@ func TestInterfacesKilled(t *testing.T) {
 	_ = mac
 	n1.start(t)
 	n1.set(t, n1.iface(1, 11, a))
-	// Somebody takes the programs off: they come back, as the native device's do.
+	// The programs are detached: they come back, as the native device's do.
 	must(t, n1.h.QdiscDel(clsact(ens1)))
 	if n, err := n1.loader.ReattachNode(ens1); n != 2 || err != nil {
 		t.Errorf("%d programs put back, %v", n, err)

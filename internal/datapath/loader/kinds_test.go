@@ -30,7 +30,7 @@ func (k *kinds) apply() {
 	must(k.t, services.NewFlows(k.n1.maps, k.engine.Table()).ForgetStale(k.t.Context()))
 }
 
-// who returns the names of all that answer at an address by the protocols given, "" for nobody.
+// who returns the names of all that answer at an address by the protocols given, "" for none.
 func (k *kinds) who(from *testenv.NetNS, at netip.AddrPort, networks ...string) string {
 	k.t.Helper()
 	var seen []string
@@ -166,11 +166,11 @@ func TestServiceKinds(t *testing.T) {
 	endpoints(func(b, r *services.Endpoint) { b.Ready, b.Terminating = false, true })
 	k.expect("one on its way out", k.a.ns, "r", inside...)
 	endpoints(func(b, r *services.Endpoint) { b.Ready, b.Terminating, r.Ready, r.Serving = false, true, false, false })
-	k.expect("nobody but one on its way out", k.a.ns, "b", inside...)
-	k.expect("nobody but one on its way out", k.outside, "b", outside...)
+	k.expect("only one on its way out", k.a.ns, "b", inside...)
+	k.expect("only one on its way out", k.outside, "b", outside...)
 	endpoints(func(b, r *services.Endpoint) { b.Ready, b.Serving, r.Ready, r.Serving = false, false, false, false })
-	refusedAt(t, "nobody", k.a.ns, inside...)
-	refusedAt(t, "nobody", k.outside, outside...)
+	refusedAt(t, "no backend", k.a.ns, inside...)
+	refusedAt(t, "no backend", k.outside, outside...)
 	endpoints(nil)
 	set(func(s *services.Service) {
 		s.LimitSources, s.Sources = true, []netip.Prefix{netip.MustParsePrefix("172.16.0.0/12"), netip.MustParsePrefix("fd98::/16")}

@@ -92,7 +92,7 @@ func TestRestartAndUpgrade(t *testing.T) {
 		t.Errorf("a restart changed the pins from %v to %v", pins, now)
 	}
 
-	// What somebody takes off a device of the node's is put back, and nothing else is touched.
+	// A program that was detached from a node's device is put back, and nothing else is touched.
 	reattach := func(ifIndex, want int) {
 		t.Helper()
 		if n, err := again.ReattachNode(ifIndex); n != want || err != nil {

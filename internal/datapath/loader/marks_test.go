@@ -26,7 +26,7 @@ const (
 	sentByPod    = 0x4858
 )
 
-// passAll puts a filter of somebody's on the way out of a device, which lets everything pass and
+// passAll puts a foreign filter on the way out of a device, which lets everything pass and
 // makes tc_index what the mark says.
 func passAll(t *testing.T, h *netlink.Handle, device string, priority, mark uint16) {
 	t.Helper()
@@ -89,8 +89,8 @@ func TestForeignMarks(t *testing.T) {
 			r, open := n2.pod(t, 1002, n1), n2.pod(t, 1009, n1)
 			n2.enforce(t, r, 1001, 1003, 6)
 			spoof := []netip.Addr{a.ep.IPv4, a.ep.IPv6}
-			veth := stranger(t, n1, "veth", 78, spoof...)
-			bridged := stranger(t, n1, "port", 79, spoof...)
+			veth := outsideHost(t, n1, "veth", 78, spoof...)
+			bridged := outsideHost(t, n1, "port", 79, spoof...)
 			bridge(t, n1, "port", 79)
 			// The network of the containers is translated, as others do it for theirs; and
 			// connections are tracked.
@@ -187,8 +187,8 @@ func behindOptions(t *testing.T, ns *testenv.NetNS, src netip.Addr, dst netip.Ad
 // TestMarksOfMacvlan: who has rights in a network namespace with an interface on the nodes' wire
 // chooses all that a frame shows of itself: its mark, its source's hardware address, and the number
 // of the interface by which it came into that namespace, which may be a pod's here. None of it lets
-// him send as the node into another's tunnel, or without one as a pod; nor do headers that are not
-// understood. What is his own passes.
+// that sender pass for the node in another's tunnel, or without one for a pod; nor do headers that
+// are not understood. Packets from its own addresses pass.
 func TestMarksOfMacvlan(t *testing.T) {
 	for _, tunnel := range []bool{true, false} {
 		t.Run(fmt.Sprintf("tunnel=%v", tunnel), func(t *testing.T) {
@@ -288,7 +288,7 @@ func TestMarksOfMacvlan(t *testing.T) {
 	}
 }
 
-// TestForeignFilterOnTunnel: somebody's filter on the way into the tunnel, which lets everything
+// TestForeignFilterOnTunnel: a foreign filter on the way into the tunnel, which lets everything
 // pass and by that takes one of the programs' marks off, stops nothing; nor does a firewall's rule
 // that sets priorities and so takes off the other.
 func TestForeignFilterOnTunnel(t *testing.T) {

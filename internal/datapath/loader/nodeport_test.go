@@ -136,7 +136,7 @@ func TestNodePort(t *testing.T) {
 				}
 			}
 			n1.open(t)
-			reach("nobody", false)
+			reach("no backend", false)
 			// What is no service's goes on as if nothing were there.
 			for _, at := range []netip.Addr{n1.cfg.NodeIPv4, n1.cfg.NodeIPv6} {
 				if err := echo(outside, "tcp", at, 10, 5*time.Second); err != nil {

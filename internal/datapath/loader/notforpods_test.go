@@ -19,15 +19,15 @@ import (
 // TestNotForPods: pods do not reach the metadata service, also where a service leads there, and are
 // refused at once; nor does a client outside by a node port. The node itself does, and pods reach
 // all else. Outside is also who comes by a device that does not join the nodes. No part of
-// netfilter is asked, so nobody who flushes its tables opens the way: here it has none at all. A
-// pod whose own program somebody has taken off, which leaves under the node's address, does not get
-// there either, also by a device on top of the node's.
+// netfilter is used, so flushing its tables does not open the way: here it has none at all. A pod
+// whose own program was detached, and which leaves under the node's address, does not get there
+// either, also by a device on top of the node's.
 func TestNotForPods(t *testing.T) {
 	n1, n2 := newTestNode(t, 1, false), newTestNode(t, 2, false)
 	join(t, n1, n2)
 	outside := outsideOf(t, n1, n2)
 	a := n1.pod(t, 1001, n2)
-	aside := stranger(t, n1, "eth1", 7)
+	aside := outsideHost(t, n1, "eth1", 7)
 	asides := []netip.Addr{ip("192.168.7.1"), ip("fd7::1")}
 	n1.cfg.OtherIfIndexes = []int{byName(t, n1.h, "eth1").Attrs().Index}
 	must(t, n1.loader.Configure(n1.cfg))
@@ -122,8 +122,8 @@ func TestNotForPods(t *testing.T) {
 }
 
 // TestLoopbackIsNotForPods: what listens at 127.0.0.1 of a node is for the node alone, also where
-// somebody has the kernel take packets to there from anybody, as kube-proxy and plugins for host
-// ports do: root in a pod, which sends them out, does not get there, itself or by a service.
+// another program has the kernel accept packets for it from outside, as kube-proxy and plugins for
+// host ports do: root in a pod, which sends them out, does not get there, itself or by a service.
 func TestLoopbackIsNotForPods(t *testing.T) {
 	n1, n2 := newTestNode(t, 1, false), newTestNode(t, 2, false)
 	join(t, n1, n2)

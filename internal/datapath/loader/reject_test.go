@@ -48,9 +48,9 @@ func dialAs(network string, from netip.Addr, to netip.AddrPort, timeout time.Dur
 	return err
 }
 
-// TestRejectedByNetfilter: without a tunnel, whom netfilter refuses a pod, or a service, or to whom
-// it refuses a pod, is refused at once: its resets bear the pod's address, and are nobody else's. A
-// process that binds that address is nobody.
+// TestRejectedByNetfilter: without a tunnel, a client outside or a pod whose connection netfilter
+// rejects is refused at once: the resets bear the destination's address, and are not taken for
+// forged. A process of the node that binds a pod's address is not taken for the pod.
 func TestRejectedByNetfilter(t *testing.T) {
 	n1, n2 := newTestNode(t, 1, false), newTestNode(t, 2, false)
 	join(t, n1, n2)
@@ -108,7 +108,7 @@ func TestRejectedByNetfilter(t *testing.T) {
 				}
 			}
 		}
-		// The way is there for others: the client reaches the pod that nobody refuses.
+		// The way is there for others: the client reaches the pod that no rule refuses.
 		must(t, n2.ns.Do(func() error {
 			return dialAs("tcp", client, netip.AddrPortFrom(b.addrs()[i], service), 20*time.Second)
 		}))

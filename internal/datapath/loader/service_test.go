@@ -154,7 +154,7 @@ func TestServices(t *testing.T) {
 			n1.publish(t, nil, a)
 			reachesVIP(t, "a to itself, enforcing", a.ns, true)
 			n1.publish(t, nil)
-			reachesVIP(t, "nobody there", a.ns, false)
+			reachesVIP(t, "no backend", a.ns, false)
 		})
 	}
 }

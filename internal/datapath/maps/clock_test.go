@@ -30,7 +30,7 @@ func TestEventsFollowTheWallClock(t *testing.T) {
 	if reads != 1 {
 		t.Errorf("the clock was read %d times in a second", reads)
 	}
-	zero = zero.Add(-time.Minute) // somebody sets it
+	zero = zero.Add(-time.Minute) // the administrator sets the clock
 	if got := at(time.Hour + clockEvery); !got.Equal(zero.Add(time.Hour + clockEvery)) {
 		t.Errorf("a second after it was set the time is %v", got)
 	}

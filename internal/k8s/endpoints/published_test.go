@@ -123,13 +123,13 @@ func TestKnown(t *testing.T) {
 	expect("another sandbox with its addresses", e, notified, endpoints.KnownWhole)
 
 	s2 := publish("s2", 500, both)
-	r.settled("s2", e)
+	r.observed("s2", e)
 	expect("moving, and in the other slice as it was", e, notified, endpoints.KnownWhole)
 	s2.Endpoints[0].IdentityID = 501
 	update(s2)
 	s1.Endpoints = []v2alpha1.CoreCiliumEndpoint{}
 	update(s1)
-	r.settled("s1", e)
+	r.observed("s1", e)
 	expect("moved", e, notified, endpoints.KnownWhole)
 	s2.Endpoints = []v2alpha1.CoreCiliumEndpoint{}
 	update(s2)
@@ -146,13 +146,13 @@ func TestKnown(t *testing.T) {
 	e.Remove(again)
 	s4.Endpoints = []v2alpha1.CoreCiliumEndpoint{}
 	update(s4)
-	r.settled("s4", e)
+	r.observed("s4", e)
 	e.Set(at(8, 501))
 	expect("an unknown pod", e, notified, endpoints.KnownNot)
 }
 
-// settled waits until the newest version of a slice was observed.
-func (r *harness) settled(slice string, e *endpoints.Endpoints) {
+// observed waits until the newest version of a slice was observed.
+func (r *harness) observed(slice string, e *endpoints.Endpoints) {
 	r.t.Helper()
 	now := &v2alpha1.CiliumEndpointSlice{}
 	if err := r.alpha.Get().Resource(v2alpha1.ResourceEndpointSlices).Name(slice).Do(r.t.Context()).Into(now); err != nil {

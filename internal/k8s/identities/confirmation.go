@@ -90,12 +90,12 @@ func ReadConfirmation(o *coordinationv1.Lease) (h Confirmation, ok bool) {
 // the one with the highest version counts. The resource version of a Lease shows its age, as Leases
 // of agents are never updated. One that revokes others is needed until those are gone.
 func SumUp(all []*coordinationv1.Lease) (said map[string]uint64, needless []*coordinationv1.Lease) {
-	type word struct {
+	type record struct {
 		lease     *coordinationv1.Lease
 		confirmed uint64
 		made      uint64
 	}
-	words := map[string][]word{}
+	records := map[string][]record{}
 	for _, o := range all {
 		h, ok := ReadConfirmation(o)
 		if !ok {
@@ -103,11 +103,11 @@ func SumUp(all []*coordinationv1.Lease) (said map[string]uint64, needless []*coo
 			continue
 		}
 		made := k8s.VersionOf(o) // without one it is as old as can be
-		words[h.Node] = append(words[h.Node], word{o, h.Version, made})
+		records[h.Node] = append(records[h.Node], record{o, h.Version, made})
 	}
-	said = make(map[string]uint64, len(words))
-	for node, list := range words {
-		slices.SortFunc(list, func(x, y word) int {
+	said = make(map[string]uint64, len(records))
+	for node, list := range records {
+		slices.SortFunc(list, func(x, y record) int {
 			return cmp.Or(cmp.Compare(x.made, y.made), strings.Compare(x.lease.Name, y.lease.Name))
 		})
 		after := 0 // the first that is not taken back; list[after-1] takes the others back

@@ -28,9 +28,6 @@ import (
 // HeartbeatAnnotation marks an unused identity; its value is when that was found, in RFC 3339.
 const HeartbeatAnnotation = k8sids.HeartbeatAnnotation
 
-// DefaultQuarantine is how long an ID is in quarantine after it was collected.
-const DefaultQuarantine = 15 * time.Minute
-
 // Config defines how identities are collected.
 type Config struct {
 	// Interval is the time from the start of one look to that of the next; 0 for never.

@@ -31,7 +31,7 @@ func newControlMetrics(c *Controller) *controlMetrics {
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: prefix + "refused_claims_total",
 			Help: "CiliumEndpoints that claimed an ID for their pod's labels and were given another one, by why: has-number, the labels have one; other-labels, the ID is " +
-				"that of others; contested, others claim it too; too-many, so many came back by the word of that node already.",
+				"that of others; contested, others claim it too; too-many, as many were restored on claims of that node already.",
 		}, []string{"reason"}),
 		sets: prometheus.NewDesc(prefix+"label_sets",
 			"Sets of labels that pods have: ready have an identity, missing have none yet, waiting are those of them that the budget keeps waiting.",

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/hawser-net/hawser/internal/flowserver"
 	"github.com/hawser-net/hawser/internal/sandbox/machine"
 	"github.com/hawser-net/hawser/pkg/retry"
 )
@@ -22,10 +23,9 @@ import (
 // processes beside the control plane, so that they cost no pod and are there while nodes come and
 // go. Agents and relay know each other by certificates, as they do with the chart.
 const (
-	relayName  = "hubble-relay"
-	pageName   = "hubble-ui"
-	hubbleDir  = "hubble" // below pki
-	hubblePort = 4244
+	relayName = "hubble-relay"
+	pageName  = "hubble-ui"
+	hubbleDir = "hubble" // below pki
 
 	hubbleSecret = "hubble-server-certs"
 	hubblePath   = "/var/lib/cilium/tls/hubble" // where agents find it
@@ -76,7 +76,7 @@ func (s *state) hubbleOptions() map[string]string {
 		return nil
 	}
 	return map[string]string{
-		"enable-hubble": "true", "hubble-listen-address": fmt.Sprintf(":%d", hubblePort), "hubble-tls-cert-file": hubblePath + "/tls.crt",
+		"enable-hubble": "true", "hubble-listen-address": fmt.Sprintf(":%d", flowserver.DefaultPort), "hubble-tls-cert-file": hubblePath + "/tls.crt",
 		"hubble-tls-key-file": hubblePath + "/tls.key", "hubble-tls-client-ca-files": hubblePath + "/ca.crt",
 	}
 }
@@ -116,7 +116,7 @@ func (c *Cluster) relay(st *state) program {
 	pki := func(name string) string { return c.path("pki", hubbleDir, name) }
 	return program{name: relayName, argv: []string{
 		filepath.Join(st.BinDir, "hawser-relay"), "--cluster-name", st.Name, "--listen-address", "unix://" + c.relaySocket(),
-		"--peer-service", fmt.Sprintf("%s:%d", st.Nodes[0].IPv4, hubblePort), "--health-listen-address", "", "--retry-timeout", "5s",
+		"--peer-service", fmt.Sprintf("%s:%d", st.Nodes[0].IPv4, flowserver.DefaultPort), "--health-listen-address", "", "--retry-timeout", "5s",
 		"--tls-hubble-client-cert-file", pki("relay.crt"), "--tls-hubble-client-key-file", pki("relay.key"), "--tls-hubble-server-ca-files", pki("servers-ca.crt"),
 	}}
 }

@@ -171,20 +171,21 @@ func (s Suite) unread(tr *Trial) {
 	tr.Converges("second", 5, 13, 13, "")
 }
 
-// newcomer has a node come when all has been read and is not again for long: nobody waits for that.
+// newcomer adds a node when all has been read and the next resync is far off: the node does not
+// wait for that.
 func (s Suite) newcomer(tr *Trial) {
 	tr.Run(func(c *nodemanager.Config) { c.Resync = time.Hour })
 	tr.Node("there", nil)
 	tr.Converges("there", 0, 8, 8, "")
 	tr.Node("new", nil)
 	tr.Converges("new", 0, 8, 8, "")
-	// What is not done is said, and keeps nobody from the rest.
+	// What is not done is reported, and does not keep the node from the rest.
 	tr.Node("public", func(s *v2.NodeSpec) { s.IPAM.StaticIPTags = map[string]string{"for": "edge"} })
 	tr.Converges("public", 0, 8, 8, "static-ip-tags")
 }
 
 // silent has the cloud take a request and never answer it: one by which everything is read, and one
-// that changes a node's interface. Nobody waits for that without end.
+// that changes a node's interface. No call waits for that without end.
 func (s Suite) silent(tr *Trial) {
 	release := make(chan struct{})
 	tr.Cleanup(func() { close(release) })

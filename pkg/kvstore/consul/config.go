@@ -60,7 +60,7 @@ type Config struct {
 // Defaults returns the default settings.
 func Defaults() Config {
 	return Config{
-		LeaseTTL:             15 * time.Minute,
+		LeaseTTL:             kvstore.DefaultLeaseTTL,
 		MaxInflight:          20,
 		MaxQuorumFailures:    2,
 		CheckInterval:        30 * time.Second,

@@ -66,7 +66,7 @@ type Config struct {
 // Defaults returns the default settings.
 func Defaults() Config {
 	return Config{
-		LeaseTTL:             15 * time.Minute,
+		LeaseTTL:             kvstore.DefaultLeaseTTL,
 		KeepAliveInterval:    15 * time.Second,
 		KeepAliveTimeout:     25 * time.Second,
 		QPS:                  100, // enough that no caller queues when many start at once; in quiet times a client sends next to nothing

@@ -18,7 +18,7 @@ func TestModes(t *testing.T) {
 		{Modes{"both", "objects", "consul", ""}, "", []string{"managementMode: both", "allocationMode: kvstore"}},
 		{Modes{"agent", "slim", "objects", ""}, "-endpoints slim needs -identities operator", nil},
 		{Modes{"agent", "slices", "etcd", ""}, "-endpoints slices needs -store objects", nil},
-		{Modes{"nobody", "nothing", "nowhere", ""}, "-store \"nowhere\": want objects, etcd, consul", nil},
+		{Modes{"unknown", "nothing", "nowhere", ""}, "-store \"nowhere\": want objects, etcd, consul", nil},
 	} {
 		err := tt.modes.Validate()
 		if tt.err == "" && err != nil || tt.err != "" && (err == nil || !strings.Contains(err.Error(), tt.err)) {

@@ -108,15 +108,15 @@ func (s *soak) step(ctx context.Context, step int) error {
 	watch := s.watch(ctx, step, c)
 	err = s.disturbed(ctx, d, c)
 	if err == nil {
-		if settleErr := s.settleDown(ctx); settleErr != nil {
-			s.fault(step, "%s; %s: not settled: %v\n%s", d, c, settleErr, s.described())
+		if convergeErr := s.converge(ctx); convergeErr != nil {
+			s.fault(step, "%s; %s: not converged: %v\n%s", d, c, convergeErr, s.described())
 		}
 	}
 	watch.stop()
 	if err = errors.Join(err, ctx.Err()); err != nil {
 		return err
 	}
-	s.say("  %d probes meanwhile; settled after %.1f s", watch.probes, time.Since(began).Seconds())
+	s.say("  %d probes meanwhile; converged after %.1f s", watch.probes, time.Since(began).Seconds())
 	s.result.Meanwhile += watch.probes
 	return s.check(ctx, step)
 }
@@ -142,8 +142,8 @@ func (s *soak) disturbed(ctx context.Context, d disturbance, c change) (err erro
 	return err
 }
 
-// settleDown waits until agents are well, have the policies, and everything fits together.
-func (s *soak) settleDown(ctx context.Context) error {
+// converge waits until agents are well, have the policies, and everything fits together.
+func (s *soak) converge(ctx context.Context) error {
 	if err := invariant.AgentsAnswer(ctx, s.Lab, convergence); err != nil {
 		return err
 	}
