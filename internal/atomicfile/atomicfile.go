@@ -27,13 +27,14 @@ const (
 const tempSuffix = ".tmp"
 
 // Write replaces the file at path, or makes it, with exactly that mode. The directory must exist.
+// An error names the path, and is the same each time.
 // Several may write the same file at once; one of them wins. A writer that crashes leaves at most a
 // file in the same directory whose name begins with a dot and ends in ".tmp", which
 // RemoveUnfinished removes.
 func Write(path string, data []byte, mode os.FileMode, d Durability) error {
 	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*"+tempSuffix)
 	if err != nil {
-		return err
+		return named(err, path)
 	}
 	_, err = tmp.Write(data)
 	if err == nil {
@@ -48,6 +49,21 @@ func Write(path string, data []byte, mode os.FileMode, d Durability) error {
 	}
 	if err != nil {
 		_ = os.Remove(tmp.Name())
+		return named(err, path)
+	}
+	return nil
+}
+
+// named has an error about a temporary file, which has another name each time, name the file
+// itself.
+func named(err error, path string) error {
+	var at *fs.PathError
+	var link *os.LinkError
+	switch {
+	case errors.As(err, &at):
+		return &fs.PathError{Op: at.Op, Path: path, Err: at.Err}
+	case errors.As(err, &link):
+		return &fs.PathError{Op: link.Op, Path: path, Err: link.Err}
 	}
 	return err
 }

@@ -2,6 +2,8 @@ package atomicfile_test
 
 import (
 	"bytes"
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -9,7 +11,10 @@ import (
 	"sync"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/hawser-net/hawser/internal/atomicfile"
+	"github.com/hawser-net/hawser/internal/testenv"
 )
 
 // TestReadersSeeWholeFiles has several write a file while others read it.
@@ -137,5 +142,54 @@ func TestReadJSON(t *testing.T) {
 	}
 	if err := atomicfile.ReadJSON(t.TempDir(), new(int)); err == nil {
 		t.Error("a directory was read")
+	}
+}
+
+// TestDiskFull: on a disk that is full or read-only the file stays as it was, the error names it,
+// and it is replaced as soon as that is possible.
+func TestDiskFull(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name        string
+		spoil, mend func(*testenv.SmallDisk)
+		want        error
+	}{
+		{"full", (*testenv.SmallDisk).Fill, (*testenv.SmallDisk).Free, unix.ENOSPC},
+		{"read-only", (*testenv.SmallDisk).ReadOnly, (*testenv.SmallDisk).Writable, unix.EROFS},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			disk := testenv.NewSmallDisk(t)
+			path := filepath.Join(disk.Path, "state.json")
+			old, next := bytes.Repeat([]byte("o"), 9000), bytes.Repeat([]byte("n"), 10000)
+			if err := atomicfile.Write(path, old, 0o600, atomicfile.Process); err != nil {
+				t.Fatal(err)
+			}
+			tt.spoil(disk)
+			var said []string
+			for range 2 {
+				err := atomicfile.Write(path, next, 0o600, atomicfile.Process)
+				if !errors.Is(err, tt.want) || !strings.Contains(err.Error(), path+":") {
+					t.Errorf("error %v", err)
+				}
+				said = append(said, fmt.Sprint(err))
+			}
+			if said[0] != said[1] {
+				t.Errorf("the error is another each time: %q", said)
+			}
+			if got, err := os.ReadFile(path); err != nil || !bytes.Equal(got, old) {
+				t.Errorf("the file has %d bytes, %v", len(got), err)
+			}
+			tt.mend(disk)
+			if left, err := os.ReadDir(disk.Path); err != nil || len(left) != 1 {
+				t.Errorf("left behind: %v, %v", left, err)
+			}
+			if err := atomicfile.Write(path, next, 0o600, atomicfile.Process); err != nil {
+				t.Error(err)
+			}
+			if got, err := os.ReadFile(path); err != nil || !bytes.Equal(got, next) {
+				t.Errorf("afterwards the file has %d bytes, %v", len(got), err)
+			}
+		})
 	}
 }

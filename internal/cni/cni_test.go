@@ -28,6 +28,7 @@ import (
 
 	"github.com/hawser-net/hawser/api/rest"
 	"github.com/hawser-net/hawser/internal/deletequeue"
+	"github.com/hawser-net/hawser/internal/testenv"
 )
 
 // binDir holds the plugin's binary, if a test needed it, for as long as the tests run.
@@ -782,6 +783,53 @@ func TestDelWithoutAgent(t *testing.T) {
 		_, err = f.run("DEL", f.conf(nil))
 		f.wantError("DEL", err, cnitypes.ErrTryAgainLater, "full")
 	})
+}
+
+// TestDelWithoutAgentDiskFull: a deletion that cannot be queued is one that the runtime is to try
+// again, and nothing of it counts afterwards but what is whole.
+func TestDelWithoutAgentDiskFull(t *testing.T) {
+	for _, tt := range []struct {
+		name        string
+		spoil, mend func(*testenv.SmallDisk)
+		want        string
+	}{
+		{"full", (*testenv.SmallDisk).Fill, (*testenv.SmallDisk).Free, "no space left on device"},
+		{"read-only", (*testenv.SmallDisk).ReadOnly, (*testenv.SmallDisk).Writable, "read-only file system"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			f, disk := setUp(t), testenv.NewSmallDisk(t)
+			f.agent.stop()
+			f.agent.socket = filepath.Join(disk.Path, "agent.sock")
+			f.agent.start()
+			f.must("ADD", nil)
+			f.agent.stop()
+			queue := deletequeue.Dir(f.agent.socket)
+			tt.spoil(disk)
+			for range 2 {
+				_, err := f.run("DEL", f.conf(nil))
+				f.wantError("DEL", err, cnitypes.ErrTryAgainLater, tt.want)
+				f.wantError("DEL", err, cnitypes.ErrTryAgainLater, queue)
+			}
+			tt.mend(disk)
+			replay := func(when string, want ...deletequeue.Entry) {
+				t.Helper()
+				var got []deletequeue.Entry
+				_, err := deletequeue.Replay(t.Context(), queue, func(_ context.Context, e deletequeue.Entry) error {
+					got = append(got, e)
+					return nil
+				}, nil)
+				if err != nil {
+					t.Errorf("%s: %v", when, err)
+				}
+				if diff := cmp.Diff(want, got); diff != "" {
+					t.Errorf("%s: queue:\n%s", when, diff)
+				}
+			}
+			replay("nothing was queued")
+			f.must("DEL", nil)
+			replay("with room", deletequeue.Entry{EndpointID: "cni-attachment-id:cid1:eth0"})
+		})
+	}
 }
 
 func TestCheck(t *testing.T) {

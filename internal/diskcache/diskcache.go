@@ -71,10 +71,6 @@ func (c *Cache) Put(name, label string, content []byte) error {
 		err = atomicfile.Write(c.file(name), text, 0o600, atomicfile.Process)
 	}
 	if err != nil {
-		var at *fs.PathError // names a file that has another name each time
-		if errors.As(err, &at) {
-			err = fmt.Errorf("%s %s: %w", at.Op, c.file(name), at.Err)
-		}
 		return errors.Join(err, c.outdate(name))
 	}
 	c.sums[name] = short

@@ -113,9 +113,17 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, creds credentials.Tr
 			s.cfg.Services(srv)
 		}
 		alive := health.NewServer()
-		alive.SetServingStatus(observer.Observer_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_SERVING)
+		for _, name := range HealthNames() {
+			alive.SetServingStatus(name, healthpb.HealthCheckResponse_SERVING)
+		}
 		healthpb.RegisterHealthServer(srv, alive)
 	})
+}
+
+// HealthNames are the services whose health clients may ask for: existing ones ask for flows by a
+// name that is not that of the service.
+func HealthNames() []string {
+	return []string{observer.Observer_ServiceDesc.ServiceName, "hubble.server.Observer"}
 }
 
 // Serve answers on a listener, with what register adds to the server, until ctx ends, and returns

@@ -578,7 +578,7 @@ func TestListenersShareNoLimits(t *testing.T) {
 // TestHealth: the server answers health checks of clients.
 func TestHealth(t *testing.T) {
 	s := newStand(t, 8, nil)
-	for _, service := range []string{"", "observer.Observer"} {
+	for _, service := range []string{"", "observer.Observer", "hubble.server.Observer"} {
 		res, err := healthpb.NewHealthClient(s.dial()).Check(t.Context(), &healthpb.HealthCheckRequest{Service: service})
 		if err != nil || res.GetStatus() != healthpb.HealthCheckResponse_SERVING {
 			t.Errorf("%q: %v, %v", service, res, err)

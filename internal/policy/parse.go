@@ -453,12 +453,16 @@ func (ps *parser) subject(field string, in *v2.LabelSelector) *Selector {
 			ps.fail(field, "a policy of a namespace cannot select %s; use the kind %s", &q, v2.KindClusterwideNetworkPolicy)
 		}
 		typed := q.source == "" || q.source == labels.SourceK8s
-		v, one := q.equality()
-		other := one && typed && q.key == labels.KeyNamespace && v != ps.namespace
-		if other {
-			ps.warn(field, "names namespace %q, but a policy selects endpoints of its own namespace only: it applies to those of %q", clip(v), ps.namespace)
+		other := typed && q.key == labels.KeyNamespace && q.op == opIn && !slices.Contains(q.values, ps.namespace)
+		_, one := q.equality()
+		selected := "none"
+		if one {
+			selected = fmt.Sprintf("those of %q", ps.namespace)
 		}
-		return other
+		if other {
+			ps.warn(field, "names namespace %q, but a policy selects endpoints of its own namespace only: it applies to %s", clip(strings.Join(q.values, ", ")), selected)
+		}
+		return other && one
 	})
 	return newLabelSelector(ps.namespace, false, false, reqs)
 }
@@ -466,6 +470,7 @@ func (ps *parser) subject(field string, in *v2.LabelSelector) *Selector {
 // requirements reads both parts of a label selector. It returns those that are understood, and
 // whether all are.
 func (ps *parser) requirements(field string, in *v2.LabelSelector) ([]requirement, bool) {
+	operators := map[string]operator{v2.OpIn: opIn, v2.OpNotIn: opNotIn, v2.OpExists: opExists, v2.OpDoesNotExist: opDoesNotExist}
 	before := len(ps.errs)
 	reqs := make([]requirement, 0, len(in.MatchLabels)+len(in.MatchExpressions))
 	for _, k := range slices.Sorted(maps.Keys(in.MatchLabels)) {
@@ -484,16 +489,8 @@ func (ps *parser) requirements(field string, in *v2.LabelSelector) ([]requiremen
 		if err := q.setKey(e.Key); err != nil {
 			ps.fail(at+".key", "%v", err)
 		}
-		switch e.Operator {
-		case v2.OpIn:
-			q.op = opIn
-		case v2.OpNotIn:
-			q.op = opNotIn
-		case v2.OpExists:
-			q.op = opExists
-		case v2.OpDoesNotExist:
-			q.op = opDoesNotExist
-		default:
+		op, known := operators[e.Operator]
+		if q.op = op; !known {
 			ps.fail(at+".operator", "%q is not one of In, NotIn, Exists, DoesNotExist", clip(e.Operator))
 		}
 		needsValues := e.Operator == v2.OpIn || e.Operator == v2.OpNotIn

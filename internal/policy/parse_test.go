@@ -221,11 +221,12 @@ func TestScopes(t *testing.T) {
 func TestWarnings(t *testing.T) {
 	t.Parallel()
 	for spec, want := range map[string]string{
-		`{"endpointSelector":{"matchLabels":{"io.kubernetes.pod.namespace":"other"}},"ingress":[{}]}`:     "spec.endpointSelector: names namespace \"other\"",
-		`{"endpointSelector":{"matchLabels":{"k8s:io.kubernetes.pod.namespace":"other"}},"ingress":[{}]}`: "spec.endpointSelector: names namespace \"other\"",
-		`{"endpointSelector":{},"egress":[{"toCIDR":["10.0.0.0/8"],"toEndpoints":[]}]}`:                   "spec.egress[0].toEndpoints: is empty",
-		`{"endpointSelector":{},"egress":[{"icmps":[{"fields":[{"type":8},{"type":"TimeExceeded"}]}]}]}`:  "spec.egress[0].icmps[0].fields[1].type: TimeExceeded has no effect",
-		`{"endpointSelector":{},"ingressDeny":[{"icmps":[{"fields":[{"type":2,"family":"IPv6"}]}]}]}`:     "spec.ingressDeny[0].icmps[0].fields[0].type: 2 has no effect",
+		`{"endpointSelector":{"matchLabels":{"io.kubernetes.pod.namespace":"other"}},"ingress":[{}]}`:                                                     "spec.endpointSelector: names namespace \"other\"",
+		`{"endpointSelector":{"matchLabels":{"k8s:io.kubernetes.pod.namespace":"other"}},"ingress":[{}]}`:                                                 "spec.endpointSelector: names namespace \"other\"",
+		`{"endpointSelector":{"matchExpressions":[{"key":"k8s:io.kubernetes.pod.namespace","operator":"In","values":["other","third"]}]},"ingress":[{}]}`: "spec.endpointSelector: names namespace \"other, third\", but a policy selects endpoints of its own namespace only: it applies to none",
+		`{"endpointSelector":{},"egress":[{"toCIDR":["10.0.0.0/8"],"toEndpoints":[]}]}`:                                                                   "spec.egress[0].toEndpoints: is empty",
+		`{"endpointSelector":{},"egress":[{"icmps":[{"fields":[{"type":8},{"type":"TimeExceeded"}]}]}]}`:                                                  "spec.egress[0].icmps[0].fields[1].type: TimeExceeded has no effect",
+		`{"endpointSelector":{},"ingressDeny":[{"icmps":[{"fields":[{"type":2,"family":"IPv6"}]}]}]}`:                                                     "spec.ingressDeny[0].icmps[0].fields[0].type: 2 has no effect",
 	} {
 		rules := mustParse(t, "ns", spec)
 		if len(rules) != 1 || len(rules[0].Warnings) != 1 || !strings.HasPrefix(rules[0].Warnings[0], want) {

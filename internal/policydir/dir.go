@@ -54,6 +54,9 @@ func (c Config) Validate() error {
 	return errs.Err()
 }
 
+// maxLogged is how many bytes of the faults of a file the log has.
+const maxLogged = 4096
+
 // FileStatus is what became of a file.
 type FileStatus struct {
 	// File is the name within the directory.
@@ -301,7 +304,7 @@ func (d *Dir) load(name string) []policy.Change {
 	if err != nil {
 		if f.status.Err == nil || f.status.Err.Error() != err.Error() {
 			d.log.Error("Policy file is faulty; its last good version stays in force, or what can be enforced if there is none",
-				"file", name, "lastGoodVersion", f.good, "policiesInForce", len(f.objects), "error", err)
+				"file", name, "lastGoodVersion", f.good, "policiesInForce", len(f.objects), "error", validate.Brief(err, maxLogged))
 			f.status.Failed = time.Now()
 		}
 		f.status.Err = err
@@ -334,7 +337,7 @@ func (d *Dir) load(name string) []policy.Change {
 	changes := f.put(objects)
 	d.log.Info("Policy file loaded", "file", name, "policies", len(objects))
 	for _, o := range objects {
-		for _, w := range policy.Warnings(o.Rules) {
+		for _, w := range validate.Few(policy.Warnings(o.Rules)) {
 			d.log.Warn("Policy may mean something else than it seems", "file", name, "policy", o.Owner, "warning", w)
 		}
 	}

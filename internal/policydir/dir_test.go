@@ -1,6 +1,7 @@
 package policydir
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
@@ -315,5 +316,31 @@ spec: {endpointSelector: {matchLabels: {app: web}}, ingress: [{toPorts: [{ports:
 	list, _ = log.await(t, d, "Policy file is faulty")
 	if st := find(t, list, "a.yaml"); !slices.Equal(st.Policies, []policy.Owner{"a.yaml/default/two"}) || st.Loaded.IsZero() {
 		t.Errorf("status %+v", st)
+	}
+}
+
+// TestManyFaults: of a file with thousands of faults or warnings the log has the first.
+func TestManyFaults(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	write(t, dir, "a.yaml", header+"metadata: {name: faults}\nspec: {endpointSelector: {}, ingress: [{fromCIDR: ["+strings.Repeat("nonsense, ", 5000)+"]}]}\n")
+	write(t, dir, "b.yaml", header+"metadata: {name: warnings}\nspec: {endpointSelector: {}, ingress: [{fromCIDR: [], fromEntities: [all]}"+strings.Repeat(", {fromCIDR: [], fromEntities: [all]}", 5000)+"]}\n")
+	var log bytes.Buffer
+	d, err := New(Config{Path: dir, Poll: time.Hour}, slog.New(slog.NewTextHandler(&log, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.scan(); err != nil {
+		t.Fatal(err)
+	}
+	for _, what := range []string{"nonsense", "is empty, so the entry"} {
+		if n := strings.Count(log.String(), what); n == 0 || n > 20 {
+			t.Errorf("the log has %q %d times", what, n)
+		}
+	}
+	for _, more := range []string{"and 4990 more", "and 4991 more"} {
+		if !strings.Contains(log.String(), more) {
+			t.Errorf("the log has no %q", more)
+		}
 	}
 }

@@ -67,8 +67,14 @@ func New(cfg Config, log *slog.Logger, version string) (*Relay, error) {
 	r.expiry = flowserver.NewExpiry(log, nil, files...)
 	r.cfg.ClientTLS.expiry, r.cfg.ServerTLS.Expiry = r.expiry, r.expiry
 	r.metrics = newMetrics(r)
-	r.health.SetServingStatus(observer.Observer_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_NOT_SERVING)
+	r.setHealth(healthpb.HealthCheckResponse_NOT_SERVING)
 	return r, nil
+}
+
+func (r *Relay) setHealth(st healthpb.HealthCheckResponse_ServingStatus) {
+	for _, name := range flowserver.HealthNames() {
+		r.health.SetServingStatus(name, st)
+	}
 }
 
 // Run serves until ctx ends, lets requests that have an end come to it for a few seconds, and
@@ -187,7 +193,7 @@ func (r *Relay) watchHealth(ctx context.Context) {
 				break
 			}
 		}
-		r.health.SetServingStatus(observer.Observer_ServiceDesc.ServiceName, st)
+		r.setHealth(st)
 		select {
 		case <-ctx.Done():
 			return

@@ -176,7 +176,7 @@ func TestCertificates(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	for _, service := range []string{"", "observer.Observer"} {
+	for _, service := range []string{"", "observer.Observer", "hubble.server.Observer"} {
 		res, err := healthpb.NewHealthClient(conn).Check(t.Context(), &healthpb.HealthCheckRequest{Service: service})
 		if err != nil || res.GetStatus() != healthpb.HealthCheckResponse_SERVING {
 			t.Errorf("health of %q: %v, %v", service, res, err)

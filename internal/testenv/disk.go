@@ -58,3 +58,16 @@ func (d *SmallDisk) Free() {
 		d.t.Fatal(err)
 	}
 }
+
+// ReadOnly has the file system refuse every change; no file of it may be open for writing.
+func (d *SmallDisk) ReadOnly() { d.remount(unix.MS_RDONLY) }
+
+// Writable undoes ReadOnly.
+func (d *SmallDisk) Writable() { d.remount(0) }
+
+func (d *SmallDisk) remount(flags uintptr) {
+	d.t.Helper()
+	if err := unix.Mount("", d.Path, "", unix.MS_REMOUNT|flags, ""); err != nil {
+		d.t.Fatalf("mount %s anew: %v", d.Path, err)
+	}
+}

@@ -58,8 +58,6 @@ type Follower struct {
 	health           Health
 	events           string // why nothing is known of changes of policies
 
-	ahead map[aheadEvent]bool // only for the goroutine that watches events
-
 	reach    reachCache
 	explains explainCache
 }

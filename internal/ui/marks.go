@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -35,8 +34,6 @@ const (
 	effectSpan = 5 * time.Minute
 	// eventsEvery is how long a server is left alone that reports no events.
 	eventsEvery = 30 * time.Second
-	// maxAhead is how many events are remembered of nodes whose clocks are ahead.
-	maxAhead = 4096
 )
 
 // Mark is a change of policies: all that came within seconds, on whatever nodes.
@@ -299,42 +296,12 @@ func (g *Graph) between(from, to time.Time) map[string]outcome {
 	return out
 }
 
-// aheadEvent is an event of a node whose clock is ahead: the next stream, which begins at the time
-// up to which all are known, has it once more.
-type aheadEvent struct {
-	node, policy string
-	at           int64
-	revision     uint64
-}
-
-// again reports whether the stream that ended sent an event before, and remembers those that the
-// next one will send again.
-func (f *Follower) again(e aheadEvent, now time.Time) bool {
-	if f.ahead[e] {
-		return true
-	}
-	if e.at > now.UnixNano() {
-		if len(f.ahead) >= maxAhead { // by now those that were ahead are sent by no other stream
-			maps.DeleteFunc(f.ahead, func(e aheadEvent, _ bool) bool { return now.UnixNano()-e.at > int64(markSpan) })
-		}
-		if f.ahead == nil {
-			f.ahead = map[aheadEvent]bool{}
-		}
-		if len(f.ahead) < maxAhead {
-			f.ahead[e] = true
-		}
-	}
-	return false
-}
-
 // watchEvents follows events of agents about changed policies.
 func (f *Follower) watchEvents(ctx context.Context) {
-	since := time.Now().Add(-Window)
+	resume := newResumption()
 	for ctx.Err() == nil {
-		last, err := f.followEvents(ctx, since)
-		if last.After(since) {
-			since = last.Add(time.Nanosecond) // none is reported twice
-		}
+		// They are few.
+		err := f.followEvents(ctx, maxTimeOf(time.Now().Add(-Window), resume.remembered), resume)
 		wait := retryAfter
 		f.set(func() {
 			f.events = ""
@@ -346,7 +313,8 @@ func (f *Follower) watchEvents(ctx context.Context) {
 	}
 }
 
-func (f *Follower) followEvents(ctx context.Context, since time.Time) (last time.Time, err error) {
+// followEvents adds events until the stream ends.
+func (f *Follower) followEvents(ctx context.Context, since time.Time, resume *resumption) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stream, err := f.Client.GetAgentEvents(ctx, &observer.GetAgentEventsRequest{
@@ -354,29 +322,31 @@ func (f *Follower) followEvents(ctx context.Context, since time.Time) (last time
 		Types: []flow.AgentEventType{flow.AgentEventType_POLICY_UPDATED, flow.AgentEventType_POLICY_DELETED}, // others send all
 	})
 	if err != nil {
-		return last, err
+		return err
 	}
 	for {
 		res, err := stream.Recv()
 		if err != nil {
-			return last, err
+			return err
 		}
-		at := res.GetTime().AsTime()
-		if at.After(last) && !at.After(time.Now()) {
-			last = at
+		if now := time.Now(); resume.first(resume.hash(res), now) {
+			at := res.GetTime().AsTime()
+			if at.Before(since) { // from a node whose clock is behind: see follow
+				at = now
+			}
+			f.changed(res, at)
 		}
-		switch ev := res.GetAgentEvent(); ev.GetType() {
-		case flow.AgentEventType_POLICY_UPDATED, flow.AgentEventType_POLICY_DELETED:
-			deleted := ev.GetType() == flow.AgentEventType_POLICY_DELETED
-			key := aheadEvent{cut(res.GetNodeName()), fmt.Sprint(markPolicy(ev.GetPolicyUpdate(), deleted)), at.UnixNano(), ev.GetPolicyUpdate().GetRevision()}
-			if f.again(key, time.Now()) {
-				continue
-			}
-			f.Graph.Changed(res.GetNodeName(), at, ev.GetPolicyUpdate(), deleted)
-		default:
-			if n := flows.LostEventsIn(ev); n > 0 {
-				f.Graph.ChangesLost(n)
-			}
+	}
+}
+
+// changed adds an event, if it is about a policy or about events that were lost.
+func (f *Follower) changed(res *observer.GetAgentEventsResponse, at time.Time) {
+	switch ev := res.GetAgentEvent(); ev.GetType() {
+	case flow.AgentEventType_POLICY_UPDATED, flow.AgentEventType_POLICY_DELETED:
+		f.Graph.Changed(res.GetNodeName(), at, ev.GetPolicyUpdate(), ev.GetType() == flow.AgentEventType_POLICY_DELETED)
+	default:
+		if n := flows.LostEventsIn(ev); n > 0 {
+			f.Graph.ChangesLost(n)
 		}
 	}
 }

@@ -196,33 +196,28 @@ func TestMarksOfClockAhead(t *testing.T) {
 	}
 	server := &ahead{events: []*observer.GetAgentEventsResponse{event(3*time.Second, 7)}}
 	f := &Follower{Client: server, Graph: g}
-	since := time.Now().Add(-Window)
+	since, resume := time.Now().Add(-Window), newResumption()
 	for range 3 {
-		last, err := f.followEvents(t.Context(), since)
-		if err != io.EOF {
+		if err := f.followEvents(t.Context(), since, resume); err != io.EOF {
 			t.Fatal(err)
-		}
-		if !last.IsZero() {
-			t.Fatalf("the next stream would begin at %v", last)
 		}
 	}
 	if marks := g.Snapshot(time.Time{}, time.Time{}).Marks; len(marks) != 1 {
 		t.Errorf("%d changes, want 1", len(marks))
 	}
 	server.events = append(server.events, event(3*time.Second, 8))
-	if _, err := f.followEvents(t.Context(), since); err != io.EOF {
+	if err := f.followEvents(t.Context(), since, resume); err != io.EOF {
 		t.Fatal(err)
 	}
 	if marks := g.Snapshot(time.Time{}, time.Time{}).Marks; len(marks) != 2 {
 		t.Errorf("%d changes, want 2", len(marks))
 	}
 	// However much is reported, so much is remembered.
-	server.events = nil
-	for i := range 3 * maxAhead {
-		server.events = append(server.events, event(time.Minute, uint64(i)))
+	for i := range 3 * maxResumeSeen {
+		resume.first(uint64(i), time.Now())
 	}
-	if _, err := f.followEvents(t.Context(), since); err != io.EOF || len(f.ahead) > maxAhead {
-		t.Errorf("%v, %d are remembered", err, len(f.ahead))
+	if n := len(resume.recent) + len(resume.older); n > 2*maxResumeSeen {
+		t.Errorf("%d are remembered", n)
 	}
 }
 
@@ -239,15 +234,15 @@ func TestMarksLost(t *testing.T) {
 		lost(flows.LostEvents(flow.LostEventSource_HUBBLE_RING_BUFFER, 40)), lost(flows.LostEvents(flow.LostEventSource_OBSERVER_EVENTS_QUEUE, 2)), lost(other),
 		lost(&flow.AgentEvent{Notification: &flow.AgentEvent_Unknown{Unknown: &flow.AgentEventUnknown{Type: "node-state", Notification: "7 events were lost"}}}),
 	}}
-	f := &Follower{Client: server, Graph: g}
-	if _, err := f.followEvents(t.Context(), time.Time{}); err != io.EOF {
+	f, resume := &Follower{Client: server, Graph: g}, newResumption()
+	if err := f.followEvents(t.Context(), time.Time{}, resume); err != io.EOF {
 		t.Fatal(err)
 	}
 	if n := g.Snapshot(time.Time{}, time.Time{}).MarksLost; n != 43 {
 		t.Errorf("%d events were lost, want 43", n)
 	}
 	server.events = []*observer.GetAgentEventsResponse{lost(flows.LostEvents(flow.LostEventSource_HUBBLE_RING_BUFFER, math.MaxUint64))}
-	if _, err := f.followEvents(t.Context(), time.Time{}); err != io.EOF {
+	if err := f.followEvents(t.Context(), time.Time{}, resume); err != io.EOF {
 		t.Fatal(err)
 	}
 	if n := g.Snapshot(time.Time{}, time.Time{}).MarksLost; n != math.MaxUint64 {

@@ -19,9 +19,10 @@ const (
 	maxResumeNodes = 1 << 13
 )
 
-// resumption is what it takes to go on after a stream of flows has ended, with no flow lost or
-// counted twice: flows have the times of their nodes, whose clocks differ and are set. So the next
-// stream begins earlier by as much as any node is behind, and what came before is left out.
+// resumption is what it takes to go on after a stream of flows, or of events, has ended, with none
+// lost or counted twice: they have the times of their nodes, whose clocks differ and are set. So
+// the next stream of flows begins earlier by as much as any node is behind, that of events has all
+// of the window, and what came before is left out.
 type resumption struct {
 	seed maphash.Seed
 	// recent and older are what came, by its hash; older is forgotten when recent is full.
@@ -45,7 +46,14 @@ func (r *resumption) fresh(res *observer.GetFlowsResponse, now time.Time) bool {
 			r.behind[res.GetNodeName()] = now.Sub(f.GetTime().AsTime())
 		}
 	}
-	h := r.hash(res)
+	if id := res.GetFlow().GetUuid(); id != "" {
+		return r.first(maphash.String(r.seed, id), now)
+	}
+	return r.first(r.hash(res), now)
+}
+
+// first notes the hash of an answer that came now, and reports whether it had not come before.
+func (r *resumption) first(h uint64, now time.Time) bool {
 	if _, known := r.recent[h]; known {
 		return false
 	}
@@ -60,11 +68,8 @@ func (r *resumption) fresh(res *observer.GetFlowsResponse, now time.Time) bool {
 	return !known
 }
 
-// hash identifies an answer: by the flow's own ID, if it has one.
-func (r *resumption) hash(res *observer.GetFlowsResponse) uint64 {
-	if id := res.GetFlow().GetUuid(); id != "" {
-		return maphash.String(r.seed, id)
-	}
+// hash identifies an answer that has no ID of its own.
+func (r *resumption) hash(res proto.Message) uint64 {
 	b, _ := proto.MarshalOptions{Deterministic: true}.Marshal(res)
 	return maphash.Bytes(r.seed, b)
 }

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/hawser-net/hawser/api/flow"
+	"github.com/hawser-net/hawser/internal/flows"
 	"github.com/hawser-net/hawser/internal/ui"
 )
 
@@ -67,5 +68,47 @@ func TestResume(t *testing.T) {
 	all("after the server was away again")
 	connected()
 	add("n2", 2*ui.Window, 2)
+	all("with a clock that is far behind")
+}
+
+// TestResumeEvents: when the server was away, the page has each change of a policy once, also of a
+// node whose clock was set back, of which nothing was known before.
+func TestResumeEvents(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	n := 0
+	add := func(behind time.Duration) {
+		n++
+		labels := []string{"k8s:io.cilium.k8s.policy.namespace=shop", fmt.Sprint("k8s:io.cilium.k8s.policy.name=p", n)}
+		s.record.AddEvent(flows.Event{Time: time.Now().Add(-behind), Event: &flow.AgentEvent{
+			Type:         flow.AgentEventType_POLICY_UPDATED,
+			Notification: &flow.AgentEvent_PolicyUpdate{PolicyUpdate: &flow.PolicyUpdateNotification{Labels: labels, Revision: uint64(n)}},
+		}})
+	}
+	all := func(what string) {
+		t.Helper()
+		count := func() (sum int) {
+			for _, m := range s.graph.Snapshot(time.Time{}, time.Time{}).Marks {
+				sum += len(m.Policies)
+			}
+			return sum
+		}
+		s.eventually(what, func() bool { return count() >= n })
+		if got := count(); got != n {
+			t.Errorf("%s: %d changes, want %d", what, got, n)
+		}
+	}
+	add(0)
+	all("at first")
+	s.end()
+	add(40 * time.Second)
+	add(0)
+	s.serve()
+	all("after the server was away")
+	s.end()
+	add(3 * time.Minute)
+	s.serve()
+	all("after the server was away again")
+	add(2 * ui.Window)
 	all("with a clock that is far behind")
 }

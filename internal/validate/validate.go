@@ -50,3 +50,35 @@ func (e *Errors) Address(flag, hostPort string) {
 
 // Err returns all of them as one error, or nil if there are none.
 func (e Errors) Err() error { return errors.Join(e...) }
+
+// maxShown is how many faults of one object a log or a status names.
+const maxShown = 10
+
+// Few returns the first of what is wrong with an object, and how many more there are: it may be
+// thousands, too many for a log.
+func Few(faults []string) []string { return few(faults, maxShown) }
+
+func few(faults []string, most int) []string {
+	if len(faults) <= most {
+		return faults
+	}
+	return append(faults[:most:most], fmt.Sprintf("and %d more", len(faults)-most))
+}
+
+// Brief returns what of an error, which may join thousands, a log or a status has room for: the
+// first lines, of which each is a fault, and how many more there are; no more bytes than length,
+// which is to be 100 at least.
+func Brief(err error, length int) string {
+	faults := strings.Split(err.Error(), "\n")
+	for most := maxShown; ; most-- {
+		text := strings.Join(few(faults, most), "\n")
+		excess := len(text) - length
+		if excess <= 0 {
+			return text
+		}
+		if most == 1 {
+			kept := faults[0][:len(faults[0])-excess-len("...")]
+			return strings.ToValidUTF8(kept, "") + "..." + text[len(faults[0]):]
+		}
+	}
+}

@@ -47,13 +47,16 @@ type Pools struct {
 	live   func(context.Context) (*v2.CiliumNode, error)
 	notify notifier
 
-	mu    sync.Mutex
-	doubt bool       // an object was observed that is older than the last one
-	pool  *ipam.IPAM // nil until Attach
-	state poolState
-	asked map[string]ipam.Count      // what is to stand in the object
-	since time.Time                  // since when something else is needed; zero if it is not
-	idle  map[netip.Prefix]time.Time // since when a CIDR is superfluous
+	mu sync.Mutex
+	// doubt: an object was observed that is older than the last one, or what it assigns could not
+	// be stored.
+	doubt   bool
+	unsaved error      // why what is assigned could not be stored, and is not used
+	pool    *ipam.IPAM // nil until Attach
+	state   poolState
+	asked   map[string]ipam.Count      // what is to stand in the object
+	since   time.Time                  // since when something else is needed; zero if it is not
+	idle    map[netip.Prefix]time.Time // since when a CIDR is superfluous
 }
 
 // catalog knows which pools there are.
@@ -226,7 +229,7 @@ func (n *Pools) assign() error {
 		slices.Sort(outside)
 		n.log.Warn("this node has CIDRs that their pools do not have (any more); no new pod gets an address of them", "cidrs", outside)
 	}
-	n.notify.report(err)
+	n.notify.report(errors.Join(err, n.unsaved))
 	return nil
 }
 
@@ -261,7 +264,7 @@ func (n *Pools) older(o *v2.CiliumNode) bool {
 }
 
 // confirm looks whether an object that seemed to be old is what the server has. Then the server was
-// put back to what it was before.
+// put back to what it was before. An object that could not be stored is read again, too.
 func (n *Pools) confirm(ctx context.Context) {
 	n.mu.Lock()
 	doubt := n.doubt
@@ -343,13 +346,21 @@ func (n *Pools) take(o *v2.CiliumNode, back bool) {
 	same := slices.Equal(next.Releasing, n.state.Releasing) && maps.EqualFunc(next.Pools, n.state.Pools, slices.Equal[[]assignedCIDR])
 	if same {
 		n.state.UID, n.state.Generation = next.UID, next.Generation
+		if n.unsaved != nil {
+			n.unsaved = nil
+			_ = n.assign()
+		}
 		return
 	}
 	if err := n.store(next); err != nil {
-		n.log.Error("the assignment to this node is not used", "error", err)
+		if n.unsaved == nil || n.unsaved.Error() != err.Error() {
+			n.log.Error("the assignment to this node is not used", "error", err)
+		}
+		n.doubt, n.unsaved = true, err // the object is read again: it may not change before there is room
 		n.notify.report(err)
 		return
 	}
+	n.unsaved = nil
 	n.log.Info("the operator has assigned pod CIDRs", "pools", text(next.Pools))
 	n.applyAssigned()
 	if back || n.gone() {

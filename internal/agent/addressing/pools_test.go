@@ -1,12 +1,14 @@
 package addressing
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -14,9 +16,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/atomicfile"
 	"github.com/hawser-net/hawser/internal/ipam"
 	"github.com/hawser-net/hawser/internal/k8s/ippools"
 	"github.com/hawser-net/hawser/internal/node"
+	"github.com/hawser-net/hawser/internal/testenv"
 )
 
 // testConfig is that of a node whose state is in dir.
@@ -202,6 +206,65 @@ func TestNodePools(t *testing.T) {
 	n.Observe(ciliumNode(3, "10.0.1.0/28", "10.0.2.0/28"))
 	if got := fmt.Sprint(pool.CIDRs(ipam.IPv4)); strings.Contains(got, "10.0.2.0") || fault() == nil {
 		t.Errorf("what is not stored is used: %s, %v", got, fault())
+	}
+}
+
+// TestNodePoolsDiskFull: what is assigned is not used while it cannot be stored, which is said once
+// and names the file, and is used when there is room, without an event of the object.
+func TestNodePoolsDiskFull(t *testing.T) {
+	t.Parallel()
+	const first, second = "10.0.0.0/28", "10.0.1.0/28"
+	for _, tt := range []struct {
+		name        string
+		spoil, mend func(*testenv.SmallDisk)
+	}{
+		{"full", (*testenv.SmallDisk).Fill, (*testenv.SmallDisk).Free},
+		{"read-only", (*testenv.SmallDisk).ReadOnly, (*testenv.SmallDisk).Writable},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			disk := testenv.NewSmallDisk(t)
+			var log bytes.Buffer
+			n, pool := nodePoolsAt(t, disk.Path)
+			n.log = slog.New(slog.NewTextHandler(&log, nil))
+			n.cfg.Save = func(path string, data []byte) error {
+				return atomicfile.Write(path, data, 0o600, atomicfile.Process)
+			}
+			now := ciliumNode(1, first)
+			n.live = func(context.Context) (*v2.CiliumNode, error) { return now, nil }
+			has := func(when, want string) {
+				t.Helper()
+				if got := fmt.Sprint(pool.CIDRs(ipam.IPv4)); got != want {
+					t.Errorf("%s: the node has %s, want %s", when, got, want)
+				}
+			}
+			n.Observe(now)
+			tt.spoil(disk)
+			now = ciliumNode(2, first, second)
+			n.Observe(now)
+			for range 3 {
+				n.confirm(t.Context())
+			}
+			has("not stored", "["+first+"]")
+			if fault := n.notify.due.fault; fault == nil || !strings.Contains(fault.Error(), filepath.Join(disk.Path, "pools.json")) {
+				t.Errorf("fault: %v", fault)
+			}
+			if said := strings.Count(log.String(), "level=ERROR"); said != 1 {
+				t.Errorf("it was said %d times: %s", said, &log)
+			}
+			_, another := nodePoolsAt(t, disk.Path)
+			if got := fmt.Sprint(another.CIDRs(ipam.IPv4)); got != "["+first+"]" {
+				t.Errorf("another agent has %s", got)
+			}
+			tt.mend(disk)
+			n.confirm(t.Context())
+			has("stored", "["+first+" "+second+"]")
+			if fault := n.notify.due.fault; fault != nil {
+				t.Errorf("fault: %v", fault)
+			}
+			_, pool = nodePoolsAt(t, disk.Path)
+			has("another agent, afterwards", "["+first+" "+second+"]")
+		})
 	}
 }
 

@@ -88,6 +88,7 @@ type Rules struct {
 	staleBlocks map[netip.Prefix]bool
 	// missingBlocks could not be written into the kernel yet.
 	missingBlocks map[netip.Prefix]identity.ID
+	unsaved       bool // the checkpoint could not be written
 	// blind are the keys by which rules select although no identity has them.
 	blind map[policy.Owner][]string
 }
@@ -345,11 +346,15 @@ func (r *Rules) reportBlocks(placed map[netip.Prefix]identity.ID) error {
 	return r.cfg.Policy.SetUnplaced("block", list)
 }
 
-// Retry writes again what could not be written.
+// Retry writes again what could not be written, to the kernel or to disk.
 func (r *Rules) Retry() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.placeBlocks()
+	err := r.placeBlocks()
+	if r.unsaved {
+		err = errors.Join(err, r.save())
+	}
+	return err
 }
 
 // drop takes a user from each prefix and block, and gives up the identities of those that have none
@@ -407,11 +412,14 @@ func (r *Rules) DropRestored() error {
 	return err
 }
 
-// save writes the IDs of the local identities to disk, atomically.
+// save writes the IDs of the local identities to disk, atomically. Retry does it again if it fails.
 func (r *Rules) save() error {
 	data, err := json.Marshal(r.cidrs.alloc.Export())
-	if err != nil {
-		return err
+	if err == nil {
+		err = r.cfg.Write(r.cfg.Checkpoint, data)
 	}
-	return r.cfg.Write(r.cfg.Checkpoint, data)
+	if r.unsaved = err != nil; err != nil {
+		return fmt.Errorf("the IDs of local identities are not kept for a restart: %w", err)
+	}
+	return nil
 }

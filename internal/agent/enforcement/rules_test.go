@@ -18,6 +18,7 @@ import (
 	policyv1alpha2 "sigs.k8s.io/network-policy-api/apis/v1alpha2"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/atomicfile"
 	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/datapath/fake"
 	kernelmaps "github.com/hawser-net/hawser/internal/datapath/maps"
@@ -433,5 +434,44 @@ func TestFullBlockMap(t *testing.T) {
 	locked("with room again", false, false)
 	if list, err := kernel.Blocks(); err != nil || len(list) != 2 {
 		t.Errorf("the kernel has the blocks %v, %v", list, err)
+	}
+}
+
+// TestCheckpointDiskFull: while the IDs of prefixes cannot be stored that is an error that names the
+// file, and the rules are in force; they are stored when there is room.
+func TestCheckpointDiskFull(t *testing.T) {
+	t.Parallel()
+	disk := testenv.NewSmallDisk(t)
+	b := &ruleBench{t: t, node: fake.New(), dir: disk.Path}
+	b.start()
+	b.rules.cfg.Write = func(path string, data []byte) error {
+		return atomicfile.Write(path, data, 0o600, atomicfile.Process)
+	}
+	rules, err := policy.Parse(&v2.CiliumNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "a"}, Spec: &v2.Rule{
+		EndpointSelector: &v2.LabelSelector{}, Egress: []v2.EgressRule{{ToCIDR: []string{"192.0.2.0/24"}}},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	disk.Fill()
+	unsaved := func(what string, err error) {
+		t.Helper()
+		if err == nil || !strings.Contains(err.Error(), b.rules.cfg.Checkpoint) {
+			t.Errorf("%s: %v", what, err)
+		}
+		if cp, err := b.rules.readCheckpoint(); err != nil || len(cp.Identities) > 0 {
+			t.Errorf("%s: stored are %v, %v", what, cp.Identities, err)
+		}
+	}
+	unsaved("applied", b.rules.Apply([]policy.Change{{Owner: "p", Rules: rules}}))
+	unsaved("tried again", b.rules.Retry())
+	disk.Free()
+	for range 2 {
+		if err := b.rules.Retry(); err != nil {
+			t.Error(err)
+		}
+	}
+	if cp, err := b.rules.readCheckpoint(); err != nil || len(cp.Identities) != 1 {
+		t.Errorf("with room stored are %v, %v", cp.Identities, err)
 	}
 }

@@ -195,9 +195,26 @@ func (h *Hubble) followServices(ctx context.Context) error {
 		n := &flowpb.ServiceUpsertNotification{
 			Id: row.ID, FrontendAddress: address(row.Addr), Type: row.Kind.String(), Namespace: row.Owner.Namespace, Name: row.Owner.Name,
 		}
+		n.ExtTrafficPolicy, n.IntTrafficPolicy = trafficPolicies(row)
 		for _, b := range row.Backends[:min(len(row.Backends), maxBackends)] {
 			n.BackendAddresses = append(n.BackendAddresses, address(b))
 		}
 		h.event(flowpb.AgentEventType_SERVICE_UPSERTED, &flowpb.AgentEvent{Notification: &flowpb.AgentEvent_ServiceUpsert{ServiceUpsert: n}})
 	})
+}
+
+// trafficPolicies are what a frontend shows of those of its service: it is for clients either
+// outside or inside.
+func trafficPolicies(row service.Frontend) (external, internal string) {
+	policy := "Cluster"
+	if row.Local {
+		policy = "Local"
+	}
+	switch {
+	case row.Kind == service.ClusterIP:
+		return "", policy
+	case row.Kind != service.HostPortKind && row.Scope == datapath.ServiceExternal:
+		return policy, ""
+	}
+	return "", ""
 }

@@ -149,7 +149,16 @@ func TestAgentEvents(t *testing.T) {
 	}, func(ev *flowpb.AgentEvent) bool {
 		n := ev.GetServiceUpsert()
 		return n.GetName() == "web" && n.GetNamespace() == "shop" && n.GetId() == 7 && n.GetType() == "ClusterIP" && n.GetFrontendAddress().GetIp() == "10.96.0.1" &&
-			len(n.GetBackendAddresses()) == 1 && n.GetBackendAddresses()[0].GetPort() == 8080
+			len(n.GetBackendAddresses()) == 1 && n.GetBackendAddresses()[0].GetPort() == 8080 && n.GetIntTrafficPolicy() == "Cluster" && n.GetExtTrafficPolicy() == ""
+	})
+	find("a service for clients outside", func(i int) {
+		row := service.Frontend{Owner: service.Name{Namespace: "shop", Name: "lb"}, Kind: service.LoadBalancer, Local: true}
+		row.ServiceFrontend = front(1000 + i)
+		row.Scope = datapath.ServiceExternal
+		services.Upsert(row.ServiceFrontend, row)
+	}, func(ev *flowpb.AgentEvent) bool {
+		n := ev.GetServiceUpsert()
+		return n.GetName() == "lb" && n.GetType() == "LoadBalancer" && n.GetIntTrafficPolicy() == "" && n.GetExtTrafficPolicy() == "Local"
 	})
 	services.Delete(front(0))
 	find("a service that is gone", nil, func(ev *flowpb.AgentEvent) bool {

@@ -87,7 +87,12 @@ type Status struct {
 	// Loaded is when it was observed as it is in force; zero if it is not as it is written. Failed
 	// is since when the object is faulty.
 	Loaded, Failed time.Time
+
+	warnings []string // that were logged
 }
+
+// maxLogged is how many bytes of the faults of an object the log has.
+const maxLogged = 4096
 
 // Policies follows policies. Make one with New; it serves one Run. Status and Counts may be called
 // from any goroutine.
@@ -292,11 +297,15 @@ func (p *Policies) upsert(kind string, key k8s.Key, rules []*policy.Rule, fault 
 		s.Failed = now
 	}
 	if fault != nil && (s.Err == nil || s.Err.Error() != fault.Error()) {
-		p.log.Warn("policy is not fully enforced; the pods that it selects are isolated, and its invalid parts allow nothing", "policy", owner, "rules", len(rules), "error", fault)
+		p.log.Warn("policy is not fully enforced; the pods that it selects are isolated, and its invalid parts allow nothing", "policy", owner, "rules", len(rules), "error", validate.Brief(fault, maxLogged))
 	}
-	for _, w := range policy.Warnings(rules) {
-		p.log.Warn("policy may mean something else than it seems", "policy", owner, "warning", w)
+	warnings := validate.Few(policy.Warnings(rules))
+	if !slices.Equal(warnings, s.warnings) { // the object also comes when its status was written
+		for _, w := range warnings {
+			p.log.Warn("policy may mean something else than it seems", "policy", owner, "warning", w)
+		}
 	}
+	s.warnings = warnings
 	if s.Err = fault; fault == nil {
 		s.Failed = time.Time{}
 	}

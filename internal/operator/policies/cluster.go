@@ -25,6 +25,7 @@ import (
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/internal/k8s"
 	"github.com/hawser-net/hawser/internal/k8s/policies"
+	"github.com/hawser-net/hawser/internal/validate"
 	"github.com/hawser-net/hawser/pkg/retry"
 )
 
@@ -44,7 +45,7 @@ func replaceStandard(have []metav1.Condition, fault error, generation int64, now
 		ObservedGeneration: generation, LastTransitionTime: metav1.NewTime(now),
 	}
 	if fault != nil {
-		want.Status, want.Reason, want.Message = metav1.ConditionFalse, reasonInvalid, clip(fault.Error(), maxMessage)
+		want.Status, want.Reason, want.Message = metav1.ConditionFalse, reasonInvalid, validate.Brief(fault, maxMessage)
 	}
 	out := slices.Clone(have)
 	changed := meta.SetStatusCondition(&out, want)

@@ -1,6 +1,7 @@
 package policies
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -279,6 +280,20 @@ func TestManyEvents(t *testing.T) {
 	text := strings.TrimPrefix(<-recorder.Events, "Warning PolicyRefused ")
 	if len(text) > maxNote || !strings.HasSuffix(text, "ä...") {
 		t.Errorf("a note of %d bytes that ends with %q", len(text), text[len(text)-6:])
+	}
+}
+
+// TestManyFaults: of a policy with thousands of faults the log and the Event have the first.
+func TestManyFaults(t *testing.T) {
+	t.Parallel()
+	recorder := events.NewFakeRecorder(1)
+	var log bytes.Buffer
+	report := newReporter(recorder, slog.New(slog.NewTextHandler(&log, nil)))
+	report.refused(&networkingv1.NetworkPolicy{}, "NetworkPolicy", "default/a", errors.New(strings.Repeat("a fault\n", 5000)))
+	for what, text := range map[string]string{"log": log.String(), "Event": <-recorder.Events} {
+		if n := strings.Count(text, "a fault"); n == 0 || n > 20 || !strings.Contains(text, "and 4991 more") {
+			t.Errorf("the %s has %d faults: %.300q", what, n, text)
+		}
 	}
 }
 

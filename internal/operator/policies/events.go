@@ -3,7 +3,6 @@ package policies
 import (
 	"context"
 	"log/slog"
-	"strings"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/hawser-net/hawser/internal/k8s/policies"
 	"github.com/hawser-net/hawser/internal/policy"
+	"github.com/hawser-net/hawser/internal/validate"
 )
 
 const (
@@ -42,18 +42,10 @@ func newReporter(r events.EventRecorder, log *slog.Logger) *reporter {
 // refused reports what is wrong with a policy. Its text names the field.
 func (t *reporter) refused(obj runtime.Object, kind, name string, fault error) {
 	sent := t.limit.Allow()
-	t.log.Warn("a policy is not valid: nodes isolate the pods that it selects, and allow only what its valid parts allow", "kind", kind, "policy", name, "fault", fault, "event", sent)
+	t.log.Warn("a policy is not valid: nodes isolate the pods that it selects, and allow only what its valid parts allow", "kind", kind, "policy", name, "fault", validate.Brief(fault, maxMessage), "event", sent)
 	if sent {
-		t.events.Eventf(obj, nil, corev1.EventTypeWarning, "PolicyRefused", "Validate", "%s", clip(fault.Error(), maxNote))
+		t.events.Eventf(obj, nil, corev1.EventTypeWarning, "PolicyRefused", "Validate", "%s", validate.Brief(fault, maxNote))
 	}
-}
-
-// clip shortens a text to this many bytes, and shows that it did.
-func clip(text string, length int) string {
-	if len(text) <= length {
-		return text
-	}
-	return strings.ToValidUTF8(text[:length-3], "") + "..."
 }
 
 // networkPolicies reports those of Kubernetes. The server checks them well, so that few are

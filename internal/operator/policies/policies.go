@@ -36,12 +36,13 @@ import (
 
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/internal/k8s/policies"
+	"github.com/hawser-net/hawser/internal/validate"
 )
 
 const (
 	// The condition's message for a valid policy.
 	validMessage = "Policy validation succeeded"
-	// maxMessage bounds the message: a status must stay short.
+	// maxMessage bounds the message in bytes, and what the log has of it: both must stay short.
 	maxMessage = 4096
 )
 
@@ -177,7 +178,7 @@ func condition(fault error) v2.NetworkPolicyCondition {
 	if fault == nil {
 		return v2.NetworkPolicyCondition{Type: v2.ConditionValid, Status: "True", Message: validMessage}
 	}
-	return v2.NetworkPolicyCondition{Type: v2.ConditionValid, Status: "False", Message: clip(fault.Error(), maxMessage)}
+	return v2.NetworkPolicyCondition{Type: v2.ConditionValid, Status: "False", Message: validate.Brief(fault, maxMessage)}
 }
 
 // replace puts want among the conditions. It reports whether that changes anything.

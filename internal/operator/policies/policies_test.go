@@ -107,6 +107,11 @@ func TestReplace(t *testing.T) {
 	if c := condition(errors.New(strings.Repeat("ä", maxMessage))); len(c.Message) > maxMessage || !strings.HasSuffix(c.Message, "ä...") {
 		t.Errorf("a long fault: %d bytes, ends with %q", len(c.Message), c.Message[len(c.Message)-6:])
 	}
+	many := errors.New(strings.Repeat("a fault\n", 5000))
+	standard, _ := replaceStandard(nil, many, 1, now)
+	if c := condition(many); !strings.HasSuffix(c.Message, "\nand 4991 more") || c.Message != standard[0].Message {
+		t.Errorf("thousands of faults: %q and %q", c.Message, standard[0].Message)
+	}
 }
 
 func TestConditions(t *testing.T) {

@@ -50,6 +50,89 @@ hubble-relay.{{ .Release.Namespace }}.svc.{{ .Values.hubble.peerService.clusterD
 {{- if and .Values.hubble.enabled .Values.hubble.relay.enabled }}true{{ end -}}
 {{- end -}}
 
+{{/* Whether agents serve metrics of flows: "true" or nothing. */}}
+{{- define "hawser.flowMetrics" -}}
+{{- if and .Values.hubble.enabled .Values.hubble.metrics.enabled }}true{{ end -}}
+{{- end -}}
+
+{{/* Further arguments of every agent; helm reads --set agent.extraArgs={} as one empty argument. */}}
+{{- define "hawser.agentArgs" -}}
+{{- range compact .Values.agent.extraArgs }}
+- {{ . | quote }}
+{{- end }}
+{{- end -}}
+
+{{/* Environment of every agent. */}}
+{{- define "hawser.agentEnv" -}}
+{{- include "hawser.env" . }}
+{{- with .Values.agent.extraEnv }}{{ toYaml . | nindent 0 }}{{ end }}
+{{- end }}
+
+{{/* The ports at which every agent serves metrics, if it does. */}}
+{{- define "hawser.agentPorts" -}}
+{{- if or .Values.prometheus.agent.enabled (include "hawser.flowMetrics" .) }}
+ports:
+{{- if .Values.prometheus.agent.enabled }}
+  - {name: prometheus, containerPort: {{ .Values.prometheus.agent.port }}, hostPort: {{ .Values.prometheus.agent.port }}, protocol: TCP}
+{{- end }}
+{{- if include "hawser.flowMetrics" . }}
+  - {name: hubble-metrics, containerPort: {{ .Values.hubble.metrics.port }}, hostPort: {{ .Values.hubble.metrics.port }}, protocol: TCP}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* Fails with what the programs would refuse only when they start. It is called with the root and all options, "config". */}}
+{{- define "hawser.check" -}}
+{{- $v := .root.Values }}
+{{- $config := .config }}
+{{- $kept := get $config "identity-allocation-mode" | toString }}
+{{- $made := get $config "identity-management-mode" | toString }}
+{{- if and (eq (get $config "enable-ipv4" | toString) "false") (eq (get $config "enable-ipv6" | toString) "false") }}
+{{- fail "ipv4.enabled and ipv6.enabled are both false: pods would have no address" }}
+{{- end }}
+{{- if and (ne $kept "crd") (not (get $config "kvstore")) }}
+{{- fail (printf "identity.allocationMode=%s: identities are kept in a key-value store: set kvstore.type and kvstore.options" $kept) }}
+{{- end }}
+{{- if and (hasPrefix "doublewrite-" $kept) (ne $made "agent") }}
+{{- fail (printf "identity.allocationMode=%s: agents make identities in both places: set identity.managementMode=agent" $kept) }}
+{{- end }}
+{{- if eq (get $config "identity-relevant-labels" | toString) "policy" }}
+{{- if eq $made "agent" }}
+{{- fail "identity.relevantLabels=policy: one program must decide which labels count: set identity.managementMode=operator or both" }}
+{{- end }}
+{{- if or (ne $kept "crd") (get $config "kvstore") $v.clustermesh.store.type }}
+{{- fail "identity.relevantLabels=policy: who reads identities from a key-value store cannot see which labels make them: set identity.allocationMode=crd, and leave out kvstore.type and clustermesh.store.type" }}
+{{- end }}
+{{- if get $config "clustermesh-config" }}
+{{- fail "identity.relevantLabels=policy: other clusters make identities by other labels: leave out cluster.id" }}
+{{- end }}
+{{- if include "hawser.slim" .root }}
+{{- fail "identity.relevantLabels=policy: agents publish the identities of pods by CiliumEndpoints: set ciliumEndpointSlice.mode=default" }}
+{{- end }}
+{{- end }}
+{{- $mode := get $config "bpf-lb-mode" | toString }}
+{{- if and (has $mode (list "dsr" "hybrid")) (ne (get $config "kube-proxy-replacement" | toString) "true") }}
+{{- fail (printf "loadBalancer.mode=%s: without kubeProxyReplacement kube-proxy leads clients from outside: set kubeProxyReplacement=true" $mode) }}
+{{- end }}
+{{- if and (eq $v.ipam.mode "crd") (ne (get $config "routing-mode" | toString) "native") }}
+{{- fail "ipam.mode=crd: the network leads to each pod's own address, and no tunnel does: set routing.mode=native" }}
+{{- end }}
+{{- /* Agents and operator serve on the node. */}}
+{{- $ports := list
+  (dict "name" "agent.healthPort" "port" $v.agent.healthPort "used" true)
+  (dict "name" "operator.healthPort" "port" $v.operator.healthPort "used" true)
+  (dict "name" "prometheus.agent.port" "port" $v.prometheus.agent.port "used" $v.prometheus.agent.enabled)
+  (dict "name" "prometheus.operator.port" "port" $v.prometheus.operator.port "used" $v.prometheus.operator.enabled)
+  (dict "name" "hubble.metrics.port" "port" $v.hubble.metrics.port "used" (include "hawser.flowMetrics" .root))
+  (dict "name" "hubble.listenPort" "port" $v.hubble.listenPort "used" (include "hawser.servesFlows" .root)) }}
+{{- $names := dict }}
+{{- range $ports }}{{ if .used }}
+{{- $port := toString .port }}
+{{- if hasKey $names $port }}{{ fail (printf "%s and %s are both %s: agents and operator share the addresses of their node" (get $names $port) .name $port) }}{{ end }}
+{{- $_ := set $names $port .name }}
+{{- end }}{{ end }}
+{{- end -}}
+
 {{/* The security context of what needs nothing of its node. */}}
 {{- define "hawser.confined" -}}
 runAsNonRoot: true
