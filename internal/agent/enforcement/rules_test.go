@@ -437,8 +437,8 @@ func TestFullBlockMap(t *testing.T) {
 	}
 }
 
-// TestCheckpointDiskFull: while the IDs of prefixes cannot be stored that is an error that names the
-// file, and the rules are in force; they are stored when there is room.
+// TestCheckpointDiskFull: while the IDs of prefixes cannot be stored that is an error that names
+// the file, and the rules are in force; they are stored when there is room.
 func TestCheckpointDiskFull(t *testing.T) {
 	t.Parallel()
 	disk := testenv.NewSmallDisk(t)

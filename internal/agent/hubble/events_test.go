@@ -153,8 +153,7 @@ func TestAgentEvents(t *testing.T) {
 	})
 	find("a service for clients outside", func(i int) {
 		row := service.Frontend{Owner: service.Name{Namespace: "shop", Name: "lb"}, Kind: service.LoadBalancer, Local: true}
-		row.ServiceFrontend = front(1000 + i)
-		row.Scope = datapath.ServiceExternal
+		row.Addr, row.Proto, row.Scope = front(1000+i).Addr, 6, datapath.ServiceExternal
 		services.Upsert(row.ServiceFrontend, row)
 	}, func(ev *flowpb.AgentEvent) bool {
 		n := ev.GetServiceUpsert()
