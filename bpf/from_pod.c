@@ -137,17 +137,16 @@ static __always_inline int from_pod_packet(struct __sk_buff *ctx, struct report 
 	}
 	/* A reply to a client outside, with a service's address. */
 	if (cfg.node_port && unlikely(!addr_equal(&p.src, p.v6 ? &ep->ip6 : &ep->ip4))) {
-		int action = send_pod_reply(ctx, &p, report);
+		int action = send_out(ctx, &p, report);
 
 		if (likely(action < TOO_BIG))
 			return action;
 		reason = restore_reply(ctx, &p, &found.c);
-		if (!reason)
-			reason = answer_too_big(ctx, &p, action - TOO_BIG);
 		if (reason)
 			return -reason;
 		report_answered(ctx, report, DROP_MTU_EXCEEDED);
-		return answer(ctx, report);
+		reason = answer_too_big(ctx, &p, action - TOO_BIG);
+		return reason ? -reason : answer(ctx, report);
 	}
 	if (cfg.tunnel && has_tunnel(remote))
 		return encapsulate(ctx, remote, ep->identity, report);

@@ -69,6 +69,8 @@ enum {
 /* Where bpf_skb_adjust_room makes room: between the MAC header and the network header. */
 enum { BPF_ADJ_ROOM_MAC = 1 };
 
+enum { BPF_F_INGRESS = 1 << 0 }; /* of bpf_redirect: as if the device had received it */
+
 enum {
 	TC_ACT_OK = 0,
 	TC_ACT_SHOT = 2,

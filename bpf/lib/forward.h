@@ -252,16 +252,64 @@ static __always_inline int redirect_out(struct __sk_buff *ctx, const struct addr
 	return bpf_redirect_neigh(out_device(ctx, from, to, v6), NULL, 0, 0);
 }
 
-/* Sends a packet out through the node's device, past the stack. The destination port of a reply is
- * the client's choice: it may be the tunnel's. */
+/* Hands a packet that is larger than the device takes to the stack, to be fragmented. As its source
+ * may be the node itself, it comes in by the host's own device: nothing else does, so that takes
+ * local sources (accept_local). Returns an action, or a drop reason negated. */
+static __always_inline int fragment_by_stack(struct __sk_buff *ctx, struct report *report)
+{
+	__u8 mac[6];
+
+	if (!cfg.host_ifindex)
+		return -DROP_MTU_EXCEEDED;
+	for (int i = 0; i < 6; i++)
+		mac[i] = cfg.host_mac[i];
+	if (bpf_skb_store_bytes(ctx, 0, mac, sizeof(mac), 0))
+		return -DROP_ENCAP_FAILED;
+	/* The sender may have marked it: see to_netdev. */
+	ctx->tc_index = 0;
+	report->outcome = OUTCOME_STACK;
+	return bpf_redirect(cfg.host_ifindex, BPF_F_INGRESS);
+}
+
+/* What send_out returns for a packet that is too big: the lower bits are an MTU. */
+enum { TOO_BIG = 1 << 16 };
+
+/* Reports whether a packet has come by a device that takes larger packets than an MTU. */
+static __always_inline bool has_shrunk(struct __sk_buff *ctx, __u32 mtu)
+{
+	__u32 before = 0;
+
+	return bpf_check_mtu(ctx, ctx->ifindex, &before, 0, 0) >= 0 && before > mtu;
+}
+
+/* Sends a packet out through the node's device, past the stack, which would drop it as spoofed. The
+ * destination port of a reply is the client's choice: it may be the tunnel's. Returns an action, a
+ * drop reason negated, or TOO_BIG and the device's MTU for a packet of a flow that is larger and
+ * must not be fragmented. */
 static __noinline __maybe_unused int send_out(struct __sk_buff *ctx, const struct packet *p, struct report *report)
 {
-	int reason = for_tunnel(p) ? DROP_TUNNEL_NOT_FROM_NODE : decrement_ttl(ctx, p);
+	__u32 device = out_device(ctx, &p->src, &p->dst, p->v6), mtu = 0;
+	__u16 frag = htons(IPV4_DONT_FRAGMENT);
+	int reason;
 
+	if (for_tunnel(p))
+		return -DROP_TUNNEL_NOT_FROM_NODE;
+	bool big = bpf_check_mtu(ctx, device, &mtu, 0, BPF_MTU_CHK_SEGS) > 0;
+	if (unlikely(big || p->fragment)) {
+		if (!p->v6 && bpf_skb_load_bytes(ctx, ETH_LEN + offsetof(struct ipv4_header, frag), &frag, sizeof(frag)))
+			return -DROP_MALFORMED;
+		/* Where netfilter reassembles datagrams, all of one or nothing must pass it. */
+		if (!(frag & htons(IPV4_DONT_FRAGMENT)) && (big || (cfg.host_ifindex && has_shrunk(ctx, mtu))))
+			return fragment_by_stack(ctx, report);
+		/* No error about an error. */
+		if (big)
+			return p->kind == KIND_FLOW ? TOO_BIG | (mtu & (TOO_BIG - 1)) : -DROP_MTU_EXCEEDED;
+	}
+	reason = decrement_ttl(ctx, p);
 	if (reason)
 		return -reason;
 	report->outcome = OUTCOME_DEVICE;
-	return redirect_out(ctx, &p->src, &p->dst, p->v6);
+	return bpf_redirect_neigh(device, NULL, 0, 0);
 }
 
 /* Reports whether the node's own stack has made a packet: then it has no ingress interface. Nor may

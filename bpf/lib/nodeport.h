@@ -35,8 +35,6 @@ enum {
 	MASQUERADE_GROUPS = 16,
 	/* Not an action: the packet belongs to no service. */
 	NOT_A_SERVICE = 1000,
-	/* Nor is this: the lower bits are an MTU. */
-	TOO_BIG = 1 << 16,
 };
 
 /* Reports whether a port of the node may be a masquerade port. SCTP flows keep their client's. */
@@ -274,8 +272,46 @@ static __noinline __maybe_unused int masquerade_port(struct __sk_buff *ctx, cons
 	return port ? port : masquerade_new_port(ctx, key, p, as);
 }
 
-/* Forwards a client's packet to a backend that is not of this node. */
-static __noinline __maybe_unused int forward_to_backend(struct __sk_buff *ctx, struct packet *p, const struct found *f,
+/* Tells the sender of a packet, which is as it was sent, that it is larger than an MTU. Returns an
+ * action, or a drop reason negated. */
+__noinline int refuse_too_big(struct __sk_buff *ctx, const struct packet *p, __u32 mtu, struct report *report)
+{
+	int reason;
+
+	if (!p || !report)
+		return -DROP_MALFORMED;
+	if (!may_reject())
+		return -DROP_MTU_EXCEEDED;
+	report_answered(ctx, report, DROP_MTU_EXCEEDED);
+	reason = answer_too_big(ctx, p, mtu);
+	if (reason)
+		return -reason;
+	struct ipcache_value *remote = ipcache_lookup(&p->src, p->v6);
+
+	/* As masqueraded clients' packets reach it. */
+	if (cfg.tunnel && has_tunnel(remote))
+		return encapsulate(ctx, remote, world_identity(p->v6), report);
+	report->outcome = OUTCOME_ANSWERED;
+	return redirect_out(ctx, &p->dst, &p->src, p->v6);
+}
+
+/* Gives a client's packet, which goes to a backend by now, the addresses and ports that the client
+ * sent it with. Returns 0 or a drop reason. */
+static __noinline __maybe_unused int restore_request(struct __sk_buff *ctx, struct packet *p, const struct ct_packet *c)
+{
+	const struct ct_key *key = &c->key;
+	__u16 port = c->nat.client_port;
+	int reason;
+
+	if (!port)
+		port = c->swapped ? key->port_b : key->port_a;
+	reason = rewrite_end(ctx, p, c->swapped ? &key->b : &key->a, port, false);
+	return reason ? reason : rewrite_end(ctx, p, &c->nat.service, c->nat.port, true);
+}
+
+/* Sends a client's packet to a backend that is not of this node, masqueraded or with DSR. Returns
+ * what send_out does. */
+static __noinline __maybe_unused int send_to_backend(struct __sk_buff *ctx, struct packet *p, const struct found *f,
 							const struct ipcache_value *remote, struct report *report)
 {
 	bool tunnel = cfg.tunnel && has_tunnel(remote);
@@ -296,6 +332,19 @@ static __noinline __maybe_unused int forward_to_backend(struct __sk_buff *ctx, s
 	if (tunnel)
 		return encapsulate(ctx, remote, world_identity(p->v6), report);
 	return send_out(ctx, p, report);
+}
+
+/* Forwards a client's packet to a backend that is not of this node. Returns an action, or a drop
+ * reason negated. */
+static __always_inline int forward_to_backend(struct __sk_buff *ctx, struct packet *p, const struct found *f,
+					      const struct ipcache_value *remote, struct report *report)
+{
+	int action = send_to_backend(ctx, p, f, remote, report), reason;
+
+	if (likely(action < TOO_BIG))
+		return action;
+	reason = restore_request(ctx, p, &f->c);
+	return reason ? -reason : refuse_too_big(ctx, p, action - TOO_BIG, report);
 }
 
 /* Rejects a packet of a client outside, as the service has no backend. Returns an action or a drop
@@ -432,31 +481,6 @@ static __noinline __maybe_unused int restore_reply(struct __sk_buff *ctx, struct
 	return reason ? reason : rewrite_end(ctx, p, c->swapped ? &key->a : &key->b, c->swapped ? key->port_a : key->port_b, true);
 }
 
-/* Sends the reply of a pod of this node to a client outside, with the service's address, past the
- * stack, which would drop it as spoofed. What the device has no room for goes to the stack to be
- * fragmented: of a pod it takes local sources (accept_local). Returns an action, a drop reason
- * negated, or TOO_BIG and the MTU if the reply must not be fragmented. */
-static __noinline __maybe_unused int send_pod_reply(struct __sk_buff *ctx, struct packet *p, struct report *report)
-{
-	__u32 device = out_device(ctx, &p->src, &p->dst, p->v6), mtu = 0;
-	__u16 frag = 0;
-	int reason = for_tunnel(p) ? DROP_TUNNEL_NOT_FROM_NODE : 0;
-
-	if (!reason && unlikely(bpf_check_mtu(ctx, device, &mtu, 0, BPF_MTU_CHK_SEGS) > 0)) {
-		if (p->v6 || bpf_skb_load_bytes(ctx, ETH_LEN + offsetof(struct ipv4_header, frag), &frag, sizeof(frag)) ||
-		    (frag & htons(IPV4_DONT_FRAGMENT)))
-			return TOO_BIG | (mtu & (TOO_BIG - 1));
-		report->outcome = OUTCOME_STACK;
-		return TC_ACT_OK;
-	}
-	if (!reason)
-		reason = decrement_ttl(ctx, p);
-	if (reason)
-		return -reason;
-	report->outcome = OUTCOME_DEVICE;
-	return bpf_redirect_neigh(device, NULL, 0, 0);
-}
-
 /* Finds the client that a packet to the node's own address replies to. Returns whether there is
  * one. */
 __noinline int masquerade_lookup(const struct packet *p, __u32 now, struct masquerade_value *client)
@@ -520,7 +544,9 @@ static __noinline __maybe_unused int node_port_reply(struct __sk_buff *ctx, stru
 	struct found found = {.c.now = ct_now()};
 	struct sides *sides = &found.c.sides;
 	struct masquerade_value to;
-	int reason;
+	struct addr at = p->dst;
+	__u16 port = p->dport;
+	int action, reason;
 
 	if (p->kind != KIND_FLOW || !masquerade_lookup(p, found.c.now, &to))
 		return NOT_A_SERVICE;
@@ -541,7 +567,13 @@ static __noinline __maybe_unused int node_port_reply(struct __sk_buff *ctx, stru
 	/* The client may send nothing while it receives data. */
 	if (found.flow && found.flow->expires != to.expires)
 		masquerade_extend(&found.c.key, found.flow, p, report->program == PROGRAM_FROM_OVERLAY);
-	return send_out(ctx, p, report);
+	action = send_out(ctx, p, report);
+	if (likely(action < TOO_BIG))
+		return action;
+	reason = restore_reply(ctx, p, &found.c);
+	if (!reason)
+		reason = rewrite_end(ctx, p, &at, port, true);
+	return reason ? -reason : refuse_too_big(ctx, p, action - TOO_BIG, report);
 }
 
 /* Turns an ICMP error about a packet that this node masqueraded into one about the client's flow.

@@ -15,8 +15,8 @@ enum {
 	ANSWER_TTL = 64,
 	/* Of the packet that an ICMP error is about, eight bytes of its transport are promised. */
 	QUOTED_L4 = 8,
-	/* Of one that is too big: a fragment header and what TCP is told by. */
-	TOO_BIG_L4 = 28,
+	/* Of one that is too big, a TCP header. */
+	TOO_BIG_L4 = 20,
 };
 
 static __always_inline bool may_reject(void)
@@ -47,17 +47,19 @@ static __always_inline __u64 pseudo_sum(const struct packet *p, __u32 len, __u8 
 
 /* Reports whether the kernel has left the transport's checksum to a device: then it, or the device,
  * will sum up what follows the network header, and write the result at the offset where the
- * original packet has its checksum, whatever is there by then. Destroys that checksum. Returns 1, 0
- * or negative on failure. */
+ * original packet has its checksum, whatever is there by then. SCTP's, a CRC, is where the kernel's
+ * helpers do not look: any other field shows it as well. Returns 1, 0 or negative on failure. */
 static __always_inline int checksum_is_left(struct __sk_buff *ctx, const struct packet *p)
 {
-	__u16 before = 0x1234, after;
+	__u16 kept, before = 0x1234, after;
 	__u32 off = p->l4 + checksum_offset(p->proto);
 
 	/* A change of the payload shows in a checksum that is complete, and in no other. */
-	if (bpf_skb_store_bytes(ctx, off, &before, sizeof(before), BPF_F_RECOMPUTE_CSUM) ||
+	if (bpf_skb_load_bytes(ctx, off, &kept, sizeof(kept)) ||
+	    bpf_skb_store_bytes(ctx, off, &before, sizeof(before), BPF_F_RECOMPUTE_CSUM) ||
 	    bpf_l4_csum_replace(ctx, off, 0, 1, sizeof(before)) ||
-	    bpf_skb_load_bytes(ctx, off, &after, sizeof(after)))
+	    bpf_skb_load_bytes(ctx, off, &after, sizeof(after)) ||
+	    bpf_skb_store_bytes(ctx, off, &kept, sizeof(kept), BPF_F_RECOMPUTE_CSUM))
 		return -1;
 	return before == after;
 }
@@ -140,9 +142,9 @@ static __noinline __maybe_unused int answer_unreachable(struct __sk_buff *ctx, c
 	if (p->v6 ? bpf_skb_load_bytes(ctx, ETH_LEN, out.quoted, sizeof(struct ipv6_header) + QUOTED_L4) :
 		    bpf_skb_load_bytes(ctx, ETH_LEN, out.quoted, sizeof(struct ipv4_header) + QUOTED_L4))
 		return DROP_MALFORMED;
-	int left = checksum_is_left(ctx, p);
-	/* Only UDP's checksum can be left to a device here: SCTP's is a CRC. */
-	if (left < 0 || (left && p->proto != PROTO_UDP))
+	/* Of SCTP's packets, reject lets pass those that are complete. */
+	int left = p->proto == PROTO_UDP ? checksum_is_left(ctx, p) : 0;
+	if (left < 0)
 		return DROP_ENCAP_FAILED;
 	/* A sum that is left overwrites the second half of a field that is never read. If the
 	 * message's sum is as if that half were the pseudo-header's, then whatever is written there
@@ -163,56 +165,66 @@ static __noinline __maybe_unused int answer_unreachable(struct __sk_buff *ctx, c
 /* The length of the ICMP error that a packet is too big. */
 static __always_inline __u32 too_big_len(const struct packet *p)
 {
-	return sizeof(struct icmp_header) + (p->v6 ? sizeof(struct ipv6_header) : sizeof(struct ipv4_header)) + TOO_BIG_L4;
+	return sizeof(struct icmp_header) + p->l4 - ETH_LEN + TOO_BIG_L4;
+}
+
+/* Sums up what of a packet is between two offsets, a multiple of four bytes, as checksums do.
+ * Returns negative if the packet is shorter. */
+__noinline __s64 sum_between(struct __sk_buff *ctx, __u32 from, __u32 to)
+{
+	__u64 sum = 0;
+	__u32 word;
+
+	for (int i = 0; i < (L4_OFFSET_MAX + TOO_BIG_L4) / (int)sizeof(word) && from < to; i++) {
+		if (bpf_skb_load_bytes(ctx, from, &word, sizeof(word)))
+			return -1;
+		sum += word;
+		from += sizeof(word);
+	}
+	return sum;
 }
 
 /* Writes the error of answer_too_big but for its network header. Returns 0 or a drop reason. Not
  * inlined: its variables need a stack of their own. */
 static __noinline __maybe_unused int write_too_big(struct __sk_buff *ctx, const struct packet *p, __u32 mtu)
 {
-	struct {
-		struct icmp_header icmp;
-		__u8 quoted[sizeof(struct ipv6_header) + TOO_BIG_L4];
-	} out = {.icmp.type = ICMP_UNREACHABLE, .icmp.code = 4, .icmp.seq = htons(mtu)};
-	__u32 header = sizeof(struct ipv4_header);
-	__u32 field = p->l4 + checksum_offset(p->proto);
+	struct icmp_header icmp = {.type = ICMP_UNREACHABLE, .code = 4, .seq = htons(mtu)};
+	__u32 header = sizeof(struct ipv4_header), end = p->l4 + TOO_BIG_L4;
 	__u16 check = 0;
 	__u64 sum = 0;
 	int left = 0;
 
+	if (end > p->end)
+		return DROP_MTU_EXCEEDED;
 	if (p->v6) {
 		header = sizeof(struct ipv6_header);
-		out.icmp.type = ICMPV6_TOO_BIG;
-		out.icmp.code = 0;
-		sum = pseudo_sum(p, sizeof(out), PROTO_ICMPV6);
+		icmp.type = ICMPV6_TOO_BIG;
+		icmp.code = 0;
+		sum = pseudo_sum(p, too_big_len(p), PROTO_ICMPV6);
 	}
 	if (!p->fragment && checksum_offset(p->proto)) {
-		if (p->l4 != ETH_LEN + header || bpf_skb_load_bytes(ctx, field, &check, sizeof(check)))
-			return DROP_MTU_EXCEEDED;
 		left = checksum_is_left(ctx, p);
-		if (left < 0 || bpf_skb_store_bytes(ctx, field, &check, sizeof(check), BPF_F_RECOMPUTE_CSUM))
+		if (left < 0 || bpf_skb_load_bytes(ctx, p->l4 + checksum_offset(p->proto), &check, sizeof(check)))
 			return DROP_ENCAP_FAILED;
 	}
-	if (p->v6 ? bpf_skb_load_bytes(ctx, ETH_LEN, out.quoted, sizeof(struct ipv6_header) + TOO_BIG_L4) :
-		    bpf_skb_load_bytes(ctx, ETH_LEN, out.quoted, sizeof(struct ipv4_header) + TOO_BIG_L4))
+	__s64 quoted = sum_between(ctx, ETH_LEN, left ? p->l4 : end);
+	if (quoted < 0)
 		return DROP_MTU_EXCEEDED;
+	sum += quoted;
 	/* A sum that is left to a device is completed in the quoted transport, whose sum it turns
 	 * into the complement of what was there before. */
-	if (left) {
-		memset(out.quoted + (p->v6 ? sizeof(struct ipv6_header) : sizeof(struct ipv4_header)), 0, TOO_BIG_L4);
+	if (left)
 		sum += (__u16)~check;
-	}
-	out.icmp.check = ~fold(sum + (__u32)bpf_csum_diff(NULL, 0, (__u32 *)&out, sizeof(out), 0));
-	if (bpf_skb_change_tail(ctx, ETH_LEN + header + TOO_BIG_L4, 0) ||
-	    bpf_skb_adjust_room(ctx, header + sizeof(out.icmp), BPF_ADJ_ROOM_MAC, 0) ||
-	    bpf_skb_store_bytes(ctx, ETH_LEN + header, &out.icmp, sizeof(out.icmp), BPF_F_RECOMPUTE_CSUM))
+	icmp.check = ~fold(sum + (__u32)bpf_csum_diff(NULL, 0, (__u32 *)&icmp, sizeof(icmp), 0));
+	if (bpf_skb_change_tail(ctx, end, 0) || bpf_skb_adjust_room(ctx, header + sizeof(icmp), BPF_ADJ_ROOM_MAC, 0) ||
+	    bpf_skb_store_bytes(ctx, ETH_LEN + header, &icmp, sizeof(icmp), BPF_F_RECOMPUTE_CSUM))
 		return DROP_ENCAP_FAILED;
 	return 0;
 }
 
 /* Turns a packet, which may be a fragment, into the ICMP error that it is too big for an MTU. It is
- * quoted as it is, with as much of its transport as a socket is found by behind a fragment header.
- * Returns 0 or a drop reason. */
+ * quoted as it is, with all that precedes its transport and as much of that as a socket is found
+ * by. Returns 0 or a drop reason. */
 static __always_inline int answer_too_big(struct __sk_buff *ctx, const struct packet *p, __u32 mtu)
 {
 	int reason = write_too_big(ctx, p, mtu);
@@ -220,7 +232,7 @@ static __always_inline int answer_too_big(struct __sk_buff *ctx, const struct pa
 	return reason ? reason : answer_network(ctx, p, p->v6 ? PROTO_ICMPV6 : PROTO_ICMP, too_big_len(p));
 }
 
-/* Counts and reports a packet that is dropped for a reason and answered. */
+/* Counts and reports a packet that is dropped for a reason, before it is answered. */
 static __always_inline void report_answered(struct __sk_buff *ctx, struct report *report, int reason)
 {
 	report->reason = reason;
@@ -234,12 +246,15 @@ static __always_inline void report_answered(struct __sk_buff *ctx, struct report
 /* Counts and reports a packet as dropped for a reason, and turns it into the reply that rejects it,
  * with the hardware addresses swapped. Returns 0 if there is a reply to send, or the reason to drop
  * the packet without. There is no reply to resets, to fragments, whose rest would be rejected
- * again, and to packets with options, which no client of a service sends. */
+ * again, to packets with options, which no client of a service sends, and to those of SCTP of which
+ * a device is to make the CRC: it would write that into the reply. */
 static __noinline __maybe_unused int reject(struct __sk_buff *ctx, const struct packet *p, struct report *report, int reason)
 {
 	__u32 plain = ETH_LEN + (p->v6 ? sizeof(struct ipv6_header) : sizeof(struct ipv4_header));
 
 	if (p->fragment || p->l4 != plain || p->kind != KIND_FLOW || (p->tcp_flags & TCP_RST) || !may_reject())
+		return reason;
+	if (p->proto == PROTO_SCTP && checksum_is_left(ctx, p))
 		return reason;
 	report_answered(ctx, report, reason);
 	if (p->proto == PROTO_TCP)

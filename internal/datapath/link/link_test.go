@@ -276,6 +276,9 @@ func TestSetNodeTunnel(t *testing.T) {
 		"net/ipv4/conf/all/rp_filter":             "0",
 		"net/ipv6/conf/eth0/accept_ra":            "2",
 		"net/ipv4/conf/hawser_host/rp_filter":     "0",
+		"net/ipv4/conf/hawser_host/accept_local":  "1",
+		"net/ipv4/conf/hawser_net/accept_local":   "0",
+		"net/ipv4/conf/hawser_vxlan/accept_local": "0",
 		"net/ipv4/conf/hawser_vxlan/rp_filter":    "0",
 		"net/ipv4/conf/hawser_net/forwarding":     "1",
 		"net/ipv4/conf/all/send_redirects":        "0",
@@ -477,9 +480,6 @@ func TestEnsureEndpoint(t *testing.T) {
 		if !strings.Contains(before, want) {
 			t.Errorf("%q is missing in\n%s", want, before)
 		}
-	}
-	if got := n.sysctl(t, "net/ipv4/conf/"+ep.IfName+"/accept_local"); got != "1" {
-		t.Errorf("accept_local is %s", got)
 	}
 	if got := n.sysctl(t, "net/ipv4/conf/"+ep.IfName+"/rp_filter"); got != "0" {
 		t.Errorf("rp_filter is %s", got)

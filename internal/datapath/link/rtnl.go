@@ -193,16 +193,13 @@ func linkDown(ifIndex int) *request {
 const (
 	ipv4DevconfSendRedirects = 6
 	ipv4DevconfRPFilter      = 8
-	ipv4DevconfAcceptLocal   = 23
 )
 
 // addrGenModeNone is IN6_ADDR_GEN_MODE_NONE (include/uapi/linux/if_link.h).
 const addrGenModeNone = 1
 
 // linkConf turns reverse-path filtering and ICMP redirects of an interface off, and keeps IPv6 from
-// giving it a link-local address. The stack takes local sources from it: a reply that it is to
-// fragment has a service's, and the programs check what pods send. It must come before the
-// interface is up.
+// giving it a link-local address. It must come before the interface is up.
 func linkConf(ifIndex int, ipv6 bool) *request {
 	r := newRequest(fmt.Sprintf("configure interface %d", ifIndex), unix.RTM_NEWLINK, 0)
 	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
@@ -212,7 +209,6 @@ func linkConf(ifIndex int, ipv6 bool) *request {
 	conf := spec.AddRtAttr(unix.AF_INET, nil).AddRtAttr(unix.IFLA_INET_CONF, nil)
 	conf.AddRtAttr(ipv4DevconfRPFilter, nl.Uint32Attr(0))
 	conf.AddRtAttr(ipv4DevconfSendRedirects, nl.Uint32Attr(0))
-	conf.AddRtAttr(ipv4DevconfAcceptLocal, nl.Uint32Attr(1))
 	if ipv6 {
 		spec.AddRtAttr(unix.AF_INET6, nil).AddRtAttr(unix.IFLA_INET6_ADDR_GEN_MODE, nl.Uint8Attr(addrGenModeNone))
 	}

@@ -45,11 +45,17 @@ func forwardingSettings(n datapath.Node) []setting {
 
 // deviceSettings are those of one of our own devices.
 func deviceSettings(name string) []setting {
-	return []setting{
+	out := []setting{
 		{path: "net/ipv4/conf/" + name + "/rp_filter", value: "0"},
 		{path: "net/ipv4/conf/" + name + "/send_redirects", value: "0"},
 		{path: "net/ipv4/conf/" + name + "/forwarding", value: "1"},
 	}
+	if name == HostDevice {
+		// The programs have the stack fragment packets by it that have a service's address, which
+		// may be the node's own. Nothing else comes in there.
+		out = append(out, setting{path: "net/ipv4/conf/" + name + "/accept_local", value: "1"})
+	}
+	return out
 }
 
 // apply writes the settings that differ. A value that is right is not written, so that a read-only

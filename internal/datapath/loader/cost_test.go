@@ -38,7 +38,7 @@ func modes() map[string]datapath.Config {
 // limit is a million instructions a program; others than this one may count more of them.
 func TestVerifierCost(t *testing.T) {
 	testenv.RequireRoot(t)
-	const programMost, nodeMost = 90_000, 335_000
+	const programMost, nodeMost = 90_000, 350_000
 	size := maps.Defaults()
 	size.Dir, size.CTEntries, size.PolicyEntries, size.IPCacheEntries, size.IPCachePrefixes = "", 4096, 4096, 1024, 128
 	m, err := maps.Open(size)

@@ -151,6 +151,7 @@ func newTestNode(t testing.TB, n byte, tunnel bool) *testNode {
 			os.WriteFile("/proc/sys/net/ipv6/conf/all/forwarding", []byte("1"), 0),
 			os.WriteFile("/proc/sys/net/ipv4/conf/all/rp_filter", []byte("0"), 0),
 			os.WriteFile("/proc/sys/net/ipv4/conf/default/rp_filter", []byte("0"), 0),
+			os.WriteFile("/proc/sys/net/ipv4/conf/hawser_host/accept_local", []byte("1"), 0),
 		)
 	}))
 	node.loader = loader.New(node.maps, &tcFilters{h: node.h}, slog.New(slog.DiscardHandler))

@@ -236,3 +236,46 @@ func TestServicesEditedByOthers(t *testing.T) {
 		}
 	}
 }
+
+// TestFrontendWithSetOfAnother: a frontend that another process adds, with the backends of an
+// existing one, takes nothing from that when it is removed.
+func TestFrontendWithSetOfAnother(t *testing.T) {
+	m := open(t, small())
+	svc := datapath.Service{
+		ServiceFrontend: datapath.ServiceFrontend{Addr: netip.MustParseAddrPort("10.96.0.1:443"), Proto: 6}, ID: 1,
+		LimitSources: true, Sources: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")},
+		Backends: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:6443"), netip.MustParseAddrPort("10.0.0.2:6443")},
+	}
+	if err := m.UpsertService(svc); err != nil {
+		t.Fatal(err)
+	}
+	rows := m.Replacements()["lb_services"]
+	key, value := make([]byte, rows.KeySize()), make([]byte, rows.ValueSize())
+	if !rows.Iterate().Next(&key, &value) {
+		t.Fatal("no frontend was written")
+	}
+	key[15]++
+	if err := rows.Put(key, value); err != nil {
+		t.Fatal(err)
+	}
+	added := datapath.ServiceFrontend{Addr: netip.MustParseAddrPort("10.96.0.2:443"), Proto: 6}
+	if _, changed, err := m.RecheckServices(); err != nil || len(changed) != 1 || changed[0] != added {
+		t.Fatalf("changed: %v, %v, want %v", changed, err, added)
+	}
+	if err := errors.Join(m.DeleteService(added), m.PruneServiceSets()); err != nil {
+		t.Fatal(err)
+	}
+	list, changed, err := m.RecheckServices()
+	if err != nil || len(changed) != 0 || len(list) != 1 || !list[0].Equal(svc) {
+		t.Errorf("left: %+v, changed %v, %v", list, changed, err)
+	}
+	// Written anew, it has a set of its own.
+	other := svc
+	other.ServiceFrontend = added
+	if err := errors.Join(rows.Put(key, value), m.UpsertService(other), m.DeleteService(svc.ServiceFrontend), m.PruneServiceSets()); err != nil {
+		t.Fatal(err)
+	}
+	if list, err := m.Services(); err != nil || len(list) != 1 || !list[0].Equal(other) {
+		t.Errorf("left: %+v, %v", list, err)
+	}
+}

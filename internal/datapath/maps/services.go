@@ -90,7 +90,27 @@ func (m *Maps) readServices() (map[datapath.ServiceFrontend]serviceState, error)
 	if err != nil {
 		return nil, fmt.Errorf("frontends: %w", err)
 	}
+	m.unshare(services)
 	return services, nil
+}
+
+// unshare takes the set from rows that name one of another row, which another process has written:
+// a row that is removed must not take the other's backends with it. The set stays with the row for
+// which it was written, if that is known.
+func (m *Maps) unshare(services map[datapath.ServiceFrontend]serviceState) {
+	users := make(map[uint32]int)
+	for _, s := range services {
+		users[s.set]++
+	}
+	for f, s := range services {
+		if s.set == 0 || users[s.set] == 1 {
+			continue
+		}
+		if wrote, known := m.services[f]; !known || wrote.set != s.set {
+			s.row.Backends, s.row.Sources, s.set = nil, nil, 0
+			services[f] = s
+		}
+	}
 }
 
 // readRanges reads the ranges of clients, by set.
