@@ -165,10 +165,11 @@ func (n *Network) syncHost(c Cluster, all bool) (peers int, err error) {
 		n.cfg.Log.Info("the node's devices, or the addresses that they serve, have changed; setting them up again")
 		err = n.Configure()
 	}
-	err = errors.Join(err, c.Serve(), n.admitPeers(desired.Peers, all))
+	// First: the next agent must not admit a node again that this one has refused.
 	if serr := n.peerFile.save(desired.Peers); serr != nil {
 		n.cfg.Log.Warn("cannot store the nodes for the next agent", "error", serr)
 	}
+	err = errors.Join(err, c.Serve(), n.admitPeers(desired.Peers, all))
 	return len(desired.Peers), err
 }
 

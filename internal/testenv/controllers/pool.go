@@ -11,7 +11,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/client-go/discovery"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
@@ -73,10 +75,9 @@ func (p *Pool) Take(t testing.TB) *Env {
 	return s.env
 }
 
-// keeps are the resources whose objects tests share: what the server itself makes, definitions, and
-// the rights of the programs.
+// keeps are the resources whose objects tests share: what the server itself makes, and definitions.
 var keeps = map[string]bool{
-	"rbac.authorization.k8s.io": true, "apiextensions.k8s.io": true, "apiregistration.k8s.io": true, "flowcontrol.apiserver.k8s.io": true,
+	"apiextensions.k8s.io": true, "apiregistration.k8s.io": true, "flowcontrol.apiserver.k8s.io": true,
 	"scheduling.k8s.io": true, "servicecidrs.networking.k8s.io": true, "ipaddresses.networking.k8s.io": true,
 	"serviceaccounts": true, "namespaces": true,
 }
@@ -120,14 +121,19 @@ func (e *Env) empty(t testing.TB) {
 	}
 }
 
-// notServer selects all but the service that is the server itself.
-var notServer = client.MatchingFieldsSelector{Selector: fields.OneTermNotEqualSelector("metadata.name", "kubernetes")}
+// notServer selects all but the service that is the server itself, and the rights that it grants.
+var notServer = &client.ListOptions{
+	FieldSelector: fields.OneTermNotEqualSelector("metadata.name", "kubernetes"),
+	LabelSelector: labels.NewSelector().Add(*bootstrapped),
+}
+
+var bootstrapped, _ = labels.NewRequirement("kubernetes.io/bootstrapping", selection.DoesNotExist, nil)
 
 // deleteAll deletes all objects of a kind that notServer selects.
 func (e *Env) deleteAll(ctx context.Context, kind schema.GroupVersionKind) error {
 	list := &metav1.PartialObjectMetadataList{}
 	list.SetGroupVersionKind(kind)
-	if err := e.Client.List(ctx, list); err != nil {
+	if err := e.Client.List(ctx, list, notServer); err != nil {
 		return err
 	}
 	namespaces := map[string]bool{}
@@ -136,7 +142,9 @@ func (e *Env) deleteAll(ctx context.Context, kind schema.GroupVersionKind) error
 			namespaces[namespace] = true
 			o := &metav1.PartialObjectMetadata{}
 			o.SetGroupVersionKind(kind)
-			err := e.Client.DeleteAllOf(ctx, o, client.InNamespace(namespace), client.GracePeriodSeconds(0), notServer)
+			which := &client.DeleteAllOfOptions{ListOptions: *notServer}
+			which.Namespace, which.GracePeriodSeconds = namespace, new(int64)
+			err := e.Client.DeleteAllOf(ctx, o, which)
 			if err != nil {
 				return err
 			}
