@@ -185,7 +185,7 @@ func startStream(t testing.TB, ns namespace, to netip.AddrPort) (finish func() (
 					return nil
 				case <-tick.C:
 				}
-				_ = c.SetDeadline(time.Now().Add(5 * time.Second))
+				_ = c.SetDeadline(time.Now().Add(30 * time.Second)) // a busy machine may stand still for seconds
 				if _, err := c.Write(buf); err != nil {
 					return err
 				}

@@ -66,7 +66,7 @@ func TestStoreCertificates(t *testing.T) {
 		e := o.storeCertificates()
 		name(own, authorities) // after the operator has started
 		go func() { ended <- e.Run(ctx) }()
-		controllers.Eventually(t, time.Minute, func() string {
+		controllers.Eventually(t, 3*time.Minute, func() string {
 			p := o.problems.all()
 			slices.SortFunc(p, func(a, b api.Problem) int { return cmp.Compare(a.Error, b.Error) })
 			if len(p) != 2 || p[0].Part != "certificates" || !strings.Contains(p[0].Error, "the certificate store ("+own+") ends in 5m") ||

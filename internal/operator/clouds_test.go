@@ -264,7 +264,7 @@ func (k killTrial) run(t *testing.T) {
 	x := &killing{world: w, killTrial: k, agents: nodemanagertest.Trial{T: t, Env: &controllers.Env{Client: w.client}}, release: func() {}}
 	x.flags = k.serve(w)
 	x.next()
-	w.eventually(time.Minute, func() string { // the first operator registers the definitions
+	w.eventually(3*time.Minute, func() string { // the first operator registers the definitions
 		if err := w.client.List(w.Context(), &v2.CiliumNodeList{}); err != nil {
 			return err.Error()
 		}
@@ -348,7 +348,7 @@ func (x *killing) strike(name string, point killPoint, when string) {
 	n := &v2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}
 	x.create(n)
 	use, gone := 0, false
-	x.eventually(time.Minute, func() string {
+	x.eventually(3*time.Minute, func() string {
 		select {
 		case <-struck:
 			return ""

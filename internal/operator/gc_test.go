@@ -252,7 +252,7 @@ func TestUnusedKeysOfAgentsAreSpared(t *testing.T) {
 				_, err := store.Get(ctx, fmt.Sprintf("%s/id/%d", storekeys.IdentitiesPrefix, o.first))
 				return !errors.Is(err, kvstore.ErrNotFound)
 			}
-			controllers.Eventually(t, time.Minute, func() string {
+			controllers.Eventually(t, 3*time.Minute, func() string {
 				if n := looks.Load(); n < 6 || tt.ends && there() {
 					return fmt.Sprintf("%d looks; it is there: %t", n, there())
 				}
@@ -310,7 +310,7 @@ func TestFailedRoundsResetNothing(t *testing.T) {
 					})
 				}()
 				defer func() { cancel(); <-done }()
-				controllers.Eventually(t, time.Minute, func() string {
+				controllers.Eventually(t, 3*time.Minute, func() string {
 					if _, err := store.Get(ctx, master); !errors.Is(err, kvstore.ErrNotFound) {
 						return fmt.Sprintf("after %d rounds it is still there: %v", rounds.Load(), err)
 					}

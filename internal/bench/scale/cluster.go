@@ -185,12 +185,12 @@ func (c *cluster) transport() *http.Transport {
 func (c *cluster) close() error {
 	var errs []error
 	for _, p := range c.operators {
-		errs = append(errs, p.Stop(15*time.Second))
+		errs = append(errs, p.Stop(time.Minute))
 	}
 	if c.api != nil {
 		c.api.Kill() // in peace it would wait a minute for its watches
 	}
-	errs = append(errs, c.etcd.Stop(15*time.Second))
+	errs = append(errs, c.etcd.Stop(time.Minute))
 	if !c.r.cfg.Keep {
 		errs = append(errs, os.RemoveAll(filepath.Join(c.dir, "data")))
 	}

@@ -52,7 +52,7 @@ func (r *runner) mesh(ctx context.Context, s *report.Scenario) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, store.Stop(15*time.Second)) }()
+	defer func() { err = errors.Join(err, store.Stop(time.Minute)) }()
 	m := &meshed{c: c, address: "unix://" + filepath.Join(dir, "client.sock"), made: map[string]time.Time{}, published: map[string]time.Time{}, from: r.cfg.MeshPods}
 	s.Variants = []report.Variant{{Name: "etcd"}}
 	return m.run(ctx, r, &s.Variants[0])

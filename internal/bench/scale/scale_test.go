@@ -2,6 +2,7 @@ package scale
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"os"
 	"os/signal"
@@ -30,6 +31,11 @@ import (
 // TestMain also runs the programs that the tests start: this one is all of them.
 func TestMain(m *testing.M) {
 	if len(os.Args) < 2 || !slices.Contains([]string{"etcd", "operator", "agent"}, os.Args[1]) {
+		// Each test is a cluster: more of them than processors only wait for each other, and time out.
+		flag.Parse()
+		if err := flag.Set("test.parallel", "2"); err != nil {
+			panic(err)
+		}
 		os.Exit(m.Run())
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -76,7 +82,7 @@ func small(t *testing.T, scenarios ...string) Config {
 	cfg.IPAMNodes, cfg.IPAMRate, cfg.IPAMRest, cfg.IPAMPods, cfg.IPAMPodRate = 20, 60, time.Second, 120, 50
 	cfg.CollectAgents, cfg.CollectUnused = 25, 240
 	cfg.Sizes, cfg.Quiet = []int{60, 120}, 100*time.Millisecond
-	cfg.Timeout = 2 * time.Minute
+	cfg.Timeout = 4 * time.Minute
 	cfg.Self, cfg.Operator, cfg.Agent = []string{self, "etcd"}, []string{self, "operator"}, []string{self, "agent"}
 	cfg.Out, cfg.Progress = t.TempDir(), t.Output()
 	return cfg
