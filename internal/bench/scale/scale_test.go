@@ -31,7 +31,7 @@ import (
 // TestMain also runs the programs that the tests start: this one is all of them.
 func TestMain(m *testing.M) {
 	if len(os.Args) < 2 || !slices.Contains([]string{"etcd", "operator", "agent"}, os.Args[1]) {
-		// Each test is a cluster: more of them than processors only wait for each other, and time out.
+		// Each test is a cluster: more of them than processors only wait for each other.
 		flag.Parse()
 		if err := flag.Set("test.parallel", "2"); err != nil {
 			panic(err)
