@@ -467,10 +467,11 @@ func (ps *parser) subject(field string, in *v2.LabelSelector) *Selector {
 	return newLabelSelector(ps.namespace, false, false, reqs)
 }
 
+var operators = map[string]operator{v2.OpIn: opIn, v2.OpNotIn: opNotIn, v2.OpExists: opExists, v2.OpDoesNotExist: opDoesNotExist}
+
 // requirements reads both parts of a label selector. It returns those that are understood, and
 // whether all are.
 func (ps *parser) requirements(field string, in *v2.LabelSelector) ([]requirement, bool) {
-	operators := map[string]operator{v2.OpIn: opIn, v2.OpNotIn: opNotIn, v2.OpExists: opExists, v2.OpDoesNotExist: opDoesNotExist}
 	before := len(ps.errs)
 	reqs := make([]requirement, 0, len(in.MatchLabels)+len(in.MatchExpressions))
 	for _, k := range slices.Sorted(maps.Keys(in.MatchLabels)) {
