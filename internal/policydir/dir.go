@@ -54,9 +54,6 @@ func (c Config) Validate() error {
 	return errs.Err()
 }
 
-// maxLogged is how many bytes of the faults of a file the log has.
-const maxLogged = 4096
-
 // FileStatus is what became of a file.
 type FileStatus struct {
 	// File is the name within the directory.
@@ -304,7 +301,7 @@ func (d *Dir) load(name string) []policy.Change {
 	if err != nil {
 		if f.status.Err == nil || f.status.Err.Error() != err.Error() {
 			d.log.Error("Policy file is faulty; its last good version stays in force, or what can be enforced if there is none",
-				"file", name, "lastGoodVersion", f.good, "policiesInForce", len(f.objects), "error", validate.Brief(err, maxLogged))
+				"file", name, "lastGoodVersion", f.good, "policiesInForce", len(f.objects), "error", validate.Brief(err, validate.MaxLogged))
 			f.status.Failed = time.Now()
 		}
 		f.status.Err = err

@@ -65,6 +65,9 @@ func few(faults []string, most int) []string {
 	return append(faults[:most:most], fmt.Sprintf("and %d more", len(faults)-most))
 }
 
+// MaxLogged is how many bytes of the faults of one object a log or a status has.
+const MaxLogged = 4096
+
 // Brief returns what of an error, which may join thousands, a log or a status has room for: the
 // first lines, of which each is a fault, and how many more there are; no more bytes than length,
 // which is to be 100 at least.

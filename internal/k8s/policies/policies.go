@@ -91,9 +91,6 @@ type Status struct {
 	warnings []string // that were logged
 }
 
-// maxLogged is how many bytes of the faults of an object the log has.
-const maxLogged = 4096
-
 // Policies follows policies. Make one with New; it serves one Run. Status and Counts may be called
 // from any goroutine.
 type Policies struct {
@@ -297,7 +294,7 @@ func (p *Policies) upsert(kind string, key k8s.Key, rules []*policy.Rule, fault 
 		s.Failed = now
 	}
 	if fault != nil && (s.Err == nil || s.Err.Error() != fault.Error()) {
-		p.log.Warn("policy is not fully enforced; the pods that it selects are isolated, and its invalid parts allow nothing", "policy", owner, "rules", len(rules), "error", validate.Brief(fault, maxLogged))
+		p.log.Warn("policy is not fully enforced; the pods that it selects are isolated, and its invalid parts allow nothing", "policy", owner, "rules", len(rules), "error", validate.Brief(fault, validate.MaxLogged))
 	}
 	warnings := validate.Few(policy.Warnings(rules))
 	if !slices.Equal(warnings, s.warnings) { // the object also comes when its status was written

@@ -43,7 +43,7 @@ const (
 	// The condition's message for a valid policy.
 	validMessage = "Policy validation succeeded"
 	// maxMessage bounds the message in bytes, and what the log has of it: both must stay short.
-	maxMessage = 4096
+	maxMessage = validate.MaxLogged
 )
 
 // Reasons of the condition of a ClusterNetworkPolicy, whose type wants one.
