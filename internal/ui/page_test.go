@@ -295,6 +295,39 @@ func TestPage(t *testing.T) {
 	b.until("no script of a name", `document.title === "Hawser: who talks to whom"`)
 }
 
+// TestSlowClick: a click counts, however often the page is redrawn between its press and its release.
+func TestSlowClick(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	front, db := endpoint("shop", "front", 1001), endpoint("shop", "db", 1002)
+	s.add(front, db, 5432, false, "")
+	b := newBrowser(t, s)
+	b.run("the page", chromedp.Navigate(s.url))
+	others := 0
+	for _, of := range []struct{ key, element string }{
+		{"1", row + "[0]"},
+		{"2", `document.querySelector("#matrix button[data-pair='shop/front>shop/db']")`},
+	} {
+		b.key(of.key)
+		b.until("what is clicked", `!!`+of.element)
+		at, err := chromedp.Run(b.ctx, chromedp.Evaluate[[]float64](`(() => { const r = `+of.element+`.getBoundingClientRect(); return [r.x + r.width / 2, r.y + r.height / 2]; })()`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.mouse(input.DispatchMouseEventTypeMousePressed, at[0], at[1])
+		for range 3 {
+			others++
+			s.add(endpoint("shop", fmt.Sprintf("other-%d", others), 1100), db, 5432, true, "db")
+			time.Sleep(time.Second) // the page asks every two seconds
+		}
+		b.mouse(input.DispatchMouseEventTypeMouseReleased, at[0], at[1])
+		b.until("it is selected", `!document.getElementById("panel").hidden && document.getElementById("panel").textContent.includes("shop/front")`)
+		b.until("it is redrawn", fmt.Sprintf(`document.body.dataset.edges === "%d"`, 1+others))
+		b.key(kb.Escape)
+		b.until("no details", `document.getElementById("panel").hidden`)
+	}
+}
+
 // TestLargePage: a thousand workloads are drawn, and searched; how long that takes is printed.
 func TestLargePage(t *testing.T) {
 	t.Parallel()

@@ -99,5 +99,25 @@ export async function send<T>(path: string, document: string): Promise<T> {
 
 async function answered<T>(res: Response): Promise<T> {
   if (!res.ok) throw new Error((await res.text()).trim());
-  return await res.json() as T;
+  const answer = await res.json() as T;
+  await released();
+  return answer;
 }
+
+// A click is a press and a release on the same element, and an answer may replace that element. So
+// answers wait while a button of the mouse, a finger or the space bar is down.
+let down = false, waiting: (() => void)[] = [];
+const press = () => { down = true; };
+const release = () => {
+  down = false;
+  // The click comes after the release.
+  setTimeout(() => { if (!down) waiting.splice(0).forEach(go => go()); });
+};
+addEventListener("pointerdown", press, true);
+addEventListener("keydown", e => { if (e.key === " ") press(); }, true);
+addEventListener("keyup", e => { if (e.key === " ") release(); }, true);
+addEventListener("pointerup", release, true);
+addEventListener("pointercancel", release, true);
+addEventListener("blur", release); // of the window
+
+function released(): Promise<void> { return down ? new Promise(go => waiting.push(go)) : Promise.resolve(); }
