@@ -111,7 +111,7 @@ test-long: bin/etcd bin/consul kube-programs ## the same tests at full size: min
 
 fuzz: ## run every fuzz target for FUZZTIME (3s); Go compiles everything anew for it, minutes the first time
 	@hack/need.sh go
-	@go run ./hack/gotest -fuzztime $(FUZZTIME)
+	@go run ./hack/gotest -fuzztime $(FUZZTIME) $(FUZZFLAGS)
 
 e2e: build ## upstream NetworkPolicy tests on a cluster of their own; E2E_FLAGS='-focus ... -- --cni ptp' for others (root)
 	@go run ./hack/e2e $(E2E_FLAGS)

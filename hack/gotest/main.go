@@ -7,7 +7,7 @@
 //	gotest -again -- ARGS        looks a second time at a few failed tests; see report.runAgain
 //	gotest -servers CMD -- ARGS  tests what needs no server, while CMD runs; then the rest
 //	gotest -fuzztime 3s -- ARGS  runs every fuzz target for that long after the tests
-//	gotest -fuzztime 3s          runs the fuzz targets only
+//	gotest -fuzztime 3s          runs the fuzz targets only; with -within 5m none begins later than that
 //
 // Modules below this one that its go.mod replaces by their folders are part of the same product:
 // ./... means their packages, too, and ./DIR a package of the module that the folder is in.
@@ -24,6 +24,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math/rand/v2"
 	"maps"
 	"os"
 	"os/exec"
@@ -46,6 +47,7 @@ func main() { os.Exit(run()) }
 
 func run() int {
 	fuzz := flag.Duration("fuzztime", 0, "run the fuzz targets, each for this long, instead of the tests")
+	within := flag.Duration("within", 0, "start no fuzz target later than this after the first, and name those that are left out; 0 runs all")
 	servers := flag.String("servers", "", "command that builds the servers that some tests run; packages that need none are tested meanwhile")
 	skips := flag.String("skips", "hack/skips.txt", "file of the tests that may be skipped")
 	again := flag.Bool("again", false, "run up to three failed tests again, each alone; one that passes twice is reported as flaky, and is no failure")
@@ -72,7 +74,7 @@ func run() int {
 		}
 	}
 	if *fuzz > 0 && ctx.Err() == nil {
-		runErr = errors.Join(runErr, runFuzz(ctx, r, modules, *fuzz))
+		runErr = errors.Join(runErr, runFuzz(ctx, r, modules, *fuzz, *within))
 	}
 	ok := r.close()
 	if runErr != nil {
@@ -694,8 +696,10 @@ func fuzzTargets(root string) ([]target, error) {
 	return out, err
 }
 
-// runFuzz runs the targets one after the other; each counts as a test of its package.
-func runFuzz(ctx context.Context, r *report, modules []string, d time.Duration) error {
+// runFuzz runs as many targets at once as there are processors; each counts as a test of its
+// package. They are in a new order each time, so a short time within which they begin leaves out
+// others each time. What is left out fails nothing: the tests ran its known inputs.
+func runFuzz(ctx context.Context, r *report, modules []string, d, within time.Duration) error {
 	var targets []target
 	for _, m := range modules {
 		found, err := fuzzTargets(m)
@@ -704,12 +708,21 @@ func runFuzz(ctx context.Context, r *report, modules []string, d time.Duration) 
 		}
 		targets = append(targets, found...)
 	}
-	var mu sync.Mutex // guards r
+	rand.Shuffle(len(targets), func(i, j int) { targets[i], targets[j] = targets[j], targets[i] })
+	start := time.Now()
+	var mu sync.Mutex // guards r and leftOut
+	var leftOut []string
 	var wg errgroup.Group
 	wg.SetLimit(runtime.NumCPU())
 	for _, t := range targets {
 		wg.Go(func() error {
 			began := time.Now()
+			if within != 0 && began.Sub(start) > within {
+				mu.Lock()
+				defer mu.Unlock()
+				leftOut = append(leftOut, path.Join(t.module, t.dir)+" "+t.name)
+				return nil
+			}
 			out, err := fuzzOne(ctx, t, d)
 			if ctx.Err() != nil {
 				return ctx.Err()
@@ -729,7 +742,12 @@ func runFuzz(ctx context.Context, r *report, modules []string, d time.Duration) 
 			return nil
 		})
 	}
-	return wg.Wait()
+	err := wg.Wait()
+	if len(leftOut) > 0 {
+		slices.Sort(leftOut)
+		fmt.Fprintf(r.w, "%d of %d fuzz targets are left out, %s are over:\n  %s\n", len(leftOut), len(targets), within, strings.Join(leftOut, "\n  "))
+	}
+	return err
 }
 
 // fuzzOne runs a target with one worker: another processor runs another target. It does not vet:
