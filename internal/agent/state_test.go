@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/hawser-net/hawser/internal/testenv"
 )
 
 // TestUnfinishedFiles: an agent that starts removes what one that was killed had begun to write,
@@ -41,5 +43,26 @@ func TestUnfinishedFiles(t *testing.T) {
 		if err := ping(t, a.ns, ip, 5*time.Second); err != nil {
 			t.Errorf("a to %s: %v", ip, err)
 		}
+	}
+}
+
+// TestStateOnReadOnlyDisk has an agent store what is stored already where nothing can be written.
+func TestStateOnReadOnlyDisk(t *testing.T) {
+	t.Parallel()
+	testenv.RequireRoot(t)
+	d := testenv.NewSmallDisk(t)
+	path := filepath.Join(d.Path, "state", "router.json")
+	if err := writeState(path, []byte("{}")); err != nil {
+		t.Fatal(err)
+	}
+	d.ReadOnly()
+	if err := writeState(path, []byte("{}")); err != nil {
+		t.Errorf("what the file has: %v", err)
+	}
+	if err := writeState(path, []byte("[]")); err == nil {
+		t.Error("something else is stored on a disk that is read-only")
+	}
+	if got, err := os.ReadFile(path); err != nil || string(got) != "{}" {
+		t.Errorf("the file has %q, %v", got, err)
 	}
 }

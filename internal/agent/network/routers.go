@@ -33,15 +33,9 @@ func (f AddressFile) Load(log *slog.Logger) []netip.Addr {
 	return valid(rec.IPv4, rec.IPv6)
 }
 
-// Save writes the file, unless it has these addresses already: an agent must be able to restart
-// when the disk is full or read-only.
+// Save writes the file.
 func (f AddressFile) Save(v4, v6 netip.Addr) error {
-	rec := addressRecord{v4, v6}
-	var before addressRecord
-	if atomicfile.ReadJSON(f.Path, &before) == nil && before == rec {
-		return nil
-	}
-	data, err := json.Marshal(rec)
+	data, err := json.Marshal(addressRecord{v4, v6})
 	if err == nil {
 		err = f.Write(f.Path, data)
 	}
