@@ -7,7 +7,7 @@
 //	gotest -again -- ARGS        looks a second time at a few failed tests; see report.runAgain
 //	gotest -servers CMD -- ARGS  tests what needs no server, while CMD runs; then the rest
 //	gotest -fuzztime 3s -- ARGS  runs every fuzz target for that long after the tests
-//	gotest -fuzztime 3s          runs the fuzz targets only; with -within 5m none begins later than that
+//	gotest -fuzztime 3s          runs the fuzz targets only; with -within 5m none begins later
 //
 // Modules below this one that its go.mod replaces by their folders are part of the same product:
 // ./... means their packages, too, and ./DIR a package of the module that the folder is in.

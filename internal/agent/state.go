@@ -74,8 +74,8 @@ func removeUnfinished(dir string) error {
 	return errors.Join(errs...)
 }
 
-// writeState writes a file of the state directory, atomically. A file that is as it should be is not
-// written: an agent must be able to restart when the disk is full or read-only.
+// writeState writes a file of the state directory, atomically. A file that is as it should be is
+// not written: an agent must be able to restart when the disk is full or read-only.
 func writeState(path string, data []byte) error {
 	if before, err := os.ReadFile(path); err == nil && bytes.Equal(before, data) {
 		return nil

@@ -295,7 +295,8 @@ func TestPage(t *testing.T) {
 	b.until("no script of a name", `document.title === "Hawser: who talks to whom"`)
 }
 
-// TestSlowClick: a click counts, however often the page is redrawn between its press and its release.
+// TestSlowClick: a click counts, however often the page is redrawn between its press and its
+// release.
 func TestSlowClick(t *testing.T) {
 	t.Parallel()
 	s := newStand(t)
