@@ -17,6 +17,7 @@ import (
 
 	"github.com/hawser-net/hawser/api/rest"
 	"github.com/hawser-net/hawser/internal/testenv"
+	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
 )
 
 // otherLayout makes the pinned maps those of another layout, as they are for an agent of the next
@@ -327,5 +328,67 @@ spec:
 		t.Errorf("a map with room is reported as full: %+v, %v", st.Parts, err)
 	}
 	probes(http.StatusOK)
+	n.stop()
+}
+
+// TestNewPrefixesBeforeSynced: an agent starts again while the store is away, so that pods keep the
+// rule sets of before, and finds policies that name parts of what these deny and allow. The parts
+// stay denied and allowed as before, and when the store is back, too.
+func TestNewPrefixesBeforeSynced(t *testing.T) {
+	t.Parallel()
+	n, outside := newNode(t)
+	store := kvstoretest.StartEtcd(t)
+	n.flags = append(n.flags, "--kvstore", "etcd", "--kvstore-opt", "etcd.address="+store.Endpoint())
+	n.policy("before.yaml", `apiVersion: cilium.io/v2
+kind: CiliumNetworkPolicy
+metadata: {name: denied, namespace: default}
+spec:
+  endpointSelector: {matchLabels: {app: denied}}
+  egress: [{toEntities: [all]}]
+  egressDeny: [{toCIDR: [192.0.2.0/24]}]
+---
+apiVersion: cilium.io/v2
+kind: CiliumNetworkPolicy
+metadata: {name: allowed, namespace: default}
+spec:
+  endpointSelector: {matchLabels: {app: allowed}}
+  egress: [{toCIDR: [192.0.2.0/24]}]
+`)
+	n.start()
+	to := netip.AddrPortFrom(netip.MustParseAddr(outside4), 80)
+	serveEcho(t, outside, to)
+	passes := map[string]bool{"denied": false, "allowed": true}
+	pods := map[string]*machinePod{}
+	for app := range passes {
+		pods[app] = n.attached(app, map[string]string{"app": app})
+	}
+	asBefore := func(when string) {
+		t.Helper()
+		for app, want := range passes {
+			wait := 10 * time.Second
+			if !want {
+				wait = 500 * time.Millisecond
+			}
+			if err := ask(t, pods[app].ns, to, 64, false, wait); (err == nil) != want {
+				t.Errorf("%s: %s to %s: %v", when, app, to, err)
+			}
+		}
+	}
+	asBefore("before")
+	store.Stop()
+	n.kill()
+	n.policy("after.yaml", `apiVersion: cilium.io/v2
+kind: CiliumNetworkPolicy
+metadata: {name: other, namespace: default}
+spec:
+  endpointSelector: {matchLabels: {app: other}}
+  egress: [{toCIDR: [192.0.2.128/25, `+outside4+`/32]}]
+`)
+	n.launch()
+	n.serving(false)
+	asBefore("started without a store")
+	store.Start()
+	n.ready()
+	asBefore("the store is back")
 	n.stop()
 }

@@ -242,7 +242,7 @@ func (p *parts) whenSynced(ctx context.Context) error {
 		return nil // the agent ends
 	}
 	t.namedPorts.Sync()
-	err := t.policy.Synced()
+	err := errors.Join(t.policy.Synced(), p.rules.Retry())
 	if err != nil {
 		p.log.Error("policy is not fully in force", "error", err)
 	}

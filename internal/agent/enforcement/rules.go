@@ -86,9 +86,9 @@ type Rules struct {
 	blocks *prefixIdentities
 	// staleBlocks are those that the kernel has from before a restart and no rule has named since.
 	staleBlocks map[netip.Prefix]bool
-	// missingBlocks could not be written into the kernel yet.
-	missingBlocks map[netip.Prefix]identity.ID
-	unsaved       bool // the checkpoint could not be written
+	// missingBlocks could not be written into the kernel yet, missingPrefixes not be published.
+	missingBlocks, missingPrefixes map[netip.Prefix]identity.ID
+	unsaved                        bool // the checkpoint could not be written
 	// blind are the keys by which rules select although no identity has them.
 	blind map[policy.Owner][]string
 }
@@ -106,7 +106,7 @@ func NewRules(cfg RulesConfig) (*Rules, error) {
 	}
 	r := &Rules{
 		cfg: cfg, cidrs: cidrs, blocks: blocks, staleBlocks: map[netip.Prefix]bool{}, missingBlocks: map[netip.Prefix]identity.ID{},
-		blind: map[policy.Owner][]string{},
+		missingPrefixes: map[netip.Prefix]identity.ID{}, blind: map[policy.Owner][]string{},
 	}
 	if err := errors.Join(r.restoreBlocks(), r.restorePrefixes()); err != nil {
 		return nil, err
@@ -153,6 +153,7 @@ func (r *Rules) restorePrefixes() error {
 	if inKernel == 0 || stored.Next > cp.Next {
 		cp.Next = stored.Next
 	}
+	cp.Next = max(cp.Next, r.cfg.Policy.lastBefore(identity.LocalScope)+1)
 	if err := r.cidrs.alloc.Import(cp); err != nil {
 		r.cfg.Log.Warn("some IDs of local identities are invalid; they are reallocated", "error", err)
 	}
@@ -191,6 +192,7 @@ func (r *Rules) restoreBlocks() error {
 		cp.Next = max(cp.Next, id+1)
 		r.staleBlocks[b.Prefix] = true
 	}
+	cp.Next = max(cp.Next, r.cfg.Policy.lastBefore(identity.BlockScope)+1)
 	if err := r.blocks.alloc.Import(cp); err != nil {
 		r.cfg.Log.Warn("some blocks of addresses in the kernel are invalid; they get other IDs", "error", err)
 	}
@@ -285,7 +287,7 @@ func (r *Rules) place(places, blocks map[netip.Prefix]identity.ID) (errs []error
 	}
 	upserts := map[identity.ID]labels.Set{}
 	for p, id := range places {
-		upserts[id] = r.cidrs.labels(p)
+		upserts[id], r.missingPrefixes[p] = r.cidrs.labels(p), id
 	}
 	for p, id := range blocks {
 		upserts[id], r.missingBlocks[p] = r.blocks.labels(p), id
@@ -294,11 +296,53 @@ func (r *Rules) place(places, blocks map[netip.Prefix]identity.ID) (errs []error
 	for id, set := range upserts {
 		r.cfg.Identities.Add(id, set)
 	}
-	errs = append(errs, r.cfg.Policy.SetIdentities(upserts, nil), r.placeBlocks())
+	errs = append(errs, r.cfg.Policy.SetIdentities(upserts, nil), r.placeBlocks(), r.placePrefixes())
 	if len(places) > 0 {
-		errs = append(errs, r.cfg.Prefixes.PublishPrefixes(places, nil), r.save())
+		errs = append(errs, r.save())
 	}
 	return errs
+}
+
+// placePrefixes publishes the prefixes that are not published yet.
+func (r *Rules) placePrefixes() error {
+	if len(r.missingPrefixes) == 0 {
+		return nil
+	}
+	rows, err := r.cfg.Addresses.IPCache()
+	if err != nil {
+		return fmt.Errorf("read the kernel's prefixes: %w", err)
+	}
+	known := make(map[netip.Prefix]identity.ID, len(rows))
+	for _, row := range rows {
+		known[row.Prefix] = identity.ID(row.Identity)
+	}
+	as := map[identity.ID]identity.ID{}
+	var list []Unplaced
+	for p, id := range r.missingPrefixes {
+		now := cmp.Or(around(p, known), r.world(p))
+		if now != id {
+			as[id] = now
+		}
+		list = append(list, Unplaced{p, id, now})
+	}
+	if err := r.cfg.Policy.Inherit(as); err != nil {
+		slices.SortFunc(list, func(a, b Unplaced) int { return cmp.Compare(a.Identity, b.Identity) })
+		return errors.Join(err, r.cfg.Policy.SetUnplaced("unpublished prefix", list))
+	}
+	err = r.cfg.Prefixes.PublishPrefixes(r.missingPrefixes, nil)
+	clear(r.missingPrefixes)
+	return errors.Join(err, r.cfg.Policy.SetUnplaced("unpublished prefix", nil))
+}
+
+// world is the identity of what the kernel does not know.
+func (r *Rules) world(p netip.Prefix) identity.ID {
+	switch {
+	case !r.cfg.DualStack:
+		return identity.World
+	case p.Addr().Is4():
+		return identity.WorldIPv4
+	}
+	return identity.WorldIPv6
 }
 
 // placeBlocks writes the blocks that the kernel does not have yet, longer ones first: a block must
@@ -314,20 +358,40 @@ func (r *Rules) placeBlocks() error {
 	slices.SortFunc(list, func(a, b datapath.Block) int {
 		return cmp.Or(cmp.Compare(b.Prefix.Bits(), a.Prefix.Bits()), a.Prefix.Addr().Compare(b.Prefix.Addr()))
 	})
-	err := r.cfg.Blocks.UpsertBlocks(list)
+	placed, err := r.placedBlocks()
+	if err != nil {
+		return err
+	}
+	as := map[identity.ID]identity.ID{}
+	for p, id := range r.missingBlocks {
+		if now := around(p, placed); now != id {
+			as[id] = now
+		}
+	}
+	if err = r.cfg.Policy.Inherit(as); err == nil {
+		err = r.cfg.Blocks.UpsertBlocks(list)
+	}
 	if err == nil {
 		clear(r.missingBlocks)
 		return r.reportBlocks(nil)
 	}
-	have, lerr := r.cfg.Blocks.Blocks()
-	placed := make(map[netip.Prefix]identity.ID, len(have))
-	for _, b := range have {
-		placed[b.Prefix] = identity.ID(b.Identity)
-		if r.missingBlocks[b.Prefix] == identity.ID(b.Identity) {
-			delete(r.missingBlocks, b.Prefix)
+	placed, lerr := r.placedBlocks()
+	for p, id := range placed {
+		if r.missingBlocks[p] == id {
+			delete(r.missingBlocks, p)
 		}
 	}
 	return errors.Join(fmt.Errorf("rules about addresses do not hold in full: %w", err), lerr, r.reportBlocks(placed))
+}
+
+// placedBlocks returns the blocks that the kernel has.
+func (r *Rules) placedBlocks() (map[netip.Prefix]identity.ID, error) {
+	have, err := r.cfg.Blocks.Blocks()
+	placed := make(map[netip.Prefix]identity.ID, len(have))
+	for _, b := range have {
+		placed[b.Prefix] = identity.ID(b.Identity)
+	}
+	return placed, err
 }
 
 // reportBlocks reports to policy which blocks the kernel does not have, and which it finds instead
@@ -335,12 +399,7 @@ func (r *Rules) placeBlocks() error {
 func (r *Rules) reportBlocks(placed map[netip.Prefix]identity.ID) error {
 	var list []Unplaced
 	for p, id := range r.missingBlocks {
-		u := Unplaced{Prefix: p, Identity: id}
-		for bits := p.Bits(); bits >= 0 && u.TakenFor == 0; bits-- {
-			around, _ := p.Addr().Prefix(bits)
-			u.TakenFor = placed[around]
-		}
-		list = append(list, u)
+		list = append(list, Unplaced{p, id, around(p, placed)})
 	}
 	slices.SortFunc(list, func(a, b Unplaced) int { return cmp.Compare(a.Identity, b.Identity) })
 	return r.cfg.Policy.SetUnplaced("block", list)
@@ -350,7 +409,7 @@ func (r *Rules) reportBlocks(placed map[netip.Prefix]identity.ID) error {
 func (r *Rules) Retry() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	err := r.placeBlocks()
+	err := errors.Join(r.placeBlocks(), r.placePrefixes())
 	if r.unsaved {
 		err = errors.Join(err, r.save())
 	}
@@ -374,6 +433,9 @@ func (r *Rules) drop(places, blocks []netip.Prefix) (errs []error) {
 		errs = append(errs, r.placeBlocks()) // there is room for others
 	}
 	if len(gonePlaces) > 0 {
+		for _, p := range gonePlaces {
+			delete(r.missingPrefixes, p)
+		}
 		errs = append(errs, r.cfg.Prefixes.PublishPrefixes(nil, gonePlaces))
 	}
 	if len(ids) > 0 {
