@@ -42,6 +42,9 @@ type pendingID struct {
 // meanwhile.
 func (ids *Identities) acquireOrAllocate(ctx context.Context, set labels.Set) (identity.ID, error) {
 	most := waitTimeout
+	if end, ok := ctx.Deadline(); ok {
+		most = min(most, time.Until(end)/2) // there must be time left for the temporary one
+	}
 	pending, failed := ids.pendingOf(set)
 	if pending {
 		most = 0 // others have waited

@@ -235,6 +235,16 @@ func TestPendingAllocations(t *testing.T) {
 		s.give(number, app("web"))
 		s.give(number, app("web"))
 	})
+	run("a caller that does not wait long", func(t *testing.T, s *seeker) {
+		s.store.set(20*time.Second, nil)
+		ctx, cancel := context.WithTimeout(t.Context(), waitTimeout/2)
+		defer cancel()
+		id, err := s.Acquire(ctx, app("web"))
+		if err != nil || !id.IsTemporary() {
+			t.Fatalf("%s, %v", id, err)
+		}
+		s.give(id, app("web"))
+	})
 	run("an ID that comes too late", func(t *testing.T, s *seeker) {
 		s.store.set(20*time.Second, nil)
 		id, _ := s.acquire(app("web"))
@@ -294,9 +304,9 @@ func TestPendingAllocations(t *testing.T) {
 	})
 	run("a caller that gives up", func(t *testing.T, s *seeker) {
 		s.store.set(20*time.Second, nil)
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		if id, err := s.Acquire(ctx, app("web")); !errors.Is(err, context.DeadlineExceeded) {
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(time.Second, cancel)
+		if id, err := s.Acquire(ctx, app("web")); !errors.Is(err, context.Canceled) {
 			t.Errorf("%s, %v", id, err)
 		}
 	})
