@@ -170,6 +170,23 @@ func (s *seeker) quiet() {
 	}
 }
 
+// TestPendingOfShortWait: who waits less than the store may take gets a temporary identity, too.
+func TestPendingOfShortWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSeeker(t, identity.ID(65535))
+		defer s.stop()
+		s.store.set(20*time.Second, nil)
+		ctx, cancel := context.WithTimeout(t.Context(), waitTimeout/2)
+		defer cancel()
+		id, err := s.Acquire(ctx, app("web"))
+		if err != nil || !id.IsTemporary() {
+			t.Fatalf("%s, %v", id, err)
+		}
+		s.give(id, app("web"))
+		s.quiet()
+	})
+}
+
 func TestPendingAllocations(t *testing.T) {
 	run := func(name string, f func(*testing.T, *seeker)) {
 		t.Run(name, func(t *testing.T) {
@@ -234,16 +251,6 @@ func TestPendingAllocations(t *testing.T) {
 		}
 		s.give(number, app("web"))
 		s.give(number, app("web"))
-	})
-	run("a caller that does not wait long", func(t *testing.T, s *seeker) {
-		s.store.set(20*time.Second, nil)
-		ctx, cancel := context.WithTimeout(t.Context(), waitTimeout/2)
-		defer cancel()
-		id, err := s.Acquire(ctx, app("web"))
-		if err != nil || !id.IsTemporary() {
-			t.Fatalf("%s, %v", id, err)
-		}
-		s.give(id, app("web"))
 	})
 	run("an ID that comes too late", func(t *testing.T, s *seeker) {
 		s.store.set(20*time.Second, nil)
