@@ -80,8 +80,8 @@ func inherited(rs datapath.RuleSet, as map[identity.ID]identity.ID) (datapath.Ru
 }
 
 // lastBefore returns the highest ID of a scope that rule sets from before the restart name, 0 if
-// they name none. What had an ID that only they have is gone. Nothing else may get it while they are
-// in force, or it would be let in instead.
+// they name none. What had an ID that only they have is gone. Nothing else may get it while they
+// are in force, or it would be let in instead.
 func (p *Policy) lastBefore(scope identity.ID) (last identity.ID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -253,9 +253,9 @@ func (m *mortal) randomRules(owner string) (policy.Change, string) {
 }
 
 // TestKilledBetweenWrites kills an agent before any of its writes to the kernel while it puts rules
-// in force, and has the next one find other rules. At every moment a packet passes only if the rules
-// of before, those in between or those of now let it, and is dropped only if one of them drops it.
-// In the end the kernel is as after a start on new maps.
+// in force, and has the next one find other rules. At every moment a packet passes only if the
+// rules of before, those in between or those of now let it, and is dropped only if one of them
+// drops it. In the end the kernel is as after a start on new maps.
 func TestKilledBetweenWrites(t *testing.T) {
 	t.Parallel()
 	seeds := uint64(50)
@@ -331,8 +331,8 @@ func TestKilledBetweenWrites(t *testing.T) {
 	}
 }
 
-// TestNoRoomToInherit: rule sets of before cannot be extended for new prefixes and blocks. They stay
-// as they are until Synced, and so does what passes.
+// TestNoRoomToInherit: rule sets of before cannot be extended for new prefixes and blocks. They
+// stay as they are until Synced, and so does what passes.
 func TestNoRoomToInherit(t *testing.T) {
 	t.Parallel()
 	m := &mortal{t: t, rng: rand.New(rand.NewPCG(1, 7)), node: fake.New(), dir: t.TempDir()}
