@@ -46,6 +46,9 @@ func tryLock(path string) (*os.File, error) {
 		return nil, err
 	}
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if errors.Is(err, unix.EROFS) { // what the last agent left is enough to keep its pods
+		f, err = os.Open(path)
+	}
 	if err != nil {
 		return nil, err
 	}
