@@ -162,6 +162,9 @@ func (c *Client) list(ctx context.Context, prefix string) (kvstore.Listing, uint
 	if err == nil {
 		err = all(meta)
 	}
+	if err == nil { // nor may it have been hidden since
+		_, err = c.readable(both, prefix)
+	}
 	if err != nil {
 		return kvstore.Listing{}, 0, err
 	}

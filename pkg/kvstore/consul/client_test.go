@@ -1,13 +1,20 @@
 package consul_test
 
 import (
+	"bytes"
 	"context"
 	"crypto/x509"
 	"fmt"
+	"io"
 	"maps"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -21,6 +28,103 @@ import (
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// TestHiddenForAMoment: while rights are taken away, a query shows no key, and they are back before
+// the client can ask whether it may read. No key counts as deleted.
+func TestHiddenForAMoment(t *testing.T) {
+	t.Parallel()
+	const secret = "7f4ae0e2-0000-4000-8000-000000000002"
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	port, settings := kvstoretest.FreePort(t), filepath.Join(t.TempDir(), "consul.json")
+	must(os.WriteFile(settings, fmt.Appendf(nil, `{"acl": {"enabled": true, "default_policy": "deny", "tokens": {"initial_management": %q}}}`, secret), 0o600))
+	root := config("127.0.0.1:" + port)
+	root.Token = secret
+	startServer(t, root, "-http-port", port, "-config-format", "json", "-config-file", settings)
+	admin, err := api.NewClient(&api.Config{Address: root.Address, Token: secret})
+	must(err)
+	const rules = `key_prefix "test/" { policy = "write" } key_prefix ".hawser/" { policy = "write" } session_prefix "" { policy = "write" } node_prefix "" { policy = "read" }`
+	policy, _, err := admin.ACL().PolicyCreate(&api.ACLPolicy{Name: "all", Rules: rules}, nil)
+	must(err)
+	allow := func(rules string) error {
+		_, _, err := admin.ACL().PolicyUpdate(&api.ACLPolicy{ID: policy.ID, Name: "all", Rules: rules}, nil)
+		return err
+	}
+	_, _, err = admin.ACL().TokenUpdate(&api.ACLToken{AccessorID: "00000000-0000-0000-0000-000000000002", Policies: []*api.ACLTokenPolicyLink{{ID: policy.ID}}}, nil)
+	must(err)
+	anonymous, err := api.NewClient(&api.Config{Address: root.Address})
+	must(err)
+	until := func(readable bool) {
+		for t.Context().Err() == nil {
+			if _, _, err := anonymous.KV().Get("test/.nothing", nil); (err == nil) == readable {
+				return
+			}
+			time.Sleep(10 * time.Millisecond) // servers remember the rules of a token for a while
+		}
+	}
+
+	var hidden atomic.Bool
+	server, err := url.Parse("http://" + root.Address)
+	must(err)
+	proxy := httputil.NewSingleHostReverseProxy(server)
+	proxy.ModifyResponse = func(resp *http.Response) error {
+		if !resp.Request.URL.Query().Has("recurse") || !strings.HasPrefix(resp.Request.URL.Path, "/v1/kv/test/") {
+			return nil
+		}
+		body, err := io.ReadAll(resp.Body)
+		resp.Body = io.NopCloser(bytes.NewReader(body))
+		if err == nil && !bytes.Contains(body, []byte("test/a")) && hidden.CompareAndSwap(true, false) {
+			err = allow(rules)
+			until(true)
+		}
+		return err
+	}
+	front := httptest.NewServer(proxy)
+	defer front.Close()
+	until(true)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	c, err := consul.New(ctx, config(front.Listener.Addr().String()), nil)
+	must(err)
+	defer c.Close()
+	must(kvstore.Put(ctx, c, "test/a", []byte("1"), kvstore.Permanent))
+	events := c.Watch(ctx, "test/")
+	for ev := range events {
+		if ev.Kind == kvstore.EventListDone {
+			break
+		}
+	}
+	must(allow(`session_prefix "" { policy = "write" } key_prefix ".hawser/" { policy = "write" } node_prefix "" { policy = "read" }`))
+	until(false)
+	hidden.Store(true)
+	write := func(key string) {
+		_, err := admin.KV().Put(&api.KVPair{Key: key, Value: []byte("2")}, nil)
+		must(err)
+	}
+	for i := 0; hidden.Load() && ctx.Err() == nil; i++ { // a query may have begun with the rights
+		write(fmt.Sprint("test/b", i))
+		time.Sleep(50 * time.Millisecond)
+	}
+	write("test/last")
+	for ev := range events {
+		if ev.Kind != kvstore.EventCreate {
+			t.Errorf("observed %+v, and keys were only created", ev)
+		}
+		if ev.Key == "test/last" {
+			break
+		}
+	}
+	if ctx.Err() != nil {
+		t.Error("the last key was not observed")
+	}
+	cancel()
+	for range events { // until it is closed
+	}
+}
 
 // startServer returns when a real Consul of one member answers a client with the settings. end ends
 // it before the test does; its data is lost.

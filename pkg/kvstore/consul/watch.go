@@ -8,8 +8,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/hashicorp/consul/api"
-
 	"github.com/hawser-net/hawser/pkg/kvstore"
 	"github.com/hawser-net/hawser/pkg/kvstore/internal/driver"
 	"github.com/hawser-net/hawser/pkg/retry"
@@ -103,7 +101,7 @@ func byKey(pairs []kvstore.KeyValue) map[string]kvstore.KeyValue {
 // follow waits for a change and delivers it. A break of the watches ends the query only: its result
 // is delivered, as it would not be queried again.
 func (w *watch) follow(ctx context.Context) error {
-	pairs, index, err := w.query(ctx)
+	l, index, err := w.query(ctx)
 	if err != nil {
 		return err
 	}
@@ -112,13 +110,13 @@ func (w *watch) follow(ctx context.Context) error {
 		return nil
 	}
 	w.index = index
-	w.send(w.changes(listing(pairs, index))...)
+	w.send(w.changes(l)...)
 	return nil
 }
 
 // query waits until the index of the prefix has changed, the watches are broken, or the sentinel
 // has found that the index does not show. After a query that failed it does not wait.
-func (w *watch) query(ctx context.Context) (api.KVPairs, uint64, error) {
+func (w *watch) query(ctx context.Context) (l kvstore.Listing, index uint64, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	broken := w.client.conn.Broken()
 	var gone <-chan struct{}
@@ -145,15 +143,16 @@ func (w *watch) query(ctx context.Context) (api.KVPairs, uint64, error) {
 	}
 	pairs, meta, err := w.client.consul.KV().List(w.prefix, opts)
 	if err == nil {
-		err = all(meta)
+		l, index, err = listing(pairs, meta.LastIndex), meta.LastIndex, all(meta)
 	}
-	if err == nil && len(pairs) < len(w.known) { // Consul does not state it to whoever has no token
-		_, err = w.client.readable(ctx, w.prefix)
+	if err == nil && len(pairs) < len(w.known) {
+		// Consul does not state to whoever has no token what it hides, perhaps for a moment only.
+		l, index, err = w.client.list(ctx, w.prefix)
 	}
 	if w.doubt = err != nil; err != nil {
-		return nil, 0, cmp.Or(context.Cause(ctx), err)
+		return kvstore.Listing{}, 0, cmp.Or(context.Cause(ctx), err)
 	}
-	return pairs, meta.LastIndex, nil
+	return l, index, nil
 }
 
 // changes compares a listing with what was delivered: first what was written, in order, then what
