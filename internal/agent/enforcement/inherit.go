@@ -42,6 +42,13 @@ func (p *Policy) Inherit(as map[identity.ID]identity.ID) error {
 	return errors.Join(errs...)
 }
 
+// isSynced reports whether no rule set of before is in force any more.
+func (p *Policy) isSynced() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.synced
+}
+
 // inherited returns how a rule set changes, and its entries then.
 func inherited(rs datapath.RuleSet, as map[identity.ID]identity.ID) (datapath.RuleSetDelta, map[datapath.PolicyKey]datapath.PolicyEntry) {
 	of := map[identity.ID][]datapath.PolicyKey{}

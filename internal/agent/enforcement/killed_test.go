@@ -315,13 +315,21 @@ func TestKilledBetweenWrites(t *testing.T) {
 				continue
 			}
 			history = append(history, fmt.Sprintf("killed at write %d", writes))
+			copies := list()
 			if m.rng.IntN(2) == 0 {
 				change()
 			}
 			now := meant()
 			for {
 				writes := m.rng.IntN(20)
-				if m.killedAfter(writes, func(op string) { among(op, before, between, now) }, func() { m.start(list()) }) {
+				if m.killedAfter(writes, func(op string) { among(op, before, between, now) }, func() {
+					if m.rng.IntN(2) == 0 { // what is stored on disk comes first
+						m.must(m.begin(copies), m.rules.Apply(list()))
+						m.finish()
+						return
+					}
+					m.start(list())
+				}) {
 					break
 				}
 				history = append(history, fmt.Sprintf("killed again, at write %d of the start", writes))

@@ -74,7 +74,7 @@ type RulesConfig struct {
 // The order of each change is what keeps every packet's verdict that of the old or that of the new
 // rules: first new prefixes get their identity under the old rules (to which they are outside
 // world, or part of a wider prefix, still), then the rules change, then prefixes that none names
-// any more go.
+// any more go, after the policy is synced.
 //
 // What the kernel has of prefixes and blocks from before a restart keeps its IDs, and its meaning,
 // until DropRestored: packets have these identities, whatever the rules of now name.
@@ -88,7 +88,9 @@ type Rules struct {
 	staleBlocks map[netip.Prefix]bool
 	// missingBlocks could not be written into the kernel yet, missingPrefixes not be published.
 	missingBlocks, missingPrefixes map[netip.Prefix]identity.ID
-	unsaved                        bool // the checkpoint could not be written
+	// oldPrefixes and oldBlocks are no longer named by the rules that did, once for each.
+	oldPrefixes, oldBlocks []netip.Prefix
+	unsaved                bool // the checkpoint could not be written
 	// blind are the keys by which rules select although no identity has them.
 	blind map[policy.Owner][]string
 }
@@ -229,7 +231,18 @@ func (r *Rules) Apply(changes []policy.Change) error {
 		r.cfg.Changed(changed)
 	}
 	r.noteLabels(changes)
-	return errors.Join(append(errs, r.drop(oldPlaces, oldBlocks)...)...)
+	r.oldPrefixes, r.oldBlocks = append(r.oldPrefixes, oldPlaces...), append(r.oldBlocks, oldBlocks...)
+	return errors.Join(append(errs, r.dropOld()...)...)
+}
+
+// dropOld drops what rules named until they were replaced, unless rule sets of before may name it.
+func (r *Rules) dropOld() []error {
+	if !r.cfg.Policy.isSynced() {
+		return nil
+	}
+	prefixes, blocks := r.oldPrefixes, r.oldBlocks
+	r.oldPrefixes, r.oldBlocks = nil, nil
+	return r.drop(prefixes, blocks)
 }
 
 // noteLabels reports rules that select by labels which no identity has: they are in force, and mean
@@ -405,11 +418,12 @@ func (r *Rules) reportBlocks(placed map[netip.Prefix]identity.ID) error {
 	return r.cfg.Policy.SetUnplaced("block", list)
 }
 
-// Retry writes again what could not be written, to the kernel or to disk.
+// Retry writes again what could not be written, to the kernel or to disk, and drops what had to
+// stay until the policy was synced.
 func (r *Rules) Retry() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	err := errors.Join(r.placeBlocks(), r.placePrefixes())
+	err := errors.Join(append(r.dropOld(), r.placeBlocks(), r.placePrefixes())...)
 	if r.unsaved {
 		err = errors.Join(err, r.save())
 	}
