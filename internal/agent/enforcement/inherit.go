@@ -42,11 +42,21 @@ func (p *Policy) Inherit(as map[identity.ID]identity.ID) error {
 	return errors.Join(errs...)
 }
 
-// isSynced reports whether no rule set of before is in force any more.
-func (p *Policy) isSynced() bool {
+// settled reports whether every endpoint that is not locked has the rules of now, so that nothing
+// in force names prefixes and blocks that these do not.
+func (p *Policy) settled() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.synced
+	if !p.synced || len(p.gone) > 0 {
+		return false
+	}
+	for _, b := range p.rows {
+		want := p.bindings[b.subject]
+		if b.dirty() || !b.kernel.Locked && (b.binding != want || p.failed[want.RuleSet] != nil) {
+			return false
+		}
+	}
+	return true
 }
 
 // inherited returns how a rule set changes, and its entries then.

@@ -252,89 +252,151 @@ func (m *mortal) randomRules(owner string) (policy.Change, string) {
 	return parsed(m.t, owner, spec), spec
 }
 
+// ruleHistory is which rules a random test has had.
+type ruleHistory struct {
+	*mortal
+	inForce map[string]policy.Change
+	log     []string
+}
+
+func newRuleHistory(t *testing.T, seed uint64) *ruleHistory {
+	m := &mortal{t: t, rng: rand.New(rand.NewPCG(seed, 7)), node: fake.New(), dir: t.TempDir()}
+	return &ruleHistory{m, map[string]policy.Change{}, []string{fmt.Sprint("seed ", seed)}}
+}
+
+// list returns all rules of now.
+func (h *ruleHistory) list() (all []policy.Change) {
+	for i := range 3 {
+		if ch, ok := h.inForce[fmt.Sprint("p", i)]; ok {
+			all = append(all, ch)
+		}
+	}
+	return all
+}
+
+// change makes other rules.
+func (h *ruleHistory) change() (changes []policy.Change) {
+	h.log = append(h.log, "rules:")
+	for _, i := range h.rng.Perm(3)[:1+h.rng.IntN(3)] {
+		owner := fmt.Sprint("p", i)
+		ch, spec := h.randomRules(owner)
+		h.inForce[owner] = ch
+		changes, h.log = append(changes, ch), append(h.log, "  "+owner+": "+spec)
+	}
+	return changes
+}
+
+// meant returns the verdicts of the rules of now on new maps.
+func (h *ruleHistory) meant() string {
+	f := &mortal{t: h.t, rng: h.rng, node: fake.New(), dir: h.t.TempDir()}
+	f.start(h.list())
+	return f.verdicts()
+}
+
+// among requires that each verdict is one of several, or, if packets may be dropped, a drop.
+func (h *ruleHistory) among(when string, drop bool, of ...string) {
+	h.t.Helper()
+	got := h.verdicts()
+	for i := range got {
+		if !slices.ContainsFunc(of, func(s string) bool { return s[i] == got[i] }) && (!drop || got[i] == '+') {
+			h.t.Fatalf("before %s: %s is %c\n%s", when, packetOf(i), got[i], strings.Join(h.log, "\n"))
+		}
+	}
+}
+
+func ruleSeeds() uint64 {
+	if os.Getenv("HAWSER_LONG") != "" {
+		return 2000
+	}
+	return 50
+}
+
 // TestKilledBetweenWrites kills an agent before any of its writes to the kernel while it puts rules
 // in force, and has the next one find other rules. At every moment a packet passes only if the
 // rules of before, those in between or those of now let it, and is dropped only if one of them
 // drops it. In the end the kernel is as after a start on new maps.
 func TestKilledBetweenWrites(t *testing.T) {
 	t.Parallel()
-	seeds := uint64(50)
-	if os.Getenv("HAWSER_LONG") != "" {
-		seeds = 2000
-	}
-	for seed := range seeds {
-		m := &mortal{t: t, rng: rand.New(rand.NewPCG(seed, 7)), node: fake.New(), dir: t.TempDir()}
-		inForce := map[string]policy.Change{}
-		list := func() (all []policy.Change) {
-			for i := range 3 {
-				if ch, ok := inForce[fmt.Sprint("p", i)]; ok {
-					all = append(all, ch)
-				}
-			}
-			return all
-		}
-		var history []string
-		change := func() (changes []policy.Change) {
-			history = append(history, "rules:")
-			for _, i := range m.rng.Perm(3)[:1+m.rng.IntN(3)] {
-				owner := fmt.Sprint("p", i)
-				ch, spec := m.randomRules(owner)
-				inForce[owner] = ch
-				changes, history = append(changes, ch), append(history, "  "+owner+": "+spec)
-			}
-			return changes
-		}
-		meant := func() string {
-			f := &mortal{t: t, rng: m.rng, node: fake.New(), dir: t.TempDir()}
-			f.start(list())
-			return f.verdicts()
-		}
-		among := func(op string, of ...string) {
-			t.Helper()
-			got := m.verdicts()
-			for i := range got {
-				if !slices.ContainsFunc(of, func(s string) bool { return s[i] == got[i] }) {
-					t.Fatalf("seed %d, before %s: %s is %c\n%s", seed, op, packetOf(i), got[i], strings.Join(history, "\n"))
-				}
-			}
-		}
-		change()
-		m.start(list())
+	for seed := range ruleSeeds() {
+		h := newRuleHistory(t, seed)
+		h.change()
+		h.start(h.list())
 		for range 4 {
-			before := meant()
-			among("any change", before)
-			changes := change()
-			between := meant()
-			writes := m.rng.IntN(12)
-			if m.killedAfter(writes, func(op string) { among(op, before, between) }, func() {
-				if err := m.rules.Apply(changes); err != nil {
-					t.Fatal(err)
-				}
-			}) {
-				among("the next", between)
+			before := h.meant()
+			h.among("any change", false, before)
+			changes := h.change()
+			between := h.meant()
+			writes := h.rng.IntN(12)
+			if h.killedAfter(writes, func(op string) { h.among(op, false, before, between) }, func() { h.must(h.rules.Apply(changes)) }) {
+				h.among("the next", false, between)
 				continue
 			}
-			history = append(history, fmt.Sprintf("killed at write %d", writes))
-			copies := list()
-			if m.rng.IntN(2) == 0 {
-				change()
+			h.log = append(h.log, fmt.Sprintf("killed at write %d", writes))
+			copies := h.list()
+			if h.rng.IntN(2) == 0 {
+				h.change()
 			}
-			now := meant()
+			now := h.meant()
 			for {
-				writes := m.rng.IntN(20)
-				if m.killedAfter(writes, func(op string) { among(op, before, between, now) }, func() {
-					if m.rng.IntN(2) == 0 { // what is stored on disk comes first
-						m.must(m.begin(copies), m.rules.Apply(list()))
-						m.finish()
+				writes := h.rng.IntN(20)
+				if h.killedAfter(writes, func(op string) { h.among(op, false, before, between, now) }, func() {
+					if h.rng.IntN(2) == 0 { // what is stored on disk comes first
+						h.must(h.begin(copies), h.rules.Apply(h.list()))
+						h.finish()
 						return
 					}
-					m.start(list())
+					h.start(h.list())
 				}) {
 					break
 				}
-				history = append(history, fmt.Sprintf("killed again, at write %d of the start", writes))
+				h.log = append(h.log, fmt.Sprintf("killed again, at write %d of the start", writes))
 			}
-			among("the next", now)
+			h.among("the next", false, now)
+		}
+	}
+}
+
+// TestFailedWrites has writes of rule sets, endpoints and blocks fail at random. A packet passes
+// only if the rules of before or those of now let it. When writes succeed again, a retry brings the
+// kernel to what it is on new maps.
+func TestFailedWrites(t *testing.T) {
+	t.Parallel()
+	failed := errors.New("failed")
+	for seed := range ruleSeeds() {
+		h := newRuleHistory(t, seed)
+		h.change()
+		h.start(h.list())
+		for range 6 {
+			before := h.meant()
+			changes := h.change()
+			now := h.meant()
+			h.node.SetFault(func(op string, arg any) error {
+				switch op {
+				case "Maps.RuleSets", "Maps.Endpoints", "Maps.IPCache", "Maps.Blocks", "Maps.LastGeneration":
+					return nil
+				}
+				h.among(op, true, before, now)
+				if row, ok := arg.(datapath.Endpoint); ok && row.Locked {
+					return nil // if nothing can be written at all, nothing can be locked
+				}
+				if h.rng.IntN(3) == 0 && !strings.HasSuffix(op, "IPCache") {
+					h.log = append(h.log, "failed: "+op)
+					return failed
+				}
+				return nil
+			})
+			h.log = append(h.log, "applied")
+			err := h.rules.Apply(changes)
+			for range h.rng.IntN(3) {
+				h.log = append(h.log, "again")
+				err = errors.Join(h.policy.Retry(), h.rules.Retry())
+			}
+			h.node.SetFault(nil)
+			for range 2 { // one may report what the other is about to mend
+				err = errors.Join(h.policy.Retry(), h.rules.Retry())
+			}
+			h.must(err)
+			h.among("the next", false, now)
 		}
 	}
 }

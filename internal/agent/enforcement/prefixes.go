@@ -2,7 +2,9 @@ package enforcement
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/labels"
@@ -21,6 +23,8 @@ type prefixIdentities struct {
 	byOwner  map[policy.Owner][]netip.Prefix
 	users    map[netip.Prefix]int
 	prefixes map[netip.Prefix]identity.ID
+	// unnamed are the IDs of prefixes that the kernel may have still, and no rule names any more.
+	unnamed map[netip.Prefix]identity.ID
 }
 
 func newPrefixIdentities(scope identity.ID, named func([]*policy.Rule) []netip.Prefix, set func(netip.Prefix) labels.Set) (*prefixIdentities, error) {
@@ -31,6 +35,7 @@ func newPrefixIdentities(scope identity.ID, named func([]*policy.Rule) []netip.P
 	return &prefixIdentities{
 		alloc: alloc, named: named, labels: set,
 		byOwner: map[policy.Owner][]netip.Prefix{}, users: map[netip.Prefix]int{}, prefixes: map[netip.Prefix]identity.ID{},
+		unnamed: map[netip.Prefix]identity.ID{},
 	}, nil
 }
 
@@ -58,23 +63,40 @@ func (b *prefixIdentities) take(ch policy.Change, places map[netip.Prefix]identi
 	return previous, errs
 }
 
-// release takes a user from each prefix. It returns the prefixes that have none left, and the
-// IDs that are free now.
-func (b *prefixIdentities) release(list []netip.Prefix) (gone []netip.Prefix, free []identity.ID) {
+// release takes a user from each prefix. Those that have none left are unnamed, and keep their IDs
+// until they are forgotten.
+func (b *prefixIdentities) release(list []netip.Prefix) {
 	for _, p := range list {
 		if b.users[p]--; b.users[p] > 0 {
 			continue
 		}
 		delete(b.users, p)
-		id, known := b.prefixes[p]
-		if !known {
-			continue
-		}
-		delete(b.prefixes, p)
-		gone = append(gone, p)
-		if b.alloc.Release(id) {
-			free = append(free, id)
+		if id, known := b.prefixes[p]; known {
+			delete(b.prefixes, p)
+			b.unnamed[p] = id
 		}
 	}
-	return gone, free
+}
+
+// unused returns the prefixes that no rule names any more. The kernel must have none of them before
+// they are forgotten.
+func (b *prefixIdentities) unused() []netip.Prefix {
+	for p, id := range b.unnamed {
+		if _, again := b.prefixes[p]; again { // by the same ID
+			b.alloc.Release(id)
+			delete(b.unnamed, p)
+		}
+	}
+	return slices.SortedFunc(maps.Keys(b.unnamed), netip.Prefix.Compare)
+}
+
+// forget gives up the IDs of unused prefixes, and returns those that are free now.
+func (b *prefixIdentities) forget(list []netip.Prefix) (free []identity.ID) {
+	for _, p := range list {
+		if id := b.unnamed[p]; b.alloc.Release(id) {
+			free = append(free, id)
+		}
+		delete(b.unnamed, p)
+	}
+	return free
 }

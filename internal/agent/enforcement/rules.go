@@ -235,14 +235,15 @@ func (r *Rules) Apply(changes []policy.Change) error {
 	return errors.Join(append(errs, r.dropOld()...)...)
 }
 
-// dropOld drops what rules named until they were replaced, unless rule sets of before may name it.
+// dropOld drops what rules named until they were replaced, unless rule sets in force may name it.
 func (r *Rules) dropOld() []error {
-	if !r.cfg.Policy.isSynced() {
+	if !r.cfg.Policy.settled() {
 		return nil
 	}
-	prefixes, blocks := r.oldPrefixes, r.oldBlocks
+	r.cidrs.release(r.oldPrefixes)
+	r.blocks.release(r.oldBlocks)
 	r.oldPrefixes, r.oldBlocks = nil, nil
-	return r.drop(prefixes, blocks)
+	return r.removeUnused()
 }
 
 // noteLabels reports rules that select by labels which no identity has: they are in force, and mean
@@ -319,7 +320,7 @@ func (r *Rules) place(places, blocks map[netip.Prefix]identity.ID) (errs []error
 // placePrefixes publishes the prefixes that are not published yet.
 func (r *Rules) placePrefixes() error {
 	if len(r.missingPrefixes) == 0 {
-		return nil
+		return r.cfg.Policy.SetUnplaced("unpublished prefix", nil)
 	}
 	rows, err := r.cfg.Addresses.IPCache()
 	if err != nil {
@@ -362,7 +363,7 @@ func (r *Rules) world(p netip.Prefix) identity.ID {
 // never be there without the exceptions from it.
 func (r *Rules) placeBlocks() error {
 	if len(r.missingBlocks) == 0 {
-		return nil
+		return r.reportBlocks(nil)
 	}
 	list := make([]datapath.Block, 0, len(r.missingBlocks))
 	for p, id := range r.missingBlocks {
@@ -430,27 +431,30 @@ func (r *Rules) Retry() error {
 	return err
 }
 
-// drop takes a user from each prefix and block, and gives up the identities of those that have none
-// left.
-func (r *Rules) drop(places, blocks []netip.Prefix) (errs []error) {
-	gonePlaces, ids := r.cidrs.release(places)
-	goneBlocks, more := r.blocks.release(blocks)
-	ids = append(ids, more...)
-	if len(goneBlocks) > 0 {
-		for _, p := range goneBlocks {
+// removeUnused removes the prefixes and blocks that no rule names any more, and gives up their
+// identities. What the kernel could not be rid of keeps its identity, and is tried again.
+func (r *Rules) removeUnused() (errs []error) {
+	var ids []identity.ID
+	if blocks := r.blocks.unused(); len(blocks) > 0 {
+		for _, p := range blocks {
 			delete(r.missingBlocks, p)
 		}
-		errs = append(errs, r.cfg.Blocks.DeleteBlocks(goneBlocks))
-		if len(r.missingBlocks) == 0 {
-			errs = append(errs, r.reportBlocks(nil))
+		err := r.cfg.Blocks.DeleteBlocks(blocks)
+		if err == nil {
+			ids = append(ids, r.blocks.forget(blocks)...)
 		}
-		errs = append(errs, r.placeBlocks()) // there is room for others
+		errs = append(errs, err, r.placeBlocks()) // there is room for others
 	}
-	if len(gonePlaces) > 0 {
-		for _, p := range gonePlaces {
+	prefixes := r.cidrs.unused()
+	if len(prefixes) > 0 {
+		for _, p := range prefixes {
 			delete(r.missingPrefixes, p)
 		}
-		errs = append(errs, r.cfg.Prefixes.PublishPrefixes(nil, gonePlaces))
+		err := r.cfg.Prefixes.PublishPrefixes(nil, prefixes)
+		if err == nil {
+			ids = append(ids, r.cidrs.forget(prefixes)...)
+		}
+		errs = append(errs, err)
 	}
 	if len(ids) > 0 {
 		errs = append(errs, r.cfg.Policy.SetIdentities(nil, ids))
@@ -458,7 +462,7 @@ func (r *Rules) drop(places, blocks []netip.Prefix) (errs []error) {
 	for _, id := range ids {
 		r.cfg.Identities.Remove(id)
 	}
-	if len(gonePlaces) > 0 {
+	if len(prefixes) > 0 {
 		errs = append(errs, r.save())
 	}
 	return errs
