@@ -42,6 +42,13 @@ func (p *Policy) Inherit(as map[identity.ID]identity.ID) error {
 	return errors.Join(errs...)
 }
 
+// isSynced reports whether Synced was called: Inherit has nothing to do then.
+func (p *Policy) isSynced() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.synced
+}
+
 // settled reports whether every endpoint that is not locked has the rules of now, so that nothing
 // in force names prefixes and blocks that these do not.
 func (p *Policy) settled() bool {

@@ -74,7 +74,7 @@ type RulesConfig struct {
 // The order of each change is what keeps every packet's verdict that of the old or that of the new
 // rules: first new prefixes get their identity under the old rules (to which they are outside
 // world, or part of a wider prefix, still), then the rules change, then prefixes that none names
-// any more go, after the policy is synced.
+// any more go, once no endpoint has older rules.
 //
 // What the kernel has of prefixes and blocks from before a restart keeps its IDs, and its meaning,
 // until DropRestored: packets have these identities, whatever the rules of now name.
@@ -90,6 +90,7 @@ type Rules struct {
 	missingBlocks, missingPrefixes map[netip.Prefix]identity.ID
 	// oldPrefixes and oldBlocks are no longer named by the rules that did, once for each.
 	oldPrefixes, oldBlocks []netip.Prefix
+	dropsRestored          bool // DropRestored is not done yet
 	unsaved                bool // the checkpoint could not be written
 	// blind are the keys by which rules select although no identity has them.
 	blind map[policy.Owner][]string
@@ -322,30 +323,47 @@ func (r *Rules) placePrefixes() error {
 	if len(r.missingPrefixes) == 0 {
 		return r.cfg.Policy.SetUnplaced("unpublished prefix", nil)
 	}
-	rows, err := r.cfg.Addresses.IPCache()
+	list, err := r.inherit(r.missingPrefixes, r.knownPrefixes, r.world)
 	if err != nil {
-		return fmt.Errorf("read the kernel's prefixes: %w", err)
-	}
-	known := make(map[netip.Prefix]identity.ID, len(rows))
-	for _, row := range rows {
-		known[row.Prefix] = identity.ID(row.Identity)
-	}
-	as := map[identity.ID]identity.ID{}
-	var list []Unplaced
-	for p, id := range r.missingPrefixes {
-		now := cmp.Or(around(p, known), r.world(p))
-		if now != id {
-			as[id] = now
-		}
-		list = append(list, Unplaced{p, id, now})
-	}
-	if err := r.cfg.Policy.Inherit(as); err != nil {
-		slices.SortFunc(list, func(a, b Unplaced) int { return cmp.Compare(a.Identity, b.Identity) })
 		return errors.Join(err, r.cfg.Policy.SetUnplaced("unpublished prefix", list))
 	}
 	err = r.cfg.Prefixes.PublishPrefixes(r.missingPrefixes, nil)
 	clear(r.missingPrefixes)
 	return errors.Join(err, r.cfg.Policy.SetUnplaced("unpublished prefix", nil))
+}
+
+// inherit prepares rule sets of before for prefixes that are about to be in the kernel. It returns
+// what the kernel takes them for if that fails: known are those that it has, outside is the
+// identity of what is in none of them.
+func (r *Rules) inherit(missing map[netip.Prefix]identity.ID, known func() (map[netip.Prefix]identity.ID, error), outside func(netip.Prefix) identity.ID) ([]Unplaced, error) {
+	if r.cfg.Policy.isSynced() {
+		return nil, nil
+	}
+	now, err := known()
+	as := map[identity.ID]identity.ID{}
+	var list []Unplaced
+	for p, id := range missing {
+		other := cmp.Or(around(p, now), outside(p))
+		if other != id {
+			as[id] = other
+		}
+		list = append(list, Unplaced{p, id, other})
+	}
+	slices.SortFunc(list, func(a, b Unplaced) int { return cmp.Compare(a.Identity, b.Identity) })
+	if err == nil {
+		err = r.cfg.Policy.Inherit(as)
+	}
+	return list, err
+}
+
+// knownPrefixes returns the prefixes that the kernel has.
+func (r *Rules) knownPrefixes() (map[netip.Prefix]identity.ID, error) {
+	rows, err := r.cfg.Addresses.IPCache()
+	known := make(map[netip.Prefix]identity.ID, len(rows))
+	for _, row := range rows {
+		known[row.Prefix] = identity.ID(row.Identity)
+	}
+	return known, err
 }
 
 // world is the identity of what the kernel does not know.
@@ -372,17 +390,8 @@ func (r *Rules) placeBlocks() error {
 	slices.SortFunc(list, func(a, b datapath.Block) int {
 		return cmp.Or(cmp.Compare(b.Prefix.Bits(), a.Prefix.Bits()), a.Prefix.Addr().Compare(b.Prefix.Addr()))
 	})
-	placed, err := r.placedBlocks()
-	if err != nil {
-		return err
-	}
-	as := map[identity.ID]identity.ID{}
-	for p, id := range r.missingBlocks {
-		if now := around(p, placed); now != id {
-			as[id] = now
-		}
-	}
-	if err = r.cfg.Policy.Inherit(as); err == nil {
+	_, err := r.inherit(r.missingBlocks, r.placedBlocks, func(netip.Prefix) identity.ID { return 0 })
+	if err == nil {
 		err = r.cfg.Blocks.UpsertBlocks(list)
 	}
 	if err == nil {
@@ -424,7 +433,7 @@ func (r *Rules) reportBlocks(placed map[netip.Prefix]identity.ID) error {
 func (r *Rules) Retry() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	err := errors.Join(append(r.dropOld(), r.placeBlocks(), r.placePrefixes())...)
+	err := errors.Join(append(r.dropOld(), r.dropRestored(), r.placeBlocks(), r.placePrefixes())...)
 	if r.unsaved {
 		err = errors.Join(err, r.save())
 	}
@@ -469,14 +478,24 @@ func (r *Rules) removeUnused() (errs []error) {
 }
 
 // DropRestored forgets the IDs kept for prefixes and blocks that no rule names after a restart. The
-// kernel must have none of these prefixes any more; the blocks are removed from it here.
+// kernel must have none of these prefixes any more; the blocks are removed from it here. Retry does
+// what could not be done, or had to wait for an endpoint with a rule set of before.
 func (r *Rules) DropRestored() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.dropsRestored = true
+	return r.dropRestored()
+}
+
+func (r *Rules) dropRestored() error {
+	if !r.dropsRestored || !r.cfg.Policy.settled() {
+		return nil
+	}
 	if err := r.cfg.Blocks.DeleteBlocks(slices.Collect(maps.Keys(r.staleBlocks))); err != nil {
 		return err
 	}
 	clear(r.staleBlocks)
+	r.dropsRestored = false
 	prefixes := r.cidrs.alloc.DropRestored()
 	ids := append(r.blocks.alloc.DropRestored(), prefixes...)
 	if len(ids) == 0 {
