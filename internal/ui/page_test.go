@@ -327,6 +327,10 @@ func TestSlowClick(t *testing.T) {
 		b.key(kb.Escape)
 		b.until("no details", `document.getElementById("panel").hidden`)
 	}
+	b.run("a press without a release", evaluate(`document.body.dispatchEvent(new PointerEvent("pointerdown", { bubbles: true, buttons: 1 }))`))
+	b.run("a move", evaluate(`document.body.dispatchEvent(new PointerEvent("pointermove", { bubbles: true, buttons: 0 }))`))
+	s.add(endpoint("shop", "last", 1100), db, 5432, true, "db")
+	b.until("the page goes on", fmt.Sprintf(`document.body.dataset.edges === "%d"`, 2+others))
 }
 
 // TestLargePage: a thousand workloads are drawn, and searched; how long that takes is printed.

@@ -23,8 +23,8 @@ import (
 // errKilled ends an agent of the test in the midst of a write.
 var errKilled = errors.New("killed")
 
-// mortal is an agent's part of policy on kernel maps that outlive it.
-type mortal struct {
+// crashBench is an agent's part of policy on kernel maps that outlive it.
+type crashBench struct {
 	t      *testing.T
 	rng    *rand.Rand
 	node   *fake.Node
@@ -33,21 +33,21 @@ type mortal struct {
 	rules  *Rules
 }
 
-// mortalPods are the endpoints of the node, by address.
-var mortalPods = []netip.Addr{netip.MustParseAddr("10.1.0.1"), netip.MustParseAddr("10.1.0.2"), netip.MustParseAddr("10.1.0.3")}
+// benchPods are the endpoints of the node, by address.
+var benchPods = []netip.Addr{netip.MustParseAddr("10.1.0.1"), netip.MustParseAddr("10.1.0.2"), netip.MustParseAddr("10.1.0.3")}
 
-func (m *mortal) endpoint(i int) endpoint.Endpoint {
+func (m *crashBench) endpoint(i int) endpoint.Endpoint {
 	set, err := labels.PodLabels(labels.Pod{Namespace: "a", Cluster: "default", Labels: map[string]string{"app": string(rune('x' + i))}})
 	if err != nil {
 		m.t.Fatal(err)
 	}
 	return endpoint.Endpoint{ID: uint16(1 + i), Identity: identity.ID(300 + i), IdentityLabels: set, Attachment: endpoint.Attachment{
-		IfIndex: 7 + i, IPv4: mortalPods[i], MAC: make([]byte, 6), HostMAC: make([]byte, 6),
+		IfIndex: 7 + i, IPv4: benchPods[i], MAC: make([]byte, 6), HostMAC: make([]byte, 6),
 	}}
 }
 
 // PublishPrefixes implements Prefixes: one row at a time, in any order.
-func (m *mortal) PublishPrefixes(upserts map[netip.Prefix]identity.ID, deletes []netip.Prefix) error {
+func (m *crashBench) PublishPrefixes(upserts map[netip.Prefix]identity.ID, deletes []netip.Prefix) error {
 	var rows []datapath.IPCacheEntry
 	for p, id := range upserts {
 		rows = append(rows, datapath.IPCacheEntry{Prefix: p, Identity: uint32(id)})
@@ -64,7 +64,7 @@ func (m *mortal) PublishPrefixes(upserts map[netip.Prefix]identity.ID, deletes [
 	return errors.Join(errs...)
 }
 
-func (m *mortal) must(errs ...error) {
+func (m *crashBench) must(errs ...error) {
 	m.t.Helper()
 	if err := errors.Join(errs...); err != nil {
 		m.t.Fatal(err)
@@ -73,7 +73,7 @@ func (m *mortal) must(errs ...error) {
 
 // begin starts an agent on maps that have the endpoints already, or new ones, and has it observe
 // the rules of now.
-func (m *mortal) begin(all []policy.Change) error {
+func (m *crashBench) begin(all []policy.Change) error {
 	m.t.Helper()
 	engine, err := policy.New(policy.Defaults())
 	m.must(err)
@@ -87,15 +87,15 @@ func (m *mortal) begin(all []policy.Change) error {
 	rows, err := m.node.Maps.Endpoints()
 	m.must(err)
 	restore := func() {
-		for i := range mortalPods {
+		for i := range benchPods {
 			m.must(m.policy.Restore(m.endpoint(i)))
 		}
 	}
 	if len(rows) == 0 {
 		err := m.rules.Apply(all)
-		for i := range mortalPods {
+		for i := range benchPods {
 			_, _, err := m.policy.Attach(m.endpoint(i))
-			m.must(err, m.node.Maps.UpsertIPCache([]datapath.IPCacheEntry{{Prefix: netip.PrefixFrom(mortalPods[i], 32), Identity: uint32(300 + i)}}))
+			m.must(err, m.node.Maps.UpsertIPCache([]datapath.IPCacheEntry{{Prefix: netip.PrefixFrom(benchPods[i], 32), Identity: uint32(300 + i)}}))
 		}
 		return err
 	}
@@ -109,7 +109,7 @@ func (m *mortal) begin(all []policy.Change) error {
 }
 
 // finish is when everything has been observed.
-func (m *mortal) finish() {
+func (m *crashBench) finish() {
 	m.t.Helper()
 	m.must(m.policy.Synced(), m.rules.Retry())
 	// As the reconciler of addresses does: rows that nothing wants any more go.
@@ -123,7 +123,7 @@ func (m *mortal) finish() {
 	m.must(m.rules.DropRestored())
 }
 
-func (m *mortal) start(all []policy.Change) {
+func (m *crashBench) start(all []policy.Change) {
 	m.t.Helper()
 	m.must(m.begin(all))
 	m.finish()
@@ -131,7 +131,7 @@ func (m *mortal) start(all []policy.Change) {
 
 // killedAfter runs f until it has begun so many writes, and reports whether it ended before. Each
 // time before a write, and at the end, check is called.
-func (m *mortal) killedAfter(writes int, check func(op string), f func()) (ended bool) {
+func (m *crashBench) killedAfter(writes int, check func(op string), f func()) (ended bool) {
 	defer m.node.SetFault(nil)
 	defer func() {
 		if r := recover(); r != nil && r != any(errKilled) {
@@ -154,24 +154,24 @@ func (m *mortal) killedAfter(writes int, check func(op string), f func()) (ended
 	return true
 }
 
-// mortalPeers are addresses inside and outside of what rules name.
-var mortalPeers = func() (out []netip.Addr) {
+// benchPeers are addresses inside and outside of what rules name.
+var benchPeers = func() (out []netip.Addr) {
 	for _, a := range []string{"10.1.0.2", "10.1.0.3", "10.2.0.1", "10.2.1.1", "10.3.0.1", "11.0.0.1", "11.0.1.1", "12.0.0.1", "fd00::1", "fd00:0:1::1"} {
 		out = append(out, netip.MustParseAddr(a))
 	}
 	return out
 }()
 
-var mortalPrefixes = []string{"10.0.0.0/8", "10.2.0.0/16", "10.2.1.0/24", "10.3.0.0/16", "11.0.0.0/8", "11.0.1.0/24", "fd00::/16", "fd00:0:1::/48"}
+var benchPrefixes = []string{"10.0.0.0/8", "10.2.0.0/16", "10.2.1.0/24", "10.3.0.0/16", "11.0.0.0/8", "11.0.1.0/24", "fd00::/16", "fd00:0:1::/48"}
 
 // verdicts has a letter for each packet: + passes.
-func (m *mortal) verdicts() string {
+func (m *crashBench) verdicts() string {
 	rows, err := m.node.Maps.IPCache()
 	if err != nil {
 		m.t.Fatal(err)
 	}
 	var b strings.Builder
-	for _, peer := range mortalPeers {
+	for _, peer := range benchPeers {
 		id, bits := uint32(identity.WorldIPv4), -1
 		if peer.Is6() {
 			id = uint32(identity.WorldIPv6)
@@ -181,7 +181,7 @@ func (m *mortal) verdicts() string {
 				id, bits = row.Identity, row.Prefix.Bits()
 			}
 		}
-		for _, pod := range mortalPods {
+		for _, pod := range benchPods {
 			for _, dir := range []datapath.Direction{datapath.Ingress, datapath.Egress} {
 				for _, port := range []uint16{80, 443} {
 					if m.node.Maps.Verdict(pod, dir, id, peer, 6, port) == datapath.ReasonForwarded {
@@ -199,13 +199,13 @@ func (m *mortal) verdicts() string {
 func packetOf(i int) string {
 	port, i := []int{80, 443}[i%2], i/2
 	dir, i := []string{"from", "to"}[i%2], i/2
-	return fmt.Sprintf("%v %s %v port %d", mortalPods[i%len(mortalPods)], dir, mortalPeers[i/len(mortalPods)], port)
+	return fmt.Sprintf("%v %s %v port %d", benchPods[i%len(benchPods)], dir, benchPeers[i/len(benchPods)], port)
 }
 
 // randomRules makes a policy, or none.
-func (m *mortal) randomRules(owner string) (policy.Change, string) {
+func (m *crashBench) randomRules(owner string) (policy.Change, string) {
 	one := func(list ...string) string { return list[m.rng.IntN(len(list))] }
-	cidr := func() string { return one(mortalPrefixes...) }
+	cidr := func() string { return one(benchPrefixes...) }
 	if m.rng.IntN(5) == 0 {
 		return policy.Change{Owner: policy.Owner(owner)}, "none"
 	}
@@ -254,13 +254,13 @@ func (m *mortal) randomRules(owner string) (policy.Change, string) {
 
 // ruleHistory is which rules a random test has had.
 type ruleHistory struct {
-	*mortal
+	*crashBench
 	inForce map[string]policy.Change
 	log     []string
 }
 
 func newRuleHistory(t *testing.T, seed uint64) *ruleHistory {
-	m := &mortal{t: t, rng: rand.New(rand.NewPCG(seed, 7)), node: fake.New(), dir: t.TempDir()}
+	m := &crashBench{t: t, rng: rand.New(rand.NewPCG(seed, 7)), node: fake.New(), dir: t.TempDir()}
 	return &ruleHistory{m, map[string]policy.Change{}, []string{fmt.Sprint("seed ", seed)}}
 }
 
@@ -288,7 +288,7 @@ func (h *ruleHistory) change() (changes []policy.Change) {
 
 // meant returns the verdicts of the rules of now on new maps.
 func (h *ruleHistory) meant() string {
-	f := &mortal{t: h.t, rng: h.rng, node: fake.New(), dir: h.t.TempDir()}
+	f := &crashBench{t: h.t, rng: h.rng, node: fake.New(), dir: h.t.TempDir()}
 	f.start(h.list())
 	return f.verdicts()
 }
@@ -405,7 +405,7 @@ func TestFailedWrites(t *testing.T) {
 // stay as they are until Synced, and so does what passes.
 func TestNoRoomToInherit(t *testing.T) {
 	t.Parallel()
-	m := &mortal{t: t, rng: rand.New(rand.NewPCG(1, 7)), node: fake.New(), dir: t.TempDir()}
+	m := &crashBench{t: t, rng: rand.New(rand.NewPCG(1, 7)), node: fake.New(), dir: t.TempDir()}
 	before := []policy.Change{
 		parsed(t, "denied", `{"endpointSelector":{"matchLabels":{"app":"x"}},"egress":[{"toEntities":["all"]}],"egressDeny":[{"toCIDR":["10.0.0.0/8"]}]}`),
 		parsed(t, "block", `{"tier":"Admin","priority":1,"subject":{"namespaces":{}},"egress":[{"action":"Deny","to":[{"networks":["11.0.0.0/8"]}]}]}`),
@@ -432,7 +432,7 @@ func TestNoRoomToInherit(t *testing.T) {
 	}
 	m.node.SetFault(nil)
 	m.finish()
-	f := &mortal{t: t, rng: m.rng, node: fake.New(), dir: t.TempDir()}
+	f := &crashBench{t: t, rng: m.rng, node: fake.New(), dir: t.TempDir()}
 	f.start(after)
 	if got, want := m.verdicts(), f.verdicts(); got != want {
 		t.Errorf("in the end verdicts\n%s, those of new maps\n%s", got, want)

@@ -118,6 +118,8 @@ addEventListener("keydown", e => { if (e.key === " ") press(); }, true);
 addEventListener("keyup", e => { if (e.key === " ") release(); }, true);
 addEventListener("pointerup", release, true);
 addEventListener("pointercancel", release, true);
+// Browsers do not report every release, as of a scrollbar.
+addEventListener("pointermove", e => { if (down && !e.buttons) release(); }, true);
 addEventListener("blur", release); // of the window
 
 function released(): Promise<void> { return down ? new Promise(go => waiting.push(go)) : Promise.resolve(); }
