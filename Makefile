@@ -102,7 +102,7 @@ kube-programs: ## build every program of a Kubernetes cluster, once, minutes
 test: ## tests with the race detector; while servers are built, those that need none (root for all; SERVERS='bin/etcd bin/consul kube-programs' for clusters, too)
 	@$(MAKE) --no-print-directory web && hack/need.sh chromium || echo "the tests of the page will be skipped"
 	@hack/need.sh go gcc runc iptables conntrack nft busybox /usr/lib/cni/ptp
-	@go run ./hack/gotest $(if $(CI),-again) -servers '$(MAKE) --no-print-directory $(SERVERS)' -- -race $(if $(CI),-vet=off) -p 2 -parallel 4 -timeout 45m $(PACKAGES)
+	@go run ./hack/gotest $(if $(CI),-again) -servers '$(MAKE) --no-print-directory $(SERVERS)' -- -race $(if $(CI),-vet=off) -p 3 -parallel 3 -timeout 45m $(PACKAGES)
 
 test-long: bin/etcd bin/consul kube-programs ## the same tests at full size: minutes become hours
 	@$(MAKE) --no-print-directory web && hack/need.sh chromium || echo "the tests of the page will be skipped"

@@ -20,6 +20,7 @@ for tool in "$@"; do
   fi
   echo "installing $package ($tool is missing)"
   log=$(mktemp)
+  exec 9>"${TMPDIR:-/tmp}/hawser-apt.lock" && flock 9 # apt-get does not wait for another one
   # shellcheck disable=SC2086 # it may be several packages
   if ! { apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends $package; } >"$log" 2>&1; then
     tail -n 20 "$log" >&2
@@ -27,5 +28,6 @@ for tool in "$@"; do
     echo "could not install $package" >&2
     exit 1
   fi
+  exec 9>&-
   rm -f "$log"
 done
