@@ -247,13 +247,7 @@ func (t *tables) openIdentityStore(cfg Config, host network.Host, c *cluster, lo
 
 // outside is the identity of an address without a claim.
 func (c *Config) outside(ip netip.Addr) identity.ID {
-	switch {
-	case !c.EnableIPv4 || !c.EnableIPv6:
-		return identity.World
-	case ip.Unmap().Is4():
-		return identity.WorldIPv4
-	}
-	return identity.WorldIPv6
+	return identity.WorldOf(ip.Unmap(), c.EnableIPv4 && c.EnableIPv6)
 }
 
 // self is this node's key.

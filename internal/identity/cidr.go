@@ -8,6 +8,18 @@ import (
 	"github.com/hawser-net/hawser/internal/labels"
 )
 
+// WorldOf returns the identity of an address that nothing else is known of: with both families that
+// of its own.
+func WorldOf(ip netip.Addr, dualStack bool) ID {
+	switch {
+	case !dualStack:
+		return World
+	case ip.Is4():
+		return WorldIPv4
+	}
+	return WorldIPv6
+}
+
 // CIDRLabels returns the labels of the identity that stands for a prefix outside the cluster: one
 // "cidr:" label with the prefix itself, and reserved:world (reserved:world-ipv4 or -ipv6 when the
 // node has both families). The prefix is masked first. A prefix of length 0 is the world itself and
@@ -21,14 +33,7 @@ func CIDRLabels(p netip.Prefix, dualStack bool) labels.Set {
 		return nil
 	}
 	p = p.Masked()
-	world := labels.Reserved(World.String())
-	if dualStack {
-		if p.Addr().Is4() {
-			world = labels.Reserved(WorldIPv4.String())
-		} else {
-			world = labels.Reserved(WorldIPv6.String())
-		}
-	}
+	world := labels.Reserved(WorldOf(p.Addr(), dualStack).String())
 	if p.Bits() == 0 {
 		return labels.NewSet(world)
 	}

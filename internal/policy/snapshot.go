@@ -115,8 +115,5 @@ func (e *Engine) Outside(a netip.Addr) identity.ID {
 	if id := e.cidrs.longest(a); id != 0 {
 		return id
 	}
-	if !e.cfg.DualStack {
-		return identity.World
-	}
-	return worldOf(!a.Is4())
+	return identity.WorldOf(a, e.cfg.DualStack)
 }

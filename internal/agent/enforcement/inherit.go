@@ -1,6 +1,7 @@
 package enforcement
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -11,17 +12,23 @@ import (
 	"github.com/hawser-net/hawser/internal/identity"
 )
 
-// Inherit has the rule sets from before the restart evaluate each identity as another one, 0 if
-// only what they say of any peer is to count for it. Until Synced restored endpoints have these
-// rule sets, which do not know the identities that the agent gives to prefixes and blocks since:
-// what has such an address would get around a deny of a wider prefix, and lose what the wider one
-// is allowed. It must be called before the kernel sees the identity at an address. After Synced it
-// does nothing.
+// Inherit has the rule sets from before the restart evaluate each prefix's identity as the one that
+// the kernel takes it for, 0 if only what they say of any peer is to count for it. Until Synced
+// restored endpoints have these rule sets, which do not know the identities that the agent gives to
+// prefixes and blocks since: what has such an address would get around a deny of a wider prefix,
+// and lose what the wider one is allowed. It must be called before the kernel sees the identity at
+// an address. After Synced it does nothing.
 //
 // After an error a rule set may have a part of it, and no address may get the identities.
-func (p *Policy) Inherit(as map[identity.ID]identity.ID) error {
+func (p *Policy) Inherit(list []Unplaced) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	as := map[identity.ID]identity.ID{}
+	for _, u := range list {
+		if u.TakenFor != u.Identity {
+			as[u.Identity] = u.TakenFor
+		}
+	}
 	if p.synced || len(as) == 0 {
 		return nil
 	}
@@ -103,20 +110,31 @@ func inherited(rs datapath.RuleSet, as map[identity.ID]identity.ID) (datapath.Ru
 	return d, entries
 }
 
-// lastBefore returns the highest ID of a scope that rule sets from before the restart name, 0 if
-// they name none. What had an ID that only they have is gone. Nothing else may get it while they
-// are in force, or it would be let in instead.
-func (p *Policy) lastBefore(scope identity.ID) (last identity.ID) {
+// lastBefore returns, by scope, the highest IDs that rule sets from before the restart name. What
+// had an ID that only they have is gone. Nothing else may get it while they are in force, or it
+// would be let in instead.
+func (p *Policy) lastBefore() map[identity.ID]identity.ID {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	last := map[identity.ID]identity.ID{}
 	for _, rs := range p.left {
 		for key := range rs.Entries {
-			if id := identity.ID(key.Identity); id.Scope() == scope {
-				last = max(last, id)
-			}
+			id := identity.ID(key.Identity)
+			last[id.Scope()] = max(last[id.Scope()], id)
 		}
 	}
 	return last
+}
+
+// unplaced returns, sorted, what the kernel takes prefixes for that it does not have: known are
+// those that it has, outside is the identity of what is in none of them.
+func unplaced(missing, known map[netip.Prefix]identity.ID, outside func(netip.Prefix) identity.ID) []Unplaced {
+	var list []Unplaced
+	for p, id := range missing {
+		list = append(list, Unplaced{p, id, cmp.Or(around(p, known), outside(p))})
+	}
+	slices.SortFunc(list, func(a, b Unplaced) int { return cmp.Compare(a.Identity, b.Identity) })
+	return list
 }
 
 // around returns the identity of the longest of the prefixes that contains one, 0 if none does.

@@ -7,7 +7,6 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -79,10 +78,9 @@ func (m *crashBench) begin(all []policy.Change) error {
 	m.must(err)
 	m.policy, err = NewPolicy(slog.New(slog.DiscardHandler), engine, m.node.Maps)
 	m.must(err)
-	m.rules, err = NewRules(RulesConfig{
-		Log: slog.New(slog.DiscardHandler), Policy: m.policy, Identities: noIdentities{}, Prefixes: m, Blocks: m.node.Maps, Addresses: m.node.Maps, DualStack: true,
-		Checkpoint: filepath.Join(m.dir, "numbers.json"), Write: writeFile, Filter: labels.DefaultFilter(),
-	})
+	cfg := benchConfig(m.policy, m.node.Maps, m.dir)
+	cfg.Prefixes = m
+	m.rules, err = NewRules(cfg)
 	m.must(err)
 	rows, err := m.node.Maps.Endpoints()
 	m.must(err)
@@ -129,6 +127,11 @@ func (m *crashBench) start(all []policy.Change) {
 	m.finish()
 }
 
+// reads reports whether an operation of the fake kernel changes nothing.
+func reads(op string) bool {
+	return slices.Contains([]string{"Maps.RuleSets", "Maps.Endpoints", "Maps.IPCache", "Maps.Blocks", "Maps.LastGeneration"}, op)
+}
+
 // killedAfter runs f until it has begun so many writes, and reports whether it ended before. Each
 // time before a write, and at the end, check is called.
 func (m *crashBench) killedAfter(writes int, check func(op string), f func()) (ended bool) {
@@ -139,8 +142,7 @@ func (m *crashBench) killedAfter(writes int, check func(op string), f func()) (e
 		}
 	}()
 	m.node.SetFault(func(op string, _ any) error {
-		switch op {
-		case "Maps.RuleSets", "Maps.Endpoints", "Maps.IPCache", "Maps.Blocks", "Maps.LastGeneration":
+		if reads(op) {
 			return nil
 		}
 		check(op)
@@ -371,8 +373,7 @@ func TestFailedWrites(t *testing.T) {
 			changes := h.change()
 			now := h.meant()
 			h.node.SetFault(func(op string, arg any) error {
-				switch op {
-				case "Maps.RuleSets", "Maps.Endpoints", "Maps.IPCache", "Maps.Blocks", "Maps.LastGeneration":
+				if reads(op) {
 					return nil
 				}
 				h.among(op, true, before, now)

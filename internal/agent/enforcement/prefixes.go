@@ -48,6 +48,11 @@ func (b *prefixIdentities) take(ch policy.Change, places map[netip.Prefix]identi
 		if _, known := b.prefixes[p]; known {
 			continue
 		}
+		if id, kept := b.unnamed[p]; kept {
+			delete(b.unnamed, p)
+			b.prefixes[p], places[p] = id, id
+			continue
+		}
 		id, _, err := b.alloc.Allocate(b.labels(p))
 		if err != nil {
 			// Without an identity of its own the prefix is matched by no rule that names it.
@@ -81,12 +86,6 @@ func (b *prefixIdentities) release(list []netip.Prefix) {
 // unused returns the prefixes that no rule names any more. The kernel must have none of them before
 // they are forgotten.
 func (b *prefixIdentities) unused() []netip.Prefix {
-	for p, id := range b.unnamed {
-		if _, again := b.prefixes[p]; again { // by the same ID
-			b.alloc.Release(id)
-			delete(b.unnamed, p)
-		}
-	}
 	return slices.SortedFunc(maps.Keys(b.unnamed), netip.Prefix.Compare)
 }
 

@@ -111,7 +111,8 @@ func NewRules(cfg RulesConfig) (*Rules, error) {
 		cfg: cfg, cidrs: cidrs, blocks: blocks, staleBlocks: map[netip.Prefix]bool{}, missingBlocks: map[netip.Prefix]identity.ID{},
 		missingPrefixes: map[netip.Prefix]identity.ID{}, blind: map[policy.Owner][]string{},
 	}
-	if err := errors.Join(r.restoreBlocks(), r.restorePrefixes()); err != nil {
+	last := cfg.Policy.lastBefore()
+	if err := errors.Join(r.restoreBlocks(last[identity.BlockScope]+1), r.restorePrefixes(last[identity.LocalScope]+1)); err != nil {
 		return nil, err
 	}
 	known := map[identity.ID]labels.Set{}
@@ -125,8 +126,9 @@ func NewRules(cfg RulesConfig) (*Rules, error) {
 }
 
 // restorePrefixes takes over the prefixes that the kernel has with their IDs, and from the
-// checkpoint the IDs of others: so no ID is given to a prefix while the kernel has another by it.
-func (r *Rules) restorePrefixes() error {
+// checkpoint the IDs of others; new ones begin at first, or later. So no ID is given to a prefix
+// while the kernel has another by it.
+func (r *Rules) restorePrefixes(first identity.ID) error {
 	rows, err := r.cfg.Addresses.IPCache()
 	if err != nil {
 		return fmt.Errorf("read the kernel's prefixes: %w", err)
@@ -156,7 +158,7 @@ func (r *Rules) restorePrefixes() error {
 	if inKernel == 0 || stored.Next > cp.Next {
 		cp.Next = stored.Next
 	}
-	cp.Next = max(cp.Next, r.cfg.Policy.lastBefore(identity.LocalScope)+1)
+	cp.Next = max(cp.Next, first)
 	if err := r.cidrs.alloc.Import(cp); err != nil {
 		r.cfg.Log.Warn("some IDs of local identities are invalid; they are reallocated", "error", err)
 	}
@@ -182,8 +184,8 @@ func (r *Rules) readCheckpoint() (cp identity.Checkpoint, err error) {
 }
 
 // restoreBlocks takes over the blocks that the kernel has, so that those which rules still name
-// keep the IDs that rule sets in force know them by.
-func (r *Rules) restoreBlocks() error {
+// keep the IDs that rule sets in force know them by. New IDs begin at first, or later.
+func (r *Rules) restoreBlocks(first identity.ID) error {
 	list, err := r.cfg.Blocks.Blocks()
 	if err != nil {
 		return fmt.Errorf("read the kernel's blocks of addresses: %w", err)
@@ -195,7 +197,7 @@ func (r *Rules) restoreBlocks() error {
 		cp.Next = max(cp.Next, id+1)
 		r.staleBlocks[b.Prefix] = true
 	}
-	cp.Next = max(cp.Next, r.cfg.Policy.lastBefore(identity.BlockScope)+1)
+	cp.Next = max(cp.Next, first)
 	if err := r.blocks.alloc.Import(cp); err != nil {
 		r.cfg.Log.Warn("some blocks of addresses in the kernel are invalid; they get other IDs", "error", err)
 	}
@@ -323,37 +325,19 @@ func (r *Rules) placePrefixes() error {
 	if len(r.missingPrefixes) == 0 {
 		return r.cfg.Policy.SetUnplaced("unpublished prefix", nil)
 	}
-	list, err := r.inherit(r.missingPrefixes, r.knownPrefixes, r.world)
-	if err != nil {
-		return errors.Join(err, r.cfg.Policy.SetUnplaced("unpublished prefix", list))
+	if !r.cfg.Policy.isSynced() {
+		known, err := r.knownPrefixes()
+		list := unplaced(r.missingPrefixes, known, r.world)
+		if err == nil {
+			err = r.cfg.Policy.Inherit(list)
+		}
+		if err != nil {
+			return errors.Join(err, r.cfg.Policy.SetUnplaced("unpublished prefix", list))
+		}
 	}
-	err = r.cfg.Prefixes.PublishPrefixes(r.missingPrefixes, nil)
+	err := r.cfg.Prefixes.PublishPrefixes(r.missingPrefixes, nil)
 	clear(r.missingPrefixes)
 	return errors.Join(err, r.cfg.Policy.SetUnplaced("unpublished prefix", nil))
-}
-
-// inherit prepares rule sets of before for prefixes that are about to be in the kernel. It returns
-// what the kernel takes them for if that fails: known are those that it has, outside is the
-// identity of what is in none of them.
-func (r *Rules) inherit(missing map[netip.Prefix]identity.ID, known func() (map[netip.Prefix]identity.ID, error), outside func(netip.Prefix) identity.ID) ([]Unplaced, error) {
-	if r.cfg.Policy.isSynced() {
-		return nil, nil
-	}
-	now, err := known()
-	as := map[identity.ID]identity.ID{}
-	var list []Unplaced
-	for p, id := range missing {
-		other := cmp.Or(around(p, now), outside(p))
-		if other != id {
-			as[id] = other
-		}
-		list = append(list, Unplaced{p, id, other})
-	}
-	slices.SortFunc(list, func(a, b Unplaced) int { return cmp.Compare(a.Identity, b.Identity) })
-	if err == nil {
-		err = r.cfg.Policy.Inherit(as)
-	}
-	return list, err
 }
 
 // knownPrefixes returns the prefixes that the kernel has.
@@ -368,13 +352,7 @@ func (r *Rules) knownPrefixes() (map[netip.Prefix]identity.ID, error) {
 
 // world is the identity of what the kernel does not know.
 func (r *Rules) world(p netip.Prefix) identity.ID {
-	switch {
-	case !r.cfg.DualStack:
-		return identity.World
-	case p.Addr().Is4():
-		return identity.WorldIPv4
-	}
-	return identity.WorldIPv6
+	return identity.WorldOf(p.Addr(), r.cfg.DualStack)
 }
 
 // placeBlocks writes the blocks that the kernel does not have yet, longer ones first: a block must
@@ -390,7 +368,13 @@ func (r *Rules) placeBlocks() error {
 	slices.SortFunc(list, func(a, b datapath.Block) int {
 		return cmp.Or(cmp.Compare(b.Prefix.Bits(), a.Prefix.Bits()), a.Prefix.Addr().Compare(b.Prefix.Addr()))
 	})
-	_, err := r.inherit(r.missingBlocks, r.placedBlocks, func(netip.Prefix) identity.ID { return 0 })
+	var err error
+	if !r.cfg.Policy.isSynced() {
+		var placed map[netip.Prefix]identity.ID
+		if placed, err = r.placedBlocks(); err == nil {
+			err = r.cfg.Policy.Inherit(unplaced(r.missingBlocks, placed, noBlock))
+		}
+	}
 	if err == nil {
 		err = r.cfg.Blocks.UpsertBlocks(list)
 	}
@@ -407,6 +391,9 @@ func (r *Rules) placeBlocks() error {
 	return errors.Join(fmt.Errorf("rules about addresses do not hold in full: %w", err), lerr, r.reportBlocks(placed))
 }
 
+// noBlock is what an address is of that is in no block.
+func noBlock(netip.Prefix) identity.ID { return 0 }
+
 // placedBlocks returns the blocks that the kernel has.
 func (r *Rules) placedBlocks() (map[netip.Prefix]identity.ID, error) {
 	have, err := r.cfg.Blocks.Blocks()
@@ -420,12 +407,7 @@ func (r *Rules) placedBlocks() (map[netip.Prefix]identity.ID, error) {
 // reportBlocks reports to policy which blocks the kernel does not have, and which it finds instead
 // of them.
 func (r *Rules) reportBlocks(placed map[netip.Prefix]identity.ID) error {
-	var list []Unplaced
-	for p, id := range r.missingBlocks {
-		list = append(list, Unplaced{p, id, around(p, placed)})
-	}
-	slices.SortFunc(list, func(a, b Unplaced) int { return cmp.Compare(a.Identity, b.Identity) })
-	return r.cfg.Policy.SetUnplaced("block", list)
+	return r.cfg.Policy.SetUnplaced("block", unplaced(r.missingBlocks, placed, noBlock))
 }
 
 // Retry writes again what could not be written, to the kernel or to disk, and drops what had to

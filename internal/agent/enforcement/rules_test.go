@@ -51,6 +51,17 @@ type ruleBench struct {
 	changed []string
 }
 
+// benchConfig is that of rules which publish nothing, with their checkpoint in a directory.
+func benchConfig(p *Policy, kernel interface {
+	Blocks
+	Addresses
+}, dir string) RulesConfig {
+	return RulesConfig{
+		Log: slog.New(slog.DiscardHandler), Policy: p, Identities: noIdentities{}, Prefixes: noPublisher{}, Blocks: kernel, Addresses: kernel, DualStack: true,
+		Checkpoint: filepath.Join(dir, "numbers.json"), Write: writeFile, Filter: labels.DefaultFilter(),
+	}
+}
+
 var benchSubject = netip.MustParseAddr("10.1.0.1")
 
 func (b *ruleBench) start() {
@@ -66,15 +77,13 @@ func (b *ruleBench) start() {
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	if b.rules, err = NewRules(RulesConfig{
-		Log: slog.New(slog.DiscardHandler), Policy: b.policy, Identities: noIdentities{}, Prefixes: noPublisher{}, Blocks: b.node.Maps, Addresses: b.node.Maps, DualStack: true,
-		Checkpoint: filepath.Join(b.dir, "numbers.json"), Write: writeFile, Filter: labels.DefaultFilter(),
-		Changed: func(list []policy.Change) {
-			for _, ch := range list {
-				b.changed = append(b.changed, fmt.Sprint(ch.Owner, " ", len(ch.Rules)))
-			}
-		},
-	}); err != nil {
+	cfg := benchConfig(b.policy, b.node.Maps, b.dir)
+	cfg.Changed = func(list []policy.Change) {
+		for _, ch := range list {
+			b.changed = append(b.changed, fmt.Sprint(ch.Owner, " ", len(ch.Rules)))
+		}
+	}
+	if b.rules, err = NewRules(cfg); err != nil {
 		b.t.Fatal(err)
 	}
 	ep := endpoint.Endpoint{ID: 1, Identity: 300, IdentityLabels: set, Attachment: endpoint.Attachment{
@@ -372,10 +381,7 @@ func TestFullBlockMap(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rules, err := NewRules(RulesConfig{
-		Log: log, Policy: pol, Identities: noIdentities{}, Prefixes: noPublisher{}, Blocks: kernel, Addresses: kernel, DualStack: true,
-		Checkpoint: filepath.Join(t.TempDir(), "numbers.json"), Write: writeFile, Filter: labels.DefaultFilter(),
-	})
+	rules, err := NewRules(benchConfig(pol, kernel, t.TempDir()))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -114,14 +114,16 @@ ports:
 {{- if and (has $mode (list "dsr" "hybrid")) (ne (get $config "kube-proxy-replacement" | toString) "true") }}
 {{- fail (printf "loadBalancer.mode=%s: without kubeProxyReplacement kube-proxy leads clients from outside: set kubeProxyReplacement=true" $mode) }}
 {{- end }}
-{{- if and (eq $v.ipam.mode "crd") (ne (get $config "routing-mode" | toString) "native") }}
+{{- if eq $v.ipam.mode "crd" }}
+{{- if ne (get $config "routing-mode" | toString) "native" }}
 {{- fail "ipam.mode=crd: the network leads to each pod's own address, and no tunnel does: set routing.mode=native" }}
 {{- end }}
-{{- if eq $v.ipam.mode "crd" }}{{ range $f := list "4" "6" }}
+{{- range $f := list "4" "6" }}
 {{- if and (ne (get $config (printf "enable-ipv%s" $f) | toString) "false") (ne (get $config (printf "enable-ipv%s-masquerade" $f) | toString) "false") (not (get $config (printf "ipv%s-native-routing-cidr" $f))) }}
 {{- fail (printf "ipam.mode=crd: pods of other nodes are in no pod CIDR: set routing.ipv%sNativeCIDR to where packets are not masqueraded, or masquerade.ipv%s=false" $f $f) }}
 {{- end }}
-{{- end }}{{ end }}
+{{- end }}
+{{- end }}
 {{- /* Agents and operator serve on the node. */}}
 {{- $ports := list
   (dict "name" "agent.healthPort" "port" $v.agent.healthPort "used" true)
