@@ -191,6 +191,9 @@ type correction struct {
 	// doubt means that the endpoint was written after what is known of its pod and namespace, so
 	// that its writer may have known more.
 	doubt bool
+	// unseen means that the ID that it names is not known as an identity, and would be left alone if
+	// it were: its agent may have made it a moment ago.
+	unseen bool
 	// refused reports why its claim of the ID that it names is not believed; "" if it claims
 	// none.
 	refused refusal
@@ -225,7 +228,11 @@ func (b *index) decideEndpoint(k key) (c correction, ok bool) {
 			return correction{}, false
 		}
 	}
-	if right == e.id || b.agentKnows(p, e.id) {
+	if right == e.id {
+		return correction{}, false
+	}
+	makes := e.id != 0 && b.agentMakes(p)
+	if n := b.ids[e.id]; makes && n != nil && !n.quarantined {
 		return correction{}, false
 	}
 	why := believed
@@ -233,25 +240,21 @@ func (b *index) decideEndpoint(k key) (c correction, ok bool) {
 		why = b.refusal(s, p.claim.id)
 	}
 	return correction{
-		key: k, uid: e.obj.UID, rv: e.obj.ResourceVersion, had: e.id, id: right, labels: s.labels, pod: p.obj.UID, refused: why,
+		key: k, uid: e.obj.UID, rv: e.obj.ResourceVersion, had: e.id, id: right, labels: s.labels, pod: p.obj.UID, unseen: makes, refused: why,
 		doubt: e.id != 0 && (e.rv >= version(p.obj.ResourceVersion) && e.rv >= b.namespaces[k.Namespace].rv),
 	}, true
 }
 
-// agentKnows reports whether an ID is left alone because it is an identity, of whatever labels,
-// that the agent of the pod's node may have made or found: an agent that makes identities and
-// expects no other writer would revert a correction, and the two would alternate. An agent's
-// announcement comes by another watch than its endpoints, so one whose node is not known yet counts
-// as one that does.
-func (b *index) agentKnows(p *podEntry, id identity.ID) bool {
+// agentMakes reports whether the agent of the pod's node may make identities and expect no other
+// writer. What it names is left alone if it is an identity, of whatever labels: it would revert a
+// correction, and the two would alternate. An agent's announcement comes by another watch than its
+// endpoints, so one whose node is not known yet counts as one that does.
+func (b *index) agentMakes(p *podEntry) bool {
 	if !b.agents || p.obj.Spec.NodeName == "" {
 		return false
 	}
-	if alone, known := b.alone[p.obj.Spec.NodeName]; known && !alone {
-		return false
-	}
-	n := b.ids[id]
-	return n != nil && !n.quarantined
+	alone, known := b.alone[p.obj.Spec.NodeName]
+	return alone || !known
 }
 
 // used reports whether an ID must not be collected: an endpoint or a slice names it, or pods are

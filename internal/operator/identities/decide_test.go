@@ -222,12 +222,12 @@ func TestAgentsOfTheirOwn(t *testing.T) {
 		t.Errorf("an identity that the agent named: %+v", c)
 	}
 	w.claims(b, p, 330)
-	if c, ok := b.decideEndpoint(k); !ok || c.id != 310 {
+	if c, ok := b.decideEndpoint(k); !ok || c.id != 310 || !c.unseen {
 		t.Errorf("an ID of no identity: %+v", c)
 	}
 	w.claims(b, p, 320)
 	quarantined := w.update(b, o, func(o *v2.CiliumIdentity) { k8sids.Quarantine(o, db.text, time.Unix(0, 0)) })
-	if c, ok := b.decideEndpoint(k); !ok || c.id != 310 {
+	if c, ok := b.decideEndpoint(k); !ok || c.id != 310 || !c.unseen {
 		t.Errorf("an ID in quarantine: %+v", c)
 	}
 	w.update(b, quarantined, func(o *v2.CiliumIdentity) { k8sids.Restore(o, k8sids.SecurityLabels(db.labels)) })
@@ -236,7 +236,7 @@ func TestAgentsOfTheirOwn(t *testing.T) {
 	if _, endpoints := b.take(); len(endpoints) == 0 {
 		t.Error("no key is queued for the endpoints of an agent that lets others write identities now")
 	}
-	if c, ok := b.decideEndpoint(k); !ok || c.id != 310 {
+	if c, ok := b.decideEndpoint(k); !ok || c.id != 310 || c.unseen {
 		t.Errorf("an agent that lets others write identities: %+v", c)
 	}
 	b.dropNode(key{Name: "n"})

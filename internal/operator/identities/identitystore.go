@@ -32,8 +32,8 @@ type identityStore interface {
 	seal(ctx context.Context, st step) error
 	// withdraw ends an ID that make made; it is in quarantine then, as agents may have observed it.
 	withdraw(ctx context.Context, st step) error
-	// has reads, not from a cache, whether an ID is a set's now.
-	has(ctx context.Context, id identity.ID, text string) (bool, error)
+	// labelsOf reads, not from a cache, which labels an ID stands for now; "" if for none.
+	labelsOf(ctx context.Context, id identity.ID) (text string, err error)
 	// release releases an ID that make or restore reported as held.
 	release(ctx context.Context, text string) error
 }

@@ -3,6 +3,7 @@ package identities
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -17,6 +18,7 @@ import (
 	"golang.org/x/time/rate"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
@@ -223,5 +225,63 @@ func TestUsedDuringCollection(t *testing.T) {
 		if l.quarantined(name) {
 			t.Errorf("identity %s was collected after it was taken into use", name)
 		}
+	}
+}
+
+// TestIdentityNotObservedYet: an agent that makes identities names one that the operator's watch
+// has not delivered yet, of labels that users have given the endpoint. The operator asks the server
+// before it writes over it, else the two would alternate. An ID that the
+// server does not know either is corrected.
+func TestIdentityNotObservedYet(t *testing.T) {
+	t.Parallel()
+	tc := newTestCluster(t, servers.Take(t), func(tc *testCluster) { tc.control.Agents = true })
+	m := &muffler{kinds: []string{"ciliumidentities"}}
+	tc.operator(connection{api: m.wrap})
+	t.Cleanup(m.off)
+	tc.namespace("default", nil)
+	p := tc.pod("default", "web", map[string]string{"app": "web"}, onNode)
+	ep := tc.endpoint(p)
+	named := func() int64 {
+		o := &v2.CiliumEndpoint{}
+		if err := tc.Client.Get(tc.ctx, client.ObjectKeyFromObject(ep), o); err != nil {
+			t.Fatal(err)
+		}
+		if o.Status.Identity == nil {
+			return 0
+		}
+		return o.Status.Identity.ID
+	}
+	name := func(id int64) {
+		tc.edit(ep, func(client.Object) {
+			ep.Status.Identity = &v2.EndpointIdentity{ID: id, Labels: []string{"k8s:app=web", "unspec:team=red"}}
+		})
+	}
+	until := func(what string, ok func() bool) {
+		t.Helper()
+		for end := time.Now().Add(waitTimeout); !ok(); time.Sleep(20 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("never: %s", what)
+			}
+		}
+	}
+	until("the operator names an identity", func() bool { return named() != 0 })
+	right := named()
+	m.on()
+	const made, gone = 4711, 4712
+	tc.tamper(fmt.Sprint(made))
+	tc.plant(made, map[string]string{"k8s:app": "web", "unspec:team": "red"})
+	name(made)
+	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		if id := named(); id != made {
+			t.Fatalf("the operator wrote %d over an identity that it had not observed yet", id)
+		}
+	}
+	m.off()
+	name(gone) // of no identity
+	until("an ID of no identity is corrected", func() bool { return named() == right })
+	name(made)
+	time.Sleep(time.Second)
+	if id := named(); id != made {
+		t.Fatalf("the operator wrote %d over an identity that it has observed", id)
 	}
 }

@@ -150,16 +150,18 @@ func (h *objectStore) withdraw(ctx context.Context, st step) error {
 	return err
 }
 
-func (h *objectStore) has(ctx context.Context, id identity.ID, text string) (bool, error) {
+func (h *objectStore) labelsOf(ctx context.Context, id identity.ID) (text string, err error) {
 	o, err := h.Get(ctx, decimal(id), metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		return false, nil
+		return "", nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("read identity %d: %w", id, err)
+		return "", fmt.Errorf("read identity %d: %w", id, err)
 	}
-	_, _, quarantined := k8sids.Quarantined(o)
-	return !quarantined && textOf(o) == text, nil
+	if _, _, quarantined := k8sids.Quarantined(o); quarantined {
+		return "", nil
+	}
+	return textOf(o), nil
 }
 
 // release has nothing to do: what keeps an object are the pods and endpoints themselves.

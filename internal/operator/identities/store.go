@@ -122,15 +122,15 @@ func (h *keyStore) restore(ctx context.Context, st step) (made, error) {
 
 func (h *keyStore) revert(ctx context.Context, st step) (made, error) { return h.restore(ctx, st) }
 
-func (h *keyStore) has(ctx context.Context, id identity.ID, text string) (bool, error) {
+func (h *keyStore) labelsOf(ctx context.Context, id identity.ID) (text string, err error) {
 	key, err := h.backend.GetByID(ctx, allocator.ID(id))
 	if errors.Is(err, allocator.ErrIdentityNonExistent) {
-		return false, nil
+		return "", nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("read identity %d: %w", id, err)
+		return "", fmt.Errorf("read identity %d: %w", id, err)
 	}
-	return key.GetKey() == text, nil
+	return key.GetKey(), nil
 }
 
 // seal has nothing to do: a store records with what a key was made.

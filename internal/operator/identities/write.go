@@ -1,7 +1,6 @@
 package identities
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -135,9 +134,13 @@ func (c *Controller) doEndpoint(ctx context.Context, k key) error {
 			return err
 		}
 	}
-	if fix.refused != believed { // its ID may have been made a moment ago
-		if has, err := c.identityStore.has(ctx, fix.had, fix.labels.KVString()); err != nil || has {
-			return cmp.Or(err, errChanged)
+	if fix.unseen || fix.refused != believed { // its ID may have been made a moment ago
+		text, err := c.identityStore.labelsOf(ctx, fix.had)
+		if err != nil {
+			return err
+		}
+		if text == fix.labels.KVString() || fix.unseen && text != "" {
+			return errChanged
 		}
 	}
 	if err := c.name(ctx, fix); err != nil {
