@@ -191,8 +191,8 @@ type correction struct {
 	// doubt means that the endpoint was written after what is known of its pod and namespace, so
 	// that its writer may have known more.
 	doubt bool
-	// unseen means that the ID that it names is not known as an identity, and would be left alone if
-	// it were: its agent may have made it a moment ago.
+	// unseen means that the ID that it names is not known as an identity, and would be left alone
+	// if it were: its agent may have made it a moment ago.
 	unseen bool
 	// refused reports why its claim of the ID that it names is not believed; "" if it claims
 	// none.
