@@ -46,6 +46,7 @@ const (
 	encapTestMapPolicy             = "policy"
 	encapTestMapRuleSets           = "rule_sets"
 	encapTestMapTunnelPeers        = "tunnel_peers"
+	encapTestMapUnknownIdentities  = "unknown_identities"
 	encapTestProgEncapSeen         = "encap_seen"
 	encapTestProgFromPod           = "from_pod"
 	encapTestVarCfg                = "cfg"
@@ -131,6 +132,7 @@ type encapTestMapSpecs struct {
 	Policy             *ebpf.MapSpec `ebpf:"policy"`
 	RuleSets           *ebpf.MapSpec `ebpf:"rule_sets"`
 	TunnelPeers        *ebpf.MapSpec `ebpf:"tunnel_peers"`
+	UnknownIdentities  *ebpf.MapSpec `ebpf:"unknown_identities"`
 }
 
 // encapTestVariableSpecs contains global variables before they are loaded into the kernel.
@@ -190,6 +192,7 @@ type encapTestMaps struct {
 	Policy             *ebpf.Map `ebpf:"policy"`
 	RuleSets           *ebpf.Map `ebpf:"rule_sets"`
 	TunnelPeers        *ebpf.Map `ebpf:"tunnel_peers"`
+	UnknownIdentities  *ebpf.Map `ebpf:"unknown_identities"`
 }
 
 func (m *encapTestMaps) Close() error {
@@ -224,6 +227,7 @@ func (m *encapTestMaps) Close() error {
 		m.Policy,
 		m.RuleSets,
 		m.TunnelPeers,
+		m.UnknownIdentities,
 	)
 }
 

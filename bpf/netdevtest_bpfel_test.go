@@ -46,6 +46,7 @@ const (
 	netdevTestMapPolicy             = "policy"
 	netdevTestMapRuleSets           = "rule_sets"
 	netdevTestMapTunnelPeers        = "tunnel_peers"
+	netdevTestMapUnknownIdentities  = "unknown_identities"
 	netdevTestProgToNetdev          = "to_netdev"
 	netdevTestVarCfg                = "cfg"
 )
@@ -129,6 +130,7 @@ type netdevTestMapSpecs struct {
 	Policy             *ebpf.MapSpec `ebpf:"policy"`
 	RuleSets           *ebpf.MapSpec `ebpf:"rule_sets"`
 	TunnelPeers        *ebpf.MapSpec `ebpf:"tunnel_peers"`
+	UnknownIdentities  *ebpf.MapSpec `ebpf:"unknown_identities"`
 }
 
 // netdevTestVariableSpecs contains global variables before they are loaded into the kernel.
@@ -188,6 +190,7 @@ type netdevTestMaps struct {
 	Policy             *ebpf.Map `ebpf:"policy"`
 	RuleSets           *ebpf.Map `ebpf:"rule_sets"`
 	TunnelPeers        *ebpf.Map `ebpf:"tunnel_peers"`
+	UnknownIdentities  *ebpf.Map `ebpf:"unknown_identities"`
 }
 
 func (m *netdevTestMaps) Close() error {
@@ -222,6 +225,7 @@ func (m *netdevTestMaps) Close() error {
 		m.Policy,
 		m.RuleSets,
 		m.TunnelPeers,
+		m.UnknownIdentities,
 	)
 }
 

@@ -367,6 +367,7 @@ const (
 	overlayTestMapPolicy             = "policy"
 	overlayTestMapRuleSets           = "rule_sets"
 	overlayTestMapTunnelPeers        = "tunnel_peers"
+	overlayTestMapUnknownIdentities  = "unknown_identities"
 	overlayTestProgFromOverlay       = "from_overlay"
 	overlayTestProgOverlayWithVni    = "overlay_with_vni"
 	overlayTestVarCfg                = "cfg"
@@ -452,6 +453,7 @@ type overlayTestMapSpecs struct {
 	Policy             *ebpf.MapSpec `ebpf:"policy"`
 	RuleSets           *ebpf.MapSpec `ebpf:"rule_sets"`
 	TunnelPeers        *ebpf.MapSpec `ebpf:"tunnel_peers"`
+	UnknownIdentities  *ebpf.MapSpec `ebpf:"unknown_identities"`
 }
 
 // overlayTestVariableSpecs contains global variables before they are loaded into the kernel.
@@ -511,6 +513,7 @@ type overlayTestMaps struct {
 	Policy             *ebpf.Map `ebpf:"policy"`
 	RuleSets           *ebpf.Map `ebpf:"rule_sets"`
 	TunnelPeers        *ebpf.Map `ebpf:"tunnel_peers"`
+	UnknownIdentities  *ebpf.Map `ebpf:"unknown_identities"`
 }
 
 func (m *overlayTestMaps) Close() error {
@@ -545,6 +548,7 @@ func (m *overlayTestMaps) Close() error {
 		m.Policy,
 		m.RuleSets,
 		m.TunnelPeers,
+		m.UnknownIdentities,
 	)
 }
 

@@ -14,6 +14,7 @@ import (
 )
 
 // TestPolicyAgainstNaive asks random questions of random rule sets, made in one step or by deltas.
+// In the second half there are peers whose identity is not known: these count as without labels.
 func TestPolicyAgainstNaive(t *testing.T) {
 	t.Parallel()
 	n := &node{t: t, maps: testMaps(t, nil)}
@@ -23,7 +24,8 @@ func TestPolicyAgainstNaive(t *testing.T) {
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 1))
 	const block = datapath.BlockScope << 24
-	identities := []uint32{0, 1, 2, 1000, 1001, 1<<24 + 1, block + 1, block + 2, block + 3, block + 4}
+	const unknown, last = 1001, datapath.MaxPodIdentity
+	identities := []uint32{0, 1, 2, datapath.InitIdentity, 1000, unknown, last, 1<<24 + 1, block + 1, block + 2, block + 3, block + 4}
 	blocks := []datapath.Block{
 		{Prefix: netip.MustParsePrefix("10.0.0.0/8"), Identity: block + 1},
 		{Prefix: netip.MustParsePrefix("10.1.2.3/32"), Identity: block + 2},
@@ -52,7 +54,18 @@ func TestPolicyAgainstNaive(t *testing.T) {
 		return k
 	}
 	frame := make([]byte, 14+24+16)
-	for range 60 {
+	seen := func(id uint32) uint32 { return id }
+	for i := range 60 {
+		if i == 30 {
+			n.must(n.maps.SetKnownIdentities([]uint32{1000, unknown}))
+			n.must(n.maps.UpdateKnownIdentities([]uint32{last}, []uint32{unknown}))
+			seen = func(id uint32) uint32 {
+				if id == unknown {
+					return datapath.InitIdentity
+				}
+				return id
+			}
+		}
 		rs := datapath.RuleSet{
 			ID: datapath.RuleSetID(1 + rng.IntN(5)), IngressEnforced: rng.IntN(2) == 0, EgressEnforced: rng.IntN(2) == 0,
 			Entries: map[datapath.PolicyKey]datapath.PolicyEntry{},
@@ -97,6 +110,7 @@ func TestPolicyAgainstNaive(t *testing.T) {
 			*(*[16]byte)(frame[14+24:]) = peer.As16()
 			got, err := ask.Run(&ebpf.RunOptions{Data: frame})
 			n.must(err)
+			k.Identity = seen(k.Identity)
 			want := rs.Verdict(k.Direction, k.Identity, peers[peer], proto, port)
 			if datapath.DropReason(got&0xff) != want {
 				t.Fatalf("%s identity %d at %s protocol %d port %d: kernel says %s, want %s\nrules %+v",

@@ -46,8 +46,10 @@ const (
 	policyTestMapPolicy             = "policy"
 	policyTestMapRuleSets           = "rule_sets"
 	policyTestMapTunnelPeers        = "tunnel_peers"
+	policyTestMapUnknownIdentities  = "unknown_identities"
 	policyTestProgAskPolicy         = "ask_policy"
 	policyTestProgEmpty             = "empty"
+	policyTestVarCfg                = "cfg"
 )
 
 // loadPolicyTest returns the embedded CollectionSpec for policyTest.
@@ -130,12 +132,14 @@ type policyTestMapSpecs struct {
 	Policy             *ebpf.MapSpec `ebpf:"policy"`
 	RuleSets           *ebpf.MapSpec `ebpf:"rule_sets"`
 	TunnelPeers        *ebpf.MapSpec `ebpf:"tunnel_peers"`
+	UnknownIdentities  *ebpf.MapSpec `ebpf:"unknown_identities"`
 }
 
 // policyTestVariableSpecs contains global variables before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type policyTestVariableSpecs struct {
+	Cfg *ebpf.VariableSpec `ebpf:"cfg"`
 }
 
 // policyTestObjects contains all objects after they have been loaded into the kernel.
@@ -188,6 +192,7 @@ type policyTestMaps struct {
 	Policy             *ebpf.Map `ebpf:"policy"`
 	RuleSets           *ebpf.Map `ebpf:"rule_sets"`
 	TunnelPeers        *ebpf.Map `ebpf:"tunnel_peers"`
+	UnknownIdentities  *ebpf.Map `ebpf:"unknown_identities"`
 }
 
 func (m *policyTestMaps) Close() error {
@@ -222,6 +227,7 @@ func (m *policyTestMaps) Close() error {
 		m.Policy,
 		m.RuleSets,
 		m.TunnelPeers,
+		m.UnknownIdentities,
 	)
 }
 
@@ -229,6 +235,7 @@ func (m *policyTestMaps) Close() error {
 //
 // It can be passed to loadPolicyTestObjects or ebpf.CollectionSpec.LoadAndAssign.
 type policyTestVariables struct {
+	Cfg *ebpf.Variable `ebpf:"cfg"`
 }
 
 // policyTestPrograms contains all programs after they have been loaded into the kernel.

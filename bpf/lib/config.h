@@ -82,6 +82,7 @@ enum {
 	 * allocated ones. */
 	ID_WELL_KNOWN_MIN = 100,
 	ID_WELL_KNOWN_MAX = 255,
+	ID_ALLOCATED_MIN,
 	/* An identity from here on means something on this node only; the VNI has 24 bits
 	 * anyway. */
 	ID_LOCAL_MIN = 1 << 24,

@@ -212,6 +212,17 @@ struct {
 	__type(value, __u32);
 } blocks SEC(".maps");
 
+/* Which identities of pods policy does not know, a bit for each: see policy_identity. The first bit
+ * is set if the map has been written. */
+enum { UNKNOWN_PER_WORD = 64, UNKNOWN_WORDS = (1 << 24) / UNKNOWN_PER_WORD };
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, UNKNOWN_WORDS);
+	__type(key, __u32);
+	__type(value, __u64);
+} unknown_identities SEC(".maps");
+
 /* A flow, whichever way its packets go: a is the lower (address, port). */
 struct ct_key {
 	struct addr a;

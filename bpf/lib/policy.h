@@ -1,5 +1,6 @@
 /* The verdict of a rule set: see "Policy verdicts" in internal/datapath/doc.go. */
 #pragma once
+#include "config.h"
 #include "maps.h"
 
 /* What a rule of a tier other than the ordinary one does. Of two at one priority the smaller one
@@ -20,8 +21,6 @@ enum action {
 #define RESULT_EMPTY 0xFFFFFFFF00000000ull
 /* Also in the register: default deny. */
 #define RESULT_ENFORCED (1ull << 8)
-/* Likewise: audit mode, in which denied packets pass. */
-#define RESULT_AUDIT (1ull << 9)
 
 /* A flag beside the ID of a rule set: its endpoint is in audit mode. No ID has this bit. */
 #define RULE_SET_AUDIT (1u << 31)
@@ -55,6 +54,8 @@ enum {
 /* The packet's part of a policy lookup in one word: a global function takes five arguments. */
 #define QUERY_EGRESS (1u << 24)
 #define QUERY_V6 (1u << 25)
+/* Added to it: audit mode, in which denied packets pass. */
+#define QUERY_AUDIT (1u << 26)
 
 static __always_inline __u32 policy_query(__u32 direction, bool v6, __u8 proto, __u16 port)
 {
@@ -170,7 +171,7 @@ static __always_inline int policy_decide(__u64 result)
  * function: verified once, however often it is called. */
 __noinline int policy_verdict(__u32 rule_set, __u32 identity, __u64 address0, __u64 address1, __u32 query)
 {
-	__u64 result = RESULT_EMPTY | (rule_set & RULE_SET_AUDIT ? RESULT_AUDIT : 0);
+	__u64 result = RESULT_EMPTY;
 
 	/* The callers leave little room on the stack: both keys share it, the address is written
 	 * first, and the rule set is read when it is needed. */
@@ -179,7 +180,22 @@ __noinline int policy_verdict(__u32 rule_set, __u32 identity, __u64 address0, __
 		struct policy_key policy;
 	} key;
 
+	if (identity - ID_ALLOCATED_MIN < ID_LOCAL_MIN - ID_ALLOCATED_MIN) {
+		/* Of a peer whose identity policy does not know, because the node has not observed
+		 * it yet, nothing is known of its labels: it is one without any. The identity waits
+		 * on the stack that is there anyway: the registers are full during the call. */
+		volatile __u32 *waiting = &key.prefix.addr[0];
+
+		*waiting = identity;
+		key.prefix.bits = identity / UNKNOWN_PER_WORD;
+		__u64 *word = bpf_map_lookup_elem(&unknown_identities, &key.prefix.bits);
+
+		identity = *waiting;
+		if (word && *word >> identity % UNKNOWN_PER_WORD & 1)
+			identity = ID_INIT;
+	}
 	prefix_set(&key.prefix, address0, address1, query & QUERY_V6);
+	query |= (rule_set & RULE_SET_AUDIT) / (RULE_SET_AUDIT / QUERY_AUDIT);
 	rule_set &= ~RULE_SET_AUDIT;
 	struct rule_set *rules = bpf_map_lookup_elem(&rule_sets, &rule_set);
 
@@ -206,5 +222,5 @@ __noinline int policy_verdict(__u32 rule_set, __u32 identity, __u64 address0, __
 	result = policy_match(result, &key.policy, query, classes[PEER_ANY]);
 	int verdict = policy_decide(result);
 
-	return verdict & VERDICT_REASON_MASK && result & RESULT_AUDIT ? verdict | AUDITED : verdict;
+	return verdict & VERDICT_REASON_MASK && query & QUERY_AUDIT ? verdict | AUDITED : verdict;
 }

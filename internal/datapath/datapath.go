@@ -60,6 +60,14 @@ type PolicyEntry struct {
 	Admin, Baseline TierRule
 }
 
+// The identities of pods that the cluster allocates, and that of a pod of whose labels nothing is
+// known.
+const (
+	MinPodIdentity = 256
+	MaxPodIdentity = 1<<24 - 1
+	InitIdentity   = 5
+)
+
 // BlockScope is the upper byte of the identities that stand for blocks of addresses (see Block).
 const BlockScope = 3
 
@@ -364,6 +372,15 @@ type Maps interface {
 	UpsertBlocks(blocks []Block) error
 	DeleteBlocks(prefixes []netip.Prefix) error
 	Blocks() ([]Block, error)
+
+	// SetKnownIdentities records which identities of pods policy knows, of MinPodIdentity to
+	// MaxPodIdentity. Packets of a peer that has another of these are evaluated as those of
+	// InitIdentity, of whose labels nothing is known. Before the first call all count as known.
+	SetKnownIdentities(ids []uint32) error
+	// UpdateKnownIdentities changes what SetKnownIdentities has recorded.
+	UpdateKnownIdentities(added, removed []uint32) error
+	// KnownIdentities returns them, in order; all is true before the first SetKnownIdentities.
+	KnownIdentities() (ids []uint32, all bool, err error)
 
 	// LastGeneration returns the highest policy generation or incarnation that an endpoint's row, a
 	// flow, or what else is remembered of packets names: numbers above it are unused.

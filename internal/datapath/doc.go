@@ -11,18 +11,19 @@
 //
 // # Policy verdicts
 //
-// Every endpoint points at a rule set by number. A rule set is a set of entries, each a (direction,
-// peer identity or any, protocol or any, port prefix) with a verdict. For a packet the kernel takes
-// the most specific entry of the peer's identity and the most specific entry of the identity "any"
-// (0); if the rule set has entries of blocks of addresses, also the most specific entry of the
-// longest block around the peer's address, whatever its identity. It drops if any of them denies,
-// passes if any allows, and otherwise falls back to the rule set's default for that direction: drop
-// if enforced, pass if not. An entry may also name a rule of the admin tier, which is evaluated
-// before all that, and of the baseline tier, which is evaluated before the default: of the rules
-// that the entries found name in a tier the first in order wins, and accepts, denies, or passes the
-// packet on to the next step. The code that computes the entries must therefore merge into the most
-// specific entry of an identity all verdicts that apply to it (deny beats allow at any length): see
-// internal/policy.
+// Every endpoint points at a rule set by number. A rule set is a set of entries, each a
+// (direction, peer identity or any, protocol or any, port prefix) with a verdict. For a packet the
+// kernel takes the most specific entry of the peer's identity and the most specific entry of the
+// identity "any" (0). A peer with an identity that policy does not know is init there, of whose
+// labels nothing is known (see Maps.SetKnownIdentities). If the rule set has entries of blocks of
+// addresses, also the most specific entry of the longest block around the peer's address, whatever
+// its identity. It drops if any of them denies, passes if any allows, and otherwise falls back to
+// the rule set's default for that direction: drop if enforced, pass if not. An entry may also name
+// a rule of the admin tier, which is evaluated before all that, and of the baseline tier, which is
+// evaluated before the default: of the rules that the entries found name in a tier the first in
+// order wins, and accepts, denies, or passes the packet on to the next step. The code that
+// computes the entries must therefore merge into the most specific entry of an identity all
+// verdicts that apply to it (deny beats allow at any length): see internal/policy.
 //
 // Rule sets are replaced by number: a new rule set is written whole under a new number, then the
 // endpoint's row is overwritten with that number and a new policy generation, which is atomic for

@@ -110,3 +110,13 @@ func CanonicalPrefix(p netip.Prefix) (netip.Prefix, error) {
 	}
 	return p.Masked(), nil
 }
+
+// ValidatePodIdentities reports whether all are identities of pods, see Maps.SetKnownIdentities.
+func ValidatePodIdentities(ids []uint32) error {
+	for _, id := range ids {
+		if id < MinPodIdentity || id > MaxPodIdentity {
+			return fmt.Errorf("identity %d is not one of a pod", id)
+		}
+	}
+	return nil
+}

@@ -122,6 +122,9 @@ func (id ID) IsGlobal() bool { return id.Scope() == GlobalScope }
 // IsLocal reports whether the ID means something on this node only.
 func (id ID) IsLocal() bool { return id.Scope() != GlobalScope }
 
+// IsAllocated reports whether the ID was allocated for labels of pods, here or in another cluster.
+func (id ID) IsAllocated() bool { return id.IsGlobal() && !id.IsReserved() }
+
 // IsBlock reports whether the ID stands for a block of addresses.
 func (id ID) IsBlock() bool { return id.Scope() == BlockScope }
 

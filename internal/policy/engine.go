@@ -136,8 +136,8 @@ func New(cfg Config) (*Engine, error) {
 		ports:         map[identity.ID]string{},
 		owners:        map[Owner][]*engineRule{},
 		selectors:     map[string]*activeSelector{},
-		cidrs:         newPrefixIndex(),
-		blocks:        newPrefixIndex(),
+		cidrs:         prefixIndex{peers: map[*peer]struct{}{}},
+		blocks:        prefixIndex{peers: map[*peer]struct{}{}},
 		subjects:      map[Subject]*subject{},
 		subjectsByID:  map[identity.ID]*subject{},
 		subjectsByNS:  map[string][]*subject{},
@@ -220,7 +220,7 @@ func (e *Engine) addRule(o Owner, r *Rule) *engineRule {
 	for i := range r.Clauses {
 		c := &r.Clauses[i]
 		cc := compiledClause{dir: c.Direction, tier: r.Tier, deny: c.Deny, all: c.AllPeers, action: c.action()}
-		for _, s := range c.Peers {
+		for _, s := range c.peers() {
 			switch {
 			case s.isWildcard():
 				cc.all = true
@@ -377,7 +377,7 @@ func (e *Engine) addPeer(p *peer) {
 	}
 	e.selIndex.Visit(p.anyNamespace, p.matched, func(as *activeSelector) { e.offer(as, p) })
 	if x := e.prefixes(p); x != nil {
-		x.visitCovering(p.prefix, func(as *activeSelector) { e.offer(as, p) })
+		x.sels.VisitCovering(p.prefix, func(as *activeSelector) { e.offer(as, p) })
 	}
 }
 

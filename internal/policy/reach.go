@@ -131,7 +131,7 @@ func (e *Engine) speakers(rs *ruleSet, dir datapath.Direction, id identity.ID, a
 				continue
 			}
 			is := func(s *Selector) bool { return p != nil && s.match(&e.cfg, p) && !s.isNone() || s.isAround(at) }
-			if c.AllPeers || slices.ContainsFunc(c.Peers, is) {
+			if c.AllPeers || slices.ContainsFunc(c.peers(), is) {
 				match = append(match, er.owner)
 				break
 			}

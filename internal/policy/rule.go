@@ -3,6 +3,7 @@ package policy
 import (
 	"cmp"
 	"fmt"
+	"slices"
 
 	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/identity"
@@ -118,6 +119,15 @@ func (c *Clause) action() datapath.TierAction {
 		return datapath.TierPass
 	}
 	return datapath.TierAccept
+}
+
+// peers returns the selectors of whom the clause is about. A pod that it denies may be behind a
+// peer whose labels are not known.
+func (c *Clause) peers() []*Selector {
+	if c.Deny && slices.ContainsFunc(c.Peers, (*Selector).selectsPods) {
+		return append(slices.Clip(c.Peers), unlabelled...)
+	}
+	return c.Peers
 }
 
 // Entry is a row of a rule set with its verdict.

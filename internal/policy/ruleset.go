@@ -280,12 +280,12 @@ func (e *Engine) activate(sel *Selector) *activeSelector {
 	}
 	switch sel.kind {
 	case byCIDR:
-		e.cidrs.add(as)
+		e.cidrs.sels.Add(sel.cidr, as)
 		for p := range e.cidrs.peers {
 			e.offer(as, p)
 		}
 	case byBlock:
-		e.blocks.add(as)
+		e.blocks.sels.Add(sel.cidr, as)
 		for p := range e.blocks.peers {
 			e.offer(as, p)
 		}
@@ -317,9 +317,9 @@ func (e *Engine) deactivate(as *activeSelector) {
 	}
 	switch as.sel.kind {
 	case byCIDR:
-		e.cidrs.remove(as)
+		e.cidrs.sels.Remove(as.sel.cidr, as)
 	case byBlock:
-		e.blocks.remove(as)
+		e.blocks.sels.Remove(as.sel.cidr, as)
 	}
 	for _, p := range as.ids {
 		p.selectors = index.Without(p.selectors, as)

@@ -294,6 +294,14 @@ func (s *Selector) isWildcard() bool {
 		s.kind == byLabels && s.namespace == "" && !s.hasNamespace && !s.localCluster && len(s.reqs) == 0
 }
 
+// selectsPods reports whether the selector is about labels of pods.
+func (s *Selector) selectsPods() bool {
+	return s.kind == byLabels && !slices.ContainsFunc(s.reqs, func(r requirement) bool { return r.source == labels.SourceReserved })
+}
+
+// unlabelled select the peers whose labels are not known.
+var unlabelled = []*Selector{newEntitySelector(identity.EntityInit), newEntitySelector(identity.EntityUnmanaged)}
+
 // isNone reports whether the selector can never match.
 func (s *Selector) isNone() bool { return s.kind == byEntity && s.entity == identity.EntityNone }
 

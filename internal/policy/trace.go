@@ -308,7 +308,7 @@ func (e *Engine) traceStep(er *engineRule, c *Clause, other *peer, at netip.Addr
 		step.PeerMatch = "all"
 	}
 	byBlockOnly := false
-	for _, s := range c.Peers {
+	for _, s := range c.peers() {
 		if s.match(&e.cfg, other) && !s.isNone() {
 			step.PeerMatch, byBlockOnly = s.text, false
 			break

@@ -23,6 +23,11 @@ import (
 func (p *Policy) Inherit(list []Unplaced) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	return p.inherit(list)
+}
+
+// inherit is Inherit with mu held.
+func (p *Policy) inherit(list []Unplaced) error {
 	as := map[identity.ID]identity.ID{}
 	for _, u := range list {
 		if u.TakenFor != u.Identity {

@@ -129,7 +129,7 @@ func (m *crashBench) start(all []policy.Change) {
 
 // reads reports whether an operation of the fake kernel changes nothing.
 func reads(op string) bool {
-	return slices.Contains([]string{"Maps.RuleSets", "Maps.Endpoints", "Maps.IPCache", "Maps.Blocks", "Maps.LastGeneration"}, op)
+	return slices.Contains([]string{"Maps.RuleSets", "Maps.Endpoints", "Maps.IPCache", "Maps.Blocks", "Maps.LastGeneration", "Maps.KnownIdentities"}, op)
 }
 
 // killedAfter runs f until it has begun so many writes, and reports whether it ended before. Each

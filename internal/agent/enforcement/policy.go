@@ -27,6 +27,9 @@ type Kernel interface {
 	UpdateRuleSet(datapath.RuleSetDelta) error
 	DeleteRuleSet(datapath.RuleSetID) error
 	RuleSets() ([]datapath.RuleSet, error)
+	SetKnownIdentities(ids []uint32) error
+	UpdateKnownIdentities(added, removed []uint32) error
+	KnownIdentities() (ids []uint32, all bool, err error)
 	LastGeneration() (uint32, error)
 }
 
@@ -59,6 +62,7 @@ type Policy struct {
 	waiting   map[datapath.RuleSetID]struct{}   // rule sets that no row needs before Synced
 	unplaced  map[string][]Unplaced             // by kind: see SetUnplaced
 	misled    map[datapath.RuleSetID]error      // rule sets that name some of these
+	known     known
 	// gone are the kernel rows of detached endpoints that could not be removed yet, by interface.
 	gone map[int]*boundRow
 
@@ -132,13 +136,13 @@ func NewPolicy(log *slog.Logger, engine *policy.Engine, kernel Kernel) (*Policy,
 	if p.nextGeneration, err = kernel.LastGeneration(); err != nil {
 		return nil, fmt.Errorf("read the kernel's flows: %w", err)
 	}
-	return p, nil
+	return p, p.loadKnown()
 }
 
 // introduce makes the endpoint's identity known as a peer, unless the cluster has published it.
 func (p *Policy) introduce(ep endpoint.Endpoint) {
 	if !p.engine.Knows(ep.Identity) {
-		p.engine.SetIdentity(ep.Identity, ep.IdentityLabels)
+		p.setIdentity(ep.Identity, ep.IdentityLabels)
 	}
 }
 
@@ -328,7 +332,7 @@ func (p *Policy) restoreLocked(ep endpoint.Endpoint) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	b := &boundRow{endpoint: ep, subject: ep.Subject(), held: !p.synced}
-	p.engine.SetIdentity(ep.Identity, ep.IdentityLabels)
+	p.setIdentity(ep.Identity, ep.IdentityLabels)
 	p.engine.AddSubject(b.subject)
 	p.index(b)
 	err := p.apply(p.engine.Flush())
@@ -354,6 +358,7 @@ func (p *Policy) Synced() error {
 	errs := []error{p.apply(p.engine.Flush())}
 	p.setObserved()
 	p.synced = true
+	errs = append(errs, p.forgetEnded())
 	for _, id := range slices.Sorted(maps.Keys(p.waiting)) {
 		errs = append(errs, p.ready(id))
 	}
@@ -364,7 +369,7 @@ func (p *Policy) Synced() error {
 			errs = append(errs, p.bind(b))
 		}
 	}
-	errs = append(errs, p.collect())
+	errs = append(errs, p.setKnown(), p.collect())
 	return errors.Join(errs...)
 }
 
@@ -409,8 +414,8 @@ func (p *Policy) Detach(id uint16) error {
 }
 
 // Change runs f on the engine, alone, and reconciles the kernel with the result. It is how rules
-// and identities get in. The error reports what could not be written; the endpoints concerned are
-// locked until Retry succeeds.
+// get in; identities do by SetIdentities. The error reports what could not be written; the
+// endpoints concerned are locked until Retry succeeds.
 func (p *Policy) Change(f func(*policy.Engine) error) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -467,7 +472,7 @@ func (p *Policy) Retry() error {
 			errs = append(errs, p.rebind(b))
 		}
 	}
-	errs = append(errs, p.apply(p.engine.Flush()))
+	errs = append(errs, p.apply(p.engine.Flush()), p.retryKnown())
 	return errors.Join(errs...)
 }
 
@@ -484,14 +489,15 @@ func (p *Policy) Row(id uint16) (datapath.Endpoint, uint64) {
 // Revision returns the revision of the policy in force. It never waits.
 func (p *Policy) Revision() uint64 { return p.revision.Load() }
 
-// SetIdentities is the common case of Change: identities that appeared or went.
+// SetIdentities makes identities known that appeared, and unknown that went. Errors are as of
+// Change.
 func (p *Policy) SetIdentities(upserts map[identity.ID]labels.Set, deletes []identity.ID) error {
-	return p.Change(func(e *policy.Engine) error {
+	return p.Change(func(*policy.Engine) error {
 		for _, id := range slices.Sorted(maps.Keys(upserts)) {
-			e.SetIdentity(id, upserts[id])
+			p.setIdentity(id, upserts[id])
 		}
 		for _, id := range deletes {
-			e.RemoveIdentity(id)
+			p.removeIdentity(id)
 		}
 		return nil
 	})
@@ -502,7 +508,7 @@ func (p *Policy) SetIdentities(upserts map[identity.ID]labels.Set, deletes []ide
 // what is no longer needed. It goes on after an error, so that one rule set too large does not keep
 // the others from being written.
 func (p *Policy) apply(u policy.Update) error {
-	var errs []error
+	errs := []error{p.forgetRemoved()}
 	p.revision.Store(u.Revision)
 	for _, rs := range u.Install {
 		if !p.synced {
@@ -536,6 +542,7 @@ func (p *Policy) apply(u policy.Update) error {
 	if p.synced {
 		errs = append(errs, p.collect())
 	}
+	errs = append(errs, p.learnAdded())
 	for subject := range p.bindings {
 		if len(p.bySubject[subject]) == 0 {
 			delete(p.bindings, subject)

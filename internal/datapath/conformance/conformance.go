@@ -29,6 +29,7 @@ func Maps(t *testing.T, policyRoom int, open func(t *testing.T) datapath.Maps) {
 		"Deltas":     testDeltas,
 		"IPCache":    testIPCache,
 		"Blocks":     testBlocks,
+		"Identities": testKnownIdentities,
 		"Peers":      testTunnelPeers,
 		"Conntrack":  testConntrack,
 		"Invalid":    testInvalid,
@@ -298,6 +299,32 @@ func testTunnelPeers(t *testing.T, m datapath.Maps) {
 		}
 	}
 	want(two)
+}
+
+func testKnownIdentities(t *testing.T, m datapath.Maps) {
+	want := func(all bool, ids ...uint32) {
+		t.Helper()
+		got, isAll, err := m.KnownIdentities()
+		if err != nil || isAll != all || !slices.Equal(got, ids) {
+			t.Fatalf("known identities: %d, all %t, %v; want %d, all %t", got, isAll, err, ids, all)
+		}
+	}
+	want(true)
+	const last = datapath.MaxPodIdentity
+	must(t, m.SetKnownIdentities([]uint32{last, 300, 256, 319, 320}))
+	want(false, 256, 300, 319, 320, last)
+	must(t, m.UpdateKnownIdentities([]uint32{301, 300, 70000}, []uint32{319, 4000, last}))
+	want(false, 256, 300, 301, 320, 70000)
+	must(t, m.UpdateKnownIdentities([]uint32{301}, []uint32{301}))
+	want(false, 256, 300, 301, 320, 70000)
+	for _, bad := range []uint32{0, datapath.InitIdentity, 255, last + 1} {
+		if m.SetKnownIdentities([]uint32{bad}) == nil || m.UpdateKnownIdentities([]uint32{bad}, nil) == nil || m.UpdateKnownIdentities(nil, []uint32{bad}) == nil {
+			t.Errorf("identity %d was accepted as a pod's", bad)
+		}
+	}
+	want(false, 256, 300, 301, 320, 70000)
+	must(t, m.SetKnownIdentities(nil))
+	want(false)
 }
 
 func testBlocks(t *testing.T, m datapath.Maps) {

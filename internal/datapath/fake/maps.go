@@ -3,6 +3,7 @@ package fake
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -22,6 +23,7 @@ type Maps struct {
 	ruleSets  map[datapath.RuleSetID]datapath.RuleSet
 	ipcache   map[netip.Prefix]datapath.IPCacheEntry
 	blocks    map[netip.Prefix]uint32
+	known     map[uint32]bool // nil: all
 	peers     map[netip.Addr]datapath.TunnelPeer
 	flows     []datapath.CTEntry
 	monitor   datapath.MonitorFlags
@@ -97,6 +99,9 @@ func (m *Maps) Verdict(addr netip.Addr, dir datapath.Direction, peer uint32, fro
 	rs, ok := m.ruleSets[ep.RuleSet]
 	if !ok {
 		return datapath.ReasonNoRuleSet
+	}
+	if peer >= datapath.MinPodIdentity && peer <= datapath.MaxPodIdentity && m.known != nil && !m.known[peer] {
+		peer = datapath.InitIdentity
 	}
 	if reason := rs.Verdict(dir, peer, m.blockAt(from), proto, port); !ep.Audit {
 		return reason
@@ -376,6 +381,54 @@ func (m *Maps) TunnelPeers() ([]datapath.TunnelPeer, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return slices.Collect(maps.Values(m.peers)), nil
+}
+
+// SetKnownIdentities implements datapath.Maps.
+func (m *Maps) SetKnownIdentities(ids []uint32) error {
+	if err := m.node.begin("Maps.SetKnownIdentities", ids); err != nil {
+		return err
+	}
+	if err := datapath.ValidatePodIdentities(ids); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.known = map[uint32]bool{}
+	for _, id := range ids {
+		m.known[id] = true
+	}
+	return nil
+}
+
+// UpdateKnownIdentities implements datapath.Maps.
+func (m *Maps) UpdateKnownIdentities(added, removed []uint32) error {
+	if err := m.node.begin("Maps.UpdateKnownIdentities", [2][]uint32{added, removed}); err != nil {
+		return err
+	}
+	if err := errors.Join(datapath.ValidatePodIdentities(added), datapath.ValidatePodIdentities(removed)); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, id := range removed {
+		delete(m.known, id)
+	}
+	for _, id := range added {
+		if m.known != nil {
+			m.known[id] = true
+		}
+	}
+	return nil
+}
+
+// KnownIdentities implements datapath.Maps.
+func (m *Maps) KnownIdentities() (ids []uint32, all bool, err error) {
+	if err := m.node.begin("Maps.KnownIdentities", nil); err != nil {
+		return nil, false, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Sorted(maps.Keys(m.known)), m.known == nil, nil
 }
 
 // UpsertBlocks implements datapath.Maps.

@@ -46,6 +46,7 @@ const (
 	fromDeviceMapPolicy             = "policy"
 	fromDeviceMapRuleSets           = "rule_sets"
 	fromDeviceMapTunnelPeers        = "tunnel_peers"
+	fromDeviceMapUnknownIdentities  = "unknown_identities"
 	fromDeviceProgFromDevice        = "from_device"
 	fromDeviceVarCfg                = "cfg"
 )
@@ -129,6 +130,7 @@ type fromDeviceMapSpecs struct {
 	Policy             *ebpf.MapSpec `ebpf:"policy"`
 	RuleSets           *ebpf.MapSpec `ebpf:"rule_sets"`
 	TunnelPeers        *ebpf.MapSpec `ebpf:"tunnel_peers"`
+	UnknownIdentities  *ebpf.MapSpec `ebpf:"unknown_identities"`
 }
 
 // fromDeviceVariableSpecs contains global variables before they are loaded into the kernel.
@@ -188,6 +190,7 @@ type fromDeviceMaps struct {
 	Policy             *ebpf.Map `ebpf:"policy"`
 	RuleSets           *ebpf.Map `ebpf:"rule_sets"`
 	TunnelPeers        *ebpf.Map `ebpf:"tunnel_peers"`
+	UnknownIdentities  *ebpf.Map `ebpf:"unknown_identities"`
 }
 
 func (m *fromDeviceMaps) Close() error {
@@ -222,6 +225,7 @@ func (m *fromDeviceMaps) Close() error {
 		m.Policy,
 		m.RuleSets,
 		m.TunnelPeers,
+		m.UnknownIdentities,
 	)
 }
 

@@ -46,6 +46,7 @@ const (
 	fromHostMapPolicy             = "policy"
 	fromHostMapRuleSets           = "rule_sets"
 	fromHostMapTunnelPeers        = "tunnel_peers"
+	fromHostMapUnknownIdentities  = "unknown_identities"
 	fromHostProgFromHost          = "from_host"
 	fromHostVarCfg                = "cfg"
 )
@@ -129,6 +130,7 @@ type fromHostMapSpecs struct {
 	Policy             *ebpf.MapSpec `ebpf:"policy"`
 	RuleSets           *ebpf.MapSpec `ebpf:"rule_sets"`
 	TunnelPeers        *ebpf.MapSpec `ebpf:"tunnel_peers"`
+	UnknownIdentities  *ebpf.MapSpec `ebpf:"unknown_identities"`
 }
 
 // fromHostVariableSpecs contains global variables before they are loaded into the kernel.
@@ -188,6 +190,7 @@ type fromHostMaps struct {
 	Policy             *ebpf.Map `ebpf:"policy"`
 	RuleSets           *ebpf.Map `ebpf:"rule_sets"`
 	TunnelPeers        *ebpf.Map `ebpf:"tunnel_peers"`
+	UnknownIdentities  *ebpf.Map `ebpf:"unknown_identities"`
 }
 
 func (m *fromHostMaps) Close() error {
@@ -222,6 +225,7 @@ func (m *fromHostMaps) Close() error {
 		m.Policy,
 		m.RuleSets,
 		m.TunnelPeers,
+		m.UnknownIdentities,
 	)
 }
 

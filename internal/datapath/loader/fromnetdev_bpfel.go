@@ -46,6 +46,7 @@ const (
 	fromNetdevMapPolicy             = "policy"
 	fromNetdevMapRuleSets           = "rule_sets"
 	fromNetdevMapTunnelPeers        = "tunnel_peers"
+	fromNetdevMapUnknownIdentities  = "unknown_identities"
 	fromNetdevProgFromNetdev        = "from_netdev"
 	fromNetdevVarCfg                = "cfg"
 )
@@ -129,6 +130,7 @@ type fromNetdevMapSpecs struct {
 	Policy             *ebpf.MapSpec `ebpf:"policy"`
 	RuleSets           *ebpf.MapSpec `ebpf:"rule_sets"`
 	TunnelPeers        *ebpf.MapSpec `ebpf:"tunnel_peers"`
+	UnknownIdentities  *ebpf.MapSpec `ebpf:"unknown_identities"`
 }
 
 // fromNetdevVariableSpecs contains global variables before they are loaded into the kernel.
@@ -188,6 +190,7 @@ type fromNetdevMaps struct {
 	Policy             *ebpf.Map `ebpf:"policy"`
 	RuleSets           *ebpf.Map `ebpf:"rule_sets"`
 	TunnelPeers        *ebpf.Map `ebpf:"tunnel_peers"`
+	UnknownIdentities  *ebpf.Map `ebpf:"unknown_identities"`
 }
 
 func (m *fromNetdevMaps) Close() error {
@@ -222,6 +225,7 @@ func (m *fromNetdevMaps) Close() error {
 		m.Policy,
 		m.RuleSets,
 		m.TunnelPeers,
+		m.UnknownIdentities,
 	)
 }
 

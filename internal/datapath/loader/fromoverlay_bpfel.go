@@ -46,6 +46,7 @@ const (
 	fromOverlayMapPolicy             = "policy"
 	fromOverlayMapRuleSets           = "rule_sets"
 	fromOverlayMapTunnelPeers        = "tunnel_peers"
+	fromOverlayMapUnknownIdentities  = "unknown_identities"
 	fromOverlayProgFromOverlay       = "from_overlay"
 	fromOverlayVarCfg                = "cfg"
 )
@@ -129,6 +130,7 @@ type fromOverlayMapSpecs struct {
 	Policy             *ebpf.MapSpec `ebpf:"policy"`
 	RuleSets           *ebpf.MapSpec `ebpf:"rule_sets"`
 	TunnelPeers        *ebpf.MapSpec `ebpf:"tunnel_peers"`
+	UnknownIdentities  *ebpf.MapSpec `ebpf:"unknown_identities"`
 }
 
 // fromOverlayVariableSpecs contains global variables before they are loaded into the kernel.
@@ -188,6 +190,7 @@ type fromOverlayMaps struct {
 	Policy             *ebpf.Map `ebpf:"policy"`
 	RuleSets           *ebpf.Map `ebpf:"rule_sets"`
 	TunnelPeers        *ebpf.Map `ebpf:"tunnel_peers"`
+	UnknownIdentities  *ebpf.Map `ebpf:"unknown_identities"`
 }
 
 func (m *fromOverlayMaps) Close() error {
@@ -222,6 +225,7 @@ func (m *fromOverlayMaps) Close() error {
 		m.Policy,
 		m.RuleSets,
 		m.TunnelPeers,
+		m.UnknownIdentities,
 	)
 }
 

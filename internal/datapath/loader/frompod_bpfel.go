@@ -367,6 +367,7 @@ const (
 	fromPodMapPolicy             = "policy"
 	fromPodMapRuleSets           = "rule_sets"
 	fromPodMapTunnelPeers        = "tunnel_peers"
+	fromPodMapUnknownIdentities  = "unknown_identities"
 	fromPodProgFromPod           = "from_pod"
 	fromPodVarCfg                = "cfg"
 )
@@ -450,6 +451,7 @@ type fromPodMapSpecs struct {
 	Policy             *ebpf.MapSpec `ebpf:"policy"`
 	RuleSets           *ebpf.MapSpec `ebpf:"rule_sets"`
 	TunnelPeers        *ebpf.MapSpec `ebpf:"tunnel_peers"`
+	UnknownIdentities  *ebpf.MapSpec `ebpf:"unknown_identities"`
 }
 
 // fromPodVariableSpecs contains global variables before they are loaded into the kernel.
@@ -509,6 +511,7 @@ type fromPodMaps struct {
 	Policy             *ebpf.Map `ebpf:"policy"`
 	RuleSets           *ebpf.Map `ebpf:"rule_sets"`
 	TunnelPeers        *ebpf.Map `ebpf:"tunnel_peers"`
+	UnknownIdentities  *ebpf.Map `ebpf:"unknown_identities"`
 }
 
 func (m *fromPodMaps) Close() error {
@@ -543,6 +546,7 @@ func (m *fromPodMaps) Close() error {
 		m.Policy,
 		m.RuleSets,
 		m.TunnelPeers,
+		m.UnknownIdentities,
 	)
 }
 

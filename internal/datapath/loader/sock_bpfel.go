@@ -46,6 +46,7 @@ const (
 	sockMapPolicy             = "policy"
 	sockMapRuleSets           = "rule_sets"
 	sockMapTunnelPeers        = "tunnel_peers"
+	sockMapUnknownIdentities  = "unknown_identities"
 	sockProgSockConnect4      = "sock_connect4"
 	sockProgSockConnect6      = "sock_connect6"
 	sockProgSockGetpeername4  = "sock_getpeername4"
@@ -143,6 +144,7 @@ type sockMapSpecs struct {
 	Policy             *ebpf.MapSpec `ebpf:"policy"`
 	RuleSets           *ebpf.MapSpec `ebpf:"rule_sets"`
 	TunnelPeers        *ebpf.MapSpec `ebpf:"tunnel_peers"`
+	UnknownIdentities  *ebpf.MapSpec `ebpf:"unknown_identities"`
 }
 
 // sockVariableSpecs contains global variables before they are loaded into the kernel.
@@ -202,6 +204,7 @@ type sockMaps struct {
 	Policy             *ebpf.Map `ebpf:"policy"`
 	RuleSets           *ebpf.Map `ebpf:"rule_sets"`
 	TunnelPeers        *ebpf.Map `ebpf:"tunnel_peers"`
+	UnknownIdentities  *ebpf.Map `ebpf:"unknown_identities"`
 }
 
 func (m *sockMaps) Close() error {
@@ -236,6 +239,7 @@ func (m *sockMaps) Close() error {
 		m.Policy,
 		m.RuleSets,
 		m.TunnelPeers,
+		m.UnknownIdentities,
 	)
 }
 

@@ -46,6 +46,7 @@ const (
 	toDeviceMapPolicy             = "policy"
 	toDeviceMapRuleSets           = "rule_sets"
 	toDeviceMapTunnelPeers        = "tunnel_peers"
+	toDeviceMapUnknownIdentities  = "unknown_identities"
 	toDeviceProgToDevice          = "to_device"
 	toDeviceVarCfg                = "cfg"
 )
@@ -129,6 +130,7 @@ type toDeviceMapSpecs struct {
 	Policy             *ebpf.MapSpec `ebpf:"policy"`
 	RuleSets           *ebpf.MapSpec `ebpf:"rule_sets"`
 	TunnelPeers        *ebpf.MapSpec `ebpf:"tunnel_peers"`
+	UnknownIdentities  *ebpf.MapSpec `ebpf:"unknown_identities"`
 }
 
 // toDeviceVariableSpecs contains global variables before they are loaded into the kernel.
@@ -188,6 +190,7 @@ type toDeviceMaps struct {
 	Policy             *ebpf.Map `ebpf:"policy"`
 	RuleSets           *ebpf.Map `ebpf:"rule_sets"`
 	TunnelPeers        *ebpf.Map `ebpf:"tunnel_peers"`
+	UnknownIdentities  *ebpf.Map `ebpf:"unknown_identities"`
 }
 
 func (m *toDeviceMaps) Close() error {
@@ -222,6 +225,7 @@ func (m *toDeviceMaps) Close() error {
 		m.Policy,
 		m.RuleSets,
 		m.TunnelPeers,
+		m.UnknownIdentities,
 	)
 }
 

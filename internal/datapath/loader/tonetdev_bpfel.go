@@ -46,6 +46,7 @@ const (
 	toNetdevMapPolicy             = "policy"
 	toNetdevMapRuleSets           = "rule_sets"
 	toNetdevMapTunnelPeers        = "tunnel_peers"
+	toNetdevMapUnknownIdentities  = "unknown_identities"
 	toNetdevProgToNetdev          = "to_netdev"
 	toNetdevVarCfg                = "cfg"
 )
@@ -129,6 +130,7 @@ type toNetdevMapSpecs struct {
 	Policy             *ebpf.MapSpec `ebpf:"policy"`
 	RuleSets           *ebpf.MapSpec `ebpf:"rule_sets"`
 	TunnelPeers        *ebpf.MapSpec `ebpf:"tunnel_peers"`
+	UnknownIdentities  *ebpf.MapSpec `ebpf:"unknown_identities"`
 }
 
 // toNetdevVariableSpecs contains global variables before they are loaded into the kernel.
@@ -188,6 +190,7 @@ type toNetdevMaps struct {
 	Policy             *ebpf.Map `ebpf:"policy"`
 	RuleSets           *ebpf.Map `ebpf:"rule_sets"`
 	TunnelPeers        *ebpf.Map `ebpf:"tunnel_peers"`
+	UnknownIdentities  *ebpf.Map `ebpf:"unknown_identities"`
 }
 
 func (m *toNetdevMaps) Close() error {
@@ -222,6 +225,7 @@ func (m *toNetdevMaps) Close() error {
 		m.Policy,
 		m.RuleSets,
 		m.TunnelPeers,
+		m.UnknownIdentities,
 	)
 }
 

@@ -46,6 +46,7 @@ const (
 	toPodMapPolicy             = "policy"
 	toPodMapRuleSets           = "rule_sets"
 	toPodMapTunnelPeers        = "tunnel_peers"
+	toPodMapUnknownIdentities  = "unknown_identities"
 	toPodProgToPod             = "to_pod"
 	toPodVarCfg                = "cfg"
 )
@@ -129,6 +130,7 @@ type toPodMapSpecs struct {
 	Policy             *ebpf.MapSpec `ebpf:"policy"`
 	RuleSets           *ebpf.MapSpec `ebpf:"rule_sets"`
 	TunnelPeers        *ebpf.MapSpec `ebpf:"tunnel_peers"`
+	UnknownIdentities  *ebpf.MapSpec `ebpf:"unknown_identities"`
 }
 
 // toPodVariableSpecs contains global variables before they are loaded into the kernel.
@@ -188,6 +190,7 @@ type toPodMaps struct {
 	Policy             *ebpf.Map `ebpf:"policy"`
 	RuleSets           *ebpf.Map `ebpf:"rule_sets"`
 	TunnelPeers        *ebpf.Map `ebpf:"tunnel_peers"`
+	UnknownIdentities  *ebpf.Map `ebpf:"unknown_identities"`
 }
 
 func (m *toPodMaps) Close() error {
@@ -222,6 +225,7 @@ func (m *toPodMaps) Close() error {
 		m.Policy,
 		m.RuleSets,
 		m.TunnelPeers,
+		m.UnknownIdentities,
 	)
 }
 

@@ -323,6 +323,7 @@ const (
 	kernelMapPolicy             = "policy"
 	kernelMapRuleSets           = "rule_sets"
 	kernelMapTunnelPeers        = "tunnel_peers"
+	kernelMapUnknownIdentities  = "unknown_identities"
 	kernelVarEventLayout        = "event_layout"
 )
 
@@ -404,6 +405,7 @@ type kernelMapSpecs struct {
 	Policy             *ebpf.MapSpec `ebpf:"policy"`
 	RuleSets           *ebpf.MapSpec `ebpf:"rule_sets"`
 	TunnelPeers        *ebpf.MapSpec `ebpf:"tunnel_peers"`
+	UnknownIdentities  *ebpf.MapSpec `ebpf:"unknown_identities"`
 }
 
 // kernelVariableSpecs contains global variables before they are loaded into the kernel.
@@ -463,6 +465,7 @@ type kernelMaps struct {
 	Policy             *ebpf.Map `ebpf:"policy"`
 	RuleSets           *ebpf.Map `ebpf:"rule_sets"`
 	TunnelPeers        *ebpf.Map `ebpf:"tunnel_peers"`
+	UnknownIdentities  *ebpf.Map `ebpf:"unknown_identities"`
 }
 
 func (m *kernelMaps) Close() error {
@@ -497,6 +500,7 @@ func (m *kernelMaps) Close() error {
 		m.Policy,
 		m.RuleSets,
 		m.TunnelPeers,
+		m.UnknownIdentities,
 	)
 }
 

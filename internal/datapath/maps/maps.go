@@ -145,7 +145,7 @@ func (m *Maps) IDs() ([]ebpf.MapID, error) {
 func mapNames() []string {
 	return []string{
 		kernelMapEndpoints, kernelMapAddresses, kernelMapRuleSets, kernelMapPolicy,
-		kernelMapIpcache, kernelMapIpcachePrefix, kernelMapTunnelPeers, kernelMapInterfaces, kernelMapBlocks, kernelMapLbServices, kernelMapLbSlots,
+		kernelMapIpcache, kernelMapIpcachePrefix, kernelMapTunnelPeers, kernelMapInterfaces, kernelMapBlocks, kernelMapUnknownIdentities, kernelMapLbServices, kernelMapLbSlots,
 		kernelMapLbMembers, kernelMapLbRanges, kernelMapLbTables, kernelMapLbRejects, kernelMapLbAffinity, kernelMapLbSockets, kernelMapCt,
 		kernelMapCtAccounts, kernelMapCtExcess, kernelMapMasquerade, kernelMapMasqueradeAccounts, kernelMapFragments,
 		kernelMapMetrics, kernelMapMonitor,

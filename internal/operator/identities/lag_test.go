@@ -4,12 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
-	"net/http"
 	"slices"
-	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -23,70 +19,13 @@ import (
 
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/internal/testenv/controllers"
+	"github.com/hawser-net/hawser/internal/testenv/kubeapi"
 )
-
-// muffler is a connection whose watches of some kinds deliver nothing while it is on. Requests are
-// answered.
-type muffler struct {
-	kinds []string
-
-	mu   sync.Mutex
-	gate chan struct{} // closed by off; nil while it is off
-}
-
-func (m *muffler) on() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.gate = make(chan struct{})
-}
-
-func (m *muffler) off() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.gate != nil {
-		close(m.gate)
-		m.gate = nil
-	}
-}
-
-func (m *muffler) wrap(cfg *rest.Config) {
-	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper {
-		return wrapped(next, func(r *http.Request) (*http.Response, error) {
-			resp, err := next.RoundTrip(r)
-			muffled := slices.ContainsFunc(m.kinds, func(kind string) bool { return strings.HasSuffix(r.URL.Path, "/"+kind) })
-			if err == nil && muffled && r.URL.Query().Get("watch") != "" {
-				resp.Body = &muffledBody{resp.Body, m, r.Context().Done()}
-			}
-			return resp, err
-		})
-	})
-}
-
-type muffledBody struct {
-	io.ReadCloser
-	m    *muffler
-	done <-chan struct{}
-}
-
-// Read holds back what it has read while the muffler is on.
-func (b *muffledBody) Read(p []byte) (int, error) {
-	n, err := b.ReadCloser.Read(p)
-	b.m.mu.Lock()
-	gate := b.m.gate
-	b.m.mu.Unlock()
-	if gate != nil {
-		select {
-		case <-gate:
-		case <-b.done:
-		}
-	}
-	return n, err
-}
 
 // lagging is an operator whose watches a test can silence, with a slow collection.
 type lagging struct {
 	*testCluster
-	*muffler
+	*kubeapi.Muffler
 	deleted atomic.Int64
 	behind  atomic.Int64 // looks that were refused because the caches are behind
 	refused atomic.Int64 // because agents make other labels count
@@ -94,11 +33,11 @@ type lagging struct {
 }
 
 func newLagging(t *testing.T, env *controllers.Env, agents bool, limit rate.Limit) *lagging {
-	l := &lagging{testCluster: newTestCluster(t, env), muffler: &muffler{kinds: []string{"pods", "ciliumendpoints"}}}
+	l := &lagging{testCluster: newTestCluster(t, env), Muffler: &kubeapi.Muffler{Kinds: []string{"pods", "ciliumendpoints"}}}
 	l.gc.Interval, l.gc.Agents, l.gc.Timeout, l.gc.Limiter = 200*time.Millisecond, agents, time.Millisecond, rate.NewLimiter(limit, 1)
 	cfg := rest.CopyConfig(env.Server.Config)
 	cfg.QPS, cfg.Burst = 2000, 2000
-	l.wrap(cfg)
+	l.Wrap(cfg)
 	controllers.Run(t, cfg, func(_ context.Context, m manager.Manager, log *slog.Logger) error {
 		gc := l.gc
 		if !agents {
@@ -117,7 +56,7 @@ func newLagging(t *testing.T, env *controllers.Env, agents bool, limit rate.Limi
 			}
 		}, log)
 	})
-	t.Cleanup(l.off)
+	t.Cleanup(l.Off)
 	return l
 }
 
@@ -166,7 +105,7 @@ func TestCachesAreBehind(t *testing.T) {
 			l := newLagging(t, servers.Take(t), agents, rate.Inf)
 			l.plant("1000")
 			l.until("an operator with a working watch collects", func() bool { return l.quarantined("1000") })
-			l.muffler.on()
+			l.On()
 			l.namespace("default", nil)
 			used := &v2.CiliumEndpoint{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "unobserved"}}
 			used.Status.Identity = &v2.EndpointIdentity{ID: 1001}
@@ -182,7 +121,7 @@ func TestCachesAreBehind(t *testing.T) {
 					t.Errorf("identity %s was collected by an operator whose watch delivers nothing", name)
 				}
 			}
-			l.muffler.off()
+			l.Off()
 			l.until("an operator whose watch works again collects", func() bool { return l.quarantined("1002") })
 			if l.quarantined("1001") {
 				t.Error("an identity in use was collected")
@@ -211,7 +150,7 @@ func TestUsedDuringCollection(t *testing.T) {
 		rest = slices.DeleteFunc(slices.Clone(names), l.quarantined)
 		return len(rest) < len(names)
 	})
-	l.muffler.on()
+	l.On()
 	for i, name := range rest {
 		e := &v2.CiliumEndpoint{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "late-" + name}}
 		e.Status.Identity = &v2.EndpointIdentity{ID: 2000 + int64(slices.Index(names, name))}
@@ -235,9 +174,9 @@ func TestUsedDuringCollection(t *testing.T) {
 func TestIdentityNotObservedYet(t *testing.T) {
 	t.Parallel()
 	tc := newTestCluster(t, servers.Take(t), func(tc *testCluster) { tc.control.Agents = true })
-	m := &muffler{kinds: []string{"ciliumidentities"}}
-	tc.operator(connection{api: m.wrap})
-	t.Cleanup(m.off)
+	m := &kubeapi.Muffler{Kinds: []string{"ciliumidentities"}}
+	tc.operator(connection{api: m.Wrap})
+	t.Cleanup(m.Off)
 	tc.namespace("default", nil)
 	p := tc.pod("default", "web", map[string]string{"app": "web"}, onNode)
 	ep := tc.endpoint(p)
@@ -266,7 +205,7 @@ func TestIdentityNotObservedYet(t *testing.T) {
 	}
 	until("the operator names an identity", func() bool { return named() != 0 })
 	right := named()
-	m.on()
+	m.On()
 	const made, gone = 4711, 4712
 	tc.tamper(fmt.Sprint(made))
 	tc.plant(made, map[string]string{"k8s:app": "web", "unspec:team": "red"})
@@ -276,7 +215,7 @@ func TestIdentityNotObservedYet(t *testing.T) {
 			t.Fatalf("the operator wrote %d over an identity that it had not observed yet", id)
 		}
 	}
-	m.off()
+	m.Off()
 	name(gone) // of no identity
 	until("an ID of no identity is corrected", func() bool { return named() == right })
 	name(made)

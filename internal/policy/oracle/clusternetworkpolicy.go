@@ -37,7 +37,7 @@ func tierVerdict(cfg Config, policies []Policy, tier policyv1alpha2.Tier, ingres
 		if ingress {
 			for i, r := range p.Cluster.Ingress {
 				for _, peer := range r.From {
-					if ofCluster(cfg, other) && podsMatch(peer.Namespaces, peer.Pods, other) && protocolsMatch(r.Protocols, self, proto, port) {
+					if tierPeer(cfg, r.Action, peer.Namespaces, peer.Pods, other) && protocolsMatch(r.Protocols, self, proto, port) {
 						return r.Action, fmt.Sprintf("%s ingress[%d]", p.Name, i)
 					}
 				}
@@ -46,7 +46,7 @@ func tierVerdict(cfg Config, policies []Policy, tier policyv1alpha2.Tier, ingres
 		}
 		for i, r := range p.Cluster.Egress {
 			for _, peer := range r.To {
-				matches, named := ofCluster(cfg, other) && podsMatch(peer.Namespaces, peer.Pods, other), other
+				matches, named := tierPeer(cfg, r.Action, peer.Namespaces, peer.Pods, other), other
 				if len(peer.Networks) > 0 {
 					matches, named = slices.ContainsFunc(peer.Networks, func(n policyv1alpha2.CIDR) bool {
 						return other.Addr.IsValid() && inPrefix(string(n), other.Addr)
@@ -64,6 +64,14 @@ func tierVerdict(cfg Config, policies []Policy, tier policyv1alpha2.Tier, ingres
 // ofCluster: peers are those of this cluster, if so configured.
 func ofCluster(cfg Config, e End) bool {
 	return !cfg.DefaultLocalCluster || cfg.ClusterName == "" || e.Labels.Value(labels.SourceK8s, "io.cilium.k8s.policy.cluster") == cfg.ClusterName
+}
+
+// tierPeer: a pod that a rule selects as a peer, or, if it denies, one that it may select.
+func tierPeer(cfg Config, action policyv1alpha2.ClusterNetworkPolicyRuleAction, namespaces *metav1.LabelSelector, pods *policyv1alpha2.NamespacedPod, e End) bool {
+	if namespaces == nil && pods == nil {
+		return false
+	}
+	return ofCluster(cfg, e) && podsMatch(namespaces, pods, e) || action == policyv1alpha2.ClusterNetworkPolicyRuleActionDeny && unlabelled(e)
 }
 
 // podsMatch: a pod by its namespace's labels, or by those and its own.

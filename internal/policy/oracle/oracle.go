@@ -348,7 +348,7 @@ func (x entry) clause(r *v2.Rule) clause {
 		for _, s := range x.eps {
 			c.peers = append(c.peers, func(cfg Config, p Policy, e End) bool {
 				everywhere := p.Namespace == "" && namesReserved(*r.EndpointSelector, "init")
-				return endpointPeer(cfg, p, s, e, everywhere)
+				return endpointPeer(cfg, p, s, e, everywhere) || x.deny && !namesReserved(s, "") && unlabelled(e)
 			})
 		}
 		for _, s := range x.cidrs {
@@ -365,6 +365,9 @@ func (x entry) clause(r *v2.Rule) clause {
 	}
 	return x.refused(c)
 }
+
+// unlabelled: a pod whose labels are not known, which may be the very one that a deny is about.
+func unlabelled(e End) bool { return e.Labels.HasReserved("init") || e.Labels.HasReserved("unmanaged") }
 
 // endpointPeer: a selector of peers, in the scope that the policy gives it, or in none.
 func endpointPeer(cfg Config, p Policy, sel v2.LabelSelector, e End, everywhere bool) bool {
