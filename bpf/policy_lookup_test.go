@@ -14,7 +14,7 @@ import (
 )
 
 // TestPolicyAgainstNaive asks random questions of random rule sets, made in one step or by deltas.
-// In the second half there are peers whose identity is not known: these count as without labels.
+// In the second half there are peers whose identity is not known: these count as not observed.
 func TestPolicyAgainstNaive(t *testing.T) {
 	t.Parallel()
 	n := &node{t: t, maps: testMaps(t, nil)}
@@ -25,7 +25,7 @@ func TestPolicyAgainstNaive(t *testing.T) {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	const block = datapath.BlockScope << 24
 	const unknown, last = 1001, datapath.MaxPodIdentity
-	identities := []uint32{0, 1, 2, datapath.InitIdentity, 1000, unknown, last, 1<<24 + 1, block + 1, block + 2, block + 3, block + 4}
+	identities := []uint32{0, 1, 2, datapath.UnobservedIdentity, 1000, unknown, last, 1<<24 + 1, block + 1, block + 2, block + 3, block + 4}
 	blocks := []datapath.Block{
 		{Prefix: netip.MustParsePrefix("10.0.0.0/8"), Identity: block + 1},
 		{Prefix: netip.MustParsePrefix("10.1.2.3/32"), Identity: block + 2},
@@ -61,7 +61,7 @@ func TestPolicyAgainstNaive(t *testing.T) {
 			n.must(n.maps.UpdateKnownIdentities([]uint32{last}, []uint32{unknown}))
 			seen = func(id uint32) uint32 {
 				if id == unknown {
-					return datapath.InitIdentity
+					return datapath.UnobservedIdentity
 				}
 				return id
 			}

@@ -93,6 +93,8 @@ enum {
 	/* In the first of these scopes: pods of this node whose identity is not known yet. */
 	ID_TEMPORARY_MIN = 0x01010000,
 	ID_TEMPORARY_MAX = 0x010103ff,
+	/* In rule sets: pods' identities that this node has not observed yet. */
+	ID_UNOBSERVED = 4 << 24,
 };
 
 static __always_inline __u32 world_identity(bool v6)

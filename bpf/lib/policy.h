@@ -181,9 +181,9 @@ __noinline int policy_verdict(__u32 rule_set, __u32 identity, __u64 address0, __
 	} key;
 
 	if (identity - ID_ALLOCATED_MIN < ID_LOCAL_MIN - ID_ALLOCATED_MIN) {
-		/* Of a peer whose identity policy does not know, because the node has not observed
-		 * it yet, nothing is known of its labels: it is one without any. The identity waits
-		 * on the stack that is there anyway: the registers are full during the call. */
+		/* Of a peer whose identity the node has not observed yet nothing is known: rules
+		 * have entries for all of these. The identity waits on the stack that is there
+		 * anyway: the registers are full during the call. */
 		volatile __u32 *waiting = &key.prefix.addr[0];
 
 		*waiting = identity;
@@ -192,7 +192,7 @@ __noinline int policy_verdict(__u32 rule_set, __u32 identity, __u64 address0, __
 
 		identity = *waiting;
 		if (word && *word >> identity % UNKNOWN_PER_WORD & 1)
-			identity = ID_INIT;
+			identity = ID_UNOBSERVED;
 	}
 	prefix_set(&key.prefix, address0, address1, query & QUERY_V6);
 	query |= (rule_set & RULE_SET_AUDIT) / (RULE_SET_AUDIT / QUERY_AUDIT);

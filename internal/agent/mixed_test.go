@@ -133,6 +133,7 @@ func TestMixedModes(t *testing.T) {
 		c.labelPod("web", "app", app)
 		c.eventually("the others observe the pod's new labels", func() bool { return id() != before && int64(c.publishedID(web)) == id() })
 	}
+	c.eventually("the history has them", func() bool { return len(history()) >= 4 })
 	if h := history(); back(h) != 0 || len(h) != 4 {
 		t.Errorf("three changes of labels: %v", h)
 	}

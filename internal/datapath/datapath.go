@@ -60,12 +60,12 @@ type PolicyEntry struct {
 	Admin, Baseline TierRule
 }
 
-// The identities of pods that the cluster allocates, and that of a pod of whose labels nothing is
-// known.
+// The identities of pods that the cluster allocates, and what stands in rule sets for those of them
+// that policy does not know.
 const (
-	MinPodIdentity = 256
-	MaxPodIdentity = 1<<24 - 1
-	InitIdentity   = 5
+	MinPodIdentity     = 256
+	MaxPodIdentity     = 1<<24 - 1
+	UnobservedIdentity = 4 << 24
 )
 
 // BlockScope is the upper byte of the identities that stand for blocks of addresses (see Block).
@@ -375,7 +375,7 @@ type Maps interface {
 
 	// SetKnownIdentities records which identities of pods policy knows, of MinPodIdentity to
 	// MaxPodIdentity. Packets of a peer that has another of these are evaluated as those of
-	// InitIdentity, of whose labels nothing is known. Before the first call all count as known.
+	// UnobservedIdentity. Before the first call all count as known.
 	SetKnownIdentities(ids []uint32) error
 	// UpdateKnownIdentities changes what SetKnownIdentities has recorded.
 	UpdateKnownIdentities(added, removed []uint32) error

@@ -14,8 +14,8 @@
 // Every endpoint points at a rule set by number. A rule set is a set of entries, each a
 // (direction, peer identity or any, protocol or any, port prefix) with a verdict. For a packet the
 // kernel takes the most specific entry of the peer's identity and the most specific entry of the
-// identity "any" (0). A peer with an identity that policy does not know is init there, of whose
-// labels nothing is known (see Maps.SetKnownIdentities). If the rule set has entries of blocks of
+// identity "any" (0). A peer with an identity of a pod that policy does not know has
+// UnobservedIdentity there (see Maps.SetKnownIdentities). If the rule set has entries of blocks of
 // addresses, also the most specific entry of the longest block around the peer's address, whatever
 // its identity. It drops if any of them denies, passes if any allows, and otherwise falls back to
 // the rule set's default for that direction: drop if enforced, pass if not. An entry may also name

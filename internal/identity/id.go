@@ -49,6 +49,9 @@ const (
 	// BlockScope holds the IDs that stand for blocks of addresses in rule sets, whatever identities
 	// the addresses have. They are no identities: no packet and no endpoint ever has one.
 	BlockScope ID = 3 << 24
+	// Unobserved stands in rule sets for peers with allocated identities that the node has not
+	// observed yet. It is no identity either.
+	Unobserved ID = 4 << 24
 	scopeMask  ID = 0xff << 24
 )
 
@@ -65,6 +68,7 @@ const (
 	nameCluster     = "cluster"
 	nameClusterMesh = "cluster-mesh"
 	nameNone        = "none"
+	nameUnobserved  = "unobserved"
 )
 
 // reservedNames returns the names in the order of the IDs. It is a function because a slice
@@ -87,6 +91,8 @@ func (id ID) String() string {
 	switch {
 	case id <= AggregateRemoteNode:
 		return reservedNames()[id]
+	case id == Unobserved:
+		return nameUnobserved
 	case id.IsTemporary():
 		return temporaryPrefix + strconv.FormatUint(uint64(id), 10)
 	}
@@ -173,7 +179,7 @@ func Range(clusterID, maxConnected uint32) (first, last ID, err error) {
 // user-reserved ones).
 func ReservedLabels(id ID) (labels.Set, bool) {
 	switch {
-	case id > AggregateRemoteNode:
+	case id > AggregateRemoteNode && id != Unobserved:
 		return nil, false
 	case id == KubeAPIServer:
 		return labels.NewSet(labels.Reserved(id.String()), labels.Reserved(RemoteNode.String())), true

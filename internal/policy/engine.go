@@ -150,7 +150,7 @@ func New(cfg Config) (*Engine, error) {
 		localhostPeer: newEntitySelector(identity.EntityHost),
 		localhost:     compiledClause{dir: datapath.Ingress, keys: []portKey{{}}},
 	}
-	for _, id := range identity.ReservedIDs() {
+	for _, id := range append(identity.ReservedIDs(), identity.Unobserved) {
 		set, _ := identity.ReservedLabels(id)
 		e.SetIdentity(id, set)
 	}

@@ -243,7 +243,7 @@ func TestTeardown(t *testing.T) {
 		if len(k.sets) > 0 || len(e.selectors) > 0 || e.cidrs.sels.Len()+e.blocks.sels.Len() > 0 || len(e.ruleSets) > 0 ||
 			len(e.byID) > 0 || len(e.subjects) > 0 || len(e.subjectsByID) > 0 || len(e.subjectsByNS) > 0 || len(e.byNS) > 0 ||
 			len(e.ports) > 0 || e.rules != 0 || !e.ruleIndex.Empty() || !e.selIndex.Empty() ||
-			len(e.peers) != len(identity.ReservedIDs()) || len(e.cidrs.peers)+len(e.blocks.peers) > 0 {
+			len(e.peers) != len(identity.ReservedIDs())+1 || len(e.cidrs.peers)+len(e.blocks.peers) > 0 {
 			t.Fatalf("something is left: %+v", e)
 		}
 		if u := e.Flush(); !u.Empty() {

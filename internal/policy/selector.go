@@ -241,6 +241,9 @@ func (s *Selector) match(cfg *Config, p *peer) bool {
 	case byEntity:
 		return s.entity.Is(p.matched, cfg.ClusterName)
 	}
+	if p.id == identity.Unobserved && s.selectsPods() {
+		return false // its labels may be any
+	}
 	if s.namespace != "" && (!p.hasNamespace || p.namespace != s.namespace) || s.hasNamespace && !p.hasNamespace {
 		return false
 	}
@@ -300,7 +303,10 @@ func (s *Selector) selectsPods() bool {
 }
 
 // unlabelled select the peers whose labels are not known.
-var unlabelled = []*Selector{newEntitySelector(identity.EntityInit), newEntitySelector(identity.EntityUnmanaged)}
+var unlabelled = []*Selector{
+	newEntitySelector(identity.EntityInit), newEntitySelector(identity.EntityUnmanaged),
+	newLabelSelector("", false, false, []requirement{{labels.SourceReserved, identity.Unobserved.String(), opIn, []string{""}}}),
+}
 
 // isNone reports whether the selector can never match.
 func (s *Selector) isNone() bool { return s.kind == byEntity && s.entity == identity.EntityNone }

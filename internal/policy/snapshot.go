@@ -30,7 +30,9 @@ func (e *Engine) Snapshot() *Snapshot {
 		NamedPorts: maps.Clone(e.ports), Rules: make(map[Owner][]*Rule, len(e.owners)),
 	}
 	for id, p := range e.peers {
-		s.Identities[id] = p.set
+		if id != identity.Unobserved {
+			s.Identities[id] = p.set
+		}
 	}
 	for o, list := range e.owners {
 		rules := make([]*Rule, len(list))

@@ -9,8 +9,8 @@ import (
 	"github.com/hawser-net/hawser/internal/labels"
 )
 
-// known are the identities of pods that the kernel takes for known. A peer with another one is
-// evaluated as one without labels: what denies by labels denies it, whether its address, or a
+// known are the identities of pods that the kernel takes for known. A peer with another one has
+// identity.Unobserved in rule sets: what denies by labels denies it, whether its address, or a
 // packet from a tunnel, came before its labels were observed.
 type known struct {
 	// all means that nothing was recorded yet, as after an upgrade: each counts as known.
@@ -78,7 +78,7 @@ func (p *Policy) unknown(ids map[uint32]struct{}) (list []uint32) {
 }
 
 // learnAdded has the kernel know identities for which there are entries now. Before Synced the rule
-// sets of before have none, so that they are made to evaluate them as without labels.
+// sets of before have none, so that they are made to evaluate them as not observed.
 func (p *Policy) learnAdded() error {
 	var added []uint32
 	for id := range p.known.changed {
@@ -98,7 +98,7 @@ func (p *Policy) learn(ids []uint32) error {
 		var unlabelled []Unplaced
 		for _, id := range ids {
 			if _, is := p.known.ids[id]; !is {
-				unlabelled = append(unlabelled, Unplaced{Identity: identity.ID(id), TakenFor: identity.Init})
+				unlabelled = append(unlabelled, Unplaced{Identity: identity.ID(id), TakenFor: identity.Unobserved})
 			}
 		}
 		if err := p.inherit(unlabelled); err != nil {
@@ -130,7 +130,7 @@ func (p *Policy) writeKnown(learned, forgotten []uint32) error {
 	}
 	if err := p.maps.UpdateKnownIdentities(added, removed); err != nil {
 		p.known.stale = true
-		return fmt.Errorf("peers with %d new identities are evaluated as without labels, or with %d former ones as before: %w", len(added), len(removed), err)
+		return fmt.Errorf("peers with %d new identities are evaluated as not observed, or with %d former ones as before: %w", len(added), len(removed), err)
 	}
 	for _, id := range added {
 		p.known.ids[id] = struct{}{}

@@ -42,7 +42,7 @@ func newPeerBench(t *testing.T, seed uint64) *peerBench {
 		parsed(t, "x", `{"endpointSelector":{"matchLabels":{"app":"x"}},"ingress":[{"fromEntities":["all"]},{"fromEntities":["init","unmanaged"]}],
 			"ingressDeny":[{"fromEndpoints":[{"matchLabels":{"app":"evil"}}],"toPorts":[{"ports":[{"port":"80","protocol":"TCP"}]}]}]}`),
 		parsed(t, "y", `{"endpointSelector":{"matchLabels":{"app":"y"}},"egressDeny":[{"toEndpoints":[{"matchExpressions":[{"key":"app","operator":"In","values":["evil","other"]}]}]}],
-			"enableDefaultDeny":{"egress":false},"ingress":[{"fromEndpoints":[{"matchLabels":{"app":"good"}}]}]}`),
+			"enableDefaultDeny":{"egress":false},"ingress":[{"fromEndpoints":[{"matchLabels":{"app":"good"}}]},{"fromEntities":["init","unmanaged"]}]}`),
 		parsed(t, "z", `{"tier":"Admin","priority":1,"subject":{"pods":{"namespaceSelector":{},"podSelector":{"matchLabels":{"app":"z"}}}},
 			"ingress":[{"action":"Accept","from":[{"pods":{"namespaceSelector":{},"podSelector":{"matchLabels":{"app":"good"}}}}]},
 			{"action":"Deny","from":[{"pods":{"namespaceSelector":{},"podSelector":{"matchLabels":{"app":"evil"}}}}]}]}`),
@@ -52,7 +52,7 @@ func newPeerBench(t *testing.T, seed uint64) *peerBench {
 // passes has for each peer a letter for each packet: + passes.
 func (m *peerBench) passes() map[identity.ID]string {
 	out := map[identity.ID]string{}
-	for _, id := range append([]identity.ID{identity.Init}, peerIDs...) {
+	for _, id := range append([]identity.ID{identity.Unobserved}, peerIDs...) {
 		var b strings.Builder
 		for _, pod := range benchPods {
 			for _, dir := range []datapath.Direction{datapath.Ingress, datapath.Egress} {
@@ -82,7 +82,7 @@ func (m *peerBench) observe(come, gone []identity.ID) error {
 // TestUnknownPeers has an agent observe and forget identities of peers in any order, and kills it
 // before any of its writes. At every moment a packet passes only if the rules let the peer's labels
 // pass, whether the node has observed them or not. What it knows throughout is let pass all the
-// time; what it does not know, in the end as a peer without labels.
+// time; what it does not know, in the end as a peer that is not observed.
 func TestUnknownPeers(t *testing.T) {
 	t.Parallel()
 	for seed := range ruleSeeds() {
@@ -143,7 +143,7 @@ func TestUnknownPeers(t *testing.T) {
 			}
 			now := m.passes()
 			for _, id := range peerIDs {
-				want := now[identity.Init]
+				want := now[identity.Unobserved]
 				if known[id] {
 					want = meant[id]
 				}
@@ -156,7 +156,7 @@ func TestUnknownPeers(t *testing.T) {
 }
 
 // TestKnownIdentitiesNotWritten: while the kernel takes no record of identities, what is new is
-// evaluated as without labels, and what is gone does not open anything; a retry mends it.
+// evaluated as not observed, and what is gone does not open anything; a retry mends it.
 func TestKnownIdentitiesNotWritten(t *testing.T) {
 	t.Parallel()
 	m := newPeerBench(t, 1)
@@ -174,7 +174,7 @@ func TestKnownIdentitiesNotWritten(t *testing.T) {
 		t.Errorf("the fault is reported as %v", err)
 	}
 	now := m.passes()
-	if now[1003] != now[identity.Init] || now[1001] != before[1001] {
+	if now[1003] != now[identity.Unobserved] || now[1001] != before[1001] {
 		t.Errorf("verdicts %v, before %v", now, before)
 	}
 	if err := m.policy.Retry(); !errors.Is(err, full) {
@@ -182,7 +182,7 @@ func TestKnownIdentitiesNotWritten(t *testing.T) {
 	}
 	m.node.SetFault(nil)
 	m.must(m.policy.Retry())
-	if now := m.passes(); now[1003] != before[1000] || now[1000] != now[identity.Init] {
+	if now := m.passes(); now[1003] != before[1000] || now[1000] != now[identity.Unobserved] {
 		t.Errorf("after the retry verdicts %v, before %v", now, before)
 	}
 }
@@ -220,7 +220,7 @@ func TestKnownIdentitiesAfterUpgrade(t *testing.T) {
 		m.finish()
 	})
 	m.must(m.observe(nil, peerIDs[:1]))
-	if now := m.passes(); now[peerIDs[0]] != now[identity.Init] {
+	if now := m.passes(); now[peerIDs[0]] != now[identity.Unobserved] {
 		t.Errorf("what is gone counts as known: %v", now)
 	}
 }

@@ -317,7 +317,7 @@ func testKnownIdentities(t *testing.T, m datapath.Maps) {
 	want(false, 256, 300, 301, 320, 70000)
 	must(t, m.UpdateKnownIdentities([]uint32{301}, []uint32{301}))
 	want(false, 256, 300, 301, 320, 70000)
-	for _, bad := range []uint32{0, datapath.InitIdentity, 255, last + 1} {
+	for _, bad := range []uint32{0, datapath.UnobservedIdentity, 255, last + 1} {
 		if m.SetKnownIdentities([]uint32{bad}) == nil || m.UpdateKnownIdentities([]uint32{bad}, nil) == nil || m.UpdateKnownIdentities(nil, []uint32{bad}) == nil {
 			t.Errorf("identity %d was accepted as a pod's", bad)
 		}

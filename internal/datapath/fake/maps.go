@@ -101,7 +101,7 @@ func (m *Maps) Verdict(addr netip.Addr, dir datapath.Direction, peer uint32, fro
 		return datapath.ReasonNoRuleSet
 	}
 	if peer >= datapath.MinPodIdentity && peer <= datapath.MaxPodIdentity && m.known != nil && !m.known[peer] {
-		peer = datapath.InitIdentity
+		peer = datapath.UnobservedIdentity
 	}
 	if reason := rs.Verdict(dir, peer, m.blockAt(from), proto, port); !ep.Audit {
 		return reason
