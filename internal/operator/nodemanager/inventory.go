@@ -208,8 +208,12 @@ func (v *inventory) subnets() map[string]Subnet {
 	return out
 }
 
-// spend notes that addresses of a subnet are not free any more, or are again.
+// spend notes that addresses of a subnet are not free any more, or are again. Before anything was
+// read there are none.
 func (v *inventory) spend(subnet string, n int) {
+	if v.snapshot == nil {
+		return
+	}
 	if s, ok := v.snapshot.Subnets[subnet]; ok {
 		s.Free = max(s.Free-n, 0)
 		v.snapshot.Subnets[subnet] = s

@@ -20,6 +20,22 @@ func (empty) Instance(*v2.CiliumNode) string                            { return
 func (empty) Assign(context.Context, Step) ([]netip.Prefix, error)      { return nil, nil }
 func (empty) ReadInstance(context.Context, string) ([]Interface, error) { return nil, nil }
 
+// TestNothingReadYet: before the cloud could be read there is nothing to be decided, and nothing
+// that was set aside to be given back.
+func TestNothingReadYet(t *testing.T) {
+	t.Parallel()
+	m := newReads(t, &reads{instance: nothingThere})
+	m.inv = newInventory(time.Minute)
+	m.fault = errors.New("the cloud does not answer")
+	o := &v2.CiliumNode{}
+	o.Name, o.Spec.InstanceID = "n", "i-1"
+	w := m.decide(o, 0, Limits{})
+	if w.status == nil || w.Step.Call != Nothing {
+		t.Errorf("decided %+v", w)
+	}
+	m.restore(w) // as when the status was written
+}
+
 // TestNothingAssigned has a cloud confirm that it assigned, and name no address: this is a failure,
 // after which a node waits, and what was set aside of the subnet is given back.
 func TestNothingAssigned(t *testing.T) {
