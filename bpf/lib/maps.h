@@ -212,7 +212,7 @@ struct {
 	__type(value, __u32);
 } blocks SEC(".maps");
 
-/* Which identities of pods policy does not know, a bit for each: see policy_identity. The first bit
+/* Which identities of pods policy does not know, a bit for each: see policy_verdict. The first bit
  * is set if the map has been written. */
 enum { UNKNOWN_PER_WORD = 64, UNKNOWN_WORDS = (1 << 24) / UNKNOWN_PER_WORD };
 

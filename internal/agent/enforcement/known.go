@@ -53,79 +53,66 @@ func (p *Policy) removeIdentity(id identity.ID) {
 	}
 }
 
+// diff returns which of some identities the engine knows and the kernel does not, and the converse.
+func (k *known) diff(of map[uint32]struct{}) (added, removed []uint32) {
+	for id := range of {
+		_, engine := k.engine[id]
+		_, kernel := k.ids[id]
+		switch {
+		case engine && !kernel:
+			added = append(added, id)
+		case kernel && !engine:
+			removed = append(removed, id)
+		}
+	}
+	return added, removed
+}
+
 // forgetRemoved has the kernel not know identities any more whose entries are about to go. Before
 // Synced the rule sets of before may have entries for them still.
 func (p *Policy) forgetRemoved() error {
 	if !p.synced {
 		return nil
 	}
-	return p.writeKnown(nil, p.unknown(p.known.changed))
+	_, removed := p.known.diff(p.known.changed)
+	return p.writeKnown(nil, removed)
 }
 
 // forgetEnded forgets what has ended while no agent ran: the rules of now have no entries for it.
 func (p *Policy) forgetEnded() error {
-	return p.writeKnown(nil, p.unknown(p.known.ids))
+	_, ended := p.known.diff(p.known.ids)
+	return p.writeKnown(nil, ended)
 }
 
-// unknown returns those of some identities that the engine does not know.
-func (p *Policy) unknown(ids map[uint32]struct{}) (list []uint32) {
-	for id := range ids {
-		if _, is := p.known.engine[id]; !is {
-			list = append(list, id)
-		}
-	}
-	return list
-}
-
-// learnAdded has the kernel know identities for which there are entries now. Before Synced the rule
-// sets of before have none, so that they are made to evaluate them as not observed.
-func (p *Policy) learnAdded() error {
-	var added []uint32
-	for id := range p.known.changed {
-		if _, is := p.known.engine[id]; is {
-			added = append(added, id)
-		}
-	}
+// learnChanged has the kernel know identities for which there are entries now.
+func (p *Policy) learnChanged() error {
+	added, _ := p.known.diff(p.known.changed)
 	clear(p.known.changed)
 	return p.learn(added)
 }
 
-func (p *Policy) learn(ids []uint32) error {
+// learn has the kernel know identities that are new to it. Before Synced the rule sets of before
+// have no entries for them, so that they are made to evaluate them as not observed.
+func (p *Policy) learn(added []uint32) error {
 	if p.known.all {
 		return nil
 	}
 	if !p.synced {
-		var unlabelled []Unplaced
-		for _, id := range ids {
-			if _, is := p.known.ids[id]; !is {
-				unlabelled = append(unlabelled, Unplaced{Identity: identity.ID(id), TakenFor: identity.Unobserved})
-			}
+		var unobserved []Unplaced
+		for _, id := range added {
+			unobserved = append(unobserved, Unplaced{Identity: identity.ID(id), TakenFor: identity.Unobserved})
 		}
-		if err := p.inherit(unlabelled); err != nil {
+		if err := p.inherit(unobserved); err != nil {
 			p.known.stale = true
 			return err
 		}
 	}
-	return p.writeKnown(ids, nil)
+	return p.writeKnown(added, nil)
 }
 
-// writeKnown writes what differs. Retry does what fails.
-func (p *Policy) writeKnown(learned, forgotten []uint32) error {
-	if p.known.all {
-		return nil
-	}
-	var added, removed []uint32
-	for _, id := range learned {
-		if _, is := p.known.ids[id]; !is {
-			added = append(added, id)
-		}
-	}
-	for _, id := range forgotten {
-		if _, is := p.known.ids[id]; is {
-			removed = append(removed, id)
-		}
-	}
-	if len(added)+len(removed) == 0 {
+// writeKnown writes what has changed. Retry does what fails.
+func (p *Policy) writeKnown(added, removed []uint32) error {
+	if p.known.all || len(added)+len(removed) == 0 {
 		return nil
 	}
 	if err := p.maps.UpdateKnownIdentities(added, removed); err != nil {
@@ -141,7 +128,7 @@ func (p *Policy) writeKnown(learned, forgotten []uint32) error {
 	return nil
 }
 
-// setKnown records all that the engine knows, once every endpoint has its rules.
+// setKnown records all that the engine knows, where nothing was recorded or a change of it failed.
 func (p *Policy) setKnown() error {
 	if err := p.maps.SetKnownIdentities(slices.Sorted(maps.Keys(p.known.engine))); err != nil {
 		p.known.stale = true
@@ -160,5 +147,6 @@ func (p *Policy) retryKnown() error {
 		return p.setKnown()
 	}
 	p.known.stale = false
-	return p.learn(slices.Sorted(maps.Keys(p.known.engine)))
+	added, _ := p.known.diff(p.known.engine)
+	return p.learn(added)
 }

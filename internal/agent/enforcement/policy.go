@@ -369,7 +369,10 @@ func (p *Policy) Synced() error {
 			errs = append(errs, p.bind(b))
 		}
 	}
-	errs = append(errs, p.setKnown(), p.collect())
+	if p.known.all || p.known.stale {
+		errs = append(errs, p.setKnown())
+	}
+	errs = append(errs, p.collect())
 	return errors.Join(errs...)
 }
 
@@ -542,7 +545,7 @@ func (p *Policy) apply(u policy.Update) error {
 	if p.synced {
 		errs = append(errs, p.collect())
 	}
-	errs = append(errs, p.learnAdded())
+	errs = append(errs, p.learnChanged())
 	for subject := range p.bindings {
 		if len(p.bySubject[subject]) == 0 {
 			delete(p.bindings, subject)

@@ -40,7 +40,7 @@ func TestOtherFilters(t *testing.T) {
 		t.Helper()
 		l.plant(name)
 		before := l.refused.Load()
-		l.until("the operator refuses to collect: "+what, func() bool { return l.refused.Load() >= before+4 })
+		l.eventually("the operator refuses to collect: "+what, func() bool { return l.refused.Load() >= before+4 })
 		if l.quarantined(name) {
 			t.Errorf("%s: an identity was collected", what)
 		}
@@ -48,11 +48,11 @@ func TestOtherFilters(t *testing.T) {
 			t.Errorf("%s: the operator says %v", what, err)
 		}
 		f()
-		l.until("it collects again: "+what, func() bool { return l.quarantined(name) })
+		l.eventually("it collects again: "+what, func() bool { return l.quarantined(name) })
 	}
 	node("same", l.rules.Filter.Fingerprint())
 	l.plant("1000")
-	l.until("all agree: it collects", func() bool { return l.quarantined("1000") })
+	l.eventually("all agree: it collects", func() bool { return l.quarantined("1000") })
 	o := node("other", other.Fingerprint())
 	stays("another filter", "1001", "other", func() {
 		l.edit(o, func(o client.Object) {

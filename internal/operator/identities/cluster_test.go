@@ -508,6 +508,17 @@ func (tc *testCluster) until(f func() string) {
 	}
 }
 
+// eventually asks until ok.
+func (tc *testCluster) eventually(what string, ok func() bool) {
+	tc.Helper()
+	tc.until(func() string {
+		if ok() {
+			return ""
+		}
+		return what + ": not yet"
+	})
+}
+
 // waitSynced waits until everything is as it should be, and checks all invariants.
 func (tc *testCluster) waitSynced() state {
 	tc.Helper()

@@ -60,15 +60,6 @@ func newLagging(t *testing.T, env *controllers.Env, agents bool, limit rate.Limi
 	return l
 }
 
-func (l *lagging) until(what string, ok func() bool) {
-	l.Helper()
-	for end := time.Now().Add(waitTimeout); !ok(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(end) {
-			l.Fatalf("never: %s", what)
-		}
-	}
-}
-
 // plant makes an identity that no pod has yet.
 func (l *lagging) plant(name string) {
 	l.Helper()
@@ -104,7 +95,7 @@ func TestCachesAreBehind(t *testing.T) {
 			t.Parallel()
 			l := newLagging(t, servers.Take(t), agents, rate.Inf)
 			l.plant("1000")
-			l.until("an operator with a working watch collects", func() bool { return l.quarantined("1000") })
+			l.eventually("an operator with a working watch collects", func() bool { return l.quarantined("1000") })
 			l.On()
 			l.namespace("default", nil)
 			used := &v2.CiliumEndpoint{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "unobserved"}}
@@ -115,21 +106,21 @@ func TestCachesAreBehind(t *testing.T) {
 			l.plant("1001")
 			l.plant("1002")
 			before := l.behind.Load()
-			l.until("the operator says that it is behind", func() bool { return l.behind.Load() >= before+2 })
+			l.eventually("the operator says that it is behind", func() bool { return l.behind.Load() >= before+2 })
 			for _, name := range []string{"1001", "1002"} {
 				if l.quarantined(name) {
 					t.Errorf("identity %s was collected by an operator whose watch delivers nothing", name)
 				}
 			}
 			l.Off()
-			l.until("an operator whose watch works again collects", func() bool { return l.quarantined("1002") })
+			l.eventually("an operator whose watch works again collects", func() bool { return l.quarantined("1002") })
 			if l.quarantined("1001") {
 				t.Error("an identity in use was collected")
 			}
 			if err := l.Client.Delete(l.ctx, used); err != nil {
 				t.Fatal(err)
 			}
-			l.until("the other one is collected after its use", func() bool { return l.quarantined("1001") })
+			l.eventually("the other one is collected after its use", func() bool { return l.quarantined("1001") })
 		})
 	}
 }
@@ -146,7 +137,7 @@ func TestUsedDuringCollection(t *testing.T) {
 		l.plant(name)
 	}
 	var rest []string
-	l.until("one has ended", func() bool {
+	l.eventually("one has ended", func() bool {
 		rest = slices.DeleteFunc(slices.Clone(names), l.quarantined)
 		return len(rest) < len(names)
 	})
@@ -159,7 +150,7 @@ func TestUsedDuringCollection(t *testing.T) {
 		}
 	}
 	before := l.behind.Load()
-	l.until("the operator says that it is behind", func() bool { return l.behind.Load() > before })
+	l.eventually("the operator says that it is behind", func() bool { return l.behind.Load() > before })
 	for _, name := range rest {
 		if l.quarantined(name) {
 			t.Errorf("identity %s was collected after it was taken into use", name)
@@ -195,15 +186,7 @@ func TestIdentityNotObservedYet(t *testing.T) {
 			ep.Status.Identity = &v2.EndpointIdentity{ID: id, Labels: []string{"k8s:app=web", "unspec:team=red"}}
 		})
 	}
-	until := func(what string, ok func() bool) {
-		t.Helper()
-		for end := time.Now().Add(waitTimeout); !ok(); time.Sleep(20 * time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatalf("never: %s", what)
-			}
-		}
-	}
-	until("the operator names an identity", func() bool { return named() != 0 })
+	tc.eventually("the operator names an identity", func() bool { return named() != 0 })
 	right := named()
 	m.On()
 	const made, gone = 4711, 4712
@@ -217,7 +200,7 @@ func TestIdentityNotObservedYet(t *testing.T) {
 	}
 	m.Off()
 	name(gone) // of no identity
-	until("an ID of no identity is corrected", func() bool { return named() == right })
+	tc.eventually("an ID of no identity is corrected", func() bool { return named() == right })
 	name(made)
 	time.Sleep(time.Second)
 	if id := named(); id != made {
