@@ -387,7 +387,10 @@ func (b *Backend) Withdraw(ctx context.Context, key allocator.AllocatorKey, a al
 
 // Release implements [allocator.Backend].
 func (b *Backend) Release(ctx context.Context, id allocator.ID, key allocator.AllocatorKey) error {
-	return errors.Join(b.reads.Release(ctx, id, key), b.other.Release(ctx, id, key))
+	err := b.reads.Release(ctx, id, key)
+	bounded, cancel := context.WithTimeout(ctx, otherTimeout)
+	defer cancel()
+	return errors.Join(err, b.other.Release(bounded, id, key))
 }
 
 // Check implements [allocator.Backend]: a reference is in order if it is in both places.
@@ -431,7 +434,7 @@ func (b *Backend) Restore(ctx context.Context, ref allocator.Reference) error {
 	if err := b.reads.Restore(ctx, ref); err != nil {
 		return err
 	}
-	err := b.other.Restore(ctx, ref)
+	err := b.other.Restore(bounded, ref)
 	if conflict(err) {
 		b.differs(ref.Key, ref.ID, err)
 		return nil

@@ -356,7 +356,16 @@ func away(p *places) {
 			p.Errorf("%s: an ID was made that is in one place only: %s", tt.mode, got)
 		}
 		cancel()
+		// Nor does a use that ends wait for it: that place is told when it is back.
+		ctx, cancel = context.WithTimeout(p.Context(), 20*time.Second)
+		began := time.Now()
+		_, _ = b.Release(ctx, allocator.StringKey(known))
+		if took := time.Since(began); took > 8*time.Second {
+			p.Errorf("%s: the end of a use took %s", tt.mode, took)
+		}
+		cancel()
 		tt.start()
+		p.allocate(b, known)
 		p.allocate(b, fresh)
 		p.agree(known, fresh)
 	}

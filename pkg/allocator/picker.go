@@ -93,23 +93,28 @@ func (p *picker) Pick() (ID, error) {
 			return first, nil
 		}
 	}
-	for range randomPicks {
-		if id, ok := try(draw()); ok {
-			return id, nil
-		}
-	}
-	if size != 0 && size <= scanLimit {
-		start := draw()
-		for i := range size {
-			if id, ok := try((start + i) % size); ok {
+	for {
+		for range randomPicks {
+			if id, ok := try(draw()); ok {
 				return id, nil
 			}
 		}
+		if size != 0 && size <= scanLimit {
+			start := draw()
+			for i := range size {
+				if id, ok := try((start + i) % size); ok {
+					return id, nil
+				}
+			}
+		}
+		switch {
+		case quarantined == NoID:
+			return NoID, exhausted()
+		case p.reserve(quarantined):
+			return quarantined, nil
+		}
+		quarantined = NoID // another call was faster
 	}
-	if quarantined != NoID && p.reserve(quarantined) {
-		return quarantined, nil
-	}
-	return NoID, exhausted()
 }
 
 // reserve keeps other calls of this node from picking the ID.

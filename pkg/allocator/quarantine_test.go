@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -331,6 +332,32 @@ func TestLongestQuarantinedFirst(t *testing.T) {
 	}
 	if want := []allocator.ID{2, 4, 3, 1}; !slices.Equal(got, want) {
 		t.Errorf("IDs %v, want %v", got, want)
+	}
+}
+
+// TestLastOnesAtOnce: label sets that need an ID at once, when only IDs in quarantine are left, get
+// one each, also if several look at the same one.
+func TestLastOnesAtOnce(t *testing.T) {
+	t.Parallel()
+	const ids = 64
+	for range 20 {
+		mem := kvstore.NewMemory()
+		store := mem.Client()
+		defer store.Close()
+		now := time.Now()
+		for id := range ids {
+			put(t, store, fmt.Sprint("/quarantine/", id+1), now.Add(-time.Duration(id)*time.Minute).UTC().Format(time.RFC3339))
+		}
+		n := newNode(t, mem, "192.0.2.1", allocator.WithMin(1), allocator.WithMax(ids))
+		var wg sync.WaitGroup
+		for i := range ids {
+			wg.Go(func() {
+				if _, _, err := n.Allocate(t.Context(), allocator.StringKey(fmt.Sprint("key-", i))); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
 	}
 }
 

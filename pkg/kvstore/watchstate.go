@@ -13,19 +13,25 @@ type WatchState struct {
 	// part that they share is not kept with each.
 	Prefix string
 	mod    map[string]int64 // by the rest of the key
+	bytes  int              // of the keys of mod
 }
 
 func (w *WatchState) rest(key string) string { return strings.TrimPrefix(key, w.Prefix) }
+
+// Size returns how many keys the reader knows, and how long they are together without the prefix.
+func (w *WatchState) Size() (keys, bytes int) { return len(w.mod), w.bytes }
 
 // Replace returns the events that bring a reader from what it knows to the state of the listing,
 // closed by [EventListDone].
 func (w *WatchState) Replace(l Listing) []Event {
 	events := make([]Event, 0, len(l.Pairs)+1)
 	now := make(map[string]int64, len(l.Pairs))
+	w.bytes = 0
 	for _, kv := range l.Pairs {
 		rest := w.rest(kv.Key)
 		old, known := w.mod[rest]
 		now[strings.Clone(rest)] = kv.ModRevision
+		w.bytes += len(rest)
 		switch {
 		case !known:
 			events = append(events, Event{Kind: EventCreate, KeyValue: kv})
@@ -62,6 +68,7 @@ func (w *WatchState) Put(kv KeyValue) (Event, bool) {
 		kind = EventModify
 	} else {
 		rest = strings.Clone(rest)
+		w.bytes += len(rest)
 	}
 	w.mod[rest] = kv.ModRevision
 	return Event{Kind: kind, KeyValue: kv, Revision: kv.ModRevision}, true
@@ -74,6 +81,7 @@ func (w *WatchState) Delete(key string, revision int64) (Event, bool) {
 		return Event{}, false
 	}
 	delete(w.mod, rest)
+	w.bytes -= len(rest)
 	return Event{Kind: EventDelete, KeyValue: KeyValue{Key: key}, Revision: revision}, true
 }
 

@@ -56,6 +56,7 @@ type Client struct {
 	observers   leases.Observers
 	history     history
 	comeback    *comeback
+	inflow      *inflow
 	doubts      chan struct{} // a connection was made
 
 	mu sync.Mutex
@@ -80,7 +81,7 @@ func newClient(cfg Config, log *slog.Logger) *Client {
 	inflight := cmp.Or(cfg.MaxInflight, max(cfg.QPS, cfg.BootstrapQPS))
 	c := &Client{
 		cfg: cfg, log: log, conn: driver.New("etcd", inflight), ready: make(chan struct{}),
-		comeback: newComeback(cfg.QPS), doubts: make(chan struct{}, 1),
+		comeback: newComeback(cfg.QPS), inflow: &inflow{max: int64(cfg.MaxBytes)}, doubts: make(chan struct{}, 1),
 	}
 	if cfg.File != "" {
 		c.login = &login{file: cfg.File, log: log}
@@ -167,6 +168,7 @@ func (c *Client) dial() (*clientv3.Client, error) {
 	dialling := []grpc.DialOption{
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: reconnect, MinConnectTimeout: maxSpread + connectTimeout}),
 		grpc.WithContextDialer(c.comeback.dial),
+		grpc.WithChainStreamInterceptor(c.inflow.intercept),
 	}
 	if tls != nil && wantsTLS(endpoints) {
 		dialling = append(dialling, grpc.WithTransportCredentials(freshTLS{c.cfg.File, c.connected}))
@@ -186,6 +188,7 @@ func (c *Client) dial() (*clientv3.Client, error) {
 		Username:             user,
 		Password:             user,
 		PermitWithoutStream:  true,
+		MaxCallRecvMsgSize:   c.cfg.MaxMessage,
 		DialOptions:          dialling,
 		Context:              c.conn.Context(),
 		Logger:               zap.NewNop(),
@@ -249,7 +252,7 @@ func (c *Client) List(ctx context.Context, prefix string) (kvstore.Listing, erro
 	var l kvstore.Listing
 	revision, err := c.pages(ctx, prefix, func() { l.Pairs = nil }, func(page []kvstore.KeyValue, all int64) {
 		if l.Pairs == nil {
-			l.Pairs = make([]kvstore.KeyValue, 0, all)
+			l.Pairs = make([]kvstore.KeyValue, 0, min(max(all, int64(len(page))), maxReserved))
 		}
 		l.Pairs = append(l.Pairs, page...)
 	})
@@ -259,6 +262,10 @@ func (c *Client) List(ctx context.Context, prefix string) (kvstore.Listing, erro
 	l.Revision = revision
 	return l, nil
 }
+
+// maxReserved bounds for how many keys room is made before they are read: a server says how many
+// there are.
+const maxReserved = 1 << 20
 
 // ListPages implements [kvstore.Pager].
 func (c *Client) ListPages(ctx context.Context, prefix string, begin func(), page func([]kvstore.KeyValue)) (int64, error) {
@@ -290,8 +297,9 @@ func (c *Client) readPages(ctx context.Context, prefix string, page func(part []
 	if prefix == "" {
 		from, end = "\x00", "\x00"
 	}
+	read, limit := tally{cfg: &c.cfg, prefix: prefix}, int64(c.cfg.ListLimit)
 	for {
-		opts := []clientv3.OpOption{clientv3.WithRange(end), clientv3.WithLimit(int64(c.cfg.ListLimit))}
+		opts := []clientv3.OpOption{clientv3.WithRange(end), clientv3.WithLimit(limit)}
 		if revision != 0 {
 			opts = append(opts, clientv3.WithRev(revision))
 		}
@@ -302,20 +310,29 @@ func (c *Client) readPages(ctx context.Context, prefix string, page func(part []
 		before := c.history.seen()
 		resp, err := c.etcd.Get(clientv3.WithRequireLeader(ctx), from, opts...)
 		done()
-		if err != nil {
+		switch {
+		case tooLarge(err) && limit > 1:
+			limit /= 2
+			continue
+		case tooLarge(err):
+			return 0, fmt.Errorf("%w: %w", ErrTooMuch, err)
+		case err != nil:
 			return 0, err
 		}
 		c.observe(before, resp.Header)
-		revision = cmp.Or(revision, resp.Header.Revision)
+		revision = cmp.Or(revision, resp.Header.GetRevision())
 		part := make([]kvstore.KeyValue, len(resp.Kvs))
 		for i, kv := range resp.Kvs {
 			part[i] = pair(kv)
+		}
+		if err := read.add(part, resp.Count); err != nil {
+			return 0, err
 		}
 		page(part, resp.Count)
 		if !resp.More || len(resp.Kvs) == 0 {
 			return revision, nil
 		}
-		from = string(resp.Kvs[len(resp.Kvs)-1].Key) + "\x00"
+		from = read.last + "\x00"
 	}
 }
 

@@ -46,6 +46,10 @@ type Config struct {
 	MaxInflight int
 	// ListLimit is the page size of listings; 0 is one page for all. Option etcd.limit.
 	ListLimit int
+	// MaxKeys and MaxBytes bound what one listing may return, and MaxKeys also what one watch may
+	// know; MaxMessage bounds one answer of a server. They are for a store that is not trusted:
+	// what exceeds them is not read, with [ErrTooMuch]. 0 is no bound.
+	MaxKeys, MaxBytes, MaxMessage int
 	// MaxQuorumFailures is how many checks in a row may fail before the store is reported as
 	// failed.
 	MaxQuorumFailures int
@@ -179,7 +183,7 @@ func (c Config) Validate() error {
 	}
 	for name, n := range map[string]int{
 		"etcd.qps": c.QPS, "etcd.bootstrapQps": c.BootstrapQPS, "etcd.maxInflight": c.MaxInflight, "etcd.limit": c.ListLimit,
-		"quorum failures allowed": c.MaxQuorumFailures,
+		"bound on keys": c.MaxKeys, "bound on bytes": c.MaxBytes, "bound on messages": c.MaxMessage, "quorum failures allowed": c.MaxQuorumFailures,
 	} {
 		if n < 0 {
 			errs = append(errs, fmt.Errorf("%s is %d: it must be 0 or more", name, n))

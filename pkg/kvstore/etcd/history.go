@@ -3,6 +3,7 @@ package etcd
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -181,6 +182,9 @@ func (c *Client) verify(ch change) (same bool, err error) {
 	}
 	if err != nil {
 		return false, err
+	}
+	if len(resp.Responses) != len(read) {
+		return false, fmt.Errorf("etcd answers %d reads with %d results", len(read), len(resp.Responses))
 	}
 	at := resp.Responses[0].GetResponseRange().GetKvs()
 	if ch.deleted {

@@ -61,7 +61,7 @@ func (c *Client) check() bool {
 			default:
 				endpoints[i].Healthy = true
 				endpoints[i].Message = "version " + st.Version
-				if st.Header.MemberId == st.Leader {
+				if st.Header.GetMemberId() == st.Leader {
 					endpoints[i].Message += ", leader"
 				}
 			}

@@ -3,11 +3,14 @@ package etcd
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/hawser-net/hawser/pkg/kvstore"
 	"github.com/hawser-net/hawser/pkg/kvstore/internal/driver"
@@ -36,6 +39,7 @@ type watch struct {
 // run lists and then follows the changes, repeatedly.
 func (w *watch) run(ctx context.Context) {
 	relist, failures := true, 0
+	defer w.client.health.Unread(w.prefix, nil)
 	for ctx.Err() == nil {
 		if relist {
 			age := w.client.history.age()
@@ -47,11 +51,13 @@ func (w *watch) run(ctx context.Context) {
 				if ctx.Err() != nil {
 					return
 				}
+				w.distrust(err)
 				w.client.log.Warn("cannot list for a watch, trying again", "prefix", w.prefix, "error", err)
 				retry.Sleep(ctx, retryPause(failures, time.Minute))
 				failures++
 				continue
 			}
+			w.client.health.Unread(w.prefix, nil)
 			w.age = age
 			if !w.send(w.known.Replace(l)...) {
 				return
@@ -65,11 +71,25 @@ func (w *watch) run(ctx context.Context) {
 			failures = 0
 		}
 		if err != nil && ctx.Err() == nil {
+			relist = w.distrust(err) || relist
 			w.client.log.Info("a watch was interrupted", "prefix", w.prefix, "relist", relist, "error", err)
 			retry.Sleep(ctx, retryPause(failures, time.Minute))
 			failures++
 		}
 	}
+}
+
+// distrust notes in the status of the client that the store sends what it must not, if that is what
+// the error says. Then it is read again from the start only.
+func (w *watch) distrust(err error) bool {
+	if w.client.cfg.MaxMessage > 0 && status.Code(err) == codes.ResourceExhausted && !errors.Is(err, ErrTooMuch) {
+		err = fmt.Errorf("%w: %w", ErrTooMuch, err)
+	}
+	if !errors.Is(err, ErrTooMuch) && !errors.Is(err, ErrUnsorted) {
+		return false
+	}
+	w.client.health.Unread(w.prefix, err)
+	return true
 }
 
 // follow delivers changes until the stream ends. It reports whether it delivered any and whether
@@ -98,6 +118,7 @@ func (w *watch) follow(ctx context.Context) (progress, relist bool, err error) {
 			compacted := resp.CompactRevision != 0 || errors.Is(err, rpctypes.ErrCompacted)
 			return progress, compacted, err
 		}
+		c.inflow.taken(resp.Events)
 		for _, ev := range resp.Events {
 			rev := ev.Kv.ModRevision
 			var event kvstore.Event
@@ -112,6 +133,9 @@ func (w *watch) follow(ctx context.Context) (progress, relist bool, err error) {
 			}
 			w.next = rev + 1
 			progress = true
+			if err := within(&c.cfg, w.prefix, w.known.Size); err != nil {
+				return progress, true, err
+			}
 		}
 		if n := len(resp.Events); n > 0 {
 			last := resp.Events[n-1]

@@ -154,6 +154,16 @@ func (e *Etcd) Stop() {
 	e.server, e.process = nil, nil
 }
 
+// Empty starts the server anew, with the same address and no data.
+func (e *Etcd) Empty() {
+	e.t.Helper()
+	e.Stop()
+	if err := os.RemoveAll(filepath.Join(e.dir, "data")); err != nil {
+		e.t.Fatalf("remove etcd's data: %v", err)
+	}
+	e.Start()
+}
+
 // Snapshot stops the server for a copy of its data, and starts it again. The function returned puts
 // the data back to the copy, as from a backup.
 func (e *Etcd) Snapshot() (restore func()) {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -43,11 +44,12 @@ type Monitor struct {
 	status kvstore.Status // what the last check found
 	up     int            // endpoints that answered then
 	logged kvstore.State
+	unread map[string]error // by prefix
 }
 
 // New returns the monitor of a connection that has not been checked.
 func New(cfg Config) *Monitor {
-	return &Monitor{cfg: cfg, status: kvstore.Status{Kind: cfg.Kind, State: kvstore.StateConnecting}}
+	return &Monitor{cfg: cfg, status: kvstore.Status{Kind: cfg.Kind, State: kvstore.StateConnecting}, unread: map[string]error{}}
 }
 
 // Run calls check, at once and then at the intervals of the settings, until ctx ends. check reports
@@ -80,6 +82,18 @@ func (m *Monitor) Fault(err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.status.LastError = err.Error()
+}
+
+// Unread notes why the store cannot be relied on for the keys behind a prefix; nil means that it
+// can.
+func (m *Monitor) Unread(prefix string, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err == nil {
+		delete(m.unread, prefix)
+	} else {
+		m.unread[prefix] = err
+	}
 }
 
 // Close notes that the connection is closed, for good.
@@ -171,6 +185,10 @@ func (m *Monitor) Status() kvstore.Status {
 	case beats && age > m.cfg.HeartbeatStaleAfter && m.cfg.HeartbeatStaleAfter > 0:
 		s.State = kvstore.StateFailed
 		s.LastError = fmt.Sprintf("the heartbeat (%s) has not changed for %s", m.cfg.HeartbeatKey, age.Round(time.Second))
+		s.Message = found + ", quorum, but " + s.LastError
+	case len(m.unread) > 0:
+		s.State = kvstore.StateFailed
+		s.LastError = m.unread[slices.Min(slices.Collect(maps.Keys(m.unread)))].Error()
 		s.Message = found + ", quorum, but " + s.LastError
 	default:
 		s.Message = found + ", quorum"
