@@ -37,6 +37,8 @@ static __always_inline int from_netdev_packet(struct __sk_buff *ctx, struct repo
 	report->outcome = OUTCOME_STACK;
 	if (is_tagged(ctx) || ctx->pkt_type == PACKET_OTHERHOST || frame_type(ctx, &type))
 		return TC_ACT_OK;
+	if (is_hidden(ctx, type))
+		return -DROP_UNKNOWN_L3;
 	/* The stack decapsulates what the programs do not, and broadcast frames too. Neither
 	 * reaches a pod, but both reach sockets of the node. */
 	ours = !parse_network(ctx, &p, type) && ctx->pkt_type == PACKET_HOST;

@@ -68,8 +68,7 @@ static __always_inline __u32 overlay_identity(const struct packet *p, const stru
 	return vni;
 }
 
-/* Finds the node that has sent the packet, and the VNI. Returns NULL if the node is not known. Not
- * inlined: its variables need a stack of their own. */
+/* Finds the node that has sent the packet, and the VNI. Returns NULL if the node is not known. */
 static __always_inline const struct tunnel_peer *sent_by(struct __sk_buff *ctx, struct addr *remote, __u32 *vni)
 {
 	struct bpf_tunnel_key key = {};

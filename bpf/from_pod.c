@@ -10,6 +10,7 @@
 #include "lib/lb.h"
 #include "lib/neighbour.h"
 #include "lib/nodeport.h"
+#include "lib/offload.h"
 #include "lib/reject.h"
 
 /* What is known of a destination that is not a local pod. */
@@ -77,6 +78,8 @@ static __always_inline int from_pod_packet(struct __sk_buff *ctx, struct report 
 		if (reason)
 			return -reason;
 	}
+	if (misplaces_checksum(ctx, &p))
+		return -DROP_MALFORMED;
 
 	struct found found = {};
 	struct sides *sides = &found.c.sides;

@@ -154,7 +154,7 @@ func newNode(t testing.TB, cfg datapath.Config, sizes ...func(*maps.Config)) *no
 			size(c)
 		}
 		if _, bench := t.(*testing.B); bench {
-			c.PolicyEntries = 262144
+			c.PolicyEntries, c.RuleSetEntries = 262144, 131072
 		}
 	})}
 	var err error

@@ -45,7 +45,7 @@ func TestReasons(t *testing.T) {
 		if got := datapath.DropReason(number).String(); got != want {
 			t.Errorf("reason %d is %q in Go, DROP_%s in C", number, got, m[1])
 		}
-		if number != int(datapath.ReasonMTUExceeded) && !strings.Contains(string(page), "`"+want+"`") { // no program drops for that one
+		if !strings.Contains(string(page), "`"+want+"`") {
 			t.Errorf("docs/user/nodes.md does not say what to do about %s", want)
 		}
 	}

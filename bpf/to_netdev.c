@@ -17,6 +17,7 @@
  * the service's. */
 #include "lib/forward.h"
 #include "lib/nodeport.h"
+#include "lib/offload.h"
 #include "lib/origin.h"
 
 /* Reports whether a packet is for the tunnel's port. Of a fragmented packet only the first has the
@@ -141,11 +142,14 @@ static __always_inline int to_netdev_packet(struct __sk_buff *ctx, struct report
 		here = routed_here(ctx);
 		child = !here || is_child(ctx, &eth);
 	}
-	if (type != htons(ETH_P_IP) && type != htons(ETH_P_IPV6))
-		return TC_ACT_OK;
 	reason = parse_network(ctx, &p, type);
 	if (here && p.v6 && is_encapsulated(ctx, p.fragment))
 		return TC_ACT_OK;
+	/* Also in frames of other types: that may be what is written. */
+	if (misplaces_checksum(ctx, &p))
+		return -DROP_MALFORMED;
+	if (reason == DROP_UNKNOWN_L3)
+		return !is_tagged(ctx) && is_hidden(ctx, type) ? -DROP_UNKNOWN_L3 : TC_ACT_OK;
 	/* Also through a device stacked on this one. Interface indexes of other namespaces mean
 	 * nothing here. */
 	if (here && !reason && unlikely(is_not_for_pods(&p.dst)) && is_forwarded(ctx))

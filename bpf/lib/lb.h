@@ -134,11 +134,11 @@ static __always_inline void lb_key_set(struct lb_key *key, const struct packet *
 	key->scope = scope;
 }
 
-static __always_inline bool lb_is_frontend(const struct packet *p, __u8 scope)
+/* Reports whether a service has a frontend for clients outside at an address and port. */
+static __always_inline bool lb_is_frontend(const struct addr *addr, __u16 port, __u8 proto)
 {
-	struct lb_key key;
+	struct lb_key key = {.addr = *addr, .port = port, .proto = proto, .scope = LB_SCOPE_EXTERNAL};
 
-	lb_key_set(&key, p, scope);
 	return bpf_map_lookup_elem(&lb_services, &key);
 }
 

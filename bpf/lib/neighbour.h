@@ -4,7 +4,7 @@
 #pragma once
 #include "config.h"
 #include "events.h"
-#include "packet.h"
+#include "rewrite.h"
 
 /* Sends the packet back into the pod, past the host side's egress program. */
 static __always_inline int answer(struct __sk_buff *ctx, struct report *report)
@@ -101,10 +101,7 @@ static __noinline int answer_solicitation(struct __sk_buff *ctx, const struct en
 	__s64 sum = bpf_csum_diff(NULL, 0, reply.ip.src, sizeof(reply.ip.src) + sizeof(reply.ip.dst), 0);
 	sum = bpf_csum_diff(NULL, 0, rest, sizeof(rest), sum);
 	sum = bpf_csum_diff(NULL, 0, (__u32 *)&reply.nd, sizeof(reply.nd) + sizeof(reply.link), sum);
-	__u64 folded = sum & 0xFFFFFFFF;
-	folded = (folded & 0xFFFF) + (folded >> 16);
-	folded = (folded & 0xFFFF) + (folded >> 16);
-	reply.nd.check = ~folded;
+	reply.nd.check = ~fold((__u32)sum);
 
 	if (ctx->len != ETH_LEN + sizeof(reply) &&
 	    bpf_skb_change_tail(ctx, ETH_LEN + sizeof(reply), 0))

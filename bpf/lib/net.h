@@ -7,7 +7,9 @@
 enum {
 	ETH_P_IP = 0x0800,
 	ETH_P_ARP = 0x0806,
+	ETH_P_8021Q = 0x8100,
 	ETH_P_IPV6 = 0x86DD,
+	ETH_P_8021AD = 0x88A8,
 };
 
 enum { VLAN_ID_MASK = 0x0FFF };
@@ -112,7 +114,9 @@ enum {
 };
 
 enum {
+	UDP_LEN = 8,
 	SCTP_LEN = 12,
+	SCTP_CHECKSUM = 8, /* its offset */
 	SCTP_INIT = 1,
 };
 

@@ -43,18 +43,11 @@ static __always_inline bool is_masquerade_port(__u8 proto, __u16 port)
 	return proto == PROTO_SCTP || (__u16)(ntohs(port) - cfg.masquerade_first) < cfg.masquerade_ports;
 }
 
-static __always_inline bool is_frontend(const struct masquerade_key *key)
-{
-	struct lb_key frontend = {.addr = key->node, .port = key->port, .proto = key->proto, .scope = LB_SCOPE_EXTERNAL};
-
-	return bpf_map_lookup_elem(&lb_services, &frontend);
-}
-
 /* Reports whether the port of *key is in use by the node itself: by a frontend, or by a socket that
  * would get the backend's packets to it. */
 __noinline int port_in_use(struct __sk_buff *ctx, const struct masquerade_key *key, bool v6)
 {
-	if (!key || is_frontend(key))
+	if (!key || lb_is_frontend(&key->node, key->port, key->proto))
 		return true;
 
 	struct bpf_sock_tuple tuple;
@@ -409,7 +402,7 @@ static __noinline __maybe_unused int node_port(struct __sk_buff *ctx, struct pac
 	struct sides *sides = &found.c.sides;
 	int reason;
 
-	bool frontend = lb_is_frontend(p, LB_SCOPE_EXTERNAL);
+	bool frontend = lb_is_frontend(&p->dst, p->dport, p->proto);
 
 	/* The address of a former frontend may be a pod's by now. */
 	if (!frontend && endpoint_at(&p->dst))

@@ -2,11 +2,10 @@
  * another that has a device on this node's. What else the context shows goes along from one
  * namespace to the next when a packet crosses by a macvlan, an ipvlan or a VLAN, where anyone with
  * CAP_NET_ADMIN chooses all of it: tc_index, the hardware address, and the number of the interface
- * that the packet came in by. The kernel's own structures show it; reading them is what kfuncs have
- * been for since Linux 6.2. Only the fields that are read are declared, and the loader finds them
- * by name in the running kernel's types. */
+ * that the packet came in by. The kernel's own structures show it. */
 #pragma once
 #include "config.h"
+#include "skb.h"
 
 struct net {
 	__u64 net_cookie;
@@ -25,11 +24,6 @@ struct dst_entry {
 	struct net_device *dev;
 } __kernel;
 
-struct sk_buff {
-	unsigned long _skb_refdst;
-} __kernel;
-
-extern void *bpf_cast_to_kern_ctx(void *ctx) __ksym;
 extern void *bpf_rdonly_cast(const void *object, __u32 type) __ksym;
 
 /* The lowest bit of a packet's route says that the packet holds no reference to it. */

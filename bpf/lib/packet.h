@@ -26,7 +26,7 @@ struct packet {
 	__u32 fragment_id;
 	__u16 sport; /* network byte order */
 	__u16 dport;
-	__u32 l4; /* offset of the transport header */
+	__u32 l4; /* offset of the transport header, or of the first header that is not known */
 	__u32 end; /* offset of the first byte after the IP packet */
 	__u8 proto;
 	__u8 kind;
@@ -59,6 +59,16 @@ struct packet {
  * verifier wants a bound on what is added to a pointer. */
 #define READ_L4(ctx, p, off, to)                                                                   \
 	((off) > 2 * L4_OFFSET_MAX || (off) + sizeof(*(to)) > (p)->end ? -1 : READ(ctx, off, to))
+
+/* Reports whether a priority tag (VLAN 0) within a frame of a type hides its packet. The kernel
+ * takes one off before the programs, and any number after them. */
+static __always_inline bool is_hidden(struct __sk_buff *ctx, __u16 type)
+{
+	__u16 tag;
+
+	return unlikely(type == htons(ETH_P_8021Q) || type == htons(ETH_P_8021AD)) &&
+	       !bpf_skb_load_bytes(ctx, ETH_LEN, &tag, sizeof(tag)) && !(tag & htons(VLAN_ID_MASK));
+}
 
 /* Reads what a frame carries. Returns 0, or negative if it is too short. Its stack space is reused
  * afterwards. */
@@ -357,6 +367,7 @@ __noinline int parse_network(struct __sk_buff *ctx, struct packet *p, __u16 ethe
 	if (!p)
 		return DROP_MALFORMED;
 	memset(p, 0, sizeof(*p));
+	p->l4 = ETH_LEN;
 	if (ethertype == htons(ETH_P_IP))
 		return parse4(ctx, p);
 	if (ethertype == htons(ETH_P_IPV6))

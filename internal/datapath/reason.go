@@ -27,8 +27,8 @@ const (
 	ReasonNoEndpoint        DropReason = 3  // no endpoint row for the interface or address
 	ReasonInvalidSourceMAC  DropReason = 4  // spoofed hardware address
 	ReasonInvalidSourceIP   DropReason = 5  // spoofed address
-	ReasonMalformed         DropReason = 6  // truncated or inconsistent headers
-	ReasonUnknownL3         DropReason = 7  // neither IPv4, IPv6 nor ARP
+	ReasonMalformed         DropReason = 6  // truncated or inconsistent headers, or a checksum to be written over them
+	ReasonUnknownL3         DropReason = 7  // neither IPv4, IPv6 nor ARP, or hidden by a tag
 	ReasonUnknownL4         DropReason = 8  // protocol or extension header the datapath can't parse
 	ReasonFragmentUnknown   DropReason = 9  // fragment whose first part was not seen
 	ReasonTTLExceeded       DropReason = 10 // hop limit used up

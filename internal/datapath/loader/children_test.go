@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -182,6 +183,49 @@ func TestChildrenOfNativeDevice(t *testing.T) {
 				} else {
 					before = got
 				}
+			}
+		})
+	}
+}
+
+// TestHiddenFromNode: a tag of VLAN 0 on a frame that is for the nodes' own network, where the
+// kernel takes it off, hides no packet from the program. Whoever shares the nodes' wire sends by it
+// neither as the node to another's tunnel, nor without one as a pod. Nor does it by a checksum that
+// is left to the device to write over the source.
+func TestHiddenFromNode(t *testing.T) {
+	for _, tunnel := range []bool{true, false} {
+		t.Run(fmt.Sprintf("tunnel=%v", tunnel), func(t *testing.T) {
+			t.Parallel()
+			n1, n2 := newTestNode(t, 1, tunnel), newTestNode(t, 2, tunnel)
+			join(t, n1, n2)
+			far, r := n1.pod(t, 1003, n2), n2.pod(t, 1002, n1)
+			n2.enforce(t, r, 1003)
+			container := testenv.NewNetNS(t)
+			macvlan(t, n1.h, container, 51, 1)
+			to, own := byName(t, n2.h, "eth0").Attrs().HardwareAddr, byName(t, container.Netlink(t), "macvlan").Attrs().HardwareAddr
+			forged := udpFrame(to, own, netip.AddrPortFrom(far.ep.IPv4, 4444), netip.AddrPortFrom(r.ep.IPv4, forgedPort), []byte("forged"))
+			if tunnel {
+				data := vxlan(0x08, 1003, ip("10.1.0.99"), r.ep.IPv4, "forged")
+				forged = udpFrame(to, own, netip.AddrPortFrom(n1.cfg.NodeIPv4, 4444), netip.AddrPortFrom(n2.cfg.NodeIPv4, 8472), data)
+			}
+			behind := func(tag ...byte) []byte { return slices.Concat(forged[:12], tag, forged[12:]) }
+			v := newVictim(t, r)
+			sendFrame(t, container, "macvlan", behind(0x81, 0, 0, 0))
+			sendFrame(t, container, "macvlan", behind(0x88, 0xa8, 0xe0, 0)) // with a priority
+			sendFrame(t, container, "macvlan", behind(0x81, 0, 0, 0, 0x81, 0, 0, 5))
+			sendFrame(t, container, "macvlan", behind(0x81, 0, 0, 5)) // another network's
+			const source = ethLen + 12
+			copy(forged[source:], []byte{192, 168, 51, 1})
+			sendPartial(t, container, "macvlan", forged, source, 2)
+			seen := v.until("honest", func() { datagram(t, far.ns, netip.Addr{}, netip.AddrPortFrom(r.ep.IPv4, forgedPort), []byte("honest")) })
+			if len(seen) > 0 {
+				t.Errorf("the pod got %q", seen)
+			}
+			if got := n1.dropped(t, datapath.ReasonUnknownL3); got != 3 {
+				t.Errorf("%d frames were dropped for their tags, want 3", got)
+			}
+			if got := n1.dropped(t, datapath.ReasonMalformed); got != 1 {
+				t.Errorf("%d frames were dropped for their checksum, want one", got)
 			}
 		})
 	}

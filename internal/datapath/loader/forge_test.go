@@ -556,7 +556,7 @@ func TestSourceRoute(t *testing.T) {
 
 // TestForgedToSockets: a machine on the network of the nodes that claims to be the node or one of
 // its pods does not reach the node's own sockets either, also not by what the programs leave to the
-// stack: headers that they refuse, and frames to everybody.
+// stack: headers that they refuse, frames to everybody, and tags that hide a packet.
 func TestForgedToSockets(t *testing.T) {
 	for _, tunnel := range []bool{true, false} {
 		t.Run(fmt.Sprintf("tunnel=%v", tunnel), func(t *testing.T) {
@@ -568,37 +568,35 @@ func TestForgedToSockets(t *testing.T) {
 			n1.cfg.NativeIfIndex, n1.cfg.NativeMAC = device.Index, device.HardwareAddr
 			must(t, n1.loader.Configure(n1.cfg))
 			v := newVictim(t, &testPod{ns: n1.ns})
-			send := func(to net.HardwareAddr, src netip.Addr, extensions int, what string) {
+			eth0 := byName(t, under.Netlink(t), "eth0").Attrs().HardwareAddr
+			send := func(to net.HardwareAddr, tags []byte, src netip.Addr, extensions int, what string) {
 				t.Helper()
-				must(t, under.Do(func() error {
-					eth0, err := net.InterfaceByName("eth0")
-					if err != nil {
-						return err
-					}
-					fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
-					if err != nil {
-						return err
-					}
-					defer unix.Close(fd)
-					frame := slices.Concat(to, eth0.HardwareAddr, []byte{0x86, 0xdd}, datagram6(src, n1.cfg.NodeIPv6, extensions, what))
-					return unix.Sendto(fd, frame, 0, &unix.SockaddrLinklayer{Ifindex: eth0.Index, Halen: 6, Addr: [8]byte(append(slices.Clone(to), 0, 0))})
-				}))
+				sendFrame(t, under, "eth0", slices.Concat(to, eth0, tags, []byte{0x86, 0xdd}, datagram6(src, n1.cfg.NodeIPv6, extensions, what)))
 			}
+			// Of VLAN 0, which is none. The kernel takes one off before the programs.
+			tag, tags := []byte{0x81, 0, 0, 0}, []byte{0x81, 0, 0, 0, 0x88, 0xa8, 0, 0}
 			everybody := net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 			honest := ip("fd77::2")
 			for what, src := range map[string]netip.Addr{"the node": n1.cfg.NodeIPv6, "its router": n1.cfg.RouterIPv6, "a pod": a.ep.IPv6} {
-				send(device.HardwareAddr, src, 0, what+" plainly")
-				send(device.HardwareAddr, src, 7, what+" by many headers")
-				send(everybody, src, 0, what+" to everybody")
+				send(device.HardwareAddr, nil, src, 0, what+" plainly")
+				send(device.HardwareAddr, nil, src, 7, what+" by many headers")
+				send(everybody, nil, src, 0, what+" to everybody")
+				send(device.HardwareAddr, tag, src, 0, what+" behind a tag")
+				send(device.HardwareAddr, tags, src, 0, what+" behind two tags")
+				send(everybody, tags, src, 0, what+" behind two tags to everybody")
 			}
 			for last, honestly := range map[string]func(string){
-				"plainly":         func(what string) { send(device.HardwareAddr, honest, 0, what) },
-				"by many headers": func(what string) { send(device.HardwareAddr, honest, 7, what) },
-				"to everybody":    func(what string) { send(everybody, honest, 0, what) },
+				"plainly":         func(what string) { send(device.HardwareAddr, nil, honest, 0, what) },
+				"by many headers": func(what string) { send(device.HardwareAddr, nil, honest, 7, what) },
+				"to everybody":    func(what string) { send(everybody, nil, honest, 0, what) },
+				"behind a tag":    func(what string) { send(device.HardwareAddr, tag, honest, 0, what) },
 			} {
 				if seen := v.until(last, func() { honestly(last) }); len(seen) > 0 {
 					t.Errorf("the node's socket got %q", seen)
 				}
+			}
+			if got := n1.dropped(t, datapath.ReasonUnknownL3); got != 6 {
+				t.Errorf("%d frames were dropped for their second tag, want 6", got)
 			}
 		})
 	}

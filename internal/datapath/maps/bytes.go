@@ -41,10 +41,10 @@ func fromKernelMAC(m [6]uint8) net.HardwareAddr { return net.HardwareAddr(m[:]) 
 // shift instead of dividing.
 const TickNanoseconds = 1 << 30
 
-// now is the programs' clock, in ticks.
+// now is the programs' clock, in ticks: the coarse one, which the exact one is ahead of.
 func now() (uint32, error) {
 	var ts unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC_COARSE, &ts); err != nil {
 		return 0, err
 	}
 	return uint32(uint64(ts.Nano()) / TickNanoseconds), nil

@@ -39,7 +39,7 @@ func (o owners) all(known map[uint32]uint16) bool {
 	return true
 }
 
-// payer is ct_payer of bpf/lib/conntrack.h.
+// payer is the endpoint that a flow is accounted to, as ct_account_of of bpf/lib/conntrack.h says.
 func (o owners) payer(known map[uint32]uint16) uint16 {
 	if o.src != 0 {
 		return known[o.src]
