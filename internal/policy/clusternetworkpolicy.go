@@ -110,14 +110,20 @@ func (c *Clause) reduce(ok entryOK, peersOK bool) {
 	case !c.Deny && !ok.whole:
 		c.Peers = nil
 	case c.Deny && !(ok.whole && peersOK):
-		c.Peers = []*Selector{newLabelSelector("", true, false, nil)}
-		if c.Direction == datapath.Egress {
-			c.Peers = append(c.Peers, newBlockSelector(netip.MustParsePrefix("0.0.0.0/0"), nil), newBlockSelector(netip.MustParsePrefix("::/0"), nil))
-		}
+		c.Peers = anyTieredPeer(c.Direction)
 	}
 	if c.Deny && !(ok.whole && ok.protocols) {
 		c.Ports = []PortMatch{{Proto: datapath.ProtoAny, First: 0, Last: 65535}}
 	}
+}
+
+// anyTieredPeer returns all peers that a rule of a tier may be about: pods, for egress addresses.
+func anyTieredPeer(d datapath.Direction) []*Selector {
+	pods := newLabelSelector("", true, false, nil)
+	if d == datapath.Ingress {
+		return []*Selector{pods}
+	}
+	return []*Selector{pods, newBlockSelector(netip.MustParsePrefix("0.0.0.0/0"), nil), newBlockSelector(netip.MustParsePrefix("::/0"), nil)}
 }
 
 func (ps *parser) tier(t policyv1alpha2.Tier) Tier {

@@ -179,6 +179,9 @@ func (e *Engine) SetRules(o Owner, rules []*Rule) error {
 		if r == nil || r.Subject == nil {
 			return fmt.Errorf("rule %d of %q is incomplete; make rules with Parse", i, o)
 		}
+		if r.Tier != TierOrdinary && slices.ContainsFunc(r.Clauses, func(c Clause) bool { return c.AllPeers }) {
+			return fmt.Errorf("rule %d of %q names no peers; a rule of the tier %s must", i, o, r.Tier)
+		}
 	}
 	old := e.owners[o]
 	next := make([]*engineRule, 0, len(rules))
@@ -329,9 +332,8 @@ func (e *Engine) known(id identity.ID) *peer {
 }
 
 // RemoveIdentity makes an identity unknown as a peer. Subjects that still have it keep the rules
-// that its last labels gave them.
+// that its last labels gave them, and it keeps its named ports, which are those of addresses.
 func (e *Engine) RemoveIdentity(id identity.ID) {
-	delete(e.ports, id)
 	if p := e.peers[id]; p != nil {
 		e.removePeer(p)
 	}

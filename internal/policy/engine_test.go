@@ -290,6 +290,80 @@ func TestTrace(t *testing.T) {
 	}
 }
 
+// TestNamedPortsOfAll: the named ports of an identity are those of all pods that have it, to the
+// kernel and to a trace, and stay while the identity is not known.
+func TestNamedPortsOfAll(t *testing.T) {
+	t.Parallel()
+	e, k := newEngine(t, Defaults())
+	client := Subject{Identity: 300}
+	e.SetIdentity(300, podSet(t, "a", "app=client"))
+	e.SetIdentity(301, podSet(t, "a", "app=web"))
+	e.AddSubject(client)
+	if err := e.SetNamedPorts(301, "http.TCP.80_http.TCP.8080"); err != nil {
+		t.Fatal(err)
+	}
+	setRules(t, e, "o", "a", `{"endpointSelector":{"matchLabels":{"app":"client"}},
+		"egress":[{"toEndpoints":[{"matchLabels":{"app":"web"}}],"toPorts":[{"ports":[{"port":"http","protocol":"TCP"}]}]}]}`)
+	check := func() {
+		t.Helper()
+		k.sync(e)
+		set, _ := e.Labels(301)
+		for port, want := range map[uint16]bool{80: true, 8080: true, 81: false} {
+			v := e.Lookup(k.bind[client].RuleSet, datapath.Egress, 301, netip.Addr{}, datapath.ProtoTCP, port)
+			if v.Pass() != want {
+				t.Errorf("port %d: %v", port, v)
+			}
+			for _, own := range []string{"http.TCP.80", "http.TCP.8080", ""} {
+				r, err := e.Trace(Party{Identity: 300}, Party{Identity: 301, SeenAs: 301, Labels: set, NamedPorts: own}, datapath.ProtoTCP, port)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if r.Egress.Verdict != v {
+					t.Errorf("port %d of a pod with %q: the kernel has %v\n%s", port, own, v, r.String())
+				}
+			}
+		}
+	}
+	check()
+	set, _ := e.Labels(301)
+	e.RemoveIdentity(301)
+	k.sync(e)
+	e.SetIdentity(301, set)
+	check()
+}
+
+// TestUnobservedIsNotAllowed: a selector allows an identity that is not observed by reserved labels
+// only, and a deny of pods denies it although the selector names reserved labels, too.
+func TestUnobservedIsNotAllowed(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		peers string
+		allow Verdict // of an allow with these peers, without a deny
+		deny  Verdict // of a deny with these peers, beside an allow of all
+	}{
+		{`{"matchExpressions":[{"key":"app","operator":"NotIn","values":["evil"]}]}`, DefaultDenied, Denied},
+		{`{"matchExpressions":[{"key":"reserved:host","operator":"DoesNotExist"},{"key":"app","operator":"NotIn","values":["evil"]}]}`, DefaultDenied, Denied},
+		{`{"matchExpressions":[{"key":"reserved:host","operator":"DoesNotExist"},{"key":"k8s:io.kubernetes.pod.namespace","operator":"NotIn","values":["b"]}]}`, DefaultDenied, Denied},
+		{`{"matchExpressions":[{"key":"reserved:host","operator":"DoesNotExist"}]}`, Allowed, Denied},
+		{`{"matchExpressions":[{"key":"reserved:host","operator":"Exists"},{"key":"app","operator":"DoesNotExist"}]}`, DefaultDenied, Allowed},
+		{`{"matchLabels":{"reserved:health":""}}`, DefaultDenied, Allowed},
+	} {
+		for spec, want := range map[string]Verdict{
+			`"ingress":[{"fromEndpoints":[` + tt.peers + `]}]`:                                          tt.allow,
+			`"ingress":[{"fromEntities":["all"]}],"ingressDeny":[{"fromEndpoints":[` + tt.peers + `]}]`: tt.deny,
+		} {
+			e, k := newEngine(t, Defaults())
+			e.SetIdentity(300, podSet(t, "a", "app=web"))
+			e.AddSubject(Subject{Identity: 300})
+			setRules(t, e, "o", "a", `{"endpointSelector":{},`+spec+`}`)
+			k.sync(e)
+			if v := e.Lookup(k.bind[Subject{Identity: 300}].RuleSet, datapath.Ingress, identity.Unobserved, netip.Addr{}, datapath.ProtoTCP, 80); v != want {
+				t.Errorf("%s: %v, not %v", spec, v, want)
+			}
+		}
+	}
+}
+
 func TestViews(t *testing.T) {
 	t.Parallel()
 	e, k := newEngine(t, Defaults())

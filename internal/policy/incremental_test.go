@@ -235,6 +235,9 @@ func TestTeardown(t *testing.T) {
 		for _, p := range w.pods {
 			e.RemoveSubject(Subject{Identity: p.id, NamedPorts: p.ports})
 			e.RemoveIdentity(p.id)
+			if err := e.SetNamedPorts(p.id, ""); err != nil {
+				t.Fatal(err)
+			}
 		}
 		e.RemoveSubject(Subject{Identity: identity.Health})
 		e.RemoveSubject(Subject{Identity: identity.Init})

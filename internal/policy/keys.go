@@ -58,9 +58,16 @@ func Closed(r *Rule, known labels.Keys) *Rule {
 	}
 	c.Clauses = nil
 	for _, d := range []datapath.Direction{datapath.Ingress, datapath.Egress} {
-		if r.has(d) || r.DefaultDeny[d] {
-			c.Clauses = append(c.Clauses, Clause{Direction: d, Deny: true, AllPeers: true, Ports: []PortMatch{{Last: 65535}}, Path: r.Path})
+		if !r.has(d) && !r.DefaultDeny[d] {
+			continue
 		}
+		deny := Clause{Direction: d, Deny: true, Ports: []PortMatch{{Last: 65535}}, Path: r.Path}
+		if r.Tier == TierOrdinary {
+			deny.AllPeers = true
+		} else {
+			deny.Peers = anyTieredPeer(d)
+		}
+		c.Clauses = append(c.Clauses, deny)
 	}
 	return &c
 }

@@ -191,3 +191,37 @@ func TestClosed(t *testing.T) {
 		t.Errorf("a rule with a named port, of which not all keys are known: %+v", r)
 	}
 }
+
+// TestClosedTiers: a rule of a tier has no entries of any peer, so that closed it denies all peers
+// that it may be about.
+func TestClosedTiers(t *testing.T) {
+	t.Parallel()
+	for _, spec := range []string{
+		`{"tier":"Admin","subject":{"namespaces":{}},"ingress":[{"action":"Deny","from":[{"pods":{"namespaceSelector":{},"podSelector":{"matchExpressions":[{"key":"team","operator":"NotIn","values":["red"]}]}}}]}],
+			"egress":[{"action":"Pass","to":[{"pods":{"namespaceSelector":{},"podSelector":{"matchLabels":{"team":"red"}}}}]}]}`,
+		`{"tier":"Baseline","subject":{"namespaces":{}},"ingress":[{"action":"Accept","from":[{"pods":{"namespaceSelector":{},"podSelector":{"matchLabels":{"team":"red"}}}}]}],
+			"egress":[{"action":"Deny","to":[{"pods":{"namespaceSelector":{},"podSelector":{"matchLabels":{"team":"blue"}}}}]}]}`,
+	} {
+		rules, _, err := parseCluster(spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		e, k := newEngine(t, Defaults())
+		e.SetIdentity(1000, podSet(t, "a", "app=x"))
+		e.SetIdentity(1001, podSet(t, "a", "team=blue"))
+		block := identity.BlockScope + 1
+		e.SetIdentity(block, identity.BlockLabels(netip.MustParsePrefix("0.0.0.0/0")))
+		e.AddSubject(Subject{Identity: 1000})
+		if err := e.SetRules("p", []*Rule{Closed(rules[0], labels.KeysOf("app"))}); err != nil {
+			t.Fatal(err)
+		}
+		k.sync(e)
+		for _, dir := range []datapath.Direction{datapath.Ingress, datapath.Egress} {
+			for _, id := range []identity.ID{1001, identity.Unmanaged, identity.Unobserved} {
+				if v := e.Lookup(k.bind[Subject{Identity: 1000}].RuleSet, dir, id, netip.Addr{}, datapath.ProtoTCP, 80); v != Denied {
+					t.Errorf("%s of %s: %s with %d: %v", rules[0].Tier, dir, spec, id, v)
+				}
+			}
+		}
+	}
+}

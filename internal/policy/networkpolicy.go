@@ -3,8 +3,6 @@ package policy
 import (
 	"errors"
 	"fmt"
-	"maps"
-	"net/netip"
 	"slices"
 	"strings"
 
@@ -13,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/labels"
 )
@@ -139,26 +138,16 @@ func (ps *parser) networkPeer(at string, p *networkingv1.NetworkPolicyPeer) *Sel
 }
 
 func (ps *parser) ipBlock(at string, b *networkingv1.IPBlock) *Selector {
+	before := len(ps.errs)
 	cidr, ok := ps.prefix(at+".cidr", b.CIDR)
-	var except []netip.Prefix
-	for i, s := range b.Except {
-		eat := fmt.Sprintf("%s.except[%d]", at, i)
-		e, good := ps.prefix(eat, s)
-		switch {
-		case !good || !ok:
-			ok = false
-		case !containsPrefix(cidr, e):
-			ps.fail(eat, "%s is not inside %s", e, cidr)
-			ok = false
-		default:
-			except = append(except, e)
-		}
-	}
 	if !ok {
 		return nil
 	}
-	slices.SortFunc(except, netip.Prefix.Compare)
-	return newBlockSelector(cidr, slices.Compact(except))
+	except := ps.excepts(at, cidr, b.Except)
+	if len(ps.errs) > before {
+		return nil
+	}
+	return newBlockSelector(cidr, except)
 }
 
 func (ps *parser) networkPort(at string, p *networkingv1.NetworkPolicyPort) (PortMatch, bool) {
@@ -210,60 +199,16 @@ func (ps *parser) networkPort(at string, p *networkingv1.NetworkPolicyPort) (Por
 // k8sRequirements reads a label selector of Kubernetes, sorted; prefix stands before each key. What
 // is not understood is left out.
 func (ps *parser) k8sRequirements(at, prefix string, in *metav1.LabelSelector) []requirement {
-	reqs := make([]requirement, 0, len(in.MatchLabels)+len(in.MatchExpressions))
-	key := func(field, k string) requirement {
-		q := requirement{source: labels.SourceK8s, key: prefix + k}
-		if err := checkKey(k); err != nil {
-			ps.fail(field, "%v", err)
-		}
-		return q
+	sel := v2.LabelSelector{MatchLabels: make(map[string]v2.LabelValue, len(in.MatchLabels))}
+	for k, v := range in.MatchLabels {
+		sel.MatchLabels[k] = v2.LabelValue(v)
 	}
-	for _, k := range slices.Sorted(maps.Keys(in.MatchLabels)) {
-		field := fmt.Sprintf("%s.matchLabels[%s]", at, clip(k))
-		before := len(ps.errs)
-		q := key(field, k)
-		if err := checkValue(in.MatchLabels[k]); err != nil {
-			ps.fail(field, "%v", err)
-		}
-		if len(ps.errs) > before {
-			continue
-		}
-		q.op, q.values = opIn, []string{in.MatchLabels[k]}
-		reqs = append(reqs, q)
+	for _, x := range in.MatchExpressions {
+		sel.MatchExpressions = append(sel.MatchExpressions, v2.LabelSelectorRequirement{Key: x.Key, Operator: string(x.Operator), Values: x.Values})
 	}
-	for i := range in.MatchExpressions {
-		x := &in.MatchExpressions[i]
-		field := fmt.Sprintf("%s.matchExpressions[%d]", at, i)
-		before := len(ps.errs)
-		q := key(field+".key", x.Key)
-		needs := false
-		switch x.Operator {
-		case metav1.LabelSelectorOpIn:
-			q.op, needs = opIn, true
-		case metav1.LabelSelectorOpNotIn:
-			q.op, needs = opNotIn, true
-		case metav1.LabelSelectorOpExists:
-			q.op = opExists
-		case metav1.LabelSelectorOpDoesNotExist:
-			q.op = opDoesNotExist
-		default:
-			ps.fail(field+".operator", "%q is not one of In, NotIn, Exists, DoesNotExist", clip(string(x.Operator)))
-		}
-		if needs != (len(x.Values) > 0) {
-			ps.fail(field+".values", "In and NotIn need values, Exists and DoesNotExist take none; here are %d", len(x.Values))
-		}
-		for j, v := range x.Values {
-			if err := checkValue(v); err != nil {
-				ps.fail(fmt.Sprintf("%s.values[%d]", field, j), "%v", err)
-			}
-		}
-		if len(ps.errs) > before {
-			continue
-		}
-		q.values = slices.Compact(slices.Sorted(slices.Values(x.Values)))
-		reqs = append(reqs, q)
-	}
-	slices.SortFunc(reqs, func(a, b requirement) int { return strings.Compare(a.String(), b.String()) })
+	reqs, _ := ps.requirements(at, &sel, func(k string) (requirement, error) {
+		return requirement{source: labels.SourceK8s, key: prefix + k}, checkKey(k)
+	})
 	return reqs
 }
 

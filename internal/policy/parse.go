@@ -376,7 +376,7 @@ func (ps *parser) clause(r *Rule, c Clause, at string, whole bool, lists []peerL
 func (ps *parser) endpoints(at, name string, in []v2.LabelSelector) peerList {
 	out := peerList{field: name, present: in != nil, empty: in != nil && len(in) == 0}
 	for i := range in {
-		reqs, ok := ps.requirements(fmt.Sprintf("%s.%s[%d]", at, name, i), &in[i])
+		reqs, ok := ps.requirements(fmt.Sprintf("%s.%s[%d]", at, name, i), &in[i], sourcedKey)
 		if !ok {
 			out.faulty = true
 			continue
@@ -440,7 +440,7 @@ func (ps *parser) groupList(at, name string, in []v2.Group, deny bool) (out peer
 
 // subject reads an endpointSelector.
 func (ps *parser) subject(field string, in *v2.LabelSelector) *Selector {
-	reqs, understood := ps.requirements(field, in)
+	reqs, understood := ps.requirements(field, in, sourcedKey)
 	if ps.namespace == "" {
 		ps.unconfined = slices.ContainsFunc(reqs, func(q requirement) bool {
 			return q.source == labels.SourceReserved && q.key == identity.Init.String()
@@ -469,25 +469,26 @@ func (ps *parser) subject(field string, in *v2.LabelSelector) *Selector {
 
 var operators = map[string]operator{v2.OpIn: opIn, v2.OpNotIn: opNotIn, v2.OpExists: opExists, v2.OpDoesNotExist: opDoesNotExist}
 
-// requirements reads both parts of a label selector. It returns those that are understood, and
-// whether all are.
-func (ps *parser) requirements(field string, in *v2.LabelSelector) ([]requirement, bool) {
+// requirements reads both parts of a label selector; named reads a key. It returns those that are
+// understood, sorted, and whether all are.
+func (ps *parser) requirements(field string, in *v2.LabelSelector, named func(key string) (requirement, error)) ([]requirement, bool) {
 	before := len(ps.errs)
 	reqs := make([]requirement, 0, len(in.MatchLabels)+len(in.MatchExpressions))
 	for _, k := range slices.Sorted(maps.Keys(in.MatchLabels)) {
 		v := string(in.MatchLabels[k])
-		q := requirement{op: opIn, values: []string{v}}
-		if err := cmp.Or(q.setKey(k), checkValue(v)); err != nil {
+		q, err := named(k)
+		if err := cmp.Or(err, checkValue(v)); err != nil {
 			ps.fail(fmt.Sprintf("%s.matchLabels[%s]", field, clip(k)), "%v", err)
 			continue
 		}
+		q.op, q.values = opIn, []string{v}
 		reqs = append(reqs, q)
 	}
 	for i, e := range in.MatchExpressions {
 		at := fmt.Sprintf("%s.matchExpressions[%d]", field, i)
 		sofar := len(ps.errs)
-		var q requirement
-		if err := q.setKey(e.Key); err != nil {
+		q, err := named(e.Key)
+		if err != nil {
 			ps.fail(at+".key", "%v", err)
 		}
 		op, known := operators[e.Operator]
@@ -509,22 +510,19 @@ func (ps *parser) requirements(field string, in *v2.LabelSelector) ([]requiremen
 		if len(ps.errs) > sofar {
 			continue
 		}
-		q.values = slices.Sorted(slices.Values(e.Values))
-		q.values = slices.Compact(q.values)
+		q.values = slices.Compact(slices.Sorted(slices.Values(e.Values)))
 		reqs = append(reqs, q)
 	}
-	if len(reqs) > 1 {
-		slices.SortFunc(reqs, func(a, b requirement) int { return strings.Compare(a.String(), b.String()) })
-	}
+	slices.SortFunc(reqs, func(a, b requirement) int { return strings.Compare(a.String(), b.String()) })
 	return reqs, len(ps.errs) == before
 }
 
-// setKey reads "[source:]key".
-func (r *requirement) setKey(s string) error {
-	r.key = s
+// sourcedKey reads "[source:]key".
+func sourcedKey(s string) (requirement, error) {
+	r := requirement{key: s}
 	if source, rest, ok := strings.Cut(s, ":"); ok {
 		if source == "" {
-			return errors.New("the source before the colon is empty")
+			return r, errors.New("the source before the colon is empty")
 		}
 		r.source, r.key = source, rest
 		if source == labels.SourceAny {
@@ -532,12 +530,12 @@ func (r *requirement) setKey(s string) error {
 		}
 	}
 	if err := labels.New(r.source, r.key, "").Validate(); err != nil {
-		return err
+		return r, err
 	}
 	if strings.ContainsAny(s, "!@(),{} ") {
-		return fmt.Errorf("the key %q holds a character that is not allowed", clip(s))
+		return r, fmt.Errorf("the key %q holds a character that is not allowed", clip(s))
 	}
-	return nil
+	return r, nil
 }
 
 // checkValue checks the value of a label.
@@ -588,27 +586,28 @@ func (ps *parser) cidrSet(at, name string, in []v2.CIDRRule) peerList {
 			out.faulty = true
 			continue
 		}
-		var except []netip.Prefix
-		for j, s := range c.Except {
-			eat := fmt.Sprintf("%s.except[%d]", at, j)
-			e, ok := ps.prefix(eat, s)
-			if !ok {
-				continue
-			}
-			if !containsPrefix(p, e) {
-				ps.fail(eat, "%s is not inside %s", e, p)
-				continue
-			}
-			except = append(except, e)
-		}
+		except := ps.excepts(at, p, c.Except)
 		if len(ps.errs) > before { // without one of its exceptions it would be too wide
 			out.faulty = true
 			continue
 		}
-		slices.SortFunc(except, netip.Prefix.Compare)
-		out.peers = append(out.peers, newCIDRSelector(p, slices.Compact(except)))
+		out.peers = append(out.peers, newCIDRSelector(p, except))
 	}
 	return out
+}
+
+// excepts reads the exceptions from a prefix, sorted.
+func (ps *parser) excepts(at string, from netip.Prefix, in []string) (out []netip.Prefix) {
+	for i, s := range in {
+		at := fmt.Sprintf("%s.except[%d]", at, i)
+		e, ok := ps.prefix(at, s)
+		if ok && !containsPrefix(from, e) {
+			ps.fail(at, "%s is not inside %s", e, from)
+		}
+		out = append(out, e)
+	}
+	slices.SortFunc(out, netip.Prefix.Compare)
+	return slices.Compact(out)
 }
 
 // prefix reads a prefix, or an address as a prefix of full length, and masks it.

@@ -38,6 +38,34 @@ func prefixesOf(rules []*Rule, kind selectorKind) []netip.Prefix {
 	return slices.Compact(out)
 }
 
+// WithoutPrefixes returns rules that need no prefix and let nothing pass that the given ones, of a
+// namespace, do not: an allow loses the prefixes among its peers, and a deny that names one denies
+// all peers. Fault is added to the faults of each rule that is another one then.
+func WithoutPrefixes(rules []*Rule, fault string) []*Rule {
+	out := slices.Clone(rules)
+	named := func(s *Selector) bool { return s.kind == byCIDR || s.kind == byBlock }
+	for i, r := range rules {
+		for j := range r.Clauses {
+			c := r.Clauses[j]
+			if !slices.ContainsFunc(c.Peers, named) {
+				continue
+			}
+			if out[i] == r {
+				closed := *r
+				closed.Clauses, closed.Faults = slices.Clone(r.Clauses), append(slices.Clone(r.Faults), fault)
+				out[i] = &closed
+			}
+			if c.Deny {
+				c.AllPeers, c.Peers = true, nil
+			} else {
+				c.Peers = slices.DeleteFunc(slices.Clone(c.Peers), named)
+			}
+			out[i].Clauses[j] = c
+		}
+	}
+	return out
+}
+
 // RuleSet returns the whole content of a rule set that Flush has reported, as it is now.
 func (e *Engine) RuleSet(id datapath.RuleSetID) (datapath.RuleSet, bool) {
 	rs, ok := e.byID[id]

@@ -241,7 +241,7 @@ func (s *Selector) match(cfg *Config, p *peer) bool {
 	case byEntity:
 		return s.entity.Is(p.matched, cfg.ClusterName)
 	}
-	if p.id == identity.Unobserved && s.selectsPods() {
+	if p.id == identity.Unobserved && !s.isReserved() {
 		return false // its labels may be any
 	}
 	if s.namespace != "" && (!p.hasNamespace || p.namespace != s.namespace) || s.hasNamespace && !p.hasNamespace {
@@ -297,9 +297,14 @@ func (s *Selector) isWildcard() bool {
 		s.kind == byLabels && s.namespace == "" && !s.hasNamespace && !s.localCluster && len(s.reqs) == 0
 }
 
-// selectsPods reports whether the selector is about labels of pods.
+// isReserved reports whether the selector is by reserved labels alone.
+func (s *Selector) isReserved() bool {
+	return len(s.reqs) > 0 && !slices.ContainsFunc(s.reqs, func(r requirement) bool { return r.source != labels.SourceReserved })
+}
+
+// selectsPods reports whether the selector is about labels of pods, which have no reserved ones.
 func (s *Selector) selectsPods() bool {
-	return s.kind == byLabels && !slices.ContainsFunc(s.reqs, func(r requirement) bool { return r.source == labels.SourceReserved })
+	return s.kind == byLabels && !slices.ContainsFunc(s.reqs, func(r requirement) bool { return r.source == labels.SourceReserved && !r.match(nil) })
 }
 
 // unlabelled select the peers whose labels are not known.

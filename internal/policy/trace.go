@@ -158,7 +158,8 @@ func (e *Engine) Trace(from, to Party, proto uint8, port uint16) (TraceResult, e
 		return TraceResult{}, fmt.Errorf("destination: %w", err)
 	}
 	r := TraceResult{
-		Egress:  e.traceSide(datapath.Egress, src, dstSeen, to.Addr, proto, port, dst.namedPorts),
+		// The kernel evaluates an identity, whose named ports are those of all that have it.
+		Egress:  e.traceSide(datapath.Egress, src, dstSeen, to.Addr, proto, port, dstSeen.namedPorts),
 		Ingress: e.traceSide(datapath.Ingress, dst, srcSeen, from.Addr, proto, port, dst.namedPorts),
 	}
 	r.Allowed = r.Egress.Verdict.Pass() && r.Ingress.Verdict.Pass()
@@ -188,12 +189,7 @@ func (e *Engine) seen(p Party, self *peer) (*peer, error) {
 	if p.SeenAs == 0 || p.SeenAs == p.Identity && e.peers[p.SeenAs] == nil {
 		return self, nil
 	}
-	out, err := e.party(Party{Identity: p.SeenAs})
-	if err != nil {
-		return nil, err
-	}
-	out.namedPorts = self.namedPorts
-	return out, nil
+	return e.party(Party{Identity: p.SeenAs})
 }
 
 // isEndpoint reports whether policy is enforced on the identity at all: it is on pods, on those

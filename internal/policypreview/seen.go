@@ -170,20 +170,22 @@ func (j *evaluator) add(agent Agent, r *record, e *flows.Entry) (ok, about bool)
 // opened returns what a connection is opened with, and whether the packet may be the one that does:
 // only of TCP can that be distinguished.
 func opened(f *flowpb.Flow, reply bool) (proto uint8, port uint16, opens, ok bool) {
-	pick := func(src, dst uint32) uint16 {
+	l4 := f.GetL4()
+	if src, dst, ok := flows.Ports(l4); ok {
+		port = uint16(dst)
 		if reply {
-			return uint16(src)
+			port = uint16(src)
 		}
-		return uint16(dst)
+		switch {
+		case l4.GetTCP() != nil:
+			flags := l4.GetTCP().GetFlags()
+			return datapath.ProtoTCP, port, flags.GetSYN() && !flags.GetACK(), true
+		case l4.GetUDP() != nil:
+			return datapath.ProtoUDP, port, true, true
+		}
+		return datapath.ProtoSCTP, port, true, true
 	}
-	switch l4 := f.GetL4(); {
-	case l4.GetTCP() != nil:
-		flags := l4.GetTCP().GetFlags()
-		return datapath.ProtoTCP, pick(l4.GetTCP().GetSourcePort(), l4.GetTCP().GetDestinationPort()), flags.GetSYN() && !flags.GetACK(), true
-	case l4.GetUDP() != nil:
-		return datapath.ProtoUDP, pick(l4.GetUDP().GetSourcePort(), l4.GetUDP().GetDestinationPort()), true, true
-	case l4.GetSCTP() != nil:
-		return datapath.ProtoSCTP, pick(l4.GetSCTP().GetSourcePort(), l4.GetSCTP().GetDestinationPort()), true, true
+	switch {
 	case reply:
 		return 0, 0, false, false // a reply does not show its request
 	case l4.GetICMPv4() != nil:

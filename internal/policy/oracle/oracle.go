@@ -348,7 +348,7 @@ func (x entry) clause(r *v2.Rule) clause {
 		for _, s := range x.eps {
 			c.peers = append(c.peers, func(cfg Config, p Policy, e End) bool {
 				everywhere := p.Namespace == "" && namesReserved(*r.EndpointSelector, "init")
-				return endpointPeer(cfg, p, s, e, everywhere) || x.deny && !namesReserved(s, "") && unlabelled(e)
+				return endpointPeer(cfg, p, s, e, everywhere) || x.deny && aboutPods(s) && unlabelled(e)
 			})
 		}
 		for _, s := range x.cidrs {
@@ -364,6 +364,22 @@ func (x entry) clause(r *v2.Rule) clause {
 		}
 	}
 	return x.refused(c)
+}
+
+// aboutPods: what a selector says of reserved labels holds for pods, which have none.
+func aboutPods(sel v2.LabelSelector) bool {
+	reserved := v2.LabelSelector{MatchLabels: map[string]v2.LabelValue{}}
+	for k, v := range sel.MatchLabels {
+		if strings.HasPrefix(k, "reserved:") {
+			reserved.MatchLabels[k] = v
+		}
+	}
+	for _, x := range sel.MatchExpressions {
+		if strings.HasPrefix(x.Key, "reserved:") {
+			reserved.MatchExpressions = append(reserved.MatchExpressions, x)
+		}
+	}
+	return selectorMatches(reserved, nil)
 }
 
 // unlabelled: a pod whose labels are not known, which may be the very one that a deny is about.
