@@ -184,8 +184,8 @@ var tests = map[string]func(*flow.FlowFilter) (test, error){
 	"destination_identity": func(in *flow.FlowFilter) (test, error) {
 		return oneOf(in.GetDestinationIdentity(), func(e *Entry) uint32 { return e.Flow.GetDestination().GetIdentity() }), nil
 	},
-	"source_port":      func(in *flow.FlowFilter) (test, error) { return ports(in.GetSourcePort(), sourcePort) },
-	"destination_port": func(in *flow.FlowFilter) (test, error) { return ports(in.GetDestinationPort(), destinationPort) },
+	"source_port":      func(in *flow.FlowFilter) (test, error) { return ports(in.GetSourcePort(), source.port) },
+	"destination_port": func(in *flow.FlowFilter) (test, error) { return ports(in.GetDestinationPort(), destination.port) },
 	"traffic_direction": func(in *flow.FlowFilter) (test, error) {
 		return oneOf(in.GetTrafficDirection(), func(e *Entry) flow.TrafficDirection { return e.Flow.GetTrafficDirection() }), nil
 	},
@@ -322,28 +322,25 @@ func workloads(values []*flow.Workload, s side) test {
 	}
 }
 
-func sourcePort(e *Entry) (uint32, bool) {
-	switch l4 := e.Flow.GetL4(); {
+// Ports returns the ports of a flow of TCP, UDP or SCTP, and whether it is one.
+func Ports(l4 *flow.Layer4) (source, destination uint32, ok bool) {
+	switch {
 	case l4.GetTCP() != nil:
-		return l4.GetTCP().GetSourcePort(), true
+		return l4.GetTCP().GetSourcePort(), l4.GetTCP().GetDestinationPort(), true
 	case l4.GetUDP() != nil:
-		return l4.GetUDP().GetSourcePort(), true
+		return l4.GetUDP().GetSourcePort(), l4.GetUDP().GetDestinationPort(), true
 	case l4.GetSCTP() != nil:
-		return l4.GetSCTP().GetSourcePort(), true
+		return l4.GetSCTP().GetSourcePort(), l4.GetSCTP().GetDestinationPort(), true
 	}
-	return 0, false
+	return 0, 0, false
 }
 
-func destinationPort(e *Entry) (uint32, bool) {
-	switch l4 := e.Flow.GetL4(); {
-	case l4.GetTCP() != nil:
-		return l4.GetTCP().GetDestinationPort(), true
-	case l4.GetUDP() != nil:
-		return l4.GetUDP().GetDestinationPort(), true
-	case l4.GetSCTP() != nil:
-		return l4.GetSCTP().GetDestinationPort(), true
+func (s side) port(e *Entry) (uint32, bool) {
+	from, to, ok := Ports(e.Flow.GetL4())
+	if s == destination {
+		return to, ok
 	}
-	return 0, false
+	return from, ok
 }
 
 func ports(values []string, of func(*Entry) (uint32, bool)) (test, error) {

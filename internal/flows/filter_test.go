@@ -37,6 +37,23 @@ func sample() *flows.Entry {
 	return &flows.Entry{Time: time.Now(), Flow: f, Source: netip.MustParseAddr("10.1.0.10"), Destination: netip.MustParseAddr("fd00::1")}
 }
 
+// TestPorts: TCP, UDP and SCTP have ports, other protocols none.
+func TestPorts(t *testing.T) {
+	for want, l4 := range map[[3]any]*flow.Layer4{
+		{uint32(1), uint32(2), true}:  {Protocol: &flow.Layer4_TCP{TCP: &flow.TCP{SourcePort: 1, DestinationPort: 2}}},
+		{uint32(3), uint32(4), true}:  {Protocol: &flow.Layer4_UDP{UDP: &flow.UDP{SourcePort: 3, DestinationPort: 4}}},
+		{uint32(5), uint32(6), true}:  {Protocol: &flow.Layer4_SCTP{SCTP: &flow.SCTP{SourcePort: 5, DestinationPort: 6}}},
+		{uint32(0), uint32(0), false}: {Protocol: &flow.Layer4_ICMPv4{ICMPv4: &flow.ICMPv4{Type: 8}}},
+	} {
+		if source, destination, ok := flows.Ports(l4); [3]any{source, destination, ok} != want {
+			t.Errorf("%v: %d, %d, %v", l4, source, destination, ok)
+		}
+	}
+	if _, _, ok := flows.Ports(nil); ok {
+		t.Error("a flow without a transport has ports")
+	}
+}
+
 func parse(t testing.TB, text string) *flow.FlowFilter {
 	t.Helper()
 	var f flow.FlowFilter

@@ -181,6 +181,33 @@ func LostEventsIn(e *flow.AgentEvent) uint64 {
 	return n
 }
 
+// PolicyOf returns the kind and the name, "namespace/name", of the policy that an event is about,
+// by the labels of its rules, whatever their source; without a name, all of these labels.
+func PolicyOf(n *flow.PolicyUpdateNotification) (kind, policy string) {
+	var name, namespace string
+	for _, l := range n.GetLabels() {
+		key, value, _ := strings.Cut(l, "=")
+		if _, bare, ok := strings.Cut(key, ":"); ok {
+			key = bare
+		}
+		switch key {
+		case "io.cilium.k8s.policy.name":
+			name = value
+		case "io.cilium.k8s.policy.namespace":
+			namespace = value
+		case "io.cilium.k8s.policy.derived-from":
+			kind = value
+		}
+	}
+	if name == "" {
+		return "", strings.Join(n.GetLabels(), ",")
+	}
+	if namespace != "" {
+		name = namespace + "/" + name
+	}
+	return kind, name
+}
+
 // Seen returns how many flows were added since the beginning, which was at the time returned.
 func (r *Record) Seen() (n uint64, since time.Time) {
 	r.mu.Lock()

@@ -404,7 +404,7 @@ func Rows(at Local, s Service, parts []Slice) (list []Frontend, complete bool) {
 			}
 			f := datapath.ServiceFrontend{Addr: netip.AddrPortFrom(a, port), Proto: p.Proto, Scope: scope}
 			old, taken := rows[f]
-			if taken && old.Kind <= kind {
+			if taken && old.Kind.rank() <= kind.rank() {
 				return
 			}
 			if !taken && len(rows) >= MaxFrontends {

@@ -34,7 +34,7 @@ func (w world) desired(f datapath.ServiceFrontend) (owner string, backends []net
 		var port service.Port
 		rank := 0
 		for _, p := range s.Ports {
-			if r := w.wants(s, p, f); r != 0 && (rank == 0 || r < rank) {
+			if r := w.wants(s, p, f); r != 0 && (rank == 0 || chosenBy[r] < chosenBy[rank]) {
 				port, rank = p, r
 			}
 		}
@@ -150,7 +150,7 @@ func (w world) direct(s service.Service, p service.Port, backends []netip.AddrPo
 	return true
 }
 
-// wants returns 0, or how well the frontend fits: 1 for a cluster address.
+// wants returns 0, or as what the frontend fits: 1 for a cluster address.
 func (w world) wants(s service.Service, p service.Port, f datapath.ServiceFrontend) int {
 	if p.Proto != f.Proto {
 		return 0
@@ -172,10 +172,10 @@ func (w world) wants(s service.Service, p service.Port, f datapath.ServiceFronte
 		switch {
 		case slices.Contains(s.ClusterIPs, a) && f.Scope == datapath.ServiceInternal:
 			return 1
-		case slices.Contains(s.ExternalIPs, a):
-			return 2
 		case slices.Contains(s.LoadBalancerIPs, a):
 			return 3
+		case slices.Contains(s.ExternalIPs, a):
+			return 2
 		}
 	}
 	if p.NodePort != 0 && p.NodePort == f.Addr.Port() && w.own(a) && ofFamily(s, a.Is4()) && w.serves(a) {
