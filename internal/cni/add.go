@@ -200,7 +200,7 @@ func first(values ...string) string {
 // allocate has the agent give addresses and checks what it gave.
 func (a *adding) allocate(ctx context.Context, owner string) (rest.IPAMResponse, []address, error) {
 	var ipam rest.IPAMResponse
-	err := retrying(ctx, func(err error) bool { return client.StatusCode(err) != 0 && notNow(err) }, func(ctx context.Context) error {
+	err := retrying(ctx, refusedForNow, func(ctx context.Context) error {
 		var err error
 		ipam, err = a.agent.AllocateIP(ctx, rest.AllocateIPParams{Owner: owner, Expiration: true})
 		return err
@@ -359,7 +359,7 @@ func (a *adding) createEndpoint(ctx context.Context, req rest.EndpointChangeRequ
 		}
 		return a.deleteEndpoint(ctx)
 	})
-	err := retrying(ctx, func(err error) bool { return client.StatusCode(err) != 0 && notNow(err) }, func(ctx context.Context) error {
+	err := retrying(ctx, refusedForNow, func(ctx context.Context) error {
 		unknown = true
 		_, err := a.agent.CreateEndpoint(ctx, newEndpoint, req)
 		unknown = err == nil || client.StatusCode(err) == 0

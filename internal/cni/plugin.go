@@ -151,6 +151,10 @@ func notNow(err error) bool {
 	return client.Unreachable(err) || code == http.StatusServiceUnavailable || code == http.StatusTooManyRequests
 }
 
+// refusedForNow is notNow of an agent that has answered: without an answer it may have done what a
+// second request would do once more.
+func refusedForNow(err error) bool { return client.StatusCode(err) != 0 && notNow(err) }
+
 // retrying calls fn until it succeeds, fails for good according to again, or ctx or the time for an
 // agent's start ends.
 func retrying(ctx context.Context, again func(error) bool, fn func(context.Context) error) error {

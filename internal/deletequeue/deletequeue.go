@@ -9,8 +9,8 @@
 // the plugin need only try it once more. Call [Hold] before [Writer.Add].
 //
 // If an agent serves and does not answer in time there is a file, too, and it may do afterwards
-// what it was asked for. The file waits for its next start, when the runtime may long have attached
-// the same container again: with that the agent calls [Drop].
+// what it was asked for. The agent calls [Drop] then, and when the runtime attaches the same
+// container again: else the file would wait for its next start.
 //
 // The package starts no goroutine and owns no table.
 package deletequeue

@@ -64,7 +64,7 @@ func (l *Lifecycle) SetAudit(ctx context.Context, id uint16, mode AuditMode) (En
 	if err != nil {
 		l.cfg.Log.Warn("the audit mode of an endpoint that drops all its packets has changed", "endpoint", id, "error", err)
 	}
-	row.Kernel, row.PolicyRevision = kernel, revision
+	row.Kernel, row.PolicyRevision, row.Unsaved = kernel, revision, false
 	row, _ = l.set(row, row.State, "audit mode "+string(AuditOf(kernel.Audit)))
 	return row, nil
 }

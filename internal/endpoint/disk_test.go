@@ -8,12 +8,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	. "github.com/hawser-net/hawser/internal/endpoint"
+	"github.com/hawser-net/hawser/internal/labels"
 	"github.com/hawser-net/hawser/internal/testenv"
 )
 
 // TestDiskFull: on a disk that is full or read-only no endpoint is made, which leaves nothing
-// behind and names the file; those that are there stay, also over a restart; and with room
-// endpoints are made again.
+// behind and names the file; those that are there stay, also over a restart, and other labels of
+// theirs are in force at once; and with room endpoints are made again, and recorded.
 func TestDiskFull(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -28,7 +29,7 @@ func TestDiskFull(t *testing.T) {
 			t.Parallel()
 			disk, m := testenv.NewSmallDisk(t), newMachine()
 			p := started(t, m, disk.Path)
-			first := p.mustCreate(1)
+			first, gone := p.mustCreate(1), p.mustCreate(3)
 			tt.spoil(disk)
 			for range 2 {
 				req := p.plug(2)
@@ -47,11 +48,45 @@ func TestDiskFull(t *testing.T) {
 			}
 			p.audit("a creation failed")
 			p = started(t, m, disk.Path)
-			if list := p.registry.List(); len(list) != 1 || list[0].ID != first.ID || list[0].IfName != first.IfName {
+			if list := p.registry.List(); len(list) != 2 || list[0].ID != first.ID || list[0].IfName != first.IfName {
 				t.Errorf("after a restart there are %+v", list)
 			}
 			p.audit("restarted")
+			// Twice: what is tried again must not put the kernel back in between.
+			other := labels.NewSet(labels.New(labels.SourceK8s, "app", "other"))
+			m.writes = nil
+			for range 2 {
+				row, err := p.SetWorkload(t.Context(), first.ID, other, nil)
+				if err != nil || row.State != StateReady || row.Identity == first.Identity || m.row(first).Identity != uint32(row.Identity) {
+					t.Errorf("with other labels the endpoint is %s with %s, the kernel has %d: %v", row.State, row.Identity, m.row(first).Identity, err)
+				}
+			}
+			rows := 0
+			for _, w := range m.writes {
+				if strings.HasPrefix(w, "endpoint ") {
+					rows++
+				}
+			}
+			if rows != 1 {
+				t.Errorf("the kernel's row was written %d times: %q", rows, m.writes)
+			}
+			if err := p.Save(); !errors.Is(err, tt.want) {
+				t.Errorf("that the record could not be written is reported as %v", err)
+			}
+			// The interface of a pod goes, and the record cannot.
+			m.kernel.Links.RemoveLink(gone.IfIndex)
+			p = started(t, m, disk.Path)
+			if list := p.registry.List(); len(list) != 1 || list[0].ID != first.ID {
+				t.Errorf("after the interface went there are %+v", list)
+			}
+			if _, err := p.SetWorkload(t.Context(), first.ID, other, nil); err != nil {
+				t.Error(err)
+			}
 			tt.mend(disk)
+			if err := p.Save(); err != nil {
+				t.Error(err)
+			}
+			p.audit("recorded with room")
 			p.mustCreate(2)
 			p.audit("with room")
 			p = started(t, m, disk.Path)

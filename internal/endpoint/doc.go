@@ -15,5 +15,6 @@
 // The package starts no goroutine that outlives a call. What always holds: a pod's interface is up
 // only with programs on it; an endpoint whose rules cannot be put in force whole drops everything;
 // and for whatever an endpoint has in the kernel there is a record on disk, so that a crash at any
-// moment leaves nothing that the next agent does not find.
+// moment leaves nothing that the next agent does not find. Where the disk takes no writes that is
+// the record of the row before the changes since, and Lifecycle.Save tries again.
 package endpoint

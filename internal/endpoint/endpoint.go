@@ -122,6 +122,11 @@ type Endpoint struct {
 	State State `json:"state"`
 	// Insisted is set on an endpoint that is not ready while its change is being retried.
 	Insisted bool `json:"-"`
+	// Renumbered is the ID that the cluster has for the labels in place of Identity, as long as it
+	// could not be put in force; Recover tries again.
+	Renumbered identity.ID `json:"-"`
+	// Unsaved means that the record on disk is of an earlier row; Save tries again.
+	Unsaved bool `json:"-"`
 	// Referenced means that this process holds a reference to Identity. A restored endpoint knows
 	// its identity before it does.
 	Referenced bool `json:"-"`
@@ -185,7 +190,7 @@ func (e Endpoint) become(id identity.ID) Endpoint {
 	case e.Identity != 0 && !e.Identity.IsTemporary():
 		e.Known = e.Identity
 	}
-	e.Identity = id
+	e.Identity, e.Renumbered = id, 0
 	return e
 }
 

@@ -119,8 +119,9 @@ type Config struct {
 // be called concurrently; changes of one endpoint are serialised.
 //
 // A creation is written to disk before the kernel is touched, and a deletion is struck from disk
-// after the kernel was cleaned, so that whatever step a crash interrupts, Restore finds a record
-// for everything that may be left.
+// after the kernel was cleaned, so that whatever step a crash interrupts, Load finds a record for
+// everything that may be left. A change is written to disk once the kernel has it, for other labels
+// must count also where the disk takes no writes.
 type Lifecycle struct {
 	cfg    Config
 	filter atomic.Pointer[labels.Filter] // Config.Filter, until SetFilter
@@ -128,6 +129,9 @@ type Lifecycle struct {
 	mu       sync.Mutex
 	creating map[uint16]context.CancelCauseFunc // by endpoint ID
 	locks    map[uint16]*rowLock                // of the IDs that are held or waited for
+	// unrepaired are endpoints that were being changed when Repair or Reattach came to them, left
+	// those of endpoints that are gone whose record could not be removed.
+	unrepaired, left map[uint16]struct{}
 
 	orphans map[string]time.Time // interface without an endpoint -> first seen
 }
@@ -152,7 +156,7 @@ func NewLifecycle(cfg Config) *Lifecycle {
 	}
 	l := &Lifecycle{
 		cfg: cfg, creating: map[uint16]context.CancelCauseFunc{}, locks: map[uint16]*rowLock{},
-		orphans: map[string]time.Time{},
+		unrepaired: map[uint16]struct{}{}, left: map[uint16]struct{}{}, orphans: map[string]time.Time{},
 	}
 	l.filter.Store(cfg.Filter)
 	return l
@@ -361,7 +365,7 @@ func (l *Lifecycle) undo(row Endpoint, cause error) {
 	if row.Referenced {
 		l.release(row)
 	}
-	if err := c.Store.Delete(row.ID); err != nil {
+	if err := l.forget(row.ID); err != nil {
 		c.Log.Error("cannot remove the record of a failed endpoint", "endpoint", row.ID, "error", err)
 	}
 	// Until then the addresses may be another's, also of one with the same name.
@@ -375,8 +379,9 @@ func (l *Lifecycle) undo(row Endpoint, cause error) {
 
 // Delete removes the endpoint. When it returns the pod can neither send nor receive, and the
 // addresses are free; the interface goes a moment later. It returns how many steps failed: those
-// are logged and done again when the agent starts next. It fails with ErrNotFound only.
-func (l *Lifecycle) Delete(ctx context.Context, id uint16) (failures int, err error) {
+// are logged and done again, at the latest when the agent starts next. It fails with ErrNotFound
+// only.
+func (l *Lifecycle) Delete(id uint16) (failures int, err error) {
 	l.supersede(id)
 	unlock := l.lock(id)
 	defer unlock()
@@ -385,14 +390,14 @@ func (l *Lifecycle) Delete(ctx context.Context, id uint16) (failures int, err er
 		return 0, fmt.Errorf("%w: cilium-local:%d", ErrNotFound, id)
 	}
 	row, _ = l.set(row, StateDisconnecting, "deletion requested")
-	return l.teardown(ctx, row), nil
+	return l.teardown(row), nil
 }
 
 // DeleteContainer removes all endpoints of a container, as Delete does. It returns how many there
 // were and how many steps failed.
-func (l *Lifecycle) DeleteContainer(ctx context.Context, containerID string) (endpoints, failures int) {
+func (l *Lifecycle) DeleteContainer(containerID string) (endpoints, failures int) {
 	for _, row := range l.cfg.Registry.ByContainer(containerID) {
-		n, err := l.Delete(ctx, row.ID)
+		n, err := l.Delete(row.ID)
 		if err != nil {
 			continue // another goroutine was faster
 		}
@@ -403,7 +408,7 @@ func (l *Lifecycle) DeleteContainer(ctx context.Context, containerID string) (en
 }
 
 // teardown removes all traces of the row, record last. The caller holds the row's lock.
-func (l *Lifecycle) teardown(_ context.Context, row Endpoint) (failures int) {
+func (l *Lifecycle) teardown(row Endpoint) (failures int) {
 	c := &l.cfg
 	attempt := func(step string, err error) {
 		if err != nil {
@@ -422,7 +427,7 @@ func (l *Lifecycle) teardown(_ context.Context, row Endpoint) (failures int) {
 		l.release(row)
 	}
 	c.Step("delete-store")
-	attempt("store", c.Store.Delete(row.ID))
+	attempt("store", l.forget(row.ID))
 	c.Step("delete-addresses")
 	if failures == 0 {
 		l.set(row, StateDisconnected, "deleted")
@@ -487,10 +492,13 @@ func samePorts(a, b []policy.NamedPort) bool {
 func (l *Lifecycle) relabel(ctx context.Context, old, row Endpoint, again bool) (Endpoint, error) {
 	row.IdentityLabels, row.InfoLabels = l.split(row)
 	again = again || old.Insisted // the failure of another change must not end the retries of the first
-	same := row.IdentityLabels.String() == old.IdentityLabels.String() && old.Identity != 0
+	same := row.IdentityLabels.String() == old.IdentityLabels.String() && old.Identity != 0 && old.Renumbered == 0
 	if same && samePorts(row.NamedPorts, old.NamedPorts) && old.State != StateNotReady {
-		row, _ = l.set(row, old.State, "labels changed, identity kept")
-		return row, l.cfg.Store.Put(row)
+		if err := l.cfg.Publisher.Publish(ctx, row); err != nil {
+			return old, fmt.Errorf("endpoint %d keeps its labels: %w", row.ID, err)
+		}
+		row, _ = l.set(l.save(row), old.State, "labels changed, identity kept")
+		return row, nil
 	}
 	// Attempts after the first are reported when they succeed: the log would hold nothing else
 	// soon.
@@ -498,9 +506,7 @@ func (l *Lifecycle) relabel(ctx context.Context, old, row Endpoint, again bool) 
 	if first {
 		row, _ = l.set(row, StateWaitingForIdentity, "labels changed")
 	}
-	if same {
-		row.Referenced = false // the reference is the old row's, which is gone back to if this fails
-	} else {
+	if !same {
 		id, err := l.acquire(ctx, row.IdentityLabels)
 		if err != nil {
 			old.Insisted = again
@@ -524,61 +530,107 @@ func (l *Lifecycle) relabel(ctx context.Context, old, row Endpoint, again bool) 
 	}
 	row.Insisted = false
 	row, _ = l.set(row, StateWaitingToRegenerate, "identity "+row.Identity.String())
-	err := l.cfg.Publisher.Publish(ctx, row)
-	if err == nil {
-		row, _ = l.set(row, StateRegenerating, "rules, programs and interface")
-		row, err = l.realise(row)
+	row, err := l.enforce(ctx, row)
+	if err != nil {
+		old, err = l.revert(ctx, old, err, again)
+		if !same {
+			l.release(row)
+		}
+		return old, fmt.Errorf("endpoint %d keeps its labels: %w", row.ID, err)
 	}
-	if err == nil {
-		err = l.cfg.Store.Put(row)
-	}
-	switch {
-	case err != nil:
-		return l.revert(old, row, err, again)
-	case same:
-		row.Referenced = old.Referenced
-	case old.Referenced:
+	if !same && old.Referenced {
 		l.release(old)
 	}
 	row, _ = l.set(row, StateReady, "ready")
 	return row, nil
 }
 
-// revert puts an endpoint back to what it was before a change that failed half-way. It is ready
-// again then, unless the change is insisted on or cannot be undone; Recover tries the latter again.
-func (l *Lifecycle) revert(old, failed Endpoint, cause error, again bool) (Endpoint, error) {
-	undone := l.cfg.Publisher.Publish(context.Background(), old)
-	if _, err := l.realise(old); err != nil {
-		undone = errors.Join(undone, err)
+// enforce puts a row in force: what follows from it is published, then written to the kernel, then
+// to disk. That the disk does not take it is no error: the kernel has it.
+func (l *Lifecycle) enforce(ctx context.Context, row Endpoint) (Endpoint, error) {
+	if err := l.cfg.Publisher.Publish(ctx, row); err != nil {
+		return row, err
 	}
-	if failed.Referenced {
-		l.release(failed)
+	if row.State == StateWaitingToRegenerate {
+		row, _ = l.set(row, StateRegenerating, "rules, programs and interface")
+	}
+	row, err := l.realise(row)
+	if err != nil {
+		return row, err
+	}
+	return l.save(row), nil
+}
+
+// renew is enforce for another ID of the labels that the endpoint has already. It enters the next
+// state unless a change of the labels is insisted on. What fails is undone.
+func (l *Lifecycle) renew(ctx context.Context, old, row Endpoint, next State) (Endpoint, error) {
+	row, err := l.enforce(ctx, row)
+	if err != nil {
+		return l.revert(ctx, old, err, old.Insisted)
+	}
+	if old.Insisted {
+		next = StateNotReady // its labels could not be changed
+	}
+	row, _ = l.set(row, next, fmt.Sprintf("identity %s instead of %s", row.Identity, old.Identity))
+	return row, nil
+}
+
+// revert puts an endpoint back to what it was before a change that enforce failed to make. It is
+// ready, or restoring, again then, unless the change will be tried again or cannot be undone;
+// Recover tries the latter again. If ctx has ended, as when the agent ends, the kernel stays as it
+// is. It returns the cause with what failed further.
+func (l *Lifecycle) revert(ctx context.Context, old Endpoint, cause error, again bool) (Endpoint, error) {
+	undone := context.Cause(ctx)
+	if undone == nil {
+		bounded, cancel := context.WithTimeout(ctx, recoverWait)
+		defer cancel()
+		undone = l.cfg.Publisher.Publish(bounded, old)
+		if _, err := l.realise(old); err != nil {
+			undone = errors.Join(undone, err)
+		}
 	}
 	old.Insisted = again
-	old, _ = l.fail(old, StateNotReady, "change failed: "+cause.Error())
+	next := StateNotReady
+	if old.State == StateRestoring {
+		next = StateRestoring
+	}
+	old, _ = l.fail(old, next, "change failed: "+cause.Error())
 	switch {
 	case undone != nil:
 		cause = errors.Join(cause, undone)
-		old, _ = l.fail(old, StateNotReady, "change not undone: "+undone.Error())
-	case !again:
+		old, _ = l.fail(old, next, "change not undone: "+undone.Error())
+	case next == StateNotReady && !again && old.Renumbered == 0:
 		old, _ = l.set(old, StateReady, "change undone")
 	}
-	return old, fmt.Errorf("endpoint %d keeps its labels: %w", old.ID, cause)
+	return old, cause
 }
 
-// recoverWait bounds how long Recover waits for the kernel to know where one endpoint is.
+// recoverWait bounds how long Recover and revert wait for the kernel to know where one endpoint is.
 const recoverWait = 5 * time.Second
 
-// Recover repairs endpoints in the kernel whose failed change could not be undone. Call it
-// periodically. It skips those whose change is being retried, and those that are being changed.
+// Recover repairs endpoints in the kernel whose failed change could not be undone, makes changes
+// that only the agent itself asks for, and does what Repair had to leave. Call it periodically. It
+// skips endpoints whose change is being retried, and those that are being changed.
 func (l *Lifecycle) Recover(ctx context.Context) error {
 	var errs []error
 	for _, row := range l.cfg.Registry.List() {
-		if row.State == StateNotReady && !row.Insisted {
+		if row.failed() {
 			errs = append(errs, l.recover(ctx, row.ID))
 		}
 	}
+	l.mu.Lock()
+	unrepaired := l.unrepaired
+	l.unrepaired = map[uint16]struct{}{}
+	l.mu.Unlock()
+	for id := range unrepaired {
+		errs = append(errs, l.repair(id))
+	}
 	return errors.Join(errs...)
+}
+
+// failed reports whether a change of the endpoint has failed that none but Recover tries again.
+func (e Endpoint) failed() bool {
+	return e.Renumbered != 0 || e.State == StateNotReady && !e.Insisted
 }
 
 func (l *Lifecycle) recover(ctx context.Context, id uint16) error {
@@ -590,13 +642,13 @@ func (l *Lifecycle) recover(ctx context.Context, id uint16) error {
 	ctx, cancel := context.WithTimeout(ctx, recoverWait)
 	defer cancel()
 	row, ok := l.cfg.Registry.Get(id)
-	if !ok || row.State != StateNotReady || row.Insisted {
+	if !ok || !row.failed() {
 		return nil
 	}
-	err := l.cfg.Publisher.Publish(ctx, row)
-	if err == nil {
-		row, err = l.realise(row)
+	if row.Renumbered != 0 {
+		return l.renumber(ctx, row, row.Renumbered)
 	}
+	row, err := l.enforce(ctx, row)
 	if err != nil {
 		return fmt.Errorf("endpoint %d is not ready: %w", id, err)
 	}
@@ -631,12 +683,16 @@ func (l *Lifecycle) acquire(ctx context.Context, set labels.Set) (identity.ID, e
 	return id, nil
 }
 
-// release gives an identity reference back. A failure costs a key that ends with its lease.
+// releaseWait bounds the wait for the store of identities to end a use. An endpoint that changes or
+// goes need not wait for it: the use has ended here, and the store is told as soon as it answers.
+const releaseWait = 500 * time.Millisecond
+
+// release gives an identity reference back.
 func (l *Lifecycle) release(row Endpoint) {
-	ctx, cancel := context.WithTimeout(context.Background(), l.cfg.IdentityTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), min(releaseWait, l.cfg.IdentityTimeout))
 	defer cancel()
 	if err := l.cfg.Identities.Release(ctx, row.Identity, row.IdentityLabels); err != nil {
-		l.cfg.Log.Warn("cannot release an identity; it ends with its lease", "identity", row.Identity, "labels", row.IdentityLabels.String(), "error", err)
+		l.cfg.Log.Warn("cannot release an identity now; it is released later, or ends with its lease", "identity", row.Identity, "labels", row.IdentityLabels.String(), "error", err)
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hawser-net/hawser/internal/datapath"
 	. "github.com/hawser-net/hawser/internal/endpoint"
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/labels"
@@ -129,7 +130,7 @@ func TestDeleteCancelsCreation(t *testing.T) {
 		row := p.registry.List()[0]
 		deleted := make(chan error, 1)
 		go func() {
-			_, err := p.Delete(context.Background(), row.ID)
+			_, err := p.Delete(row.ID)
 			deleted <- err
 		}()
 		// When it waits for the row it has cancelled the creation.
@@ -251,7 +252,7 @@ func TestRelabel(t *testing.T) {
 func TestRestoredReferences(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(p *process, id uint16) error{
-		"delete": func(p *process, id uint16) error { _, err := p.Delete(context.Background(), id); return err },
+		"delete": func(p *process, id uint16) error { _, err := p.Delete(id); return err },
 		"relabel": func(p *process, id uint16) error {
 			_, err := p.SetLabels(context.Background(), id, labels.NewSet(labels.New(labels.SourceK8s, "tier", "x")), nil)
 			return err
@@ -302,7 +303,7 @@ func TestCrashAtEveryStep(t *testing.T) {
 	p := started(t, newMachine(), t.TempDir(), func(c *Config) { c.Step = func(s string) { steps = append(steps, s) } })
 	row := p.mustCreate(1)
 	creation := len(steps)
-	if _, err := p.Delete(t.Context(), row.ID); err != nil {
+	if _, err := p.Delete(row.ID); err != nil {
 		t.Fatal(err)
 	}
 	if creation < 8 || len(steps)-creation < 5 {
@@ -335,13 +336,13 @@ func TestCrashAtEveryStep(t *testing.T) {
 		} else {
 			row := p.mustCreate(1)
 			armed = true
-			die(func() { _, _ = p.Delete(t.Context(), row.ID) })
+			die(func() { _, _ = p.Delete(row.ID) })
 		}
 
 		p = started(t, m, dir)
 		// The runtime deletes, however far the agent had come.
 		if row, err := p.registry.Find(Ref{Kind: RefAttachment, Text: req.AttachmentID()}); err == nil {
-			if _, err := p.Delete(t.Context(), row.ID); err != nil {
+			if _, err := p.Delete(row.ID); err != nil {
 				t.Errorf("%s: %v", step, err)
 			}
 		}
@@ -525,6 +526,124 @@ func TestRenumber(t *testing.T) {
 	started(t, m, dir).audit("after a restart")
 }
 
+// TestRenumberFails: a renumbering that fails is done again by Recover, for the cluster has the
+// former ID no more and asks for the change only once.
+func TestRenumberFails(t *testing.T) {
+	t.Parallel()
+	for _, op := range []string{"Place", "AttachEndpoint", "EnsureEndpoint"} {
+		m, dir := newMachine(), t.TempDir()
+		p := started(t, m, dir)
+		row := p.mustCreate(1)
+		m.numbers[row.IdentityLabels.String()] = 5000
+		m.fault = failing(op)
+		p.Renumber(t.Context(), row.IdentityLabels, 5000)
+		for range 2 {
+			if now := p.now(row.ID); now.State != StateNotReady || now.Identity != row.Identity {
+				t.Errorf("%s fails: the endpoint is %s with %s", op, now.State, now.Identity)
+			}
+			if err := p.Recover(t.Context()); !errors.Is(err, errInjected) {
+				t.Errorf("%s goes on failing: %v", op, err)
+			}
+		}
+		m.fault = failing()
+		if err := p.Recover(t.Context()); err != nil {
+			t.Errorf("after %s failed: %v", op, err)
+		}
+		if now := p.now(row.ID); now.Identity != 5000 {
+			t.Errorf("after %s failed the endpoint has %s", op, now.Identity)
+		}
+		p.audit("after " + op + " failed")
+		// Other labels end it, too.
+		m.numbers[row.IdentityLabels.String()] = 6000
+		m.fault = failing(op)
+		p.Renumber(t.Context(), row.IdentityLabels, 6000)
+		m.fault = failing()
+		if _, err := p.SetLabels(t.Context(), row.ID, labels.NewSet(labels.New(labels.SourceK8s, "tier", "a")), nil); err != nil {
+			t.Error(err)
+		}
+		if err := p.Recover(t.Context()); err != nil {
+			t.Error(err)
+		}
+		p.audit("with other labels after " + op + " failed")
+		started(t, m, dir).audit("after a restart")
+		// One that is not taken up yet goes on to wait for that.
+		p = boot(t, m, dir)
+		if err := p.Load(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := p.Resume(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		was := p.now(row.ID)
+		m.numbers[was.IdentityLabels.String()] = 7000
+		m.fault = failing(op)
+		p.Renumber(t.Context(), was.IdentityLabels, 7000)
+		m.fault = failing()
+		for _, want := range []identity.ID{was.Identity, 7000} {
+			if now := p.now(row.ID); now.State != StateRestoring || now.Identity != want {
+				t.Errorf("%s failed: a restored endpoint is %s with %s, want %s", op, now.State, now.Identity, want)
+			}
+			if err := p.Recover(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}
+		if err := errors.Join(p.Reacquire(t.Context()), p.policy.Synced()); err != nil {
+			t.Error(err)
+		}
+		p.audit("taken up after " + op + " failed")
+	}
+}
+
+// TestRepairBesideDeletion: a repair touches no interface of an endpoint that was deleted since it
+// began, whose address another may have by now; and one that is being changed it leaves to Recover.
+func TestRepairBesideDeletion(t *testing.T) {
+	t.Parallel()
+	m := newMachine()
+	links := &notingLinks{fakeLinks: fakeLinks{m.kernel.Links, m}}
+	p := started(t, m, t.TempDir(), func(c *Config) { c.Links = links })
+	first, gone, busy := p.mustCreate(1), p.mustCreate(2), p.mustCreate(3)
+	links.ensured = nil
+	links.before = func() { // with the list of endpoints in hand
+		links.before = nil
+		if _, err := p.Delete(gone.ID); err != nil {
+			t.Error(err)
+		}
+		m.kernel.Links.RemoveLink(gone.IfIndex)
+	}
+	unlock := p.Lock(busy.ID)
+	if err := p.Repair(); err != nil {
+		t.Errorf("the repair said %v", err)
+	}
+	if want := []uint16{first.ID}; !slices.Equal(links.ensured, want) {
+		t.Errorf("repaired were %d, want %d", links.ensured, want)
+	}
+	unlock()
+	for range 2 {
+		if err := p.Recover(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	if want := []uint16{first.ID, busy.ID}; !slices.Equal(links.ensured, want) {
+		t.Errorf("repaired were in the end %d, want %d", links.ensured, want)
+	}
+	p.audit("at the end")
+}
+
+// notingLinks note which endpoints' interfaces are set up, and call before first.
+type notingLinks struct {
+	fakeLinks
+	before  func()
+	ensured []uint16
+}
+
+func (l *notingLinks) EnsureEndpoint(ep datapath.Endpoint) error {
+	if l.before != nil {
+		l.before()
+	}
+	l.ensured = append(l.ensured, ep.ID)
+	return l.fakeLinks.EnsureEndpoint(ep)
+}
+
 // TestRandomLife does random things with random faults and restarts, and compares everything with
 // the registry whenever the faults stop.
 func TestRandomLife(t *testing.T) {
@@ -560,7 +679,7 @@ func TestRandomLife(t *testing.T) {
 			ref := Ref{Kind: RefAttachment, Text: RowOf(n).AttachmentID()}
 			row, err := p.registry.Find(ref)
 			there := err == nil
-			switch k := rnd.IntN(14); {
+			switch k := rnd.IntN(16); {
 			case k < 5 && !there:
 				req := namespaced(p.plug(n), apps[rnd.IntN(len(apps))])
 				_, err := p.Create(t.Context(), req)
@@ -577,7 +696,7 @@ func TestRandomLife(t *testing.T) {
 					t.Fatalf("a duplicate of %d: %v", n, err)
 				}
 			case k < 8 && there:
-				failures, err := p.Delete(t.Context(), row.ID)
+				failures, err := p.Delete(row.ID)
 				log = append(log, fmt.Sprintf("delete %d: %d, %v", n, failures, err))
 				if err != nil {
 					t.Fatal(err)
@@ -618,6 +737,16 @@ func TestRandomLife(t *testing.T) {
 			case k < 13:
 				waiting, err := p.ReplaceTemporary(t.Context())
 				log = append(log, fmt.Sprintf("replace: %+v, %v", waiting, err))
+			case k < 14 && there:
+				m.mu.Lock()
+				m.next++
+				id := m.next
+				m.numbers[row.IdentityLabels.String()] = id
+				m.mu.Unlock()
+				p.Renumber(t.Context(), row.IdentityLabels, id)
+				log = append(log, fmt.Sprintf("renumber %s: %d", row.IdentityLabels, id))
+			case k < 15:
+				log = append(log, fmt.Sprintf("repair: %v", errors.Join(p.Repair(), p.Save())))
 			default:
 				err := errors.Join(p.policy.Retry(), p.Recover(t.Context()))
 				log = append(log, fmt.Sprintf("retry: %v", err))
@@ -632,7 +761,7 @@ func TestRandomLife(t *testing.T) {
 			}
 		}
 		m.fault = failing()
-		if err := errors.Join(p.policy.Retry(), p.Recover(t.Context())); err != nil {
+		if err := errors.Join(p.policy.Retry(), p.Recover(t.Context()), p.Repair()); err != nil {
 			t.Fatalf("round %d: %v\n%q", round, err, log)
 		}
 		p.audit(fmt.Sprintf("round %d", round))
@@ -671,9 +800,9 @@ func TestCrowd(t *testing.T) {
 					})
 				}
 				if i%5 == 0 {
-					both.Go(func() { _, _ = p.DeleteContainer(context.Background(), row.ContainerID) })
+					both.Go(func() { _, _ = p.DeleteContainer(row.ContainerID) })
 				}
-				if _, err := p.Delete(context.Background(), row.ID); err != nil && !errors.Is(err, ErrNotFound) {
+				if _, err := p.Delete(row.ID); err != nil && !errors.Is(err, ErrNotFound) {
 					t.Error(err)
 				}
 				both.Wait()

@@ -336,7 +336,7 @@ func TestDetachThatFailsIsRetried(t *testing.T) {
 		}
 		return nil
 	}
-	if failures, err := p.Delete(t.Context(), row.ID); failures != 1 || err != nil {
+	if failures, err := p.Delete(row.ID); failures != 1 || err != nil {
 		t.Errorf("deleted with %d failures, %v; want 1", failures, err)
 	}
 	if k := m.row(row); !k.Locked {
@@ -384,7 +384,7 @@ func TestIncarnation(t *testing.T) {
 
 	seen, flows := map[uint32]bool{first: true}, []datapath.CTEntry{}
 	for range 3 {
-		if _, err := p.Delete(t.Context(), row.ID); err != nil {
+		if _, err := p.Delete(row.ID); err != nil {
 			t.Fatal(err)
 		}
 		// What is remembered of packets outlives the row.
@@ -409,7 +409,7 @@ func TestGenerationsAreNotReused(t *testing.T) {
 	p.mustCreateApp(1, "web")
 	last := p.mustCreateApp(2, "web")
 	m.kernel.Maps.SetFlows(datapath.CTEntry{DstGeneration: last.Kernel.PolicyGeneration})
-	if _, err := p.Delete(t.Context(), last.ID); err != nil {
+	if _, err := p.Delete(last.ID); err != nil {
 		t.Fatal(err)
 	}
 	p = started(t, m, dir)

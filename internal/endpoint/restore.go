@@ -41,8 +41,8 @@ func (l *Lifecycle) Load(ctx context.Context) error {
 			if err := c.Rows.DeleteEndpoint(row.IfIndex); err != nil {
 				return fmt.Errorf("remove the kernel row of endpoint %d: %w", row.ID, err)
 			}
-			if err := c.Store.Delete(row.ID); err != nil {
-				return err
+			if err := l.forget(row.ID); err != nil {
+				c.Log.Error("cannot remove the record of an endpoint that is gone; trying again", "endpoint", row.ID, "error", err)
 			}
 			continue
 		}
@@ -178,16 +178,9 @@ func (l *Lifecycle) takeUp(ctx context.Context, restored Endpoint) (Endpoint, er
 	if got != old {
 		// The store lost the ID, or the filter changed, or there was none yet.
 		l.cfg.Log.Info("a restored endpoint has another identity", "endpoint", id, "was", old, "is", got)
-		err := l.cfg.Publisher.Publish(ctx, row)
-		if err == nil {
-			l.set(row, StateWaitingToRegenerate, "identity "+got.String())
-			row, _ = l.set(row, StateRegenerating, "rules, programs and interface")
-			row, err = l.realise(row)
-		}
-		if err == nil {
-			err = l.cfg.Store.Put(row)
-		}
-		if err != nil {
+		row, _ = l.set(row, StateWaitingToRegenerate, "identity "+got.String())
+		if row, err = l.enforce(ctx, row); err != nil {
+			// There may be nothing to go back to: who takes it up tries again.
 			l.release(row)
 			restored, _ = l.fail(restored, StateRestoring, "not taken over: "+err.Error())
 			return restored, err
@@ -206,60 +199,79 @@ func (l *Lifecycle) takeUp(ctx context.Context, restored Endpoint) (Endpoint, er
 // lost the one they had.
 func (l *Lifecycle) Renumber(ctx context.Context, set labels.Set, id identity.ID) {
 	for _, row := range l.cfg.Registry.List() {
-		if row.Identity == 0 || row.Identity == id || !row.IdentityLabels.Equal(set) {
+		if row.Identity == 0 || !row.IdentityLabels.Equal(set) {
 			continue
 		}
-		if err := l.renumber(ctx, row.ID, set, id); err != nil {
-			l.cfg.Log.Error("an endpoint keeps an identity that the cluster no longer has", "endpoint", row.ID, "identity", row.Identity, "error", err)
+		if err := l.renumberOne(ctx, row.ID, set, id); err != nil {
+			l.cfg.Log.Error("an endpoint keeps an identity that the cluster no longer has; trying again", "endpoint", row.ID, "identity", row.Identity, "error", err)
 		}
 	}
 }
 
-func (l *Lifecycle) renumber(ctx context.Context, number uint16, set labels.Set, id identity.ID) error {
+func (l *Lifecycle) renumberOne(ctx context.Context, number uint16, set labels.Set, id identity.ID) error {
 	unlock := l.lock(number)
 	defer unlock()
 	row, ok := l.cfg.Registry.Get(number)
-	if !ok || row.Identity == id || row.Identity.IsTemporary() || !row.IdentityLabels.Equal(set) {
-		return nil // ReplaceTemporary replaces a temporary one, and takes a reference to the other
+	if !ok || !row.IdentityLabels.Equal(set) || row.Identity == id && row.Renumbered == 0 {
+		return nil
 	}
-	row = row.become(id)
-	if err := l.cfg.Publisher.Publish(ctx, row); err != nil {
-		return err
+	if row.Identity.IsTemporary() {
+		return nil // ReplaceTemporary replaces it, and takes a reference to the other
 	}
-	row, err := l.realise(row)
-	if err != nil {
-		return err
+	return l.renumber(ctx, row, id)
+}
+
+// renumber gives an endpoint another ID for its labels, to which its reference is. If it fails
+// Recover tries again. The caller holds the row's lock.
+func (l *Lifecycle) renumber(ctx context.Context, old Endpoint, id identity.ID) error {
+	row, next := old.become(id), StateReady
+	if old.State == StateRestoring {
+		next = StateRestoring // it has no reference yet
 	}
-	l.set(row, row.State, "identity "+id.String())
-	return l.cfg.Store.Put(row)
+	old.Renumbered = id
+	if _, err := l.renew(ctx, old, row, next); err != nil {
+		return fmt.Errorf("endpoint %d keeps %s in place of %s: %w", old.ID, old.Identity, id, err)
+	}
+	return nil
 }
 
 // Repair sets the interface, routes and neighbours of all endpoints again, after another process
-// changed the node's network. Interfaces that are gone are left to the deletion of their endpoint.
+// changed the node's network. Endpoints that are being changed are left to Recover.
 func (l *Lifecycle) Repair() error {
-	found, err := l.cfg.Links.EndpointLinks()
-	if err != nil {
-		return fmt.Errorf("list pod interfaces: %w", err)
-	}
-	present := map[int]bool{}
-	for _, link := range found {
-		present[link.IfIndex] = true
-	}
 	var errs []error
 	for _, row := range l.cfg.Registry.List() {
-		if !row.State.inForce() || !present[row.IfIndex] {
-			continue
-		}
-		if attached, err := l.cfg.Programs.Attached(row.IfIndex); err != nil || !attached {
-			// Programs first: an interface must not be up without them.
-			if err := l.attach(row); err != nil {
-				errs = append(errs, err)
-				continue
-			}
-		}
-		errs = append(errs, l.cfg.Links.EnsureEndpoint(row.KernelRow(0, 0, false)))
+		errs = append(errs, l.repair(row.ID))
 	}
 	return errors.Join(errs...)
+}
+
+// repair does so for one endpoint. It must not act on a row that is no longer in force: the
+// interface may be about to go, and the address may be another endpoint's. An interface that is
+// gone is left to the deletion of its endpoint.
+func (l *Lifecycle) repair(id uint16) error {
+	unlock, free := l.tryLock(id)
+	if !free {
+		l.mu.Lock()
+		l.unrepaired[id] = struct{}{}
+		l.mu.Unlock()
+		return nil
+	}
+	defer unlock()
+	row, ok := l.cfg.Registry.Get(id)
+	if !ok || !row.inForce() {
+		return nil
+	}
+	var err error
+	if attached, aerr := l.cfg.Programs.Attached(row.IfIndex); aerr != nil || !attached {
+		err = l.attach(row) // first: an interface must not be up without programs
+	}
+	if err == nil {
+		err = l.cfg.Links.EnsureEndpoint(row.KernelRow(0, 0, false))
+	}
+	if errors.Is(err, unix.ENODEV) {
+		return nil
+	}
+	return err
 }
 
 // attach puts the programs on the interface of an endpoint that may be up. If it cannot, it shuts
@@ -295,9 +307,8 @@ func (l *Lifecycle) Reattach(ifIndex int) (restored int, err error) {
 			continue
 		}
 		err := l.attach(row)
-		// One that is only being made comes up when its row and rules are there.
-		if err == nil && (row.State.inForce() || row.State == StateRestoring && row.Identity != 0) {
-			err = l.cfg.Links.EnsureEndpoint(row.KernelRow(0, 0, false))
+		if err == nil {
+			err = l.repair(row.ID) // one that is only being made comes up when its row and rules are there
 		}
 		switch {
 		case errors.Is(err, unix.ENODEV): // it has just gone; its endpoint follows

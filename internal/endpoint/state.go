@@ -47,5 +47,7 @@ func (s State) mayFollow(next State) bool {
 	return s == next || slices.Contains(transitions[s], next)
 }
 
-// inForce reports whether the kernel forwards for an endpoint in state s, and evaluates it.
-func (s State) inForce() bool { return s == StateReady || s == StateNotReady }
+// inForce reports whether the kernel forwards for an endpoint, and evaluates it.
+func (e Endpoint) inForce() bool {
+	return e.State == StateReady || e.State == StateNotReady || e.State == StateRestoring && e.Identity != 0
+}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -63,7 +64,7 @@ func TestStates(t *testing.T) {
 
 	p = started(t, m, dir)
 	p.wantHistory("after a restart", p.now(row.ID), "restoring", "ready")
-	if n, err := p.Delete(t.Context(), row.ID); n != 0 || err != nil {
+	if n, err := p.Delete(row.ID); n != 0 || err != nil {
 		t.Fatalf("%d steps failed, %v", n, err)
 	}
 	for _, id := range []string{"cilium-local:1", "cep-name:" + row.Pod(), "ipv4:" + row.IPv4.String(), "cni-attachment-id:" + row.AttachmentID(), "container-id:" + row.ContainerID} {
@@ -259,15 +260,124 @@ func TestRecoverSkipsBusyEndpoints(t *testing.T) {
 // stuckPublisher is an address table whose kernel does not answer.
 type stuckPublisher struct {
 	fakePublisher
-	stuck bool
+	stuck   bool
+	reached chan struct{} // nil, or has an element once it does not answer
 }
 
 func (s *stuckPublisher) Publish(ctx context.Context, row Endpoint) error {
 	if s.stuck {
+		select {
+		case s.reached <- struct{}{}:
+		default:
+		}
 		<-ctx.Done()
 		return ctx.Err()
 	}
 	return s.fakePublisher.Publish(ctx, row)
+}
+
+// TestChangeWhileEnding: an agent that ends while an endpoint is changed does not wait for a kernel
+// that takes no address any more, to undo the change.
+func TestChangeWhileEnding(t *testing.T) {
+	t.Parallel()
+	m, dir := newMachine(), t.TempDir()
+	placing := &stuckPublisher{fakePublisher: fakePublisher{machine: m}, reached: make(chan struct{}, 1)}
+	p := started(t, m, dir, func(c *Config) { c.Publisher = placing })
+	row := p.mustCreate(1)
+	other := labels.NewSet(labels.New(labels.SourceK8s, "app", "other"))
+	placing.stuck = true
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		_, err := p.SetWorkload(ctx, row.ID, other, nil)
+		done <- err
+	}()
+	<-placing.reached
+	cancel()
+	select {
+	case err := <-done:
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("the change said %v", err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Fatal("the change still waits")
+	}
+	if k := m.row(row); k.Identity != uint32(row.Identity) {
+		t.Errorf("the kernel has identity %d, had %s", k.Identity, row.Identity)
+	}
+	started(t, m, dir).audit("after a restart")
+}
+
+// TestIdentityStoreAway: while the store of identities does not answer, an endpoint is deleted and
+// relabelled at once: what is not released is taken back later.
+func TestIdentityStoreAway(t *testing.T) {
+	t.Parallel()
+	m := newMachine()
+	away := silentRelease{fakeIdentities{m}}
+	p := started(t, m, t.TempDir(), func(c *Config) { c.Identities, c.IdentityTimeout = away, time.Minute })
+	one, two := p.mustCreate(1), p.mustCreate(2)
+	quick := func(what string, f func() error) {
+		t.Helper()
+		began := time.Now()
+		if err := f(); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+		if took := time.Since(began); took > 10*time.Second {
+			t.Errorf("%s took %v", what, took)
+		}
+	}
+	quick("a deletion", func() error { _, err := p.Delete(one.ID); return err })
+	quick("a change of labels", func() error {
+		_, err := p.SetLabels(t.Context(), two.ID, labels.NewSet(labels.New(labels.SourceK8s, "tier", "a")), nil)
+		return err
+	})
+	m.kernel.Links.RemoveLink(one.IfIndex)
+	p.audit("at the end")
+}
+
+// silentRelease is a store of identities that does not answer releases.
+type silentRelease struct{ fakeIdentities }
+
+func (s silentRelease) Release(ctx context.Context, id identity.ID, set labels.Set) error {
+	<-ctx.Done()
+	return errors.Join(ctx.Err(), s.fakeIdentities.Release(ctx, id, set))
+}
+
+// TestLabelsWithoutIdentity: labels that make no identity are published like all others.
+func TestLabelsWithoutIdentity(t *testing.T) {
+	t.Parallel()
+	m := newMachine()
+	published := map[uint16]labels.Set{}
+	p := started(t, m, t.TempDir(), func(c *Config) { c.Publisher = notingPublisher{c.Publisher, published} })
+	row := p.mustCreate(1)
+	hash := labels.New(labels.SourceK8s, "pod-template-hash", "1")
+	got, err := p.SetWorkload(t.Context(), row.ID, row.Labels.With(hash), nil)
+	if err != nil || got.Identity != row.Identity {
+		t.Fatalf("identity %s, was %s: %v", got.Identity, row.Identity, err)
+	}
+	if set := published[row.ID]; !set.Has(hash.Source, hash.Key) {
+		t.Errorf("%s were published", set)
+	}
+	p.audit("published")
+	m.fault = once("Place")
+	if got, err = p.SetWorkload(t.Context(), row.ID, row.Labels, nil); !errors.Is(err, errInjected) || !got.Labels.Has(hash.Source, hash.Key) {
+		t.Errorf("a change that is not published: %s, %v", got.Labels, err)
+	}
+	if got, err = p.SetWorkload(t.Context(), row.ID, row.Labels, nil); err != nil || !got.Labels.Equal(row.Labels) {
+		t.Errorf("tried again: %s, %v", got.Labels, err)
+	}
+	p.audit("tried again")
+}
+
+// notingPublisher notes which labels were published.
+type notingPublisher struct {
+	Publisher
+	labels map[uint16]labels.Set
+}
+
+func (n notingPublisher) Publish(ctx context.Context, row Endpoint) error {
+	n.labels[row.ID] = row.Labels
+	return n.Publisher.Publish(ctx, row)
 }
 
 // once makes the operation fail at its next call.

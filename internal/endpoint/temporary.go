@@ -95,23 +95,11 @@ func (l *Lifecycle) replaceTemporary(ctx context.Context, id uint16) (waiting bo
 		l.release(row)
 		return true, wait, nil
 	}
-	err = l.cfg.Publisher.Publish(ctx, row)
-	if err == nil {
-		row, err = l.realise(row)
-	}
-	if err == nil {
-		err = l.cfg.Store.Put(row)
-	}
-	if err != nil {
-		_, err = l.revert(old, row, err, old.Insisted)
-		return true, 0, err
+	if _, err := l.renew(ctx, old, row, StateReady); err != nil {
+		l.release(row)
+		return true, 0, fmt.Errorf("endpoint %d keeps %s: %w", id, old.Identity, err)
 	}
 	l.release(old)
-	next := StateReady
-	if old.State == StateNotReady {
-		next = old.State // for another reason
-	}
-	l.set(row, next, fmt.Sprintf("identity %s instead of %s", got, old.Identity))
 	l.cfg.Log.Info("an endpoint has its identity", "endpoint", id, "was", old.Identity, "is", got)
 	return false, 0, nil
 }

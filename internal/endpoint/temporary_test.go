@@ -294,7 +294,7 @@ func TestTemporaryIsNoPeer(t *testing.T) {
 			}
 		}
 	})
-	if _, err := p.Delete(t.Context(), row.ID); err != nil {
+	if _, err := p.Delete(row.ID); err != nil {
 		t.Fatal(err)
 	}
 	m.kernel.Links.RemoveLink(row.IfIndex)

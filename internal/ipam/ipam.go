@@ -415,7 +415,7 @@ func (m *IPAM) next(f Families, owner, pool string, expire bool) (*Allocation, e
 	}
 	switch {
 	case m.cfg.Assigned == 0:
-		return nil, fmt.Errorf("%w: all %d %v addresses of pod CIDR %s are allocated; delete pods or give the node a larger CIDR",
+		return nil, fmt.Errorf("%w: all %d %v addresses of pod CIDR %s are allocated; delete pods, or add nodes with larger CIDRs",
 			ErrExhausted, total, f, strings.Join(full, ", "))
 	case len(full) == 0 && m.singly:
 		return nil, fmt.Errorf("%w: this node has no %v address that a pod may get now", ErrExhausted, f)

@@ -56,8 +56,8 @@ func (s *Server) Flags(fs *pflag.FlagSet) {
 // Flags registers the options.
 func (c *Config) Flags(fs *pflag.FlagSet) {
 	c.Server.Flags(fs)
-	fs.Float32Var(&c.QPS, "k8s-client-qps", c.QPS, "requests a second to Kubernetes, except those that a pod waits for")
-	fs.IntVar(&c.Burst, "k8s-client-burst", c.Burst, "burst of such requests")
+	fs.Float32Var(&c.QPS, "k8s-client-qps", c.QPS, "how many requests a second to send to the API server; those that a pod waits for are not limited")
+	fs.IntVar(&c.Burst, "k8s-client-burst", c.Burst, "how many requests to send to the API server at once; those that a pod waits for are not limited")
 }
 
 // Validate reports an address that is invalid. It does not look at files.

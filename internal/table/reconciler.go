@@ -156,6 +156,7 @@ type Reconciler[K comparable, V any] struct {
 	pruned   uint64 // number of Prunes that ended, well or not
 	asked    uint64 // value of pruned that satisfies those who asked
 	turned   bool   // rows have begun or ceased to fail since Failing was called
+	ended    bool   // Run has ended: there is no progress any more
 
 	buf []Row[K, V] // of the goroutine in Run
 }
@@ -200,9 +201,13 @@ func (r *Reconciler[K, V]) WaitPruned(ctx context.Context) error {
 	return r.wait(ctx, func() (bool, error) { return r.pruned >= upTo && r.pruneErr == nil, r.pruneErr })
 }
 
-// Run reconciles until ctx ends and then returns its cause. It is called once.
+// errEnded is for those who wait for progress after Run has ended.
+var errEnded = errors.New("it is not reconciled any more")
+
+// Run reconciles until ctx ends and then returns its cause. It is called once. Who waits for what
+// was not done by then gets an error.
 func (r *Reconciler[K, V]) Run(ctx context.Context) error {
-	defer r.obs.Close()
+	defer r.end()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	var (
@@ -248,6 +253,15 @@ func (r *Reconciler[K, V]) Run(ctx context.Context) error {
 			return context.Cause(ctx)
 		}
 	}
+}
+
+// end releases what Run held, and those who wait.
+func (r *Reconciler[K, V]) end() {
+	r.obs.Close()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ended = true
+	r.notify()
 }
 
 func (r *Reconciler[K, V]) pruneAsked() bool {
@@ -433,8 +447,8 @@ func (r *Reconciler[K, V]) notify() {
 	}
 }
 
-// wait waits until ok, which is called under mu, returns true. If ctx ends first the error has its
-// cause and the last error that ok returned.
+// wait waits until ok, which is called under mu, returns true. If ctx or Run ends first the error
+// has the cause and the last error that ok returned.
 func (r *Reconciler[K, V]) wait(ctx context.Context, ok func() (bool, error)) error {
 	for {
 		r.mu.Lock()
@@ -446,23 +460,29 @@ func (r *Reconciler[K, V]) wait(ctx context.Context, ok func() (bool, error)) er
 		if r.progress == nil {
 			r.progress = make(chan struct{})
 		}
-		progress := r.progress
+		progress, ended := r.progress, r.ended
 		r.mu.Unlock()
-		select {
-		case <-progress:
-		case <-ctx.Done():
-			err := context.Cause(ctx)
-			if last != nil {
-				err = fmt.Errorf("%w; last error: %w", err, last)
+		var err error
+		if ended {
+			err = errEnded
+		} else {
+			select {
+			case <-progress:
+				continue
+			case <-ctx.Done():
+				err = context.Cause(ctx)
 			}
-			return fmt.Errorf("waiting for %s: %w", r.cfg.Name, err)
 		}
+		if last != nil {
+			err = fmt.Errorf("%w; last error: %w", err, last)
+		}
+		return fmt.Errorf("waiting for %s: %w", r.cfg.Name, err)
 	}
 }
 
 // WaitDone waits until the target holds the row as it was at a revision (as returned by
-// [Table.Upsert] or [Table.Delete]) or a later one. A row that fails is waited for until ctx ends;
-// the error then names the failure.
+// [Table.Upsert] or [Table.Delete]) or a later one. A row that fails is waited for until ctx or Run
+// ends; the error then names the failure.
 func (r *Reconciler[K, V]) WaitDone(ctx context.Context, key K, revision uint64) error {
 	return r.wait(ctx, func() (bool, error) {
 		if f := r.failing[key]; f != nil {

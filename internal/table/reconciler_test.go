@@ -340,6 +340,43 @@ func TestReconcilerConverges(t *testing.T) {
 	}
 }
 
+// TestReconcilerEnded: who waits for a row when Run ends, or afterwards, is told at once.
+func TestReconcilerEnded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		table, target := New[string](equalInts), &memTarget{rows: map[string]int{}, bad: map[string]error{"bad": errBad}}
+		rec, err := NewReconciler(ReconcilerConfig{}, table, target)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- rec.Run(ctx) }()
+		good, bad := table.Upsert("good", 1), table.Upsert("bad", 1)
+		if err := rec.WaitDone(t.Context(), "good", good); err != nil {
+			t.Fatal(err)
+		}
+		waiting := make(chan error)
+		go func() { waiting <- rec.WaitDone(context.Background(), "bad", bad) }()
+		synctest.Wait()
+		cancel()
+		<-ended
+		bounded, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		late := table.Upsert("late", 1)
+		for name, err := range map[string]error{
+			"a row that fails": <-waiting, "a later row": rec.WaitDone(bounded, "late", late), "a Prune": rec.WaitPruned(bounded),
+		} {
+			if err == nil || errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		if err := rec.WaitDone(bounded, "good", good); err != nil {
+			t.Errorf("a row that is done: %v", err)
+		}
+	})
+}
+
 func TestReconcilerConfig(t *testing.T) {
 	t.Parallel()
 	for name, cfg := range map[string]ReconcilerConfig{
