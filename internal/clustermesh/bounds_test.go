@@ -1,26 +1,39 @@
 package clustermesh
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	gocmp "github.com/google/go-cmp/cmp"
 
 	"github.com/hawser-net/hawser/internal/node"
 	"github.com/hawser-net/hawser/internal/service"
 	"github.com/hawser-net/hawser/pkg/kvstore"
+	"github.com/hawser-net/hawser/pkg/kvstore/etcd"
+	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
 )
 
-// alone returns a session with cluster b that has no store.
+// alone returns a session with cluster b that has no store, and vouches for all of its state.
 func alone() *session {
 	p := Params{Name: "a", ID: 1, MaxClusters: 255}
 	p.defaults()
-	return &session{remote: newRemote(&Mesh{p: p}, "b")}
+	s := &session{remote: newRemote(&Mesh{p: p}, "b"), met: true, cancel: func() {}}
+	s.events, s.ends = map[string]<-chan kvstore.Event{}, map[string]context.CancelFunc{}
+	s.watch = func(string) (<-chan kvstore.Event, context.CancelFunc) { return make(chan kvstore.Event), func() {} }
+	for kind := range s.progress {
+		s.begin(kind)
+		s.progress[kind].complete = true
+	}
+	return s
 }
 
 // TestBounds: of a cluster that has more than the bounds allow, what is one too many is refused,
@@ -67,6 +80,89 @@ func TestBounds(t *testing.T) {
 	}
 }
 
+// TestRoomAppears: what was refused for lack of room is read again when there is some, though not
+// all the time.
+func TestRoomAppears(t *testing.T) {
+	t.Parallel()
+	s := alone()
+	s.m.p.Sinks.Services = newTables()
+	lists := 0
+	watch := s.watch
+	s.watch = func(kind string) (<-chan kvstore.Event, context.CancelFunc) {
+		lists++
+		return watch(kind)
+	}
+	h := s.progress[kindServices]
+	if err := s.space[kindServices].take("others", maxSpace); err != nil {
+		t.Fatal(err)
+	}
+	event := func(kind kvstore.EventKind, name string) {
+		t.Helper()
+		value, err := service.Shared{Cluster: "b", ClusterID: 2, Name: service.Name{Namespace: "ns", Name: name}}.Marshal()
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.take(kindServices, kvstore.Event{Kind: kind, Revision: 1, KeyValue: kvstore.KeyValue{Key: s.layout().prefix(kindServices) + "ns/" + name, Value: value}}, true)
+	}
+	settled := func(when string, want int) {
+		t.Helper()
+		s.settle()
+		if lists != want {
+			t.Errorf("%s: listed again %d times, want %d", when, lists, want)
+		}
+	}
+	s.services[service.Name{Namespace: "ns", Name: "known"}] = service.Shared{}
+	event(kvstore.EventCreate, "web")
+	if s.refused["services/v1/ns/web"] != true {
+		t.Error("there is room")
+	}
+	h.begun = time.Now().Add(-refill)
+	settled("no room", 0)
+	h.begun = time.Now()
+	event(kvstore.EventDelete, "known")
+	settled("too early", 0)
+	h.begun = h.begun.Add(-refill)
+	settled("room", 1)
+	h.begun, h.complete = h.begun.Add(-refill), true
+	settled("nothing was refused since", 1)
+}
+
+// TestTooLargeStore: a store beyond the bounds of its client is followed no further, which its
+// status says, and other clusters are followed.
+func TestTooLargeStore(t *testing.T) {
+	t.Parallel()
+	server := kvstoretest.StartEtcd(t)
+	w := newWorld(t)
+	open := w.mesh.p.Open
+	w.mesh.p.Open = func(ctx context.Context, file string, log *slog.Logger) (kvstore.Backend, error) {
+		if filepath.Base(file) != "b" {
+			return open(ctx, file, log)
+		}
+		c := etcd.Defaults()
+		c.Endpoints, c.MaxKeys = []string{server.Endpoint()}, 100
+		return etcd.New(ctx, c, log)
+	}
+	raw := server.Client()
+	put := func(key, value string) {
+		t.Helper()
+		if _, err := raw.Put(t.Context(), key, value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put("cilium/cluster-config/b", `{"id":2}`)
+	for i := range 200 {
+		put(fmt.Sprintf("cilium/state/identities/v1/id/%d", 2<<16+i), "k8s:app=x;k8s:io.cilium.k8s.policy.cluster=b;")
+	}
+	w.put("c", cluster("c", 3))
+	w.config("b", "b")
+	w.config("c", "c")
+	w.start()
+	w.status("b", func(s Status) bool {
+		return s.ID == 2 && !s.Connected && !s.Ready && strings.Contains(s.LastError, etcd.ErrTooMuch.Error()) && s.Failures > 0
+	})
+	w.eventually("the other cluster", rowsOf("c", 3))
+}
+
 // TestRefusedAndGone: a key that was refused, and is gone when a new connection has listed
 // everything, is not counted as refused any more.
 func TestRefusedAndGone(t *testing.T) {
@@ -75,8 +171,17 @@ func TestRefusedAndGone(t *testing.T) {
 	for _, of := range []struct{ kind, key string }{{kindIdentities, "5"}, {kindIdentities, "6"}, {kindNodes, "n1"}, {kindServices, "ns/web"}} {
 		s.reject(of.kind, of.key, errors.New("a fault"))
 	}
-	s.sweep(kindIdentities, map[string]bool{"6": true})
-	s.sweep(kindServices, map[string]bool{})
+	for _, kind := range []string{kindIdentities, kindServices} {
+		s.begin(kind)
+	}
+	s.takeIdentities(kvstore.Event{Kind: kvstore.EventCreate, KeyValue: kvstore.KeyValue{Key: s.layout().prefix(kindIdentities) + "6"}}, true)
+	for _, kind := range []string{kindIdentities, kindServices} {
+		s.note(kind, kvstore.Event{Kind: kvstore.EventListDone, Revision: 7}, true)
+	}
+	if err := s.vouch(look{number: 1, marks: map[string]int64{kindIdentities: 5, kindServices: 5}}); err != nil {
+		t.Error(err)
+	}
+	s.settle()
 	want := []string{kindIdentities + "/6", kindNodes + "/n1"}
 	if diff := gocmp.Diff(want, slices.Sorted(maps.Keys(s.refused))); diff != "" {
 		t.Errorf("refused (-want +got):\n%s", diff)
@@ -93,7 +198,7 @@ func TestSpace(t *testing.T) {
 	s.m.p.Sinks.Identities, s.m.p.Sinks.Services = seen, seen
 	filler := func(n int) string { return strings.Repeat("x", n) }
 	event := func(kind, key string, value []byte) kvstore.Event {
-		e := kvstore.Event{Kind: kvstore.EventModify, KeyValue: kvstore.KeyValue{Key: s.layout().prefix(kind) + key, Value: value}}
+		e := kvstore.Event{Kind: kvstore.EventModify, Revision: 1, KeyValue: kvstore.KeyValue{Key: s.layout().prefix(kind) + key, Value: value}}
 		if value == nil {
 			e.Kind = kvstore.EventDelete
 		}

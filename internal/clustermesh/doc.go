@@ -4,8 +4,9 @@
 //
 // [Mesh] reads a directory with a file for each other cluster, named like it, in the format of
 // etcd's client. Files may come, change and go while it runs. A cluster that cannot be reached
-// changes nothing: what was observed of it stays in force. One whose file is removed is drained:
-// all of its state is withdrawn.
+// changes nothing: what was observed of it stays in force. So does what its store has lost, as long
+// as nothing there says that it is complete. A cluster whose file is removed is drained: all of its
+// state is withdrawn.
 //
 // A cluster is accepted only about itself. It must describe itself with an ID of its own; its
 // identities must be in the range of that ID and carry its name; its nodes must be named as its

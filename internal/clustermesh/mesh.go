@@ -177,7 +177,7 @@ func (m *Mesh) scan(ctx context.Context, running map[string]*follower) {
 		m.mu.Unlock()
 		go func() {
 			defer close(f.done)
-			r.connect(sub, filepath.Join(m.p.Dir, name))
+			r.connect(ctx, sub, filepath.Join(m.p.Dir, name))
 		}()
 	}
 	for name, f := range running {

@@ -42,6 +42,9 @@ type tables struct {
 	nodes      map[string]bool
 	addresses  map[string]string
 	services   map[string]int // backends
+	// observed counts calls for nodes, written those for single addresses and services.
+	observed int
+	written  []string
 }
 
 func newTables() *tables {
@@ -64,6 +67,7 @@ func (s *tables) Observe(_ context.Context, n node.Node) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.nodes[n.Key().String()] = true
+	s.observed++
 	return nil
 }
 
@@ -79,6 +83,7 @@ func (s *tables) Dismiss(ctx context.Context, k node.Key) error { return s.Forge
 func (s *tables) Upsert(p netip.Prefix, c ipcache.Claim) (uint64, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.written = append(s.written, p.String())
 	s.addresses[c.Owner+" "+p.String()] = fmt.Sprintf("%s at %s by %s", c.Identity, c.Host, c.Source)
 	return 0, nil
 }
@@ -93,6 +98,7 @@ func (s *tables) Delete(p netip.Prefix, _ ipcache.Source, owner string) uint64 {
 func (s *tables) SetShared(v service.Shared) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.written = append(s.written, v.GetKeyName())
 	s.services[v.GetKeyName()] = len(v.Backends)
 }
 
@@ -334,6 +340,7 @@ func TestAway(t *testing.T) {
 	w.config("b", "b")
 	w.start()
 	w.eventually("at first", rowsOf("b", 2))
+	w.status("b", func(s Status) bool { return s.Ready })
 	w.put("b", map[string]any{"cilium/cluster-config/b": nil})
 	w.config("b", "b # again") // no such store
 	w.status("b", func(s Status) bool { return s.Ready && !s.Connected && s.LastError != "" && s.Failures > 0 })
@@ -410,6 +417,11 @@ func TestHostile(t *testing.T) {
 	w.config("b", "b ")
 	w.eventually("own ID", nil)
 	w.status("b", func(s Status) bool { return strings.Contains(s.LastError, "own ID 1") })
+	for line := range strings.Lines(w.log.String()) {
+		if strings.Contains(line, "stays in force") {
+			t.Errorf("nothing was read of it, or all of that was removed: %s", line)
+		}
+	}
 }
 
 // TestMineMoves: what is this cluster's own may be observed later than the other cluster.
@@ -491,4 +503,121 @@ func TestNoMoreBelieved(t *testing.T) {
 	w.put("b", good)
 	w.eventually("and now both can", rowsOf("b", 2))
 	w.status("b", func(s Status) bool { return s.Refused == 0 })
+}
+
+// TestNodeChanges: what changes of a node concerns the addresses that it hosts only, and those only
+// if it changes which addresses it may host.
+func TestNodeChanges(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.put("b", cluster("b", 2))
+	one := func(n *node.Node) {
+		n.Cluster, n.ClusterID = "b", 2
+		n.Addresses = []node.Address{{Type: node.InternalIP, IP: addr("192.0.2.2")}}
+		n.IPv4PodCIDRs, n.IPv6PodCIDRs = []netip.Prefix{pfx("10.2.1.0/24")}, nil
+	}
+	other := testNode(func(n *node.Node) {
+		one(n)
+		n.Name, n.Addresses[0].IP, n.IPv4PodCIDRs[0] = "n2", addr("192.0.2.22"), pfx("10.2.2.0/24")
+	})
+	w.put("b", map[string]any{
+		"cilium/state/nodes/v1/b/n2":          other,
+		"cilium/state/ip/v1/default/10.2.2.5": ipcache.Pair{Prefix: pfx("10.2.2.5/32"), Host: addr("192.0.2.22"), Identity: 131077},
+	})
+	w.config("b", "b")
+	w.start()
+	w.eventually("at first", rowsOf("b", 2), []string{"node b/n2", "address b 10.2.2.5/32 131077 at 192.0.2.22 by clustermesh"})
+	w.status("b", func(s Status) bool { return s.Ready })
+	for _, step := range []struct {
+		what   string
+		change func(*node.Node)
+		want   []string
+	}{
+		{"another label", func(n *node.Node) { n.Labels = map[string]string{"rack": "7"} }, nil},
+		{"one more range", func(n *node.Node) { n.IPv4PodCIDRs = append(n.IPv4PodCIDRs, pfx("10.2.3.0/24")) }, []string{"10.2.1.5/32"}},
+		{"one more address", func(n *node.Node) {
+			n.Addresses = append(n.Addresses, node.Address{Type: node.ExternalIP, IP: addr("192.0.2.23")})
+		}, []string{"10.2.1.5/32"}},
+	} {
+		w.tables.mu.Lock()
+		observed := w.tables.observed
+		w.tables.written = nil
+		w.tables.mu.Unlock()
+		w.put("b", map[string]any{"cilium/state/nodes/v1/b/n1": testNode(func(n *node.Node) { one(n); step.change(n) })})
+		w.until(step.what, func() string {
+			w.tables.mu.Lock()
+			defer w.tables.mu.Unlock()
+			if w.tables.observed == observed {
+				return "the node's change is not observed"
+			}
+			return ""
+		})
+		w.until(step.what, func() string {
+			w.tables.mu.Lock()
+			defer w.tables.mu.Unlock()
+			return gocmp.Diff(step.want, w.tables.written)
+		})
+		time.Sleep(2 * gather) // what else would follow
+		if w.tables.mu.Lock(); !slices.Equal(step.want, w.tables.written) {
+			t.Errorf("%s: written %q, want %q", step.what, w.tables.written, step.want)
+		}
+		w.tables.mu.Unlock()
+	}
+}
+
+// slow are nodes of which none is removed before a while, or the context, is over.
+type slow struct {
+	*tables
+	removing chan struct{}
+}
+
+func (s slow) Dismiss(ctx context.Context, k node.Key) error {
+	close(s.removing)
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(200 * time.Millisecond):
+		return s.Forget(ctx, k)
+	}
+}
+
+// TestDrainIsFinished: the file of a cluster changes while everything of it is removed. That is
+// finished, and its former ID is free.
+func TestDrainIsFinished(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	nodes := slow{w.tables, make(chan struct{})}
+	w.mesh.p.Sinks.Nodes = nodes
+	w.put("b", cluster("b", 2))
+	w.put("c", cluster("c", 2))
+	w.config("b", "b")
+	w.start()
+	w.eventually("at first", rowsOf("b", 2))
+	w.put("b", map[string]any{"cilium/cluster-config/b": Description{ID: 3}})
+	<-nodes.removing
+	w.config("b", "b ")
+	w.status("b", func(s Status) bool { return s.ID == 3 && s.Ready })
+	w.eventually("its ID has changed", nil)
+	w.config("c", "c")
+	w.eventually("another cluster with its former ID", rowsOf("c", 2))
+}
+
+// TestLostID: the description of a cluster that was let in and is not any more is looked at as
+// often as that of one that never was.
+func TestLostID(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.mesh.p.Describe = 200 * time.Millisecond
+	w.put("b", cluster("b", 2))
+	w.config("b", "b")
+	w.start()
+	w.eventually("at first", rowsOf("b", 2))
+	w.put("b", map[string]any{"cilium/cluster-config/b": Description{ID: 1}})
+	w.eventually("with the ID of this cluster", nil)
+	start := time.Now()
+	w.put("b", map[string]any{"cilium/cluster-config/b": Description{ID: 2}})
+	w.eventually("with its own again", rowsOf("b", 2))
+	if took := time.Since(start); took > 9*w.mesh.p.Describe {
+		t.Errorf("it is let in again after %s", took)
+	}
 }

@@ -27,6 +27,14 @@ const (
 	maxServices  = 100_000
 )
 
+// What a client of another cluster's store may read of one kind, and in one message. Otherwise a
+// store could fill memory with what is refused afterwards.
+const (
+	MaxKeys    = maxAddresses + maxAddresses/4
+	MaxBytes   = 384 << 20 // as many addresses, of 300 bytes each
+	MaxMessage = 16 << 20
+)
+
 // maxRefused is how many refused keys of one cluster are remembered, and so counted. Those beyond
 // are refused, too.
 const maxRefused = 20_000
@@ -64,13 +72,6 @@ type remote struct {
 	status Status
 }
 
-// progress is how much of a kind of state was observed.
-type progress struct {
-	listed bool            // everything, at least once, over all connections
-	canary bool            // and the writer has marked it complete
-	fresh  map[string]bool // the keys that the present connection has delivered, until it has delivered all; nil then
-}
-
 func newRemote(m *Mesh, name string) *remote {
 	r := &remote{
 		m: m, name: name, log: m.p.Log.With("cluster", name), complaints: rate.Sometimes{First: 20, Interval: 10 * time.Second},
@@ -90,7 +91,7 @@ func (r *remote) reset() {
 	r.services, r.offered = map[service.Name]service.Shared{}, map[service.Name]bool{}
 }
 
-// drain takes back everything that was handed on.
+// drain takes back everything that was handed on, unless ctx, that of [Mesh.Run], ends first.
 func (r *remote) drain(ctx context.Context) {
 	for p := range r.placed {
 		r.m.p.Sinks.Addresses.Delete(p, ipcache.ClusterMesh, r.name)
@@ -113,8 +114,8 @@ func (r *remote) drain(ctx context.Context) {
 	r.reset()
 }
 
-// connect follows the cluster by a file until ctx ends.
-func (r *remote) connect(ctx context.Context, file string) {
+// connect follows the cluster by a file until ctx ends. run is the context of [Mesh.Run].
+func (r *remote) connect(run, ctx context.Context, file string) {
 	store, err := r.m.p.Open(ctx, file, r.log.With("part", "kvstore"))
 	if err != nil {
 		// A file that cannot be read is read again when it changes.
@@ -128,10 +129,7 @@ func (r *remote) connect(ctx context.Context, file string) {
 			r.log.Debug("closing the store of another cluster", "error", err)
 		}
 	}()
-	s := &session{remote: r, store: store}
-	for _, h := range r.progress {
-		h.fresh, h.canary = map[string]bool{}, false
-	}
+	s := &session{remote: r, store: store, empty: func() { r.drain(run) }}
 	s.run(ctx)
 }
 
@@ -155,9 +153,14 @@ func (r *remote) fail(err error) {
 		r.status.Message = "not followed"
 	}
 	r.mu.Unlock()
-	if !again {
-		r.log.Warn("another cluster cannot be followed; what was read of it stays in force", "error", err)
+	if again {
+		return
 	}
+	text := "another cluster cannot be followed"
+	if r.peer.id != 0 {
+		text += "; what was read of it stays in force"
+	}
+	r.log.Warn(text, "error", err)
 }
 
 // well notes that what failed works again.

@@ -1,6 +1,9 @@
 package clustermesh
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+)
 
 // maxSpace bounds the values of one kind that are kept of one cluster, in bytes: what is read of
 // them takes about as much memory. 65,280 identities with 1 KiB of labels each fit.
@@ -8,6 +11,13 @@ const maxSpace = 64 << 20
 
 // maxAddress bounds the value of one address, in bytes. There are too many of them to keep count.
 const maxAddress = 8 << 10
+
+// errFull is in the errors of keys that are refused for lack of room only.
+var errFull = errors.New("there is no room for it")
+
+func full(most int, of string) error {
+	return fmt.Errorf("the cluster has more than %d %s: %w", most, of, errFull)
+}
 
 // space is how many bytes the values of one kind have that are kept, by key.
 type space struct {
@@ -22,7 +32,7 @@ func newSpace() *space { return &space{sizes: map[string]int{}} }
 func (s *space) take(key string, size int) error {
 	used := s.used - s.sizes[key] + size
 	if used > maxSpace && size > s.sizes[key] {
-		return fmt.Errorf("the cluster has more than %d MiB of such keys", maxSpace>>20)
+		return full(maxSpace>>20, "MiB of such keys")
 	}
 	s.sizes[key], s.used = size, used
 	return nil

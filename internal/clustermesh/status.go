@@ -52,7 +52,7 @@ func (r *remote) snapshot() Status {
 // ready reports whether everything was observed at least once.
 func (r *remote) ready() bool {
 	for _, h := range r.progress {
-		if !h.listed || r.desc.Capabilities.SyncedCanaries && !h.canary && !r.wasReady() {
+		if !h.listed || !h.complete && !r.wasReady() {
 			return false
 		}
 	}
@@ -83,6 +83,7 @@ func (s *session) updateStatus() {
 		st.Failures++
 	}
 	now := *st
+	s.answers = now.Connected
 	s.remote.mu.Unlock()
 	if was.Connected != now.Connected && (was.Ready || now.Connected) {
 		s.log.Info("the store of another cluster", "answers", now.Connected, "detail", now.Message)

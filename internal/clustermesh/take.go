@@ -2,6 +2,7 @@ package clustermesh
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -20,7 +21,8 @@ import (
 // maxBatch bounds how many identities are handed on together.
 const maxBatch = 4096
 
-// note records an event of a kind, and reports whether it is of a key, whose last part it returns.
+// note records an event of a kind, and reports whether it changes a key, whose last part it
+// returns. The end of a key that cannot be trusted yet changes nothing.
 func (s *session) note(kind string, e kvstore.Event, ok bool) (key string, of bool) {
 	if !ok {
 		s.events[kind] = nil // the connection ends
@@ -28,55 +30,26 @@ func (s *session) note(kind string, e kvstore.Event, ok bool) (key string, of bo
 	}
 	h := s.progress[kind]
 	if e.Kind == kvstore.EventListDone {
-		if h.fresh != nil {
-			s.sweep(kind, h.fresh)
-		}
-		h.listed, h.fresh = true, nil
+		h.listed, h.since, h.looks = true, e.Revision, s.looks
+		s.hurry = s.hurry || !h.complete
 		s.updated = time.Time{}
 		return "", false
 	}
+	if e.Revision == 0 { // of a listing: the store may be another one
+		h.since, h.complete = 0, false
+	}
 	key = strings.TrimPrefix(e.Key, s.layout().prefix(kind))
-	if h.fresh != nil && e.Kind != kvstore.EventDelete {
-		h.fresh[key] = true
+	if e.Kind != kvstore.EventDelete {
+		delete(h.missing, key)
+		return key, true
 	}
-	return key, true
-}
-
-// sweep forgets what an earlier connection delivered and this one did not.
-func (s *session) sweep(kind string, fresh map[string]bool) {
-	maps.DeleteFunc(s.refused, func(of string, _ bool) bool { // not all of that is in a table
-		key, ok := strings.CutPrefix(of, kind+"/")
-		return ok && !fresh[key]
-	})
-	var gone []string
-	add := func(key string) {
-		if !fresh[key] {
-			gone = append(gone, key)
-		}
+	if s.trusts(h) {
+		return key, true
 	}
-	switch kind {
-	case kindIdentities:
-		for id := range s.identities {
-			add(fmt.Sprint(uint32(id)))
-		}
-		s.identify(nil, gone)
-		return
-	case kindNodes:
-		for name := range s.nodes {
-			add(name)
-		}
-	case kindAddresses:
-		for p := range s.pairs {
-			add(ipcache.Pair{Prefix: p}.Key())
-		}
-	case kindServices:
-		for n := range s.services {
-			add(n.String())
-		}
+	if s.knows(kind, key) {
+		h.missing[key] = true
 	}
-	for _, key := range gone {
-		s.forget(kind, key)
-	}
+	return "", false
 }
 
 // takeIdentities takes one event and those that follow at once.
@@ -102,7 +75,7 @@ func (s *session) takeIdentities(e kvstore.Event, ok bool) {
 			err = s.space[kindIdentities].take(text, len(e.Value))
 		}
 		if err != nil {
-			s.reject(kindIdentities, text, err)
+			s.refuse(kindIdentities, text, err)
 			delete(upserts, id) // what it was before it is no more
 			deletes[text] = true
 			return
@@ -133,6 +106,7 @@ func (s *session) identify(upserts map[identity.ID]labels.Set, deletes []string)
 		if _, known := s.identities[id]; err == nil && known {
 			gone = append(gone, id)
 			delete(s.identities, id)
+			s.progress[kindIdentities].roomier = true
 		}
 	}
 	slices.Sort(gone)
@@ -142,20 +116,6 @@ func (s *session) identify(upserts map[identity.ID]labels.Set, deletes []string)
 	maps.Copy(s.identities, upserts)
 	if err := s.m.p.Sinks.Identities.SetIdentities(upserts, gone); err != nil {
 		s.log.Error("policy is not fully in force", "error", err)
-	}
-}
-
-// takeCanary handles an event of the keys that show what is complete.
-func (s *session) takeCanary(e kvstore.Event, ok bool) {
-	if !ok {
-		s.events[kindCanaries] = nil
-		return
-	}
-	for kind, h := range s.progress {
-		if e.Key == s.layout().canary(kind) && e.Kind != kvstore.EventDelete {
-			h.canary = true
-			s.updated = time.Time{}
-		}
 	}
 }
 
@@ -184,7 +144,15 @@ func (s *session) take(kind string, e kvstore.Event, ok bool) {
 	if kind == kindAddresses {
 		s.forget(kind, key) // its former owner no longer has it; nodes and services stay as they were
 	}
+	s.refuse(kind, key, err)
+}
+
+// refuse rejects a key, and notes whether that is for lack of room.
+func (s *session) refuse(kind, key string, err error) {
 	s.reject(kind, key, err)
+	if errors.Is(err, errFull) {
+		s.progress[kind].full = true
+	}
 }
 
 func (s *session) takeNode(name string, value []byte) error {
@@ -193,7 +161,7 @@ func (s *session) takeNode(name string, value []byte) error {
 		return err
 	}
 	if _, known := s.nodes[name]; !known && len(s.nodes) >= maxNodes {
-		return fmt.Errorf("the cluster has more than %d nodes", maxNodes)
+		return full(maxNodes, "nodes")
 	}
 	if err := s.space[kindNodes].take(name, len(value)); err != nil {
 		return err
@@ -212,7 +180,7 @@ func (s *session) takeAddress(key string, value []byte) error {
 		return err
 	}
 	if _, known := s.pairs[pair.Prefix]; !known && len(s.pairs) >= maxAddresses {
-		return fmt.Errorf("the cluster has more than %d addresses", maxAddresses)
+		return full(maxAddresses, "addresses")
 	}
 	pair.Metadata = "" // not used here
 	s.pairs[pair.Prefix] = pair
@@ -226,7 +194,7 @@ func (s *session) takeService(key string, value []byte) error {
 		return err
 	}
 	if _, known := s.services[sv.Name]; !known && len(s.services) >= maxServices {
-		return fmt.Errorf("the cluster has more than %d services", maxServices)
+		return full(maxServices, "services")
 	}
 	if err := s.space[kindServices].take(key, len(value)); err != nil {
 		return err
@@ -239,10 +207,11 @@ func (s *session) takeService(key string, value []byte) error {
 // forget withdraws the state of a key.
 func (s *session) forget(kind, key string) {
 	s.clearRejection(kind, key)
+	known := false
 	switch kind {
 	case kindNodes:
 		s.space[kind].release(key)
-		if _, known := s.nodes[key]; known {
+		if _, known = s.nodes[key]; known {
 			delete(s.nodes, key)
 			s.later()
 		}
@@ -251,15 +220,19 @@ func (s *session) forget(kind, key string) {
 		if err != nil {
 			return
 		}
+		_, known = s.pairs[p]
 		delete(s.pairs, p)
 		s.displace(p)
 	case kindServices:
 		s.space[kind].release(key)
 		namespace, name, _ := strings.Cut(key, "/")
 		n := service.Name{Namespace: namespace, Name: name}
+		_, known = s.services[n]
 		delete(s.services, n)
 		s.withdraw(n)
 	}
+	h := s.progress[kind]
+	h.roomier = h.roomier || known
 }
 
 // place forwards an address, if it is accepted. Several nodes have the address of its host while a
@@ -314,21 +287,30 @@ func (s *session) withdraw(n service.Name) {
 	}
 }
 
-// revalidate applies the rules again to everything that depends on the nodes of the cluster and on
-// the addresses of this one.
+// revalidate applies the rules again to what depends on those nodes of the cluster, or addresses of
+// this one, that have changed.
 func (s *session) revalidate(ctx context.Context) {
 	mine := s.m.mineNow()
 	moved := !mine.equal(s.mine)
 	s.mine = mine
+	hosts := map[netip.Addr]bool{} // whose addresses are evaluated again
+	touch := func(n node.Node) {
+		for _, ip := range n.NodeIPs() {
+			hosts[ip] = true
+		}
+	}
 	for _, name := range slices.Sorted(maps.Keys(s.nodes)) {
+		old, had := s.accepted[name]
 		n, err := s.peer.node(s.nodes[name], mine)
 		if err != nil {
 			s.reject(kindNodes, name, err)
-			moved = s.dismiss(ctx, name) || moved
+			if s.dismiss(ctx, name) {
+				touch(old)
+			}
 			continue
 		}
 		s.clearRejection(kindNodes, name)
-		if old, had := s.accepted[name]; had && old.Equal(n) {
+		if had && old.Equal(n) {
 			continue
 		}
 		if err := s.m.p.Sinks.Nodes.Observe(ctx, n); err != nil {
@@ -337,27 +319,37 @@ func (s *session) revalidate(ctx context.Context) {
 			}
 			continue
 		}
-		s.accepted[name], moved = n, true
-	}
-	for name := range maps.Clone(s.accepted) {
-		if _, still := s.nodes[name]; !still {
-			moved = s.dismiss(ctx, name) || moved
+		s.accepted[name] = n
+		if !had || !slices.Equal(old.NodeIPs(), n.NodeIPs()) || !slices.Equal(old.PodCIDRs(), n.PodCIDRs()) {
+			touch(old)
+			touch(n)
 		}
 	}
-	if !moved {
+	for name, old := range maps.Clone(s.accepted) {
+		if _, still := s.nodes[name]; !still && s.dismiss(ctx, name) {
+			touch(old)
+		}
+	}
+	if len(hosts) > 0 {
+		clear(s.hosts)
+		for _, name := range slices.Sorted(maps.Keys(s.accepted)) {
+			for _, ip := range s.accepted[name].NodeIPs() {
+				s.hosts[ip] = append(s.hosts[ip], name)
+			}
+		}
+	}
+	if !moved && len(hosts) == 0 {
 		return
 	}
-	clear(s.hosts)
-	for _, name := range slices.Sorted(maps.Keys(s.accepted)) {
-		for _, ip := range s.accepted[name].NodeIPs() {
-			s.hosts[ip] = append(s.hosts[ip], name)
+	for _, pair := range s.pairs {
+		if moved || hosts[pair.Host] {
+			s.place(pair)
 		}
 	}
-	for _, pair := range s.pairs {
-		s.place(pair)
-	}
-	for _, sv := range s.services {
-		s.offer(sv)
+	if moved {
+		for _, sv := range s.services {
+			s.offer(sv)
+		}
 	}
 }
 
