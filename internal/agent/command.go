@@ -23,6 +23,8 @@ func NewCommand(version string, getenv func(string) string) *cobra.Command {
 		Use: "cleanup", Short: "Remove everything that the agent has left on this node",
 		Long: `cleanup removes devices, routes, masquerading, interfaces of pods, pinned maps and programs,
 state and the CNI configuration. It refuses to run while an agent uses the same state directory.`,
+		Example: `  # after the agent has stopped, to take the node out of the network
+  hawser-agent cleanup`,
 		Args: cobra.NoArgs,
 		RunE: func(sub *cobra.Command, _ []string) error {
 			if _, err := confdir.Load(sub.Flags(), getenv); err != nil {

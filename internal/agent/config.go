@@ -197,10 +197,11 @@ type PolicyOptions struct {
 	StaticCNPPath             string
 	PolicyDefaultLocalCluster bool
 	NonDefaultDeny            bool
+	NamespacePrefixes         int
 }
 
 func policyDefaults() PolicyOptions {
-	return PolicyOptions{EnablePolicy: "default", AllowLocalhost: "auto", PolicyDefaultLocalCluster: true, NonDefaultDeny: true}
+	return PolicyOptions{EnablePolicy: "default", AllowLocalhost: "auto", PolicyDefaultLocalCluster: true, NonDefaultDeny: true, NamespacePrefixes: 4096}
 }
 
 // Flags binds the options to command-line flags; the current values are the defaults shown.
@@ -208,9 +209,10 @@ func (o *PolicyOptions) Flags(fs *pflag.FlagSet) {
 	fs.BoolVar(&o.PolicyAudit, "policy-audit-mode", o.PolicyAudit, "let packets pass that policy refuses, and only report them: nothing is protected while this is on")
 	fs.StringVar(&o.EnablePolicy, "enable-policy", o.EnablePolicy, "when policy is enforced: default (for endpoints that a rule selects), always or never")
 	fs.StringVar(&o.AllowLocalhost, "allow-localhost", o.AllowLocalhost, "whether the node can always reach its own pods: always, auto (the same as long as there is no host firewall) or policy")
-	fs.StringVar(&o.StaticCNPPath, "static-cnp-path", o.StaticCNPPath, "directory of CiliumNetworkPolicy YAML files, read again when they change")
+	fs.StringVar(&o.StaticCNPPath, "static-cnp-path", o.StaticCNPPath, "directory of YAML files of CiliumNetworkPolicies and CiliumClusterwideNetworkPolicies, read again when they change")
 	fs.BoolVar(&o.PolicyDefaultLocalCluster, "policy-default-local-cluster", o.PolicyDefaultLocalCluster, "selectors that name no cluster match only this one")
 	fs.BoolVar(&o.NonDefaultDeny, "enable-non-default-deny-policies", o.NonDefaultDeny, "honour enableDefaultDeny in rules")
+	fs.IntVar(&o.NamespacePrefixes, "policy-namespace-prefix-max", o.NamespacePrefixes, "maximum number of prefixes that the policies of one namespace may name, as each takes room in rule sets of others; 0 for any number")
 }
 
 // Validate checks every option and joins all faults in one error.
@@ -218,6 +220,7 @@ func (o *PolicyOptions) Validate() error {
 	var errs validate.Errors
 	errs.OneOf("enable-policy", o.EnablePolicy, "default", "always", "never")
 	errs.OneOf("allow-localhost", o.AllowLocalhost, "always", "auto", "policy")
+	errs.If(o.NamespacePrefixes < 0, "--policy-namespace-prefix-max is %d; it cannot be negative", o.NamespacePrefixes)
 	return errs.Err()
 }
 

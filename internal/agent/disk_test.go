@@ -1,17 +1,20 @@
 package agent
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/hawser-net/hawser/api/rest"
 	"github.com/hawser-net/hawser/internal/testenv"
 )
 
 // TestStartOnUselessDisk: an agent starts again where nothing can be stored any more. Pods keep
-// what they have, new policy counts, and pods can be deleted. A pod that cannot be recorded gets an
-// error that names the cause, and leaves nothing. Once the disk is well again, so is the node.
+// what they have, new policy and other labels count, and pods can be deleted, also before another
+// start. A pod that cannot be recorded gets an error that names the cause, and leaves nothing. Once
+// the disk is well again, so is the node.
 func TestStartOnUselessDisk(t *testing.T) {
 	t.Parallel()
 	for name, mode := range map[string]struct {
@@ -36,6 +39,28 @@ func TestStartOnUselessDisk(t *testing.T) {
 			n.kill()
 			mode.of(disk)
 			n.start()
+			relabel := func(labels ...string) {
+				t.Helper()
+				was := client.endpoint().Status.Identity.ID
+				if err := n.client.PatchEndpointLabels(t.Context(), client.id(), labels); err != nil {
+					t.Errorf("labels %q: %v", labels, err)
+				}
+				if st := client.endpoint().Status; st.Identity.ID == was || st.State != rest.EndpointStateReady {
+					t.Errorf("with the labels %q the endpoint is %s with identity %d, was %d", labels, st.State, st.Identity.ID, was)
+				}
+			}
+			recorded := func(want rest.State) {
+				t.Helper()
+				testenv.Eventually(t, time.Minute, func() string {
+					if p := n.part(partRecords); p.State != want || want != rest.StateOk && !strings.Contains(p.Msg, mode.cause) {
+						return fmt.Sprintf("the status of records is %+v, want %s", p, want)
+					}
+					return ""
+				})
+			}
+			relabel("k8s:tier=gold")
+			recorded(rest.StateWarning)
+			relabel()
 			late := n.newPod("late", nil)
 			if err := late.add(); err == nil || !strings.Contains(err.Error(), mode.cause) {
 				t.Errorf("a pod that cannot be recorded: %v", err)
@@ -46,6 +71,9 @@ func TestStartOnUselessDisk(t *testing.T) {
 				}
 			}
 			n.sameAudit(before, "after the deletions")
+			n.kill()
+			n.start()
+			n.sameAudit(before, "started after the deletions")
 			if sent, lost := flow.finish(); len(lost) > 0 {
 				t.Errorf("%d of %d datagrams got lost", len(lost), sent)
 			}
@@ -56,7 +84,9 @@ func TestStartOnUselessDisk(t *testing.T) {
 				}
 				return ""
 			})
+			relabel("k8s:tier=gold")
 			mode.undo(disk)
+			recorded(rest.StateOk)
 			late.renew()
 			if err := late.add(); err != nil {
 				t.Error(err)
@@ -74,6 +104,9 @@ func TestStartOnUselessDisk(t *testing.T) {
 			slices.Sort(names)
 			if want := []string{"client", "late", "web"}; !slices.Equal(names, want) {
 				t.Errorf("in the end there are %q, want %q", names, want)
+			}
+			if got := client.endpoint().Status.Identity.Labels; !slices.Contains(got, "k8s:tier=gold") {
+				t.Errorf("in the end the client has the labels %q", got)
 			}
 			n.stop()
 		})

@@ -513,10 +513,13 @@ func (p *machinePod) del(env ...string) error {
 	return err
 }
 
+// id is what the plugin calls the pod's endpoint.
+func (p *machinePod) id() string { return "cni-attachment-id:" + p.container + ":eth0" }
+
 // endpoint returns the pod's endpoint as the API shows it.
 func (p *machinePod) endpoint() rest.Endpoint {
 	p.node.t.Helper()
-	ep, err := p.node.client.Endpoint(context.Background(), "cni-attachment-id:"+p.container+":eth0")
+	ep, err := p.node.client.Endpoint(context.Background(), p.id())
 	if err != nil {
 		p.node.t.Fatal(err)
 	}

@@ -313,10 +313,21 @@ func (k *kubernetesTest) changeLabels(ctx context.Context) {
 	})
 	for _, p := range []*machinePod{k.client, k.web, k.second} {
 		k.cluster.eventually("the namespace's labels on "+p.name, func() bool {
-			return slices.Contains(p.endpoint().Status.Identity.Labels, "k8s:io.cilium.k8s.namespace.labels.team=red")
+			st := p.endpoint().Status // it has the labels before the identity that they make
+			return st.State == rest.EndpointStateReady && slices.Contains(st.Identity.Labels, "k8s:io.cilium.k8s.namespace.labels.team=red")
 		})
 	}
 	k.cluster.eventually("n1 knows the web server's new identity", k.knows(k.n1, k.web))
+	// A label that makes no identity is published all the same.
+	before = k.web.endpoint().Status.Identity.ID
+	k.cluster.labelPod("web", "pod-template-hash", "1")
+	k.cluster.eventually("the label in the web server's object", func() bool {
+		cep, err := k.cluster.endpoints().Get(ctx, "web", metav1.GetOptions{})
+		return err == nil && cep.Labels["pod-template-hash"] == "1"
+	})
+	if after := k.web.endpoint().Status.Identity.ID; after != before {
+		k.t.Errorf("for a label that makes none the identity has changed from %d to %d", before, after)
+	}
 }
 
 // refuse attaches pods that Kubernetes does not have, or has otherwise.

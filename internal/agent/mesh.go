@@ -14,8 +14,9 @@ import (
 	"github.com/hawser-net/hawser/internal/ipcache"
 	"github.com/hawser-net/hawser/internal/k8s/services"
 	"github.com/hawser-net/hawser/internal/labels"
-	"github.com/hawser-net/hawser/internal/storedial"
+	"github.com/hawser-net/hawser/internal/storekeys"
 	"github.com/hawser-net/hawser/pkg/kvstore"
+	"github.com/hawser-net/hawser/pkg/kvstore/etcd"
 )
 
 // mesh is what the agent has to do with other clusters; nil if there are none.
@@ -53,9 +54,10 @@ func newMesh(cfg Config, t *tables, s *services.Services, synced *latch, log *sl
 // openRemote connects to another cluster's etcd by a file of its client's format. The connection
 // never writes, so it takes no lease.
 func openRemote(ctx context.Context, file string, log *slog.Logger) (kvstore.Backend, error) {
-	c := storedial.Defaults()
-	c.Kind, c.Options = "etcd", map[string]string{"etcd.config": file}
-	return storedial.Open(ctx, c, log)
+	c := etcd.Defaults()
+	c.File, c.HeartbeatKey = file, storekeys.HeartbeatKey
+	c.MaxKeys, c.MaxBytes, c.MaxMessage = clustermesh.MaxKeys, clustermesh.MaxBytes, clustermesh.MaxMessage
+	return etcd.New(ctx, c, log)
 }
 
 // meshIdentities hands identities of other clusters to policy and to the lists.

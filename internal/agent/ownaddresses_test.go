@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/hawser-net/hawser/api/rest"
+	"github.com/hawser-net/hawser/internal/datapath/loader"
 	"github.com/hawser-net/hawser/internal/testenv"
 )
 
@@ -173,4 +174,32 @@ func TestNodeAddressLost(t *testing.T) {
 	n.done("ip", "addr", "add", "2001:db8::1/64", "dev", "eth0", "nodad")
 	until("with it again", rest.StateOk)
 	n.stop()
+}
+
+// TestNodeAddressTranslated: in the name of an address that the node does not have nobody is sent
+// on. The status says so where clients outside are.
+func TestNodeAddressTranslated(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]rest.State{"kube-proxy": rest.StateOk, "in its place": rest.StateWarning} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n, _ := newNode(t)
+			n.flags = append(n.flags, "--ipv4-node", "203.0.113.9")
+			if want != rest.StateOk {
+				root, err := loader.FindCgroup()
+				if err != nil {
+					t.Fatal(err)
+				}
+				n.flags = append(n.flags, "--kube-proxy-replacement", "--cgroup-root", testenv.NewCgroup(t, root))
+			}
+			n.start()
+			testenv.Eventually(t, 20*time.Second, func() string {
+				if p := n.part("node-addresses"); p.State != want || strings.Contains(p.Msg, "203.0.113.9") != (want != rest.StateOk) {
+					return fmt.Sprintf("the node's addresses: %+v, want %s", p, want)
+				}
+				return ""
+			})
+			n.stop()
+		})
+	}
 }

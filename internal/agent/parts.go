@@ -98,7 +98,7 @@ func (ag *Agent) newParts(cfg Config, host network.Host, filter *labels.Filter, 
 	if p.rules, err = enforcement.NewRules(enforcement.RulesConfig{
 		Log: log.With("part", "policy"), Policy: t.policy, Identities: t.identities, Prefixes: p.publisher, Blocks: k.maps, Addresses: k.maps,
 		DualStack: cfg.EnableIPv4 && cfg.EnableIPv6, Checkpoint: filepath.Join(cfg.StateDir, "state", "local_allocator_state.json"), Write: writeState,
-		Changed: p.hubble.PolicyChanged, Filter: filter, LeftOut: t.reportLeftOut,
+		Changed: p.hubble.PolicyChanged, Filter: filter, LeftOut: t.reportLeftOut, NamespacePrefixes: cfg.NamespacePrefixes, Beyond: t.reportBeyond,
 	}); err != nil {
 		return nil, err
 	}
@@ -255,7 +255,7 @@ func (p *parts) newREST(version string, flags map[string]string, addrs *addressi
 		Routers: p.network.Routers, Devices: p.network.Devices, Outside: cfg.outside,
 		PodSettings: func(st *rest.DaemonConfigurationStatus) { cfg.podSettings(st, p.network.Devices()) },
 		PoolsFor:    p.poolsFor,
-		Sync:        p.syncPart, AwaitPrograms: p.awaitPrograms, AwaitRules: p.awaitRules, DropDeletion: p.dropDeletion, Stopping: p.stopping,
+		Sync:        p.syncPart, AwaitPrograms: p.awaitPrograms, AwaitRules: p.awaitRules, DropDeletions: p.dropDeletions, Stopping: p.stopping,
 	}
 	if p.kube != nil {
 		c.Kubernetes = p.kube

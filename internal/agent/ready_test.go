@@ -101,7 +101,25 @@ func TestReadyWhenObserved(t *testing.T) {
 	n.stop()
 }
 
-// freezeMap has the kernel refuse what processes write into a pinned map from now on.
+// freeze has the kernel refuse what processes write into a map of the node from now on.
+func (n *machineNode) freeze(name string) {
+	n.t.Helper()
+	pinned := ""
+	err := filepath.WalkDir(n.path("bpf"), func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.Name() == name {
+			pinned = path
+		}
+		return err
+	})
+	if err != nil || pinned == "" {
+		n.t.Fatalf("no map %s is pinned: %v", name, err)
+	}
+	if err := freezeMap(pinned); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// freezeMap freezes a pinned map.
 func freezeMap(path string) error {
 	const objGet, mapFreeze = 7, 22 // enum bpf_cmd of linux/bpf.h
 	name, err := unix.BytePtrFromString(path)
@@ -143,19 +161,7 @@ func TestCollectionFails(t *testing.T) {
 		})
 	}
 	says(rest.StateOk)
-	var pinned string
-	err := filepath.WalkDir(n.path("bpf"), func(path string, d fs.DirEntry, err error) error {
-		if err == nil && d.Name() == "ct_accounts" {
-			pinned = path
-		}
-		return err
-	})
-	if err != nil || pinned == "" {
-		t.Fatalf("no map of accounts is pinned: %v", err)
-	}
-	if err := freezeMap(pinned); err != nil {
-		t.Fatal(err)
-	}
+	n.freeze("ct_accounts")
 	says(rest.StateWarning)
 	if code, body := n.probe("/readyz"); code != http.StatusOK {
 		t.Errorf("/readyz: %d %s", code, body)

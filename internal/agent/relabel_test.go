@@ -230,3 +230,21 @@ func TestTemporaryRestart(t *testing.T) {
 	n1.stop()
 	n2.stop()
 }
+
+// TestEndsDuringChange: an agent ends although a pod's labels are being changed, and the kernel
+// takes no addresses any more.
+func TestEndsDuringChange(t *testing.T) {
+	t.Parallel()
+	c := newKubeCluster(t)
+	ns, _ := twoNamespaces(t)
+	n := c.node(ns, "n1", "10.0.1.0/24", "fd00:1::/112")
+	n.flags = append(n.flags, "--ipam", "kubernetes")
+	n.start()
+	web := c.pod(n, "web", map[string]string{"app": "web"})
+	n.freeze("ipcache")
+	c.labelPod("web", "app", "other")
+	c.eventually("the change waits for the kernel", func() bool {
+		return web.endpoint().Status.State == rest.EndpointStateWaitingToRegenerate
+	})
+	n.stop()
+}

@@ -528,7 +528,7 @@ func TestStartupGate(t *testing.T) {
 	})
 	held.Close()
 	n.ready()
-	if _, err := n.client.Endpoint(t.Context(), "cni-attachment-id:"+gone.container+":eth0"); !client.NotFound(err) {
+	if _, err := n.client.Endpoint(t.Context(), gone.id()); !client.NotFound(err) {
 		t.Errorf("the queued deletion was not done: %v", err)
 	}
 	if ep := stays.endpoint(); ep.Status.State != rest.EndpointStateReady {
@@ -559,11 +559,20 @@ func TestDeletionOfFormerEndpoint(t *testing.T) {
 		t.Fatalf("DEL while the agent does not answer: %v", err)
 	}
 	testenv.Eventually(t, 20*time.Second, func() string {
-		if _, err := n.client.Endpoint(t.Context(), "cni-attachment-id:"+p.container+":eth0"); !client.NotFound(err) {
+		if _, err := n.client.Endpoint(t.Context(), p.id()); !client.NotFound(err) {
 			return fmt.Sprintf("the endpoint is not deleted: %v", err)
 		}
 		return ""
 	})
+	// As a plugin does that comes to write it only now.
+	queue, err := deletequeue.Hold(t.Context(), deletequeue.Dir(n.path("run/a.sock")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := queue.Add(deletequeue.Entry{EndpointID: p.id()}); err != nil {
+		t.Fatal(err)
+	}
+	queue.Close()
 	if err := p.add(); err != nil { // the same container
 		t.Fatal(err)
 	}

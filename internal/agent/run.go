@@ -319,7 +319,11 @@ func (p *parts) housekeeping(ctx context.Context) error {
 // recoverPause is the time between two attempts to undo what is left of failed changes.
 const recoverPause = 5 * time.Second
 
-// recover undoes what is left of failed changes of endpoints. It waits for the kernel only.
+// partRecords is the name under which the status shows endpoints whose records are outdated.
+const partRecords = "endpoint-records"
+
+// recover undoes what is left of failed changes of endpoints. It waits for the kernel and the disk
+// only.
 func (p *parts) recover(ctx context.Context) error {
 	for {
 		if !retry.Sleep(ctx, recoverPause) {
@@ -328,5 +332,6 @@ func (p *parts) recover(ctx context.Context) error {
 		if err := p.lifecycle.Recover(ctx); err != nil && ctx.Err() == nil {
 			p.log.Error("a failed change could not be undone completely", "error", err)
 		}
+		p.tables.components.Warn(partRecords, p.lifecycle.Save(), "all endpoints are on disk")
 	}
 }

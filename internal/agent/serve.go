@@ -149,9 +149,9 @@ func (p *parts) syncPart() (rest.PartStatus, bool) {
 // replayDeletions does what plugins asked for while no agent answered, then lets endpoint requests
 // in. It waits for plugins that hold the queue.
 func (p *parts) replayDeletions(ctx context.Context) error {
-	n, err := deletequeue.Replay(ctx, deletequeue.Dir(p.cfg.SocketPath), func(ctx context.Context, e deletequeue.Entry) error {
+	n, err := deletequeue.Replay(ctx, deletequeue.Dir(p.cfg.SocketPath), func(_ context.Context, e deletequeue.Entry) error {
 		if e.ContainerID != "" {
-			p.lifecycle.DeleteContainer(ctx, e.ContainerID)
+			p.lifecycle.DeleteContainer(e.ContainerID)
 			return nil
 		}
 		ref, err := endpoint.ParseRef(e.EndpointID)
@@ -162,7 +162,7 @@ func (p *parts) replayDeletions(ctx context.Context) error {
 		if err != nil {
 			return nil // gone already
 		}
-		_, err = p.lifecycle.Delete(ctx, row.ID)
+		_, err = p.lifecycle.Delete(row.ID)
 		if errors.Is(err, endpoint.ErrNotFound) {
 			return nil
 		}
@@ -178,8 +178,7 @@ func (p *parts) replayDeletions(ctx context.Context) error {
 	return nil
 }
 
-// dropDeletion drops the queued deletions of an attachment: the runtime attaches it again.
-func (p *parts) dropDeletion(a endpoint.Attachment) error {
-	return deletequeue.Drop(deletequeue.Dir(p.cfg.SocketPath),
-		deletequeue.Entry{EndpointID: endpoint.Ref{Kind: endpoint.RefAttachment, Text: a.AttachmentID()}.String()}, deletequeue.Entry{ContainerID: a.ContainerID})
+// dropDeletions drops queued deletions.
+func (p *parts) dropDeletions(entries ...deletequeue.Entry) error {
+	return deletequeue.Drop(deletequeue.Dir(p.cfg.SocketPath), entries...)
 }

@@ -125,3 +125,17 @@ func (t *tables) reportLeftOut(keys map[policy.Owner][]string) {
 	t.components.Set(partPolicyLabels, rest.StateWarning, fmt.Sprintf("%d policies select by labels that make no identities, so that to policies no pod has them, among them %s by %s; "+
 		"select by others, or have these make identities (--labels, --label-prefix-file); the log has all", len(keys), first, strings.Join(keys[first], ", ")))
 }
+
+// partPolicyPrefixes is the name under which the status shows policies whose prefixes are beyond
+// the share of their namespace.
+const partPolicyPrefixes = "policy-prefixes"
+
+// reportBeyond shows in the status whose prefixes are not in force.
+func (t *tables) reportBeyond(list []policy.Owner) {
+	if len(list) == 0 {
+		t.components.Set(partPolicyPrefixes, rest.StateOk, "all prefixes that policies name are in force")
+		return
+	}
+	t.components.Set(partPolicyPrefixes, rest.StateWarning, fmt.Sprintf("the prefixes of %d policies allow nothing, and deny everything, among them those of %s: "+
+		"the policies of their namespace name too many (--policy-namespace-prefix-max)", len(list), list[0]))
+}

@@ -37,7 +37,7 @@ func Connect(files []string, kubeContext string) (*k8s.Client, error) {
 	rc, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides).ClientConfig()
 	if err != nil {
 		if !k8s.InPod() || kubeContext != "" {
-			return nil, fmt.Errorf("no way to Kubernetes by kubeconfig %s: %w", cmp.Or(strings.Join(files, ", "), "(none is named)"), err)
+			return nil, fmt.Errorf("cannot find a cluster by kubeconfig %s: %w", cmp.Or(strings.Join(files, ", "), "(none is named)"), err)
 		}
 		if rc, err = rest.InClusterConfig(); err != nil {
 			return nil, fmt.Errorf("the pod's service account: %w", err)

@@ -10,21 +10,45 @@ import (
 )
 
 // LabelGate holds back rules that need labels which identities may lack. What is in force is always
-// what the cluster's policies once were: a change that comes after one that is held waits too. Its
-// methods may be called from any goroutine; apply is called by one at a time.
+// what the cluster's policies once were: a change that comes after one that is held waits too. It
+// does not wait for what comes later, so that nobody can hold up all others by one new label after
+// the other. Its methods may be called from any goroutine; apply is called by one at a time.
 type LabelGate struct {
 	apply func([]policy.Change)
 
 	mu        sync.Mutex
 	permitted labels.Keys
 	started   bool
-	held      map[policy.Owner]policy.Change
-	inForce   map[policy.Owner]labels.Keys
+	// held are the changes that wait, later those that came after them: it is empty if held is.
+	held, later changesOf
+	inForce     map[policy.Owner]labels.Keys
+}
+
+// changesOf has the last change of each owner.
+type changesOf map[policy.Owner]policy.Change
+
+// permitted reports whether all of it may be evaluated by these keys.
+func (c changesOf) permitted(keys labels.Keys) bool {
+	for _, ch := range c {
+		if !keys.Covers(policy.LabelKeys(ch.Rules)) {
+			return false
+		}
+	}
+	return true
+}
+
+// sorted returns the changes by owner.
+func (c changesOf) sorted() []policy.Change {
+	list := make([]policy.Change, 0, len(c))
+	for _, o := range slices.Sorted(maps.Keys(c)) {
+		list = append(list, c[o])
+	}
+	return list
 }
 
 // NewLabelGate returns a gate that holds everything back; apply puts changes in force.
 func NewLabelGate(put func([]policy.Change)) *LabelGate {
-	return &LabelGate{apply: put, held: map[policy.Owner]policy.Change{}, inForce: map[policy.Owner]labels.Keys{}}
+	return &LabelGate{apply: put, held: changesOf{}, later: changesOf{}, inForce: map[policy.Owner]labels.Keys{}}
 }
 
 // Apply puts changes in force, now or later. The first ones are all there is: nothing is known of
@@ -33,8 +57,12 @@ func NewLabelGate(put func([]policy.Change)) *LabelGate {
 func (g *LabelGate) Apply(list []policy.Change) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	wait := g.held
+	if len(g.held) > 0 {
+		wait = g.later
+	}
 	for _, ch := range list {
-		g.held[ch.Owner] = ch
+		wait[ch.Owner] = ch
 	}
 	if g.started {
 		g.flush()
@@ -75,20 +103,25 @@ func (g *LabelGate) Restrict(keys labels.Keys) {
 	g.permitted = g.permitted.Intersect(keys)
 }
 
-// flush puts in force what is held, if all of it may be. It must be called with mu held.
+// flush puts in force what may be: everything, or what was held first. It must be called with mu
+// held.
 func (g *LabelGate) flush() {
-	if len(g.held) == 0 {
-		return
-	}
-	list := make([]policy.Change, 0, len(g.held))
-	for _, o := range slices.Sorted(maps.Keys(g.held)) {
-		if ch := g.held[o]; !g.permitted.Covers(policy.LabelKeys(ch.Rules)) {
+	for len(g.held) > 0 {
+		all := maps.Clone(g.held)
+		maps.Copy(all, g.later) // who waited may be gone, or need less
+		switch {
+		case all.permitted(g.permitted):
+			clear(g.held)
+			clear(g.later)
+			g.enforce(all.sorted())
+		case g.held.permitted(g.permitted):
+			first := g.held.sorted()
+			g.held, g.later = g.later, changesOf{}
+			g.enforce(first)
+		default:
 			return
 		}
-		list = append(list, g.held[o])
 	}
-	clear(g.held)
-	g.enforce(list)
 }
 
 // enforce must be called with mu held.
@@ -115,7 +148,9 @@ func (g *LabelGate) Needed() (keys labels.Keys) {
 func (g *LabelGate) Waiting() []policy.Owner {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return slices.Sorted(maps.Keys(g.held))
+	all := maps.Clone(g.held)
+	maps.Copy(all, g.later)
+	return slices.Sorted(maps.Keys(all))
 }
 
 // Permitted returns the keys by which rules may be evaluated.

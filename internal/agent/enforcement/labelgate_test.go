@@ -76,4 +76,22 @@ func TestLabelGate(t *testing.T) {
 	expect("one that waits behind it")
 	g.Apply([]policy.Change{{Owner: "b"}})
 	expect("who waited is gone", "-a -b")
+	// One new key after the other, each before the one before it is permitted.
+	g.Apply([]policy.Change{selecting(t, "new", "k3")})
+	g.Apply([]policy.Change{a})
+	g.Apply([]policy.Change{selecting(t, "new", "k4"), c})
+	expect("none is permitted")
+	g.Permit(labels.KeysOf("k1", "k3"))
+	expect("the first", "new")
+	if !slices.Equal(g.Waiting(), []policy.Owner{"a", "c", "new"}) {
+		t.Errorf("waiting %q", g.Waiting())
+	}
+	g.Apply([]policy.Change{selecting(t, "new", "k5")})
+	g.Permit(labels.KeysOf("k1", "k3", "k4"))
+	expect("what came next, with the changes that waited for it", "a c new")
+	g.Permit(labels.KeysOf("k1", "k3", "k4", "k5"))
+	expect("the last", "new")
+	if len(g.Waiting()) > 0 {
+		t.Errorf("waiting %q", g.Waiting())
+	}
 }

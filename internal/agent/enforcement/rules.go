@@ -55,6 +55,11 @@ type RulesConfig struct {
 	Blocks     Blocks
 	Addresses  Addresses
 	DualStack  bool
+	// NamespacePrefixes is how many prefixes the policies of one namespace may name, 0 for any
+	// number. Beyond, if not nil, is called after each change with the policies, sorted, whose
+	// prefixes are beyond that.
+	NamespacePrefixes int
+	Beyond            func([]policy.Owner)
 	// Checkpoint is the file of the IDs of prefixes, so that they survive a restart of the machine
 	// too; Write writes it, atomically.
 	Checkpoint string
@@ -82,6 +87,7 @@ type Rules struct {
 	cfg RulesConfig
 
 	mu     sync.Mutex
+	shares *prefixShares
 	cidrs  *prefixIdentities
 	blocks *prefixIdentities
 	// staleBlocks are those that the kernel has from before a restart and no rule has named since.
@@ -108,7 +114,7 @@ func NewRules(cfg RulesConfig) (*Rules, error) {
 		return nil, err
 	}
 	r := &Rules{
-		cfg: cfg, cidrs: cidrs, blocks: blocks, staleBlocks: map[netip.Prefix]bool{}, missingBlocks: map[netip.Prefix]identity.ID{},
+		cfg: cfg, shares: newPrefixShares(cfg.NamespacePrefixes, cfg.Log), cidrs: cidrs, blocks: blocks, staleBlocks: map[netip.Prefix]bool{}, missingBlocks: map[netip.Prefix]identity.ID{},
 		missingPrefixes: map[netip.Prefix]identity.ID{}, blind: map[policy.Owner][]string{},
 	}
 	last := cfg.Policy.lastBefore()
@@ -208,6 +214,10 @@ func (r *Rules) restoreBlocks(first identity.ID) error {
 func (r *Rules) Apply(changes []policy.Change) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	changes = r.shares.limit(changes)
+	if r.cfg.Beyond != nil {
+		r.cfg.Beyond(r.shares.beyond())
+	}
 	var errs []error
 	places, blocks := map[netip.Prefix]identity.ID{}, map[netip.Prefix]identity.ID{}
 	var oldPlaces, oldBlocks []netip.Prefix

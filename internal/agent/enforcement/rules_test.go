@@ -361,43 +361,57 @@ func TestRulesNeverWithoutExceptions(t *testing.T) {
 	b.passes(map[string]bool{"10.3.0.1": true, "10.2.0.1": false})
 }
 
-// TestFullBlockMap: the kernel's map of blocks has no room for one that is denied. Whose rules name
-// it is locked and no other endpoint, until another policy goes.
-func TestFullBlockMap(t *testing.T) {
-	testenv.RequireRoot(t)
-	c := kernelmaps.Defaults()
-	c.Dir, c.CTEntries, c.PolicyEntries, c.IPCacheEntries, c.IPCachePrefixes, c.Blocks = "", 4096, 4096, 16, 2, 3
+// kernelRules returns rules of maps of the real kernel, with a bound of prefixes for a namespace.
+func kernelRules(t *testing.T, c kernelmaps.Config, bound int) (*kernelmaps.Maps, *Policy, *Rules) {
+	t.Helper()
 	kernel, err := kernelmaps.Open(c)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer kernel.Close()
+	t.Cleanup(func() { kernel.Close() })
 	engine, err := policy.New(policy.Defaults())
 	if err != nil {
 		t.Fatal(err)
 	}
-	log := slog.New(slog.DiscardHandler)
-	pol, err := NewPolicy(log, engine, kernel)
+	pol, err := NewPolicy(slog.New(slog.DiscardHandler), engine, kernel)
 	if err != nil {
 		t.Fatal(err)
 	}
-	rules, err := NewRules(benchConfig(pol, kernel, t.TempDir()))
+	cfg := benchConfig(pol, kernel, t.TempDir())
+	cfg.NamespacePrefixes = bound
+	rules, err := NewRules(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := pol.Synced(); err != nil {
 		t.Fatal(err)
 	}
+	return kernel, pol, rules
+}
+
+// attachPod attaches a pod of a namespace, with an identity of its own.
+func attachPod(t *testing.T, pol *Policy, id uint16, ns string) {
+	t.Helper()
+	set, err := labels.PodLabels(labels.Pod{Namespace: ns, Cluster: "default", Labels: map[string]string{"app": "x"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := pol.Attach(endpoint.Endpoint{ID: id, Identity: 300 + identity.ID(id), IdentityLabels: set, Attachment: endpoint.Attachment{
+		IfIndex: 7 + int(id), IPv4: netip.AddrFrom4([4]byte{10, 1, 0, byte(id)}), MAC: make([]byte, 6), HostMAC: make([]byte, 6),
+	}}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestFullBlockMap: the kernel's map of blocks has no room for one that is denied. Whose rules name
+// it is locked and no other endpoint, until another policy goes.
+func TestFullBlockMap(t *testing.T) {
+	testenv.RequireRoot(t)
+	c := kernelmaps.Defaults()
+	c.Dir, c.CTEntries, c.PolicyEntries, c.IPCacheEntries, c.IPCachePrefixes, c.Blocks = "", 4096, 4096, 16, 2, 3
+	kernel, pol, rules := kernelRules(t, c, 0)
 	for id, ns := range map[uint16]string{1: "a", 2: "b"} {
-		set, err := labels.PodLabels(labels.Pod{Namespace: ns, Cluster: "default", Labels: map[string]string{"app": "x"}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, _, err := pol.Attach(endpoint.Endpoint{ID: id, Identity: 300 + identity.ID(id), IdentityLabels: set, Attachment: endpoint.Attachment{
-			IfIndex: 7 + int(id), IPv4: netip.AddrFrom4([4]byte{10, 1, 0, byte(id)}), MAC: make([]byte, 6), HostMAC: make([]byte, 6),
-		}}); err != nil {
-			t.Fatal(err)
-		}
+		attachPod(t, pol, id, ns)
 	}
 	locked := func(when string, want ...bool) {
 		t.Helper()

@@ -286,7 +286,7 @@ func (h *Health) ensure(ctx context.Context, serve func(net.Listener)) error {
 		if gone == nil && !more {
 			return errors.Join(h.lacks, h.listenInner(serve))
 		}
-		if _, err := h.cfg.Lifecycle.Delete(ctx, rows[i].ID); err != nil {
+		if _, err := h.cfg.Lifecycle.Delete(rows[i].ID); err != nil {
 			return fmt.Errorf("health endpoint that is to be made again: %w", err)
 		}
 	}

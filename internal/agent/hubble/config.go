@@ -61,7 +61,7 @@ func Defaults() Config {
 func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.BoolVar(&c.Enable, "enable-hubble", c.Enable, "record flows, for hawser observe and for clients, relays and user interfaces of Hubble")
 	fs.StringVar(&c.SocketPath, "hubble-socket-path", c.SocketPath, "unix socket at which flows are served to root and the group of the agent's API")
-	fs.StringVar(&c.ListenAddress, "hubble-listen-address", c.ListenAddress, "address at which flows are served to relays, such as :4244; empty for none; needs the three TLS options")
+	fs.StringVar(&c.ListenAddress, "hubble-listen-address", c.ListenAddress, "address at which flows are served to relays, such as :4244; empty for none; needs the three TLS options or --hubble-disable-tls")
 	fs.IntVar(&c.Capacity, "hubble-event-buffer-capacity", c.Capacity, "how many flows are kept, up to 65535; with 0 flows are recorded only while a client follows")
 	fs.BoolVar(&c.NoTLS, "hubble-disable-tls", c.NoTLS, "serve flows at --hubble-listen-address without TLS, to all clients that can reach it")
 	fs.StringVar(&c.TLS.Cert, "hubble-tls-cert-file", c.TLS.Cert, "server certificate for flows, a PEM file, read again for each connection")
@@ -69,9 +69,9 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.Aggregation, "monitor-aggregation", c.Aggregation, "which forwarded packets are recorded as flows: none or low for all; "+
 		"medium or maximum for those that open a connection, the first reply, those that end it, and samples")
 	fs.DurationVar(&c.AggregationInterval, "monitor-aggregation-interval", c.AggregationInterval,
-		"with --monitor-aggregation=medium, how often an active connection is sampled; 0 for never")
+		"with --monitor-aggregation=medium or maximum, how often an active connection is sampled; 0 for never")
 	fs.StringSliceVar(&c.AggregationFlags, "monitor-aggregation-flags", c.AggregationFlags,
-		"with --monitor-aggregation=medium, the TCP flags whose first packet in each direction is recorded, such as syn,fin,rst; all for all")
+		"with --monitor-aggregation=medium or maximum, the TCP flags whose first packet in each direction is recorded, such as syn,fin,rst; all for all")
 	fs.StringSliceVar(&c.TLS.ClientCAs, "hubble-tls-client-ca-files", c.TLS.ClientCAs, "certificate authorities of clients, PEM files")
 	fs.StringVar(&c.Metrics, "hubble-metrics", c.Metrics, "metrics of flows, separated by spaces: drop, flow, icmp, policy, port-distribution, tcp, each with options such as drop:sourceContext=pod;labelsContext=traffic_direction")
 	fs.StringVar(&c.MetricsAddress, "hubble-metrics-server", c.MetricsAddress, "address to serve the metrics of flows at, such as :9965")

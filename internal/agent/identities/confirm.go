@@ -2,6 +2,7 @@ package identities
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -36,6 +37,8 @@ const (
 	// a collector that counts only what was written since it became the leader. It is shorter than
 	// the quarantine.
 	confirmRepeat = 10 * time.Minute
+	// confirmHeld is how long a node may use IDs that have ended before that is worth a warning.
+	confirmHeld = 5 * time.Minute
 	// confirmTimeout bounds one confirmation. A store that is away longer may come
 	// back as an old copy, in which revisions mean something else.
 	confirmTimeout = 5 * time.Second
@@ -110,6 +113,27 @@ func (w *schedule) done(now time.Time, what action, applied int64) {
 // failed notes that it could not be done.
 func (w *schedule) failed(now time.Time) { w.retry = now.Add(confirmRetry/2 + rand.N(confirmRetry)) }
 
+// errUsed means that this node uses an ID that has ended.
+var errUsed = errors.New("this node still uses an identity that has ended")
+
+// hold notes for how long confirmations are held up. The zero value is ready.
+type hold struct {
+	since time.Time
+	said  bool
+}
+
+// long reports, once, that they have been held up for long.
+func (h *hold) long(now time.Time) bool {
+	if h.since.IsZero() {
+		h.since = now
+	}
+	if h.said || now.Sub(h.since) < confirmHeld {
+		return false
+	}
+	h.said = true
+	return true
+}
+
 // ConfirmerConfig gives a Confirmer what of a node may use an identity.
 type ConfirmerConfig struct {
 	Identities *Identities
@@ -144,6 +168,7 @@ func (c *Confirmer) Run(ctx context.Context) error {
 	}
 	w := newSchedule(c.spread)
 	failing := false
+	var held hold
 	lost := make(chan struct{}, 1)
 	defer c.Identities.alloc.ObserveLostConfirmation(func() {
 		retry.Notify(lost)
@@ -153,17 +178,25 @@ func (c *Confirmer) Run(ctx context.Context) error {
 	for {
 		applied, ended := c.Identities.alloc.AppliedRevision()
 		what := w.next(time.Now(), applied, ended)
-		done, err := c.perform(ctx, what, w.confirmed, applied)
+		err := c.perform(ctx, what, w.confirmed, applied)
 		switch {
+		case what == nothing:
+		case errors.Is(err, errUsed): // looked at again a moment later
+			if held.long(time.Now()) {
+				c.Log.Warn("for minutes it could not be confirmed that identities have ended on this node; their IDs are not used again meanwhile", "error", err)
+			}
 		case err != nil:
 			if ctx.Err() == nil && !failing {
 				c.Log.Warn("cannot confirm yet that identities have ended on this node; their IDs stay quarantined for a while", "error", err)
 			}
 			failing = true
 			w.failed(time.Now())
-		case done:
+		default:
 			failing = false
 			w.done(time.Now(), what, applied)
+			if what == confirmAction {
+				held = hold{}
+			}
 		}
 		select {
 		case <-tick.C:
@@ -175,20 +208,18 @@ func (c *Confirmer) Run(ctx context.Context) error {
 	}
 }
 
-// perform does it. It reports false if there is nothing to do, or this node uses an ID that has
-// ended.
-func (c *Confirmer) perform(ctx context.Context, what action, confirmed, applied int64) (done bool, err error) {
+// perform does it. Its error is errUsed if this node uses an ID that has ended.
+func (c *Confirmer) perform(ctx context.Context, what action, confirmed, applied int64) error {
 	switch what {
 	case withdrawAction:
-		err = c.confirm(ctx, 0)
+		return c.confirm(ctx, 0)
 	case repeatAction:
-		err = c.confirm(ctx, confirmed)
+		return c.confirm(ctx, confirmed)
 	case confirmAction:
 		return c.confirmUpTo(ctx, applied)
 	case nothing:
-		return false, nil
 	}
-	return err == nil, err
+	return nil
 }
 
 // confirm writes a confirmation, if the store answers soon.
@@ -205,36 +236,36 @@ func (c *Confirmer) spread() time.Duration {
 
 // confirmUpTo confirms the end of IDs up to a revision, if this node has released all of them. A
 // rule set that cannot be written delays nothing: its endpoints are locked.
-func (c *Confirmer) confirmUpTo(ctx context.Context, revision int64) (done bool, err error) {
-	if c.usesEnded() {
-		return false, nil
+func (c *Confirmer) confirmUpTo(ctx context.Context, revision int64) error {
+	if err := c.usesEnded(); err != nil {
+		return err
 	}
 	endings := c.Identities.unconfirmed()
 	gone := make(map[identity.ID]bool, len(endings))
 	for _, id := range endings {
 		gone[id] = !c.Identities.assigned(id)
 	}
-	for _, e := range c.Addresses.All() {
-		if gone[e.Identity] {
-			return false, nil // its pod's end was not observed yet
+	for p, e := range c.Addresses.All() {
+		if gone[e.Identity] { // its pod's end was not observed yet
+			return fmt.Errorf("%w: address %s has ID %d", errUsed, p, e.Identity)
 		}
 	}
 	if err := c.Kernel.WaitTried(ctx, c.Addresses.Table().Revision()); err != nil {
-		return false, fmt.Errorf("remove deleted pods from the kernel: %w", err)
+		return fmt.Errorf("remove deleted pods from the kernel: %w", err)
 	}
 	if err := c.confirm(ctx, revision); err != nil {
-		return false, err
+		return err
 	}
 	c.Identities.confirmed(endings)
-	return true, nil
+	return nil
 }
 
-// usesEnded reports whether rules or endpoints of this node use an ID that stands for nothing any
-// more.
-func (c *Confirmer) usesEnded() bool {
+// usesEnded returns errUsed if rules or endpoints of this node use an ID that stands for nothing
+// any more.
+func (c *Confirmer) usesEnded() error {
 	for _, row := range c.Endpoints.List() {
 		if c.Identities.inRange(row.Identity) && !c.Identities.assigned(row.Identity) {
-			return true
+			return fmt.Errorf("%w: endpoint %d has ID %d", errUsed, row.ID, row.Identity)
 		}
 	}
 	var left []identity.ID
@@ -243,11 +274,13 @@ func (c *Confirmer) usesEnded() bool {
 			left = append(left, k.ID)
 		}
 	}
-	ended := false
+	var err error
 	c.Policy.View(func(e *policy.Engine) {
 		for _, id := range left {
-			ended = ended || e.Knows(id)
+			if err == nil && e.Knows(id) {
+				err = fmt.Errorf("%w: rules know ID %d", errUsed, id)
+			}
 		}
 	})
-	return ended
+	return err
 }

@@ -75,8 +75,8 @@ type Identities struct {
 	pending map[string]*pendingID
 	// since is from when on labels have a temporary identity.
 	since map[identity.ID]time.Time
-	// ended are IDs of which was observed that they stand for nothing any more, until that is
-	// confirmed.
+	// ended are IDs of this cluster of which was observed that they stand for nothing any more,
+	// until that is confirmed.
 	ended map[identity.ID]struct{}
 }
 
@@ -383,7 +383,9 @@ func (ids *Identities) Apply(sink Sink, upserts map[identity.ID]labels.Set, dele
 	}
 	for _, id := range deletes {
 		delete(ids.known, id)
-		ids.ended[id] = struct{}{}
+		if ids.inRange(id) { // others are not this cluster's to use again
+			ids.ended[id] = struct{}{}
+		}
 	}
 	ids.mu.Unlock()
 	return sink.SetIdentities(upserts, deletes)

@@ -80,7 +80,7 @@ type Network struct {
 	// its pod CIDRs have, and the other nodes have been notified; damaged that another process has
 	// changed something.
 	moved, cidrsMoved, damaged chan struct{}
-	lost                       string // what the status says of lost addresses; of Run alone
+	misplaced                  string // what the status says of the node's addresses; of Run alone
 
 	mu               sync.Mutex
 	router4, router6 netip.Addr
@@ -259,30 +259,39 @@ func (n *Network) addressTranslated(ip netip.Addr) bool {
 }
 
 // reportAddresses shows in the status whether the node has the addresses by which others know it.
-// Those of the options may be on none of its interfaces.
+// Those of the options may be on none of its interfaces, if nobody is sent on in their name.
 func (n *Network) reportAddresses() {
 	const part = "node-addresses"
-	var lost []string
+	leads := n.leadsOutside(n.Devices())
+	var lost, translated []string
 	for _, own := range []struct {
 		given string
 		ip    netip.Addr
 	}{{n.cfg.NodeIPv4, n.cfg.Host.IPv4}, {n.cfg.NodeIPv6, n.cfg.Host.IPv6}} {
-		if own.given == "" && own.ip.IsValid() && !n.cfg.Links.IsLocal(own.ip) {
+		switch {
+		case !own.ip.IsValid() || n.cfg.Links.IsLocal(own.ip):
+		case own.given == "":
 			lost = append(lost, own.ip.String())
+		case leads:
+			translated = append(translated, own.ip.String())
 		}
 	}
-	if len(lost) == 0 {
-		n.lost = ""
-		n.cfg.Components.Set(part, rest.StateOk, "the node has the addresses by which others know it")
-		return
+	state, msg := rest.StateOk, "the node has the addresses by which others know it"
+	if len(translated) > 0 {
+		state = rest.StateWarning
+		msg = fmt.Sprintf("clients outside reach through this node no backends elsewhere but pods behind the tunnel: it would send them on as %s, which is on none of its interfaces",
+			strings.Join(translated, " and "))
 	}
-	msg := fmt.Sprintf("others know this node by %s, which it has no more: give it back, or restart the agent, which announces another address of device %s",
-		strings.Join(lost, " and "), n.cfg.Host.Device)
-	if msg != n.lost {
-		n.cfg.Log.Warn("the node has lost an address", "reason", msg)
+	if len(lost) > 0 {
+		state = rest.StateWarning
+		msg = fmt.Sprintf("others know this node by %s, which it has no more: give it back, or restart the agent, which announces another address of device %s",
+			strings.Join(lost, " and "), n.cfg.Host.Device)
 	}
-	n.lost = msg
-	n.cfg.Components.Set(part, rest.StateWarning, msg)
+	if state != rest.StateOk && msg != n.misplaced {
+		n.cfg.Log.Warn("the node does not have its addresses", "reason", msg)
+	}
+	n.misplaced = msg
+	n.cfg.Components.Set(part, state, msg)
 }
 
 // otherDevices reports whether devices, and what is done at them, are not those that the programs

@@ -107,6 +107,7 @@ func (n *Network) Run(ctx context.Context, c Cluster) error {
 			close(listed)
 		}
 	}()
+	n.reportAddresses()
 	failed, all := false, false
 	last := time.Now()
 	for {

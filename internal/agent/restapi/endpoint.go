@@ -16,6 +16,7 @@ import (
 	"github.com/hawser-net/hawser/api/rest/server"
 	"github.com/hawser-net/hawser/internal/agent/addressing"
 	"github.com/hawser-net/hawser/internal/datapath"
+	"github.com/hawser-net/hawser/internal/deletequeue"
 	"github.com/hawser-net/hawser/internal/endpoint"
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/k8s"
@@ -93,7 +94,7 @@ func (a *API) CreateEndpoint(ctx context.Context, req server.CreateEndpointReque
 		}
 	}
 	// What waits is of an earlier endpoint of the attachment, which was deleted or is in the way.
-	if err := a.DropDeletion(create.Attachment); err != nil {
+	if err := a.DropDeletions(queuedDeletion(create.Attachment), deletequeue.Entry{ContainerID: create.ContainerID}); err != nil {
 		return nil, err
 	}
 	row, err := a.Lifecycle.Create(ctx, create)
@@ -355,13 +356,27 @@ func hasAll(have []labels.Label, want labels.Set) bool {
 	return true
 }
 
+// queuedDeletion is how the plugin queues the deletion of an attachment.
+func queuedDeletion(at endpoint.Attachment) deletequeue.Entry {
+	return deletequeue.Entry{EndpointID: endpoint.Ref{Kind: endpoint.RefAttachment, Text: at.AttachmentID()}.String()}
+}
+
+// dropDone drops the deletions of a client that did not wait for the answer, and has queued what
+// has been done now: else they stay until the next start, and the queue has an end.
+func (a *API) dropDone(entries ...deletequeue.Entry) {
+	if err := a.DropDeletions(entries...); err != nil {
+		a.Log.Warn("a deletion that was done stays queued", "error", err)
+	}
+}
+
 // DeleteEndpoint is DELETE /endpoint/{id}.
-func (a *API) DeleteEndpoint(ctx context.Context, req server.DeleteEndpointRequestObject) (server.DeleteEndpointResponseObject, error) {
+func (a *API) DeleteEndpoint(_ context.Context, req server.DeleteEndpointRequestObject) (server.DeleteEndpointResponseObject, error) {
 	row, err := a.find(req.ID)
 	if err != nil {
 		return nil, err
 	}
-	failures, err := a.Lifecycle.Delete(ctx, row.ID)
+	failures, err := a.Lifecycle.Delete(row.ID)
+	a.dropDone(queuedDeletion(row.Attachment))
 	if err != nil {
 		return nil, endpointError(err)
 	}
@@ -372,11 +387,12 @@ func (a *API) DeleteEndpoint(ctx context.Context, req server.DeleteEndpointReque
 }
 
 // DeleteEndpoints is DELETE /endpoint: all endpoints of a container.
-func (a *API) DeleteEndpoints(ctx context.Context, req server.DeleteEndpointsRequestObject) (server.DeleteEndpointsResponseObject, error) {
+func (a *API) DeleteEndpoints(_ context.Context, req server.DeleteEndpointsRequestObject) (server.DeleteEndpointsResponseObject, error) {
 	if req.Body == nil || req.Body.ContainerID == "" {
 		return nil, server.Errorf(http.StatusBadRequest, "container-id is needed")
 	}
-	n, failures := a.Lifecycle.DeleteContainer(ctx, req.Body.ContainerID)
+	n, failures := a.Lifecycle.DeleteContainer(req.Body.ContainerID)
+	a.dropDone(deletequeue.Entry{ContainerID: req.Body.ContainerID})
 	switch {
 	case n == 0:
 		return nil, server.Errorf(http.StatusNotFound, "container %s has no endpoint", req.Body.ContainerID)

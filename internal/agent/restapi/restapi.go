@@ -23,6 +23,7 @@ import (
 	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/datapath/loader"
 	"github.com/hawser-net/hawser/internal/datapath/maps"
+	"github.com/hawser-net/hawser/internal/deletequeue"
 	"github.com/hawser-net/hawser/internal/endpoint"
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/ipam"
@@ -117,8 +118,8 @@ type Config struct {
 	Sync func() (rest.PartStatus, bool)
 	// AwaitPrograms and AwaitRules return when a new endpoint can be evaluated, or ctx ends.
 	AwaitPrograms, AwaitRules func(context.Context) error
-	// DropDeletion has deletions that were queued for an attachment not be done any more.
-	DropDeletion func(endpoint.Attachment) error
+	// DropDeletions has deletions that were queued not be done any more.
+	DropDeletions func(...deletequeue.Entry) error
 	// Stopping is closed when the agent ends.
 	Stopping <-chan struct{}
 }
