@@ -7,16 +7,20 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"math"
 	"os"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
 	appsv1 "k8s.io/api/apps/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -188,6 +192,61 @@ func TestPartsFit(t *testing.T) {
 			t.Errorf("the operator looks for agents with %s", f.DefValue)
 		}
 	}
+}
+
+// TestOperatorPlacement: the operator starts in a cluster in which no node is ready, and does not
+// stay where it cannot run.
+func TestOperatorPlacement(t *testing.T) {
+	t.Parallel()
+	var dep appsv1.Deployment
+	one(t, "Deployment", "hawser-operator", &dep)
+	const noSchedule, noExecute = corev1.TaintEffectNoSchedule, corev1.TaintEffectNoExecute
+	for _, tt := range []struct {
+		key    string
+		effect corev1.TaintEffect
+		stays  time.Duration // 0: it is neither placed there nor stays
+	}{
+		{"node-role.kubernetes.io/control-plane", noSchedule, forever},
+		{"CriticalAddonsOnly", noSchedule, forever},
+		{"node.cloudprovider.kubernetes.io/uninitialized", noSchedule, forever},
+		{"node.kubernetes.io/not-ready", noSchedule, forever},
+		{"node.kubernetes.io/not-ready", noExecute, forever},
+		{"node.kubernetes.io/network-unavailable", noSchedule, forever},
+		{operator.Defaults().Nodes.TaintKey, noSchedule, forever},
+		{operator.Defaults().Nodes.TaintKey, noExecute, forever},
+		{"node.kubernetes.io/unschedulable", noSchedule, 0}, // cordoned, drained
+		{"node.kubernetes.io/unreachable", noSchedule, 0},
+		{"node.kubernetes.io/unreachable", noExecute, time.Minute},
+		{"node.kubernetes.io/out-of-service", noExecute, 0},
+		{"node.kubernetes.io/disk-pressure", noSchedule, 0},
+		{"dedicated", noSchedule, 0},
+	} {
+		if got := tolerates(dep.Spec.Template.Spec.Tolerations, &corev1.Taint{Key: tt.key, Value: "true", Effect: tt.effect}); got != tt.stays {
+			t.Errorf("taint %s:%s: tolerated for %v, want %v", tt.key, tt.effect, got, tt.stays)
+		}
+	}
+	var budget policyv1.PodDisruptionBudget
+	one(t, "PodDisruptionBudget", "hawser-operator", &budget)
+	sel, err := metav1.LabelSelectorAsSelector(budget.Spec.Selector)
+	if err != nil || !sel.Matches(labels.Set(dep.Spec.Template.Labels)) || budget.Spec.MaxUnavailable.IntValue() != 1 || budget.Namespace != dep.Namespace {
+		t.Errorf("the budget of evictions is %+v, %v", budget.Spec, err)
+	}
+}
+
+const forever = time.Duration(math.MaxInt64)
+
+// tolerates returns for how long a pod with these tolerations stays on a node with a taint.
+func tolerates(list []corev1.Toleration, taint *corev1.Taint) (stays time.Duration) {
+	for i := range list {
+		switch {
+		case !list[i].ToleratesTaint(logr.Discard(), taint, false):
+		case list[i].TolerationSeconds == nil:
+			return forever
+		default:
+			stays = time.Duration(*list[i].TolerationSeconds) * time.Second
+		}
+	}
+	return stays
 }
 
 func mounted(pod corev1.PodSpec, container int, path, volume string) bool {

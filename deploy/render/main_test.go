@@ -112,6 +112,9 @@ func TestValues(t *testing.T) {
 		{"further options", "extraConfig: {bpf-ct-max: 524288, debug: true, mtu: 1400}", []string{`bpf-ct-max: "524288"`, `debug: "true"`, `mtu: "1400"`}, []string{`debug: "false"`}},
 		{"further options that switch off", "routing: {mtu: 1400}\nextraConfig: {enable-ipv4-masquerade: false, auto-direct-node-routes: false, mtu: 0}",
 			[]string{`enable-ipv4-masquerade: "false"`, `auto-direct-node-routes: "false"`, `mtu: "0"`}, []string{`enable-ipv4-masquerade: "true"`}},
+		{"one operator", "operator: {replicas: 1}", []string{`replicas: 1\n`}, []string{`PodDisruptionBudget`}},
+		{"a taint of another key", "extraConfig: {agent-not-ready-taint-key: example.com/no-agent}",
+			[]string{`tolerations:\n(?: .*\n)+? +- key: example.com/no-agent\n +operator: Exists\n`}, nil},
 		{"further arguments", "agent: {extraArgs: ['', --debug]}\noperator: {extraArgs: ['']}", []string{`config-map\n +- "--debug"\n`}, []string{`- ""\n`}}, // helm reads {} as ['']
 		{"other ways to update", "agent: {updateStrategy: {type: OnDelete}}\noperator: {updateStrategy: {type: Recreate}}",
 			[]string{`updateStrategy:\n    type: OnDelete\n`, `strategy:\n    type: Recreate\n`}, []string{`rollingUpdate`}}, // the server refuses it then

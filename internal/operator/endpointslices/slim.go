@@ -14,7 +14,6 @@ import (
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/internal/k8s"
 	"github.com/hawser-net/hawser/internal/k8s/identities"
-	"github.com/hawser-net/hawser/internal/labels"
 )
 
 // Resolve reports which identity a pod in a namespace with these labels has: the canonical form of
@@ -184,16 +183,8 @@ func (s *slim) setIdentity(o *v2.CiliumIdentity) {
 
 // canonical returns the canonical form of an identity's labels, "" if they are no labels.
 func canonical(m map[string]string) string {
-	ls := make([]labels.Label, 0, len(m))
-	for name, value := range m {
-		source, rest, ok := strings.Cut(name, ":")
-		if !ok {
-			return ""
-		}
-		ls = append(ls, labels.New(source, rest, value))
-	}
-	set := labels.NewSet(ls...)
-	if len(set) != len(m) || set.Validate() != nil {
+	set, err := identities.ParseSecurityLabels(m)
+	if err != nil {
 		return ""
 	}
 	return set.KVString()
@@ -281,7 +272,7 @@ func namedPorts(p *corev1.Pod) []v2.NamedPort {
 	}
 	for _, c := range containers {
 		for _, port := range c.Ports {
-			if port.Name == "" {
+			if port.Name == "" || port.ContainerPort < 1 || port.ContainerPort > 0xFFFF {
 				continue
 			}
 			protocol := cmp.Or(string(port.Protocol), string(corev1.ProtocolTCP))

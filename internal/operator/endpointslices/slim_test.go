@@ -288,3 +288,14 @@ func TestKeyOfSeveralSources(t *testing.T) {
 		t.Errorf("they are %q", text)
 	}
 }
+
+// TestNamedPorts: a port that is none is left out, as agents do.
+func TestNamedPorts(t *testing.T) {
+	t.Parallel()
+	p := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Ports: []corev1.ContainerPort{
+		{Name: "high", ContainerPort: 65536}, {Name: "web", ContainerPort: 80}, {Name: "zero"}, {ContainerPort: 81},
+	}}}}}
+	if diff := cmp.Diff([]v2.NamedPort{{Name: "web", Port: 80, Protocol: "TCP"}}, namedPorts(p)); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}

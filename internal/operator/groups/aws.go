@@ -27,8 +27,11 @@ const (
 )
 
 // awsTimeout is how long AWS may take to answer, attempts of the SDK included, which has no limit
-// of its own. All policies with groups wait for the look at one.
+// of its own.
 const awsTimeout = 30 * time.Second
+
+// maxClients bounds the clients that are kept: there are fewer regions, but a policy may name any.
+const maxClients = 64
 
 // AWS asks EC2 for the instances in groups. Credentials and the region come from where the AWS SDK
 // looks: environment, files, instance metadata.
@@ -38,12 +41,18 @@ type AWS struct {
 	options []func(*config.LoadOptions) error
 
 	mu      sync.Mutex
-	clients map[string]*ec2.Client // by region
+	clients map[string]*regional // by region
+}
+
+// regional is a client for one region.
+type regional struct {
+	*ec2.Client
+	used time.Time
 }
 
 // NewAWS makes a provider. It sends nothing and reads nothing yet. options are for tests.
 func NewAWS(options ...func(*config.LoadOptions) error) *AWS {
-	return &AWS{limiter: rate.NewLimiter(awsRate, awsBurst), timeout: awsTimeout, options: options, clients: map[string]*ec2.Client{}}
+	return &AWS{limiter: rate.NewLimiter(awsRate, awsBurst), timeout: awsTimeout, options: options, clients: map[string]*regional{}}
 }
 
 // client returns the client for a region; the empty one is that of the environment.
@@ -51,7 +60,8 @@ func (a *AWS) client(ctx context.Context, region string) (*ec2.Client, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if c := a.clients[region]; c != nil {
-		return c, nil
+		c.used = time.Now()
+		return c.Client, nil
 	}
 	options := slices.Clone(a.options)
 	if region != "" {
@@ -64,8 +74,13 @@ func (a *AWS) client(ctx context.Context, region string) (*ec2.Client, error) {
 	if cfg.Region == "" {
 		return nil, errors.New("AWS: no region; name one in the group, or set AWS_REGION for the operator")
 	}
+	if len(a.clients) >= maxClients {
+		delete(a.clients, slices.MinFunc(slices.Collect(maps.Keys(a.clients)), func(x, y string) int {
+			return a.clients[x].used.Compare(a.clients[y].used)
+		}))
+	}
 	c := ec2.NewFromConfig(cfg)
-	a.clients[region] = c
+	a.clients[region] = &regional{c, time.Now()}
 	return c, nil
 }
 
@@ -94,7 +109,7 @@ func (a *AWS) Members(ctx context.Context, g v2.Group) (Members, error) {
 	pages := ec2.NewDescribeInstancesPaginator(c, &ec2.DescribeInstancesInput{Filters: filters})
 	for pages.HasMorePages() {
 		if err := a.limiter.Wait(ctx); err != nil {
-			return nil, err
+			return nil, fmt.Errorf("%w (%w)", errLater, err)
 		}
 		one, cancel := context.WithTimeout(ctx, a.timeout)
 		page, err := pages.NextPage(one)

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -30,6 +31,9 @@ type ec2Server struct {
 	asked []url.Values
 	fail  bool
 	hang  chan struct{} // if not nil, no request is answered until it is closed
+	// only, if not "", has those only hang that ask for such a tag.
+	only    string
+	waiting atomic.Int64 // requests that hang
 }
 
 // instance is one with the filters that find it, and its interfaces' addresses.
@@ -92,15 +96,16 @@ func (in *instance) matches(form url.Values) bool {
 }
 
 func (s *ec2Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if s.hang != nil {
-		<-s.hang
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	if err := r.ParseForm(); err != nil || r.Form.Get("Action") != "DescribeInstances" {
 		http.Error(w, "no such call", http.StatusBadRequest)
 		return
 	}
+	if s.hang != nil && (s.only == "" || r.Form.Get("Filter.2.Name") == "tag:"+s.only) {
+		s.waiting.Add(1)
+		<-s.hang
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.asked = append(s.asked, r.Form)
 	if s.fail {
 		w.WriteHeader(http.StatusForbidden)
@@ -213,5 +218,30 @@ func TestAWSNeedsRegion(t *testing.T) {
 	p := NewAWS(config.WithSharedConfigFiles(nil), config.WithSharedCredentialsFiles(nil))
 	if _, err := p.Members(t.Context(), v2.Group{AWS: &v2.AWSGroup{SecurityGroupsIDs: []string{"sg-1"}}}); err == nil || !strings.Contains(err.Error(), "no region") {
 		t.Errorf("without a region: %v", err)
+	}
+}
+
+// TestAWSClients names more regions than there are: the clients of those that were not named lately
+// go.
+func TestAWSClients(t *testing.T) {
+	t.Parallel()
+	p := newEC2(t).provider()
+	client := func(region string) any {
+		t.Helper()
+		c, err := p.client(t.Context(), region)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	first := client("")
+	for i := range 2 * maxClients {
+		client(fmt.Sprint("no-region-", i))
+		if client("") != first {
+			t.Fatalf("the client that is used all the time was made anew after %d others", i)
+		}
+	}
+	if len(p.clients) != maxClients {
+		t.Errorf("%d clients are kept", len(p.clients))
 	}
 }

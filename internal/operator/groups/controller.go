@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"maps"
 	"strings"
+	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -19,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrl "sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -40,6 +42,18 @@ const (
 // maxName is the longest name an object may have.
 const maxName = 253
 
+// One policy, or the policies of one namespace, must not hold up those of others: their groups may
+// be many, or at an address that does not answer.
+const (
+	// workers is how many policies of a kind are looked at together, perNamespace how many of them
+	// may be of one namespace. Another one waits for a turn.
+	workers      = 8
+	perNamespace = 2
+	turn         = 3 * time.Second
+	// policyTimeout bounds the lookups for one policy. What is left is looked up next time.
+	policyTimeout = time.Minute
+)
+
 // Setup adds the controllers of both kinds of policies to m.
 func Setup(m manager.Manager, cfg Config, from Provider, log *slog.Logger) error {
 	if cfg.Interval == 0 {
@@ -47,10 +61,11 @@ func Setup(m manager.Manager, cfg Config, from Provider, log *slog.Logger) error
 	}
 	b := newCache(from, cfg.Interval)
 	for _, kind := range []string{v2.KindNetworkPolicy, v2.KindClusterwideNetworkPolicy} {
-		c := &controller{client: m.GetClient(), cache: b, interval: cfg.Interval, log: log, kind: kind}
+		c := &controller{client: m.GetClient(), cache: b, interval: cfg.Interval, log: log, kind: kind, busy: map[string]int{}, made: map[types.NamespacedName]made{}}
 		err := builder.ControllerManagedBy(m).Named("groups-"+kind).
 			For(c.empty(), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 			Owns(c.empty(), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+			WithOptions(ctrl.Options{MaxConcurrentReconciles: workers}).
 			Complete(c)
 		if err != nil {
 			return fmt.Errorf("controller of the groups of a %s: %w", kind, err)
@@ -66,6 +81,34 @@ type controller struct {
 	interval time.Duration
 	log      *slog.Logger
 	kind     string
+
+	mu   sync.Mutex
+	busy map[string]int // policies that are looked at, by namespace
+	made map[types.NamespacedName]made
+}
+
+// made is what this operator has made for a policy last.
+type made struct {
+	what    string          // the derivative's name and source
+	unknown map[string]bool // groups of which it had never seen members
+}
+
+// begin takes a turn for a policy of a namespace, which end gives back; ok is false if there is
+// none. Policies of the whole cluster are an administrator's, and need none.
+func (c *controller) begin(namespace string) (end func(), ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if namespace != "" && c.busy[namespace] >= perNamespace {
+		return nil, false
+	}
+	c.busy[namespace]++
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.busy[namespace]--; c.busy[namespace] == 0 {
+			delete(c.busy, namespace)
+		}
+	}, true
 }
 
 func (c *controller) empty() *unstructured.Unstructured {
@@ -127,6 +170,9 @@ func (p *parent) rules(refused error) (out []*v2.Rule, left error) {
 func (c *controller) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	obj := c.empty()
 	if err := c.client.Get(ctx, req.NamespacedName, obj); err != nil {
+		if apierrors.IsNotFound(err) {
+			c.setMade(req.NamespacedName, nil)
+		}
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	if obj.GetLabels()[kindLabel] == derivative || !obj.GetDeletionTimestamp().IsZero() {
@@ -147,11 +193,17 @@ func (c *controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	name := derivativeName(obj)
 	rules, left := p.rules(refused)
 	if !named(rules) {
+		c.setMade(req.NamespacedName, nil)
 		return reconcile.Result{}, c.drop(ctx, obj, p.Status, name)
 	}
+	end, ok := c.begin(req.Namespace)
+	if !ok {
+		return reconcile.Result{RequeueAfter: turn}, nil
+	}
+	defer end()
 	fault, err := c.keep(ctx, obj, rules, name)
-	if err == nil {
-		err = c.writeStatus(ctx, obj, p.Status, name, errors.Join(fault, left))
+	if err == nil || ctx.Err() == nil && !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) {
+		err = errors.Join(err, c.writeStatus(ctx, obj, p.Status, name, errors.Join(err, fault, left)))
 	}
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("%s %s: %w", c.kind, req, err)
@@ -186,32 +238,63 @@ func (c *controller) keep(ctx context.Context, obj *unstructured.Unstructured, f
 	case !owned(have, obj):
 		return fmt.Errorf("a policy %s exists that is not this one's derivative; remove or rename it", name), nil
 	}
-	unknown := false
+	now := made{name + source, map[string]bool{}}
+	lookups, cancel := context.WithTimeout(ctx, policyTimeout)
+	defer cancel()
 	rules, fault := derive(from, func(g v2.Group) (Members, error) {
-		m, known, err := c.cache.find(ctx, g)
-		unknown = unknown || !known
+		m, known, err := c.cache.find(lookups, g)
+		if !known {
+			now.unknown[key(g)] = true
+		}
 		return m, err
 	})
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
-	// This operator has not seen these groups yet, the one before it has.
-	if unknown && have != nil && have.GetAnnotations()[sourceAnnotation] == source {
+	if have != nil && have.GetAnnotations()[sourceAnnotation] == source && c.knowsLess(client.ObjectKeyFromObject(obj), now) {
 		return fault, nil
 	}
 	want, err := c.object(obj, name, source, rules)
-	if err != nil {
+	switch {
+	case err != nil:
 		return nil, err
+	case have == nil:
+		err = c.client.Create(ctx, want)
+	case !same(have, want):
+		want.SetResourceVersion(have.GetResourceVersion())
+		want.SetUID(have.GetUID())
+		err = c.client.Update(ctx, want)
 	}
-	if have == nil {
-		return fault, c.client.Create(ctx, want)
+	if err != nil {
+		return fault, fmt.Errorf("write policy %s: %w", name, err)
 	}
-	if same(have, want) {
-		return fault, nil
+	c.setMade(client.ObjectKeyFromObject(obj), &now)
+	return fault, nil
+}
+
+// knowsLess reports whether members of a group are not known that were when the derivative of a
+// policy was made: by the operator before this one, or before the group was forgotten.
+func (c *controller) knowsLess(of types.NamespacedName, now made) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	last := c.made[of]
+	for group := range now.unknown {
+		if last.what != now.what || !last.unknown[group] {
+			return true
+		}
 	}
-	want.SetResourceVersion(have.GetResourceVersion())
-	want.SetUID(have.GetUID())
-	return fault, c.client.Update(ctx, want)
+	return false
+}
+
+// setMade notes what was made for a policy, nil if there is none any more.
+func (c *controller) setMade(of types.NamespacedName, now *made) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if now == nil {
+		delete(c.made, of)
+		return
+	}
+	c.made[of] = *now
 }
 
 // digest returns a short text that differs for rules that differ.
@@ -243,9 +326,11 @@ func (c *controller) object(of *unstructured.Unstructured, name, source string, 
 	out.SetName(name)
 	out.SetLabels(map[string]string{kindLabel: derivative, parentLabel: string(of.GetUID())})
 	out.SetAnnotations(map[string]string{sourceAnnotation: source})
-	yes := true
+	// It does not block the policy's deletion: where the API server protects owners, that would
+	// need rights on their finalizers.
+	controls, blocks := true, false
 	out.SetOwnerReferences([]metav1.OwnerReference{{
-		APIVersion: v2.SchemeGroupVersion().String(), Kind: c.kind, Name: of.GetName(), UID: of.GetUID(), Controller: &yes, BlockOwnerDeletion: &yes,
+		APIVersion: v2.SchemeGroupVersion().String(), Kind: c.kind, Name: of.GetName(), UID: of.GetUID(), Controller: &controls, BlockOwnerDeletion: &blocks,
 	}})
 	return out, nil
 }
@@ -260,7 +345,8 @@ func same(have, want *unstructured.Unstructured) bool {
 	return err == nil && err2 == nil && string(a) == string(b) && maps.Equal(have.GetLabels(), want.GetLabels()) && maps.Equal(have.GetAnnotations(), want.GetAnnotations())
 }
 
-// writeStatus writes what became of the groups into the status of the policy, if that has changed.
+// writeStatus writes what became of the groups and of the derivative into the status of the policy,
+// if that has changed.
 func (c *controller) writeStatus(ctx context.Context, obj *unstructured.Unstructured, have v2.NetworkPolicyStatus, name string, fault error) error {
 	ok, text := fault == nil, ""
 	if fault != nil {

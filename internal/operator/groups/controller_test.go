@@ -1,6 +1,7 @@
 package groups
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -8,8 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -37,19 +39,28 @@ type cluster struct {
 	*controllers.Env
 	ec2  *ec2Server
 	stop func()
+	// timeout, if it is not 0, is how long AWS may take to answer.
+	timeout time.Duration
 }
 
 func (c *cluster) run() {
 	c.Helper()
 	c.stop = c.Env.Run(c.T, func(_ context.Context, m manager.Manager, log *slog.Logger) error {
-		return Setup(m, Config{Interval: time.Second}, c.ec2.provider(), log)
+		p := c.ec2.provider()
+		p.timeout = cmp.Or(c.timeout, p.timeout)
+		return Setup(m, Config{Interval: time.Second}, p, log)
 	})
 }
 
 func (c *cluster) cnp(name, spec string) *v2.CiliumNetworkPolicy {
 	c.Helper()
+	return c.cnpIn("default", name, spec)
+}
+
+func (c *cluster) cnpIn(namespace, name, spec string) *v2.CiliumNetworkPolicy {
+	c.Helper()
 	p := &v2.CiliumNetworkPolicy{}
-	if err := yaml.Unmarshal(fmt.Appendf(nil, "metadata: {name: %s, namespace: default}\nspec: %s\n", name, spec), p); err != nil {
+	if err := yaml.Unmarshal(fmt.Appendf(nil, "metadata: {name: %s, namespace: %s}\nspec: %s\n", name, namespace, spec), p); err != nil {
 		c.Fatal(err)
 	}
 	if err := c.Client.Create(c.Context(), p); err != nil {
@@ -90,7 +101,7 @@ func (c *cluster) members(p *v2.CiliumNetworkPolicy, want ...string) *v2.CiliumN
 				}
 			}
 		}
-		if diff := cmp.Diff(append([]string{}, want...), got); diff != "" {
+		if diff := gocmp.Diff(append([]string{}, want...), got); diff != "" {
 			return fmt.Errorf("members (-want +got):\n%s", diff)
 		}
 		return nil
@@ -116,6 +127,76 @@ func (c *cluster) waitStatus(p *v2.CiliumNetworkPolicy, fault string) {
 		}
 		return fmt.Errorf("status %+v, want %q", got.Status.DerivativePolicies, fault)
 	})
+}
+
+// TestOneOfMany has the policies of one namespace name many groups for which AWS does not answer:
+// the groups of others are looked up all the same.
+func TestOneOfMany(t *testing.T) {
+	t.Parallel()
+	c := &cluster{T: t, Env: controllers.Start(t), ec2: newEC2(t)}
+	c.ec2.hang, c.ec2.only = make(chan struct{}), "slow"
+	t.Cleanup(func() { close(c.ec2.hang) })
+	c.ec2.set(instance{groups: []string{"sg-1"}, private: "10.0.0.1"})
+	var many strings.Builder
+	for i := range 200 {
+		fmt.Fprintf(&many, "{aws: {labels: {slow: '%d'}}},", i)
+	}
+	c.run()
+	for i := range 2 * workers {
+		c.cnp(fmt.Sprint("many-", i), `{endpointSelector: {}, egress: [{toGroups: [`+strings.ReplaceAll(many.String(), "slow: '", fmt.Sprintf("slow: '%d-", i))+`]}]}`)
+	}
+	controllers.Eventually(t, time.Minute, func() string {
+		if n := c.ec2.waiting.Load(); n < perNamespace {
+			return fmt.Sprintf("%d requests are not answered", n)
+		}
+		return ""
+	})
+	c.Create(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "other"}})
+	began := time.Now()
+	c.members(c.cnpIn("other", "one", `{endpointSelector: {}, egress: [{toGroups: [{aws: {securityGroupsIds: [sg-1]}}]}]}`), "10.0.0.1/32")
+	if took := time.Since(began); took > 20*time.Second {
+		t.Errorf("it took %v", took)
+	}
+}
+
+// TestBesideUnknown has a policy name one group for which AWS never answers, and another: the
+// members of that follow AWS.
+func TestBesideUnknown(t *testing.T) {
+	t.Parallel()
+	c := &cluster{T: t, Env: controllers.Start(t), ec2: newEC2(t), timeout: 100 * time.Millisecond}
+	c.ec2.hang, c.ec2.only = make(chan struct{}), "slow"
+	t.Cleanup(func() { close(c.ec2.hang) })
+	web := instance{groups: []string{"sg-1"}, private: "10.0.0.1"}
+	c.ec2.set(web)
+	c.run()
+	p := c.cnp("p", `{endpointSelector: {}, egress: [{toGroups: [{aws: {labels: {slow: '1'}}}, {aws: {securityGroupsIds: [sg-1]}}]}]}`)
+	c.members(p, "10.0.0.1/32")
+	c.waitStatus(p, "deadline exceeded")
+	c.ec2.set(web, instance{groups: []string{"sg-1"}, private: "10.0.0.2"})
+	c.members(p, "10.0.0.1/32", "10.0.0.2/32")
+}
+
+// TestKnowsLess: a derivative is not made anew without members that were known when it was made.
+func TestKnowsLess(t *testing.T) {
+	t.Parallel()
+	c := &controller{made: map[types.NamespacedName]made{}}
+	p := types.NamespacedName{Namespace: "default", Name: "p"}
+	nothing, a, both := map[string]bool{}, map[string]bool{"a": true}, map[string]bool{"a": true, "b": true}
+	check := func(when string, now made, want bool) {
+		t.Helper()
+		if got := c.knowsLess(p, now); got != want {
+			t.Errorf("%s: %v", when, got)
+		}
+	}
+	check("made by another operator", made{"d", a}, true)
+	check("made by another operator, all is known", made{"d", nothing}, false)
+	c.setMade(p, &made{"d", a})
+	check("one was never known", made{"d", a}, false)
+	check("one is known now", made{"d", nothing}, false)
+	check("another one was forgotten", made{"d", both}, true)
+	check("of another source", made{"e", a}, true)
+	c.setMade(p, nil)
+	check("the policy was gone", made{"d", a}, true)
 }
 
 // TestDerivatives: what becomes of a policy with groups while groups, AWS, the operator and people

@@ -15,6 +15,9 @@ import (
 // maxMembers bounds the addresses of one policy's groups: an object of Kubernetes holds about 1 MB.
 const maxMembers = 10_000
 
+// maxGroups bounds the groups that one policy may name: each costs calls of the account.
+const maxGroups = 64
+
 // Members are the addresses of a group's members, sorted.
 type Members []netip.Addr
 
@@ -73,16 +76,26 @@ func faultyFields(err error) (fields []string, ok bool) {
 }
 
 // derive returns the rules of the derivative policy: the entries of rules that name groups, with
-// their members instead. A group that cannot be looked up has no members; the error names it. Rules
-// must be valid.
+// their members instead. A group that cannot be looked up has no members; the error names it. So it
+// is with groups beyond maxGroups. Rules must be valid.
 func derive(rules []*v2.Rule, find lookup) ([]*v2.Rule, error) {
 	var out []*v2.Rule
 	var errs []error
 	left := maxMembers
+	seen := map[string]bool{} // whether it is looked up
 	members := func(at string, groups []v2.Group) []v2.CIDRRule {
 		list := []v2.CIDRRule{} // present, and without members
 		var all Members
 		for i, g := range groups {
+			k := key(g)
+			look, counted := seen[k]
+			if !counted {
+				look = len(seen) < maxGroups
+				seen[k] = look
+			}
+			if !look {
+				continue
+			}
 			m, err := find(g)
 			if err != nil {
 				errs = append(errs, fmt.Errorf("%s[%d]: %w", at, i, err))
@@ -118,6 +131,9 @@ func derive(rules []*v2.Rule, find lookup) ([]*v2.Rule, error) {
 		if len(d.Ingress)+len(d.Egress) > 0 {
 			out = append(out, d)
 		}
+	}
+	if len(seen) > maxGroups {
+		errs = slices.Insert(errs, 0, fmt.Errorf("a policy may name %d groups, this one names %d; those beyond are allowed nothing", maxGroups, len(seen)))
 	}
 	return out, errors.Join(errs...)
 }

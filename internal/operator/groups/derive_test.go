@@ -46,6 +46,12 @@ func TestDerive(t *testing.T) {
 		}
 		return nil, nil
 	}
+	var many strings.Builder // the first is one that has members, as has the last, which is not looked up
+	many.WriteString(in("a") + ",")
+	for i := range maxGroups {
+		many.WriteString(in(fmt.Sprint("none-", i)) + ",")
+	}
+	many.WriteString(in("b"))
 	for _, tt := range []struct{ name, in, want, fault string }{
 		{"no groups", `[{"endpointSelector":{},"egress":[{"toCIDR":["10.0.0.0/8"]}]}]`, `null`, ""},
 		{"entries with groups alone", `[{"endpointSelector":{"matchLabels":{"a":"b"}},"description":"d","enableDefaultDeny":{"egress":false},
@@ -58,6 +64,9 @@ func TestDerive(t *testing.T) {
 		{"one fails", `[{"endpointSelector":{},"egress":[{"toGroups":[` + in("bad") + `]},{"toGroups":[` + in("a") + `]}]}]`,
 			`[{"endpointSelector":{},"egress":[{"toCIDRSet":[]},{"toCIDRSet":[{"cidr":"10.0.0.1/32"},{"cidr":"2001:db8::1/128"}]}]}]`,
 			"rule 0: egress[0].toGroups[0]: no answer"},
+		{"too many groups", `[{"endpointSelector":{},"egress":[{"toGroups":[` + many.String() + `]},{"toGroups":[` + in("a") + `]}]}]`,
+			`[{"endpointSelector":{},"egress":[{"toCIDRSet":[{"cidr":"10.0.0.1/32"},{"cidr":"2001:db8::1/128"}]},{"toCIDRSet":[{"cidr":"10.0.0.1/32"},{"cidr":"2001:db8::1/128"}]}]}]`,
+			"a policy may name 64 groups, this one names 66; those beyond are allowed nothing"},
 		{"too many", `[{"endpointSelector":{},"ingress":[{"fromGroups":[` + in("many") + `]}]}]`, "", ""},
 	} {
 		if tt.name == "too many" {
@@ -135,14 +144,29 @@ func TestCache(t *testing.T) {
 	now = now.Add(time.Minute)
 	f.err, f.members = errors.New("away"), nil
 	look(two, 2, true, true)
-	look(two, 3, true, true)
-	look(group("new"), 4, false, true)
+	look(two, 2, true, true) // other policies with the group do not wait for it again
+	look(group("new"), 3, false, true)
+	now = now.Add(time.Minute / 12)
+	look(two, 4, true, true)
+	now = now.Add(time.Minute / 12 * 99 / 100) // the pause is longer, and random in its upper half
+	look(two, 4, true, true)
 	now = now.Add(5 * time.Minute)
 	f.err, f.members = nil, addrs("10.0.0.2")
 	look(group("new"), 5, true, false)
 	if len(b.groups) != 1 {
 		t.Errorf("%d groups are remembered, want the one that is asked for", len(b.groups))
 	}
+
+	// A policy whose time is over says nothing of a group.
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, known, err := b.find(ctx, group("next")); known || !errors.Is(err, errLater) || f.asked != 5 {
+		t.Errorf("known %t, %v, asked %d times", known, err, f.asked)
+	}
+	f.err = errLater
+	look(group("next"), 6, false, true)
+	f.err = nil
+	look(group("next"), 7, true, false)
 }
 
 // TestUnderstood: what of a policy is wrong takes the groups from the entries that it concerns, and

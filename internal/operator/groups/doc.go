@@ -11,8 +11,10 @@
 // edit that cannot be understood ends what the last good version allowed.
 //
 // A group that was looked up before keeps its members while looking it up fails, unless the policy
-// was changed meanwhile. The outcome is in the policy's status.derivativePolicies. A derivative is
-// owned by its policy and deleted with it; changes to it are reverted.
+// was changed meanwhile. Lookups are bounded for each policy, in number and time, and policies of
+// one namespace do not hold up those of others. The outcome is in the policy's
+// status.derivativePolicies. A derivative is owned by its policy and deleted with it; changes to it
+// are reverted.
 //
 // The package owns the derivative policies, and status.derivativePolicies of the others. It starts
 // no goroutine but the controllers it adds to the manager.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
@@ -139,13 +140,7 @@ func newIndex(rules *Rules, budget int) *index {
 }
 
 // version reads a resource version as a number; 0 if it is none.
-func version(rv string) uint64 {
-	n, err := strconv.ParseUint(rv, 10, 64)
-	if err != nil {
-		return 0
-	}
-	return n
-}
+func version(rv string) uint64 { return k8s.VersionOf(&metav1.ObjectMeta{ResourceVersion: rv}) }
 
 // ---- namespaces and pods ------------------------------------------------------------------------
 

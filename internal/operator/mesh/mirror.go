@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"strings"
 	"sync"
 	"time"
@@ -23,6 +24,10 @@ const (
 	batchKeys = 60
 	// writeTimeout bounds the write of the canary.
 	writeTimeout = 30 * time.Second
+	// maxValue bounds a value: etcd takes requests of 1.5 MB.
+	maxValue = 1 << 20
+	// maxConsulValue is that of Consul, which takes requests of 512 KiB, with values in base64.
+	maxConsulValue = 376 << 10
 )
 
 // mirror keeps the keys of one kind.
@@ -47,9 +52,14 @@ type mirror struct {
 	own func(name, value string) bool
 	// foreign reports whether a value is maintained by another writer.
 	foreign func(value string) bool
+	// most is how long a value may be.
+	most int
 
 	mu    sync.Mutex
 	index *index
+	// refused has the objects with values that are longer, and how many: the store would take none
+	// of them, and the kind would never be complete.
+	refused map[string]int
 	// refresh has keys that are as they should be, on the lease of a former leader. As long as
 	// there are any, keys that are not announced must not be removed.
 	refresh  map[string]bool
@@ -81,7 +91,10 @@ func newMirror(cfg mirrorConfig, backend kvstore.Backend, log *slog.Logger) (*mi
 		kind: cfg.kind, log: log.With("kind", cfg.kind), permanent: cfg.permanent, own: cfg.own, foreign: cfg.foreign,
 		backend: backend, canary: kvstore.JoinKey(storekeys.SyncedPrefix, cfg.cluster, base+"/v1"),
 		admit: func(ctx context.Context) error { return clustermesh.CheckOwner(ctx, backend, cfg.cluster) },
-		index: newIndex(), refresh: map[string]bool{},
+		most:  maxValue, index: newIndex(), refused: map[string]int{}, refresh: map[string]bool{},
+	}
+	if backend.Layout() != kvstore.LayoutEtcd {
+		m.most = maxConsulValue
 	}
 	var err error
 	m.keys, err = announce.NewKeys(announce.KeysConfig{
@@ -123,9 +136,29 @@ func (m *mirror) update(object string, read func() (export, error)) error {
 	defer m.mu.Unlock()
 	e, err := read()
 	if err == nil {
-		m.announce(m.index.set(object, e))
+		m.announce(m.set(object, e))
 	}
 	return err
+}
+
+// set replaces what an object stands for, without what is too large, and returns the keys that this
+// may change. The caller holds mu.
+func (m *mirror) set(object string, e export) []string {
+	before := m.refused[object]
+	delete(m.refused, object)
+	for key, value := range e.values {
+		if len(value) <= m.most {
+			continue
+		}
+		if m.refused[object]++; before == 0 {
+			m.log.Warn("an object is too large to be exported to other clusters", "object", object, "key", key, "bytes", len(value), "most", m.most)
+		}
+	}
+	if m.refused[object] > 0 {
+		e.values = maps.Clone(e.values)
+		maps.DeleteFunc(e.values, func(_, value string) bool { return len(value) > m.most })
+	}
+	return m.index.set(object, e)
 }
 
 // announce announces keys as they are in the index, once that is complete. The caller holds mu.
@@ -257,11 +290,15 @@ func (m *mirror) survey(ctx context.Context) error {
 	}
 	for object := range m.index.exports {
 		if _, still := all[object]; !still {
-			m.announce(m.index.set(object, export{}))
+			m.announce(m.set(object, export{}))
 		}
 	}
+	maps.DeleteFunc(m.refused, func(object string, _ int) bool {
+		_, still := all[object]
+		return !still
+	})
 	for object, e := range all {
-		m.announce(m.index.set(object, e))
+		m.announce(m.set(object, e))
 	}
 	m.log.Debug("looked at everything", "objects", len(all), "keys", len(m.index.objects))
 	if m.surveyed {
@@ -279,6 +316,16 @@ func (m *mirror) survey(ctx context.Context) error {
 	}
 	m.announce(announced)
 	return nil
+}
+
+// tooLarge returns how many keys are not exported because their values are too large.
+func (m *mirror) tooLarge() (keys int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, n := range m.refused {
+		keys += n
+	}
+	return keys
 }
 
 // left returns how many keys wait to be written, and when the store had everything last, zero for

@@ -10,7 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hawser-net/hawser/internal/storedial"
 	"github.com/hawser-net/hawser/pkg/kvstore"
+	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
 )
 
 // lines collects a log.
@@ -120,5 +122,57 @@ func TestLeftOverBesideRefused(t *testing.T) {
 	time.Sleep(500 * time.Millisecond)
 	if got := c.pairs("cilium/synced/"); len(got) != 0 {
 		t.Errorf("the kind is said to be complete: %v", got)
+	}
+}
+
+// TestTooLarge: an object that no store takes is left out, logged once and counted, and the kind is
+// complete without it. The largest value is one that the store takes. When it shrinks, it is there.
+func TestTooLarge(t *testing.T) {
+	t.Parallel()
+	const prefix = "cilium/state/services/v1/c1"
+	for kind, x := range map[string]struct {
+		start func(testing.TB) string
+		most  int
+	}{
+		"etcd":   {func(t testing.TB) string { return kvstoretest.StartEtcd(t).Endpoint() }, maxValue},
+		"consul": {kvstoretest.StartConsul, maxConsulValue},
+	} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			cfg := storedial.Defaults()
+			cfg.Kind, cfg.Options = kind, map[string]string{kind + ".address": x.start(t)}
+			c := &cluster{T: t, all: map[string]export{}, open: func() kvstore.Backend {
+				b, err := storedial.Open(t.Context(), cfg, slog.New(slog.DiscardHandler))
+				if err != nil {
+					t.Fatal(err)
+				}
+				return b
+			}}
+			c.read = c.open()
+			t.Cleanup(func() { _ = c.read.Close() })
+			c.set("shop/web", "shop/web", strings.Repeat("w", x.most))
+			c.set("shop/huge", "shop/huge", strings.Repeat("h", 2<<20))
+			log := &lines{}
+			m, _ := c.leadWith(mirrorConfig{kind: "services", prefix: prefix}, c.open(), slog.New(slog.NewTextHandler(log, nil)), nil)
+			c.until(time.Minute, "the kind is not complete", func() bool { return len(c.pairs("cilium/synced/c1/")) == 1 })
+			if got := c.pairs(prefix + "/"); len(got) != 1 || got[0].Key != prefix+"/shop/web" || len(got[0].Value) != x.most {
+				t.Errorf("%d services are exported", len(got))
+			}
+			huge := func(bytes int) func() (export, error) {
+				return func() (export, error) {
+					return export{2, map[string]string{"shop/huge": strings.Repeat("h", bytes)}}, nil
+				}
+			}
+			if err := m.update("shop/huge", huge(x.most+1)); err != nil {
+				t.Fatal(err)
+			}
+			if n, said := m.tooLarge(), log.count("too large"); n != 1 || said != 1 {
+				t.Errorf("%d keys are refused, logged %d times", n, said)
+			}
+			if err := m.update("shop/huge", huge(1)); err != nil {
+				t.Fatal(err)
+			}
+			c.until(time.Minute, "one that has shrunk is not exported", func() bool { return len(c.pairs(prefix+"/")) == 2 && m.tooLarge() == 0 })
+		})
 	}
 }

@@ -46,8 +46,10 @@ type Controller struct {
 	known chan struct{}
 	// moved is sent to when policies have changed.
 	moved chan struct{}
-	// absent is since when nodes are not there whose agents have answered. It is run's.
+	// absent is since when nodes are not there whose agents have answered, swept when those were
+	// looked for last that are gone. They are run's.
 	absent map[string]time.Time
+	swept  time.Time
 
 	mu      sync.Mutex
 	synced  bool // all policies
@@ -286,6 +288,9 @@ func (c *Controller) lead(ctx context.Context) {
 			return
 		default:
 			pause = minPause
+			if err := c.sweep(ctx); err != nil && ctx.Err() == nil {
+				c.log.Warn("cannot look for agents whose nodes are gone; policies with new labels may wait for them", "error", err)
+			}
 		}
 		if !until.IsZero() {
 			wait = min(wait, max(time.Until(until), 0)+time.Millisecond)
@@ -309,7 +314,7 @@ func (c *Controller) step(ctx context.Context, need labels.Keys) (changed bool, 
 		c.ids.SetKeys(c.state.Keys)
 	}
 	f := facts{need: need}
-	adding := c.state.Keys.Covers(need) && !c.state.Ready.Covers(need)
+	adding := !c.state.Ready.Covers(need.Intersect(c.state.Keys)) // whatever else is new: see next
 	removing := c.state.Ready.Equal(need) && !c.state.Keys.Equal(need)
 	if adding || removing {
 		made, enforced, err := c.behind(ctx, c.state.Generation)
@@ -348,7 +353,7 @@ func (c *Controller) finish(ctx context.Context) {
 		c.log.Warn("cannot remove the published labels of identities; all labels count anyway", "error", err)
 		return
 	}
-	if err := c.forget(ctx); err != nil {
+	if err := c.forget(ctx, func(string) bool { return true }); err != nil {
 		c.log.Warn("cannot remove the agents' confirmations of identity labels", "error", err)
 	}
 	c.mu.Lock()

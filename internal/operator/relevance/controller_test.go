@@ -4,12 +4,14 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -121,6 +123,21 @@ func (tc *testCluster) published() (k8skeys.State, bool) {
 func (tc *testCluster) answer(a k8skeys.Answer) {
 	tc.Helper()
 	tc.make(a.Lease(namespace, "n1"))
+}
+
+// answering returns the nodes that have Leases.
+func (tc *testCluster) answering() map[string]bool {
+	tc.Helper()
+	var list coordinationv1.LeaseList
+	if err := tc.Client.List(tc.ctx, &list, client.InNamespace(namespace), client.MatchingLabels{k8skeys.LeaseLabel: k8skeys.LeaseLabelValue}); err != nil {
+		tc.Fatal(err)
+	}
+	out := map[string]bool{}
+	for i := range list.Items {
+		node, _ := k8skeys.ReadLease(&list.Items[i])
+		out[node] = true
+	}
+	return out
 }
 
 func (tc *testCluster) eventually(what string, ok func() bool) {
@@ -254,6 +271,56 @@ func TestController(t *testing.T) {
 	tc.stop()
 }
 
+// TestKeyAfterKey: another new key comes before agents have confirmed the first. The first goes on
+// when they have, and then the other.
+func TestKeyAfterKey(t *testing.T) {
+	t.Parallel()
+	tc := newTestCluster(t)
+	tc.make(&v2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})
+	app := labels.KeysOf("app")
+	both := app.Union(labels.KeysOf("tier"))
+	three := both.Union(labels.KeysOf("zone"))
+	confirm := func(s k8skeys.State) { tc.answer(k8skeys.Answer{Made: s.Generation, Enforced: s.Generation}) }
+	tc.policy("by-app", metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}})
+	tc.operator()
+	confirm(tc.until(labels.AllKeys(), app))
+	tc.until(app, app)
+	tc.policy("by-tier", metav1.LabelSelector{MatchLabels: map[string]string{"tier": "front"}})
+	s := tc.until(both, app)
+	tc.policy("by-zone", metav1.LabelSelector{MatchLabels: map[string]string{"zone": "a"}})
+	tc.stays(s)
+	confirm(s)
+	confirm(tc.until(three, both))
+	tc.until(three, three)
+}
+
+// TestNodesThatAreGone: what agents have confirmed whose nodes are gone is removed, so that no
+// later leader waits for them. A node of which there is a CiliumNode only stays.
+func TestNodesThatAreGone(t *testing.T) {
+	t.Parallel()
+	tc := newTestCluster(t)
+	tc.cfg.Lost = time.Second
+	tc.make(&v2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})
+	all, app := labels.AllKeys(), labels.KeysOf("app")
+	tc.policy("by-app", metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}})
+	tc.operator()
+	s := tc.until(all, app)
+	tc.answer(k8skeys.Answer{Made: s.Generation, Enforced: s.Generation})
+	tc.until(app, app)
+
+	tc.make(k8skeys.Answer{}.Lease(namespace, "gone"))
+	tc.make(k8skeys.Answer{Made: 1, Enforced: 1}.Lease(namespace, "gone"))
+	tc.eventually("only n1 has Leases", func() bool { return maps.Equal(tc.answering(), map[string]bool{"n1": true}) })
+
+	tc.cfg.Lost = time.Hour
+	tc.operator()
+	tc.policy("by-tier", metav1.LabelSelector{MatchLabels: map[string]string{"tier": "front"}})
+	both := app.Union(labels.KeysOf("tier"))
+	s = tc.until(both, app)
+	tc.answer(k8skeys.Answer{Made: s.Generation})
+	tc.until(both, both)
+}
+
 func TestLost(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -272,6 +339,18 @@ func TestLost(t *testing.T) {
 	} {
 		if got := c.lost(tc.node, now); got != tc.want {
 			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+// TestSuperseded: an answer goes when one other says as much. A restarted agent may confirm less of
+// one kind than it did before, and then both stay.
+func TestSuperseded(t *testing.T) {
+	t.Parallel()
+	list := map[k8skeys.Answer]*coordinationv1.Lease{{}: nil, {Made: 1, Enforced: 2}: nil, {Made: 2, Enforced: 2}: nil, {Made: 4}: nil}
+	for a, want := range map[k8skeys.Answer]bool{{}: true, {Made: 1, Enforced: 2}: true, {Made: 2, Enforced: 2}: false, {Made: 4}: false} {
+		if got := superseded(a, list); got != want {
+			t.Errorf("%+v: %v", a, got)
 		}
 	}
 }

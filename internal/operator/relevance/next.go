@@ -19,19 +19,27 @@ type facts struct {
 	applied func() bool
 }
 
+// maxKeys is how long the text of the keys may be that identities are narrowed to, in bytes. A
+// ConfigMap has room for 1 MiB, and keys are there twice.
+const maxKeys = 256 << 10
+
 // next returns the state to publish after s, and whether it differs. For a new key all identities
-// are made first, and then policies are evaluated by it. A key to remove is first withdrawn from
-// evaluation, on all nodes, and then from identities. So no rule is ever evaluated by a label that
-// identities may lack.
+// are made first, and then policies are evaluated by it: further new ones wait until then, or they
+// could hold it up for ever. A key to remove is first withdrawn from evaluation, on all nodes, and
+// then from identities. So no rule is ever evaluated by a label that identities may lack.
 func next(s k8skeys.State, f facts) (k8skeys.State, bool) {
+	if len(f.need.String()) > maxKeys {
+		f.need = labels.AllKeys()
+	}
+	coming := f.need.Intersect(s.Keys)
 	switch {
-	case !s.Keys.Covers(f.need):
-		s.Keys = s.Keys.Union(f.need)
-	case !s.Ready.Covers(f.need):
+	case !s.Ready.Covers(coming):
 		if !f.made || !f.applied() {
 			return s, false
 		}
-		s.Ready = s.Ready.Union(f.need)
+		s.Ready = s.Ready.Union(coming)
+	case !s.Keys.Covers(f.need):
+		s.Keys = s.Keys.Union(f.need)
 	case !s.Ready.Equal(f.need):
 		s.Ready = f.need
 	case !s.Keys.Equal(s.Ready):

@@ -14,6 +14,11 @@ func TestNext(t *testing.T) {
 	t.Parallel()
 	all, none := labels.AllKeys(), labels.Keys{}
 	app, both := labels.KeysOf("app"), labels.KeysOf("app", "tier")
+	three := labels.KeysOf("app", "tier", "new")
+	var many []string
+	for i := range 1600 {
+		many = append(many, fmt.Sprintf("%0300d", i))
+	}
 	yes, no := func() bool { return true }, func() bool { return false }
 	for _, c := range []struct {
 		name          string
@@ -37,7 +42,11 @@ func TestNext(t *testing.T) {
 		{"no labels at all", all, none, facts{need: none, enforced: true}, none, none, true},
 		{"a rule that needs all", app, app, facts{need: all}, all, app, true},
 		{"a rule that needs all may be evaluated", all, app, facts{need: all, made: true, applied: yes}, all, all, true},
-		{"another key comes while one goes", both, app, facts{need: labels.KeysOf("app", "new")}, labels.KeysOf("app", "tier", "new"), app, true},
+		{"another key comes while one goes", both, app, facts{need: labels.KeysOf("app", "new")}, three, app, true},
+		{"another key comes before one is ready", both, app, facts{need: three, applied: yes}, both, app, false},
+		{"the first is ready", both, app, facts{need: three, made: true, applied: yes}, both, both, true},
+		{"then comes the other", both, both, facts{need: three}, three, both, true},
+		{"more keys than a ConfigMap has room for", app, app, facts{need: labels.KeysOf(many...)}, all, app, true},
 	} {
 		got, changed := next(k8skeys.State{Generation: 4, Keys: c.keys, Ready: c.ready}, c.f)
 		want := uint64(4)
