@@ -52,7 +52,8 @@ const LinkLocal = ":link-local"
 
 // Workload is one end of edges: what runs pods, or an entity outside of them.
 type Workload struct {
-	// ID is "namespace/name" of a workload, ":name" of an entity.
+	// ID is "namespace/name" of a workload, ":name" of an entity, and "cluster/namespace/name" of a
+	// workload of another cluster, which has "name of cluster" as its name.
 	ID        string `json:"id"`
 	Kind      string `json:"kind"`
 	Namespace string `json:"namespace,omitempty"`
@@ -230,9 +231,9 @@ type Graph struct {
 	mu        sync.Mutex
 	workloads map[string]*workload
 	edges     map[string]*edge
-	pairs     map[[2]string]int // edges with a port of their own
-	owners    map[string]owner  // of pods, by "namespace/name", as their own nodes report
-	flows     []Flow            // a ring
+	pairs     map[[2]string]int   // edges with a port of their own
+	owners    map[[3]string]owner // of pods, by cluster, namespace and name, as nodes report their own
+	flows     []Flow              // a ring
 	next      int
 	lost      uint64
 	notShown  uint64
@@ -248,7 +249,7 @@ func NewGraph(limits Limits) *Graph {
 	return &Graph{
 		limits: limits, now: time.Now,
 		workloads: make(map[string]*workload), edges: make(map[string]*edge), pairs: make(map[[2]string]int),
-		owners: make(map[string]owner),
+		owners: make(map[[3]string]owner),
 	}
 }
 
@@ -266,6 +267,15 @@ type side struct {
 	port     uint32
 	service  *flow.Service
 	names    []string
+	cluster  string // if it is another than that of the node that reports the flow
+}
+
+// otherCluster is the cluster of an end, if it is another than that of the node that reports it.
+func otherCluster(e *flow.Endpoint, node string) string {
+	if own, _, known := strings.Cut(node, "/"); !known || e.GetClusterName() == own {
+		return ""
+	}
+	return cut(e.GetClusterName())
 }
 
 // Add counts a flow that a node has seen.
@@ -281,9 +291,10 @@ func (g *Graph) Add(f *flow.Flow) {
 	if now.Sub(at) >= Window-BucketLength {
 		return
 	}
-	protocol, sport, dport := ports(f.GetL4())
-	src := side{f.GetSource(), f.GetIP().GetSource(), sport, f.GetSourceService(), f.GetSourceNames()}
-	dst := side{f.GetDestination(), f.GetIP().GetDestination(), dport, f.GetDestinationService(), f.GetDestinationNames()}
+	protocol, node := protocolName(f.GetL4()), f.GetNodeName()
+	sport, dport, _ := flows.Ports(f.GetL4())
+	src := side{f.GetSource(), f.GetIP().GetSource(), sport, f.GetSourceService(), f.GetSourceNames(), otherCluster(f.GetSource(), node)}
+	dst := side{f.GetDestination(), f.GetIP().GetDestination(), dport, f.GetDestinationService(), f.GetDestinationNames(), otherCluster(f.GetDestination(), node)}
 	line := newFlow(f, at, protocol, src, dst)
 	if f.GetIsReply().GetValue() {
 		src, dst = dst, src
@@ -306,7 +317,7 @@ func (g *Graph) Add(f *flow.Flow) {
 		e.Seen = at
 	}
 	for i, s := range []side{src, dst} {
-		g.describe(g.workloads[e.pair[i]], s, f.GetNodeName(), bucket)
+		g.describe(g.workloads[e.pair[i]], s, node, bucket)
 	}
 	for _, p := range slices.Concat(f.GetEgressAllowedBy(), f.GetEgressDeniedBy()) {
 		g.workloads[e.pair[0]].policies.add(g.limits.Details, policyName(p), bucket)
@@ -570,7 +581,7 @@ func (g *Graph) identify(s side, now time.Time) Workload {
 	ep := s.endpoint
 	if ns := cut(ep.GetNamespace()); ns != "" {
 		w := Workload{Kind: KindPod, Namespace: ns, Name: cut(ep.GetPodName())}
-		pod := ns + "/" + w.Name
+		pod := [3]string{s.cluster, ns, w.Name}
 		if len(ep.GetWorkloads()) > 0 {
 			o := owner{cut(ep.GetWorkloads()[0].GetName()), cut(ep.GetWorkloads()[0].GetKind()), now}
 			w.Kind, w.Name, w.Type = KindWorkload, o.name, o.kind
@@ -587,7 +598,7 @@ func (g *Graph) identify(s side, now time.Time) Workload {
 			w.Name = cmp.Or(cut(nameByLabels(ep.GetLabels())), fmt.Sprintf("identity %d", ep.GetIdentity()))
 		}
 		w.ID = ns + "/" + w.Name
-		return w
+		return w.of(s.cluster)
 	}
 	w := Workload{Kind: KindEntity, Name: "unknown"}
 	if a, err := netip.ParseAddr(s.address); err == nil && ep.GetIdentity() == 0 && (a.IsMulticast() || a.IsLinkLocalUnicast() || a.IsUnspecified()) {
@@ -602,8 +613,19 @@ func (g *Graph) identify(s side, now time.Time) Workload {
 	}
 	if w.Name == "unknown" && ep.GetPodName() != "" {
 		w.Kind, w.Name = KindPod, cut(ep.GetPodName())
+		w.ID = ":" + w.Name
+		return w.of(s.cluster)
 	}
 	w.ID = ":" + w.Name
+	return w
+}
+
+// of returns the workload as one of another cluster, apart from the one of this cluster by the same
+// name; without a cluster it is of this one.
+func (w Workload) of(cluster string) Workload {
+	if cluster != "" {
+		w.ID, w.Name = cluster+"/"+w.ID, w.Name+" of "+cluster
+	}
 	return w
 }
 
@@ -633,20 +655,20 @@ func nameByLabels(labels []string) string {
 	return ""
 }
 
-func ports(l4 *flow.Layer4) (protocol string, source, destination uint32) {
+func protocolName(l4 *flow.Layer4) string {
 	switch {
 	case l4.GetTCP() != nil:
-		return "TCP", l4.GetTCP().GetSourcePort(), l4.GetTCP().GetDestinationPort()
+		return "TCP"
 	case l4.GetUDP() != nil:
-		return "UDP", l4.GetUDP().GetSourcePort(), l4.GetUDP().GetDestinationPort()
+		return "UDP"
 	case l4.GetSCTP() != nil:
-		return "SCTP", l4.GetSCTP().GetSourcePort(), l4.GetSCTP().GetDestinationPort()
+		return "SCTP"
 	case l4.GetICMPv4() != nil:
-		return "ICMPv4", 0, 0
+		return "ICMPv4"
 	case l4.GetICMPv6() != nil:
-		return "ICMPv6", 0, 0
+		return "ICMPv6"
 	}
-	return "IP", 0, 0
+	return "IP"
 }
 
 func isVerdict(f *flow.Flow) bool { return f.GetEventType().GetType() == eventPolicyVerdict }
@@ -716,11 +738,15 @@ func policyNames(ends ...[]*flow.Policy) (out []string) {
 	return out
 }
 
-// sideName is a pod or an address, with its port if there is one.
+// sideName is a pod or an address, with its port if there is one, and a pod's cluster if it is
+// another.
 func sideName(s side) string {
-	name := cut(s.address)
+	name, of := cut(s.address), ""
 	if pod := cut(s.endpoint.GetPodName()); pod != "" {
 		name = pod
+		if s.cluster != "" {
+			of = " of " + s.cluster
+		}
 		if ns := cut(s.endpoint.GetNamespace()); ns != "" {
 			name = ns + "/" + pod
 		}
@@ -728,7 +754,7 @@ func sideName(s side) string {
 		name = "[" + name + "]"
 	}
 	if s.port == 0 {
-		return name
+		return name + of
 	}
-	return fmt.Sprintf("%s:%d", name, s.port)
+	return fmt.Sprintf("%s:%d%s", name, s.port, of)
 }

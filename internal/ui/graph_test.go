@@ -256,6 +256,40 @@ func TestWorkloadOfPod(t *testing.T) {
 	}
 }
 
+// TestWorkloadsOfClusters: what differs only in its cluster is another workload, with an owner and
+// an identity of its own, and is told apart where flows are listed.
+func TestWorkloadsOfClusters(t *testing.T) {
+	g, _ := testGraph(DefaultLimits())
+	front, db := pod("shop", "front", "front-0", 1001), pod("shop", "db", "odd-name", 1002)
+	front.ClusterName, db.ClusterName = "prod", "prod"
+	far := &flow.Endpoint{Namespace: "shop", PodName: "odd-name", Identity: 70001, ClusterName: "far", Labels: []string{"k8s:app=db"}}
+	g.Add(verdict(testTime, front, db, 5432, ok, in))
+	g.Add(verdict(testTime, front, far, 5432, no, out))
+	bare := verdict(testTime, front, db, 80, ok, out)
+	bare.NodeName = "n1" // of a cluster that is not known
+	g.Add(bare)
+	s := g.Snapshot(time.Time{}, time.Time{})
+	var got []string
+	for _, e := range s.Edges {
+		got = append(got, fmt.Sprintf("%s %d %d", e.ID, e.Forwarded, e.Dropped))
+	}
+	if want := []string{"shop/front>far/shop/odd-name>TCP/5432 0 1", "shop/front>shop/db>TCP/5432 1 0", "shop/front>shop/db>TCP/80 1 0"}; !slices.Equal(got, want) {
+		t.Errorf("connections %q, want %q", got, want)
+	}
+	if len(s.Workloads) != 3 {
+		t.Fatalf("%d workloads: %+v", len(s.Workloads), s.Workloads)
+	}
+	if w := s.Workloads[0]; w.Namespace != "shop" || w.Name != "odd-name of far" || !slices.Equal(w.Identities, []string{"70001"}) {
+		t.Errorf("of the other cluster: %+v", w)
+	}
+	if w := g.byIdentity()[70001]; len(w) == 0 || w[0].ID != "far/shop/odd-name" {
+		t.Errorf("its identity is of %+v", w)
+	}
+	if f := g.Flows(1, func(f *Flow) bool { return f.Verdict == no.String() })[0]; f.Source != "shop/front-0:40000" || f.Destination != "shop/odd-name:5432 of far" {
+		t.Errorf("its flow is from %s to %s", f.Source, f.Destination)
+	}
+}
+
 // TestDetailsAge: what was not seen in the time asked for is not shown, however busy the edge is.
 func TestDetailsAge(t *testing.T) {
 	g, now := testGraph(Limits{Workloads: 10, Edges: 10, Ports: 10, Details: 2, Flows: 10})

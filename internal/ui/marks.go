@@ -148,26 +148,9 @@ func maxTimeOf(a, b time.Time) time.Time {
 	return a
 }
 
-// markPolicy reads the labels by which events name a policy.
 func markPolicy(n *flow.PolicyUpdateNotification, deleted bool) MarkPolicy {
-	var name, namespace, kind string
-	for _, l := range n.GetLabels() {
-		// Sources other than k8s name policies likewise.
-		_, l, _ = strings.Cut(l, ":")
-		key, value, _ := strings.Cut(l, "=")
-		switch key {
-		case "io.cilium.k8s.policy.name":
-			name = value
-		case "io.cilium.k8s.policy.namespace":
-			namespace = value + "/"
-		case "io.cilium.k8s.policy.derived-from":
-			kind = value
-		}
-	}
-	if name == "" {
-		name = cut(strings.Join(n.GetLabels(), ", "))
-	}
-	return MarkPolicy{Kind: cut(kind), Policy: cut(cmp.Or(namespace+name, "a policy without a name")), Deleted: deleted}
+	kind, policy := flows.PolicyOf(n)
+	return MarkPolicy{Kind: cut(kind), Policy: cut(cmp.Or(policy, "a policy without a name")), Deleted: deleted}
 }
 
 // dropMarks forgets those that are older than the window.

@@ -53,6 +53,22 @@ func TestMarks(t *testing.T) {
 	}
 }
 
+// TestMarkNames: a change names its policy whatever the source of the labels that say it.
+func TestMarkNames(t *testing.T) {
+	const prefix = "io.cilium.k8s.policy."
+	for _, source := range []string{"k8s:", "directory:", ""} {
+		got := markPolicy(&flow.PolicyUpdateNotification{Labels: []string{source + prefix + "derived-from=NetworkPolicy", source + prefix + "name=db", source + prefix + "namespace=shop"}}, true)
+		if want := (MarkPolicy{Kind: "NetworkPolicy", Policy: "shop/db", Deleted: true}); got != want {
+			t.Errorf("with the source %q: %+v, want %+v", source, got, want)
+		}
+	}
+	for want, list := range map[string][]string{"a policy without a name": nil, "k8s:a=b,x": {"k8s:a=b", "x"}} {
+		if got := markPolicy(&flow.PolicyUpdateNotification{Labels: list}, false); got != (MarkPolicy{Policy: want}) {
+			t.Errorf("%q: %+v", list, got)
+		}
+	}
+}
+
 // TestMarksBounded: neither many changes, nor many policies, nor long names take more room.
 func TestMarksBounded(t *testing.T) {
 	g, now := testGraph(DefaultLimits())

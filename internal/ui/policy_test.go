@@ -31,9 +31,12 @@ type evaluator struct {
 }
 
 func (evaluator) Matrix(req *policy.MatrixRequest, stream policy.Policy_MatrixServer) error {
-	if slices.Contains(req.GetNamespaces(), "slow") {
+	switch {
+	case slices.Contains(req.GetNamespaces(), "slow"):
 		<-stream.Context().Done()
 		return stream.Context().Err()
+	case slices.Contains(req.GetNamespaces(), "broken"):
+		return status.Error(codes.Internal, "no engine")
 	}
 	party := func(ns, name string, identity uint32) *policy.Party {
 		return &policy.Party{Kind: policy.PartyKind_PARTY_PODS, Namespace: ns, Name: name, Identity: identity}
@@ -45,7 +48,7 @@ func (evaluator) Matrix(req *policy.MatrixRequest, stream policy.Policy_MatrixSe
 		}
 		return out
 	}
-	if err := stream.Send(&policy.MatrixResponse{NodeName: "prod/n1", Revision: 7, Time: timestamppb.Now(), Parties: []*policy.Party{
+	if err := stream.Send(&policy.MatrixResponse{NodeName: "prod/n1", Revision: 7, Time: timestamppb.Now(), PartiesLeftOut: uint32(len(req.GetNamespaces())), Parties: []*policy.Party{
 		// The labels of a pod need not say the name of its workload: the identity does.
 		party("shop", "by-label", 1001), party("shop", "db", 1002), party("shop", "archive", 1009), {Kind: policy.PartyKind_PARTY_ENTITY, Name: "world", Identity: 2},
 		party("stats", "collector", 1004), {Kind: policy.PartyKind_PARTY_PODS, Namespace: "shop", Name: "db", Identity: 70001, Cluster: "far"},
@@ -160,7 +163,10 @@ func TestReach(t *testing.T) {
 	t.Parallel()
 	s := newStand(t)
 	s.add(endpoint("shop", "front", 1001), endpoint("shop", "db", 1002), 5432, true, "")
-	s.eventually("the flow", func() bool { return len(s.graph.Snapshot(time.Time{}, time.Time{}).Edges) == 1 })
+	far := endpoint("shop", "db", 70001)
+	far.ClusterName = "far"
+	s.add(endpoint("shop", "front", 1001), far, 80, true, "")
+	s.eventually("the flows", func() bool { return len(s.graph.Snapshot(time.Time{}, time.Time{}).Edges) == 2 })
 	r := fetch[ui.Reach](t, s.client(), s.http.URL+"/api/reach")
 	at := func(id string) int { return slices.IndexFunc(r.Parties, func(p ui.Party) bool { return p.ID == id }) }
 	for pair, want := range map[[2]string]string{
@@ -168,11 +174,24 @@ func TestReach(t *testing.T) {
 	} {
 		from, to := at(pair[0]), at(pair[1])
 		if from < 0 || to < 0 || r.Accesses[r.Rows[from][to]].Verdict != want {
-			t.Errorf("%v is not %q: %+v", pair, want, r)
+			t.Fatalf("%v is not %q: %+v", pair, want, r)
 		}
+	}
+	// An identity of another cluster is no other party once flows have shown it.
+	if p := r.Parties[at("far/shop/db")]; p.Name != "db of far" || !slices.Equal(p.Identities, []uint32{70001}) || !slices.Equal(r.Parties[at("shop/db")].Identities, []uint32{1002}) {
+		t.Errorf("db of two clusters: %+v", r.Parties)
 	}
 	if a := r.Accesses[r.Rows[at("shop/archive")][at("shop/db")]]; !slices.Equal(a.Ports, []string{"TCP 5432"}) || !slices.Equal(a.Ingress.Policies, []string{"shop/db-archive"}) {
 		t.Errorf("archive to db: %+v", a)
+	}
+}
+
+// TestReachUnknown: an answer that says why nothing is known has no less lists than others.
+func TestReachUnknown(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	if r := fetch[ui.Reach](t, s.client(), s.http.URL+"/api/reach?ns=broken"); r.Error != "no engine" || r.Parties == nil || r.Accesses == nil || r.Rows == nil {
+		t.Errorf("what policies allow is not known: %+v", r)
 	}
 }
 

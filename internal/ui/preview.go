@@ -16,9 +16,9 @@ import (
 )
 
 const (
-	// maxDocument is the size of the policies that may be asked about, in bytes; a server of flows
-	// takes little more.
-	maxDocument = 400 << 10
+	// maxDocument is the size of the policies that may be asked about, in bytes: what a server of
+	// flows takes.
+	maxDocument = 256 << 10
 	// previewTimeout is how long an answer may take.
 	previewTimeout = 45 * time.Second
 	// maxPreview is how many connections of each sort, and how many pairs, are listed.

@@ -87,7 +87,7 @@ type reachCache struct {
 // many clients cause few requests to the server.
 func (f *Follower) Reach(ctx context.Context, namespaces []string) (Reach, error) {
 	if f.Policy == nil {
-		return Reach{Error: "the server does not compute who may reach whom"}, nil
+		return noReach("the server does not compute who may reach whom"), nil
 	}
 	c := &f.reach
 	turn := f.turnOf(&c.turn)
@@ -108,14 +108,19 @@ func (f *Follower) Reach(ctx context.Context, namespaces []string) (Reach, error
 	case ctx.Err() != nil:
 		return Reach{}, ctx.Err()
 	case status.Code(err) == codes.Unimplemented:
-		c.last = Reach{Error: "the server does not compute who may reach whom"}
+		c.last = noReach("the server does not compute who may reach whom")
 	case err != nil:
-		c.last = Reach{Error: message(err)}
+		c.last = noReach(message(err))
 	default:
 		c.last = newReach(res, f.Graph.byIdentity())
 	}
 	c.key, c.at = key, time.Now()
 	return c.last, nil
+}
+
+// noReach is an answer that knows nothing, and why.
+func noReach(why string) Reach {
+	return Reach{Error: why, Parties: []Party{}, Accesses: []Access{}, Rows: [][]int{}}
 }
 
 // turnOf returns the channel that serves as the cache's lock.
@@ -156,15 +161,13 @@ func newReach(res *policy.MatrixResponse, known map[uint32][]Workload) Reach {
 	place := map[string]int{}
 	of := make([][]int, 0, maxParties) // places of the parties of a place
 	for i, p := range res.GetParties() {
-		as := []Workload{{ID: p.GetNamespace() + "/" + p.GetName(), Namespace: p.GetNamespace(), Name: p.GetName()}}
-		switch ws := known[p.GetIdentity()]; {
-		case p.GetKind() == policy.PartyKind_PARTY_PODS && len(ws) > 0:
+		one := Workload{ID: p.GetNamespace() + "/" + p.GetName(), Namespace: p.GetNamespace(), Name: p.GetName()}
+		if one.Namespace == "" {
+			one.ID = ":" + one.Name
+		}
+		as := []Workload{one.of(p.GetCluster())}
+		if ws := known[p.GetIdentity()]; p.GetKind() == policy.PartyKind_PARTY_PODS && len(ws) > 0 {
 			as = ws
-		case p.GetCluster() != "": // never seen; no workload of this cluster of the same name
-			as[0].Name += " of " + p.GetCluster()
-			as[0].ID = p.GetCluster() + "/" + as[0].ID
-		case p.GetNamespace() == "":
-			as[0].ID = ":" + p.GetName()
 		}
 		for _, w := range as {
 			at, ok := place[w.ID]

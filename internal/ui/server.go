@@ -41,7 +41,7 @@ const (
 //	GET /api/map?span=&until=   Snapshot of so many seconds until a time, which is in seconds
 //	                            since 1970, or until now
 //	GET /api/flows?edge=&workload=&verdict=&until=&limit=
-//	                            []Flow until that time, the latest first
+//	                            []Flow of any of these edges until that time, the latest first
 //	GET /api/change?id=         Effect of a change of policies
 //	GET /api/status             Status
 //	GET /api/health             Health
@@ -218,12 +218,17 @@ func (s *Server) serveFlows(w http.ResponseWriter, r *http.Request) {
 	}
 	// To the end of the bucket, as the sums are.
 	end := time.Unix(until, 0).Truncate(BucketLength).Add(BucketLength)
-	edge, workload, verdict := q.Get("edge"), q.Get("workload"), q.Get("verdict")
+	workload, verdict, edges := q.Get("workload"), q.Get("verdict"), make(map[string]bool)
+	for _, e := range q["edge"] {
+		if e != "" {
+			edges[e] = true
+		}
+	}
 	answer(w, r, s.graph.Flows(limit, func(f *Flow) bool {
 		if until > 0 && !f.Time.Before(end) {
 			return false
 		}
-		if edge != "" && f.Edge != edge || verdict != "" && f.Verdict != verdict {
+		if len(edges) > 0 && !edges[f.Edge] || verdict != "" && f.Verdict != verdict {
 			return false
 		}
 		return workload == "" || f.Of(workload)

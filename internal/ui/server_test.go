@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -241,6 +242,10 @@ func TestServerShowsFlows(t *testing.T) {
 	refused := fetch[[]ui.Flow](t, c, s.http.URL+"/api/flows?verdict=DROPPED&workload="+url.QueryEscape("shop/db"))
 	if len(refused) != 1 || refused[0].Destination != "shop/db-0:22" || refused[0].Reason != "POLICY_DENIED" || refused[0].DeniedBy[0] != "shop/no-ssh" {
 		t.Errorf("refused: %+v", refused)
+	}
+	both := url.Values{"edge": {refused[0].Edge, strings.Replace(refused[0].Edge, "/22", "/5432", 1)}}
+	if of := fetch[[]ui.Flow](t, c, s.http.URL+"/api/flows?"+both.Encode()); len(of) != 4 || !slices.ContainsFunc(of, func(f ui.Flow) bool { return f.Edge == both["edge"][1] }) {
+		t.Errorf("flows of two edges: %+v", of)
 	}
 	if all := fetch[[]ui.Flow](t, c, s.http.URL+"/api/flows?limit=2"); len(all) != 2 {
 		t.Errorf("%d flows of two", len(all))

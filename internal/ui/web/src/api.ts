@@ -82,14 +82,26 @@ if (given) {
 
 const authorization = () => `Bearer ${localStorage.getItem("token") ?? ""}`;
 
-// get asks the server, and throws what it answers if that is an error.
-export async function get<T>(path: string, params: Record<string, string | string[] | number | undefined>, signal?: AbortSignal): Promise<T> {
+// The server ends an answer that takes longer, in milliseconds.
+const longest = 60000;
+
+// get asks the server, and throws what it answers if that is an error, or if it is not there after
+// so many milliseconds.
+export async function get<T>(path: string, params: Record<string, string | string[] | number | undefined>, signal?: AbortSignal, patience = longest): Promise<T> {
   const query = new URLSearchParams();
   for (const [key, value] of Object.entries(params)) {
     if (Array.isArray(value)) value.forEach(v => query.append(key, v));
     else if (value !== undefined && value !== "") query.set(key, String(value));
   }
-  return answered(await fetch(`api/${path}?${query}`, { signal: signal ?? null, headers: { Authorization: authorization() } }));
+  const limit = AbortSignal.timeout(patience);
+  const answer = await answered<T>(await fetch(`api/${path}?${query}`, { signal: signal ? AbortSignal.any([signal, limit]) : limit, headers: { Authorization: authorization() } }));
+  signal?.throwIfAborted(); // while the answer waited
+  return answer;
+}
+
+// problem is why there is no answer.
+export function problem(e: unknown): string {
+  return e instanceof TypeError || (e as Error).name === "TimeoutError" ? "hawser ui does not answer" : String((e as Error).message);
 }
 
 // send has the server evaluate a document.

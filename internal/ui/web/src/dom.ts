@@ -19,7 +19,12 @@ export function byId<T extends HTMLElement = HTMLElement>(id: string): T {
 }
 
 export function time(text: string): string {
-  return new Date(text).toLocaleTimeString([], { hour12: false });
+  return new Date(text).toLocaleTimeString([], { hourCycle: "h23" });
+}
+
+// dateTime is a time that may be on another day.
+export function dateTime(text: string): string {
+  return new Date(text).toLocaleString([], { hourCycle: "h23" });
 }
 
 export function amount(n: number): string {
@@ -37,17 +42,16 @@ export function rate(n: number, seconds: number): string {
 export function renew(box: HTMLElement, children: Node[]): void {
   const fresh = el("div", {}, ...children);
   if (fresh.innerHTML === box.innerHTML) return;
-  const focusable = () => [...box.querySelectorAll<HTMLElement>("button, summary, a, [tabindex]")];
-  const at = focusable().indexOf(document.activeElement as HTMLElement), key = keyOf(document.activeElement), scrolled = box.scrollTop;
+  const focusable = () => [...box.querySelectorAll<HTMLElement>("button, input, summary, a, [tabindex]")];
+  const at = focusable().indexOf(document.activeElement as HTMLElement), key = keyOf(document.activeElement), alike = () => focusable().filter(e => keyOf(e) === key);
+  const nth = alike().indexOf(document.activeElement as HTMLElement), scrolled = box.scrollTop;
   box.replaceChildren(...fresh.childNodes);
   box.scrollTop = scrolled;
-  if (at < 0) return;
-  const all = focusable();
-  (all.find(e => key && keyOf(e) === key) ?? all[at])?.focus({ preventScroll: true });
+  if (at >= 0) (alike()[nth] ?? focusable()[at])?.focus({ preventScroll: true });
 }
 
-// keyOf identifies a button of a box, wherever it is.
-function keyOf(e: Element | null): string { return e instanceof HTMLElement ? e.dataset.edge ?? e.dataset.pair ?? e.className : ""; }
+// keyOf identifies a button or field of a box, wherever it is, apart from others of its kind.
+function keyOf(e: Element | null): string { return e instanceof HTMLElement ? e.dataset.edge ?? e.dataset.pair ?? e.dataset.namespace ?? e.className : ""; }
 
 // isolated keeps a name that is written from right to left from turning what is around it.
 export function isolated(name: string): string { return /^[\x20-\x7e]*$/.test(name) ? name : `\u2068${name}\u2069`; }

@@ -1,4 +1,4 @@
-import { type Edge, type Effect, type Explanation, type Flow, type Health, type Reach, type Snapshot, type Status, get } from "./api";
+import { type Edge, type Effect, type Explanation, type Flow, type Health, type Reach, type Snapshot, type Status, get, problem } from "./api";
 import { amount, byId, el, renew } from "./dom";
 import { Graph } from "./map";
 import { May, accessPanel, matrixView } from "./matrix";
@@ -12,6 +12,7 @@ import { type Shown, type State, filter, fromAddress, pairId, toAddress, views }
 const poll = 2000; // milliseconds
 const listed = 200; // connections in the list
 const reachPoll = 15000;
+const patience = 20000; // for what is asked for all the time
 
 let state: State = fromAddress();
 let snapshot: Snapshot | undefined;
@@ -35,8 +36,11 @@ function set(change: Partial<State>, again = false): void {
   else draw();
 }
 
+// forget drops what was asked for about what is no longer selected.
+function forget(): void { [flows, effect, effectProblem] = [undefined, undefined, ""]; }
+
 function select(id: string): void {
-  if (id !== state.selected) [flows, effect, effectProblem] = [undefined, undefined, ""];
+  if (id !== state.selected) forget();
   set({ selected: id });
   void refreshFlows();
   void refreshReach();
@@ -51,8 +55,8 @@ async function refresh(): Promise<void> {
   const mine = busy = new AbortController();
   try {
     const span = { span: state.span, until: state.until || undefined };
-    const [map, status, reach] = await Promise.all([get<Snapshot>("map", span, mine.signal), get<Status>("status", {}, mine.signal),
-      state.view === "nodes" ? get<Health>("health", {}, mine.signal) : health]);
+    const [map, status, reach] = await Promise.all([get<Snapshot>("map", span, mine.signal, patience), get<Status>("status", {}, mine.signal, patience),
+      state.view === "nodes" ? get<Health>("health", {}, mine.signal, patience) : health]);
     health = reach;
     snapshot = map;
     showStatus(status);
@@ -62,8 +66,7 @@ async function refresh(): Promise<void> {
     await refreshFlows();
   } catch (e) {
     if (mine.signal.aborted) return;
-    byId("status").textContent = e instanceof TypeError ? "hawser ui does not answer" : String((e as Error).message);
-    byId("status").className = "bad";
+    say(problem(e), true);
   }
 }
 
@@ -74,15 +77,14 @@ async function refreshFlows(): Promise<void> {
   if (!all && !/^[wpe]:/.test(state.selected)) return;
   const key = `${state.view}|${state.selected}|${state.verdict}|${state.until}`;
   const [kind, id] = [state.selected.slice(0, 2), state.selected.slice(2)];
+  const edge = kind === "e:" ? [id] : chosen().map(e => e.id), limit = all ? 300 : 50;
+  if (!all && kind === "p:" && !edge.length) return;
   const verdict = { dropped: "DROPPED", forwarded: "FORWARDED", audited: "AUDIT" }[state.verdict];
   asked = key;
   try {
-    const pair = shown.pairs.get(id);
-    const edges = kind === "p:" && pair ? pair.edges.map(e => e.id) : [kind === "e:" ? id : ""];
-    const limit = all ? 300 : 50;
-    const found = await Promise.all(edges.slice(0, 8).map(edge => get<Flow[]>("flows", { edge, workload: kind === "w:" ? id : "", verdict, until: state.until || undefined, limit })));
+    const found = await get<Flow[]>("flows", { edge, workload: kind === "w:" ? id : "", verdict, until: state.until || undefined, limit });
     if (asked !== key) return;
-    flows = found.flat().sort((a, b) => b.time.localeCompare(a.time)).slice(0, limit);
+    flows = found;
     if (all) drawFlows();
     drawPanel();
   } catch { /* refresh shows what is wrong */ }
@@ -103,7 +105,7 @@ async function refreshWhy(): Promise<void> {
     const found = await get<Explanation>("explain", { edge });
     if (why.edge === edge) why.found = found;
   } catch (e) {
-    if (why.edge === edge) why.found = { error: e instanceof TypeError ? "hawser ui does not answer" : String((e as Error).message), refused: true, sides: null, suggestions: null };
+    if (why.edge === edge) why.found = { error: problem(e), refused: true, sides: null, suggestions: null };
   }
   drawPanel();
 }
@@ -116,17 +118,23 @@ async function refreshEffect(): Promise<void> {
     if (mine !== state.selected) return;
     [effect, effectProblem] = [found, ""];
   } catch (e) {
-    if (mine === state.selected) effectProblem = e instanceof TypeError ? "hawser ui does not answer" : String((e as Error).message);
+    if (mine === state.selected) effectProblem = problem(e);
   }
   drawPanel();
 }
 
+// say shows how it goes. A screen reader reads what is set, also if it is the same.
+function say(text: string, bad: boolean): void {
+  const e = byId("status");
+  e.className = bad ? "bad" : "";
+  if (e.textContent !== text) e.textContent = text;
+}
+
 function showStatus(s: Status): void {
-  const e = byId("status"), connected = s.nodes.filter(n => n.state === "connected").length;
+  const connected = s.nodes.filter(n => n.state === "connected").length;
   const bad = !s.connected || connected < s.nodes.length;
   const missed = snapshot && snapshot.lost + snapshot.notShown;
-  e.className = bad ? "bad" : "";
-  e.textContent = (s.connected ? `${connected} of ${s.nodes.length} nodes` : `no flows: ${s.error ?? "connecting"}`) + (missed ? `; ${missed} events missed, numbers are at least so many` : "");
+  say((s.connected ? `${connected} of ${s.nodes.length} nodes` : `no flows: ${s.error ?? "connecting"}`) + (missed ? `; ${missed} events missed, numbers are at least so many` : ""), bad);
   byId("marks").dataset.note = s.marks ? "Changes of policies are not known: the server does not report them."
     : snapshot?.marksLost ? `Changes of policies may be missing: ${amount(snapshot.marksLost)} events of agents were lost.` : "";
   last = s;
@@ -135,14 +143,14 @@ function showStatus(s: Status): void {
 
 function drawNodes(): void {
   if (state.view !== "nodes" || !last) return;
-  const box = byId("nodes"), open = box.querySelector("details")?.open;
-  box.replaceChildren(...nodesView(last, health));
-  const details = box.querySelector("details");
-  if (details && open) details.open = true;
+  const box = byId("nodes"), open = box.querySelector("details")?.open, content = nodesView(last, health);
+  for (const e of content) if (e instanceof HTMLDetailsElement && open) e.open = true;
+  renew(box, content);
 }
 
 function draw(): void {
   for (const b of byId("views").children) b.setAttribute("aria-selected", String((b as HTMLElement).dataset.view === state.view));
+  const back = state.view === "map" && byId("map").hidden;
   for (const v of views) byId(v).hidden = state.view !== v;
   byId("legend").hidden = state.view !== "map";
   byId<HTMLInputElement>("search").value = state.query;
@@ -155,9 +163,11 @@ function draw(): void {
   drawTimeline(snapshot, state, at => set({ until: at >= now() - 5 ? 0 : at }, true), select);
   drawList();
   if (state.view === "map") {
-    graph.show(shown, Math.max(1, (Date.parse(snapshot.to) - Date.parse(snapshot.from)) / 1000));
+    // The last sums are not over yet.
+    graph.show(shown, Math.max(1, (Math.min(Date.parse(snapshot.to), Date.parse(snapshot.now)) - Date.parse(snapshot.from)) / 1000));
     const edge = state.selected.startsWith("e:") && shown.edges.find(e => e.id === state.selected.slice(2));
     graph.pick(edge ? `p:${pairId(edge)}` : state.selected);
+    if (back) graph.resize(); // its window may have changed meanwhile
   }
   if (state.view === "matrix") drawMatrix();
   drawNodes();
@@ -173,15 +183,11 @@ function drawNamespaces(s: Snapshot): void {
   const names = [...new Set([...s.workloads.filter(w => w.id !== ":link-local").map(w => w.namespace ?? ""), ...state.namespaces])].sort();
   byId("namespaces").querySelector("summary")!.textContent =
     state.namespaces.length === 0 ? "All namespaces" : state.namespaces.length === 1 ? state.namespaces[0] || "outside" : `${state.namespaces.length} namespaces`;
-  const box = byId("namespace-list");
-  const content = JSON.stringify([names, state.namespaces, state.local]);
-  if (box.dataset.names === content) return;
-  box.dataset.names = content;
-  box.replaceChildren(...names.map(name => el("label", {}, el("input", {
-    type: "checkbox", checked: state.namespaces.includes(name),
+  renew(byId("namespace-list"), [...names.map(name => el("label", {}, el("input", {
+    type: "checkbox", checked: state.namespaces.includes(name), "data-namespace": name,
     change: () => set({ namespaces: state.namespaces.includes(name) ? state.namespaces.filter(n => n !== name) : [...state.namespaces, name] }),
   }), " ", name || "outside of namespaces")), el("label", {}, el("input", { type: "checkbox", checked: state.local, change: () => set({ local: !state.local }) }),
-  " multicast and neighbour discovery"));
+  " multicast and neighbour discovery")]);
 }
 
 function drawList(): void {
@@ -236,30 +242,38 @@ function drawPanel(): void {
 }
 
 function drawMatrix(): void {
-  const box = byId("matrix"), focused = (document.activeElement as HTMLElement | null)?.dataset.pair;
+  const box = byId("matrix"), active = document.activeElement, { pair, mode } = active instanceof HTMLElement && box.contains(active) ? active.dataset : {};
   const [x, y] = [box.querySelector(".grid")?.scrollLeft ?? 0, box.querySelector(".grid")?.scrollTop ?? 0];
   box.replaceChildren(...matrixView(shown, state, may, mode => set({ matrix: mode }), select));
   box.querySelector(".grid")?.scrollTo(x, y);
-  if (!focused) return;
-  const button = [...box.querySelectorAll<HTMLElement>("td button")].find(b => b.dataset.pair === focused);
+  if (mode) [...box.querySelectorAll<HTMLElement>("[data-mode]")].find(b => b.dataset.mode === mode)?.focus();
+  if (!pair) return;
+  const button = [...box.querySelectorAll<HTMLElement>("td button")].find(b => b.dataset.pair === pair);
   if (!button) return;
   box.querySelector("td button")?.setAttribute("tabindex", "-1");
   button.setAttribute("tabindex", "0");
   button.focus();
 }
 
-let reached = 0, reachedOf = "";
+let reached = 0, reachedOf = ""; // when there was an answer, and about which namespaces it was asked
+let reaching: AbortController | undefined;
 
-// refreshReach periodically requests the allowed connections, while they are shown.
+// refreshReach periodically requests the allowed connections, while they are shown. The server
+// answers one such question after the other: one about other namespaces is given up.
 async function refreshReach(): Promise<void> {
   if (state.view !== "matrix" && !state.selected) return;
   const of = JSON.stringify(state.namespaces);
-  if (of === reachedOf && Date.now() - reached < reachPoll) return;
-  [reached, reachedOf] = [Date.now(), of];
+  if (of === reachedOf && (reaching || Date.now() - reached < reachPoll)) return;
+  reaching?.abort();
+  const mine = reaching = new AbortController();
+  [reached, reachedOf] = [0, of];
   try {
-    may = new May(await get<Reach>("reach", { ns: state.namespaces }));
+    may = new May(await get<Reach>("reach", { ns: state.namespaces }, mine.signal));
+    reached = Date.now();
     draw();
-  } catch { /* refresh shows what is wrong */ }
+  } catch { /* refresh shows what is wrong, and asks again */ } finally {
+    if (reaching === mine) reaching = undefined;
+  }
 }
 
 function drawFlows(): void { renew(byId("flows"), [flowTable(flows ?? [], false)]); }
@@ -289,6 +303,11 @@ function stepMark(): void {
   if (next) select(`c:${next.id}`);
 }
 
+function setVerdict(verdict: string): void {
+  set({ verdict });
+  void refreshFlows();
+}
+
 function hold(): void {
   set({ until: state.until ? 0 : now() }, true);
 }
@@ -296,7 +315,7 @@ function hold(): void {
 const names = { map: "Map", matrix: "Matrix", flows: "Flows", nodes: "Nodes", whatif: "What if" };
 byId("views").append(...views.map((v, i) => el("button", { role: "tab", "data-view": v, title: `${i + 1}`, click: () => show(v) }, names[v])));
 byId("search").addEventListener("input", e => set({ query: (e.target as HTMLInputElement).value }));
-byId("verdict").addEventListener("change", e => { set({ verdict: (e.target as HTMLSelectElement).value }); void refreshFlows(); });
+byId("verdict").addEventListener("change", e => setVerdict((e.target as HTMLSelectElement).value));
 byId("span").addEventListener("change", e => set({ span: Number((e.target as HTMLSelectElement).value) }, true));
 byId("until").addEventListener("input", e => { const at = Number((e.target as HTMLInputElement).value); set({ until: at >= now() - 5 ? 0 : at }, true); });
 byId("live").addEventListener("click", hold);
@@ -304,21 +323,24 @@ byId("arrange").addEventListener("click", () => graph.arrange());
 byId("help-button").addEventListener("click", () => byId<HTMLDialogElement>("help").showModal());
 addEventListener("hashchange", () => {
   if (location.hash.startsWith("#token=")) location.reload(); // of a server that was restarted
+  const was = state.selected;
   state = fromAddress();
+  if (state.selected !== was) forget();
   void refresh();
 });
 addEventListener("resize", () => graph.resize());
 addEventListener("keydown", e => {
+  if (byId<HTMLDialogElement>("help").open) return; // it has keys of its own
   const typing = e.target instanceof HTMLTextAreaElement || e.target instanceof HTMLInputElement && e.target.type === "search";
   if (e.key === "Escape") {
     if (typing) (e.target as HTMLElement).blur();
     else select("");
     return;
   }
-  if (typing || e.ctrlKey || e.metaKey || e.altKey || e.target instanceof HTMLSelectElement || byId<HTMLDialogElement>("help").open) return;
+  if (typing || e.ctrlKey || e.metaKey || e.altKey || e.target instanceof HTMLSelectElement) return;
   const keys: Record<string, () => void> = {
     "/": () => byId("search").focus(), "j": () => step(1), "k": () => step(-1), "l": hold, "a": () => graph.arrange(), "f": () => graph.fit(),
-    "d": () => set({ verdict: state.verdict === "dropped" ? "" : "dropped" }), "?": () => byId<HTMLDialogElement>("help").showModal(),
+    "d": () => setVerdict(state.verdict === "dropped" ? "" : "dropped"), "?": () => byId<HTMLDialogElement>("help").showModal(),
     "1": () => show("map"), "2": () => show("matrix"), "3": () => show("flows"), "4": () => show("nodes"), "5": () => show("whatif"),
     "c": stepMark,
     "m": () => set({ view: "matrix", matrix: state.matrix === "differences" ? "" : "differences" }),

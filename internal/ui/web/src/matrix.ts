@@ -54,7 +54,8 @@ export const matrixModes = [["", "Seen and allowed"], ["seen", "Seen"], ["differ
 
 // matrixView shows who was seen with whom beside who may reach whom, drops first.
 export function matrixView(shown: Shown, s: State, may: May | undefined, set: (mode: string) => void, select: (id: string) => void): HTMLElement[] {
-  const computed = may && s.matrix !== "seen" ? may : undefined;
+  const computed = may && !may.reach.error && s.matrix !== "seen" ? may : undefined;
+  const differences = computed && s.matrix === "differences"; // nothing differs from what is not known
   const parties = new Map((computed?.reach.parties ?? []).map(p => [p.id, p]));
   const name = (id: string) => {
     const p = parties.get(id);
@@ -70,12 +71,12 @@ export function matrixView(shown: Shown, s: State, may: May | undefined, set: (m
   let rows = most("source"), columns = most("destination");
   const at = (from: string, to: string) => {
     const found = sign(shown.pairs.get(pairId({ source: from, destination: to })), computed?.access(from, to));
-    return s.matrix === "differences" && !found?.differs ? undefined : found;
+    return differences && !found?.differs ? undefined : found;
   };
   const all = [rows.length, columns.length];
   rows = rows.slice(0, side);
   columns = columns.slice(0, side);
-  if (s.matrix === "differences") {
+  if (differences) {
     rows = rows.filter(r => columns.some(c => at(r, c)));
     columns = columns.filter(c => rows.some(r => at(r, c)));
   }
@@ -96,7 +97,7 @@ export function matrixView(shown: Shown, s: State, may: May | undefined, set: (m
   return [
     el("div", { class: "modes" }, ...(may && !may.reach.error ? matrixModes.map(([mode, text]) =>
       el("button", { "aria-pressed": s.matrix === mode, "data-mode": mode || "both", click: () => set(mode) }, text)) : []), ...notes.map(n => el("span", { class: "more" }, n))),
-    el("div", { class: "grid" }, rows.length && columns.length ? table : el("p", { class: "more" }, s.matrix === "differences" ? "What was seen is what policies allow." : "")),
+    el("div", { class: "grid" }, rows.length && columns.length ? table : el("p", { class: "more" }, differences && Math.max(...all) <= side ? "What was seen is what policies allow." : "")),
     el("ul", { class: "signs", "aria-label": "Signs" }, ...([["✕", "dropped", "refused"], ["◪", "dropped", "partly refused"], ["◐", "audited", "audited"], ["●", "forwarded", "let in"],
       ...(computed ? [["○", "open", "allowed, never seen"], ["◌", "open", "some of it allowed, never seen"], ["·", "closed", "refused, never seen"]] : [])] as [string, string, string][])
       .map(([symbol, kind, text]) => el("li", {}, el("span", { class: kind }, symbol), ` ${text}`)),

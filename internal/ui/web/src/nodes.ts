@@ -1,5 +1,5 @@
 import type { Failure, Health, NodeHealth, Status } from "./api";
-import { el, time } from "./dom";
+import { dateTime, el, time } from "./dom";
 
 const matrixSide = 40; // nodes on a side of the matrix of those that do not reach each other
 
@@ -61,16 +61,15 @@ function failed(all: Failure[], leftOut: number): HTMLElement[] {
     return [...counts].sort(([a, n], [b, m]) => m - n || a.localeCompare(b)).slice(0, matrixSide).map(([name]) => name).sort();
   };
   const from = side(f => f.from), to = side(f => f.to), cells = new Map(all.map(f => [JSON.stringify([f.from, f.to]), f]));
-  const since = (f: Failure) => new Date(f.since).toLocaleString([], { hour12: false });
   return [
     el("div", { class: "grid" }, el("table", { "aria-label": "Who does not reach whom" },
       el("thead", {}, el("tr", {}, el("th", {}, "from ↓ to →"), ...to.map(n => el("th", { scope: "col", title: n }, el("span", {}, n))))),
       el("tbody", {}, ...from.map(a => el("tr", {}, el("th", { class: "side", scope: "row" }, a), ...to.map(b => {
         const f = cells.get(JSON.stringify([a, b]));
-        return f ? el("td", { class: "dropped", title: `${a} → ${b} since ${since(f)}` }, "✕") : el("td");
+        return f ? el("td", { class: "dropped", title: `${a} → ${b} since ${dateTime(f.since)}` }, "✕") : el("td");
       })))))),
     el("table", { class: "failures" }, el("thead", {}, el("tr", {}, ...["From", "To", "Since", "What does not work"].map(t => el("th", { scope: "col" }, t)))),
-      el("tbody", {}, ...all.slice(0, 200).map(f => el("tr", {}, el("td", {}, f.from), el("td", {}, f.to), el("td", {}, since(f)),
+      el("tbody", {}, ...all.slice(0, 200).map(f => el("tr", {}, el("td", {}, f.from), el("td", {}, f.to), el("td", {}, dateTime(f.since)),
         el("td", {}, ...(f.ways ?? []).map(w => el("div", {}, w))))))),
     ...(all.length > 200 || leftOut ? [el("p", { class: "more" }, `and ${Math.max(0, all.length - 200) + leftOut} more`)] : []),
   ];

@@ -1,5 +1,5 @@
-import { type Preview, send } from "./api";
-import { amount, byId, el } from "./dom";
+import { type Preview, problem, send } from "./api";
+import { amount, byId, dateTime, el, time } from "./dom";
 
 // WhatIf asks what policies would change. The document stays in the page: it is sent to the server
 // to be evaluated, and nothing is applied.
@@ -13,7 +13,9 @@ export class WhatIf {
 
   constructor(box: HTMLElement) {
     this.text = el("textarea", { id: "document", spellcheck: "false", autocomplete: "off", "aria-label": "Policies, YAML", placeholder: "Paste policies here, or drop a file: YAML, one or several documents" });
-    const file = el("input", { type: "file", id: "file", "aria-label": "A file with policies", accept: ".yaml,.yml,.json", change: () => void this.read(file.files?.[0]) });
+    const file = el("input", { type: "file", id: "file", "aria-label": "A file with policies", accept: ".yaml,.yml,.json",
+      click: () => { file.value = ""; }, // the same file may have changed
+      change: () => void this.read(file.files?.[0]) });
     box.append(
       el("h2", {}, "What if these policies were in force?"),
       el("p", { class: "more" }, "Recorded connections are evaluated by them, and the reachability matrix is computed again. Nothing is applied."),
@@ -42,8 +44,12 @@ export class WhatIf {
 
   private async read(f: File | undefined): Promise<void> {
     if (!f) return;
-    if (f.size > 400 * 1024) return this.fail("The file is larger than 400 KiB.");
-    this.text.value = await f.text();
+    if (f.size > 256 * 1024) return this.fail("The file is larger than 256 KiB.");
+    try {
+      this.text.value = await f.text();
+    } catch {
+      return this.fail("The file cannot be read.");
+    }
     await this.evaluate();
   }
 
@@ -54,6 +60,7 @@ export class WhatIf {
   private async evaluate(): Promise<void> {
     const mine = ++this.asked, button = byId<HTMLButtonElement>("evaluate");
     if (!this.text.value.trim()) return this.fail("There is no policy to evaluate.");
+    const focused = document.activeElement === button;
     button.disabled = true;
     this.result.replaceChildren(el("p", { class: "more" }, "…"));
     try {
@@ -62,9 +69,10 @@ export class WhatIf {
       if (found.error) this.fail(found.error);
       else this.result.replaceChildren(...preview(found));
     } catch (e) {
-      if (mine === this.asked) this.fail(e instanceof TypeError ? "hawser ui does not answer" : String((e as Error).message));
+      if (mine === this.asked) this.fail(problem(e));
     } finally {
-      button.disabled = false;
+      if (mine === this.asked) button.disabled = false;
+      if (focused && document.activeElement === document.body) button.focus(); // what is disabled loses it
     }
   }
 }
@@ -86,7 +94,7 @@ function preview(p: Preview): HTMLElement[] {
     el("p", { class: p.refused ? "verdict dropped" : "verdict" }, p.refused ? `✕ ${refused[0]!.toUpperCase()}${refused.slice(1)} of the kinds of connections that were seen would be refused.`
       : missing ? "○ Nothing that is known to have been seen would be refused, but not all is known." : "● Nothing that was seen would be refused."),
     el("p", {}, `${changed(p.allowed)} that were refused would be allowed, ${bound(p.unchanged, missing, !!p.unchangedAtMost)} stay as they are. ` +
-      `Of pairs, ${pairs(p.opened)} would be opened and ${pairs(p.closed)} closed. ${amount(p.flows)} flows${p.oldest ? ` since ${new Date(p.oldest).toLocaleString([], { hour12: false })}` : ""} were evaluated` +
+      `Of pairs, ${pairs(p.opened)} would be opened and ${pairs(p.closed)} closed. ${amount(p.flows)} flows${p.oldest ? ` since ${dateTime(p.oldest)}` : ""} were evaluated` +
       `${p.notEvaluated ? `; ${amount(p.notEvaluated)} cannot be` : ""}.`),
   ];
   if (p.eventsLost) out.push(el("p", { class: "warning" }, `⚠ ${amount(p.eventsLost)} events were lost before they were evaluated.`));
@@ -95,7 +103,7 @@ function preview(p: Preview): HTMLElement[] {
   if (p.changes.length) out.push(el("h3", {}, "Policies"), table("changes", ["", "Policy", "Kind", "Line"], p.changes.map(c => [c.action, c.policy, c.kind, c.line ? String(c.line) : ""])));
   if (p.connections.length) out.push(el("h3", {}, "Connections that were seen"), table("connections", ["Would be", "From", "To", "Port", "Seen", "Last", "Why"], p.connections.map(c => [
     c.refused ? el("span", { class: "dropped" }, "✕ refused") : el("span", { class: "forwarded" }, "● allowed"), c.source, c.destination, c.port, amount(c.count),
-    new Date(c.seen).toLocaleTimeString([], { hour12: false }), c.why])));
+    time(c.seen), c.why])));
   if (p.connectionsLeftOut) out.push(el("p", { class: "more" }, `and ${changed(p.connectionsLeftOut)} more`));
   if (p.pairs.length) out.push(el("h3", {}, "Who may reach whom"), table("pairs", ["From", "To", "Before", "After", "Opened", "Closed"], p.pairs.map(c => [
     c.source, c.destination, c.before, c.after, el("span", { class: "forwarded" }, (c.opened ?? []).map(o => `+ ${o}`).join(", ")),
