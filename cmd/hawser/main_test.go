@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -83,6 +84,56 @@ func TestNoSandbox(t *testing.T) {
 	for _, args := range []string{"status", "reach", "run web", "rm web", "exec n1 -- true", "shell n1", "kubectl -- get pods", "node kill n1", "cloud"} {
 		if code, stdout, stderr := runSandbox(t, args); code != 4 || !strings.Contains(stderr, "start one with `hawser sandbox up") || stdout != "" {
 			t.Errorf("hawser sandbox %s: exit code %d\n%s%s", args, code, stdout, stderr)
+		}
+	}
+}
+
+// TestSandboxCompletions: completions are values of flags, and the places of the sandbox that is
+// there, of either kind.
+func TestSandboxCompletions(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	for path, text := range map[string]string{
+		"demo/state.json":   `{"nodes": [{"name": "n1"}, {"name": "n2"}], "pods": [{"name": "web"}, {"name": "db"}]}`,
+		"kube/cluster.json": `{"nodes": [{"name": "n1"}, {"name": "n2"}, {"name": "n3"}]}`,
+		"other/nothing":     "",
+	} {
+		path = filepath.Join(root, path)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for args, want := range map[string]string{
+		"up --cni ":               "hawser ptp none :4",
+		"up --cloud a":            "aws azure alibaba :4",
+		"up --store ":             "etcd consul :4",
+		"up --routing-mode ":      "tunnel native :4",
+		"up --kubernetes=":        "full api :4",
+		"up --enable-policy ":     "default always never :4",
+		"status --name ":          "demo kube :4",
+		"exec ":                   "n1 n2 web db world :4",
+		"exec web -- ":            ":0",
+		"exec --name kube ":       "n1 n2 n3 cp world :4",
+		"shell w":                 "web world :4",
+		"shell web ":              ":4",
+		"rm web ":                 "web db :4",
+		"run new --node ":         "n1 n2 :4",
+		"reach --from ":           "web db world :4",
+		"reach --protocol ":       "tcp udp icmp :4",
+		"node kill ":              "n1 n2 n3 :4",
+		"node start n3 ":          ":4",
+		"node start --name none ": ":1",
+		"cloud fail ":             "quota permission :4",
+	} {
+		var out, errs bytes.Buffer
+		code := cli.Run(t.Context(), cli.Config{
+			Stdout: &out, Stderr: &errs, Getenv: func(string) string { return "" }, Commands: commands(),
+		}, strings.Split("__complete sandbox --root-dir "+root+" "+args, " "))
+		if got := strings.Join(strings.Fields(out.String()), " "); code != 0 || got != want {
+			t.Errorf("hawser sandbox %s: exit code %d, %q, want %q\n%s", args, code, got, want, &errs)
 		}
 	}
 }

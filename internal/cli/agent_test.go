@@ -159,14 +159,16 @@ func (f *fakeAgent) GetHealthz(_ context.Context, req server.GetHealthzRequestOb
 		return server.GetHealthz200JSONResponse{Cilium: overall}, nil
 	}
 	return server.GetHealthz200JSONResponse{
-		Cilium:        overall,
-		ClusterMesh:   f.mesh,
-		Kvstore:       rest.Status{State: rest.StateOk, Msg: "etcd: 1 of 1 servers"},
-		Kubernetes:    rest.K8SStatus{State: rest.StateDisabled},
-		IPAM:          rest.IPAMStatus{Status: "IPv4: 2 of 254 given out", Allocations: map[string]string{"10.0.1.12": "shop/db", "10.0.1.7": "shop/front-1"}},
-		Routing:       rest.Routing{InterHostRoutingMode: "Tunnel", TunnelProtocol: "vxlan", IntraHostRoutingMode: "BPF"},
-		Masquerading:  rest.Masquerading{Enabled: true, Mode: "nftables", EnabledProtocols: rest.EnabledProtocols{IPv4: true}, SNATExclusionCIDRv4: "10.0.0.0/8"},
-		IdentityRange: rest.IdentityRange{MinIdentity: 256, MaxIdentity: 65535},
+		Cilium:               overall,
+		ClusterMesh:          f.mesh,
+		Kvstore:              rest.Status{State: rest.StateOk, Msg: "etcd: 1 of 1 servers"},
+		Kubernetes:           rest.K8SStatus{State: rest.StateDisabled},
+		IPAM:                 rest.IPAMStatus{Status: "IPv4: 2 of 254 given out", Allocations: map[string]string{"10.0.1.12": "shop/db", "10.0.1.7": "shop/front-1"}},
+		Hubble:               rest.Status{State: rest.StateDisabled},
+		Routing:              rest.Routing{InterHostRoutingMode: "Tunnel", TunnelProtocol: "vxlan", IntraHostRoutingMode: "BPF"},
+		KubeProxyReplacement: rest.KubeProxyReplacement{Mode: "True"},
+		Masquerading:         rest.Masquerading{Enabled: true, Mode: "nftables", EnabledProtocols: rest.EnabledProtocols{IPv4: true}, SNATExclusionCIDRv4: "10.0.0.0/8"},
+		IdentityRange:        rest.IdentityRange{MinIdentity: 256, MaxIdentity: 65535},
 		Cluster: rest.ClusterStatus{
 			Self: "n1", Nodes: []rest.NodeElement{{Name: "n1"}, {Name: "n2"}},
 			CiliumHealth: rest.Status{State: rest.StateWarning, Msg: "1 of 2 nodes reachable; not: c/n2"},

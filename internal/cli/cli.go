@@ -83,8 +83,10 @@ Exit codes:
   5  a preview: something that was seen would be refused
 
 Environment:
-  CILIUM_SOCK  the agent's socket, unless --host names it
-  NO_COLOR     no colour, even on a terminal`
+  CILIUM_SOCK    the agent's socket, unless --host names it
+  HUBBLE_SERVER  the server of flows, unless --server names it
+  KUBECONFIG     how commands that need Kubernetes reach it, unless --kubeconfig names a file
+  NO_COLOR       no colour, even on a terminal`
 
 // NewCommand returns the root command with everything below it. cfg must be valid.
 func NewCommand(cfg Config) *cobra.Command {

@@ -159,6 +159,7 @@ func mapListCommand(a *command.App, m kernelMap) *cobra.Command {
 		c.Flags().IntVar(&ruleSet, "rule-set", 0, "only the rule set with this `number`")
 		c.Flags().StringVar(&endpoint, "endpoint", "", "only the rule set of the endpoint with this `id`")
 		c.MarkFlagsMutuallyExclusive("rule-set", "endpoint")
+		_ = c.RegisterFlagCompletionFunc("endpoint", completeEndpoints(a))
 		c.Example += "\n  hawser bpf policy list --endpoint 12"
 	}
 	out := output.AddFlag(c)

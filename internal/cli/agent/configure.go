@@ -155,7 +155,8 @@ PolicyAuditMode takes Enabled (packets that policy refuses pass, and are reporte
 agent's configuration says when it starts again.`,
 		Example: `  hawser config set policy-enforcement=always
   hawser config set PolicyAuditMode=Enabled`,
-		Args: cobra.MinimumNArgs(1),
+		Args:              cobra.MinimumNArgs(1),
+		ValidArgsFunction: completeOptions(a),
 		RunE: a.WithClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			spec, err := parseOptions(args)
 			if err != nil {
@@ -164,6 +165,24 @@ agent's configuration says when it starts again.`,
 			return c.PatchConfig(cmd.Context(), spec)
 		}),
 	}
+}
+
+// completeOptions offers the options that can change, with each of their values.
+func completeOptions(a *command.App) cobra.CompletionFunc {
+	return a.Complete(func(ctx context.Context, c *client.Client) ([]string, error) {
+		cfg, err := c.Config(ctx)
+		var out []string
+		for _, name := range slices.Sorted(maps.Keys(inForce(cfg))) {
+			values := []string{"Disabled", "Enabled"}
+			if name == policyEnforcement {
+				values = []string{string(rest.PolicyEnforcementAlways), string(rest.PolicyEnforcementDefault), string(rest.PolicyEnforcementNever)}
+			}
+			for _, value := range values {
+				out = append(out, name+"="+value)
+			}
+		}
+		return out, err
+	})
 }
 
 func parseOptions(args []string) (rest.DaemonConfigurationSpec, error) {

@@ -25,6 +25,7 @@ but the names, labels and addresses of pods and the policies.`,
 		Args:    cobra.NoArgs,
 	}
 	out := output.AddFlag(c)
+	c.Flags().Lookup("output").Usage = "json (the default), yaml or jsonpath='{.field}'"
 	c.RunE = a.WithClient(func(cmd *cobra.Command, c *client.Client, _ []string) error {
 		info, err := c.DebugInfo(cmd.Context())
 		if err != nil {

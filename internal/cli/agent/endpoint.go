@@ -45,21 +45,13 @@ func EndpointCommand(a *command.App) *cobra.Command {
 
 // completeEndpoints offers the numbers of the endpoints.
 func completeEndpoints(a *command.App) cobra.CompletionFunc {
-	return a.CompleteEndpoints(func(ep rest.Endpoint) string { return strconv.Itoa(ep.ID) + "\t" + endpointName(ep) })
+	return a.CompleteEndpoints(func(ep rest.Endpoint) string { return command.Described(strconv.Itoa(ep.ID), endpointName(ep)) })
 }
 
 // endpointName is the name people know an endpoint by.
 func endpointName(ep rest.Endpoint) string {
 	ids := ep.Status.ExternalIdentifiers
-	switch {
-	case ids.K8SPodName != "":
-		return ids.K8SNamespace + "/" + ids.K8SPodName
-	case ids.PodName != "":
-		return ids.PodName
-	case ids.ContainerName != "":
-		return ids.ContainerName
-	}
-	return ids.ContainerID
+	return cmp.Or(command.PodName(ep), ids.PodName, ids.ContainerName, ids.ContainerID)
 }
 
 func endpointListCommand(a *command.App) *cobra.Command {

@@ -109,11 +109,12 @@ func listIdentityEndpoints(a *command.App, cmd *cobra.Command, c *client.Client,
 
 func identityGetCommand(a *command.App) *cobra.Command {
 	c := &cobra.Command{
-		Use:     "get ID...",
-		Short:   "Show identities by their numbers",
-		Long:    "Show identities by their numbers. With -o, one is shown as an object and several as a list.",
-		Example: "  hawser identity get 16384",
-		Args:    cobra.MinimumNArgs(1),
+		Use:               "get ID...",
+		Short:             "Show identities by their numbers",
+		Long:              "Show identities by their numbers. With -o, one is shown as an object and several as a list.",
+		Example:           "  hawser identity get 16384",
+		Args:              cobra.MinimumNArgs(1),
+		ValidArgsFunction: a.CompleteIdentities(""),
 	}
 	out := output.AddFlag(c)
 	c.RunE = a.WithClient(func(cmd *cobra.Command, c *client.Client, args []string) error {

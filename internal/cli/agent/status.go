@@ -126,6 +126,7 @@ func writeStatus(a *command.App, w io.Writer, st rest.StatusResponse, addresses,
 	part("KVStore", st.Kvstore)
 	part("Kubernetes", rest.Status{State: st.Kubernetes.State, Msg: st.Kubernetes.Msg})
 	part("CNI config", st.CNIFile)
+	part("Flows", flowsStatus(st.Hubble))
 	part("Reachable", st.Cluster.CiliumHealth)
 	if err := t.Write(w); err != nil {
 		return err
@@ -134,6 +135,7 @@ func writeStatus(a *command.App, w io.Writer, st rest.StatusResponse, addresses,
 	t.First = len("Masquerading:")
 	fact("IPAM", st.IPAM.Status)
 	fact("Routing", routingText(st.Routing))
+	fact("Kube-proxy", map[string]string{"True": "replaced", "False": "not replaced"}[st.KubeProxyReplacement.Mode])
 	fact("Masquerading", masqueradingText(st.Masquerading))
 	fact("Datapath", strings.Join(nonEmpty(string(st.DatapathMode), st.AttachMode), ", "))
 	if r := st.IdentityRange; r.MaxIdentity != 0 {
@@ -261,6 +263,14 @@ func answerCell(c rest.HealthConnectivity) output.Cell {
 
 func nonEmpty(texts ...string) []string {
 	return slices.DeleteFunc(texts, func(s string) bool { return s == "" })
+}
+
+// flowsStatus says how flows get recorded, where they are not.
+func flowsStatus(st rest.Status) rest.Status {
+	if st.State == rest.StateDisabled && st.Msg == "" {
+		st.Msg = "not recorded; the agent records them with --enable-hubble"
+	}
+	return st
 }
 
 func routingText(r rest.Routing) string {

@@ -33,17 +33,19 @@ type mesh struct {
 
 // pairFlags name the two clusters that a command is about.
 type pairFlags struct {
-	kubeconfig, context, destination, namespace string
-	timeout                                     time.Duration
+	kube                   command.Kubeconfig
+	destination, namespace string
+	timeout                time.Duration
 }
 
-func (p *pairFlags) add(c *cobra.Command) {
+func (p *pairFlags) add(a *command.App, c *cobra.Command) {
+	p.kube.AddFlags(a, c)
 	fs := c.Flags()
-	fs.StringVar(&p.kubeconfig, "kubeconfig", "", "kubeconfig `file`; by default those of KUBECONFIG, or ~/.kube/config")
-	fs.StringVar(&p.context, "context", "", "`name` of the context of the first cluster in it, instead of the names of sandboxes")
+	fs.Lookup("context").Usage = "`name` of the context of the first cluster, instead of the names of sandboxes"
 	fs.StringVar(&p.destination, "destination-context", "", "`name` of the context of the second cluster")
 	fs.StringVarP(&p.namespace, "namespace", "n", "kube-system", "`namespace` of the agents, in both clusters")
 	fs.DurationVar(&p.timeout, "timeout", 2*time.Minute, "how long to wait for the agents")
+	_ = c.RegisterFlagCompletionFunc("destination-context", p.kube.CompleteContexts(a))
 }
 
 // pair is two clusters. In a sandbox one may be missing, where that is allowed.
@@ -57,10 +59,10 @@ type pair struct {
 func (m mesh) pair(p *pairFlags, args []string, allowMissing bool) (pair, error) {
 	var out pair
 	switch {
-	case len(args) == 2 && p.context == "" && p.destination == "":
+	case len(args) == 2 && p.kube.Context == "" && p.destination == "":
 		out.names, out.sandbox = [2]string(args), true
-	case len(args) == 0 && p.context != "" && p.destination != "":
-		out.names = [2]string{p.context, p.destination}
+	case len(args) == 0 && p.kube.Context != "" && p.destination != "":
+		out.names = [2]string{p.kube.Context, p.destination}
 	default:
 		return out, exitcode.Usagef("want the names of two sandboxes, or --context and --destination-context")
 	}
@@ -68,7 +70,7 @@ func (m mesh) pair(p *pairFlags, args []string, allowMissing bool) (pair, error)
 		return out, exitcode.Usagef("both are %s: a cluster is not connected with itself", out.names[0])
 	}
 	for i, name := range out.names {
-		files, err := kubeconfigs(m.App, p.kubeconfig)
+		files, err := p.kube.Files(m.App)
 		if err != nil {
 			return out, err
 		}
@@ -125,7 +127,7 @@ can run it again, for example when certificates have changed.`,
   hawser clustermesh connect --context east --destination-context west`,
 		Args: cobra.MaximumNArgs(2),
 	}
-	p.add(c)
+	p.add(m.App, c)
 	c.RunE = func(cmd *cobra.Command, args []string) error {
 		two, err := m.pair(&p, args, false)
 		if err != nil {
@@ -218,7 +220,7 @@ You can also name a sandbox that no longer exists: the other one forgets it.`,
   hawser clustermesh disconnect --context east --destination-context west`,
 		Args: cobra.MaximumNArgs(2),
 	}
-	p.add(c)
+	p.add(m.App, c)
 	c.RunE = func(cmd *cobra.Command, args []string) error {
 		two, err := m.pair(&p, args, true)
 		if err != nil {

@@ -122,7 +122,11 @@ func writeOperator(a *command.App, w io.Writer, st *operator.Status) error {
 	if i := st.Identities; i != nil {
 		f.Add("Identities", fmt.Sprintf("%d of %d: %d in use, %d about to be collected", i.Total, i.Capacity, i.InUse, i.Marked))
 		if i.Duplicates > 0 {
-			f.Add("Duplicates", output.Warn.Cell(fmt.Sprintf("%d identities have the labels of another one", i.Duplicates)))
+			who := "1 identity has"
+			if i.Duplicates > 1 {
+				who = fmt.Sprintf("%d identities have", i.Duplicates)
+			}
+			f.Add("Duplicates", output.Warn.Cell(who+" the labels of another one"))
 		}
 	}
 	if l := st.IdentityLabels; l != nil {

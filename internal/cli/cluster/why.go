@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/internal/admin/usage"
 	"github.com/hawser-net/hawser/internal/cli/command"
 	"github.com/hawser-net/hawser/internal/cli/output"
@@ -23,7 +25,7 @@ const whyTimeout = 2 * time.Minute
 
 // IdentityWhyCommand shows who uses an identity.
 func IdentityWhyCommand(a *command.App) *cobra.Command {
-	var kubeconfig, kubeContext string
+	var kube command.Kubeconfig
 	c := &cobra.Command{
 		Use:   "why ID|POD",
 		Short: "Show what uses an identity, and why it still exists",
@@ -38,15 +40,15 @@ or with the service account of the pod that it runs in.`,
   hawser identity why 18582 -o jsonpath='{.reasons}'`,
 		Args: cobra.ExactArgs(1),
 	}
-	c.Flags().StringVar(&kubeconfig, "kubeconfig", "", "kubeconfig `file`; by default those of KUBECONFIG, or ~/.kube/config")
-	c.Flags().StringVar(&kubeContext, "context", "", "`name` of the context in it; the current one by default")
+	c.ValidArgsFunction = completeIdentities(a, &kube)
+	kube.AddFlags(a, c)
 	out := output.AddFlag(c)
 	c.RunE = func(cmd *cobra.Command, args []string) error {
-		files, err := kubeconfigs(a, kubeconfig)
+		files, err := kube.Files(a)
 		if err != nil {
 			return err
 		}
-		client, err := usage.Connect(files, kubeContext)
+		client, err := usage.Connect(files, kube.Context)
 		if err != nil {
 			return exitcode.With(exitcode.Unreachable, err)
 		}
@@ -68,20 +70,34 @@ or with the service account of the pod that it runs in.`,
 	return c
 }
 
-// kubeconfigs are the files that kubectl would read. One that --kubeconfig names must exist:
-// without it a pod would use its service account, which may be of another cluster.
-func kubeconfigs(a *command.App, file string) ([]string, error) {
-	if file != "" {
-		if _, err := os.Stat(file); err != nil {
-			return nil, exitcode.Usagef("--kubeconfig: %w", err)
+// completeIdentities offers the identities that the API server has, explained by their labels.
+func completeIdentities(a *command.App, kube *command.Kubeconfig) cobra.CompletionFunc {
+	return command.Completions(func(ctx context.Context) ([]string, error) {
+		files, err := kube.Files(a)
+		if err != nil {
+			return nil, err
 		}
-		return []string{file}, nil
-	}
-	files := filepath.SplitList(a.Getenv("KUBECONFIG"))
-	if home := a.Getenv("HOME"); len(files) == 0 && home != "" {
-		files = []string{filepath.Join(home, ".kube", "config")}
-	}
-	return files, nil
+		client, err := usage.Connect(files, kube.Context)
+		if err != nil {
+			return nil, err
+		}
+		ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+		defer cancel()
+		// Version 0 asks for what the server has cached: completions need not be the latest.
+		list, err := client.Metadata.Resource(v2.SchemeGroupVersion().WithResource(v2.ResourceIdentities)).List(ctx, metav1.ListOptions{ResourceVersion: "0"})
+		if err != nil {
+			return nil, err
+		}
+		var out []string
+		for _, id := range list.Items {
+			var labels []string
+			for k, v := range id.Labels {
+				labels = append(labels, k+"="+v)
+			}
+			out = append(out, command.Described(id.Name, strings.Join(slices.Sorted(slices.Values(labels)), " ")))
+		}
+		return out, nil
+	})
 }
 
 // shownUsers bounds how many users of an identity are shown to people; -o json has all.
@@ -102,7 +118,7 @@ func writeWhy(a *command.App, w io.Writer, x usage.Answer) error {
 		duplicates = append(duplicates, id.String())
 	}
 	f.Add("Duplicates", duplicates)
-	var endpoints, slices, waiting []string
+	var endpoints, inSlices, waiting []string
 	for _, ep := range x.Endpoints {
 		text := fmt.Sprintf("%s/%s on %s since %s", ep.Namespace, ep.Name, ep.Node, ep.Since.Format(output.TimeFormat))
 		if ep.Gone {
@@ -111,7 +127,7 @@ func writeWhy(a *command.App, w io.Writer, x usage.Answer) error {
 		endpoints = append(endpoints, text)
 	}
 	for _, s := range x.Slices {
-		slices = append(slices, fmt.Sprintf("%s (%s): %d", s.Name, s.Namespace, s.Entries))
+		inSlices = append(inSlices, fmt.Sprintf("%s (%s): %d", s.Name, s.Namespace, s.Entries))
 	}
 	for _, p := range x.Waiting {
 		text := fmt.Sprintf("%s/%s", p.Namespace, p.Name)
@@ -124,7 +140,7 @@ func writeWhy(a *command.App, w io.Writer, x usage.Answer) error {
 		waiting = append(waiting, text)
 	}
 	f.Add("CiliumEndpoints", clipped(endpoints))
-	f.Add("Slices", clipped(slices))
+	f.Add("Slices", clipped(inSlices))
 	f.Add("Pods with its labels", clipped(waiting))
 	f.Add("Why", x.Reasons)
 	return f.Write(w)

@@ -3,6 +3,7 @@ package cluster
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -17,6 +18,7 @@ import (
 	"github.com/hawser-net/hawser/internal/cli/command"
 	"github.com/hawser-net/hawser/internal/exitcode"
 	"github.com/hawser-net/hawser/internal/k8s"
+	"github.com/hawser-net/hawser/internal/testenv/controllers"
 	"github.com/hawser-net/hawser/internal/testenv/kubeapi"
 )
 
@@ -47,7 +49,7 @@ func TestIdentityWhy(t *testing.T) {
 	}
 	number := func(name, app string) {
 		must(c.UrgentV2.Post().Resource(v2.ResourceIdentities).Body(&v2.CiliumIdentity{
-			ObjectMeta:     metav1.ObjectMeta{Name: name},
+			ObjectMeta:     metav1.ObjectMeta{Name: name, Labels: map[string]string{"app": app}},
 			SecurityLabels: map[string]string{"k8s:app": app, "k8s:io.kubernetes.pod.namespace": "default", "k8s:io.cilium.k8s.policy.cluster": "default"},
 		}).Do(ctx).Error())
 	}
@@ -93,17 +95,10 @@ func TestIdentityWhy(t *testing.T) {
 		{[]string{"16842752"}, exitcode.NotFound, []string{"means something on one node only"}},
 		{[]string{"default/absent"}, exitcode.NotFound, []string{"pod default/absent"}},
 		{[]string{"300", "--kubeconfig", path + ".missing"}, exitcode.Usage, []string{"--kubeconfig: ", path + ".missing: no such file"}},
-		{[]string{"300", "--context", "other"}, exitcode.Unreachable, []string{"no way to Kubernetes by kubeconfig " + path, `"other" does not exist`}},
+		{[]string{"300", "--context", "other"}, exitcode.Unreachable, []string{"cannot find a cluster by kubeconfig " + path, `"other" does not exist`}},
 	} {
-		var out, errs bytes.Buffer
-		a := &command.App{Getenv: func(k string) string {
-			if k == "KUBECONFIG" {
-				return path
-			}
-			return ""
-		}}
-		code := command.Run(ctx, command.Root(a, &out, &errs, "", "", IdentityWhyCommand(a)), append([]string{"why"}, tt.args...))
-		text := strings.Join(strings.Fields(out.String()+errs.String()), " ")
+		code, out := runWhy(ctx, path, append([]string{"why"}, tt.args...)...)
+		text := strings.Join(strings.Fields(out), " ")
 		if code != tt.code {
 			t.Errorf("%q: code %d, want %d: %s", tt.args, code, tt.code, text)
 		}
@@ -113,4 +108,26 @@ func TestIdentityWhy(t *testing.T) {
 			}
 		}
 	}
+	controllers.Eventually(t, time.Minute, func() string { // they come from the server's cache
+		if _, out := runWhy(ctx, path, "__complete", "why", "30"); !strings.HasPrefix(out, "300\tapp=web\n301\tapp=web\n:4\n") {
+			return fmt.Sprintf("completions: %q", out)
+		}
+		return ""
+	})
+	if _, out := runWhy(ctx, path, "__complete", "why", "--context", ""); !strings.HasPrefix(out, "x\n:4\n") {
+		t.Errorf("completions of contexts: %q", out)
+	}
+}
+
+// runWhy runs a command line where KUBECONFIG names the file.
+func runWhy(ctx context.Context, kubeconfig string, args ...string) (code int, text string) {
+	var out, errs bytes.Buffer
+	a := &command.App{Getenv: func(k string) string {
+		if k == "KUBECONFIG" {
+			return kubeconfig
+		}
+		return ""
+	}}
+	code = command.Run(ctx, command.Root(a, &out, &errs, "", "", IdentityWhyCommand(a)), args)
+	return code, out.String() + errs.String()
 }

@@ -6,10 +6,12 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -134,6 +136,50 @@ func (a *App) CompleteEndpoints(text func(rest.Endpoint) string) cobra.Completio
 		}
 		return out, err
 	})
+}
+
+// PodName is namespace and name of an endpoint's pod; empty if it has none.
+func PodName(ep rest.Endpoint) string {
+	ids := ep.Status.ExternalIdentifiers
+	if ids.K8SPodName == "" {
+		return ""
+	}
+	return ids.K8SNamespace + "/" + ids.K8SPodName
+}
+
+// CompleteIdentities offers the identities that the agent knows: a prefix and the number, explained
+// by the labels.
+func (a *App) CompleteIdentities(prefix string) cobra.CompletionFunc {
+	return a.Complete(func(ctx context.Context, c *client.Client) ([]string, error) {
+		ids, err := c.Identities(ctx, nil)
+		slices.SortFunc(ids, func(x, y rest.Identity) int { return cmp.Compare(x.ID, y.ID) })
+		var out []string
+		for _, id := range ids {
+			labels := slices.Sorted(slices.Values(id.Labels))
+			out = append(out, Described(prefix+strconv.Itoa(id.ID), strings.Join(labels, " ")))
+		}
+		return out, err
+	})
+}
+
+// Described is a completion with a text that explains it, if there is one.
+func Described(completion, text string) string {
+	if text == "" {
+		return completion
+	}
+	return completion + "\t" + output.Printable(text)
+}
+
+// AnyOf offers the completions of all lists. If one fails, those of the others remain.
+func AnyOf(lists ...cobra.CompletionFunc) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		var out []cobra.Completion
+		for _, list := range lists {
+			some, _ := list(cmd, args, prefix)
+			out = append(out, some...)
+		}
+		return out, cobra.ShellCompDirectiveNoFileComp
+	}
 }
 
 // Completions offers what list gives that begins with what was typed; if it fails there are none.

@@ -17,7 +17,7 @@ import (
 	"github.com/hawser-net/hawser/internal/cli/command"
 	"github.com/hawser-net/hawser/internal/cli/output"
 	"github.com/hawser-net/hawser/internal/exitcode"
-	"github.com/hawser-net/hawser/internal/labels"
+	"github.com/hawser-net/hawser/internal/flows"
 )
 
 // policyEvents are the types of events about policies.
@@ -204,28 +204,14 @@ func policyEventText(kind flow.AgentEventType, u *flow.PolicyUpdateNotification)
 	if kind == flow.AgentEventType_POLICY_DELETED {
 		what = "deleted"
 	}
-	text := "policy " + policyOfLabels(u.GetLabels()) + " " + what
+	text := "policy "
+	derived, policy := flows.PolicyOf(u)
+	if derived != "" {
+		text += derived + " "
+	}
+	text += policy + " " + what
 	if kind != flow.AgentEventType_POLICY_DELETED {
 		text += fmt.Sprintf(": %d rules", u.GetRuleCount())
 	}
 	return text + fmt.Sprintf(" (revision %d)", u.GetRevision())
-}
-
-// policyOfLabels is the policy that labels name, as those of rules do.
-func policyOfLabels(list []string) string {
-	found := map[string]string{}
-	for _, text := range list {
-		key, value, _ := strings.Cut(strings.TrimPrefix(text, labels.SourceK8s+":"), "=")
-		if name, ok := strings.CutPrefix(key, "io.cilium.k8s.policy."); ok {
-			found[name] = value
-		}
-	}
-	if found["name"] == "" {
-		return strings.Join(list, ",")
-	}
-	name := qualifiedName(found["namespace"], found["name"])
-	if found["derived-from"] != "" {
-		name = found["derived-from"] + " " + name
-	}
-	return name
 }

@@ -107,6 +107,17 @@ func TestObserveAgentEvents(t *testing.T) {
 	}
 }
 
+// TestEventNamesPolicy: an event names its policy whatever the source of the labels that say it.
+func TestEventNamesPolicy(t *testing.T) {
+	const prefix = "io.cilium.k8s.policy."
+	for _, source := range []string{"k8s:", "directory:", ""} {
+		text := policyEventText(flow.AgentEventType_POLICY_DELETED, &flow.PolicyUpdateNotification{Labels: []string{source + prefix + "name=db", source + prefix + "namespace=shop"}})
+		if want := "policy shop/db deleted (revision 0)"; text != want {
+			t.Errorf("with the source %q: %q, want %q", source, text, want)
+		}
+	}
+}
+
 // TestPolicyChangesOfNodes: a change that several nodes report is shown once, and every change
 // of a policy is shown, however soon it follows another.
 func TestPolicyChangesOfNodes(t *testing.T) {

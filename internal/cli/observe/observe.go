@@ -14,7 +14,6 @@ import (
 
 	"github.com/hawser-net/hawser/api/observer"
 	policypb "github.com/hawser-net/hawser/api/policy"
-	"github.com/hawser-net/hawser/api/rest"
 	"github.com/hawser-net/hawser/internal/cli/command"
 	"github.com/hawser-net/hawser/internal/exitcode"
 )
@@ -82,6 +81,7 @@ A slow reader misses flows: a line says how many, with any filter.`,
 	for _, name := range []string{"namespace", "from-namespace", "to-namespace"} {
 		_ = c.RegisterFlagCompletionFunc(name, CompleteNamespaces(a, &o.server))
 	}
+	_ = c.RegisterFlagCompletionFunc("node-name", completeNodes(a, &o.server))
 	c.RunE = func(cmd *cobra.Command, _ []string) error { return showFlows(a, cmd, o) }
 	return c
 }
@@ -160,11 +160,5 @@ func showFlows(a *command.App, cmd *cobra.Command, o *options) error {
 
 // completePods offers the pods of this node.
 func completePods(a *command.App) cobra.CompletionFunc {
-	return a.CompleteEndpoints(func(ep rest.Endpoint) string {
-		ids := ep.Status.ExternalIdentifiers
-		if ids.K8SPodName == "" {
-			return ""
-		}
-		return ids.K8SNamespace + "/" + ids.K8SPodName
-	})
+	return a.CompleteEndpoints(command.PodName)
 }

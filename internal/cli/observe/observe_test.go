@@ -272,6 +272,7 @@ type relayAnswers struct {
 	observer.UnimplementedObserverServer
 	answers []*observer.GetFlowsResponse
 	status  *observer.ServerStatusResponse
+	nodes   []*observer.Node
 	err     error
 }
 
@@ -286,6 +287,10 @@ func (r relayAnswers) GetFlows(_ *observer.GetFlowsRequest, stream observer.Obse
 
 func (r relayAnswers) ServerStatus(context.Context, *observer.ServerStatusRequest) (*observer.ServerStatusResponse, error) {
 	return r.status, r.err
+}
+
+func (r relayAnswers) GetNodes(context.Context, *observer.GetNodesRequest) (*observer.GetNodesResponse, error) {
+	return &observer.GetNodesResponse{Nodes: r.nodes}, r.err
 }
 
 // TestErrorsOfServers: what a server says in an error does not change the terminal.
@@ -340,6 +345,7 @@ func TestObserveShowsNodes(t *testing.T) {
 				Time: at, NodeName: "prod/n2", Source: &flow.Endpoint{Namespace: "shop", PodName: "a"}, Destination: &flow.Endpoint{Namespace: "shop", PodName: "b"}}}},
 			state(relay.NodeState_NODE_CONNECTED, "", "prod/n3"),
 		},
+		nodes:  []*observer.Node{{Name: "prod/n1"}, {Name: "prod/n2"}},
 		status: &observer.ServerStatusResponse{NumConnectedNodes: wrapperspb.UInt32(2), NumUnavailableNodes: wrapperspb.UInt32(1), UnavailableNodes: []string{"prod/n3"}},
 	})
 	done := make(chan error, 1)
@@ -363,6 +369,12 @@ func TestObserveShowsNodes(t *testing.T) {
 	}
 	if got := ask("--server", path, "-o", "table"); !strings.Contains(got, "prod/n2") || !strings.Contains(got, "NODE_UNAVAILABLE") {
 		t.Errorf("table:\n%s", got)
+	}
+	var completions, stderr bytes.Buffer
+	a := &command.App{Getenv: func(string) string { return "" }}
+	code := command.Run(t.Context(), command.Root(a, &completions, &stderr, "", "", Command(a)), []string{"__complete", "observe", "--server", path, "--node-name", "prod/"})
+	if want := "prod/n1\nprod/n2\n:4\n"; code != exitcode.OK || completions.String() != want {
+		t.Errorf("completions of nodes: %d, %q, want %q", code, &completions, want)
 	}
 	if got := ask("status", "--server", path); !strings.Contains(got, "2 connected, 1 unavailable") || !strings.Contains(got, "at least 0 of 0") || !strings.Contains(got, "prod/n3") {
 		t.Errorf("status:\n%s", got)

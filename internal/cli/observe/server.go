@@ -10,7 +10,10 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -44,7 +47,7 @@ type Server struct {
 // AddFlags adds the flags of the server's address to c.
 func (s *Server) AddFlags(c *cobra.Command) {
 	fs := c.Flags()
-	fs.StringVar(&s.address, "server", "", "`address` of the server of flows: unix:///path, a path, host:port, or tls://host:port (default "+defaultFlowServer+")")
+	fs.StringVar(&s.address, "server", "", "`address` of the server of flows: unix:///path, a path, host:port, or tls://host:port (default $"+envFlowServer+", else "+defaultFlowServer+")")
 	fs.BoolVar(&s.tls, "tls", false, "speak TLS with host:port; also if the address begins with tls://, or if one of the following is given")
 	fs.StringSliceVar(&s.cas, "tls-ca-cert-files", nil, "authorities of the server's certificate, PEM `files`; those of this machine by default")
 	fs.StringVar(&s.cert, "tls-client-cert-file", "", "certificate to show to the server, a PEM `file`")
@@ -151,13 +154,62 @@ func (s *Server) AnswerError(a *command.App, err error) error {
 	case codes.InvalidArgument:
 		return exitcode.Usagef("%s", text)
 	case codes.Unavailable:
-		return exitcode.With(exitcode.Unreachable, fmt.Errorf("no server of flows answers at %s (an agent serves flows with --enable-hubble): %s", s.place(a), text))
+		return exitcode.With(exitcode.Unreachable, fmt.Errorf("no server of flows answers at %s: %s\n%s", s.place(a), output.Printable(whyUnavailable(st.Message())),
+			"Is the agent running, with --enable-hubble? Another server is named with --server or "+envFlowServer+"."))
 	}
 	return errors.New(text)
 }
 
+// connectionError is how gRPC wraps and quotes what failed below it.
+var connectionError = regexp.MustCompile(`connection error: desc = ("(?:[^"\\]|\\.)*")`)
+
+// whyUnavailable is why there is no answer, without gRPC's words where the connection failed. gRPC
+// hands on the text of the cause only.
+func whyUnavailable(message string) string {
+	m := connectionError.FindStringSubmatch(message)
+	if m == nil {
+		return message
+	}
+	cause, err := strconv.Unquote(m[1])
+	if err != nil {
+		return message
+	}
+	cause = strings.TrimPrefix(strings.TrimPrefix(cause, "transport: "), "Error while dialing: ")
+	switch {
+	case strings.HasSuffix(cause, syscall.ENOENT.Error()):
+		return "the socket does not exist"
+	case strings.HasSuffix(cause, syscall.ECONNREFUSED.Error()):
+		return "nothing listens there"
+	case strings.HasSuffix(cause, syscall.EACCES.Error()):
+		return "permission denied: use root or join the group that owns the socket"
+	}
+	return cause
+}
+
 // CompleteNamespaces offers those that were in flows lately.
 func CompleteNamespaces(a *command.App, s *Server) cobra.CompletionFunc {
+	return s.complete(a, func(ctx context.Context, c observer.ObserverClient) (out []string, err error) {
+		res, err := c.GetNamespaces(ctx, &observer.GetNamespacesRequest{})
+		for _, ns := range res.GetNamespaces() {
+			out = append(out, ns.GetNamespace())
+		}
+		return out, err
+	})
+}
+
+// completeNodes offers the nodes whose flows the server has, as cluster/name.
+func completeNodes(a *command.App, s *Server) cobra.CompletionFunc {
+	return s.complete(a, func(ctx context.Context, c observer.ObserverClient) (out []string, err error) {
+		res, err := c.GetNodes(ctx, &observer.GetNodesRequest{})
+		for _, n := range res.GetNodes() {
+			out = append(out, n.GetName())
+		}
+		return out, err
+	})
+}
+
+// complete offers as completions what list gets from the server; if it fails there are none.
+func (s *Server) complete(a *command.App, list func(context.Context, observer.ObserverClient) ([]string, error)) cobra.CompletionFunc {
 	return command.Completions(func(ctx context.Context) ([]string, error) {
 		conn, err := s.Dial(a)
 		if err != nil {
@@ -166,11 +218,6 @@ func CompleteNamespaces(a *command.App, s *Server) cobra.CompletionFunc {
 		defer conn.Close()
 		ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 		defer cancel()
-		res, err := observer.NewObserverClient(conn).GetNamespaces(ctx, &observer.GetNamespacesRequest{})
-		var out []string
-		for _, ns := range res.GetNamespaces() {
-			out = append(out, ns.GetNamespace())
-		}
-		return out, err
+		return list(ctx, observer.NewObserverClient(conn))
 	})
 }

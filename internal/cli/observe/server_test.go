@@ -1,8 +1,10 @@
 package observe
 
 import (
+	"bytes"
 	"context"
 	"crypto/x509"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -15,6 +17,7 @@ import (
 
 	"github.com/hawser-net/hawser/api/observer"
 	"github.com/hawser-net/hawser/internal/cli/command"
+	"github.com/hawser-net/hawser/internal/exitcode"
 	"github.com/hawser-net/hawser/internal/flowserver"
 	"github.com/hawser-net/hawser/internal/testenv/controllers"
 	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
@@ -88,6 +91,52 @@ func TestRenewedAuthority(t *testing.T) {
 	_, end = serve(address)
 	defer end()
 	controllers.Eventually(t, time.Minute, ask)
+}
+
+// TestNoServer: who is not answered is told why and what to do, not how gRPC says it.
+func TestNoServer(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	dead := filepath.Join(dir, "s")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: dead, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false)
+	l.Close()
+	other, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	go func() {
+		for {
+			c, err := other.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				_, _ = c.Write([]byte("220 mail.example ESMTP\r\n"))
+				_, _ = io.Copy(io.Discard, c) // to close what was not read resets the connection
+				c.Close()
+			}()
+		}
+	}()
+	for address, want := range map[string]string{
+		filepath.Join(dir, "none"):       "the socket does not exist",
+		dead:                             "nothing listens there",
+		"127.0.0.1:1":                    "nothing listens there",
+		"tls://" + other.Addr().String(): "authentication handshake failed: tls: first record does not look like a TLS handshake",
+	} {
+		for _, args := range [][]string{{"status"}, {}} {
+			var stdout, stderr bytes.Buffer
+			code := run(t.Context(), &stdout, &stderr, address, args...)
+			if want := "no server of flows answers at " + address + ": " + want + "\nIs the agent running, with --enable-hubble? " +
+				"Another server is named with --server or HUBBLE_SERVER.\n"; code != exitcode.Unreachable || !strings.HasSuffix(stderr.String(), want) {
+				t.Errorf("%v: exit code %d\n%swant\n%s", args, code, &stderr, want)
+			}
+		}
+	}
 }
 
 // TestServerAddresses: addresses are of the forms that clients of the field know. One with tls://

@@ -177,28 +177,12 @@ func flowDict(a *command.App, w io.Writer, res *observer.GetFlowsResponse) error
 }
 
 func flowSource(f *flow.Flow) string {
-	var port uint32
-	switch l4 := f.GetL4(); {
-	case l4.GetTCP() != nil:
-		port = l4.GetTCP().GetSourcePort()
-	case l4.GetUDP() != nil:
-		port = l4.GetUDP().GetSourcePort()
-	case l4.GetSCTP() != nil:
-		port = l4.GetSCTP().GetSourcePort()
-	}
+	port, _, _ := flows.Ports(f.GetL4())
 	return flowParty(f.GetSource(), f.GetSourceService(), f.GetIP().GetSource(), f.GetEthernet().GetSource(), port)
 }
 
 func flowDestination(f *flow.Flow) string {
-	var port uint32
-	switch l4 := f.GetL4(); {
-	case l4.GetTCP() != nil:
-		port = l4.GetTCP().GetDestinationPort()
-	case l4.GetUDP() != nil:
-		port = l4.GetUDP().GetDestinationPort()
-	case l4.GetSCTP() != nil:
-		port = l4.GetSCTP().GetDestinationPort()
-	}
+	_, port, _ := flows.Ports(f.GetL4())
 	return flowParty(f.GetDestination(), f.GetDestinationService(), f.GetIP().GetDestination(), f.GetEthernet().GetDestination(), port)
 }
 

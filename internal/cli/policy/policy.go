@@ -204,6 +204,9 @@ A side is one of
 	c.Flags().StringVar(&params.To, "to", "", "`side` it is opened to (required)")
 	c.Flags().StringVar(&params.DPort, "dport", "", "destination `port` by number or name, as 80 or 53/UDP; for ICMP the message type")
 	c.Flags().StringVar(&params.Proto, "proto", "", "`protocol`: TCP (default), UDP, SCTP, ICMP or ICMPv6")
+	_ = c.RegisterFlagCompletionFunc("from", completeSides(a))
+	_ = c.RegisterFlagCompletionFunc("to", completeSides(a))
+	_ = c.RegisterFlagCompletionFunc("proto", cobra.FixedCompletions([]cobra.Completion{"TCP", "UDP", "SCTP", "ICMP", "ICMPv6"}, cobra.ShellCompDirectiveNoFileComp))
 	out := output.AddFlag(c)
 	c.RunE = a.WithClient(func(cmd *cobra.Command, c *client.Client, _ []string) error {
 		if params.From == "" || params.To == "" {
@@ -223,6 +226,19 @@ A side is one of
 		return out.Print(cmd.OutOrStdout(), trace, func(w io.Writer) error { return writeTrace(a, w, trace) })
 	})
 	return c
+}
+
+// completeSides offers endpoints by number and by pod, and identities.
+func completeSides(a *command.App) cobra.CompletionFunc {
+	return command.AnyOf(
+		a.CompleteEndpoints(func(ep rest.Endpoint) string { return command.Described(strconv.Itoa(ep.ID), command.PodName(ep)) }),
+		a.CompleteEndpoints(func(ep rest.Endpoint) string {
+			if pod := command.PodName(ep); pod != "" {
+				return "cep-name:" + pod
+			}
+			return ""
+		}),
+		a.CompleteIdentities("identity:"))
 }
 
 // protocolName is a protocol in the spelling of the API.

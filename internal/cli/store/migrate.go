@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -9,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hawser-net/hawser/internal/admin/migration"
+	"github.com/hawser-net/hawser/internal/admin/usage"
 	"github.com/hawser-net/hawser/internal/cli/command"
 	"github.com/hawser-net/hawser/internal/cli/output"
 	"github.com/hawser-net/hawser/internal/exitcode"
@@ -21,6 +23,7 @@ import (
 // migrateFlags select what to copy, and where.
 type migrateFlags struct {
 	store       Flags
+	kube        command.Kubeconfig
 	k8s         k8s.Config
 	to          string
 	dryRun      bool
@@ -50,9 +53,12 @@ You can interrupt it and run it again; existing entries stay as they are. Run it
 agents write to both places (--identity-allocation-mode=doublewrite-...), so that new
 identities are in both.
 
+It reaches the API server with the kubeconfig file that kubectl uses, or with the service
+account of the pod that it runs in.
+
 The exit code is 0 if all identities are in both places afterwards, and 1 if not.`,
 		Example: `  hawser migrate identity --to crd --dry-run
-  hawser migrate identity --to crd --kvstore-opt etcd.address=http://127.0.0.1:2379
+  hawser migrate identity --to crd --context east --kvstore-opt etcd.address=http://127.0.0.1:2379
   hawser migrate identity --to crd --check -o json`,
 		Args: cobra.NoArgs,
 	}
@@ -65,7 +71,8 @@ The exit code is 0 if all identities are in both places afterwards, and 1 if not
 	f.store.Add(fs)
 	f.store.timeout = 10 * time.Minute
 	fs.Lookup("timeout").DefValue = f.store.timeout.String()
-	f.k8s.Flags(fs)
+	f.kubernetesFlags(a, c)
+	_ = c.RegisterFlagCompletionFunc("to", cobra.FixedCompletions([]cobra.Completion{toObjects, toKeys}, cobra.ShellCompDirectiveNoFileComp))
 	out := output.AddFlag(c)
 	c.RunE = func(cmd *cobra.Command, args []string) error {
 		if f.to != toObjects && f.to != toKeys {
@@ -78,6 +85,45 @@ The exit code is 0 if all identities are in both places afterwards, and 1 if not
 	return command.Group("migrate", "Move what the cluster keeps from one place to another", "", c)
 }
 
+// kubernetesFlags adds the flags of the cluster. --k8s-kubeconfig-path, by which daemons name the
+// file, is another name of --kubeconfig.
+func (f *migrateFlags) kubernetesFlags(a *command.App, c *cobra.Command) {
+	fs := c.Flags()
+	f.k8s.Flags(fs)
+	f.kube.AddFlags(a, c)
+	fs.Lookup("k8s-kubeconfig-path").Hidden = true
+	fs.Lookup("k8s-api-server").Usage = "`URL` of the Kubernetes API server, instead of the one in the kubeconfig file or the pod's environment"
+	fs.Lookup("k8s-client-qps").Usage = "how many requests a second to send to the API server"
+	fs.Lookup("k8s-client-burst").Usage = "how many requests to send to the API server at once"
+	c.MarkFlagsMutuallyExclusive("kubeconfig", "k8s-kubeconfig-path")
+}
+
+// client returns a client for the cluster that the flags name.
+func (f *migrateFlags) client(a *command.App) (*k8s.Client, error) {
+	kube := f.kube
+	kube.File = cmp.Or(kube.File, f.k8s.KubeconfigPath)
+	// An address needs no file.
+	if f.k8s.APIServer != "" && kube == (command.Kubeconfig{}) {
+		rc, err := f.k8s.REST()
+		if err != nil {
+			return nil, exitcode.With(exitcode.Usage, err)
+		}
+		return k8s.New(rc)
+	}
+	files, err := kube.Files(a)
+	if err != nil {
+		return nil, err
+	}
+	client, err := usage.Connect(files, kube.Context)
+	if err != nil {
+		return nil, exitcode.With(exitcode.Unreachable, err)
+	}
+	rc := client.RESTConfig()
+	rc.Host = cmp.Or(f.k8s.APIServer, rc.Host)
+	rc.QPS, rc.Burst, rc.UserAgent = f.k8s.QPS, f.k8s.Burst, f.k8s.UserAgent
+	return k8s.New(rc)
+}
+
 func migrate(ctx context.Context, a *command.App, cmd *cobra.Command, store kvstore.Backend, f *migrateFlags, out *output.Format) error {
 	first, last, err := identity.Range(f.clusterID, f.maxClusters)
 	if err != nil {
@@ -86,11 +132,7 @@ func migrate(ctx context.Context, a *command.App, cmd *cobra.Command, store kvst
 	if err := f.k8s.Validate(); err != nil {
 		return exitcode.With(exitcode.Usage, err)
 	}
-	rc, err := f.k8s.REST()
-	if err != nil {
-		return exitcode.With(exitcode.Usage, err)
-	}
-	client, err := k8s.New(rc)
+	client, err := f.client(a)
 	if err != nil {
 		return err
 	}

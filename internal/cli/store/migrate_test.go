@@ -40,11 +40,19 @@ func TestMigrateIdentity(t *testing.T) {
 	run := func(args ...string) (int, string, string) {
 		t.Helper()
 		var out bytes.Buffer
-		code, stderr := runLine(context.Background(), mem.Client(), &out, append([]string{"migrate", "identity", "--k8s-kubeconfig-path", kubeconfig}, args...)...)
+		code, stderr := runLine(context.Background(), mem.Client(), &out, append([]string{"migrate", "identity", "--kubeconfig", kubeconfig}, args...)...)
 		return code, out.String(), stderr
 	}
 	for args, want := range map[string]string{"": "--to", "--to=etcd": "neither crd nor kvstore", "--to=crd --cluster-id=999": "--cluster-id"} {
 		if code, _, stderr := run(strings.Fields(args)...); code != exitcode.Usage || !strings.Contains(stderr, want) {
+			t.Errorf("%q: %d, %s", args, code, stderr)
+		}
+	}
+	for args, want := range map[string]string{
+		"--context=other": `"other" does not exist`, "--kubeconfig=" + kubeconfig + ".missing": "--kubeconfig: ", "--k8s-kubeconfig-path=x": "none of the others can be",
+		"--k8s-api-server=http://127.0.0.1:1": "127.0.0.1:1: connect: connection refused",
+	} {
+		if code, _, stderr := run("--to=crd", args); code == exitcode.OK || !strings.Contains(stderr, want) {
 			t.Errorf("%q: %d, %s", args, code, stderr)
 		}
 	}
@@ -57,9 +65,11 @@ func TestMigrateIdentity(t *testing.T) {
 	if code, out, stderr := run("--to=crd"); code != exitcode.OK || !strings.Contains(out, "all identities are in both places") {
 		t.Errorf("copy: %d, %s%s", code, out, stderr)
 	}
-	code, out, stderr := run("--to=kvstore", "--check", "-o", "json")
+	// The file by the name that daemons have for it.
+	var out bytes.Buffer
+	code, stderr := runLine(t.Context(), mem.Client(), &out, "migrate", "identity", "--k8s-kubeconfig-path", kubeconfig, "--to=kvstore", "--check", "-o", "json")
 	var r migration.Report
-	if err := json.Unmarshal([]byte(out), &r); err != nil || code != exitcode.OK || r.Total != 5 || r.Same != 5 || !r.Complete {
-		t.Errorf("check: %d, %s%s, %v", code, out, stderr, err)
+	if err := json.Unmarshal(out.Bytes(), &r); err != nil || code != exitcode.OK || r.Total != 5 || r.Same != 5 || !r.Complete {
+		t.Errorf("check: %d, %s%s, %v", code, &out, stderr, err)
 	}
 }
