@@ -74,6 +74,7 @@ clouds; status.ipam.operator-status of the CiliumNodes shows how the operator re
 			return region.Order{Do: "fail", Action: args[0], Code: args[1], Message: message, Times: times}, nil
 		}),
 	}
+	fail.ValidArgsFunction = first(oneOf(region.Reasons()...), cobra.ShellCompDirectiveNoFileComp)
 	fail.Flags().IntVar(&times, "times", 0, "how many requests; 0 for all of them, until calm ends it")
 	fail.Flags().StringVar(&message, "message", "", "text of the error")
 	var free int

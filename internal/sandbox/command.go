@@ -39,10 +39,12 @@ With ` + "`up --kubernetes`" + ` it is a Kubernetes cluster instead, with kubele
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	p := cmd.PersistentFlags()
-	p.StringVar(&cfg.Name, "name", cfg.Name, "name of the sandbox, to run several")
+	p.StringVar(&cfg.Name, "name", cfg.Name, "name of the sandbox, to run several; with --kubernetes the default is \"kube\"")
 	p.StringVar(&cfg.Root, "root-dir", cfg.Root, "directory of all sandboxes")
 	p.StringVar(&cfg.Data, "data-dir", cfg.Data, "directory of what clusters with Kubernetes keep on disk")
 	p.StringVar(&cfg.BinDir, "bin-dir", cfg.BinDir, "directory of hawser-agent and hawser-cni; that of this program by default")
+
+	complete(cmd, "name", completeNames(&cfg))
 
 	open := func(cmd *cobra.Command) (*Sandbox, error) {
 		cmd.SilenceUsage = true // what follows is not about how the command was written
@@ -55,10 +57,10 @@ With ` + "`up --kubernetes`" + ` it is a Kubernetes cluster instead, with kubele
 	cmd.AddCommand(upCommand(&cfg, open),
 		forCluster(&cfg, downCommand(open), func(cmd *cobra.Command, c *kube.Cluster, _ []string) error { return c.Down(cmd.Context()) }),
 		statusCommand(&cfg, open),
-		notForCluster(&cfg, runCommand(open), kubectl), notForCluster(&cfg, removeCommand(open), kubectl),
-		forCluster(&cfg, execCommand(open), func(_ *cobra.Command, c *kube.Cluster, args []string) error { return c.Exec(args[0], args[1:]) }),
-		forCluster(&cfg, shellCommand(open), func(_ *cobra.Command, c *kube.Cluster, args []string) error { return c.Shell(args[0]) }),
-		notForCluster(&cfg, reachCommand(open), kubectl),
+		notForCluster(&cfg, runCommand(&cfg, open), kubectl), notForCluster(&cfg, removeCommand(&cfg, open), kubectl),
+		forCluster(&cfg, execCommand(&cfg, open), func(_ *cobra.Command, c *kube.Cluster, args []string) error { return c.Exec(args[0], args[1:]) }),
+		forCluster(&cfg, shellCommand(&cfg, open), func(_ *cobra.Command, c *kube.Cluster, args []string) error { return c.Shell(args[0]) }),
+		notForCluster(&cfg, reachCommand(&cfg, open), kubectl),
 		kubectlCommand(&cfg), nodeCommand(&cfg), cloudCommand(&cfg))
 	for _, hidden := range []*cobra.Command{etcdCommand(), serveCommand(), kubeNodeCommand(), kubeForwardCommand(), cloudServeCommand()} {
 		run := hidden.RunE
@@ -128,6 +130,7 @@ func upCommand(cfg *Config, open opener) *cobra.Command {
 	}
 	cfg.Flags(cmd.Flags())
 	k.flags(cmd.Flags())
+	completeUp(cmd)
 	return cmd
 }
 
@@ -174,7 +177,7 @@ func statusCommand(cfg *Config, open opener) *cobra.Command {
 	return forCluster(cfg, cmd, func(cmd *cobra.Command, c *kube.Cluster, _ []string) error { return clusterStatus(cmd, c, format) })
 }
 
-func runCommand(open opener) *cobra.Command {
+func runCommand(cfg *Config, open opener) *cobra.Command {
 	var spec PodSpec
 	var ports []uint
 	cmd := &cobra.Command{
@@ -201,14 +204,16 @@ func runCommand(open opener) *cobra.Command {
 	cmd.Flags().StringVar(&spec.Namespace, "namespace", "default", "Kubernetes namespace that policies see")
 	cmd.Flags().StringToStringVarP(&spec.Labels, "labels", "l", nil, "labels of the pod, such as app=web,tier=front")
 	cmd.Flags().UintSliceVar(&ports, "port", []uint{80}, "ports to answer on, TCP and UDP")
+	complete(cmd, "node", completePlaces(cfg, places.onlyNodes))
 	return cmd
 }
 
-func removeCommand(open opener) *cobra.Command {
+func removeCommand(cfg *Config, open opener) *cobra.Command {
 	return &cobra.Command{
 		Use: "rm NAME...", Args: cobra.MinimumNArgs(1),
-		Short:   "Stop pods and remove them",
-		Example: "  hawser sandbox rm guest",
+		Short:             "Stop pods and remove them",
+		Example:           "  hawser sandbox rm guest",
+		ValidArgsFunction: completePlaces(cfg, places.onlyPods),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s, err := open(cmd)
 			if err != nil {
@@ -223,12 +228,13 @@ func removeCommand(open opener) *cobra.Command {
 	}
 }
 
-func execCommand(open opener) *cobra.Command {
+func execCommand(cfg *Config, open opener) *cobra.Command {
 	return &cobra.Command{
 		Use: "exec NAME -- COMMAND [ARG...]", Args: cobra.MinimumNArgs(2), DisableFlagsInUseLine: true,
 		Short: "Run a command in a pod, on a node, or in the world outside",
 		Example: `  hawser sandbox exec front-1 -- curl -s http://api-1:8080
   hawser sandbox exec n1 -- hawser endpoint list`,
+		ValidArgsFunction: first(completePlaces(cfg, places.all), cobra.ShellCompDirectiveDefault),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s, err := open(cmd)
 			if err != nil {
@@ -239,11 +245,12 @@ func execCommand(open opener) *cobra.Command {
 	}
 }
 
-func shellCommand(open opener) *cobra.Command {
+func shellCommand(cfg *Config, open opener) *cobra.Command {
 	return &cobra.Command{
 		Use: "shell NAME", Args: cobra.ExactArgs(1),
-		Short:   "Open a shell in a pod, on a node, or in the world outside",
-		Example: "  hawser sandbox shell front-1\n  hawser sandbox shell n1",
+		Short:             "Open a shell in a pod, on a node, or in the world outside",
+		Example:           "  hawser sandbox shell front-1\n  hawser sandbox shell n1",
+		ValidArgsFunction: first(completePlaces(cfg, places.all), cobra.ShellCompDirectiveNoFileComp),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s, err := open(cmd)
 			if err != nil {
@@ -254,7 +261,7 @@ func shellCommand(open opener) *cobra.Command {
 	}
 }
 
-func reachCommand(open opener) *cobra.Command {
+func reachCommand(cfg *Config, open opener) *cobra.Command {
 	var opt ReachOptions
 	var format string
 	var protocols []string
@@ -296,6 +303,9 @@ compared with what an independent reading of the policy files allows. The exit c
 	cmd.Flags().DurationVar(&opt.DenyTimeout, "deny-timeout", 0, "how long to wait for what the policies forbid (750ms)")
 	cmd.Flags().DurationVar(&opt.AllowTimeout, "allow-timeout", 0, "how long to wait for what the policies allow (5s)")
 	outputFlag(cmd, &format)
+	complete(cmd, "protocol", oneOf(string(TCP), string(UDP), string(ICMP)))
+	complete(cmd, "from", completePlaces(cfg, places.podsAndWorld))
+	complete(cmd, "to", completePlaces(cfg, places.podsAndWorld))
 	return cmd
 }
 
@@ -305,7 +315,7 @@ func outputFlag(cmd *cobra.Command, format *string) {
 }
 
 func completeOutput(cmd *cobra.Command) {
-	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]cobra.Completion{"json", "yaml"}, cobra.ShellCompDirectiveNoFileComp))
+	complete(cmd, "output", oneOf("json", "yaml"))
 }
 
 // write prints v for people or for programs.

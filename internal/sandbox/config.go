@@ -61,7 +61,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.RoutingMode, "routing-mode", c.RoutingMode, "how packets travel between nodes: tunnel or native")
 	fs.StringVar(&c.EnablePolicy, "enable-policy", c.EnablePolicy, "when policy is enforced: default, always or never")
 	fs.StringArrayVar(&c.AgentArgs, "agent-arg", c.AgentArgs, "argument to add to the agents' command lines (repeatable)")
-	fs.DurationVar(&c.StartTimeout, "start-timeout", c.StartTimeout, "how long to wait for each part to start")
+	fs.DurationVar(&c.StartTimeout, "start-timeout", c.StartTimeout, "how long to wait for each part to start; with --kubernetes at least "+kube.Defaults().StartTimeout.String())
 	fs.BoolVar(&c.Demo, "demo", c.Demo, "run the three-tier demo: front, api, db and their policies")
 }
 

@@ -188,16 +188,19 @@ func nodeCommand(cfg *Config) *cobra.Command {
 		Short: "Switch nodes of a cluster with Kubernetes off and on",
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
+	nodes := first(completeNodes(cfg), cobra.ShellCompDirectiveNoFileComp)
 	cmd.AddCommand(&cobra.Command{
 		Use: "kill NODE", Args: cobra.ExactArgs(1),
-		Short:   "Simulate a power failure of a node; its disk stays",
-		Example: "  hawser sandbox node kill n2",
-		RunE:    with(func(_ *cobra.Command, c *kube.Cluster, name string) error { return c.Kill(name) }),
+		Short:             "Simulate a power failure of a node; its disk stays",
+		Example:           "  hawser sandbox node kill n2",
+		ValidArgsFunction: nodes,
+		RunE:              with(func(_ *cobra.Command, c *kube.Cluster, name string) error { return c.Kill(name) }),
 	}, &cobra.Command{
 		Use: "start NODE", Args: cobra.ExactArgs(1),
-		Short:   "Boot a node that was killed, and wait until it is Ready",
-		Example: "  hawser sandbox node start n2",
-		RunE:    with(func(cmd *cobra.Command, c *kube.Cluster, name string) error { return c.StartNode(cmd.Context(), name) }),
+		Short:             "Boot a node that was killed, and wait until it is Ready",
+		Example:           "  hawser sandbox node start n2",
+		ValidArgsFunction: nodes,
+		RunE:              with(func(cmd *cobra.Command, c *kube.Cluster, name string) error { return c.StartNode(cmd.Context(), name) }),
 	})
 	return cmd
 }

@@ -40,6 +40,8 @@ func underlayRows() []row {
 			try: func(s *scene) (string, error) { return s.fragmentsFromOutside(c) }})
 		add(row{what: fmt.Sprintf("source %s to victim1 with a VLAN tag", c.name), wanted: dropped, when: when,
 			try: func(s *scene) (string, error) { return s.taggedFromOutside(c) }})
+		add(row{what: fmt.Sprintf("source %s to n1 with two VLAN tags", c.name), wanted: dropped,
+			try: func(s *scene) (string, error) { return s.hiddenFromOutside(c) }})
 	}
 	add(row{what: "ICMP error about a flow that is none", wanted: dropped, try: (*scene).strayError})
 	return rows
@@ -99,6 +101,16 @@ func (s *scene) taggedFromOutside(c claim) (string, error) {
 	plain := toNode(s.external, victim.node, datagram(netip.AddrPortFrom(c.addr(s), fromPort), s.at(victim.addr, toPort)))
 	attack := shot{s.external.eth, func(k token) [][]byte { return [][]byte{tagged(plain.frames(k)[0], 0)} }}
 	return s.strike(victim.eth, attack, s.honest(s.external, s.pods["open1"]), s.friendly(victim))
+}
+
+// hiddenFromOutside is for a socket of the node, whose kernel takes off any number of tags that
+// name no VLAN.
+func (s *scene) hiddenFromOutside(c claim) (string, error) {
+	n1 := s.nodes["n1"]
+	plain := toNode(s.external, n1, datagram(netip.AddrPortFrom(c.addr(s), fromPort), s.at(n1.addr, nodePort)))
+	attack := shot{s.external.eth, func(k token) [][]byte { return [][]byte{tagged(plain.frames(k)[0], 0, 0)} }}
+	honest := toNode(s.external, n1, datagram(s.at(s.external.addr, fromPort), s.at(n1.addr, nodePort)))
+	return s.strike(n1.server, attack, control{"the external host to n1", honest, n1.server})
 }
 
 func (s *scene) strayError() (string, error) {

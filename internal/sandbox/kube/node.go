@@ -164,6 +164,15 @@ func nodeNames(st *state) []string {
 	return names
 }
 
+// Places returns the names that Exec knows: those of the nodes, and the others.
+func (c *Cluster) Places() (nodes, others []string, err error) {
+	st, err := c.load()
+	if err != nil {
+		return nil, nil, err
+	}
+	return nodeNames(st), []string{masterName, worldName}, nil
+}
+
 // Exec replaces the calling process with a command in every namespace of a node, or in the network
 // of the control plane or the world; so it returns only on failure. On a node the command finds the
 // programs of Kubernetes and of this product in PATH; it is in the node's cgroup, as what the node
