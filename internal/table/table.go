@@ -312,7 +312,8 @@ func (o *Observer[K, V]) Next(ctx context.Context) ([]Change[K, V], error) {
 	}
 }
 
-// Poll is Next without waiting: it returns no changes if there are none.
+// Poll is Next without waiting: it returns no changes if there are none. When it leaves some for
+// the following call, Changed receives a value.
 func (o *Observer[K, V]) Poll() ([]Change[K, V], error) {
 	o.t.mu.Lock()
 	defer o.t.mu.Unlock()
@@ -340,6 +341,8 @@ func (o *Observer[K, V]) Poll() ([]Change[K, V], error) {
 	if o.bookmark.next == &o.t.root {
 		// Whatever was skipped at the end (other bookmarks, tombstones of before) is seen as well.
 		o.revision = max(o.revision, o.t.revision)
+	} else {
+		retry.Notify(o.trigger) // no write may follow that would
 	}
 	return o.batch, nil
 }

@@ -135,6 +135,37 @@ func TestObserver(t *testing.T) {
 	}
 }
 
+// Whoever waits for Changed and polls once each time sees everything, also if no write follows.
+func TestChangedAfterABatch(t *testing.T) {
+	t.Parallel()
+	tb := New[int](equalInts)
+	obs := tb.Watch()
+	defer obs.Close()
+	const rows = 3*maxBatch + 1
+	tb.Update(func(x Txn[int, int]) {
+		for i := range rows {
+			x.Upsert(i, i)
+		}
+	})
+	seen := 0
+	for {
+		select {
+		case <-obs.Changed():
+			changes, err := obs.Poll()
+			if err != nil {
+				t.Fatal(err)
+			}
+			seen += len(changes)
+			continue
+		default:
+		}
+		break
+	}
+	if seen != rows {
+		t.Errorf("%d rows are reported, want %d", seen, rows)
+	}
+}
+
 func TestNextWaits(t *testing.T) {
 	t.Parallel()
 	tb := New[string](equalInts)

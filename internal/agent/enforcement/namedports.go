@@ -56,34 +56,23 @@ func (b *NamedPorts) Run(ctx context.Context) error {
 func (b *NamedPorts) Sync() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	changes, err := b.watch.Poll()
-	if err != nil {
-		return // closed: the agent ends
-	}
 	touched := map[identity.ID]bool{}
-	for _, ch := range changes {
-		var now portsOf
-		if !ch.Deleted {
-			if text := portText(ch.Value.NamedPorts()); text != "" {
-				now = portsOf{ch.Value.Identity, text}
-			}
+	for {
+		changes, err := b.watch.Poll()
+		if err != nil {
+			return // closed: the agent ends
 		}
-		old := b.byPrefix[ch.Key]
-		if old == now {
-			continue
+		if len(changes) == 0 {
+			break
 		}
-		b.count(old, -1, touched)
-		b.count(now, 1, touched)
-		if now == (portsOf{}) {
-			delete(b.byPrefix, ch.Key)
-		} else {
-			b.byPrefix[ch.Key] = now
+		for _, ch := range changes {
+			b.apply(ch, touched)
 		}
 	}
 	if len(touched) == 0 {
 		return
 	}
-	err = b.policy.Change(func(e *policy.Engine) error {
+	err := b.policy.Change(func(e *policy.Engine) error {
 		for id := range touched {
 			var items []string
 			for text := range b.byID[id] {
@@ -98,6 +87,27 @@ func (b *NamedPorts) Sync() {
 	})
 	if err != nil {
 		b.log.Error("policy is not fully in force", "error", err)
+	}
+}
+
+// apply counts one change of the cache, and notes whose ports differ by it.
+func (b *NamedPorts) apply(ch table.Change[netip.Prefix, ipcache.Entry], touched map[identity.ID]bool) {
+	var now portsOf
+	if !ch.Deleted {
+		if text := portText(ch.Value.NamedPorts()); text != "" {
+			now = portsOf{ch.Value.Identity, text}
+		}
+	}
+	old := b.byPrefix[ch.Key]
+	if old == now {
+		return
+	}
+	b.count(old, -1, touched)
+	b.count(now, 1, touched)
+	if now == (portsOf{}) {
+		delete(b.byPrefix, ch.Key)
+	} else {
+		b.byPrefix[ch.Key] = now
 	}
 }
 

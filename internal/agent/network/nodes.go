@@ -174,20 +174,27 @@ func (n *Network) syncHost(c Cluster, all bool) (peers int, err error) {
 	return len(desired.Peers), err
 }
 
-// applyNodes claims the addresses of the nodes that changed.
+// applyNodes claims the addresses of all nodes that have changed until now.
 func (n *Network) applyNodes(watch *table.Observer[node.Key, node.Node], c Cluster) {
-	changes, err := watch.Poll()
-	if err != nil {
-		return // closed: the agent ends
-	}
-	for _, ch := range changes {
-		if ch.Deleted && ch.Key != n.cfg.Self {
-			n.cfg.Cache.DeleteNode(ch.Key.String())
-		} else if !ch.Deleted {
-			n.claimNode(ch.Key, ch.Value)
+	changed := false
+	for {
+		changes, err := watch.Poll()
+		if err != nil {
+			return // closed: the agent ends
 		}
+		if len(changes) == 0 {
+			break
+		}
+		for _, ch := range changes {
+			if ch.Deleted && ch.Key != n.cfg.Self {
+				n.cfg.Cache.DeleteNode(ch.Key.String())
+			} else if !ch.Deleted {
+				n.claimNode(ch.Key, ch.Value)
+			}
+		}
+		changed = true
 	}
-	if len(changes) > 0 {
+	if changed {
 		c.Changed()
 	}
 }
