@@ -185,9 +185,6 @@ func (s *Services) Table() *table.Table[datapath.ServiceFrontend, service.Fronte
 // Engine returns what computes the table, so that others can add other clusters' services.
 func (s *Services) Engine() *service.Engine { return s.engine }
 
-// Status counts the frontends by whether the kernel has them.
-func (s *Services) Status() table.Summary { return s.reconciler.Summary() }
-
 // local is called with mu held, or before there are other users.
 func (s *Services) local() service.Local {
 	return service.Local{
@@ -255,8 +252,16 @@ func (s *Services) Run(ctx context.Context, synced func()) error {
 	return nil
 }
 
-// refreshPause is the least time between two looks through the flows.
-const refreshPause = time.Second
+const (
+	// refreshAgain is when the flows are looked through once more after a change.
+	refreshAgain = time.Second
+	// The pause after a look is refreshShare times as long as the look, at least refreshPause and at
+	// most refreshMost: services that change all the time cost a node with many flows a tenth of a
+	// processor, and flows do not wait for long.
+	refreshShare = 9
+	refreshPause = 250 * time.Millisecond
+	refreshMost  = 5 * time.Second
+)
 
 // refresh goes through the flows after each change, and once more a little later: a packet that met
 // the old rows may have been on its way to be remembered.
@@ -274,6 +279,7 @@ func (s *Services) refresh(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		}
+		began := time.Now()
 		if err := s.flows.ForgetStale(ctx); err != nil && ctx.Err() == nil {
 			s.cfg.Log.Warn("some flows may go on to removed backends until they end", "error", err)
 		}
@@ -281,9 +287,9 @@ func (s *Services) refresh(ctx context.Context) error {
 			s.endSockets()
 		}
 		if again {
-			timer.Reset(refreshPause)
+			timer.Reset(refreshAgain)
 		}
-		if !retry.Sleep(ctx, refreshPause/4) {
+		if !retry.Sleep(ctx, min(max(refreshPause, refreshShare*time.Since(began)), refreshMost)) {
 			return nil
 		}
 	}
