@@ -824,3 +824,51 @@ func TestSCTP(t *testing.T) {
 		n.expect("to itself", delivered(), func() result { return n.fromA(p) })
 	})
 }
+
+// TestForgedIntoService: a segment to a backend with the ports of a client's established connection
+// through a service does not take the translation off that connection: what the backend sends next
+// would have the client reset it.
+func TestForgedIntoService(t *testing.T) {
+	families(t, func(t *testing.T, v6 bool, a, b, r, w, router netip.Addr) {
+		o := newOutside(t, v6, nil)
+		o.rules(setB, allow(in, 0, 0, 0))
+		o.pod = b
+		o.serve(tcp, 9000, 9000)
+		f := o.request(tcp, 40000)
+		direct := f
+		direct.dst, direct.ethSrc, direct.ethDst = b, bHost, bMAC
+		answer := frame{ethSrc: bMAC, ethDst: bHost, src: b, dst: f.src, proto: tcp, sport: 9000, dport: f.sport, tcpFlags: syn | ack}
+		toB := func() result { return o.run(o.loader.Program(loader.ToPod), o.ifB, 0, direct.bytes()) }
+		answered := func(what string, from netip.Addr) {
+			t.Helper()
+			want := redirected(out)
+			if from == b {
+				want = passes(out)
+			}
+			got := o.expect(what, want, func() result { return o.fromBBytes(withChecksum(answer.bytes())) })
+			if src := addrAt(got.out, v6, false); src != from {
+				t.Errorf("%s: the answer comes from %s, want %s", what, src, from)
+			}
+		}
+		o.expect("opens", delivered(), func() result { return o.arrive(f) })
+		answered("the service answers", o.frontend)
+		f.tcpFlags, answer.tcpFlags = ack, ack
+		for _, flags := range []uint8{ack, syn, rst, fin | ack} {
+			direct.tcpFlags = flags
+			o.expect(fmt.Sprintf("a forged segment with flags %#x", flags), dropped(datapath.ReasonTupleInUse, in), toB)
+			answered("the service goes on", o.frontend)
+			o.expect("the client goes on", delivered(), func() result { return o.arrive(f) })
+		}
+		// Another port is another connection, and one that has ended is none.
+		direct.tcpFlags = syn
+		direct.sport++
+		o.expect("a connection of its own", passes(in), toB)
+		direct.sport--
+		f.tcpFlags, answer.tcpFlags = fin|ack, fin|ack
+		o.expect("the client ends", delivered(), func() result { return o.arrive(f) })
+		answered("the service ends", o.frontend)
+		o.expect("directly, afterwards", passes(in), toB)
+		answer.tcpFlags = syn | ack
+		answered("directly, answered", b)
+	})
+}

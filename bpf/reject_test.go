@@ -134,7 +134,7 @@ func TestReject(t *testing.T) {
 	})
 }
 
-// TestRejectLimit: a flood is not answered in full.
+// TestRejectLimit: a flood is not answered in full, and does not cost others their answers.
 func TestRejectLimit(t *testing.T) {
 	n := newNode(t, testConfig())
 	n.allowAll()
@@ -155,6 +155,8 @@ func TestRejectLimit(t *testing.T) {
 	if answered < 1000 || silent == 0 {
 		t.Errorf("%d answered, %d not", answered, silent)
 	}
+	other := withChecksum(frame{ethSrc: bMAC, ethDst: bHost, src: b4, dst: vip4, proto: udp, sport: 4000, dport: vipPort}.bytes())
+	n.expect("another pod, meanwhile", refused(), func() result { return n.fromBBytes(other) })
 	waitTick()
 	n.expect("a second later", refused(), func() result { return n.fromABytes(in) })
 }

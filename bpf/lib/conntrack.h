@@ -618,11 +618,17 @@ __noinline int policy_check_flow(struct __sk_buff *ctx, const struct packet *p, 
 	if (alive && unlikely(flow->flags & CT_SERVICE))
 		return c->related ? DROP_UNKNOWN_RELATED : DROP_INVALID_SOURCE_IP;
 	/* The same tuple may be used directly and through a service, but not at once: the later one
-	 * takes over, and lb_select never picks a translation with a tuple in use. */
+	 * takes over, and lb_choose never picks a translation with a tuple in use. But to the backend
+	 * both are one connection: who could take the translation off one that is established, by any
+	 * segment, would have the client reset it. */
 	bool translated = c->nat.on;
 	if (alive && !c->related && unlikely(!!(flow->flags & CT_TRANSLATED) != translated) &&
-	    !(flow->flags & CT_DSR) && !!(flow->flags & CT_OPENED_BY_B) == swapped)
+	    !(flow->flags & CT_DSR) && !!(flow->flags & CT_OPENED_BY_B) == swapped) {
+		if (!translated && p->proto == PROTO_TCP &&
+		    (flow->flags & (CT_SEEN_REPLY | CT_FIN_FORWARD | CT_FIN_REVERSE | CT_RST)) == CT_SEEN_REPLY)
+			return DROP_TUPLE_IN_USE;
 		alive = false;
+	}
 
 	if (alive && !(ct_is_syn(p) && ct_reopens(flow->flags, swapped))) {
 		__u32 flags = flow->flags;

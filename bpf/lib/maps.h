@@ -504,7 +504,10 @@ struct {
 	__type(value, struct lb_cells);
 } lb_tables SEC(".maps");
 
-/* Limits the rejects that a processor sends in a tick. */
+/* Limits the rejects that a processor sends to one sender in a tick, and, apart from them, what it
+ * says of packets that are too big. */
+enum { REJECT_SENDERS = 256 };
+
 struct lb_reject_count {
 	__u32 tick;
 	__u32 count;
@@ -512,7 +515,7 @@ struct lb_reject_count {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
+	__uint(max_entries, 2 * REJECT_SENDERS);
 	__type(key, __u32);
 	__type(value, struct lb_reject_count);
 } lb_rejects SEC(".maps");

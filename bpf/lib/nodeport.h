@@ -273,7 +273,7 @@ __noinline int refuse_too_big(struct __sk_buff *ctx, const struct packet *p, __u
 
 	if (!p || !report)
 		return -DROP_MALFORMED;
-	if (!may_reject())
+	if (!may_reject(ctx, report, true))
 		return -DROP_MTU_EXCEEDED;
 	report_answered(ctx, report, DROP_MTU_EXCEEDED);
 	reason = answer_too_big(ctx, p, mtu);

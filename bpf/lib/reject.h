@@ -9,8 +9,8 @@
 #include "rewrite.h"
 
 enum {
-	/* Rejects that a processor sends in a tick; more would serve those who flood others with
-	 * spoofed source addresses. */
+	/* Rejects that a processor sends to one sender in a tick; more would serve those who flood
+	 * others with spoofed source addresses. */
 	REJECTS_PER_TICK = 1000,
 	ANSWER_TTL = 64,
 	/* Of the packet that an ICMP error is about, eight bytes of its transport are promised. */
@@ -19,10 +19,13 @@ enum {
 	TOO_BIG_L4 = 20,
 };
 
-static __always_inline bool may_reject(void)
+/* Reports whether the sender of a packet may get one more answer. A sender is an interface and an
+ * identity: that one floods must not cost others theirs. */
+static __always_inline bool may_reject(const struct __sk_buff *ctx, const struct report *report, bool too_big)
 {
-	__u32 zero = 0, now = ct_now();
-	struct lb_reject_count *r = bpf_map_lookup_elem(&lb_rejects, &zero);
+	__u32 sender = (ctx->ifindex * 31 + report->src_identity) * 0x9E3779B1u >> 24;
+	__u32 cell = sender + too_big * REJECT_SENDERS, now = ct_now();
+	struct lb_reject_count *r = bpf_map_lookup_elem(&lb_rejects, &cell);
 
 	if (!r)
 		return false;
@@ -252,7 +255,7 @@ static __noinline __maybe_unused int reject(struct __sk_buff *ctx, const struct 
 {
 	__u32 plain = ETH_LEN + (p->v6 ? sizeof(struct ipv6_header) : sizeof(struct ipv4_header));
 
-	if (p->fragment || p->l4 != plain || p->kind != KIND_FLOW || (p->tcp_flags & TCP_RST) || !may_reject())
+	if (p->fragment || p->l4 != plain || p->kind != KIND_FLOW || (p->tcp_flags & TCP_RST) || !may_reject(ctx, report, false))
 		return reason;
 	if (p->proto == PROTO_SCTP && checksum_is_left(ctx, p))
 		return reason;

@@ -486,6 +486,9 @@ type EndpointLink struct {
 	IfIndex int
 	MAC     net.HardwareAddr
 	Up      bool
+	// Ours: Hawser's plugin has made it, or Hawser's programs are on it. Other network plugins give
+	// their interfaces such names, too.
+	Ours bool
 }
 
 // Node is the desired state of the node's own networking.
@@ -505,6 +508,9 @@ type Node struct {
 	ClusterCIDRs []netip.Prefix
 	Masquerade4  bool
 	Masquerade6  bool
+	// KubeProxy means that its rules may be in netfilter, which then tracks pods' connections also
+	// where nothing is masqueraded.
+	KubeProxy bool
 	// MasqueradePorts are as in Config: pods' flows that are masqueraded get none of them.
 	MasqueradePorts PortRange
 	// BigTCP4 and BigTCP6 have packets of TCP be larger than 64 KiB before segmentation and after

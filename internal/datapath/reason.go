@@ -53,6 +53,7 @@ const (
 	ReasonPolicyAudited     DropReason = 29 // no drop: what policy refused and audit mode let pass is counted by it
 	ReasonNotForPods        DropReason = 30 // packet to an address that pods do not reach, as that of a cloud's metadata service, or loopback
 	ReasonSourceRoute       DropReason = 31 // packet that names routers to go by, and so another destination than it shows
+	ReasonTupleInUse        DropReason = 32 // segment between a client and a backend that have a connection through a service by the same ports
 )
 
 var reasonNames = [...]string{
@@ -62,7 +63,7 @@ var reasonNames = [...]string{
 	"encapsulation-failed", "unsupported-neighbour-discovery", "multicast", "unknown-related-icmp",
 	"invalid-identity", "mtu-exceeded", "no-backend", "no-port",
 	"no-local-backend", "source-range", "service-changing", "tunnel-not-from-node", "unknown-tunnel-peer",
-	"sctp-port", "policy-audited", "not-for-pods", "source-route",
+	"sctp-port", "policy-audited", "not-for-pods", "source-route", "tuple-in-use",
 }
 
 // String returns the stable name used in metrics, events and the command line.

@@ -44,6 +44,7 @@ var nearestReasons = map[datapath.DropReason]flow.DropReason{
 	datapath.ReasonServiceChanging: flow.DropReason_SERVICE_BACKEND_NOT_FOUND,
 	datapath.ReasonNotForPods:      flow.DropReason_STALE_OR_UNROUTABLE_IP,
 	datapath.ReasonSourceRoute:     flow.DropReason_INVALID_PACKET_DROPPED,
+	datapath.ReasonTupleInUse:      flow.DropReason_INVALID_PACKET_DROPPED,
 }
 
 // namelessReason is the sub-type of a drop for a reason that is not known here. Clients look up the

@@ -177,7 +177,7 @@ func (n *Network) desired() (datapath.Node, []*datapath.RouteError) {
 		Tunnel: n.cfg.Tunnel(), TunnelPort: n.cfg.TunnelPort, Device: n.cfg.Host.Device, MTU: n.cfg.MTU,
 		RouterIPv4: router4, RouterIPv6: router6,
 		Masquerade4: n.cfg.MasqueradeIPv4 && n.cfg.EnableIPv4, Masquerade6: n.cfg.MasqueradeIPv6 && n.cfg.EnableIPv6,
-		MasqueradePorts: n.cfg.MasqueradePorts, DirectRoutes: n.cfg.DirectRoutes, SkipUnreachable: n.cfg.SkipUnreachable,
+		KubeProxy: !n.cfg.KubeProxyReplacement, MasqueradePorts: n.cfg.MasqueradePorts, DirectRoutes: n.cfg.DirectRoutes, SkipUnreachable: n.cfg.SkipUnreachable,
 		BigTCP4: n.cfg.BigTCPIPv4, BigTCP6: n.cfg.BigTCPIPv6,
 		Interfaces: n.cfg.Interfaces,
 		Peers:      peers,

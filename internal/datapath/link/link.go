@@ -47,6 +47,9 @@ type Config struct {
 	NetNSFD int
 	// DeleteWindow is how long removals are gathered before they are done as one group.
 	DeleteWindow time.Duration
+	// PodPrograms are the names of the programs by which an interface is known to be a pod's of this
+	// product.
+	PodPrograms []string
 }
 
 // Defaults fills in the fields that are zero.
@@ -72,16 +75,16 @@ type Links struct {
 	ns   *os.File // the namespace, for sysctls and nftables
 	ipv6 bool     // the kernel has IPv6
 
-	nodeMu      sync.Mutex     // serialises SetNode and CleanUp
-	trackTunnel bool           // under nodeMu: the kernel cannot leave the tunnel out of connection tracking
-	node        *datapath.Node // under nodeMu: what SetNode was last given, nil before
-	plain       []netip.Addr   // under nodeMu: pods that are not masqueraded, sorted
-	native      int            // under nodeMu: the device towards other nodes, of the last SetNode
-	cloud       map[int]bool   // under nodeMu: interfaces of the last Interfaces.Set
-	vpc         []netip.Prefix // under nodeMu: networks of the cloud, as Interfaces.Set has them
-	vpcKnown    bool           // under nodeMu: it has been called
-	vpcFailed   bool           // under nodeMu: they could not be taken out of masquerading
-	pathsGone   bool           // under nodeMu: no rules of a cloud's interfaces are left
+	nodeMu     sync.Mutex     // serialises SetNode and CleanUp
+	plainTable bool           // under nodeMu: the kernel cannot leave packets out of connection tracking
+	node       *datapath.Node // under nodeMu: what SetNode was last given, nil before
+	plain      []netip.Addr   // under nodeMu: pods that are not masqueraded, sorted
+	native     int            // under nodeMu: the device towards other nodes, of the last SetNode
+	cloud      map[int]bool   // under nodeMu: interfaces of the last Interfaces.Set
+	vpc        []netip.Prefix // under nodeMu: networks of the cloud, as Interfaces.Set has them
+	vpcKnown   bool           // under nodeMu: it has been called
+	vpcFailed  bool           // under nodeMu: they could not be taken out of masquerading
+	pathsGone  bool           // under nodeMu: no rules of a cloud's interfaces are left
 
 	mu               sync.Mutex
 	router4, router6 netip.Addr     // of the last SetNode

@@ -121,46 +121,57 @@ func (l *Links) SetUnmasqueraded(pods []netip.Addr) error {
 
 // reconcileMasquerade makes our table hold what n asks for; networks of the cloud are not
 // masqueraded. If more differs than the pods that are not masqueraded it is replaced whole in one
-// transaction; flows already translated keep their translation, which is in conntrack. Without
-// masquerading there is no table: then nothing of ours needs conntrack, and the tunnel no
-// exception.
+// transaction; flows already translated keep their translation, which is in conntrack. Where
+// nothing has netfilter track connections there is no table: the tunnel and pods need no exceptions.
 func (l *Links) reconcileMasquerade(n datapath.Node) error {
 	if n.Interfaces && !l.vpcKnown {
 		return nil // what an agent before this one excepted stays so until it is known
 	}
 	n.ClusterCIDRs = slices.Concat(n.ClusterCIDRs, l.vpc)
-	want, port, ports := masqRules(n, l.plain), untrackedPort(n), portRules(n.MasqueradePorts)
-	if len(want) == 0 {
+	want := nftRules{families: masqRules(n, l.plain), ports: portRules(n.MasqueradePorts)}
+	if !l.plainTable && pastNetfilter(n) {
+		want.tunnel, want.oneSided = untrackedPort(n), true
+	}
+	if len(want.families) == 0 && !want.oneSided {
 		return l.removeMasquerade()
 	}
-	if l.trackTunnel {
-		port = 0
-	}
-	err := l.installTable(want, ports, port)
-	if err == nil || port == 0 {
+	err := l.installTable(want)
+	if err == nil || !want.oneSided {
 		return err
 	}
-	// The exception needs parts of nftables that a kernel may lack. It only saves time.
-	if retry := l.installTable(want, ports, 0); retry != nil {
+	// The exceptions need parts of nftables that a kernel may lack.
+	want.tunnel, want.oneSided = 0, false
+	if len(want.families) == 0 {
+		l.removeMasquerade()
+	} else if retry := l.installTable(want); retry != nil {
 		return err
 	}
-	l.trackTunnel = true
-	l.log.Warn("The kernel cannot leave the tunnel's packets out of connection tracking; connections between nodes are slower to open", "error", err)
+	l.plainTable = true
+	l.log.Warn("the kernel cannot leave pods' and the tunnel's packets out of connection tracking; connections between nodes are slower to open, "+
+		"and rules that drop invalid packets, as kube-proxy's, drop those of pods", "error", err)
 	return nil
 }
 
-// installTable is one attempt, with the tunnel's port untracked unless it is 0.
-func (l *Links) installTable(want []masqFamily, ports []portRule, port uint16) error {
+// nftRules are what our table holds.
+type nftRules struct {
+	families []masqFamily
+	ports    []portRule
+	tunnel   uint16 // the port of the tunnel, whose packets are not tracked; 0 for none
+	oneSided bool   // connections of which netfilter sees one side are not tracked
+}
+
+// installTable is one attempt.
+func (l *Links) installTable(want nftRules) error {
 	c, err := l.nft()
 	if err != nil {
 		return err
 	}
-	same, err := masqUnchanged(c, want, ports, port)
+	same, err := tableUnchanged(c, want)
 	if err != nil {
 		return err
 	}
 	if same {
-		return l.updatePlain(c, want)
+		return l.updatePlain(c, want.families)
 	}
 	// Adding before deleting makes the deletion valid whether or not the table was there.
 	table := &nftables.Table{Name: nftTable, Family: nftables.TableFamilyINet}
@@ -173,18 +184,22 @@ func (l *Links) installTable(want []masqFamily, ports []portRule, port uint16) e
 		Hooknum: nftables.ChainHookPostrouting, Priority: nftables.ChainPriorityNATSource, Policy: &accept,
 	})
 	addMasquerade(c, table)
-	for _, m := range want {
-		if err := m.add(c, table, chain); err != nil {
+	masqueraded := map[bool]masqSets{}
+	for _, m := range want.families {
+		if masqueraded[m.v6], err = m.add(c, table, chain); err != nil {
 			return err
 		}
 	}
-	if port != 0 {
-		addUntracked(c, table, port)
+	if want.tunnel != 0 {
+		addUntracked(c, table, want.tunnel)
+	}
+	if want.oneSided {
+		addOneSided(c, table, masqueraded)
 	}
 	if err := c.Flush(); err != nil {
 		return fmt.Errorf("install masquerading in nftables: %w", err)
 	}
-	return l.insertPortRules(ports)
+	return l.insertPortRules(want.ports)
 }
 
 // updatePlain makes the sets of pods that are not masqueraded hold what is wanted, in a table that
@@ -231,48 +246,64 @@ func singles(ips []netip.Addr) []nftables.SetElement {
 	return out
 }
 
+// masqSets are the sets of one family.
+type masqSets struct {
+	v6                   bool
+	pods, plain, cluster *nftables.Set
+}
+
+// from and to match packets whose source or destination is in a set, or is not.
+func (m masqSets) from(set *nftables.Set, in bool) []expr.Any { return m.address(12, 8, set, in) }
+func (m masqSets) to(set *nftables.Set, in bool) []expr.Any   { return m.address(16, 24, set, in) }
+
+// address has the offsets in both headers.
+func (m masqSets) address(v4, v6 uint32, set *nftables.Set, in bool) []expr.Any {
+	load := &expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: v4, Len: 4}
+	if m.v6 {
+		load.Offset, load.Len = v6, 16
+	}
+	return []expr.Any{load, &expr.Lookup{SourceRegister: 1, SetName: set.Name, SetID: set.ID, Invert: !in}}
+}
+
+// leaving matches packets of pods that leave the cluster, and are masqueraded.
+func (m masqSets) leaving() []expr.Any {
+	exprs := slices.Concat(m.from(m.pods, true), m.from(m.plain, false), m.to(m.cluster, false))
+	for _, prefix := range []string{"hawser_", EndpointPrefix} {
+		exprs = append(exprs,
+			&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: 1},
+			&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: []byte(prefix)})
+	}
+	return exprs
+}
+
 // add queues the sets and the rule of one family.
-func (m masqFamily) add(c *nftables.Conn, table *nftables.Table, chain *nftables.Chain) error {
+func (m masqFamily) add(c *nftables.Conn, table *nftables.Table, chain *nftables.Chain) (masqSets, error) {
 	keyType, proto := nftables.TypeIPAddr, byte(unix.NFPROTO_IPV4)
-	saddr, daddr, size := uint32(12), uint32(16), uint32(4) // offsets in the IPv4 header
 	if m.v6 {
 		keyType, proto = nftables.TypeIP6Addr, unix.NFPROTO_IPV6
-		saddr, daddr, size = 8, 24, 16
 	}
-	pods := &nftables.Set{Table: table, Name: m.setName("pods"), KeyType: keyType, Interval: true}
-	cluster := &nftables.Set{Table: table, Name: m.setName("cluster"), KeyType: keyType, Interval: true}
+	sets := masqSets{
+		v6:      m.v6,
+		pods:    &nftables.Set{Table: table, Name: m.setName("pods"), KeyType: keyType, Interval: true},
+		cluster: &nftables.Set{Table: table, Name: m.setName("cluster"), KeyType: keyType, Interval: true},
+		plain:   &nftables.Set{Table: table, Name: m.setName(setPlain), KeyType: keyType},
+	}
 	for _, s := range []struct {
 		set      *nftables.Set
-		prefixes []netip.Prefix
-	}{{pods, m.pods}, {cluster, m.cluster}} {
-		if err := c.AddSet(s.set, intervals(s.prefixes)); err != nil {
-			return fmt.Errorf("nftables set %s: %w", s.set.Name, err)
-		}
-	}
-	plain := &nftables.Set{Table: table, Name: m.setName(setPlain), KeyType: keyType}
-	if err := c.AddSet(plain, singles(m.plain)); err != nil {
-		return fmt.Errorf("nftables set %s: %w", plain.Name, err)
-	}
-	notTo := func(prefix string) []expr.Any {
-		return []expr.Any{
-			&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: 1},
-			&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: []byte(prefix)},
+		elements []nftables.SetElement
+	}{{sets.pods, intervals(m.pods)}, {sets.cluster, intervals(m.cluster)}, {sets.plain, singles(m.plain)}} {
+		if err := c.AddSet(s.set, s.elements); err != nil {
+			return sets, fmt.Errorf("nftables set %s: %w", s.set.Name, err)
 		}
 	}
 	exprs := []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{proto}},
-		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: saddr, Len: size},
-		&expr.Lookup{SourceRegister: 1, SetName: pods.Name, SetID: pods.ID},
-		&expr.Lookup{SourceRegister: 1, SetName: plain.Name, SetID: plain.ID, Invert: true},
-		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: daddr, Len: size},
-		&expr.Lookup{SourceRegister: 1, SetName: cluster.Name, SetID: cluster.ID, Invert: true},
 	}
-	exprs = append(exprs, notTo("hawser_")...)
-	exprs = append(exprs, notTo(EndpointPrefix)...)
+	exprs = append(exprs, sets.leaving()...)
 	exprs = append(exprs, &expr.Counter{}, &expr.Verdict{Kind: expr.VerdictJump, Chain: nftMasquerade})
 	c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: exprs, UserData: m.userData()})
-	return nil
+	return sets, nil
 }
 
 // userData is the fingerprint as the comment of a rule.
@@ -317,9 +348,9 @@ func after(p netip.Prefix) netip.Addr {
 	return last.Next()
 }
 
-// masqUnchanged compares the rules' marks and the sets' elements with want, but for the pods that
+// tableUnchanged compares the rules' marks and the sets' elements with want, but for the pods that
 // are not masqueraded.
-func masqUnchanged(c *nftables.Conn, want []masqFamily, ports []portRule, port uint16) (bool, error) {
+func tableUnchanged(c *nftables.Conn, want nftRules) (bool, error) {
 	table, err := c.ListTableOfFamily(nftTable, nftables.TableFamilyINet)
 	if errors.Is(err, unix.ENOENT) || (err == nil && table == nil) {
 		return false, nil
@@ -332,13 +363,14 @@ func masqUnchanged(c *nftables.Conn, want []masqFamily, ports []portRule, port u
 		return false, nil
 	}
 	var marks [][]byte
-	for _, m := range want {
+	for _, m := range want.families {
 		marks = append(marks, m.userData())
 	}
-	if !hasRules(c, table, chain.Name, marks) || !hasRules(c, table, nftMasquerade, masqueradeMarks(ports)) || !untrackedUnchanged(c, table, port) {
+	if !hasRules(c, table, chain.Name, marks) || !hasRules(c, table, nftMasquerade, masqueradeMarks(want.ports)) ||
+		!untrackedUnchanged(c, table, want.tunnel) || !oneSidedUnchanged(c, table, want.oneSided, want.families) {
 		return false, nil
 	}
-	for _, m := range want {
+	for _, m := range want.families {
 		for kind, prefixes := range map[string][]netip.Prefix{"pods": m.pods, "cluster": m.cluster} {
 			set, err := c.GetSetByName(table, m.setName(kind))
 			if err != nil {

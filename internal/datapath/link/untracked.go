@@ -11,10 +11,10 @@ import (
 	"github.com/hawser-net/hawser/internal/datapath"
 )
 
-// Masquerading turns the kernel's connection tracking on for the whole namespace, and with it for
-// the outer packets of the tunnel: each inner flow has an outer source port of its own, so each new
-// connection between pods of two nodes would make an entry on both. These are not needed; the
-// programs track the pods' flows. Two chains exempt the tunnel.
+// Masquerading, like kube-proxy, turns the kernel's connection tracking on for the whole namespace,
+// and with it for the outer packets of the tunnel: each inner flow has an outer source port of its
+// own, so each new connection between pods of two nodes would make an entry on both. These are not
+// needed; the programs track the pods' flows. Two chains exempt the tunnel.
 
 // untrackedChain is one of them.
 type untrackedChain struct {

@@ -104,13 +104,22 @@ func (m *Maps) publishShares(held map[owners]int, known map[uint32]uint16, now u
 		account.Entries, account.Share, account.Counted = uint32(n), uint32(max(share, n+grow)), now
 		account.Slots = m.maps[kernelMapCtExcess].MaxEntries()
 		if id == 0 {
-			account.Share = uint32(size / nodePart)
+			account.Share = uint32(nodeShare(size, len(counts)-1))
 		}
 		if err := m.maps[kernelMapCtAccounts].Put(uint32(id), account); err != nil {
 			errs = append(errs, fmt.Errorf("write the account of endpoint %d: %w", id, err))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// nodeShare is pure: what the node itself and hosts outside may have. On a node without pods, which
+// balances for others, that is all but the place of what is beyond it.
+func nodeShare(size, pods int) int {
+	if pods == 0 {
+		return size - size/excessPart
+	}
+	return size / nodePart
 }
 
 // podsHold is how many entries the endpoints have together.

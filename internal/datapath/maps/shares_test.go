@@ -22,3 +22,12 @@ func TestPodShare(t *testing.T) {
 		}
 	}
 }
+
+func TestNodeShare(t *testing.T) {
+	const size = 262144
+	for pods, want := range map[int]int{0: size / 8 * 7, 1: size / 4, 200: size / 4} {
+		if got := nodeShare(size, pods); got != want {
+			t.Errorf("%d pods: share %d, want %d", pods, got, want)
+		}
+	}
+}
