@@ -91,13 +91,14 @@ func proxyConfig(n *node, pods string) ([]byte, error) {
 	return yaml.Marshal(map[string]any{
 		"apiVersion": "kubeproxy.config.k8s.io/v1alpha1", "kind": "KubeProxyConfiguration",
 		"clientConnection": map[string]any{"kubeconfig": nodeFiles + "/kube-proxy.kubeconfig"},
-		"mode":             "nftables",
+		// As clusters have it that say nothing; its rules drop what conntrack takes for invalid.
+		"mode":             "iptables",
 		"clusterCIDR":      pods,
 		"hostnameOverride": n.Name,
 		"bindAddress":      n.IPv4.String(),
 		// The table of connections is sized for the whole machine, and not by a node.
 		"conntrack": map[string]any{"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
-		"nftables":  map[string]any{"minSyncPeriod": "100ms", "syncPeriod": "30s"},
+		"iptables":  map[string]any{"minSyncPeriod": "100ms", "syncPeriod": "30s"},
 	})
 }
 
