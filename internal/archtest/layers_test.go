@@ -186,7 +186,7 @@ func TestTestSupportStaysOutOfTheProduct(t *testing.T) {
 	}
 }
 
-// thirdParty are import path prefixes of libraries whose reach is bounded.
+// Import path prefixes of libraries whose reach is bounded.
 const (
 	clientGo   = "k8s.io/client-go"
 	runtimeCtl = "sigs.k8s.io/controller-runtime"

@@ -131,7 +131,7 @@ func (s Service) Validate() error {
 			errs.Add("service %s: backend %s is no address and port of its family", s.ServiceFrontend, b)
 		}
 		if i > 0 && s.Backends[i-1].Compare(b) >= 0 {
-			errs.Add("service %s: backends are not sorted, or %s is there twice", s.ServiceFrontend, b)
+			errs.Add("service %s: backends are not sorted, or %s is listed twice", s.ServiceFrontend, b)
 		}
 	}
 	errs.If(s.RemoteOnly && len(s.Backends) > 0, "service %s: has %d backends, so they cannot all be on other nodes", s.ServiceFrontend, len(s.Backends))
@@ -149,7 +149,7 @@ func (s Service) validateSources() (errs []error) {
 			errs = append(errs, fmt.Errorf("service %s: %s is no range of clients of its family", s.ServiceFrontend, p))
 		}
 		if i > 0 && s.Sources[i-1].Compare(p) >= 0 {
-			errs = append(errs, fmt.Errorf("service %s: ranges of clients are not sorted, or %s is there twice", s.ServiceFrontend, p))
+			errs = append(errs, fmt.Errorf("service %s: ranges of clients are not sorted, or %s is listed twice", s.ServiceFrontend, p))
 		}
 	}
 	return errs

@@ -209,7 +209,7 @@ func parse(text []byte) (Copy, error) {
 		return Copy{}, fmt.Errorf("is not of the format %s", format)
 	}
 	if want := sumOf(fields[2], content); fields[1] != hex.EncodeToString(want[:]) {
-		return Copy{}, errors.New("is damaged: its checksum is another")
+		return Copy{}, errors.New("is damaged: checksum mismatch")
 	}
 	return Copy{Label: fields[2], Content: content}, nil
 }

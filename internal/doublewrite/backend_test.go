@@ -139,7 +139,7 @@ func (p *places) agent(name, mode string) *allocator.Allocator {
 	return a
 }
 
-// IDs returns what both places say: the IDs of each set of labels.
+// ids returns what both places say: the IDs of each set of labels.
 func (p *places) ids() (keys, objects map[string][]string) {
 	p.Helper()
 	keys, objects = map[string][]string{}, map[string][]string{}

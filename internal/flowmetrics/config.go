@@ -35,7 +35,7 @@ func Parse(list string) (out []Metric, err error) {
 				return nil, err
 			}
 			if slices.ContainsFunc(out, func(o Metric) bool { return o.kind == m.kind }) {
-				return nil, fmt.Errorf("metric %q is there twice", name)
+				return nil, fmt.Errorf("metric %q is listed twice", name)
 			}
 			out = append(out, m)
 		}
@@ -85,7 +85,7 @@ func (c *contexts) set(key, value string) (err error) {
 		into = &c.destination.egress
 	case "labelscontext":
 		if c.labels != nil {
-			return fmt.Errorf("option %q is there twice", key)
+			return fmt.Errorf("option %q is listed twice", key)
 		}
 		for name := range strings.SplitSeq(value, ",") {
 			at := slices.IndexFunc(labels, func(l label) bool { return l.name == name })
@@ -93,7 +93,7 @@ func (c *contexts) set(key, value string) (err error) {
 			case at < 0:
 				return fmt.Errorf("%s: %q is none of %s", key, name, names(labels, func(l label) string { return l.name }))
 			case slices.Contains(c.labels, at):
-				return fmt.Errorf("%s: %q is there twice", key, name)
+				return fmt.Errorf("%s: %q is listed twice", key, name)
 			}
 			c.labels = append(c.labels, at)
 		}
@@ -103,7 +103,7 @@ func (c *contexts) set(key, value string) (err error) {
 			"destinationIngressContext, destinationEgressContext, labelsContext", key)
 	}
 	if *into != nil {
-		return fmt.Errorf("option %q is there twice", key)
+		return fmt.Errorf("option %q is listed twice", key)
 	}
 	if *into, err = parseViews(value); err != nil {
 		return fmt.Errorf("%s: %w", key, err)

@@ -185,14 +185,14 @@ func TestParseRefuses(t *testing.T) {
 	for list, want := range map[string]string{
 		"drops":                                  `metric "drops" is none of drop, flow`,
 		"drop http":                              `metric "http" counts layer 7`,
-		"drop drop":                              `"drop" is there twice`,
+		"drop drop":                              `"drop" is listed twice`,
 		"drop,,flow":                             `metric "" is none of`,
 		"drop:context=pod":                       `metric "drop": option "context" is none of sourceContext`,
 		"drop:sourceContext=pods":                `sourceContext: "pods" is none of identity`,
 		"drop:sourceContext=pod|":                `sourceContext: "" is none of`,
-		"drop:sourceContext=ip;sourcecontext=ip": `is there twice`,
+		"drop:sourceContext=ip;sourcecontext=ip": `is listed twice`,
 		"drop:labelsContext=source":              `labelsContext: "source" is none of source_ip`,
-		"drop:labelsContext=source_ip,source_ip": `"source_ip" is there twice`,
+		"drop:labelsContext=source_ip,source_ip": `"source_ip" is listed twice`,
 	} {
 		if _, err := flowmetrics.Parse(list); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", list, err, want)

@@ -96,7 +96,7 @@ func (p *Pair) UnmarshalJSON(data []byte) error {
 	if w.Mask != nil {
 		ones, size := w.Mask.Size()
 		if size != a.BitLen() || ones == size {
-			return fmt.Errorf("mask %v is none of a network of %v", w.Mask, a)
+			return fmt.Errorf("%v is not the mask of a network of %v", w.Mask, a)
 		}
 		r.Prefix = netip.PrefixFrom(a, ones)
 	}
@@ -117,7 +117,7 @@ func (p Pair) Validate() error {
 	}
 	if p.Identity == identity.Unknown || p.Identity.IsLocal() {
 		// A number that means something on one node only would mean something else on the others.
-		errs = append(errs, fmt.Errorf("identity %d of %v is none that nodes share", uint32(p.Identity), p.Prefix))
+		errs = append(errs, fmt.Errorf("identity %d of %v is node-local", uint32(p.Identity), p.Prefix))
 	}
 	if h := p.Host; h.IsValid() && (h.IsUnspecified() || h.IsLoopback() || h.IsMulticast()) {
 		errs = append(errs, fmt.Errorf("host %v of %v is no address of a node", h, p.Prefix))

@@ -58,7 +58,7 @@ func explain(agent Agent, f *flowpb.Flow) (*policypb.ExplainResponse, error) {
 	case !ok:
 		return nil, invalid("the flow does not contain the port or message that a connection began with")
 	case !from.IsValid() || !to.IsValid():
-		return nil, invalid("the flow has an address that is none")
+		return nil, invalid("the flow has an address that is not an IP address")
 	}
 	var res policy.TraceResult
 	var err error

@@ -144,7 +144,7 @@ type Sockets interface {
 func (f *Flows) EndStaleSockets(sockets Sockets) (int, error) {
 	n, err := sockets.EndSockets(f.former)
 	if err != nil {
-		return n, fmt.Errorf("end sockets whose backend is none any more: %w", err)
+		return n, fmt.Errorf("end sockets to removed backends: %w", err)
 	}
 	return n, nil
 }

@@ -170,7 +170,7 @@ func (g *Graph) ChangesLost(n uint64) {
 	g.marksLost, g.lostMarks = g.marksLost+min(n, math.MaxUint64-g.marksLost), now
 }
 
-// Marks returns the changes of policies within the window, oldest first.
+// copyMarks returns the marks, oldest first. It must be called with mu held.
 func (g *Graph) copyMarks() []Mark {
 	out := []Mark{}
 	for _, m := range g.marks {

@@ -333,8 +333,8 @@ func (s *scene) spoofARP(addr netip.Addr) (string, error) {
 	}})
 }
 
-// option is an option of neighbour discovery (RFC 4861) with the adversary's hardware address, and
-// one unknown with the token.
+// discoveryOptions are an option of neighbour discovery (RFC 4861) with the adversary's hardware
+// address, and one unknown with the token.
 func discoveryOptions(typ byte, hardware mac, k token) []byte {
 	b := append([]byte{typ, 1}, hardware[:]...)
 	return append(append(append(b, 253, 2), k[:]...), 0, 0)

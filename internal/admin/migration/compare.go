@@ -55,7 +55,7 @@ type Conflict struct {
 	Identity
 	// Owner are the labels that the ID has there; "" if it is free.
 	Owner string `json:"owner,omitempty"`
-	// ID is the one that the labels have there; 0 if none.
+	// Number is the ID that the labels have there; 0 if none.
 	Number allocator.ID `json:"number,omitempty"`
 }
 

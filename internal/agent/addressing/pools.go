@@ -42,7 +42,7 @@ type Pools struct {
 	releaseAfter time.Duration
 	log          *slog.Logger
 	catalog      catalog
-	// ask has the operator asked until ctx ends, live reads the node's object from the server.
+	// askAs has the operator asked until ctx ends, live reads the node's object from the server.
 	askAs  func(ctx context.Context, observed func(*v2.CiliumNode)) error
 	live   func(context.Context) (*v2.CiliumNode, error)
 	notify notifier

@@ -30,7 +30,7 @@ func (s *service) withToken(ctx context.Context, root, header, ttlHeader string)
 		return nil, err
 	}
 	if token == "" || len(token) > 4096 || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return nil, errors.New("what the service gives as a token is none")
+		return nil, errors.New("the metadata service returned an invalid token")
 	}
 	return &values{service: s, ctx: ctx, root: root, header: header, mark: token}, nil
 }

@@ -188,8 +188,8 @@ func TestReadForgedMetadata(t *testing.T) {
 		"is switched off": {http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			http.Error(w, "secret in the body", http.StatusForbidden)
 		}), "status 403"},
-		"a token of two lines":  {over("/token", "a\r\nX-Header: b"), "is none"},
-		"no token":              {over("/token", ""), "is none"},
+		"a token of two lines":  {over("/token", "a\r\nX-Header: b"), "invalid token"},
+		"no token":              {over("/token", ""), "invalid token"},
 		"an ID with a path":     {over("/instance-id", "i-1/../../x"), "no ID of AWS"},
 		"an ID without end":     {over("/instance-id", strings.Repeat("i", 200)), "no ID of AWS"},
 		"a type that is a text": {over("/instance-type", "m5.large\nkind: Secret"), "the instance's type"},

@@ -173,7 +173,7 @@ func faultsOf(want []datapath.Interface) []error {
 		case out[n] != nil:
 			continue
 		case macs[w.MAC.String()]:
-			out[n] = fmt.Errorf("interface %s is there twice", w.MAC)
+			out[n] = fmt.Errorf("interface %s is listed twice", w.MAC)
 		case numbers[w.Number]:
 			out[n] = fmt.Errorf("interface %s has number %d, which another has", w.MAC, w.Number)
 		}

@@ -372,7 +372,7 @@ func TestInterfacesFaults(t *testing.T) {
 		state, err string
 	}{
 		{[]datapath.Interface{good, bad}, "01 ready, 02 interface 02:00:00:00:01:02: MTU 100", "MTU 100"},
-		{[]datapath.Interface{good, twice}, "01 ready, 01 interface 02:00:00:00:01:01 is there twice", "twice"},
+		{[]datapath.Interface{good, twice}, "01 ready, 01 interface 02:00:00:00:01:01 is listed twice", "twice"},
 		{[]datapath.Interface{good, same}, "01 ready, 04 interface 02:00:00:00:01:04 has number 1", "another has"},
 		{[]datapath.Interface{good, both}, "01 ready, 02 ready", "address 10.20.1.5 is on interface 02:00:00:00:01:01 as well"},
 		{[]datapath.Interface{good, interfaceAt(4, 5)}, "01 ready, 04 add route 0.0.0.0/0 via 10.20.4.1", "not Hawser's"},

@@ -22,7 +22,7 @@ import (
 	"github.com/hawser-net/hawser/internal/testenv"
 )
 
-// clientEnv, if set, makes the test's program a client in a cgroup: see TestCgroupClient.
+// clientEnv, if set, makes the test's program a client in a cgroup.
 const clientEnv = "HAWSER_TEST_CGROUP_CLIENT"
 
 // outcome is what a client in the cgroup saw.

@@ -17,7 +17,7 @@ import (
 
 // Local is an endpoint of this node, as the others are to know it.
 type Local struct {
-	// ID is the endpoint's ID on this node, Attachment the CNI's name for it.
+	// Number is the endpoint's ID on this node, Attachment the CNI's name for it.
 	Number     uint16
 	Attachment string
 	// The pod, by the UID by which the runtime knows it.
@@ -133,7 +133,7 @@ func (r remote) statement(accept func(identity.ID) error) (statement, error) {
 	}
 	host, err := netip.ParseAddr(r.networking.NodeIP)
 	if err != nil {
-		return statement{}, fmt.Errorf("the address of its node, %q, is none", r.networking.NodeIP)
+		return statement{}, fmt.Errorf("the address of its node, %q, is not an IP address", r.networking.NodeIP)
 	}
 	s := statement{age: age{version: r.version}, uid: r.uid, workload: r.workload, claim: ipcache.Claim{
 		Source: ipcache.KVStore, Identity: id, Host: host.Unmap(), Namespace: r.key.Namespace, Pod: r.key.Name, ServiceAccount: r.account,
@@ -153,7 +153,7 @@ func (r remote) statement(accept func(identity.ID) error) (statement, error) {
 			ip = ip.Unmap()
 			switch {
 			case err != nil || ip.Zone() != "":
-				return statement{}, fmt.Errorf("address %q is none", text)
+				return statement{}, fmt.Errorf("%q is not an IP address", text)
 			case ip.IsUnspecified() || ip.IsLoopback() || ip.IsMulticast() || ip.IsLinkLocalUnicast():
 				return statement{}, fmt.Errorf("address %s cannot be a pod's", ip)
 			case ip.Is4():

@@ -61,7 +61,7 @@ func parseFile(data []byte) (state, error) {
 		case o.Name == "":
 			errs = append(errs, fmt.Errorf("service %d has no name", i+1))
 		case twice:
-			errs = append(errs, fmt.Errorf("service %s is there twice", it.Name))
+			errs = append(errs, fmt.Errorf("service %s is listed twice", it.Name))
 		default:
 			errs = append(errs, checkService(o, it))
 		}
@@ -75,7 +75,7 @@ func parseFile(data []byte) (state, error) {
 		case o.Name == "":
 			errs = append(errs, fmt.Errorf("the slice %d under endpoints has no name", i+1))
 		case twice:
-			errs = append(errs, fmt.Errorf("slice %s is there twice", it.Name))
+			errs = append(errs, fmt.Errorf("slice %s is listed twice", it.Name))
 		default:
 			errs = append(errs, checkSlice(o, it))
 		}
@@ -87,7 +87,7 @@ func parseFile(data []byte) (state, error) {
 // checkService reports what of a service was not understood.
 func checkService(o *corev1.Service, it service.Service) error {
 	if len(it.Ports) != len(o.Spec.Ports) {
-		return fmt.Errorf("service %s has a port that is none: want a port of 1 to 65535 and protocol TCP, UDP or SCTP", it.Name)
+		return fmt.Errorf("service %s has an invalid port: want a port of 1 to 65535 and protocol TCP, UDP or SCTP", it.Name)
 	}
 	ips := append([]string{o.Spec.ClusterIP}, o.Spec.ClusterIPs...)
 	ips = append(ips, o.Spec.ExternalIPs...)
@@ -113,7 +113,7 @@ func checkSlice(o *discoveryv1.EndpointSlice, it service.Slice) error {
 		return fmt.Errorf("slice %s does not name its service: set the label %s", it.Name, discoveryv1.LabelServiceName)
 	}
 	if len(it.Ports) != len(o.Ports) {
-		return fmt.Errorf("slice %s has a port that is none, or its addressType is neither IPv4 nor IPv6", it.Name)
+		return fmt.Errorf("slice %s has an invalid port, or its addressType is neither IPv4 nor IPv6", it.Name)
 	}
 	for _, e := range o.Endpoints {
 		for _, text := range e.Addresses {

@@ -61,7 +61,7 @@ func TestParseFile(t *testing.T) {
 		{"kubernetes.io/service-name: web", "app: web"}:       "set the label",
 		{"endpoints:\n- ", "slices:\n- "}:                     "slices",
 		{"ready: false", "ready: maybe"}:                      "ready of type bool",
-		{"{name: http, port: 8080}", "{name: http, port: 0}"}: "port that is none",
+		{"{name: http, port: 8080}", "{name: http, port: 0}"}: "invalid port",
 	} {
 		text := strings.Replace(goodFile, change[0], change[1], 1)
 		if text == goodFile {

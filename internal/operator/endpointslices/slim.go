@@ -52,7 +52,7 @@ type nodeState struct {
 	encrypt int
 }
 
-// ID is an identity that exists.
+// number is an identity that exists.
 type number struct {
 	id      int64
 	created int64

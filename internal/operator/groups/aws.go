@@ -151,7 +151,7 @@ func appendAddrs(out Members, in *types.Instance) (Members, error) {
 		}
 		addr, err := netip.ParseAddr(*s)
 		if err != nil || addr.Zone() != "" {
-			return nil, fmt.Errorf("AWS: instance %s has the address %q, which is none", aws.ToString(in.InstanceId), *s)
+			return nil, fmt.Errorf("AWS: instance %s has the address %q, which is not an IP address", aws.ToString(in.InstanceId), *s)
 		}
 		out = append(out, addr.Unmap())
 	}

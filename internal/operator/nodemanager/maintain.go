@@ -214,7 +214,7 @@ type work struct {
 	unseen bool
 	// short is set if pods wait for whom there is no address.
 	short bool
-	// spent are the addresses that were set aside for the call.
+	// spent is how many addresses of subnet were set aside for the call.
 	subnet string
 	spent  int
 }

@@ -119,7 +119,7 @@ func (tc *testCluster) published() (k8skeys.State, bool) {
 	return s, true
 }
 
-// answers plays the agent.
+// answer plays the agent.
 func (tc *testCluster) answer(a k8skeys.Answer) {
 	tc.Helper()
 	tc.make(a.Lease(namespace, "n1"))

@@ -32,7 +32,7 @@ func podAddrs(p *corev1.Pod) (out []string) {
 	return out
 }
 
-// addresses of an endpoint's object, sorted.
+// objectAddrs are the addresses of an endpoint's object, sorted.
 func objectAddrs(e *v2.CiliumEndpoint) (out []string) {
 	if e.Status.Networking == nil {
 		return nil

@@ -182,7 +182,7 @@ func (s *soak) described() string {
 // quarantine is for how long an ID that was collected must not get another meaning.
 const quarantine = 10 * time.Minute
 
-// IDs sees that no ID that was in use a moment ago means something else now.
+// numbers sees that no ID that was in use a moment ago means something else now.
 func (s *soak) numbers(ctx context.Context, step int) error {
 	w, err := invariant.Read(ctx, s.Lab)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 const (
 	// sample is how many probes are under way at once while something changes.
 	sample = 150
-	// again is how long a probe that should get through is repeated before it counts as lost: the
+	// lostAfter is how long a probe that should get through is repeated before it counts as lost: the
 	// machine is busy.
 	lostAfter = 10 * time.Second
 )

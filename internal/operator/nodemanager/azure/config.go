@@ -50,7 +50,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 func (c *Config) Validate() error {
 	var errs validate.Errors
 	for _, x := range [][2]string{{"azure-subscription-id", c.Subscription}, {"azure-resource-group", c.ResourceGroup}} {
-		errs.If(x[1] == "" || strings.ContainsAny(x[1], "/?#% "), "--%s: %q is none; --ipam=azure needs it", x[0], x[1])
+		errs.If(x[1] == "" || strings.ContainsAny(x[1], "/?#% "), "--%s: %q is not valid; --ipam=azure needs one", x[0], x[1])
 	}
 	if _, ok := clouds()[c.Cloud]; !ok {
 		errs.Add("--azure-cloud-name: %q is not one of AzurePublicCloud, AzureUSGovernmentCloud and AzureChinaCloud", c.Cloud)
