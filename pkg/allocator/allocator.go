@@ -17,8 +17,9 @@ import (
 )
 
 const (
-	// maxAttempts bounds how often Allocate tries again after errors of the store.
-	maxAttempts = 16
+	// maxPause bounds the pause between two attempts of Allocate, whose number is not bounded: so
+	// long may a call wait although the store is back, so often does each key ask one that is away.
+	maxPause = 5 * time.Second
 	// maxWithdrawals bounds how often Allocate gives an ID back for an older one in a row.
 	maxWithdrawals = 16
 	// operationTimeout bounds one repair.
@@ -238,9 +239,11 @@ func (a *Allocator) GetEvents() AllocatorEventChan { return a.set.events }
 // created the ID. Each Allocate that succeeds needs one [Allocator.Release]. A key that is in use
 // on this node already costs no round trip.
 //
-// Errors of the store are met with new attempts while ctx lasts. An error that wraps [ErrExhausted]
-// names the range that is full; one that wraps [ErrUnassigned] comes at once from a backend that
-// makes no IDs.
+// Errors of the store, [ErrContended] among them, are met with new attempts while ctx lasts; after
+// its end the error wraps that of ctx and that of the last attempt that failed, if any. Errors that
+// no attempt can mend come at once: one that wraps [ErrExhausted] names the range that is full, one
+// that wraps [ErrUnassigned] is of a backend that makes no IDs, and one that wraps
+// [kvstore.ErrTxnTooLarge] is of a key that the store cannot take.
 //
 // All calls for one key wait for one request, which outlives them, for up to [WithTimeout]. Callers
 // that still wait then start the next. An ID without waiters is released.
@@ -260,8 +263,8 @@ func (a *Allocator) Allocate(ctx context.Context, key AllocatorKey) (id ID, isNe
 	if err := a.WaitForInitialSync(ctx); err != nil {
 		return NoID, false, err
 	}
-	for again := true; again; {
-		id, isNew, again, err = a.wait(ctx, text, key)
+	for again := true; again; { // err is what the last request failed with
+		id, isNew, again, err = a.wait(ctx, text, key, err)
 	}
 	if err != nil {
 		return NoID, false, fmt.Errorf("allocate %.300q: %w", text, err)
@@ -384,13 +387,13 @@ func (a *Allocator) acquire(ctx context.Context, lk *localKey, p *pending) (id I
 		}
 		attempt++
 		a.noteLate(lk)
-		if ctx.Err() != nil || attempt >= maxAttempts || hopeless(err) {
+		if ctx.Err() != nil || hopeless(err) {
 			a.giveBack(lk)
 			return NoID, false, err
 		}
 		a.log.Info("allocation failed, trying again", "key", lk.text, "error", err)
 		a.noteFailed(p, err)
-		if perr := retry.Wait(ctx, attempt-1, 20*time.Millisecond, time.Second); perr != nil {
+		if perr := retry.Wait(ctx, attempt-1, 20*time.Millisecond, maxPause); perr != nil {
 			a.giveBack(lk)
 			return NoID, false, err
 		}

@@ -11,7 +11,7 @@ import (
 	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
 )
 
-// numbersOf is the range of the suite, with a mask as clusters that are connected have one.
+// idRange is the range of the suite, with a mask as clusters that are connected have one.
 var idRange = allocator.Range{Min: 256, Max: 65535, Mask: 3 << 16}
 
 func keysOn(t *testing.T, store kvstore.Backend, node string) allocator.Backend {

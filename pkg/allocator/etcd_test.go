@@ -287,7 +287,9 @@ func TestEtcdNoSpace(t *testing.T) {
 			if got, _, err := n.Allocate(t.Context(), allocator.StringKey("used")); err != nil || got != id {
 				t.Errorf("once more the ID that the node uses: %d, %v; want %d", got, err, id)
 			}
-			if _, _, err := n.Allocate(t.Context(), allocator.StringKey("new")); !errors.Is(err, kvstore.ErrNoSpace) {
+			short, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+			defer cancel()
+			if _, _, err := n.Allocate(short, allocator.StringKey("new")); !errors.Is(err, kvstore.ErrNoSpace) {
 				t.Errorf("a new ID in a full store: %v", err)
 			}
 			makeRoom()
@@ -304,5 +306,33 @@ func TestEtcdNoSpace(t *testing.T) {
 				return err == nil && stats.Alive == 2
 			})
 		})
+	}
+}
+
+// TestEtcdRefusesForLong: an etcd refuses writes for longer than any number of quick attempts
+// lasts. A call that waits has its ID soon after.
+func TestEtcdRefusesForLong(t *testing.T) {
+	t.Parallel()
+	server := kvstoretest.StartEtcd(t)
+	n, _ := etcdNode(t, server, "192.0.2.1")
+	makeRoom := server.UseUpSpace()
+	done := make(chan error, 1)
+	go func() {
+		_, _, err := n.Allocate(t.Context(), allocator.StringKey("new"))
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		t.Errorf("while etcd refuses writes: %v", err)
+	case <-time.After(12 * time.Second):
+		makeRoom()
+		select {
+		case err := <-done:
+			if err != nil {
+				t.Errorf("when it writes again: %v", err)
+			}
+		case <-time.After(20 * time.Second):
+			t.Error("no ID 20 seconds after etcd writes again")
+		}
 	}
 }

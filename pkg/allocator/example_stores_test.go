@@ -18,7 +18,7 @@ import (
 	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
 )
 
-// ID has the node of an address use one ID for a key.
+// allocateOn has the node of an address use one ID for a key.
 func allocateOn(ctx context.Context, store kvstore.Backend, address string) error {
 	backend, err := allocator.NewKVStoreBackend(allocator.KVStoreConfig{
 		Store: store, BasePath: "example/ids", Suffix: address, KeyType: allocator.StringKey(""),

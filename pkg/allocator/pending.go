@@ -17,7 +17,7 @@ type pending struct {
 	// served: each of those who waited has a reference, or err; no other call may join.
 	served bool
 	isNew  bool
-	// failed is the error of the last attempt.
+	// failed is the error of the last attempt, at first that of the request before.
 	failed error
 
 	id    ID
@@ -26,10 +26,10 @@ type pending struct {
 }
 
 // wait waits for the request for a key's ID, which it begins if there is none, unless ctx ends
-// first. It returns at once if the key is in use here. Of those who wait for an ID one gets
-// isNew.
-func (a *Allocator) wait(ctx context.Context, text string, key AllocatorKey) (id ID, isNew, again bool, err error) {
-	p, id, err := a.enter(ctx, text, key)
+// first. It returns at once if the key is in use here. Of those who wait for an ID one gets isNew.
+// failed is what the request before failed with, if there was one.
+func (a *Allocator) wait(ctx context.Context, text string, key AllocatorKey, failed error) (id ID, isNew, again bool, err error) {
+	p, id, err := a.enter(ctx, text, key, failed)
 	if p == nil {
 		return id, false, false, err
 	}
@@ -37,10 +37,7 @@ func (a *Allocator) wait(ctx context.Context, text string, key AllocatorKey) (id
 	case <-p.done:
 	case <-ctx.Done():
 		if left, failed := a.leaveRequest(p); left {
-			if failed != nil {
-				return NoID, false, false, fmt.Errorf("%w; the last attempt: %w", ctx.Err(), failed)
-			}
-			return NoID, false, false, ctx.Err()
+			return NoID, false, false, gaveUp(ctx, failed)
 		}
 		<-p.done // in a moment
 	}
@@ -50,15 +47,24 @@ func (a *Allocator) wait(ctx context.Context, text string, key AllocatorKey) (id
 	return p.id, isNew, p.again, p.err
 }
 
+// gaveUp is the error of a call whose context has ended, of which failed is what the last attempt
+// failed with, if one did.
+func gaveUp(ctx context.Context, failed error) error {
+	if failed == nil {
+		return ctx.Err()
+	}
+	return fmt.Errorf("%w; the last attempt: %w", ctx.Err(), failed)
+}
+
 // enter returns the ID if the key is in use here, else the request for it.
-func (a *Allocator) enter(ctx context.Context, text string, key AllocatorKey) (*pending, ID, error) {
+func (a *Allocator) enter(ctx context.Context, text string, key AllocatorKey, failed error) (*pending, ID, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.isClosed || a.ctx.Err() != nil {
 		return nil, NoID, ErrClosed
 	}
-	if err := ctx.Err(); err != nil {
-		return nil, NoID, err
+	if ctx.Err() != nil {
+		return nil, NoID, gaveUp(ctx, failed)
 	}
 	lk := a.local[text]
 	if lk == nil {
@@ -70,7 +76,7 @@ func (a *Allocator) enter(ctx context.Context, text string, key AllocatorKey) (*
 		return nil, lk.id, nil
 	}
 	if p := lk.pending; p == nil || p.ctx.Err() != nil {
-		p = &pending{done: make(chan struct{})}
+		p = &pending{done: make(chan struct{}), failed: failed}
 		var cancel context.CancelFunc
 		p.ctx, cancel = context.WithTimeout(a.ctx, a.set.timeout)
 		lk.pending = p
@@ -117,8 +123,11 @@ func (a *Allocator) request(lk *localKey, p *pending) {
 	case err == nil:
 	case a.ctx.Err() != nil:
 		p.err = ErrClosed
-	default:
-		p.again = p.ctx.Err() != nil
+	case p.ctx.Err() != nil:
+		p.again = true
+		if p.failed != nil {
+			p.err = p.failed // it says more than that the time of the request is up
+		}
 	}
 	if !p.served { // it failed
 		p.waiting = 0

@@ -22,9 +22,10 @@
 //     one that was lost. A lost lease takes its keys with it; the functions given to
 //     [Backend.ObserveLostLeases] are then called with them, so that their owner writes them
 //     again.
-//   - Every call ends when its context ends. An error that is neither [ErrNotFound] nor [ErrClosed]
-//     leaves open whether a write took place, unless it says otherwise: repeat it in a way that is
-//     safe to repeat.
+//   - Every call ends when its context ends. An error that is none of [ErrNotFound], [ErrClosed]
+//     and [ErrTxnTooLarge] leaves open whether a write took place, unless it says otherwise: repeat
+//     it in a way that is safe to repeat. A write under way when the backend is closed has such an
+//     error.
 //   - All methods may be called from many goroutines at once.
 //
 // The suite in package conformance checks these promises; it runs on every backend.

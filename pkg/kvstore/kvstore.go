@@ -21,9 +21,11 @@ var (
 	// ErrNotFound means that the store answered and has no such key.
 	ErrNotFound = errors.New("key not found")
 	// ErrNoSpace means that the store has used up its space: it refuses writes and new leases, and
-	// goes on to read, to delete and to renew leases. A person must make room. Nothing was written.
+	// goes on to read, to delete and to renew leases. A person must make room. The write that used
+	// up the last of it may have taken place.
 	ErrNoSpace = errors.New("the store's space is exhausted, and it accepts no writes until space is freed")
-	// ErrClosed means that the backend was closed; nothing was sent.
+	// ErrClosed means that the backend was closed; nothing was written. A write that was under way
+	// then has another error, since it may have been carried out.
 	ErrClosed = driver.ErrClosed
 )
 
@@ -46,9 +48,10 @@ type Backend interface {
 	Watch(ctx context.Context, prefix string) <-chan Event
 
 	// ObserveLostLeases calls lost with those keys under prefix that this backend had put on a
-	// lease that is gone, sorted. The call comes from a goroutine of the backend and must not
-	// block. It does not mean that the store can be reached again. The function returned ends the
-	// observation.
+	// lease that is gone, sorted. The calls come from a goroutine of the backend, one after the
+	// other, perhaps after a write has returned that found the lease gone. They must not block:
+	// Close waits for one under way, and none comes afterwards. A call does not mean that the store
+	// can be reached again. The function returned ends the observation.
 	ObserveLostLeases(prefix string, lost func(keys []string)) (stop func())
 
 	// RevokeLeases gives up every lease of this backend, and so deletes every key it wrote with
@@ -63,8 +66,8 @@ type Backend interface {
 	Status() Status
 
 	// Close ends the connection and waits for the goroutines of the backend. Leases are left to run
-	// out, so that a process that restarts finds its keys in place. Calls under way and later ones
-	// fail with [ErrClosed].
+	// out, so that a process that restarts finds its keys in place. Calls under way fail, and later
+	// ones with [ErrClosed].
 	Close() error
 }
 

@@ -393,7 +393,8 @@ func (c *MemoryClient) dropLeases() []string {
 }
 
 // ExpireLeases ends all leases of this connection, as the store does with a client that was silent
-// for too long: the keys go, then the observers are notified. It returns when they have been.
+// for too long: the keys go, then it calls the observers itself, and returns when they have
+// returned.
 func (c *MemoryClient) ExpireLeases() {
 	c.mu.Lock()
 	keys := c.dropLeases()

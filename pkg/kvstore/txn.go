@@ -10,7 +10,8 @@ import (
 const MaxTxnOps = 128
 
 // ErrTxnTooLarge means that a transaction within [MaxTxnOps] is more than this store can do at
-// once. Nothing was written; smaller ones may go through.
+// once, or that one without writes reads more than fits in an answer. Nothing was written; smaller
+// ones may go through.
 var ErrTxnTooLarge = errors.New("transaction is too large for this key-value store")
 
 // Txn is a transaction: if all conditions hold, Then is run, otherwise Else. No branch may write
@@ -43,9 +44,9 @@ const (
 	CondExists
 	// CondValueIs: the key exists with that value.
 	CondValueIs
-	// CondModRevisionIs: the key exists and was last written at that revision.
+	// CondModRevisionIs: the key exists and was last written at that revision. No key was at 0.
 	CondModRevisionIs
-	// CondCreateRevisionIs: the key exists and was created at that revision.
+	// CondCreateRevisionIs: the key exists and was created at that revision. No key was at 0.
 	CondCreateRevisionIs
 	// CondPrefixValuesAre: all keys under the prefix have that value. A transaction may have one of
 	// these.

@@ -292,8 +292,9 @@ func TestPendingAllocations(t *testing.T) {
 		}
 		began := s.store.asked()
 		time.Sleep(time.Hour)
-		// A request is 16 attempts; a minute passes between two at most.
-		if n := (s.store.asked() - began) / 16; n < 40 || n > 80 {
+		// A request is tried for two minutes, and a minute passes between two at most. The pauses
+		// between attempts grow to 5 s.
+		if n := s.store.asked() - began; n < 600 || n > 1400 {
 			t.Errorf("%d requests within an hour", n)
 		}
 		if n := s.logged("no quorum", "app=web"); n != 1 {

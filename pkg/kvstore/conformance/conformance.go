@@ -63,6 +63,7 @@ func Run(t *testing.T, h Harness) {
 		{"LeasesAreSharedOut", (*suite).leasesShared},
 		{"RevokeLeases", (*suite).revoke},
 		{"ExpiredLeaseIsToldAndReplaced", (*suite).expire},
+		{"ObserverMayWaitForAWriter", (*suite).observerWaits},
 		{"CancelledContext", (*suite).cancelled},
 		{"Close", (*suite).close},
 	}
@@ -269,6 +270,9 @@ func (s *suite) compareAndSwap() {
 		s.Fatal("not deleted at its revision")
 	}
 	s.gone(k)
+	if deleted, err = kvstore.CompareAndDelete(s.ctx, s.b, k, 0); err != nil || deleted {
+		s.Fatalf("a key that does not exist was deleted at revision 0: %v, %v", deleted, err)
+	}
 }
 
 func (s *suite) deletes() {
@@ -308,8 +312,12 @@ func (s *suite) txnConditions() {
 		{"empty value of an absent key", kvstore.ValueIs(s.key("none"), nil), false},
 		{"mod revision", kvstore.ModRevisionIs(s.key("one"), now.ModRevision), true},
 		{"old mod revision", kvstore.ModRevisionIs(s.key("one"), one.ModRevision), false},
+		{"mod revision 0", kvstore.ModRevisionIs(s.key("one"), 0), false},
+		{"mod revision 0 of an absent key", kvstore.ModRevisionIs(s.key("none"), 0), false},
 		{"create revision", kvstore.CreateRevisionIs(s.key("one"), one.CreateRevision), true},
 		{"wrong create revision", kvstore.CreateRevisionIs(s.key("one"), now.ModRevision), false},
+		{"create revision 0", kvstore.CreateRevisionIs(s.key("one"), 0), false},
+		{"create revision 0 of an absent key", kvstore.CreateRevisionIs(s.key("none"), 0), false},
 		{"unleased key is unleased", kvstore.Unleased(s.key("one")), true},
 		{"absent key is unleased", kvstore.Unleased(s.key("none")), true},
 		{"leased key is unleased", kvstore.Unleased(s.key("leased")), false},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -448,6 +449,41 @@ func (s *suite) expire() {
 	case keys := <-lost:
 		s.Errorf("got %q after the observation ended", keys)
 	case <-time.After(20 * time.Millisecond):
+	}
+}
+
+// observerWaits writes, under a mutex that the observer takes, with a lease that is gone.
+func (s *suite) observerWaits() {
+	if s.h.ExpireLeases == nil {
+		s.Skip("the harness cannot expire leases")
+	}
+	var mu sync.Mutex
+	lost := make(chan []string, 16)
+	defer s.b.ObserveLostLeases(s.prefix, func(keys []string) {
+		mu.Lock()
+		defer mu.Unlock()
+		lost <- keys
+	})()
+	for round := range 3 { // the client may also find out by itself, before it writes
+		s.putOn(s.b, s.key("a"), "1", kvstore.Leased)
+		s.h.ExpireLeases(s.T, s.b)
+		put := make(chan error, 1)
+		go func() {
+			mu.Lock()
+			defer mu.Unlock()
+			put <- kvstore.Put(s.ctx, s.b, s.key("b"), nil, kvstore.Leased)
+		}()
+		for left := []string{s.key("a")}; len(left) > 0 || put != nil; {
+			select {
+			case err := <-put:
+				s.must(err)
+				put = nil
+			case keys := <-lost:
+				left = slices.DeleteFunc(left, func(k string) bool { return slices.Contains(keys, k) })
+			case <-time.After(20 * time.Second):
+				s.Fatalf("round %d: the writer and the observer wait for each other", round)
+			}
+		}
 	}
 }
 

@@ -14,8 +14,9 @@
 // every write through this package also writes the guards of the folders above its keys, and a
 // condition on a prefix holds on to the guard of the folder that the prefix is in. Guards are named
 // by a hash and limited in number; they stand under [GuardPrefix], outside of any prefix of the
-// product. Writers that do not use this package, such as consul kv put, do not touch the guards:
-// against them a condition on a prefix is only as good as the moment of the reading.
+// product. The token's policy must allow to write there, besides the keys and sessions. Writers
+// that do not use this package, such as consul kv put, do not touch the guards: against them a
+// condition on a prefix is only as good as the moment of the reading.
 //
 // One transaction may have [MaxOps] operations in Consul's count, guards included; more is
 // [kvstore.ErrTxnTooLarge].
@@ -30,7 +31,7 @@
 // # Goroutines
 //
 // One checks the store; one keeps each session alive; up to three serve each watch, which has two
-// queries open. Close ends them all.
+// queries open; one calls the observers of lost leases. Close ends them all.
 package consul
 
 import (

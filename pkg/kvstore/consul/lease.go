@@ -15,7 +15,7 @@ import (
 
 // reserve finds leases for the keys, asking for another session where there is no room.
 func (c *Client) reserve(ctx context.Context, keys []string) (leases.Reservation[string], error) {
-	return c.leases.Obtain(keys, func() error { return c.addLease(ctx) })
+	return c.leases.Obtain(ctx, keys, func() error { return c.addLease(ctx) })
 }
 
 func (c *Client) addLease(ctx context.Context) error {
@@ -75,7 +75,7 @@ func (c *Client) lose(l *leases.Lease[string]) {
 	}
 	l.Stop()
 	c.log.Warn("a session in consul is gone, its keys must be written again", "session", l.ID, "keys", len(keys))
-	c.observers.Notify(keys)
+	c.observers.Notify(c.conn, keys)
 }
 
 // dropLost is called when a write met a session that Consul does not know. It finds out which.
@@ -107,7 +107,7 @@ func (c *Client) RevokeLeases(ctx context.Context) error {
 		_, err = c.consul.Session().Destroy(l.ID, (&api.WriteOptions{}).WithContext(both))
 		done()
 		if err != nil && !gone(err) {
-			errs = append(errs, c.conn.Fault(ctx, "end session", l.ID, err))
+			errs = append(errs, c.conn.Fault(ctx, "end session", l.ID, c.conn.Sent(err)))
 		}
 	}
 	return errors.Join(errs...)

@@ -154,6 +154,7 @@ func (c *Client) Txn(ctx context.Context, txn kvstore.Txn) (kvstore.TxnResult, e
 }
 
 func (c *Client) txn(ctx context.Context, txn kvstore.Txn) (kvstore.TxnResult, error) {
+	var last error
 	for try := range maxTries {
 		if try > 0 && !retry.Sleep(ctx, retryPause(try, 250*time.Millisecond)) {
 			return kvstore.TxnResult{}, ctx.Err()
@@ -187,16 +188,17 @@ func (c *Client) txn(ctx context.Context, txn kvstore.Txn) (kvstore.TxnResult, e
 		if !writes {
 			return res, nil
 		}
-		index, ok, err := c.write(ctx, txn.If, branch, snap)
+		index, stale, err := c.write(ctx, txn.If, branch, snap)
 		if err != nil {
 			return kvstore.TxnResult{}, err
 		}
-		if ok {
+		if stale == nil {
 			res.Revision = int64(index)
 			return res, nil
 		}
+		last = stale
 	}
-	return kvstore.TxnResult{}, fmt.Errorf("others changed the same keys %d times in a row", maxTries)
+	return kvstore.TxnResult{}, fmt.Errorf("others changed the same keys %d times in a row, at last: %w", maxTries, last)
 }
 
 // snapshot reads everything that a transaction may look at.
@@ -235,7 +237,7 @@ func (c *Client) snapshot(ctx context.Context, txn kvstore.Txn) (snapshot, error
 		return snapshot{}, meaning(err)
 	}
 	if !ok {
-		return snapshot{}, refusal(resp)
+		return snapshot{}, errors.Join(refusal(resp))
 	}
 	s := snapshot{pairs: make(map[string]*api.KVPair, len(resp.Results)), index: meta.LastIndex}
 	seen := make(map[string]bool, len(resp.Results))
@@ -259,16 +261,40 @@ func (c *Client) snapshot(ctx context.Context, txn kvstore.Txn) (snapshot, error
 	return s, nil
 }
 
-func refusal(resp *api.TxnResponse) error {
-	var errs []error
-	for _, e := range resp.Errors {
-		errs = append(errs, errors.New(e.What))
+// refusal returns why Consul refuses a transaction: stale if all it has against it is that what was
+// read has changed, that a session is gone, or that a key may not be locked yet; else err.
+func refusal(resp *api.TxnResponse) (stale, err error) {
+	err = errors.New("consul gives no reason for refusing the transaction")
+	for i, e := range resp.Errors {
+		what := errors.New(e.What)
+		switch {
+		case strings.HasPrefix(e.What, "Permission denied"):
+			return nil, fmt.Errorf("%w; the token's policy must allow what is written, and writing below %s", what, GuardPrefix)
+		case !isStale(e.What):
+			return nil, what
+		case i == 0:
+			stale, err = what, nil
+		}
 	}
-	return errors.Join(errs...)
+	return stale, err
 }
 
-// write runs the writes of a branch if what was read still stands. ok is false if it does not.
-func (c *Client) write(ctx context.Context, conds []kvstore.Cond, branch []kvstore.Op, snap snapshot) (index uint64, ok bool, err error) {
+// isStale knows a refusal by how Consul begins it, as the rest has the key.
+func isStale(what string) bool {
+	return strings.HasPrefix(what, "key ") && strings.HasSuffix(what, " exists") || // check-not-exists
+		slices.ContainsFunc([]string{
+			"failed to check index, key ", "failed index check for key ", // check-index
+			"failed to set key ",    // cas: the index is stale
+			"failed to lock key ",   // another session has it, or the lock delay is not over
+			"failed to unlock key ", // the session does not have it any more
+			invalidSession,
+		}, func(begin string) bool { return strings.HasPrefix(what, begin) })
+}
+
+const invalidSession = "invalid session "
+
+// write runs the writes of a branch if what was read still stands, else stale is what does not.
+func (c *Client) write(ctx context.Context, conds []kvstore.Cond, branch []kvstore.Op, snap snapshot) (index uint64, stale, err error) {
 	var o ops
 	for _, cond := range conds {
 		if ofPrefix(cond) {
@@ -297,7 +323,7 @@ func (c *Client) write(ctx context.Context, conds []kvstore.Cond, branch []kvsto
 	}
 	held, err := c.reserve(ctx, leased)
 	if err != nil {
-		return 0, false, err
+		return 0, nil, err
 	}
 	touched := make(map[string]bool)
 	for _, op := range branch {
@@ -337,34 +363,35 @@ func (c *Client) write(ctx context.Context, conds []kvstore.Cond, branch []kvsto
 	}
 	if err := o.check(); err != nil {
 		c.leases.Finish(held, nil, leases.NotSent)
-		return 0, false, err
+		return 0, nil, err
 	}
 	both, done, err := c.conn.Begin(ctx)
 	if err != nil {
 		c.leases.Finish(held, nil, leases.NotSent)
-		return 0, false, err
+		return 0, nil, err
 	}
 	defer done()
 	ok, resp, _, err := c.consul.Txn().Txn(o.list, consistent(both))
 	switch {
 	case tooLarge(err):
 		c.leases.Finish(held, nil, leases.NotSent)
-		return 0, false, meaning(err)
+		return 0, nil, meaning(err)
 	case err != nil:
-		c.observers.Notify(c.leases.Finish(held, nil, leases.Unknown))
-		return 0, false, err
+		c.observers.Notify(c.conn, c.leases.Finish(held, nil, leases.Unknown))
+		return 0, nil, c.conn.Sent(err)
 	case !ok:
 		c.leases.Finish(held, nil, leases.NotSent)
-		if strings.Contains(refusal(resp).Error(), "invalid session") {
+		stale, err := refusal(resp)
+		if slices.ContainsFunc(resp.Errors, func(e *api.TxnError) bool { return strings.HasPrefix(e.What, invalidSession) }) {
 			c.dropLost(ctx, held)
 		}
-		return 0, false, nil
+		return 0, stale, err
 	}
-	c.observers.Notify(c.leases.Finish(held, branch, leases.Done))
+	c.observers.Notify(c.conn, c.leases.Finish(held, branch, leases.Done))
 	for _, r := range resp.Results {
 		if r.KV != nil {
 			index = max(index, r.KV.ModifyIndex)
 		}
 	}
-	return index, true, nil
+	return index, nil, nil
 }

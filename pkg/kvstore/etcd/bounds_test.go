@@ -33,6 +33,8 @@ type liar struct {
 	hollow bool
 	// ended, if not nil, gets a word when a client ends such a stream.
 	ended chan struct{}
+	// options are those of the server.
+	options []grpc.ServerOption
 }
 
 var header = &pb.ResponseHeader{ClusterId: 1, MemberId: 1, Revision: 7}
@@ -53,7 +55,7 @@ func (l *liar) Range(_ context.Context, req *pb.RangeRequest) (*pb.RangeResponse
 }
 
 func (l *liar) Txn(context.Context, *pb.TxnRequest) (*pb.TxnResponse, error) {
-	return &pb.TxnResponse{Succeeded: true}, nil
+	return &pb.TxnResponse{Header: header, Succeeded: true}, nil
 }
 
 func (l *liar) Watch(s pb.Watch_WatchServer) error {
@@ -101,7 +103,7 @@ func (l *liar) start(t *testing.T) etcd.Config {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := grpc.NewServer(grpc.MaxSendMsgSize(1 << 30))
+	server := grpc.NewServer(append([]grpc.ServerOption{grpc.MaxSendMsgSize(1 << 30)}, l.options...)...)
 	pb.RegisterKVServer(server, l)
 	pb.RegisterWatchServer(server, l)
 	pb.RegisterMaintenanceServer(server, l)
@@ -329,4 +331,76 @@ func TestTooManyKeys(t *testing.T) {
 		t.Fatalf("event %v", ev)
 	}
 	failed(t, c, etcd.ErrTooMuch)
+}
+
+// TestTooLargeToSend: that a transaction is too large means that it was not carried out. It is not
+// said where only the answer may be.
+func TestTooLargeToSend(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name   string
+		option grpc.ServerOption
+		size   int // of the value
+		want   bool
+	}{
+		{"more than the client sends", grpc.MaxRecvMsgSize(1 << 30), 3 << 20, true},
+		{"more than the server receives", grpc.MaxRecvMsgSize(512 << 10), 1 << 20, true},
+		{"more than either receives", grpc.MaxRecvMsgSize(1 << 20), 3 << 19, false}, // both would say the same
+		{"an answer that is more than the server sends", grpc.MaxSendMsgSize(1), 1, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			c := open(t, (&liar{options: []grpc.ServerOption{tt.option}}).start(t))
+			err := kvstore.Put(timeout(t, 10*time.Second), c, "test/a", make([]byte, tt.size), kvstore.Permanent)
+			if err == nil || !strings.Contains(err.Error(), "larger than max") || errors.Is(err, kvstore.ErrTxnTooLarge) != tt.want {
+				t.Errorf("too large %v, want %v: %v", errors.Is(err, kvstore.ErrTxnTooLarge), tt.want, err)
+			}
+		})
+	}
+}
+
+// TestAnswerTooLarge: a transaction that was carried out, of which the answer is too large to
+// receive, may have written its keys: they count as leased, and their loss is reported.
+func TestAnswerTooLarge(t *testing.T) {
+	t.Parallel()
+	server := kvstoretest.StartEtcd(t)
+	raw := server.Client()
+	ctx := timeout(t, time.Minute)
+	if _, err := raw.Put(ctx, "test/large", strings.Repeat("x", 1<<20)); err != nil {
+		t.Fatal(err)
+	}
+	cfg := config(server)
+	cfg.MaxMessage = 64 << 10
+	c := open(t, cfg)
+	lost := make(chan string, 16)
+	defer c.ObserveLostLeases("test/", func(keys []string) {
+		for _, key := range keys {
+			lost <- key
+		}
+	})()
+	read := kvstore.GetOp("test/large")
+	if _, err := c.Txn(ctx, kvstore.Txn{Then: []kvstore.Op{kvstore.PutOp("test/a", nil, kvstore.Leased), read}}); err == nil || errors.Is(err, kvstore.ErrTxnTooLarge) {
+		t.Errorf("a write of which the answer is too large: %v", err)
+	}
+	if r, err := raw.Get(ctx, "test/a"); err != nil || len(r.Kvs) != 1 {
+		t.Fatalf("it was not carried out: %v, %v", r, err)
+	}
+	if st := c.Status(); st.LeasedKeys != 1 {
+		t.Errorf("%d leased keys, want 1", st.LeasedKeys)
+	}
+	if _, err := c.Txn(ctx, kvstore.Txn{Then: []kvstore.Op{read}}); !errors.Is(err, kvstore.ErrTxnTooLarge) {
+		t.Errorf("a transaction that only reads too much: %v", err)
+	}
+	server.ExpireLeases(t)
+	if err := kvstore.Put(ctx, c, "test/b", nil, kvstore.Leased); err != nil { // it finds out
+		t.Fatal(err)
+	}
+	select {
+	case key := <-lost:
+		if key != "test/a" {
+			t.Errorf("lost %s, want test/a", key)
+		}
+	case <-ctx.Done():
+		t.Error("the loss of the key is not reported")
+	}
 }

@@ -6,8 +6,8 @@
 // leader.
 //
 // Goroutines: one connects and then checks the store; one looks after each new connection whether
-// it is still the same store; one keeps each lease alive; one serves each watch. Close ends them
-// all.
+// it is still the same store; one keeps each lease alive; one serves each watch; one calls the
+// observers of lost leases. Close ends them all.
 package etcd
 
 import (
@@ -16,7 +16,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -358,23 +360,39 @@ func (c *Client) Txn(ctx context.Context, txn kvstore.Txn) (kvstore.TxnResult, e
 
 // meaning wraps etcd's error with what it means to users of package kvstore.
 func meaning(err error) error {
-	switch {
-	case errors.Is(err, rpctypes.ErrNoSpace):
+	if errors.Is(err, rpctypes.ErrNoSpace) {
 		return fmt.Errorf("%w (%w)", kvstore.ErrNoSpace, err)
-	case tooLarge(err):
-		return fmt.Errorf("%w (%w)", kvstore.ErrTxnTooLarge, err)
 	}
 	return err
 }
 
 // tooLarge reports whether a request is larger than the server allows (--max-request-bytes,
-// --max-txn-ops), or than what gRPC sends or receives, which says so by a text only.
+// --max-txn-ops), or it or its answer than what gRPC sends or receives, which says so by a text
+// only.
 func tooLarge(err error) bool {
 	if errors.Is(err, rpctypes.ErrRequestTooLarge) || errors.Is(err, rpctypes.ErrTooManyOps) {
 		return true
 	}
+	return grpcTooLarge(err) != ""
+}
+
+// grpcTooLarge returns what gRPC says of a message that is too large, empty if the error is
+// another.
+func grpcTooLarge(err error) string {
 	s, ok := status.FromError(err)
-	return ok && s.Code() == codes.ResourceExhausted && strings.Contains(s.Message(), "message larger than max")
+	if !ok || s.Code() != codes.ResourceExhausted || !strings.Contains(s.Message(), "message larger than max") {
+		return ""
+	}
+	return s.Message()
+}
+
+// answered reports whether it may be the answer that is too large: then the request was carried
+// out. The server and this client have the same text for a message that they do not receive, with
+// the bound of each; "grpc: trying to send" is the server's only.
+func (c *Client) answered(err error) bool {
+	text := grpcTooLarge(err)
+	bound := cmp.Or(c.cfg.MaxMessage, math.MaxInt32) // as etcd's client has it
+	return strings.HasPrefix(text, "grpc: trying to send") || strings.HasSuffix(text, fmt.Sprintf(" vs. %d)", bound))
 }
 
 func (c *Client) txn(ctx context.Context, txn kvstore.Txn) (kvstore.TxnResult, error) {
@@ -391,6 +409,9 @@ func (c *Client) txn(ctx context.Context, txn kvstore.Txn) (kvstore.TxnResult, e
 	req := compile(txn, held)
 	before := c.history.seen()
 	resp, err := c.etcd.Do(clientv3.WithRequireLeader(ctx), req)
+	if writes(txn) {
+		err = c.conn.Sent(err)
+	}
 	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
 		c.leases.Finish(held, nil, leases.NotSent)
 		c.dropLost(ctx, held)
@@ -398,10 +419,13 @@ func (c *Client) txn(ctx context.Context, txn kvstore.Txn) (kvstore.TxnResult, e
 	}
 	if err != nil {
 		outcome := leases.Unknown
-		if tooLarge(err) {
-			outcome = leases.NotSent
+		switch {
+		case tooLarge(err) && (!c.answered(err) || !writes(txn)):
+			outcome, err = leases.NotSent, fmt.Errorf("%w (%w)", kvstore.ErrTxnTooLarge, err)
+		case tooLarge(err):
+			err = fmt.Errorf("the answer is too large to receive, and the transaction may have been carried out: %w", err)
 		}
-		c.observers.Notify(c.leases.Finish(held, nil, outcome))
+		c.observers.Notify(c.conn, c.leases.Finish(held, nil, outcome))
 		return kvstore.TxnResult{}, err
 	}
 	r := resp.Txn()
@@ -410,7 +434,7 @@ func (c *Client) txn(ctx context.Context, txn kvstore.Txn) (kvstore.TxnResult, e
 	if succeeded {
 		branch = txn.Then
 	}
-	c.observers.Notify(c.leases.Finish(held, branch, leases.Done))
+	c.observers.Notify(c.conn, c.leases.Finish(held, branch, leases.Done))
 	c.observe(before, r.Header)
 	out := kvstore.TxnResult{Succeeded: succeeded, Revision: r.Header.Revision, Results: make([][]kvstore.KeyValue, len(branch))}
 	for i, op := range branch {
@@ -429,6 +453,13 @@ func (c *Client) txn(ctx context.Context, txn kvstore.Txn) (kvstore.TxnResult, e
 		}
 	}
 	return out, nil
+}
+
+// writes reports whether a transaction may write something.
+func writes(txn kvstore.Txn) bool {
+	return slices.ContainsFunc(slices.Concat(txn.Then, txn.Else), func(op kvstore.Op) bool {
+		return op.Kind != kvstore.OpGet && op.Kind != kvstore.OpList
+	})
 }
 
 // compile turns a transaction into etcd's form.
@@ -469,24 +500,28 @@ func unnest(txn kvstore.Txn, r *clientv3.TxnResponse) (succeeded bool, responses
 	return r.Succeeded, r.Responses
 }
 
+// compare relies on what etcd takes a key for that does not exist: one whose numbers are all 0.
 func compare(c kvstore.Cond) clientv3.Cmp {
 	switch c.Kind {
 	case kvstore.CondAbsent:
 		return clientv3.Compare(clientv3.CreateRevision(c.Key), "=", 0)
 	case kvstore.CondExists:
 		return clientv3.Compare(clientv3.CreateRevision(c.Key), ">", 0)
-	case kvstore.CondUnleased: // etcd compares a key that does not exist as one whose numbers are all 0
+	case kvstore.CondUnleased:
 		return clientv3.Compare(clientv3.LeaseValue(c.Key), "=", 0)
 	case kvstore.CondValueIs:
 		return clientv3.Compare(clientv3.Value(c.Key), "=", string(c.Value))
 	case kvstore.CondModRevisionIs:
-		return clientv3.Compare(clientv3.ModRevision(c.Key), "=", c.Revision)
+		return clientv3.Compare(clientv3.ModRevision(c.Key), "=", cmp.Or(c.Revision, noRevision))
 	case kvstore.CondCreateRevisionIs:
-		return clientv3.Compare(clientv3.CreateRevision(c.Key), "=", c.Revision)
+		return clientv3.Compare(clientv3.CreateRevision(c.Key), "=", cmp.Or(c.Revision, noRevision))
 	}
 	// CondPrefixUnchangedSince: Validate knows no other.
 	return clientv3.Compare(clientv3.ModRevision(c.Key), "<", c.Revision+1).WithPrefix()
 }
+
+// noRevision is that of no key, and of none that does not exist.
+const noRevision = -1
 
 func ops(branch []kvstore.Op, held leases.Reservation[clientv3.LeaseID]) []clientv3.Op {
 	out := make([]clientv3.Op, len(branch))

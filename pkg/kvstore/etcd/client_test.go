@@ -117,6 +117,32 @@ func TestNewDoesNotWaitForEtcd(t *testing.T) {
 	}
 }
 
+// TestLeasedWriteEndsWithItsContext: a store is away, and two writes want a lease of it. The one
+// that may wait for long does not hold the other up.
+func TestLeasedWriteEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	cfg := etcd.Defaults()
+	cfg.Endpoints = []string{"unix:///nowhere/etcd.sock"}
+	c := open(t, cfg)
+	long, end := context.WithCancel(t.Context())
+	first, second := make(chan error, 1), make(chan error, 1)
+	go func() { first <- kvstore.Put(long, c, "test/a", nil, kvstore.Leased) }()
+	time.Sleep(100 * time.Millisecond) // it asks for the lease
+	go func() { second <- kvstore.Put(timeout(t, time.Second), c, "test/b", nil, kvstore.Leased) }()
+	select {
+	case err := <-second:
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a write that waits for a second: %v", err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("a write that waits for a second has not ended after 20")
+	}
+	end()
+	if err := <-first; !errors.Is(err, context.Canceled) {
+		t.Errorf("a write that waits until it is given up: %v", err)
+	}
+}
+
 func TestSurvivesARestartOfTheStore(t *testing.T) {
 	t.Parallel()
 	server := kvstoretest.StartEtcd(t)

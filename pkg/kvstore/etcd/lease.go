@@ -25,7 +25,7 @@ func (c *Client) reserve(ctx context.Context, txn kvstore.Txn) (leases.Reservati
 			}
 		}
 	}
-	return c.leases.Obtain(keys, func() error { return c.addLease(ctx) })
+	return c.leases.Obtain(ctx, keys, func() error { return c.addLease(ctx) })
 }
 
 func (c *Client) addLease(ctx context.Context) error {
@@ -71,7 +71,7 @@ func (c *Client) lose(l *leases.Lease[clientv3.LeaseID]) {
 	}
 	l.Stop()
 	c.log.Warn("a lease in etcd is gone, its keys must be written again", "lease", fmt.Sprintf("%x", int64(l.ID)), "keys", len(keys))
-	c.observers.Notify(keys)
+	c.observers.Notify(c.conn, keys)
 }
 
 // dropLost is called when a write met a lease that etcd does not know. It finds out which.
@@ -103,7 +103,7 @@ func (c *Client) RevokeLeases(ctx context.Context) error {
 		_, err = c.etcd.Revoke(clientv3.WithRequireLeader(ctx), l.ID)
 		done()
 		if err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) {
-			errs = append(errs, c.conn.Fault(ctx, "revoke lease", fmt.Sprintf("%x", int64(l.ID)), err))
+			errs = append(errs, c.conn.Fault(ctx, "revoke lease", fmt.Sprintf("%x", int64(l.ID)), c.conn.Sent(err)))
 		}
 	}
 	return errors.Join(errs...)

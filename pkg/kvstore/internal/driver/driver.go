@@ -12,8 +12,11 @@ import (
 	"sync"
 )
 
-// ErrClosed means that the connection was closed; nothing was sent.
+// ErrClosed means that the connection was closed; nothing was written.
 var ErrClosed = errors.New("key-value store is closed")
+
+// errCut is of a write that was under way when the connection was closed. It is not ErrClosed.
+var errCut = errors.New("the connection was closed before the answer came, so it may have been carried out")
 
 // Conn is the life of a connection, and the goroutines that end with it. All methods may be called
 // concurrently. Use [New].
@@ -116,12 +119,23 @@ func (c *Conn) Begin(ctx context.Context) (both context.Context, done func(), er
 	}, nil
 }
 
+// Sent is for the error of a write that was sent to the store: if the connection is closed, Fault
+// does not take that for ErrClosed, as the write may have been carried out.
+func (c *Conn) Sent(err error) error {
+	if err == nil || c.ctx.Err() == nil {
+		return err
+	}
+	return fmt.Errorf("%w (%s: %v)", errCut, c.kind, err)
+}
+
 // Fault turns an error of a store's client library into one for callers: what was done to which
-// key, and the context's error or ErrClosed where these are the cause.
+// key, and the context's error or ErrClosed where these are the cause. The error of a write must
+// have gone through Sent.
 func (c *Conn) Fault(ctx context.Context, doing, key string, err error) error {
 	switch {
 	case err == nil:
 		return nil
+	case errors.Is(err, errCut):
 	case c.ctx.Err() != nil:
 		err = ErrClosed
 	case errors.Is(err, ErrClosed), ctx.Err() == nil:

@@ -53,6 +53,9 @@ func TestClose(t *testing.T) {
 		if err := c.Fault(t.Context(), "get", "k", errors.New("broken pipe")); !errors.Is(err, ErrClosed) {
 			t.Errorf("fault %v", err)
 		}
+		if err := c.Fault(t.Context(), "put", "k", c.Sent(context.Canceled)); err == nil || errors.Is(err, ErrClosed) || errors.Is(err, context.Canceled) {
+			t.Errorf("fault of a write that was under way: %v", err)
+		}
 	})
 }
 

@@ -4,6 +4,7 @@ package leases
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sort"
 	"strings"
@@ -54,24 +55,35 @@ func (r Reservation[ID]) Leases() []*Lease[ID] {
 // written again stays where it is. All methods may be called concurrently. The zero value is empty
 // and ready.
 type Table[ID comparable] struct {
-	grant sync.Mutex // held while a lease is asked for, so that one request serves all who wait
-
 	mu   sync.Mutex
 	list []*Lease[ID]
 	keys map[string]*leasedKey[ID]
+	// grant is held, by sending, while a lease is asked for, so that one request serves all who
+	// wait.
+	grant chan struct{}
 }
 
 // Obtain finds room for the keys. Where there is none it calls add, which asks the store for
 // another lease and puts it into use, one call at a time.
-func (t *Table[ID]) Obtain(keys []string, add func() error) (Reservation[ID], error) {
+func (t *Table[ID]) Obtain(ctx context.Context, keys []string, add func() error) (Reservation[ID], error) {
 	if len(keys) == 0 {
 		return nil, nil
 	}
 	if held, ok := t.Reserve(keys); ok {
 		return held, nil
 	}
-	t.grant.Lock()
-	defer t.grant.Unlock()
+	t.mu.Lock()
+	if t.grant == nil {
+		t.grant = make(chan struct{}, 1)
+	}
+	grant := t.grant
+	t.mu.Unlock()
+	select {
+	case grant <- struct{}{}:
+		defer func() { <-grant }()
+	case <-ctx.Done(): // who asks may wait for longer
+		return nil, fmt.Errorf("waiting for a lease that another write has asked for: %w", ctx.Err())
+	}
 	for {
 		if held, ok := t.Reserve(keys); ok { // someone else asked meanwhile
 			return held, nil
@@ -236,6 +248,8 @@ func (t *Table[ID]) Count() (leases, keys int) {
 type Observers struct {
 	mu   sync.Mutex
 	list []*observer
+	lost [][]string // of which they have not been notified yet
+	busy bool       // a goroutine does that
 }
 
 type observer struct {
@@ -256,17 +270,36 @@ func (o *Observers) Add(prefix string, lost func(keys []string)) (stop func()) {
 	}
 }
 
-// Notify calls the observers of the keys, which are sorted. No lock is held meanwhile.
-func (o *Observers) Notify(keys []string) {
+// Notify has the observers of the keys, which are sorted, called by a goroutine of the connection:
+// who found out may hold what an observer waits for. It calls them in the order of the notices, and
+// no more when the connection is closed.
+func (o *Observers) Notify(c *driver.Conn, keys []string) {
 	if len(keys) == 0 {
 		return
 	}
 	o.mu.Lock()
-	list := slices.Clone(o.list)
-	o.mu.Unlock()
-	for _, each := range list {
-		if under := driver.KeysWithPrefix(keys, each.prefix); len(under) > 0 {
-			each.lost(under)
+	defer o.mu.Unlock()
+	o.lost = append(o.lost, keys)
+	o.busy = o.busy || c.Go(func() { o.deliver(c) })
+}
+
+// deliver calls the observers until there is nothing left to notify them of. No lock is held
+// meanwhile.
+func (o *Observers) deliver(c *driver.Conn) {
+	for {
+		o.mu.Lock()
+		if len(o.lost) == 0 || c.Closed() {
+			o.busy = false
+			o.mu.Unlock()
+			return
+		}
+		keys, list := o.lost[0], slices.Clone(o.list)
+		o.lost = o.lost[1:]
+		o.mu.Unlock()
+		for _, each := range list {
+			if under := driver.KeysWithPrefix(keys, each.prefix); len(under) > 0 {
+				each.lost(under)
+			}
 		}
 	}
 }
