@@ -18,10 +18,12 @@ import (
 
 // layout names the directory of the pinned maps. It changes with the layout of any key or value,
 // and then the agent fills new maps from its tables before it replaces the programs (see
-// loader.KeepOthers); flows are evaluated again.
+// loader.KeepOthers); flows are evaluated again. It also changes when a map is added: an older
+// agent would leave the map as it is, and write others by which the next newer one must not judge
+// it. So after a rollback each agent finds maps that only agents wrote that know all of them.
 const (
 	layoutPrefix = "maps-"
-	layout       = layoutPrefix + "v9"
+	layout       = layoutPrefix + "v10"
 )
 
 // Maps is the set of maps of one node.

@@ -6,11 +6,13 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/cilium/ebpf"
+	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
 	"github.com/hawser-net/hawser/internal/datapath"
@@ -164,6 +166,84 @@ func TestFixedSizeGrows(t *testing.T) {
 	}
 	if got := open(t, c).Replacements()["metrics"].MaxEntries(); got != want {
 		t.Errorf("after an upgrade there are %d counters, want %d", got, want)
+	}
+}
+
+// TestRollback: a map that is pinned where agents without it have written the others since says
+// nothing of these. An agent that is upgraded again takes neither.
+func TestRollback(t *testing.T) {
+	c := small()
+	c.Dir = pinDir(t)
+	first := open(t, c)
+	if err := first.SetKnownIdentities([]uint32{1000}); err != nil {
+		t.Fatal(err)
+	}
+	first.Close()
+	pins, err := filepath.Glob(filepath.Join(c.Dir, "maps-*"))
+	if err != nil || len(pins) != 1 {
+		t.Fatalf("pins %v, %v", pins, err)
+	}
+	// Agents without unknown_identities have the layout v9 too.
+	if v9 := filepath.Join(c.Dir, "maps-v9"); pins[0] != v9 {
+		if err := os.Rename(pins[0], v9); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if ids, all, err := open(t, c).KnownIdentities(); err != nil || !all || len(ids) > 0 {
+		t.Errorf("the identities %v are known (all: %t), %v; want all", ids, all, err)
+	}
+}
+
+// mapsOfLayout are the maps of a layout, by name, with their type and the sizes of key and value.
+const mapsOfLayout = `maps-v10
+addresses Hash 16 72
+blocks LPMTrie 24 4
+ct LRUHash 40 64
+ct_accounts Array 4 20
+ct_excess Array 4 40
+endpoints Hash 4 72
+event_shares PerCPUArray 4 8
+events_drop RingBuf 0 0
+events_lost PerCPUArray 4 8
+events_trace RingBuf 0 0
+events_verdict RingBuf 0 0
+fragments Hash 8 48
+interfaces Hash 4 8
+ipcache Hash 16 24
+ipcache_prefix LPMTrie 24 24
+lb_affinity LRUHash 24 32
+lb_members Hash 32 4
+lb_ranges LPMTrie 24 4
+lb_rejects PerCPUArray 4 8
+lb_services Hash 24 20
+lb_slots Hash 8 24
+lb_sockets LRUHash 32 24
+lb_tables Hash 8 960
+masquerade Hash 40 24
+masquerade_accounts Array 4 4
+metrics PerCPUArray 4 16
+monitor Array 4 4
+policy Hash 16 8
+rule_sets Hash 4 28
+tunnel_peers Hash 16 16
+unknown_identities Array 4 8
+`
+
+// TestLayout: what belongs to a layout is written down, so that it changes with the maps.
+func TestLayout(t *testing.T) {
+	c := small()
+	c.Dir = pinDir(t)
+	var list []string
+	for name, m := range open(t, c).Replacements() {
+		list = append(list, fmt.Sprintf("%s %s %d %d\n", name, m.Type(), m.KeySize(), m.ValueSize()))
+	}
+	slices.Sort(list)
+	pins, err := filepath.Glob(filepath.Join(c.Dir, "maps-*"))
+	if err != nil || len(pins) != 1 {
+		t.Fatalf("pins %v, %v", pins, err)
+	}
+	if diff := cmp.Diff(mapsOfLayout, filepath.Base(pins[0])+"\n"+strings.Join(list, "")); diff != "" {
+		t.Errorf("other maps need another layout (see layout in maps.go), and are listed here (-want +got):\n%s", diff)
 	}
 }
 
