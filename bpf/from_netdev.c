@@ -77,9 +77,10 @@ static __always_inline int from_netdev_packet(struct __sk_buff *ctx, struct repo
 	}
 	if (cfg.tunnel)
 		return TC_ACT_OK;
-	/* What pods answer outside of the cluster takes the stack, and netfilter would masquerade
-	 * replies to what it has not seen. to_pod enforces policy on these, also if rules name their
-	 * addresses. An API server may be outside, or on a node, from which GRE is DSR. */
+	/* What pods answer outside of the cluster takes the stack, and netfilter would
+	 * masquerade replies to what it has not seen. to_pod enforces policy on these, also if
+	 * rules name their addresses. An API server may be outside, or on a node, from which GRE
+	 * is DSR. */
 	if ((is_outside(identity) || (identity == ID_KUBE_APISERVER && p.proto != PROTO_GRE)) &&
 	    !(cfg.node_port && p.kind == KIND_FLOW && is_dsr_flow(&p)))
 		return TC_ACT_OK;

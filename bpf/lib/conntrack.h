@@ -617,10 +617,10 @@ __noinline int policy_check_flow(struct __sk_buff *ctx, const struct packet *p, 
 	/* Only clients use a service's address, and theirs have been translated by now. */
 	if (alive && unlikely(flow->flags & CT_SERVICE))
 		return c->related ? DROP_UNKNOWN_RELATED : DROP_INVALID_SOURCE_IP;
-	/* The same tuple may be used directly and through a service, but not at once: the later one
-	 * takes over, and lb_choose never picks a translation with a tuple in use. But to the backend
-	 * both are one connection: who could take the translation off one that is established, by any
-	 * segment, would have the client reset it. */
+	/* The same tuple may be used directly and through a service, but not at once: the later
+	 * one takes over, and lb_choose never picks a translation with a tuple in use. But to the
+	 * backend both are one connection: who could take the translation off one that is
+	 * established, by any segment, would have the client reset it. */
 	bool translated = c->nat.on;
 	if (alive && !c->related && unlikely(!!(flow->flags & CT_TRANSLATED) != translated) &&
 	    !(flow->flags & CT_DSR) && !!(flow->flags & CT_OPENED_BY_B) == swapped) {

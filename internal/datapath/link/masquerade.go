@@ -122,7 +122,8 @@ func (l *Links) SetUnmasqueraded(pods []netip.Addr) error {
 // reconcileMasquerade makes our table hold what n asks for; networks of the cloud are not
 // masqueraded. If more differs than the pods that are not masqueraded it is replaced whole in one
 // transaction; flows already translated keep their translation, which is in conntrack. Where
-// nothing has netfilter track connections there is no table: the tunnel and pods need no exceptions.
+// nothing has netfilter track connections there is no table: the tunnel and pods need no
+// exceptions.
 func (l *Links) reconcileMasquerade(n datapath.Node) error {
 	if n.Interfaces && !l.vpcKnown {
 		return nil // what an agent before this one excepted stays so until it is known

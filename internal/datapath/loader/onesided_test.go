@@ -87,7 +87,8 @@ func TestOneSidedConnections(t *testing.T) {
 				must(t, n1.maps.UpsertIPCache([]datapath.IPCacheEntry{{Prefix: netip.MustParsePrefix(prefix), Identity: 7}}))
 			}
 			try("API server outside to pod", both, outside, a.addrs()...)
-			// A pod's packet of no connection is not translated: it must not leave under its address.
+			// A pod's packet of no connection is not translated: it must not leave under its
+			// address.
 			if mode.masquerades {
 				for _, n := range []*testNode{n1, n2} { // on their own, our rules see to that
 					must(t, n.ns.Do(func() error { return nft("delete table inet kube") }))

@@ -255,9 +255,9 @@ func (s *Services) Run(ctx context.Context, synced func()) error {
 const (
 	// refreshAgain is when the flows are looked through once more after a change.
 	refreshAgain = time.Second
-	// The pause after a look is refreshShare times as long as the look, at least refreshPause and at
-	// most refreshMost: services that change all the time cost a node with many flows a tenth of a
-	// processor, and flows do not wait for long.
+	// The pause after a look is refreshShare times as long as the look, at least refreshPause
+	// and at most refreshMost: services that change all the time cost a node with many flows a
+	// tenth of a processor, and flows do not wait for long.
 	refreshShare = 9
 	refreshPause = 250 * time.Millisecond
 	refreshMost  = 5 * time.Second

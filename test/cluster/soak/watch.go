@@ -13,8 +13,8 @@ import (
 const (
 	// sample is how many probes are under way at once while something changes.
 	sample = 150
-	// lostAfter is how long a probe that should get through is repeated before it counts as lost: the
-	// machine is busy.
+	// lostAfter is how long a probe that should get through is repeated before it counts as
+	// lost: the machine is busy.
 	lostAfter = 10 * time.Second
 )
 
