@@ -1,5 +1,11 @@
 package v2
 
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+)
+
 // Rule is what the selected endpoints may receive and send.
 //
 // +kubebuilder:validation:ExactlyOneOf=endpointSelector;nodeSelector
@@ -27,6 +33,37 @@ type Rule struct {
 	Description string `json:"description,omitempty"`
 	// +optional
 	Log *RuleLog `json:"log,omitempty"`
+}
+
+// GroupsLabel is the key of the label that MarkGroups gives to rules.
+const GroupsLabel = "network.hawser.net/groups"
+
+// MarkGroups labels rules that allow groups of a cloud provider with a digest of what another
+// policy is derived from: whom the rule selects, and its entries with groups. Here groups are no
+// peers, so that rules which name different ones could not be told apart.
+func MarkGroups(rules ...*Rule) {
+	for _, r := range rules {
+		if r == nil {
+			continue
+		}
+		from := Rule{EndpointSelector: r.EndpointSelector, NodeSelector: r.NodeSelector, EnableDefaultDeny: r.EnableDefaultDeny}
+		for _, e := range r.Ingress {
+			if e.FromGroups != nil {
+				from.Ingress = append(from.Ingress, e)
+			}
+		}
+		for _, e := range r.Egress {
+			if e.ToGroups != nil {
+				from.Egress = append(from.Egress, e)
+			}
+		}
+		if len(from.Ingress)+len(from.Egress) == 0 {
+			continue
+		}
+		text, _ := json.Marshal(from) // strings, numbers and lists; maps are written in order
+		sum := sha256.Sum256(text)
+		r.Labels = append(r.Labels, RuleLabel{Key: GroupsLabel, Value: hex.EncodeToString(sum[:12])})
+	}
 }
 
 // RuleLabel is a label of the rule itself.

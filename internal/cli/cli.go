@@ -81,6 +81,7 @@ Exit codes:
   3  no agent (or key-value store) answers
   4  what was asked for does not exist
   5  a preview: something that was seen would be refused
+  6  a preview: nothing that was seen would be refused, but not all nodes answered
 
 Environment:
   CILIUM_SOCK    the agent's socket, unless --host names it

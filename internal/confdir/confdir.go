@@ -38,6 +38,9 @@ func envName(option string) string {
 // which is not an error because other programs read the same directory. All faults are joined, each
 // naming where the bad value came from.
 //
+// An empty value counts as not set: ConfigMaps that exist have many, also of options that cannot be
+// empty here. An option that means something when it is empty therefore has a word for that, too.
+//
 // ConfigMaps that exist separate the items of lists by blanks, where the command line has commas,
 // and those of older versions have some durations as a number of seconds. Both are taken here: a
 // list that is read as one item would select nothing, without a word.

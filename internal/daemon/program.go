@@ -51,7 +51,7 @@ const optionSources = `
 You can also set every option as an environment variable (--cluster-name is
 CILIUM_CLUSTER_NAME) or as a file of that name in --config-dir. The command line takes precedence
 over the environment, and the environment over the files. In the latter two, blanks may separate
-the items of a list, and a duration without a unit is in seconds.
+the items of a list, a duration without a unit is in seconds, and an empty value counts as not set.
 
 The exit code is 0 after SIGINT or SIGTERM, 1 after a failure, and 2 if the options are wrong.`
 

@@ -19,6 +19,7 @@ const (
 	Unreachable = 3 // no agent (or key-value store) answers
 	NotFound    = 4 // the thing asked for does not exist
 	Refused     = 5 // a preview: something that was seen would be refused
+	Incomplete  = 6 // a preview: nothing seen would be, but not all nodes answered
 )
 
 // codedError is an error that chooses the exit code.

@@ -58,12 +58,12 @@ func decode(name string, data []byte) ([]Object, error) {
 	var errs []error
 	seen := map[policy.Owner]bool{}
 	for _, doc := range docs {
-		obj, err := decodeOne(name, doc.data)
+		obj, err := decodeOne(name, doc.data, false)
 		if err == nil && obj == nil {
 			continue // nothing but comments
 		}
 		if err == nil && seen[obj.Owner] {
-			err = fmt.Errorf("policy %q is there twice", obj.Owner)
+			err = fmt.Errorf("policy %q is listed twice", obj.Owner)
 		}
 		if err != nil {
 			if len(docs) > 1 {
@@ -122,8 +122,9 @@ func split(data []byte) []document {
 }
 
 // decodeOne reads one document; nil if it holds nothing. With an error it returns the object if
-// some of it can be enforced.
-func decodeOne(file string, data []byte) (*Object, error) {
+// some of it can be enforced. groups accepts groups of a cloud provider, as agents do in objects of
+// Kubernetes.
+func decodeOne(file string, data []byte, groups bool) (*Object, error) {
 	// Duplicate keys are refused here, before a map hides them.
 	raw, err := yaml.YAMLToJSONStrict(data)
 	if err != nil {
@@ -145,6 +146,14 @@ func decodeOne(file string, data []byte) (*Object, error) {
 	if apiVersion != v2.APIVersion {
 		return nil, fmt.Errorf("apiVersion: %q is not %s", clip(apiVersion), v2.APIVersion)
 	}
+	options := func(faults []*policy.FieldError, spec *v2.Rule, specs []*v2.Rule) []policy.Option {
+		out := []policy.Option{policy.WithFaults(faults)}
+		if groups {
+			v2.MarkGroups(append([]*v2.Rule{spec}, specs...)...)
+			out = append(out, policy.WithGroups())
+		}
+		return out
+	}
 	switch kind {
 	case v2.KindNetworkPolicy:
 		var p v2.CiliumNetworkPolicy
@@ -153,7 +162,7 @@ func decodeOne(file string, data []byte) (*Object, error) {
 			return nil, err
 		}
 		p.Namespace = cmp.Or(p.Namespace, "default")
-		rules, err := policy.Parse(&p, policy.WithFaults(faults))
+		rules, err := policy.Parse(&p, options(faults, p.Spec, p.Specs)...)
 		if p.Name == "" || len(rules) == 0 {
 			return nil, err
 		}
@@ -165,7 +174,7 @@ func decodeOne(file string, data []byte) (*Object, error) {
 		if err != nil {
 			return nil, err
 		}
-		rules, err := policy.ParseClusterwide(&p, policy.WithFaults(faults))
+		rules, err := policy.ParseClusterwide(&p, options(faults, p.Spec, p.Specs)...)
 		if p.Name == "" || len(rules) == 0 {
 			return nil, err
 		}

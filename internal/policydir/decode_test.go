@@ -25,7 +25,7 @@ func TestDecodeFaults(t *testing.T) {
 		{"string as endPort", header + "metadata: {name: a}\nspec: {endpointSelector: {}, ingress: [{toPorts: [{ports: [{port: '80', endPort: '90'}]}]}]}", "endPort: want an integer"},
 		{"unsupported", header + "metadata: {name: a}\nspec: {endpointSelector: {}, egress: [{toPorts: [{ports: [{port: '80'}]}, {ports: [{port: '80'}], rules: {http: [{path: /}]}}]}]}", "spec.egress[0].toPorts[1].rules.http: is not supported"},
 		{"second document", cnp("a", "x") + "---\nkind: x\n", "document at line 8"},
-		{"twice", cnp("a", "x") + "---\n" + cnp("a", "w"), "is there twice"},
+		{"twice", cnp("a", "x") + "---\n" + cnp("a", "w"), "is listed twice"},
 		{"too large", "#" + strings.Repeat("x", MaxFileSize), "larger than"},
 		{"bomb", "a: &a [x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b]\nd: &d [*c,*c,*c,*c,*c,*c,*c,*c,*c]\ne: &e [*d,*d,*d,*d,*d,*d,*d,*d,*d]\nf: &f [*e,*e,*e,*e,*e,*e,*e,*e,*e]\ng: &g [*f,*f,*f,*f,*f,*f,*f,*f,*f]\nh: [*g,*g,*g,*g,*g,*g,*g,*g,*g]\n", ""},
 	}

@@ -27,9 +27,10 @@ type Document struct {
 	Lines map[string]int
 }
 
-// Documents reads policies of all kinds: those that may be in files of the directory, NetworkPolicy
-// and ClusterNetworkPolicy. Every fault is reported with the line at which its document begins, or
-// with its own where the text is no YAML; there are no documents then.
+// Documents reads policies of all kinds, as agents read objects of Kubernetes: those that may be in
+// files of the directory, with groups of a cloud provider too, NetworkPolicy and
+// ClusterNetworkPolicy. Every fault is reported with the line at which its document begins, or with
+// its own where the text is no YAML; there are no documents then.
 func Documents(data []byte) ([]Document, error) {
 	if len(data) > MaxFileSize {
 		return nil, fmt.Errorf("the text is larger than %d bytes", MaxFileSize)
@@ -121,7 +122,7 @@ func decodeAny(doc document) (policy.Name, []*policy.Rule, error) {
 	case apiVersion != v2.APIVersion:
 		return none, nil, fmt.Errorf("%q of apiVersion %q is no kind of policy that is enforced", clip(kind), clip(apiVersion))
 	}
-	obj, err := decodeOne("text", doc.data)
+	obj, err := decodeOne("text", doc.data, true)
 	if err != nil || obj == nil {
 		return none, nil, err
 	}

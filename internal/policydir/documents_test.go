@@ -142,6 +142,41 @@ spec: &spec
 	}
 }
 
+// TestGroupsInDocuments: groups of a cloud provider are read where they allow, as in objects of
+// Kubernetes, and allow nobody; rules with other groups are others. In files they are refused.
+func TestGroupsInDocuments(t *testing.T) {
+	t.Parallel()
+	const text = `apiVersion: cilium.io/v2
+kind: CiliumNetworkPolicy
+metadata: {name: db}
+spec:
+  endpointSelector: {}
+  egress:
+  - toGroups: [{aws: {securityGroupsIds: [sg-1]}}]
+`
+	read := func(text string) []*policy.Rule {
+		docs, err := Documents([]byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return docs[0].Rules
+	}
+	rules, same := read(text), read(text+"  ingress: [{}]\n")
+	c := rules[0].Clauses
+	if len(c) != 1 || c[0].AllPeers || len(c[0].Peers) > 0 {
+		t.Errorf("the groups allow %+v", c)
+	}
+	if len(rules[0].Labels) != 1 || !rules[0].Labels.Equal(same[0].Labels) || rules[0].Labels.Equal(read(strings.Replace(text, "sg-1", "sg-2", 1))[0].Labels) {
+		t.Errorf("groups are marked %v, beside another entry %v", rules[0].Labels, same[0].Labels)
+	}
+	if _, err := Documents([]byte(strings.Replace(text, "egress:", "egressDeny:", 1))); err == nil || !strings.Contains(err.Error(), "toGroups") {
+		t.Errorf("groups that are denied: %v", err)
+	}
+	if _, err := Decode("a.yaml", []byte(text)); err == nil || !strings.Contains(err.Error(), "spec.egress[0].toGroups: is not supported") {
+		t.Errorf("groups in a file: %v", err)
+	}
+}
+
 func FuzzDocuments(f *testing.F) {
 	f.Add([]byte(everyKind))
 	f.Add([]byte("a: &a [*a]\n---\n..."))

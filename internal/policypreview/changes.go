@@ -38,6 +38,8 @@ type changes struct {
 	other []*policy.Rule
 	// given has the documents that were given, by the owner of their rules.
 	given map[policy.Owner]given
+	// groups are the policies whose groups change or go.
+	groups []regrouped
 }
 
 // given is where a policy is in what was given.
@@ -88,12 +90,17 @@ func newChanges(req *policypb.PreviewRequest, inForce map[policy.Owner][]*policy
 				continue
 			}
 			names[doc.Name] = name
+			if o := owners[doc.Name]; len(groupsOf(doc.Rules)) > 0 && len(o) > 0 && !ofKubernetes(o[0]) {
+				errs = append(errs, fmt.Errorf("%s: line %d: %s is in a file of the nodes, where fromGroups and toGroups are not supported", name, doc.Line, doc.Name))
+				continue
+			}
 			c.add(name, doc, owners[doc.Name], inForce)
 		}
 	}
 	for _, d := range req.GetDelete() {
 		errs = append(errs, c.delete(policy.Name{Kind: d.GetKind(), Namespace: d.GetNamespace(), Name: d.GetName()}, owners, names))
 	}
+	c.deleteDerived(owners, names)
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
@@ -125,8 +132,19 @@ func (c *changes) add(document string, doc policydir.Document, replaced []policy
 	if ch.Action != policypb.ChangeAction_UNCHANGED {
 		c.other = append(c.other, doc.Rules...)
 	}
+	at := fmt.Sprintf("%s: line %d", document, doc.Line)
 	for _, w := range policy.Warnings(doc.Rules) {
-		c.warnings = append(c.warnings, fmt.Sprintf("%s: line %d: %s", document, doc.Line, w))
+		c.warnings = append(c.warnings, at+": "+w)
+	}
+	var before []string
+	for _, o := range replaced {
+		before = append(before, groupsOf(inForce[o])...)
+	}
+	if now := groupsOf(doc.Rules); !slices.Equal(before, now) {
+		c.groups = append(c.groups, regrouped{doc.Name, at, len(now) > 0})
+		if len(now) > 0 {
+			c.warnings = append(c.warnings, at+": the members of groups are not looked up: what they will be allowed counts as refused")
+		}
 	}
 }
 
@@ -158,6 +176,7 @@ func (c *changes) delete(name policy.Name, owners map[policy.Name][]policy.Owner
 		c.rules = append(c.rules, policy.Change{Owner: o})
 	}
 	c.applied = append(c.applied, &policypb.PolicyChange{Policy: nameMessage(found[0]), Action: policypb.ChangeAction_DELETED})
+	c.groups = append(c.groups, regrouped{name: found[0]})
 	return nil
 }
 

@@ -29,7 +29,7 @@ func (w *world) server() *Server {
 	return s
 }
 
-// whole is the answer to a preview in one piece.
+// preview returns the answer to a preview in one piece.
 func (w *world) preview(req *policypb.PreviewRequest) *policypb.PreviewResponse {
 	w.t.Helper()
 	pieces, err := w.server().previewFor(w.t.Context(), req)
@@ -43,6 +43,7 @@ func joined(pieces []*policypb.PreviewResponse) *policypb.PreviewResponse {
 	out := &policypb.PreviewResponse{}
 	for _, p := range pieces {
 		out.Changes = append(out.Changes, p.GetChanges()...)
+		out.Warnings = append(out.Warnings, p.GetWarnings()...)
 		out.Connections = append(out.Connections, p.GetConnections()...)
 		out.Parties = append(out.Parties, p.GetParties()...)
 		out.Pairs = append(out.Pairs, p.GetPairs()...)

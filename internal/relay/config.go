@@ -18,7 +18,7 @@ import (
 type Config struct {
 	daemon.Options
 	// ListenAddress is where clients are served: host:port, or unix:///path. HealthAddress serves
-	// their state of health to probes, MetricsAddress metrics; empty for none.
+	// their state of health to probes, MetricsAddress metrics; empty, or none, for nowhere.
 	ListenAddress, HealthAddress, MetricsAddress string
 	// PeerService is where an agent serves the list of nodes: host:port, or unix:///path.
 	PeerService string
@@ -67,8 +67,8 @@ func Defaults() Config {
 func (c *Config) Flags(fs *pflag.FlagSet) {
 	c.Options.Flags(fs)
 	fs.StringVar(&c.ListenAddress, "listen-address", c.ListenAddress, "address at which clients are served, host:port or unix:///path (for root alone, without TLS)")
-	fs.StringVar(&c.HealthAddress, "health-listen-address", c.HealthAddress, "address of the health service (gRPC, without TLS); empty for none")
-	fs.StringVar(&c.MetricsAddress, "metrics-listen-address", c.MetricsAddress, "address at which metrics are served (/metrics); empty for none")
+	fs.StringVar(&c.HealthAddress, "health-listen-address", c.HealthAddress, "address of the health service (gRPC, without TLS); none for nowhere")
+	fs.StringVar(&c.MetricsAddress, "metrics-listen-address", c.MetricsAddress, "address at which metrics are served (/metrics); none for nowhere")
 	fs.StringVar(&c.PeerService, "peer-service", c.PeerService, "where an agent serves the list of nodes, host:port or unix:///path")
 	fs.StringVar(&c.ClusterName, "cluster-name", c.ClusterName, "name of the cluster, which is part of the name in the certificate of --peer-service")
 	fs.DurationVar(&c.DialTimeout, "dial-timeout", c.DialTimeout, "how long a node may take to answer")
@@ -99,7 +99,7 @@ func (c *Config) Validate() error {
 	} {
 		path, isSocket := socketPath(a.address)
 		switch {
-		case a.address == "" && a.absent:
+		case !serves(a.address) && a.absent:
 		case isSocket && a.socket:
 			errs.If(!filepath.IsAbs(path) || len(path) > 107, "--%s: %q is no absolute path of at most 107 characters", a.flag, path)
 		default:
@@ -130,6 +130,9 @@ func (c *Config) Validate() error {
 	}
 	return errs.Err()
 }
+
+// serves reports whether an option is an address. A ConfigMap cannot set an option empty.
+func serves(address string) bool { return address != "" && address != "none" }
 
 // socketPath is the path of unix:///path.
 func socketPath(address string) (path string, ok bool) { return strings.CutPrefix(address, "unix://") }

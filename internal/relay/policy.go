@@ -59,7 +59,7 @@ func newPolicies(r *Relay) *policies {
 	}
 }
 
-// connected returns the nodes that may be asked, that of a name first.
+// connected returns the nodes that may be asked, that of a name first, and which are missing.
 func (p *policies) connected(first string) (list []view, missing []*policypb.NodeProblem, err error) {
 	views, _ := p.relay.roster.nodes()
 	for _, v := range views {
@@ -74,6 +74,15 @@ func (p *policies) connected(first string) (list []view, missing []*policypb.Nod
 	}
 	if len(list) == 0 {
 		return nil, nil, status.Error(codes.Unavailable, "no node is connected; see `hawser observe nodes`")
+	}
+	unknown := func(nodes, format string, args ...any) {
+		missing = append(missing, &policypb.NodeProblem{NodeName: nodes, Problem: fmt.Sprintf(format, args...)})
+	}
+	if problem, _ := p.relay.roster.known(); problem != "" {
+		unknown("nodes that joined since", "the list of nodes at %s cannot be followed: %s", p.relay.cfg.PeerService, problem)
+	}
+	if p.relay.roster.full() {
+		unknown("the other nodes", "a relay asks %d nodes, and there are more", len(views))
 	}
 	return list, missing, nil
 }

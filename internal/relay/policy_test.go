@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -20,6 +21,9 @@ import (
 	"github.com/hawser-net/hawser/api/flow"
 	policypb "github.com/hawser-net/hawser/api/policy"
 	"github.com/hawser-net/hawser/api/relay"
+	"github.com/hawser-net/hawser/internal/cli/command"
+	cli "github.com/hawser-net/hawser/internal/cli/policy"
+	"github.com/hawser-net/hawser/internal/exitcode"
 	"github.com/hawser-net/hawser/internal/testenv/controllers"
 )
 
@@ -236,6 +240,52 @@ func TestRelayAnswersWhatPoliciesMean(t *testing.T) {
 	if _, err = client.Explain(ctx, &policypb.ExplainRequest{Flow: &flow.Flow{Uuid: "odd"}}); status.Code(err) != codes.InvalidArgument {
 		t.Errorf("what is invalid is explained: %v", err)
 	}
+}
+
+// TestPreviewOfSilentNodes: a pipeline that asks a relay learns from the exit code that a node was
+// stopped, or is not known to the relay, though nothing that the others saw would be refused.
+func TestPreviewOfSilentNodes(t *testing.T) {
+	// ask asks until the command ends with the code and names what is missing.
+	ask := func(s *stand, when string, code int, names string) {
+		s.t.Helper()
+		controllers.Eventually(s.t, testTimeout, func() string {
+			ctx, cancel := context.WithTimeout(s.t.Context(), testTimeout)
+			defer cancel()
+			var out, errs bytes.Buffer
+			a := &command.App{Getenv: func(key string) string { return map[string]string{"HUBBLE_SERVER": s.path}[key] }}
+			got := command.Run(ctx, command.Root(a, &out, &errs, "", "", cli.Command(a)), []string{"policy", "preview", "--delete", "shop/old"})
+			if got != code || !strings.Contains(out.String()+errs.String(), names) {
+				return fmt.Sprintf("%s: code %d, want %d and %q\n%s%s", when, got, code, names, &out, &errs)
+			}
+			return ""
+		})
+	}
+	// start starts two nodes. Neither has seen what would be refused, and both lose events.
+	start := func(t *testing.T, change func(*Config)) *stand {
+		s := newStand(t, 2, change, nil)
+		for _, n := range s.nodes {
+			n.policies.set(func() {
+				n.policies.preview = func(*policypb.PreviewRequest) (*policypb.PreviewResponse, error) {
+					return &policypb.PreviewResponse{Summary: &policypb.PreviewSummary{Flows: 1, EventsLost: 1}}, nil
+				}
+			})
+		}
+		return s
+	}
+	t.Run("stopped", func(t *testing.T) {
+		s := start(t, nil)
+		ask(s, "both answer", exitcode.OK, "2 flows evaluated")
+		s.nodes[1].end()
+		ask(s, "one is stopped", exitcode.Incomplete, "nothing of "+s.nodes[1].name()+": ")
+		s.serve(s.nodes[1])
+		ask(s, "it is back", exitcode.OK, "2 flows evaluated")
+		s.nodes[0].end()
+		ask(s, "the one that lists the nodes is stopped", exitcode.Incomplete, "nothing of nodes that joined since: ")
+	})
+	t.Run("too many", func(t *testing.T) {
+		s := start(t, func(c *Config) { c.nodes = 1 })
+		ask(s, "there are more nodes than a relay asks", exitcode.Incomplete, "nothing of the other nodes: ")
+	})
 }
 
 // TestPreviewFitsInMessages: whatever one node answers, no message to the client is larger than

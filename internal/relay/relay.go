@@ -108,7 +108,7 @@ func (r *Relay) Run(ctx context.Context) error {
 			healthpb.RegisterHealthServer(s, r.health)
 		})
 	})
-	if r.cfg.HealthAddress != "" {
+	if serves(r.cfg.HealthAddress) {
 		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", r.cfg.HealthAddress)
 		if err != nil {
 			return fmt.Errorf("--health-listen-address: %w", err)
@@ -117,7 +117,7 @@ func (r *Relay) Run(ctx context.Context) error {
 			return flowserver.Serve(serving, l, nil, 16, func(s flowserver.Registrar) { healthpb.RegisterHealthServer(s, r.health) })
 		})
 	}
-	if r.cfg.MetricsAddress != "" {
+	if serves(r.cfg.MetricsAddress) {
 		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", r.cfg.MetricsAddress)
 		if err != nil {
 			return fmt.Errorf("--metrics-listen-address: %w", err)

@@ -81,6 +81,13 @@ func (r *roster) known() (problem string, ok bool) {
 	return r.problem, r.synced
 }
 
+// full reports whether there are more nodes than the roster takes.
+func (r *roster) full() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.refused > 0 && len(r.members) >= r.most
+}
+
 // setProblem records whether the list of nodes is followed.
 func (r *roster) setProblem(problem string) {
 	r.mu.Lock()

@@ -295,6 +295,13 @@ func TestConfigIsValidated(t *testing.T) {
 		c.NoClientTLS, c.NoServerTLS = true, true
 		return c
 	}
+	for _, nowhere := range []string{"", "none"} {
+		c := ok()
+		c.HealthAddress, c.MetricsAddress = nowhere, nowhere
+		if err := c.Validate(); err != nil {
+			t.Errorf("addresses %q: %v", nowhere, err)
+		}
+	}
 	if c := ok(); c.Validate() != nil {
 		t.Error(c.Validate())
 	}

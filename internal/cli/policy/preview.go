@@ -39,7 +39,9 @@ A policy replaces the one of the same kind, namespace and name that is in force.
 An agent knows the connections of its own node, a relay (--server) those of all nodes.
 The pairs below cover connections that were not recorded.
 
-The exit code is 0 if no recorded connection would be denied, and 5 if some would.`,
+The exit code is 0 if no recorded connection would be denied, 5 if some would, and 6
+if none would but the connections of some nodes are missing, because these did not
+answer. Events that were lost do not change it: they were never recorded.`,
 		Example: `  hawser policy preview deny-all.yaml
   hawser policy preview policies/ --delete shop/old
   kubectl get cnp -n shop db -o yaml | hawser policy preview - --server 192.0.2.7:4245`,
@@ -81,12 +83,26 @@ The exit code is 0 if no recorded connection would be denied, and 5 if some woul
 		} else {
 			err = writePreview(a, cmd.OutOrStdout(), res)
 		}
-		if err == nil && res.GetSummary().GetRefused() > 0 {
-			return command.Silent(exitcode.Refused)
+		if err != nil {
+			return err
 		}
-		return err
+		return outcome(res)
 	}
 	return c
+}
+
+// outcome chooses the exit code of an answer. The nodes that are missing may have seen what would
+// be refused. Lost events are no reason: busy nodes always lose some, and what was lost is as
+// unrecorded as what is older than the oldest flow.
+func outcome(res *policypb.PreviewResponse) error {
+	if res.GetSummary().GetRefused() > 0 {
+		return command.Silent(exitcode.Refused)
+	}
+	if n := len(res.GetProblems()); n > 0 {
+		return exitcode.With(exitcode.Incomplete, fmt.Errorf("the answer is incomplete: what %s recorded is missing (%d in all); see `hawser observe nodes`, and try again",
+			output.Printable(res.GetProblems()[0].GetNodeName()), n))
+	}
+	return nil
 }
 
 // readDocuments reads files, directories and the standard input.

@@ -52,6 +52,16 @@ func (p *policies) Preview(req *policypb.PreviewRequest, stream policypb.Policy_
 		}
 		return stream.Send(res)
 	}
+	if d := req.GetDelete(); len(d) > 0 && strings.HasPrefix(d[0].GetName(), "partial") {
+		res := &policypb.PreviewResponse{Summary: &policypb.PreviewSummary{Flows: 3}}
+		if strings.Contains(d[0].GetName(), "missing") {
+			res.Problems = []*policypb.NodeProblem{{NodeName: "n2", Problem: "gone"}, {NodeName: "n3", Problem: "late"}}
+		}
+		if strings.Contains(d[0].GetName(), "lost") {
+			res.Summary.EventsLost = 7
+		}
+		return stream.Send(res)
+	}
 	front, db := &policypb.Party{Namespace: "shop", Name: "front", Identity: 1}, &policypb.Party{Namespace: "shop", Name: "db", Identity: 2}
 	deny := &policypb.PolicyName{Kind: "NetworkPolicy", Namespace: "shop", Name: "deny"}
 	pieces := []*policypb.PreviewResponse{
@@ -156,6 +166,9 @@ func TestPolicyPreview(t *testing.T) {
 		{"policy preview --delete bounded-missing", exitcode.Refused, []string{"refused: at least 9", "\nat least 8 more are not shown"}},
 		{"policy preview --delete bounded-twice", exitcode.Refused, []string{"refused: at most 9", "\nat most 8 more are not shown"}},
 		{"policy preview --delete bounded-missing-twice", exitcode.Refused, []string{"refused: about 9", "\nabout 8 more are not shown"}},
+		{"policy preview --delete partial-missing", exitcode.Incomplete, []string{"refused: at least 0", "nothing of n2: gone", "hawser: the answer is incomplete: what n2 recorded is missing (2 in all)"}},
+		{"policy preview --delete partial-missing-lost -o json", exitcode.Incomplete, []string{`"node_name": "n2"`, "hawser: the answer is incomplete"}},
+		{"policy preview --delete partial-lost", exitcode.OK, []string{"refused: at least 0", "7 events are lost"}},
 		{"policy preview --delete endless", exitcode.Failure, []string{"larger than 32 MiB"}},
 		{"policy matrix -n lies", exitcode.Failure, []string{"refers to entries that it does not contain"}},
 		{"observe --explain", exitcode.OK, []string{"ingress of the receiver: no rule allows it (shop/db spec (db.yaml:4))", "shop/db spec.ingress[0] (db.yaml:7): allow front", "    let shop/db receive from world\n", "      kind: X"}},

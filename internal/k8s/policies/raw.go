@@ -90,6 +90,7 @@ func (r *raw) parse(kind string) ([]*policy.Rule, error) {
 		return r.parseCluster(fields, faults)
 	}
 	spec, specs, more := readRules(fields)
+	v2.MarkGroups(append([]*v2.Rule{spec}, specs...)...)
 	opts := []policy.Option{policy.WithGroups(), policy.WithFaults(append(faults, more...))}
 	switch kind {
 	case v2.KindNetworkPolicy:
