@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/hawser-net/hawser/internal/agent/network"
+	"github.com/hawser-net/hawser/internal/agent/statedir"
 	"github.com/hawser-net/hawser/internal/endpoint"
 )
 
@@ -54,12 +55,11 @@ func (ag *Agent) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	unlock, err := lockState(ctx, cfg.StateDir)
-	if err != nil {
+	if cfg.state, err = statedir.Lock(ctx, cfg.StateDir); err != nil {
 		return err
 	}
-	defer unlock()
-	if err := removeUnfinished(cfg.StateDir); err != nil {
+	defer cfg.state.Close()
+	if err := cfg.state.RemoveUnfinished(); err != nil {
 		log.Warn("files of an agent that was killed stay in the state directory", "error", err)
 	}
 	cluster, err := connect(ctx, &cfg, host, log.With("part", "kubernetes"))

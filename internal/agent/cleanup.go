@@ -5,12 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
+	"net"
 	"os"
-	"path/filepath"
+	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/hawser-net/hawser/internal/agent/statedir"
 	"github.com/hawser-net/hawser/internal/cniconf"
 	"github.com/hawser-net/hawser/internal/datapath/link"
 	"github.com/hawser-net/hawser/internal/datapath/loader"
@@ -20,13 +23,18 @@ import (
 // CleanUp removes everything that an agent with this configuration leaves on the node when it
 // stops: devices, routes, masquerading, pinned maps and programs, state, what the plugin left in
 // files, and the CNI configuration. Pods that are still there lose their network. It refuses while
-// an agent runs.
+// an agent runs, and leaves alone what another network plugin has in the same places: that may
+// serve the node by now.
 func CleanUp(cfg Config, log *slog.Logger, out io.Writer) error {
-	unlock, err := lockState(context.Background(), cfg.StateDir)
+	sockets := []string{cfg.SocketPath, healthSocket(cfg.SocketPath), cfg.Flows.SocketPath}
+	if err := checkUnused(sockets); err != nil {
+		return err
+	}
+	state, err := statedir.Lock(context.Background(), cfg.StateDir)
 	if err != nil {
 		return err
 	}
-	defer unlock()
+	defer state.Close()
 	var errs []error
 	step := func(what string, err error) {
 		if err != nil {
@@ -35,33 +43,58 @@ func CleanUp(cfg Config, log *slog.Logger, out io.Writer) error {
 		}
 		fmt.Fprintln(out, "removed", what)
 	}
+	stays := func(what ...string) {
+		for _, w := range what {
+			fmt.Fprintln(out, "left alone", w+", which is not Hawser's")
+		}
+	}
 	cni, err := cniconf.New(cfg.CNI, log)
 	if err == nil {
 		err = cni.Remove()
 	}
 	step("the CNI configuration", err)
-	links, err := link.New(link.Config{}, log)
+	foreign := errors.Is(err, cniconf.ErrForeign)
+	links, err := link.New(linkConfig(), log)
 	if err != nil {
 		return err
 	}
 	defer links.Close()
-	step("the pods' interfaces", removePods(links))
+	others, err := removePods(links)
+	step("the pods' interfaces", err)
+	stays(others...)
 	step("programs on the node's devices", links.RemoveFilters(loader.FromNetdev, loader.ToNetdev, loader.FromDevice, loader.ToDevice))
 	step("devices, routes and masquerading", links.CleanUp())
 	step("pinned maps and programs in "+cfg.mapsDir(), removePins(cfg.mapsDir()))
 	queue := deletequeue.Dir(cfg.SocketPath)
-	paths := append(stateDirs(cfg.StateDir), queue, deletequeue.Unreleased(queue), deletequeue.AttachmentLock(queue))
-	if log := cfg.CNI.LogFile; log != "" {
-		paths = append(paths, log, log+".1") // the plugin moves a full one there
+	paths := append(sockets, deletequeue.Unreleased(queue), deletequeue.AttachmentLock(queue), deletequeue.Answered(queue))
+	if !foreign { // else that plugin may have the same
+		paths = append(paths, queue)
+		if log := cfg.CNI.LogFile; log != "" {
+			paths = append(paths, log, log+".1") // the plugin moves a full one there
+		}
 	}
-	paths = append(paths, cfg.Flows.SocketPath, healthSocket(cfg.SocketPath), cfg.SocketPath,
-		filepath.Join(cfg.StateDir, lockName)) // which is last, and still held
 	for _, path := range paths {
 		step(path, os.RemoveAll(path))
 	}
-	// If it is not empty, the rest belongs to another program.
-	_ = os.Remove(cfg.StateDir)
+	left, err := state.Remove()
+	step("state in "+cfg.StateDir, err)
+	stays(left...)
 	return errors.Join(errs...)
+}
+
+// checkUnused reports that an agent answers at one of its sockets.
+func checkUnused(sockets []string) error {
+	for _, path := range sockets {
+		conn, err := net.DialTimeout("unix", path, time.Second)
+		if err == nil {
+			conn.Close()
+		}
+		if path != "" && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ECONNREFUSED) {
+			return fmt.Errorf("an agent answers at %s, Hawser's or that of the network plugin that has taken its place: nothing was removed. "+
+				"Stop it on this node, and call cleanup before the next plugin is installed here", path)
+		}
+	}
+	return nil
 }
 
 // removePins removes a directory of pinned maps and programs, also where it is a BPF filesystem
@@ -73,17 +106,21 @@ func removePins(dir string) error {
 	return os.RemoveAll(dir)
 }
 
-// removePods deletes all pod interfaces: without an agent nothing would ever take their programs
-// away.
-func removePods(links *link.Links) error {
+// removePods deletes the interfaces of Hawser's pods: without an agent nothing would ever take
+// their programs away. It returns those of other network plugins.
+func removePods(links *link.Links) (others []string, err error) {
 	found, err := links.EndpointLinks()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, l := range found {
+		if !l.Ours {
+			others = append(others, "interface "+l.Name)
+			continue
+		}
 		if err := links.DeleteEndpoint(l.Name, l.IfIndex); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	return links.Flush()
+	return others, links.Flush()
 }

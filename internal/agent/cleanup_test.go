@@ -19,7 +19,9 @@ func TestCleanUpElsewhere(t *testing.T) {
 	n.flags = append(n.flags, "--cni-log-file", n.path("run/cni.log"), "--enable-health-checking=true")
 	n.start()
 	p := n.attached("p", nil)
-	n.attached("stays", nil)
+	if _, err := n.attached("stays", nil).run("STATUS"); err != nil { // it notes when the agent was there
+		t.Fatal(err)
+	}
 	n.kill()
 	if err := p.del(); err != nil { // it waits for an agent
 		t.Fatal(err)

@@ -89,7 +89,7 @@ func (c *Config) describe(ctx context.Context, log *slog.Logger) (func(o *v2.Cil
 		return nil, fmt.Errorf("--ipam-static-ip-tags (ipam.static-ip-tags of the CNI configuration): the operator assigns public addresses with --ipam=eni only, and this is %s: remove them", c.IPAM)
 	}
 	facts, err := instance.Read(ctx, instance.Config{
-		Cloud: cloud, Endpoint: c.MetadataEndpoint, Path: filepath.Join(c.StateDir, "state", "instance.json"), Boot: bootID(), Save: writeState, Log: log,
+		Cloud: cloud, Endpoint: c.MetadataEndpoint, Path: filepath.Join(c.StateDir, "state", "instance.json"), Boot: bootID(), Save: c.state.Write, Log: log,
 	})
 	if err != nil {
 		return nil, err

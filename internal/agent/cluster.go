@@ -60,7 +60,7 @@ func newAddressing(cfg *Config, host network.Host, log *slog.Logger) addressing.
 		Self: cfg.self(), ClusterID: cfg.ClusterID, Hosts: host.Addresses(), Mode: cfg.IPAM,
 		Given:       addressing.Ranges{V4: cfg.IPv4Range, V6: cfg.IPv6Range},
 		DefaultPool: cfg.DefaultPool, Ahead: ahead,
-		Dir: filepath.Join(cfg.StateDir, "state"), Save: writeState, KindsWait: cfg.CRDWait, UpdateInterval: cfg.NodeUpdate, Log: log,
+		Dir: filepath.Join(cfg.StateDir, "state"), Save: cfg.state.Write, KindsWait: cfg.CRDWait, UpdateInterval: cfg.NodeUpdate, Log: log,
 	}
 	if cfg.EnableIPv4 {
 		c.Families |= ipam.IPv4

@@ -22,7 +22,9 @@ func NewCommand(version string, getenv func(string) string) *cobra.Command {
 	clean := &cobra.Command{
 		Use: "cleanup", Short: "Remove everything that the agent has left on this node",
 		Long: `cleanup removes devices, routes, masquerading, interfaces of pods, pinned maps and programs,
-state and the CNI configuration. It refuses to run while an agent uses the same state directory.`,
+state and the CNI configuration. It refuses to run while an agent uses the same state directory or
+answers at its socket, and leaves alone what another network plugin has there. Call it before the
+next plugin is installed on the node.`,
 		Example: `  # after the agent has stopped, to take the node out of the network
   hawser-agent cleanup`,
 		Args: cobra.NoArgs,

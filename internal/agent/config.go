@@ -12,6 +12,7 @@ import (
 	"github.com/hawser-net/hawser/internal/agent/hubble"
 	"github.com/hawser-net/hawser/internal/agent/network"
 	"github.com/hawser-net/hawser/internal/agent/restapi"
+	"github.com/hawser-net/hawser/internal/agent/statedir"
 	"github.com/hawser-net/hawser/internal/clusterhealth"
 	"github.com/hawser-net/hawser/internal/clustermesh"
 	"github.com/hawser-net/hawser/internal/cniconf"
@@ -53,6 +54,8 @@ type Config struct {
 	CNI  cniconf.Config
 	// Flows is what becomes of the kernel's events besides being watched.
 	Flows hubble.Config
+
+	state *statedir.Dir // StateDir, of an agent that runs
 }
 
 // Defaults returns the configuration of an agent without options.
@@ -105,6 +108,10 @@ type NodeOptions struct {
 	StateDir   string
 	BPFRoot    string
 
+	// GiveUpUnrecorded has the agent start beside pods of which StateDir has no record, and take
+	// their network.
+	GiveUpUnrecorded bool
+
 	OrphanGrace time.Duration
 	NodeDelay   time.Duration
 
@@ -126,6 +133,8 @@ func (o *NodeOptions) Flags(fs *pflag.FlagSet) {
 		"options of Cilium for protection that Hawser does not have, such as enable-wireguard: the agent starts although the configuration sets them")
 	fs.StringVar(&o.SocketPath, "socket-path", o.SocketPath, "unix socket of the agent's API")
 	fs.StringVar(&o.StateDir, "state-dir", o.StateDir, "directory for state that must survive a restart of the agent")
+	fs.BoolVar(&o.GiveUpUnrecorded, "give-up-unrecorded-pods", o.GiveUpUnrecorded,
+		"start where the kernel has pods and the state directory has the record of none, as after it was emptied or is another, and take their network; by default the agent does not start then")
 	fs.StringVar(&o.BPFRoot, "bpf-root", o.BPFRoot, "BPF filesystem in which maps and programs are pinned; mounted if it is not")
 	fs.StringVar(&o.NodeName, "node-name", o.NodeName, "name of this node; K8S_NODE_NAME or the host name by default")
 	fs.DurationVar(&o.OrphanGrace, "orphan-link-grace-period", o.OrphanGrace, "how long a pod interface may exist without an endpoint; at least 30s, as the plugin tries for so long to create one")

@@ -44,12 +44,17 @@ func openKernel(ctx context.Context, cfg Config, log *slog.Logger) (_ *kernel, e
 			return nil, err
 		}
 	}
-	if k.links, err = link.New(link.Config{}, log.With("part", "link")); err != nil {
+	if k.links, err = link.New(linkConfig(), log.With("part", "link")); err != nil {
 		return nil, err
 	}
 	k.programs = loader.New(k.maps, k.links, log.With("part", "loader"))
 	k.interfaces = link.NewInterfaces(k.links, k.programs, log.With("part", "link"))
 	return k, nil
+}
+
+// linkConfig is how the interfaces of this node's pods are known.
+func linkConfig() link.Config {
+	return link.Config{PodPrograms: []string{loader.FromPod, loader.ToPod}}
 }
 
 // close releases the kernel, which goes on.

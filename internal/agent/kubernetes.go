@@ -141,20 +141,29 @@ func (k *kube) startRanges(run *group) {
 }
 
 // awaitRanges waits for as long as a request for an address may until it is known whether the Node
-// still has this node's pod CIDRs.
+// still has this node's pod CIDRs, and which of its addresses others know as those of former pods.
 func (k *kube) awaitRanges(ctx context.Context) error {
 	if k == nil {
 		return nil
 	}
 	within, cancel := context.WithTimeout(ctx, admitWait)
 	defer cancel()
-	if k.ranges.wait(within) == nil {
-		return nil
+	for _, of := range []struct {
+		seen *latch
+		what string
+	}{
+		{k.ranges, "Node " + k.cfg.NodeName + ", whose pod CIDRs it gives addresses of"},
+		{k.objects.reserved, "which of its addresses objects give to pods of before"},
+	} {
+		if of.seen.wait(within) == nil {
+			continue
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		return server.Errorf(http.StatusServiceUnavailable, "the agent has not observed %s yet; try again in a moment", of.what)
 	}
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	return server.Errorf(http.StatusServiceUnavailable, "the agent has not observed Node %s yet, whose pod CIDRs it gives addresses of; try again in a moment", k.cfg.NodeName)
+	return nil
 }
 
 // startEndpoints begins to follow the pods of this node and of others.
@@ -172,6 +181,15 @@ func (k *kube) startEndpoints(run *group) {
 			placed()
 		}
 		return nil
+	})
+	reserved, kept := k.everything.expect("addresses of former pods"), k.creation.expect("addresses of former pods")
+	run.start("former-pods", func(ctx context.Context) error {
+		if o.reserved.wait(ctx) != nil {
+			return nil
+		}
+		reserved()
+		kept()
+		return o.former.Run(ctx)
 	})
 	run.start("pods-synced", func(ctx context.Context) error {
 		select {

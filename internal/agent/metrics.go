@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hawser-net/hawser/api/rest/server"
+	"github.com/hawser-net/hawser/internal/agent/restapi"
 	"github.com/hawser-net/hawser/internal/clusterhealth"
 	"github.com/hawser-net/hawser/internal/daemon"
 	"github.com/hawser-net/hawser/internal/datapath"
@@ -112,7 +113,7 @@ type stateCollector struct {
 	identities, temporary, nodes, lost       stateMetric
 	idsUsed                                  stateMetric
 	policyFiles, policyRevision              stateMetric
-	ruleSets, locked, unhealthy              stateMetric
+	ruleSets, locked, unhealthy, ready       stateMetric
 	kvstoreUp, kvstoreFull                   stateMetric
 	excess                                   stateMetric
 	audited, auditedEP                       stateMetric
@@ -165,7 +166,8 @@ func newStateCollector(p *parts) *stateCollector {
 
 	c.kvstoreUp = gauge("kvstore_up", "1 if the key-value store is healthy, else 0.")
 	c.kvstoreFull = gauge("kvstore_full", "1 if the key-value store takes no writes because its space is used up, else 0.")
-	c.unhealthy = gauge("unhealthy_parts", "Components of the agent that report a failure.")
+	c.unhealthy = gauge("unhealthy_parts", "Parts of the agent that report a failure, the CNI configuration included.")
+	c.ready = gauge("agent_ready", "1 if the agent is ready, as /readyz reports, else 0.")
 	return c
 }
 
@@ -273,13 +275,12 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 	for _, node := range c.network.Unrouted() {
 		put(c.unrouted, 1, node)
 	}
-	failed := 0
-	for _, p := range t.components.List() {
-		if p.State == "Failure" {
-			failed++
-		}
+	st, ready := c.rest.Status(), 0.0
+	if c.isReady(st.Cilium.State) {
+		ready = 1
 	}
-	put(c.unhealthy, float64(failed))
+	put(c.unhealthy, float64(restapi.Failures(&st)))
+	put(c.ready, ready)
 }
 
 // collectHealth reports which nodes answer.

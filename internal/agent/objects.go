@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -30,6 +31,10 @@ type objects struct {
 	nodes     *nodes.Nodes
 	endpoints *endpoints.Endpoints
 	policies  *policies.Policies
+	// former keeps addresses from new pods that objects give to others; reserved opens when it
+	// does.
+	former   addressing.Former
+	reserved *latch
 }
 
 // newObjects returns what follows and writes objects; it does neither yet. changed is called with
@@ -38,11 +43,11 @@ func newObjects(cfg Config, host network.Host, filter *labels.Filter, c *cluster
 	if c == nil {
 		return nil, nil
 	}
-	o = &objects{}
+	o = &objects{reserved: newLatch()}
 	pc := pods.Config{Client: c.client, NodeName: cfg.NodeName, Cluster: cfg.ClusterName, Changed: changed, Log: log}
 	ec := endpoints.Config{
 		Hosts: host.Addresses(), Slices: cfg.EndpointSlices, Silent: cfg.NoEndpointObjects, Shared: cfg.management().Operator(), Accept: t.acceptable,
-		OnIdentity: func(wait time.Duration) { t.metrics.known.Observe(wait.Seconds()) }, Log: log,
+		OnIdentity: func(wait time.Duration) { t.metrics.known.Observe(wait.Seconds()) }, Observed: o.reserve, Log: log,
 	}
 	if t.gates != nil {
 		pc.Gated, ec.OnPublished = t.gates.add, t.gates.add
@@ -61,6 +66,7 @@ func newObjects(cfg Config, host network.Host, filter *labels.Filter, c *cluster
 	if o.endpoints, err = endpoints.New(ec, c.client, cache); err != nil {
 		return nil, err
 	}
+	o.former = addressing.Former{Pool: t.pool, Named: o.addresses, Has: o.pods.Has, Interval: formerInterval, Log: log}
 	pol := cfg.Policies
 	pol.Keep = filepath.Join(cfg.StateDir, "policies-k8s")
 	pol.Unkept = func(err error) { t.components.Warn("policy-copies", err, "the policies are kept for a restart") }
@@ -68,6 +74,24 @@ func newObjects(cfg Config, host network.Host, filter *labels.Filter, c *cluster
 		return nil, err
 	}
 	return o, nil
+}
+
+// formerInterval is how often it is looked whether objects still give addresses to former pods.
+const formerInterval = time.Second
+
+// addresses returns those of a node's addresses that objects give to pods.
+func (o *objects) addresses(ofNode func(netip.Addr) bool) []pods.Address {
+	return append(o.endpoints.Addresses(ofNode), slices.DeleteFunc(o.pods.Addresses(), func(a pods.Address) bool { return !ofNode(a.IP) })...)
+}
+
+// reserve keeps addresses of former pods, before any of their objects is deleted.
+func (o *objects) reserve(ctx context.Context) {
+	select {
+	case <-o.pods.Synced():
+		o.former.Reserve()
+		o.reserved.open()
+	case <-ctx.Done():
+	}
 }
 
 // newNodeObjects returns what follows CiliumNodes and writes this node's own.

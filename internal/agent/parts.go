@@ -97,7 +97,7 @@ func (ag *Agent) newParts(cfg Config, host network.Host, filter *labels.Filter, 
 	}
 	if p.rules, err = enforcement.NewRules(enforcement.RulesConfig{
 		Log: log.With("part", "policy"), Policy: t.policy, Identities: t.identities, Prefixes: p.publisher, Blocks: k.maps, Addresses: k.maps,
-		DualStack: cfg.EnableIPv4 && cfg.EnableIPv6, Checkpoint: filepath.Join(cfg.StateDir, "state", "local_allocator_state.json"), Write: writeState,
+		DualStack: cfg.EnableIPv4 && cfg.EnableIPv6, Checkpoint: filepath.Join(cfg.StateDir, "state", "local_allocator_state.json"), Write: cfg.state.Write,
 		Changed: p.hubble.PolicyChanged, Filter: filter, LeftOut: t.reportLeftOut, NamespacePrefixes: cfg.NamespacePrefixes, Beyond: t.reportBeyond,
 	}); err != nil {
 		return nil, err
@@ -110,7 +110,7 @@ func (ag *Agent) newParts(cfg Config, host network.Host, filter *labels.Filter, 
 	p.lifecycle = endpoint.NewLifecycle(endpoint.Config{
 		Log: log.With("part", "endpoint"), Registry: t.registry, Store: store, Filter: filter, Identities: t.identities,
 		Addresses: addrs.Endpoints(), Publisher: p.publisher, Policy: t.policy, Rows: k.maps, Programs: k.programs, Links: k.links,
-		IdentityTimeout: cfg.AllocationTimeout, PropagationDelay: propagationDelay, OrphanGrace: cfg.OrphanGrace, Step: ag.step,
+		IdentityTimeout: cfg.AllocationTimeout, PropagationDelay: propagationDelay, OrphanGrace: cfg.OrphanGrace, GiveUpUnrecorded: cfg.GiveUpUnrecorded, Step: ag.step,
 		StateChanged: p.hubble.EndpointChanged,
 	})
 	if c != nil {
@@ -155,7 +155,7 @@ func (p *parts) newNetwork() *network.Network {
 		NotForPods:  cfg.notForPods(),
 		Aggregation: cfg.Flows.MonitorAggregation(),
 		CTTimeouts:  datapath.CTTimeouts{TCP: cfg.CTTCP, TCPSyn: cfg.CTTCPSyn, TCPFin: cfg.CTTCPFin, Any: cfg.CTAny},
-		Dir:         filepath.Join(cfg.StateDir, "state"), Write: writeState,
+		Dir:         filepath.Join(cfg.StateDir, "state"), Write: cfg.state.Write,
 		Links: p.kernel.links, Programs: p.kernel.programs, Peers: p.kernel.maps, Pool: p.tables.pool, Registry: p.tables.registry,
 		Cache: p.tables.cache, Nodes: p.tables.nodes, Components: p.tables.components, Log: p.log,
 	})
@@ -181,7 +181,7 @@ func (p *parts) newHubble(version string) (*hubble.Hubble, error) {
 		Monitor: p.monitor, Links: p.kernel.links.Names,
 		Endpoints: t.registry, Addresses: t.cache, Policy: t.policy, Labels: t.identities.Labels,
 		InForce: p.inForce.isOpen, PolicyLabels: p.policyLabels,
-		Listen: func(path, option string) (net.Listener, error) { return restapi.Listen(path, option, log) },
+		Listen: func(path, option string) (net.Listener, error) { return restapi.Listen(path, option, log, nil) },
 		ServeMetrics: func(ctx context.Context, l net.Listener, registry *prometheus.Registry) error {
 			return serveMetrics(ctx, l, registry, metricsTimeout)
 		},
@@ -212,7 +212,7 @@ func (p *parts) newHealth() (*health.Health, error) {
 		return nil, nil
 	}
 	log := p.log.With("part", "health")
-	saved := network.AddressFile{Path: filepath.Join(p.cfg.StateDir, "state", "health.json"), Write: writeState}
+	saved := network.AddressFile{Path: filepath.Join(p.cfg.StateDir, "state", "health.json"), Write: p.cfg.state.Write}
 	return health.New(health.Config{
 		Self: p.cfg.self(), Nodes: p.tables.nodes.Table(), Local: p.host.Addresses(),
 		IPv4: p.cfg.EnableIPv4, IPv6: p.cfg.EnableIPv6, Port: p.cfg.ClusterHealthPort, Interval: p.cfg.HealthInterval, Endpoint: p.cfg.HealthEndpoint,

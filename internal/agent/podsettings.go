@@ -18,6 +18,7 @@ const (
 	flagPMTUD         = "packetization-layer-pmtud-mode"
 
 	reservedAuto = "auto"
+	reservedNone = "none"
 
 	pmtudBlackhole = "blackhole"
 	pmtudUnset     = "unset"
@@ -43,7 +44,7 @@ func podDefaults() PodOptions {
 // Flags binds the options to command-line flags; the current values are the defaults shown.
 func (o *PodOptions) Flags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.PodReservedPorts, flagReservedPorts, o.PodReservedPorts,
-		"ports that sockets of pods get only if they ask for them, such as 8472,20000-20100; auto for the port of the tunnel, empty for none")
+		"ports that sockets of pods get only if they ask for them, such as 8472,20000-20100; auto for the port of the tunnel, none for no ports")
 	fs.StringVar(&o.PodPMTUD, flagPMTUD, o.PodPMTUD, "whether TCP in pods discovers the path MTU itself: blackhole (when large packets vanish), "+
 		"always, disabled, or unset for the kernel's default")
 	fs.StringVar(&o.DatapathMode, "datapath-mode", o.DatapathMode, "how pods are connected: veth (a pair of interfaces), or auto, which is the same; "+
@@ -72,6 +73,9 @@ func (o *PodOptions) Validate() error {
 // 8472,20000-20100. The tunnel's is among those by default: a pod's packet that has it as its
 // source, and the node's address after masquerading, would be taken for one of the tunnel.
 func (c *Config) podReservedPorts() (string, error) {
+	if strings.TrimSpace(c.PodReservedPorts) == reservedNone {
+		return "", nil
+	}
 	var out []string
 	for _, item := range strings.FieldsFunc(c.PodReservedPorts, func(r rune) bool { return r == ',' || r == ' ' }) {
 		if item == reservedAuto {

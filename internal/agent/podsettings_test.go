@@ -37,6 +37,23 @@ func (p *machinePod) setSysctl(name, value string) {
 	p.ns.Must(p.node.t, func() error { return os.WriteFile("/proc/sys/net/ipv4/"+name, []byte(value), 0o644) })
 }
 
+// TestReservedPorts: a word says that no ports are reserved, for a ConfigMap cannot set an option
+// empty.
+func TestReservedPorts(t *testing.T) {
+	t.Parallel()
+	for value, want := range map[string]string{"none": "", " none\n": "", "": "", "auto": "8472", "none,8472": "error", "auto none": "error"} {
+		c := Defaults()
+		c.PodReservedPorts = value
+		got, err := c.podReservedPorts()
+		if err != nil {
+			got = "error"
+		}
+		if got != want {
+			t.Errorf("%q: %q (%v), want %q", value, got, err, want)
+		}
+	}
+}
+
 // TestPodSettings: what the options ask for is in pods that the real plugin attaches, and the
 // kernel goes by it.
 func TestPodSettings(t *testing.T) {
@@ -95,7 +112,7 @@ func TestPodSettings(t *testing.T) {
 	}
 	l.Close()
 
-	again("--container-ip-local-reserved-ports=", "--packetization-layer-pmtud-mode", "disabled")
+	again("--container-ip-local-reserved-ports=none", "--packetization-layer-pmtud-mode", "disabled")
 	p = n.newPod("disabled", nil)
 	p.setSysctl("tcp_mtu_probing", "2")
 	if err := p.add(); err != nil {

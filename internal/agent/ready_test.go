@@ -46,7 +46,7 @@ func (n *machineNode) probeAt(port int, path string) (code int, body string) {
 // everything. One that has is not bothered by an outage later.
 func TestReadyWhenObserved(t *testing.T) {
 	t.Parallel()
-	store, n, _ := nodesWithStore(t)
+	store, n, _ := nodesWithStore(t, "--prometheus-serve-addr", "127.0.0.1:9962")
 	n.start()
 	web, client := n.attached("web", map[string]string{"app": "web"}), n.attached("client", map[string]string{"app": "client"})
 	to := web.both(80)[0]
@@ -64,6 +64,9 @@ func TestReadyWhenObserved(t *testing.T) {
 				if code, body := n.probe(path); code != want || !strings.Contains(body, says) {
 					return fmt.Sprintf("%s: %s: %d %q, want %d and %q", when, path, code, body, want, says)
 				}
+			}
+			if r := n.metric("cilium_agent_ready"); (r == 1) != (ready == http.StatusOK) {
+				return fmt.Sprintf("%s: /readyz answers %d, the metric is %v", when, ready, r)
 			}
 			return ""
 		})

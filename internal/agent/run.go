@@ -322,8 +322,8 @@ const recoverPause = 5 * time.Second
 // partRecords is the name under which the status shows endpoints whose records are outdated.
 const partRecords = "endpoint-records"
 
-// recover undoes what is left of failed changes of endpoints. It waits for the kernel and the disk
-// only.
+// recover undoes what is left of failed changes of endpoints, and puts back what another program
+// has removed from the state directory. It waits for the kernel and the disk only.
 func (p *parts) recover(ctx context.Context) error {
 	for {
 		if !retry.Sleep(ctx, recoverPause) {
@@ -332,6 +332,6 @@ func (p *parts) recover(ctx context.Context) error {
 		if err := p.lifecycle.Recover(ctx); err != nil && ctx.Err() == nil {
 			p.log.Error("a failed change could not be undone completely", "error", err)
 		}
-		p.tables.components.Warn(partRecords, p.lifecycle.Save(), "all endpoints are on disk")
+		p.tables.components.Warn(partRecords, errors.Join(p.lifecycle.Save(), p.cfg.state.Keep()), "all endpoints are on disk")
 	}
 }

@@ -33,7 +33,9 @@ func (p *parts) serve(run *group) error {
 		run.start("health-api", p.serveHealthAPI)
 	}
 	handler := server.NewHandler(p.rest, log.With("part", "api"), p.startup.Guard, restapi.GuardPods(cfg.DatapathMode), restapi.GuardAccess(cfg.APIAccess), p.tables.metrics.observe)
-	listener, err := restapi.Listen(cfg.SocketPath, "--socket-path", log)
+	listener, err := restapi.Listen(cfg.SocketPath, "--socket-path", log, func(err error) {
+		p.tables.components.Report(partSocket, err, "clients find the agent at "+cfg.SocketPath)
+	})
 	if err != nil {
 		return err
 	}
@@ -55,7 +57,7 @@ func (p *parts) serve(run *group) error {
 		run.start("health", func(ctx context.Context) error { return serveLocal(ctx, cfg.HealthPort, p.healthHandler()) })
 	}
 	if cfg.ProxyHealthzAddr != "" && cfg.KubeProxyReplacement {
-		h := health.ProxyHandler(func() bool { return p.inForce.isOpen() && p.rest.Status().Cilium.State != rest.StateFailure })
+		h := health.ProxyHandler(func() bool { return p.isReady(p.rest.Status().Cilium.State) })
 		run.start("kube-proxy-healthz", func(ctx context.Context) error { return health.ServeProxy(ctx, cfg.ProxyHealthzAddr, h, log) })
 	}
 	return nil
@@ -74,6 +76,9 @@ func (p *parts) install(run *group) bool {
 	return true
 }
 
+// partSocket is the component of an agent that clients do not find, or did not find for a while.
+const partSocket = "api-socket"
+
 // healthSocket is in the directory of the agent's socket.
 func healthSocket(socket string) string { return filepath.Join(filepath.Dir(socket), "health.sock") }
 
@@ -81,7 +86,7 @@ func healthSocket(socket string) string { return filepath.Join(filepath.Dir(sock
 func (p *parts) serveHealthAPI(ctx context.Context) error {
 	log := p.log.With("part", "health")
 	path := healthSocket(p.cfg.SocketPath)
-	l, err := restapi.Listen(path, "--socket-path", log)
+	l, err := restapi.Listen(path, "--socket-path", log, nil)
 	if err != nil {
 		log.Warn("clients of health.sock are not answered", "error", err)
 		return nil
@@ -101,8 +106,8 @@ func (p *parts) serveHealthAPI(ctx context.Context) error {
 //     cannot be attached or policy is not in force. A store or an API server that goes away later
 //     changes nothing.
 //
-// That something was not observed yet is no failure in the status: by that the plugin's STATUS has
-// the kubelet call the whole node NotReady, and Kubernetes give up pods that work.
+// That something was not observed yet is no failure in the status: an agent that was never ready
+// would have the plugin's STATUS fail, and the kubelet call the whole node NotReady.
 func (p *parts) healthHandler() http.Handler {
 	mux := http.NewServeMux()
 	answer := func(ready func(rest.State) bool) http.HandlerFunc {
@@ -121,9 +126,12 @@ func (p *parts) healthHandler() http.Handler {
 	live := answer(func(rest.State) bool { return true })
 	mux.HandleFunc("GET /healthz", live)
 	mux.HandleFunc("GET /livez", live)
-	mux.HandleFunc("GET /readyz", answer(func(s rest.State) bool { return s != rest.StateFailure && p.inForce.isOpen() }))
+	mux.HandleFunc("GET /readyz", answer(p.isReady))
 	return mux
 }
+
+// isReady reports whether an agent of a state is ready, as /readyz answers.
+func (p *parts) isReady(s rest.State) bool { return s != rest.StateFailure && p.inForce.isOpen() }
 
 // partSync is the component that says whether everything was observed that policy depends on.
 const partSync = "sync"

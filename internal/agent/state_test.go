@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hawser-net/hawser/internal/agent/statedir"
 	"github.com/hawser-net/hawser/internal/testenv"
 )
 
@@ -19,7 +20,7 @@ func TestUnfinishedFiles(t *testing.T) {
 	a, b := n.attached("a", nil), n.attached("b", nil)
 	n.kill()
 	var begun []string
-	for _, dir := range stateDirs(n.path("run")) {
+	for _, dir := range statedir.Subdirs(n.path("run")) {
 		if _, err := os.Stat(dir); err != nil {
 			continue
 		}
@@ -52,14 +53,14 @@ func TestStateOnReadOnlyDisk(t *testing.T) {
 	testenv.RequireRoot(t)
 	d := testenv.NewSmallDisk(t)
 	path := filepath.Join(d.Path, "state", "router.json")
-	if err := writeState(path, []byte("{}")); err != nil {
+	if err := (*statedir.Dir)(nil).Write(path, []byte("{}")); err != nil {
 		t.Fatal(err)
 	}
 	d.ReadOnly()
-	if err := writeState(path, []byte("{}")); err != nil {
+	if err := (*statedir.Dir)(nil).Write(path, []byte("{}")); err != nil {
 		t.Errorf("what the file has: %v", err)
 	}
-	if err := writeState(path, []byte("[]")); err == nil {
+	if err := (*statedir.Dir)(nil).Write(path, []byte("[]")); err == nil {
 		t.Error("something else is stored on a disk that is read-only")
 	}
 	if got, err := os.ReadFile(path); err != nil || string(got) != "{}" {

@@ -21,6 +21,7 @@ var agentPackages = map[string][]string{
 	"placement":   {"component", "enforcement"},
 	"podevents":   {},
 	"restapi":     {"addressing", "component", "enforcement", "health", "hubble", "identities", "monitor"},
+	"statedir":    {},
 }
 
 // cliPackages are the packages that the command line is wired from, likewise.

@@ -17,7 +17,7 @@ var generated = []string{"cli.md", "hawser-agent.md", "hawser-operator.md", "haw
 
 // ofOthers are options in the manual that other programs have.
 var ofOthers = map[string][]string{
-	"kubectl": {"field-selector", "for", "from-file", "from-literal", "image", "previous", "replicas", "subresource", "tail", "target-port"},
+	"kubectl": {"delete-emptydir-data", "field-selector", "for", "from-file", "from-literal", "ignore-daemonsets", "image", "previous", "replicas", "subresource", "tail", "target-port"},
 	"helm":    {"set", "set-string", "values", "wait"},
 	"etcd":    {"auto-compaction-retention", "bump-revision", "mark-compacted", "quota-backend-bytes"},
 	"kubeadm, kube-controller-manager and kube-proxy": {"allocate-node-cidrs", "cleanup", "cluster-cidr", "node-cidr-mask-size", "pod-network-cidr"},

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -302,6 +303,7 @@ func (p *Plugin) makeLink(ctx context.Context, a *adding, network string, req *r
 	// A name for people only, next to the one that is cut to 15 characters.
 	_ = host.LinkAddAltName(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Index: link.hostIndex}}, "cilium_cni:"+hostName)
 
+	a.undo = append(a.undo, func(context.Context) error { return forgetRules(a.args.Netns, addrs) })
 	if err := configurePod(pod, a.args.IfName, addrs, cfg); err != nil {
 		return err
 	}
@@ -312,6 +314,25 @@ func (p *Plugin) makeLink(ctx context.Context, a *adding, network string, req *r
 	req.MAC = link.podMAC.String()
 	req.NetnsCookie = strconv.FormatUint(pod.cookie, 10)
 	return nil
+}
+
+// forgetRules removes the rules that were made for addresses.
+func forgetRules(netns string, addrs []address) error {
+	if !slices.ContainsFunc(addrs, func(a address) bool { return a.table != 0 }) {
+		return nil
+	}
+	pod, err := enter(netns, nil)
+	if err != nil {
+		return err
+	}
+	defer pod.close()
+	var errs []error
+	for _, a := range addrs {
+		if a.table != 0 {
+			errs = append(errs, removeRule(pod.h, a.rule()))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // notAttached returns an error if the agent has an endpoint for this attachment, or does not
@@ -420,9 +441,13 @@ func makeResult(conf netConf, args *skel.CmdArgs, req rest.EndpointChangeRequest
 	}
 	for _, a := range addrs {
 		r.IPs = append(r.IPs, &current.IPConfig{Interface: current.Int(1), Address: *ipNet(a.ip), Gateway: a.router.AsSlice()})
+		var table *int
+		if a.table != 0 {
+			table = &a.table
+		}
 		r.Routes = append(r.Routes,
-			&cnitypes.Route{Dst: *ipNet(a.router)},
-			&cnitypes.Route{Dst: *anyNet(a.ip), GW: a.router.AsSlice(), MTU: routeMTU})
+			&cnitypes.Route{Dst: *ipNet(a.router), Table: table},
+			&cnitypes.Route{Dst: *anyNet(a.ip), GW: a.router.AsSlice(), MTU: routeMTU, Table: table})
 	}
 	return r
 }

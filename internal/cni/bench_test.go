@@ -69,7 +69,7 @@ func benchAddrs() ([]address, error) {
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, address{ip, router})
+		out = append(out, address{ip: ip, router: router})
 	}
 	return out, nil
 }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
 
 	"github.com/containernetworking/cni/pkg/invoke"
@@ -18,6 +20,7 @@ import (
 
 	"github.com/hawser-net/hawser/api/rest"
 	"github.com/hawser-net/hawser/api/rest/client"
+	"github.com/hawser-net/hawser/internal/deletequeue"
 )
 
 // check verifies that the endpoint is well and that the pod's interface is as ADD made it.
@@ -66,7 +69,13 @@ func (p *Plugin) check(args *skel.CmdArgs) error {
 // made is the configuration of the pod's interface by ADD, according to a result.
 type made struct {
 	ips    []netip.Addr
-	routes []netlink.Route // of these Dst and Gw count
+	routes []madeRoute
+}
+
+// madeRoute is a route of the pod, of which Dst and Gw count, for what an address sends.
+type madeRoute struct {
+	from netip.Addr
+	netlink.Route
 }
 
 // previous parses the result that the runtime kept. Only routes that this plugin makes are in it:
@@ -99,7 +108,7 @@ func (c netConf) previous() (made, error) {
 			if slices.ContainsFunc(result.Routes, func(r *cnitypes.Route) bool {
 				return r != nil && sameRoute(ours, netlink.Route{Dst: &r.Dst, Gw: r.GW})
 			}) {
-				out.routes = append(out.routes, ours)
+				out.routes = append(out.routes, madeRoute{addr, ours})
 			}
 		}
 	}
@@ -171,19 +180,38 @@ func checkLinks(args *skel.CmdArgs, index int, want made) error {
 			errs = append(errs, fmt.Errorf("interface %s of the pod lacks address %s", args.IfName, ip))
 		}
 	}
-	routes, err := pod.h.RouteList(link, netlink.FAMILY_ALL)
+	return errors.Join(append(errs, checkRoutes(pod, link, want.routes))...)
+}
+
+// checkRoutes verifies that what the addresses of an interface of the pod send goes through it: by
+// the main table, or by another one that a rule names.
+func checkRoutes(pod *podNS, link netlink.Link, want []madeRoute) error {
+	ofLink := &netlink.Route{LinkIndex: link.Attrs().Index, Table: unix.RT_TABLE_UNSPEC}
+	routes, err := pod.h.RouteListFiltered(netlink.FAMILY_ALL, ofLink, netlink.RT_FILTER_OIF|netlink.RT_FILTER_TABLE)
 	if err != nil {
-		return fmt.Errorf("routes of interface %s of the pod: %w", args.IfName, err)
+		return fmt.Errorf("routes of interface %s of the pod: %w", link.Attrs().Name, err)
 	}
-	for _, r := range want.routes {
-		if !slices.ContainsFunc(routes, func(have netlink.Route) bool { return sameRoute(r, have) }) {
-			errs = append(errs, fmt.Errorf("the pod lacks its route to %s through interface %s", r.Dst, args.IfName))
+	rules, err := pod.rules()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, r := range want {
+		if !slices.ContainsFunc(routes, func(have netlink.Route) bool {
+			return sameRoute(r.Route, have) && (have.Table == unix.RT_TABLE_MAIN || slices.ContainsFunc(rules, func(rule netlink.Rule) bool {
+				return rule.Table == have.Table && rule.Src.String() == ipNet(r.from).String()
+			}))
+		}) {
+			errs = append(errs, fmt.Errorf("the pod lacks its route to %s through interface %s", r.Dst, link.Attrs().Name))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// status reports whether an ADD would work now.
+// status reports whether an ADD would work. Runtimes ask every few seconds, and the kubelet calls
+// the whole node NotReady if it would not, which takes its pods out of Services and has them
+// evicted later. Pods that run need no agent. So once the agent was ready, that it is away or that
+// a part of it fails is no failure: an ADD waits for it.
 func (p *Plugin) status(args *skel.CmdArgs) error {
 	conf, err := parseConf(args.StdinData)
 	if err != nil {
@@ -197,31 +225,61 @@ func (p *Plugin) status(args *skel.CmdArgs) error {
 		return err
 	}
 	defer agent.Close()
+	seen := deletequeue.Answered(queueDir(agent))
+	cfg, err := readyAgent(agent)
+	if err != nil {
+		if _, statErr := os.Stat(seen); statErr == nil {
+			return nil
+		}
+		return err
+	}
+	if err := addsWith(conf, cfg, args.StdinData); err != nil {
+		_ = os.Remove(seen)
+		return err
+	}
+	// If it cannot be written, the node is NotReady while the agent is away, and all else works.
+	_ = os.MkdirAll(filepath.Dir(seen), 0o755)
+	if f, err := os.OpenFile(seen, os.O_CREATE, 0o600); err == nil {
+		_ = f.Close()
+	}
+	return nil
+}
+
+// readyAgent returns the configuration of the agent, or why it is not ready.
+func readyAgent(agent *client.Client) (rest.DaemonConfigurationStatus, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), statusTimeout)
 	defer cancel()
+	var none rest.DaemonConfigurationStatus
 	health, err := agent.Health(ctx, true)
 	switch {
 	case err != nil && client.StatusCode(err) == 0:
-		return fail(codeNotAvailable, "DaemonDown", err)
+		return none, fail(codeNotAvailable, "DaemonDown", err)
 	case err != nil:
-		return fail(codeNotAvailable, "DaemonHealthzFailed", err)
+		return none, fail(codeNotAvailable, "DaemonHealthzFailed", err)
 	case health.Cilium.State == rest.StateFailure:
-		return fail(codeNotAvailable, "DaemonHealthzFailed", fmt.Errorf("the agent reports: %s", health.Cilium.Msg))
+		return none, fail(codeNotAvailable, "DaemonHealthzFailed", fmt.Errorf("the agent reports: %s", health.Cilium.Msg))
 	}
 	cfg, err := agent.Config(ctx)
 	if err != nil {
-		return fail(codeNotAvailable, "DaemonHealthzFailed", err)
+		return none, fail(codeNotAvailable, "DaemonHealthzFailed", err)
 	}
-	if what, err := attaches(cfg.Status.DatapathMode); err != nil {
+	return cfg.Status, nil
+}
+
+// addsWith returns why no ADD works with an agent of that configuration.
+func addsWith(conf netConf, cfg rest.DaemonConfigurationStatus, stdin []byte) error {
+	if what, err := attaches(cfg.DatapathMode); err != nil {
 		return fail(codeNotAvailable, what, err)
 	}
-	byPlugin, err := conf.delegated(cfg.Status)
-	err = errors.Join(err, conf.suits(cfg.Status.IPAMMode))
-	switch {
-	case err != nil:
+	byPlugin, err := conf.delegated(cfg)
+	if err := errors.Join(err, conf.suits(cfg.IPAMMode)); err != nil {
 		return fail(cnitypes.ErrInvalidNetworkConfig, "InvalidNetworkConfig", err)
-	case byPlugin:
-		return delegate{conf.IPAM.mode(), args.StdinData}.call(context.Background(), invoke.DelegateStatus)
 	}
-	return nil
+	if !byPlugin {
+		return nil
+	}
+	// The kubelet calls a node NotReady whose runtime does not answer for 30 seconds.
+	ctx, cancel := context.WithTimeout(context.Background(), statusTimeout)
+	defer cancel()
+	return delegate{conf.IPAM.mode(), stdin}.call(ctx, invoke.DelegateStatus)
 }

@@ -147,8 +147,8 @@ func (f *fixture) conf(extra map[string]any) []byte {
 	return b
 }
 
-// run executes the plugin as a runtime does. A cniError is the plugin's own; other errors are the
-// process's.
+// run executes the plugin as a runtime does. An error of libcni's type is the plugin's own; other
+// errors are the process's.
 func (f *fixture) run(command string, stdin []byte, env ...string) ([]byte, error) {
 	f.t.Helper()
 	cmd := exec.Command(f.bin)
@@ -193,6 +193,9 @@ func (f *fixture) clean(what string) {
 	}
 	if diff := cmp.Diff([]string{"lo"}, links(f.t, f.pod.h)); diff != "" {
 		f.t.Errorf("%s: interfaces left in the pod:\n%s", what, diff)
+	}
+	if rules, err := f.pod.rules(); err != nil || len(rules) > 0 {
+		f.t.Errorf("%s: rules left in the pod: %v, %v", what, rules, err)
 	}
 	if diff := cmp.Diff("endpoints [], addresses []", f.agent.state()); diff != "" {
 		f.t.Errorf("%s: left with the agent:\n%s", what, diff)
@@ -513,6 +516,62 @@ func TestAddReplacesLeftovers(t *testing.T) {
 	}
 	_, err := f.run("ADD", f.conf(nil))
 	f.wantError("foreign eth0", err, cnitypes.ErrInternal, "not Hawser's")
+	f.must("DEL", nil)
+	if diff := cmp.Diff([]string{"eth0", "lo"}, links(t, f.pod.h)); diff != "" {
+		t.Errorf("interfaces of the pod after DEL:\n%s", diff)
+	}
+}
+
+// TestAddLeavesOthers: a veth pair of another program that is in the place of the pod's interface,
+// wherever its other end is, is in use for all that is known: ADD is refused, and neither it nor a
+// DEL removes the pair.
+func TestAddLeavesOthers(t *testing.T) {
+	third, _ := newNS(t)
+	for name, other := range map[string]struct {
+		make func(*fixture, *netlink.Veth)
+		text string
+	}{
+		"of a bridge plugin": {func(f *fixture, v *netlink.Veth) {
+			v.PeerName, v.PeerNamespace = "veth7c1e4d2a", netlink.NsFd(f.node.ns.f.Fd())
+		}, "veth7c1e4d2a"},
+		"of another node": {func(_ *fixture, v *netlink.Veth) {
+			v.PeerName, v.PeerNamespace = "lxc0123456789ab", netlink.NsFd(third.f.Fd())
+		}, "not on the node"},
+		"of the pod itself": {func(_ *fixture, v *netlink.Veth) { v.PeerName = "lxc0123456789ab" }, "not on the node"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := setUp(t)
+			attrs := netlink.NewLinkAttrs()
+			attrs.Name = "eth0"
+			made := &netlink.Veth{LinkAttrs: attrs}
+			other.make(f, made)
+			if err := f.pod.h.LinkAdd(made); err != nil {
+				t.Fatal(err)
+			}
+			is, err := f.pod.h.LinkByName("eth0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			same := func(when string) {
+				t.Helper()
+				if now, err := f.pod.h.LinkByName("eth0"); err != nil || now.Attrs().Index != is.Attrs().Index {
+					t.Fatalf("%s: the other program's interface is gone: %v, %v", when, now, err)
+				}
+				if got := f.agent.state(); got != "endpoints [], addresses []" {
+					t.Errorf("%s: the agent holds %s", when, got)
+				}
+			}
+			_, err = f.run("ADD", f.conf(nil))
+			f.wantError("ADD", err, cnitypes.ErrInternal, "not Hawser's")
+			f.wantError("ADD", err, cnitypes.ErrInternal, other.text)
+			same("ADD")
+			f.must("DEL", nil)
+			same("DEL")
+			f.agent.stop()
+			f.must("DEL", nil)
+			same("DEL without an agent")
+		})
+	}
 }
 
 func TestRollBack(t *testing.T) {
@@ -1020,6 +1079,35 @@ func TestStatus(t *testing.T) {
 	f.wantError("agent down", err, codeNotAvailable, "DaemonDown")
 }
 
+// TestStatusOfAnAgentThatIsAway: STATUS fails until the agent was ready once, and for what it would
+// refuse again. That it is away, or ill, does not make a node NotReady whose pods work.
+func TestStatusOfAnAgentThatIsAway(t *testing.T) {
+	f := setUp(t)
+	ill := func(_ string, w http.ResponseWriter, _ *http.Request) bool { answer(w, 500, "ill"); return true }
+	f.agent.fault = ill
+	_, err := f.run("STATUS", f.conf(nil))
+	f.wantError("it was never ready", err, codeNotAvailable, "DaemonHealthzFailed")
+	f.agent.fault = nil
+	f.must("STATUS", nil)
+
+	for range 2 {
+		f.agent.stop()
+		f.must("STATUS", nil)
+		f.agent.start()
+		f.must("STATUS", nil)
+		f.agent.fault = ill
+		f.must("STATUS", nil)
+		f.agent.fault = nil
+	}
+	// What an agent that answers has refused it would refuse again.
+	f.agent.config.DatapathMode = rest.DatapathModeLbOnly
+	_, err = f.run("STATUS", f.conf(nil))
+	f.wantError("no pods there", err, codeNotAvailable, "no pods")
+	f.agent.stop()
+	_, err = f.run("STATUS", f.conf(nil))
+	f.wantError("no pods there, and away", err, codeNotAvailable, "DaemonDown")
+}
+
 func TestGC(t *testing.T) {
 	f := setUp(t)
 	paths := map[string]string{}
@@ -1087,7 +1175,13 @@ func TestGCOfOneNetwork(t *testing.T) {
 	if diff := cmp.Diff([]string{"lo", hostIfName("c", "eth0")}, links(t, f.node.h)); diff != "" {
 		t.Errorf("interfaces (-want +got):\n%s", diff)
 	}
-	// What an older plugin has made names no network: it is any's.
+	// An interface that another network plugin has made stays, with a name like ours.
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = "lxc0123456789ab"
+	if err := f.node.h.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "theirs"}); err != nil {
+		t.Fatal(err)
+	}
+	// An endpoint whose interface names no network is any's.
 	old, err := f.node.h.LinkByName(hostIfName("c", "eth0"))
 	if err != nil {
 		t.Fatal(err)
@@ -1096,6 +1190,9 @@ func TestGCOfOneNetwork(t *testing.T) {
 		t.Fatal(err)
 	}
 	gc("cilium", "endpoints [], addresses []")
+	if _, err := f.node.h.LinkByName(attrs.Name); err != nil {
+		t.Errorf("another plugin's interface: %v", err)
+	}
 }
 
 // A runtime reaches the plugin through libcni: ADD, CHECK, GC and DEL with its own cache.

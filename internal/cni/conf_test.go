@@ -149,6 +149,9 @@ func TestHostIfName(t *testing.T) {
 	if hostIfPrefix != link.EndpointPrefix {
 		t.Errorf("interfaces are named %s..., and the agent looks for %s...", hostIfPrefix, link.EndpointPrefix)
 	}
+	if aliasPrefix != link.PluginAlias {
+		t.Errorf("interfaces have the alias %q..., and the agent looks for %q...", aliasPrefix, link.PluginAlias)
+	}
 }
 
 func FuzzParseConf(f *testing.F) {

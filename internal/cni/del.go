@@ -45,6 +45,10 @@ func (p *Plugin) del(args *skel.CmdArgs) error {
 		defer release()
 	}
 
+	// While the interface is there, by which they are found.
+	if err := unroute(args); err != nil {
+		log.warn("Rules for the pod's addresses stay in its network namespace", err)
+	}
 	agentRemovesLink, err := deleteAttachment(ctx, agent, args.ContainerID, args.IfName)
 	if err != nil {
 		log.error("DEL failed", err, started)
@@ -103,7 +107,7 @@ func deleteAttachment(ctx context.Context, agent *client.Client, containerID, if
 }
 
 // removeLinks removes the interface from the host or, if it is not found there, from the pod:
-// unless it is another attachment's, whose container has the namespace now.
+// unless it is another attachment's, whose container has the namespace now, or another program's.
 func removeLinks(args *skel.CmdArgs) error {
 	host, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
@@ -114,19 +118,54 @@ func removeLinks(args *skel.CmdArgs) error {
 	if err := removeVeth(host, hostName); err != nil {
 		return err
 	}
-	if args.Netns == "" || isOwnNS(args.Netns) {
+	pod, err := podOf(args)
+	if pod == nil || err != nil {
+		return err
+	}
+	defer pod.close()
+	other, err := ofAnother(host, pod, args.IfName, hostName)
+	if errors.Is(err, errForeign) {
 		return nil
+	}
+	if err != nil || other != "" {
+		return err
+	}
+	return removeVeth(pod.h, args.IfName)
+}
+
+// podOf opens the namespace of a DEL; it is nil if that is gone, or was none of a pod.
+func podOf(args *skel.CmdArgs) (*podNS, error) {
+	if args.Netns == "" || isOwnNS(args.Netns) {
+		return nil, nil
 	}
 	pod, err := enter(args.Netns, nil)
 	if errors.Is(err, errNoNS) {
+		return nil, nil
+	}
+	return pod, err
+}
+
+// unroute removes the rules for the addresses of the attachment's interface, if it has any.
+func unroute(args *skel.CmdArgs) error {
+	pod, err := podOf(args)
+	if pod == nil || err != nil {
+		return err
+	}
+	defer pod.close()
+	if rules, err := pod.rules(); err != nil || len(rules) == 0 {
+		return err
+	}
+	host, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return err
+	}
+	defer host.Close()
+	other, err := ofAnother(host, pod, args.IfName, hostIfName(args.ContainerID, args.IfName))
+	if errors.Is(err, errForeign) || other != "" {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	defer pod.close()
-	if other, err := ofAnother(host, pod, args.IfName, hostName); err != nil || other != "" {
-		return err
-	}
-	return removeVeth(pod.h, args.IfName)
+	return pod.removeRules(args.IfName)
 }

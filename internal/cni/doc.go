@@ -13,7 +13,8 @@
 //  2. have the agent allocate addresses, which it takes back unless an endpoint claims them;
 //  3. create the veth pair with its peer directly in the pod's namespace. Moving it there later
 //     would cost a grace period of the kernel, about 16 ms;
-//  4. configure the pod's end: addresses, routes through the router address, kernel parameters;
+//  4. configure the pod's end: addresses, routes through the router address, kernel parameters. The
+//     routes of a pod's further interfaces are in a table each, for what has their address;
 //  5. PUT the endpoint. The agent attaches programs to the host side, writes its maps, and only
 //     then brings the host side up: a pod never has a working interface without its program;
 //  6. print the result.
@@ -30,6 +31,12 @@
 // The agent removes the endpoint together with the host side, several pods at once. If the agent
 // does not answer, the deletion is queued for it (see package deletequeue) and the interface
 // removed here. DEL of what does not exist succeeds.
+//
+// # STATUS and GC
+//
+// Runtimes call these with configurations of version 1.1.0 or newer. STATUS fails until the agent
+// was ready once, which a file next to its socket says, and where it attaches no pods: the whole
+// node is NotReady then. GC removes what belongs to none of the attachments that the runtime lists.
 //
 // # Configuration
 //

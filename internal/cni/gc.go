@@ -23,8 +23,9 @@ func pluginLink(name string) bool {
 	return ok && len(digits) == 12 && strings.Trim(digits, "0123456789abcdef") == ""
 }
 
-// gc removes every attachment of the network that the runtime does not list. An interface without
-// the name of a network, which an older plugin has made, counts as of this one.
+// gc removes every attachment of the network that the runtime does not list. An endpoint whose
+// interface names no network counts as of this one; an interface without endpoint that does not
+// name it is none of ours.
 func (p *Plugin) gc(args *skel.CmdArgs) error {
 	started := time.Now()
 	conf, err := parseConf(args.StdinData)
@@ -174,7 +175,8 @@ func collect(ctx context.Context, agent *client.Client, network string, valid ma
 	}
 	for _, link := range links {
 		name := link.Attrs().Name
-		if keep[name] || others[name] || link.Type() != "veth" || !pluginLink(name) {
+		// Other network plugins give their interfaces such names, too.
+		if keep[name] || link.Attrs().Alias != networkAlias(network) || link.Type() != "veth" || !pluginLink(name) {
 			continue
 		}
 		if err := removeVeth(host, name); err != nil {

@@ -196,10 +196,13 @@ func createVeth(host *netlink.Handle, pod *podNS, network, hostName, ifName stri
 		if err == nil {
 			err = left(other)
 		}
+		if errors.Is(err, errForeign) {
+			err = fmt.Errorf("%w; remove it, or have the runtime ask for another name", err)
+		}
 		if err != nil {
 			return v, err
 		}
-		if err := errors.Join(removeVeth(host, hostName), removeVeth(pod.h, ifName)); err != nil {
+		if err := errors.Join(pod.removeRules(ifName), removeVeth(host, hostName), removeVeth(pod.h, ifName)); err != nil {
 			return v, fmt.Errorf("remove an interface left from an earlier attempt: %w", err)
 		}
 		if err := host.LinkAdd(link); err != nil {
@@ -217,9 +220,14 @@ func createVeth(host *netlink.Handle, pod *podNS, network, hostName, ifName stri
 	return v, nil
 }
 
+// errForeign means that an interface in a pod was made by another program.
+var errForeign = errors.New("not Hawser's")
+
 // ofAnother returns the name on the host of the interface that is called ifName in the pod, if it
 // is that of another attachment than the one whose is called hostName: of a container that was
-// given the same namespace. It is empty for what is not, or was not made by this plugin.
+// given the same namespace. It is empty for what is not there, is this one's, or is going, as its
+// other end is gone. Any other interface is an error, [errForeign]: it is in use for all that is
+// known here.
 func ofAnother(host *netlink.Handle, pod *podNS, ifName, hostName string) (string, error) {
 	in, err := pod.h.LinkByName(ifName)
 	if errors.As(err, &netlink.LinkNotFoundError{}) {
@@ -228,12 +236,19 @@ func ofAnother(host *netlink.Handle, pod *podNS, ifName, hostName string) (strin
 	if err != nil {
 		return "", fmt.Errorf("look up %s in the pod: %w", ifName, err)
 	}
-	if in.Type() != "veth" || in.Attrs().ParentIndex == 0 {
+	if in.Type() != "veth" {
+		return "", fmt.Errorf("interface %s in the pod is a %s device and %w", ifName, in.Type(), errForeign)
+	}
+	if in.Attrs().ParentIndex == 0 {
 		return "", nil
 	}
+	elsewhere := fmt.Errorf("interface %s in the pod is %w: its other end is not on the node", ifName, errForeign)
 	out, err := host.LinkByIndex(in.Attrs().ParentIndex)
 	if errors.As(err, &netlink.LinkNotFoundError{}) {
-		return "", nil
+		if _, err := pod.h.LinkByIndex(in.Attrs().Index); errors.As(err, &netlink.LinkNotFoundError{}) {
+			return "", nil // the pair was being removed
+		}
+		return "", elsewhere
 	}
 	if err != nil {
 		return "", fmt.Errorf("look up the other end of %s in the pod: %w", ifName, err)
@@ -242,11 +257,16 @@ func ofAnother(host *netlink.Handle, pod *podNS, ifName, hostName string) (strin
 	if err != nil {
 		return "", err
 	}
-	a := out.Attrs()
-	if !pair || a.Name == hostName || !pluginLink(a.Name) {
+	switch name := out.Attrs().Name; {
+	case !pair:
+		return "", elsewhere
+	case name == hostName:
 		return "", nil
+	case pluginLink(name):
+		return name, nil
+	default:
+		return "", fmt.Errorf("interface %s in the pod is %w: its other end on the node is %s", ifName, errForeign, name)
 	}
-	return a.Name, nil
 }
 
 // isPair reports whether an interface of the host and one in a pod are the two ends of a veth pair.
@@ -332,12 +352,9 @@ func configurePod(pod *podNS, ifName string, addrs []address, cfg rest.DaemonCon
 	if err := pod.h.LinkSetUp(link); err != nil {
 		return fmt.Errorf("bring up %s: %w", ifName, err)
 	}
-	for _, a := range addrs {
-		for _, r := range a.routes(cfg.RouteMTU) {
-			r.LinkIndex = link.Attrs().Index
-			if err := pod.h.RouteAdd(&r); err != nil {
-				return fmt.Errorf("add route %s to the pod: %w", r.Dst, err)
-			}
+	for i := range addrs {
+		if err := addrs[i].route(pod.h, link.Attrs().Index, cfg.RouteMTU); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -346,6 +363,92 @@ func configurePod(pod *podNS, ifName string, addrs []address, cfg rest.DaemonCon
 // address is one of the pod's addresses and the node's router address of its family.
 type address struct {
 	ip, router netip.Addr
+	table      int // of its routes, if that is not the main one
+}
+
+// A pod's routes lead through its first interface. Those of each further one are in a table of its
+// own, for what has its address: the programs on an interface drop all else. The table's number is
+// the index of the interface added to firstTable, which leaves room for tables of the pod's own.
+const (
+	firstTable    = 1 << 20
+	tablePriority = 30000 // before the main table, which has 32766
+)
+
+// route adds the address's routes through the interface with an index, to the main table unless one
+// of another interface is in their place there.
+func (a *address) route(pod *netlink.Handle, index, mtu int) error {
+	err := a.routeIn(unix.RT_TABLE_MAIN, pod, index, mtu)
+	if !errors.Is(err, unix.EEXIST) {
+		return err
+	}
+	a.table = firstTable + index
+	if err := a.routeIn(a.table, pod, index, mtu); err != nil {
+		return err
+	}
+	if err := pod.RuleAdd(a.rule()); err != nil && !errors.Is(err, unix.EEXIST) { // of a DEL that was killed
+		return fmt.Errorf("have the pod route what %s sends by table %d: %w", a.ip, a.table, err)
+	}
+	return nil
+}
+
+// routeIn adds the routes to a table: all, or none.
+func (a *address) routeIn(table int, pod *netlink.Handle, index, mtu int) error {
+	var added []netlink.Route
+	for _, r := range a.routes(mtu) {
+		r.LinkIndex, r.Table = index, table
+		if err := pod.RouteAdd(&r); err != nil {
+			err = fmt.Errorf("add route %s to table %d of the pod: %w", r.Dst, table, err)
+			for _, r := range added {
+				err = errors.Join(err, pod.RouteDel(&r))
+			}
+			return err
+		}
+		added = append(added, r)
+	}
+	return nil
+}
+
+// rule has packets from the address routed by its table.
+func (a *address) rule() *netlink.Rule {
+	r := netlink.NewRule()
+	r.Src, r.Table, r.Priority = ipNet(a.ip), a.table, tablePriority
+	return r
+}
+
+// rules lists the rules by which packets of the pod are routed by tables of its further interfaces.
+func (ns *podNS) rules() ([]netlink.Rule, error) {
+	all, err := netdump.List(func() ([]netlink.Rule, error) { return ns.h.RuleList(netlink.FAMILY_ALL) })
+	if err != nil {
+		return nil, fmt.Errorf("list the pod's rules: %w", err)
+	}
+	return slices.DeleteFunc(all, func(r netlink.Rule) bool { return r.Table < firstTable || r.Src == nil }), nil
+}
+
+// removeRules removes those by which packets are routed by the table of an interface, which must be
+// there still. The routes in it go with the interface.
+func (ns *podNS) removeRules(ifName string) error {
+	link, err := ns.h.LinkByName(ifName)
+	if errors.As(err, &netlink.LinkNotFoundError{}) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("look up %s in the pod: %w", ifName, err)
+	}
+	rules, err := ns.rules()
+	errs := []error{err}
+	for _, r := range rules {
+		if r.Table == firstTable+link.Attrs().Index {
+			errs = append(errs, removeRule(ns.h, &r))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func removeRule(pod *netlink.Handle, r *netlink.Rule) error {
+	if err := pod.RuleDel(r); err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("remove the pod's rule for %s: %w", r.Src, err)
+	}
+	return nil
 }
 
 // routes are those of the pod: the router is on the link, everything else behind it.

@@ -99,9 +99,10 @@ type plugin struct {
 }
 
 type conflist struct {
-	CNIVersion string   `json:"cniVersion"`
-	Name       string   `json:"name"`
-	Plugins    []plugin `json:"plugins"`
+	CNIVersion  string   `json:"cniVersion"`
+	CNIVersions []string `json:"cniVersions"`
+	Name        string   `json:"name"`
+	Plugins     []plugin `json:"plugins"`
 }
 
 // single is the configuration of one plugin, which is what runtimes read from every file that is no
@@ -114,10 +115,14 @@ type single struct {
 
 // Render returns the generated configuration, in the form that runtimes expect in WritePath. The
 // network keeps the name "cilium" under which runtimes know the pods of nodes that ran Cilium.
+//
+// A list names version 1.1.0 besides, from which on runtimes call STATUS and GC. Those on libcni
+// 1.2 and newer go by the latest of the versions that they know; older ones do not read the key,
+// and would not understand the result of an ADD by 1.1.0. One plugin has no such key.
 func (c Config) Render() []byte {
 	const cniVersion, name = "1.0.0", "cilium"
 	p := plugin{Type: c.Plugin, Debug: c.Debug, Log: c.LogFile, Socket: c.SocketPath}
-	var conf any = conflist{CNIVersion: cniVersion, Name: name, Plugins: []plugin{p}}
+	var conf any = conflist{CNIVersion: cniVersion, CNIVersions: []string{cniVersion, "1.1.0"}, Name: name, Plugins: []plugin{p}}
 	if !isList(c.WritePath) {
 		conf = single{CNIVersion: cniVersion, Name: name, plugin: p}
 	}
@@ -157,14 +162,17 @@ func formed(content []byte, path string) ([]byte, error) {
 		return content, nil
 	case len(plugins) > 1:
 		return nil, fmt.Errorf("it names %d plugins, and runtimes read one from %s: write it to a .conflist", len(plugins), filepath.Base(path))
+	case !isList(path) && conf["cniVersion"] == nil && conf["cniVersions"] != nil:
+		return nil, fmt.Errorf("it has cniVersions only, which runtimes do not read from %s: add cniVersion, or write it to a .conflist", filepath.Base(path))
 	}
-	out := map[string]any{"name": conf["name"]}
-	if v, ok := conf["cniVersion"]; ok {
-		out["cniVersion"] = v
+	out := map[string]any{}
+	for _, key := range []string{"name", "cniVersion", "cniVersions"} { // of the network, in either form
+		if v, ok := conf[key]; ok {
+			out[key] = v
+			delete(conf, key)
+		}
 	}
 	if isList(path) {
-		delete(conf, "name")
-		delete(conf, "cniVersion")
 		out["plugins"] = []map[string]json.RawMessage{conf}
 	} else {
 		for key, v := range plugins[0] {
@@ -320,14 +328,22 @@ func (m *Manager) others() ([]string, error) {
 	return out, nil
 }
 
+// ErrForeign means that the configuration is another plugin's.
+var ErrForeign = errors.New("another plugin's")
+
 // Remove takes the configuration away and gives others' their names back, those first. It is for
-// uninstalling, not for an agent's restart. Nothing being there is not an error.
+// uninstalling, not for an agent's restart. Nothing being there is not an error. If another plugin
+// has written the file since, nothing is changed, and the error is [ErrForeign]: files that are
+// renamed may have been renamed by that plugin.
 func (m *Manager) Remove() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.active, m.err = false, nil
 	if m.cfg.WritePath == "" {
 		return nil
+	}
+	if err := m.checkOwn(); err != nil {
+		return err
 	}
 	var errs []error
 	dir := filepath.Dir(m.cfg.WritePath)
@@ -352,6 +368,35 @@ func (m *Manager) Remove() error {
 		errs = append(errs, fmt.Errorf("remove the CNI configuration: %w", err))
 	}
 	return errors.Join(errs...)
+}
+
+// checkOwn reports that the file names other plugins, and not the one of this product.
+func (m *Manager) checkOwn() error {
+	content, err := os.ReadFile(m.cfg.WritePath)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read the CNI configuration: %w", err)
+	}
+	type named struct {
+		Type string `json:"type"`
+	}
+	var conf struct {
+		named
+		Plugins []named `json:"plugins"`
+	}
+	if err := json.Unmarshal(content, &conf); err != nil {
+		return fmt.Errorf("%s is no CNI configuration and is left as it is: %w", m.cfg.WritePath, err)
+	}
+	names := []string{conf.Type}
+	for _, p := range conf.Plugins {
+		names = append(names, p.Type)
+	}
+	if slices.Contains(names, m.cfg.Plugin) {
+		return nil
+	}
+	return fmt.Errorf("%s is %w (%s) and is left as it is", m.cfg.WritePath, ErrForeign, strings.TrimLeft(strings.Join(names, " "), " "))
 }
 
 // Status returns the path that is kept and the outcome of the last attempt; an empty path means

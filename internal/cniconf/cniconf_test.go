@@ -63,7 +63,7 @@ func TestRender(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := map[string]any{
-		"cniVersion": "1.0.0", "name": "cilium",
+		"cniVersion": "1.0.0", "cniVersions": []any{"1.0.0", "1.1.0"}, "name": "cilium",
 		"plugins": []any{map[string]any{
 			"type": "hawser-cni", "enable-debug": true,
 			"log-file": "/var/run/cilium/cilium-cni.log", "socket-path": "/run/x.sock",
@@ -72,6 +72,75 @@ func TestRender(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
+}
+
+// TestVersionOfFile: what is generated for a list is of version 1.1.0, with which runtimes call
+// STATUS and GC, and what a user has written is of the versions named there. Runtimes that do not
+// know cniVersions read cniVersion, of a version that they know.
+func TestVersionOfFile(t *testing.T) {
+	t.Parallel()
+	const plugin = `"name":"n","type":"hawser-cni"`
+	list := func(versions string) string { return `{` + versions + `"name":"n","plugins":[{"type":"hawser-cni"}]}` }
+	for _, tt := range []struct{ file, source, version, old, fault string }{
+		{"05.conflist", "", "1.1.0", "1.0.0", ""},
+		{"05.conf", "", "1.0.0", "1.0.0", ""},
+		{"05.conflist", list(`"cniVersion":"1.0.0",`), "1.0.0", "1.0.0", ""},
+		{"05.conflist", list(`"cniVersion":"1.1.0",`), "1.1.0", "1.1.0", ""},
+		{"05.conflist", list(`"cniVersions":["0.4.0","1.1.0"],`), "1.1.0", "", ""},
+		{"05.conflist", list(``), "", "", ""},
+		{"05.conf", list(`"cniVersion":"0.4.0","cniVersions":["0.4.0","1.1.0"],`), "0.4.0", "0.4.0", ""},
+		{"05.conf", list(`"cniVersions":["0.4.0","1.1.0"],`), "", "", "add cniVersion"},
+		{"05.conflist", `{"cniVersion":"1.1.0",` + plugin + `}`, "1.1.0", "1.1.0", ""},
+		{"05.conflist", `{"cniVersion":"0.4.0","cniVersions":["1.1.0"],` + plugin + `}`, "1.1.0", "0.4.0", ""},
+		{"05.conf", `{"cniVersion":"1.1.0",` + plugin + `}`, "1.1.0", "1.1.0", ""},
+	} {
+		dir := t.TempDir()
+		cfg := Config{WritePath: filepath.Join(dir, "net.d", tt.file)}
+		if tt.source != "" {
+			cfg.ReadPath = filepath.Join(dir, "source")
+			write(t, cfg.ReadPath, tt.source)
+		}
+		err := newManager(t, cfg).Install()
+		if tt.fault != "" {
+			if err == nil || !strings.Contains(err.Error(), tt.fault) {
+				t.Errorf("%s of %s: error %v, want one saying %q", tt.file, tt.source, err, tt.fault)
+			}
+			continue
+		}
+		if err != nil {
+			t.Errorf("%s of %s: %v", tt.file, tt.source, err)
+			continue
+		}
+		var old struct{ CNIVersion string }
+		if err := json.Unmarshal([]byte(files(t, filepath.Dir(cfg.WritePath))[tt.file]), &old); err != nil || old.CNIVersion != tt.old {
+			t.Errorf("%s of %s: older runtimes read version %q, want %q; %v", tt.file, tt.source, old.CNIVersion, tt.old, err)
+		}
+		if got, err := readVersion(cfg.WritePath); err != nil || got != tt.version {
+			t.Errorf("%s of %s: runtimes read version %q, want %q; %v", tt.file, tt.source, got, tt.version, err)
+		}
+	}
+}
+
+// readVersion reads the version of a configuration as runtimes do.
+func readVersion(path string) (string, error) {
+	if strings.HasSuffix(path, ".conflist") {
+		l, err := libcni.ConfListFromFile(path)
+		if err != nil {
+			return "", err
+		}
+		return l.CNIVersion, nil
+	}
+	//lint:ignore SA1019 older runtimes read such files, and by this
+	c, err := libcni.ConfFromFile(path)
+	if err != nil {
+		return "", err
+	}
+	//lint:ignore SA1019 as above
+	l, err := libcni.ConfListFromConf(c)
+	if err != nil {
+		return "", err
+	}
+	return l.CNIVersion, nil
 }
 
 func TestInstallAndRemove(t *testing.T) {
@@ -112,6 +181,41 @@ func TestInstallAndRemove(t *testing.T) {
 		}
 		if diff := cmp.Diff(others, files(t, dir)); diff != "" {
 			t.Fatalf("removed (-want +got):\n%s", diff)
+		}
+	}
+}
+
+// TestRemoveOfAnother: what another plugin has written by now, perhaps to a file of the same name,
+// stays, and so do the files that it has renamed.
+func TestRemoveOfAnother(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		content string
+		stays   bool
+	}{
+		"a list of another":   {`{"cniVersion": "0.3.1", "name": "cilium", "plugins": [{"type": "cilium-cni"}, {"type": "portmap"}]}`, true},
+		"one plugin, another": {`{"cniVersion": "0.3.1", "name": "cilium", "type": "cilium-cni"}`, true},
+		"nonsense":            {`{"plugins"`, true},
+		"a list of ours":      {`{"name": "cilium", "plugins": [{"type": "portmap"}, {"type": "hawser-cni", "x": {}}]}`, false},
+		"one plugin, ours":    {`{"name": "cilium", "type": "hawser-cni"}`, false},
+	} {
+		dir := t.TempDir()
+		before := map[string]string{"05-cilium.conflist": c.content, "10-other.conflist.cilium_bak": "o"}
+		for file, content := range before {
+			write(t, filepath.Join(dir, file), content)
+		}
+		err := newManager(t, Config{WritePath: filepath.Join(dir, "05-cilium.conflist")}).Remove()
+		if !c.stays {
+			before = map[string]string{"10-other.conflist": "o"}
+		}
+		if diff := cmp.Diff(before, files(t, dir)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+		if (err != nil) != c.stays || err != nil && !strings.Contains(err.Error(), filepath.Join(dir, "05-cilium.conflist")) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if foreign := errors.Is(err, ErrForeign); foreign != (c.stays && name != "nonsense") {
+			t.Errorf("%s: it is another plugin's: %t, %v", name, foreign, err)
 		}
 	}
 }

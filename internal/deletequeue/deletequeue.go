@@ -66,6 +66,10 @@ func AttachmentLock(queue string) string {
 	return filepath.Join(filepath.Dir(queue), "attachments.lock")
 }
 
+// Answered returns the file, next to the queue's directory, that is there once the CNI plugin's
+// STATUS has found the agent ready.
+func Answered(queue string) string { return filepath.Join(filepath.Dir(queue), "answered") }
+
 // Entry is one deletion. Exactly one field is set.
 type Entry struct {
 	// EndpointID is an endpoint's id with its prefix, such as
@@ -182,7 +186,7 @@ func fileOf(dir string, content []byte) string {
 	return filepath.Join(dir, hex.EncodeToString(sum[:])+suffix)
 }
 
-// Drop has deletions wait no more. Those that do not wait are fine. It takes no lock: who replays
+// Drop removes queued deletions. Those that do not wait are fine. It takes no lock: who replays
 // at the same time may be about to do them.
 func Drop(dir string, entries ...Entry) error {
 	var errs []error

@@ -66,10 +66,11 @@ func (a Attachment) Plain() []netip.Addr {
 	return slices.DeleteFunc(a.Addresses(), func(ip netip.Addr) bool { return ip.Is4() && !a.PlainIPv4 || ip.Is6() && !a.PlainIPv6 })
 }
 
-// AttachmentID is the container id with the interface name, as CNI identifies an attachment.
+// AttachmentID is the container id with the interface name, as CNI identifies an attachment, or
+// without if that is not known.
 func (a Attachment) AttachmentID() string {
-	if a.ContainerID == "" {
-		return ""
+	if a.ContainerID == "" || a.ContainerIfName == "" {
+		return a.ContainerID
 	}
 	return a.ContainerID + ":" + a.ContainerIfName
 }

@@ -137,7 +137,7 @@ func (m *machine) link(ifIndex int) datapath.EndpointLink {
 
 // addLink makes an interface appear, or be another.
 func (m *machine) addLink(ifIndex int, name string, up bool) {
-	m.kernel.Links.AddLink(datapath.EndpointLink{Name: name, IfIndex: ifIndex, Up: up})
+	m.kernel.Links.AddLink(datapath.EndpointLink{Name: name, IfIndex: ifIndex, Up: up, Ours: true})
 }
 
 // fakeMaps are the kernel's maps, whose order of writes is observed.

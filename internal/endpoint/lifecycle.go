@@ -105,6 +105,8 @@ type Config struct {
 	// OrphanGrace is how long a pod interface without an endpoint is left alone, for the plugin
 	// that is about to make one.
 	OrphanGrace time.Duration
+	// GiveUpUnrecorded has Load go on where the kernel has pods and the Store the record of none.
+	GiveUpUnrecorded bool
 	// Step, if not nil, is called with the name of each step of a creation or deletion just
 	// before it is done, for tests that stop the process there.
 	Step func(step string)

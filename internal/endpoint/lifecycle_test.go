@@ -378,13 +378,14 @@ func TestRestoreDropsWhatIsGone(t *testing.T) {
 }
 
 // TestSweep: an interface without an endpoint is removed when its grace has passed, not before,
-// and never one that got its endpoint meanwhile.
+// and never one that got its endpoint meanwhile, or that another network plugin has made.
 func TestSweep(t *testing.T) {
 	t.Parallel()
 	m := newMachine()
 	p := started(t, m, t.TempDir())
 	p.mustCreate(1)
 	m.addLink(900, "lxcabandoned", false)
+	m.kernel.Links.AddLink(datapath.EndpointLink{Name: "lxcforeign", IfIndex: 901, Up: true})
 	late := p.plug(2)
 	sweep := func() {
 		t.Helper()
@@ -405,6 +406,9 @@ func TestSweep(t *testing.T) {
 	sweep()
 	if m.link(900).Name != "" {
 		t.Error("the abandoned interface is still there")
+	}
+	if m.link(901).Name == "" {
+		t.Error("the interface of another plugin was removed")
 	}
 	p.audit("after the sweep")
 	// Another interface under the old one's name and ID starts anew.

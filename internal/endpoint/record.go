@@ -33,13 +33,14 @@ func (l *Lifecycle) forget(id uint16) error {
 	return err
 }
 
-// Save writes the records of endpoints that could not be written, and removes those that could not
-// be removed, as on a disk that is full or read-only. Call it periodically. It skips endpoints that
-// are being changed. The error says how many records are outdated.
+// Save writes the records of endpoints that could not be written, as on a disk that is full or
+// read-only, or that another program has removed, and removes those that could not be removed. Call
+// it periodically. It skips endpoints that are being changed. The error says how many records are
+// outdated.
 func (l *Lifecycle) Save() error {
 	var ids []uint16
 	for _, row := range l.cfg.Registry.List() {
-		if row.Unsaved {
+		if row.Unsaved || l.unrecorded(row) {
 			ids = append(ids, row.ID)
 		}
 	}
@@ -60,6 +61,12 @@ func (l *Lifecycle) Save() error {
 	return nil
 }
 
+// unrecorded reports whether the record of an endpoint is gone. One that is only being made has
+// none yet.
+func (l *Lifecycle) unrecorded(row Endpoint) bool {
+	return row.State != StateCreating && !l.cfg.Store.Has(row.ID)
+}
+
 func (l *Lifecycle) saveAgain(id uint16) error {
 	unlock, free := l.tryLock(id)
 	if !free {
@@ -73,11 +80,15 @@ func (l *Lifecycle) saveAgain(id uint16) error {
 	l.mu.Lock()
 	delete(l.left, id) // the record is that of another endpoint by now
 	l.mu.Unlock()
-	if !row.Unsaved {
+	gone := l.unrecorded(row)
+	if !row.Unsaved && !gone {
 		return nil
 	}
 	if err := l.cfg.Store.Put(row); err != nil {
 		return err
+	}
+	if gone {
+		l.cfg.Log.Warn("an endpoint's record was removed by another program, and is written again", "endpoint", id)
 	}
 	row.Unsaved = false
 	l.set(row, row.State, "on disk")

@@ -76,6 +76,20 @@ func TestRegistryFind(t *testing.T) {
 	}
 }
 
+// TestAttachmentID: an attachment whose interface name is not known has the name of its container.
+func TestAttachmentID(t *testing.T) {
+	t.Parallel()
+	for want, a := range map[string]Attachment{
+		"c:eth0": {ContainerID: "c", ContainerIfName: "eth0"},
+		"c":      {ContainerID: "c"},
+		"":       {ContainerIfName: "eth0"},
+	} {
+		if got := a.AttachmentID(); got != want {
+			t.Errorf("the attachment of %+v is %q, want %q", a, got, want)
+		}
+	}
+}
+
 // TestRegistryIndexesFollowRows inserts and removes at random and compares every index with the
 // rows, which are the truth.
 func TestRegistryIndexesFollowRows(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -14,7 +15,8 @@ import (
 )
 
 // Load reads the endpoints that an earlier agent was responsible for, takes their addresses, and
-// removes those whose interface is gone. It must be called once, before any other method.
+// removes those whose interface is gone. It must be called once, before any other method. It
+// changes nothing, and fails, if the records of this node's pods are not where it looks for them.
 func (l *Lifecycle) Load(ctx context.Context) error {
 	c := &l.cfg
 	rows, damaged, err := c.Store.Load()
@@ -34,6 +36,11 @@ func (l *Lifecycle) Load(ctx context.Context) error {
 	present := map[int]string{}
 	for _, link := range found {
 		present[link.IfIndex] = link.Name
+	}
+	if damaged == nil && !c.GiveUpUnrecorded {
+		if err := l.checkRecords(rows, present); err != nil {
+			return err
+		}
 	}
 	for _, row := range rows {
 		if present[row.IfIndex] != row.IfName {
@@ -61,6 +68,38 @@ func (l *Lifecycle) Load(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// checkRecords reports that the kernel has pods, by their rows and interfaces, of which none has a
+// record: Resume would cut off all of them. That is no crash, after which only some could be
+// without; the records are elsewhere, or were removed.
+func (l *Lifecycle) checkRecords(rows []Endpoint, present map[int]string) error {
+	kernel, err := l.cfg.Rows.Endpoints()
+	if err != nil {
+		return fmt.Errorf("list endpoint rows: %w", err)
+	}
+	recorded := map[int]bool{}
+	for _, row := range rows {
+		if present[row.IfIndex] == row.IfName {
+			recorded[row.IfIndex] = true
+		}
+	}
+	var unrecorded []string
+	for _, k := range kernel {
+		if recorded[k.IfIndex] {
+			return nil
+		}
+		if name := present[k.IfIndex]; name != "" {
+			unrecorded = append(unrecorded, name)
+		}
+	}
+	if len(unrecorded) == 0 {
+		return nil
+	}
+	slices.Sort(unrecorded)
+	return fmt.Errorf("the kernel has pods of this node (%d, such as that of %s), and %s has the record of none: it was emptied, or --state-dir is not that of the agent before. "+
+		"These pods keep their network; start the agent with the directory that it had, or delete them, or have the agent take their network (--give-up-unrecorded-pods)",
+		len(unrecorded), unrecorded[0], l.cfg.Store.dir)
 }
 
 // Resume takes the loaded endpoints over: it removes kernel rows without an owner, adds the others
@@ -322,8 +361,8 @@ func (l *Lifecycle) Reattach(ifIndex int) (restored int, err error) {
 }
 
 // Sweep removes pod interfaces that have had no endpoint for the grace period: leftovers of a
-// plugin that was killed between creating an interface and requesting an endpoint. Call it
-// periodically.
+// plugin that was killed between creating an interface and requesting an endpoint. Those of other
+// network plugins, whose pods may run still, stay. Call it periodically.
 func (l *Lifecycle) Sweep() error {
 	found, err := l.cfg.Links.EndpointLinks()
 	if err != nil {
@@ -336,7 +375,7 @@ func (l *Lifecycle) Sweep() error {
 	var errs []error
 	seen := map[string]time.Time{}
 	for _, link := range found {
-		if owned[link.IfIndex] {
+		if owned[link.IfIndex] || !link.Ours {
 			continue
 		}
 		key := fmt.Sprintf("%s/%d", link.Name, link.IfIndex)

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strconv"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/hawser-net/hawser/internal/atomicfile"
 )
 
@@ -48,11 +50,27 @@ func (s *Store) Put(ep Endpoint) error {
 }
 
 // Delete removes the row; it is not an error if there is none.
-func (s *Store) Delete(id uint16) error {
-	if err := os.RemoveAll(s.path(id)); err != nil {
-		return fmt.Errorf("remove stored endpoint %d: %w", id, err)
+func (s *Store) Delete(id uint16) error { return RemoveRecord(s.dir, id) }
+
+// RemoveRecord removes the row with an ID from the store in a directory; it is not an error if
+// there is none. Files of other network plugins, which may have directories of the same names,
+// stay.
+func RemoveRecord(dir string, id uint16) error {
+	of := filepath.Join(dir, strconv.Itoa(int(id)))
+	err := os.Remove(filepath.Join(of, recordName))
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
+		err = os.Remove(of)
 	}
-	return nil
+	if err == nil || errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.ENOTDIR) {
+		return nil
+	}
+	return fmt.Errorf("remove stored endpoint %d: %w", id, err)
+}
+
+// Has reports whether there is a row with the ID. What it cannot find out it takes for one.
+func (s *Store) Has(id uint16) bool {
+	_, err := os.Lstat(filepath.Join(s.path(id), recordName))
+	return !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTDIR)
 }
 
 // Load reads all rows. Invalid records are left in place and reported in damaged, in addition to
@@ -73,8 +91,9 @@ func (s *Store) Load() (rows []Endpoint, damaged, err error) {
 		data, err := os.ReadFile(path)
 		if errors.Is(err, fs.ErrNotExist) {
 			// The process died between making the directory and the first rename: nothing
-			// was ever promised for this ID.
-			errs = append(errs, s.Delete(uint16(id)))
+			// was ever promised for this ID. An empty directory that stays does no harm, and
+			// one that is not empty is another network plugin's.
+			_ = s.Delete(uint16(id))
 			continue
 		}
 		var info fs.FileInfo

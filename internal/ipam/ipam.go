@@ -17,7 +17,8 @@
 // that fails; then no moment is left in which the address could be given to another.
 //
 // Nothing is kept on disk. After a restart the caller calls [IPAM.Restore] for the addresses of
-// each endpoint it knows and then [IPAM.Open]; until then nothing new is given out.
+// each endpoint it knows and then [IPAM.Open]; until then nothing new is given out. Addresses that
+// peers may know as those of pods that the node does not have are kept back by [IPAM.Reserve].
 //
 // The package starts no goroutine of its own; [IPAM.Run] is the one that releases expired
 // addresses. All methods are safe for concurrent use.
@@ -180,6 +181,8 @@ type Allocation struct {
 	// UUID and Expires are set while the allocation waits to be confirmed.
 	UUID    string
 	Expires time.Time
+	// Reserved: nobody has it, see [IPAM.Reserve].
+	Reserved bool
 }
 
 // Result is what AllocateNext gives: an allocation for each family asked for and enabled.
@@ -203,6 +206,7 @@ type IPAM struct {
 	given    map[netip.Addr]*Allocation
 	excluded map[netip.Addr]string
 	expiring map[netip.Addr]*Allocation // those of given that expire
+	former   map[netip.Addr]former      // those of given that are reserved, or were and have their pod again
 	waiting  map[waiter]time.Time       // callers that found a pool exhausted, and how long that counts
 	assigned chan struct{}              // closed when something is assigned
 	demand   chan struct{}              // signals that what Demand returns may have changed
@@ -220,6 +224,7 @@ func New(cfg Config) (*IPAM, error) {
 		given:    make(map[netip.Addr]*Allocation),
 		excluded: make(map[netip.Addr]string),
 		expiring: make(map[netip.Addr]*Allocation),
+		former:   make(map[netip.Addr]former),
 		waiting:  make(map[waiter]time.Time),
 		assigned: make(chan struct{}),
 		demand:   make(chan struct{}, 1),
@@ -406,24 +411,31 @@ func (m *IPAM) next(f Families, owner, pool string, expire bool) (*Allocation, e
 			total += p.capacity
 			continue
 		}
-		a := m.take(p, i, owner)
-		if expire {
-			m.limit(a, newUUID())
-		}
-		c := *a
-		return &c, nil
+		return m.hand(m.take(p, i, owner), expire), nil
+	}
+	if a := m.before(f, owner, pool); a != nil {
+		return m.hand(a, expire), nil
 	}
 	switch {
 	case m.cfg.Assigned == 0:
-		return nil, fmt.Errorf("%w: all %d %v addresses of pod CIDR %s are allocated; delete pods, or add nodes with larger CIDRs",
-			ErrExhausted, total, f, strings.Join(full, ", "))
+		return nil, fmt.Errorf("%w: all %d %v addresses of pod CIDR %s are allocated; delete pods, or add nodes with larger CIDRs%s",
+			ErrExhausted, total, f, strings.Join(full, ", "), m.kept(f, pool))
 	case len(full) == 0 && m.singly:
 		return nil, fmt.Errorf("%w: this node has no %v address that a pod may get now", ErrExhausted, f)
 	case len(full) == 0:
 		return nil, fmt.Errorf("%w: no %v pod CIDR of pool %q is assigned to this node", ErrExhausted, f, pool)
 	}
-	return nil, fmt.Errorf("%w: all %d %v addresses of pool %q that this node has are allocated: %s",
-		ErrExhausted, total, f, pool, strings.Join(full, ", "))
+	return nil, fmt.Errorf("%w: all %d %v addresses of pool %q that this node has are allocated: %s%s",
+		ErrExhausted, total, f, pool, strings.Join(full, ", "), m.kept(f, pool))
+}
+
+// hand returns a copy of a new allocation, which expires if it shall.
+func (m *IPAM) hand(a *Allocation, expire bool) *Allocation {
+	if expire {
+		m.limit(a, newUUID())
+	}
+	c := *a
+	return &c
 }
 
 // keptForNode excludes an address for good if the node itself has it, and reports whether it does.
@@ -446,10 +458,15 @@ func (m *IPAM) take(p *pool, i uint32, owner string) *Allocation {
 	return a
 }
 
-// free releases an address that is given out.
+// free releases an address that is given out. One of a former pod is reserved again.
 func (m *IPAM) free(ip netip.Addr) {
 	delete(m.given, ip)
 	delete(m.expiring, ip)
+	if f, ok := m.former[ip]; ok {
+		m.given[ip] = f.allocation(ip)
+		m.demandMoved()
+		return
+	}
 	for _, p := range m.of(familyOf(ip)) {
 		if i, ok := p.index(ip); ok {
 			p.release(i)
@@ -515,7 +532,8 @@ func (m *IPAM) claim(ip netip.Addr, owner string) error {
 	if err != nil {
 		return err
 	}
-	if a := m.given[ip]; a != nil {
+	back := m.returns(ip, owner)
+	if a := m.given[ip]; a != nil && !back {
 		return fmt.Errorf("%w: %v belongs to %s", ErrExists, ip, nameOf(a.Owner))
 	}
 	if o, ok := m.excluded[ip]; ok {
@@ -526,6 +544,10 @@ func (m *IPAM) claim(ip netip.Addr, owner string) error {
 	}
 	if m.open && p.led && p.drained {
 		return fmt.Errorf("%w: nothing of %v is given out at present", ErrInvalid, p.cidr)
+	}
+	if back {
+		m.takeBack(ip, owner)
+		return nil
 	}
 	if p.isMarked(i) {
 		if m.open && p.members != nil {
@@ -638,8 +660,11 @@ func (m *IPAM) Release(ip netip.Addr, pool string) error {
 	if err != nil {
 		return err
 	}
-	if a.Owner == RouterOwner {
+	switch {
+	case a.Owner == RouterOwner:
 		return fmt.Errorf("%w: %v is the node's own", ErrInUse, ip)
+	case a.Reserved:
+		return fmt.Errorf("%w: %v is kept until no object names it, for other nodes know it as that of %s", ErrInUse, ip, a.Owner)
 	}
 	if user, used := m.cfg.InUse(ip); used {
 		return fmt.Errorf("%w: %v is used by %s; delete that first", ErrInUse, ip, user)

@@ -90,7 +90,7 @@ type given struct {
 func (p given) Claim(ip netip.Addr, owner, uuid string) error {
 	given, ok := p.pool.Lookup(ip)
 	switch {
-	case !ok:
+	case !ok || given.Reserved: // the pool says whether it is reserved for this pod
 		err := p.pool.Take(ip, owner, uuid)
 		switch {
 		case errors.Is(err, ipam.ErrInvalid), errors.Is(err, ipam.ErrDisabled):

@@ -166,22 +166,37 @@ func (a *API) Status() rest.StatusResponse {
 	}
 	st.Parts = append(st.Parts, a.policyPart(), rest.PartStatus{Name: "endpoints", State: rest.StateOk, Msg: fmt.Sprintf("%d of %d ready", ready, len(rows))})
 	st.Cilium = rest.Status{State: rest.StateOk, Msg: a.Version}
-	worst := func(s rest.State, msg string) {
-		if s == rest.StateFailure || (s == rest.StateWarning && st.Cilium.State == rest.StateOk) {
-			st.Cilium = rest.Status{State: s, Msg: msg}
+	for _, p := range judged(&st) {
+		if p.State == rest.StateFailure || (p.State == rest.StateWarning && st.Cilium.State == rest.StateOk) {
+			st.Cilium = rest.Status{State: p.State, Msg: p.Name + ": " + p.Msg}
 		}
 	}
-	if s := st.Kvstore.State; s == rest.StateFailure || s == rest.StateWarning {
-		worst(rest.StateWarning, "kvstore: "+st.Kvstore.Msg)
-	}
-	if s := st.Kubernetes.State; s == rest.StateFailure || s == rest.StateWarning {
-		worst(rest.StateWarning, "Kubernetes: "+st.Kubernetes.Msg)
-	}
-	worst(st.CNIFile.State, "CNI configuration: "+st.CNIFile.Msg)
-	for _, p := range st.Parts {
-		worst(p.State, p.Name+": "+p.Msg)
-	}
 	return st
+}
+
+// judged returns what the whole is judged by.
+func judged(st *rest.StatusResponse) []rest.PartStatus {
+	out := []rest.PartStatus{
+		{Name: "kvstore", State: st.Kvstore.State, Msg: st.Kvstore.Msg},
+		{Name: "Kubernetes", State: st.Kubernetes.State, Msg: st.Kubernetes.Msg},
+	}
+	for i := range out {
+		if out[i].State == rest.StateFailure {
+			out[i].State = rest.StateWarning // it merely delays updates from other nodes
+		}
+	}
+	out = append(out, rest.PartStatus{Name: "CNI configuration", State: st.CNIFile.State, Msg: st.CNIFile.Msg})
+	return append(out, st.Parts...)
+}
+
+// Failures counts what makes the whole a failure.
+func Failures(st *rest.StatusResponse) (n int) {
+	for _, p := range judged(st) {
+		if p.State == rest.StateFailure {
+			n++
+		}
+	}
+	return n
 }
 
 // policyPart reports which policy is in force, and which files are not as they should be.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/vishvananda/netlink"
@@ -60,12 +61,10 @@ func (l *Links) EndpointLinks() ([]datapath.EndpointLink, error) {
 	if err != nil {
 		return nil, err
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	var out []datapath.EndpointLink
 	for _, link := range links {
 		a := link.Attrs()
-		if _, doomed := l.doomed[a.Index]; doomed || a.Group == RemovalGroup || !isEndpointLink(link) {
+		if a.Group == RemovalGroup || !isEndpointLink(link) {
 			continue
 		}
 		out = append(out, datapath.EndpointLink{
@@ -73,9 +72,34 @@ func (l *Links) EndpointLinks() ([]datapath.EndpointLink, error) {
 			IfIndex: a.Index,
 			MAC:     a.HardwareAddr,
 			Up:      a.Flags&net.FlagUp != 0,
+			Ours:    l.isOurs(link),
 		})
 	}
-	return out, nil
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.DeleteFunc(out, func(e datapath.EndpointLink) bool {
+		_, doomed := l.doomed[e.IfIndex]
+		return doomed
+	}), nil
+}
+
+// PluginAlias begins the alias of an interface that Hawser's plugin has made.
+const PluginAlias = "cni network "
+
+// isOurs reports whether the interface of a pod is Hawser's: its plugin has made it, or what has
+// made it, as an older plugin, has had the programs of pods put on it. An error is no reason to
+// take it for that: it may have just gone.
+func (l *Links) isOurs(link netlink.Link) bool {
+	if strings.HasPrefix(link.Attrs().Alias, PluginAlias) {
+		return true
+	}
+	for _, ingress := range []bool{true, false} {
+		filter, err := l.filterOn(link.Attrs().Index, ingress)
+		if err == nil && filter != nil && slices.Contains(l.cfg.PodPrograms, filter.Name) {
+			return true
+		}
+	}
+	return false
 }
 
 // isEndpointLink distinguishes a pod's interface from bridges and others that happen to start with

@@ -103,21 +103,31 @@ func (l *Links) nameOf(ifIndex int) string {
 // FilterProgram returns the kernel's number of the program that ReplaceFilter put on the hook, 0 if
 // there is none.
 func (l *Links) FilterProgram(ifIndex int, ingress bool) (progID int, err error) {
+	filter, err := l.filterOn(ifIndex, ingress)
+	if filter == nil {
+		return 0, err
+	}
+	return filter.Id, nil
+}
+
+// filterOn returns the filter on the hook that is where ReplaceFilter puts one; nil if there is
+// none.
+func (l *Links) filterOn(ifIndex int, ingress bool) (*netlink.BpfFilter, error) {
 	parent, side := hook(ingress)
 	filters, err := l.listFilters(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Index: ifIndex}}, parent)
 	if errors.Is(err, unix.EINVAL) {
-		return 0, nil // no hooks on this interface
+		return nil, nil // no hooks on this interface
 	}
 	if err != nil {
-		return 0, fmt.Errorf("list %s filters of interface %d: %w", side, ifIndex, err)
+		return nil, fmt.Errorf("list %s filters of interface %d: %w", side, ifIndex, err)
 	}
 	for _, f := range filters {
 		bpf, ok := f.(*netlink.BpfFilter)
 		if ok && bpf.Priority == filterPriority && bpf.Handle == filterHandle {
-			return bpf.Id, nil
+			return bpf, nil
 		}
 	}
-	return 0, nil
+	return nil, nil
 }
 
 // RemoveFilters takes away the filters of these names that ReplaceFilter put on interfaces which

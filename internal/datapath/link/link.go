@@ -47,8 +47,8 @@ type Config struct {
 	NetNSFD int
 	// DeleteWindow is how long removals are gathered before they are done as one group.
 	DeleteWindow time.Duration
-	// PodPrograms are the names of the programs by which an interface is known to be a pod's of this
-	// product.
+	// PodPrograms are the names of the programs by which an interface is known to be that of a pod
+	// of this product.
 	PodPrograms []string
 }
 

@@ -16,7 +16,9 @@
 // known throughout.
 //
 // In status.go an object or an entry of a slice becomes a claim, and an endpoint of this node the
-// contents of its object; index.go decides which claim counts; write.go writes. latency.go only
+// contents of its object; index.go decides which claim counts; write.go writes. former.go returns
+// which addresses objects name, so that after a reboot no new pod gets a former pod's: nothing is
+// written before that is known, and what must exist is written before what must go. latency.go only
 // measures.
 //
 // An API server that is away changes nothing: claims stay, and what is to be written is written

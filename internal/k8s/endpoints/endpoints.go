@@ -43,6 +43,9 @@ type Config struct {
 	// OnPublished, if not nil, is called with a pod of this node when its object was observed from
 	// the API server, or Set changed it; see Known. It must neither block nor call back.
 	OnPublished func(k8s.Key)
+	// Observed, if not nil, is called once, when everything was observed that existed when Run
+	// began, and before anything is written. It returns at once when ctx ends.
+	Observed func(ctx context.Context)
 	// OnIdentity, if not nil, is called with how long ago a pod was created that has got its first
 	// identity here, see latency.go.
 	OnIdentity func(age time.Duration)
@@ -76,11 +79,13 @@ type Endpoints struct {
 	made    map[k8s.Key]creation
 	lost    map[k8s.Key]string // UID of the pod whose object another client deleted
 	counted map[k8s.Key]string // UID of the pod with which OnIdentity was called
+	ended   map[k8s.Key]bool   // its endpoint was here, and is gone; until the object is gone, too
 	// relabelled are the labels last written to an object, and when.
 	relabelled map[k8s.Key]relabelling
 	// published is what objects say of pods of this node, wanted or not, by the object: a slice, or
 	// "" for the pod's CiliumEndpoint.
 	published map[k8s.Key]map[string]publication
+	sliced    map[string][]pods.Address // what slices say of this node's pods, by slice
 	dirty     map[k8s.Key]bool
 	trigger   chan struct{}
 }
@@ -106,7 +111,8 @@ func New(cfg Config, client *k8s.Client, cache Cache) (*Endpoints, error) {
 	return &Endpoints{
 		cfg: cfg, client: c, alpha: alpha, pods: client.Kube.CoreV1(), index: newIndex(cache, cfg.Log), began: time.Now(), synced: make(chan struct{}),
 		locals: map[k8s.Key][]Local{}, want: map[k8s.Key]Local{}, exists: map[k8s.Key]string{}, mirrors: map[staticPod]string{}, have: map[k8s.Key]object{}, said: map[k8s.Key]identity.ID{},
-		made: map[k8s.Key]creation{}, lost: map[k8s.Key]string{}, counted: map[k8s.Key]string{}, relabelled: map[k8s.Key]relabelling{}, published: map[k8s.Key]map[string]publication{}, dirty: map[k8s.Key]bool{}, trigger: make(chan struct{}, 1),
+		made: map[k8s.Key]creation{}, lost: map[k8s.Key]string{}, counted: map[k8s.Key]string{}, ended: map[k8s.Key]bool{}, relabelled: map[k8s.Key]relabelling{}, published: map[k8s.Key]map[string]publication{},
+		sliced: map[string][]pods.Address{}, dirty: map[k8s.Key]bool{}, trigger: make(chan struct{}, 1),
 	}, nil
 }
 
@@ -198,6 +204,9 @@ func (e *Endpoints) choose(key k8s.Key) {
 			delete(e.made, key)
 			delete(e.lost, key)
 			delete(e.counted, key)
+			if !e.cfg.Silent {
+				e.ended[key] = true
+			}
 			e.touch(key)
 		}
 		return
@@ -213,6 +222,7 @@ func (e *Endpoints) choose(key k8s.Key) {
 		}
 	}
 	e.want[key] = best
+	delete(e.ended, key)
 	e.touch(key)
 }
 
@@ -246,7 +256,7 @@ func (e *Endpoints) advance(version string) { k8s.Advance(&e.reached, version) }
 
 // Run follows the objects and writes this node's until ctx ends, and returns nil then. It is called
 // once, when Set was called for the endpoints from before the agent's start: objects of this node
-// that are not wanted are deleted.
+// that are not wanted are deleted, unless their pods run here all the same.
 func (e *Endpoints) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	listed := make(chan struct{})
@@ -264,23 +274,30 @@ func (e *Endpoints) Run(ctx context.Context) error {
 		})
 	}
 	if e.cfg.Silent {
-		if !e.cfg.Slices {
-			close(e.synced)
-		}
-		<-ctx.Done()
-		return group.Wait()
+		close(listed)
+	} else {
+		group.Go(follow)
 	}
-	group.Go(follow)
 	group.Go(func() error {
 		select {
 		case <-listed:
-			if !e.cfg.Slices {
-				close(e.synced)
-			}
-			return e.write(ctx)
 		case <-ctx.Done():
 			return nil
 		}
+		if !e.cfg.Slices {
+			close(e.synced)
+		}
+		if e.WaitSynced(ctx) != nil {
+			return nil
+		}
+		if e.cfg.Observed != nil {
+			e.cfg.Observed(ctx)
+		}
+		if e.cfg.Silent {
+			<-ctx.Done()
+			return nil
+		}
+		return e.write(ctx)
 	})
 	return group.Wait()
 }
@@ -354,6 +371,7 @@ func (e *Endpoints) gone(key k8s.Key) {
 	e.mu.Lock()
 	delete(e.have, key)
 	delete(e.said, key)
+	delete(e.ended, key)
 	// Deleted by another client, or to make room. One that is deleted repeatedly is written again
 	// by the next resync.
 	if want, wanted := e.want[key]; wanted {
@@ -386,10 +404,12 @@ func (e *Endpoints) slices(synced func()) k8s.Handler[*v2alpha1.CiliumEndpointSl
 	return k8s.Handler[*v2alpha1.CiliumEndpointSlice]{
 		Upsert: func(s *v2alpha1.CiliumEndpointSlice) {
 			now, own := make(map[string]bool, len(s.Endpoints)), map[k8s.Key]bool{}
+			var addresses []pods.Address
 			for _, ep := range s.Endpoints {
 				key := k8s.Key{Namespace: s.Namespace, Name: ep.Name}
 				if e.own(ep.Networking) {
 					own[key] = true
+					addresses = append(addresses, addressesOf(key, ep.PodUID, ep.Networking)...)
 					e.measureOwn(key, ep.IdentityID)
 					e.observePublished(key, s.Name, ep.IdentityID, ep.Networking)
 					continue
@@ -416,12 +436,14 @@ func (e *Endpoints) slices(synced func()) k8s.Handler[*v2alpha1.CiliumEndpointSl
 				}
 			}
 			ours[s.Name] = own
+			e.noteSlice(s.Name, addresses)
 		},
 		Delete: func(key k8s.Key) {
 			for pod := range ours[key.Name] {
 				e.withdrawn(pod, key.Name)
 			}
 			delete(ours, key.Name)
+			e.noteSlice(key.Name, nil)
 			for w := range members[key.Name] {
 				e.index.remove(w)
 			}

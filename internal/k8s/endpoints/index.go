@@ -144,6 +144,19 @@ func (b *index) workloadAt(ip netip.Addr, pod k8s.Key) pods.Workload {
 	return pods.Workload{}
 }
 
+// addresses returns who counts for the addresses that are a node's.
+func (b *index) addresses(ofNode func(netip.Addr) bool) (out []pods.Address) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for ip, who := range b.holder {
+		if ofNode(ip) {
+			s := b.said[who]
+			out = append(out, pods.Address{IP: ip, Pod: k8s.Key{Namespace: s.claim.Namespace, Name: s.claim.Pod}, UID: s.uid})
+		}
+	}
+	return out
+}
+
 // newer reports whether x's statement about an address was written after y's.
 func (b *index) newer(ip netip.Addr, x, y string) bool {
 	of := func(who string) age {

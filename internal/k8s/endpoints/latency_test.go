@@ -13,6 +13,7 @@ import (
 	"github.com/hawser-net/hawser/internal/identity"
 	"github.com/hawser-net/hawser/internal/ipcache"
 	"github.com/hawser-net/hawser/internal/k8s"
+	"github.com/hawser-net/hawser/internal/k8s/pods"
 )
 
 // learner returns Endpoints that follow nothing, and what they report of ages.
@@ -23,6 +24,7 @@ func learner() (e *Endpoints, reported *[]time.Duration) {
 			OnIdentity: func(age time.Duration) { *reported = append(*reported, age) }, Log: slog.New(slog.DiscardHandler)},
 		index: newIndex(ipcache.New(), slog.New(slog.DiscardHandler)), began: time.Now().Add(-time.Minute),
 		want: map[k8s.Key]Local{}, counted: map[k8s.Key]string{}, made: map[k8s.Key]creation{}, lost: map[k8s.Key]string{},
+		sliced: map[string][]pods.Address{},
 	}, reported
 }
 

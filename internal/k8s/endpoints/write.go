@@ -68,10 +68,7 @@ func (e *Endpoints) write(ctx context.Context) error {
 	defer compare.Stop()
 	tried := attempts{}
 	for {
-		e.mu.Lock()
-		keys := e.dirty
-		e.dirty = map[k8s.Key]bool{}
-		e.mu.Unlock()
+		keys := e.next()
 		for key := range keys {
 			wrote, err := e.syncObject(ctx, key)
 			switch {
@@ -84,6 +81,9 @@ func (e *Endpoints) write(ctx context.Context) error {
 			case wrote && tried.wrote(key), !wrote && tried.done(key):
 				e.cfg.Log.Info("published a pod to other nodes", "pod", key)
 			}
+		}
+		if len(keys) > 0 {
+			continue
 		}
 		select {
 		case <-ctx.Done():
@@ -100,6 +100,7 @@ func (e *Endpoints) write(ctx context.Context) error {
 			}
 			maps.DeleteFunc(tried, func(key k8s.Key, _ *attempt) bool { _, known := e.dirty[key]; return !known })
 			maps.DeleteFunc(e.dirty, func(_ k8s.Key, dirty bool) bool { return !dirty })
+			maps.DeleteFunc(e.ended, func(key k8s.Key, _ bool) bool { _, exists := e.have[key]; return !exists })
 			e.mu.Unlock()
 			compare.Reset(e.pause())
 		}
@@ -204,6 +205,9 @@ func (e *Endpoints) syncObject(ctx context.Context, key k8s.Key) (wrote bool, er
 	case !wanted && (!exists || !have.own):
 		return false, nil
 	case !wanted:
+		if runs, err := e.runsAllTheSame(ctx, key, have); runs || err != nil {
+			return true, err // it is looked at again
+		}
 		return true, e.delete(ctx, key, have)
 	case !exists:
 		return true, e.create(ctx, want)
@@ -258,7 +262,9 @@ func (e *Endpoints) podUID(ctx context.Context, key k8s.Key) (string, error) {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.exists[key] = uid
+	if len(e.locals[key]) > 0 { // else Remove has forgotten it
+		e.exists[key] = uid
+	}
 	// Only if there is another to publish: an immediate retry would not help.
 	if e.want[key].UID != uid && slices.ContainsFunc(e.locals[key], func(l Local) bool { return l.UID == uid }) {
 		e.choose(key)
@@ -364,9 +370,11 @@ func (e *Endpoints) create(ctx context.Context, l Local) error {
 		return fmt.Errorf("create CiliumEndpoint %s: %w", l.Key(), err)
 	}
 	e.mu.Lock()
-	e.made[l.Key()] = creation{uid: l.UID, at: time.Now()}
-	delete(e.lost, l.Key())
-	e.relabelled[l.Key()] = relabelling{labels: l.podLabels(), at: time.Now()}
+	if key := l.Key(); e.want[key].UID == l.UID { // it may have gone meanwhile: choose has forgotten it
+		e.made[key] = creation{uid: l.UID, at: time.Now()}
+		e.relabelled[key] = relabelling{labels: l.podLabels(), at: time.Now()}
+		delete(e.lost, key)
+	}
 	e.mu.Unlock()
 	e.note(l)
 	return nil
@@ -406,7 +414,9 @@ func (e *Endpoints) patch(ctx context.Context, want Local, have object, status v
 	}
 	if relabel {
 		e.mu.Lock()
-		e.relabelled[key] = relabelling{labels: want.podLabels(), at: time.Now()}
+		if e.want[key].UID == want.UID {
+			e.relabelled[key] = relabelling{labels: want.podLabels(), at: time.Now()}
+		}
 		e.mu.Unlock()
 	}
 	e.note(want)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/netip"
 	"slices"
 	"strconv"
 	"sync"
@@ -75,6 +76,7 @@ type pod struct {
 	wishes      map[string]string // annotations about pools of addresses
 	created     time.Time
 	workload    Workload
+	ips         []netip.Addr // none if it has no network of its own
 	// gated: the pod's readiness depends on the gate; met: the gate is open.
 	gated, met bool
 }
@@ -174,7 +176,7 @@ func slim(o *corev1.Pod) *corev1.Pod {
 		NodeName:       o.Spec.NodeName, ServiceAccountName: o.Spec.ServiceAccountName, HostNetwork: o.Spec.HostNetwork,
 		Containers: containers(o.Spec.Containers), InitContainers: containers(o.Spec.InitContainers),
 	}
-	o.Status = corev1.PodStatus{Conditions: conditions, PodIP: o.Status.PodIP}
+	o.Status = corev1.PodStatus{Conditions: conditions, Phase: o.Status.Phase, PodIP: o.Status.PodIP, PodIPs: o.Status.PodIPs}
 	return o
 }
 
@@ -217,7 +219,7 @@ func StaticUID(o *corev1.Pod) string {
 
 func read(o *corev1.Pod) pod {
 	out := pod{uid: string(o.UID), static: StaticUID(o), account: o.Spec.ServiceAccountName, labels: o.Labels, wishes: ippools.Wishes(o.Annotations),
-		workload: workloadOf(o)}
+		workload: workloadOf(o), ips: addressesOf(o)}
 	if o.Status.PodIP == "" {
 		out.created = o.CreationTimestamp.Time
 	}
@@ -249,6 +251,48 @@ func read(o *corev1.Pod) pod {
 		}
 	}
 	return out
+}
+
+// addressesOf returns the addresses that a pod has according to its object.
+func addressesOf(o *corev1.Pod) (ips []netip.Addr) {
+	if !k8s.Networked(o) {
+		return nil
+	}
+	for _, ip := range o.Status.PodIPs {
+		if a, err := netip.ParseAddr(ip.IP); err == nil {
+			ips = append(ips, a.Unmap())
+		}
+	}
+	return ips
+}
+
+// Address is an address that a pod has according to an object.
+type Address struct {
+	IP  netip.Addr
+	Pod k8s.Key
+	// UID is the pod's, in one of its forms; empty if the object does not name it.
+	UID string
+}
+
+// Addresses returns the addresses that pods of the node have according to their objects, as far as
+// the watch has shown, in no order.
+func (p *Pods) Addresses() (out []Address) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for key, o := range p.pods {
+		for _, ip := range o.ips {
+			out = append(out, Address{ip, key, o.uid})
+		}
+	}
+	return out
+}
+
+// Has reports whether the watch has shown a pod with a UID; the empty one is any.
+func (p *Pods) Has(key k8s.Key, uid string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	o, found := p.pods[key]
+	return found && o.matches(uid)
 }
 
 func (p *Pods) upsertPod(o *corev1.Pod) {
