@@ -130,7 +130,7 @@ type Config struct {
 	LockGCInterval        time.Duration
 	ClusterConfigInterval time.Duration
 
-	// APIAddr serves the health of the operator.
+	// APIAddr serves the health of the operator; empty, or none, for nowhere.
 	APIAddr string
 	// Pprof serves profiles at PprofAddr and PprofPort.
 	Pprof     bool
@@ -198,7 +198,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.BoolVar(&c.Pprof, "operator-pprof", c.Pprof, "serve profiles for go tool pprof")
 	fs.StringVar(&c.PprofAddr, "operator-pprof-address", c.PprofAddr, "address to serve profiles at")
 	fs.Uint16Var(&c.PprofPort, "operator-pprof-port", c.PprofPort, "port to serve profiles at")
-	fs.StringVar(&c.APIAddr, "operator-api-serve-addr", c.APIAddr, "address to serve /healthz, /readyz and /v1/status at; empty for none")
+	fs.StringVar(&c.APIAddr, "operator-api-serve-addr", c.APIAddr, "address to serve /healthz, /readyz and /v1/status at; none for nowhere")
 	fs.StringVar(&c.PrometheusAddr, "operator-prometheus-serve-addr", c.PrometheusAddr, "address to serve metrics at")
 	fs.BoolVar(&c.EnableMetrics, "enable-metrics", c.EnableMetrics, "serve metrics at --operator-prometheus-serve-addr")
 }
@@ -247,7 +247,7 @@ func (c *Config) Validate() error {
 			errs.Add("--%s: %q is not host:port", flag, addr)
 		}
 	}
-	if c.APIAddr != "" {
+	if c.servesAPI() {
 		checkAddr("operator-api-serve-addr", c.APIAddr)
 	}
 	if c.EnableMetrics {
@@ -255,6 +255,9 @@ func (c *Config) Validate() error {
 	}
 	return errs.Err()
 }
+
+// servesAPI reports whether APIAddr is an address. A ConfigMap cannot set an option empty.
+func (c *Config) servesAPI() bool { return c.APIAddr != "" && c.APIAddr != "none" }
 
 // inCRD and inKVStore report where identities are kept.
 func (c *Config) inCRD() bool {

@@ -41,13 +41,21 @@ type users func(ctx context.Context, numbers []allocator.ID) (func(allocator.ID)
 
 // collectIdentities deletes identities without references, two rounds after that was first
 // observed, or the heartbeat timeout after it as long as IDs are plentiful. With used, identities
-// are the operator's: IDs that it reports as used are kept.
-func (o *Operator) collectIdentities(ctx context.Context, ids *allocator.Allocator, limiter *rate.Limiter, used users) error {
+// are the operator's: IDs that it reports as used are kept. It deletes nothing in a store that is
+// another cluster's, too.
+func (o *Operator) collectIdentities(ctx context.Context, store kvstore.Backend, ids *allocator.Allocator, limiter *rate.Limiter, used users) error {
 	seen := map[allocator.ID]int64{}
 	since := map[allocator.ID]time.Time{} // of those in seen
 	taken := 0
+	log := o.log.With("part", "identity-gc")
 	return rounds.Every(ctx, o.cfg.GCInterval, nil, func(ctx context.Context) error {
 		start := time.Now()
+		if err := o.owns(ctx, store); err != nil {
+			if ctx.Err() == nil {
+				log.Warn("no identity is collected in the key-value store, trying again", "error", err)
+			}
+			return err
+		}
 		var grace time.Duration
 		if identities.Plenty(taken, o.first, o.last) {
 			grace = o.cfg.HeartbeatTimeout
@@ -102,7 +110,6 @@ func (o *Operator) collectIdentities(ctx context.Context, ids *allocator.Allocat
 			Alive: stats.Alive + stats.Dead + stats.Spared, Unused: stats.Dead, Deleted: stats.Deleted,
 			Quarantined: stats.Quarantined, Freed: stats.Freed, Awaited: stats.Unconfirmed,
 		}, took, err)
-		log := o.log.With("part", "identity-gc")
 		if err != nil {
 			log.Warn("cannot collect unused identities, trying again", "error", err, "deleted", stats.Deleted)
 			return err

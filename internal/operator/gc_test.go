@@ -71,7 +71,7 @@ func TestUsedWithoutReference(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = o.collectIdentities(ctx, ids, rate.NewLimiter(rate.Inf, 1), func(ctx context.Context, numbers []allocator.ID) (func(allocator.ID) bool, error) {
+		_ = o.collectIdentities(ctx, store, ids, rate.NewLimiter(rate.Inf, 1), func(ctx context.Context, numbers []allocator.ID) (func(allocator.ID) bool, error) {
 			looked <- struct{}{}
 			return usersOfKeys(ctx, store, pods, numbers)
 		})
@@ -156,7 +156,7 @@ func TestUnusedKeysAreSpared(t *testing.T) {
 		done, looked := make(chan struct{}), make(chan struct{}, 100)
 		go func() {
 			defer close(done)
-			_ = o.collectIdentities(ctx, ids, rate.NewLimiter(rate.Inf, 1), func(context.Context, []allocator.ID) (func(allocator.ID) bool, error) {
+			_ = o.collectIdentities(ctx, store, ids, rate.NewLimiter(rate.Inf, 1), func(context.Context, []allocator.ID) (func(allocator.ID) bool, error) {
 				looked <- struct{}{}
 				return func(allocator.ID) bool { return false }, nil
 			})
@@ -245,7 +245,7 @@ func TestUnusedKeysOfAgentsAreSpared(t *testing.T) {
 			done := make(chan struct{})
 			go func() {
 				defer close(done)
-				_ = o.collectIdentities(ctx, ids, o.gcLimiter(storeRate), nil)
+				_ = o.collectIdentities(ctx, store, ids, o.gcLimiter(storeRate), nil)
 			}()
 			defer func() { cancel(); <-done }()
 			there := func() bool {
@@ -304,7 +304,7 @@ func TestFailedRoundsResetNothing(t *testing.T) {
 				done := make(chan struct{})
 				go func() {
 					defer close(done)
-					_ = o.collectIdentities(ctx, ids, rate.NewLimiter(rate.Inf, 1), func(context.Context, []allocator.ID) (func(allocator.ID) bool, error) {
+					_ = o.collectIdentities(ctx, store, ids, rate.NewLimiter(rate.Inf, 1), func(context.Context, []allocator.ID) (func(allocator.ID) bool, error) {
 						rounds.Add(1)
 						return func(allocator.ID) bool { return false }, nil
 					})

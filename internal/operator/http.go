@@ -59,6 +59,8 @@ func (o *Operator) faults(ctx context.Context, store kvstore.Backend, c *kubeSid
 	if store != nil {
 		if st := store.Status(); !st.Healthy() {
 			out = append(out, "kvstore: "+st.Message)
+		} else if err := o.foreign(ctx, store); err != nil {
+			out = append(out, "kvstore: "+err.Error())
 		}
 	}
 	if c != nil {
@@ -69,6 +71,20 @@ func (o *Operator) faults(ctx context.Context, store kvstore.Backend, c *kubeSid
 		}
 	}
 	return out
+}
+
+// ownerTimeout bounds how long GET /readyz waits for the store, beside the API server.
+const ownerTimeout = probeTimeout / 4
+
+// foreign returns an error if the store is another cluster's. A store that does not answer in time
+// is none: its own state shows that.
+func (o *Operator) foreign(ctx context.Context, store kvstore.Backend) error {
+	ctx, cancel := context.WithTimeout(ctx, ownerTimeout)
+	defer cancel()
+	if err := o.owns(ctx, store); ctx.Err() == nil {
+		return err
+	}
+	return nil
 }
 
 // pprofHandler serves profiles of the process.

@@ -214,7 +214,9 @@ func (o *Operator) addControllers(ctx context.Context, m manager.Manager, c *kub
 		}
 	}
 	if o.cfg.GCInterval > 0 && o.cfg.inKVStore() && !o.cfg.keysByOperator() {
-		err := m.Add(manager.RunnableFunc(func(ctx context.Context) error { return o.collectIdentities(ctx, c.ids, o.gcLimiter(storeRate), nil) }))
+		err := m.Add(manager.RunnableFunc(func(ctx context.Context) error {
+			return o.collectIdentities(ctx, c.store, c.ids, o.gcLimiter(storeRate), nil)
+		}))
 		if err != nil {
 			return err
 		}
@@ -263,10 +265,17 @@ func (o *Operator) addIdentities(m manager.Manager) error {
 
 // addKeys adds what makes identities in the store, and collects them there.
 func (o *Operator) addKeys(m manager.Manager, c *kubeSide, rules *identities.Rules) error {
+	management, err := o.cfg.Management()
+	if err != nil {
+		return err
+	}
+	control := o.cfg.Identities
+	control.Agents = management.Agent()
+	control.Await = func(ctx context.Context) { o.awaitStore(ctx, c.store) }
 	// The name under which this process stands for election is new with every start, and so are its
 	// references.
 	keys := &identities.Keys{Store: c.store, Suffix: "operator-" + c.election.Identity()}
-	pods, err := identities.Setup(m, o.cfg.Identities, rules, keys, o.metrics.registry, o.log.With("part", "identities"))
+	pods, err := identities.Setup(m, control, rules, keys, o.metrics.registry, o.log.With("part", "identities"))
 	if err != nil {
 		return err
 	}
@@ -275,7 +284,7 @@ func (o *Operator) addKeys(m manager.Manager, c *kubeSide, rules *identities.Rul
 		return nil
 	}
 	return m.Add(manager.RunnableFunc(func(ctx context.Context) error {
-		return o.collectIdentities(ctx, c.ids, o.gcLimiter(storeRate), func(ctx context.Context, numbers []allocator.ID) (func(allocator.ID) bool, error) {
+		return o.collectIdentities(ctx, c.store, c.ids, o.gcLimiter(storeRate), func(ctx context.Context, numbers []allocator.ID) (func(allocator.ID) bool, error) {
 			return usersOfKeys(ctx, c.store, pods, numbers)
 		})
 	}))

@@ -2,9 +2,16 @@ package operator
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
 	"net/netip"
+	"net/url"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -12,6 +19,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -35,7 +43,9 @@ import (
 	api "github.com/hawser-net/hawser/api/operator"
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/api/v2alpha1"
+	"github.com/hawser-net/hawser/internal/identity"
 	k8sids "github.com/hawser-net/hawser/internal/k8s/identities"
+	k8snodes "github.com/hawser-net/hawser/internal/k8s/nodes"
 	"github.com/hawser-net/hawser/internal/operator/election"
 	"github.com/hawser-net/hawser/internal/operator/kube"
 	"github.com/hawser-net/hawser/internal/storekeys"
@@ -631,6 +641,201 @@ func TestIdentitiesInStore(t *testing.T) {
 	ids, err := c.Get(t.Context(), storekeys.IdentitiesPrefix+"/id/", clientv3.WithPrefix())
 	if err != nil || len(ids.Kvs) != 2 {
 		t.Errorf("there are %d identities for 2 sets of labels: %v, %v", len(ids.Kvs), ids.Kvs, err)
+	}
+}
+
+// TestAgentsOfTheirOwnInStore: where the operator makes identities in a store beside agents, an
+// endpoint of an agent that announces that it makes them alone keeps the identity that this names.
+func TestAgentsOfTheirOwnInStore(t *testing.T) {
+	t.Parallel()
+	etcd := kvstoretest.StartEtcd(t)
+	w := newWorld(t)
+	w.grant("hawser-operator-identities")
+	w.start("a", "--identity-management-mode=both", "--ipam=kubernetes", "--identity-allocation-mode=kvstore", "--kvstore=etcd",
+		"--kvstore-opt=etcd.address="+etcd.Endpoint(), "--identity-gc-interval=0")
+	w.eventually(2*time.Minute, func() string { return crdsServed(w) })
+	node := &v2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: "n", Annotations: map[string]string{k8snodes.ManagementAnnotation: string(identity.ManagedByAgent)}}}
+	w.create(node)
+	const own, set = 300, "k8s:app=web;unspec:team=red;" // users have set a label of the endpoint
+	if _, err := etcd.Client().Put(t.Context(), fmt.Sprintf("%s/id/%d", storekeys.IdentitiesPrefix, own), set); err != nil {
+		t.Fatal(err)
+	}
+	endpoint := func(name string, id *v2.EndpointIdentity) *v2.CiliumEndpoint {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Labels: map[string]string{"app": name}}}
+		p.Spec = corev1.PodSpec{NodeName: node.Name, Containers: []corev1.Container{{Name: "c", Image: "i"}}}
+		w.create(p)
+		e := &v2.CiliumEndpoint{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
+		e.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: name, UID: p.UID}}
+		e.Status.Identity = id
+		w.create(e)
+		return e
+	}
+	named := func(e *v2.CiliumEndpoint) int64 {
+		if err := w.client.Get(t.Context(), client.ObjectKeyFromObject(e), e); err != nil {
+			t.Fatal(err)
+		}
+		if e.Status.Identity == nil {
+			return 0
+		}
+		return e.Status.Identity.ID
+	}
+	web := endpoint("web", &v2.EndpointIdentity{ID: own, Labels: []string{"k8s:app=web", "unspec:team=red"}})
+	later := endpoint("later", nil)
+	w.eventually(2*time.Minute, func() string {
+		if named(later) == 0 {
+			return "the operator has named no identity"
+		}
+		return ""
+	})
+	for end := time.Now().Add(3 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		if id := named(web); id != own {
+			t.Fatalf("the operator wrote %d over the identity of an agent that expects no other writer", id)
+		}
+	}
+	node.Annotations[k8snodes.ManagementAnnotation] = string(identity.ManagedByBoth)
+	if err := w.client.Update(t.Context(), node); err != nil {
+		t.Fatal(err)
+	}
+	w.eventually(2*time.Minute, func() string {
+		if id := named(web); id == own {
+			return "an agent that accepts the operator's identity still has its own"
+		}
+		return ""
+	})
+}
+
+// TestIdentitiesInForeignStore has an operator pointed at the store of another cluster. It says so,
+// and neither makes identities there nor collects them, nor removes keys of nodes, until the other
+// cluster is gone.
+func TestIdentitiesInForeignStore(t *testing.T) {
+	t.Parallel()
+	for _, who := range []string{"operator", "agent"} {
+		t.Run("identities of the "+who, func(t *testing.T) {
+			t.Parallel()
+			etcd := kvstoretest.StartEtcd(t)
+			c := etcd.Client()
+			put := func(key, value string) {
+				t.Helper()
+				if _, err := c.Put(t.Context(), key, value); err != nil {
+					t.Fatal(err)
+				}
+			}
+			const other = storekeys.ClusterConfigPrefix + "/other"
+			put(other, `{"id":2}`)
+			put(storekeys.IdentitiesPrefix+"/id/300", "k8s:app=theirs;") // of which no reference is left
+			put(storekeys.NodesPrefix+"/default/gone", `{"Name":"gone","Cluster":"default","Source":"local","Annotations":{"network.hawser.net/kubernetes-node":"true"}}`)
+			keys := func() string {
+				t.Helper()
+				var out []string
+				for _, prefix := range []string{storekeys.IdentitiesPrefix, storekeys.NodesPrefix} {
+					r, err := c.Get(t.Context(), prefix+"/", clientv3.WithPrefix())
+					if err != nil {
+						t.Fatal(err)
+					}
+					for _, kv := range r.Kvs {
+						out = append(out, string(kv.Key)+"="+string(kv.Value))
+					}
+				}
+				return strings.Join(out, "\n")
+			}
+			before := keys()
+			w := newWorld(t)
+			w.grant("hawser-operator-identities")
+			p := w.start("a", "--identity-management-mode="+who, "--ipam=kubernetes", "--identity-allocation-mode=kvstore", "--kvstore=etcd",
+				"--kvstore-opt=etcd.address="+etcd.Endpoint(), "--identity-gc-interval=1s", "--identity-heartbeat-timeout=0s", "--nodes-gc-interval=1s")
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", Labels: map[string]string{"app": "web"}}}
+			pod.Spec = corev1.PodSpec{NodeName: "n", Containers: []corev1.Container{{Name: "c", Image: "i"}}}
+			w.create(pod)
+			w.leading(60*time.Second, p)
+			w.eventually(2*time.Minute, w.served)
+			ready := func(code int, text string) {
+				t.Helper()
+				w.eventually(2*time.Minute, func() string {
+					got, body := (&cluster{T: t, ctx: t.Context()}).http(p.api, "/readyz")
+					if got != code || !strings.Contains(body, text) {
+						return fmt.Sprintf("ready: %d %s", got, body)
+					}
+					return ""
+				})
+			}
+			ready(500, other)
+			for end := time.Now().Add(6 * time.Second); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
+				if now := keys(); now != before {
+					t.Fatalf("in another cluster's store (-before +now):\n%s", cmp.Diff(before, now))
+				}
+			}
+			if _, err := c.Delete(t.Context(), other); err != nil {
+				t.Fatal(err)
+			}
+			ready(200, "ok")
+			w.eventually(2*time.Minute, func() string {
+				now := keys()
+				made := strings.Contains(now, "/id/") && strings.Contains(now, "k8s:app=web;")
+				if strings.Contains(now, "theirs") && !strings.Contains(now, "/quarantine/") || strings.Contains(now, "/gone=") || made != (who == "operator") {
+					return "when the other cluster is gone there are\n" + now
+				}
+				return ""
+			})
+		})
+	}
+}
+
+// TestFirstReadsFail has the server fail the first lists of CiliumNodes, as an overloaded one does:
+// the operator goes on, and serves a node.
+func TestFirstReadsFail(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	var failed atomic.Int64
+	w.through(func(rw http.ResponseWriter, r *http.Request) bool {
+		if !strings.HasSuffix(r.URL.Path, "/ciliumnodes") || r.Method != http.MethodGet || failed.Add(1) > 3 {
+			return false
+		}
+		http.Error(rw, "overloaded", http.StatusInternalServerError)
+		return true
+	})
+	p := w.start("a")
+	w.eventually(2*time.Minute, func() string { return crdsServed(w) })
+	w.createNode("n")
+	w.eventually(2*time.Minute, func() string {
+		select {
+		case <-p.done:
+			t.Fatalf("the operator ended: %v", p.err)
+		default:
+		}
+		return w.served()
+	})
+	if n := failed.Load(); n <= 3 {
+		t.Errorf("%d lists of nodes were asked for", n)
+	}
+}
+
+// through has operators that are started later reach the server by a proxy. What answer answers
+// does not get there.
+func (w *world) through(answer func(http.ResponseWriter, *http.Request) bool) {
+	w.Helper()
+	to, err := url.Parse(w.server.Config.Host)
+	if err != nil {
+		w.Fatal(err)
+	}
+	on := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}
+	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) }, Transport: on, FlushInterval: -1, ErrorLog: log.New(io.Discard, "", 0)}
+	s := httptest.NewTLSServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		if !answer(rw, r) {
+			proxy.ServeHTTP(rw, r)
+		}
+	}))
+	w.Cleanup(func() {
+		s.CloseClientConnections()
+		s.Close()
+		on.CloseIdleConnections()
+	})
+	cfg, err := clientcmd.LoadFromFile(w.kubeconfig)
+	if err != nil {
+		w.Fatal(err)
+	}
+	cfg.Clusters["test"].Server = s.URL
+	if err := clientcmd.WriteToFile(*cfg, w.kubeconfig); err != nil {
+		w.Fatal(err)
 	}
 }
 

@@ -34,7 +34,7 @@ type Operator struct {
 	log     *slog.Logger
 	version string
 	metrics *metrics
-	// ids is the range of this cluster's identities: others' are not collected.
+	// first to last is the range of this cluster's identities: others' are not collected.
 	first, last identity.ID
 
 	started  time.Time
@@ -130,7 +130,9 @@ func (o *Operator) Run(ctx context.Context) error {
 		start("cluster-config", func(ctx context.Context) error { return o.clusterConfig(ctx, store) })
 		start("lock-gc", func(ctx context.Context) error { return o.collectLocks(ctx, ids) })
 		if o.cfg.GCInterval > 0 && c == nil { // with Kubernetes the leader does it
-			start("identity-gc", func(ctx context.Context) error { return o.collectIdentities(ctx, ids, o.gcLimiter(storeRate), nil) })
+			start("identity-gc", func(ctx context.Context) error {
+				return o.collectIdentities(ctx, store, ids, o.gcLimiter(storeRate), nil)
+			})
 		}
 	}
 	if c != nil {
@@ -174,7 +176,7 @@ type listener struct {
 
 func (o *Operator) listeners() []*listener {
 	var out []*listener
-	if o.cfg.APIAddr != "" {
+	if o.cfg.servesAPI() {
 		out = append(out, &listener{flag: "operator-api-serve-addr", addr: o.cfg.APIAddr, handler: o.apiHandler})
 	}
 	if o.cfg.EnableMetrics {

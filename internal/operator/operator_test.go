@@ -401,6 +401,14 @@ func TestConfig(t *testing.T) {
 	if err := c.Validate(); err != nil {
 		t.Errorf("a good configuration: %v", err)
 	}
+	for _, nowhere := range []string{"", "none"} {
+		c := good()
+		c.APIAddr = nowhere
+		o := &Operator{cfg: c}
+		if err := c.Validate(); err != nil || len(o.listeners()) > 0 {
+			t.Errorf("with --operator-api-serve-addr=%q: %v, %d listeners", nowhere, err, len(o.listeners()))
+		}
+	}
 	for want, change := range map[string]func(*Config){
 		"--log-format":                     func(c *Config) { c.LogFormat = "xml" },
 		"--cluster-name":                   func(c *Config) { c.ClusterName = "No" },

@@ -16,6 +16,30 @@ import (
 // writeTimeout bounds one write of the heartbeat and of the description.
 const writeTimeout = 25 * time.Second
 
+// ownerInterval is the longest pause between two questions whether the store is this cluster's.
+const ownerInterval = time.Minute
+
+// owns returns an error unless the key-value store is this cluster's alone. While it does, the
+// operator makes and removes no state there.
+func (o *Operator) owns(ctx context.Context, store kvstore.Backend) error {
+	return clustermesh.CheckOwner(ctx, store, o.cfg.ClusterName)
+}
+
+// awaitStore waits until the key-value store is this cluster's alone, or ctx ends.
+func (o *Operator) awaitStore(ctx context.Context, store kvstore.Backend) {
+	ask, admitted := context.WithCancel(ctx)
+	defer admitted()
+	_ = rounds.Every(ask, ownerInterval, nil, func(ctx context.Context) error {
+		err := o.owns(ctx, store)
+		if err == nil {
+			admitted()
+		} else if ctx.Err() == nil {
+			o.log.Warn("no identity is made in the key-value store, trying again", "part", "identities", "error", err)
+		}
+		return err
+	})
+}
+
 // heartbeat writes the time, by which nodes see that an operator maintains the store.
 func (o *Operator) heartbeat(ctx context.Context, store kvstore.Backend) error {
 	lost, stop := kvstore.LostLease(store, storekeys.HeartbeatKey)
@@ -63,7 +87,7 @@ func (o *Operator) clusterConfig(ctx context.Context, store kvstore.Backend) err
 				"cluster", o.cfg.ClusterName, "was", other.ID, "is", o.cfg.ClusterID)
 		}
 		if err == nil {
-			err = clustermesh.CheckOwner(ctx, store, o.cfg.ClusterName)
+			err = o.owns(ctx, store)
 		}
 		if err == nil {
 			err = kvstore.Put(ctx, store, key, want, kvstore.Leased)

@@ -420,6 +420,11 @@ func (ids *Identities) confirmed(list []identity.ID) {
 func (ids *Identities) Add(id identity.ID, set labels.Set) {
 	ids.mu.Lock()
 	defer ids.mu.Unlock()
+	ids.add(id, set)
+}
+
+// add is Add. It must be called with mu held.
+func (ids *Identities) add(id identity.ID, set labels.Set) {
 	if _, has := ids.since[id]; !has && id.IsTemporary() {
 		ids.since[id] = time.Now()
 	}

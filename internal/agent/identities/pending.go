@@ -63,7 +63,7 @@ func (ids *Identities) acquireOrAllocate(ctx context.Context, set labels.Set) (i
 	}
 	temporary, err := ids.useTemporary(set, why)
 	if err != nil {
-		return 0, fmt.Errorf("no identity could be had for %s (%w), and %w", set, why, err)
+		return 0, fmt.Errorf("no identity was allocated for %s (%w), and %w", set, why, err)
 	}
 	return temporary, nil
 }
@@ -92,7 +92,7 @@ func (ids *Identities) useTemporary(set labels.Set, why error) (identity.ID, err
 	if _, had := ids.known[temporary]; !had {
 		ids.log.Warn("no answer to the request for an identity yet; a temporary one is used meanwhile", "labels", set.String(), "identity", temporary, "error", why)
 	}
-	ids.known[temporary] = set
+	ids.add(temporary, set)
 	if text := set.KVString(); ids.pending[text] == nil && ids.ctx.Err() == nil {
 		ctx, cancel := context.WithCancel(ids.ctx)
 		p := &pendingID{cancel: cancel, why: why}

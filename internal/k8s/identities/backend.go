@@ -71,7 +71,7 @@ func New(cfg Config) (*Backend, error) {
 		e, ok := b.index.get(id)
 		// Of one that was edited before it was observed, only the server knows whose it is.
 		return Entry{Text: e.text, Quarantined: e.quarantined, Since: e.since, Life: e.uid, Certain: e.certain}, ok && (e.text != "" || !e.edited)
-	}, Full: func(text string) bool { return b.index.full(text, int(cfg.Last-cfg.First)+1) }, Seal: b.seals.Allow}
+	}, Former: b.index.former, Full: func(text string) bool { return b.index.full(text, int(cfg.Last-cfg.First)+1) }, Seal: b.seals.Allow}
 	return b, nil
 }
 

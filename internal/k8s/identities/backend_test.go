@@ -420,8 +420,8 @@ func TestMarked(t *testing.T) {
 	}
 }
 
-// TestQuarantined: labels that come back get their ID out of quarantine, others go on to the next,
-// and take one in quarantine only if there is no other.
+// TestQuarantined: labels that come back get their ID out of quarantine, whichever others are free;
+// others go on to the next, and take one in quarantine only if there is no other.
 func TestQuarantined(t *testing.T) {
 	t.Parallel()
 	server, c := start(t)
@@ -491,6 +491,16 @@ func TestQuarantined(t *testing.T) {
 	}
 	if _, _, err := fresh.Allocate(t.Context(), app("one too many")); !errors.Is(err, allocator.ErrExhausted) {
 		t.Errorf("when none is left: %v", err)
+	}
+	// The ID of labels that come back is the last one that they try, and all others are free.
+	far := app("far")
+	var former allocator.ID
+	for n := range identities.Sequence(salt, far.GetKey(), 400, 409) {
+		former = n
+	}
+	quarantine(former, far)
+	if got, isNew, err := agent(t, server, 400, 409, nil).Allocate(t.Context(), far); got != former || isNew || err != nil {
+		t.Errorf("labels that came back have %s, new %t, %v; want %s", got, isNew, err, former)
 	}
 }
 

@@ -3,6 +3,7 @@ package identities
 import (
 	"context"
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 	"time"
@@ -51,6 +52,9 @@ type Prober struct {
 	// be behind. It spares requests and decides nothing, but that an ID which is known to be
 	// other labels' is passed over.
 	Known func(allocator.ID) (e Entry, ok bool)
+	// Former returns the ID that according to a watch is in quarantine after labels, the smallest
+	// of several; NoID if there is none. It is tried first.
+	Former func(text string) allocator.ID
 	// Full, if not nil, summarizes Known for all IDs: each belongs to other labels than these, and
 	// none is in quarantine. So thousands of waiters for an ID cost next to nothing.
 	Full func(text string) bool
@@ -72,10 +76,11 @@ type Taken struct {
 }
 
 // Probe goes through the IDs in the order of the label set until it has made an object or met
-// one of the same labels. text is the set's canonical string. An ID in quarantine is taken
-// if the set is the one that it stood for; of another set only if no ID is free, and then the one
-// longest in quarantine. If all IDs are taken the error wraps [allocator.ErrExhausted], if others
-// keep changing the same objects [allocator.ErrContended].
+// one of the same labels. text is the set's canonical string. An ID that is in quarantine after the
+// set comes before all others: else it would stay there beside the set's next one. One that is in
+// quarantine after another set is only taken if no ID is free, and then the one longest in
+// quarantine. If all IDs are taken the error wraps [allocator.ErrExhausted], if others keep
+// changing the same objects [allocator.ErrContended].
 func (p *Prober) Probe(ctx context.Context, text string, security map[string]string) (Taken, error) {
 	if p.Full != nil && p.Full(text) {
 		return Taken{}, p.exhausted()
@@ -90,7 +95,7 @@ func (p *Prober) Probe(ctx context.Context, text string, security map[string]str
 	}
 	var candidates []candidate
 	steps := maxSteps
-	for id := range Sequence(salt, text, p.First, p.Last) {
+	for id := range p.order(salt, text) {
 		if e, ok := p.Known(id); ok && e.Text != text {
 			if e.Quarantined {
 				candidates = append(candidates, candidate{id, e.Since})
@@ -127,6 +132,21 @@ func (p *Prober) Probe(ctx context.Context, text string, security map[string]str
 		}
 	}
 	return Taken{}, p.exhausted()
+}
+
+// order yields the IDs in the order in which they are tried for a label set.
+func (p *Prober) order(salt, text string) iter.Seq[allocator.ID] {
+	former := p.Former(text)
+	return func(yield func(allocator.ID) bool) {
+		if former != allocator.NoID && !yield(former) {
+			return
+		}
+		for id := range Sequence(salt, text, p.First, p.Last) {
+			if id != former && !yield(id) {
+				return
+			}
+		}
+	}
 }
 
 // elsewhere returns whom an ID belongs to in the other place; others is false if it is free there,

@@ -45,13 +45,14 @@ type index struct {
 	mu          sync.RWMutex
 	byID        map[allocator.ID]entry
 	byText      map[string][]allocator.ID // nearly always one
+	formerly    map[string][]allocator.ID // those in quarantine, by what their labels were
 	quarantined int                       // how many are in quarantine, or were edited before they were observed
 
 	reached atomic.Uint64 // see Backend.Reached
 }
 
 func newIndex() *index {
-	return &index{synced: make(chan struct{}), byID: map[allocator.ID]entry{}, byText: map[string][]allocator.ID{}}
+	return &index{synced: make(chan struct{}), byID: map[allocator.ID]entry{}, byText: map[string][]allocator.ID{}, formerly: map[string][]allocator.ID{}}
 }
 
 // wait returns when the first list is in.
@@ -89,6 +90,16 @@ func (x *index) oldest(text string) allocator.ID {
 	return best
 }
 
+// former returns the smallest ID that is in quarantine after a label set, NoID if there is none.
+func (x *index) former(text string) allocator.ID {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	if ids := x.formerly[text]; len(ids) > 0 {
+		return slices.Min(ids)
+	}
+	return allocator.NoID
+}
+
 // full reports whether each of so many IDs is that of other labels than these, and none is in
 // quarantine.
 func (x *index) full(text string, size int) bool {
@@ -105,8 +116,9 @@ func (x *index) set(id allocator.ID, e entry) {
 	if e.mayBeTaken() {
 		x.quarantined++
 	}
-	if e.text != "" && !e.quarantined {
-		x.byText[e.text] = append(x.byText[e.text], id)
+	if e.text != "" {
+		m := x.texts(e)
+		m[e.text] = append(m[e.text], id)
 	}
 }
 
@@ -136,13 +148,21 @@ func (x *index) drop(id allocator.ID) {
 	delete(x.byID, id)
 	if e.mayBeTaken() {
 		x.quarantined--
-		return
 	}
-	if rest := slices.DeleteFunc(x.byText[e.text], func(o allocator.ID) bool { return o == id }); len(rest) > 0 {
-		x.byText[e.text] = rest
+	m := x.texts(e)
+	if rest := slices.DeleteFunc(m[e.text], func(o allocator.ID) bool { return o == id }); len(rest) > 0 {
+		m[e.text] = rest
 	} else {
-		delete(x.byText, e.text)
+		delete(m, e.text)
 	}
+}
+
+// texts returns the IDs by labels among which an entry's is.
+func (x *index) texts(e entry) map[string][]allocator.ID {
+	if e.quarantined {
+		return x.formerly
+	}
+	return x.byText
 }
 
 // Reached returns up to which resource version the watch has notified of identities, 0 for none.

@@ -103,13 +103,16 @@ func New(m manager.Manager, cfg Config) *Controller {
 }
 
 // EachNode calls do with every CiliumNode, read from the server itself. begin is called before the
-// first, and again when the list restarts.
+// first, and again when the list restarts. While the server does not answer it tries again until
+// ctx ends.
 func (c *Controller) EachNode(ctx context.Context, begin func(), do func(*v2.CiliumNode)) error {
-	err := kube.EachPage(ctx, c.live, func() *v2.CiliumNodeList { return &v2.CiliumNodeList{} }, begin, func(page *v2.CiliumNodeList) error {
-		for i := range page.Items {
-			do(&page.Items[i])
-		}
-		return nil
+	err := kube.Persist(ctx, c.log, "cannot read the CiliumNodes, trying again", func() error {
+		return kube.EachPage(ctx, c.live, func() *v2.CiliumNodeList { return &v2.CiliumNodeList{} }, begin, func(page *v2.CiliumNodeList) error {
+			for i := range page.Items {
+				do(&page.Items[i])
+			}
+			return nil
+		})
 	})
 	if err != nil {
 		return fmt.Errorf("CiliumNodes cannot be read, and without them no block of addresses can be given out: %w", err)

@@ -6,7 +6,6 @@ package crds
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -23,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	definitions "github.com/hawser-net/hawser/api/crds"
+	"github.com/hawser-net/hawser/internal/operator/kube"
 	"github.com/hawser-net/hawser/pkg/retry"
 )
 
@@ -65,7 +65,7 @@ func schemaVersion(crd *apiextensionsv1.CustomResourceDefinition) (*version.Vers
 // server refuses a definition for good; while the server is away it tries again until ctx ends.
 func Register(ctx context.Context, c client.Client, defs []*apiextensionsv1.CustomResourceDefinition, log *slog.Logger) error {
 	for _, def := range defs {
-		if err := persist(ctx, log, "cannot write a definition, trying again", func() error { return register(ctx, c, def, log) }); err != nil {
+		if err := kube.Persist(ctx, log, "cannot write a definition, trying again", func() error { return register(ctx, c, def, log) }); err != nil {
 			return fmt.Errorf("definition of %s: %w", def.Name, err)
 		}
 	}
@@ -209,23 +209,4 @@ func listed(mapper meta.RESTMapper, crd *apiextensionsv1.CustomResourceDefinitio
 		}
 	}
 	return ""
-}
-
-// persist calls f until it succeeds, ctx ends, or the server refuses the request.
-func persist(ctx context.Context, log *slog.Logger, what string, f func() error) error {
-	pause := pollInterval
-	for {
-		err := f()
-		if err == nil || apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) || apierrors.IsBadRequest(err) {
-			return err
-		}
-		// Another client was faster: there is nothing to wait for.
-		if !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) {
-			log.Warn(what, "error", err)
-			pause = min(2*pause, nagInterval)
-		}
-		if !retry.Sleep(ctx, pause) {
-			return errors.Join(context.Cause(ctx), err)
-		}
-	}
 }

@@ -5,6 +5,7 @@
 package endpoints
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -25,7 +26,7 @@ type Config struct {
 	// NoObjects means that agents write no CiliumEndpoints: they are deleted once.
 	NoObjects bool
 	// RestartInterval is the time between two looks for pods without an endpoint, of those that
-	// RestartSelector selects; 0 for never.
+	// RestartSelector selects; 0 for never. The selector may be a word for all pods or for none.
 	RestartInterval time.Duration
 	RestartSelector string
 }
@@ -40,7 +41,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.DurationVar(&c.GCInterval, "cilium-endpoint-gc-interval", c.GCInterval, "how often CiliumEndpoints without a pod are looked for; 0 to delete all of them once")
 	fs.BoolVar(&c.NoObjects, "disable-endpoint-crd", c.NoObjects, "agents write no CiliumEndpoints: delete all of them once")
 	fs.DurationVar(&c.RestartInterval, "unmanaged-pod-watcher-interval", c.RestartInterval, "how often pods without an endpoint are looked for; 0 for never")
-	fs.StringVar(&c.RestartSelector, "pod-restart-selector", c.RestartSelector, "label selector of pods that are restarted if they have no endpoint")
+	fs.StringVar(&c.RestartSelector, "pod-restart-selector", c.RestartSelector, "label selector of pods that are restarted if they have no endpoint; all for all pods, none for no pods")
 }
 
 // Kept reports whether CiliumEndpoints are kept: references to identities are.
@@ -51,8 +52,22 @@ func (c *Config) Validate() error {
 	var errs validate.Errors
 	errs.Interval("cilium-endpoint-gc-interval", c.GCInterval)
 	errs.Interval("unmanaged-pod-watcher-interval", c.RestartInterval)
-	if _, err := labels.Parse(c.RestartSelector); err != nil {
-		errs.Add("--pod-restart-selector: %w", err)
+	_, err := c.restarted()
+	return append(errs, err).Err()
+}
+
+// restarted returns the selector of pods that are restarted, nil for none of them. To Kubernetes
+// and to Cilium an empty one selects all pods; a ConfigMap cannot set an option empty.
+func (c *Config) restarted() (labels.Selector, error) {
+	switch c.RestartSelector {
+	case "all":
+		return labels.Everything(), nil
+	case "none":
+		return nil, nil
 	}
-	return errs.Err()
+	selector, err := labels.Parse(c.RestartSelector)
+	if err != nil {
+		return nil, fmt.Errorf("--pod-restart-selector: %w", err)
+	}
+	return selector, nil
 }

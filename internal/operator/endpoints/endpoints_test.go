@@ -47,6 +47,29 @@ func TestValidate(t *testing.T) {
 	}
 }
 
+// TestRestartSelector: words select all pods and none, for a ConfigMap cannot set an option empty.
+func TestRestartSelector(t *testing.T) {
+	t.Parallel()
+	dns, other := labels.Set{"k8s-app": "kube-dns"}, labels.Set{"app": "other"}
+	for value, want := range map[string][2]bool{"k8s-app=kube-dns": {true, false}, "all": {true, true}, "": {true, true}, "none": {}} {
+		c := Defaults()
+		c.RestartSelector = value
+		if err := c.Validate(); err != nil {
+			t.Errorf("%q: %v", value, err)
+		}
+		selector, err := c.restarted()
+		got := [2]bool{selector != nil && selector.Matches(dns), selector != nil && selector.Matches(other)}
+		if err != nil || got != want {
+			t.Errorf("%q selects %v (%v), want %v", value, got, err, want)
+		}
+	}
+	c := Defaults()
+	c.RestartSelector = "none"
+	if err := SetupRestart(nil, c, prometheus.NewRegistry(), nil); err != nil { // nothing is added
+		t.Error(err)
+	}
+}
+
 func pod(name string, change ...func(*corev1.Pod)) *corev1.Pod {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", Labels: map[string]string{"k8s-app": "kube-dns"}}}
 	p.Spec = corev1.PodSpec{NodeName: "n", Containers: []corev1.Container{{Name: "c", Image: "i"}}}

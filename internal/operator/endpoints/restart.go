@@ -30,9 +30,9 @@ func SetupRestart(m manager.Manager, cfg Config, reg prometheus.Registerer, log 
 	if cfg.RestartInterval == 0 || !cfg.Kept() {
 		return nil // without CiliumEndpoints every pod looks as if it had none
 	}
-	selector, err := labels.Parse(cfg.RestartSelector)
-	if err != nil {
-		return fmt.Errorf("--pod-restart-selector: %w", err)
+	selector, err := cfg.restarted()
+	if selector == nil {
+		return err
 	}
 	gauge := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "cilium_operator_unmanaged_pods", Help: "Pods without an endpoint, of those that --pod-restart-selector selects.",

@@ -258,7 +258,7 @@ func playServerRestarts(t *testing.T, env *controllers.Env, in func(*testCluster
 }
 
 // TestDuplicates plants duplicates: "CID deduplication" of CFP-27752. They are tolerated as long as
-// they are used, and then go.
+// they are used, and then go; their IDs are free after the quarantine, though pods have the labels.
 func TestDuplicates(t *testing.T) {
 	inEachStore(t, playDuplicates)
 }
@@ -289,8 +289,14 @@ func playDuplicates(t *testing.T, env *controllers.Env, in func(*testCluster)) {
 	// Its agent moves to the oldest.
 	tc.edit(e, func(o client.Object) { o.(*v2.CiliumEndpoint).Status.Identity.ID = 9000 })
 	tc.until(func() string {
-		if got := tc.state().live[textOfSet(set)]; len(got) != 1 || got[0] != "9000" {
+		s := tc.state()
+		if got := s.live[textOfSet(set)]; len(got) != 1 || got[0] != "9000" {
 			return fmt.Sprintf("there are %v", got)
+		}
+		for _, name := range []string{"9001", "9002"} {
+			if o := s.objects[name]; o != nil {
+				return fmt.Sprintf("ID %s is not free: %v", name, o.Annotations)
+			}
 		}
 		return ""
 	})
@@ -382,7 +388,16 @@ func TestCollectionWithoutHeartbeat(t *testing.T) {
 	if now := tc.waitSynced().idOfPod(q); now != number {
 		t.Errorf("labels that came back have %s, not %s", now, number)
 	}
-	set, _ := tc.identityOf(waiting, 0)
+	// So do labels for which another one is tried before.
+	set, _ := tc.identityOf(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Labels: appLabels("late")}, Spec: corev1.PodSpec{ServiceAccountName: "default"}}, 0)
+	tc.plant(9003, set, func(o *v2.CiliumIdentity) { k8sids.Quarantine(o, textOf(o), time.Now()) })
+	tc.eventually("the operator knows that it is in quarantine", func() bool { return tc.gauge("quarantined_identities") == 1 })
+	late := tc.pod("a", "late", appLabels("late"), onNode)
+	tc.endpoint(late)
+	if now := tc.waitSynced().idOfPod(late); now != "9003" {
+		t.Errorf("labels that came back have %s, not 9003", now)
+	}
+	set, _ = tc.identityOf(waiting, 0)
 	if len(tc.state().live[textOfSet(set)]) != 1 {
 		t.Error("the identity of a pod without a node was collected")
 	}

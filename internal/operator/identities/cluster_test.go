@@ -534,6 +534,22 @@ func (tc *testCluster) waitSynced() state {
 	return s
 }
 
+// gauge returns a gauge of the operator that was started last, by the end of its name.
+func (tc *testCluster) gauge(name string) float64 {
+	tc.Helper()
+	families, err := tc.metrics.Gather()
+	if err != nil {
+		tc.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == "cilium_operator_cid_controller_"+name {
+			return f.GetMetric()[0].GetGauge().GetValue()
+		}
+	}
+	tc.Fatalf("there is no metric %s", name)
+	return 0
+}
+
 // idOfPod returns the ID that a pod's endpoint names, "" for none.
 func (s state) idOfPod(p *corev1.Pod) string {
 	for _, e := range s.endpoints {

@@ -31,8 +31,8 @@ type Control struct {
 	// Agents means that agents make identities too. Then identities that such an agent writes to
 	// its endpoints are left alone; see 0005 in docs/design.
 	Agents bool
-	// Await, if not nil, returns when it is known which labels count; nothing is made or collected
-	// before. It returns early if its context ends.
+	// Await, if not nil, returns when it is known which labels count, and the store may be written;
+	// nothing is made or collected before. It returns early if its context ends.
 	Await func(context.Context)
 	// Workers is how many identities, and how many endpoints, are written at a time.
 	Workers int

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -56,7 +57,6 @@ type Controller struct {
 	mu       sync.Mutex
 	index    *index
 	running  bool                // all there was at the start is in the index
-	have     versions            // of what was indexed
 	differ   int                 // nodes whose agents make other labels count, as agree saw last
 	notified map[string]bool     // sets of labels whose pods know that there is no ID
 	refused  map[key]identity.ID // claims whose pods know that they were refused
@@ -78,7 +78,7 @@ type queue[T comparable] struct {
 func Setup(m manager.Manager, cfg Control, rules *Rules, keys *Keys, reg prometheus.Registerer, log *slog.Logger) (*Controller, error) {
 	c := &Controller{
 		cfg: cfg, client: m.GetClient(), live: m.GetAPIReader(), events: m.GetEventRecorder("hawser-operator"), log: log,
-		writes: rate.NewLimiter(leastPerSecond, leastPerSecond), index: newIndex(rules, cfg.Budget), notified: map[string]bool{}, refused: map[key]identity.ID{}, have: versions{}, disputes: disputes{of: map[key]dispute{}},
+		writes: rate.NewLimiter(leastPerSecond, leastPerSecond), index: newIndex(rules, cfg.Budget), notified: map[string]bool{}, refused: map[key]identity.ID{}, disputes: disputes{of: map[key]dispute{}},
 	}
 	c.index.agents = cfg.Agents
 	var err error
@@ -257,6 +257,16 @@ func (c *Controller) known(id allocator.ID) (k8sids.Entry, bool) {
 	return k8sids.Entry{Text: n.text, Quarantined: n.quarantined, Since: n.since, Life: n.life, Certain: n.certain}, true
 }
 
+// former returns the smallest ID that is in quarantine after labels, NoID if there is none.
+func (c *Controller) former(text string) allocator.ID {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if ids := c.index.former[text]; len(ids) > 0 {
+		return allocator.ID(slices.Min(ids))
+	}
+	return allocator.NoID
+}
+
 // full reports whether the cache shows that every ID is other labels'.
 func (c *Controller) full(text string) bool {
 	c.mu.Lock()
@@ -352,19 +362,18 @@ func (c *Controller) Count() (n Count, ok bool) {
 		if c.index.used(id) {
 			n.InUse++
 		}
-		if number.set != nil && number.set.ids[0] != number {
+		if c.index.spare(id) {
 			n.Duplicates++
 		}
 	}
 	return n, c.running
 }
 
-// second reports whether an ID's labels have an older one.
-func (c *Controller) second(id identity.ID) bool {
+// spare is [index.spare].
+func (c *Controller) spare(id identity.ID) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	n := c.index.ids[id]
-	return n != nil && n.set != nil && n.set.ids[0] != n
+	return c.index.spare(id)
 }
 
 // hold keeps an unused ID from being assigned while f collects it. It does not call f if the ID is
@@ -413,10 +422,10 @@ func (c *Controller) follow(ctx context.Context, informers cache.Cache) error {
 func follow[T any, P object[T]](ctx context.Context, c *Controller, informers cache.Cache, kind string, set func(P), drop func(key)) (toolscache.InformerSynced, error) {
 	return handle(ctx, informers, indexed(c, func(o P) {
 		set(o)
-		c.have.note(kind, o)
+		c.index.have.note(kind, o)
 	}), indexed(c, func(o P) {
 		drop(client.ObjectKeyFromObject(o))
-		c.have.note(kind, o)
+		c.index.have.note(kind, o)
 	}))
 }
 
@@ -424,7 +433,7 @@ func follow[T any, P object[T]](ctx context.Context, c *Controller, informers ca
 func (c *Controller) observed() versions {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return maps.Clone(c.have)
+	return maps.Clone(c.index.have)
 }
 
 // indexed has f change the index.

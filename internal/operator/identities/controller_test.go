@@ -50,6 +50,8 @@ func TestController(t *testing.T) {
 			// "Review discussion 3": redundant identities of pods that are stuck in scheduling
 			// stay within a budget.
 			{"budget", controllerBudget, func(tc *testCluster) { tc.control.Budget = 3 }},
+			// A pod whose labels make no identity shows why.
+			{"faulty labels", controllerFaultyLabels, none},
 			// "Background & Motivation": the range is full. It is reported where an operator
 			// looks, and heals by itself.
 			{"exhausted", controllerExhausted, func(tc *testCluster) { tc.rules = testRules(tc.T, 300, 303) }},
@@ -250,6 +252,43 @@ func controllerBudget(tc *testCluster) {
 		}
 	}
 	tc.waitSynced()
+}
+
+func controllerFaultyLabels(tc *testCluster) {
+	tc.operator()
+	tc.namespace("faulty", nil)
+	p := tc.pod("faulty", "one", map[string]string{labels.KeyFixedIdentity: "nothing"}, onNode)
+	tc.endpoint(p)
+	notMade := func() (out []string) {
+		var list corev1.EventList
+		tc.inspect(tc.Client.List(tc.ctx, &list, client.InNamespace("faulty")))
+		for _, ev := range list.Items {
+			if ev.Reason == "IdentityNotMade" && ev.InvolvedObject.UID == p.UID {
+				out = append(out, ev.Message)
+			}
+		}
+		return out
+	}
+	tc.eventually("an Event at the pod", func() bool { return len(notMade()) > 0 })
+	if n := tc.gauge("faulty_pods"); n != 1 {
+		tc.Errorf("%v faulty pods are counted", n)
+	}
+	tc.edit(p, func(o client.Object) {
+		o.SetLabels(map[string]string{labels.KeyFixedIdentity: "nothing", "app": "web"})
+	})
+	q := tc.pod("faulty", "two", appLabels("web"), onNode)
+	tc.endpoint(q)
+	tc.waitSynced() // it has observed the edit, too
+	if all := notMade(); len(all) != 1 || !strings.Contains(all[0], `no fixed identity is named "nothing"`) {
+		tc.Errorf("the Events are %q", all)
+	}
+	tc.edit(p, func(o client.Object) { o.SetLabels(appLabels("web")) })
+	if s := tc.waitSynced(); s.idOfPod(p) != s.idOfPod(q) {
+		tc.Errorf("pods of the same labels have %q and %q", s.idOfPod(p), s.idOfPod(q))
+	}
+	if n := tc.gauge("faulty_pods"); n != 0 {
+		tc.Errorf("%v faulty pods are counted", n)
+	}
 }
 
 func controllerExhausted(tc *testCluster) {

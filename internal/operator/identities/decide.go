@@ -3,6 +3,7 @@ package identities
 import (
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/hawser-net/hawser/internal/identity"
@@ -41,6 +42,21 @@ type step struct {
 	id  identity.ID
 	uid types.UID
 	rv  string
+}
+
+// fault returns a pod that should have an identity, and why its labels make none, the first time
+// that it is asked; nil otherwise.
+func (b *index) fault(k key) (*corev1.Pod, error) {
+	p := b.pods[k]
+	if p == nil || p.err == nil {
+		return nil, nil
+	}
+	now := string(p.obj.UID) + " " + p.err.Error()
+	if p.told == now {
+		return nil, nil
+	}
+	p.told = now
+	return p.obj, p.err
 }
 
 // decideSet reports what is to be done for a set of labels. It has no consequences but those for
@@ -188,8 +204,8 @@ type correction struct {
 	// had is the ID that it names, 0 for none.
 	had, id identity.ID
 	labels  labels.Set
-	// doubt means that the endpoint was written after what is known of its pod and namespace, so
-	// that its writer may have known more.
+	// doubt means that the endpoint was written after all that is known of pods, or all that is
+	// known of namespaces, so that its writer may have known more.
 	doubt bool
 	// unseen means that the ID that it names is not known as an identity, and would be left alone
 	// if it were: its agent may have made it a moment ago.
@@ -241,7 +257,7 @@ func (b *index) decideEndpoint(k key) (c correction, ok bool) {
 	}
 	return correction{
 		key: k, uid: e.obj.UID, rv: e.obj.ResourceVersion, had: e.id, id: right, labels: s.labels, pod: p.obj.UID, unseen: makes, refused: why,
-		doubt: e.id != 0 && (e.rv >= version(p.obj.ResourceVersion) && e.rv >= b.namespaces[k.Namespace].rv),
+		doubt: e.id != 0 && e.rv > min(b.have[kindPods], b.have[kindNamespaces]),
 	}, true
 }
 
@@ -270,6 +286,20 @@ func (b *index) used(id identity.ID) bool {
 	return slices.Index(n.set.ids, n) == 0
 }
 
+// spare reports whether an ID's labels do not need it: they have an older one or, if it is in
+// quarantine, any.
+func (b *index) spare(id identity.ID) bool {
+	n := b.ids[id]
+	switch {
+	case n == nil:
+		return false
+	case n.quarantined:
+		s := b.sets[n.text]
+		return s != nil && len(s.ids) > 0
+	}
+	return n.set != nil && n.set.ids[0] != n
+}
+
 // hold keeps an unused ID from being assigned until release. It reports false if it is in use.
 func (b *index) hold(id identity.ID) bool {
 	if b.used(id) {
@@ -296,6 +326,8 @@ type summary struct {
 	duplicates, quarantined int
 	// edited are objects with other labels than those that they stand for.
 	edited int
+	// faulty are pods whose labels make no identity.
+	faulty int
 }
 
 func (b *index) summary() summary {
@@ -313,6 +345,11 @@ func (b *index) summary() summary {
 			c.ready++
 		}
 		c.duplicates += max(0, len(s.ids)-1)
+	}
+	for _, p := range b.pods {
+		if p.err != nil {
+			c.faulty++
+		}
 	}
 	for _, n := range b.ids {
 		switch {

@@ -166,7 +166,8 @@ func TestHeld(t *testing.T) {
 }
 
 // TestDoubt is "Two CEP writing sources" of CFP-27752: an endpoint that was written after all that
-// is known of its pod is not contradicted unasked.
+// is known of pods, or of namespaces, is not contradicted unasked: the watch of either may stand
+// still, however far the other is.
 func TestDoubt(t *testing.T) {
 	t.Parallel()
 	w, b := play(t, -1)
@@ -185,14 +186,24 @@ func TestDoubt(t *testing.T) {
 	if c, ok := b.decideEndpoint(k); !ok || c.doubt {
 		t.Errorf("no identity: %+v, %t", c, ok)
 	}
-	name(333)
-	if c, ok := b.decideEndpoint(k); !ok || !c.doubt {
-		t.Errorf("another one, written later than the pod: %+v, %t", c, ok)
+	pod, ns := &corev1.Pod{}, &corev1.Namespace{}
+	observe := map[string]func(){
+		kindPods:       func() { pod.ObjectMeta = w.meta("b", "other"); b.have.note(kindPods, pod) },
+		kindNamespaces: func() { ns.ObjectMeta = w.meta("", "other"); b.have.note(kindNamespaces, ns) },
 	}
-	ns := &corev1.Namespace{ObjectMeta: w.meta("", "a")}
-	b.setNamespace(ns)
-	if c, ok := b.decideEndpoint(k); !ok || c.doubt {
-		t.Errorf("another one, written before the namespace changed: %+v, %t", c, ok)
+	for _, order := range [][2]string{{kindPods, kindNamespaces}, {kindNamespaces, kindPods}} {
+		name(333)
+		if c, ok := b.decideEndpoint(k); !ok || !c.doubt {
+			t.Errorf("another one, written after all that is known: %+v, %t", c, ok)
+		}
+		observe[order[0]]()
+		if c, ok := b.decideEndpoint(k); !ok || !c.doubt {
+			t.Errorf("another one, written after all that is known of %s: %+v, %t", order[1], c, ok)
+		}
+		observe[order[1]]()
+		if c, ok := b.decideEndpoint(k); !ok || c.doubt {
+			t.Errorf("another one, written before what is known: %+v, %t", c, ok)
+		}
 	}
 }
 

@@ -33,13 +33,14 @@ type index struct {
 	rules  *Rules
 	budget int // of identities for pods that no node has; below 0 for any
 
-	namespaces  map[string]namespaceEntry
+	namespaces  map[string]map[string]string // their labels
 	pods        map[key]*podEntry
 	inside      map[string]map[key]*podEntry // pods by namespace
 	sets        map[string]*setEntry         // by canonical labels
 	endpoints   map[key]endpointEntry
 	ids         map[identity.ID]*idEntry
-	quarantined int // how many of them are in quarantine
+	quarantined int                      // how many of them are in quarantine
+	former      map[string][]identity.ID // these, by the labels that they had
 	slices      map[string]map[identity.ID]int
 	named       map[identity.ID]int                 // how many endpoints and entries of slices name an ID
 	claimed     map[identity.ID]map[string]struct{} // sets that claim an ID
@@ -51,6 +52,7 @@ type index struct {
 	agents bool
 	alone  map[string]bool
 
+	have versions                 // the highest of the objects here, which its owner notes
 	held map[identity.ID]struct{} // about to be collected
 	full map[uint64]int           // pods by the labels that they had if all counted; see target.full
 
@@ -67,15 +69,11 @@ type index struct {
 	dirtyEndpoints map[key]struct{}
 }
 
-type namespaceEntry struct {
-	labels map[string]string
-	rv     uint64
-}
-
 type podEntry struct {
 	obj   *corev1.Pod
 	set   *setEntry // nil if the pod has no identity
 	err   error     // why not, if it should
+	told  string    // which reason, of which pod of this name, was reported
 	claim claim
 	full  uint64 // see target.full
 }
@@ -131,10 +129,10 @@ type idEntry struct {
 func newIndex(rules *Rules, budget int) *index {
 	return &index{
 		rules: rules, budget: budget,
-		namespaces: map[string]namespaceEntry{}, pods: map[key]*podEntry{}, inside: map[string]map[key]*podEntry{}, sets: map[string]*setEntry{},
+		namespaces: map[string]map[string]string{}, pods: map[key]*podEntry{}, inside: map[string]map[key]*podEntry{}, sets: map[string]*setEntry{},
 		endpoints: map[key]endpointEntry{}, ids: map[identity.ID]*idEntry{}, slices: map[string]map[identity.ID]int{},
 		named: map[identity.ID]int{}, claimed: map[identity.ID]map[string]struct{}{}, spent: map[string]int{}, alone: map[string]bool{},
-		made: map[identity.ID]types.UID{}, waiting: map[string]struct{}{}, held: map[identity.ID]struct{}{}, full: map[uint64]int{},
+		made: map[identity.ID]types.UID{}, former: map[string][]identity.ID{}, waiting: map[string]struct{}{}, have: versions{}, held: map[identity.ID]struct{}{}, full: map[uint64]int{},
 		kept: map[string]struct{}{}, dirtySets: map[string]struct{}{}, dirtyEndpoints: map[key]struct{}{},
 	}
 }
@@ -146,8 +144,8 @@ func version(rv string) uint64 { return k8s.VersionOf(&metav1.ObjectMeta{Resourc
 
 func (b *index) setNamespace(ns *corev1.Namespace) {
 	old, known := b.namespaces[ns.Name]
-	b.namespaces[ns.Name] = namespaceEntry{ns.Labels, version(ns.ResourceVersion)}
-	if known && maps.Equal(old.labels, ns.Labels) {
+	b.namespaces[ns.Name] = ns.Labels
+	if known && maps.Equal(old, ns.Labels) {
 		return
 	}
 	for k, p := range b.inside[ns.Name] {
@@ -219,7 +217,7 @@ func (b *index) place(k key, p *podEntry) {
 		b.leave(k, p)
 		return
 	}
-	t, err := b.rules.target(p.obj, ns.labels)
+	t, err := b.rules.target(p.obj, ns)
 	if err != nil {
 		b.leave(k, p)
 		p.err = err
@@ -611,6 +609,7 @@ func (b *index) attach(n *idEntry) {
 	b.touchClaims(n.id)
 	if n.quarantined {
 		b.quarantined++
+		b.former[n.text] = append(b.former[n.text], n.id)
 		b.dirtySets[n.text] = struct{}{} // a set that still needs it gets it back
 		return
 	}
@@ -627,6 +626,10 @@ func (b *index) detach(n *idEntry) {
 	b.touchClaims(n.id)
 	if n.quarantined {
 		b.quarantined--
+		rest := slices.DeleteFunc(b.former[n.text], func(id identity.ID) bool { return id == n.id })
+		if b.former[n.text] = rest; len(rest) == 0 {
+			delete(b.former, n.text)
+		}
 	}
 	s := n.set
 	if s == nil {

@@ -239,6 +239,18 @@ func (w *worldly) used(id identity.ID) bool {
 	return len(w.podsOf(text)) > 0 && w.live(text)[0] == o
 }
 
+// spare is the oracle for spare.
+func (w *worldly) spare(id identity.ID) bool {
+	o := w.ids[decimal(id)]
+	if o == nil {
+		return false
+	}
+	if was, _, quarantined := k8sids.Quarantined(o); quarantined {
+		return len(w.live(was)) > 0
+	}
+	return w.live(textOf(o))[0] != o
+}
+
 // texts returns all sets of labels that anything has.
 func (w *worldly) texts() map[string]bool {
 	out := map[string]bool{}
@@ -468,6 +480,9 @@ func TestIndexAgreesWithOracle(t *testing.T) {
 				if w.used(id) != b.used(id) {
 					t.Fatalf("seed %d: used(%d) is %t; history: %q", seed, id, b.used(id), history)
 				}
+				if w.spare(id) != b.spare(id) {
+					t.Fatalf("seed %d: spare(%d) is %t; history: %q", seed, id, b.spare(id), history)
+				}
 			}
 		}
 		// Nothing is left of what is gone.
@@ -486,7 +501,7 @@ func TestIndexAgreesWithOracle(t *testing.T) {
 		for name := range w.slices {
 			b.dropSlice(name)
 		}
-		if n := len(b.pods) + len(b.inside) + len(b.sets) + len(b.endpoints) + len(b.ids) + len(b.slices) + len(b.named) + len(b.claimed) + len(b.namespaces) + b.unscheduled; n != 0 {
+		if n := len(b.pods) + len(b.inside) + len(b.sets) + len(b.endpoints) + len(b.ids) + len(b.slices) + len(b.named) + len(b.claimed) + len(b.namespaces) + len(b.former) + b.unscheduled; n != 0 {
 			t.Fatalf("seed %d: something is left: %+v", seed, b)
 		}
 	}

@@ -88,7 +88,7 @@ func objectOf(kv kvstore.KeyValue) *v2.CiliumIdentity {
 	return o
 }
 
-// IDs returns all identities, wherever they are kept.
+// ids returns all identities, wherever they are kept.
 func (tc *testCluster) ids() ([]v2.CiliumIdentity, error) {
 	if tc.keys == nil {
 		var all v2.CiliumIdentityList

@@ -207,3 +207,35 @@ func TestIdentityNotObservedYet(t *testing.T) {
 		t.Fatalf("the operator wrote %d over an identity that it has observed", id)
 	}
 }
+
+// TestNamespaceNotObservedYet is "Two CEP writing sources" of CFP-27752 with an operator that is
+// behind: the labels of a namespace change, and the operator's watch of namespaces delivers
+// nothing, while that of pods does. An agent names the identity of the new labels: the operator
+// asks the server before it writes that of the former ones over it.
+func TestNamespaceNotObservedYet(t *testing.T) {
+	t.Parallel()
+	tc := newTestCluster(t, servers.Take(t))
+	m := &kubeapi.Muffler{Kinds: []string{"namespaces"}}
+	tc.operator(connection{api: m.Wrap})
+	t.Cleanup(m.Off)
+	tc.namespace("moved", map[string]string{"team": "red"})
+	p := tc.pod("moved", "web", map[string]string{"app": "web"}, onNode)
+	ep := tc.endpoint(p)
+	before := tc.waitSynced().idOfPod(p)
+	m.On()
+	tc.namespace("moved", map[string]string{"team": "blue"})
+	const made = 4711
+	set, now := tc.identityOf(p, made)
+	tc.plant(made, set)
+	tc.edit(ep, func(client.Object) { ep.Status.Identity = now })
+	for end := time.Now().Add(3 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		tc.edit(p, func(client.Object) { p.Annotations = map[string]string{"at": time.Now().String()} }) // as a kubelet does
+		if id := tc.state().idOfPod(p); id != fmt.Sprint(made) {
+			t.Fatalf("the operator wrote %s over the identity of the namespace's new labels; before they changed it was %s", id, before)
+		}
+	}
+	m.Off()
+	if id := tc.waitSynced().idOfPod(p); id != fmt.Sprint(made) {
+		t.Errorf("when it has observed the labels the pod has %s", id)
+	}
+}

@@ -14,6 +14,7 @@ type controlMetrics struct {
 	quarantined *prometheus.Desc
 	edited      *prometheus.Desc
 	pending     *prometheus.Desc
+	faulty      *prometheus.Desc
 	differ      *prometheus.Desc
 }
 
@@ -44,6 +45,7 @@ func newControlMetrics(c *Controller) *controlMetrics {
 			"Nodes whose agents use another label filter for identities than the operator, or do not report theirs. While there are any no identity is collected.", nil, nil),
 		pending: prometheus.NewDesc(prefix+"unscheduled_identities",
 			"Identities that only pods without a node need; --identity-unscheduled-budget is their bound.", nil, nil),
+		faulty: prometheus.NewDesc(prefix+"faulty_pods", "Pods that have no identity because their labels make none; an Event of each says why.", nil, nil),
 	}
 }
 
@@ -52,7 +54,7 @@ func (m *controlMetrics) Describe(ch chan<- *prometheus.Desc) {
 	m.count.Describe(ch)
 	m.latency.Describe(ch)
 	m.refused.Describe(ch)
-	for _, d := range []*prometheus.Desc{m.sets, m.duplicate, m.quarantined, m.edited, m.pending, m.differ} {
+	for _, d := range []*prometheus.Desc{m.sets, m.duplicate, m.quarantined, m.edited, m.pending, m.faulty, m.differ} {
 		ch <- d
 	}
 }
@@ -75,5 +77,6 @@ func (m *controlMetrics) Collect(ch chan<- prometheus.Metric) {
 	gauge(m.quarantined, n.quarantined)
 	gauge(m.edited, n.edited)
 	gauge(m.pending, n.unscheduled)
+	gauge(m.faulty, n.faulty)
 	gauge(m.differ, differ)
 }

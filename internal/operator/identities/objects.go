@@ -56,7 +56,7 @@ type objectStore struct {
 func newObjectStore(o objects, rules *Rules, c *Controller, log *slog.Logger) *objectStore {
 	h := &objectStore{objects: o, rules: rules, log: log}
 	h.prober = k8sids.Prober{
-		Objects: o, First: allocator.ID(rules.First), Last: allocator.ID(rules.Last), Salt: h.readSalt, Text: textOf, Known: c.known, Full: c.full,
+		Objects: o, First: allocator.ID(rules.First), Last: allocator.ID(rules.Last), Salt: h.readSalt, Text: textOf, Known: c.known, Former: c.former, Full: c.full,
 	}
 	return h
 }

@@ -154,9 +154,10 @@ func (l *liveCheck) unused(o *v2.CiliumIdentity, text string, f func() (bool, er
 	return l.pods.hold(id, f)
 }
 
-// inUse reports whether an ID has a present or future user.
+// inUse reports whether an ID has a present or future user. Its labels alone are none if they have
+// another ID.
 func (l *liveCheck) inUse(now *use, id identity.ID, text string) bool {
-	return now.named[int64(id)] || l.pods != nil && now.texts[text] && !l.pods.second(id)
+	return now.named[int64(id)] || l.pods != nil && now.texts[text] && !l.pods.spare(id)
 }
 
 // current returns the server's recent answer about an ID. It is nil, and fails the first time, if

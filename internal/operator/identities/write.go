@@ -109,16 +109,26 @@ func (c *Controller) notify(st step, err error) {
 	c.notified[st.text] = true
 	c.mu.Unlock()
 	for _, p := range pods {
-		c.events.Eventf(p, nil, corev1.EventTypeWarning, "IdentityNotMade", "MakeIdentity",
-			"there is no security identity for the labels of this pod: %v", err)
+		c.noIdentity(p, err)
 	}
 }
 
-// doEndpoint names the right identity in an endpoint.
+// noIdentity has a pod show that there is no identity for it.
+func (c *Controller) noIdentity(p *corev1.Pod, err error) {
+	c.events.Eventf(p, nil, corev1.EventTypeWarning, "IdentityNotMade", "MakeIdentity",
+		"there is no security identity for the labels of this pod: %v", err)
+}
+
+// doEndpoint names the right identity in a pod's endpoint, or reports why there can be none.
 func (c *Controller) doEndpoint(ctx context.Context, k key) error {
 	c.mu.Lock()
 	fix, ok := c.index.decideEndpoint(k)
+	faulty, why := c.index.fault(k)
 	c.mu.Unlock()
+	if faulty != nil {
+		c.log.Warn("the labels of a pod make no identity", "pod", k, "node", faulty.Spec.NodeName, "error", why)
+		c.noIdentity(faulty, why)
+	}
 	if !ok {
 		return nil
 	}
@@ -153,8 +163,7 @@ func (c *Controller) doEndpoint(ctx context.Context, k key) error {
 	return nil
 }
 
-// confirm asks the server whether an endpoint that was written after everything that is known of
-// its pod is really wrong: its agent may know more.
+// confirm asks the server whether an endpoint about which there is doubt is really wrong.
 func (c *Controller) confirm(ctx context.Context, fix correction) error {
 	var pod corev1.Pod
 	var ns corev1.Namespace

@@ -19,6 +19,7 @@ import (
 	"github.com/hawser-net/hawser/api/v2alpha1"
 	"github.com/hawser-net/hawser/internal/k8s/ippools"
 	"github.com/hawser-net/hawser/internal/operator/assign"
+	"github.com/hawser-net/hawser/internal/operator/kube"
 )
 
 // Setup creates the pools of the configuration that do not exist, reads pools and what nodes hold,
@@ -88,13 +89,18 @@ func (f *follower) create(ctx context.Context, cfg Config) error {
 		return err
 	}
 	for _, p := range pools {
-		err := f.client.Create(ctx, p)
-		switch {
-		case apierrors.IsAlreadyExists(err):
-		case err != nil:
+		err := kube.Persist(ctx, f.log, "cannot create a pool of addresses, trying again", func() error {
+			err := f.client.Create(ctx, p.DeepCopy())
+			if apierrors.IsAlreadyExists(err) {
+				return nil
+			}
+			if err == nil {
+				f.log.Info("created a pool of addresses", "pool", p.Name)
+			}
+			return err
+		})
+		if err != nil {
 			return fmt.Errorf("create CiliumPodIPPool %s: %w", p.Name, err)
-		default:
-			f.log.Info("created a pool of addresses", "pool", p.Name)
 		}
 	}
 	return nil
@@ -103,7 +109,8 @@ func (f *follower) create(ctx context.Context, cfg Config) error {
 // restore reads the pools, and records what nodes hold now.
 func (f *follower) restore(ctx context.Context) error {
 	var pools v2alpha1.CiliumPodIPPoolList
-	if err := f.live.List(ctx, &pools); err != nil {
+	err := kube.Persist(ctx, f.log, "cannot read the CiliumPodIPPools, trying again", func() error { return f.live.List(ctx, &pools) })
+	if err != nil {
 		return fmt.Errorf("CiliumPodIPPools cannot be read, and without them no block of addresses can be given out: %w", err)
 	}
 	for i := range pools.Items {

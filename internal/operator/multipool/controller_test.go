@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/netip"
+	"path"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -147,6 +149,29 @@ func TestController(t *testing.T) {
 		tr.node("b", "made=8")
 		tr.wants("b", "", "made 10.3.0.16/28")
 	})
+	run("a server that does not answer at first", func(tr *trial) {
+		cfg := Defaults()
+		cfg.Create = "late=ipv4-cidrs:10.5.0.0/24;ipv4-mask-size:28"
+		tr.Cleanup(func() {
+			_ = env.Client.Delete(context.Background(), &v2alpha1.CiliumPodIPPool{ObjectMeta: metav1.ObjectMeta{Name: "late"}})
+		})
+		failing := &overloaded{left: map[string]int{"POST ciliumpodippools": 2, "GET ciliumpodippools": 2, "GET ciliumnodes": 2}}
+		rc := rest.CopyConfig(tr.Server.Config)
+		rc.Wrap(func(next http.RoundTripper) http.RoundTripper {
+			failing.next = next
+			return failing
+		})
+		tr.runOn(rc, cfg)
+		failing.mu.Lock()
+		for what, left := range failing.left {
+			if left > 0 {
+				tr.Errorf("%s: %d of 2 failures are left", what, left)
+			}
+		}
+		failing.mu.Unlock()
+		tr.node("a", "late=8")
+		tr.wants("a", "", "late 10.5.0.0/28")
+	})
 	run("growth, shrinking and hand-back", func(tr *trial) {
 		tr.pool("default", 28, "10.0.0.0/28")
 		tr.run(Defaults())
@@ -189,6 +214,35 @@ func TestController(t *testing.T) {
 	})
 	run("writes that are lost, and operators that end", func(tr *trial) { lossy(tr) })
 }
+
+// overloaded fails the first requests of some kinds: their methods with the last part of the path.
+type overloaded struct {
+	next http.RoundTripper
+
+	mu   sync.Mutex
+	left map[string]int
+}
+
+// RoundTrip implements [http.RoundTripper].
+func (o *overloaded) RoundTrip(req *http.Request) (*http.Response, error) {
+	kind := req.Method + " " + path.Base(req.URL.Path)
+	o.mu.Lock()
+	fails := o.left[kind] > 0
+	if fails {
+		o.left[kind]--
+	}
+	o.mu.Unlock()
+	if !fails {
+		return o.next.RoundTrip(req)
+	}
+	if req.Body != nil {
+		req.Body.Close()
+	}
+	return &http.Response{StatusCode: http.StatusInternalServerError, Header: http.Header{}, Body: io.NopCloser(strings.NewReader("overloaded")), Request: req}, nil
+}
+
+// WrappedRoundTripper lets connections be closed.
+func (o *overloaded) WrappedRoundTripper() http.RoundTripper { return o.next }
 
 // unreliable loses every third write: in turn the request, and the answer.
 type unreliable struct {

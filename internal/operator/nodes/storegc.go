@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/internal/clustermesh"
 	"github.com/hawser-net/hawser/internal/node"
 	"github.com/hawser-net/hawser/internal/operator/rounds"
 	"github.com/hawser-net/hawser/internal/storekeys"
@@ -28,14 +29,15 @@ import (
 // put these keys on a lease of a quarter of an hour, in which the node's pod CIDR may have been
 // given to another node, and who observes both sends its packets to the node that is gone. Nodes
 // that were none of Kubernetes stay: agents without Kubernetes may share the store. A node was one
-// of Kubernetes if its agent says so, or if it was seen to be deleted.
+// of Kubernetes if its agent says so, or if it was seen to be deleted. Nothing is removed from a
+// store that is another cluster's, too.
 func SetupStoreGC(m manager.Manager, cfg Config, store kvstore.Backend, cluster string, log *slog.Logger) error {
 	if cfg.GCInterval == 0 {
 		return nil
 	}
 	c := &storeCollector{
 		meter:  cfg.Meter,
-		cached: m.GetClient(), live: m.GetAPIReader(), store: store, prefix: kvstore.JoinKey(storekeys.NodesPrefix, cluster) + "/", log: log,
+		cached: m.GetClient(), live: m.GetAPIReader(), store: store, cluster: cluster, prefix: kvstore.JoinKey(storekeys.NodesPrefix, cluster) + "/", log: log,
 		deleted: map[string]bool{},
 	}
 	return m.Add(manager.RunnableFunc(func(ctx context.Context) error {
@@ -63,6 +65,7 @@ type storeCollector struct {
 	meter        *rounds.Meter
 	cached, live client.Reader
 	store        kvstore.Backend
+	cluster      string
 	prefix       string // of this cluster's nodes, with a slash at the end
 	log          *slog.Logger
 
@@ -93,6 +96,9 @@ func (c *storeCollector) round(ctx context.Context) error {
 }
 
 func (c *storeCollector) collect(ctx context.Context) error {
+	if err := clustermesh.CheckOwner(ctx, c.store, c.cluster); err != nil {
+		return err
+	}
 	list, err := c.store.List(ctx, c.prefix)
 	if err != nil {
 		return fmt.Errorf("list of nodes in the key-value store: %w", err)
