@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/pem"
+	"flag"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -42,21 +43,54 @@ func TestCommittedFileIsCurrent(t *testing.T) {
 	}
 }
 
-// TestValues renders the chart with values and looks for what must be there and what must not:
-// among others, agents whose operator makes identities have no right to write them, "Security" of
-// CFP-27752.
-func TestValues(t *testing.T) {
-	t.Parallel()
-	for _, tt := range []struct {
-		name, values string
-		has, hasNot  []string // regular expressions
-	}{
-		{"defaults", "", []string{`identity-management-mode: "agent"`, `identity-allocation-mode: "crd"`, `ciliumidentities\]\n +verbs: \[create, update\]`, `podAntiAffinity`, `resources: \[events\]\n +verbs: \[create, patch\]`}, []string{`verbs: \[get, create, update\]`, `pods/status`, `PodMonitor`, `kvstore`, `KUBERNETES_SERVICE_HOST`, `cluster-pool-ipv6`, `hawser-dashboard`, `list, watch, create, update, delete`, `ciliumpodippools\]`}},
+type row struct {
+	name, values string
+	has, hasNot  []string // regular expressions
+}
+
+// rows are values of the chart, and what must and must not be in what it renders. Programs take the
+// options of all of them; see TestOptionsOfRows.
+func rows() []row {
+	return []row{
+		{"defaults", "", []string{`identity-management-mode: "agent"`, `identity-allocation-mode: "crd"`, `ciliumidentities\]\n +verbs: \[create, update\]`, `podAntiAffinity`, `resources: \[events\]\n +verbs: \[create, patch\]`}, []string{`verbs: \[get, create, update\]`, `pods/status`, `PodMonitor`, `kvstore`, `CILIUM_SOCK`, `HUBBLE_SERVER`, `fsGroup`, `unmanaged-pod-watcher`, `KUBERNETES_SERVICE_HOST`, `cluster-pool-ipv6`, `hawser-dashboard`, `list, watch, create, update, delete`, `ciliumpodippools\]`}},
 		{"operator makes identities", "identity: {managementMode: operator}", []string{`identity-management-mode: "operator"`, `ciliumidentities\]\n +verbs: \[get, create, update\]`, `ciliumendpoints\]\n +verbs: \[patch\]`, `resources: \[events\]\n +verbs: \[create, patch\]`}, []string{`ciliumidentities\]\n +verbs: \[create, update\]`}},
 		{"both make identities", "identity: {managementMode: both}", []string{`identity-management-mode: "both"`, `ciliumidentities\]\n +verbs: \[get, create, update\]`, `ciliumendpoints\]\n +verbs: \[patch\]`, `resources: \[events\]\n +verbs: \[create, patch\]`, `ciliumidentities\]\n +verbs: \[create, update\]`}, nil},
 		{"strict readiness", "identity: {podReadiness: strict}", []string{`pod-readiness: "strict"`, `resources: \[pods/status\]\n +verbs: \[patch\]`}, nil},
-		{"kvstore", "identity: {allocationMode: kvstore}\nkvstore: {type: etcd, options: {etcd.address: 'http://192.0.2.1:2379', etcd.operationTimeout: 5s}}",
-			[]string{`kvstore: "etcd"`, `kvstore-opt: "etcd.address=http://192.0.2.1:2379,etcd.operationTimeout=5s"`}, []string{`ciliumidentities\]\n +verbs: \[create, update\]`}},
+		{"kvstore", "identity: {allocationMode: kvstore}\nkvstore: {type: etcd, options: {etcd.address: 'http://192.0.2.1:2379', etcd.keepaliveTimeout: 5s, etcd.qps: 50}}",
+			[]string{`kvstore: "etcd"`, `kvstore-opt: "etcd.address=http://192.0.2.1:2379,etcd.keepaliveTimeout=5s,etcd.qps=50"`}, []string{`secretName: kvstore`}},
+		{"kvstore, identities by the operator", "identity: {allocationMode: kvstore, managementMode: operator}\nkvstore: {type: etcd, options: {etcd.address: 'http://192.0.2.1:2379'}}",
+			nil, []string{`ciliumidentities\]\n +verbs: \[create, update\]`, `name: hawser-agent\n  namespace: \S+\n(?s:.{0,300})resources: \[leases\]`}},
+		// Agents of both kinds and the operator, which is not root, read the files of the Secret.
+		{"kvstore with certificates", "identity: {allocationMode: kvstore}\nkvstore: {type: etcd, secretName: etcd-access, options: {etcd.config: /var/lib/cilium/kvstore/etcd.config}}\n" +
+			"balancer: {nodeSelector: {role: balancer}}\nrouting: {mode: native}",
+			[]string{`kvstore-opt: "etcd.config=/var/lib/cilium/kvstore/etcd.config"`,
+				`(?s)(name: kvstore, mountPath: /var/lib/cilium/kvstore, readOnly: true.*?){3}`,
+				`(?s)(name: kvstore, secret: \{secretName: etcd-access, defaultMode: 256.*?){2}`,
+				`(?s)kind: Deployment.*fsGroup: 65532.*name: kvstore, secret: \{secretName: etcd-access, defaultMode: 288`}, nil},
+		{"kvstore with users of agents and operator", "identity: {allocationMode: kvstore, managementMode: operator}\n" +
+			"kvstore: {type: etcd, secretName: for-agents, operatorSecretName: for-operator, options: {etcd.config: /var/lib/cilium/kvstore/etcd.config}}",
+			[]string{`secretName: for-agents, defaultMode: 256`, `name: kvstore, secret: \{secretName: for-operator, defaultMode: 288`}, []string{`secretName: for-agents, defaultMode: 288`}},
+		{"kvstore with a token", "identity: {allocationMode: kvstore}\nkvstore: {type: consul, secretName: consul-access, options: {consul.address: 'https://192.0.2.1:8501', consul.tokenFile: /var/lib/cilium/kvstore/token, consul.plainKeys: true}}",
+			[]string{`kvstore-opt: "consul.address=https://192.0.2.1:8501,consul.plainKeys=true,consul.tokenFile=/var/lib/cilium/kvstore/token"`}, nil},
+		{"a store for other clusters", "cluster: {id: 7}\nclustermesh: {secretName: others, store: {type: etcd, secretName: mesh, options: {etcd.config: /var/lib/cilium/mesh-store/etcd.config}}}",
+			[]string{`--kvstore-opt=etcd.config=/var/lib/cilium/mesh-store/etcd.config`, `name: clustermesh, secret: \{secretName: others,`, `cluster-id: "7"`}, []string{`secretName: cilium-clustermesh`}},
+		{"files that options name", "extraConfig: {label-prefix-file: /etc/labels/list.json}\n" +
+			"agent: {extraVolumes: [{name: labels, configMap: {name: labels}}], extraVolumeMounts: [{name: labels, mountPath: /etc/labels}]}\n" +
+			"operator: {extraVolumes: [{name: labels, configMap: {name: labels}}], extraVolumeMounts: [{name: labels, mountPath: /etc/labels}]}\n" +
+			"balancer: {nodeSelector: {role: balancer}}\nrouting: {mode: native}",
+			[]string{`(?s)(mountPath: /etc/labels\n +name: labels.*?- configMap:\n +name: labels\n +name: labels.*?){3}`, `fsGroup: 65532`}, nil},
+		// hawser, started in the pod, finds the agent.
+		{"another state directory", "agent: {stateDir: /srv/hawser}\nbalancer: {nodeSelector: {role: balancer}}\nrouting: {mode: native}\nhubble: {enabled: true}",
+			[]string{`(?s)(name: CILIUM_SOCK\n +value: "/srv/hawser/cilium.sock"\n +- name: HUBBLE_SERVER\n +value: "unix:///srv/hawser/hubble.sock".*?){2}kind: Deployment`, `socket-path: "/srv/hawser/cilium.sock"`, `hubble-socket-path: "/srv/hawser/hubble.sock"`}, nil},
+		{"another socket", "extraConfig: {socket-path: /srv/agent.sock}", []string{`name: CILIUM_SOCK\n +value: "/srv/agent.sock"`}, []string{`HUBBLE_SERVER`}},
+		{"many clusters", "cluster: {id: 300}\nextraConfig: {max-connected-clusters: 511}", []string{`cluster-id: "300"`, `max-connected-clusters: "511"`}, nil},
+		{"no pods are restarted", "operator: {podRestartSelector: ''}", []string{`unmanaged-pod-watcher-interval: "0s"`}, []string{`pod-restart-selector`}},
+		{"certificates of others", "hubble: {enabled: true, tls: {server: {existingSecret: a}}, relay: {enabled: true, tls: {client: {existingSecret: b}, server: {existingSecret: c}}}, ui: {enabled: true, tls: {client: {existingSecret: d}}}}",
+			[]string{`secretName: a,`, `secretName: b,`, `secretName: c,`, `secretName: d,`}, []string{`name: hubble-(server|relay-server|relay-client|ui-client)-certs`}},
+		{"certificates of others for agents alone", "hubble: {enabled: true, tls: {server: {existingSecret: a}}, relay: {enabled: true, tls: {client: {existingSecret: b}}}}",
+			[]string{`name: hubble-relay-server-certs`, `name: hubble-ui-client-certs`}, []string{`name: hubble-(server|relay-client)-certs`}},
+		{"a certificate of others for the relay without the page", "hubble: {enabled: true, relay: {enabled: true, tls: {server: {existingSecret: c}}}}",
+			[]string{`name: hubble-relay-client-certs`}, []string{`name: hubble-(relay-server|ui-client)-certs`}},
 		{"without kube-proxy", "kubeProxyReplacement: true\nk8s: {serviceHost: 192.0.2.10, servicePort: 6443}\nloadBalancer: {algorithm: maglev, mode: hybrid}",
 			[]string{`kube-proxy-replacement: "true"`, `bpf-lb-algorithm: "maglev"`, `bpf-lb-mode: "hybrid"`, `bpf-lb-mode-annotation: "false"`, `(?s)KUBERNETES_SERVICE_HOST\n +value: "192.0.2.10".*KUBERNETES_SERVICE_HOST\n +value: "192.0.2.10"`, `KUBERNETES_SERVICE_PORT\n +value: "6443"`}, nil},
 		{"two families", "ipv6: {enabled: true}\nipam: {clusterPool: {ipv4Ranges: [10.1.0.0/16, 10.2.0.0/16]}}",
@@ -72,13 +106,13 @@ func TestValues(t *testing.T) {
 		{"addresses of a cloud", "ipam: {mode: eni}\nrouting: {mode: native}\nextraConfig: {aws-release-excess-ips: true}",
 			[]string{`ipam: "eni"`, `allow-pod-instance-metadata: "false"`, `aws-release-excess-ips: "true"`, `ciliumnodes/status\]\n +verbs: \[patch\]\n  - apiGroups: \[cilium.io\]\n +resources: \[ciliumendpoints\]\n +verbs: \[create, patch, delete\]`}, []string{`cluster-pool-ipv4`}},
 		{"addresses of a cloud, of both families", "ipam: {mode: eni}\nrouting: {mode: native}\nipv6: {enabled: true}", []string{`ipam: "eni"`, `enable-ipv6: "true"`}, nil},
-		{"addresses of another", "ipam: {mode: azure, cloud: {podMetadata: true}}\nrouting: {mode: native}\nextraConfig: {azure-subscription-id: s}",
+		{"addresses of another", "ipam: {mode: azure, cloud: {podMetadata: true}}\nrouting: {mode: native}\nextraConfig: {azure-subscription-id: s, azure-resource-group: g}",
 			[]string{`ipam: "azure"`, `allow-pod-instance-metadata: "true"`, `azure-subscription-id: "s"`}, nil},
 		{"addresses of pools, from cluster-pool", "ipam: {mode: multi-pool, multiPool: {migrateFromClusterPool: true}}",
 			[]string{`enable-cluster-pool-to-multi-pool-migration: "true"`}, []string{`auto-create`, `ciliumpodippools\]\n +verbs: \[get, list, watch, create\]`}},
 		{"metrics", "prometheus: {agent: {enabled: true}, operator: {enabled: true}, podMonitor: {enabled: true, labels: {release: prom}}}",
 			[]string{`prometheus-serve-addr: ":9962"`, `enable-metrics: "true"`, `(?s)kind: PodMonitor.*kind: PodMonitor`, `release: prom`, `hostPort: 9963`}, nil},
-		{"identities in both places", "identity: {allocationMode: doublewrite-readkvstore}\nkvstore: {type: etcd}", []string{`identity-allocation-mode: "doublewrite-readkvstore"`, `ciliumidentities\]\n +verbs: \[create, update\]`}, nil},
+		{"identities in both places", "identity: {allocationMode: doublewrite-readkvstore}\nkvstore: {type: etcd, options: {etcd.address: 'http://192.0.2.1:2379'}}", []string{`identity-allocation-mode: "doublewrite-readkvstore"`, `ciliumidentities\]\n +verbs: \[create, update\]`}, nil},
 		{"slices", "ciliumEndpointSlice: {enabled: true, rateLimits: [{nodes: 0, limit: 2.5, burst: 20}]}",
 			[]string{`enable-cilium-endpoint-slice: "true"`, `ces-controller-mode: "default"`, `ces-max-ciliumendpoints-per-ces: "100"`,
 				`ces-rate-limits: "\[\{\\"burst\\":20,\\"limit\\":2.5,\\"nodes\\":0\}\]"`, `ciliumendpointslices\]\n +verbs: \[list, watch, get, create, patch, delete\]`,
@@ -120,7 +154,15 @@ func TestValues(t *testing.T) {
 			[]string{`updateStrategy:\n    type: OnDelete\n`, `strategy:\n    type: Recreate\n`}, []string{`rollingUpdate`}}, // the server refuses it then
 		{"an update strategy without type", "agent: {updateStrategy: {rollingUpdate: {maxUnavailable: 7}}}", []string{`updateStrategy:\n    rollingUpdate:\n      maxUnavailable: 7\n    type: RollingUpdate`}, nil},
 		{"image", "image: {repository: registry.example/hawser, tag: v1, pullPolicy: Always, pullSecrets: [{name: s}]}", []string{`image: registry.example/hawser:v1`, `imagePullSecrets:\n +- name: s`}, []string{`hawser:dev`}},
-	} {
+	}
+}
+
+// TestValues renders the chart with values and looks for what must be there and what must not:
+// among others, agents whose operator makes identities have no right to write them, "Security" of
+// CFP-27752.
+func TestValues(t *testing.T) {
+	t.Parallel()
+	for _, tt := range rows() {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			got, err := renderWith(t, tt.values)
@@ -187,9 +229,171 @@ func TestSchema(t *testing.T) {
 		"operator: {healthPort: 9962}\nprometheus: {agent: {enabled: true}}":                                                                                            "operator.healthPort and prometheus.agent.port are both 9962",
 		"hubble: {enabled: true, listenPort: 9879, relay: {enabled: true}}":                                                                                             "agent.healthPort and hubble.listenPort are both 9879",
 		"kvstore: {type: etcd, options: {etcd.address: 'http://192.0.2.1:2379'}}\nclustermesh: {store: {type: etcd, options: {etcd.address: 'http://192.0.2.2:2379'}}}": "clustermesh.store.type",
+
+		"hubble: {metrics: {enabled: [dns, httpV2]}}":                                                              "drop|flow",
+		"hubble: {metrics: {enabled: ['drop,http']}}":                                                              "drop|flow",
+		"cluster: {id: 300}":                                                                                       "extraConfig.max-connected-clusters=511",
+		"extraConfig: {cluster-id: 256}":                                                                           "extraConfig.max-connected-clusters=511",
+		"extraConfig: {max-connected-clusters: 300}":                                                               "255 or 511",
+		"ipam: {clusterPool: {ipv4Ranges: [abc]}}":                                                                 "ipv4Ranges",
+		"ipam: {clusterPool: {ipv4Ranges: [10.0.0.256/16]}}":                                                       "ipv4Ranges",
+		"ipam: {clusterPool: {ipv4Ranges: [10.0.0.0/33]}}":                                                         "ipv4Ranges",
+		"ipam: {clusterPool: {ipv4Ranges: ['fd00::/64']}}":                                                         "ipv4Ranges",
+		"ipam: {clusterPool: {ipv6Ranges: [10.0.0.0/8]}}":                                                          "ipv6Ranges",
+		"ipam: {clusterPool: {ipv6Ranges: ['fd00::/129']}}":                                                        "ipv6Ranges",
+		"ipam: {clusterPool: {ipv4Ranges: [10.0.0.0/25]}}":                                                         "ipam.clusterPool.ipv4MaskSize=24: the range 10.0.0.0/25",
+		"routing: {ipv4NativeCIDR: 10.0.0.0}":                                                                      "ipv4NativeCIDR",
+		"routing: {ipv6NativeCIDR: 10.0.0.0/8}":                                                                    "ipv6NativeCIDR",
+		"kvstore: {type: etcd, options: {etcd.adress: 'http://192.0.2.1:2379'}}":                                   "etcd.adress",
+		"kvstore: {type: etcd, options: {etcd: {address: 'http://192.0.2.1:2379'}}}":                               "'etcd'", // --set without backslashes
+		"kvstore: {type: etcd, options: {etcd.qps: -1}}":                                                           "etcd.qps",
+		"kvstore: {type: etcd, options: {etcd.keepaliveTimeout: soon}}":                                            "etcd.keepaliveTimeout",
+		"kvstore: {type: etcd, options: {consul.address: 'http://192.0.2.1:8500'}}":                                "kvstore.options: consul.address is no option of etcd",
+		"kvstore: {type: etcd}":                                                                                    "kvstore.options.etcd.address, or etcd.config",
+		"kvstore: {type: consul, options: {consul.datacenter: a}}":                                                 "kvstore.options.consul.address",
+		"clustermesh: {store: {type: etcd, options: {etcd.qps: 5}}}":                                               "clustermesh.store.options.etcd.address",
+		"kvstore: {type: consul, options: {consul.address: 'a:8500', consul.token: s}}":                            "consul.tokenFile=",
+		"clustermesh: {store: {type: consul, options: {consul.address: 'a:8500', consul.token: s}}}":               "consul.tokenFile=",
+		"extraConfig: {kvstore: consul, kvstore-opt: 'consul.address=a:8500,consul.token=s'}":                      "consul.tokenFile=",
+		`extraConfig: {kvstore: consul, kvstore-opt: '{"consul.address": "a:8500", "consul.token": "s"}'}`:         "consul.tokenFile=",
+		"agent: {extraArgs: ['--kvstore-opt=consul.token=s']}":                                                     "consul.tokenFile=",
+		"agent: {extraVolumes: [{emptyDir: {}}]}":                                                                  "extraVolumes",
+		"hubble: {enabled: true, tls: {server: {existingSecret: a}}, relay: {enabled: true}}":                      "hubble.tls.server.existingSecret: the other side would know only the authorities of the chart, and refuse it: set hubble.relay.tls.client.existingSecret",
+		"hubble: {enabled: true, relay: {enabled: true, tls: {client: {existingSecret: a}}}}":                      "set hubble.tls.server.existingSecret",
+		"hubble: {enabled: true, relay: {enabled: true, tls: {server: {existingSecret: a}}}, ui: {enabled: true}}": "set hubble.ui.tls.client.existingSecret",
+		"hubble: {enabled: true, relay: {enabled: true}, ui: {enabled: true, tls: {client: {existingSecret: a}}}}": "set hubble.relay.tls.server.existingSecret",
 	} {
 		if _, err := renderWith(t, values); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", values, err)
+		}
+	}
+}
+
+// object is what tests look at of one.
+type object struct {
+	Kind     string
+	Metadata struct{ Name string }
+	Data     map[string]string
+	Rules    []struct{ APIGroups, Resources, Verbs []string }
+	Spec     struct {
+		Template struct {
+			Spec struct{ Containers []struct{ Args []string } }
+		}
+	}
+}
+
+func objects(t *testing.T, text string) (out []object) {
+	t.Helper()
+	for doc := range strings.SplitSeq(text, "\n---\n") {
+		var o object
+		if err := yaml.Unmarshal([]byte(doc), &o); err != nil {
+			t.Fatalf("%v in %s", err, doc)
+		}
+		out = append(out, o)
+	}
+	return out
+}
+
+var update = flag.Bool("update", false, "write the file of TestOptionsOfRows")
+
+// options are those of one row: of the ConfigMap, as far as they are not those of the defaults, and
+// of the command lines.
+type options struct {
+	Name      string
+	ConfigMap map[string]*string // nil for what the defaults have and the row has not
+	Args      map[string][]string
+}
+
+// TestOptionsOfRows keeps a file with the options of each row: the test of the manifests, which has
+// the programs and no Helm, sees that they take them.
+func TestOptionsOfRows(t *testing.T) {
+	t.Parallel()
+	defaults, err := render(chart, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	base := map[string]string{}
+	for _, o := range objects(t, defaults) {
+		if o.Kind == "ConfigMap" {
+			base = o.Data
+		}
+	}
+	var all []options
+	for _, r := range rows() {
+		text, err := renderWith(t, r.values)
+		if err != nil {
+			t.Fatalf("%s: %v", r.name, err)
+		}
+		one := options{Name: r.name, ConfigMap: map[string]*string{}, Args: map[string][]string{}}
+		for _, o := range objects(t, text) {
+			switch {
+			case o.Kind == "ConfigMap" && o.Metadata.Name == "cilium-config":
+				for k, v := range o.Data {
+					if was, ok := base[k]; !ok || was != v {
+						one.ConfigMap[k] = &v
+					}
+				}
+				for k := range base {
+					if _, ok := o.Data[k]; !ok {
+						one.ConfigMap[k] = nil
+					}
+				}
+			case strings.HasPrefix(o.Metadata.Name, "hawser-") && len(o.Spec.Template.Spec.Containers) > 0:
+				one.Args[o.Metadata.Name] = o.Spec.Template.Spec.Containers[0].Args
+			}
+		}
+		all = append(all, one)
+	}
+	data, err := yaml.Marshal(all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const file = "../testdata/options.yaml"
+	data = append([]byte("# Generated from the rows of deploy/render/main_test.go. DO NOT EDIT.\n"), data...)
+	if *update {
+		if err := os.WriteFile(file, data, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, err := os.ReadFile(file); err != nil || string(got) != string(data) {
+		t.Errorf("%s is not what the chart renders (%v): run make generate", file, err)
+	}
+}
+
+// TestRightsOnTheWay: one upgrade changes the rights of all agents at once and restarts them one
+// after the other. On the way from a key-value store to objects, and back, those of the step before
+// need theirs until then.
+func TestRightsOnTheWay(t *testing.T) {
+	t.Parallel()
+	rights := func(mode string) map[string]bool {
+		text, err := renderWith(t, "identity: {allocationMode: "+mode+"}\nkvstore: {type: etcd, options: {etcd.address: 'http://192.0.2.1:2379'}}")
+		if err != nil {
+			t.Fatal(err)
+		}
+		out := map[string]bool{}
+		for _, o := range objects(t, text) {
+			if o.Metadata.Name != "hawser-agent" {
+				continue
+			}
+			for _, r := range o.Rules {
+				for _, resource := range r.Resources {
+					for _, verb := range r.Verbs {
+						out[strings.Join([]string{o.Kind, r.APIGroups[0], resource, verb}, " ")] = true
+					}
+				}
+			}
+		}
+		return out
+	}
+	steps := []string{"kvstore", "doublewrite-readkvstore", "doublewrite-readcrd", "crd"}
+	for i := range len(steps) - 1 {
+		for _, way := range [][2]string{{steps[i], steps[i+1]}, {steps[i+1], steps[i]}} {
+			then := rights(way[1])
+			for r := range rights(way[0]) {
+				if !then[r] {
+					t.Errorf("from %s to %s: agents lose %s before they are replaced", way[0], way[1], r)
+				}
+			}
 		}
 	}
 }

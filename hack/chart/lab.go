@@ -19,12 +19,23 @@ type lab struct {
 	kubectl, kubeconfig       string
 	replace, keep             bool
 	from                      int
+	// id is the number of the cluster, which decides on its addresses; 0 for none.
+	id int
+	// stateDir is where agents have their files, empty for the usual place.
+	stateDir string
 }
 
 type place struct{ name, ip string }
 
 // nodes of the cluster: two, with the addresses of the sandbox's plan.
-func (l *lab) nodes() []place { return []place{{"n1", "10.99.0.11"}, {"n2", "10.99.0.12"}} }
+func (l *lab) nodes() []place { return []place{{"n1", l.underlay(11)}, {"n2", l.underlay(12)}} }
+
+func (l *lab) underlay(host int) string {
+	if l.id != 0 {
+		return fmt.Sprintf("192.168.%d.%d", l.id, host)
+	}
+	return fmt.Sprintf("10.99.0.%d", host)
+}
 
 func (l *lab) image() string { return image.AgnhostName }
 
@@ -32,7 +43,10 @@ func (l *lab) image() string { return image.AgnhostName }
 func (l *lab) values(more []string) []string {
 	all := append([]string{"agent.cgroupRoot=" + cgroup2()}, more...)
 	if l.replace {
-		all = append(all, "kubeProxyReplacement=true", "k8s.serviceHost=10.99.0.10", "k8s.servicePort=6443")
+		all = append(all, "kubeProxyReplacement=true", "k8s.serviceHost="+l.underlay(10), "k8s.servicePort=6443")
+	}
+	if l.stateDir != "" {
+		all = append(all, "agent.stateDir="+l.stateDir)
 	}
 	return set(all)
 }

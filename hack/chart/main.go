@@ -4,6 +4,7 @@
 //
 //	go run ./hack/chart                     beside kube-proxy, both ways of giving nodes addresses
 //	go run ./hack/chart -replace            instead of kube-proxy
+//	go run ./hack/chart -kvstore            identities in an etcd that demands certificates
 //
 // The cluster is brought up for it and removed afterwards. The exit code is 0 only if everything
 // was as it should be.
@@ -33,9 +34,13 @@ func run() int {
 	flag.StringVar(&l.helm, "helm", "bin/helm", "the program helm")
 	flag.StringVar(&l.chart, "chart", "deploy/helm/hawser", "directory of the chart")
 	flag.BoolVar(&l.replace, "replace", false, "instead of kube-proxy")
+	store := flag.Bool("kvstore", false, "with identities in an etcd that demands certificates, and the agents' files elsewhere")
 	flag.IntVar(&l.from, "from", 1, "number of the step to begin with, in a cluster that was kept")
 	flag.BoolVar(&l.keep, "keep", false, "leave the cluster running")
 	flag.Parse()
+	if *store {
+		l.id, l.stateDir = storeCluster, "/var/run/hawser"
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := l.run(ctx); err != nil {
@@ -55,6 +60,9 @@ func (l *lab) run(ctx context.Context) (err error) {
 	l.kubeconfig = filepath.Join(kube.Defaults().Root, l.name, "kubeconfig")
 	there := kube.Exists(kube.Defaults().Root, l.name)
 	up := []string{"sandbox", "up", "--kubernetes", "--yes", "--name", l.name, "--cni", kube.None, fmt.Sprintf("--kube-proxy=%v", !l.replace)}
+	if l.id != 0 {
+		up = append(up, "--cluster-id", fmt.Sprint(l.id))
+	}
 	if out, err := l.do(ctx, l.hawser, up...); err != nil {
 		return fmt.Errorf("start the cluster: %w\n%s", err, out)
 	}

@@ -16,6 +16,9 @@ type step struct {
 }
 
 func (l *lab) steps() []step {
+	if l.id != 0 {
+		return l.storeSteps()
+	}
 	return []step{
 		{"install, addresses from the operator (ipam cluster-pool)", l.install("ipam.mode=cluster-pool", "ipam.clusterPool.ipv4Ranges={10.200.0.0/20}", "ipam.clusterPool.ipv4MaskSize=26")},
 		{"nodes have blocks of the range, one each", l.blocks("10.200.0.0/20", 26)},
@@ -403,7 +406,7 @@ func (l *lab) uninstall(ctx context.Context) error {
 		}
 		var left []string
 		for line := range strings.Lines(out) {
-			if (strings.Contains(line, "hawser") || strings.Contains(line, "cilium") || strings.Contains(line, "hubble")) && !strings.Contains(line, "hawser-sandbox") {
+			if (strings.Contains(line, "hawser") || strings.Contains(line, "cilium") || strings.Contains(line, "hubble")) && !strings.Contains(line, "hawser-sandbox") && !strings.Contains(line, sandboxStore) {
 				left = append(left, strings.TrimSpace(line))
 			}
 		}
@@ -444,7 +447,11 @@ func (l *lab) cleanNode(ctx context.Context, node string) error {
 	on := func(script string) (string, error) {
 		return l.do(ctx, l.hawser, "sandbox", "exec", "--name", l.name, node, "--", "sh", "-c", script)
 	}
-	if out, err := on("hawser-agent cleanup --write-cni-conf-when-ready /etc/cni/net.d/05-cilium.conflist && rm /opt/cni/bin/hawser-cni"); err != nil {
+	elsewhere := ""
+	if dir := l.stateDir; dir != "" {
+		elsewhere = fmt.Sprintf(" --state-dir %[1]s --socket-path %[1]s/cilium.sock --cni-log-file %[1]s/cilium-cni.log --hubble-socket-path %[1]s/hubble.sock", dir)
+	}
+	if out, err := on("hawser-agent cleanup --write-cni-conf-when-ready /etc/cni/net.d/05-cilium.conflist" + elsewhere + " && rm /opt/cni/bin/hawser-cni"); err != nil {
 		return fmt.Errorf("cleanup on %s: %w\n%s", node, err, out)
 	}
 	var errs []error
@@ -455,7 +462,7 @@ func (l *lab) cleanNode(ctx context.Context, node string) error {
 		"pinned BPF objects": "find /sys/fs/bpf -mindepth 1 | grep -v '\\.debug$' || true",
 		"CNI configurations": "ls /etc/cni/net.d | grep -v '^$' || true",
 		"the plugin":         "ls /opt/cni/bin | grep hawser || true",
-		"files of the agent": "ls -A /var/run/cilium /run/cilium 2>/dev/null | grep -v : | grep . || true",
+		"files of the agent": "ls -A /var/run/cilium /run/cilium " + l.stateDir + " 2>/dev/null | grep -v : | grep . || true",
 		"filters at devices": "tc filter show dev eth0 ingress; tc filter show dev eth0 egress",
 		"network namespaces": "ls /run/netns 2>/dev/null | grep cni- || true",
 	} {

@@ -23,8 +23,11 @@ import (
 )
 
 const (
-	agentLabel     = "k8s-app=cilium"
+	// agentLabel selects the pods of agents, those of load balancer nodes among them.
+	agentLabel     = "k8s-app in (cilium,hawser-balancer)"
 	agentContainer = "agent"
+	// meshVolume is the volume of agents with the Secret that they follow.
+	meshVolume = "clustermesh"
 	// lookEvery is the pause between two looks at all agents, lookTimeout what one answer may take.
 	lookEvery   = 500 * time.Millisecond
 	lookTimeout = 10 * time.Second
@@ -38,6 +41,34 @@ func (c *Cluster) agents(ctx context.Context) ([]corev1.Pod, error) {
 		return nil, fmt.Errorf("cluster %s: list agents: %w", c.Called, err)
 	}
 	return list.Items, nil
+}
+
+// meshSecret is the Secret that the agents follow: the one that their DaemonSets mount, as all of
+// their pods do when a rollout has ended.
+func (c *Cluster) meshSecret(ctx context.Context) (string, error) {
+	list, err := c.client.Kube.AppsV1().DaemonSets(c.namespace).List(ctx, metav1.ListOptions{LabelSelector: agentLabel})
+	if err != nil {
+		return "", fmt.Errorf("list DaemonSets of agents: %w", err)
+	}
+	var names []string
+	for _, ds := range list.Items {
+		for _, v := range ds.Spec.Template.Spec.Volumes {
+			if v.Name == meshVolume && v.Secret != nil {
+				names = append(names, v.Secret.SecretName)
+			}
+		}
+	}
+	slices.Sort(names)
+	switch names = slices.Compact(names); {
+	case len(list.Items) == 0:
+		return "", fmt.Errorf("there is no DaemonSet of agents in namespace %s (%s)", c.namespace, agentLabel)
+	case len(names) == 0:
+		return "", fmt.Errorf("DaemonSet %s has no volume %s with a Secret, as the chart makes it: its agents would read no file for another cluster",
+			list.Items[0].Name, meshVolume)
+	case len(names) > 1:
+		return "", fmt.Errorf("agents follow different Secrets (%s): set one clustermesh.secretName for all", strings.Join(names, ", "))
+	}
+	return names[0], nil
 }
 
 // WaitFollows waits until every agent that runs is connected to the cluster of this name, and has

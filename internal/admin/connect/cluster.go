@@ -23,7 +23,7 @@ const (
 	// store: endpoints (URLs, with commas between), ca.crt, tls.crt and tls.key.
 	AccessSecret = "clustermesh-remote-access"
 	// MeshSecret is the Secret that the agents of a cluster follow, with a file for each other
-	// cluster.
+	// cluster, unless their pods mount another one.
 	MeshSecret = "cilium-clustermesh"
 
 	configMap = "cilium-config"
@@ -58,7 +58,7 @@ type Facts struct {
 	// Pods are the ranges of pods by node, Nodes the nodes' addresses.
 	Pods  map[string][]netip.Prefix
 	Nodes map[string][]netip.Addr
-	// Dir is where agents find the files of MeshSecret.
+	// Dir is where agents find the files of the Secret that they follow.
 	Dir    string
 	Access Access
 }
@@ -106,6 +106,9 @@ func (c *Cluster) read(ctx context.Context) (Facts, error) {
 		return Facts{}, err
 	}
 	if f.Access, err = c.access(ctx); err != nil {
+		return Facts{}, err
+	}
+	if _, err := c.meshSecret(ctx); err != nil {
 		return Facts{}, err
 	}
 	f.Pods, f.Nodes = map[string][]netip.Prefix{}, map[string][]netip.Addr{}

@@ -10,7 +10,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/hawser-net/hawser/internal/k8s"
@@ -111,6 +113,72 @@ func TestClash(t *testing.T) {
 	}
 }
 
+// daemonSet creates or replaces a DaemonSet of agents that mounts a Secret, if it has a name.
+func daemonSet(t *testing.T, client *k8s.Client, name, app, secret string) {
+	t.Helper()
+	label := map[string]string{"k8s-app": app}
+	ds := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: label}, Spec: appsv1.DaemonSetSpec{
+		Selector: &metav1.LabelSelector{MatchLabels: label},
+		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: label}, Spec: corev1.PodSpec{
+			Containers: []corev1.Container{{Name: agentContainer, Image: "x"}},
+			Volumes:    []corev1.Volume{{Name: "tmp"}},
+		}},
+	}}
+	if secret != "" {
+		ds.Spec.Template.Spec.Volumes = append(ds.Spec.Template.Spec.Volumes,
+			corev1.Volume{Name: "clustermesh", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: secret}}})
+	}
+	sets := client.Kube.AppsV1().DaemonSets("default")
+	if err := sets.Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		t.Fatal(err)
+	}
+	if _, err := sets.Create(t.Context(), ds, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// The Secret is the one that the agents mount, whatever the chart calls it: nobody would read
+// another one.
+func TestMountedSecret(t *testing.T) {
+	t.Parallel()
+	client, err := k8s.New(kubeapi.Start(t).Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := t.Context()
+	c := New("here", client, "default")
+	own, b := facts("a", 1, "10.1.1.0/24", "192.0.2.1"), facts("b", 2, "10.2.1.0/24", "192.0.2.2")
+	want(t, c.Follow(ctx, own, b), "cluster here: there is no DaemonSet of agents in namespace default")
+	daemonSet(t, client, "hawser-agent", "cilium", "")
+	want(t, c.Follow(ctx, own, b), "DaemonSet hawser-agent has no volume clustermesh")
+	daemonSet(t, client, "hawser-agent", "cilium", "others")
+	daemonSet(t, client, "hawser-balancer", "hawser-balancer", "more")
+	want(t, c.Follow(ctx, own, b), "different Secrets (more, others)")
+	daemonSet(t, client, "hawser-balancer", "hawser-balancer", "others")
+	secrets := func() (names []string) {
+		t.Helper()
+		list, err := client.Kube.CoreV1().Secrets("default").List(ctx, metav1.ListOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range list.Items {
+			names = append(names, s.Name)
+		}
+		return names
+	}
+	if names := secrets(); len(names) != 0 {
+		t.Errorf("Secrets %v were written that nobody mounts", names)
+	}
+	want(t, c.Follow(ctx, own, b), "")
+	if diff := cmp.Diff([]string{"others"}, secrets()); diff != "" {
+		t.Error(diff)
+	}
+	want(t, c.Forget(ctx, "b"), "")
+	if names := secrets(); len(names) != 0 {
+		t.Errorf("Secrets %v are left", names)
+	}
+}
+
 // A cluster's files come, change and go beside those of others and beside what others put
 // there.
 func TestSecret(t *testing.T) {
@@ -121,6 +189,7 @@ func TestSecret(t *testing.T) {
 	}
 	ctx := t.Context()
 	c := New("here", client, "default")
+	daemonSet(t, client, "hawser-agent", "cilium", MeshSecret)
 	read := func() map[string]string {
 		t.Helper()
 		s, err := client.Kube.CoreV1().Secrets("default").Get(ctx, MeshSecret, metav1.GetOptions{})
@@ -199,4 +268,37 @@ func TestSecret(t *testing.T) {
 	soon, cancel = context.WithTimeout(ctx, 100*time.Millisecond)
 	defer cancel()
 	want(t, c.WaitFollows(soon, "b"), "does not follow cluster b yet: none of its agents runs")
+}
+
+// Load balancer nodes follow other clusters, too: whoever connects clusters waits for them.
+func TestAgentsOfBalancers(t *testing.T) {
+	t.Parallel()
+	client, err := k8s.New(kubeapi.Start(t).Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := t.Context()
+	for _, app := range []string{"cilium", "hawser-balancer", "hubble-relay"} {
+		pod := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: app + "-1", Labels: map[string]string{"k8s-app": app}},
+			Spec:       corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{{Name: agentContainer, Image: "x"}}},
+		}
+		if pod, err = client.Kube.CoreV1().Pods("default").Create(ctx, pod, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		pod.Status.Phase = corev1.PodRunning
+		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+		if _, err = client.Kube.CoreV1().Pods("default").UpdateStatus(ctx, pod, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	soon, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	// There is no kubelet, so no agent can be asked: the error names each that was.
+	err = New("here", client, "default").WaitFollows(soon, "b")
+	want(t, err, "agent cilium-1 on n1")
+	want(t, err, "agent hawser-balancer-1 on n1")
+	if err != nil && strings.Contains(err.Error(), "hubble-relay") {
+		t.Errorf("asked a pod that is no agent: %v", err)
+	}
 }

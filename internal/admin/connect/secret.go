@@ -15,12 +15,12 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// files are the keys of MeshSecret for a cluster of this name.
+// files are the keys of the followed Secret for a cluster of this name.
 func files(name string) (config, ca, cert, key string) {
 	return name, name + "-ca.crt", name + ".crt", name + ".key"
 }
 
-// entry is MeshSecret's entry for a cluster, for agents that mount it at dir.
+// entry is the followed Secret's entry for a cluster, for agents that mount it at dir.
 func entry(f Facts, dir string) (map[string][]byte, error) {
 	config, ca, cert, key := files(f.Name)
 	text := map[string]any{"endpoints": f.Access.Endpoints}
@@ -54,19 +54,24 @@ func (c *Cluster) Forget(ctx context.Context, name string) error {
 	return c.change(ctx, name, nil)
 }
 
-// change replaces MeshSecret's entry for a cluster. An empty Secret is deleted.
+// change replaces the entry for a cluster in the Secret that the agents follow. An empty Secret is
+// deleted.
 func (c *Cluster) change(ctx context.Context, name string, say map[string][]byte) error {
+	secret, err := c.meshSecret(ctx)
+	if err != nil {
+		return fmt.Errorf("cluster %s: %w", c.Called, err)
+	}
 	secrets := c.client.Kube.CoreV1().Secrets(c.namespace)
 	changed := false
 	// Another client may create or update it at the same time.
-	err := retry.OnError(retry.DefaultBackoff, func(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) }, func() error {
-		s, err := secrets.Get(ctx, MeshSecret, metav1.GetOptions{})
+	err = retry.OnError(retry.DefaultBackoff, func(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) }, func() error {
+		s, err := secrets.Get(ctx, secret, metav1.GetOptions{})
 		missing := apierrors.IsNotFound(err)
 		if err != nil && !missing {
 			return err
 		}
 		if missing {
-			s = &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: MeshSecret, Namespace: c.namespace}}
+			s = &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: secret, Namespace: c.namespace}}
 		}
 		if changed = update(s, name, say); !changed {
 			return nil
@@ -75,14 +80,14 @@ func (c *Cluster) change(ctx context.Context, name string, say map[string][]byte
 		case missing:
 			_, err = secrets.Create(ctx, s, metav1.CreateOptions{})
 		case len(s.Data) == 0:
-			err = secrets.Delete(ctx, MeshSecret, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &s.UID, ResourceVersion: &s.ResourceVersion}})
+			err = secrets.Delete(ctx, secret, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &s.UID, ResourceVersion: &s.ResourceVersion}})
 		default:
 			_, err = secrets.Update(ctx, s, metav1.UpdateOptions{})
 		}
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("cluster %s: write Secret %s: %w", c.Called, MeshSecret, err)
+		return fmt.Errorf("cluster %s: write Secret %s: %w", c.Called, secret, err)
 	}
 	if !changed {
 		return nil

@@ -120,9 +120,9 @@ Other clusters are given by contexts of the kubeconfig file. Their nodes must re
 other already. Each needs a Secret clustermesh-remote-access for access to its store, with
 endpoints, ca.crt, tls.crt and tls.key. See docs/user/clustermesh.md.
 
-The command adds a file for the other cluster to the Secret cilium-clustermesh of each, which
-the agents watch. Then it waits until all agents have read everything of the other cluster. You
-can run it again, for example when certificates have changed.`,
+The command adds a file for the other cluster to the Secret that the agents of each mount and
+watch, by default cilium-clustermesh. Then it waits until all agents have read everything of the
+other cluster. You can run it again, for example when certificates have changed.`,
 		Example: `  hawser clustermesh connect east west
   hawser clustermesh connect --context east --destination-context west`,
 		Args: cobra.MaximumNArgs(2),

@@ -62,11 +62,38 @@ hubble-relay.{{ .Release.Namespace }}.svc.{{ .Values.hubble.peerService.clusterD
 {{- end }}
 {{- end -}}
 
-{{/* Environment of every agent. */}}
+{{/* Environment of every agent: where hawser, started in its container, finds its sockets if they are not at the usual place. */}}
 {{- define "hawser.agentEnv" -}}
 {{- include "hawser.env" . }}
+{{- $extra := .Values.extraConfig | default dict }}
+{{- $socket := get $extra "socket-path" | default (printf "%s/cilium.sock" .Values.agent.stateDir) }}
+{{- if ne $socket "/var/run/cilium/cilium.sock" }}
+- name: CILIUM_SOCK
+  value: {{ $socket | quote }}
+{{- end }}
+{{- $flows := get $extra "hubble-socket-path" | default (printf "%s/hubble.sock" .Values.agent.stateDir) }}
+{{- if ne $flows "/var/run/cilium/hubble.sock" }}
+- name: HUBBLE_SERVER
+  value: {{ printf "unix://%s" $flows | quote }}
+{{- end }}
 {{- with .Values.agent.extraEnv }}{{ toYaml . | nindent 0 }}{{ end }}
 {{- end }}
+
+{{/* Mounts of agents and operator: access to the key-value store, by the Secret "secret", and those of the program's values, "of". */}}
+{{- define "hawser.moreMounts" -}}
+{{- if .secret }}
+- {name: kvstore, mountPath: /var/lib/cilium/kvstore, readOnly: true}
+{{- end }}
+{{- with .of.extraVolumeMounts }}{{ toYaml . | nindent 0 }}{{ end }}
+{{- end -}}
+
+{{/* The volumes for them; files of the Secret have this "mode". */}}
+{{- define "hawser.moreVolumes" -}}
+{{- with .secret }}
+- {name: kvstore, secret: {secretName: {{ . }}, defaultMode: {{ $.mode }}}}
+{{- end }}
+{{- with .of.extraVolumes }}{{ toYaml . | nindent 0 }}{{ end }}
+{{- end -}}
 
 {{/* The ports at which every agent serves metrics, if it does. */}}
 {{- define "hawser.agentPorts" -}}
@@ -124,6 +151,29 @@ ports:
 {{- end }}
 {{- end }}
 {{- end }}
+{{- $max := get $config "max-connected-clusters" | default 255 | int }}
+{{- if not (has $max (list 255 511)) }}{{ fail (printf "extraConfig.max-connected-clusters=%d: it can be 255 or 511" $max) }}{{ end }}
+{{- if gt (get $config "cluster-id" | int) $max }}
+{{- fail (printf "cluster.id=%v: it is at most %d: for more clusters set extraConfig.max-connected-clusters=511 in all of them, before there are pods" (get $config "cluster-id") $max) }}
+{{- end }}
+{{- range $f := list "4" "6" }}
+{{- $bits := get $config (printf "cluster-pool-ipv%s-mask-size" $f) | int }}
+{{- range splitList "," (get $config (printf "cluster-pool-ipv%s-cidr" $f) | toString) }}
+{{- if and $bits (gt (splitList "/" . | last | int) $bits) }}{{ fail (printf "ipam.clusterPool.ipv%sMaskSize=%d: the range %s is smaller than the block of a node" $f $bits .) }}{{ end }}
+{{- end }}
+{{- end }}
+{{- if regexMatch "consul\\.token[^F]" (toJson $v) }}
+{{- fail "consul.token: it would be in clear text in the ConfigMap cilium-config, or among the arguments of pods: put the token into a Secret, as the key token, name the Secret in kvstore.secretName and set the option consul.tokenFile=/var/lib/cilium/kvstore/token (clustermesh.store.secretName and /var/lib/cilium/mesh-store/token)" }}
+{{- end }}
+{{- range $name, $store := dict "kvstore" $v.kvstore "clustermesh.store" $v.clustermesh.store }}{{ if $store.type }}
+{{- $options := $store.options | default dict }}
+{{- range $k, $x := $options }}
+{{- if not (hasPrefix (printf "%s." $store.type) $k) }}{{ fail (printf "%s.options: %s is no option of %s, which is %s.type" $name $k $store.type $name) }}{{ end }}
+{{- end }}
+{{- if not (or (hasKey $options (printf "%s.address" $store.type)) (hasKey $options "etcd.config") (get ($v.extraConfig | default dict) "kvstore-opt")) }}
+{{- fail (printf "%s.type=%s: where is it? Set %s.options.%s" $name $store.type $name (ternary "etcd.address, or etcd.config" "consul.address" (eq $store.type "etcd"))) }}
+{{- end }}
+{{- end }}{{ end }}
 {{- /* Agents and operator serve on the node. */}}
 {{- $ports := list
   (dict "name" "agent.healthPort" "port" $v.agent.healthPort "used" true)
