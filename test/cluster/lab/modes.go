@@ -94,7 +94,12 @@ func (m Modes) values(operatorArgs []string) string {
 	if m.Endpoints == "slim" {
 		slices = "slim"
 	}
-	return fmt.Sprintf(valuesForm, mode, allocation, m.Endpoints != "objects", slices, list(agentArgs), list(operatorArgs))
+	out := fmt.Sprintf(valuesForm, mode, allocation, m.Endpoints != "objects", slices, list(agentArgs), list(operatorArgs))
+	if m.Store != "objects" {
+		// The chart wants an address; the cluster sets that of its own store.
+		out += fmt.Sprintf("kvstore:\n  type: %[1]s\n  options: {%[1]s.address: \"http://127.0.0.1:1\"}\n", m.Store)
+	}
+	return out
 }
 
 // list is a list of YAML, without its brackets.
