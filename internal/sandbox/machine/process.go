@@ -22,10 +22,23 @@ type Process struct {
 	Start uint64 `json:"start"`
 }
 
-// Alive reports whether the process still runs; a zombie does not.
+// Alive reports whether the process still runs; a zombie does not. One whose first thread has ended
+// does, as long as it has others: of these one may be about to become the first, by execve.
 func (p Process) Alive() bool {
 	start, state, err := ReadStat(p.PID)
-	return err == nil && p.PID > 0 && start == p.Start && state != 'Z' && state != 'X'
+	if err != nil || p.PID <= 0 || start != p.Start {
+		return false
+	}
+	if state != 'Z' && state != 'X' {
+		return true
+	}
+	tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", p.PID))
+	if err != nil || len(tasks) > 1 {
+		return err == nil
+	}
+	// That may have happened between the two.
+	start, state, err = ReadStat(p.PID)
+	return err == nil && start == p.Start && state != 'Z' && state != 'X'
 }
 
 // WaitEnded waits until nothing of a process that was killed is left. Its first thread is a zombie
