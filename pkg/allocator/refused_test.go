@@ -19,7 +19,7 @@ func TestStoreThatRefuses(t *testing.T) {
 	t.Parallel()
 	// run has the store refuse from the start, for a while, and silently wait afterwards if it is
 	// still away.
-	run := func(t *testing.T, refusal error, refuses, away, patience time.Duration) (err error, took time.Duration, asked int) {
+	run := func(t *testing.T, refusal error, refuses, away, patience time.Duration) (took time.Duration, asked int, err error) {
 		t.Helper()
 		n := newNode(t, kvstore.NewMemory(), "192.0.2.1", allocator.WithTimeout(10*time.Second))
 		var mu sync.Mutex
@@ -46,7 +46,7 @@ func TestStoreThatRefuses(t *testing.T) {
 		took = time.Since(began)
 		mu.Lock()
 		defer mu.Unlock()
-		return err, took, asked
+		return took, asked, err
 	}
 	noLeader := errors.New("etcdserver: no leader")
 	for _, tt := range []struct {
@@ -66,7 +66,7 @@ func TestStoreThatRefuses(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				err, took, asked := run(t, tt.refusal, tt.refuses, tt.away, tt.patience)
+				took, asked, err := run(t, tt.refusal, tt.refuses, tt.away, tt.patience)
 				t.Logf("%v after %v and %d requests", err, took, asked)
 				if tt.want == nil && err != nil || took > tt.most || asked > 100 {
 					t.Errorf("%v after %v and %d requests", err, took, asked)

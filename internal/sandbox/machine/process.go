@@ -25,20 +25,20 @@ type Process struct {
 // Alive reports whether the process still runs; a zombie does not. One whose first thread has ended
 // does, as long as it has others: of these one may be about to become the first, by execve.
 func (p Process) Alive() bool {
-	start, state, err := ReadStat(p.PID)
-	if err != nil || p.PID <= 0 || start != p.Start {
-		return false
+	// What two files say is of two moments: only what they say again and again is so.
+	for range 10 {
+		start, state, err := ReadStat(p.PID)
+		if errors.Is(err, os.ErrNotExist) || p.PID <= 0 || err == nil && start != p.Start {
+			return false
+		}
+		if err == nil && state != 'Z' && state != 'X' {
+			return true
+		}
+		if tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", p.PID)); err == nil && len(tasks) > 1 {
+			return true
+		}
 	}
-	if state != 'Z' && state != 'X' {
-		return true
-	}
-	tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", p.PID))
-	if err != nil || len(tasks) > 1 {
-		return err == nil
-	}
-	// That may have happened between the two.
-	start, state, err = ReadStat(p.PID)
-	return err == nil && start == p.Start && state != 'Z' && state != 'X'
+	return false
 }
 
 // WaitEnded waits until nothing of a process that was killed is left. Its first thread is a zombie
