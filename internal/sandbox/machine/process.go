@@ -22,11 +22,12 @@ type Process struct {
 	Start uint64 `json:"start"`
 }
 
-// Alive reports whether the process still runs; a zombie does not. One whose first thread has ended
-// does, as long as it has others: of these one may be about to become the first, by execve.
+// Alive reports whether the process still runs; a zombie does not. Of one whose first thread is a
+// zombie beside others, it waits, briefly, for what becomes of it: one of these may be about to
+// become the first, by execve, or all of them are ending.
 func (p Process) Alive() bool {
-	// What two files say is of two moments: only what they say again and again is so.
-	for range 10 {
+	ended := 0 // two files speak of two moments: that nothing is left must be seen repeatedly
+	for range 500 {
 		start, state, err := ReadStat(p.PID)
 		if errors.Is(err, os.ErrNotExist) || p.PID <= 0 || err == nil && start != p.Start {
 			return false
@@ -34,9 +35,13 @@ func (p Process) Alive() bool {
 		if err == nil && state != 'Z' && state != 'X' {
 			return true
 		}
-		if tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", p.PID)); err == nil && len(tasks) > 1 {
-			return true
+		if tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", p.PID)); err != nil || len(tasks) <= 1 {
+			if ended++; ended == 10 {
+				return false
+			}
+			continue
 		}
+		time.Sleep(time.Millisecond)
 	}
 	return false
 }

@@ -4,14 +4,19 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"runtime"
 	"strconv"
 	"testing"
 
 	"golang.org/x/sys/unix"
 )
 
-// executions, if set, makes the test's program execute itself that often.
-const executions = "HAWSER_TEST_EXECUTIONS"
+// executions, if set, makes the test's program execute itself that often; threads makes it wait
+// with so many.
+const (
+	executions = "HAWSER_TEST_EXECUTIONS"
+	threads    = "HAWSER_TEST_THREADS"
+)
 
 func TestMain(m *testing.M) {
 	if left, err := strconv.Atoi(os.Getenv(executions)); err == nil {
@@ -21,6 +26,13 @@ func TestMain(m *testing.M) {
 			fmt.Fprintln(os.Stderr, err)
 		}
 		os.Exit(left)
+	}
+	if n, err := strconv.Atoi(os.Getenv(threads)); err == nil {
+		for range n {
+			go func() { runtime.LockOSThread(); _ = unix.Pause() }()
+		}
+		fmt.Println()
+		select {}
 	}
 	os.Exit(m.Run())
 }
@@ -62,5 +74,45 @@ func TestAliveWhileExecuting(t *testing.T) {
 			return
 		default:
 		}
+	}
+}
+
+// TestKilledIsNotAlive: a process with many threads that was killed does not count as alive, also
+// while the last of them end.
+func TestKilledIsNotAlive(t *testing.T) {
+	t.Parallel()
+	for range 20 {
+		c := exec.Command("/proc/self/exe")
+		c.Env = append(os.Environ(), threads+"=100")
+		out, err := c.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := out.Read(make([]byte, 1)); err != nil {
+			t.Fatal(err)
+		}
+		start, _, err := ReadStat(c.Process.Pid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := Process{PID: c.Process.Pid, Start: start}
+		if !p.Alive() {
+			t.Error("it has not ended, and is not alive")
+		}
+		if err := c.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		for state := byte(0); state != 'Z'; { // its first thread has ended
+			if _, state, err = ReadStat(p.PID); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if p.Alive() {
+			t.Error("it was killed, and is alive")
+		}
+		_ = c.Wait() // killed
 	}
 }
