@@ -130,7 +130,8 @@ func (l *Links) reconcileMasquerade(n datapath.Node) error {
 	}
 	n.ClusterCIDRs = slices.Concat(n.ClusterCIDRs, l.vpc)
 	want := nftRules{families: masqRules(n, l.plain), ports: portRules(n.MasqueradePorts)}
-	if !l.plainTable && pastNetfilter(n) {
+	// Masquerading, or kube-proxy, has netfilter track connections.
+	if !l.plainTable && (n.KubeProxy || len(want.families) > 0) {
 		want.tunnel, want.oneSided = untrackedPort(n), true
 	}
 	if len(want.families) == 0 && !want.oneSided {
@@ -247,6 +248,18 @@ func singles(ips []netip.Addr) []nftables.SetElement {
 	return out
 }
 
+// ofFamily matches packets of an address family.
+func ofFamily(v6 bool) []expr.Any {
+	proto := byte(unix.NFPROTO_IPV4)
+	if v6 {
+		proto = unix.NFPROTO_IPV6
+	}
+	return []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{proto}},
+	}
+}
+
 // masqSets are the sets of one family.
 type masqSets struct {
 	v6                   bool
@@ -279,9 +292,9 @@ func (m masqSets) leaving() []expr.Any {
 
 // add queues the sets and the rule of one family.
 func (m masqFamily) add(c *nftables.Conn, table *nftables.Table, chain *nftables.Chain) (masqSets, error) {
-	keyType, proto := nftables.TypeIPAddr, byte(unix.NFPROTO_IPV4)
+	keyType := nftables.TypeIPAddr
 	if m.v6 {
-		keyType, proto = nftables.TypeIP6Addr, unix.NFPROTO_IPV6
+		keyType = nftables.TypeIP6Addr
 	}
 	sets := masqSets{
 		v6:      m.v6,
@@ -297,11 +310,7 @@ func (m masqFamily) add(c *nftables.Conn, table *nftables.Table, chain *nftables
 			return sets, fmt.Errorf("nftables set %s: %w", s.set.Name, err)
 		}
 	}
-	exprs := []expr.Any{
-		&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{proto}},
-	}
-	exprs = append(exprs, sets.leaving()...)
+	exprs := append(ofFamily(m.v6), sets.leaving()...)
 	exprs = append(exprs, &expr.Counter{}, &expr.Verdict{Kind: expr.VerdictJump, Chain: nftMasquerade})
 	c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: exprs, UserData: m.userData()})
 	return sets, nil

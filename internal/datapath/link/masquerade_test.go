@@ -134,6 +134,19 @@ func TestMasquerade(t *testing.T) {
 	}
 }
 
+// A node without pods, which balances for others, has nothing that netfilter must track: rules that
+// ask for the state of connections would turn that on.
+func TestNoTableWithoutPods(t *testing.T) {
+	n := newNode(t)
+	desired := tunnelNode()
+	desired.PodCIDRs = nil
+	_, err := n.SetNode(desired)
+	must(t, err)
+	if out := n.output(t, "nft", "list", "ruleset"); out != "" {
+		t.Errorf("there are no pods, but:\n%s", out)
+	}
+}
+
 // Pods that are excepted keep their addresses outside of the cluster, those beside them do not; who
 // is excepted changes without anything else changing.
 func TestMasqueradeExceptions(t *testing.T) {

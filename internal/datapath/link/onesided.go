@@ -6,9 +6,6 @@ import (
 	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
-	"golang.org/x/sys/unix"
-
-	"github.com/hawser-net/hawser/internal/datapath"
 )
 
 // The programs give packets from other nodes to pods at once, past netfilter, and what pods send
@@ -32,25 +29,16 @@ const (
 	kindAll            = "all"
 )
 
-// pastNetfilter reports whether netfilter tracks pods' connections, of which it may see one side.
-func pastNetfilter(n datapath.Node) bool { return n.KubeProxy || n.Masquerade4 || n.Masquerade6 }
-
 // invalidFrom matches a pod's packets of a family that netfilter takes for invalid.
 func invalidFrom(v6 bool) []expr.Any {
-	proto := byte(unix.NFPROTO_IPV4)
-	if v6 {
-		proto = unix.NFPROTO_IPV6
-	}
 	zero := make([]byte, 4)
-	return []expr.Any{
+	return append(ofFamily(v6),
 		&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte(EndpointPrefix)},
-		&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{proto}},
 		&expr.Ct{Key: expr.CtKeySTATE, Register: 1},
 		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: binaryutil.NativeEndian.PutUint32(ctStateInvalid), Xor: zero},
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: zero},
-	}
+	)
 }
 
 // addOneSided queues the chains; masqueraded has the families that are, with their sets.
