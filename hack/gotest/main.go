@@ -391,6 +391,8 @@ type report struct {
 	took    map[string]float64 // "package Test" -> seconds, without subtests
 	broken  []string           // packages that failed without a failing test: build, panic, time-out
 	severe  bool               // something raced or panicked
+	racing  map[string]int     // package -> the report in races that its output is part of
+	races   []string           // reports of the race detector, each with its package
 	flaky   []string           // tests that failed beside the others, and passed alone
 	unrun   []string           // packages that were not tested, because the servers were not built
 	start   time.Time
@@ -425,6 +427,7 @@ func newReport(w io.Writer, allowed map[string]bool, strict bool) *report {
 	return &report{
 		w: out, allowed: allowed, strict: strict, start: time.Now(),
 		output: map[string][]string{}, parents: map[string]bool{}, results: map[string]string{}, took: map[string]float64{},
+		racing: map[string]int{},
 	}
 }
 
@@ -455,6 +458,7 @@ func (r *report) add(e event) {
 	switch e.Action {
 	case "output", "build-output":
 		r.output[key] = append(r.output[key], e.Output)
+		r.addRace(e)
 		r.severe = r.severe || strings.Contains(e.Output, "WARNING: DATA RACE") || strings.HasPrefix(e.Output, "panic: ")
 	case "pass", "fail", "skip":
 		if e.Test == "" {
@@ -484,6 +488,25 @@ func (r *report) add(e event) {
 		}
 	}
 }
+
+// addRace keeps what the race detector writes, to the end of its report. It cannot be left with the
+// output of tests: a report counts as output of the test that wrote a line before it, which may
+// pass, while each test fails that ran meanwhile.
+func (r *report) addRace(e event) {
+	const border = "==================\n"
+	switch i, within := r.racing[e.Package]; {
+	case strings.Contains(e.Output, "WARNING: DATA RACE"):
+		r.racing[e.Package] = len(r.races)
+		r.races = append(r.races, short(e.Package)+": "+e.Output)
+	case within && strings.HasSuffix(e.Output, border):
+		delete(r.racing, e.Package)
+	case within:
+		r.races[i] += e.Output
+	}
+}
+
+// maxRaces bounds the reports of the race detector that are printed: one fault has many.
+const maxRaces = 3
 
 func (r *report) closePackage(e event) {
 	name := short(e.Package)
@@ -595,6 +618,9 @@ func (r *report) close() bool {
 	}
 	for _, name := range r.flaky {
 		fmt.Fprintln(r.w, "flaky: "+name+": failed beside the other tests, as shown above, and passed twice alone")
+	}
+	for _, race := range r.races[:min(len(r.races), maxRaces)] {
+		fmt.Fprintln(r.w, race)
 	}
 	for _, line := range bad {
 		fmt.Fprintln(r.w, line)

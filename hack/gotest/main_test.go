@@ -33,6 +33,17 @@ func TestReport(t *testing.T) {
 {"ImportPath":"m/c","Action":"build-fail"}
 {"Action":"fail","Package":"m/c","Elapsed":0}
 `
+	// A race counts as output of a test that passes, and fails those that run meanwhile.
+	race := stream + `{"Action":"output","Package":"m/b","Test":"TestGood","Output":"==================\n"}
+{"Action":"output","Package":"m/b","Test":"TestGood","Output":"WARNING: DATA RACE\n"}
+{"Action":"output","Package":"m/b","Test":"TestGood","Output":"Write at 0x00c000012345 by goroutine 7:\n"}
+{"Action":"output","Package":"m/a","Test":"TestOther","Output":"noise\n"}
+{"Action":"output","Package":"m/b","Test":"TestBad","Output":"==================\n"}
+{"Action":"output","Package":"m/b","Test":"TestGood","Output":"noise\n"}
+{"Action":"pass","Package":"m/b","Test":"TestGood"}
+{"Action":"fail","Package":"m/b","Test":"TestBad"}
+{"Action":"fail","Package":"m/b","Elapsed":0.1}
+`
 	tests := []struct {
 		name, in string
 		strict   bool
@@ -45,6 +56,7 @@ func TestReport(t *testing.T) {
 		{"a skip is a failure where all can run", stream, true, nil, false, []string{"skipped where it must run: m/a TestRoot"}, "3 passed, 0 failed, 1 skipped"},
 		{"unless it is allowed", stream, true, map[string]bool{"m/a TestRoot": true}, true, nil, "3 passed, 0 failed, 1 skipped"},
 		{"the output of a failure is shown", bad, false, nil, false, []string{"got 1, want 2", "failed: m/b TestBad"}, "3 passed, 1 failed, 1 skipped"},
+		{"a race is shown whole", race, false, nil, false, []string{"m/b: WARNING: DATA RACE\nWrite at 0x00c000012345 by goroutine 7:\n\n"}, "4 passed, 1 failed, 1 skipped"},
 		{"a package that does not build fails", broken, false, nil, false, []string{"undefined: x", "did not run to its end: m/c"}, "3 passed, 1 failed, 1 skipped"},
 	}
 	for _, tt := range tests {
