@@ -100,6 +100,13 @@ func (o *flowsOf) of(kind int32, from, to string) (out []*flowpb.Flow) {
 	return out
 }
 
+// lostEvents is how many events the server says it has lost.
+func (o *flowsOf) lostEvents() uint64 {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.lost
+}
+
 // openings are the connections that flows are about, each with how many of the flows.
 func openings(list []*flowpb.Flow, verdict flowpb.Verdict) map[connection]int {
 	out := map[connection]int{}
@@ -304,8 +311,8 @@ func (r *flowsTest) ends(allowed map[connection]int) {
 			r.t.Errorf("%d flows of packets of the connection %v in one direction", n, c)
 		}
 	}
-	if r.receiver.lost+r.sender.lost > 0 {
-		r.t.Errorf("%d and %d events were lost", r.receiver.lost, r.sender.lost)
+	if at, from := r.receiver.lostEvents(), r.sender.lostEvents(); at+from > 0 {
+		r.t.Errorf("%d and %d events were lost", at, from)
 	}
 }
 
