@@ -75,12 +75,12 @@ func small(t *testing.T, scenarios ...string) Config {
 	}
 	cfg := Defaults()
 	cfg.Scenarios = scenarios
-	cfg.Agents, cfg.RandomAgents, cfg.Lease = 30, 30, 10*time.Second
+	cfg.Agents, cfg.RandomAgents, cfg.Lease = 20, 20, 10*time.Second
 	cfg.Numbers, cfg.InUse, cfg.CollectEvery = 120, 10, time.Second
 	cfg.StreamPods, cfg.StreamNodes, cfg.Observers, cfg.StreamRate = 40, 6, 2, 50
-	cfg.MeshPods = 500
+	cfg.MeshPods = 200
 	cfg.IPAMNodes, cfg.IPAMRate, cfg.IPAMRest, cfg.IPAMPods, cfg.IPAMPodRate = 20, 60, time.Second, 120, 50
-	cfg.CollectAgents, cfg.CollectUnused = 25, 240
+	cfg.CollectAgents, cfg.CollectUnused = 12, 160
 	cfg.Sizes, cfg.Quiet = []int{60, 120}, 100*time.Millisecond
 	cfg.Timeout = 4 * time.Minute
 	cfg.Self, cfg.Operator, cfg.Agent = []string{self, "etcd"}, []string{self, "operator"}, []string{self, "agent"}

@@ -148,7 +148,7 @@ func Setup(ctx context.Context, m manager.Manager, cfg Config, p Provider, metri
 		WatchesRawSource(source.Channel(n.trigger, nodeEvents(n))).
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: cfg.Workers,
-			UsePriorityQueue:        new(true),
+			NewQueue:                newQueue,
 			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](minInterval, lastBackoff),
 		}).
 		Complete(reconcile.Func(n.maintain))

@@ -1,6 +1,7 @@
 package nodemanager
 
 import (
+	"container/list"
 	"context"
 	"slices"
 	"sync"
@@ -18,6 +19,125 @@ import (
 // all of them.
 
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+
+// nodeQueue is the controller's queue, with two priorities. That of controller-runtime may leave
+// workers waiting for ever when it is shut down while nodes are in it: issue 3538.
+type nodeQueue struct {
+	queue
+	order *order
+}
+
+var _ priorityqueue.PriorityQueue[reconcile.Request] = (*nodeQueue)(nil)
+
+// newQueue returns an empty queue. It is for the controller's options.
+func newQueue(name string, limiter workqueue.TypedRateLimiter[reconcile.Request]) queue {
+	o := &order{short: map[reconcile.Request]bool{}, taken: map[reconcile.Request]int{}, at: map[reconcile.Request]place{}}
+	q := workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[reconcile.Request]{Name: name, Queue: o})
+	delaying := workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[reconcile.Request]{Name: name, Queue: q})
+	return &nodeQueue{
+		queue: workqueue.NewTypedRateLimitingQueueWithConfig(limiter, workqueue.TypedRateLimitingQueueConfig[reconcile.Request]{Name: name, DelayingQueue: delaying}),
+		order: o,
+	}
+}
+
+// AddWithOpts adds nodes with a priority, which counts at once for one that is there, also if it is
+// to be looked at later only.
+func (q *nodeQueue) AddWithOpts(o priorityqueue.AddOpts, nodes ...reconcile.Request) {
+	for _, r := range nodes {
+		if o.Priority != nil && *o.Priority > 0 {
+			q.order.mark(r)
+		}
+		switch {
+		case o.RateLimited:
+			q.AddRateLimited(r)
+		case o.After > 0:
+			q.AddAfter(r, o.After)
+		default:
+			q.Add(r)
+		}
+	}
+}
+
+// GetWithPriority waits for a node, and returns the priority that it had.
+func (q *nodeQueue) GetWithPriority() (r reconcile.Request, priority int, shutdown bool) {
+	r, shutdown = q.Get()
+	return r, q.order.priority(r), shutdown
+}
+
+// order is what a [nodeQueue] has to hand out. Its lists are the queue's, which makes one call at a
+// time.
+type order struct {
+	urgent, others list.List // of requests
+	at             map[reconcile.Request]place
+
+	mu    sync.Mutex
+	short map[reconcile.Request]bool // on which pods wait, until they are handed out
+	taken map[reconcile.Request]int  // with which priority they were, until that was asked
+}
+
+// place is where a request is.
+type place struct {
+	in *list.List
+	e  *list.Element
+}
+
+func (o *order) mark(r reconcile.Request) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.short[r] = true
+}
+
+// priority returns that of a node that has just been handed out.
+func (o *order) priority(r reconcile.Request) int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	defer delete(o.taken, r)
+	return o.taken[r]
+}
+
+// of returns the list in which a node is to be.
+func (o *order) of(r reconcile.Request) *list.List {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.short[r] {
+		return &o.urgent
+	}
+	return &o.others
+}
+
+// Push implements [workqueue.Queue].
+func (o *order) Push(r reconcile.Request) {
+	in := o.of(r)
+	o.at[r] = place{in, in.PushBack(r)}
+}
+
+// Touch implements [workqueue.Queue]: a node that is there is added again.
+func (o *order) Touch(r reconcile.Request) {
+	if p, there := o.at[r]; there && p.in != o.of(r) {
+		p.in.Remove(p.e)
+		o.Push(r)
+	}
+}
+
+// Len implements [workqueue.Queue].
+func (o *order) Len() int { return len(o.at) }
+
+// Pop implements [workqueue.Queue].
+func (o *order) Pop() reconcile.Request {
+	from := &o.urgent
+	if from.Len() == 0 {
+		from = &o.others
+	}
+	r := from.Remove(from.Front()).(reconcile.Request)
+	delete(o.at, r)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.short, r)
+	if from == &o.urgent {
+		o.taken[r] = 1
+	}
+	return r
+}
 
 // priority returns that of a node in the queue.
 func priority(short bool) *int {
@@ -81,8 +201,8 @@ func podEvents(m *Manager) handler.EventHandler {
 	}
 }
 
-// enqueue adds a node to the queue, which is one with priorities: see [Setup]. One that is there
-// keeps the higher of two.
+// enqueue adds a node to the queue, which is a [nodeQueue]. One that is there keeps the higher of
+// two priorities.
 func enqueue(q queue, name string, short bool) {
 	r := reconcile.Request{}
 	r.Name = name
