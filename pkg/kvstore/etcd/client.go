@@ -409,6 +409,10 @@ func (c *Client) txn(ctx context.Context, txn kvstore.Txn) (kvstore.TxnResult, e
 	req := compile(txn, held)
 	before := c.history.seen()
 	resp, err := c.etcd.Do(clientv3.WithRequireLeader(ctx), req)
+	var r answer
+	if err == nil {
+		r, err = unnest(txn, resp.Txn())
+	}
 	if writes(txn) {
 		err = c.conn.Sent(err)
 	}
@@ -428,26 +432,20 @@ func (c *Client) txn(ctx context.Context, txn kvstore.Txn) (kvstore.TxnResult, e
 		c.observers.Notify(c.conn, c.leases.Finish(held, nil, outcome))
 		return kvstore.TxnResult{}, err
 	}
-	r := resp.Txn()
-	succeeded, responses := unnest(txn, r)
-	branch := txn.Else
-	if succeeded {
-		branch = txn.Then
-	}
-	c.observers.Notify(c.conn, c.leases.Finish(held, branch, leases.Done))
-	c.observe(before, r.Header)
-	out := kvstore.TxnResult{Succeeded: succeeded, Revision: r.Header.Revision, Results: make([][]kvstore.KeyValue, len(branch))}
-	for i, op := range branch {
+	c.observers.Notify(c.conn, c.leases.Finish(held, r.branch, leases.Done))
+	c.observe(before, r.header)
+	out := kvstore.TxnResult{Succeeded: r.succeeded, Revision: r.header.Revision, Results: make([][]kvstore.KeyValue, len(r.branch))}
+	for i, op := range r.branch {
 		switch {
 		case op.Kind == kvstore.OpPut:
 			c.history.remember(change{key: op.Key, revision: out.Revision, value: string(op.Value)})
-		case op.Kind == kvstore.OpDelete && responses[i].GetResponseDeleteRange().GetDeleted() > 0:
+		case op.Kind == kvstore.OpDelete && r.results[i].GetResponseDeleteRange().GetDeleted() > 0:
 			c.history.remember(change{key: op.Key, revision: out.Revision, deleted: true})
 		}
 		if op.Kind != kvstore.OpGet && op.Kind != kvstore.OpList {
 			continue
 		}
-		kvs := responses[i].GetResponseRange().GetKvs()
+		kvs := r.results[i].GetResponseRange().GetKvs()
 		for _, kv := range kvs {
 			out.Results[i] = append(out.Results[i], pair(kv))
 		}
@@ -487,17 +485,33 @@ func compile(txn kvstore.Txn, held leases.Reservation[clientv3.LeaseID]) clientv
 	return clientv3.OpTxn(all, then, []clientv3.Op{clientv3.OpTxn(none, then, otherwise)})
 }
 
-// unnest reads what compile's form answered.
-func unnest(txn kvstore.Txn, r *clientv3.TxnResponse) (succeeded bool, responses []*pb.ResponseOp) {
-	if !r.Succeeded {
-		for _, cond := range txn.If {
-			if cond.Kind == kvstore.CondPrefixValuesAre {
-				inner := r.Responses[0].GetResponseTxn()
-				return inner.Succeeded, inner.Responses
-			}
+// answer is what a transaction has returned: a result for each operation of the branch that was run.
+type answer struct {
+	succeeded bool
+	branch    []kvstore.Op
+	results   []*pb.ResponseOp
+	header    *pb.ResponseHeader
+}
+
+// unnest reads what compile's form answered. A server may be anyone's, of a connected cluster for
+// example: an answer that lacks what each has is an error.
+func unnest(txn kvstore.Txn, r *clientv3.TxnResponse) (answer, error) {
+	a := answer{succeeded: r.Succeeded, branch: txn.Else, results: r.Responses, header: r.Header}
+	nested := slices.ContainsFunc(txn.If, func(c kvstore.Cond) bool { return c.Kind == kvstore.CondPrefixValuesAre })
+	if !r.Succeeded && nested {
+		if len(r.Responses) != 1 || r.Responses[0].GetResponseTxn() == nil {
+			return a, errors.New("etcd answers a transaction without the result of the one inside")
 		}
+		inner := r.Responses[0].GetResponseTxn()
+		a.succeeded, a.results = inner.Succeeded, inner.Responses
 	}
-	return r.Succeeded, r.Responses
+	if a.succeeded {
+		a.branch = txn.Then
+	}
+	if a.header == nil || len(a.results) != len(a.branch) {
+		return a, fmt.Errorf("etcd answers a transaction of %d operations with %d results, and with a header: %v", len(a.branch), len(a.results), a.header != nil)
+	}
+	return a, nil
 }
 
 // compare relies on what etcd takes a key for that does not exist: one whose numbers are all 0.
