@@ -29,6 +29,8 @@ type liar struct {
 	page func(n int) *pb.RangeResponse
 	// changes are sent to each watch, one after the other, until it ends.
 	changes func(n int) *pb.WatchResponse
+	// txn returns the answer to each transaction.
+	txn func() *pb.TxnResponse
 	// hollow leaves out what every answer has.
 	hollow bool
 	// ended, if not nil, gets a word when a client ends such a stream.
@@ -55,6 +57,9 @@ func (l *liar) Range(_ context.Context, req *pb.RangeRequest) (*pb.RangeResponse
 }
 
 func (l *liar) Txn(context.Context, *pb.TxnRequest) (*pb.TxnResponse, error) {
+	if l.txn != nil {
+		return l.txn(), nil
+	}
 	return &pb.TxnResponse{Header: header, Succeeded: true}, nil
 }
 
@@ -260,6 +265,43 @@ func TestLyingWatches(t *testing.T) {
 			t.Error("the client goes on to receive what is not taken")
 		}
 	})
+}
+
+// TestLyingTransactions: an answer that lacks what each has is an error, after which a key that was
+// to be leased counts as if it may have been written.
+func TestLyingTransactions(t *testing.T) {
+	t.Parallel()
+	put := kvstore.PutOp("test/a", nil, kvstore.Permanent)
+	result := &pb.ResponseOp{Response: &pb.ResponseOp_ResponsePut{ResponsePut: &pb.PutResponse{}}}
+	inner := func(r *pb.TxnResponse) []*pb.ResponseOp {
+		return []*pb.ResponseOp{{Response: &pb.ResponseOp_ResponseTxn{ResponseTxn: r}}}
+	}
+	plain := kvstore.Txn{Then: []kvstore.Op{put}}
+	nested := kvstore.Txn{If: []kvstore.Cond{kvstore.PrefixValuesAre("test/", nil)}, Then: []kvstore.Op{put}}
+	for _, tt := range []struct {
+		name string
+		txn  kvstore.Txn
+		is   *pb.TxnResponse
+		ok   bool
+	}{
+		{"as it should be", plain, &pb.TxnResponse{Header: header, Succeeded: true, Responses: []*pb.ResponseOp{result}}, true},
+		{"no header", plain, &pb.TxnResponse{Succeeded: true, Responses: []*pb.ResponseOp{result}}, false},
+		{"no results", plain, &pb.TxnResponse{Header: header, Succeeded: true}, false},
+		{"results of another branch", plain, &pb.TxnResponse{Header: header, Responses: []*pb.ResponseOp{result}}, false},
+		{"one inside", nested, &pb.TxnResponse{Header: header, Responses: inner(&pb.TxnResponse{Succeeded: true, Responses: []*pb.ResponseOp{result}})}, true},
+		{"none inside", nested, &pb.TxnResponse{Header: header}, false},
+		{"another result in its place", nested, &pb.TxnResponse{Header: header, Responses: []*pb.ResponseOp{result}}, false},
+		{"an empty one inside", nested, &pb.TxnResponse{Header: header, Responses: inner(&pb.TxnResponse{Succeeded: true})}, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			c := open(t, (&liar{txn: func() *pb.TxnResponse { return tt.is }}).start(t))
+			r, err := c.Txn(timeout(t, 10*time.Second), tt.txn)
+			if (err == nil) != tt.ok || tt.ok && (!r.Succeeded || len(r.Results) != 1) {
+				t.Errorf("%+v, %v", r, err)
+			}
+		})
+	}
 }
 
 // TestLargePages: values of which a page does not fit in a message are read in smaller pages.
