@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
+	mdnetlink "github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/hawser-net/hawser/internal/datapath"
@@ -97,8 +98,14 @@ func (m masqFamily) setName(kind string) string {
 	return kind + "4"
 }
 
+// nftBuffer is how large a transaction, and what the kernel answers, may be, in bytes: about 64 for
+// each element of a set. More than the usual limit is sent by who has CAP_NET_ADMIN.
+const nftBuffer = 64 << 20
+
 func (l *Links) nft() (*nftables.Conn, error) {
-	c, err := nftables.New(nftables.WithNetNSFd(int(l.ns.Fd())))
+	c, err := nftables.New(nftables.WithNetNSFd(int(l.ns.Fd())), nftables.WithSockOptions(func(c *mdnetlink.Conn) error {
+		return errors.Join(c.SetWriteBuffer(nftBuffer), c.SetReadBuffer(nftBuffer))
+	}))
 	if err != nil {
 		return nil, fmt.Errorf("open nftables: %w", err)
 	}
@@ -226,8 +233,8 @@ func (l *Links) updatePlain(c *nftables.Conn, want []masqFamily) error {
 		if len(m.plain) == 0 {
 			continue
 		}
-		if err := c.SetAddElements(set, singles(m.plain)); err != nil {
-			return fmt.Errorf("nftables set %s: %w", set.Name, err)
+		if err := addElements(c, set, singles(m.plain)); err != nil {
+			return err
 		}
 	}
 	if !changed {
@@ -246,6 +253,20 @@ func singles(ips []netip.Addr) []nftables.SetElement {
 		out = append(out, nftables.SetElement{Key: ip.AsSlice()})
 	}
 	return out
+}
+
+// elementsPerMessage bounds the elements that a message has: they are one attribute, of which the
+// length has 16 bits, and neither library checks that.
+const elementsPerMessage = 500
+
+// addElements queues elements of a set.
+func addElements(c *nftables.Conn, set *nftables.Set, elements []nftables.SetElement) error {
+	for part := range slices.Chunk(elements, elementsPerMessage) {
+		if err := c.SetAddElements(set, part); err != nil {
+			return fmt.Errorf("nftables set %s: %w", set.Name, err)
+		}
+	}
+	return nil
 }
 
 // ofFamily matches packets of an address family.
@@ -306,8 +327,11 @@ func (m masqFamily) add(c *nftables.Conn, table *nftables.Table, chain *nftables
 		set      *nftables.Set
 		elements []nftables.SetElement
 	}{{sets.pods, intervals(m.pods)}, {sets.cluster, intervals(m.cluster)}, {sets.plain, singles(m.plain)}} {
-		if err := c.AddSet(s.set, s.elements); err != nil {
+		if err := c.AddSet(s.set, nil); err != nil {
 			return sets, fmt.Errorf("nftables set %s: %w", s.set.Name, err)
+		}
+		if err := addElements(c, s.set, s.elements); err != nil {
+			return sets, err
 		}
 	}
 	exprs := append(ofFamily(m.v6), sets.leaving()...)

@@ -134,6 +134,35 @@ func TestMasquerade(t *testing.T) {
 	}
 }
 
+// A cluster has as many networks as nodes, and nodes' own addresses are not next to each other: each
+// of them is in the set of those to which pods are not masqueraded, and no other is.
+func TestManyNetworks(t *testing.T) {
+	n := newNode(t)
+	for _, many := range []int{1700, 6000, 3} {
+		desired := tunnelNode()
+		scattered := netip.MustParseAddr("100.64.0.0")
+		scattered6 := netip.MustParseAddr("fd64::")
+		for range many {
+			desired.ClusterCIDRs = append(desired.ClusterCIDRs, netip.PrefixFrom(scattered, 32), netip.PrefixFrom(scattered6, 128))
+			scattered, scattered6 = scattered.Next().Next(), scattered6.Next().Next()
+		}
+		if _, err := n.SetNode(desired); err != nil {
+			t.Fatalf("%d nodes: %v", many, err)
+		}
+		c, err := n.nft()
+		must(t, err)
+		for _, m := range masqRules(desired, nil) {
+			set, err := c.GetSetByName(&nftables.Table{Name: nftTable, Family: nftables.TableFamilyINet}, m.setName("cluster"))
+			must(t, err)
+			got, err := c.GetSetElements(set)
+			must(t, err)
+			if want := intervals(m.cluster); len(want) < 2*many || !sameElements(got, want) {
+				t.Errorf("%d nodes: set %s has %d elements, want %d", many, set.Name, len(got), len(want))
+			}
+		}
+	}
+}
+
 // A node without pods, which balances for others, has nothing that netfilter must track: rules that
 // ask for the state of connections would turn that on.
 func TestNoTableWithoutPods(t *testing.T) {

@@ -92,6 +92,9 @@ func TestRestart(t *testing.T) {
 	if err != nil || len(list) != 1 || list[0].ID != 7 || !list[0].Entries[datapath.PolicyKey{Identity: 5, Proto: 6}].Deny {
 		t.Errorf("after a restart: %+v, %v", list, err)
 	}
+	if n := second.RuleSetCount(); n != 1 {
+		t.Errorf("after a restart there are %d rule sets, want 1", n)
+	}
 	services, err := second.Services()
 	if err != nil || len(services) != 1 || !services[0].Equal(svc) {
 		t.Errorf("services after a restart: %+v, %v", services, err)

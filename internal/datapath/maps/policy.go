@@ -395,6 +395,13 @@ func (m *Maps) drop(id datapath.RuleSetID, s *ruleSetState) error {
 	return nil
 }
 
+// RuleSetCount returns how many rule sets there are, as this process has read and written them.
+func (m *Maps) RuleSetCount() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.ruleSets)
+}
+
 // RuleSets implements datapath.Maps. It reads the kernel. A rule set without a descriptor, which a
 // crash can leave, is listed as enforcing both directions; it has no owner and may be deleted.
 func (m *Maps) RuleSets() ([]datapath.RuleSet, error) {
