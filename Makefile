@@ -159,7 +159,7 @@ bin/helm: test/helm/go.mod
 	@echo "building Helm for the test of the chart: minutes the first time, then cached"
 	@cd test/helm && go build -o ../../bin/helm helm.sh/helm/v4/cmd/helm
 
-chart-test: build bin/helm ## install, upgrade and uninstall the chart with helm on a cluster of its own, 6 min; CHART='-replace' instead of kube-proxy, CHART=-kvstore on an etcd with TLS (root)
+chart-test: build bin/helm ## install, upgrade and uninstall the chart with helm on a cluster of its own, 8 min; CHART='-replace' instead of kube-proxy, CHART=-kvstore on an etcd with TLS (root)
 	@go run ./hack/chart $(CHART)
 
 bench: build ## measure against baselines of this machine, 15 min; BENCH=--quick for three, or BENCH='--rows rr,bpf' (root)

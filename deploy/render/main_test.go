@@ -118,7 +118,7 @@ func rows() []row {
 				`ces-rate-limits: "\[\{\\"burst\\":20,\\"limit\\":2.5,\\"nodes\\":0\}\]"`, `ciliumendpointslices\]\n +verbs: \[list, watch, get, create, patch, delete\]`,
 				`ciliumendpoints\]\n +verbs: \[create, patch, delete\]`, `namespaces\]\n +verbs: \[watch\]`}, []string{`disable-endpoint-crd`}},
 		{"slices without endpoints", "identity: {managementMode: operator}\nciliumEndpointSlice: {enabled: true, mode: slim}",
-			[]string{`ces-controller-mode: "slim"`, `disable-endpoint-crd: "true"`}, []string{`ciliumendpoints\]\n +verbs: \[create, patch, delete\]`}},
+			[]string{`ces-controller-mode: "slim"`, `disable-endpoint-crd: "true"`, `ciliumendpoints\]\n +verbs: \[create, patch, delete\]`}, nil},
 		{"dashboard", "prometheus: {dashboard: {enabled: true, labels: {grafana_dashboard: yes-please}}}",
 			[]string{`name: hawser-dashboard`, `grafana_dashboard: yes-please`, `(?m)^    +"title": "Hawser"`}, nil},
 		{"groups of AWS", "policy: {groups: {enabled: true, interval: 5m}}",
@@ -361,12 +361,12 @@ func TestOptionsOfRows(t *testing.T) {
 }
 
 // TestRightsOnTheWay: one upgrade changes the rights of all agents at once and restarts them one
-// after the other. On the way from a key-value store to objects, and back, those of the step before
-// need theirs until then.
+// after the other. On the way from a key-value store to objects, to slices without CiliumEndpoints,
+// and back, those of the step before need theirs until then.
 func TestRightsOnTheWay(t *testing.T) {
 	t.Parallel()
-	rights := func(mode string) map[string]bool {
-		text, err := renderWith(t, "identity: {allocationMode: "+mode+"}\nkvstore: {type: etcd, options: {etcd.address: 'http://192.0.2.1:2379'}}")
+	rights := func(values string) map[string]bool {
+		text, err := renderWith(t, values)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -385,13 +385,23 @@ func TestRightsOnTheWay(t *testing.T) {
 		}
 		return out
 	}
-	steps := []string{"kvstore", "doublewrite-readkvstore", "doublewrite-readcrd", "crd"}
-	for i := range len(steps) - 1 {
-		for _, way := range [][2]string{{steps[i], steps[i+1]}, {steps[i+1], steps[i]}} {
-			then := rights(way[1])
-			for r := range rights(way[0]) {
-				if !then[r] {
-					t.Errorf("from %s to %s: agents lose %s before they are replaced", way[0], way[1], r)
+	kept := func(mode string) string {
+		return "identity: {allocationMode: " + mode + "}\nkvstore: {type: etcd, options: {etcd.address: 'http://192.0.2.1:2379'}}"
+	}
+	sliced := func(slices string) string {
+		return "identity: {managementMode: operator}\nciliumEndpointSlice: {" + slices + "}"
+	}
+	for _, steps := range [][]string{
+		{kept("kvstore"), kept("doublewrite-readkvstore"), kept("doublewrite-readcrd"), kept("crd")},
+		{sliced("enabled: false"), sliced("enabled: true"), sliced("enabled: true, mode: slim")},
+	} {
+		for i := range len(steps) - 1 {
+			for _, way := range [][2]string{{steps[i], steps[i+1]}, {steps[i+1], steps[i]}} {
+				then := rights(way[1])
+				for r := range rights(way[0]) {
+					if !then[r] {
+						t.Errorf("from %s to %s: agents lose %s before they are replaced", way[0], way[1], r)
+					}
 				}
 			}
 		}

@@ -24,6 +24,7 @@ func (l *lab) steps() []step {
 		{"nodes have blocks of the range, one each", l.blocks("10.200.0.0/20", 26)},
 		{"pods reach each other and services; policies hold", l.works},
 		{"upgrade with a value that does not exist is refused", l.refused("agent.colour=red")},
+		{"upgrades that would cut the nodes from each other are refused", l.cuts},
 		{"upgrade with metrics and debug log, under traffic", l.underTraffic(l.upgrade("prometheus.agent.enabled=true", "prometheus.operator.enabled=true", "log.debug=true"))},
 		{"metrics are served", l.metrics},
 		{"upgrade with flows of all nodes and their page, under traffic", l.underTraffic(l.upgrade("hubble.enabled=true", "hubble.relay.enabled=true", "hubble.ui.enabled=true"))},
@@ -52,6 +53,15 @@ func (l *lab) steps() []step {
 		{"every pod is in a slice", l.sliced},
 		{"pods reach each other and services; policies hold", l.works},
 		{"pods that start now are in slices and have no CiliumEndpoint", l.slim},
+		{"rollback to slices of CiliumEndpoints in one step, under a policy and traffic", l.underPolicy(l.rollback(4))},
+		{"every pod is in a slice and has a CiliumEndpoint", l.objects},
+		{"pods reach each other and services; policies hold", l.works},
+		{"upgrade to slices without CiliumEndpoints (slim) again", l.upgrade("ciliumEndpointSlice.mode=slim")},
+		{"upgrade to agents that write CiliumEndpoints again, under a policy and traffic", l.underPolicy(l.upgrade("agent.extraArgs={--disable-endpoint-crd=false}"))},
+		{"every pod is in a slice and has a CiliumEndpoint", l.objects},
+		{"upgrade to slices of CiliumEndpoints, under a policy and traffic", l.underPolicy(l.upgrade("ciliumEndpointSlice.mode=default", "agent.extraArgs={}"))},
+		{"every pod is in a slice and has a CiliumEndpoint", l.objects},
+		{"an upgrade that deletes slices while agents read them is refused", l.refused("ciliumEndpointSlice.enabled=false")},
 		{"uninstall: nothing of the release is left in the cluster", l.uninstall},
 		{"cleanup as the manual says: nothing is left on nodes", l.cleanup},
 	}
@@ -87,21 +97,51 @@ func (l *lab) rollback(revision int) func(context.Context) error {
 	}
 }
 
-func (l *lab) refused(value string) func(context.Context) error {
-	return func(ctx context.Context) error {
-		before, err := l.k(ctx, "-n", "kube-system", "get", "daemonset", "hawser-agent", "-o", "jsonpath={.metadata.resourceVersion}")
+// cuts tries values whose change would have some nodes not understand the others.
+func (l *lab) cuts(ctx context.Context) error {
+	all := [][]string{
+		{"routing.mode=native"}, {"routing.tunnelPort=8473"}, {"cluster.id=7"}, {"ipam.mode=kubernetes"},
+		{"kvstore.type=etcd", `kvstore.options.etcd\.address=http://192.0.2.1:2379`},
+	}
+	if !l.replace {
+		all = append(all, []string{"kubeProxyReplacement=true", "loadBalancer.mode=dsr"})
+	}
+	var errs []error
+	for _, values := range all {
+		said, err := l.refusal(ctx, values...)
+		if err == nil && !strings.Contains(said, "upgrade.allow={") {
+			err = fmt.Errorf("that is not why it is refused: %s", said)
+		}
 		if err != nil {
-			return err
+			errs = append(errs, fmt.Errorf("%s: %w", strings.Join(values, ", "), err))
 		}
-		if err := l.upgrade(value)(ctx); err == nil {
-			return errors.New("helm accepts it")
-		}
-		after, err := l.k(ctx, "-n", "kube-system", "get", "daemonset", "hawser-agent", "-o", "jsonpath={.metadata.resourceVersion}")
-		if err == nil && before != after {
-			err = errors.New("the DaemonSet has changed all the same")
-		}
+	}
+	return errors.Join(errs...)
+}
+
+// refused tries an upgrade with values that are not to be had.
+func (l *lab) refused(values ...string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		_, err := l.refusal(ctx, values...)
 		return err
 	}
+}
+
+// refusal returns what helm says to values that are not to be had.
+func (l *lab) refusal(ctx context.Context, values ...string) (said string, err error) {
+	before, err := l.k(ctx, "-n", "kube-system", "get", "daemonset", "hawser-agent", "-o", "jsonpath={.metadata.resourceVersion}")
+	if err != nil {
+		return "", err
+	}
+	refusal := l.upgrade(values...)(ctx)
+	if refusal == nil {
+		return "", errors.New("helm accepts it")
+	}
+	after, err := l.k(ctx, "-n", "kube-system", "get", "daemonset", "hawser-agent", "-o", "jsonpath={.metadata.resourceVersion}")
+	if err == nil && before != after {
+		err = errors.New("the DaemonSet has changed all the same")
+	}
+	return refusal.Error(), err
 }
 
 // rolledOut waits for every part of the release, and for what it makes possible.
@@ -346,6 +386,24 @@ func (l *lab) sliced(ctx context.Context) error {
 		}
 		if time.Now().After(deadline) {
 			return fmt.Errorf("in no slice: %s", strings.Join(missing, ", "))
+		}
+	}
+}
+
+// objects waits until all pods are in slices and have CiliumEndpoints.
+func (l *lab) objects(ctx context.Context) error {
+	if err := l.sliced(ctx); err != nil {
+		return err
+	}
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Second) {
+		out, err := l.k(ctx, "-n", "chart", "get", "ciliumendpoints", "-o", "name")
+		if err != nil {
+			return err
+		}
+		if want := 2 * len(l.nodes()); strings.Count(out, "/") == want {
+			return nil
+		} else if time.Now().After(deadline) {
+			return fmt.Errorf("%d pods have these CiliumEndpoints: %s", want, out)
 		}
 	}
 }

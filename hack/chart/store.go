@@ -27,6 +27,7 @@ func (l *lab) storeSteps() []step {
 		{"identities are keys of the etcd, and there are no objects", l.keys},
 		{"hawser in the agents' pods finds agent and flows", l.inPods},
 		{"a token among the options is refused", l.refused(`kvstore.options.consul\.token=secret`)},
+		{"an upgrade to no store is refused", l.refused("kvstore.type=", "identity.allocationMode=crd")},
 		{"metrics of layer 7 are refused", l.refused("hubble.metrics.enabled={dns}")},
 		{"upgrade to identities in both places, under traffic", l.underTraffic(l.upgrade("identity.allocationMode=doublewrite-readkvstore"))},
 		{"upgrade back to the etcd alone, under traffic", l.underTraffic(l.upgrade("identity.allocationMode=kvstore"))},

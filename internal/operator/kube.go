@@ -154,6 +154,7 @@ func (o *Operator) addControllers(ctx context.Context, m manager.Manager, c *kub
 	reg := o.metrics.registry
 	nodeConfig, endpointConfig := o.cfg.Nodes, o.cfg.Endpoints
 	nodeConfig.Meter, endpointConfig.Meter = o.metrics.meter, o.metrics.meter
+	endpointConfig.Sliced = o.cfg.Slices.Enable
 	// Before anything else: nodes wait for their addresses.
 	switch o.cfg.IPAM {
 	case ipamClusterPool:
@@ -178,7 +179,7 @@ func (o *Operator) addControllers(ctx context.Context, m manager.Manager, c *kub
 	if err := endpoints.SetupGC(m, endpointConfig, o.log.With("part", "endpoint-gc")); err != nil {
 		return err
 	}
-	if err := endpoints.SetupRestart(m, o.cfg.Endpoints, reg, o.log.With("part", "unmanaged-pods")); err != nil {
+	if err := endpoints.SetupRestart(m, endpointConfig, reg, o.log.With("part", "unmanaged-pods")); err != nil {
 		return err
 	}
 	rules, err := o.cfg.Identities.Rules(o.cfg.ClusterName, o.first, o.last)

@@ -25,6 +25,10 @@ type Config struct {
 	GCInterval time.Duration
 	// NoObjects means that agents write no CiliumEndpoints: they are deleted once.
 	NoObjects bool
+	// Sliced means that there are CiliumEndpointSlices: a pod that one of them names has an
+	// endpoint, even if its agent has not been restarted since there were no CiliumEndpoints. It is
+	// no flag.
+	Sliced bool
 	// RestartInterval is the time between two looks for pods without an endpoint, of those that
 	// RestartSelector selects; 0 for never. The selector may be a word for all pods or for none.
 	RestartInterval time.Duration

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -19,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/api/v2alpha1"
 	"github.com/hawser-net/hawser/internal/testenv/controllers"
 	"github.com/hawser-net/hawser/internal/testenv/kubeapi"
 )
@@ -227,6 +229,22 @@ func restart(t *testing.T, env *controllers.Env) {
 	round(1, append([]string{"a"}, others...)...)
 	now = now.Add(rest)
 	round(1, others...)
+	// One that a slice names has an endpoint of which there is no object yet. Another pod of its
+	// name is not named.
+	env.Create(t, pod("sliced"))
+	p := &corev1.Pod{}
+	if err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: "default", Name: "sliced"}, p); err != nil {
+		t.Fatal(err)
+	}
+	env.Create(t, pod("born-again"))
+	env.Create(t, &v2alpha1.CiliumEndpointSlice{ObjectMeta: metav1.ObjectMeta{Name: "ces-1"}, Namespace: "default",
+		Endpoints: []v2alpha1.CoreCiliumEndpoint{{Name: "sliced", PodUID: string(p.UID)}, {Name: "born-again", PodUID: "former"}}})
+	r.sliced = true
+	now = now.Add(youngest + time.Minute)
+	others = append(others, "sliced")
+	slices.Sort(others)
+	round(1, others...)
+	round(0, others...)
 }
 
 func none(t *testing.T, env *controllers.Env) {

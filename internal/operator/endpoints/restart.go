@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
+	"github.com/hawser-net/hawser/api/v2alpha1"
 	"github.com/hawser-net/hawser/internal/operator/rounds"
 )
 
@@ -40,7 +41,10 @@ func SetupRestart(m manager.Manager, cfg Config, reg prometheus.Registerer, log 
 	if err := reg.Register(gauge); err != nil {
 		return fmt.Errorf("metric of unmanaged pods: %w", err)
 	}
-	r := &restarter{client: m.GetClient(), live: m.GetAPIReader(), log: log, selector: selector, gauge: gauge, now: time.Now, last: map[types.NamespacedName]time.Time{}}
+	r := &restarter{
+		client: m.GetClient(), live: m.GetAPIReader(), log: log, selector: selector, sliced: cfg.Sliced, gauge: gauge, now: time.Now,
+		last: map[types.NamespacedName]time.Time{},
+	}
 	return m.Add(manager.RunnableFunc(func(ctx context.Context) error {
 		return rounds.Every(ctx, cfg.RestartInterval, nil, r.round)
 	}))
@@ -52,6 +56,7 @@ type restarter struct {
 	live     client.Reader
 	log      *slog.Logger
 	selector labels.Selector
+	sliced   bool // there are slices
 	gauge    prometheus.Gauge
 	now      func() time.Time
 	last     map[types.NamespacedName]time.Time // of a restart
@@ -77,6 +82,7 @@ func (r *restarter) restart(ctx context.Context) error {
 		}
 	}
 	unmanaged, deleted := 0, false
+	var sliced map[types.UID]bool // nil until it is needed
 	for i := range pods.Items {
 		p := &pods.Items[i]
 		if p.Spec.HostNetwork || p.Status.Phase != corev1.PodRunning || !p.DeletionTimestamp.IsZero() {
@@ -86,6 +92,15 @@ func (r *restarter) restart(ctx context.Context) error {
 		if ok, err := has(ctx, r.client, key); err != nil {
 			return err
 		} else if ok {
+			continue
+		}
+		if sliced == nil {
+			var err error
+			if sliced, err = r.inSlices(ctx); err != nil {
+				return err
+			}
+		}
+		if sliced[p.UID] {
 			continue
 		}
 		unmanaged++
@@ -113,6 +128,26 @@ func (r *restarter) restart(ctx context.Context) error {
 	}
 	r.gauge.Set(float64(unmanaged))
 	return nil
+}
+
+// inSlices returns the pods that slices name, none if there are no slices.
+func (r *restarter) inSlices(ctx context.Context) (map[types.UID]bool, error) {
+	pods := map[types.UID]bool{}
+	if !r.sliced {
+		return pods, nil
+	}
+	var all v2alpha1.CiliumEndpointSliceList
+	if err := r.client.List(ctx, &all, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list of CiliumEndpointSlices: %w", err)
+	}
+	for i := range all.Items {
+		for _, e := range all.Items[i].Endpoints {
+			if e.PodUID != "" {
+				pods[types.UID(e.PodUID)] = true
+			}
+		}
+	}
+	return pods, nil
 }
 
 // has reports whether a pod has an endpoint.

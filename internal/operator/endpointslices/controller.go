@@ -64,10 +64,12 @@ func Setup(m manager.Manager, cfg Config, resolve Resolve, reg prometheus.Regist
 		index: newIndex(cfg.Max, randomName), delay: cfg.Delay, since: map[string]time.Time{}, urgent: map[string]bool{}, nodes: map[string]bool{},
 	}
 	c.limiter = rate.NewLimiter(limitOf(rates.For(0)))
-	if cfg.Mode == ModeSlim {
-		if resolve == nil {
-			return errors.New("slices without CiliumEndpoints: no filter of identity labels is set")
-		}
+	switch {
+	case cfg.Mode != ModeSlim:
+		c.kept = newKept()
+	case resolve == nil:
+		return errors.New("slices without CiliumEndpoints: no filter of identity labels is set")
+	default:
 		c.slim = newSlim(resolve)
 	}
 	return m.Add(c)
@@ -95,6 +97,7 @@ type controller struct {
 	writing string                              // the slice that is being written
 	row     int                                 // slices with priority since the last of the others
 	slim    *slim                               // nil if CiliumEndpoints are the source
+	kept    *kept                               // nil if they are not
 	urgent  map[string]bool                     // namespaces with priority
 	nodes   map[string]bool
 }
@@ -112,15 +115,18 @@ func (c *controller) Start(ctx context.Context) error {
 		return nil
 	}
 	c.mu.Lock()
+	kept := 0
 	if c.slim != nil {
 		c.slim.apply(c.index)
+	} else {
+		kept = c.kept.begin(c.index)
 	}
 	c.index.begin()
 	c.queue = newQueue()
 	c.plan()
 	slices, endpoints := len(c.index.slices), len(c.index.want)
 	c.mu.Unlock()
-	c.log.Info("making CiliumEndpointSlices", "slices", slices, "endpoints", endpoints)
+	c.log.Info("making CiliumEndpointSlices", "slices", slices, "endpoints", endpoints, "without-object", kept)
 	c.work(ctx)
 	return nil
 }
@@ -155,9 +161,12 @@ func (c *controller) watch(ctx context.Context) ([]toolscache.InformerSynced, er
 		return nil, err
 	}
 	if c.slim == nil {
-		err = add(follow(ctx, c, &v2.CiliumEndpoint{},
-			func(o *v2.CiliumEndpoint) { c.index.set(client.ObjectKeyFromObject(o), ofEndpoint(o)) },
-			func(o *v2.CiliumEndpoint) { c.index.set(client.ObjectKeyFromObject(o), nil) }))
+		err = errors.Join(
+			add(follow(ctx, c, &corev1.Pod{}, func(o *corev1.Pod) { c.kept.setPod(c.index, o) },
+				func(o *corev1.Pod) { c.kept.dropPod(c.index, client.ObjectKeyFromObject(o)) })),
+			add(follow(ctx, c, &v2.CiliumEndpoint{}, func(o *v2.CiliumEndpoint) { c.kept.setEndpoint(c.index, o) },
+				func(o *v2.CiliumEndpoint) { c.kept.dropEndpoint(c.index, client.ObjectKeyFromObject(o)) })),
+		)
 		return allSynced, err
 	}
 	err = errors.Join(

@@ -323,6 +323,7 @@ func TestController(t *testing.T) {
 	}{
 		{"bulk", bulk}, {"churn under faults", churn}, {"killed at every write", killed}, {"two leaders", leaders}, {"by hand", byHand},
 		{"moves", moves}, {"identities come late", late}, {"born again", bornAgain}, {"priority", priority}, {"off and on", offAndOn}, {"slim", slimMode},
+		{"from slim to default", leaveSlim},
 	} {
 		t.Run(s.name, func(t *testing.T) {
 			b := &bench{t, env}

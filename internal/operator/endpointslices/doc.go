@@ -11,7 +11,9 @@
 // exactly one slice. It stays where it is, also when an operator starts; a new one goes into the
 // fullest slice of its namespace that has room. One that must move is in the other slice before it
 // leaves the one it was in. An operator that starts writes nothing if nothing has changed, and
-// nothing at all before it knows everything.
+// nothing at all before it knows everything. What a slice says of a pod that has no CiliumEndpoint
+// when the operator starts stays until it has one or ends, so that a cluster can leave mode slim
+// (see kept).
 //
 // Several operators at once, which leadership should prevent, do no harm: every change names the
 // version of the slice that was looked at, and where an endpoint belongs is decided by what the

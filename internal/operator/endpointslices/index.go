@@ -85,18 +85,25 @@ func newIndex(most int, name func() string) *index {
 // begin marks that everything was observed that exists: from now on endpoints are given places.
 func (b *index) begin() {
 	b.begun = true
-	keys := slices.SortedFunc(maps.Keys(b.want), compareKeys)
-	for k := range b.at {
-		if b.want[k] == nil {
-			keys = append(keys, k)
-		}
-	}
-	for _, k := range keys {
+	for _, k := range append(slices.SortedFunc(maps.Keys(b.want), compareKeys), b.unwanted()...) {
 		b.reassign(k)
 	}
 	for _, s := range b.slices {
 		b.dirty[s.name] = struct{}{}
 	}
+}
+
+// unwanted returns the endpoints that are in some slice and should be in none, in the order of
+// their keys.
+func (b *index) unwanted() []key {
+	var out []key
+	for k := range b.at {
+		if b.want[k] == nil {
+			out = append(out, k)
+		}
+	}
+	slices.SortFunc(out, compareKeys)
+	return out
 }
 
 func compareKeys(x, y key) int {

@@ -174,6 +174,7 @@ ports:
 {{- fail (printf "%s.type=%s: where is it? Set %s.options.%s" $name $store.type $name (ternary "etcd.address, or etcd.config" "consul.address" (eq $store.type "etcd"))) }}
 {{- end }}
 {{- end }}{{ end }}
+{{- include "hawser.checkUpgrade" . }}
 {{- /* Agents and operator serve on the node. */}}
 {{- $ports := list
   (dict "name" "agent.healthPort" "port" $v.agent.healthPort "used" true)
@@ -188,6 +189,57 @@ ports:
 {{- if hasKey $names $port }}{{ fail (printf "%s and %s are both %s: agents and operator share the addresses of their node" (get $names $port) .name $port) }}{{ end }}
 {{- $_ := set $names $port .name }}
 {{- end }}{{ end }}
+{{- end -}}
+
+{{/*
+Fails with changes that cut the nodes of a running cluster from each other while agents are replaced one after the other: agents
+stay ready, so a rollout goes through all of them. Each can be allowed by its new value. Where a chart is rendered without the
+cluster there is nothing to compare with. It is called like the check.
+*/}}
+{{- define "hawser.checkUpgrade" -}}
+{{- $config := .config }}
+{{- $is := dict }}
+{{- range $k, $x := $config }}{{ $_ := set $is $k (toString $x) }}{{ end }}
+{{- $old := lookup "v1" "ConfigMap" .root.Release.Namespace "cilium-config" | default dict }}
+{{- if eq (dig "metadata" "labels" "app.kubernetes.io/part-of" "" $old) "hawser" }}
+{{- $was := dig "data" dict $old }}
+{{- $allowed := get (.root.Values.upgrade | default dict) "allow" | default list }}
+{{- $changes := list
+  (dict "value" "routing.mode" "option" "routing-mode" "what" "nodes of different modes drop the packets of each other's pods")
+  (dict "value" "routing.tunnelPort" "option" "tunnel-port" "what" "nodes with different ports do not get each other's packets")
+  (dict "value" "cluster.id" "option" "cluster-id" "what" "every pod gets another identity, which nodes with the other number refuse")
+  (dict "value" "kvstore.type" "option" "kvstore" "what" "agents with a store do not know the nodes and pods of agents without it, or with another one")
+  (dict "value" "identity.allocationMode" "option" "identity-allocation-mode" "what" "the same ID has different labels for different agents: go step by step (docs/user/identities.md)")
+  (dict "value" "ciliumEndpointSlice.enabled" "option" "enable-cilium-endpoint-slice" "what" "agents read slices, which the operator deletes: first let them read CiliumEndpoints (docs/user/endpoint-slices.md)")
+  (dict "value" "ipam.mode" "option" "ipam" "what" "pods keep addresses that their nodes may have no longer: drain the nodes first") }}
+{{- $steps := dict "kvstore" 1 "doublewrite-readkvstore" 2 "doublewrite-readcrd" 3 "crd" 4 }}
+{{- range $c := $changes }}
+{{- $from := get $was $c.option }}
+{{- $to := get $is $c.option }}
+{{- $same := or (eq $from $to) (and (not $from) (ne $c.option "kvstore")) }}
+{{- if eq $c.option "tunnel-port" }}{{ $same = or $same (ne (get $was "routing-mode") "tunnel") (ne (get $is "routing-mode") "tunnel") }}{{ end }}
+{{- if eq $c.option "identity-allocation-mode" }}{{ $same = or $same (has (sub (get $steps $from) (get $steps $to) | int) (list 1 -1)) }}{{ end }}
+{{- if eq $c.option "enable-cilium-endpoint-slice" }}
+{{- $to = $to | default "false" }}
+{{- $agents := lookup "apps/v1" "DaemonSet" $.root.Release.Namespace "hawser-agent" | default dict }}
+{{- $same = or (ne $from "true") (eq $to "true") (contains "\"--enable-cilium-endpoint-slice=false\"" (toJson $agents)) }}
+{{- end }}
+{{- if and (eq $from "cluster-pool") (eq $to "multi-pool") (eq (get $is "enable-cluster-pool-to-multi-pool-migration") "true") }}{{ $same = true }}{{ end }}
+{{- if not (or $same (has (printf "%s=%s" $c.value $to) $allowed)) }}
+{{- fail (printf "%[1]s=%[2]s: it is %[3]q now. Until all agents are replaced, %[4]s. docs/user/install.md says what to do instead (Changes that cut nodes from each other); to do it all the same, add --set 'upgrade.allow={%[1]s=%[2]s}'" $c.value $to $from $c.what) }}
+{{- end }}
+{{- end }}
+{{- /* Whoever gets packets of DSR must be a node that takes them. */}}
+{{- $dsr := false }}
+{{- range $of := list $was $is }}
+{{- if and (eq (get $of "kube-proxy-replacement") "true") (or (has (get $of "bpf-lb-mode") (list "dsr" "hybrid")) (eq (get $of "bpf-lb-mode-annotation") "true")) }}{{ $dsr = true }}{{ end }}
+{{- end }}
+{{- $from := get $was "kube-proxy-replacement" }}
+{{- $to := get $is "kube-proxy-replacement" }}
+{{- if and $dsr $from (ne $from $to) (not (has (printf "kubeProxyReplacement=%s" $to) $allowed)) }}
+{{- fail (printf "kubeProxyReplacement=%[1]s together with DSR (loadBalancer.mode, loadBalancer.modeAnnotation): until all agents are replaced, some nodes send packets by DSR to others that do not take them. Upgrade twice: change kubeProxyReplacement while loadBalancer.mode is snat and loadBalancer.modeAnnotation is false; to do both at once, add --set 'upgrade.allow={kubeProxyReplacement=%[1]s}'" $to) }}
+{{- end }}
+{{- end }}
 {{- end -}}
 
 {{/* The security context of what needs nothing of its node. */}}
