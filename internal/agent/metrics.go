@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -20,6 +21,7 @@ import (
 	"github.com/hawser-net/hawser/internal/daemon"
 	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/endpoint"
+	"github.com/hawser-net/hawser/internal/flows"
 )
 
 // metricsSet holds the agent's metrics. A metric that Cilium has too has the same name and meaning.
@@ -185,19 +187,7 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 	}
 	t := c.tables
 	if rows, err := c.kernel.maps.Metrics(); err == nil {
-		for _, r := range rows {
-			if r.Reason == datapath.ReasonForwarded {
-				put(c.forwards, float64(r.Packets), r.Direction.String())
-				put(c.forwardBytes, float64(r.Bytes), r.Direction.String())
-				continue
-			}
-			if r.Reason == datapath.ReasonPolicyAudited {
-				put(c.audited, float64(r.Packets), r.Direction.String())
-				continue
-			}
-			put(c.drops, float64(r.Packets), r.Reason.String(), r.Direction.String())
-			put(c.dropBytes, float64(r.Bytes), r.Reason.String(), r.Direction.String())
-		}
+		c.collectPackets(rows, put)
 	}
 	states := map[endpoint.State]int{}
 	for _, row := range t.registry.List() {
@@ -253,9 +243,7 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 		put(c.policyFiles, float64(n), state)
 	}
 	put(c.policyRevision, float64(t.policy.Revision()))
-	if sets, err := c.kernel.maps.RuleSets(); err == nil {
-		put(c.ruleSets, float64(len(sets)))
-	}
+	put(c.ruleSets, float64(c.kernel.maps.RuleSetCount())) // to read them all would hold up pods
 	_, inAudit := t.policy.Audit()
 	put(c.auditedEP, float64(inAudit))
 	put(c.locked, float64(t.policy.Locked()))
@@ -281,6 +269,32 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 	}
 	put(c.unhealthy, float64(restapi.Failures(&st)))
 	put(c.ready, ready)
+}
+
+// collectPackets reports the kernel's counters, with the label values that Cilium's have.
+func (c *stateCollector) collectPackets(rows []datapath.Metric, put func(m stateMetric, v float64, labels ...string)) {
+	type key struct{ reason, direction string }
+	dropped := map[key]datapath.Metric{} // some reasons have one text
+	for _, r := range rows {
+		direction := strings.ToUpper(r.Direction.String())
+		switch r.Reason {
+		case datapath.ReasonForwarded:
+			put(c.forwards, float64(r.Packets), direction)
+			put(c.forwardBytes, float64(r.Bytes), direction)
+		case datapath.ReasonPolicyAudited:
+			put(c.audited, float64(r.Packets), r.Direction.String())
+		default:
+			k := key{flows.CounterText(r.Reason), direction}
+			sum := dropped[k]
+			sum.Packets += r.Packets
+			sum.Bytes += r.Bytes
+			dropped[k] = sum
+		}
+	}
+	for k, sum := range dropped {
+		put(c.drops, float64(sum.Packets), k.reason, k.direction)
+		put(c.dropBytes, float64(sum.Bytes), k.reason, k.direction)
+	}
 }
 
 // collectHealth reports which nodes answer.

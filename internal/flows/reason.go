@@ -47,6 +47,43 @@ var nearestReasons = map[datapath.DropReason]flow.DropReason{
 	datapath.ReasonTupleInUse:      flow.DropReason_INVALID_PACKET_DROPPED,
 }
 
+// fieldTexts are the texts that Cilium's counters of packets have for the reasons in fieldReasons.
+var fieldTexts = map[flow.DropReason]string{
+	flow.DropReason_INVALID_SOURCE_MAC:                                    "Invalid source mac",
+	flow.DropReason_INVALID_SOURCE_IP:                                     "Invalid source ip",
+	flow.DropReason_POLICY_DENIED:                                         "Policy denied",
+	flow.DropReason_INVALID_PACKET_DROPPED:                                "Invalid packet",
+	flow.DropReason_UNSUPPORTED_L3_PROTOCOL:                               "Unsupported L3 protocol",
+	flow.DropReason_ERROR_WRITING_TO_PACKET:                               "Error writing to packet",
+	flow.DropReason_UNKNOWN_L4_PROTOCOL:                                   "Unknown L4 protocol",
+	flow.DropReason_NO_MATCHING_LOCAL_CONTAINER_FOUND:                     "No matching local container found",
+	flow.DropReason_CT_MAP_INSERTION_FAILED:                               "CT: Map insertion failed",
+	flow.DropReason_SERVICE_BACKEND_NOT_FOUND:                             "Service backend not found",
+	flow.DropReason_NO_TUNNEL_OR_ENCAPSULATION_ENDPOINT:                   "No tunnel/encapsulation endpoint (datapath BUG!)",
+	flow.DropReason_UNKNOWN_CONNECTION_TRACKING_STATE:                     "Unknown connection tracking state",
+	flow.DropReason_NO_CONFIGURATION_AVAILABLE_TO_PERFORM_POLICY_DECISION: "No configuration available to perform policy decision",
+	flow.DropReason_NO_MAPPING_FOR_NAT_MASQUERADE:                         "No mapping for NAT masquerade",
+	flow.DropReason_UNSUPPORTED_PROTOCOL_FOR_NAT_MASQUERADE:               "Unsupported protocol for NAT masquerade",
+	flow.DropReason_ENCAPSULATION_TRAFFIC_IS_PROHIBITED:                   "Encapsulation traffic is prohibited",
+	flow.DropReason_INVALID_IDENTITY:                                      "Invalid identity",
+	flow.DropReason_UNKNOWN_SENDER:                                        "Unknown sender",
+	flow.DropReason_FIRST_LOGICAL_DATAGRAM_FRAGMENT_NOT_FOUND:             "First logical datagram fragment not found",
+	flow.DropReason_FORBIDDEN_ICMPV6_MESSAGE:                              "Forbidden ICMPv6 message",
+	flow.DropReason_DENIED_BY_LB_SRC_RANGE_CHECK:                          "Denied by LB src range check",
+	flow.DropReason_POLICY_DENY:                                           "Policy denied by denylist",
+	flow.DropReason_TTL_EXCEEDED:                                          "TTL exceeded",
+	flow.DropReason_DROP_EP_NOT_READY:                                     "Endpoint policy program not available",
+}
+
+// CounterText is how counters of packets name a reason: as Cilium's do, or by our own name if
+// Cilium has no such reason. Several reasons may have the same.
+func CounterText(r datapath.DropReason) string {
+	if desc, same := fieldReasons[r]; same {
+		return fieldTexts[desc]
+	}
+	return r.String()
+}
+
 // namelessReason is the sub-type of a drop for a reason that is not known here. Clients look up the
 // last byte of a sub-type: the field's reasons begin at 130, and lower numbers, of which 0 is
 // success, are no drops. For this one they have no name, so they show the number.

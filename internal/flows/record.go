@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/hawser-net/hawser/api/flow"
+	policypb "github.com/hawser-net/hawser/api/policy"
 )
 
 // Entry is what readers of flows get: a flow, or that some were lost.
@@ -56,10 +57,13 @@ type Record struct {
 	began   time.Time
 }
 
-// agentEvents is how many events of the agent are kept, policyEvents how many of policies.
+// agentEvents is how many events of the agent are kept, policyEvents how many of policies, and
+// eventBytes how much memory each of both take, as [policypb.Cost] counts it: some have hundreds of
+// addresses, or long labels.
 const (
 	agentEvents  = 4095
 	policyEvents = 1023
+	eventBytes   = 16 << 20
 )
 
 // olderShare is the number of overwritten flows that are kept, as a share of the ring, in equal
@@ -88,6 +92,9 @@ func NewRecord(capacity int, now time.Time) (*Record, error) {
 	policies, err := NewRing[Event](policyEvents)
 	if err != nil {
 		return nil, err
+	}
+	for _, r := range []*Ring[Event]{events, policies} {
+		r.Bound(eventBytes, func(e Event) int { return policypb.Cost(e.Event) })
 	}
 	return &Record{Flows: ring, Events: events, Policies: policies, namespaces: map[string]time.Time{}, began: now}, nil
 }

@@ -83,3 +83,41 @@ func TestRate(t *testing.T) {
 		t.Errorf("after an hour without flows the rate is %.2f", rate)
 	}
 }
+
+// TestEventsAreBoundedBySize: events of services with very many backends displace others before
+// they fill the memory.
+func TestEventsAreBoundedBySize(t *testing.T) {
+	record, err := flows.NewRecord(16, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	heap := func() int64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	before := heap()
+	for range 5000 {
+		up := &flow.ServiceUpsertNotification{}
+		for i := range 256 {
+			up.BackendAddresses = append(up.BackendAddresses, &flow.ServiceUpsertNotificationAddr{Ip: fmt.Sprint("10.0.0.", i), Port: 80})
+		}
+		record.AddEvent(flows.Event{Time: time.Now(), Event: &flow.AgentEvent{
+			Type: flow.AgentEventType_SERVICE_UPSERTED, Notification: &flow.AgentEvent_ServiceUpsert{ServiceUpsert: up},
+		}})
+	}
+	if grew := heap() - before; grew > 20<<20 {
+		t.Errorf("the events take %d MiB", grew>>20)
+	}
+	if oldest, next := record.Events.Bounds(); next-oldest < 100 {
+		t.Errorf("%d events are kept", next-oldest)
+	}
+	// Small ones are all kept.
+	for range record.Events.Cap() {
+		record.AddEvent(flows.Event{Time: time.Now(), Event: &flow.AgentEvent{Type: flow.AgentEventType_POLICY_UPDATED}})
+	}
+	if oldest, next := record.Events.Bounds(); int(next-oldest) != record.Events.Cap() {
+		t.Errorf("%d small events are kept of %d", next-oldest, record.Events.Cap())
+	}
+}

@@ -25,6 +25,13 @@ type Ring[T any] struct {
 	wake  chan struct{} // closed soon after the next entry
 	awake bool          // that is about to happen
 	older *older[T]     // nil if nothing is kept of what is overwritten
+
+	// sizes are those of the entries in slots, and size is their sum; sizeOf is nil if it is not
+	// bounded. Entries before first were dropped although they had not been overwritten.
+	sizeOf     func(T) int
+	sizes      []int
+	size, most int
+	first      uint64
 }
 
 // NewRing returns an empty ring for a number of entries, 1 to [MaxCapacity].
@@ -35,19 +42,47 @@ func NewRing[T any](capacity int) (*Ring[T], error) {
 	return &Ring[T]{slots: make([]T, capacity), wake: make(chan struct{})}, nil
 }
 
+// Bound has the ring drop its oldest entries, but not the last one, while all together are larger
+// than most. It must be called before the first entry is added.
+func (r *Ring[T]) Bound(most int, size func(T) int) {
+	r.sizeOf, r.most, r.sizes = size, most, make([]int, len(r.slots))
+}
+
 // Add adds an entry, in place of the oldest if the ring is full.
 func (r *Ring[T]) Add(e T) {
+	size := 0
+	if r.sizeOf != nil {
+		size = r.sizeOf(e)
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	slot := &r.slots[r.next%uint64(len(r.slots))]
+	at := r.next % uint64(len(r.slots))
+	slot := &r.slots[at]
 	if r.older != nil && r.next >= uint64(len(r.slots)) {
 		r.older.add(r.next-uint64(len(r.slots)), *slot)
 	}
 	*slot = e
 	r.next++
+	if r.sizeOf != nil {
+		r.size += size - r.sizes[at]
+		r.sizes[at] = size
+		r.shrink()
+	}
 	if !r.awake {
 		r.awake = true
 		time.AfterFunc(WakeEvery, r.rouse)
+	}
+}
+
+// shrink drops the oldest entries until the others are small enough. It must be called with mu
+// held.
+func (r *Ring[T]) shrink() {
+	for r.size > r.most && r.oldest() < r.next-1 {
+		r.first = r.oldest() + 1
+		at := (r.first - 1) % uint64(len(r.slots))
+		r.size -= r.sizes[at]
+		var none T
+		r.slots[at], r.sizes[at] = none, 0
 	}
 }
 
@@ -70,11 +105,13 @@ func (r *Ring[T]) Bounds() (oldest, next uint64) {
 	return r.oldest(), r.next
 }
 
-func (r *Ring[T]) oldest() uint64 { return r.next - min(r.next, uint64(len(r.slots))) }
+func (r *Ring[T]) oldest() uint64 {
+	return max(r.first, r.next-min(r.next, uint64(len(r.slots))))
+}
 
 // Read copies entries from a number on into a slice, as many as there are and fit. It returns how
-// many, and how many of those asked for were overwritten before; the reader goes on behind both. If
-// there is nothing to read yet, wait is closed soon after there is.
+// many, and how many of those asked for were overwritten or dropped before; the reader goes on
+// behind both. If there is nothing to read yet, wait is closed soon after there is.
 func (r *Ring[T]) Read(from uint64, into []T) (n int, missed uint64, wait <-chan struct{}) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()

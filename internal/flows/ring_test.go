@@ -158,3 +158,39 @@ func BenchmarkAddWithReaders(b *testing.B) {
 		})
 	}
 }
+
+// TestRingIsBoundedBySize: while all entries together are too large, the oldest are dropped, and
+// count as missed; the last one stays, however large it is.
+func TestRingIsBoundedBySize(t *testing.T) {
+	const capacity, most = 16, 100
+	ring, err := flows.NewRing[int](capacity)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ring.Bound(most, func(e int) int { return e })
+	var all []int
+	first := 0 // of those that are kept
+	for range 5000 {
+		e := rand.IntN(1 + rand.IntN(2*most))
+		ring.Add(e)
+		all = append(all, e)
+		first = max(first, len(all)-capacity)
+		for first < len(all)-1 && sum(all[first:]) > most {
+			first++
+		}
+		if oldest, next := ring.Bounds(); int(oldest) != first || int(next) != len(all) {
+			t.Fatalf("the bounds are %d to %d, want %d to %d", oldest, next, first, len(all))
+		}
+		buf := make([]int, capacity)
+		if n, missed, _ := ring.Read(0, buf); !slices.Equal(buf[:n], all[first:]) || int(missed) != first {
+			t.Fatalf("of %d entries %v are read and %d missed, want %v", len(all), buf[:n], missed, all[first:])
+		}
+	}
+}
+
+func sum(list []int) (n int) {
+	for _, e := range list {
+		n += e
+	}
+	return n
+}

@@ -316,10 +316,14 @@ func (s *search) ask(ctx context.Context, v view, t *tracked, of int, first bool
 	}
 	req := s.req
 	if !first {
-		// It goes on where it was by its own clock; else with what is to come.
-		var since *timestamppb.Timestamp
-		if t.source != nil && !t.source.last.IsZero() {
-			since = timestamppb.New(t.source.last.Add(1))
+		// It goes on where it was by its own clock; else with what is to come, and so it does after
+		// what it cannot send to the relay.
+		since := s.req.GetSince()
+		switch src := t.source; {
+		case src != nil && tooLarge(src.err):
+			since = nil
+		case src != nil && !src.last.IsZero():
+			since = timestamppb.New(src.last.Add(1))
 		}
 		req = s.req.again(since)
 	}
@@ -341,25 +345,35 @@ func (s *search) ask(ctx context.Context, v view, t *tracked, of int, first bool
 	return nil
 }
 
-// read passes on what a node sends until that ends.
+// read passes on what a node sends until that ends. In place of what is too large, it reports a
+// loss, of the time of what the node sent before.
 func (s *search) read(ctx context.Context, v view, req question, src *source) error {
-	receive, err := req.ask(ctx, v.conn, v.name)
+	codec := newLenientCodec()
+	receive, err := req.ask(ctx, v.conn, v.name, codec.options()...)
 	if err != nil {
 		return err
 	}
+	at := timestamppb.New(s.start.Add(-1)) // with the past, if it is asked for
 	for {
-		res, err := receive()
-		if errors.Is(err, io.EOF) {
+		res, end := receive()
+		switch {
+		case errors.Is(end, io.EOF):
 			return nil
-		}
-		if err != nil {
-			return err
-		}
-		if res == nil {
+		case tooLarge(end), end == nil && codec.refused:
+			res = req.lost(v.name, at)
+		case end != nil:
+			return end
+		case res == nil:
 			continue
 		}
 		if err := s.merge.put(ctx, src, res); err != nil {
 			return err
+		}
+		if end != nil {
+			return end
+		}
+		if t := res.GetTime(); t.IsValid() {
+			at = t
 		}
 	}
 }

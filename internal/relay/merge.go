@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	policypb "github.com/hawser-net/hawser/api/policy"
 	"github.com/hawser-net/hawser/internal/flows"
 	"github.com/hawser-net/hawser/pkg/retry"
@@ -113,10 +115,10 @@ type merge struct {
 	size          int // how many entries are held, if nodes are fewer; less of those that cost more
 	pool          *pool
 	// lost makes the entry in place of one for which the pool has no room.
-	lost func(entry) entry
+	lost func(node string, at *timestamppb.Timestamp) entry
 }
 
-func newMerge(follow bool, start time.Time, timeout, hold time.Duration, size int, p *pool, lost func(entry) entry) *merge {
+func newMerge(follow bool, start time.Time, timeout, hold time.Duration, size int, p *pool, lost func(string, *timestamppb.Timestamp) entry) *merge {
 	return &merge{
 		woken: make(chan struct{}, 1), follow: follow, start: start, timeout: timeout, allowed: timeout, hold: hold, size: size, pool: p, lost: lost,
 	}
@@ -158,7 +160,7 @@ func (m *merge) put(ctx context.Context, s *source, res entry) error {
 		if m.pool.take(cost) {
 			pooled = cost
 		} else {
-			res, cost = m.lost(res), 0
+			res, cost = m.lost(s.node, res.GetTime()), 0
 		}
 	}
 	it := item{res: res, tokens: int(min(1+(cost-1)/entryCost, int64(cap(s.room)))), pooled: pooled}

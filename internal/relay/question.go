@@ -25,36 +25,29 @@ type entry interface {
 // question is what a client asks of all nodes: for flows, or for events of their agents.
 type question interface {
 	flowserver.Request
-	// again is the same for a node that was asked before: everything since a time; what is to
-	// come, if the time is nil.
+	// again is the same for a node to be asked later than others: everything since a time; what is
+	// to come, if the time is nil.
 	again(since *timestamppb.Timestamp) question
 	// ask asks a node, and returns what receives its next entry; nil stands for one that is not
 	// for the client.
-	ask(ctx context.Context, conn *grpc.ClientConn, node string) (receive func() (entry, error), err error)
+	ask(ctx context.Context, conn *grpc.ClientConn, node string, opts ...grpc.CallOption) (receive func() (entry, error), err error)
 	// counts reports whether an entry is one of those whose number is bounded.
 	counts(entry) bool
-	// lost reports that an entry was lost.
-	lost(entry) entry
+	// lost reports that an entry of a node was lost, which was of that time.
+	lost(node string, at *timestamppb.Timestamp) entry
 }
-
-// fewElements bounds what one answer of a node takes in memory before it is counted: a flow of pods
-// with as many labels as they may have has a few thousand elements, an event of a service one for
-// each of its backends.
-var fewElements = grpc.ForceCodecV2(flowserver.BoundedCodec(1 << 14))
 
 // flowsQuestion asks for flows.
 type flowsQuestion struct{ *observer.GetFlowsRequest }
 
 func (q flowsQuestion) again(since *timestamppb.Timestamp) question {
 	req := proto.CloneOf(q.GetFlowsRequest)
-	if req.Number = 0; since != nil {
-		req.Since = since
-	}
+	req.Number, req.Since = 0, since
 	return flowsQuestion{req}
 }
 
-func (q flowsQuestion) ask(ctx context.Context, conn *grpc.ClientConn, node string) (func() (entry, error), error) {
-	stream, err := observer.NewObserverClient(conn).GetFlows(ctx, q.GetFlowsRequest, fewElements)
+func (q flowsQuestion) ask(ctx context.Context, conn *grpc.ClientConn, node string, opts ...grpc.CallOption) (func() (entry, error), error) {
+	stream, err := observer.NewObserverClient(conn).GetFlows(ctx, q.GetFlowsRequest, opts...)
 	return func() (entry, error) {
 		res, err := stream.Recv()
 		if err != nil {
@@ -77,10 +70,10 @@ func (flowsQuestion) counts(e entry) bool {
 	return res.GetFlow() != nil
 }
 
-func (flowsQuestion) lost(e entry) entry {
+func (flowsQuestion) lost(node string, at *timestamppb.Timestamp) entry {
 	return &observer.GetFlowsResponse{
 		ResponseTypes: &observer.GetFlowsResponse_LostEvents{LostEvents: flows.Lost(flow.LostEventSource_OBSERVER_EVENTS_QUEUE, 1)},
-		NodeName:      e.(*observer.GetFlowsResponse).GetNodeName(), Time: e.GetTime(),
+		NodeName:      node, Time: at,
 	}
 }
 
@@ -92,14 +85,12 @@ type eventsQuestion struct {
 
 func (q eventsQuestion) again(since *timestamppb.Timestamp) question {
 	req := proto.CloneOf(q.GetAgentEventsRequest)
-	if req.Number = 0; since != nil {
-		req.Since = since
-	}
+	req.Number, req.Since = 0, since
 	return eventsQuestion{req, q.types}
 }
 
-func (q eventsQuestion) ask(ctx context.Context, conn *grpc.ClientConn, node string) (func() (entry, error), error) {
-	stream, err := observer.NewObserverClient(conn).GetAgentEvents(ctx, q.GetAgentEventsRequest, fewElements)
+func (q eventsQuestion) ask(ctx context.Context, conn *grpc.ClientConn, node string, opts ...grpc.CallOption) (func() (entry, error), error) {
+	stream, err := observer.NewObserverClient(conn).GetAgentEvents(ctx, q.GetAgentEventsRequest, opts...)
 	return func() (entry, error) {
 		res, err := stream.Recv()
 		if err != nil {
@@ -120,10 +111,10 @@ func (eventsQuestion) counts(e entry) bool {
 	return !flows.IsLostEvents(res.GetAgentEvent())
 }
 
-func (eventsQuestion) lost(e entry) entry {
+func (eventsQuestion) lost(node string, at *timestamppb.Timestamp) entry {
 	return &observer.GetAgentEventsResponse{
 		AgentEvent: flows.LostEvents(flow.LostEventSource_OBSERVER_EVENTS_QUEUE, 1),
-		NodeName:   e.(*observer.GetAgentEventsResponse).GetNodeName(), Time: e.GetTime(),
+		NodeName:   node, Time: at,
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	flowpb "github.com/hawser-net/hawser/api/flow"
 	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/identity"
+	"github.com/hawser-net/hawser/internal/policy"
 )
 
 // question is what the policies behind a verdict depend on, besides those there are.
@@ -36,18 +37,38 @@ const (
 	maxAsked           = 500
 	maxAskedOfEndpoint = 50
 	maxLimits          = 1024 // endpoints of which it is known how much they asked
+	maxNames           = 8192 // policies that were named
 )
 
 // answers remembers the policies behind verdicts, of one revision of policy.
 type answers struct {
 	decided  map[question]answer
 	revision uint64
-	all      *rate.Limiter
-	limits   map[uint16]*rate.Limiter // by endpoint
+	// names has the policies that owners of rules stand for, whatever the revision, so that answers
+	// share them.
+	names  map[policy.Owner]*flowpb.Policy
+	all    *rate.Limiter
+	limits map[uint16]*rate.Limiter // by endpoint
 }
 
 func newAnswers() answers {
-	return answers{decided: map[question]answer{}, all: rate.NewLimiter(maxAsked, maxAsked), limits: map[uint16]*rate.Limiter{}}
+	return answers{
+		decided: map[question]answer{}, names: map[policy.Owner]*flowpb.Policy{}, all: rate.NewLimiter(maxAsked, maxAsked), limits: map[uint16]*rate.Limiter{},
+	}
+}
+
+// named returns the policy that an owner of rules stands for. It is shared and must not change.
+func (a *answers) named(o policy.Owner) *flowpb.Policy {
+	p := a.names[o]
+	if p == nil {
+		if len(a.names) >= maxNames {
+			clear(a.names)
+			clear(a.decided) // which would keep them
+		}
+		p = policyNamed(o)
+		a.names[o] = p
+	}
+	return p
 }
 
 // get returns the policies behind a verdict, from the cache if they were looked up before in this

@@ -233,8 +233,8 @@ func (d *directory) Policies(ev datapath.Event) []*flowpb.Policy {
 	return d.answers.get(q, peerAddr, d.node.Policy.Revision(), func(q question) (answer, bool) { return d.ask(row, q) })
 }
 
-// ask returns the owners of the rules that decide a question. It is not answered while policy is
-// busy: flows are not worth waiting for it, nor holding it up.
+// ask returns the policies whose rules decide a question. It is not answered while policy is busy,
+// for which flows do not wait, nor while a party is not known.
 func (d *directory) ask(row endpoint.Endpoint, q question) (answer, bool) {
 	subject := policyParty(row)
 	peer := policy.Party{Identity: q.peer, Addr: q.peerAddr}
@@ -252,7 +252,7 @@ func (d *directory) ask(row endpoint.Endpoint, q question) (answer, bool) {
 		return answer{}, false
 	}
 	if err != nil {
-		return answer{}, true
+		return answer{}, false // such as of an identity that is not known yet: the next flow asks again
 	}
 	side := res.Egress
 	if q.direction == datapath.Ingress {
@@ -264,7 +264,7 @@ func (d *directory) ask(row endpoint.Endpoint, q question) (answer, bool) {
 	case side.Verdict.Pass() != q.passed || (side.Verdict == policy.Denied) != q.denied:
 		return answer{}, true
 	}
-	return answer{policies: policiesOf(side)}, true
+	return answer{policies: policiesOf(side, d.answers.named)}, true
 }
 
 // policyParty is an endpoint of this node as one side of a trace.

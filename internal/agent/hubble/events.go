@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"strconv"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -14,6 +15,7 @@ import (
 	"github.com/hawser-net/hawser/internal/endpoint"
 	"github.com/hawser-net/hawser/internal/flows"
 	"github.com/hawser-net/hawser/internal/ipcache"
+	"github.com/hawser-net/hawser/internal/labels"
 	"github.com/hawser-net/hawser/internal/policy"
 	"github.com/hawser-net/hawser/internal/service"
 	"github.com/hawser-net/hawser/internal/table"
@@ -25,6 +27,27 @@ const (
 	changesASecond = 20
 	changesAtOnce  = 512
 )
+
+// Bounds of the labels of an endpoint that an event has: a pod's own may be hundreds of KiB.
+const (
+	maxLabels     = 64
+	maxLabelBytes = 4 << 10
+)
+
+// labelsShown are labels as events show them: as many as there is room for, and a last one that has
+// the number of those that are left out.
+func labelsShown(set labels.Set) []string {
+	var out []string
+	bytes := 0
+	for i, l := range set {
+		text := l.String()
+		if bytes += len(text); i == maxLabels || bytes > maxLabelBytes {
+			return append(out, labels.New("hawser", "labels-left-out", strconv.Itoa(len(set)-i)).String())
+		}
+		out = append(out, text)
+	}
+	return out
+}
 
 // event adds an event of a kind, of which ev has the notification.
 func (h *Hubble) event(kind flowpb.AgentEventType, ev *flowpb.AgentEvent) {
@@ -60,14 +83,15 @@ func (h *Hubble) EndpointChanged(before endpoint.State, row endpoint.Endpoint, m
 	case endpoint.StateNotReady, endpoint.StateInvalid:
 		failed = message
 	}
+	shown := labelsShown(row.Labels)
 	update := func(kind flowpb.AgentEventType) {
 		h.event(kind, &flowpb.AgentEvent{Notification: &flowpb.AgentEvent_EndpointUpdate{EndpointUpdate: &flowpb.EndpointUpdateNotification{
-			Id: uint64(row.ID), Labels: row.Labels.Strings(), Error: failed, PodName: row.PodName, Namespace: row.Namespace,
+			Id: uint64(row.ID), Labels: shown, Error: failed, PodName: row.PodName, Namespace: row.Namespace,
 		}}})
 	}
 	regenerated := func(kind flowpb.AgentEventType) {
 		h.event(kind, &flowpb.AgentEvent{Notification: &flowpb.AgentEvent_EndpointRegenerate{EndpointRegenerate: &flowpb.EndpointRegenNotification{
-			Id: uint64(row.ID), Labels: row.Labels.Strings(), Error: failed,
+			Id: uint64(row.ID), Labels: shown, Error: failed,
 		}}})
 	}
 	switch {

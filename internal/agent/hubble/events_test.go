@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -25,6 +26,7 @@ import (
 	"github.com/hawser-net/hawser/internal/endpoint"
 	"github.com/hawser-net/hawser/internal/flows"
 	"github.com/hawser-net/hawser/internal/ipcache"
+	"github.com/hawser-net/hawser/internal/labels"
 	"github.com/hawser-net/hawser/internal/node"
 	"github.com/hawser-net/hawser/internal/policy"
 	"github.com/hawser-net/hawser/internal/service"
@@ -215,5 +217,50 @@ func TestAgentEvents(t *testing.T) {
 		if ev.GetIpcacheUpdate().GetCidr() == addr(1).String() {
 			t.Error("what was there before is sent as a change")
 		}
+	}
+}
+
+// TestEventsOfManyLabels: events of an endpoint with very many labels, whose labels change all the
+// time, take little memory, and say how many labels are left out.
+func TestEventsOfManyLabels(t *testing.T) {
+	record, err := flows.NewRecord(16, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &Hubble{recorder: &recorder{record: record}}
+	row := endpoint.Endpoint{ID: 7, State: endpoint.StateReady}
+	var sets [2]labels.Set
+	for i := range sets {
+		list := []labels.Label{labels.New(labels.SourceK8s, "0", fmt.Sprint(i))}
+		for j := range 999 {
+			list = append(list, labels.New(labels.SourceK8s, fmt.Sprintf("%0300d", j), "v"))
+		}
+		sets[i] = labels.NewSet(list...)
+	}
+	heap := func() int64 {
+		runtime.GC()
+		var st runtime.MemStats
+		runtime.ReadMemStats(&st)
+		return int64(st.HeapAlloc)
+	}
+	before := heap()
+	for i := range 5000 {
+		row.Labels = sets[i%2]
+		h.EndpointChanged(endpoint.StateRegenerating, row, "")
+	}
+	if grew := heap() - before; grew > 20<<20 {
+		t.Errorf("the events take %d MiB", grew>>20)
+	}
+	_, next := record.Events.Bounds()
+	events := make([]flows.Event, 1)
+	record.Events.Read(next-1, events)
+	shown := events[0].Event.GetEndpointRegenerate().GetLabels()
+	if n := len(shown) - 1; n < 10 || shown[0] != "k8s:0=1" || shown[n] != fmt.Sprint("hawser:labels-left-out=", 1000-n) {
+		t.Errorf("%d labels are shown, the last of which is %q", len(shown), shown[n])
+	}
+	// Labels as pods have them are shown whole.
+	few := labels.NewSet(sets[0][:12]...)
+	if got := labelsShown(few); !slices.Equal(got, few.Strings()) {
+		t.Errorf("of %d labels are shown %q", len(few), got)
 	}
 }
