@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/netip"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -15,6 +17,7 @@ import (
 
 	gocmp "github.com/google/go-cmp/cmp"
 
+	"github.com/hawser-net/hawser/internal/ipcache"
 	"github.com/hawser-net/hawser/internal/node"
 	"github.com/hawser-net/hawser/internal/service"
 	"github.com/hawser-net/hawser/pkg/kvstore"
@@ -307,5 +310,109 @@ func TestSpace(t *testing.T) {
 	}
 	if err := s.takeAddress("10.2.1.5", long); err == nil || !strings.Contains(err.Error(), "more than") {
 		t.Errorf("an address with a long name: %v", err)
+	}
+}
+
+// addressValue is the value of an address of cluster b, with these named ports.
+func addressValue(ip netip.Addr, ports []string) []byte {
+	return fmt.Appendf(nil, `{"IP":%q,"HostIP":"192.0.2.2","ID":131077,"NamedPorts":[%s]}`, ip, strings.Join(ports, ","))
+}
+
+// TestAddressesTakeMemory: what is kept of addresses, of no node that is known, is no multiple of
+// what their cluster writes, whatever that is.
+func TestAddressesTakeMemory(t *testing.T) {
+	heap := func() int {
+		runtime.GC()
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int(m.HeapAlloc)
+	}
+	const addresses = 1000
+	short := make([]string, maxAddressPorts) // as short as named ports are
+	for i := range short {
+		short[i] = fmt.Sprintf(`{"Name":"a","Port":%d,"Protocol":"TCP"}`, 1+i)
+	}
+	for name, ports := range map[string][]string{
+		"elements without content": slices.Repeat([]string{"{}"}, 1024),
+		"ports without a name":     slices.Repeat([]string{`{"Port":1}`}, 700),
+		"short ports":              short[:80],
+	} {
+		s := alone()
+		s.peer = testPeer(t)
+		before, bytes := heap(), 0
+		at := addr("10.2.0.0")
+		for range addresses {
+			at = at.Next()
+			value := addressValue(at, ports)
+			bytes += len(value)
+			s.take(kindAddresses, kvstore.Event{Kind: kvstore.EventModify, Revision: 1, KeyValue: kvstore.KeyValue{Key: s.layout().prefix(kindAddresses) + at.String(), Value: value}}, true)
+		}
+		kept := heap() - before
+		t.Logf("%s: %d addresses, %d MiB as JSON, %d MiB kept", name, len(s.pairs), bytes>>20, kept>>20)
+		if len(s.pairs) != addresses || s.pairsSize != bytes {
+			t.Errorf("%s: %d addresses with %d bytes are known, of %d bytes", name, len(s.pairs), s.pairsSize, bytes)
+		}
+		if kept > 3*bytes {
+			t.Errorf("%s: %d MiB of addresses take %d MiB", name, bytes>>20, kept>>20)
+		}
+		runtime.KeepAlive(s)
+	}
+}
+
+// TestSpaceOfAddresses: the values of a cluster's addresses are bounded together, whether they come
+// by a listing or by changes. What shrinks and what goes makes room.
+func TestSpaceOfAddresses(t *testing.T) {
+	t.Parallel()
+	s := alone()
+	s.peer = testPeer(t)
+	ports := func(n int) (list []string) {
+		for i := range n {
+			list = append(list, fmt.Sprintf(`{"Name":"http","Port":%d,"Protocol":"TCP"}`, 10_000+i))
+		}
+		return list
+	}
+	large, small := ports(maxAddressPorts), ports(1)
+	ips := []netip.Addr{addr("10.2.1.1"), addr("10.2.1.2"), addr("10.2.1.3"), addr("10.2.1.4")}
+	size := len(addressValue(ips[0], large))
+	const fits = 3
+	others := maxAddressesSize - fits*size - size/2
+	s.pairsSize = others
+	put := func(i int, kind kvstore.EventKind, ports []string) (taken bool) {
+		e := kvstore.Event{Kind: kind, Revision: 1, KeyValue: kvstore.KeyValue{Key: s.layout().prefix(kindAddresses) + ips[i].String(), Value: addressValue(ips[i], ports)}}
+		s.take(kindAddresses, e, true)
+		return len(s.pairs[ipcache.Single(ips[i])].NamedPorts) == len(ports)
+	}
+	for i := range ips {
+		if taken := put(i, kvstore.EventCreate, large); taken != (i < fits) {
+			t.Errorf("address %d of those of which %d fit: taken is %v", i, fits, taken)
+		}
+	}
+	if h := s.progress[kindAddresses]; !h.full || len(s.pairs) != fits || s.pairsSize != others+fits*size {
+		t.Errorf("%d addresses, %d bytes, full: %v", len(s.pairs), s.pairsSize-others, h.full)
+	}
+	if !put(0, kvstore.EventModify, small) || !put(fits, kvstore.EventModify, large) {
+		t.Error("an address that shrank made no room")
+	}
+	if put(0, kvstore.EventModify, large) {
+		t.Error("an address that is known took more than there is")
+	}
+	for i := range ips {
+		put(i, kvstore.EventDelete, nil)
+	}
+	if s.pairsSize != others || len(s.pairs) != 0 {
+		t.Errorf("%d addresses with %d bytes are left", len(s.pairs), s.pairsSize-others)
+	}
+	if put(0, kvstore.EventModify, ports(maxAddressPorts+1)) || !s.refused[kindAddresses+"/"+ips[0].String()] {
+		t.Errorf("an address with %d named ports is taken", maxAddressPorts+1)
+	}
+	s.reset()
+	if s.pairsSize != 0 {
+		t.Errorf("nothing is kept, and counts %d bytes", s.pairsSize)
+	}
+	// Nor are keys that nothing is kept of: they may be long.
+	s.take(kindServices, kvstore.Event{Kind: kvstore.EventModify, KeyValue: kvstore.KeyValue{Key: s.layout().prefix(kindServices) + strings.Repeat("x", maxRefusedKey+1)}}, true)
+	if len(s.refused) != 0 {
+		t.Error("a long key that was refused is kept")
 	}
 }

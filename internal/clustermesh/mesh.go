@@ -1,6 +1,7 @@
 package clustermesh
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -29,7 +30,7 @@ type Mesh struct {
 	readers map[chan struct{}]bool // of changes of mine
 	remotes map[string]*remote
 	fault   string        // of reading the directory
-	scanned chan struct{} // closed when the directory was read for the first time
+	scanned chan struct{} // closed when the directory could be read for the first time
 	moved   chan struct{} // closed and replaced when a status may have changed
 }
 
@@ -142,24 +143,29 @@ func (m *Mesh) Run(ctx context.Context) error {
 			f.end()
 		}
 	}()
-	m.scan(ctx, running)
-	close(m.scanned)
-	for retry.Sleep(ctx, m.p.Poll) {
-		m.scan(ctx, running)
+	for scanned := false; ; {
+		if m.scan(ctx, running) && !scanned {
+			scanned = true
+			close(m.scanned)
+		}
+		if !retry.Sleep(ctx, m.p.Poll) {
+			return nil
+		}
 	}
-	return nil
 }
 
-// scan reads the directory and follows the clusters that it names.
-func (m *Mesh) scan(ctx context.Context, running map[string]*follower) {
-	files, err := m.files()
-	m.complain(err)
-	if err != nil {
-		return // what was configured stays so
+// scan reads the directory and follows the clusters that it names. It reports whether it could be
+// read, but for single files perhaps.
+func (m *Mesh) scan(ctx context.Context, running map[string]*follower) bool {
+	files, fault := m.files()
+	m.complain(fault)
+	if files == nil {
+		return false // what was configured stays so
 	}
-	for name, sum := range files {
+	for name, found := range files {
 		f := running[name]
-		if f != nil && f.sum == sum {
+		// A file that cannot be read any more changes nothing.
+		if f != nil && (f.sum == found.sum || found.fault != nil) {
 			f.missing = 0
 			continue
 		}
@@ -170,14 +176,14 @@ func (m *Mesh) scan(ctx context.Context, running map[string]*follower) {
 			r = f.remote
 		}
 		sub, cancel := context.WithCancel(ctx)
-		f = &follower{remote: r, sum: sum, cancel: cancel, done: make(chan struct{})}
+		f = &follower{remote: r, sum: found.sum, cancel: cancel, done: make(chan struct{})}
 		running[name] = f
 		m.mu.Lock()
 		m.remotes[name] = r
 		m.mu.Unlock()
 		go func() {
 			defer close(f.done)
-			r.connect(ctx, sub, filepath.Join(m.p.Dir, name))
+			r.connect(ctx, sub, filepath.Join(m.p.Dir, name), found.fault)
 		}()
 	}
 	for name, f := range running {
@@ -197,9 +203,10 @@ func (m *Mesh) scan(ctx context.Context, running map[string]*follower) {
 		m.notify()
 		m.mu.Unlock()
 	}
+	return true
 }
 
-// complain logs what is wrong with the directory, once.
+// complain logs what is wrong with the directory or its files, once.
 func (m *Mesh) complain(err error) {
 	text := ""
 	if err != nil {
@@ -217,54 +224,67 @@ func (m *Mesh) complain(err error) {
 // maxFile bounds a configuration file.
 const maxFile = 1 << 20
 
-// files returns the clusters that the directory names, with a checksum of their files. Other files,
-// such as certificates, are ignored; so is this cluster's own, as one directory may serve all
-// clusters.
-func (m *Mesh) files() (map[string][sha256.Size]byte, error) {
+// file is what was found of a cluster's configuration.
+type file struct {
+	sum   [sha256.Size]byte
+	fault error // of reading it; there is no sum then
+}
+
+// files returns the clusters that the directory names, nil if it cannot be read, and all that is
+// wrong. Other files, such as certificates, are ignored; so is this cluster's own, as one directory
+// may serve all clusters. One that cannot be read may be a cluster's.
+func (m *Mesh) files() (map[string]file, error) {
+	out := map[string]file{}
 	entries, err := os.ReadDir(m.p.Dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil // none yet: an optional Secret
+		return out, nil // none yet: an optional Secret
 	}
 	if err != nil {
 		return nil, err
 	}
-	out := map[string][sha256.Size]byte{}
+	var faults []string
 	for _, e := range entries {
 		name := e.Name()
 		if len(name) > maxName || !nameForm.MatchString(name) || name == m.p.Name {
 			continue
 		}
-		path := filepath.Join(m.p.Dir, name)
-		info, err := os.Stat(path) // a link, in a mounted Secret
-		if errors.Is(err, fs.ErrNotExist) || err == nil && !info.Mode().IsRegular() {
-			continue
+		data, err := read(filepath.Join(m.p.Dir, name))
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+		case err != nil:
+			out[name] = file{fault: err}
+			faults = append(faults, err.Error())
+		case strings.Contains(string(data), "endpoints:"):
+			out[name] = file{sum: sha256.Sum256(data)}
 		}
-		if err != nil {
-			return nil, err
-		}
-		if info.Size() > maxFile {
-			return nil, fmt.Errorf("%s has %d bytes: more than %d are no configuration", path, info.Size(), maxFile)
-		}
-		data, err := os.ReadFile(path)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		if strings.Contains(string(data), "endpoints:") {
-			out[name] = sha256.Sum256(data)
-		}
+	}
+	if len(faults) > 0 {
+		return out, errors.New(strings.Join(faults, "; "))
 	}
 	return out, nil
 }
 
-// WaitSynced waits until every cluster that was configured at the start was observed in full.
+// read returns the content of a file, nothing if it is a directory or the like.
+func read(path string) ([]byte, error) {
+	info, err := os.Stat(path) // a link, in a mounted Secret
+	if err != nil || !info.Mode().IsRegular() {
+		return nil, err
+	}
+	if info.Size() > maxFile {
+		return nil, fmt.Errorf("%s has %d bytes: more than %d are no configuration", path, info.Size(), maxFile)
+	}
+	return os.ReadFile(path)
+}
+
+// WaitSynced waits until every cluster that was configured when the directory could first be read
+// was observed in full.
 func (m *Mesh) WaitSynced(ctx context.Context) error {
 	select {
 	case <-m.scanned:
 	case <-ctx.Done():
-		return fmt.Errorf("waiting for the list of other clusters: %w", context.Cause(ctx))
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		return fmt.Errorf("waiting for the list of other clusters (%s): %w", cmp.Or(m.fault, m.p.Dir), context.Cause(ctx))
 	}
 	for {
 		m.mu.Lock()

@@ -621,3 +621,151 @@ func TestLostID(t *testing.T) {
 		t.Errorf("it is let in again after %s", took)
 	}
 }
+
+// unlisted is a store that never lists what is below a part of a key.
+type unlisted struct {
+	kvstore.Backend
+	part string
+}
+
+func (u unlisted) Watch(ctx context.Context, prefix string) <-chan kvstore.Event {
+	if !strings.Contains(prefix, u.part) {
+		return u.Backend.Watch(ctx, prefix)
+	}
+	silent := make(chan kvstore.Event)
+	context.AfterFunc(ctx, func() { close(silent) })
+	return silent
+}
+
+// TestMineFromTheStart: a cluster that is new, and has not listed its nodes, is not believed about
+// this cluster's addresses meanwhile.
+func TestMineFromTheStart(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	open, part := w.mesh.p.Open, kindNodes
+	w.mesh.p.Open = func(ctx context.Context, file string, log *slog.Logger) (kvstore.Backend, error) {
+		store, err := open(ctx, file, log)
+		return unlisted{store, part}, err
+	}
+	keys := cluster("b", 2)
+	value, err := service.Shared{
+		Cluster: "b", ClusterID: 2, Name: service.Name{Namespace: "ns", Name: "web"}, Offered: true,
+		Backends: map[netip.Addr]map[string]service.SharedPort{addr("10.1.0.5"): {"": {Proto: 6, Port: 80}}},
+	}.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys["cilium/state/services/v1/b/ns/web"] = string(value)
+	w.put("b", keys)
+	w.config("b", "b")
+	w.start()
+	w.status("b", func(s Status) bool { return s.Services == 1 && s.Refused == 1 })
+	only := []string{rowsOf("b", 2)[1], "service b/ns/web 0"}
+	w.eventually("its own node and address are not known yet", only)
+	// Then it lists nothing any more, and this cluster has grown meanwhile.
+	keys["cilium/state/services/v1/b/ns/web"] = cluster("b", 2)["cilium/state/services/v1/b/ns/web"]
+	w.put("b", keys)
+	w.eventually("a backend of its own", []string{only[0], rowsOf("b", 2)[3]})
+	w.config("b", "away") // no such store
+	w.status("b", func(s Status) bool { return strings.Contains(s.LastError, "no store") })
+	part = "/" // all
+	w.mesh.SetMine([]netip.Prefix{pfx("10.2.1.0/28")})
+	w.config("b", "b")
+	w.eventually("which is this cluster's now", only)
+}
+
+// TestUnreadDirectory: nothing is taken for complete before the directory could be read.
+func TestUnreadDirectory(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.put("b", cluster("b", 2))
+	if err := os.Remove(w.dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(w.dir, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w.start()
+	w.until("the fault is shown", func() string {
+		if _, fault := w.mesh.Status(); fault == "" {
+			return "none"
+		}
+		return ""
+	})
+	synced := make(chan error, 1)
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	go func() { synced <- w.mesh.WaitSynced(t.Context()) }()
+	if err := w.mesh.WaitSynced(ctx); err == nil || !strings.Contains(err.Error(), "not a directory") {
+		t.Errorf("the directory is a file, and synced: %v", err)
+	}
+	select {
+	case err := <-synced:
+		t.Fatalf("the directory is a file, and synced: %v", err)
+	default:
+	}
+	if err := os.Remove(w.dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(w.dir+".new", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(w.dir+".new/b", []byte("endpoints: b\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(w.dir+".new", w.dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-synced; err != nil {
+		t.Fatal(err)
+	}
+	w.eventually("the directory can be read", rowsOf("b", 2))
+	if _, fault := w.mesh.Status(); fault != "" {
+		t.Errorf("it can be read: %s", fault)
+	}
+}
+
+// TestUnreadFile: a file that cannot be read is that of a cluster that cannot be followed, and
+// concerns no other. What is known of it stays.
+func TestUnreadFile(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for i, name := range []string{"b", "c"} {
+		w.put(name, cluster(name, uint32(2+i)))
+	}
+	spoil := func(name string) {
+		t.Helper()
+		if err := os.Truncate(filepath.Join(w.dir, name), maxFile+1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.config("b", "b")
+	spoil("b")
+	w.config("c", "c")
+	w.start()
+	w.eventually("the other one", rowsOf("c", 3))
+	w.status("b", func(s Status) bool {
+		return !s.Ready && strings.Contains(s.LastError, "no configuration") && s.Failures == 1
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := w.mesh.WaitSynced(ctx); err == nil || !strings.Contains(err.Error(), "clusters b:") {
+		t.Errorf("a file cannot be read, and synced: %v", err)
+	}
+	w.config("b", "b")
+	if err := w.mesh.WaitSynced(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	both := slices.Concat(rowsOf("b", 2), rowsOf("c", 3))
+	w.eventually("it can be read", both)
+	spoil("c")
+	w.until("the fault is shown", func() string {
+		if _, fault := w.mesh.Status(); !strings.Contains(fault, "no configuration") {
+			return fmt.Sprintf("%q", fault)
+		}
+		return ""
+	})
+	time.Sleep(5 * w.mesh.p.Poll)
+	w.put("c", map[string]any{"cilium/state/services/v1/c/ns/web": nil})
+	w.eventually("that cannot be read any more is followed", both[:len(both)-1])
+}

@@ -17,6 +17,7 @@ import (
 	"github.com/hawser-net/hawser/internal/labels"
 	"github.com/hawser-net/hawser/internal/node"
 	"github.com/hawser-net/hawser/internal/service"
+	"github.com/hawser-net/hawser/pkg/kvstore"
 )
 
 // How many objects of a kind one cluster may have. A store that is full of nonsense must not eat
@@ -35,9 +36,12 @@ const (
 	MaxMessage = 16 << 20
 )
 
-// maxRefused is how many refused keys of one cluster are remembered, and so counted. Those beyond
-// are refused, too.
-const maxRefused = 20_000
+// maxRefused is how many refused keys of one cluster are remembered, and so counted, maxRefusedKey
+// how long one of them may be. Those beyond are refused, too.
+const (
+	maxRefused    = 20_000
+	maxRefusedKey = 1 << 10
+)
 
 // gather is how long changes of what others depend on are gathered before those are looked at
 // again.
@@ -61,15 +65,23 @@ type remote struct {
 	nodes      map[string]node.Node            // all that could be read, by name
 	accepted   map[string]node.Node            // handed on
 	hosts      map[netip.Addr][]string         // names of the accepted, by address, sorted
-	pairs      map[netip.Prefix]ipcache.Pair   // all that could be read
+	pairs      map[netip.Prefix]sizedPair      // all that could be read
+	pairsSize  int                             // of all their values, in bytes
 	placed     map[netip.Prefix]bool           // handed on
 	services   map[service.Name]service.Shared // all that could be read
 	offered    map[service.Name]bool           // handed on
 	refused    map[string]bool                 // keys of what is not accepted, with what they are of
-	mine       *prefixes                       // what nodes and addresses were evaluated by
+	mine       *prefixes                       // what nodes, addresses and services were evaluated by
 
 	mu     sync.Mutex
 	status Status
+}
+
+// sizedPair is what is kept of an address: all that [session.place] needs, as the node that hosts
+// it may be observed later.
+type sizedPair struct {
+	ipcache.Pair
+	size int // of its value, in bytes
 }
 
 func newRemote(m *Mesh, name string) *remote {
@@ -87,7 +99,7 @@ func (r *remote) reset() {
 	r.space = map[string]*space{kindIdentities: newSpace(), kindNodes: newSpace(), kindServices: newSpace()}
 	r.identities, r.refused = map[identity.ID]labels.Set{}, map[string]bool{}
 	r.nodes, r.accepted, r.hosts = map[string]node.Node{}, map[string]node.Node{}, map[netip.Addr][]string{}
-	r.pairs, r.placed = map[netip.Prefix]ipcache.Pair{}, map[netip.Prefix]bool{}
+	r.pairs, r.pairsSize, r.placed = map[netip.Prefix]sizedPair{}, 0, map[netip.Prefix]bool{}
 	r.services, r.offered = map[service.Name]service.Shared{}, map[service.Name]bool{}
 }
 
@@ -114,9 +126,14 @@ func (r *remote) drain(ctx context.Context) {
 	r.reset()
 }
 
-// connect follows the cluster by a file until ctx ends. run is the context of [Mesh.Run].
-func (r *remote) connect(run, ctx context.Context, file string) {
-	store, err := r.m.p.Open(ctx, file, r.log.With("part", "kvstore"))
+// connect follows the cluster by a file until ctx ends. run is the context of [Mesh.Run], fault why
+// the file could not be read, if it could not.
+func (r *remote) connect(run, ctx context.Context, file string, fault error) {
+	var store kvstore.Backend
+	err := fault
+	if err == nil {
+		store, err = r.m.p.Open(ctx, file, r.log.With("part", "kvstore"))
+	}
 	if err != nil {
 		// A file that cannot be read is read again when it changes.
 		r.disconnect()
@@ -176,7 +193,7 @@ func (r *remote) reject(kind, key string, err error) {
 	if r.refused[kind+"/"+key] {
 		return
 	}
-	if len(r.refused) < maxRefused {
+	if len(r.refused) < maxRefused && len(key) <= maxRefusedKey {
 		r.refused[kind+"/"+key] = true
 	}
 	r.complaints.Do(func() {

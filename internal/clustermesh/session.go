@@ -52,6 +52,8 @@ func (s *session) run(ctx context.Context) {
 	begin()
 	changed, forget := s.m.followMine()
 	defer forget()
+	// Nothing may be evaluated by the addresses that this cluster had earlier, or by none.
+	s.revalidate(ctx)
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	defer s.halt()

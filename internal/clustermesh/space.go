@@ -9,8 +9,13 @@ import (
 // them takes about as much memory. 65,280 identities with 1 KiB of labels each fit.
 const maxSpace = 64 << 20
 
-// maxAddress bounds the value of one address, in bytes. There are too many of them to keep count.
-const maxAddress = 8 << 10
+// Bounds of the values of one cluster's addresses: of each, of its named ports, and of all values
+// together in bytes. A million of 300 bytes each fit.
+const (
+	maxAddress       = 8 << 10
+	maxAddressPorts  = 128
+	maxAddressesSize = 288 << 20
+)
 
 // errFull is in the errors of keys that are refused for lack of room only.
 var errFull = errors.New("there is no room for it")

@@ -179,11 +179,19 @@ func (s *session) takeAddress(key string, value []byte) error {
 	if err != nil {
 		return err
 	}
-	if _, known := s.pairs[pair.Prefix]; !known && len(s.pairs) >= maxAddresses {
+	if n := len(pair.NamedPorts); n > maxAddressPorts {
+		return fmt.Errorf("address %s has %d named ports, more than %d", pair.Prefix, n, maxAddressPorts)
+	}
+	old, known := s.pairs[pair.Prefix]
+	if !known && len(s.pairs) >= maxAddresses {
 		return full(maxAddresses, "addresses")
 	}
+	size := s.pairsSize - old.size + len(value)
+	if size > maxAddressesSize && len(value) > old.size {
+		return full(maxAddressesSize>>20, "MiB of addresses")
+	}
 	pair.Metadata = "" // not used here
-	s.pairs[pair.Prefix] = pair
+	s.pairs[pair.Prefix], s.pairsSize = sizedPair{pair, len(value)}, size
 	s.place(pair)
 	return nil
 }
@@ -220,7 +228,9 @@ func (s *session) forget(kind, key string) {
 		if err != nil {
 			return
 		}
-		_, known = s.pairs[p]
+		var old sizedPair
+		old, known = s.pairs[p]
+		s.pairsSize -= old.size
 		delete(s.pairs, p)
 		s.displace(p)
 	case kindServices:
@@ -343,7 +353,7 @@ func (s *session) revalidate(ctx context.Context) {
 	}
 	for _, pair := range s.pairs {
 		if moved || hosts[pair.Host] {
-			s.place(pair)
+			s.place(pair.Pair)
 		}
 	}
 	if moved {

@@ -6,7 +6,10 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
+	"strings"
 
+	"github.com/hawser-net/hawser/internal/datapath"
 	"github.com/hawser-net/hawser/internal/identity"
 )
 
@@ -21,7 +24,8 @@ type Pair struct {
 	// Metadata is a remark of the writer.
 	Metadata                       string
 	Namespace, Pod, ServiceAccount string
-	NamedPorts                     []NamedPort
+	// NamedPorts are, of what is read, only those that a policy can name.
+	NamedPorts []NamedPort
 }
 
 // wirePair is the JSON of a pair as it stands in the store. A single address has no mask.
@@ -85,7 +89,7 @@ func (p *Pair) UnmarshalJSON(data []byte) error {
 	}
 	r := Pair{
 		Identity: identity.ID(w.ID), EncryptKey: w.Key, Metadata: w.Metadata,
-		Namespace: w.K8sNamespace, Pod: w.K8sPodName, ServiceAccount: w.K8sServiceAccount, NamedPorts: w.NamedPorts,
+		Namespace: w.K8sNamespace, Pod: w.K8sPodName, ServiceAccount: w.K8sServiceAccount, NamedPorts: nameable(w.NamedPorts),
 	}
 	a, ok := netip.AddrFromSlice(w.IP)
 	if !ok {
@@ -105,6 +109,33 @@ func (p *Pair) UnmarshalJSON(data []byte) error {
 	}
 	*p = r
 	return nil
+}
+
+// nameable returns the ports that a policy can name: the others would take memory for nothing, and
+// as JSON a port may be two bytes. It uses the list that it is given.
+func nameable(ports []NamedPort) []NamedPort {
+	kept := ports[:0]
+	for _, p := range ports {
+		proto, err := datapath.ParseProto(p.Protocol)
+		hasPorts := proto == datapath.ProtoTCP || proto == datapath.ProtoUDP || proto == datapath.ProtoSCTP
+		if err == nil && hasPorts && p.Port != 0 && validPortName(p.Name) {
+			kept = append(kept, NamedPort{p.Name, p.Port, datapath.ProtoName(proto)})
+		}
+	}
+	if len(kept) == 0 {
+		return nil
+	}
+	return slices.Clone(kept) // not the room of those left out
+}
+
+// validPortName reports whether s is a service name as Kubernetes accepts it for a port: up to 15
+// small letters, digits and single hyphens, at least one letter, no hyphen at the ends.
+func validPortName(s string) bool {
+	if len(s) > 15 || strings.HasPrefix(s, "-") || strings.HasSuffix(s, "-") || strings.Contains(s, "--") {
+		return false
+	}
+	const letters = "abcdefghijklmnopqrstuvwxyz"
+	return strings.ContainsAny(s, letters) && strings.Trim(s, letters+"0123456789-") == ""
 }
 
 // Validate reports all that is wrong with a pair.

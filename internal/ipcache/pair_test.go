@@ -88,6 +88,31 @@ func TestParsePairRefuses(t *testing.T) {
 	}
 }
 
+// TestPairPorts: ports that no policy can name take no memory, and the rest is spelt in one way.
+func TestPairPorts(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		ports string
+		want  []NamedPort
+	}{
+		{`{}`, nil},
+		{strings.TrimSuffix(strings.Repeat(`{},`, maxNamedPorts), ","), nil},
+		{`{"Name":"http","Port":80,"Protocol":"TCP"},{"Name":"dns-2","Port":53,"Protocol":"udp"},{"Name":"1st","Port":65535,"Protocol":"SCTP"}`,
+			[]NamedPort{{"http", 80, "TCP"}, {"dns-2", 53, "UDP"}, {"1st", 65535, "SCTP"}}},
+		{`{"Name":"","Port":80,"Protocol":"TCP"},{"Name":"fifteen-letters","Port":80,"Protocol":"TCP"},{"Name":"sixteen-letters-","Port":80,"Protocol":"TCP"}`,
+			[]NamedPort{{"fifteen-letters", 80, "TCP"}}},
+		{`{"Name":"http","Port":0,"Protocol":"TCP"},{"Name":"http","Port":80,"Protocol":""},{"Name":"http","Port":80,"Protocol":"ICMP"}`, nil},
+		{`{"Name":"-a","Port":1,"Protocol":"TCP"},{"Name":"a-","Port":1,"Protocol":"TCP"},{"Name":"a--b","Port":1,"Protocol":"TCP"},` +
+			`{"Name":"80","Port":1,"Protocol":"TCP"},{"Name":"HTTP","Port":1,"Protocol":"TCP"},{"Name":"a_b","Port":1,"Protocol":"TCP"},` +
+			`{"Name":"http","Port":1,"Protocol":"TCP/1"}`, nil},
+	} {
+		p, err := ParsePair("10.0.0.1", []byte(`{"IP":"10.0.0.1","ID":300,"NamedPorts":[`+tt.ports+`]}`))
+		if err != nil || !reflect.DeepEqual(p.NamedPorts, tt.want) || cap(p.NamedPorts) > 2*len(tt.want) {
+			t.Errorf("%.200s: %v with room for %d, %v; want %v", tt.ports, p.NamedPorts, cap(p.NamedPorts), err, tt.want)
+		}
+	}
+}
+
 func FuzzParsePair(f *testing.F) {
 	f.Add("10.0.0.1", []byte(`{"IP":"10.0.0.1","Mask":null,"HostIP":"192.0.2.1","ID":300,"Key":3,"Metadata":"m","NamedPorts":[{"Name":"http","Port":80,"Protocol":"TCP"}]}`))
 	f.Add("10.1.0.0/16", []byte(`{"IP":"10.1.0.0","Mask":"//8AAA==","ID":1}`))
