@@ -16,10 +16,12 @@
 // known throughout.
 //
 // In status.go an object or an entry of a slice becomes a claim, and an endpoint of this node the
-// contents of its object; index.go decides which claim counts; write.go writes. former.go returns
-// which addresses objects name, so that after a reboot no new pod gets a former pod's: nothing is
-// written before that is known, and what must exist is written before what must go. latency.go only
-// measures.
+// contents of its object; index.go decides which claim counts; write.go writes, several objects at
+// a time, and each by one goroutine; flights.go decides which may be: a namespace in which the
+// server is slow keeps no other waiting, and a pod that others do not know yet does not wait for
+// the configured rate. former.go returns which addresses objects name, so that after a reboot no
+// new pod gets a former pod's: nothing is written before that is known, and of what may be written
+// what must exist comes before what must go. latency.go only measures.
 //
 // An API server that is away changes nothing: claims stay, and what is to be written is written
 // when it is back.

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 
 	"github.com/hawser-net/hawser/api/v2"
@@ -58,13 +57,13 @@ type Config struct {
 
 // Endpoints is described with the package. Its methods are safe for concurrent use.
 type Endpoints struct {
-	cfg    Config
-	client rest.Interface // cilium.io/v2
-	alpha  rest.Interface // cilium.io/v2alpha1
-	pods   corev1.PodsGetter
-	index  *index
-	began  time.Time
-	synced chan struct{}
+	cfg   Config
+	alpha rest.Interface // cilium.io/v2alpha1
+	// urgent are the requests that pods wait for, limited all others.
+	urgent, limited requests
+	index           *index
+	began           time.Time
+	synced          chan struct{}
 	// reached is up to where the objects were observed that describe other nodes' pods.
 	reached atomic.Uint64
 
@@ -74,8 +73,8 @@ type Endpoints struct {
 	exists map[k8s.Key]string  // UID of the pod of a name, read from the API server when two were known
 	// mirrors are the UIDs of the objects of static pods.
 	mirrors map[staticPod]string
-	have    map[k8s.Key]object      // this node's objects, as the watch delivered them
-	said    map[k8s.Key]identity.ID // the identity last written, or found to be there
+	have    map[k8s.Key]object // this node's objects, as the watch delivered them
+	said    map[k8s.Key]word
 	made    map[k8s.Key]creation
 	lost    map[k8s.Key]string // UID of the pod whose object another client deleted
 	counted map[k8s.Key]string // UID of the pod with which OnIdentity was called
@@ -100,17 +99,14 @@ func New(cfg Config, client *k8s.Client, cache Cache) (*Endpoints, error) {
 	}
 	cfg.Interval = cmp.Or(cfg.Interval, 10*time.Second)
 	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
-	c, err := client.For(v2.SchemeGroupVersion(), v2.AddToScheme)
-	if err != nil {
-		return nil, err
-	}
 	alpha, err := client.For(v2alpha1.SchemeGroupVersion(), v2alpha1.AddToScheme)
 	if err != nil {
 		return nil, err
 	}
 	return &Endpoints{
-		cfg: cfg, client: c, alpha: alpha, pods: client.Kube.CoreV1(), index: newIndex(cache, cfg.Log), began: time.Now(), synced: make(chan struct{}),
-		locals: map[k8s.Key][]Local{}, want: map[k8s.Key]Local{}, exists: map[k8s.Key]string{}, mirrors: map[staticPod]string{}, have: map[k8s.Key]object{}, said: map[k8s.Key]identity.ID{},
+		cfg: cfg, alpha: alpha, urgent: requests{client.UrgentV2, client.Urgent.CoreV1()}, limited: requests{client.V2, client.Kube.CoreV1()},
+		index: newIndex(cache, cfg.Log), began: time.Now(), synced: make(chan struct{}),
+		locals: map[k8s.Key][]Local{}, want: map[k8s.Key]Local{}, exists: map[k8s.Key]string{}, mirrors: map[staticPod]string{}, have: map[k8s.Key]object{}, said: map[k8s.Key]word{},
 		made: map[k8s.Key]creation{}, lost: map[k8s.Key]string{}, counted: map[k8s.Key]string{}, ended: map[k8s.Key]bool{}, relabelled: map[k8s.Key]relabelling{}, published: map[k8s.Key]map[string]publication{},
 		sliced: map[string][]pods.Address{}, dirty: map[k8s.Key]bool{}, trigger: make(chan struct{}, 1),
 	}, nil
@@ -265,7 +261,7 @@ func (e *Endpoints) Run(ctx context.Context) error {
 		if e.cfg.Slices {
 			opts.FieldSelector = e.ownSelector(ctx)
 		}
-		return k8s.Follow(ctx, k8s.Kind(e.client, v2.ResourceEndpoints, ""), opts, e.objects(func() { close(listed) }))
+		return k8s.Follow(ctx, k8s.Kind(e.limited.objects, v2.ResourceEndpoints, ""), opts, e.objects(func() { close(listed) }))
 	}
 	if e.cfg.Slices {
 		group.Go(func() error {

@@ -59,25 +59,30 @@ func (e *Endpoints) noteSlice(slice string, list []pods.Address) {
 	}
 }
 
-// next takes the objects that are looked at next: all those that are to be, else one that is to go.
-// After a reboot there are as many to go as there were pods, and until a new pod's object is
-// written, the others do not know it.
-func (e *Endpoints) next() map[k8s.Key]bool {
+// next takes the object that is looked at next, of those that may be now: one that other nodes do
+// not know as it is, else one that is wanted, else one that is to go. After a reboot there are as
+// many to go as there were pods, and until a new pod's object is written, the others do not know
+// it.
+func (e *Endpoints) next(f *flights) (next step, ok bool) {
+	admits := f.admission()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	wanted := map[k8s.Key]bool{}
-	var superfluous k8s.Key
+	const toGo, toStay, unknown = 1, 2, 3
+	best := 0
 	for key := range e.dirty {
-		if _, ok := e.want[key]; ok {
-			wanted[key] = true
-			delete(e.dirty, key)
+		s, rank := step{key: key}, toGo
+		if want, wanted := e.want[key]; wanted {
+			if rank = toStay; !e.said[key].tells(want) {
+				s.urgent, rank = true, unknown
+			}
+		}
+		if rank <= best || !admits(s) {
 			continue
 		}
-		superfluous = key
+		if next, best = s, rank; best == unknown {
+			break
+		}
 	}
-	if len(wanted) == 0 && len(e.dirty) > 0 {
-		wanted[superfluous] = true
-		delete(e.dirty, superfluous)
-	}
-	return wanted
+	delete(e.dirty, next.key)
+	return next, best > 0
 }

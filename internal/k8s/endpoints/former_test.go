@@ -88,7 +88,7 @@ func TestAddresses(t *testing.T) {
 }
 
 // TestNewBeforeStale: after a reboot a new pod's object is written before those of all former pods
-// are deleted, which takes long.
+// are deleted, which takes long at the configured rate.
 func TestNewBeforeStale(t *testing.T) {
 	t.Parallel()
 	r := newHarness(t)
@@ -98,6 +98,7 @@ func TestNewBeforeStale(t *testing.T) {
 		r.create(object("team", fmt.Sprint("former-", i), ownHost, fmt.Sprintf("10.0.1.%d", i+10), 300))
 	}
 	pod := r.pod("team", "new")
+	_, r.client = r.slowly()
 	e, _, _ := r.start(false)
 	list := func() (left int) {
 		objects := &v2.CiliumEndpointList{}

@@ -21,7 +21,7 @@ const selectorRetry = time.Second
 // then all are watched. It waits for an unavailable server until ctx ends.
 func (e *Endpoints) ownSelector(ctx context.Context) string {
 	selector := "status.networking.node=" + e.cfg.Hosts[0].String()
-	source := k8s.Kind(e.client, v2.ResourceEndpoints, "")
+	source := k8s.Kind(e.limited.objects, v2.ResourceEndpoints, "")
 	err := wait.PollUntilContextCancel(ctx, selectorRetry, true, func(ctx context.Context) (bool, error) {
 		ctx, cancel := context.WithTimeout(ctx, k8s.RequestTimeout)
 		defer cancel()

@@ -18,7 +18,7 @@ import (
 // attached it, before this one was installed, or its record is lost. Without the object others
 // would take it for what is not known. An endpoint that was here and is gone is no such pod, and
 // neither is one whose address an endpoint has.
-func (e *Endpoints) runsAllTheSame(ctx context.Context, key k8s.Key, have object) (bool, error) {
+func (e *Endpoints) runsAllTheSame(ctx context.Context, by requests, key k8s.Key, have object) (bool, error) {
 	addrs := addressesOf(key, "", have.status.Networking)
 	e.mu.Lock()
 	over := e.ended[key] || e.haveAny(addrs)
@@ -26,7 +26,7 @@ func (e *Endpoints) runsAllTheSame(ctx context.Context, key k8s.Key, have object
 	if over {
 		return false, nil
 	}
-	pod, err := e.pods.Pods(key.Namespace).Get(ctx, key.Name, metav1.GetOptions{})
+	pod, err := by.pods.Pods(key.Namespace).Get(ctx, key.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return false, nil
 	}

@@ -1,6 +1,7 @@
 package endpoints
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -15,6 +16,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/flowcontrol"
 
 	"github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/internal/k8s"
@@ -61,50 +65,82 @@ func seen(o *v2.CiliumEndpoint, own bool) object {
 	return s
 }
 
+// requests are a way to make requests: at the configured rate, or without a limit.
+type requests struct {
+	objects rest.Interface // of cilium.io/v2
+	pods    corev1.PodsGetter
+}
+
 // write reconciles this node's objects, until ctx ends. An object that changes is
 // written at once.
 func (e *Endpoints) write(ctx context.Context) error {
 	compare := time.NewTimer(e.pause())
 	defer compare.Stop()
-	tried := attempts{}
-	for {
-		keys := e.next()
-		for key := range keys {
-			wrote, err := e.syncObject(ctx, key)
-			switch {
-			case ctx.Err() != nil:
-				return nil
-			case err != nil:
-				if tried.failed(key, err) {
-					e.cfg.Log.Warn("cannot publish a pod to other nodes yet", "pod", key, "error", err)
-				}
-			case wrote && tried.wrote(key), !wrote && tried.done(key):
-				e.cfg.Log.Info("published a pod to other nodes", "pod", key)
-			}
+	tried, begun := attempts{}, newFlights()
+	limit, done := flowcontrol.NewTokenBucketRateLimiter(urgentQPS, urgentBurst), make(chan step, workers)
+	defer func() {
+		for range len(begun.steps) {
+			<-done
 		}
-		if len(keys) > 0 {
-			continue
+	}()
+	for {
+		for s, ok := e.next(begun); ok; s, ok = e.next(begun) {
+			begun.begin(s)
+			go func() { done <- e.take(ctx, s, limit) }()
 		}
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-e.trigger:
+		case s := <-done:
+			begun.end(s)
+			switch {
+			case ctx.Err() != nil:
+				return nil
+			case s.err != nil:
+				if tried.failed(s.key, s.err) {
+					e.cfg.Log.Warn("cannot publish a pod to other nodes yet", "pod", s.key, "error", s.err)
+				}
+			case s.wrote && tried.wrote(s.key), !s.wrote && tried.done(s.key):
+				e.cfg.Log.Info("published a pod to other nodes", "pod", s.key)
+			}
 		case <-compare.C:
 			tried.tick()
-			e.mu.Lock()
-			for key := range e.want {
-				e.dirty[key] = e.dirty[key] || tried.due(key)
-			}
-			for key := range e.have {
-				e.dirty[key] = e.dirty[key] || tried.due(key)
-			}
-			maps.DeleteFunc(tried, func(key k8s.Key, _ *attempt) bool { _, known := e.dirty[key]; return !known })
-			maps.DeleteFunc(e.dirty, func(_ k8s.Key, dirty bool) bool { return !dirty })
-			maps.DeleteFunc(e.ended, func(key k8s.Key, _ bool) bool { _, exists := e.have[key]; return !exists })
-			e.mu.Unlock()
+			begun.forget()
+			e.compare(tried, begun)
 			compare.Reset(e.pause())
 		}
 	}
+}
+
+// take does a step, an urgent one as soon as their limit lets it.
+func (e *Endpoints) take(ctx context.Context, s step, limit flowcontrol.RateLimiter) step {
+	by := e.limited
+	if s.urgent {
+		if by = e.urgent; limit.Wait(ctx) != nil {
+			return s // ctx has ended
+		}
+	}
+	began := time.Now()
+	s.wrote, s.err = e.syncObject(ctx, by, s.key)
+	s.took = time.Since(began)
+	return s
+}
+
+// compare has all objects looked at whose turn it is, and forgets what is over.
+func (e *Endpoints) compare(tried attempts, begun *flights) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	look := func(key k8s.Key) { e.dirty[key] = e.dirty[key] || !begun.has(key) && tried.due(key) }
+	for key := range e.want {
+		look(key)
+	}
+	for key := range e.have {
+		look(key)
+	}
+	maps.DeleteFunc(tried, func(key k8s.Key, _ *attempt) bool { _, known := e.dirty[key]; return !known })
+	maps.DeleteFunc(e.dirty, func(_ k8s.Key, dirty bool) bool { return !dirty })
+	maps.DeleteFunc(e.ended, func(key k8s.Key, _ bool) bool { _, exists := e.have[key]; return !exists && !begun.has(key) })
 }
 
 // pause is the time between two comparisons, up to a tenth more or less: nodes that started
@@ -194,7 +230,7 @@ func (r attempts) due(key k8s.Key) bool {
 // syncObject does the one next thing that an object needs, and reports whether there was any. What
 // came of it is shown by the watch alone, so that no answer that comes late counts; what is not as
 // it should be at the next comparison is tried again.
-func (e *Endpoints) syncObject(ctx context.Context, key k8s.Key) (wrote bool, err error) {
+func (e *Endpoints) syncObject(ctx context.Context, by requests, key k8s.Key) (wrote bool, err error) {
 	e.mu.Lock()
 	want, wanted := e.want[key]
 	have, exists := e.have[key]
@@ -205,24 +241,24 @@ func (e *Endpoints) syncObject(ctx context.Context, key k8s.Key) (wrote bool, er
 	case !wanted && (!exists || !have.own):
 		return false, nil
 	case !wanted:
-		if runs, err := e.runsAllTheSame(ctx, key, have); runs || err != nil {
+		if runs, err := e.runsAllTheSame(ctx, by, key, have); runs || err != nil {
 			return true, err // it is looked at again
 		}
-		return true, e.delete(ctx, key, have)
+		return true, e.delete(ctx, by, key, have)
 	case !exists:
-		return true, e.create(ctx, want)
+		return true, e.create(ctx, by, want)
 	}
-	return e.adjust(ctx, want, have)
+	return e.adjust(ctx, by, want, have)
 }
 
 // adjust updates an existing object. It reports whether there was anything to
 // do.
-func (e *Endpoints) adjust(ctx context.Context, want Local, have object) (wrote bool, err error) {
+func (e *Endpoints) adjust(ctx context.Context, by requests, want Local, have object) (wrote bool, err error) {
 	if string(have.owner) != want.UID {
 		// Of a pod of the same name that was there before, or that is there now, on another node: a
 		// pod that was deleted by force may run here still, and a node that was cut off may know
 		// pods that are gone. Only the API server knows which of them exists.
-		uid, err := e.podUID(ctx, want.Key())
+		uid, err := e.podUID(ctx, by, want.Key())
 		if err != nil {
 			return false, err
 		}
@@ -232,7 +268,7 @@ func (e *Endpoints) adjust(ctx context.Context, want Local, have object) (wrote 
 			}
 			return false, fmt.Errorf("CiliumEndpoint %s: %w", want.Key(), errGone)
 		}
-		return true, e.delete(ctx, want.Key(), have)
+		return true, e.delete(ctx, by, want.Key(), have)
 	}
 	status := want.status(e.cfg.Hosts[0])
 	if e.keepIdentity(want, have) {
@@ -240,7 +276,7 @@ func (e *Endpoints) adjust(ctx context.Context, want Local, have object) (wrote 
 	}
 	relabel := e.mustRelabel(want, have)
 	if relabel || !same(have.status, status) {
-		return true, e.patch(ctx, want, have, status, relabel)
+		return true, e.patch(ctx, by, want, have, status, relabel)
 	}
 	e.note(want)
 	return false, nil
@@ -248,9 +284,9 @@ func (e *Endpoints) adjust(ctx context.Context, want Local, have object) (wrote 
 
 // podUID asks the API server for the pod that has a name now, and remembers it. It is empty if
 // there is none.
-func (e *Endpoints) podUID(ctx context.Context, key k8s.Key) (string, error) {
+func (e *Endpoints) podUID(ctx context.Context, by requests, key k8s.Key) (string, error) {
 	var uid string
-	pod, err := e.pods.Pods(key.Namespace).Get(ctx, key.Name, metav1.GetOptions{})
+	pod, err := by.pods.Pods(key.Namespace).Get(ctx, key.Name, metav1.GetOptions{})
 	switch {
 	case err == nil:
 		uid = string(pod.UID)
@@ -305,16 +341,14 @@ func (e *Endpoints) keepIdentity(want Local, have object) bool {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return have.status.Identity.ID == int64(want.Identity) || e.said[want.Key()] == want.Identity
+	return have.status.Identity.ID == int64(want.Identity) || e.said[want.Key()].identity == want.Identity
 }
 
-// note remembers which identity was written to an object.
+// note remembers what was written to an object.
 func (e *Endpoints) note(l Local) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if l.Identity != 0 {
-		e.said[l.Key()] = l.Identity
-	}
+	e.said[l.Key()] = word{uid: l.UID, v4: l.IPv4, v6: l.IPv6, identity: cmp.Or(l.Identity, e.said[l.Key()].identity)}
 }
 
 // same compares what this node writes; what others wrote into other fields is left alone.
@@ -323,12 +357,12 @@ func same(have, want v2.EndpointStatus) bool {
 	return reflect.DeepEqual(have, want)
 }
 
-func (e *Endpoints) create(ctx context.Context, l Local) error {
+func (e *Endpoints) create(ctx context.Context, by requests, l Local) error {
 	e.mu.Lock()
 	lost := e.lost[l.Key()] == l.UID
 	e.mu.Unlock()
 	if lost { // it may have made room for a pod of this name that is on another node now
-		if uid, err := e.podUID(ctx, l.Key()); err != nil {
+		if uid, err := e.podUID(ctx, by, l.Key()); err != nil {
 			return err
 		} else if uid != l.UID {
 			if e.speaksFor(l.Key(), uid) {
@@ -350,13 +384,13 @@ func (e *Endpoints) create(ctx context.Context, l Local) error {
 		},
 		Status: l.status(e.cfg.Hosts[0]),
 	}
-	err := e.client.Post().Namespace(l.Namespace).Resource(v2.ResourceEndpoints).Body(o).Do(ctx).Error()
+	err := by.objects.Post().Namespace(l.Namespace).Resource(v2.ResourceEndpoints).Body(o).Do(ctx).Error()
 	if apierrors.IsAlreadyExists(err) {
 		// The watch is behind; or the object is another node's, where a pod of the same name was.
 		there := &v2.CiliumEndpoint{}
-		if err = e.client.Get().Namespace(l.Namespace).Resource(v2.ResourceEndpoints).Name(l.Pod).Do(ctx).Into(there); err == nil {
+		if err = by.objects.Get().Namespace(l.Namespace).Resource(v2.ResourceEndpoints).Name(l.Pod).Do(ctx).Into(there); err == nil {
 			found := seen(there, e.own(there.Status.Networking))
-			_, err = e.adjust(ctx, l, found)
+			_, err = e.adjust(ctx, by, l, found)
 			if err == nil && string(found.owner) != l.UID && there.DeletionTimestamp == nil {
 				// It has made room. Who observes its own objects only does not see that.
 				e.mu.Lock()
@@ -382,7 +416,7 @@ func (e *Endpoints) create(ctx context.Context, l Local) error {
 
 // patch writes status, and with relabel the pod's labels. It returns nil if the object is another
 // one by now, or was changed by the operator where that writes too: the watch shows it.
-func (e *Endpoints) patch(ctx context.Context, want Local, have object, status v2.EndpointStatus, relabel bool) error {
+func (e *Endpoints) patch(ctx context.Context, by requests, want Local, have object, status v2.EndpointStatus, relabel bool) error {
 	key := want.Key()
 	type op struct {
 		Op    string `json:"op"`
@@ -405,8 +439,8 @@ func (e *Endpoints) patch(ctx context.Context, want Local, have object, status v
 	if err != nil {
 		return err
 	}
-	err = e.client.Patch(types.JSONPatchType).Namespace(key.Namespace).Resource(v2.ResourceEndpoints).Name(key.Name).Body(body).Do(ctx).Error()
-	if apierrors.IsNotFound(err) || apierrors.IsInvalid(err) && e.replaced(ctx, key, have) {
+	err = by.objects.Patch(types.JSONPatchType).Namespace(key.Namespace).Resource(v2.ResourceEndpoints).Name(key.Name).Body(body).Do(ctx).Error()
+	if apierrors.IsNotFound(err) || apierrors.IsInvalid(err) && e.replaced(ctx, by, key, have) {
 		return nil
 	}
 	if err != nil {
@@ -425,14 +459,14 @@ func (e *Endpoints) patch(ctx context.Context, want Local, have object, status v
 
 // replaced reports whether a patch was refused because the object is not the known one; if not, the
 // server refuses the contents of the patch.
-func (e *Endpoints) replaced(ctx context.Context, key k8s.Key, have object) bool {
+func (e *Endpoints) replaced(ctx context.Context, by requests, key k8s.Key, have object) bool {
 	now := &v2.CiliumEndpoint{}
-	err := e.client.Get().Namespace(key.Namespace).Resource(v2.ResourceEndpoints).Name(key.Name).Do(ctx).Into(now)
+	err := by.objects.Get().Namespace(key.Namespace).Resource(v2.ResourceEndpoints).Name(key.Name).Do(ctx).Into(now)
 	return apierrors.IsNotFound(err) || err == nil && (now.UID != have.uid || e.cfg.Shared && now.ResourceVersion != have.version)
 }
 
-func (e *Endpoints) delete(ctx context.Context, key k8s.Key, have object) error {
-	err := e.client.Delete().Namespace(key.Namespace).Resource(v2.ResourceEndpoints).Name(key.Name).
+func (e *Endpoints) delete(ctx context.Context, by requests, key k8s.Key, have object) error {
+	err := by.objects.Delete().Namespace(key.Namespace).Resource(v2.ResourceEndpoints).Name(key.Name).
 		Body(&metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &have.uid}}).Do(ctx).Error()
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 		return fmt.Errorf("delete CiliumEndpoint %s: %w", key, err)
