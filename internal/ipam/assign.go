@@ -43,6 +43,7 @@ func (m *IPAM) Assign(want map[string][]Block) (stays []netip.Prefix, err error)
 	if m.cfg.Assigned == 0 {
 		return nil, errors.New("the node's pod CIDRs are given, and cannot be assigned")
 	}
+	before := m.assignable()
 	var errs []error
 	var next [2][]*pool
 	// What the node has comes first: nothing else can have addresses that are in use.
@@ -88,8 +89,8 @@ func (m *IPAM) Assign(want map[string][]Block) (stays []netip.Prefix, err error)
 		}
 	}
 	m.pools = next
-	close(m.assigned)
-	m.assigned = make(chan struct{})
+	m.reserveNew(before)
+	m.moved()
 	m.demandMoved()
 	return stays, errors.Join(errs...)
 }
@@ -163,11 +164,47 @@ func (m *IPAM) PoolOf(ip netip.Addr) string {
 	return p.name
 }
 
-// Moved returns a channel that is closed when something is assigned.
+// Moved returns a channel that is closed when an address may be free that was not before: something
+// is assigned, or given back.
 func (m *IPAM) Moved() <-chan struct{} {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.assigned
+}
+
+// moved notifies those who wait for an address. m.mu is held.
+func (m *IPAM) moved() {
+	close(m.assigned)
+	m.assigned = make(chan struct{})
+}
+
+// giveBack is free for who had the address: those who wait for one may get it. m.mu is held.
+func (m *IPAM) giveBack(ip netip.Addr) {
+	m.free(ip)
+	m.moved()
+}
+
+// Assignable reports whether an address is one that may be given out, now or once it is free.
+func (m *IPAM) Assignable(ip netip.Addr) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.assignable()(ip)
+}
+
+// assignable is Assignable as things are now, whatever becomes of the pools. m.mu is held.
+func (m *IPAM) assignable() func(netip.Addr) bool {
+	var now []pool
+	for _, p := range slices.Concat(m.pools[0], m.pools[1]) {
+		now = append(now, *p)
+	}
+	return func(ip netip.Addr) bool {
+		for k := range now {
+			if i, ok := now[k].index(ip); ok && now[k].assignable(i) {
+				return true
+			}
+		}
+		return false
+	}
 }
 
 // Count is a number of addresses of each family.

@@ -10,6 +10,9 @@ import (
 // an address is reserved: it counts as given out, to nobody, until it is forgotten. If nothing else
 // is free, nobody gets it all the same: a pod that has to wait is better than one with another's
 // rights. Only the pod that had it can have it again.
+//
+// An address that is not assignable, because it is being given back, is not reserved: it is when it
+// becomes assignable (see [IPAM.ReserveNew]).
 
 // former is a pod that has a reserved address according to objects.
 type former struct {
@@ -29,6 +32,11 @@ func (f former) allocation(ip netip.Addr) *Allocation {
 func (m *IPAM) Reserve(ip netip.Addr, pod string, same bool) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	return m.reserve(ip, pod, same)
+}
+
+// reserve is Reserve with m.mu held.
+func (m *IPAM) reserve(ip netip.Addr, pod string, same bool) bool {
 	p, i, err := m.find(ip)
 	if err != nil || m.given[ip] != nil || p.isMarked(i) {
 		return false
@@ -41,13 +49,45 @@ func (m *IPAM) Reserve(ip netip.Addr, pod string, same bool) bool {
 	return true
 }
 
+// NamedPod is the pod to which objects give an address. Same is set if it is one of the node, which
+// may have the address again.
+type NamedPod struct {
+	IP   netip.Addr
+	Pod  string
+	Same bool
+}
+
+// Naming returns those of the node's addresses for which fresh returns true that objects give to
+// pods. It is called with a lock held, so it must not call back, and fresh counts until it returns.
+type Naming func(fresh func(netip.Addr) bool) []NamedPod
+
+// ReserveNew has every address that becomes assignable from now on be reserved before anybody can
+// get it, if objects give it to a pod: a cloud assigns to one node what another one had, whose
+// objects may be there for long.
+func (m *IPAM) ReserveNew(naming Naming) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.naming = naming
+}
+
+// reserveNew reserves what of the assignable addresses was none before. m.mu is held.
+func (m *IPAM) reserveNew(before func(netip.Addr) bool) {
+	if m.naming == nil {
+		return
+	}
+	now := m.assignable()
+	for _, a := range m.naming(func(ip netip.Addr) bool { return m.given[ip] == nil && now(ip) && !before(ip) }) {
+		m.reserve(a.IP, a.Pod, a.Same)
+	}
+}
+
 // Forget ends the reservation of an address. If it was given to the pod that had it, it stays so.
 func (m *IPAM) Forget(ip netip.Addr) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.former, ip)
 	if a := m.given[ip]; a != nil && a.Reserved {
-		m.free(ip)
+		m.giveBack(ip)
 	}
 }
 

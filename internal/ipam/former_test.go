@@ -173,3 +173,113 @@ func TestFormerSingles(t *testing.T) {
 		t.Errorf("%+v", u)
 	}
 }
+
+// TestFormerOfNewAddresses: what becomes assignable is reserved before anybody can get it, if
+// objects give it to a pod; what was assignable before is not, whoever had it.
+func TestFormerOfNewAddresses(t *testing.T) {
+	t.Parallel()
+	single := func(list ...string) map[netip.Prefix]bool {
+		out := map[netip.Prefix]bool{}
+		for _, text := range list {
+			text, held := strings.CutPrefix(text, "-")
+			out[netip.PrefixFrom(ip(text), 32)] = !held
+		}
+		return out
+	}
+	block := func(cidr string, edges, drained bool) map[string][]Block {
+		return map[string][]Block{DefaultPool: {{Prefix: pfx(cidr), AllowFirst: edges, AllowLast: edges, Drained: drained}}}
+	}
+	blocks := func(want map[string][]Block) func(*IPAM) {
+		return func(m *IPAM) { _, _ = m.Assign(want) }
+	}
+	singles := func(list ...string) func(*IPAM) {
+		return func(m *IPAM) { m.AssignAddresses(single(list...)) }
+	}
+	for name, c := range map[string]struct {
+		before, after func(*IPAM)
+		named, want   string
+	}{
+		"a CIDR":                        {blocks(nil), blocks(block("10.0.0.0/29", false, false)), "10.0.0.1 10.0.0.3", "[10.0.0.1 10.0.0.3]"},
+		"another CIDR's":                {blocks(nil), blocks(block("10.0.0.0/29", false, false)), "10.0.1.1", "[]"},
+		"a CIDR that the node has":      {blocks(block("10.0.0.0/29", false, false)), blocks(block("10.0.0.0/29", false, false)), "10.0.0.3", "[]"},
+		"a CIDR that was drained":       {blocks(block("10.0.0.0/29", false, true)), blocks(block("10.0.0.0/29", false, false)), "10.0.0.3", "[10.0.0.3]"},
+		"a CIDR that is drained":        {blocks(nil), blocks(block("10.0.0.0/29", false, true)), "10.0.0.3", "[]"},
+		"the ends of a CIDR":            {blocks(block("10.0.0.0/29", false, false)), blocks(block("10.0.0.0/29", true, false)), "10.0.0.0 10.0.0.3 10.0.0.7", "[10.0.0.0 10.0.0.7]"},
+		"an address":                    {singles("10.0.0.1"), singles("10.0.0.1", "10.0.0.2"), "10.0.0.1 10.0.0.2", "[10.0.0.2]"},
+		"an address that is permitted":  {singles("10.0.0.1", "-10.0.0.2"), singles("10.0.0.1", "10.0.0.2"), "10.0.0.1 10.0.0.2", "[10.0.0.2]"},
+		"an address that is held":       {singles("10.0.0.1"), singles("10.0.0.1", "-10.0.0.2"), "10.0.0.2", "[]"},
+		"an address given, assigned":    {singles("10.0.0.9"), singles("10.0.0.9", "10.0.0.2"), "10.0.0.9 10.0.0.2", "[10.0.0.2]"},
+		"an address whose pool changed": {singles("10.0.0.1", "10.0.0.3"), singles("10.0.0.3"), "10.0.0.3", "[]"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := assigned(t, IPv4)
+			c.before(m)
+			m.ReserveNew(func(fresh func(netip.Addr) bool) (out []NamedPod) {
+				for text := range strings.FieldsSeq(c.named) {
+					if a := ip(text); fresh(a) {
+						out = append(out, NamedPod{IP: a, Pod: "a/gone"})
+					}
+				}
+				return out
+			})
+			c.after(m)
+			got := m.Reserved()
+			slices.SortFunc(got, netip.Addr.Compare)
+			if fmt.Sprint(got) != c.want {
+				t.Errorf("reserved are %v, want %s", got, c.want)
+			}
+			for {
+				r, err := m.AllocateNext(IPv4, "a/new", "", false)
+				if err != nil {
+					break
+				}
+				if slices.Contains(got, r.IPv4.IP) {
+					t.Errorf("%s is given while others know it as a former pod's", r.IPv4.IP)
+				}
+			}
+			for _, ip := range got {
+				m.Forget(ip)
+			}
+			for range got {
+				if _, err := m.AllocateNext(IPv4, "a/new", "", false); err != nil {
+					t.Errorf("after it is forgotten: %v", err)
+				}
+			}
+		})
+	}
+}
+
+// TestAssignable: an address is one that may be given out as long as its CIDR is not drained and it
+// is not held, whether or not somebody has it.
+func TestAssignable(t *testing.T) {
+	t.Parallel()
+	m := assigned(t, Both)
+	check := func(want string) {
+		t.Helper()
+		var got []string
+		for _, text := range []string{"10.0.0.0", "10.0.0.1", "10.0.0.7", "10.0.1.1", "fd00::1", "192.0.2.1"} {
+			if m.Assignable(ip(text)) {
+				got = append(got, text)
+			}
+		}
+		if fmt.Sprint(got) != want {
+			t.Errorf("assignable are %v, want %s", got, want)
+		}
+	}
+	check("[]")
+	want := map[string][]Block{"a": {{Prefix: pfx("10.0.0.0/29"), AllowLast: true}, {Prefix: pfx("10.0.1.0/29"), Drained: true}, {Prefix: pfx("fd00::/120")}}}
+	if _, err := m.Assign(want); err != nil {
+		t.Fatal(err)
+	}
+	check("[10.0.0.1 10.0.0.7 fd00::1]")
+	if err := m.Allocate(ip("10.0.0.1"), "a/b", ""); err != nil {
+		t.Fatal(err)
+	}
+	check("[10.0.0.1 10.0.0.7 fd00::1]")
+	want["a"][0].Drained, want["a"][1].Drained = true, false
+	if _, err := m.Assign(want); err != nil {
+		t.Fatal(err)
+	}
+	check("[10.0.1.1 fd00::1]")
+}

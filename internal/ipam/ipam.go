@@ -208,7 +208,8 @@ type IPAM struct {
 	expiring map[netip.Addr]*Allocation // those of given that expire
 	former   map[netip.Addr]former      // those of given that are reserved, or were and have their pod again
 	waiting  map[waiter]time.Time       // callers that found a pool exhausted, and how long that counts
-	assigned chan struct{}              // closed when something is assigned
+	assigned chan struct{}              // closed when something is assigned, or given back
+	naming   Naming                     // nil until ReserveNew
 	demand   chan struct{}              // signals that what Demand returns may have changed
 }
 
@@ -674,7 +675,7 @@ func (m *IPAM) Release(ip netip.Addr, pool string) error {
 	if m.given[ip] != a {
 		return fmt.Errorf("%w: %v, any more", ErrNotFound, ip)
 	}
-	m.free(ip)
+	m.giveBack(ip)
 	return nil
 }
 
@@ -686,7 +687,7 @@ func (m *IPAM) FreeOf(ip netip.Addr, owner string) bool {
 	if a == nil || a.Owner != owner || owner == RouterOwner {
 		return false
 	}
-	m.free(ip)
+	m.giveBack(ip)
 	return true
 }
 
@@ -701,7 +702,7 @@ func (m *IPAM) Free(ip netip.Addr) error {
 	if m.given[ip] == nil {
 		return fmt.Errorf("%w: %v", ErrNotFound, ip)
 	}
-	m.free(ip)
+	m.giveBack(ip)
 	return nil
 }
 
@@ -789,7 +790,7 @@ func (m *IPAM) expire(now time.Time) (next time.Time) {
 				delete(m.expiring, d.IP)
 				m.cfg.Log.Warn("kept an unconfirmed address that is in use", "ip", d.IP, "owner", d.Owner, "user", user)
 			} else {
-				m.free(d.IP)
+				m.giveBack(d.IP)
 				m.cfg.Log.Info("released an address that was not confirmed", "ip", d.IP, "owner", d.Owner)
 			}
 		}

@@ -86,6 +86,13 @@ func (p *pool) mark(i uint32)          { p.used[i/64] |= 1 << (i % 64) }
 func (p *pool) clear(i uint32)         { p.used[i/64] &^= 1 << (i % 64) }
 func (p *pool) isMarked(i uint32) bool { return p.used[i/64]&(1<<(i%64)) != 0 }
 
+// assignable reports whether an address may be given out when it is free.
+func (p *pool) assignable(i uint32) bool {
+	first, last := p.members == nil && i == 0, p.members == nil && i == p.size-1
+	edge := p.size > 2 && (first && !p.allowFirst || last && !p.allowLast)
+	return !p.drained && !p.held[i] && !edge
+}
+
 // index returns an address's number in the pool, or false if it is out of reach.
 func (p *pool) index(ip netip.Addr) (uint32, bool) {
 	if p.members != nil {

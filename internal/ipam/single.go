@@ -45,6 +45,7 @@ func (m *IPAM) AssignAddresses(want map[netip.Prefix]bool) (stays []netip.Addr) 
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.singly = true
+	before := m.assignable()
 	for i := range m.pools {
 		f := IPv4 << i
 		var next []*pool
@@ -74,8 +75,8 @@ func (m *IPAM) AssignAddresses(want map[netip.Prefix]bool) (stays []netip.Addr) 
 		m.pools[i] = next
 	}
 	slices.SortFunc(stays, netip.Addr.Compare)
-	close(m.assigned)
-	m.assigned = make(chan struct{})
+	m.reserveNew(before)
+	m.moved()
 	m.demandMoved()
 	return stays
 }

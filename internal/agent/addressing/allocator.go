@@ -50,23 +50,27 @@ func (b *Allocator) Through(ip netip.Addr) (i Interface, ok bool, err error) {
 // assignWait is how long a pod waits for its node to be assigned addresses.
 const assignWait = 10 * time.Second
 
-// Give gives addresses. Where the operator assigns them it waits a while for more, if there is none
-// left.
+// Give gives addresses. Where the operator assigns them it waits a while for more, or for one that
+// another pod gives back, if there is none left.
 func (b *Allocator) Give(ctx context.Context, families ipam.Families, owner string, pools ipam.Choice, expire bool) (ipam.Result, error) {
 	timeout := time.NewTimer(assignWait)
 	defer timeout.Stop()
-	for {
+	for last := false; ; {
 		moved := b.Moved()
 		res, err := b.AllocateFrom(families, owner, pools, expire)
 		if !errors.Is(err, ipam.ErrExhausted) || b.Node == "" {
 			return res, err
 		}
-		select {
-		case <-moved:
-			continue
-		case <-ctx.Done():
-		case <-b.Stopping:
-		case <-timeout.C:
+		if !last {
+			select {
+			case <-moved:
+				continue
+			case <-timeout.C:
+				last = true // something may have moved at the same time
+				continue
+			case <-ctx.Done():
+			case <-b.Stopping:
+			}
 		}
 		return res, fmt.Errorf("%w; status.ipam.operator-status.error of CiliumNode %s says if the operator cannot assign more", err, b.Node)
 	}

@@ -17,8 +17,10 @@ import (
 // does not have: those from before a reboot, those of another CNI plugin that still run, and those
 // of the node that had a CIDR before. Other nodes evaluate what has such an address as that pod.
 //
-// Which addresses these are is found out once, before the first one is given: later the search for
-// a free address leaves what was just released to the last.
+// Which addresses these are is found out before the first one is given, and for those that the node
+// is assigned later before these are: the operator may take them from a node that has died. For
+// others nothing is to be found out later: the search for a free address leaves what was just
+// released to the last.
 type Former struct {
 	Pool *ipam.IPAM
 	// Named returns those of a node's addresses that objects give to pods.
@@ -30,22 +32,22 @@ type Former struct {
 	Log      *slog.Logger
 }
 
-// Reserve reserves the addresses, when all objects were observed.
+// Reserve reserves the addresses, when all objects were observed, and has those that are assigned
+// later be reserved.
 func (f *Former) Reserve() {
+	f.Pool.ReserveNew(func(fresh func(netip.Addr) bool) []ipam.NamedPod {
+		list := f.named(fresh)
+		if len(list) > 0 {
+			f.Log.Info("objects give addresses that were assigned to this node to pods that it does not have; no other pod gets them meanwhile", "addresses", len(list))
+		}
+		return list
+	})
 	node := f.Pool.Prefixes()
-	by := map[netip.Addr][]pods.Address{}
-	for _, a := range f.Named(func(ip netip.Addr) bool {
+	n := 0
+	for _, a := range f.named(func(ip netip.Addr) bool {
 		return slices.ContainsFunc(node, func(p netip.Prefix) bool { return p.Contains(ip) })
 	}) {
-		by[a.IP] = append(by[a.IP], a)
-	}
-	n := 0
-	for ip, list := range by {
-		pod := list[0].Pod
-		// The pod itself may have its address again if nothing says that it was another's: one of
-		// its name, or of before it.
-		same := f.Has(pod, "") && !slices.ContainsFunc(list, func(a pods.Address) bool { return a.Pod != pod || !f.Has(pod, a.UID) })
-		if f.Pool.Reserve(ip, pod.String(), same) {
+		if f.Pool.Reserve(a.IP, a.Pod, a.Same) {
 			n++
 		}
 	}
@@ -54,15 +56,34 @@ func (f *Former) Reserve() {
 	}
 }
 
-// Run forgets the addresses that objects do not name any more, until there are none or ctx ends.
+// named returns the pods to which objects give addresses of the node, one for each address.
+func (f *Former) named(ofNode func(netip.Addr) bool) (out []ipam.NamedPod) {
+	by := map[netip.Addr][]pods.Address{}
+	for _, a := range f.Named(ofNode) {
+		by[a.IP] = append(by[a.IP], a)
+	}
+	for ip, list := range by {
+		pod := list[0].Pod
+		// The pod itself may have its address again if nothing says that it was another's: one of
+		// its name, or of before it.
+		same := f.Has(pod, "") && !slices.ContainsFunc(list, func(a pods.Address) bool { return a.Pod != pod || !f.Has(pod, a.UID) })
+		out = append(out, ipam.NamedPod{IP: ip, Pod: pod.String(), Same: same})
+	}
+	return out
+}
+
+// Run forgets the addresses that objects do not name any more, until ctx ends.
 func (f *Former) Run(ctx context.Context) error {
 	for {
 		reserved := map[netip.Addr]bool{}
 		for _, ip := range f.Pool.Reserved() {
 			reserved[ip] = true
 		}
-		if len(reserved) == 0 || !retry.Sleep(ctx, f.Interval) {
+		if !retry.Sleep(ctx, f.Interval) {
 			return nil
+		}
+		if len(reserved) == 0 {
+			continue
 		}
 		for _, a := range f.Named(func(ip netip.Addr) bool { return reserved[ip] }) {
 			delete(reserved, a.IP)

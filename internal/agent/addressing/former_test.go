@@ -75,7 +75,8 @@ func TestFormer(t *testing.T) {
 			}
 		}
 		ended := make(chan error)
-		go func() { ended <- f.Run(context.Background()) }()
+		ctx, end := context.WithCancel(t.Context())
+		go func() { ended <- f.Run(ctx) }()
 		forget := func(ips ...string) {
 			mu.Lock()
 			named = slices.DeleteFunc(named, func(a pods.Address) bool { return slices.Contains(ips, a.IP.String()) })
@@ -95,6 +96,7 @@ func TestFormer(t *testing.T) {
 		if got := reserved(); got != "[]" {
 			t.Errorf("reserved are %s in the end", got)
 		}
+		end()
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
@@ -123,5 +125,78 @@ func TestFormerIsUsed(t *testing.T) {
 	pool.Forget(netip.MustParseAddr(a))
 	if got, _ := s.status(s.object); released(got)[a] != v2.IPReadyForRelease {
 		t.Errorf("answers after it is forgotten: %v", released(got))
+	}
+}
+
+// TestFormerOfLaterAddresses: what the operator assigns to a running node is given to no pod as
+// long as objects give it to a pod elsewhere: a node has died, and its addresses are this one's.
+func TestFormerOfLaterAddresses(t *testing.T) {
+	t.Parallel()
+	const first, later = "10.0.0.1", "10.0.0.17"
+	for name, assign := range map[string]func(t *testing.T) (pool *ipam.IPAM, more func()){
+		"a second block": func(t *testing.T) (*ipam.IPAM, func()) {
+			n, pool := nodePoolsAt(t, t.TempDir())
+			n.Observe(ciliumNode(1, "10.0.0.0/30"))
+			return pool, func() { n.Observe(ciliumNode(2, "10.0.0.0/30", "10.0.0.16/30")) }
+		},
+		"a second address": func(t *testing.T) (*ipam.IPAM, func()) {
+			s, pool := singlesAt(t, t.TempDir())
+			s.Observe(shown(1, []string{first, "10.0.0.2"}))
+			pool.Open()
+			return pool, func() { s.Observe(shown(2, []string{first, "10.0.0.2", later, "10.0.0.18"})) }
+		},
+		"an address that was being given back": func(t *testing.T) (*ipam.IPAM, func()) {
+			s, pool := singlesAt(t, t.TempDir())
+			all := []string{first, "10.0.0.2", later, "10.0.0.18"}
+			s.Observe(shown(1, all, later+"=ready-for-release", "10.0.0.18=ready-for-release"))
+			pool.Open()
+			return pool, func() { s.mu.Lock(); defer s.mu.Unlock(); s.take(shown(1, all), true) }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				pool, more := assign(t)
+				var mu sync.Mutex
+				named := []pods.Address{{IP: netip.MustParseAddr(later), Pod: k8s.Key{Namespace: "a", Name: "elsewhere"}, UID: "1"}}
+				f := Former{
+					Pool: pool, Interval: time.Second, Log: slog.New(slog.DiscardHandler),
+					Named: func(ofNode func(netip.Addr) bool) []pods.Address {
+						mu.Lock()
+						defer mu.Unlock()
+						return slices.DeleteFunc(slices.Clone(named), func(a pods.Address) bool { return !ofNode(a.IP) })
+					},
+					Has: func(k8s.Key, string) bool { return false },
+				}
+				f.Reserve()
+				go func() { _ = f.Run(t.Context()) }()
+				time.Sleep(2 * f.Interval) // there is nothing to keep yet
+				more()
+				give := func() (list []string) {
+					for {
+						r, err := pool.AllocateNext(ipam.IPv4, "a/new", "", false)
+						if err != nil {
+							slices.Sort(list)
+							return list
+						}
+						list = append(list, r.IPv4.IP.String())
+					}
+				}
+				if got := fmt.Sprint(give()); got != "[10.0.0.1 10.0.0.18 10.0.0.2]" {
+					t.Errorf("given are %s while %s is named", got, later)
+				}
+				time.Sleep(time.Minute)
+				if got := give(); len(got) > 0 {
+					t.Errorf("given are %s while it is named", got)
+				}
+				mu.Lock()
+				named = nil
+				mu.Unlock()
+				time.Sleep(2 * f.Interval)
+				if got := fmt.Sprint(give()); got != "["+later+"]" {
+					t.Errorf("given are %s when it is named no more", got)
+				}
+			})
+		})
 	}
 }

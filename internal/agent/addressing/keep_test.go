@@ -1,6 +1,7 @@
 package addressing
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -12,6 +13,7 @@ import (
 
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/internal/datapath"
+	"github.com/hawser-net/hawser/internal/endpoint"
 	"github.com/hawser-net/hawser/internal/ipam"
 )
 
@@ -146,6 +148,107 @@ func TestTakenAwayOverRestart(t *testing.T) {
 			t.Error("it lost its interface")
 		}
 	})
+}
+
+// TestRouterTakenAwayOverRestart: a router's address that was taken out of the pool stays the
+// router's when the agent is started again while there are pods, for they have it as their gateway.
+// It goes with the last of them.
+func TestRouterTakenAwayOverRestart(t *testing.T) {
+	t.Parallel()
+	const router = "10.0.0.10"
+	for name, c := range map[string]struct {
+		left   []string // in the pool, of interface 1
+		others int      // pods of the second agent, beside the first one
+		pods   bool     // whether there are pods when the agent starts again
+	}{
+		"others are free":   {[]string{"10.0.1.10", "10.0.1.11", "10.0.1.12"}, 0, true},
+		"none other's free": {[]string{"10.0.1.10", "10.0.1.11"}, 1, true},
+		"there is no pod":   {[]string{"10.0.1.10", "10.0.1.11"}, 0, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			s, pool := eniSingles(t, dir)
+			s.Observe(eniNode(1, map[int][]string{0: {router}, 1: {"10.0.1.10"}}))
+			r, err := pool.AllocateRouter()
+			if err != nil || r.IPv4.IP.String() != router {
+				t.Fatal(r.IPv4, err)
+			}
+			s.Connect(Uplinks{Network: &kernel{plugged: map[string]bool{macOf(0): true, macOf(1): true}}})
+			pool.Open()
+			// The interface that the router's address is of is no more for pods.
+			s.Observe(eniNode(2, map[int][]string{0: nil, 1: c.left}))
+			s.connect()
+			store, err := endpoint.NewStore(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var pods []netip.Addr
+			for range 1 + c.others {
+				r, err := pool.AllocateNext(ipam.IPv4, "ns/p", "", false)
+				if err != nil {
+					t.Fatal(err)
+				}
+				pods = append(pods, r.IPv4.IP)
+				e := endpoint.Endpoint{ID: uint16(len(pods)), Attachment: endpoint.Attachment{IfIndex: 7, IfName: "lxc1", IPv4: r.IPv4.IP}}
+				if err := store.Put(e); c.pods && err != nil {
+					t.Fatal(err)
+				}
+			}
+			if !c.pods {
+				pods = nil
+				for n := range 1 + c.others {
+					if err := store.Delete(uint16(n + 1)); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+
+			again, err := newSingles(s.cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			again.askAs = func(ctx context.Context, observed func(*v2.CiliumNode)) error {
+				observed(eniNode(2, map[int][]string{0: nil, 1: c.left}))
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			if err := again.await(t.Context(), len(pods) > 0); err != nil {
+				t.Fatal(err)
+			}
+			next, err := ipam.New(ipam.Config{Assigned: ipam.IPv4})
+			if err == nil {
+				err = again.Attach(next)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, ip := range pods {
+				if err := next.Restore(ip, "ns/p"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			r, err = next.AllocateRouter(netip.MustParseAddr(router))
+			if err != nil || (r.IPv4.IP.String() == router) != c.pods {
+				t.Fatalf("the router of the next agent: %+v, %v", r.IPv4, err)
+			}
+			k := &kernel{plugged: map[string]bool{macOf(0): true, macOf(1): true}}
+			again.Connect(Uplinks{Network: k})
+			next.Open()
+			if k.leads(netip.MustParseAddr(router)) != c.pods {
+				t.Errorf("packets of the former router's address pass: %t, want %t", !c.pods, c.pods)
+			}
+			for {
+				r, err := next.AllocateNext(ipam.IPv4, "ns/q", "", false)
+				if err != nil {
+					break
+				}
+				if r.IPv4.IP.String() == router {
+					t.Error("a pod gets an address that was taken away")
+				}
+			}
+		})
+	}
 }
 
 // once is a kernel whose answers a test spoils.

@@ -146,6 +146,9 @@ func (n *Pools) tend(now time.Time) {
 	if n.ask(needs, now) || handed || n.gone() {
 		n.notify.refresh()
 	}
+	if !slices.Equal(n.ownLeft, n.leftToNode()) {
+		_ = n.assign() // what the user is to do is another thing now
+	}
 }
 
 // superfluous returns the CIDRs without which the node still has what it needs, and has had for

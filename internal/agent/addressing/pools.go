@@ -57,6 +57,7 @@ type Pools struct {
 	asked   map[string]ipam.Count      // what is to stand in the object
 	since   time.Time                  // since when something else is needed; zero if it is not
 	idle    map[netip.Prefix]time.Time // since when a CIDR is superfluous
+	ownLeft []string                   // disputed CIDRs of which only the node itself has addresses
 }
 
 // catalog knows which pools there are.
@@ -190,6 +191,7 @@ func (n *Pools) assign() error {
 	if n.pool == nil {
 		return nil
 	}
+	n.ownLeft = n.leftToNode()
 	want := map[string][]ipam.Block{}
 	var outside, disputed, gone []string
 	for name, cidrs := range n.state.Pools {
@@ -200,7 +202,7 @@ func (n *Pools) assign() error {
 				b.Drained = true
 				outside = append(outside, fmt.Sprintf("%s of pool %q", c.CIDR, name))
 			}
-			if c.Disputed {
+			if c.Disputed && !slices.Contains(n.ownLeft, c.CIDR.String()) {
 				disputed = append(disputed, c.CIDR.String())
 			}
 			if c.Gone {
@@ -225,12 +227,37 @@ func (n *Pools) assign() error {
 		slices.Sort(disputed)
 		err = errors.Join(err, fmt.Errorf("this node has %s, of which another node had something first: no new pod gets an address of it; delete the pods that have one", strings.Join(disputed, ", ")))
 	}
+	if len(n.ownLeft) > 0 {
+		err = errors.Join(err, fmt.Errorf("this node has %s, of which another node had something first, and only this node's own addresses are left there: drain the node and restart its agent, which then takes others", strings.Join(n.ownLeft, ", ")))
+	}
 	if len(outside) > 0 {
 		slices.Sort(outside)
 		n.log.Warn("this node has CIDRs that their pools do not have (any more); no new pod gets an address of them", "cidrs", outside)
 	}
 	n.notify.report(errors.Join(err, n.unsaved))
 	return nil
+}
+
+// leftToNode returns the disputed CIDRs of which nobody but the node itself has addresses: those of
+// its router and its health endpoint, whose owners are no pods. mu is held.
+func (n *Pools) leftToNode() (out []string) {
+	var all []ipam.Allocation
+	for _, cidrs := range n.state.Pools {
+		for _, c := range cidrs {
+			if !c.Disputed {
+				continue
+			}
+			if all == nil {
+				all = n.pool.Dump()
+			}
+			of := slices.DeleteFunc(slices.Clone(all), func(a ipam.Allocation) bool { return !c.CIDR.Contains(a.IP) })
+			if len(of) > 0 && !slices.ContainsFunc(of, func(a ipam.Allocation) bool { return strings.Contains(a.Owner, "/") }) {
+				out = append(out, c.CIDR.String())
+			}
+		}
+	}
+	slices.Sort(out)
+	return out
 }
 
 // store puts what is to be known after a crash on disk, and takes it over. mu is held.

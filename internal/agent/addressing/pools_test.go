@@ -347,6 +347,43 @@ func TestNodePoolsDisputed(t *testing.T) {
 	}
 }
 
+// TestNodePoolsDisputedRouter: of a disputed CIDR in which only the node itself has an address the
+// status says what is to be done.
+func TestNodePoolsDisputedRouter(t *testing.T) {
+	t.Parallel()
+	n, pool := nodePoolsAt(t, t.TempDir())
+	n.Observe(ciliumNode(1, "10.0.0.0/28", "10.0.0.16/28"))
+	router, err := pool.AllocateRouter()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod, err := pool.AllocateNext(ipam.IPv4, "a/b", "", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := ciliumNode(1, "10.0.0.0/28", "10.0.0.16/28")
+	o.Annotations = map[string]string{ippools.DisputedAnnotation: "10.0.0.0/28"}
+	n.Observe(o)
+	const pods, own = "no new pod gets an address of it; delete the pods", "only this node's own addresses are left there: drain the node and restart its agent"
+	check := func(want, not string) {
+		t.Helper()
+		text := fmt.Sprint(n.notify.due.fault)
+		if !strings.Contains(text, want) || strings.Contains(text, not) || !strings.Contains(text, "this node has 10.0.0.0/28, of which another node had something first") {
+			t.Errorf("fault: %s", text)
+		}
+	}
+	n.tend(time.Now())
+	check(pods, own)
+	if err := pool.Free(pod.IPv4.IP); err != nil {
+		t.Fatal(err)
+	}
+	n.tend(time.Now())
+	check(own, pods)
+	if pool.Assignable(router.IPv4.IP) || !pool.Assignable(netip.MustParseAddr("10.0.0.17")) {
+		t.Error("the next agent would take the router's address again")
+	}
+}
+
 // TestNodePoolsPutBack: an earlier version of the object counts once the server itself has it. What
 // this node does not know is handed back, what its pods use is asked for again.
 func TestNodePoolsPutBack(t *testing.T) {

@@ -50,8 +50,10 @@ type Singles struct {
 	later time.Time
 	pool  *ipam.IPAM // nil until Attach
 	state singlesState
-	// before are the addresses of former endpoints, which can be restored until Run.
+	// before are the addresses of former endpoints, which can be restored until Run. unused is set
+	// while the node waits for addresses and has no endpoints, so that it keeps nothing of before.
 	before []netip.Addr
+	unused bool
 	// unsaved is the error of storing the object's contents, nil if they are stored; fault is the
 	// last reported error, nil if there was none yet.
 	unsaved error
@@ -170,9 +172,7 @@ func (s *Singles) want() map[netip.Prefix]bool {
 		want[p] = !s.state.Leaving[p] && (shown[id] || s.uplinks == nil) && misplaced[p] == "" && s.passes(p)
 	}
 	for p := range s.state.Lost {
-		if !p.IsSingleIP() {
-			want[p] = false
-		}
+		want[p] = false // also the router's, which the next agent is to find, for pods have it as gateway
 	}
 	return want
 }
@@ -231,6 +231,9 @@ func (s *Singles) read(ctx context.Context) error {
 
 // take applies an object. sure is set if it is the server's present version. mu is held.
 func (s *Singles) take(o *v2.CiliumNode, sure bool) {
+	if s.ofAnother(o) {
+		return
+	}
 	s.object = o
 	next := singlesState{UID: string(o.UID), Generation: o.Generation, Pool: byPrefix[string]{}, Leaving: byPrefix[bool]{}}
 	doubt, later := false, time.Time{}
@@ -350,9 +353,27 @@ func stepOf(o *v2.CiliumNode, p netip.Prefix) v2.IPReleaseStatus {
 
 // Fill writes the node's facts, of the configuration and the cloud, into its object.
 func (s *Singles) Fill(o *v2.CiliumNode, made bool) {
-	if s.cfg.Describe != nil {
-		s.cfg.Describe(o, made)
+	if s.cfg.Describe == nil {
+		return
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ofAnother(o) {
+		o.Spec.IPAM.Pool, o.Spec.IPAM.IPv6Pool = nil, nil
+	}
+	s.cfg.Describe(o, made)
+}
+
+// ofAnother reports whether the object of a node that has just come up is still that of another
+// machine of the cloud, which had the node's name before: what that had in its pool may be a third
+// one's by now. The first write of this agent takes it out. mu is held.
+func (s *Singles) ofAnother(o *v2.CiliumNode) bool {
+	if !s.unused || !OfCloud(s.cfg.Mode) || s.cfg.Describe == nil || o.Spec.InstanceID == "" {
+		return false
+	}
+	own := o.DeepCopy()
+	s.cfg.Describe(own, false)
+	return own.Spec.InstanceID != "" && !strings.EqualFold(own.Spec.InstanceID, o.Spec.InstanceID)
 }
 
 // status returns the changes to an object's status, and whether they are urgent: the answers to
@@ -483,7 +504,13 @@ func (s *Singles) await(ctx context.Context, used bool) error {
 	if !used {
 		s.mu.Lock()
 		s.state.Pool, s.state.Lost = nil, nil // of an earlier life: they may be another node's by now
+		s.unused = true
 		s.mu.Unlock()
+		defer func() {
+			s.mu.Lock()
+			s.unused = false
+			s.mu.Unlock()
+		}()
 	}
 	if used && s.missing() == nil {
 		s.log.Info("this node keeps its addresses", "number", len(s.state.Pool))

@@ -697,6 +697,88 @@ func TestSinglesAfterReinstall(t *testing.T) {
 	})
 }
 
+// TestSinglesKeepsNothing: of what a node without endpoints was assigned while it waited, nothing
+// stays that was taken away again.
+func TestSinglesKeepsNothing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		cfg := singlesConfig(t.TempDir())
+		cfg.Families = ipam.Both
+		s, err := newSingles(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.askAs = func(ctx context.Context, observed func(*v2.CiliumNode)) error {
+			observed(shown(1, []string{"10.0.0.1"}))
+			o := shown(2, []string{"10.0.0.2"})
+			o.Spec.IPAM.IPv6Pool = v2.AllocationMap{"fd00::2": {}}
+			observed(o)
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		if err := s.await(t.Context(), false); err != nil {
+			t.Fatal(err)
+		}
+		if len(s.state.Lost) > 0 {
+			t.Errorf("it keeps %v", s.state.Lost)
+		}
+	})
+}
+
+// TestSinglesOfAnotherMachine: a machine that takes over the CiliumNode of another one has nothing
+// of that one's pool: it takes it out of the object with its first write, and waits for its own.
+func TestSinglesOfAnotherMachine(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		cfg := singlesConfig(t.TempDir())
+		cfg.Mode = ENI
+		cfg.Describe = func(o *v2.CiliumNode, _ bool) { o.Spec.InstanceID = "i-new" }
+		s, err := newSingles(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		old := eniNode(1, map[int][]string{0: {"10.0.0.10"}})
+		old.Spec.InstanceID = "i-old"
+		old.Spec.IPAM.IPv6Pool = v2.AllocationMap{"fd00::/80": {}}
+		var written *v2.CiliumNode
+		s.askAs = func(ctx context.Context, observed func(*v2.CiliumNode)) error {
+			observed(old)
+			time.Sleep(time.Hour)
+			if s.missing() == nil {
+				t.Errorf("it has the other's: %v", s.state.Pool)
+			}
+			written = old.DeepCopy()
+			written.Generation = 2
+			s.Fill(written, false)
+			observed(written)
+			time.Sleep(time.Hour)
+			if s.missing() == nil {
+				t.Errorf("it has the other's after it has written: %v", s.state.Pool)
+			}
+			o := eniNode(3, map[int][]string{1: {"10.0.1.10"}})
+			o.Spec.InstanceID = "i-new"
+			observed(o)
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		s.live = func(context.Context) (*v2.CiliumNode, error) { return old, nil }
+		if err := s.await(t.Context(), false); err != nil {
+			t.Fatal(err)
+		}
+		if len(old.Spec.IPAM.Pool) != 1 || len(written.Spec.IPAM.Pool)+len(written.Spec.IPAM.IPv6Pool) > 0 || written.Spec.InstanceID != "i-new" {
+			t.Errorf("written is %+v", written.Spec)
+		}
+		if got := fmt.Sprint(s.state.Pool, s.state.Lost); got != "map[10.0.1.10/32:eni-1] map[]" {
+			t.Errorf("in the end it has %s", got)
+		}
+		// A running node's pool stays, whatever another writer makes of the object.
+		old.Spec.InstanceID = "i-other"
+		if s.Fill(old, false); len(old.Spec.IPAM.Pool) != 1 || old.Spec.InstanceID != "i-new" {
+			t.Errorf("written is %+v", old.Spec)
+		}
+	})
+}
+
 // TestSinglesUsedIsWrittenOnce: whatever the status said before, what is written is what is there
 // afterwards.
 func TestSinglesUsedIsWrittenOnce(t *testing.T) {

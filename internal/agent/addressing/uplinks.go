@@ -108,10 +108,10 @@ func (s *Singles) resourceOf(ip netip.Addr) (string, bool) {
 }
 
 // inUse reports which addresses, and which prefixes by one of theirs, pods have, or can have again:
-// as long as there is no allocator, any. mu is held.
+// as long as there is no allocator, any, or none if the node has no endpoints. mu is held.
 func (s *Singles) inUse() func(netip.Prefix) bool {
 	if s.pool == nil {
-		return func(netip.Prefix) bool { return true }
+		return func(netip.Prefix) bool { return !s.unused }
 	}
 	used := map[netip.Addr]bool{}
 	for _, a := range s.pool.Dump() {

@@ -145,6 +145,11 @@ func (h *Health) Reserve() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, ip := range h.cfg.Before {
+		// One that is given out no more would keep the CIDR that it is of this node's for good.
+		if !h.cfg.Pool.Assignable(ip) {
+			h.log.Info("the health endpoint gets another address", "before", ip, "reason", "this node gives it out no more")
+			continue
+		}
 		if err := h.cfg.Pool.Restore(ip, owner); err != nil {
 			h.log.Info("the health endpoint gets another address", "before", ip, "reason", err)
 			continue

@@ -81,14 +81,18 @@ type Network struct {
 	// changed something.
 	moved, cidrsMoved, damaged chan struct{}
 	misplaced                  string // what the status says of the node's addresses; of Run alone
+	// contested are addresses of other nodes that lie in the pod CIDR of a third; of Run alone.
+	contested map[node.Key][]netip.Addr
 
 	mu               sync.Mutex
 	router4, router6 netip.Addr
 	own              []netip.Prefix // what the kernel takes for the node, as last seen
 	devices          datapath.Devices
 	// hostPorts reports whether a pod of this node has host ports, outsideLed whether the programs
-	// are configured to lead clients outside to services.
+	// are configured to lead clients outside to services, translated for which of the node's
+	// addresses they are configured as not its own.
 	hostPorts, outsideLed bool
+	translated            translated
 	// heldPeers are the other nodes as last given to the kernel, at first by the agent before;
 	// peersSynced means that this one has observed all.
 	heldPeers   []datapath.Peer
@@ -223,9 +227,14 @@ func (n *Network) Configure() error {
 			n.cfg.Log.Warn("sockets of this node may get ports by which clients outside are sent on to other nodes", "error", err)
 		}
 	}
-	host := n.cfg.Host
+	host, away := n.cfg.Host, n.addressesTranslated()
+	for ip, is := range map[netip.Addr]bool{host.IPv4: away.v4, host.IPv6: away.v6} {
+		if is {
+			n.cfg.Log.Info("this node's address is on none of its interfaces; the tunnel's packets have the source that the route to the other node chooses", "address", ip)
+		}
+	}
 	if err := n.cfg.Programs.Configure(datapath.Config{
-		NodeIPv4Translated: n.addressTranslated(host.IPv4), NodeIPv6Translated: n.addressTranslated(host.IPv6),
+		NodeIPv4Translated: away.v4, NodeIPv6Translated: away.v6,
 		Tunnel: n.cfg.Tunnel(), TunnelIfIndex: devices.TunnelIfIndex, HostIfIndex: devices.HostIfIndex,
 		NativeIfIndex: devices.NativeIfIndex, NativeMAC: devices.NativeMAC, RouterIPv4: desired.RouterIPv4, RouterIPv6: desired.RouterIPv6, HostMAC: devices.HostMAC,
 		NodeIPv4: host.IPv4, NodeIPv6: host.IPv6, DualStackWorld: n.cfg.EnableIPv4 && n.cfg.EnableIPv6,
@@ -243,19 +252,20 @@ func (n *Network) Configure() error {
 		n.removeGuard()
 	}
 	n.mu.Lock()
-	n.devices, n.outsideLed = devices, nodePort
+	n.devices, n.outsideLed, n.translated = devices, nodePort, away
 	n.mu.Unlock()
 	n.reportBigTCP(devices)
 	return nil
 }
 
-// addressTranslated reports whether an address of this node is on none of its interfaces.
-func (n *Network) addressTranslated(ip netip.Addr) bool {
-	if !ip.IsValid() || n.cfg.Links.IsLocal(ip) {
-		return false
-	}
-	n.cfg.Log.Info("this node's address is on none of its interfaces; the tunnel's packets have the source that the route to the other node chooses", "address", ip)
-	return true
+// translated reports which of the node's addresses are on none of its interfaces.
+type translated struct{ v4, v6 bool }
+
+// addressesTranslated returns which are so now. The kernel takes an IPv6 address for the node's own
+// a moment after it was added.
+func (n *Network) addressesTranslated() translated {
+	away := func(ip netip.Addr) bool { return ip.IsValid() && !n.cfg.Links.IsLocal(ip) }
+	return translated{away(n.cfg.Host.IPv4), away(n.cfg.Host.IPv6)}
 }
 
 // reportAddresses shows in the status whether the node has the addresses by which others know it.
@@ -294,14 +304,14 @@ func (n *Network) reportAddresses() {
 	n.cfg.Components.Set(part, state, msg)
 }
 
-// otherDevices reports whether devices, and what is done at them, are not those that the programs
-// were configured with.
+// otherDevices reports whether devices, what is done at them, and the node's addresses are not
+// those that the programs were configured with.
 func (n *Network) otherDevices(now datapath.Devices) bool {
 	before := n.Devices()
 	n.mu.Lock()
-	led := n.outsideLed
+	led, away := n.outsideLed, n.translated
 	n.mu.Unlock()
-	if lead := n.leadsOutside(now); lead != led || lead && !slices.Equal(now.Others, before.Others) {
+	if lead := n.leadsOutside(now); lead != led || lead && !slices.Equal(now.Others, before.Others) || away != n.addressesTranslated() {
 		return true
 	}
 	return now.TunnelIfIndex != before.TunnelIfIndex || now.HostIfIndex != before.HostIfIndex ||

@@ -117,10 +117,10 @@ func (n *Network) Run(ctx context.Context, c Cluster) error {
 			return nil
 		case <-listed:
 			listed, all = nil, true
-			n.applyNodes(watch, c)
 			n.mu.Lock()
 			n.peersSynced = true
 			n.mu.Unlock()
+			n.applyNodes(watch, c)
 			c.Synced()
 		case <-watch.Changed():
 		case <-n.damaged:
@@ -163,7 +163,7 @@ func (n *Network) syncHost(c Cluster, all bool) (peers int, err error) {
 	devices, err := n.cfg.Links.SetNode(desired)
 	if err = n.faults.note(err, refused, n.cfg.Log); err == nil && n.otherDevices(devices) {
 		// A device was removed or added, and the programs are on the former ones.
-		n.cfg.Log.Info("the node's devices, or the addresses that they serve, have changed; setting them up again")
+		n.cfg.Log.Info("the node's devices or addresses, or what is served there, have changed; setting them up again")
 		err = n.Configure()
 	}
 	// First: the next agent must not admit a node again that this one has refused.
@@ -174,9 +174,10 @@ func (n *Network) syncHost(c Cluster, all bool) (peers int, err error) {
 	return len(desired.Peers), err
 }
 
-// applyNodes claims the addresses of all nodes that have changed until now.
+// applyNodes claims the addresses of all nodes that have changed until now, or of which other
+// addresses count now.
 func (n *Network) applyNodes(watch *table.Observer[node.Key, node.Node], c Cluster) {
-	changed := false
+	some, moved := false, map[node.Key]node.Node{}
 	for {
 		changes, err := watch.Poll()
 		if err != nil {
@@ -186,17 +187,70 @@ func (n *Network) applyNodes(watch *table.Observer[node.Key, node.Node], c Clust
 			break
 		}
 		for _, ch := range changes {
-			if ch.Deleted && ch.Key != n.cfg.Self {
+			if !ch.Deleted {
+				moved[ch.Key] = ch.Value
+				continue
+			}
+			delete(moved, ch.Key)
+			if ch.Key != n.cfg.Self {
 				n.cfg.Cache.DeleteNode(ch.Key.String())
-			} else if !ch.Deleted {
-				n.claimNode(ch.Key, ch.Value)
 			}
 		}
-		changed = true
+		some = true
 	}
-	if changed {
+	for key := range n.noteContested() {
+		if other, ok := n.cfg.Nodes.Table().Get(key); ok {
+			moved[key] = other
+		}
+	}
+	for key, other := range moved {
+		n.claimNode(key, other)
+	}
+	if some {
 		c.Changed()
 	}
+}
+
+// noteContested finds out which addresses of the pod network that nodes have lie in pod CIDRs of
+// other nodes, and returns the nodes of which these are others than before. A node that has lost a
+// CIDR may have an address of it left for itself, and its claim would take precedence over that of
+// the pod that has the address by now.
+func (n *Network) noteContested() map[node.Key]bool {
+	peers, _ := n.peers()
+	holders, lengths := map[netip.Prefix]string{}, map[int]bool{}
+	for _, p := range peers {
+		for _, c := range p.PodCIDRs {
+			holders[c.Masked()], lengths[c.Bits()] = p.Name, true
+		}
+	}
+	now := map[node.Key][]netip.Addr{}
+	for key, other := range n.cfg.Nodes.Table().All() {
+		if key == n.cfg.Self {
+			continue
+		}
+		name := key.Name
+		if key.Cluster != n.cfg.Self.Cluster {
+			name = key.String()
+		}
+		for _, ip := range slices.Concat(other.RouterIPs(), other.HealthIPs()) {
+			for bits := range lengths {
+				c, err := ip.Prefix(bits)
+				if holder, ok := holders[c]; err == nil && ok && holder != name {
+					now[key] = append(now[key], ip)
+				}
+			}
+		}
+	}
+	moved := map[node.Key]bool{}
+	for _, list := range []map[node.Key][]netip.Addr{now, n.contested} {
+		for key := range list {
+			if !slices.Equal(now[key], n.contested[key]) {
+				moved[key] = true
+			}
+		}
+	}
+	n.contested = now
+	return moved
 }
 
 // claimNode claims the addresses of a node that is not this one.
@@ -208,8 +262,12 @@ func (n *Network) claimNode(key node.Key, other node.Node) {
 	if !host.IsValid() {
 		host = other.UnderlayIPv6()
 	}
+	free := func(ips []netip.Addr) []netip.Addr {
+		return slices.DeleteFunc(ips, func(ip netip.Addr) bool { return slices.Contains(n.contested[key], ip) })
+	}
 	n.cfg.Cache.SetNode(ipcache.Node{
-		Name: key.String(), Foreign: key.Cluster != n.cfg.Self.Cluster, IPs: other.NodeIPs(), RouterIPs: other.RouterIPs(), PodCIDRs: n.notOurs(other.PodCIDRs()), HealthIPs: n.notInOurs(other.HealthIPs()), Host: host,
+		Name: key.String(), Foreign: key.Cluster != n.cfg.Self.Cluster, IPs: other.NodeIPs(), RouterIPs: free(other.RouterIPs()), PodCIDRs: n.notOurs(other.PodCIDRs()),
+		HealthIPs: free(n.notInOurs(other.HealthIPs())), Host: host,
 	})
 }
 

@@ -84,7 +84,8 @@ func (n *Network) Routers() (v4, v6 netip.Addr) {
 func (n *Network) RouterAddresses() []netip.Addr { return valid(n.Routers()) }
 
 // preferredRouters returns the router addresses to prefer. Those of the configuration come first,
-// but not before those that pods have as their gateway.
+// but not before those that pods have as their gateway. Without pods, one of before counts only if
+// it could be given out.
 func (n *Network) preferredRouters(before []netip.Addr) (wanted, preferred []netip.Addr) {
 	for _, text := range []string{n.cfg.RouterIPv4, n.cfg.RouterIPv6} {
 		if ip, err := netip.ParseAddr(text); err == nil {
@@ -94,7 +95,8 @@ func (n *Network) preferredRouters(before []netip.Addr) (wanted, preferred []net
 	if len(n.cfg.Registry.List()) > 0 {
 		return wanted, slices.Concat(before, wanted)
 	}
-	return wanted, slices.Concat(wanted, before)
+	// One in a CIDR that gives out nothing any more would keep that the node's for good.
+	return wanted, slices.Concat(wanted, slices.DeleteFunc(slices.Clone(before), func(ip netip.Addr) bool { return !n.cfg.Pool.Assignable(ip) }))
 }
 
 // checkRouters reports which router addresses of the configuration the node could not have.
