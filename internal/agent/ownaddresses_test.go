@@ -176,6 +176,41 @@ func TestNodeAddressLost(t *testing.T) {
 	n.stop()
 }
 
+// TestNodeAddressComesLater: an address of the node that it gets, or loses, while the agent runs is
+// the same to the programs as if it had been so at the start: the next agent takes them over.
+func TestNodeAddressComesLater(t *testing.T) {
+	t.Parallel()
+	n, _ := newNode(t)
+	n.flags = append(n.flags, "--ipv6-node", "2001:db8::77")
+	n.start()
+	programs := func(times int, pinned string) {
+		t.Helper()
+		testenv.Eventually(t, 20*time.Second, func() string {
+			text := n.logText()
+			_, last, _ := strings.Cut(text[max(0, strings.LastIndex(text, "Programs ready")):], "pinned=")
+			if got := strings.Count(text, "Programs ready"); got != times || !strings.HasPrefix(last, pinned) {
+				return fmt.Sprintf("programs were configured %d times, the last time with pinned=%.5s", got, last)
+			}
+			return ""
+		})
+	}
+	programs(1, "false")
+	times := 1
+	for _, do := range []string{"add", "del"} {
+		args := []string{"-6", "addr", do, "2001:db8::77/64", "dev", "eth0"}
+		if do == "add" {
+			args = append(args, "nodad")
+		}
+		n.done("ip", args...)
+		programs(times+1, "false")
+		n.stop()
+		n.start()
+		programs(times+2, "true")
+		times += 2
+	}
+	n.stop()
+}
+
 // TestNodeAddressTranslated: in the name of an address that the node does not have nobody is sent
 // on. The status says so where clients outside are.
 func TestNodeAddressTranslated(t *testing.T) {

@@ -38,12 +38,12 @@ func TestDeleteWithoutStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	queue.Close()
-	within(2*time.Second, "DEL", func() error { return own.del() })
+	within(8*time.Second, "DEL", func() error { return own.del() })
 	// A new identity is waited for a little.
-	within(6*time.Second, "a change of labels", func() error {
+	within(9*time.Second, "a change of labels", func() error {
 		return n.client.PatchEndpointLabels(t.Context(), changed.id(), []string{"k8s:tier=gold"})
 	})
-	within(2*time.Second, "DEL after a change of labels", func() error { return changed.del() })
+	within(8*time.Second, "DEL after a change of labels", func() error { return changed.del() })
 	n.sameAudit(before, "after the deletions")
 	n.stop()
 }

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/hawser-net/hawser/internal/testenv"
 )
 
 // roomy makes the socket's buffers so large that a test process that gets no processor for seconds
@@ -401,7 +403,7 @@ spec:
 	}
 	n.policy("web.yaml", denyWeb)
 	n.start()
-	intruder := n.attached("intruder", map[string]string{"app": "intruder"})
+	intruder, front := n.attached("intruder", map[string]string{"app": "intruder"}), n.attached("front", map[string]string{"app": "front"})
 	web := n.newPod("web", map[string]string{"app": "web"})
 	for range count(4, 2, 50) {
 		n.kill()
@@ -422,11 +424,25 @@ spec:
 			time.Sleep(2 * time.Millisecond)
 		}
 		n.ready()
-		for _, s := range servers {
+		for i, s := range servers {
 			_ = s.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
 			if _, from, err := s.ReadFromUDP(make([]byte, 64)); err == nil {
 				t.Errorf("a datagram of %v reached the pod before its rules did", from)
 			}
+			// The silence shows something only if who may is heard.
+			c := dialUDP(t, front.ns, web.both(80)[i])
+			testenv.Eventually(t, 20*time.Second, func() string {
+				if _, err := c.Write([]byte("I may")); err != nil {
+					return err.Error()
+				}
+				_ = s.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+				buf := make([]byte, 64)
+				if n, from, err := s.ReadFromUDP(buf); err != nil || string(buf[:n]) != "I may" {
+					return fmt.Sprintf("no datagram of a pod that may comes: %q of %v, %v", buf[:n], from, err)
+				}
+				return ""
+			})
+			c.Close()
 			s.Close()
 		}
 		if err := web.del(); err != nil {

@@ -16,8 +16,9 @@ import (
 
 	"github.com/containernetworking/cni/libcni"
 	"github.com/google/go-cmp/cmp"
-	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
+
+	"github.com/hawser-net/hawser/internal/testenv"
 )
 
 func newManager(t *testing.T, cfg Config) *Manager {
@@ -311,7 +312,7 @@ func TestFormOfFile(t *testing.T) {
 }
 
 func TestRunKeepsTheFile(t *testing.T) {
-	defer goleak.VerifyNone(t)
+	defer testenv.VerifyNone(t)
 	dir := t.TempDir()
 	target := filepath.Join(dir, "05.conflist")
 	m := newManager(t, Config{WritePath: target, Exclusive: true})

@@ -146,9 +146,10 @@ func TestFollow(t *testing.T) {
 		}
 	}()
 	var first []string
-	for len(first) < 3 {
-		first = append(first, r.take()...)
-		time.Sleep(5 * time.Millisecond)
+	for deadline := time.Now().Add(time.Minute); len(first) < 3; time.Sleep(5 * time.Millisecond) {
+		if first = append(first, r.take()...); time.Now().After(deadline) {
+			t.Fatalf("observed only %v", first)
+		}
 	}
 	slices.Sort(first[:2])
 	if diff := cmp.Diff([]string{"upsert a=1", "upsert stays=1", "synced"}, first); diff != "" {
@@ -261,14 +262,16 @@ func TestFollowGone(t *testing.T) {
 		done <- k8s.Follow(ctx, src, k8s.Options[*corev1.ConfigMap]{LabelSelector: "keep=yes"}, h)
 	}()
 	defer func() { cancel(); <-done }()
-	for {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
 		r.mu.Lock()
 		ok := r.synced == 1
 		r.mu.Unlock()
 		if ok {
 			break
 		}
-		time.Sleep(5 * time.Millisecond)
+		if time.Now().After(deadline) {
+			t.Fatalf("no first list; observed %v", r.take())
+		}
 	}
 	r.take()
 	src.cut()
@@ -328,6 +331,29 @@ func TestFollowMetadata(t *testing.T) {
 	}
 }
 
+// countedSource is a source that calls sixth a moment after it was asked for the sixth time.
+type countedSource struct {
+	k8s.Source
+	asked int
+	sixth func()
+}
+
+func (s *countedSource) count() {
+	if s.asked++; s.asked == 6 {
+		time.AfterFunc(500*time.Millisecond, s.sixth)
+	}
+}
+
+func (s *countedSource) List(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+	s.count()
+	return s.Source.List(ctx, o)
+}
+
+func (s *countedSource) Watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	s.count()
+	return s.Source.Watch(ctx, o)
+}
+
 // TestFollowEndsAtOnce has Follow end while no server answers and it waits for its next attempt.
 func TestFollowEndsAtOnce(t *testing.T) {
 	t.Parallel()
@@ -342,25 +368,22 @@ func TestFollowEndsAtOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	var text strings.Builder
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var r record
-	err = k8s.Follow(ctx, k8s.Kind(c.Kube.CoreV1().RESTClient(), "configmaps", ""),
-		k8s.Options[*corev1.ConfigMap]{Log: slog.New(slog.NewTextHandler(&text, nil))}, r.handler())
+	// After the sixth attempt it waits for at least six seconds.
+	var ended time.Time
+	src := &countedSource{Source: k8s.Kind(c.Kube.CoreV1().RESTClient(), "configmaps", ""), sixth: func() { ended = time.Now(); cancel() }}
+	err = k8s.Follow(ctx, src, k8s.Options[*corev1.ConfigMap]{Log: slog.New(slog.NewTextHandler(&text, nil))}, r.handler())
 	if err != nil {
 		t.Error(err)
 	}
-	if late := time.Since(deadline(ctx)); late > time.Second {
-		t.Errorf("ended %s after its context", late)
+	if late := time.Since(ended); late > 5*time.Second {
+		t.Errorf("ended %s after its context, and %d attempts", late, src.asked)
 	}
 	if n := strings.Count(text.String(), "cannot follow"); n != 1 || !strings.Contains(text.String(), "ConfigMap") {
 		t.Errorf("the log should say once what cannot be followed: %q", text.String())
 	}
-}
-
-func deadline(ctx context.Context) time.Time {
-	d, _ := ctx.Deadline()
-	return d
 }
 
 func TestFollowRefuses(t *testing.T) {

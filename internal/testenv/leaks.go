@@ -12,11 +12,22 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest/leaktest"
 )
 
-// leakTimeout is how long a leak check waits for what is on its way out: descriptors closed by
-// other goroutines, links that the kernel removes after their namespace.
-const leakTimeout = 5 * time.Second
+// VerifyTestMain runs the tests of a package, for its TestMain, and fails if they leave goroutines
+// behind.
+func VerifyTestMain(m goleak.TestingM, ignore ...goleak.Option) {
+	leaktest.VerifyTestMain(m, ignore...)
+}
+
+// VerifyNone fails the test if there are goroutines but those to ignore. Defer it first in a test
+// that is not parallel.
+func VerifyNone(t testing.TB, ignore ...goleak.Option) {
+	t.Helper()
+	leaktest.VerifyNone(t, ignore...)
+}
 
 // CheckLeaks remembers the goroutines, file descriptors, links of the current network namespace,
 // and mounted namespaces of the process, and fails the test if there are more of them when it ends.
@@ -37,7 +48,7 @@ func CheckLeaks(t testing.TB) {
 		if t.Failed() {
 			return // a failed test leaves things behind: the first fault is the one to report
 		}
-		if err := goleak.Find(ignore); err != nil {
+		if err := leaktest.Find(ignore); err != nil {
 			t.Errorf("goroutines left behind: %v", err)
 		}
 		eventually(t, "file descriptors", func() ([]string, error) {
@@ -127,10 +138,11 @@ func extra(before, after []string) []string {
 }
 
 // eventually polls until left returns nothing, and reports what is still there at the end. It
-// polls because the kernel offers no notice of the end of a namespace.
+// polls because the kernel offers no notice of the end of a namespace, and other goroutines may
+// have descriptors to close.
 func eventually(t testing.TB, what string, left func() ([]string, error)) {
 	t.Helper()
-	deadline := time.Now().Add(leakTimeout)
+	deadline := time.Now().Add(leaktest.Timeout)
 	for {
 		items, err := left()
 		if err == nil && len(items) == 0 {

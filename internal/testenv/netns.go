@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"testing"
@@ -140,18 +141,26 @@ func Connect(t testing.TB, a *NetNS, aName string, aAddrs []string, b *NetNS, bN
 		}
 	}
 	// The kernel notifies IPv6 of carriers once a second only, when many links change: until
-	// then an end receives no neighbour solicitation, and first packets come a second late.
+	// then an end receives no neighbour solicitation, and first packets come a second late. It
+	// takes an IPv6 address for its own a moment after it was added.
 	Eventually(t, 10*time.Second, func() string {
 		for _, end := range []struct {
-			h    *netlink.Handle
-			name string
-		}{{ha, aName}, {hb, bName}} {
+			h     *netlink.Handle
+			name  string
+			addrs []string
+		}{{ha, aName, aAddrs}, {hb, bName, bAddrs}} {
 			link, err := end.h.LinkByName(end.name)
 			if err != nil {
 				return fmt.Sprintf("find %s: %v", end.name, err)
 			}
 			if state := link.Attrs().OperState; state != netlink.OperUp {
 				return fmt.Sprintf("%s of veth %s to %s is %s", end.name, aName, bName, state)
+			}
+			for _, s := range end.addrs {
+				ip := netip.MustParsePrefix(s).Addr()
+				if routes, err := end.h.RouteGet(ip.AsSlice()); err != nil || len(routes) == 0 || routes[0].Type != unix.RTN_LOCAL {
+					return fmt.Sprintf("%s of %s is not local: %v, %v", s, end.name, routes, err)
+				}
 			}
 		}
 		return ""

@@ -62,6 +62,9 @@ var _ policypreview.Agent = (*cluster)(nil)
 func (c *cluster) Ready() bool                                 { return true }
 func (c *cluster) RuleLine(policy.Owner, string) (string, int) { return "", 0 } // no files
 func (c *cluster) PolicyLabels() labels.Keys                   { return labels.AllKeys() }
+func (c *cluster) Shares([]policy.Change) (beyond, back []policy.Owner) {
+	return nil, nil
+}
 func (c *cluster) View(f func(*policy.Engine)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

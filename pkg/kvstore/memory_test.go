@@ -3,13 +3,12 @@ package kvstore_test
 import (
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"github.com/hawser-net/hawser/pkg/kvstore"
 	"github.com/hawser-net/hawser/pkg/kvstore/conformance"
+	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest/leaktest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.VerifyTestMain(m) }
 
 func TestMemoryConformance(t *testing.T) {
 	store := kvstore.NewMemory()

@@ -9,17 +9,17 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"go.uber.org/goleak"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/hawser-net/hawser/internal/k8s"
+	"github.com/hawser-net/hawser/internal/testenv"
 	"github.com/hawser-net/hawser/internal/testenv/kubeapi"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { testenv.VerifyTestMain(m) }
 
 // want compares an error with what it must contain; empty for none.
 func want(t *testing.T, err error, text string) {
@@ -258,14 +258,14 @@ func TestSecret(t *testing.T) {
 	if name, err := c.Name(ctx); err != nil || name != "a" {
 		t.Errorf("name %q, %v", name, err)
 	}
-	soon, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+	soon, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
 	_, err = c.Followed(soon)
 	want(t, err, "cluster here does not say yet which clusters it follows: none of its agents runs")
 	if soon.Err() == nil {
 		t.Error("did not wait for an agent that runs")
 	}
-	soon, cancel = context.WithTimeout(ctx, 100*time.Millisecond)
+	soon, cancel = context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
 	want(t, c.WaitFollows(soon, "b"), "does not follow cluster b yet: none of its agents runs")
 }
@@ -292,7 +292,7 @@ func TestAgentsOfBalancers(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	soon, cancel := context.WithTimeout(ctx, time.Second)
+	soon, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	// There is no kubelet, so no agent can be asked: the error names each that was.
 	err = New("here", client, "default").WaitFollows(soon, "b")

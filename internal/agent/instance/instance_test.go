@@ -18,15 +18,15 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
-	"go.uber.org/goleak"
 
 	v2 "github.com/hawser-net/hawser/api/v2"
 	"github.com/hawser-net/hawser/internal/sandbox/cloud/alibaba"
 	"github.com/hawser-net/hawser/internal/sandbox/cloud/aws"
 	"github.com/hawser-net/hawser/internal/sandbox/cloud/azure"
+	"github.com/hawser-net/hawser/internal/testenv"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { testenv.VerifyTestMain(m) }
 
 // machine is one of a cloud on this machine, with its metadata service.
 type machine struct {

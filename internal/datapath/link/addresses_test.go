@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
-	"go.uber.org/goleak"
 
 	"github.com/hawser-net/hawser/internal/testenv"
 )
@@ -17,7 +16,7 @@ import (
 // for Hawser's own, pods' interfaces and that of services; and watchers are notified of a change,
 // of such addresses alone.
 func TestNodeAddresses(t *testing.T) {
-	defer goleak.VerifyNone(t)
+	defer testenv.VerifyNone(t)
 	n := newNode(t)
 	_, err := n.SetNode(tunnelNode())
 	must(t, err)

@@ -7,13 +7,13 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
+	"github.com/hawser-net/hawser/internal/testenv"
 )
 
 // Whoever takes filters away, in whatever way, is reported with the interface; what ReplaceFilter
 // does is not.
 func TestWatchFilters(t *testing.T) {
-	defer goleak.VerifyNone(t)
+	defer testenv.VerifyNone(t)
 	n := newNode(t)
 	prog := loadProgram(t)
 	ep := n.pod(t, 5)
@@ -71,7 +71,7 @@ func TestWatchFilters(t *testing.T) {
 
 // After a period without any message all interfaces are to be looked at.
 func TestWatchFiltersPeriod(t *testing.T) {
-	defer goleak.VerifyNone(t)
+	defer testenv.VerifyNone(t)
 	n := newNode(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	lost, done := make(chan int), make(chan error, 1)

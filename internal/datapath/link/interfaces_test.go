@@ -15,10 +15,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
-	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
 	"github.com/hawser-net/hawser/internal/datapath"
+	"github.com/hawser-net/hawser/internal/testenv"
 )
 
 // fakePrograms stands for the loader: it notes what it is asked, and what was true then.
@@ -453,7 +453,7 @@ func TestContainersAreNoInterfaces(t *testing.T) {
 // TestInterfacesRun: interfaces come and go, are renamed and shut down, and others take rules,
 // routes and addresses away; each time all is as it should be soon, without anybody's asking.
 func TestInterfacesRun(t *testing.T) {
-	defer goleak.VerifyNone(t)
+	defer testenv.VerifyNone(t)
 	n := newNode(t)
 	_, err := n.SetNode(cloudNode())
 	must(t, err)

@@ -23,10 +23,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
-	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
 	"github.com/hawser-net/hawser/internal/datapath"
+	"github.com/hawser-net/hawser/internal/testenv"
 )
 
 // node is a network namespace with a device "eth0" whose other end is in a second one.
@@ -546,7 +546,7 @@ func TestEnsureEndpointFaults(t *testing.T) {
 }
 
 func TestDeleteEndpoints(t *testing.T) {
-	defer goleak.VerifyNone(t)
+	defer testenv.VerifyNone(t)
 	n := newNode(t)
 	_, err := n.SetNode(tunnelNode())
 	must(t, err)

@@ -134,8 +134,8 @@ func TestMasquerade(t *testing.T) {
 	}
 }
 
-// A cluster has as many networks as nodes, and nodes' own addresses are not next to each other: each
-// of them is in the set of those to which pods are not masqueraded, and no other is.
+// A cluster has as many networks as nodes, and nodes' own addresses are not next to each other:
+// each of them is in the set of those to which pods are not masqueraded, and no other is.
 func TestManyNetworks(t *testing.T) {
 	n := newNode(t)
 	for _, many := range []int{1700, 6000, 3} {

@@ -8,11 +8,12 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"go.uber.org/goleak"
+
+	"github.com/hawser-net/hawser/internal/testenv"
 )
 
 func TestWatch(t *testing.T) {
-	defer goleak.VerifyNone(t)
+	defer testenv.VerifyNone(t)
 	n := newNode(t)
 	_, err := n.SetNode(tunnelNode())
 	must(t, err)

@@ -186,7 +186,7 @@ func TestReplaceUnderTraffic(t *testing.T) {
 				return
 			default:
 			}
-			c.SetDeadline(time.Now().Add(5 * time.Second))
+			c.SetDeadline(time.Now().Add(20 * time.Second))
 			_, err := c.Write(buf)
 			if err == nil {
 				_, err = c.Read(buf)

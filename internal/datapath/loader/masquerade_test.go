@@ -17,7 +17,7 @@ import (
 // connectFrom connects in a namespace from a port, 0 for any, until the test ends.
 func connectFrom(t *testing.T, ns *testenv.NetNS, network string, port uint16, to netip.AddrPort) (c net.Conn, err error) {
 	t.Helper()
-	d := net.Dialer{Timeout: 3 * time.Second}
+	d := net.Dialer{Timeout: 20 * time.Second}
 	if network == "tcp" {
 		d.LocalAddr = &net.TCPAddr{Port: int(port)}
 	} else {
@@ -32,7 +32,7 @@ func connectFrom(t *testing.T, ns *testenv.NetNS, network string, port uint16, t
 
 // echoed sends a text by a connection to who sends it back.
 func echoed(c net.Conn, text string) error {
-	c.SetDeadline(time.Now().Add(3 * time.Second))
+	c.SetDeadline(time.Now().Add(20 * time.Second))
 	if _, err := c.Write([]byte(text)); err != nil {
 		return err
 	}
@@ -81,7 +81,7 @@ func TestMasqueradedPods(t *testing.T) {
 		for _, network := range []string{"tcp", "udp"} {
 			n1.open(t, outside)
 			var client net.Conn
-			testenv.Eventually(t, 10*time.Second, func() string {
+			testenv.Eventually(t, time.Minute, func() string {
 				client, err = connectFrom(t, n2.ns, network, 0, netip.AddrPortFrom(at, outsidePort))
 				if err == nil {
 					err = echoed(client, "client")

@@ -155,7 +155,7 @@ func TestDefinitions(t *testing.T) {
 		t.Errorf("a definition that is not valid: %v", err)
 	}
 	// Waiting reports what is missing.
-	short, cancelShort := context.WithTimeout(ctx, 300*time.Millisecond)
+	short, cancelShort := context.WithTimeout(ctx, 5*time.Second)
 	defer cancelShort()
 	err = crds.Wait(short, env.Client, []string{name, "missing.cilium.io"}, log)
 	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "missing.cilium.io") || strings.Contains(err.Error(), name+":") {

@@ -136,12 +136,13 @@ func TestUsedDuringCollection(t *testing.T) {
 	for _, name := range names {
 		l.plant(name)
 	}
-	var rest []string
-	l.eventually("one has ended", func() bool {
-		rest = slices.DeleteFunc(slices.Clone(names), l.quarantined)
-		return len(rest) < len(names)
-	})
+	left := func() []string { return slices.DeleteFunc(slices.Clone(names), l.quarantined) }
+	l.eventually("one has ended", func() bool { return len(left()) < len(names) })
 	l.On()
+	rest := left()
+	if len(rest) == 0 {
+		t.Fatal("all have ended before one could be taken into use")
+	}
 	for i, name := range rest {
 		e := &v2.CiliumEndpoint{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "late-" + name}}
 		e.Status.Identity = &v2.EndpointIdentity{ID: 2000 + int64(slices.Index(names, name))}

@@ -22,8 +22,8 @@ func take(q *nodeQueue) string {
 	return fmt.Sprint(r.Name, priority)
 }
 
-// TestQueueOrder: nodes on which pods wait come first, and else the first come first; a node that is
-// there gets the higher priority of two, and one that is looked at is looked at again.
+// TestQueueOrder: nodes on which pods wait come first, and else the first come first; a node that
+// is there gets the higher priority of two, and one that is looked at is looked at again.
 func TestQueueOrder(t *testing.T) {
 	t.Parallel()
 	q := testQueue()

@@ -21,6 +21,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
@@ -90,16 +91,10 @@ func Start(t testing.TB, flags ...string) *Server {
 	}
 	token := hex.EncodeToString(secret)
 	tokens := write("tokens.csv", fmt.Appendf(nil, "%s,admin,admin,system:masters\n", token))
-	// The port is free now and was not in use a moment ago: the kernel hands out others first.
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatalf("find a port: %v", err)
-	}
-	port := l.Addr().(*net.TCPAddr).Port
-	l.Close()
+	port := holdPort(t)
 	k.log = filepath.Join(dir, "kube-apiserver.log")
 	k.args = []string{
-		"--etcd-servers=" + etcd.Endpoint(), fmt.Sprintf("--secure-port=%d", port), "--bind-address=127.0.0.1", "--advertise-address=127.0.0.1",
+		"--etcd-servers=" + etcd.Endpoint(), fmt.Sprintf("--secure-port=%d", port), "--permit-port-sharing=true", "--bind-address=127.0.0.1", "--advertise-address=127.0.0.1",
 		"--tls-cert-file=" + certFile, "--tls-private-key-file=" + keyFile, "--token-auth-file=" + tokens, "--authorization-mode=RBAC", "--allow-privileged=true",
 		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file=" + keyFile, "--service-account-signing-key-file=" + keyFile,
 		"--service-cluster-ip-range=10.96.0.0/16", "--disable-admission-plugins=ServiceAccount", "--endpoint-reconciler-type=none",
@@ -110,6 +105,30 @@ func Start(t testing.TB, flags ...string) *Server {
 	}
 	k.Start()
 	return k
+}
+
+// holdPort returns a port of the loopback that no other process gets until the test ends, also
+// while the server has not started yet, or is stopped. What holds it does not listen: who connects
+// then is refused.
+func holdPort(t testing.TB) int {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatalf("hold a port: %v", err)
+	}
+	t.Cleanup(func() { unix.Close(fd) })
+	err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1) // as the server does
+	if err == nil {
+		err = unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}})
+	}
+	if err != nil {
+		t.Fatalf("hold a port: %v", err)
+	}
+	at, err := unix.Getsockname(fd)
+	if err != nil {
+		t.Fatalf("hold a port: %v", err)
+	}
+	return at.(*unix.SockaddrInet4).Port
 }
 
 // certificate makes a key and a certificate for it. A server that is given none makes a key of RSA,

@@ -2,6 +2,10 @@ package kubeapi_test
 
 import (
 	"context"
+	"errors"
+	"net"
+	"net/url"
+	"syscall"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -24,6 +28,17 @@ func TestServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	k.Stop()
+	u, err := url.Parse(k.Config.Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l, err := net.Listen("tcp", u.Host); err == nil {
+		l.Close()
+		t.Error("another process can take the port of a stopped server")
+	}
+	if _, err := net.Dial("tcp", u.Host); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("connecting to a stopped server: %v, want a refusal", err)
+	}
 	if _, err := client.CoreV1().Namespaces().Get(ctx, "kept", metav1.GetOptions{}); err == nil {
 		t.Error("a stopped server answers")
 	}

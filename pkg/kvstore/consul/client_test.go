@@ -19,15 +19,15 @@ import (
 	"time"
 
 	"github.com/hashicorp/consul/api"
-	"go.uber.org/goleak"
 
 	"github.com/hawser-net/hawser/pkg/kvstore"
 	"github.com/hawser-net/hawser/pkg/kvstore/conformance"
 	"github.com/hawser-net/hawser/pkg/kvstore/consul"
 	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
+	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest/leaktest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.VerifyTestMain(m) }
 
 // TestHiddenForAMoment: while rights are taken away, a query shows no key, and they are back before
 // the client can ask whether it may read. No key counts as deleted.

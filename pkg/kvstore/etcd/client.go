@@ -485,7 +485,8 @@ func compile(txn kvstore.Txn, held leases.Reservation[clientv3.LeaseID]) clientv
 	return clientv3.OpTxn(all, then, []clientv3.Op{clientv3.OpTxn(none, then, otherwise)})
 }
 
-// answer is what a transaction has returned: a result for each operation of the branch that was run.
+// answer is what a transaction has returned: a result for each operation of the branch that was
+// run.
 type answer struct {
 	succeeded bool
 	branch    []kvstore.Op

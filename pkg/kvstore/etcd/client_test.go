@@ -17,11 +17,12 @@ import (
 	"github.com/hawser-net/hawser/pkg/kvstore/conformance"
 	"github.com/hawser-net/hawser/pkg/kvstore/etcd"
 	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
+	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest/leaktest"
 )
 
 func TestMain(m *testing.M) {
 	// The embedded server leaves these behind for the life of the process.
-	goleak.VerifyTestMain(m,
+	leaktest.VerifyTestMain(m,
 		goleak.IgnoreAnyFunction("go.etcd.io/etcd/client/pkg/v3/fileutil.purgeFile"),
 		goleak.IgnoreTopFunction("go.opencensus.io/stats/view.(*worker).start"),
 	)
@@ -228,8 +229,12 @@ func TestBootstrapRateEnds(t *testing.T) {
 	n := 0
 	short, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	for kvstore.Put(short, c, "test/b", nil, kvstore.Permanent) == nil {
-		n++
+	var err error
+	for ; err == nil; n++ {
+		err = kvstore.Put(short, c, "test/b", nil, kvstore.Permanent)
+	}
+	if n--; !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("after %d requests: %v", n, err)
 	}
 	if n > 3 {
 		t.Errorf("%d requests in a second; the normal rate is 1", n)

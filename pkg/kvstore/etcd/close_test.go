@@ -18,6 +18,7 @@ import (
 	"github.com/hawser-net/hawser/pkg/kvstore"
 	"github.com/hawser-net/hawser/pkg/kvstore/etcd"
 	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
+	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest/leaktest"
 )
 
 // TestCloseWhileConnecting closes clients at the moment at which their connection comes about: it
@@ -36,7 +37,7 @@ func TestCloseWhileConnecting(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	goleak.VerifyNone(t, before)
+	leaktest.VerifyNone(t, before)
 }
 
 // writerFunc is a function as a writer.

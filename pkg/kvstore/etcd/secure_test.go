@@ -316,7 +316,7 @@ func TestInflightLimit(t *testing.T) {
 		t.Fatal(err)
 	}
 	server.Stop()
-	short, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
+	short, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
 	var waiting atomic.Int32
 	var wg sync.WaitGroup

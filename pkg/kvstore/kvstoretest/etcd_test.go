@@ -8,10 +8,11 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest"
+	"github.com/hawser-net/hawser/pkg/kvstore/kvstoretest/leaktest"
 )
 
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("go.etcd.io/etcd/client/pkg/v3/fileutil.purgeFile"))
+	leaktest.VerifyTestMain(m, goleak.IgnoreAnyFunction("go.etcd.io/etcd/client/pkg/v3/fileutil.purgeFile"))
 }
 
 func TestEtcdKeepsDataOverRestart(t *testing.T) {

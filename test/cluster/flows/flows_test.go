@@ -7,12 +7,11 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
+	"github.com/hawser-net/hawser/internal/testenv"
 	"github.com/hawser-net/hawser/test/cluster/lab"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { testenv.VerifyTestMain(m) }
 
 func TestParse(t *testing.T) {
 	m := message{7, 1 << 40}
